@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package cnierr says what went wrong, to what, and what to do, with a CNI code.
+//
+// Every error that can reach a runtime is an *Error or wraps one. The package
+// never prints and never decides what is an error: it only gives errors one
+// shape. It stands at the bottom of the import map. Read table.go first: it
+// lists every code with its meaning and remedy.
+package cnierr
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// Error is a failure in the words of the operator who has to act on it.
+type Error struct {
+	// Code is the CNI error code that the runtime sees.
+	Code Code
+	// Op is what was being done, such as "add macvlan" or "lease address".
+	Op string
+	// Subject is the object it was done to; it is quoted in the message.
+	Subject string
+	// Hint is an imperative sentence: what to do now. Empty means that the
+	// table's remedy for the code is the best advice there is.
+	Hint string
+	// Err is the cause. It must not be nil.
+	Err error
+}
+
+// New returns an Error whose cause is the formatted text.
+func New(code Code, op, subject, hint, format string, args ...any) *Error {
+	return &Error{Code: code, Op: op, Subject: subject, Hint: hint, Err: fmt.Errorf(format, args...)}
+}
+
+// Error returns "op "subject": cause" on one line, without code and hint.
+func (e *Error) Error() string {
+	switch {
+	case e.Op == "" && e.Subject == "":
+		return e.Err.Error()
+	case e.Subject == "":
+		return fmt.Sprintf("%s: %v", e.Op, e.Err)
+	case e.Op == "":
+		return fmt.Sprintf("%q: %v", e.Subject, e.Err)
+	}
+	return fmt.Sprintf("%s %q: %v", e.Op, e.Subject, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// CodeOf returns the code of the outermost *Error in err's tree, Bug if there
+// is none: an error that nobody classified is a fault of ours.
+func CodeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return Bug
+}
+
+// CNI converts err to the error that the CNI protocol prints: the message is
+// "program[code] err" and the details are the hint, else the table's remedy.
+// It returns nil for nil. It is called once, in main.
+func CNI(program string, err error) *types.Error {
+	if err == nil {
+		return nil
+	}
+	code, hint := CodeOf(err), ""
+	var e *Error
+	if errors.As(err, &e) {
+		hint = e.Hint
+	}
+	if hint == "" {
+		hint = Explain(code).Remedy
+	}
+	return types.NewError(uint(code), fmt.Sprintf("%s[%d] %s", program, code, oneLine(err.Error())), hint)
+}
+
+// oneLine joins the lines that errors.Join makes with "; ", because runtimes
+// print an error in one line of a pod event.
+func oneLine(s string) string {
+	out := make([]byte, 0, len(s))
+	for i := range len(s) {
+		switch {
+		case s[i] == '\n':
+			out = append(out, "; "...)
+		case s[i] < ' ':
+			out = append(out, ' ')
+		default:
+			out = append(out, s[i])
+		}
+	}
+	return string(out)
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package netrange does the arithmetic of address ranges: parse, print,
+// contain, overlap, and the addresses of a subnet that no host may have.
+//
+// It is pure and knows neither configuration nor leases; conf validates with
+// it and ipam walks with it. Everything is in this file.
+package netrange
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Range is the addresses First to Last, both included, of one family.
+type Range struct{ First, Last netip.Addr }
+
+// Parse reads "a-b", a single address, or a prefix.
+func Parse(s string) (Range, error) {
+	if strings.Contains(s, "/") {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return Range{}, err
+		}
+		return Of(p), nil
+	}
+	first, last, dashed := strings.Cut(s, "-")
+	a, err := parseAddr(first)
+	if err != nil {
+		return Range{}, err
+	}
+	if !dashed {
+		return Range{a, a}, nil
+	}
+	b, err := parseAddr(last)
+	if err != nil {
+		return Range{}, err
+	}
+	if a.BitLen() != b.BitLen() {
+		return Range{}, fmt.Errorf("range %q mixes address families", s)
+	}
+	if b.Less(a) {
+		return Range{}, fmt.Errorf("range %q ends before it starts", s)
+	}
+	return Range{a, b}, nil
+}
+
+// parseAddr reads one end of a range. Zones and IPv4-mapped forms are refused:
+// a pool's addresses are the same on every node and have one spelling.
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(strings.TrimSpace(s))
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if a.Zone() != "" || a.Is4In6() {
+		return netip.Addr{}, fmt.Errorf("address %q has a zone or is IPv4-mapped", s)
+	}
+	return a, nil
+}
+
+// Of returns all addresses of a prefix.
+func Of(p netip.Prefix) Range {
+	return Range{p.Masked().Addr(), last(p)}
+}
+
+// last returns the highest address of p.
+func last(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// Contains says whether a lies in r.
+func (r Range) Contains(a netip.Addr) bool {
+	return a.BitLen() == r.First.BitLen() && !a.Less(r.First) && !r.Last.Less(a)
+}
+
+// Overlaps says whether r and o share an address.
+func (r Range) Overlaps(o Range) bool {
+	return r.First.BitLen() == o.First.BitLen() && !r.Last.Less(o.First) && !o.Last.Less(r.First)
+}
+
+// Within says whether all of r lies in o.
+func (r Range) Within(o Range) bool { return o.Contains(r.First) && o.Contains(r.Last) }
+
+// String prints what Parse reads: "a-b", or "a" for a single address.
+func (r Range) String() string {
+	if r.First == r.Last {
+		return r.First.String()
+	}
+	return r.First.String() + "-" + r.Last.String()
+}
+
+// Unusable returns the addresses of p that no host may be given, and why:
+// network and broadcast of an IPv4 subnet (RFC 1122 section 3.2.1.3; not of a
+// /31 or /32, RFC 3021), and the subnet-router anycast address of an IPv6 one
+// (RFC 4291 section 2.6.1; not of a /127 or /128, RFC 6164).
+func Unusable(p netip.Prefix) map[netip.Addr]string {
+	host := p.Addr().BitLen() - p.Bits()
+	if host < 2 {
+		return nil
+	}
+	all := Of(p)
+	if p.Addr().Is4() {
+		return map[netip.Addr]string{all.First: "the network address", all.Last: "the broadcast address"}
+	}
+	return map[netip.Addr]string{all.First: "the subnet-router anycast address"}
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"fmt"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// Macvlan creates the child of a NIC in the pod's namespace, down, and marks
+// it with the alias Mark.
+//
+// A link of that name that is there already is ours only if it carries Mark,
+// or if it has no alias, is a macvlan and has this MAC: the kernel drops an
+// alias that is given at creation (rtnl_newlink does not read IFLA_IFALIAS),
+// so a process that died between the two messages leaves such a link.
+type Macvlan struct {
+	Name       conf.LinkName `json:"name"`
+	Parent     conf.LinkName `json:"parent"`          // by name, in the host's namespace
+	InPod      bool          `json:"inPod,omitempty"` // the parent is in the pod's namespace instead
+	Mode       conf.Mode     `json:"mode"`
+	MTU        int           `json:"mtu"`
+	MAC        conf.MAC      `json:"mac"`
+	BCQueueLen uint32        `json:"bcQueueLen,omitempty"` // 0: the kernel's default
+	Mark       string        `json:"mark"`
+}
+
+func (Macvlan) kind() string { return "macvlan" }
+
+// Commands implements Op.
+func (m Macvlan) Commands(netns string) []string {
+	in, queue := "", ""
+	if m.InPod {
+		in = "-n " + netns + " "
+	}
+	if m.BCQueueLen != 0 {
+		queue = fmt.Sprintf(" bcqueuelen %d", m.BCQueueLen)
+	}
+	return []string{
+		fmt.Sprintf("ip %slink add link %s name %s netns %s address %s mtu %d type macvlan mode %s%s",
+			in, m.Parent, m.Name, netns, m.MAC, m.MTU, m.Mode, queue),
+		fmt.Sprintf("ip -n %s link set dev %s alias %s", netns, m.Name, m.Mark),
+	}
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Rule sends packets from an address to a table, or, when Table is 0, makes
+// them fail with "unreachable" (FR_ACT_UNREACHABLE). It carries protocol
+// number Protocol. A rule that is there already counts as done only if it is
+// exactly this one, protocol included: the kernel accepts twins (fib_newrule
+// compares only with NLM_F_EXCL).
+type Rule struct {
+	From     netip.Prefix `json:"from"` // a /32 or /128
+	Table    uint32       `json:"table,omitempty"`
+	Priority uint32       `json:"priority"`
+}
+
+func (Rule) kind() string { return "rule" }
+
+// Commands implements Op.
+func (r Rule) Commands(netns string) []string {
+	family := ""
+	if r.From.Addr().Is6() {
+		family = " -6"
+	}
+	return []string{fmt.Sprintf("ip -n %s%s rule add from %s %s priority %d protocol %d",
+		netns, family, r.From, r.action(), r.Priority, Protocol)}
+}
+
+func (r Rule) action() string {
+	if r.Table == 0 {
+		return "unreachable"
+	}
+	return fmt.Sprintf("lookup %d", r.Table)
+}

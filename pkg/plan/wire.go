@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// Target is one address of ours on one link, as the wire sees it.
+type Target struct {
+	Link    conf.LinkName `json:"link"`
+	MAC     conf.MAC      `json:"mac"`
+	Addr    netip.Addr    `json:"addr"`
+	Gateway netip.Addr    `json:"gateway,omitzero"` // Gateway operation only
+}
+
+// Conflict asks the wire whether somebody uses an address, before it is ours:
+// ARP probes with sender address 0.0.0.0 (RFC 5227 section 2.1.1), neighbour
+// solicitations from :: (RFC 4862 section 5.4.2). All targets are asked in the
+// same window. It changes nothing, so it has nothing to undo.
+type Conflict struct {
+	Mode     conf.Severity `json:"mode"`
+	Probes   int           `json:"probes"`
+	Interval time.Duration `json:"interval"`
+	Wait     time.Duration `json:"wait"`
+	Targets  []Target      `json:"targets"`
+}
+
+func (Conflict) kind() string { return "conflict" }
+
+// Commands implements Op.
+func (c Conflict) Commands(netns string) []string {
+	var out []string
+	for _, t := range c.Targets {
+		if t.Addr.Is4() {
+			out = append(out, fmt.Sprintf("ip netns exec %s arping -D -q -c %d -w 1 -I %s %s", netns, c.Probes, t.Link, t.Addr))
+		} else {
+			out = append(out, fmt.Sprintf("# neighbour solicitations from :: for %s on %s: %d, nobody may answer", t.Addr, t.Link, c.Probes))
+		}
+	}
+	return out
+}
+
+// Gateway asks whether each target's gateway answers ARP or neighbour
+// discovery. All targets are asked in the same window, and it ends as soon as
+// all have answered.
+type Gateway struct {
+	Mode     conf.Severity `json:"mode"`
+	Attempts int           `json:"attempts"`
+	Timeout  time.Duration `json:"timeout"`
+	Targets  []Target      `json:"targets"`
+}
+
+func (Gateway) kind() string { return "gateway" }
+
+// Commands implements Op.
+func (g Gateway) Commands(netns string) []string {
+	var out []string
+	for _, t := range g.Targets {
+		if t.Addr.Is4() {
+			out = append(out, fmt.Sprintf("ip netns exec %s arping -f -q -c %d -w 1 -I %s -s %s %s", netns, g.Attempts, t.Link, t.Addr, t.Gateway))
+		} else {
+			out = append(out, fmt.Sprintf("# neighbour solicitations from %s for gateway %s on %s: up to %d, one must be answered", t.Addr, t.Gateway, t.Link, g.Attempts))
+		}
+	}
+	return out
+}
+
+// Announce tells the neighbours about our addresses, so that entries of an
+// earlier owner are overwritten: a gratuitous ARP request (RFC 5227 section
+// 2.3), an unsolicited neighbour advertisement with the override flag
+// (RFC 4861 section 7.2.6). Nobody answers, so it fails only when it cannot be
+// sent.
+type Announce struct {
+	Targets []Target `json:"targets"`
+}
+
+func (Announce) kind() string { return "announce" }
+
+// Commands implements Op.
+func (a Announce) Commands(netns string) []string {
+	var out []string
+	for _, t := range a.Targets {
+		if t.Addr.Is4() {
+			out = append(out, fmt.Sprintf("ip netns exec %s arping -U -q -c 1 -I %s %s", netns, t.Link, t.Addr))
+		} else {
+			out = append(out, fmt.Sprintf("# unsolicited neighbour advertisement for %s on %s", t.Addr, t.Link))
+		}
+	}
+	return out
+}
