@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"errors"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/probe"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// maxAddresses is how many addresses in a row may turn out to be somebody
+// else's before ADD gives up.
+const maxAddresses = 3
+
+// Add makes an attachment and returns what to tell the runtime. It is all or
+// nothing: after an error there is no link, rule, route, lease or file of the
+// attachment, unless the error says that undoing failed; then the record stays
+// and DEL finishes. An attachment that stands already, whole, is left as it is
+// and told again.
+func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error) {
+	unlock, err := n.Records.Lock(ctx, req.ContainerID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	k, err := n.Open(req.Netns)
+	if err != nil {
+		return nil, err
+	}
+	defer k.Close()
+
+	if standing, err := n.resume(ctx, k, req); standing != nil || err != nil {
+		return standing, err
+	}
+	facts, err := n.facts(ctx, k, req)
+	if err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		p, err := n.attempt(ctx, k, req, facts)
+		if err == nil {
+			return p.Result(req), nil
+		}
+		again, rejectErr := n.reject(ctx, req, err, try)
+		if !again || rejectErr != nil {
+			return nil, errors.Join(err, rejectErr, n.abandon(ctx, req, err))
+		}
+	}
+}
+
+// attempt makes the attachment with the addresses that the leaser gives now.
+// After an error the kernel is as before, unless it is an *apply.UndoError;
+// lease and record are the caller's to take back.
+func (n Node) attempt(ctx context.Context, k Kernel, req conf.Request, facts plan.Facts) (plan.Plan, error) {
+	lease, err := n.Leases.Acquire(ctx, req, facts)
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	p, err := plan.Make(req, facts, lease)
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	rec := record.Record{
+		Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Pod: req.Pod,
+		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.Pool, Plan: p,
+	}
+	if err := n.Records.Save(rec); err != nil {
+		return plan.Plan{}, err
+	}
+	if err := apply.Do(ctx, n.steps(k), p.Ops); err != nil {
+		return plan.Plan{}, err
+	}
+	rec.Committed = true
+	if err := n.Records.Save(rec); err != nil {
+		return plan.Plan{}, errors.Join(err, apply.Undo(context.WithoutCancel(ctx), n.steps(k), p.Ops.Teardown()))
+	}
+	return p, nil
+}
+
+// facts reads what the plan needs and fails early for what must fail.
+func (n Node) facts(ctx context.Context, k Kernel, req conf.Request) (plan.Facts, error) {
+	if err := n.RDMA(req.RDMA); err != nil {
+		return plan.Facts{}, err
+	}
+	f, err := k.Facts(ctx, req)
+	if err != nil {
+		return plan.Facts{}, err
+	}
+	if f.Pod.Taken {
+		return plan.Facts{}, cnierr.New(cnierr.BadEnv, "add interface", string(req.IfName),
+			"choose another interface name in the pod's networks annotation",
+			"the pod has an interface of this name, and roce-cni did not make it")
+	}
+	f.Node = n.ID
+	return f, nil
+}
+
+// resume looks after what an earlier ADD of the same attachment left: an
+// attachment that stands whole is returned as it is; anything else is undone,
+// so that this ADD starts from nothing.
+func (n Node) resume(ctx context.Context, k Kernel, req conf.Request) (*current.Result, error) {
+	rec, err := n.Records.Load(req.ContainerID, req.IfName)
+	if errors.Is(err, record.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	here := rec.NetnsID == k.ID()
+	if here && rec.Committed && apply.Check(ctx, n.steps(k), rec.Plan.Ops) == nil {
+		return rec.Plan.Result(req), nil
+	}
+	if here {
+		if err := apply.Undo(ctx, n.steps(k), rec.Plan.Ops.Teardown()); err != nil {
+			return nil, err
+		}
+	}
+	n.Log.Info("undid what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
+	return nil, n.Records.Delete(req.ContainerID, req.IfName)
+}
+
+// reject tells the leaser about addresses that the wire said are taken, and
+// returns whether another attempt may do better.
+func (n Node) reject(ctx context.Context, req conf.Request, cause error, try int) (again bool, err error) {
+	var taken *probe.TakenError
+	if !errors.As(cause, &taken) || left(cause) {
+		return false, nil
+	}
+	targets := make([]plan.Target, 0, len(taken.Taken))
+	for _, t := range taken.Taken {
+		n.Log.Warn("address is in use", "address", t.Addr, "by", t.By, "interface", t.Link)
+		targets = append(targets, t.Target)
+	}
+	more, err := n.Leases.Reject(ctx, req, targets)
+	return more && try < maxAddresses, err
+}
+
+// abandon takes back the lease and the record of a failed ADD. If something of
+// ours is left in the kernel both stay, so that the address is not given away
+// and DEL can finish.
+func (n Node) abandon(ctx context.Context, req conf.Request, cause error) error {
+	if left(cause) {
+		return nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := n.Leases.Release(ctx, req.ContainerID, req.IfName); err != nil {
+		return err
+	}
+	return n.Records.Delete(req.ContainerID, req.IfName)
+}
+
+// left says whether the undoing that followed a failure failed too.
+func left(cause error) bool {
+	var undo *apply.UndoError
+	return errors.As(cause, &undo)
+}

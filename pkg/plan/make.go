@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"crypto/sha256"
+	"net/netip"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// Plan is an attachment: what is done, in order, and what the runtime is told.
+// It survives JSON, because the record of an attachment is its plan.
+type Plan struct {
+	IfName    conf.LinkName   `json:"ifName"`
+	MAC       conf.MAC        `json:"mac"`
+	MTU       int             `json:"mtu"`
+	Addresses []LeasedAddress `json:"addresses,omitempty"`
+	Ops       Ops             `json:"ops"`
+}
+
+// Make returns the plan of an attachment. Equal arguments give equal plans.
+//
+// The order on the link is: up without any address, the question whether
+// somebody has ours, IPv4 addresses, IPv6 addresses, the link-local one last.
+// So the wire is asked before an address is used, and the IPv4 GID takes the
+// first free slot of the NIC's table with nothing to reshuffle it later.
+//
+// Errors: BadConfig for what the node cannot do, RouteTaken for a table, rule
+// or default route of somebody else's.
+func Make(req conf.Request, f Facts, l Lease) (Plan, error) {
+	m := maker{req: req, facts: f, lease: l}
+	if err := m.checkFamilies(); err != nil {
+		return Plan{}, err
+	}
+	routes, rules, err := m.routing()
+	if err != nil {
+		return Plan{}, err
+	}
+	mac, mtu := m.mac(), m.mtu()
+
+	ops := Ops{
+		Macvlan{
+			Name: req.IfName, Parent: f.Parent.Name, InPod: req.LinkInContainer, Mode: req.Mode,
+			MTU: mtu, MAC: mac, BCQueueLen: req.BCQueueLen, Mark: Mark(req.ContainerID, req.IfName),
+		},
+		m.sysctl(),
+		Up{req.IfName},
+	}
+	ops = append(ops, m.conflict(mac)...)
+	ops = append(ops, m.addresses(mac)...)
+	ops = append(ops, routes...)
+	ops = append(ops, rules...)
+	ops = append(ops, m.gateway(mac)...)
+	ops = append(ops, m.announce(mac)...)
+	return Plan{IfName: req.IfName, MAC: mac, MTU: mtu, Addresses: l.Addresses, Ops: ops}, nil
+}
+
+// maker holds the three arguments of Make for its parts.
+type maker struct {
+	req   conf.Request
+	facts Facts
+	lease Lease
+}
+
+// checkFamilies refuses an IPv6 address on a kernel without IPv6.
+func (m maker) checkFamilies() error {
+	for _, a := range m.lease.Addresses {
+		if a.Prefix.Addr().Is6() && !m.facts.Pod.IPv6 {
+			return cnierr.New(cnierr.BadConfig, "assign address", a.Prefix.String(),
+				"remove the IPv6 subnet from ipam.subnets, or boot the node without ipv6.disable=1",
+				"the kernel has no IPv6")
+		}
+	}
+	return nil
+}
+
+func (m maker) mtu() int {
+	if m.req.MTU != 0 {
+		return m.req.MTU
+	}
+	return m.facts.Parent.MTU
+}
+
+// mac returns the child's MAC. Without one in the request it is a hash of
+// node, pool and first address: an address that returns to its node keeps its
+// MAC, so that stale neighbour entries stay right; on another node it differs,
+// because a MAC that is equal on two nodes blinds the conflict probe.
+func (m maker) mac() conf.MAC {
+	if m.req.Mode == conf.Passthru {
+		return m.facts.Parent.MAC
+	}
+	if !m.req.MAC.IsZero() {
+		return m.req.MAC
+	}
+	owner := string(m.req.ContainerID) + "/" + string(m.req.IfName)
+	if len(m.lease.Addresses) > 0 {
+		owner = m.lease.Addresses[0].Prefix.Addr().String()
+	}
+	sum := sha256.Sum256([]byte(m.facts.Node + "\x00" + m.req.IPAM.Pool + "\x00" + owner))
+	return conf.MAC{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}
+}
+
+func (m maker) hasIPv6() bool {
+	for _, a := range m.lease.Addresses {
+		if a.Prefix.Addr().Is6() {
+			return true
+		}
+	}
+	return false
+}
+
+// addresses returns the IPv4 addresses, the IPv6 ones, and with IPv6 the
+// link-local address that the kernel would make but for addr_gen_mode=1:
+// letting it make one starts duplicate address detection.
+func (m maker) addresses(mac conf.MAC) Ops {
+	var v4, v6 Ops
+	for _, a := range m.lease.Addresses {
+		op := Address{Link: m.req.IfName, Prefix: a.Prefix}
+		if a.Prefix.Addr().Is4() {
+			v4 = append(v4, op)
+		} else {
+			v6 = append(v6, op)
+		}
+	}
+	if len(v6) > 0 {
+		v6 = append(v6, Address{Link: m.req.IfName, Prefix: netip.PrefixFrom(eui64(mac), 64)})
+	}
+	return append(v4, v6...)
+}
+
+// eui64 returns the link-local address of a MAC (RFC 4291 appendix A).
+func eui64(mac conf.MAC) netip.Addr {
+	return netip.AddrFrom16([16]byte{
+		0: 0xfe, 1: 0x80,
+		8: mac[0] ^ 0x02, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5],
+	})
+}
+
+// conflict returns the question whether somebody has one of our addresses. A
+// point-to-point prefix has nobody to ask. Addresses that did not rest long
+// enough are asked about even when probing is off.
+func (m maker) conflict(mac conf.MAC) Ops {
+	c := m.req.Probe.Conflict
+	var targets []Target
+	for _, a := range m.lease.Addresses {
+		pointToPoint := a.Prefix.Bits() == a.Prefix.Addr().BitLen()-1
+		if pointToPoint || (c.Mode == conf.Off && !a.Early) {
+			continue
+		}
+		targets = append(targets, Target{Link: m.req.IfName, MAC: mac, Addr: a.Prefix.Addr()})
+	}
+	if len(targets) == 0 {
+		return nil
+	}
+	mode := c.Mode
+	if mode == conf.Off {
+		mode = conf.Require
+	}
+	return Ops{Conflict{Mode: mode, Probes: c.Probes, Interval: c.Interval, Wait: c.Wait, Targets: targets}}
+}
+
+func (m maker) gateway(mac conf.MAC) Ops {
+	g := m.req.Probe.Gateway
+	if g.Mode == conf.Off {
+		return nil
+	}
+	var targets []Target
+	for _, a := range m.lease.Addresses {
+		if a.Gateway.IsValid() {
+			targets = append(targets, Target{Link: m.req.IfName, MAC: mac, Addr: a.Prefix.Addr(), Gateway: a.Gateway})
+		}
+	}
+	if len(targets) == 0 {
+		return nil
+	}
+	return Ops{Gateway{Mode: g.Mode, Attempts: g.Attempts, Timeout: g.Timeout, Targets: targets}}
+}
+
+func (m maker) announce(mac conf.MAC) Ops {
+	var targets []Target
+	for _, a := range m.lease.Addresses {
+		targets = append(targets, Target{Link: m.req.IfName, MAC: mac, Addr: a.Prefix.Addr()})
+	}
+	if len(targets) == 0 {
+		return nil
+	}
+	return Ops{Announce{Targets: targets}}
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// Result returns what the runtime is told. Interface MTU and the routes of
+// tables other than main are told from version 1.1.0 on: older results cannot
+// say the table, and a route told without it would be a lie.
+func (p Plan) Result(req conf.Request) *current.Result {
+	tells11 := req.CNIVersion == "1.1.0"
+	child := &current.Interface{Name: string(p.IfName), Mac: p.MAC.String(), Sandbox: req.Netns}
+	if tells11 {
+		child.Mtu = p.MTU
+	}
+	res := &current.Result{
+		CNIVersion: current.ImplementedSpecVersion,
+		Interfaces: []*current.Interface{child},
+		DNS:        req.DNS,
+	}
+	for _, a := range p.Addresses {
+		ip := &current.IPConfig{Interface: current.Int(0), Address: ipNet(a.Prefix)}
+		if a.Gateway.IsValid() {
+			ip.Gateway = a.Gateway.AsSlice()
+		}
+		res.IPs = append(res.IPs, ip)
+	}
+	for _, op := range p.Ops {
+		if r, ok := op.(Route); ok && (tells11 || r.Table == MainTable) {
+			res.Routes = append(res.Routes, r.result(tells11))
+		}
+	}
+	return res
+}
+
+// result returns the route in CNI's words. Table is left out for main, and
+// scope for global, because that is what they mean when absent.
+func (r Route) result(tells11 bool) *types.Route {
+	out := &types.Route{Dst: ipNet(r.Dst)}
+	if r.Via.IsValid() {
+		out.GW = r.Via.AsSlice()
+	}
+	if !tells11 {
+		return out
+	}
+	out.MTU, out.AdvMSS, out.Priority = r.MTU, r.AdvMSS, int(r.Metric)
+	if r.Table != MainTable {
+		table := int(r.Table)
+		out.Table = &table
+	}
+	if r.Scope != ScopeGlobal {
+		scope := int(r.Scope)
+		out.Scope = &scope
+	}
+	return out
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

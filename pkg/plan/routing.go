@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// firstTable is the lowest table number that is chosen without being asked for.
+const firstTable = 100
+
+// routing returns the routes and the rules of the attachment, in this order:
+// a rule that came before its table's routes would cut the address off.
+func (m maker) routing() (routes, rules Ops, err error) {
+	switch m.req.Routing.Mode {
+	case conf.RoutingNone:
+		return nil, nil, nil
+	case conf.RoutingMain:
+		routes = m.leaseRoutes(MainTable)
+	default:
+		routes, rules, err = m.policy()
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if m.req.Routing.DefaultRoute {
+		routes = append(routes, m.mainDefaults(routes)...)
+	}
+	return routes, rules, m.checkDefaults(routes)
+}
+
+// policy returns a table and two rules for each address. What leaves from the
+// address looks in the table, and if the table has lost its routes, as it does
+// when the interface goes down, fails loudly instead of leaking into main.
+func (m maker) policy() (routes, rules Ops, err error) {
+	tables, err := m.tables()
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, a := range m.lease.Addresses {
+		addr := a.Prefix.Addr()
+		if err := m.checkRules(addr); err != nil {
+			return nil, nil, err
+		}
+		routes = append(routes, Route{
+			Link: m.req.IfName, Table: tables[i], Dst: a.Prefix.Masked(), Src: addr, Scope: onLinkScope(addr),
+		})
+		if a.Gateway.IsValid() {
+			routes = append(routes, m.defaultVia(a, tables[i], 0))
+		}
+		from := netip.PrefixFrom(addr, addr.BitLen())
+		rules = append(rules,
+			Rule{From: from, Table: tables[i], Priority: m.req.Routing.Priority},
+			Rule{From: from, Priority: m.req.Routing.Priority + 1})
+	}
+	return append(routes, m.tableRoutes(tables)...), rules, nil
+}
+
+// tables returns the table of each address: one number for the first address
+// of each family, the next number for the second ones, and so on.
+func (m maker) tables() ([]uint32, error) {
+	var numbers []uint32 // by how many addresses of its family come before
+	var seen [2]int      // IPv4, IPv6
+	out := make([]uint32, 0, len(m.lease.Addresses))
+	for _, a := range m.lease.Addresses {
+		n := &seen[0]
+		if a.Prefix.Addr().Is6() {
+			n = &seen[1]
+		}
+		if *n == len(numbers) {
+			t, err := m.nextTable(numbers)
+			if err != nil {
+				return nil, err
+			}
+			numbers = append(numbers, t)
+		}
+		out = append(out, numbers[*n])
+		*n++
+	}
+	return out, nil
+}
+
+// nextTable returns the table number after those already taken by this plan.
+func (m maker) nextTable(mine []uint32) (uint32, error) {
+	t := uint32(firstTable)
+	if m.req.Routing.Table != 0 {
+		t = m.req.Routing.Table
+	}
+	if len(mine) > 0 {
+		t = mine[len(mine)-1] + 1
+	}
+	for reserved(t) || slices.Contains(m.facts.Pod.Tables, t) {
+		if m.req.Routing.Table != 0 {
+			return 0, cnierr.New(cnierr.RouteTaken, "use routing table", fmt.Sprint(t),
+				"set routing.table to 0 for the lowest free number, or to a number that ip rule and ip route show table all in the pod do not list",
+				"a route or a rule of somebody else's in the pod uses it")
+		}
+		t++
+	}
+	return t, nil
+}
+
+// reserved says whether a table number has a meaning to the kernel
+// (RT_TABLE_COMPAT 252, default 253, main 254, local 255).
+func reserved(t uint32) bool { return t >= 252 && t <= 255 }
+
+// checkRules refuses an address for which a rule of somebody else's wins over
+// ours: the packets would leave by a route that nobody planned.
+func (m maker) checkRules(addr netip.Addr) error {
+	for _, r := range m.facts.Pod.Rules {
+		if r.Priority > m.req.Routing.Priority || !r.From.Contains(addr) {
+			continue
+		}
+		return cnierr.New(cnierr.RouteTaken, "route packets from", addr.String(),
+			fmt.Sprintf("remove the rule from the pod, or set routing.priority below %d", r.Priority),
+			"the rule \"from %s lookup %d priority %d\" of somebody else's wins over ours", r.From, r.Table, r.Priority)
+	}
+	return nil
+}
+
+// tableRoutes returns the routes that IPAM asks for, each in the table that it
+// names, else in that of the first address of its family.
+func (m maker) tableRoutes(tables []uint32) Ops {
+	var out Ops
+	for _, r := range m.lease.Routes {
+		i := m.firstOf(r.Dst.Addr())
+		if i < 0 {
+			continue
+		}
+		out = append(out, m.leaseRoute(r, m.lease.Addresses[i], tables[i])...)
+	}
+	return out
+}
+
+// leaseRoutes returns the routes that IPAM asks for, in one table unless they
+// name another.
+func (m maker) leaseRoutes(table uint32) Ops {
+	var out Ops
+	for _, r := range m.lease.Routes {
+		if i := m.firstOf(r.Dst.Addr()); i >= 0 {
+			out = append(out, m.leaseRoute(r, m.lease.Addresses[i], table)...)
+		}
+	}
+	return out
+}
+
+// leaseRoute returns one route of IPAM's: none if the table's own default
+// route says the same already.
+func (m maker) leaseRoute(r conf.Route, a LeasedAddress, table uint32) Ops {
+	op := Route{
+		Link: m.req.IfName, Table: table, Dst: r.Dst, Via: r.Via,
+		Metric: uint32(r.Priority), MTU: r.MTU, AdvMSS: r.AdvMSS,
+	}
+	if !op.Via.IsValid() {
+		op.Via = a.Gateway
+	}
+	if !op.Via.IsValid() || (r.Scope != nil && Scope(*r.Scope) == ScopeLink) {
+		op.Via, op.Scope = netip.Addr{}, onLinkScope(r.Dst.Addr())
+	}
+	if r.Table != nil {
+		op.Table = uint32(*r.Table)
+	}
+	if op.Table != MainTable {
+		op.Src = a.Prefix.Addr()
+	}
+	if a.Gateway.IsValid() && op == m.defaultVia(a, table, 0) {
+		return nil
+	}
+	return Ops{op}
+}
+
+// mainDefaults returns the default routes of routing.defaultRoute: one for
+// each family that has a gateway, unless the other routes have it already.
+func (m maker) mainDefaults(others Ops) Ops {
+	var out Ops
+	for _, a := range m.lease.Addresses {
+		r := m.defaultVia(a, MainTable, m.req.Routing.Metric)
+		same := func(op Op) bool {
+			o := op.(Route)
+			return o.Table == r.Table && o.Dst == r.Dst && o.Metric == r.Metric
+		}
+		if a.Gateway.IsValid() && !slices.ContainsFunc(others, same) && !slices.ContainsFunc(out, same) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (m maker) defaultVia(a LeasedAddress, table, metric uint32) Route {
+	return Route{
+		Link: m.req.IfName, Table: table, Dst: defaultDst(a.Prefix.Addr()),
+		Via: a.Gateway, Src: a.Prefix.Addr(), Metric: metric,
+	}
+}
+
+// checkDefaults refuses to stand beside a default route of somebody else's
+// that only the metric could tell apart and does not.
+func (m maker) checkDefaults(routes Ops) error {
+	for _, op := range routes {
+		r := op.(Route)
+		if r.Table != MainTable || r.Dst.Bits() != 0 {
+			continue
+		}
+		for _, d := range m.facts.Pod.Defaults {
+			if d.IPv6 != r.Dst.Addr().Is6() || metricOf(d.Metric, d.IPv6) != metricOf(r.Metric, d.IPv6) {
+				continue
+			}
+			return cnierr.New(cnierr.RouteTaken, "add default route through", string(r.Link),
+				"set routing.metric to another number, or leave routing.defaultRoute away",
+				"the pod has one via %s on %q with the same metric", d.Via, d.Link)
+		}
+	}
+	return nil
+}
+
+// metricOf returns the metric that the kernel uses: IPv6 routes without one
+// get 1024 (IP6_RT_PRIO_USER).
+func metricOf(metric uint32, ipv6 bool) uint32 {
+	if metric == 0 && ipv6 {
+		return 1024
+	}
+	return metric
+}
+
+// firstOf returns the index of the first address of a's family, -1 if none.
+func (m maker) firstOf(a netip.Addr) int {
+	return slices.IndexFunc(m.lease.Addresses, func(l LeasedAddress) bool {
+		return l.Prefix.Addr().BitLen() == a.BitLen()
+	})
+}
+
+// onLinkScope returns the scope of a route without gateway; IPv6 has none.
+func onLinkScope(a netip.Addr) Scope {
+	if a.Is4() {
+		return ScopeLink
+	}
+	return ScopeGlobal
+}
+
+func defaultDst(family netip.Addr) netip.Prefix {
+	if family.Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import "github.com/roce-cni/roce-cni/pkg/conf"
+
+// Teardown returns the operations that must be undone one by one: the kernel
+// takes a link's settings, addresses and routes away with the link, so of an
+// attachment whose link we made only the link and the rules remain.
+func (o Ops) Teardown() Ops {
+	made := map[conf.LinkName]bool{}
+	var out Ops
+	for _, op := range o {
+		if m, ok := op.(Macvlan); ok {
+			made[m.Name] = true
+		}
+		if link, ok := dependsOn(op); ok && made[link] {
+			continue
+		}
+		out = append(out, op)
+	}
+	return out
+}
+
+// dependsOn returns the link whose removal undoes op by itself.
+func dependsOn(op Op) (conf.LinkName, bool) {
+	switch op := op.(type) {
+	case Sysctl:
+		return op.Link, true
+	case Up:
+		return op.Link, true
+	case Address:
+		return op.Link, true
+	case Route:
+		return op.Link, true
+	}
+	return "", false
+}
+
+// Unrecorded returns what can be undone of an attachment whose record is lost:
+// the link that carries its mark.
+func Unrecorded(id conf.ContainerID, ifName conf.LinkName) Ops {
+	return Ops{Macvlan{Name: ifName, Mark: Mark(id, ifName)}}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package record
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// lockName is the lock file in a container's folder. Records end in suffix, so
+// no interface name can be taken for it.
+const lockName = "lock"
+
+// Lock waits until no other process works on the container and returns the
+// release. Attachments of one pod share the lock, because each chooses its
+// table number from what it sees in the pod.
+//
+// Release removes the lock file and the folder once the container has no
+// record left, so that nothing remains of a container that is gone; that is
+// why a lock that was waited for is checked to be the file that is there now.
+//
+// Errors: cnierr.TryAgain when ctx is over first, cnierr.IO.
+func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), err error) {
+	path := filepath.Join(s.folder(id), lockName)
+	for {
+		f, err := openLock(ctx, path)
+		if err != nil {
+			return nil, ioError("lock container", path, err)
+		}
+		if err := flock(ctx, f); err != nil {
+			return nil, lockError(id, path, err)
+		}
+		if current(f, path) {
+			return func() { s.unlock(id, f) }, nil
+		}
+		f.Close()
+	}
+}
+
+// openLock opens the lock file, again if another process removes the folder
+// between the two steps.
+func openLock(ctx context.Context, path string) (*os.File, error) {
+	for {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return f, err
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// flock waits for the lock without polling. The wait itself cannot be
+// interrupted, so when ctx is over its goroutine and file are left to the end
+// of the process.
+func flock(ctx context.Context, f *os.File) error {
+	err := flockRetry(f, unix.LOCK_EX|unix.LOCK_NB)
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		return err
+	}
+	got := make(chan error, 1)
+	go func() {
+		err := flockRetry(f, unix.LOCK_EX)
+		got <- err
+		if ctx.Err() != nil {
+			f.Close()
+		}
+	}()
+	select {
+	case err := <-got:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// flockRetry is flock(2) without EINTR, which the Go runtime's own signals cause.
+func flockRetry(f *os.File, how int) error {
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// current says whether the file is still the one at path.
+func current(f *os.File, path string) bool {
+	held, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(path)
+	return err == nil && os.SameFile(held, there)
+}
+
+// unlock removes the lock file and the folder if no record is left, and then
+// lets go of the lock. Nothing of it can fail in a way that matters: the folder
+// is not empty while a record is there, and an empty one is harmless.
+func (s Store) unlock(id conf.ContainerID, f *os.File) {
+	entries, err := os.ReadDir(s.folder(id))
+	if err == nil && len(entries) == 1 {
+		_ = os.Remove(f.Name())
+		_ = os.Remove(s.folder(id))
+	}
+	_ = f.Close()
+}
+
+func lockError(id conf.ContainerID, path string, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return cnierr.New(cnierr.TryAgain, "lock container", string(id),
+			"wait: the runtime tries again by itself; if it lasts, fuser "+path+" names the process",
+			"another call for the same container is still at work")
+	}
+	return ioError("lock container", path, err)
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package record keeps what this node did for each attachment: atomic, locked,
+// versioned files.
+//
+// A record is written before the first effect and deleted after the last one
+// is undone, so that whatever dies when, DEL finds what there may be to undo.
+// It never interprets a plan. Read this file for the format, lock.go for who
+// may write when.
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// version is the format's number. A record of another version is unreadable:
+// guessing at it could undo the wrong thing.
+const version = 1
+
+// Record is what is known about one attachment.
+type Record struct {
+	Version     int              `json:"version"`
+	BootID      string           `json:"bootID"`
+	Network     string           `json:"network"`
+	ContainerID conf.ContainerID `json:"containerID"`
+	IfName      conf.LinkName    `json:"ifName"`
+	Pod         conf.Pod         `json:"pod,omitzero"`
+	Netns       string           `json:"netns"`
+	NetnsID     plan.NetnsID     `json:"netnsID"`
+	IPAM        string           `json:"ipam,omitempty"` // ipam.type
+	Pool        string           `json:"pool,omitempty"`
+	// Committed says that ADD finished. An uncommitted record may describe
+	// more than was done, never less.
+	Committed bool      `json:"committed"`
+	Plan      plan.Plan `json:"plan"`
+}
+
+// Store is a folder of records. The folder and its files are made on first
+// use, 0700 and 0600.
+type Store struct {
+	// Dir is the state folder; records live in Dir/attachments.
+	Dir string
+	// BootID is that of the running kernel.
+	BootID string
+}
+
+// ErrNotExist is returned by Load when there is no record.
+var ErrNotExist = errors.New("no record of the attachment")
+
+// Save writes a record in one step: it is there whole or not at all. It is
+// called with the container's lock held. Errors: cnierr.IO.
+func (s Store) Save(r Record) error {
+	r.Version, r.BootID = version, s.BootID
+	b, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode record of %s/%s: %w", r.ContainerID, r.IfName, err)
+	}
+	path := s.path(r.ContainerID, r.IfName)
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return ioError("write record", tmp, err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return ioError("write record", path, err)
+	}
+	return nil
+}
+
+// Load reads the record of an attachment. A record of another boot is returned
+// without operations, because nothing that it describes has survived.
+// Errors: ErrNotExist, cnierr.Unreadable, cnierr.IO.
+func (s Store) Load(id conf.ContainerID, ifName conf.LinkName) (Record, error) {
+	path := s.path(id, ifName)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Record{}, ErrNotExist
+	}
+	if err != nil {
+		return Record{}, ioError("read record", path, err)
+	}
+	var r Record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path, "", "%w", err)
+	}
+	if r.Version != version {
+		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path,
+			"install the version of roce-cni that wrote it, or newer",
+			"want format %d, got %d", version, r.Version)
+	}
+	if r.BootID != s.BootID {
+		r.Plan.Ops = nil
+	}
+	return r, nil
+}
+
+// Delete removes the record of an attachment; a missing one is success. It is
+// called with the container's lock held. Errors: cnierr.IO.
+func (s Store) Delete(id conf.ContainerID, ifName conf.LinkName) error {
+	path := s.path(id, ifName)
+	for _, p := range []string{path + ".tmp", path} {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return ioError("delete record", p, err)
+		}
+	}
+	return nil
+}
+
+// Key names an attachment.
+type Key struct {
+	ContainerID conf.ContainerID
+	IfName      conf.LinkName
+}
+
+// List returns the attachments that have a record, ordered by container and
+// interface; none if there is no folder. Errors: cnierr.IO.
+func (s Store) List() ([]Key, error) {
+	containers, err := readDir(s.root())
+	if err != nil {
+		return nil, err
+	}
+	var keys []Key
+	for _, c := range containers {
+		id := conf.ContainerID(c.Name())
+		files, err := readDir(s.folder(id))
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			if ifName, ok := strings.CutSuffix(f.Name(), suffix); ok {
+				keys = append(keys, Key{id, conf.LinkName(ifName)})
+			}
+		}
+	}
+	return keys, nil
+}
+
+// readDir lists a folder by name; a folder that is gone is empty.
+func readDir(path string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, ioError("list records", path, err)
+	}
+	return entries, nil
+}
+
+const suffix = ".json"
+
+func (s Store) root() string { return filepath.Join(s.Dir, "attachments") }
+
+func (s Store) folder(id conf.ContainerID) string { return filepath.Join(s.root(), string(id)) }
+
+func (s Store) path(id conf.ContainerID, ifName conf.LinkName) string {
+	return filepath.Join(s.folder(id), string(ifName)+suffix)
+}
+
+func ioError(op, path string, err error) error {
+	return cnierr.New(cnierr.IO, op, path, "", "%w", err)
+}
