@@ -32,7 +32,7 @@ const lockName = "lock"
 func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), err error) {
 	path := filepath.Join(s.folder(id), lockName)
 	for {
-		f, err := openLock(ctx, path)
+		f, err := openLock(path)
 		if err != nil {
 			return nil, ioError("lock container", path, err)
 		}
@@ -46,21 +46,19 @@ func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), e
 	}
 }
 
-// openLock opens the lock file, again if another process removes the folder
-// between the two steps.
-func openLock(ctx context.Context, path string) (*os.File, error) {
-	for {
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+// openLock opens the lock file. Another process may remove the folder between
+// any two steps; it is then tried again, but not for ever, because a path that
+// can never be made looks the same.
+func openLock(path string) (f *os.File, err error) {
+	for range 1000 {
+		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+			f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		}
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		if !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
 			return f, err
 		}
-		if ctx.Err() != nil {
-			return nil, err
-		}
 	}
+	return nil, err
 }
 
 // flock waits for the lock without polling. The wait itself cannot be

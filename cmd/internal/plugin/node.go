@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// NodeID returns an identity that no other node of the cluster has: machine id
+// and host name together, because images get cloned with their machine id.
+func NodeID() (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", cnierr.New(cnierr.IO, "read", "host name", "", "%w", err)
+	}
+	machine, err := os.ReadFile("/etc/machine-id")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", cnierr.New(cnierr.IO, "read", "/etc/machine-id", "", "%w", err)
+	}
+	return strings.TrimSpace(string(machine)) + "/" + host, nil
+}
+
+// BootID returns what tells this boot of the node from all others.
+func BootID() (string, error) {
+	const path = "/proc/sys/kernel/random/boot_id"
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", cnierr.New(cnierr.IO, "read", path, "", "%w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// BootTime returns the time since boot, suspend included (CLOCK_BOOTTIME): no
+// change of the wall clock shortens a quarantine.
+func BootTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(fmt.Sprintf("plugin: CLOCK_BOOTTIME: %v", err))
+	}
+	return time.Duration(ts.Nano())
+}
+
+// OpenLog opens the log of a call: standard error, or the file of the
+// configuration, which is made with its folder if need be.
+func OpenLog(l conf.Log) (log *slog.Logger, closeLog func(), err error) {
+	var w io.Writer = os.Stderr
+	closeLog = func() {}
+	if l.File != "" {
+		if err := os.MkdirAll(filepath.Dir(l.File), 0o700); err != nil {
+			return nil, nil, logError(l.File, err)
+		}
+		f, err := os.OpenFile(l.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, nil, logError(l.File, err)
+		}
+		w, closeLog = f, func() { _ = f.Close() }
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
+		return nil, nil, cnierr.New(cnierr.BadConfig, "log at level", l.Level, "", "%w", err)
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), closeLog, nil
+}
+
+func logError(path string, err error) error {
+	return cnierr.New(cnierr.IO, "open log", path, "set log.file to a path that can be written, or leave it away", "%w", err)
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package plugin serves a CNI call in the programs roce and roce-ipam: the
+// protocol's dispatch, errors in the protocol's shape, panics as errors.
+//
+// It decides nothing about networks. Read this file for the protocol, node.go
+// for what a process has to know of its node.
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	cniversion "github.com/containernetworking/cni/pkg/version"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// patience bounds one call, waits for locks included. Runtimes give a sandbox
+// minutes; a call that takes longer than this waits for something broken.
+const patience = 60 * time.Second
+
+// Verb is one CNI verb.
+type Verb func(ctx context.Context, args *skel.CmdArgs) error
+
+// Verbs are the verbs of a plugin; VERSION needs none.
+type Verbs struct{ Add, Del, Check, GC, Status Verb }
+
+// Main serves the call that the process was started for and returns its exit
+// status. name and version are the program's.
+func Main(name, version string, v Verbs) int {
+	about := fmt.Sprintf("%s %s: a CNI plugin of roce-cni", name, version)
+	fail := skel.PluginMainFuncsWithError(skel.CNIFuncs{
+		Add:    serve(name, v.Add),
+		Del:    serve(name, v.Del),
+		Check:  serve(name, v.Check),
+		GC:     serve(name, v.GC),
+		Status: serve(name, v.Status),
+	}, cniversion.PluginSupports(conf.Versions()...), about)
+	if fail == nil {
+		return 0
+	}
+	if err := complete(name, fail).Print(); err != nil {
+		return 2
+	}
+	return 1
+}
+
+// serve adapts a verb to skel.
+func serve(name string, verb Verb) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) (err error) {
+		defer func() {
+			if r := recover(); r != nil {
+				err = cnierr.CNI(name, cnierr.New(cnierr.Bug, "serve", name, "", "%v at %s", r, debug.Stack()))
+			}
+		}()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := verb(ctx, args); err != nil {
+			return cnierr.CNI(name, err)
+		}
+		return nil
+	}
+}
+
+// complete gives the errors that skel makes itself the shape of ours.
+func complete(name string, e *types.Error) *types.Error {
+	if strings.HasPrefix(e.Msg, name+"[") {
+		return e
+	}
+	hint := cnierr.Explain(cnierr.Code(e.Code)).Remedy
+	if e.Details != "" {
+		hint = e.Details + "; " + hint
+	}
+	return types.NewError(e.Code, fmt.Sprintf("%s[%d] %s", name, e.Code, e.Msg), hint)
+}
+
+// Input returns what conf parses.
+func Input(args *skel.CmdArgs) conf.Input {
+	return conf.Input{
+		ContainerID: args.ContainerID,
+		Netns:       args.Netns,
+		IfName:      args.IfName,
+		Args:        args.Args,
+		Stdin:       args.StdinData,
+	}
+}

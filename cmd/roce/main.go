@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// The program roce is the CNI plugin: it gives a pod one macvlan child of a
+// RoCE NIC, with address, routing and checks, and takes it away again.
+//
+// It only puts the packages together; the order of an ADD is in pkg/attach.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/probe"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// version is set by the linker.
+var version = "devel"
+
+func main() {
+	os.Exit(plugin.Main("roce", version, plugin.Verbs{Add: add, Del: del, Check: check}))
+}
+
+func add(ctx context.Context, args *skel.CmdArgs) error {
+	req, err := conf.Parse(plugin.Input(args))
+	if err != nil {
+		return err
+	}
+	return with(req.StateDir, req.Log, func(n attach.Node) error {
+		res, err := n.Add(ctx, req)
+		if err != nil {
+			return err
+		}
+		return types.PrintResult(res, req.CNIVersion)
+	})
+}
+
+func del(ctx context.Context, args *skel.CmdArgs) error {
+	d, err := conf.ParseDel(plugin.Input(args))
+	if err != nil {
+		return err
+	}
+	return with(d.StateDir, conf.Log{}, func(n attach.Node) error { return n.Del(ctx, d) })
+}
+
+func check(ctx context.Context, args *skel.CmdArgs) error {
+	req, err := conf.Parse(plugin.Input(args))
+	if err != nil {
+		return err
+	}
+	return with(req.StateDir, req.Log, func(n attach.Node) error { return n.Check(ctx, req) })
+}
+
+// with runs a verb on the node that this process runs on.
+func with(stateDir string, l conf.Log, verb func(attach.Node) error) error {
+	log, closeLog, err := plugin.OpenLog(l)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	id, err := plugin.NodeID()
+	if err != nil {
+		return err
+	}
+	boot, err := plugin.BootID()
+	if err != nil {
+		return err
+	}
+	sys := os.DirFS("/sys")
+	return verb(attach.Node{
+		ID:      id,
+		Open:    func(netns string) (attach.Kernel, error) { return openKernel(netns, sys) },
+		Wire:    func(k attach.Kernel) apply.Executor { return &probe.Prober{Enter: k.Enter, Log: log} },
+		RDMA:    func(r conf.RDMA) error { return rdma.Check(r, sys) },
+		Leases:  attach.Pools{Book: ipam.New(ipam.Config{Dir: stateDir, BootID: boot, Now: plugin.BootTime, Log: log})},
+		Records: record.Store{Dir: stateDir, BootID: boot},
+		Log:     log,
+	})
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// netconf is one network configuration of a file.
+type netconf struct {
+	origin string // where it stands: the file, or the object in it
+	config []byte // as a runtime would give it to the plugin
+}
+
+// readNetconfs reads the configurations of a file: a plugin configuration, a
+// configuration list, or Kubernetes objects, of which it takes the network
+// attachment definitions. Plugins other than roce are left out.
+func readNetconfs(path string, stdin io.Reader) ([]netconf, error) {
+	var b []byte
+	var err error
+	if path == "-" {
+		b, err = io.ReadAll(stdin)
+	} else {
+		b, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, cnierr.New(cnierr.IO, "read configuration", path, "", "%w", err)
+	}
+	var out []netconf
+	for i, doc := range bytes.Split(b, []byte("\n---")) {
+		found, err := parseDocument(path, doc)
+		if err != nil {
+			return nil, cnierr.New(cnierr.Decode, "read configuration", path, "", "document %d: %w", i+1, err)
+		}
+		out = append(out, found...)
+	}
+	if len(out) == 0 {
+		return nil, cnierr.New(cnierr.BadConfig, "read configuration", path,
+			`give a file with "type": "roce": a CNI configuration, a list of them, or NetworkAttachmentDefinitions`,
+			"it has no configuration of the plugin roce")
+	}
+	return out, nil
+}
+
+// document is the union of what a file may hold.
+type document struct {
+	Kind     string `json:"kind"`
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Spec struct {
+		Config string `json:"config"`
+	} `json:"spec"`
+
+	CNIVersion string            `json:"cniVersion"`
+	Name       string            `json:"name"`
+	Type       string            `json:"type"`
+	Plugins    []json.RawMessage `json:"plugins"`
+}
+
+func parseDocument(origin string, b []byte) ([]netconf, error) {
+	if len(bytes.TrimSpace(b)) == 0 {
+		return nil, nil
+	}
+	b, err := yaml.YAMLToJSON(b)
+	if err != nil {
+		return nil, err
+	}
+	var d document
+	if err := json.Unmarshal(b, &d); err != nil {
+		return nil, err
+	}
+	switch {
+	case d.Kind == "NetworkAttachmentDefinition":
+		return parseDocument("network attachment definition "+d.Metadata.Name, []byte(d.Spec.Config))
+	case d.Kind != "":
+		return nil, nil
+	case d.Plugins != nil:
+		return fromList(origin, d)
+	case d.Type == "roce":
+		return []netconf{{origin, b}}, nil
+	}
+	return nil, nil
+}
+
+// fromList gives the list's name and version to the plugins in it, as libcni
+// does.
+func fromList(origin string, d document) ([]netconf, error) {
+	var out []netconf
+	for i, raw := range d.Plugins {
+		var plugin map[string]any
+		if err := json.Unmarshal(raw, &plugin); err != nil {
+			return nil, fmt.Errorf("plugins[%d]: %w", i, err)
+		}
+		if plugin["type"] != "roce" {
+			continue
+		}
+		plugin["name"], plugin["cniVersion"] = d.Name, d.CNIVersion
+		b, err := json.Marshal(plugin)
+		if err != nil {
+			return nil, fmt.Errorf("plugins[%d]: %w", i, err)
+		}
+		out = append(out, netconf{fmt.Sprintf("%s, plugins[%d]", origin, i), b})
+	}
+	return out, nil
+}
+
+// parse validates the configuration as an ADD of ifName would.
+func (c netconf) parse(ifName, netns, args string) (conf.Request, error) {
+	req, err := conf.Parse(conf.Input{
+		ContainerID: "plan", Netns: netns, IfName: ifName, Args: args, Stdin: c.config,
+	})
+	if err != nil {
+		return req, fmt.Errorf("%s: %w", c.origin, err)
+	}
+	if req.IPAM.Type != "" && req.IPAM.Type != conf.PoolType {
+		return req, fmt.Errorf("%s: %w", c.origin, errOtherIPAM(req.IPAM.Type))
+	}
+	return req, nil
+}
+
+func errOtherIPAM(ipamType string) error {
+	return &cnierr.Error{
+		Code: cnierr.Unsupported, Op: "plan addresses of IPAM plugin", Subject: ipamType,
+		Hint: "give the configuration with the roce-ipam pool, or without ipam, to see the rest of the plan",
+		Err:  errors.New("only the plugin itself knows which address it would give"),
+	}
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// journal is an executor whose state is the list of operations that stand, by
+// name; it fails where it is told to.
+type journal struct {
+	stands   []string
+	failDo   string
+	failUndo string
+}
+
+var errRefused = errors.New("refused")
+
+func name(op plan.Op) string { return fmt.Sprintf("%T", op) }
+
+func (j *journal) Do(_ context.Context, op plan.Op) error {
+	if name(op) == j.failDo {
+		return fmt.Errorf("do %s: %w", name(op), errRefused)
+	}
+	j.stands = append(j.stands, name(op))
+	return nil
+}
+
+func (j *journal) Undo(ctx context.Context, op plan.Op) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if name(op) == j.failUndo {
+		return fmt.Errorf("undo %s: %w", name(op), errRefused)
+	}
+	if i := slices.Index(j.stands, name(op)); i != len(j.stands)-1 {
+		return fmt.Errorf("undo %s out of order: %v stand", name(op), j.stands)
+	}
+	j.stands = j.stands[:len(j.stands)-1]
+	return nil
+}
+
+func (j *journal) Check(_ context.Context, op plan.Op) error {
+	if !slices.Contains(j.stands, name(op)) {
+		return fmt.Errorf("%s is gone", name(op))
+	}
+	return nil
+}
+
+// rules and wire operations have nothing that would take them away, so
+// Teardown keeps them all.
+var ops = plan.Ops{plan.Rule{}, plan.Conflict{}, plan.Gateway{}, plan.Announce{}}
+
+func TestDoDoesEverythingInOrder(t *testing.T) {
+	t.Parallel()
+	j := &journal{}
+	if err := Do(context.Background(), j, ops); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"plan.Rule", "plan.Conflict", "plan.Gateway", "plan.Announce"}
+	if diff := cmp.Diff(want, j.stands); diff != "" {
+		t.Error(diff)
+	}
+	if err := Check(context.Background(), j, ops); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFailureAtEveryOperationLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for _, op := range ops {
+		j := &journal{failDo: name(op)}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel() // undoing must not be stopped by a context that is over
+		err := Do(ctx, j, ops)
+		if !errors.Is(err, errRefused) {
+			t.Errorf("failing at %s: got %v", name(op), err)
+		}
+		var left *UndoError
+		if errors.As(err, &left) {
+			t.Errorf("failing at %s: got an UndoError though everything was undone", name(op))
+		}
+		if len(j.stands) != 0 {
+			t.Errorf("failing at %s leaves %v", name(op), j.stands)
+		}
+	}
+}
+
+func TestUndoErrorSaysThatSomethingIsLeft(t *testing.T) {
+	t.Parallel()
+	j := &journal{failDo: "plan.Announce", failUndo: "plan.Gateway"}
+	err := Do(context.Background(), j, ops)
+	var left *UndoError
+	if !errors.As(err, &left) || !errors.Is(err, errRefused) {
+		t.Errorf("got %v, want the failure and an UndoError", err)
+	}
+}
+
+func TestUndoGoesOnAfterAFailure(t *testing.T) {
+	t.Parallel()
+	j := &journal{stands: []string{"plan.Rule"}, failUndo: "plan.Announce"}
+	err := Undo(context.Background(), j, plan.Ops{plan.Rule{}, plan.Announce{}})
+	if err == nil || len(j.stands) != 0 {
+		t.Errorf("got %v, %v stand; want an error and nothing", err, j.stands)
+	}
+}
+
+func TestCheckNamesEverythingThatIsGone(t *testing.T) {
+	t.Parallel()
+	err := Check(context.Background(), &journal{stands: []string{"plan.Rule", "plan.Announce"}}, ops)
+	if err == nil || err.Error() != "plan.Conflict is gone\nplan.Gateway is gone" {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package record
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// comparable makes addresses comparable to go-cmp.
+var comparable = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
+
+func example() Record {
+	addr := netip.MustParsePrefix("172.16.11.9/24")
+	return Record{
+		Version: version, BootID: "boot-1", Network: "rail", ContainerID: "c1", IfName: "net1",
+		Pod: conf.Pod{Namespace: "ns", Name: "pod", UID: "uid"}, Netns: "/run/netns/c1",
+		NetnsID: plan.NetnsID{Dev: 4, Ino: 4026532000}, IPAM: conf.PoolType, Pool: "rail",
+		Plan: plan.Plan{
+			IfName: "net1", MAC: conf.MAC{2, 1, 2, 3, 4, 5}, MTU: 9000,
+			Addresses: []plan.LeasedAddress{{Prefix: addr, Gateway: netip.MustParseAddr("172.16.11.254")}},
+			Ops: plan.Ops{
+				plan.Macvlan{Name: "net1", Parent: "ens1", Mode: conf.Bridge, MTU: 9000, MAC: conf.MAC{2, 1, 2, 3, 4, 5}, Mark: "roce:c1/net1"},
+				plan.Sysctl{Link: "net1", Set: []plan.Setting{{Path: "net/ipv4/conf/net1/arp_ignore", Value: "1"}}},
+				plan.Up{Link: "net1"},
+				plan.Conflict{Mode: conf.Require, Probes: 3, Interval: time.Millisecond, Wait: 8 * time.Millisecond, Targets: []plan.Target{{Link: "net1", Addr: addr.Addr()}}},
+				plan.Address{Link: "net1", Prefix: addr},
+				plan.Route{Link: "net1", Table: 100, Dst: addr.Masked(), Src: addr.Addr(), Scope: plan.ScopeLink},
+				plan.Rule{From: netip.MustParsePrefix("172.16.11.9/32"), Table: 100, Priority: 32000},
+				plan.Gateway{Mode: conf.Warn, Attempts: 3, Timeout: time.Second},
+				plan.Announce{},
+			},
+		},
+	}
+}
+
+// locked runs fn with the lock of the example's container held.
+func locked(t *testing.T, s Store, fn func()) {
+	t.Helper()
+	release, err := s.Lock(context.Background(), "c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fn()
+	release()
+}
+
+func TestSavedRecordLoadsAsItWas(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	want := example()
+	locked(t, s, func() {
+		if err := s.Save(want); err != nil {
+			t.Fatal(err)
+		}
+	})
+	got, err := s.Load("c1", "net1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, comparable); diff != "" {
+		t.Errorf("record changed on disk (-want +got):\n%s", diff)
+	}
+	keys, err := s.List()
+	if err != nil || !cmp.Equal(keys, []Key{{"c1", "net1"}}) {
+		t.Errorf("List() = %v, %v", keys, err)
+	}
+}
+
+func TestRecordOfAnotherBootHasNothingToUndo(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	locked(t, s, func() {
+		if err := s.Save(example()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	s.BootID = "boot-2"
+	got, err := s.Load("c1", "net1")
+	if err != nil || len(got.Plan.Ops) != 0 {
+		t.Errorf("Load() = %d operations, %v; want none", len(got.Plan.Ops), err)
+	}
+}
+
+func TestUnreadableRecordIsNeverGuessedAt(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{
+		"empty":             "",
+		"torn":              `{"version":1,"bootID":"boot-1","plan":{"ops":[{"op":"mac`,
+		"newer format":      `{"version":2,"bootID":"boot-1"}`,
+		"unknown operation": `{"version":1,"bootID":"boot-1","plan":{"ops":[{"op":"teleport","args":{}}]}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+			path := s.path("c1", "net1")
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Load("c1", "net1"); err == nil || cnierr.CodeOf(err) != cnierr.Unreadable {
+				t.Errorf("Load() error = %v, want code %d", err, cnierr.Unreadable)
+			}
+		})
+	}
+}
+
+func TestNothingRemainsOfADeletedContainer(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	locked(t, s, func() {
+		if err := s.Save(example()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if fi, err := os.Stat(s.path("c1", "net1")); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("record: %v, mode %v; want 0600", err, fi.Mode())
+	}
+	if fi, err := os.Stat(s.folder("c1")); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("folder: %v, mode %v; want 0700", err, fi.Mode())
+	}
+	locked(t, s, func() {
+		for range 2 { // a second DEL finds nothing and succeeds
+			if err := s.Delete("c1", "net1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	if _, err := s.Load("c1", "net1"); !errors.Is(err, ErrNotExist) {
+		t.Errorf("Load() error = %v, want ErrNotExist", err)
+	}
+	entries, err := os.ReadDir(s.root())
+	if err != nil || len(entries) != 0 {
+		t.Errorf("%v left in %s, %v", entries, s.root(), err)
+	}
+}
+
+func TestLockGivesUpWhenItsContextIsOver(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	locked(t, s, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		if _, err := s.Lock(ctx, "c1"); err == nil || cnierr.CodeOf(err) != cnierr.TryAgain {
+			t.Errorf("Lock() error = %v, want code %d", err, cnierr.TryAgain)
+		}
+	})
+}
+
+// TestOneHolderAtATimeThoughTheLockFileComesAndGoes drives the race that
+// removing a lock file invites: a waiter that gets a lock on a file that is no
+// longer there.
+func TestOneHolderAtATimeThoughTheLockFileComesAndGoes(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	var holders, rounds atomic.Int32
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 100 {
+				release, err := s.Lock(context.Background(), "c1")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := holders.Add(1); n != 1 {
+					t.Errorf("%d holders at once", n)
+				}
+				rounds.Add(1)
+				holders.Add(-1)
+				release()
+			}
+		})
+	}
+	wg.Wait()
+	if rounds.Load() != 1600 {
+		t.Errorf("%d rounds, want 1600", rounds.Load())
+	}
+}
+
+func TestUnusableFolderIsAnIOError(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := Store{Dir: file, BootID: "boot-1"}
+	if _, err := s.Lock(context.Background(), "c1"); err == nil || cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("Lock() error = %v, want code %d", err, cnierr.IO)
+	}
+}
