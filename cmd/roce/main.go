@@ -9,7 +9,7 @@ package main
 
 import (
 	"context"
-	"log/slog"
+	"crypto/rand"
 	"os"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -19,7 +19,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/probe"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
@@ -34,7 +33,7 @@ func main() {
 }
 
 func add(ctx context.Context, args *skel.CmdArgs) error {
-	req, err := conf.Parse(plugin.Input(args))
+	req, err := conf.Parse(plugin.Input("ADD", args))
 	if err != nil {
 		return err
 	}
@@ -48,15 +47,15 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 }
 
 func del(ctx context.Context, args *skel.CmdArgs) error {
-	d, err := conf.ParseDel(plugin.Input(args))
+	d, err := conf.ParseDel(plugin.Input("DEL", args))
 	if err != nil {
 		return err
 	}
-	return with(d.StateDir, conf.Log{}, func(n attach.Node) error { return n.Del(ctx, d) })
+	return with(d.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.Del(ctx, d) })
 }
 
 func check(ctx context.Context, args *skel.CmdArgs) error {
-	req, err := conf.Parse(plugin.Input(args))
+	req, err := conf.Parse(plugin.Input("CHECK", args))
 	if err != nil {
 		return err
 	}
@@ -80,11 +79,13 @@ func with(stateDir string, l conf.Log, verb func(attach.Node) error) error {
 	}
 	sys := os.DirFS("/sys")
 	return verb(attach.Node{
-		ID:      id,
-		Open:    func(netns string) (attach.Kernel, error) { return openKernel(netns, sys) },
-		Wire:    func(k attach.Kernel) apply.Executor { return &probe.Prober{Enter: k.Enter, Log: log} },
+		ID:   id,
+		Open: func(netns string) (attach.Kernel, error) { return kernel.Open(netns, sys) },
+		Wire: func(k attach.Kernel) apply.Executor {
+			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
+		},
 		RDMA:    func(r conf.RDMA) error { return rdma.Check(r, sys) },
-		Leases:  attach.Pools{Book: ipam.New(ipam.Config{Dir: stateDir, BootID: boot, Now: plugin.BootTime, Log: log})},
+		Leases:  attach.Pools{Book: plugin.Book(stateDir, boot, log)},
 		Records: record.Store{Dir: stateDir, BootID: boot},
 		Log:     log,
 	})

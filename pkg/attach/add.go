@@ -53,7 +53,7 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 		}
 		again, rejectErr := n.reject(ctx, req, err, try)
 		if !again || rejectErr != nil {
-			return nil, errors.Join(err, rejectErr, n.abandon(ctx, req, err))
+			return nil, errors.Join(err, rejectErr, n.abandon(ctx, n.record(k, req), err))
 		}
 	}
 }
@@ -70,10 +70,8 @@ func (n Node) attempt(ctx context.Context, k Kernel, req conf.Request, facts pla
 	if err != nil {
 		return plan.Plan{}, err
 	}
-	rec := record.Record{
-		Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Pod: req.Pod,
-		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.Pool, Plan: p,
-	}
+	rec := n.record(k, req)
+	rec.Plan = p
 	if err := n.Records.Save(rec); err != nil {
 		return plan.Plan{}, err
 	}
@@ -85,6 +83,14 @@ func (n Node) attempt(ctx context.Context, k Kernel, req conf.Request, facts pla
 		return plan.Plan{}, errors.Join(err, apply.Undo(context.WithoutCancel(ctx), n.steps(k), p.Ops.Teardown()))
 	}
 	return p, nil
+}
+
+// record returns the record of the attachment before anything is planned.
+func (n Node) record(k Kernel, req conf.Request) record.Record {
+	return record.Record{
+		Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Pod: req.Pod,
+		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.Pool,
+	}
 }
 
 // facts reads what the plan needs and fails early for what must fail.
@@ -148,15 +154,15 @@ func (n Node) reject(ctx context.Context, req conf.Request, cause error, try int
 // abandon takes back the lease and the record of a failed ADD. If something of
 // ours is left in the kernel both stay, so that the address is not given away
 // and DEL can finish.
-func (n Node) abandon(ctx context.Context, req conf.Request, cause error) error {
+func (n Node) abandon(ctx context.Context, rec record.Record, cause error) error {
 	if left(cause) {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := n.Leases.Release(ctx, req.ContainerID, req.IfName); err != nil {
+	if err := n.Leases.Release(ctx, rec); err != nil {
 		return err
 	}
-	return n.Records.Delete(req.ContainerID, req.IfName)
+	return n.Records.Delete(rec.ContainerID, rec.IfName)
 }
 
 // left says whether the undoing that followed a failure failed too.

@@ -38,9 +38,11 @@ func (n Node) remove(ctx context.Context, id conf.ContainerID, ifName conf.LinkN
 	ops := rec.Plan.Ops.Teardown()
 	switch {
 	case errors.Is(err, record.ErrNotExist):
+		rec = record.Record{ContainerID: id, IfName: ifName, Netns: netns}
 		ops = plan.Unrecorded(id, ifName)
 	case err != nil && cnierr.CodeOf(err) == cnierr.Unreadable:
 		n.Log.Warn("the record is unreadable: removing what carries the attachment's mark", "error", err)
+		rec = record.Record{ContainerID: id, IfName: ifName, Netns: netns}
 		ops = plan.Unrecorded(id, ifName)
 	case err != nil:
 		return err
@@ -50,7 +52,7 @@ func (n Node) remove(ctx context.Context, id conf.ContainerID, ifName conf.LinkN
 	if err := n.undo(ctx, netns, rec.NetnsID, ops); err != nil {
 		return err
 	}
-	if err := n.Leases.Release(ctx, id, ifName); err != nil {
+	if err := n.Leases.Release(ctx, rec); err != nil {
 		return err
 	}
 	return n.Records.Delete(id, ifName)

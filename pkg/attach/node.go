@@ -62,8 +62,10 @@ type Leaser interface {
 	// attachment, so that the next Acquire returns others. It returns false
 	// when there are no others to be had.
 	Reject(ctx context.Context, req conf.Request, taken []plan.Target) (bool, error)
-	// Release takes all addresses of an attachment back; none is success.
-	Release(ctx context.Context, id conf.ContainerID, ifName conf.LinkName) error
+	// Release takes all addresses of a recorded attachment back; none is
+	// success. Of a record that is lost only container, interface and
+	// namespace are known.
+	Release(ctx context.Context, rec record.Record) error
 }
 
 // steps sends each operation to the executor that does its kind.

@@ -28,10 +28,8 @@ func (p Plan) Result(req conf.Request) *current.Result {
 		DNS:        req.DNS,
 	}
 	for _, a := range p.Addresses {
-		ip := &current.IPConfig{Interface: current.Int(0), Address: ipNet(a.Prefix)}
-		if a.Gateway.IsValid() {
-			ip.Gateway = a.Gateway.AsSlice()
-		}
+		ip := a.result()
+		ip.Interface = current.Int(0)
 		res.IPs = append(res.IPs, ip)
 	}
 	for _, op := range p.Ops {
@@ -42,13 +40,29 @@ func (p Plan) Result(req conf.Request) *current.Result {
 	return res
 }
 
+// Result returns what an IPAM plugin tells the main plugin: addresses and
+// routes, no interfaces.
+func (l Lease) Result() *current.Result {
+	res := &current.Result{CNIVersion: current.ImplementedSpecVersion}
+	for _, a := range l.Addresses {
+		res.IPs = append(res.IPs, a.result())
+	}
+	for _, r := range l.Routes {
+		res.Routes = append(res.Routes, &types.Route{
+			Dst: ipNet(r.Dst), GW: netIP(r.Via), MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table, Scope: r.Scope,
+		})
+	}
+	return res
+}
+
+func (a LeasedAddress) result() *current.IPConfig {
+	return &current.IPConfig{Address: ipNet(a.Prefix), Gateway: netIP(a.Gateway)}
+}
+
 // result returns the route in CNI's words. Table is left out for main, and
 // scope for global, because that is what they mean when absent.
 func (r Route) result(tells11 bool) *types.Route {
-	out := &types.Route{Dst: ipNet(r.Dst)}
-	if r.Via.IsValid() {
-		out.GW = r.Via.AsSlice()
-	}
+	out := &types.Route{Dst: ipNet(r.Dst), GW: netIP(r.Via)}
 	if !tells11 {
 		return out
 	}
@@ -66,4 +80,12 @@ func (r Route) result(tells11 bool) *types.Route {
 
 func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// netIP returns nil for the zero Addr.
+func netIP(a netip.Addr) net.IP {
+	if !a.IsValid() {
+		return nil
+	}
+	return a.AsSlice()
 }

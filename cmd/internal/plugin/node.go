@@ -18,6 +18,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
 // NodeID returns an identity that no other node of the cluster has: machine id
@@ -52,6 +53,11 @@ func BootTime() time.Duration {
 		panic(fmt.Sprintf("plugin: CLOCK_BOOTTIME: %v", err))
 	}
 	return time.Duration(ts.Nano())
+}
+
+// Book returns the leases of the node.
+func Book(stateDir, bootID string, log *slog.Logger) *ipam.Book {
+	return ipam.New(ipam.Config{Dir: stateDir, BootID: bootID, Now: BootTime, Alive: ipam.NetnsAlive, Log: log})
 }
 
 // OpenLog opens the log of a call: standard error, or the file of the

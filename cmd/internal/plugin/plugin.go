@@ -11,6 +11,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -58,7 +59,8 @@ func serve(name string, verb Verb) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) (err error) {
 		defer func() {
 			if r := recover(); r != nil {
-				err = cnierr.CNI(name, cnierr.New(cnierr.Bug, "serve", name, "", "%v at %s", r, debug.Stack()))
+				fmt.Fprintf(os.Stderr, "%s: panic: %v\n%s", name, r, debug.Stack())
+				err = cnierr.CNI(name, cnierr.New(cnierr.Bug, "serve a call of", name, "", "%v (the stack is on standard error)", r))
 			}
 		}()
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -82,9 +84,10 @@ func complete(name string, e *types.Error) *types.Error {
 	return types.NewError(e.Code, fmt.Sprintf("%s[%d] %s", name, e.Code, e.Msg), hint)
 }
 
-// Input returns what conf parses.
-func Input(args *skel.CmdArgs) conf.Input {
+// Input returns what conf parses for a verb.
+func Input(command string, args *skel.CmdArgs) conf.Input {
 	return conf.Input{
+		Command:     command,
 		ContainerID: args.ContainerID,
 		Netns:       args.Netns,
 		IfName:      args.IfName,

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// The program roce-ipam is a CNI IPAM plugin: the address pools of roce for
+// other main plugins, such as sriov, ipvlan and host-device.
+//
+// It leases and releases; it never touches a link, and cannot ask the wire,
+// because at its turn there may be no link to ask on.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// version is set by the linker.
+var version = "devel"
+
+func main() {
+	os.Exit(plugin.Main("roce-ipam", version, plugin.Verbs{Add: add, Del: del, Check: check}))
+}
+
+func add(ctx context.Context, args *skel.CmdArgs) error {
+	req, err := conf.ParseIPAM(plugin.Input("ADD", args))
+	if err != nil {
+		return err
+	}
+	log, closeLog, err := plugin.OpenLog(req.Log)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	p, err := pools(req.StateDir, log)
+	if err != nil {
+		return err
+	}
+	var facts plan.Facts
+	if facts.Pod.Netns, err = kernel.NetnsID(req.Netns); err != nil {
+		return err
+	}
+	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
+		return err
+	}
+	lease, err := p.Acquire(ctx, req, facts)
+	if err != nil {
+		return err
+	}
+	return types.PrintResult(lease.Result(), req.CNIVersion)
+}
+
+func del(ctx context.Context, args *skel.CmdArgs) error {
+	d, err := conf.ParseDel(plugin.Input("DEL", args))
+	if err != nil {
+		return err
+	}
+	p, err := pools(d.StateDir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		return err
+	}
+	rec := record.Record{ContainerID: d.ContainerID, IfName: d.IfName, Netns: d.Netns}
+	if id, err := kernel.NetnsID(d.Netns); err == nil {
+		rec.NetnsID = id
+	}
+	return p.Release(ctx, rec)
+}
+
+// check says when an address that the main plugin was given is not leased to
+// the attachment any more.
+func check(ctx context.Context, args *skel.CmdArgs) error {
+	req, err := conf.ParseIPAM(plugin.Input("CHECK", args))
+	if err != nil {
+		return err
+	}
+	p, err := pools(req.StateDir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	entries, err := p.Book.List(ctx, req.IPAM.Pool)
+	if err != nil {
+		return err
+	}
+	held := 0
+	for _, e := range entries {
+		if e.State == ipam.Leased && e.Owner.ContainerID == string(req.ContainerID) && e.Owner.IfName == string(req.IfName) {
+			held++
+		}
+	}
+	if held < len(req.IPAM.Subnets) {
+		return cnierr.New(cnierr.IO, "check leases of pool", req.IPAM.Pool,
+			"delete the pod: its addresses may be given to another one; rocectl pool list shows who has them",
+			"want %d leased to interface %q of container %q, got %d", len(req.IPAM.Subnets), req.IfName, req.ContainerID, held)
+	}
+	return nil
+}
+
+func pools(stateDir string, log *slog.Logger) (attach.Pools, error) {
+	boot, err := plugin.BootID()
+	if err != nil {
+		return attach.Pools{}, err
+	}
+	return attach.Pools{Book: plugin.Book(stateDir, boot, log)}, nil
+}
