@@ -5,7 +5,8 @@
 // contain, overlap, and the addresses of a subnet that no host may have.
 //
 // It is pure and knows neither configuration nor leases; conf validates with
-// it and ipam walks with it. Everything is in this file.
+// it and ipam walks with it. Read this file first; set.go has the arithmetic
+// of several ranges, special.go the blocks that are no pod's.
 package netrange
 
 import (
@@ -23,6 +24,9 @@ func Parse(s string) (Range, error) {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
 			return Range{}, err
+		}
+		if p.Addr().Is4In6() {
+			return Range{}, fmt.Errorf("prefix %q is IPv4-mapped", s)
 		}
 		return Of(p), nil
 	}

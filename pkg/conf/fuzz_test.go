@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package conf_test
+
+import (
+	"cmp"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+// Whatever comes in, Parse either returns a request that is as request.go
+// says, or an error that fits into one line and has one of our codes. The
+// three parsers agree on what they all read. Seeds are in testdata.
+func FuzzParse(f *testing.F) {
+	f.Fuzz(func(t *testing.T, stdin []byte, args, id, ifName, netns string) {
+		in := conf.Input{ContainerID: id, IfName: ifName, Netns: netns, Args: args, Stdin: stdin}
+		r, err := conf.Parse(in)
+		again, errAgain := conf.Parse(in)
+		if d := diff(r, again); d != "" || (err == nil) != (errAgain == nil) {
+			t.Fatalf("parsed again it differs: %v, %v\n%s", err, errAgain, d)
+		}
+		if err != nil {
+			sayable(t, err)
+			return
+		}
+		valid(t, r, stdin)
+		d, err := conf.ParseDel(in)
+		if want := (conf.Del{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, StateDir: r.StateDir}); err != nil || d != want {
+			t.Errorf("DEL got %v, %v, want %v", d, err, want)
+		}
+		if r.IPAM.Type != conf.PoolType {
+			return
+		}
+		i, err := conf.ParseIPAM(in)
+		want := conf.Request{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Pod: r.Pod, StateDir: r.StateDir, Log: r.Log, IPAM: r.IPAM}
+		if d := diff(want, i); d != "" || err != nil {
+			t.Errorf("roce-ipam: %v (-want +got):\n%s", err, d)
+		}
+	})
+}
+
+func sayable(t *testing.T, err error) {
+	e := cnierr.CNI("roce", err)
+	if !slices.Contains([]uint{1, 2, 4, 6, 7}, e.Code) || e.Details == "" {
+		t.Errorf("code %d, hint %q", e.Code, e.Details)
+	}
+	for _, s := range []string{e.Msg, e.Details} {
+		if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' }) {
+			t.Errorf("control characters: %q", s)
+		}
+	}
+}
+
+// check reports a broken promise of request.go.
+func check(t *testing.T, ok bool, promise string, got any) {
+	t.Helper()
+	if !ok {
+		t.Errorf("want %s, got %+v", promise, got)
+	}
+}
+
+func between[T cmp.Ordered](v, lo, hi T) bool { return lo <= v && v <= hi }
+
+func valid(t *testing.T, r conf.Request, stdin []byte) {
+	t.Helper()
+	p := r.Parent
+	selects := p.RDMA != "" || p.PCI != "" || p.Subnet.IsValid() || len(p.IfNames)+len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers)+len(p.LinkTypes) > 0
+	check(t, p.Name == "" || !selects, "a name or a selector", p)
+	check(t, r.Network != "" && r.ContainerID != "" && len(r.ContainerID) <= 200 && between(len(r.IfName), 1, 15), "names", r)
+	check(t, filepath.IsAbs(r.Netns) && filepath.IsAbs(r.StateDir) && filepath.Clean(r.StateDir) == r.StateDir, "absolute paths", r)
+	check(t, slices.Contains([]string{"debug", "info", "warn", "error"}, r.Log.Level), "a level", r.Log)
+	check(t, slices.Contains([]conf.Mode{conf.Bridge, conf.Private, conf.VEPA, conf.Passthru}, r.Mode), "a mode", r.Mode)
+	check(t, r.MTU >= 0, "an MTU", r.MTU)
+	check(t, r.MAC.IsZero() || r.Mode != conf.Passthru && r.MAC[0]&1 == 0, "a unicast MAC unless passthru", r)
+	less := func(a, b conf.Sysctl) int { return cmp.Or(cmp.Compare(a.Tree, b.Tree), cmp.Compare(a.Key, b.Key)) }
+	check(t, slices.IsSortedFunc(r.Sysctl, less), "sorted", r.Sysctl)
+	for i, s := range r.Sysctl {
+		check(t, slices.Contains([]string{"ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh"}, s.Tree), "a tree", s)
+		check(t, s.Key != "" && !strings.ContainsAny(s.Key, "./") && s.Value != "", "key and value", s)
+		check(t, i == 0 || less(r.Sysctl[i-1], s) < 0, "each once", r.Sysctl)
+	}
+	check(t, slices.Contains([]conf.RoutingMode{conf.RoutingPolicy, conf.RoutingMain, conf.RoutingNone}, r.Routing.Mode), "a mode", r.Routing)
+	check(t, !between(r.Routing.Table, 253, 255) && r.Routing.Table < 1<<31 && between(r.Routing.Priority, 1, 32764), "table and priority", r.Routing)
+	c, g := r.Probe.Conflict, r.Probe.Gateway
+	check(t, between(c.Probes, 1, 10) && between(c.Interval, time.Millisecond, time.Second) && between(c.Wait, time.Millisecond, 5*time.Second), "bounds", c)
+	check(t, between(g.Attempts, 1, 10) && between(g.Timeout, time.Millisecond, 5*time.Second), "bounds", g)
+	for _, s := range []conf.Severity{c.Mode, g.Mode, r.RDMA.GID} {
+		check(t, s == conf.Require || s == conf.Warn || s == conf.Off, "a severity", s)
+	}
+	check(t, slices.Contains([]conf.RDMAMode{conf.RDMAAuto, conf.RDMAShared, conf.RDMAExclusive, conf.RDMAOff}, r.RDMA.Mode), "a mode", r.RDMA)
+	switch r.IPAM.Type {
+	case conf.PoolType:
+		validPool(t, r.IPAM)
+	case "":
+		check(t, r.IPAM.Raw == nil && r.IPAM.Subnets == nil, "nothing", r.IPAM)
+	default:
+		check(t, string(r.IPAM.Raw) == string(stdin) && r.IPAM.Subnets == nil, "the whole input", r.IPAM)
+	}
+}
+
+func validPool(t *testing.T, p conf.IPAM) {
+	t.Helper()
+	check(t, between(len(p.Pool), 1, 63) && !strings.Contains(p.Pool, "/") && p.Pool != ".." && p.Pool != ".", "a pool", p.Pool)
+	check(t, between(p.Quarantine, 0, 24*time.Hour) && len(p.Subnets) > 0 && p.Raw == nil, "quarantine and subnets", p)
+	for i, s := range p.Subnets {
+		validSubnet(t, s)
+		for _, o := range p.Subnets[:i] {
+			check(t, !s.Prefix.Overlaps(o.Prefix), "subnets apart", p.Subnets)
+		}
+		asked := slices.DeleteFunc(slices.Clone(p.Requested), func(a netip.Addr) bool { return !s.Prefix.Contains(a) })
+		check(t, len(asked) <= 1, "one address of each subnet", p.Requested)
+		for _, a := range asked {
+			check(t, a != s.Gateway && netrange.Unusable(s.Prefix)[a] == "" && !inAny(a, s.Exclude), "an address for a pod", a)
+		}
+	}
+	inSubnet := func(a netip.Addr) bool {
+		return slices.ContainsFunc(p.Subnets, func(s conf.Subnet) bool { return s.Prefix.Contains(a) })
+	}
+	for _, a := range p.Requested {
+		check(t, inSubnet(a), "an address of a subnet", a)
+	}
+	for _, r := range p.Routes {
+		check(t, r.Dst.IsValid() && r.Dst == r.Dst.Masked(), "a destination", r)
+		check(t, !r.Via.IsValid() || inSubnet(r.Via) && r.Via.Is4() == r.Dst.Addr().Is4(), "a gateway of a subnet", r)
+		check(t, r.MTU >= 0 && r.AdvMSS >= 0 && r.Priority >= 0, "metrics", r)
+		check(t, r.Table == nil || *r.Table > 0 && *r.Table != 255, "a table", r)
+		check(t, r.Scope == nil || between(*r.Scope, 0, 254), "a scope", r)
+	}
+}
+
+func validSubnet(t *testing.T, s conf.Subnet) {
+	t.Helper()
+	check(t, s.Prefix.IsValid() && s.Prefix == s.Prefix.Masked() && !s.Prefix.Addr().Is4In6(), "a masked prefix", s)
+	check(t, len(s.Ranges) > 0, "ranges", s)
+	for i, r := range s.Ranges {
+		check(t, r.Within(netrange.Of(s.Prefix)) && !r.Last.Less(r.First), "a range inside", s)
+		check(t, i == 0 || s.Ranges[i-1].Last.Less(r.First), "sorted ranges apart", s)
+	}
+	for i, r := range s.Exclude {
+		check(t, r.Within(netrange.Of(s.Prefix)), "an exclusion inside", s)
+		check(t, i == 0 || !r.First.Less(s.Exclude[i-1].First), "sorted exclusions", s)
+	}
+	check(t, !s.Gateway.IsValid() || s.Prefix.Contains(s.Gateway) && netrange.Unusable(s.Prefix)[s.Gateway] == "", "a gateway inside", s)
+	unusable := netrange.Unusable(s.Prefix)
+	left := slices.ContainsFunc(s.Ranges, func(r netrange.Range) bool {
+		// More than 2^16 addresses are not walked through; a gap among the
+		// first of them is enough.
+		a := r.First
+		for range 1 << 16 {
+			if !r.Contains(a) {
+				return false
+			}
+			if a != s.Gateway && unusable[a] == "" && !inAny(a, s.Exclude) {
+				return true
+			}
+			a = a.Next()
+		}
+		return true
+	})
+	check(t, left, "an address for a pod", s)
+}
+
+func inAny(a netip.Addr, ranges []netrange.Range) bool {
+	return slices.ContainsFunc(ranges, func(r netrange.Range) bool { return r.Contains(a) })
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package conf
+
+import (
+	"bytes"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+)
+
+// Input is what a CNI call brings. Nothing that is made of it shares memory
+// with it.
+type Input struct {
+	Command     string // CNI_COMMAND; CHECK brings ADD's result, any other prevResult is another plugin's
+	ContainerID string // CNI_CONTAINERID
+	Netns       string // CNI_NETNS
+	IfName      string // CNI_IFNAME
+	Args        string // CNI_ARGS
+	Stdin       []byte
+}
+
+// operation is what all errors of the package are about.
+const operation = "check configuration"
+
+// DefaultStateDir is where records and leases are when stateDir is not said.
+const DefaultStateDir = "/run/roce"
+
+// Parse reads the input of an ADD or a CHECK of roce. The error is a
+// *cnierr.Error that joins one *cnierr.Error for each fault, whose subject is
+// a JSON path or a CNI_ variable. Its code is cnierr.Decode if all faults are
+// of JSON's syntax or types, cnierr.BadEnv if all are in CNI_ variables,
+// cnierr.Unsupported or cnierr.Version if all are of that kind, and
+// cnierr.BadConfig otherwise.
+func Parse(in Input) (Request, error) {
+	f := &strict.Faults{}
+	e := readEnv(in, f)
+	top, ok := strict.Document(in.Stdin, f)
+	if !ok {
+		return Request{}, f.Err(operation, "")
+	}
+	r := Request{
+		CNIVersion:  cniVersion(top.At("cniVersion")),
+		Network:     networkName(top.At("name")),
+		ContainerID: e.id,
+		IfName:      e.ifName,
+		Netns:       e.netns,
+		Pod:         e.pod,
+		StateDir:    stateDir(top.At("stateDir")),
+		Log:         logging(top.At("log")),
+		DNS:         dns(top.At("dns")),
+
+		Parent:          parent(top.At("master")),
+		LinkInContainer: top.At("linkInContainer").True(),
+		Mode:            strict.Choice(top.At("mode"), Bridge, Private, VEPA, Passthru),
+		MTU:             int(top.At("mtu").Whole(0, 0, math.MaxInt32)),
+		BCQueueLen:      uint32(top.At("bcqueuelen").Whole(0, 0, math.MaxUint32)),
+		Sysctl:          sysctls(top.At("sysctl")),
+
+		Routing: routing(top.At("routing")),
+		Probe:   probe(top.At("probe")),
+		RDMA:    rdma(top.At("rdma")),
+	}
+	runtime := top.At("runtimeConfig").Object()
+	r.MAC = macAddress(top, runtime, e.mac, r.Mode, f)
+	r.IPAM = addresses(top, runtime, e.ips, r.Network, f)
+	if r.IPAM.Type != "" && r.IPAM.Type != PoolType {
+		r.IPAM.Raw = bytes.Clone(in.Stdin)
+	}
+	unsupported(top, in.Command)
+	top.Lenient()
+	contradictions(r, f)
+	if err := f.Err(operation, r.Network); err != nil {
+		return Request{}, err
+	}
+	return r, nil
+}
+
+// ParseIPAM reads the input of an ADD or a CHECK of roce-ipam. All keys but
+// ipam, stateDir and log belong to the main plugin and are not looked at, dns
+// and CNI_ARGS MAC included; their fields of the request are zero. Errors are
+// those of Parse.
+func ParseIPAM(in Input) (Request, error) {
+	f := &strict.Faults{}
+	e := readEnv(in, f)
+	top, ok := strict.Document(in.Stdin, f)
+	if !ok {
+		return Request{}, f.Err(operation, "")
+	}
+	r := Request{
+		CNIVersion:  cniVersion(top.At("cniVersion")),
+		Network:     networkName(top.At("name")),
+		ContainerID: e.id,
+		IfName:      e.ifName,
+		Netns:       e.netns,
+		Pod:         e.pod,
+		StateDir:    stateDir(top.At("stateDir")),
+		Log:         logging(top.At("log")),
+	}
+	before := f.Len()
+	r.IPAM = addresses(top, top.At("runtimeConfig").Object(), e.ips, r.Network, f)
+	if r.IPAM.Type != PoolType && f.Len() == before {
+		f.Add(cnierr.BadConfig, "ipam.type", "set ipam.type to "+PoolType, "%q is not this plugin", r.IPAM.Type)
+	}
+	top.Lenient()
+	if err := f.Err(operation, r.Network); err != nil {
+		return Request{}, err
+	}
+	return r, nil
+}
+
+func cniVersion(v strict.Value) string {
+	s, ok := v.Text("")
+	if (ok || !v.Present()) && !slices.Contains(Versions(), s) {
+		v.Fault(cnierr.Version, "", "%q is none of %s", s, strings.Join(Versions(), ", "))
+	}
+	return s
+}
+
+// Versions returns the CNI versions that we speak.
+func Versions() []string { return []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
+
+func networkName(v strict.Value) string {
+	s, ok := v.Text("")
+	if (ok || !v.Present()) && !plainName(s) {
+		v.Bad("use a letter or digit, then letters, digits and _.-", "%q is not the name of a network", s)
+	}
+	return s
+}
+
+const stateDirHint = "use a path such as " + DefaultStateDir
+
+func stateDir(v strict.Value) string {
+	s, ok := v.Text("")
+	if !ok {
+		return DefaultStateDir
+	}
+	if !cleanAbs(s) {
+		v.Bad(stateDirHint, "%q is not a clean absolute path", s)
+	}
+	return s
+}
+
+// cleanAbs says whether s is an absolute path below the root in its shortest
+// form: two spellings of one folder must not look like two.
+func cleanAbs(s string) bool {
+	return filepath.IsAbs(s) && s != "/" && filepath.Clean(s) == s && printable(s)
+}
+
+func logging(v strict.Value) Log {
+	o := v.Object()
+	defer o.Strict(nil)
+	file, ok := o.At("file").Text("")
+	if ok && file != "" && !cleanAbs(file) {
+		o.At("file").Bad("", "%q is not a clean absolute path", file)
+	}
+	return Log{File: file, Level: strict.Choice(o.At("level"), "info", "debug", "warn", "error")}
+}
+
+func dns(v strict.Value) types.DNS {
+	o := v.Object()
+	domain, _ := o.At("domain").Text("")
+	return types.DNS{
+		Nameservers: o.At("nameservers").Texts(),
+		Domain:      domain,
+		Search:      o.At("search").Texts(),
+		Options:     o.At("options").Texts(),
+	}
+}

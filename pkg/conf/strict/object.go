@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package strict
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// Stdin is what faults call the whole document.
+const Stdin = "standard input"
+
+// Document returns the top-level object of b. The second result is false, and
+// a fault is noted, if b is not one JSON object.
+func Document(b []byte, f *Faults) (*Object, bool) {
+	var whole json.RawMessage
+	if !f.Unmarshal(b, &whole) {
+		return nil, false
+	}
+	v := Value{Stdin, f, bytes.TrimSpace(b)}
+	if !v.is(AnObject, "") {
+		return nil, false
+	}
+	o := v.Object()
+	o.path = ""
+	return o, true
+}
+
+// Unmarshal is json.Unmarshal; it notes a fault, with line and column, and
+// returns false if b is not JSON, or not JSON that fits into what into
+// points to.
+func (f *Faults) Unmarshal(b []byte, into any) bool {
+	err := json.Unmarshal(b, into)
+	if err == nil {
+		return true
+	}
+	place := ""
+	var s *json.SyntaxError
+	if errors.As(err, &s) && s.Offset > 0 && s.Offset <= int64(len(b)) {
+		before := b[:s.Offset-1]
+		line := bytes.Count(before, []byte("\n")) + 1
+		place = fmt.Sprintf("line %d, column %d: ", line, len(before)-bytes.LastIndexByte(before, '\n'))
+	}
+	f.Add(cnierr.Decode, Stdin, "", "%s%w", place, err)
+	return false
+}
+
+// Object reads the members of one JSON object. What nobody has asked for when
+// the reading is over is unknown.
+type Object struct {
+	faults  *Faults
+	path    string
+	present bool
+	word    bool     // a string stands for the object
+	keys    []string // in the order of the document
+	members map[string]json.RawMessage
+	twice   []string
+	asked   []string
+}
+
+// Object returns the object that v is, or one without members if v is absent
+// or something else.
+func (v Value) Object() *Object {
+	o := &Object{faults: v.faults, path: v.Path, members: map[string]json.RawMessage{}}
+	if !v.is(AnObject, "") {
+		return o
+	}
+	o.present = true
+	d := json.NewDecoder(bytes.NewReader(v.raw))
+	_, err := d.Token()
+	for err == nil && d.More() {
+		err = o.read(d)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("strict: object of a valid document: %v", err))
+	}
+	return o
+}
+
+// ObjectOr is Object, but a string s stands for {key: s}.
+func (v Value) ObjectOr(key string) *Object {
+	if v.Kind() != AString {
+		return v.Object()
+	}
+	return &Object{
+		faults: v.faults, path: v.Path, present: true, word: true,
+		keys: []string{key}, members: map[string]json.RawMessage{key: v.raw},
+	}
+}
+
+// read reads one member.
+func (o *Object) read(d *json.Decoder) error {
+	token, err := d.Token()
+	if err != nil {
+		return err
+	}
+	key, _ := token.(string)
+	var raw json.RawMessage
+	if err := d.Decode(&raw); err != nil {
+		return err
+	}
+	if _, there := o.members[key]; there {
+		o.twice = append(o.twice, key)
+	} else {
+		o.keys = append(o.keys, key)
+	}
+	o.members[key] = raw
+	return nil
+}
+
+// Present says whether there is an object.
+func (o *Object) Present() bool { return o.present }
+
+// Keys returns the keys in the order of the document.
+func (o *Object) Keys() []string { return o.keys }
+
+// Has says whether a key has a value other than null. It does not declare the
+// key.
+func (o *Object) Has(key string) bool {
+	raw := o.members[key]
+	return raw != nil && string(raw) != string(Null)
+}
+
+// At returns the value of a key, and declares the key. A key that is there
+// twice is a fault, because readers of JSON do not agree on which one counts.
+func (o *Object) At(key string) Value {
+	v := Value{Path: o.pathOf(key), faults: o.faults}
+	if o.Has(key) {
+		v.raw = o.members[key]
+	}
+	if slices.Contains(o.asked, key) {
+		return v
+	}
+	o.asked = append(o.asked, key)
+	if slices.Contains(o.twice, key) {
+		v.Bad("keep one of the two", "the key is there twice")
+	}
+	return v
+}
+
+func (o *Object) pathOf(key string) string {
+	if o.path == "" {
+		return key
+	}
+	if o.word {
+		return o.path
+	}
+	return o.path + "." + key
+}
+
+// Strict reports the keys that nobody has asked for. The function hint, unless
+// nil, may know better than the spelling what was meant by a key.
+func (o *Object) Strict(hint func(key string) string) {
+	for _, key := range o.keys {
+		if slices.Contains(o.asked, key) {
+			continue
+		}
+		advice := ""
+		if hint != nil {
+			advice = hint(key)
+		}
+		if advice == "" {
+			advice = didYouMean(key, o.asked)
+		}
+		o.faults.Add(cnierr.BadConfig, o.pathOf(key), advice, "unknown key")
+	}
+}
+
+// Lenient reports keys that differ in case alone from one that was asked for.
+// Others are not ours to judge, but CNI's own reader, encoding/json, ignores
+// case, so that such a key was meant for us.
+func (o *Object) Lenient() {
+	for _, key := range o.keys {
+		same := func(ours string) bool { return key != ours && strings.EqualFold(key, ours) }
+		if slices.ContainsFunc(o.asked, same) && !slices.Contains(o.asked, key) {
+			o.faults.Add(cnierr.BadConfig, o.pathOf(key), didYouMean(key, o.asked), "unknown key")
+		}
+	}
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package conf
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+)
+
+const sysctlHint = "set other kernel parameters with the tuning plugin or in the pod's securityContext.sysctls"
+
+// sysctls reads "sysctl": settings of the pod's interface, which is written
+// IFNAME, as for the tuning plugin.
+func sysctls(v strict.Value) []Sysctl {
+	o := v.Object()
+	var out []Sysctl
+	for _, key := range o.Keys() {
+		s := Sysctl{Value: sysctlValue(o.At(key))}
+		var ok bool
+		if s.Tree, s.Key, ok = sysctlKey(key); !ok {
+			o.At(key).Bad(sysctlHint, "not net.{ipv4,ipv6}.{conf,neigh}.IFNAME.KEY, with IFNAME as it stands here")
+			continue
+		}
+		if slices.ContainsFunc(out, func(b Sysctl) bool { return compareSysctl(s, b) == 0 }) {
+			o.At(key).Bad("keep one of the two", "the setting is there twice")
+			continue
+		}
+		out = append(out, s)
+	}
+	slices.SortFunc(out, compareSysctl)
+	return out
+}
+
+func compareSysctl(a, b Sysctl) int {
+	return cmp.Or(cmp.Compare(a.Tree, b.Tree), cmp.Compare(a.Key, b.Key))
+}
+
+// sysctlKey takes net.ipv4.conf.IFNAME.arp_ignore apart; slashes may stand for
+// the dots, as for sysctl(8).
+func sysctlKey(s string) (tree, key string, ok bool) {
+	if !strings.Contains(s, "/") {
+		s = strings.ReplaceAll(s, ".", "/")
+	}
+	m := regexp.MustCompile(`^net/(ipv[46]/(?:conf|neigh))/IFNAME/([a-z0-9_]+)$`).FindStringSubmatch(s)
+	if m == nil {
+		return "", "", false
+	}
+	return m[1], m[2], true
+}
+
+func sysctlValue(v strict.Value) string {
+	if v.Kind() == strict.ANumber {
+		if strings.Trim(v.Raw(), "-0123456789") != "" {
+			v.Bad("", "%s is not a whole number", v.Raw())
+		}
+		return v.Raw()
+	}
+	s, ok := v.Text("write the value as a string or a number")
+	if ok && (strings.TrimSpace(s) == "" || !printable(s)) || !v.Present() {
+		v.Bad("", "%q is not a value", s)
+	}
+	return s
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package conf_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+func TestDelLooksAtNothingButWhatLeadsToTheRecord(t *testing.T) {
+	t.Parallel()
+	want := conf.Del{CNIVersion: "1.1.0", Network: "rail1", ContainerID: "c1", IfName: "net1", Netns: "/run/netns/pod", StateDir: "/run/roce"}
+	for config, set := range map[string]func(d *conf.Del){
+		`{"cniVersion": "1.1.0", "name": "rail1"}`:                                                   func(*conf.Del) {},
+		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": null}`:                                 func(*conf.Del) {},
+		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/x"}`:                                 func(d *conf.Del) { d.StateDir = "/x" },
+		`{"cniVersion": "1.1.0", "NAME": "rail1", "rails": 1, "prevResult": {}}`:                     func(*conf.Del) {},
+		`{"cniVersion": "1.1.0", "name": "a", "name": "rail1", "mtu": -1}`:                           func(*conf.Del) {},
+		`{"cniVersion": "9.9.9", "name": "rail1", "routing": {"tabel": "x"}, "ipam": []}`:            func(d *conf.Del) { d.CNIVersion = "9.9.9" },
+		`{"cniVersion": 1, "name": "rail1", "dns": 1, "log": 1, "sysctl": 1, "master": {"x": [{}]}}`: func(d *conf.Del) { d.CNIVersion = "" },
+	} {
+		in := call(config)
+		in.Args = "FOO=1;MAC"
+		want := want
+		set(&want)
+		got, err := conf.ParseDel(in)
+		if err != nil || got != want {
+			t.Errorf("%s:\n got %v, %v\nwant %v", config, got, err, want)
+		}
+	}
+}
+
+func TestDelNeedsNoNamespace(t *testing.T) {
+	t.Parallel()
+	in := input("")
+	in.Netns = ""
+	if d, err := conf.ParseDel(in); err != nil || d.Netns != "" {
+		t.Errorf("got %v, %v", d, err)
+	}
+}
+
+func TestFaultsOfDel(t *testing.T) {
+	t.Parallel()
+	for _, b := range []bad{
+		{`{"name": "n",}`, cnierr.Decode, `line 1, column 14: invalid character '}'`, ``},
+		{`[]`, cnierr.Decode, `"standard input": json: cannot unmarshal array`, ``},
+		{`{}`, cnierr.BadConfig, `"name": "" is not the name of a network`, ``},
+		{`{"name": "../n"}`, cnierr.BadConfig, `"name": "../n" is not`, ``},
+		{`{"name": 5}`, cnierr.BadConfig, `"name": "" is not`, ``},
+		{`{"name": "n", "stateDir": 5}`, cnierr.BadConfig, `"stateDir": 5 is not a clean absolute path`, `/run/roce`},
+		{`{"name": "n", "stateDir": ""}`, cnierr.BadConfig, `"stateDir": "" is not a clean absolute path`, `/run/roce`},
+		{`{"name": "n", "stateDir": "/a/../b"}`, cnierr.BadConfig, `"stateDir": "/a/../b" is not`, `/run/roce`},
+	} {
+		_, err := conf.ParseDel(call(b.in))
+		b.check(t, err)
+	}
+	in := call(`{"name": "", "stateDir": 1}`)
+	in.ContainerID, in.IfName = "", ""
+	_, err := conf.ParseDel(in)
+	if d := cmp.Diff([]string{"CNI_CONTAINERID", "CNI_IFNAME", "name", "stateDir"}, subjects(t, err)); d != "" {
+		t.Errorf("all at once (-want +got):\n%s", d)
+	}
+}
+
+// sriov is a main plugin's configuration: its keys are not ours, though some
+// have our names.
+func sriov(ipam string) conf.Input {
+	return call(`{"cniVersion": "1.0.0", "name": "rail1", "type": "sriov", "master": 5, "mode": {}, "mtu": "x", "mac": 1, "rdma": true,
+		"routing": 1, "probe": 1, "sysctl": 1, "rails": 1, "dns": 1, "prevResult": {}, "deviceID": "0000:0b:00.2", "vlan": 7,
+		"stateDir": "/var/roce", "log": {"level": "warn"}, ` + ipam + `, "runtimeConfig": {"mac": 5, "ips": ["172.16.11.9"]}}`)
+}
+
+func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
+	t.Parallel()
+	in := sriov(pool(one))
+	in.Args = "IgnoreUnknown=1;MAC=nonsense;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
+	want := conf.Request{
+		CNIVersion: "1.0.0", Network: "rail1", ContainerID: "c1", IfName: "net1", Netns: "/run/netns/pod",
+		Pod: conf.Pod{Namespace: "ns", Name: "p"}, StateDir: "/var/roce", Log: conf.Log{Level: "warn"}, IPAM: ours(),
+	}
+	want.IPAM.Requested = []netip.Addr{addr("172.16.11.9")}
+	got, err := conf.ParseIPAM(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestFaultsOfIPAM(t *testing.T) {
+	t.Parallel()
+	for _, b := range []bad{
+		{`"ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": "host-local" is not this plugin`, `set ipam.type to roce-ipam`},
+		{`"ipam": null`, cnierr.BadConfig, `"ipam.type": "" is not this plugin`, `set ipam.type to roce-ipam`},
+		{`"ipam": 5`, cnierr.Decode, `"ipam": want an object, got a number`, ``},
+		{`"ipam": {"pool": "p"}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
+		{pool(`"subnets": [{"subnet": "10.0.0.0/24"}]`), cnierr.BadConfig, `"runtimeConfig.ips[0]": 172.16.11.9 is in none`, `ipam.subnets`},
+		{pool(one) + `, "StateDir": "/x"`, cnierr.BadConfig, `"StateDir": unknown key`, `did you mean "stateDir"?`},
+		{pool(`"subnet": "10.0.0.0/24", ` + one), cnierr.BadConfig, `"ipam.subnet": unknown key`, `write "subnets"`},
+	} {
+		_, err := conf.ParseIPAM(sriov(b.in))
+		b.check(t, err)
+	}
+	in := sriov(pool(one))
+	in.Netns, in.Args = "", "MAC"
+	_, err := conf.ParseIPAM(in)
+	if cnierr.CodeOf(err) != cnierr.BadEnv || !strings.Contains(err.Error(), "CNI_NETNS") {
+		t.Errorf("without namespace: %v", err)
+	}
+	if _, err := conf.ParseIPAM(call(`{`)); cnierr.CodeOf(err) != cnierr.Decode {
+		t.Errorf("half a document: %v", err)
+	}
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package netrange
+
+import (
+	"math/big"
+	"net/netip"
+	"slices"
+	"sort"
+)
+
+// Minus returns the addresses that are in from and not in holes: ranges in
+// ascending order, IPv4 before IPv6, that neither overlap nor touch. Both
+// lists may be in any order and overlap in themselves; neither is changed.
+func Minus(from, holes []Range) []Range {
+	from, holes = merged(from), merged(holes)
+	var out []Range
+	for _, r := range from {
+		next := r.First // everything of r before it is dealt with
+		for i := Find(holes, next); i < len(holes) && holes[i].Overlaps(r); i++ {
+			if next.Less(holes[i].First) {
+				out = append(out, Range{next, holes[i].First.Prev()})
+			}
+			next = holes[i].Last.Next()
+		}
+		if r.Contains(next) {
+			out = append(out, Range{next, r.Last})
+		}
+	}
+	return out
+}
+
+// merged returns the same addresses in ascending order, with ranges that
+// overlap or touch made one.
+func merged(ranges []Range) []Range {
+	in := slices.Clone(ranges)
+	slices.SortFunc(in, func(a, b Range) int { return a.First.Compare(b.First) })
+	var out []Range
+	for _, r := range in {
+		end := len(out) - 1
+		if end < 0 || !(out[end].Overlaps(r) || out[end].Last.Next() == r.First) {
+			out = append(out, r)
+			continue
+		}
+		if out[end].Last.Less(r.Last) {
+			out[end].Last = r.Last
+		}
+	}
+	return out
+}
+
+// Clip returns the parts of ranges that lie in o, in ascending order.
+func Clip(ranges []Range, o Range) []Range {
+	var out []Range
+	for _, r := range merged(ranges) {
+		if !r.Overlaps(o) {
+			continue
+		}
+		if r.First.Less(o.First) {
+			r.First = o.First
+		}
+		if o.Last.Less(r.Last) {
+			r.Last = o.Last
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// Find returns the index of the first of the ascending ranges that ends at or
+// after a: the one that holds a, if any does. It is len(ranges) if all end
+// before a.
+func Find(ranges []Range, a netip.Addr) int {
+	return sort.Search(len(ranges), func(i int) bool { return !ranges[i].Last.Less(a) })
+}
+
+// Count returns the number of addresses in ranges that do not overlap. It is a
+// big.Int because an IPv6 /64 has one address more than a uint64 can count.
+func Count(ranges []Range) *big.Int {
+	n := new(big.Int)
+	for _, r := range ranges {
+		n.Add(n, r.count())
+	}
+	return n
+}
+
+// At returns the address number n, counted from 0, of ranges that do not
+// overlap. It is the zero Addr if there are not that many.
+func At(ranges []Range, n *big.Int) netip.Addr {
+	n = new(big.Int).Set(n)
+	for _, r := range ranges {
+		size := r.count()
+		if n.Cmp(size) >= 0 {
+			n.Sub(n, size)
+			continue
+		}
+		n.Add(n, number(r.First))
+		b := r.First.AsSlice()
+		a, _ := netip.AddrFromSlice(n.FillBytes(b))
+		return a
+	}
+	return netip.Addr{}
+}
+
+func (r Range) count() *big.Int {
+	n := number(r.Last)
+	n.Sub(n, number(r.First))
+	return n.Add(n, big.NewInt(1))
+}
+
+func number(a netip.Addr) *big.Int { return new(big.Int).SetBytes(a.AsSlice()) }
