@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/rand"
 	"os"
+	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -37,7 +38,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return with(req.StateDir, req.Log, func(n attach.Node) error {
+	return with(args, req.StateDir, req.Log, func(n attach.Node) error {
 		res, err := n.Add(ctx, req)
 		if err != nil {
 			return err
@@ -51,7 +52,7 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return with(d.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.Del(ctx, d) })
+	return with(args, d.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.Del(ctx, d) })
 }
 
 func check(ctx context.Context, args *skel.CmdArgs) error {
@@ -59,11 +60,11 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return with(req.StateDir, req.Log, func(n attach.Node) error { return n.Check(ctx, req) })
+	return with(args, req.StateDir, req.Log, func(n attach.Node) error { return n.Check(ctx, req) })
 }
 
 // with runs a verb on the node that this process runs on.
-func with(stateDir string, l conf.Log, verb func(attach.Node) error) error {
+func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node) error) error {
 	log, closeLog, err := plugin.OpenLog(l)
 	if err != nil {
 		return err
@@ -84,9 +85,10 @@ func with(stateDir string, l conf.Log, verb func(attach.Node) error) error {
 		Wire: func(k attach.Kernel) apply.Executor {
 			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
 		},
-		RDMA:    func(r conf.RDMA) error { return rdma.Check(r, sys) },
-		Leases:  attach.Pools{Book: plugin.Book(stateDir, boot, log)},
-		Records: record.Store{Dir: stateDir, BootID: boot},
-		Log:     log,
+		RDMA:     func(r conf.RDMA) error { return rdma.Check(r, sys) },
+		Pools:    attach.Pools{Book: plugin.Book(stateDir, boot, log)},
+		Delegate: attach.Delegate{Path: filepath.SplitList(args.Path), Args: args.Args},
+		Records:  record.Store{Dir: stateDir, BootID: boot},
+		Log:      log,
 	})
 }

@@ -22,8 +22,8 @@ type Executor interface {
 	Check(ctx context.Context, op plan.Op) error
 }
 
-// UndoError says that something of ours is left: the undoing that followed a
-// failure failed too. Addresses of such an attachment must not be given away.
+// UndoError says that something of ours is left, because it could not be
+// undone. Addresses of such an attachment must not be given away.
 type UndoError struct{ Err error }
 
 // Error returns the text of the cause.
@@ -32,13 +32,13 @@ func (e *UndoError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *UndoError) Unwrap() error { return e.Err }
 
-// Do does the operations in order. When one fails, those before it are undone
-// in reverse, also when ctx is over, and the error is that of the failure; if
-// the undoing fails too, an *UndoError is joined to it.
+// Do does the operations in order and stops at the first that fails. What was
+// done before it stands: the caller undoes the whole list, which is the same
+// as undoing what was done, because undoing what is missing is success.
 func Do(ctx context.Context, x Executor, ops plan.Ops) error {
-	for i, op := range ops {
+	for _, op := range ops {
 		if err := x.Do(ctx, op); err != nil {
-			return errors.Join(err, Undo(context.WithoutCancel(ctx), x, ops[:i].Teardown()))
+			return err
 		}
 	}
 	return nil

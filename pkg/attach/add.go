@@ -59,37 +59,55 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 }
 
 // attempt makes the attachment with the addresses that the leaser gives now.
-// After an error the kernel is as before, unless it is an *apply.UndoError;
-// lease and record are the caller's to take back.
+// After an error the kernel is as before, unless there is an *apply.UndoError
+// in it; lease and record are the caller's to take back.
 func (n Node) attempt(ctx context.Context, k Kernel, req conf.Request, facts plan.Facts) (plan.Plan, error) {
-	lease, err := n.Leases.Acquire(ctx, req, facts)
-	if err != nil {
-		return plan.Plan{}, err
-	}
-	p, err := plan.Make(req, facts, lease)
-	if err != nil {
-		return plan.Plan{}, err
-	}
 	rec := n.record(k, req)
-	rec.Plan = p
-	if err := n.Records.Save(rec); err != nil {
-		return plan.Plan{}, err
+	err := n.build(ctx, k, req, facts, &rec)
+	if err != nil {
+		err = errors.Join(err, apply.Undo(context.WithoutCancel(ctx), n.steps(k), rec.Plan.Ops.Teardown()))
 	}
-	if err := apply.Do(ctx, n.steps(k), p.Ops); err != nil {
-		return plan.Plan{}, err
+	return rec.Plan, err
+}
+
+// build leases, plans, and does; each step is on record before its effect.
+func (n Node) build(ctx context.Context, k Kernel, req conf.Request, facts plan.Facts, rec *record.Record) error {
+	leaser := n.leaser(req.IPAM.Type)
+	if leaser.NeedsLink() {
+		if err := n.do(ctx, k, req, facts, plan.Lease{}, rec); err != nil {
+			return err
+		}
+	}
+	lease, err := leaser.Acquire(ctx, req, facts)
+	if err != nil {
+		return err
+	}
+	if err := n.do(ctx, k, req, facts, lease, rec); err != nil {
+		return err
 	}
 	rec.Committed = true
-	if err := n.Records.Save(rec); err != nil {
-		return plan.Plan{}, errors.Join(err, apply.Undo(context.WithoutCancel(ctx), n.steps(k), p.Ops.Teardown()))
+	return n.Records.Save(*rec)
+}
+
+// do plans an attachment with a lease, records the plan, and does it. What is
+// done already is done again, which changes nothing.
+func (n Node) do(ctx context.Context, k Kernel, req conf.Request, facts plan.Facts, lease plan.Lease, rec *record.Record) error {
+	p, err := plan.Make(req, facts, lease)
+	if err != nil {
+		return err
 	}
-	return p, nil
+	rec.Plan = p
+	if err := n.Records.Save(*rec); err != nil {
+		return err
+	}
+	return apply.Do(ctx, n.steps(k), p.Ops)
 }
 
 // record returns the record of the attachment before anything is planned.
 func (n Node) record(k Kernel, req conf.Request) record.Record {
 	return record.Record{
 		Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Pod: req.Pod,
-		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.Pool,
+		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Config: req.IPAM.Raw,
 	}
 }
 
@@ -147,7 +165,7 @@ func (n Node) reject(ctx context.Context, req conf.Request, cause error, try int
 		n.Log.Warn("address is in use", "address", t.Addr, "by", t.By, "interface", t.Link)
 		targets = append(targets, t.Target)
 	}
-	more, err := n.Leases.Reject(ctx, req, targets)
+	more, err := n.leaser(req.IPAM.Type).Reject(ctx, req, targets)
 	return more && try < maxAddresses, err
 }
 
@@ -159,7 +177,7 @@ func (n Node) abandon(ctx context.Context, rec record.Record, cause error) error
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := n.Leases.Release(ctx, rec); err != nil {
+	if err := n.leaser(rec.IPAM).Release(ctx, rec); err != nil {
 		return err
 	}
 	return n.Records.Delete(rec.ContainerID, rec.IfName)

@@ -5,6 +5,7 @@ package attach
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
@@ -29,33 +30,56 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 		return err
 	}
 	defer unlock()
-	return n.remove(ctx, d.ContainerID, d.IfName, d.Netns)
+
+	rec, err := n.Records.Load(d.ContainerID, d.IfName)
+	switch {
+	case err == nil:
+		return n.remove(ctx, rec, d.Netns, n.leaser(rec.IPAM).Release)
+	case errors.Is(err, record.ErrNotExist):
+	case cnierr.CodeOf(err) == cnierr.Unreadable:
+		n.Log.Warn("the record is unreadable: removing what carries the attachment's mark", "error", err)
+	default:
+		return err
+	}
+	return n.remove(ctx, lost(d), d.Netns, n.releaseLost)
 }
 
-// remove takes an attachment away with the container's lock held.
-func (n Node) remove(ctx context.Context, id conf.ContainerID, ifName conf.LinkName, netns string) error {
-	rec, err := n.Records.Load(id, ifName)
-	ops := rec.Plan.Ops.Teardown()
-	switch {
-	case errors.Is(err, record.ErrNotExist):
-		rec = record.Record{ContainerID: id, IfName: ifName, Netns: netns}
-		ops = plan.Unrecorded(id, ifName)
-	case err != nil && cnierr.CodeOf(err) == cnierr.Unreadable:
-		n.Log.Warn("the record is unreadable: removing what carries the attachment's mark", "error", err)
-		rec = record.Record{ContainerID: id, IfName: ifName, Netns: netns}
-		ops = plan.Unrecorded(id, ifName)
-	case err != nil:
+// lost returns what a record would have said, as far as DEL's input tells.
+func lost(d conf.Del) record.Record {
+	return record.Record{
+		Network: d.Network, ContainerID: d.ContainerID, IfName: d.IfName, Netns: d.Netns,
+		IPAM: d.IPAM, Config: json.RawMessage(d.Raw),
+		Plan: plan.Plan{Ops: plan.Unrecorded(d.ContainerID, d.IfName)},
+	}
+}
+
+// releaseLost releases the leases of an attachment whose record is lost, or
+// that never was. A delegated plugin that is not installed has no say: ADD
+// could not have leased from it.
+func (n Node) releaseLost(ctx context.Context, rec record.Record) error {
+	err := n.Pools.Release(ctx, rec)
+	if err != nil || rec.IPAM == "" || rec.IPAM == conf.PoolType {
 		return err
-	case netns == "":
+	}
+	if err := n.Delegate.Release(ctx, rec); err != nil && cnierr.CodeOf(err) != cnierr.BadConfig {
+		return err
+	}
+	return nil
+}
+
+// remove takes an attachment away with the container's lock held. netns is
+// where its namespace is now; "" is where it was.
+func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
+	if netns == "" {
 		netns = rec.Netns
 	}
-	if err := n.undo(ctx, netns, rec.NetnsID, ops); err != nil {
+	if err := n.undo(ctx, netns, rec.NetnsID, rec.Plan.Ops.Teardown()); err != nil {
 		return err
 	}
-	if err := n.Leases.Release(ctx, rec); err != nil {
+	if err := release(ctx, rec); err != nil {
 		return err
 	}
-	return n.Records.Delete(id, ifName)
+	return n.Records.Delete(rec.ContainerID, rec.IfName)
 }
 
 // undo undoes operations in the namespace at netns, if it is still the one

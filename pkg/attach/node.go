@@ -30,8 +30,9 @@ type Node struct {
 	Wire func(Kernel) apply.Executor
 	// RDMA checks that the node can serve the request's RDMA mode.
 	RDMA func(conf.RDMA) error
-	// Leases gives addresses out.
-	Leases Leaser
+	// Pools leases from the node's own address pools, Delegate from other IPAM
+	// plugins.
+	Pools, Delegate Leaser
 	// Records remembers what was done.
 	Records record.Store
 	// Log takes what an operator may want to know about calls that succeed.
@@ -54,6 +55,8 @@ type Kernel interface {
 
 // Leaser gives addresses out and takes them back.
 type Leaser interface {
+	// NeedsLink says that the interface must be there, up, before Acquire.
+	NeedsLink() bool
 	// Acquire returns the addresses of an attachment. It is idempotent: the
 	// same attachment gets the same addresses until they are released or
 	// rejected.
@@ -67,6 +70,30 @@ type Leaser interface {
 	// namespace are known.
 	Release(ctx context.Context, rec record.Record) error
 }
+
+// leaser returns the leaser for an ipam.type.
+func (n Node) leaser(ipamType string) Leaser {
+	switch ipamType {
+	case "":
+		return nobody{}
+	case conf.PoolType:
+		return n.Pools
+	}
+	return n.Delegate
+}
+
+// nobody leases to attachments that want no address.
+type nobody struct{}
+
+func (nobody) NeedsLink() bool { return false }
+
+func (nobody) Acquire(context.Context, conf.Request, plan.Facts) (plan.Lease, error) {
+	return plan.Lease{}, nil
+}
+
+func (nobody) Reject(context.Context, conf.Request, []plan.Target) (bool, error) { return false, nil }
+
+func (nobody) Release(context.Context, record.Record) error { return nil }
 
 // steps sends each operation to the executor that does its kind.
 type steps struct{ kernel, wire apply.Executor }

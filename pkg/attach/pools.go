@@ -17,6 +17,9 @@ import (
 // Pools leases from the node's own address pools.
 type Pools struct{ Book *ipam.Book }
 
+// NeedsLink implements Leaser.
+func (Pools) NeedsLink() bool { return false }
+
 // Acquire implements Leaser.
 func (p Pools) Acquire(ctx context.Context, req conf.Request, f plan.Facts) (plan.Lease, error) {
 	leases, err := p.Book.Acquire(ctx, Ask(req, f))

@@ -18,6 +18,10 @@ type Del struct {
 	IfName      LinkName
 	Netns       string // may be empty or gone
 	StateDir    string
+	// IPAM is ipam.type, "" if it is not a string, and Raw the whole input: they
+	// lead to the leases of an attachment whose record is lost.
+	IPAM string
+	Raw  string
 }
 
 // ParseDel reads the input of a DEL of roce or roce-ipam. It looks at nothing
@@ -33,6 +37,7 @@ func ParseDel(in Input) (Del, error) {
 		CNIVersion json.RawMessage `json:"cniVersion"`
 		Name       json.RawMessage `json:"name"`
 		StateDir   json.RawMessage `json:"stateDir"`
+		IPAM       json.RawMessage `json:"ipam"`
 	}
 	if !f.Unmarshal(in.Stdin, &c) {
 		return Del{}, f.Err(operation, "")
@@ -40,7 +45,7 @@ func ParseDel(in Input) (Del, error) {
 	d := Del{
 		CNIVersion: stringOf(c.CNIVersion), Network: stringOf(c.Name),
 		ContainerID: ContainerID(in.ContainerID), IfName: LinkName(in.IfName), Netns: in.Netns,
-		StateDir: DefaultStateDir,
+		StateDir: DefaultStateDir, IPAM: ipamType(c.IPAM), Raw: string(in.Stdin),
 	}
 	if !plainName(d.Network) {
 		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", d.Network)
@@ -56,6 +61,17 @@ func ParseDel(in Input) (Del, error) {
 		return Del{}, err
 	}
 	return d, nil
+}
+
+// ipamType returns the type in an ipam object, or "".
+func ipamType(raw json.RawMessage) string {
+	var ipam struct {
+		Type json.RawMessage `json:"type"`
+	}
+	if json.Unmarshal(raw, &ipam) != nil {
+		return ""
+	}
+	return stringOf(ipam.Type)
 }
 
 // stringOf returns the string that raw is, or "".

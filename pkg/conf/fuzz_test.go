@@ -34,7 +34,7 @@ func FuzzParse(f *testing.F) {
 		}
 		valid(t, r, stdin)
 		d, err := conf.ParseDel(in)
-		if want := (conf.Del{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, StateDir: r.StateDir}); err != nil || d != want {
+		if want := (conf.Del{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, StateDir: r.StateDir, IPAM: r.IPAM.Type, Raw: string(in.Stdin)}); err != nil || d != want {
 			t.Errorf("DEL got %v, %v, want %v", d, err, want)
 		}
 		if r.IPAM.Type != conf.PoolType {

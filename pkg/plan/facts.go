@@ -6,6 +6,8 @@ package plan
 import (
 	"net/netip"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
@@ -66,6 +68,7 @@ type DefaultRoute struct {
 type Lease struct {
 	Addresses []LeasedAddress `json:"addresses"`
 	Routes    []conf.Route    `json:"routes,omitempty"`
+	DNS       types.DNS       `json:"dns,omitzero"`
 }
 
 // LeasedAddress is one address and its subnet's length and gateway.

@@ -7,6 +7,8 @@ import (
 	"crypto/sha256"
 	"net/netip"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
@@ -18,6 +20,7 @@ type Plan struct {
 	MAC       conf.MAC        `json:"mac"`
 	MTU       int             `json:"mtu"`
 	Addresses []LeasedAddress `json:"addresses,omitempty"`
+	DNS       types.DNS       `json:"dns,omitzero"`
 	Ops       Ops             `json:"ops"`
 }
 
@@ -55,7 +58,7 @@ func Make(req conf.Request, f Facts, l Lease) (Plan, error) {
 	ops = append(ops, rules...)
 	ops = append(ops, m.gateway(mac)...)
 	ops = append(ops, m.announce(mac)...)
-	return Plan{IfName: req.IfName, MAC: mac, MTU: mtu, Addresses: l.Addresses, Ops: ops}, nil
+	return Plan{IfName: req.IfName, MAC: mac, MTU: mtu, Addresses: l.Addresses, DNS: m.dns(), Ops: ops}, nil
 }
 
 // maker holds the three arguments of Make for its parts.
@@ -87,7 +90,9 @@ func (m maker) mtu() int {
 // mac returns the child's MAC. Without one in the request it is a hash of
 // node, pool and first address: an address that returns to its node keeps its
 // MAC, so that stale neighbour entries stay right; on another node it differs,
-// because a MAC that is equal on two nodes blinds the conflict probe.
+// because a MAC that is equal on two nodes blinds the conflict probe. Other
+// IPAM plugins lease after the link is made, so there it is a hash of the
+// attachment.
 func (m maker) mac() conf.MAC {
 	if m.req.Mode == conf.Passthru {
 		return m.facts.Parent.MAC
@@ -96,11 +101,20 @@ func (m maker) mac() conf.MAC {
 		return m.req.MAC
 	}
 	owner := string(m.req.ContainerID) + "/" + string(m.req.IfName)
-	if len(m.lease.Addresses) > 0 {
+	if m.req.IPAM.Type == conf.PoolType {
 		owner = m.lease.Addresses[0].Prefix.Addr().String()
 	}
 	sum := sha256.Sum256([]byte(m.facts.Node + "\x00" + m.req.IPAM.Pool + "\x00" + owner))
 	return conf.MAC{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}
+}
+
+// dns returns the configuration's DNS settings, or else IPAM's, as upstream's
+// main plugins do.
+func (m maker) dns() types.DNS {
+	if m.req.DNS.IsEmpty() {
+		return m.lease.DNS
+	}
+	return m.req.DNS
 }
 
 func (m maker) hasIPv6() bool {

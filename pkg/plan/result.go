@@ -25,7 +25,7 @@ func (p Plan) Result(req conf.Request) *current.Result {
 	res := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
 		Interfaces: []*current.Interface{child},
-		DNS:        req.DNS,
+		DNS:        p.DNS,
 	}
 	for _, a := range p.Addresses {
 		ip := a.result()
@@ -43,7 +43,7 @@ func (p Plan) Result(req conf.Request) *current.Result {
 // Result returns what an IPAM plugin tells the main plugin: addresses and
 // routes, no interfaces.
 func (l Lease) Result() *current.Result {
-	res := &current.Result{CNIVersion: current.ImplementedSpecVersion}
+	res := &current.Result{CNIVersion: current.ImplementedSpecVersion, DNS: l.DNS}
 	for _, a := range l.Addresses {
 		res.IPs = append(res.IPs, a.result())
 	}

@@ -38,8 +38,8 @@ type Record struct {
 	Pod         conf.Pod         `json:"pod,omitzero"`
 	Netns       string           `json:"netns"`
 	NetnsID     plan.NetnsID     `json:"netnsID"`
-	IPAM        string           `json:"ipam,omitempty"` // ipam.type
-	Pool        string           `json:"pool,omitempty"`
+	IPAM        string           `json:"ipam,omitempty"`   // ipam.type
+	Config      json.RawMessage  `json:"config,omitempty"` // what another IPAM plugin needs for DEL
 	// Committed says that ADD finished. An uncommitted record may describe
 	// more than was done, never less.
 	Committed bool      `json:"committed"`

@@ -30,7 +30,7 @@ func example() Record {
 	return Record{
 		Version: version, BootID: "boot-1", Network: "rail", ContainerID: "c1", IfName: "net1",
 		Pod: conf.Pod{Namespace: "ns", Name: "pod", UID: "uid"}, Netns: "/run/netns/c1",
-		NetnsID: plan.NetnsID{Dev: 4, Ino: 4026532000}, IPAM: conf.PoolType, Pool: "rail",
+		NetnsID: plan.NetnsID{Dev: 4, Ino: 4026532000}, IPAM: "host-local", Config: []byte(`{"name":"rail"}`),
 		Plan: plan.Plan{
 			IfName: "net1", MAC: conf.MAC{2, 1, 2, 3, 4, 5}, MTU: 9000,
 			Addresses: []plan.LeasedAddress{{Prefix: addr, Gateway: netip.MustParseAddr("172.16.11.254")}},
