@@ -20,7 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -94,7 +94,7 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	held := 0
 	for _, e := range entries {
-		if e.State == ipam.Leased && e.Owner.ContainerID == string(req.ContainerID) && e.Owner.IfName == string(req.IfName) {
+		if e.State == ledger.Leased && e.Owner.ContainerID == string(req.ContainerID) && e.Owner.IfName == string(req.IfName) {
 			held++
 		}
 	}

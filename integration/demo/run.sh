@@ -21,14 +21,16 @@ cleanup() {
 	rm -rf "$work"
 }
 trap cleanup EXIT
-cleanup; mkdir -p "$work/net.d"
+cleanup
+mkdir -p "$work/net.d"
+go build -o "$work/cnitool" github.com/containernetworking/cni/cnitool
 
 # cni VERB NETWORK INTERFACE POD calls the plugin as a container runtime does,
 # from the node's namespace.
 cni() {
 	NETCONFPATH=$work/net.d CNI_PATH=$PWD/bin CNI_IFNAME=$3 \
 		CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=demo;K8S_POD_NAME=$4" \
-		nsenter --net=/run/netns/$node bin/cnitool "$1" "$2" "/run/netns/$4"
+		nsenter --net=/run/netns/$node "$work/cnitool" "$1" "$2" "/run/netns/$4"
 }
 
 say "A node with two NICs (veth here), each on a leaf switch with a gateway"

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package arch
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// layer is one package of ours and what of ours it may import.
+type layer struct {
+	pkg string
+	may []string
+}
+
+// importMap has every package below pkg, from the bottom up. Programs, tests
+// and what is below integration may import anything.
+var importMap = []layer{
+	{"pkg/cnierr", nil},
+	{"pkg/netrange", nil},
+	{"pkg/conf/strict", []string{"pkg/cnierr"}},
+	{"pkg/conf", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/strict"}},
+	{"pkg/plan", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf"}},
+	{"pkg/apply", []string{"pkg/cnierr", "pkg/plan"}},
+	{"pkg/kernel/rtnl", nil},
+	{"pkg/kernel/parent", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/kernel/rtnl"}},
+	{"pkg/kernel", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/kernel/rtnl", "pkg/kernel/parent"}},
+	{"pkg/kernel/kerneltest", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/kernel"}},
+	{"pkg/rdma", []string{"pkg/cnierr", "pkg/conf", "pkg/plan"}},
+	{"pkg/probe", []string{"pkg/cnierr", "pkg/conf", "pkg/plan"}},
+	{"pkg/record", []string{"pkg/cnierr", "pkg/conf", "pkg/plan"}},
+	{"pkg/ipam/ledger", []string{"pkg/cnierr", "pkg/netrange"}},
+	{"pkg/ipam", []string{"pkg/cnierr", "pkg/netrange", "pkg/ipam/ledger"}},
+	{"pkg/attach", []string{
+		"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/plan", "pkg/apply",
+		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record", "pkg/ipam",
+	}},
+}
+
+// find returns the place of a package in importMap, -1 if it is not there.
+func find(pkg string) int {
+	return slices.IndexFunc(importMap, func(l layer) bool { return l.pkg == pkg })
+}
+
+func TestPackagesImportWhatTheMapAllows(t *testing.T) {
+	t.Parallel()
+	for dir, files := range byDir(sources(t)) {
+		if below(dir, "cmd/") || below(dir, "integration/") {
+			continue
+		}
+		i := find(dir)
+		if i < 0 {
+			t.Errorf("%s is not in the import map: add it to importMap in integration/arch/imports_test.go, then make gen", dir)
+			continue
+		}
+		for _, f := range files {
+			checkImports(t, f, importMap[i].may)
+		}
+	}
+}
+
+func checkImports(t *testing.T, f file, may []string) {
+	t.Helper()
+	for _, spec := range f.ast.Imports {
+		p, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if below(p, module+"/") && !slices.Contains(may, p[len(module)+1:]) {
+			t.Errorf("%s: %s may import of ours %v, not %s: move the code to where both sides can see it, or change the map and say why in docs/adr",
+				f.at(spec), f.dir(), may, p)
+		}
+	}
+}
+
+func TestImportMapGoesFromTheBottomUp(t *testing.T) {
+	t.Parallel()
+	dirs := byDir(sources(t))
+	for i, l := range importMap {
+		for _, p := range l.may {
+			if j := find(p); j < 0 || j >= i {
+				t.Errorf("importMap lets %s import %s, which does not stand above it", l.pkg, p)
+			}
+		}
+		// An empty directory is a package that is about to be written; git
+		// keeps none, so a checkout never has one.
+		if _, err := os.Stat(filepath.Join(root, l.pkg)); len(dirs[l.pkg]) == 0 && err != nil {
+			t.Errorf("importMap lists %s, which does not exist: remove it, then make gen", l.pkg)
+		}
+	}
+}

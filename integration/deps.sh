@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The roce-cni authors
+#
+# Installs the programs that the tests and the demo run, when one is missing.
+# This is the only list of them: make test, make demo and .ci/run all come
+# here. Nothing is touched, and no package index is read, when all are there.
+set -euo pipefail
+
+# What must be there | the Debian package that has it.
+needs=(
+	"ip|iproute2"
+	"ping|iputils-ping"
+	"arping|iputils-arping"
+	"tcpdump|tcpdump"
+	"sysctl|procps"
+	"make|make"
+	"git|git"
+	"gcc|gcc" # go test -race links with cgo
+	"/usr/include/stdlib.h|libc6-dev"
+)
+
+PATH=$PATH:/usr/sbin:/sbin # not on the PATH of ordinary users of Debian
+
+missing=()
+for need in "${needs[@]}"; do
+	what=${need%%|*}
+	[ -e "$what" ] || command -v "$what" >/dev/null || missing+=("${need##*|}")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+	echo "integration/deps.sh: missing: ${missing[*]} (names of Debian packages); install them, or run this script as root on Debian" >&2
+	exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+echo "integration/deps.sh: installing ${missing[*]}" >&2
+apt-get update -qq </dev/null
+apt-get install -qq -y --no-install-recommends "${missing[@]}" </dev/null

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+var ctx = context.Background()
+
+func TestAddThenDelLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	n := w.node()
+	res, err := n.Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(res.IPs) != 2 || len(res.Interfaces) != 1 || len(res.Routes) != 4 {
+		t.Errorf("result has %d addresses, %d interfaces, %d routes", len(res.IPs), len(res.Interfaces), len(res.Routes))
+	}
+	if err := n.Check(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Errorf("CHECK right after ADD: %v", err)
+	}
+	for range 2 {
+		if err := n.Del(ctx, w.del("c1", "net1")); err != nil {
+			t.Fatal(err)
+		}
+		w.mustBeEmpty("after DEL")
+	}
+	if err := n.Check(ctx, w.request("c1", "net1", "")); err == nil {
+		t.Error("CHECK after DEL finds nothing wrong")
+	}
+}
+
+func TestAddOfAStandingAttachmentChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	first, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := w.fake.String()
+	second, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("result (-first +second):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, w.fake.String()); diff != "" {
+		t.Errorf("kernel (-before +after):\n%s", diff)
+	}
+}
+
+func TestAddRepairsAnAttachmentThatIsDamaged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pod := w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	want := w.fake.String()
+	pod.IP("link del net1")
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, w.fake.String()); diff != "" {
+		t.Errorf("kernel (-before +after):\n%s", diff)
+	}
+}
+
+// calls returns how many kernel calls an ADD makes.
+func calls(t *testing.T) int {
+	t.Helper()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	return w.fake.Calls()
+}
+
+func TestFailureAtEveryOpLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for i := 1; i <= calls(t); i++ {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		w.fake.FailAt(i, errFault)
+		_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+		if !errors.Is(err, errFault) {
+			t.Errorf("failing at call %d: got %v", i, err)
+		}
+		w.mustBeEmpty(fmt.Sprintf("after failing at call %d", i))
+	}
+}
+
+// TestWhatCannotBeUndoneIsKeptForDEL lets everything fail from some call on,
+// undoing included. The lease must stay, because the address may be in use.
+func TestWhatCannotBeUndoneIsKeptForDEL(t *testing.T) {
+	t.Parallel()
+	for i := 1; i <= calls(t); i++ {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		w.fake.FailFrom(i, errFault)
+		_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+		if !errors.Is(err, errFault) {
+			t.Fatalf("failing from call %d: got %v", i, err)
+		}
+		var left *apply.UndoError
+		if errors.As(err, &left) != (len(w.leases()) > 0) {
+			t.Errorf("failing from call %d: undone: %v, but leased: %v", i, left == nil, w.leases())
+		}
+		if w.fake.String() != "" && len(w.leases()) == 0 {
+			t.Errorf("failing from call %d: the address is on the link but not leased", i)
+		}
+		w.fake.Heal()
+		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+			t.Errorf("DEL after failing from call %d: %v", i, err)
+		}
+		w.mustBeEmpty(fmt.Sprintf("after failing from call %d and DEL", i))
+	}
+}
+
+// crashes runs fn for a crash before every operation of an ADD, until one is
+// not reached.
+func crashes(t *testing.T, fn func(w *world, at int)) {
+	t.Helper()
+	for at := 1; ; at++ {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		w.crash = at
+		died := w.run(func(n attach.Node) { _, _ = n.Add(ctx, w.request("c1", "net1", "")) })
+		if !died {
+			if at < 10 {
+				t.Fatalf("an ADD has only %d operations", at-1)
+			}
+			return
+		}
+		w.crash = 0
+		fn(w, at)
+	}
+}
+
+func TestDelAfterACrashAtEveryOpLeavesNothing(t *testing.T) {
+	t.Parallel()
+	crashes(t, func(w *world, at int) {
+		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+			t.Errorf("DEL after a crash before operation %d: %v", at, err)
+		}
+		w.mustBeEmpty(fmt.Sprintf("after a crash before operation %d and DEL", at))
+	})
+}
+
+func TestAddAfterACrashAtEveryOpSucceeds(t *testing.T) {
+	t.Parallel()
+	whole := newWorld(t)
+	whole.fake.Pod(podPath("c1"))
+	if _, err := whole.node().Add(ctx, whole.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	crashes(t, func(w *world, at int) {
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Fatalf("ADD after a crash before operation %d: %v", at, err)
+		}
+		if diff := cmp.Diff(whole.fake.String(), w.fake.String()); diff != "" {
+			t.Errorf("ADD after a crash before operation %d (-whole +again):\n%s", at, diff)
+		}
+	})
+}
+
+func TestDelAfterACrashAtEveryOpOfDEL(t *testing.T) {
+	t.Parallel()
+	for at := 1; ; at++ {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+		w.crash = at
+		died := w.run(func(n attach.Node) { _ = n.Del(ctx, w.del("c1", "net1")) })
+		w.crash = 0
+		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+			t.Errorf("DEL after a DEL that died before operation %d: %v", at, err)
+		}
+		w.mustBeEmpty(fmt.Sprintf("after a DEL that died before operation %d", at))
+		if !died {
+			break
+		}
+	}
+}
+
+func TestRebootForgetsEverything(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c1"))
+	w.boot = "boot-2"
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after a reboot and DEL")
+}
+
+func TestDelConverges(t *testing.T) {
+	t.Parallel()
+	recordOf := func(w *world) string { return filepath.Join(w.dir, "attachments", "c1", "net1.json") }
+	for name, spoil := range map[string]func(*testing.T, *world){
+		"namespace gone":       func(_ *testing.T, w *world) { w.fake.RemovePod(podPath("c1")) },
+		"namespace replaced":   func(_ *testing.T, w *world) { w.fake.RemovePod(podPath("c1")); w.fake.Pod(podPath("c1")) },
+		"master gone":          func(_ *testing.T, w *world) { w.fake.Host().IP("link del ens1") },
+		"link gone":            func(_ *testing.T, w *world) { w.pod.IP("link del net1") },
+		"record gone":          func(t *testing.T, w *world) { remove(t, recordOf(w)) },
+		"record unreadable":    func(t *testing.T, w *world) { write(t, recordOf(w), "{") },
+		"record of the future": func(t *testing.T, w *world) { write(t, recordOf(w), `{"version": 99}`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.pod = w.fake.Pod(podPath("c1"))
+			if _, err := w.node().Add(ctx, w.request("c1", "net1", `, "routing": "none"`)); err != nil {
+				t.Fatal(err)
+			}
+			spoil(t, w)
+			for range 2 {
+				if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+					t.Error(err)
+				}
+				w.mustBeEmpty("after DEL")
+			}
+		})
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestForeignInterfaceIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pod := w.fake.Pod(podPath("c1"))
+	pod.IP("link add net1 type veth")
+	before := w.fake.String()
+	_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err == nil || cnierr.CodeOf(err) != cnierr.BadEnv || !strings.Contains(err.Error(), `"net1"`) {
+		t.Errorf("got %v, want code %d naming net1", err, cnierr.BadEnv)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(before, w.fake.String()); diff != "" {
+		t.Errorf("the pod changed (-before +after):\n%s", diff)
+	}
+	if l, f := w.leases(), w.files(); len(l)+len(f) > 0 {
+		t.Errorf("leased %v, files %v", l, f)
+	}
+}
+
+func TestUnusableStateFolderUndoesTheKernelFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", `, "routing": "none"`)); err != nil {
+		t.Fatal(err)
+	}
+	hidden := w.dir + ".hidden"
+	if err := os.Rename(w.dir, hidden); err != nil {
+		t.Fatal(err)
+	}
+	write(t, w.dir, "a file where the folder was")
+	err := w.node().Del(ctx, w.del("c1", "net1"))
+	if err == nil || cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want code %d", err, cnierr.IO)
+	}
+	if s := w.fake.String(); s != "" {
+		t.Errorf("the kernel has:\n%s", s)
+	}
+	remove(t, w.dir)
+	if err := os.Rename(hidden, w.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after the second DEL")
+}
+
+func TestTakenAddressIsSetAsideAndTheNextOneTried(t *testing.T) {
+	t.Parallel()
+	for refused := range 3 {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		w.wire.refuse = refused
+		res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+		if err != nil {
+			t.Fatalf("%d addresses taken: %v", refused, err)
+		}
+		if got := len(slices.Compact(slices.Sorted(slices.Values(w.wire.asked)))); got != refused+1 {
+			t.Errorf("%d addresses taken: asked for %v", refused, w.wire.asked)
+		}
+		last := w.wire.asked[len(w.wire.asked)-1]
+		if res.IPs[0].Address.IP.String() != last || len(w.leases()) != 2 {
+			t.Errorf("%d addresses taken: got %v, leased %v, asked for %v", refused, res.IPs[0], w.leases(), w.wire.asked)
+		}
+	}
+}
+
+func TestThreeTakenAddressesAreEnough(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.wire.refuse = 3
+	_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken {
+		t.Errorf("got %v, want code %d", err, cnierr.AddressTaken)
+	}
+	if w.wire.refuse != 0 || len(w.wire.asked) != 3 {
+		t.Errorf("asked for %v", w.wire.asked)
+	}
+	w.mustBeEmpty("after three conflicts")
+}
+
+func TestRequestedAddressHasNoSubstitute(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.wire.refuse = 1
+	_, err := w.node().Add(ctx, w.request("c1", "net1", `, "runtimeConfig": {"ips": ["172.16.11.2"]}`))
+	if err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken || len(w.wire.asked) != 1 {
+		t.Errorf("got %v after asking for %v, want code %d after one", err, w.wire.asked, cnierr.AddressTaken)
+	}
+	w.mustBeEmpty("after the conflict")
+}
+
+func TestRandomSequencesEndEmpty(t *testing.T) {
+	t.Parallel()
+	ids, ifNames := []string{"c1", "c2", "c3"}, []string{"net1", "net2"}
+	for seed := range uint64(200) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		w := newWorld(t)
+		for _, id := range ids {
+			w.fake.Pod(podPath(id))
+		}
+		for range 30 {
+			id, ifName := ids[rnd.IntN(len(ids))], ifNames[rnd.IntN(len(ifNames))]
+			if rnd.IntN(4) == 0 {
+				w.fake.FailAt(1+rnd.IntN(25), errFault)
+			}
+			if rnd.IntN(4) == 0 {
+				w.crash = 1 + rnd.IntN(25)
+			}
+			w.wire.silent = rnd.IntN(8) == 0
+			w.run(func(n attach.Node) {
+				switch rnd.IntN(4) {
+				case 0, 1:
+					_, _ = n.Add(ctx, w.request(id, ifName, ""))
+				case 2:
+					_ = n.Check(ctx, w.request(id, ifName, ""))
+				case 3:
+					_ = n.Del(ctx, w.del(id, ifName))
+				}
+			})
+			w.crash = 0
+			w.fake.Heal()
+			noAddressTwice(t, w)
+		}
+		for _, id := range ids {
+			for _, ifName := range ifNames {
+				if err := w.node().Del(ctx, w.del(id, ifName)); err != nil {
+					t.Errorf("seed %d: DEL of %s/%s: %v", seed, id, ifName, err)
+				}
+			}
+		}
+		w.mustBeEmpty(fmt.Sprintf("at the end of seed %d", seed))
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// noAddressTwice checks that no address is leased to two attachments.
+func noAddressTwice(t *testing.T, w *world) {
+	t.Helper()
+	var seen []string
+	for _, l := range w.leases() {
+		addr, _, _ := strings.Cut(l, " ")
+		if slices.Contains(seen, addr) {
+			t.Errorf("%s is leased twice: %v", addr, w.leases())
+		}
+		seen = append(seen, addr)
+	}
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/probe"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+var (
+	errFault = errors.New("fault injected")
+	nicMAC   = conf.MAC{0x52, 0x54, 0, 0, 0, 1}
+)
+
+// world is a node on the fake kernel with real records and a real lease
+// database, and the wire that it is plugged into.
+type world struct {
+	t    *testing.T
+	fake *kerneltest.Fake
+	pod  *kerneltest.Space // c1's, in the tests that damage it
+	wire *wire
+	dir  string
+	boot string
+	// crash panics at the n-th operation from now, as a process that is killed
+	// does nothing any more; 0 never.
+	crash int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, fake: kerneltest.NewFake(t), wire: &wire{}, dir: filepath.Join(t.TempDir(), "state"), boot: "boot-1"}
+	w.fake.NIC("ens1", nicMAC)
+	w.fake.NIC("ens2", conf.MAC{0x52, 0x54, 0, 0, 0, 2})
+	return w
+}
+
+// node returns the node as a new process sees it.
+func (w *world) node() attach.Node {
+	return attach.Node{
+		ID: "machine/host",
+		Open: func(netns string) (attach.Kernel, error) {
+			k, err := w.fake.Open(netns)
+			if err != nil {
+				return nil, err
+			}
+			return mortal{k, w}, nil
+		},
+		Wire:    func(attach.Kernel) apply.Executor { return mortalSteps{w.wire, w} },
+		RDMA:    func(conf.RDMA) error { return nil },
+		Pools:   attach.Pools{Book: w.book()},
+		Records: record.Store{Dir: w.dir, BootID: w.boot},
+		Log:     slog.New(slog.DiscardHandler),
+	}
+}
+
+func (w *world) book() *ipam.Book {
+	return ipam.New(ipam.Config{
+		Dir: w.dir, BootID: w.boot,
+		Now:   func() time.Duration { return time.Hour },
+		Alive: func(ipam.Netns) (bool, error) { return true, nil },
+		Log:   slog.New(slog.DiscardHandler),
+	})
+}
+
+// killed is what a crash panics with.
+type killed struct{}
+
+func (w *world) step() {
+	if w.crash == 0 {
+		return
+	}
+	if w.crash--; w.crash == 0 {
+		panic(killed{})
+	}
+}
+
+// mortal is a kernel whose process may die before each operation.
+type mortal struct {
+	*kerneltest.FakeKernel
+	w *world
+}
+
+func (m mortal) Do(ctx context.Context, op plan.Op) error {
+	m.w.step()
+	return m.FakeKernel.Do(ctx, op)
+}
+
+func (m mortal) Undo(ctx context.Context, op plan.Op) error {
+	m.w.step()
+	return m.FakeKernel.Undo(ctx, op)
+}
+
+// mortalSteps is the same for the wire.
+type mortalSteps struct {
+	apply.Executor
+	w *world
+}
+
+func (m mortalSteps) Do(ctx context.Context, op plan.Op) error {
+	m.w.step()
+	return m.Executor.Do(ctx, op)
+}
+
+// run runs a verb in a process that may die: it returns whether it did.
+func (w *world) run(verb func(attach.Node)) (died bool) {
+	defer func() {
+		switch r := recover(); r {
+		case nil:
+		case killed{}:
+			died = true
+		default:
+			panic(r)
+		}
+	}()
+	verb(w.node())
+	return false
+}
+
+// wire is a segment on which somebody else has the first addresses that we ask
+// for, or the gateway is silent.
+type wire struct {
+	refuse int      // how many more
+	asked  []string // the first address of each question
+	silent bool
+}
+
+// Do implements apply.Executor.
+func (w *wire) Do(_ context.Context, op plan.Op) error {
+	switch op := op.(type) {
+	case plan.Conflict:
+		w.asked = append(w.asked, op.Targets[0].Addr.String())
+		if w.refuse > 0 {
+			w.refuse--
+			err := &probe.TakenError{Taken: []probe.Taken{{Target: op.Targets[0], By: nicMAC, What: "ARP reply"}}}
+			return &cnierr.Error{Code: cnierr.AddressTaken, Op: "probe address", Subject: op.Targets[0].Addr.String(), Err: err}
+		}
+	case plan.Gateway:
+		if w.silent {
+			return cnierr.New(cnierr.GatewaySilent, "ask gateway", op.Targets[0].Gateway.String(), "", "silent")
+		}
+	}
+	return nil
+}
+
+// Undo implements apply.Executor.
+func (w *wire) Undo(context.Context, plan.Op) error { return nil }
+
+// Check implements apply.Executor.
+func (w *wire) Check(context.Context, plan.Op) error { return nil }
+
+const config = `{"cniVersion": "1.1.0", "name": %q, "type": "roce", "master": %q, "stateDir": %q, "rdma": "off", "ipam": {"type": "roce-ipam",
+	"subnets": [{"subnet": "172.16.11.0/29", "gateway": "172.16.11.6"}, {"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}]}%s}`
+
+func podPath(id string) string { return "/run/netns/" + id }
+
+// request returns the request of an attachment; extra is more JSON members.
+func (w *world) request(id, ifName, extra string) conf.Request {
+	w.t.Helper()
+	r, err := conf.Parse(conf.Input{
+		ContainerID: id, IfName: ifName, Netns: podPath(id),
+		Stdin: fmt.Appendf(nil, config, "rail", "ens1", w.dir, extra),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+func (w *world) del(id, ifName string) conf.Del {
+	w.t.Helper()
+	d, err := conf.ParseDel(conf.Input{
+		ContainerID: id, IfName: ifName, Netns: podPath(id),
+		Stdin: fmt.Appendf(nil, config, "rail", "ens1", w.dir, ""),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
+
+// leases returns the leased addresses, as address and owner.
+func (w *world) leases() []string {
+	w.t.Helper()
+	entries, err := w.book().List(context.Background(), "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		if e.State == ledger.Leased {
+			out = append(out, fmt.Sprintf("%s %s/%s", e.Addr, e.Owner.ContainerID, e.Owner.IfName))
+		}
+	}
+	return out
+}
+
+// files returns what is in the folder of records.
+func (w *world) files() []string {
+	w.t.Helper()
+	var out []string
+	err := filepath.WalkDir(filepath.Join(w.dir, "attachments"), func(path string, d os.DirEntry, err error) error {
+		if err == nil && filepath.Base(path) != "attachments" {
+			out = append(out, strings.TrimPrefix(path, w.dir))
+		}
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
+// mustBeEmpty checks that nothing of ours is left anywhere.
+func (w *world) mustBeEmpty(when string) {
+	w.t.Helper()
+	if s := w.fake.String(); s != "" {
+		w.t.Errorf("%s, the kernel has:\n%s", when, s)
+	}
+	if l := w.leases(); len(l) > 0 {
+		w.t.Errorf("%s, leased: %v", when, l)
+	}
+	if f := w.files(); len(f) > 0 {
+		w.t.Errorf("%s, files: %v", when, f)
+	}
+}
