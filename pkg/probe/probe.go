@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package probe asks the wire: is this address taken, is the gateway there;
+// and it announces ours.
+//
+// It reads and writes Ethernet frames and changes nothing: no address, no
+// neighbour entry, no route, and it never acts in the ambient namespace. It
+// stands beside kernel as an executor of operations: apply hands it
+// plan.Conflict, plan.Gateway and plan.Announce. Read conflict.go first for
+// what counts as a conflict, then query.go for the window in which everything
+// is asked at once; wire.go holds the sockets, and arp.go and neighbour.go the
+// packets.
+package probe
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// Prober executes the operations that need an answer from the wire. Its
+// fields must be set, and it may be used by several goroutines at once.
+type Prober struct {
+	// Enter runs fn in the pod's network namespace, on a locked thread. Sockets
+	// that fn opens are used after Enter has returned.
+	Enter func(fn func() error) error
+	// Log gets what a severity of conf.Warn turns from an error into a warning.
+	Log *slog.Logger
+	// Rand marks our frames, so that one that comes back to us is told from one
+	// of another machine with our MAC.
+	Rand io.Reader
+
+	// closing counts the sockets that the kernel has not closed yet.
+	closing sync.WaitGroup
+	// listen stands in for the kernel's packet sockets; nil means these.
+	listen func([]*ask) (*wire, error)
+}
+
+// Do executes a plan.Conflict, plan.Gateway or plan.Announce and returns when
+// the wire has answered or its time is up. Nothing is running then but the
+// closing of its sockets; see Wait.
+//
+// The codes of its errors: cnierr.AddressTaken with a *TakenError inside,
+// cnierr.GatewaySilent, cnierr.BadParent for a link without carrier, cnierr.IO
+// for one that is down or gone, cnierr.TryAgain with ctx's error inside. With a
+// severity of conf.Warn all of these but the last are logged instead. Any other
+// operation is cnierr.Bug.
+func (p *Prober) Do(ctx context.Context, op plan.Op) error {
+	switch op := op.(type) {
+	case plan.Conflict:
+		return p.settle(ctx, op.Mode, func() error { return p.conflict(ctx, op) })
+	case plan.Gateway:
+		return p.settle(ctx, op.Mode, func() error { return p.gateway(ctx, op) })
+	case plan.Announce:
+		return p.announce(ctx, op)
+	}
+	return foreign(op)
+}
+
+// Wait returns when the sockets of all earlier calls are closed, which takes the
+// kernel some 10 ms. A program that ends need not call it.
+func (p *Prober) Wait() { p.closing.Wait() }
+
+// Undo does nothing: asking leaves nothing behind.
+func (p *Prober) Undo(_ context.Context, op plan.Op) error { return known(op) }
+
+// Check finds nothing: what the wire said during ADD cannot be asked again
+// while the pod uses its address.
+func (p *Prober) Check(_ context.Context, op plan.Op) error { return known(op) }
+
+func known(op plan.Op) error {
+	switch op.(type) {
+	case plan.Conflict, plan.Gateway, plan.Announce:
+		return nil
+	}
+	return foreign(op)
+}
+
+func foreign(op plan.Op) error {
+	return cnierr.New(cnierr.Bug, "probe", "", "", "operation %T is not one of the wire", op)
+}
+
+// settle does what the severity says with the outcome of a check.
+func (p *Prober) settle(ctx context.Context, mode conf.Severity, check func() error) error {
+	if mode == conf.Off {
+		return nil
+	}
+	err := check()
+	if err == nil || mode != conf.Warn || ctx.Err() != nil || cnierr.CodeOf(err) == cnierr.Bug {
+		return err
+	}
+	p.Log.WarnContext(ctx, "wire check failed", "error", err, "code", cnierr.CodeOf(err))
+	return nil
+}
+
+// open opens the sockets that the asks need, in the pod's namespace.
+func (p *Prober) open(ctx context.Context, asks []*ask) (*wire, error) {
+	if ctx.Err() != nil {
+		return nil, canceled(ctx)
+	}
+	if p.listen != nil {
+		return p.listen(asks)
+	}
+	w := newWire(p.Log)
+	err := p.Enter(func() error { return w.open(asks) })
+	if err == nil {
+		err = w.awaitCarrier(ctx)
+	}
+	if err == nil {
+		return w, nil
+	}
+	w.close(&p.closing)
+	if ours := (*cnierr.Error)(nil); errors.As(err, &ours) {
+		return nil, err
+	}
+	return nil, cnierr.New(cnierr.IO, "open packet sockets", "", "", "%w", err)
+}
+
+// mark returns bytes that no other machine puts into its frames. Six are what
+// a nonce option holds (RFC 3971 section 5.3.2).
+func (p *Prober) mark() ([]byte, error) {
+	b := make([]byte, 6)
+	if _, err := io.ReadFull(p.Rand, b); err != nil {
+		return nil, cnierr.New(cnierr.IO, "read random bytes", "", "", "%w", err)
+	}
+	return b, nil
+}
+
+// checkTarget refuses what a plan cannot hold unless it is wrong.
+func checkTarget(t plan.Target) error {
+	if t.Link == "" || t.MAC.IsZero() || !plain(t.Addr) {
+		return cnierr.New(cnierr.Bug, "probe", t.Addr.String(), "", "target needs link, MAC and address, got %+v", t)
+	}
+	return nil
+}
+
+func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() == "" }
