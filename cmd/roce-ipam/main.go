@@ -10,8 +10,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -20,7 +22,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -30,7 +31,7 @@ import (
 var version = "devel"
 
 func main() {
-	os.Exit(plugin.Main("roce-ipam", version, plugin.Verbs{Add: add, Del: del, Check: check}))
+	os.Exit(plugin.Main("roce-ipam", version, plugin.Verbs{Add: add, Del: del, Check: check, GC: gc, Status: status}))
 }
 
 func add(ctx context.Context, args *skel.CmdArgs) error {
@@ -88,22 +89,52 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	entries, err := p.Book.List(ctx, req.IPAM.Pool)
+	held, err := p.Held(ctx, req.Network)
 	if err != nil {
 		return err
 	}
-	held := 0
-	for _, e := range entries {
-		if e.State == ledger.Leased && e.Owner.ContainerID == string(req.ContainerID) && e.Owner.IfName == string(req.IfName) {
-			held++
-		}
-	}
-	if held < len(req.IPAM.Subnets) {
-		return cnierr.New(cnierr.IO, "check leases of pool", req.IPAM.Pool,
-			"delete the pod: its addresses may be given to another one; rocectl pool list shows who has them",
-			"want %d leased to interface %q of container %q, got %d", len(req.IPAM.Subnets), req.IfName, req.ContainerID, held)
+	if !slices.Contains(held, record.Key{ContainerID: req.ContainerID, IfName: req.IfName}) {
+		return cnierr.New(cnierr.IO, "check leases of container", string(req.ContainerID),
+			"delete the pod: its address may be given to another one; rocectl pool list shows who has it",
+			"network %q has none for interface %q", req.Network, req.IfName)
 	}
 	return nil
+}
+
+// gc releases what the network's attachments hold that are not valid any more.
+func gc(ctx context.Context, args *skel.CmdArgs) error {
+	g, err := conf.ParseGC(plugin.Input("GC", args))
+	if err != nil {
+		return err
+	}
+	p, err := pools(g.StateDir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	held, err := p.Held(ctx, g.Network)
+	errs := []error{err}
+	for _, k := range held {
+		if !slices.Contains(g.Valid, conf.Attachment(k)) {
+			errs = append(errs, p.Release(ctx, record.Record{ContainerID: k.ContainerID, IfName: k.IfName}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func status(ctx context.Context, args *skel.CmdArgs) error {
+	req, err := conf.ParseIPAM(plugin.Input("STATUS", args))
+	if err != nil {
+		return err
+	}
+	p, err := pools(req.StateDir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	var facts plan.Facts
+	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
+		return err
+	}
+	return attach.Unavailable(p.Status(ctx, req, facts))
 }
 
 func pools(stateDir string, log *slog.Logger) (attach.Pools, error) {

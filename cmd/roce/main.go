@@ -21,6 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -30,7 +31,7 @@ import (
 var version = "devel"
 
 func main() {
-	os.Exit(plugin.Main("roce", version, plugin.Verbs{Add: add, Del: del, Check: check}))
+	os.Exit(plugin.Main("roce", version, plugin.Verbs{Add: add, Del: del, Check: check, GC: gc, Status: status}))
 }
 
 func add(ctx context.Context, args *skel.CmdArgs) error {
@@ -63,6 +64,22 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	return with(args, req.StateDir, req.Log, func(n attach.Node) error { return n.Check(ctx, req) })
 }
 
+func gc(ctx context.Context, args *skel.CmdArgs) error {
+	g, err := conf.ParseGC(plugin.Input("GC", args))
+	if err != nil {
+		return err
+	}
+	return with(args, g.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.GC(ctx, g) })
+}
+
+func status(ctx context.Context, args *skel.CmdArgs) error {
+	req, err := conf.Parse(plugin.Input("STATUS", args))
+	if err != nil {
+		return err
+	}
+	return with(args, req.StateDir, req.Log, func(n attach.Node) error { return n.Status(ctx, req) })
+}
+
 // with runs a verb on the node that this process runs on.
 func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node) error) error {
 	log, closeLog, err := plugin.OpenLog(l)
@@ -85,7 +102,11 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		Wire: func(k attach.Kernel) apply.Executor {
 			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
 		},
-		RDMA:     func(r conf.RDMA) error { return rdma.Check(r, sys) },
+		RDMA: func(r conf.RDMA) error { return rdma.Check(r, sys) },
+		Host: func(ctx context.Context, req conf.Request) (plan.Facts, error) {
+			return kernel.HostFacts(ctx, req, sys)
+		},
+		Now:      plugin.BootTime,
 		Pools:    attach.Pools{Book: plugin.Book(stateDir, boot, log)},
 		Delegate: attach.Delegate{Path: filepath.SplitList(args.Path), Args: args.Args},
 		Records:  record.Store{Dir: stateDir, BootID: boot},

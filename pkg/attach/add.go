@@ -85,7 +85,7 @@ func (n Node) build(ctx context.Context, k Kernel, req conf.Request, facts plan.
 	if err := n.do(ctx, k, req, facts, lease, rec); err != nil {
 		return err
 	}
-	rec.Committed = true
+	rec.Committed, rec.Saved = true, n.Now()
 	return n.Records.Save(*rec)
 }
 
@@ -96,7 +96,7 @@ func (n Node) do(ctx context.Context, k Kernel, req conf.Request, facts plan.Fac
 	if err != nil {
 		return err
 	}
-	rec.Plan = p
+	rec.Plan, rec.Saved = p, n.Now()
 	if err := n.Records.Save(*rec); err != nil {
 		return err
 	}

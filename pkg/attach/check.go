@@ -40,5 +40,16 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 		return cnierr.New(cnierr.BadNetns, "check namespace", req.Netns, "delete the pod: its namespace was replaced",
 			"it is not the one that ADD worked in")
 	}
-	return apply.Check(ctx, n.steps(k), rec.Plan.Ops)
+	return errors.Join(apply.Check(ctx, n.steps(k), rec.Plan.Ops), n.checkLeases(ctx, req, rec))
+}
+
+// checkLeases says whether IPAM still knows the attachment's addresses.
+func (n Node) checkLeases(ctx context.Context, req conf.Request, rec record.Record) error {
+	switch rec.IPAM {
+	case "":
+		return nil
+	case conf.PoolType:
+		return n.Pools.Check(ctx, rec)
+	}
+	return n.Delegate.Check(ctx, req)
 }

@@ -68,6 +68,41 @@ func (d Delegate) Release(ctx context.Context, rec record.Record) error {
 	return nil
 }
 
+// GC forwards a GC to the plugin (SPEC.md, "GC").
+func (d Delegate) GC(ctx context.Context, gc conf.GC) error {
+	return d.forward(ctx, "collect leases of IPAM plugin", gc.IPAM, "GC", []byte(gc.Raw))
+}
+
+// Status forwards a STATUS to the plugin.
+func (d Delegate) Status(ctx context.Context, req conf.Request) error {
+	return d.forward(ctx, "ask status of IPAM plugin", req.IPAM.Type, "STATUS", req.IPAM.Raw)
+}
+
+// Check forwards a CHECK to the plugin.
+func (d Delegate) Check(ctx context.Context, req conf.Request) error {
+	path, err := d.find(req.IPAM.Type)
+	if err != nil {
+		return err
+	}
+	args := d.call("CHECK", string(req.ContainerID), string(req.IfName), req.Netns)
+	if err := invoke.ExecPluginWithoutResult(ctx, path, req.IPAM.Raw, args, d.Exec); err != nil {
+		return pluginError("check leases of IPAM plugin", req.IPAM.Type, err)
+	}
+	return nil
+}
+
+// forward runs a verb that is about no attachment.
+func (d Delegate) forward(ctx context.Context, op, plugin, verb string, stdin []byte) error {
+	path, err := d.find(plugin)
+	if err != nil {
+		return err
+	}
+	if err := invoke.ExecPluginWithoutResult(ctx, path, stdin, d.call(verb, "", "", ""), d.Exec); err != nil {
+		return pluginError(op, plugin, err)
+	}
+	return nil
+}
+
 func (d Delegate) find(plugin string) (string, error) {
 	path, err := invoke.FindInPath(plugin, d.Path)
 	if err != nil {

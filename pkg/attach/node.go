@@ -12,6 +12,7 @@ package attach
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -30,9 +31,15 @@ type Node struct {
 	Wire func(Kernel) apply.Executor
 	// RDMA checks that the node can serve the request's RDMA mode.
 	RDMA func(conf.RDMA) error
-	// Pools leases from the node's own address pools, Delegate from other IPAM
-	// plugins.
-	Pools, Delegate Leaser
+	// Host reads the facts of the host alone. Its errors are those of
+	// kernel.HostFacts.
+	Host func(ctx context.Context, req conf.Request) (plan.Facts, error)
+	// Pools leases from the node's own address pools.
+	Pools Pools
+	// Delegate leases from other IPAM plugins.
+	Delegate Delegate
+	// Now returns CLOCK_BOOTTIME.
+	Now func() time.Duration
 	// Records remembers what was done.
 	Records record.Store
 	// Log takes what an operator may want to know about calls that succeed.

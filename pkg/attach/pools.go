@@ -5,11 +5,14 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
@@ -47,6 +50,56 @@ func (p Pools) Reject(ctx context.Context, req conf.Request, taken []plan.Target
 func (p Pools) Release(ctx context.Context, rec record.Record) error {
 	at := ipam.Attachment{ContainerID: string(rec.ContainerID), IfName: string(rec.IfName)}
 	return p.Book.Release(ctx, at, ipam.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino})
+}
+
+// Check says which addresses of a record are not leased to its attachment any
+// more, and so may be given to another one.
+func (p Pools) Check(ctx context.Context, rec record.Record) error {
+	entries, err := p.Book.List(ctx, "")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range rec.Plan.Addresses {
+		held := slices.ContainsFunc(entries, func(e ipam.Entry) bool {
+			return e.Addr == a.Prefix.Addr() && e.State == ledger.Leased &&
+				e.Owner.ContainerID == string(rec.ContainerID) && e.Owner.IfName == string(rec.IfName)
+		})
+		if !held {
+			errs = append(errs, cnierr.New(cnierr.IO, "check lease of", a.Prefix.Addr().String(),
+				"delete the pod: the address may be given to another one; rocectl pool list shows who has it",
+				"it is not leased to interface %q of container %q", rec.IfName, rec.ContainerID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Held returns the attachments that hold leases for a network.
+func (p Pools) Held(ctx context.Context, network string) ([]record.Key, error) {
+	entries, err := p.Book.List(ctx, "")
+	var out []record.Key
+	for _, e := range entries {
+		k := record.Key{ContainerID: conf.ContainerID(e.Owner.ContainerID), IfName: conf.LinkName(e.Owner.IfName)}
+		if e.State == ledger.Leased && e.Owner.Network == network && !slices.Contains(out, k) {
+			out = append(out, k)
+		}
+	}
+	return out, err
+}
+
+// Status says that a subnet of the pool has no address left, resting ones
+// included, or that the leases cannot be read.
+func (p Pools) Status(ctx context.Context, req conf.Request, f plan.Facts) error {
+	usage, err := p.Book.Usage(ctx, Ask(req, f))
+	if err != nil || req.Status.Pool == conf.Off {
+		return err
+	}
+	for _, u := range usage {
+		if u.Free.Sign() <= 0 && u.Resting == 0 {
+			return cnierr.New(cnierr.PoolExhausted, "lease from pool", req.IPAM.Pool, "", "subnet %s is exhausted: %s", u.Prefix, u)
+		}
+	}
+	return nil
 }
 
 // Ask returns the request in the words of the address pools.

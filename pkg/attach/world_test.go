@@ -39,6 +39,7 @@ type world struct {
 	pod  *kerneltest.Space // c1's, in the tests that damage it
 	wire *wire
 	dir  string
+	now  time.Duration // since boot
 	boot string
 	// crash panics at the n-th operation from now, as a process that is killed
 	// does nothing any more; 0 never.
@@ -66,6 +67,7 @@ func (w *world) node() attach.Node {
 		},
 		Wire:    func(attach.Kernel) apply.Executor { return mortalSteps{w.wire, w} },
 		RDMA:    func(conf.RDMA) error { return nil },
+		Now:     func() time.Duration { return w.now },
 		Pools:   attach.Pools{Book: w.book()},
 		Records: record.Store{Dir: w.dir, BootID: w.boot},
 		Log:     slog.New(slog.DiscardHandler),
@@ -75,7 +77,7 @@ func (w *world) node() attach.Node {
 func (w *world) book() *ipam.Book {
 	return ipam.New(ipam.Config{
 		Dir: w.dir, BootID: w.boot,
-		Now:   func() time.Duration { return time.Hour },
+		Now:   func() time.Duration { return w.now },
 		Alive: func(ipam.Netns) (bool, error) { return true, nil },
 		Log:   slog.New(slog.DiscardHandler),
 	})

@@ -31,36 +31,87 @@ type Del struct {
 func ParseDel(in Input) (Del, error) {
 	f := &strict.Faults{}
 	checkAttachment(in, f)
-	// The keys are read as skel reads them before it calls us: in any case,
-	// and the last of two counts.
+	c := readCall(in, f)
+	if err := f.Err(operation, c.network); err != nil {
+		return Del{}, err
+	}
+	return Del{
+		CNIVersion: c.cniVersion, Network: c.network,
+		ContainerID: ContainerID(in.ContainerID), IfName: LinkName(in.IfName), Netns: in.Netns,
+		StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin),
+	}, nil
+}
+
+// GC is one GC: the attachments of one network that are still in use.
+type GC struct {
+	Network  string
+	StateDir string
+	IPAM     string // as in Del
+	Raw      string
+	// Valid are the attachments that stay; every other one of the network goes.
+	Valid []Attachment
+}
+
+// Attachment is one interface of one container, as GC names it.
+type Attachment struct {
+	ContainerID ContainerID `json:"containerID"`
+	IfName      LinkName    `json:"ifname"`
+}
+
+// ParseGC reads the input of a GC (SPEC.md, "GC: Clean up any stale
+// resources"). Without a list of valid attachments it is BadConfig and nothing
+// goes; null and an empty list mean that none is valid. Errors are those of
+// ParseDel.
+func ParseGC(in Input) (GC, error) {
+	f := &strict.Faults{}
+	c := readCall(in, f)
+	const key = "cni.dev/valid-attachments"
+	var valid []Attachment
+	if c.valid == nil {
+		f.Add(cnierr.BadConfig, key, "call GC with the list of attachments that are in use; an empty list frees all of the network", "is missing")
+	} else if err := json.Unmarshal(c.valid, &valid); err != nil {
+		f.Add(cnierr.Decode, key, "", "%w", err)
+	}
+	if err := f.Err(operation, c.network); err != nil {
+		return GC{}, err
+	}
+	return GC{Network: c.network, StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin), Valid: valid}, nil
+}
+
+// call is what DEL and GC look at.
+type call struct {
+	cniVersion, network, stateDir, ipam string
+	valid                               json.RawMessage // nil: absent
+}
+
+// readCall reads the keys as skel reads them before it calls us: in any case,
+// and the last of two counts.
+func readCall(in Input, f *strict.Faults) call {
 	var c struct {
 		CNIVersion json.RawMessage `json:"cniVersion"`
 		Name       json.RawMessage `json:"name"`
 		StateDir   json.RawMessage `json:"stateDir"`
 		IPAM       json.RawMessage `json:"ipam"`
+		Valid      json.RawMessage `json:"cni.dev/valid-attachments"`
 	}
 	if !f.Unmarshal(in.Stdin, &c) {
-		return Del{}, f.Err(operation, "")
+		return call{}
 	}
-	d := Del{
-		CNIVersion: stringOf(c.CNIVersion), Network: stringOf(c.Name),
-		ContainerID: ContainerID(in.ContainerID), IfName: LinkName(in.IfName), Netns: in.Netns,
-		StateDir: DefaultStateDir, IPAM: ipamType(c.IPAM), Raw: string(in.Stdin),
+	out := call{
+		cniVersion: stringOf(c.CNIVersion), network: stringOf(c.Name), stateDir: DefaultStateDir,
+		ipam: ipamType(c.IPAM), valid: c.Valid,
 	}
-	if !plainName(d.Network) {
-		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", d.Network)
+	if !plainName(out.network) {
+		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", out.network)
 	}
 	// Anything but a path is a fault, because we would look in the wrong place.
 	if c.StateDir != nil && string(c.StateDir) != string(strict.Null) {
-		d.StateDir = stringOf(c.StateDir)
-		if !cleanAbs(d.StateDir) {
+		out.stateDir = stringOf(c.StateDir)
+		if !cleanAbs(out.stateDir) {
 			f.Add(cnierr.BadConfig, "stateDir", stateDirHint, "%s is not a clean absolute path", c.StateDir)
 		}
 	}
-	if err := f.Err(operation, d.Network); err != nil {
-		return Del{}, err
-	}
-	return d, nil
+	return out
 }
 
 // ipamType returns the type in an ipam object, or "".

@@ -41,7 +41,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		i, err := conf.ParseIPAM(in)
-		want := conf.Request{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Pod: r.Pod, StateDir: r.StateDir, Log: r.Log, IPAM: r.IPAM}
+		want := conf.Request{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Pod: r.Pod, StateDir: r.StateDir, Log: r.Log, Status: r.Status, IPAM: r.IPAM}
 		if d := diff(want, i); d != "" || err != nil {
 			t.Errorf("roce-ipam: %v (-want +got):\n%s", err, d)
 		}

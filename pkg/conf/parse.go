@@ -33,7 +33,8 @@ const operation = "check configuration"
 // DefaultStateDir is where records and leases are when stateDir is not said.
 const DefaultStateDir = "/run/roce"
 
-// Parse reads the input of an ADD or a CHECK of roce. The error is a
+// Parse reads the input of an ADD, a CHECK or a STATUS of roce; STATUS is about
+// no attachment, so the fields of one are zero. The error is a
 // *cnierr.Error that joins one *cnierr.Error for each fault, whose subject is
 // a JSON path or a CNI_ variable. Its code is cnierr.Decode if all faults are
 // of JSON's syntax or types, cnierr.BadEnv if all are in CNI_ variables,
@@ -55,6 +56,7 @@ func Parse(in Input) (Request, error) {
 		Pod:         e.pod,
 		StateDir:    stateDir(top.At("stateDir")),
 		Log:         logging(top.At("log")),
+		Status:      status(top.At("status")),
 		DNS:         dns(top.At("dns")),
 
 		Parent:          parent(top.At("master")),
@@ -103,6 +105,7 @@ func ParseIPAM(in Input) (Request, error) {
 		Pod:         e.pod,
 		StateDir:    stateDir(top.At("stateDir")),
 		Log:         logging(top.At("log")),
+		Status:      status(top.At("status")),
 	}
 	before := f.Len()
 	r.IPAM = addresses(top, top.At("runtimeConfig").Object(), e.ips, r.Network, f)
@@ -162,6 +165,12 @@ func logging(v strict.Value) Log {
 		o.At("file").Bad("", "%q is not a clean absolute path", file)
 	}
 	return Log{File: file, Level: strict.Choice(o.At("level"), "info", "debug", "warn", "error")}
+}
+
+func status(v strict.Value) Status {
+	o := v.Object()
+	defer o.Strict(nil)
+	return Status{Pool: strict.Choice(o.At("pool"), Require, Off)}
 }
 
 func dns(v strict.Value) types.DNS {

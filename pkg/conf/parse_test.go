@@ -21,7 +21,7 @@ import (
 func defaults() conf.Request {
 	return conf.Request{
 		CNIVersion: "1.1.0", Network: "rail1", ContainerID: "c1", IfName: "net1", Netns: "/run/netns/pod",
-		StateDir: "/run/roce", Log: conf.Log{Level: "info"},
+		StateDir: "/run/roce", Log: conf.Log{Level: "info"}, Status: conf.Status{Pool: conf.Require},
 		Parent: conf.Parent{Name: "ens1f0"}, Mode: conf.Bridge,
 		Routing: conf.Routing{Mode: conf.RoutingPolicy, Priority: 32000},
 		Probe: conf.Probe{

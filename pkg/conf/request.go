@@ -34,6 +34,7 @@ type Request struct {
 	Pod         Pod
 	StateDir    string // absolute
 	Log         Log
+	Status      Status
 	DNS         types.DNS
 
 	Parent          Parent
@@ -203,6 +204,9 @@ type RDMA struct {
 	Mode RDMAMode
 	GID  Severity
 }
+
+// Status is the key "status": what STATUS fails for. Pool is Require or Off.
+type Status struct{ Pool Severity }
 
 // Log is the key "log". File "" means standard error.
 type Log struct {

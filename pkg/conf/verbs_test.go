@@ -86,7 +86,7 @@ func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
 	in.Args = "IgnoreUnknown=1;MAC=nonsense;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
 	want := conf.Request{
 		CNIVersion: "1.0.0", Network: "rail1", ContainerID: "c1", IfName: "net1", Netns: "/run/netns/pod",
-		Pod: conf.Pod{Namespace: "ns", Name: "p"}, StateDir: "/var/roce", Log: conf.Log{Level: "warn"}, IPAM: ours(),
+		Pod: conf.Pod{Namespace: "ns", Name: "p"}, StateDir: "/var/roce", Log: conf.Log{Level: "warn"}, Status: conf.Status{Pool: conf.Require}, IPAM: ours(),
 	}
 	want.IPAM.Requested = []netip.Addr{addr("172.16.11.9")}
 	got, err := conf.ParseIPAM(in)
@@ -120,5 +120,39 @@ func TestFaultsOfIPAM(t *testing.T) {
 	}
 	if _, err := conf.ParseIPAM(call(`{`)); cnierr.CodeOf(err) != cnierr.Decode {
 		t.Errorf("half a document: %v", err)
+	}
+}
+
+func TestGCNeedsAListThatMayBeEmpty(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string][]conf.Attachment{
+		`null`: nil,
+		`[]`:   {},
+		`[{"containerID": "c1", "ifname": "net1"}, {"containerID": "c2", "ifname": "net2"}]`: {{"c1", "net1"}, {"c2", "net2"}},
+	} {
+		g, err := conf.ParseGC(call(`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/x", "mtu": "wrong", "cni.dev/valid-attachments": ` + list + `}`))
+		if err != nil || g.Network != "rail1" || g.StateDir != "/x" {
+			t.Errorf("%s: got %v, %v", list, g, err)
+		}
+		if d := cmp.Diff(want, g.Valid); d != "" {
+			t.Errorf("%s (-want +got):\n%s", list, d)
+		}
+	}
+	for _, b := range []bad{
+		{`{"name": "n"}`, cnierr.BadConfig, `"cni.dev/valid-attachments": is missing`, `empty list`},
+		{`{"name": "n", "cni.dev/valid-attachments": "c1"}`, cnierr.Decode, `"cni.dev/valid-attachments": json: cannot unmarshal`, ``},
+		{`{"name": "../n", "cni.dev/valid-attachments": []}`, cnierr.BadConfig, `"name": "../n" is not`, ``},
+		{`{"name": "n", "stateDir": "x", "cni.dev/valid-attachments": []}`, cnierr.BadConfig, `"stateDir"`, `/run/roce`},
+	} {
+		_, err := conf.ParseGC(call(b.in))
+		b.check(t, err)
+	}
+}
+
+func TestStatusIsAboutNoAttachment(t *testing.T) {
+	t.Parallel()
+	r, err := conf.Parse(conf.Input{Command: "STATUS", Stdin: []byte(`{"cniVersion": "1.1.0", "name": "rail1", "master": "ens1f0", "status": {"pool": "off"}}`)})
+	if err != nil || r.Status.Pool != conf.Off || r.ContainerID != "" {
+		t.Errorf("got %+v, %v", r, err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -42,8 +43,9 @@ type Record struct {
 	Config      json.RawMessage  `json:"config,omitempty"` // what another IPAM plugin needs for DEL
 	// Committed says that ADD finished. An uncommitted record may describe
 	// more than was done, never less.
-	Committed bool      `json:"committed"`
-	Plan      plan.Plan `json:"plan"`
+	Committed bool          `json:"committed"`
+	Saved     time.Duration `json:"saved"` // CLOCK_BOOTTIME
+	Plan      plan.Plan     `json:"plan"`
 }
 
 // Store is a folder of records. The folder and its files are made on first

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// GC takes away every attachment of a network that is not among the valid
+// ones, recorded or only leased. It goes on after failures and returns all of
+// them. What an ADD finished after GC began stays: the list cannot know it.
+func (n Node) GC(ctx context.Context, gc conf.GC) error {
+	began := n.Now()
+	keys, err := n.Records.List()
+	errs := []error{err}
+	held, err := n.Pools.Held(ctx, gc.Network)
+	errs = append(errs, err)
+	for _, k := range append(keys, held...) {
+		if slices.Contains(gc.Valid, conf.Attachment(k)) {
+			continue
+		}
+		errs = append(errs, n.collect(ctx, gc, k, func(rec record.Record) bool { return rec.Saved < began }))
+	}
+	if gc.IPAM != "" && gc.IPAM != conf.PoolType {
+		errs = append(errs, n.Delegate.GC(ctx, gc))
+	}
+	return errors.Join(errs...)
+}
+
+// collect takes one attachment away if its record says that it is of the
+// network and stale says that it is; without a record, its leases.
+func (n Node) collect(ctx context.Context, gc conf.GC, k record.Key, stale func(record.Record) bool) error {
+	unlock, err := n.Records.Lock(ctx, k.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	rec, err := n.Records.Load(k.ContainerID, k.IfName)
+	switch {
+	case errors.Is(err, record.ErrNotExist):
+		return n.Pools.Release(ctx, record.Record{ContainerID: k.ContainerID, IfName: k.IfName})
+	case err != nil:
+		return err
+	case rec.Network != gc.Network || !stale(rec):
+		return nil
+	}
+	return n.remove(ctx, rec, rec.Netns, n.leaser(rec.IPAM).Release)
+}

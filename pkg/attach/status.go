@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"errors"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// Status says why an ADD of the network would fail now, whatever the pod:
+// cnierr.NotAvailable, or cnierr.Limited when pods that run have lost their
+// network too, because the master is missing or down.
+func (n Node) Status(ctx context.Context, req conf.Request) error {
+	unlock, err := n.Records.Lock(ctx, "status")
+	if err != nil {
+		return Unavailable(err)
+	}
+	unlock()
+	if err := n.RDMA(req.RDMA); err != nil {
+		return Unavailable(err)
+	}
+	facts, err := n.Host(ctx, req)
+	if err != nil {
+		return Unavailable(err)
+	}
+	switch req.IPAM.Type {
+	case "":
+		return nil
+	case conf.PoolType:
+		return Unavailable(n.Pools.Status(ctx, req, facts))
+	}
+	return n.Delegate.Status(ctx, req)
+}
+
+// Unavailable gives a failure the code of STATUS and keeps its hint.
+func Unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	code := cnierr.NotAvailable
+	if cnierr.CodeOf(err) == cnierr.BadParent {
+		code = cnierr.Limited
+	}
+	hint := ""
+	var e *cnierr.Error
+	if errors.As(err, &e) {
+		hint = e.Hint
+	}
+	return &cnierr.Error{Code: code, Op: "serve", Subject: "ADD", Hint: hint, Err: err}
+}
