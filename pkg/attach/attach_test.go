@@ -252,6 +252,49 @@ func TestDelConverges(t *testing.T) {
 	}
 }
 
+// TestDelWorksOnlyInTheNamespaceOfADD replaces the namespace by one in which
+// another attachment of ours has the same address and rules.
+func TestDelWorksOnlyInTheNamespaceOfADD(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c1"))
+	pod := w.fake.Pod(podPath("c1"))
+	pod.IP(fmt.Sprintf("rule add from %s/32 lookup 100 priority 32000 protocol 82", res.IPs[0].Address.IP))
+	before := w.fake.String()
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, w.fake.String()); diff != "" {
+		t.Errorf("the other namespace changed (-before +after):\n%s", diff)
+	}
+}
+
+func TestAddressStaysLeasedWhileDELCannotTakeItOffTheLink(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.FailFrom(1, errFault)
+	if err := w.node().Del(ctx, w.del("c1", "net1")); !errors.Is(err, errFault) {
+		t.Errorf("got %v", err)
+	}
+	if len(w.leases()) != 2 || len(w.files()) == 0 {
+		t.Errorf("leased %v, files %v", w.leases(), w.files())
+	}
+	w.fake.Heal()
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after the second DEL")
+}
+
 func remove(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Remove(path); err != nil {

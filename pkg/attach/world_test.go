@@ -65,8 +65,18 @@ func (w *world) node() attach.Node {
 			}
 			return mortal{k, w}, nil
 		},
-		Wire:    func(attach.Kernel) apply.Executor { return mortalSteps{w.wire, w} },
-		RDMA:    func(conf.RDMA) error { return nil },
+		Wire: func(attach.Kernel) apply.Executor { return mortalSteps{w.wire, w} },
+		RDMA: func(conf.RDMA) error { return nil },
+		Host: func(ctx context.Context, req conf.Request) (plan.Facts, error) {
+			w.fake.Pod("/an/empty/pod")
+			defer w.fake.RemovePod("/an/empty/pod")
+			k, err := w.fake.Open("/an/empty/pod")
+			if err != nil {
+				return plan.Facts{}, err
+			}
+			defer k.Close()
+			return k.Facts(ctx, req)
+		},
 		Now:     func() time.Duration { return w.now },
 		Pools:   attach.Pools{Book: w.book()},
 		Records: record.Store{Dir: w.dir, BootID: w.boot},

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// gc returns a GC of a network a second after all that has been done.
+func (w *world) gc(network string, valid ...conf.Attachment) conf.GC {
+	w.now += time.Second
+	return conf.GC{Network: network, StateDir: w.dir, Valid: valid}
+}
+
+func TestGCTakesAwayWhatIsNotValidAndNothingElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, id := range []string{"c1", "c2", "c3"} {
+		w.fake.Pod(podPath(id))
+		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.fake.RemovePod(podPath("c3"))
+	if err := w.node().GC(ctx, w.gc("another")); err != nil || len(w.leases()) != 6 {
+		t.Errorf("GC of another network: %v, leased %v", err, w.leases())
+	}
+	if err := w.node().GC(ctx, w.gc("rail", conf.Attachment{ContainerID: "c1", IfName: "net1"})); err != nil {
+		t.Error(err)
+	}
+	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Errorf("the valid attachment is damaged: %v", err)
+	}
+	if l, f := w.leases(), w.files(); len(l) != 2 || len(f) != 3 {
+		t.Errorf("leased %v, files %v; want those of c1", l, f)
+	}
+	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after a GC to which nothing is valid")
+}
+
+func TestGCGoesOnAfterAnErrorAndReportsIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, id := range []string{"c1", "c2"} {
+		w.fake.Pod(podPath(id))
+		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(w.dir, "attachments", "c1", "net1.json"), "{")
+	err := w.node().GC(ctx, w.gc("rail"))
+	if err == nil || cnierr.CodeOf(err) != cnierr.Unreadable || !strings.Contains(err.Error(), "c1") {
+		t.Errorf("got %v, want code %d naming the record of c1", err, cnierr.Unreadable)
+	}
+	if err := w.node().Check(ctx, w.request("c2", "net1", "")); err == nil {
+		t.Error("c2 is still attached")
+	}
+}
+
+// TestGCLeavesWhatIsMadeWhileItRuns gives the record of an ADD a later time
+// than the beginning of GC, which its list cannot know.
+func TestGCLeavesWhatIsMadeWhileItRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.now = time.Hour
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.now = time.Minute
+	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+		t.Error(err)
+	}
+	w.now = time.Hour
+	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Errorf("GC damaged it: %v", err)
+	}
+}
+
+func TestGCAfterACrashAtEveryOpLeavesNothing(t *testing.T) {
+	t.Parallel()
+	crashes(t, func(w *world, at int) {
+		if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+			t.Errorf("GC after a crash before operation %d: %v", at, err)
+		}
+		w.mustBeEmpty(fmt.Sprintf("after a crash before operation %d and GC", at))
+	})
+}
+
+func TestStatusSaysWhyADDWouldFail(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		extra string
+		spoil func(*testing.T, *world)
+		want  cnierr.Code // 0: fine
+	}{
+		"fine":                               {spoil: func(*testing.T, *world) {}},
+		"master gone":                        {spoil: func(_ *testing.T, w *world) { w.fake.Host().IP("link del ens1") }, want: cnierr.Limited},
+		"state folder a file":                {spoil: func(t *testing.T, w *world) { write(t, w.dir, "") }, want: cnierr.NotAvailable},
+		"pool exhausted":                     {spoil: exhaust, want: cnierr.NotAvailable},
+		"pool exhausted, which is not asked": {extra: `, "status": {"pool": "off"}`, spoil: exhaust},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			tc.spoil(t, w)
+			err := w.node().Status(ctx, w.request("c9", "net1", tc.extra))
+			if (err == nil) != (tc.want == 0) || (err != nil && cnierr.CodeOf(err) != tc.want) {
+				t.Errorf("got %v, want code %d", err, tc.want)
+			}
+		})
+	}
+}
+
+// exhaust leases all addresses of the IPv4 subnet: of eight, the network, the
+// broadcast and the gateway's are never leased.
+func exhaust(t *testing.T, w *world) {
+	t.Helper()
+	for i := range 5 {
+		id := fmt.Sprintf("c%d", i)
+		w.fake.Pod(podPath(id))
+		w.run(func(n attach.Node) {
+			if _, err := n.Add(ctx, w.request(id, "net1", "")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
