@@ -130,8 +130,9 @@ func (n Node) facts(ctx context.Context, k Kernel, req conf.Request) (plan.Facts
 }
 
 // resume looks after what an earlier ADD of the same attachment left: an
-// attachment that stands whole is returned as it is; anything else is undone,
-// so that this ADD starts from nothing.
+// attachment that stands whole is returned as it is; anything else is taken
+// away with its lease, so that this ADD starts from nothing. A pod gets its
+// own address back.
 func (n Node) resume(ctx context.Context, k Kernel, req conf.Request) (*current.Result, error) {
 	rec, err := n.Records.Load(req.ContainerID, req.IfName)
 	if errors.Is(err, record.ErrNotExist) {
@@ -141,16 +142,16 @@ func (n Node) resume(ctx context.Context, k Kernel, req conf.Request) (*current.
 		return nil, err
 	}
 	here := rec.NetnsID == k.ID()
+	if here && rec.Network != req.Network {
+		return nil, cnierr.New(cnierr.BadEnv, "add interface", string(req.IfName),
+			"choose another interface name in the pod's networks annotation",
+			"the pod has an interface of this name on the network %q", rec.Network)
+	}
 	if here && rec.Committed && apply.Check(ctx, n.steps(k), rec.Plan.Ops) == nil {
 		return rec.Plan.Result(req), nil
 	}
-	if here {
-		if err := apply.Undo(ctx, n.steps(k), rec.Plan.Ops.Teardown()); err != nil {
-			return nil, err
-		}
-	}
-	n.Log.Info("undid what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
-	return nil, n.Records.Delete(req.ContainerID, req.IfName)
+	n.Log.Info("take away what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
+	return nil, n.remove(ctx, rec, req.Netns, n.releaseAny)
 }
 
 // reject tells the leaser about addresses that the wire said are taken, and
@@ -177,7 +178,7 @@ func (n Node) abandon(ctx context.Context, rec record.Record, cause error) error
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := n.leaser(rec.IPAM).Release(ctx, rec); err != nil {
+	if err := n.releaseAny(ctx, rec); err != nil {
 		return err
 	}
 	return n.Records.Delete(rec.ContainerID, rec.IfName)

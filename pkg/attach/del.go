@@ -41,7 +41,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	default:
 		return err
 	}
-	return n.remove(ctx, lost(d), d.Netns, n.releaseLost)
+	return n.remove(ctx, lost(d), d.Netns, n.releaseAny)
 }
 
 // lost returns what a record would have said, as far as DEL's input tells.
@@ -53,10 +53,11 @@ func lost(d conf.Del) record.Record {
 	}
 }
 
-// releaseLost releases the leases of an attachment whose record is lost, or
-// that never was. A delegated plugin that is not installed has no say: ADD
-// could not have leased from it.
-func (n Node) releaseLost(ctx context.Context, rec record.Record) error {
+// releaseAny releases the leases of an attachment of which nobody knows whether
+// it has any: its record is lost, or its ADD did not come to an end. A
+// delegated plugin that is not installed has no say: ADD could not have leased
+// from it.
+func (n Node) releaseAny(ctx context.Context, rec record.Record) error {
 	err := n.Pools.Release(ctx, rec)
 	if err != nil || rec.IPAM == "" || rec.IPAM == conf.PoolType {
 		return err

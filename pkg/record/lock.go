@@ -42,7 +42,7 @@ func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), e
 		if current(f, path) {
 			return func() { s.unlock(id, f) }, nil
 		}
-		f.Close()
+		_ = f.Close()
 	}
 }
 
@@ -74,7 +74,7 @@ func flock(ctx context.Context, f *os.File) error {
 		err := flockRetry(f, unix.LOCK_EX)
 		got <- err
 		if ctx.Err() != nil {
-			f.Close()
+			_ = f.Close()
 		}
 	}()
 	select {
