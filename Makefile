@@ -68,8 +68,8 @@ $(LINT) $(VULN):
 	mv $(TOOLS)/$(notdir $(firstword $(subst @, ,$(PKG)))) $@
 
 golden: ## rewrite every golden file; read the diff afterwards
-	grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n 1 dirname | sort -u | \
-		xargs -I DIR go test -count=1 DIR -update
+	grep -rl --include='*_test.go' --exclude-dir=arch 'flag.Bool("update"' pkg cmd integration | \
+		xargs -n 1 dirname | sort -u | xargs -I DIR go test -count=1 ./DIR -update
 
 gen: ## rewrite docs/errors.md and the package map in docs/ARCHITECTURE.md
 	@go test -count=1 -run '$(GENERATED)' ./pkg/cnierr ./integration/arch -update
@@ -82,7 +82,7 @@ fuzz: ## run every fuzz target for FUZZTIME (30s)
 		sed -n 's|^\(.*\)/[^/]*:[0-9]*:func \(Fuzz[A-Za-z0-9_]*\)(.*|\1 \2|p' | \
 		while read -r dir target; do \
 			echo "$$dir $$target"; \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$dir" || exit 1; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$dir" </dev/null || exit 1; \
 		done
 
 size: ## fail when a plugin passes 10 MB or links what it must not

@@ -48,7 +48,7 @@ func TestPackageMapIsCurrent(t *testing.T) {
 // packageMap returns the table of all packages in importMap.
 func packageMap(t *testing.T) string {
 	t.Helper()
-	dirs := byDir(sources(t))
+	dirs := packages(t)
 	var b strings.Builder
 	b.WriteString("| package | what it does | may import of ours |\n|---|---|---|\n")
 	for _, l := range importMap {

@@ -12,6 +12,8 @@ package cnierr
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -63,21 +65,40 @@ func CodeOf(err error) Code {
 }
 
 // CNI converts err to the error that the CNI protocol prints: the message is
-// "program[code] err" and the details are the hint, else the table's remedy.
+// "program[code] err" and the details are the hints, else the table's remedy.
 // It returns nil for nil. It is called once, in main.
 func CNI(program string, err error) *types.Error {
 	if err == nil {
 		return nil
 	}
-	code, hint := CodeOf(err), ""
-	var e *Error
-	if errors.As(err, &e) {
-		hint = e.Hint
-	}
+	code, hint := CodeOf(err), strings.Join(hints(err), "; ")
 	if hint == "" {
 		hint = Explain(code).Remedy
 	}
 	return types.NewError(uint(code), fmt.Sprintf("%s[%d] %s", program, code, oneLine(err.Error())), hint)
+}
+
+// hints returns the hint of each error that is joined in err, without repeats.
+// The outermost hint of a chain counts: who wrapped an error knew more.
+func hints(err error) []string {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var out []string
+		for _, e := range joined.Unwrap() {
+			for _, h := range hints(e) {
+				if !slices.Contains(out, h) {
+					out = append(out, h)
+				}
+			}
+		}
+		return out
+	}
+	if e, ok := err.(*Error); ok && e.Hint != "" { //nolint:errorlint // one step of the chain at a time
+		return []string{e.Hint}
+	}
+	if err = errors.Unwrap(err); err != nil {
+		return hints(err)
+	}
+	return nil
 }
 
 // oneLine joins the lines that errors.Join makes with "; ", because runtimes

@@ -72,6 +72,9 @@ func TestRuntimesGetOneLineAndAHint(t *testing.T) {
 	t.Parallel()
 	remedy := cnierr.Explain(cnierr.BadParent).Remedy
 	hinted := cnierr.New(cnierr.BadParent, "find master", "eth9", "try eth0", "no such link")
+	inner := func(subject, hint string) error {
+		return cnierr.New(cnierr.BadParent, "find master", subject, hint, "no")
+	}
 	tests := []struct {
 		name string
 		err  error
@@ -86,6 +89,25 @@ func TestRuntimesGetOneLineAndAHint(t *testing.T) {
 		{
 			"causes joined in one line", errors.Join(hinted, errors.New("undo: busy")),
 			&types.Error{Code: 102, Msg: `roce[102] find master "eth9": no such link; undo: busy`, Details: "try eth0"},
+		},
+		{
+			"the hints of all causes, each once", errors.Join(hinted, fmt.Errorf("b: %w", inner("eth8", "try eth1")), inner("eth7", "try eth0"), inner("eth6", "")),
+			&types.Error{
+				Code: 102, Msg: `roce[102] find master "eth9": no such link; b: find master "eth8": no; find master "eth7": no; find master "eth6": no`,
+				Details: "try eth0; try eth1",
+			},
+		},
+		{
+			"the hints of all, each once", errors.Join(hinted, cnierr.New(cnierr.IO, "undo", "x", "look at x", "busy"), hinted),
+			&types.Error{Code: 102, Msg: `roce[102] find master "eth9": no such link; undo "x": busy; find master "eth9": no such link`, Details: "try eth0; look at x"},
+		},
+		{
+			"the hint below an error without one", cnierr.New(cnierr.Unreadable, "load", "z", "", "lost: %w", hinted),
+			&types.Error{Code: 107, Msg: `roce[107] load "z": lost: find master "eth9": no such link`, Details: "try eth0"},
+		},
+		{
+			"not the hint below an error with one", cnierr.New(cnierr.Unreadable, "load", "z", "keep it", "lost: %w", hinted),
+			&types.Error{Code: 107, Msg: `roce[107] load "z": lost: find master "eth9": no such link`, Details: "keep it"},
 		},
 		{
 			"control characters out, UTF-8 as it is", errors.New("a\tb\rç\x00d"),

@@ -37,6 +37,12 @@ type Verbs struct{ Add, Del, Check, GC, Status Verb }
 // Main serves the call that the process was started for and returns its exit
 // status. name and version are the program's.
 func Main(name, version string, v Verbs) int {
+	// Without this, skel fails a DEL in the host's namespace after serving it,
+	// and the pod whose ADD was refused there could never go. Our kernel
+	// package tells that namespace by itself.
+	if err := os.Setenv("CNI_NETNS_OVERRIDE", "true"); err != nil {
+		return 2
+	}
 	about := fmt.Sprintf("%s %s: a CNI plugin of roce-cni", name, version)
 	fail := skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add:    serve(name, v.Add),
