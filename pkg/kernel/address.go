@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// address executes plan.Address.
+type address struct {
+	*Kernel
+	op plan.Address
+}
+
+// do adds the address. The kernel says EEXIST only about the same link: in
+// both families another link may have the address too.
+func (a address) do(ctx context.Context) error {
+	const action = "add address"
+	l, err := a.pod.LinkByName(ctx, string(a.op.Link))
+	if err != nil {
+		return classify(action, string(a.op.Link), err)
+	}
+	err = a.pod.Do(ctx, rtnl.AddAddress(l.Index, a.op.Prefix))
+	if !errors.Is(err, unix.EEXIST) {
+		return classify(action, a.op.Prefix.String(), err,
+			// ipv6_add_addr, of a link with disable_ipv6
+			meaning{unix.EACCES, cnierr.IO, "set net/ipv6/conf/" + string(a.op.Link) + "/disable_ipv6 to 0 in the pod: something has set it to 1 again"})
+	}
+	there, err := a.pod.Addresses(ctx, l.Index)
+	if err != nil {
+		return classify(action, a.op.Prefix.String(), err)
+	}
+	for _, is := range there {
+		if is.Prefix == a.op.Prefix {
+			return nil
+		}
+	}
+	return cnierr.New(cnierr.IO, action, a.op.Prefix.String(),
+		"remove the address that is there, which roce-cni did not add", "%s has %s", a.op.Link, list(there))
+}
+
+// undo removes the address from this link alone.
+func (a address) undo(ctx context.Context) error {
+	l, err := a.pod.LinkByName(ctx, string(a.op.Link))
+	if err == nil {
+		err = a.pod.Do(ctx, rtnl.DeleteAddress(l.Index, a.op.Prefix))
+	}
+	return classify("delete address", a.op.Prefix.String(), ignore(err, unix.ENODEV, unix.EADDRNOTAVAIL))
+}
+
+func (a address) check(ctx context.Context) error {
+	const action = "check address"
+	l, err := a.pod.LinkByName(ctx, string(a.op.Link))
+	if errors.Is(err, unix.ENODEV) {
+		return damaged(action, a.op.Prefix.String(), a.redo(a.op), "the pod has no interface %q", a.op.Link)
+	}
+	if err != nil {
+		return classify(action, a.op.Prefix.String(), err)
+	}
+	there, err := a.pod.Addresses(ctx, l.Index)
+	if err != nil {
+		return classify(action, a.op.Prefix.String(), err)
+	}
+	var before []string
+	for _, is := range there {
+		remove := a.ip("addr del %s dev %s", is.Prefix, a.op.Link)
+		switch {
+		case is.Prefix == a.op.Prefix && is.Flags&unix.IFA_F_DADFAILED == 0:
+			return nil
+		case is.Prefix == a.op.Prefix:
+			return damaged(action, a.op.Prefix.String(), a.redo(a.op, remove),
+				"%s has it, but duplicate address detection failed: another machine has it too", a.op.Link)
+		case is.Prefix.Addr() == a.op.Prefix.Addr():
+			before = append(before, remove)
+		}
+	}
+	return damaged(action, a.op.Prefix.String(), a.redo(a.op, before...), "want it on %s, got %s", a.op.Link, list(there))
+}
+
+func list(as []rtnl.Address) string {
+	if len(as) == 0 {
+		return "no address"
+	}
+	var names []string
+	for _, a := range as {
+		names = append(names, a.Prefix.String())
+	}
+	return strings.Join(names, ", ")
+}

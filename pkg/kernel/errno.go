@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+)
+
+const needsRoot = "run the plugin as root, with CAP_NET_ADMIN and CAP_SYS_ADMIN in the host's user namespace"
+
+// meaning is what an error of the kernel means to an operator.
+type meaning struct {
+	is   error
+	code cnierr.Code
+	hint string
+}
+
+// everywhere is what an error means whatever was being done. What it means to
+// one operation alone stands with the operation.
+func everywhere() []meaning {
+	const again = "the runtime tries again by itself; if it lasts, look at the load of the node"
+	return []meaning{
+		{context.Canceled, cnierr.TryAgain, again},
+		{context.DeadlineExceeded, cnierr.TryAgain, again},
+		{rtnl.ErrInterrupted, cnierr.TryAgain, again},
+		{unix.ENOMEM, cnierr.TryAgain, again},
+		{unix.ENOBUFS, cnierr.TryAgain, again},
+		{unix.EPERM, cnierr.IO, needsRoot},
+		{unix.EACCES, cnierr.IO, needsRoot},
+		{unix.ENODEV, cnierr.IO, "the interface vanished meanwhile: look at ip monitor link in the pod for who removes it"},
+		{unix.EAFNOSUPPORT, cnierr.Unsupported, "remove the IPv6 addresses, or boot the node without ipv6.disable=1"},
+	}
+}
+
+// classify gives an error of the kernel its code and hint: the first of own
+// that fits, then what it means everywhere, else IO. Nil stays nil, and what
+// has a code keeps it.
+func classify(action, subject string, err error, own ...meaning) error {
+	var known *cnierr.Error
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	for _, m := range append(own, everywhere()...) {
+		if errors.Is(err, m.is) {
+			return &cnierr.Error{Code: m.code, Op: action, Subject: subject, Hint: m.hint, Err: err}
+		}
+	}
+	return &cnierr.Error{Code: cnierr.IO, Op: action, Subject: subject, Err: err}
+}
+
+// ignore returns nil for the errors that mean that there was nothing to do.
+func ignore(err error, harmless ...unix.Errno) error {
+	for _, e := range harmless {
+		if errors.Is(err, e) {
+			return nil
+		}
+	}
+	return err
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// CreateAside is what Do falls back to on kernels before 6.15.
+func (k *Kernel) CreateAside(ctx context.Context, op plan.Macvlan) error {
+	m := macvlan{k, op}
+	p, err := m.parent(ctx, "add macvlan")
+	if err != nil {
+		return err
+	}
+	return m.createAside(ctx, p)
+}

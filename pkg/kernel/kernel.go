@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package kernel reads facts and executes link, address, route, rule and
+// sysctl operations in a namespace named by an open handle.
+//
+// It never acts in the ambient namespace, and it never removes or replaces what
+// is not ours. It stands between the plan, which it does, and Linux, which
+// nobody else of ours asks. Read this file first, then one file for each kind
+// of operation, facts.go for what is read, and package rtnl for the way to Linux.
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// ErrNetnsGone is returned by Open when nothing is at the path, or something
+// that is not a network namespace: what was in the namespace is gone with it.
+var ErrNetnsGone = errors.New("no network namespace")
+
+// ErrHostNetns is returned by Open when the pod's namespace is the host's.
+var ErrHostNetns = errors.New("the host's own network namespace")
+
+// Kernel acts on one host and one pod. It is safe for concurrent use.
+type Kernel struct {
+	path   string // of the pod's namespace
+	sys    fs.FS
+	id     plan.NetnsID
+	hostNS int // file descriptors of the two namespaces
+	podNS  int
+	host   *rtnl.Conn
+	pod    *rtnl.Conn
+}
+
+// Open opens the namespace of the calling thread, which is the host, and the
+// pod's at netnsPath. sys is the root of sysfs. The caller must Close it.
+//
+// Errors: ErrNetnsGone, ErrHostNetns, both as *cnierr.Error of code BadNetns;
+// IO for what the kernel refuses.
+func Open(netnsPath string, sys fs.FS) (*Kernel, error) {
+	k := &Kernel{path: netnsPath, sys: sys, hostNS: -1, podNS: -1}
+	if err := k.open(); err != nil {
+		k.Close()
+		return nil, err
+	}
+	return k, nil
+}
+
+func (k *Kernel) open() error {
+	const action = "open network namespace"
+	hostID, err := k.openHost()
+	if err != nil {
+		return classify(action, "host", err)
+	}
+	if k.podNS, k.id, err = openNetns(k.path); err != nil {
+		return netnsError(k.path, err)
+	}
+	if k.id == hostID {
+		return cnierr.New(cnierr.BadNetns, action, k.path,
+			"remove the network from pods with hostNetwork: true; they have the NICs themselves", "is %w", ErrHostNetns)
+	}
+	if k.host, err = rtnl.Dial(); err != nil {
+		return classify(action, "host", err)
+	}
+	err = k.Enter(func() (err error) {
+		k.pod, err = rtnl.Dial()
+		return err
+	})
+	return classify(action, k.path, err)
+}
+
+func netnsError(path string, err error) error {
+	return cnierr.New(cnierr.BadNetns, "open network namespace", path,
+		"the pod is gone, or CNI_NETNS is wrong: ip netns identify PID tells the namespace of a process", "%w", err)
+}
+
+// ID returns the identity of the pod's namespace.
+func (k *Kernel) ID() plan.NetnsID { return k.id }
+
+// Close lets go of the sockets and the namespaces.
+func (k *Kernel) Close() {
+	for _, c := range []*rtnl.Conn{k.host, k.pod} {
+		if c != nil {
+			c.Close()
+		}
+	}
+	for _, fd := range []int{k.hostNS, k.podNS} {
+		if fd >= 0 {
+			_ = unix.Close(fd) // nothing was written to it
+		}
+	}
+}
+
+// Do does op. It is idempotent and all or nothing; see plan.Op.
+func (k *Kernel) Do(ctx context.Context, op plan.Op) error {
+	x, err := k.executor(op)
+	if err != nil {
+		return err
+	}
+	return x.do(ctx)
+}
+
+// Undo undoes op: what is missing or not ours is left alone, and is success.
+func (k *Kernel) Undo(ctx context.Context, op plan.Op) error {
+	x, err := k.executor(op)
+	if err != nil {
+		return err
+	}
+	return x.undo(ctx)
+}
+
+// Check returns an error that says what of op is missing or different, with
+// the commands that restore it as its hint.
+func (k *Kernel) Check(ctx context.Context, op plan.Op) error {
+	x, err := k.executor(op)
+	if err != nil {
+		return err
+	}
+	return x.check(ctx)
+}
+
+// executor is one operation together with the kernel to do it.
+type executor interface {
+	do(ctx context.Context) error
+	undo(ctx context.Context) error
+	check(ctx context.Context) error
+}
+
+func (k *Kernel) executor(op plan.Op) (executor, error) {
+	switch op := op.(type) {
+	case plan.Macvlan:
+		return macvlan{k, op}, nil
+	case plan.Sysctl:
+		return sysctl{k, op}, nil
+	case plan.Up:
+		return up{k, op}, nil
+	case plan.Address:
+		return address{k, op}, nil
+	case plan.Route:
+		return routing{k, op}, nil
+	case plan.Rule:
+		return policy{k, op}, nil
+	}
+	return nil, cnierr.New(cnierr.Bug, "execute operation", fmt.Sprintf("%T", op), "", "the kernel has no executor for it")
+}
+
+// damagedCode is the code of what Check finds.
+const damagedCode = cnierr.IO
+
+// damaged returns the finding of a Check: what is not as it was done, and the
+// commands that make it so again.
+func damaged(action, subject string, fix []string, format string, args ...any) error {
+	return cnierr.New(damagedCode, action, subject, "restore it: "+strings.Join(fix, " && "), format, args...)
+}
+
+// redo returns the commands that do an operation by hand, after those that
+// make room for it.
+func (k *Kernel) redo(op plan.Op, before ...string) []string {
+	return append(before, op.Commands(k.netnsName())...)
+}
+
+// ip returns an ip(8) command in the pod's namespace.
+func (k *Kernel) ip(format string, args ...any) string {
+	return fmt.Sprintf("ip -n %s ", k.netnsName()) + fmt.Sprintf(format, args...)
+}
+
+// netnsName returns the pod's namespace as ip -n takes it, which looks in
+// /run/netns; for a namespace elsewhere the path has to do.
+func (k *Kernel) netnsName() string {
+	for _, dir := range []string{"/var/run/netns/", "/run/netns/"} {
+		if name, ok := strings.CutPrefix(k.path, dir); ok {
+			return name
+		}
+	}
+	return k.path
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kerneltest
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+func (w opened) macvlan() plan.Macvlan { return Attachment(w.NIC)[0].(plan.Macvlan) }
+
+// foreign is a link that roce-cni did not make, with a subnet.
+func (w opened) foreign() {
+	w.IP("link add eth0 type bridge")
+	w.IP("link set eth0 up")
+	w.IP("addr add 10.8.0.5/24 dev eth0")
+}
+
+func foreignLink(t *testing.T, w opened) {
+	w.IP("link add net1 type bridge")
+	before := w.Show()
+	w.refuses(t, w.macvlan(), cnierr.BadEnv)
+	w.undo(t, plan.Ops{w.macvlan(), plan.Macvlan{Name: "net1", Mark: w.macvlan().Mark}})
+	w.unchanged(t, before)
+	if err := w.Check(t.Context(), w.macvlan()); err == nil {
+		t.Error("check takes somebody else's link for ours")
+	}
+}
+
+func unmarkedTwin(t *testing.T, w opened) {
+	before := w.Show()
+	w.must(t, w.macvlan())
+	marked := w.Show()
+	w.IP(`link set net1 alias ""`)
+	if err := w.Check(t.Context(), w.macvlan()); err == nil {
+		t.Error("check does not miss the alias")
+	}
+	w.must(t, w.macvlan())
+	w.unchanged(t, marked)
+
+	w.IP(`link set net1 alias ""`)
+	other := w.macvlan()
+	other.MAC[5]++
+	w.refuses(t, other, cnierr.BadEnv)
+	w.undo(t, plan.Ops{other, plan.Macvlan{Name: "net1", Mark: other.Mark}})
+	if w.Show() == before {
+		t.Error("undo removed a link with neither our alias nor our MAC")
+	}
+	w.undo(t, plan.Ops{w.macvlan()})
+	w.unchanged(t, before)
+}
+
+func differentLink(t *testing.T, w opened) {
+	w.must(t, w.macvlan())
+	other := w.macvlan()
+	other.MTU, other.MAC[5], other.Mode = 1400, 9, conf.Private
+	w.must(t, other)
+	if err := w.Check(t.Context(), other); err != nil {
+		t.Error(err)
+	}
+}
+
+func foreignRoute(t *testing.T, w opened) {
+	ops := w.attach(t)
+	w.undo(t, ops[6:])
+	w.foreign()
+	w.IP("route add default via 10.8.0.1 dev eth0 table 100")
+	w.IP("route add default via 10.8.0.1 dev eth0 metric 50")
+	w.IP("-6 route add ::/0 dev eth0 table 100 metric 1024")
+	before := w.Show()
+	for _, op := range ops[6:] {
+		r, ok := op.(plan.Route)
+		if !ok || r.Dst.Bits() != 0 || r.Table == plan.MainTable && r.Dst.Addr().Is6() {
+			continue
+		}
+		w.refuses(t, r, cnierr.RouteTaken)
+		if err := w.Check(t.Context(), r); err == nil {
+			t.Errorf("check takes somebody else's route for %v", r)
+		}
+		w.undo(t, plan.Ops{r})
+		w.unchanged(t, before)
+		r.Metric = 77
+		w.must(t, r)
+		w.undo(t, plan.Ops{r})
+		w.unchanged(t, before)
+	}
+}
+
+func otherMetric(t *testing.T, w opened) {
+	ops := w.attach(t)
+	for _, op := range ops {
+		r, ok := op.(plan.Route)
+		if !ok {
+			continue
+		}
+		r.Metric = 77
+		w.must(t, r)
+		w.undo(t, plan.Ops{op})
+		if err := w.Check(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+		w.undo(t, plan.Ops{op})
+		if err := w.Check(t.Context(), r); err != nil {
+			t.Errorf("a second undo took the route of another metric: %v", err)
+		}
+		w.undo(t, plan.Ops{r})
+		w.must(t, op)
+	}
+}
+
+func foreignRule(t *testing.T, w opened) {
+	ours := plan.Rule{From: netip.MustParsePrefix("10.9.0.5/32"), Table: 100, Priority: 32000}
+	w.IP("rule add from 10.9.0.5/32 lookup 100 priority 32000 protocol 4")
+	before := w.Show()
+	if err := w.Check(t.Context(), ours); err == nil {
+		t.Error("check takes a rule of another protocol for ours")
+	}
+	w.must(t, ours)
+	if err := w.Check(t.Context(), ours); err != nil {
+		t.Error(err)
+	}
+	w.undo(t, plan.Ops{ours, ours})
+	w.unchanged(t, before)
+}
+
+func twinRules(t *testing.T, w opened) {
+	before := w.Show()
+	for _, op := range []plan.Rule{
+		{From: netip.MustParsePrefix("10.9.0.5/32"), Table: 300, Priority: 32000},
+		{From: netip.MustParsePrefix("10.9.0.5/32"), Priority: 32001},
+	} {
+		w.must(t, op)
+		w.IP(fmt.Sprintf("rule add from %s lookup %d priority %d protocol %d", op.From, 301, op.Priority, plan.Protocol))
+		w.must(t, op)
+		w.undo(t, plan.Ops{op})
+		if w.Show() == before {
+			t.Error("undo removed a rule with another table")
+		}
+		w.undo(t, plan.Ops{plan.Rule{From: op.From, Table: 301, Priority: op.Priority}})
+		w.unchanged(t, before)
+	}
+}
+
+func otherLength(t *testing.T, w opened) {
+	w.attach(t)
+	w.refuses(t, plan.Address{Link: "net1", Prefix: netip.MustParsePrefix("fd00:9::5/72")}, cnierr.IO)
+}
+
+func impossible(t *testing.T, w opened) {
+	m := w.macvlan()
+	m.Parent = "nosuch0"
+	w.refuses(t, m, cnierr.BadParent)
+	m = w.macvlan()
+	m.MTU = 9000
+	w.refuses(t, m, cnierr.BadParent)
+
+	route := plan.Route{Link: "net1", Table: 100, Dst: netip.MustParsePrefix("10.10.0.0/16"), Via: netip.MustParseAddr("10.9.0.1")}
+	address := plan.Address{Link: "net1", Prefix: netip.MustParsePrefix("10.9.0.5/24")}
+	for _, op := range []plan.Op{plan.Up{Link: "net1"}, address, route} {
+		w.refuses(t, op, cnierr.IO) // no link
+	}
+	w.must(t, w.macvlan())
+	w.refuses(t, plan.Route{Link: "net1", Table: 100, Dst: route.Dst, Scope: plan.ScopeLink}, cnierr.IO) // down
+	w.must(t, plan.Up{Link: "net1"})
+	w.refuses(t, route, cnierr.BadConfig) // no way to the gateway
+	w.must(t, address)
+	w.must(t, route)
+
+	m = w.macvlan()
+	m.Name, m.Mode = "net2", conf.Passthru
+	w.refuses(t, m, cnierr.BadParent) // not alone
+	w.refuses(t, plan.Gateway{}, cnierr.Bug)
+	wantCode(t, w.Undo(t.Context(), plan.Gateway{}), cnierr.Bug)
+	wantCode(t, w.Check(t.Context(), plan.Gateway{}), cnierr.Bug)
+}
+
+func foreignSysctl(t *testing.T, w opened) {
+	w.must(t, w.macvlan())
+	set := func(link conf.LinkName, path string) plan.Sysctl {
+		return plan.Sysctl{Link: link, Set: []plan.Setting{{Path: path, Value: "1"}}}
+	}
+	w.refuses(t, set("net1", "net/ipv4/conf/lo/arp_ignore"), cnierr.Bug)
+	w.refuses(t, set("net1", "net/ipv4/conf/net1/../lo/arp_ignore"), cnierr.Bug)
+	w.refuses(t, set("all", "net/ipv4/conf/all/arp_ignore"), cnierr.Bug)
+	w.refuses(t, set("net1", "kernel/ipv4/conf/net1/arp_ignore"), cnierr.Bug)
+	w.refuses(t, set("net2", "net/ipv4/conf/net2/arp_ignore"), cnierr.BadConfig)
+}
+
+func facts(t *testing.T, w opened) {
+	w.HostIP(fmt.Sprintf("addr add 10.9.0.250/24 dev %s", w.NIC))
+	req := conf.Request{IfName: "net1", Parent: conf.Parent{Subnet: netip.MustParsePrefix("10.9.0.0/16")}}
+	got, err := w.Facts(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := plan.PodFacts{Netns: w.ID(), IPv6: true}
+	if diff := cmp.Diff(want, got.Pod, byValue()); diff != "" {
+		t.Errorf("empty pod (-want +got):\n%s", diff)
+	}
+	if got.Parent.Name != w.NIC || got.Parent.MTU != 1500 || got.Parent.MAC.IsZero() || got.Node != "" {
+		t.Errorf("parent and node: %+v", got)
+	}
+	if !slices.Contains(got.HostAddrs, netip.MustParseAddr("10.9.0.250")) {
+		t.Errorf("addresses of the host: %v", got.HostAddrs)
+	}
+
+	w.foreign()
+	w.IP("route add default via 10.8.0.1 dev eth0 metric 7")
+	w.IP("route add 10.7.0.0/24 via 10.8.0.1 dev eth0 table 500")
+	w.IP("rule add from 10.8.0.0/24 lookup 600 priority 100 protocol 4")
+	req.IfName, req.Parent = "eth0", conf.Parent{Name: w.NIC}
+	if got, err = w.Facts(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	want.Taken, want.Tables = true, []uint32{500, 600}
+	want.Rules = []plan.ForeignRule{{From: netip.MustParsePrefix("10.8.0.0/24"), Table: 600, Priority: 100, Protocol: 4}}
+	want.Defaults = []plan.DefaultRoute{{Link: "eth0", Via: netip.MustParseAddr("10.8.0.1"), Metric: 7}}
+	if diff := cmp.Diff(want, got.Pod, byValue()); diff != "" {
+		t.Errorf("pod with an interface (-want +got):\n%s", diff)
+	}
+}
+
+func byValue() cmp.Option {
+	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()}
+}
+
+func badParents(t *testing.T, w opened) {
+	fails := func(req conf.Request, code cnierr.Code) {
+		t.Helper()
+		_, err := w.Facts(t.Context(), req)
+		wantCode(t, err, code)
+	}
+	named := conf.Request{IfName: "net1", Parent: conf.Parent{Name: w.NIC}}
+	fails(conf.Request{Parent: conf.Parent{Name: "nosuch0"}}, cnierr.BadParent)
+	fails(conf.Request{Parent: conf.Parent{Name: "lo"}}, cnierr.BadParent)
+	fails(conf.Request{Parent: conf.Parent{RDMA: "mlx5_0"}}, cnierr.Unsupported)
+	fails(conf.Request{}, cnierr.BadParent) // no default route
+	fails(conf.Request{Parent: named.Parent, MTU: 1501}, cnierr.BadConfig)
+	fails(conf.Request{Parent: named.Parent, LinkInContainer: true}, cnierr.BadParent)
+	w.HostIP(fmt.Sprintf("link set %s down", w.NIC))
+	fails(named, cnierr.BadParent)
+}
+
+// damage is something that befalls an attachment.
+type damage struct {
+	name string
+	do   func(w opened)
+	want []string // kinds of operations whose check fails
+	left bool     // undoing leaves something that is not ours any more
+}
+
+func damages() []damage {
+	ip := func(commands ...string) func(opened) {
+		return func(w opened) {
+			for _, c := range commands {
+				w.IP(c)
+			}
+		}
+	}
+	onLink := []string{"Address", "Macvlan", "Route", "Sysctl", "Up"}
+	return []damage{
+		{name: "nothing", do: ip()},
+		{name: "a link that is gone", do: ip("link del net1"), want: onLink},
+		{name: "a link that was renamed", do: ip("link set net1 down", "link set net1 name gone0"), want: onLink, left: true},
+		{name: "a link that is down", do: ip("link set net1 down"), want: []string{"Address", "Route", "Up"}},
+		{name: "a link that was down", do: ip("link set net1 down", "link set net1 up"), want: []string{"Address", "Route"}},
+		{name: "another MAC", do: ip("link set net1 address 02:00:00:00:00:99"), want: []string{"Macvlan"}},
+		{name: "another MTU", do: ip("link set net1 mtu 1400"), want: []string{"Macvlan"}},
+		{name: "another owner", do: ip("link set net1 alias theirs"), want: []string{"Macvlan"}, left: true},
+		{name: "an IPv4 address that is gone", do: ip("addr del 10.9.0.5/24 dev net1"), want: []string{"Address", "Route"}},
+		{name: "an IPv6 address that is gone", do: ip("addr del fd00:9::5/64 dev net1"), want: []string{"Address", "Route"}},
+		{name: "a rule that is gone", do: ip("rule del from 10.9.0.5/32 lookup 100 priority 32000"), want: []string{"Rule"}},
+		{name: "an unreachable rule that is gone", do: ip("-6 rule del from fd00:9::5/128 unreachable priority 32001"), want: []string{"Rule"}},
+		{name: "a default route that is gone", do: ip("route del default dev net1 metric 50"), want: []string{"Route"}},
+		{name: "a table that is empty", do: ip("route del 0.0.0.0/0 dev net1 table 100", "route del 10.9.0.0/24 dev net1 table 100"), want: []string{"Route"}},
+		{name: "an IPv6 route that is gone", do: ip("-6 route del ::/0 dev net1 table 100"), want: []string{"Route"}},
+		{name: "another gateway", do: ip("route del default dev net1 table 100", "route add default via 10.9.0.9 dev net1 table 100 proto 82"), want: []string{"Route"}, left: true},
+		{name: "another setting", do: func(w opened) { w.Sysctl("net/ipv4/conf/net1/arp_ignore", "0") }, want: []string{"Sysctl"}},
+	}
+}
+
+func (d damage) run(t *testing.T, w opened) {
+	before := w.Show()
+	ops := w.attach(t)
+	d.do(w)
+	damaged := w.Show()
+	var got []string
+	for _, op := range ops {
+		if err := w.Check(t.Context(), op); err != nil {
+			wantCode(t, err, cnierr.IO)
+			got = append(got, reflect.TypeOf(op).Name())
+		}
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(d.want, slices.Compact(got)); diff != "" {
+		t.Errorf("operations whose check fails (-want +got):\n%s", diff)
+	}
+	w.unchanged(t, damaged)
+	w.undo(t, ops)
+	if !d.left {
+		w.unchanged(t, before)
+	}
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kerneltest
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/parent"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// FakeKernel is a Fake, opened at one of its pods.
+type FakeKernel struct {
+	f      *Fake
+	pod    *Space
+	closed bool
+}
+
+// ID returns the identity of the pod's namespace.
+func (k *FakeKernel) ID() plan.NetnsID { return k.pod.id }
+
+// Enter calls fn: there is no thread to move.
+func (k *FakeKernel) Enter(fn func() error) error { return fn() }
+
+// Close makes every later use of k fail the test.
+func (k *FakeKernel) Close() {
+	k.f.mu.Lock()
+	defer k.f.mu.Unlock()
+	k.closed = true
+}
+
+// Do does op.
+func (k *FakeKernel) Do(_ context.Context, op plan.Op) error {
+	return k.run(op, func(x executor) error { return x.do(k.pod) })
+}
+
+// Undo undoes op.
+func (k *FakeKernel) Undo(_ context.Context, op plan.Op) error {
+	return k.run(op, func(x executor) error { return x.undo(k.pod) })
+}
+
+// Check checks op.
+func (k *FakeKernel) Check(_ context.Context, op plan.Op) error {
+	return k.run(op, func(x executor) error { return x.check(k.pod) })
+}
+
+// executor is an operation that a namespace of a Fake can do.
+type executor interface {
+	do(s *Space) error
+	undo(s *Space) error
+	check(s *Space) error
+}
+
+func (k *FakeKernel) run(op plan.Op, fn func(executor) error) error {
+	k.f.mu.Lock()
+	defer k.f.mu.Unlock()
+	if k.closed {
+		return k.f.unexpected("%T after Close", op)
+	}
+	if err := k.f.call(); err != nil {
+		return err
+	}
+	var x executor
+	switch op := op.(type) {
+	case plan.Macvlan:
+		x = macvlan{op}
+	case plan.Sysctl:
+		x = sysctl{op}
+	case plan.Up:
+		x = up{op}
+	case plan.Address:
+		x = address{op}
+	case plan.Route:
+		x = routing{op}
+	case plan.Rule:
+		x = policy{op}
+	default:
+		return cnierr.New(cnierr.Bug, "execute operation", "", "", "the kernel has no executor for %T", op)
+	}
+	return fn(x)
+}
+
+// Facts reads the facts.
+func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) (plan.Facts, error) {
+	k.f.mu.Lock()
+	defer k.f.mu.Unlock()
+	if k.closed {
+		return plan.Facts{}, k.f.unexpected("Facts after Close")
+	}
+	if err := k.f.call(); err != nil {
+		return plan.Facts{}, err
+	}
+	from := k.f.host
+	if req.LinkInContainer {
+		from = k.pod
+	}
+	addrs := from.addresses()
+	l, err := parent.Select(ctx, seen{from}, addrs, req, k.f.Sys)
+	if err != nil {
+		return plan.Facts{}, err
+	}
+	if req.LinkInContainer {
+		addrs = append(addrs, k.f.host.addresses()...)
+	}
+	facts := plan.Facts{Parent: plan.Link{Name: conf.LinkName(l.Name), MAC: conf.MAC(l.Address), MTU: l.MTU}, Pod: k.pod.facts(req.IfName)}
+	for _, a := range addrs {
+		facts.HostAddrs = append(facts.HostAddrs, a.Prefix.Addr())
+	}
+	slices.SortFunc(facts.HostAddrs, netip.Addr.Compare)
+	facts.HostAddrs = slices.Compact(facts.HostAddrs)
+	return facts, nil
+}
+
+func (s *Space) facts(ifName conf.LinkName) plan.PodFacts {
+	p := plan.PodFacts{Netns: s.id, IPv6: s.ipv6, Taken: s.link(ifName) != nil}
+	for _, r := range s.routes {
+		p.Tables = append(p.Tables, r.Table)
+		if r.Table == plan.MainTable && r.Dst.Bits() == 0 {
+			p.Defaults = append(p.Defaults, plan.DefaultRoute{IPv6: r.Dst.Addr().Is6(), Link: r.Link, Via: r.Via, Metric: metric(r.Route)})
+		}
+	}
+	for _, r := range s.rules {
+		p.Tables = append(p.Tables, r.Table)
+		p.Rules = append(p.Rules, plan.ForeignRule{From: r.From, Table: r.Table, Priority: r.Priority, Protocol: uint8(r.proto)})
+	}
+	p.Tables = slices.DeleteFunc(p.Tables, func(t uint32) bool { return t == 0 || t >= 253 && t <= 255 })
+	slices.Sort(p.Tables)
+	p.Tables = slices.Compact(p.Tables)
+	return p
+}
+
+func (s *Space) addresses() []rtnl.Address {
+	var out []rtnl.Address
+	for i, l := range s.links {
+		if l == nil {
+			continue
+		}
+		for _, p := range l.addrs {
+			out = append(out, rtnl.Address{Index: int32(i + 1), Prefix: p})
+		}
+	}
+	return out
+}
+
+// rtnl returns the link of an index as Linux tells it; ENODEV if there is none.
+func (s *Space) rtnl(i int) (rtnl.Link, error) {
+	if i < 0 || i >= len(s.links) || s.links[i] == nil {
+		return rtnl.Link{}, unix.ENODEV
+	}
+	l := s.links[i]
+	out := rtnl.Link{Index: int32(i + 1), Name: string(l.name), AltNames: l.altNames, Kind: l.kind, Address: l.mac[:], MTU: l.mtu, Type: unix.ARPHRD_ETHER}
+	switch l.kind {
+	case "loopback":
+		out.Kind, out.Type, out.Flags = "", unix.ARPHRD_LOOPBACK, unix.IFF_LOOPBACK
+	case "ether":
+		out.Kind = ""
+	case "infiniband":
+		out.Kind, out.Type = "", unix.ARPHRD_INFINIBAND
+	}
+	if l.up {
+		out.Flags |= unix.IFF_UP
+	}
+	if l.up && !l.unplug {
+		out.Flags |= unix.IFF_LOWER_UP
+	}
+	return out, nil
+}
+
+// seen is a namespace as parent.Select looks at it.
+type seen struct{ *Space }
+
+func (s seen) LinkByName(_ context.Context, name string) (rtnl.Link, error) {
+	return s.rtnl(slices.Index(s.links, s.link(conf.LinkName(name))))
+}
+
+func (s seen) LinkByIndex(_ context.Context, index int32) (rtnl.Link, error) {
+	return s.rtnl(int(index) - 1)
+}
+
+func (s seen) Links(context.Context) ([]rtnl.Link, error) {
+	var out []rtnl.Link
+	for i := range s.links {
+		if l, err := s.rtnl(i); err == nil {
+			out = append(out, l)
+		}
+	}
+	return out, nil
+}
+
+func (s seen) RoutesOf(_ context.Context, family uint8, table uint32) ([]rtnl.Route, error) {
+	var out []rtnl.Route
+	for _, r := range s.routes {
+		if r.Table == table && rtnl.Family(r.Dst.Addr()) == family {
+			index := slices.Index(s.links, s.link(r.Link)) + 1
+			out = append(out, rtnl.Route{Table: table, Dst: r.Dst, Via: r.Via, Index: int32(index), Metric: metric(r.Route), Type: unix.RTN_UNICAST})
+		}
+	}
+	return out, nil
+}
+
+var errMACInUse = errors.New("address already in use")

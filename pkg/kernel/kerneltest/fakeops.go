@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kerneltest
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+type (
+	macvlan struct{ op plan.Macvlan }
+	sysctl  struct{ op plan.Sysctl }
+	up      struct{ op plan.Up }
+	address struct{ op plan.Address }
+	routing struct{ op plan.Route }
+	policy  struct{ op plan.Rule }
+)
+
+// damaged returns the finding of a check.
+func (s *Space) damaged(action, subject string, op plan.Op, format string, args ...any) error {
+	return cnierr.New(cnierr.IO, action, subject, strings.Join(op.Commands(s.name), " && "), format, args...)
+}
+
+// need returns a link that an operation is done to.
+func (s *Space) need(action string, name conf.LinkName) (*iface, error) {
+	if l := s.link(name); l != nil {
+		return l, nil
+	}
+	return nil, cnierr.New(cnierr.IO, action, string(name), "", "no such device")
+}
+
+func (m macvlan) parent(s *Space) (*iface, error) {
+	from := s.f.host
+	if m.op.InPod {
+		from = s
+	}
+	if p := from.link(m.op.Parent); p != nil {
+		return p, nil
+	}
+	return nil, cnierr.New(cnierr.BadParent, "add macvlan", string(m.op.Parent), "", "no such device")
+}
+
+func (m macvlan) do(s *Space) error {
+	const action = "add macvlan"
+	p, err := m.parent(s)
+	if err != nil {
+		return err
+	}
+	l := s.link(m.op.Name)
+	switch {
+	case l != nil && !m.owns(l):
+		return cnierr.New(cnierr.BadEnv, action, string(m.op.Name), "", "the pod has a link of that name")
+	case l != nil && len(m.differences(l, p)) == 0:
+		l.alias = m.op.Mark
+		return nil
+	case l != nil:
+		s.removeLink(l)
+	}
+	if p.kind == "loopback" || p.kind == "infiniband" || m.op.MTU > p.mtu || s.f.crowded(p, m.op.Mode) {
+		return cnierr.New(cnierr.BadParent, action, string(m.op.Name), "", "on %q: invalid argument", m.op.Parent)
+	}
+	s.links = append(s.links, &iface{
+		name: m.op.Name, kind: "macvlan", alias: m.op.Mark, mac: m.op.MAC, mtu: m.op.MTU, mode: m.op.Mode, parent: p, sysctls: map[string]string{},
+	})
+	return nil
+}
+
+// crowded says whether a passthru child would not be alone on p.
+func (f *Fake) crowded(p *iface, mode conf.Mode) bool {
+	for _, s := range f.pods {
+		for _, l := range s.links {
+			if l != nil && l.parent == p && (mode == conf.Passthru || l.mode == conf.Passthru) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (m macvlan) owns(l *iface) bool {
+	if l.alias != "" {
+		return l.alias == m.op.Mark
+	}
+	return l.kind == "macvlan" && !m.op.MAC.IsZero() && l.mac == m.op.MAC
+}
+
+func (m macvlan) undo(s *Space) error {
+	if l := s.link(m.op.Name); l != nil && m.owns(l) {
+		s.removeLink(l)
+	}
+	return nil
+}
+
+func (m macvlan) check(s *Space) error {
+	const action = "check macvlan"
+	l := s.link(m.op.Name)
+	if l == nil || !m.owns(l) {
+		return s.damaged(action, string(m.op.Name), m.op, "missing, or somebody else's")
+	}
+	p, err := m.parent(s)
+	if err != nil {
+		return err
+	}
+	found := m.differences(l, p)
+	if l.alias == "" {
+		found = append(found, "no alias")
+	}
+	if len(found) > 0 {
+		return s.damaged(action, string(m.op.Name), m.op, "%s", strings.Join(found, ", "))
+	}
+	return nil
+}
+
+// differences leaves the alias to its callers.
+func (m macvlan) differences(l, p *iface) []string {
+	var out []string
+	for _, d := range []struct {
+		what      string
+		want, got any
+	}{{"kind", "macvlan", l.kind}, {"parent", p, l.parent}, {"mode", m.op.Mode, l.mode}, {"MAC", m.op.MAC, l.mac}, {"MTU", m.op.MTU, l.mtu}} {
+		if d.want != d.got {
+			out = append(out, fmt.Sprintf("want %s %v, got %v", d.what, d.want, d.got))
+		}
+	}
+	return out
+}
+
+// path returns the path of a setting, and whether it is one of the link.
+func (c sysctl) ours(path string) bool {
+	parts := strings.Split(path, "/")
+	return len(parts) == 5 && parts[0] == "net" && parts[3] == string(c.op.Link) && c.op.Link != "all" && c.op.Link != "default"
+}
+
+func (c sysctl) do(s *Space) error {
+	for _, v := range c.op.Set {
+		if !c.ours(v.Path) {
+			return cnierr.New(cnierr.Bug, "set sysctl", v.Path, "", "not a setting of %q", c.op.Link)
+		}
+		l := s.link(c.op.Link)
+		if l == nil || strings.HasPrefix(v.Path, "net/ipv6/") && !s.ipv6 {
+			return cnierr.New(cnierr.BadConfig, "set sysctl", v.Path, "", "no such file or directory")
+		}
+		if l.sysctls == nil {
+			l.sysctls = map[string]string{}
+		}
+		l.sysctls[v.Path] = v.Value
+	}
+	return nil
+}
+
+func (c sysctl) undo(*Space) error { return nil }
+
+func (c sysctl) check(s *Space) error {
+	for _, v := range c.op.Set {
+		if l := s.link(c.op.Link); l == nil || l.sysctls[v.Path] != v.Value {
+			return s.damaged("check sysctl", v.Path, c.op, "want %s", v.Value)
+		}
+	}
+	return nil
+}
+
+func (u up) do(s *Space) error {
+	l, err := s.need("bring up", u.op.Link)
+	if err != nil {
+		return err
+	}
+	if err := s.setUp(l, true); errors.Is(err, errMACInUse) {
+		return cnierr.New(cnierr.TryAgain, "bring up", string(u.op.Link), "", "%w", err)
+	}
+	return nil
+}
+
+func (u up) undo(*Space) error { return nil }
+
+func (u up) check(s *Space) error {
+	if l := s.link(u.op.Link); l == nil || !l.up {
+		return s.damaged("check state of", string(u.op.Link), u.op, "missing or down")
+	}
+	return nil
+}
+
+func (a address) do(s *Space) error {
+	l, err := s.need("add address", a.op.Link)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(l.addrs, a.op.Prefix) {
+		return nil
+	}
+	if a.op.Prefix.Addr().Is6() && slices.ContainsFunc(l.addrs, func(p netip.Prefix) bool { return p.Addr() == a.op.Prefix.Addr() }) {
+		return cnierr.New(cnierr.IO, "add address", a.op.Prefix.String(), "", "it is there with another length")
+	}
+	s.addAddress(l, a.op.Prefix)
+	return nil
+}
+
+func (a address) undo(s *Space) error {
+	if l := s.link(a.op.Link); l != nil && slices.Contains(l.addrs, a.op.Prefix) {
+		s.removeAddress(l, a.op.Prefix)
+	}
+	return nil
+}
+
+func (a address) check(s *Space) error {
+	if l := s.link(a.op.Link); l == nil || !slices.Contains(l.addrs, a.op.Prefix) {
+		return s.damaged("check address", a.op.Prefix.String(), a.op, "not on %s", a.op.Link)
+	}
+	return nil
+}
+
+func (r routing) do(s *Space) error {
+	const action = "add route"
+	subject := fmt.Sprintf("%s table %d", r.op.Dst, r.op.Table)
+	if r.op.Dst != r.op.Dst.Masked() {
+		return s.f.unexpected("route %s is not masked", r.op.Dst)
+	}
+	l, err := s.need(action, r.op.Link)
+	if err != nil {
+		return err
+	}
+	want := route{r.op, plan.Protocol}
+	switch rival := s.rival(r.op); {
+	case r.op.Via.IsValid() && !r.op.OnLink && !s.reaches(r.op):
+		return cnierr.New(cnierr.BadConfig, action, subject, "", "network is unreachable")
+	case !l.up:
+		return cnierr.New(cnierr.IO, action, subject, "", "network is down")
+	case r.op.Src.IsValid() && !s.assigned(r.op.Src):
+		return cnierr.New(cnierr.IO, action, subject, "", "invalid source address")
+	case rival != nil && *rival == want:
+		return nil
+	case rival != nil:
+		return cnierr.New(cnierr.RouteTaken, action, subject, "", "there is one already: %s", rival)
+	}
+	s.routes = append(s.routes, want)
+	return nil
+}
+
+func (r routing) undo(s *Space) error {
+	s.routes = slices.DeleteFunc(s.routes, func(o route) bool {
+		return o.proto == plan.Protocol && o.Link == r.op.Link && o.Table == r.op.Table && o.Dst == r.op.Dst && o.Via == r.op.Via && metric(o.Route) == metric(r.op)
+	})
+	return nil
+}
+
+func (r routing) check(s *Space) error {
+	if !slices.Contains(s.routes, route{r.op, plan.Protocol}) {
+		return s.damaged("check route", r.op.Dst.String(), r.op, "missing or different")
+	}
+	return nil
+}
+
+func (p policy) do(s *Space) error {
+	if want := (rule{p.op, plan.Protocol}); !slices.Contains(s.rules, want) {
+		s.rules = append(s.rules, want)
+	}
+	return nil
+}
+
+func (p policy) undo(s *Space) error {
+	s.rules = slices.DeleteFunc(s.rules, func(r rule) bool { return r == rule{p.op, plan.Protocol} })
+	return nil
+}
+
+func (p policy) check(s *Space) error {
+	if !slices.Contains(s.rules, rule{p.op, plan.Protocol}) {
+		return s.damaged("check rule", p.op.From.String(), p.op, "missing")
+	}
+	return nil
+}

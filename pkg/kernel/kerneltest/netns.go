@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kerneltest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Netns is a network namespace that lives as long as its test.
+type Netns struct {
+	t  testing.TB
+	fd int
+	// Path is what CNI_NETNS would be.
+	Path string
+}
+
+// Node is a machine: a namespace for the host, and one for the wire that its
+// NICs are plugged into.
+type Node struct {
+	*Netns
+	Wire *Netns
+}
+
+const threadNS = "/proc/thread-self/ns/net"
+
+// NewNode makes a machine and moves the calling goroutine, which must be that
+// of a test, subtest or benchmark, into its host namespace for the rest of the test. The
+// thread ends with the test. Goroutines that the test starts, subtests
+// included, are not in the namespace.
+//
+// Where namespaces cannot be made it skips the test, and fails it when the
+// environment variable REQUIRE_NETNS is 1.
+func NewNode(t testing.TB) *Node {
+	t.Helper()
+	wire := newNetns(t)
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatalf("unshare: %v", err)
+	}
+	fd, err := unix.Open(threadNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatalf("open %s: %v", threadNS, err)
+	}
+	host := keep(t, fd)
+	host.IP("link set lo up")
+	return &Node{host, wire}
+}
+
+// NIC plugs a new NIC into the wire, up at both ends. The other end has the
+// same name.
+func (n *Node) NIC(name string) {
+	n.t.Helper()
+	n.IP(fmt.Sprintf("link add %s type veth peer name %s netns %s", name, name, n.Wire.Path))
+	n.Wire.IP("link set " + name + " up")
+	n.IP("link set " + name + " up")
+}
+
+// Pod makes an empty namespace with a loopback interface.
+func (n *Node) Pod() *Netns {
+	n.t.Helper()
+	pod := newNetns(n.t)
+	pod.IP("link set lo up")
+	return pod
+}
+
+// PodAt makes a namespace like Pod, bound to a path as a runtime does it.
+func (n *Node) PodAt(path string) *Netns {
+	n.t.Helper()
+	pod := n.Pod()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = os.Remove(path) })
+	if err := unix.Mount(pod.Path, path, "", unix.MS_BIND, ""); err != nil {
+		n.t.Fatalf("bind namespace to %s: %v", path, err)
+	}
+	n.t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	pod.Path = path
+	return pod
+}
+
+// newNetns makes a namespace on a thread that then ends. A file descriptor
+// keeps it, so that nothing is left of it however the test ends.
+func newNetns(t testing.TB) *Netns {
+	t.Helper()
+	fd := -1
+	err := onThread(func() (err error) {
+		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+			fd, err = unix.Open(threadNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		}
+		return err
+	})
+	if err != nil {
+		unable(t, err)
+	}
+	return keep(t, fd)
+}
+
+func keep(t testing.TB, fd int) *Netns {
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return &Netns{t, fd, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)}
+}
+
+func unable(t testing.TB, err error) {
+	t.Helper()
+	if os.Getenv("REQUIRE_NETNS") == "1" {
+		t.Fatalf("REQUIRE_NETNS=1, but no network namespace can be made: %v", err)
+	}
+	t.Skipf("no network namespace can be made: %v", err)
+}
+
+// onThread runs fn on a thread that ends afterwards, whatever fn did to it.
+func onThread(fn func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		done <- fn()
+	}()
+	return <-done
+}
+
+// IP runs ip(8) with the words of a command in the namespace and returns what
+// it prints; the word "" is empty. A failure ends the test.
+func (n *Netns) IP(command string) string {
+	n.t.Helper()
+	words := strings.Fields(command)
+	for i, w := range words {
+		if w == `""` {
+			words[i] = ""
+		}
+	}
+	return n.Exec("ip", words...)
+}
+
+// Exec runs a program in the namespace and returns what it prints, but for its
+// complaints. A failure ends the test.
+func (n *Netns) Exec(program string, args ...string) string {
+	n.t.Helper()
+	var out, complaints strings.Builder
+	err := n.Do(func() error {
+		cmd := exec.CommandContext(n.t.Context(), program, args...)
+		cmd.Stdout, cmd.Stderr = &out, &complaints
+		return cmd.Run()
+	})
+	if err != nil {
+		n.t.Fatalf("%s %s: %v: %s%s", program, strings.Join(args, " "), err, &out, &complaints)
+	}
+	return out.String()
+}
+
+// Do runs fn in the namespace, on a thread that ends afterwards.
+func (n *Netns) Do(fn func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return fn()
+	})
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kerneltest
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// Space is one network namespace of a Fake.
+type Space struct {
+	f      *Fake
+	name   string
+	id     plan.NetnsID
+	ipv6   bool
+	links  []*iface
+	routes []route
+	rules  []rule
+}
+
+// iface is one interface; its index is its place in its namespace from 1 on,
+// removed ones included as nil.
+type iface struct {
+	name     conf.LinkName
+	altNames []string
+	kind     string // "ether" is a physical NIC
+	alias    string
+	mac      conf.MAC
+	mtu      int
+	up       bool
+	unplug   bool // no carrier
+	mode     conf.Mode
+	parent   *iface
+	addrs    []netip.Prefix
+	sysctls  map[string]string
+}
+
+// route is a route of anybody's.
+type route struct {
+	plan.Route
+	proto int
+}
+
+// rule is a rule of anybody's that selects by source alone.
+type rule struct {
+	plan.Rule
+	proto int
+}
+
+// The protocol numbers of routes and rules (rtnetlink.h).
+const (
+	protoKernel = 2
+	protoBoot   = 3
+)
+
+// WithoutIPv6 makes the namespace that of a kernel without IPv6.
+func (s *Space) WithoutIPv6() {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.ipv6 = false
+}
+
+func (s *Space) link(name conf.LinkName) *iface {
+	for _, l := range s.links {
+		if l != nil && (l.name == name || slices.Contains(l.altNames, string(name))) {
+			return l
+		}
+	}
+	return nil
+}
+
+// removeLink takes a link away with its addresses and routes; rules stay.
+func (s *Space) removeLink(l *iface) {
+	for _, other := range append(slices.Collect(maps.Values(s.f.pods)), s.f.host) {
+		for _, child := range other.links {
+			if child != nil && child.parent == l {
+				other.removeLink(child)
+			}
+		}
+	}
+	s.routes = slices.DeleteFunc(s.routes, func(r route) bool { return r.Link == l.name })
+	s.links[slices.Index(s.links, l)] = nil
+}
+
+// setUp brings a link up or down. Down takes all routes along, link-local
+// addresses, and the other IPv6 ones unless keep_addr_on_down is set.
+func (s *Space) setUp(l *iface, up bool) error {
+	if l.up == up {
+		return nil
+	}
+	if up && l.parent != nil && s.macInUse(l) {
+		return errMACInUse
+	}
+	l.up = up
+	if up {
+		for _, p := range l.addrs {
+			s.connect(l, p)
+		}
+		return nil
+	}
+	s.routes = slices.DeleteFunc(s.routes, func(r route) bool { return r.Link == l.name })
+	keep := l.sysctls["net/ipv6/conf/"+string(l.name)+"/keep_addr_on_down"] == "1"
+	l.addrs = slices.DeleteFunc(l.addrs, func(p netip.Prefix) bool {
+		return p.Addr().Is6() && (!keep || p.Addr().IsLinkLocalUnicast())
+	})
+	return nil
+}
+
+// macInUse says whether another child of the same parent is up with l's MAC.
+func (s *Space) macInUse(l *iface) bool {
+	for _, pod := range s.f.pods {
+		for _, o := range pod.links {
+			if o != nil && o != l && o.up && o.parent == l.parent && o.mac == l.mac {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// connect adds the route that the kernel makes for an address of a link that
+// is up.
+func (s *Space) connect(l *iface, p netip.Prefix) {
+	if !l.up || p.IsSingleIP() {
+		return
+	}
+	r := route{plan.Route{Link: l.name, Table: plan.MainTable, Dst: p.Masked(), Scope: plan.ScopeLink, Src: p.Addr()}, protoKernel}
+	if p.Addr().Is6() {
+		r.Scope, r.Src, r.Metric = plan.ScopeGlobal, netip.Addr{}, 256
+	}
+	if !slices.Contains(s.routes, r) {
+		s.routes = append(s.routes, r)
+	}
+}
+
+func (s *Space) addAddress(l *iface, p netip.Prefix) {
+	l.addrs = append(l.addrs, p)
+	s.connect(l, p)
+}
+
+// removeAddress also takes the routes along that the address stood behind.
+func (s *Space) removeAddress(l *iface, p netip.Prefix) {
+	l.addrs = slices.DeleteFunc(l.addrs, func(a netip.Prefix) bool { return a == p })
+	s.routes = slices.DeleteFunc(s.routes, func(r route) bool {
+		connected := r.proto == protoKernel && r.Link == l.name && r.Dst == p.Masked()
+		return connected && (p.Addr().Is6() || r.Src == p.Addr()) || p.Addr().Is4() && r.Src == p.Addr()
+	})
+	for i := range s.routes { // rt6_remove_prefsrc
+		if s.routes[i].Src == p.Addr() {
+			s.routes[i].Src = netip.Addr{}
+		}
+	}
+}
+
+// reaches says whether the gateway of a route is on its link, as a route of the
+// same table or of main tells.
+func (s *Space) reaches(r plan.Route) bool {
+	return r.Via.IsLinkLocalUnicast() || slices.ContainsFunc(s.routes, func(o route) bool {
+		return (o.Table == plan.MainTable || o.Table == r.Table) && o.Link == r.Link && !o.Via.IsValid() && o.Dst.Contains(r.Via)
+	})
+}
+
+// assigned says whether an address is on any link.
+func (s *Space) assigned(a netip.Addr) bool {
+	return slices.ContainsFunc(s.links, func(l *iface) bool {
+		return l != nil && slices.ContainsFunc(l.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+	})
+}
+
+// rival returns the route of the same table, destination and metric, if any.
+func (s *Space) rival(r plan.Route) *route {
+	for i, o := range s.routes {
+		if o.Table == r.Table && o.Dst == r.Dst && metric(o.Route) == metric(r) {
+			return &s.routes[i]
+		}
+	}
+	return nil
+}
+
+// metric returns what the kernel makes of a route's metric.
+func metric(r plan.Route) uint32 {
+	if r.Metric == 0 && r.Dst.Addr().Is6() {
+		return 1024
+	}
+	return r.Metric
+}
+
+// String returns the namespace as the words that ip(8) would be given to make
+// it: links, their settings and addresses, routes and rules. What every
+// namespace has is left out.
+func (s *Space) String() string {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	return s.text()
+}
+
+func (s *Space) text() string {
+	var b strings.Builder
+	for _, l := range s.links {
+		if l != nil && l.kind != "loopback" {
+			l.print(&b)
+		}
+	}
+	var routes, rules []string
+	for _, r := range s.routes {
+		routes = append(routes, "route "+r.String()+"\n")
+	}
+	for _, r := range s.rules {
+		rules = append(rules, "rule "+r.String()+"\n")
+	}
+	slices.Sort(routes)
+	slices.Sort(rules)
+	return b.String() + strings.Join(routes, "") + strings.Join(rules, "")
+}
+
+func (l *iface) print(b *strings.Builder) {
+	fmt.Fprintf(b, "link %s", l.name)
+	if l.parent != nil {
+		fmt.Fprintf(b, " link %s type %s mode %s", l.parent.name, l.kind, l.mode)
+	} else if l.kind != "ether" {
+		fmt.Fprintf(b, " type %s", l.kind)
+	}
+	fmt.Fprintf(b, " address %s mtu %d", l.mac, l.mtu)
+	if l.up {
+		b.WriteString(" up")
+	}
+	if l.alias != "" {
+		fmt.Fprintf(b, " alias %s", l.alias)
+	}
+	b.WriteString("\n")
+	for _, key := range slices.Sorted(maps.Keys(l.sysctls)) {
+		fmt.Fprintf(b, "sysctl %s=%s\n", key, l.sysctls[key])
+	}
+	for _, p := range l.addrs {
+		fmt.Fprintf(b, "addr %s dev %s\n", p, l.name)
+	}
+}
+
+// String returns the words after ip route add.
+func (r route) String() string {
+	words := strings.Fields(r.Commands("")[0])
+	// "ip -n route add ...", with our protocol number
+	text := strings.Join(words[4:], " ")
+	return strings.Replace(text, fmt.Sprintf(" proto %d", plan.Protocol), fmt.Sprintf(" proto %d", r.proto), 1)
+}
+
+// String returns the words after ip rule add.
+func (r rule) String() string {
+	text := strings.Join(strings.Fields(r.Commands("")[0]), " ")
+	text = text[strings.Index(text, "from "):]
+	return strings.Replace(text, fmt.Sprintf(" protocol %d", plan.Protocol), fmt.Sprintf(" protocol %d", r.proto), 1)
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package parent
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+)
+
+// candidate is a link with its addresses.
+type candidate struct {
+	rtnl.Link
+	addrs []netip.Prefix
+}
+
+// choose returns the one link that has every property that p asks for; sys is
+// the root of sysfs, which tells what PCI and auxiliary devices are. Loopback
+// and links that stand on others in the way of a macvlan are no candidates.
+//
+// Errors: BadParent when none or several fit, with their names.
+func choose(all []candidate, p conf.Parent, sys fs.FS) (rtnl.Link, error) {
+	all = slices.DeleteFunc(slices.Clone(all), func(c candidate) bool {
+		return c.Flags&unix.IFF_LOOPBACK != 0 || slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "ipvtap"}, c.Kind)
+	})
+	fit := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return !c.fits(p, sys) })
+	switch len(fit) {
+	case 1:
+		return fit[0].Link, nil
+	case 0:
+		return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "correct the key master: ip -d link shows what there is",
+			"no NIC has all that master asks for; there are: %s", names(all))
+	}
+	return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "add a key to master that only one of them fits, or name one",
+		"want exactly one NIC, got %d: %s", len(fit), names(fit))
+}
+
+// maxNames bounds what an error lists: it ends in an event of the pod.
+const maxNames = 12
+
+func names(cs []candidate) string {
+	if len(cs) == 0 {
+		return "none"
+	}
+	var out []string
+	for _, c := range cs {
+		out = append(out, c.Name)
+	}
+	slices.Sort(out)
+	if more := len(out) - maxNames; more > 0 {
+		out = append(out[:maxNames], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, ", ")
+}
+
+// fits says whether the link has every property: one of each list that is not
+// empty.
+func (c candidate) fits(p conf.Parent, sys fs.FS) bool {
+	if p.Subnet.IsValid() && !slices.ContainsFunc(c.addrs, func(a netip.Prefix) bool {
+		return p.Subnet.Contains(a.Addr()) && a.Bits() >= p.Subnet.Bits()
+	}) {
+		return false
+	}
+	if len(p.IfNames) > 0 && !slices.ContainsFunc(p.IfNames, c.matches) {
+		return false
+	}
+	if len(p.LinkTypes) > 0 && !slices.Contains(p.LinkTypes, c.Encap()) {
+		return false
+	}
+	if p.PCI == "" && len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers) == 0 {
+		return true
+	}
+	dir, id := c.device(sys)
+	return dir != "" && (p.PCI == "" || strings.EqualFold(p.PCI, id)) &&
+		among(p.Vendors, func() string { return readID(sys, dir+"/vendor") }) &&
+		among(p.DeviceIDs, func() string { return readID(sys, dir+"/device") }) &&
+		among(p.Drivers, func() string { return linkBase(sys, dir+"/driver") })
+}
+
+// matches says whether the link's name or an alternative name matches glob.
+func (c candidate) matches(glob string) bool {
+	return slices.ContainsFunc(append([]string{c.Name}, c.AltNames...), func(name string) bool {
+		ok, err := path.Match(glob, name)
+		return err == nil && ok
+	})
+}
+
+// device returns the folder of the link's device in sysfs and the device's
+// name, "" if it has none. Kernels before 5.14 do not tell it with the link.
+func (c candidate) device(sys fs.FS) (dir, id string) {
+	id, bus := c.Dev, c.Bus
+	if id == "" {
+		id = linkBase(sys, "class/net/"+c.Name+"/device")
+		bus = linkBase(sys, "class/net/"+c.Name+"/device/subsystem")
+	}
+	if id == "" {
+		return "", ""
+	}
+	return path.Join("bus", cmp.Or(bus, "pci"), "devices", id), id
+}
+
+// among says whether want is empty or has what get returns. Numbers are
+// compared without their 0x: sysfs writes it, lspci does not.
+func among(want []string, get func() string) bool {
+	if len(want) == 0 {
+		return true
+	}
+	got := bare(get())
+	return got != "" && slices.ContainsFunc(want, func(w string) bool { return bare(w) == got })
+}
+
+func bare(s string) string { return strings.TrimPrefix(strings.ToLower(s), "0x") }
+
+func readID(sys fs.FS, name string) string {
+	b, err := fs.ReadFile(sys, name)
+	if err != nil {
+		return "" // has none
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func linkBase(sys fs.FS, name string) string {
+	target, err := fs.ReadLink(sys, name)
+	if err != nil {
+		return "" // is none
+	}
+	return path.Base(target)
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// routing executes plan.Route.
+type routing struct {
+	*Kernel
+	op plan.Route
+}
+
+// do adds the route. With NLM_F_EXCL the kernel refuses a second route of the
+// same destination and metric in both families; without it IPv6 would add ours
+// as another path of somebody else's (fib6_add_rt2node).
+func (r routing) do(ctx context.Context) error {
+	const action = "add route"
+	l, err := r.pod.LinkByName(ctx, string(r.op.Link))
+	if err != nil {
+		return classify(action, r.subject(), err)
+	}
+	want := r.want(l.Index)
+	err = r.pod.Do(ctx, rtnl.AddRoute(want))
+	if !errors.Is(err, unix.EEXIST) {
+		const unreachable = "the gateway must lie in a subnet of the interface: correct gateway or routes"
+		return classify(action, r.subject(), err,
+			meaning{unix.ENETUNREACH, cnierr.BadConfig, unreachable},
+			meaning{unix.EHOSTUNREACH, cnierr.BadConfig, unreachable},
+			meaning{unix.ENETDOWN, cnierr.IO, r.ip("link set dev %s up", r.op.Link)})
+	}
+	there, err := r.existing(ctx)
+	if err != nil {
+		return classify(action, r.subject(), err)
+	}
+	for _, is := range there {
+		if is == want {
+			return nil
+		}
+		if is.Dst == want.Dst && is.Metric == want.Metric {
+			return cnierr.New(cnierr.RouteTaken, action, r.subject(),
+				"remove the route from the pod, or choose another routing.table or routing.metric",
+				"there is one already: %s", r.describe(ctx, is))
+		}
+	}
+	return cnierr.New(cnierr.TryAgain, action, r.subject(), "", "there was one, but not any more")
+}
+
+// undo removes the route if it has our protocol number and leaves by our link
+// to our gateway. It looks first, because in IPv4 the kernel takes metric 0 for
+// any metric (fib_table_delete, fib_nh_match).
+func (r routing) undo(ctx context.Context) error {
+	const action = "delete route"
+	l, err := r.pod.LinkByName(ctx, string(r.op.Link))
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	if err != nil {
+		return classify(action, r.subject(), err)
+	}
+	there, err := r.existing(ctx)
+	want := r.want(l.Index)
+	mark := func(x rtnl.Route) rtnl.Route {
+		return rtnl.Route{Dst: x.Dst, Metric: x.Metric, Via: x.Via, Index: x.Index, Protocol: x.Protocol}
+	}
+	if i := slices.IndexFunc(there, func(is rtnl.Route) bool { return mark(is) == mark(want) }); i >= 0 {
+		err = ignore(r.pod.Do(ctx, rtnl.DeleteRoute(there[i])), unix.ESRCH)
+	}
+	return classify(action, r.subject(), err)
+}
+
+func (r routing) check(ctx context.Context) error {
+	const action = "check route"
+	l, err := r.pod.LinkByName(ctx, string(r.op.Link))
+	if errors.Is(err, unix.ENODEV) {
+		return damaged(action, r.subject(), r.redo(r.op), "the pod has no interface %q", r.op.Link)
+	}
+	if err != nil {
+		return classify(action, r.subject(), err)
+	}
+	there, err := r.existing(ctx)
+	if err != nil {
+		return classify(action, r.subject(), err)
+	}
+	want, got := r.want(l.Index), "none"
+	var before []string
+	for _, is := range there {
+		if is == want {
+			return nil
+		}
+		if is.Dst == want.Dst && is.Metric == want.Metric {
+			got = r.describe(ctx, is)
+			before = []string{r.ip("route del %s table %d metric %d", is.Dst, is.Table, is.Metric)}
+		}
+	}
+	return damaged(action, r.subject(), r.redo(r.op, before...), "want it through %s, got %s", r.op.Link, got)
+}
+
+// existing returns the routes of the operation's family and table.
+func (r routing) existing(ctx context.Context) ([]rtnl.Route, error) {
+	return r.pod.RoutesOf(ctx, rtnl.Family(r.op.Dst.Addr()), r.op.Table)
+}
+
+func (r routing) subject() string { return fmt.Sprintf("%s table %d", r.op.Dst, r.op.Table) }
+
+// describe says what somebody else's route is.
+func (r routing) describe(ctx context.Context, is rtnl.Route) string {
+	name := fmt.Sprintf("interface %d", is.Index)
+	if l, err := r.pod.LinkByIndex(ctx, is.Index); err == nil {
+		name = l.Name
+	}
+	s := fmt.Sprintf("%s through %s with protocol %d", is.Dst, name, is.Protocol)
+	if is.Via.IsValid() {
+		s += fmt.Sprintf(" via %s", is.Via)
+	}
+	return s
+}
+
+// defaultMetric is what IPv6 makes of none (IP6_RT_PRIO_USER).
+const defaultMetric = 1024
+
+func (r routing) want(index int32) rtnl.Route {
+	w := rtnl.Route{
+		Table: r.op.Table, Dst: r.op.Dst, Via: r.op.Via, Src: r.op.Src, Index: index, Metric: r.op.Metric,
+		MTU: uint32(r.op.MTU), AdvMSS: uint32(r.op.AdvMSS), Protocol: plan.Protocol, Type: unix.RTN_UNICAST, OnLink: r.op.OnLink,
+	}
+	switch {
+	case r.op.Dst.Addr().Is4():
+		w.Scope = uint8(r.op.Scope)
+	case w.Metric == 0:
+		w.Metric = defaultMetric
+	}
+	return w
+}

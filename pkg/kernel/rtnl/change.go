@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rtnl
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Macvlan is a macvlan to be made. What is zero is left to the kernel.
+type Macvlan struct {
+	Name       string
+	Lower      Lower
+	Address    []byte
+	MTU        int
+	Mode       string // bridge, private, vepa or passthru
+	BCQueueLen uint32
+}
+
+// AddMacvlan makes a macvlan in the namespace of the socket. It cannot give it
+// an alias: at creation the kernel drops that (rtnl_newlink does not read
+// IFLA_IFALIAS).
+func AddMacvlan(m Macvlan) Change {
+	req := request(unix.RTM_NEWLINK, creation, nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(m.Name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_LINK, u32(uint32(m.Lower.Index))))
+	if m.Lower.NSID != NoNSID {
+		req.AddData(nl.NewRtAttr(unix.IFLA_LINK_NETNSID, u32(uint32(m.Lower.NSID))))
+	}
+	if len(m.Address) != 0 {
+		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, m.Address))
+	}
+	if m.MTU != 0 {
+		req.AddData(nl.NewRtAttr(unix.IFLA_MTU, u32(uint32(m.MTU))))
+	}
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("macvlan"))
+	data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(unix.IFLA_MACVLAN_MODE, u32(modeNumber(m.Mode)))
+	if m.BCQueueLen != 0 {
+		data.AddRtAttr(unix.IFLA_MACVLAN_BC_QUEUE_LEN, u32(m.BCQueueLen))
+	}
+	req.AddData(info)
+	return Change{req}
+}
+
+// SetAlias gives the link of a name an alias.
+func SetAlias(name, alias string) Change {
+	req := setByName(name, 0)
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
+	return Change{req}
+}
+
+// SetUp brings the link of a name up.
+func SetUp(name string) Change { return Change{setByName(name, unix.IFF_UP)} }
+
+// setByName returns a request that changes the link of a name and sets flags
+// of it. It must be the real name: the kernel takes the attribute for a wish
+// to rename the link, too.
+func setByName(name string, flags uint32) *nl.NetlinkRequest {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Flags, msg.Change = flags, flags
+	req := request(unix.RTM_SETLINK, 0, msg)
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	return req
+}
+
+// Rename gives the link of an index a name and an alias.
+func Rename(index int32, name, alias string) Change {
+	req := request(unix.RTM_SETLINK, 0, linkHeader(index))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
+	return Change{req}
+}
+
+// DeleteLink removes the link of an index.
+func DeleteLink(index int32) Change {
+	return Change{request(unix.RTM_DELLINK, 0, linkHeader(index))}
+}
+
+func linkHeader(index int32) *nl.IfInfomsg {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = index
+	return msg
+}
+
+// modeNumber returns the number of a macvlan mode, 0, which the kernel
+// refuses, for a name that is none.
+func modeNumber(name string) uint32 {
+	for n := uint32(1); n < modes; n <<= 1 {
+		if modeName(n) == name {
+			return n
+		}
+	}
+	return 0
+}
+
+// modes is more than every mode; they are single bits.
+const modes = 32
+
+func modeName(n uint32) string {
+	switch n {
+	case nl.MACVLAN_MODE_PRIVATE:
+		return "private"
+	case nl.MACVLAN_MODE_VEPA:
+		return "vepa"
+	case nl.MACVLAN_MODE_BRIDGE:
+		return "bridge"
+	case nl.MACVLAN_MODE_PASSTHRU:
+		return "passthru"
+	case nl.MACVLAN_MODE_SOURCE:
+		return "source"
+	}
+	return fmt.Sprint(n)
+}

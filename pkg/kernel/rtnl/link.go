@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rtnl
+
+import (
+	"context"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Link is a network interface.
+type Link struct {
+	Index     int32
+	Name      string
+	AltNames  []string
+	Kind      string // "macvlan", "veth"; "" for a physical NIC
+	SlaveKind string // what it is a port of: "bridge", "bond"
+	Master    int32  // index of what it is a port of
+	Alias     string
+	Address   []byte
+	MTU       int
+	Flags     uint32 // IFF_*
+	Type      uint16 // ARPHRD_*
+	Mode      string // of a macvlan, as ip link prints it
+	Lower     Lower  // of a stacked link
+	Dev, Bus  string // the device behind it: "0000:0b:00.0" on "pci"
+}
+
+// Lower names the link below a stacked one.
+type Lower struct {
+	Index int32
+	// NSID is the namespace's number in the namespace that was asked; NoNSID
+	// for the same namespace.
+	NSID int32
+}
+
+// NoNSID is the number of a namespace that has none.
+const NoNSID int32 = unix.NETNSA_NSID_NOT_ASSIGNED
+
+// Has says whether name is the link's name or one of its alternative names.
+func (l Link) Has(name string) bool {
+	return l.Name == name || slices.Contains(l.AltNames, name)
+}
+
+// Encap returns the link layer as ip link prints it: "ether", "infiniband".
+func (l Link) Encap() string {
+	return (&nl.IfInfomsg{IfInfomsg: unix.IfInfomsg{Type: l.Type}}).EncapType()
+}
+
+// LinkByName returns the link with a name or an alternative name; ENODEV if
+// there is none. The kernel looks both up in either attribute (rtnl_dev_get),
+// but IFLA_IFNAME holds no more than 15 bytes.
+func (c *Conn) LinkByName(ctx context.Context, name string) (Link, error) {
+	attr := unix.IFLA_IFNAME
+	if len(name) >= unix.IFNAMSIZ {
+		attr = unix.IFLA_ALT_IFNAME
+	}
+	req := linkRequest(0)
+	req.AddData(nl.NewRtAttr(attr, nl.ZeroTerminated(name)))
+	return c.link(ctx, req)
+}
+
+// LinkByIndex returns the link with an index; ENODEV if there is none.
+func (c *Conn) LinkByIndex(ctx context.Context, index int32) (Link, error) {
+	return c.link(ctx, linkRequest(index))
+}
+
+func (c *Conn) link(ctx context.Context, req *nl.NetlinkRequest) (Link, error) {
+	b, err := c.get(ctx, req)
+	if err != nil {
+		return Link{}, err
+	}
+	return parseLink(b), nil
+}
+
+// Links returns all links of the namespace.
+func (c *Conn) Links(ctx context.Context) ([]Link, error) {
+	rows, err := c.dump(ctx, linkRequest(0))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Link, 0, len(rows))
+	for _, b := range rows {
+		out = append(out, parseLink(b))
+	}
+	return out, nil
+}
+
+// skipStats is RTEXT_FILTER_SKIP_STATS.
+const skipStats = 1 << 3
+
+// linkRequest leaves the statistics out: they are most of an answer.
+func linkRequest(index int32) *nl.NetlinkRequest {
+	req := request(unix.RTM_GETLINK, 0, linkHeader(index))
+	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, u32(skipStats)))
+	return req
+}
+
+func parseLink(b []byte) Link {
+	msg := nl.DeserializeIfInfomsg(b)
+	l := Link{Index: msg.Index, Flags: msg.Flags, Type: msg.Type, Lower: Lower{NSID: NoNSID}}
+	for typ, v := range attributes(b[msg.Len():]) {
+		switch typ {
+		case unix.IFLA_IFNAME:
+			l.Name = text(v)
+		case unix.IFLA_IFALIAS:
+			l.Alias = text(v)
+		case unix.IFLA_ADDRESS:
+			l.Address = v
+		case unix.IFLA_MTU:
+			l.MTU = int(number(v))
+		case unix.IFLA_MASTER:
+			l.Master = int32(number(v))
+		case unix.IFLA_LINK:
+			l.Lower.Index = int32(number(v))
+		case unix.IFLA_LINK_NETNSID:
+			l.Lower.NSID = int32(number(v))
+		case unix.IFLA_PARENT_DEV_NAME:
+			l.Dev = text(v)
+		case unix.IFLA_PARENT_DEV_BUS_NAME:
+			l.Bus = text(v)
+		case unix.IFLA_LINKINFO:
+			l.parseInfo(v)
+		case unix.IFLA_PROP_LIST:
+			for _, name := range attributes(v) {
+				l.AltNames = append(l.AltNames, text(name))
+			}
+		}
+	}
+	return l
+}
+
+func (l *Link) parseInfo(b []byte) {
+	for typ, v := range attributes(b) {
+		switch typ {
+		case unix.IFLA_INFO_KIND:
+			l.Kind = text(v)
+		case unix.IFLA_INFO_SLAVE_KIND:
+			l.SlaveKind = text(v)
+		case unix.IFLA_INFO_DATA:
+			for typ, v := range attributes(v) {
+				if typ == nl.IFLA_MACVLAN_MODE {
+					l.Mode = modeName(number(v))
+				}
+			}
+		}
+	}
+}

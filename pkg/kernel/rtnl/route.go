@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rtnl
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Route is everything that tells a unicast route through one link from any
+// other, so that == compares.
+type Route struct {
+	Table    uint32
+	Dst      netip.Prefix // masked
+	Via, Src netip.Addr
+	Index    int32  // of the link
+	Metric   uint32 // IPv6: never 0 in what the kernel tells
+	MTU      uint32
+	AdvMSS   uint32
+	Protocol uint8
+	Scope    uint8 // 0 for IPv6
+	Type     uint8 // RTN_*
+	OnLink   bool
+	// Odd says that it has what the fields above cannot say, such as several
+	// paths, of which Via and Index are the first.
+	Odd bool
+}
+
+// IsDefault says whether r is a default route in the main table that leads
+// somewhere.
+func (r Route) IsDefault() bool {
+	return r.Table == unix.RT_TABLE_MAIN && r.Dst.Bits() == 0 && r.Type == unix.RTN_UNICAST
+}
+
+// AddRoute adds a route. EEXIST means that the table has one of the same
+// destination and metric: without NLM_F_EXCL, IPv6 would add the new one as
+// another path of it (fib6_add_rt2node).
+func AddRoute(r Route) Change { return Change{r.message(unix.RTM_NEWROUTE, creation)} }
+
+// DeleteRoute removes a route; ESRCH if there is none of the same destination,
+// link, gateway, metric and protocol.
+func DeleteRoute(r Route) Change { return Change{r.message(unix.RTM_DELROUTE, 0)} }
+
+func (r Route) message(typ, flags int) *nl.NetlinkRequest {
+	msg := nl.NewRtMsg()
+	msg.Family, msg.Dst_len = Family(r.Dst.Addr()), uint8(r.Dst.Bits())
+	msg.Table, msg.Protocol, msg.Scope = unix.RT_TABLE_UNSPEC, r.Protocol, r.Scope
+	if r.OnLink {
+		msg.Flags = unix.RTNH_F_ONLINK
+	}
+	req := request(typ, flags, msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_TABLE, u32(r.Table)))
+	req.AddData(nl.NewRtAttr(unix.RTA_DST, r.Dst.Addr().AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.RTA_OIF, u32(uint32(r.Index))))
+	if r.Via.IsValid() {
+		req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.Via.AsSlice()))
+	}
+	if r.Src.IsValid() {
+		req.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, r.Src.AsSlice()))
+	}
+	if r.Metric != 0 {
+		req.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, u32(r.Metric)))
+	}
+	if r.MTU != 0 || r.AdvMSS != 0 {
+		metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
+		if r.MTU != 0 {
+			metrics.AddRtAttr(unix.RTAX_MTU, u32(r.MTU))
+		}
+		if r.AdvMSS != 0 {
+			metrics.AddRtAttr(unix.RTAX_ADVMSS, u32(r.AdvMSS))
+		}
+		req.AddData(metrics)
+	}
+	return req
+}
+
+// Routes returns the IPv4 and IPv6 routes of all tables.
+func (c *Conn) Routes(ctx context.Context) ([]Route, error) {
+	rows, err := c.dump(ctx, request(unix.RTM_GETROUTE, 0, &nl.RtMsg{}))
+	if err != nil {
+		return nil, err
+	}
+	return parseRoutes(rows, unix.AF_INET, unix.AF_INET6), nil
+}
+
+// RoutesOf returns the routes of one family in one table. A table without
+// routes does not exist.
+func (c *Conn) RoutesOf(ctx context.Context, family uint8, table uint32) ([]Route, error) {
+	msg := &nl.RtMsg{}
+	msg.Family = family
+	req := request(unix.RTM_GETROUTE, 0, msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_TABLE, u32(table)))
+	rows, err := c.dump(ctx, req)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, err
+	}
+	return slices.DeleteFunc(parseRoutes(rows, family), func(r Route) bool { return r.Table != table }), nil
+}
+
+// parseRoutes returns the routes of families: multicast routing and MPLS have
+// tables too.
+func parseRoutes(rows [][]byte, families ...uint8) []Route {
+	var out []Route
+	for _, b := range rows {
+		msg := nl.DeserializeRtMsg(b)
+		if slices.Contains(families, msg.Family) && msg.Flags&unix.RTM_F_CLONED == 0 {
+			out = append(out, parseRoute(b))
+		}
+	}
+	return out
+}
+
+// nhID is RTA_NH_ID: the route uses a nexthop object.
+const nhID = 30
+
+func parseRoute(b []byte) Route {
+	msg := nl.DeserializeRtMsg(b)
+	r := Route{
+		Table: uint32(msg.Table), Dst: prefix(msg.Family, nil, msg.Dst_len), Protocol: msg.Protocol,
+		Scope: msg.Scope, Type: msg.Type, OnLink: msg.Flags&unix.RTNH_F_ONLINK != 0,
+		Odd: msg.Tos != 0 || msg.Src_len != 0,
+	}
+	for typ, v := range attributes(b[msg.Len():]) {
+		switch typ {
+		case unix.RTA_TABLE:
+			r.Table = number(v)
+		case unix.RTA_DST:
+			r.Dst = prefix(msg.Family, v, msg.Dst_len)
+		case unix.RTA_PREFSRC:
+			r.Src = addr(v)
+		case unix.RTA_PRIORITY:
+			r.Metric = number(v)
+		case unix.RTA_METRICS:
+			r.parseMetrics(v)
+		case unix.RTA_MULTIPATH:
+			r.Odd = true
+			r.parseFirstPath(v)
+		case unix.RTA_ENCAP, unix.RTA_VIA, unix.RTA_FLOW, nhID:
+			r.Odd = true
+		default:
+			r.parsePath(typ, v)
+		}
+	}
+	return r
+}
+
+func (r *Route) parsePath(typ uint16, v []byte) {
+	switch typ {
+	case unix.RTA_OIF:
+		r.Index = int32(number(v))
+	case unix.RTA_GATEWAY:
+		r.Via = addr(v)
+	}
+}
+
+// parseFirstPath reads the first struct rtnexthop.
+func (r *Route) parseFirstPath(b []byte) {
+	if len(b) < unix.SizeofRtNexthop {
+		return
+	}
+	hop := nl.DeserializeRtNexthop(b)
+	r.Index = hop.Ifindex
+	end := min(int(hop.RtNexthop.Len), len(b))
+	for typ, v := range attributes(b[unix.SizeofRtNexthop:max(end, unix.SizeofRtNexthop)]) {
+		r.parsePath(typ, v)
+	}
+}
+
+func (r *Route) parseMetrics(b []byte) {
+	for typ, v := range attributes(b) {
+		switch typ {
+		case unix.RTAX_MTU:
+			r.MTU = number(v)
+		case unix.RTAX_ADVMSS:
+			r.AdvMSS = number(v)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// up executes plan.Up.
+type up struct {
+	*Kernel
+	op plan.Up
+}
+
+func (u up) do(ctx context.Context) error {
+	return classify("bring up", string(u.op.Link), u.pod.Do(ctx, rtnl.SetUp(string(u.op.Link))),
+		// macvlan_open
+		meaning{unix.EADDRINUSE, cnierr.TryAgain, "another child of the same master has this MAC: if it is not of a pod that is going away, give the pods different ones"})
+}
+
+// undo does nothing: a link that we made vanishes, and one that somebody else
+// made is theirs to bring down.
+func (u up) undo(context.Context) error { return nil }
+
+func (u up) check(ctx context.Context) error {
+	const action = "check state of"
+	l, err := u.pod.LinkByName(ctx, string(u.op.Link))
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return damaged(action, string(u.op.Link), u.redo(u.op), "the pod has no such interface")
+	case err != nil:
+		return classify(action, string(u.op.Link), err)
+	case l.Flags&unix.IFF_UP == 0:
+		return damaged(action, string(u.op.Link), u.redo(u.op), "want it up, got down")
+	}
+	return nil
+}
