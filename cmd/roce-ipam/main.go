@@ -94,7 +94,7 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	if !slices.Contains(held, record.Key{ContainerID: req.ContainerID, IfName: req.IfName}) {
-		return cnierr.New(cnierr.IO, "check leases of container", string(req.ContainerID),
+		return cnierr.New(cnierr.Damaged, "check leases of container", string(req.ContainerID),
 			"delete the pod: its address may be given to another one; rocectl pool list shows who has it",
 			"network %q has none for interface %q", req.Network, req.IfName)
 	}

@@ -24,7 +24,7 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 
 	rec, err := n.Records.Load(req.ContainerID, req.IfName)
 	if errors.Is(err, record.ErrNotExist) || (err == nil && !rec.Committed) {
-		return cnierr.New(cnierr.BadEnv, "check interface", string(req.IfName),
+		return cnierr.New(cnierr.Damaged, "check interface", string(req.IfName),
 			"delete the pod: its ADD did not finish, or was undone, on this node",
 			"container %q has no such attachment on record", req.ContainerID)
 	}
@@ -37,7 +37,7 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 	}
 	defer k.Close()
 	if k.ID() != rec.NetnsID {
-		return cnierr.New(cnierr.BadNetns, "check namespace", req.Netns, "delete the pod: its namespace was replaced",
+		return cnierr.New(cnierr.Damaged, "check namespace", req.Netns, "delete the pod: its namespace was replaced",
 			"it is not the one that ADD worked in")
 	}
 	return errors.Join(apply.Check(ctx, n.steps(k), rec.Plan.Ops), n.checkLeases(ctx, req, rec))

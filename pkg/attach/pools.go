@@ -66,7 +66,7 @@ func (p Pools) Check(ctx context.Context, rec record.Record) error {
 				e.Owner.ContainerID == string(rec.ContainerID) && e.Owner.IfName == string(rec.IfName)
 		})
 		if !held {
-			errs = append(errs, cnierr.New(cnierr.IO, "check lease of", a.Prefix.Addr().String(),
+			errs = append(errs, cnierr.New(cnierr.Damaged, "check lease of", a.Prefix.Addr().String(),
 				"delete the pod: the address may be given to another one; rocectl pool list shows who has it",
 				"it is not leased to interface %q of container %q", rec.IfName, rec.ContainerID))
 		}

@@ -29,6 +29,7 @@ const (
 	Unreadable    Code = 107
 	NoGID         Code = 108
 	RDMAHeld      Code = 109
+	Damaged       Code = 110
 	Bug           Code = 199
 )
 
@@ -65,6 +66,7 @@ func Table() []Entry {
 		{Unreadable, "a record or the lease database cannot be read", "keep the file that the message names for a bug report; nothing is leased until it is readable again or the node has rebooted, so that no address is given twice"},
 		{NoGID, "no GID for the address appeared, or the GID table of the device is full", "run rdma link and look at the device in the message; fewer pods or fewer addresses for each NIC free slots"},
 		{RDMAHeld, "the RDMA device is held by another namespace", "delete the pod that the message names, or use the shared RDMA mode"},
+		{Damaged, "CHECK finds that something of the attachment is missing or is not as ADD made it", "run the command in the message, or delete the pod"},
 		{Bug, "roce-cni met a state that it holds to be impossible", "please report it with the message and the log: it is a bug of roce-cni"},
 	}
 }

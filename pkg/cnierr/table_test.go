@@ -34,7 +34,7 @@ func TestEveryCodeIsExplained(t *testing.T) {
 		cnierr.Version, cnierr.Unsupported, cnierr.BadEnv, cnierr.IO, cnierr.Decode, cnierr.BadConfig,
 		cnierr.BadNetns, cnierr.TryAgain, cnierr.NotAvailable, cnierr.Limited,
 		cnierr.AddressTaken, cnierr.PoolExhausted, cnierr.BadParent, cnierr.NoRDMA, cnierr.RDMAMode,
-		cnierr.RouteTaken, cnierr.GatewaySilent, cnierr.Unreadable, cnierr.NoGID, cnierr.RDMAHeld, cnierr.Bug,
+		cnierr.RouteTaken, cnierr.GatewaySilent, cnierr.Unreadable, cnierr.NoGID, cnierr.RDMAHeld, cnierr.Damaged, cnierr.Bug,
 	}
 	if got := len(cnierr.Table()); got != len(codes) {
 		t.Errorf("the table has %d entries for %d codes", got, len(codes))

@@ -154,13 +154,10 @@ func (k *Kernel) executor(op plan.Op) (executor, error) {
 	return nil, cnierr.New(cnierr.Bug, "execute operation", fmt.Sprintf("%T", op), "", "the kernel has no executor for it")
 }
 
-// damagedCode is the code of what Check finds.
-const damagedCode = cnierr.IO
-
 // damaged returns the finding of a Check: what is not as it was done, and the
 // commands that make it so again.
 func damaged(action, subject string, fix []string, format string, args ...any) error {
-	return cnierr.New(damagedCode, action, subject, "restore it: "+strings.Join(fix, " && "), format, args...)
+	return cnierr.New(cnierr.Damaged, action, subject, "restore it: "+strings.Join(fix, " && "), format, args...)
 }
 
 // redo returns the commands that do an operation by hand, after those that
@@ -171,11 +168,10 @@ func (k *Kernel) redo(op plan.Op, before ...string) []string {
 
 // ip returns an ip(8) command in the pod's namespace.
 func (k *Kernel) ip(format string, args ...any) string {
-	return fmt.Sprintf("ip -n %s ", k.netnsName()) + fmt.Sprintf(format, args...)
+	return plan.IP(k.netnsName()) + " " + fmt.Sprintf(format, args...)
 }
 
-// netnsName returns the pod's namespace as ip -n takes it, which looks in
-// /run/netns; for a namespace elsewhere the path has to do.
+// netnsName returns the pod's namespace as plan.Op's commands take it.
 func (k *Kernel) netnsName() string {
 	for _, dir := range []string{"/var/run/netns/", "/run/netns/"} {
 		if name, ok := strings.CutPrefix(k.path, dir); ok {

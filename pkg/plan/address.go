@@ -30,5 +30,5 @@ func (a Address) Commands(netns string) []string {
 	case a.Prefix.Bits() < 31:
 		extra = " brd +"
 	}
-	return []string{fmt.Sprintf("ip -n %s addr add %s dev %s%s", netns, a.Prefix, a.Link, extra)}
+	return []string{fmt.Sprintf("%s addr add %s dev %s%s", IP(netns), a.Prefix, a.Link, extra)}
 }

@@ -31,16 +31,16 @@ func (Macvlan) kind() string { return "macvlan" }
 
 // Commands implements Op.
 func (m Macvlan) Commands(netns string) []string {
-	in, queue := "", ""
+	ip, queue := "ip", ""
 	if m.InPod {
-		in = "-n " + netns + " "
+		ip = IP(netns)
 	}
 	if m.BCQueueLen != 0 {
 		queue = fmt.Sprintf(" bcqueuelen %d", m.BCQueueLen)
 	}
 	return []string{
-		fmt.Sprintf("ip %slink add link %s name %s netns %s address %s mtu %d type macvlan mode %s%s",
-			in, m.Parent, m.Name, netns, m.MAC, m.MTU, m.Mode, queue),
-		fmt.Sprintf("ip -n %s link set dev %s alias %s", netns, m.Name, m.Mark),
+		fmt.Sprintf("%s link add link %s name %s netns %s address %s mtu %d type macvlan mode %s%s",
+			ip, m.Parent, m.Name, netns, m.MAC, m.MTU, m.Mode, queue),
+		fmt.Sprintf("%s link set dev %s alias %s", IP(netns), m.Name, m.Mark),
 	}
 }

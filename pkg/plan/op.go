@@ -14,6 +14,7 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
@@ -31,8 +32,9 @@ const Protocol = 82
 // one.
 type Op interface {
 	// Commands returns what an operator would type in the host's namespace to
-	// do the same; netns is the pod's namespace as ip -n takes it. A line that
-	// starts with "#" says something that has no command.
+	// do the same; netns is the pod's namespace, as its name in /run/netns or
+	// as a path. A line that starts with "#" says something that has no
+	// command.
 	Commands(netns string) []string
 
 	kind() string
@@ -116,6 +118,23 @@ func (o Ops) Commands(netns string) []string {
 		out = append(out, op.Commands(netns)...)
 	}
 	return out
+}
+
+// IP returns how ip(8) is called to work in a namespace, given by its name in
+// /run/netns or as a path.
+func IP(netns string) string {
+	if strings.Contains(netns, "/") {
+		return Exec(netns) + " ip"
+	}
+	return "ip -n " + netns
+}
+
+// Exec returns how a program is run in a namespace, given as for IP.
+func Exec(netns string) string {
+	if strings.Contains(netns, "/") {
+		return "nsenter --net=" + netns
+	}
+	return "ip netns exec " + netns
 }
 
 // Mark returns the alias that says a link is ours, and whose.

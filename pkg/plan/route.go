@@ -44,7 +44,7 @@ func (Route) kind() string { return "route" }
 // Commands implements Op.
 func (r Route) Commands(netns string) []string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "ip -n %s route add %s", netns, dstName(r.Dst))
+	fmt.Fprintf(&b, "%s route add %s", IP(netns), dstName(r.Dst))
 	if r.Via.IsValid() {
 		fmt.Fprintf(&b, " via %s", r.Via)
 	}

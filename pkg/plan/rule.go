@@ -27,8 +27,8 @@ func (r Rule) Commands(netns string) []string {
 	if r.From.Addr().Is6() {
 		family = " -6"
 	}
-	return []string{fmt.Sprintf("ip -n %s%s rule add from %s %s priority %d protocol %d",
-		netns, family, r.From, r.action(), r.Priority, Protocol)}
+	return []string{fmt.Sprintf("%s%s rule add from %s %s priority %d protocol %d",
+		IP(netns), family, r.From, r.action(), r.Priority, Protocol)}
 }
 
 func (r Rule) action() string {

@@ -34,7 +34,7 @@ func (s Sysctl) Commands(netns string) []string {
 	for _, v := range s.Set {
 		args = append(args, v.Path+"="+shellQuote(v.Value))
 	}
-	return []string{fmt.Sprintf("ip netns exec %s sysctl -qw %s", netns, strings.Join(args, " "))}
+	return []string{fmt.Sprintf("%s sysctl -qw %s", Exec(netns), strings.Join(args, " "))}
 }
 
 // shellQuote quotes s for a POSIX shell if it needs to be.

@@ -18,5 +18,5 @@ func (Up) kind() string { return "up" }
 
 // Commands implements Op.
 func (u Up) Commands(netns string) []string {
-	return []string{fmt.Sprintf("ip -n %s link set dev %s up", netns, u.Link)}
+	return []string{fmt.Sprintf("%s link set dev %s up", IP(netns), u.Link)}
 }

@@ -38,7 +38,7 @@ func (c Conflict) Commands(netns string) []string {
 	var out []string
 	for _, t := range c.Targets {
 		if t.Addr.Is4() {
-			out = append(out, fmt.Sprintf("ip netns exec %s arping -D -q -c %d -w 1 -I %s %s", netns, c.Probes, t.Link, t.Addr))
+			out = append(out, fmt.Sprintf("%s arping -D -q -c %d -w 1 -I %s %s", Exec(netns), c.Probes, t.Link, t.Addr))
 		} else {
 			out = append(out, fmt.Sprintf("# neighbour solicitations from :: for %s on %s: %d, nobody may answer", t.Addr, t.Link, c.Probes))
 		}
@@ -63,7 +63,7 @@ func (g Gateway) Commands(netns string) []string {
 	var out []string
 	for _, t := range g.Targets {
 		if t.Addr.Is4() {
-			out = append(out, fmt.Sprintf("ip netns exec %s arping -f -q -c %d -w 1 -I %s -s %s %s", netns, g.Attempts, t.Link, t.Addr, t.Gateway))
+			out = append(out, fmt.Sprintf("%s arping -f -q -c %d -w 1 -I %s -s %s %s", Exec(netns), g.Attempts, t.Link, t.Addr, t.Gateway))
 		} else {
 			out = append(out, fmt.Sprintf("# neighbour solicitations from %s for gateway %s on %s: up to %d, one must be answered", t.Addr, t.Gateway, t.Link, g.Attempts))
 		}
@@ -87,7 +87,7 @@ func (a Announce) Commands(netns string) []string {
 	var out []string
 	for _, t := range a.Targets {
 		if t.Addr.Is4() {
-			out = append(out, fmt.Sprintf("ip netns exec %s arping -U -q -c 1 -I %s %s", netns, t.Link, t.Addr))
+			out = append(out, fmt.Sprintf("%s arping -U -q -c 1 -I %s %s", Exec(netns), t.Link, t.Addr))
 		} else {
 			out = append(out, fmt.Sprintf("# unsolicited neighbour advertisement for %s on %s", t.Addr, t.Link))
 		}

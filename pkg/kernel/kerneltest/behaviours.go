@@ -298,7 +298,7 @@ func (d damage) run(t *testing.T, w opened) {
 	var got []string
 	for _, op := range ops {
 		if err := w.Check(t.Context(), op); err != nil {
-			wantCode(t, err, cnierr.IO)
+			wantCode(t, err, cnierr.Damaged)
 			got = append(got, reflect.TypeOf(op).Name())
 		}
 	}

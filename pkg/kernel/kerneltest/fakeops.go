@@ -26,7 +26,7 @@ type (
 
 // damaged returns the finding of a check.
 func (s *Space) damaged(action, subject string, op plan.Op, format string, args ...any) error {
-	return cnierr.New(cnierr.IO, action, subject, strings.Join(op.Commands(s.name), " && "), format, args...)
+	return cnierr.New(cnierr.Damaged, action, subject, strings.Join(op.Commands(s.name), " && "), format, args...)
 }
 
 // need returns a link that an operation is done to.
