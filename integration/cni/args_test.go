@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestUnknownKeysInCNIArgsAreAnErrorUnlessTheyAreToBeIgnored(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a := w.attach(w.rail(0), p, "net1")
+	a.args = [][2]string{{"K8S_POD_NAME", "x"}, {"FLAVOUR", "sweet"}}
+	if err := a.mustFail(t, 4); !strings.Contains(err.Msg, "FLAVOUR") {
+		t.Errorf("%v: want it to name FLAVOUR", err)
+	}
+	for _, yes := range []string{"1", "true", "True"} {
+		a.args = [][2]string{{"FLAVOUR", "sweet"}, {"IgnoreUnknown", yes}}
+		a.mustAdd(t)
+		a.mustDel(t)
+	}
+	a.args = nil
+	a.mustAdd(t)
+	a.mustDel(t)
+	p.unchanged(t, before)
+}
+
+func TestMACOfTheRuntimeWinsOverCNIArgsOverConfiguration(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	const inConfig, inArgs, inRuntime = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03"
+	plain := w.attach(w.rail(0), p, "net1")
+	configured := w.attach(w.rail(0).with("mac", inConfig), p, "net1")
+	tests := []struct {
+		name string
+		a    attachment
+		want string
+	}{
+		{"configuration", configured, inConfig},
+		{"CNI_ARGS over configuration", configured.arg("MAC", inArgs), inArgs},
+		{"runtime over both", configured.arg("MAC", inArgs).capable("mac", inRuntime), inRuntime},
+		{"runtime alone", plain.capable("mac", inRuntime), inRuntime},
+	}
+	for _, tt := range tests {
+		res := tt.a.mustAdd(t)
+		if got := p.mac(t, "net1"); got != tt.want || res.Interfaces[0].Mac != tt.want {
+			t.Errorf("%s: the MAC is %s, the result says %s, want %s", tt.name, got, res.Interfaces[0].Mac, tt.want)
+		}
+		tt.a.mustDel(t)
+	}
+	passthru := w.attach(w.rail(0).with("mode", "passthru"), p, "net1").capable("mac", inRuntime)
+	passthru.mustFail(t, 7)
+	for _, bad := range []string{"ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "00:00:00:00:00:00", "02:00"} {
+		if err := plain.capable("mac", bad).mustFail(t, 7); !strings.Contains(err.Msg, "runtimeConfig.mac") {
+			t.Errorf("%v: want it to name runtimeConfig.mac", err)
+		}
+	}
+}
+
+func TestLinkOnlyNetworkHasNeitherAddressNorRoute(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before, main := p.snapshot(t), p.routes(t, "all")
+	a := w.attach(w.rail(0).with("ipam", nil).with("dns", map[string]any{"nameservers": []any{"10.96.0.10"}}), p, "net1")
+	res := a.mustAdd(t)
+	if len(res.IPs) > 0 || len(res.Routes) > 0 || !cmp.Equal(res.DNS.Nameservers, []string{"10.96.0.10"}) {
+		t.Errorf("got %v, want a link and dns", res)
+	}
+	if got := p.rules(t); len(got) > 0 {
+		t.Errorf("rules %q, want none", got)
+	}
+	for _, route := range p.routes(t, "all") {
+		if strings.Contains(route, "net1") && !strings.HasPrefix(route, "multicast ff00::/8") {
+			t.Errorf("the route %q goes through net1; before: %q", route, main)
+		}
+	}
+	if got := p.mustRun(t, "ip", "-oneline", "addr", "show", "dev", "net1"); strings.Contains(got, "inet") {
+		t.Errorf("net1 has an address: %s", got)
+	}
+	a.mustDel(t)
+	p.unchanged(t, before)
+}
+
+func TestSettingsAreThoseOfTheConfigurationOverOurs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	eth0 := p.setting(t, "net/ipv4/conf/eth0/arp_ignore")
+	c := w.rail(0).with("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_filter": "1", "net.ipv4.conf.IFNAME.rp_filter": 0})
+	w.attach(c.with("ipam.subnets", []any{subnet4(0), subnet6(0)}), p, "net1").mustAdd(t)
+	want := map[string]string{
+		"ipv4/conf/net1/arp_ignore": "1", "ipv4/conf/net1/arp_announce": "2", "ipv4/conf/net1/arp_notify": "1",
+		"ipv4/conf/net1/rp_filter": "0", "ipv4/conf/net1/arp_filter": "1", "ipv6/conf/net1/addr_gen_mode": "1",
+		"ipv6/conf/net1/accept_ra": "0", "ipv6/conf/net1/disable_ipv6": "0", "ipv6/conf/net1/keep_addr_on_down": "1",
+		"ipv6/conf/net1/ndisc_notify": "1", "ipv4/conf/eth0/arp_ignore": eth0,
+	}
+	for path, value := range want {
+		if got := p.setting(t, "net/"+path); got != value {
+			t.Errorf("%s is %s, want %s", path, got, value)
+		}
+	}
+}
+
+func TestLogGoesToTheFileAndNeverToStandardOutput(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	file := filepath.Join(t.TempDir(), "log", "roce.log")
+	c := w.rail(0).with("log", map[string]any{"file": file, "level": "debug"}).
+		with("ipam.subnets.0.gateway", "172.16.10.253").with("probe.gateway", map[string]any{"mode": "warn", "timeout": "5ms"})
+	a := w.attach(c, w.pod(t), "net1")
+	a.mustAdd(t)
+	b, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(b), "172.16.10.253") {
+		t.Errorf("the log has %q, %v, want the silent gateway in it", b, err)
+	}
+	if a.stderr.Len() > 0 {
+		t.Errorf("standard error has %q, want nothing", a.stderr)
+	}
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+const stranger = "02:aa:aa:aa:aa:aa"
+
+// patient returns a network that waits longer for the wire than the default
+// says: an answer of the test itself may be late on a busy machine. It costs
+// no time when there is an answer.
+func (c network) patient() network {
+	return c.with("probe.conflict.wait", "2s").with("probe.gateway.timeout", "500ms")
+}
+
+// families are the subnets and addresses of rail 0 in each family.
+var families = []struct {
+	name   string
+	subnet func(int) map[string]any
+	bits   int
+	flags  string // of an address of its own that a leaf uses at once
+}{
+	{"IPv4", subnet4, 24, ""},
+	{"IPv6", subnet6, 64, " nodad"},
+}
+
+func TestAddressThatSomebodyHasIsPassedOver(t *testing.T) {
+	t.Parallel()
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			c := w.rail(0).with("ipam.subnets", []any{f.subnet(0)})
+			a := w.attach(c, w.podNamed(t, "trainer"), "net1")
+			home := addrOfResult(t, a.mustAdd(t))
+			a.mustDel(t)
+
+			// The pod would get its address back, but for a machine that took it.
+			w.leaf.ip(t, fmt.Sprintf("addr add %s/%d dev leaf0%s", home, f.bits, f.flags))
+			again := w.attach(c, w.podNamed(t, "trainer"), "net1")
+			next := addrOfResult(t, again.mustAdd(t))
+			if next == home {
+				t.Fatalf("got %s, which %s has", next, w.leaf.mac(t, "leaf0"))
+			}
+			if got, want := w.leases(t, "conflict"), []string{"rail0 " + home.String()}; !slices.Equal(got, want) {
+				t.Errorf("in quarantine for a conflict: %q, want %q", got, want)
+			}
+			if got, want := w.leases(t, "leased"), []string{"rail0 " + next.String()}; !slices.Equal(got, want) {
+				t.Errorf("leased: %q, want %q", got, want)
+			}
+			again.mustDel(t)
+
+			// It is set aside, also when the machine is silent now.
+			w.leaf.ip(t, fmt.Sprintf("addr del %s/%d dev leaf0", home, f.bits))
+			if got := addrOfResult(t, w.attach(c, w.podNamed(t, "trainer"), "net1").mustAdd(t)); got == home {
+				t.Errorf("got %s at once after the conflict", got)
+			}
+		})
+	}
+}
+
+func TestThreeConflictsAreAnErrorThatNamesTheMAC(t *testing.T) {
+	t.Parallel()
+	answers := map[string]func(frame) []byte{
+		"a reply":     func(f frame) []byte { return reply(f, stranger) },
+		"a rival":     func(f frame) []byte { return probeFor(stranger, f.to) },
+		"an announce": func(f frame) []byte { return arpFrame(1, stranger, f.to, "ff:ff:ff:ff:ff:ff", f.to) },
+	}
+	for name, answer := range answers {
+		t.Run("IPv4 "+name, func(t *testing.T) {
+			t.Parallel()
+			testThreeConflicts(t, subnet4(0), answer)
+		})
+	}
+	t.Run("IPv6 a reply", func(t *testing.T) {
+		t.Parallel()
+		testThreeConflicts(t, subnet6(0), func(f frame) []byte { return reply(f, stranger) })
+	})
+}
+
+func testThreeConflicts(t *testing.T, subnet map[string]any, answer func(frame) []byte) {
+	t.Helper()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	pod, node := p.snapshot(t), w.snapshot(t)
+	tap := w.leaf.listen(t, "leaf0", func(f frame) [][]byte {
+		if !f.probe(f.to) {
+			return nil
+		}
+		return [][]byte{answer(f)}
+	})
+	err := w.attach(w.rail(0).patient().with("ipam.subnets", []any{subnet}), p, "net1").mustFail(t, 100)
+	asked := map[netip.Addr]bool{}
+	for _, f := range tap.heard(func(f frame) bool { return !f.out && f.probe(f.to) }) {
+		asked[f.to] = true
+	}
+	if len(asked) != 3 {
+		t.Errorf("asked for %v, want three addresses", asked)
+	}
+	if !strings.Contains(err.Msg, stranger) {
+		t.Errorf("%v: want it to name %s", err, stranger)
+	}
+	p.unchanged(t, pod)
+	w.unchanged(t, node)
+	w.nothingLeased(t)
+	w.noRecords(t)
+	if got := w.leases(t, "conflict"); len(got) != 3 {
+		t.Errorf("in quarantine for a conflict: %q, want three addresses", got)
+	}
+}
+
+func TestRequestedAddressThatSomebodyHasIsAnErrorAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	w.leaf.ip(t, "addr add 172.16.10.70/24 dev leaf0")
+	err := w.attach(w.rail(0), p, "net1").capable("ips", []string{"172.16.10.70"}).mustFail(t, 100)
+	if mac := w.leaf.mac(t, "leaf0"); !strings.Contains(err.Msg, "172.16.10.70") || !strings.Contains(err.Msg, mac) {
+		t.Errorf("%v: want it to name 172.16.10.70 and %s", err, mac)
+	}
+	p.unchanged(t, before)
+	w.nothingLeased(t)
+	w.noRecords(t)
+}
+
+func TestConflictIsOnlyLoggedWhenAskedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.leaf.listen(t, "leaf0", func(f frame) [][]byte {
+		if !f.probe(f.to) {
+			return nil
+		}
+		return [][]byte{reply(f, stranger)}
+	})
+	a := w.attach(w.rail(0).patient().with("probe.conflict.mode", "warn"), w.pod(t), "net1").capable("ips", []string{"172.16.10.70"})
+	if got := addrOfResult(t, a.mustAdd(t)).String(); got != "172.16.10.70" {
+		t.Errorf("got %s, want 172.16.10.70", got)
+	}
+	for _, want := range []string{"level=WARN", "172.16.10.70", stranger} {
+		if !strings.Contains(a.stderr.String(), want) {
+			t.Errorf("the log is %q, want %s in it", a.stderr, want)
+		}
+	}
+}
+
+// The plugin's last act is the announcement: when that was heard, everything
+// before it was.
+func TestTheWireHearsProbesAndAnnouncements(t *testing.T) {
+	t.Parallel()
+	for mode, probes := range map[string]int{"require": 3, "off": 0} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			tap := w.leaf.listen(t, "leaf0", nil)
+			c := w.rail(0).with("probe.conflict", mode).with("ipam.subnets", []any{subnet4(0), subnet6(0)})
+			res := w.attach(c, w.pod(t), "net1").mustAdd(t)
+			for i, addr := range addrs(res) {
+				for _, f := range tap.await(t, 1, "an announcement of "+addr.String(), func(f frame) bool { return f.gratuitous(addr) }) {
+					if f.src != res.Interfaces[0].Mac || f.mac != f.src {
+						t.Errorf("%s was announced by %v, want %s", addr, f, res.Interfaces[0].Mac)
+					}
+				}
+				if got := tap.heard(func(f frame) bool { return f.probe(addr) }); len(got) != probes {
+					t.Errorf("%d probes for %s, want %d: %v", len(got), addr, probes, got)
+				}
+				gateway := netip.MustParseAddr([]string{"172.16.10.254", "fd00:10::fe"}[i])
+				asked := tap.heard(func(f frame) bool { return (f.kind == arpRequest || f.kind == solicit) && f.to == gateway })
+				if len(asked) == 0 || asked[0].from != addr {
+					t.Errorf("the gateway %s was asked by %v, want it to be asked by %s", gateway, asked, addr)
+				}
+			}
+			if got := tap.heard(func(f frame) bool { return !f.out && f.kind == echoRequest }); len(got) > 0 {
+				t.Errorf("the wire was asked by ICMP echo: %v", got)
+			}
+		})
+	}
+}
+
+func TestPointToPointPrefixesNeedNoProbe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	w.wire(t, 0)
+	w.leaf.ip(t, "addr add 10.9.0.2/31 dev leaf0\naddr add fd00:9::/127 dev leaf0 nodad")
+	tap := w.leaf.listen(t, "leaf0", nil)
+	c := w.rail(0).with("ipam.subnets", []any{
+		map[string]any{"subnet": "10.9.0.2/31", "gateway": "10.9.0.2"}, map[string]any{"subnet": "fd00:9::/127", "gateway": "fd00:9::"},
+	})
+	res := w.attach(c, w.pod(t), "net1").mustAdd(t)
+	for _, addr := range addrs(res) {
+		tap.await(t, 1, "an announcement of "+addr.String(), func(f frame) bool { return f.gratuitous(addr) })
+		if got := tap.heard(func(f frame) bool { return f.probe(addr) }); len(got) > 0 {
+			t.Errorf("probes for %s: %v, want none", addr, got)
+		}
+		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addr.String())
+	}
+}
+
+// Two nodes whose pools are the same by mistake give one address at the same
+// moment.
+func TestTwoNodesNeverBothGetOneAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	w.bridge(t, 1)
+	other := newNode(t, w.name+"-b")
+	other.host = "node-b"
+	w.wireTo(t, other, 0, "leaf1")
+	w.leaf.ip(t, "link set dev leaf1 master br0")
+	p, q := w.pod(t), w.pod(t)
+	for i := range 10 {
+		addr := fmt.Sprintf("172.16.10.%d", 64+i)
+		raceForAddress(t, []attachment{
+			w.attach(contested(w.node), p, "net1").capable("ips", []string{addr}),
+			other.attach(contested(other), q, "net1").capable("ips", []string{addr}),
+		})
+	}
+	w.noRecords(t)
+	other.noRecords(t)
+}
+
+// contested is a network whose window is long enough for a process to be kept
+// waiting by the others of a busy machine.
+func contested(n *node) network { return n.rail(0).with("probe.conflict.wait", "60ms") }
+
+func raceForAddress(t *testing.T, both []attachment) {
+	t.Helper()
+	var all sync.WaitGroup
+	won := make([]bool, len(both))
+	for i, a := range both {
+		all.Go(func() {
+			_, err := a.add(t)
+			won[i] = err == nil
+			if err != nil && err.Code != 100 {
+				t.Errorf("node %d: got %v, want error 100 or none", i, err)
+			}
+		})
+	}
+	all.Wait()
+	if won[0] && won[1] {
+		t.Errorf("both nodes gave %v", both[0].asks["ips"])
+	}
+	for i, a := range both {
+		if won[i] {
+			if err := a.del(t); err != nil {
+				t.Errorf("DEL on node %d: %v", i, err)
+			}
+		}
+	}
+}

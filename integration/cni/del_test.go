@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestDelSucceedsWhateverIsLeft(t *testing.T) {
+	t.Parallel()
+	plain := filepath.Join(t.TempDir(), "plain")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name string
+		// spoil changes the world between ADD and DEL, or returns another DEL.
+		spoil func(t *testing.T, w *world, p *pod, a attachment) attachment
+		// kept says that the pod's namespace cannot be found, so that what is in it stays.
+		kept bool
+	}{
+		{name: "nothing happened", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment { return a }},
+		{name: "the namespace is gone", kept: true, spoil: func(t *testing.T, _ *world, p *pod, a attachment) attachment {
+			p.remove(t)
+			return a
+		}},
+		{name: "the namespace's path is a plain file", kept: true, spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
+			a.netns = plain
+			return a
+		}},
+		{name: "CNI_NETNS is empty", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
+			a.netns = ""
+			return a
+		}},
+		{name: "the master is gone", spoil: func(t *testing.T, w *world, _ *pod, a attachment) attachment {
+			w.ip(t, "link del rail0")
+			return a
+		}},
+		{name: "the link is gone", spoil: func(t *testing.T, _ *world, p *pod, a attachment) attachment {
+			p.ip(t, "link del net1")
+			return a
+		}},
+		{name: "rules are gone", spoil: func(t *testing.T, _ *world, p *pod, a attachment) attachment {
+			p.ip(t, "rule del priority 32000\nrule del priority 32001")
+			return a
+		}},
+		{name: "the master's name is another", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
+			a.network = a.network.with("master", "eth9")
+			return a
+		}},
+		{name: "a typo", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
+			a.network = a.network.with("routing.tabel", 7).with("ipam.subnetz", 1)
+			return a
+		}},
+		{name: "wrong types", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
+			a.network = a.network.with("mtu", "big").with("routing", []any{1}).with("log", 1).with("master", 7).with("rdma", nil)
+			return a
+		}},
+		{name: "another pool and routing", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
+			a.network = a.network.with("ipam.pool", "other").with("routing", "none").with("ipam.subnets", []any{})
+			return a
+		}},
+		{name: "unknown CNI_ARGS", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
+			a.args = [][2]string{{"What", "ever"}}
+			return a
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			before := p.snapshot(t)
+			a := w.attach(w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)}), p, "net1")
+			a.mustAdd(t)
+			a = tt.spoil(t, w, p, a)
+			for range 2 {
+				if _, err := a.raw(t, "roce", "DEL", a.text(t)); err != nil {
+					t.Fatalf("DEL: %v", err)
+				}
+			}
+			w.nothingLeased(t)
+			w.noRecords(t)
+			if !tt.kept {
+				p.unchanged(t, before)
+			}
+		})
+	}
+}
+
+func TestDelOfWhatWasNeverAddedSucceedsAndTouchesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	pod, node := p.snapshot(t), w.snapshot(t)
+	for _, ifName := range []string{"net1", "eth0", "lo"} {
+		a := w.attach(w.rail(0), p, ifName)
+		a.mustDel(t)
+		a.netns = ""
+		a.mustDel(t)
+		a.netns = w.path // hostNetwork: true
+		a.mustDel(t)
+	}
+	p.unchanged(t, pod)
+	w.unchanged(t, node)
+	w.noRecords(t)
+}
+
+func TestForeignInterfaceOfTheSameNameIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a := w.attach(w.rail(0), p, "net1")
+	a.mustAdd(t)
+	// Somebody puts a link of his own in the place of ours.
+	p.ip(t, "link del net1")
+	w.ip(t, "link add link rail0 name net1 netns "+p.namespace.name+" type macvlan mode bridge")
+	p.ip(t, "link set dev net1 addrgenmode none\nlink set dev net1 alias somebody's\naddr add 192.0.2.7/24 dev net1\nlink set dev net1 up")
+	links := p.mustRun(t, "ip", "-details", "addr", "show")
+	a.mustDel(t)
+	if diff := cmp.Diff(links, p.mustRun(t, "ip", "-details", "addr", "show")); diff != "" {
+		t.Errorf("links (-before +after DEL)\n%s", diff)
+	}
+	if got := p.rules(t); len(got) > 0 {
+		t.Errorf("rules %q are left", got)
+	}
+	w.nothingLeased(t)
+	w.noRecords(t)
+
+	before := p.snapshot(t)
+	err := a.mustFail(t, 4)
+	if !strings.Contains(err.Msg, `"net1"`) {
+		t.Errorf("%v: want it to name net1", err)
+	}
+	p.unchanged(t, before)
+	w.nothingLeased(t)
+	w.noRecords(t)
+}
+
+func TestDelLeavesTheOtherInterfacesOfThePodAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := w.pod(t)
+	stays, goes := w.attach(w.rail(0), p, "net1"), w.attach(w.rail(1), p, "net2")
+	stays.mustAdd(t)
+	before := p.snapshot(t)
+	goes.mustAdd(t)
+	goes.mustDel(t)
+	p.unchanged(t, before)
+	if err := stays.check(t); err != nil {
+		t.Errorf("CHECK of the other one: %v", err)
+	}
+	if got := w.leases(t, "leased"); len(got) != 1 || !strings.HasPrefix(got[0], "rail0 ") {
+		t.Errorf("leased: %q, want the address of rail0", got)
+	}
+}
+
+func TestDelWithALostRecordRemovesLinkAndLease(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(path string) error{
+		"gone":       os.Remove,
+		"unreadable": func(path string) error { return os.WriteFile(path, []byte(`{"version":`), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			before := p.snapshot(t)
+			a := w.attach(w.rail(0), p, "net1")
+			a.mustAdd(t)
+			if err := lose(filepath.Join(w.state, "attachments", a.id, "net1.json")); err != nil {
+				t.Fatal(err)
+			}
+			rules := p.rules(t)
+			a.mustDel(t)
+			w.nothingLeased(t)
+			w.noRecords(t)
+			if got := p.rules(t); !slices.Equal(got, rules) {
+				t.Errorf("rules %q, want %q: nobody knows whose they are", got, rules)
+			}
+			// Routes went with the link, rules stay until the namespace goes.
+			for range rules {
+				p.ip(t, "rule del protocol 82")
+			}
+			p.unchanged(t, before)
+		})
+	}
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// foreignIPAM is an IPAM plugin of somebody else's. As host-local does, it
+// refuses a second address for an interface that has one, and as dhcp does, it
+// needs the interface.
+const foreignIPAM = `#!/bin/sh
+cd "${0%/*}"
+cat >stdin
+echo "$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_ARGS" >>calls
+lease=lease-$CNI_CONTAINERID-$CNI_IFNAME
+case $CNI_COMMAND in
+ADD)
+	if [ -e refuse ] || [ -e "$lease" ] || ! nsenter --net="$CNI_NETNS" ip link show dev "$CNI_IFNAME" >/dev/null; then
+		echo '{"cniVersion": "1.0.0", "code": 11, "msg": "not now", "details": "ask again"}'
+		exit 1
+	fi
+	: >"$lease"
+	echo '{"cniVersion": "1.0.0", "ips": [{"address": "172.16.10.90/24", "gateway": "172.16.10.254"}, {"address": "fd00:10::90/64"}],
+		"routes": [{"dst": "10.1.0.0/16"}, {"dst": "0.0.0.0/0"}], "dns": {"nameservers": ["10.96.0.10"]}}' ;;
+DEL) rm -f "$lease" ;;
+esac
+`
+
+// delegated returns an attachment whose addresses come from foreignIPAM, and
+// the folder of that plugin.
+func (w *world) delegated(t *testing.T, p *pod) (a attachment, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "foreign"), []byte(foreignIPAM), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a = w.attach(w.rail(0).with("ipam", map[string]any{"type": "foreign", "its": "own keys"}), p, "net1")
+	a.path = append(a.path, dir)
+	return a, dir
+}
+
+// verbs returns the verbs with which a plugin was called.
+func verbs(t *testing.T, dir string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "calls"))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	var out []string
+	for line := range strings.Lines(string(b)) {
+		verb, _, _ := strings.Cut(line, " ")
+		out = append(out, verb)
+	}
+	return strings.Join(out, " ")
+}
+
+// leftBehind returns the leases that a plugin still has.
+func leftBehind(t *testing.T, dir string) []string {
+	t.Helper()
+	left, err := filepath.Glob(filepath.Join(dir, "lease-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left
+}
+
+func TestAddressesMayComeFromAnotherIPAMPlugin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a, dir := w.delegated(t, p)
+	res := a.mustAdd(t)
+	want := []netip.Addr{netip.MustParseAddr("172.16.10.90"), netip.MustParseAddr("fd00:10::90")}
+	if diff := cmp.Diff(want, addrs(res), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("addresses (-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"10.96.0.10"}, res.DNS.Nameservers); diff != "" {
+		t.Errorf("nameservers (-want +got)\n%s", diff)
+	}
+	if got := p.routes(t, "100"); len(got) != 4 {
+		t.Errorf("table 100 has %q, want both subnets, the default route and the route of the plugin", got)
+	}
+	w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", "172.16.10.90")
+	if stdin, err := os.ReadFile(filepath.Join(dir, "stdin")); err != nil || !strings.Contains(string(stdin), `"own keys"`) {
+		t.Errorf("the plugin was given %s, %v, want the configuration with its own keys", stdin, err)
+	}
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
+		t.Errorf("result (-first +second ADD)\n%s", diff)
+	}
+
+	// What is deleted is what was added, whatever the configuration says now.
+	a.network = a.network.with("ipam", map[string]any{"type": "none-such"})
+	a.mustDel(t)
+	p.unchanged(t, before)
+	if got := leftBehind(t, dir); len(got) > 0 {
+		t.Errorf("the plugin still has %q", got)
+	}
+	w.noRecords(t)
+	a.mustDel(t)
+}
+
+func TestRefusalOfAnotherIPAMPluginLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a, dir := w.delegated(t, p)
+	if err := os.WriteFile(filepath.Join(dir, "refuse"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := a.mustFail(t, 11)
+	if !strings.Contains(err.Msg, "not now") || !strings.Contains(err.Details, "ask again") || !strings.Contains(err.Msg, `"foreign"`) {
+		t.Errorf("got %v, want what the plugin said, and its name", err)
+	}
+	p.unchanged(t, before)
+	w.noRecords(t)
+	if got := verbs(t, dir); got != "ADD DEL" {
+		t.Errorf("the plugin was called with %q, want ADD and, as the specification says, DEL", got)
+	}
+	a.network = a.network.with("ipam.type", "none-such")
+	if err := a.mustFail(t, 7); !strings.Contains(err.Msg, "none-such") {
+		t.Errorf("got %v, want it to name the plugin", err)
+	}
+	p.unchanged(t, before)
+	w.noRecords(t)
+}
+
+func TestConflictOfAnAddressOfAnotherIPAMPluginGivesItBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	w.leaf.ip(t, "addr add 172.16.10.90/24 dev leaf0")
+	a, dir := w.delegated(t, p)
+	a.mustFail(t, 100)
+	p.unchanged(t, before)
+	w.noRecords(t)
+	if got := leftBehind(t, dir); len(got) > 0 {
+		t.Errorf("the plugin still has %q", got)
+	}
+}
+
+func TestKilledAddGivesTheAddressOfAnotherIPAMPluginBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a, dir := w.delegated(t, p)
+	first := true
+	eachKill(t, 20, a, "ADD", func(gone func()) {
+		gone()
+		if first = !first; first {
+			a.mustAdd(t)
+		}
+		a.mustDel(t)
+		p.unchanged(t, before)
+		w.noRecords(t)
+		if got := leftBehind(t, dir); len(got) > 0 {
+			t.Errorf("the plugin still has %q", got)
+		}
+	})
+}

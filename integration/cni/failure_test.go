@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// failure is one way in which an ADD can fail.
+type failure struct {
+	name string
+	code uint // 0: any
+	// spoil prepares the world or the pod and returns the network to add.
+	spoil func(t *testing.T, w *world, p *pod, c network) network
+}
+
+// change is the spoil of a network that fails by itself.
+func change(path string, value any) func(*testing.T, *world, *pod, network) network {
+	return func(_ *testing.T, _ *world, _ *pod, c network) network { return c.with(path, value) }
+}
+
+// inPod is the spoil of a pod in which somebody did something before.
+func inPod(script string) func(*testing.T, *world, *pod, network) network {
+	return func(t *testing.T, _ *world, p *pod, c network) network {
+		t.Helper()
+		p.ip(t, script)
+		return c
+	}
+}
+
+// failures lists them by how far ADD gets.
+func failures() []failure {
+	return []failure{
+		{"a typo", 7, change("ipam.subnetz", 1)},
+		{"a wrong type", 6, change("mtu", "big")},
+		{"no RDMA device", 103, change("rdma", nil)},
+		{"no such master", 102, change("master", "rail9")},
+		{"the MTU is larger than the master's", 7, change("mtu", 9001)},
+		{"a foreign link of the name", 4, inPod("link add net1 type bridge\nlink set dev net1 addrgenmode none")},
+		{"a foreign link with the name as an altname", 4, inPod("link property add dev eth0 altname net1")},
+		{"the pool is exhausted", 101, func(t *testing.T, w *world, _ *pod, c network) network {
+			c = c.with("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/32"}})
+			w.attach(c, w.pod(t), "net1").mustAdd(t)
+			return c
+		}},
+		{"the table is taken", 105, func(t *testing.T, _ *world, p *pod, c network) network {
+			p.ip(t, "route add 192.0.2.0/24 dev eth0 table 200")
+			return c.with("routing.table", 200)
+		}},
+		{"the default route is taken", 105, change("routing.defaultRoute", true)},
+		{"a rule of somebody else's wins", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 100")},
+		{"a rule of somebody else's wins by order", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 32000")},
+		{"no such setting", 0, change("sysctl", map[string]any{"net.ipv4.conf.IFNAME.no_such_key": "1"})},
+		{"a setting that the kernel refuses", 0, change("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_ignore": "many"})},
+		{"IPv6 disabled on the link", 0, func(_ *testing.T, _ *world, _ *pod, c network) network {
+			return c.with("ipam.subnets", []any{subnet4(0), subnet6(0)}).
+				with("sysctl", map[string]any{"net.ipv6.conf.IFNAME.disable_ipv6": "1"})
+		}},
+		{"a route that the main table has", 0, func(t *testing.T, _ *world, p *pod, c network) network {
+			p.ip(t, "route add 192.0.2.0/24 dev eth0")
+			return c.with("ipam.routes", []any{map[string]any{"dst": "192.0.2.0/24", "table": 254}})
+		}},
+		{"the gateway is silent", 106, func(_ *testing.T, _ *world, _ *pod, c network) network {
+			return c.with("ipam.subnets.0.gateway", "172.16.10.253").with("probe.gateway.timeout", "5ms")
+		}},
+		{"every address is taken on the wire", 100, func(t *testing.T, w *world, _ *pod, c network) network {
+			w.leaf.listen(t, "leaf0", func(f frame) [][]byte {
+				if !f.probe(f.to) {
+					return nil
+				}
+				return [][]byte{reply(f, stranger)}
+			})
+			return c.patient()
+		}},
+		{"the namespace is none", 8, nil},
+	}
+}
+
+func TestFailedAddLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for _, f := range failures() {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			c := w.rail(0).with("ipam.subnets", []any{subnet4(0)})
+			good := w.attach(c, p, "net1")
+			if f.spoil != nil {
+				c = f.spoil(t, w, p, c)
+			}
+			a := w.attach(c, p, "net1")
+			if f.spoil == nil {
+				a.netns = filepath.Join(t.TempDir(), "none")
+			}
+			pod, node, leased := p.snapshot(t), w.snapshot(t), w.leases(t, "leased")
+			if f.code != 0 {
+				a.mustFail(t, f.code)
+			} else if res, err := a.add(t); err == nil || err.Code == 199 {
+				t.Fatalf("ADD: got %v, %v, want an error that is not 199", res, err)
+			}
+			p.unchanged(t, pod)
+			w.unchanged(t, node)
+			if got := w.leases(t, "leased"); len(got) != len(leased) {
+				t.Errorf("leased: %q, before %q", got, leased)
+			}
+			if len(leased) == 0 {
+				w.noRecords(t)
+			}
+			good.mustDel(t) // what a runtime does after a failed ADD
+			p.unchanged(t, pod)
+		})
+	}
+}
+
+func TestPodThatCouldNotBeServedGetsTheSameAddressLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	c := w.rail(0).with("probe.gateway.timeout", "5ms")
+	a := w.attach(c, p, "net1")
+	was := addrOfResult(t, a.mustAdd(t))
+	a.mustDel(t)
+	w.leaf.ip(t, "addr del 172.16.10.254/24 dev leaf0")
+	for range 3 {
+		a.mustFail(t, 106)
+	}
+	w.leaf.ip(t, "addr add 172.16.10.254/24 dev leaf0")
+	if is := addrOfResult(t, a.mustAdd(t)); is != was {
+		t.Errorf("got %s, want %s", is, was)
+	}
+}
+
+func TestStateFolderThatCannotBeUsedIsAnErrorBeforeAnythingIsTouched(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	if err := os.WriteFile(w.state, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.attach(w.rail(0), p, "net1").mustFail(t, 5)
+	p.unchanged(t, before)
+}
+
+func TestLeaseDatabaseThatCannotBeReadLeasesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a := w.attach(w.rail(0), p, "net1")
+	a.mustAdd(t)
+	a.mustDel(t)
+	if err := os.WriteFile(filepath.Join(w.state, "leases.db"), []byte("no database"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := p.snapshot(t)
+	a.mustFail(t, 107)
+	p.unchanged(t, before)
+}
+
+func TestHostNamespaceIsRefusedBeforeAnythingIsTouched(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	a := w.attach(w.rail(0), w.pod(t), "net1")
+	before := w.snapshot(t)
+	a.netns = w.path
+	a.mustFail(t, 8)
+	w.unchanged(t, before)
+	w.noRecords(t)
+	w.nothingLeased(t)
+}
+
+func TestFailedAddTakesBackWhatAnEarlierAddLeft(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a := w.attach(w.rail(0), p, "net1")
+	a.mustAdd(t)
+	p.ip(t, "link del net1")
+	w.ip(t, "link set dev rail0 down")
+	a.mustFail(t, 102)
+	p.unchanged(t, before)
+	w.nothingLeased(t)
+	w.noRecords(t)
+}

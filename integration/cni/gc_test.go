@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// gc calls GC of a network on its node; valid as the specification has it.
+func (a attachment) gc(t *testing.T, program string, valid any) *types.Error {
+	t.Helper()
+	a.network = a.network.with("name", a.network["name"]) // a copy
+	a.network["cni.dev/valid-attachments"] = valid
+	if list, ok := valid.(string); ok && list == absent {
+		delete(a.network, "cni.dev/valid-attachments")
+	}
+	a.id, a.netns, a.ifName, a.args = "", "", "", nil
+	_, err := a.raw(t, program, "GC", a.text(t))
+	return err
+}
+
+// absent is the list of valid attachments that is not there.
+const absent = "absent"
+
+func valid(all ...attachment) []any {
+	out := []any{}
+	for _, a := range all {
+		out = append(out, map[string]any{"containerID": a.id, "ifname": a.ifName})
+	}
+	return out
+}
+
+func TestGCTakesAwayWhatIsNotValidOfItsOwnNetwork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p, q := w.pod(t), w.pod(t)
+	pBefore := p.snapshot(t)
+	goes, stays, other := w.attach(w.rail(0), p, "net1"), w.attach(w.rail(0), q, "net1"), w.attach(w.rail(1).with("ipam.pool", "rail0"), q, "net2")
+	goes.mustAdd(t)
+	stays.mustAdd(t)
+	other.mustAdd(t)
+	before := q.snapshot(t)
+	if err := goes.gc(t, "roce", valid(stays)); err != nil {
+		t.Fatalf("GC: %v", err)
+	}
+	p.unchanged(t, pBefore)
+	q.unchanged(t, before)
+	if got := w.leases(t, "leased"); len(got) != 2 {
+		t.Errorf("leased: %q, want the two addresses of the pod that is valid", got)
+	}
+	for _, a := range []attachment{stays, other} {
+		if err := a.check(t); err != nil {
+			t.Errorf("CHECK %s after GC: %v", a.ifName, err)
+		}
+	}
+	if err := goes.gc(t, "roce", nil); err != nil {
+		t.Fatalf("GC of all: %v", err)
+	}
+	if err := other.gc(t, "roce", valid()); err != nil {
+		t.Fatalf("GC of all of the other network: %v", err)
+	}
+	w.nothingLeased(t)
+	w.noRecords(t)
+	goes.mustDel(t)
+	stays.mustDel(t)
+}
+
+func TestGCWithoutAListFreesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a := w.attach(w.rail(0), p, "net1")
+	a.mustAdd(t)
+	before := p.snapshot(t)
+	for _, program := range []string{"roce", "roce-ipam"} {
+		if err := a.gc(t, program, absent); err == nil || err.Code != 7 {
+			t.Errorf("%s: got %v, want error 7", program, err)
+		}
+	}
+	p.unchanged(t, before)
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+}
+
+func TestGCOfARuntimeThatLostAnAttachment(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p, q := w.pod(t), w.pod(t)
+	a, b := w.attach(w.rail(0), p, "net1"), w.attach(w.rail(0), q, "net1")
+	a.mustAdd(t)
+	b.mustAdd(t)
+	p.remove(t)
+	if err := os.RemoveAll(w.cache); err != nil {
+		t.Fatal(err)
+	}
+	list, err := b.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: b.id, IfName: b.ifName}}}
+	if err := b.libcni().GCNetworkList(context.Background(), list, args); err != nil {
+		t.Fatalf("GC: %v", err)
+	}
+	if got := w.leases(t, "leased"); len(got) != 1 {
+		t.Errorf("leased: %q, want one address", got)
+	}
+	if err := b.check(t); err != nil {
+		t.Errorf("CHECK of the valid one: %v", err)
+	}
+}
+
+func TestGCOfTheIPAMPlugin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	theirs := w.delegate("172.16.10.64-172.16.10.80").with("cniVersion", "1.1.0")
+	goes, stays := w.attach(theirs, p, "net1"), w.attach(theirs, p, "net2")
+	ours := w.attach(w.rail(0).with("ipam.pool", "shared"), p, "net3")
+	for _, a := range []attachment{goes, stays} {
+		if _, err := a.raw(t, "roce-ipam", "ADD", a.text(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ours.mustAdd(t)
+	if err := goes.gc(t, "roce-ipam", valid(stays)); err != nil {
+		t.Fatalf("GC: %v", err)
+	}
+	if _, err := stays.raw(t, "roce-ipam", "CHECK", stays.text(t)); err != nil {
+		t.Errorf("CHECK of the valid one: %v", err)
+	}
+	if _, err := goes.raw(t, "roce-ipam", "CHECK", goes.text(t)); err == nil {
+		t.Error("CHECK of the one that went: no error")
+	}
+	if got := w.leases(t, "leased"); len(got) != 2 {
+		t.Errorf("leased: %q, want two addresses", got)
+	}
+}
+
+func TestStatusTellsWhetherAddCanBeServed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.wire(t, 7)
+	w.ip(t, "link set dev rail7 down")
+	full := w.rail(0).with("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/32"}}).with("ipam.pool", "full")
+	w.attach(full, w.pod(t), "net1").mustAdd(t)
+	tests := []struct {
+		name string
+		c    network
+		code uint // 0: ADD can be served
+		says string
+	}{
+		{"all is well", w.rail(0), 0, ""},
+		{"the pool is exhausted", full, 50, "10.9.0.0/32"},
+		{"the pool is exhausted and that is no matter", full.with("status", map[string]any{"pool": "off"}), 0, ""},
+		{"no RDMA device", w.rail(0).with("rdma", nil), 50, "RDMA"},
+		{"the master is gone", w.rail(0).with("master", "rail9"), 51, "rail9"},
+		{"the master is down", w.rail(0).with("master", "rail7"), 51, "rail7"},
+		{"the state folder cannot be used", w.rail(0).with("stateDir", "/proc/no/such"), 50, "/proc/no"},
+	}
+	node := w.snapshot(t)
+	for _, tt := range tests {
+		a := w.attach(tt.c, &pod{w.leaf, "", ""}, "")
+		list, err := a.list()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := cniError(t, a.libcni().GetStatusNetworkList(t.Context(), list))
+		switch {
+		case tt.code == 0 && e != nil:
+			t.Errorf("%s: got %v, want none", tt.name, e)
+		case tt.code != 0 && (e == nil || e.Code != tt.code || !strings.Contains(e.Error(), tt.says) || e.Details == ""):
+			t.Errorf("%s: got %v, want error %d that says %q, and a hint", tt.name, e, tt.code, tt.says)
+		}
+	}
+	w.unchanged(t, node)
+	if got := w.files(t); slices.ContainsFunc(got, func(name string) bool { return strings.Contains(name, "status") }) {
+		t.Errorf("STATUS left %q", got)
+	}
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"bytes"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// start starts a call as libcni does, and returns at once.
+func (a attachment) start(t *testing.T, command string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(programs, "roce"))
+	cmd.Env, cmd.Stdin, cmd.Stdout = a.environ(command), strings.NewReader(a.text(t)), &bytes.Buffer{}
+	if err := a.node.enter(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// durations returns how long the processes of an ADD and a DEL live: the
+// medians of some.
+func (a attachment) durations(t *testing.T) map[string]time.Duration {
+	t.Helper()
+	took := map[string][]time.Duration{}
+	for range 5 {
+		for _, command := range []string{"ADD", "DEL"} {
+			start := time.Now()
+			if err := a.start(t, command).Wait(); err != nil {
+				t.Fatalf("%s: %v", command, err)
+			}
+			took[command] = append(took[command], time.Since(start))
+		}
+	}
+	out := map[string]time.Duration{}
+	for command, times := range took {
+		slices.Sort(times)
+		out[command] = times[len(times)/2]
+	}
+	return out
+}
+
+// eachKill starts a call and kills it, again and again, each time a bit later,
+// and from the start again, until so many were killed. It calls then with what
+// waits until the process is gone: it was killed before, but may be in a
+// system call still.
+func eachKill(t *testing.T, kills int, a attachment, command string, then func(gone func())) {
+	t.Helper()
+	whole := 11 * a.durations(t)[command] / 10
+	killed := 0
+	for i := 0; killed < kills; i++ {
+		if i > 10*kills {
+			t.Fatalf("%d of %d processes could be killed before they were done", killed, i)
+		}
+		if command == "DEL" {
+			a.mustAdd(t)
+		}
+		cmd := a.start(t, command)
+		after := whole * time.Duration(i%kills) / time.Duration(kills)
+		<-time.After(after)
+		_ = cmd.Process.Kill() // it may be done already
+		then(sync.OnceFunc(func() { _ = cmd.Wait() }))
+		if cmd.ProcessState.Exited() {
+			whole -= whole / 50 // the machine is less busy than it was
+		} else {
+			killed++
+		}
+		if t.Failed() {
+			t.Fatalf("that was after kill number %d, %v after the start of a call of %v", i, after, whole)
+		}
+	}
+}
+
+// killable is an attachment that uses all that there is.
+func killable(t *testing.T) (*world, *pod, attachment) {
+	t.Helper()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	return w, p, w.attach(w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)}), p, "net1")
+}
+
+func TestDelRemovesAllOfAnAddThatWasKilled(t *testing.T) {
+	t.Parallel()
+	w, p, a := killable(t)
+	pod, node := p.snapshot(t), w.snapshot(t)
+	eachKill(t, 50, a, "ADD", func(gone func()) {
+		gone()
+		a.mustDel(t)
+		p.unchanged(t, pod)
+		w.nothingLeased(t)
+		w.noRecords(t)
+	})
+	w.unchanged(t, node)
+}
+
+func TestDelMayOvertakeAnAddThatWasKilled(t *testing.T) {
+	t.Parallel()
+	w, p, a := killable(t)
+	pod, node := p.snapshot(t), w.snapshot(t)
+	eachKill(t, 50, a, "ADD", func(gone func()) {
+		a.mustDel(t)
+		gone()
+		p.unchanged(t, pod)
+		w.nothingLeased(t)
+		w.noRecords(t)
+	})
+	w.unchanged(t, node)
+}
+
+func TestAddSucceedsAfterAnAddThatWasKilled(t *testing.T) {
+	t.Parallel()
+	w, p, a := killable(t)
+	before := p.snapshot(t)
+	first := a.mustAdd(t)
+	whole := portable(p.snapshot(t))
+	a.mustDel(t)
+	eachKill(t, 50, a, "ADD", func(gone func()) {
+		gone()
+		res := a.mustAdd(t)
+		if got, want := addrs(res), addrs(first); !slices.Equal(got, want) {
+			t.Errorf("got the addresses %v, want %v", got, want)
+		}
+		if diff := cmp.Diff(whole, portable(p.snapshot(t))); diff != "" {
+			t.Errorf("the pod (-want +got)\n%s", diff)
+		}
+		a.mustDel(t)
+		p.unchanged(t, before)
+		w.nothingLeased(t)
+		w.noRecords(t)
+	})
+}
+
+func TestDelSucceedsAfterADelThatWasKilled(t *testing.T) {
+	t.Parallel()
+	w, p, a := killable(t)
+	pod, node := p.snapshot(t), w.snapshot(t)
+	eachKill(t, 20, a, "DEL", func(gone func()) {
+		gone()
+		a.mustDel(t)
+		p.unchanged(t, pod)
+		w.nothingLeased(t)
+		w.noRecords(t)
+	})
+	w.unchanged(t, node)
+}

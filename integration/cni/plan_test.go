@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The commands of rocectl plan, typed into a shell of the node, make what ADD
+// makes.
+func TestCommandsOfThePlanDoWhatAddDoes(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(network) network{
+		"both families": func(c network) network { return c },
+		"the main table": func(c network) network {
+			return c.with("routing", "main").with("ipam.routes", []any{map[string]any{"dst": "10.1.0.0/16", "mtu": 1400, "priority": 7}})
+		},
+		"everything else": func(c network) network {
+			return c.with("mode", "private").with("mtu", 1400).with("bcqueuelen", 3000).
+				with("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_filter": "1"}).
+				with("routing", map[string]any{"table": 300, "priority": 7, "defaultRoute": true, "metric": 50}).
+				with("ipam.routes", []any{
+					map[string]any{"dst": "10.1.0.0/16", "mtu": 1400, "advmss": 1300},
+					map[string]any{"dst": "2001:db8:1::/48", "gw": "fd00:10::fe", "priority": 9},
+					map[string]any{"dst": "10.3.0.0/16", "scope": 253, "table": 301},
+				})
+		},
+	}
+	for name, of := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			before := p.snapshot(t)
+			a := w.attach(of(w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)})), p, "net1")
+			script := w.plan(t, a, p)
+			p.unchanged(t, before)
+			if got := w.files(t); len(got) > 0 {
+				t.Errorf("the plan made %q", got)
+			}
+
+			a.mustAdd(t)
+			added := portable(p.snapshot(t))
+			a.mustDel(t)
+			p.unchanged(t, before)
+
+			w.mustRun(t, "sh", "-e", "-c", script)
+			typed := portable(strings.ReplaceAll(p.snapshot(t), "roce:plan/net1", "roce:"+a.id+"/net1"))
+			if diff := cmp.Diff(added, typed); diff != "" {
+				t.Errorf("ADD and these commands differ:\n%s\n(-ADD +typed)\n%s", script, diff)
+			}
+		})
+	}
+}
+
+// plan returns what rocectl plan prints for an attachment.
+func (n *node) plan(t *testing.T, a attachment, p *pod) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "net.conf")
+	if err := os.WriteFile(file, []byte(a.text(t)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var args []string
+	for _, pair := range a.args {
+		args = append(args, pair[0]+"="+pair[1])
+	}
+	return n.mustRun(t, filepath.Join(programs, "rocectl"), "plan", file,
+		"--ifname", a.ifName, "--netns", p.namespace.name, "--args", strings.Join(args, ";"), "--state-dir", n.state)
+}

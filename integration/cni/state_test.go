@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// settings are the kernel parameters that the plugin sets on its links and
+// must not touch on others.
+var settings = []string{
+	"ipv4/conf/%s/arp_announce", "ipv4/conf/%s/arp_filter", "ipv4/conf/%s/arp_ignore", "ipv4/conf/%s/arp_notify",
+	"ipv4/conf/%s/rp_filter", "ipv6/conf/%s/accept_ra", "ipv6/conf/%s/addr_gen_mode", "ipv6/conf/%s/disable_ipv6",
+	"ipv6/conf/%s/keep_addr_on_down", "ipv6/conf/%s/ndisc_notify",
+}
+
+// snapshot returns everything about the namespace that an attachment could
+// change, one thing on a line: links with aliases and addresses, rules, the
+// routes of all tables, settings.
+func (ns *namespace) snapshot(t testing.TB) string {
+	t.Helper()
+	var out string
+	// The kernel adds the local route of an IPv6 address in its own time
+	// (addrconf_dad_work), also without duplicate address detection.
+	ns.await(t, "every IPv6 address has its local route", func() bool {
+		out = ns.look(t)
+		return routed(out)
+	})
+	return out
+}
+
+// routed says whether each IPv6 address of a snapshot has its local route.
+func routed(snapshot string) bool {
+	for line := range strings.Lines(snapshot) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != "inet6" {
+			continue
+		}
+		addr, _, _ := strings.Cut(f[1], "/")
+		if !strings.Contains(snapshot, "\nlocal "+addr+" dev ") {
+			return false
+		}
+	}
+	return true
+}
+
+func (ns *namespace) look(t testing.TB) string {
+	t.Helper()
+	cmd := exec.Command("ip", "-details", "-batch", "-")
+	cmd.Stdin = strings.NewReader("addr show\nrule show\nroute show table all\n")
+	out, err := ns.output(cmd)
+	if err != nil {
+		t.Fatalf("ip: %v: %s", err, out)
+	}
+	out += "IPv6 rules\n" + ns.mustRun(t, "ip", "-6", "-details", "rule", "show")
+	err = ns.enter(func() error {
+		set, err := readSettings()
+		out += set
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// readSettings returns the settings of all links of the thread's namespace.
+func readSettings() (string, error) {
+	entries, err := os.ReadDir("/proc/sys/net/ipv4/conf")
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for _, e := range entries {
+		for _, s := range settings {
+			path := fmt.Sprintf(s, e.Name())
+			b, err := os.ReadFile("/proc/sys/net/" + path)
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintf(&out, "%s=%s\n", path, strings.TrimSpace(string(b)))
+		}
+	}
+	return out.String(), nil
+}
+
+// unchanged fails the test if the namespace is not as the snapshot says.
+func (ns *namespace) unchanged(t testing.TB, before string) {
+	t.Helper()
+	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(ns.snapshot(t), "\n")); diff != "" {
+		t.Errorf("%s is not as it was (-before +after)\n%s", ns.name, diff)
+	}
+}
+
+// rules returns the policy rules that are not the kernel's own, IPv4 first.
+func (ns *namespace) rules(t testing.TB) []string {
+	t.Helper()
+	var out []string
+	for _, family := range []string{"-4", "-6"} {
+		for line := range strings.Lines(ns.mustRun(t, "ip", family, "rule", "show")) {
+			if rule := strings.Join(strings.Fields(line), " "); !slices.Contains(kernelRules, rule) {
+				out = append(out, rule)
+			}
+		}
+	}
+	return out
+}
+
+var kernelRules = []string{"0: from all lookup local", "32766: from all lookup main", "32767: from all lookup default"}
+
+// routes returns the routes of a table, one family after the other.
+func (ns *namespace) routes(t testing.TB, table string) []string {
+	t.Helper()
+	var out []string
+	for _, family := range []string{"-4", "-6"} {
+		text, err := ns.run("ip", family, "route", "show", "table", table)
+		if err != nil && !strings.Contains(text, "FIB table does not exist") {
+			t.Fatalf("routes of table %s: %v: %s", table, err, text)
+		}
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(text) {
+			out = append(out, strings.Join(strings.Fields(line), " "))
+		}
+	}
+	return out
+}
+
+// setting returns a kernel parameter, named by its path below /proc/sys.
+func (ns *namespace) setting(t testing.TB, path string) string {
+	t.Helper()
+	var b []byte
+	err := ns.enter(func() (err error) {
+		b, err = os.ReadFile("/proc/sys/" + path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// files returns what is in the state folder, folders with a slash behind.
+func (n *node) files(t testing.TB) []string {
+	t.Helper()
+	var out []string
+	err := filepath.WalkDir(n.state, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == n.state {
+			return err
+		}
+		name, _ := filepath.Rel(n.state, path)
+		if d.IsDir() {
+			name += "/"
+		}
+		out = append(out, name)
+		return nil
+	})
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// noRecords fails the test if the state folder has more than the lease
+// database, its lock and an empty folder for records.
+func (n *node) noRecords(t testing.TB) {
+	t.Helper()
+	for _, name := range n.files(t) {
+		if name != "leases.db" && name != "leases.lock" && name != "attachments/" {
+			t.Errorf("the state folder has %s, want no record", name)
+		}
+	}
+}
+
+// portable returns a snapshot without what the kernel chooses by itself:
+// the indexes of links.
+func portable(snapshot string) []string {
+	lines := strings.Split(snapshot, "\n")
+	for i, line := range lines {
+		index, rest, ok := strings.Cut(line, ": ")
+		if ok && strings.Trim(index, "0123456789") == "" && strings.Contains(rest, " mtu ") {
+			lines[i] = rest
+		}
+	}
+	return lines
+}
+
+// leases returns the addresses in a state (leased, resting, conflict), as
+// "pool address".
+func (n *node) leases(t testing.TB, state string) []string {
+	t.Helper()
+	out, err := exec.Command(filepath.Join(programs, "rocectl"), "--state-dir", n.state, "pool", "list").CombinedOutput()
+	if err != nil {
+		t.Fatalf("rocectl pool list: %v: %s", err, out)
+	}
+	var addrs []string
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == state {
+			addrs = append(addrs, f[0]+" "+f[1])
+		}
+	}
+	return addrs
+}
+
+// nothingLeased fails the test if an address is leased.
+func (n *node) nothingLeased(t testing.TB) {
+	t.Helper()
+	if got := n.leases(t, "leased"); len(got) > 0 {
+		t.Errorf("leased: %q, want nothing", got)
+	}
+}
