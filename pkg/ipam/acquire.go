@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam
+
+import (
+	"context"
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+)
+
+// expireBatch is how many resting addresses one Acquire frees beside its own
+// lease, so that its cost does not grow with how many rest.
+const expireBatch = 4
+
+// unbounded is a window without end, for when nothing is free.
+const unbounded = math.MaxInt32
+
+// conflictRest is how long an address rests at least after somebody else on
+// the wire answered for it, however short the quarantine: RFC 5227 section
+// 1.1, RATE_LIMIT_INTERVAL.
+const conflictRest = time.Minute
+
+// Acquire leases one address of each subnet to the owner, in the order of the
+// subnets, all or none. Asked again, it gives the same attachment the same
+// addresses, as long as they fit the request; those that do not are put to
+// rest and replaced.
+//
+// It returns code 7 for a request that can never be met, 11 when a requested
+// address is leased to somebody else, and 101 when a subnet has no address
+// left. It also reaps leases whose namespace is gone.
+func (b *Book) Acquire(ctx context.Context, ask Ask) ([]Lease, error) {
+	wants, err := ask.wants()
+	if err != nil {
+		return nil, err
+	}
+	s := session{ask: ask, wants: wants}
+	err = b.store.Update(ctx, func(l *ledger.Ledger) error { return s.acquire(b.work(l)) })
+	if err != nil {
+		return nil, err
+	}
+	s.report(ctx, b.log)
+	return s.leases, nil
+}
+
+// Preview returns what Acquire would lease now, or its error, and changes
+// nothing. Without a database it answers for an empty one.
+func (b *Book) Preview(ctx context.Context, ask Ask) ([]Lease, error) {
+	wants, err := ask.wants()
+	if err != nil {
+		return nil, err
+	}
+	s := session{ask: ask, wants: wants}
+	err = b.store.Try(ctx, func(l *ledger.Ledger) error { return s.acquire(b.work(l)) })
+	if err != nil {
+		return nil, err
+	}
+	return s.leases, nil
+}
+
+// session is one Acquire.
+type session struct {
+	work
+	ask    Ask
+	wants  []want
+	leases []Lease // one for each want; the zero Lease: not yet
+}
+
+func (s *session) acquire(w work) error {
+	s.work = w
+	s.leases = make([]Lease, len(s.wants))
+	missing, err := s.keep()
+	if err != nil || missing == 0 {
+		return err
+	}
+	if err := s.reap(s.ask.Owner.Attachment(), s.ask.Owner.Netns, reapWindow); err != nil {
+		return err
+	}
+	if err := s.expire(expireBatch); err != nil {
+		return err
+	}
+	for i, w := range s.wants {
+		if s.leases[i].Prefix.IsValid() {
+			continue
+		}
+		a, early, err := s.choose(w)
+		if err != nil {
+			return err
+		}
+		s.leases[i] = w.lease(a, early)
+	}
+	return nil
+}
+
+// keep settles what the attachment has of the pool already: what fits is its
+// lease again, the rest is put to rest. It returns how many wants are left.
+func (s *session) keep() (missing int, err error) {
+	h, _, err := s.Holding(s.ask.Owner.Attachment())
+	if err != nil {
+		return 0, err
+	}
+	missing = len(s.wants)
+	left, err := s.Retire(h, func(p ledger.Place) State {
+		if p.Pool != s.ask.Pool {
+			return 0
+		}
+		i := s.fitting(p.Addr)
+		if i < 0 {
+			return ledger.AtRest
+		}
+		s.leases[i] = s.wants[i].lease(p.Addr, p.Early)
+		missing--
+		return 0
+	})
+	if err != nil || len(left.Places) == 0 || left.Owner == s.ask.Owner {
+		return missing, err
+	}
+	// The runtime repeats the ADD, maybe with a new namespace.
+	return missing, s.Save(ledger.Holding{Owner: s.ask.Owner, Places: left.Places})
+}
+
+// fitting returns the want without a lease that an address meets, or -1.
+func (s *session) fitting(a netip.Addr) int {
+	for i, w := range s.wants {
+		if !s.leases[i].Prefix.IsValid() && w.fits(a) {
+			return i
+		}
+	}
+	return -1
+}
+
+// choose finds and leases an address for a want.
+func (s *session) choose(w want) (a netip.Addr, early bool, err error) {
+	if w.requested.IsValid() {
+		early, err = s.request(w)
+		return w.requested, early, err
+	}
+	if a, ok, err := s.recall(w); err != nil || ok {
+		return a, false, err
+	}
+	start := home(w.usable, s.ask.Owner)
+	for _, makeRoom := range []func() error{nothing, s.expireAll, s.reapAll} {
+		if err := makeRoom(); err != nil {
+			return a, false, err
+		}
+		a, ok, err := Pick(w.usable, start, s.used)
+		if err != nil {
+			return a, false, err
+		}
+		if ok {
+			return a, false, s.Give(s.ask.Owner, ledger.Spot{Pool: s.ask.Pool, Addr: a})
+		}
+	}
+	return s.oldest(w)
+}
+
+// used is the pool as Pick looks at it.
+func (s *session) used(a netip.Addr) (netip.Addr, bool, error) {
+	r, err := s.Run(s.ask.Pool, a)
+	return r.Last, r.Contains(a), err
+}
+
+// recall leases the address back that the same pod had and that still rests:
+// the quarantine is there for others.
+func (s *session) recall(w want) (netip.Addr, bool, error) {
+	mine, err := s.Last(s.ask.Pool, s.ask.Owner.Identity())
+	if err != nil {
+		return netip.Addr{}, false, err
+	}
+	for _, r := range mine {
+		if w.fits(r.Addr) {
+			return r.Addr, true, s.Wake(s.ask.Owner, r)
+		}
+	}
+	return netip.Addr{}, false, nil
+}
+
+func nothing() error { return nil }
+
+func (s *session) expireAll() error { return s.expire(unbounded) }
+
+// reapAll looks at every lease. What it reaps is free at once only without
+// quarantine, and otherwise rests behind all others.
+func (s *session) reapAll() error {
+	if err := s.reap(s.ask.Owner.Attachment(), s.ask.Owner.Netns, unbounded); err != nil {
+		return err
+	}
+	return s.expireAll()
+}
+
+// expire frees resting addresses of the pool whose time is over, oldest first,
+// once there are batch of them, and no more than that. In a batch they cost
+// less than one by one, and until then they are of use to their last owners.
+func (s *session) expire(batch int) error {
+	var due []ledger.Resting
+	for r, err := range s.Resting(s.ask.Pool) {
+		if err != nil {
+			return err
+		}
+		if len(due) == batch || s.Now-r.Freed < s.ask.Quarantine {
+			break // those behind it are younger
+		}
+		if !s.rests(r) {
+			due = append(due, r)
+		}
+	}
+	if len(due) < batch && batch != unbounded {
+		return nil
+	}
+	for _, r := range due {
+		if err := s.Free(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rests says whether an address has to rest longer.
+func (s *session) rests(r ledger.Resting) bool {
+	rest := s.ask.Quarantine
+	if r.State == ledger.Conflicted {
+		rest = max(rest, conflictRest)
+	}
+	return s.Now-r.Freed < rest
+}
+
+// oldest leases the address that has rested longest, when no other is left.
+func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
+	for r, err := range s.Resting(s.ask.Pool) {
+		if err != nil {
+			return a, false, err
+		}
+		if !w.fits(r.Addr) {
+			continue
+		}
+		s.warn("only resting addresses are left: one is leased before its quarantine is over",
+			"pool", r.Pool, "address", r.Addr, "rested", s.Now-r.Freed, "quarantine", s.ask.Quarantine)
+		early, err := s.wake(r)
+		return r.Addr, early, err
+	}
+	return a, false, s.exhausted(w)
+}
+
+// request leases the requested address of a want.
+func (s *session) request(w want) (early bool, err error) {
+	spot := ledger.Spot{Pool: s.ask.Pool, Addr: w.requested}
+	if _, used, err := s.used(spot.Addr); err != nil {
+		return false, err
+	} else if !used {
+		return false, s.Give(s.ask.Owner, spot)
+	}
+	if _, ok, err := s.recall(w); err != nil || ok {
+		return false, err
+	}
+	if err := s.evict(spot); err != nil {
+		return false, err
+	}
+	// Who was evicted may have been the same pod.
+	if _, ok, err := s.recall(w); err != nil || ok {
+		return false, err
+	}
+	for r, err := range s.Resting(spot.Pool) {
+		if err != nil {
+			return false, err
+		}
+		if r.Addr == spot.Addr {
+			return s.wake(r)
+		}
+	}
+	return false, cnierr.New(cnierr.Bug, "lease requested address", spot.Addr.String(), "", "pool %q has it in use, but neither leased nor resting", spot.Pool)
+}
+
+// wake leases a resting address and says whether that is early.
+func (s *session) wake(r ledger.Resting) (early bool, err error) {
+	if s.rests(r) {
+		return true, s.WakeEarly(s.ask.Owner, r)
+	}
+	return false, s.Wake(s.ask.Owner, r)
+}
+
+// evict puts a leased address to rest if the namespace of its holder is gone,
+// and says who holds it otherwise.
+func (s *session) evict(spot ledger.Spot) error {
+	h, held, err := s.Holder(spot)
+	if err != nil || !held {
+		return err
+	}
+	if present := s.ask.Owner.Netns; s.visible(present) && s.dead(present, h.Owner.Netns) {
+		_, err := s.Retire(h, allPlaces)
+		return err
+	}
+	return cnierr.New(cnierr.TryAgain, "lease requested address", spot.Addr.String(),
+		"wait until the holder is gone, or ask for another address; rocectl pool list shows all leases",
+		"pool %q has leased it to %v (container %s, interface %s)", spot.Pool, h.Owner, h.Owner.ContainerID, h.Owner.IfName)
+}
+
+func allPlaces(ledger.Place) State { return ledger.AtRest }
+
+// exhausted is the error when a subnet has nothing left.
+func (s *session) exhausted(w want) error {
+	usage := []Usage{w.usage()}
+	if err := count(s.Ledger, s.ask.Pool, []want{w}, usage); err != nil {
+		return err
+	}
+	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool,
+		"widen ipam.subnets[].ranges, or look for leaks with rocectl pool list", "no address of %v is left: %v", w.Prefix, usage[0])
+}

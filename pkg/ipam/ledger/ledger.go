@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package ledger keeps which addresses of a node are leased, to whom, and which
+// rest: one database for all pools, opened for one transaction at a time.
+//
+// It never decides who gets what, and never writes by halves. It stands
+// between ipam, which decides, and table, which reads and writes the file. Read this file
+// first for the steps of an address, then store.go for the file on disk.
+package ledger
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+)
+
+// Ledger is the tables in one transaction. The steps that an address goes
+// through, free, leased, at rest, free, keep these laws:
+//
+//   - hold has what each attachment has leased;
+//   - rest has the resting addresses of each pool in the order in which they
+//     became free;
+//   - last has the resting addresses by pool and the identity of the last
+//     owner, but for those at conflict, which are nobody's;
+//   - run has, for each pool, the longest runs of addresses that are leased or
+//     at rest, under the last address of each.
+//
+// Times are those of Store.Now.
+type Ledger struct {
+	Now time.Duration
+
+	tx                          *table.Tx
+	meta, hold, rest, last, run *table.Table
+}
+
+// version is the version of the tables. Another version is not read.
+const version = 1
+
+func tableNames() []string { return []string{"meta", "hold", "rest", "last", "run"} }
+
+// found fills the meta table of a new database, the first of tables.
+func found(tables []*table.Table, bootID string) error {
+	if err := tables[0].Put([]byte("version"), []byte{version}); err != nil {
+		return err
+	}
+	return tables[0].Put([]byte("boot"), []byte(bootID))
+}
+
+// open returns ErrNone for a database of another boot.
+func open(tx *table.Tx, bootID string, now time.Duration) (*Ledger, error) {
+	l := &Ledger{Now: now, tx: tx}
+	for i, t := range []**table.Table{&l.meta, &l.hold, &l.rest, &l.last, &l.run} {
+		var err error
+		if *t, err = tx.Table(tableNames()[i]); err != nil {
+			return nil, err
+		}
+	}
+	v, err := l.meta.Get([]byte("version"))
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(v, []byte{version}) {
+		return nil, table.Damagef("the version is %x, this program reads %d", v, version)
+	}
+	boot, err := l.meta.Get([]byte("boot"))
+	if err == nil && string(boot) != bootID {
+		err = ErrNone
+	}
+	return l, err
+}
+
+// holdKey is a hash because the names are long and would make the tree one
+// page deeper, and so that what stands beside a holding has been left to chance.
+func holdKey(at Attachment) []byte {
+	sum := sha256.Sum256(appendAttachment(nil, at))
+	return sum[:16]
+}
+
+func restKey(s Spot, freed time.Duration) []byte {
+	return appendAddr(appendTime(appendString(nil, s.Pool), freed), s.Addr)
+}
+
+func lastKey(pool string, id [sha256.Size]byte) []byte {
+	return append(appendString(nil, pool), id[:16]...)
+}
+
+// Holding returns what an attachment has leased, and whether that is anything.
+func (l *Ledger) Holding(at Attachment) (Holding, bool, error) {
+	v, err := l.hold.Get(holdKey(at))
+	if err != nil || v == nil {
+		return Holding{}, false, err
+	}
+	h, err := decodeHolding(table.Item{Key: holdKey(at), Value: v})
+	if err == nil && h.Owner.Attachment() != at {
+		err = table.Damagef("the holding of %v stands under the key of %v", h.Owner.Attachment(), at)
+	}
+	return h, true, err
+}
+
+// Give leases a free address.
+func (l *Ledger) Give(o Owner, s Spot) error {
+	if err := l.addToRun(s); err != nil {
+		return err
+	}
+	return l.add(o, Place{s, l.Now, false})
+}
+
+// Wake leases a resting address.
+func (l *Ledger) Wake(o Owner, r Resting) error { return l.wake(o, r, false) }
+
+// WakeEarly leases a resting address before its rest is over. Early stays with
+// the lease.
+func (l *Ledger) WakeEarly(o Owner, r Resting) error { return l.wake(o, r, true) }
+
+func (l *Ledger) wake(o Owner, r Resting, early bool) error {
+	if err := l.drop(r); err != nil {
+		return err
+	}
+	return l.add(o, Place{r.Spot, l.Now, early})
+}
+
+func (l *Ledger) add(o Owner, p Place) error {
+	h, _, err := l.Holding(o.Attachment())
+	if err != nil {
+		return err
+	}
+	return l.Save(Holding{o, append(h.Places, p)})
+}
+
+// Save writes a holding whose owner has changed in other things than its
+// attachment.
+func (l *Ledger) Save(h Holding) error {
+	key := holdKey(h.Owner.Attachment())
+	if len(h.Places) == 0 {
+		return l.hold.Del(key)
+	}
+	return l.hold.Put(key, h.encode())
+}
+
+// Retire ends the lease of those places of a holding for which which returns a
+// state to rest in, AtRest or Conflicted; zero leaves the place alone. It
+// returns what is left.
+func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
+	left := Holding{Owner: h.Owner}
+	for _, p := range h.Places {
+		state := which(p)
+		if state == 0 {
+			left.Places = append(left.Places, p)
+			continue
+		}
+		r := Resting{p.Spot, state, l.Now, h.Owner}
+		if err := l.rest.Put(restKey(r.Spot, r.Freed), r.encode()); err != nil {
+			return h, err
+		}
+		if state == Conflicted {
+			continue
+		}
+		key := appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr)
+		if err := l.last.Put(key, appendTime(nil, r.Freed)); err != nil {
+			return h, err
+		}
+	}
+	if len(left.Places) == len(h.Places) {
+		return h, nil
+	}
+	return left, l.Save(left)
+}
+
+// Free ends the rest of an address.
+func (l *Ledger) Free(r Resting) error {
+	if err := l.drop(r); err != nil {
+		return err
+	}
+	return l.takeFromRun(r.Spot)
+}
+
+func (l *Ledger) drop(r Resting) error {
+	if err := l.rest.Del(restKey(r.Spot, r.Freed)); err != nil || r.State == Conflicted {
+		return err
+	}
+	return l.last.Del(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr))
+}
+
+// Resting yields the resting addresses of a pool, those that became free first
+// first. They may be woken and freed meanwhile.
+func (l *Ledger) Resting(pool string) iter.Seq2[Resting, error] {
+	return decoded(l.rest.In(table.Prefix(appendString(nil, pool))), decodeResting)
+}
+
+// AllResting yields the resting addresses of all pools.
+func (l *Ledger) AllResting() iter.Seq2[Resting, error] {
+	return decoded(l.rest.In(table.Span{}), decodeResting)
+}
+
+// Holdings yields all holdings. They may be retired meanwhile.
+func (l *Ledger) Holdings() iter.Seq2[Holding, error] {
+	return decoded(l.hold.In(table.Span{}), decodeHolding)
+}
+
+// decoded yields what the items of a table mean.
+func decoded[T any](items iter.Seq2[table.Item, error], decode func(table.Item) (T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for it, err := range items {
+			var v T
+			if err == nil {
+				v, err = decode(it)
+			}
+			if !yield(v, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Last returns the resting addresses of a pool whose last owner had an
+// identity.
+func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Resting, error) {
+	var out []Resting
+	prefix := lastKey(pool, id)
+	for it, err := range l.last.In(table.Prefix(prefix)) {
+		if err != nil {
+			return nil, err
+		}
+		k, v := reader{b: it.Key[len(prefix):]}, reader{b: it.Value}
+		spot, freed := Spot{pool, k.addr()}, v.time()
+		key := restKey(spot, freed)
+		value, err := l.rest.Get(key)
+		if err != nil {
+			return nil, err
+		}
+		if value == nil || k.short || v.short {
+			return nil, table.Damagef("address %v of pool %q rests in one table only", spot.Addr, pool)
+		}
+		r, err := decodeResting(table.Item{Key: key, Value: value})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// Holder returns who has leased an address. Its cost grows with the number of
+// leases: an address is looked up by its owner, but for messages.
+func (l *Ledger) Holder(s Spot) (Holding, bool, error) {
+	for h, err := range l.Holdings() {
+		if err != nil {
+			return Holding{}, false, err
+		}
+		if slices.ContainsFunc(h.Places, func(p Place) bool { return p.Spot == s }) {
+			return h, true, nil
+		}
+	}
+	return Holding{}, false, nil
+}
+
+// Neighbour is a holding of which no more than the namespace has been read.
+type Neighbour struct {
+	Netns Netns
+	item  table.Item
+}
+
+// Holding reads the rest.
+func (n Neighbour) Holding() (Holding, error) { return decodeHolding(n.item) }
+
+// Neighbours yields all holdings, beginning behind the place that an attachment
+// has or would have among them. That is a place by chance: whoever looks at the
+// first few in each transaction has looked at all in the long run, and at no
+// more pages than the attachment itself needs.
+func (l *Ledger) Neighbours(at Attachment) iter.Seq2[Neighbour, error] {
+	start := append(holdKey(at), 0)
+	return decoded(l.hold.Ring(table.Span{}, start), func(it table.Item) (Neighbour, error) {
+		n, err := netnsOf(it)
+		return Neighbour{n, it}, err
+	})
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ledger
+
+import (
+	"crypto/sha256"
+	"net/netip"
+	"time"
+)
+
+// Attachment is one interface of one container. It holds leases.
+type Attachment struct{ ContainerID, IfName string }
+
+// Netns is a network namespace: the path at which the runtime has mounted it,
+// and the device and inode numbers of the file there. Path "" is a namespace
+// about which nothing is known.
+type Netns struct {
+	Path     string
+	Dev, Ino uint64
+}
+
+// Owner is who asks for an address and what for. The pod's fields are empty
+// outside of Kubernetes.
+type Owner struct {
+	ContainerID, IfName           string
+	Network                       string // the network configuration's name
+	PodNamespace, PodName, PodUID string
+	Netns                         Netns
+}
+
+// Attachment returns the key under which an owner holds its leases.
+func (o Owner) Attachment() Attachment { return Attachment{o.ContainerID, o.IfName} }
+
+// String names the owner in messages: its pod, or else its container.
+func (o Owner) String() string {
+	if o.PodName == "" {
+		return "container " + o.ContainerID
+	}
+	return "pod " + o.PodNamespace + "/" + o.PodName
+}
+
+// Identity is what stays the same when a pod is made anew under its name.
+// Outside of Kubernetes it is the attachment.
+func (o Owner) Identity() [sha256.Size]byte {
+	if o.PodName == "" {
+		return sha256.Sum256(appendAttachment([]byte("container"), o.Attachment()))
+	}
+	return sha256.Sum256(appendString(appendString(appendString([]byte("pod"), o.PodNamespace), o.PodName), o.IfName))
+}
+
+// State is what a used address is doing.
+type State byte
+
+// The states. The numbers are in databases.
+const (
+	Leased     State = 1
+	AtRest     State = 2
+	Conflicted State = 3 // at rest because somebody else on the wire answered for it
+)
+
+// String returns the word that rocectl pool list prints.
+func (s State) String() string {
+	switch s {
+	case Leased:
+		return "leased"
+	case AtRest:
+		return "resting"
+	case Conflicted:
+		return "conflict"
+	}
+	return "unknown"
+}
+
+// Spot is an address of a pool.
+type Spot struct {
+	Pool string
+	Addr netip.Addr
+}
+
+// Place is a leased address.
+type Place struct {
+	Spot
+	Since time.Duration
+	Early bool // leased before its rest was over
+}
+
+// Holding is what an attachment has leased, in all pools, and is never empty.
+type Holding struct {
+	Owner  Owner
+	Places []Place
+}
+
+// Resting is an address that waits before it is free again.
+type Resting struct {
+	Spot
+	State State // AtRest or Conflicted
+	Freed time.Duration
+	Owner Owner // the last one
+}

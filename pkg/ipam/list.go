@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+// Entry is a used address.
+type Entry struct {
+	Pool  string
+	Addr  netip.Addr
+	State State
+	Early bool          // leased before its quarantine was over
+	Age   time.Duration // since it was leased or became free
+	Owner Owner         // of a resting address, the last one
+}
+
+// List returns the used addresses of a pool, or of all pools for "", ordered
+// by pool, family and address. It makes and changes no file.
+func (b *Book) List(ctx context.Context, pool string) ([]Entry, error) {
+	var out []Entry
+	err := b.store.View(ctx, func(l *ledger.Ledger) error {
+		return each(l, func(e Entry) {
+			if pool == "" || e.Pool == pool {
+				out = append(out, e)
+			}
+		})
+	})
+	if err != nil {
+		return nil, ignoreNone(err)
+	}
+	slices.SortFunc(out, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), a.Addr.Compare(b.Addr))
+	})
+	return out, nil
+}
+
+// each calls fn for every used address, in no order.
+func each(l *ledger.Ledger, fn func(Entry)) error {
+	for h, err := range l.Holdings() {
+		if err != nil {
+			return err
+		}
+		for _, p := range h.Places {
+			fn(Entry{p.Pool, p.Addr, ledger.Leased, p.Early, l.Now - p.Since, h.Owner})
+		}
+	}
+	for r, err := range l.AllResting() {
+		if err != nil {
+			return err
+		}
+		fn(Entry{r.Pool, r.Addr, r.State, false, l.Now - r.Freed, r.Owner})
+	}
+	return nil
+}
+
+// Usage is how full a subnet of a pool is. Total is the sum of Leased, Resting,
+// Free and Unusable, where Unusable is what is never leased unasked: excluded,
+// reserved, or outside of the ranges.
+type Usage struct {
+	Prefix                netip.Prefix
+	Total, Free, Unusable *big.Int
+	Leased, Resting       int
+}
+
+// String returns the numbers as messages have them.
+func (u Usage) String() string {
+	return fmt.Sprintf("%d leased, %d resting, %v excluded or reserved, %v in all", u.Leased, u.Resting, u.Unusable, u.Total)
+}
+
+// Usage counts for each subnet of an Ask; of the Ask, no more than Pool,
+// Subnets and Reserved matters. Its cost grows with the number of used
+// addresses.
+func (b *Book) Usage(ctx context.Context, ask Ask) ([]Usage, error) {
+	ask.Requested = nil
+	wants, err := ask.wants()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Usage, len(wants))
+	for i, w := range wants {
+		out[i] = w.usage()
+	}
+	err = b.store.View(ctx, func(l *ledger.Ledger) error { return count(l, ask.Pool, wants, out) })
+	return out, ignoreNone(err)
+}
+
+// usage is the usage of a subnet of which nothing is leased.
+func (w want) usage() Usage {
+	total, free := netrange.Count([]netrange.Range{netrange.Of(w.Prefix)}), netrange.Count(w.usable)
+	return Usage{Prefix: w.Prefix, Total: total, Free: free, Unusable: new(big.Int).Sub(total, free)}
+}
+
+// count adds what is leased and resting.
+func count(l *ledger.Ledger, pool string, wants []want, usage []Usage) error {
+	one := big.NewInt(1)
+	return each(l, func(e Entry) {
+		for i := range wants {
+			u := &usage[i]
+			switch {
+			case e.Pool != pool || !wants[i].has(e.Addr):
+				continue
+			case e.State == ledger.Leased:
+				u.Leased++
+			default:
+				u.Resting++
+			}
+			u.Free.Sub(u.Free, one)
+		}
+	})
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam
+
+import (
+	"errors"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+)
+
+// NetnsAt returns the network namespace at a path, the zero Netns if there is
+// none: nothing, or something that is not on nsfs.
+func NetnsAt(path string) (Netns, error) {
+	var on unix.Statfs_t
+	var st unix.Stat_t
+	err := unix.Statfs(path, &on)
+	if err == nil {
+		err = unix.Stat(path, &st)
+	}
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return Netns{}, nil
+	case err != nil:
+		return Netns{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	case on.Type != unix.NSFS_MAGIC:
+		return Netns{}, nil
+	}
+	return Netns{Path: path, Dev: st.Dev, Ino: st.Ino}, nil
+}
+
+// NetnsAlive says whether the path of n still names that namespace. It returns
+// an error when it cannot tell.
+func NetnsAlive(n Netns) (bool, error) {
+	there, err := NetnsAt(n.Path)
+	return err == nil && there == n, err
+}

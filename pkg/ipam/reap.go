@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam
+
+import (
+	"path/filepath"
+
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+)
+
+// reapWindow is how many namespaces one call looks at, and attachWindow how
+// many attachments: a pod can have many interfaces in one namespace.
+const (
+	reapWindow   = 2
+	reapSample   = 32
+	attachWindow = 32
+)
+
+// reap puts leases to rest whose namespace is gone, because Multus sends no GC
+// to secondary networks and a DEL may never come. It looks at no more than
+// limit namespaces, going on where the last call stopped, so that each has its
+// turn.
+//
+// What is missing proves nothing where the namespaces of this node cannot be
+// seen, for instance in a container without /run/netns: so nothing is reaped
+// unless the namespace of the present call is found in the same folder, and
+// nothing if most of what was looked at seems to be gone.
+func (w *work) reap(at Attachment, present Netns, limit int) error {
+	if !w.visible(present) {
+		return nil
+	}
+	judged, gone, dead, err := w.look(at, present, limit)
+	if err != nil {
+		return err
+	}
+	if gone > 4 && 2*gone > judged {
+		w.warn("most namespaces that were looked at are gone: no lease of theirs is reaped", "looked at", judged, "gone", gone)
+		return nil
+	}
+	for _, n := range dead {
+		h, err := n.Holding()
+		if err != nil {
+			return err
+		}
+		w.warn("leases are reaped: their namespace is gone", "owner", h.Owner.String(), "container", h.Owner.ContainerID,
+			"interface", h.Owner.IfName, "netns", h.Owner.Netns.Path, "addresses", len(h.Places))
+		if _, err := w.Retire(h, allPlaces); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look judges up to limit namespaces. It returns how many it has judged, how
+// many of them are dead, and what those hold.
+func (w *work) look(at Attachment, present Netns, limit int) (judged, gone int, dead []ledger.Neighbour, err error) {
+	known := map[Netns]bool{present: false}
+	seen := 0
+	for n, err := range w.Neighbours(at) {
+		if err != nil {
+			return 0, 0, nil, err
+		}
+		isDead, ok := known[n.Netns]
+		if seen == 4*limit || !ok && judged == limit {
+			break
+		}
+		seen++
+		if !ok {
+			isDead = w.dead(present, n.Netns)
+			known[n.Netns] = isDead
+			judged++
+			if isDead {
+				gone++
+				limit = max(limit, reapSample)
+			}
+		}
+		if isDead {
+			dead = append(dead, n)
+		}
+	}
+	return judged, gone, dead, nil
+}
+
+// visible says whether the namespace of the present call is where it should
+// be.
+func (w *work) visible(present Netns) bool {
+	if present.Path == "" {
+		return false
+	}
+	alive, err := w.alive(present)
+	return err == nil && alive
+}
+
+// dead says that a namespace is gone for certain.
+func (w *work) dead(present, n Netns) bool {
+	if n.Path == "" || filepath.Dir(n.Path) != filepath.Dir(present.Path) {
+		return false
+	}
+	alive, err := w.alive(n)
+	return err == nil && !alive
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+)
+
+// Release puts every address that the attachment holds, in all pools, to rest.
+// Nothing held is success, and so is that there is no database; none is made.
+//
+// netns is the namespace of the call, as far as it still exists: if it does,
+// leases whose namespaces are gone are reaped, too.
+func (b *Book) Release(ctx context.Context, at Attachment, netns Netns) error {
+	var w work
+	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
+		w = b.work(l)
+		h, held, err := w.Holding(at)
+		if err != nil || !held {
+			return err
+		}
+		if _, err := w.Retire(h, allPlaces); err != nil {
+			return err
+		}
+		return w.reap(at, netns, reapWindow)
+	})
+	if err != nil {
+		return ignoreNone(err)
+	}
+	w.report(ctx, b.log)
+	return nil
+}
+
+// Reject takes addresses away from the attachment because somebody else on the
+// wire answers for them. They rest as those that became free last, and the
+// attachment's next Acquire gets others. Addresses that the attachment does
+// not hold are left alone.
+func (b *Book) Reject(ctx context.Context, pool string, addrs []netip.Addr, at Attachment) error {
+	return ignoreNone(b.store.Existing(ctx, func(l *ledger.Ledger) error {
+		h, held, err := l.Holding(at)
+		if err != nil || !held {
+			return err
+		}
+		_, err = l.Retire(h, func(p ledger.Place) State {
+			if p.Pool == pool && slices.Contains(addrs, p.Addr) {
+				return ledger.Conflicted
+			}
+			return 0
+		})
+		return err
+	}))
+}
+
+// ReleaseAddress puts one address to rest, whoever holds it: the operator
+// knows that nobody does. An address that rests already goes on resting. It
+// returns code 7 for an address that the pool has not leased.
+func (b *Book) ReleaseAddress(ctx context.Context, pool string, addr netip.Addr) error {
+	spot, used := ledger.Spot{Pool: pool, Addr: addr}, false
+	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
+		r, err := l.Run(pool, addr)
+		used = r.Contains(addr)
+		if err != nil || !used {
+			return err
+		}
+		h, held, err := l.Holder(spot)
+		if err != nil || !held {
+			return err
+		}
+		_, err = l.Retire(h, func(p ledger.Place) State {
+			if p.Spot == spot {
+				return ledger.AtRest
+			}
+			return 0
+		})
+		return err
+	})
+	if err := ignoreNone(err); err != nil || used {
+		return err
+	}
+	return cnierr.New(cnierr.BadConfig, "release address", addr.String(), "look for it with rocectl pool list", "pool %q has not leased it", pool)
+}
+
+// GC puts to rest what attachments of a network hold that are not valid any
+// more, in all pools, and returns how many addresses that were. Leases of
+// other networks stay, also in the same pools.
+func (b *Book) GC(ctx context.Context, network string, valid []Attachment) (int, error) {
+	keep := make(map[Attachment]bool, len(valid))
+	for _, at := range valid {
+		keep[at] = true
+	}
+	n := 0
+	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
+		for h, err := range l.Holdings() {
+			if err != nil {
+				return err
+			}
+			if h.Owner.Network != network || keep[h.Owner.Attachment()] {
+				continue
+			}
+			n += len(h.Places)
+			if _, err := l.Retire(h, allPlaces); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, ignoreNone(err)
+	}
+	return n, nil
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+// maxName is the most bytes that a name or path may have: a path's limit
+// (PATH_MAX), and small enough for two of them to make a key.
+const maxName = 4096
+
+// want is a subnet of an Ask, worked out.
+type want struct {
+	Subnet
+	usable    []netrange.Range // what may be leased unasked
+	requested netip.Addr       // zero: any
+}
+
+// wants works out the subnets of an Ask. It reports every fault.
+func (a Ask) wants() ([]want, error) {
+	reserved := make([]netip.Addr, len(a.Reserved))
+	for i, r := range a.Reserved {
+		reserved[i] = r.Unmap().WithZone("") // as a subnet has it
+	}
+	wants := make([]want, len(a.Subnets))
+	for i, s := range a.Subnets {
+		wants[i] = want{Subnet: s, usable: s.usable(reserved)}
+	}
+	faults := []error{a.check()}
+	for _, addr := range a.Requested {
+		if err := assignRequest(wants, addr, reserved); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return wants, errors.Join(faults...)
+}
+
+// check finds what the caller should have refused.
+func (a Ask) check() error {
+	o := a.Owner
+	for _, name := range []string{a.Pool, o.ContainerID, o.IfName, o.Network, o.PodNamespace, o.PodName, o.PodUID, o.Netns.Path} {
+		if len(name) > maxName {
+			return cnierr.New(cnierr.BadConfig, "read request", name[:32]+"...", "shorten the name",
+				"the name has %d bytes, %d are possible", len(name), maxName)
+		}
+	}
+	for _, s := range a.Subnets {
+		if !s.Prefix.IsValid() || s.Prefix.Addr().Is4In6() {
+			return cnierr.New(cnierr.BadConfig, "read request", s.Prefix.String(), "", "it is no subnet")
+		}
+	}
+	return nil
+}
+
+func assignRequest(wants []want, addr netip.Addr, reserved []netip.Addr) error {
+	const hint = "ask for another address, or change ipam.subnets"
+	var in *want
+	for i := range wants {
+		w := &wants[i]
+		switch {
+		case !w.Prefix.Contains(addr):
+		case in != nil:
+			return cnierr.New(cnierr.BadConfig, "lease requested address", addr.String(), hint,
+				"it lies in both %v and %v", in.Prefix, w.Prefix)
+		default:
+			in = w
+		}
+	}
+	if in == nil {
+		return cnierr.New(cnierr.BadConfig, "lease requested address", addr.String(), hint, "it lies in no subnet of the pool")
+	}
+	if why := in.refuse(addr, reserved); why != "" {
+		return cnierr.New(cnierr.BadConfig, "lease requested address", addr.String(), hint, "it is %s", why)
+	}
+	if in.requested.IsValid() {
+		return cnierr.New(cnierr.BadConfig, "lease requested address", addr.String(), "ask for one address of each subnet",
+			"%v of %v is requested too", in.requested, in.Prefix)
+	}
+	in.requested = addr
+	return nil
+}
+
+// usable returns the addresses that may be leased unasked, in ascending order.
+func (s Subnet) usable(reserved []netip.Addr) []netrange.Range {
+	ranges := s.Ranges
+	if len(ranges) == 0 {
+		ranges = []netrange.Range{netrange.Of(s.Prefix)}
+	}
+	holes := make([]netrange.Range, 0, len(s.Exclude)+len(reserved)+16)
+	holes = append(holes, s.Exclude...)
+	for a := range netrange.Unusable(s.Prefix) {
+		holes = append(holes, netrange.Range{First: a, Last: a})
+	}
+	for _, a := range reserved {
+		holes = append(holes, netrange.Range{First: a, Last: a})
+	}
+	for _, b := range netrange.Specials() {
+		holes = append(holes, b.Range)
+	}
+	if s.Gateway.IsValid() {
+		holes = append(holes, netrange.Range{First: s.Gateway, Last: s.Gateway})
+	}
+	return netrange.Minus(netrange.Clip(ranges, netrange.Of(s.Prefix)), holes)
+}
+
+// refuse completes "it is ..." for an address of the subnet that is never
+// leased, and returns "" for all others.
+func (s Subnet) refuse(a netip.Addr, reserved []netip.Addr) string {
+	if why := netrange.Unusable(s.Prefix)[a]; why != "" {
+		return fmt.Sprintf("%s of %v", why, s.Prefix)
+	}
+	if a == s.Gateway {
+		return "the gateway"
+	}
+	for _, r := range reserved {
+		if a == r {
+			return "an address of this host"
+		}
+	}
+	for _, b := range netrange.Specials() {
+		if b.Contains(a) {
+			return b.Why
+		}
+	}
+	for _, r := range s.Exclude {
+		if r.Contains(a) {
+			return "excluded by " + r.String()
+		}
+	}
+	return ""
+}
+
+// fits says whether an address is one that the want can be met with.
+func (w want) fits(a netip.Addr) bool {
+	if w.requested.IsValid() {
+		return a == w.requested
+	}
+	return w.has(a)
+}
+
+// has says whether an address may be leased unasked.
+func (w want) has(a netip.Addr) bool {
+	i := netrange.Find(w.usable, a)
+	return i < len(w.usable) && w.usable[i].Contains(a)
+}
+
+// lease is the lease of an address of the subnet.
+func (w want) lease(a netip.Addr, early bool) Lease {
+	return Lease{Prefix: netip.PrefixFrom(a, w.Prefix.Bits()), Gateway: w.Gateway, Early: early}
+}
