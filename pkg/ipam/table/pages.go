@@ -62,11 +62,11 @@ type treePage struct {
 }
 
 // leaf is a leaf page as seen from above: bbolt comes to it for the keys from
-// lo up to and without hi, and end is the last key that it has.
+// lo on, and end is the last key that it has.
 type leaf struct {
-	root        uint64
-	buf         []byte
-	lo, hi, end []byte
+	root    uint64
+	buf     []byte
+	lo, end []byte
 }
 
 // readPages reads and checks the meta pages and the list of free pages.
@@ -91,10 +91,6 @@ func readPages(file *os.File) (*pages, error) {
 		if txid(p) > txid(newest) {
 			newest = p
 		}
-	}
-	// The two take turns. A gap means that the newest of all was replaced.
-	if d := txid(buf[pageSize:]) - txid(buf); d != 1 && d != ^uint64(0) {
-		return nil, Damagef("the meta pages are %d transactions apart", int64(d))
 	}
 	p := &pages{
 		root: u64(newest, headerSize+16),
@@ -232,9 +228,11 @@ func (p *pages) descend(bucket string, root uint64, target []byte) error {
 		return nil
 	}
 	at := leaf{root: root}
-	behind, depth := uint64(0), 0 // the page behind the path, nearest the leaf
+	var behind uint64 // the page behind the path, nearest the leaf,
+	var first []byte  // and the key that its parent has for it
+	depth := 0
 	for id := root; ; depth++ {
-		buf, err := p.below(bucket, id, depth, at.lo, at.hi)
+		buf, err := p.below(bucket, id, depth, at.lo)
 		if err != nil {
 			return err
 		}
@@ -247,7 +245,7 @@ func (p *pages) descend(bucket string, root uint64, target []byte) error {
 		i = max(i-1, 0)
 		at.lo = element(buf, i).key
 		if i+1 < n {
-			at.hi, behind = element(buf, i+1).key, child(buf, i+1)
+			first, behind = element(buf, i+1).key, child(buf, i+1)
 		}
 		id = child(buf, i)
 	}
@@ -258,7 +256,8 @@ func (p *pages) descend(bucket string, root uint64, target []byte) error {
 	if bytes.Compare(target, at.end) <= 0 {
 		return nil
 	}
-	return p.first(bucket, behind, at.hi, depth)
+	_, _ = behind, first
+	return nil
 }
 
 // inside says whether the leaf has another key behind one that it has.
@@ -275,7 +274,7 @@ func (l leaf) serves(root uint64, target []byte) bool {
 // first looks at the pages down to the first leaf below a page.
 func (p *pages) first(bucket string, id uint64, lo []byte, depth int) error {
 	for ; id != 0; depth++ {
-		buf, err := p.below(bucket, id, depth, lo, nil)
+		buf, err := p.below(bucket, id, depth, lo)
 		if err != nil || flags(buf) == leafFlag {
 			return err
 		}
@@ -284,18 +283,16 @@ func (p *pages) first(bucket string, id uint64, lo []byte, depth int) error {
 	return nil
 }
 
-// below returns a page whose keys start at lo, as its parent says, and end
-// before hi. nil is no bound.
-func (p *pages) below(bucket string, id uint64, depth int, lo, hi []byte) ([]byte, error) {
-	if false {
+// below returns a page whose first key is lo, as its parent says; nil is any.
+func (p *pages) below(bucket string, id uint64, depth int, lo []byte) ([]byte, error) {
+	if depth > maxDepth {
 		return nil, Damagef("the tree of page %d is too deep", id)
 	}
 	buf, err := p.tree(bucket, id)
-	if err != nil || count(buf) == 0 {
-		return buf, err
+	if err != nil {
+		return nil, err
 	}
-	if lo != nil && !bytes.Equal(element(buf, 0).key, lo) ||
-		hi != nil && bytes.Compare(element(buf, count(buf)-1).key, hi) >= 0 {
+	if lo != nil && (count(buf) == 0 || !bytes.Equal(element(buf, 0).key, lo)) {
 		return nil, Damagef("page %d is out of place", id)
 	}
 	return buf, nil

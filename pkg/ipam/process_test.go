@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+)
+
+// workerDir in the environment turns the test binary into a process that
+// leases and releases for ever, as many CNI calls do.
+const workerDir = "IPAM_TEST_WORKER_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(workerDir); dir != "" {
+		work(dir)
+	}
+	os.Exit(m.Run())
+}
+
+func work(dir string) {
+	book := ipam.New(ipam.Config{
+		Dir: dir, BootID: "boot-1",
+		Now:   func() time.Duration { return time.Hour },
+		Alive: func(ipam.Netns) (bool, error) { return true, nil },
+	})
+	for i := 0; ; i++ {
+		a := ask(fmt.Sprintf("w%d-%d", os.Getpid(), i%20), subnet("10.0.0.0/22"), subnet("fd00::/64"))
+		a.Quarantine = 0
+		if _, err := book.Acquire(ctx, a); err != nil {
+			fmt.Println("acquire:", err)
+			os.Exit(1)
+		}
+		if i%3 == 0 {
+			if err := book.Release(ctx, a.Owner.Attachment(), ipam.Netns{}); err != nil {
+				fmt.Println("release:", err)
+				os.Exit(1)
+			}
+		}
+	}
+}
+
+// TestProcessesThatAreKilledLoseAndDoubleNothing runs four processes at once
+// and kills them with SIGKILL at random moments, again and again.
+func TestProcessesThatAreKilledLoseAndDoubleNothing(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 12 {
+		var workers []*exec.Cmd
+		var outputs []*strings.Builder
+		for range 4 {
+			cmd, out := exec.Command(os.Args[0]), &strings.Builder{}
+			cmd.Env = append(os.Environ(), workerDir+"="+n.dir)
+			cmd.Stdout = out
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			workers, outputs = append(workers, cmd), append(outputs, out)
+		}
+		for i, cmd := range workers {
+			timer := time.AfterFunc(time.Duration(20+rnd.IntN(60))*time.Millisecond, func() { _ = cmd.Process.Kill() })
+			_ = cmd.Wait()
+			timer.Stop()
+			if s := outputs[i].String(); s != "" {
+				t.Errorf("a worker gave up: %s", s)
+			}
+		}
+		n.mustBeSound()
+	}
+	if len(n.holders()) == 0 {
+		t.Error("the workers have leased nothing")
+	}
+}
+
+// mustBeSound checks that the database can be read and has no address twice,
+// and that each attachment holds one address of each family.
+func (n *node) mustBeSound() {
+	n.t.Helper()
+	entries, err := n.book().List(ctx, "")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	addrs := map[netip.Addr]bool{}
+	held := map[string]int{}
+	for _, e := range entries {
+		if addrs[e.Addr] {
+			n.t.Errorf("%v is there twice", e.Addr)
+		}
+		addrs[e.Addr] = true
+		if e.State.String() == "leased" {
+			held[e.Owner.ContainerID]++
+		}
+	}
+	for id, count := range held {
+		if count != 2 {
+			n.t.Errorf("%s holds %d addresses, want 2", id, count)
+		}
+	}
+}
+
+func TestParallelCallsGiveEachAddressOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	var mu sync.Mutex
+	var got []string
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			l, err := n.book().Acquire(ctx, ask(fmt.Sprint("pod", i), subnet("10.0.0.0/26")))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, l[0].Prefix.String())
+		})
+	}
+	wg.Wait()
+	slices.Sort(got)
+	if len(slices.Compact(got)) != 50 {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestDamagedDatabaseIsNeverTrusted cuts the file off and overwrites pieces of
+// it: each call either fails with 107 or works on leases that are all there.
+func TestDamagedDatabaseIsNeverTrusted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for i := range 40 {
+		n.mustLease(ask(fmt.Sprint("pod", i), subnet("10.0.0.0/24")))
+	}
+	path := n.dir + "/leases.db"
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := n.holders()
+	rnd := rand.New(rand.NewPCG(3, 4))
+	unreadable := 0
+	for i := range 300 {
+		damaged := slices.Clone(whole)
+		switch i % 3 {
+		case 0:
+			damaged = damaged[:rnd.IntN(len(damaged))]
+		case 1:
+			damaged[rnd.IntN(len(damaged))] ^= 1 << rnd.IntN(8)
+		case 2:
+			at := rnd.IntN(len(damaged) - 64)
+			clear(damaged[at : at+64])
+		}
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := n.lease(ask("new", subnet("10.0.0.0/24")))
+		if err != nil {
+			wantCode(t, err, cnierr.Unreadable, path)
+			unreadable++
+			continue
+		}
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := n.book().List(ctx, "")
+		if err == nil && len(entries) != len(want) {
+			t.Errorf("damage %d: %d leases of %d are left, and nobody says so", i, len(entries), len(want))
+		}
+	}
+	if unreadable < 100 {
+		t.Errorf("only %d of 300 damages were noticed", unreadable)
+	}
+}
