@@ -151,6 +151,26 @@ func TestDelWorksOnlyInTheNamespaceOfADD(t *testing.T) {
 	}
 }
 
+// TestDelFindsTheNamespaceThatADDWorkedIn gives DEL a wrong CNI_NETNS while the
+// right namespace lives where it was.
+func TestDelFindsTheNamespaceThatADDWorkedIn(t *testing.T) {
+	t.Parallel()
+	for name, netns := range map[string]string{"another pod's": podPath("c2"), "none": podPath("gone"), "empty": ""} {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		w.fake.Pod(podPath("c2"))
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+		d := w.del("c1", "net1")
+		d.Netns = netns
+		if err := w.node().Del(ctx, d); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		w.mustBeEmpty("after DEL with " + name)
+	}
+}
+
 func TestAddressStaysLeasedWhileDELCannotTakeItOffTheLink(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

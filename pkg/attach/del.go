@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -24,7 +25,7 @@ import (
 func (n Node) Del(ctx context.Context, d conf.Del) error {
 	unlock, err := n.Records.Lock(ctx, d.ContainerID)
 	if err != nil && cnierr.CodeOf(err) == cnierr.IO {
-		return errors.Join(err, n.undo(ctx, d.Netns, plan.NetnsID{}, plan.Unrecorded(d.ContainerID, d.IfName)))
+		return errors.Join(err, n.undo(ctx, lost(d), d.Netns, plan.Unrecorded(d.ContainerID, d.IfName)))
 	}
 	if err != nil {
 		return err
@@ -34,7 +35,9 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	rec, err := n.Records.Load(d.ContainerID, d.IfName)
 	switch {
 	case err == nil:
-		return n.remove(ctx, rec, d.Netns, n.leaser(rec.IPAM).Release)
+		return n.remove(ctx, rec, d.Netns, func(ctx context.Context, rec record.Record) error {
+			return n.leaser(rec.IPAM).Release(ctx, asCalled(rec, d))
+		})
 	case errors.Is(err, record.ErrNotExist):
 	case cnierr.CodeOf(err) == cnierr.Unreadable:
 		n.Log.Warn("the record is unreadable: removing what carries the attachment's mark", "error", err)
@@ -53,53 +56,100 @@ func lost(d conf.Del) record.Record {
 	}
 }
 
+// asCalled returns a record as an IPAM plugin sees it: with ADD's
+// configuration, and of DEL's input what the runtime alone can know.
+func asCalled(rec record.Record, d conf.Del) record.Record {
+	if !delegated(rec.IPAM) {
+		return rec
+	}
+	rec.Netns = d.Netns
+	var config, call map[string]json.RawMessage
+	if json.Unmarshal(rec.Config, &config) != nil || json.Unmarshal([]byte(d.Raw), &call) != nil {
+		return rec
+	}
+	if prev, ok := call["prevResult"]; ok && config != nil {
+		config["prevResult"] = prev
+		if b, err := json.Marshal(config); err == nil {
+			rec.Config = b
+		}
+	}
+	return rec
+}
+
 // releaseAny releases the leases of an attachment of which nobody knows whether
 // it has any: its record is lost, or its ADD did not come to an end. A
 // delegated plugin that is not installed has no say: ADD could not have leased
 // from it.
 func (n Node) releaseAny(ctx context.Context, rec record.Record) error {
 	err := n.Pools.Release(ctx, rec)
-	if err != nil || rec.IPAM == "" || rec.IPAM == conf.PoolType {
+	if err != nil || !delegated(rec.IPAM) {
 		return err
 	}
-	if err := n.Delegate.Release(ctx, rec); err != nil && cnierr.CodeOf(err) != cnierr.BadConfig {
+	if err := n.Delegate.Release(ctx, rec); !errors.Is(err, errNotInstalled) {
 		return err
 	}
 	return nil
 }
 
 // remove takes an attachment away with the container's lock held. netns is
-// where its namespace is now; "" is where it was.
+// where the runtime says that its namespace is; "" is where it was. It goes on after a failure,
+// but releases nothing that may be on a link still, and forgets nothing.
 func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
-	if netns == "" {
-		netns = rec.Netns
+	before, after := n.teardown(rec)
+	err := n.undo(ctx, rec, netns, before)
+	if err == nil {
+		err = release(ctx, rec)
 	}
-	if err := n.undo(ctx, netns, rec.NetnsID, rec.Plan.Ops.Teardown()); err != nil {
-		return err
-	}
-	if err := release(ctx, rec); err != nil {
+	err = errors.Join(err, n.undo(ctx, rec, netns, after))
+	if err != nil {
 		return err
 	}
 	return n.Records.Delete(rec.ContainerID, rec.IfName)
 }
 
-// undo undoes operations in the namespace at netns, if it is still the one
-// that they were done in (the zero want is any). A namespace that is gone took
+// teardown returns what is undone before the leases are released, and what
+// after: no address is given away that is on a link, and dhcp gives its lease
+// back through the interface.
+func (n Node) teardown(rec record.Record) (before, after plan.Ops) {
+	if n.leaser(rec.IPAM).NeedsLink() {
+		return rec.Plan.Ops.OnLinks(), rec.Plan.Ops.Links()
+	}
+	return rec.Plan.Ops.Teardown(), nil
+}
+
+// undo undoes operations of a record in its namespace. One that is gone took
 // everything of ours with it.
-func (n Node) undo(ctx context.Context, netns string, want plan.NetnsID, ops plan.Ops) error {
-	if netns == "" || len(ops) == 0 {
+func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops plan.Ops) error {
+	if len(ops) == 0 {
 		return nil
 	}
-	k, err := n.Open(netns)
-	if errors.Is(err, kernel.ErrNetnsGone) || errors.Is(err, kernel.ErrHostNetns) {
-		return nil
-	}
-	if err != nil {
+	k, err := n.openAgain(rec, netns)
+	if k == nil || err != nil {
 		return err
 	}
 	defer k.Close()
-	if want != (plan.NetnsID{}) && k.ID() != want {
-		return nil
-	}
 	return apply.Undo(ctx, n.steps(k), ops)
+}
+
+// openAgain opens the namespace that ADD worked in: where the runtime says that
+// it is now, or else where it was. It returns nil if it is gone from both. A
+// namespace without identity, of a record that is lost, is any.
+func (n Node) openAgain(rec record.Record, netns string) (Kernel, error) {
+	for _, path := range slices.Compact([]string{netns, rec.Netns}) {
+		if path == "" {
+			continue
+		}
+		k, err := n.Open(path)
+		if errors.Is(err, kernel.ErrNetnsGone) || errors.Is(err, kernel.ErrHostNetns) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if rec.NetnsID == (plan.NetnsID{}) || k.ID() == rec.NetnsID {
+			return k, nil
+		}
+		k.Close()
+	}
+	return nil, nil
 }

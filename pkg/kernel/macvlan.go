@@ -55,24 +55,42 @@ func (m macvlan) do(ctx context.Context) error {
 	return m.create(ctx, p)
 }
 
-// undo removes the link if it is ours.
+// undo removes the link if it is ours, also under a name that the pod gave it.
 func (m macvlan) undo(ctx context.Context) error {
 	const action = "delete macvlan"
 	is, err := m.pod.LinkByName(ctx, string(m.op.Name))
+	if errors.Is(err, unix.ENODEV) || (err == nil && !m.owns(is)) {
+		is, err = m.renamed(ctx)
+	}
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}
-	if err == nil && m.owns(is) {
+	if err == nil {
 		err = m.remove(ctx, is.Index)
 	}
 	return classify(action, string(m.op.Name), err)
+}
+
+// renamed returns the link that carries our mark under another name, ENODEV if
+// there is none.
+func (m macvlan) renamed(ctx context.Context) (rtnl.Link, error) {
+	links, err := m.pod.Links(ctx)
+	if err != nil {
+		return rtnl.Link{}, err
+	}
+	for _, l := range links {
+		if l.Alias == m.op.Mark && m.owns(l) {
+			return l, nil
+		}
+	}
+	return rtnl.Link{}, unix.ENODEV
 }
 
 func (m macvlan) check(ctx context.Context) error {
 	const action = "check macvlan"
 	is, err := m.pod.LinkByName(ctx, string(m.op.Name))
 	if errors.Is(err, unix.ENODEV) {
-		return damaged(action, string(m.op.Name), m.redo(m.op), "the pod has no such interface")
+		return m.missing(ctx, action)
 	}
 	if err != nil {
 		return classify(action, string(m.op.Name), err)
@@ -95,15 +113,31 @@ func (m macvlan) check(ctx context.Context) error {
 	return damaged(action, string(m.op.Name), fixes, "%s", strings.Join(found, ", "))
 }
 
+// missing says that there is no link of our name, and whether it has another.
+func (m macvlan) missing(ctx context.Context, action string) error {
+	is, err := m.renamed(ctx)
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return damaged(action, string(m.op.Name), m.redo(m.op), "the pod has no such interface")
+	case err != nil:
+		return classify(action, string(m.op.Name), err)
+	}
+	down, name, up := m.ip("link set dev %s down", is.Name), m.ip("link set dev %s name %s", is.Name, m.op.Name), m.ip("link set dev %s up", m.op.Name)
+	return damaged(action, string(m.op.Name), []string{down, name, up}, "the pod has renamed the interface to %q", is.Name)
+}
+
 // anew returns the commands that put our link in the place of what is there.
 func (m macvlan) anew() []string { return m.redo(m.op, m.ip("link del dev %s", m.op.Name)) }
 
 // owns says whether a link of our name is ours; see plan.Macvlan.
 func (m macvlan) owns(l rtnl.Link) bool {
+	if l.Kind != "macvlan" {
+		return false // an alias alone can be anybody's
+	}
 	if l.Alias != "" {
 		return l.Alias == m.op.Mark
 	}
-	return l.Kind == "macvlan" && !m.op.MAC.IsZero() && ethernet(l) == m.op.MAC
+	return !m.op.MAC.IsZero() && ethernet(l) == m.op.MAC
 }
 
 // describe says what somebody else's link is.

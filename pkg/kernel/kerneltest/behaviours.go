@@ -33,6 +33,12 @@ func foreignLink(t *testing.T, w opened) {
 	w.refuses(t, w.macvlan(), cnierr.BadEnv)
 	w.undo(t, plan.Ops{w.macvlan(), plan.Macvlan{Name: "net1", Mark: w.macvlan().Mark}})
 	w.unchanged(t, before)
+	// An alias alone is no proof: anybody can set one.
+	w.IP("link set net1 alias " + w.macvlan().Mark)
+	before = w.Show()
+	w.refuses(t, w.macvlan(), cnierr.BadEnv)
+	w.undo(t, plan.Ops{w.macvlan()})
+	w.unchanged(t, before)
 	if err := w.Check(t.Context(), w.macvlan()); err == nil {
 		t.Error("check takes somebody else's link for ours")
 	}
@@ -272,7 +278,7 @@ func damages() []damage {
 	return []damage{
 		{name: "nothing", do: ip()},
 		{name: "a link that is gone", do: ip("link del net1"), want: onLink},
-		{name: "a link that was renamed", do: ip("link set net1 down", "link set net1 name gone0"), want: onLink, left: true},
+		{name: "a link that was renamed", do: ip("link set net1 down", "link set net1 name gone0"), want: onLink},
 		{name: "a link that is down", do: ip("link set net1 down"), want: []string{"Address", "Route", "Up"}},
 		{name: "a link that was down", do: ip("link set net1 down", "link set net1 up"), want: []string{"Address", "Route"}},
 		{name: "another MAC", do: ip("link set net1 address 02:00:00:00:00:99"), want: []string{"Macvlan"}},

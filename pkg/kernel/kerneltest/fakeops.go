@@ -86,16 +86,25 @@ func (f *Fake) crowded(p *iface, mode conf.Mode) bool {
 }
 
 func (m macvlan) owns(l *iface) bool {
+	if l.kind != "macvlan" {
+		return false
+	}
 	if l.alias != "" {
 		return l.alias == m.op.Mark
 	}
-	return l.kind == "macvlan" && !m.op.MAC.IsZero() && l.mac == m.op.MAC
+	return !m.op.MAC.IsZero() && l.mac == m.op.MAC
 }
 
 func (m macvlan) undo(s *Space) error {
-	if l := s.link(m.op.Name); l != nil && m.owns(l) {
-		s.removeLink(l)
+	l := s.link(m.op.Name)
+	if l == nil || !m.owns(l) {
+		i := slices.IndexFunc(s.links, func(l *iface) bool { return l != nil && l.alias == m.op.Mark && m.owns(l) })
+		if i < 0 {
+			return nil
+		}
+		l = s.links[i]
 	}
+	s.removeLink(l)
 	return nil
 }
 
