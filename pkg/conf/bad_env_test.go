@@ -4,6 +4,7 @@
 package conf_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -35,7 +36,7 @@ func TestFaultsOfTheInterfaceName(t *testing.T) {
 		"": `"" is empty`, ".": `"." is not the name`, "..": `".." is not the name`, "net1/": `has a character`,
 		"a:b": `has a character`, "a b": `has a character`, "a\u00a0b": `has a character`, "a\x00": `has a character`,
 		"a\x1b[0m": `has a character`, "a\xff": `has a character`, "net-123456789012": `too long`,
-		"all": `"all" is the kernel's word for other links`, "default": `"default" is the kernel's word`, "net%d": `"net%d" has a %`,
+		"all": `"all" is the kernel's word for other links`, "default": `"default" is the kernel's word`,
 	} {
 		in := input("")
 		in.IfName = name
@@ -44,6 +45,24 @@ func TestFaultsOfTheInterfaceName(t *testing.T) {
 		b.check(t, err)
 		_, err = conf.ParseDel(in)
 		b.check(t, err)
+	}
+}
+
+// TestNamesThatAShellMisreadsAreRefused holds the names out of the commands
+// that we print. DEL takes them, because nothing was added under them.
+func TestNamesThatAShellMisreadsAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"n;id", "a$b", "`id`", "-x", "a|b", "a&b", "a'b", "a\"b", "a*", "net%d", "a\\b", "(a)", "é1"} {
+		in := input("")
+		in.IfName = name
+		_, err := conf.Parse(in)
+		bad{name, cnierr.BadEnv, `has a character other than letters`, ``}.check(t, err)
+		if _, err := conf.ParseDel(in); err != nil {
+			t.Errorf("DEL of %q: %v", name, err)
+		}
+		in = call(`{"cniVersion": "1.1.0", "name": "rail1", "master": ` + strconv.Quote(name) + `}`)
+		_, err = conf.Parse(in)
+		bad{name, cnierr.BadConfig, `has a character other than letters`, ``}.check(t, err)
 	}
 }
 

@@ -33,6 +33,9 @@ func readEnv(in Input, f *strict.Faults) env {
 		return env{}
 	}
 	checkAttachment(in, f)
+	if linkNameProblem(in.IfName, 15) == "" && !plainLink(in.IfName) {
+		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q "+notPlain, in.IfName)
+	}
 	if !filepath.IsAbs(in.Netns) || !printable(in.Netns) {
 		f.Add(cnierr.BadEnv, "CNI_NETNS", "", "%q is not an absolute path", in.Netns)
 	}
@@ -57,10 +60,6 @@ func checkAttachment(in Input, f *strict.Faults) {
 	// after we would have written the settings of all links of the pod.
 	if in.IfName == "all" || in.IfName == "default" {
 		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q is the kernel's word for other links", in.IfName)
-	}
-	// register_netdevice takes a name with %d for a pattern.
-	if strings.Contains(in.IfName, "%") {
-		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q has a %%", in.IfName)
 	}
 }
 
@@ -124,6 +123,18 @@ func linkNameProblem(s string, longest int) string {
 		return "has a character that the name of a link cannot have"
 	}
 	return ""
+}
+
+// notPlain says what is wrong with a name for which plainLink is false.
+const notPlain = "has a character other than letters, digits and _.@-, or begins with -"
+
+// plainLink says whether the name of a link is what it is in a shell too: we
+// print commands that operators paste as root. DEL is not that strict, because
+// nothing was added under such a name.
+func plainLink(s string) bool {
+	return !strings.HasPrefix(s, "-") && !strings.ContainsFunc(s, func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.@-", r)
+	})
 }
 
 // printable says whether s can be shown in one line of a log as it is.

@@ -50,7 +50,11 @@ func parentName(v strict.Value) LinkName {
 	if !ok || s == "" {
 		return ""
 	}
-	if problem := linkNameProblem(s, 127); problem != "" {
+	problem := linkNameProblem(s, 127)
+	if problem == "" && !plainLink(s) {
+		problem = notPlain
+	}
+	if problem != "" {
 		v.Bad("", "%q %s", s, problem)
 	}
 	return LinkName(s)
