@@ -17,7 +17,8 @@ LINT := $(TOOLS)/golangci-lint-$(LINT_VERSION)
 VULN := $(TOOLS)/govulncheck-$(VULN_VERSION)
 
 # The tests that compare generated texts, and write them with -update.
-GENERATED := ^(TestErrorsPageIsCurrent|TestPackageMapIsCurrent)$$
+GENERATED := ^(TestErrorsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent)$$
+GENERATORS := ./pkg/cnierr ./integration/arch ./cmd/rocectl
 
 PLUGINS := bin/roce bin/roce-ipam
 PROGRAMS := $(PLUGINS) bin/rocectl
@@ -71,11 +72,11 @@ golden: ## rewrite every golden file; read the diff afterwards
 	grep -rl --include='*_test.go' --exclude-dir=arch 'flag.Bool("update"' pkg cmd integration | \
 		xargs -n 1 dirname | sort -u | xargs -I DIR go test -count=1 ./DIR -update
 
-gen: ## rewrite docs/errors.md and the package map in docs/ARCHITECTURE.md
-	@go test -count=1 -run '$(GENERATED)' ./pkg/cnierr ./integration/arch -update
+gen: ## rewrite docs/errors.md, docs/rocectl.md and the package map in docs/ARCHITECTURE.md
+	@go test -count=1 -run '$(GENERATED)' $(GENERATORS) -update
 
 gen-check: ## fail when make gen would change something
-	@go test -count=1 -run '$(GENERATED)' ./pkg/cnierr ./integration/arch || { echo 'run: make gen' >&2; exit 1; }
+	@go test -count=1 -run '$(GENERATED)' $(GENERATORS) || { echo 'run: make gen' >&2; exit 1; }
 
 fuzz: ## run every fuzz target for FUZZTIME (30s)
 	@grep -rn --include='*_test.go' '^func Fuzz' pkg cmd | \

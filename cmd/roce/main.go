@@ -108,7 +108,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		},
 		Now:      plugin.BootTime,
 		Pools:    attach.Pools{Book: plugin.Book(stateDir, boot, log)},
-		Delegate: attach.Delegate{Path: filepath.SplitList(args.Path), Args: args.Args},
+		Delegate: attach.Delegate{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr},
 		Records:  record.Store{Dir: stateDir, BootID: boot},
 		Log:      log,
 	})

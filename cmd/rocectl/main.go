@@ -2,10 +2,21 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // The program rocectl is the operator's tool: it shows what an ADD would do,
-// what was done on this node, which addresses are leased, and what an error
-// means.
+// what was done on this node and whether it still stands, restores what was
+// lost, shows which addresses are leased, and explains errors.
 //
-// Each command is one file of this folder.
+// Each command is one file of this folder. Their texts follow these rules:
+//
+//   - Texts are lower case and have no full stop, but for the paragraphs of a
+//     command's help, which are sentences.
+//   - Results go to standard output, errors to standard error; the exit status
+//     is 1 when there was an error, or when check finds something.
+//   - An error is one line, rocectl[code] operation "subject": cause, and a
+//     line "hint: " that says what to do. A command line that cannot be read
+//     has no code.
+//   - Commands for a shell are printed so that they can be pasted; what is
+//     printed between them starts with "#".
+//   - --json prints one document, in the words of the records.
 package main
 
 import (
@@ -24,8 +35,8 @@ import (
 var version = "devel"
 
 func main() {
-	if err := root(os.Stdout, os.Stderr).Execute(); err != nil {
-		printError(os.Stderr, err)
+	if cmd, err := root(os.Stdout, os.Stderr).ExecuteC(); err != nil {
+		printError(os.Stderr, cmd.CommandPath(), err)
 		os.Exit(1)
 	}
 }
@@ -43,21 +54,33 @@ func root(out, errOut io.Writer) *cobra.Command {
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	node := &nodeFlags{}
 	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases, as stateDir of the networks says")
-	cmd.AddCommand(planCommand(node), showCommand(node), poolCommand(node), explainCommand())
+	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), poolCommand(node), explainCommand())
 	return cmd
 }
 
-// nodeFlags are the flags of all commands that look at this node.
-type nodeFlags struct{ stateDir string }
-
-// printError prints an error and its hint: lower case, no full stop, the
-// program's name and the code first, as the plugin does.
-func printError(w io.Writer, err error) {
-	var e *cnierr.Error
-	if !errors.As(err, &e) {
-		fmt.Fprintf(w, "rocectl: %v\n", err)
-		return
+// printError prints an error and its hint; of joined errors, each. command is
+// what was called.
+func printError(w io.Writer, command string, err error) {
+	for _, err := range each(err) {
+		var e *cnierr.Error
+		if !errors.As(err, &e) {
+			fmt.Fprintf(w, "rocectl: %v\nhint: %s --help shows how it is called\n", err, command)
+			continue
+		}
+		c := cnierr.CNI("rocectl", err)
+		fmt.Fprintf(w, "%s\nhint: %s\n", c.Msg, c.Details)
 	}
-	c := cnierr.CNI("rocectl", err)
-	fmt.Fprintf(w, "%s\nhint: %s\n", c.Msg, c.Details)
+}
+
+// each returns the errors that are joined in err.
+func each(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var out []error
+	for _, err := range joined.Unwrap() {
+		out = append(out, each(err)...)
+	}
+	return out
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"sigs.k8s.io/yaml"
@@ -35,7 +36,11 @@ func readNetconfs(path string, stdin io.Reader) ([]netconf, error) {
 		b, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return nil, cnierr.New(cnierr.IO, "read configuration", path, "", "%w", err)
+		var without *fs.PathError // whose text has the path again
+		if errors.As(err, &without) {
+			err = without.Err
+		}
+		return nil, cnierr.New(cnierr.IO, "read configuration", path, "name a file that can be read, or - for standard input", "%w", err)
 	}
 	var out []netconf
 	for i, doc := range bytes.Split(b, []byte("\n---")) {
@@ -63,6 +68,8 @@ type document struct {
 		Config string `json:"config"`
 	} `json:"spec"`
 
+	Items []json.RawMessage `json:"items"` // of a Kubernetes list
+
 	CNIVersion string            `json:"cniVersion"`
 	Name       string            `json:"name"`
 	Type       string            `json:"type"`
@@ -84,6 +91,8 @@ func parseDocument(origin string, b []byte) ([]netconf, error) {
 	switch {
 	case d.Kind == "NetworkAttachmentDefinition":
 		return parseDocument("network attachment definition "+d.Metadata.Name, []byte(d.Spec.Config))
+	case d.Kind == "List":
+		return fromItems(origin, d.Items)
 	case d.Kind != "":
 		return nil, nil
 	case d.Plugins != nil:
@@ -92,6 +101,19 @@ func parseDocument(origin string, b []byte) ([]netconf, error) {
 		return []netconf{{origin, b}}, nil
 	}
 	return nil, nil
+}
+
+// fromItems reads what kubectl get prints for several objects.
+func fromItems(origin string, items []json.RawMessage) ([]netconf, error) {
+	var out []netconf
+	for i, item := range items {
+		found, err := parseDocument(origin, item)
+		if err != nil {
+			return nil, fmt.Errorf("items[%d]: %w", i, err)
+		}
+		out = append(out, found...)
+	}
+	return out, nil
 }
 
 // fromList gives the list's name and version to the plugins in it, as libcni

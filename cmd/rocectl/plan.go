@@ -15,6 +15,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
@@ -36,7 +37,8 @@ func planCommand(node *nodeFlags) *cobra.Command {
 		Use:   "plan FILE",
 		Short: "Show what an ADD would do, as commands, without doing it",
 		Long: `Show what an ADD of the networks in FILE would do to a pod, as the commands that
-an operator would type. Nothing is changed, and root is not needed.
+an operator would type. Nothing is changed. Root is not needed, but on a node
+whose pools are in use, where the folder of leases is root's.
 
 FILE is a CNI configuration, a configuration list, or Kubernetes objects, of
 which the NetworkAttachmentDefinitions are taken; - is standard input. The pod
@@ -55,7 +57,7 @@ is taken to be fresh and to get all networks of the file, net1, net2 and so on.`
 	cmd.Flags().StringVar(&f.ifName, "ifname", "", "the interface name in the pod (default net1, net2 and so on)")
 	cmd.Flags().StringVar(&f.netns, "netns", "pod", "the pod's namespace, as the printed commands name it")
 	cmd.Flags().StringVar(&f.args, "args", "", "CNI_ARGS, such as K8S_POD_NAME=trainer-0;K8S_POD_NAMESPACE=ml")
-	cmd.Flags().BoolVar(&f.offline, "offline", false, "do not look at this machine: take the master as named, with an MTU of 1500")
+	cmd.Flags().BoolVar(&f.offline, "offline", false, "do not look at this machine: take the master as named, with an MTU of 1500, and pools as empty")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the plans as JSON, as the records have them")
 	return cmd
 }
@@ -109,15 +111,30 @@ func (f planFlags) plan(ctx context.Context, req conf.Request, pod plan.PodFacts
 	}
 	var lease plan.Lease
 	if req.IPAM.Type == conf.PoolType {
-		book, err := f.node.book()
-		if err != nil {
-			return plan.Plan{}, err
-		}
-		if lease, err = (attach.Pools{Book: book}).Preview(ctx, req, facts); err != nil {
+		if lease, err = f.lease(ctx, req, facts); err != nil {
 			return plan.Plan{}, err
 		}
 	}
 	return plan.Make(req, facts, lease)
+}
+
+// lease returns what the pool would give now, or, offline, what an empty one
+// would.
+func (f planFlags) lease(ctx context.Context, req conf.Request, facts plan.Facts) (plan.Lease, error) {
+	stateDir := f.node.stateDir
+	if f.offline {
+		empty, err := os.MkdirTemp("", "rocectl")
+		if err != nil {
+			return plan.Lease{}, cnierr.New(cnierr.IO, "make folder in", os.TempDir(), "", "%w", err)
+		}
+		defer os.RemoveAll(empty) //nolint:errcheck // nothing is written to it
+		stateDir = empty
+	}
+	book, err := bookAt(stateDir)
+	if err != nil {
+		return plan.Lease{}, err
+	}
+	return attach.Pools{Book: book}.Preview(ctx, req, facts)
 }
 
 // facts reads the node, or makes it up.

@@ -6,14 +6,13 @@ package main
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"net/netip"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -38,10 +37,11 @@ func poolListCommand(node *nodeFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			rows := leaseRows(entries)
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), entries)
+				return writeJSON(cmd.OutOrStdout(), rows)
 			}
-			return writeEntries(cmd.OutOrStdout(), entries)
+			return writeLeases(cmd.OutOrStdout(), rows)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
@@ -67,25 +67,37 @@ func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 	}
 }
 
-// book opens the node's leases.
-func (n *nodeFlags) book() (*ipam.Book, error) {
-	boot, err := plugin.BootID()
-	if err != nil {
-		return nil, err
-	}
-	return plugin.Book(n.stateDir, boot, slog.New(slog.DiscardHandler)), nil
+// leaseRow is one address as rocectl prints it.
+type leaseRow struct {
+	Pool        string     `json:"pool"`
+	Address     netip.Addr `json:"address"`
+	State       string     `json:"state"` // leased, resting or conflict
+	Seconds     int        `json:"seconds"`
+	Early       bool       `json:"early,omitempty"`
+	Network     string     `json:"network"`
+	Pod         conf.Pod   `json:"pod,omitzero"`
+	ContainerID string     `json:"containerID"`
+	IfName      string     `json:"ifName"`
 }
 
-func writeEntries(w io.Writer, entries []ipam.Entry) error {
+func leaseRows(entries []ipam.Entry) []leaseRow {
+	rows := make([]leaseRow, 0, len(entries))
+	for _, e := range entries {
+		rows = append(rows, leaseRow{
+			Pool: e.Pool, Address: e.Addr, State: e.State.String(), Seconds: int(e.Age.Seconds()), Early: e.Early,
+			Network: e.Owner.Network, ContainerID: e.Owner.ContainerID, IfName: e.Owner.IfName,
+			Pod: conf.Pod{Namespace: e.Owner.PodNamespace, Name: e.Owner.PodName, UID: e.Owner.PodUID},
+		})
+	}
+	return rows
+}
+
+func writeLeases(w io.Writer, rows []leaseRow) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "POOL\tADDRESS\tSTATE\tFOR\tPOD\tINTERFACE")
-	for _, e := range entries {
-		pod := ""
-		if e.Owner.PodName != "" {
-			pod = e.Owner.PodNamespace + "/" + e.Owner.PodName
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Pool, e.Addr, e.State, e.Age.Truncate(time.Second),
-			podOr(pod, e.Owner.ContainerID), e.Owner.IfName)
+	for _, r := range rows {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Pool, r.Address, r.State, time.Duration(r.Seconds)*time.Second,
+			podOr(r.Pod.String(), r.ContainerID), r.IfName)
 	}
 	return t.Flush()
 }

@@ -5,6 +5,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -25,11 +25,11 @@ func showCommand(node *nodeFlags) *cobra.Command {
 		Short: "Show the attachments of this node's pods, as recorded",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			boot, err := plugin.BootID()
+			records, err := node.records()
 			if err != nil {
 				return err
 			}
-			rows, failed := attachments(record.Store{Dir: node.stateDir, BootID: boot})
+			rows, failed := attachments(records)
 			if asJSON {
 				err = writeJSON(cmd.OutOrStdout(), rows)
 			} else {
@@ -45,26 +45,21 @@ func showCommand(node *nodeFlags) *cobra.Command {
 	return cmd
 }
 
-// attachments returns all records that can be read, and what is wrong with the
-// first that cannot.
+// attachments returns all records that can be read, and what is wrong with
+// those that cannot.
 func attachments(s record.Store) ([]record.Record, error) {
+	rows := []record.Record{}
 	keys, err := s.List()
-	if err != nil {
-		return nil, err
-	}
-	rows := make([]record.Record, 0, len(keys))
-	var failed error
+	errs := []error{err}
 	for _, k := range keys {
 		r, err := s.Load(k.ContainerID, k.IfName)
 		if err != nil {
-			if failed == nil {
-				failed = err
-			}
+			errs = append(errs, err)
 			continue
 		}
 		rows = append(rows, r)
 	}
-	return rows, failed
+	return rows, errors.Join(errs...)
 }
 
 func writeAttachments(w io.Writer, rows []record.Record) error {
@@ -122,13 +117,17 @@ func tables(p plan.Plan) string {
 // boot of the node ended.
 func state(r record.Record) string {
 	switch {
-	case len(r.Plan.Ops) == 0:
+	case ended(r):
 		return "ended by a reboot"
 	case !r.Committed:
 		return "unfinished"
 	}
 	return "made"
 }
+
+// ended says whether an earlier boot of the node ended the attachment: the
+// store returns its record without operations.
+func ended(r record.Record) bool { return len(r.Plan.Ops) == 0 }
 
 func orDash(s string) string {
 	if s == "" {

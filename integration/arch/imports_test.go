@@ -33,7 +33,8 @@ var importMap = []layer{
 	{"pkg/rdma", []string{"pkg/cnierr", "pkg/conf", "pkg/plan"}},
 	{"pkg/probe", []string{"pkg/cnierr", "pkg/conf", "pkg/plan"}},
 	{"pkg/record", []string{"pkg/cnierr", "pkg/conf", "pkg/plan"}},
-	{"pkg/ipam/ledger", []string{"pkg/cnierr", "pkg/netrange"}},
+	{"pkg/ipam/table", nil},
+	{"pkg/ipam/ledger", []string{"pkg/cnierr", "pkg/netrange", "pkg/ipam/table"}},
 	{"pkg/ipam", []string{"pkg/cnierr", "pkg/netrange", "pkg/ipam/ledger"}},
 	{"pkg/attach", []string{
 		"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/plan", "pkg/apply",

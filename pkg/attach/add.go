@@ -6,6 +6,7 @@ package attach
 import (
 	"context"
 	"errors"
+	"time"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 
@@ -47,27 +48,28 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		p, err := n.attempt(ctx, k, req, facts)
+		rec, err := n.attempt(ctx, k, req, facts)
 		if err == nil {
-			return p.Result(req), nil
+			return rec.Plan.Result(req), nil
 		}
 		again, rejectErr := n.reject(ctx, req, err, try)
 		if !again || rejectErr != nil {
-			return nil, errors.Join(err, rejectErr, n.abandon(ctx, n.record(k, req), err))
+			return nil, errors.Join(err, rejectErr, n.abandon(ctx, k, rec, err))
 		}
 	}
 }
 
 // attempt makes the attachment with the addresses that the leaser gives now.
-// After an error the kernel is as before, unless there is an *apply.UndoError
-// in it; lease and record are the caller's to take back.
-func (n Node) attempt(ctx context.Context, k Kernel, req conf.Request, facts plan.Facts) (plan.Plan, error) {
+// After an error the kernel has nothing but what the leaser needs to take them
+// back, unless there is an *apply.UndoError in it; abandon does the rest.
+func (n Node) attempt(ctx context.Context, k Kernel, req conf.Request, facts plan.Facts) (record.Record, error) {
 	rec := n.record(k, req)
 	err := n.build(ctx, k, req, facts, &rec)
 	if err != nil {
-		err = errors.Join(err, apply.Undo(context.WithoutCancel(ctx), n.steps(k), rec.Plan.Ops.Teardown()))
+		before, _ := n.teardown(rec)
+		err = errors.Join(err, apply.Undo(context.WithoutCancel(ctx), n.steps(k), before))
 	}
-	return rec.Plan, err
+	return rec, err
 }
 
 // build leases, plans, and does; each step is on record before its effect.
@@ -116,6 +118,9 @@ func (n Node) facts(ctx context.Context, k Kernel, req conf.Request) (plan.Facts
 	if err := n.RDMA(req.RDMA); err != nil {
 		return plan.Facts{}, err
 	}
+	if err := n.Delegate.Installed(req.IPAM.Type); err != nil {
+		return plan.Facts{}, err
+	}
 	f, err := k.Facts(ctx, req)
 	if err != nil {
 		return plan.Facts{}, err
@@ -147,7 +152,7 @@ func (n Node) resume(ctx context.Context, k Kernel, req conf.Request) (*current.
 			"choose another interface name in the pod's networks annotation",
 			"the pod has an interface of this name on the network %q", rec.Network)
 	}
-	if here && rec.Committed && apply.Check(ctx, n.steps(k), rec.Plan.Ops) == nil {
+	if here && rec.Committed && apply.Check(ctx, n.steps(k), rec.Plan.Ops) == nil && n.checkPool(ctx, rec) == nil {
 		return rec.Plan.Result(req), nil
 	}
 	n.Log.Info("take away what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
@@ -170,18 +175,27 @@ func (n Node) reject(ctx context.Context, req conf.Request, cause error, try int
 	return more && try < maxAddresses, err
 }
 
-// abandon takes back the lease and the record of a failed ADD. If something of
-// ours is left in the kernel both stay, so that the address is not given away
-// and DEL can finish.
-func (n Node) abandon(ctx context.Context, rec record.Record, cause error) error {
-	if left(cause) {
-		return nil
+// releaseTime is how long a failed ADD waits for leases to be taken back; the
+// DEL that follows does it otherwise.
+const releaseTime = 30 * time.Second
+
+// abandon takes back the lease of a failed ADD, what is left in the kernel and
+// the record. If something of ours stays in the kernel, lease and record stay,
+// so that the address is not given away and DEL can finish. So does the record
+// of addresses that could not be given back.
+func (n Node) abandon(ctx context.Context, k Kernel, rec record.Record, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	var notReleased error
+	if !left(cause) {
+		notReleased = n.releaseAny(ctx, rec)
 	}
-	ctx = context.WithoutCancel(ctx)
-	if err := n.releaseAny(ctx, rec); err != nil {
+	_, after := n.teardown(rec)
+	err := errors.Join(notReleased, apply.Undo(ctx, n.steps(k), after))
+	if left(cause) || left(err) || (notReleased != nil && len(rec.Plan.Addresses) > 0) {
 		return err
 	}
-	return n.Records.Delete(rec.ContainerID, rec.IfName)
+	return errors.Join(err, n.Records.Delete(rec.ContainerID, rec.IfName))
 }
 
 // left says whether the undoing that followed a failure failed too.

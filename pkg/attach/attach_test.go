@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -148,6 +149,26 @@ func TestDelWorksOnlyInTheNamespaceOfADD(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, w.fake.String()); diff != "" {
 		t.Errorf("the other namespace changed (-before +after):\n%s", diff)
+	}
+}
+
+func TestAddLeasesAgainWhatAnOperatorReleased(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, _ := netip.AddrFromSlice(res.IPs[0].Address.IP)
+	if err := w.book().ReleaseAddress(ctx, "rail", addr.Unmap()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.leases()) != 2 {
+		t.Errorf("leased %v", w.leases())
 	}
 }
 

@@ -4,52 +4,99 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
 // Check says everything about an attachment that is not as ADD made it, each
 // with the command that restores it. It changes nothing.
 func (n Node) Check(ctx context.Context, req conf.Request) error {
-	unlock, err := n.Records.Lock(ctx, req.ContainerID)
+	at := record.Key{ContainerID: req.ContainerID, IfName: req.IfName}
+	return n.standing(ctx, at, req.Netns, func(k Kernel, rec record.Record) error {
+		return errors.Join(apply.Check(ctx, n.steps(k), rec.Plan.Ops), n.checkLeases(ctx, req, rec))
+	})
+}
+
+// CheckRecord is Check from the record alone, without the configuration of the
+// network. It does not ask other IPAM plugins, which want that. Without a
+// record there is a record.ErrNotExist in the error.
+func (n Node) CheckRecord(ctx context.Context, at record.Key) error {
+	return n.standing(ctx, at, "", func(k Kernel, rec record.Record) error {
+		return errors.Join(apply.Check(ctx, n.steps(k), rec.Plan.Ops), n.checkPool(ctx, rec))
+	})
+}
+
+// standing runs fn with the record of an attachment that ADD finished, the
+// container's lock held and the namespace open. netns is where the namespace
+// is now; "" is where it was.
+func (n Node) standing(ctx context.Context, at record.Key, netns string, fn func(Kernel, record.Record) error) error {
+	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 
-	rec, err := n.Records.Load(req.ContainerID, req.IfName)
-	if errors.Is(err, record.ErrNotExist) || (err == nil && !rec.Committed) {
-		return cnierr.New(cnierr.Damaged, "check interface", string(req.IfName),
-			"delete the pod: its ADD did not finish, or was undone, on this node",
-			"container %q has no such attachment on record", req.ContainerID)
+	rec, err := n.Records.Load(at.ContainerID, at.IfName)
+	if errors.Is(err, record.ErrNotExist) {
+		return notAdded(at, "container %q has %w", at.ContainerID, err)
 	}
 	if err != nil {
 		return err
 	}
-	k, err := n.Open(req.Netns)
+	if !rec.Committed {
+		return notAdded(at, "its record for container %q is unfinished", at.ContainerID)
+	}
+	k, err := n.openRecorded(netns, rec)
 	if err != nil {
 		return err
 	}
 	defer k.Close()
 	if k.ID() != rec.NetnsID {
-		return cnierr.New(cnierr.Damaged, "check namespace", req.Netns, "delete the pod: its namespace was replaced",
+		return cnierr.New(cnierr.Damaged, "check namespace", cmp.Or(netns, rec.Netns), "delete the pod: its namespace was replaced",
 			"it is not the one that ADD worked in")
 	}
-	return errors.Join(apply.Check(ctx, n.steps(k), rec.Plan.Ops), n.checkLeases(ctx, req, rec))
+	return fn(k, rec)
+}
+
+// openRecorded opens a namespace that the runtime named, or, for "", the
+// recorded one.
+func (n Node) openRecorded(netns string, rec record.Record) (Kernel, error) {
+	if netns != "" {
+		return n.Open(netns)
+	}
+	k, err := n.Open(rec.Netns)
+	if errors.Is(err, kernel.ErrNetnsGone) {
+		return nil, cnierr.New(cnierr.Damaged, "check namespace", rec.Netns,
+			"the pod is gone: the runtime's DEL or GC takes away what is left of it", "%w", kernel.ErrNetnsGone)
+	}
+	return k, err
+}
+
+func notAdded(at record.Key, format string, args ...any) error {
+	return cnierr.New(cnierr.Damaged, "check interface", string(at.IfName),
+		"delete the pod: its ADD did not finish, or was undone, on this node", format, args...)
 }
 
 // checkLeases says whether IPAM still knows the attachment's addresses.
 func (n Node) checkLeases(ctx context.Context, req conf.Request, rec record.Record) error {
-	switch rec.IPAM {
-	case "":
-		return nil
-	case conf.PoolType:
-		return n.Pools.Check(ctx, rec)
+	if rec.IPAM == "" || rec.IPAM == conf.PoolType {
+		return n.checkPool(ctx, rec)
 	}
 	return n.Delegate.Check(ctx, req)
+}
+
+// checkPool says whether our pool, if it is ours, still knows the attachment's
+// addresses.
+func (n Node) checkPool(ctx context.Context, rec record.Record) error {
+	if rec.IPAM != conf.PoolType {
+		return nil
+	}
+	return n.Pools.Check(ctx, rec)
 }

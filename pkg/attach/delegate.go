@@ -6,15 +6,12 @@ package attach
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
-	"net/netip"
-	"path/filepath"
+	"io"
+	"os"
+	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
-	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -23,157 +20,148 @@ import (
 )
 
 // Delegate leases from another IPAM plugin, which it runs as the CNI
-// specification says (SPEC.md section 4).
+// specification says (SPEC.md section 4): found in CNI_PATH, with the
+// environment of the call that is served and the whole configuration on
+// standard input. An error of the plugin keeps its code, message and hint.
 type Delegate struct {
-	Exec invoke.Exec // nil: run the programs
-	Path []string    // CNI_PATH
-	Args string      // CNI_ARGS
+	Path    []string  // CNI_PATH
+	Environ []string  // of this process, the CNI_ variables of the call included
+	Stderr  io.Writer // where plugins print what is not a result
 }
+
+const pluginHint = "see that plugin's documentation and its configuration in ipam"
 
 // NeedsLink implements Leaser: dhcp asks through the interface.
 func (Delegate) NeedsLink() bool { return true }
 
-// Acquire implements Leaser. An error of the plugin keeps its code.
-func (d Delegate) Acquire(ctx context.Context, req conf.Request, _ plan.Facts) (plan.Lease, error) {
-	path, err := d.find(req.IPAM.Type)
+// Acquire implements Leaser.
+func (d Delegate) Acquire(ctx context.Context, req conf.Request, f plan.Facts) (plan.Lease, error) {
+	const op = "lease addresses from IPAM plugin"
+	out, err := d.run(ctx, op, req.IPAM.Type, req.IPAM.Raw, about("ADD", req.ContainerID, req.IfName, req.Netns))
 	if err != nil {
 		return plan.Lease{}, err
 	}
-	args := d.call("ADD", string(req.ContainerID), string(req.IfName), req.Netns)
-	res, err := invoke.ExecPluginWithResult(ctx, path, req.IPAM.Raw, args, d.Exec)
+	lease, err := parseLease(out, req.CNIVersion)
 	if err != nil {
-		return plan.Lease{}, pluginError("lease addresses from IPAM plugin", req.IPAM.Type, err)
+		return plan.Lease{}, cnierr.New(cnierr.Decode, "read result of IPAM plugin", req.IPAM.Type, pluginHint, "%w", err)
 	}
-	lease, err := fromResult(res)
-	if err != nil {
-		return plan.Lease{}, cnierr.New(cnierr.Decode, "read result of IPAM plugin", req.IPAM.Type,
-			"see that plugin's documentation and its configuration in ipam", "%w", err)
+	// The child cannot hear its own master, so the wire would not tell.
+	for _, a := range lease.Addresses {
+		if req.Probe.Conflict.Mode == conf.Require && slices.Contains(f.HostAddrs, a.Prefix.Addr()) {
+			return plan.Lease{}, cnierr.New(cnierr.AddressTaken, op, req.IPAM.Type,
+				"exclude the addresses of the nodes in the configuration of that plugin", "the node itself has %s", a.Prefix.Addr())
+		}
 	}
 	return lease, nil
 }
 
-// Reject implements Leaser: the protocol has no word for "another one".
-func (Delegate) Reject(context.Context, conf.Request, []plan.Target) (bool, error) { return false, nil }
+// Reject implements Leaser: the protocol has no word for another address.
+func (Delegate) Reject(_ context.Context, req conf.Request, _ []plan.Target) (bool, error) {
+	return false, cnierr.New(cnierr.AddressTaken, "lease another address from IPAM plugin", req.IPAM.Type,
+		"find the machine with the MAC in the message, or exclude the address in the configuration of that plugin",
+		"the CNI protocol has no way to ask for one")
+}
 
-// Release implements Leaser. It runs DEL with the configuration that ADD had.
+// Release implements Leaser. It runs DEL with the configuration of the record.
 func (d Delegate) Release(ctx context.Context, rec record.Record) error {
-	path, err := d.find(rec.IPAM)
-	if err != nil {
-		return err
+	_, err := d.run(ctx, "release addresses of IPAM plugin", rec.IPAM, rec.Config,
+		about("DEL", rec.ContainerID, rec.IfName, rec.Netns))
+	return err
+}
+
+// Check forwards a CHECK to the plugin, with the result of ADD that came in.
+func (d Delegate) Check(ctx context.Context, req conf.Request) error {
+	const op = "check leases of IPAM plugin"
+	if !delegated(req.IPAM.Type) {
+		return cnierr.New(cnierr.Damaged, op, req.IPAM.Type,
+			"delete the pod: the network's ipam.type is another one than when it was added", "it gave the pod no addresses")
 	}
-	args := d.call("DEL", string(rec.ContainerID), string(rec.IfName), rec.Netns)
-	if err := invoke.ExecPluginWithoutResult(ctx, path, rec.Config, args, d.Exec); err != nil {
-		return pluginError("release addresses of IPAM plugin", rec.IPAM, err)
-	}
-	return nil
+	_, err := d.run(ctx, op, req.IPAM.Type, req.IPAM.Raw, about("CHECK", req.ContainerID, req.IfName, req.Netns))
+	return err
 }
 
 // GC forwards a GC to the plugin (SPEC.md, "GC").
 func (d Delegate) GC(ctx context.Context, gc conf.GC) error {
-	return d.forward(ctx, "collect leases of IPAM plugin", gc.IPAM, "GC", []byte(gc.Raw))
+	_, err := d.run(ctx, "collect leases of IPAM plugin", gc.IPAM, []byte(gc.Raw), []string{"CNI_COMMAND=GC"})
+	return err
 }
 
-// Status forwards a STATUS to the plugin.
+// Status forwards a STATUS to the plugin. Whatever it fails with that is not a
+// code of STATUS, ADD cannot be served: cnierr.NotAvailable.
 func (d Delegate) Status(ctx context.Context, req conf.Request) error {
-	return d.forward(ctx, "ask status of IPAM plugin", req.IPAM.Type, "STATUS", req.IPAM.Raw)
-}
-
-// Check forwards a CHECK to the plugin.
-func (d Delegate) Check(ctx context.Context, req conf.Request) error {
-	path, err := d.find(req.IPAM.Type)
-	if err != nil {
+	_, err := d.run(ctx, "ask status of IPAM plugin", req.IPAM.Type, req.IPAM.Raw, []string{"CNI_COMMAND=STATUS"})
+	if code := cnierr.CodeOf(err); err == nil || code == cnierr.NotAvailable || code == cnierr.Limited {
 		return err
 	}
-	args := d.call("CHECK", string(req.ContainerID), string(req.IfName), req.Netns)
-	if err := invoke.ExecPluginWithoutResult(ctx, path, req.IPAM.Raw, args, d.Exec); err != nil {
-		return pluginError("check leases of IPAM plugin", req.IPAM.Type, err)
-	}
-	return nil
+	return Unavailable(err)
 }
 
-// forward runs a verb that is about no attachment.
-func (d Delegate) forward(ctx context.Context, op, plugin, verb string, stdin []byte) error {
+// Installed returns an error if addresses of an ipam.type come from a plugin
+// that cannot be found.
+func (d Delegate) Installed(ipamType string) error {
+	if !delegated(ipamType) {
+		return nil
+	}
+	_, err := d.find(ipamType)
+	return err
+}
+
+// delegated says whether addresses of an ipam.type come from another plugin.
+func delegated(ipamType string) bool { return ipamType != "" && ipamType != conf.PoolType }
+
+// about returns the variables of a call that is about an attachment.
+func about(verb string, id conf.ContainerID, ifName conf.LinkName, netns string) []string {
+	return []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + string(id), "CNI_IFNAME=" + string(ifName), "CNI_NETNS=" + netns}
+}
+
+// run runs a plugin with variables over those of the environment.
+func (d Delegate) run(ctx context.Context, op, plugin string, stdin []byte, variables []string) ([]byte, error) {
 	path, err := d.find(plugin)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := invoke.ExecPluginWithoutResult(ctx, path, stdin, d.call(verb, "", "", ""), d.Exec); err != nil {
-		return pluginError(op, plugin, err)
+	out, err := execute(ctx, path, append(slices.Clone(d.Environ), variables...), stdin, d.Stderr)
+	if err != nil {
+		return nil, pluginError(op, plugin, err)
 	}
-	return nil
+	return out, nil
 }
 
+// errNotInstalled says that a plugin is in no folder of CNI_PATH.
+var errNotInstalled = errors.New("it is in no folder of CNI_PATH")
+
+// find returns the path of a plugin. A name with a slash is none: it could
+// lead to any program.
 func (d Delegate) find(plugin string) (string, error) {
-	path, err := invoke.FindInPath(plugin, d.Path)
-	if err != nil {
-		return "", cnierr.New(cnierr.BadConfig, "find IPAM plugin", plugin,
-			"install it beside roce, or set ipam.type to "+conf.PoolType, "it is in no folder of CNI_PATH: %w", err)
+	if !strings.Contains(plugin, "/") {
+		for _, dir := range d.Path {
+			// With an empty folder, the name alone, the program would be looked for in PATH.
+			path := dir + "/" + plugin
+			if f, err := os.Stat(path); dir != "" && err == nil && f.Mode().IsRegular() {
+				return path, nil
+			}
+		}
 	}
-	return path, nil
+	return "", cnierr.New(cnierr.BadConfig, "find IPAM plugin", plugin,
+		"install it beside roce, or set ipam.type to "+conf.PoolType, "%w, which has %q", errNotInstalled, d.Path)
 }
 
-func (d Delegate) call(verb, id, ifName, netns string) *invoke.Args {
-	return &invoke.Args{
-		Command: verb, ContainerID: id, IfName: ifName, NetNS: netns, PluginArgsStr: d.Args,
-		Path: strings.Join(d.Path, string(filepath.ListSeparator)),
-	}
-}
-
-// pluginError keeps the code and the hint that a plugin gave its error.
+// pluginError gives what a plugin said our form.
 func pluginError(op, plugin string, err error) error {
-	var e *types.Error
-	if !errors.As(err, &e) {
-		return cnierr.New(cnierr.IO, op, plugin, "run the plugin by hand: it did not answer as the CNI specification says", "%w", err)
-	}
-	return &cnierr.Error{Code: cnierr.Code(e.Code), Op: op, Subject: plugin, Hint: e.Details, Err: errors.New(e.Msg)}
-}
-
-// fromResult returns the addresses and routes of an IPAM result, of any
-// version.
-func fromResult(r types.Result) (plan.Lease, error) {
-	res, err := current.NewResultFromResult(r)
-	if err != nil {
-		return plan.Lease{}, err
-	}
-	if len(res.IPs) == 0 {
-		return plan.Lease{}, errors.New("it has no address")
-	}
-	lease := plan.Lease{DNS: res.DNS}
-	for _, ip := range res.IPs {
-		p, ok := prefixOf(ip.Address)
-		if !ok {
-			return plan.Lease{}, fmt.Errorf("address %q is not a prefix", ip.Address.String())
+	var said *types.Error
+	switch {
+	case errors.As(err, &said):
+		e := &cnierr.Error{Code: cnierr.Code(said.Code), Op: op, Subject: plugin, Hint: said.Details, Err: errors.New(said.Msg)}
+		if e.Code == 0 {
+			e.Code = cnierr.IO
 		}
-		gw, _ := addrOf(ip.Gateway)
-		lease.Addresses = append(lease.Addresses, plan.LeasedAddress{Prefix: p, Gateway: gw})
-	}
-	for _, r := range res.Routes {
-		dst, ok := prefixOf(r.Dst)
-		if !ok {
-			return plan.Lease{}, fmt.Errorf("route destination %q is not a prefix", r.Dst.String())
+		if e.Hint == "" {
+			e.Hint = pluginHint
 		}
-		via, _ := addrOf(r.GW)
-		lease.Routes = append(lease.Routes, conf.Route{
-			Dst: dst.Masked(), Via: via, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table, Scope: r.Scope,
-		})
+		return e
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return cnierr.New(cnierr.TryAgain, op, plugin, "look at what it waits for: its daemon, its server, its store",
+			"it did not end in time: %w", err)
 	}
-	return lease, nil
-}
-
-func prefixOf(n net.IPNet) (netip.Prefix, bool) {
-	a, ok := addrOf(n.IP)
-	ones, bits := n.Mask.Size()
-	if !ok || ones > a.BitLen() || bits == 0 {
-		return netip.Prefix{}, false
-	}
-	if bits != a.BitLen() { // an IPv4 address with a mask of 128 bits
-		ones -= bits - a.BitLen()
-	}
-	p := netip.PrefixFrom(a, ones)
-	return p, p.IsValid()
-}
-
-func addrOf(ip net.IP) (netip.Addr, bool) {
-	a, ok := netip.AddrFromSlice(ip)
-	return a.Unmap(), ok
+	return cnierr.New(cnierr.IO, op, plugin, "run the plugin by hand: it did not answer as the CNI specification says", "%w", err)
 }

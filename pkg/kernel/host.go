@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
@@ -33,6 +34,10 @@ func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) (plan.Facts, er
 	}
 	facts := plan.Facts{HostAddrs: unique(addrs), Pod: plan.PodFacts{IPv6: hasIPv6()}}
 	if req.LinkInContainer {
+		if req.Parent.Name == "" {
+			return plan.Facts{}, cnierr.New(cnierr.BadParent, "select master", "linkInContainer",
+				"name the interface in master", "which interface of the pod is meant can be known only in the pod")
+		}
 		facts.Parent = plan.Link{Name: req.Parent.Name, MTU: max(req.MTU, 1500)}
 		return facts, nil
 	}

@@ -22,14 +22,17 @@ func (m maker) routing() (routes, rules Ops, err error) {
 	case conf.RoutingNone:
 		return nil, nil, nil
 	case conf.RoutingMain:
-		routes = m.leaseRoutes(MainTable)
+		routes, err = m.leaseRoutes(func(int) uint32 { return MainTable })
 	default:
 		routes, rules, err = m.policy()
-		if err != nil {
-			return nil, nil, err
-		}
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	if m.req.Routing.DefaultRoute {
+		if err := m.checkGateways(); err != nil {
+			return nil, nil, err
+		}
 		routes = append(routes, m.mainDefaults(routes)...)
 	}
 	return routes, rules, m.checkDefaults(routes)
@@ -43,23 +46,39 @@ func (m maker) policy() (routes, rules Ops, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	asked, err := m.leaseRoutes(func(i int) uint32 { return tables[i] })
+	if err != nil {
+		return nil, nil, err
+	}
 	for i, a := range m.lease.Addresses {
 		addr := a.Prefix.Addr()
 		if err := m.checkRules(addr); err != nil {
 			return nil, nil, err
 		}
-		routes = append(routes, Route{
-			Link: m.req.IfName, Table: tables[i], Dst: a.Prefix.Masked(), Src: addr, Scope: onLinkScope(addr),
-		})
+		own := []Route{{Link: m.req.IfName, Table: tables[i], Dst: a.Prefix.Masked(), Src: addr, Scope: onLinkScope(addr)}}
 		if a.Gateway.IsValid() {
-			routes = append(routes, m.defaultVia(a, tables[i], 0))
+			own = append(own, m.defaultVia(a, tables[i], 0))
+		}
+		for _, r := range own {
+			if !asked.leadTo(r.Table, r.Dst) {
+				routes = append(routes, r)
+			}
 		}
 		from := netip.PrefixFrom(addr, addr.BitLen())
 		rules = append(rules,
 			Rule{From: from, Table: tables[i], Priority: m.req.Routing.Priority},
 			Rule{From: from, Priority: m.req.Routing.Priority + 1})
 	}
-	return append(routes, m.tableRoutes(tables)...), rules, nil
+	return append(routes, asked...), rules, nil
+}
+
+// leadTo says whether there is a route to a destination in a table: one that
+// IPAM asks for takes the place of ours.
+func (o Ops) leadTo(table uint32, dst netip.Prefix) bool {
+	return slices.ContainsFunc(o, func(op Op) bool {
+		r, ok := op.(Route)
+		return ok && r.Table == table && r.Dst == dst
+	})
 }
 
 // tables returns the table of each address: one number for the first address
@@ -95,7 +114,7 @@ func (m maker) nextTable(mine []uint32) (uint32, error) {
 	if len(mine) > 0 {
 		t = mine[len(mine)-1] + 1
 	}
-	for reserved(t) || slices.Contains(m.facts.Pod.Tables, t) {
+	for reserved(t) || slices.Contains(m.facts.Pod.Tables, t) || (m.req.Routing.Table == 0 && m.named(t)) {
 		if m.req.Routing.Table != 0 {
 			return 0, cnierr.New(cnierr.RouteTaken, "use routing table", fmt.Sprint(t),
 				"set routing.table to 0 for the lowest free number, or to a number that ip rule and ip route show table all in the pod do not list",
@@ -110,6 +129,11 @@ func (m maker) nextTable(mine []uint32) (uint32, error) {
 // (RT_TABLE_COMPAT 252, default 253, main 254, local 255).
 func reserved(t uint32) bool { return t >= 252 && t <= 255 }
 
+// named says whether IPAM asks for routes in a table by its number.
+func (m maker) named(table uint32) bool {
+	return slices.ContainsFunc(m.lease.Routes, func(r conf.Route) bool { return r.Table != nil && uint32(*r.Table) == table })
+}
+
 // checkRules refuses an address for which a rule of somebody else's wins over
 // ours: the packets would leave by a route that nobody planned.
 func (m maker) checkRules(addr netip.Addr) error {
@@ -122,57 +146,6 @@ func (m maker) checkRules(addr netip.Addr) error {
 			"the rule \"from %s lookup %d priority %d\" of somebody else's wins over ours", r.From, r.Table, r.Priority)
 	}
 	return nil
-}
-
-// tableRoutes returns the routes that IPAM asks for, each in the table that it
-// names, else in that of the first address of its family.
-func (m maker) tableRoutes(tables []uint32) Ops {
-	var out Ops
-	for _, r := range m.lease.Routes {
-		i := m.firstOf(r.Dst.Addr())
-		if i < 0 {
-			continue
-		}
-		out = append(out, m.leaseRoute(r, m.lease.Addresses[i], tables[i])...)
-	}
-	return out
-}
-
-// leaseRoutes returns the routes that IPAM asks for, in one table unless they
-// name another.
-func (m maker) leaseRoutes(table uint32) Ops {
-	var out Ops
-	for _, r := range m.lease.Routes {
-		if i := m.firstOf(r.Dst.Addr()); i >= 0 {
-			out = append(out, m.leaseRoute(r, m.lease.Addresses[i], table)...)
-		}
-	}
-	return out
-}
-
-// leaseRoute returns one route of IPAM's: none if the table's own default
-// route says the same already.
-func (m maker) leaseRoute(r conf.Route, a LeasedAddress, table uint32) Ops {
-	op := Route{
-		Link: m.req.IfName, Table: table, Dst: r.Dst, Via: r.Via,
-		Metric: uint32(r.Priority), MTU: r.MTU, AdvMSS: r.AdvMSS,
-	}
-	if !op.Via.IsValid() {
-		op.Via = a.Gateway
-	}
-	if !op.Via.IsValid() || (r.Scope != nil && Scope(*r.Scope) == ScopeLink) {
-		op.Via, op.Scope = netip.Addr{}, onLinkScope(r.Dst.Addr())
-	}
-	if r.Table != nil {
-		op.Table = uint32(*r.Table)
-	}
-	if op.Table != MainTable {
-		op.Src = a.Prefix.Addr()
-	}
-	if a.Gateway.IsValid() && op == m.defaultVia(a, table, 0) {
-		return nil
-	}
-	return Ops{op}
 }
 
 // mainDefaults returns the default routes of routing.defaultRoute: one for
@@ -195,8 +168,18 @@ func (m maker) mainDefaults(others Ops) Ops {
 func (m maker) defaultVia(a LeasedAddress, table, metric uint32) Route {
 	return Route{
 		Link: m.req.IfName, Table: table, Dst: defaultDst(a.Prefix.Addr()),
-		Via: a.Gateway, Src: a.Prefix.Addr(), Metric: metric,
+		Via: a.Gateway, Src: a.Prefix.Addr(), Metric: metric, OnLink: m.beyond(a.Gateway),
 	}
+}
+
+// checkGateways refuses routing.defaultRoute when no address has a gateway.
+func (m maker) checkGateways() error {
+	has := func(a LeasedAddress) bool { return a.Gateway.IsValid() }
+	if len(m.lease.Addresses) == 0 || slices.ContainsFunc(m.lease.Addresses, has) {
+		return nil
+	}
+	return cnierr.New(cnierr.BadConfig, "add default route through", string(m.req.IfName),
+		"set the gateway in ipam, or leave routing.defaultRoute out", "no address has a gateway")
 }
 
 // checkDefaults refuses to stand beside a default route of somebody else's
@@ -212,7 +195,7 @@ func (m maker) checkDefaults(routes Ops) error {
 				continue
 			}
 			return cnierr.New(cnierr.RouteTaken, "add default route through", string(r.Link),
-				"set routing.metric to another number, or leave routing.defaultRoute away",
+				"set routing.metric, or the priority of IPAM's route, to another number, or leave the default route out",
 				"the pod has one via %s on %q with the same metric", d.Via, d.Link)
 		}
 	}
@@ -226,13 +209,6 @@ func metricOf(metric uint32, ipv6 bool) uint32 {
 		return 1024
 	}
 	return metric
-}
-
-// firstOf returns the index of the first address of a's family, -1 if none.
-func (m maker) firstOf(a netip.Addr) int {
-	return slices.IndexFunc(m.lease.Addresses, func(l LeasedAddress) bool {
-		return l.Prefix.Addr().BitLen() == a.BitLen()
-	})
 }
 
 // onLinkScope returns the scope of a route without gateway; IPv6 has none.

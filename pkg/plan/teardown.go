@@ -23,6 +23,23 @@ func (o Ops) Teardown() Ops {
 	return out
 }
 
+// Links returns the operations that make links, and OnLinks all others: undone
+// in this order, the second first, a link stays until everything else is gone.
+func (o Ops) Links() Ops { return o.where(true) }
+
+// OnLinks is the rest of Links.
+func (o Ops) OnLinks() Ops { return o.where(false) }
+
+func (o Ops) where(makesLink bool) Ops {
+	var out Ops
+	for _, op := range o {
+		if _, ok := op.(Macvlan); ok == makesLink {
+			out = append(out, op)
+		}
+	}
+	return out
+}
+
 // dependsOn returns the link whose removal undoes op by itself.
 func dependsOn(op Op) (conf.LinkName, bool) {
 	switch op := op.(type) {

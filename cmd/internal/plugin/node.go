@@ -69,9 +69,13 @@ func OpenLog(l conf.Log) (log *slog.Logger, closeLog func(), err error) {
 		if err := os.MkdirAll(filepath.Dir(l.File), 0o700); err != nil {
 			return nil, nil, logError(l.File, err)
 		}
-		f, err := os.OpenFile(l.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		// A pipe would make every call wait for its reader.
+		f, err := os.OpenFile(l.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o600)
 		if err != nil {
 			return nil, nil, logError(l.File, err)
+		}
+		if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+			return nil, nil, logError(l.File, errors.Join(err, f.Close(), errors.New("it is not a regular file")))
 		}
 		w, closeLog = f, func() { _ = f.Close() }
 	}
@@ -83,5 +87,5 @@ func OpenLog(l conf.Log) (log *slog.Logger, closeLog func(), err error) {
 }
 
 func logError(path string, err error) error {
-	return cnierr.New(cnierr.IO, "open log", path, "set log.file to a path that can be written, or leave it away", "%w", err)
+	return cnierr.New(cnierr.IO, "open log", path, "set log.file to a path that can be written, or leave it out", "%w", err)
 }

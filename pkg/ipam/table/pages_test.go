@@ -4,6 +4,7 @@
 package table
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"maps"
@@ -15,12 +16,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// sample is a file whose trees have three levels, with free pages in it, and
-// what its tables hold.
-func sample(t testing.TB) (file []byte, a, b model) {
+// sample is a file with n keys in each table and with free pages in it, and what
+// its tables hold. With 300 keys the trees have three levels.
+func sample(t testing.TB, n int) (file []byte, a, b model) {
 	t.Helper()
 	path := create(t)
-	put(t, path, 130)
+	put(t, path, n)
 	for range 3 {
 		err := transact(path, WriteHollow, func(a, b *Table) error {
 			it, err := a.Ceil([]byte("key-00001"))
@@ -83,7 +84,7 @@ func checkDamaged(t *testing.T, file []byte, a, b model, what string, args ...an
 // Every bit of what says where things are, and some of every page, is turned.
 func TestAFlippedBitIsFoundOrDoesNotMatter(t *testing.T) {
 	t.Parallel()
-	file, a, b := sample(t)
+	file, a, b := sample(t, 100)
 	r := rand.New(rand.NewPCG(3, 4))
 	flips, found := 0, 0
 	flip := func(bit int) {
@@ -103,7 +104,7 @@ func TestAFlippedBitIsFoundOrDoesNotMatter(t *testing.T) {
 			whole = headerSize + metaSize
 		case flags(page) == freelistFlag:
 			whole = headerSize + 6*8
-		case flags(page) == branchFlag, id%12 == 0:
+		case flags(page) == branchFlag, id%20 == 0:
 			whole, some = headerSize, headerSize+count(page)*elemSize
 		}
 		for bit := range max(whole, some) * 8 {
@@ -121,7 +122,7 @@ func TestAFlippedBitIsFoundOrDoesNotMatter(t *testing.T) {
 
 func TestATruncatedFileIsFound(t *testing.T) {
 	t.Parallel()
-	file, a, b := sample(t)
+	file, a, b := sample(t, 300)
 	high := int(u64(file, headerSize+40))
 	if h := int(u64(file[pageSize:], headerSize+40)); txid(file[pageSize:]) > txid(file) {
 		high = h
@@ -161,7 +162,7 @@ func TestWhatIsNoDatabaseIsDamaged(t *testing.T) {
 // recovered from.
 func TestABranchThatLeadsBackIsFound(t *testing.T) {
 	t.Parallel()
-	file, a, b := sample(t)
+	file, a, b := sample(t, 300)
 	branches := 0
 	for id := 2; id < len(file)/pageSize; id++ {
 		page := file[id*pageSize:][:pageSize]
@@ -185,7 +186,7 @@ func TestABranchThatLeadsBackIsFound(t *testing.T) {
 // An older copy of a page, which still lies in the file, is sound in itself.
 func TestAFreePageIsNotTakenForOneInUse(t *testing.T) {
 	t.Parallel()
-	file, a, b := sample(t)
+	file, a, b := sample(t, 300)
 	p := &pages{}
 	newest := file
 	if txid(file[pageSize:]) > txid(file) {
@@ -228,5 +229,23 @@ func TestAFreePageIsNotTakenForOneInUse(t *testing.T) {
 	}
 	if tried == 0 {
 		t.Error("nothing was tried")
+	}
+}
+
+func TestATableIsNotTakenForAnother(t *testing.T) {
+	t.Parallel()
+	file, a, b := sample(t, 300)
+	for id := 2; id < len(file)/pageSize; id++ {
+		page := file[id*pageSize:][:pageSize]
+		if flags(page) != leafFlag || count(page) != 2 || string(element(page, 0).key) != "a" {
+			continue
+		}
+		for _, pair := range [][2]int{{0, 1}, {1, 0}} {
+			from, to := element(page, pair[0]).value, element(page, pair[1]).value
+			was := bytes.Clone(to)
+			copy(to, from)
+			checkDamaged(t, file, a, b, "tables %v", pair)
+			copy(to, was)
+		}
 	}
 }

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package plugintest runs the scripts that test the programs roce and roce-ipam
+// as a runtime calls them, as far as that needs no network namespace.
+//
+// It is for tests alone. What a call needs a namespace for is tested in
+// integration/cni. Everything is in this file; the scripts are in the folder
+// testdata of each program.
+package plugintest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// Run runs testdata/*.txtar for a plugin that testscript.Main knows by its name.
+//
+// A script starts with the environment of an ADD of interface net1 of container
+// c1, whose namespace does not exist. In its .json files $WORK is the script's
+// folder. Besides the commands of package testscript there is
+//
+//	refused CODE TEXT...
+//
+// which calls the plugin and checks that it refuses as the protocol wants: exit
+// status 1; on standard output one JSON document and nothing else, whose code
+// is CODE, whose message is one line that starts with the plugin's name and the
+// code in brackets, and whose details say what to do; each TEXT in one of both;
+// nothing on standard error; no file made, changed or removed in the script's
+// folder, and no folder of records made where it is when nobody says.
+func Run(t *testing.T, plugin string, update bool) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		UpdateScripts:       update,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup:               setup,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"refused": func(ts *testscript.TestScript, neg bool, args []string) { refused(ts, plugin, neg, args) },
+		},
+	})
+}
+
+func setup(env *testscript.Env) error {
+	env.Vars = append(
+		env.Vars, "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=net1",
+		"CNI_NETNS="+filepath.Join(env.WorkDir, "netns"), "CNI_PATH="+env.WorkDir,
+		"GORACE=atexit_sleep_ms=0", // else each process of a test with -race ends with a sleep of a second
+	)
+	files, err := filepath.Glob(filepath.Join(env.WorkDir, "*.json"))
+	for _, path := range files {
+		b, readErr := os.ReadFile(path)
+		err = errors.Join(err, readErr, os.WriteFile(path, []byte(strings.ReplaceAll(string(b), "$WORK", env.WorkDir)), 0o600))
+	}
+	return err
+}
+
+func refused(ts *testscript.TestScript, plugin string, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: refused CODE TEXT...")
+	}
+	code, texts := args[0], args[1:]
+	before := look(ts)
+	err := ts.Exec(plugin)
+	var status *exec.ExitError
+	if !errors.As(err, &status) || status.ExitCode() != 1 {
+		ts.Fatalf("want exit status 1, got %v", err)
+	}
+	if s := ts.ReadFile("stderr"); s != "" {
+		ts.Fatalf("standard error has %q", s)
+	}
+	ts.Check(complain(ts.ReadFile("stdout"), plugin, code, texts))
+	if after := look(ts); !slices.Equal(before, after) {
+		ts.Fatalf("files before: %q, after: %q", before, after)
+	}
+}
+
+// complain says what is wrong with the answer of a plugin that had to refuse.
+func complain(answer, plugin, code string, texts []string) error {
+	var e struct {
+		CNIVersion string `json:"cniVersion"`
+		Code       json.Number
+		Msg        string
+		Details    string
+	}
+	d := json.NewDecoder(strings.NewReader(answer))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&e); err != nil {
+		return fmt.Errorf("standard output is no JSON document: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("standard output has more than one JSON document: %s", answer)
+	}
+	if e.Code.String() != code {
+		return fmt.Errorf("want code %s, got %s", code, e.Code)
+	}
+	if want := fmt.Sprintf("%s[%s] ", plugin, code); !strings.HasPrefix(e.Msg, want) || strings.ContainsAny(e.Msg, "\n\x00") {
+		return fmt.Errorf("want one line that starts with %q, got %q", want, e.Msg)
+	}
+	if e.Details == "" {
+		return errors.New("no hint")
+	}
+	for _, text := range texts {
+		if !strings.Contains(e.Msg, text) && !strings.Contains(e.Details, text) {
+			return fmt.Errorf("neither message nor hint says %q", text)
+		}
+	}
+	return nil
+}
+
+// look returns what a refused call must not change: the files of the script,
+// and whether there is a default folder of records.
+func look(ts *testscript.TestScript) []string {
+	var out []string
+	err := filepath.WalkDir(ts.MkAbs("."), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		out = append(out, fmt.Sprint(path, info.Mode(), info.Size(), info.ModTime()))
+		return nil
+	})
+	ts.Check(err)
+	_, err = os.Stat(conf.DefaultStateDir)
+	return append(out, fmt.Sprint(conf.DefaultStateDir, err == nil))
+}

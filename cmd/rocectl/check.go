@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// patience bounds the work on one attachment, the wait for a call of the
+// runtime's included.
+const patience = 30 * time.Second
+
+func checkCommand(node *nodeFlags) *cobra.Command {
+	var s selection
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Check that the attachments of this node's pods are as ADD made them",
+		Long: `Check that the attachments of this node's pods are as ADD made them: link,
+settings, addresses, routes, rules and leases. It is what a runtime's CHECK
+does, but from the records alone. Leases of other IPAM plugins are not checked.
+Nothing is changed.
+
+There is one line for an attachment that is whole, and for any other one line
+for each thing that is missing or different, with the command that restores it.
+The exit status is then 1.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			n, err := node.open(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			keys, err := s.from(n.Records)
+			if err != nil {
+				return err
+			}
+			return check(cmd.Context(), cmd.OutOrStdout(), n, keys)
+		},
+	}
+	s.register(cmd)
+	return cmd
+}
+
+// check prints what is wrong with each attachment, and returns an error if
+// anything is.
+func check(ctx context.Context, w io.Writer, n attach.Node, keys []record.Key) error {
+	wrong, checked := 0, 0
+	for _, k := range keys {
+		rec, err := n.Records.Load(k.ContainerID, k.IfName)
+		switch {
+		case err != nil:
+			// It is CheckRecord's to say, which has the lock.
+		case ended(rec):
+			fmt.Fprintf(w, "%s: %s\n", label(k, rec), state(rec))
+			continue
+		}
+		err = checkOne(ctx, n, k)
+		if errors.Is(err, record.ErrNotExist) {
+			continue // deleted since it was listed
+		}
+		checked++
+		if err == nil {
+			fmt.Fprintf(w, "%s: ok\n", label(k, rec))
+			continue
+		}
+		wrong++
+		for _, finding := range each(err) {
+			fmt.Fprintf(w, "%s: %s\n", label(k, rec), findingLine(finding))
+		}
+	}
+	if wrong == 0 {
+		return nil
+	}
+	return cnierr.New(cnierr.Damaged, "check attachments", "", "rocectl repair shows what it would restore",
+		"%d of %d not as ADD made them", wrong, checked)
+}
+
+func checkOne(ctx context.Context, n attach.Node, k record.Key) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return n.CheckRecord(ctx, k)
+}
+
+// findingLine returns a finding and what to do about it, in one line.
+func findingLine(err error) string {
+	hint := cnierr.CNI("rocectl", err).Details
+	return fmt.Sprintf("%v; %s", err, hint)
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens in testdata and docs/rocectl.md")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"rocectl": main})
+}
+
+// TestScripts runs testdata/*.txtar. In their .json files, $WORK is the
+// script's folder and $BOOT_ID is this boot's. Besides the commands of package
+// testscript there is
+//
+//	lease POOL ADDRESS CONTAINER IFNAME [POD]
+//
+// which leases an address of 10.77.0.0/24 in the state folder "state".
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup:               fill,
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"lease": lease},
+	})
+}
+
+// fill puts what a script cannot know into its files.
+func fill(env *testscript.Env) error {
+	env.Setenv("GORACE", "atexit_sleep_ms=0") // else each process of a test with -race ends with a sleep of a second
+	boot, err := plugin.BootID()
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(env.WorkDir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".json" {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		b = bytes.ReplaceAll(b, []byte("$WORK"), []byte(env.WorkDir))
+		b = bytes.ReplaceAll(b, []byte("$BOOT_ID"), []byte(boot))
+		return os.WriteFile(path, b, 0o600)
+	})
+}
+
+func lease(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 4 || len(args) > 5 {
+		ts.Fatalf("usage: lease POOL ADDRESS CONTAINER IFNAME [POD]")
+	}
+	book, err := bookAt(ts.MkAbs("state"))
+	ts.Check(err)
+	addr, err := netip.ParseAddr(args[1])
+	ts.Check(err)
+	owner := ipam.Owner{ContainerID: args[2], IfName: args[3], Network: args[0]}
+	if len(args) == 5 {
+		owner.PodNamespace, owner.PodName = "ml", args[4]
+	}
+	_, err = book.Acquire(context.Background(), ipam.Ask{
+		Pool: args[0], Owner: owner, Requested: []netip.Addr{addr},
+		Subnets: []ipam.Subnet{{Prefix: netip.MustParsePrefix("10.77.0.0/24")}},
+	})
+	ts.Check(err)
+}

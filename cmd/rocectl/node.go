@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"crypto/rand"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/probe"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// nodeFlags are the flags of all commands that look at this node.
+type nodeFlags struct{ stateDir string }
+
+// book opens the node's leases.
+func (n *nodeFlags) book() (*ipam.Book, error) { return bookAt(n.stateDir) }
+
+func bookAt(stateDir string) (*ipam.Book, error) {
+	boot, err := plugin.BootID()
+	if err != nil {
+		return nil, err
+	}
+	return plugin.Book(stateDir, boot, slog.New(slog.DiscardHandler)), nil
+}
+
+// records opens the node's records.
+func (n *nodeFlags) records() (record.Store, error) {
+	boot, err := plugin.BootID()
+	return record.Store{Dir: n.stateDir, BootID: boot}, err
+}
+
+// open returns the node as the verbs that work from records alone need it.
+// Warnings go to log.
+func (n *nodeFlags) open(log io.Writer) (attach.Node, error) {
+	book, err := n.book()
+	if err != nil {
+		return attach.Node{}, err
+	}
+	records, err := n.records()
+	if err != nil {
+		return attach.Node{}, err
+	}
+	logger := slog.New(slog.NewTextHandler(log, nil))
+	sys := os.DirFS("/sys")
+	return attach.Node{
+		Open: func(netns string) (attach.Kernel, error) { return kernel.Open(netns, sys) },
+		Wire: func(k attach.Kernel) apply.Executor {
+			return &probe.Prober{Enter: k.Enter, Log: logger, Rand: rand.Reader}
+		},
+		Now:     plugin.BootTime,
+		Pools:   attach.Pools{Book: book},
+		Records: records,
+		Log:     logger,
+	}, nil
+}
+
+// selection is the flags that choose attachments.
+type selection struct{ container, ifName string }
+
+func (s *selection) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.container, "container", "", "only this container: its `ID`, or how it begins (default all)")
+	cmd.Flags().StringVar(&s.ifName, "ifname", "", "only the interface of this `NAME` in the pod (default all)")
+}
+
+// from returns the chosen attachments that are on record.
+func (s *selection) from(records record.Store) ([]record.Key, error) {
+	all, err := records.List()
+	if err != nil {
+		return nil, err
+	}
+	var out []record.Key
+	for _, k := range all {
+		if strings.HasPrefix(string(k.ContainerID), s.container) && (s.ifName == "" || s.ifName == string(k.IfName)) {
+			out = append(out, k)
+		}
+	}
+	if len(out) == 0 && (s.container != "" || s.ifName != "") {
+		return nil, cnierr.New(cnierr.BadConfig, "look for attachment", strings.TrimPrefix(s.container+" "+s.ifName, " "),
+			"rocectl show --json lists the attachments, with the ids of their containers", "this node has no record of it")
+	}
+	return out, nil
+}
+
+// label names an attachment: by its pod, if the record can be read and says it.
+func label(k record.Key, r record.Record) string {
+	return podOr(r.Pod.String(), string(k.ContainerID)) + " " + string(k.IfName)
+}
+
+// netnsName returns the namespace at a path as commands are told it: by name
+// if ip(8) knows it by one.
+func netnsName(path string) string {
+	switch dir, name := filepath.Split(path); dir {
+	case "/run/netns/", "/var/run/netns/":
+		return name
+	}
+	return path
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// TestReferencePageIsCurrent compares docs/rocectl.md with the help texts of
+// the commands.
+func TestReferencePageIsCurrent(t *testing.T) {
+	t.Parallel()
+	equalsFile(t, filepath.Join("..", "..", "docs", "rocectl.md"), reference())
+}
+
+func reference() string {
+	cmd := root(io.Discard, io.Discard)
+	var b strings.Builder
+	fmt.Fprintf(&b, `# rocectl
+
+<!-- made by make gen from cmd/rocectl -->
+
+%s. Every command says with --help what stands here.
+Errors are explained by `+"`rocectl explain CODE`"+` and in [errors.md](errors.md).
+
+Flags of all commands:
+
+`, cmd.Short)
+	b.WriteString(block(cmd.PersistentFlags().FlagUsages() + "      --version            print the version\n"))
+	describe(&b, cmd)
+	return b.String()
+}
+
+// describe writes a section for each command below cmd that does something.
+func describe(b *strings.Builder, cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		if !c.Runnable() {
+			describe(b, c)
+			continue
+		}
+		fmt.Fprintf(b, "\n## %s\n\n", c.CommandPath())
+		b.WriteString(block("  " + strings.TrimSuffix(c.UseLine(), " [flags]") + "\n"))
+		fmt.Fprintf(b, "\n%s\n", cmp.Or(c.Long, c.Short+"."))
+		if flags := c.LocalNonPersistentFlags(); flags.HasFlags() {
+			fmt.Fprintf(b, "\n%s", block(flags.FlagUsages()))
+		}
+		if c.Example != "" {
+			fmt.Fprintf(b, "\nFor example:\n\n%s", block(c.Example+"\n"))
+		}
+	}
+}
+
+// block makes lines the code of a Markdown document.
+func block(lines string) string {
+	var b strings.Builder
+	for line := range strings.Lines(lines) {
+		b.WriteString("  " + line) // two blanks of cobra's are there
+	}
+	return b.String()
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+func repairCommand(node *nodeFlags) *cobra.Command {
+	var s selection
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "repair",
+		Short: "Restore what the attachments of this node's pods have lost",
+		Long: `Restore what the attachments of this node's pods have lost: routes, rules,
+addresses and settings, as after an interface was taken down and up in a pod,
+and interfaces that vanished, as when the NIC's driver was loaded anew. What
+is done is what check misses, from the records; nothing else is touched. An
+address that was lost is used again only if nobody on the wire has it.
+
+Without --yes nothing is done: the commands that would do the same are shown. A
+route of the attachment that is there but different is deleted first; check
+prints that command too.
+
+An interface that is there but different is left alone, because it could only be
+made anew; check prints the commands that correct it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			n, err := node.open(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			keys, err := s.from(n.Records)
+			if err != nil {
+				return err
+			}
+			if yes {
+				return repair(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "restored", n.Repair)
+			}
+			return repair(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "lost; --yes restores it", n.Lost)
+		},
+	}
+	s.register(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	return cmd
+}
+
+// repair calls do for each attachment and prints what it returns: operations
+// of which says tells what became of them. It goes on after failures and
+// returns all of them.
+func repair(ctx context.Context, w io.Writer, records record.Store, keys []record.Key, says string,
+	do func(context.Context, record.Key) (plan.Ops, error),
+) error {
+	var errs []error
+	for _, k := range keys {
+		rec, err := records.Load(k.ContainerID, k.IfName)
+		if err == nil && ended(rec) {
+			continue
+		}
+		ops, err := within(ctx, k, do)
+		switch {
+		case errors.Is(err, record.ErrNotExist): // deleted since it was listed
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", label(k, rec), err))
+		case len(ops) == 0:
+			fmt.Fprintf(w, "# %s: whole\n", label(k, rec))
+		default:
+			fmt.Fprintf(w, "# %s: %s\n%s\n", label(k, rec), says, strings.Join(ops.Commands(netnsName(rec.Netns)), "\n"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func within(ctx context.Context, k record.Key, do func(context.Context, record.Key) (plan.Ops, error)) (plan.Ops, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return do(ctx, k)
+}

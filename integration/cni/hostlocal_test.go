@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+)
+
+// hostLocal returns an attachment whose addresses come from the real
+// host-local, and what lists its leases.
+func (w *world) hostLocal(t *testing.T, p *pod) (a attachment, leases func() []string) {
+	t.Helper()
+	dir := upstream(t)
+	data := t.TempDir()
+	set := func(subnet, first, last, gateway string) []any {
+		return []any{map[string]any{"subnet": subnet, "rangeStart": first, "rangeEnd": last, "gateway": gateway}}
+	}
+	a = w.from(p, dir, map[string]any{
+		"type": "host-local", "dataDir": data,
+		"ranges": []any{
+			set("172.16.10.0/24", "172.16.10.130", "172.16.10.139", "172.16.10.254"),
+			set("fd00:10::/64", "fd00:10::130", "fd00:10::139", "fd00:10::fe"),
+		},
+		"routes": []any{
+			map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0", "mtu": 1400},
+			map[string]any{"dst": "10.1.0.0/16", "gw": "172.16.10.253", "mtu": 1400, "advmss": 1360, "priority": 7, "table": 300},
+			map[string]any{"dst": "10.2.0.0/16", "scope": 253},
+		},
+	})
+	return a, func() []string {
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(data, "*", "*[0-9a-f]")) // named after addresses
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = slices.DeleteFunc(files, func(f string) bool {
+			_, err := netip.ParseAddr(filepath.Base(f))
+			return err != nil
+		})
+		return files
+	}
+}
+
+// nothing fails the test if leases are left.
+func nothing(t *testing.T, leases func() []string) {
+	t.Helper()
+	if got := leases(); len(got) > 0 {
+		t.Errorf("the IPAM plugin still has %q", got)
+	}
+}
+
+func TestHostLocalFromADDToDEL(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a, leases := w.hostLocal(t, p)
+	resolv := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(resolv, []byte("nameserver 10.96.0.10\nsearch cluster.local\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.network = a.network.with("ipam.resolvConf", resolv)
+	res := a.mustAdd(t)
+	if got := fmt.Sprint(addrs(res)); got != "[172.16.10.130 fd00:10::130]" || len(leases()) != 2 {
+		t.Fatalf("addresses %s, leases %q", got, leases())
+	}
+	if diff := cmp.Diff(types.DNS{Nameservers: []string{"10.96.0.10"}, Search: []string{"cluster.local"}}, res.DNS); diff != "" {
+		t.Errorf("dns (-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{
+		"default via 172.16.10.254 dev net1 proto 82 src 172.16.10.130",
+		"10.2.0.0/16 dev net1 proto 82 scope link src 172.16.10.130",
+		"172.16.10.0/24 dev net1 proto 82 scope link src 172.16.10.130",
+		"fd00:10::/64 dev net1 proto 82 src fd00:10::130 metric 1024 pref medium",
+		"default via fd00:10::fe dev net1 proto 82 src fd00:10::130 metric 1024 mtu 1400 pref medium",
+	}, p.routes(t, "100")); diff != "" {
+		t.Errorf("table 100 (-want +got)\n%s", diff)
+	}
+	all(t, "table 300", p.routes(t, "300"), []string{
+		"10.1.0.0/16 via 172.16.10.253 dev net1 proto 82 src 172.16.10.130 metric 7 mtu 1400 advmss 1360",
+	})
+	told := false
+	for _, r := range res.Routes {
+		told = told || r.Dst.String() == "10.1.0.0/16" && r.MTU == 1400 && r.AdvMSS == 1360 && r.Priority == 7 && r.Table != nil && *r.Table == 300
+	}
+	if !told {
+		t.Errorf("the result has the routes %v", res.Routes)
+	}
+	for _, addr := range addrs(res) {
+		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
+	}
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
+		t.Errorf("result (-first +second ADD)\n%s", diff)
+	}
+	a.mustDel(t)
+	nothing(t, leases)
+	p.unchanged(t, before)
+	w.noRecords(t)
+	a.mustDel(t)
+}
+
+func TestHostLocalInEveryVersion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a, leases := w.hostLocal(t, p)
+	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		a.network = a.network.with("cniVersion", version)
+		if res := a.mustAdd(t); len(res.IPs) != 2 {
+			t.Errorf("%s: got %v, want two addresses", version, res)
+		}
+		if version != "0.3.1" { // has no CHECK
+			if err := a.check(t); err != nil {
+				t.Errorf("%s: CHECK: %v", version, err)
+			}
+		}
+		a.mustDel(t)
+		nothing(t, leases)
+		p.unchanged(t, before)
+	}
+}
+
+func TestFailureOfALaterStepGivesTheAddressBackToHostLocal(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		code  uint
+		spoil func(t *testing.T, w *world, p *pod, c network) network
+	}{
+		{"the gateway is silent", 106, func(_ *testing.T, _ *world, _ *pod, c network) network {
+			return c.with("ipam.ranges.0.0.gateway", "172.16.10.253").with("probe.gateway.timeout", "5ms")
+		}},
+		{"the address is taken on the wire", 100, func(t *testing.T, w *world, _ *pod, c network) network {
+			t.Helper()
+			w.leaf.ip(t, "addr add 172.16.10.130/24 dev leaf0")
+			return c
+		}},
+		{"the node has the address", 100, func(t *testing.T, w *world, _ *pod, c network) network {
+			t.Helper()
+			w.ip(t, "addr add 172.16.10.130/24 dev rail0")
+			return c
+		}},
+		{"the default route is taken", 105, change("routing", "main")},
+		{"a rule of somebody else's wins", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 100")},
+		{"a route in the pod stands in the way", 105, inPod("route add 10.1.0.0/16 dev eth0 table 300 metric 7")},
+		{"nothing leads to a gateway", 7, change("ipam.routes.2.gw", "192.0.2.1")},
+		{"the kernel refuses a setting", 7, change("sysctl", map[string]any{"net.ipv4.conf.IFNAME.no_such_key": "1"})},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			a, leases := w.hostLocal(t, p)
+			a.network = tt.spoil(t, w, p, a.network)
+			pod, node := p.snapshot(t), w.snapshot(t)
+			a.mustFail(t, tt.code)
+			nothing(t, leases)
+			p.unchanged(t, pod)
+			w.unchanged(t, node)
+			w.noRecords(t)
+			a.mustDel(t)
+		})
+	}
+}
+
+func TestHostLocalThatIsExhaustedSaysSo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p, q := w.pod(t), w.pod(t)
+	a, leases := w.hostLocal(t, p)
+	a.network = a.network.with("ipam.ranges.0.0.rangeEnd", "172.16.10.130")
+	a.mustAdd(t)
+	b := a
+	b.id, b.netns = q.id, q.path
+	if err := b.mustFail(t, 999); !strings.Contains(err.Msg, "no IP addresses available") || !strings.Contains(err.Msg, `"host-local"`) {
+		t.Errorf("got %v, want what host-local says, and its name", err)
+	}
+	if got := leases(); len(got) != 2 {
+		t.Errorf("leases %q, want the two of the first pod", got)
+	}
+}
+
+func TestDelGivesBackToHostLocalWhateverIsLeft(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*testing.T, *world, *pod){
+		"nothing is missing": func(*testing.T, *world, *pod) {},
+		"the record is lost": func(t *testing.T, w *world, _ *pod) {
+			t.Helper()
+			if err := os.RemoveAll(w.state); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the namespace is gone": func(t *testing.T, _ *world, p *pod) { t.Helper(); p.remove(t) },
+		"the link is gone":      func(t *testing.T, _ *world, p *pod) { t.Helper(); p.ip(t, "link del net1") },
+		"the master is gone":    func(t *testing.T, w *world, _ *pod) { t.Helper(); w.ip(t, "link del rail0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			a, leases := w.hostLocal(t, p)
+			a.mustAdd(t)
+			spoil(t, w, p)
+			for range 2 {
+				a.mustDel(t)
+				nothing(t, leases)
+				w.noRecords(t)
+			}
+		})
+	}
+}
+
+func TestKilledAddGivesTheAddressBackToHostLocal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a, leases := w.hostLocal(t, p)
+	again := false
+	eachKill(t, 30, a, "ADD", func(gone func()) {
+		gone()
+		if again = !again; again {
+			a.mustAdd(t)
+		}
+		a.mustDel(t)
+		nothing(t, leases)
+		p.unchanged(t, before)
+		w.noRecords(t)
+	})
+}
+
+func TestGCStatusAndCheckOfHostLocal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a, leases := w.hostLocal(t, p)
+	a.mustAdd(t)
+	list, err := a.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.libcni().GetStatusNetworkList(t.Context(), list); err != nil {
+		t.Errorf("STATUS: %v", err)
+	}
+	for _, lease := range leases() {
+		if err := os.Remove(lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.check(t); err == nil || err.Code != 999 || !strings.Contains(err.Msg, "host-local: Failed to find address") {
+		t.Errorf("CHECK without the lease: got %v, want what host-local says", err)
+	}
+	a.mustDel(t)
+
+	// A runtime that has lost an attachment: host-local does nothing in GC, so
+	// it is the DEL of the record that gives the address back.
+	a.mustAdd(t)
+	if err := os.RemoveAll(w.cache); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.libcni().GCNetworkList(context.Background(), list, &libcni.GCArgs{}); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	nothing(t, leases)
+	w.noRecords(t)
+}

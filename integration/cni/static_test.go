@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// static returns an attachment whose addresses come from the real static
+// plugin, as pairs of address and gateway.
+func (w *world) static(t *testing.T, p *pod, pairs ...string) attachment {
+	t.Helper()
+	list := []any{}
+	for i := 0; i < len(pairs); i += 2 {
+		address := map[string]any{"address": pairs[i]}
+		if pairs[i+1] != "" {
+			address["gateway"] = pairs[i+1]
+		}
+		list = append(list, address)
+	}
+	return w.from(p, upstream(t), map[string]any{"type": "static", "addresses": list})
+}
+
+func TestSeveralAddressesOfOneFamily(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.leaf.ip(t, "addr add 172.16.20.254/24 dev leaf0")
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a := w.static(t, p, "172.16.10.70/24", "172.16.10.254", "172.16.20.70/24", "172.16.20.254", "fd00:10::70/64", "fd00:10::fe", "fd00:10::71/64", "")
+	a.network = a.network.with("ipam.routes", []any{
+		map[string]any{"dst": "10.1.0.0/16"},
+		map[string]any{"dst": "10.2.0.0/16", "gw": "172.16.20.253"},
+		map[string]any{"dst": "0.0.0.0/0", "gw": "172.16.20.254", "priority": 5},
+		map[string]any{"dst": "fd01::/16", "advmss": 1300, "table": 100},
+	}).with("ipam.dns", map[string]any{"nameservers": []any{"10.96.0.10"}})
+	res := a.mustAdd(t)
+	if got := fmt.Sprint(addrs(res)); got != "[172.16.10.70 172.16.20.70 fd00:10::70 fd00:10::71]" {
+		t.Errorf("addresses %s", got)
+	}
+	// The configuration names table 100, so the addresses take the next ones.
+	for table, want := range map[string][]string{
+		"100": {"fd01::/16 via fd00:10::fe dev net1 proto 82 src fd00:10::70 metric 1024 advmss 1300 pref medium"},
+		"101": {
+			"default via 172.16.10.254 dev net1 proto 82 src 172.16.10.70",
+			"10.1.0.0/16 via 172.16.10.254 dev net1 proto 82 src 172.16.10.70",
+			"172.16.10.0/24 dev net1 proto 82 scope link src 172.16.10.70",
+			"fd00:10::/64 dev net1 proto 82 src fd00:10::70 metric 1024 pref medium",
+			"default via fd00:10::fe dev net1 proto 82 src fd00:10::70 metric 1024 pref medium",
+		},
+		"102": {
+			"default via 172.16.20.254 dev net1 proto 82 src 172.16.20.70 metric 5",
+			"10.2.0.0/16 via 172.16.20.253 dev net1 proto 82 src 172.16.20.70",
+			"172.16.20.0/24 dev net1 proto 82 scope link src 172.16.20.70",
+			"fd00:10::/64 dev net1 proto 82 src fd00:10::71 metric 1024 pref medium",
+		},
+	} {
+		if diff := cmp.Diff(want, p.routes(t, table)); diff != "" {
+			t.Errorf("table %s (-want +got)\n%s", table, diff)
+		}
+	}
+	for _, addr := range addrs(res) {
+		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
+	}
+	if diff := cmp.Diff([]string{"10.96.0.10"}, res.DNS.Nameservers); diff != "" {
+		t.Errorf("nameservers (-want +got)\n%s", diff)
+	}
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	a.mustDel(t)
+	p.unchanged(t, before)
+
+	a.network = a.network.with("dns", map[string]any{"nameservers": []any{"192.0.2.53"}})
+	if got := a.mustAdd(t).DNS.Nameservers; !cmp.Equal(got, []string{"192.0.2.53"}) {
+		t.Errorf("nameservers %q, want those of the configuration", got)
+	}
+}
+
+func TestGatewayBeyondTheSubnetOfTheAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.leaf.ip(t, `
+		addr add 169.254.1.1/32 dev leaf0
+		addr add fd00:99::1/128 dev leaf0 nodad
+		addr add fe80::1/64 dev leaf0 nodad`)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	for _, tt := range []struct {
+		mode, addr, gateway string
+		table               string
+		want                string
+	}{
+		{"policy", "172.16.10.70/32", "169.254.1.1", "100", "default via 169.254.1.1 dev net1 proto 82 src 172.16.10.70 onlink"},
+		{"policy", "fd00:10::70/128", "fd00:99::1", "100", "default via fd00:99::1 dev net1 proto 82 src fd00:10::70 metric 1024 onlink pref medium"},
+		{"policy", "fd00:10::70/64", "fe80::1", "100", "default via fe80::1 dev net1 proto 82 src fd00:10::70 metric 1024 pref medium"},
+		{"main", "172.16.10.70/32", "169.254.1.1", "main", "198.51.100.0/24 via 169.254.1.1 dev net1 proto 82 onlink"},
+		{"main", "fd00:10::70/128", "fd00:99::1", "main", "2001:db8::/32 via fd00:99::1 dev net1 proto 82 metric 1024 onlink pref medium"},
+	} {
+		a := w.static(t, p, tt.addr, tt.gateway)
+		if tt.mode == "main" {
+			a.network = a.network.with("routing", tt.mode).
+				with("ipam.routes", []any{map[string]any{"dst": "198.51.100.0/24"}, map[string]any{"dst": "2001:db8::/32"}})
+		}
+		res := a.mustAdd(t)
+		all(t, tt.mode+" "+tt.addr, p.routes(t, tt.table), []string{tt.want})
+		from := "198.51.100.1" // of the leaf, beyond the gateway
+		if addrs(res)[0].Is6() {
+			from = "2001:db8::1"
+		}
+		w.leaf.mustRun(t, "ip", "addr", "replace", from, "dev", "lo")
+		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", from, addrs(res)[0].String())
+		if err := a.check(t); err != nil {
+			t.Errorf("%s %s: CHECK: %v", tt.mode, tt.addr, err)
+		}
+		a.mustDel(t)
+		p.unchanged(t, before)
+	}
+}
+
+// What the runtime asks for, static reads itself: with prefix lengths.
+func TestStaticReadsWhatTheRuntimeAsksFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a := w.static(t, p)
+	for name, a := range map[string]attachment{
+		"capability": a.capable("ips", []string{"172.16.10.71/24", "fd00:10::71/64"}),
+		"CNI_ARGS":   a.arg("IP", "172.16.10.71/24,fd00:10::71/64"),
+	} {
+		if got := fmt.Sprint(addrs(a.mustAdd(t))); got != "[172.16.10.71 fd00:10::71]" {
+			t.Errorf("%s: addresses %s", name, got)
+		}
+		a.mustDel(t)
+	}
+	if err := a.mustFail(t, 6); err.Details == "" {
+		t.Errorf("got %v, want a hint", err)
+	}
+	w.noRecords(t)
+}
+
+// Configurations of macvlan, of which the type alone has changed, and what
+// this version needs: rdma off.
+func TestConfigurationsOfMacvlanGoOnWorking(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	for file, want := range map[string][]string{
+		"macvlan-static.json": {
+			"172.16.10.0/24 dev net1 proto kernel scope link src 172.16.10.70",
+			"10.64.0.0/10 via 172.16.10.254 dev net1 proto 82",
+		},
+		"macvlan-host-local.json": {
+			"172.16.10.0/24 dev net1 proto kernel scope link src 172.16.10.130",
+			"10.64.0.0/10 via 172.16.10.254 dev net1 proto 82",
+		},
+	} {
+		c := w.example(t, file)
+		if file == "macvlan-host-local.json" {
+			c = c.with("ipam.dataDir", t.TempDir())
+		}
+		a := w.attach(c, p, "net1")
+		a.path = append(a.path, upstream(t))
+		a.mustAdd(t)
+		all(t, file, p.routes(t, "main"), append(want, "default via 10.244.1.1 dev eth0"))
+		a.mustDel(t)
+		p.unchanged(t, before)
+	}
+}
+
+// whereaboutsResults are results of the shape that whereabouts prints, as
+// recorded; the plugin itself needs an API server.
+var whereaboutsResults = map[string]string{
+	"0.3.1": `{"cniVersion":"0.3.1","ips":[{"version":"4","address":"172.16.10.90/24","gateway":"172.16.10.254"}],"dns":{}}`,
+	"0.4.0": `{"cniVersion":"0.4.0","ips":[{"version":"4","address":"172.16.10.90/24"},{"version":"6","address":"fd00:10::90/64"}],
+		"routes":[{"dst":"10.1.0.0/16","gw":"172.16.10.254"}],"dns":{}}`,
+	"1.0.0": `{"cniVersion":"1.0.0","ips":[{"address":"172.16.10.90/24","gateway":"172.16.10.254"},{"address":"fd00:10::90/64"}],
+		"routes":[{"dst":"10.1.0.0/16","gw":"172.16.10.254"},{"dst":"0.0.0.0/0"}],"dns":{"nameservers":["10.96.0.10"]}}`,
+}
+
+// TestResultsOfTheShapeOfWhereabouts runs a stub, not whereabouts.
+func TestResultsOfTheShapeOfWhereabouts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	dir := t.TempDir()
+	for version, result := range whereaboutsResults {
+		stub := fmt.Sprintf("#!/bin/sh\ncat >/dev/null\nif [ $CNI_COMMAND = ADD ]; then echo '%s'; fi\n", result)
+		if err := os.WriteFile(filepath.Join(dir, "whereabouts"), []byte(stub), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		a := w.from(p, dir, map[string]any{
+			"type": "whereabouts", "range": "172.16.10.0/24", "range_start": "172.16.10.90", "gateway": "172.16.10.254",
+		})
+		a.network = a.network.with("cniVersion", version)
+		res := a.mustAdd(t)
+		if got := addrs(res)[0].String(); got != "172.16.10.90" {
+			t.Errorf("%s: got %s", version, got)
+		}
+		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "172.16.10.90")
+		a.mustDel(t)
+		p.unchanged(t, before)
+	}
+}

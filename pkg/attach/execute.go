@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// busyTries and busyPause are for a program that is being installed.
+	busyTries = 10
+	busyPause = 100 * time.Millisecond
+	// pipeDelay is how long children of a program that ended may keep its
+	// output open.
+	pipeDelay = time.Second
+	// maxSaid is how much of what a program printed goes into an error.
+	maxSaid = 300
+)
+
+// execute runs a CNI plugin and returns what it printed. Its errors are the
+// *types.Error that the plugin printed, the context's, or those of os/exec.
+//
+// The plugin ends with the context, with its children, and with this process:
+// one that went on after we were killed could lease after the DEL that
+// follows.
+func execute(ctx context.Context, path string, environ []string, stdin []byte, stderr io.Writer) ([]byte, error) {
+	// The kernel sends PR_SET_PDEATHSIG when the thread that started the
+	// plugin ends (prctl(2)), so that thread must stay.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for try := 1; ; try++ {
+		out, err := once(ctx, path, environ, stdin, stderr)
+		if !errors.Is(err, unix.ETXTBSY) || try == busyTries {
+			return out, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(busyPause):
+		}
+	}
+}
+
+func once(ctx context.Context, path string, environ []string, stdin []byte, stderr io.Writer) ([]byte, error) {
+	var stdout, printed bytes.Buffer
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), &stdout, io.MultiWriter(stderr, &printed)
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	cmd.Cancel = func() error {
+		if err := unix.Kill(-cmd.Process.Pid, unix.SIGKILL); !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		return os.ErrProcessDone
+	}
+	cmd.WaitDelay = pipeDelay
+	err := cmd.Run()
+	switch {
+	case err == nil, errors.Is(err, exec.ErrWaitDelay): // it ended well, with its output open
+		return stdout.Bytes(), nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return nil, err
+	}
+	var said types.Error
+	if json.Unmarshal(stdout.Bytes(), &said) == nil && (said.Msg != "" || said.Code != 0) {
+		return nil, &said
+	}
+	return nil, fmt.Errorf("%w; it printed %q", err, head(append(stdout.Bytes(), printed.Bytes()...)))
+}
+
+func head(b []byte) []byte { return bytes.TrimSpace(b[:min(len(b), maxSaid)]) }

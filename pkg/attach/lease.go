@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// parseLease reads the result of an IPAM plugin, of any CNI version. One that
+// does not say its version is of the configuration's, as libcni has it
+// (https://github.com/containernetworking/cni/issues/895). It refuses what no
+// plan could be made of, so that nothing is done by halves.
+func parseLease(stdout []byte, version string) (plan.Lease, error) {
+	var doc map[string]json.RawMessage
+	err := json.Unmarshal(stdout, &doc)
+	if err == nil && doc == nil {
+		err = errors.New("null is no result")
+	}
+	if err != nil {
+		return plan.Lease{}, fmt.Errorf("it printed %q: %w", head(stdout), err)
+	}
+	var said string
+	if raw, ok := doc["cniVersion"]; ok && json.Unmarshal(raw, &said) == nil && said != "" {
+		version = said
+	} else {
+		doc["cniVersion"] = json.RawMessage(fmt.Sprintf("%q", version))
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		return plan.Lease{}, err
+	}
+	r, err := create.Create(version, b)
+	if err != nil {
+		return plan.Lease{}, err
+	}
+	res, err := current.NewResultFromResult(r)
+	if err != nil {
+		return plan.Lease{}, err
+	}
+	return fromResult(res)
+}
+
+// fromResult returns the addresses, routes and DNS settings of a result.
+func fromResult(res *current.Result) (plan.Lease, error) {
+	lease := plan.Lease{DNS: res.DNS}
+	for _, ip := range res.IPs {
+		a, err := leasedAddress(ip)
+		if err != nil {
+			return plan.Lease{}, err
+		}
+		lease.Addresses = append(lease.Addresses, a)
+	}
+	if len(lease.Addresses) == 0 {
+		return plan.Lease{}, errors.New("it has no address")
+	}
+	for _, r := range res.Routes {
+		route, err := leasedRoute(r)
+		if err != nil {
+			return plan.Lease{}, err
+		}
+		lease.Routes = append(lease.Routes, route)
+	}
+	return lease, nil
+}
+
+func leasedAddress(ip *current.IPConfig) (plan.LeasedAddress, error) {
+	if ip == nil {
+		return plan.LeasedAddress{}, errors.New("an address is null")
+	}
+	p, ok := prefixOf(ip.Address)
+	if !ok {
+		return plan.LeasedAddress{}, fmt.Errorf("address %q is not a prefix", ip.Address.String())
+	}
+	for _, s := range netrange.Specials() {
+		if s.Contains(p.Addr()) {
+			return plan.LeasedAddress{}, fmt.Errorf("address %s is %s", p, s.Why)
+		}
+	}
+	gw, err := gatewayOf(ip.Gateway, p.Addr())
+	if err == nil && gw == p.Addr() {
+		err = fmt.Errorf("address %s is its own gateway", p)
+	}
+	return plan.LeasedAddress{Prefix: p, Gateway: gw}, err
+}
+
+// leasedRoute reads one route. A gateway of 0.0.0.0 or :: says that the
+// destination is on the link (RFC 3442), and table 0 says none.
+func leasedRoute(r *types.Route) (conf.Route, error) {
+	if r == nil {
+		return conf.Route{}, errors.New("a route is null")
+	}
+	dst, ok := prefixOf(r.Dst)
+	if !ok {
+		return conf.Route{}, fmt.Errorf("route destination %q is not a prefix", r.Dst.String())
+	}
+	via, err := gatewayOf(r.GW, dst.Addr())
+	if err != nil {
+		return conf.Route{}, fmt.Errorf("route to %s: %w", dst, err)
+	}
+	out := conf.Route{
+		Dst: dst.Masked(), Via: via, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table, Scope: r.Scope,
+	}
+	if out.Table != nil && *out.Table == 0 {
+		out.Table = nil
+	}
+	if len(r.GW) > 0 && !via.IsValid() && out.Scope == nil {
+		link := int(plan.ScopeLink)
+		out.Scope = &link
+	}
+	return out, checkNumbers(out)
+}
+
+// checkNumbers refuses what netlink has no room for, the kernel's table of
+// local addresses, and a scope in which there can be no gateway (fib_check_nh).
+func checkNumbers(r conf.Route) error {
+	table, scope := 1, 0
+	if r.Table != nil {
+		table = *r.Table
+	}
+	if r.Scope != nil {
+		scope = *r.Scope
+	}
+	for _, n := range []struct {
+		name           string
+		is, least, max int
+	}{
+		{"mtu", r.MTU, 0, math.MaxInt32},
+		{"advmss", r.AdvMSS, 0, math.MaxInt32},
+		{"priority", r.Priority, 0, math.MaxUint32},
+		{"table", table, 1, math.MaxUint32},
+		{"scope", scope, 0, 254},
+	} {
+		if n.is < n.least || n.is > n.max {
+			return fmt.Errorf("route to %s: %s %d is not in %d to %d", r.Dst, n.name, n.is, n.least, n.max)
+		}
+	}
+	if table == 255 {
+		return fmt.Errorf("route to %s: table 255 is the kernel's table of local addresses", r.Dst)
+	}
+	if r.Via.IsValid() && scope >= int(plan.ScopeLink) {
+		return fmt.Errorf("route to %s: a route with a gateway cannot have scope %d", r.Dst, scope)
+	}
+	return nil
+}
+
+// gatewayOf returns a gateway for addresses of a family, the zero Addr for
+// none and for the unspecified address.
+func gatewayOf(ip net.IP, family netip.Addr) (netip.Addr, error) {
+	gw, ok := addrOf(ip)
+	switch {
+	case len(ip) == 0, ok && gw.IsUnspecified():
+		return netip.Addr{}, nil
+	case !ok || gw.IsMulticast() || gw.IsLoopback() || gw.BitLen() != family.BitLen():
+		return netip.Addr{}, fmt.Errorf("%s cannot be the gateway of %s", ip, family)
+	}
+	return gw, nil
+}
+
+func prefixOf(n net.IPNet) (netip.Prefix, bool) {
+	a, ok := addrOf(n.IP)
+	ones, bits := n.Mask.Size()
+	if !ok || bits == 0 {
+		return netip.Prefix{}, false
+	}
+	p := netip.PrefixFrom(a, ones-bits+a.BitLen()) // an IPv4 address may have a mask of 128 bits
+	return p, p.IsValid()
+}
+
+func addrOf(ip net.IP) (netip.Addr, bool) {
+	a, ok := netip.AddrFromSlice(ip)
+	return a.Unmap(), ok
+}

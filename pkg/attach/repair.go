@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// Lost returns what Repair would do to an attachment; nothing when it is
+// whole. It changes nothing.
+func (n Node) Lost(ctx context.Context, at record.Key) (plan.Ops, error) {
+	var ops plan.Ops
+	err := n.standing(ctx, at, "", func(k Kernel, rec record.Record) (err error) {
+		ops, err = n.lost(ctx, k, rec)
+		return err
+	})
+	return ops, err
+}
+
+// Repair does again, from the record, what CHECK misses of an attachment:
+// nothing else of the pod is touched, and nothing that is not ours. It returns
+// what it did. After an error, what was restored before it stands.
+//
+// It refuses an attachment whose address is not leased to it any more, and one
+// whose interface is there but not as it was made: the kernel could only
+// replace it, and what the pod has open on it would be gone.
+func (n Node) Repair(ctx context.Context, at record.Key) (plan.Ops, error) {
+	var ops plan.Ops
+	err := n.standing(ctx, at, "", func(k Kernel, rec record.Record) (err error) {
+		if ops, err = n.lost(ctx, k, rec); err != nil {
+			return err
+		}
+		if err := again(ctx, n.steps(k), ops); err != nil {
+			return err
+		}
+		return apply.Check(ctx, n.steps(k), rec.Plan.Ops)
+	})
+	return ops, err
+}
+
+// again undoes and does each operation. Undoing makes way where something of
+// ours is there but different: a route that lost its source when the address
+// went (fib6_remove_prefsrc) stands in the way of itself.
+func again(ctx context.Context, x apply.Executor, ops plan.Ops) error {
+	for _, op := range ops {
+		if err := x.Undo(ctx, op); err != nil {
+			return err
+		}
+		if err := x.Do(ctx, op); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lost returns the operations of a record that do not stand, in their order,
+// and before the addresses among them the recorded question whether somebody
+// has them: they may have been taken meanwhile. Nothing else is asked or told:
+// the gateway was there when the pod started, and neighbours know the MAC.
+func (n Node) lost(ctx context.Context, k Kernel, rec record.Record) (plan.Ops, error) {
+	if err := n.checkPool(ctx, rec); err != nil {
+		return nil, err
+	}
+	x := n.steps(k)
+	var ops plan.Ops
+	for _, op := range rec.Plan.Ops {
+		finding := x.Check(ctx, op)
+		if finding == nil {
+			continue
+		}
+		if cnierr.CodeOf(finding) != cnierr.Damaged {
+			return nil, finding
+		}
+		if m, ok := op.(plan.Macvlan); ok {
+			if err := makeable(ctx, k, m, finding); err != nil {
+				return nil, err
+			}
+		}
+		ops = append(ops, op)
+	}
+	return asking(rec.Plan.Ops, ops), nil
+}
+
+// makeable returns the finding about a link that is there, nil for one that is
+// gone and can be made.
+func makeable(ctx context.Context, k Kernel, m plan.Macvlan, finding error) error {
+	facts, err := k.Facts(ctx, conf.Request{
+		IfName: m.Name, Parent: conf.Parent{Name: m.Parent}, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU,
+	})
+	if err != nil {
+		return err
+	}
+	if facts.Pod.Taken {
+		return finding
+	}
+	return nil
+}
+
+// asking inserts the recorded question, for the lost addresses alone, before
+// the first of them.
+func asking(recorded, lost plan.Ops) plan.Ops {
+	first := slices.IndexFunc(lost, func(op plan.Op) bool { _, ok := op.(plan.Address); return ok })
+	if first < 0 {
+		return lost
+	}
+	stands := func(t plan.Target) bool {
+		return !slices.ContainsFunc(lost, func(op plan.Op) bool {
+			a, ok := op.(plan.Address)
+			return ok && a.Prefix.Addr() == t.Addr
+		})
+	}
+	for _, op := range recorded {
+		if c, ok := op.(plan.Conflict); ok {
+			c.Targets = slices.DeleteFunc(slices.Clone(c.Targets), stands)
+			if len(c.Targets) > 0 {
+				return slices.Insert(lost, first, plan.Op(c))
+			}
+		}
+	}
+	return lost
+}

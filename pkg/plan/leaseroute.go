@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// leaseRoutes returns the routes that IPAM asks for, each in the table that it
+// names, else in that of the address that it belongs to. Those of a family
+// without address are left out.
+func (m maker) leaseRoutes(table func(address int) uint32) (Ops, error) {
+	var out Ops
+	for _, r := range m.lease.Routes {
+		i := m.owner(r)
+		if i < 0 {
+			continue
+		}
+		if err := m.checkVia(r); err != nil {
+			return nil, err
+		}
+		if op := m.leaseRoute(r, m.lease.Addresses[i], table(i)); !m.connected(op) {
+			out = append(out, op)
+		}
+	}
+	return out, nil
+}
+
+// owner returns the index of the address that a route belongs to, -1 if its
+// family has none: the one whose subnet, or whose gateway, is where the route
+// leads first. A route that does not say goes to the first address of its
+// family, rather to one with a gateway if it needs one.
+func (m maker) owner(r conf.Route) int {
+	of := func(fits func(LeasedAddress) bool) int {
+		return slices.IndexFunc(m.lease.Addresses, func(a LeasedAddress) bool {
+			return a.Prefix.Addr().BitLen() == r.Dst.Addr().BitLen() && fits(a)
+		})
+	}
+	var i int
+	switch {
+	case r.Via.IsValid():
+		i = of(func(a LeasedAddress) bool { return a.Gateway == r.Via || a.Prefix.Masked().Contains(r.Via) })
+	case onLink(r):
+		i = of(func(a LeasedAddress) bool { return a.Prefix.Masked().Contains(r.Dst.Addr()) })
+	default:
+		i = of(func(a LeasedAddress) bool { return a.Gateway.IsValid() })
+	}
+	if i < 0 {
+		i = of(func(LeasedAddress) bool { return true })
+	}
+	return i
+}
+
+// leaseRoute returns one route of IPAM's. Without a gateway of its own it leads
+// through that of the address, unless its scope says that it is on the link.
+func (m maker) leaseRoute(r conf.Route, a LeasedAddress, table uint32) Route {
+	op := Route{
+		Link: m.req.IfName, Table: table, Dst: r.Dst, Via: r.Via,
+		Metric: uint32(r.Priority), MTU: r.MTU, AdvMSS: r.AdvMSS,
+	}
+	if !op.Via.IsValid() && !onLink(r) {
+		op.Via = a.Gateway
+	}
+	op.OnLink = m.beyond(op.Via)
+	switch {
+	case r.Dst.Addr().Is6(): // has no scope
+	case r.Scope != nil:
+		op.Scope = Scope(*r.Scope)
+	case !op.Via.IsValid():
+		op.Scope = ScopeLink
+	}
+	if r.Table != nil {
+		op.Table = uint32(*r.Table)
+	}
+	if op.Table != MainTable {
+		op.Src = a.Prefix.Addr()
+	}
+	return op
+}
+
+// onLink says whether the scope of a route leaves no room for a gateway.
+func onLink(r conf.Route) bool { return r.Scope != nil && Scope(*r.Scope) >= ScopeLink }
+
+// connected says whether a route is the one that the kernel makes in main for
+// an IPv4 address.
+func (m maker) connected(r Route) bool {
+	return r == Route{Link: r.Link, Table: MainTable, Dst: r.Dst, Scope: ScopeLink} && !r.Dst.IsSingleIP() &&
+		slices.ContainsFunc(m.lease.Addresses, func(a LeasedAddress) bool { return a.Prefix.Masked() == r.Dst })
+}
+
+// beyond says whether a gateway is in no subnet of the addresses, as clouds
+// have it, so that the kernel must be told that it is on the link. IPv6
+// link-local ones are on every link.
+func (m maker) beyond(via netip.Addr) bool {
+	if !via.IsValid() || (via.Is6() && via.IsLinkLocalUnicast()) {
+		return false
+	}
+	return !slices.ContainsFunc(m.lease.Addresses, func(a LeasedAddress) bool { return a.Prefix.Masked().Contains(via) })
+}
+
+// checkVia refuses a gateway that nothing leads to. Those of the addresses are
+// asked whether they are there.
+func (m maker) checkVia(r conf.Route) error {
+	if !m.beyond(r.Via) ||
+		slices.ContainsFunc(m.lease.Addresses, func(a LeasedAddress) bool { return a.Gateway == r.Via }) ||
+		slices.ContainsFunc(m.lease.Routes, func(o conf.Route) bool { return onLink(o) && o.Dst.Contains(r.Via) }) {
+		return nil
+	}
+	return cnierr.New(cnierr.BadConfig, "add route to", r.Dst.String(),
+		"correct the gateway of the route, or let IPAM give a route of scope 253 to it",
+		"its gateway %s is in no subnet of the addresses, nor the gateway of one", r.Via)
+}
