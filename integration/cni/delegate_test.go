@@ -4,6 +4,7 @@
 package cni
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,11 +12,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // foreignIPAM is an IPAM plugin of somebody else's. As host-local does, it
 // refuses a second address for an interface that has one, and as dhcp does, it
-// needs the interface.
+// needs the interface, and looks at it before it releases.
 const foreignIPAM = `#!/bin/sh
 cd "${0%/*}"
 cat >stdin
@@ -30,7 +32,13 @@ ADD)
 	: >"$lease"
 	echo '{"cniVersion": "1.0.0", "ips": [{"address": "172.16.10.90/24", "gateway": "172.16.10.254"}, {"address": "fd00:10::90/64"}],
 		"routes": [{"dst": "10.1.0.0/16"}, {"dst": "0.0.0.0/0"}], "dns": {"nameservers": ["10.96.0.10"]}}' ;;
-DEL) rm -f "$lease" ;;
+DEL)
+	nsenter --net="$CNI_NETNS" ip -oneline -batch - >seen 2>&1 <<-.
+		link show dev $CNI_IFNAME
+		addr show dev $CNI_IFNAME
+		rule show
+	.
+	rm -f "$lease" ;;
 esac
 `
 
@@ -129,12 +137,82 @@ func TestRefusalOfAnotherIPAMPluginLeavesNothing(t *testing.T) {
 	if got := verbs(t, dir); got != "ADD DEL" {
 		t.Errorf("the plugin was called with %q, want ADD and, as the specification says, DEL", got)
 	}
-	a.network = a.network.with("ipam.type", "none-such")
-	if err := a.mustFail(t, 7); !strings.Contains(err.Msg, "none-such") {
-		t.Errorf("got %v, want it to name the plugin", err)
+	if err := os.Remove(filepath.Join(dir, "calls")); err != nil {
+		t.Fatal(err)
+	}
+	for name, says := range map[string]string{
+		"none-such":  dir, // and the other folders of CNI_PATH
+		"../foreign": "is not the name of a plugin",
+		"..":         dir,
+		"roce":       "is no IPAM plugin",
+	} {
+		a.network = a.network.with("ipam.type", name)
+		if err := a.mustFail(t, 7); !strings.Contains(err.Msg, fmt.Sprintf("%q", name)) || !strings.Contains(err.Msg, says) {
+			t.Errorf("got %v, want it to name %q and to say %q", err, name, says)
+		}
+		a.mustDel(t)
 	}
 	p.unchanged(t, before)
 	w.noRecords(t)
+	if got := verbs(t, dir); got != "" {
+		t.Errorf("the plugin was called with %q, want no call", got)
+	}
+}
+
+// dhcp gives its lease back through the interface, and an address that is given
+// back may be another pod's at once.
+func TestIPAMPluginIsCalledWhileTheInterfaceStandsWithoutTheAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a, dir := w.delegated(t, p)
+	for name, c := range map[string]network{
+		"DEL":        a.network,
+		"failed ADD": a.network.with("probe.gateway.timeout", "5ms"),
+	} {
+		a.network = c
+		if name == "DEL" {
+			a.mustAdd(t)
+			a.mustDel(t)
+		} else {
+			w.leaf.ip(t, "addr del 172.16.10.254/24 dev leaf0")
+			a.mustFail(t, 106)
+			w.leaf.ip(t, "addr add 172.16.10.254/24 dev leaf0")
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "seen"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen := string(b); !strings.Contains(seen, "net1") || !strings.Contains(seen, ",UP") || strings.Contains(seen, "172.16.10.90") {
+			t.Errorf("%s: the plugin saw %s, want net1, up, and neither the address nor its rules", name, seen)
+		}
+	}
+}
+
+// An IPAM plugin that outlived us could lease after the DEL that follows.
+func TestIPAMPluginDiesWithAnAddThatIsKilled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	a, dir := w.delegated(t, w.pod(t))
+	fifo := filepath.Join(dir, "started")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const slow = "#!/bin/sh\ncd \"${0%/*}\"\necho $$ >started\nexec sleep 100\n"
+	if err := os.WriteFile(filepath.Join(dir, "foreign"), []byte(slow), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := a.start(t, "ADD")
+	pid, err := os.ReadFile(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	w.await(t, "the IPAM plugin is gone", func() bool {
+		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
 }
 
 func TestConflictOfAnAddressOfAnotherIPAMPluginGivesItBack(t *testing.T) {

@@ -34,7 +34,8 @@ func (w *world) hostLocal(t *testing.T, p *pod) (a attachment, leases func() []s
 			set("fd00:10::/64", "fd00:10::130", "fd00:10::139", "fd00:10::fe"),
 		},
 		"routes": []any{
-			map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0", "mtu": 1400},
+			map[string]any{"dst": "0.0.0.0/0"},
+			map[string]any{"dst": "::/0", "mtu": 1400},
 			map[string]any{"dst": "10.1.0.0/16", "gw": "172.16.10.253", "mtu": 1400, "advmss": 1360, "priority": 7, "table": 300},
 			map[string]any{"dst": "10.2.0.0/16", "scope": 253},
 		},

@@ -18,6 +18,7 @@ func TestFaultsOfThePool(t *testing.T) {
 		{`"ipam": []`, cnierr.Decode, `"ipam": want an object, got a list`, ``},
 		{`"ipam": {"type": 5}`, cnierr.Decode, `"ipam.type": want a string, got a number`, ``},
 		{`"ipam": {"type": "../evil"}`, cnierr.BadConfig, `"ipam.type": "../evil" is not the name of a plugin`, ``},
+		{`"ipam": {"type": "roce"}`, cnierr.BadConfig, `"ipam.type": "roce" is no IPAM plugin`, `set ipam.type to "roce-ipam"`},
 		{`"ipam": {"type": "dhcp\n"}`, cnierr.BadConfig, `"ipam.type": "dhcp\n" is not`, ``},
 		{`"ipam": {"subnets": [{"subnet": "10.0.0.0/24"}]}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
 		{`"ipam": {"type": "roce-ipam"}`, cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},

@@ -155,7 +155,7 @@ func (p *pages) read(id uint64) ([]byte, error) {
 	}
 	buf := p.mem[id*pageSize:]
 	more := overflow(buf)
-	if false {
+	if u64(buf, 0) != id || id+more >= p.high {
 		return nil, Damagef("page %d says that it is %d, with %d more", id, u64(buf, 0), more)
 	}
 	return buf[:(more+1)*pageSize], nil

@@ -53,7 +53,7 @@ func checkDamaged(t *testing.T, file []byte, a, b model, what string, args ...an
 	if err := os.WriteFile(path, file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	defer os.Remove(path)
+	defer func() { _ = os.Remove(path) }()
 	a, b = maps.Clone(a), maps.Clone(b)
 	for writes := range 4 {
 		gotA, gotB, err := read(path)
