@@ -116,7 +116,7 @@ func TestDelConverges(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.pod = w.fake.Pod(podPath("c1"))
-			if _, err := w.node().Add(ctx, w.request("c1", "net1", `, "routing": "none"`)); err != nil {
+			if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
 				t.Fatal(err)
 			}
 			spoil(t, w)
@@ -252,7 +252,7 @@ func TestUnusableStateFolderUndoesTheKernelFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.fake.Pod(podPath("c1"))
-	if _, err := w.node().Add(ctx, w.request("c1", "net1", `, "routing": "none"`)); err != nil {
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
 		t.Fatal(err)
 	}
 	hidden := w.dir + ".hidden"

@@ -131,9 +131,9 @@ func (d Delegate) run(ctx context.Context, op, plugin string, stdin []byte, vari
 var errNotInstalled = errors.New("it is in no folder of CNI_PATH")
 
 // find returns the path of a plugin. A name with a slash is none: it could
-// lead to any program.
+// lead to any program. Neither is our own: we would wait for ourselves.
 func (d Delegate) find(plugin string) (string, error) {
-	if !strings.Contains(plugin, "/") {
+	if !strings.Contains(plugin, "/") && plugin != conf.PluginType {
 		for _, dir := range d.Path {
 			// With an empty folder, the name alone, the program would be looked for in PATH.
 			path := dir + "/" + plugin

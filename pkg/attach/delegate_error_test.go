@@ -198,15 +198,8 @@ func TestPluginThatHangsEndsWithTheCall(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
 	f.on("ADD", `: >lease-$CNI_CONTAINERID-$CNI_IFNAME; sleep 100 & echo $! >child; : >hangs; wait`)
-	fifo := filepath.Join(f.plugins, "hangs")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		defer cancel()
-		_, _ = os.ReadFile(fifo) // until the plugin has opened it too
-	}()
+	ctx, cancel := f.untilItHangs()
+	defer cancel()
 	start := time.Now()
 	_, err := f.node().Add(ctx, f.request(""))
 	if cnierr.CodeOf(err) != cnierr.TryAgain || !errors.Is(err, context.Canceled) {
@@ -225,10 +218,44 @@ func TestPluginThatHangsEndsWithTheCall(t *testing.T) {
 	}
 }
 
+// untilItHangs returns a context that ends when the plugin has written to the
+// file hangs.
+func (f foreign) untilItHangs() (context.Context, context.CancelFunc) {
+	f.t.Helper()
+	fifo := filepath.Join(f.plugins, "hangs")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(f.t.Context())
+	go func() {
+		defer cancel()
+		_, _ = os.ReadFile(fifo) // waits until the plugin opens it too
+	}()
+	return ctx, cancel
+}
+
 // alive says whether a process runs; one that nobody has waited for does not.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ") && !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+}
+
+func TestPluginThatHangsInDELDoesNotKeepTheLink(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.mustAdd()
+	f.on("DEL", `: >hangs; exec sleep 100`)
+	ctx, cancel := f.untilItHangs()
+	defer cancel()
+	if err := f.node().Del(ctx, f.del("")); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
+	}
+	if s := f.fake.String(); s != "" {
+		t.Errorf("the kernel has:\n%s", s)
+	}
+	remove(t, filepath.Join(f.plugins, "on.DEL"))
+	f.mustDel()
+	f.mustBeEmpty("after the second DEL")
 }
 
 func TestPluginThatLeavesAChildBehindIsDone(t *testing.T) {

@@ -43,7 +43,7 @@ func checkDelegated(o *strict.Object, kind string) {
 	if strings.Contains(kind, "/") || !printable(kind) {
 		v.Bad("", "%q is not the name of a plugin", kind)
 	}
-	if kind == "roce" { // it would run itself, and wait for itself
+	if kind == PluginType { // it would run itself, and wait for itself
 		v.Bad(fmt.Sprintf("set ipam.type to %q", PoolType), "%q is no IPAM plugin", kind)
 	}
 	if kind == "" && (o.Has("subnets") || o.Has("pool")) {

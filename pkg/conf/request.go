@@ -100,6 +100,9 @@ type Sysctl struct {
 	Value string
 }
 
+// PluginType is the type of the plugin itself.
+const PluginType = "roce"
+
 // PoolType is the ipam.type that is served in process.
 const PoolType = "roce-ipam"
 

@@ -150,6 +150,8 @@ func (k *Kernel) executor(op plan.Op) (executor, error) {
 		return routing{k, op}, nil
 	case plan.Rule:
 		return policy{k, op}, nil
+	case plan.Strays:
+		return strays{k, op}, nil
 	}
 	return nil, cnierr.New(cnierr.Bug, "execute operation", fmt.Sprintf("%T", op), "", "the kernel has no executor for it")
 }

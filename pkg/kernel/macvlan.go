@@ -58,10 +58,7 @@ func (m macvlan) do(ctx context.Context) error {
 // undo removes the link if it is ours, also under a name that the pod gave it.
 func (m macvlan) undo(ctx context.Context) error {
 	const action = "delete macvlan"
-	is, err := m.pod.LinkByName(ctx, string(m.op.Name))
-	if errors.Is(err, unix.ENODEV) || (err == nil && !m.owns(is)) {
-		is, err = m.renamed(ctx)
-	}
+	is, err := m.ours(ctx)
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}
@@ -69,6 +66,15 @@ func (m macvlan) undo(ctx context.Context) error {
 		err = m.remove(ctx, is.Index)
 	}
 	return classify(action, string(m.op.Name), err)
+}
+
+// ours returns our link, whatever its name is, ENODEV if there is none.
+func (m macvlan) ours(ctx context.Context) (rtnl.Link, error) {
+	is, err := m.pod.LinkByName(ctx, string(m.op.Name))
+	if errors.Is(err, unix.ENODEV) || (err == nil && !m.owns(is)) {
+		return m.renamed(ctx)
+	}
+	return is, err
 }
 
 // renamed returns the link that carries our mark under another name, ENODEV if

@@ -56,7 +56,8 @@ func dependsOn(op Op) (conf.LinkName, bool) {
 }
 
 // Unrecorded returns what can be undone of an attachment whose record is lost:
-// the link that carries its mark.
+// the link that carries its mark, and the rules for that link's addresses.
 func Unrecorded(id conf.ContainerID, ifName conf.LinkName) Ops {
-	return Ops{Macvlan{Name: ifName, Mark: Mark(id, ifName)}}
+	mark := Mark(id, ifName)
+	return Ops{Macvlan{Name: ifName, Mark: mark}, Strays{Link: ifName, Mark: mark}}
 }

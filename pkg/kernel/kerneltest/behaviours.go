@@ -258,6 +258,21 @@ func badParents(t *testing.T, w opened) {
 	fails(named, cnierr.BadParent)
 }
 
+// lostRecord undoes an attachment of which only the mark is known.
+func lostRecord(t *testing.T, w opened) {
+	w.foreign()
+	w.IP("rule add from 10.8.0.5/32 lookup 100 priority 32000 protocol 82") // another attachment's
+	w.IP("rule add from 10.9.0.5/32 lookup 300 priority 40")                // somebody else's
+	before := w.Show()
+	w.attach(t)
+	m := w.macvlan()
+	lost := plan.Ops{plan.Macvlan{Name: m.Name, Mark: m.Mark}, plan.Strays{Link: m.Name, Mark: m.Mark}}
+	w.undo(t, lost)
+	w.unchanged(t, before)
+	w.undo(t, lost)
+	w.unchanged(t, before)
+}
+
 // damage is something that befalls an attachment.
 type damage struct {
 	name string

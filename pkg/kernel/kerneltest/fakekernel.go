@@ -83,6 +83,8 @@ func (k *FakeKernel) run(op plan.Op, fn func(executor) error) error {
 		x = routing{op}
 	case plan.Rule:
 		x = policy{op}
+	case plan.Strays:
+		x = strays{op}
 	default:
 		return cnierr.New(cnierr.Bug, "execute operation", "", "", "the kernel has no executor for %T", op)
 	}

@@ -22,6 +22,7 @@ type (
 	address struct{ op plan.Address }
 	routing struct{ op plan.Route }
 	policy  struct{ op plan.Rule }
+	strays  struct{ op plan.Strays }
 )
 
 // damaged returns the finding of a check.
@@ -96,15 +97,37 @@ func (m macvlan) owns(l *iface) bool {
 }
 
 func (m macvlan) undo(s *Space) error {
-	l := s.link(m.op.Name)
-	if l == nil || !m.owns(l) {
-		i := slices.IndexFunc(s.links, func(l *iface) bool { return l != nil && l.alias == m.op.Mark && m.owns(l) })
-		if i < 0 {
-			return nil
-		}
-		l = s.links[i]
+	if l := m.ours(s); l != nil {
+		s.removeLink(l)
 	}
-	s.removeLink(l)
+	return nil
+}
+
+// ours returns our link, whatever its name is, nil if there is none.
+func (m macvlan) ours(s *Space) *iface {
+	if l := s.link(m.op.Name); l != nil && m.owns(l) {
+		return l
+	}
+	i := slices.IndexFunc(s.links, func(l *iface) bool { return l != nil && l.alias == m.op.Mark && m.owns(l) })
+	if i < 0 {
+		return nil
+	}
+	return s.links[i]
+}
+
+func (r strays) do(s *Space) error { return s.f.unexpected("strays are only ever undone") }
+
+func (r strays) check(s *Space) error { return s.f.unexpected("strays are only ever undone") }
+
+func (r strays) undo(s *Space) error {
+	l := macvlan{plan.Macvlan{Name: r.op.Link, Mark: r.op.Mark}}.ours(s)
+	if l == nil {
+		return nil
+	}
+	s.rules = slices.DeleteFunc(s.rules, func(x rule) bool {
+		from := func(p netip.Prefix) bool { return x.From.IsSingleIP() && x.From.Addr() == p.Addr() }
+		return x.proto == plan.Protocol && slices.ContainsFunc(l.addrs, from)
+	})
 	return nil
 }
 
