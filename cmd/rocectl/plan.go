@@ -19,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
 
 // planFlags are the flags of `rocectl plan`.
@@ -146,11 +147,15 @@ func (f planFlags) facts(ctx context.Context, req conf.Request) (plan.Facts, err
 		}
 		return plan.Facts{
 			Node:   "offline",
-			Parent: plan.Link{Name: name, MTU: max(req.MTU, 1500)},
+			Parent: plan.Link{Name: name, MAC: conf.MAC{0x02}, MTU: max(req.MTU, 1500)},
 			Pod:    plan.PodFacts{IPv6: true},
 		}, nil
 	}
-	facts, err := kernel.HostFacts(ctx, req, os.DirFS("/sys"))
+	sys := os.DirFS("/sys")
+	if err := rdma.Check(req.RDMA, sys); err != nil {
+		return plan.Facts{}, err
+	}
+	facts, err := kernel.HostFacts(ctx, req, sys)
 	if err != nil {
 		return plan.Facts{}, err
 	}

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/netip"
@@ -12,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
 func poolCommand(node *nodeFlags) *cobra.Command {
@@ -49,7 +52,8 @@ func poolListCommand(node *nodeFlags) *cobra.Command {
 }
 
 func poolReleaseCommand(node *nodeFlags) *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:   "release POOL ADDRESS",
 		Short: "Take an address back from whoever holds it; it rests before another pod gets it",
 		Args:  cobra.ExactArgs(2),
@@ -62,9 +66,35 @@ func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if !force {
+				if err := mustBeDead(cmd.Context(), book, args[0], addr); err != nil {
+					return err
+				}
+			}
 			return book.ReleaseAddress(cmd.Context(), args[0], addr)
 		},
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "also from a pod whose namespace is there: it keeps using the address")
+	return cmd
+}
+
+// mustBeDead refuses to release an address that a living pod may be using.
+func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Addr) error {
+	entries, err := book.List(ctx, pool)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Addr != addr || e.State != ledger.Leased || e.Owner.Netns.Path == "" {
+			continue
+		}
+		if alive, err := ipam.NetnsAlive(e.Owner.Netns); alive || err != nil {
+			return cnierr.New(cnierr.TryAgain, "release address", addr.String(),
+				"delete the pod, or add --force if it is certain that nobody uses the address",
+				"%v has it, and its namespace %q is there", e.Owner, e.Owner.Netns.Path)
+		}
+	}
+	return nil
 }
 
 // leaseRow is one address as rocectl prints it.

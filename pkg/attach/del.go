@@ -92,15 +92,17 @@ func (n Node) releaseAny(ctx context.Context, rec record.Record) error {
 }
 
 // remove takes an attachment away with the container's lock held. netns is
-// where the runtime says that its namespace is; "" is where it was. It goes on after a failure,
-// but releases nothing that may be on a link still, and forgets nothing.
+// where the runtime says that its namespace is; "" is where it was. It goes on
+// after a failure, but releases nothing that may be on a link still, and
+// forgets nothing.
 func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
 	before, after := n.teardown(rec)
 	err := n.undo(ctx, rec, netns, before)
 	if err == nil {
 		err = release(ctx, rec)
 	}
-	err = errors.Join(err, n.undo(ctx, rec, netns, after))
+	// An IPAM plugin may have used up all the time that there was.
+	err = errors.Join(err, n.undo(context.WithoutCancel(ctx), rec, netns, after))
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,9 @@ type want struct {
 
 // wants works out the subnets of an Ask. It reports every fault.
 func (a Ask) wants() ([]want, error) {
+	if err := a.check(); err != nil {
+		return nil, err
+	}
 	reserved := make([]netip.Addr, len(a.Reserved))
 	for i, r := range a.Reserved {
 		reserved[i] = r.Unmap().WithZone("") // as a subnet has it
@@ -33,7 +36,7 @@ func (a Ask) wants() ([]want, error) {
 	for i, s := range a.Subnets {
 		wants[i] = want{Subnet: s, usable: s.usable(reserved)}
 	}
-	faults := []error{a.check()}
+	var faults []error
 	for _, addr := range a.Requested {
 		if err := assignRequest(wants, addr, reserved); err != nil {
 			faults = append(faults, err)

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+)
+
+// TestAddressOfALivingPodIsReleasedOnlyByForce takes this process's namespace
+// for the pod's.
+func TestAddressOfALivingPodIsReleasedOnlyByForce(t *testing.T) {
+	t.Parallel()
+	node := &nodeFlags{stateDir: t.TempDir()}
+	book, err := node.book()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	const netns = "/proc/self/ns/net"
+	if err := unix.Stat(netns, &st); err != nil {
+		t.Fatal(err)
+	}
+	leases, err := book.Acquire(context.Background(), ipam.Ask{
+		Pool:    "rail",
+		Subnets: []ipam.Subnet{{Prefix: netip.MustParsePrefix("10.77.0.0/24")}},
+		Owner:   ipam.Owner{ContainerID: "c1", IfName: "net1", Netns: ipam.Netns{Path: netns, Dev: st.Dev, Ino: st.Ino}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := func(args ...string) error {
+		cmd := root(&bytes.Buffer{}, &bytes.Buffer{})
+		cmd.SetArgs(append([]string{"--state-dir", node.stateDir, "pool", "release", "rail", leases[0].Prefix.Addr().String()}, args...))
+		return cmd.Execute()
+	}
+	if err := release(); err == nil || cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
+	}
+	if err := release("--force"); err != nil {
+		t.Error(err)
+	}
+	entries, err := book.List(context.Background(), "rail")
+	if err != nil || len(entries) != 1 || entries[0].State != ledger.AtRest {
+		t.Errorf("after --force: %v, %v", entries, err)
+	}
+}

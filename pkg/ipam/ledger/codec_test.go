@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ledger
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+)
+
+func someHolding() Holding {
+	return Holding{owner(1), []Place{
+		{Spot{"pool", addr(1)}, 5, false},
+		{Spot{"", netip.MustParseAddr("2001:db8::1")}, 7, true},
+	}}
+}
+
+func TestValuesSurviveFieldsOfALaterVersion(t *testing.T) {
+	t.Parallel()
+	h := someHolding()
+	got, err := decodeHolding(table.Item{Key: []byte("k"), Value: append(h.encode(), "more"...)})
+	if diff := gocmp.Diff(h, got, addrs); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	r := Resting{Spot{"pool", addr(1)}, Conflicted, 9, owner(2)}
+	gotRest, err := decodeResting(table.Item{Key: restKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
+	if diff := gocmp.Diff(r, gotRest, addrs); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
+	t.Parallel()
+	hold := someHolding().encode()
+	rest := Resting{Spot{"pool", addr(1)}, AtRest, 9, owner(2)}
+	key := restKey(rest.Spot, rest.Freed)
+	for n := range len(hold) {
+		if _, err := decodeHolding(table.Item{Key: []byte("k"), Value: hold[:n]}); !errors.Is(err, table.ErrDamaged) {
+			t.Errorf("%d of %d bytes of a holding: got %v", n, len(hold), err)
+		}
+	}
+	for n := range len(rest.encode()) {
+		if _, err := decodeResting(table.Item{Key: key, Value: rest.encode()[:n]}); !errors.Is(err, table.ErrDamaged) {
+			t.Errorf("%d bytes of a resting address: got %v", n, err)
+		}
+	}
+	for n := range len(key) {
+		if _, err := decodeResting(table.Item{Key: key[:n], Value: rest.encode()}); !errors.Is(err, table.ErrDamaged) {
+			t.Errorf("%d of %d bytes of the key of a resting address: got %v", n, len(key), err)
+		}
+	}
+	hold[0]++
+	for what, err := range map[string]error{
+		"holding":   second(decodeHolding(table.Item{Key: []byte("k"), Value: hold})),
+		"neighbour": second(netnsOf(table.Item{Key: []byte("k"), Value: hold})),
+		"resting":   second(decodeResting(table.Item{Key: key, Value: append([]byte{9}, rest.encode()[1:]...)})),
+	} {
+		if !errors.Is(err, table.ErrDamaged) {
+			t.Errorf("%s of another version: got %v", what, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// No two things may share a key, and addresses must sort as addresses.
+func TestKeysAreInjectiveAndSort(t *testing.T) {
+	t.Parallel()
+	pools := []string{"", "a", "a\x00", "a\x00\x00", "aa", "a\x004", "\x00\x01a", "b"}
+	list := []string{"0.0.0.0", "1.2.3.4", "10.0.0.255", "10.0.1.0", "255.255.255.255", "::", "::1.2.3.4", "::ffff:0:0", "2001:db8::1", "ffff::"}
+	seen := map[string]bool{}
+	for _, pool := range pools {
+		var last []byte
+		for _, s := range list {
+			k := runKey(pool, netip.MustParseAddr(s))
+			if seen[string(k)] {
+				t.Errorf("%q %s shares the key %x", pool, s, k)
+			}
+			if bytes.Compare(last, k) >= 0 {
+				t.Errorf("%q %s sorts before what is before it", pool, s)
+			}
+			seen[string(k)], last = true, k
+		}
+	}
+	attachments := map[string]Attachment{}
+	for _, id := range pools {
+		for _, name := range pools {
+			at := Attachment{id, name}
+			if other, ok := attachments[string(holdKey(at))]; ok {
+				t.Errorf("%q and %q share a key", at, other)
+			}
+			attachments[string(holdKey(at))] = at
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte("k"), someHolding().encode())
+	r := Resting{Spot{"pool", addr(1)}, AtRest, 9, owner(2)}
+	f.Add(restKey(r.Spot, r.Freed), r.encode())
+	f.Fuzz(func(t *testing.T, key, value []byte) {
+		if h, err := decodeHolding(table.Item{Key: key, Value: value}); err == nil {
+			if again, err := decodeHolding(table.Item{Key: key, Value: h.encode()}); err != nil || !gocmp.Equal(h, again, addrs) {
+				t.Errorf("%v becomes %v, %v", h, again, err)
+			}
+		}
+		if r, err := decodeResting(table.Item{Key: key, Value: value}); err == nil {
+			if again, err := decodeResting(table.Item{Key: restKey(r.Spot, r.Freed), Value: r.encode()}); err != nil || !gocmp.Equal(r, again, addrs) {
+				t.Errorf("%v becomes %v, %v", r, again, err)
+			}
+		}
+	})
+}
