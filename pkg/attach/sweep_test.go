@@ -15,6 +15,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
 // calls returns how many kernel calls an ADD makes.
@@ -156,13 +157,15 @@ func TestRandomSequencesEndEmpty(t *testing.T) {
 			}
 			w.wire.silent = rnd.IntN(8) == 0
 			w.run(func(n attach.Node) {
-				switch rnd.IntN(4) {
+				switch rnd.IntN(5) {
 				case 0, 1:
 					_, _ = n.Add(ctx, w.request(id, ifName, ""))
 				case 2:
 					_ = n.Check(ctx, w.request(id, ifName, ""))
 				case 3:
 					_ = n.Del(ctx, w.del(id, ifName))
+				case 4:
+					_ = n.GC(ctx, w.gc("rail", conf.Attachment{ContainerID: conf.ContainerID(id), IfName: conf.LinkName(ifName)}))
 				}
 			})
 			w.crash = 0

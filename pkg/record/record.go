@@ -91,6 +91,10 @@ func (s Store) Load(id conf.ContainerID, ifName conf.LinkName) (Record, error) {
 	if err != nil {
 		return Record{}, ioError("read record", path, err)
 	}
+	return s.decode(path, b)
+}
+
+func (s Store) decode(path string, b []byte) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
 		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path, "", "%w", err)

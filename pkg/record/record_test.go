@@ -5,6 +5,7 @@ package record
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/netip"
 	"os"
@@ -160,6 +161,41 @@ func TestLockGivesUpWhenItsContextIsOver(t *testing.T) {
 		defer cancel()
 		if _, err := s.Lock(ctx, "c1"); err == nil || cnierr.CodeOf(err) != cnierr.TryAgain {
 			t.Errorf("Lock() error = %v, want code %d", err, cnierr.TryAgain)
+		}
+	})
+}
+
+// FuzzRecord checks that no file content makes decoding panic, and that what is
+// accepted is the same once it is written and read again.
+func FuzzRecord(f *testing.F) {
+	good, err := json.Marshal(example())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte(`{"version":1,"bootID":"boot-1","plan":{"ops":[{"op":"rule","args":{"from":"10.0.0.1/32","priority":1}}]}}`))
+	f.Add([]byte(`{"version":1,"plan":{"ops":[{"op":"macvlan","args":null}]}}`))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		s := Store{BootID: "boot-1"}
+		first, err := s.decode("file", content)
+		if err != nil {
+			if cnierr.CodeOf(err) != cnierr.Unreadable {
+				t.Errorf("got %v, want code %d", err, cnierr.Unreadable)
+			}
+			return
+		}
+		first.Plan.Ops.Commands("pod")
+		first.Plan.Ops.Teardown()
+		b, err := json.Marshal(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := s.decode("file", b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(first, again, comparable, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("(-first +again):\n%s", diff)
 		}
 	})
 }
