@@ -47,29 +47,17 @@ func Parse(in Input) (Request, error) {
 	if !ok {
 		return Request{}, f.Err(operation, "")
 	}
-	r := Request{
-		CNIVersion:  cniVersion(top.At("cniVersion")),
-		Network:     networkName(top.At("name")),
-		ContainerID: e.id,
-		IfName:      e.ifName,
-		Netns:       e.netns,
-		Pod:         e.pod,
-		StateDir:    stateDir(top.At("stateDir")),
-		Log:         logging(top.At("log")),
-		Status:      status(top.At("status")),
-		DNS:         dns(top.At("dns")),
-
-		Parent:          parent(top.At("master")),
-		LinkInContainer: top.At("linkInContainer").True(),
-		Mode:            strict.Choice(top.At("mode"), Bridge, Private, VEPA, Passthru),
-		MTU:             int(top.At("mtu").Whole(0, 0, math.MaxInt32)),
-		BCQueueLen:      uint32(top.At("bcqueuelen").Whole(0, 0, math.MaxUint32)),
-		Sysctl:          sysctls(top.At("sysctl")),
-
-		Routing: routing(top.At("routing")),
-		Probe:   probe(top.At("probe")),
-		RDMA:    rdma(top.At("rdma")),
-	}
+	r := general(top, e)
+	r.DNS = dns(top.At("dns"))
+	r.Parent = parent(top.At("master"))
+	r.LinkInContainer = top.At("linkInContainer").True()
+	r.Mode = strict.Choice(top.At("mode"), Bridge, Private, VEPA, Passthru)
+	r.MTU = int(top.At("mtu").Whole(0, 0, math.MaxInt32))
+	r.BCQueueLen = uint32(top.At("bcqueuelen").Whole(0, 0, math.MaxUint32))
+	r.Sysctl = sysctls(top.At("sysctl"))
+	r.Routing = routing(top.At("routing"))
+	r.Probe = probe(top.At("probe"))
+	r.RDMA = rdma(top.At("rdma"))
 	runtime := top.At("runtimeConfig").Object()
 	r.MAC = macAddress(top, runtime, e.mac, r.Mode, f)
 	r.IPAM = addresses(top, runtime, e.ips, r.Network, f)
@@ -85,6 +73,21 @@ func Parse(in Input) (Request, error) {
 	return r, nil
 }
 
+// general reads what is about the call, not about the link.
+func general(top *strict.Object, e env) Request {
+	return Request{
+		CNIVersion:  cniVersion(top.At("cniVersion")),
+		Network:     networkName(top.At("name")),
+		ContainerID: e.id,
+		IfName:      e.ifName,
+		Netns:       e.netns,
+		Pod:         e.pod,
+		StateDir:    stateDir(top.At("stateDir")),
+		Log:         logging(top.At("log")),
+		Status:      status(top.At("status")),
+	}
+}
+
 // ParseIPAM reads the input of an ADD or a CHECK of roce-ipam. All keys but
 // ipam, stateDir and log belong to the main plugin and are not looked at, dns
 // and CNI_ARGS MAC included; their fields of the request are zero. Errors are
@@ -96,17 +99,7 @@ func ParseIPAM(in Input) (Request, error) {
 	if !ok {
 		return Request{}, f.Err(operation, "")
 	}
-	r := Request{
-		CNIVersion:  cniVersion(top.At("cniVersion")),
-		Network:     networkName(top.At("name")),
-		ContainerID: e.id,
-		IfName:      e.ifName,
-		Netns:       e.netns,
-		Pod:         e.pod,
-		StateDir:    stateDir(top.At("stateDir")),
-		Log:         logging(top.At("log")),
-		Status:      status(top.At("status")),
-	}
+	r := general(top, e)
 	before := f.Len()
 	r.IPAM = addresses(top, top.At("runtimeConfig").Object(), e.ips, r.Network, f)
 	if r.IPAM.Type != PoolType && f.Len() == before {
