@@ -38,7 +38,7 @@ type Prober struct {
 	// of another machine with our MAC.
 	Rand io.Reader
 
-	// closing counts the sockets that we have not left yet.
+	// closing counts the sockets that the kernel has not closed yet.
 	closing sync.WaitGroup
 	// listen stands in for the kernel's packet sockets; nil means these.
 	listen func([]*ask) (*wire, error)
@@ -65,8 +65,8 @@ func (p *Prober) Do(ctx context.Context, op plan.Op) error {
 	return foreign(op)
 }
 
-// Wait returns when no socket of an earlier call is open in this process; see
-// leave. A program that ends need not call it.
+// Wait returns when the sockets of all earlier calls are closed, which takes the
+// kernel some 10 ms. A program that ends need not call it.
 func (p *Prober) Wait() { p.closing.Wait() }
 
 // Undo does nothing: asking leaves nothing behind.

@@ -43,12 +43,13 @@ func newWire(log *slog.Logger) *wire {
 	return &wire{log: log, conns: map[port]net.PacketConn{}, links: map[conf.LinkName]int{}}
 }
 
-// close closes everything; the memberships end with their sockets. Where
-// closing a packet socket takes time, all of them share it, and closing tells
-// when it is over.
+// close closes everything; the memberships end with their sockets. It does not
+// wait for the packet sockets: the kernel closes one only after an RCU grace
+// period (packet_release, synchronize_net), some 10 ms in which all of them can
+// share. closing tells when they are closed.
 func (w *wire) close(closing *sync.WaitGroup) {
 	for _, c := range w.conns {
-		closing.Go(leave(c))
+		closing.Go(func() { _ = c.Close() }) // nothing is buffered, so nothing can be lost
 	}
 	for _, c := range w.others {
 		_ = c.Close() // as above

@@ -6,7 +6,6 @@ package probe
 import (
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -137,18 +136,6 @@ func TestNothingStaysOpen(t *testing.T) {
 	if after := openFiles(t); after != before {
 		t.Errorf("%d files are open, %d were before", after, before)
 	}
-	await(t, "no packet socket is left in the kernel", func() bool { return pod.packetSockets() == 0 })
-}
-
-// packetSockets returns how many the kernel has in the namespace.
-func (s *space) packetSockets() (n int) {
-	s.t.Helper()
-	s.must(s.enter(func() error {
-		list, err := os.ReadFile("/proc/thread-self/net/packet")
-		n = strings.Count(string(list), "\n") - 1 // the first line is a heading
-		return err
-	}))
-	return n
 }
 
 func openFiles(t *testing.T) int {
