@@ -95,6 +95,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 	if err != nil {
 		return err
 	}
+	records := record.Store{Dir: stateDir, BootID: boot}
 	sys := os.DirFS("/sys")
 	return verb(attach.Node{
 		ID:   id,
@@ -108,8 +109,8 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		},
 		Now:      plugin.BootTime,
 		Pools:    attach.Pools{Book: plugin.Book(stateDir, boot, log)},
-		Delegate: attach.Delegate{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr},
-		Records:  record.Store{Dir: stateDir, BootID: boot},
+		Delegate: attach.Delegate{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
+		Records:  records,
 		Log:      log,
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -189,30 +190,47 @@ func TestIPAMPluginIsCalledWhileTheInterfaceStandsWithoutTheAddress(t *testing.T
 	}
 }
 
-// An IPAM plugin that outlived us could lease after the DEL that follows.
-func TestIPAMPluginDiesWithAnAddThatIsKilled(t *testing.T) {
+// What an IPAM plugin leases after DEL would be lost.
+func TestDelWaitsForTheIPAMPluginOfAnAddThatWasKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	a, dir := w.delegated(t, w.pod(t))
-	fifo := filepath.Join(dir, "started")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	const slow = "#!/bin/sh\ncd \"${0%/*}\"\necho $$ >started\nexec sleep 100\n"
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a, dir := w.delegated(t, p)
+	slow := strings.Replace(foreignIPAM, "\t: >\"$lease\"\n", "\techo >started; read go <go; : >\"$lease\"\n", 1)
 	if err := os.WriteFile(filepath.Join(dir, "foreign"), []byte(slow), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cmd := a.start(t, "ADD")
-	pid, err := os.ReadFile(fifo)
-	if err != nil {
+	for _, name := range []string{"started", "go"} {
+		if err := unix.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add := a.start(t, "ADD")
+	if _, err := os.ReadFile(filepath.Join(dir, "started")); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	w.await(t, "the IPAM plugin is gone", func() bool {
-		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
-		return err != nil || strings.Contains(string(stat), ") Z ")
-	})
+	_ = add.Process.Kill()
+	_ = add.Wait()
+
+	del, done := a.start(t, "DEL"), make(chan error, 1)
+	go func() { done <- del.Wait() }()
+	select {
+	case err := <-done:
+		t.Fatalf("DEL did not wait: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := os.WriteFile(filepath.Join(dir, "go"), []byte("\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	if got := leftBehind(t, dir); len(got) > 0 {
+		t.Errorf("the plugin still has %q", got)
+	}
+	p.unchanged(t, before)
+	w.noRecords(t)
 }
 
 func TestConflictOfAnAddressOfAnotherIPAMPluginGivesItBack(t *testing.T) {

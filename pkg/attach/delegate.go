@@ -27,6 +27,10 @@ type Delegate struct {
 	Path    []string  // CNI_PATH
 	Environ []string  // of this process, the CNI_ variables of the call included
 	Stderr  io.Writer // where plugins print what is not a result
+	// Guard returns what a plugin that works for a container inherits, so that
+	// the next call for it waits for the plugin even if we are killed: what it
+	// leases after DEL would be lost. Its contract is that of record.Store.
+	Guard func(conf.ContainerID) (*os.File, error)
 }
 
 const pluginHint = "see that plugin's documentation and its configuration in ipam"
@@ -37,7 +41,7 @@ func (Delegate) NeedsLink() bool { return true }
 // Acquire implements Leaser.
 func (d Delegate) Acquire(ctx context.Context, req conf.Request, f plan.Facts) (plan.Lease, error) {
 	const op = "lease addresses from IPAM plugin"
-	out, err := d.run(ctx, op, req.IPAM.Type, req.IPAM.Raw, about("ADD", req.ContainerID, req.IfName, req.Netns))
+	out, err := d.run(ctx, about(op, "ADD", req))
 	if err != nil {
 		return plan.Lease{}, err
 	}
@@ -64,8 +68,10 @@ func (Delegate) Reject(_ context.Context, req conf.Request, _ []plan.Target) (bo
 
 // Release implements Leaser. It runs DEL with the configuration of the record.
 func (d Delegate) Release(ctx context.Context, rec record.Record) error {
-	_, err := d.run(ctx, "release addresses of IPAM plugin", rec.IPAM, rec.Config,
-		about("DEL", rec.ContainerID, rec.IfName, rec.Netns))
+	_, err := d.run(ctx, call{
+		op: "release addresses of IPAM plugin", plugin: rec.IPAM, verb: "DEL", stdin: rec.Config,
+		id: rec.ContainerID, ifName: rec.IfName, netns: rec.Netns,
+	})
 	return err
 }
 
@@ -76,20 +82,20 @@ func (d Delegate) Check(ctx context.Context, req conf.Request) error {
 		return cnierr.New(cnierr.Damaged, op, req.IPAM.Type,
 			"delete the pod: the network's ipam.type is another one than when it was added", "it gave the pod no addresses")
 	}
-	_, err := d.run(ctx, op, req.IPAM.Type, req.IPAM.Raw, about("CHECK", req.ContainerID, req.IfName, req.Netns))
+	_, err := d.run(ctx, about(op, "CHECK", req))
 	return err
 }
 
 // GC forwards a GC to the plugin (SPEC.md, "GC").
 func (d Delegate) GC(ctx context.Context, gc conf.GC) error {
-	_, err := d.run(ctx, "collect leases of IPAM plugin", gc.IPAM, []byte(gc.Raw), []string{"CNI_COMMAND=GC"})
+	_, err := d.run(ctx, call{op: "collect leases of IPAM plugin", plugin: gc.IPAM, verb: "GC", stdin: []byte(gc.Raw)})
 	return err
 }
 
 // Status forwards a STATUS to the plugin. Whatever it fails with that is not a
 // code of STATUS, ADD cannot be served: cnierr.NotAvailable.
 func (d Delegate) Status(ctx context.Context, req conf.Request) error {
-	_, err := d.run(ctx, "ask status of IPAM plugin", req.IPAM.Type, req.IPAM.Raw, []string{"CNI_COMMAND=STATUS"})
+	_, err := d.run(ctx, call{op: "ask status of IPAM plugin", plugin: req.IPAM.Type, verb: "STATUS", stdin: req.IPAM.Raw})
 	if code := cnierr.CodeOf(err); err == nil || code == cnierr.NotAvailable || code == cnierr.Limited {
 		return err
 	}
@@ -109,20 +115,49 @@ func (d Delegate) Installed(ipamType string) error {
 // delegated says whether addresses of an ipam.type come from another plugin.
 func delegated(ipamType string) bool { return ipamType != "" && ipamType != conf.PoolType }
 
-// about returns the variables of a call that is about an attachment.
-func about(verb string, id conf.ContainerID, ifName conf.LinkName, netns string) []string {
-	return []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + string(id), "CNI_IFNAME=" + string(ifName), "CNI_NETNS=" + netns}
+// call is one call of a plugin. GC and STATUS are about no attachment.
+type call struct {
+	op     string
+	plugin string
+	verb   string
+	stdin  []byte
+	id     conf.ContainerID
+	ifName conf.LinkName
+	netns  string
 }
 
-// run runs a plugin with variables over those of the environment.
-func (d Delegate) run(ctx context.Context, op, plugin string, stdin []byte, variables []string) ([]byte, error) {
-	path, err := d.find(plugin)
+// about returns a call about the attachment of a request.
+func about(op, verb string, req conf.Request) call {
+	return call{op, req.IPAM.Type, verb, req.IPAM.Raw, req.ContainerID, req.IfName, req.Netns}
+}
+
+// environ returns the environment of the call: ours, and over it the variables
+// that say what it is about.
+func (c call) environ(ours []string) []string {
+	out := append(slices.Clone(ours), "CNI_COMMAND="+c.verb)
+	if c.id == "" {
+		return out
+	}
+	return append(out, "CNI_CONTAINERID="+string(c.id), "CNI_IFNAME="+string(c.ifName), "CNI_NETNS="+c.netns)
+}
+
+func (d Delegate) run(ctx context.Context, c call) ([]byte, error) {
+	path, err := d.find(c.plugin)
 	if err != nil {
 		return nil, err
 	}
-	out, err := execute(ctx, path, append(slices.Clone(d.Environ), variables...), stdin, d.Stderr)
+	p := program{path: path, environ: c.environ(d.Environ), stdin: c.stdin, stderr: d.Stderr}
+	if c.id != "" {
+		guard, err := d.Guard(c.id)
+		if err != nil {
+			return nil, err
+		}
+		defer guard.Close()
+		p.inherit = []*os.File{guard}
+	}
+	out, err := p.run(ctx)
 	if err != nil {
-		return nil, pluginError(op, plugin, err)
+		return nil, pluginError(c.op, c.plugin, err)
 	}
 	return out, nil
 }

@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -45,6 +47,29 @@ func TestResultOfAnyVersionIsUnderstood(t *testing.T) {
 		if i := len(res.Routes) - 1; res.Routes[i].Dst.String() != "10.1.0.0/16" || res.Routes[i].GW.String() != "172.16.11.254" {
 			t.Errorf("%s: got %v", name, res.Routes)
 		}
+	}
+}
+
+func TestRoutesOfAResultAreReadInFull(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.answer(`{"cniVersion": "1.1.0", "ips": [{"address": "172.16.11.5/24", "gateway": "172.16.11.254"}], "routes": [
+		{"dst": "10.1.2.3/16", "gw": "172.16.11.253", "mtu": 1400, "advmss": 1360, "priority": 7, "table": 77, "scope": 200},
+		{"dst": "10.2.0.0/16", "gw": "0.0.0.0"}, {"dst": "10.3.0.0/16", "table": 0}, {"dst": "10.4.0.0/16", "scope": 0}]}`)
+	res, err := f.node().Add(ctx, f.request(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(res.Routes[len(res.Routes)-4:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `[{"dst": "10.1.0.0/16", "gw": "172.16.11.253", "mtu": 1400, "advmss": 1360, "priority": 7, "table": 77, "scope": 200},
+		{"dst": "10.2.0.0/16", "table": 100, "scope": 253},
+		{"dst": "10.3.0.0/16", "gw": "172.16.11.254", "table": 100},
+		{"dst": "10.4.0.0/16", "gw": "172.16.11.254", "table": 100}]`
+	if diff := cmp.Diff(object(t, want), object(t, string(b))); diff != "" {
+		t.Errorf("routes (-want +got):\n%s", diff)
 	}
 }
 
@@ -148,6 +173,9 @@ func TestPluginThatCannotBeRunLeavesNothing(t *testing.T) {
 			t.Errorf("%s: got %v, want code %d that says %s", name, err, tc.code, tc.says)
 		}
 		f.mustBeEmpty("with the plugin " + name)
+		if n := f.fake.Calls(); tc.code == cnierr.BadConfig && n > 1 {
+			t.Errorf("%s: %d kernel calls before that was known, want none but to open the namespace", name, n)
+		}
 	}
 }
 
@@ -263,7 +291,6 @@ func TestPluginThatLeavesAChildBehindIsDone(t *testing.T) {
 	f := newForeign(t)
 	f.on("ADD", `sleep 100 & echo $! >child`)
 	f.mustAdd()
-	f.mustDel()
 	child, err := strconv.Atoi(strings.TrimSpace(f.read("child")))
 	if err != nil {
 		t.Fatal(err)
@@ -274,6 +301,8 @@ func TestPluginThatLeavesAChildBehindIsDone(t *testing.T) {
 	if err := unix.Kill(child, unix.SIGKILL); err != nil {
 		t.Error(err)
 	}
+	f.mustDel() // which waits for the child
+	f.mustBeEmpty("after DEL")
 }
 
 func TestLeaseThatCouldNotBeReleasedIsReleasedByDEL(t *testing.T) {

@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
 // foreign is a world in which addresses come from an IPAM plugin of somebody
@@ -80,12 +82,32 @@ func (f foreign) keep() {
 // node returns the node as a process sees it that was called with environ.
 func (f foreign) node(environ ...string) attach.Node {
 	n := f.world.node()
+	open := n.Open
+	n.Open = func(netns string) (attach.Kernel, error) {
+		k, err := open(netns)
+		if err != nil {
+			return nil, err
+		}
+		return impatient{k}, nil
+	}
 	n.Delegate = attach.Delegate{
 		Path:    []string{"", "/nowhere", f.plugins},
 		Environ: append([]string{"PATH=" + os.Getenv("PATH")}, environ...),
 		Stderr:  f.stderr,
+		Guard:   n.Records.Guard,
 	}
 	return n
+}
+
+// impatient is a kernel that works for nobody whose time is over, as Linux does
+// behind a socket with a deadline.
+type impatient struct{ attach.Kernel }
+
+func (i impatient) Undo(ctx context.Context, op plan.Op) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return i.Kernel.Undo(ctx, op)
 }
 
 const foreignConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "stateDir": %q, "rdma": "off",

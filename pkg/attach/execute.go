@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -30,19 +29,21 @@ const (
 	maxSaid = 300
 )
 
-// execute runs a CNI plugin and returns what it printed. Its errors are the
+// program is a CNI plugin that is to be run.
+type program struct {
+	path    string
+	environ []string
+	stdin   []byte
+	stderr  io.Writer
+	inherit []*os.File
+}
+
+// run runs the plugin and returns what it printed. Its errors are the
 // *types.Error that the plugin printed, the context's, or those of os/exec.
-//
-// The plugin ends with the context, with its children, and with this process:
-// one that went on after we were killed could lease after the DEL that
-// follows.
-func execute(ctx context.Context, path string, environ []string, stdin []byte, stderr io.Writer) ([]byte, error) {
-	// The kernel sends PR_SET_PDEATHSIG when the thread that started the
-	// plugin ends (prctl(2)), so that thread must stay.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+// The plugin ends with the context, and so do its children.
+func (p program) run(ctx context.Context) ([]byte, error) {
 	for try := 1; ; try++ {
-		out, err := once(ctx, path, environ, stdin, stderr)
+		out, err := p.once(ctx)
 		if !errors.Is(err, unix.ETXTBSY) || try == busyTries {
 			return out, err
 		}
@@ -54,11 +55,12 @@ func execute(ctx context.Context, path string, environ []string, stdin []byte, s
 	}
 }
 
-func once(ctx context.Context, path string, environ []string, stdin []byte, stderr io.Writer) ([]byte, error) {
+func (p program) once(ctx context.Context) ([]byte, error) {
 	var stdout, printed bytes.Buffer
-	cmd := exec.CommandContext(ctx, path)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), &stdout, io.MultiWriter(stderr, &printed)
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	cmd := exec.CommandContext(ctx, p.path)
+	cmd.Env, cmd.Stdin, cmd.ExtraFiles = p.environ, bytes.NewReader(p.stdin), p.inherit
+	cmd.Stdout, cmd.Stderr = &stdout, io.MultiWriter(p.stderr, &printed)
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
 		if err := unix.Kill(-cmd.Process.Pid, unix.SIGKILL); !errors.Is(err, unix.ESRCH) {
 			return err

@@ -37,27 +37,33 @@ func work(dir string) {
 		Alive: func(ipam.Netns) (bool, error) { return true, nil },
 	})
 	for i := 0; ; i++ {
-		a := ask(fmt.Sprintf("w%d-%d", os.Getpid(), i%20), subnet("10.0.0.0/22"), subnet("fd00::/64"))
+		a := ask(fmt.Sprintf("w%d-%d", os.Getpid(), i%20), subnet("10.0.0.0/16"), subnet("fd00::/64"))
 		a.Quarantine = 0
+		fmt.Println("leasing", a.Owner.ContainerID)
 		if _, err := book.Acquire(ctx, a); err != nil {
-			fmt.Println("acquire:", err)
+			fmt.Println("failed to acquire:", err)
 			os.Exit(1)
 		}
+		fmt.Println("leased", a.Owner.ContainerID)
 		if i%3 == 0 {
+			fmt.Println("releasing", a.Owner.ContainerID)
 			if err := book.Release(ctx, a.Owner.Attachment(), ipam.Netns{}); err != nil {
-				fmt.Println("release:", err)
+				fmt.Println("failed to release:", err)
 				os.Exit(1)
 			}
+			fmt.Println("released", a.Owner.ContainerID)
 		}
 	}
 }
 
 // TestProcessesThatAreKilledLoseAndDoubleNothing runs four processes at once
-// and kills them with SIGKILL at random moments, again and again.
+// and kills them with SIGKILL at random moments, again and again. What a worker
+// has said of its leases before its end must be so after it.
 func TestProcessesThatAreKilledLoseAndDoubleNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	rnd := rand.New(rand.NewPCG(1, 2))
+	said := map[string]string{} // by container, the last word of its worker
 	for range 12 {
 		var workers []*exec.Cmd
 		var outputs []*strings.Builder
@@ -74,11 +80,15 @@ func TestProcessesThatAreKilledLoseAndDoubleNothing(t *testing.T) {
 			timer := time.AfterFunc(time.Duration(20+rnd.IntN(60))*time.Millisecond, func() { _ = cmd.Process.Kill() })
 			_ = cmd.Wait()
 			timer.Stop()
-			if s := outputs[i].String(); s != "" {
-				t.Errorf("a worker gave up: %s", s)
+			for line := range strings.Lines(outputs[i].String()) {
+				word, id, _ := strings.Cut(strings.TrimSpace(line), " ")
+				if word == "failed" {
+					t.Error(line)
+				}
+				said[id] = word
 			}
 		}
-		n.mustBeSound()
+		n.mustBeSound(said)
 	}
 	if len(n.holders()) == 0 {
 		t.Error("the workers have leased nothing")
@@ -86,8 +96,9 @@ func TestProcessesThatAreKilledLoseAndDoubleNothing(t *testing.T) {
 }
 
 // mustBeSound checks that the database can be read and has no address twice,
-// and that each attachment holds one address of each family.
-func (n *node) mustBeSound() {
+// that each attachment holds one address of each family, and that those hold
+// any of which it was said.
+func (n *node) mustBeSound(said map[string]string) {
 	n.t.Helper()
 	entries, err := n.book().List(ctx, "")
 	if err != nil {
@@ -107,6 +118,11 @@ func (n *node) mustBeSound() {
 	for id, count := range held {
 		if count != 2 {
 			n.t.Errorf("%s holds %d addresses, want 2", id, count)
+		}
+	}
+	for id, word := range said {
+		if word == "leased" && held[id] == 0 || word == "released" && held[id] > 0 {
+			n.t.Errorf("the last that %s was said to be is %s, and it holds %d addresses", id, word, held[id])
 		}
 	}
 }

@@ -20,8 +20,8 @@ import (
 // no interface name can be taken for it.
 const lockName = "lock"
 
-// Lock waits until no other process works on the container and returns the
-// release. Attachments of one pod share the lock, because each chooses its
+// Lock waits until no other process works on the container, nor a program of
+// one that was killed (Guard), and returns the release. Attachments of one pod share the lock, because each chooses its
 // table number from what it sees in the pod.
 //
 // Release removes the lock file and the folder once the container has no
@@ -39,10 +39,15 @@ func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), e
 		if err := flock(ctx, f); err != nil {
 			return nil, lockError(id, path, err)
 		}
-		if current(f, path) {
-			return func() { s.unlock(id, f) }, nil
+		if !current(f, path) {
+			_ = f.Close()
+			continue
 		}
-		_ = f.Close()
+		if err := awaitGuards(ctx, path, guardTime); err != nil {
+			s.unlock(id, f)
+			return nil, lockError(id, path, err)
+		}
+		return func() { s.unlock(id, f) }, nil
 	}
 }
 

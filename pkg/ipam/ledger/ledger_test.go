@@ -113,7 +113,7 @@ func TestStepsKeepTheLaws(t *testing.T) {
 	s, c := store(t)
 	r := rand.New(rand.NewPCG(7, 8))
 	want := naive{held: map[Attachment]Holding{}}
-	for round := range 250 {
+	for round := range 90 {
 		next, fail := want.clone(), r.IntN(6) == 0
 		err := s.Update(t.Context(), func(l *Ledger) error {
 			for range 1 + r.IntN(12) {

@@ -116,7 +116,7 @@ func TestTableIsASortedMap(t *testing.T) {
 	t.Parallel()
 	path, want := create(t), model{}
 	r := rand.New(rand.NewPCG(1, 2))
-	for round := range 300 {
+	for round := range 200 {
 		next := maps.Clone(want)
 		fail := r.IntN(8) == 0
 		err := transact(path, WriteHollow, func(a, _ *Table) error {
@@ -301,7 +301,7 @@ func TestTransactionThatChangesNothingWritesNothing(t *testing.T) {
 func TestCopyOfAHollowFileIsSolid(t *testing.T) {
 	t.Parallel()
 	path := create(t)
-	want := put(t, path, 6000)
+	want := put(t, path, 3600)
 	err := transact(path, WriteHollow, func(a, b *Table) error {
 		for k := range want {
 			if k[9] == '7' {

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+)
+
+func TestOnlyWhatIsSurelyDeadIsReaped(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		netns  ipam.Netns // of the lease
+		unsure bool       // whether the call cannot tell
+		want   bool       // whether the lease stays
+	}{
+		{"in the same folder", ipam.Netns{Path: "/run/netns/a", Dev: 4, Ino: 1}, false, false},
+		{"in another folder", ipam.Netns{Path: "/proc/1/ns/net", Dev: 4, Ino: 1}, false, true},
+		{"of unknown path", ipam.Netns{}, false, true},
+		{"that cannot be looked at", ipam.Netns{Path: "/run/netns/a", Dev: 4, Ino: 1}, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			book := ipam.New(ipam.Config{
+				Dir: n.dir, BootID: n.boot, Now: func() time.Duration { return n.now },
+				Alive: func(ns ipam.Netns) (bool, error) {
+					if c.unsure && ns == c.netns {
+						return false, errors.New("no answer")
+					}
+					return ns != c.netns, nil
+				},
+			})
+			a := ask("a", subnet("10.0.0.1/32"))
+			a.Owner.Netns = c.netns
+			if _, err := book.Acquire(ctx, a); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := book.Acquire(ctx, ask("b", subnet("10.0.0.2/32"))); err != nil {
+				t.Fatal(err)
+			}
+			if got := slices.Contains(n.holders(), "a"); got != c.want {
+				t.Errorf("the lease is there: %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestReleaseReapsWhereItsOwnNamespaceIsSeen(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := subnet("10.0.0.0/24")
+	for _, pod := range []string{"a", "b", "c", "d"} {
+		n.mustLease(ask(pod, s))
+	}
+	n.dead["/run/netns/a"], n.dead["/run/netns/b"] = true, true
+	release := func(pod string) []string {
+		t.Helper()
+		o := ask(pod).Owner
+		if err := n.book().Release(ctx, o.Attachment(), o.Netns); err != nil {
+			t.Fatal(err)
+		}
+		return n.holders()
+	}
+	if got := release("b"); !slices.Equal(got, []string{"a", "c", "d"}) {
+		t.Errorf("from a namespace that is gone: held by %v", got)
+	}
+	if got := release("c"); !slices.Equal(got, []string{"d"}) {
+		t.Errorf("from one that is there: held by %v", got)
+	}
+}
+
+// One leak among many is found at the moment at which it matters.
+func TestAnExhaustedPoolIsSearchedForTheDead(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := subnet("10.0.0.0/24", "10.0.0.1-10.0.0.100")
+	for i := range 100 {
+		n.mustLease(ask(fmt.Sprint("pod", i), s))
+	}
+	_, err := n.lease(ask("new", s))
+	wantCode(t, err, cnierr.PoolExhausted, "100 leased, 0 resting, 156 excluded or reserved, 256 in all")
+	n.dead["/run/netns/pod77"] = true
+	n.mustLease(ask("new", s))
+	if got := n.holders(); len(got) != 100 || slices.Contains(got, "pod77") || !slices.Contains(got, "new") {
+		t.Errorf("held by %v", got)
+	}
+}
+
+func TestARequestedAddressIsTakenFromTheDead(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	want := func(pod, id string) ipam.Ask {
+		a := ask(pod, subnet("10.0.0.0/24"))
+		a.Owner.ContainerID = id
+		a.Owner.Netns.Path = "/run/netns/" + id
+		a.Requested = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
+		return a
+	}
+	n.mustLease(want("web-0", "old"))
+	_, err := n.lease(want("web-0", "new"))
+	wantCode(t, err, cnierr.TryAgain, "pod ns/web-0", "container old")
+	n.dead["/run/netns/old"] = true
+	if l := n.mustLease(want("web-0", "new")); l[0] != "10.0.0.9/24" {
+		t.Errorf("the same pod: got %v", l)
+	}
+	n.dead["/run/netns/new"] = true
+	if l := n.mustLease(want("web-1", "other")); l[0] != "10.0.0.9/24 early" {
+		t.Errorf("another pod: got %v, want it early", l)
+	}
+}
+
+func TestNetnsIsToldByItsFile(t *testing.T) {
+	t.Parallel()
+	const self = "/proc/thread-self/ns/net"
+	n, err := ipam.NetnsAt(self)
+	if err != nil || n.Path != self || n.Ino == 0 {
+		t.Fatalf("got %v, %v", n, err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range map[string]string{"nothing": file + "x", "a file": file, "below a file": file + "/x"} {
+		if n, err := ipam.NetnsAt(path); n != (ipam.Netns{}) || err != nil {
+			t.Errorf("%s: got %v, %v", name, n, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		n    ipam.Netns
+		want bool
+	}{
+		"itself":        {n, true},
+		"another inode": {ipam.Netns{Path: self, Dev: n.Dev, Ino: n.Ino + 1}, false},
+		"another file":  {ipam.Netns{Path: file, Dev: n.Dev, Ino: n.Ino}, false},
+		"nothing":       {ipam.Netns{Path: file + "x", Dev: n.Dev, Ino: n.Ino}, false},
+	} {
+		if got, err := ipam.NetnsAlive(c.n); got != c.want || err != nil {
+			t.Errorf("%s: got %v, %v; want %v", name, got, err, c.want)
+		}
+	}
+}
