@@ -48,7 +48,7 @@ func (b *Book) Reject(ctx context.Context, pool string, addrs []netip.Addr, at A
 			return err
 		}
 		_, err = l.Retire(h, func(p ledger.Place) State {
-			if slices.Contains(addrs, p.Addr) {
+			if p.Pool == pool && slices.Contains(addrs, p.Addr) {
 				return ledger.Conflicted
 			}
 			return 0
