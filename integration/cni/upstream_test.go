@@ -36,7 +36,7 @@ func upstream(t testing.TB) string {
 }
 
 var upstreamPlugins = sync.OnceValues(func() (string, error) {
-	cache, err := filepath.Abs(filepath.Join("..", "..", ".cache", "upstream-"+upstreamVersion))
+	cache, err := filepath.Abs(filepath.Join("..", "..", ".cache", "plugins-"+upstreamVersion))
 	if err != nil {
 		return "", err
 	}
@@ -58,7 +58,7 @@ func buildUpstream(cache string, names []string) error {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(cache), "upstream")
+	dir, err := os.MkdirTemp(filepath.Dir(cache), "plugins")
 	if err != nil {
 		return err
 	}
