@@ -20,7 +20,7 @@ import (
 )
 
 // workerDir in the environment turns the test binary into a process that
-// leases and releases for ever, as many CNI calls do.
+// leases and releases, as many CNI calls do, until it is killed.
 const workerDir = "IPAM_TEST_WORKER_DIR"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,8 @@ func work(dir string) {
 		Now:   func() time.Duration { return time.Hour },
 		Alive: func(ipam.Netns) (bool, error) { return true, nil },
 	})
-	for i := 0; ; i++ {
+	parent := os.Getppid()
+	for i := 0; os.Getppid() == parent; i++ { // not longer than the test
 		a := ask(fmt.Sprintf("w%d-%d", os.Getpid(), i%20), subnet("10.0.0.0/16"), subnet("fd00::/64"))
 		a.Quarantine = 0
 		fmt.Println("leasing", a.Owner.ContainerID)
@@ -54,6 +55,7 @@ func work(dir string) {
 			fmt.Println("released", a.Owner.ContainerID)
 		}
 	}
+	os.Exit(1)
 }
 
 // TestProcessesThatAreKilledLoseAndDoubleNothing runs four processes at once

@@ -19,8 +19,9 @@ const (
 
 // reap puts leases to rest whose namespace is gone, because Multus sends no GC
 // to secondary networks and a DEL may never come. It looks at no more than
-// limit namespaces, going on where the last call stopped, so that each has its
-// turn.
+// limit namespaces, those whose attachments are filed next to the one of this
+// call, so that it needs almost no further pages: which ones is chance, and
+// only when nothing is free does it look at all.
 //
 // What is missing proves nothing where the namespaces of this node cannot be
 // seen, for instance in a container without /run/netns: so nothing is reaped

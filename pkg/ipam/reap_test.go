@@ -91,10 +91,13 @@ func TestAnExhaustedPoolIsSearchedForTheDead(t *testing.T) {
 	}
 	_, err := n.lease(ask("new", s))
 	wantCode(t, err, cnierr.PoolExhausted, "100 leased, 0 resting, 156 excluded or reserved, 256 in all")
-	n.dead["/run/netns/pod77"] = true
-	n.mustLease(ask("new", s))
-	if got := n.holders(); len(got) != 100 || slices.Contains(got, "pod77") || !slices.Contains(got, "new") {
-		t.Errorf("held by %v", got)
+	for i := range 10 {
+		gone, pod := fmt.Sprint("pod", 7*i), fmt.Sprint("new", i)
+		n.dead["/run/netns/"+gone] = true
+		n.mustLease(ask(pod, s))
+		if got := n.holders(); len(got) != 100 || slices.Contains(got, gone) || !slices.Contains(got, pod) {
+			t.Errorf("without %s, held by %v", gone, got)
+		}
 	}
 }
 
@@ -111,7 +114,10 @@ func TestARequestedAddressIsTakenFromTheDead(t *testing.T) {
 	n.mustLease(want("web-0", "old"))
 	_, err := n.lease(want("web-0", "new"))
 	wantCode(t, err, cnierr.TryAgain, "pod ns/web-0", "container old")
-	n.dead["/run/netns/old"] = true
+	n.dead["/run/netns/old"], n.dead["/run/netns/new"] = true, true
+	_, err = n.lease(want("web-0", "new")) // which does not see its own namespace
+	wantCode(t, err, cnierr.TryAgain)
+	delete(n.dead, "/run/netns/new")
 	if l := n.mustLease(want("web-0", "new")); l[0] != "10.0.0.9/24" {
 		t.Errorf("the same pod: got %v", l)
 	}

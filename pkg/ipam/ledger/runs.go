@@ -11,8 +11,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Run returns the run of used addresses that holds a, or the next one
-// behind it; the zero Range if there is none in a's pool and family.
+// Run returns the run of used addresses of a pool that holds a, or the next one
+// behind it, which may be of the other family; the zero Range if there is none.
 //
 // Runs are filed under their last address because that makes this one seek
 // forward. A seek backward would have to deal with Cursor.Prev of bbolt, which
@@ -32,9 +32,6 @@ func (l *Ledger) Run(pool string, a netip.Addr) (netrange.Range, error) {
 	}
 	if k.short || v.short || r.Last.Less(r.First) || r.First.Is4() != r.Last.Is4() {
 		return netrange.Range{}, table.Damagef("run %x is malformed", it.Key)
-	}
-	if r.Last.Is4() != a.Is4() {
-		return netrange.Range{}, nil
 	}
 	return r, nil
 }
