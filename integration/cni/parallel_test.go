@@ -32,7 +32,7 @@ func TestFortyAttachmentsInParallel(t *testing.T) {
 	}
 	var mu sync.Mutex
 	owner := map[netip.Addr]string{}
-	eightAtATime(all, func(a attachment) {
+	atATime(8, all, func(a attachment) {
 		res, err := a.add(t)
 		if err != nil {
 			t.Errorf("ADD %s %s: %v", a.id, a.ifName, err)
@@ -60,7 +60,7 @@ func TestFortyAttachmentsInParallel(t *testing.T) {
 			}
 		}
 	}
-	eightAtATime(all, func(a attachment) {
+	atATime(8, all, func(a attachment) {
 		if err := a.del(t); err != nil {
 			t.Errorf("DEL %s %s: %v", a.id, a.ifName, err)
 		}
@@ -72,8 +72,9 @@ func TestFortyAttachmentsInParallel(t *testing.T) {
 	w.noRecords(t)
 }
 
-func eightAtATime(all []attachment, do func(attachment)) {
-	turn := make(chan struct{}, 8)
+// atATime does something with all, with so many of them at a time.
+func atATime[T any](n int, all []T, do func(T)) {
+	turn := make(chan struct{}, n)
 	var calls sync.WaitGroup
 	for _, a := range all {
 		turn <- struct{}{}

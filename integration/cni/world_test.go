@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -81,6 +82,7 @@ func (w *world) number(t testing.TB, i int) {
 type node struct {
 	*namespace
 	host  string // host name; "" is this machine's
+	boot  string // file that has the boot ID; "" is this machine's
 	state string // stateDir
 	cache string // libcni's
 }
@@ -88,7 +90,7 @@ type node struct {
 func newNode(t testing.TB, name string) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := &node{newNamespace(t, name), "", filepath.Join(dir, "state"), filepath.Join(dir, "cache")}
+	n := &node{namespace: newNamespace(t, name), state: filepath.Join(dir, "state"), cache: filepath.Join(dir, "cache")}
 	n.ip(t, "link set dev lo up")
 	return n
 }
@@ -96,17 +98,37 @@ func newNode(t testing.TB, name string) *node {
 // enter runs fn as a process of the node would run.
 func (n *node) enter(fn func() error) error {
 	return n.namespace.enter(func() error {
-		if n.host == "" {
-			return fn()
-		}
-		if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
-			return err
-		}
-		if err := unix.Sethostname([]byte(n.host)); err != nil {
+		if err := errors.Join(n.pretendHost(), n.pretendBoot()); err != nil {
 			return err
 		}
 		return fn()
 	})
+}
+
+// pretendHost gives the thread the host name of the node.
+func (n *node) pretendHost() error {
+	if n.host == "" {
+		return nil
+	}
+	if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
+		return err
+	}
+	return unix.Sethostname([]byte(n.host))
+}
+
+// pretendBoot gives the thread the boot ID of the node, in a mount namespace of
+// its own.
+func (n *node) pretendBoot() error {
+	if n.boot == "" {
+		return nil
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	return unix.Mount(n.boot, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, "")
 }
 
 // pod is a container's namespace. Its eth0 is what the cluster's own network

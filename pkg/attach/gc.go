@@ -34,7 +34,8 @@ func (n Node) GC(ctx context.Context, gc conf.GC) error {
 }
 
 // collect takes one attachment away if its record says that it is of the
-// network and stale says that it is; without a record, its leases.
+// network and stale says that it is; without a record, its leases and what was
+// written of one.
 func (n Node) collect(ctx context.Context, gc conf.GC, k record.Key, stale func(record.Record) bool) error {
 	unlock, err := n.Records.Lock(ctx, k.ContainerID)
 	if err != nil {
@@ -45,7 +46,10 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k record.Key, stale func(
 	rec, err := n.Records.Load(k.ContainerID, k.IfName)
 	switch {
 	case errors.Is(err, record.ErrNotExist):
-		return n.Pools.Release(ctx, record.Record{ContainerID: k.ContainerID, IfName: k.IfName})
+		if err := n.Pools.Release(ctx, record.Record{ContainerID: k.ContainerID, IfName: k.IfName}); err != nil {
+			return err
+		}
+		return n.Records.Delete(k.ContainerID, k.IfName) // what an ADD wrote that was killed while it did
 	case err != nil:
 		return err
 	case rec.Network != gc.Network || !stale(rec):

@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -96,6 +97,25 @@ func TestGCAfterACrashAtEveryOpLeavesNothing(t *testing.T) {
 		}
 		w.mustBeEmpty(fmt.Sprintf("after a crash before operation %d and GC", at))
 	})
+}
+
+// TestGCRemovesARecordThatWasHalfWritten has an ADD that was killed while it
+// wrote its record: the addresses are leased, and there is nothing else.
+func TestGCRemovesARecordThatWasHalfWritten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.crash = 1
+	w.run(func(n attach.Node) { _, _ = n.Add(ctx, w.request("c1", "net1", "")) })
+	w.crash = 0
+	path := filepath.Join(w.dir, "attachments", "c1", "net1.json")
+	if err := os.Rename(path, path+".tmp"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after GC")
 }
 
 func TestStatusSaysWhyADDWouldFail(t *testing.T) {

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	crowdSize  = 200
+	crowdWidth = 16
+)
+
+// crowd is a node that is about to be full: one attachment in each of many
+// pods, on two masters, of one pool that has little more addresses than that.
+type crowd struct {
+	*world
+	all    []attachment
+	pods   []*pod
+	before []string
+
+	mu    sync.Mutex
+	begun int // so many attachments of all were begun to be added
+	ended int // so many were begun to be deleted
+	owner map[netip.Addr]string
+	took  map[string][]time.Duration
+}
+
+// Two hundred pods get an interface each, with the default probes, sixteen at a
+// time, and lose it again. Every tenth ADD is killed first, and a DEL overtakes
+// it. All the time the runtime collects garbage, and so does one with another
+// network on the same pool. It does not run beside other tests, because it
+// tells what a call takes on a busy node.
+func TestTwoHundredAttachmentsSixteenAtATime(t *testing.T) {
+	c := newCrowd(t)
+	node := promiscuity.ReplaceAllString(c.snapshot(t), "")
+	stop := c.collectGarbage(t)
+	c.each(func(i int) { c.add(t, i) })
+	c.each(func(i int) {
+		c.timed("CHECK", func() {
+			if err := c.all[i].check(t); err != nil {
+				t.Errorf("CHECK of %s: %v", c.all[i].id, err)
+			}
+		})
+		if got := c.pods[i].rules(t); len(got) != 3 {
+			t.Errorf("%s has the rules %q, want three", c.all[i].id, got)
+		}
+	})
+	if got := c.leases(t, "leased"); len(got) != crowdSize {
+		t.Errorf("%d addresses are leased, want %d", len(got), crowdSize)
+	}
+	c.each(func(i int) { c.del(t, i) })
+	stop()
+	c.each(func(i int) { c.pods[i].unchanged(t, c.before[i]) })
+	if got := promiscuity.ReplaceAllString(c.snapshot(t), ""); got != node {
+		t.Errorf("the node is not as it was:\n%s\nwant\n%s", got, node)
+	}
+	c.nothingLeased(t)
+	c.noRecords(t)
+	for _, verb := range []string{"ADD", "CHECK", "DEL", "GC"} {
+		if took := c.took[verb]; len(took) > 0 {
+			slices.Sort(took)
+			t.Logf("%d times %s: p50 %v, p99 %v", len(took), verb,
+				took[len(took)/2].Round(time.Millisecond), took[len(took)*99/100].Round(time.Millisecond))
+		}
+	}
+}
+
+func newCrowd(t *testing.T) *crowd {
+	t.Helper()
+	w := newWorld(t, 0)
+	w.bridge(t, 2)
+	c := &crowd{
+		world: w, all: make([]attachment, crowdSize), pods: make([]*pod, crowdSize), before: make([]string, crowdSize),
+		owner: map[netip.Addr]string{}, took: map[string][]time.Duration{},
+	}
+	prefix := strings.TrimSuffix(w.node.name, "-node")
+	for i := range c.all {
+		ns := newNamespace(t, fmt.Sprintf("%s-%d", prefix, i))
+		c.pods[i] = &pod{ns, "sandbox-" + ns.name, fmt.Sprintf("job-%d", i)}
+		nic := w.rail(i%2).with("ipam.pool", "crowd").with("ipam.subnets", []any{subnet4(0)}).
+			with("ipam.subnets.0.ranges", []any{"172.16.10.2-172.16.10.251"})
+		c.all[i] = w.attach(nic, c.pods[i], "net1")
+	}
+	// What somebody else has in the pod must stay.
+	c.each(func(i int) {
+		c.pods[i].ip(t, `
+			link set dev lo up
+			link add eth0 type veth peer name peer0
+			link set dev eth0 addrgenmode none
+			link set dev eth0 up
+			addr add 10.244.0.2/24 dev eth0
+			route add 192.0.2.0/24 dev eth0 table 100
+			rule add from 172.16.10.0/24 lookup 100 priority 32500`)
+		c.before[i] = c.pods[i].snapshot(t)
+	})
+	return c
+}
+
+// each does something with the number of each attachment, sixteen at a time.
+func (c *crowd) each(do func(i int)) {
+	numbers := make([]int, crowdSize)
+	for i := range numbers {
+		numbers[i] = i
+	}
+	atATime(crowdWidth, numbers, do)
+}
+
+// timed calls a verb and notes how long it takes.
+func (c *crowd) timed(verb string, call func()) {
+	start := time.Now()
+	call()
+	took := time.Since(start)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.took[verb] = append(c.took[verb], took)
+}
+
+func (c *crowd) add(t *testing.T, i int) {
+	c.mu.Lock()
+	c.begun = max(c.begun, i+1)
+	c.mu.Unlock()
+	a := c.all[i]
+	if i%10 == 0 {
+		cmd := a.start(t, "ADD")
+		<-time.After(time.Duration(i) * time.Millisecond)
+		_ = cmd.Process.Kill() // it may be done already
+		if err := a.del(t); err != nil {
+			t.Errorf("DEL of %s, of which ADD was killed: %v", a.id, err)
+		}
+		_ = cmd.Wait()
+		c.pods[i].unchanged(t, c.before[i])
+	}
+	c.timed("ADD", func() {
+		res, err := a.add(t)
+		if err != nil {
+			t.Errorf("ADD of %s: %v", a.id, err)
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, addr := range addrs(res) {
+			if other := c.owner[addr]; other != "" {
+				t.Errorf("%s was given to %s and to %s", addr, other, a.id)
+			}
+			c.owner[addr] = a.id
+		}
+	})
+}
+
+func (c *crowd) del(t *testing.T, i int) {
+	c.mu.Lock()
+	c.ended = max(c.ended, i+1)
+	c.mu.Unlock()
+	c.timed("DEL", func() {
+		if err := c.all[i].del(t); err != nil {
+			t.Errorf("DEL of %s: %v", c.all[i].id, err)
+		}
+	})
+}
+
+// collectGarbage calls GC again and again until it is told to stop: of the two
+// networks with what is there, what is being made and what may begin until GC
+// has begun; and of another network, of which nothing is there.
+func (c *crowd) collectGarbage(t *testing.T) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	other := c.all[0]
+	other.network = other.network.with("name", "other")
+	go func() {
+		defer close(done)
+		for i := 0; ctx.Err() == nil; i++ {
+			c.mu.Lock()
+			known := valid(c.all[max(0, c.ended-crowdWidth):min(crowdSize, c.begun+crowdWidth)]...)
+			c.mu.Unlock()
+			a := []attachment{c.all[0], c.all[1], other}[i%3]
+			if i%3 == 2 {
+				known = valid()
+			}
+			c.timed("GC", func() {
+				if err := a.gc(t, "roce", known); err != nil {
+					t.Errorf("GC of %s: %v", a.network["name"], err)
+				}
+			})
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// The list of a GC cannot have an ADD that began after the runtime made it, so
+// what is finished while GC runs stays.
+func TestGCLeavesAnAddAloneThatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	a := w.attach(w.rail(0).with("probe.conflict.wait", "2s"), w.pod(t), "net1")
+	added := make(chan struct{})
+	go func() {
+		defer close(added)
+		if _, err := a.add(t); err != nil {
+			t.Errorf("ADD: %v", err)
+		}
+	}()
+	w.await(t, "ADD has written its record", func() bool {
+		return slices.Contains(w.files(t), filepath.Join("attachments", a.id, "net1.json"))
+	})
+	if err := a.gc(t, "roce", valid()); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	<-added
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+}

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+)
+
+// machine is a world with random pods, and what there must be in it.
+type machine struct {
+	*world
+	t      *testing.T
+	rnd    *rand.Rand
+	nets   []network // they share a pool; the second one is dual-stack
+	pods   []*tenant
+	gone   []*tenant
+	before string // the node
+	boots  int
+	took   map[string]time.Duration // the last call of each kind
+	story  []string
+	counts map[string]int
+}
+
+// poolSize is smaller than the number of slots, so that the pool runs out.
+const poolSize = 6
+
+// tenant is a pod with two interfaces to be.
+type tenant struct {
+	*pod
+	slots  []*slot
+	dead   bool
+	before string
+	rest   string // what is there of others
+}
+
+// fate is what became of an attachment.
+type fate string
+
+const (
+	missing fate = "missing" // nothing of it may be there
+	live    fate = "live"    // it must be whole
+	torn    fate = "torn"    // a call was killed, or it was damaged: anything of it may be there
+)
+
+// slot is an interface of a pod.
+type slot struct {
+	attachment
+	in    *tenant
+	fate  fate
+	addrs []netip.Addr // of a live one
+	is    string       // what a live one looks like; "" until it was looked at
+	// litter says that a killed call may have left the container's lock.
+	litter bool
+}
+
+func (s *slot) becomes(f fate) {
+	s.fate, s.addrs, s.is = f, nil, ""
+	if f == missing {
+		s.litter = false
+	}
+}
+
+func newMachine(t *testing.T, seed uint64) *machine {
+	t.Helper()
+	w := newWorld(t, 0)
+	w.bridge(t, 2)
+	v4, v6 := subnet4(0), subnet6(0)
+	v4["ranges"] = []any{fmt.Sprintf("172.16.10.64-172.16.10.%d", 64+poolSize-1)}
+	shared := func(i int, subnets ...any) network {
+		return w.rail(i).with("ipam.pool", "shared").with("ipam.subnets", subnets)
+	}
+	m := &machine{
+		world: w, t: t, rnd: rand.New(rand.NewPCG(seed, 0)),
+		nets:   []network{shared(0, v4), shared(1, v4, v6)},
+		took:   map[string]time.Duration{"ADD": 60 * time.Millisecond, "DEL": 20 * time.Millisecond},
+		story:  []string{fmt.Sprintf("replay: go test ./integration/cni -run 'TestRandomSequences' -sequences 1 -steps %d -time 10m -seed %d", *randomSteps, seed)},
+		counts: map[string]int{},
+	}
+	// Somebody else routes on the node, too.
+	w.ip(t, `
+		addr add 172.16.10.1/24 dev rail0
+		rule add from 172.16.10.64/26 lookup 100 priority 32100
+		route add 192.0.2.0/24 dev rail0 table 100`)
+	for range 4 {
+		m.pods = append(m.pods, m.tenant())
+	}
+	m.before = m.lookAtNode()
+	return m
+}
+
+// tenant returns a new pod. It is connected to the leaf, so that the node is
+// not changed by pods that come and go, and somebody else has routed in it.
+func (m *machine) tenant() *tenant {
+	m.t.Helper()
+	i := m.world.pods.Add(1)
+	ns := newNamespace(m.t, fmt.Sprintf("%s-%d", strings.TrimSuffix(m.node.name, "-node"), i))
+	m.leaf.ip(m.t, fmt.Sprintf(`
+		link add pod%[1]d type veth peer name eth0 netns %[2]s
+		link set dev pod%[1]d addrgenmode none
+		link set dev pod%[1]d up`, i, ns.name))
+	m.ip(m.t, "link add link rail0 name theirs netns "+ns.name+" type macvlan mode bridge")
+	ns.ip(m.t, fmt.Sprintf(`
+		link set dev lo up
+		link set dev eth0 addrgenmode none
+		link set dev theirs addrgenmode none
+		link set dev theirs alias roce:somebody/theirs
+		addr add 10.244.0.2/24 dev eth0
+		addr add 172.16.10.%d/24 dev theirs
+		link set dev eth0 up
+		link set dev theirs up
+		route add default via 10.244.0.1 dev eth0
+		route add 192.0.2.0/24 dev eth0 table 100
+		rule add from 192.0.2.1 lookup 100 priority 32000
+		rule add from 172.16.10.0/24 lookup 100 priority 32500`, 150+i%100))
+	ns.awaitCarrier(m.t)
+	p := &tenant{pod: &pod{ns, "sandbox-" + ns.name, fmt.Sprintf("job-%d", i)}}
+	for i, c := range m.nets {
+		p.slots = append(p.slots, &slot{attachment: m.attach(c, p.pod, fmt.Sprintf("net%d", i+1)), in: p, fate: missing})
+	}
+	p.before = p.snapshot(m.t)
+	p.rest = shares(p.before)[""]
+	return p
+}
+
+// bury removes the namespace of a pod and waits until its links are gone.
+func (m *machine) bury(p *tenant) {
+	m.t.Helper()
+	link := "pod" + p.namespace.name[strings.LastIndex(p.namespace.name, "-")+1:]
+	p.remove(m.t)
+	m.leaf.await(m.t, "the links of the pod are gone", func() bool {
+		_, err := m.leaf.run("ip", "link", "show", "dev", link)
+		return err != nil
+	})
+	p.dead = true
+	m.gone = append(m.gone, p)
+	for _, s := range p.slots {
+		if s.fate == live {
+			s.becomes(torn)
+		}
+	}
+}
+
+// slots returns all slots that there have ever been.
+func (m *machine) slots() []*slot {
+	var out []*slot
+	for _, p := range slices.Concat(m.pods, m.gone) {
+		out = append(out, p.slots...)
+	}
+	return out
+}
+
+// stands notes that an ADD succeeded. What stood before must stand unchanged.
+func (m *machine) stands(s *slot, res *current.Result) {
+	m.t.Helper()
+	got := addrs(res)
+	if s.fate == live {
+		if !slices.Equal(got, s.addrs) {
+			m.t.Errorf("ADD of what stands with %v: got %v", s.addrs, got)
+		}
+		return
+	}
+	s.becomes(live)
+	s.addrs, s.litter = got, false
+}
+
+// collected notes that a GC of a network succeeded.
+func (m *machine) collected(c network, known []attachment) {
+	for _, s := range m.slots() {
+		isKnown := slices.ContainsFunc(known, func(a attachment) bool { return a.id == s.id && a.ifName == s.ifName })
+		if s.fate != missing && s.network["name"] == c["name"] && !isKnown {
+			litter := s.litter
+			s.becomes(missing)
+			s.litter = litter
+		}
+	}
+}
+
+// mayBeFull says whether the others may hold all addresses.
+func (m *machine) mayBeFull(s *slot) bool {
+	held := 0
+	for _, o := range m.slots() {
+		if o != s && o.fate != missing {
+			held++
+		}
+	}
+	return held >= poolSize
+}
+
+func (m *machine) tell(format string, args ...any) {
+	m.story = append(m.story, fmt.Sprintf(format, args...))
+}
+
+func (m *machine) stopIfFailed() {
+	m.t.Helper()
+	if m.t.Failed() {
+		m.t.Fatalf("what happened:\n%s", strings.Join(m.story, "\n"))
+	}
+}
+
+// compare compares the machine with what must be there. Of the pods it looks at
+// some.
+func (m *machine) compare(pods []*tenant) {
+	m.t.Helper()
+	if diff := cmp.Diff(strings.Split(m.before, "\n"), strings.Split(m.lookAtNode(), "\n")); diff != "" {
+		m.t.Errorf("the node is not as it was (-before +after)\n%s", diff)
+	}
+	for _, p := range pods {
+		if !p.dead {
+			m.comparePod(p)
+		}
+	}
+	m.compareLeases()
+	m.compareFiles()
+	m.compareChecks()
+}
+
+var promiscuity = regexp.MustCompile(` (promiscuity|allmulti) \d+`)
+
+// lookAtNode returns a snapshot of the node. A master that cannot filter by
+// address is promiscuous while it has children (__dev_set_rx_mode).
+func (m *machine) lookAtNode() string {
+	m.t.Helper()
+	return promiscuity.ReplaceAllString(m.snapshot(m.t), "")
+}
+
+// comparePod compares links, addresses, rules, routes and settings of a pod.
+func (m *machine) comparePod(p *tenant) {
+	m.t.Helper()
+	var got map[string]string
+	p.await(m.t, "every IPv6 address has its local route", func() bool {
+		got = shares(p.look(m.t))
+		standing := "\n" + got[""]
+		for _, s := range p.slots {
+			if s.fate == live {
+				standing += got[s.ifName]
+			}
+		}
+		return routed(standing)
+	})
+	if diff := cmp.Diff(strings.Split(p.rest, "\n"), strings.Split(got[""], "\n")); diff != "" {
+		m.t.Errorf("what others have in %s is not as it was (-before +after)\n%s", p.pod.name, diff)
+	}
+	rules, exact := 0, true
+	for _, s := range p.slots {
+		is := got[s.ifName]
+		switch {
+		case s.fate == missing && is != "":
+			m.t.Errorf("%s of %s is gone, but has left\n%s", s.ifName, p.pod.name, is)
+		case s.fate == live && s.is == "":
+			s.is = is
+		case s.fate == live && is != s.is:
+			m.t.Errorf("%s of %s is not as ADD made it (-want +got)\n%s", s.ifName, p.pod.name, cmp.Diff(s.is, is))
+		}
+		for _, a := range s.addrs {
+			if n := strings.Count(got["rules"], fmt.Sprintf("from %s ", a)); n != 2 {
+				m.t.Errorf("%s has %d rules, want two:\n%s", a, n, got["rules"])
+			}
+		}
+		rules, exact = rules+2*len(s.addrs), exact && s.fate != torn
+	}
+	if n := strings.Count(got["rules"], "\n"); exact && n != rules {
+		m.t.Errorf("%s has %d rules, want %d:\n%s", p.pod.name, n, rules, got["rules"])
+	}
+}
+
+var (
+	linkLine    = regexp.MustCompile(`^\d+: ([^:@]+)[^:]*: <`)
+	deviceField = regexp.MustCompile(` dev (\S+)`)
+	settingLine = regexp.MustCompile(`^ipv[46]/conf/([^/]+)/`)
+)
+
+// shares splits a snapshot by whose its lines are: net1's, net2's, "rules" with
+// our protocol number, and "", which is others'.
+func shares(snapshot string) map[string]string {
+	out := map[string]string{}
+	link := ""
+	for line := range strings.Lines(snapshot) {
+		whose := link
+		if m := linkLine.FindStringSubmatch(line); m != nil {
+			link, whose = m[1], m[1]
+		} else if !strings.HasPrefix(line, " ") {
+			link, whose = "", ""
+			for _, re := range []*regexp.Regexp{deviceField, settingLine} {
+				if m := re.FindStringSubmatch(line); m != nil {
+					whose = m[1]
+				}
+			}
+		}
+		switch {
+		case whose == "net1" || whose == "net2":
+		case strings.Contains(line, "proto 82"):
+			whose = "rules"
+		default:
+			whose = ""
+		}
+		out[whose] += line
+	}
+	return out
+}
+
+// rocectl runs rocectl in the machine's boot.
+func (m *machine) rocectl(args ...string) string {
+	m.t.Helper()
+	cmd := exec.Command(filepath.Join(programs, "rocectl"), append([]string{"--state-dir", m.state}, args...)...)
+	var out []byte
+	_ = m.enter(func() (err error) { out, err = cmd.Output(); return err }) // check fails if anything is torn
+	return string(out)
+}
+
+// compareLeases compares the pool with what the attachments hold.
+func (m *machine) compareLeases() {
+	m.t.Helper()
+	var rows []struct {
+		State, ContainerID, IfName string
+		Address                    netip.Addr
+	}
+	if err := json.Unmarshal([]byte(m.rocectl("pool", "list", "--json")), &rows); err != nil {
+		m.t.Errorf("rocectl pool list: %v", err)
+	}
+	held, owner := map[string][]netip.Addr{}, map[netip.Addr]string{}
+	for _, r := range rows {
+		if r.State == "leased" {
+			at := r.ContainerID + " " + r.IfName
+			held[at] = append(held[at], r.Address)
+			if owner[r.Address] != "" {
+				m.t.Errorf("%s is leased to %s and to %s", r.Address, owner[r.Address], at)
+			}
+			owner[r.Address] = at
+		}
+	}
+	used := map[netip.Addr]string{}
+	for _, s := range m.slots() {
+		at := s.id + " " + s.ifName
+		got := held[at]
+		slices.SortFunc(got, netip.Addr.Compare)
+		delete(held, at)
+		if s.fate != torn && !slices.Equal(got, s.addrs) {
+			m.t.Errorf("%s %s is %s, with addresses %v, and holds leases of %v", s.in.pod.name, s.ifName, s.fate, s.addrs, got)
+		}
+		for _, a := range s.addrs {
+			if used[a] != "" {
+				m.t.Errorf("%s and %s both have %s", used[a], at, a)
+			}
+			used[a] = at
+		}
+	}
+	if len(held) > 0 {
+		m.t.Errorf("leases of nobody: %v", held)
+	}
+}
+
+// compareFiles wants no file of an attachment that is gone.
+func (m *machine) compareFiles() {
+	m.t.Helper()
+	// The next lease replaces a database of which a killed call has made a part.
+	allowed := []string{"leases.db", "leases.db.new", "leases.lock", "attachments/"}
+	for _, s := range m.slots() {
+		folder := filepath.Join("attachments", s.id)
+		if s.fate != missing || s.litter {
+			allowed = append(allowed, folder+"/", folder+"/lock")
+		}
+		if s.fate != missing {
+			allowed = append(allowed, folder+"/"+s.ifName+".json", folder+"/"+s.ifName+".json.tmp")
+		}
+	}
+	for _, name := range m.files(m.t) {
+		if !slices.Contains(allowed, name) {
+			m.t.Errorf("the state folder has %s", name)
+		}
+	}
+}
+
+// compareChecks wants every attachment that stands to be whole, and checked.
+func (m *machine) compareChecks() {
+	m.t.Helper()
+	found := m.rocectl("check")
+	for _, s := range m.slots() {
+		if line := fmt.Sprintf("train/%s %s: ok\n", s.in.pod.name, s.ifName); s.fate == live && !strings.Contains(found, line) {
+			m.t.Errorf("check does not say %q but\n%s", line, found)
+		}
+	}
+}
