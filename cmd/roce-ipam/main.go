@@ -89,11 +89,15 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	held, err := p.Held(ctx, req.Network)
+	netns, err := kernel.NetnsID(req.Netns)
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(held, record.Key{ContainerID: req.ContainerID, IfName: req.IfName}) {
+	held, err := p.Holds(ctx, req.Network, record.Key{ContainerID: req.ContainerID, IfName: req.IfName}, netns)
+	if err != nil {
+		return err
+	}
+	if !held {
 		return cnierr.New(cnierr.Damaged, "check leases of container", string(req.ContainerID),
 			"delete the pod: its address may be given to another one; rocectl pool list shows who has it",
 			"network %q has none for interface %q", req.Network, req.IfName)

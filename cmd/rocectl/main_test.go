@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -30,7 +31,8 @@ func TestMain(m *testing.M) {
 //
 //	lease POOL ADDRESS CONTAINER IFNAME [POD]
 //
-// which leases an address of 10.77.0.0/24 in the state folder "state".
+// which leases an address of 10.77.0.0/24 in the state folder "state", and the
+// condition [root].
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -40,6 +42,7 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup:               fill,
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"lease": lease},
+		Condition:           condition,
 	})
 }
 
@@ -62,6 +65,13 @@ func fill(env *testscript.Env) error {
 		b = bytes.ReplaceAll(b, []byte("$BOOT_ID"), []byte(boot))
 		return os.WriteFile(path, b, 0o600)
 	})
+}
+
+func condition(cond string) (bool, error) {
+	if cond != "root" {
+		return false, fmt.Errorf("unknown condition %q", cond)
+	}
+	return os.Geteuid() == 0, nil
 }
 
 func lease(ts *testscript.TestScript, neg bool, args []string) {

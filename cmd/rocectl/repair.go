@@ -21,7 +21,7 @@ func repairCommand(node *nodeFlags) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "repair",
-		Short: "Restore what the attachments of this node's pods have lost",
+		Short: "Restore what this node's pods and its lease database have lost",
 		Long: `Restore what the attachments of this node's pods have lost: routes, rules,
 addresses and settings, as after an interface was taken down and up in a pod,
 and interfaces that vanished, as when the NIC's driver was loaded anew. What
@@ -33,7 +33,12 @@ route of the attachment that is there but different is deleted first; check
 prints that command too.
 
 An interface that is there but different is left alone, because it could only be
-made anew; check prints the commands that correct it.`,
+made anew; check prints the commands that correct it.
+
+A lease database that cannot be read is rebuilt first, from the records, from
+what is whole of the file, and from the addresses in all network namespaces of
+the node: what nobody knows the pool of is kept from all pools until its
+namespace is gone. A sound one is left alone.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			n, err := node.open(cmd.ErrOrStderr())
@@ -42,6 +47,10 @@ made anew; check prints the commands that correct it.`,
 			}
 			keys, err := s.from(n.Records)
 			if err != nil {
+				return err
+			}
+			damaged, err := repairLeases(cmd.Context(), cmd.OutOrStdout(), n, yes)
+			if err != nil || damaged && !yes {
 				return err
 			}
 			if yes {

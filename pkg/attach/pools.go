@@ -87,6 +87,18 @@ func (p Pools) Held(ctx context.Context, network string) ([]record.Key, error) {
 	return out, err
 }
 
+// Holds says whether an attachment holds leases for a network, or, since the
+// database was rebuilt, its namespace does.
+func (p Pools) Holds(ctx context.Context, network string, at record.Key, netns plan.NetnsID) (bool, error) {
+	entries, err := p.Book.List(ctx, "")
+	who := ipam.Attachment{ContainerID: string(at.ContainerID), IfName: string(at.IfName)}
+	keeper := ledger.Keeper(ipam.Netns{Ino: netns.Ino}, who.IfName).Attachment()
+	return slices.ContainsFunc(entries, func(e ipam.Entry) bool {
+		owner := e.Owner.Attachment()
+		return e.State == ledger.Leased && (owner == who && e.Owner.Network == network || owner == keeper)
+	}), err
+}
+
 // Status says that a subnet of the pool has no address left, resting ones
 // included, or that the leases cannot be read.
 func (p Pools) Status(ctx context.Context, req conf.Request, f plan.Facts) error {

@@ -63,7 +63,7 @@ func Table() []Entry {
 		{RDMAMode, "the RDMA subsystem's namespace mode does not fit the request", "compare rdma.mode with rdma system show"},
 		{RouteTaken, "the routing table, the rule or the default route is taken by someone else", "choose another routing.table, routing.priority or routing.metric; ip rule and ip route show table all in the pod tell who has it"},
 		{GatewaySilent, "the gateway does not answer ARP or neighbour discovery", "check the gateway's address, the switch port and the VLAN; set probe.gateway to warn to start pods all the same"},
-		{Unreadable, "a record or the lease database cannot be read", "keep the file that the message names for a bug report; nothing is leased until it is readable again or the node has rebooted, so that no address is given twice"},
+		{Unreadable, "a record or the lease database cannot be read", "for the lease database run rocectl repair on the node, which shows what it would rebuild; for a record delete the pod; keep the file that the message names for a bug report"},
 		{NoGID, "no GID for the address appeared, or the GID table of the device is full", "run rdma link and look at the device in the message; fewer pods or fewer addresses for each NIC free slots"},
 		{RDMAHeld, "the RDMA device is held by another namespace", "delete the pod that the message names, or use the shared RDMA mode"},
 		{Damaged, "CHECK finds that something of the attachment is missing or is not as ADD made it", "run the command in the message, or delete the pod"},

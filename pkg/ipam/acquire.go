@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"math"
 	"net/netip"
 	"time"
@@ -80,8 +81,13 @@ func (s *session) acquire(w work) error {
 	if err := s.reap(s.ask.Owner.Attachment(), s.ask.Owner.Netns, reapWindow); err != nil {
 		return err
 	}
-	if err := s.expire(expireBatch); err != nil {
+	if err := s.expire(s.ask.Pool, expireBatch); err != nil {
 		return err
+	}
+	if s.Keeps {
+		if err := s.expire(ledger.AnyPool, expireBatch); err != nil {
+			return err
+		}
 	}
 	for i, w := range s.wants {
 		if s.leases[i].Prefix.IsValid() {
@@ -160,8 +166,7 @@ func (s *session) choose(w want) (a netip.Addr, early bool, err error) {
 
 // used is the pool as Pick looks at it.
 func (s *session) used(a netip.Addr) (netip.Addr, bool, error) {
-	r, err := s.Run(s.ask.Pool, a)
-	return r.Last, r.Contains(a), err
+	return s.Taken(s.ask.Pool, a)
 }
 
 // recall leases the address back that the same pod had and that still rests:
@@ -172,7 +177,14 @@ func (s *session) recall(w want) (netip.Addr, bool, error) {
 		return netip.Addr{}, false, err
 	}
 	for _, r := range mine {
-		if w.fits(r.Addr) {
+		if !w.fits(r.Addr) {
+			continue
+		}
+		kept, err := s.kept(r.Addr)
+		if err != nil {
+			return netip.Addr{}, false, err
+		}
+		if !kept {
 			return r.Addr, true, s.Wake(s.ask.Owner, r)
 		}
 	}
@@ -181,7 +193,9 @@ func (s *session) recall(w want) (netip.Addr, bool, error) {
 
 func nothing() error { return nil }
 
-func (s *session) expireAll() error { return s.expire(unbounded) }
+func (s *session) expireAll() error {
+	return errors.Join(s.expire(s.ask.Pool, unbounded), s.expire(ledger.AnyPool, unbounded))
+}
 
 // reapAll looks at every lease. What it reaps is free at once only without
 // quarantine, and otherwise rests behind all others.
@@ -192,12 +206,12 @@ func (s *session) reapAll() error {
 	return s.expireAll()
 }
 
-// expire frees resting addresses of the pool whose time is over, oldest first,
+// expire frees resting addresses of a pool whose time is over, oldest first,
 // once there are batch of them, and no more than that. In a batch they cost
 // less than one by one, and until then they are of use to their last owners.
-func (s *session) expire(batch int) error {
+func (s *session) expire(pool string, batch int) error {
 	var due []ledger.Resting
-	for r, err := range s.Resting(s.ask.Pool) {
+	for r, err := range s.Resting(pool) {
 		if err != nil {
 			return err
 		}
@@ -237,6 +251,11 @@ func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
 		if !w.fits(r.Addr) {
 			continue
 		}
+		if kept, err := s.kept(r.Addr); err != nil {
+			return a, false, err
+		} else if kept {
+			continue
+		}
 		s.warn("only resting addresses are left: one is leased before its quarantine is over",
 			"pool", r.Pool, "address", r.Addr, "rested", s.Now-r.Freed, "quarantine", s.ask.Quarantine)
 		early, err := s.wake(r)
@@ -248,10 +267,14 @@ func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
 // request leases the requested address of a want.
 func (s *session) request(w want) (early bool, err error) {
 	spot := ledger.Spot{Pool: s.ask.Pool, Addr: w.requested}
+	early, err = s.unkeep(spot.Addr)
+	if err != nil {
+		return false, err
+	}
 	if _, used, err := s.used(spot.Addr); err != nil {
 		return false, err
 	} else if !used {
-		return false, s.Give(s.ask.Owner, spot)
+		return early, s.give(spot, early)
 	}
 	if _, ok, err := s.recall(w); err != nil || ok {
 		return false, err
@@ -272,6 +295,44 @@ func (s *session) request(w want) (early bool, err error) {
 		}
 	}
 	return false, cnierr.New(cnierr.Bug, "lease requested address", spot.Addr.String(), "", "pool %q has it in use, but neither leased nor resting", spot.Pool)
+}
+
+// kept says whether an address is kept from all pools.
+func (s *session) kept(a netip.Addr) (bool, error) {
+	if !s.Keeps {
+		return false, nil
+	}
+	r, err := s.Run(ledger.AnyPool, a)
+	return r.Contains(a), err
+}
+
+// unkeep takes a requested address from those that are kept from all pools, if
+// the namespace that had it is gone, and says whether it should have rested
+// longer.
+func (s *session) unkeep(a netip.Addr) (early bool, err error) {
+	spot := ledger.Spot{Pool: ledger.AnyPool, Addr: a}
+	if !s.Keeps {
+		return false, nil
+	}
+	if err := s.evict(spot); err != nil {
+		return false, err
+	}
+	for r, err := range s.Resting(spot.Pool) {
+		if err != nil {
+			return false, err
+		}
+		if r.Addr == a {
+			return s.rests(r), s.Free(r)
+		}
+	}
+	return false, nil
+}
+
+func (s *session) give(spot ledger.Spot, early bool) error {
+	if early {
+		return s.GiveEarly(s.ask.Owner, spot)
+	}
+	return s.Give(s.ask.Owner, spot)
 }
 
 // wake leases a resting address and says whether that is early.

@@ -6,6 +6,7 @@ package ipam
 import (
 	"errors"
 	"io/fs"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,4 +36,15 @@ func NetnsAt(path string) (Netns, error) {
 func NetnsAlive(n Netns) (bool, error) {
 	there, err := NetnsAt(n.Path)
 	return err == nil && there == n, err
+}
+
+// sameFolder says whether two paths are one folder, as /run/netns and
+// /var/run/netns are on most machines.
+func sameFolder(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
 }

@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(workerDir); dir != "" {
 		work(dir)
 	}
+	if dir := os.Getenv(rebuildDir); dir != "" {
+		rebuildIn(dir)
+	}
 	os.Exit(m.Run())
 }
 

@@ -95,7 +95,7 @@ func (w *work) visible(present Netns) bool {
 
 // dead says that a namespace is gone for certain.
 func (w *work) dead(present, n Netns) bool {
-	if n.Path == "" || filepath.Dir(n.Path) != filepath.Dir(present.Path) {
+	if n.Path == "" || !sameFolder(filepath.Dir(n.Path), filepath.Dir(present.Path)) {
 		return false
 	}
 	alive, err := w.alive(n)

@@ -21,11 +21,13 @@ func (b *Book) Release(ctx context.Context, at Attachment, netns Netns) error {
 	var w work
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
 		w = b.work(l)
-		h, held, err := w.Holding(at)
-		if err != nil || !held {
-			return err
+		released, err := w.retire(at)
+		if err == nil && w.Keeps && netns.Ino != 0 {
+			var kept bool
+			kept, err = w.retire(ledger.Keeper(netns, at.IfName).Attachment())
+			released = released || kept
 		}
-		if _, err := w.Retire(h, allPlaces); err != nil {
+		if err != nil || !released {
 			return err
 		}
 		return w.reap(at, netns, reapWindow)
@@ -35,6 +37,16 @@ func (b *Book) Release(ctx context.Context, at Attachment, netns Netns) error {
 	}
 	w.report(ctx, b.log)
 	return nil
+}
+
+// retire puts everything that an attachment holds to rest, and says whether
+// that was anything.
+func (w *work) retire(at Attachment) (bool, error) {
+	h, held, err := w.Holding(at)
+	if err == nil && held {
+		_, err = w.Retire(h, allPlaces)
+	}
+	return held, err
 }
 
 // Reject takes addresses away from the attachment because somebody else on the

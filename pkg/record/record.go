@@ -40,6 +40,7 @@ type Record struct {
 	Netns       string           `json:"netns"`
 	NetnsID     plan.NetnsID     `json:"netnsID"`
 	IPAM        string           `json:"ipam,omitempty"`   // ipam.type
+	Pool        string           `json:"pool,omitempty"`   // ipam.pool, of our own pools
 	Config      json.RawMessage  `json:"config,omitempty"` // what another IPAM plugin needs for DEL
 	// Committed says that ADD finished. An uncommitted record may describe
 	// more than was done, never less.
@@ -97,7 +98,8 @@ func (s Store) Load(id conf.ContainerID, ifName conf.LinkName) (Record, error) {
 func (s Store) decode(path string, b []byte) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
-		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path, "", "%w", err)
+		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path,
+			"delete the pod: DEL takes away what carries its mark; keep the file for a bug report", "%w", err)
 	}
 	if r.Version != version {
 		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path,

@@ -33,6 +33,8 @@ import (
 // Times are those of Store.Now.
 type Ledger struct {
 	Now time.Duration
+	// Keeps says that there are, or have been, addresses in AnyPool.
+	Keeps bool
 
 	tx                          *table.Tx
 	meta, hold, rest, last, run *table.Table
@@ -68,11 +70,18 @@ func open(tx *table.Tx, bootID string, now time.Duration) (*Ledger, error) {
 		return nil, table.Damagef("the version is %x, this program reads %d", v, version)
 	}
 	boot, err := l.meta.Get([]byte("boot"))
-	if err == nil && string(boot) != bootID {
-		err = ErrNone
+	if err != nil {
+		return nil, err
 	}
+	if string(boot) != bootID {
+		return nil, ErrNone
+	}
+	keeps, err := l.meta.Get(keepsKey())
+	l.Keeps = keeps != nil
 	return l, err
 }
+
+func keepsKey() []byte { return []byte("keeps") }
 
 // holdKey is a hash because the names are long and would make the tree one
 // page deeper, and so that what stands beside a holding has been left to chance.
@@ -103,11 +112,17 @@ func (l *Ledger) Holding(at Attachment) (Holding, bool, error) {
 }
 
 // Give leases a free address.
-func (l *Ledger) Give(o Owner, s Spot) error {
+func (l *Ledger) Give(o Owner, s Spot) error { return l.give(o, s, false) }
+
+// GiveEarly leases a free address that should have rested longer. Early stays
+// with the lease.
+func (l *Ledger) GiveEarly(o Owner, s Spot) error { return l.give(o, s, true) }
+
+func (l *Ledger) give(o Owner, s Spot, early bool) error {
 	if err := l.addToRun(s); err != nil {
 		return err
 	}
-	return l.add(o, Place{s, l.Now, false})
+	return l.add(o, Place{s, l.Now, early})
 }
 
 // Wake leases a resting address.
@@ -153,15 +168,7 @@ func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
 			left.Places = append(left.Places, p)
 			continue
 		}
-		r := Resting{p.Spot, state, l.Now, h.Owner}
-		if err := l.rest.Put(restKey(r.Spot, r.Freed), r.encode()); err != nil {
-			return h, err
-		}
-		if state == Conflicted {
-			continue
-		}
-		key := appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr)
-		if err := l.last.Put(key, appendTime(nil, r.Freed)); err != nil {
+		if err := l.fileResting(Resting{p.Spot, state, l.Now, h.Owner}); err != nil {
 			return h, err
 		}
 	}
@@ -169,6 +176,13 @@ func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
 		return h, nil
 	}
 	return left, l.Save(left)
+}
+
+func (l *Ledger) fileResting(r Resting) error {
+	if err := l.rest.Put(restKey(r.Spot, r.Freed), r.encode()); err != nil || r.State == Conflicted {
+		return err
+	}
+	return l.last.Put(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr), appendTime(nil, r.Freed))
 }
 
 // Free ends the rest of an address.

@@ -5,6 +5,7 @@ package ledger
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -32,9 +33,21 @@ type Owner struct {
 // Attachment returns the key under which an owner holds its leases.
 func (o Owner) Attachment() Attachment { return Attachment{o.ContainerID, o.IfName} }
 
+// Keeper returns the owner of what an interface of a namespace has when nobody
+// knows whose it is; the zero Netns is more than one. No container has such a
+// name.
+func Keeper(n Netns, ifName string) Owner {
+	return Owner{ContainerID: fmt.Sprintf("net:[%d]", n.Ino), IfName: ifName, Netns: n}
+}
+
 // String names the owner in messages: its pod, or else its container.
 func (o Owner) String() string {
-	if o.PodName == "" {
+	switch {
+	case o == Keeper(Netns{}, o.IfName):
+		return "several namespaces"
+	case o == Keeper(o.Netns, o.IfName):
+		return "namespace " + o.Netns.Path
+	case o.PodName == "":
 		return "container " + o.ContainerID
 	}
 	return "pod " + o.PodNamespace + "/" + o.PodName
@@ -71,6 +84,11 @@ func (s State) String() string {
 	}
 	return "unknown"
 }
+
+// AnyPool has the addresses that no pool may lease: a namespace has them, and
+// nobody knows of which pool they are. No pool of a configuration has such a
+// name.
+const AnyPool = "*"
 
 // Spot is an address of a pool.
 type Spot struct {

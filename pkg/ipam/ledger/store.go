@@ -28,7 +28,7 @@ const (
 var ErrNone = errors.New("no lease database")
 
 // Store is the database of a node on disk: who may open it when, where it
-// comes from, and when it is thrown away. Each method opens it, runs one
+// comes from, and when it is thrown away or rebuilt. Each method opens it, runs one
 // transaction and closes it, alone among all goroutines and processes. They
 // wait for one another as long as the context allows, then return code 11.
 // They return code 107 for a database that cannot be read and code 5 when the
@@ -142,8 +142,10 @@ func (s Store) prepare(lock *os.File) error {
 // one: whoever removed the old one has not ended the leases.
 func (s Store) restart(lock *os.File, boot []byte) error {
 	if len(boot) > 0 {
-		if err := os.Remove(s.db()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		for _, name := range []string{s.db(), s.Damaged()} {
+			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 		}
 	}
 	if err := lock.Truncate(0); err != nil {
@@ -245,7 +247,8 @@ func (s Store) classify(err error) error {
 	case err == nil, errors.Is(err, ErrNone), errors.As(err, &coded):
 		return err
 	case errors.Is(err, table.ErrDamaged):
-		return &cnierr.Error{Code: cnierr.Unreadable, Op: "read lease database", Subject: s.db(), Err: err}
+		return cnierr.New(cnierr.Unreadable, "read lease database", s.db(),
+			"run rocectl --state-dir "+s.Dir+" repair on the node: it shows what it would rebuild, and does it with --yes", "%w", err)
 	case errors.Is(err, table.ErrBusy):
 		return cnierr.New(cnierr.TryAgain, "lock leases", s.db(), "close the program that has the lease database open", "%w", err)
 	case errors.As(err, &path):

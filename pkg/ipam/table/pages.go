@@ -21,7 +21,10 @@ import (
 // to the one before, in which the newest lease is missing; a branch page that
 // leads back to itself overflows the stack, which no program survives; and the
 // data has no checksums. So each page is looked at here before bbolt is led to
-// it. The format is bbolt's internal/common: page.go, meta.go, bucket.go.
+// it. Checking only the values that are returned is not enough: without the
+// checks of pages, the tests with a branch that leads back die of the stack, and
+// those with an old page or a turned bit in the place of another do not end.
+// The format is bbolt's internal/common: page.go, meta.go, bucket.go.
 const (
 	pageSize   = 4096 // set at creation, so that it is the same on every kernel
 	headerSize = 16   // id 8, flags 2, count 2, overflow 4

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/kernel/census"
+	"github.com/roce-cni/roce-cni/pkg/rebuild"
+)
+
+// repairLeases rebuilds the lease database if it is damaged, or only says what
+// that would do, and returns whether it is.
+func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) (damaged bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	n := rebuild.Node{
+		Book: node.Pools.Book, Records: node.Records,
+		Census: func(ctx context.Context) (census.Census, error) { return census.Take(ctx, "/proc", os.DirFS("/sys")) },
+	}
+	do, says := n.Plan, "--yes rebuilds it, and looks at the attachments then"
+	if yes {
+		do, says = n.Do, "rebuilt"
+	}
+	r, err := do(ctx)
+	if err != nil || r.Why == nil {
+		return false, err
+	}
+	fmt.Fprintf(w, "# lease database: %v: %s\n# the damaged file is kept as %s; %d network namespaces were looked into\n", r.Why, says, r.Kept, r.Looked)
+	if r.Hidden > 0 {
+		fmt.Fprintf(w, "# %d processes cannot be looked at: what their namespaces have may be leased again; be root on the node itself\n", r.Hidden)
+	}
+	return true, writeFindings(w, r.Entries)
+}
+
+// writeFindings prints what a rebuilt database has.
+func writeFindings(w io.Writer, found []ipam.Finding) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "# POOL\tADDRESS\tSTATE\tOF\tINTERFACE\tKNOWN FROM")
+	for _, f := range found {
+		fmt.Fprintf(t, "# %s\t%s\t%s\t%s\t%s\t%s\n", f.Pool, f.Addr, f.State, f.Owner, f.Owner.IfName, f.From)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+)
+
+// Remains is what is whole of a database that cannot be read. Part of it may
+// not have been true any more: of two things that it says of one address, the
+// later one is.
+type Remains struct {
+	Holdings []Holding
+	Resting  []Resting
+}
+
+// Damaged is the name that a database gets when another one takes its place.
+// It stays for those who want to know what happened, until the next boot.
+func (s Store) Damaged() string { return s.db() + ".damaged" }
+
+// Rebuild calls fn, alone with the database, if that cannot be read or
+// contradicts itself: with the reason and with what remains of it. What fn
+// returns fills an empty database, which then takes the place of the damaged
+// one; nil leaves everything as it is. A sound database, and none, is left
+// alone, and fn is not called.
+//
+// A kill at any moment leaves the damaged database in its place or the new
+// one, whole.
+func (s Store) Rebuild(ctx context.Context, fn func(why error, left Remains) (fill func(*Ledger) error, err error)) error {
+	return s.ifAny(ctx, os.O_RDWR, unix.LOCK_EX, func() error {
+		why := s.transact(os.O_RDONLY, table.Read, (*Ledger).check)
+		if !errors.Is(why, table.ErrDamaged) {
+			return why
+		}
+		file, err := os.ReadFile(s.db())
+		if err != nil {
+			return err
+		}
+		fill, err := fn(why, s.salvage(file))
+		if err != nil || fill == nil {
+			return err
+		}
+		return s.replace(func(file *os.File) error {
+			if err := s.fill(file, fill); err != nil {
+				return err
+			}
+			return s.keep()
+		})
+	})
+}
+
+// fill makes a new file a database and fills it.
+func (s Store) fill(file *os.File, fill func(*Ledger) error) error {
+	name := s.db() + ".new"
+	if err := s.blank(file); err != nil {
+		return err
+	}
+	again, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return table.Transact(again, table.WriteHollow, s.bind(fill))
+}
+
+// keep gives the damaged database a second name. It keeps the first until the
+// new one takes it, so that there is never none: that would be an empty one.
+func (s Store) keep() error {
+	if err := os.Remove(s.Damaged()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Link(s.db(), s.Damaged())
+}
+
+// salvage returns what is whole in the bytes of a database, unless they are of
+// another boot.
+func (s Store) salvage(file []byte) Remains {
+	var left Remains
+	ours := true
+	table.Salvage(file, tableNames(), func(name string, it table.Item) {
+		switch name {
+		case "meta":
+			ours = ours && (string(it.Key) != "boot" || string(it.Value) == s.BootID)
+		case "hold":
+			h, err := decodeHolding(it)
+			if err == nil && bytes.Equal(it.Key, holdKey(h.Owner.Attachment())) {
+				left.Holdings = append(left.Holdings, h)
+			}
+		case "rest":
+			if r, err := decodeResting(it); err == nil {
+				left.Resting = append(left.Resting, r)
+			}
+		}
+	})
+	if !ours {
+		return Remains{}
+	}
+	return left
+}
+
+// Restore files a holding of a database that was lost.
+func (l *Ledger) Restore(h Holding) error {
+	for _, p := range h.Places {
+		if err := l.addToRun(p.Spot); err != nil {
+			return err
+		}
+		if p.Pool != AnyPool {
+			continue
+		}
+		if err := l.meta.Put(keepsKey(), nil); err != nil {
+			return err
+		}
+	}
+	return l.Save(h)
+}
+
+// RestoreResting files a resting address of a database that was lost.
+func (l *Ledger) RestoreResting(r Resting) error {
+	if err := l.addToRun(r.Spot); err != nil {
+		return err
+	}
+	return l.fileResting(r)
+}
+
+// check looks at everything, and whether the tables tell the same.
+func (l *Ledger) check() error {
+	spots := map[Spot]bool{}
+	add := func(s Spot) error {
+		if spots[s] {
+			return table.Damagef("address %v of pool %q is there twice", s.Addr, s.Pool)
+		}
+		spots[s] = true
+		return nil
+	}
+	for h, err := range l.Holdings() {
+		for _, p := range h.Places {
+			err = errors.Join(err, add(p.Spot))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	atRest := 0
+	for r, err := range l.AllResting() {
+		if err == nil {
+			err = add(r.Spot)
+		}
+		if err == nil && r.State != Conflicted {
+			atRest++
+			err = l.checkLast(r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.Join(l.checkCount(atRest), l.checkRuns(spots))
+}
+
+func (l *Ledger) checkLast(r Resting) error {
+	v, err := l.last.Get(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr))
+	if err == nil && !bytes.Equal(v, appendTime(nil, r.Freed)) {
+		err = table.Damagef("address %v of pool %q rests in one table only", r.Addr, r.Pool)
+	}
+	return err
+}
+
+func (l *Ledger) checkCount(atRest int) error {
+	for _, err := range l.last.In(table.Span{}) {
+		if err != nil {
+			return err
+		}
+		atRest--
+	}
+	if atRest != 0 {
+		return table.Damagef("%d addresses rest in one table only", -atRest)
+	}
+	return nil
+}
+
+// checkRuns checks that the runs are made of the used addresses, of all of
+// them and of no other.
+func (l *Ledger) checkRuns(spots map[Spot]bool) error {
+	for it, err := range l.run.In(table.Span{}) {
+		if err != nil {
+			return err
+		}
+		k := reader{b: it.Key}
+		pool, last := k.string(), k.addr()
+		r, err := l.Run(pool, last)
+		if err != nil {
+			return err
+		}
+		for a := r.First; ; a = a.Next() {
+			if !spots[Spot{pool, a}] {
+				return table.Damagef("address %v of pool %q is in a run, but neither leased nor resting", a, pool)
+			}
+			delete(spots, Spot{pool, a})
+			if a == r.Last {
+				break
+			}
+		}
+	}
+	for s := range spots {
+		return table.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool)
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ledger
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+)
+
+// remains returns why a database is damaged, nil if it is not, and what is left.
+func remains(t *testing.T, s Store) (left Remains, why error) {
+	t.Helper()
+	err := s.Rebuild(t.Context(), func(is error, r Remains) (func(*Ledger) error, error) {
+		why, left = is, r
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left, why
+}
+
+func TestWhatContradictsItselfIsDamaged(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*Ledger) error{
+		"a version of the future":     func(l *Ledger) error { return l.meta.Put([]byte("version"), []byte{version + 1}) },
+		"a lease that no run has":     func(l *Ledger) error { return l.takeFromRun(Spot{"a", addr(1)}) },
+		"a run without lease":         func(l *Ledger) error { return l.addToRun(Spot{"a", addr(9)}) },
+		"a lease of two":              func(l *Ledger) error { return l.Save(Holding{owner(7), []Place{{Spot: Spot{"a", addr(1)}}}}) },
+		"a rest of which no owner is": func(l *Ledger) error { return l.last.Del(appendAddr(lastKey("a", owner(2).Identity()), addr(2))) },
+		"an owner without rest": func(l *Ledger) error {
+			return l.last.Put(appendAddr(lastKey("a", owner(8).Identity()), addr(8)), appendTime(nil, 1))
+		},
+		"an owner who rests otherwise": func(l *Ledger) error {
+			return l.last.Put(appendAddr(lastKey("a", owner(2).Identity()), addr(2)), appendTime(nil, 1))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := store(t)
+			give(t, s, 1)
+			give(t, s, 2)
+			err := s.Update(t.Context(), func(l *Ledger) error {
+				h, _, err := l.Holding(owner(2).Attachment())
+				if err == nil {
+					_, err = l.Retire(h, func(Place) State { return AtRest })
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, why := remains(t, s); why != nil {
+				t.Fatalf("the sound database: %v", why)
+			}
+			if err := s.Update(t.Context(), spoil); err != nil {
+				t.Fatal(err)
+			}
+			left, why := remains(t, s)
+			if !errors.Is(why, table.ErrDamaged) || len(left.Holdings) == 0 || len(left.Resting) == 0 {
+				t.Errorf("got %v, and that %v are left", why, left)
+			}
+		})
+	}
+}
+
+func TestTheFileOfAnotherBootIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	err := s.Update(t.Context(), func(l *Ledger) error {
+		return errors.Join(l.meta.Put([]byte("version"), []byte{version + 1}), l.meta.Put([]byte("boot"), []byte("another")))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, why := remains(t, s); why == nil || len(left.Holdings) > 0 {
+		t.Errorf("got %v, and that %v are left", why, left)
+	}
+}
+
+func TestARebuildThatCannotBeFilledChangesNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	if err := s.Update(t.Context(), func(l *Ledger) error { return l.addToRun(Spot{"a", addr(9)}) }); err != nil {
+		t.Fatal(err)
+	}
+	before := files(t, s.Dir)
+	err := s.Rebuild(t.Context(), func(error, Remains) (func(*Ledger) error, error) {
+		return func(l *Ledger) error {
+			h := Holding{owner(1), []Place{{Spot: Spot{"a", addr(1)}}}}
+			return errors.Join(l.Restore(h), l.Restore(h)) // twice
+		}, nil
+	})
+	if cnierr.CodeOf(err) != cnierr.Unreadable {
+		t.Errorf("got %v", err)
+	}
+	if after := files(t, s.Dir); len(after) != len(before) {
+		t.Errorf("there is now %q", after)
+	}
+	if _, why := remains(t, s); why == nil {
+		t.Error("the damaged database is gone")
+	}
+}

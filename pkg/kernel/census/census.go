@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package census finds the network namespaces of a node and the addresses in
+// them.
+//
+// It never changes anything, and never takes what it could not look into for
+// empty. It stands above kernel, which enters the namespaces, and serves the
+// rebuilding of a lease database. This file is all there is.
+package census
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// Namespace is a network namespace.
+type Namespace struct {
+	Path  string // where it is mounted, or else of a process in it
+	ID    plan.NetnsID
+	Addrs []Addr
+}
+
+// Addr is an address that an interface has.
+type Addr struct {
+	IfName string
+	Addr   netip.Addr
+}
+
+// Census is the network namespaces of a node.
+type Census struct {
+	Namespaces []Namespace
+	// Hidden is how many processes did not let themselves be looked at, so that
+	// their namespaces may be missing: none for root of the node.
+	Hidden int
+}
+
+const needsRoot = "run it as root on the node itself, where all processes and namespaces are visible"
+
+// Take returns every network namespace of the node but that of the calling
+// thread: those that are mounted somewhere that this process can see, as
+// runtimes do for pods, and those of all processes. proc is where procfs is.
+// One that only a file descriptor or a thread keeps is not found.
+//
+// A namespace that vanishes meanwhile is left out. One that cannot be looked
+// into is an error, of code IO.
+func Take(ctx context.Context, proc string, sys fs.FS) (Census, error) {
+	paths, err := mounts(filepath.Join(proc, "thread-self", "mountinfo"))
+	if err != nil {
+		return Census{}, err
+	}
+	processes, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
+	if err != nil {
+		return Census{}, err
+	}
+	var out Census
+	for _, p := range processes {
+		path := filepath.Join(p, "ns", "net")
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrPermission) {
+			out.Hidden++
+		} else {
+			paths = append(paths, path)
+		}
+	}
+	seen := map[plan.NetnsID]bool{}
+	for _, path := range paths {
+		n, err := look(ctx, path, sys, seen)
+		if err != nil {
+			return Census{}, err
+		}
+		if n != nil {
+			out.Namespaces = append(out.Namespaces, *n)
+		}
+	}
+	return out, nil
+}
+
+// look returns the namespace at a path, nil if it is gone, was seen before, or
+// is the caller's own.
+func look(ctx context.Context, path string, sys fs.FS, seen map[plan.NetnsID]bool) (*Namespace, error) {
+	var st unix.Stat_t
+	err := unix.Stat(path, &st)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
+		return nil, nil
+	case err != nil:
+		return nil, cnierr.New(cnierr.IO, "look at namespace", path, needsRoot, "%w", err)
+	case seen[plan.NetnsID{Dev: st.Dev, Ino: st.Ino}]:
+		return nil, nil
+	}
+	k, err := kernel.Open(path, sys)
+	switch {
+	case errors.Is(err, kernel.ErrHostNetns):
+		seen[plan.NetnsID{Dev: st.Dev, Ino: st.Ino}] = true
+		return nil, nil
+	case errors.Is(err, fs.ErrPermission):
+		return nil, cnierr.New(cnierr.IO, "look into namespace", path, needsRoot, "%w", err)
+	case errors.Is(err, kernel.ErrNetnsGone):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	defer k.Close()
+	n := &Namespace{Path: path, ID: k.ID()}
+	if seen[n.ID] { // it was replaced meanwhile
+		return nil, nil
+	}
+	seen[n.ID] = true
+	err = k.Enter(func() (err error) {
+		n.Addrs, err = addresses(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, cnierr.New(cnierr.IO, "read addresses of namespace", path, needsRoot, "%w", err)
+	}
+	return n, ctx.Err()
+}
+
+// addresses returns those of the calling thread's namespace.
+func addresses(ctx context.Context) ([]Addr, error) {
+	c, err := rtnl.Dial()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	links, err := c.Links(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := map[int32]string{}
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	addrs, err := c.Addresses(ctx, 0)
+	out := make([]Addr, 0, len(addrs))
+	for _, a := range addrs {
+		out = append(out, Addr{names[a.Index], a.Prefix.Addr()})
+	}
+	return out, err
+}
+
+// mounts returns where network namespaces are mounted (proc_pid_mountinfo(5)).
+func mounts(mountinfo string) ([]string, error) {
+	b, err := os.ReadFile(mountinfo)
+	if err != nil {
+		return nil, cnierr.New(cnierr.IO, "read", mountinfo, needsRoot, "%w", err)
+	}
+	var out []string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[3], "net:[") {
+			out = append(out, unescape(f[4]))
+		}
+	}
+	return out, nil
+}
+
+// unescape undoes what the kernel does with blanks and backslashes in paths
+// (seq_path, mangle_path): a backslash and three octal digits.
+func unescape(s string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				out.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
+}
