@@ -5,6 +5,7 @@
 # Installs the programs that the tests and the demo run, when one is missing.
 # This is the only list of them: make test, make demo and .ci/run all come
 # here. Nothing is touched, and no package index is read, when all are there.
+# "deps.sh vm" is for the virtual machines of integration/vm, too.
 set -euo pipefail
 
 # What must be there | the Debian package that has it.
@@ -14,10 +15,24 @@ needs=(
 	"arping|iputils-arping"
 	"tcpdump|tcpdump"
 	"sysctl|procps"
+	"strace|strace"
 	"make|make"
 	"git|git"
 	"gcc|gcc" # go test -race links with cgo
 	"/usr/include/stdlib.h|libc6-dev"
+)
+[ "${1:-}" != vm ] || needs+=(
+	"qemu-system-x86_64|qemu-system-x86"
+	"/var/lib/dpkg/info/busybox-static.list|busybox-static" # busybox is not static
+	"depmod|kmod"
+	"xz|xz-utils"
+	"zstd|zstd"
+	"gcc-12|gcc-12" # as Debian built 6.1
+	"rdma|iproute2"
+	"ibv_devinfo|ibverbs-utils"
+	"/etc/libibverbs.d/rxe.driver|ibverbs-providers"
+	"ib_write_bw|perftest"
+	"rping|rdmacm-utils"
 )
 
 PATH=$PATH:/usr/sbin:/sbin # not on the PATH of ordinary users of Debian

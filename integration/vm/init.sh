@@ -1,0 +1,45 @@
+#!/bin/busybox sh
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The roce-cni authors
+#
+# Process 1 of the guest, in the initramfs: makes the host's files the root,
+# never to be written to, and goes on in start.sh there. What can be done here
+# is done here: starting a program from the host's files takes the guest half a
+# second the first time. machine has RELEASE, KERNEL (its folder), NODE, RAILS
+# and DIR.
+set -e
+/bin/busybox --install -s /bin
+. /vm/machine
+for m in /modules/*; do insmod "$m"; done
+
+mkdir -p /host /over /new
+mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=262144,cache=loose host /host
+mount -t tmpfs -o mode=755 over /over
+mkdir /over/upper /over/work
+mount -t overlay -o lowerdir=/host,upperdir=/over/upper,workdir=/over/work new /new
+
+mount -t proc proc /new/proc
+mount -t sysfs sysfs /new/sys
+mount -t devtmpfs dev /new/dev
+mkdir -p /new/dev/pts /new/dev/shm
+mount -t devpts devpts /new/dev/pts
+mount -t tmpfs shm /new/dev/shm
+mount -t tmpfs -o mode=755 run /new/run
+mkdir /new/run/vm
+cp /vm/* /new/run/vm
+mkdir -p /new/lib/modules
+rm -rf "/new/lib/modules/$RELEASE"
+ln -s "$KERNEL/lib/modules/$RELEASE" /new/lib/modules/
+
+hostname "node$NODE"
+ip link set lo up
+i=0
+while [ "$i" -lt "$RAILS" ]; do
+	ip link set "eth$i" name "r$i"
+	ip link set "r$i" up
+	i=$((i + 1))
+done
+
+exec </new/dev/null >/new/dev/hvc0 2>&1
+stty raw </new/dev/hvc0 # no carriage returns
+exec switch_root /new /bin/sh /run/vm/start.sh

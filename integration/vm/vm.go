@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package vm runs a command on a kernel with RDMA: it boots one of Debian's
+// kernels in QEMU, with Soft-RoCE on its NICs and this machine's files.
+//
+// It emulates the processor, so it needs neither KVM nor an RDMA NIC, and what
+// it measures are never speeds. It changes no file of this machine: the guest
+// sees them read-only, and its writes go to its own memory. Only the cache of
+// kernels is written. Read README.md first for how to use it by hand, then this
+// file; init.sh and start.sh are the guest's side.
+package vm
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Machine is a virtual machine to be.
+type Machine struct {
+	// Node tells machines on the same wires apart: it is in the MAC addresses,
+	// 52:54:00:00:NODE:RAIL, in the host name, and in the environment of the
+	// command, as VM_NODE.
+	Node int
+	// Rails are the wires of the NICs. Rail 0 is netdev r0, up, without an
+	// address, with MTU 9000 and the Soft-RoCE device rxe0.
+	Rails []*Wire
+	// Memory is in MiB, 0 means 1024. What the guest writes to files takes of
+	// it, too.
+	Memory int
+	// CPUs, 0 means 2.
+	CPUs int
+	// Dir is the working directory of the command: absolute, and not below
+	// /run, which is the guest's own.
+	Dir string
+	// Together, if there is one, keeps the machine until the commands of all
+	// that share it have ended: the others may need its last frames again.
+	// Whoever makes the machines adds one for each.
+	Together *sync.WaitGroup
+	// Output gets what the command writes to stdout and stderr.
+	Output io.Writer
+}
+
+// Run boots the machine, runs the command as root in it, and returns the exit
+// status. The machine is gone when Run returns, or when the process that
+// called it is. An error means that there is no status: ctx ended, or the guest
+// did; its text ends with the guest's last kernel messages.
+func (k Kernel) Run(ctx context.Context, m Machine, command ...string) (status int, err error) {
+	// Pdeathsig is sent when the thread that started the process ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	ended := func() {}
+	if m.Together != nil {
+		ended = sync.OnceFunc(m.Together.Done)
+	}
+	defer ended()
+	dir, err := os.MkdirTemp("", "roce-cni-vm")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // a few MB in the folder of temporary files
+	if err := k.writeInitramfs(filepath.Join(dir, "initramfs"), m, command); err != nil {
+		return 0, err
+	}
+	told, err := k.qemu(ctx, m, dir, ended)
+	if err != nil {
+		console, _ := os.ReadFile(filepath.Join(dir, "console"))
+		return 0, fmt.Errorf("guest with kernel %s: %w\n%s", k.Release, err, tail(console))
+	}
+	status, err = strconv.Atoi(told)
+	if err != nil { // start.sh told what went wrong instead
+		return 0, fmt.Errorf("guest with kernel %s: %s", k.Release, told)
+	}
+	return status, nil
+}
+
+// qemu runs the machine until it tells a status, and returns that. It calls
+// ended when the command has.
+func (k Kernel) qemu(ctx context.Context, m Machine, dir string, ended func()) (told string, err error) {
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", k.arguments(m, dir)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	cmd.WaitDelay = time.Second
+	output, status, err := connect(cmd, m.Rails)
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err := errors.Join(err, closeAll(cmd.ExtraFiles)); err != nil {
+		return "", errors.Join(err, closeAll([]*os.File{output, status}))
+	}
+
+	copied, line := make(chan error, 1), make(chan string, 1)
+	go func() {
+		_, err := io.Copy(m.Output, output)
+		copied <- errors.Join(err, output.Close())
+	}()
+	go func() {
+		s, _ := bufio.NewReader(status).ReadString('\n')
+		ended()
+		if m.Together != nil {
+			m.Together.Wait()
+		}
+		_ = cmd.Process.Kill() // has told all, or is gone
+		_ = status.Close()
+		line <- strings.TrimSpace(s)
+	}()
+	exit := cmd.Wait()
+	told = <-line
+	switch err := <-copied; {
+	case err != nil:
+		return "", fmt.Errorf("its output: %w", err)
+	case told != "":
+		return told, nil
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case exit == nil:
+		exit = errors.New("powered off")
+	}
+	return "", fmt.Errorf("it told no status: qemu: %w %s", exit, bytes.TrimSpace(complaints.Bytes()))
+}
+
+// connect makes cmd.ExtraFiles, for the caller to close: pipes for the output
+// and the status, whose other ends it returns, and cables.
+func connect(cmd *exec.Cmd, rails []*Wire) (output, status *os.File, err error) {
+	ends := make([]*os.File, 2)
+	for i := range ends {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return ends[0], ends[1], err
+		}
+		ends[i] = r
+		cmd.ExtraFiles = append(cmd.ExtraFiles, w)
+	}
+	for _, wire := range rails {
+		cable, err := wire.join()
+		if err != nil {
+			return ends[0], ends[1], err
+		}
+		cmd.ExtraFiles = append(cmd.ExtraFiles, cable)
+	}
+	return ends[0], ends[1], nil
+}
+
+// arguments are qemu's. The descriptors from 3 on are cmd.ExtraFiles.
+func (k Kernel) arguments(m Machine, dir string) []string {
+	args := []string{
+		"-machine", "q35", "-accel", "tcg,thread=multi",
+		"-cpu", "max,la57=off", // a fifth level of page tables to walk is only slower
+		"-m", strconv.Itoa(cmp.Or(m.Memory, 1024)), "-smp", strconv.Itoa(cmp.Or(m.CPUs, 2)),
+		"-nodefaults", "-display", "none", "-no-reboot",
+		"-kernel", filepath.Join(k.Dir, "vmlinux"),
+		"-initrd", filepath.Join(dir, "initramfs"),
+		"-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check cryptomgr.notests random.trust_cpu=on audit=0 apparmor=0 i8042.nokbd i8042.noaux",
+		"-serial", "file:" + filepath.Join(dir, "console"),
+		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
+		"-device", "virtio-serial-pci",
+		"-chardev", "file,id=output,path=/dev/fd/3", "-device", "virtconsole,chardev=output",
+		"-chardev", "file,id=status,path=/dev/fd/4", "-device", "virtserialport,chardev=status,nr=1",
+	}
+	for i := range m.Rails {
+		args = append(args,
+			"-netdev", fmt.Sprintf("socket,id=r%d,fd=%d", i, 5+i),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=r%d,mac=52:54:00:00:%02x:%02x,host_mtu=9000,romfile=", i, m.Node, i))
+	}
+	return args
+}
+
+// closeAll closes files; a nil one is none.
+func closeAll(files []*os.File) error {
+	var errs []error
+	for _, f := range files {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tail returns the last lines of a console.
+func tail(console []byte) string {
+	const most = 5000 // a panic with its call trace
+	text := strings.ReplaceAll(string(console), "\r", "")
+	return strings.TrimSpace(text[max(0, len(text)-most):])
+}
