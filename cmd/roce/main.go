@@ -103,7 +103,9 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		Wire: func(k attach.Kernel) apply.Executor {
 			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
 		},
-		RDMA: func(r conf.RDMA) error { return rdma.Check(r, sys) },
+		RDMA: func(netns string, enter func(func() error) error) attach.RDMA {
+			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: netns, Lock: records.LockMoves, Log: log})
+		},
 		Host: func(ctx context.Context, req conf.Request) (plan.Facts, error) {
 			return kernel.HostFacts(ctx, req, sys)
 		},

@@ -54,7 +54,8 @@ func root(out, errOut io.Writer) *cobra.Command {
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	node := &nodeFlags{}
 	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases, as stateDir of the networks says")
-	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), poolCommand(node), explainCommand())
+	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), poolCommand(node),
+		gidsCommand(node), envCommand(node), explainCommand())
 	return cmd
 }
 

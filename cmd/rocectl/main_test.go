@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 //	lease POOL ADDRESS CONTAINER IFNAME [POD]
 //
 // which leases an address of 10.77.0.0/24 in the state folder "state", and the
-// condition [root].
+// conditions [root] and [rdma], a machine with RDMA devices.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -68,10 +68,14 @@ func fill(env *testscript.Env) error {
 }
 
 func condition(cond string) (bool, error) {
-	if cond != "root" {
-		return false, fmt.Errorf("unknown condition %q", cond)
+	switch cond {
+	case "root":
+		return os.Geteuid() == 0, nil
+	case "rdma":
+		devices, _ := os.ReadDir("/sys/class/infiniband") // there is none without RDMA
+		return len(devices) > 0, nil
 	}
-	return os.Geteuid() == 0, nil
+	return false, fmt.Errorf("unknown condition %q", cond)
 }
 
 func lease(ts *testscript.TestScript, neg bool, args []string) {

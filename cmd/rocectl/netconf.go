@@ -22,6 +22,7 @@ import (
 type netconf struct {
 	origin string // where it stands: the file, or the object in it
 	config []byte // as a runtime would give it to the plugin
+	before string // the plugin before it in its list, whose interface it adopts; "" if it makes one
 }
 
 // readNetconfs reads the configurations of a file: a plugin configuration, a
@@ -98,7 +99,7 @@ func parseDocument(origin string, b []byte) ([]netconf, error) {
 	case d.Plugins != nil:
 		return fromList(origin, d)
 	case d.Type == "roce":
-		return []netconf{{origin, b}}, nil
+		return []netconf{{origin: origin, config: b}}, nil
 	}
 	return nil, nil
 }
@@ -120,12 +121,15 @@ func fromItems(origin string, items []json.RawMessage) ([]netconf, error) {
 // does.
 func fromList(origin string, d document) ([]netconf, error) {
 	var out []netconf
+	before := ""
 	for i, raw := range d.Plugins {
 		var plugin map[string]any
 		if err := json.Unmarshal(raw, &plugin); err != nil {
 			return nil, fmt.Errorf("plugins[%d]: %w", i, err)
 		}
-		if plugin["type"] != "roce" {
+		kind, _ := plugin["type"].(string)
+		if kind != conf.PluginType {
+			before = kind
 			continue
 		}
 		plugin["name"], plugin["cniVersion"] = d.Name, d.CNIVersion
@@ -133,15 +137,23 @@ func fromList(origin string, d document) ([]netconf, error) {
 		if err != nil {
 			return nil, fmt.Errorf("plugins[%d]: %w", i, err)
 		}
-		out = append(out, netconf{fmt.Sprintf("%s, plugins[%d]", origin, i), b})
+		c := netconf{origin: fmt.Sprintf("%s, plugins[%d]", origin, i), config: b}
+		if plugin["master"] == nil && plugin["prevResult"] == nil {
+			c.before = before
+		}
+		out = append(out, c)
 	}
 	return out, nil
 }
 
 // parse validates the configuration as an ADD of ifName would.
 func (c netconf) parse(ifName, netns, args string) (conf.Request, error) {
+	config, err := c.behind(ifName, netns)
+	if err != nil {
+		return conf.Request{}, err
+	}
 	req, err := conf.Parse(conf.Input{
-		ContainerID: "plan", Netns: netns, IfName: ifName, Args: args, Stdin: c.config,
+		ContainerID: "plan", Netns: netns, IfName: ifName, Args: args, Stdin: config,
 	})
 	if err != nil {
 		return req, fmt.Errorf("%s: %w", c.origin, err)
@@ -150,6 +162,22 @@ func (c netconf) parse(ifName, netns, args string) (conf.Request, error) {
 		return req, fmt.Errorf("%s: %w", c.origin, errOtherIPAM(req.IPAM.Type))
 	}
 	return req, nil
+}
+
+// behind returns the configuration as it comes behind another plugin that has
+// made an interface. What else that one would say, only it knows.
+func (c netconf) behind(ifName, netns string) ([]byte, error) {
+	if c.before == "" {
+		return c.config, nil
+	}
+	var doc map[string]any
+	if err := json.Unmarshal(c.config, &doc); err != nil {
+		return nil, err
+	}
+	doc["prevResult"] = map[string]any{
+		"cniVersion": doc["cniVersion"], "interfaces": []any{map[string]any{"name": ifName, "sandbox": netns}},
+	}
+	return json.Marshal(doc)
 }
 
 func errOtherIPAM(ipamType string) error {

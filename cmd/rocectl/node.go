@@ -20,6 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/probe"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
@@ -61,6 +62,9 @@ func (n *nodeFlags) open(log io.Writer) (attach.Node, error) {
 		Wire: func(k attach.Kernel) apply.Executor {
 			return &probe.Prober{Enter: k.Enter, Log: logger, Rand: rand.Reader}
 		},
+		RDMA: func(netns string, enter func(func() error) error) attach.RDMA {
+			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: netnsName(netns), Lock: records.LockMoves, Log: logger})
+		},
 		Now:     plugin.BootTime,
 		Pools:   attach.Pools{Book: book},
 		Records: records,
@@ -89,7 +93,7 @@ func (s *selection) from(records record.Store) ([]record.Key, error) {
 		}
 	}
 	if len(out) == 0 && (s.container != "" || s.ifName != "") {
-		return nil, cnierr.New(cnierr.BadConfig, "look for attachment", strings.TrimPrefix(s.container+" "+s.ifName, " "),
+		return nil, cnierr.New(cnierr.BadConfig, "look for attachment", strings.TrimSpace(s.container+" "+s.ifName),
 			"rocectl show --json lists the attachments, with the ids of their containers", "this node has no record of it")
 	}
 	return out, nil

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
 // planFlags are the flags of `rocectl plan`.
@@ -67,6 +69,8 @@ is taken to be fresh and to get all networks of the file, net1, net2 and so on.`
 type planned struct {
 	Network string    `json:"network"`
 	Plan    plan.Plan `json:"plan"`
+
+	before string // see netconf
 }
 
 func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
@@ -86,7 +90,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.origin, err)
 		}
-		used = append(used, planned{req.Network, p})
+		used = append(used, planned{req.Network, p, c.before})
 		pod.Tables = append(pod.Tables, tablesOf(p)...)
 	}
 	if f.asJSON {
@@ -110,13 +114,17 @@ func (f planFlags) plan(ctx context.Context, req conf.Request, pod plan.PodFacts
 			facts.HostAddrs = append(facts.HostAddrs, a.Prefix.Addr())
 		}
 	}
-	var lease plan.Lease
-	if req.IPAM.Type == conf.PoolType {
-		if lease, err = f.lease(ctx, req, facts); err != nil {
-			return plan.Plan{}, err
-		}
+	var given plan.Lease
+	switch {
+	case req.Prev != nil:
+		given, err = result.Lent(*req.Prev)
+	case req.IPAM.Type == conf.PoolType:
+		given, err = f.lease(ctx, req, facts)
 	}
-	return plan.Make(req, facts, lease)
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	return plan.Make(req, facts, given)
 }
 
 // lease returns what the pool would give now, or, offline, what an empty one
@@ -145,22 +153,46 @@ func (f planFlags) facts(ctx context.Context, req conf.Request) (plan.Facts, err
 		if name == "" {
 			name = "MASTER"
 		}
-		return plan.Facts{
-			Node:   "offline",
-			Parent: plan.Link{Name: name, MAC: conf.MAC{0x02}, MTU: max(req.MTU, 1500)},
-			Pod:    plan.PodFacts{IPv6: true},
-		}, nil
+		parent := plan.Link{Name: name, MAC: conf.MAC{0x02}, MTU: max(req.MTU, 1500)}
+		made, err := device(ctx, req, parent, nil)
+		return plan.Facts{Node: "offline", Parent: parent, Adopted: adopted(req), Pod: plan.PodFacts{IPv6: true}, RDMA: made}, err
 	}
 	sys := os.DirFS("/sys")
-	if err := rdma.Check(req.RDMA, sys); err != nil {
-		return plan.Facts{}, err
-	}
 	facts, err := kernel.HostFacts(ctx, req, sys)
 	if err != nil {
 		return plan.Facts{}, err
 	}
+	if facts.RDMA, err = device(ctx, req, facts.Parent, sys); err != nil {
+		return plan.Facts{}, err
+	}
 	facts.Node, err = plugin.NodeID()
 	return facts, err
+}
+
+// adopted returns what is told of an interface that is adopted, nil if none is.
+func adopted(req conf.Request) *plan.Adopted {
+	if req.Prev == nil {
+		return nil
+	}
+	return plan.Told(*req.Prev)
+}
+
+// device reads what the node's RDMA device behind the parent is, or makes one
+// up when there is no node to ask.
+func device(ctx context.Context, req conf.Request, parent plan.Link, sys fs.FS) (*plan.RDMA, error) {
+	switch {
+	case req.RDMA.Mode == conf.RDMAOff:
+		return nil, nil
+	case sys == nil, req.Prev != nil && req.Prev.Device == "":
+		return &plan.RDMA{
+			Exclusive: req.RDMA.Mode == conf.RDMAExclusive,
+			Device:    plan.RDMADevice{Name: "DEVICE", Port: 1, Link: parent.Name},
+		}, nil
+	}
+	s := rdma.New(rdma.Config{Sys: sys})
+	defer s.Close()
+	found, err := s.Facts(ctx, req.RDMA, parent, req.LinkInContainer)
+	return &found, err
 }
 
 func tablesOf(p plan.Plan) []uint32 {
@@ -175,5 +207,8 @@ func tablesOf(p plan.Plan) []uint32 {
 
 func (f planFlags) print(w io.Writer, u planned) {
 	fmt.Fprintf(w, "# network %s: %s on %s, %s\n", u.Network, u.Plan.IfName, parent(u.Plan), addresses(u.Plan))
+	if u.before != "" {
+		fmt.Fprintf(w, "# what %s returns tells the rest, routes and rules: put it into the configuration of roce as prevResult\n", u.before)
+	}
 	fmt.Fprintln(w, strings.Join(u.Plan.Ops.Commands(f.netns), "\n"))
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -94,6 +95,7 @@ func put(at any, path []string, value any) {
 type attachment struct {
 	node    *node
 	network network
+	before  []any // plugins that stand before it in the list
 	id      string
 	netns   string
 	ifName  string
@@ -148,7 +150,7 @@ func (a attachment) libcni() *libcni.CNIConfig {
 // what runtimes work with.
 func (a attachment) list() (*libcni.NetworkConfigList, error) {
 	b, err := json.Marshal(map[string]any{
-		"cniVersion": a.network["cniVersion"], "name": a.network["name"], "plugins": []any{a.network},
+		"cniVersion": a.network["cniVersion"], "name": a.network["name"], "plugins": append(slices.Clone(a.before), a.network),
 	})
 	if err != nil {
 		return nil, err

@@ -16,12 +16,11 @@ import (
 	"testing"
 )
 
-// upstreamVersion is the version of containernetworking/plugins whose IPAM
-// plugins are run here.
+// upstreamVersion is the version of containernetworking/plugins whose plugins
+// are run here.
 const upstreamVersion = "v1.9.1"
 
-// upstream returns the folder that has the real IPAM plugins. They are built
-// once and kept, because that needs their modules from the internet.
+// upstream returns the folder that has the real plugins. They are built and kept, because that needs their modules from the internet.
 func upstream(t testing.TB) string {
 	t.Helper()
 	dir, err := upstreamPlugins()
@@ -30,7 +29,7 @@ func upstream(t testing.TB) string {
 	case os.Getenv("REQUIRE_UPSTREAM") == "1":
 		t.Fatalf("REQUIRE_UPSTREAM=1, but %v", err)
 	default:
-		t.Skipf("without the IPAM plugins of containernetworking: %v", err)
+		t.Skipf("without the plugins of containernetworking: %v", err)
 	}
 	return dir
 }
@@ -41,9 +40,9 @@ var upstreamPlugins = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	var missing []string
-	for _, name := range []string{"host-local", "static", "dhcp"} {
-		if _, err := os.Stat(filepath.Join(cache, name)); err != nil {
-			missing = append(missing, name)
+	for _, plugin := range []string{"ipam/host-local", "ipam/static", "ipam/dhcp", "main/macvlan", "main/host-device", "meta/tuning"} {
+		if _, err := os.Stat(filepath.Join(cache, filepath.Base(plugin))); err != nil {
+			missing = append(missing, plugin)
 		}
 	}
 	if len(missing) == 0 {
@@ -54,7 +53,7 @@ var upstreamPlugins = sync.OnceValues(func() (string, error) {
 
 // buildUpstream builds plugins beside their folder and moves them in, so that
 // nobody runs half of one.
-func buildUpstream(cache string, names []string) error {
+func buildUpstream(cache string, plugins []string) error {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
 	}
@@ -64,15 +63,16 @@ func buildUpstream(cache string, names []string) error {
 	}
 	defer os.RemoveAll(dir)
 	args := []string{"install", "-trimpath", "-ldflags=-s -w"}
-	for _, name := range names {
-		args = append(args, "github.com/containernetworking/plugins/plugins/ipam/"+name+"@"+upstreamVersion)
+	for _, plugin := range plugins {
+		args = append(args, "github.com/containernetworking/plugins/plugins/"+plugin+"@"+upstreamVersion)
 	}
 	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "GOBIN="+dir, "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go install %s: %w\n%s", strings.Join(names, " "), err, out)
+		return fmt.Errorf("go install %s: %w\n%s", strings.Join(plugins, " "), err, out)
 	}
-	for _, name := range names {
+	for _, plugin := range plugins {
+		name := filepath.Base(plugin)
 		if err := os.Rename(filepath.Join(dir, name), filepath.Join(cache, name)); err != nil {
 			return err
 		}

@@ -4,8 +4,10 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -15,7 +17,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
 // maxAddresses is how many addresses in a row may turn out to be somebody
@@ -34,7 +38,7 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	}
 	defer unlock()
 
-	k, err := n.Open(req.Netns)
+	k, err := n.open(req.Netns)
 	if err != nil {
 		return nil, err
 	}
@@ -62,18 +66,18 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 // attempt makes the attachment with the addresses that the leaser gives now.
 // After an error the kernel has nothing but what the leaser needs to take them
 // back, unless there is an *apply.UndoError in it; abandon does the rest.
-func (n Node) attempt(ctx context.Context, k Kernel, req conf.Request, facts plan.Facts) (record.Record, error) {
+func (n Node) attempt(ctx context.Context, k *site, req conf.Request, facts plan.Facts) (record.Record, error) {
 	rec := n.record(k, req)
 	err := n.build(ctx, k, req, facts, &rec)
 	if err != nil {
 		before, _ := n.teardown(rec)
-		err = errors.Join(err, apply.Undo(context.WithoutCancel(ctx), n.steps(k), before))
+		err = errors.Join(err, apply.Undo(context.WithoutCancel(ctx), k, before))
 	}
 	return rec, err
 }
 
 // build leases, plans, and does; each step is on record before its effect.
-func (n Node) build(ctx context.Context, k Kernel, req conf.Request, facts plan.Facts, rec *record.Record) error {
+func (n Node) build(ctx context.Context, k *site, req conf.Request, facts plan.Facts, rec *record.Record) error {
 	leaser := n.leaser(req.IPAM.Type)
 	if leaser.NeedsLink() {
 		if err := n.do(ctx, k, req, facts, plan.Lease{}, rec); err != nil {
@@ -87,13 +91,14 @@ func (n Node) build(ctx context.Context, k Kernel, req conf.Request, facts plan.
 	if err := n.do(ctx, k, req, facts, lease, rec); err != nil {
 		return err
 	}
+	rec.Plan.Ops = rec.Plan.Ops.Located(k.rdma.Located())
 	rec.Committed, rec.Saved = true, n.Now()
 	return n.Records.Save(*rec)
 }
 
 // do plans an attachment with a lease, records the plan, and does it. What is
 // done already is done again, which changes nothing.
-func (n Node) do(ctx context.Context, k Kernel, req conf.Request, facts plan.Facts, lease plan.Lease, rec *record.Record) error {
+func (n Node) do(ctx context.Context, k *site, req conf.Request, facts plan.Facts, lease plan.Lease, rec *record.Record) error {
 	p, err := plan.Make(req, facts, lease)
 	if err != nil {
 		return err
@@ -102,43 +107,44 @@ func (n Node) do(ctx context.Context, k Kernel, req conf.Request, facts plan.Fac
 	if err := n.Records.Save(*rec); err != nil {
 		return err
 	}
-	return apply.Do(ctx, n.steps(k), p.Ops)
+	return apply.Do(ctx, k, p.Ops)
 }
 
 // record returns the record of the attachment before anything is planned.
-func (n Node) record(k Kernel, req conf.Request) record.Record {
+func (n Node) record(k *site, req conf.Request) record.Record {
 	return record.Record{
 		Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Pod: req.Pod,
-		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Config: req.IPAM.Raw,
+		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.Pool, Config: req.IPAM.Raw,
 	}
 }
 
 // facts reads what the plan needs and fails early for what must fail.
-func (n Node) facts(ctx context.Context, k Kernel, req conf.Request) (plan.Facts, error) {
-	if err := n.RDMA(req.RDMA); err != nil {
-		return plan.Facts{}, err
-	}
+func (n Node) facts(ctx context.Context, k *site, req conf.Request) (plan.Facts, error) {
 	if err := n.Delegate.Installed(req.IPAM.Type); err != nil {
 		return plan.Facts{}, err
 	}
 	f, err := k.Facts(ctx, req)
+	if errors.Is(err, rdma.ErrNoDevice) {
+		return plan.Facts{}, cmp.Or(n.held(plan.Link{}, req.Parent.RDMA), err)
+	}
 	if err != nil {
 		return plan.Facts{}, err
 	}
-	if f.Pod.Taken {
+	if f.Pod.Taken && f.Adopted == nil {
 		return plan.Facts{}, cnierr.New(cnierr.BadEnv, "add interface", string(req.IfName),
 			"choose another interface name in the pod's networks annotation",
 			"the pod has an interface of this name, and roce-cni did not make it")
 	}
 	f.Node = n.ID
-	return f, nil
+	f.RDMA, err = n.device(ctx, k.rdma, req, f.Parent)
+	return f, err
 }
 
 // resume looks after what an earlier ADD of the same attachment left: an
 // attachment that stands whole is returned as it is; anything else is taken
 // away with its lease, so that this ADD starts from nothing. A pod gets its
 // own address back.
-func (n Node) resume(ctx context.Context, k Kernel, req conf.Request) (*current.Result, error) {
+func (n Node) resume(ctx context.Context, k *site, req conf.Request) (*current.Result, error) {
 	rec, err := n.Records.Load(req.ContainerID, req.IfName)
 	if errors.Is(err, record.ErrNotExist) {
 		return nil, nil
@@ -147,16 +153,40 @@ func (n Node) resume(ctx context.Context, k Kernel, req conf.Request) (*current.
 		return nil, err
 	}
 	here := rec.NetnsID == k.ID()
-	if here && rec.Network != req.Network {
-		return nil, cnierr.New(cnierr.BadEnv, "add interface", string(req.IfName),
-			"choose another interface name in the pod's networks annotation",
-			"the pod has an interface of this name on the network %q", rec.Network)
+	if here {
+		if err := fits(rec, req); err != nil {
+			return nil, err
+		}
 	}
-	if here && rec.Committed && apply.Check(ctx, n.steps(k), rec.Plan.Ops) == nil && n.checkPool(ctx, rec) == nil {
+	if here && rec.Committed && sameLoan(rec, req) && apply.Check(ctx, k, rec.Plan.Ops) == nil && n.checkPool(ctx, rec) == nil {
 		return rec.Plan.Result(req), nil
 	}
 	n.Log.Info("take away what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
 	return nil, n.remove(ctx, rec, req.Netns, n.releaseAny)
+}
+
+// fits refuses a request for an interface that another network of the pod, or
+// another roce of the same list, has made.
+func fits(rec record.Record, req conf.Request) error {
+	const op, hint = "add interface", "choose another interface name in the pod's networks annotation"
+	if rec.Network != req.Network {
+		return cnierr.New(cnierr.BadEnv, op, string(req.IfName), hint, "the pod has an interface of this name on the network %q", rec.Network)
+	}
+	if req.Prev != nil && len(rec.Plan.Ops.Links()) > 0 {
+		return cnierr.New(cnierr.BadConfig, op, string(req.IfName), "list roce once: with master it does all that it would do to an adopted interface",
+			"roce made it itself")
+	}
+	return nil
+}
+
+// sameLoan says whether a request lends a recorded attachment what it has:
+// always, when nothing is lent.
+func sameLoan(rec record.Record, req conf.Request) bool {
+	if req.Prev == nil {
+		return true
+	}
+	lent, err := result.Lent(*req.Prev)
+	return err == nil && slices.Equal(lent.Addresses, rec.Plan.Addresses)
 }
 
 // reject tells the leaser about addresses that the wire said are taken, and
@@ -183,7 +213,7 @@ const releaseTime = 30 * time.Second
 // the record. If something of ours stays in the kernel, lease and record stay,
 // so that the address is not given away and DEL can finish. So does the record
 // of addresses that could not be given back.
-func (n Node) abandon(ctx context.Context, k Kernel, rec record.Record, cause error) error {
+func (n Node) abandon(ctx context.Context, k *site, rec record.Record, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	var notReleased error
@@ -191,7 +221,7 @@ func (n Node) abandon(ctx context.Context, k Kernel, rec record.Record, cause er
 		notReleased = n.releaseAny(ctx, rec)
 	}
 	_, after := n.teardown(rec)
-	err := errors.Join(notReleased, apply.Undo(ctx, n.steps(k), after))
+	err := errors.Join(notReleased, apply.Undo(ctx, k, after))
 	if left(cause) || left(err) || (notReleased != nil && len(rec.Plan.Addresses) > 0) {
 		return err
 	}

@@ -19,8 +19,8 @@ import (
 // with the command that restores it. It changes nothing.
 func (n Node) Check(ctx context.Context, req conf.Request) error {
 	at := record.Key{ContainerID: req.ContainerID, IfName: req.IfName}
-	return n.standing(ctx, at, req.Netns, func(k Kernel, rec record.Record) error {
-		return errors.Join(apply.Check(ctx, n.steps(k), rec.Plan.Ops), n.checkLeases(ctx, req, rec))
+	return n.standing(ctx, at, req.Netns, func(k *site, rec record.Record) error {
+		return errors.Join(apply.Check(ctx, k, rec.Plan.Ops), n.checkLeases(ctx, req, rec))
 	})
 }
 
@@ -28,15 +28,15 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 // network. It does not ask other IPAM plugins, which want that. Without a
 // record there is a record.ErrNotExist in the error.
 func (n Node) CheckRecord(ctx context.Context, at record.Key) error {
-	return n.standing(ctx, at, "", func(k Kernel, rec record.Record) error {
-		return errors.Join(apply.Check(ctx, n.steps(k), rec.Plan.Ops), n.checkPool(ctx, rec))
+	return n.standing(ctx, at, "", func(k *site, rec record.Record) error {
+		return errors.Join(apply.Check(ctx, k, rec.Plan.Ops), n.checkPool(ctx, rec))
 	})
 }
 
 // standing runs fn with the record of an attachment that ADD finished, the
 // container's lock held and the namespace open. netns is where the namespace
 // is now; "" is where it was.
-func (n Node) standing(ctx context.Context, at record.Key, netns string, fn func(Kernel, record.Record) error) error {
+func (n Node) standing(ctx context.Context, at record.Key, netns string, fn func(*site, record.Record) error) error {
 	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {
 		return err
@@ -67,11 +67,11 @@ func (n Node) standing(ctx context.Context, at record.Key, netns string, fn func
 
 // openRecorded opens a namespace that the runtime named, or, for "", the
 // recorded one.
-func (n Node) openRecorded(netns string, rec record.Record) (Kernel, error) {
+func (n Node) openRecorded(netns string, rec record.Record) (*site, error) {
 	if netns != "" {
-		return n.Open(netns)
+		return n.open(netns)
 	}
-	k, err := n.Open(rec.Netns)
+	k, err := n.open(rec.Netns)
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		return nil, cnierr.New(cnierr.Damaged, "check namespace", rec.Netns,
 			"the pod is gone: the runtime's DEL or GC takes away what is left of it", "%w", kernel.ErrNetnsGone)

@@ -120,28 +120,31 @@ func (n Node) teardown(rec record.Record) (before, after plan.Ops) {
 }
 
 // undo undoes operations of a record in its namespace. One that is gone took
-// everything of ours with it.
+// everything of ours with it but an RDMA device, which the kernel brings back.
 func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops plan.Ops) error {
 	if len(ops) == 0 {
 		return nil
 	}
 	k, err := n.openAgain(rec, netns)
-	if k == nil || err != nil {
+	if err != nil {
 		return err
 	}
+	if k == nil {
+		return n.undoHome(ctx, ops.Moves())
+	}
 	defer k.Close()
-	return apply.Undo(ctx, n.steps(k), ops)
+	return apply.Undo(ctx, k, ops)
 }
 
 // openAgain opens the namespace that ADD worked in: where the runtime says that
 // it is now, or else where it was. It returns nil if it is gone from both. A
 // namespace without identity, of a record that is lost, is any.
-func (n Node) openAgain(rec record.Record, netns string) (Kernel, error) {
+func (n Node) openAgain(rec record.Record, netns string) (*site, error) {
 	for _, path := range slices.Compact([]string{netns, rec.Netns}) {
 		if path == "" {
 			continue
 		}
-		k, err := n.Open(path)
+		k, err := n.open(path)
 		if errors.Is(err, kernel.ErrNetnsGone) || errors.Is(err, kernel.ErrHostNetns) {
 			continue
 		}

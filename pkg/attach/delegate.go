@@ -17,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
 // Delegate leases from another IPAM plugin, which it runs as the CNI
@@ -45,18 +46,18 @@ func (d Delegate) Acquire(ctx context.Context, req conf.Request, f plan.Facts) (
 	if err != nil {
 		return plan.Lease{}, err
 	}
-	lease, err := parseLease(out, req.CNIVersion)
+	l, err := result.Lease(out, req.CNIVersion)
 	if err != nil {
 		return plan.Lease{}, cnierr.New(cnierr.Decode, "read result of IPAM plugin", req.IPAM.Type, pluginHint, "%w", err)
 	}
 	// The child cannot hear its own master, so the wire would not tell.
-	for _, a := range lease.Addresses {
+	for _, a := range l.Addresses {
 		if req.Probe.Conflict.Mode == conf.Require && slices.Contains(f.HostAddrs, a.Prefix.Addr()) {
 			return plan.Lease{}, cnierr.New(cnierr.AddressTaken, op, req.IPAM.Type,
 				"exclude the addresses of the nodes in the configuration of that plugin", "the node itself has %s", a.Prefix.Addr())
 		}
 	}
-	return lease, nil
+	return l, nil
 }
 
 // Reject implements Leaser: the protocol has no word for another address.

@@ -18,6 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
 // Node is the node on which attachments are made, as the verbs see it.
@@ -29,8 +30,10 @@ type Node struct {
 	Open func(netns string) (Kernel, error)
 	// Wire returns the executor of the operations that ask or tell the wire.
 	Wire func(Kernel) apply.Executor
-	// RDMA checks that the node can serve the request's RDMA mode.
-	RDMA func(conf.RDMA) error
+	// RDMA returns the RDMA subsystem; enter runs a function in the pod's
+	// namespace, which is at netns, and is nil when there is none. It opens
+	// nothing before it is used.
+	RDMA func(netns string, enter func(fn func() error) error) RDMA
 	// Host reads the facts of the host alone. Its errors are those of
 	// kernel.HostFacts.
 	Host func(ctx context.Context, req conf.Request) (plan.Facts, error)
@@ -44,20 +47,6 @@ type Node struct {
 	Records record.Store
 	// Log takes what an operator may want to know about calls that succeed.
 	Log *slog.Logger
-}
-
-// Kernel is one host and one pod's namespace, opened. *kernel.Kernel is one.
-type Kernel interface {
-	apply.Executor
-	// ID tells the pod's namespace from all others.
-	ID() plan.NetnsID
-	// Facts reads what the plan needs to know, and fails for what can be known
-	// to fail: a parent that is missing, down or of the wrong kind.
-	Facts(ctx context.Context, req conf.Request) (plan.Facts, error)
-	// Enter runs fn in the pod's namespace.
-	Enter(fn func() error) error
-	// Close lets go of the sockets and the namespace.
-	Close()
 }
 
 // Leaser gives addresses out and takes them back.
@@ -89,37 +78,19 @@ func (n Node) leaser(ipamType string) Leaser {
 	return n.Delegate
 }
 
-// nobody leases to attachments that want no address.
+// nobody leases to attachments that want no address, or got theirs from the
+// plugins before us.
 type nobody struct{}
 
 func (nobody) NeedsLink() bool { return false }
 
-func (nobody) Acquire(context.Context, conf.Request, plan.Facts) (plan.Lease, error) {
+func (nobody) Acquire(_ context.Context, req conf.Request, _ plan.Facts) (plan.Lease, error) {
+	if req.Prev != nil {
+		return result.Lent(*req.Prev)
+	}
 	return plan.Lease{}, nil
 }
 
 func (nobody) Reject(context.Context, conf.Request, []plan.Target) (bool, error) { return false, nil }
 
 func (nobody) Release(context.Context, record.Record) error { return nil }
-
-// steps sends each operation to the executor that does its kind.
-type steps struct{ kernel, wire apply.Executor }
-
-func (n Node) steps(k Kernel) steps { return steps{kernel: k, wire: n.Wire(k)} }
-
-func (s steps) of(op plan.Op) apply.Executor {
-	switch op.(type) {
-	case plan.Conflict, plan.Gateway, plan.Announce:
-		return s.wire
-	}
-	return s.kernel
-}
-
-// Do implements apply.Executor.
-func (s steps) Do(ctx context.Context, op plan.Op) error { return s.of(op).Do(ctx, op) }
-
-// Undo implements apply.Executor.
-func (s steps) Undo(ctx context.Context, op plan.Op) error { return s.of(op).Undo(ctx, op) }
-
-// Check implements apply.Executor.
-func (s steps) Check(ctx context.Context, op plan.Op) error { return s.of(op).Check(ctx, op) }

@@ -18,7 +18,7 @@ import (
 // whole. It changes nothing.
 func (n Node) Lost(ctx context.Context, at record.Key) (plan.Ops, error) {
 	var ops plan.Ops
-	err := n.standing(ctx, at, "", func(k Kernel, rec record.Record) (err error) {
+	err := n.standing(ctx, at, "", func(k *site, rec record.Record) (err error) {
 		ops, err = n.lost(ctx, k, rec)
 		return err
 	})
@@ -34,14 +34,14 @@ func (n Node) Lost(ctx context.Context, at record.Key) (plan.Ops, error) {
 // replace it, and what the pod has open on it would be gone.
 func (n Node) Repair(ctx context.Context, at record.Key) (plan.Ops, error) {
 	var ops plan.Ops
-	err := n.standing(ctx, at, "", func(k Kernel, rec record.Record) (err error) {
+	err := n.standing(ctx, at, "", func(k *site, rec record.Record) (err error) {
 		if ops, err = n.lost(ctx, k, rec); err != nil {
 			return err
 		}
-		if err := again(ctx, n.steps(k), ops); err != nil {
+		if err := again(ctx, k, ops); err != nil {
 			return err
 		}
-		return apply.Check(ctx, n.steps(k), rec.Plan.Ops)
+		return apply.Check(ctx, k, rec.Plan.Ops)
 	})
 	return ops, err
 }
@@ -65,11 +65,11 @@ func again(ctx context.Context, x apply.Executor, ops plan.Ops) error {
 // and before the addresses among them the recorded question whether somebody
 // has them: they may have been taken meanwhile. Nothing else is asked or told:
 // the gateway was there when the pod started, and neighbours know the MAC.
-func (n Node) lost(ctx context.Context, k Kernel, rec record.Record) (plan.Ops, error) {
+func (n Node) lost(ctx context.Context, k *site, rec record.Record) (plan.Ops, error) {
 	if err := n.checkPool(ctx, rec); err != nil {
 		return nil, err
 	}
-	x := n.steps(k)
+	x := k
 	var ops plan.Ops
 	for _, op := range rec.Plan.Ops {
 		finding := x.Check(ctx, op)
@@ -79,19 +79,29 @@ func (n Node) lost(ctx context.Context, k Kernel, rec record.Record) (plan.Ops, 
 		if cnierr.CodeOf(finding) != cnierr.Damaged {
 			return nil, finding
 		}
-		if m, ok := op.(plan.Macvlan); ok {
-			if err := makeable(ctx, k, m, finding); err != nil {
-				return nil, err
-			}
+		if err := restorable(ctx, k, op, finding); err != nil {
+			return nil, err
 		}
 		ops = append(ops, op)
 	}
 	return asking(rec.Plan.Ops, ops), nil
 }
 
+// restorable returns the finding about what Do cannot make again: a link that
+// another plugin made, or that is there but different.
+func restorable(ctx context.Context, k *site, op plan.Op, finding error) error {
+	switch op := op.(type) {
+	case plan.Adopt:
+		return finding
+	case plan.Macvlan:
+		return makeable(ctx, k, op, finding)
+	}
+	return nil
+}
+
 // makeable returns the finding about a link that is there, nil for one that is
 // gone and can be made.
-func makeable(ctx context.Context, k Kernel, m plan.Macvlan, finding error) error {
+func makeable(ctx context.Context, k *site, m plan.Macvlan, finding error) error {
 	facts, err := k.Facts(ctx, conf.Request{
 		IfName: m.Name, Parent: conf.Parent{Name: m.Parent}, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU,
 	})

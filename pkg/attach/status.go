@@ -9,6 +9,8 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
 
 // Status says why an ADD of the network would fail now, whatever the pod:
@@ -20,11 +22,17 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 		return Unavailable(err)
 	}
 	unlock()
-	if err := n.RDMA(req.RDMA); err != nil {
-		return Unavailable(err)
+	if req.Parent.Default() && req.IPAM.Type == "" {
+		return nil // roce is to adopt what another plugin will have made
 	}
 	facts, err := n.Host(ctx, req)
+	if errors.Is(err, rdma.ErrNoDevice) && n.held(plan.Link{}, req.Parent.RDMA) != nil {
+		return nil // a pod has it
+	}
 	if err != nil {
+		return Unavailable(err)
+	}
+	if err := n.statusRDMA(ctx, req, facts.Parent); err != nil {
 		return Unavailable(err)
 	}
 	switch req.IPAM.Type {

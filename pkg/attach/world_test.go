@@ -38,6 +38,8 @@ type world struct {
 	fake *kerneltest.Fake
 	pod  *kerneltest.Space // c1's, in the tests that damage it
 	wire *wire
+	hca  hca
+	mode conf.RDMAMode
 	dir  string
 	now  time.Duration // since boot
 	boot string
@@ -48,7 +50,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, fake: kerneltest.NewFake(t), wire: &wire{}, dir: filepath.Join(t.TempDir(), "state"), boot: "boot-1"}
+	w := &world{t: t, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), boot: "boot-1"}
 	w.fake.NIC("ens1", nicMAC)
 	w.fake.NIC("ens2", conf.MAC{0x52, 0x54, 0, 0, 0, 2})
 	return w
@@ -66,7 +68,7 @@ func (w *world) node() attach.Node {
 			return mortal{k, w}, nil
 		},
 		Wire: func(attach.Kernel) apply.Executor { return mortalSteps{w.wire, w} },
-		RDMA: func(conf.RDMA) error { return nil },
+		RDMA: w.rdma,
 		Host: func(ctx context.Context, req conf.Request) (plan.Facts, error) {
 			w.fake.Pod("/an/empty/pod")
 			defer w.fake.RemovePod("/an/empty/pod")
@@ -179,7 +181,7 @@ func (w *wire) Undo(context.Context, plan.Op) error { return nil }
 // Check implements apply.Executor.
 func (w *wire) Check(context.Context, plan.Op) error { return nil }
 
-const config = `{"cniVersion": "1.1.0", "name": %q, "type": "roce", "master": %q, "stateDir": %q, "rdma": "off", "ipam": {"type": "roce-ipam",
+const config = `{"cniVersion": "1.1.0", "name": %q, "type": "roce", "master": %q, "stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam",
 	"subnets": [{"subnet": "172.16.11.0/29", "gateway": "172.16.11.6"}, {"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}]}%s}`
 
 func podPath(id string) string { return "/run/netns/" + id }
@@ -189,7 +191,7 @@ func (w *world) request(id, ifName, extra string) conf.Request {
 	w.t.Helper()
 	r, err := conf.Parse(conf.Input{
 		ContainerID: id, IfName: ifName, Netns: podPath(id),
-		Stdin: fmt.Appendf(nil, config, "rail", "ens1", w.dir, extra),
+		Stdin: fmt.Appendf(nil, config, "rail", "ens1", w.dir, w.mode, extra),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -201,7 +203,7 @@ func (w *world) del(id, ifName string) conf.Del {
 	w.t.Helper()
 	d, err := conf.ParseDel(conf.Input{
 		ContainerID: id, IfName: ifName, Netns: podPath(id),
-		Stdin: fmt.Appendf(nil, config, "rail", "ens1", w.dir, ""),
+		Stdin: fmt.Appendf(nil, config, "rail", "ens1", w.dir, w.mode, ""),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -246,6 +248,9 @@ func (w *world) mustBeEmpty(when string) {
 	w.t.Helper()
 	if s := w.fake.String(); s != "" {
 		w.t.Errorf("%s, the kernel has:\n%s", when, s)
+	}
+	if w.hca.in != (plan.NetnsID{}) || w.hca.name != device.Name {
+		w.t.Errorf("%s, the RDMA device is in %v as %q", when, w.hca.in, w.hca.name)
 	}
 	if l := w.leases(); len(l) > 0 {
 		w.t.Errorf("%s, leased: %v", when, l)

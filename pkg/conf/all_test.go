@@ -119,20 +119,3 @@ func TestMTUMustBeEnoughForTheFamilies(t *testing.T) {
 		}
 	}
 }
-
-func TestOnlyTheResultOfCheckMayStandWithoutMaster(t *testing.T) {
-	t.Parallel()
-	in := call(`{"cniVersion": "1.0.0", "name": "n", "prevResult": {"cniVersion": "1.0.0", "interfaces": []}}`)
-	in.Command = "CHECK"
-	if _, err := conf.Parse(in); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	in.Command = "ADD"
-	if _, err := conf.Parse(in); cnierr.CodeOf(err) != cnierr.Unsupported {
-		t.Errorf("ADD: got %v, want code %d", err, cnierr.Unsupported)
-	}
-	in = input(`"prevResult": {}`)
-	if _, err := conf.Parse(in); err != nil {
-		t.Errorf("ADD with a master: %v", err)
-	}
-}

@@ -24,7 +24,7 @@ type request struct {
 func requests(runtime, args *strict.Object, env []string, f *strict.Faults) []request {
 	var out []request
 	read := func(code cnierr.Code, subject, s string) {
-		a, bits, err := addrOrPrefix(strings.TrimSpace(s))
+		a, bits, err := netrange.ParseAddr(strings.TrimSpace(s))
 		if err != nil || a.Is4In6() || a.Zone() != "" {
 			f.Add(code, subject, "write 172.16.11.5 or 172.16.11.5/24", "%q is not an address", s)
 			return
@@ -42,15 +42,6 @@ func requests(runtime, args *strict.Object, env []string, f *strict.Faults) []re
 		read(cnierr.BadEnv, "CNI_ARGS IP", s)
 	}
 	return out
-}
-
-func addrOrPrefix(s string) (netip.Addr, int, error) {
-	if strings.Contains(s, "/") {
-		p, err := netip.ParsePrefix(s)
-		return p.Addr(), p.Bits(), err
-	}
-	a, err := netip.ParseAddr(s)
-	return a, -1, err
 }
 
 // requested returns the addresses that were asked for in the order of their

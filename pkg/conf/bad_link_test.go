@@ -88,10 +88,6 @@ func TestFaultsOfTheLink(t *testing.T) {
 		_, err := conf.Parse(input(b.in))
 		b.check(t, err)
 	}
-	_, err := conf.Parse(call(`{"cniVersion": "1.0.0", "name": "n", "prevResult": {"interfaces": []}}`))
-	bad{`prevResult`, cnierr.Unsupported, `"prevResult": to adopt the interface of another plugin`, `set master`}.check(t, err)
-	_, err = conf.Parse(call(`{"cniVersion": "1.0.0", "name": "n", "master": "", "prevResult": {}}`))
-	bad{`prevResult`, cnierr.Unsupported, `"prevResult": to adopt the interface of another plugin`, `set master`}.check(t, err)
 }
 
 func TestFaultsOfTheMaster(t *testing.T) {

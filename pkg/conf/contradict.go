@@ -13,6 +13,7 @@ import (
 // contradictions reports settings that are right by themselves but not
 // together.
 func contradictions(r Request, f *strict.Faults) {
+	contradictoryRDMA(r.RDMA, f)
 	if r.IPAM.Type != PoolType || len(r.IPAM.Subnets) == 0 {
 		return
 	}
@@ -44,15 +45,20 @@ func contradictions(r Request, f *strict.Faults) {
 	}
 }
 
+// contradictoryRDMA refuses settings of a device that does not move: they would
+// be those of the host and of every pod.
+func contradictoryRDMA(r RDMA, f *strict.Faults) {
+	for key, given := range map[string]bool{"rdma.tos": r.TOS != nil, "rdma.trafficClass": r.TrafficClass != nil} {
+		if given && r.Mode != RDMAExclusive {
+			f.Add(cnierr.BadConfig, key, `set rdma.mode to exclusive, or set it on the node: cma_roce_tos -d DEVICE -t TOS`,
+				"a device that is not the pod's alone has the host's")
+		}
+	}
+}
+
 // unsupported reports what a later version can do.
-func unsupported(top *strict.Object, command string) {
+func unsupported(top *strict.Object) {
 	if v := top.At("rails"); v.Present() {
 		v.Fault(cnierr.Unsupported, "write one network for each rail", "not supported by this version")
-	}
-	master := top.At("master")
-	absent := !master.Present() || master.Raw() == `""`
-	if v := top.At("prevResult"); v.Present() && absent && command != "CHECK" {
-		v.Fault(cnierr.Unsupported, "set master, or make roce the first plugin of the list",
-			"to adopt the interface of another plugin is not supported by this version")
 	}
 }

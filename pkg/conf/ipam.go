@@ -118,8 +118,8 @@ func subnet(v strict.Value, f *strict.Faults) Subnet {
 	key, ranges, exclude, gateway := o.At("subnet"), o.At("ranges"), o.At("exclude"), o.At("gateway")
 	key.Missing("")
 	p, ok := key.Prefix()
-	if ok && special(p) != "" {
-		key.Bad("choose a subnet of ordinary unicast addresses", "%s has %s", p, special(p))
+	if ok && netrange.SpecialIn(p) != "" {
+		key.Bad("choose a subnet of ordinary unicast addresses", "%s has %s", p, netrange.SpecialIn(p))
 	}
 	s := Subnet{Prefix: p, Ranges: rangesIn(ranges, p), Exclude: rangesIn(exclude, p)}
 	if ranges.Present() {
@@ -134,23 +134,6 @@ func subnet(v strict.Value, f *strict.Faults) Subnet {
 		v.Bad("widen ranges or exclude less", "no address of %s is left for pods", p)
 	}
 	return s
-}
-
-// special returns what p has that no interface may have as its address, or "".
-func special(p netip.Prefix) string {
-	for _, s := range netrange.Specials() {
-		if s.Overlaps(netrange.Of(p)) {
-			return fmt.Sprintf("%s, %s", s.Range, s.Why)
-		}
-	}
-	// Link-local addresses say nothing about the subnet they are on, and
-	// IPv4-mapped ones are IPv4.
-	for _, s := range []string{"169.254.0.0/16", "fe80::/10", "::ffff:0:0/96"} {
-		if p.Overlaps(netip.MustParsePrefix(s)) {
-			return s + ", link-local or IPv4-mapped addresses"
-		}
-	}
-	return ""
 }
 
 // rangesIn reads ranges inside a subnet, unless that is invalid, and sorts

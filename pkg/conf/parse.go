@@ -13,13 +13,14 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/chain"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
 // Input is what a CNI call brings. Nothing that is made of it shares memory
 // with it.
 type Input struct {
-	Command     string // CNI_COMMAND; CHECK brings ADD's result, any other prevResult is another plugin's
+	Command     string // CNI_COMMAND; CHECK brings ADD's result, any other prevResult is other plugins'
 	ContainerID string // CNI_CONTAINERID
 	Netns       string // CNI_NETNS
 	IfName      string // CNI_IFNAME
@@ -59,12 +60,17 @@ func Parse(in Input) (Request, error) {
 	r.Probe = probe(top.At("probe"))
 	r.RDMA = rdma(top.At("rdma"))
 	runtime := top.At("runtimeConfig").Object()
+	// CHECK brings ADD's result, which may be our own.
+	if in.Command != "CHECK" && in.Command != "STATUS" {
+		r.Prev = chain.Read(top, runtime, string(r.IfName))
+	}
+	r.DeviceInfoFile = deviceInfoFile(runtime.At("CNIDeviceInfoFile"))
 	r.MAC = macAddress(top, runtime, e.mac, r.Mode, f)
 	r.IPAM = addresses(top, runtime, e.ips, r.Network, f)
 	if r.IPAM.Type != "" && r.IPAM.Type != PoolType {
 		r.IPAM.Raw = bytes.Clone(in.Stdin)
 	}
-	unsupported(top, in.Command)
+	unsupported(top)
 	top.Lenient()
 	contradictions(r, f)
 	if err := f.Err(operation, r.Network); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/roce-cni/roce-cni/pkg/conf/chain"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
@@ -37,6 +38,9 @@ type Request struct {
 	Status      Status
 	DNS         types.DNS
 
+	// Prev is the interface to adopt; nil: roce makes one, as the fields from
+	// Parent to BCQueueLen say.
+	Prev            *chain.Prev
 	Parent          Parent
 	LinkInContainer bool // the parent is in the pod's namespace
 	Mode            Mode
@@ -49,6 +53,9 @@ type Request struct {
 	Routing Routing
 	Probe   Probe
 	RDMA    RDMA
+	// DeviceInfoFile is where Multus wants to read what the device is; absolute,
+	// "" if nowhere.
+	DeviceInfoFile string
 }
 
 // Pod is what Kubernetes runtimes tell about the pod in CNI_ARGS; all fields
@@ -80,6 +87,13 @@ type Parent struct {
 	DeviceIDs []string     `json:"deviceIDs,omitempty"`
 	Drivers   []string     `json:"drivers,omitempty"`
 	LinkTypes []string     `json:"linkTypes,omitempty"`
+}
+
+// Default says whether nothing is asked for: the interface of the default
+// route, or, behind another plugin, that plugin's.
+func (p Parent) Default() bool {
+	return p.Name == "" && p.RDMA == "" && p.PCI == "" && !p.Subnet.IsValid() &&
+		len(p.IfNames)+len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers)+len(p.LinkTypes) == 0
 }
 
 // Mode is the macvlan mode, spelled as iproute2 does.
@@ -206,6 +220,10 @@ const (
 type RDMA struct {
 	Mode RDMAMode
 	GID  Severity
+	// For connections of a device that moves into the pod; nil: as the host
+	// had it.
+	TOS          *uint8 // IP type of service that rdma_cm sets
+	TrafficClass *uint8 // traffic class that the driver forces, where it can
 }
 
 // Status is the key "status": what STATUS fails for. Pool is Require or Off.

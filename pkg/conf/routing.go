@@ -72,5 +72,8 @@ func rdma(v strict.Value) RDMA {
 	return RDMA{
 		Mode: strict.Choice(o.At("mode"), RDMAAuto, RDMAShared, RDMAExclusive, RDMAOff),
 		GID:  severity(o.At("gid")),
+
+		TOS:          o.At("tos").Octet(),
+		TrafficClass: o.At("trafficClass").Octet(),
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
 // Facts reads what the plan needs to know, but for the node's identity, and
@@ -21,8 +22,12 @@ import (
 // been spent: see parent.Select.
 //
 // With a parent given by name it is five requests: the parent and the
-// addresses of the host, the links, routes and rules of the pod.
+// addresses of the host, the links, routes and rules of the pod; one more if
+// the parent is a VLAN or a bond.
 func (k *Kernel) Facts(ctx context.Context, req conf.Request) (plan.Facts, error) {
+	if req.Prev != nil {
+		return k.adoptFacts(ctx, req)
+	}
 	const action = "read facts of"
 	addrs, err := k.host.Addresses(ctx, 0)
 	if err != nil {
@@ -36,19 +41,56 @@ func (k *Kernel) Facts(ctx context.Context, req conf.Request) (plan.Facts, error
 		}
 		addrs = append(addrs, local...) // the parent's must not be leased either
 	}
-	l, err := parent.Select(ctx, c, local, req, k.sys)
+	l, err := parent.Select(ctx, c, local, req, k.system(req.LinkInContainer), k.sys)
 	if err != nil {
 		return plan.Facts{}, classify(action, "master", err)
+	}
+	layers, err := layersFor(ctx, c, l, req)
+	if err != nil {
+		return plan.Facts{}, classify(action, l.Name, err)
 	}
 	pod, err := k.podFacts(ctx, req.IfName)
 	if err != nil {
 		return plan.Facts{}, classify(action, k.path, err)
 	}
 	return plan.Facts{
-		Parent:    plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU},
+		Parent:    plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU, Layers: layers},
 		HostAddrs: unique(addrs),
 		Pod:       pod,
 	}, nil
+}
+
+// layersFor returns what the parent stands on, which only RDMA work needs.
+func layersFor(ctx context.Context, c *rtnl.Conn, l rtnl.Link, req conf.Request) ([][]int32, error) {
+	if req.RDMA.Mode == conf.RDMAOff {
+		return nil, nil
+	}
+	return parent.Layers(ctx, c, l)
+}
+
+// system returns how to ask for the RDMA devices that the namespace of the
+// parent sees.
+func (k *Kernel) system(inPod bool) parent.System {
+	return func(ctx context.Context) (s nldev.System, err error) {
+		if !inPod {
+			return rdmaSystem(ctx)
+		}
+		err = k.Enter(func() error {
+			s, err = rdmaSystem(ctx)
+			return err
+		})
+		return s, err
+	}
+}
+
+// rdmaSystem asks in the namespace of the calling thread.
+func rdmaSystem(ctx context.Context) (nldev.System, error) {
+	c, err := nldev.Dial()
+	if err != nil {
+		return nldev.System{}, err
+	}
+	defer c.Close()
+	return c.System(ctx)
 }
 
 // unique returns the addresses, each once, sorted.

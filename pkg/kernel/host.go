@@ -23,6 +23,9 @@ import (
 // privileges. A parent inside the pod is taken as it is named. Errors are
 // those of Facts.
 func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) (plan.Facts, error) {
+	if req.Prev != nil {
+		return adoptedHost(req), nil
+	}
 	host, err := rtnl.Dial()
 	if err != nil {
 		return plan.Facts{}, classify("open socket of", "host", err)
@@ -41,11 +44,15 @@ func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) (plan.Facts, er
 		facts.Parent = plan.Link{Name: req.Parent.Name, MTU: max(req.MTU, 1500)}
 		return facts, nil
 	}
-	l, err := parent.Select(ctx, host, addrs, req, sys)
+	l, err := parent.Select(ctx, host, addrs, req, rdmaSystem, sys)
 	if err != nil {
 		return plan.Facts{}, classify("read facts of", "master", err)
 	}
-	facts.Parent = plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU}
+	layers, err := layersFor(ctx, host, l, req)
+	if err != nil {
+		return plan.Facts{}, classify("read facts of", l.Name, err)
+	}
+	facts.Parent = plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU, Layers: layers}
 	return facts, nil
 }
 

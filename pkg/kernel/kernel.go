@@ -140,6 +140,8 @@ func (k *Kernel) executor(op plan.Op) (executor, error) {
 	switch op := op.(type) {
 	case plan.Macvlan:
 		return macvlan{k, op}, nil
+	case plan.Adopt:
+		return adopt{k, op}, nil
 	case plan.Sysctl:
 		return sysctl{k, op}, nil
 	case plan.Up:

@@ -115,3 +115,13 @@ func Unusable(p netip.Prefix) map[netip.Addr]string {
 	}
 	return map[netip.Addr]string{all.First: "the subnet-router anycast address"}
 }
+
+// ParseAddr reads an address, with the length of its subnet or without: -1.
+func ParseAddr(s string) (netip.Addr, int, error) {
+	if strings.Contains(s, "/") {
+		p, err := netip.ParsePrefix(s)
+		return p.Addr(), p.Bits(), err
+	}
+	a, err := netip.ParseAddr(s)
+	return a, -1, err
+}

@@ -3,7 +3,10 @@
 
 package netrange
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // Special is a block of addresses that no interface of a pod may have,
 // whatever subnet is configured.
@@ -25,4 +28,22 @@ func Specials() []Special {
 		block("::1/128", "the loopback address"),
 		block("ff00::/8", "a multicast address"),
 	}
+}
+
+// SpecialIn returns what a subnet has that no interface may have as its address,
+// or "".
+func SpecialIn(p netip.Prefix) string {
+	for _, s := range Specials() {
+		if s.Overlaps(Of(p)) {
+			return fmt.Sprintf("%s, %s", s.Range, s.Why)
+		}
+	}
+	// Link-local addresses say nothing about the subnet they are on, and
+	// IPv4-mapped ones are IPv4.
+	for _, s := range []string{"169.254.0.0/16", "fe80::/10", "::ffff:0:0/96"} {
+		if p.Overlaps(netip.MustParsePrefix(s)) {
+			return s + ", link-local or IPv4-mapped addresses"
+		}
+	}
+	return ""
 }

@@ -16,15 +16,44 @@ import (
 type Facts struct {
 	Node      string       `json:"node"` // identity of the node; any string that no other node has
 	Parent    Link         `json:"parent"`
+	Adopted   *Adopted     `json:"adopted,omitempty"`   // nil: we make the link
 	HostAddrs []netip.Addr `json:"hostAddrs,omitempty"` // all addresses of the host; never leased
 	Pod       PodFacts     `json:"pod"`
+	RDMA      *RDMA        `json:"rdma,omitempty"` // nil: no RDMA work is asked for
 }
 
-// Link is a network interface that can carry a macvlan.
+// Link is a network interface that can carry a macvlan, or has an RDMA device.
 type Link struct {
 	Name conf.LinkName `json:"name"` // its real name, also when it was selected by an altname
 	MAC  conf.MAC      `json:"mac"`
 	MTU  int           `json:"mtu"`
+	// Layers are the indexes of the links that it is made of, in its own
+	// namespace: itself, then what it stands on (the NIC of a VLAN, the slaves
+	// of a bond), and so on down.
+	Layers [][]int32 `json:"-"`
+	// Device is what the link is of on its bus, if it is adopted and that is
+	// known: a PCI address ("0000:0b:00.2") or the name of an auxiliary device
+	// ("mlx5_core.sf.4").
+	Device string `json:"-"`
+	// InPod says that it is in the pod's namespace, and Layers are indexes there.
+	InPod bool `json:"inPod,omitempty"`
+}
+
+// onNode returns the link's name if that says anything outside its pod.
+func (l Link) onNode() conf.LinkName {
+	if l.InPod {
+		return ""
+	}
+	return l.Name
+}
+
+// Adopted is the link that another plugin has made for the pod. The plan's
+// parent is then the link whose RDMA device it uses, itself if it is a NIC, and
+// matters for nothing else.
+type Adopted struct {
+	MAC   conf.MAC `json:"mac"`
+	MTU   int      `json:"mtu"`
+	NoARP bool     `json:"noARP,omitempty"` // asks and answers neither ARP nor neighbour discovery
 }
 
 // NetnsID tells a network namespace from all that exist at the same time: the

@@ -13,12 +13,12 @@ import (
 
 // leaseRoutes returns the routes that IPAM asks for, each in the table that it
 // names, else in that of the address that it belongs to. Those of a family
-// without address are left out.
+// without address are left out, and those that another plugin has made.
 func (m maker) leaseRoutes(table func(address int) uint32) (Ops, error) {
 	var out Ops
 	for _, r := range m.lease.Routes {
 		i := m.owner(r)
-		if i < 0 {
+		if i < 0 || m.theirs(r, table(i)) {
 			continue
 		}
 		if err := m.checkVia(r); err != nil {
@@ -29,6 +29,14 @@ func (m maker) leaseRoutes(table func(address int) uint32) (Ops, error) {
 		}
 	}
 	return out, nil
+}
+
+// theirs says whether a route is the business of the plugin that made the
+// adopted link: that plugin has put it where it was asked for, into main or
+// into a table by its number, and only our own tables need it, too. One through
+// a gateway that is not on the link may be another link's.
+func (m maker) theirs(r conf.Route, table uint32) bool {
+	return m.facts.Adopted != nil && (r.Table != nil || table == MainTable || m.checkVia(r) != nil)
 }
 
 // owner returns the index of the address that a route belongs to, -1 if its

@@ -6,6 +6,7 @@ package plan
 import (
 	"crypto/sha256"
 	"net/netip"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -26,7 +27,7 @@ type Plan struct {
 
 // Make returns the plan of an attachment. Equal arguments give equal plans.
 //
-// The order on the link is: up without any address, the question whether
+// The order on a link of ours is: up without any address, the question whether
 // somebody has ours, IPv4 addresses, IPv6 addresses, the link-local one last.
 // So the wire is asked before an address is used, and the IPv4 GID takes the
 // first free slot of the NIC's table with nothing to reshuffle it later.
@@ -44,19 +45,12 @@ func Make(req conf.Request, f Facts, l Lease) (Plan, error) {
 	}
 	mac, mtu := m.mac(), m.mtu()
 
-	ops := Ops{
-		Macvlan{
-			Name: req.IfName, Parent: f.Parent.Name, InPod: req.LinkInContainer, Mode: req.Mode,
-			MTU: mtu, MAC: mac, BCQueueLen: req.BCQueueLen, Mark: Mark(req.ContainerID, req.IfName),
-		},
-		m.sysctl(),
-		Up{req.IfName},
-	}
-	ops = append(ops, m.conflict(mac)...)
-	ops = append(ops, m.addresses(mac)...)
+	ops := m.link(mac, mtu)
 	ops = append(ops, routes...)
 	ops = append(ops, rules...)
 	ops = append(ops, m.gateway(mac)...)
+	ops = append(ops, m.rdma()...)
+	ops = append(ops, m.deviceInfo()...)
 	ops = append(ops, m.announce(mac)...)
 	return Plan{IfName: req.IfName, MAC: mac, MTU: mtu, Addresses: l.Addresses, DNS: m.dns(), Ops: ops}, nil
 }
@@ -81,19 +75,25 @@ func (m maker) checkFamilies() error {
 }
 
 func (m maker) mtu() int {
+	if m.facts.Adopted != nil {
+		return m.facts.Adopted.MTU
+	}
 	if m.req.MTU != 0 {
 		return m.req.MTU
 	}
 	return m.facts.Parent.MTU
 }
 
-// mac returns the child's MAC. Without one in the request it is a hash of
+// mac returns the link's MAC. Without one in the request it is a hash of
 // node, pool and first address: an address that returns to its node keeps its
 // MAC, so that stale neighbour entries stay right; on another node it differs,
 // because a MAC that is equal on two nodes blinds the conflict probe. Other
 // IPAM plugins lease after the link is made, so there it is a hash of the
 // attachment.
 func (m maker) mac() conf.MAC {
+	if m.facts.Adopted != nil {
+		return m.facts.Adopted.MAC
+	}
 	if m.req.Mode == conf.Passthru {
 		return m.facts.Parent.MAC
 	}
@@ -178,7 +178,7 @@ func (m maker) conflict(mac conf.MAC) Ops {
 
 func (m maker) gateway(mac conf.MAC) Ops {
 	g := m.req.Probe.Gateway
-	if g.Mode == conf.Off {
+	if g.Mode == conf.Off || m.silent() {
 		return nil
 	}
 	var targets []Target
@@ -193,12 +193,54 @@ func (m maker) gateway(mac conf.MAC) Ops {
 	return Ops{Gateway{Mode: g.Mode, Attempts: g.Attempts, Timeout: g.Timeout, Targets: targets}}
 }
 
+// gidWait is how long the entries of the GID table may take. Soft-RoCE makes
+// one within a millisecond; a NIC adds a command to its firmware.
+const gidWait = 2 * time.Second
+
+// rdma returns what RDMA needs, after everything that may fail more often: a
+// device that moves takes what others have open on it away from them.
+func (m maker) rdma() Ops {
+	r := m.facts.RDMA
+	if r == nil {
+		return nil
+	}
+	var ops Ops
+	if r.Exclusive {
+		ops = append(ops, m.move(*r))
+	}
+	ops = append(ops, Port{Device: r.Device, InPod: r.Exclusive})
+	var targets []GIDTarget
+	for _, a := range m.lease.Addresses {
+		targets = append(targets, GIDTarget{Link: m.req.IfName, Addr: a.Prefix.Addr()})
+	}
+	if len(targets) == 0 || m.req.RDMA.GID == conf.Off {
+		return ops
+	}
+	return append(ops, GID{Mode: m.req.RDMA.GID, Device: r.Device, InPod: r.Exclusive, Wait: gidWait, Targets: targets})
+}
+
+// move keeps what the host had where nothing else is asked for: the kernel
+// makes the settings of a device that moves anew (cma_add_one).
+func (m maker) move(r RDMA) Move {
+	out := Move{
+		Device: r.Device, Parent: m.facts.Parent.onNode(), Netns: m.facts.Pod.Netns,
+		TOS: r.TOS, TrafficClass: r.TrafficClass, HostTOS: r.TOS, HostTrafficClass: r.TrafficClass,
+	}
+	if m.req.RDMA.TOS != nil {
+		out.TOS = m.req.RDMA.TOS
+	}
+	if m.req.RDMA.TrafficClass != nil {
+		out.TrafficClass = m.req.RDMA.TrafficClass
+	}
+	return out
+}
+
 func (m maker) announce(mac conf.MAC) Ops {
 	var targets []Target
 	for _, a := range m.lease.Addresses {
 		targets = append(targets, Target{Link: m.req.IfName, MAC: mac, Addr: a.Prefix.Addr()})
 	}
-	if len(targets) == 0 {
+	if len(targets) == 0 || m.silent() {
 		return nil
 	}
 	return Ops{Announce{Targets: targets}}

@@ -85,6 +85,8 @@ func decode(e envelope) (Op, error) {
 	switch e.Kind {
 	case Macvlan{}.kind():
 		return unmarshal[Macvlan](e.Args)
+	case Adopt{}.kind():
+		return unmarshal[Adopt](e.Args)
 	case Sysctl{}.kind():
 		return unmarshal[Sysctl](e.Args)
 	case Up{}.kind():
@@ -103,6 +105,14 @@ func decode(e envelope) (Op, error) {
 		return unmarshal[Gateway](e.Args)
 	case Announce{}.kind():
 		return unmarshal[Announce](e.Args)
+	case Move{}.kind():
+		return unmarshal[Move](e.Args)
+	case Port{}.kind():
+		return unmarshal[Port](e.Args)
+	case GID{}.kind():
+		return unmarshal[GID](e.Args)
+	case DeviceInfo{}.kind():
+		return unmarshal[DeviceInfo](e.Args)
 	}
 	return nil, fmt.Errorf("unknown kind %q", e.Kind)
 }

@@ -16,7 +16,13 @@ import (
 // Result returns what the runtime is told. Interface MTU and the routes of
 // tables other than main are told from version 1.1.0 on: older results cannot
 // say the table, and a route told without it would be a lie.
+//
+// Of an adopted link it is told what the plugins before us told: they look for
+// all of it, and in the main table, when they are asked to check.
 func (p Plan) Result(req conf.Request) *current.Result {
+	if req.Prev != nil {
+		return req.Prev.Result
+	}
 	tells11 := req.CNIVersion == "1.1.0"
 	child := &current.Interface{Name: string(p.IfName), Mac: p.MAC.String(), Sandbox: req.Netns}
 	if tells11 {

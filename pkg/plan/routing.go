@@ -149,7 +149,8 @@ func (m maker) checkRules(addr netip.Addr) error {
 }
 
 // mainDefaults returns the default routes of routing.defaultRoute: one for
-// each family that has a gateway, unless the other routes have it already.
+// each family that has a gateway, unless the other routes or the plugin that
+// made an adopted link have it already.
 func (m maker) mainDefaults(others Ops) Ops {
 	var out Ops
 	for _, a := range m.lease.Addresses {
@@ -158,11 +159,19 @@ func (m maker) mainDefaults(others Ops) Ops {
 			o := op.(Route)
 			return o.Table == r.Table && o.Dst == r.Dst && o.Metric == r.Metric
 		}
-		if a.Gateway.IsValid() && !slices.ContainsFunc(others, same) && !slices.ContainsFunc(out, same) {
+		if a.Gateway.IsValid() && !m.stands(r) && !slices.ContainsFunc(others, same) && !slices.ContainsFunc(out, same) {
 			out = append(out, r)
 		}
 	}
 	return out
+}
+
+// stands says whether the pod has a default route through the link already.
+func (m maker) stands(r Route) bool {
+	is := func(d DefaultRoute) bool {
+		return d.Link == r.Link && d.Via == r.Via && d.IPv6 == r.Dst.Addr().Is6() && metricOf(d.Metric, d.IPv6) == metricOf(r.Metric, d.IPv6)
+	}
+	return m.facts.Adopted != nil && slices.ContainsFunc(m.facts.Pod.Defaults, is)
 }
 
 func (m maker) defaultVia(a LeasedAddress, table, metric uint32) Route {

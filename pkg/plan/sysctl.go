@@ -47,27 +47,39 @@ func shellQuote(s string) string {
 
 const plainShell = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-"
 
-// sysctl returns the settings of the child: our defaults for a NIC that shares
+// sysctl returns the settings of the link: our defaults for a NIC that shares
 // its subnet with siblings, and over them those of the configuration.
 //
 // arp_ignore and arp_announce keep ARP of one rail off the others,
 // rp_filter=2 lets replies be routed by source, addr_gen_mode=1 and accept_ra=0
 // keep the kernel from making addresses, and so GIDs, of its own. IPv6 is
 // enabled explicitly because many runtimes disable it in IPv4 pods.
+//
+// How an adopted link gets its addresses is for the plugin that made it to
+// say: what concerns that is left as it is. The settings need no undoing
+// there either: that plugin deletes the link, or moves it to the host's
+// namespace, where it gets that one's settings (inetdev_destroy,
+// inetdev_init; addrconf_ifdown, addrconf_add_dev).
 func (m maker) sysctl() Op {
+	adopted := m.facts.Adopted != nil
 	want := []conf.Sysctl{
 		{Tree: "ipv4/conf", Key: "arp_ignore", Value: "1"},
 		{Tree: "ipv4/conf", Key: "arp_announce", Value: "2"},
 		{Tree: "ipv4/conf", Key: "arp_notify", Value: "1"},
 		{Tree: "ipv4/conf", Key: "rp_filter", Value: "2"},
-		{Tree: "ipv6/conf", Key: "addr_gen_mode", Value: "1"},
-		{Tree: "ipv6/conf", Key: "accept_ra", Value: "0"},
 	}
-	if m.hasIPv6() {
+	if !adopted {
+		want = append(want,
+			conf.Sysctl{Tree: "ipv6/conf", Key: "addr_gen_mode", Value: "1"},
+			conf.Sysctl{Tree: "ipv6/conf", Key: "accept_ra", Value: "0"})
+	}
+	if m.hasIPv6() && !adopted {
 		want = append(want,
 			conf.Sysctl{Tree: "ipv6/conf", Key: "disable_ipv6", Value: "0"},
-			conf.Sysctl{Tree: "ipv6/conf", Key: "keep_addr_on_down", Value: "1"},
-			conf.Sysctl{Tree: "ipv6/conf", Key: "ndisc_notify", Value: "1"})
+			conf.Sysctl{Tree: "ipv6/conf", Key: "keep_addr_on_down", Value: "1"})
+	}
+	if m.hasIPv6() {
+		want = append(want, conf.Sysctl{Tree: "ipv6/conf", Key: "ndisc_notify", Value: "1"})
 	}
 	for _, s := range m.req.Sysctl {
 		same := func(d conf.Sysctl) bool { return d.Tree == s.Tree && d.Key == s.Key }

@@ -40,6 +40,19 @@ func (o Ops) where(makesLink bool) Ops {
 	return out
 }
 
+// Moves returns the operations that must be undone also when the pod's
+// namespace is gone.
+func (o Ops) Moves() Ops {
+	var out Ops
+	for _, op := range o {
+		switch op.(type) {
+		case Move, DeviceInfo:
+			out = append(out, op)
+		}
+	}
+	return out
+}
+
 // dependsOn returns the link whose removal undoes op by itself.
 func dependsOn(op Op) (conf.LinkName, bool) {
 	switch op := op.(type) {

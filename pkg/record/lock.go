@@ -37,7 +37,7 @@ func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), e
 			return nil, ioError("lock container", path, err)
 		}
 		if err := flock(ctx, f); err != nil {
-			return nil, lockError(id, path, err)
+			return nil, lockError("lock container", string(id), path, err)
 		}
 		if !current(f, path) {
 			_ = f.Close()
@@ -45,10 +45,26 @@ func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), e
 		}
 		if err := awaitGuards(ctx, path, guardTime); err != nil {
 			s.unlock(id, f)
-			return nil, lockError(id, path, err)
+			return nil, lockError("lock container", string(id), path, err)
 		}
 		return func() { s.unlock(id, f) }, nil
 	}
+}
+
+// LockMoves waits until no other process moves an RDMA device between
+// namespaces and returns the release. Its file stays: it is one for each node.
+//
+// Errors: cnierr.TryAgain when ctx is over first, cnierr.IO.
+func (s Store) LockMoves(ctx context.Context) (release func(), err error) {
+	path := filepath.Join(s.Dir, "moves.lock")
+	f, err := openLock(path)
+	if err != nil {
+		return nil, ioError("lock RDMA moves", path, err)
+	}
+	if err := flock(ctx, f); err != nil {
+		return nil, lockError("lock RDMA moves", path, path, err)
+	}
+	return func() { _ = f.Close() }, nil
 }
 
 // openLock opens the lock file. Another process may remove the folder between
@@ -122,11 +138,11 @@ func (s Store) unlock(id conf.ContainerID, f *os.File) {
 	_ = f.Close()
 }
 
-func lockError(id conf.ContainerID, path string, err error) error {
+func lockError(action, subject, path string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return cnierr.New(cnierr.TryAgain, "lock container", string(id),
+		return cnierr.New(cnierr.TryAgain, action, subject,
 			"wait: the runtime tries again by itself; if it lasts, fuser "+path+" names the process",
-			"another call for the same container is still at work")
+			"another call has it and is still at work")
 	}
-	return ioError("lock container", path, err)
+	return ioError(action, path, err)
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -119,6 +120,15 @@ func (v Value) Whole(def, lo, hi int64) int64 {
 		return n
 	}
 	return def
+}
+
+// Octet returns a number of eight bits, nil when there is none.
+func (v Value) Octet() *uint8 {
+	if !v.Present() {
+		return nil
+	}
+	n := uint8(v.Whole(0, 0, math.MaxUint8))
+	return &n
 }
 
 // Duration returns a time from lo to hi, written as time.ParseDuration reads it.

@@ -250,7 +250,7 @@ func badParents(t *testing.T, w opened) {
 	named := conf.Request{IfName: "net1", Parent: conf.Parent{Name: w.NIC}}
 	fails(conf.Request{Parent: conf.Parent{Name: "nosuch0"}}, cnierr.BadParent)
 	fails(conf.Request{Parent: conf.Parent{Name: "lo"}}, cnierr.BadParent)
-	fails(conf.Request{Parent: conf.Parent{RDMA: "mlx5_0"}}, cnierr.Unsupported)
+	fails(conf.Request{Parent: conf.Parent{RDMA: "mlx5_0"}}, cnierr.NoRDMA)
 	fails(conf.Request{}, cnierr.BadParent) // no default route
 	fails(conf.Request{Parent: named.Parent, MTU: 1501}, cnierr.BadConfig)
 	fails(conf.Request{Parent: named.Parent, LinkInContainer: true}, cnierr.BadParent)

@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
 // FakeKernel is a Fake, opened at one of its pods.
@@ -73,6 +74,8 @@ func (k *FakeKernel) run(op plan.Op, fn func(executor) error) error {
 	switch op := op.(type) {
 	case plan.Macvlan:
 		x = macvlan{op}
+	case plan.Adopt:
+		x = adopt{op}
 	case plan.Sysctl:
 		x = sysctl{op}
 	case plan.Up:
@@ -101,25 +104,40 @@ func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) (plan.Facts, e
 	if err := k.f.call(); err != nil {
 		return plan.Facts{}, err
 	}
+	if req.Prev != nil {
+		return k.adoptFacts(req)
+	}
 	from := k.f.host
 	if req.LinkInContainer {
 		from = k.pod
 	}
 	addrs := from.addresses()
-	l, err := parent.Select(ctx, seen{from}, addrs, req, k.f.Sys)
+	l, err := parent.Select(ctx, seen{from}, addrs, req, noRDMA, k.f.Sys)
+	if err != nil {
+		return plan.Facts{}, err
+	}
+	layers, err := parent.Layers(ctx, seen{from}, l)
 	if err != nil {
 		return plan.Facts{}, err
 	}
 	if req.LinkInContainer {
 		addrs = append(addrs, k.f.host.addresses()...)
 	}
-	facts := plan.Facts{Parent: plan.Link{Name: conf.LinkName(l.Name), MAC: conf.MAC(l.Address), MTU: l.MTU}, Pod: k.pod.facts(req.IfName)}
+	facts := plan.Facts{
+		Parent: plan.Link{Name: conf.LinkName(l.Name), MAC: conf.MAC(l.Address), MTU: l.MTU, Layers: layers},
+		Pod:    k.pod.facts(req.IfName),
+	}
 	for _, a := range addrs {
 		facts.HostAddrs = append(facts.HostAddrs, a.Prefix.Addr())
 	}
 	slices.SortFunc(facts.HostAddrs, netip.Addr.Compare)
 	facts.HostAddrs = slices.Compact(facts.HostAddrs)
 	return facts, nil
+}
+
+// noRDMA is the answer of a kernel without RDMA: a Fake has none.
+func noRDMA(context.Context) (nldev.System, error) {
+	return nldev.System{}, unix.EPROTONOSUPPORT
 }
 
 func (s *Space) facts(ifName conf.LinkName) plan.PodFacts {

@@ -5,7 +5,6 @@ package parent
 
 import (
 	"cmp"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"path"
@@ -50,18 +49,11 @@ func choose(all []candidate, p conf.Parent, sys fs.FS) (rtnl.Link, error) {
 const maxNames = 12
 
 func names(cs []candidate) string {
-	if len(cs) == 0 {
-		return "none"
-	}
 	var out []string
 	for _, c := range cs {
 		out = append(out, c.Name)
 	}
-	slices.Sort(out)
-	if more := len(out) - maxNames; more > 0 {
-		out = append(out[:maxNames], fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(out, ", ")
+	return list(out)
 }
 
 // fits says whether the link has every property: one of each list that is not

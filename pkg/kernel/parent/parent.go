@@ -6,7 +6,8 @@
 //
 // It changes nothing. It stands below package kernel, which gives it a socket
 // in the right namespace and sysfs. Read this file first; choose.go matches a
-// selector object against links and is pure.
+// selector object against links and is pure, rdma.go finds the link of an RDMA
+// device, layers.go what a link stands on.
 package parent
 
 import (
@@ -39,13 +40,15 @@ type Namespace interface {
 }
 
 // Select returns the link that the request's parent means, in a namespace
-// whose addresses are addrs; sys is the root of sysfs.
+// whose addresses are addrs; ask is called only for a parent that is selected
+// by its RDMA device, and sys is the root of sysfs.
 //
 // Errors: BadParent for a link that is missing, ambiguous, down or of a kind
-// that carries no macvlan, NoRDMA for InfiniBand, BadConfig for an MTU that is
-// larger than the link's; those of c as they are.
-func Select(ctx context.Context, c Namespace, addrs []rtnl.Address, req conf.Request, sys fs.FS) (rtnl.Link, error) {
-	l, err := find(ctx, c, addrs, req.Parent, sys)
+// that carries no macvlan, NoRDMA for InfiniBand and for an RDMA device that is
+// not there, BadConfig for an MTU that is larger than the link's; those of c
+// and ask as they are.
+func Select(ctx context.Context, c Namespace, addrs []rtnl.Address, req conf.Request, ask System, sys fs.FS) (rtnl.Link, error) {
+	l, err := find(ctx, c, addrs, req.Parent, ask, sys)
 	if err != nil {
 		return rtnl.Link{}, err
 	}
@@ -55,11 +58,8 @@ func Select(ctx context.Context, c Namespace, addrs []rtnl.Address, req conf.Req
 	return l, ready(l, req.MTU)
 }
 
-func find(ctx context.Context, c Namespace, addrs []rtnl.Address, p conf.Parent, sys fs.FS) (rtnl.Link, error) {
+func find(ctx context.Context, c Namespace, addrs []rtnl.Address, p conf.Parent, ask System, sys fs.FS) (rtnl.Link, error) {
 	switch {
-	case p.RDMA != "":
-		return rtnl.Link{}, cnierr.New(cnierr.Unsupported, selecting, p.RDMA,
-			"name the network interface instead: rdma link show tells it", "selecting by RDMA device is not implemented yet")
 	case p.Name != "":
 		l, err := c.LinkByName(ctx, string(p.Name))
 		if errors.Is(err, unix.ENODEV) {
@@ -82,12 +82,19 @@ func find(ctx context.Context, c Namespace, addrs []rtnl.Address, p conf.Parent,
 	for _, l := range links {
 		all = append(all, candidate{l, prefixes[l.Index]})
 	}
+	if p.RDMA != "" {
+		indexes, err := ofDevice(ctx, links, p.RDMA, ask, sys)
+		if err != nil {
+			return rtnl.Link{}, err
+		}
+		all = slices.DeleteFunc(all, func(c candidate) bool { return !slices.Contains(indexes, c.Index) })
+	}
 	return choose(all, p, sys)
 }
 
 // isZero says whether nothing is asked for: the interface of the default route.
 func isZero(p conf.Parent) bool {
-	return p.PCI == "" && !p.Subnet.IsValid() &&
+	return p.RDMA == "" && p.PCI == "" && !p.Subnet.IsValid() &&
 		len(p.IfNames)+len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers)+len(p.LinkTypes) == 0
 }
 

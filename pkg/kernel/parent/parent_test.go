@@ -141,7 +141,7 @@ func TestSelectorMustMatchExactlyOne(t *testing.T) {
 		{conf.Parent{LinkTypes: []string{"infiniband"}}, "!InfiniBand"},
 	} {
 		h, addrs, sys := gpuNode()
-		l, err := Select(t.Context(), h, addrs, conf.Request{Parent: c.p}, sys)
+		l, err := Select(t.Context(), h, addrs, conf.Request{Parent: c.p}, noRDMA, sys)
 		part, fails := strings.CutPrefix(c.want, "!")
 		switch {
 		case fails && (err == nil || !strings.Contains(err.Error(), part)):
@@ -158,7 +158,7 @@ func TestErrorsListOnlySomeNames(t *testing.T) {
 	for i := range 40 {
 		h = append(h, rtnl.Link{Name: fmt.Sprintf("nic%02d", i), Type: unix.ARPHRD_ETHER})
 	}
-	_, err := Select(t.Context(), h, nil, conf.Request{Parent: conf.Parent{IfNames: []string{"nic*"}}}, fstest.MapFS{})
+	_, err := Select(t.Context(), h, nil, conf.Request{Parent: conf.Parent{IfNames: []string{"nic*"}}}, noRDMA, fstest.MapFS{})
 	if err == nil || !strings.HasSuffix(err.Error(), "nic11, and 28 more") {
 		t.Errorf("got %v", err)
 	}
@@ -178,7 +178,7 @@ func TestLinksThatCannotCarryAMacvlan(t *testing.T) {
 		{"ibp1", cnierr.NoRDMA, "IPoIB"},
 	} {
 		h, addrs, sys := gpuNode()
-		_, err := Select(t.Context(), h, addrs, conf.Request{Parent: conf.Parent{Name: conf.LinkName(c.name)}}, sys)
+		_, err := Select(t.Context(), h, addrs, conf.Request{Parent: conf.Parent{Name: conf.LinkName(c.name)}}, noRDMA, sys)
 		wantError(t, err, c.code, c.hint)
 	}
 }
@@ -196,11 +196,11 @@ func TestLinksThatCarryNothingNow(t *testing.T) {
 		{func(l *rtnl.Link) { l.MTU = 1500 }, cnierr.BadConfig, "at most 1500"},
 	} {
 		h, addrs, sys := gpuNode()
-		if _, err := Select(t.Context(), h, addrs, req, sys); err != nil {
+		if _, err := Select(t.Context(), h, addrs, req, noRDMA, sys); err != nil {
 			t.Fatal(err)
 		}
 		c.change(&h[6])
-		_, err := Select(t.Context(), h, addrs, req, sys)
+		_, err := Select(t.Context(), h, addrs, req, noRDMA, sys)
 		wantError(t, err, c.code, c.hint)
 	}
 }
@@ -208,7 +208,7 @@ func TestLinksThatCarryNothingNow(t *testing.T) {
 func TestWithoutMasterAndDefaultRouteTheKeyIsNamed(t *testing.T) {
 	t.Parallel()
 	h, addrs, sys := gpuNode()
-	_, err := Select(t.Context(), h, addrs, conf.Request{}, sys)
+	_, err := Select(t.Context(), h, addrs, conf.Request{}, noRDMA, sys)
 	wantError(t, err, cnierr.BadParent, "key master")
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/nlsock"
 )
 
 // Address is an address on a link.
@@ -81,12 +83,12 @@ func parseAddress(b []byte) Address {
 	msg := nl.DeserializeIfAddrmsg(b)
 	a := Address{Index: int32(msg.Index), Flags: uint32(msg.Flags)}
 	var ip netip.Addr
-	for typ, v := range attributes(b[msg.Len():]) {
+	for typ, v := range nlsock.Attributes(b[msg.Len():]) {
 		switch {
 		case typ == unix.IFA_LOCAL, typ == unix.IFA_ADDRESS && !ip.IsValid():
 			ip = addr(v) // on point-to-point links IFA_ADDRESS is the peer's
 		case typ == unix.IFA_FLAGS:
-			a.Flags = number(v)
+			a.Flags = nlsock.Number(v)
 		}
 	}
 	a.Prefix = netip.PrefixFrom(ip, int(msg.Prefixlen))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/nlsock"
 )
 
 // Link is a network interface.
@@ -102,31 +104,31 @@ func linkRequest(index int32) *nl.NetlinkRequest {
 func parseLink(b []byte) Link {
 	msg := nl.DeserializeIfInfomsg(b)
 	l := Link{Index: msg.Index, Flags: msg.Flags, Type: msg.Type, Lower: Lower{NSID: NoNSID}}
-	for typ, v := range attributes(b[msg.Len():]) {
+	for typ, v := range nlsock.Attributes(b[msg.Len():]) {
 		switch typ {
 		case unix.IFLA_IFNAME:
-			l.Name = text(v)
+			l.Name = nlsock.Text(v)
 		case unix.IFLA_IFALIAS:
-			l.Alias = text(v)
+			l.Alias = nlsock.Text(v)
 		case unix.IFLA_ADDRESS:
 			l.Address = v
 		case unix.IFLA_MTU:
-			l.MTU = int(number(v))
+			l.MTU = int(nlsock.Number(v))
 		case unix.IFLA_MASTER:
-			l.Master = int32(number(v))
+			l.Master = int32(nlsock.Number(v))
 		case unix.IFLA_LINK:
-			l.Lower.Index = int32(number(v))
+			l.Lower.Index = int32(nlsock.Number(v))
 		case unix.IFLA_LINK_NETNSID:
-			l.Lower.NSID = int32(number(v))
+			l.Lower.NSID = int32(nlsock.Number(v))
 		case unix.IFLA_PARENT_DEV_NAME:
-			l.Dev = text(v)
+			l.Dev = nlsock.Text(v)
 		case unix.IFLA_PARENT_DEV_BUS_NAME:
-			l.Bus = text(v)
+			l.Bus = nlsock.Text(v)
 		case unix.IFLA_LINKINFO:
 			l.parseInfo(v)
 		case unix.IFLA_PROP_LIST:
-			for _, name := range attributes(v) {
-				l.AltNames = append(l.AltNames, text(name))
+			for _, name := range nlsock.Attributes(v) {
+				l.AltNames = append(l.AltNames, nlsock.Text(name))
 			}
 		}
 	}
@@ -134,16 +136,16 @@ func parseLink(b []byte) Link {
 }
 
 func (l *Link) parseInfo(b []byte) {
-	for typ, v := range attributes(b) {
+	for typ, v := range nlsock.Attributes(b) {
 		switch typ {
 		case unix.IFLA_INFO_KIND:
-			l.Kind = text(v)
+			l.Kind = nlsock.Text(v)
 		case unix.IFLA_INFO_SLAVE_KIND:
-			l.SlaveKind = text(v)
+			l.SlaveKind = nlsock.Text(v)
 		case unix.IFLA_INFO_DATA:
-			for typ, v := range attributes(v) {
+			for typ, v := range nlsock.Attributes(v) {
 				if typ == nl.IFLA_MACVLAN_MODE {
-					l.Mode = modeName(number(v))
+					l.Mode = modeName(nlsock.Number(v))
 				}
 			}
 		}

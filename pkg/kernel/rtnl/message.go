@@ -4,9 +4,6 @@
 package rtnl
 
 import (
-	"bytes"
-	"encoding/binary"
-	"iter"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -27,38 +24,6 @@ func request(typ, flags int, fixed nl.NetlinkRequestData) *nl.NetlinkRequest {
 
 // creation makes the kernel refuse what exists already.
 const creation = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-
-// attributes yields the attributes of a message, without the flags in their
-// types.
-func attributes(b []byte) iter.Seq2[uint16, []byte] {
-	const header = unix.SizeofRtAttr
-	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= header {
-			n := int(binary.NativeEndian.Uint16(b))
-			if n < header || n > len(b) {
-				return
-			}
-			if !yield(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[header:n]) {
-				return
-			}
-			b = b[min((n+3)&^3, len(b)):]
-		}
-	}
-}
-
-// number reads a 32-bit attribute, 0 if it is shorter.
-func number(b []byte) uint32 {
-	if len(b) < 4 {
-		return 0
-	}
-	return binary.NativeEndian.Uint32(b)
-}
-
-// text reads a string attribute, with or without its final zero.
-func text(b []byte) string {
-	s, _, _ := bytes.Cut(b, []byte{0})
-	return string(s)
-}
 
 // addr reads an address attribute, the zero value if it is none.
 func addr(b []byte) netip.Addr {

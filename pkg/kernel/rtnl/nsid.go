@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/nlsock"
 )
 
 // NSID returns the number by which the socket's namespace knows the one of a
@@ -17,9 +19,9 @@ func (c *Conn) NSID(ctx context.Context, fd int) (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	for typ, v := range attributes(b[nl.NewRtGenMsg().Len():]) {
+	for typ, v := range nlsock.Attributes(b[nl.NewRtGenMsg().Len():]) {
 		if typ == unix.NETNSA_NSID {
-			return int32(number(v)), nil
+			return int32(nlsock.Number(v)), nil
 		}
 	}
 	return NoNSID, nil

@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/nlsock"
 )
 
 // Route is everything that tells a unicast route through one link from any
@@ -126,16 +128,16 @@ func parseRoute(b []byte) Route {
 		Scope: msg.Scope, Type: msg.Type, OnLink: msg.Flags&unix.RTNH_F_ONLINK != 0,
 		Odd: msg.Tos != 0 || msg.Src_len != 0,
 	}
-	for typ, v := range attributes(b[msg.Len():]) {
+	for typ, v := range nlsock.Attributes(b[msg.Len():]) {
 		switch typ {
 		case unix.RTA_TABLE:
-			r.Table = number(v)
+			r.Table = nlsock.Number(v)
 		case unix.RTA_DST:
 			r.Dst = prefix(msg.Family, v, msg.Dst_len)
 		case unix.RTA_PREFSRC:
 			r.Src = addr(v)
 		case unix.RTA_PRIORITY:
-			r.Metric = number(v)
+			r.Metric = nlsock.Number(v)
 		case unix.RTA_METRICS:
 			r.parseMetrics(v)
 		case unix.RTA_MULTIPATH:
@@ -153,7 +155,7 @@ func parseRoute(b []byte) Route {
 func (r *Route) parsePath(typ uint16, v []byte) {
 	switch typ {
 	case unix.RTA_OIF:
-		r.Index = int32(number(v))
+		r.Index = int32(nlsock.Number(v))
 	case unix.RTA_GATEWAY:
 		r.Via = addr(v)
 	}
@@ -167,18 +169,18 @@ func (r *Route) parseFirstPath(b []byte) {
 	hop := nl.DeserializeRtNexthop(b)
 	r.Index = hop.Ifindex
 	end := min(int(hop.RtNexthop.Len), len(b))
-	for typ, v := range attributes(b[unix.SizeofRtNexthop:max(end, unix.SizeofRtNexthop)]) {
+	for typ, v := range nlsock.Attributes(b[unix.SizeofRtNexthop:max(end, unix.SizeofRtNexthop)]) {
 		r.parsePath(typ, v)
 	}
 }
 
 func (r *Route) parseMetrics(b []byte) {
-	for typ, v := range attributes(b) {
+	for typ, v := range nlsock.Attributes(b) {
 		switch typ {
 		case unix.RTAX_MTU:
-			r.MTU = number(v)
+			r.MTU = nlsock.Number(v)
 		case unix.RTAX_ADVMSS:
-			r.AdvMSS = number(v)
+			r.AdvMSS = nlsock.Number(v)
 		}
 	}
 }

@@ -4,15 +4,10 @@
 package rtnl
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"runtime"
-	"slices"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -115,49 +110,4 @@ func TestDumpsAreWholeWhileWhatTheyListChanges(t *testing.T) {
 
 func addressNumber(net, i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(net), 254, byte(i >> 8), byte(i)}), 32)
-}
-
-func TestInterruptedDumpIsSeen(t *testing.T) {
-	t.Parallel()
-	message := func(typ, flags uint16, data ...byte) syscall.NetlinkMessage {
-		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ, Flags: flags}, Data: data}
-	}
-	var r reply
-	for _, m := range []syscall.NetlinkMessage{
-		message(unix.RTM_NEWLINK, unix.NLM_F_MULTI, 1),
-		message(unix.RTM_NEWLINK, unix.NLM_F_MULTI|unix.NLM_F_DUMP_INTR, 2),
-	} {
-		if r.add(m) {
-			t.Fatal("the dump ended early")
-		}
-	}
-	if !r.add(message(unix.NLMSG_DONE, unix.NLM_F_MULTI)) || !r.interrupted || len(r.rows) != 2 || r.err != nil {
-		t.Errorf("got %+v", r)
-	}
-	failed := reply{}
-	refusal := binary.NativeEndian.AppendUint32(nil, ^uint32(unix.ENOENT)+1)
-	if !failed.add(message(unix.NLMSG_DONE, unix.NLM_F_MULTI, refusal...)) || !errors.Is(failed.err, unix.ENOENT) {
-		t.Errorf("the end of a dump that failed: %+v, want ENOENT", failed)
-	}
-}
-
-func TestAttributesEndWhereTheyAreCut(t *testing.T) {
-	t.Parallel()
-	whole := []byte{5, 0, 1, 0, 'a', 0, 0, 0, 8, 0, 2, 0x80, 1, 2, 3, 4}
-	for n := range len(whole) + 1 {
-		var got []string
-		for typ, v := range attributes(whole[:n]) {
-			got = append(got, fmt.Sprint(typ, " ", bytes.Clone(v)))
-		}
-		want := []string{"1 [97]", "2 [1 2 3 4]"}
-		switch {
-		case n < 5:
-			want = nil
-		case n < len(whole):
-			want = want[:1]
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("first %d bytes: got %q, want %q", n, got, want)
-		}
-	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/nlsock"
 )
 
 // Rule is a policy rule that looks at nothing but the source address, so that
@@ -75,18 +77,18 @@ func parseRule(b []byte) Rule {
 		From: prefix(msg.Family, nil, msg.Src_len), Table: uint32(msg.Table), Action: msg.Type,
 		Inverted: msg.Flags&unix.FIB_RULE_INVERT != 0, Narrow: msg.Dst_len != 0 || msg.Tos != 0,
 	}
-	for typ, v := range attributes(b[msg.Len():]) {
+	for typ, v := range nlsock.Attributes(b[msg.Len():]) {
 		switch typ {
 		case unix.FRA_SRC:
 			r.From = prefix(msg.Family, v, msg.Src_len)
 		case unix.FRA_TABLE:
-			r.Table = number(v)
+			r.Table = nlsock.Number(v)
 		case unix.FRA_PRIORITY:
-			r.Priority = number(v)
+			r.Priority = nlsock.Number(v)
 		case unix.FRA_PROTOCOL:
 			r.Protocol = v[0]
 		case unix.FRA_SUPPRESS_PREFIXLEN, unix.FRA_SUPPRESS_IFGROUP:
-			r.Odd = r.Odd || number(v) != unset
+			r.Odd = r.Odd || nlsock.Number(v) != unset
 		case unix.FRA_FLOW, unix.FRA_GOTO:
 			r.Odd = true
 		case unix.FRA_PAD:

@@ -1,57 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package attach
+// Package result reads the results of other CNI plugins as addresses and routes.
+//
+// It refuses what no plan could be made of, so that nothing is done by halves,
+// and it does no I/O. It stands between package attach, which has the results,
+// and package plan. Everything is in this file.
+package result
 
 import (
-	"encoding/json"
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/conf/chain"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// parseLease reads the result of an IPAM plugin, of any CNI version. One that
-// does not say its version is of the configuration's, as libcni has it
-// (https://github.com/containernetworking/cni/issues/895). It refuses what no
-// plan could be made of, so that nothing is done by halves.
-func parseLease(stdout []byte, version string) (plan.Lease, error) {
-	var doc map[string]json.RawMessage
-	err := json.Unmarshal(stdout, &doc)
-	if err == nil && doc == nil {
-		err = errors.New("null is no result")
-	}
+// maxShown is how much of a text that is no result goes into an error.
+const maxShown = 300
+
+// Lease reads the result of an IPAM plugin, of any CNI version; see
+// chain.ReadResult. There is at least one address in it.
+func Lease(stdout []byte, version string) (plan.Lease, error) {
+	res, err := chain.ReadResult(stdout, version)
 	if err != nil {
-		return plan.Lease{}, fmt.Errorf("it printed %q: %w", head(stdout), err)
+		return plan.Lease{}, fmt.Errorf("it printed %q: %w", bytes.TrimSpace(stdout[:min(len(stdout), maxShown)]), err)
 	}
-	var said string
-	if raw, ok := doc["cniVersion"]; ok && json.Unmarshal(raw, &said) == nil && said != "" {
-		version = said
-	} else {
-		doc["cniVersion"] = json.RawMessage(fmt.Sprintf("%q", version))
+	l, err := fromResult(res)
+	if err == nil && len(l.Addresses) == 0 {
+		err = errors.New("it has no address")
 	}
-	b, err := json.Marshal(doc)
 	if err != nil {
 		return plan.Lease{}, err
 	}
-	r, err := create.Create(version, b)
+	return l, nil
+}
+
+// Lent returns the addresses, routes and DNS settings that the plugins before
+// roce gave an interface that is adopted; none is fine. They are not ours to
+// give back.
+func Lent(p chain.Prev) (plan.Lease, error) {
+	res := *p.Result
+	res.IPs = slices.DeleteFunc(slices.Clone(res.IPs), func(ip *current.IPConfig) bool {
+		return ip != nil && ip.Interface != nil && *ip.Interface != p.Interface
+	})
+	lease, err := fromResult(&res)
 	if err != nil {
-		return plan.Lease{}, err
+		return plan.Lease{}, cnierr.New(cnierr.Decode, "read result of the plugin before roce", "prevResult",
+			"correct the configuration of that plugin", "%w", err)
 	}
-	res, err := current.NewResultFromResult(r)
-	if err != nil {
-		return plan.Lease{}, err
-	}
-	return fromResult(res)
+	return lease, nil
 }
 
 // fromResult returns the addresses, routes and DNS settings of a result.
@@ -63,9 +72,6 @@ func fromResult(res *current.Result) (plan.Lease, error) {
 			return plan.Lease{}, err
 		}
 		lease.Addresses = append(lease.Addresses, a)
-	}
-	if len(lease.Addresses) == 0 {
-		return plan.Lease{}, errors.New("it has no address")
 	}
 	for _, r := range res.Routes {
 		route, err := leasedRoute(r)

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/rail"
+)
+
+// envFlags are the flags of `rocectl env`.
+type envFlags struct {
+	node   *nodeFlags
+	netns  string
+	pid    int
+	at     selection
+	asJSON bool
+}
+
+func envCommand(node *nodeFlags) *cobra.Command {
+	f := envFlags{node: node}
+	cmd := &cobra.Command{
+		Use:   "env",
+		Short: "Print what NCCL, UCX and perftest have to be told in a pod",
+		Long: `Print what NCCL, UCX and perftest have to be told to use a pod's rails, for a
+shell to evaluate: the RDMA devices, and at which index of their GID tables the
+pod's addresses are. All is read from the kernel. Without flags it is about the
+network namespace in which it is called, such as a pod's; it needs no privileges
+there, and no files but /sys. With --pid, --netns or --container it is about a
+pod, seen from the node, and needs root.
+
+A rail is an interface with an address that has a GID of RoCE v2; others, such
+as eth0 of most pods, are left out. NCCL and UCX take one index for all rails.
+When the rails' indexes differ, a line "# why" says so. NCCL finds some of them
+by itself, from a range of addresses (since 2.21); this is printed if it would
+find all of the pod's, from what is in the tables now. Otherwise the exit status
+is 1: start one process for each rail then, with what --ifname prints.`,
+		Example: `  eval "$(rocectl env)"
+  rocectl env --pid 4711 --ifname net1`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ns, err := f.read(cmd.Context())
+			if err != nil {
+				return err
+			}
+			advice, undecided := rail.Tell(ns.Rails, ns.Out)
+			if f.asJSON {
+				err = writeJSON(cmd.OutOrStdout(), env{railRows(ns.Rails), advice})
+			} else {
+				err = writeEnv(cmd.OutOrStdout(), ns.Rails, advice)
+			}
+			if err != nil {
+				return err
+			}
+			return undecided
+		},
+	}
+	cmd.Flags().StringVar(&f.netns, "netns", "", "the pod's network namespace: a `PATH`, or a name in /run/netns")
+	cmd.Flags().IntVar(&f.pid, "pid", 0, "a process of the pod: its `PID` on the node")
+	cmd.Flags().StringVar(&f.at.container, "container", "", "the pod of this container: its `ID`, or how it begins")
+	cmd.Flags().StringVar(&f.at.ifName, "ifname", "", "only the interface of this `NAME` in the pod (default all)")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
+	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "container")
+	return cmd
+}
+
+func (f envFlags) read(ctx context.Context) (rail.Namespace, error) {
+	n := rail.Node{Sys: os.DirFS("/sys")}
+	only := conf.LinkName(f.at.ifName)
+	if f.netns == "" && f.pid == 0 && f.at.container == "" {
+		return n.Here(ctx, only)
+	}
+	records, err := f.node.records()
+	if err != nil {
+		return rail.Namespace{}, err
+	}
+	n.Records, _ = attachments(records) // they only help to choose; what cannot be read helps nothing
+	path := f.netns
+	switch {
+	case f.pid != 0:
+		path = fmt.Sprintf("/proc/%d/ns/net", f.pid)
+	case f.at.container != "":
+		keys, err := f.at.from(records)
+		if err != nil {
+			return rail.Namespace{}, err
+		}
+		rec, err := records.Load(keys[0].ContainerID, keys[0].IfName)
+		if err != nil {
+			return rail.Namespace{}, err
+		}
+		if other := keys[len(keys)-1].ContainerID; other != keys[0].ContainerID {
+			return rail.Namespace{}, cnierr.New(cnierr.BadConfig, "choose container", f.at.container, "write more of its ID",
+				"several begin so: %s, %s", keys[0].ContainerID, other)
+		}
+		path = rec.Netns
+	case !strings.Contains(path, "/"):
+		path = "/run/netns/" + path
+	}
+	return n.At(ctx, path, only)
+}
+
+// env is what rocectl env --json prints.
+type env struct {
+	Rails []railRow `json:"rails"`
+	rail.Advice
+}
+
+type railRow struct {
+	Link   conf.LinkName `json:"interface"`
+	Addr   netip.Addr    `json:"address"`
+	Device string        `json:"device"`
+	Port   uint32        `json:"port"`
+	Index  int           `json:"gidIndex"`
+}
+
+func railRows(rails []rail.Rail) []railRow {
+	out := make([]railRow, 0, len(rails))
+	for _, r := range rails {
+		out = append(out, railRow{r.Link, r.Addr, r.Port.Device, r.Port.Number, r.Index})
+	}
+	return out
+}
+
+func writeEnv(w io.Writer, rails []rail.Rail, a rail.Advice) error {
+	var b strings.Builder
+	comment := func(format string, args ...any) {
+		b.WriteString("# " + strings.Map(printable, fmt.Sprintf(format, args...)) + "\n")
+	}
+	for _, r := range rails {
+		comment("%s %s: %s port %d, GID index %d", r.Link, r.Addr, r.Port.Device, r.Port.Number, r.Index)
+	}
+	for _, why := range a.Why {
+		comment("why: %s", why)
+	}
+	for _, v := range a.Set {
+		fmt.Fprintf(&b, "export %s=%s\n", v.Name, quote(v.Value))
+	}
+	for i, command := range a.Perftest {
+		comment("%s: %s", rails[i].Link, command)
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
+	}
+	return nil
+}
+
+// printable keeps the names in a comment from ending it.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return '?'
+}
+
+// quote returns a word of a shell.
+func quote(s string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:,/-"
+	if strings.Trim(s, plain) == "" && s != "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

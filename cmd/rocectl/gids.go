@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/rail"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+)
+
+func gidsCommand(node *nodeFlags) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "gids",
+		Short: "Show the GID tables of the node's RDMA devices, and whose the entries are",
+		Long: `Show the GID tables of the node's RDMA devices, those that were moved into pods
+included, and whose the entries are. The entries are what the kernel has. Their
+addresses tell whose they are: a pod's that is on record, or the host's; "?" is
+somebody whom roce-cni does not know, such as a pod of another plugin.
+
+Below each table is how many of its places are used, and which addresses are
+there twice: several pods, or a pod and the host, have such an address.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			records, err := node.records()
+			if err != nil {
+				return err
+			}
+			rows, unreadable := attachments(records)
+			tables, err := rail.Node{Sys: os.DirFS("/sys"), Records: slices.DeleteFunc(rows, ended)}.Tables(cmd.Context())
+			if err == nil && len(tables) == 0 {
+				err = cnierr.New(cnierr.NoRDMA, "show", "GID tables",
+					"load the driver of the node's RDMA NICs; rdma link shows their devices", "the node has no RDMA device")
+			}
+			switch {
+			case err != nil:
+			case asJSON:
+				err = writeJSON(cmd.OutOrStdout(), tables)
+			default:
+				err = writeTables(cmd.OutOrStdout(), tables)
+			}
+			return errors.Join(err, unreadable)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
+	return cmd
+}
+
+// writeTables aligns the rows of all tables, and puts the summary of each below
+// its own.
+func writeTables(w io.Writer, tables []rail.Table) error {
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "DEVICE\tPORT\tINDEX\tGID\tIPV4\tTYPE\tPOD\tINTERFACE")
+	for _, g := range tables {
+		for _, e := range g.Entries {
+			fmt.Fprintln(t, gidRow(g, e))
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	lines := strings.SplitAfter(b.String(), "\n")
+	out, lines := lines[0], lines[1:]
+	for _, g := range tables {
+		out += strings.Join(lines[:len(g.Entries)], "") + gidSummary(g)
+		lines = lines[len(g.Entries):]
+	}
+	if _, err := io.WriteString(w, out); err != nil {
+		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
+	}
+	return nil
+}
+
+func gidRow(g rail.Table, e rail.Entry) string {
+	var pods, links []string
+	for _, o := range e.Owners {
+		pods, links = append(pods, ownerName(o)), append(links, string(o.Link))
+	}
+	if len(e.Owners) == 0 {
+		pods, links = []string{"?"}, []string{cmp.Or(e.Netdev, "-")}
+	}
+	ipv4 := "-"
+	if e.IPv4.IsValid() {
+		ipv4 = e.IPv4.String()
+	}
+	kind := strings.NewReplacer(rdma.RoCEv2, "v2", rdma.RoCEv1, "v1").Replace(e.Type)
+	return strings.Join([]string{
+		g.Device, fmt.Sprint(g.Port), fmt.Sprint(e.Index), e.GID, ipv4, orDash(kind), strings.Join(pods, ","), strings.Join(links, ","),
+	}, "\t")
+}
+
+func ownerName(o rail.Owner) string {
+	if o.ContainerID == "" {
+		return "host"
+	}
+	return podOr(o.Pod.String(), string(o.ContainerID))
+}
+
+// gidSummary returns the lines below a table.
+func gidSummary(g rail.Table) string {
+	name, where := fmt.Sprintf("%s/%d", g.Device, g.Port), ""
+	switch {
+	case g.Holder != nil:
+		where = ", in pod " + ownerName(*g.Holder)
+	case g.Netdev != "":
+		where = " on " + string(g.Netdev)
+	}
+	out := fmt.Sprintf("# %s%s: %d of %d places used, %d free\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries))
+	for _, a := range slices.SortedFunc(maps.Keys(g.Twice), netip.Addr.Compare) {
+		out += fmt.Sprintf("# %s: %s is there %d times, at %s\n", name, a, len(g.Twice[a]), strings.Trim(fmt.Sprint(g.Twice[a]), "[]"))
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"bytes"
+	"net/netip"
+	"os/exec"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/rail"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+)
+
+func TestTablesArePrintedWithTheirOwners(t *testing.T) {
+	t.Parallel()
+	pod := rail.Owner{Pod: conf.Pod{Namespace: "ml", Name: "trainer-0"}, ContainerID: "c1", Link: "net1"}
+	bare := rail.Owner{ContainerID: "c2", Link: "net1"}
+	addr := netip.MustParseAddr("172.16.0.5")
+	const linkLocal, mapped = "fe80:0000:0000:0000:5054:00ff:fe00:0a01", "0000:0000:0000:0000:0000:ffff:ac10:0005"
+	tables := []rail.Table{
+		{Device: "mlx5_0", Port: 1, Netdev: "ens1f0", Size: 256, Twice: map[netip.Addr][]int{addr: {3, 7}}, Entries: []rail.Entry{
+			{Index: 0, GID: linkLocal, Type: rdma.RoCEv1, Netdev: "ens1f0", Owners: []rail.Owner{{Link: "ens1f0"}}},
+			{Index: 1, GID: linkLocal, Type: rdma.RoCEv2, Netdev: "ens1f0", Owners: []rail.Owner{{Link: "ens1f0"}}},
+			{Index: 3, GID: mapped, IPv4: addr, Type: rdma.RoCEv2, Netdev: "net1", Owners: []rail.Owner{pod, bare}},
+			{Index: 7, GID: mapped, IPv4: addr, Type: rdma.RoCEv2, Netdev: "eth1"},
+		}},
+		{Device: "mlx5_1", Port: 1, Netdev: "ens2f0", Size: 256},
+		{Device: "mlx5_2", Port: 1, Holder: &pod, Size: 1, Entries: []rail.Entry{{Index: 0, GID: linkLocal}}},
+	}
+	const want = `DEVICE  PORT  INDEX  GID                                      IPV4        TYPE  POD              INTERFACE
+mlx5_0  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           v1    host             ens1f0
+mlx5_0  1     1      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           v2    host             ens1f0
+mlx5_0  1     3      0000:0000:0000:0000:0000:ffff:ac10:0005  172.16.0.5  v2    ml/trainer-0,c2  net1,net1
+mlx5_0  1     7      0000:0000:0000:0000:0000:ffff:ac10:0005  172.16.0.5  v2    ?                eth1
+# mlx5_0/1 on ens1f0: 4 of 256 places used, 252 free
+# mlx5_0/1: 172.16.0.5 is there 2 times, at 3 7
+# mlx5_1/1 on ens2f0: 0 of 256 places used, 256 free
+mlx5_2  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           -     ?                -
+# mlx5_2/1, in pod ml/trainer-0: 1 of 1 places used, 0 free
+`
+	var out bytes.Buffer
+	if err := writeTables(&out, tables); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestNamesCannotGiveAShellCommands evaluates what is printed for names that
+// the kernel allows: interfaces may have any but blanks and slashes.
+func TestNamesCannotGiveAShellCommands(t *testing.T) {
+	t.Parallel()
+	port := rail.Port{Device: "mlx5_0\necho bad", Number: 1}
+	rails := []rail.Rail{{Link: "$(echo;bad)", Addr: netip.MustParseAddr("172.16.0.5"), Port: port, Index: 3}}
+	a, err := rail.Tell(rails, "'`echo`")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script bytes.Buffer
+	if err := writeEnv(&script, rails, a); err != nil {
+		t.Fatal(err)
+	}
+	script.WriteString(`printf '<%s>' "$NCCL_IB_HCA" "$NCCL_SOCKET_IFNAME" "$NCCL_IB_GID_INDEX"`)
+	out, err := exec.Command("sh", "-ec", script.String()).CombinedOutput()
+	if want := "<=mlx5_0\necho bad:1><='`echo`><3>"; err != nil || string(out) != want {
+		t.Errorf("got %q (%v), want %q of\n%s", out, err, want, &script)
+	}
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+)
+
+// behind returns the attachment of a pod to rail i by a list of plugins: one of
+// upstream's, with host-local, then tuning, then roce, which adopts.
+func (w *world) behind(t testing.TB, p *pod, i int, maker map[string]any) attachment {
+	t.Helper()
+	dir := upstream(t)
+	data := t.TempDir()
+	roce := network{"cniVersion": "1.0.0", "name": fmt.Sprintf("chain%d", i), "type": "roce", "rdma": "off", "stateDir": w.state}
+	a := w.attach(roce, p, fmt.Sprintf("net%d", i+1))
+	a.path = append(a.path, dir)
+	maker["ipam"] = map[string]any{
+		"type": "host-local", "dataDir": data,
+		"ranges": []any{
+			[]any{map[string]any{"subnet": fmt.Sprintf("172.16.%d.0/24", 10+i), "rangeStart": fmt.Sprintf("172.16.%d.130", 10+i), "gateway": fmt.Sprintf("172.16.%d.254", 10+i)}},
+		},
+		"routes": []any{map[string]any{"dst": fmt.Sprintf("10.%d.0.0/16", i)}},
+	}
+	a.before = []any{maker, map[string]any{"type": "tuning", "sysctl": map[string]any{"net.ipv4.conf.IFNAME.arp_filter": "1"}}}
+	return a
+}
+
+func macvlanOn(rail int) map[string]any {
+	return map[string]any{"type": "macvlan", "master": fmt.Sprintf("rail%d", rail), "mode": "bridge"}
+}
+
+// withIPv6 gives a plugin's pod an address of rail i's IPv6 subnet, too. That
+// plugin then waits for the end of duplicate address detection.
+func withIPv6(i int, a attachment) attachment {
+	maker := network(a.before[0].(map[string]any))
+	ranges := append(maker["ipam"].(map[string]any)["ranges"].([]any), []any{
+		map[string]any{"subnet": fmt.Sprintf("fd00:%d::/64", 10+i), "rangeStart": fmt.Sprintf("fd00:%d::130", 10+i), "gateway": fmt.Sprintf("fd00:%d::fe", 10+i)},
+	})
+	a.before = []any{map[string]any(maker.with("ipam.ranges", ranges)), a.before[1]}
+	return a
+}
+
+// alone returns the result of the list without roce.
+func (a attachment) alone(t testing.TB) *current.Result {
+	t.Helper()
+	last := len(a.before) - 1
+	other := a
+	other.network, other.before = network(a.before[last].(map[string]any)), a.before[:last]
+	other.network = other.network.with("name", a.network["name"]).with("cniVersion", a.network["cniVersion"])
+	defer other.mustDel(t)
+	return other.mustAdd(t)
+}
+
+func TestChainedRoceRoutesWhatAnotherPluginMade(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := w.pod(t)
+	w.leaf.ip(t, `
+		addr add 198.51.100.1/32 dev lo
+		addr add 2001:db8::1/128 dev lo
+		link set dev lo up`)
+	before := p.snapshot(t)
+	for i := range 2 {
+		a := withIPv6(i, w.behind(t, p, i, macvlanOn(i)))
+		without := a.alone(t)
+		res := a.mustAdd(t)
+		// host-local gives the next address each time.
+		for j := range res.IPs {
+			without.IPs[j].Address.IP = res.IPs[j].Address.IP
+		}
+		without.Interfaces[0].Mac = res.Interfaces[0].Mac
+		if diff := cmp.Diff(without, res); diff != "" {
+			t.Errorf("the result is not that of the plugins before roce (-without +with)\n%s", diff)
+		}
+		v4, v6 := addrs(res)[0], addrs(res)[1]
+		table := fmt.Sprint(100 + i)
+		all(t, "rules", p.rules(t), []string{
+			fmt.Sprintf("32000: from %s lookup %s proto 82", v4, table), fmt.Sprintf("32001: from %s unreachable proto 82", v4),
+			fmt.Sprintf("32000: from %s lookup %s proto 82", v6, table), fmt.Sprintf("32001: from %s unreachable proto 82", v6),
+		})
+		all(t, "table "+table, p.routes(t, table), []string{
+			fmt.Sprintf("default via 172.16.%d.254 dev %s proto 82 src %s", 10+i, a.ifName, v4),
+			fmt.Sprintf("10.%d.0.0/16 via 172.16.%d.254 dev %s proto 82 src %s", i, 10+i, a.ifName, v4),
+			fmt.Sprintf("default via fd00:%d::fe dev %s proto 82 src %s metric 1024 pref medium", 10+i, a.ifName, v6),
+		})
+		all(t, "main", p.routes(t, "main"), []string{
+			"default via 10.244.1.1 dev eth0", fmt.Sprintf("10.%d.0.0/16 via 172.16.%d.254 dev %s", i, 10+i, a.ifName),
+		})
+		// The default route in main is eth0's, so that an answer to somebody
+		// beyond the gateway shows which table it took.
+		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "198.51.100.1", v4.String())
+		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "2001:db8::1", v6.String())
+		if got := p.setting(t, "net/ipv4/conf/"+a.ifName+"/rp_filter"); got != "2" {
+			t.Errorf("rp_filter is %s", got)
+		}
+		defer func() {
+			if err := a.check(t); err != nil {
+				t.Errorf("CHECK of the list: %v", err)
+			}
+			p.ip(t, fmt.Sprintf("rule del from %s lookup %s priority 32000", v4, table))
+			if err := a.check(t); err == nil || !strings.HasPrefix(err.Msg, "roce[110] ") {
+				t.Errorf("CHECK without a rule: got %v, want roce's finding", err)
+			}
+			for range 2 {
+				a.mustDel(t)
+			}
+			if i == 0 { // the last of the two
+				p.unchanged(t, before)
+				w.noRecords(t)
+			}
+		}()
+	}
+}
+
+func TestChainedRoceAdoptsADeviceOfTheHost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := w.pod(t)
+	before, node := p.snapshot(t), w.snapshot(t)
+	w.ip(t, "addr flush dev rail1")
+	a := w.behind(t, p, 1, map[string]any{"type": "host-device", "device": "rail1"})
+	res := a.mustAdd(t)
+	w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addrs(res)[0].String())
+	all(t, "rules", p.rules(t), []string{fmt.Sprintf("32000: from %s lookup 100 proto 82", addrs(res)[0])})
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK of the list: %v", err)
+	}
+	a.mustDel(t)
+	p.unchanged(t, before)
+	w.noRecords(t)
+	// The NIC is the host's again, with the host's settings.
+	w.ip(t, "link set dev rail1 addrgenmode none\nlink set dev rail1 up")
+	w.awaitCarrier(t)
+	for _, s := range settings {
+		path := fmt.Sprintf(s, "rail1")
+		if want := path + "=" + w.setting(t, "net/"+path); !strings.Contains(node, want+"\n") {
+			t.Errorf("the NIC came back with %s", want)
+		}
+	}
+}
+
+func TestFailureOfChainedRoceLeavesTheRestToDEL(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		code  uint
+		spoil func(a attachment) attachment
+	}{
+		"the gateway is silent": {106, func(a attachment) attachment {
+			maker := network(a.before[0].(map[string]any)).with("ipam.ranges.0.0.gateway", "172.16.10.253")
+			a.before = []any{map[string]any(maker)}
+			a.network = a.network.with("probe.gateway.timeout", "5ms")
+			return a
+		}},
+		"the default route is taken": {105, func(a attachment) attachment {
+			a.network = a.network.with("routing.defaultRoute", true)
+			return a
+		}},
+		"there is no RDMA device": {103, func(a attachment) attachment {
+			a.network = a.network.with("rdma", "auto")
+			return a
+		}},
+		"a key of the plugin before": {7, func(a attachment) attachment {
+			a.network = a.network.with("mtu", 1400)
+			return a
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			before := p.snapshot(t)
+			a := tt.spoil(w.behind(t, p, 0, macvlanOn(0)))
+			a.mustFail(t, tt.code)
+			if got := p.rules(t); len(got) > 0 {
+				t.Errorf("rules %q", got)
+			}
+			if got := p.mustRun(t, "ip", "route", "show", "table", "all", "proto", "82"); got != "" {
+				t.Errorf("routes %q", got)
+			}
+			w.noRecords(t)
+			a.mustDel(t)
+			p.unchanged(t, before)
+		})
+	}
+}
+
+func TestDelAndGCOfAChainWhateverIsLeft(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*testing.T, *world, *pod){
+		"the namespace is gone": func(t *testing.T, _ *world, p *pod) { t.Helper(); p.remove(t) },
+		"the link is gone":      func(t *testing.T, _ *world, p *pod) { t.Helper(); p.ip(t, "link del net1") },
+		"the master is gone":    func(t *testing.T, w *world, _ *pod) { t.Helper(); w.ip(t, "link del rail0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			a := w.behind(t, p, 0, macvlanOn(0))
+			a.mustAdd(t)
+			spoil(t, w, p)
+			a.mustDel(t)
+			w.noRecords(t)
+			if _, err := os.Stat(p.path); err == nil && len(p.rules(t)) > 0 {
+				t.Errorf("rules %q", p.rules(t))
+			}
+		})
+	}
+	t.Run("the runtime has forgotten it", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, 1)
+		p := w.pod(t)
+		a := w.behind(t, p, 0, macvlanOn(0))
+		a.network = a.network.with("cniVersion", "1.1.0")
+		a.mustAdd(t)
+		if err := os.RemoveAll(w.cache); err != nil {
+			t.Fatal(err)
+		}
+		list, err := a.list()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.libcni().GCNetworkList(t.Context(), list, &libcni.GCArgs{}); err != nil {
+			t.Errorf("GC: %v", err)
+		}
+		if got := p.rules(t); len(got) > 0 {
+			t.Errorf("rules %q", got)
+		}
+		w.noRecords(t)
+	})
+}

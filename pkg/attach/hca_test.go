@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+)
+
+// hca is the one RDMA device of a node, on the parent "ens1".
+type hca struct {
+	exclusive bool
+	name      string
+	in        plan.NetnsID // whose it is; zero: the host's
+	full      bool         // there is no place for another GID
+}
+
+var device = plan.RDMADevice{Name: "mlx5_0", GUID: "0c42:a103:0016:054c", Port: 1, Link: "ens1", PCI: "0000:0b:00.2"}
+
+// handle is the hca as one process sees it.
+type handle struct {
+	*hca
+	w       *world
+	located map[netip.Addr]int
+}
+
+func (h handle) Facts(_ context.Context, _ conf.RDMA, parent plan.Link, _ bool) (plan.RDMA, error) {
+	if parent.Name != "ens1" && parent.Device != device.PCI || h.in != (plan.NetnsID{}) {
+		return plan.RDMA{}, cnierr.New(cnierr.NoRDMA, "find RDMA device of", string(parent.Name), "", "%w", rdma.ErrNoDevice)
+	}
+	return plan.RDMA{Exclusive: h.exclusive, Device: device}, nil
+}
+
+func (h handle) Do(ctx context.Context, op plan.Op) error {
+	h.w.step()
+	switch op := op.(type) {
+	case plan.DeviceInfo: // a file, which needs no fake
+		return rdma.New(rdma.Config{}).Do(ctx, op)
+	case plan.Move:
+		h.in = op.Netns
+	case plan.GID:
+		if h.full {
+			return cnierr.New(cnierr.NoGID, "wait for GID of", op.Targets[0].Addr.String(), "", "the table is full")
+		}
+		for i, t := range op.Targets {
+			h.located[t.Addr] = i + 3
+		}
+	}
+	return nil
+}
+
+func (h handle) Undo(ctx context.Context, op plan.Op) error {
+	h.w.step()
+	if _, ok := op.(plan.DeviceInfo); ok {
+		return rdma.New(rdma.Config{}).Undo(ctx, op)
+	}
+	if m, ok := op.(plan.Move); ok && h.in == m.Netns {
+		h.in, h.name = plan.NetnsID{}, m.Device.Name
+	}
+	return nil
+}
+
+func (h handle) Check(ctx context.Context, op plan.Op) error {
+	if _, ok := op.(plan.DeviceInfo); ok {
+		return rdma.New(rdma.Config{}).Check(ctx, op)
+	}
+	if m, ok := op.(plan.Move); ok && h.in != m.Netns {
+		return cnierr.New(cnierr.Damaged, "check RDMA device", h.name, "", "it is not in the pod")
+	}
+	return nil
+}
+
+func (h handle) Located() map[netip.Addr]int { return h.located }
+
+func (h handle) Close() {}
+
+func (w *world) rdma(string, func(fn func() error) error) attach.RDMA {
+	return handle{hca: &w.hca, w: w, located: map[netip.Addr]int{}}
+}

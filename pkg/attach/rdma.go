@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// device returns the RDMA device behind the parent, nil if no RDMA work is
+// asked for. Errors are those of rdma.Subsystem.Facts, and RDMAHeld when
+// another attachment of this node has the device.
+func (n Node) device(ctx context.Context, r RDMA, req conf.Request, parent plan.Link) (*plan.RDMA, error) {
+	if req.RDMA.Mode == conf.RDMAOff {
+		return nil, nil
+	}
+	found, err := r.Facts(ctx, req.RDMA, parent, parent.InPod || req.LinkInContainer)
+	if errors.Is(err, rdma.ErrNoDevice) {
+		return nil, cmp.Or(n.held(parent, req.Parent.RDMA), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &found, nil
+}
+
+// held returns an error that names the attachment to which the RDMA device of
+// a parent, or the one that was selected by its name, was moved; nil if there
+// is none. The name of a link in a pod says nothing about another one. A record
+// that cannot be read says nothing: the caller has an error already.
+func (n Node) held(parent plan.Link, selected string) error {
+	keys, err := n.Records.List()
+	if err != nil {
+		return nil
+	}
+	same := func(m plan.Move) bool {
+		d := m.Device
+		return !parent.InPod && parent.Name != "" && m.Parent == parent.Name ||
+			parent.Device != "" && (d.PCI == parent.Device || d.Auxiliary == parent.Device) ||
+			selected != "" && d.Name == selected
+	}
+	for _, k := range keys {
+		rec, err := n.Records.Load(k.ContainerID, k.IfName)
+		if err != nil {
+			continue
+		}
+		for _, op := range rec.Plan.Ops.Moves() {
+			if m, ok := op.(plan.Move); ok && same(m) {
+				return heldBy(m, rec)
+			}
+		}
+	}
+	return nil
+}
+
+func heldBy(m plan.Move, rec record.Record) error {
+	return cnierr.New(cnierr.RDMAHeld, "move RDMA device", m.Device.Name,
+		"give one pod the whole NIC (one per RDMA device in exclusive mode), delete the other pod, or share devices: rdma system set netns shared",
+		"%s has it, for its interface %q", cmp.Or(podText(rec.Pod), fmt.Sprintf("container %q", rec.ContainerID)), rec.IfName)
+}
+
+func podText(p conf.Pod) string {
+	if p.Name == "" {
+		return ""
+	}
+	return fmt.Sprintf("pod %q", p.String())
+}
+
+// statusRDMA says why the node cannot serve the request's RDMA mode. A device
+// that is not there may be in a pod: only a mode that contradicts counts then.
+func (n Node) statusRDMA(ctx context.Context, req conf.Request, parent plan.Link) error {
+	r := n.RDMA("", nil)
+	defer r.Close()
+	_, err := n.device(ctx, r, req, parent)
+	if cnierr.CodeOf(err) == cnierr.RDMAHeld {
+		return nil
+	}
+	return err
+}
+
+// undoHome undoes the moves of RDMA devices into a namespace that is gone.
+func (n Node) undoHome(ctx context.Context, moves plan.Ops) error {
+	if len(moves) == 0 {
+		return nil
+	}
+	r := n.RDMA("", nil)
+	defer r.Close()
+	return apply.Undo(ctx, r, moves)
+}

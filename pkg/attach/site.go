@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// Kernel is one host and one pod's namespace, opened. *kernel.Kernel is one.
+type Kernel interface {
+	apply.Executor
+	// ID tells the pod's namespace from all others.
+	ID() plan.NetnsID
+	// Facts reads what the plan needs to know, and fails for what can be known
+	// to fail: a parent that is missing, down or of the wrong kind.
+	Facts(ctx context.Context, req conf.Request) (plan.Facts, error)
+	// Enter runs fn in the pod's namespace.
+	Enter(fn func() error) error
+	// Close lets go of the sockets and the namespace.
+	Close()
+}
+
+// RDMA is the RDMA subsystem as one host and one pod see it. *rdma.Subsystem
+// is one.
+type RDMA interface {
+	apply.Executor
+	// Facts finds the RDMA device behind a parent, which is in the pod's
+	// namespace if inPod is so, and fails for what can be known to fail.
+	Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error)
+	// Located returns the places of the GIDs that were waited for.
+	Located() map[netip.Addr]int
+	// Close lets go of the sockets.
+	Close()
+}
+
+// site is where an attachment is made: the kernel, the wire and the RDMA
+// subsystem of one host and one pod. It sends each operation to the one that
+// does its kind.
+type site struct {
+	Kernel
+	wire apply.Executor
+	rdma RDMA
+}
+
+// open opens the site at a pod's namespace. The caller must Close it. Errors
+// are those of n.Open.
+func (n Node) open(netns string) (*site, error) {
+	k, err := n.Open(netns)
+	if err != nil {
+		return nil, err
+	}
+	return &site{Kernel: k, wire: n.Wire(k), rdma: n.RDMA(netns, k.Enter)}, nil
+}
+
+func (s *site) of(op plan.Op) apply.Executor {
+	switch op.(type) {
+	case plan.Conflict, plan.Gateway, plan.Announce:
+		return s.wire
+	case plan.Move, plan.Port, plan.GID, plan.DeviceInfo:
+		return s.rdma
+	}
+	return s.Kernel
+}
+
+// Do implements apply.Executor.
+func (s *site) Do(ctx context.Context, op plan.Op) error { return s.of(op).Do(ctx, op) }
+
+// Undo implements apply.Executor.
+func (s *site) Undo(ctx context.Context, op plan.Op) error { return s.of(op).Undo(ctx, op) }
+
+// Check implements apply.Executor.
+func (s *site) Check(ctx context.Context, op plan.Op) error { return s.of(op).Check(ctx, op) }
+
+// Close lets go of everything.
+func (s *site) Close() {
+	if wire, ok := s.wire.(interface{ Close() }); ok { // one that holds nothing needs none
+		wire.Close()
+	}
+	s.rdma.Close()
+	s.Kernel.Close()
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package chain reads what the plugins before roce in a list have made.
+//
+// It judges nothing but whether roce can adopt it. It stands below package
+// conf, whose request has the answer; everything is in this file.
+package chain
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+)
+
+// Prev is the interface that the plugins before roce in a chain have made for
+// the pod, and that roce adopts. Its name is CNI_IFNAME.
+type Prev struct {
+	// Result is what those plugins told, of which nobody may change anything:
+	// the runtime and their CHECK get it as it came in.
+	Result *current.Result
+	// Interface is the interface's place in Result.Interfaces.
+	Interface int
+	// Device is the key deviceID, if it is a PCI address or the name of an
+	// auxiliary device; else "".
+	Device string
+}
+
+// Read returns the interface of a name that an ADD is to adopt, nil when roce
+// makes its own, because there is a master or nothing came before. What is
+// wrong is noted as a fault of top.
+func Read(top, runtime *strict.Object, ifName string) *Prev {
+	master, v := top.At("master"), top.At("prevResult")
+	makes := master.Present() && master.Raw() != `""`
+	if makes || !v.Present() {
+		return nil
+	}
+	ofMaker(top)
+	version, _ := top.At("cniVersion").Text("")
+	res, err := ReadResult([]byte(v.Raw()), version)
+	if err != nil {
+		v.Fault(cnierr.Decode, "the plugin before roce in the list, or the runtime, gives it", "not the result of a CNI plugin: %w", err)
+		return nil
+	}
+	i := slices.IndexFunc(res.Interfaces, func(l *current.Interface) bool {
+		return l != nil && l.Name == ifName && l.Sandbox != ""
+	})
+	if i < 0 {
+		v.Bad("put roce behind the plugin that makes the pod's interface, or set master to have roce make one",
+			"the pod has no interface %q in it", ifName)
+	}
+	return &Prev{Result: res, Interface: i, Device: deviceID(top.At("deviceID"), runtime.At("deviceID"))}
+}
+
+// ofMaker reports the keys that only the plugin that makes the interface can
+// follow.
+func ofMaker(top *strict.Object) {
+	const hint = "set it in the configuration of the plugin that makes the interface, or set master to have roce make one"
+	keys := []strict.Value{top.At("ipam").Object().At("type")}
+	for _, key := range []string{"mode", "mtu", "mac", "bcqueuelen", "linkInContainer"} {
+		keys = append(keys, top.At(key))
+	}
+	for _, v := range keys {
+		if v.Present() {
+			v.Bad(hint, "not ours to set: without master, roce adopts the interface in prevResult")
+		}
+	}
+}
+
+// deviceID returns the first value that names a device. Nothing else is wrong:
+// with a shared device plugin Multus puts a number there that means nothing.
+func deviceID(values ...strict.Value) string {
+	pci := regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+	auxiliary := regexp.MustCompile(`^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[0-9]+$`)
+	for _, v := range values {
+		var s string
+		if json.Unmarshal([]byte(v.Raw()), &s) != nil {
+			continue
+		}
+		if auxiliary.MatchString(s) {
+			return s
+		}
+		if s = strings.ToLower(s); pci.MatchString(s) {
+			return s
+		}
+	}
+	return ""
+}
+
+// ReadResult reads the result of a plugin, of any CNI version. One that does
+// not say its version is of the configuration's, as libcni has it
+// (https://github.com/containernetworking/cni/issues/895).
+func ReadResult(b []byte, version string) (*current.Result, error) {
+	var doc map[string]json.RawMessage
+	err := json.Unmarshal(b, &doc)
+	if err == nil && doc == nil {
+		err = errors.New("null is no result")
+	}
+	if err != nil {
+		return nil, err
+	}
+	var said string
+	if raw, ok := doc["cniVersion"]; ok && json.Unmarshal(raw, &said) == nil && said != "" {
+		version = said
+	} else {
+		doc["cniVersion"] = json.RawMessage(fmt.Sprintf("%q", version))
+	}
+	if b, err = json.Marshal(doc); err != nil {
+		return nil, err
+	}
+	r, err := create.Create(version, b)
+	if err != nil {
+		return nil, err
+	}
+	return current.NewResultFromResult(r)
+}

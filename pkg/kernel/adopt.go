@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/parent"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+const adopting = "adopt interface"
+
+// adoptFacts is Facts for a link that another plugin has made.
+func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, error) {
+	l, err := k.pod.LinkByName(ctx, string(req.IfName))
+	if err == nil {
+		err = adoptable(l)
+	}
+	if err != nil {
+		return plan.Facts{}, classify(adopting, string(req.IfName), err, absent())
+	}
+	facts := plan.Facts{Adopted: &plan.Adopted{MAC: ethernet(l), MTU: l.MTU, NoARP: l.Flags&unix.IFF_NOARP != 0}}
+	if req.RDMA.Mode != conf.RDMAOff {
+		if facts.Parent, err = k.carrier(ctx, l, req.Prev.Device); err != nil {
+			return plan.Facts{}, classify(adopting, l.Name, err)
+		}
+	}
+	if facts.Pod, err = k.podFacts(ctx, req.IfName); err != nil {
+		return plan.Facts{}, classify("read facts of", k.path, err)
+	}
+	return facts, nil
+}
+
+// absent is what it means when the link is not there.
+func absent() meaning {
+	return meaning{
+		unix.ENODEV, cnierr.BadConfig,
+		"look at the plugin before roce in the list, which says that it made the interface; a device that has none, as for DPDK, needs no roce",
+	}
+}
+
+// adoptable refuses links that RoCE has nothing to do with.
+func adoptable(l rtnl.Link) error {
+	switch {
+	case l.Type == unix.ARPHRD_INFINIBAND:
+		return cnierr.New(cnierr.NoRDMA, adopting, l.Name,
+			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2), or take roce out of the list: InfiniBand needs none of it",
+			"its link layer is InfiniBand, and RoCE needs Ethernet")
+	case l.Type != unix.ARPHRD_ETHER:
+		return cnierr.New(cnierr.BadConfig, adopting, l.Name,
+			"put roce behind a plugin that makes Ethernet interfaces", "its link layer is %s, and RoCE needs Ethernet", l.Encap())
+	}
+	return nil
+}
+
+// carrier returns the link whose RDMA device an adopted link uses: itself, or
+// what it stands on in the pod, or in the host. device is what the runtime says
+// that it is.
+func (k *Kernel) carrier(ctx context.Context, l rtnl.Link, device string) (plan.Link, error) {
+	host, err := k.pod.NSID(ctx, k.hostNS)
+	if err != nil {
+		return plan.Link{}, err
+	}
+	c, inPod := k.pod, true
+	for range maxStack {
+		if !stacked(l) || l.Lower.Index == 0 {
+			break
+		}
+		if l.Lower.NSID != rtnl.NoNSID {
+			if l.Lower.NSID != host {
+				break // of a third namespace: nobody's RDMA device that we know
+			}
+			c, inPod = k.host, false
+		}
+		if l, err = c.LinkByIndex(ctx, l.Lower.Index); err != nil {
+			return plan.Link{}, err
+		}
+		if !inPod {
+			break // Layers knows the way down from here
+		}
+	}
+	layers, err := parent.Layers(ctx, c, l)
+	if err != nil {
+		return plan.Link{}, err
+	}
+	if device == "" && inPod && (l.Bus == "pci" || l.Bus == "auxiliary") {
+		device = l.Dev
+	}
+	return plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU, Layers: layers, Device: device, InPod: inPod}, nil
+}
+
+// maxStack bounds a walk down links that somebody may change at the same time
+// (MAX_NEST_DEV).
+const maxStack = 8
+
+// stacked says whether the frames of a link are those of its lower link. A veth
+// has one, too, but that is its other end.
+func stacked(l rtnl.Link) bool {
+	return slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "ipvtap", "vlan"}, l.Kind)
+}
+
+// adoptedHost is HostFacts for a link that another plugin will have made.
+func adoptedHost(req conf.Request) plan.Facts {
+	return plan.Facts{
+		Adopted: plan.Told(*req.Prev),
+		Parent:  plan.Link{Name: req.IfName, Device: req.Prev.Device, InPod: true},
+		Pod:     plan.PodFacts{IPv6: hasIPv6()},
+	}
+}
+
+// adopt executes plan.Adopt.
+type adopt struct {
+	*Kernel
+	op plan.Adopt
+}
+
+// settling is how long duplicate address detection may take: a delay and a
+// probe, each of up to a second (addrconf_dad_kick, RFC 4862 section 5.4), and
+// some more.
+const settling = 4 * time.Second
+
+func (a adopt) do(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, settling)
+	defer cancel()
+	for {
+		is, err := a.look(ctx)
+		switch {
+		case err != nil:
+			return classify(adopting, string(a.op.Link), err, absent())
+		case is.what != "":
+			return cnierr.New(is.code, adopting, string(a.op.Link), is.hint(), "%s", is.what)
+		case !is.unsure.IsValid():
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return cnierr.New(cnierr.TryAgain, adopting, string(a.op.Link), "", "the kernel still asks the wire whether %s is unique", is.unsure)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// undo does nothing: the link is not ours.
+func (a adopt) undo(context.Context) error { return nil }
+
+func (a adopt) check(ctx context.Context) error {
+	const action = "check adopted interface"
+	is, err := a.look(ctx)
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return cnierr.New(cnierr.Damaged, action, string(a.op.Link),
+			"delete the pod: another plugin made the interface, and only that one can make it again", "the pod has no such interface")
+	case err != nil:
+		return classify(action, string(a.op.Link), err)
+	case is.what != "":
+		return cnierr.New(cnierr.Damaged, action, string(a.op.Link), is.hint(), "%s", is.what)
+	}
+	return nil
+}
+
+// looks is what is not as it should be about an adopted link; what is "" if
+// nothing is.
+type looks struct {
+	code   cnierr.Code
+	what   string
+	fix    string     // the command that corrects it
+	unsure netip.Addr // an address that the kernel still looks for duplicates of
+}
+
+func (l looks) hint() string {
+	if l.fix == "" {
+		return ""
+	}
+	return "restore it: " + l.fix
+}
+
+func (a adopt) look(ctx context.Context) (looks, error) {
+	l, err := a.pod.LinkByName(ctx, string(a.op.Link))
+	if err != nil {
+		return looks{}, err
+	}
+	if mac := ethernet(l); mac != a.op.MAC {
+		return looks{code: cnierr.TryAgain, what: fmt.Sprintf("want MAC %s, got %s", a.op.MAC, mac), fix: a.ip("link set dev %s address %s", a.op.Link, a.op.MAC)}, nil
+	}
+	there, err := a.pod.Addresses(ctx, l.Index)
+	if err != nil {
+		return looks{}, err
+	}
+	var out looks
+	for _, p := range a.op.Addresses {
+		i := slices.IndexFunc(there, func(is rtnl.Address) bool { return is.Prefix == p })
+		switch {
+		case i < 0:
+			return looks{code: cnierr.BadConfig, what: fmt.Sprintf("want %s on it, got %s", p, list(there)), fix: a.ip("addr add %s dev %s", p, a.op.Link)}, nil
+		case there[i].Flags&unix.IFA_F_DADFAILED != 0:
+			return looks{code: cnierr.AddressTaken, what: fmt.Sprintf("duplicate address detection failed for %s: another machine has it", p)}, nil
+		case there[i].Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_OPTIMISTIC) == unix.IFA_F_TENTATIVE:
+			out.unsure = p.Addr()
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/conf/chain"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// lend makes net1 as another plugin would, and gives it an IPv6 address that
+// the kernel looks for duplicates of, which a second of its own kind may have.
+func lend(t *testing.T, pod *kerneltest.Netns, k *kernel.Kernel) plan.Adopt {
+	t.Helper()
+	m := child()
+	m.MAC[4] = byte(k.ID().Ino)
+	do(t, k, m, plan.Sysctl{Link: "net1", Set: []plan.Setting{
+		{Path: "net/ipv6/conf/net1/router_solicitation_delay", Value: "0"},
+		{Path: "net/ipv6/neigh/net1/retrans_time_ms", Value: "300"},
+	}}, plan.Up{Link: "net1"})
+	pod.IP("addr add fd00:9::5/64 dev net1")
+	return plan.Adopt{Link: "net1", MAC: m.MAC, Addresses: []netip.Prefix{netip.MustParsePrefix("fd00:9::5/64")}}
+}
+
+func TestAdoptWaitsForDuplicateAddressDetection(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	op := lend(t, pod, k)
+	route := plan.Route{Link: "net1", Table: 100, Dst: netip.MustParsePrefix("fd00:9::/64"), Src: op.Addresses[0].Addr()}
+	if err := k.Do(t.Context(), route); err == nil {
+		t.Fatal("the address was not tentative: the test proves nothing")
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	wantCode(t, k.Do(soon, op), cnierr.TryAgain)
+	do(t, k, op, route)
+	if s := pod.IP("addr show dev net1 tentative"); s != "" {
+		t.Errorf("still tentative:\n%s", s)
+	}
+}
+
+func TestAdoptRefusesAnAddressThatAnotherMachineHas(t *testing.T) {
+	t.Parallel()
+	node, pod, k := machine(t)
+	do(t, k, lend(t, pod, k))
+	second := node.Pod()
+	k2 := open(t, second)
+	op := lend(t, second, k2)
+	wantCode(t, k2.Do(t.Context(), op), cnierr.AddressTaken)
+	wantCode(t, k2.Check(t.Context(), op), cnierr.Damaged)
+}
+
+func TestTheParentOfAnAdoptedLinkIsWhatItStandsOn(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		script string
+		want   conf.LinkName
+		inPod  bool
+	}{
+		"a veth is a NIC":                    {"link add net1 type veth peer name peer0", "net1", true},
+		"a macvlan of the pod":               {"link add nic1 type veth peer name peer0\nlink add net1 link nic1 type macvlan", "nic1", true},
+		"a macvlan of a macvlan of the pod":  {"link add nic1 type veth peer name peer0\nlink add mid0 link nic1 type macvlan\nlink add net1 link mid0 type macvlan", "nic1", true},
+		"a macvlan of the host's macvlan":    {"HOST link add mid0 link nic0 type macvlan\nHOST link add net1 link mid0 netns POD type macvlan", nic, false},
+		"a macvlan of a third namespace's":   {"WIRE link add net1 link nic0 netns POD type macvlan", "net1", true},
+		"a link of the same index elsewhere": {"WIRE link add name x0 type bridge\nWIRE link add net1 link x0 netns POD type macvlan", "net1", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node, pod, k := machine(t)
+			for line := range strings.Lines(tc.script) {
+				line = strings.ReplaceAll(strings.TrimSpace(line), "POD", pod.Path)
+				at := map[string]*kerneltest.Netns{"HOST": node.Netns, "WIRE": node.Wire}
+				where, rest, _ := strings.Cut(line, " ")
+				if at[where] == nil {
+					where, rest, at[where] = "", line, nil
+				}
+				if ns := at[where]; ns != nil {
+					ns.IP(rest)
+				} else {
+					pod.IP(rest)
+				}
+			}
+			got, err := k.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Parent.Name != tc.want || got.Parent.InPod != tc.inPod || len(got.Parent.Layers) == 0 || got.Parent.Device != "" {
+				t.Errorf("got %+v, want %s in the pod: %v", got.Parent, tc.want, tc.inPod)
+			}
+		})
+	}
+}
+
+func TestAdoptEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	op := lend(t, pod, k)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := k.Do(gone, op); err == nil || !errors.Is(err, context.Canceled) && cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("got %v", err)
+	}
+}

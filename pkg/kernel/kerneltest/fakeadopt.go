@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kerneltest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// adoptFacts is Facts for a link that another plugin has made.
+func (k *FakeKernel) adoptFacts(req conf.Request) (plan.Facts, error) {
+	l, err := k.pod.adoptable(req.IfName)
+	if err != nil {
+		return plan.Facts{}, err
+	}
+	facts := plan.Facts{Adopted: &plan.Adopted{MAC: l.mac, MTU: l.mtu}, Pod: k.pod.facts(req.IfName)}
+	if req.RDMA.Mode == conf.RDMAOff {
+		return facts, nil
+	}
+	facts.Parent = plan.Link{Name: l.name, MAC: l.mac, MTU: l.mtu, Device: req.Prev.Device, InPod: true}
+	if p := l.parent; p != nil {
+		facts.Parent = plan.Link{Name: p.name, MAC: p.mac, MTU: p.mtu, Device: req.Prev.Device}
+	}
+	return facts, nil
+}
+
+func (s *Space) adoptable(name conf.LinkName) (*iface, error) {
+	const action = "adopt interface"
+	switch l := s.link(name); {
+	case l == nil:
+		return nil, cnierr.New(cnierr.BadConfig, action, string(name), "", "no such device")
+	case l.kind == "infiniband":
+		return nil, cnierr.New(cnierr.NoRDMA, action, string(name), "", "its link layer is InfiniBand")
+	case l.kind == "loopback":
+		return nil, cnierr.New(cnierr.BadConfig, action, string(name), "", "its link layer is not Ethernet")
+	default:
+		return l, nil
+	}
+}
+
+type adopt struct{ op plan.Adopt }
+
+func (a adopt) do(s *Space) error {
+	code, what := a.look(s)
+	if what != "" {
+		return cnierr.New(code, "adopt interface", string(a.op.Link), "", "%s", what)
+	}
+	return nil
+}
+
+func (adopt) undo(*Space) error { return nil }
+
+func (a adopt) check(s *Space) error {
+	if _, what := a.look(s); what != "" {
+		return s.damaged("check adopted interface", string(a.op.Link), a.op, "%s", what)
+	}
+	return nil
+}
+
+// look returns what is not as the operation says, "" if nothing is.
+func (a adopt) look(s *Space) (cnierr.Code, string) {
+	l := s.link(a.op.Link)
+	if l == nil {
+		return cnierr.BadConfig, "no such device"
+	}
+	if l.mac != a.op.MAC {
+		return cnierr.TryAgain, fmt.Sprintf("want MAC %s, got %s", a.op.MAC, l.mac)
+	}
+	for _, p := range a.op.Addresses {
+		if !slices.Contains(l.addrs, p) {
+			return cnierr.BadConfig, fmt.Sprintf("want %s on it, got %v", p, l.addrs)
+		}
+	}
+	return 0, ""
+}

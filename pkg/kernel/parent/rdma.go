@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package parent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+)
+
+// System asks for the RDMA devices that the namespace of a Namespace sees.
+type System func(context.Context) (nldev.System, error)
+
+// ofDevice returns the indexes of the links that the frames of an RDMA device
+// go through: its ports' network interfaces, or the bond of those that are in
+// one.
+//
+// Errors: NoRDMA with nldev.ErrNoDevice when there is no such device.
+func ofDevice(ctx context.Context, links []rtnl.Link, device string, ask System, sys fs.FS) ([]int32, error) {
+	s, err := ask(ctx)
+	if err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, err
+	}
+	indexes := ports(s, device)
+	if len(indexes) == 0 {
+		indexes = siblings(links, device, sys)
+	}
+	if len(indexes) == 0 {
+		return nil, cnierr.New(cnierr.NoRDMA, selecting, device,
+			"correct master.rdma: rdma link show tells the devices and their interfaces, in exclusive mode only those that no pod has",
+			"%w of this name has a network interface here; there are: %s", nldev.ErrNoDevice, devices(s))
+	}
+	for i := range indexes {
+		indexes[i] = top(links, indexes[i])
+	}
+	return indexes, nil
+}
+
+// ports returns the interfaces that the ports of a device name.
+func ports(s nldev.System, device string) []int32 {
+	var out []int32
+	for _, d := range s.Devices {
+		for _, p := range d.Ports {
+			if d.Name == device && p.NetdevIndex != 0 {
+				out = append(out, p.NetdevIndex)
+			}
+		}
+	}
+	return out
+}
+
+// siblings returns the interfaces of the PCI or auxiliary device that an RDMA
+// device is of. In exclusive mode a device that a pod has is in no table of
+// ours, but its file for programs is everywhere.
+func siblings(links []rtnl.Link, device string, sys fs.FS) []int32 {
+	files, err := fs.Glob(sys, "class/infiniband_verbs/*/ibdev")
+	if err != nil {
+		return nil // the pattern is right: there are none
+	}
+	var out []int32
+	for _, f := range files {
+		if readID(sys, f) != device {
+			continue
+		}
+		netdevs, err := fs.ReadDir(sys, path.Join(path.Dir(f), "device/net"))
+		if err != nil {
+			continue // Soft-RoCE has no such folder
+		}
+		for _, l := range links {
+			if slices.ContainsFunc(netdevs, func(e fs.DirEntry) bool { return e.Name() == l.Name }) {
+				out = append(out, l.Index)
+			}
+		}
+	}
+	return out
+}
+
+func devices(s nldev.System) string {
+	var out []string
+	for _, d := range s.Devices {
+		for _, p := range d.Ports {
+			if p.Netdev != "" {
+				out = append(out, fmt.Sprintf("%s (%s)", d.Name, p.Netdev))
+			}
+		}
+	}
+	return list(out)
+}
+
+// list returns the first maxNames of the sorted names.
+func list(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	slices.Sort(names)
+	if more := len(names) - maxNames; more > 0 {
+		names = append(names[:maxNames], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package view reads what a network namespace looks like to the programs in it:
+// its addresses, and where its default route leads.
+//
+// It never enters a namespace: it looks at that of the calling thread, and needs
+// no privileges. It stands on rtnl beside kernel. All is in this file.
+package view
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+)
+
+// View is what a namespace looks like to the programs in it.
+type View struct {
+	Addrs []LinkAddr
+	// Out is the interface of the default route with the lowest metric, of the
+	// IPv4 ones if there are any; "" if there is no default route.
+	Out conf.LinkName
+	// Slaves are the interfaces that a bond consists of.
+	Slaves []conf.LinkName
+}
+
+// LinkAddr is an address on an interface.
+type LinkAddr struct {
+	Link conf.LinkName
+	Addr netip.Addr
+}
+
+// Look returns the view of the calling thread's namespace. Errors: cnierr.IO.
+func Look(ctx context.Context) (View, error) {
+	c, err := rtnl.Dial()
+	if err != nil {
+		return View{}, failed(err)
+	}
+	defer c.Close()
+	links, err := c.Links(ctx)
+	if err != nil {
+		return View{}, failed(err)
+	}
+	addrs, err := c.Addresses(ctx, 0)
+	if err != nil {
+		return View{}, failed(err)
+	}
+	routes, err := c.Routes(ctx)
+	if err != nil {
+		return View{}, failed(err)
+	}
+	var v View
+	names := map[int32]conf.LinkName{}
+	for _, l := range links {
+		names[l.Index] = conf.LinkName(l.Name)
+		if l.SlaveKind == "bond" {
+			v.Slaves = append(v.Slaves, conf.LinkName(l.Name))
+		}
+	}
+	for _, a := range addrs {
+		v.Addrs = append(v.Addrs, LinkAddr{names[a.Index], a.Prefix.Addr()})
+	}
+	v.Out = names[out(routes)]
+	return v, nil
+}
+
+// out returns the index of the interface that the default route leads to, 0 if
+// there is none.
+func out(routes []rtnl.Route) int32 {
+	defaults := slices.DeleteFunc(slices.Clone(routes), func(r rtnl.Route) bool { return !r.IsDefault() })
+	if len(defaults) == 0 {
+		return 0
+	}
+	return slices.MinFunc(defaults, func(a, b rtnl.Route) int {
+		if a.Dst.Addr().Is4() != b.Dst.Addr().Is4() {
+			return a.Dst.Addr().BitLen() - b.Dst.Addr().BitLen()
+		}
+		return int(int64(a.Metric) - int64(b.Metric))
+	}).Index
+}
+
+func failed(err error) error {
+	return cnierr.New(cnierr.IO, "look at", "network namespace", "", "%w", err)
+}

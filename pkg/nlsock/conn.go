@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package nlsock exchanges netlink messages with the kernel over a socket of
+// one namespace and one protocol: several requests at once, whole dumps, and
+// errors in the kernel's own words.
+//
+// It knows no message of any protocol and returns the kernel's errno as it is:
+// what messages mean is for rtnl and nldev, above it. Read this file first;
+// message.go has the attributes of which messages consist.
+package nlsock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is a netlink socket. It acts in the namespace of the thread that opened
+// it (sock_net), whichever thread uses it. It is safe for concurrent use.
+//
+// It is not a netlink.Handle because that can neither send two messages at
+// once, nor filter dumps in the kernel, nor tell what the kernel's extended
+// acknowledgement says.
+type Conn struct {
+	mu  sync.Mutex
+	fd  int
+	seq uint32
+	buf []byte
+}
+
+// maxDump is more than the kernel puts in one message of a dump: it looks at
+// the size of the reader's buffer and stops at 32 KiB (netlink_dump).
+const maxDump = 64 << 10
+
+// Dial opens a socket of a protocol, such as unix.NETLINK_ROUTE, in the
+// namespace of the calling thread; EPROTONOSUPPORT if the kernel does not have
+// it. The caller must Close it.
+func Dial(protocol int) (*Conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return nil, err
+	}
+	// Kernels before 4.20 lack some of these: they send errors without text,
+	// and dumps without filter, which is why callers filter again.
+	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK, unix.NETLINK_GET_STRICT_CHK} {
+		_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1)
+	}
+	// The kernel answers before sendto returns, so this timeout never passes;
+	// it is there to look at the context if it does.
+	err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return &Conn{fd: fd, buf: make([]byte, maxDump)}, nil
+}
+
+// Close closes the socket.
+func (c *Conn) Close() { _ = unix.Close(c.fd) }
+
+// Reply is what the kernel said to one request: the messages that it answered
+// with, without their headers, and its errno. An acknowledgement alone is no
+// message.
+type Reply struct {
+	Rows        [][]byte
+	Err         error
+	interrupted bool
+}
+
+// ErrInterrupted is returned for a dump that was interrupted every time.
+var ErrInterrupted = errors.New("what was listed keeps changing")
+
+// maxInterrupted is how often a dump is begun again. A dump is interrupted
+// when what it lists changes between two of its messages.
+const maxInterrupted = 50
+
+// Dump returns all rows of a dump that nothing changed in the middle of.
+func (c *Conn) Dump(ctx context.Context, req Request) ([][]byte, error) {
+	req.Flags |= unix.NLM_F_DUMP
+	for range maxInterrupted {
+		replies, err := c.Exchange(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		if r := replies[0]; !r.interrupted && !errors.Is(r.Err, unix.EINTR) {
+			return r.Rows, r.Err
+		}
+	}
+	return nil, ErrInterrupted
+}
+
+// Exchange sends requests in one message to the socket, so that no signal can
+// stop the process between them, and reads until each has its answer. The
+// kernel serves all of them, also after one that failed (netlink_rcv_skb).
+// One without answer of its own must have NLM_F_ACK.
+func (c *Conn) Exchange(ctx context.Context, reqs ...Request) ([]Reply, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := c.seq + 1
+	var out []byte
+	for _, r := range reqs {
+		c.seq++
+		out = r.append(out, c.seq)
+	}
+	if err := c.send(ctx, out); err != nil {
+		return nil, err
+	}
+	replies := make([]Reply, len(reqs))
+	for waiting := len(reqs); waiting > 0; {
+		msgs, err := c.receive(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range msgs {
+			// A smaller number is of an earlier exchange that was given up.
+			i := m.Header.Seq - first
+			if i < uint32(len(replies)) && replies[i].add(m) {
+				waiting--
+			}
+		}
+	}
+	return replies, nil
+}
+
+func (c *Conn) send(ctx context.Context, b []byte) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := unix.Sendto(c.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return err
+		}
+	}
+}
+
+func (c *Conn) receive(ctx context.Context) ([]syscall.NetlinkMessage, error) {
+	for {
+		n, from, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_TRUNC)
+		sender, _ := from.(*unix.SockaddrNetlink)
+		switch {
+		case err == unix.EINTR || err == unix.EAGAIN:
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+		case err != nil:
+			return nil, err
+		case n > len(c.buf):
+			return nil, fmt.Errorf("a netlink message of %d bytes, want at most %d", n, len(c.buf))
+		case sender != nil && sender.Pid == 0: // the kernel, nobody else
+			return syscall.ParseNetlinkMessage(append([]byte(nil), c.buf[:n]...))
+		}
+	}
+}
+
+// add takes one message and returns whether it was the last one.
+func (r *Reply) add(m syscall.NetlinkMessage) bool {
+	r.interrupted = r.interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+	switch m.Header.Type {
+	case unix.NLMSG_ERROR:
+		r.Err = ackError(m)
+		return true
+	case unix.NLMSG_DONE:
+		r.Err = errnoOf(m.Data)
+		return true
+	}
+	r.Rows = append(r.Rows, m.Data)
+	return m.Header.Flags&unix.NLM_F_MULTI == 0
+}
+
+// errnoOf reads the negative errno that ends a dump or starts a struct
+// nlmsgerr.
+func errnoOf(b []byte) error {
+	if e := -int32(Number(b)); e != 0 {
+		return unix.Errno(e)
+	}
+	return nil
+}
+
+// ackError returns the errno of a struct nlmsgerr with the text of its
+// extended acknowledgement, nil for success.
+func ackError(m syscall.NetlinkMessage) error {
+	err := errnoOf(m.Data)
+	if err == nil || m.Header.Flags&unix.NLM_F_ACK_TLVS == 0 || m.Header.Flags&unix.NLM_F_CAPPED == 0 {
+		return err
+	}
+	const size = 4 + unix.NLMSG_HDRLEN // errno and the header of the request
+	for typ, v := range Attributes(m.Data[min(size, len(m.Data)):]) {
+		if typ == unix.NLMSGERR_ATTR_MSG {
+			return fmt.Errorf("%w: %s", err, Text(v))
+		}
+	}
+	return err
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package nlsock
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestInterruptedDumpIsSeen(t *testing.T) {
+	t.Parallel()
+	message := func(typ, flags uint16, data ...byte) syscall.NetlinkMessage {
+		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ, Flags: flags}, Data: data}
+	}
+	var r Reply
+	for _, m := range []syscall.NetlinkMessage{
+		message(unix.NLMSG_MIN_TYPE, unix.NLM_F_MULTI, 1),
+		message(unix.NLMSG_MIN_TYPE, unix.NLM_F_MULTI|unix.NLM_F_DUMP_INTR, 2),
+	} {
+		if r.add(m) {
+			t.Fatal("the dump ended early")
+		}
+	}
+	if !r.add(message(unix.NLMSG_DONE, unix.NLM_F_MULTI)) || !r.interrupted || len(r.Rows) != 2 || r.Err != nil {
+		t.Errorf("got %+v", r)
+	}
+	failed := Reply{}
+	refusal := binary.NativeEndian.AppendUint32(nil, ^uint32(unix.ENOENT)+1)
+	if !failed.add(message(unix.NLMSG_DONE, unix.NLM_F_MULTI, refusal...)) || !errors.Is(failed.Err, unix.ENOENT) {
+		t.Errorf("the end of a dump that failed: %+v, want ENOENT", failed)
+	}
+}
+
+func TestAttributesEndWhereTheyAreCut(t *testing.T) {
+	t.Parallel()
+	whole := []byte{5, 0, 1, 0, 'a', 0, 0, 0, 8, 0, 2, 0x80, 1, 2, 3, 4}
+	for n := range len(whole) + 1 {
+		var got []string
+		for typ, v := range Attributes(whole[:n]) {
+			got = append(got, fmt.Sprint(typ, " ", bytes.Clone(v)))
+		}
+		want := []string{"1 [97]", "2 [1 2 3 4]"}
+		switch {
+		case n < 5:
+			want = nil
+		case n < len(whole):
+			want = want[:1]
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("first %d bytes: got %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestAttributesAreWrittenAsTheyAreRead(t *testing.T) {
+	t.Parallel()
+	b := AppendText(AppendNumber(AppendText(nil, 2, "rxe0"), 1, 7), 3, "")
+	if len(b)%4 != 0 {
+		t.Errorf("%d bytes, want a multiple of 4", len(b))
+	}
+	var got []string
+	for typ, v := range Attributes(b) {
+		got = append(got, fmt.Sprintf("%d %q %d", typ, Text(v), Number(v)))
+	}
+	want := []string{fmt.Sprintf("2 %q %d", "rxe0", binary.NativeEndian.Uint32([]byte("rxe0"))), `1 "\a" 7`, `3 "" 0`}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestAProtocolThatTheKernelLacksIsToldByItsErrno(t *testing.T) {
+	t.Parallel()
+	if _, err := Dial(31); !errors.Is(err, unix.EPROTONOSUPPORT) {
+		t.Errorf("got %v, want EPROTONOSUPPORT", err)
+	}
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"encoding/json"
+	"path"
+	"strings"
+)
+
+// DeviceInfo writes the file in which Multus looks for what the attachment's
+// device is, to tell it in the pod's network status (Device Information
+// Specification 1.1.0 of the Network Plumbing Working Group). A file that is
+// there already is the device plugin's, which Multus has copied: it is left
+// alone. Undo removes the file if it is the one that Do writes.
+type DeviceInfo struct {
+	File   string `json:"file"`
+	PCI    string `json:"pci"`
+	Device string `json:"device"` // of RDMA
+}
+
+func (DeviceInfo) kind() string { return "deviceinfo" }
+
+// Commands implements Op.
+func (d DeviceInfo) Commands(string) []string {
+	return []string{"mkdir -p " + quote(path.Dir(d.File)) + "; echo " + quote(d.Text()) + " > " + quote(d.File)}
+}
+
+// Text returns what the file holds.
+func (d DeviceInfo) Text() string {
+	type pci struct {
+		Address string `json:"pci-address"`
+		Device  string `json:"rdma-device"`
+	}
+	b, err := json.Marshal(struct {
+		Type    string `json:"type"`
+		Version string `json:"version"`
+		PCI     pci    `json:"pci"`
+	}{"pci", "1.1.0", pci{d.PCI, d.Device}})
+	if err != nil {
+		panic("plan: device information has only texts: " + err.Error())
+	}
+	return string(b)
+}
+
+// quote returns a word of a shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// deviceInfo returns the operation if the runtime names a file and the device is
+// on the PCI bus.
+func (m maker) deviceInfo() Ops {
+	r := m.facts.RDMA
+	if m.req.DeviceInfoFile == "" || r == nil || r.Device.PCI == "" {
+		return nil
+	}
+	return Ops{DeviceInfo{File: m.req.DeviceInfoFile, PCI: r.Device.PCI, Device: r.Device.Name}}
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// RDMA is what the plan needs to know of the RDMA device behind the parent,
+// and of how the node shares such devices.
+type RDMA struct {
+	// Exclusive says that each RDMA device of the node is in one namespace
+	// (rdma system show: netns exclusive).
+	Exclusive bool       `json:"exclusive,omitempty"`
+	Device    RDMADevice `json:"device"`
+	// TOS and TrafficClass are what the host has set for the port; nil where
+	// the kernel or the driver has no such setting.
+	TOS          *uint8 `json:"tos,omitempty"`
+	TrafficClass *uint8 `json:"trafficClass,omitempty"`
+}
+
+// RDMADevice is a port of an RDMA device. The kernel keeps Index and GUID when
+// the device is renamed or moves to another namespace.
+type RDMADevice struct {
+	Name  string `json:"name"`  // "mlx5_0"; unique over all namespaces
+	Index uint32 `json:"index"` // as rdma dev prints it
+	GUID  string `json:"guid"`  // of the node, as rdma dev prints it
+	Port  uint32 `json:"port"`  // from 1
+	// Link is the interface that the device belongs to: the parent, or the NIC
+	// below a VLAN or a bond. "" when it is in another namespace than the
+	// device.
+	Link conf.LinkName `json:"link,omitempty"`
+	// PCI is the address of the device's hardware, Auxiliary its name where it
+	// is on the auxiliary bus ("mlx5_core.sf.4"); "" for what it is not.
+	PCI       string `json:"pci,omitempty"`
+	Auxiliary string `json:"auxiliary,omitempty"`
+}
+
+// Move gives an RDMA device to the pod's namespace: exclusive mode. Undo brings
+// it back to the host's under its own name, from the pod's namespace or from
+// where the kernel puts it when that namespace is gone. What the kernel drops
+// on the way is set again on either side: RoCE ToS, traffic class.
+type Move struct {
+	Device RDMADevice    `json:"device"`
+	Parent conf.LinkName `json:"parent"` // the NIC it was chosen for; "" when that is in the pod
+	Netns  NetnsID       `json:"netns"`  // the pod's
+	// What the pod gets, and what the host gets back; nil: left alone.
+	TOS              *uint8 `json:"tos,omitempty"`
+	TrafficClass     *uint8 `json:"trafficClass,omitempty"`
+	HostTOS          *uint8 `json:"hostTOS,omitempty"`
+	HostTrafficClass *uint8 `json:"hostTrafficClass,omitempty"`
+}
+
+func (Move) kind() string { return "move" }
+
+// Commands implements Op.
+func (m Move) Commands(netns string) []string {
+	var out []string
+	if m.TrafficClass != nil {
+		out = append(out, fmt.Sprintf("echo %d > /sys/class/infiniband/%s/tc/%d/traffic_class", *m.TrafficClass, m.Device.Name, m.Device.Port))
+	}
+	out = append(out, fmt.Sprintf("rdma dev set %s netns %s", m.Device.Name, rdmaNetns(netns)))
+	if m.TOS != nil && *m.TOS != 0 { // 0 is what the kernel begins with
+
+		out = append(out, fmt.Sprintf("%s cma_roce_tos -d %s -p %d -t %d", Exec(netns), m.Device.Name, m.Device.Port, *m.TOS))
+	}
+	return out
+}
+
+// rdmaNetns returns a namespace as rdma(8) takes it, which looks for every name
+// in /run/netns (dev_set_netns of iproute2), also for what begins with a slash.
+func rdmaNetns(netns string) string {
+	for _, folder := range []string{"/run/netns/", "/var/run/netns/"} {
+		if name, ok := strings.CutPrefix(netns, folder); ok {
+			return name
+		}
+	}
+	if strings.HasPrefix(netns, "/") {
+		return "../.." + netns
+	}
+	return netns
+}
+
+// Port says that the port carries RoCE traffic: the device is where the pod
+// can use it, the port is active, its link layer is Ethernet. It changes
+// nothing, so it has nothing to undo.
+type Port struct {
+	Device RDMADevice `json:"device"`
+	InPod  bool       `json:"inPod,omitempty"` // the device is in the pod's namespace, not in the host's
+}
+
+func (Port) kind() string { return "port" }
+
+// Commands implements Op.
+func (p Port) Commands(netns string) []string {
+	if p.InPod {
+		return []string{fmt.Sprintf("%s rdma link show %s/%d", Exec(netns), p.Device.Name, p.Device.Port)}
+	}
+	return []string{fmt.Sprintf("rdma link show %s/%d", p.Device.Name, p.Device.Port)}
+}
+
+// GID waits until the table of an RDMA device has a RoCE v2 entry for each
+// address: the kernel makes it from a work queue, soon after the address is
+// set (ib_cache_gid_add). It changes nothing: the entries go with the
+// addresses.
+type GID struct {
+	Mode    conf.Severity `json:"mode"`
+	Device  RDMADevice    `json:"device"`
+	InPod   bool          `json:"inPod,omitempty"`
+	Wait    time.Duration `json:"wait"` // at most, for all together
+	Targets []GIDTarget   `json:"targets"`
+}
+
+// GIDTarget is one address whose GID is waited for.
+type GIDTarget struct {
+	Link conf.LinkName `json:"link"`
+	Addr netip.Addr    `json:"addr"`
+	// Index is the entry's place in the table, once it is known. Programs are
+	// told it, so it may not change while the pod lives.
+	Index *int `json:"gidIndex,omitempty"`
+}
+
+func (GID) kind() string { return "gid" }
+
+// Commands implements Op.
+func (g GID) Commands(netns string) []string {
+	at := ""
+	if g.InPod {
+		at = Exec(netns) + " "
+	}
+	var out []string
+	for _, t := range g.Targets {
+		out = append(out, fmt.Sprintf("%sgrep -i %s /sys/class/infiniband/%s/ports/%d/gids/*", at, GIDText(t.Addr), g.Device.Name, g.Device.Port))
+	}
+	return out
+}
+
+// GIDText returns the GID of an address as sysfs prints it: an IPv4 address is
+// mapped into IPv6 (rdma_ip2gid).
+func GIDText(a netip.Addr) string {
+	b := a.As16()
+	out := fmt.Sprintf("%x", b[:])
+	for i := 28; i > 0; i -= 4 {
+		out = out[:i] + ":" + out[i:]
+	}
+	return out
+}
+
+// Located returns the operations with the places of the GIDs that are known.
+func (o Ops) Located(index map[netip.Addr]int) Ops {
+	out := make(Ops, len(o))
+	copy(out, o)
+	for i, op := range out {
+		g, ok := op.(GID)
+		if !ok {
+			continue
+		}
+		targets := make([]GIDTarget, len(g.Targets))
+		for j, t := range g.Targets {
+			if at, known := index[t.Addr]; known {
+				t.Index = &at
+			}
+			targets[j] = t
+		}
+		g.Targets = targets
+		out[i] = g
+	}
+	return out
+}

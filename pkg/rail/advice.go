@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rail
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+)
+
+// Variable is an environment variable.
+type Variable struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Advice is what programs have to be told to use the rails, and why.
+type Advice struct {
+	Set       []Variable `json:"set"`
+	Why       []string   `json:"why,omitempty"`
+	Perftest  []string   `json:"perftest"` // a command for each rail
+	undecided []string
+}
+
+// Tell returns what NCCL, UCX and perftest have to be told. out is the
+// interface for NCCL's own connections; "" if that does not matter.
+//
+// Errors: NoGID when no setting of NCCL's leads to the GIDs of all rails. The
+// advice is right then as far as it goes.
+func Tell(rails []Rail, out conf.LinkName) (Advice, error) {
+	var a Advice
+	for _, r := range rails {
+		a.Why = append(a.Why, r.Notes...)
+		a.Perftest = append(a.Perftest, fmt.Sprintf("ib_write_bw -d %s -i %d -x %d", r.Port.Device, r.Port.Number, r.Index))
+	}
+	used := a.onePerPort(rails)
+	a.nccl(used)
+	if out != "" {
+		a.set("NCCL_SOCKET_IFNAME", "="+string(out))
+	}
+	a.ucx(used)
+	if len(a.undecided) == 0 {
+		return a, nil
+	}
+	return a, cnierr.New(cnierr.NoGID, "choose GID index for", strings.Join(links(used), ", "),
+		"start one process for each rail, each with what rocectl env --ifname NAME prints, or delete the pod: rails whose pods come and go together have equal indexes",
+		"%s", strings.Join(a.undecided, "; "))
+}
+
+func (a *Advice) set(name, value string) { a.Set = append(a.Set, Variable{name, value}) }
+
+func (a *Advice) why(format string, args ...any) {
+	a.Why = append(a.Why, fmt.Sprintf(format, args...))
+}
+
+// unsaid notes that a variable has no value that is right.
+func (a *Advice) unsaid(name, why string) {
+	a.why("no %s: %s", name, why)
+	a.undecided = append(a.undecided, why)
+}
+
+// onePerPort returns the first rail of each port: to programs a port is one
+// rail, with one GID.
+func (a *Advice) onePerPort(rails []Rail) []Rail {
+	var out []Rail
+	for _, r := range rails {
+		i := slices.IndexFunc(out, func(o Rail) bool { return o.Port.String() == r.Port.String() })
+		if i < 0 {
+			out = append(out, r)
+			continue
+		}
+		a.why("%s is left out: %s has %s already, and a program uses one GID of a port", r.Link, out[i].Link, r.Port)
+	}
+	return out
+}
+
+func (a *Advice) devices(rails []Rail) []string {
+	var out []string
+	for _, r := range rails {
+		out = append(out, r.Port.String())
+	}
+	return out
+}
+
+// ucx adds what UCX has to be told. It takes one index for all rails; by itself
+// it takes the first entry of IPv4 on RoCE v2, or else of IPv6
+// (uct_ib_device_select_gid).
+func (a *Advice) ucx(rails []Rail) {
+	a.set("UCX_NET_DEVICES", strings.Join(a.devices(rails), ","))
+	index, same := commonIndex(rails)
+	if same {
+		a.set("UCX_IB_GID_INDEX", fmt.Sprint(index))
+		return
+	}
+	for _, r := range rails {
+		if got := ucxChoice(r.Port); got != r.Index {
+			a.why("no UCX_IB_GID_INDEX: the indexes differ (%s), UCX takes one for all rails, and by itself it would take %d on %s",
+				indexes(rails), got, r.Link)
+			return
+		}
+	}
+	a.set("UCX_IB_GID_INDEX", "auto")
+}
+
+func ucxChoice(p Port) int {
+	for _, ipv4 := range []bool{true, false} {
+		for _, e := range p.Entries {
+			if e.Type == rdma.RoCEv2 && e.GID.Is4() == ipv4 {
+				return e.Index
+			}
+		}
+	}
+	return 0
+}
+
+// commonIndex returns the index of all rails, if it is one.
+func commonIndex(rails []Rail) (int, bool) {
+	for _, r := range rails {
+		if r.Index != rails[0].Index {
+			return 0, false
+		}
+	}
+	return rails[0].Index, true
+}
+
+func indexes(rails []Rail) string {
+	var out []string
+	for _, r := range rails {
+		out = append(out, fmt.Sprintf("%s %d", r.Link, r.Index))
+	}
+	return strings.Join(out, ", ")
+}
+
+func links(rails []Rail) []string {
+	var out []string
+	for _, r := range rails {
+		out = append(out, string(r.Link))
+	}
+	return out
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rail
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// rails returns one for each port, whose address is at the place that is asked
+// for: net1 on the first and so on.
+func rails(ports []Port, at ...int) []Rail {
+	var out []Rail
+	for i, p := range ports {
+		for _, e := range p.Entries {
+			if e.Index == at[i] {
+				out = append(out, Rail{Link: conf.LinkName("net" + string(rune('1'+i))), Addr: e.GID, Port: p, Index: e.Index})
+			}
+		}
+	}
+	return out
+}
+
+func variables(a Advice) map[string]string {
+	out := map[string]string{}
+	for _, v := range a.Set {
+		out[v.Name] = v.Value
+	}
+	return out
+}
+
+func TestEqualIndexesAreTold(t *testing.T) {
+	t.Parallel()
+	ports := []Port{portOf("mlx5_0", "", "fe80::1", "172.16.0.5"), portOf("mlx5_10", "", "fe80::1", "172.17.0.5")}
+	got, err := Tell(rails(ports, 1, 1), "eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Advice{
+		Set: []Variable{
+			{"NCCL_IB_HCA", "=mlx5_0:1,mlx5_10:1"},
+			{"NCCL_IB_GID_INDEX", "1"},
+			{"NCCL_SOCKET_IFNAME", "=eth0"},
+			{"UCX_NET_DEVICES", "mlx5_0:1,mlx5_10:1"},
+			{"UCX_IB_GID_INDEX", "1"},
+		},
+		Perftest: []string{"ib_write_bw -d mlx5_0 -i 1 -x 1", "ib_write_bw -d mlx5_10 -i 1 -x 1"},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Advice{})); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestARangeIsToldOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
+	t.Parallel()
+	second := portOf("mlx5_1", "", "fe80::2", "172.17.0.5")
+	for _, tc := range []struct {
+		name   string
+		first  Port
+		at     int
+		within string // "": NCCL cannot find them
+		says   string
+	}{
+		{"another's is out of range", portOf("mlx5_0", "", "fe80::1", "10.0.0.1", "172.16.0.5"), 2, "172.16.0.0/15", "since NCCL 2.21"},
+		{"v1 before v2", portOf("mlx5_0", "", "v1 fe80::1", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.21"},
+		{"another's is first", portOf("mlx5_0", "", "fe80::1", "172.16.0.4", "172.16.0.5"), 2, "", "take 1 instead of 2 on net1"},
+		{"the host's IPv4 is at place 0", portOf("mlx5_0", "", "10.0.0.1", "fe80::1", "172.16.0.5"), 2, "", "take 0 instead of 2 on net1"},
+		{"an empty place between", portOf("mlx5_0", "", "fe80::1", "", "", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.21"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			a, err := Tell(rails([]Port{tc.first, second}, tc.at, 1), "")
+			got := variables(a)
+			want := map[string]string{"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1"}
+			if tc.within != "" {
+				want["NCCL_IB_GID_INDEX"], want["NCCL_IB_ROCE_VERSION_NUM"] = "-1", "2"
+				want["NCCL_IB_ADDR_FAMILY"], want["NCCL_IB_ADDR_RANGE"] = "AF_INET", tc.within
+			}
+			delete(got, "UCX_IB_GID_INDEX")
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if tc.within == "" && cnierr.CodeOf(err) != cnierr.NoGID || tc.within != "" && err != nil {
+				t.Errorf("error %v", err)
+			}
+			if why := strings.Join(a.Why, "\n"); !strings.Contains(why, tc.says) || !strings.Contains(why, "the indexes differ (net1 ") {
+				t.Errorf("it says %q, want %q", why, tc.says)
+			}
+		})
+	}
+}
+
+func TestARangeOfIPv6(t *testing.T) {
+	t.Parallel()
+	ports := []Port{portOf("mlx5_0", "", "10.0.0.1", "fd00:0:0:1::5"), portOf("mlx5_1", "", "fe80::1", "10.0.1.1", "fd00:0:0:2::5")}
+	a, err := Tell(rails(ports, 1, 2), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := variables(a)
+	if got["NCCL_IB_ADDR_FAMILY"] != "AF_INET6" || got["NCCL_IB_ADDR_RANGE"] != "fd00::/62" {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestRailsOfBothFamiliesNeedEqualIndexes(t *testing.T) {
+	t.Parallel()
+	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "fe80::1", "fd00::5")}
+	if _, err := Tell(rails(ports, 0, 1), ""); cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "both families") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUCXFindsTheFirstEntryOfItsOrderByItself(t *testing.T) {
+	t.Parallel()
+	ports := []Port{portOf("mlx5_0", "", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.5")}
+	a, err := Tell(rails(ports, 2, 0), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := variables(a)["UCX_IB_GID_INDEX"]; got != "auto" {
+		t.Errorf("UCX_IB_GID_INDEX=%q, want auto", got)
+	}
+	ports[1] = portOf("mlx5_1", "", "172.17.0.4", "172.17.0.5")
+	a, _ = Tell(rails(ports, 2, 1), "")
+	if got, set := variables(a)["UCX_IB_GID_INDEX"]; set {
+		t.Errorf("UCX_IB_GID_INDEX=%q, want none", got)
+	}
+	if why := strings.Join(a.Why, "\n"); !strings.Contains(why, "it would take 0 on net2") {
+		t.Errorf("it says %q", why)
+	}
+}
+
+func TestAPortIsOneRailToPrograms(t *testing.T) {
+	t.Parallel()
+	p := portOf("mlx5_0", "", "fe80::1", "172.16.0.5", "172.16.0.6")
+	both := []Rail{
+		{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5"), Port: p, Index: 1},
+		{Link: "net2", Addr: netip.MustParseAddr("172.16.0.6"), Port: p, Index: 2},
+	}
+	a, err := Tell(both, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := variables(a)
+	if got["NCCL_IB_HCA"] != "=mlx5_0:1" || got["NCCL_IB_GID_INDEX"] != "1" || len(a.Perftest) != 2 {
+		t.Errorf("got %v and %q", got, a.Perftest)
+	}
+	if len(a.Why) != 1 || !strings.Contains(a.Why[0], "net2 is left out: net1 has mlx5_0:1") {
+		t.Errorf("it says %q", a.Why)
+	}
+}

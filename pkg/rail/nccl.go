@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rail
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+)
+
+// NCCL takes one GID index for all rails (NCCL_IB_GID_INDEX). Without one it
+// chooses an entry itself, since 2.21, with a preference that is again one for
+// all rails: a family, a RoCE version and a range of addresses. Its choice is
+// computed here, from src/transport/net_ib of 2.21 to 2.31, because in a table
+// that pods share it often is somebody else's entry: it starts at place 0 and
+// leaves an entry of the wanted family and version for no other, whatever the
+// range says.
+
+// ncclChoice returns the place that NCCL chooses in a table when
+// NCCL_IB_GID_INDEX is -1 and NCCL_IB_ROCE_VERSION_NUM is 2
+// (ncclIbGetGidIndex).
+func ncclChoice(p Port, ipv6 bool, within netip.Prefix) int {
+	at := map[int]rdma.Entry{}
+	for _, e := range p.Entries {
+		at[e.Index] = e
+	}
+	chosen := 0
+	for i := 1; i < p.Size; i++ {
+		if ncclPrefers(at[i], at[chosen], ipv6, within) {
+			chosen = i
+		}
+	}
+	return chosen
+}
+
+// ncclPrefers says whether NCCL leaves one entry for another
+// (ncclUpdateGidIndex). An empty place is the zero Entry, an IPv6 one to NCCL.
+func ncclPrefers(candidate, current rdma.Entry, ipv6 bool, within netip.Prefix) bool {
+	if candidate.GID.Is4() == ipv6 || !within.Contains(candidate.GID) {
+		return false
+	}
+	if current.GID.Is4() == ipv6 {
+		return true
+	}
+	if !ncclValid(candidate) {
+		return false
+	}
+	return (current.Type != candidate.Type || !ncclValid(current)) && candidate.Type == rdma.RoCEv2
+}
+
+// ncclValid is validGid of NCCL.
+func ncclValid(e rdma.Entry) bool {
+	return e.GID.IsValid() && !(e.GID.Is6() && e.GID.IsLinkLocalUnicast())
+}
+
+// nccl adds what NCCL has to be told.
+func (a *Advice) nccl(rails []Rail) {
+	a.set("NCCL_IB_HCA", "="+strings.Join(a.devices(rails), ","))
+	if index, same := commonIndex(rails); same {
+		a.set("NCCL_IB_GID_INDEX", fmt.Sprint(index))
+		return
+	}
+	within := common(rails)
+	ipv6 := rails[0].Addr.Is6()
+	var wrong []string
+	for _, r := range rails {
+		if got := ncclChoice(r.Port, ipv6, within); got != r.Index {
+			wrong = append(wrong, fmt.Sprintf("%d instead of %d on %s", got, r.Index, r.Link))
+		}
+	}
+	differ := "the indexes differ (" + indexes(rails) + "), and NCCL takes one for all rails"
+	if !within.IsValid() {
+		a.unsaid("NCCL_IB_GID_INDEX", differ+"; with addresses of both families it cannot find them by itself either")
+		return
+	}
+	if len(wrong) > 0 {
+		a.unsaid("NCCL_IB_GID_INDEX", fmt.Sprintf("%s; by itself, with NCCL_IB_ADDR_RANGE=%s, it would take %s", differ, within, strings.Join(wrong, ", ")))
+		return
+	}
+	a.why("no NCCL_IB_GID_INDEX: %s. From the range it finds these entries by itself, since NCCL 2.21; older ones need equal indexes", differ)
+	family := "AF_INET"
+	if ipv6 {
+		family = "AF_INET6"
+	}
+	a.set("NCCL_IB_GID_INDEX", "-1")
+	a.set("NCCL_IB_ROCE_VERSION_NUM", "2")
+	a.set("NCCL_IB_ADDR_FAMILY", family)
+	a.set("NCCL_IB_ADDR_RANGE", within.String())
+}
+
+// common returns the longest prefix that has the addresses of all rails; the
+// zero value if they are of two families.
+func common(rails []Rail) netip.Prefix {
+	first := rails[0].Addr
+	for bits := first.BitLen(); bits >= 0; bits-- {
+		p := netip.PrefixFrom(first, bits).Masked()
+		if !slices.ContainsFunc(rails, func(r Rail) bool { return !p.Contains(r.Addr) }) {
+			return p
+		}
+	}
+	return netip.Prefix{}
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package rail says over which RDMA port, and at which place of its GID table,
+// each address goes, to whom the places of a table belong, and what programs
+// have to be told of it.
+//
+// It never assumes a place or a device: all comes from what the kernel has. It
+// stands above kernel, rdma and record, for rocectl alone. Read this file first,
+// then nccl.go for what NCCL does by itself.
+package rail
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+)
+
+// Port is a port of an RDMA device with its GID table.
+type Port struct {
+	Device string
+	Number uint32 // from 1
+	// Netdev is the port's interface; "" when it is in another namespace.
+	Netdev  conf.LinkName
+	Entries []rdma.Entry
+	Size    int // of the table
+}
+
+// String returns the port as NCCL and UCX take it.
+func (p Port) String() string { return fmt.Sprintf("%s:%d", p.Device, p.Number) }
+
+// Ports returns the ports that a namespace sees. In shared mode the host's sysfs
+// has them all. Errors: NoRDMA on a kernel without RDMA, those of
+// rdma.Subsystem.
+func Ports(ctx context.Context, s *rdma.Subsystem, side rdma.Side) ([]Port, error) {
+	sys, err := s.System(ctx, side)
+	if errors.Is(err, rdma.ErrNoDevice) {
+		return nil, none(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	files := rdma.Host
+	if sys.Exclusive {
+		files = side
+	}
+	var out []Port
+	for _, d := range sys.Devices {
+		for _, p := range d.Ports {
+			entries, size, err := s.Table(files, d.Name, p.Number)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, Port{Device: d.Name, Number: p.Number, Netdev: conf.LinkName(p.Netdev), Entries: entries, Size: size})
+		}
+	}
+	return out, nil
+}
+
+// Addr is an address on an interface.
+type Addr struct {
+	Link conf.LinkName
+	Addr netip.Addr
+}
+
+// Rail is an interface together with its way to RDMA.
+type Rail struct {
+	Link  conf.LinkName
+	Addr  netip.Addr
+	Port  Port
+	Index int // of the address's RoCE v2 entry
+	// Notes say what was chosen among several, and why; what is odd.
+	Notes []string
+}
+
+// Hints tell apart ports that have an entry for the same address, as the bond's
+// and its slaves' have.
+type Hints struct {
+	Recorded map[netip.Addr]string // the device that ADD found
+	Slaves   []conf.LinkName       // interfaces that a bond consists of
+}
+
+// Find returns the rails of a namespace: one for each interface with an address
+// that has a RoCE v2 entry, in the order of addrs. All have addresses of one
+// family if that is possible, of IPv4 if both are. Link-local addresses make no
+// rail.
+//
+// Errors: NoRDMA when there is no port, NoGID when no address has an entry.
+func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
+	if len(ports) == 0 {
+		return nil, none(rdma.ErrNoDevice)
+	}
+	var links []conf.LinkName
+	v4, v6 := map[conf.LinkName]Rail{}, map[conf.LinkName]Rail{}
+	for _, a := range addrs {
+		if a.Addr.IsLinkLocalUnicast() {
+			continue
+		}
+		r, ok := find(ports, a, h)
+		if !ok {
+			continue
+		}
+		family := v4
+		if a.Addr.Is6() {
+			family = v6
+		}
+		if _, have := family[a.Link]; !have {
+			family[a.Link] = r
+		}
+		if !slices.Contains(links, a.Link) {
+			links = append(links, a.Link)
+		}
+	}
+	if len(links) == 0 {
+		return nil, notFound(ports, addrs)
+	}
+	first, second := v4, v6
+	if len(v4) < len(links) && len(v6) == len(links) {
+		first, second = v6, v4
+	}
+	out := make([]Rail, 0, len(links))
+	for _, l := range links {
+		r, ok := first[l]
+		if !ok {
+			r = second[l]
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// none returns the error for a namespace without RDMA devices.
+func none(err error) error {
+	var known *cnierr.Error
+	if errors.As(err, &known) {
+		err = known.Err
+	}
+	return cnierr.New(cnierr.NoRDMA, "look for", "RDMA devices",
+		"run rdma dev on the node: if it shows none, load the driver of the RDMA NIC; in exclusive mode a pod has the devices alone that its networks brought",
+		"the network namespace has none: %w", err)
+}
+
+// find returns the rail of an address.
+func find(ports []Port, a Addr, h Hints) (Rail, bool) {
+	var found []Port
+	for _, p := range ports {
+		if len(p.places(a.Addr, rdma.RoCEv2)) > 0 {
+			found = append(found, p)
+		}
+	}
+	if len(found) == 0 {
+		return Rail{}, false
+	}
+	best := slices.MinFunc(found, func(x, y Port) int {
+		return cmp.Or(cmp.Compare(h.rank(x, a), h.rank(y, a)), cmp.Compare(len(x.Device), len(y.Device)), cmp.Compare(x.String(), y.String()))
+	})
+	r := Rail{Link: a.Link, Addr: a.Addr, Port: best}
+	places := best.places(a.Addr, rdma.RoCEv2)
+	r.Index = places[0]
+	if len(found) > 1 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s has entries in %s: %s, %s", a.Addr, strings.Join(texts(found), ", "), best, h.reason(best, a)))
+	}
+	if len(places) > 1 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s stands in %s at %s: somebody else of this node has the address too", a.Addr, best, numbers(places)))
+	}
+	return r, true
+}
+
+// rank is lower for better ports of an address.
+func (h Hints) rank(p Port, a Addr) int {
+	switch {
+	case h.Recorded[a.Addr] == p.Device:
+		return 0
+	case slices.Contains(h.Slaves, p.Netdev):
+		return 2
+	}
+	return 1
+}
+
+func (h Hints) reason(p Port, a Addr) string {
+	switch {
+	case h.Recorded[a.Addr] == p.Device:
+		return "as ADD found it"
+	case len(h.Slaves) > 0 && p.Netdev != "":
+		return "because it belongs to the bond, not to a NIC in it"
+	}
+	return "as the first of them; rocectl env on the node, with --pid or --container, can tell a bond from the NICs in it"
+}
+
+// places returns where the table has entries of an address and a type.
+func (p Port) places(a netip.Addr, kind string) []int {
+	var out []int
+	for _, e := range p.Entries {
+		if e.GID == a && e.Type == kind {
+			out = append(out, e.Index)
+		}
+	}
+	return out
+}
+
+// notFound says why no address has a RoCE v2 entry.
+func notFound(ports []Port, addrs []Addr) error {
+	const action = "look for GIDs of"
+	var asked, v1 []string
+	for _, a := range addrs {
+		if a.Addr.IsLoopback() || a.Addr.IsLinkLocalUnicast() {
+			continue
+		}
+		asked = append(asked, a.Addr.String())
+		for _, p := range ports {
+			if places := p.places(a.Addr, rdma.RoCEv1); len(places) > 0 {
+				v1 = append(v1, fmt.Sprintf("%s in %s at %s", a.Addr, p, numbers(places)))
+			}
+		}
+	}
+	if len(v1) > 0 {
+		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
+			"load the driver with RoCE v2 (for mlx4_core the parameter roce_mode=2); v1 is not routed, and NCCL and UCX are set up otherwise for it",
+			"there are only entries of RoCE v1: %s", strings.Join(v1, ", "))
+	}
+	if len(asked) == 0 {
+		return cnierr.New(cnierr.NoGID, action, "this network namespace",
+			"look with ip address in the pod, and with rocectl check on the node", "its interfaces have no addresses")
+	}
+	return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
+		"the pod needs an address on a child of an RDMA NIC: look at its networks annotation, and with rocectl gids on the node at what the tables have",
+		"none has an entry in %s", strings.Join(texts(ports), ", "))
+}
+
+func texts(ports []Port) []string {
+	out := make([]string, 0, len(ports))
+	for _, p := range ports {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+func numbers(places []int) string {
+	out := make([]string, 0, len(places))
+	for _, n := range places {
+		out = append(out, fmt.Sprint(n))
+	}
+	return strings.Join(out, " and ")
+}

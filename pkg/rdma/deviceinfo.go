@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// deviceInfo executes plan.DeviceInfo.
+type deviceInfo struct{ op plan.DeviceInfo }
+
+// do writes the file beside its place and links it there: so it is whole or not
+// there, and never takes the place of another. Its folder is the runtime's, and
+// stays.
+func (d deviceInfo) do(context.Context) error {
+	const action = "write device information"
+	if err := os.MkdirAll(filepath.Dir(d.op.File), 0o755); err != nil {
+		return d.failed(action, err)
+	}
+	if err := os.WriteFile(d.draft(), []byte(d.op.Text()), 0o644); err != nil {
+		return d.failed(action, err)
+	}
+	err := os.Link(d.draft(), d.op.File)
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return d.failed(action, errors.Join(err, os.Remove(d.draft())))
+}
+
+func (d deviceInfo) draft() string { return d.op.File + ".roce" }
+
+// undo removes the file if it is ours: Multus removes that of the device plugin
+// itself.
+func (d deviceInfo) undo(context.Context) error {
+	const action = "remove device information"
+	if err := gone(os.Remove(d.draft())); err != nil {
+		return d.failed(action, err)
+	}
+	info, err := os.Lstat(d.op.File)
+	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(d.op.Text())) {
+		return d.failed(action, gone(err))
+	}
+	b, err := os.ReadFile(d.op.File)
+	if err == nil && string(b) == d.op.Text() {
+		err = os.Remove(d.op.File)
+	}
+	return d.failed(action, gone(err))
+}
+
+// check says whether there is a file, ours or another's.
+func (d deviceInfo) check(context.Context) error {
+	_, err := os.Lstat(d.op.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return damaged("check device information", d.op.File, d.op.Commands(""), "the file is gone")
+	}
+	return d.failed("check device information", err)
+}
+
+// gone takes a file that is not there for one that was removed.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (d deviceInfo) failed(action string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return cnierr.New(cnierr.IO, action, d.op.File,
+		"look at the folder: Multus and the plugin must see it at the same path; or leave the capability CNIDeviceInfoFile out", "%w", err)
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package discover says which port of which RDMA device carries the RoCE
+// traffic of a network interface.
+//
+// It never guesses: there is one such port, or none, or several, which is an
+// error that names them; and it opens nothing: what it looks at are values and
+// a file system. It stands below package rdma, which asks the kernel. This file
+// is all there is.
+package discover
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+)
+
+const finding = "find RDMA device of"
+
+// LoadDriver is what to do without RDMA devices.
+const LoadDriver = `load the NIC's RDMA driver (rdma link shows its devices), or set "rdma": {"mode": "off"} if the pods need no RDMA`
+
+// Match is a port, and the link that it was found by.
+type Match struct {
+	Device nldev.Device
+	Port   nldev.Port
+	Link   conf.LinkName
+}
+
+// String returns the port as rdma link takes it.
+func (m Match) String() string { return fmt.Sprintf("%s/%d", m.Device.Name, m.Port.Number) }
+
+// Port returns the port that carries the RoCE traffic of a parent: the one
+// whose network interface is in the parent's first layer in which there is any.
+// So the device of a bond goes before those of its slaves, and a device that
+// names one slave, as drivers do that bond their ports themselves, is that of
+// the bond. When no port names an interface of the parent, as with drivers and
+// kernels that do not tell, related returns those that belong to the same
+// hardware.
+//
+// Errors: NoRDMA when there is none, with nldev.ErrNoDevice, when there are
+// several, and when it does not speak RoCE.
+func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Match, error) {
+	found := inLayers(slices.DeleteFunc(slices.Clone(devices), other), parent.Layers)
+	if len(found) == 0 {
+		found = inLayers(devices, parent.Layers)
+	}
+	if len(found) == 0 {
+		found = related()
+	}
+	switch {
+	case len(found) == 0:
+		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name), LoadDriver,
+			"%w belongs to it; there are: %s", nldev.ErrNoDevice, names(devices))
+	case len(found) > 1:
+		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name),
+			"use a NIC as master that has one RDMA device; a bond has one when the driver bonds the RDMA ports too (RoCE LAG)",
+			"want exactly one, got %d: %s", len(found), strings.Join(texts(found), ", "))
+	case other(found[0].Device):
+		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name),
+			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2) and to RoCE, or use another plugin for it",
+			"%s speaks %q, not RoCE", found[0].Device.Name, found[0].Device.Protocol)
+	}
+	return found[0], nil
+}
+
+// other says whether a device is known to speak something other than RoCE.
+func other(d nldev.Device) bool { return d.Protocol != "" && d.Protocol != "roce" }
+
+// inLayers returns the ports of the first layer in which there is any.
+func inLayers(devices []nldev.Device, layers [][]int32) []Match {
+	for _, layer := range layers {
+		var out []Match
+		for _, d := range devices {
+			for _, p := range d.Ports {
+				if p.NetdevIndex != 0 && slices.Contains(layer, p.NetdevIndex) {
+					out = append(out, Match{d, p, conf.LinkName(p.Netdev)})
+				}
+			}
+		}
+		if len(out) > 0 {
+			return out
+		}
+	}
+	return nil
+}
+
+// Related returns the ports of the devices that sysfs has beside a link in the
+// folder of its PCI or auxiliary device, or beside those that it stands on.
+// links is sysfs as the link's namespace sees it, all as the devices' does.
+func Related(devices []nldev.Device, name conf.LinkName, links, all fs.FS) []Match {
+	const maxDepth = 8 // MAX_NEST_DEV of the kernel
+	layer := []string{string(name)}
+	for range maxDepth {
+		var out []Match
+		var next []string
+		for _, l := range layer {
+			for _, d := range beside(l, links, all) {
+				out = append(out, onlyPort(devices, d, l, links)...)
+			}
+			next = append(next, lowers(l, links)...)
+		}
+		if len(out) > 0 {
+			return unique(out)
+		}
+		layer = next
+	}
+	return nil
+}
+
+// On returns the devices whose hardware has a name on the PCI or the auxiliary
+// bus, as deviceID gives it; none if sysfs knows no such hardware.
+func On(devices []nldev.Device, hardware string, sys fs.FS) []nldev.Device {
+	var out []nldev.Device
+	for _, bus := range []string{"pci", "auxiliary"} {
+		entries, err := fs.ReadDir(sys, path.Join("bus", bus, "devices", hardware, "infiniband"))
+		if err != nil {
+			continue // it is not on this bus, or has no RDMA device
+		}
+		for _, d := range devices {
+			if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == d.Name }) {
+				out = append(out, d)
+			}
+		}
+	}
+	return out
+}
+
+// Ports returns all ports of devices.
+func Ports(devices []nldev.Device) []Match {
+	var out []Match
+	for _, d := range devices {
+		for _, p := range d.Ports {
+			out = append(out, Match{d, p, conf.LinkName(p.Netdev)})
+		}
+	}
+	return out
+}
+
+// unique returns the ports, each once: two links may be of one port's hardware.
+func unique(ms []Match) []Match {
+	slices.SortStableFunc(ms, func(a, b Match) int { return strings.Compare(a.String(), b.String()) })
+	return slices.CompactFunc(ms, func(a, b Match) bool { return a.String() == b.String() })
+}
+
+// beside returns the names of the RDMA devices of a link's hardware.
+func beside(link string, links, all fs.FS) []string {
+	dir := "class/net/" + link + "/device"
+	id, err := fs.ReadLink(links, dir)
+	if err != nil {
+		return nil // it has no hardware
+	}
+	bus, err := fs.ReadLink(links, dir+"/subsystem")
+	if err != nil {
+		return nil
+	}
+	entries, err := fs.ReadDir(all, path.Join("bus", path.Base(bus), "devices", path.Base(id), "infiniband"))
+	if err != nil {
+		return nil // it has no RDMA device, or one that is elsewhere
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// onlyPort returns the port of a device that is a link's. Of several it is the
+// one of the link's number on the hardware (dev_port), as with mlx4.
+func onlyPort(devices []nldev.Device, name, link string, links fs.FS) []Match {
+	for _, d := range devices {
+		if d.Name != name || len(d.Ports) == 0 {
+			continue
+		}
+		p := 0
+		if len(d.Ports) > 1 {
+			n, err := strconv.Atoi(text(links, "class/net/"+link+"/dev_port"))
+			if err != nil || n >= len(d.Ports) {
+				return nil
+			}
+			p = n
+		}
+		return []Match{{d, d.Ports[p], conf.LinkName(link)}}
+	}
+	return nil
+}
+
+// lowers returns the links that a link stands on (netdev_adjacent_sysfs_add).
+func lowers(link string, links fs.FS) []string {
+	entries, err := fs.ReadDir(links, "class/net/"+link)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		if name, ok := strings.CutPrefix(e.Name(), "lower_"); ok {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// text returns what a file of sysfs says, "" if it does not.
+func text(sys fs.FS, name string) string {
+	b, err := fs.ReadFile(sys, name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func texts(ms []Match) []string {
+	var out []string
+	for _, m := range ms {
+		s := m.String()
+		if m.Link != "" {
+			s += " on " + string(m.Link)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// maxNames bounds what an error lists: it ends in an event of the pod.
+const maxNames = 12
+
+func names(devices []nldev.Device) string {
+	out := texts(Ports(devices))
+	if len(out) == 0 {
+		return "none"
+	}
+	if more := len(out) - maxNames; more > 0 {
+		out = append(out[:maxNames], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, ", ")
+}
+
+// Hardware returns the bus of a device's hardware and its name there:
+// "pci", "0000:0b:00.0"; "" and "" if it has none.
+func Hardware(sys fs.FS, device string) (bus, name string) {
+	dir := "class/infiniband/" + device + "/device"
+	id, err := fs.ReadLink(sys, dir)
+	if err != nil {
+		return "", ""
+	}
+	subsystem, err := fs.ReadLink(sys, dir+"/subsystem")
+	if err != nil {
+		return "", ""
+	}
+	return path.Base(subsystem), path.Base(id)
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"context"
+	"io/fs"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+)
+
+// Facts returns the RDMA device behind a parent, which is in the pod's
+// namespace if inPod says so, and how the node shares devices. It changes
+// nothing. It fails for what would fail later, when an address has been spent.
+//
+// The cost is two netlink round trips, whatever the number of devices and the
+// size of their GID tables (see nldev.Conn.System), and two links of sysfs; in
+// exclusive mode also the two settings that a move loses.
+//
+// Errors: RDMAMode when the request contradicts the system, NoRDMA when there
+// is no device (with ErrNoDevice), more than one, one that does not speak RoCE,
+// or one whose port is not active.
+func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error) {
+	at := side(inPod)
+	sys, err := s.System(ctx, at)
+	if err != nil {
+		return plan.RDMA{}, err
+	}
+	if err := fits(want.Mode, sys.Exclusive); err != nil {
+		return plan.RDMA{}, err
+	}
+	m, err := s.find(sys, at, at, parent)
+	if noDevice(err) && inPod && sys.Exclusive {
+		at = Host // where a device is that no pod has yet
+		if sys, err = s.System(ctx, at); err != nil {
+			return plan.RDMA{}, err
+		}
+		m, err = s.find(sys, Pod, at, parent)
+	}
+	if err != nil {
+		return plan.RDMA{}, err
+	}
+	return s.describe(m, at, sys.Exclusive)
+}
+
+// find returns the port of a parent whose namespace is links, among the devices
+// that the namespace at sees: of the hardware that the parent names, if it
+// names any that has devices.
+func (s *Subsystem) find(sys nldev.System, links, at Side, parent plan.Link) (discover.Match, error) {
+	var failed error
+	fallback := func() []discover.Match {
+		var trees [2]fs.FS
+		for i, side := range []Side{links, at} {
+			if trees[i], failed = s.files(side); failed != nil {
+				return nil
+			}
+		}
+		return discover.Related(sys.Devices, parent.Name, trees[0], trees[1])
+	}
+	if links != at {
+		parent.Layers = nil // indexes of another namespace
+	}
+	devices := sys.Devices
+	if parent.Device != "" {
+		files, err := s.files(at)
+		if err != nil {
+			return discover.Match{}, err
+		}
+		if on := discover.On(devices, parent.Device, files); len(on) > 0 {
+			devices = on
+			fallback = func() []discover.Match { return discover.Ports(on) }
+		}
+	}
+	m, err := discover.Port(devices, parent, fallback)
+	if failed != nil {
+		return discover.Match{}, failed
+	}
+	return m, err
+}
+
+// describe returns the facts of a port.
+func (s *Subsystem) describe(m discover.Match, at Side, exclusive bool) (plan.RDMA, error) {
+	files, err := s.files(at)
+	if err != nil {
+		return plan.RDMA{}, err
+	}
+	if err := s.usable(m.Device, m.Port, at); err != nil {
+		return plan.RDMA{}, err
+	}
+	out := plan.RDMA{Exclusive: exclusive, Device: plan.RDMADevice{
+		Name: m.Device.Name, Index: m.Device.Index, GUID: m.Device.GUID, Port: m.Port.Number, Link: m.Link,
+	}}
+	switch bus, name := discover.Hardware(files, m.Device.Name); bus {
+	case "pci":
+		out.Device.PCI = name
+	case "auxiliary":
+		out.Device.Auxiliary = name
+	}
+	if !exclusive {
+		return out, nil
+	}
+	if out.TOS, err = s.tos(at, out.Device); err != nil {
+		return plan.RDMA{}, err
+	}
+	out.TrafficClass, err = s.trafficClass(at, out.Device)
+	return out, err
+}
+
+// fits refuses a request that contradicts how the system shares devices.
+func fits(want conf.RDMAMode, exclusive bool) error {
+	have := conf.RDMAShared
+	if exclusive {
+		have = conf.RDMAExclusive
+	}
+	if want == conf.RDMAAuto || want == "" || want == have {
+		return nil
+	}
+	return cnierr.New(cnierr.RDMAMode, "use RDMA mode", string(want), setMode(want), "the node's is %q", have)
+}
+
+// setMode returns how to change the mode of a node.
+func setMode(to conf.RDMAMode) string {
+	n := "1"
+	if to == conf.RDMAExclusive {
+		n = "0"
+	}
+	return "set the node's mode: rdma system set netns " + string(to) +
+		", which works only while no other network namespace exists; options ib_core netns_mode=" + n +
+		" in a file of /etc/modprobe.d makes it last; or set rdma.mode to auto"
+}

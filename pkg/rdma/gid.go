@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
+)
+
+// gid executes plan.GID.
+type gid struct {
+	*Subsystem
+	op plan.GID
+}
+
+// gidInterval is how often the table is looked at. The kernel adds an entry
+// from a work queue, mostly within a millisecond (add_netdev_ips).
+const gidInterval = time.Millisecond
+
+const waiting = "wait for GID of"
+
+func (g gid) do(ctx context.Context) error {
+	return g.severity(g.wait(ctx))
+}
+
+// severity logs the error of a configuration that only wants to be warned.
+func (g gid) severity(err error) error {
+	code := cnierr.CodeOf(err)
+	if err == nil || g.op.Mode != conf.Warn || (code != cnierr.NoGID && code != cnierr.Damaged) {
+		return err
+	}
+	g.c.Log.Warn("GID is not as it should be", "error", err.Error(), "hint", hintOf(err))
+	return nil
+}
+
+func (g gid) wait(ctx context.Context) error {
+	t, err := g.table()
+	if err != nil {
+		return err
+	}
+	addrs := g.addrs()
+	all, err := poll(ctx, g.op.Wait, gidInterval, func() (bool, error) { return t.Locate(addrs, g.found) })
+	if errors.Is(err, gidtable.ErrNone) {
+		return g.noTable(err)
+	}
+	if err != nil {
+		return classify(waiting, g.missing(), err)
+	}
+	if all {
+		return nil
+	}
+	return g.timeout(t)
+}
+
+func (g gid) table() (gidtable.Table, error) {
+	sys, err := g.files(side(g.op.InPod))
+	return gidtable.New(sys, g.op.Device.Name, g.op.Device.Port), err
+}
+
+func (g gid) noTable(err error) error {
+	return cnierr.New(cnierr.NoRDMA, "read GID table of", portName(g.op.Device),
+		"look for the device with "+g.rdma(side(g.op.InPod), "dev"), "%w of this name in the namespace of %s: %w", ErrNoDevice, side(g.op.InPod), err)
+}
+
+func (g gid) addrs() []netip.Addr {
+	var out []netip.Addr
+	for _, t := range g.op.Targets {
+		out = append(out, t.Addr)
+	}
+	return out
+}
+
+// missing returns the addresses whose GID was not found.
+func (g gid) missing() string {
+	var out []string
+	for _, a := range g.addrs() {
+		if _, have := g.found[a]; !have {
+			out = append(out, a.String())
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// timeout returns the error for entries that did not come.
+func (g gid) timeout(t gidtable.Table) error {
+	entries, size, err := t.Entries()
+	if err != nil {
+		return classify(waiting, g.missing(), err)
+	}
+	if len(entries) >= size {
+		return cnierr.New(cnierr.NoGID, waiting, g.missing(),
+			"start fewer pods on this NIC, or give them fewer addresses: each takes a place, or two where the NIC has RoCE v1 too, and so does each address of the host",
+			"the GID table of %s is full: %s", portName(g.op.Device), gidtable.Fill(entries, size))
+	}
+	return cnierr.New(cnierr.NoGID, waiting, g.missing(),
+		"look for what the kernel says (dmesg) and whether the address is on the interface; a NIC that is slow under load passes with rdma.gid set to warn",
+		"%s made no RoCE v2 entry for it within %s; %s", portName(g.op.Device), g.op.Wait, gidtable.Fill(entries, size))
+}
+
+// undo has nothing to undo: the entries go with the addresses.
+func (gid) undo(context.Context) error { return nil }
+
+// check reads the whole table, because an entry of ours that somebody else
+// made too can be anywhere.
+func (g gid) check(context.Context) error {
+	t, err := g.table()
+	if err != nil {
+		return err
+	}
+	entries, _, err := t.Entries()
+	if errors.Is(err, gidtable.ErrNone) {
+		return g.severity(g.damaged(portName(g.op.Device), "the device is not in the namespace of %s under its name", side(g.op.InPod)))
+	}
+	if err != nil {
+		return classify("check GIDs of", portName(g.op.Device), err)
+	}
+	var errs []error
+	for _, target := range g.op.Targets {
+		errs = append(errs, g.severity(g.checkTarget(target, gidtable.Of(entries, target.Addr))))
+	}
+	return errors.Join(errs...)
+}
+
+func (g gid) checkTarget(t plan.GIDTarget, have []Entry) error {
+	subject := t.Addr.String()
+	switch {
+	case len(have) == 0:
+		return g.damaged(subject, "%s has no RoCE v2 entry for it", portName(g.op.Device))
+	case len(have) > 1:
+		return g.damaged(subject, "%s has %d RoCE v2 entries for it, so somebody else of this node has the address too: %s",
+			portName(g.op.Device), len(have), at(have))
+	case t.Index != nil && *t.Index != have[0].Index:
+		return g.moved(subject, *t.Index, have[0].Index)
+	}
+	return nil
+}
+
+// damaged returns a finding that only a new pod surely corrects.
+func (g gid) damaged(subject, format string, args ...any) error {
+	return cnierr.New(cnierr.Damaged, "check GID of", subject,
+		"look with rocectl gids, and delete the pod so that it is made anew", format, args...)
+}
+
+// moved returns the finding for an entry that is at another place, as after a
+// failover of a bond.
+func (g gid) moved(subject string, was, is int) error {
+	return cnierr.New(cnierr.Damaged, "check GID of", subject,
+		"restart the programs in the pod with the new index (rocectl env tells it), or delete the pod",
+		"its index changed from %d to %d", was, is)
+}
+
+func at(entries []Entry) string {
+	var out []string
+	for _, e := range entries {
+		out = append(out, fmt.Sprintf("index %d of %s", e.Index, e.Netdev))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// entry returns a place of a table as sysfs takes it.
+func entry(addr, kind, netdev string) string {
+	return plan.GIDText(netip.MustParseAddr(addr)) + " " + kind + "," + netdev
+}
+
+func v2(addr string) string { return entry(addr, "RoCE v2", "net1") }
+func v1(addr string) string { return entry(addr, "IB/RoCE v1", "net1") }
+
+func wait(addrs ...string) plan.GID {
+	op := plan.GID{Mode: conf.Require, Device: plan.RDMADevice{Name: "mlx5_0", Port: 1}, Wait: 2 * time.Second}
+	for _, a := range addrs {
+		op.Targets = append(op.Targets, plan.GIDTarget{Link: "net1", Addr: netip.MustParseAddr(a)})
+	}
+	return op
+}
+
+func TestGIDsAreFoundByAddressAndType(t *testing.T) {
+	t.Parallel()
+	sys := sysfs("mlx5_0",
+		v1("fe80::1"), v2("fe80::1"), "", v1("10.0.0.1"), v2("10.0.0.1"),
+		v1("172.16.0.11"), v2("172.16.0.11"), v2("fd00::11"), v2("172.16.0.11"), "")
+	s := (&node{}).subsystem(t, sys)
+	if err := s.Do(t.Context(), wait("172.16.0.11", "fd00::11")); err != nil {
+		t.Fatal(err)
+	}
+	want := map[netip.Addr]int{netip.MustParseAddr("172.16.0.11"): 6, netip.MustParseAddr("fd00::11"): 7}
+	if diff := cmp.Diff(want, s.Located(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestGIDThatComesLaterIsWaitedFor changes the table while it is looked at
+// every millisecond, of a clock that runs when nobody does.
+func TestGIDThatComesLaterIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		after time.Duration
+		code  cnierr.Code // 0: found
+	}{
+		{0, 0},
+		{700 * time.Microsecond, 0},
+		{1999 * time.Millisecond, 0},
+		{2001 * time.Millisecond, cnierr.NoGID},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			sys := sysfs("mlx5_0", v2("10.0.0.1"), v2("172.16.0.12"), "")
+			later := sysfs("mlx5_0", v2("10.0.0.1"), v2("172.16.0.12"), v2("172.16.0.11"))
+			s := New(Config{Sys: changing{before: sys, after: later, at: time.Now().Add(c.after)}})
+			start := time.Now()
+			err := s.Do(t.Context(), wait("172.16.0.12", "172.16.0.11"))
+			took := time.Since(start)
+			switch {
+			case c.code == 0 && (err != nil || s.Located()[netip.MustParseAddr("172.16.0.11")] != 2 || took > c.after+gidInterval):
+				t.Errorf("after %s: got %v, %v in %s", c.after, s.Located(), err, took)
+			case c.code != 0 && (cnierr.CodeOf(err) != c.code || took != 2*time.Second):
+				t.Errorf("after %s: got %v in %s, want code %d", c.after, err, took, c.code)
+			}
+		})
+	}
+}
+
+func TestGIDThatDoesNotComeIsExplainedByTheTable(t *testing.T) {
+	t.Parallel()
+	full := sysfs("mlx5_0", v1("10.0.0.1"), v2("10.0.0.1"), v2("fe80::1"), entry("172.16.0.12", "RoCE v2", "eth7"))
+	for _, c := range []struct {
+		sys  fstest.MapFS
+		want []string
+	}{
+		{full, []string{`"172.16.0.11, fd00::11"`, "the GID table of mlx5_0/1 is full: 4 of 4 places are used, 3 by IPv4 addresses: net1 has 3, eth7 has 1"}},
+		{sysfs("mlx5_0", v2("10.0.0.1"), "", ""), []string{"no RoCE v2 entry for it within 2s; 1 of 3 places are used, 1 by IPv4 addresses: net1 has 1"}},
+		{sysfs("mlx5_0", v1("172.16.0.11"), v1("fd00::11"), ""), []string{"no RoCE v2 entry", "2 of 3 places"}},
+		{sysfs("mlx5_0", ""), []string{"0 of 1 places are used, 0 by IPv4 addresses"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := New(Config{Sys: c.sys})
+			err := s.Do(t.Context(), wait("172.16.0.11", "fd00::11"))
+			if cnierr.CodeOf(err) != cnierr.NoGID || hintOf(err) == "" {
+				t.Fatalf("got %v, hint %q", err, hintOf(err))
+			}
+			for _, part := range c.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("got %v, want %q in it", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestWarnOnlyLogs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := New(Config{Sys: sysfs("mlx5_0", ""), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		op := wait("172.16.0.11")
+		op.Mode = conf.Warn
+		if err := errors.Join(s.Do(t.Context(), op), s.Check(t.Context(), op)); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != 2 {
+			t.Errorf("want two warnings, got\n%s", &log)
+		}
+		op.Device.Name = "gone"
+		if err := s.Do(t.Context(), op); !errors.Is(err, ErrNoDevice) {
+			t.Errorf("a device that is not there is no matter of GIDs: got %v", err)
+		}
+	})
+}
+
+func TestCheckOfGIDs(t *testing.T) {
+	t.Parallel()
+	place := func(n int) *int { return &n }
+	for _, c := range []struct {
+		name   string
+		index  *int
+		places []string
+		want   string // "": nothing is damaged
+	}{
+		{"as it was", place(2), []string{"", v1("172.16.0.11"), v2("172.16.0.11")}, ""},
+		{"never found", nil, []string{v2("172.16.0.11")}, ""},
+		{"moved", place(3), []string{"", v1("172.16.0.11"), "", "", "", v2("172.16.0.11")}, "its index changed from 3 to 5"},
+		{"gone", place(0), []string{v1("172.16.0.11")}, "mlx5_0/1 has no RoCE v2 entry for it"},
+		{"another's", place(0), []string{v2("172.16.0.12"), ""}, "no RoCE v2 entry"},
+		{
+			"twice", place(0),
+			[]string{v2("172.16.0.11"), "", entry("172.16.0.11", "RoCE v2", "ens1")},
+			"2 RoCE v2 entries for it, so somebody else of this node has the address too: index 0 of net1, index 2 of ens1",
+		},
+		{"twice, one on its way out", place(0), []string{v2("172.16.0.11"), entry("172.16.0.11", "RoCE v2", "")}, ""},
+		{"no table", place(0), nil, "the device is not in the namespace of the host under its name"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			op := wait("172.16.0.11")
+			op.Targets[0].Index = c.index
+			s := (&node{}).subsystem(t, sysfs("mlx5_0", c.places...))
+			err := s.Check(t.Context(), op)
+			switch {
+			case c.want == "" && err != nil:
+				t.Error(err)
+			case c.want != "" && (cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), c.want) || hintOf(err) == ""):
+				t.Errorf("got %v, hint %q, want 110 with %q", err, hintOf(err), c.want)
+			}
+			if err := s.Undo(t.Context(), op); err != nil {
+				t.Errorf("undo: %v", err)
+			}
+		})
+	}
+}
+
+func TestTableListsWhatIsInUse(t *testing.T) {
+	t.Parallel()
+	s := (&node{}).subsystem(t, sysfs("mlx5_0", v1("10.0.0.1"), "", v2("fd00::11"), ""))
+	got, size, err := s.Table(Host, "mlx5_0", 1)
+	want := []Entry{
+		{Index: 0, GID: netip.MustParseAddr("10.0.0.1"), Type: RoCEv1, Netdev: "net1"},
+		{Index: 2, GID: netip.MustParseAddr("fd00::11"), Type: RoCEv2, Netdev: "net1"},
+	}
+	if err != nil || size != 4 || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v of %d, %v, want %v of 4", got, size, err, want)
+	}
+	if _, _, err := s.Table(Host, "mlx5_9", 1); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("no such device: got %v, want code %d", err, cnierr.IO)
+	}
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package gidtable reads the GID table of a port of an RDMA device from sysfs.
+//
+// It changes nothing, and never tells entries apart by the names of their
+// interfaces, which are those of their own namespaces: the interface of every
+// pod is net1. It stands below package rdma, which knows whose devices there
+// are. This file is all there is.
+package gidtable
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The types of an Entry, as sysfs calls them (gid_type_str). RoCE v2 is on UDP
+// and can be routed; v1, which is InfiniBand's type too, has entries of the same
+// GIDs.
+const (
+	RoCEv1 = "IB/RoCE v1"
+	RoCEv2 = "RoCE v2"
+)
+
+// Entry is a place of a GID table that is in use.
+type Entry struct {
+	Index  int
+	GID    netip.Addr // an IPv4 address that is mapped into IPv6 is unmapped
+	Type   string     // RoCEv2, RoCEv1
+	Netdev string     // its name in its own namespace; "" when it has none
+}
+
+// Table is the GID table of a port. There is no netlink message for it (6.18),
+// and the ioctl needs a context of the driver (ib_uverbs_get_ucontext).
+type Table struct {
+	sys fs.FS
+	dir string
+}
+
+// New returns the table of a port; sys is the root of sysfs, as the namespace
+// sees it that has the device.
+func New(sys fs.FS, device string, port uint32) Table {
+	return Table{sys, fmt.Sprintf("class/infiniband/%s/ports/%d/", device, port)}
+}
+
+// ErrNone is returned for a port that has no table: there is no such device.
+var ErrNone = errors.New("no GID table")
+
+// errEnd is returned for the place behind the last one.
+var errEnd = errors.New("the table has no such place")
+
+// gid returns what is at a place: the zero value if nothing is.
+func (t Table) gid(place int) (netip.Addr, error) {
+	b, err := t.read("gids/" + strconv.Itoa(place))
+	if errors.Is(err, fs.ErrNotExist) {
+		return netip.Addr{}, errEnd
+	}
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	a, err := netip.ParseAddr(b)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if a == netip.IPv6Unspecified() {
+		return netip.Addr{}, nil
+	}
+	return a.Unmap(), nil
+}
+
+// kind returns the type of an entry, "" when it went meanwhile: reading that of
+// an empty place is EINVAL (show_port_gid_attr_gid_type).
+func (t Table) kind(place int) string { return t.attribute("types", place) }
+
+// netdev returns the interface of an entry, by its name in its own namespace.
+func (t Table) netdev(place int) string { return t.attribute("ndevs", place) }
+
+func (t Table) attribute(folder string, place int) string {
+	b, err := t.read("gid_attrs/" + folder + "/" + strconv.Itoa(place))
+	if err != nil {
+		return ""
+	}
+	return b
+}
+
+// read reads a file of one line: with one call, because sysfs gives all of it
+// at once and tables are long.
+func (t Table) read(name string) (string, error) {
+	f, err := t.sys.Open(t.dir + name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	var line [64]byte // a GID has 40
+	n, err := f.Read(line[:])
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(line[:n])), nil
+}
+
+// maxNames bounds what a text lists: it ends in an event of the pod.
+const maxNames = 12
+
+// places yields what is at each place until the end of the table, or until fn
+// returns false.
+func (t Table) places(fn func(place int, gid netip.Addr) bool) error {
+	for i := 0; ; i++ {
+		gid, err := t.gid(i)
+		if errors.Is(err, errEnd) && i > 0 {
+			return nil
+		}
+		if errors.Is(err, errEnd) {
+			return fmt.Errorf("%w in /sys/%s", ErrNone, t.dir)
+		}
+		if err != nil {
+			return fmt.Errorf("place %d: %w", i, err)
+		}
+		if !fn(i, gid) {
+			return nil
+		}
+	}
+}
+
+// Locate adds the places of the RoCE v2 entries of addresses to found, each the
+// lowest, and returns whether it has all. What is in found already is not
+// looked for. It stops at the last address that it finds, so what it reads is a
+// file for each place before that one, and one for each entry of an address:
+// the kernel gives out the lowest free place (find_gid), so those before a new
+// entry are the older ones. If an entry is not there, it reads all places.
+//
+// Errors: ErrNone; those of sysfs as they are.
+func (t Table) Locate(want []netip.Addr, found map[netip.Addr]int) (bool, error) {
+	missing := map[netip.Addr]bool{}
+	for _, a := range want {
+		if _, have := found[a]; !have {
+			missing[a] = true
+		}
+	}
+	if len(missing) == 0 {
+		return true, nil
+	}
+	err := t.places(func(place int, gid netip.Addr) bool {
+		if missing[gid] && t.kind(place) == RoCEv2 {
+			found[gid] = place
+			delete(missing, gid)
+		}
+		return len(missing) > 0
+	})
+	return len(missing) == 0, err
+}
+
+// Entries returns everything that is in the table, in order, and how many
+// places it has. It reads a file for each place and two for each entry. Errors:
+// ErrNone; those of sysfs as they are.
+func (t Table) Entries() ([]Entry, int, error) {
+	var out []Entry
+	size := 0
+	err := t.places(func(place int, gid netip.Addr) bool {
+		size = place + 1
+		if gid.IsValid() {
+			out = append(out, Entry{Index: place, GID: gid, Type: t.kind(place), Netdev: t.netdev(place)})
+		}
+		return true
+	})
+	return out, size, err
+}
+
+// Of returns an address's RoCE v2 entries that have an interface: one that is on
+// its way out has none.
+func Of(entries []Entry, addr netip.Addr) []Entry {
+	return slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool {
+		return e.GID != addr || e.Type != RoCEv2 || e.Netdev == ""
+	})
+}
+
+// Fill says how full a table is, and of whose entries.
+func Fill(entries []Entry, size int) string {
+	var v4 int
+	of := map[string]int{}
+	for _, e := range entries {
+		of[cmp.Or(e.Netdev, "no interface")]++
+		if e.GID.Is4() {
+			v4++
+		}
+	}
+	owners := slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+		return cmp.Or(of[b]-of[a], cmp.Compare(a, b))
+	})
+	var parts []string
+	for _, o := range owners[:min(len(owners), maxNames)] {
+		parts = append(parts, fmt.Sprintf("%s has %d", o, of[o]))
+	}
+	out := fmt.Sprintf("%d of %d places are used, %d by IPv4 addresses", len(entries), size, v4)
+	if len(parts) == 0 {
+		return out
+	}
+	return out + ": " + strings.Join(parts, ", ")
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+)
+
+// move executes plan.Move.
+type move struct {
+	*Subsystem
+	op plan.Move
+}
+
+const moving = "move RDMA device"
+
+func (m move) do(ctx context.Context) error {
+	release, err := m.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	host, err := m.System(ctx, Host)
+	if err != nil {
+		return err
+	}
+	if !host.Exclusive {
+		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name, setMode(conf.RDMAExclusive), "the node shares its devices: each namespace has all")
+	}
+	if !has(host, m.op.Device) {
+		return m.again(ctx)
+	}
+	if err = m.give(ctx); err != nil {
+		return errors.Join(err, m.home(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+func (m move) lock(ctx context.Context) (release func(), err error) {
+	if m.c.Lock == nil {
+		return func() {}, nil
+	}
+	return m.c.Lock(ctx)
+}
+
+// again finishes a move that was done before.
+func (m move) again(ctx context.Context) error {
+	_, err := m.device(ctx, Pod, m.op.Device)
+	if noDevice(err) {
+		return m.elsewhere(err)
+	}
+	if err != nil {
+		return err
+	}
+	return m.settle()
+}
+
+// give moves the device from the host to the pod, and looks there whether it
+// has come.
+func (m move) give(ctx context.Context) error {
+	// A driver may not let it be set from the pod's namespace.
+	if m.op.TrafficClass != nil {
+		if err := m.setTrafficClass(m.op.Device, *m.op.TrafficClass); err != nil {
+			return err
+		}
+	}
+	if err := m.send(ctx, Host, Pod); err != nil {
+		return m.refused(err)
+	}
+	if _, err := m.device(ctx, Pod, m.op.Device); err != nil {
+		return err
+	}
+	return m.settle()
+}
+
+// settle sets what the kernel forgets on a move; 0 is how it begins.
+func (m move) settle() error {
+	if m.op.TOS == nil || *m.op.TOS == 0 {
+		return nil
+	}
+	return m.setTOS(Pod, m.op.Device, *m.op.TOS)
+}
+
+// send moves the device from one namespace to the other.
+func (m move) send(ctx context.Context, from, to Side) error {
+	var fd int
+	err := m.at(to, func() (err error) {
+		fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written to it
+	c, err := m.conn(from)
+	if err != nil {
+		return err
+	}
+	return m.at(from, func() error { return c.SetNetns(ctx, m.op.Device.Index, fd) })
+}
+
+// refused returns the error for a move that the kernel refused.
+func (m move) refused(err error) error {
+	switch {
+	case noDevice(err):
+		return m.elsewhere(err)
+	case errors.Is(err, unix.EBUSY):
+		return cnierr.New(cnierr.RDMAHeld, moving, m.op.Device.Name, "end what uses it: rdma resource show qp link "+portName(m.op.Device), "%w", err)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name,
+			"share devices on this node: rdma system set netns shared, which works only while no other network namespace exists",
+			"its driver cannot take it away from programs that use it (disassociate_ucontext): %w", err)
+	}
+	return classify(moving, m.op.Device.Name, err)
+}
+
+// elsewhere returns the error for a device that neither namespace has.
+func (m move) elsewhere(err error) error {
+	if !m.exists() {
+		return err
+	}
+	return cnierr.New(cnierr.RDMAHeld, moving, m.op.Device.Name,
+		"look for it in the other pods: ip netns exec NAME rdma dev; one pod can have it at a time",
+		"it is neither in the namespace of the host nor in that of the pod: %w", err)
+}
+
+// check says where the device is if not in the pod, and what of it is different.
+func (m move) check(ctx context.Context) error {
+	const action = "check RDMA device"
+	d, err := m.device(ctx, Pod, m.op.Device)
+	if noDevice(err) {
+		return m.checkHost(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if d.Name != m.op.Device.Name {
+		return damaged(action, m.op.Device.Name, []string{m.rdma(Pod, "dev set %s name %s", d.Name, m.op.Device.Name)},
+			"it has another name in the pod, %q", d.Name)
+	}
+	return m.checkSettings(action)
+}
+
+func (m move) checkHost(ctx context.Context) error {
+	const action = "check RDMA device"
+	d, err := m.device(ctx, Host, m.op.Device)
+	switch {
+	case noDevice(err):
+		return damaged(action, m.op.Device.Name, []string{"look for it with rdma dev in the other pods, and delete the pod"},
+			"it is neither in the pod nor in the host: %w", err)
+	case err != nil:
+		return err
+	}
+	back := m.op
+	back.Device.Name = d.Name
+	return damaged(action, m.op.Device.Name, back.Commands(m.netns()), "it is in the host's namespace, not in the pod's")
+}
+
+func (m move) checkSettings(action string) error {
+	d := m.op.Device
+	if want := m.op.TOS; want != nil {
+		have, err := m.tos(Pod, d)
+		if err != nil {
+			return err
+		}
+		if have != nil && *have != *want {
+			fix := fmt.Sprintf("%s cma_roce_tos -d %s -p %d -t %d", plan.Exec(m.netns()), d.Name, d.Port, *want)
+			return damaged(action, d.Name, []string{fix}, "its RoCE ToS is %d, want %d", *have, *want)
+		}
+	}
+	if want := m.op.TrafficClass; want != nil {
+		have, err := m.trafficClass(Pod, d)
+		if err != nil {
+			return err
+		}
+		if have != nil && *have != *want {
+			return damaged(action, d.Name, []string{"delete the pod: it can be set only in the host"},
+				"its traffic class is %d, want %d", *have, *want)
+		}
+	}
+	return nil
+}
+
+// inHost returns the device in the host's namespace: the very one, or one of
+// its name, which the driver made anew after the one that moved was gone.
+func (m move) inHost(ctx context.Context) (nldev.Device, error) {
+	d, err := m.device(ctx, Host, m.op.Device)
+	if !noDevice(err) {
+		return d, err
+	}
+	sys, listErr := m.System(ctx, Host)
+	if listErr != nil {
+		return nldev.Device{}, listErr
+	}
+	for _, d := range sys.Devices {
+		if d.Name == m.op.Device.Name {
+			return d, nil
+		}
+	}
+	return nldev.Device{}, err
+}

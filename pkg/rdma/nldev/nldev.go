@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package nldev speaks nldev on a NETLINK_RDMA socket of one namespace: the RDMA
+// devices with their ports, the namespace mode, moves and names.
+//
+// It returns the kernel's errno as it is and decides nothing: which device
+// belongs to a NIC is for package rdma, above it. Read this file first;
+// message.go has the numbers.
+package nldev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/nlsock"
+)
+
+// ErrNoDevice says that there is no such RDMA device in the namespace.
+var ErrNoDevice = errors.New("no RDMA device")
+
+// System is the RDMA subsystem as one namespace sees it.
+type System struct {
+	// Exclusive says that each device is in one namespace (rdma system show).
+	Exclusive bool
+	Devices   []Device
+}
+
+// Device is an RDMA device.
+type Device struct {
+	Index    uint32
+	Name     string
+	GUID     string // of the node, as rdma dev prints it: "5054:00ff:fe00:0a01"
+	Protocol string // "roce", "ib", "iw", "opa"; "" from kernels that do not tell
+	Ports    []Port
+}
+
+// Port is a port of an RDMA device.
+type Port struct {
+	Number    uint32 // from 1
+	State     State
+	PhysState uint8 // enum ib_port_phys_state
+	// NetdevIndex and Netdev are the port's network interface; 0 and "" when it
+	// is in another namespace than the socket, or the driver does not tell.
+	NetdevIndex int32
+	Netdev      string
+}
+
+// Socket is what carries the messages; *nlsock.Conn is one.
+type Socket interface {
+	Dump(ctx context.Context, req nlsock.Request) ([][]byte, error)
+	Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error)
+	Close()
+}
+
+// Conn is a NETLINK_RDMA socket. It sees the devices of the namespace of the
+// thread that opened it, whichever thread uses it.
+type Conn struct{ sock Socket }
+
+// Dial opens a socket in the namespace of the calling thread; EPROTONOSUPPORT
+// if the kernel has no RDMA. The caller must Close it.
+func Dial() (*Conn, error) {
+	sock, err := nlsock.Dial(unix.NETLINK_RDMA)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{sock}, nil
+}
+
+// New returns a connection over a socket, which it closes.
+func New(sock Socket) *Conn { return &Conn{sock} }
+
+// Close closes the socket.
+func (c *Conn) Close() { c.sock.Close() }
+
+// batch is how many answers surely fit in the socket's receive buffer: rdma
+// drops what does not (rdma_nl_unicast).
+const batch = 64
+
+// System returns the mode, the devices and their ports. It is two round trips,
+// one more for every 64 ports: a dump of the devices, and all else at once. A
+// device that vanishes in between is left out.
+func (c *Conn) System(ctx context.Context) (System, error) {
+	rows, err := c.sock.Dump(ctx, request(cmdGet, nil))
+	if err != nil {
+		return System{}, err
+	}
+	var s System
+	reqs := []nlsock.Request{request(cmdSysGet, nil)}
+	for _, row := range rows {
+		d := parseDevice(row)
+		for i := range d.Ports {
+			reqs = append(reqs, portRequest(d.Index, d.Ports[i].Number))
+		}
+		s.Devices = append(s.Devices, d)
+	}
+	replies, err := c.exchange(ctx, reqs)
+	if err != nil {
+		return System{}, err
+	}
+	if s.Exclusive, err = exclusive(replies[0]); err != nil {
+		return System{}, err
+	}
+	return s, s.addPorts(replies[1:])
+}
+
+// exchange is one round trip for each batch of requests.
+func (c *Conn) exchange(ctx context.Context, reqs []nlsock.Request) ([]nlsock.Reply, error) {
+	var out []nlsock.Reply
+	for part := range slices.Chunk(reqs, batch) {
+		replies, err := c.sock.Exchange(ctx, part...)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, replies...)
+	}
+	return out, nil
+}
+
+// addPorts reads the answers about the ports, in the order of the devices.
+func (s *System) addPorts(replies []nlsock.Reply) error {
+	devices := s.Devices[:0]
+	for _, d := range s.Devices {
+		mine := replies[:len(d.Ports)]
+		replies = replies[len(d.Ports):]
+		err := d.addPorts(mine)
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("ports of %s: %w", d.Name, err)
+		}
+		devices = append(devices, d)
+	}
+	s.Devices = devices
+	return nil
+}
+
+func (d *Device) addPorts(replies []nlsock.Reply) error {
+	for i, r := range replies {
+		if r.Err != nil {
+			return r.Err
+		}
+		for _, row := range r.Rows {
+			d.Ports[i].parse(row)
+		}
+	}
+	return nil
+}
+
+// gone says whether an error means that the device is not in the namespace:
+// nldev finds none of the index (EINVAL), or it moves just now (ENODEV).
+func gone(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV)
+}
+
+// exclusive reads the mode. Kernels without modes refuse the question; they
+// share all devices.
+func exclusive(r nlsock.Reply) (bool, error) {
+	if errors.Is(r.Err, unix.EINVAL) || errors.Is(r.Err, unix.EOPNOTSUPP) {
+		return false, nil
+	}
+	for _, row := range r.Rows {
+		for typ, v := range nlsock.Attributes(row) {
+			if typ == attrNetnsMode && len(v) > 0 {
+				return v[0] == 0, r.Err
+			}
+		}
+	}
+	return false, r.Err
+}
+
+// SetNetns moves a device to the namespace of a file descriptor. The kernel
+// takes the device from the namespace of the calling thread, not from that of
+// the socket (ib_device_set_netns_put): the two must be one.
+//
+// Errors: ErrNoDevice when the namespace does not have the device; EOPNOTSUPP
+// in shared mode, and from drivers that cannot take a device away from the
+// programs that use it.
+func (c *Conn) SetNetns(ctx context.Context, device uint32, fd int) error {
+	return c.set(ctx, nlsock.AppendNumber(nlsock.AppendNumber(nil, attrDevIndex, device), attrNetnsFD, uint32(fd)))
+}
+
+// Rename gives a device a name; EEXIST if another one has it, in whatever
+// namespace. Errors: ErrNoDevice as SetNetns.
+func (c *Conn) Rename(ctx context.Context, device uint32, name string) error {
+	return c.set(ctx, nlsock.AppendText(nlsock.AppendNumber(nil, attrDevIndex, device), attrDevName, name))
+}
+
+func (c *Conn) set(ctx context.Context, body []byte) error {
+	req := request(cmdSet, body)
+	req.Flags |= unix.NLM_F_ACK
+	replies, err := c.sock.Exchange(ctx, req)
+	if err != nil {
+		return err
+	}
+	if err = replies[0].Err; gone(err) {
+		return fmt.Errorf("%w: %w", ErrNoDevice, err)
+	}
+	return err
+}

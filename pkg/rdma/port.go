@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+)
+
+// port executes plan.Port.
+type port struct {
+	*Subsystem
+	op plan.Port
+}
+
+func (p port) do(ctx context.Context) error {
+	at := side(p.op.InPod)
+	d, err := p.device(ctx, at, p.op.Device)
+	if err != nil {
+		return err
+	}
+	n, err := portOf(d, p.op.Device)
+	if err != nil {
+		return err
+	}
+	return p.usable(d, n, at)
+}
+
+// undo has nothing to undo.
+func (port) undo(context.Context) error { return nil }
+
+func (p port) check(ctx context.Context) error {
+	err := p.do(ctx)
+	if cnierr.CodeOf(err) != cnierr.NoRDMA {
+		return err
+	}
+	return &cnierr.Error{
+		Code: cnierr.Damaged, Op: "check RDMA port", Subject: portName(p.op.Device), Hint: hintOf(err), Err: err,
+	}
+}
+
+func portName(d plan.RDMADevice) string { return fmt.Sprintf("%s/%d", d.Name, d.Port) }
+
+func portOf(d nldev.Device, want plan.RDMADevice) (nldev.Port, error) {
+	for _, p := range d.Ports {
+		if p.Number == want.Port {
+			return p, nil
+		}
+	}
+	return nldev.Port{}, cnierr.New(cnierr.NoRDMA, "use RDMA port", portName(want), "", "the device has %d ports", len(d.Ports))
+}
+
+// usable refuses a port that carries no RoCE traffic now.
+func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
+	const action = "use RDMA port"
+	name := fmt.Sprintf("%s/%d", d.Name, p.Number)
+	if layer := s.linkLayer(d, p, at); layer != "Ethernet" {
+		return cnierr.New(cnierr.NoRDMA, action, name,
+			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2), or use another plugin for it", "its link layer is %s, and RoCE needs Ethernet", layer)
+	}
+	if p.State != nldev.Active {
+		return cnierr.New(cnierr.NoRDMA, action, name,
+			"bring its network interface up and check the cable and the switch port: "+s.rdma(at, "link show %s", name), "its state is %s, want ACTIVE", p.State)
+	}
+	return nil
+}
+
+// linkLayer returns the link layer of a port. A device that speaks RoCE has
+// Ethernet; kernels that do not tell what it speaks have a file for it.
+func (s *Subsystem) linkLayer(d nldev.Device, p nldev.Port, at Side) string {
+	switch d.Protocol {
+	case "roce":
+		return "Ethernet"
+	case "":
+	default:
+		return d.Protocol
+	}
+	files, err := s.files(at)
+	if err != nil {
+		return "unknown"
+	}
+	return text(files, fmt.Sprintf("class/infiniband/%s/ports/%d/link_layer", d.Name, p.Number))
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package rdma finds the RDMA device behind a NIC, moves it between the host
+// and a pod, and finds the GIDs of addresses in its table.
+//
+// It never guesses: a NIC has one device, none, or several, which is an error
+// that names them; and it never moves or renames a device that it cannot tell
+// from all others. It stands beside kernel, below attach. Read this file first,
+// then find.go for which device it is, and one file for each kind of operation;
+// package nldev is the way to Linux.
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+)
+
+// ErrNoDevice says that no RDMA device that the namespace sees is the one that
+// is meant. In exclusive mode it may be in a pod.
+var ErrNoDevice = nldev.ErrNoDevice
+
+// Config is what a Subsystem works on.
+type Config struct {
+	Sys fs.FS // root of sysfs, as the host's namespace sees it
+	// Enter runs fn in the pod's namespace; nil: the namespace is gone, or none
+	// is meant.
+	Enter func(fn func() error) error
+	// Netns is how commands in hints name the pod's namespace, as plan.Op's
+	// take it; "": POD.
+	Netns string
+	// Lock serialises moves on this node; nil: nobody else makes any.
+	Lock func(context.Context) (release func(), err error)
+	Log  *slog.Logger
+	Proc fs.FS // root of procfs, to name a process that keeps a namespace
+}
+
+// Side is one of the two namespaces that a Subsystem acts in.
+type Side int
+
+// The host's namespace, which is that of the calling thread, and the pod's.
+const (
+	Host Side = iota
+	Pod
+)
+
+// String returns what the namespace is called in messages.
+func (s Side) String() string {
+	if s == Pod {
+		return "the pod"
+	}
+	return "the host"
+}
+
+// Subsystem is the RDMA devices of the host and of one pod. One goroutine at a
+// time may use it.
+type Subsystem struct {
+	c     Config
+	dial  func() (*nldev.Conn, error)
+	mount func(fstype string) (tree, error)
+	conns [2]*nldev.Conn
+	trees [2]*tree // of sysfs; the host's is of no use: c.Sys is
+	found map[netip.Addr]int
+}
+
+// New returns a Subsystem. It opens nothing before it is used. The caller must
+// Close it.
+func New(c Config) *Subsystem {
+	return &Subsystem{c: c, dial: nldev.Dial, mount: mount, found: map[netip.Addr]int{}}
+}
+
+// Close lets go of sockets and mounts.
+func (s *Subsystem) Close() {
+	for _, c := range s.conns {
+		if c != nil {
+			c.Close()
+		}
+	}
+	for _, t := range s.trees {
+		if t != nil {
+			t.close()
+		}
+	}
+}
+
+// at runs fn in a namespace.
+func (s *Subsystem) at(side Side, fn func() error) error {
+	if side == Host {
+		return fn()
+	}
+	if s.c.Enter == nil {
+		return cnierr.New(cnierr.Bug, "enter network namespace of", "pod", "", "there is none")
+	}
+	return s.c.Enter(fn)
+}
+
+// System returns the RDMA devices that a namespace sees, in two round trips.
+// Errors: NoRDMA with ErrNoDevice on a kernel without RDMA.
+func (s *Subsystem) System(ctx context.Context, side Side) (nldev.System, error) {
+	const action = "list RDMA devices of"
+	c, err := s.conn(side)
+	if err != nil {
+		return nldev.System{}, classify(action, side.String(), err)
+	}
+	sys, err := c.System(ctx)
+	return sys, classify(action, side.String(), err)
+}
+
+// conn returns the socket in a namespace.
+func (s *Subsystem) conn(side Side) (*nldev.Conn, error) {
+	if s.conns[side] != nil {
+		return s.conns[side], nil
+	}
+	err := s.at(side, func() (err error) {
+		s.conns[side], err = s.dial()
+		return err
+	})
+	return s.conns[side], err
+}
+
+// files returns sysfs as a namespace sees it: /sys/class/infiniband has the
+// devices of the namespace that mounted it.
+func (s *Subsystem) files(side Side) (fs.FS, error) {
+	if side == Host {
+		return s.c.Sys, nil
+	}
+	if s.trees[side] != nil {
+		return s.trees[side].files(), nil
+	}
+	var t tree
+	err := s.at(side, func() (err error) {
+		t, err = s.mount("sysfs")
+		return err
+	})
+	if err != nil {
+		return nil, classify("mount sysfs of", side.String(), err)
+	}
+	s.trees[side] = &t
+	return t.files(), nil
+}
+
+// side returns where a device is that is in the pod's namespace or in the
+// host's.
+func side(inPod bool) Side {
+	if inPod {
+		return Pod
+	}
+	return Host
+}
+
+// device returns the device of a plan as a namespace has it now. Errors:
+// NoRDMA with ErrNoDevice.
+func (s *Subsystem) device(ctx context.Context, side Side, want plan.RDMADevice) (nldev.Device, error) {
+	sys, err := s.System(ctx, side)
+	if err != nil {
+		return nldev.Device{}, err
+	}
+	for _, d := range sys.Devices {
+		if same(d, want) {
+			return d, nil
+		}
+	}
+	return nldev.Device{}, cnierr.New(cnierr.NoRDMA, "find RDMA device", want.Name,
+		"look for it with rdma dev in the host and in the pods' namespaces", "%w of index %d and GUID %s in the namespace of %s",
+		ErrNoDevice, want.Index, want.GUID, side)
+}
+
+// has says whether the device of a plan is among those that a namespace sees.
+func has(sys nldev.System, want plan.RDMADevice) bool {
+	return slices.ContainsFunc(sys.Devices, func(d nldev.Device) bool { return same(d, want) })
+}
+
+// same says whether a device is the one of a plan, whatever its name is now.
+func same(d nldev.Device, want plan.RDMADevice) bool {
+	return d.Index == want.Index && d.GUID == want.GUID
+}
+
+// Located returns the places of the GIDs that Do found.
+func (s *Subsystem) Located() map[netip.Addr]int { return s.found }
+
+// Do does op: plan.Move, plan.Port or plan.GID; see plan.Op.
+func (s *Subsystem) Do(ctx context.Context, op plan.Op) error {
+	x, err := s.executor(op)
+	if err != nil {
+		return err
+	}
+	return x.do(ctx)
+}
+
+// Undo undoes op. Only a move has something to undo.
+func (s *Subsystem) Undo(ctx context.Context, op plan.Op) error {
+	x, err := s.executor(op)
+	if err != nil {
+		return err
+	}
+	return x.undo(ctx)
+}
+
+// Check returns an error of code Damaged that says what of op is missing or
+// different, with the commands that restore it as its hint.
+func (s *Subsystem) Check(ctx context.Context, op plan.Op) error {
+	x, err := s.executor(op)
+	if err != nil {
+		return err
+	}
+	return x.check(ctx)
+}
+
+// executor is one operation together with the subsystem to do it.
+type executor interface {
+	do(ctx context.Context) error
+	undo(ctx context.Context) error
+	check(ctx context.Context) error
+}
+
+func (s *Subsystem) executor(op plan.Op) (executor, error) {
+	switch op := op.(type) {
+	case plan.Move:
+		return move{s, op}, nil
+	case plan.Port:
+		return port{s, op}, nil
+	case plan.GID:
+		return gid{s, op}, nil
+	case plan.DeviceInfo:
+		return deviceInfo{op}, nil
+	}
+	return nil, cnierr.New(cnierr.Bug, "execute operation", fmt.Sprintf("%T", op), "", "RDMA has no executor for it")
+}
+
+// netns returns the pod's namespace as commands take it.
+func (s *Subsystem) netns() string {
+	if s.c.Netns == "" {
+		return "POD"
+	}
+	return s.c.Netns
+}
+
+// rdma returns an rdma(8) command in a namespace.
+func (s *Subsystem) rdma(side Side, format string, args ...any) string {
+	command := "rdma " + fmt.Sprintf(format, args...)
+	if side == Pod {
+		return plan.Exec(s.netns()) + " " + command
+	}
+	return command
+}
+
+// hintOf returns the hint of an error, "" if it has none.
+func hintOf(err error) string {
+	var e *cnierr.Error
+	if errors.As(err, &e) {
+		return e.Hint
+	}
+	return ""
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package record
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// Busy returns the containers that another call is at work on now: what it has
+// done so far need not be on record. Errors: cnierr.IO.
+func (s Store) Busy() ([]conf.ContainerID, error) {
+	containers, err := readDir(s.root())
+	if err != nil {
+		return nil, err
+	}
+	var out []conf.ContainerID
+	for _, c := range containers {
+		path := filepath.Join(s.root(), c.Name(), lockName)
+		free, err := lockable(path)
+		if err != nil {
+			return nil, ioError("look at lock", path, err)
+		}
+		if !free {
+			out = append(out, conf.ContainerID(c.Name()))
+		}
+	}
+	return out, nil
+}
+
+// lockable says whether nobody holds the lock. Without a file nobody does.
+func lockable(path string) (bool, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	err = flockRetry(f, unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+	return err == nil, err
+}
