@@ -53,8 +53,8 @@ func probe(v strict.Value) Probe {
 		Conflict: Conflict{
 			Mode:     severity(c.At("mode")),
 			Probes:   int(c.At("probes").Whole(3, 1, 10)),
-			Interval: c.At("interval").Duration(4*time.Millisecond, time.Millisecond, time.Second),
-			Wait:     c.At("wait").Duration(8*time.Millisecond, time.Millisecond, 5*time.Second),
+			Interval: c.At("interval").Duration(2*time.Millisecond, time.Millisecond, time.Second),
+			Wait:     c.At("wait").Duration(6*time.Millisecond, time.Millisecond, 5*time.Second),
 		},
 		Gateway: Gateway{
 			Mode:     severity(g.At("mode")),

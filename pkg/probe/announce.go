@@ -31,7 +31,6 @@ func (p *Prober) announce(ctx context.Context, op plan.Announce) error {
 	if err != nil {
 		return err
 	}
-	defer w.close(&p.closing)
 	if err := w.send(ctx, asks); err != nil {
 		return err
 	}

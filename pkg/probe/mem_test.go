@@ -70,8 +70,16 @@ func (c *memConn) WriteTo(b []byte, _ net.Addr) (int, error) {
 	return len(b), c.script(c, n, b)
 }
 
-func (c *memConn) SetReadDeadline(time.Time) error { close(c.expired); return nil }
-func (c *memConn) Close() error                    { c.closed = true; return nil }
+func (c *memConn) SetReadDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.expired = make(chan struct{})
+	} else {
+		close(c.expired)
+	}
+	return nil
+}
+
+func (c *memConn) Close() error { c.closed = true; return nil }
 
 // memProber returns a Prober whose sockets are conns, and its log.
 func memProber(conns map[port]*memConn) (*Prober, *bytes.Buffer) {
@@ -80,12 +88,11 @@ func memProber(conns map[port]*memConn) (*Prober, *bytes.Buffer) {
 		Log:  slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Rand: strings.NewReader("abcdefabcdef"),
 	}
-	p.listen = func([]*ask) (*wire, error) {
-		w := newWire(p.Log)
+	p.listen = func(w *wire, _ []*ask) error {
 		for id, c := range conns {
 			w.conns[id] = c
 		}
-		return w, nil
+		return nil
 	}
 	return p, &log
 }

@@ -148,7 +148,9 @@ func (s *space) address(link string, a netip.Addr) {
 }
 
 func (s *space) prober() *Prober {
-	return &Prober{Enter: s.enter, Log: slog.New(slog.DiscardHandler), Rand: rand.Reader}
+	p := &Prober{Enter: s.enter, Log: slog.New(slog.DiscardHandler), Rand: rand.Reader}
+	s.t.Cleanup(p.Close)
+	return p
 }
 
 // target is ours4 or ours6 on a link of this namespace.

@@ -26,8 +26,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Prober executes the operations that need an answer from the wire. Its
-// fields must be set, and it may be used by several goroutines at once.
+// Prober executes the operations of one attachment that need the wire, one at a
+// time. Its fields must be set, and its user must Close it.
 type Prober struct {
 	// Enter runs fn in the pod's network namespace, on a locked thread. Sockets
 	// that fn opens are used after Enter has returned.
@@ -38,15 +38,16 @@ type Prober struct {
 	// of another machine with our MAC.
 	Rand io.Reader
 
-	// closing counts the sockets that the kernel has not closed yet.
-	closing sync.WaitGroup
+	mu sync.Mutex
+	// wire is the sockets of all operations until one fails, because closing
+	// one is the most expensive thing that we do; see leave. nil: none is open.
+	wire *wire
 	// listen stands in for the kernel's packet sockets; nil means these.
-	listen func([]*ask) (*wire, error)
+	listen func(*wire, []*ask) error
 }
 
 // Do executes a plan.Conflict, plan.Gateway or plan.Announce and returns when
-// the wire has answered or its time is up. Nothing is running then but the
-// closing of its sockets; see Wait.
+// the wire has answered or its time is up. Nothing is running then.
 //
 // The codes of its errors: cnierr.AddressTaken with a *TakenError inside,
 // cnierr.GatewaySilent, cnierr.BadParent for a link without carrier, cnierr.IO
@@ -54,20 +55,33 @@ type Prober struct {
 // severity of conf.Warn all of these but the last are logged instead. Any other
 // operation is cnierr.Bug.
 func (p *Prober) Do(ctx context.Context, op plan.Op) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch op := op.(type) {
 	case plan.Conflict:
 		return p.settle(ctx, op.Mode, func() error { return p.conflict(ctx, op) })
 	case plan.Gateway:
 		return p.settle(ctx, op.Mode, func() error { return p.gateway(ctx, op) })
 	case plan.Announce:
-		return p.announce(ctx, op)
+		return p.settle(ctx, conf.Require, func() error { return p.announce(ctx, op) })
 	}
 	return foreign(op)
 }
 
-// Wait returns when the sockets of all earlier calls are closed, which takes the
-// kernel some 10 ms. A program that ends need not call it.
-func (p *Prober) Wait() { p.closing.Wait() }
+// Close closes the sockets. It may be called at any time, and the next
+// operation opens them again.
+func (p *Prober) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.close()
+}
+
+func (p *Prober) close() {
+	if p.wire != nil {
+		p.wire.close()
+		p.wire = nil
+	}
+}
 
 // Undo does nothing: asking leaves nothing behind.
 func (p *Prober) Undo(_ context.Context, op plan.Op) error { return known(op) }
@@ -88,12 +102,17 @@ func foreign(op plan.Op) error {
 	return cnierr.New(cnierr.Bug, "probe", "", "", "operation %T is not one of the wire", op)
 }
 
-// settle does what the severity says with the outcome of a check.
+// settle does what the severity says with the outcome of a check. After a
+// failure the sockets are closed: the interface may be another one by the next
+// operation.
 func (p *Prober) settle(ctx context.Context, mode conf.Severity, check func() error) error {
 	if mode == conf.Off {
 		return nil
 	}
 	err := check()
+	if err != nil {
+		p.close()
+	}
 	if err == nil || mode != conf.Warn || ctx.Err() != nil || cnierr.CodeOf(err) == cnierr.Bug {
 		return err
 	}
@@ -101,27 +120,33 @@ func (p *Prober) settle(ctx context.Context, mode conf.Severity, check func() er
 	return nil
 }
 
-// open opens the sockets that the asks need, in the pod's namespace.
+// open returns the sockets that the asks need. What is not open yet is opened
+// in the pod's namespace.
 func (p *Prober) open(ctx context.Context, asks []*ask) (*wire, error) {
 	if ctx.Err() != nil {
 		return nil, canceled(ctx)
 	}
-	if p.listen != nil {
-		return p.listen(asks)
+	if p.wire == nil {
+		p.wire = newWire(p.Log)
 	}
-	w := newWire(p.Log)
-	err := p.Enter(func() error { return w.open(asks) })
+	err := p.complete(asks)
 	if err == nil {
-		err = w.awaitCarrier(ctx)
+		err = p.wire.awaitCarrier(ctx)
 	}
-	if err == nil {
-		return w, nil
+	if ours := (*cnierr.Error)(nil); err != nil && !errors.As(err, &ours) {
+		err = cnierr.New(cnierr.IO, "open packet sockets", "", "", "%w", err)
 	}
-	w.close(&p.closing)
-	if ours := (*cnierr.Error)(nil); errors.As(err, &ours) {
-		return nil, err
+	return p.wire, err
+}
+
+func (p *Prober) complete(asks []*ask) error {
+	switch {
+	case p.listen != nil:
+		return p.listen(p.wire, asks)
+	case p.wire.serves(asks):
+		return nil
 	}
-	return nil, cnierr.New(cnierr.IO, "open packet sockets", "", "", "%w", err)
+	return p.Enter(func() error { return p.wire.open(asks) })
 }
 
 // mark returns bytes that no other machine puts into its frames. Six are what

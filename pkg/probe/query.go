@@ -71,8 +71,6 @@ func (p *Prober) query(ctx context.Context, asks []*ask, r rounds) error {
 	if err != nil {
 		return err
 	}
-	defer w.close(&p.closing)
-
 	in := w.read()
 	err = w.run(ctx, asks, r, in)
 	// From here on the readers take what the kernel has queued already, and
@@ -197,12 +195,14 @@ func unsent(asks []*ask) error {
 	return nil
 }
 
-// read starts a reader for each socket. The channel is closed when all have
-// ended, and must be read until then.
+// read starts a reader for each socket, and forgets what was heard before. The
+// channel is closed when all have ended, and must be read until then.
 func (w *wire) read() <-chan heard {
 	out := make(chan heard)
 	var readers sync.WaitGroup
 	for port, conn := range w.conns {
+		_ = conn.SetReadDeadline(time.Time{}) // as in endReading
+		sweep(conn, func([]byte) {})
 		readers.Go(func() { readPort(port, conn, out) })
 	}
 	go func() {
@@ -235,7 +235,7 @@ func readPort(port port, conn net.PacketConn, out chan<- heard) {
 		case err == nil:
 			tell(port, b[:n], out)
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			sweep(port, conn, out)
+			sweep(conn, func(frame []byte) { tell(port, frame, out) })
 			return
 		case again(err):
 		default:
@@ -247,7 +247,7 @@ func readPort(port port, conn net.PacketConn, out chan<- heard) {
 
 // sweep reads what the kernel has queued but the runtime's poller has not told
 // us: a read after the deadline fails without looking.
-func sweep(port port, conn net.PacketConn, out chan<- heard) {
+func sweep(conn net.PacketConn, each func(frame []byte)) {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
 		return
@@ -266,7 +266,7 @@ func sweep(port port, conn net.PacketConn, out chan<- heard) {
 			if err != nil {
 				return
 			}
-			tell(port, b[:n], out)
+			each(b[:n])
 		}
 	})
 }

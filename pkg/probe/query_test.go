@@ -157,7 +157,7 @@ func TestWindowIsExact(t *testing.T) {
 				p, _ := memProber(map[port]*memConn{net1: conn})
 				err := p.Do(t.Context(), c.op)
 				took := time.Since(conn.start)
-				p.Wait()
+				p.Close()
 				if (err == nil) != (c.code == 0) || err != nil && cnierr.CodeOf(err) != c.code {
 					t.Errorf("error %v, want code %d", err, c.code)
 				}
@@ -191,7 +191,7 @@ func TestFamiliesAndLinksShareOneWindowAndDecideAlone(t *testing.T) {
 		if took := time.Since(start); took != 16*ms {
 			t.Errorf("took %s, want 16ms", took)
 		}
-		p.Wait()
+		p.Close()
 		for i, want := range []int{1, 3, 3, 3} {
 			c := []*memConn{four1, six1, four2, six2}[i]
 			if len(c.sent) != want || !c.closed {
@@ -253,7 +253,7 @@ func TestCancelEndsTheWindowAtOnce(t *testing.T) {
 					t.Errorf("got %v, want TryAgain with the context's error", err)
 				}
 				took := time.Since(conn.start)
-				p.Wait()
+				p.Close()
 				if took != 5*ms || !conn.closed {
 					t.Errorf("took %s, closed %v, want 5ms and true", took, conn.closed)
 				}

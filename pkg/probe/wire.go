@@ -9,8 +9,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/mdlayher/packet"
@@ -29,39 +30,47 @@ const (
 	carrierPoll = 2 * time.Millisecond
 )
 
-// wire is the sockets of one operation. They belong to the namespace in which
+// wire is the sockets of one attachment, one for each port. They belong to the namespace in which
 // they were opened, whatever thread uses them.
 type wire struct {
 	log     *slog.Logger
 	conns   map[port]net.PacketConn
 	links   map[conf.LinkName]int // interface indices
-	control int                   // any socket, for ioctls
+	control int                   // any socket, for ioctls; -1: none yet
 	others  []io.Closer
 }
 
 func newWire(log *slog.Logger) *wire {
-	return &wire{log: log, conns: map[port]net.PacketConn{}, links: map[conf.LinkName]int{}}
+	return &wire{log: log, conns: map[port]net.PacketConn{}, links: map[conf.LinkName]int{}, control: -1}
 }
 
-// close closes everything; the memberships end with their sockets. It does not
-// wait for the packet sockets: the kernel closes one only after an RCU grace
-// period (packet_release, synchronize_net), some 10 ms in which all of them can
-// share. closing tells when they are closed.
-func (w *wire) close(closing *sync.WaitGroup) {
-	for _, c := range w.conns {
-		closing.Go(func() { _ = c.Close() }) // nothing is buffered, so nothing can be lost
-	}
+// close closes everything; the memberships end with their sockets.
+func (w *wire) close() {
+	leave(slices.Collect(maps.Values(w.conns)))
 	for _, c := range w.others {
-		_ = c.Close() // as above
+		_ = c.Close() // nothing is buffered, so nothing can be lost
 	}
 }
 
-// open opens one socket for each port that the asks name, and joins their
-// groups. It must run in the pod's namespace.
+// serves says whether the asks need nothing that is not open yet.
+func (w *wire) serves(asks []*ask) bool {
+	for _, a := range asks {
+		if _, ok := w.conns[a.port()]; !ok || len(a.groups) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// open opens one socket for each port that the asks name and that has none yet,
+// and joins their groups. It must run in the pod's namespace.
 func (w *wire) open(asks []*ask) error {
-	var err error
-	if w.control, err = w.socket(unix.AF_INET); err != nil {
-		return err
+	if w.control < 0 {
+		fd, err := w.socket(unix.AF_INET)
+		if err != nil {
+			return err
+		}
+		w.control = fd
 	}
 	for _, a := range asks {
 		if err := w.openPort(a.port()); err != nil {

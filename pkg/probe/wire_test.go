@@ -6,8 +6,11 @@ package probe
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/mdlayher/packet"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -132,10 +135,73 @@ func TestNothingStaysOpen(t *testing.T) {
 	} {
 		_ = p.Do(t.Context(), op) // other tests look at the errors
 	}
-	p.Wait()
+	p.Close()
 	if after := openFiles(t); after != before {
 		t.Errorf("%d files are open, %d were before", after, before)
 	}
+	await(t, "no packet socket is left in the kernel", func() bool { return pod.packetSockets() == 0 })
+}
+
+// TestOperationsShareTheirSockets, for each family, until one fails: the
+// interface may have been made anew since.
+func TestOperationsShareTheirSockets(t *testing.T) {
+	t.Parallel()
+	pod, far := wired(t)
+	far.address("pb1", gateway4)
+	settle(t, pod, "pb0", gateway4)
+	await(t, "settle's sockets are closed", func() bool { return pod.packetSockets() == 0 })
+	four, six := pod.target("pb0", ours4, gateway4), pod.target("pb0", ours6, gateway6)
+	p := pod.prober()
+	for _, op := range []plan.Op{
+		plan.Announce{Targets: []plan.Target{four}},
+		gatewayOp(four),
+		conflictOp(four, six),
+		plan.Announce{Targets: []plan.Target{four, six}},
+		gatewayOp(four),
+	} {
+		pod.must(p.Do(t.Context(), op))
+	}
+	if n := pod.packetSockets(); n != 2 {
+		t.Errorf("%d packet sockets are open, want one for each family", n)
+	}
+	pod.must(pod.nl.LinkDel(pod.link("pb0")))
+	if err := p.Do(t.Context(), conflictOp(four)); err == nil {
+		t.Error("got no error from a link that is gone")
+	}
+	pod.cable("pb0", far, "pb1")
+	pod.up("pb0")
+	far.up("pb1")
+	far.address("pb1", ours4)
+	settle(t, pod, "pb0", ours4)
+	four = pod.target("pb0", ours4, gateway4)
+	wantTaken(t, p.Do(t.Context(), conflictOp(four)), Taken{four, far.mac("pb1"), "ARP reply"})
+}
+
+// TestWhatWasHeardBeforeAQuestionIsNoAnswer: the sockets hear between two
+// operations.
+func TestWhatWasHeardBeforeAQuestionIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	pod, far := wired(t)
+	four := pod.target("pb0", ours4, gateway4)
+	p := pod.prober()
+	pod.must(p.Do(t.Context(), conflictOp(four)))
+	stale := far.listen("pb1", false)
+	defer stale.Close()
+	_, err := stale.WriteTo(gatewayReply4(), &packet.Addr{HardwareAddr: gatewayReply4()[:6]}) // a veth delivers at once
+	pod.must(err)
+	op := plan.Gateway{Mode: conf.Require, Attempts: 1, Timeout: 20 * ms, Targets: []plan.Target{four}}
+	wantCode(t, p.Do(t.Context(), op), cnierr.GatewaySilent)
+}
+
+// packetSockets returns how many the kernel has in the namespace.
+func (s *space) packetSockets() (n int) {
+	s.t.Helper()
+	s.must(s.enter(func() error {
+		list, err := os.ReadFile("/proc/thread-self/net/packet")
+		n = strings.Count(string(list), "\n") - 1 // the first line is a heading
+		return err
+	}))
+	return n
 }
 
 func openFiles(t *testing.T) int {
@@ -148,7 +214,7 @@ func openFiles(t *testing.T) int {
 }
 
 // BenchmarkDo measures each operation with the defaults, without the closing of
-// its sockets, which goes on behind it.
+// its sockets.
 func BenchmarkDo(b *testing.B) {
 	pod, far := wired(b)
 	far.address("pb1", gateway4)
@@ -171,7 +237,7 @@ func BenchmarkDo(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.StopTimer()
-				p.Wait()
+				p.Close()
 				b.StartTimer()
 			}
 		})

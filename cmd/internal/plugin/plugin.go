@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -37,6 +38,10 @@ type Verbs struct{ Add, Del, Check, GC, Status Verb }
 // Main serves the call that the process was started for and returns its exit
 // status. name and version are the program's.
 func Main(name, version string, v Verbs) int {
+	// A call does one thing after another. More than one of these wakes threads
+	// that look for work and find none: no time is won, and CPU time is lost
+	// (docs/performance.md).
+	runtime.GOMAXPROCS(1)
 	// Without this, skel fails a DEL in the host's namespace after serving it,
 	// and the pod whose ADD was refused there could never go. Our kernel
 	// package tells that namespace by itself.

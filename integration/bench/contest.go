@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// contest is players that do the same, in turn, and what is asked of them.
+type contest struct {
+	name    string
+	runs    int
+	players []player
+	rows    []row
+}
+
+// player makes and removes an attachment, and tells how long that took.
+type player struct {
+	name     string
+	add, del func(ctx context.Context, pod string) (time.Duration, error)
+}
+
+// row compares what two players take for a verb.
+type row struct {
+	name       string
+	verb       verb
+	ours, with string  // players
+	target     float64 // the ratio of the medians at most; 0: only shown
+	less       string  // a player whose time is taken off both; "": none
+}
+
+type verb string
+
+const (
+	add verb = "ADD"
+	del verb = "DEL"
+)
+
+// The players.
+const (
+	unchecked = "roce without wire checks"
+	roce      = "roce"
+	upstream  = "upstream"
+	bare      = "kernel"
+)
+
+// ipv4 is the contest over the usual attachment of today.
+func ipv4(w *world, runs int) (contest, error) {
+	off, err := w.roce("off", false, object{"conflict": "off", "gateway": "off"})
+	if err != nil {
+		return contest{}, err
+	}
+	on, err := w.roce("on", false, nil)
+	if err != nil {
+		return contest{}, err
+	}
+	theirs, err := w.chained("theirs", false)
+	if err != nil {
+		return contest{}, err
+	}
+	alone := &floor{conf: on.list.Plugins[0].Bytes, addresses: spare(false)}
+	return contest{
+		name: "IPv4", runs: runs,
+		players: []player{
+			{unchecked, off.add, off.del},
+			{upstream, theirs.add, theirs.del},
+			{roce, on.add, on.del},
+			{bare, alone.add, alone.del},
+		},
+		rows: []row{
+			{"ADD, wire checks off", add, unchecked, upstream, 0.40, ""},
+			{"ADD, default checks", add, roce, upstream, 0.90, ""},
+			{"  the kernel's work of an ADD alone", add, bare, upstream, 0, ""},
+			{"DEL", del, roce, upstream, 0.60, ""},
+			{"  the kernel's removal of the link alone", del, bare, upstream, 0, ""},
+			{"  what is left of both without that", del, roce, upstream, 0, bare},
+		},
+	}, nil
+}
+
+// dualStack is the contest with an address of each family.
+func dualStack(w *world, runs int) (contest, error) {
+	on, err := w.roce("on6", true, nil)
+	if err != nil {
+		return contest{}, err
+	}
+	theirs, err := w.chained("theirs6", true)
+	if err != nil {
+		return contest{}, err
+	}
+	alone := &floor{conf: on.list.Plugins[0].Bytes, addresses: spare(true)}
+	return contest{
+		name: "dual stack", runs: runs,
+		players: []player{{roce, on.add, on.del}, {upstream, theirs.add, theirs.del}, {bare, alone.add, alone.del}},
+		rows: []row{
+			{"ADD, default checks", add, roce, upstream, 0.05, ""},
+			{"  the kernel's work of an ADD alone", add, bare, upstream, 0, ""},
+			{"DEL", del, roce, upstream, 0, ""},
+			{"  the kernel's removal of the link alone", del, bare, upstream, 0, ""},
+			{"  what is left of both without that", del, roce, upstream, 0, bare},
+		},
+	}, nil
+}
+
+// samples are sorted durations, for each player and verb.
+type samples map[string]map[verb][]time.Duration
+
+// warmUp is how many runs of each are not counted: files get into memory, and
+// state folders are made.
+const warmUp = 2
+
+// measure runs a contest. The namespaces of its pods are made before, because
+// the kernel is busy with that, and stay until the world goes, because
+// removing them keeps it busier still (cleanup_net).
+func (w *world) measure(ctx context.Context, c contest) (samples, error) {
+	out := samples{}
+	for _, p := range c.players {
+		out[p.name] = map[verb][]time.Duration{}
+	}
+	pods, err := w.pods((c.runs + warmUp) * len(c.players))
+	if err != nil {
+		return nil, err
+	}
+	for i := range pods {
+		round := i / len(c.players)
+		// Each player has each place in the order equally often.
+		p := c.players[(i+round)%len(c.players)]
+		adds, dels, err := p.play(ctx, pods[i])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+		if round >= warmUp {
+			out[p.name][add] = append(out[p.name][add], adds)
+			out[p.name][del] = append(out[p.name][del], dels)
+		}
+	}
+	for _, verbs := range out {
+		for _, s := range verbs {
+			slices.Sort(s)
+		}
+	}
+	return out, nil
+}
+
+func (p player) play(ctx context.Context, pod string) (adds, dels time.Duration, err error) {
+	if adds, err = p.add(ctx, pod); err != nil {
+		return 0, 0, err
+	}
+	if err := rest(ctx); err != nil {
+		return 0, 0, err
+	}
+	if dels, err = p.del(ctx, pod); err != nil {
+		return 0, 0, err
+	}
+	return adds, dels, rest(ctx)
+}
+
+// pause is what a call does behind its back at most: the kernel closes sockets
+// and frees links. A pod lives longer than that, and the next call, which may
+// be another player's, must not pay for it.
+const pause = 150 * time.Millisecond
+
+func rest(ctx context.Context) error {
+	select {
+	case <-time.After(pause):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

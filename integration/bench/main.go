@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Program bench measures ADD and DEL of roce against upstream's chain macvlan,
+// host-local, sbr and tuning, on this machine, and judges the ratios.
+//
+// Both are called through libcni, in turn, each time for a pod of its own.
+// Only ratios are judged, never times: those are of the machine and of its
+// other work. Read contest.go first for who runs against whom and what the
+// targets are; docs/performance.md has results and where the time goes.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// options are the command line.
+type options struct {
+	ours     string // folder of roce
+	upstream string // folder of upstream's plugins
+	peak     string // program peak
+	runs     int
+	report   bool // judge nothing
+	times    bool // print milliseconds, too
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.ours, "ours", "bin", "folder of roce")
+	flag.StringVar(&o.upstream, "upstream", "", "folder of upstream's macvlan, host-local, sbr and tuning")
+	flag.StringVar(&o.peak, "peak", "", "program peak; empty: do not measure memory")
+	flag.IntVar(&o.runs, "runs", 60, "how often each is run")
+	flag.BoolVar(&o.report, "report", false, "print, but do not judge")
+	flag.BoolVar(&o.times, "times", false, "print milliseconds of this machine, too")
+	flag.Parse()
+
+	runtime.LockOSThread() // the thread enters the node's namespace
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	missed, err := run(ctx, o, os.Stdout) //nolint:forbidigo // main touches the process
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err) //nolint:forbidigo // as above
+		os.Exit(2)                                 //nolint:forbidigo // as above
+	}
+	if missed > 0 && !o.report {
+		fmt.Fprintf(os.Stderr, "bench: %d of the targets missed\n", missed) //nolint:forbidigo // as above
+		os.Exit(1)                                                          //nolint:forbidigo // as above
+	}
+}
+
+// run measures, prints, and returns how many targets were missed.
+func run(ctx context.Context, o options, out io.Writer) (missed int, err error) {
+	w, err := newWorld(o)
+	defer w.remove()
+	if err != nil {
+		return 0, err
+	}
+	fmt.Fprintln(out, machine())
+	for _, prepare := range []func(*world, int) (contest, error){ipv4, dualStack} {
+		c, err := prepare(w, o.runs)
+		if err != nil {
+			return missed, err
+		}
+		s, err := w.measure(ctx, c)
+		if err != nil {
+			return missed, fmt.Errorf("%s: %w", c.name, err)
+		}
+		missed += c.judge(s, o, out)
+	}
+	heavy, err := w.memory(ctx, out)
+	fmt.Fprintln(out, machine())
+	return missed + heavy, err
+}

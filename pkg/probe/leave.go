@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package probe
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// leave closes packet sockets. Who closes one last waits for an RCU grace period
+// (packet_release, synchronize_net), 8 to 20 ms, and no process can end before
+// that. So we leave it to the kernel to be the last; docs/adr/0014 has the
+// numbers. Where that cannot be, they are closed as any others, together, so
+// that they share the grace period.
+func leave(conns []net.PacketConn) {
+	forget, err := entrust(conns)
+	if err != nil {
+		forget = func() {}
+	}
+	var closing sync.WaitGroup
+	for _, c := range conns {
+		closing.Go(func() { _ = c.Close() }) // nothing is buffered, so nothing can be lost
+	}
+	closing.Wait()
+	forget()
+}
+
+// entrust puts the sockets into the queue of a unix socket, and that one into
+// its own queue. After forget nobody but the queue can reach them, and the
+// kernel's collector of such cycles (net/unix/garbage.c) closes them. It is a
+// work item since Linux 6.10, and in stable kernels with that change; before,
+// forget takes as long as closing.
+func entrust(conns []net.PacketConn) (forget func(), err error) {
+	if len(conns) == 0 {
+		return nil, errors.ErrUnsupported
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	forget = func() {
+		_ = unix.Close(pair[1]) // its own queue keeps it
+		_ = unix.Close(pair[0]) // calls the collector (unix_release_sock)
+	}
+	fds, err := descriptors(conns)
+	if err == nil {
+		err = unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(append(fds, pair[1])...), nil, 0)
+	}
+	if err != nil {
+		forget()
+		return nil, err
+	}
+	return forget, nil
+}
+
+// descriptors returns the file descriptors of sockets. They are the sockets'
+// own: whoever uses one must not let the socket be closed meanwhile.
+func descriptors(conns []net.PacketConn) ([]int, error) {
+	var out []int
+	for _, c := range conns {
+		sc, ok := c.(syscall.Conn)
+		if !ok {
+			return nil, errors.ErrUnsupported
+		}
+		rc, err := sc.SyscallConn()
+		if err != nil {
+			return nil, err
+		}
+		if err := rc.Control(func(fd uintptr) { out = append(out, int(fd)) }); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
