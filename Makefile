@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The roce-cni authors
 
 # After "go mod download" every target works offline, but for the first run of
-# lint and vuln, which build their tools.
+# lint and vuln, which build their tools, and of bench, which builds upstream's.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 DESTDIR ?=
@@ -15,6 +15,12 @@ VULN_VERSION := v1.8.0
 TOOLS := $(CURDIR)/.cache/bin
 LINT := $(TOOLS)/golangci-lint-$(LINT_VERSION)
 VULN := $(TOOLS)/govulncheck-$(VULN_VERSION)
+
+# What make bench measures against. BENCHFLAGS=-report prints without judging.
+UPSTREAM_VERSION := v1.9.1
+UPSTREAM := $(CURDIR)/.cache/upstream-$(UPSTREAM_VERSION)
+UPSTREAM_PLUGINS := main/macvlan ipam/host-local meta/sbr meta/tuning
+BENCHFLAGS ?= -times
 
 # The tests that compare generated texts, and write them with -update.
 GENERATED := ^(TestErrorsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent)$$
@@ -29,7 +35,7 @@ REQUIRE_NETNS ?= $(if $(filter 0,$(shell id -u)),1)
 export REQUIRE_NETNS
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check lint fmt vuln golden gen gen-check fuzz size demo install clean $(PROGRAMS)
+.PHONY: help build test test-vm check lint fmt vuln golden gen gen-check fuzz size bench demo install clean $(PROGRAMS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -46,6 +52,28 @@ test: ## go vet and all tests, with the race detector, in random order
 	go vet ./...
 	go test -race -count=1 -shuffle=on ./...
 	go test -count=1 -run '^TestCost' ./pkg/ipam # the race detector costs more than what it measures
+	$(if $(REQUIRE_NETNS),$(MAKE) test-vm)
+
+# What needs RDMA devices, in virtual machines with Soft-RoCE on two kernels: 6.1
+# can move its devices to a pod, 7 lets pods that share them transfer.
+# integration/rdma says what runs where.
+test-vm: build .cache/vm/run ## the tests that boot virtual machines with Soft-RoCE (root)
+	REQUIRE_VM=1 go test -count=1 ./integration/vm
+	CGO_ENABLED=0 go test -c -o .cache/vm/unit.test ./pkg/rdma
+	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
+	$(call in_vm,-kernel 6.1,unit.test -test.run '^TestReal')
+	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell)')
+	$(call in_vm,-kernel 6.1 -nodes 2,rdma.test -test.run '^TestNodesExclusive')
+	$(call in_vm,-kernel 6.1 -rails 0,rdma.test -test.run '^TestStock',sh integration/rdma/testdata/stock.sh)
+	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell)')
+	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesShared')
+
+in_vm = .cache/vm/run -timeout 15m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2) -test.v
+
+.PHONY: .cache/vm/run
+.cache/vm/run:
+	bash integration/deps.sh vm
+	CGO_ENABLED=0 go build -o $@ ./integration/vm/run
 
 # The formatters are linters too, so lint is also the check of the formatting.
 # vuln is not here: it needs the vulnerability database, which build machines
@@ -90,9 +118,21 @@ fuzz: ## run every fuzz target for FUZZTIME (30s)
 size: ## fail when a plugin passes 10 MB or links what it must not
 	go test -count=1 -run '^TestPlugins' ./integration/arch
 
-demo: build ## attach two containers on this machine and look at the result (root)
+bench: build $(UPSTREAM) ## measure against upstream's plugins, and fail above the targets (root, 5 minutes)
 	bash integration/deps.sh
-	bash integration/demo/run.sh
+	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags '-s -w' -o .cache/bench/ ./integration/bench ./integration/bench/peak
+	.cache/bench/bench -upstream $(UPSTREAM) -peak .cache/bench/peak $(BENCHFLAGS)
+
+# Built as ours are, from the module proxy, and no part of go.mod.
+$(UPSTREAM):
+	mkdir -p $@.new
+	GOBIN=$@.new CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' \
+		$(UPSTREAM_PLUGINS:%=github.com/containernetworking/plugins/plugins/%@$(UPSTREAM_VERSION))
+	mv $@.new $@
+
+demo: build .cache/vm/run ## attach two containers in a virtual machine with Soft-RoCE and look at the result (root)
+	CGO_ENABLED=0 go build -o .cache/vm/cnitool github.com/containernetworking/cni/cnitool
+	.cache/vm/run -kernel 7 -- bash integration/demo/run.sh
 
 # By rename, because a runtime may run the plugin at any moment.
 install: build ## install into DESTDIR: the plugins in /opt/cni/bin, rocectl in /usr/local/bin

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The roce-cni authors
 #
-# The main job, for real, on this machine's kernel: two pods, two rails, a
-# gateway on each. Everything happens in network namespaces of its own and is
-# gone at the end. Run it with `make demo`; it needs root.
+# The main job, for real: two pods, two rails with Soft-RoCE devices, a gateway
+# on each. make demo runs it in a virtual machine of integration/vm, which has
+# the NICs r0 and r1 and is gone afterwards; it works on no other machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,97 +12,101 @@ say() { printf '\n\033[1m# %s\033[0m\n' "$*"; }
 run() { printf '\033[2m$ %s\033[0m\n' "$*"; "$@"; }
 fail() { printf '\ndemo: %s\n' "$*" >&2; exit 1; }
 
-[ "$(id -u)" = 0 ] || fail "run it as root: it makes network namespaces"
+[ -e /sys/class/infiniband/rxe1 ] || fail "run it with make demo"
 
-node=roce-demo-node leaf=roce-demo-leaf podA=roce-demo-a podB=roce-demo-b
+PATH=$PWD/bin:$PATH
+leaf=leaf podA=trainer-0 podB=trainer-1
 work=$(mktemp -d)
-cleanup() {
-	for ns in $podA $podB $node $leaf; do ip netns del $ns 2>/dev/null || true; done
-	rm -rf "$work"
-}
-trap cleanup EXIT
-cleanup
-mkdir -p "$work/net.d"
-go build -o "$work/cnitool" github.com/containernetworking/cni/cnitool
+mkdir "$work/net.d"
 
-# cni VERB NETWORK INTERFACE POD calls the plugin as a container runtime does,
-# from the node's namespace.
+# cni VERB NETWORK INTERFACE POD calls the plugin as a container runtime does.
 cni() {
 	NETCONFPATH=$work/net.d CNI_PATH=$PWD/bin CNI_IFNAME=$3 \
 		CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=demo;K8S_POD_NAME=$4" \
-		nsenter --net=/run/netns/$node "$work/cnitool" "$1" "$2" "/run/netns/$4"
+		.cache/vm/cnitool "$1" "$2" "/run/netns/$4"
 }
 
-say "A node with two NICs (veth here), each on a leaf switch with a gateway"
-for ns in $node $leaf $podA $podB; do ip netns add $ns; ip -n $ns link set lo up; done
-for i in 1 2; do
-	ip -n $node link add rail$i mtu 9000 type veth peer name leaf$i mtu 9000 netns $leaf
-	ip -n $node addr add 172.16.1$i.1/24 dev rail$i
-	ip -n $leaf addr add 172.16.1$i.254/24 dev leaf$i
-	ip -n $node link set rail$i up
-	ip -n $leaf link set leaf$i up
-	cat >"$work/net.d/gpu$i-rail.conflist" <<EOF
+say "A node with two RoCE NICs (Soft-RoCE here), and a gateway on each rail"
+for ns in $leaf $podA $podB; do ip netns add $ns; ip -n $ns link set lo up; done
+for i in 0 1; do
+	# The leaf switch is one more child of the NIC: a wire's other end, in the same machine.
+	ip link add link r$i name rail$i netns $leaf type macvlan mode bridge
+	ip -n $leaf link set rail$i addrgenmode none
+	ip -n $leaf link set rail$i up
+	ip -n $leaf addr add 172.16.1$i.254/24 dev rail$i
+	cat >"$work/net.d/gpu$i-rail.conflist" <<END
 {
   "cniVersion": "1.1.0",
   "name": "gpu$i-rail",
   "plugins": [{
     "type": "roce",
-    "master": "rail$i",
+    "master": "r$i",
     "ipam": {
       "type": "roce-ipam",
       "subnets": [{"subnet": "172.16.1$i.0/24", "ranges": ["172.16.1$i.64-172.16.1$i.127"], "gateway": "172.16.1$i.254"}]
-    },
-    "rdma": {"mode": "off"},
-    "stateDir": "$work/state"
+    }
   }]
 }
-EOF
+END
 done
-run ip -n $node -br addr
+run rdma link
+run cat "$work/net.d/gpu0-rail.conflist"
 
-say "What an ADD would do (rocectl plan changes nothing and needs no root)"
-run nsenter --net=/run/netns/$node bin/rocectl plan "$work/net.d/gpu1-rail.conflist"
+say "What an ADD would do: rocectl plan changes nothing"
+run rocectl plan "$work/net.d/gpu0-rail.conflist"
 
 say "ADD: two pods, two rails each"
 for pod in $podA $podB; do
-	for i in 1 2; do
-		start=$(date +%s%N)
-		cni add gpu$i-rail net$i $pod >"$work/$pod-net$i.json"
-		printf '%s net%d: %d ms, cnitool included\n' $pod $i $((($(date +%s%N) - start) / 1000000))
+	for i in 0 1; do
+		cni add gpu$i-rail net$((i + 1)) $pod >"$work/$pod-net$((i + 1)).json"
+		echo "$pod net$((i + 1)) on gpu$i-rail: done"
 	done
 done
-say "What the runtime was told about $podA net1"
-cat "$work/$podA-net1.json"
 
-say "What $podA has now"
+say "What the runtime was told about $podA net1, and what the pod has now"
+cat "$work/$podA-net1.json"
+echo
 run ip -n $podA -br addr
 run ip -n $podA rule
 run ip -n $podA route show table 100
-run ip -n $podA route show table 101
-run ip -n $podA route show table main
-run bin/rocectl --state-dir "$work/state" show
-run bin/rocectl --state-dir "$work/state" pool list
+
+say "The node's view: who has which interface, and whose is which GID"
+run rocectl show
+run rocectl gids
+
+say "What NCCL, UCX and perftest have to be told in each pod"
+run ip netns exec $podA rocectl env
+run ip netns exec $podB rocectl env
 
 say "A ping over each rail: to the gateway, and from pod to pod"
-for i in 1 2; do
-	a=$(ip -n $podA -o -4 addr show net$i | awk '{sub("/.*","",$4); print $4}')
-	b=$(ip -n $podB -o -4 addr show net$i | awk '{sub("/.*","",$4); print $4}')
+for i in 0 1; do
+	a=$(ip -n $podA -o -4 addr show net$((i + 1)) | awk '{sub("/.*","",$4); print $4}')
+	b=$(ip -n $podB -o -4 addr show net$((i + 1)) | awk '{sub("/.*","",$4); print $4}')
 	run ip netns exec $podA ping -q -c 2 -i 0.2 -W 2 -I "$a" 172.16.1$i.254
 	run ip netns exec $podA ping -q -c 2 -i 0.2 -W 2 -I "$a" "$b"
 done
 
+say "CHECK: is all as it was made? And after somebody took net1 down and up?"
+run rocectl check
+run ip -n $podA link set net1 down
+run ip -n $podA link set net1 up
+run rocectl check || echo "(exit status $?)"
+run rocectl repair --yes
+run rocectl check
+
 say "DEL"
 for pod in $podA $podB; do
-	for i in 1 2; do cni del gpu$i-rail net$i $pod; done
+	for i in 0 1; do cni del gpu$i-rail net$((i + 1)) $pod; done
 done
 
 say "What is left"
 for pod in $podA $podB; do
-	left=$(ip -n $pod -o link | grep -v ' lo: ' || true)$(ip -n $pod rule | grep -E '^320' || true)$(ip -n $pod route show table all | grep -v -E 'table local|^multicast|^local|^broadcast|ff00|fe80|dev lo' || true)
+	left=$(ip -n $pod -o link | grep -v ' lo: ' || true)$(ip -n $pod rule | grep 'proto 82' || true)
 	[ -z "$left" ] || fail "$pod still has: $left"
 done
-[ -z "$(find "$work/state/attachments" -type f)" ] || fail "records are left: $(find "$work/state/attachments" -type f)"
-run bin/rocectl --state-dir "$work/state" show
-run bin/rocectl --state-dir "$work/state" pool list
+[ -z "$(find /run/roce/attachments -type f)" ] || fail "records are left: $(find /run/roce/attachments -type f)"
+run rocectl show
+run rocectl gids
+run rocectl pool list
 echo
 echo "demo: nothing is left but addresses that rest before another pod may have them"

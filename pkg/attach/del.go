@@ -96,6 +96,7 @@ func (n Node) releaseAny(ctx context.Context, rec record.Record) error {
 // after a failure, but releases nothing that may be on a link still, and
 // forgets nothing.
 func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
+	rec.Plan.Ops = n.withoutLost(rec)
 	before, after := n.teardown(rec)
 	err := n.undo(ctx, rec, netns, before)
 	if err == nil {

@@ -61,8 +61,13 @@ func (h handle) Undo(ctx context.Context, op plan.Op) error {
 	if _, ok := op.(plan.DeviceInfo); ok {
 		return rdma.New(rdma.Config{}).Undo(ctx, op)
 	}
-	if m, ok := op.(plan.Move); ok && h.in == m.Netns {
+	m, ok := op.(plan.Move)
+	switch {
+	case !ok:
+	case h.in == m.Netns:
 		h.in, h.name = plan.NetnsID{}, m.Device.Name
+	case h.in != (plan.NetnsID{}):
+		return cnierr.New(cnierr.RDMAHeld, "bring back RDMA device", h.name, "", "it is in %v", h.in)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -36,18 +37,31 @@ func (n Node) device(ctx context.Context, r RDMA, req conf.Request, parent plan.
 
 // held returns an error that names the attachment to which the RDMA device of
 // a parent, or the one that was selected by its name, was moved; nil if there
-// is none. The name of a link in a pod says nothing about another one. A record
-// that cannot be read says nothing: the caller has an error already.
+// is none. The name of a link in a pod says nothing about another one.
 func (n Node) held(parent plan.Link, selected string) error {
-	keys, err := n.Records.List()
-	if err != nil {
-		return nil
-	}
-	same := func(m plan.Move) bool {
+	var owner record.Record
+	var has plan.Move
+	n.eachMove(func(rec record.Record, m plan.Move) {
 		d := m.Device
-		return !parent.InPod && parent.Name != "" && m.Parent == parent.Name ||
+		same := !parent.InPod && parent.Name != "" && m.Parent == parent.Name ||
 			parent.Device != "" && (d.PCI == parent.Device || d.Auxiliary == parent.Device) ||
 			selected != "" && d.Name == selected
+		if same && rec.Saved >= owner.Saved {
+			owner, has = rec, m
+		}
+	})
+	if owner.ContainerID == "" {
+		return nil
+	}
+	return heldBy(has, owner)
+}
+
+// eachMove calls fn with each recorded move of an RDMA device. A record that
+// cannot be read says nothing.
+func (n Node) eachMove(fn func(record.Record, plan.Move)) {
+	keys, err := n.Records.List()
+	if err != nil {
+		return
 	}
 	for _, k := range keys {
 		rec, err := n.Records.Load(k.ContainerID, k.IfName)
@@ -55,12 +69,35 @@ func (n Node) held(parent plan.Link, selected string) error {
 			continue
 		}
 		for _, op := range rec.Plan.Ops.Moves() {
-			if m, ok := op.(plan.Move); ok && same(m) {
-				return heldBy(m, rec)
+			if m, ok := op.(plan.Move); ok {
+				fn(rec, m)
 			}
 		}
 	}
-	return nil
+}
+
+// withoutLost returns the operations of a record without the moves of devices
+// that went to another attachment since. The kernel brings a device home when
+// its namespace ends, so the next pod may have it before the DEL of the last.
+func (n Node) withoutLost(rec record.Record) plan.Ops {
+	if len(rec.Plan.Ops.Moves()) == 0 {
+		return rec.Plan.Ops
+	}
+	lost := map[plan.RDMADevice]bool{}
+	n.eachMove(func(other record.Record, m plan.Move) {
+		if other.Saved > rec.Saved {
+			lost[identity(m)] = true
+		}
+	})
+	return slices.DeleteFunc(slices.Clone(rec.Plan.Ops), func(op plan.Op) bool {
+		m, ok := op.(plan.Move)
+		return ok && lost[identity(m)]
+	})
+}
+
+// identity is what of a device no rename changes.
+func identity(m plan.Move) plan.RDMADevice {
+	return plan.RDMADevice{Index: m.Device.Index, GUID: m.Device.GUID}
 }
 
 func heldBy(m plan.Move, rec record.Record) error {

@@ -4,6 +4,7 @@
 package attach_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
@@ -115,6 +117,73 @@ func TestTheSecondPodIsToldWhoHasTheDevice(t *testing.T) {
 		}
 	}
 	w.mustBeEmpty("after DEL of both")
+}
+
+func TestALateDelLeavesTheDeviceToTheNextPod(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	w.fake.Pod(podPath("c2"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c1"))
+	w.hca.in = plan.NetnsID{} // the kernel brings it home
+	w.now++
+	if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Errorf("the late DEL: %v", err)
+	}
+	if err := w.node().Check(ctx, w.request("c2", "net1", "")); err != nil {
+		t.Errorf("CHECK of the next pod: %v", err)
+	}
+	if err := w.node().Del(ctx, w.del("c2", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after DEL of both")
+}
+
+func TestDelBringsTheDeviceBackThatAnEarlierPodLost(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	w.fake.Pod(podPath("c2"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c1"))
+	w.hca.in = plan.NetnsID{}
+	w.now++
+	if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"c2", "c1"} { // the other way round
+		if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
+			t.Errorf("DEL of %s: %v", id, err)
+		}
+	}
+	w.mustBeEmpty("after DEL of both")
+}
+
+func TestRepairBringsTheDeviceOfADeadNamespaceHome(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c1"))
+	w.hca.name = "renamed-by-the-pod"
+	_, err := w.node().Repair(ctx, record.Key{ContainerID: "c1", IfName: "net1"})
+	if !errors.Is(err, kernel.ErrNetnsGone) {
+		t.Errorf("got %v, want that the pod is gone", err)
+	}
+	if w.hca.in != (plan.NetnsID{}) || w.hca.name != device.Name {
+		t.Errorf("the device is in %v as %q", w.hca.in, w.hca.name)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after DEL")
 }
 
 func TestAFullTableOfGIDsLeavesNothing(t *testing.T) {

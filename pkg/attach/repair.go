@@ -5,11 +5,13 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
@@ -43,7 +45,25 @@ func (n Node) Repair(ctx context.Context, at record.Key) (plan.Ops, error) {
 		}
 		return apply.Check(ctx, k, rec.Plan.Ops)
 	})
+	if errors.Is(err, kernel.ErrNetnsGone) {
+		err = errors.Join(err, n.bringHome(ctx, at))
+	}
 	return ops, err
+}
+
+// bringHome gives the RDMA devices of an attachment whose namespace is gone
+// their names and settings back. All else waits for DEL, which takes it away.
+func (n Node) bringHome(ctx context.Context, at record.Key) error {
+	unlock, err := n.Records.Lock(ctx, at.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	rec, err := n.Records.Load(at.ContainerID, at.IfName)
+	if err != nil {
+		return err
+	}
+	return n.undoHome(ctx, n.withoutLost(rec).Moves())
 }
 
 // again undoes and does each operation. Undoing makes way where something of

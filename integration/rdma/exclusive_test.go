@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// isIn fails the test if the pod does not have just one RDMA device, or the
+// host has it too.
+func isIn(t *testing.T, p *pod, device string) {
+	t.Helper()
+	if got := p.devices(t); !slices.Equal(got, []string{device}) {
+		t.Errorf("%s has the RDMA devices %q, want %s", p.name, got, device)
+	}
+	if got := entries("/sys/class/infiniband"); slices.Contains(got, device) {
+		t.Errorf("the host still has %s", device)
+	}
+}
+
+// tos returns the type of service of rxe0 in a namespace, the host's if prefix
+// is "".
+func tos(t *testing.T, prefix string) string {
+	t.Helper()
+	return shell(t, prefix+`sh -ec '`+withCM+`cat $d/ports/1/default_roce_tos; rmdir $d'`)
+}
+
+// withCM makes the folder $d, in which rdma_cm has its settings for rxe0.
+const withCM = `mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+	d=/sys/kernel/config/rdma_cm/rxe0; mkdir $d; `
+
+func setTOS(v int) string {
+	return fmt.Sprintf("%s echo %d > $d/ports/1/default_roce_tos; rmdir $d", withCM, v)
+}
+
+func TestExclusiveDeviceIsThePodsUntilDel(t *testing.T) {
+	n := newNode(t, "exclusive")
+	// A second pod with nothing of ours sees no device.
+	a, bystander := n.attach(n.rail(0), n.pod()), n.pod()
+	addr := a.mustAdd()
+	isIn(t, a.pod, "rxe0")
+	if got := bystander.devices(t); len(got) > 0 {
+		t.Errorf("another pod sees %q", got)
+	}
+	want := places(t, gids(t, a.pod.name, "rxe0"), addr)
+	if got := a.indexes(); got[addr[0]] != want[addr[0]] {
+		t.Errorf("recorded index %v, want %v", got, want)
+	}
+	a.mustCheck()
+	a.mustAdd() // again: all stands
+	isIn(t, a.pod, "rxe0")
+
+	b := n.attach(n.rail(0), bystander)
+	contains(t, b.mustFail(109), `pod "train/`+a.pod.name+`" has it`, `"net1"`, "rdma system set netns shared")
+	other := n.attach(n.rail(1), bystander).as("net2")
+	other.mustAdd()
+	isIn(t, bystander, "rxe1")
+	other.mustDel()
+
+	a.mustDel()
+	home(t)
+	a.pod.empty(t)
+	b.mustAdd()
+	isIn(t, bystander, "rxe0")
+	b.mustDel()
+	home(t)
+	n.nothingLeft()
+}
+
+func TestExclusiveCheckSaysWhereTheDeviceIs(t *testing.T) {
+	n := newNode(t, "exclusive")
+	a := n.attach(n.rail(0), n.pod())
+	a.mustAdd()
+	finally(t, "ip netns del init")
+	run(t, "ip", "netns", "attach", "init", "1")
+	run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "netns", "init")
+	home(t)
+	found := a.check()
+	contains(t, found, "rxe0", "it is in the host's namespace, not in the pod's")
+	_, command, _ := strings.Cut(found, "restore it: ")
+	command, _, _ = strings.Cut(command, ";")
+	shell(t, command)
+	a.mustCheck()
+	isIn(t, a.pod, "rxe0")
+	a.mustDel()
+	home(t)
+}
+
+func TestExclusiveTypeOfServiceIsThePodsAndTheHostsAgain(t *testing.T) {
+	n := newNode(t, "exclusive")
+	finally(t, setTOS(0))
+	shell(t, setTOS(32))
+	own := map[string]any{"mode": "exclusive", "tos": 106}
+	for want, c := range map[string]network{"106": n.rail(0).with("rdma", own), "32": n.rail(0)} {
+		a := n.attach(c, n.pod())
+		a.mustAdd()
+		if got := tos(t, "ip netns exec "+a.pod.name+" "); got != want {
+			t.Errorf("the pod's type of service is %s, want %s", got, want)
+		}
+		a.mustCheck()
+		a.mustDel()
+		if got := tos(t, ""); got != "32" {
+			t.Errorf("after DEL the host's type of service is %s, want 32", got)
+		}
+		a.mustAdd()
+		a.pod.remove(t)
+		a.mustDel()
+		if got := tos(t, ""); got != "32" {
+			t.Errorf("after the namespace was gone the host's type of service is %s, want 32", got)
+		}
+	}
+}
+
+func TestExclusiveDeviceComesHomeUnderItsOwnName(t *testing.T) {
+	n := newNode(t, "exclusive")
+	rename := func(a attachment) {
+		run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "name", "mine")
+		isIn(t, a.pod, "mine")
+		contains(t, a.check(), `it has another name in the pod, "mine"`, "rdma dev set mine name rxe0")
+	}
+	for name, del := range map[string]func(attachment){
+		"DEL": func(a attachment) { a.mustDel() },
+		"DEL after the namespace is gone": func(a attachment) {
+			a.pod.remove(t)
+			a.mustDel()
+		},
+		"GC after the namespace is gone": func(a attachment) {
+			a.pod.remove(t)
+			if err := a.gc(); err != nil {
+				t.Errorf("GC: %+v", err)
+			}
+		},
+		"repair after the namespace is gone": func(a attachment) {
+			a.pod.remove(t)
+			out, err := n.tryRocectl("repair", "--yes")
+			if err == nil {
+				t.Error("rocectl repair has nothing to say of a pod that is gone")
+			}
+			contains(t, out, "the pod is gone")
+			home(t)
+			a.mustDel()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := n.attach(n.rail(0), n.pod())
+			a.mustAdd()
+			rename(a)
+			del(a)
+			home(t)
+			n.nothingLeft()
+		})
+	}
+}
+
+func TestExclusiveDelWaitsForTheDeviceOfANamespaceThatIsGone(t *testing.T) {
+	n := newNode(t, "exclusive")
+	for range 3 {
+		a := n.attach(n.rail(0), n.pod())
+		a.mustAdd()
+		isIn(t, a.pod, "rxe0")
+		a.pod.remove(t)
+		a.mustDel()
+		home(t)
+		n.nothingLeft()
+	}
+}
+
+func TestExclusiveLateDelLeavesTheDeviceToTheNextPod(t *testing.T) {
+	n := newNode(t, "exclusive")
+	a, b := n.attach(n.rail(0), n.pod()), n.attach(n.rail(0), n.pod())
+	a.mustAdd()
+	a.pod.remove(t)
+	await(t, "the kernel brings the device home", func() bool { return len(entries("/sys/class/infiniband")) == 2 })
+	b.mustAdd()
+	a.mustDel()
+	isIn(t, b.pod, "rxe0")
+	b.mustCheck()
+	b.mustDel()
+	home(t)
+	n.nothingLeft()
+}
+
+func TestExclusiveProcessThatKeepsTheNamespaceIsNamed(t *testing.T) {
+	n := newNode(t, "exclusive")
+	a := n.attach(n.rail(0), n.pod())
+	a.mustAdd()
+	pid, stop := background(t, "nsenter", "--net="+a.pod.path, "sleep", "600")
+	await(t, "sleep runs in the pod", func() bool {
+		comm, _ := try("cat", fmt.Sprintf("/proc/%d/comm", pid))
+		return comm == "sleep"
+	})
+	a.pod.remove(t)
+	for range 2 { // and as often as the runtime tries
+		err := a.del()
+		if err == nil || err.Code != 109 {
+			t.Fatalf("DEL: %+v, want error 109", err)
+		}
+		contains(t, err.Msg, "rxe0", "process "+strconv.Itoa(pid)+" (sleep)")
+		contains(t, err.Details, "kill "+strconv.Itoa(pid))
+	}
+	stop()
+	a.mustDel()
+	home(t)
+	n.nothingLeft()
+}
+
+func TestExclusiveDeviceComesHomeFromAProcessThatHasItOpen(t *testing.T) {
+	n := newNode(t, "exclusive")
+	a := n.attach(n.rail(0), n.pod())
+	addr := a.mustAdd()[0]
+	pid, stop := background(t, "ip", "netns", "exec", a.pod.name,
+		"ib_write_bw", "--ib-dev=rxe0", "--gid-index="+strconv.Itoa(a.indexes()[addr]))
+	await(t, "the program has the device open", func() bool {
+		open, _ := try("ls", "-l", fmt.Sprintf("/proc/%d/fd", pid))
+		return strings.Contains(open, "/dev/infiniband/uverbs0")
+	})
+	a.mustDel()
+	home(t)
+	a.pod.empty(t)
+	n.nothingLeft()
+	stop()
+}
+
+func TestExclusiveRepairBringsTheDeviceBackToThePod(t *testing.T) {
+	n := newNode(t, "exclusive")
+	a := n.attach(n.rail(0), n.pod())
+	a.mustAdd()
+	finally(t, "ip netns del init")
+	run(t, "ip", "netns", "attach", "init", "1")
+	run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "netns", "init")
+	home(t)
+	contains(t, n.rocectl("repair"), "rdma dev set rxe0 netns "+a.pod.name)
+	home(t)
+	n.rocectl("repair", "--yes")
+	isIn(t, a.pod, "rxe0")
+	a.mustCheck()
+	a.mustDel()
+	home(t)
+}
+
+func TestExclusiveSwitchOfModeIsRefusedWhileADeviceIsAway(t *testing.T) {
+	n := newNode(t, "exclusive")
+	a := n.attach(n.rail(0), n.pod())
+	a.mustAdd()
+	if out, err := try("rdma", "system", "set", "netns", "shared"); err == nil || !strings.Contains(out, "busy") {
+		t.Errorf("rdma system set netns shared: %q, %v", out, err)
+	}
+	a.mustDel()
+	a.pod.remove(t)
+	setMode(t, "shared")
+	setMode(t, "exclusive")
+}
+
+// 6.1's own Soft-RoCE cannot be moved (testdata/stock.sh).
+func TestStockDeviceThatCannotMoveIsAnErrorThatSaysSo(t *testing.T) {
+	n := newNode(t, "exclusive")
+	a := n.attach(n.rail(0), n.pod())
+	contains(t, a.mustFail(104), "rxe0", "disassociate_ucontext", "rdma system set netns shared")
+	home(t)
+	n.nothingLeft()
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// node is the machine, and the folders that the plugin and libcni have there.
+type node struct {
+	t     *testing.T
+	state string // stateDir
+	cache string // libcni's
+	pods  int
+}
+
+// newNode returns the node, with its RDMA devices shared or exclusive. When the
+// test is over, everything must be as it was.
+func newNode(t *testing.T, mode string) *node {
+	t.Helper()
+	needRDMA(t)
+	setMode(t, mode)
+	before := machine(t)
+	t.Cleanup(func() {
+		await(t, "the machine is as it was:\n"+before, func() bool { return machine(t) == before })
+	})
+	dir := t.TempDir()
+	return &node{t: t, state: filepath.Join(dir, "state"), cache: filepath.Join(dir, "cache")}
+}
+
+// setMode sets the mode of the RDMA subsystem. It is refused until the kernel
+// has ended the namespaces of the last test.
+func setMode(t *testing.T, mode string) {
+	t.Helper()
+	await(t, "rdma system set netns "+mode, func() bool {
+		out, _ := try("rdma", "system")
+		if strings.HasPrefix(out, "netns "+mode) {
+			return true
+		}
+		_, err := try("rdma", "system", "set", "netns", mode)
+		return err == nil
+	})
+}
+
+// machine returns what tests may change of the machine: links with their flags
+// and IPv4 addresses, namespaces, RDMA devices.
+func machine(t *testing.T) string {
+	t.Helper()
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, l := range links {
+		addrs, err := l.Addrs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, fmt.Sprint(l.Name, " ", l.Flags))
+		for _, a := range addrs {
+			if strings.Contains(a.String(), ".") { // IPv6 addresses may be tentative
+				out = append(out, l.Name+" "+a.String())
+			}
+		}
+	}
+	slices.Sort(out)
+	out = append(out, entries("/run/netns")...)
+	return strings.Join(append(out, entries("/sys/class/infiniband")...), "\n")
+}
+
+// entries returns what is in a folder, sorted.
+func entries(folder string) []string {
+	list, _ := os.ReadDir(folder) // it may not be there
+	var out []string
+	for _, e := range list {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// devices returns the names of the RDMA devices in a pod's namespace.
+func (p *pod) devices(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for line := range strings.Lines(run(t, "ip", "netns", "exec", p.name, "rdma", "dev")) {
+		names = append(names, strings.TrimSuffix(strings.Fields(line)[1], ":"))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// table is the GID table of an RDMA device: the places by GID, as in
+// "0000:0000:0000:0000:0000:ffff:ac10:0a40".
+type table map[string][]int
+
+const gidsFolder = "/sys/class/infiniband/%s/ports/1/gids/"
+
+// gids returns the GID table of a device as a namespace sees it, "" for the
+// host's.
+func gids(t *testing.T, netns, device string) table {
+	t.Helper()
+	if netns != "" {
+		return gidsInside(t, netns, device)
+	}
+	out := table{}
+	for i := 0; ; i++ {
+		b, err := os.ReadFile(fmt.Sprintf(gidsFolder, device) + strconv.Itoa(i))
+		if errors.Is(err, fs.ErrNotExist) && i > 0 {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.add(strings.TrimSpace(string(b)), i)
+	}
+}
+
+func gidsInside(t *testing.T, netns, device string) table {
+	t.Helper()
+	out := table{}
+	list := run(t, "ip", "netns", "exec", netns, "grep", "-r", ":", fmt.Sprintf(gidsFolder, device))
+	for line := range strings.Lines(list) {
+		file, gid, _ := strings.Cut(strings.TrimSpace(line), ":")
+		place, err := strconv.Atoi(filepath.Base(file))
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		out.add(gid, place)
+	}
+	return out
+}
+
+func (t table) add(gid string, place int) {
+	if gid != "0000:0000:0000:0000:0000:0000:0000:0000" {
+		t[gid] = append(t[gid], place)
+	}
+}
+
+// of returns the places of an address.
+func (t table) of(addr string) []int { return t[gidOf(addr)] }
+
+// used returns how many places are taken.
+func (t table) used() (n int) {
+	for _, at := range t {
+		n += len(at)
+	}
+	return n
+}
+
+// pod is a container's namespace.
+type pod struct {
+	name string // the namespace's and the pod's
+	path string
+}
+
+// pod returns a new pod.
+func (n *node) pod() *pod {
+	n.t.Helper()
+	n.pods++
+	p := &pod{name: fmt.Sprintf("job%d", n.pods)}
+	p.path = "/run/netns/" + p.name
+	run(n.t, "ip", "netns", "add", p.name)
+	finally(n.t, "ip netns del "+p.name)
+	return p
+}
+
+// remove removes the pod's namespace, as when its sandbox dies.
+func (p *pod) remove(t *testing.T) {
+	t.Helper()
+	run(t, "ip", "netns", "del", p.name)
+}
+
+// empty fails the test if something of ours is in the pod.
+func (p *pod) empty(t *testing.T) {
+	t.Helper()
+	left := shell(t, fmt.Sprintf(`ip -n %[1]s -o link | grep -v ' lo: ' || true
+		ip -n %[1]s rule | grep 'proto 82' || true`, p.name))
+	if left != "" {
+		t.Errorf("%s has\n%s", p.name, left)
+	}
+}
+
+// noRecords fails the test if there is a record.
+func (n *node) noRecords() {
+	n.t.Helper()
+	for _, container := range entries(filepath.Join(n.state, "attachments")) {
+		for _, file := range entries(filepath.Join(n.state, "attachments", container)) {
+			n.t.Errorf("there is %s of %s", file, container)
+		}
+	}
+}
+
+// nothingLeft fails the test if there is a record, or an address is leased.
+func (n *node) nothingLeft() {
+	n.t.Helper()
+	n.noRecords()
+	if out := n.rocectl("pool", "list"); strings.Contains(out, " leased ") {
+		n.t.Errorf("an address is leased:\n%s", out)
+	}
+}
+
+// rocectl runs rocectl, which must succeed.
+func (n *node) rocectl(args ...string) string {
+	n.t.Helper()
+	out, err := n.tryRocectl(args...)
+	if err != nil {
+		n.t.Fatalf("rocectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// tryRocectl runs rocectl.
+func (n *node) tryRocectl(args ...string) (string, error) {
+	return try(filepath.Join(*programs, "rocectl"), append([]string{"--state-dir", n.state}, args...)...)
+}
+
+// home fails the test if the host does not have its two devices.
+func home(t *testing.T) {
+	t.Helper()
+	if got := entries("/sys/class/infiniband"); !slices.Equal(got, []string{"rxe0", "rxe1"}) {
+		t.Errorf("the host has the RDMA devices %q, want its two", got)
+	}
+}
+
+// gidOf returns the GID of an address as sysfs prints it.
+func gidOf(addr string) string {
+	b := netip.MustParseAddr(addr).As16()
+	var words []string
+	for i := 0; i < len(b); i += 2 {
+		words = append(words, fmt.Sprintf("%02x%02x", b[i], b[i+1]))
+	}
+	return strings.Join(words, ":")
+}
+
+func absolute(t *testing.T, path string) string {
+	t.Helper()
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(wd, path)
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// peer is the test in the other machine, over the wire of r1.
+type peer struct {
+	t    *testing.T
+	conn net.Conn
+	in   *bufio.Reader
+	self string // VM_NODE of this machine, "0" or "1"
+}
+
+// slow is how long the other machine may take for anything, its boot included.
+const slow = 3 * time.Minute
+
+// meet waits for the other machine.
+func meet(t *testing.T) *peer {
+	t.Helper()
+	p := &peer{t: t, self: os.Getenv("VM_NODE")}
+	finally(t, "ip addr flush dev r1 scope global")
+	run(t, "ip", "addr", "add", "10.0.9."+p.self+"/24", "dev", "r1")
+	ctx, cancel := context.WithTimeout(t.Context(), slow)
+	defer cancel()
+	var err error
+	if p.self == "1" {
+		p.conn, err = accept(ctx)
+	} else {
+		p.conn, err = dial(ctx)
+	}
+	if err != nil {
+		t.Fatalf("the other machine: %v", err)
+	}
+	t.Cleanup(func() { _ = p.conn.Close() })
+	p.in = bufio.NewReader(p.conn)
+	return p
+}
+
+const meeting = "10.0.9.1:4711"
+
+func accept(ctx context.Context) (net.Conn, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", meeting)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	return l.Accept()
+}
+
+func dial(ctx context.Context) (net.Conn, error) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", meeting)
+		if err == nil {
+			return conn, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// swap tells the other test something and returns what that says, for which it
+// waits. If one of them ends, so does the other.
+func (p *peer) swap(says string) string {
+	p.t.Helper()
+	if err := p.conn.SetDeadline(time.Now().Add(slow)); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := fmt.Fprintln(p.conn, says); err != nil {
+		p.t.Fatalf("the other machine: %v", err)
+	}
+	heard, err := p.in.ReadString('\n')
+	if err != nil {
+		p.t.Fatalf("the other machine: %v", err)
+	}
+	return strings.TrimSpace(heard)
+}
+
+// ownRail is rail 0 with addresses that the other node does not give away.
+func (n *node) ownRail(self string) network {
+	return n.rail(0).with("ipam", map[string]any{"type": "roce-ipam", "subnets": []any{
+		map[string]any{"subnet": "172.16.10.0/24", "ranges": []any{"172.16.10.1" + self + "1-172.16.10.1" + self + "9"}},
+	}})
+}
+
+// emulate makes Soft-RoCE do for children of r0 what a NIC does by itself: take
+// their packets. Stock rxe listens only in the host's namespace, and wants
+// packets for r0, with a GID of r0.
+func emulate(t *testing.T) {
+	t.Helper()
+	finally(t, "tc qdisc del dev r0 clsact")
+	shell(t, `tc qdisc add dev r0 clsact
+		tc filter add dev r0 ingress pref 1 protocol ip flower ip_proto udp dst_port 4791 \
+			action pedit ex munge eth dst set "$(cat /sys/class/net/r0/address)" pipe action skbedit ptype host
+		cd /proc/sys/net/ipv4/conf
+		echo 0 >all/rp_filter; echo 0 >r0/rp_filter
+		echo 3 >r0/arp_ignore; echo 2 >r0/arp_announce; echo 1 >r0/accept_local`)
+}
+
+// rail is a pod with an interface, and what rocectl env says to use.
+type rail struct {
+	attachment
+	addr  string
+	tests []string // ib_write_bw -d DEVICE -i PORT -x INDEX
+}
+
+// joined attaches a pod, reads what rocectl env says, and lets rxe know the
+// address, which a NIC would not need.
+func (n *node) joined(c network) rail {
+	n.t.Helper()
+	r := rail{attachment: n.attach(c, n.pod())}
+	r.addr = r.mustAdd()[0]
+	r.mustCheck()
+	for line := range strings.Lines(n.rocectl("env", "--netns", r.pod.name)) {
+		if command, ok := strings.CutPrefix(line, "# net1: ib_write_bw "); ok {
+			r.tests = append([]string{"ib_write_bw"}, strings.Fields(command)...)
+		}
+	}
+	if r.tests == nil {
+		n.t.Fatalf("rocectl env names no ib_write_bw for net1:\n%s", n.rocectl("env", "--netns", r.pod.name))
+	}
+	finally(n.t, "ip addr del "+r.addr+"/32 dev r0")
+	run(n.t, "ip", "addr", "add", r.addr+"/32", "dev", "r0", "scope", "host")
+	return r
+}
+
+// command returns a program that runs in the pod, and not for ever.
+func (r rail) command(args ...string) []string {
+	return append([]string{"netns", "exec", r.pod.name, "timeout", "100"}, args...)
+}
+
+// serve starts a server in the pod, waits until shows prints what says that it
+// listens, and returns what waits for its end.
+func (r rail) serve(listens string, shows []string, args ...string) (end func()) {
+	t := r.node.t
+	t.Helper()
+	cmd := exec.Command("ip", r.command(args...)...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended, if all went well
+	await(t, args[0]+" listens", func() bool {
+		got, _ := try("ip", r.command(shows...)...)
+		return strings.Contains(got, listens)
+	})
+	return func() {
+		t.Helper()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s, as server in %s: %v\n%s", strings.Join(args, " "), r.pod.name, err, &out)
+		}
+	}
+}
+
+var amount = []string{"--size=65536", "--iters=20"}
+
+func (r rail) writeServer() (end func()) {
+	return r.serve(":18515", []string{"ss", "-ltnH"}, append(r.tests, amount...)...)
+}
+
+func (r rail) writeTo(addr string) {
+	t := r.node.t
+	t.Helper()
+	out := run(t, "ip", r.command(append(append(r.tests, amount...), addr)...)...)
+	contains(t, out, "\n 65536      20 ")
+	result, _, _ := strings.Cut(out[strings.LastIndex(out, " 65536"):], "\n")
+	t.Logf("%s from %s to %s: %s", strings.Join(r.tests, " "), r.addr, addr, result)
+}
+
+func (r rail) pingServer() (end func()) {
+	return r.serve("LISTEN", []string{"rdma", "resource", "show", "cm_id"}, "rping", "-s", "-a", r.addr, "-C", "5")
+}
+
+func (r rail) pingTo(addr string) {
+	t := r.node.t
+	t.Helper()
+	run(t, "ip", r.command("rping", "-c", "-I", r.addr, "-a", addr, "-C", "5")...)
+}
+
+// across transfers from a pod of node 0 to one of node 1.
+func across(p *peer, r rail, serve func() (end func()), call func(addr string)) {
+	p.t.Helper()
+	if p.self == "1" {
+		end := serve()
+		p.swap(r.addr)
+		end()
+	} else {
+		call(p.swap("calling"))
+	}
+	p.swap("done")
+}
+
+func TestNodesSharedPodsTransferWithWhatRocectlSays(t *testing.T) {
+	n := newNode(t, "shared")
+	p := meet(t)
+	emulate(t)
+	r := n.joined(n.ownRail(p.self))
+	across(p, r, r.writeServer, r.writeTo)
+	across(p, r, r.pingServer, r.pingTo)
+
+	// Two pods of one node.
+	if p.self == "0" {
+		q := n.joined(n.ownRail(p.self))
+		end := r.writeServer()
+		q.writeTo(r.addr)
+		end()
+		end = r.pingServer()
+		q.pingTo(r.addr)
+		end()
+		q.mustDel()
+	}
+	r.mustDel()
+	p.swap("over")
+}
+
+func TestNodesExclusivePodsTransferWithWhatRocectlSays(t *testing.T) {
+	n := newNode(t, "exclusive")
+	p := meet(t)
+	emulate(t)
+	r := n.joined(n.ownRail(p.self))
+	// Soft-RoCE of 6.1 looks for the way in the host's namespace, through the
+	// interface there that has the index of the pod's.
+	finally(t, "ip link del via")
+	shell(t, fmt.Sprintf(`index=$(ip netns exec %s cat /sys/class/net/net1/ifindex)
+		ip link add link r0 name via index $index type macvlan mode bridge
+		echo 2 >/proc/sys/net/ipv4/conf/via/arp_announce
+		ip link set via up
+		ip addr add 172.16.10.20%s/24 dev via`, r.pod.name, p.self))
+	isIn(t, r.pod, "rxe0")
+	across(p, r, r.writeServer, r.writeTo)
+	r.mustDel()
+	home(t)
+	p.swap("over")
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// network is a network configuration.
+type network map[string]any
+
+// rail returns the configuration of a network on rail i: the addresses .64 to
+// .127 of 172.16.<10+i>.0/24, no gateway, and rdma as it is by default.
+func (n *node) rail(i int) network {
+	return network{
+		"cniVersion": "1.1.0", "name": fmt.Sprintf("rail%d", i), "type": "roce", "master": fmt.Sprintf("r%d", i),
+		"ipam": map[string]any{"type": "roce-ipam", "quarantine": "0s", "subnets": []any{subnet4(i)}}, "stateDir": n.state,
+	}
+}
+
+func subnet4(i int) map[string]any {
+	return map[string]any{
+		"subnet": fmt.Sprintf("172.16.%d.0/24", 10+i), "ranges": []any{fmt.Sprintf("172.16.%[1]d.64-172.16.%[1]d.127", 10+i)},
+	}
+}
+
+func subnet6(i int) map[string]any {
+	return map[string]any{
+		"subnet": fmt.Sprintf("fd00:%d::/64", 10+i), "ranges": []any{fmt.Sprintf("fd00:%[1]d::64-fd00:%[1]d::127", 10+i)},
+	}
+}
+
+// with returns a copy with another value of a key.
+func (c network) with(key string, value any) network {
+	out := maps.Clone(c)
+	out[key] = value
+	return out
+}
+
+// dual returns a copy with an IPv6 subnet beside the other.
+func (c network) dual(i int) network {
+	return c.with("ipam", map[string]any{"type": "roce-ipam", "quarantine": "0s", "subnets": []any{subnet4(i), subnet6(i)}})
+}
+
+// attachment is what a runtime knows of one interface of a pod.
+type attachment struct {
+	node    *node
+	network network
+	pod     *pod
+	ifName  string
+	stderr  *bytes.Buffer // of successful calls
+}
+
+func (n *node) attach(c network, p *pod) attachment {
+	return attachment{node: n, network: c, pod: p, ifName: "net1", stderr: &bytes.Buffer{}}
+}
+
+// as returns the attachment with another interface.
+func (a attachment) as(ifName string) attachment {
+	a.ifName = ifName
+	return a
+}
+
+func (a attachment) id() string { return "sandbox-" + a.pod.name }
+
+func (a attachment) args() [][2]string {
+	return [][2]string{
+		{"IgnoreUnknown", "1"},
+		{"K8S_POD_NAMESPACE", "train"},
+		{"K8S_POD_NAME", a.pod.name},
+		{"K8S_POD_INFRA_CONTAINER_ID", a.id()},
+	}
+}
+
+func (a attachment) runtime() *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: a.id(), NetNS: a.pod.path, IfName: a.ifName, Args: a.args()}
+}
+
+func (a attachment) libcni() *libcni.CNIConfig {
+	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: a.stderr}}
+	return libcni.NewCNIConfigWithCacheDir([]string{absolute(a.node.t, *programs)}, a.node.cache, exec)
+}
+
+func (a attachment) list() *libcni.NetworkConfigList {
+	a.node.t.Helper()
+	b, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": a.network["name"], "plugins": []any{a.network}})
+	if err != nil {
+		a.node.t.Fatal(err)
+	}
+	list, err := libcni.NetworkConfFromBytes(b)
+	if err != nil {
+		a.node.t.Fatal(err)
+	}
+	return list
+}
+
+// add calls ADD.
+func (a attachment) add() (*current.Result, *types.Error) {
+	a.node.t.Helper()
+	r, err := a.libcni().AddNetworkList(a.node.t.Context(), a.list(), a.runtime())
+	if err != nil {
+		return nil, cniError(a.node.t, err)
+	}
+	res, err := current.NewResultFromResult(r)
+	if err != nil {
+		a.node.t.Fatal(err)
+	}
+	return res, nil
+}
+
+// mustAdd calls ADD, which must succeed, and returns the addresses.
+func (a attachment) mustAdd() []string {
+	a.node.t.Helper()
+	res, err := a.add()
+	if err != nil {
+		a.node.t.Fatalf("ADD to %s: %v: %s", a.pod.name, err, err.Details)
+	}
+	var out []string
+	for _, ip := range res.IPs {
+		out = append(out, ip.Address.IP.String())
+	}
+	return out
+}
+
+// mustFail calls ADD, which must fail with a code and leave nothing. It returns
+// message and hint.
+func (a attachment) mustFail(code uint) string {
+	a.node.t.Helper()
+	res, err := a.add()
+	if err == nil {
+		a.node.t.Fatalf("ADD to %s: got %v, want error %d", a.pod.name, res, code)
+	}
+	if err.Code != code || err.Details == "" || strings.Contains(err.Msg, "\n") {
+		a.node.t.Fatalf("ADD to %s: got %+v, want error %d of one line with a hint", a.pod.name, err, code)
+	}
+	a.pod.empty(a.node.t)
+	return err.Msg + "\n" + err.Details
+}
+
+// del calls DEL.
+func (a attachment) del() *types.Error {
+	a.node.t.Helper()
+	return cniError(a.node.t, a.libcni().DelNetworkList(context.WithoutCancel(a.node.t.Context()), a.list(), a.runtime()))
+}
+
+// mustDel calls DEL, which must succeed.
+func (a attachment) mustDel() {
+	a.node.t.Helper()
+	if err := a.del(); err != nil {
+		a.node.t.Fatalf("DEL of %s: %v: %s", a.pod.name, err, err.Details)
+	}
+}
+
+// check calls CHECK and returns message and hint of what it finds, "" if all is
+// well.
+func (a attachment) check() string {
+	a.node.t.Helper()
+	err := cniError(a.node.t, a.libcni().CheckNetworkList(a.node.t.Context(), a.list(), a.runtime()))
+	if err == nil {
+		return ""
+	}
+	if err.Code != 110 {
+		a.node.t.Errorf("CHECK: got %+v, want none or error 110", err)
+	}
+	return err.Msg + "\n" + err.Details
+}
+
+// mustCheck calls CHECK, which must find nothing.
+func (a attachment) mustCheck() {
+	a.node.t.Helper()
+	if found := a.check(); found != "" {
+		a.node.t.Errorf("CHECK of %s: %s", a.pod.name, found)
+	}
+}
+
+// status calls STATUS.
+func (a attachment) status() *types.Error {
+	a.node.t.Helper()
+	return cniError(a.node.t, a.libcni().GetStatusNetworkList(a.node.t.Context(), a.list()))
+}
+
+// gc calls GC of the network, with no attachment that is valid.
+func (a attachment) gc() *types.Error {
+	a.node.t.Helper()
+	return cniError(a.node.t, a.libcni().GCNetworkList(a.node.t.Context(), a.list(), &libcni.GCArgs{}))
+}
+
+// cniError returns the error that the plugin printed.
+func cniError(t *testing.T, err error) *types.Error {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	var e *types.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("not from a plugin: %v", err)
+	}
+	return e
+}
+
+// operation is one of a record's.
+type operation struct {
+	Kind string `json:"op"`
+	Args struct {
+		Device  struct{ Name string }
+		Targets []struct {
+			Addr  string
+			Index *int `json:"gidIndex"`
+		}
+	}
+}
+
+// operations returns the operations of the attachment's record.
+func (a attachment) operations() []operation {
+	a.node.t.Helper()
+	b, err := os.ReadFile(filepath.Join(a.node.state, "attachments", a.id(), a.ifName+".json"))
+	if err != nil {
+		a.node.t.Fatal(err)
+	}
+	var rec struct{ Plan struct{ Ops []operation } }
+	if err := json.Unmarshal(b, &rec); err != nil {
+		a.node.t.Fatal(err)
+	}
+	return rec.Plan.Ops
+}
+
+// indexes returns the recorded GID indexes, by address.
+func (a attachment) indexes() map[string]int {
+	a.node.t.Helper()
+	out := map[string]int{}
+	for _, op := range a.operations() {
+		for _, target := range op.Args.Targets {
+			if op.Kind == "gid" && target.Index != nil {
+				out[target.Addr] = *target.Index
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// places returns where the GIDs of addresses are in a table, each of which must
+// be there once.
+func places(t *testing.T, in table, addrs []string) map[string]int {
+	t.Helper()
+	out := map[string]int{}
+	for _, a := range addrs {
+		at := in.of(a)
+		if len(at) != 1 {
+			t.Fatalf("the GID of %s is at %v, want it at one place of\n%v", a, at, in)
+		}
+		out[a] = at[0]
+	}
+	return out
+}
+
+func TestSharedEachOfEightPodsFindsBothItsGIDs(t *testing.T) {
+	n := newNode(t, "shared")
+	before := gids(t, "", "rxe0")
+	var all [8]attachment
+	var addrs [8][]string
+	for i := range all {
+		all[i] = n.attach(n.rail(0).dual(0), n.pod())
+	}
+	var wg sync.WaitGroup
+	for i, a := range all {
+		wg.Go(func() {
+			res, err := a.add()
+			if err != nil {
+				t.Errorf("ADD to %s: %v: %s", a.pod.name, err, err.Details)
+				return
+			}
+			for _, ip := range res.IPs {
+				addrs[i] = append(addrs[i], ip.Address.IP.String())
+			}
+		})
+	}
+	wg.Wait()
+	now := gids(t, "", "rxe0")
+	for i, a := range all {
+		if len(addrs[i]) != 2 {
+			t.Fatalf("%s has the addresses %q, want one of each family", a.pod.name, addrs[i])
+		}
+		if diff := cmp.Diff(places(t, now, addrs[i]), a.indexes()); diff != "" {
+			t.Errorf("%s: recorded indexes (-table +record)\n%s", a.pod.name, diff)
+		}
+		if diff := cmp.Diff(gids(t, a.pod.name, "rxe0"), now); diff != "" {
+			t.Errorf("%s sees another table (-pod +host)\n%s", a.pod.name, diff)
+		}
+		a.mustCheck()
+	}
+	for _, a := range all {
+		a.mustDel()
+	}
+	await(t, "the GIDs are gone", func() bool { return cmp.Equal(gids(t, "", "rxe0"), before) })
+	n.nothingLeft()
+}
+
+func TestSharedPodWithoutIPv6SubnetTakesOnePlaceOfTheTable(t *testing.T) {
+	n := newNode(t, "shared")
+	before := gids(t, "", "rxe0")
+	a := n.attach(n.rail(0), n.pod())
+	addrs := a.mustAdd()
+	after := gids(t, "", "rxe0")
+	places(t, after, addrs)
+	delete(after, gidOf(addrs[0]))
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("besides the address's own GID (-before +after)\n%s", diff)
+	}
+	a.mustDel()
+}
+
+// fillTable takes every place of rxe0's GID table: a macvlan child of the host
+// with as many addresses goes with one command.
+func fillTable(t *testing.T) {
+	t.Helper()
+	var script strings.Builder
+	script.WriteString("link add link r0 name fill type macvlan mode bridge\nlink set fill up\n")
+	for i := range 1024 {
+		fmt.Fprintf(&script, "addr add 10.99.%d.%d/32 dev fill\n", i/250, 1+i%250)
+	}
+	file := t.TempDir() + "/fill"
+	if err := os.WriteFile(file, []byte(script.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	finally(t, "ip link del fill")
+	run(t, "ip", "-batch", file)
+	await(t, "the table is full", func() bool { return gids(t, "", "rxe0").used() == 1024 })
+}
+
+func TestSharedFullTableIsAnErrorUnlessNobodyCares(t *testing.T) {
+	n := newNode(t, "shared")
+	fillTable(t)
+	p := n.pod()
+	contains(t, n.attach(n.rail(0), p).mustFail(108), "roce[108] ", "rxe0/1 is full", "1024 of 1024", "fill has ")
+	n.nothingLeft()
+
+	warned := n.attach(n.rail(0).with("rdma", map[string]any{"gid": "warn"}), p)
+	warned.mustAdd()
+	contains(t, warned.stderr.String(), "level=WARN", "1024 of 1024")
+	warned.mustCheck()
+	warned.mustDel()
+
+	off := n.attach(n.rail(0).with("rdma", map[string]any{"mode": "off"}), p)
+	off.mustAdd()
+	for _, op := range off.operations() {
+		if op.Kind == "port" || op.Kind == "gid" || op.Kind == "move" {
+			t.Errorf("rdma is off, and there is the operation %+v", op)
+		}
+	}
+	off.mustCheck()
+	off.mustDel()
+	n.nothingLeft()
+}
+
+func TestSharedNICThatIsDownIsRefused(t *testing.T) {
+	n := newNode(t, "shared")
+	finally(t, "ip link set r0 up")
+	run(t, "ip", "link", "set", "r0", "down")
+	contains(t, n.attach(n.rail(0), n.pod()).mustFail(102), "r0", "down", "ip link set")
+	n.nothingLeft()
+}
+
+func TestSharedCheckNoticesThatThePortWentDown(t *testing.T) {
+	n := newNode(t, "shared")
+	a := n.attach(n.rail(0), n.pod())
+	a.mustAdd()
+	finally(t, "ip link set r0 up")
+	run(t, "ip", "link", "set", "r0", "down")
+	await(t, "the port is down", func() bool { return strings.Contains(run(t, "rdma", "link"), "rxe0/1 state DOWN") })
+	contains(t, a.check(), "rxe0/1", "its state is DOWN, want ACTIVE", "rdma link show rxe0/1")
+	run(t, "ip", "link", "set", "r0", "up")
+	await(t, "CHECK is content again", func() bool { return a.check() == "" })
+	a.mustDel()
+}
+
+func TestSharedCheckNamesAnAddressOfTwoPods(t *testing.T) {
+	n := newNode(t, "shared")
+	a, thief := n.attach(n.rail(0), n.pod()), n.pod()
+	addr := a.mustAdd()[0]
+	shell(t, fmt.Sprintf(`ip link add link r0 name eth7 netns %[1]s type macvlan mode bridge
+		ip -n %[1]s link set eth7 up
+		ip -n %[1]s addr add %[2]s/24 dev eth7`, thief.name, addr))
+	await(t, "the table has the address twice", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 2 })
+	contains(t, a.check(), addr, "2 RoCE v2 entries", "of eth7", "of net1")
+	a.mustDel()
+}
+
+func TestSharedCheckSaysFromWhereToWhereAGIDMoved(t *testing.T) {
+	n := newNode(t, "shared")
+	a := n.attach(n.rail(0), n.pod())
+	addr := a.mustAdd()[0]
+	was := a.indexes()[addr]
+	run(t, "ip", "-n", a.pod.name, "addr", "del", addr+"/24", "dev", "net1")
+	await(t, "the GID is gone", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 0 })
+	finally(t, "ip addr del 10.99.0.1/32 dev r0")
+	run(t, "ip", "addr", "add", "10.99.0.1/32", "dev", "r0") // takes the place
+	await(t, "the place is taken", func() bool { return len(gids(t, "", "rxe0").of("10.99.0.1")) == 1 })
+	contains(t, a.check(), addr)
+	// The address comes back, and with it the GID, but not to its place.
+	if out, err := n.tryRocectl("repair", "--yes"); err == nil || !strings.Contains(out, "its index changed") {
+		t.Errorf("rocectl repair --yes: %v: %s", err, out)
+	}
+	is := places(t, gids(t, "", "rxe0"), []string{addr})[addr]
+	if is == was {
+		t.Fatalf("the GID is at %d again", is)
+	}
+	contains(t, a.check(), addr, fmt.Sprintf("its index changed from %d to %d", was, is), "rocectl env")
+	a.mustDel()
+}

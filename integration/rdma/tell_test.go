@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// inside returns what rocectl env prints in a pod, to nobody and without a state
+// folder.
+func inside(t *testing.T, p *pod, args ...string) (string, error) {
+	t.Helper()
+	finally(t, "rm -f /run/rocectl-tell")
+	shell(t, "install -m 755 "+filepath.Join(*programs, "rocectl")+" /run/rocectl-tell")
+	return try("ip", append([]string{
+		"netns", "exec", p.name, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+		"/run/rocectl-tell", "env", "--state-dir=/none",
+	}, args...)...)
+}
+
+// twoRails attaches a pod to both rails and returns its addresses.
+func (n *node) twoRails() (p *pod, addrs []string, remove func()) {
+	n.t.Helper()
+	p = n.pod()
+	a, b := n.attach(n.rail(0), p), n.attach(n.rail(1), p).as("net2")
+	addrs = append(a.mustAdd(), b.mustAdd()...)
+	return p, addrs, func() {
+		b.mustDel()
+		a.mustDel()
+		p.remove(n.t)
+	}
+}
+
+// indexes returns where the kernel has the GIDs of a pod on both rails.
+func indexes(t *testing.T, addrs []string) (r0, r1 int) {
+	t.Helper()
+	return places(t, gids(t, "", "rxe0"), addrs[:1])[addrs[0]], places(t, gids(t, "", "rxe1"), addrs[1:])[addrs[1]]
+}
+
+func TestTellEachPodItsOwnIndex(t *testing.T) {
+	n := newNode(t, "shared")
+	seen := map[int]bool{}
+	for range 2 {
+		p, addrs, remove := n.twoRails()
+		defer remove()
+		at, other := indexes(t, addrs)
+		if at != other || seen[at] {
+			t.Fatalf("the entries of %q are at %d and %d, want equal ones that no other pod has", addrs, at, other)
+		}
+		seen[at] = true
+		want := fmt.Sprintf(`# net1 %s: rxe0 port 1, GID index %[2]d
+# net2 %[3]s: rxe1 port 1, GID index %[2]d
+export NCCL_IB_HCA='=rxe0:1,rxe1:1'
+export NCCL_IB_GID_INDEX=%[2]d
+export UCX_NET_DEVICES=rxe0:1,rxe1:1
+export UCX_IB_GID_INDEX=%[2]d
+# net1: ib_write_bw -d rxe0 -i 1 -x %[2]d
+# net2: ib_write_bw -d rxe1 -i 1 -x %[2]d`, addrs[0], at, addrs[1])
+		got, err := inside(t, p)
+		if err != nil || got != want {
+			t.Errorf("rocectl env in %s: %v\n%s\nwant\n%s", p.name, err, got, want)
+		}
+		if got := n.rocectl("env", "--netns", p.name); got != want {
+			t.Errorf("rocectl env --netns: %s\nwant\n%s", got, want)
+		}
+		if got := n.rocectl("env", "--container", "sandbox-"+p.name); got != want {
+			t.Errorf("rocectl env --container: %s\nwant\n%s", got, want)
+		}
+		contains(t, n.rocectl("env", "--netns", p.path, "--ifname", "net2"), "NCCL_IB_HCA='=rxe1:1'", fmt.Sprint("NCCL_IB_GID_INDEX=", at))
+		shell(t, fmt.Sprintf(`eval "$(ip netns exec %s %s env)"
+			test "$NCCL_IB_HCA $NCCL_IB_GID_INDEX" = "=rxe0:1,rxe1:1 %d"`, p.name, filepath.Join(*programs, "rocectl"), at))
+
+		table := n.rocectl("gids")
+		row := strings.Join([]string{"rxe1", "1", fmt.Sprint(at), gidOf(addrs[1]), addrs[1], "v2", "train/" + p.name, "net2"}, " ")
+		if !strings.Contains(strings.Join(strings.Fields(table), " "), row) {
+			t.Errorf("rocectl gids lacks %s:\n%s", row, table)
+		}
+		contains(t, table, "host", fmt.Sprintf("# rxe0/1 on r0: %d of 1024 places used, %d free", at+1, 1024-at-1))
+	}
+}
+
+func TestTellWhatNCCLFindsByItself(t *testing.T) {
+	n := newNode(t, "shared")
+	finally(t, "ip addr del 10.0.0.1/24 dev r0")
+	run(t, "ip", "addr", "add", "10.0.0.1/24", "dev", "r0")
+	p, addrs, remove := n.twoRails()
+	r0, r1 := indexes(t, addrs)
+	if r0 == r1 {
+		t.Fatalf("both indexes are %d: the address of the host changed nothing", r0)
+	}
+	got, err := inside(t, p)
+	if err != nil {
+		t.Error(err)
+	}
+	contains(t, got, fmt.Sprintf("# why: no NCCL_IB_GID_INDEX: the indexes differ (net1 %d, net2 %d)", r0, r1),
+		"export NCCL_IB_GID_INDEX=-1\nexport NCCL_IB_ROCE_VERSION_NUM=2\nexport NCCL_IB_ADDR_FAMILY=AF_INET\nexport NCCL_IB_ADDR_RANGE=172.16.10.0/23\n",
+		"# why: no UCX_IB_GID_INDEX: ", "would take 1 on net1")
+
+	// The first pod's entries are those that NCCL would find for the second.
+	q, addrs, removeSecond := n.twoRails()
+	r0, r1 = indexes(t, addrs)
+	got, err = inside(t, q)
+	if err == nil || strings.Contains(got, "ADDR_RANGE=172.16.10.0/23\n") || strings.Contains(got, "export NCCL_IB_GID_INDEX") {
+		t.Errorf("rocectl env: %v\n%s", err, got)
+	}
+	contains(t, got, "rocectl[108]", fmt.Sprintf("it would take 2 instead of %d on net1, 1 instead of %d on net2", r0, r1), "--ifname")
+	contains(t, n.rocectl("env", "--netns", q.name, "--ifname", "net1"), fmt.Sprint("export NCCL_IB_GID_INDEX=", r0))
+	removeSecond()
+	remove()
+}
+
+func TestTellWhoHasAnAddressTwice(t *testing.T) {
+	n := newNode(t, "shared")
+	a := n.attach(n.rail(0), n.pod())
+	addr := a.mustAdd()[0]
+	p := n.pod()
+	shell(t, fmt.Sprintf("ip link add link r0 name net9 netns %s type macvlan mode private; ip -n %[1]s link set net9 up; ip -n %[1]s addr add %s/24 dev net9", p.name, addr))
+	await(t, "the second entry is there", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 2 })
+	at := gids(t, "", "rxe0")[gidOf(addr)]
+	slices.Sort(at)
+	contains(t, n.rocectl("gids"), fmt.Sprintf("# rxe0/1: %s is there 2 times, at %d %d", addr, at[0], at[1]))
+	contains(t, n.rocectl("env", "--netns", a.pod.name), "somebody else of this node has the address too")
+
+	var tables []struct {
+		Device  string
+		Twice   map[string][]int
+		Entries []struct {
+			Owners []struct{ ContainerID, Interface string }
+		}
+	}
+	if err := json.Unmarshal([]byte(n.rocectl("gids", "--json")), &tables); err != nil {
+		t.Fatal(err)
+	}
+	if len(tables) != 2 || len(tables[0].Twice[addr]) != 2 || len(tables[0].Entries[at[0]].Owners) != 1 {
+		t.Errorf("rocectl gids --json: %+v", tables)
+	}
+	p.remove(t)
+	a.mustDel()
+}
+
+func TestTellAPodWithoutRails(t *testing.T) {
+	n := newNode(t, "shared")
+	p := n.pod()
+	out, err := inside(t, p)
+	if err == nil {
+		t.Error("rocectl env succeeds in an empty pod")
+	}
+	contains(t, out, "rocectl[108] look for GIDs of", "its interfaces have no addresses")
+	shell(t, fmt.Sprintf("ip -n %s link add eth0 type veth peer name eth1; ip -n %[1]s link set eth0 up; ip -n %[1]s addr add 10.244.0.5/24 dev eth0", p.name))
+	if out, err = inside(t, p); err == nil {
+		t.Error("rocectl env succeeds in a pod without rails")
+	}
+	contains(t, out, `"10.244.0.5"`, "none has an entry in rxe0:1, rxe1:1", "rocectl gids")
+}
+
+func TestExclusiveTellsWhereTheDeviceIs(t *testing.T) {
+	n := newNode(t, "exclusive")
+	a, other := n.attach(n.rail(0), n.pod()), n.pod()
+	addr := a.mustAdd()
+	at := places(t, gids(t, a.pod.name, "rxe0"), addr)[addr[0]]
+	want := fmt.Sprintf("export NCCL_IB_HCA='=rxe0:1'\nexport NCCL_IB_GID_INDEX=%d\n", at)
+	got, err := inside(t, a.pod)
+	if err != nil {
+		t.Error(err)
+	}
+	contains(t, got, want)
+	contains(t, n.rocectl("env", "--netns", a.pod.name), want)
+	contains(t, n.rocectl("gids"), "# rxe1/1 on r1: ", fmt.Sprintf("# rxe0/1, in pod train/%s: ", a.pod.name))
+	if got, err = inside(t, other); err == nil {
+		t.Error("rocectl env succeeds in a pod without device")
+	}
+	contains(t, got, "rocectl[103]", "the network namespace has none", "in exclusive mode")
+	a.mustDel()
+	home(t)
+}
+
+func TestTellWhichOfABondsDevicesIsMeant(t *testing.T) {
+	n := newNode(t, "shared")
+	bond(t)
+	addDevices(t, "rxe0 on r0", "rxe1 on r1", "rxeb on bond0")
+	byHand, p := n.pod(), n.pod()
+	shell(t, fmt.Sprintf("ip link add link bond0 name net1 netns %s type macvlan mode bridge; ip -n %[1]s link set net1 up; ip -n %[1]s addr add 172.16.10.9/24 dev net1", byHand.name))
+	await(t, "all have the entry", func() bool {
+		out, _ := try("sh", "-c", "cat /sys/class/infiniband/*/ports/1/gids/* | grep -c "+gidOf("172.16.10.9"))
+		return out == "3"
+	})
+	contains(t, n.rocectl("env", "--netns", byHand.name), "NCCL_IB_HCA='=rxeb:1'", "entries in rxe0:1, rxe1:1, rxeb:1: rxeb:1, because it belongs to the bond")
+	out, err := inside(t, byHand)
+	if err != nil {
+		t.Error(err)
+	}
+	contains(t, out, "NCCL_IB_HCA='=rxe0:1'", "as the first of them; rocectl env on the node")
+
+	a := n.attach(n.rail(0).with("master", "bond0"), p)
+	a.mustAdd()
+	contains(t, n.rocectl("env", "--netns", p.name), "NCCL_IB_HCA='=rxeb:1'", "as ADD found it")
+	a.mustDel()
+	byHand.remove(t)
+	p.remove(t)
+}
