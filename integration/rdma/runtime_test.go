@@ -63,7 +63,14 @@ type attachment struct {
 	network network
 	pod     *pod
 	ifName  string
+	before  *plugin       // in the list, nil: none
 	stderr  *bytes.Buffer // of successful calls
+}
+
+// plugin is one of a list that is not ours.
+type plugin struct {
+	dir    string // that it is in
+	config network
 }
 
 func (n *node) attach(c network, p *pod) attachment {
@@ -93,12 +100,20 @@ func (a attachment) runtime() *libcni.RuntimeConf {
 
 func (a attachment) libcni() *libcni.CNIConfig {
 	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: a.stderr}}
-	return libcni.NewCNIConfigWithCacheDir([]string{absolute(a.node.t, *programs)}, a.node.cache, exec)
+	dirs := []string{absolute(a.node.t, *programs)}
+	if a.before != nil {
+		dirs = append(dirs, a.before.dir)
+	}
+	return libcni.NewCNIConfigWithCacheDir(dirs, a.node.cache, exec)
 }
 
 func (a attachment) list() *libcni.NetworkConfigList {
 	a.node.t.Helper()
-	b, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": a.network["name"], "plugins": []any{a.network}})
+	plugins := []network{a.network}
+	if a.before != nil {
+		plugins = []network{a.before.config, a.network}
+	}
+	b, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": a.network["name"], "plugins": plugins})
 	if err != nil {
 		a.node.t.Fatal(err)
 	}
