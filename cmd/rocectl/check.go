@@ -34,7 +34,8 @@ Nothing is changed.
 There is one line for an attachment that is whole, and for any other one line
 for each thing that is missing or different, with the command that restores it.
 The exit status is then 1.`,
-		Args: cobra.NoArgs,
+		Args:    cobra.NoArgs,
+		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			n, err := node.open(cmd.ErrOrStderr())
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 
@@ -43,13 +44,9 @@ func readNetconfs(path string, stdin io.Reader) ([]netconf, error) {
 		}
 		return nil, cnierr.New(cnierr.IO, "read configuration", path, "name a file that can be read, or - for standard input", "%w", err)
 	}
-	var out []netconf
-	for i, doc := range bytes.Split(b, []byte("\n---")) {
-		found, err := parseDocument(path, doc)
-		if err != nil {
-			return nil, cnierr.New(cnierr.Decode, "read configuration", path, "", "document %d: %w", i+1, err)
-		}
-		out = append(out, found...)
+	out, err := parseFile(path, b)
+	if err != nil {
+		return nil, cnierr.New(cnierr.Decode, "read configuration", path, "", "%w", err)
 	}
 	if len(out) == 0 {
 		return nil, cnierr.New(cnierr.BadConfig, "read configuration", path,
@@ -59,56 +56,123 @@ func readNetconfs(path string, stdin io.Reader) ([]netconf, error) {
 	return out, nil
 }
 
-// document is the union of what a file may hold.
-type document struct {
-	Kind     string `json:"kind"`
-	Metadata struct {
-		Name string `json:"name"`
-	} `json:"metadata"`
-	Spec struct {
-		Config string `json:"config"`
-	} `json:"spec"`
-
-	Items []json.RawMessage `json:"items"` // of a Kubernetes list
-
-	CNIVersion string            `json:"cniVersion"`
-	Name       string            `json:"name"`
-	Type       string            `json:"type"`
-	Plugins    []json.RawMessage `json:"plugins"`
+// parseFile reads a file as JSON if it looks like it, because a runtime reads a
+// configuration as nothing else, and as YAML documents otherwise.
+func parseFile(path string, b []byte) ([]netconf, error) {
+	if start := bytes.TrimSpace(b); bytes.HasPrefix(start, []byte("{")) || bytes.HasPrefix(start, []byte("[")) {
+		return parseJSON(path, b)
+	}
+	var out []netconf
+	for i, doc := range bytes.Split(b, []byte("\n---")) {
+		found, err := parseYAML(path, doc)
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", i+1, err)
+		}
+		out = append(out, found...)
+	}
+	return out, nil
 }
 
-func parseDocument(origin string, b []byte) ([]netconf, error) {
-	if len(bytes.TrimSpace(b)) == 0 {
-		return nil, nil
-	}
-	b, err := yaml.YAMLToJSON(b)
+// parseYAML reads one YAML document. Only Kubernetes objects may be YAML: what
+// is none must be JSON.
+func parseYAML(origin string, b []byte) ([]netconf, error) {
+	asJSON, err := yaml.YAMLToJSON(b)
 	if err != nil {
 		return nil, err
 	}
-	var d document
-	if err := json.Unmarshal(b, &d); err != nil {
-		return nil, err
+	if string(asJSON) == "null" { // blank, or comments alone
+		return nil, nil
 	}
+	var d document
+	if json.Unmarshal(asJSON, &d) != nil {
+		return parseJSON(origin, b)
+	}
+	if kind, _ := text(d.Kind); kind == "" {
+		return parseJSON(origin, b)
+	}
+	return parseJSON(origin, asJSON)
+}
+
+// document is the union of what a file may hold. Values of a wrong type are for
+// the reader of the configuration to judge.
+type document struct {
+	Kind     json.RawMessage `json:"kind"`
+	Metadata json.RawMessage `json:"metadata"`
+	Spec     json.RawMessage `json:"spec"`
+	Items    json.RawMessage `json:"items"` // of a Kubernetes list
+
+	CNIVersion json.RawMessage  `json:"cniVersion"`
+	Name       json.RawMessage  `json:"name"`
+	Type       json.RawMessage  `json:"type"`
+	Plugins    *json.RawMessage `json:"plugins"` // nil: absent or null
+}
+
+// parseJSON reads one document. What is no JSON object is returned as it is, so
+// that the parser of the plugin says what is wrong.
+func parseJSON(origin string, b []byte) ([]netconf, error) {
+	var d document
+	if json.Unmarshal(b, &d) != nil {
+		return []netconf{{origin: origin, config: b}}, nil
+	}
+	kind, _ := text(d.Kind)
 	switch {
-	case d.Kind == "NetworkAttachmentDefinition":
-		return parseDocument("network attachment definition "+d.Metadata.Name, []byte(d.Spec.Config))
-	case d.Kind == "List":
+	case kind == "NetworkAttachmentDefinition":
+		return fromObject(d)
+	case kind == "List":
 		return fromItems(origin, d.Items)
-	case d.Kind != "":
+	case kind != "":
 		return nil, nil
 	case d.Plugins != nil:
-		return fromList(origin, d)
-	case d.Type == "roce":
+		return fromList(origin, *d.Plugins, d)
+	}
+	if plugin, _ := text(d.Type); plugin == conf.PluginType {
 		return []netconf{{origin: origin, config: b}}, nil
 	}
 	return nil, nil
 }
 
+// text returns the string that raw is; the second result is false if it is
+// something else.
+func text(raw json.RawMessage) (string, bool) {
+	var s string
+	err := json.Unmarshal(raw, &s)
+	return s, err == nil
+}
+
+// fromObject reads the configuration in a network attachment definition.
+func fromObject(d document) ([]netconf, error) {
+	name, _ := text(member(d.Metadata, "name"))
+	origin := "network attachment definition " + name
+	raw := member(d.Spec, "config")
+	config, ok := text(raw)
+	if raw != nil && !ok {
+		return nil, fmt.Errorf("%s: spec.config is not a string", origin)
+	}
+	if strings.TrimSpace(config) == "" { // it is in a file of the node
+		return nil, nil
+	}
+	return parseJSON(origin, []byte(config))
+}
+
+// member returns what an object has under a key, nil if it has nothing there or
+// is no object.
+func member(raw json.RawMessage, key string) json.RawMessage {
+	var object map[string]json.RawMessage
+	if json.Unmarshal(raw, &object) != nil {
+		return nil
+	}
+	return object[key]
+}
+
 // fromItems reads what kubectl get prints for several objects.
-func fromItems(origin string, items []json.RawMessage) ([]netconf, error) {
+func fromItems(origin string, list json.RawMessage) ([]netconf, error) {
+	var items []json.RawMessage
+	if list != nil && json.Unmarshal(list, &items) != nil {
+		return nil, errors.New("items is not a list")
+	}
 	var out []netconf
 	for i, item := range items {
-		found, err := parseDocument(origin, item)
+		found, err := parseJSON(origin, item)
 		if err != nil {
 			return nil, fmt.Errorf("items[%d]: %w", i, err)
 		}
@@ -119,13 +183,17 @@ func fromItems(origin string, items []json.RawMessage) ([]netconf, error) {
 
 // fromList gives the list's name and version to the plugins in it, as libcni
 // does.
-func fromList(origin string, d document) ([]netconf, error) {
+func fromList(origin string, list json.RawMessage, d document) ([]netconf, error) {
+	var plugins []json.RawMessage
+	if json.Unmarshal(list, &plugins) != nil {
+		return nil, errors.New("plugins is not a list")
+	}
 	var out []netconf
 	before := ""
-	for i, raw := range d.Plugins {
+	for i, raw := range plugins {
 		var plugin map[string]any
-		if err := json.Unmarshal(raw, &plugin); err != nil {
-			return nil, fmt.Errorf("plugins[%d]: %w", i, err)
+		if json.Unmarshal(raw, &plugin) != nil {
+			return nil, fmt.Errorf("plugins[%d] is not an object", i)
 		}
 		kind, _ := plugin["type"].(string)
 		if kind != conf.PluginType {

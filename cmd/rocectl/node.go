@@ -5,7 +5,9 @@ package main
 
 import (
 	"crypto/rand"
+	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -26,6 +28,20 @@ import (
 
 // nodeFlags are the flags of all commands that look at this node.
 type nodeFlags struct{ stateDir string }
+
+// mustExist refuses a state folder that is named but not there: a mistyped one
+// would look like a node on which all is well. The default one is made by the
+// first ADD.
+func (n *nodeFlags) mustExist(cmd *cobra.Command, _ []string) error {
+	if !cmd.Flags().Changed("state-dir") {
+		return nil
+	}
+	if _, err := os.Stat(n.stateDir); errors.Is(err, fs.ErrNotExist) {
+		return cnierr.New(cnierr.BadConfig, "look for state folder", n.stateDir,
+			"give --state-dir as stateDir of the networks says; an ADD makes the folder", "there is none")
+	}
+	return nil // what else is wrong with it, its reader says
+}
 
 // book opens the node's leases.
 func (n *nodeFlags) book() (*ipam.Book, error) { return bookAt(n.stateDir) }

@@ -82,7 +82,11 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
 		if ifName == "" {
 			ifName = fmt.Sprintf("net%d", i+1)
 		}
-		req, err := c.parse(ifName, "/run/netns/"+f.netns, f.args)
+		netns := f.netns
+		if netns != "" {
+			netns = "/run/netns/" + netns
+		}
+		req, err := c.parse(ifName, netns, f.args)
 		if err != nil {
 			return err
 		}

@@ -39,7 +39,8 @@ A lease database that cannot be read is rebuilt first, from the records, from
 what is whole of the file, and from the addresses in all network namespaces of
 the node: what nobody knows the pool of is kept from all pools until its
 namespace is gone. A sound one is left alone.`,
-		Args: cobra.NoArgs,
+		Args:    cobra.NoArgs,
+		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			n, err := node.open(cmd.ErrOrStderr())
 			if err != nil {

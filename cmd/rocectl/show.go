@@ -21,9 +21,10 @@ import (
 func showCommand(node *nodeFlags) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "show",
-		Short: "Show the attachments of this node's pods, as recorded",
-		Args:  cobra.NoArgs,
+		Use:     "show",
+		Short:   "Show the attachments of this node's pods, as recorded",
+		Args:    cobra.NoArgs,
+		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			records, err := node.records()
 			if err != nil {

@@ -290,7 +290,7 @@ func (m *machine) reboot(*slot) {
 	}
 	m.boots++
 	m.boot = filepath.Join(m.t.TempDir(), "boot_id")
-	if err := os.WriteFile(m.boot, fmt.Appendf(nil, "boot-%d\n", m.boots), 0o600); err != nil {
+	if err := os.WriteFile(m.boot, fmt.Appendf(nil, "00000000-0000-4000-8000-%012d\n", m.boots), 0o600); err != nil {
 		m.t.Fatal(err)
 	}
 }

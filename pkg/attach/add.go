@@ -211,8 +211,8 @@ const releaseTime = 30 * time.Second
 
 // abandon takes back the lease of a failed ADD, what is left in the kernel and
 // the record. If something of ours stays in the kernel, lease and record stay,
-// so that the address is not given away and DEL can finish. So does the record
-// of addresses that could not be given back.
+// so that the address is not given away and DEL can finish. So do the record of
+// addresses that could not be given back, and the link that their leaser needs.
 func (n Node) abandon(ctx context.Context, k *site, rec record.Record, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
@@ -220,9 +220,12 @@ func (n Node) abandon(ctx context.Context, k *site, rec record.Record, cause err
 	if !left(cause) {
 		notReleased = n.releaseAny(ctx, rec)
 	}
+	if len(rec.Plan.Addresses) > 0 && (left(cause) || notReleased != nil) {
+		return notReleased
+	}
 	_, after := n.teardown(rec)
 	err := errors.Join(notReleased, apply.Undo(ctx, k, after))
-	if left(cause) || left(err) || (notReleased != nil && len(rec.Plan.Addresses) > 0) {
+	if left(cause) || left(err) {
 		return err
 	}
 	return errors.Join(err, n.Records.Delete(rec.ContainerID, rec.IfName))

@@ -93,7 +93,7 @@ func TestRebootForgetsEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.fake.RemovePod(podPath("c1"))
-	w.boot = "boot-2"
+	w.boot = "5f0c2d1e-8a3b-4c6d-9e7f-000000000002"
 	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
 		t.Error(err)
 	}

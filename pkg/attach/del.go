@@ -93,18 +93,19 @@ func (n Node) releaseAny(ctx context.Context, rec record.Record) error {
 
 // remove takes an attachment away with the container's lock held. netns is
 // where the runtime says that its namespace is; "" is where it was. It goes on
-// after a failure, but releases nothing that may be on a link still, and
-// forgets nothing.
+// after a failure, but releases nothing that may be on a link still, takes no
+// link away through which a lease is yet to be released, and forgets nothing.
 func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
 	rec.Plan.Ops = n.withoutLost(rec)
 	before, after := n.teardown(rec)
-	err := n.undo(ctx, rec, netns, before)
-	if err == nil {
-		err = release(ctx, rec)
+	if err := n.undo(ctx, rec, netns, before); err != nil {
+		return err
+	}
+	if err := release(ctx, rec); err != nil {
+		return err
 	}
 	// An IPAM plugin may have used up all the time that there was.
-	err = errors.Join(err, n.undo(context.WithoutCancel(ctx), rec, netns, after))
-	if err != nil {
+	if err := n.undo(context.WithoutCancel(ctx), rec, netns, after); err != nil {
 		return err
 	}
 	return n.Records.Delete(rec.ContainerID, rec.IfName)

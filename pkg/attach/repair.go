@@ -32,8 +32,8 @@ func (n Node) Lost(ctx context.Context, at record.Key) (plan.Ops, error) {
 // what it did. After an error, what was restored before it stands.
 //
 // It refuses an attachment whose address is not leased to it any more, and one
-// whose interface is there but not as it was made: the kernel could only
-// replace it, and what the pod has open on it would be gone.
+// whose interface is there but not as it was made, or under another name: the
+// kernel could only replace it, and what the pod has open on it would be gone.
 func (n Node) Repair(ctx context.Context, at record.Key) (plan.Ops, error) {
 	var ops plan.Ops
 	err := n.standing(ctx, at, "", func(k *site, rec record.Record) (err error) {
@@ -102,9 +102,24 @@ func (n Node) lost(ctx context.Context, k *site, rec record.Record) (plan.Ops, e
 		if err := restorable(ctx, k, op, finding); err != nil {
 			return nil, err
 		}
-		ops = append(ops, op)
+		ops = append(ops, remedy(op, finding))
 	}
 	return asking(rec.Plan.Ops, ops), nil
+}
+
+// remedy returns what restores what a finding is about: the operation, or of an
+// address that lacks nothing but the route to its subnet, that route. Undoing
+// the address would take all its other routes along (fib_sync_down_addr).
+func remedy(op plan.Op, finding error) plan.Op {
+	a, ok := op.(plan.Address)
+	if !ok || !errors.Is(finding, kernel.ErrNoSubnetRoute) {
+		return op
+	}
+	r := plan.Route{Link: a.Link, Table: plan.MainTable, Dst: a.Prefix.Masked(), Metric: 256} // IP6_RT_PRIO_ADDRCONF
+	if a.Prefix.Addr().Is4() {
+		r.Scope, r.Src, r.Metric = plan.ScopeLink, a.Prefix.Addr(), 0
+	}
+	return r
 }
 
 // restorable returns the finding about what Do cannot make again: a link that
@@ -119,9 +134,12 @@ func restorable(ctx context.Context, k *site, op plan.Op, finding error) error {
 	return nil
 }
 
-// makeable returns the finding about a link that is there, nil for one that is
-// gone and can be made.
+// makeable returns the finding about a link that is there, under whatever name,
+// nil for one that is gone and can be made.
 func makeable(ctx context.Context, k *site, m plan.Macvlan, finding error) error {
+	if errors.Is(finding, kernel.ErrRenamed) {
+		return finding
+	}
 	facts, err := k.Facts(ctx, conf.Request{
 		IfName: m.Name, Parent: conf.Parent{Name: m.Parent}, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU,
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
@@ -109,6 +110,26 @@ func text(err error) string {
 	return err.Error()
 }
 
+// What is restored is ours, where the kernel's was.
+func TestRepairRestoresTheRouteToASubnetAlone(t *testing.T) {
+	t.Parallel()
+	for kernels, ours := range map[string]string{
+		"172.16.11.0/29 dev net1 table 254 proto 2 scope link": "172.16.11.0/29 dev net1 table 254 proto 82 scope link",
+		"fd00:11::/64 dev net1 table 254 proto 2 metric 256":   "fd00:11::/64 dev net1 table 254 proto 82 metric 256",
+	} {
+		w, _, _ := attached(t)
+		want := strings.Replace(w.fake.String(), kernels, ours, 1)
+		subnet, _, _ := strings.Cut(kernels, " ")
+		w.pod.IP("route del " + subnet + " dev net1")
+		if done, err := w.node().Repair(ctx, c1); err != nil || len(done) != 1 {
+			t.Errorf("%s: did %v, %v, want one operation", subnet, done, err)
+		}
+		if diff := cmp.Diff(lines(want), lines(w.fake.String())); diff != "" || len(w.wire.asked) > 0 {
+			t.Errorf("%s: asked for %v; the pod after Repair (-want +got):\n%s", subnet, w.wire.asked, diff)
+		}
+	}
+}
+
 func TestRepairAsksOnlyForTheAddressThatWasLost(t *testing.T) {
 	t.Parallel()
 	w, _, v6 := attached(t)
@@ -137,6 +158,10 @@ func TestRepairRefusesWhatItCannotRestore(t *testing.T) {
 		"interface is not ours": {func(w *world, _ string) {
 			w.pod.IP("link del net1")
 			w.pod.IP("link add net1 type dummy")
+		}, cnierr.Damaged},
+		"interface was renamed": {func(w *world, _ string) {
+			w.pod.IP("link set net1 down")
+			w.pod.IP("link set net1 name foo")
 		}, cnierr.Damaged},
 		"master is gone":    {func(w *world, _ string) { w.fake.Host().IP("link del ens1") }, cnierr.BadParent},
 		"namespace is gone": {func(w *world, _ string) { w.fake.RemovePod(podPath("c1")) }, cnierr.Damaged},
@@ -183,6 +208,28 @@ func TestRepairRefusesWhatItCannotRestore(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Making the interface anew would destroy the one that the pod works with.
+func TestRepairOfARenamedInterfaceSaysWhatCheckSays(t *testing.T) {
+	t.Parallel()
+	w, _, _ := attached(t)
+	w.pod.IP("link set net1 down")
+	w.pod.IP("link set net1 name foo")
+	if _, err := w.node().Repair(ctx, c1); !errors.Is(err, kernel.ErrRenamed) {
+		t.Errorf("got %v, want kernel.ErrRenamed", err)
+	}
+	w.pod.IP("link set foo name net1")
+	w.pod.IP("link set net1 up")
+	if _, err := w.node().Repair(ctx, c1); err != nil {
+		t.Errorf("after the interface has its name again: %v", err)
+	}
+	w.pod.IP("link set net1 down")
+	w.pod.IP("link set net1 name foo")
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after DEL of a renamed interface")
 }
 
 func TestWhatWasNeverAddedHasNoRecord(t *testing.T) {

@@ -50,7 +50,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), boot: "boot-1"}
+	w := &world{t: t, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), boot: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001"}
 	w.fake.NIC("ens1", nicMAC)
 	w.fake.NIC("ens2", conf.MAC{0x52, 0x54, 0, 0, 0, 2})
 	return w

@@ -48,6 +48,17 @@ func TestFaultsOfTheInterfaceName(t *testing.T) {
 	}
 }
 
+func TestLoopbackIsNoNameForAnAttachment(t *testing.T) {
+	t.Parallel()
+	in := input("")
+	in.IfName = "lo"
+	_, err := conf.Parse(in)
+	bad{"lo", cnierr.BadEnv, `"CNI_IFNAME": "lo" is the loopback interface of every pod`, `choose another interface name`}.check(t, err)
+	if _, err := conf.ParseDel(in); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+}
+
 // TestNamesThatAShellMisreadsAreRefused holds the names out of the commands
 // that we print. DEL takes them, because nothing was added under them.
 func TestNamesThatAShellMisreadsAreRefused(t *testing.T) {

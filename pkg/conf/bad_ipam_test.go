@@ -21,6 +21,11 @@ func TestFaultsOfThePool(t *testing.T) {
 		{`"ipam": {"type": "roce"}`, cnierr.BadConfig, `"ipam.type": "roce" is no IPAM plugin`, `set ipam.type to "roce-ipam"`},
 		{`"ipam": {"type": "dhcp\n"}`, cnierr.BadConfig, `"ipam.type": "dhcp\n" is not`, ``},
 		{`"ipam": {"subnets": [{"subnet": "10.0.0.0/24"}]}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
+		{`"ipam": {"typ": "roce-ipam"}`, cnierr.BadConfig, `"ipam.type": missing`, `"typ": did you mean "type"?`},
+		{`"ipam": {"Type": "host-local"}`, cnierr.BadConfig, `"ipam.type": missing`, `"Type": did you mean "type"?`},
+		{`"ipam": {"range": "10.0.0.0/24"}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
+		{`"ipam": {"type": "", "subnets": []}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
+		{`"ipam": {"type": 5, "pool": "p"}`, cnierr.Decode, `"ipam.type": want a string, got a number`, ``},
 		{`"ipam": {"type": "roce-ipam"}`, cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
 		{pool(`"subnets": []`), cnierr.BadConfig, `"ipam.subnets": no subnet`, asHere},
 		{pool(`"subnets": {"subnet": "10.0.0.0/24"}`), cnierr.Decode, `"ipam.subnets": want a list, got an object`, ``},
@@ -54,7 +59,10 @@ func TestFaultOfANetworkNameThatIsTooLongForAPool(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("n", 64)
 	_, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "` + long + `", ` + pool(one) + `}`))
-	bad{long, cnierr.BadConfig, `"ipam.pool": "nnn`, `1 to 63 letters`}.check(t, err)
+	bad{long, cnierr.BadConfig, `"name": 64 characters, at most 63`, `set ipam.pool`}.check(t, err)
+	if _, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "` + long + `", ` + pool(`"pool": "p", `+one) + `}`)); err != nil {
+		t.Errorf("with a name of the pool's own: %v", err)
+	}
 }
 
 func TestFaultsOfASubnet(t *testing.T) {

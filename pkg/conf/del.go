@@ -54,14 +54,14 @@ type GC struct {
 
 // Attachment is one interface of one container, as GC names it.
 type Attachment struct {
-	ContainerID ContainerID `json:"containerID"`
-	IfName      LinkName    `json:"ifname"`
+	ContainerID ContainerID
+	IfName      LinkName
 }
 
 // ParseGC reads the input of a GC (SPEC.md, "GC: Clean up any stale
-// resources"). Without a list of valid attachments it is BadConfig and nothing
-// goes; null and an empty list mean that none is valid. Errors are those of
-// ParseDel.
+// resources"). Without a list of valid attachments, or with an entry that names
+// none, it is BadConfig and nothing goes; null and an empty list mean that none
+// is valid. Errors are those of ParseDel.
 func ParseGC(in Input) (GC, error) {
 	f := &strict.Faults{}
 	c := readCall(in, f)
@@ -69,13 +69,37 @@ func ParseGC(in Input) (GC, error) {
 	var valid []Attachment
 	if c.valid == nil {
 		f.Add(cnierr.BadConfig, key, "call GC with the list of attachments that are in use; an empty list frees all of the network", "is missing")
-	} else if err := json.Unmarshal(c.valid, &valid); err != nil {
-		f.Add(cnierr.Decode, key, "", "%w", err)
+	} else if string(c.valid) != string(strict.Null) {
+		valid = attachments(f.ValueAt(key, c.valid))
 	}
 	if err := f.Err(operation, c.network); err != nil {
 		return GC{}, err
 	}
 	return GC{Network: c.network, StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin), Valid: valid}, nil
+}
+
+// attachments reads the list of GC. An entry that we misread would not keep its
+// attachment, so keys count only as the specification spells them.
+func attachments(list strict.Value) []Attachment {
+	const hint = `write each entry as {"containerID": "ID", "ifname": "net1"}`
+	text := func(v strict.Value) string {
+		s, ok := v.Text(hint)
+		if s == "" && (ok || !v.Present()) {
+			v.Bad(hint, "missing or empty")
+		}
+		return s
+	}
+	out := []Attachment{}
+	for _, e := range list.List() {
+		if e.Kind() == strict.Null {
+			e.Bad(hint, "null is no attachment")
+			continue
+		}
+		if o := e.Object(); o.Present() {
+			out = append(out, Attachment{ContainerID(text(o.At("containerID"))), LinkName(text(o.At("ifname")))})
+		}
+	}
+	return out
 }
 
 // call is what DEL and GC look at.
@@ -94,7 +118,7 @@ func readCall(in Input, f *strict.Faults) call {
 		IPAM       json.RawMessage `json:"ipam"`
 		Valid      json.RawMessage `json:"cni.dev/valid-attachments"`
 	}
-	if !f.Unmarshal(in.Stdin, &c) {
+	if _, ok := strict.Document(in.Stdin, f); !ok || !f.Unmarshal(in.Stdin, &c) {
 		return call{}
 	}
 	out := call{

@@ -36,6 +36,10 @@ func readEnv(in Input, f *strict.Faults) env {
 	if linkNameProblem(in.IfName, 15) == "" && !plainLink(in.IfName) {
 		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q "+notPlain, in.IfName)
 	}
+	if in.IfName == "lo" {
+		f.Add(cnierr.BadEnv, "CNI_IFNAME", "choose another interface name in the pod's networks annotation",
+			"%q is the loopback interface of every pod", in.IfName)
+	}
 	if !filepath.IsAbs(in.Netns) || !printable(in.Netns) {
 		f.Add(cnierr.BadEnv, "CNI_NETNS", "", "%q is not an absolute path", in.Netns)
 	}

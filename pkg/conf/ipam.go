@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
@@ -26,7 +27,7 @@ func addresses(top, runtime *strict.Object, args []string, network string, f *st
 	defer o.Strict(notOurs)
 	p := IPAM{
 		Type:       PoolType,
-		Pool:       pool(o.At("pool"), network),
+		Pool:       pool(o.At("pool"), network, f),
 		Subnets:    subnets(o.At("subnets"), f),
 		Quarantine: o.At("quarantine").Duration(120*time.Second, 0, 24*time.Hour),
 	}
@@ -37,7 +38,8 @@ func addresses(top, runtime *strict.Object, args []string, network string, f *st
 }
 
 // checkDelegated checks the type alone: the rest is for the plugin of that
-// name. Without type there are no addresses, unless somebody forgot it.
+// name. An object without keys asks for no addresses; in one with keys but
+// without type somebody forgot it.
 func checkDelegated(o *strict.Object, kind string) {
 	v := o.At("type")
 	if strings.Contains(kind, "/") || !printable(kind) {
@@ -46,9 +48,17 @@ func checkDelegated(o *strict.Object, kind string) {
 	if kind == PluginType { // it would run itself, and wait for itself
 		v.Bad(fmt.Sprintf("set ipam.type to %q", PoolType), "%q is no IPAM plugin", kind)
 	}
-	if kind == "" && (o.Has("subnets") || o.Has("pool")) {
-		v.Missing(fmt.Sprintf("set ipam.type to %q", PoolType))
+	others := slices.DeleteFunc(slices.Clone(o.Keys()), func(key string) bool { return key == "type" })
+	if len(others) == 0 || kind != "" || v.Present() && v.Kind() != strict.AString {
+		return
 	}
+	hint := fmt.Sprintf("set ipam.type to %q", PoolType)
+	for _, key := range others {
+		if strict.Resembles(key, "type") {
+			hint = fmt.Sprintf(`%q: did you mean "type"?`, key)
+		}
+	}
+	v.Bad(hint, "missing")
 }
 
 // notOurs tells how to write here what other IPAM plugins spell otherwise.
@@ -74,12 +84,21 @@ func notOursInSubnet(key string) string {
 	return ""
 }
 
-func pool(v strict.Value, network string) string {
-	s, ok := v.Text("")
+// longestPool is what the name of a pool may have.
+const longestPool = 63
+
+// pool returns the name of the pool, which is the network's when nobody says
+// another one. What else a network's name may be networkName knows.
+func pool(v strict.Value, network string, f *strict.Faults) string {
 	if !v.Present() {
-		s, ok = network, network != ""
+		if len(network) > longestPool {
+			f.Add(cnierr.BadConfig, "name", "use a shorter name, or set ipam.pool",
+				"%d characters, at most %d can name a pool", len(network), longestPool)
+		}
+		return network
 	}
-	if ok && (s == "" || len(s) > 63 || s == "." || s == ".." || strings.Trim(s, nameChars) != "") {
+	s, ok := v.Text("")
+	if ok && (s == "" || len(s) > longestPool || s == "." || s == ".." || strings.Trim(s, nameChars) != "") {
 		v.Bad("use 1 to 63 letters, digits and _.-", "%q is not the name of a pool", s)
 	}
 	return s

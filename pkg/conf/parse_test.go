@@ -25,7 +25,7 @@ func defaults() conf.Request {
 		Parent: conf.Parent{Name: "ens1f0"}, Mode: conf.Bridge,
 		Routing: conf.Routing{Mode: conf.RoutingPolicy, Priority: 32000},
 		Probe: conf.Probe{
-			Conflict: conf.Conflict{Mode: conf.Require, Probes: 3, Interval: 2 * time.Millisecond, Wait: 6 * time.Millisecond},
+			Conflict: conf.Conflict{Mode: conf.Require, Probes: 3, Interval: 2 * time.Millisecond, Wait: 4 * time.Millisecond},
 			Gateway:  conf.Gateway{Mode: conf.Require, Attempts: 3, Timeout: 100 * time.Millisecond},
 		},
 		RDMA: conf.RDMA{Mode: conf.RDMAAuto, GID: conf.Require},

@@ -31,12 +31,26 @@ type Request struct {
 	Network     string // the network configuration's name
 	ContainerID ContainerID
 	IfName      LinkName
-	Netns       string // path of the pod's network namespace
-	Pod         Pod
-	StateDir    string // absolute
-	Log         Log
-	Status      Status
-	DNS         types.DNS
+	// Rail is which interface of the attachment the request is for, from 0.
+	Rail int
+	// Rails are the requests for each interface of an attachment, when the
+	// configuration has "rails"; nil when it is for one interface, this one.
+	// They share all settings that are not a rail's own, and have no Rails
+	// themselves.
+	Rails []Request
+	// Match is which NICs the rails stand on, the i-th on the i-th; nil when
+	// each rail says its own Parent.
+	Match *Match
+	// MinRails is how many rails there must be at least; the others may be left
+	// out when their NIC cannot serve. 0 when Rails is nil.
+	MinRails int
+
+	Netns    string // path of the pod's network namespace
+	Pod      Pod
+	StateDir string // absolute
+	Log      Log
+	Status   Status
+	DNS      types.DNS
 
 	// Prev is the interface to adopt; nil: roce makes one, as the fields from
 	// Parent to BCQueueLen say.
@@ -96,6 +110,32 @@ func (p Parent) Default() bool {
 		len(p.IfNames)+len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers)+len(p.LinkTypes) == 0
 }
 
+// Match selects the NICs of all rails.
+type Match struct {
+	Parent Parent // the properties that each has; never a name
+	Count  int    // how many there must be
+	Order  Order  // which is the first
+}
+
+// Order is the key rails.order.
+type Order string
+
+// The orders: by PCI address, or by the name of the RDMA device, numbers in it
+// by value (mlx5_2 before mlx5_10).
+const (
+	ByPCI  Order = "pci"
+	ByRDMA Order = "rdma"
+)
+
+// Each returns the requests for the interfaces of the attachment, in the order
+// of the rails: Rails, or the request itself.
+func (r Request) Each() []Request {
+	if r.Rails == nil {
+		return []Request{r}
+	}
+	return r.Rails
+}
+
 // Mode is the macvlan mode, spelled as iproute2 does.
 type Mode string
 
@@ -131,7 +171,31 @@ type IPAM struct {
 	Requested  []netip.Addr // at most one for each subnet
 	Routes     []Route
 	Raw        []byte // the whole configuration as it came in
+	// FromMaster says that the subnets follow from the NIC's own addresses;
+	// Subnets is then empty.
+	FromMaster *FromMaster
+	// Table is a file that has the subnets of each node and rail; absolute, ""
+	// if none. Subnets is then empty.
+	Table string
 }
+
+// FromMaster says how a NIC's own addresses make subnets.
+type FromMaster struct {
+	Gateway string  // FirstHost, LastHost or NoGateway
+	Derive  *Derive // nil: any address of the subnet
+}
+
+// The gateways of FromMaster: the first or last address of the subnet that a
+// host may have, or none.
+const (
+	FirstHost = "first"
+	LastHost  = "last"
+	NoGateway = "none"
+)
+
+// Derive gives a node PerHost addresses of the subnet: those from
+// Base + h x PerHost on, where h is the host part of the NIC's own address.
+type Derive struct{ Base, PerHost int }
 
 // Subnet is one subnet of a pool, of which an attachment gets one address.
 type Subnet struct {

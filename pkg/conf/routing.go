@@ -54,7 +54,7 @@ func probe(v strict.Value) Probe {
 			Mode:     severity(c.At("mode")),
 			Probes:   int(c.At("probes").Whole(3, 1, 10)),
 			Interval: c.At("interval").Duration(2*time.Millisecond, time.Millisecond, time.Second),
-			Wait:     c.At("wait").Duration(6*time.Millisecond, time.Millisecond, 5*time.Second),
+			Wait:     c.At("wait").Duration(4*time.Millisecond, time.Millisecond, 5*time.Second),
 		},
 		Gateway: Gateway{
 			Mode:     severity(g.At("mode")),

@@ -53,7 +53,7 @@ func TestFaultsOfDel(t *testing.T) {
 	t.Parallel()
 	for _, b := range []bad{
 		{`{"name": "n",}`, cnierr.Decode, `line 1, column 14: invalid character '}'`, ``},
-		{`[]`, cnierr.Decode, `"standard input": json: cannot unmarshal array`, ``},
+		{`[]`, cnierr.Decode, `"standard input": want an object, got a list`, ``},
 		{`{}`, cnierr.BadConfig, `"name": "" is not the name of a network`, ``},
 		{`{"name": "../n"}`, cnierr.BadConfig, `"name": "../n" is not`, ``},
 		{`{"name": 5}`, cnierr.BadConfig, `"name": "" is not`, ``},
@@ -140,12 +140,40 @@ func TestGCNeedsAListThatMayBeEmpty(t *testing.T) {
 	}
 	for _, b := range []bad{
 		{`{"name": "n"}`, cnierr.BadConfig, `"cni.dev/valid-attachments": is missing`, `empty list`},
-		{`{"name": "n", "cni.dev/valid-attachments": "c1"}`, cnierr.Decode, `"cni.dev/valid-attachments": json: cannot unmarshal`, ``},
+		{`{"name": "n", "cni.dev/valid-attachments": "c1"}`, cnierr.Decode, `"cni.dev/valid-attachments": want a list, got a string`, ``},
 		{`{"name": "../n", "cni.dev/valid-attachments": []}`, cnierr.BadConfig, `"name": "../n" is not`, ``},
 		{`{"name": "n", "stateDir": "x", "cni.dev/valid-attachments": []}`, cnierr.BadConfig, `"stateDir"`, `/run/roce`},
 	} {
 		_, err := conf.ParseGC(call(b.in))
 		b.check(t, err)
+	}
+}
+
+// TestGCWithAMalformedListFreesNothing: an entry that names no attachment would
+// not keep one, and the one that it was meant for would go.
+func TestGCWithAMalformedListFreesNothing(t *testing.T) {
+	t.Parallel()
+	const list, keys = `"cni.dev/valid-attachments[`, `{"containerID": "ID", "ifname": "net1"}`
+	for _, b := range []bad{
+		{`[null]`, cnierr.BadConfig, list + `0]": null is no attachment`, keys},
+		{`[{"containerID": "cid-p1"}]`, cnierr.BadConfig, list + `0].ifname": missing or empty`, keys},
+		{`[{"ifname": "net1"}]`, cnierr.BadConfig, list + `0].containerID": missing or empty`, keys},
+		{`[{"containerID": "c1", "ifname": ""}]`, cnierr.BadConfig, list + `0].ifname": missing or empty`, keys},
+		{`[{"container": "c1", "ifname": "net1"}]`, cnierr.BadConfig, list + `0].containerID": missing or empty`, keys},
+		{`[{"containerID": "c1", "ifname": "net1"}, {"containerID": null, "ifname": "net1"}]`, cnierr.BadConfig, list + `1].containerID": missing or empty`, keys},
+		{`[{"containerID": 7, "ifname": "net1"}]`, cnierr.Decode, list + `0].containerID": want a string, got a number`, keys},
+		{`["c1"]`, cnierr.Decode, list + `0]": want an object, got a string`, ``},
+	} {
+		_, err := conf.ParseGC(call(`{"name": "n", "cni.dev/valid-attachments": ` + b.in + `}`))
+		b.check(t, err)
+	}
+	_, err := conf.ParseGC(call(`{"name": "n", "cni.dev/valid-attachments": [{}]}`))
+	if d := cmp.Diff([]string{"cni.dev/valid-attachments[0].containerID", "cni.dev/valid-attachments[0].ifname"}, subjects(t, err)); d != "" {
+		t.Errorf("all at once (-want +got):\n%s", d)
+	}
+	g, err := conf.ParseGC(call(`{"name": "n", "cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "net1", "netns": 5}]}`))
+	if err != nil || len(g.Valid) != 1 {
+		t.Errorf("with a key that is not ours: got %v, %v", g.Valid, err)
 	}
 }
 

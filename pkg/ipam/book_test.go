@@ -26,6 +26,12 @@ import (
 
 var ctx = context.Background()
 
+// Two boot ids.
+const (
+	boot1 = "5f0c2d1e-8a3b-4c6d-9e7f-000000000001"
+	boot2 = "5f0c2d1e-8a3b-4c6d-9e7f-000000000002"
+)
+
 // node is a node with a lease database and a clock and namespaces of its own.
 type node struct {
 	t    *testing.T
@@ -38,7 +44,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	return &node{t: t, dir: filepath.Join(t.TempDir(), "state"), boot: "boot-1", now: time.Hour, dead: map[string]bool{}}
+	return &node{t: t, dir: filepath.Join(t.TempDir(), "state"), boot: boot1, now: time.Hour, dead: map[string]bool{}}
 }
 
 func (n *node) book() *ipam.Book {
@@ -346,7 +352,7 @@ func TestRebootForgetsAllLeases(t *testing.T) {
 	n := newNode(t)
 	s := subnet("10.0.0.0/32")
 	n.mustLease(ask("a", s))
-	n.boot = "boot-2"
+	n.boot = boot2
 	n.now = time.Second
 	if l := n.mustLease(ask("b", s)); l[0] != "10.0.0.0/32" {
 		t.Errorf("got %v", l)

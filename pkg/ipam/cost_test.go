@@ -38,7 +38,7 @@ func newBusy(tb testing.TB, s ipam.Subnet) *busy {
 // book looks at real files for the namespaces, which all are alive.
 func (b *busy) book() *ipam.Book {
 	return ipam.New(ipam.Config{
-		Dir: b.dir, BootID: "boot-1",
+		Dir: b.dir, BootID: boot1,
 		Now: func() time.Duration { return b.now },
 		Alive: func(ipam.Netns) (bool, error) {
 			_, err := ipam.NetnsAlive(ipam.Netns{Path: b.dir})
@@ -76,7 +76,7 @@ func add(a netip.Addr, n uint64) netip.Addr {
 // one that grew lease by lease.
 func (b *busy) fill(tb testing.TB, count int, at addresses) {
 	tb.Helper()
-	store := ledger.Store{Dir: b.dir, BootID: "boot-1", Now: func() time.Duration { return b.now }}
+	store := ledger.Store{Dir: b.dir, BootID: boot1, Now: func() time.Duration { return b.now }}
 	for i := 0; i < count; {
 		err := store.Update(ctx, func(l *ledger.Ledger) error {
 			for range min(20_000, count-i) {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 func work(dir string) {
 	book := ipam.New(ipam.Config{
-		Dir: dir, BootID: "boot-1",
+		Dir: dir, BootID: boot1,
 		Now:   func() time.Duration { return time.Hour },
 		Alive: func(ipam.Netns) (bool, error) { return true, nil },
 	})

@@ -23,7 +23,7 @@ const rebuildDir = "IPAM_TEST_REBUILD_DIR"
 
 func rebuildIn(dir string) {
 	book := ipam.New(ipam.Config{
-		Dir: dir, BootID: "boot-1", Now: func() time.Duration { return time.Hour },
+		Dir: dir, BootID: boot1, Now: func() time.Duration { return time.Hour },
 		Alive: func(ipam.Netns) (bool, error) { return true, nil },
 	})
 	if _, err := book.Rebuild(ctx, func() (ipam.Evidence, error) { return recordedByMany(), nil }); err != nil {

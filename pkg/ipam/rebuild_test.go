@@ -370,7 +370,7 @@ func TestTheDamagedFileEndsWithTheBoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.boot = "boot-2"
+	n.boot = boot2
 	n.mustLease(ask("b", subnet("10.0.0.0/24")))
 	if _, err := os.Stat(did.Kept); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v, want no file", err)

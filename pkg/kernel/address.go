@@ -6,6 +6,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -75,7 +76,7 @@ func (a address) check(ctx context.Context) error {
 		remove := a.ip("addr del %s dev %s", is.Prefix, a.op.Link)
 		switch {
 		case is.Prefix == a.op.Prefix && is.Flags&unix.IFA_F_DADFAILED == 0:
-			return nil
+			return a.connected(ctx, l, is)
 		case is.Prefix == a.op.Prefix:
 			return damaged(action, a.op.Prefix.String(), a.redo(a.op, remove),
 				"%s has it, but duplicate address detection failed: another machine has it too", a.op.Link)
@@ -84,6 +85,32 @@ func (a address) check(ctx context.Context) error {
 		}
 	}
 	return damaged(action, a.op.Prefix.String(), a.redo(a.op, before...), "want it on %s, got %s", a.op.Link, list(there))
+}
+
+// connected looks for the route to the subnet, which the kernel makes with the
+// address (fib_add_ifaddr, addrconf_prefix_route) and takes away when the link
+// goes down. Anybody's will do: what counts is that the subnet is reached.
+func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) error {
+	const action = "check address"
+	subnet, addr := a.op.Prefix.Masked(), a.op.Prefix.Addr()
+	if subnet.IsSingleIP() || l.Flags&unix.IFF_UP == 0 || is.Flags&unix.IFA_F_NOPREFIXROUTE != 0 {
+		return nil
+	}
+	there, err := a.pod.RoutesOf(ctx, rtnl.Family(addr), plan.MainTable)
+	if err != nil {
+		return classify(action, a.op.Prefix.String(), err)
+	}
+	if slices.ContainsFunc(there, func(r rtnl.Route) bool {
+		return r.Dst == subnet && r.Index == l.Index && !r.Via.IsValid() && r.Type == unix.RTN_UNICAST
+	}) {
+		return nil
+	}
+	// Another link of the pod may be in the same subnet: "add" would be refused.
+	add := a.ip("route append %s dev %s proto kernel metric 256", subnet, a.op.Link)
+	if addr.Is4() {
+		add = a.ip("route append %s dev %s proto kernel scope link src %s", subnet, a.op.Link, addr)
+	}
+	return damaged(action, a.op.Prefix.String(), []string{add}, "%w", ErrNoSubnetRoute)
 }
 
 func list(as []rtnl.Address) string {

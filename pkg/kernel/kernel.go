@@ -31,6 +31,15 @@ var ErrNetnsGone = errors.New("no network namespace")
 // ErrHostNetns is returned by Open when the pod's namespace is the host's.
 var ErrHostNetns = errors.New("the host's own network namespace")
 
+// ErrRenamed is in what Check finds about a link that is there, whole or not,
+// under another name: doing plan.Macvlan would not bring it back.
+var ErrRenamed = errors.New("the pod has renamed the interface")
+
+// ErrNoSubnetRoute is in what Check finds about an address that is there when
+// the main table lacks the route to its subnet: doing plan.Address again would
+// not bring it back.
+var ErrNoSubnetRoute = errors.New("the main table has no route to its subnet")
+
 // Kernel acts on one host and one pod. It is safe for concurrent use.
 type Kernel struct {
 	path   string // of the pod's namespace

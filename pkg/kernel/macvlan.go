@@ -129,7 +129,7 @@ func (m macvlan) missing(ctx context.Context, action string) error {
 		return classify(action, string(m.op.Name), err)
 	}
 	down, name, up := m.ip("link set dev %s down", is.Name), m.ip("link set dev %s name %s", is.Name, m.op.Name), m.ip("link set dev %s up", m.op.Name)
-	return damaged(action, string(m.op.Name), []string{down, name, up}, "the pod has renamed the interface to %q", is.Name)
+	return damaged(action, string(m.op.Name), []string{down, name, up}, "%w to %q", ErrRenamed, is.Name)
 }
 
 // anew returns the commands that put our link in the place of what is there.

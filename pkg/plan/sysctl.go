@@ -47,13 +47,18 @@ func shellQuote(s string) string {
 
 const plainShell = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-"
 
+// minIPv6MTU is IPV6_MIN_MTU: from a link of less the kernel takes IPv6 and its
+// settings off (addrconf_notify, RFC 8200 section 5).
+const minIPv6MTU = 1280
+
 // sysctl returns the settings of the link: our defaults for a NIC that shares
 // its subnet with siblings, and over them those of the configuration.
 //
 // arp_ignore and arp_announce keep ARP of one rail off the others,
 // rp_filter=2 lets replies be routed by source, addr_gen_mode=1 and accept_ra=0
 // keep the kernel from making addresses, and so GIDs, of its own. IPv6 is
-// enabled explicitly because many runtimes disable it in IPv4 pods.
+// enabled explicitly because many runtimes disable it in IPv4 pods. A link of
+// less than minIPv6MTU has no IPv6 that could be set.
 //
 // How an adopted link gets its addresses is for the plugin that made it to
 // say: what concerns that is left as it is. The settings need no undoing
@@ -68,7 +73,7 @@ func (m maker) sysctl() Op {
 		{Tree: "ipv4/conf", Key: "arp_notify", Value: "1"},
 		{Tree: "ipv4/conf", Key: "rp_filter", Value: "2"},
 	}
-	if !adopted {
+	if !adopted && m.mtu() >= minIPv6MTU {
 		want = append(want,
 			conf.Sysctl{Tree: "ipv6/conf", Key: "addr_gen_mode", Value: "1"},
 			conf.Sysctl{Tree: "ipv6/conf", Key: "accept_ra", Value: "0"})

@@ -17,19 +17,19 @@ import (
 // Busy returns the containers that another call is at work on now: what it has
 // done so far need not be on record. Errors: cnierr.IO.
 func (s Store) Busy() ([]conf.ContainerID, error) {
-	containers, err := readDir(s.root())
+	containers, err := s.containers()
 	if err != nil {
 		return nil, err
 	}
 	var out []conf.ContainerID
-	for _, c := range containers {
-		path := filepath.Join(s.root(), c.Name(), lockName)
+	for _, id := range containers {
+		path := filepath.Join(s.folder(id), lockName)
 		free, err := lockable(path)
 		if err != nil {
 			return nil, ioError("look at lock", path, err)
 		}
 		if !free {
-			out = append(out, conf.ContainerID(c.Name()))
+			out = append(out, id)
 		}
 	}
 	return out, nil

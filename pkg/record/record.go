@@ -133,13 +133,12 @@ type Key struct {
 // List returns the attachments that have a record, ordered by container and
 // interface; none if there is no folder. Errors: cnierr.IO.
 func (s Store) List() ([]Key, error) {
-	containers, err := readDir(s.root())
+	containers, err := s.containers()
 	if err != nil {
 		return nil, err
 	}
 	var keys []Key
-	for _, c := range containers {
-		id := conf.ContainerID(c.Name())
+	for _, id := range containers {
 		files, err := readDir(s.folder(id))
 		if err != nil {
 			return nil, err
@@ -151,6 +150,22 @@ func (s Store) List() ([]Key, error) {
 		}
 	}
 	return keys, nil
+}
+
+// containers returns those that have a folder. Files beside the folders are
+// not ours and must not hide what is.
+func (s Store) containers() ([]conf.ContainerID, error) {
+	entries, err := readDir(s.root())
+	if err != nil {
+		return nil, err
+	}
+	var ids []conf.ContainerID
+	for _, e := range entries {
+		if e.IsDir() {
+			ids = append(ids, conf.ContainerID(e.Name()))
+		}
+	}
+	return ids, nil
 }
 
 // readDir lists a folder by name; a folder that is gone is empty.

@@ -153,6 +153,27 @@ func TestNothingRemainsOfADeletedContainer(t *testing.T) {
 	}
 }
 
+func TestWhatIsNoFolderOfAContainerIsPassedOver(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	locked(t, s, func() {
+		if err := s.Save(example()); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(s.root(), "a-file"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		keys, err := s.List()
+		if err != nil || !cmp.Equal(keys, []Key{{"c1", "net1"}}) {
+			t.Errorf("List() = %v, %v", keys, err)
+		}
+		busy, err := s.Busy()
+		if err != nil || !cmp.Equal(busy, []conf.ContainerID{"c1"}) {
+			t.Errorf("Busy() = %v, %v", busy, err)
+		}
+	})
+}
+
 func TestLockGivesUpWhenItsContextIsOver(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir(), BootID: "boot-1"}

@@ -59,7 +59,7 @@ func Main(name, version string, v Verbs) int {
 	if fail == nil {
 		return 0
 	}
-	if err := complete(name, fail).Print(); err != nil {
+	if err := complete(name, os.Getenv("CNI_COMMAND"), fail).Print(); err != nil {
 		return 2
 	}
 	return 1
@@ -83,16 +83,28 @@ func serve(name string, verb Verb) func(*skel.CmdArgs) error {
 	}
 }
 
-// complete gives the errors that skel makes itself the shape of ours.
-func complete(name string, e *types.Error) *types.Error {
+// complete gives the errors of a verb that skel makes itself the shape of ours.
+func complete(name, verb string, e *types.Error) *types.Error {
 	if strings.HasPrefix(e.Msg, name+"[") {
 		return e
 	}
 	hint := cnierr.Explain(cnierr.Code(e.Code)).Remedy
-	if e.Details != "" {
+	switch {
+	case e.Details != "":
 		hint = e.Details + "; " + hint
+	case e.Code == types.ErrIncompatibleCNIVersion:
+		hint = fmt.Sprintf("set cniVersion to %s: older versions have no %s", versionsWith(verb), verb)
 	}
 	return types.NewError(e.Code, fmt.Sprintf("%s[%d] %s", name, e.Code, e.Msg), hint)
+}
+
+// versionsWith returns the versions of CNI that have a verb which not all have
+// (SPEC.md, "CNI operations").
+func versionsWith(verb string) string {
+	if verb == "CHECK" {
+		return "0.4.0, 1.0.0 or 1.1.0"
+	}
+	return "1.1.0"
 }
 
 // Input returns what conf parses for a verb.

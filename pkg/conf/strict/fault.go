@@ -63,7 +63,7 @@ func (f *Faults) advice(e *cnierr.Error) string {
 // didYouMean returns a hint that names the most similar of the known words, or
 // all of them if none is similar.
 func didYouMean(word string, known []string) string {
-	best, least := "", 1+max(1, len(word)/3)
+	best, least := "", tolerance(word)+1
 	for _, k := range known {
 		if d := distance(strings.ToLower(word), strings.ToLower(k)); d < least {
 			best, least = k, d
@@ -74,6 +74,14 @@ func didYouMean(word string, known []string) string {
 	}
 	return "use one of " + strings.Join(known, ", ")
 }
+
+// Resembles says whether word was probably meant to be the known one.
+func Resembles(word, known string) bool {
+	return distance(strings.ToLower(word), strings.ToLower(known)) <= tolerance(word)
+}
+
+// tolerance returns the greatest distance of a near miss.
+func tolerance(word string) int { return max(1, len(word)/3) }
 
 // distance returns how many bytes must be inserted, removed, replaced, or
 // swapped with their neighbour to turn a into b (optimal string alignment).

@@ -40,6 +40,12 @@ type Value struct {
 	raw    json.RawMessage // nil: absent
 }
 
+// ValueAt returns a value, nil if it is absent, that was read elsewhere. It must
+// be JSON.
+func (f *Faults) ValueAt(path string, raw json.RawMessage) Value {
+	return Value{path, f, raw}
+}
+
 // Kind returns the value's JSON type.
 func (v Value) Kind() Kind {
 	if v.raw == nil {

@@ -21,13 +21,19 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
+// Two boot ids.
+const (
+	boot1 = "5f0c2d1e-8a3b-4c6d-9e7f-000000000001"
+	boot2 = "5f0c2d1e-8a3b-4c6d-9e7f-000000000002"
+)
+
 // clock is a Store.Now that a test turns on.
 type clock struct{ now time.Duration }
 
 func store(t testing.TB) (Store, *clock) {
 	t.Helper()
 	c := &clock{now: time.Hour}
-	return Store{Dir: t.TempDir(), BootID: "boot-1", Now: func() time.Duration { return c.now }}, c
+	return Store{Dir: t.TempDir(), BootID: boot1, Now: func() time.Duration { return c.now }}, c
 }
 
 func owner(n int) Owner {

@@ -36,8 +36,11 @@ func (s Store) Damaged() string { return s.db() + ".damaged" }
 // A kill at any moment leaves the damaged database in its place or the new
 // one, whole.
 func (s Store) Rebuild(ctx context.Context, fn func(why error, left Remains) (fill func(*Ledger) error, err error)) error {
-	return s.ifAny(ctx, os.O_RDWR, unix.LOCK_EX, func() error {
-		why := s.transact(os.O_RDONLY, table.Read, (*Ledger).check)
+	return s.locked(ctx, os.O_RDWR, unix.LOCK_EX, func(lock *os.File) error {
+		why := s.ours(lock)
+		if why == nil {
+			why = s.transact(os.O_RDONLY, table.Read, (*Ledger).check)
+		}
 		if !errors.Is(why, table.ErrDamaged) {
 			return why
 		}
@@ -49,12 +52,16 @@ func (s Store) Rebuild(ctx context.Context, fn func(why error, left Remains) (fi
 		if err != nil || fill == nil {
 			return err
 		}
-		return s.replace(func(file *os.File) error {
+		err = s.replace(func(file *os.File) error {
 			if err := s.fill(file, fill); err != nil {
 				return err
 			}
 			return s.keep()
 		})
+		if err != nil {
+			return err
+		}
+		return s.sign(lock)
 	})
 }
 

@@ -4,7 +4,9 @@
 package ledger
 
 import (
+	"context"
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -105,5 +107,53 @@ func TestARebuildThatCannotBeFilledChangesNothing(t *testing.T) {
 	}
 	if _, why := remains(t, s); why == nil {
 		t.Error("the damaged database is gone")
+	}
+}
+
+// What the lock file said may be that the leases are of this boot.
+func TestALockFileWithoutBootIDEndsNoLease(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{
+		"one byte":           "x",
+		"half a boot id":     boot1[:20],
+		"a wrong byte in it": "x" + boot1[1:],
+		"a hyphen too many":  "-" + boot1[1:],
+		"a newline behind":   boot1 + "\n",
+		"nothing but zeros":  string(make([]byte, len(boot1))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := store(t)
+			give(t, s, 1)
+			if err := os.WriteFile(s.lock(), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for name, do := range map[string]func(context.Context, func(*Ledger) error) error{
+				"View": s.View, "Existing": s.Existing, "Try": s.Try, "Update": s.Update,
+			} {
+				if n, err := holdings(t, do); cnierr.CodeOf(err) != cnierr.Unreadable {
+					t.Errorf("%s: got %d holdings, %v; want code %d", name, n, err, cnierr.Unreadable)
+				}
+			}
+			left, why := remains(t, s)
+			if !errors.Is(why, table.ErrDamaged) || len(left.Holdings) != 1 {
+				t.Errorf("got %v, and that %v are left", why, left)
+			}
+			if b, err := os.ReadFile(s.lock()); string(b) != content {
+				t.Errorf("the lock file has now %q, %v", b, err)
+			}
+			err := s.Rebuild(t.Context(), func(_ error, left Remains) (func(*Ledger) error, error) {
+				return func(l *Ledger) error { return l.Restore(left.Holdings[0]) }, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := holdings(t, s.Update); n != 1 || err != nil {
+				t.Errorf("rebuilt: got %d holdings, %v; want 1", n, err)
+			}
+			if b, err := os.ReadFile(s.lock()); string(b) != boot1 {
+				t.Errorf("rebuilt: the lock file has %q, %v", b, err)
+			}
+		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +37,8 @@ var ErrNone = errors.New("no lease database")
 //
 // The boot id stands in the database and in the lock file. The second makes
 // that a database of another boot need not be readable to be thrown away:
-// after a power failure, NoSync leaves anything on a disk that is no tmpfs.
+// after a power failure, NoSync leaves anything on a disk that is no tmpfs. A
+// lock file without a boot id makes the database one that cannot be read.
 type Store struct {
 	Dir    string // made if need be
 	BootID string
@@ -99,6 +101,16 @@ func (s Store) Try(ctx context.Context, fn func(*Ledger) error) error {
 
 // ifAny runs fn while it has the lock, if there is one and it is of this boot.
 func (s Store) ifAny(ctx context.Context, flags, how int, fn func() error) error {
+	return s.locked(ctx, flags, how, func(lock *os.File) error {
+		if err := s.ours(lock); err != nil {
+			return err
+		}
+		return fn()
+	})
+}
+
+// locked runs fn while it has the lock, if there is one.
+func (s Store) locked(ctx context.Context, flags, how int, fn func(lock *os.File) error) error {
 	lock, err := lockFile(ctx, s.lock(), flags, how)
 	if errors.Is(err, fs.ErrNotExist) {
 		return ErrNone
@@ -107,25 +119,58 @@ func (s Store) ifAny(ctx context.Context, flags, how int, fn func() error) error
 		return s.classify(err)
 	}
 	defer lock.Close()
-	boot, err := io.ReadAll(lock)
+	return s.classify(fn(lock))
+}
+
+// ours returns ErrNone if the lock file says that the database is one of
+// another boot, and damage if it does not say anything that can be read.
+func (s Store) ours(lock *os.File) error {
+	boot, err := s.boot(lock)
+	if err == nil && boot != s.BootID && boot != "" {
+		err = ErrNone
+	}
+	return err
+}
+
+// boot returns the boot id that the lock file has, or none if it is new. What
+// is no boot id may have been this boot's, so that it is damage and no reason
+// to throw a database away. Where there is none, nothing can be lost.
+func (s Store) boot(lock *os.File) (string, error) {
+	b, err := io.ReadAll(lock)
 	if err != nil {
-		return s.classify(err)
+		return "", err
 	}
-	if string(boot) != s.BootID && len(boot) > 0 {
-		return ErrNone
+	id := string(b)
+	if id == "" || id == s.BootID || isBootID(id) {
+		return id, nil
 	}
-	return s.classify(fn())
+	if _, err := os.Stat(s.db()); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return "", table.Damagef("%s has no boot ID", lockName)
+}
+
+// isBootID says whether a text is a UUID in the kernel's form ("%pU" in
+// lib/vsprintf.c), as /proc/sys/kernel/random/boot_id has it.
+func isBootID(id string) bool {
+	digitsToZero := func(r rune) rune {
+		if strings.ContainsRune("0123456789abcdef", r) {
+			return '0'
+		}
+		return r
+	}
+	return strings.Map(digitsToZero, id) == "00000000-0000-0000-0000-000000000000"
 }
 
 // prepare makes sure that there is a database and that it is not, as far as
 // the lock file knows, one of another boot. A kill between any two steps leaves
 // something that the next call prepares again.
 func (s Store) prepare(lock *os.File) error {
-	boot, err := io.ReadAll(lock)
+	boot, err := s.boot(lock)
 	if err != nil {
 		return err
 	}
-	if string(boot) != s.BootID {
+	if boot != s.BootID {
 		if err := s.restart(lock, boot); err != nil {
 			return err
 		}
@@ -140,14 +185,19 @@ func (s Store) prepare(lock *os.File) error {
 // the disk before a database of this boot can be; the sync happens once for
 // each boot and costs nothing on tmpfs. A lock file without any id is a new
 // one: whoever removed the old one has not ended the leases.
-func (s Store) restart(lock *os.File, boot []byte) error {
-	if len(boot) > 0 {
+func (s Store) restart(lock *os.File, boot string) error {
+	if boot != "" {
 		for _, name := range []string{s.db(), s.Damaged()} {
 			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
 	}
+	return s.sign(lock)
+}
+
+// sign writes the id of this boot into the lock file.
+func (s Store) sign(lock *os.File) error {
 	if err := lock.Truncate(0); err != nil {
 		return err
 	}

@@ -138,7 +138,7 @@ func TestLeasesEndWithTheBoot(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)
-	s.BootID = "boot-2"
+	s.BootID = boot2
 	for name, do := range map[string]func(context.Context, func(*Ledger) error) error{"View": s.View, "Existing": s.Existing} {
 		if _, err := holdings(t, do); !errors.Is(err, ErrNone) {
 			t.Errorf("%s: got %v, want %v", name, err, ErrNone)
@@ -150,7 +150,7 @@ func TestLeasesEndWithTheBoot(t *testing.T) {
 	if n, err := holdings(t, s.Update); n != 0 || err != nil {
 		t.Errorf("Update: got %d holdings, %v", n, err)
 	}
-	s.BootID = "boot-1"
+	s.BootID = boot1
 	if n, err := holdings(t, s.Update); n != 0 || err != nil {
 		t.Errorf("the first boot again: got %d holdings, %v", n, err)
 	}
@@ -167,7 +167,7 @@ func TestRubbishOfAnotherBootIsThrownAway(t *testing.T) {
 	if _, err := holdings(t, s.Update); cnierr.CodeOf(err) != cnierr.Unreadable {
 		t.Errorf("in the same boot: got %v, want code %d", err, cnierr.Unreadable)
 	}
-	s.BootID = "boot-2"
+	s.BootID = boot2
 	give(t, s, 2)
 	if n, err := holdings(t, s.View); n != 1 || err != nil {
 		t.Errorf("got %d holdings, %v; want 1", n, err)
@@ -187,7 +187,7 @@ func TestALostLockFileEndsNoLease(t *testing.T) {
 	if err := os.Remove(s.lock()); err != nil {
 		t.Fatal(err)
 	}
-	s.BootID = "boot-2"
+	s.BootID = boot2
 	if n, err := holdings(t, s.Update); n != 0 || err != nil {
 		t.Errorf("in another boot: got %d holdings, %v; want none", n, err)
 	}

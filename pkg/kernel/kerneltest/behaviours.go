@@ -4,6 +4,7 @@
 package kerneltest
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
@@ -273,6 +275,23 @@ func lostRecord(t *testing.T, w opened) {
 	w.unchanged(t, before)
 }
 
+// renamedLink looks at the attachment's link under another name, and then at
+// none.
+func renamedLink(t *testing.T, w opened) {
+	before := w.Show()
+	ops := w.attach(t)
+	w.IP("link set net1 down")
+	w.IP("link set net1 name other0")
+	if err := w.Check(t.Context(), w.macvlan()); !errors.Is(err, kernel.ErrRenamed) {
+		t.Errorf("check of a renamed link: %v, want ErrRenamed", err)
+	}
+	w.undo(t, ops.Teardown())
+	w.unchanged(t, before)
+	if err := w.Check(t.Context(), w.macvlan()); err == nil || errors.Is(err, kernel.ErrRenamed) {
+		t.Errorf("check of a link that is gone: %v, want another error than ErrRenamed", err)
+	}
+}
+
 // damage is something that befalls an attachment.
 type damage struct {
 	name string
@@ -301,6 +320,8 @@ func damages() []damage {
 		{name: "another owner", do: ip("link set net1 alias theirs"), want: []string{"Macvlan"}, left: true},
 		{name: "an IPv4 address that is gone", do: ip("addr del 10.9.0.5/24 dev net1"), want: []string{"Address", "Route"}},
 		{name: "an IPv6 address that is gone", do: ip("addr del fd00:9::5/64 dev net1"), want: []string{"Address", "Route"}},
+		{name: "an IPv4 subnet's route that is gone", do: ip("route del 10.9.0.0/24 dev net1"), want: []string{"Address"}},
+		{name: "an IPv6 subnet's route that is gone", do: ip("-6 route del fd00:9::/64 dev net1"), want: []string{"Address"}},
 		{name: "a rule that is gone", do: ip("rule del from 10.9.0.5/32 lookup 100 priority 32000"), want: []string{"Rule"}},
 		{name: "an unreachable rule that is gone", do: ip("-6 rule del from fd00:9::5/128 unreachable priority 32001"), want: []string{"Rule"}},
 		{name: "a default route that is gone", do: ip("route del default dev net1 metric 50"), want: []string{"Route"}},

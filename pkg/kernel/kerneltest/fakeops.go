@@ -12,6 +12,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
@@ -134,6 +135,9 @@ func (r strays) undo(s *Space) error {
 func (m macvlan) check(s *Space) error {
 	const action = "check macvlan"
 	l := s.link(m.op.Name)
+	if l == nil && m.ours(s) != nil {
+		return s.damaged(action, string(m.op.Name), m.op, "%w", kernel.ErrRenamed)
+	}
 	if l == nil || !m.owns(l) {
 		return s.damaged(action, string(m.op.Name), m.op, "missing, or somebody else's")
 	}
@@ -242,8 +246,16 @@ func (a address) undo(s *Space) error {
 }
 
 func (a address) check(s *Space) error {
-	if l := s.link(a.op.Link); l == nil || !slices.Contains(l.addrs, a.op.Prefix) {
-		return s.damaged("check address", a.op.Prefix.String(), a.op, "not on %s", a.op.Link)
+	const action = "check address"
+	l := s.link(a.op.Link)
+	if l == nil || !slices.Contains(l.addrs, a.op.Prefix) {
+		return s.damaged(action, a.op.Prefix.String(), a.op, "not on %s", a.op.Link)
+	}
+	connected := func(r route) bool {
+		return r.Table == plan.MainTable && r.Link == l.name && r.Dst == a.op.Prefix.Masked() && !r.Via.IsValid()
+	}
+	if l.up && !a.op.Prefix.IsSingleIP() && !slices.ContainsFunc(s.routes, connected) {
+		return s.damaged(action, a.op.Prefix.String(), a.op, "%w", kernel.ErrNoSubnetRoute)
 	}
 	return nil
 }

@@ -47,6 +47,7 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		"a link of somebody else's stays":                 foreignLink,
 		"a link without mark is ours by its MAC":          unmarkedTwin,
 		"a lost record leaves its mark":                   lostRecord,
+		"a renamed link is told from one that is gone":    renamedLink,
 		"a link of ours that is different is made again":  differentLink,
 		"a route of somebody else's is never replaced":    foreignRoute,
 		"a route of ours with another metric stays":       otherMetric,
