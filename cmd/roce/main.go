@@ -106,7 +106,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		RDMA: func(netns string, enter func(func() error) error) attach.RDMA {
 			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: netns, Lock: records.LockMoves, Log: log})
 		},
-		Host: func(ctx context.Context, req conf.Request) (plan.Facts, error) {
+		Host: func(ctx context.Context, req conf.Request) ([]plan.Facts, []error, error) {
 			return kernel.HostFacts(ctx, req, sys)
 		},
 		Now:      plugin.BootTime,

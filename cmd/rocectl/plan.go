@@ -162,7 +162,7 @@ func (f planFlags) facts(ctx context.Context, req conf.Request) (plan.Facts, err
 		return plan.Facts{Node: "offline", Parent: parent, Adopted: adopted(req), Pod: plan.PodFacts{IPv6: true}, RDMA: made}, err
 	}
 	sys := os.DirFS("/sys")
-	facts, err := kernel.HostFacts(ctx, req, sys)
+	facts, err := plan.Only(kernel.HostFacts(ctx, req, sys))
 	if err != nil {
 		return plan.Facts{}, err
 	}

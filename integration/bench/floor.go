@@ -33,7 +33,7 @@ func (f *floor) add(ctx context.Context, pod string) (time.Duration, error) {
 	if f.kernel, err = kernel.Open(req.Netns, os.DirFS("/sys")); err != nil {
 		return 0, err
 	}
-	facts, err := f.kernel.Facts(ctx, req)
+	facts, err := plan.Only(f.kernel.Facts(ctx, req))
 	if err != nil {
 		return 0, err
 	}

@@ -11,15 +11,58 @@ package apply
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Executor does one operation. Its law is the comment of plan.Op.
+// Executor does runs of operations: one or more of one kind, of which none
+// needs another, so that they may be done in one go. Its law for each operation
+// is the comment of plan.Op. Do stops at the first that fails, and what was done
+// of the run stands; Undo tries all, from the last on, and Check looks at all;
+// both return what they found, joined.
 type Executor interface {
+	Do(ctx context.Context, run ...plan.Op) error
+	Undo(ctx context.Context, run ...plan.Op) error
+	Check(ctx context.Context, run ...plan.Op) error
+}
+
+// Single does operations one at a time: its law is that of Executor for runs of
+// one.
+type Single interface {
 	Do(ctx context.Context, op plan.Op) error
 	Undo(ctx context.Context, op plan.Op) error
 	Check(ctx context.Context, op plan.Op) error
+}
+
+// Each returns an executor of runs that hands their operations to x.
+func Each(x Single) Executor { return each{x} }
+
+type each struct{ Single }
+
+func (e each) Do(ctx context.Context, run ...plan.Op) error {
+	for _, op := range run {
+		if err := e.Single.Do(ctx, op); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e each) Undo(ctx context.Context, run ...plan.Op) error {
+	var errs []error
+	for _, op := range slices.Backward(run) {
+		errs = append(errs, e.Single.Undo(ctx, op))
+	}
+	return errors.Join(errs...)
+}
+
+func (e each) Check(ctx context.Context, run ...plan.Op) error {
+	var errs []error
+	for _, op := range run {
+		errs = append(errs, e.Single.Check(ctx, op))
+	}
+	return errors.Join(errs...)
 }
 
 // UndoError says that something of ours is left, because it could not be
@@ -36,8 +79,8 @@ func (e *UndoError) Unwrap() error { return e.Err }
 // done before it stands: the caller undoes the whole list, which is the same
 // as undoing what was done, because undoing what is missing is success.
 func Do(ctx context.Context, x Executor, ops plan.Ops) error {
-	for _, op := range ops {
-		if err := x.Do(ctx, op); err != nil {
+	for _, run := range ops.Runs() {
+		if err := x.Do(ctx, run...); err != nil {
 			return err
 		}
 	}
@@ -48,8 +91,8 @@ func Do(ctx context.Context, x Executor, ops plan.Ops) error {
 // returns all of them in one *UndoError, nil if there was none.
 func Undo(ctx context.Context, x Executor, ops plan.Ops) error {
 	var errs []error
-	for i := len(ops) - 1; i >= 0; i-- {
-		errs = append(errs, x.Undo(ctx, ops[i]))
+	for _, run := range slices.Backward(ops.Runs()) {
+		errs = append(errs, x.Undo(ctx, run...))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return &UndoError{err}
@@ -61,8 +104,8 @@ func Undo(ctx context.Context, x Executor, ops plan.Ops) error {
 // it was done, joined.
 func Check(ctx context.Context, x Executor, ops plan.Ops) error {
 	var errs []error
-	for _, op := range ops {
-		errs = append(errs, x.Check(ctx, op))
+	for _, run := range ops.Runs() {
+		errs = append(errs, x.Check(ctx, run...))
 	}
 	return errors.Join(errs...)
 }

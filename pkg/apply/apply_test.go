@@ -63,14 +63,14 @@ var ops = plan.Ops{plan.Rule{}, plan.Conflict{}, plan.Gateway{}, plan.Announce{}
 func TestDoDoesEverythingInOrder(t *testing.T) {
 	t.Parallel()
 	j := &journal{}
-	if err := Do(context.Background(), j, ops); err != nil {
+	if err := Do(context.Background(), Each(j), ops); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"plan.Rule", "plan.Conflict", "plan.Gateway", "plan.Announce"}
 	if diff := cmp.Diff(want, j.stands); diff != "" {
 		t.Error(diff)
 	}
-	if err := Check(context.Background(), j, ops); err != nil {
+	if err := Check(context.Background(), Each(j), ops); err != nil {
 		t.Error(err)
 	}
 }
@@ -79,13 +79,13 @@ func TestUndoingTheWholeListAfterAFailureLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for i, op := range ops {
 		j := &journal{failDo: name(op)}
-		if err := Do(context.Background(), j, ops); !errors.Is(err, errRefused) {
+		if err := Do(context.Background(), Each(j), ops); !errors.Is(err, errRefused) {
 			t.Errorf("failing at %s: got %v", name(op), err)
 		}
 		if len(j.stands) != i {
 			t.Errorf("failing at %s: %v stand, want the %d before it", name(op), j.stands, i)
 		}
-		if err := Undo(context.Background(), j, ops); err != nil || len(j.stands) != 0 {
+		if err := Undo(context.Background(), Each(j), ops); err != nil || len(j.stands) != 0 {
 			t.Errorf("failing at %s leaves %v, %v", name(op), j.stands, err)
 		}
 	}
@@ -94,7 +94,7 @@ func TestUndoingTheWholeListAfterAFailureLeavesNothing(t *testing.T) {
 func TestUndoGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	j := &journal{stands: []string{"plan.Rule"}, failUndo: "plan.Announce"}
-	err := Undo(context.Background(), j, plan.Ops{plan.Rule{}, plan.Announce{}})
+	err := Undo(context.Background(), Each(j), plan.Ops{plan.Rule{}, plan.Announce{}})
 	var left *UndoError
 	if !errors.As(err, &left) || !errors.Is(err, errRefused) || len(j.stands) != 0 {
 		t.Errorf("got %v, %v stand; want an UndoError and nothing", err, j.stands)
@@ -103,7 +103,7 @@ func TestUndoGoesOnAfterAFailure(t *testing.T) {
 
 func TestCheckNamesEverythingThatIsGone(t *testing.T) {
 	t.Parallel()
-	err := Check(context.Background(), &journal{stands: []string{"plan.Rule", "plan.Announce"}}, ops)
+	err := Check(context.Background(), Each(&journal{stands: []string{"plan.Rule", "plan.Announce"}}), ops)
 	if err == nil || err.Error() != "plan.Conflict is gone\nplan.Gateway is gone" {
 		t.Errorf("got %v", err)
 	}

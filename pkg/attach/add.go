@@ -123,7 +123,7 @@ func (n Node) facts(ctx context.Context, k *site, req conf.Request) (plan.Facts,
 	if err := n.Delegate.Installed(req.IPAM.Type); err != nil {
 		return plan.Facts{}, err
 	}
-	f, err := k.Facts(ctx, req)
+	f, err := plan.Only(k.Facts(ctx, req))
 	if errors.Is(err, rdma.ErrNoDevice) {
 		return plan.Facts{}, cmp.Or(n.held(plan.Link{}, req.Parent.RDMA), err)
 	}

@@ -103,11 +103,11 @@ func (f foreign) node(environ ...string) attach.Node {
 // behind a socket with a deadline.
 type impatient struct{ attach.Kernel }
 
-func (i impatient) Undo(ctx context.Context, op plan.Op) error {
+func (i impatient) Undo(ctx context.Context, run ...plan.Op) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return i.Kernel.Undo(ctx, op)
+	return i.Kernel.Undo(ctx, run...)
 }
 
 const foreignConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "stateDir": %q, "rdma": "off",

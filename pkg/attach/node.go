@@ -29,14 +29,14 @@ type Node struct {
 	// are those of kernel.Open.
 	Open func(netns string) (Kernel, error)
 	// Wire returns the executor of the operations that ask or tell the wire.
-	Wire func(Kernel) apply.Executor
+	Wire func(Kernel) apply.Single
 	// RDMA returns the RDMA subsystem; enter runs a function in the pod's
 	// namespace, which is at netns, and is nil when there is none. It opens
 	// nothing before it is used.
 	RDMA func(netns string, enter func(fn func() error) error) RDMA
 	// Host reads the facts of the host alone. Its errors are those of
 	// kernel.HostFacts.
-	Host func(ctx context.Context, req conf.Request) (plan.Facts, error)
+	Host func(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error)
 	// Pools leases from the node's own address pools.
 	Pools Pools
 	// Delegate leases from other IPAM plugins.

@@ -132,5 +132,5 @@ func (n Node) undoHome(ctx context.Context, moves plan.Ops) error {
 	}
 	r := n.RDMA("", nil)
 	defer r.Close()
-	return apply.Undo(ctx, r, moves)
+	return apply.Undo(ctx, apply.Each(r), moves)
 }

@@ -140,9 +140,9 @@ func makeable(ctx context.Context, k *site, m plan.Macvlan, finding error) error
 	if errors.Is(finding, kernel.ErrRenamed) {
 		return finding
 	}
-	facts, err := k.Facts(ctx, conf.Request{
+	facts, err := plan.Only(k.Facts(ctx, conf.Request{
 		IfName: m.Name, Parent: conf.Parent{Name: m.Parent}, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU,
-	})
+	}))
 	if err != nil {
 		return err
 	}

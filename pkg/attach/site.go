@@ -17,9 +17,10 @@ type Kernel interface {
 	apply.Executor
 	// ID tells the pod's namespace from all others.
 	ID() plan.NetnsID
-	// Facts reads what the plan needs to know, and fails for what can be known
-	// to fail: a parent that is missing, down or of the wrong kind.
-	Facts(ctx context.Context, req conf.Request) (plan.Facts, error)
+	// Facts reads what the plan needs to know of each interface of the request.
+	// A fault says why there cannot be that interface, because its parent is
+	// missing, down or of the wrong kind; err is what is wrong with all.
+	Facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error)
 	// Enter runs fn in the pod's namespace.
 	Enter(fn func() error) error
 	// Close lets go of the sockets and the namespace.
@@ -29,7 +30,7 @@ type Kernel interface {
 // RDMA is the RDMA subsystem as one host and one pod see it. *rdma.Subsystem
 // is one.
 type RDMA interface {
-	apply.Executor
+	apply.Single
 	// Facts finds the RDMA device behind a parent, which is in the pod's
 	// namespace if inPod is so, and fails for what can be known to fail.
 	Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error)
@@ -40,11 +41,11 @@ type RDMA interface {
 }
 
 // site is where an attachment is made: the kernel, the wire and the RDMA
-// subsystem of one host and one pod. It sends each operation to the one that
-// does its kind.
+// subsystem of one host and one pod. It sends each run of operations to the one
+// that does their kind.
 type site struct {
 	Kernel
-	wire apply.Executor
+	wire apply.Single
 	rdma RDMA
 }
 
@@ -61,21 +62,25 @@ func (n Node) open(netns string) (*site, error) {
 func (s *site) of(op plan.Op) apply.Executor {
 	switch op.(type) {
 	case plan.Conflict, plan.Gateway, plan.Announce:
-		return s.wire
+		return apply.Each(s.wire)
 	case plan.Move, plan.Port, plan.GID, plan.DeviceInfo:
-		return s.rdma
+		return apply.Each(s.rdma)
 	}
 	return s.Kernel
 }
 
 // Do implements apply.Executor.
-func (s *site) Do(ctx context.Context, op plan.Op) error { return s.of(op).Do(ctx, op) }
+func (s *site) Do(ctx context.Context, run ...plan.Op) error { return s.of(run[0]).Do(ctx, run...) }
 
 // Undo implements apply.Executor.
-func (s *site) Undo(ctx context.Context, op plan.Op) error { return s.of(op).Undo(ctx, op) }
+func (s *site) Undo(ctx context.Context, run ...plan.Op) error {
+	return s.of(run[0]).Undo(ctx, run...)
+}
 
 // Check implements apply.Executor.
-func (s *site) Check(ctx context.Context, op plan.Op) error { return s.of(op).Check(ctx, op) }
+func (s *site) Check(ctx context.Context, run ...plan.Op) error {
+	return s.of(run[0]).Check(ctx, run...)
+}
 
 // Close lets go of everything.
 func (s *site) Close() {

@@ -25,7 +25,7 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	if req.Parent.Default() && req.IPAM.Type == "" {
 		return nil // roce is to adopt what another plugin will have made
 	}
-	facts, err := n.Host(ctx, req)
+	facts, err := plan.Only(n.Host(ctx, req))
 	if errors.Is(err, rdma.ErrNoDevice) && n.held(plan.Link{}, req.Parent.RDMA) != nil {
 		return nil // a pod has it
 	}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,14 +68,14 @@ func (w *world) node() attach.Node {
 			}
 			return mortal{k, w}, nil
 		},
-		Wire: func(attach.Kernel) apply.Executor { return mortalSteps{w.wire, w} },
+		Wire: func(attach.Kernel) apply.Single { return mortalSteps{w.wire, w} },
 		RDMA: w.rdma,
-		Host: func(ctx context.Context, req conf.Request) (plan.Facts, error) {
+		Host: func(ctx context.Context, req conf.Request) ([]plan.Facts, []error, error) {
 			w.fake.Pod("/an/empty/pod")
 			defer w.fake.RemovePod("/an/empty/pod")
 			k, err := w.fake.Open("/an/empty/pod")
 			if err != nil {
-				return plan.Facts{}, err
+				return nil, nil, err
 			}
 			defer k.Close()
 			return k.Facts(ctx, req)
@@ -113,25 +114,34 @@ type mortal struct {
 	w *world
 }
 
-func (m mortal) Do(ctx context.Context, op plan.Op) error {
-	m.w.step()
-	return m.FakeKernel.Do(ctx, op)
+func (m mortal) Do(ctx context.Context, run ...plan.Op) error {
+	for _, op := range run {
+		m.w.step()
+		if err := m.FakeKernel.Do(ctx, op); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (m mortal) Undo(ctx context.Context, op plan.Op) error {
-	m.w.step()
-	return m.FakeKernel.Undo(ctx, op)
+func (m mortal) Undo(ctx context.Context, run ...plan.Op) error {
+	var errs []error
+	for _, op := range slices.Backward(run) {
+		m.w.step()
+		errs = append(errs, m.FakeKernel.Undo(ctx, op))
+	}
+	return errors.Join(errs...)
 }
 
 // mortalSteps is the same for the wire.
 type mortalSteps struct {
-	apply.Executor
+	apply.Single
 	w *world
 }
 
 func (m mortalSteps) Do(ctx context.Context, op plan.Op) error {
 	m.w.step()
-	return m.Executor.Do(ctx, op)
+	return m.Single.Do(ctx, op)
 }
 
 // run runs a verb in a process that may die: it returns whether it did.

@@ -91,7 +91,7 @@ func TestTheParentOfAnAdoptedLinkIsWhatItStandsOn(t *testing.T) {
 					pod.IP(rest)
 				}
 			}
-			got, err := k.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}})
+			got, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}}))
 			if err != nil {
 				t.Fatal(err)
 			}

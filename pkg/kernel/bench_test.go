@@ -50,7 +50,7 @@ func BenchmarkFacts(b *testing.B) {
 	_, _, k := machine(b)
 	req := conf.Request{IfName: "net1", Parent: conf.Parent{Name: nic}}
 	for b.Loop() {
-		if _, err := k.Facts(b.Context(), req); err != nil {
+		if _, err := plan.Only(k.Facts(b.Context(), req)); err != nil {
 			b.Fatal(err)
 		}
 	}

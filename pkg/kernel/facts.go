@@ -24,7 +24,15 @@ import (
 // With a parent given by name it is five requests: the parent and the
 // addresses of the host, the links, routes and rules of the pod; one more if
 // the parent is a VLAN or a bond.
-func (k *Kernel) Facts(ctx context.Context, req conf.Request) (plan.Facts, error) {
+func (k *Kernel) Facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error) {
+	for _, one := range req.Each() {
+		f, err := k.railFacts(ctx, one)
+		facts, faults = append(facts, f), append(faults, err)
+	}
+	return facts, faults, nil
+}
+
+func (k *Kernel) railFacts(ctx context.Context, req conf.Request) (plan.Facts, error) {
 	if req.Prev != nil {
 		return k.adoptFacts(ctx, req)
 	}

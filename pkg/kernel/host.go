@@ -22,7 +22,15 @@ import (
 // empty: it looks at the namespace of the calling thread alone and needs no
 // privileges. A parent inside the pod is taken as it is named. Errors are
 // those of Facts.
-func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) (plan.Facts, error) {
+func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) (facts []plan.Facts, faults []error, err error) {
+	for _, one := range req.Each() {
+		f, err := hostFacts(ctx, one, sys)
+		facts, faults = append(facts, f), append(faults, err)
+	}
+	return facts, faults, nil
+}
+
+func hostFacts(ctx context.Context, req conf.Request, sys fs.FS) (plan.Facts, error) {
 	if req.Prev != nil {
 		return adoptedHost(req), nil
 	}

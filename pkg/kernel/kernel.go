@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -110,32 +111,46 @@ func (k *Kernel) Close() {
 	}
 }
 
-// Do does op. It is idempotent and all or nothing; see plan.Op.
-func (k *Kernel) Do(ctx context.Context, op plan.Op) error {
-	x, err := k.executor(op)
-	if err != nil {
-		return err
+// Do does a run of operations until one fails. Each is idempotent and all or
+// nothing; see plan.Op and apply.Executor.
+func (k *Kernel) Do(ctx context.Context, run ...plan.Op) error {
+	for _, op := range run {
+		x, err := k.executor(op)
+		if err != nil {
+			return err
+		}
+		if err := x.do(ctx); err != nil {
+			return err
+		}
 	}
-	return x.do(ctx)
+	return nil
 }
 
-// Undo undoes op: what is missing or not ours is left alone, and is success.
-func (k *Kernel) Undo(ctx context.Context, op plan.Op) error {
-	x, err := k.executor(op)
-	if err != nil {
-		return err
+// Undo undoes a run: what is missing or not ours is left alone, and is success.
+func (k *Kernel) Undo(ctx context.Context, run ...plan.Op) error {
+	var errs []error
+	for _, op := range slices.Backward(run) {
+		x, err := k.executor(op)
+		if err == nil {
+			err = x.undo(ctx)
+		}
+		errs = append(errs, err)
 	}
-	return x.undo(ctx)
+	return errors.Join(errs...)
 }
 
-// Check returns an error that says what of op is missing or different, with
+// Check returns an error that says what of a run is missing or different, with
 // the commands that restore it as its hint.
-func (k *Kernel) Check(ctx context.Context, op plan.Op) error {
-	x, err := k.executor(op)
-	if err != nil {
-		return err
+func (k *Kernel) Check(ctx context.Context, run ...plan.Op) error {
+	var errs []error
+	for _, op := range run {
+		x, err := k.executor(op)
+		if err == nil {
+			err = x.check(ctx)
+		}
+		errs = append(errs, err)
 	}
-	return x.check(ctx)
+	return errors.Join(errs...)
 }
 
 // executor is one operation together with the kernel to do it.

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -22,6 +23,14 @@ type Facts struct {
 	RDMA      *RDMA        `json:"rdma,omitempty"` // nil: no RDMA work is asked for
 }
 
+// Only returns the facts of an attachment that has one interface.
+func Only(facts []Facts, faults []error, err error) (Facts, error) {
+	if err = errors.Join(append(faults, err)...); err != nil {
+		return Facts{}, err
+	}
+	return facts[0], nil
+}
+
 // Link is a network interface that can carry a macvlan, or has an RDMA device.
 type Link struct {
 	Name conf.LinkName `json:"name"` // its real name, also when it was selected by an altname
@@ -35,6 +44,8 @@ type Link struct {
 	// known: a PCI address ("0000:0b:00.2") or the name of an auxiliary device
 	// ("mlx5_core.sf.4").
 	Device string `json:"-"`
+	// Addrs are its own addresses that reach beyond the link, IPv4 before IPv6.
+	Addrs []netip.Prefix `json:"-"`
 	// InPod says that it is in the pod's namespace, and Layers are indexes there.
 	InPod bool `json:"inPod,omitempty"`
 }

@@ -43,6 +43,19 @@ type Op interface {
 // Ops is a list of operations in the order in which they are done.
 type Ops []Op
 
+// Runs returns the operations cut into runs: each as long as the kind stays the
+// same.
+func (o Ops) Runs() []Ops {
+	var out []Ops
+	for i, op := range o {
+		if i == 0 || op.kind() != o[i-1].kind() {
+			out = append(out, nil)
+		}
+		out[len(out)-1] = append(out[len(out)-1], op)
+	}
+	return out
+}
+
 // envelope is one operation in JSON: the kind, and the fields beside it.
 type envelope struct {
 	Kind string          `json:"op"`

@@ -79,10 +79,10 @@ func adoptedFacts(t *testing.T, w opened) {
 		IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAShared},
 		Prev: &chain.Prev{Result: &current.Result{Interfaces: []*current.Interface{{Name: "net1"}}}, Device: "0000:0b:00.2"},
 	}
-	_, err := w.Facts(t.Context(), req)
+	_, err := plan.Only(w.Facts(t.Context(), req))
 	wantCode(t, err, cnierr.BadConfig)
 	w.lent()
-	got, err := w.Facts(t.Context(), req)
+	got, err := plan.Only(w.Facts(t.Context(), req))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,21 +97,21 @@ func adoptedFacts(t *testing.T, w opened) {
 		t.Errorf("a link of another plugin's (-want +got):\n%s", diff)
 	}
 	req.IfName, req.Prev.Result.Interfaces[0].Name = "lo", "lo"
-	_, err = w.Facts(t.Context(), req)
+	_, err = plan.Only(w.Facts(t.Context(), req))
 	wantCode(t, err, cnierr.BadConfig)
 }
 
 // adoptedChild adopts a macvlan: the device is that of the host's link.
 func adoptedChild(t *testing.T, w opened) {
 	w.must(t, w.macvlan())
-	got, err := w.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}})
+	got, err := plan.Only(w.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.Parent.Name != w.NIC || got.Parent.InPod || got.Parent.Device != "" || got.Adopted.MAC != w.macvlan().MAC {
 		t.Errorf("a macvlan on %s: got %+v, parent %+v", w.NIC, got.Adopted, got.Parent)
 	}
-	got, err = w.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAOff}, Prev: &chain.Prev{}})
+	got, err = plan.Only(w.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAOff}, Prev: &chain.Prev{}}))
 	if err != nil || got.Parent.Name != "" {
 		t.Errorf("without RDMA: got parent %+v, %v", got.Parent, err)
 	}

@@ -208,7 +208,7 @@ func foreignSysctl(t *testing.T, w opened) {
 func facts(t *testing.T, w opened) {
 	w.HostIP(fmt.Sprintf("addr add 10.9.0.250/24 dev %s", w.NIC))
 	req := conf.Request{IfName: "net1", Parent: conf.Parent{Subnet: netip.MustParsePrefix("10.9.0.0/16")}}
-	got, err := w.Facts(t.Context(), req)
+	got, err := plan.Only(w.Facts(t.Context(), req))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func facts(t *testing.T, w opened) {
 	w.IP("route add 10.7.0.0/24 via 10.8.0.1 dev eth0 table 500")
 	w.IP("rule add from 10.8.0.0/24 lookup 600 priority 100 protocol 4")
 	req.IfName, req.Parent = "eth0", conf.Parent{Name: w.NIC}
-	if got, err = w.Facts(t.Context(), req); err != nil {
+	if got, err = plan.Only(w.Facts(t.Context(), req)); err != nil {
 		t.Fatal(err)
 	}
 	want.Taken, want.Tables = true, []uint32{500, 600}
@@ -246,7 +246,7 @@ func byValue() cmp.Option {
 func badParents(t *testing.T, w opened) {
 	fails := func(req conf.Request, code cnierr.Code) {
 		t.Helper()
-		_, err := w.Facts(t.Context(), req)
+		_, err := plan.Only(w.Facts(t.Context(), req))
 		wantCode(t, err, code)
 	}
 	named := conf.Request{IfName: "net1", Parent: conf.Parent{Name: w.NIC}}

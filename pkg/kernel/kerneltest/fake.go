@@ -30,11 +30,11 @@ import (
 // Kernel is the method set of *kernel.Kernel, which the fake has too.
 type Kernel interface {
 	ID() plan.NetnsID
-	Facts(ctx context.Context, req conf.Request) (plan.Facts, error)
+	Facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error)
 	Enter(fn func() error) error
-	Do(ctx context.Context, op plan.Op) error
-	Undo(ctx context.Context, op plan.Op) error
-	Check(ctx context.Context, op plan.Op) error
+	Do(ctx context.Context, run ...plan.Op) error
+	Undo(ctx context.Context, run ...plan.Op) error
+	Check(ctx context.Context, run ...plan.Op) error
 	Close()
 }
 

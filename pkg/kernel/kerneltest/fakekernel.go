@@ -39,19 +39,32 @@ func (k *FakeKernel) Close() {
 	k.closed = true
 }
 
-// Do does op.
-func (k *FakeKernel) Do(_ context.Context, op plan.Op) error {
-	return k.run(op, func(x executor) error { return x.do(k.pod) })
+// Do does the operations of a run until one fails.
+func (k *FakeKernel) Do(_ context.Context, run ...plan.Op) error {
+	for _, op := range run {
+		if err := k.run(op, func(x executor) error { return x.do(k.pod) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// Undo undoes op.
-func (k *FakeKernel) Undo(_ context.Context, op plan.Op) error {
-	return k.run(op, func(x executor) error { return x.undo(k.pod) })
+// Undo undoes the operations of a run.
+func (k *FakeKernel) Undo(_ context.Context, run ...plan.Op) error {
+	var errs []error
+	for _, op := range slices.Backward(run) {
+		errs = append(errs, k.run(op, func(x executor) error { return x.undo(k.pod) }))
+	}
+	return errors.Join(errs...)
 }
 
-// Check checks op.
-func (k *FakeKernel) Check(_ context.Context, op plan.Op) error {
-	return k.run(op, func(x executor) error { return x.check(k.pod) })
+// Check checks the operations of a run.
+func (k *FakeKernel) Check(_ context.Context, run ...plan.Op) error {
+	var errs []error
+	for _, op := range run {
+		errs = append(errs, k.run(op, func(x executor) error { return x.check(k.pod) }))
+	}
+	return errors.Join(errs...)
 }
 
 // executor is an operation that a namespace of a Fake can do.
@@ -95,15 +108,23 @@ func (k *FakeKernel) run(op plan.Op, fn func(executor) error) error {
 }
 
 // Facts reads the facts.
-func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) (plan.Facts, error) {
+func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error) {
 	k.f.mu.Lock()
 	defer k.f.mu.Unlock()
 	if k.closed {
-		return plan.Facts{}, k.f.unexpected("Facts after Close")
+		return nil, nil, k.f.unexpected("Facts after Close")
 	}
 	if err := k.f.call(); err != nil {
-		return plan.Facts{}, err
+		return nil, nil, err
 	}
+	for _, one := range req.Each() {
+		f, err := k.railFacts(ctx, one)
+		facts, faults = append(facts, f), append(faults, err)
+	}
+	return facts, faults, nil
+}
+
+func (k *FakeKernel) railFacts(ctx context.Context, req conf.Request) (plan.Facts, error) {
 	if req.Prev != nil {
 		return k.adoptFacts(req)
 	}
