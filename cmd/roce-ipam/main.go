@@ -25,6 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
 // version is set by the linker.
@@ -55,11 +56,11 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
 		return err
 	}
-	lease, err := p.Acquire(ctx, req, facts)
+	rails, err := p.Acquire(ctx, req, []plan.Rail{{Request: req, Facts: facts}})
 	if err != nil {
 		return err
 	}
-	return types.PrintResult(lease.Result(), req.CNIVersion)
+	return types.PrintResult(result.OfLease(rails[0].Lease), req.CNIVersion)
 }
 
 func del(ctx context.Context, args *skel.CmdArgs) error {
@@ -138,7 +139,7 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
 		return err
 	}
-	return attach.Unavailable(p.Status(ctx, req, facts))
+	return attach.Unavailable(p.Status(ctx, req, []plan.Rail{{Request: req, Facts: facts}}))
 }
 
 func pools(stateDir string, log *slog.Logger) (attach.Pools, error) {

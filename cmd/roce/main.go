@@ -87,7 +87,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		return err
 	}
 	defer closeLog()
-	id, err := plugin.NodeID()
+	id, name, err := plugin.NodeID()
 	if err != nil {
 		return err
 	}
@@ -99,8 +99,9 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 	sys := os.DirFS("/sys")
 	return verb(attach.Node{
 		ID:   id,
+		Name: name,
 		Open: func(netns string) (attach.Kernel, error) { return kernel.Open(netns, sys) },
-		Wire: func(k attach.Kernel) apply.Executor {
+		Wire: func(k attach.Kernel) apply.Single {
 			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
 		},
 		RDMA: func(netns string, enter func(func() error) error) attach.RDMA {
@@ -112,6 +113,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		Now:      plugin.BootTime,
 		Pools:    attach.Pools{Book: plugin.Book(stateDir, boot, log)},
 		Delegate: attach.Delegate{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
+		ReadFile: os.ReadFile,
 		Records:  records,
 		Log:      log,
 	})

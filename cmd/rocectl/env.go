@@ -4,7 +4,7 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -45,20 +45,26 @@ as eth0 of most pods, are left out. NCCL and UCX take one index for all rails.
 When the rails' indexes differ, a line "# why" says so. NCCL finds some of them
 by itself, from a range of addresses (since 2.21); this is printed if it would
 find all of the pod's, from what is in the tables now. Otherwise the exit status
-is 1: start one process for each rail then, with what --ifname prints.`,
-		Example: `  eval "$(rocectl env)"
+is 1: start one process for each rail then, with what --ifname prints. So that
+also eval fails, whose status is not that of rocectl, the last line is "false"
+then, and likewise after any other error.`,
+		Example: `  eval "$(rocectl env)" || exit
   rocectl env --pid 4711 --ifname net1`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ns, err := f.read(cmd.Context())
+			out := cmd.OutOrStdout()
+			ns, err := f.read(cmd)
+			if err != nil && !f.asJSON {
+				return errors.Join(err, writeEnv(out, nil, rail.Advice{}, err))
+			}
 			if err != nil {
 				return err
 			}
 			advice, undecided := rail.Tell(ns.Rails, ns.Out)
 			if f.asJSON {
-				err = writeJSON(cmd.OutOrStdout(), env{railRows(ns.Rails), advice})
+				err = writeJSON(out, env{railRows(ns.Rails), advice})
 			} else {
-				err = writeEnv(cmd.OutOrStdout(), ns.Rails, advice)
+				err = writeEnv(out, ns.Rails, advice, undecided)
 			}
 			if err != nil {
 				return err
@@ -75,7 +81,25 @@ is 1: start one process for each rail then, with what --ifname prints.`,
 	return cmd
 }
 
-func (f envFlags) read(ctx context.Context) (rail.Namespace, error) {
+// given refuses flags whose value names nothing, as an empty variable of a script
+// does: the answer would be the caller's own namespace, or all interfaces.
+func (f envFlags) given(cmd *cobra.Command) error {
+	for name, empty := range map[string]bool{
+		"netns": f.netns == "", "container": f.at.container == "", "ifname": f.at.ifName == "", "pid": f.pid <= 0,
+	} {
+		if empty && cmd.Flags().Changed(name) {
+			return cnierr.New(cnierr.BadConfig, "use flag", "--"+name, "give it a value, or leave it out for all that is in the namespace of the caller",
+				"%q names nothing", cmd.Flags().Lookup(name).Value)
+		}
+	}
+	return nil
+}
+
+func (f envFlags) read(cmd *cobra.Command) (rail.Namespace, error) {
+	if err := f.given(cmd); err != nil {
+		return rail.Namespace{}, err
+	}
+	ctx := cmd.Context()
 	n := rail.Node{Sys: os.DirFS("/sys")}
 	only := conf.LinkName(f.at.ifName)
 	if f.netns == "" && f.pid == 0 && f.at.container == "" {
@@ -132,7 +156,9 @@ func railRows(rails []rail.Rail) []railRow {
 	return out
 }
 
-func writeEnv(w io.Writer, rails []rail.Rail, a rail.Advice) error {
+// writeEnv writes the lines for a shell, and one that fails if there is a reason
+// why they are not all that is needed.
+func writeEnv(w io.Writer, rails []rail.Rail, a rail.Advice, reason error) error {
 	var b strings.Builder
 	comment := func(format string, args ...any) {
 		b.WriteString("# " + strings.Map(printable, fmt.Sprintf(format, args...)) + "\n")
@@ -148,6 +174,9 @@ func writeEnv(w io.Writer, rails []rail.Rail, a rail.Advice) error {
 	}
 	for i, command := range a.Perftest {
 		comment("%s: %s", rails[i].Link, command)
+	}
+	if reason != nil {
+		b.WriteString("false # see the error\n")
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)

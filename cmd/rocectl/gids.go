@@ -34,7 +34,10 @@ addresses tell whose they are: a pod's that is on record, or the host's; "?" is
 somebody whom roce-cni does not know, such as a pod of another plugin.
 
 Below each table is how many of its places are used, and which addresses are
-there twice: several pods, or a pod and the host, have such an address.`,
+there twice: several pods, or a pod and the host, have such an address. A device
+that was moved to a pod and is now neither there nor on the host has a line, too.
+
+It is for the node: called in a pod, it takes the pod for the host.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			records, err := node.records()
@@ -116,6 +119,9 @@ func ownerName(o rail.Owner) string {
 func gidSummary(g rail.Table) string {
 	name, where := fmt.Sprintf("%s/%d", g.Device, g.Port), ""
 	switch {
+	case g.Missing:
+		return fmt.Sprintf("# %s was moved to pod %s; neither that nor the host has it now: lsns -t net shows what keeps a namespace, "+
+			"ip netns exec NAME rdma dev what it has\n", g.Device, ownerName(*g.Holder))
 	case g.Holder != nil:
 		where = ", in pod " + ownerName(*g.Holder)
 	case g.Netdev != "":
@@ -123,7 +129,7 @@ func gidSummary(g rail.Table) string {
 	}
 	out := fmt.Sprintf("# %s%s: %d of %d places used, %d free\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries))
 	for _, a := range slices.SortedFunc(maps.Keys(g.Twice), netip.Addr.Compare) {
-		out += fmt.Sprintf("# %s: %s is there %d times, at %s\n", name, a, len(g.Twice[a]), strings.Trim(fmt.Sprint(g.Twice[a]), "[]"))
+		out += fmt.Sprintf("# %s: %s is there %d times, at %s\n", name, a, len(g.Twice[a]), rail.Numbers(g.Twice[a]))
 	}
 	return out
 }

@@ -75,7 +75,7 @@ func (n *nodeFlags) open(log io.Writer) (attach.Node, error) {
 	sys := os.DirFS("/sys")
 	return attach.Node{
 		Open: func(netns string) (attach.Kernel, error) { return kernel.Open(netns, sys) },
-		Wire: func(k attach.Kernel) apply.Executor {
+		Wire: func(k attach.Kernel) apply.Single {
 			return &probe.Prober{Enter: k.Enter, Log: logger, Rand: rand.Reader}
 		},
 		RDMA: func(netns string, enter func(func() error) error) attach.RDMA {

@@ -35,7 +35,7 @@ func TestOnlyAStateFolderThatIsNamedMustExist(t *testing.T) {
 			Run:     func(*cobra.Command, []string) {},
 		}
 		cmd.Flags().StringVar(&node.stateDir, "state-dir", c.ofNode, "")
-		cmd.SetArgs(c.args)
+		cmd.SetArgs(append([]string{}, c.args...)) // nil would be the test's own
 		err := cmd.Execute()
 		if c.ok && err != nil || !c.ok && cnierr.CodeOf(err) != cnierr.BadConfig {
 			t.Errorf("%s: got %v", name, err)

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -18,10 +20,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
-	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
 // planFlags are the flags of `rocectl plan`.
@@ -32,6 +34,8 @@ type planFlags struct {
 	args    string
 	offline bool
 	asJSON  bool
+
+	nodeName string
 }
 
 func planCommand(node *nodeFlags) *cobra.Command {
@@ -61,6 +65,7 @@ is taken to be fresh and to get all networks of the file, net1, net2 and so on.`
 	cmd.Flags().StringVar(&f.netns, "netns", "pod", "the pod's namespace, as the printed commands name it")
 	cmd.Flags().StringVar(&f.args, "args", "", "CNI_ARGS, such as K8S_POD_NAME=trainer-0;K8S_POD_NAMESPACE=ml")
 	cmd.Flags().BoolVar(&f.offline, "offline", false, "do not look at this machine: take the master as named, with an MTU of 1500, and pools as empty")
+	cmd.Flags().StringVar(&f.nodeName, "node", "", "the node's `NAME` in the table of ipam.table (default this host's name)")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the plans as JSON, as the records have them")
 	return cmd
 }
@@ -74,6 +79,12 @@ type planned struct {
 }
 
 func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
+	if f.nodeName == "" {
+		var err error
+		if _, f.nodeName, err = plugin.NodeID(); err != nil {
+			return err
+		}
+	}
 	// What the pod has once the networks before are added.
 	var pod plan.PodFacts
 	var used []planned
@@ -90,7 +101,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
 		if err != nil {
 			return err
 		}
-		p, err := f.plan(cmd.Context(), req, pod, used)
+		p, err := f.plan(cmd.Context(), cmd.ErrOrStderr(), req, pod, used)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.origin, err)
 		}
@@ -107,70 +118,86 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
 }
 
 // plan makes one network's plan for a pod that has the others already.
-func (f planFlags) plan(ctx context.Context, req conf.Request, pod plan.PodFacts, others []planned) (plan.Plan, error) {
-	facts, err := f.facts(ctx, req)
+func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, pod plan.PodFacts, others []planned) (plan.Plan, error) {
+	facts, faults, err := f.facts(ctx, req)
 	if err != nil {
 		return plan.Plan{}, err
 	}
-	facts.Pod.Tables = pod.Tables
-	for _, o := range others {
-		for _, a := range o.Plan.Addresses {
-			facts.HostAddrs = append(facts.HostAddrs, a.Prefix.Addr())
+	for i := range facts {
+		facts[i].Pod.Tables = pod.Tables
+		for _, o := range others {
+			for _, a := range o.Plan.Addresses() {
+				facts[i].HostAddrs = append(facts[i].HostAddrs, a.Prefix.Addr())
+			}
 		}
 	}
-	var given plan.Lease
-	switch {
-	case req.Prev != nil:
-		given, err = result.Lent(*req.Prev)
-	case req.IPAM.Type == conf.PoolType:
-		given, err = f.lease(ctx, req, facts)
-	}
+	book, remove, err := f.book()
 	if err != nil {
 		return plan.Plan{}, err
 	}
-	return plan.Make(req, facts, given)
+	defer remove()
+	n := attach.Node{
+		Pools: attach.Pools{Book: book}, Name: f.nodeName, ReadFile: os.ReadFile,
+		Log: slog.New(slog.NewTextHandler(log, nil)),
+	}
+	return n.Preview(ctx, req, facts, faults)
 }
 
-// lease returns what the pool would give now, or, offline, what an empty one
-// would.
-func (f planFlags) lease(ctx context.Context, req conf.Request, facts plan.Facts) (plan.Lease, error) {
-	stateDir := f.node.stateDir
-	if f.offline {
-		empty, err := os.MkdirTemp("", "rocectl")
-		if err != nil {
-			return plan.Lease{}, cnierr.New(cnierr.IO, "make folder in", os.TempDir(), "", "%w", err)
-		}
-		defer os.RemoveAll(empty) //nolint:errcheck // nothing is written to it
-		stateDir = empty
+// book opens the node's leases, or, offline, those of an empty node; remove
+// throws these away.
+func (f planFlags) book() (b *ipam.Book, remove func(), err error) {
+	if !f.offline {
+		b, err = f.node.book()
+		return b, func() {}, err
 	}
-	book, err := bookAt(stateDir)
+	empty, err := os.MkdirTemp("", "rocectl")
 	if err != nil {
-		return plan.Lease{}, err
+		return nil, nil, cnierr.New(cnierr.IO, "make folder in", os.TempDir(), "", "%w", err)
 	}
-	return attach.Pools{Book: book}.Preview(ctx, req, facts)
+	b, err = bookAt(empty)
+	return b, func() { _ = os.RemoveAll(empty) }, err // nothing is written to it
 }
 
 // facts reads the node, or makes it up.
-func (f planFlags) facts(ctx context.Context, req conf.Request) (plan.Facts, error) {
+func (f planFlags) facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error) {
+	sys := os.DirFS("/sys")
+	node := "offline"
 	if f.offline {
-		name := req.Parent.Name
+		sys = nil
+		facts = madeUp(req)
+		faults = make([]error, len(facts))
+	} else {
+		if facts, faults, err = kernel.HostFacts(ctx, req, sys); err != nil {
+			return nil, nil, err
+		}
+		if node, _, err = plugin.NodeID(); err != nil {
+			return nil, nil, err
+		}
+	}
+	for i, one := range req.Each() {
+		if faults[i] == nil {
+			facts[i].Node = node
+			facts[i].RDMA, faults[i] = device(ctx, one, facts[i].Parent, sys)
+		}
+	}
+	return facts, faults, nil
+}
+
+// madeUp returns the facts of a node that nobody asks.
+func madeUp(req conf.Request) []plan.Facts {
+	var out []plan.Facts
+	for i, one := range req.Each() {
+		name := one.Parent.Name
 		if name == "" {
 			name = "MASTER"
 		}
-		parent := plan.Link{Name: name, MAC: conf.MAC{0x02}, MTU: max(req.MTU, 1500)}
-		made, err := device(ctx, req, parent, nil)
-		return plan.Facts{Node: "offline", Parent: parent, Adopted: adopted(req), Pod: plan.PodFacts{IPv6: true}, RDMA: made}, err
+		if name == "MASTER" && req.Rails != nil {
+			name = conf.LinkName(fmt.Sprintf("MASTER%d", i))
+		}
+		parent := plan.Link{Name: name, MAC: conf.MAC{0x02}, MTU: max(one.MTU, 1500)}
+		out = append(out, plan.Facts{Parent: parent, Adopted: adopted(one), Pod: plan.PodFacts{IPv6: true}})
 	}
-	sys := os.DirFS("/sys")
-	facts, err := plan.Only(kernel.HostFacts(ctx, req, sys))
-	if err != nil {
-		return plan.Facts{}, err
-	}
-	if facts.RDMA, err = device(ctx, req, facts.Parent, sys); err != nil {
-		return plan.Facts{}, err
-	}
-	facts.Node, err = plugin.NodeID()
-	return facts, err
+	return out
 }
 
 // adopted returns what is told of an interface that is adopted, nil if none is.
@@ -210,9 +237,32 @@ func tablesOf(p plan.Plan) []uint32 {
 }
 
 func (f planFlags) print(w io.Writer, u planned) {
-	fmt.Fprintf(w, "# network %s: %s on %s, %s\n", u.Network, u.Plan.IfName, parent(u.Plan), addresses(u.Plan))
+	if len(u.Plan.Interfaces) == 1 {
+		i := u.Plan.Interfaces[0]
+		fmt.Fprintf(w, "# network %s: %s on %s, %s\n", u.Network, i.Name, parent(u.Plan, i), addresses(i))
+	} else {
+		printRails(w, u)
+	}
 	if u.before != "" {
 		fmt.Fprintf(w, "# what %s returns tells the rest, routes and rules: put it into the configuration of roce as prevResult\n", u.before)
 	}
 	fmt.Fprintln(w, strings.Join(u.Plan.Ops.Commands(f.netns), "\n"))
+}
+
+// printRails shows the rails side by side.
+func printRails(w io.Writer, u planned) {
+	fmt.Fprintf(w, "# network %s: %d rails\n", u.Network, len(u.Plan.Interfaces))
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "# RAIL\tINTERFACE\tMASTER\tRDMA\tMAC\tMTU\tADDRESSES\tGATEWAYS\tTABLES")
+	for _, i := range u.Plan.Interfaces {
+		var gateways []string
+		for _, a := range i.Addresses {
+			if a.Gateway.IsValid() {
+				gateways = append(gateways, a.Gateway.String())
+			}
+		}
+		fmt.Fprintf(t, "# %d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", i.Rail, i.Name, parent(u.Plan, i), rdmaDevice(u.Plan, i), i.MAC, i.MTU,
+			addresses(i), orDash(strings.Join(gateways, ",")), tables(u.Plan, i))
+	}
+	_ = t.Flush() // what w takes no more, the commands that follow will tell
 }

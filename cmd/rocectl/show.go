@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -67,12 +68,26 @@ func writeAttachments(w io.Writer, rows []record.Record) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "POD\tINTERFACE\tADDRESSES\tMASTER\tTABLES\tNETWORK\tSTATE")
 	for _, r := range rows {
-		fmt.Fprintln(t, strings.Join([]string{
-			podOr(r.Pod.String(), string(r.ContainerID)), string(r.IfName), addresses(r.Plan), parent(r.Plan),
-			tables(r.Plan), r.Network, state(r),
-		}, "\t"))
+		for _, i := range interfaces(r) {
+			fmt.Fprintln(t, strings.Join([]string{
+				podOr(r.Pod.String(), string(r.ContainerID)), string(i.Name), addresses(i), parent(r.Plan, i),
+				tables(r.Plan, i), r.Network, state(r),
+			}, "\t"))
+		}
+		for _, why := range r.LeftOut {
+			fmt.Fprintf(t, "%s\t%s\tleft out: %s\n", podOr(r.Pod.String(), string(r.ContainerID)), "-", why)
+		}
 	}
 	return t.Flush()
+}
+
+// interfaces returns the interfaces of an attachment; one that was never planned
+// has the one that was asked for.
+func interfaces(r record.Record) []plan.Interface {
+	if len(r.Plan.Interfaces) == 0 {
+		return []plan.Interface{{Name: r.IfName}}
+	}
+	return r.Plan.Interfaces
 }
 
 // podOr names a pod, or the container when the runtime named no pod.
@@ -83,35 +98,47 @@ func podOr(pod, container string) string {
 	return container
 }
 
-func addresses(p plan.Plan) string {
-	out := make([]string, 0, len(p.Addresses))
-	for _, a := range p.Addresses {
+func addresses(i plan.Interface) string {
+	out := make([]string, 0, len(i.Addresses))
+	for _, a := range i.Addresses {
 		out = append(out, a.Prefix.String())
 	}
 	return orDash(strings.Join(out, ","))
 }
 
-func parent(p plan.Plan) string {
+func parent(p plan.Plan, i plan.Interface) string {
 	for _, op := range p.Ops {
-		if m, ok := op.(plan.Macvlan); ok {
+		if m, ok := op.(plan.Macvlan); ok && m.Name == i.Name {
 			return string(m.Parent)
 		}
 	}
 	return "-"
 }
 
-func tables(p plan.Plan) string {
+// tables returns the tables in which packets from the interface's addresses are
+// looked up.
+func tables(p plan.Plan, i plan.Interface) string {
 	var out []string
 	for _, op := range p.Ops {
 		r, ok := op.(plan.Rule)
 		if !ok || r.Table == 0 {
 			continue
 		}
-		if t := fmt.Sprint(r.Table); len(out) == 0 || out[len(out)-1] != t {
+		mine := func(a plan.LeasedAddress) bool { return a.Prefix.Addr() == r.From.Addr() }
+		if t := fmt.Sprint(r.Table); slices.ContainsFunc(i.Addresses, mine) && !slices.Contains(out, t) {
 			out = append(out, t)
 		}
 	}
 	return orDash(strings.Join(out, ","))
+}
+
+func rdmaDevice(p plan.Plan, i plan.Interface) string {
+	for _, op := range p.Ops {
+		if g, ok := op.(plan.GID); ok && g.Targets[0].Link == i.Name {
+			return g.Device.Name
+		}
+	}
+	return "-"
 }
 
 // state tells attachments apart whose ADD did not finish, or that an earlier

@@ -5,12 +5,16 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"net/netip"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/rail"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
@@ -31,6 +35,7 @@ func TestTablesArePrintedWithTheirOwners(t *testing.T) {
 		}},
 		{Device: "mlx5_1", Port: 1, Netdev: "ens2f0", Size: 256},
 		{Device: "mlx5_2", Port: 1, Holder: &pod, Size: 1, Entries: []rail.Entry{{Index: 0, GID: linkLocal}}},
+		{Device: "mlx5_3", Port: 1, Holder: &pod, Missing: true},
 	}
 	const want = `DEVICE  PORT  INDEX  GID                                      IPV4        TYPE  POD              INTERFACE
 mlx5_0  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           v1    host             ens1f0
@@ -38,10 +43,11 @@ mlx5_0  1     1      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           v2    
 mlx5_0  1     3      0000:0000:0000:0000:0000:ffff:ac10:0005  172.16.0.5  v2    ml/trainer-0,c2  net1,net1
 mlx5_0  1     7      0000:0000:0000:0000:0000:ffff:ac10:0005  172.16.0.5  v2    ?                eth1
 # mlx5_0/1 on ens1f0: 4 of 256 places used, 252 free
-# mlx5_0/1: 172.16.0.5 is there 2 times, at 3 7
+# mlx5_0/1: 172.16.0.5 is there 2 times, at 3 and 7
 # mlx5_1/1 on ens2f0: 0 of 256 places used, 256 free
 mlx5_2  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           -     ?                -
 # mlx5_2/1, in pod ml/trainer-0: 1 of 1 places used, 0 free
+# mlx5_3 was moved to pod ml/trainer-0; neither that nor the host has it now: lsns -t net shows what keeps a namespace, ip netns exec NAME rdma dev what it has
 `
 	var out bytes.Buffer
 	if err := writeTables(&out, tables); err != nil {
@@ -63,12 +69,41 @@ func TestNamesCannotGiveAShellCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	var script bytes.Buffer
-	if err := writeEnv(&script, rails, a); err != nil {
+	if err := writeEnv(&script, rails, a, nil); err != nil {
 		t.Fatal(err)
 	}
 	script.WriteString(`printf '<%s>' "$NCCL_IB_HCA" "$NCCL_SOCKET_IFNAME" "$NCCL_IB_GID_INDEX"`)
 	out, err := exec.Command("sh", "-ec", script.String()).CombinedOutput()
 	if want := "<=mlx5_0\necho bad:1><='`echo`><3>"; err != nil || string(out) != want {
 		t.Errorf("got %q (%v), want %q of\n%s", out, err, want, &script)
+	}
+}
+
+// TestAShellHearsThatThereIsNoSetting evaluates what is printed when no index is
+// right for all rails: eval "$(rocectl env)" does not see the exit status.
+func TestAShellHearsThatThereIsNoSetting(t *testing.T) {
+	t.Parallel()
+	var script bytes.Buffer
+	if err := writeEnv(&script, nil, rail.Advice{Set: []rail.Variable{{Name: "NCCL_IB_HCA", Value: "=mlx5_0:1"}}}, errors.New("they differ")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("sh", "-c", `eval "$1" || echo "failed with $NCCL_IB_HCA"`, "sh", script.String()).CombinedOutput()
+	if err != nil || string(out) != "failed with =mlx5_0:1\n" {
+		t.Errorf("got %q (%v) of\n%s", out, err, &script)
+	}
+}
+
+// TestAFlagWithoutValueIsNoQuestionAboutTheHost is about what a script gives whose
+// variable is empty: the host's answer would be taken for the pod's.
+func TestAFlagWithoutValueIsNoQuestionAboutTheHost(t *testing.T) {
+	t.Parallel()
+	for _, arg := range []string{"--netns=", "--container=", "--ifname=", "--pid=0", "--pid=-1"} {
+		cmd := root(io.Discard, io.Discard)
+		cmd.SetArgs([]string{"env", "--state-dir", t.TempDir(), arg})
+		err := cmd.Execute()
+		flag, _, _ := strings.Cut(arg, "=")
+		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: got %v, want code %d and the flag's name", arg, err, cnierr.BadConfig)
+		}
 	}
 }

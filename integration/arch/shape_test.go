@@ -53,11 +53,11 @@ func TestEveryGoFileNamesItsLicence(t *testing.T) {
 
 // The limits say when to look for a second thing that wants a place of its
 // own. Comments count: a reader reads them too. Packages of many kinds of one
-// thing, with a small file for each (plan, kernel), have 1,800 lines; one that
+// thing, with a small file for each (plan, kernel, attach), have 1,900 lines; one that
 // grows beyond has two things.
 const (
 	maxFileLines     = 400
-	maxPackageLines  = 1800 // without tests
+	maxPackageLines  = 1900 // without tests
 	maxFunctionLines = 60   // without tests
 )
 

@@ -124,22 +124,41 @@ func TestTellWhoHasAnAddressTwice(t *testing.T) {
 	await(t, "the second entry is there", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 2 })
 	at := gids(t, "", "rxe0")[gidOf(addr)]
 	slices.Sort(at)
-	contains(t, n.rocectl("gids"), fmt.Sprintf("# rxe0/1: %s is there 2 times, at %d %d", addr, at[0], at[1]))
+	contains(t, n.rocectl("gids"), fmt.Sprintf("# rxe0/1: %s is there 2 times, at %d and %d", addr, at[0], at[1]))
 	contains(t, n.rocectl("env", "--netns", a.pod.name), "somebody else of this node has the address too")
 
 	var tables []struct {
 		Device  string
 		Twice   map[string][]int
 		Entries []struct {
+			Netdev string
 			Owners []struct{ ContainerID, Interface string }
 		}
 	}
 	if err := json.Unmarshal([]byte(n.rocectl("gids", "--json")), &tables); err != nil {
 		t.Fatal(err)
 	}
-	if len(tables) != 2 || len(tables[0].Twice[addr]) != 2 || len(tables[0].Entries[at[0]].Owners) != 1 {
-		t.Errorf("rocectl gids --json: %+v", tables)
+	if len(tables) != 2 || len(tables[0].Twice[addr]) != 2 {
+		t.Fatalf("rocectl gids --json: %+v", tables)
 	}
+	for _, i := range at {
+		e := tables[0].Entries[i]
+		if ours := e.Netdev == "net1"; ours != (len(e.Owners) == 1) {
+			t.Errorf("place %d, of %s, has the owners %+v", i, e.Netdev, e.Owners)
+		}
+	}
+
+	// The other one comes first in the table: the pod is told its own place.
+	run(t, "ip", "-n", a.pod.name, "addr", "del", addr+"/24", "dev", "net1")
+	await(t, "the pod's entry is gone", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 1 })
+	shell(t, fmt.Sprintf("ip -n %s addr add 172.16.10.3/24 dev net9; ip -n %s addr add %s/24 dev net1", p.name, a.pod.name, addr))
+	await(t, "the pod's entry is back", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 2 })
+	own := slices.Max(gids(t, "", "rxe0")[gidOf(addr)])
+	got, err := inside(t, a.pod)
+	if err != nil {
+		t.Error(err)
+	}
+	contains(t, got, fmt.Sprintf("GID index %d\n", own))
 	p.remove(t)
 	a.mustDel()
 }
@@ -151,7 +170,7 @@ func TestTellAPodWithoutRails(t *testing.T) {
 	if err == nil {
 		t.Error("rocectl env succeeds in an empty pod")
 	}
-	contains(t, out, "rocectl[108] look for GIDs of", "its interfaces have no addresses")
+	contains(t, out, "false # see the error", "rocectl[108] look for GIDs of", "its interfaces have no addresses")
 	shell(t, fmt.Sprintf("ip -n %s link add eth0 type veth peer name eth1; ip -n %[1]s link set eth0 up; ip -n %[1]s addr add 10.244.0.5/24 dev eth0", p.name))
 	if out, err = inside(t, p); err == nil {
 		t.Error("rocectl env succeeds in a pod without rails")
@@ -172,12 +191,52 @@ func TestExclusiveTellsWhereTheDeviceIs(t *testing.T) {
 	contains(t, got, want)
 	contains(t, n.rocectl("env", "--netns", a.pod.name), want)
 	contains(t, n.rocectl("gids"), "# rxe1/1 on r1: ", fmt.Sprintf("# rxe0/1, in pod train/%s: ", a.pod.name))
+	run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "name", "mine")
+	contains(t, n.rocectl("gids"), fmt.Sprintf("# mine/1, in pod train/%s: ", a.pod.name), addr[0])
+	run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "mine", "name", "rxe0")
 	if got, err = inside(t, other); err == nil {
 		t.Error("rocectl env succeeds in a pod without device")
 	}
 	contains(t, got, "rocectl[103]", "the network namespace has none", "in exclusive mode")
 	a.mustDel()
 	home(t)
+}
+
+// TestExclusiveDeviceThatAPodGaveAwayIsFoundAndBroughtHome types what the hints
+// of CHECK and DEL say.
+func TestExclusiveDeviceThatAPodGaveAwayIsFoundAndBroughtHome(t *testing.T) {
+	n := newNode(t, "exclusive")
+	a, other := n.attach(n.rail(0), n.pod()), n.pod()
+	a.mustAdd()
+	run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "netns", other.name)
+	contains(t, n.rocectl("gids"), fmt.Sprintf("# rxe0 was moved to pod train/%s; neither that nor the host has it now", a.pod.name))
+	out, err := n.tryRocectl("check")
+	if err == nil {
+		t.Error("rocectl check succeeds without the device")
+	}
+	const how = "ip netns exec NAME rdma dev set rxe0 netns ../../proc/1/ns/net"
+	contains(t, out, "neither in the pod nor in the host", how)
+	shell(t, strings.ReplaceAll(how, "NAME", other.name))
+	a.mustDel()
+	home(t)
+}
+
+func TestSharedDeviceThatIsMadeAnewIsTheSame(t *testing.T) {
+	n := newNode(t, "shared")
+	a := n.attach(n.rail(0), n.pod())
+	addr := a.mustAdd()
+	finally(t, "rdma link add rxe0 type rxe netdev r0")
+	run(t, "rdma", "link", "del", "rxe0")
+	if out, err := n.tryRocectl("check"); err == nil {
+		t.Errorf("rocectl check succeeds without the device:\n%s", out)
+	}
+	run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "r0")
+	await(t, "the entry is there", func() bool { return len(gids(t, "", "rxe0").of(addr[0])) == 1 })
+	out, err := n.tryRocectl("check")
+	if err != nil && !strings.Contains(out, "its index changed") || strings.Contains(out, "RDMA port") {
+		t.Errorf("rocectl check: %v\n%s", err, out)
+	}
+	a.mustDel()
 }
 
 func TestTellWhichOfABondsDevicesIsMeant(t *testing.T) {

@@ -4,7 +4,6 @@
 package attach
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
-	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
 	"github.com/roce-cni/roce-cni/pkg/result"
 )
@@ -47,16 +45,16 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	if standing, err := n.resume(ctx, k, req); standing != nil || err != nil {
 		return standing, err
 	}
-	facts, err := n.facts(ctx, k, req)
+	s, err := n.survey(ctx, k, req)
 	if err != nil {
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		rec, err := n.attempt(ctx, k, req, facts)
+		rec, err := n.attempt(ctx, k, req, s)
 		if err == nil {
-			return rec.Plan.Result(req), nil
+			return result.Of(rec.Plan, req), nil
 		}
-		again, rejectErr := n.reject(ctx, req, err, try)
+		again, rejectErr := n.reject(ctx, req, s, err, try)
 		if !again || rejectErr != nil {
 			return nil, errors.Join(err, rejectErr, n.abandon(ctx, k, rec, err))
 		}
@@ -66,48 +64,49 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 // attempt makes the attachment with the addresses that the leaser gives now.
 // After an error the kernel has nothing but what the leaser needs to take them
 // back, unless there is an *apply.UndoError in it; abandon does the rest.
-func (n Node) attempt(ctx context.Context, k *site, req conf.Request, facts plan.Facts) (record.Record, error) {
+func (n Node) attempt(ctx context.Context, k *site, req conf.Request, s survey) (record.Record, error) {
 	rec := n.record(k, req)
-	err := n.build(ctx, k, req, facts, &rec)
+	err := n.build(ctx, k, req, s, &rec)
 	if err != nil {
 		before, _ := n.teardown(rec)
-		err = errors.Join(err, apply.Undo(context.WithoutCancel(ctx), k, before))
+		err = errors.Join(err, n.undoInStep(context.WithoutCancel(ctx), k, before))
 	}
 	return rec, err
 }
 
 // build leases, plans, and does; each step is on record before its effect.
-func (n Node) build(ctx context.Context, k *site, req conf.Request, facts plan.Facts, rec *record.Record) error {
+func (n Node) build(ctx context.Context, k *site, req conf.Request, s survey, rec *record.Record) error {
 	leaser := n.leaser(req.IPAM.Type)
 	if leaser.NeedsLink() {
-		if err := n.do(ctx, k, req, facts, plan.Lease{}, rec); err != nil {
+		if err := n.do(ctx, k, s, rec); err != nil {
 			return err
 		}
 	}
-	lease, err := leaser.Acquire(ctx, req, facts)
+	leased, err := leaser.Acquire(ctx, req, s.rails)
 	if err != nil {
 		return err
 	}
-	if err := n.do(ctx, k, req, facts, lease, rec); err != nil {
+	if err := n.do(ctx, k, survey{leased, s.leftOut}, rec); err != nil {
 		return err
 	}
 	rec.Plan.Ops = rec.Plan.Ops.Located(k.rdma.Located())
+	n.warnOutOfStep(*rec)
 	rec.Committed, rec.Saved = true, n.Now()
 	return n.Records.Save(*rec)
 }
 
-// do plans an attachment with a lease, records the plan, and does it. What is
-// done already is done again, which changes nothing.
-func (n Node) do(ctx context.Context, k *site, req conf.Request, facts plan.Facts, lease plan.Lease, rec *record.Record) error {
-	p, err := plan.Make(req, facts, lease)
+// do plans an attachment with its leases, records the plan, and does it. What
+// is done already is done again, which changes nothing.
+func (n Node) do(ctx context.Context, k *site, s survey, rec *record.Record) error {
+	p, err := plan.MakeAll(rec.IfName, s.rails)
 	if err != nil {
 		return err
 	}
-	rec.Plan, rec.Saved = p, n.Now()
+	rec.Plan, rec.LeftOut, rec.Saved = p, s.leftOut, n.Now()
 	if err := n.Records.Save(*rec); err != nil {
 		return err
 	}
-	return apply.Do(ctx, k, p.Ops)
+	return n.doInStep(ctx, k, p.Ops)
 }
 
 // record returns the record of the attachment before anything is planned.
@@ -116,28 +115,6 @@ func (n Node) record(k *site, req conf.Request) record.Record {
 		Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Pod: req.Pod,
 		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.Pool, Config: req.IPAM.Raw,
 	}
-}
-
-// facts reads what the plan needs and fails early for what must fail.
-func (n Node) facts(ctx context.Context, k *site, req conf.Request) (plan.Facts, error) {
-	if err := n.Delegate.Installed(req.IPAM.Type); err != nil {
-		return plan.Facts{}, err
-	}
-	f, err := plan.Only(k.Facts(ctx, req))
-	if errors.Is(err, rdma.ErrNoDevice) {
-		return plan.Facts{}, cmp.Or(n.held(plan.Link{}, req.Parent.RDMA), err)
-	}
-	if err != nil {
-		return plan.Facts{}, err
-	}
-	if f.Pod.Taken && f.Adopted == nil {
-		return plan.Facts{}, cnierr.New(cnierr.BadEnv, "add interface", string(req.IfName),
-			"choose another interface name in the pod's networks annotation",
-			"the pod has an interface of this name, and roce-cni did not make it")
-	}
-	f.Node = n.ID
-	f.RDMA, err = n.device(ctx, k.rdma, req, f.Parent)
-	return f, err
 }
 
 // resume looks after what an earlier ADD of the same attachment left: an
@@ -159,7 +136,7 @@ func (n Node) resume(ctx context.Context, k *site, req conf.Request) (*current.R
 		}
 	}
 	if here && rec.Committed && sameLoan(rec, req) && apply.Check(ctx, k, rec.Plan.Ops) == nil && n.checkPool(ctx, rec) == nil {
-		return rec.Plan.Result(req), nil
+		return result.Of(rec.Plan, req), nil
 	}
 	n.Log.Info("take away what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
 	return nil, n.remove(ctx, rec, req.Netns, n.releaseAny)
@@ -186,12 +163,12 @@ func sameLoan(rec record.Record, req conf.Request) bool {
 		return true
 	}
 	lent, err := result.Lent(*req.Prev)
-	return err == nil && slices.Equal(lent.Addresses, rec.Plan.Addresses)
+	return err == nil && slices.Equal(lent.Addresses, rec.Plan.Addresses())
 }
 
 // reject tells the leaser about addresses that the wire said are taken, and
 // returns whether another attempt may do better.
-func (n Node) reject(ctx context.Context, req conf.Request, cause error, try int) (again bool, err error) {
+func (n Node) reject(ctx context.Context, req conf.Request, s survey, cause error, try int) (again bool, err error) {
 	var taken *probe.TakenError
 	if !errors.As(cause, &taken) || left(cause) {
 		return false, nil
@@ -201,7 +178,7 @@ func (n Node) reject(ctx context.Context, req conf.Request, cause error, try int
 		n.Log.Warn("address is in use", "address", t.Addr, "by", t.By, "interface", t.Link)
 		targets = append(targets, t.Target)
 	}
-	more, err := n.leaser(req.IPAM.Type).Reject(ctx, req, targets)
+	more, err := n.leaser(req.IPAM.Type).Reject(ctx, req, s.rails, targets)
 	return more && try < maxAddresses, err
 }
 
@@ -220,11 +197,11 @@ func (n Node) abandon(ctx context.Context, k *site, rec record.Record, cause err
 	if !left(cause) {
 		notReleased = n.releaseAny(ctx, rec)
 	}
-	if len(rec.Plan.Addresses) > 0 && (left(cause) || notReleased != nil) {
+	if len(rec.Plan.Addresses()) > 0 && (left(cause) || notReleased != nil) {
 		return notReleased
 	}
 	_, after := n.teardown(rec)
-	err := errors.Join(notReleased, apply.Undo(ctx, k, after))
+	err := errors.Join(notReleased, n.undoInStep(ctx, k, after))
 	if left(cause) || left(err) {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
@@ -20,7 +21,7 @@ import (
 func (n Node) Check(ctx context.Context, req conf.Request) error {
 	at := record.Key{ContainerID: req.ContainerID, IfName: req.IfName}
 	return n.standing(ctx, at, req.Netns, func(k *site, rec record.Record) error {
-		return errors.Join(apply.Check(ctx, k, rec.Plan.Ops), n.checkLeases(ctx, req, rec))
+		return errors.Join(findings(ctx, k, rec.Plan), n.checkLeases(ctx, req, rec))
 	})
 }
 
@@ -29,8 +30,22 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 // record there is a record.ErrNotExist in the error.
 func (n Node) CheckRecord(ctx context.Context, at record.Key) error {
 	return n.standing(ctx, at, "", func(k *site, rec record.Record) error {
-		return errors.Join(apply.Check(ctx, k, rec.Plan.Ops), n.checkPool(ctx, rec))
+		return errors.Join(findings(ctx, k, rec.Plan), n.checkPool(ctx, rec))
 	})
+}
+
+// findings returns what of a plan does not stand, and of several rails, on which.
+func findings(ctx context.Context, x apply.Executor, p plan.Plan) error {
+	if len(p.Interfaces) < 2 {
+		return apply.Check(ctx, x, p.Ops)
+	}
+	var errs []error
+	for _, i := range p.Interfaces {
+		if err := apply.Check(ctx, x, p.Of(i)); err != nil {
+			errs = append(errs, inRail(i.Rail, i.Name, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // standing runs fn with the record of an attachment that ADD finished, the

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
@@ -135,7 +134,7 @@ func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops pla
 		return n.undoHome(ctx, ops.Moves())
 	}
 	defer k.Close()
-	return apply.Undo(ctx, k, ops)
+	return n.undoInStep(ctx, k, ops)
 }
 
 // openAgain opens the namespace that ADD worked in: where the runtime says that

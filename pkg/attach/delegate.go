@@ -39,29 +39,29 @@ const pluginHint = "see that plugin's documentation and its configuration in ipa
 // NeedsLink implements Leaser: dhcp asks through the interface.
 func (Delegate) NeedsLink() bool { return true }
 
-// Acquire implements Leaser.
-func (d Delegate) Acquire(ctx context.Context, req conf.Request, f plan.Facts) (plan.Lease, error) {
+// Acquire implements Leaser. Such a plugin gives addresses to one interface.
+func (d Delegate) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	const op = "lease addresses from IPAM plugin"
 	out, err := d.run(ctx, about(op, "ADD", req))
 	if err != nil {
-		return plan.Lease{}, err
+		return nil, err
 	}
 	l, err := result.Lease(out, req.CNIVersion)
 	if err != nil {
-		return plan.Lease{}, cnierr.New(cnierr.Decode, "read result of IPAM plugin", req.IPAM.Type, pluginHint, "%w", err)
+		return nil, cnierr.New(cnierr.Decode, "read result of IPAM plugin", req.IPAM.Type, pluginHint, "%w", err)
 	}
 	// The child cannot hear its own master, so the wire would not tell.
 	for _, a := range l.Addresses {
-		if req.Probe.Conflict.Mode == conf.Require && slices.Contains(f.HostAddrs, a.Prefix.Addr()) {
-			return plan.Lease{}, cnierr.New(cnierr.AddressTaken, op, req.IPAM.Type,
+		if req.Probe.Conflict.Mode == conf.Require && slices.Contains(rails[0].Facts.HostAddrs, a.Prefix.Addr()) {
+			return nil, cnierr.New(cnierr.AddressTaken, op, req.IPAM.Type,
 				"exclude the addresses of the nodes in the configuration of that plugin", "the node itself has %s", a.Prefix.Addr())
 		}
 	}
-	return l, nil
+	return []plan.Rail{{Request: req, Facts: rails[0].Facts, Lease: l}}, nil
 }
 
 // Reject implements Leaser: the protocol has no word for another address.
-func (Delegate) Reject(_ context.Context, req conf.Request, _ []plan.Target) (bool, error) {
+func (Delegate) Reject(_ context.Context, req conf.Request, _ []plan.Rail, _ []plan.Target) (bool, error) {
 	return false, cnierr.New(cnierr.AddressTaken, "lease another address from IPAM plugin", req.IPAM.Type,
 		"find the machine with the MAC in the message, or exclude the address in the configuration of that plugin",
 		"the CNI protocol has no way to ask for one")

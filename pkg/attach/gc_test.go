@@ -90,12 +90,13 @@ func TestGCLeavesWhatIsMadeWhileItRuns(t *testing.T) {
 }
 
 func TestGCAfterACrashAtEveryOpLeavesNothing(t *testing.T) {
-	t.Parallel()
-	crashes(t, func(w *world, at int) {
-		if err := w.node().GC(ctx, w.gc("rail")); err != nil {
-			t.Errorf("GC after a crash before operation %d: %v", at, err)
-		}
-		w.mustBeEmpty(fmt.Sprintf("after a crash before operation %d and GC", at))
+	inEachWorld(t, func(t *testing.T, fresh func(*testing.T) *world) {
+		crashes(t, fresh, func(w *world, at int) {
+			if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+				t.Errorf("GC after a crash before operation %d: %v", at, err)
+			}
+			w.mustBeEmpty(fmt.Sprintf("after a crash before operation %d and GC", at))
+		})
 	})
 }
 

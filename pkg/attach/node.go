@@ -43,6 +43,10 @@ type Node struct {
 	Delegate Delegate
 	// Now returns CLOCK_BOOTTIME.
 	Now func() time.Duration
+	// Name is what the tables of ipam.table call the node: its host name.
+	Name string
+	// ReadFile reads such a table.
+	ReadFile func(path string) ([]byte, error)
 	// Records remembers what was done.
 	Records record.Store
 	// Log takes what an operator may want to know about calls that succeed.
@@ -53,14 +57,14 @@ type Node struct {
 type Leaser interface {
 	// NeedsLink says that the interface must be there, up, before Acquire.
 	NeedsLink() bool
-	// Acquire returns the addresses of an attachment. It is idempotent: the
-	// same attachment gets the same addresses until they are released or
-	// rejected.
-	Acquire(ctx context.Context, req conf.Request, f plan.Facts) (plan.Lease, error)
+	// Acquire returns the rails of an attachment with the addresses of each. It
+	// is idempotent: the same attachment gets the same addresses until they are
+	// released or rejected.
+	Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error)
 	// Reject takes addresses that somebody else answers for away from the
 	// attachment, so that the next Acquire returns others. It returns false
 	// when there are no others to be had.
-	Reject(ctx context.Context, req conf.Request, taken []plan.Target) (bool, error)
+	Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error)
 	// Release takes all addresses of a recorded attachment back; none is
 	// success. Of a record that is lost only container, interface and
 	// namespace are known.
@@ -84,13 +88,16 @@ type nobody struct{}
 
 func (nobody) NeedsLink() bool { return false }
 
-func (nobody) Acquire(_ context.Context, req conf.Request, _ plan.Facts) (plan.Lease, error) {
-	if req.Prev != nil {
-		return result.Lent(*req.Prev)
+func (nobody) Acquire(_ context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
+	if req.Prev == nil {
+		return rails, nil
 	}
-	return plan.Lease{}, nil
+	lent, err := result.Lent(*req.Prev)
+	return []plan.Rail{{Request: req, Facts: rails[0].Facts, Lease: lent}}, err
 }
 
-func (nobody) Reject(context.Context, conf.Request, []plan.Target) (bool, error) { return false, nil }
+func (nobody) Reject(context.Context, conf.Request, []plan.Rail, []plan.Target) (bool, error) {
+	return false, nil
+}
 
 func (nobody) Release(context.Context, record.Record) error { return nil }

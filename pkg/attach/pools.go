@@ -24,26 +24,27 @@ type Pools struct{ Book *ipam.Book }
 func (Pools) NeedsLink() bool { return false }
 
 // Acquire implements Leaser.
-func (p Pools) Acquire(ctx context.Context, req conf.Request, f plan.Facts) (plan.Lease, error) {
-	leases, err := p.Book.Acquire(ctx, Ask(req, f))
-	return leased(req, leases), err
+func (p Pools) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
+	leases, err := p.Book.Acquire(ctx, Ask(req, rails))
+	return leased(rails, leases), err
 }
 
 // Preview returns what Acquire would give now, and changes nothing.
-func (p Pools) Preview(ctx context.Context, req conf.Request, f plan.Facts) (plan.Lease, error) {
-	leases, err := p.Book.Preview(ctx, Ask(req, f))
-	return leased(req, leases), err
+func (p Pools) Preview(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
+	leases, err := p.Book.Preview(ctx, Ask(req, rails))
+	return leased(rails, leases), err
 }
 
 // Reject implements Leaser. An address that was asked for has no substitute.
-func (p Pools) Reject(ctx context.Context, req conf.Request, taken []plan.Target) (bool, error) {
+func (p Pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error) {
+	ask := Ask(req, rails)
 	addrs := make([]netip.Addr, 0, len(taken))
 	more := true
 	for _, t := range taken {
 		addrs = append(addrs, t.Addr)
-		more = more && !slices.Contains(req.IPAM.Requested, t.Addr)
+		more = more && !slices.Contains(ask.Requested, t.Addr)
 	}
-	return more, p.Book.Reject(ctx, req.IPAM.Pool, addrs, ipam.Attachment{ContainerID: string(req.ContainerID), IfName: string(req.IfName)})
+	return more, p.Book.Reject(ctx, ask, addrs)
 }
 
 // Release implements Leaser.
@@ -60,7 +61,7 @@ func (p Pools) Check(ctx context.Context, rec record.Record) error {
 		return err
 	}
 	var errs []error
-	for _, a := range rec.Plan.Addresses {
+	for _, a := range rec.Plan.Addresses() {
 		held := slices.ContainsFunc(entries, func(e ipam.Entry) bool {
 			return e.Addr == a.Prefix.Addr() && e.State == ledger.Leased &&
 				e.Owner.ContainerID == string(rec.ContainerID) && e.Owner.IfName == string(rec.IfName)
@@ -101,8 +102,8 @@ func (p Pools) Holds(ctx context.Context, network string, at record.Key, netns p
 
 // Status says that a subnet of the pool has no address left, resting ones
 // included, or that the leases cannot be read.
-func (p Pools) Status(ctx context.Context, req conf.Request, f plan.Facts) error {
-	usage, err := p.Book.Usage(ctx, Ask(req, f))
+func (p Pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) error {
+	usage, err := p.Book.Usage(ctx, Ask(req, rails))
 	if err != nil || req.Status.Pool == conf.Off {
 		return err
 	}
@@ -114,30 +115,49 @@ func (p Pools) Status(ctx context.Context, req conf.Request, f plan.Facts) error
 	return nil
 }
 
-// Ask returns the request in the words of the address pools.
-func Ask(req conf.Request, f plan.Facts) ipam.Ask {
-	subnets := make([]ipam.Subnet, 0, len(req.IPAM.Subnets))
-	for _, s := range req.IPAM.Subnets {
-		subnets = append(subnets, ipam.Subnet(s))
-	}
-	return ipam.Ask{
+// Ask returns the request in the words of the address pools: the subnets of all
+// rails, one after the other. The n-th subnet of a family is asked for the same
+// host part on all rails.
+func Ask(req conf.Request, rails []plan.Rail) ipam.Ask {
+	ask := ipam.Ask{
 		Pool:       req.IPAM.Pool,
-		Subnets:    subnets,
 		Quarantine: req.IPAM.Quarantine,
-		Requested:  req.IPAM.Requested,
-		Reserved:   f.HostAddrs,
+		Reserved:   rails[0].Facts.HostAddrs,
 		Owner: ipam.Owner{
 			ContainerID: string(req.ContainerID), IfName: string(req.IfName), Network: req.Network,
 			PodNamespace: req.Pod.Namespace, PodName: req.Pod.Name, PodUID: req.Pod.UID,
-			Netns: ipam.Netns{Path: req.Netns, Dev: f.Pod.Netns.Dev, Ino: f.Pod.Netns.Ino},
+			Netns: ipam.Netns{Path: req.Netns, Dev: rails[0].Facts.Pod.Netns.Dev, Ino: rails[0].Facts.Pod.Netns.Ino},
 		},
 	}
+	for _, r := range rails {
+		var seen [2]int // IPv4, IPv6
+		for _, s := range r.Request.IPAM.Subnets {
+			sub := ipam.Subnet{Prefix: s.Prefix, Ranges: s.Ranges, Exclude: s.Exclude, Gateway: s.Gateway}
+			family := 0
+			if s.Prefix.Addr().Is6() {
+				family = 1
+			}
+			if seen[family]++; len(rails) > 1 {
+				sub.Group = 2*seen[family] + family
+			}
+			ask.Subnets = append(ask.Subnets, sub)
+		}
+		ask.Requested = append(ask.Requested, r.Request.IPAM.Requested...)
+	}
+	return ask
 }
 
-func leased(req conf.Request, leases []ipam.Lease) plan.Lease {
-	out := plan.Lease{Routes: req.IPAM.Routes}
-	for _, l := range leases {
-		out.Addresses = append(out.Addresses, plan.LeasedAddress{Prefix: l.Prefix, Gateway: l.Gateway, Early: l.Early})
+// leased returns the rails with their leases, which are in the order of the
+// subnets.
+func leased(rails []plan.Rail, leases []ipam.Lease) []plan.Rail {
+	out := slices.Clone(rails)
+	for i, r := range rails {
+		out[i].Lease = plan.Lease{Routes: r.Request.IPAM.Routes}
+		for range min(len(r.Request.IPAM.Subnets), len(leases)) {
+			l := leases[0]
+			leases = leases[1:]
+			out[i].Lease.Addresses = append(out[i].Lease.Addresses, plan.LeasedAddress{Prefix: l.Prefix, Gateway: l.Gateway, Early: l.Early})
+		}
 	}
 	return out
 }

@@ -22,24 +22,30 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 		return Unavailable(err)
 	}
 	unlock()
-	if req.Parent.Default() && req.IPAM.Type == "" {
+	if req.Parent.Default() && req.Rails == nil && req.IPAM.Type == "" {
 		return nil // roce is to adopt what another plugin will have made
 	}
-	facts, err := plan.Only(n.Host(ctx, req))
-	if errors.Is(err, rdma.ErrNoDevice) && n.held(plan.Link{}, req.Parent.RDMA) != nil {
-		return nil // a pod has it
-	}
+	facts, faults, err := n.Host(ctx, req)
 	if err != nil {
 		return Unavailable(err)
 	}
-	if err := n.statusRDMA(ctx, req, facts.Parent); err != nil {
+	for i, one := range req.Each() {
+		if errors.Is(faults[i], rdma.ErrNoDevice) && n.held(plan.Link{}, one.Parent.RDMA) != nil {
+			return nil // a pod has it
+		}
+		if faults[i] == nil {
+			faults[i] = n.statusRDMA(ctx, one, facts[i].Parent)
+		}
+	}
+	s, err := n.choose(req, facts, faults)
+	if err != nil {
 		return Unavailable(err)
 	}
 	switch req.IPAM.Type {
 	case "":
 		return nil
 	case conf.PoolType:
-		return Unavailable(n.Pools.Status(ctx, req, facts))
+		return Unavailable(n.Pools.Status(ctx, req, s.rails))
 	}
 	return n.Delegate.Status(ctx, req)
 }

@@ -44,6 +44,8 @@ type world struct {
 	dir  string
 	now  time.Duration // since boot
 	boot string
+	// config is the network's, for a mode of RDMA, a folder and more members.
+	config string
 	// crash panics at the n-th operation from now, as a process that is killed
 	// does nothing any more; 0 never.
 	crash int
@@ -51,10 +53,36 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), boot: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001"}
+	w := &world{t: t, config: config, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), boot: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001"}
 	w.fake.NIC("ens1", nicMAC)
 	w.fake.NIC("ens2", conf.MAC{0x52, 0x54, 0, 0, 0, 2})
 	return w
+}
+
+// newRailsWorld returns a node whose networks have three rails.
+func newRailsWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.config = railsConfig
+	w.fake.NIC("ens3", conf.MAC{0x52, 0x54, 0, 0, 0, 3})
+	return w
+}
+
+// worlds are the nodes that every failure is tried on.
+func worlds() map[string]func(*testing.T) *world {
+	return map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld}
+}
+
+// inEachWorld runs a test for each of worlds.
+func inEachWorld(t *testing.T, fn func(t *testing.T, fresh func(*testing.T) *world)) {
+	t.Helper()
+	t.Parallel()
+	for name, fresh := range worlds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fn(t, fresh)
+		})
+	}
 }
 
 // node returns the node as a new process sees it.
@@ -191,8 +219,13 @@ func (w *wire) Undo(context.Context, plan.Op) error { return nil }
 // Check implements apply.Executor.
 func (w *wire) Check(context.Context, plan.Op) error { return nil }
 
-const config = `{"cniVersion": "1.1.0", "name": %q, "type": "roce", "master": %q, "stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam",
+const (
+	config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam",
 	"subnets": [{"subnet": "172.16.11.0/29", "gateway": "172.16.11.6"}, {"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}]}%s}`
+	railsConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": {"match": {"ifNames": ["ens*"]}, "count": 3},
+	"stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam",
+	"subnets": [{"subnet": "172.16.{rail+11}.0/29", "gateway": "172.16.{rail+11}.6"}, {"subnet": "fd00:{rail+11}::/64", "gateway": "fd00:{rail+11}::fffe"}]}%s}`
+)
 
 func podPath(id string) string { return "/run/netns/" + id }
 
@@ -201,7 +234,7 @@ func (w *world) request(id, ifName, extra string) conf.Request {
 	w.t.Helper()
 	r, err := conf.Parse(conf.Input{
 		ContainerID: id, IfName: ifName, Netns: podPath(id),
-		Stdin: fmt.Appendf(nil, config, "rail", "ens1", w.dir, w.mode, extra),
+		Stdin: fmt.Appendf(nil, w.config, w.dir, w.mode, extra),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -213,7 +246,7 @@ func (w *world) del(id, ifName string) conf.Del {
 	w.t.Helper()
 	d, err := conf.ParseDel(conf.Input{
 		ContainerID: id, IfName: ifName, Netns: podPath(id),
-		Stdin: fmt.Appendf(nil, config, "rail", "ens1", w.dir, w.mode, ""),
+		Stdin: fmt.Appendf(nil, w.config, w.dir, w.mode, ""),
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -42,7 +42,7 @@ func TestFaultsOfThePool(t *testing.T) {
 		{pool(`"quarantine": "25h", ` + one), cnierr.BadConfig, `"ipam.quarantine": 25h is not in`, ``},
 		{pool(`"quarantine": "two minutes", ` + one), cnierr.BadConfig, `"ipam.quarantine": "two minutes" is not a time`, `such as "2m0s"`},
 		{pool(`"quarantin": "1s", ` + one), cnierr.BadConfig, `"ipam.quarantin": unknown key`, `did you mean "quarantine"?`},
-		{pool(`"gateway": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.gateway": unknown key`, asHere},
+		{pool(`"gateway": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.gateway": means nothing without fromMaster`, asHere},
 		{pool(`"rangeStart": "10.0.0.1", ` + one), cnierr.BadConfig, `"ipam.rangeStart": unknown key`, asHere},
 		{pool(`"ranges": [[{"subnet": "10.0.0.0/24"}]], ` + one), cnierr.BadConfig, `"ipam.ranges": unknown key`, asHere},
 		{pool(`"range": "10.0.0.0/24", ` + one), cnierr.BadConfig, `"ipam.range": unknown key`, asHere},

@@ -83,7 +83,6 @@ func TestFaultsOfTheLink(t *testing.T) {
 		{`"log": {"level": "trace"}`, cnierr.BadConfig, `"log.level": "trace" is none of info, debug, warn, error`, `use one of`},
 		{`"log": {"leve": "info"}`, cnierr.BadConfig, `"log.leve": unknown key`, `did you mean "level"?`},
 		{`"log": "debug"`, cnierr.Decode, `"log": want an object, got a string`, ``},
-		{`"rails": []`, cnierr.Unsupported, `"rails": not supported by this version`, `one network for each rail`},
 	} {
 		_, err := conf.Parse(input(b.in))
 		b.check(t, err)

@@ -4,9 +4,11 @@
 package conf
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
@@ -14,19 +16,16 @@ import (
 // together.
 func contradictions(r Request, f *strict.Faults) {
 	contradictoryRDMA(r.RDMA, f)
-	if r.IPAM.Type != PoolType || len(r.IPAM.Subnets) == 0 {
-		return
-	}
-	v4, v6, gateways := 0, 0, 0
-	for _, s := range r.IPAM.Subnets {
-		if s.Prefix.Addr().Is4() {
-			v4++
-		} else {
-			v6++
-		}
-		if s.Gateway.IsValid() {
-			gateways++
-		}
+	contradictoryMTU(r, f)
+	contradictoryDefaults(r, f)
+	contradictoryTables(r, f)
+}
+
+func contradictoryMTU(r Request, f *strict.Faults) {
+	v4, v6 := 0, 0
+	for _, one := range r.Each() {
+		a, b := pool.Families(one.IPAM.Subnets)
+		v4, v6 = v4+a, v6+b
 	}
 	if r.MTU != 0 && v4 > 0 && r.MTU < 68 { // inetdev_valid_mtu
 		f.Add(cnierr.BadConfig, "mtu", "", "%d is less than 68, the least that IPv4 works with", r.MTU)
@@ -34,15 +33,97 @@ func contradictions(r Request, f *strict.Faults) {
 	if r.MTU != 0 && v6 > 0 && r.MTU < 1280 { // addrconf_notify, RFC 8200 section 5
 		f.Add(cnierr.BadConfig, "mtu", "", "%d is less than 1280, the least that IPv6 works with", r.MTU)
 	}
-	if r.Routing.DefaultRoute && gateways == 0 {
-		f.Add(cnierr.BadConfig, "routing.defaultRoute", "set ipam.subnets[].gateway", "no subnet has a gateway")
+}
+
+// contradictoryDefaults reports default routes in the main table that cannot
+// be, or not beside each other.
+func contradictoryDefaults(r Request, f *strict.Faults) {
+	first := map[uint32]int{} // by metric: the rail that has it
+	for i, one := range r.Each() {
+		if !one.Routing.DefaultRoute {
+			continue
+		}
+		place := routingOf(r, i) + ".defaultRoute"
+		if j, taken := first[one.Routing.Metric]; taken {
+			f.Add(cnierr.BadConfig, place, "set it in the routing of one rail of a list alone, or with another metric",
+				"rail %d and rail %d cannot both have the pod's default route", j, i)
+			return
+		}
+		first[one.Routing.Metric] = i
+		if p := one.IPAM; p.Type == PoolType && noGateway(p) {
+			f.Add(cnierr.BadConfig, place, "set ipam.subnets[].gateway", "no subnet has a gateway")
+		}
 	}
-	// A second address of a family gets the next table.
-	first, last := int64(r.Routing.Table), int64(r.Routing.Table)+int64(max(v4, v6))-1
-	if first != 0 && first < firstKernelTable && last >= firstKernelTable || last > math.MaxInt32 {
-		f.Add(cnierr.BadConfig, "routing.table", tableHint,
-			"%d subnets of one family need the tables %d to %d, which are not all free to choose", max(v4, v6), first, last)
+}
+
+// noGateway says whether it is known that a pool has no gateway.
+func noGateway(p IPAM) bool {
+	if len(p.Subnets) == 0 {
+		return p.FromMaster != nil && p.FromMaster.Gateway == NoGateway
 	}
+	for _, s := range p.Subnets {
+		if s.Gateway.IsValid() {
+			return false
+		}
+	}
+	return true
+}
+
+// contradictoryTables reports tables by number that are the kernel's, or, of a
+// rail, another's. A second address of a family gets the next table.
+func contradictoryTables(r Request, f *strict.Faults) {
+	type span struct{ rail, first, last int64 }
+	var used []span
+	for i, one := range r.Each() {
+		v4, v6 := pool.Families(one.IPAM.Subnets)
+		n := int64(max(v4, v6, 1))
+		s := span{int64(i), int64(one.Routing.Table), int64(one.Routing.Table) + n - 1}
+		if s.first == 0 || one.Routing.Mode != RoutingPolicy && r.Rails != nil {
+			continue
+		}
+		place, said := routingOf(r, i)+".table", s.first
+		if place == "routing.table" {
+			said = int64(r.Routing.Table)
+		}
+		if firstKernelTable <= said && said <= lastKernelTable { // a fault already
+			continue
+		}
+		if s.first <= lastKernelTable && s.last >= firstKernelTable || s.last > math.MaxInt32 {
+			f.Add(cnierr.BadConfig, place, tableHint, "%s the tables %d to %d, which are not all free to choose", who(r, i, n), s.first, s.last)
+			return
+		}
+		for _, o := range used {
+			if s.first <= o.last && o.first <= s.last {
+				f.Add(cnierr.BadConfig, place, "choose other numbers, or 0 to let roce choose", "rail %d and rail %d would both have the table %d", o.rail, i, max(s.first, o.first))
+				return
+			}
+		}
+		used = append(used, s)
+	}
+}
+
+// who says who needs n tables.
+func who(r Request, rail int, n int64) string {
+	if r.Rails == nil {
+		return fmt.Sprintf("%d subnets of one family need", n)
+	}
+	return fmt.Sprintf("rail %d needs", rail)
+}
+
+// routingOf returns the path of the routing that a rail has.
+func routingOf(r Request, rail int) string {
+	if r.Rails == nil || r.Rails[rail].Routing == inherited(r.Routing, rail, tables(ipams(r))) {
+		return "routing"
+	}
+	return fmt.Sprintf("rails[%d].routing", rail)
+}
+
+func ipams(r Request) []IPAM {
+	var out []IPAM
+	for _, one := range r.Each() {
+		out = append(out, one.IPAM)
+	}
+	return out
 }
 
 // contradictoryRDMA refuses settings of a device that does not move: they would
@@ -53,12 +134,5 @@ func contradictoryRDMA(r RDMA, f *strict.Faults) {
 			f.Add(cnierr.BadConfig, key, `set rdma.mode to exclusive, or set it on the node: cma_roce_tos -d DEVICE -t TOS`,
 				"a device that is not the pod's alone has the host's")
 		}
-	}
-}
-
-// unsupported reports what a later version can do.
-func unsupported(top *strict.Object) {
-	if v := top.At("rails"); v.Present() {
-		v.Fault(cnierr.Unsupported, "write one network for each rail", "not supported by this version")
 	}
 }

@@ -33,12 +33,12 @@ func readEnv(in Input, f *strict.Faults) env {
 		return env{}
 	}
 	checkAttachment(in, f)
-	if linkNameProblem(in.IfName, 15) == "" && !plainLink(in.IfName) {
+	if linkNameProblem(in.IfName, longestIfName) == "" && !plainLink(in.IfName) {
 		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q "+notPlain, in.IfName)
 	}
 	if in.IfName == "lo" {
 		f.Add(cnierr.BadEnv, "CNI_IFNAME", "choose another interface name in the pod's networks annotation",
-			"%q is the loopback interface of every pod", in.IfName)
+			"%q "+isLoopback, in.IfName)
 	}
 	if !filepath.IsAbs(in.Netns) || !printable(in.Netns) {
 		f.Add(cnierr.BadEnv, "CNI_NETNS", "", "%q is not an absolute path", in.Netns)
@@ -56,14 +56,12 @@ func checkAttachment(in Input, f *strict.Faults) {
 	case len(in.ContainerID) > maxID:
 		f.Add(cnierr.BadEnv, "CNI_CONTAINERID", "", "%d characters, at most %d can be used", len(in.ContainerID), maxID)
 	}
-	if problem := linkNameProblem(in.IfName, 15); problem != "" {
+	if problem := linkNameProblem(in.IfName, longestIfName); problem != "" {
 		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q %s", in.IfName, problem)
 		return
 	}
-	// The kernel refuses both names (sysctl_dev_name_is_allowed), but only
-	// after we would have written the settings of all links of the pod.
-	if in.IfName == "all" || in.IfName == "default" {
-		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q is the kernel's word for other links", in.IfName)
+	if reserved(in.IfName) {
+		f.Add(cnierr.BadEnv, "CNI_IFNAME", "", "%q "+isReserved, in.IfName)
 	}
 }
 
@@ -125,6 +123,36 @@ func linkNameProblem(s string, longest int) string {
 		return "is not the name of a link"
 	case strings.ContainsAny(s, "/:") || strings.ContainsFunc(s, unicode.IsSpace) || !printable(s):
 		return "has a character that the name of a link cannot have"
+	}
+	return ""
+}
+
+// longestIfName is what the name of an interface may have (IFNAMSIZ).
+const longestIfName = 15
+
+const (
+	isLoopback = "is the loopback interface of every pod"
+	isReserved = "is the kernel's word for other links"
+)
+
+// reserved says whether s is a name that the kernel refuses
+// (sysctl_dev_name_is_allowed), but only after we would have written the
+// settings of all links of the pod.
+func reserved(s string) bool { return s == "all" || s == "default" }
+
+// ifNameProblem says why no interface that roce makes can have the name s, or
+// "".
+func ifNameProblem(s string) string {
+	problem := linkNameProblem(s, longestIfName)
+	switch {
+	case problem != "":
+		return problem
+	case !plainLink(s):
+		return notPlain
+	case s == "lo":
+		return isLoopback
+	case reserved(s):
+		return isReserved
 	}
 	return ""
 }

@@ -41,6 +41,9 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		i, err := conf.ParseIPAM(in)
+		if r.Rails != nil || r.IPAM.FromMaster != nil || r.IPAM.Table != "" { // roce's alone
+			return
+		}
 		want := conf.Request{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Pod: r.Pod, StateDir: r.StateDir, Log: r.Log, Status: r.Status, IPAM: r.IPAM}
 		if d := diff(want, i); d != "" || err != nil {
 			t.Errorf("roce-ipam: %v (-want +got):\n%s", err, d)
@@ -97,20 +100,54 @@ func valid(t *testing.T, r conf.Request, stdin []byte) {
 		check(t, s == conf.Require || s == conf.Warn || s == conf.Off, "a severity", s)
 	}
 	check(t, slices.Contains([]conf.RDMAMode{conf.RDMAAuto, conf.RDMAShared, conf.RDMAExclusive, conf.RDMAOff}, r.RDMA.Mode), "a mode", r.RDMA)
-	switch r.IPAM.Type {
-	case conf.PoolType:
-		validPool(t, r.IPAM)
-	case "":
-		check(t, r.IPAM.Raw == nil && r.IPAM.Subnets == nil, "nothing", r.IPAM)
-	default:
-		check(t, string(r.IPAM.Raw) == string(stdin) && r.IPAM.Subnets == nil, "the whole input", r.IPAM)
+	validRails(t, r)
+	for _, one := range r.Each() {
+		switch one.IPAM.Type {
+		case conf.PoolType:
+			validPool(t, one.IPAM)
+		case "":
+			check(t, one.IPAM.Raw == nil && one.IPAM.Subnets == nil, "nothing", one.IPAM)
+		default:
+			check(t, r.Rails == nil && string(r.IPAM.Raw) == string(stdin) && r.IPAM.Subnets == nil, "the whole input", r.IPAM)
+		}
+	}
+}
+
+// validRails checks what the interfaces of an attachment are to each other.
+func validRails(t *testing.T, r conf.Request) {
+	t.Helper()
+	each := r.Each()
+	check(t, between(len(each), 1, 32) && each[0].Rail == 0, "interfaces", each)
+	if r.Rails == nil {
+		check(t, r.Match == nil && r.MinRails == 0, "no rails", r)
+		return
+	}
+	check(t, between(r.MinRails, 1, len(each)) && r.Parent.Default() && r.Prev == nil, "rails", r)
+	check(t, r.IPAM.Subnets == nil && r.IPAM.Raw == nil && (len(each) == 1 || r.MAC.IsZero()), "nothing that is one rail's", r)
+	check(t, r.Match == nil || r.Match.Count == len(each) && !r.Match.Parent.Default() && r.Match.Parent.Name == "", "a rule", r.Match)
+	for i, one := range each {
+		check(t, one.Rail == i && one.Rails == nil && one.Match == nil && one.MinRails == 0, "one rail", one)
+		check(t, between(len(one.IfName), 1, 15) && one.Parent.Default() == (r.Match != nil), "a name and a NIC", one)
+		check(t, !between(one.Routing.Table, 253, 255) && one.Routing.Table < 1<<31, "a table", one.Routing)
+		for _, other := range each[:i] {
+			check(t, one.IfName != other.IfName, "names of their own", r.Rails)
+			for _, s := range one.IPAM.Subnets {
+				clash := func(o conf.Subnet) bool { return o.Prefix != s.Prefix && o.Prefix.Overlaps(s.Prefix) }
+				check(t, !slices.ContainsFunc(other.IPAM.Subnets, clash), "subnets equal or apart", r.Rails)
+			}
+			for _, a := range one.IPAM.Requested {
+				check(t, one.IPAM.Subnets == nil || !slices.Contains(other.IPAM.Requested, a), "each address once", a)
+			}
+		}
 	}
 }
 
 func validPool(t *testing.T, p conf.IPAM) {
 	t.Helper()
 	check(t, between(len(p.Pool), 1, 63) && !strings.Contains(p.Pool, "/") && p.Pool != ".." && p.Pool != ".", "a pool", p.Pool)
-	check(t, between(p.Quarantine, 0, 24*time.Hour) && len(p.Subnets) > 0 && p.Raw == nil, "quarantine and subnets", p)
+	later := p.FromMaster != nil || p.Table != ""
+	check(t, between(p.Quarantine, 0, 24*time.Hour) && (len(p.Subnets) > 0) != later && p.Raw == nil, "quarantine and subnets", p)
+	check(t, p.Table == "" || p.FromMaster == nil && filepath.IsAbs(p.Table), "one source of subnets", p)
 	for i, s := range p.Subnets {
 		validSubnet(t, s)
 		for _, o := range p.Subnets[:i] {
@@ -126,11 +163,11 @@ func validPool(t *testing.T, p conf.IPAM) {
 		return slices.ContainsFunc(p.Subnets, func(s conf.Subnet) bool { return s.Prefix.Contains(a) })
 	}
 	for _, a := range p.Requested {
-		check(t, inSubnet(a), "an address of a subnet", a)
+		check(t, later || inSubnet(a), "an address of a subnet", a)
 	}
 	for _, r := range p.Routes {
 		check(t, r.Dst.IsValid() && r.Dst == r.Dst.Masked(), "a destination", r)
-		check(t, !r.Via.IsValid() || inSubnet(r.Via) && r.Via.Is4() == r.Dst.Addr().Is4(), "a gateway of a subnet", r)
+		check(t, !r.Via.IsValid() || (later || inSubnet(r.Via)) && r.Via.Is4() == r.Dst.Addr().Is4(), "a gateway of a subnet", r)
 		check(t, r.MTU >= 0 && r.AdvMSS >= 0 && r.Priority >= 0, "metrics", r)
 		check(t, r.Table == nil || *r.Table > 0 && *r.Table != 255, "a table", r)
 		check(t, r.Scope == nil || between(*r.Scope, 0, 254), "a scope", r)

@@ -18,10 +18,17 @@ func parent(v strict.Value) Parent {
 	if k := v.Kind(); k != strict.AnObject && k != strict.Absent {
 		return Parent{Name: parentName(v)}
 	}
+	return selector(v, `write a name as a string: "master": "ens1f0"; patterns go into ifNames`,
+		"name the NIC, or select it by pci, subnet, ifNames or other properties")
+}
+
+// selector reads the properties that NICs are selected by; named is the hint
+// for a key that would be a name, and empty the one for no property.
+func selector(v strict.Value, named, empty string) Parent {
 	o := v.Object()
 	defer o.Strict(func(key string) string {
-		if key == "name" || key == "ifName" {
-			return `write a name as a string: "master": "ens1f0"; patterns go into ifNames`
+		if key == "name" || key == "ifName" || key == "master" {
+			return named
 		}
 		return ""
 	})
@@ -38,7 +45,7 @@ func parent(v strict.Value) Parent {
 		p.Subnet, _ = s.Prefix()
 	}
 	if o.Present() && !slices.ContainsFunc(o.Keys(), o.Has) {
-		v.Bad("name the NIC, or leave master out for the interface of the default route", "the selector is empty")
+		v.Bad(empty, "the selector is empty")
 	}
 	return p
 }
@@ -102,7 +109,7 @@ func word(v strict.Value, pattern, what, hint string) string {
 
 // macAddress returns the MAC that counts: runtimeConfig before CNI_ARGS before
 // the configuration, as in upstream macvlan.
-func macAddress(top, runtime *strict.Object, args string, mode Mode, f *strict.Faults) MAC {
+func macAddress(top, runtime *strict.Object, args string, mode Mode, rails int, f *strict.Faults) MAC {
 	var won MAC
 	source := ""
 	take := func(code cnierr.Code, subject, s string) {
@@ -121,6 +128,9 @@ func macAddress(top, runtime *strict.Object, args string, mode Mode, f *strict.F
 	take(cnierr.BadConfig, "mac", inConfig)
 	take(cnierr.BadEnv, "CNI_ARGS MAC", args)
 	take(cnierr.BadConfig, "runtimeConfig.mac", inRuntime)
+	if rails > 1 && source != "" {
+		f.Add(cnierr.BadConfig, source, "leave the MAC out: each rail gets one of its own", "%d rails cannot have one MAC", rails)
+	}
 	if mode == Passthru && source != "" {
 		f.Add(cnierr.BadConfig, source, "leave the MAC out, or use another mode", "in passthru mode the MAC is the master's")
 	}

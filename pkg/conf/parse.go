@@ -39,8 +39,7 @@ const DefaultStateDir = "/run/roce"
 // *cnierr.Error that joins one *cnierr.Error for each fault, whose subject is
 // a JSON path or a CNI_ variable. Its code is cnierr.Decode if all faults are
 // of JSON's syntax or types, cnierr.BadEnv if all are in CNI_ variables,
-// cnierr.Unsupported or cnierr.Version if all are of that kind, and
-// cnierr.BadConfig otherwise.
+// cnierr.Version if all are of that kind, and cnierr.BadConfig otherwise.
 func Parse(in Input) (Request, error) {
 	f := &strict.Faults{}
 	e := readEnv(in, f)
@@ -50,6 +49,7 @@ func Parse(in Input) (Request, error) {
 	}
 	r := general(top, e)
 	r.DNS = dns(top.At("dns"))
+	rs := readRails(top)
 	r.Parent = parent(top.At("master"))
 	r.LinkInContainer = top.At("linkInContainer").True()
 	r.Mode = strict.Choice(top.At("mode"), Bridge, Private, VEPA, Passthru)
@@ -65,12 +65,12 @@ func Parse(in Input) (Request, error) {
 		r.Prev = chain.Read(top, runtime, string(r.IfName))
 	}
 	r.DeviceInfoFile = deviceInfoFile(runtime.At("CNIDeviceInfoFile"))
-	r.MAC = macAddress(top, runtime, e.mac, r.Mode, f)
-	r.IPAM = addresses(top, runtime, e.ips, r.Network, f)
+	r.MAC = macAddress(top, runtime, e.mac, r.Mode, len(rs.each), f)
+	ipam, each := addresses(top, runtime, e.ips, r.Network, rs, f)
+	r = withRails(r, rs, ipam, each)
 	if r.IPAM.Type != "" && r.IPAM.Type != PoolType {
 		r.IPAM.Raw = bytes.Clone(in.Stdin)
 	}
-	unsupported(top)
 	top.Lenient()
 	contradictions(r, f)
 	if err := f.Err(operation, r.Network); err != nil {
@@ -107,7 +107,10 @@ func ParseIPAM(in Input) (Request, error) {
 	}
 	r := general(top, e)
 	before := f.Len()
-	r.IPAM = addresses(top, top.At("runtimeConfig").Object(), e.ips, r.Network, f)
+	// Rails are the main plugin's too.
+	_, each := addresses(top, top.At("runtimeConfig").Object(), e.ips, r.Network, rails{each: make([]rail, 1)}, f)
+	r.IPAM = each[0]
+	onlyRoce(r.IPAM, f)
 	if r.IPAM.Type != PoolType && f.Len() == before {
 		f.Add(cnierr.BadConfig, "ipam.type", "set ipam.type to "+PoolType, "%q is not this plugin", r.IPAM.Type)
 	}
@@ -116,6 +119,17 @@ func ParseIPAM(in Input) (Request, error) {
 		return Request{}, err
 	}
 	return r, nil
+}
+
+// onlyRoce reports what needs to know the NIC.
+func onlyRoce(p IPAM, f *strict.Faults) {
+	const hint, unknown = "write ipam.subnets", "the NIC is known to roce alone, not to roce-ipam beside another plugin"
+	if p.FromMaster != nil {
+		f.Add(cnierr.BadConfig, "ipam.fromMaster", hint, unknown)
+	}
+	if p.Table != "" {
+		f.Add(cnierr.BadConfig, "ipam.table", hint, unknown)
+	}
 }
 
 func cniVersion(v strict.Value) string {

@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/roce-cni/roce-cni/pkg/conf/chain"
-	"github.com/roce-cni/roce-cni/pkg/netrange"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
 // ContainerID is the runtime's identifier of a container (CNI_CONTAINERID).
@@ -180,41 +180,23 @@ type IPAM struct {
 }
 
 // FromMaster says how a NIC's own addresses make subnets.
-type FromMaster struct {
-	Gateway string  // FirstHost, LastHost or NoGateway
-	Derive  *Derive // nil: any address of the subnet
-}
+type FromMaster = pool.FromMaster
 
-// The gateways of FromMaster: the first or last address of the subnet that a
-// host may have, or none.
+// Derive gives a node a part of the subnet.
+type Derive = pool.Derive
+
+// The gateways of FromMaster.
 const (
-	FirstHost = "first"
-	LastHost  = "last"
-	NoGateway = "none"
+	FirstHost = pool.FirstHost
+	LastHost  = pool.LastHost
+	NoGateway = pool.NoGateway
 )
 
-// Derive gives a node PerHost addresses of the subnet: those from
-// Base + h x PerHost on, where h is the host part of the NIC's own address.
-type Derive struct{ Base, PerHost int }
-
 // Subnet is one subnet of a pool, of which an attachment gets one address.
-type Subnet struct {
-	Prefix  netip.Prefix     // masked
-	Ranges  []netrange.Range // sorted, apart, inside Prefix; never empty
-	Exclude []netrange.Range // sorted
-	Gateway netip.Addr       // inside Prefix; zero: none
-}
+type Subnet = pool.Subnet
 
-// Route is a route that IPAM asks for. Table and Scope are nil when not said.
-type Route struct {
-	Dst      netip.Prefix `json:"dst"`
-	Via      netip.Addr   `json:"via,omitzero"` // zero: the gateway of the same family
-	MTU      int          `json:"mtu,omitempty"`
-	AdvMSS   int          `json:"advmss,omitempty"`
-	Priority int          `json:"priority,omitempty"`
-	Table    *int         `json:"table,omitempty"`
-	Scope    *int         `json:"scope,omitempty"`
-}
+// Route is a route that IPAM asks for.
+type Route = pool.Route
 
 // RoutingMode says where routes go.
 type RoutingMode string

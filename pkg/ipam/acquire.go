@@ -15,7 +15,8 @@ import (
 )
 
 // expireBatch is how many resting addresses one Acquire frees beside its own
-// lease, so that its cost does not grow with how many rest.
+// lease, for each address that it leases, so that its cost does not grow with
+// how many rest.
 const expireBatch = 4
 
 // unbounded is a window without end, for when nothing is free.
@@ -29,7 +30,8 @@ const conflictRest = time.Minute
 // Acquire leases one address of each subnet to the owner, in the order of the
 // subnets, all or none. Asked again, it gives the same attachment the same
 // addresses, as long as they fit the request; those that do not are put to
-// rest and replaced.
+// rest and replaced. Where the subnets of a group have no host part in common
+// that is free, it logs a warning.
 //
 // It returns code 7 for a request that can never be met, 11 when a requested
 // address is leased to somebody else, and 101 when a subnet has no address
@@ -81,62 +83,52 @@ func (s *session) acquire(w work) error {
 	if err := s.reap(s.ask.Owner.Attachment(), s.ask.Owner.Netns, reapWindow); err != nil {
 		return err
 	}
-	if err := s.expire(s.ask.Pool, expireBatch); err != nil {
+	batch := expireBatch * len(s.wants)
+	if err := s.expire(s.ask.Pool, batch); err != nil {
 		return err
 	}
 	if s.Keeps {
-		if err := s.expire(ledger.AnyPool, expireBatch); err != nil {
+		if err := s.expire(ledger.AnyPool, batch); err != nil {
 			return err
 		}
 	}
+	return s.chooseAll()
+}
+
+// chooseAll leases what is missing. What is requested goes first, because
+// another subnet of the same prefix might get it unasked.
+func (s *session) chooseAll() error {
 	for i, w := range s.wants {
-		if s.leases[i].Prefix.IsValid() {
+		if !w.requested.IsValid() {
 			continue
 		}
-		a, early, err := s.choose(w)
-		if err != nil {
+		if err := s.chooseOne(i); err != nil {
 			return err
 		}
-		s.leases[i] = w.lease(a, early)
+	}
+	for _, members := range s.groups() {
+		if err := s.chooseGroup(members); err != nil {
+			return err
+		}
+	}
+	for i := range s.wants {
+		if err := s.chooseOne(i); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// keep settles what the attachment has of the pool already: what fits is its
-// lease again, the rest is put to rest. It returns how many wants are left.
-func (s *session) keep() (missing int, err error) {
-	h, _, err := s.Holding(s.ask.Owner.Attachment())
-	if err != nil {
-		return 0, err
+// chooseOne leases an address for the want number i, unless it has one.
+func (s *session) chooseOne(i int) error {
+	if s.leases[i].Prefix.IsValid() {
+		return nil
 	}
-	missing = len(s.wants)
-	left, err := s.Retire(h, func(p ledger.Place) State {
-		if p.Pool != s.ask.Pool {
-			return 0
-		}
-		i := s.fitting(p.Addr)
-		if i < 0 {
-			return ledger.AtRest
-		}
-		s.leases[i] = s.wants[i].lease(p.Addr, p.Early)
-		missing--
-		return 0
-	})
-	if err != nil || len(left.Places) == 0 || left.Owner == s.ask.Owner {
-		return missing, err
+	a, early, err := s.choose(s.wants[i])
+	if err == nil {
+		s.leases[i] = s.wants[i].lease(a, early)
 	}
-	// The runtime repeats the ADD, maybe with a new namespace.
-	return missing, s.Save(ledger.Holding{Owner: s.ask.Owner, Places: left.Places})
-}
-
-// fitting returns the want without a lease that an address meets, or -1.
-func (s *session) fitting(a netip.Addr) int {
-	for i, w := range s.wants {
-		if !s.leases[i].Prefix.IsValid() && w.fits(a) {
-			return i
-		}
-	}
-	return -1
+	return err
 }
 
 // choose finds and leases an address for a want.

@@ -8,8 +8,9 @@
 // never leases from a database that it cannot read, and never asks the wire.
 // It stands between the facts of the node and the plan; roce calls it in
 // process and roce-ipam as an IPAM plugin. Read this file first, then
-// acquire.go for the order in which an address is looked for; what is kept of
-// a lease, and how, is package ledger's.
+// acquire.go for the order in which an address is looked for, and rails.go for
+// how several are that belong together; what is kept of a lease, and how, is
+// package ledger's.
 package ipam
 
 import (
@@ -36,12 +37,16 @@ type (
 	State = ledger.State
 )
 
-// Subnet is one subnet of a pool. An attachment gets one address of it.
+// Subnet is one subnet of a pool. An attachment gets one address of it, and
+// another one for each further subnet with the same prefix.
 type Subnet struct {
 	Prefix  netip.Prefix
 	Ranges  []netrange.Range // what may be leased unasked; empty: all of Prefix
 	Exclude []netrange.Range // what may not, asked for or not
 	Gateway netip.Addr       // never leased; zero: none
+	// Group is the subnets, all of one family, of which an attachment gets
+	// addresses with the same host part whenever one is free on all. Zero: none.
+	Group int
 }
 
 // Ask is a request for one address of each subnet.
@@ -52,7 +57,7 @@ type Ask struct {
 	// owner. Zero: it does not.
 	Quarantine time.Duration
 	// Requested are addresses that the attachment must get, at most one in
-	// each subnet. They may lie outside of the subnet's Ranges.
+	// each subnet; the subnets of one prefix get theirs in this order. They may lie outside of the subnet's Ranges.
 	Requested []netip.Addr
 	Owner     Owner
 	// Reserved are the addresses of the host.

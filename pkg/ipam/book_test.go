@@ -255,7 +255,7 @@ func TestRejectedAddressIsNotGivenAgain(t *testing.T) {
 	n := newNode(t)
 	a := ask("a", subnet("10.0.0.0/24"), subnet("fd00::/64"))
 	first := n.mustLease(a)
-	if err := n.book().Reject(ctx, "rail", []netip.Addr{netip.MustParsePrefix(first[0]).Addr()}, a.Owner.Attachment()); err != nil {
+	if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(first[0]).Addr()}); err != nil {
 		t.Fatal(err)
 	}
 	second := n.mustLease(a)

@@ -24,15 +24,15 @@ const full = 60_000
 // always about 120 addresses at rest, and each lease finds one whose rest is
 // over.
 type busy struct {
-	dir    string
-	now    time.Duration
-	subnet ipam.Subnet
-	pods   int
+	dir     string
+	now     time.Duration
+	subnets []ipam.Subnet // a pod has an address of each
+	pods    int
 }
 
-func newBusy(tb testing.TB, s ipam.Subnet) *busy {
+func newBusy(tb testing.TB, s ...ipam.Subnet) *busy {
 	tb.Helper()
-	return &busy{dir: tb.TempDir(), now: time.Hour, subnet: s}
+	return &busy{dir: tb.TempDir(), now: time.Hour, subnets: s}
 }
 
 // book looks at real files for the namespaces, which all are alive.
@@ -72,7 +72,7 @@ func add(a netip.Addr, n uint64) netip.Addr {
 	return sum
 }
 
-// fill gives count pods one address each. The file is as full and as deep as
+// fill gives count pods their addresses. The file is as full and as deep as
 // one that grew lease by lease.
 func (b *busy) fill(tb testing.TB, count int, at addresses) {
 	tb.Helper()
@@ -80,9 +80,11 @@ func (b *busy) fill(tb testing.TB, count int, at addresses) {
 	for i := 0; i < count; {
 		err := store.Update(ctx, func(l *ledger.Ledger) error {
 			for range min(20_000, count-i) {
-				spot := ledger.Spot{Pool: "rail", Addr: at(b.subnet.Prefix.Addr(), i)}
-				if err := l.Give(ask(fmt.Sprintf("filled-with-a-pod-%d", i)).Owner, spot); err != nil {
-					return err
+				o := ask(fmt.Sprintf("filled-with-a-pod-%d", i)).Owner
+				for _, s := range b.subnets {
+					if err := l.Give(o, ledger.Spot{Pool: "rail", Addr: at(s.Prefix.Addr(), i)}); err != nil {
+						return err
+					}
 				}
 				i++
 			}
@@ -94,13 +96,13 @@ func (b *busy) fill(tb testing.TB, count int, at addresses) {
 	}
 }
 
-// pod leases an address for a new pod and releases it, and returns what each
+// pod leases addresses for a new pod and releases them, and returns what each
 // took.
 func (b *busy) pod(tb testing.TB) (acquire, release time.Duration) {
 	tb.Helper()
 	b.pods++
 	b.now += time.Second
-	a := ask(fmt.Sprintf("job-%d", b.pods), b.subnet)
+	a := ask(fmt.Sprintf("job-%d", b.pods), b.subnets...)
 	start := time.Now()
 	if _, err := b.book().Acquire(ctx, a); err != nil {
 		tb.Fatal(err)
@@ -129,7 +131,7 @@ func ratio(t *testing.T, empty, filled *busy, rounds int) float64 {
 		with = append(with, a+r)
 	}
 	q := float64(median(with)) / float64(median(without))
-	t.Logf("empty %v, with %d leases %v: %.2fx", median(without), full, median(with), q)
+	t.Logf("empty %v, with leases %v: %.2fx", median(without), median(with), q)
 	return q
 }
 
@@ -165,6 +167,67 @@ func TestCostOfALeaseDoesNotGrowWithTheLeases(t *testing.T) {
 			}
 			t.Error("a lease costs twice of one on an empty node, or more")
 		})
+	}
+}
+
+// eight is eight rails, a /16 each.
+func eight() []ipam.Subnet {
+	out := make([]ipam.Subnet, 8)
+	for i := range out {
+		out[i] = subnet(fmt.Sprintf("10.%d.0.0/16", i))
+	}
+	return group(out...)
+}
+
+// TestCostOfRailsDoesNotGrowWithTheLeases does the same for eight rails at once
+// and 20,000 leases, of which a pod has one on each rail.
+func TestCostOfRailsDoesNotGrowWithTheLeases(t *testing.T) {
+	if testing.Short() || raceDetector() {
+		t.Skip("the race detector costs more than what it measures")
+	}
+	for name, at := range map[string]addresses{"one run": everyNth(1), "each slot alone": everyNth(2)} {
+		t.Run(name, func(t *testing.T) {
+			empty, filled := newBusy(t, eight()...), newBusy(t, eight()...)
+			filled.fill(t, 20_000/8, at)
+			for range 150 {
+				empty.pod(t)
+				filled.pod(t)
+			}
+			for range 3 {
+				if ratio(t, empty, filled, 100) < 2 {
+					return
+				}
+			}
+			t.Error("a lease costs twice of one on an empty node, or more")
+		})
+	}
+}
+
+// TestEightRailsAtOnceCostLessThanOneByOne compares one transaction with eight.
+func TestEightRailsAtOnceCostLessThanOneByOne(t *testing.T) {
+	if testing.Short() || raceDetector() {
+		t.Skip("the race detector costs more than what it measures")
+	}
+	together, shared := newBusy(t, eight()...), t.TempDir()
+	var each []*busy // as eight network attachments of a pod: one database
+	for _, s := range eight() {
+		each = append(each, &busy{dir: shared, now: time.Hour, subnets: []ipam.Subnet{s}})
+	}
+	var once, one []time.Duration
+	for range 200 {
+		a, r := together.pod(t)
+		once = append(once, a+r)
+		sum := time.Duration(0)
+		for _, b := range each {
+			a, r := b.pod(t)
+			sum += a + r
+		}
+		one = append(one, sum)
+	}
+	q := float64(median(once)) / float64(median(one))
+	t.Logf("together %v, one by one %v: %.2fx", median(once), median(one), q)
+	if q > 0.7 {
+		t.Error("eight rails in one transaction cost as much as in eight")
 	}
 }
 

@@ -79,21 +79,37 @@ func (u Usage) String() string {
 	return fmt.Sprintf("%d leased, %d resting, %v excluded or reserved, %v in all", u.Leased, u.Resting, u.Unusable, u.Total)
 }
 
-// Usage counts for each subnet of an Ask; of the Ask, no more than Pool,
-// Subnets and Reserved matters. Its cost grows with the number of used
-// addresses.
+// Usage counts for each subnet of an Ask, once for those of one prefix; of the
+// Ask, no more than Pool, Subnets and Reserved matters. Its cost grows with the
+// number of used addresses.
 func (b *Book) Usage(ctx context.Context, ask Ask) ([]Usage, error) {
 	ask.Requested = nil
 	wants, err := ask.wants()
 	if err != nil {
 		return nil, err
 	}
+	wants = byPrefix(wants)
 	out := make([]Usage, len(wants))
 	for i, w := range wants {
 		out[i] = w.usage()
 	}
 	err = b.store.View(ctx, func(l *ledger.Ledger) error { return count(l, ask.Pool, wants, out) })
 	return out, ignoreNone(err)
+}
+
+// byPrefix makes one want of those with the same prefix: what any of them may
+// be met with.
+func byPrefix(wants []want) []want {
+	var out []want
+	for _, w := range wants {
+		i := slices.IndexFunc(out, func(o want) bool { return o.Prefix.Masked() == w.Prefix.Masked() })
+		if i < 0 {
+			out = append(out, w)
+			continue
+		}
+		out[i].usable = netrange.Minus(slices.Concat(out[i].usable, w.usable), nil)
+	}
+	return out
 }
 
 // usage is the usage of a subnet of which nothing is leased.

@@ -28,9 +28,10 @@ type rest struct {
 }
 
 // TestBookAgreesWithASimpleModel does thousands of random operations on a
-// small pool and checks after each that no address has two owners, that what
-// is given was free, or rested long enough, or was the pod's own, or was the
-// one that rested longest, and that the book lists what the model has.
+// small pool, with one address for each pod and with three, and checks after
+// each that no address has two owners, that what is given was free, or rested
+// long enough, or was the pod's own, or was the one that rested longest, and
+// that the book lists what the model has.
 func TestBookAgreesWithASimpleModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
@@ -39,12 +40,13 @@ func TestBookAgreesWithASimpleModel(t *testing.T) {
 			n, m := newNode(t), model{map[netip.Addr]string{}, map[netip.Addr]rest{}}
 			rnd := rand.New(rand.NewPCG(seed, 7))
 			s := subnet("10.0.0.0/28 10.0.0.9", "10.0.0.0-10.0.0.12") // 11 addresses
+			rails := slices.Repeat([]ipam.Subnet{s}, 1+2*int(seed%2))
 			for range 500 {
 				n.now += time.Duration(rnd.IntN(40)) * time.Second
-				pod := fmt.Sprint("pod", rnd.IntN(14))
+				pod := fmt.Sprint("pod", rnd.IntN(14/len(rails)))
 				switch rnd.IntN(3) {
 				case 0, 1:
-					m.acquire(t, n, ask(pod, s))
+					m.acquire(t, n, ask(pod, rails...))
 				case 2:
 					n.release(pod)
 					m.release(pod, n.now)
@@ -64,25 +66,35 @@ func (m model) acquire(t *testing.T, n *node, a ipam.Ask) {
 	leases, err := n.book().Acquire(ctx, a)
 	had := m.held(pod)
 	if err != nil {
-		if free := m.unused(a.Subnets[0]); len(free) > 0 || len(m.resting) > 0 || len(had) > 0 {
+		if free := m.unused(a.Subnets[0]); len(free)+len(m.resting) >= len(a.Subnets) || len(had) > 0 {
 			t.Errorf("%s gets %v though %v are free and %v rest", pod, err, free, m.resting)
 		}
 		return
 	}
-	addr := leases[0].Prefix.Addr()
-	r, rested := m.resting[addr]
-	switch {
-	case len(had) > 0:
-		if had[0] != addr {
+	if len(leases) != len(a.Subnets) {
+		t.Errorf("%s gets %v", pod, leases)
+	}
+	for _, l := range leases {
+		if addr := l.Prefix.Addr(); len(had) == 0 {
+			m.give(t, n, a, l)
+		} else if !slices.Contains(had, addr) {
 			t.Errorf("%s has %v and gets %v", pod, had, addr)
 		}
+	}
+}
+
+func (m model) give(t *testing.T, n *node, a ipam.Ask, l ipam.Lease) {
+	t.Helper()
+	pod, addr := a.Owner.PodName, l.Prefix.Addr()
+	r, rested := m.resting[addr]
+	switch {
 	case m.leased[addr] != "":
 		t.Errorf("%s gets %v, which %s has", pod, addr, m.leased[addr])
 	case rested && r.last != pod && n.now-r.freed < a.Quarantine:
-		if !leases[0].Early || len(m.unused(a.Subnets[0])) > 0 || m.oldest() != r.freed {
-			t.Errorf("%s gets %v, which rests since %v; early %v, resting %v", pod, addr, r.freed, leases[0].Early, m.resting)
+		if !l.Early || len(m.unused(a.Subnets[0])) > 0 || m.oldest() != r.freed {
+			t.Errorf("%s gets %v, which rests since %v; early %v, resting %v", pod, addr, r.freed, l.Early, m.resting)
 		}
-	case leases[0].Early:
+	case l.Early:
 		t.Errorf("%s gets %v early, which has rested", pod, addr)
 	}
 	delete(m.resting, addr)

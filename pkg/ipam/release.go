@@ -51,22 +51,55 @@ func (w *work) retire(at Attachment) (bool, error) {
 
 // Reject takes addresses away from the attachment because somebody else on the
 // wire answers for them. They rest as those that became free last, and the
-// attachment's next Acquire gets others. Addresses that the attachment does
+// attachment's next Acquire gets others. What it holds of the same slot in the
+// group of such an address is put to rest with it, so that the next Acquire
+// finds another slot for the whole group. Addresses that the attachment does
 // not hold are left alone.
-func (b *Book) Reject(ctx context.Context, pool string, addrs []netip.Addr, at Attachment) error {
+//
+// Of the Ask, no more than Pool, Subnets and the Owner's attachment matters.
+func (b *Book) Reject(ctx context.Context, ask Ask, addrs []netip.Addr) error {
 	return ignoreNone(b.store.Existing(ctx, func(l *ledger.Ledger) error {
-		h, held, err := l.Holding(at)
+		h, held, err := l.Holding(ask.Owner.Attachment())
 		if err != nil || !held {
 			return err
 		}
+		slots := map[groupSlot]bool{}
+		for _, p := range h.Places {
+			if p.Pool == ask.Pool && slices.Contains(addrs, p.Addr) {
+				slots[ask.slot(p.Addr)] = true
+			}
+		}
 		_, err = l.Retire(h, func(p ledger.Place) State {
-			if p.Pool == pool && slices.Contains(addrs, p.Addr) {
+			at := ask.slot(p.Addr)
+			switch {
+			case p.Pool != ask.Pool:
+				return 0
+			case slices.Contains(addrs, p.Addr):
 				return ledger.Conflicted
+			case at.group != 0 && slots[at]:
+				return ledger.AtRest
 			}
 			return 0
 		})
 		return err
 	}))
+}
+
+// groupSlot is a slot of a group.
+type groupSlot struct {
+	group int
+	slot  netip.Addr
+}
+
+// slot returns the slot of an address in its group, the zero groupSlot if it
+// lies in no subnet.
+func (a Ask) slot(addr netip.Addr) groupSlot {
+	for _, s := range a.Subnets {
+		if s.Prefix.Contains(addr) {
+			return groupSlot{s.Group, s.slot(addr)}
+		}
+	}
+	return groupSlot{}
 }
 
 // ReleaseAddress puts one address to rest, whoever holds it: the operator

@@ -122,7 +122,7 @@ func TestARejectedAddressRestsAMinuteAtLeast(t *testing.T) {
 	first := n.mustLease(a)
 	reject := func(l string) {
 		t.Helper()
-		if err := n.book().Reject(ctx, "rail", []netip.Addr{netip.MustParsePrefix(l).Addr()}, a.Owner.Attachment()); err != nil {
+		if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(l).Addr()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -155,12 +155,20 @@ func TestRejectLeavesAloneWhatTheAttachmentDoesNotHold(t *testing.T) {
 	for _, c := range []struct{ pool, addr, id string }{
 		{"rail", "10.0.0.1", "id-b"}, {"rail2", "10.0.0.1", "id-a"}, {"rail", "10.0.0.2", "id-a"},
 	} {
-		at := ipam.Attachment{ContainerID: c.id, IfName: "net1"}
-		if err := n.book().Reject(ctx, c.pool, []netip.Addr{netip.MustParseAddr(c.addr)}, at); err != nil {
+		a := in(c.pool, ask("a", subnet("10.0.0.1/32")))
+		a.Owner.ContainerID = c.id
+		if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParseAddr(c.addr)}); err != nil {
 			t.Error(err)
 		}
 	}
 	n.wantEntries("rail 10.0.0.1 leased a 0s")
+	// In another pool it holds the address, and here the same slot.
+	n.mustLease(in("rail2", ask("a", subnet("10.1.0.1/32"))))
+	b := ask("a", group(subnet("10.0.0.1/32"), subnet("10.1.0.1/32"))...)
+	if err := n.book().Reject(ctx, b, []netip.Addr{netip.MustParseAddr("10.1.0.1")}); err != nil {
+		t.Error(err)
+	}
+	n.wantEntries("rail 10.0.0.1 leased a 0s", "rail2 10.1.0.1 leased a 0s")
 }
 
 func TestExpiredAddressesAreFreedAFewAtATime(t *testing.T) {

@@ -54,14 +54,21 @@ func (a Ask) check() error {
 				"the name has %d bytes, %d are possible", len(name), maxName)
 		}
 	}
+	family := map[int]netip.Addr{}
 	for _, s := range a.Subnets {
 		if !s.Prefix.IsValid() || s.Prefix.Addr().Is4In6() {
 			return cnierr.New(cnierr.BadConfig, "read request", s.Prefix.String(), "", "it is no subnet")
 		}
+		if was, ok := family[s.Group]; ok && s.Group != 0 && was.Is4() != s.Prefix.Addr().Is4() {
+			return cnierr.New(cnierr.BadConfig, "read request", s.Prefix.String(), "", "its group has IPv4 and IPv6 subnets")
+		}
+		family[s.Group] = s.Prefix.Addr()
 	}
 	return nil
 }
 
+// assignRequest gives a requested address to the first want of its subnet that
+// has none.
 func assignRequest(wants []want, addr netip.Addr, reserved []netip.Addr) error {
 	const hint = "ask for another address, or change ipam.subnets"
 	var in *want
@@ -69,10 +76,10 @@ func assignRequest(wants []want, addr netip.Addr, reserved []netip.Addr) error {
 		w := &wants[i]
 		switch {
 		case !w.Prefix.Contains(addr):
-		case in != nil:
+		case in != nil && in.Prefix.Masked() != w.Prefix.Masked():
 			return cnierr.New(cnierr.BadConfig, "lease requested address", addr.String(), hint,
 				"it lies in both %v and %v", in.Prefix, w.Prefix)
-		default:
+		case in == nil || in.requested.IsValid() && in.requested != addr:
 			in = w
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
@@ -22,41 +23,75 @@ type address struct {
 	op plan.Address
 }
 
-// do adds the address. The kernel says EEXIST only about the same link: in
-// both families another link may have the address too.
-func (a address) do(ctx context.Context) error {
-	const action = "add address"
-	l, err := a.pod.LinkByName(ctx, string(a.op.Link))
-	if err != nil {
-		return classify(action, string(a.op.Link), err)
+// addresses is a run.
+type addresses []address
+
+// do adds the addresses, in their order.
+func (r addresses) do(ctx context.Context) error {
+	var changes []rtnl.Change
+	links := r.links(ctx)
+	for i, a := range r {
+		if err := links[i].Err; err != nil {
+			return classify(addingAddress, string(a.op.Link), err)
+		}
+		changes = append(changes, rtnl.AddAddress(links[i].Link.Index, a.op.Prefix))
 	}
-	err = a.pod.Do(ctx, rtnl.AddAddress(l.Index, a.op.Prefix))
+	for i, err := range r[0].pod.Each(ctx, changes...) {
+		if err := r[i].added(ctx, links[i].Link, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r addresses) links(ctx context.Context) []rtnl.Named {
+	return named(ctx, r[0].pod, r, func(a address) conf.LinkName { return a.op.Link })
+}
+
+const addingAddress = "add address"
+
+// added judges what the kernel says about adding the address. It says EEXIST
+// only about the same link: in both families another link may have the address
+// too.
+func (a address) added(ctx context.Context, l rtnl.Link, err error) error {
 	if !errors.Is(err, unix.EEXIST) {
-		return classify(action, a.op.Prefix.String(), err,
+		return classify(addingAddress, a.op.Prefix.String(), err,
 			// ipv6_add_addr, of a link with disable_ipv6
 			meaning{unix.EACCES, cnierr.IO, "set net/ipv6/conf/" + string(a.op.Link) + "/disable_ipv6 to 0 in the pod: something has set it to 1 again"})
 	}
 	there, err := a.pod.Addresses(ctx, l.Index)
 	if err != nil {
-		return classify(action, a.op.Prefix.String(), err)
+		return classify(addingAddress, a.op.Prefix.String(), err)
 	}
 	for _, is := range there {
 		if is.Prefix == a.op.Prefix {
 			return nil
 		}
 	}
-	return cnierr.New(cnierr.IO, action, a.op.Prefix.String(),
+	return cnierr.New(cnierr.IO, addingAddress, a.op.Prefix.String(),
 		"remove the address that is there, which roce-cni did not add", "%s has %s", a.op.Link, list(there))
 }
 
-// undo removes the address from this link alone.
-func (a address) undo(ctx context.Context) error {
-	l, err := a.pod.LinkByName(ctx, string(a.op.Link))
-	if err == nil {
-		err = a.pod.Do(ctx, rtnl.DeleteAddress(l.Index, a.op.Prefix))
+// undo removes each address from its link alone.
+func (r addresses) undo(ctx context.Context) error {
+	const action = "delete address"
+	var errs []error
+	var changes []rtnl.Change
+	var of addresses
+	for i, l := range r.links(ctx) {
+		if l.Err != nil {
+			errs = append(errs, classify(action, r[i].op.Prefix.String(), ignore(l.Err, unix.ENODEV)))
+			continue
+		}
+		changes, of = append(changes, rtnl.DeleteAddress(l.Link.Index, r[i].op.Prefix)), append(of, r[i])
 	}
-	return classify("delete address", a.op.Prefix.String(), ignore(err, unix.ENODEV, unix.EADDRNOTAVAIL))
+	for i, err := range r[0].pod.Each(ctx, changes...) {
+		errs = append(errs, classify(action, of[i].op.Prefix.String(), ignore(err, unix.ENODEV, unix.EADDRNOTAVAIL)))
+	}
+	return errors.Join(errs...)
 }
+
+func (r addresses) check(ctx context.Context) error { return checkEach(ctx, r) }
 
 func (a address) check(ctx context.Context) error {
 	const action = "check address"

@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel/parent"
+	"github.com/roce-cni/roce-cni/pkg/kernel/podfacts"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
@@ -37,9 +38,11 @@ func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, 
 			return plan.Facts{}, classify(adopting, l.Name, err)
 		}
 	}
-	if facts.Pod, err = k.podFacts(ctx, req.IfName); err != nil {
+	in, err := podfacts.Look(ctx, k.pod)
+	if err != nil {
 		return plan.Facts{}, classify("read facts of", k.path, err)
 	}
+	facts.Pod = k.podFacts(in, req.IfName)
 	return facts, nil
 }
 

@@ -4,6 +4,8 @@
 package kernel_test
 
 import (
+	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"testing/fstest"
@@ -43,6 +45,51 @@ func BenchmarkAttachment(b *testing.B) {
 	b.ReportMetric(float64(teardown.Microseconds())/float64(b.N), "teardown-us")
 	for i, name := range names {
 		b.ReportMetric(float64(spent[i].Microseconds())/float64(b.N), name+"-us")
+	}
+}
+
+// BenchmarkRails makes an attachment of eight rails, dual stack, and takes it
+// away again: operation by operation, and in runs. It tells the microseconds of
+// both, and of each run.
+func BenchmarkRails(b *testing.B) {
+	for _, way := range []struct {
+		name string
+		cut  func(plan.Ops) []plan.Ops
+	}{
+		{"one by one", func(ops plan.Ops) []plan.Ops { return slices.Collect(slices.Chunk(ops, 1)) }},
+		{"in runs", plan.Ops.Runs},
+	} {
+		b.Run(way.name, func(b *testing.B) {
+			node := kerneltest.NewNode(b)
+			var nics []conf.LinkName
+			for i := range 8 {
+				nics = append(nics, conf.LinkName(fmt.Sprint(nic, i)))
+				node.NIC(string(nics[i]))
+			}
+			k := open(b, node.Pod())
+			ops, spent := kerneltest.Rails(nics...), map[string]time.Duration{}
+			for b.Loop() {
+				for _, run := range way.cut(ops) {
+					start := time.Now()
+					if err := k.Do(b.Context(), run...); err != nil {
+						b.Fatal(err)
+					}
+					spent["do-"+reflect.TypeOf(run[0]).Name()] += time.Since(start)
+					spent["do"] += time.Since(start)
+				}
+				for _, run := range slices.Backward(way.cut(ops.Teardown())) {
+					start := time.Now()
+					if err := k.Undo(b.Context(), run...); err != nil {
+						b.Fatal(err)
+					}
+					spent["undo-"+reflect.TypeOf(run[0]).Name()] += time.Since(start)
+					spent["undo"] += time.Since(start)
+				}
+			}
+			for what, d := range spent {
+				b.ReportMetric(float64(d.Microseconds())/float64(b.N), what+"-us")
+			}
+		})
 	}
 }
 

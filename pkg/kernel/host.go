@@ -23,45 +23,42 @@ import (
 // privileges. A parent inside the pod is taken as it is named. Errors are
 // those of Facts.
 func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) (facts []plan.Facts, faults []error, err error) {
-	for _, one := range req.Each() {
-		f, err := hostFacts(ctx, one, sys)
-		facts, faults = append(facts, f), append(faults, err)
-	}
-	return facts, faults, nil
-}
-
-func hostFacts(ctx context.Context, req conf.Request, sys fs.FS) (plan.Facts, error) {
 	if req.Prev != nil {
-		return adoptedHost(req), nil
+		return []plan.Facts{adoptedHost(req)}, []error{nil}, nil
 	}
 	host, err := rtnl.Dial()
 	if err != nil {
-		return plan.Facts{}, classify("open socket of", "host", err)
+		return nil, nil, classify("open socket of", "host", err)
 	}
 	defer host.Close()
 	addrs, err := host.Addresses(ctx, 0)
 	if err != nil {
-		return plan.Facts{}, classify("read addresses of", "host", err)
+		return nil, nil, classify("read addresses of", "host", err)
 	}
-	facts := plan.Facts{HostAddrs: unique(addrs), Pod: plan.PodFacts{IPv6: hasIPv6()}}
 	if req.LinkInContainer {
-		if req.Parent.Name == "" {
-			return plan.Facts{}, cnierr.New(cnierr.BadParent, "select master", "linkInContainer",
+		facts, faults = unseen(req, addrs)
+	} else if facts, faults, err = onParents(ctx, parent.Place{Namespace: host, Addrs: addrs, Ask: rdmaSystem, Sys: sys}, req, addrs); err != nil {
+		return nil, nil, err
+	}
+	for i := range facts {
+		facts[i].Pod.IPv6 = hasIPv6()
+	}
+	return facts, faults, nil
+}
+
+// unseen returns the facts of rails whose parents are inside a pod.
+func unseen(req conf.Request, addrs []rtnl.Address) (facts []plan.Facts, faults []error) {
+	taken := unique(addrs)
+	for _, one := range req.Each() {
+		var fault error
+		if one.Parent.Name == "" {
+			fault = cnierr.New(cnierr.BadParent, "select master", "linkInContainer",
 				"name the interface in master", "which interface of the pod is meant can be known only in the pod")
 		}
-		facts.Parent = plan.Link{Name: req.Parent.Name, MTU: max(req.MTU, 1500)}
-		return facts, nil
+		l := plan.Link{Name: one.Parent.Name, MTU: max(one.MTU, 1500)}
+		facts, faults = append(facts, plan.Facts{Parent: l, HostAddrs: taken}), append(faults, fault)
 	}
-	l, err := parent.Select(ctx, host, addrs, req, rdmaSystem, sys)
-	if err != nil {
-		return plan.Facts{}, classify("read facts of", "master", err)
-	}
-	layers, err := layersFor(ctx, host, l, req)
-	if err != nil {
-		return plan.Facts{}, classify("read facts of", l.Name, err)
-	}
-	facts.Parent = plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU, Layers: layers}
-	return facts, nil
+	return facts, faults
 }
 
 // HostAddrs returns all addresses of the namespace of the calling thread, each

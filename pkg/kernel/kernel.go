@@ -6,8 +6,9 @@
 //
 // It never acts in the ambient namespace, and it never removes or replaces what
 // is not ours. It stands between the plan, which it does, and Linux, which
-// nobody else of ours asks. Read this file first, then one file for each kind
-// of operation, facts.go for what is read, and package rtnl for the way to Linux.
+// nobody else of ours asks. Read this file first, then run.go, one file for each
+// kind of operation, facts.go for what is read, and package rtnl for the way to
+// Linux.
 package kernel
 
 import (
@@ -15,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -111,75 +111,34 @@ func (k *Kernel) Close() {
 	}
 }
 
-// Do does a run of operations until one fails. Each is idempotent and all or
-// nothing; see plan.Op and apply.Executor.
+// Do does a run of operations, in as few messages to the kernel as there can
+// be, and returns the error of the first that fails; those after it may be done
+// too. Each is idempotent and all or nothing; see plan.Op and apply.Executor.
 func (k *Kernel) Do(ctx context.Context, run ...plan.Op) error {
-	for _, op := range run {
-		x, err := k.executor(op)
-		if err != nil {
-			return err
-		}
-		if err := x.do(ctx); err != nil {
-			return err
-		}
+	x, err := k.executor(run)
+	if err != nil {
+		return err
 	}
-	return nil
+	return x.do(ctx)
 }
 
 // Undo undoes a run: what is missing or not ours is left alone, and is success.
 func (k *Kernel) Undo(ctx context.Context, run ...plan.Op) error {
-	var errs []error
-	for _, op := range slices.Backward(run) {
-		x, err := k.executor(op)
-		if err == nil {
-			err = x.undo(ctx)
-		}
-		errs = append(errs, err)
+	x, err := k.executor(run)
+	if err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	return x.undo(ctx)
 }
 
 // Check returns an error that says what of a run is missing or different, with
 // the commands that restore it as its hint.
 func (k *Kernel) Check(ctx context.Context, run ...plan.Op) error {
-	var errs []error
-	for _, op := range run {
-		x, err := k.executor(op)
-		if err == nil {
-			err = x.check(ctx)
-		}
-		errs = append(errs, err)
+	x, err := k.executor(run)
+	if err != nil {
+		return err
 	}
-	return errors.Join(errs...)
-}
-
-// executor is one operation together with the kernel to do it.
-type executor interface {
-	do(ctx context.Context) error
-	undo(ctx context.Context) error
-	check(ctx context.Context) error
-}
-
-func (k *Kernel) executor(op plan.Op) (executor, error) {
-	switch op := op.(type) {
-	case plan.Macvlan:
-		return macvlan{k, op}, nil
-	case plan.Adopt:
-		return adopt{k, op}, nil
-	case plan.Sysctl:
-		return sysctl{k, op}, nil
-	case plan.Up:
-		return up{k, op}, nil
-	case plan.Address:
-		return address{k, op}, nil
-	case plan.Route:
-		return routing{k, op}, nil
-	case plan.Rule:
-		return policy{k, op}, nil
-	case plan.Strays:
-		return strays{k, op}, nil
-	}
-	return nil, cnierr.New(cnierr.Bug, "execute operation", fmt.Sprintf("%T", op), "", "the kernel has no executor for it")
+	return x.check(ctx)
 }
 
 // damaged returns the finding of a Check: what is not as it was done, and the

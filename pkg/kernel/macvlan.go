@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -23,74 +24,105 @@ type macvlan struct {
 	op plan.Macvlan
 }
 
-// do creates the link. One that is ours and as planned is left alone; one that
+// macvlans is a run.
+type macvlans []macvlan
+
+// do creates the links. One that is ours and as planned is left alone; one that
 // is ours and different is what a plan of before left, and makes way.
-func (m macvlan) do(ctx context.Context) error {
-	const action = "add macvlan"
-	p, err := m.parent(ctx, action)
+func (r macvlans) do(ctx context.Context) error {
+	parents, err := r.parents(ctx, adding)
 	if err != nil {
 		return err
 	}
-	is, err := m.pod.LinkByName(ctx, string(m.op.Name))
+	var todo work
+	for i, n := range named(ctx, r[0].pod, r, func(m macvlan) conf.LinkName { return m.op.Name }) {
+		if err := todo.add(r[i], parents[i], n); err != nil {
+			return err
+		}
+	}
+	return todo.do(ctx, r[0].pod)
+}
+
+const adding = "add macvlan"
+
+// work is what a run has to do.
+type work struct {
+	unmarked macvlans // that lack nothing but their mark
+	wrong    []rtnl.Link
+	missing  macvlans
+	on       []parentage // of the missing ones
+}
+
+// add looks at what is there under a link's name.
+func (w *work) add(m macvlan, p parentage, n rtnl.Named) error {
+	is := n.Link
 	switch {
-	case errors.Is(err, unix.ENODEV):
-		return m.create(ctx, p)
-	case err != nil:
-		return classify(action, string(m.op.Name), err)
+	case errors.Is(n.Err, unix.ENODEV):
+		w.missing, w.on = append(w.missing, m), append(w.on, p)
+		return nil
+	case n.Err != nil:
+		return classify(adding, string(m.op.Name), n.Err)
 	case !m.owns(is):
-		return cnierr.New(cnierr.BadEnv, action, string(m.op.Name),
+		return cnierr.New(cnierr.BadEnv, adding, string(m.op.Name),
 			"choose another interface name in the pod's networks annotation", "the pod has %s of that name", m.describe(is))
+	}
+	marked := is
+	marked.Alias = m.op.Mark
+	switch {
+	case len(m.differences(marked, p)) > 0:
+		w.wrong = append(w.wrong, is)
+		w.missing, w.on = append(w.missing, m), append(w.on, p)
 	case is.Alias == "":
-		if err := m.pod.Do(ctx, m.marking()); err != nil {
-			return classify(action, string(m.op.Name), err)
+		w.unmarked = append(w.unmarked, m)
+	}
+	return nil
+}
+
+func (w *work) do(ctx context.Context, pod *rtnl.Conn) error {
+	var changes []rtnl.Change
+	for _, m := range w.unmarked {
+		changes = append(changes, m.marking())
+	}
+	for i, err := range pod.Each(ctx, changes...) {
+		if err != nil {
+			return classify(adding, string(w.unmarked[i].op.Name), err)
 		}
-		is.Alias = m.op.Mark
 	}
-	if len(m.differences(is, p)) == 0 {
-		return nil
+	if err := removeEach(ctx, pod, w.wrong); err != nil {
+		return err
 	}
-	if err := m.remove(ctx, is.Index); err != nil {
-		return classify(action, string(m.op.Name), err)
-	}
-	return m.create(ctx, p)
+	return w.missing.create(ctx, w.on)
 }
 
-// undo removes the link if it is ours, also under a name that the pod gave it.
-func (m macvlan) undo(ctx context.Context) error {
-	const action = "delete macvlan"
-	is, err := m.ours(ctx)
-	if errors.Is(err, unix.ENODEV) {
-		return nil
-	}
-	if err == nil {
-		err = m.remove(ctx, is.Index)
-	}
-	return classify(action, string(m.op.Name), err)
-}
-
-// ours returns our link, whatever its name is, ENODEV if there is none.
-func (m macvlan) ours(ctx context.Context) (rtnl.Link, error) {
-	is, err := m.pod.LinkByName(ctx, string(m.op.Name))
-	if errors.Is(err, unix.ENODEV) || (err == nil && !m.owns(is)) {
-		return m.renamed(ctx)
-	}
-	return is, err
-}
-
-// renamed returns the link that carries our mark under another name, ENODEV if
-// there is none.
-func (m macvlan) renamed(ctx context.Context) (rtnl.Link, error) {
-	links, err := m.pod.Links(ctx)
+// undo removes the links that are ours, also under names that the pod gave
+// them.
+func (r macvlans) undo(ctx context.Context) error {
+	links, err := r[0].pod.Links(ctx)
 	if err != nil {
-		return rtnl.Link{}, err
+		return classify(deleting, string(r[0].op.Name), err)
 	}
-	for _, l := range links {
-		if l.Alias == m.op.Mark && m.owns(l) {
-			return l, nil
+	var ours []rtnl.Link
+	for _, m := range r {
+		if l, ok := m.among(links); ok {
+			ours = append(ours, l)
 		}
 	}
-	return rtnl.Link{}, unix.ENODEV
+	return remove(ctx, r[0].pod, ours, links)
 }
+
+// among returns our link of those that are there, whatever its name is.
+func (m macvlan) among(links []rtnl.Link) (rtnl.Link, bool) {
+	i := slices.IndexFunc(links, func(l rtnl.Link) bool { return l.Has(string(m.op.Name)) && m.owns(l) })
+	if i < 0 {
+		i = slices.IndexFunc(links, func(l rtnl.Link) bool { return l.Alias == m.op.Mark && m.owns(l) })
+	}
+	if i < 0 {
+		return rtnl.Link{}, false
+	}
+	return links[i], true
+}
+
+func (r macvlans) check(ctx context.Context) error { return checkEach(ctx, r) }
 
 func (m macvlan) check(ctx context.Context) error {
 	const action = "check macvlan"
@@ -105,12 +137,12 @@ func (m macvlan) check(ctx context.Context) error {
 		return damaged(action, string(m.op.Name), m.anew(),
 			"want the interface with alias %s, got %s", m.op.Mark, m.describe(is))
 	}
-	p, err := m.parent(ctx, action)
+	parents, err := macvlans{m}.parents(ctx, action)
 	if err != nil {
 		return err
 	}
 	var found, fixes []string
-	for _, d := range m.differences(is, p) {
+	for _, d := range m.differences(is, parents[0]) {
 		found, fixes = append(found, d.what), append(fixes, d.fix...)
 	}
 	if len(found) == 0 {
@@ -121,12 +153,13 @@ func (m macvlan) check(ctx context.Context) error {
 
 // missing says that there is no link of our name, and whether it has another.
 func (m macvlan) missing(ctx context.Context, action string) error {
-	is, err := m.renamed(ctx)
-	switch {
-	case errors.Is(err, unix.ENODEV):
-		return damaged(action, string(m.op.Name), m.redo(m.op), "the pod has no such interface")
-	case err != nil:
+	links, err := m.pod.Links(ctx)
+	if err != nil {
 		return classify(action, string(m.op.Name), err)
+	}
+	is, ok := m.among(links)
+	if !ok {
+		return damaged(action, string(m.op.Name), m.redo(m.op), "the pod has no such interface")
 	}
 	down, name, up := m.ip("link set dev %s down", is.Name), m.ip("link set dev %s name %s", is.Name, m.op.Name), m.ip("link set dev %s up", m.op.Name)
 	return damaged(action, string(m.op.Name), []string{down, name, up}, "%w to %q", ErrRenamed, is.Name)
@@ -174,26 +207,37 @@ func (p parentage) carries(l rtnl.Link) bool {
 	return l.Lower.Index == p.real && (p.nested || l.Lower.NSID == p.ask.NSID)
 }
 
-// parent looks the parent up now: an index that was stored may be another
+// parents looks the parents up now: an index that was stored may be another
 // link's by now.
-func (m macvlan) parent(ctx context.Context, action string) (parentage, error) {
-	c := m.host
-	if m.op.InPod {
-		c = m.pod
+func (r macvlans) parents(ctx context.Context, action string) ([]parentage, error) {
+	k, out := r[0].Kernel, make([]parentage, len(r))
+	c, nsid := k.host, rtnl.NoNSID
+	if r[0].op.InPod {
+		c = k.pod
 	}
-	l, err := c.LinkByName(ctx, string(m.op.Parent))
-	if err != nil {
-		return parentage{}, classify(action, string(m.op.Parent), err,
-			meaning{unix.ENODEV, cnierr.BadParent, "ip link shows whether the master was renamed or removed"})
+	for i, n := range named(ctx, c, r, func(m macvlan) conf.LinkName { return m.op.Parent }) {
+		if r[i].op.InPod != r[0].op.InPod {
+			return nil, cnierr.New(cnierr.Bug, action, string(r[i].op.Name), "", "a run has parents in both namespaces")
+		}
+		if n.Err != nil {
+			return nil, classify(action, string(r[i].op.Parent), n.Err,
+				meaning{unix.ENODEV, cnierr.BadParent, "ip link shows whether the master was renamed or removed"})
+		}
+		out[i] = parentage{ask: rtnl.Lower{Index: n.Link.Index}, real: n.Link.Index}
+		if n.Link.Kind == "macvlan" {
+			out[i].real, out[i].nested = n.Link.Lower.Index, true
+		}
 	}
-	p := parentage{ask: rtnl.Lower{Index: l.Index, NSID: rtnl.NoNSID}, real: l.Index}
-	if l.Kind == "macvlan" {
-		p.real, p.nested = l.Lower.Index, true
+	if c == k.host {
+		var err error
+		if nsid, err = k.pod.GiveNSID(ctx, k.hostNS); err != nil {
+			return nil, classify(action, string(r[0].op.Parent), err)
+		}
 	}
-	if !m.op.InPod {
-		p.ask.NSID, err = m.hostNSID(ctx)
+	for i := range out {
+		out[i].ask.NSID = nsid
 	}
-	return p, classify(action, string(m.op.Parent), err)
+	return out, nil
 }
 
 // difference is one thing about a link that is not as planned, and the

@@ -21,7 +21,7 @@ const threadNS = "/proc/thread-self/ns/net"
 // openHost keeps the namespace of the calling thread.
 func (k *Kernel) openHost() (plan.NetnsID, error) {
 	var err error
-	if k.hostNS, err = open(threadNS); err != nil {
+	if k.hostNS, err = open(threadNS, unix.O_RDONLY); err != nil {
 		return plan.NetnsID{}, err
 	}
 	return netnsID(k.hostNS)
@@ -31,7 +31,7 @@ func (k *Kernel) openHost() (plan.NetnsID, error) {
 // paths included, is ErrNetnsGone: a runtime leaves plain files behind when it
 // unmounts a namespace and cannot remove the mount point.
 func openNetns(path string) (int, plan.NetnsID, error) {
-	fd, err := open(path)
+	fd, err := open(path, unix.O_RDONLY)
 	if err != nil {
 		return -1, plan.NetnsID{}, fmt.Errorf("%w: %w", ErrNetnsGone, err)
 	}
@@ -47,9 +47,9 @@ func openNetns(path string) (int, plan.NetnsID, error) {
 }
 
 // open does not block on a FIFO that lies where a namespace should be.
-func open(path string) (int, error) {
+func open(path string, flags int) (int, error) {
 	for {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != unix.EINTR {
 			return fd, err
 		}
@@ -106,7 +106,7 @@ func (k *Kernel) Enter(fn func() error) error {
 // goroutine: the scheduler would run anything on it, in the wrong namespace.
 func (k *Kernel) enter(fn func() error) error {
 	runtime.LockOSThread()
-	former, err := open(threadNS)
+	former, err := open(threadNS, unix.O_RDONLY)
 	if err != nil {
 		return classify("keep the namespace of", "this thread", err)
 	}

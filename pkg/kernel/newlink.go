@@ -16,18 +16,35 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 )
 
-// create makes the link and marks it. Both messages go in one sendmsg, so that
-// no signal comes between them, and both on the pod's socket, so that the link
-// is born there.
-func (m macvlan) create(ctx context.Context, p parentage) error {
-	errs := m.pod.Batch(ctx, m.creation(string(m.op.Name), p), m.marking())
+// create makes the links and marks them. All messages go in one sendmsg, so
+// that no signal comes between a link and its mark, and on the pod's socket, so
+// that the links are born there.
+func (r macvlans) create(ctx context.Context, on []parentage) error {
+	if len(r) == 0 {
+		return nil
+	}
+	var changes []rtnl.Change
+	for i, m := range r {
+		changes = append(changes, m.creation(string(m.op.Name), on[i]), m.marking())
+	}
+	answers := r[0].pod.Batch(ctx, changes...)
+	for i, m := range r {
+		if err := m.created(ctx, on[i], answers[2*i], answers[2*i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// created judges what the kernel says about making and marking the link.
+func (m macvlan) created(ctx context.Context, p parentage, making, marking error) error {
 	switch {
-	case errors.Is(errs[0], unix.EEXIST):
+	case errors.Is(making, unix.EEXIST):
 		return m.createAside(ctx, p)
-	case errs[0] != nil:
-		return m.refused(errs[0])
-	case errs[1] != nil:
-		return errors.Join(classify("mark macvlan", string(m.op.Name), errs[1]), m.undo(context.WithoutCancel(ctx)))
+	case making != nil:
+		return m.refused(making)
+	case marking != nil:
+		return errors.Join(classify("mark macvlan", string(m.op.Name), marking), macvlans{m}.undo(context.WithoutCancel(ctx)))
 	}
 	return nil
 }
@@ -48,7 +65,7 @@ func (m macvlan) createAside(ctx context.Context, p parentage) error {
 	}
 	if err := m.pod.Do(ctx, rtnl.Rename(l.Index, string(m.op.Name), m.op.Mark)); err != nil {
 		return errors.Join(classify("rename macvlan", string(m.op.Name), err),
-			classify("delete macvlan", name, m.remove(context.WithoutCancel(ctx), l.Index)))
+			removeEach(context.WithoutCancel(ctx), m.pod, []rtnl.Link{l}))
 	}
 	return nil
 }
@@ -66,11 +83,6 @@ func (m macvlan) creation(name string, p parentage) rtnl.Change {
 // index is not known before the kernel has answered.
 func (m macvlan) marking() rtnl.Change { return rtnl.SetAlias(string(m.op.Name), m.op.Mark) }
 
-// remove deletes a link; that it is gone already is success.
-func (m macvlan) remove(ctx context.Context, index int32) error {
-	return ignore(m.pod.Do(ctx, rtnl.DeleteLink(index)), unix.ENODEV)
-}
-
 // refused says why the kernel did not create the link.
 func (m macvlan) refused(err error) error {
 	return classify("add macvlan", string(m.op.Name), fmt.Errorf("on %q: %w", m.op.Parent, err),
@@ -80,20 +92,6 @@ func (m macvlan) refused(err error) error {
 		meaning{unix.EOPNOTSUPP, cnierr.Unsupported, "load the driver on the node: modprobe macvlan"},
 		meaning{unix.EEXIST, cnierr.TryAgain, "another process makes a link of that name; let the runtime try again"},
 	)
-}
-
-// hostNSID returns the number by which the pod's namespace knows the host's,
-// and gives it one if it has none.
-func (k *Kernel) hostNSID(ctx context.Context) (int32, error) {
-	id, err := k.pod.NSID(ctx, k.hostNS)
-	if err != nil || id != rtnl.NoNSID {
-		return id, err
-	}
-	// EEXIST: somebody else gave it one meanwhile.
-	if err := ignore(k.pod.Do(ctx, rtnl.AddNSID(k.hostNS)), unix.EEXIST); err != nil {
-		return 0, err
-	}
-	return k.pod.NSID(ctx, k.hostNS)
 }
 
 // ethernet returns the link's address, zero if it has no Ethernet address.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
@@ -22,63 +23,110 @@ type routing struct {
 	op plan.Route
 }
 
-// do adds the route. With NLM_F_EXCL the kernel refuses a second route of the
-// same destination and metric in both families; without it IPv6 would add ours
-// as another path of somebody else's (fib6_add_rt2node).
-func (r routing) do(ctx context.Context) error {
-	const action = "add route"
-	l, err := r.pod.LinkByName(ctx, string(r.op.Link))
-	if err != nil {
-		return classify(action, r.subject(), err)
+// routings is a run.
+type routings []routing
+
+// do adds the routes, in their order: one may be the way to the next one's
+// gateway. With NLM_F_EXCL the kernel refuses a second route of the same
+// destination and metric in both families; without it IPv6 would add ours as
+// another path of somebody else's (fib6_add_rt2node).
+func (rs routings) do(ctx context.Context) error {
+	var changes []rtnl.Change
+	links := rs.links(ctx)
+	for i, r := range rs {
+		if err := links[i].Err; err != nil {
+			return classify(addingRoute, r.subject(), err)
+		}
+		changes = append(changes, rtnl.AddRoute(r.want(links[i].Link.Index)))
 	}
-	want := r.want(l.Index)
-	err = r.pod.Do(ctx, rtnl.AddRoute(want))
+	for i, err := range rs[0].pod.Each(ctx, changes...) {
+		if err := rs[i].added(ctx, links[i].Link, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (rs routings) links(ctx context.Context) []rtnl.Named {
+	return named(ctx, rs[0].pod, rs, func(r routing) conf.LinkName { return r.op.Link })
+}
+
+const addingRoute = "add route"
+
+// added judges what the kernel says about adding the route.
+func (r routing) added(ctx context.Context, l rtnl.Link, err error) error {
 	if !errors.Is(err, unix.EEXIST) {
 		const unreachable = "the gateway must lie in a subnet of the interface: correct gateway or routes"
-		return classify(action, r.subject(), err,
+		return classify(addingRoute, r.subject(), err,
 			meaning{unix.ENETUNREACH, cnierr.BadConfig, unreachable},
 			meaning{unix.EHOSTUNREACH, cnierr.BadConfig, unreachable},
 			meaning{unix.ENETDOWN, cnierr.IO, r.ip("link set dev %s up", r.op.Link)})
 	}
 	there, err := r.existing(ctx)
 	if err != nil {
-		return classify(action, r.subject(), err)
+		return classify(addingRoute, r.subject(), err)
 	}
+	want := r.want(l.Index)
 	for _, is := range there {
 		if is == want {
 			return nil
 		}
 		if is.Dst == want.Dst && is.Metric == want.Metric {
-			return cnierr.New(cnierr.RouteTaken, action, r.subject(),
+			return cnierr.New(cnierr.RouteTaken, addingRoute, r.subject(),
 				"remove the route from the pod, or choose another routing.table or routing.metric",
 				"there is one already: %s", r.describe(ctx, is))
 		}
 	}
-	return cnierr.New(cnierr.TryAgain, action, r.subject(), "", "there was one, but not any more")
+	return cnierr.New(cnierr.TryAgain, addingRoute, r.subject(), "", "there was one, but not any more")
 }
 
-// undo removes the route if it has our protocol number and leaves by our link
-// to our gateway. It looks first, because in IPv4 the kernel takes metric 0 for
-// any metric (fib_table_delete, fib_nh_match).
-func (r routing) undo(ctx context.Context) error {
+// undo removes the routes that have our protocol number and leave by our link
+// to our gateway. It looks first, once for each table, because in IPv4 the
+// kernel takes metric 0 for any metric (fib_table_delete, fib_nh_match).
+func (rs routings) undo(ctx context.Context) error {
 	const action = "delete route"
-	l, err := r.pod.LinkByName(ctx, string(r.op.Link))
-	if errors.Is(err, unix.ENODEV) {
-		return nil
+	type place struct {
+		family uint8
+		table  uint32
 	}
-	if err != nil {
-		return classify(action, r.subject(), err)
+	tables := map[place][]rtnl.Route{}
+	var errs []error
+	var changes []rtnl.Change
+	var of routings
+	for i, l := range rs.links(ctx) {
+		r := rs[i]
+		at := place{rtnl.Family(r.op.Dst.Addr()), r.op.Table}
+		there, known := tables[at]
+		err := l.Err
+		if err == nil && !known {
+			there, err = r.existing(ctx)
+		}
+		if err != nil {
+			errs = append(errs, classify(action, r.subject(), ignore(err, unix.ENODEV)))
+			continue
+		}
+		if j := slices.IndexFunc(there, r.marked(l.Link.Index)); j >= 0 {
+			changes, of = append(changes, rtnl.DeleteRoute(there[j])), append(of, r)
+			there = slices.Delete(there, j, j+1) // the next like it is another
+		}
+		tables[at] = there
 	}
-	there, err := r.existing(ctx)
-	want := r.want(l.Index)
+	for i, err := range rs[0].pod.Each(ctx, changes...) {
+		errs = append(errs, classify(action, of[i].subject(), ignore(err, unix.ESRCH)))
+	}
+	return errors.Join(errs...)
+}
+
+// marked returns a function that says whether a route is ours to remove.
+func (r routing) marked(index int32) func(rtnl.Route) bool {
 	mark := func(x rtnl.Route) rtnl.Route {
 		return rtnl.Route{Dst: x.Dst, Metric: x.Metric, Via: x.Via, Index: x.Index, Protocol: x.Protocol}
 	}
-	if i := slices.IndexFunc(there, func(is rtnl.Route) bool { return mark(is) == mark(want) }); i >= 0 {
-		err = ignore(r.pod.Do(ctx, rtnl.DeleteRoute(there[i])), unix.ESRCH)
-	}
-	return classify(action, r.subject(), err)
+	want := mark(r.want(index))
+	return func(is rtnl.Route) bool { return mark(is) == want }
 }
+
+func (rs routings) check(ctx context.Context) error { return checkEach(ctx, rs) }
 
 func (r routing) check(ctx context.Context) error {
 	const action = "check route"

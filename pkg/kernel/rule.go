@@ -21,11 +21,27 @@ type policy struct {
 	op plan.Rule
 }
 
-// do adds the rule. With NLM_F_EXCL the kernel refuses a twin, protocol
+// policies is a run.
+type policies []policy
+
+// do adds the rules. With NLM_F_EXCL the kernel refuses a twin, protocol
 // included (rule_exists).
-func (p policy) do(ctx context.Context) error {
+func (ps policies) do(ctx context.Context) error {
+	var changes []rtnl.Change
+	for _, p := range ps {
+		changes = append(changes, rtnl.AddRule(p.want()))
+	}
+	for i, err := range ps[0].pod.Each(ctx, changes...) {
+		if err := ps[i].added(ctx, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// added judges what the kernel says about adding the rule.
+func (p policy) added(ctx context.Context, err error) error {
 	const action = "add rule"
-	err := p.pod.Do(ctx, rtnl.AddRule(p.want()))
 	if !errors.Is(err, unix.EEXIST) {
 		return classify(action, p.subject(), err)
 	}
@@ -44,18 +60,36 @@ func (p policy) do(ctx context.Context) error {
 // made more.
 const maxTwins = 100
 
-// undo removes the rule and its twins. The kernel deletes the first rule that
-// agrees in what the request says (rule_find), so our protocol number, which
-// it says, keeps those of others.
-func (p policy) undo(ctx context.Context) error {
-	for range maxTwins {
-		err := p.pod.Do(ctx, rtnl.DeleteRule(p.want()))
-		if err != nil {
-			return classify("delete rule", p.subject(), ignore(err, unix.ENOENT, unix.EAFNOSUPPORT))
+// undo removes the rules and their twins. The kernel deletes the first rule
+// that agrees in what the request says (rule_find), so our protocol number,
+// which it says, keeps those of others. Each is deleted twice in one go, as the
+// second refusal is what says that no twin is left.
+func (ps policies) undo(ctx context.Context) error {
+	const action = "delete rule"
+	var errs []error
+	for range maxTwins / 2 {
+		var changes []rtnl.Change
+		for _, p := range ps {
+			changes = append(changes, rtnl.DeleteRule(p.want()), rtnl.DeleteRule(p.want()))
+		}
+		answers := ps[0].pod.Each(ctx, changes...)
+		var left policies
+		for i, p := range ps {
+			if err := answers[2*i+1]; err != nil {
+				errs = append(errs, classify(action, p.subject(), ignore(err, unix.ENOENT, unix.EAFNOSUPPORT)))
+			} else {
+				left = append(left, p)
+			}
+		}
+		if ps = left; len(ps) == 0 {
+			return errors.Join(errs...)
 		}
 	}
-	return cnierr.New(cnierr.IO, "delete rule", p.subject(), "something adds it again and again: ip monitor rule in the pod shows when", "deleted it %d times", maxTwins)
+	return errors.Join(append(errs, cnierr.New(cnierr.IO, action, ps[0].subject(),
+		"something adds it again and again: ip monitor rule in the pod shows when", "deleted it %d times", maxTwins))...)
 }
+
+func (ps policies) check(ctx context.Context) error { return checkEach(ctx, ps) }
 
 func (p policy) check(ctx context.Context) error {
 	const action = "check rule"

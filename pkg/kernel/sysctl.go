@@ -28,60 +28,96 @@ type sysctl struct {
 	op plan.Sysctl
 }
 
+// sysctls is a run.
+type sysctls []sysctl
+
 // do writes all settings. A failure leaves those before it written, which is
 // no more than undo leaves.
-func (s sysctl) do(ctx context.Context) error {
-	return s.each(ctx, func(v plan.Setting) error {
-		f, err := os.OpenFile(path.Join(procSys, v.Path), os.O_WRONLY, 0)
-		if err == nil {
-			_, err = f.WriteString(v.Value)
-			err = errors.Join(err, f.Close())
-		}
-		return classify("set sysctl", v.Path, err,
-			meaning{unix.ENOENT, cnierr.BadConfig, "the kernel has no such setting for the interface, or the interface is gone: correct the key sysctl"},
-			meaning{unix.EINVAL, cnierr.BadConfig, fmt.Sprintf("the kernel does not take the value %q: correct the key sysctl", v.Value)},
-			meaning{unix.EROFS, cnierr.IO, "mount /proc/sys writable where the plugin runs"})
-	})
-}
-
-// undo does nothing: the settings are the link's and vanish with it.
-func (s sysctl) undo(context.Context) error { return nil }
-
-func (s sysctl) check(ctx context.Context) error {
-	return s.each(ctx, func(v plan.Setting) error {
-		const action = "check sysctl"
-		b, err := os.ReadFile(path.Join(procSys, v.Path))
-		if errors.Is(err, unix.ENOENT) {
-			return damaged(action, v.Path, s.redo(s.op), "the interface or the setting is gone")
-		}
-		if err != nil {
-			return classify(action, v.Path, err)
-		}
-		if got := words(string(b)); got != words(v.Value) {
-			return damaged(action, v.Path, s.redo(s.op), "want %s, got %s", words(v.Value), got)
-		}
-		return nil
-	})
-}
-
-// each calls fn for every setting, in the pod's namespace, until one fails.
-func (s sysctl) each(ctx context.Context, fn func(plan.Setting) error) error {
-	for _, v := range s.op.Set {
-		if !ofLink(s.op.Link, v.Path) {
-			return cnierr.New(cnierr.Bug, "set sysctl", v.Path, "", "not a setting of interface %q", s.op.Link)
-		}
-	}
-	return s.Enter(func() error {
-		for _, v := range s.op.Set {
-			if err := ctx.Err(); err != nil {
-				return classify("set sysctl", v.Path, err)
-			}
-			if err := fn(v); err != nil {
+func (r sysctls) do(ctx context.Context) error {
+	return r.enter(func() error {
+		for _, s := range r {
+			if err := s.each(ctx, s.write); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// undo does nothing: the settings are the link's and vanish with it.
+func (r sysctls) undo(context.Context) error { return nil }
+
+func (r sysctls) check(ctx context.Context) error {
+	return r.enter(func() error {
+		var errs []error
+		for _, s := range r {
+			errs = append(errs, s.each(ctx, s.compare))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// enter calls fn in the pod's namespace, if all settings are of their links.
+func (r sysctls) enter(fn func() error) error {
+	for _, s := range r {
+		for _, v := range s.op.Set {
+			if !ofLink(s.op.Link, v.Path) {
+				return cnierr.New(cnierr.Bug, "set sysctl", v.Path, "", "not a setting of interface %q", s.op.Link)
+			}
+		}
+	}
+	return r[0].Enter(fn)
+}
+
+// each calls fn for every setting until one fails.
+func (s sysctl) each(ctx context.Context, fn func(plan.Setting) error) error {
+	for _, v := range s.op.Set {
+		if err := ctx.Err(); err != nil {
+			return classify("set sysctl", v.Path, err)
+		}
+		if err := fn(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s sysctl) write(v plan.Setting) error {
+	return classify("set sysctl", v.Path, writeFile(path.Join(procSys, v.Path), v.Value),
+		meaning{unix.ENOENT, cnierr.BadConfig, "the kernel has no such setting for the interface, or the interface is gone: correct the key sysctl"},
+		meaning{unix.EINVAL, cnierr.BadConfig, fmt.Sprintf("the kernel does not take the value %q: correct the key sysctl", v.Value)},
+		meaning{unix.EROFS, cnierr.IO, "mount /proc/sys writable where the plugin runs"})
+}
+
+// writeFile writes a setting. Package os would prepare to wait for the file,
+// because settings can be polled (proc_sys_poll): five system calls more for
+// each. The kernel takes all bytes or none (proc_sys_call_handler).
+func writeFile(name, value string) error {
+	fd, err := open(name, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	for {
+		_, err = unix.Write(fd, []byte(value))
+		if err != unix.EINTR {
+			return errors.Join(err, unix.Close(fd))
+		}
+	}
+}
+
+func (s sysctl) compare(v plan.Setting) error {
+	const action = "check sysctl"
+	b, err := os.ReadFile(path.Join(procSys, v.Path))
+	if errors.Is(err, unix.ENOENT) {
+		return damaged(action, v.Path, s.redo(s.op), "the interface or the setting is gone")
+	}
+	if err != nil {
+		return classify(action, v.Path, err)
+	}
+	if got := words(string(b)); got != words(v.Value) {
+		return damaged(action, v.Path, s.redo(s.op), "want %s, got %s", words(v.Value), got)
+	}
+	return nil
 }
 
 // ofLink says whether p is net/FAMILY/TREE/LINK/KEY. "all" and "default" are

@@ -20,15 +20,29 @@ type up struct {
 	op plan.Up
 }
 
-func (u up) do(ctx context.Context) error {
-	return classify("bring up", string(u.op.Link), u.pod.Do(ctx, rtnl.SetUp(string(u.op.Link))),
-		// macvlan_open
-		meaning{unix.EADDRINUSE, cnierr.TryAgain, "another child of the same master has this MAC: if it is not of a pod that is going away, give the pods different ones"})
+// ups is a run.
+type ups []up
+
+func (r ups) do(ctx context.Context) error {
+	var changes []rtnl.Change
+	for _, u := range r {
+		changes = append(changes, rtnl.SetUp(string(u.op.Link)))
+	}
+	for i, err := range r[0].pod.Each(ctx, changes...) {
+		if err != nil {
+			return classify("bring up", string(r[i].op.Link), err,
+				// macvlan_open
+				meaning{unix.EADDRINUSE, cnierr.TryAgain, "another child of the same master has this MAC: if it is not of a pod that is going away, give the pods different ones"})
+		}
+	}
+	return nil
 }
 
 // undo does nothing: a link that we made vanishes, and one that somebody else
 // made is theirs to bring down.
-func (u up) undo(context.Context) error { return nil }
+func (r ups) undo(context.Context) error { return nil }
+
+func (r ups) check(ctx context.Context) error { return checkEach(ctx, r) }
 
 func (u up) check(ctx context.Context) error {
 	const action = "check state of"

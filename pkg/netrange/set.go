@@ -95,7 +95,7 @@ func At(ranges []Range, n *big.Int) netip.Addr {
 			n.Sub(n, size)
 			continue
 		}
-		n.Add(n, number(r.First))
+		n.Add(n, Number(r.First))
 		b := r.First.AsSlice()
 		a, _ := netip.AddrFromSlice(n.FillBytes(b))
 		return a
@@ -104,9 +104,10 @@ func At(ranges []Range, n *big.Int) netip.Addr {
 }
 
 func (r Range) count() *big.Int {
-	n := number(r.Last)
-	n.Sub(n, number(r.First))
+	n := Number(r.Last)
+	n.Sub(n, Number(r.First))
 	return n.Add(n, big.NewInt(1))
 }
 
-func number(a netip.Addr) *big.Int { return new(big.Int).SetBytes(a.AsSlice()) }
+// Number returns an address as a number.
+func Number(a netip.Addr) *big.Int { return new(big.Int).SetBytes(a.AsSlice()) }

@@ -95,10 +95,17 @@ func (c *Conn) Dump(ctx context.Context, req Request) ([][]byte, error) {
 }
 
 // Exchange sends requests in one message to the socket, so that no signal can
-// stop the process between them, and reads until each has its answer. The
-// kernel serves all of them, also after one that failed (netlink_rcv_skb).
-// One without answer of its own must have NLM_F_ACK.
+// stop the process between them, and reads until the last has its answer. The
+// kernel serves all of them in their order, also after one that failed
+// (netlink_rcv_skb), and says so when an answer got lost (netlink_overrun).
+//
+// The last must have NLM_F_ACK or an answer of its own. One before it that has
+// neither is silent when it succeeds, which saves a system call. A dump goes
+// alone, because the kernel serves it while it is read.
 func (c *Conn) Exchange(ctx context.Context, reqs ...Request) ([]Reply, error) {
+	if len(reqs) == 0 {
+		return nil, nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first := c.seq + 1
@@ -111,7 +118,7 @@ func (c *Conn) Exchange(ctx context.Context, reqs ...Request) ([]Reply, error) {
 		return nil, err
 	}
 	replies := make([]Reply, len(reqs))
-	for waiting := len(reqs); waiting > 0; {
+	for last := len(reqs) - 1; ; {
 		msgs, err := c.receive(ctx)
 		if err != nil {
 			return nil, err
@@ -119,12 +126,11 @@ func (c *Conn) Exchange(ctx context.Context, reqs ...Request) ([]Reply, error) {
 		for _, m := range msgs {
 			// A smaller number is of an earlier exchange that was given up.
 			i := m.Header.Seq - first
-			if i < uint32(len(replies)) && replies[i].add(m) {
-				waiting--
+			if i < uint32(len(replies)) && replies[i].add(m) && int(i) == last {
+				return replies, nil
 			}
 		}
 	}
-	return replies, nil
 }
 
 func (c *Conn) send(ctx context.Context, b []byte) error {

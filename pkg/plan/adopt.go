@@ -51,31 +51,20 @@ func Told(p chain.Prev) *Adopted {
 	return &Adopted{MAC: mac, MTU: l.Mtu}
 }
 
-// link returns what makes the link ready, addresses included: ours is made,
-// another plugin's is adopted.
+// link returns what makes the link: ours is made, another plugin's is adopted
+// with its addresses.
 func (m maker) link(mac conf.MAC, mtu int) Ops {
-	if m.facts.Adopted != nil {
-		return m.adopt(mac)
-	}
-	ops := Ops{
-		Macvlan{
+	if m.facts.Adopted == nil {
+		return Ops{Macvlan{
 			Name: m.req.IfName, Parent: m.facts.Parent.Name, InPod: m.req.LinkInContainer, Mode: m.req.Mode,
-			MTU: mtu, MAC: mac, BCQueueLen: m.req.BCQueueLen, Mark: Mark(m.req.ContainerID, m.req.IfName),
-		},
-		m.sysctl(),
-		Up{m.req.IfName},
+			MTU: mtu, MAC: mac, BCQueueLen: m.req.BCQueueLen, Mark: m.mark,
+		}}
 	}
-	ops = append(ops, m.conflict(mac)...)
-	return append(ops, m.addresses(mac)...)
-}
-
-// adopt asks nobody whether an address is in use: it is, by us.
-func (m maker) adopt(mac conf.MAC) Ops {
 	op := Adopt{Link: m.req.IfName, MAC: mac}
 	for _, a := range m.lease.Addresses {
 		op.Addresses = append(op.Addresses, a.Prefix)
 	}
-	return Ops{op, m.sysctl(), Up{m.req.IfName}}
+	return Ops{op}
 }
 
 // silent says whether there is nobody on the link to ask or to tell: it does

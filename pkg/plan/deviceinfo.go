@@ -48,10 +48,10 @@ func (d DeviceInfo) Text() string {
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // deviceInfo returns the operation if the runtime names a file and the device is
-// on the PCI bus.
+// on the PCI bus. The file has room for one device: that of the first rail.
 func (m maker) deviceInfo() Ops {
 	r := m.facts.RDMA
-	if m.req.DeviceInfoFile == "" || r == nil || r.Device.PCI == "" {
+	if m.req.DeviceInfoFile == "" || m.req.Rail > 0 || r == nil || r.Device.PCI == "" {
 		return nil
 	}
 	return Ops{DeviceInfo{File: m.req.DeviceInfoFile, PCI: r.Device.PCI, Device: r.Device.Name}}

@@ -21,6 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
 var update = flag.Bool("update", false, "rewrite the goldens in testdata")
@@ -71,12 +72,7 @@ func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
 		}
 	}
 	req := parse(t, in["conf.json"])
-	var facts plan.Facts
-	var lease plan.Lease
-	strict(t, in["facts.json"], &facts)
-	strict(t, in["lease.json"], &lease)
-
-	p, err := plan.Make(req, facts, lease)
+	p, err := plan.MakeAll(req.IfName, rails(t, req, in["facts.json"], in["lease.json"]))
 	if err != nil {
 		e := cnierr.CNI("roce", err)
 		text := fmt.Sprintf("%s\nhint: %s\n", e.Msg, e.Details)
@@ -87,7 +83,33 @@ func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
 	text := strings.Join(p.Ops.Commands("pod"), "\n") + "\n"
 	out.Files = append(out.Files,
 		txtar.File{Name: "plan.txt", Data: []byte(text)},
-		txtar.File{Name: "result.json", Data: result(t, p, req)})
+		txtar.File{Name: "result.json", Data: told(t, p, req)})
+	return out
+}
+
+// rails reads the facts and the lease of an attachment of one interface, or a
+// list of each for one of several. A rail whose facts are null is left out.
+func rails(t *testing.T, req conf.Request, facts, leases []byte) []plan.Rail {
+	t.Helper()
+	if req.Rails == nil {
+		r := plan.Rail{Request: req}
+		strict(t, facts, &r.Facts)
+		strict(t, leases, &r.Lease)
+		return []plan.Rail{r}
+	}
+	var f []*plan.Facts
+	var l []plan.Lease
+	strict(t, facts, &f)
+	strict(t, leases, &l)
+	if len(f) != len(req.Rails) || len(l) != len(f) {
+		t.Fatalf("%d rails, facts of %d and leases of %d", len(req.Rails), len(f), len(l))
+	}
+	var out []plan.Rail
+	for i, one := range req.Rails {
+		if f[i] != nil {
+			out = append(out, plan.Rail{Request: one, Facts: *f[i], Lease: l[i]})
+		}
+	}
 	return out
 }
 
@@ -126,10 +148,10 @@ func roundTrip(t *testing.T, p plan.Plan) {
 	}
 }
 
-// result returns what the runtime is told, in the version that it asked for.
-func result(t *testing.T, p plan.Plan, req conf.Request) []byte {
+// told returns what the runtime is told, in the version that it asked for.
+func told(t *testing.T, p plan.Plan, req conf.Request) []byte {
 	t.Helper()
-	res, err := p.Result(req).GetAsVersion(req.CNIVersion)
+	res, err := result.Of(p, req).GetAsVersion(req.CNIVersion)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,49 +17,80 @@ import (
 // Plan is an attachment: what is done, in order, and what the runtime is told.
 // It survives JSON, because the record of an attachment is its plan.
 type Plan struct {
-	IfName    conf.LinkName   `json:"ifName"`
+	Interfaces []Interface `json:"interfaces"`
+	DNS        types.DNS   `json:"dns,omitzero"`
+	Ops        Ops         `json:"ops"`
+}
+
+// Interface is one interface of the pod, in the order of the rails.
+type Interface struct {
+	Rail      int             `json:"rail,omitempty"`
+	Name      conf.LinkName   `json:"name"`
 	MAC       conf.MAC        `json:"mac"`
 	MTU       int             `json:"mtu"`
 	Addresses []LeasedAddress `json:"addresses,omitempty"`
-	DNS       types.DNS       `json:"dns,omitzero"`
-	Ops       Ops             `json:"ops"`
 }
 
-// Make returns the plan of an attachment. Equal arguments give equal plans.
+// Addresses returns the addresses of all interfaces.
+func (p Plan) Addresses() []LeasedAddress {
+	var out []LeasedAddress
+	for _, i := range p.Interfaces {
+		out = append(out, i.Addresses...)
+	}
+	return out
+}
+
+// Rail is what is known of one interface of an attachment.
+type Rail struct {
+	Request conf.Request
+	Facts   Facts
+	Lease   Lease
+}
+
+// Make returns the plan of an attachment that has one interface.
+func Make(req conf.Request, f Facts, l Lease) (Plan, error) {
+	return MakeAll(req.IfName, []Rail{{req, f, l}})
+}
+
+// MakeAll returns the plan of an attachment by its name. Equal arguments give
+// equal plans.
 //
-// The order on a link of ours is: up without any address, the question whether
+// What one rail needs is done for all rails before the next thing is, so that
+// the executors can do it in one go, and all questions to the wire share a
+// window. The order on a link of ours is: up without any address, the question whether
 // somebody has ours, IPv4 addresses, IPv6 addresses, the link-local one last.
 // So the wire is asked before an address is used, and the IPv4 GID takes the
 // first free slot of the NIC's table with nothing to reshuffle it later.
 //
 // Errors: BadConfig for what the node cannot do, RouteTaken for a table, rule
 // or default route of somebody else's.
-func Make(req conf.Request, f Facts, l Lease) (Plan, error) {
-	m := maker{req: req, facts: f, lease: l}
-	if err := m.checkFamilies(); err != nil {
-		return Plan{}, err
+func MakeAll(ifName conf.LinkName, rails []Rail) (Plan, error) {
+	var out Plan
+	var all []phases
+	for i, r := range rails {
+		m := maker{req: r.Request, facts: beside(r.Facts, all), lease: r.Lease, mark: railMark(r.Request.ContainerID, ifName, r.Request.Rail)}
+		p, err := m.phases()
+		if err != nil {
+			return Plan{}, err
+		}
+		all = append(all, p)
+		out.Interfaces = append(out.Interfaces, Interface{
+			Rail: r.Request.Rail, Name: r.Request.IfName, MAC: m.mac(), MTU: m.mtu(), Addresses: r.Lease.Addresses,
+		})
+		if i == 0 {
+			out.DNS = m.dns()
+		}
 	}
-	routes, rules, err := m.routing()
-	if err != nil {
-		return Plan{}, err
-	}
-	mac, mtu := m.mac(), m.mtu()
-
-	ops := m.link(mac, mtu)
-	ops = append(ops, routes...)
-	ops = append(ops, rules...)
-	ops = append(ops, m.gateway(mac)...)
-	ops = append(ops, m.rdma()...)
-	ops = append(ops, m.deviceInfo()...)
-	ops = append(ops, m.announce(mac)...)
-	return Plan{IfName: req.IfName, MAC: mac, MTU: mtu, Addresses: l.Addresses, DNS: m.dns(), Ops: ops}, nil
+	out.Ops = inPhases(all)
+	return out, nil
 }
 
-// maker holds the three arguments of Make for its parts.
+// maker makes one rail.
 type maker struct {
 	req   conf.Request
 	facts Facts
 	lease Lease
+	mark  string
 }
 
 // checkFamilies refuses an IPv6 address on a kernel without IPv6.
@@ -197,33 +228,38 @@ func (m maker) gateway(mac conf.MAC) Ops {
 // one within a millisecond; a NIC adds a command to its firmware.
 const gidWait = 2 * time.Second
 
-// rdma returns what RDMA needs, after everything that may fail more often: a
-// device that moves takes what others have open on it away from them.
-func (m maker) rdma() Ops {
+// port returns the check of the RDMA device's port.
+func (m maker) port() Ops {
 	r := m.facts.RDMA
 	if r == nil {
 		return nil
 	}
-	var ops Ops
-	if r.Exclusive {
-		ops = append(ops, m.move(*r))
+	return Ops{Port{Link: m.req.IfName, Device: r.Device, InPod: r.Exclusive}}
+}
+
+// gid returns the wait for the addresses' GIDs.
+func (m maker) gid() Ops {
+	r := m.facts.RDMA
+	if r == nil || len(m.lease.Addresses) == 0 || m.req.RDMA.GID == conf.Off {
+		return nil
 	}
-	ops = append(ops, Port{Device: r.Device, InPod: r.Exclusive})
 	var targets []GIDTarget
 	for _, a := range m.lease.Addresses {
 		targets = append(targets, GIDTarget{Link: m.req.IfName, Addr: a.Prefix.Addr()})
 	}
-	if len(targets) == 0 || m.req.RDMA.GID == conf.Off {
-		return ops
-	}
-	return append(ops, GID{Mode: m.req.RDMA.GID, Device: r.Device, InPod: r.Exclusive, Wait: gidWait, Targets: targets})
+	return Ops{GID{Mode: m.req.RDMA.GID, Device: r.Device, InPod: r.Exclusive, Wait: gidWait, Targets: targets}}
 }
 
-// move keeps what the host had where nothing else is asked for: the kernel
+// move returns the move of the RDMA device, in exclusive mode. It keeps what the
+// host had where nothing else is asked for: the kernel
 // makes the settings of a device that moves anew (cma_add_one).
-func (m maker) move(r RDMA) Move {
+func (m maker) move() Ops {
+	r := m.facts.RDMA
+	if r == nil || !r.Exclusive {
+		return nil
+	}
 	out := Move{
-		Device: r.Device, Parent: m.facts.Parent.onNode(), Netns: m.facts.Pod.Netns,
+		Device: r.Device, Parent: m.facts.Parent.onNode(), Link: m.req.IfName, Netns: m.facts.Pod.Netns,
 		TOS: r.TOS, TrafficClass: r.TrafficClass, HostTOS: r.TOS, HostTrafficClass: r.TrafficClass,
 	}
 	if m.req.RDMA.TOS != nil {
@@ -232,7 +268,7 @@ func (m maker) move(r RDMA) Move {
 	if m.req.RDMA.TrafficClass != nil {
 		out.TrafficClass = m.req.RDMA.TrafficClass
 	}
-	return out
+	return Ops{out}
 }
 
 func (m maker) announce(mac conf.MAC) Ops {

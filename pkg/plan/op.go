@@ -162,7 +162,15 @@ func Exec(netns string) string {
 	return "ip netns exec " + netns
 }
 
-// Mark returns the alias that says a link is ours, and whose.
+// Mark returns the alias that says a link is ours, and of which attachment. On
+// the links of rails after the first, "/" and the rail's number follow.
 func Mark(id conf.ContainerID, ifName conf.LinkName) string {
 	return fmt.Sprintf("roce:%s/%s", id, ifName)
+}
+
+func railMark(id conf.ContainerID, ifName conf.LinkName, rail int) string {
+	if rail == 0 {
+		return Mark(id, ifName)
+	}
+	return fmt.Sprintf("%s/%d", Mark(id, ifName), rail)
 }

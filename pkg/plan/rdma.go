@@ -48,8 +48,9 @@ type RDMADevice struct {
 // on the way is set again on either side: RoCE ToS, traffic class.
 type Move struct {
 	Device RDMADevice    `json:"device"`
-	Parent conf.LinkName `json:"parent"` // the NIC it was chosen for; "" when that is in the pod
-	Netns  NetnsID       `json:"netns"`  // the pod's
+	Parent conf.LinkName `json:"parent"`         // the NIC it was chosen for; "" when that is in the pod
+	Link   conf.LinkName `json:"link,omitempty"` // the pod's, that uses it
+	Netns  NetnsID       `json:"netns"`          // the pod's
 	// What the pod gets, and what the host gets back; nil: left alone.
 	TOS              *uint8 `json:"tos,omitempty"`
 	TrafficClass     *uint8 `json:"trafficClass,omitempty"`
@@ -91,8 +92,9 @@ func rdmaNetns(netns string) string {
 // can use it, the port is active, its link layer is Ethernet. It changes
 // nothing, so it has nothing to undo.
 type Port struct {
-	Device RDMADevice `json:"device"`
-	InPod  bool       `json:"inPod,omitempty"` // the device is in the pod's namespace, not in the host's
+	Link   conf.LinkName `json:"link,omitempty"` // the pod's, that uses it
+	Device RDMADevice    `json:"device"`
+	InPod  bool          `json:"inPod,omitempty"` // the device is in the pod's namespace, not in the host's
 }
 
 func (Port) kind() string { return "port" }

@@ -4,11 +4,16 @@
 package rail
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/kernel/view"
@@ -42,7 +47,11 @@ func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 	if err != nil {
 		return Namespace{}, err
 	}
-	rails, err := Find(ports, addrs(here, only), Hints{Slaves: here.Slaves})
+	on, err := addrs(here, only)
+	if err != nil {
+		return Namespace{}, err
+	}
+	rails, err := Find(ports, on, Hints{Slaves: here.Slaves})
 	return Namespace{rails, here.Out}, err
 }
 
@@ -54,7 +63,7 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 		return n.Here(ctx, only)
 	}
 	if err != nil {
-		return Namespace{}, err
+		return Namespace{}, unreachable(netns, err)
 	}
 	defer k.Close()
 	host, err := view.Look(ctx)
@@ -75,7 +84,11 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 	if err != nil {
 		return Namespace{}, err
 	}
-	rails, err := Find(ports, addrs(pod, only), Hints{Slaves: append(host.Slaves, pod.Slaves...), Recorded: n.recorded(k.ID())})
+	on, err := addrs(pod, only)
+	if err != nil {
+		return Namespace{}, err
+	}
+	rails, err := Find(ports, on, Hints{Slaves: append(host.Slaves, pod.Slaves...), Recorded: n.recorded(k.ID(), only)})
 	return Namespace{rails, pod.Out}, err
 }
 
@@ -92,32 +105,65 @@ func usable(ctx context.Context, s *rdma.Subsystem) ([]Port, error) {
 	return Ports(ctx, s, rdma.Host)
 }
 
-// addrs returns the addresses of an interface, of all for "".
-func addrs(v view.View, only conf.LinkName) []Addr {
-	var out []Addr
-	for _, a := range v.Addrs {
-		if only == "" || only == a.Link {
-			out = append(out, Addr(a))
-		}
+// unreachable returns the error for a namespace that cannot be entered, with what
+// helps a user of rocectl.
+func unreachable(netns string, err error) error {
+	const action = "open network namespace"
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return cnierr.New(cnierr.IO, action, netns, "run it as root on the node, or without --netns, --pid and --container in the pod", "%w", fs.ErrPermission)
+	case errors.Is(err, kernel.ErrNetnsGone):
+		return cnierr.New(cnierr.BadNetns, action, netns,
+			"ip netns list has the names that --netns takes, lsns -t net the PIDs for --pid, and rocectl show --json the IDs for --container", "%w", cause(err))
 	}
-	return out
+	return err
 }
 
-// recorded returns the devices that ADD found for the addresses of a pod.
-func (n Node) recorded(id plan.NetnsID) map[netip.Addr]string {
-	out := map[netip.Addr]string{}
+// addrs returns the addresses of an interface, of all for "". Errors: BadConfig
+// when the interface has none.
+func addrs(v view.View, only conf.LinkName) ([]Addr, error) {
+	var out []Addr
+	var others []string
+	for _, a := range v.Addrs {
+		switch {
+		case only == "" || only == a.Link:
+			out = append(out, Addr(a))
+		case !slices.Contains(others, string(a.Link)):
+			others = append(others, string(a.Link))
+		}
+	}
+	if len(out) == 0 && only != "" {
+		slices.Sort(others)
+		return nil, cnierr.New(cnierr.BadConfig, "look at interface", string(only), "ip address in the pod shows its interfaces",
+			"there is none of this name with an address; with addresses are: %s", cmp.Or(strings.Join(others, ", "), "none"))
+	}
+	return out, nil
+}
+
+// recorded returns what ADD found for the addresses of a pod; with an interface,
+// only of that.
+func (n Node) recorded(id plan.NetnsID, only conf.LinkName) map[netip.Addr]Recorded {
+	out := map[netip.Addr]Recorded{}
 	for _, r := range n.Records {
 		if r.NetnsID != id {
 			continue
 		}
-		for _, op := range r.Plan.Ops {
-			g, ok := op.(plan.GID)
-			if !ok {
-				continue
-			}
-			for _, t := range g.Targets {
-				out[t.Addr] = g.Device.Name
-			}
+		maps.Copy(out, recorded(r))
+	}
+	maps.DeleteFunc(out, func(_ netip.Addr, r Recorded) bool { return only != "" && r.Link != only })
+	return out
+}
+
+// recorded returns what ADD found for the addresses of an attachment.
+func recorded(r record.Record) map[netip.Addr]Recorded {
+	out := map[netip.Addr]Recorded{}
+	for _, op := range r.Plan.Ops {
+		g, ok := op.(plan.GID)
+		if !ok {
+			continue
+		}
+		for _, t := range g.Targets {
+			out[t.Addr] = Recorded{t.Link, g.Device.Name, t.Index}
 		}
 	}
 	return out

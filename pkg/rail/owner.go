@@ -23,16 +23,21 @@ type Owner struct {
 	ContainerID conf.ContainerID `json:"containerID,omitempty"`
 	Link        conf.LinkName    `json:"interface"`
 	Addr        netip.Addr       `json:"-"`
+	recorded    Recorded
 }
 
 // Table is a port's GID table together with the owners of its entries.
 type Table struct {
-	Device  string        `json:"device"`
-	Port    uint32        `json:"port"`
-	Netdev  conf.LinkName `json:"netdev,omitempty"` // the port's, if the host has it
-	Holder  *Owner        `json:"holder,omitempty"` // to whom the device was moved
-	Size    int           `json:"size"`
-	Entries []Entry       `json:"entries"`
+	Device string        `json:"device"`
+	Port   uint32        `json:"port"`
+	Netdev conf.LinkName `json:"netdev,omitempty"` // the port's, if the host has it
+	Holder *Owner        `json:"holder,omitempty"` // to whom the device was moved
+	// Missing says that neither the holder nor the host nor another holder has
+	// the device: a process keeps the holder's namespace, or somebody moved it.
+	// There is no table then, and no port.
+	Missing bool    `json:"missing,omitempty"`
+	Size    int     `json:"size"`
+	Entries []Entry `json:"entries"`
 	// Twice has the addresses that have several entries of one type, with their
 	// places: several have one address then. Link-local ones are left out.
 	Twice map[netip.Addr][]int `json:"twice,omitempty"`
@@ -62,34 +67,57 @@ func (n Node) Tables(ctx context.Context) ([]Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := tables(ports, nil, owners)
+	out, seen := tables(ports, nil, owners), ports
 	for _, r := range n.Records {
-		moved := movedTo(r)
-		if len(moved) == 0 {
+		moves := moved(r)
+		if len(moves) == 0 {
 			continue
 		}
-		ports, err := n.heldBy(ctx, r, moved)
+		ports, err := n.heldBy(ctx, r, moves)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, tables(ports, &Owner{Pod: r.Pod, ContainerID: r.ContainerID, Link: r.IfName}, owners)...)
+		seen = append(seen, ports...)
+		out = append(out, tables(ports, holder(r), owners)...)
 	}
-	return out, nil
+	return append(out, n.missing(seen)...), nil
 }
 
-// movedTo returns the names of the devices that were moved for an attachment.
-func movedTo(r record.Record) []string {
-	var out []string
-	for _, op := range r.Plan.Ops {
-		if m, ok := op.(plan.Move); ok {
-			out = append(out, m.Device.Name)
+// missing returns the devices on record that have none of the ports.
+func (n Node) missing(ports []Port) []Table {
+	var out []Table
+	for _, r := range n.Records {
+		for _, d := range moved(r) {
+			known := slices.ContainsFunc(ports, func(p Port) bool { return p.of(d) }) ||
+				slices.ContainsFunc(out, func(t Table) bool { return t.Device == d.Name })
+			if !known {
+				out = append(out, Table{Device: d.Name, Port: d.Port, Holder: holder(r), Missing: true, Entries: []Entry{}})
+			}
 		}
 	}
 	return out
 }
 
+func holder(r record.Record) *Owner {
+	return &Owner{Pod: r.Pod, ContainerID: r.ContainerID, Link: r.IfName}
+}
+
+// moved returns the devices that were moved for an attachment.
+func moved(r record.Record) []plan.RDMADevice {
+	var out []plan.RDMADevice
+	for _, op := range r.Plan.Ops {
+		if m, ok := op.(plan.Move); ok {
+			out = append(out, m.Device)
+		}
+	}
+	return out
+}
+
+// of says whether it is a port of a device, which may have another name now.
+func (p Port) of(d plan.RDMADevice) bool { return p.DeviceIndex == d.Index && p.GUID == d.GUID }
+
 // heldBy returns the ports of devices that a pod has; none if it is gone.
-func (n Node) heldBy(ctx context.Context, r record.Record, devices []string) ([]Port, error) {
+func (n Node) heldBy(ctx context.Context, r record.Record, devices []plan.RDMADevice) ([]Port, error) {
 	k, err := kernel.Open(r.Netns, n.Sys)
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		return nil, nil
@@ -104,7 +132,7 @@ func (n Node) heldBy(ctx context.Context, r record.Record, devices []string) ([]
 	s := rdma.New(rdma.Config{Sys: n.Sys, Enter: k.Enter, Netns: r.Netns})
 	defer s.Close()
 	ports, err := usable(ctx, s)
-	return slices.DeleteFunc(ports, func(p Port) bool { return !slices.Contains(devices, p.Device) }), err
+	return slices.DeleteFunc(ports, func(p Port) bool { return !slices.ContainsFunc(devices, p.of) }), err
 }
 
 // owners returns who has which address: the host, and the pods on record.
@@ -118,27 +146,29 @@ func (n Node) owners(ctx context.Context) ([]Owner, error) {
 		out = append(out, Owner{Link: a.Link, Addr: a.Addr})
 	}
 	for _, r := range n.Records {
-		for _, a := range recordedAddrs(r) {
-			out = append(out, Owner{Pod: r.Pod, ContainerID: r.ContainerID, Link: r.IfName, Addr: a})
+		found := recorded(r)
+		for a, link := range recordedAddrs(r) {
+			out = append(out, Owner{Pod: r.Pod, ContainerID: r.ContainerID, Link: link, Addr: a, recorded: found[a]})
 		}
 	}
 	return out, nil
 }
 
-// recordedAddrs returns the addresses of an attachment: those that were leased,
-// and the link-local one.
-func recordedAddrs(r record.Record) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range r.Plan.Addresses {
-		out = append(out, a.Prefix.Addr())
+// recordedAddrs returns the addresses of an attachment with their interfaces:
+// those that were leased, and the link-local ones.
+func recordedAddrs(r record.Record) map[netip.Addr]conf.LinkName {
+	out := map[netip.Addr]conf.LinkName{}
+	for _, i := range r.Plan.Interfaces {
+		for _, a := range i.Addresses {
+			out[a.Prefix.Addr()] = i.Name
+		}
 	}
 	for _, op := range r.Plan.Ops {
 		if a, ok := op.(plan.Address); ok {
-			out = append(out, a.Prefix.Addr())
+			out[a.Prefix.Addr()] = a.Link
 		}
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out)
+	return out
 }
 
 func tables(ports []Port, holder *Owner, owners []Owner) []Table {
@@ -146,7 +176,7 @@ func tables(ports []Port, holder *Owner, owners []Owner) []Table {
 	for _, p := range ports {
 		t := Table{Device: p.Device, Port: p.Number, Netdev: p.Netdev, Holder: holder, Size: p.Size, Entries: []Entry{}, Twice: p.twice()}
 		for _, e := range p.Entries {
-			row := Entry{Index: e.Index, GID: plan.GIDText(e.GID), Type: e.Type, Netdev: e.Netdev, Owners: ownersOf(e, owners)}
+			row := Entry{Index: e.Index, GID: plan.GIDText(e.GID), Type: e.Type, Netdev: e.Netdev, Owners: p.ownersOf(e, owners)}
 			if e.GID.Is4() {
 				row.IPv4 = e.GID
 			}
@@ -157,13 +187,14 @@ func tables(ports []Port, holder *Owner, owners []Owner) []Table {
 	return out
 }
 
-// ownersOf returns who has the address of an entry. The interface's name, which
-// is that of its own namespace, tells apart those that have the same one, as
-// with link-local ones of VLANs.
-func ownersOf(e rdma.Entry, all []Owner) []Owner {
+// ownersOf returns who has the address of an entry, and not the entry of it at
+// another place. The interface's name, which is that of its own namespace, tells
+// apart those that have the same one, as with link-local ones of VLANs.
+func (p Port) ownersOf(e rdma.Entry, all []Owner) []Owner {
 	out := []Owner{}
+	places := p.places(e.GID, e.Type)
 	for _, o := range all {
-		if o.Addr == e.GID {
+		if o.Addr == e.GID && slices.Contains(p.own(places, o.Link, o.recorded), e.Index) {
 			out = append(out, o)
 		}
 	}
@@ -171,7 +202,20 @@ func ownersOf(e rdma.Entry, all []Owner) []Owner {
 	if len(named) > 0 {
 		return named
 	}
+	if len(out) == 0 && p.isDefault(e) {
+		return []Owner{{Link: p.Netdev, Addr: e.GID}}
+	}
 	return out
+}
+
+// gidTypes is how many types RoCE has.
+const gidTypes = 2
+
+// isDefault says whether an entry is the one that the port has for its MAC,
+// whatever addresses its interface has: the first place of the table for each
+// type is kept for it (gid_table_reserve_default).
+func (p Port) isDefault(e rdma.Entry) bool {
+	return e.Index < gidTypes && e.GID.IsLinkLocalUnicast() && e.Netdev != "" && e.Netdev == string(p.Netdev)
 }
 
 func (p Port) twice() map[netip.Addr][]int {

@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,8 +31,12 @@ type Port struct {
 	Number uint32 // from 1
 	// Netdev is the port's interface; "" when it is in another namespace.
 	Netdev  conf.LinkName
+	State   string // as rdma link prints it
 	Entries []rdma.Entry
 	Size    int // of the table
+	// DeviceIndex and GUID are what of the device no rename changes.
+	DeviceIndex uint32
+	GUID        string
 }
 
 // String returns the port as NCCL and UCX take it.
@@ -59,7 +64,10 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side rdma.Side) ([]Port, erro
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, Port{Device: d.Name, Number: p.Number, Netdev: conf.LinkName(p.Netdev), Entries: entries, Size: size})
+			out = append(out, Port{
+				Device: d.Name, Number: p.Number, Netdev: conf.LinkName(p.Netdev), State: p.State.String(),
+				Entries: entries, Size: size, DeviceIndex: d.Index, GUID: d.GUID,
+			})
 		}
 	}
 	return out, nil
@@ -84,8 +92,15 @@ type Rail struct {
 // Hints tell apart ports that have an entry for the same address, as the bond's
 // and its slaves' have.
 type Hints struct {
-	Recorded map[netip.Addr]string // the device that ADD found
-	Slaves   []conf.LinkName       // interfaces that a bond consists of
+	Recorded map[netip.Addr]Recorded
+	Slaves   []conf.LinkName // interfaces that a bond consists of
+}
+
+// Recorded is what ADD found for an address.
+type Recorded struct {
+	Link   conf.LinkName
+	Device string
+	Place  *int // nil: none, as when the table was full
 }
 
 // Find returns the rails of a namespace: one for each interface with an address
@@ -122,7 +137,7 @@ func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 	if len(links) == 0 {
 		return nil, notFound(ports, addrs)
 	}
-	first, second := v4, v6
+	first, second := v4, v6 // of each link
 	if len(v4) < len(links) && len(v6) == len(links) {
 		first, second = v6, v4
 	}
@@ -134,18 +149,37 @@ func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 		}
 		out = append(out, r)
 	}
+	out[0].Notes = append(out[0].Notes, h.lost(ports)...)
 	return out, nil
+}
+
+// lost says which addresses had an entry when the pod was made, and have none.
+func (h Hints) lost(ports []Port) []string {
+	var out []string
+	for _, a := range slices.SortedFunc(maps.Keys(h.Recorded), netip.Addr.Compare) {
+		has := func(p Port) bool { return len(p.places(a, rdma.RoCEv2)) > 0 }
+		if r := h.Recorded[a]; !slices.ContainsFunc(ports, has) {
+			out = append(out, fmt.Sprintf("%s %s is left out: it had an entry in %s when the pod was made, and has none now; rocectl check says more",
+				r.Link, a, r.Device))
+		}
+	}
+	return out
 }
 
 // none returns the error for a namespace without RDMA devices.
 func none(err error) error {
-	var known *cnierr.Error
-	if errors.As(err, &known) {
-		err = known.Err
-	}
 	return cnierr.New(cnierr.NoRDMA, "look for", "RDMA devices",
 		"run rdma dev on the node: if it shows none, load the driver of the RDMA NIC; in exclusive mode a pod has the devices alone that its networks brought",
-		"the network namespace has none: %w", err)
+		"the network namespace has none: %w", cause(err))
+}
+
+// cause returns what an error is about without who says it.
+func cause(err error) error {
+	var known *cnierr.Error
+	if errors.As(err, &known) {
+		return known.Err
+	}
+	return err
 }
 
 // find returns the rail of an address.
@@ -164,20 +198,53 @@ func find(ports []Port, a Addr, h Hints) (Rail, bool) {
 	})
 	r := Rail{Link: a.Link, Addr: a.Addr, Port: best}
 	places := best.places(a.Addr, rdma.RoCEv2)
-	r.Index = places[0]
+	r.Index = best.own(places, a.Link, h.Recorded[a.Addr])[0]
 	if len(found) > 1 {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s has entries in %s: %s, %s", a.Addr, strings.Join(texts(found), ", "), best, h.reason(best, a)))
 	}
 	if len(places) > 1 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s stands in %s at %s: somebody else of this node has the address too", a.Addr, best, numbers(places)))
+		r.Notes = append(r.Notes, fmt.Sprintf("%s stands in %s at %s: somebody else of this node has the address too", a.Addr, best, Numbers(places)))
+	}
+	if best.State != "" && best.State != active {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s is %s, not %s: look at the NIC, its cable and the switch port", best, best.State, active))
 	}
 	return r, true
+}
+
+const active = "ACTIVE"
+
+// own returns which of the places of one address and type are those of an
+// interface: the ones that have its name, which those of other pods may have
+// too, and of these the one that ADD found.
+func (p Port) own(places []int, link conf.LinkName, was Recorded) []int {
+	netdev := map[int]string{}
+	for _, e := range p.Entries {
+		netdev[e.Index] = e.Netdev
+	}
+	var best []int
+	top := 0
+	for _, n := range places {
+		rank := 0
+		if netdev[n] == string(link) {
+			rank = 2
+		}
+		if was.Device == p.Device && was.Place != nil && *was.Place == n {
+			rank++
+		}
+		if rank > top {
+			best, top = nil, rank
+		}
+		if rank == top {
+			best = append(best, n)
+		}
+	}
+	return best
 }
 
 // rank is lower for better ports of an address.
 func (h Hints) rank(p Port, a Addr) int {
 	switch {
-	case h.Recorded[a.Addr] == p.Device:
+	case h.Recorded[a.Addr].Device == p.Device:
 		return 0
 	case slices.Contains(h.Slaves, p.Netdev):
 		return 2
@@ -187,7 +254,7 @@ func (h Hints) rank(p Port, a Addr) int {
 
 func (h Hints) reason(p Port, a Addr) string {
 	switch {
-	case h.Recorded[a.Addr] == p.Device:
+	case h.Recorded[a.Addr].Device == p.Device:
 		return "as ADD found it"
 	case len(h.Slaves) > 0 && p.Netdev != "":
 		return "because it belongs to the bond, not to a NIC in it"
@@ -217,7 +284,7 @@ func notFound(ports []Port, addrs []Addr) error {
 		asked = append(asked, a.Addr.String())
 		for _, p := range ports {
 			if places := p.places(a.Addr, rdma.RoCEv1); len(places) > 0 {
-				v1 = append(v1, fmt.Sprintf("%s in %s at %s", a.Addr, p, numbers(places)))
+				v1 = append(v1, fmt.Sprintf("%s in %s at %s", a.Addr, p, Numbers(places)))
 			}
 		}
 	}
@@ -228,7 +295,14 @@ func notFound(ports []Port, addrs []Addr) error {
 	}
 	if len(asked) == 0 {
 		return cnierr.New(cnierr.NoGID, action, "this network namespace",
-			"look with ip address in the pod, and with rocectl check on the node", "its interfaces have no addresses")
+			"on the node choose a pod with --pid, --netns or --container; in a pod look with ip address, and with rocectl check on the node",
+			"its interfaces have no addresses")
+	}
+	if full := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return len(p.Entries) < p.Size }); len(full) > 0 {
+		p := full[0]
+		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
+			"start fewer pods on this NIC, or give them fewer addresses; rocectl gids on the node says whose the entries are. Delete the pod to have it made anew",
+			"none has an entry in %s, and the table of %s is full, with %d places", strings.Join(texts(ports), ", "), p, p.Size)
 	}
 	return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
 		"the pod needs an address on a child of an RDMA NIC: look at its networks annotation, and with rocectl gids on the node at what the tables have",
@@ -243,7 +317,8 @@ func texts(ports []Port) []string {
 	return out
 }
 
-func numbers(places []int) string {
+// Numbers joins places for a sentence.
+func Numbers(places []int) string {
 	out := make([]string, 0, len(places))
 	for _, n := range places {
 		out = append(out, fmt.Sprint(n))

@@ -5,6 +5,7 @@ package rail
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -111,7 +112,7 @@ func TestOfSeveralPortsTheBondsIsChosenAndItIsSaid(t *testing.T) {
 		want  string
 		says  string
 	}{
-		{"the record", Hints{Recorded: map[netip.Addr]string{addr[0].Addr: "rxe1"}, Slaves: []conf.LinkName{"r0", "r1"}}, "rxe1:1", "as ADD found it"},
+		{"the record", Hints{Recorded: map[netip.Addr]Recorded{addr[0].Addr: {Device: "rxe1"}}, Slaves: []conf.LinkName{"r0", "r1"}}, "rxe1:1", "as ADD found it"},
 		{"the bond", Hints{Slaves: []conf.LinkName{"r0", "r1"}}, "rxeb:1", "it belongs to the bond"},
 		{"nothing known", Hints{}, "rxe0:1", "as the first of them; rocectl env on the node"},
 	} {
@@ -132,31 +133,113 @@ func TestOfSeveralPortsTheBondsIsChosenAndItIsSaid(t *testing.T) {
 	}
 }
 
+func TestOfAnAddressThatStandsTwiceOnesOwnPlaceIsTaken(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddr("172.16.0.5")
+	for _, tc := range []struct {
+		name     string
+		netdevs  []string // of the places 0 and 1
+		recorded Recorded
+		want     int
+	}{
+		{"by the interface", []string{"net9", "net1"}, Recorded{}, 1},
+		{"by the interface, though it went elsewhere", []string{"net9", "net1"}, Recorded{Device: "mlx5_0", Place: place(0)}, 1},
+		{"of equal names by what ADD found", []string{"net1", "net1"}, Recorded{Device: "mlx5_0", Place: place(1)}, 1},
+		{"not by what ADD found on another device", []string{"net1", "net1"}, Recorded{Device: "mlx5_1", Place: place(1)}, 0},
+		{"renamed", []string{"net8", "net9"}, Recorded{}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			p := portOf("mlx5_0", "", "172.16.0.5", "172.16.0.5")
+			for i, name := range tc.netdevs {
+				p.Entries[i].Netdev = name
+			}
+			rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{Recorded: map[netip.Addr]Recorded{addr: tc.recorded}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rails[0].Index != tc.want || !strings.Contains(strings.Join(rails[0].Notes, "\n"), "at 0 and 1") {
+				t.Errorf("got place %d and %q, want %d and both places", rails[0].Index, rails[0].Notes, tc.want)
+			}
+		})
+	}
+}
+
+func place(n int) *int { return &n }
+
+func TestAPortThatIsDownIsSaid(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[string]string{"DOWN": "mlx5_0:1 is DOWN, not ACTIVE", "ACTIVE": "", "": ""} {
+		p := portOf("mlx5_0", "", "172.16.0.5")
+		p.State = state
+		rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(rails[0].Notes, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("a port that is %q: it says %q, want %q", state, got, want)
+		}
+	}
+}
+
+func TestAnAddressThatLostItsEntryIsSaid(t *testing.T) {
+	t.Parallel()
+	recorded := map[netip.Addr]Recorded{
+		netip.MustParseAddr("172.16.0.5"): {Link: "net1", Device: "mlx5_0"},
+		netip.MustParseAddr("172.17.0.5"): {Link: "net2", Device: "mlx5_1"},
+	}
+	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "fe80::1")}
+	rails, err := Find(ports, on("net1", "172.16.0.5"), Hints{Recorded: recorded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "net2 172.17.0.5 is left out: it had an entry in mlx5_1 when the pod was made, and has none now; rocectl check says more"
+	if diff := cmp.Diff([]string{want}, rails[0].Notes); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if _, err := Find(ports, on("net2", "172.17.0.5"), Hints{Recorded: recorded}); !strings.Contains(fmt.Sprint(err), "172.17.0.5") {
+		t.Errorf("all are lost: got %v", err)
+	}
+}
+
 func TestErrorsSayWhatThePodLacks(t *testing.T) {
 	t.Parallel()
 	v1 := portOf("mlx4_0", "", "v1 172.16.0.5")
+	full := portOf("mlx5_0", "", "fe80::1", "172.16.0.9")
+	full.Size = 2
 	for _, tc := range []struct {
 		name  string
 		ports []Port
 		addrs []Addr
 		code  cnierr.Code
 		want  string
+		hint  string
 	}{
-		{"no device", nil, on("net1", "172.16.0.5"), cnierr.NoRDMA, "the network namespace has none"},
+		{"no device", nil, on("net1", "172.16.0.5"), cnierr.NoRDMA, "the network namespace has none", "rdma dev"},
 		{
 			"no entry",
 			[]Port{portOf("mlx5_0", "", "fe80::1")},
 			on("net1", "172.16.0.5", "fe80::1", "fd00::5"), cnierr.NoGID,
-			`look for GIDs of "172.16.0.5, fd00::5": none has an entry in mlx5_0:1`,
+			`look for GIDs of "172.16.0.5, fd00::5": none has an entry in mlx5_0:1`, "child of an RDMA NIC",
 		},
-		{"v1 alone", []Port{v1}, on("net1", "172.16.0.5"), cnierr.NoGID, "there are only entries of RoCE v1: 172.16.0.5 in mlx4_0:1 at 0"},
-		{"no address", []Port{v1}, on("lo", "127.0.0.1", "::1"), cnierr.NoGID, "its interfaces have no addresses"},
+		{
+			"full table",
+			[]Port{portOf("mlx5_1", "", "fe80::1"), full},
+			on("net1", "172.16.0.5"), cnierr.NoGID,
+			"none has an entry in mlx5_1:1, mlx5_0:1, and the table of mlx5_0:1 is full, with 2 places", "fewer pods",
+		},
+		{"v1 alone", []Port{v1}, on("net1", "172.16.0.5"), cnierr.NoGID, "there are only entries of RoCE v1: 172.16.0.5 in mlx4_0:1 at 0", "roce_mode"},
+		{"no address", []Port{v1}, on("lo", "127.0.0.1", "::1"), cnierr.NoGID, "its interfaces have no addresses", "--pid, --netns or --container"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			_, err := Find(tc.ports, tc.addrs, Hints{})
 			if cnierr.CodeOf(err) != tc.code || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want code %d and %q", err, tc.code, tc.want)
+			}
+			var known *cnierr.Error
+			if !errors.As(err, &known) || !strings.Contains(known.Hint, tc.hint) {
+				t.Errorf("the hint is %+v, want %q in it", known, tc.hint)
 			}
 			if got := errors.Is(err, rdma.ErrNoDevice); got != (tc.code == cnierr.NoRDMA) {
 				t.Errorf("errors.Is(%v, ErrNoDevice) is %t", err, got)
@@ -178,30 +261,5 @@ func TestAnAddressThatStandsTwiceIsSaid(t *testing.T) {
 	want := map[netip.Addr][]int{netip.MustParseAddr("172.16.0.5"): {1, 3}}
 	if diff := cmp.Diff(want, p.twice(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("twice (-want +got)\n%s", diff)
-	}
-}
-
-func TestOwnersAreToldByAddressAndThenByInterface(t *testing.T) {
-	t.Parallel()
-	pod := Owner{ContainerID: "c1", Link: "net1", Addr: netip.MustParseAddr("172.16.0.5")}
-	host := Owner{Link: "r0", Addr: netip.MustParseAddr("fe80::1")}
-	vlan := Owner{Link: "r0.100", Addr: netip.MustParseAddr("fe80::1")}
-	all := []Owner{host, vlan, pod}
-	for _, tc := range []struct {
-		name  string
-		entry rdma.Entry
-		want  []Owner
-	}{
-		{"by address", rdma.Entry{GID: pod.Addr, Netdev: "net1"}, []Owner{pod}},
-		{"renamed in the pod", rdma.Entry{GID: pod.Addr, Netdev: "x"}, []Owner{pod}},
-		{"by interface", rdma.Entry{GID: vlan.Addr, Netdev: "r0.100"}, []Owner{vlan}},
-		{"nobody", rdma.Entry{GID: netip.MustParseAddr("172.16.0.9"), Netdev: "net1"}, []Owner{}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			if diff := cmp.Diff(tc.want, ownersOf(tc.entry, all), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
-		})
 	}
 }

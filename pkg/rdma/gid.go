@@ -28,7 +28,10 @@ type gid struct {
 // from a work queue, mostly within a millisecond (add_netdev_ips).
 const gidInterval = time.Millisecond
 
-const waiting = "wait for GID of"
+const (
+	waiting  = "wait for GID of"
+	checking = "check GID of"
+)
 
 func (g gid) do(ctx context.Context) error {
 	return g.severity(g.wait(ctx))
@@ -113,14 +116,14 @@ func (gid) undo(context.Context) error { return nil }
 
 // check reads the whole table, because an entry of ours that somebody else
 // made too can be anywhere.
-func (g gid) check(context.Context) error {
+func (g gid) check(ctx context.Context) error {
 	t, err := g.table()
 	if err != nil {
 		return err
 	}
 	entries, _, err := t.Entries()
 	if errors.Is(err, gidtable.ErrNone) {
-		return g.severity(g.damaged(portName(g.op.Device), "the device is not in the namespace of %s under its name", side(g.op.InPod)))
+		return g.severity(g.lost(ctx))
 	}
 	if err != nil {
 		return classify("check GIDs of", portName(g.op.Device), err)
@@ -132,13 +135,26 @@ func (g gid) check(context.Context) error {
 	return errors.Join(errs...)
 }
 
+// lost returns the finding for a device that has no files under its name.
+func (g gid) lost(ctx context.Context) error {
+	where, want := side(g.op.InPod), g.op.Device
+	d, err := g.device(ctx, where, want)
+	if err != nil || d.Name == want.Name {
+		return g.damaged(portName(want), "the device is not in the namespace of %s under its name", where)
+	}
+	return damaged("check GIDs of", portName(want), []string{g.rdma(where, "dev set %s name %s", d.Name, want.Name)},
+		"the device has another name in the namespace of %s, %q", where, d.Name)
+}
+
 func (g gid) checkTarget(t plan.GIDTarget, have []Entry) error {
 	subject := t.Addr.String()
 	switch {
 	case len(have) == 0:
 		return g.damaged(subject, "%s has no RoCE v2 entry for it", portName(g.op.Device))
 	case len(have) > 1:
-		return g.damaged(subject, "%s has %d RoCE v2 entries for it, so somebody else of this node has the address too: %s",
+		return cnierr.New(cnierr.Damaged, checking, subject,
+			"take the address away from the other one, which rocectl gids shows; until then start programs with what rocectl env prints",
+			"%s has %d RoCE v2 entries for it, so somebody else of this node has the address too: %s",
 			portName(g.op.Device), len(have), at(have))
 	case t.Index != nil && *t.Index != have[0].Index:
 		return g.moved(subject, *t.Index, have[0].Index)
@@ -148,14 +164,14 @@ func (g gid) checkTarget(t plan.GIDTarget, have []Entry) error {
 
 // damaged returns a finding that only a new pod surely corrects.
 func (g gid) damaged(subject, format string, args ...any) error {
-	return cnierr.New(cnierr.Damaged, "check GID of", subject,
+	return cnierr.New(cnierr.Damaged, checking, subject,
 		"look with rocectl gids, and delete the pod so that it is made anew", format, args...)
 }
 
 // moved returns the finding for an entry that is at another place, as after a
 // failover of a bond.
 func (g gid) moved(subject string, was, is int) error {
-	return cnierr.New(cnierr.Damaged, "check GID of", subject,
+	return cnierr.New(cnierr.Damaged, checking, subject,
 		"restart the programs in the pod with the new index (rocectl env tells it), or delete the pod",
 		"its index changed from %d to %d", was, is)
 }

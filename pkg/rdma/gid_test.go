@@ -171,6 +171,25 @@ func TestCheckOfGIDs(t *testing.T) {
 	}
 }
 
+func TestCheckOfGIDsHintsAtWhatHelps(t *testing.T) {
+	t.Parallel()
+	device := roce(0, "mlx5_9", r0, "r0")
+	op := wait("172.16.0.11")
+	op.Device.Index, op.Device.GUID = device.Index, device.GUID
+	for _, c := range []struct {
+		name, says, hint string
+		sys              fstest.MapFS
+	}{
+		{"renamed", `the device has another name in the namespace of the host, "mlx5_9"`, "rdma dev set mlx5_9 name mlx5_0", sysfs("mlx5_9", v2("172.16.0.11"))},
+		{"twice", "2 RoCE v2 entries", "take the address away", sysfs("mlx5_0", v2("172.16.0.11"), v2("172.16.0.11"))},
+	} {
+		err := (&node{devices: []*hca{device}}).subsystem(t, c.sys).Check(t.Context(), op)
+		if cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), c.says) || !strings.Contains(hintOf(err), c.hint) {
+			t.Errorf("%s: got %v, hint %q, want 110 with %q and %q", c.name, err, hintOf(err), c.says, c.hint)
+		}
+	}
+}
+
 func TestTableListsWhatIsInUse(t *testing.T) {
 	t.Parallel()
 	s := (&node{}).subsystem(t, sysfs("mlx5_0", v1("10.0.0.1"), "", v2("fd00::11"), ""))

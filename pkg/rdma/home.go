@@ -69,19 +69,13 @@ func (m move) home(ctx context.Context) error {
 		return nil
 	}
 	if noDevice(err) {
-		return m.elsewhere(err)
+		return m.elsewhere("bring back RDMA device", m.seek(), err)
 	}
 	if err != nil {
 		return err
 	}
-	if d.Name != m.op.Device.Name {
-		c, err := m.conn(Host)
-		if err != nil {
-			return err
-		}
-		if err := c.Rename(ctx, d.Index, m.op.Device.Name); err != nil {
-			return classify("give its name back to RDMA device", d.Name, err)
-		}
+	if err := m.rename(ctx, Host, d); err != nil {
+		return err
 	}
 	return m.restore()
 }
@@ -96,10 +90,11 @@ func (m move) fetch(ctx context.Context) error {
 	if noDevice(err) {
 		return nil // the kernel has no RDMA any more
 	}
-	if err != nil || !pod.Exclusive || !has(pod, m.op.Device) {
+	d, ok := match(pod, m.op.Device)
+	if err != nil || !pod.Exclusive || !ok {
 		return err
 	}
-	if err := m.send(ctx, Pod, Host); !noDevice(err) {
+	if err := m.send(ctx, d.Index, Pod, Host); !noDevice(err) {
 		return classify(moving, m.op.Device.Name, err)
 	}
 	return nil // it went meanwhile

@@ -37,10 +37,11 @@ func (m move) do(ctx context.Context) error {
 	if !host.Exclusive {
 		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name, setMode(conf.RDMAExclusive), "the node shares its devices: each namespace has all")
 	}
-	if !has(host, m.op.Device) {
+	d, ok := match(host, m.op.Device)
+	if !ok {
 		return m.again(ctx)
 	}
-	if err = m.give(ctx); err != nil {
+	if err = m.give(ctx, d.Index); err != nil {
 		return errors.Join(err, m.home(context.WithoutCancel(ctx)))
 	}
 	return nil
@@ -55,9 +56,12 @@ func (m move) lock(ctx context.Context) (release func(), err error) {
 
 // again finishes a move that was done before.
 func (m move) again(ctx context.Context) error {
-	_, err := m.device(ctx, Pod, m.op.Device)
+	d, err := m.device(ctx, Pod, m.op.Device)
 	if noDevice(err) {
-		return m.elsewhere(err)
+		return m.elsewhere(moving, inAnother, err)
+	}
+	if err == nil {
+		err = m.rename(ctx, Pod, d)
 	}
 	if err != nil {
 		return err
@@ -65,16 +69,28 @@ func (m move) again(ctx context.Context) error {
 	return m.settle()
 }
 
+// rename gives the device its own name back if it has another one.
+func (m move) rename(ctx context.Context, at Side, d nldev.Device) error {
+	if d.Name == m.op.Device.Name {
+		return nil
+	}
+	c, err := m.conn(at)
+	if err == nil {
+		err = c.Rename(ctx, d.Index, m.op.Device.Name)
+	}
+	return classify("give its name back to RDMA device", d.Name, err)
+}
+
 // give moves the device from the host to the pod, and looks there whether it
 // has come.
-func (m move) give(ctx context.Context) error {
+func (m move) give(ctx context.Context, index uint32) error {
 	// A driver may not let it be set from the pod's namespace.
 	if m.op.TrafficClass != nil {
 		if err := m.setTrafficClass(m.op.Device, *m.op.TrafficClass); err != nil {
 			return err
 		}
 	}
-	if err := m.send(ctx, Host, Pod); err != nil {
+	if err := m.send(ctx, index, Host, Pod); err != nil {
 		return m.refused(err)
 	}
 	if _, err := m.device(ctx, Pod, m.op.Device); err != nil {
@@ -91,8 +107,8 @@ func (m move) settle() error {
 	return m.setTOS(Pod, m.op.Device, *m.op.TOS)
 }
 
-// send moves the device from one namespace to the other.
-func (m move) send(ctx context.Context, from, to Side) error {
+// send moves the device, by its index now, from one namespace to the other.
+func (m move) send(ctx context.Context, index uint32, from, to Side) error {
 	var fd int
 	err := m.at(to, func() (err error) {
 		fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -106,14 +122,14 @@ func (m move) send(ctx context.Context, from, to Side) error {
 	if err != nil {
 		return err
 	}
-	return m.at(from, func() error { return c.SetNetns(ctx, m.op.Device.Index, fd) })
+	return m.at(from, func() error { return c.SetNetns(ctx, index, fd) })
 }
 
 // refused returns the error for a move that the kernel refused.
 func (m move) refused(err error) error {
 	switch {
 	case noDevice(err):
-		return m.elsewhere(err)
+		return m.elsewhere(moving, inAnother, err)
 	case errors.Is(err, unix.EBUSY):
 		return cnierr.New(cnierr.RDMAHeld, moving, m.op.Device.Name, "end what uses it: rdma resource show qp link "+portName(m.op.Device), "%w", err)
 	case errors.Is(err, unix.EOPNOTSUPP):
@@ -124,14 +140,23 @@ func (m move) refused(err error) error {
 	return classify(moving, m.op.Device.Name, err)
 }
 
+const inAnother = "look for it in the other pods: ip netns exec NAME rdma dev; one pod can have it at a time"
+
 // elsewhere returns the error for a device that neither namespace has.
-func (m move) elsewhere(err error) error {
+func (m move) elsewhere(action, hint string, err error) error {
 	if !m.exists() {
 		return err
 	}
-	return cnierr.New(cnierr.RDMAHeld, moving, m.op.Device.Name,
-		"look for it in the other pods: ip netns exec NAME rdma dev; one pod can have it at a time",
+	return cnierr.New(cnierr.RDMAHeld, action, m.op.Device.Name, hint,
 		"it is neither in the namespace of the host nor in that of the pod: %w", err)
+}
+
+// seek returns how to find a device in namespaces besides, and how to bring it
+// home from there: rdma(8) looks for every name in /run/netns, and knows none
+// for the host's.
+func (m move) seek() string {
+	return fmt.Sprintf("look for it in the other namespaces: ip netns exec NAME rdma dev, under whatever name; it comes home when that namespace ends, or with "+
+		"ip netns exec NAME rdma dev set %s netns ../../proc/1/ns/net", m.op.Device.Name)
 }
 
 // check says where the device is if not in the pod, and what of it is different.
@@ -156,7 +181,7 @@ func (m move) checkHost(ctx context.Context) error {
 	d, err := m.device(ctx, Host, m.op.Device)
 	switch {
 	case noDevice(err):
-		return damaged(action, m.op.Device.Name, []string{"look for it with rdma dev in the other pods, and delete the pod"},
+		return cnierr.New(cnierr.Damaged, action, m.op.Device.Name, m.seek()+"; then delete the pod",
 			"it is neither in the pod nor in the host: %w", err)
 	case err != nil:
 		return err

@@ -242,7 +242,7 @@ func TestCheckOfAMoveSaysWhereTheDeviceIs(t *testing.T) {
 	}{
 		{"in the host", "it is in the host's namespace", "rdma dev set mlx5_0 netns p", func(n *node) { n.devices[0].in = Host }},
 		{"in the host under another name", "host's namespace", "rdma dev set mine netns p", func(n *node) { n.devices[0].in, n.devices[0].Name = Host, "mine" }},
-		{"elsewhere", "neither in the pod nor in the host", "other pods", func(n *node) { n.devices[0].in = elsewhere }},
+		{"elsewhere", "neither in the pod nor in the host", "look for it in the other namespaces: ip netns exec NAME rdma dev", func(n *node) { n.devices[0].in = elsewhere }},
 		{"renamed", `another name in the pod, "mine"`, "ip netns exec p rdma dev set mine name mlx5_0", func(n *node) { n.devices[0].Name = "mine" }},
 		{"another ToS", "its RoCE ToS is 0, want 26", "ip netns exec p cma_roce_tos -d mlx5_0 -p 1 -t 26", func(n *node) { n.reset("mlx5_0") }},
 	} {
@@ -333,8 +333,10 @@ func TestUndoOfADeviceThatANamespaceBesidesHas(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	n.devices[0].in = elsewhere
-	if err := n.subsystem(t, verbs("mlx5_0")).Undo(t.Context(), op); cnierr.CodeOf(err) != cnierr.RDMAHeld {
-		t.Errorf("got %v, want code %d", err, cnierr.RDMAHeld)
+	err := n.subsystem(t, verbs("mlx5_0")).Undo(t.Context(), op)
+	const how = "ip netns exec NAME rdma dev set mlx5_0 netns ../../proc/1/ns/net"
+	if cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(hintOf(err), how) || !strings.Contains(err.Error(), "bring back") {
+		t.Errorf("got %v, hint %q, want code %d and how to bring it home", err, hintOf(err), cnierr.RDMAHeld)
 	}
 }
 
@@ -353,8 +355,9 @@ func TestPortMustBeActiveWhereThePodUsesIt(t *testing.T) {
 	if err := s.Do(t.Context(), host); cnierr.CodeOf(err) != cnierr.NoRDMA || !strings.Contains(err.Error(), "INIT") {
 		t.Errorf("port not active: got %v", err)
 	}
-	if err := s.Check(t.Context(), host); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(hintOf(err), "rdma link show mlx5_0/1") {
-		t.Errorf("check of a port that is not active: got %v, hint %q", err, hintOf(err))
+	const finding = `check RDMA port "mlx5_0/1": its state is INIT, want ACTIVE`
+	if err := s.Check(t.Context(), host); cnierr.CodeOf(err) != cnierr.Damaged || err.Error() != finding || !strings.Contains(hintOf(err), "rdma link show mlx5_0/1") {
+		t.Errorf("check of a port that is not active: got %v, hint %q, want 110 with %s", err, hintOf(err), finding)
 	}
 	host.Device.Port = 2
 	if err := s.Do(t.Context(), host); cnierr.CodeOf(err) != cnierr.NoRDMA {

@@ -5,6 +5,7 @@ package rdma
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -36,11 +37,12 @@ func (port) undo(context.Context) error { return nil }
 
 func (p port) check(ctx context.Context) error {
 	err := p.do(ctx)
-	if cnierr.CodeOf(err) != cnierr.NoRDMA {
+	var found *cnierr.Error
+	if !errors.As(err, &found) || found.Code != cnierr.NoRDMA {
 		return err
 	}
 	return &cnierr.Error{
-		Code: cnierr.Damaged, Op: "check RDMA port", Subject: portName(p.op.Device), Hint: hintOf(err), Err: err,
+		Code: cnierr.Damaged, Op: "check RDMA port", Subject: portName(p.op.Device), Hint: found.Hint, Err: found.Err,
 	}
 }
 

@@ -164,24 +164,30 @@ func (s *Subsystem) device(ctx context.Context, side Side, want plan.RDMADevice)
 	if err != nil {
 		return nldev.Device{}, err
 	}
-	for _, d := range sys.Devices {
-		if same(d, want) {
-			return d, nil
-		}
+	if d, ok := match(sys, want); ok {
+		return d, nil
 	}
 	return nldev.Device{}, cnierr.New(cnierr.NoRDMA, "find RDMA device", want.Name,
 		"look for it with rdma dev in the host and in the pods' namespaces", "%w of index %d and GUID %s in the namespace of %s",
 		ErrNoDevice, want.Index, want.GUID, side)
 }
 
-// has says whether the device of a plan is among those that a namespace sees.
-func has(sys nldev.System, want plan.RDMADevice) bool {
-	return slices.ContainsFunc(sys.Devices, func(d nldev.Device) bool { return same(d, want) })
-}
+// noGUID is the GUID of a virtual function to which none was given.
+const noGUID = "0000:0000:0000:0000"
 
-// same says whether a device is the one of a plan, whatever its name is now.
-func same(d nldev.Device, want plan.RDMADevice) bool {
-	return d.Index == want.Index && d.GUID == want.GUID
+// match returns the device of a plan among those that a namespace sees, whatever
+// its name is now. A driver that is loaded anew makes the device anew, with the
+// next index (ib_register_device): it is the same if name and GUID are.
+func match(sys nldev.System, want plan.RDMADevice) (nldev.Device, bool) {
+	for _, same := range []func(nldev.Device) bool{
+		func(d nldev.Device) bool { return d.Index == want.Index && d.GUID == want.GUID },
+		func(d nldev.Device) bool { return d.Name == want.Name && d.GUID == want.GUID && d.GUID != noGUID },
+	} {
+		if i := slices.IndexFunc(sys.Devices, same); i >= 0 {
+			return sys.Devices[i], true
+		}
+	}
+	return nldev.Device{}, false
 }
 
 // Located returns the places of the GIDs that Do found.

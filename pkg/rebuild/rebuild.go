@@ -102,7 +102,7 @@ func (n Node) recorded() ([]ledger.Holding, error) {
 			continue
 		case err != nil:
 			return nil, err
-		case rec.IPAM == conf.PoolType && rec.BootID == n.Records.BootID && len(rec.Plan.Addresses) > 0:
+		case rec.IPAM == conf.PoolType && rec.BootID == n.Records.BootID && len(rec.Plan.Addresses()) > 0:
 			out = append(out, holding(rec))
 		}
 	}
@@ -118,7 +118,7 @@ func holding(rec record.Record) ledger.Holding {
 		Netns: ipam.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino},
 	}}
 	pool := cmp.Or(rec.Pool, ledger.AnyPool)
-	for _, a := range rec.Plan.Addresses {
+	for _, a := range rec.Plan.Addresses() {
 		h.Places = append(h.Places, ledger.Place{
 			Spot: ledger.Spot{Pool: pool, Addr: a.Prefix.Addr()}, Since: rec.Saved, Early: a.Early,
 		})

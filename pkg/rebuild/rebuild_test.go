@@ -60,7 +60,9 @@ func save(t *testing.T, s record.Store, id conf.ContainerID, change func(*record
 	rec := record.Record{
 		Network: "net", ContainerID: id, IfName: "net1", Pod: conf.Pod{Namespace: "ns", Name: "pod-" + string(id), UID: "u"},
 		Netns: "/run/netns/" + string(id), NetnsID: plan.NetnsID{Dev: 4, Ino: 5}, IPAM: "roce-ipam", Pool: "rail", Saved: time.Minute,
-		Plan: plan.Plan{Addresses: []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("10.0.0." + string(id[1:]) + "/24"), Early: id == "c1"}}},
+		Plan: plan.Plan{Interfaces: []plan.Interface{{
+			Name: "net1", Addresses: []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("10.0.0." + string(id[1:]) + "/24"), Early: id == "c1"}},
+		}}},
 	}
 	change(&rec)
 	if err := s.Save(rec); err != nil {
@@ -74,7 +76,7 @@ func TestRecordsTellWhoHasWhat(t *testing.T) {
 	save(t, n.Records, "c1", func(*record.Record) {})
 	save(t, n.Records, "c2", func(r *record.Record) { r.Pool = "" })
 	save(t, n.Records, "c3", func(r *record.Record) { r.IPAM = "host-local" })
-	save(t, n.Records, "c4", func(r *record.Record) { r.Plan.Addresses = nil })
+	save(t, n.Records, "c4", func(r *record.Record) { r.Plan.Interfaces[0].Addresses = nil })
 	save(t, record.Store{Dir: n.Records.Dir, BootID: "boot-0"}, "c5", func(*record.Record) {})
 	save(t, n.Records, "c6", func(*record.Record) {})
 	if err := os.WriteFile(filepath.Join(n.Records.Dir, "attachments/c6/net1.json"), []byte("{"), 0o600); err != nil {

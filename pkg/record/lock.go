@@ -52,17 +52,26 @@ func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), e
 }
 
 // LockMoves waits until no other process moves an RDMA device between
-// namespaces and returns the release. Its file stays: it is one for each node.
-//
-// Errors: cnierr.TryAgain when ctx is over first, cnierr.IO.
+// namespaces. Errors: those of Lock.
 func (s Store) LockMoves(ctx context.Context) (release func(), err error) {
-	path := filepath.Join(s.Dir, "moves.lock")
+	return s.lockNode(ctx, "lock RDMA moves", "moves.lock")
+}
+
+// LockGIDs waits until no other process adds or removes the GIDs of several
+// rails. Errors: those of Lock.
+func (s Store) LockGIDs(ctx context.Context) (release func(), err error) {
+	return s.lockNode(ctx, "lock GID tables", "gids.lock")
+}
+
+// lockNode takes a lock of the whole node. Its file is never removed.
+func (s Store) lockNode(ctx context.Context, action, file string) (release func(), err error) {
+	path := filepath.Join(s.Dir, file)
 	f, err := openLock(path)
 	if err != nil {
-		return nil, ioError("lock RDMA moves", path, err)
+		return nil, ioError(action, path, err)
 	}
 	if err := flock(ctx, f); err != nil {
-		return nil, lockError("lock RDMA moves", path, path, err)
+		return nil, lockError(action, path, path, err)
 	}
 	return func() { _ = f.Close() }, nil
 }

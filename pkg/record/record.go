@@ -27,7 +27,7 @@ import (
 
 // version is the format's number. A record of another version is unreadable:
 // guessing at it could undo the wrong thing.
-const version = 1
+const version = 2
 
 // Record is what is known about one attachment.
 type Record struct {
@@ -42,6 +42,8 @@ type Record struct {
 	IPAM        string           `json:"ipam,omitempty"`   // ipam.type
 	Pool        string           `json:"pool,omitempty"`   // ipam.pool, of our own pools
 	Config      json.RawMessage  `json:"config,omitempty"` // what another IPAM plugin needs for DEL
+	// LeftOut says which rails were left out, and why.
+	LeftOut []string `json:"leftOut,omitempty"`
 	// Committed says that ADD finished. An uncommitted record may describe
 	// more than was done, never less.
 	Committed bool          `json:"committed"`

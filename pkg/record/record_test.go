@@ -33,8 +33,10 @@ func example() Record {
 		Pod: conf.Pod{Namespace: "ns", Name: "pod", UID: "uid"}, Netns: "/run/netns/c1",
 		NetnsID: plan.NetnsID{Dev: 4, Ino: 4026532000}, IPAM: "host-local", Config: []byte(`{"name":"rail"}`),
 		Plan: plan.Plan{
-			IfName: "net1", MAC: conf.MAC{2, 1, 2, 3, 4, 5}, MTU: 9000,
-			Addresses: []plan.LeasedAddress{{Prefix: addr, Gateway: netip.MustParseAddr("172.16.11.254")}},
+			Interfaces: []plan.Interface{{
+				Name: "net1", MAC: conf.MAC{2, 1, 2, 3, 4, 5}, MTU: 9000,
+				Addresses: []plan.LeasedAddress{{Prefix: addr, Gateway: netip.MustParseAddr("172.16.11.254")}},
+			}},
 			Ops: plan.Ops{
 				plan.Macvlan{Name: "net1", Parent: "ens1", Mode: conf.Bridge, MTU: 9000, MAC: conf.MAC{2, 1, 2, 3, 4, 5}, Mark: "roce:c1/net1"},
 				plan.Sysctl{Link: "net1", Set: []plan.Setting{{Path: "net/ipv4/conf/net1/arp_ignore", Value: "1"}}},
@@ -102,9 +104,9 @@ func TestUnreadableRecordIsNeverGuessedAt(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
 		"empty":             "",
-		"torn":              `{"version":1,"bootID":"boot-1","plan":{"ops":[{"op":"mac`,
-		"newer format":      `{"version":2,"bootID":"boot-1"}`,
-		"unknown operation": `{"version":1,"bootID":"boot-1","plan":{"ops":[{"op":"teleport","args":{}}]}}`,
+		"torn":              `{"version":2,"bootID":"boot-1","plan":{"ops":[{"op":"mac`,
+		"newer format":      `{"version":3,"bootID":"boot-1"}`,
+		"unknown operation": `{"version":2,"bootID":"boot-1","plan":{"ops":[{"op":"teleport","args":{}}]}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -194,8 +196,8 @@ func FuzzRecord(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(good)
-	f.Add([]byte(`{"version":1,"bootID":"boot-1","plan":{"ops":[{"op":"rule","args":{"from":"10.0.0.1/32","priority":1}}]}}`))
-	f.Add([]byte(`{"version":1,"plan":{"ops":[{"op":"macvlan","args":null}]}}`))
+	f.Add([]byte(`{"version":2,"bootID":"boot-1","plan":{"ops":[{"op":"rule","args":{"from":"10.0.0.1/32","priority":1}}]}}`))
+	f.Add([]byte(`{"version":2,"plan":{"ops":[{"op":"macvlan","args":null}]}}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		s := Store{BootID: "boot-1"}
 		first, err := s.decode("file", content)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package result reads the results of other CNI plugins as addresses and routes.
+// Package result reads the results of other CNI plugins as addresses and routes,
+// and writes ours.
 //
 // It refuses what no plan could be made of, so that nothing is done by halves,
 // and it does no I/O. It stands between package attach, which has the results,
-// and package plan. Everything is in this file.
+// and package plan. This file reads, write.go writes.
 package result
 
 import (

@@ -21,18 +21,19 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
-// NodeID returns an identity that no other node of the cluster has: machine id
-// and host name together, because images get cloned with their machine id.
-func NodeID() (string, error) {
-	host, err := os.Hostname()
+// NodeID returns an identity that no other node of the cluster has, machine id
+// and host name together, because images get cloned with their machine id; and
+// the host name alone.
+func NodeID() (id, host string, err error) {
+	host, err = os.Hostname()
 	if err != nil {
-		return "", cnierr.New(cnierr.IO, "read", "host name", "", "%w", err)
+		return "", "", cnierr.New(cnierr.IO, "read", "host name", "", "%w", err)
 	}
 	machine, err := os.ReadFile("/etc/machine-id")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", cnierr.New(cnierr.IO, "read", "/etc/machine-id", "", "%w", err)
+		return "", "", cnierr.New(cnierr.IO, "read", "/etc/machine-id", "", "%w", err)
 	}
-	return strings.TrimSpace(string(machine)) + "/" + host, nil
+	return strings.TrimSpace(string(machine)) + "/" + host, host, nil
 }
 
 // BootID returns what tells this boot of the node from all others.

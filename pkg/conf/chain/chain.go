@@ -36,11 +36,11 @@ type Prev struct {
 }
 
 // Read returns the interface of a name that an ADD is to adopt, nil when roce
-// makes its own, because there is a master or nothing came before. What is
+// makes its own, because there is a master, or rails, or nothing came before. What is
 // wrong is noted as a fault of top.
 func Read(top, runtime *strict.Object, ifName string) *Prev {
 	master, v := top.At("master"), top.At("prevResult")
-	makes := master.Present() && master.Raw() != `""`
+	makes := master.Present() && master.Raw() != `""` || top.At("rails").Present()
 	if makes || !v.Present() {
 		return nil
 	}

@@ -29,6 +29,18 @@ func (f *Faults) Add(code cnierr.Code, subject, hint, format string, args ...any
 // Len returns the number of faults so far.
 func (f *Faults) Len() int { return len(f.list) }
 
+// Adopt adds the faults of other whose subjects f has none of, with a note
+// before each cause: what is read several times is then reported once.
+func (f *Faults) Adopt(other *Faults, note string) {
+	known := f.list
+	for _, e := range other.list {
+		same := func(k *cnierr.Error) bool { return k.Subject == e.Subject }
+		if !slices.ContainsFunc(known, same) {
+			f.Add(e.Code, e.Subject, e.Hint, "%s%w", note, e.Err)
+		}
+	}
+}
+
 // Err returns nil, or one *cnierr.Error that joins all faults. Its code is the
 // one that all faults share, else cnierr.BadConfig, whose meaning is the
 // widest; its hint tells what to do about each fault.

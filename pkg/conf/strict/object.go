@@ -19,12 +19,15 @@ const Stdin = "standard input"
 
 // Document returns the top-level object of b. The second result is false, and
 // a fault is noted, if b is not one JSON object.
-func Document(b []byte, f *Faults) (*Object, bool) {
+func Document(b []byte, f *Faults) (*Object, bool) { return f.Document(Stdin, b) }
+
+// Document is the function Document for what has another name than Stdin.
+func (f *Faults) Document(name string, b []byte) (*Object, bool) {
 	var whole json.RawMessage
-	if !f.Unmarshal(b, &whole) {
+	if !f.unmarshal(name, b, &whole) {
 		return nil, false
 	}
-	v := Value{Stdin, f, bytes.TrimSpace(b)}
+	v := Value{name, f, bytes.TrimSpace(b)}
 	if !v.is(AnObject, "") {
 		return nil, false
 	}
@@ -36,7 +39,9 @@ func Document(b []byte, f *Faults) (*Object, bool) {
 // Unmarshal is json.Unmarshal; it notes a fault, with line and column, and
 // returns false if b is not JSON, or not JSON that fits into what into
 // points to.
-func (f *Faults) Unmarshal(b []byte, into any) bool {
+func (f *Faults) Unmarshal(b []byte, into any) bool { return f.unmarshal(Stdin, b, into) }
+
+func (f *Faults) unmarshal(name string, b []byte, into any) bool {
 	err := json.Unmarshal(b, into)
 	if err == nil {
 		return true
@@ -48,7 +53,7 @@ func (f *Faults) Unmarshal(b []byte, into any) bool {
 		line := bytes.Count(before, []byte("\n")) + 1
 		place = fmt.Sprintf("line %d, column %d: ", line, len(before)-bytes.LastIndexByte(before, '\n'))
 	}
-	f.Add(cnierr.Decode, Stdin, "", "%s%w", place, err)
+	f.Add(cnierr.Decode, name, "", "%s%w", place, err)
 	return false
 }
 

@@ -244,3 +244,25 @@ func (v Value) Texts() []string {
 	}
 	return out
 }
+
+// Strings returns the strings in the value, at any depth, in the order of the
+// document. It reports nothing.
+func (v Value) Strings() []Value {
+	quiet, parts := Value{v.Path, &Faults{}, v.raw}, []Value(nil)
+	switch v.Kind() {
+	case AString:
+		return []Value{v}
+	case AList:
+		parts = quiet.List()
+	case AnObject:
+		o := quiet.Object()
+		for _, key := range o.Keys() {
+			parts = append(parts, o.At(key))
+		}
+	}
+	var out []Value
+	for _, p := range parts {
+		out = append(out, Value{p.Path, v.faults, p.raw}.Strings()...)
+	}
+	return out
+}

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -203,61 +202,6 @@ func foreignSysctl(t *testing.T, w opened) {
 	w.refuses(t, set("all", "net/ipv4/conf/all/arp_ignore"), cnierr.Bug)
 	w.refuses(t, set("net1", "kernel/ipv4/conf/net1/arp_ignore"), cnierr.Bug)
 	w.refuses(t, set("net2", "net/ipv4/conf/net2/arp_ignore"), cnierr.BadConfig)
-}
-
-func facts(t *testing.T, w opened) {
-	w.HostIP(fmt.Sprintf("addr add 10.9.0.250/24 dev %s", w.NIC))
-	req := conf.Request{IfName: "net1", Parent: conf.Parent{Subnet: netip.MustParsePrefix("10.9.0.0/16")}}
-	got, err := plan.Only(w.Facts(t.Context(), req))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := plan.PodFacts{Netns: w.ID(), IPv6: true}
-	if diff := cmp.Diff(want, got.Pod, byValue()); diff != "" {
-		t.Errorf("empty pod (-want +got):\n%s", diff)
-	}
-	if got.Parent.Name != w.NIC || got.Parent.MTU != 1500 || got.Parent.MAC.IsZero() || got.Node != "" {
-		t.Errorf("parent and node: %+v", got)
-	}
-	if !slices.Contains(got.HostAddrs, netip.MustParseAddr("10.9.0.250")) {
-		t.Errorf("addresses of the host: %v", got.HostAddrs)
-	}
-
-	w.foreign()
-	w.IP("route add default via 10.8.0.1 dev eth0 metric 7")
-	w.IP("route add 10.7.0.0/24 via 10.8.0.1 dev eth0 table 500")
-	w.IP("rule add from 10.8.0.0/24 lookup 600 priority 100 protocol 4")
-	req.IfName, req.Parent = "eth0", conf.Parent{Name: w.NIC}
-	if got, err = plan.Only(w.Facts(t.Context(), req)); err != nil {
-		t.Fatal(err)
-	}
-	want.Taken, want.Tables = true, []uint32{500, 600}
-	want.Rules = []plan.ForeignRule{{From: netip.MustParsePrefix("10.8.0.0/24"), Table: 600, Priority: 100, Protocol: 4}}
-	want.Defaults = []plan.DefaultRoute{{Link: "eth0", Via: netip.MustParseAddr("10.8.0.1"), Metric: 7}}
-	if diff := cmp.Diff(want, got.Pod, byValue()); diff != "" {
-		t.Errorf("pod with an interface (-want +got):\n%s", diff)
-	}
-}
-
-func byValue() cmp.Option {
-	return cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()}
-}
-
-func badParents(t *testing.T, w opened) {
-	fails := func(req conf.Request, code cnierr.Code) {
-		t.Helper()
-		_, err := plan.Only(w.Facts(t.Context(), req))
-		wantCode(t, err, code)
-	}
-	named := conf.Request{IfName: "net1", Parent: conf.Parent{Name: w.NIC}}
-	fails(conf.Request{Parent: conf.Parent{Name: "nosuch0"}}, cnierr.BadParent)
-	fails(conf.Request{Parent: conf.Parent{Name: "lo"}}, cnierr.BadParent)
-	fails(conf.Request{Parent: conf.Parent{RDMA: "mlx5_0"}}, cnierr.NoRDMA)
-	fails(conf.Request{}, cnierr.BadParent) // no default route
-	fails(conf.Request{Parent: named.Parent, MTU: 1501}, cnierr.BadConfig)
-	fails(conf.Request{Parent: named.Parent, LinkInContainer: true}, cnierr.BadParent)
-	w.HostIP(fmt.Sprintf("link set %s down", w.NIC))
-	fails(named, cnierr.BadParent)
 }
 
 // lostRecord undoes an attachment of which only the mark is known.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,9 @@ func (k *FakeKernel) Close() {
 
 // Do does the operations of a run until one fails.
 func (k *FakeKernel) Do(_ context.Context, run ...plan.Op) error {
+	if err := oneKind(run); err != nil {
+		return err
+	}
 	for _, op := range run {
 		if err := k.run(op, func(x executor) error { return x.do(k.pod) }); err != nil {
 			return err
@@ -51,7 +55,7 @@ func (k *FakeKernel) Do(_ context.Context, run ...plan.Op) error {
 
 // Undo undoes the operations of a run.
 func (k *FakeKernel) Undo(_ context.Context, run ...plan.Op) error {
-	var errs []error
+	errs := []error{oneKind(run)}
 	for _, op := range slices.Backward(run) {
 		errs = append(errs, k.run(op, func(x executor) error { return x.undo(k.pod) }))
 	}
@@ -60,11 +64,20 @@ func (k *FakeKernel) Undo(_ context.Context, run ...plan.Op) error {
 
 // Check checks the operations of a run.
 func (k *FakeKernel) Check(_ context.Context, run ...plan.Op) error {
-	var errs []error
+	errs := []error{oneKind(run)}
 	for _, op := range run {
 		errs = append(errs, k.run(op, func(x executor) error { return x.check(k.pod) }))
 	}
 	return errors.Join(errs...)
+}
+
+func oneKind(run []plan.Op) error {
+	for _, op := range run {
+		if reflect.TypeOf(op) != reflect.TypeOf(run[0]) {
+			return cnierr.New(cnierr.Bug, "execute operation", "", "", "a run of %T and %T", run[0], op)
+		}
+	}
+	return nil
 }
 
 // executor is an operation that a namespace of a Fake can do.
@@ -117,43 +130,32 @@ func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) (facts []plan.
 	if err := k.f.call(); err != nil {
 		return nil, nil, err
 	}
-	for _, one := range req.Each() {
-		f, err := k.railFacts(ctx, one)
-		facts, faults = append(facts, f), append(faults, err)
+	if req.Prev != nil {
+		one, err := k.adoptFacts(req)
+		return []plan.Facts{one}, []error{err}, nil
+	}
+	from, taken := k.f.host, k.f.host.addresses()
+	if req.LinkInContainer {
+		from, taken = k.pod, append(taken, k.pod.addresses()...)
+	}
+	place := parent.Place{Namespace: seen{from}, Addrs: from.addresses(), Ask: noRDMA, Sys: k.f.Sys}
+	links, faults, err := parent.Select(ctx, place, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, one := range req.Each() {
+		facts = append(facts, plan.Facts{Parent: links[i], HostAddrs: unique(taken), Pod: k.pod.facts(one.IfName)})
 	}
 	return facts, faults, nil
 }
 
-func (k *FakeKernel) railFacts(ctx context.Context, req conf.Request) (plan.Facts, error) {
-	if req.Prev != nil {
-		return k.adoptFacts(req)
+func unique(as []rtnl.Address) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range as {
+		out = append(out, a.Prefix.Addr())
 	}
-	from := k.f.host
-	if req.LinkInContainer {
-		from = k.pod
-	}
-	addrs := from.addresses()
-	l, err := parent.Select(ctx, seen{from}, addrs, req, noRDMA, k.f.Sys)
-	if err != nil {
-		return plan.Facts{}, err
-	}
-	layers, err := parent.Layers(ctx, seen{from}, l)
-	if err != nil {
-		return plan.Facts{}, err
-	}
-	if req.LinkInContainer {
-		addrs = append(addrs, k.f.host.addresses()...)
-	}
-	facts := plan.Facts{
-		Parent: plan.Link{Name: conf.LinkName(l.Name), MAC: conf.MAC(l.Address), MTU: l.MTU, Layers: layers},
-		Pod:    k.pod.facts(req.IfName),
-	}
-	for _, a := range addrs {
-		facts.HostAddrs = append(facts.HostAddrs, a.Prefix.Addr())
-	}
-	slices.SortFunc(facts.HostAddrs, netip.Addr.Compare)
-	facts.HostAddrs = slices.Compact(facts.HostAddrs)
-	return facts, nil
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
 }
 
 // noRDMA is the answer of a kernel without RDMA: a Fake has none.
@@ -186,7 +188,11 @@ func (s *Space) addresses() []rtnl.Address {
 			continue
 		}
 		for _, p := range l.addrs {
-			out = append(out, rtnl.Address{Index: int32(i + 1), Prefix: p})
+			a := rtnl.Address{Index: int32(i + 1), Prefix: p}
+			if p.Addr().IsLinkLocalUnicast() {
+				a.Scope = unix.RT_SCOPE_LINK
+			}
+			out = append(out, a)
 		}
 	}
 	return out
@@ -219,8 +225,13 @@ func (s *Space) rtnl(i int) (rtnl.Link, error) {
 // seen is a namespace as parent.Select looks at it.
 type seen struct{ *Space }
 
-func (s seen) LinkByName(_ context.Context, name string) (rtnl.Link, error) {
-	return s.rtnl(slices.Index(s.links, s.link(conf.LinkName(name))))
+func (s seen) LinksByName(_ context.Context, names ...string) []rtnl.Named {
+	var out []rtnl.Named
+	for _, name := range names {
+		l, err := s.rtnl(slices.Index(s.links, s.link(conf.LinkName(name))))
+		out = append(out, rtnl.Named{Link: l, Err: err})
+	}
+	return out
 }
 
 func (s seen) LinkByIndex(_ context.Context, index int32) (rtnl.Link, error) {

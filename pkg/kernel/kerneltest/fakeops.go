@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -121,14 +122,24 @@ func (r strays) do(s *Space) error { return s.f.unexpected("strays are only ever
 func (r strays) check(s *Space) error { return s.f.unexpected("strays are only ever undone") }
 
 func (r strays) undo(s *Space) error {
-	l := macvlan{plan.Macvlan{Name: r.op.Link, Mark: r.op.Mark}}.ours(s)
-	if l == nil {
-		return nil
+	rail := func(l *iface) bool {
+		n, ok := strings.CutPrefix(l.alias, r.op.Mark+"/")
+		_, err := strconv.Atoi(n)
+		return ok && err == nil && l.kind == "macvlan"
 	}
-	s.rules = slices.DeleteFunc(s.rules, func(x rule) bool {
-		from := func(p netip.Prefix) bool { return x.From.IsSingleIP() && x.From.Addr() == p.Addr() }
-		return x.proto == plan.Protocol && slices.ContainsFunc(l.addrs, from)
-	})
+	first := macvlan{plan.Macvlan{Name: r.op.Link, Mark: r.op.Mark}}.ours(s)
+	for _, l := range s.links {
+		if l == nil || l != first && !rail(l) {
+			continue
+		}
+		s.rules = slices.DeleteFunc(s.rules, func(x rule) bool {
+			from := func(p netip.Prefix) bool { return x.From.IsSingleIP() && x.From.Addr() == p.Addr() }
+			return x.proto == plan.Protocol && slices.ContainsFunc(l.addrs, from)
+		})
+		if l != first {
+			s.removeLink(l)
+		}
+	}
 	return nil
 }
 

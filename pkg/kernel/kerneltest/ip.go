@@ -15,7 +15,7 @@ import (
 
 // IP does in the namespace what ip(8) would, as somebody who knows nothing of
 // roce-cni: link add NAME type KIND, link del, link set with up, down, name,
-// mtu, address and alias; addr add and del; route add and del; rule add and
+// mtu, address, group and alias; addr add and del; route add and del; rule add and
 // del. Anything else fails the test.
 func (s *Space) IP(command string) {
 	s.f.t.Helper()
@@ -113,6 +113,8 @@ func (s *Space) ipLinkSet(name string, o map[string]string) bool {
 			l.unplug = v == "off"
 		case "mtu":
 			l.mtu = number(v, l.mtu)
+		case "group":
+			l.group = number(v, l.group)
 		case "alias":
 			l.alias = strings.Trim(v, `"`)
 		case "address":

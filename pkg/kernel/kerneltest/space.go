@@ -34,6 +34,7 @@ type iface struct {
 	alias    string
 	mac      conf.MAC
 	mtu      int
+	group    int
 	up       bool
 	unplug   bool // no carrier
 	mode     conf.Mode
@@ -228,6 +229,9 @@ func (l *iface) print(b *strings.Builder) {
 		fmt.Fprintf(b, " type %s", l.kind)
 	}
 	fmt.Fprintf(b, " address %s mtu %d", l.mac, l.mtu)
+	if l.group != 0 {
+		fmt.Fprintf(b, " group %d", l.group)
+	}
 	if l.up {
 		b.WriteString(" up")
 	}

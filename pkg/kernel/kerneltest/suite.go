@@ -47,6 +47,14 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		"a link of somebody else's stays":                 foreignLink,
 		"a link without mark is ours by its MAC":          unmarkedTwin,
 		"a lost record leaves its mark":                   lostRecord,
+		"a lost record leaves the marks of all rails":     lostRails,
+		"rails are done and undone in runs":               railsInRuns,
+		"the teardown of rails leaves nothing":            railsTornDown,
+		"a run that fails leaves what undo removes":       runsThatFail,
+		"groups of links of somebody else's stay":         foreignGroups,
+		"undoing rails leaves what is not ours":           railsOfOthers,
+		"rails that are different are made again":         differentRails,
+		"a run is of one kind":                            mixedRun,
 		"a renamed link is told from one that is gone":    renamedLink,
 		"a link of ours that is different is made again":  differentLink,
 		"a route of somebody else's is never replaced":    foreignRoute,
@@ -61,6 +69,8 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		"facts tell what is adopted":                      adoptedFacts,
 		"the parent of an adopted child is in the host":   adoptedChild,
 		"facts tell what is in the pod":                   facts,
+		"facts are of every rail":                         railFacts,
+		"facts find the NICs of all rails":                matchedFacts,
 		"facts fail for parents that cannot carry":        badParents,
 		"namespaces that are none are told apart":         badNamespaces,
 		"enter runs the function":                         enter,
@@ -117,13 +127,15 @@ func Attachment(nic conf.LinkName) plan.Ops {
 	return ops
 }
 
-func settings() plan.Sysctl {
-	s := plan.Sysctl{Link: "net1"}
+func settings() plan.Sysctl { return settingsOf("net1") }
+
+func settingsOf(link conf.LinkName) plan.Sysctl {
+	s := plan.Sysctl{Link: link}
 	for _, v := range []string{
 		"ipv4/conf/%s/arp_announce 2", "ipv4/conf/%s/arp_ignore 1", "ipv4/conf/%s/arp_notify 1", "ipv4/conf/%s/rp_filter 2",
 		"ipv6/conf/%s/accept_ra 0", "ipv6/conf/%s/addr_gen_mode 1", "ipv6/conf/%s/disable_ipv6 0", "ipv6/conf/%s/keep_addr_on_down 1", "ipv6/conf/%s/ndisc_notify 1",
 	} {
-		key, value, _ := strings.Cut(fmt.Sprintf(v, "net1"), " ")
+		key, value, _ := strings.Cut(fmt.Sprintf(v, link), " ")
 		s.Set = append(s.Set, plan.Setting{Path: "net/" + key, Value: value})
 	}
 	return s

@@ -163,6 +163,7 @@ func show(t *testing.T, pod *kerneltest.Netns) string {
 		Name    string `json:"ifname"`
 		Alias   string `json:"ifalias"`
 		Address string
+		Group   string
 		MTU     int
 		Flags   []string
 	}
@@ -171,7 +172,7 @@ func show(t *testing.T, pod *kerneltest.Netns) string {
 	}
 	var b strings.Builder
 	for _, l := range links {
-		fmt.Fprintln(&b, l.Name, l.Alias, l.Address, l.MTU, strings.Contains(strings.Join(l.Flags, " ")+" ", "UP "))
+		fmt.Fprintln(&b, l.Name, l.Alias, l.Address, l.Group, l.MTU, strings.Contains(strings.Join(l.Flags, " ")+" ", "UP "))
 	}
 	for _, what := range []string{"-o addr", "route show table all", "-6 route show table all", "rule", "-6 rule"} {
 		for line := range strings.Lines(pod.IP(what)) {

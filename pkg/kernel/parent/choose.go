@@ -6,7 +6,6 @@ package parent
 import (
 	"cmp"
 	"io/fs"
-	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -21,19 +20,46 @@ import (
 // candidate is a link with its addresses.
 type candidate struct {
 	rtnl.Link
-	addrs []netip.Prefix
+	addrs []rtnl.Address
 }
 
-// choose returns the one link that has every property that p asks for; sys is
-// the root of sysfs, which tells what PCI and auxiliary devices are. Loopback
-// and links that stand on others in the way of a macvlan are no candidates.
+// candidates returns the links that can be selected, all or those of p's RDMA
+// device. Loopback and links that stand on others in the way of a macvlan are
+// none.
+func (s search) candidates(p conf.Parent) ([]candidate, error) {
+	links, err := s.links()
+	if err != nil {
+		return nil, err
+	}
+	var of []int32
+	if p.RDMA != "" {
+		if of, err = s.ofDevice(links, p.RDMA); err != nil {
+			return nil, err
+		}
+	}
+	var out []candidate
+	for _, l := range links {
+		if l.Flags&unix.IFF_LOOPBACK != 0 || slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "ipvtap"}, l.Kind) {
+			continue
+		}
+		if p.RDMA == "" || slices.Contains(of, l.Index) {
+			out = append(out, candidate{l, s.addrs[l.Index]})
+		}
+	}
+	return out, nil
+}
+
+// fitting returns the candidates that have every property that p asks for; sys
+// is the root of sysfs, which tells what PCI and auxiliary devices are.
+func fitting(all []candidate, p conf.Parent, sys fs.FS) []candidate {
+	return slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return !c.fits(p, sys) })
+}
+
+// choose returns the one candidate that fits.
 //
 // Errors: BadParent when none or several fit, with their names.
 func choose(all []candidate, p conf.Parent, sys fs.FS) (rtnl.Link, error) {
-	all = slices.DeleteFunc(slices.Clone(all), func(c candidate) bool {
-		return c.Flags&unix.IFF_LOOPBACK != 0 || slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "ipvtap"}, c.Kind)
-	})
-	fit := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return !c.fits(p, sys) })
+	fit := fitting(all, p, sys)
 	switch len(fit) {
 	case 1:
 		return fit[0].Link, nil
@@ -59,8 +85,8 @@ func names(cs []candidate) string {
 // fits says whether the link has every property: one of each list that is not
 // empty.
 func (c candidate) fits(p conf.Parent, sys fs.FS) bool {
-	if p.Subnet.IsValid() && !slices.ContainsFunc(c.addrs, func(a netip.Prefix) bool {
-		return p.Subnet.Contains(a.Addr()) && a.Bits() >= p.Subnet.Bits()
+	if p.Subnet.IsValid() && !slices.ContainsFunc(c.addrs, func(a rtnl.Address) bool {
+		return p.Subnet.Contains(a.Prefix.Addr()) && a.Prefix.Bits() >= p.Subnet.Bits()
 	}) {
 		return false
 	}

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package parent finds the link that carries an attachment's macvlan, and
-// refuses one that cannot, before an address is spent on it.
+// Package parent finds the links that carry an attachment's macvlans, and
+// refuses those that cannot, before an address is spent on them.
 //
 // It changes nothing. It stands below package kernel, which gives it a socket
 // in the right namespace and sysfs. Read this file first; choose.go matches a
-// selector object against links and is pure, rdma.go finds the link of an RDMA
-// device, layers.go what a link stands on.
+// selector object against links and is pure, match.go finds the NICs of all
+// rails at once, order.go sorts them, rdma.go finds the link of an RDMA device,
+// layers.go what a link stands on.
 package parent
 
 import (
@@ -18,12 +19,15 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
 const (
@@ -33,69 +37,143 @@ const (
 
 // Namespace is what Select looks at; *rtnl.Conn is one.
 type Namespace interface {
-	LinkByName(ctx context.Context, name string) (rtnl.Link, error)
+	LinksByName(ctx context.Context, names ...string) []rtnl.Named
 	LinkByIndex(ctx context.Context, index int32) (rtnl.Link, error)
 	Links(ctx context.Context) ([]rtnl.Link, error)
 	RoutesOf(ctx context.Context, family uint8, table uint32) ([]rtnl.Route, error)
 }
 
-// Select returns the link that the request's parent means, in a namespace
-// whose addresses are addrs; ask is called only for a parent that is selected
-// by its RDMA device, and sys is the root of sysfs.
-//
-// Errors: BadParent for a link that is missing, ambiguous, down or of a kind
-// that carries no macvlan, NoRDMA for InfiniBand and for an RDMA device that is
-// not there, BadConfig for an MTU that is larger than the link's; those of c
-// and ask as they are.
-func Select(ctx context.Context, c Namespace, addrs []rtnl.Address, req conf.Request, ask System, sys fs.FS) (rtnl.Link, error) {
-	l, err := find(ctx, c, addrs, req.Parent, ask, sys)
-	if err != nil {
-		return rtnl.Link{}, err
-	}
-	if err := carries(ctx, c, l); err != nil {
-		return rtnl.Link{}, err
-	}
-	return l, ready(l, req.MTU)
+// Place is where the NICs are.
+type Place struct {
+	Namespace
+	Addrs []rtnl.Address // all of the namespace
+	Ask   System         // called only for NICs that are selected or sorted by RDMA device
+	Sys   fs.FS          // the root of sysfs
 }
 
-func find(ctx context.Context, c Namespace, addrs []rtnl.Address, p conf.Parent, ask System, sys fs.FS) (rtnl.Link, error) {
-	switch {
-	case p.Name != "":
-		l, err := c.LinkByName(ctx, string(p.Name))
-		if errors.Is(err, unix.ENODEV) {
-			return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, string(p.Name),
+// Select returns the link that each of the request's rails stands on. What
+// several rails need is asked for once.
+//
+// faults has for each rail why its link cannot serve, nil if it can: BadParent
+// for a link that is missing, ambiguous, down or of a kind that carries no
+// macvlan, NoRDMA for InfiniBand and for an RDMA device that is not there,
+// BadConfig for an MTU that is larger than the link's. err is BadParent when
+// the NICs that fit req.Match are not as many as there should be, or cannot be
+// sorted; and what the namespace and System say, as it is.
+func Select(ctx context.Context, p Place, req conf.Request) (links []plan.Link, faults []error, err error) {
+	s := newSearch(ctx, p)
+	reqs := req.Each()
+	links, faults = make([]plan.Link, len(reqs)), make([]error, len(reqs))
+	found := make([]rtnl.Link, len(reqs))
+	if req.Match == nil {
+		s.findEach(ctx, reqs, found, faults)
+	} else if found, err = s.match(*req.Match); err != nil {
+		return nil, nil, err
+	}
+	for i, one := range reqs {
+		if faults[i] == nil {
+			links[i], faults[i] = s.use(ctx, found[i], one)
+		}
+		var verdict *cnierr.Error
+		if faults[i] != nil && !errors.As(faults[i], &verdict) {
+			return nil, nil, faults[i]
+		}
+	}
+	return links, faults, nil
+}
+
+// search is a Place that is asked no question twice.
+type search struct {
+	Namespace
+	links  func() ([]rtnl.Link, error)
+	system func() (nldev.System, error)
+	addrs  map[int32][]rtnl.Address
+	sys    fs.FS
+}
+
+func newSearch(ctx context.Context, p Place) search {
+	s := search{
+		Namespace: p.Namespace, sys: p.Sys, addrs: map[int32][]rtnl.Address{},
+		links:  sync.OnceValues(func() ([]rtnl.Link, error) { return p.Links(ctx) }),
+		system: sync.OnceValues(func() (nldev.System, error) { return p.Ask(ctx) }),
+	}
+	for _, a := range p.Addrs {
+		s.addrs[a.Index] = append(s.addrs[a.Index], a)
+	}
+	return s
+}
+
+// Links returns the links as they were when they were first asked for.
+func (s search) Links(context.Context) ([]rtnl.Link, error) { return s.links() }
+
+// findEach finds the link of each rail, all that have names in one go.
+func (s search) findEach(ctx context.Context, reqs []conf.Request, found []rtnl.Link, faults []error) {
+	var names []string
+	for _, r := range reqs {
+		if r.Parent.Name != "" {
+			names = append(names, string(r.Parent.Name))
+		}
+	}
+	named := s.LinksByName(ctx, names...)
+	for i, r := range reqs {
+		if r.Parent.Name == "" {
+			found[i], faults[i] = s.find(ctx, r.Parent)
+			continue
+		}
+		found[i], faults[i] = named[0].Link, named[0].Err
+		if errors.Is(faults[i], unix.ENODEV) {
+			faults[i] = cnierr.New(cnierr.BadParent, selecting, string(r.Parent.Name),
 				"correct the key master: ip link shows the interfaces and their altnames", "there is no such interface")
 		}
-		return l, err
-	case isZero(p):
-		return defaultLink(ctx, c)
+		named = named[1:]
 	}
-	links, err := c.Links(ctx)
+}
+
+// find returns the link that a selector means.
+func (s search) find(ctx context.Context, p conf.Parent) (rtnl.Link, error) {
+	if p.Default() {
+		return defaultLink(ctx, s)
+	}
+	all, err := s.candidates(p)
 	if err != nil {
 		return rtnl.Link{}, err
 	}
-	prefixes := map[int32][]netip.Prefix{}
-	for _, a := range addrs {
-		prefixes[a.Index] = append(prefixes[a.Index], a.Prefix)
-	}
-	var all []candidate
-	for _, l := range links {
-		all = append(all, candidate{l, prefixes[l.Index]})
-	}
-	if p.RDMA != "" {
-		indexes, err := ofDevice(ctx, links, p.RDMA, ask, sys)
-		if err != nil {
-			return rtnl.Link{}, err
-		}
-		all = slices.DeleteFunc(all, func(c candidate) bool { return !slices.Contains(indexes, c.Index) })
-	}
-	return choose(all, p, sys)
+	return choose(all, p, s.sys)
 }
 
-// isZero says whether nothing is asked for: the interface of the default route.
-func isZero(p conf.Parent) bool {
-	return p.RDMA == "" && p.PCI == "" && !p.Subnet.IsValid() &&
-		len(p.IfNames)+len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers)+len(p.LinkTypes) == 0
+// use returns what the plan needs to know of a link, if it can serve.
+func (s search) use(ctx context.Context, l rtnl.Link, req conf.Request) (plan.Link, error) {
+	if err := carries(ctx, s, l); err != nil {
+		return plan.Link{}, err
+	}
+	if err := ready(l, req.MTU); err != nil {
+		return plan.Link{}, err
+	}
+	out := plan.Link{Name: conf.LinkName(l.Name), MTU: l.MTU, Addrs: own(s.addrs[l.Index])}
+	if len(l.Address) == len(out.MAC) {
+		out.MAC = conf.MAC(l.Address)
+	}
+	if req.RDMA.Mode == conf.RDMAOff {
+		return out, nil // which alone needs the layers
+	}
+	var err error
+	out.Layers, err = Layers(ctx, s, l)
+	return out, err
+}
+
+// own returns a link's own addresses that reach beyond the link, IPv4 before
+// IPv6. Those that the kernel changes from time to time (RFC 8981), and those
+// that another machine was found to have, are left out.
+func own(as []rtnl.Address) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range as {
+		fleeting := a.Prefix.Addr().Is6() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DADFAILED) != 0
+		if a.Scope == unix.RT_SCOPE_UNIVERSE && !fleeting {
+			out = append(out, a.Prefix)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b netip.Prefix) int { return cmp.Compare(a.Addr().BitLen(), b.Addr().BitLen()) })
+	return out
 }
 
 // defaultLink returns the interface of the default route of lowest metric,

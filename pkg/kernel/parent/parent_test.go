@@ -18,18 +18,24 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
 // host is a namespace whose links have their place in it as index.
 type host []rtnl.Link
 
-func (h host) LinkByName(_ context.Context, name string) (rtnl.Link, error) {
-	for _, l := range h {
-		if l.Has(name) {
-			return l, nil
+func (h host) LinksByName(_ context.Context, names ...string) []rtnl.Named {
+	var out []rtnl.Named
+	for _, name := range names {
+		found := rtnl.Named{Err: unix.ENODEV}
+		for _, l := range h {
+			if l.Has(name) {
+				found = rtnl.Named{Link: l}
+			}
 		}
+		out = append(out, found)
 	}
-	return rtnl.Link{}, unix.ENODEV
+	return out
 }
 
 func (h host) LinkByIndex(_ context.Context, index int32) (rtnl.Link, error) {
@@ -95,6 +101,15 @@ func gpuNode() (host, []rtnl.Address, fstest.MapFS) {
 	return h, addrs, sys
 }
 
+// selectOne selects the link of an attachment with one interface.
+func selectOne(ctx context.Context, p Place, req conf.Request) (plan.Link, error) {
+	links, faults, err := Select(ctx, p, req)
+	if err != nil {
+		return plan.Link{}, err
+	}
+	return links[0], faults[0]
+}
+
 func symlink(sys fstest.MapFS, name, target string) {
 	sys[name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink}
 }
@@ -141,12 +156,12 @@ func TestSelectorMustMatchExactlyOne(t *testing.T) {
 		{conf.Parent{LinkTypes: []string{"infiniband"}}, "!InfiniBand"},
 	} {
 		h, addrs, sys := gpuNode()
-		l, err := Select(t.Context(), h, addrs, conf.Request{Parent: c.p}, noRDMA, sys)
+		l, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Parent: c.p})
 		part, fails := strings.CutPrefix(c.want, "!")
 		switch {
 		case fails && (err == nil || !strings.Contains(err.Error(), part)):
 			t.Errorf("%+v: got %q, %v, want an error with %q", c.p, l.Name, err, part)
-		case !fails && (err != nil || l.Name != c.want):
+		case !fails && (err != nil || string(l.Name) != c.want):
 			t.Errorf("%+v: got %q, %v, want %q", c.p, l.Name, err, c.want)
 		}
 	}
@@ -158,7 +173,7 @@ func TestErrorsListOnlySomeNames(t *testing.T) {
 	for i := range 40 {
 		h = append(h, rtnl.Link{Name: fmt.Sprintf("nic%02d", i), Type: unix.ARPHRD_ETHER})
 	}
-	_, err := Select(t.Context(), h, nil, conf.Request{Parent: conf.Parent{IfNames: []string{"nic*"}}}, noRDMA, fstest.MapFS{})
+	_, err := selectOne(t.Context(), Place{h, nil, noRDMA, fstest.MapFS{}}, conf.Request{Parent: conf.Parent{IfNames: []string{"nic*"}}})
 	if err == nil || !strings.HasSuffix(err.Error(), "nic11, and 28 more") {
 		t.Errorf("got %v", err)
 	}
@@ -178,7 +193,7 @@ func TestLinksThatCannotCarryAMacvlan(t *testing.T) {
 		{"ibp1", cnierr.NoRDMA, "IPoIB"},
 	} {
 		h, addrs, sys := gpuNode()
-		_, err := Select(t.Context(), h, addrs, conf.Request{Parent: conf.Parent{Name: conf.LinkName(c.name)}}, noRDMA, sys)
+		_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Parent: conf.Parent{Name: conf.LinkName(c.name)}})
 		wantError(t, err, c.code, c.hint)
 	}
 }
@@ -196,11 +211,11 @@ func TestLinksThatCarryNothingNow(t *testing.T) {
 		{func(l *rtnl.Link) { l.MTU = 1500 }, cnierr.BadConfig, "at most 1500"},
 	} {
 		h, addrs, sys := gpuNode()
-		if _, err := Select(t.Context(), h, addrs, req, noRDMA, sys); err != nil {
+		if _, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, req); err != nil {
 			t.Fatal(err)
 		}
 		c.change(&h[6])
-		_, err := Select(t.Context(), h, addrs, req, noRDMA, sys)
+		_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, req)
 		wantError(t, err, c.code, c.hint)
 	}
 }
@@ -208,7 +223,7 @@ func TestLinksThatCarryNothingNow(t *testing.T) {
 func TestWithoutMasterAndDefaultRouteTheKeyIsNamed(t *testing.T) {
 	t.Parallel()
 	h, addrs, sys := gpuNode()
-	_, err := Select(t.Context(), h, addrs, conf.Request{}, noRDMA, sys)
+	_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{})
 	wantError(t, err, cnierr.BadParent, "key master")
 }
 

@@ -22,29 +22,43 @@ import (
 // System asks for the RDMA devices that the namespace of a Namespace sees.
 type System func(context.Context) (nldev.System, error)
 
-// ofDevice returns the indexes of the links that the frames of an RDMA device
-// go through: its ports' network interfaces, or the bond of those that are in
-// one.
-//
-// Errors: NoRDMA with nldev.ErrNoDevice when there is no such device.
-func ofDevice(ctx context.Context, links []rtnl.Link, device string, ask System, sys fs.FS) ([]int32, error) {
-	s, err := ask(ctx)
-	if err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) {
+// ofDevice returns what through does; NoRDMA with nldev.ErrNoDevice when there
+// is no such device.
+func (s search) ofDevice(links []rtnl.Link, device string) ([]int32, error) {
+	known, err := s.devices()
+	if err != nil {
 		return nil, err
 	}
-	indexes := ports(s, device)
-	if len(indexes) == 0 {
-		indexes = siblings(links, device, sys)
-	}
+	indexes := through(links, known, device, s.sys)
 	if len(indexes) == 0 {
 		return nil, cnierr.New(cnierr.NoRDMA, selecting, device,
 			"correct master.rdma: rdma link show tells the devices and their interfaces, in exclusive mode only those that no pod has",
-			"%w of this name has a network interface here; there are: %s", nldev.ErrNoDevice, devices(s))
+			"%w of this name has a network interface here; there are: %s", nldev.ErrNoDevice, devices(known))
+	}
+	return indexes, nil
+}
+
+// through returns the indexes of the links that the frames of an RDMA device go
+// through: its ports' network interfaces, in their order, or the bond of those
+// that are in one. None if there is no such device.
+func through(links []rtnl.Link, known nldev.System, device string, sys fs.FS) []int32 {
+	indexes := ports(known, device)
+	if len(indexes) == 0 {
+		indexes = siblings(links, device, sys)
 	}
 	for i := range indexes {
 		indexes[i] = top(links, indexes[i])
 	}
-	return indexes, nil
+	return indexes
+}
+
+// devices returns what the kernel says, which is nothing without RDMA.
+func (s search) devices() (nldev.System, error) {
+	known, err := s.system()
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		err = nil
+	}
+	return known, err
 }
 
 // ports returns the interfaces that the ports of a device name.
@@ -60,11 +74,28 @@ func ports(s nldev.System, device string) []int32 {
 	return out
 }
 
+// programFiles are the files that tell of which RDMA device programs' files are.
+// In exclusive mode a device that a pod has is in no table of ours, but these
+// are everywhere.
+const programFiles = "class/infiniband_verbs/*/ibdev"
+
+// ofPrograms returns the names of all RDMA devices that have files for programs.
+func ofPrograms(sys fs.FS) []string {
+	files, err := fs.Glob(sys, programFiles)
+	if err != nil {
+		return nil // the pattern is right: there are none
+	}
+	var out []string
+	for _, f := range files {
+		out = append(out, readID(sys, f))
+	}
+	return out
+}
+
 // siblings returns the interfaces of the PCI or auxiliary device that an RDMA
-// device is of. In exclusive mode a device that a pod has is in no table of
-// ours, but its file for programs is everywhere.
+// device is of.
 func siblings(links []rtnl.Link, device string, sys fs.FS) []int32 {
-	files, err := fs.Glob(sys, "class/infiniband_verbs/*/ibdev")
+	files, err := fs.Glob(sys, programFiles)
 	if err != nil {
 		return nil // the pattern is right: there are none
 	}
@@ -98,12 +129,12 @@ func devices(s nldev.System) string {
 	return list(out)
 }
 
-// list returns the first maxNames of the sorted names.
+// list returns the first maxNames of the names, sorted, numbers by value.
 func list(names []string) string {
 	if len(names) == 0 {
 		return "none"
 	}
-	slices.Sort(names)
+	slices.SortFunc(names, natural)
 	if more := len(names) - maxNames; more > 0 {
 		names = append(names[:maxNames], fmt.Sprintf("and %d more", more))
 	}

@@ -62,12 +62,12 @@ func TestMasterIsSelectedByItsRDMADevice(t *testing.T) {
 		} {
 			sys[file] = &fstest.MapFile{Data: []byte(text)}
 		}
-		l, err := Select(t.Context(), h, addrs, conf.Request{Parent: c.p}, gpuRDMA, sys)
+		l, err := selectOne(t.Context(), Place{h, addrs, gpuRDMA, sys}, conf.Request{Parent: c.p})
 		part, fails := strings.CutPrefix(c.want, "!")
 		switch {
 		case fails && (err == nil || !strings.Contains(err.Error(), part)):
 			t.Errorf("%+v: got %q, %v, want an error with %q", c.p, l.Name, err, part)
-		case !fails && (err != nil || l.Name != c.want):
+		case !fails && (err != nil || string(l.Name) != c.want):
 			t.Errorf("%+v: got %q, %v, want %q", c.p, l.Name, err, c.want)
 		}
 	}
@@ -76,7 +76,7 @@ func TestMasterIsSelectedByItsRDMADevice(t *testing.T) {
 func TestSelectingByRDMADeviceOnANodeWithoutRDMA(t *testing.T) {
 	t.Parallel()
 	h, addrs, sys := gpuNode()
-	_, err := Select(t.Context(), h, addrs, conf.Request{Parent: conf.Parent{RDMA: "mlx5_0"}}, noRDMA, sys)
+	_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Parent: conf.Parent{RDMA: "mlx5_0"}})
 	wantError(t, err, cnierr.NoRDMA, "rdma link show")
 	if !errors.Is(err, nldev.ErrNoDevice) {
 		t.Errorf("%v is not nldev.ErrNoDevice", err)
@@ -87,6 +87,15 @@ func TestSelectingByRDMADeviceOnANodeWithoutRDMA(t *testing.T) {
 type silent struct{ host }
 
 func (silent) Links(context.Context) ([]rtnl.Link, error) { return nil, errors.New("asked for links") }
+
+func (h host) named(t *testing.T, name string) rtnl.Link {
+	t.Helper()
+	n := h.LinksByName(t.Context(), name)[0]
+	if n.Err != nil {
+		t.Fatal(n.Err)
+	}
+	return n.Link
+}
 
 func TestLayersGoDownToTheNICs(t *testing.T) {
 	t.Parallel()
@@ -115,20 +124,14 @@ func TestLayersGoDownToTheNICs(t *testing.T) {
 		"team0":     {{8}, {9}},
 		"far":       {{6}},
 	} {
-		l, err := h.LinkByName(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := h.named(t, name)
 		got, err := Layers(t.Context(), h, l)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got)\n%s", name, err, diff)
 		}
 	}
 	for _, name := range []string{"r0", "veth0", "br0"} {
-		l, err := h.LinkByName(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := h.named(t, name)
 		got, err := Layers(t.Context(), silent{h}, l)
 		if diff := cmp.Diff([][]int32{{l.Index}}, got); err != nil || diff != "" {
 			t.Errorf("%s stands on nothing, and nothing is asked: %v (-want +got)\n%s", name, err, diff)

@@ -19,6 +19,7 @@ type Address struct {
 	Index  int32
 	Prefix netip.Prefix // not masked
 	Flags  uint32       // IFA_F_*
+	Scope  uint8        // RT_SCOPE_*
 }
 
 // AddAddress puts an address on a link. IPv6 ones are not probed for by the
@@ -81,7 +82,7 @@ func (c *Conn) Addresses(ctx context.Context, index int32) ([]Address, error) {
 
 func parseAddress(b []byte) Address {
 	msg := nl.DeserializeIfAddrmsg(b)
-	a := Address{Index: int32(msg.Index), Flags: uint32(msg.Flags)}
+	a := Address{Index: int32(msg.Index), Flags: uint32(msg.Flags), Scope: msg.Scope}
 	var ip netip.Addr
 	for typ, v := range nlsock.Attributes(b[msg.Len():]) {
 		switch {

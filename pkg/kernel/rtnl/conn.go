@@ -13,6 +13,7 @@ package rtnl
 
 import (
 	"context"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -48,32 +49,58 @@ func (c *Conn) Do(ctx context.Context, change Change) error {
 	return c.Batch(ctx, change)[0]
 }
 
-// Batch sends changes in one message to the socket and returns the result of
-// each; see nlsock.Conn.Exchange.
+// Batch sends changes in one message to the socket, so that no signal can stop
+// the process between them, and returns the result of each. The kernel makes
+// all of them, also after one that failed.
 func (c *Conn) Batch(ctx context.Context, changes ...Change) []error {
-	reqs := make([]nlsock.Request, 0, len(changes))
-	for _, change := range changes {
-		change.req.Flags |= unix.NLM_F_ACK
-		reqs = append(reqs, message(change.req))
+	reqs := make([]*nl.NetlinkRequest, 0, len(changes))
+	for i, change := range changes {
+		if i == len(changes)-1 {
+			change.req.Flags |= unix.NLM_F_ACK
+		}
+		reqs = append(reqs, change.req)
 	}
 	errs := make([]error, len(reqs))
-	replies, err := c.sock.Exchange(ctx, reqs...)
-	for i := range errs {
-		errs[i] = err
-		if err == nil {
-			errs[i] = replies[i].Err
-		}
+	for i, r := range c.exchange(ctx, reqs) {
+		errs[i] = r.Err
 	}
 	return errs
 }
 
-// get returns the one answer to a request.
-func (c *Conn) get(ctx context.Context, req *nl.NetlinkRequest) ([]byte, error) {
-	replies, err := c.sock.Exchange(ctx, message(req))
-	if err != nil {
-		return nil, err
+// Each makes changes that need not stand together, and returns the result of
+// each: one message to the socket for every maxRefusals.
+func (c *Conn) Each(ctx context.Context, changes ...Change) []error {
+	errs := make([]error, 0, len(changes))
+	for part := range slices.Chunk(changes, maxRefusals) {
+		errs = append(errs, c.Batch(ctx, part...)...)
 	}
-	r := replies[0]
+	return errs
+}
+
+// How many answers surely fit in the socket's receive buffer, of 208 KiB by
+// default (net.core.rmem_default): links, each counted with 4 KiB and its head,
+// and refusals, with 1 KiB (netlink_attachskb). What does not is ENOBUFS.
+const (
+	maxAnswers  = 32
+	maxRefusals = 128
+)
+
+// exchange is nlsock.Conn.Exchange; an exchange that fails is a failure of
+// every request.
+func (c *Conn) exchange(ctx context.Context, reqs []*nl.NetlinkRequest) []nlsock.Reply {
+	messages := make([]nlsock.Request, 0, len(reqs))
+	for _, req := range reqs {
+		messages = append(messages, message(req))
+	}
+	replies, err := c.sock.Exchange(ctx, messages...)
+	if err != nil {
+		replies = slices.Repeat([]nlsock.Reply{{Err: err}}, len(reqs))
+	}
+	return replies
+}
+
+// answer returns the one message of a reply.
+func answer(r nlsock.Reply) ([]byte, error) {
 	if r.Err == nil && len(r.Rows) == 0 {
 		r.Err = unix.ENODATA
 	}
@@ -81,6 +108,11 @@ func (c *Conn) get(ctx context.Context, req *nl.NetlinkRequest) ([]byte, error) 
 		return nil, r.Err
 	}
 	return r.Rows[0], nil
+}
+
+// get returns the one answer to a request.
+func (c *Conn) get(ctx context.Context, req *nl.NetlinkRequest) ([]byte, error) {
+	return answer(c.exchange(ctx, []*nl.NetlinkRequest{req})[0])
 }
 
 // dump returns all rows of a dump that nothing changed in the middle of.

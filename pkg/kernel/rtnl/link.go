@@ -27,6 +27,7 @@ type Link struct {
 	Flags     uint32 // IFF_*
 	Type      uint16 // ARPHRD_*
 	Mode      string // of a macvlan, as ip link prints it
+	Group     uint32 // that it was put into; 0 by default
 	Lower     Lower  // of a stacked link
 	Dev, Bus  string // the device behind it: "0000:0b:00.0" on "pci"
 }
@@ -52,26 +53,50 @@ func (l Link) Encap() string {
 	return (&nl.IfInfomsg{IfInfomsg: unix.IfInfomsg{Type: l.Type}}).EncapType()
 }
 
+// Named is what the kernel says about a name: the link, or why there is none.
+type Named struct {
+	Link Link
+	Err  error
+}
+
 // LinkByName returns the link with a name or an alternative name; ENODEV if
-// there is none. The kernel looks both up in either attribute (rtnl_dev_get),
-// but IFLA_IFNAME holds no more than 15 bytes.
+// there is none.
 func (c *Conn) LinkByName(ctx context.Context, name string) (Link, error) {
-	attr := unix.IFLA_IFNAME
-	if len(name) >= unix.IFNAMSIZ {
-		attr = unix.IFLA_ALT_IFNAME
+	n := c.LinksByName(ctx, name)[0]
+	return n.Link, n.Err
+}
+
+// LinksByName returns what LinkByName does for each name, in one message to the
+// socket for each 32. The kernel looks both kinds of names up in either
+// attribute (rtnl_dev_get), but IFLA_IFNAME holds no more than 15 bytes.
+func (c *Conn) LinksByName(ctx context.Context, names ...string) []Named {
+	out := make([]Named, 0, len(names))
+	for part := range slices.Chunk(names, maxAnswers) {
+		var reqs []*nl.NetlinkRequest
+		for _, name := range part {
+			attr := unix.IFLA_IFNAME
+			if len(name) >= unix.IFNAMSIZ {
+				attr = unix.IFLA_ALT_IFNAME
+			}
+			req := linkRequest(0)
+			req.AddData(nl.NewRtAttr(attr, nl.ZeroTerminated(name)))
+			reqs = append(reqs, req)
+		}
+		for _, r := range c.exchange(ctx, reqs) {
+			b, err := answer(r)
+			n := Named{Err: err}
+			if err == nil {
+				n.Link = parseLink(b)
+			}
+			out = append(out, n)
+		}
 	}
-	req := linkRequest(0)
-	req.AddData(nl.NewRtAttr(attr, nl.ZeroTerminated(name)))
-	return c.link(ctx, req)
+	return out
 }
 
 // LinkByIndex returns the link with an index; ENODEV if there is none.
 func (c *Conn) LinkByIndex(ctx context.Context, index int32) (Link, error) {
-	return c.link(ctx, linkRequest(index))
-}
-
-func (c *Conn) link(ctx context.Context, req *nl.NetlinkRequest) (Link, error) {
-	b, err := c.get(ctx, req)
+	b, err := c.get(ctx, linkRequest(index))
 	if err != nil {
 		return Link{}, err
 	}
@@ -114,6 +139,8 @@ func parseLink(b []byte) Link {
 			l.Address = v
 		case unix.IFLA_MTU:
 			l.MTU = int(nlsock.Number(v))
+		case unix.IFLA_GROUP:
+			l.Group = nlsock.Number(v)
 		case unix.IFLA_MASTER:
 			l.Master = int32(nlsock.Number(v))
 		case unix.IFLA_LINK:

@@ -5,6 +5,7 @@ package rtnl
 
 import (
 	"context"
+	"errors"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -15,7 +16,11 @@ import (
 // NSID returns the number by which the socket's namespace knows the one of a
 // file descriptor, NoNSID if it has none.
 func (c *Conn) NSID(ctx context.Context, fd int) (int32, error) {
-	b, err := c.get(ctx, nsidRequest(unix.RTM_GETNSID, fd))
+	return nsid(c.exchange(ctx, []*nl.NetlinkRequest{nsidRequest(unix.RTM_GETNSID, fd)})[0])
+}
+
+func nsid(r nlsock.Reply) (int32, error) {
+	b, err := answer(r)
 	if err != nil {
 		return 0, err
 	}
@@ -27,12 +32,17 @@ func (c *Conn) NSID(ctx context.Context, fd int) (int32, error) {
 	return NoNSID, nil
 }
 
-// AddNSID gives the namespace of a file descriptor a number of the kernel's
-// choice; EEXIST if it has one.
-func AddNSID(fd int) Change {
-	req := nsidRequest(unix.RTM_NEWNSID, fd)
-	req.AddData(nl.NewRtAttr(unix.NETNSA_NSID, u32(^uint32(0))))
-	return Change{req}
+// GiveNSID returns what NSID does, and before that gives the namespace a number
+// of the kernel's choice if it has none, all in one message to the socket.
+func (c *Conn) GiveNSID(ctx context.Context, fd int) (int32, error) {
+	give := nsidRequest(unix.RTM_NEWNSID, fd)
+	give.AddData(nl.NewRtAttr(unix.NETNSA_NSID, u32(^uint32(0))))
+	replies := c.exchange(ctx, []*nl.NetlinkRequest{give, nsidRequest(unix.RTM_GETNSID, fd)})
+	// EEXIST: it has one, maybe since a moment ago.
+	if err := replies[0].Err; err != nil && !errors.Is(err, unix.EEXIST) {
+		return 0, err
+	}
+	return nsid(replies[1])
 }
 
 func nsidRequest(typ, fd int) *nl.NetlinkRequest {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package plan
+package result
 
 import (
 	"net"
@@ -11,47 +11,47 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Result returns what the runtime is told. Interface MTU and the routes of
+// Of returns what the runtime is told of a plan. Interface MTU and the routes of
 // tables other than main are told from version 1.1.0 on: older results cannot
 // say the table, and a route told without it would be a lie.
 //
 // Of an adopted link it is told what the plugins before us told: they look for
 // all of it, and in the main table, when they are asked to check.
-func (p Plan) Result(req conf.Request) *current.Result {
+func Of(p plan.Plan, req conf.Request) *current.Result {
 	if req.Prev != nil {
 		return req.Prev.Result
 	}
 	tells11 := req.CNIVersion == "1.1.0"
-	child := &current.Interface{Name: string(p.IfName), Mac: p.MAC.String(), Sandbox: req.Netns}
-	if tells11 {
-		child.Mtu = p.MTU
-	}
-	res := &current.Result{
-		CNIVersion: current.ImplementedSpecVersion,
-		Interfaces: []*current.Interface{child},
-		DNS:        p.DNS,
-	}
-	for _, a := range p.Addresses {
-		ip := a.result()
-		ip.Interface = current.Int(0)
-		res.IPs = append(res.IPs, ip)
+	res := &current.Result{CNIVersion: current.ImplementedSpecVersion, DNS: p.DNS}
+	for n, i := range p.Interfaces {
+		child := &current.Interface{Name: string(i.Name), Mac: i.MAC.String(), Sandbox: req.Netns}
+		if tells11 {
+			child.Mtu = i.MTU
+		}
+		res.Interfaces = append(res.Interfaces, child)
+		for _, a := range i.Addresses {
+			ip := address(a)
+			ip.Interface = current.Int(n)
+			res.IPs = append(res.IPs, ip)
+		}
 	}
 	for _, op := range p.Ops {
-		if r, ok := op.(Route); ok && (tells11 || r.Table == MainTable) {
-			res.Routes = append(res.Routes, r.result(tells11))
+		if r, ok := op.(plan.Route); ok && (tells11 || r.Table == plan.MainTable) {
+			res.Routes = append(res.Routes, route(r, tells11))
 		}
 	}
 	return res
 }
 
-// Result returns what an IPAM plugin tells the main plugin: addresses and
+// OfLease returns what an IPAM plugin tells the main plugin: addresses and
 // routes, no interfaces.
-func (l Lease) Result() *current.Result {
+func OfLease(l plan.Lease) *current.Result {
 	res := &current.Result{CNIVersion: current.ImplementedSpecVersion, DNS: l.DNS}
 	for _, a := range l.Addresses {
-		res.IPs = append(res.IPs, a.result())
+		res.IPs = append(res.IPs, address(a))
 	}
 	for _, r := range l.Routes {
 		res.Routes = append(res.Routes, &types.Route{
@@ -61,23 +61,23 @@ func (l Lease) Result() *current.Result {
 	return res
 }
 
-func (a LeasedAddress) result() *current.IPConfig {
+func address(a plan.LeasedAddress) *current.IPConfig {
 	return &current.IPConfig{Address: ipNet(a.Prefix), Gateway: netIP(a.Gateway)}
 }
 
-// result returns the route in CNI's words. Table is left out for main, and
+// route returns the route in CNI's words. Table is left out for main, and
 // scope for global, because that is what they mean when absent.
-func (r Route) result(tells11 bool) *types.Route {
+func route(r plan.Route, tells11 bool) *types.Route {
 	out := &types.Route{Dst: ipNet(r.Dst), GW: netIP(r.Via)}
 	if !tells11 {
 		return out
 	}
 	out.MTU, out.AdvMSS, out.Priority = r.MTU, r.AdvMSS, int(r.Metric)
-	if r.Table != MainTable {
+	if r.Table != plan.MainTable {
 		table := int(r.Table)
 		out.Table = &table
 	}
-	if r.Scope != ScopeGlobal {
+	if r.Scope != plan.ScopeGlobal {
 		scope := int(r.Scope)
 		out.Scope = &scope
 	}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// The kernel gives the GID of an address the first free place in the table of
+// its device (ib_cache_gid_add, find_gid). If two pods with the same rails came
+// and went at once, the places of one pod would differ from rail to rail, and
+// NCCL takes one index for all. So what adds or removes the addresses of several
+// rails has the node's tables to itself.
+
+// doInStep does the operations of an attachment, and from the first address to
+// the last GID of several rails alone on the node.
+func (n Node) doInStep(ctx context.Context, k *site, ops plan.Ops) error {
+	from, to := registration(ops)
+	if err := apply.Do(ctx, k, ops[:from]); err != nil {
+		return err
+	}
+	err := n.inStep(ctx, to > from, func() error { return apply.Do(ctx, k, ops[from:to]) })
+	if err != nil {
+		return err
+	}
+	return apply.Do(ctx, k, ops[to:])
+}
+
+// undoInStep undoes operations, and those of several rails alone on the node. If
+// it cannot be alone in time it goes on: a GID may then be out of step, but
+// nothing stays behind.
+func (n Node) undoInStep(ctx context.Context, x apply.Executor, ops plan.Ops) error {
+	from, to := registration(ops)
+	var left error
+	err := n.inStep(ctx, to > from, func() error { left = apply.Undo(ctx, x, ops); return nil })
+	if err != nil {
+		n.Log.Warn("GID indexes may get out of step between the rails", "error", err)
+		return apply.Undo(ctx, x, ops)
+	}
+	return left
+}
+
+func (n Node) inStep(ctx context.Context, several bool, fn func() error) error {
+	if !several {
+		return fn()
+	}
+	release, err := n.Records.LockGIDs(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return fn()
+}
+
+// registration returns where the operations begin and end that fill the tables
+// of shared devices, both the length of ops if those of fewer than two are.
+func registration(ops plan.Ops) (from, to int) {
+	shared := func(op plan.Op) bool { g, ok := op.(plan.GID); return ok && !g.InPod }
+	first := slices.IndexFunc(ops, shared)
+	last := first
+	for i, op := range ops {
+		if shared(op) {
+			last = i
+		}
+	}
+	if first == last {
+		return len(ops), len(ops)
+	}
+	address := func(op plan.Op) bool { _, ok := op.(plan.Address); return ok }
+	if i := slices.IndexFunc(ops, address); i >= 0 {
+		first = min(first, i)
+	}
+	return first, last + 1
+}
+
+// warnOutOfStep logs the GID indexes of an attachment if they differ from rail
+// to rail, as they do where other users of a NIC have places of its table.
+func (n Node) warnOutOfStep(rec record.Record) {
+	var rails []string
+	var indexes [][]int
+	for _, op := range rec.Plan.Ops {
+		g, ok := op.(plan.GID)
+		if !ok {
+			continue
+		}
+		var at []int
+		for _, t := range g.Targets {
+			if t.Index != nil {
+				at = append(at, *t.Index)
+			}
+		}
+		rails, indexes = append(rails, fmt.Sprintf("%s %v", g.Targets[0].Link, at)), append(indexes, at)
+	}
+	if slices.ContainsFunc(indexes, func(at []int) bool { return !slices.Equal(at, indexes[0]) }) {
+		n.Log.Warn("GID indexes differ from rail to rail: rocectl env tells how to go without one index for all",
+			"container", rec.ContainerID, "indexes", strings.Join(rails, ", "))
+	}
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+)
+
+// survey is what an attachment is made of: its rails, and why some are left
+// out.
+type survey struct {
+	rails   []plan.Rail
+	leftOut []string
+}
+
+// survey reads what the plan needs and fails early for what must fail. A rail
+// whose NIC cannot serve is left out as long as enough others can.
+func (n Node) survey(ctx context.Context, k *site, req conf.Request) (survey, error) {
+	if err := n.Delegate.Installed(req.IPAM.Type); err != nil {
+		return survey{}, err
+	}
+	facts, faults, err := k.Facts(ctx, req)
+	if err != nil {
+		return survey{}, err
+	}
+	each := req.Each()
+	for i, one := range each {
+		if faults[i] != nil {
+			faults[i] = n.whoHas(one, faults[i])
+			continue
+		}
+		if err := free(one, facts[i]); err != nil {
+			return survey{}, err
+		}
+		facts[i].Node = n.ID
+		facts[i].RDMA, faults[i] = n.device(ctx, k.rdma, one, facts[i].Parent)
+	}
+	return n.choose(req, facts, faults)
+}
+
+// choose returns the rails without faults, with their subnets.
+func (n Node) choose(req conf.Request, facts []plan.Facts, faults []error) (survey, error) {
+	var s survey
+	var errs []error
+	each := req.Each()
+	for i, fault := range faults {
+		if fault == nil {
+			continue
+		}
+		if req.Rails == nil {
+			return s, fault
+		}
+		fault = inRail(each[i].Rail, each[i].IfName, fault)
+		errs = append(errs, fault)
+		if code := cnierr.CodeOf(fault); code != cnierr.BadParent && code != cnierr.NoRDMA {
+			return s, errors.Join(errs...)
+		}
+		s.leftOut = append(s.leftOut, fault.Error())
+	}
+	if len(each)-len(errs) < req.MinRails {
+		return s, errors.Join(errs...)
+	}
+	req, err := n.addressed(req, facts, faults)
+	if err != nil {
+		return s, err
+	}
+	for i, one := range req.Each() {
+		if faults[i] == nil {
+			s.rails = append(s.rails, plan.Rail{Request: one, Facts: facts[i]})
+		}
+	}
+	for _, why := range s.leftOut {
+		n.Log.Warn("a rail is left out", "container", req.ContainerID, "interface", req.IfName, "why", why)
+	}
+	return s, nil
+}
+
+// addressed returns the request with the subnets of each rail, where they
+// follow from the NICs or from a table of the node.
+func (n Node) addressed(req conf.Request, facts []plan.Facts, faults []error) (conf.Request, error) {
+	switch {
+	case req.IPAM.Table != "":
+		return n.fromTable(req, faults)
+	case req.IPAM.FromMaster == nil:
+		return req, nil
+	}
+	subnets := make([][]conf.Subnet, len(facts))
+	for i, f := range facts {
+		if faults[i] != nil {
+			continue
+		}
+		var err error
+		if subnets[i], err = req.IPAM.FromMaster.Subnets(string(f.Parent.Name), f.Parent.Addrs); err != nil {
+			if one := req.Each()[i]; req.Rails != nil {
+				err = inRail(one.Rail, one.IfName, err)
+			}
+			return req, err
+		}
+	}
+	return req.WithSubnets(subnets)
+}
+
+// fromTable gives the rails without faults the subnets that the table has.
+func (n Node) fromTable(req conf.Request, faults []error) (conf.Request, error) {
+	b, err := n.ReadFile(req.IPAM.Table)
+	if err != nil {
+		return req, cnierr.New(cnierr.BadConfig, "read table of subnets", req.IPAM.Table,
+			"put the file of ipam.table on every node", "%w", err)
+	}
+	subnets, err := conf.ParseTable(req.IPAM.Table, b, n.Name)
+	if err != nil {
+		return req, err
+	}
+	for i := range min(len(subnets), len(faults)) {
+		if faults[i] != nil {
+			subnets[i] = nil
+		}
+	}
+	return req.WithSubnets(subnets)
+}
+
+// whoHas returns the fault about a parent, or, if that was selected by an RDMA
+// device that a pod has, who has it.
+func (n Node) whoHas(req conf.Request, fault error) error {
+	if !errors.Is(fault, rdma.ErrNoDevice) {
+		return fault
+	}
+	return cmp.Or(n.held(plan.Link{}, req.Parent.RDMA), fault)
+}
+
+// free refuses a name that a link of the pod has which we did not make.
+func free(req conf.Request, f plan.Facts) error {
+	if !f.Pod.Taken || f.Adopted != nil {
+		return nil
+	}
+	return cnierr.New(cnierr.BadEnv, "add interface", string(req.IfName),
+		"choose another interface name in the pod's networks annotation",
+		"the pod has an interface of this name, and roce-cni did not make it")
+}
+
+// inRail names the rail that an error is about.
+func inRail(number int, name conf.LinkName, err error) error {
+	return &cnierr.Error{Code: cnierr.CodeOf(err), Op: "rail", Subject: fmt.Sprintf("%d (%s)", number, name), Err: err}
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package pool
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+// Asked is one address that somebody asks for.
+type Asked struct {
+	Subject string // who does: a JSON path or the name of a variable
+	Addr    netip.Addr
+	Bits    int // -1: not said
+}
+
+// ReadAsked collects the addresses that the runtime (Multus), CNI_ARGS and
+// args.cni ask for, with or without prefix length.
+func ReadAsked(runtime, args *strict.Object, env []string, f *strict.Faults) []Asked {
+	var out []Asked
+	read := func(code cnierr.Code, subject, s string) {
+		a, bits, err := netrange.ParseAddr(strings.TrimSpace(s))
+		if err != nil || a.Is4In6() || a.Zone() != "" {
+			f.Add(code, subject, "write 172.16.11.5 or 172.16.11.5/24", "%q is not an address", s)
+			return
+		}
+		out = append(out, Asked{subject, a, bits})
+	}
+	for _, list := range []strict.Value{runtime.At("ips"), args.At("ips")} {
+		for _, v := range list.List() {
+			if s, ok := v.Text(""); ok {
+				read(cnierr.BadConfig, v.Path, s)
+			}
+		}
+	}
+	for _, s := range env {
+		read(cnierr.BadEnv, "CNI_ARGS IP", s)
+	}
+	return out
+}
+
+// Addresses returns the addresses that are asked for, each once.
+func Addresses(asked []Asked) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range asked {
+		if !slices.Contains(out, a.Addr) {
+			out = append(out, a.Addr)
+		}
+	}
+	return out
+}
+
+// place is a subnet of a rail.
+type place struct{ rail, subnet int }
+
+// Give hands the addresses that are asked for to the rails in whose subnets they
+// are: in one that several rails share, each to the next rail that has none of
+// it. For each rail it returns the addresses in the order of its subnets, each
+// once.
+func Give(asked []Asked, rails [][]Subnet, f *strict.Faults) [][]netip.Addr {
+	given := map[place]netip.Addr{}
+	for _, a := range asked {
+		giveOne(a, rails, given, f)
+	}
+	out := make([][]netip.Addr, len(rails))
+	for i, subnets := range rails {
+		for j := range subnets {
+			if a, ok := given[place{i, j}]; ok {
+				out[i] = append(out[i], a)
+			}
+		}
+	}
+	return out
+}
+
+// giveOne finds a place for an address.
+func giveOne(a Asked, rails [][]Subnet, given map[place]netip.Addr, f *strict.Faults) {
+	bad := func(hint, format string, args ...any) { f.Add(cnierr.BadConfig, a.Subject, hint, format, args...) }
+	places := placesOf(a.Addr, rails)
+	if len(places) == 0 {
+		bad("ask for an address of ipam.subnets", "%s is in none of the pool's subnets", a.Addr)
+		return
+	}
+	subnet := func(p place) Subnet { return rails[p.rail][p.subnet] }
+	first := subnet(places[0]) // all have the same prefix
+	fit := slices.DeleteFunc(slices.Clone(places), func(p place) bool { return refusal(a.Addr, subnet(p)) != "" })
+	if slices.ContainsFunc(places, func(p place) bool { return subnet(p).Gateway == a.Addr }) { // no other rail may have it either
+		fit = nil
+	}
+	open := slices.DeleteFunc(slices.Clone(fit), func(p place) bool { return given[p].IsValid() })
+	switch {
+	case a.Bits >= 0 && a.Bits != first.Prefix.Bits():
+		bad("leave the length out", "%s/%d: the length of %s is %d", a.Addr, a.Bits, first.Prefix, first.Prefix.Bits())
+	case len(fit) == 0:
+		why := cmp.Or(refusal(a.Addr, first), "a gateway")
+		bad("ask for another address", "%s is %s of %s", a.Addr, why, first.Prefix)
+	case slices.ContainsFunc(fit, func(p place) bool { return given[p] == a.Addr }): // somebody asks twice
+	case len(open) > 0:
+		given[open[0]] = a.Addr
+	case len(rails) == 1:
+		bad("ask for one address of each subnet", "%s: %s of %s is asked for too", a.Addr, given[fit[0]], first.Prefix)
+	default:
+		bad("ask for one address of each subnet and rail", "%s: each rail in %s has another one already", a.Addr, first.Prefix)
+	}
+}
+
+func placesOf(a netip.Addr, rails [][]Subnet) []place {
+	var out []place
+	for i, subnets := range rails {
+		if j := subnetOf(a, subnets); j >= 0 {
+			out = append(out, place{i, j})
+		}
+	}
+	return out
+}
+
+func subnetOf(a netip.Addr, subnets []Subnet) int {
+	return slices.IndexFunc(subnets, func(s Subnet) bool { return s.Prefix.Contains(a) })
+}
+
+// refusal says what makes an address of a subnet unfit for a pod, or "".
+func refusal(a netip.Addr, s Subnet) string {
+	if a == s.Gateway {
+		return "the gateway"
+	}
+	for _, r := range s.Exclude {
+		if r.Contains(a) {
+			return "an excluded address"
+		}
+	}
+	return netrange.Unusable(s.Prefix)[a]
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package pool
+
+import (
+	"regexp"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+)
+
+// longestName is what the name of a pool may have.
+const longestName = 63
+
+// Name returns the name of the pool, which is the network's when nobody says
+// another one. What else a network's name may be is not judged here.
+func Name(v strict.Value, network string, f *strict.Faults) string {
+	if !v.Present() {
+		if len(network) > longestName {
+			f.Add(cnierr.BadConfig, "name", "use a shorter name, or set ipam.pool",
+				"%d characters, at most %d can name a pool", len(network), longestName)
+		}
+		return network
+	}
+	s, ok := v.Text("")
+	if ok && (!regexp.MustCompile(`^[A-Za-z0-9_.-]{1,63}$`).MatchString(s) || s == "." || s == "..") {
+		v.Bad("use 1 to 63 letters, digits and _.-", "%q is not the name of a pool", s)
+	}
+	return s
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package pool
+
+import (
+	"math"
+
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+)
+
+// FromMaster says how a NIC's own addresses make subnets.
+type FromMaster struct {
+	Gateway string  // FirstHost, LastHost or NoGateway
+	Derive  *Derive // nil: any address of the subnet
+}
+
+// The gateways of FromMaster: the first or last address of the subnet that a
+// host may have, or none.
+const (
+	FirstHost = "first"
+	LastHost  = "last"
+	NoGateway = "none"
+)
+
+// Derive gives a node PerHost addresses of the subnet: those from
+// Base + h x PerHost on, where h is the host part of the NIC's own address.
+type Derive struct{ Base, PerHost int }
+
+// Elsewhere returns the key of ipam that says where subnets come from, "" if it
+// is "subnets".
+func Elsewhere(ipam *strict.Object) string {
+	if ipam.At("table").Present() {
+		return "table"
+	}
+	if v := ipam.At("fromMaster"); v.Present() && v.Raw() != "false" {
+		return "fromMaster"
+	}
+	return ""
+}
+
+// ReadFromMaster reads the keys "fromMaster", "gateway" and "derive" of ipam.
+// instead tells how to write a subnet.
+func ReadFromMaster(ipam *strict.Object, instead string) *FromMaster {
+	v, gateway, derive := ipam.At("fromMaster"), ipam.At("gateway"), ipam.At("derive")
+	if !v.True() {
+		wrong := v.Present() && v.Kind() != strict.TrueFalse
+		for _, key := range []strict.Value{gateway, derive} {
+			if key.Present() && !wrong {
+				key.Bad(instead+`, or "fromMaster": true`, "means nothing without fromMaster")
+			}
+		}
+		return nil
+	}
+	if Elsewhere(ipam) == "table" {
+		v.Bad("keep one of the two", "ipam.table says which subnets there are")
+	}
+	m := FromMaster{Gateway: strict.Choice(gateway, NoGateway, FirstHost, LastHost)}
+	if !gateway.Present() || gateway.Raw() == `""` {
+		gateway.Bad(`say which address of the NIC's subnet is the gateway: "first", "last" or "none"`, "missing")
+	}
+	if d := derive.Object(); d.Present() {
+		base, perHost := d.At("base"), d.At("perHost")
+		base.Missing("")
+		perHost.Missing("")
+		m.Derive = &Derive{Base: int(base.Whole(1, 1, math.MaxInt32)), PerHost: int(perHost.Whole(1, 1, 1<<16))}
+		d.Strict(nil)
+	}
+	return &m
+}

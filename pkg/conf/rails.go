@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package conf
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+	"github.com/roce-cni/roce-cni/pkg/conf/template"
+)
+
+// rails is what the keys "rails" and "minRails" say. Without them there is one
+// rail, the request itself.
+type rails struct {
+	given bool
+	wrong bool // it is not known how many there are, or what they say
+	match *Match
+	each  []rail
+	least int
+}
+
+// rail is what is one rail's own.
+type rail struct {
+	listed  bool // it is an element of a list
+	parent  Parent
+	ifName  strict.Value
+	name    string // what ifName says, "" if it is absent or has a fault
+	subnets strict.Value
+	routing *Routing // nil: the one of all
+}
+
+const railsHint = `write a list [{"master": "ens1f0"}, {"master": "ens2f0"}] or a rule {"match": {"vendors": ["15b3"]}, "count": 8}`
+
+func readRails(top *strict.Object) rails {
+	v, least := top.At("rails"), top.At("minRails")
+	rs := rails{given: v.Present(), each: make([]rail, 1)}
+	switch v.Kind() {
+	case strict.Absent:
+		if least.Present() {
+			least.Bad("remove the key", "means nothing without rails")
+		}
+		return rs
+	case strict.AList:
+		rs.list(v)
+	case strict.AnObject:
+		rs.rule(v.Object())
+	default:
+		rs.wrong = true
+		v.Fault(cnierr.Decode, railsHint, "want a list or an object, got %s", v.Kind())
+	}
+	if master := top.At("master"); master.Present() && master.Raw() != `""` {
+		master.Bad("remove it: rails say which NICs there are", "means nothing with rails")
+	}
+	rs.least = len(rs.each)
+	if !rs.wrong {
+		rs.least = int(least.Whole(int64(rs.least), 1, int64(rs.least)))
+	}
+	return rs
+}
+
+// list reads the form that says of each rail what it stands on.
+func (rs *rails) list(v strict.Value) {
+	list := v.List()
+	if len(list) == 0 || len(list) > pool.MaxRails {
+		rs.wrong = true
+		v.Bad(railsHint, "%d rails, not 1 to %d", len(list), pool.MaxRails)
+		return
+	}
+	rs.each = nil
+	for _, e := range list {
+		r := listed(e)
+		rs.wrong = rs.wrong || !r.listed
+		for j, other := range rs.each {
+			if !r.parent.Default() && reflect.DeepEqual(r.parent, other.parent) {
+				e.Bad("give each rail a NIC of its own", "its master is that of rail %d", j)
+			}
+		}
+		rs.each = append(rs.each, r)
+	}
+}
+
+func listed(v strict.Value) rail {
+	o := v.Object()
+	if !o.Present() {
+		return rail{}
+	}
+	defer o.Strict(notARails)
+	master, ifName := o.At("master"), o.At("ifName")
+	r := rail{listed: true, parent: parent(master), ifName: ifName, name: nameTemplate(ifName), subnets: o.At("subnets")}
+	if !master.Present() || master.Raw() == `""` {
+		master.Bad("name the NIC, or select it", "missing")
+	}
+	if key := o.At("routing"); key.Present() {
+		own := routing(key)
+		r.routing = &own
+	}
+	return r
+}
+
+// notARails tells where the keys are that no rail has for itself.
+func notARails(key string) string {
+	switch key {
+	case "mode", "mtu", "mac", "bcqueuelen", "linkInContainer", "sysctl", "ipam", "probe", "rdma":
+		return "set it beside rails, for all of them"
+	case "subnet", "ranges", "range", "exclude", "gateway":
+		return `write "subnets": [{"subnet": "172.16.11.0/24", "gateway": "172.16.11.254"}]`
+	}
+	return ""
+}
+
+// rule reads the form that says what all NICs have in common.
+func (rs *rails) rule(o *strict.Object) {
+	defer o.Strict(func(key string) string {
+		if key == "subnets" || key == "routing" {
+			return "set it beside rails; {rail} in ipam.subnets is the number of the rail"
+		}
+		return ""
+	})
+	match, count, ifName := o.At("match"), o.At("count"), o.At("ifName")
+	match.Missing(`say what the NICs have in common, such as {"vendors": ["15b3"]}`)
+	count.Missing("say how many NICs match")
+	n := int(count.Whole(0, 1, pool.MaxRails))
+	rs.match = &Match{
+		Parent: selector(match, "name the NICs in the list form: "+`"rails": [{"master": "ens1f0"}]`, "give a property that all NICs have, such as vendors"),
+		Count:  n, Order: strict.Choice(o.At("order"), ByPCI, ByRDMA),
+	}
+	rs.wrong = n == 0
+	rs.each = make([]rail, max(n, 1))
+	name := nameTemplate(ifName)
+	if name != "" && n > 1 && !template.Varies(name) {
+		ifName.Bad(`write a template such as "rail{rail}"`, "%q would be the name of all %d rails", name, n)
+		name = ""
+	}
+	for i := range rs.each {
+		rs.each[i].ifName, rs.each[i].name = ifName, name
+	}
+}
+
+// nameTemplate reads a name that may have placeholders.
+func nameTemplate(v strict.Value) string {
+	s, ok := v.Text("")
+	if ok && !template.Valid(s) {
+		v.Bad(template.Hint, "%q has a brace that is no placeholder's", s)
+		return ""
+	}
+	if ok && s == "" {
+		v.Bad("leave the key out for a name that follows from CNI_IFNAME", "the name is empty")
+	}
+	return s
+}
+
+// needPool reports that there are rails whose addresses nobody can give.
+func (rs rails) needPool(v strict.Value, kind string) {
+	if rs.given && kind != "" {
+		v.Bad(fmt.Sprintf("set ipam.type to %q, or use one network for each rail", PoolType),
+			"%q gives addresses to one interface, not to rails", kind)
+	}
+	for _, s := range rs.subnets() {
+		if kind == "" && s.Present() {
+			s.Bad(fmt.Sprintf("set ipam.type to %q", PoolType), "there is no IPAM to give an address of them")
+			return
+		}
+	}
+}
+
+// subnets returns the rails' own subnets.
+func (rs rails) subnets() []strict.Value {
+	var out []strict.Value
+	for _, r := range rs.each {
+		out = append(out, r.subnets)
+	}
+	return out
+}
+
+// places returns, for each rail, where its subnets are.
+func (rs rails) places() []string {
+	var out []string
+	for _, r := range rs.each {
+		if r.subnets.Present() {
+			out = append(out, r.subnets.Path)
+		} else {
+			out = append(out, "ipam.subnets")
+		}
+	}
+	return out
+}
+
+// names returns the names of the interfaces: CNI_IFNAME, and with a number from
+// 1 on behind it, unless the configuration names them. Those are used as they
+// are, for the first rail too: Multus does not look for CNI_IFNAME in the
+// result, but plugins behind roce in a list do. They are numbered by the place
+// of the rail, also when one is left out. A name that has a fault is "", and so
+// is one that follows from a CNI_IFNAME with a fault, or none, as in STATUS.
+func (rs rails) names(first LinkName) []LinkName {
+	if !rs.given || rs.wrong {
+		return []LinkName{first}
+	}
+	known := ifNameProblem(string(first)) == ""
+	var out []LinkName
+	var reported []string
+	for i, r := range rs.each {
+		var name LinkName
+		switch {
+		case r.ifName.Present():
+			name = LinkName(template.Expand(r.name, i))
+		case known && i == 0:
+			name = first
+		case known:
+			name = LinkName(fmt.Sprintf("%s-%d", first, i))
+		}
+		problem := nameProblem(name, out)
+		if problem != "" && !slices.Contains(reported, r.ifName.Path) {
+			reported = append(reported, r.ifName.Path)
+			origin := ""
+			if !r.ifName.Present() {
+				origin = fmt.Sprintf(", which follows from CNI_IFNAME %q,", first)
+			}
+			r.ifName.Bad(`set ifName, such as "rail{rail}", or choose a shorter interface name in the pod's networks annotation`,
+				"rail %d: %q%s %s", i, name, origin, problem)
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// nameProblem says why an interface beside others cannot have a name; "" is
+// none.
+func nameProblem(name LinkName, others []LinkName) string {
+	if name == "" {
+		return ""
+	}
+	if len(name) > longestIfName {
+		return fmt.Sprintf("has %d characters, at most %d are possible", len(name), longestIfName)
+	}
+	if i := slices.Index(others, name); i >= 0 {
+		return fmt.Sprintf("is the name of rail %d", i)
+	}
+	return ifNameProblem(string(name))
+}

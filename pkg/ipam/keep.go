@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam
+
+import (
+	"net/netip"
+
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+)
+
+// keep settles what the attachment has of the pool already: what fits is its
+// lease again, the rest is put to rest. It returns how many wants are left.
+func (s *session) keep() (missing int, err error) {
+	h, _, err := s.Holding(s.ask.Owner.Attachment())
+	if err != nil {
+		return 0, err
+	}
+	missing = len(s.wants)
+	left, err := s.Retire(h, func(p ledger.Place) State {
+		if p.Pool != s.ask.Pool {
+			return 0
+		}
+		i := s.fitting(p.Addr)
+		if i < 0 {
+			return ledger.AtRest
+		}
+		s.leases[i] = s.wants[i].lease(p.Addr, p.Early)
+		missing--
+		return 0
+	})
+	if err != nil || len(left.Places) == 0 || left.Owner == s.ask.Owner {
+		return missing, err
+	}
+	// The runtime repeats the ADD, maybe with a new namespace.
+	return missing, s.Save(ledger.Holding{Owner: s.ask.Owner, Places: left.Places})
+}
+
+// fitting returns the want without a lease that an address meets, or -1.
+func (s *session) fitting(a netip.Addr) int {
+	for i, w := range s.wants {
+		if !s.leases[i].Prefix.IsValid() && w.fits(a) {
+			return i
+		}
+	}
+	return -1
+}

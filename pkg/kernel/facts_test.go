@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+func TestHostFactsAreThoseOfAFreshPod(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	for i := range 3 {
+		name := fmt.Sprint("rail", 9+i)
+		node.NIC(name)
+		node.IP(fmt.Sprintf("addr add 172.16.%d.3/24 dev %s", 9+i, name))
+	}
+	node.IP("link set rail10 down")
+	rule := conf.Request{
+		Rails: []conf.Request{{IfName: "net1"}, {IfName: "net1-1"}, {IfName: "net1-2", MTU: 9000}},
+		Match: &conf.Match{Parent: conf.Parent{Subnet: netip.MustParsePrefix("172.16.0.0/16")}, Count: 3, Order: conf.ByPCI},
+	}
+	list := conf.Request{Rails: []conf.Request{
+		{Parent: conf.Parent{Name: "rail9"}}, {Parent: conf.Parent{Name: "rail10"}}, {Parent: conf.Parent{Name: "rail11"}, MTU: 9000},
+	}}
+	for name, req := range map[string]conf.Request{"rule": rule, "list": list} {
+		inPod, podFaults, err := k.Facts(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		onHost, hostFaults, err := kernel.HostFacts(t.Context(), req, fstest.MapFS{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range inPod {
+			inPod[i].Pod.Netns = plan.NetnsID{}
+		}
+		options := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()}
+		if diff := cmp.Diff(inPod, onHost, options); diff != "" {
+			t.Errorf("%s (-Facts +HostFacts)\n%s", name, diff)
+		}
+		if got := onHost[0].Parent; got.Name != "rail9" || len(got.Addrs) != 1 || got.Addrs[0] != netip.MustParsePrefix("172.16.9.3/24") {
+			t.Errorf("%s: parent of rail 0 is %+v", name, got)
+		}
+		for _, faults := range [][]error{podFaults, hostFaults} {
+			if faults[0] != nil {
+				t.Errorf("%s: %v", name, faults[0])
+			}
+			wantCode(t, faults[1], cnierr.BadParent) // down
+			wantCode(t, faults[2], cnierr.BadConfig) // the MTU
+		}
+	}
+}
+
+func TestHostFactsTakeAParentInsideThePodByItsName(t *testing.T) {
+	t.Parallel()
+	machine(t)
+	req := conf.Request{LinkInContainer: true, Rails: []conf.Request{
+		{LinkInContainer: true, Parent: conf.Parent{Name: "eth0"}, MTU: 4200}, {LinkInContainer: true, Rail: 1},
+	}}
+	facts, faults, err := kernel.HostFacts(t.Context(), req, fstest.MapFS{})
+	if err != nil || len(facts) != 2 || facts[0].Parent.Name != "eth0" || facts[0].Parent.MTU != 4200 || faults[0] != nil {
+		t.Errorf("got %+v, %v, %v", facts, faults, err)
+	}
+	wantCode(t, faults[1], cnierr.BadParent)
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package parent
+
+import (
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+)
+
+// match returns the links that have what m asks for, in its order, also those
+// that are down: a rail is the same NIC whatever becomes of the others.
+//
+// Errors: BadParent when they are not as many as m wants, with their names, or
+// when one cannot be sorted; those of ofDevice.
+func (s search) match(m conf.Match) ([]rtnl.Link, error) {
+	all, err := s.candidates(m.Parent)
+	if err != nil {
+		return nil, err
+	}
+	fit := fitting(all, m.Parent, s.sys)
+	if len(fit) != m.Count {
+		return nil, cnierr.New(cnierr.BadParent, selecting, "rails.match",
+			"correct rails.match or rails.count: ip -d link shows what there is", "want %d NICs, got %d: %s", m.Count, len(fit), names(fit))
+	}
+	seats := map[int32]seat{}
+	if m.Order == conf.ByRDMA {
+		if seats, err = s.devicePorts(); err != nil {
+			return nil, err
+		}
+	}
+	for _, c := range fit {
+		at, ok := seats[c.Index]
+		switch {
+		case m.Order != conf.ByRDMA:
+			at = c.onBus(s.sys)
+		case !ok:
+			return nil, cnierr.New(cnierr.BadParent, selecting, c.Name,
+				`sort by "pci" in rails.order, or make rails.match fit only NICs that have RDMA: rdma link shows them`,
+				"it fits rails.match, but has no RDMA device to be sorted by")
+		}
+		at.name = c.Name
+		seats[c.Index] = at
+	}
+	slices.SortFunc(fit, func(a, b candidate) int { return seats[a.Index].compare(seats[b.Index]) })
+	var out []rtnl.Link
+	for _, c := range fit {
+		out = append(out, c.Link)
+	}
+	return out, nil
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package podfacts reads what a pod's namespace holds before an attachment is
+// made in it.
+//
+// It changes nothing, and decides nothing: what the facts mean is for package
+// plan. It stands below package kernel, which gives it a socket in the pod.
+// This file is all there is.
+package podfacts
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// Pod is what is in a pod's namespace.
+type Pod struct {
+	links []rtnl.Link
+	facts plan.PodFacts // that do not depend on the interface
+}
+
+// Look reads the links, routes and rules of a namespace, in a dump each. Its
+// errors are those of c.
+func Look(ctx context.Context, c *rtnl.Conn) (Pod, error) {
+	links, err := c.Links(ctx)
+	if err != nil {
+		return Pod{}, err
+	}
+	routes, err := c.Routes(ctx)
+	if err != nil {
+		return Pod{}, err
+	}
+	rules, err := c.Rules(ctx, unix.AF_UNSPEC)
+	if err != nil {
+		return Pod{}, err
+	}
+	return Pod{links, plan.PodFacts{Tables: tables(routes, rules), Rules: foreignRules(rules), Defaults: defaults(routes, links)}}, nil
+}
+
+// For returns the pod as a plan for an interface of that name looks at it, but
+// for Netns and IPv6. The facts of all names share their slices.
+func (p Pod) For(name conf.LinkName) plan.PodFacts {
+	f := p.facts
+	f.Taken = slices.ContainsFunc(p.links, func(l rtnl.Link) bool { return l.Has(string(name)) })
+	return f
+}
+
+// tables returns the numbers that are in use, without those that every
+// namespace has.
+func tables(routes []rtnl.Route, rules []rtnl.Rule) []uint32 {
+	var out []uint32
+	add := func(t uint32) {
+		if t != 0 && (t < unix.RT_TABLE_DEFAULT || t > unix.RT_TABLE_LOCAL) {
+			out = append(out, t)
+		}
+	}
+	for _, r := range routes {
+		add(r.Table)
+	}
+	for _, r := range rules {
+		add(r.Table)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// foreignRules returns the rules that can catch a packet by its source alone.
+func foreignRules(rules []rtnl.Rule) []plan.ForeignRule {
+	var out []plan.ForeignRule
+	for _, r := range rules {
+		if r.Narrow || r.Action == unix.FR_ACT_NOP || kernelsOwn(r) {
+			continue
+		}
+		from := r.From.Masked()
+		if r.Inverted { // all but from, so it may be anybody
+			from = netip.PrefixFrom(from.Addr(), 0).Masked()
+		}
+		out = append(out, plan.ForeignRule{From: from, Table: r.Table, Priority: r.Priority, Protocol: r.Protocol})
+	}
+	return out
+}
+
+// kernelsOwn says whether a rule is one that the kernel makes (fib_default_rules_init).
+// The one for the local table may be moved, and still catches nothing that
+// leaves the pod.
+func kernelsOwn(r rtnl.Rule) bool {
+	if r.From.Bits() != 0 || r.Action != unix.FR_ACT_TO_TBL {
+		return false
+	}
+	return r.Table == unix.RT_TABLE_LOCAL ||
+		r.Table == unix.RT_TABLE_MAIN && r.Priority == 32766 ||
+		r.Table == unix.RT_TABLE_DEFAULT && r.Priority == 32767
+}
+
+// defaults returns the default routes of the main table.
+func defaults(routes []rtnl.Route, links []rtnl.Link) []plan.DefaultRoute {
+	var out []plan.DefaultRoute
+	for _, r := range routes {
+		if !r.IsDefault() {
+			continue
+		}
+		d := plan.DefaultRoute{IPv6: r.Dst.Addr().Is6(), Via: r.Via, Metric: r.Metric}
+		for _, l := range links {
+			if l.Index == r.Index {
+				d.Link = conf.LinkName(l.Name)
+			}
+		}
+		out = append(out, d)
+	}
+	return out
+}
