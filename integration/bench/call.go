@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -26,8 +27,10 @@ const (
 
 // chain calls the plugins of a network as runtimes do.
 type chain struct {
-	list *libcni.NetworkConfigList
-	cni  *libcni.CNIConfig
+	list      *libcni.NetworkConfigList
+	cni       *libcni.CNIConfig
+	ifName    string
+	addresses int // that an ADD must give
 }
 
 // chain returns the chain of plugins, which are in a folder.
@@ -44,34 +47,61 @@ func (w *world) chain(name, folder string, plugins ...map[string]any) (*chain, e
 	if err != nil {
 		return nil, err
 	}
-	return &chain{list, libcni.NewCNIConfigWithCacheDir([]string{folder}, filepath.Join(w.dir, "cache"), &w.launcher)}, nil
+	cni := libcni.NewCNIConfigWithCacheDir([]string{folder}, filepath.Join(w.dir, "cache"), &w.launcher)
+	return &chain{list: list, cni: cni, ifName: ifName, addresses: 1}, nil
 }
 
 func (c *chain) add(ctx context.Context, pod string) (time.Duration, error) {
 	start := time.Now()
-	r, err := c.cni.AddNetworkList(ctx, c.list, runtimeConf(pod))
+	r, err := c.cni.AddNetworkList(ctx, c.list, c.runtimeConf(pod))
 	took := time.Since(start)
 	if err != nil {
 		return 0, fmt.Errorf("ADD: %w", explained(err))
 	}
 	res, err := current.NewResultFromResult(r)
-	if err == nil && len(res.IPs) == 0 {
-		err = fmt.Errorf("ADD has given %s no address", pod)
+	if err == nil && len(res.IPs) != c.addresses {
+		err = fmt.Errorf("ADD has given %s %d addresses, want %d", pod, len(res.IPs), c.addresses)
 	}
 	return took, err
 }
 
 func (c *chain) del(ctx context.Context, pod string) (time.Duration, error) {
 	start := time.Now()
-	if err := c.cni.DelNetworkList(ctx, c.list, runtimeConf(pod)); err != nil {
+	if err := c.cni.DelNetworkList(ctx, c.list, c.runtimeConf(pod)); err != nil {
 		return 0, fmt.Errorf("DEL: %w", explained(err))
 	}
 	return time.Since(start), nil
 }
 
-func runtimeConf(pod string) *libcni.RuntimeConf {
+// chains are the networks of a pod. Runtimes add them one after the other, and
+// remove the last first.
+type chains []*chain
+
+func (cs chains) add(ctx context.Context, pod string) (whole time.Duration, err error) {
+	for _, c := range cs {
+		took, err := c.add(ctx, pod)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", c.ifName, err)
+		}
+		whole += took
+	}
+	return whole, nil
+}
+
+func (cs chains) del(ctx context.Context, pod string) (whole time.Duration, err error) {
+	for _, c := range slices.Backward(cs) {
+		took, err := c.del(ctx, pod)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", c.ifName, err)
+		}
+		whole += took
+	}
+	return whole, nil
+}
+
+func (c *chain) runtimeConf(pod string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
-		ContainerID: "sandbox-" + pod, NetNS: netnsPath(pod), IfName: ifName,
+		ContainerID: "sandbox-" + pod, NetNS: netnsPath(pod), IfName: c.ifName,
 		Args: [][2]string{
 			{"IgnoreUnknown", "1"},
 			{"K8S_POD_NAMESPACE", "bench"},

@@ -22,7 +22,11 @@ type contest struct {
 type player struct {
 	name     string
 	add, del func(ctx context.Context, pod string) (time.Duration, error)
+	// every is in how many runs it has one, 0 for each: for who takes seconds.
+	every int
 }
+
+func (p player) plays(round int) bool { return p.every == 0 || round%p.every == 0 }
 
 // row compares what two players take for a verb.
 type row struct {
@@ -58,7 +62,7 @@ func ipv4(w *world, runs int) (contest, error) {
 	if err != nil {
 		return contest{}, err
 	}
-	theirs, err := w.chained("theirs", false)
+	theirs, err := w.chained("theirs", false, 0)
 	if err != nil {
 		return contest{}, err
 	}
@@ -66,10 +70,10 @@ func ipv4(w *world, runs int) (contest, error) {
 	return contest{
 		name: "IPv4", runs: runs,
 		players: []player{
-			{unchecked, off.add, off.del},
-			{upstream, theirs.add, theirs.del},
-			{roce, on.add, on.del},
-			{bare, alone.add, alone.del},
+			{name: unchecked, add: off.add, del: off.del},
+			{name: upstream, add: theirs.add, del: theirs.del},
+			{name: roce, add: on.add, del: on.del},
+			{name: bare, add: alone.add, del: alone.del},
 		},
 		rows: []row{
 			{"ADD, wire checks off", add, unchecked, upstream, 0.40, ""},
@@ -88,14 +92,18 @@ func dualStack(w *world, runs int) (contest, error) {
 	if err != nil {
 		return contest{}, err
 	}
-	theirs, err := w.chained("theirs6", true)
+	theirs, err := w.chained("theirs6", true, 0)
 	if err != nil {
 		return contest{}, err
 	}
 	alone := &floor{conf: on.list.Plugins[0].Bytes, addresses: spare(true)}
 	return contest{
 		name: "dual stack", runs: runs,
-		players: []player{{roce, on.add, on.del}, {upstream, theirs.add, theirs.del}, {bare, alone.add, alone.del}},
+		players: []player{
+			{name: roce, add: on.add, del: on.del},
+			{name: upstream, add: theirs.add, del: theirs.del},
+			{name: bare, add: alone.add, del: alone.del},
+		},
 		rows: []row{
 			{"ADD, default checks", add, roce, upstream, 0.05, ""},
 			{"  the kernel's work of an ADD alone", add, bare, upstream, 0, ""},
@@ -121,19 +129,18 @@ func (w *world) measure(ctx context.Context, c contest) (samples, error) {
 	for _, p := range c.players {
 		out[p.name] = map[verb][]time.Duration{}
 	}
-	pods, err := w.pods((c.runs + warmUp) * len(c.players))
+	order := c.order()
+	pods, err := w.pods(len(order))
 	if err != nil {
 		return nil, err
 	}
-	for i := range pods {
-		round := i / len(c.players)
-		// Each player has each place in the order equally often.
-		p := c.players[(i+round)%len(c.players)]
+	for i, turn := range order {
+		p := turn.player
 		adds, dels, err := p.play(ctx, pods[i])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
-		if round >= warmUp {
+		if turn.counts {
 			out[p.name][add] = append(out[p.name][add], adds)
 			out[p.name][del] = append(out[p.name][del], dels)
 		}
@@ -144,6 +151,28 @@ func (w *world) measure(ctx context.Context, c contest) (samples, error) {
 		}
 	}
 	return out, nil
+}
+
+// turn is one of a player's runs, which counts unless it is to warm up.
+type turn struct {
+	player
+	counts bool
+}
+
+// order returns who has its turn when. Each player has each place equally often.
+func (c contest) order() (out []turn) {
+	for round := range c.runs + warmUp {
+		for i := range c.players {
+			p := c.players[(i+round)%len(c.players)]
+			switch {
+			case round < warmUp:
+				out = append(out, turn{player: p})
+			case p.plays(round - warmUp):
+				out = append(out, turn{p, true})
+			}
+		}
+	}
+	return out
 }
 
 func (p player) play(ctx context.Context, pod string) (adds, dels time.Duration, err error) {

@@ -76,9 +76,9 @@ func (f *floor) del(ctx context.Context, pod string) (time.Duration, error) {
 
 // spare returns addresses that no pool gives.
 func spare(dual bool) []plan.LeasedAddress {
-	out := []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("10.64.250.1/16"), Gateway: netip.MustParseAddr(gateway4)}}
+	out := []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("10.64.250.1/16"), Gateway: netip.MustParseAddr(gateway4(0))}}
 	if dual {
-		out = append(out, plan.LeasedAddress{Prefix: netip.MustParsePrefix("fd00:64::ffff:1/64"), Gateway: netip.MustParseAddr(gateway6)})
+		out = append(out, plan.LeasedAddress{Prefix: netip.MustParsePrefix("fd00:64::ffff:1/64"), Gateway: netip.MustParseAddr(gateway6(0))})
 	}
 	return out
 }

@@ -30,14 +30,17 @@ func TestCallsAskTheKernelNoMoreThanTheirGoldens(t *testing.T) {
 	patient := object{"gateway": object{"timeout": "5s"}} // one question, however slow the machine
 	for _, c := range []struct {
 		name  string
+		of    func(name string, dual bool, probe any) (*chain, error)
 		dual  bool
 		probe any
 	}{
-		{"ipv4-unchecked", false, object{"conflict": "off", "gateway": "off"}},
-		{"ipv4", false, patient},
-		{"dual-stack", true, patient},
+		{"ipv4-unchecked", w.roce, false, object{"conflict": "off", "gateway": "off"}},
+		{"ipv4", w.roce, false, patient},
+		{"dual-stack", w.roce, true, patient},
+		{"eight-rails", w.roceRails, false, patient},
+		{"eight-rails-dual-stack", w.roceRails, true, patient},
 	} {
-		ours, err := w.roce(c.name, c.dual, c.probe)
+		ours, err := c.of(c.name, c.dual, c.probe)
 		if err != nil {
 			t.Fatal(err)
 		}

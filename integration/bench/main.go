@@ -6,8 +6,8 @@
 //
 // Both are called through libcni, in turn, each time for a pod of its own.
 // Only ratios are judged, never times: those are of the machine and of its
-// other work. Read contest.go first for who runs against whom and what the
-// targets are; docs/performance.md has results and where the time goes.
+// other work. Read contest.go and rails.go first for who runs against whom and
+// what the targets are; docs/performance.md has results and where the time goes.
 package main
 
 import (
@@ -64,7 +64,7 @@ func run(ctx context.Context, o options, out io.Writer) (missed int, err error) 
 		return 0, err
 	}
 	fmt.Fprintln(out, machine())
-	for _, prepare := range []func(*world, int) (contest, error){ipv4, dualStack} {
+	for _, prepare := range []func(*world, int) (contest, error){ipv4, dualStack, railsIPv4, railsDualStack} {
 		c, err := prepare(w, o.runs)
 		if err != nil {
 			return missed, err

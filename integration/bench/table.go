@@ -17,7 +17,7 @@ import (
 // judge prints the table of a contest and returns how many targets were
 // missed.
 func (c contest) judge(s samples, o options, out io.Writer) (missed int) {
-	fmt.Fprintf(out, "\n%s, %d runs of each\n%-42s  %6s  %6s  %6s\n", c.name, c.runs, "against upstream's chain", "median", "p90", "target")
+	fmt.Fprintf(out, "\n%s, %s\n%-42s  %6s  %6s  %6s\n", c.name, c.counted(s), "against upstream's chain", "median", "p90", "target")
 	for _, r := range c.rows {
 		ours, with := r.value(s, r.ours, median), r.value(s, r.with, median)
 		ratio := float64(ours) / float64(with)
@@ -38,6 +38,17 @@ func (c contest) judge(s samples, o options, out io.Writer) (missed int) {
 		fmt.Fprintln(out)
 	}
 	return missed
+}
+
+// counted tells how many runs there were.
+func (c contest) counted(s samples) string {
+	out := fmt.Sprintf("%d runs of each", c.runs)
+	for _, p := range c.players {
+		if p.every > 0 {
+			out += fmt.Sprintf(", %d of %s", len(s[p.name][add]), p.name)
+		}
+	}
+	return out
 }
 
 // value returns what a player takes, as of tells from its samples.

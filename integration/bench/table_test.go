@@ -45,10 +45,29 @@ func TestOnlyRatiosAboveTheirTargetsAreMissed(t *testing.T) {
 	}
 }
 
+func TestSlowPlayersHaveFewerRuns(t *testing.T) {
+	t.Parallel()
+	c := contest{runs: 12, players: []player{{name: "fast"}, {name: "slow", every: 6}}}
+	counted, all := map[string]int{}, map[string]int{}
+	for _, turn := range c.order() {
+		all[turn.name]++
+		if turn.counts {
+			counted[turn.name]++
+		}
+	}
+	if counted["fast"] != 12 || counted["slow"] != 2 || all["fast"] != 12+warmUp || all["slow"] != 2+warmUp {
+		t.Errorf("got %v counted of %v", counted, all)
+	}
+	s := samples{"fast": {add: make([]time.Duration, 12)}, "slow": {add: make([]time.Duration, 2)}}
+	if got, want := c.counted(s), "12 runs of each, 2 of slow"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestOnlyOurMemoryIsJudged(t *testing.T) {
 	t.Parallel()
 	for peak, want := range map[int64]int{maxMemory: 0, maxMemory + 1: 1} {
-		s := scales{peak: map[string]int64{"roce": peak, "macvlan": 10 * maxMemory}}
+		s := scales{peak: map[string]int64{"roce": peak, "roce with eight rails": 1, "macvlan": 10 * maxMemory}}
 		var out strings.Builder
 		if missed := s.judge(&out); missed != want {
 			t.Errorf("%d bytes: got %d missed, want %d\n%s", peak, missed, want, out.String())

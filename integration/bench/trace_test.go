@@ -31,8 +31,9 @@ func (t *tracer) run(cmd *exec.Cmd) error {
 	if err != nil {
 		return err
 	}
-	// One file for each thread, so that no call is cut in two by another's.
-	args := []string{strace, "-ff", "-ttt", "-X", "raw", "-e", traced, "-e", "signal=none", "-o", filepath.Join(t.dir, "thread"), cmd.Path}
+	// One file for each thread, so that no call is cut in two by another's. -s is
+	// also how many requests of a message are shown.
+	args := []string{strace, "-ff", "-ttt", "-X", "raw", "-s", "1024", "-e", traced, "-e", "signal=none", "-o", filepath.Join(t.dir, "thread"), cmd.Path}
 	cmd.Path, cmd.Args = strace, args
 	if err := cmd.Run(); err != nil {
 		return err

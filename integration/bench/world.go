@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,8 +18,9 @@ import (
 // patience is how long the machine may take to make the world ready.
 const patience = 10 * time.Second
 
-// world is a node with one NIC, a leaf with the gateway at the other end of
-// it, and pods. The process is on the node once newWorld has returned.
+// world is a node with a NIC for each rail, leaves with the gateways at the
+// other ends of them, and pods. The process is on the node once newWorld has
+// returned.
 type world struct {
 	options
 	name     string
@@ -29,11 +29,20 @@ type world struct {
 	launcher launcher
 }
 
-const (
-	nic      = "rail0"
-	gateway4 = "10.64.0.1"
-	gateway6 = "fd00:64::1"
-)
+// rails is how many rails there are. The first of them is the NIC of the contests
+// over one.
+const rails = 8
+
+// nic returns the name of a rail's NIC.
+func nic(rail int) string { return fmt.Sprintf("rail%d", rail) }
+
+// firstNet is the number in the addresses of rail 0: 10.64.0.0/16 and
+// fd00:64::/64. The others count up.
+const firstNet = 64
+
+func gateway4(rail int) string { return fmt.Sprintf("10.%d.0.1", firstNet+rail) }
+
+func gateway6(rail int) string { return fmt.Sprintf("fd00:%d::1", firstNet+rail) }
 
 // newWorld makes a world. Its caller removes it, also after an error.
 func newWorld(o options) (*world, error) {
@@ -42,27 +51,43 @@ func newWorld(o options) (*world, error) {
 	if w.dir, err = os.MkdirTemp(fastDir(), w.name+"-"); err != nil {
 		return w, err
 	}
-	node, leaf := w.name+"-node", w.name+"-leaf"
-	if err := w.netns(node, leaf); err != nil {
+	node := w.name + "-node"
+	if err := w.netns(node); err != nil {
 		return w, err
 	}
-	for _, in := range []struct{ ns, script string }{
-		{node, "link add " + nic + " mtu 9000 type veth peer name leaf0 mtu 9000 netns " + leaf},
-		{node, "addr add 10.64.0.2/16 dev " + nic},
-		{node, "addr add fd00:64::2/64 dev " + nic + " nodad"},
-		{node, "link set dev " + nic + " up"},
-		{leaf, "addr add " + gateway4 + "/16 dev leaf0"},
-		{leaf, "addr add " + gateway6 + "/64 dev leaf0 nodad"},
-		{leaf, "link set dev leaf0 up"},
-	} {
-		if err := ip("-n " + in.ns + " " + in.script); err != nil {
+	for i := range rails {
+		if err := w.wire(node, i); err != nil {
 			return w, err
 		}
 	}
-	if err := errors.Join(await(node), await(leaf)); err != nil {
-		return w, err
+	for _, ns := range w.made {
+		if err := await(ns); err != nil {
+			return w, err
+		}
 	}
 	return w, enter(node)
+}
+
+// wire makes a rail: the node's NIC, and a leaf with the gateway.
+func (w *world) wire(node string, rail int) error {
+	leaf, net := fmt.Sprintf("%s-leaf%d", w.name, rail), firstNet+rail
+	if err := w.netns(leaf); err != nil {
+		return err
+	}
+	for _, in := range []struct{ ns, script string }{
+		{node, "link add " + nic(rail) + " mtu 9000 type veth peer name leaf0 mtu 9000 netns " + leaf},
+		{node, fmt.Sprintf("addr add 10.%d.0.2/16 dev %s", net, nic(rail))},
+		{node, fmt.Sprintf("addr add fd00:%d::2/64 dev %s nodad", net, nic(rail))},
+		{node, "link set dev " + nic(rail) + " up"},
+		{leaf, "addr add " + gateway4(rail) + "/16 dev leaf0"},
+		{leaf, "addr add " + gateway6(rail) + "/64 dev leaf0 nodad"},
+		{leaf, "link set dev leaf0 up"},
+	} {
+		if err := ip("-n " + in.ns + " " + in.script); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fastDir is where state belongs: on a tmpfs, as /run is.

@@ -55,13 +55,13 @@ func TestEightRailsAreEachAnsweredOnTheirOwnLink(t *testing.T) {
 	t.Parallel()
 	t.Run("a subnet for each rail", func(t *testing.T) {
 		t.Parallel()
-		testEightRails(t, newWorld(t, rails), 1)
+		testEightRails(t, newWorld(t, rails), 1, eight)
 	})
 	t.Run("one subnet for all rails", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, 0)
 		w.bridge(t, rails)
-		testEightRails(t, w, 0)
+		testEightRails(t, w, 0, eight)
 	})
 }
 
@@ -81,7 +81,7 @@ func (w *world) bridge(t testing.TB, n int) {
 	}
 }
 
-func testEightRails(t *testing.T, w *world, share int) {
+func testEightRails(t *testing.T, w *world, share int, attach func(*testing.T, *world, *pod, int) []attached) {
 	t.Helper()
 	w.leaf.ip(t, `
 		addr add 198.51.100.1/32 dev lo
@@ -90,7 +90,7 @@ func testEightRails(t *testing.T, w *world, share int) {
 	p := w.pod(t)
 	before, main := p.snapshot(t), p.routes(t, "main")
 	eth0 := w.listen(t, "pod1", nil)
-	all := eight(t, w, p, share)
+	all := attach(t, w, p, share)
 
 	checkRules(t, p, all)
 	for _, a := range all {

@@ -293,8 +293,13 @@ func TestStatusCannotKnowWhatWillBeAdopted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.hca.exclusive = true
 	if err := w.node().Status(ctx, req); err != nil { // there is no default route to tell a master
 		t.Error(err)
+	}
+	w.hca.exclusive = false
+	if err := w.node().Status(ctx, req); cnierr.CodeOf(err) != cnierr.NotAvailable {
+		t.Errorf("on a node that shares its devices: got %v, want code %d", err, cnierr.NotAvailable)
 	}
 }
 

@@ -38,6 +38,13 @@ func (h handle) Facts(_ context.Context, _ conf.RDMA, parent plan.Link, _ bool) 
 	return plan.RDMA{Exclusive: h.exclusive, Device: device}, nil
 }
 
+func (h handle) Mode(_ context.Context, want conf.RDMAMode) error {
+	if h.exclusive != (want == conf.RDMAExclusive) {
+		return cnierr.New(cnierr.RDMAMode, "use RDMA mode", string(want), "", "the node has another")
+	}
+	return nil
+}
+
 func (h handle) Do(ctx context.Context, op plan.Op) error {
 	h.w.step()
 	switch op := op.(type) {

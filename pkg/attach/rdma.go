@@ -95,14 +95,15 @@ func (n Node) withoutLost(rec record.Record) plan.Ops {
 	})
 }
 
-// identity is what of a device no rename changes.
+// identity is what of a device neither a rename in a pod changes, for a record
+// has the host's name, nor its driver that makes it anew.
 func identity(m plan.Move) plan.RDMADevice {
-	return plan.RDMADevice{Index: m.Device.Index, GUID: m.Device.GUID}
+	return plan.RDMADevice{Name: m.Device.Name, GUID: m.Device.GUID}
 }
 
 func heldBy(m plan.Move, rec record.Record) error {
 	return cnierr.New(cnierr.RDMAHeld, "move RDMA device", m.Device.Name,
-		"give one pod the whole NIC (one per RDMA device in exclusive mode), delete the other pod, or share devices: rdma system set netns shared",
+		"give one interface of one pod the whole NIC (one per RDMA device in exclusive mode), delete what has it, or share devices: rdma system set netns shared, which works only while no other network namespace exists",
 		"%s has it, for its interface %q", cmp.Or(podText(rec.Pod), fmt.Sprintf("container %q", rec.ContainerID)), rec.IfName)
 }
 
@@ -123,6 +124,17 @@ func (n Node) statusRDMA(ctx context.Context, req conf.Request, parent plan.Link
 		return nil
 	}
 	return err
+}
+
+// statusMode says whether a mode that was asked for by name contradicts the
+// node's.
+func (n Node) statusMode(ctx context.Context, req conf.Request) error {
+	if req.RDMA.Mode != conf.RDMAShared && req.RDMA.Mode != conf.RDMAExclusive {
+		return nil
+	}
+	r := n.RDMA("", nil)
+	defer r.Close()
+	return r.Mode(ctx, req.RDMA.Mode)
 }
 
 // undoHome undoes the moves of RDMA devices into a namespace that is gone.

@@ -68,11 +68,14 @@ func (n Node) bringHome(ctx context.Context, at record.Key) error {
 
 // again undoes and does each operation. Undoing makes way where something of
 // ours is there but different: a route that lost its source when the address
-// went (fib6_remove_prefsrc) stands in the way of itself.
+// went (fib6_remove_prefsrc) stands in the way of itself. A device that the pod
+// has stays: moving it home and back would take it from the pod's programs.
 func again(ctx context.Context, x apply.Executor, ops plan.Ops) error {
 	for _, op := range ops {
-		if err := x.Undo(ctx, op); err != nil {
-			return err
+		if _, moved := op.(plan.Move); !moved {
+			if err := x.Undo(ctx, op); err != nil {
+				return err
+			}
 		}
 		if err := x.Do(ctx, op); err != nil {
 			return err

@@ -34,6 +34,8 @@ type RDMA interface {
 	// Facts finds the RDMA device behind a parent, which is in the pod's
 	// namespace if inPod is so, and fails for what can be known to fail.
 	Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error)
+	// Mode fails when a request contradicts how the node shares its devices.
+	Mode(ctx context.Context, want conf.RDMAMode) error
 	// Located returns the places of the GIDs that were waited for.
 	Located() map[netip.Addr]int
 	// Close lets go of the sockets.

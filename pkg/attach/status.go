@@ -23,7 +23,7 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	}
 	unlock()
 	if req.Parent.Default() && req.Rails == nil && req.IPAM.Type == "" {
-		return nil // roce is to adopt what another plugin will have made
+		return Unavailable(n.statusMode(ctx, req)) // roce is to adopt what another plugin will have made
 	}
 	facts, faults, err := n.Host(ctx, req)
 	if err != nil {

@@ -18,8 +18,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// group makes subnets one group.
-
 // TestRailsStayTogether does random operations with random groups of rails, on
 // which other pods have addresses of one rail, and checks after each what must
 // hold of it, by looking at every slot.

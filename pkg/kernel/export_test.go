@@ -20,6 +20,9 @@ func (k *Kernel) CreateAside(ctx context.Context, op plan.Macvlan) error {
 	return m.createAside(ctx, parents[0])
 }
 
+// GoneUnless is what Open makes of the error about a path.
+func GoneUnless(err error) error { return goneUnless(err) }
+
 // RemoveTogether removes the links of these names as a group, chosen without a
 // look at the groups that there are.
 func (k *Kernel) RemoveTogether(ctx context.Context, names ...string) (together bool, err error) {

@@ -90,6 +90,9 @@ func (k *Kernel) open() error {
 }
 
 func netnsError(path string, err error) error {
+	if !errors.Is(err, ErrNetnsGone) {
+		return classify("open network namespace", path, err)
+	}
 	return cnierr.New(cnierr.BadNetns, "open network namespace", path,
 		"the pod is gone, or CNI_NETNS is wrong: ip netns identify PID tells the namespace of a process", "%w", err)
 }

@@ -33,7 +33,7 @@ func (k *Kernel) openHost() (plan.NetnsID, error) {
 func openNetns(path string) (int, plan.NetnsID, error) {
 	fd, err := open(path, unix.O_RDONLY)
 	if err != nil {
-		return -1, plan.NetnsID{}, fmt.Errorf("%w: %w", ErrNetnsGone, err)
+		return -1, plan.NetnsID{}, goneUnless(err)
 	}
 	id, err := netnsID(fd)
 	if err == nil {
@@ -44,6 +44,17 @@ func openNetns(path string) (int, plan.NetnsID, error) {
 		return -1, plan.NetnsID{}, fmt.Errorf("%w: %w", ErrNetnsGone, err)
 	}
 	return fd, id, nil
+}
+
+// goneUnless returns why a path could not be opened, as ErrNetnsGone unless the
+// fault is ours or the node's: then the namespace may well be there.
+func goneUnless(err error) error {
+	for _, ours := range []unix.Errno{unix.EACCES, unix.EPERM, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EIO} {
+		if errors.Is(err, ours) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrNetnsGone, err)
 }
 
 // open does not block on a FIFO that lies where a namespace should be.

@@ -18,8 +18,9 @@ import (
 // namespace if inPod says so, and how the node shares devices. It changes
 // nothing. It fails for what would fail later, when an address has been spent.
 //
-// The cost is two netlink round trips, whatever the number of devices and the
-// size of their GID tables (see nldev.Conn.System), and two links of sysfs; in
+// The cost is two netlink round trips for all parents of a namespace, whatever
+// the number of devices and the size of their GID tables (see
+// nldev.Conn.System), and for each parent two links of sysfs; in
 // exclusive mode also the two settings that a move loses.
 //
 // Errors: RDMAMode when the request contradicts the system, NoRDMA when there
@@ -27,7 +28,7 @@ import (
 // or one whose port is not active.
 func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error) {
 	at := side(inPod)
-	sys, err := s.System(ctx, at)
+	sys, err := s.survey(ctx, at)
 	if err != nil {
 		return plan.RDMA{}, err
 	}
@@ -37,7 +38,7 @@ func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link,
 	m, err := s.find(sys, at, at, parent)
 	if noDevice(err) && inPod && sys.Exclusive {
 		at = Host // where a device is that no pod has yet
-		if sys, err = s.System(ctx, at); err != nil {
+		if sys, err = s.survey(ctx, at); err != nil {
 			return plan.RDMA{}, err
 		}
 		m, err = s.find(sys, Pod, at, parent)
@@ -46,6 +47,29 @@ func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link,
 		return plan.RDMA{}, err
 	}
 	return s.describe(m, at, sys.Exclusive)
+}
+
+// survey returns the RDMA devices that a namespace sees, as they were when Facts
+// first looked.
+func (s *Subsystem) survey(ctx context.Context, at Side) (nldev.System, error) {
+	if s.surveyed[at] == nil {
+		sys, err := s.System(ctx, at)
+		if err != nil {
+			return nldev.System{}, err
+		}
+		s.surveyed[at] = &sys
+	}
+	return *s.surveyed[at], nil
+}
+
+// Mode fails when a request contradicts how the system shares devices: RDMAMode,
+// NoRDMA on a kernel without RDMA.
+func (s *Subsystem) Mode(ctx context.Context, want conf.RDMAMode) error {
+	sys, err := s.survey(ctx, Host)
+	if err != nil {
+		return err
+	}
+	return fits(want, sys.Exclusive)
 }
 
 // find returns the port of a parent whose namespace is links, among the devices

@@ -70,6 +70,9 @@ type Subsystem struct {
 	conns [2]*nldev.Conn
 	trees [2]*tree // of sysfs; the host's is of no use: c.Sys is
 	found map[netip.Addr]int
+	// What Facts saw. It asks once: until an operation is done, nothing of ours
+	// changes it.
+	surveyed [2]*nldev.System
 }
 
 // New returns a Subsystem. It opens nothing before it is used. The caller must

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// onRail6 lists what can fail on one rail of eight, by how far ADD gets.
+func onRail6() []failure {
+	taken := map[string]any{"routing": map[string]any{"defaultRoute": true}, "master": "rail6", "subnets": []any{subnet4(6)}}
+	return []failure{
+		{"no such master", 102, change("rails.6.master", "rail9")},
+		{"the master is down", 102, onNode("link set dev rail6 down")},
+		{"the master is another rail's by another name", 7, func(t *testing.T, w *world, _ *pod, c network) network {
+			w.ip(t, "link property add dev rail5 altname second-port")
+			return c.with("rails.6.master", "second-port")
+		}},
+		{"the MTU is larger than the master's", 7, func(t *testing.T, w *world, _ *pod, c network) network {
+			w.ip(t, "link set dev rail6 mtu 1500")
+			return c.with("mtu", 9000)
+		}},
+		{"a foreign link of the name", 4, inPod("link add net1-6 type bridge\nlink set dev net1-6 addrgenmode none")},
+		{"a foreign link with the name as an altname", 4, inPod("link property add dev eth0 altname net1-6")},
+		{"the pool is exhausted", 101, change("rails.6.subnets", []any{map[string]any{"subnet": "10.9.0.0/31", "gateway": "10.9.0.0", "exclude": []any{"10.9.0.1"}}})},
+		{"the table is taken", 105, func(t *testing.T, _ *world, p *pod, c network) network {
+			p.ip(t, "route add 192.0.2.0/24 dev eth0 table 206")
+			return c.with("routing.table", 200)
+		}},
+		{"the default route is taken", 105, change("rails.6", taken)},
+		{"a rule of somebody else's wins", 105, inPod("rule add from 172.16.16.0/24 lookup 50 priority 100")},
+		{"the gateway is silent", 106, func(t *testing.T, w *world, _ *pod, c network) network {
+			w.leaf.ip(t, "addr del 172.16.16.254/24 dev leaf6")
+			return c.with("probe.gateway.timeout", "5ms")
+		}},
+		{"every address is taken on the wire", 100, func(t *testing.T, w *world, _ *pod, c network) network {
+			w.leaf.listen(t, "leaf6", func(f frame) [][]byte {
+				if !f.probe(f.to) {
+					return nil
+				}
+				return [][]byte{reply(f, stranger)}
+			})
+			return c.patient()
+		}},
+	}
+}
+
+// onNode is the spoil of a node on which somebody did something before.
+func onNode(script string) func(*testing.T, *world, *pod, network) network {
+	return func(t *testing.T, w *world, _ *pod, c network) network {
+		t.Helper()
+		w.ip(t, script)
+		return c
+	}
+}
+
+func TestFailureOnOneRailLeavesNothingOfAll(t *testing.T) {
+	t.Parallel()
+	for _, f := range onRail6() {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, rails)
+			p := w.pod(t)
+			good := w.listed(subnet4)
+			c := f.spoil(t, w, p, good)
+			pod, node := p.snapshot(t), w.snapshot(t)
+			err := w.attach(c, p, "net1").mustFail(t, f.code)
+			if text := err.Error(); !strings.Contains(text, "rail6") && !strings.Contains(text, "net1-6") &&
+				!strings.Contains(text, "172.16.16.") && !strings.Contains(text, "10.9.0.0") && !strings.Contains(text, "206") && !strings.Contains(text, "rails[6]") {
+				t.Errorf("%v: want it to say on which rail", err)
+			}
+			t.Log(err)
+			p.unchanged(t, pod)
+			w.unchanged(t, node)
+			w.nothingLeased(t)
+			w.noRecords(t)
+			w.attach(good, p, "net1").mustDel(t) // what a runtime does after a failed ADD
+			p.unchanged(t, pod)
+		})
+	}
+}
+
+func TestRuleWantsAsManyNICsAsItSays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rails)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	for _, count := range []int{7, 9} {
+		err := w.attach(w.matched(subnet4).with("rails.count", count), p, "net1").mustFail(t, 102)
+		for i := range rails {
+			if name := w.rail(i)["name"].(string); !strings.Contains(err.Error(), name) {
+				t.Errorf("%v: want it to list %s", err, name)
+			}
+		}
+	}
+	p.unchanged(t, before)
+	w.nothingLeased(t)
+	w.noRecords(t)
+}
+
+func TestDelWithoutRecordRemovesAllRails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rails)
+	p := w.pod(t)
+	other := w.attach(w.rail(0).with("ipam.pool", "other").with("ipam.subnets.0.ranges", []any{"172.16.10.200"}), p, "net2")
+	other.mustAdd(t)
+	before, node := p.snapshot(t), w.snapshot(t)
+	a := w.attach(w.matched(subnet4, subnet6), p, "net1")
+	a.mustAdd(t)
+	standing := p.snapshot(t)
+	// The interfaces of rails are none of their own.
+	for _, name := range []string{"net1-1", "net1-7", "net"} {
+		b := a
+		b.ifName = name
+		b.mustDel(t)
+	}
+	p.unchanged(t, standing)
+	if err := os.Remove(filepath.Join(w.state, "attachments", a.id, "net1.json")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.raw(t, "roce", "DEL", a.text(t)); err != nil {
+		t.Fatalf("DEL: %v", err)
+	}
+	p.unchanged(t, before)
+	w.unchanged(t, node)
+	if got := w.leases(t, "leased"); len(got) != 1 {
+		t.Errorf("leased: %q, want the address of the other attachment", got)
+	}
+	if err := other.check(t); err != nil {
+		t.Errorf("CHECK of the other attachment: %v", err)
+	}
+	other.mustDel(t)
+	w.noRecords(t)
+}
+
+func TestDelOfRailsSucceedsWhateverIsLeft(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(t *testing.T, w *world, p *pod, a attachment) attachment{
+		"the folder of attachments is gone": func(t *testing.T, w *world, _ *pod, a attachment) attachment {
+			if err := os.RemoveAll(filepath.Join(w.state, "attachments")); err != nil {
+				t.Fatal(err)
+			}
+			return a
+		},
+		"some masters are gone": func(t *testing.T, w *world, _ *pod, a attachment) attachment {
+			w.ip(t, "link del rail0\nlink del rail6")
+			return a
+		},
+		"some links are gone": func(t *testing.T, _ *world, p *pod, a attachment) attachment {
+			p.ip(t, "link del net1\nlink del net1-5")
+			return a
+		},
+		"the configuration has one rail now": func(_ *testing.T, w *world, _ *pod, a attachment) attachment {
+			a.network = w.rail(0).with("name", "all")
+			return a
+		},
+		"CNI_NETNS is empty": func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
+			a.netns = ""
+			return a
+		},
+	}
+	for name, spoil := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, rails)
+			p := w.pod(t)
+			before := p.snapshot(t)
+			a := w.attach(w.listed(subnet4, subnet6), p, "net1")
+			a.mustAdd(t)
+			a = spoil(t, w, p, a)
+			for range 2 {
+				if _, err := a.raw(t, "roce", "DEL", a.text(t)); err != nil {
+					t.Fatalf("DEL: %v", err)
+				}
+			}
+			p.unchanged(t, before)
+			w.nothingLeased(t)
+			w.noRecords(t)
+		})
+	}
+}
