@@ -4,11 +4,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -36,6 +38,8 @@ type planFlags struct {
 	asJSON  bool
 
 	nodeName string
+	table    string
+	nicAddrs []string
 }
 
 func planCommand(node *nodeFlags) *cobra.Command {
@@ -66,6 +70,8 @@ is taken to be fresh and to get all networks of the file, net1, net2 and so on.`
 	cmd.Flags().StringVar(&f.args, "args", "", "CNI_ARGS, such as K8S_POD_NAME=trainer-0;K8S_POD_NAMESPACE=ml")
 	cmd.Flags().BoolVar(&f.offline, "offline", false, "do not look at this machine: take the master as named, with an MTU of 1500, and pools as empty")
 	cmd.Flags().StringVar(&f.nodeName, "node", "", "the node's `NAME` in the table of ipam.table (default this host's name)")
+	cmd.Flags().StringVar(&f.table, "table", "", "a `FILE` that is read in the place of ipam.table")
+	cmd.Flags().StringSliceVar(&f.nicAddrs, "nic-addrs", nil, "offline, the NICs' own `ADDRESSES` for ipam.fromMaster, such as 172.16.11.5/24: one for each rail")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the plans as JSON, as the records have them")
 	return cmd
 }
@@ -137,11 +143,14 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	}
 	defer remove()
 	n := attach.Node{
-		Pools: attach.Pools{Book: book}, Name: f.nodeName, ReadFile: os.ReadFile,
+		Pools: attach.Pools{Book: book}, Name: f.nodeName, ReadFile: f.readTable,
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	return n.Preview(ctx, req, facts, faults)
 }
+
+// readTable reads the table at path, or the one that is given in its place.
+func (f planFlags) readTable(path string) ([]byte, error) { return os.ReadFile(cmp.Or(f.table, path)) }
 
 // book opens the node's leases, or, offline, those of an empty node; remove
 // throws these away.
@@ -164,7 +173,9 @@ func (f planFlags) facts(ctx context.Context, req conf.Request) (facts []plan.Fa
 	node := "offline"
 	if f.offline {
 		sys = nil
-		facts = madeUp(req)
+		if facts, err = f.madeUp(req); err != nil {
+			return nil, nil, err
+		}
 		faults = make([]error, len(facts))
 	} else {
 		if facts, faults, err = kernel.HostFacts(ctx, req, sys); err != nil {
@@ -177,27 +188,38 @@ func (f planFlags) facts(ctx context.Context, req conf.Request) (facts []plan.Fa
 	for i, one := range req.Each() {
 		if faults[i] == nil {
 			facts[i].Node = node
-			facts[i].RDMA, faults[i] = device(ctx, one, facts[i].Parent, sys)
+			facts[i].RDMA, faults[i] = device(ctx, one, facts[i].Parent, sys, numbered("DEVICE", req, i))
 		}
 	}
 	return facts, faults, nil
 }
 
 // madeUp returns the facts of a node that nobody asks.
-func madeUp(req conf.Request) []plan.Facts {
+func (f planFlags) madeUp(req conf.Request) ([]plan.Facts, error) {
 	var out []plan.Facts
 	for i, one := range req.Each() {
-		name := one.Parent.Name
-		if name == "" {
-			name = "MASTER"
+		parent := plan.Link{Name: one.Parent.Name, MAC: conf.MAC{0x02}, MTU: max(one.MTU, 1500)}
+		if parent.Name == "" {
+			parent.Name = conf.LinkName(numbered("MASTER", req, i))
 		}
-		if name == "MASTER" && req.Rails != nil {
-			name = conf.LinkName(fmt.Sprintf("MASTER%d", i))
+		if i < len(f.nicAddrs) {
+			own, err := netip.ParsePrefix(f.nicAddrs[i])
+			if err != nil {
+				return nil, cnierr.New(cnierr.BadConfig, "read flag", "--nic-addrs", "write 172.16.11.5/24,172.16.12.5/24", "%w", err)
+			}
+			parent.Addrs = []netip.Prefix{own}
 		}
-		parent := plan.Link{Name: name, MAC: conf.MAC{0x02}, MTU: max(one.MTU, 1500)}
 		out = append(out, plan.Facts{Parent: parent, Adopted: adopted(one), Pod: plan.PodFacts{IPv6: true}})
 	}
-	return out
+	return out, nil
+}
+
+// numbered returns what stands for a name that only the node knows.
+func numbered(name string, req conf.Request, rail int) string {
+	if req.Rails == nil {
+		return name
+	}
+	return fmt.Sprint(name, rail)
 }
 
 // adopted returns what is told of an interface that is adopted, nil if none is.
@@ -210,14 +232,14 @@ func adopted(req conf.Request) *plan.Adopted {
 
 // device reads what the node's RDMA device behind the parent is, or makes one
 // up when there is no node to ask.
-func device(ctx context.Context, req conf.Request, parent plan.Link, sys fs.FS) (*plan.RDMA, error) {
+func device(ctx context.Context, req conf.Request, parent plan.Link, sys fs.FS, madeUp string) (*plan.RDMA, error) {
 	switch {
 	case req.RDMA.Mode == conf.RDMAOff:
 		return nil, nil
 	case sys == nil, req.Prev != nil && req.Prev.Device == "":
 		return &plan.RDMA{
 			Exclusive: req.RDMA.Mode == conf.RDMAExclusive,
-			Device:    plan.RDMADevice{Name: "DEVICE", Port: 1, Link: parent.Name},
+			Device:    plan.RDMADevice{Name: madeUp, Port: 1, Link: parent.Name},
 		}, nil
 	}
 	s := rdma.New(rdma.Config{Sys: sys})

@@ -18,7 +18,7 @@ import (
 func TestConflictOnOneRailMovesAllToAnotherHostPart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
-	c := w.listed(subnet4).patient()
+	c := w.listed(subnet4).with("probe.conflict.wait", "100ms")
 	a := w.attach(c, w.podNamed(t, "trainer"), "net1")
 	was := each(t, a, a.mustAdd(t), 1)
 	a.mustDel(t)

@@ -3,7 +3,8 @@
 
 // Package rdma tests the built programs on RDMA devices, as a container runtime
 // uses them: called through libcni, in the virtual machines of integration/vm,
-// whose NICs r0 and r1 have the Soft-RoCE devices rxe0 and rxe1.
+// whose NICs r0 and r1 have the Soft-RoCE devices rxe0 and rxe1. The tests of
+// all rails in one attachment use those of a machine that has more, too.
 //
 // The node is the machine itself, so its tests run one after another, and each
 // finds the machine as it was at the start and leaves it so: node's cleanup

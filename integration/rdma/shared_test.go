@@ -84,12 +84,12 @@ func TestSharedPodWithoutIPv6SubnetTakesOnePlaceOfTheTable(t *testing.T) {
 	a.mustDel()
 }
 
-// fillTable takes every place of rxe0's GID table: a macvlan child of the host
-// with as many addresses goes with one command.
-func fillTable(t *testing.T) {
+// fillTable takes every place of the GID table of a rail: a macvlan child of the
+// host with as many addresses goes with one command.
+func fillTable(t *testing.T, rail int) {
 	t.Helper()
 	var script strings.Builder
-	script.WriteString("link add link r0 name fill type macvlan mode bridge\nlink set fill up\n")
+	fmt.Fprintf(&script, "link add link r%d name fill type macvlan mode bridge\nlink set fill up\n", rail)
 	for i := range 1024 {
 		fmt.Fprintf(&script, "addr add 10.99.%d.%d/32 dev fill\n", i/250, 1+i%250)
 	}
@@ -99,12 +99,12 @@ func fillTable(t *testing.T) {
 	}
 	finally(t, "ip link del fill")
 	run(t, "ip", "-batch", file)
-	await(t, "the table is full", func() bool { return gids(t, "", "rxe0").used() == 1024 })
+	await(t, "the table is full", func() bool { return gids(t, "", device(rail)).used() == 1024 })
 }
 
 func TestSharedFullTableIsAnErrorUnlessNobodyCares(t *testing.T) {
 	n := newNode(t, "shared")
-	fillTable(t)
+	fillTable(t, 0)
 	p := n.pod()
 	contains(t, n.attach(n.rail(0), p).mustFail(108), "roce[108] ", "rxe0/1 is full", "1024 of 1024", "fill has ")
 	n.nothingLeft()

@@ -78,10 +78,29 @@ func (n Node) choose(req conf.Request, facts []plan.Facts, faults []error) (surv
 			s.rails = append(s.rails, plan.Rail{Request: one, Facts: facts[i]})
 		}
 	}
+	if err := distinct(s.rails); err != nil {
+		return s, err
+	}
 	for _, why := range s.leftOut {
 		n.Log.Warn("a rail is left out", "container", req.ContainerID, "interface", req.IfName, "why", why)
 	}
 	return s, nil
+}
+
+// distinct refuses a NIC that two rails have, by an altname or a selector: the
+// configuration shows only when both have it by the same words.
+func distinct(rails []plan.Rail) error {
+	for i, r := range rails {
+		for _, other := range rails[:i] {
+			if r.Facts.Parent.Name != other.Facts.Parent.Name {
+				continue
+			}
+			err := cnierr.New(cnierr.BadConfig, "use master", string(r.Facts.Parent.Name), "give each rail a NIC of its own",
+				"it is that of rail %d", other.Request.Rail)
+			return inRail(r.Request.Rail, r.Request.IfName, err)
+		}
+	}
+	return nil
 }
 
 // addressed returns the request with the subnets of each rail, where they
@@ -149,5 +168,9 @@ func free(req conf.Request, f plan.Facts) error {
 
 // inRail names the rail that an error is about.
 func inRail(number int, name conf.LinkName, err error) error {
-	return &cnierr.Error{Code: cnierr.CodeOf(err), Op: "rail", Subject: fmt.Sprintf("%d (%s)", number, name), Err: err}
+	subject := fmt.Sprint(number)
+	if name != "" { // STATUS knows no names
+		subject += fmt.Sprintf(" (%s)", name)
+	}
+	return &cnierr.Error{Code: cnierr.CodeOf(err), Op: "rail", Subject: subject, Err: err}
 }

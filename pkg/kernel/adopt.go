@@ -34,7 +34,11 @@ func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, 
 	}
 	facts := plan.Facts{Adopted: &plan.Adopted{MAC: ethernet(l), MTU: l.MTU, NoARP: l.Flags&unix.IFF_NOARP != 0}}
 	if req.RDMA.Mode != conf.RDMAOff {
-		if facts.Parent, err = k.carrier(ctx, l, req.Prev.Device); err != nil {
+		host, err := k.pod.NSID(ctx, k.hostNS)
+		if err == nil {
+			facts.Parent, err = parent.Carrier(ctx, parent.Pod{Links: k.pod, Host: k.host, NSID: host}, l, req.Prev.Device)
+		}
+		if err != nil {
 			return plan.Facts{}, classify(adopting, l.Name, err)
 		}
 	}
@@ -66,52 +70,6 @@ func adoptable(l rtnl.Link) error {
 			"put roce behind a plugin that makes Ethernet interfaces", "its link layer is %s, and RoCE needs Ethernet", l.Encap())
 	}
 	return nil
-}
-
-// carrier returns the link whose RDMA device an adopted link uses: itself, or
-// what it stands on in the pod, or in the host. device is what the runtime says
-// that it is.
-func (k *Kernel) carrier(ctx context.Context, l rtnl.Link, device string) (plan.Link, error) {
-	host, err := k.pod.NSID(ctx, k.hostNS)
-	if err != nil {
-		return plan.Link{}, err
-	}
-	c, inPod := k.pod, true
-	for range maxStack {
-		if !stacked(l) || l.Lower.Index == 0 {
-			break
-		}
-		if l.Lower.NSID != rtnl.NoNSID {
-			if l.Lower.NSID != host {
-				break // of a third namespace: nobody's RDMA device that we know
-			}
-			c, inPod = k.host, false
-		}
-		if l, err = c.LinkByIndex(ctx, l.Lower.Index); err != nil {
-			return plan.Link{}, err
-		}
-		if !inPod {
-			break // Layers knows the way down from here
-		}
-	}
-	layers, err := parent.Layers(ctx, c, l)
-	if err != nil {
-		return plan.Link{}, err
-	}
-	if device == "" && inPod && (l.Bus == "pci" || l.Bus == "auxiliary") {
-		device = l.Dev
-	}
-	return plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU, Layers: layers, Device: device, InPod: inPod}, nil
-}
-
-// maxStack bounds a walk down links that somebody may change at the same time
-// (MAX_NEST_DEV).
-const maxStack = 8
-
-// stacked says whether the frames of a link are those of its lower link. A veth
-// has one, too, but that is its other end.
-func stacked(l rtnl.Link) bool {
-	return slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "ipvtap", "vlan"}, l.Kind)
 }
 
 // adoptedHost is HostFacts for a link that another plugin will have made.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
 	"github.com/roce-cni/roce-cni/pkg/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
@@ -76,7 +77,7 @@ func HostAddrs(ctx context.Context) ([]netip.Addr, error) {
 // NetnsID returns the identity of the namespace at a path. It returns
 // ErrNetnsGone as Open does.
 func NetnsID(path string) (plan.NetnsID, error) {
-	fd, id, err := openNetns(path)
+	fd, id, err := netns.Open(path)
 	if err != nil {
 		return plan.NetnsID{}, netnsError(path, err)
 	}

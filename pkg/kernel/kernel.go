@@ -21,13 +21,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
 // ErrNetnsGone is returned by Open when nothing is at the path, or something
 // that is not a network namespace: what was in the namespace is gone with it.
-var ErrNetnsGone = errors.New("no network namespace")
+var ErrNetnsGone = netns.ErrGone
 
 // ErrHostNetns is returned by Open when the pod's namespace is the host's.
 var ErrHostNetns = errors.New("the host's own network namespace")
@@ -68,11 +69,12 @@ func Open(netnsPath string, sys fs.FS) (*Kernel, error) {
 
 func (k *Kernel) open() error {
 	const action = "open network namespace"
-	hostID, err := k.openHost()
-	if err != nil {
+	var hostID plan.NetnsID
+	var err error
+	if k.hostNS, hostID, err = netns.Own(); err != nil {
 		return classify(action, "host", err)
 	}
-	if k.podNS, k.id, err = openNetns(k.path); err != nil {
+	if k.podNS, k.id, err = netns.Open(k.path); err != nil {
 		return netnsError(k.path, err)
 	}
 	if k.id == hostID {
@@ -113,6 +115,9 @@ func (k *Kernel) Close() {
 		}
 	}
 }
+
+// Enter runs fn in the pod's namespace; see netns.Enter.
+func (k *Kernel) Enter(fn func() error) error { return netns.Enter(k.podNS, k.path, fn) }
 
 // Do does a run of operations, in as few messages to the kernel as there can
 // be, and returns the error of the first that fails; those after it may be done

@@ -43,7 +43,10 @@ func (r macvlans) do(ctx context.Context) error {
 	return todo.do(ctx, r[0].pod)
 }
 
-const adding = "add macvlan"
+const (
+	adding   = "add macvlan"
+	deleting = "delete macvlan"
+)
 
 // work is what a run has to do.
 type work struct {
@@ -88,8 +91,10 @@ func (w *work) do(ctx context.Context, pod *rtnl.Conn) error {
 			return classify(adding, string(w.unmarked[i].op.Name), err)
 		}
 	}
-	if err := removeEach(ctx, pod, w.wrong); err != nil {
-		return err
+	for _, l := range w.wrong { // seldom more than one
+		if err := remove(ctx, pod, []rtnl.Link{l}, nil); err != nil {
+			return err
+		}
 	}
 	return w.missing.create(ctx, w.on)
 }

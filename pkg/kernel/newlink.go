@@ -65,7 +65,7 @@ func (m macvlan) createAside(ctx context.Context, p parentage) error {
 	}
 	if err := m.pod.Do(ctx, rtnl.Rename(l.Index, string(m.op.Name), m.op.Mark)); err != nil {
 		return errors.Join(classify("rename macvlan", string(m.op.Name), err),
-			removeEach(context.WithoutCancel(ctx), m.pod, []rtnl.Link{l}))
+			remove(context.WithoutCancel(ctx), m.pod, []rtnl.Link{l}, nil))
 	}
 	return nil
 }
@@ -82,6 +82,15 @@ func (m macvlan) creation(name string, p parentage) rtnl.Change {
 // marking returns the change that marks the link. It goes by name, because the
 // index is not known before the kernel has answered.
 func (m macvlan) marking() rtnl.Change { return rtnl.SetAlias(string(m.op.Name), m.op.Mark) }
+
+// remove removes links of a pod, given all that are there: together, if it can.
+func remove(ctx context.Context, pod *rtnl.Conn, doomed, all []rtnl.Link) error {
+	var errs []error
+	for i, err := range pod.DeleteLinks(ctx, doomed, all) {
+		errs = append(errs, classify(deleting, doomed[i].Name, err))
+	}
+	return errors.Join(errs...)
+}
 
 // refused says why the kernel did not create the link.
 func (m macvlan) refused(err error) error {

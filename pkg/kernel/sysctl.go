@@ -93,16 +93,17 @@ func (s sysctl) write(v plan.Setting) error {
 // because settings can be polled (proc_sys_poll): five system calls more for
 // each. The kernel takes all bytes or none (proc_sys_call_handler).
 func writeFile(name, value string) error {
-	fd, err := open(name, unix.O_WRONLY)
+	fd, err := -1, error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	}
 	if err != nil {
 		return err
 	}
-	for {
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 		_, err = unix.Write(fd, []byte(value))
-		if err != unix.EINTR {
-			return errors.Join(err, unix.Close(fd))
-		}
 	}
+	return errors.Join(err, unix.Close(fd))
 }
 
 func (s sysctl) compare(v plan.Setting) error {

@@ -8,7 +8,7 @@
 // in the right namespace and sysfs. Read this file first; choose.go matches a
 // selector object against links and is pure, match.go finds the NICs of all
 // rails at once, order.go sorts them, rdma.go finds the link of an RDMA device,
-// layers.go what a link stands on.
+// layers.go what a link stands on, carrier.go that below another plugin's link.
 package parent
 
 import (
@@ -149,10 +149,7 @@ func (s search) use(ctx context.Context, l rtnl.Link, req conf.Request) (plan.Li
 	if err := ready(l, req.MTU); err != nil {
 		return plan.Link{}, err
 	}
-	out := plan.Link{Name: conf.LinkName(l.Name), MTU: l.MTU, Addrs: own(s.addrs[l.Index])}
-	if len(l.Address) == len(out.MAC) {
-		out.MAC = conf.MAC(l.Address)
-	}
+	out := plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU, Addrs: own(s.addrs[l.Index])}
 	if req.RDMA.Mode == conf.RDMAOff {
 		return out, nil // which alone needs the layers
 	}

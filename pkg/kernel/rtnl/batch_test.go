@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -84,14 +85,56 @@ func TestGroups(t *testing.T) {
 	t.Parallel()
 	c := dialFresh(t)
 	const group = 0x726f6365
-	if err := c.Do(t.Context(), DeleteGroup(group)); !errors.Is(err, unix.ENODEV) {
+	if err := c.Do(t.Context(), deleteGroup(group)); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("a group without links: %v, want ENODEV", err)
 	}
-	errs := c.Batch(t.Context(), SetGroup(1, group), DeleteGroup(group))
+	errs := c.Batch(t.Context(), setGroup(1, group), deleteGroup(group))
 	if errs[0] != nil || !errors.Is(errs[1], unix.EOPNOTSUPP) {
 		t.Errorf("got %v, want EOPNOTSUPP for lo", errs)
 	}
 	if l, err := c.LinkByIndex(t.Context(), 1); err != nil || l.Group != group {
 		t.Errorf("lo is in group %#x, %v, want %#x", l.Group, err, group)
 	}
+}
+
+// As a group of links of which one cannot be removed: the kernel then removes
+// none.
+func TestLinksThatCannotGoTogetherGoOneByOne(t *testing.T) {
+	t.Parallel()
+	c := dialFresh(t)
+	for _, group := range []uint32{0, firstGroup} {
+		if err := c.Do(t.Context(), setGroup(1, group)); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			if err := c.Do(t.Context(), bridge(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		links, err := c.Links(t.Context())
+		if err != nil || len(links) != 4 {
+			t.Fatalf("%d links, %v, want lo and three", len(links), err)
+		}
+		if together := c.deleteTogether(t.Context(), links[1:3], nil); together != (group == 0) {
+			t.Errorf("lo in group %#x: together %v", group, together)
+		}
+		for _, err := range c.DeleteLinks(t.Context(), links[1:], nil) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if left, err := c.Links(t.Context()); err != nil || len(left) != 1 || left[0].Name != "lo" {
+			t.Errorf("want lo to be left, got %+v, %v", left, err)
+		}
+	}
+}
+
+// bridge makes a link that stands on none.
+func bridge(name string) Change {
+	req := request(unix.RTM_NEWLINK, creation, linkHeader(0))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("bridge"))
+	req.AddData(info)
+	return Change{req}
 }

@@ -81,17 +81,17 @@ func DeleteLink(index int32) Change {
 	return Change{request(unix.RTM_DELLINK, 0, linkHeader(index))}
 }
 
-// SetGroup puts the link of an index into a group of links.
-func SetGroup(index int32, group uint32) Change {
+// setGroup puts the link of an index into a group of links.
+func setGroup(index int32, group uint32) Change {
 	req := request(unix.RTM_SETLINK, 0, linkHeader(index))
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, u32(group)))
 	return Change{req}
 }
 
-// DeleteGroup removes all links of a group (rtnl_group_dellink), which must not
+// deleteGroup removes all links of a group (rtnl_group_dellink), which must not
 // be 0: ENODEV if it has none, EOPNOTSUPP if one of them is of a kind that
 // cannot be removed, which is then none. EINVAL is of kernels before 4.1.
-func DeleteGroup(group uint32) Change {
+func deleteGroup(group uint32) Change {
 	req := request(unix.RTM_DELLINK, 0, linkHeader(0))
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, u32(group)))
 	return Change{req}

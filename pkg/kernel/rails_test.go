@@ -14,28 +14,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// As a group of links of which one cannot be removed: the kernel then removes
-// none.
-func TestLinksThatCannotGoTogetherGoOneByOne(t *testing.T) {
-	t.Parallel()
-	_, pod, k := machine(t)
-	links := kerneltest.Rails(nic, nic, nic).Runs()[0]
-	names := []string{"net1", "net1-1", "net1-2"}
-	for _, group := range []string{"0", "0x726f6365"} {
-		if err := k.Do(t.Context(), links...); err != nil {
-			t.Fatal(err)
-		}
-		pod.IP("link set lo group " + group)
-		together, err := k.RemoveTogether(t.Context(), names...)
-		if err != nil || together != (group == "0") {
-			t.Errorf("lo in group %s: together %v, %v", group, together, err)
-		}
-		if links := pod.IP("-o link"); strings.Count(links, "\n") != 1 || !strings.Contains(links, " lo: ") {
-			t.Errorf("want lo to be left, got\n%s", links)
-		}
-	}
-}
-
 func TestRailsOfSeveralMastersGoTogether(t *testing.T) {
 	t.Parallel()
 	node, pod, k := machine(t)

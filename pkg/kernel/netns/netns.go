@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package netns opens network namespaces, tells one from another, and runs
+// functions in them.
+//
+// It never leaves a thread where it does not belong, and nothing else of
+// roce-cni enters a namespace. It stands below package kernel. This file is all
+// there is.
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// ErrGone says that nothing is at a path, or something that is not a network
+// namespace: what was in the namespace is gone with it.
+var ErrGone = errors.New("no network namespace")
+
+// NeedsRoot is what to do when the kernel does not permit it.
+const NeedsRoot = "run the plugin as root, with CAP_NET_ADMIN and CAP_SYS_ADMIN in the host's user namespace"
+
+// threadNS is the namespace of the calling thread. /proc/self/ns/net is that
+// of the thread that the process started with.
+const threadNS = "/proc/thread-self/ns/net"
+
+// Own opens the namespace of the calling thread. The caller must close the file
+// descriptor.
+func Own() (int, plan.NetnsID, error) {
+	fd, err := open(threadNS)
+	if err != nil {
+		return -1, plan.NetnsID{}, err
+	}
+	id, err := identity(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, plan.NetnsID{}, err
+	}
+	return fd, id, nil
+}
+
+// Open opens a network namespace. Everything that is not one, missing paths
+// included, is ErrGone: a runtime leaves plain files behind when it unmounts a
+// namespace and cannot remove the mount point. The caller must close the file
+// descriptor.
+func Open(path string) (int, plan.NetnsID, error) {
+	fd, err := open(path)
+	if err != nil {
+		return -1, plan.NetnsID{}, goneUnless(err)
+	}
+	id, err := identity(fd)
+	if err == nil {
+		err = isNetns(fd)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, plan.NetnsID{}, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return fd, id, nil
+}
+
+// goneUnless returns why a path could not be opened, as ErrGone unless the
+// fault is ours or the node's: then the namespace may well be there.
+func goneUnless(err error) error {
+	for _, ours := range []unix.Errno{unix.EACCES, unix.EPERM, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EIO} {
+		if errors.Is(err, ours) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrGone, err)
+}
+
+// open does not block on a FIFO that lies where a namespace should be.
+func open(path string) (int, error) {
+	for {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+func isNetns(fd int) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return err
+	}
+	if int64(st.Type) != unix.NSFS_MAGIC {
+		return fmt.Errorf("the file is not in nsfs but in a file system of type %#x", st.Type)
+	}
+	typ, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	if err != nil {
+		return err
+	}
+	if typ != unix.CLONE_NEWNET {
+		return fmt.Errorf("a namespace of another type, %#x", typ)
+	}
+	return nil
+}
+
+func identity(fd int) (plan.NetnsID, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return plan.NetnsID{}, err
+	}
+	return plan.NetnsID{Dev: uint64(st.Dev), Ino: st.Ino}, nil
+}
+
+// Enter runs fn in the namespace of a file descriptor, which path names in
+// errors, on a thread of its own, and returns fn's error; a panic of fn reaches
+// the caller. Goroutines that fn starts are not in the namespace.
+func Enter(fd int, path string, fn func() error) error {
+	var panicked any
+	err := errors.New("the function ended its goroutine")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { panicked = recover() }()
+		err = enter(fd, path, fn)
+	}()
+	<-done
+	if panicked != nil {
+		panic(panicked)
+	}
+	return err
+}
+
+// enter runs fn in the namespace and returns to where the thread came from. When
+// that fails the thread stays locked, so that it ends with its goroutine: the
+// scheduler would run anything on it, in the wrong namespace.
+func enter(fd int, path string, fn func() error) error {
+	runtime.LockOSThread()
+	former, err := open(threadNS)
+	if err != nil {
+		return cnierr.New(cnierr.IO, "keep the namespace of", "this thread", "", "%w", err)
+	}
+	defer func() {
+		back := unix.Setns(former, unix.CLONE_NEWNET)
+		_ = unix.Close(former)
+		if back == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		return cnierr.New(cnierr.IO, "enter network namespace", path, NeedsRoot, "%w", err)
+	}
+	return fn()
+}
