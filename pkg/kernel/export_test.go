@@ -18,6 +18,3 @@ func (k *Kernel) CreateAside(ctx context.Context, op plan.Macvlan) error {
 	}
 	return m.createAside(ctx, parents[0])
 }
-
-// GoneUnless is what Open makes of the error about a path.
-func GoneUnless(err error) error { return goneUnless(err) }

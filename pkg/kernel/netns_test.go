@@ -123,15 +123,3 @@ func threadsIn(t *testing.T, ino uint64) int {
 	}
 	return n
 }
-
-func TestANamespaceIsNotGoneBecauseWeCannotLook(t *testing.T) {
-	t.Parallel()
-	for errno, gone := range map[unix.Errno]bool{
-		unix.ENOENT: true, unix.ENOTDIR: true, unix.ENAMETOOLONG: true, unix.ELOOP: true,
-		unix.EMFILE: false, unix.ENFILE: false, unix.EACCES: false, unix.EPERM: false, unix.ENOMEM: false,
-	} {
-		if err := kernel.GoneUnless(errno); errors.Is(err, kernel.ErrNetnsGone) != gone || !errors.Is(err, errno) {
-			t.Errorf("%v: got %v, want gone: %v", errno, err, gone)
-		}
-	}
-}
