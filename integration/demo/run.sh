@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The roce-cni authors
 #
-# The main job, for real: two pods, two rails with Soft-RoCE devices, a gateway
-# on each. make demo runs it in a virtual machine of integration/vm, which has
+# The main job, for real: two pods, each with two rails with Soft-RoCE devices in
+# one attachment, a gateway on each. make demo runs it in a virtual machine of integration/vm, which has
 # the NICs r0 and r1 and is gone afterwards; it works on no other machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -34,37 +34,35 @@ for i in 0 1; do
 	ip -n $leaf link set rail$i addrgenmode none
 	ip -n $leaf link set rail$i up
 	ip -n $leaf addr add 172.16.1$i.254/24 dev rail$i
-	cat >"$work/net.d/gpu$i-rail.conflist" <<END
+done
+cat >"$work/net.d/rails.conflist" <<'END'
 {
   "cniVersion": "1.1.0",
-  "name": "gpu$i-rail",
+  "name": "rails",
   "plugins": [{
     "type": "roce",
-    "master": "r$i",
+    "rails": {"match": {"ifNames": ["r[01]"], "linkTypes": ["ether"]}, "count": 2, "order": "rdma"},
     "ipam": {
       "type": "roce-ipam",
-      "subnets": [{"subnet": "172.16.1$i.0/24", "ranges": ["172.16.1$i.64-172.16.1$i.127"], "gateway": "172.16.1$i.254"}]
+      "subnets": [{"subnet": "172.16.1{rail}.0/24", "ranges": ["172.16.1{rail}.64-172.16.1{rail}.127"], "gateway": "172.16.1{rail}.254"}]
     }
   }]
 }
 END
-done
 run rdma link
-run cat "$work/net.d/gpu0-rail.conflist"
+run cat "$work/net.d/rails.conflist"
 
 say "What an ADD would do: rocectl plan changes nothing"
-run rocectl plan "$work/net.d/gpu0-rail.conflist"
+run rocectl plan "$work/net.d/rails.conflist"
 
 say "ADD: two pods, two rails each"
 for pod in $podA $podB; do
-	for i in 0 1; do
-		cni add gpu$i-rail net$((i + 1)) $pod >"$work/$pod-net$((i + 1)).json"
-		echo "$pod net$((i + 1)) on gpu$i-rail: done"
-	done
+	cni add rails net1 $pod >"$work/$pod.json"
+	echo "$pod has all rails"
 done
 
-say "What the runtime was told about $podA net1, and what the pod has now"
-cat "$work/$podA-net1.json"
+say "What the runtime was told about $podA, and what the pod has now"
+cat "$work/$podA.json"
 echo
 run ip -n $podA -br addr
 run ip -n $podA rule
@@ -80,8 +78,9 @@ run ip netns exec $podB rocectl env
 
 say "A ping over each rail: to the gateway, and from pod to pod"
 for i in 0 1; do
-	a=$(ip -n $podA -o -4 addr show net$((i + 1)) | awk '{sub("/.*","",$4); print $4}')
-	b=$(ip -n $podB -o -4 addr show net$((i + 1)) | awk '{sub("/.*","",$4); print $4}')
+	link=$([ $i = 0 ] && echo net1 || echo net1-$i)
+	a=$(ip -n $podA -o -4 addr show $link | awk '{sub("/.*","",$4); print $4}')
+	b=$(ip -n $podB -o -4 addr show $link | awk '{sub("/.*","",$4); print $4}')
 	run ip netns exec $podA ping -q -c 2 -i 0.2 -W 2 -I "$a" 172.16.1$i.254
 	run ip netns exec $podA ping -q -c 2 -i 0.2 -W 2 -I "$a" "$b"
 done
@@ -95,9 +94,7 @@ run rocectl repair --yes
 run rocectl check
 
 say "DEL"
-for pod in $podA $podB; do
-	for i in 0 1; do cni del gpu$i-rail net$((i + 1)) $pod; done
-done
+for pod in $podA $podB; do cni del rails net1 $pod; done
 
 say "What is left"
 for pod in $podA $podB; do

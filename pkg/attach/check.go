@@ -41,9 +41,7 @@ func findings(ctx context.Context, x apply.Executor, p plan.Plan) error {
 	}
 	var errs []error
 	for _, i := range p.Interfaces {
-		if err := apply.Check(ctx, x, p.Of(i)); err != nil {
-			errs = append(errs, inRail(i.Rail, i.Name, err))
-		}
+		errs = append(errs, inRail(i.Rail, i.Name, apply.Check(ctx, x, p.Of(i))))
 	}
 	return errors.Join(errs...)
 }

@@ -172,5 +172,5 @@ func inRail(number int, name conf.LinkName, err error) error {
 	if name != "" { // STATUS knows no names
 		subject += fmt.Sprintf(" (%s)", name)
 	}
-	return &cnierr.Error{Code: cnierr.CodeOf(err), Op: "rail", Subject: subject, Err: err}
+	return cnierr.In("rail", subject, err)
 }

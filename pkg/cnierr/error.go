@@ -54,6 +54,23 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// In says of an error, and of each that is joined in it, to which object it
+// happened. Codes and hints stay. Nil stays nil.
+func In(op, subject string, err error) error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // one step of the chain at a time
+	if !ok {
+		return &Error{Code: CodeOf(err), Op: op, Subject: subject, Err: err}
+	}
+	var errs []error
+	for _, e := range joined.Unwrap() {
+		errs = append(errs, In(op, subject, e))
+	}
+	return errors.Join(errs...)
+}
+
 // CodeOf returns the code of the outermost *Error in err's tree, Bug if there
 // is none: an error that nobody classified is a fault of ours.
 func CodeOf(err error) Code {

@@ -139,3 +139,20 @@ func TestConvertedErrorPrintsMessageAndHint(t *testing.T) {
 		t.Errorf("runtimes would print %q", err)
 	}
 }
+
+func TestInNamesTheObjectOfEachErrorThatIsJoined(t *testing.T) {
+	t.Parallel()
+	one := cnierr.New(cnierr.BadParent, "use master", "ens1", "bring it up", "it is down")
+	two := cnierr.New(cnierr.NoRDMA, "find device", "", "load the driver", "there is none")
+	got := cnierr.In("rail", "3 (net1-3)", errors.Join(one, errors.Join(two)))
+	want := "rail \"3 (net1-3)\": use master \"ens1\": it is down\nrail \"3 (net1-3)\": find device: there is none"
+	if got.Error() != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if e := cnierr.CNI("roce", got); e.Code != uint(cnierr.BadParent) || e.Details != "bring it up; load the driver" {
+		t.Errorf("got code %d and hints %q", e.Code, e.Details)
+	}
+	if err := cnierr.In("rail", "0", nil); err != nil {
+		t.Errorf("of nil: %v", err)
+	}
+}
