@@ -118,7 +118,7 @@ fuzz: ## run every fuzz target for FUZZTIME (30s)
 size: ## fail when a plugin passes 10 MB or links what it must not
 	go test -count=1 -run '^TestPlugins' ./integration/arch
 
-bench: build $(UPSTREAM) ## measure against upstream's plugins, and fail above the targets (root, 5 minutes)
+bench: build $(UPSTREAM) ## measure against upstream's plugins, and fail above the targets (root, 10 minutes)
 	bash integration/deps.sh
 	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags '-s -w' -o .cache/bench/ ./integration/bench ./integration/bench/peak
 	.cache/bench/bench -upstream $(UPSTREAM) -peak .cache/bench/peak $(BENCHFLAGS)

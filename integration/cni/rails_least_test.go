@@ -5,6 +5,8 @@ package cni
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -161,4 +163,49 @@ func TestGCTakesAwayAllRailsOfWhatIsNotValid(t *testing.T) {
 	}
 	w.nothingLeased(t)
 	w.noRecords(t)
+}
+
+// A pod that asks for an address on each rail starts without the one of a rail
+// that is left out, however the rails' subnets are known.
+func TestAskedAddressOfARailThatIsLeftOutIsLeftOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rails)
+	p := w.pod(t)
+	w.ip(t, "link set dev rail2 down")
+	before := p.snapshot(t)
+	var entries, ask []string
+	for i := range rails {
+		ask = append(ask, fmt.Sprintf("172.16.%d.9%d", 10+i, i))
+		entries = append(entries, fmt.Sprintf(`{"subnet": "172.16.%[1]d.0/24", "gateway": "172.16.%[1]d.254"}`, 10+i))
+	}
+	file := filepath.Join(t.TempDir(), "rails.json")
+	text := fmt.Sprintf(`{"nodes": {"gpu-01": [%s]}}`, strings.Join(entries, ","))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.host = "gpu-01"
+	derived := map[string]any{"type": "roce-ipam", "fromMaster": true, "gateway": "last"}
+	for name, c := range map[string]network{
+		"subnets":    w.listed(subnet4),
+		"fromMaster": w.matched().with("ipam", derived),
+		"table":      w.matched().with("ipam", map[string]any{"type": "roce-ipam", "table": file}),
+	} {
+		a := w.attach(c.with("minRails", 7).unasked(), p, "net1")
+		res, err := a.capable("ips", ask).add(t)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var got []string
+		for _, addr := range addrs(res) {
+			if addr.Is4() { // the NICs have a subnet of IPv6, too
+				got = append(got, addr.String())
+			}
+		}
+		if diff := cmp.Diff(slices.Delete(slices.Clone(ask), 2, 3), got); diff != "" {
+			t.Errorf("%s: addresses (-want +got)\n%s", name, diff)
+		}
+		a.mustDel(t)
+		p.unchanged(t, before)
+	}
 }

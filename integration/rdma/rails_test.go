@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // rails returns how many rails the machine has.
@@ -227,6 +229,45 @@ func TestSharedRailsOfEightPodsStayInStep(t *testing.T) {
 	}
 	wg.Wait()
 	await(t, "the GIDs are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
+	n.nothingLeft()
+}
+
+// TestSharedRailsWaitForWhoFillsTheTables plays another attachment that is at it.
+func TestSharedRailsWaitForWhoFillsTheTables(t *testing.T) {
+	n := newNode(t, "shared")
+	a := n.attach(n.allRails(), n.pod())
+	a.addRails()
+	lock, err := os.Open(filepath.Join(n.state, "gids.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	waits := func(command string) {
+		t.Helper()
+		was := allGIDs(t, "")
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		call := a.start(command)
+		await(t, command+" wants the lock", func() bool {
+			open, _ := try("ls", "-l", fmt.Sprintf("/proc/%d/fd", call.Process.Pid))
+			return strings.Contains(open, lock.Name())
+		})
+		if diff := cmp.Diff(was, allGIDs(t, "")); diff != "" {
+			t.Errorf("%s did not wait (-before +meanwhile)\n%s", command, diff)
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
+			t.Fatal(err)
+		}
+		if err := call.Wait(); err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+	waits("DEL")
+	a.pod.empty(t)
+	waits("ADD")
+	a.mustCheck()
+	a.mustDel()
 	n.nothingLeft()
 }
 
