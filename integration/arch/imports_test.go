@@ -49,6 +49,9 @@ var importMap = []layer{
 	{"pkg/ipam/table", nil},
 	{"pkg/ipam/ledger", []string{"pkg/cnierr", "pkg/netrange", "pkg/ipam/table"}},
 	{"pkg/ipam", []string{"pkg/cnierr", "pkg/netrange", "pkg/ipam/ledger"}},
+	{"pkg/block/ranges", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/strict", "pkg/conf/pool"}},
+	{"pkg/block", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/strict", "pkg/conf/template", "pkg/conf/pool"}},
+	{"pkg/block/blocktest", []string{"pkg/block"}},
 	{"pkg/attach", []string{
 		"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/plan", "pkg/result", "pkg/apply",
 		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record",

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+const (
+	claiming = "claim block of RailPool"
+	// smallPool is how many blocks a pool may have for a list of all of them to
+	// cost less than meeting their owners: 1,000 objects are some 0.7 MB.
+	smallPool = 1024
+	// patience is after how many conflicts a new list is worth it. In a small
+	// pool others claim at the same moment; a large one must be nearly full.
+	patience, longPatience = 2, 256
+	// lists is how many lists show that there is nothing left: the last one has
+	// everything that was there when it was asked for.
+	lists = 2
+)
+
+// Claimer claims blocks for a node. All fields are needed. It is not for
+// several goroutines at once, and there should be one for a pool as long as the
+// process lives: it remembers the name that it got no answer for.
+type Claimer struct {
+	Store Store
+	Node  Node
+	// Lives says whether there is a Node object of that name. It is asked about
+	// nodes with our machine-id. Its errors are as a Store's.
+	Lives func(ctx context.Context, node string) (bool, error)
+	// Wait returns after d, or with the context's error when that ends.
+	Wait func(ctx context.Context, d time.Duration) error
+	// Rand returns a number from 0 to below 1.
+	Rand func() float64
+
+	pending string // a block that we may have made, or may be making
+}
+
+// Claim is a block that is the node's, and what it took to get it.
+type Claim struct {
+	Block
+	Conflicts int // names that somebody else had
+	Lists     int
+}
+
+// Claim gets one more block than the node has: one that is the node's already
+// and not among have, else the first free one in the node's order. It asks for
+// one name at a time, as often as it takes to get an answer, and only then for
+// the next; a name that got none when the context ended is the first of the next
+// call.
+//
+// Errors: PoolExhausted; BadConfig for a machine-id that is missing or that
+// another live node has; TryAgain when the context ends; and the store's.
+func (c *Claimer) Claim(ctx context.Context, s Space, have []Block) (Claim, error) {
+	w := &claim{Claimer: c, space: s, taken: map[string]bool{}, closed: map[string]bool{}}
+	for _, b := range have {
+		w.closed[b.Name] = true
+	}
+	b, err := w.run(ctx)
+	if err != nil {
+		return Claim{}, c.explain(ctx, s, err)
+	}
+	w.result.Block = b
+	return w.result, nil
+}
+
+// Own returns the node's blocks, by index: an agent that has been restarted
+// begins with them. The errors are those of Claim, but for PoolExhausted.
+func (c *Claimer) Own(ctx context.Context, s Space) ([]Block, error) {
+	w := &claim{Claimer: c, space: s, taken: map[string]bool{}}
+	mine, err := w.look(ctx, Query{Pool: s.pool, MachineID: c.Node.MachineID, Freshness: Latest})
+	if err != nil {
+		return nil, c.explain(ctx, s, err)
+	}
+	slices.SortFunc(mine, func(a, b Block) int { return a.Spec.Index - b.Spec.Index })
+	return mine, nil
+}
+
+// claim is one call of Claim.
+type claim struct {
+	*Claimer
+	space  Space
+	closed map[string]bool // ours, and known to the caller
+	taken  map[string]bool // somebody's, when we last looked
+	result Claim
+}
+
+func (w *claim) run(ctx context.Context) (Block, error) {
+	if w.pending != "" {
+		if b, ours, err := w.settle(ctx, w.pending); err != nil || ours {
+			return b, err
+		}
+	}
+	q := w.all(Cached)
+	if w.space.Blocks() > smallPool {
+		q.MachineID = w.Node.MachineID
+	}
+	for range lists {
+		mine, err := w.look(ctx, q)
+		if err != nil {
+			return Block{}, err
+		}
+		for _, b := range mine {
+			if _, open := w.space.has(b.Name); w.closed[b.Name] || !open {
+				continue
+			}
+			if b, err := w.assert(ctx, b); !errors.Is(err, errHeld) {
+				return b, err
+			}
+		}
+		b, ours, err := w.pass(ctx)
+		if err != nil || ours {
+			return b, err
+		}
+		q = w.all(Latest)
+	}
+	return Block{}, cnierr.New(cnierr.PoolExhausted, claiming, w.space.pool,
+		"widen the ranges of the RailPool, or look whose blocks they are: kubectl get railblocks",
+		"all %d blocks of %d slots have an owner", w.space.Blocks(), w.space.size)
+}
+
+// settle asks again for the name that got no answer.
+func (w *claim) settle(ctx context.Context, name string) (Block, bool, error) {
+	if _, open := w.space.has(name); open && !w.closed[name] {
+		return w.take(ctx, name)
+	}
+	// The caller knows of it by now, or the pool has changed, and Own shows it.
+	w.pending = ""
+	return Block{}, false, nil
+}
+
+// pass tries each block that is not known to have an owner.
+func (w *claim) pass(ctx context.Context) (b Block, ours bool, err error) {
+	met, limit := 0, patience
+	if w.space.Blocks() > smallPool {
+		limit = longPatience
+	}
+	for index := range w.space.order(w.Node) {
+		name := w.space.Name(index)
+		if w.taken[name] || w.closed[name] {
+			continue
+		}
+		if b, ours, err = w.take(ctx, name); err != nil || ours {
+			return b, ours, err
+		}
+		if met++; met%limit == 0 {
+			if _, err := w.look(ctx, w.all(Cached)); err != nil {
+				return Block{}, false, err
+			}
+		}
+	}
+	return Block{}, false, nil
+}
+
+// all is a query for the blocks that the node may meet.
+func (w *claim) all(f Freshness) Query {
+	return Query{Pool: w.space.pool, Rack: w.space.rack, Freshness: f}
+}
+
+// take creates a block, unless it has an owner, and says whether it is ours.
+// Until there is an answer the name is pending: a request that got none may still
+// make the block, and to go on to another name would be to lose it.
+func (w *claim) take(ctx context.Context, name string) (Block, bool, error) {
+	w.pending = name
+	b, err := w.hold(ctx, w.block(name))
+	held := errors.Is(err, errHeld)
+	if err == nil || held {
+		w.pending = ""
+	}
+	if !held {
+		return b, err == nil, err
+	}
+	w.result.Conflicts++
+	if err := w.space.check(b); err != nil {
+		return Block{}, false, err
+	}
+	return Block{}, false, w.clone(ctx, b)
+}
+
+// block is what we ask for.
+func (w *claim) block(name string) Block {
+	index, _ := w.space.has(name)
+	return Block{Name: name, Spec: Spec{
+		Pool: w.space.pool, Rack: w.space.rack, Index: index, Size: w.space.size,
+		NodeName: w.Node.Name, MachineID: w.Node.MachineID,
+	}}
+}
+
+// look lists blocks, notes those that have an owner, and returns ours. A clone of
+// this machine, and a block of another size, show here.
+func (w *claim) look(ctx context.Context, q Query) (mine []Block, err error) {
+	if w.Node.Name == "" || w.Node.MachineID == "" {
+		return nil, cnierr.New(cnierr.BadConfig, claiming, w.space.pool, "make a machine-id: systemd-machine-id-setup",
+			"node %q has machine-id %q", w.Node.Name, w.Node.MachineID)
+	}
+	var all []Block
+	err = w.retry(ctx, func() (err error) { all, err = w.Store.List(ctx, q); return err })
+	if err != nil {
+		return nil, err
+	}
+	w.result.Lists++
+	clear(w.taken)
+	asked := map[string]bool{}
+	for _, b := range all {
+		// A clone may be in another rack; its blocks are not in our way.
+		if b.Spec.Rack == w.space.rack || w.Node.owns(b) {
+			if err := w.space.check(b); err != nil {
+				return nil, err
+			}
+		}
+		w.taken[b.Name] = true
+		if w.Node.owns(b) {
+			mine = append(mine, b)
+		} else if !asked[b.Spec.NodeName] {
+			asked[b.Spec.NodeName] = true
+			if err := w.clone(ctx, b); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return mine, nil
+}
+
+// clone reports another live node with our machine-id: both would take the
+// other's blocks for their own if one were renamed, and images that are cloned
+// with their machine-id are often cloned with more.
+func (w *claim) clone(ctx context.Context, b Block) error {
+	if b.Spec.MachineID != w.Node.MachineID || w.Node.owns(b) {
+		return nil
+	}
+	var lives bool
+	err := w.retry(ctx, func() (err error) { lives, err = w.Lives(ctx, b.Spec.NodeName); return err })
+	if err != nil || !lives {
+		return err
+	}
+	return cnierr.New(cnierr.BadConfig, claiming, w.space.pool,
+		fmt.Sprintf("give one of the two a machine-id of its own: rm /etc/machine-id, systemd-machine-id-setup, reboot; and empty the file in the image that %s and %s are made from", b.Spec.NodeName, w.Node.Name),
+		"nodes %q and %q have the same machine-id %s, and %s has block %s", b.Spec.NodeName, w.Node.Name, w.Node.MachineID, b.Spec.NodeName, b.Name)
+}

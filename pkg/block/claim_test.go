@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package block_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// faulty makes one of four calls go wrong, in one way or another.
+func faulty(seed uint64) func(blocktest.Op, string) blocktest.Fault {
+	random := rand.New(rand.NewPCG(seed, 2))
+	return func(blocktest.Op, string) blocktest.Fault {
+		faults := []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed}
+		if n := random.IntN(12); n < len(faults) {
+			return faults[n]
+		}
+		return blocktest.None
+	}
+}
+
+// TestNodesThatClaimAtOnceNeverShareABlock claims and asserts with many nodes
+// on a store that loses requests and answers, in a pool that is just big
+// enough, and one above smallPool.
+func TestNodesThatClaimAtOnceNeverShareABlock(t *testing.T) {
+	t.Parallel()
+	for _, blocks := range []int{64, 2048} {
+		for seed := range uint64(2) {
+			t.Run(fmt.Sprintf("%d blocks, seed %d", blocks, seed), func(t *testing.T) {
+				t.Parallel()
+				const each = 2
+				s, store := sized(t, blocks), blocktest.NewMem()
+				store.Fault, store.Lag = faulty(seed), 5
+				nodes := min(blocks, 256) / each
+				got := make([][]block.Block, nodes)
+				var all sync.WaitGroup
+				for i := range nodes {
+					all.Go(func() {
+						c := claimer(store, i)
+						for range each {
+							b, err := c.Claim(t.Context(), s, got[i])
+							if err != nil {
+								t.Errorf("node %d: %v", i, err)
+								return
+							}
+							got[i] = append(got[i], b.Block)
+						}
+					})
+				}
+				all.Wait()
+				eachHasItsOwn(t, store, got)
+			})
+		}
+	}
+}
+
+// eachHasItsOwn compares what nodes were told with what there is: nothing twice,
+// nothing lost.
+func eachHasItsOwn(t *testing.T, store *blocktest.Mem, got [][]block.Block) {
+	t.Helper()
+	owner := map[string]string{}
+	for i, blocks := range got {
+		for _, b := range blocks {
+			if other := owner[b.Name]; other != "" {
+				t.Errorf("%s was given to %s and node-%d", b.Name, other, i)
+			}
+			owner[b.Name] = fmt.Sprintf("node-%d", i)
+		}
+	}
+	there := store.Snapshot()
+	for _, b := range there {
+		if b.Spec.NodeName != owner[b.Name] {
+			t.Errorf("%s is %s's, and %q was told that it is its", b.Name, b.Spec.NodeName, owner[b.Name])
+		}
+	}
+	if len(there) != len(owner) {
+		t.Errorf("%d blocks, and nodes were told of %d", len(there), len(owner))
+	}
+}
+
+func TestNodesWithHintsDoNotMeet(t *testing.T) {
+	t.Parallel()
+	s, store := sized(t, 256), blocktest.NewMem()
+	for i := range 256 {
+		c := claimer(store, i)
+		c.Node.Own = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}
+		got, err := c.Claim(t.Context(), s, nil)
+		if err != nil || got.Conflicts != 0 {
+			t.Fatalf("node %d: %d conflicts, error %v", i, got.Conflicts, err)
+		}
+	}
+	if creates := store.Calls(blocktest.Create); creates != 256 {
+		t.Errorf("%d creates for 256 nodes", creates)
+	}
+}
+
+func TestAClaimIsOneListAndOneCreate(t *testing.T) {
+	t.Parallel()
+	for _, blocks := range []int{64, 2048} {
+		store := blocktest.NewMem()
+		mustClaim(t, claimer(store, 1), sized(t, blocks))
+		if l, c, rest := store.Calls(blocktest.List), store.Calls(blocktest.Create), store.Calls(blocktest.Get)+store.Calls(blocktest.Touch); l != 1 || c != 1 || rest != 0 {
+			t.Errorf("%d blocks: %d lists, %d creates, %d others", blocks, l, c, rest)
+		}
+	}
+}
+
+func TestARestartedNodeFindsItsBlocks(t *testing.T) {
+	t.Parallel()
+	for _, blocks := range []int{64, 2048} {
+		s, store := sized(t, blocks), blocktest.NewMem()
+		c := claimer(store, 1)
+		first := mustClaim(t, c, s)
+		second := mustClaim(t, c, s, first)
+		own, err := claimer(store, 1).Own(t.Context(), s)
+		if err != nil || len(own) != 2 {
+			t.Fatalf("%d of 2 blocks, error %v", len(own), err)
+		}
+		store.Lag = 100 // a cache that knows nothing
+		names := []string{mustClaim(t, claimer(store, 1), s).Name, mustClaim(t, claimer(store, 1), s, first).Name}
+		if !slices.Equal(names, []string{first.Name, second.Name}) {
+			t.Errorf("claimed %v after %s and %s", names, first.Name, second.Name)
+		}
+		if there := store.Snapshot(); len(there) != 2 {
+			t.Errorf("%d blocks after a restart, 2 before", len(there))
+		}
+	}
+}
+
+// TestANameIsAskedForUntilThereIsAnAnswer cuts the node off in the middle of a
+// claim that lands, and of one that does not.
+func TestANameIsAskedForUntilThereIsAnAnswer(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []blocktest.Fault{blocktest.Landed, blocktest.Lost, blocktest.Refused} {
+		s, store := sized(t, 64), blocktest.NewMem()
+		var asked []string
+		down := true
+		store.Fault = func(op blocktest.Op, name string) blocktest.Fault {
+			if op != blocktest.Create {
+				return blocktest.None
+			}
+			if asked = append(asked, name); down {
+				return fault
+			}
+			return blocktest.None
+		}
+		c := claimer(store, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		c.Wait = func(ctx context.Context, _ time.Duration) error {
+			if len(asked) == 3 {
+				cancel()
+			}
+			return ctx.Err()
+		}
+		_, err := c.Claim(ctx, s, nil)
+		if cnierr.CodeOf(err) != cnierr.TryAgain || !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", fault, err)
+		}
+		// By its order, and by a list that is old, it would begin elsewhere now.
+		down, store.Lag = false, 10
+		c.Node.Own = []netip.Addr{netip.MustParseAddr("10.1.0.9")}
+		got := mustClaim(t, c, s)
+		asked = slices.Compact(asked)
+		if len(asked) != 1 || asked[0] != got.Name || len(store.Snapshot()) != 1 {
+			t.Errorf("%s: asked for %v, got %s, there are %d blocks", fault, asked, got.Name, len(store.Snapshot()))
+		}
+	}
+}
+
+func TestWaitsGrowAndHonourTheServer(t *testing.T) {
+	t.Parallel()
+	for fault, after := range map[blocktest.Fault]time.Duration{blocktest.Lost: 0, blocktest.Refused: blocktest.RetryAfter} {
+		store, left := blocktest.NewMem(), 9
+		store.Fault = func(op blocktest.Op, _ string) blocktest.Fault {
+			if op == blocktest.Create && left > 0 {
+				left--
+				return fault
+			}
+			return blocktest.None
+		}
+		var waits []time.Duration
+		c := claimer(store, 1)
+		c.Wait = func(_ context.Context, d time.Duration) error {
+			waits = append(waits, d)
+			return nil
+		}
+		mustClaim(t, c, sized(t, 64))
+		base := 100 * time.Millisecond
+		for i, d := range waits {
+			if lo, hi := after+base/2, after+base*3/2; d < lo || d > hi {
+				t.Errorf("%s: wait %d is %v, want %v to %v", fault, i, d, lo, hi)
+			}
+			base = min(2*base, 5*time.Second)
+		}
+		if len(waits) != 9 || len(slices.Compact(slices.Clone(waits))) != 9 {
+			t.Errorf("%s: waits %v", fault, waits)
+		}
+	}
+}
+
+func TestAFullPoolIsExhausted(t *testing.T) {
+	t.Parallel()
+	for _, blocks := range []int{16, 2048} {
+		s, store := sized(t, blocks), blocktest.NewMem()
+		for n := range blocks {
+			fill(t, store, s, n)
+		}
+		_, err := claimer(store, 1).Claim(t.Context(), s, nil)
+		if cnierr.CodeOf(err) != cnierr.PoolExhausted {
+			t.Errorf("%d blocks: %v", blocks, err)
+		}
+		if lists := store.Calls(blocktest.List); lists > 3 {
+			t.Errorf("%d blocks: %d lists", blocks, lists)
+		}
+		if creates := store.Calls(blocktest.Create) - blocks; creates > 256 {
+			t.Errorf("%d blocks: %d creates to no avail", blocks, creates)
+		}
+	}
+}
+
+// fill makes block n somebody's.
+func fill(t *testing.T, store *blocktest.Mem, s block.Space, n int) block.Block {
+	t.Helper()
+	index := s.Index(n)
+	b, err := store.Create(t.Context(), block.Block{Name: s.Name(index), Spec: block.Spec{
+		Pool: "gpu", Index: index, Size: 16, NodeName: fmt.Sprintf("other-%d", n), MachineID: fmt.Sprintf("other-%d", n),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestABlockIsTriedOnce(t *testing.T) {
+	t.Parallel()
+	s, store := sized(t, 16), blocktest.NewMem()
+	for n := range 16 {
+		fill(t, store, s, n)
+	}
+	store.Lag = 16 // a cache that knows nothing
+	c := claimer(store, 1)
+	c.Node.Own = []netip.Addr{netip.MustParseAddr("10.1.0.9")}
+	if _, err := c.Claim(t.Context(), s, nil); cnierr.CodeOf(err) != cnierr.PoolExhausted {
+		t.Error(err)
+	}
+	if creates := store.Calls(blocktest.Create) - 16; creates != 16 {
+		t.Errorf("%d creates in a pool of 16 blocks", creates)
+	}
+}
+
+func TestABlockThatHasJustBeenFreedIsFound(t *testing.T) {
+	t.Parallel()
+	s, store := sized(t, 16), blocktest.NewMem()
+	var last block.Block
+	for n := range 16 {
+		last = fill(t, store, s, n)
+	}
+	if err := store.Delete(t.Context(), last.Name, last.UID, last.ResourceVersion); err != nil {
+		t.Fatal(err)
+	}
+	store.Lag = 1 // to a cached list the pool is full
+	if got := mustClaim(t, claimer(store, 1), s); got.Name != last.Name {
+		t.Errorf("got %s, free was %s", got.Name, last.Name)
+	}
+}
+
+// vanishing is a store in which a block goes just before somebody gets it.
+type vanishing struct {
+	*blocktest.Mem
+	gone bool
+}
+
+func (v *vanishing) Get(ctx context.Context, name string) (block.Block, error) {
+	if !v.gone {
+		v.gone = true
+		v.Restore(nil)
+	}
+	return v.Mem.Get(ctx, name)
+}
+
+func TestABlockThatGoesBetweenTwoRequestsIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	s, store := sized(t, 1), &vanishing{Mem: blocktest.NewMem()}
+	fill(t, store.Mem, s, 0)
+	store.Lag = 10
+	mustClaim(t, claimer(store, 1), s)
+}
+
+// asked is a store that notes what is listed.
+type asked struct {
+	*blocktest.Mem
+	queries []block.Query
+}
+
+func (a *asked) List(ctx context.Context, q block.Query) ([]block.Block, error) {
+	a.queries = append(a.queries, q)
+	return a.Mem.List(ctx, q)
+}
+
+func TestALargePoolIsNotListed(t *testing.T) {
+	t.Parallel()
+	for blocks, want := range map[int]block.Query{
+		1024: {Pool: "gpu", Freshness: block.Cached},
+		2048: {Pool: "gpu", Freshness: block.Cached, MachineID: fmt.Sprintf("%032x", 1)},
+	} {
+		store := &asked{Mem: blocktest.NewMem()}
+		mustClaim(t, claimer(store, 1), sized(t, blocks))
+		if len(store.queries) != 1 || store.queries[0] != want {
+			t.Errorf("%d blocks: %+v", blocks, store.queries)
+		}
+	}
+}
+
+func TestTheLastBlockIsFound(t *testing.T) {
+	t.Parallel()
+	for _, blocks := range []int{16, 2048} {
+		s, store := sized(t, blocks), blocktest.NewMem()
+		for n := range blocks - 1 {
+			fill(t, store, s, n)
+		}
+		store.Lag = blocks // a cache that knows nothing
+		if got := mustClaim(t, claimer(store, 1), s); got.Spec.Index != s.Index(blocks-1) {
+			t.Errorf("%d blocks: got %d", blocks, got.Spec.Index)
+		}
+	}
+}
+
+func TestBlocksOfAnotherSizeStopAClaim(t *testing.T) {
+	t.Parallel()
+	store := blocktest.NewMem()
+	mustClaim(t, claimer(store, 1), space(t, `{"blockSize": 8, "rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`, ""))
+	_, err := claimer(store, 2).Claim(t.Context(), space(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`, ""), nil)
+	if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "overlap") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package block
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"iter"
+	"net/netip"
+)
+
+// Node is who claims blocks.
+type Node struct {
+	Name      string // of its Node object
+	MachineID string // /etc/machine-id
+	// Own is the addresses of the node itself on the rails, if it has any: a hint
+	// where to begin.
+	Own []netip.Addr
+}
+
+// owns says whether a block is the node's.
+func (n Node) owns(b Block) bool {
+	return b.Spec.MachineID == n.MachineID && b.Spec.NodeName == n.Name
+}
+
+// order returns the index of each block, beginning with the hint: the order in
+// which a node tries to claim them. Behind the hint it is double hashing: start
+// and step follow from the node, so that two nodes that have met do not meet
+// again, as they would, and more with every one, if each went on to the next
+// block. The order is the same after a restart.
+func (s Space) order(node Node) iter.Seq[int] {
+	sum := sha256.Sum256([]byte(node.MachineID + "\x00" + node.Name))
+	count := uint64(s.Blocks())
+	start, step := binary.BigEndian.Uint64(sum[:8])%count, binary.BigEndian.Uint64(sum[8:16])%count
+	for gcd(step, count) != 1 { // else some blocks are never passed
+		step++
+	}
+	hint, hinted := s.Hint(node.Own)
+	return func(yield func(int) bool) {
+		if hinted && !yield(s.Index(hint)) {
+			return
+		}
+		for i := range count {
+			n := int((start + i*step%count) % count)
+			if hinted && n == hint {
+				continue
+			}
+			if !yield(s.Index(n)) {
+				return
+			}
+		}
+	}
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package ranges keeps the file that says which addresses of a pool a node may
+// lease: rocectl's agent writes it, the plugins read it in every ADD.
+//
+// It knows neither Kubernetes nor how the node came by the addresses, and no
+// reader ever sees half a file. It stands between block and conf: what it reads
+// is what ipam.subnets would say. Read this file first; form.go has what is in
+// the file, write.go is the agent's side.
+package ranges
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+// File is what a node may lease of one pool. It does not depend on the boot:
+// what the node owns in the cluster it owns after a reboot too.
+type File struct {
+	Pool       string
+	Quarantine time.Duration
+	// Rails has the subnets of each rail. Their Ranges are what the node owns,
+	// and Exclude and Gateway what it must not lease of that.
+	Rails [][]pool.Subnet
+}
+
+// Path is the file of a pool.
+func Path(stateDir, poolName string) string {
+	return filepath.Join(stateDir, "pools", poolName, "ranges")
+}
+
+const (
+	reading = "read ranges of pool"
+	// usual is more than the file of a node with some blocks of eight rails.
+	usual = 16 << 10
+)
+
+// Read reads the file of a pool: one open, one read and one close, unless the
+// file is unusually long. Errors: TryAgain while there is no file; IO; Unreadable
+// for what is not such a file, with all that is wrong with it.
+func Read(stateDir, poolName string) (File, error) {
+	path := Path(stateDir, poolName)
+	content, err := slurp(path)
+	if errors.Is(err, unix.ENOENT) {
+		// The agent has no command yet that a hint could name.
+		return File{}, cnierr.New(cnierr.TryAgain, reading, poolName, "is rocectl's agent running on this node?",
+			"the node has no addresses of the pool yet: %s is missing", path)
+	}
+	if err != nil {
+		return File{}, cnierr.New(cnierr.IO, reading, poolName, "", "%s: %w", path, err)
+	}
+	out, err := parse(content)
+	if err == nil && out.Pool != poolName {
+		err = fmt.Errorf("it is of pool %q", out.Pool)
+	}
+	if err != nil {
+		return File{}, &cnierr.Error{
+			Code: cnierr.Unreadable, Op: reading, Subject: poolName,
+			Hint: "remove the file: rocectl's agent writes it again", Err: fmt.Errorf("%s: %w", path, err),
+		}
+	}
+	return out, nil
+}
+
+// slurp returns the content of a file. os.ReadFile would register the file with
+// the poller, ask for its size, and read once more for the end: a file that is
+// renamed into place never grows, so that a short read is the end.
+func slurp(path string) ([]byte, error) {
+	fd, err := uninterrupted(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd) //nolint:errcheck // it was read
+	content, have := make([]byte, usual), 0
+	for {
+		n, err := uninterrupted(func() (int, error) { return unix.Read(fd, content[have:]) })
+		if err != nil {
+			return nil, err
+		}
+		if have += n; have < len(content) {
+			return content[:have], nil
+		}
+		content = append(content, make([]byte, len(content))...)
+	}
+}
+
+// uninterrupted does a system call again that a signal has ended: the Go
+// runtime sends some to preempt goroutines.
+func uninterrupted(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// Subnets returns the subnets of each rail as conf.Request.WithSubnets takes
+// them. What is outside of the node's ranges is excluded: an address that
+// somebody asks for by name may lie outside of ranges, but not in another
+// node's.
+func (f File) Subnets() [][]pool.Subnet {
+	out := make([][]pool.Subnet, 0, len(f.Rails))
+	for _, subnets := range f.Rails {
+		subnets = slices.Clone(subnets)
+		for i, s := range subnets {
+			others := netrange.Minus([]netrange.Range{netrange.Of(s.Prefix)}, s.Ranges)
+			subnets[i].Exclude = netrange.Minus(slices.Concat(s.Exclude, others), nil)
+		}
+		out = append(out, subnets)
+	}
+	return out
+}

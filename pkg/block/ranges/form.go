@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ranges
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+// version is that of the form below.
+const version = 1
+
+// The form of the file. An element of subnets is written as one of
+// ipam.subnets.
+type (
+	fileJSON struct {
+		Version    int        `json:"version"`
+		Pool       string     `json:"pool"`
+		Quarantine string     `json:"quarantine"`
+		Rails      []railJSON `json:"rails"`
+	}
+	railJSON struct {
+		Subnets []subnetJSON `json:"subnets"`
+	}
+	subnetJSON struct {
+		Subnet  netip.Prefix `json:"subnet"`
+		Ranges  []string     `json:"ranges"` // never none: that is not the whole subnet
+		Exclude []string     `json:"exclude,omitempty"`
+		Gateway netip.Addr   `json:"gateway,omitzero"`
+	}
+)
+
+func (f File) form() fileJSON {
+	out := fileJSON{Version: version, Pool: f.Pool, Quarantine: f.Quarantine.String()}
+	for _, subnets := range f.Rails {
+		var r railJSON
+		for _, s := range subnets {
+			r.Subnets = append(r.Subnets, subnetJSON{s.Prefix, texts(s.Ranges), texts(s.Exclude), s.Gateway})
+		}
+		out.Rails = append(out.Rails, r)
+	}
+	return out
+}
+
+func texts(ranges []netrange.Range) []string {
+	out := []string{}
+	for _, r := range ranges {
+		out = append(out, r.String())
+	}
+	return out
+}
+
+// parse reads what form has made. The readers of configurations would take
+// nearly a millisecond for eight rails, in every ADD; nobody but the agent
+// writes this file, so that it is enough to find out whether somebody else has.
+func parse(content []byte) (File, error) {
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(content, &head); err != nil {
+		return File{}, err
+	}
+	if head.Version != version {
+		return File{}, fmt.Errorf("version: it is of version %d, this program reads %d", head.Version, version)
+	}
+	var form fileJSON
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&form); err != nil {
+		return File{}, err
+	}
+	return form.file()
+}
+
+// file reports every fault, with its path.
+func (form fileJSON) file() (File, error) {
+	out := File{Pool: form.Pool}
+	var faults []error
+	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var err error
+	if out.Quarantine, err = time.ParseDuration(form.Quarantine); err != nil || out.Quarantine < 0 {
+		bad("quarantine: %q is not a time", form.Quarantine)
+	}
+	if n := len(form.Rails); n == 0 || n > pool.MaxRails {
+		bad("rails: %d rails, not 1 to %d", n, pool.MaxRails)
+	}
+	for i, r := range form.Rails {
+		if len(r.Subnets) == 0 {
+			bad("rails[%d].subnets: no subnet", i)
+		}
+		var subnets []pool.Subnet
+		for j, s := range r.Subnets {
+			one, err := s.subnet()
+			if err != nil {
+				bad("rails[%d].subnets[%d]: %w", i, j, err)
+			}
+			subnets = append(subnets, one)
+		}
+		out.Rails = append(out.Rails, subnets)
+	}
+	if len(faults) > 0 {
+		return File{}, errors.Join(faults...)
+	}
+	return out, nil
+}
+
+func (s subnetJSON) subnet() (pool.Subnet, error) {
+	out := pool.Subnet{Prefix: s.Subnet, Gateway: s.Gateway}
+	if !s.Subnet.IsValid() || s.Subnet != s.Subnet.Masked() {
+		return out, fmt.Errorf("subnet: %s is not a prefix", s.Subnet)
+	}
+	if s.Gateway.IsValid() && !s.Subnet.Contains(s.Gateway) {
+		return out, fmt.Errorf("gateway: %s is not inside %s", s.Gateway, s.Subnet)
+	}
+	if len(s.Ranges) == 0 {
+		return out, errors.New("ranges: none")
+	}
+	var err error
+	if out.Ranges, err = within(s.Subnet, s.Ranges); err != nil {
+		return out, fmt.Errorf("ranges: %w", err)
+	}
+	if out.Exclude, err = within(s.Subnet, s.Exclude); err != nil {
+		return out, fmt.Errorf("exclude: %w", err)
+	}
+	return out, nil
+}
+
+// within reads ranges of a subnet, which must be ascending and apart.
+func within(p netip.Prefix, texts []string) ([]netrange.Range, error) {
+	var out []netrange.Range
+	for i, s := range texts {
+		r, err := netrange.Parse(s)
+		switch {
+		case err != nil:
+			return nil, err
+		case !r.Within(netrange.Of(p)):
+			return nil, fmt.Errorf("%s is not inside %s", r, p)
+		case i > 0 && !out[i-1].Last.Less(r.First):
+			return nil, fmt.Errorf("%s is not behind %s", r, out[i-1])
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}

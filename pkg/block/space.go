@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package block
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+// Space is the blocks of a pool that the nodes of one rack share. A slot is the
+// host part of an address, block i the slots from i x size on, whatever may be
+// leased of them: so a block stays what it is when the pool gets more
+// exclusions.
+type Space struct {
+	pool, rack string
+	size       int
+	quarantine time.Duration
+	rails      [][]pool.Subnet
+	runs       []run // the indices of the blocks, ascending and apart
+}
+
+// run is the numbers first to last.
+type run struct{ first, last uint64 }
+
+func (r run) count() int { return int(r.last - r.first + 1) }
+
+// Space returns the blocks for a node in a rack; rack is "" in a pool that does
+// not ask for it. The errors are those of Validate.
+func (p Pool) Space(rack string) (Space, error) {
+	f := &strict.Faults{}
+	p.common(f)
+	if rack != "" && !p.racked() && len(p.Spec.Racks) == 0 {
+		rack = ""
+	}
+	s := Space{pool: p.Name, rack: rack, size: p.Spec.BlockSize, quarantine: p.quarantine(&strict.Faults{})}
+	if s.size == 0 {
+		s.size = DefaultSize
+	}
+	s.rails = p.rails(rack, f)
+	if err := f.Err(reading, p.Name); err != nil {
+		return Space{}, err
+	}
+	p.reserve(s.rails)
+	slots := []run{{0, uint64(s.size)*MaxBlocks - 1}}
+	for _, subnets := range s.rails {
+		for _, subnet := range subnets {
+			slots = common(slots, slotsOf(subnet))
+		}
+	}
+	s.runs = blocks(slots, uint64(s.size))
+	if len(s.runs) == 0 {
+		return Space{}, cnierr.New(cnierr.BadConfig, reading, p.Name, "widen ranges or exclude less", "no slot is free for pods on all rails")
+	}
+	return s, nil
+}
+
+// reserve excludes the reservations.
+func (p Pool) reserve(rails [][]pool.Subnet) {
+	var all []netrange.Range
+	for _, r := range p.Spec.Reservations {
+		for _, s := range r.Ranges {
+			if one, err := netrange.Parse(s); err == nil { // common has reported others
+				all = append(all, one)
+			}
+		}
+	}
+	for _, subnets := range rails {
+		for i := range subnets {
+			s := &subnets[i]
+			s.Exclude = netrange.Minus(slices.Concat(s.Exclude, netrange.Clip(all, netrange.Of(s.Prefix))), nil)
+		}
+	}
+}
+
+// slotsOf returns the slots that pods may have in a subnet, in ascending order.
+func slotsOf(s pool.Subnet) []run {
+	holes := slices.Clone(s.Exclude)
+	for a := range netrange.Unusable(s.Prefix) {
+		holes = append(holes, netrange.Range{First: a, Last: a})
+	}
+	if s.Gateway.IsValid() {
+		holes = append(holes, netrange.Range{First: s.Gateway, Last: s.Gateway})
+	}
+	var out []run
+	for _, r := range netrange.Minus(s.Ranges, holes) {
+		out = append(out, run{slot(r.First, s.Prefix), slot(r.Last, s.Prefix)})
+	}
+	return out
+}
+
+// slot returns the host part of an address, or the highest number when that is
+// higher: it is beyond all blocks.
+func slot(a netip.Addr, p netip.Prefix) uint64 {
+	b, network := a.As16(), p.Masked().Addr().As16()
+	var n uint64
+	for i := range b {
+		if n>>56 != 0 {
+			return 1<<64 - 1
+		}
+		n = n<<8 | uint64(b[i]^network[i])
+	}
+	return n
+}
+
+// at returns the address of a slot that the subnet has.
+func at(n uint64, p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := len(b) - 1; n > 0; i-- {
+		b[i] |= byte(n)
+		n >>= 8
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// common returns what is in both ascending lists.
+func common(a, b []run) []run {
+	var out []run
+	for i, j := 0, 0; i < len(a) && j < len(b); {
+		both := run{max(a[i].first, b[j].first), min(a[i].last, b[j].last)}
+		if both.first <= both.last {
+			out = append(out, both)
+		}
+		if a[i].last < b[j].last {
+			i++
+		} else {
+			j++
+		}
+	}
+	return out
+}
+
+// blocks returns the blocks that have one of the slots.
+func blocks(slots []run, size uint64) []run {
+	var out []run
+	for _, s := range slots {
+		r, end := run{s.first / size, s.last / size}, len(out)-1
+		if end >= 0 && r.first <= out[end].last+1 {
+			out[end].last = r.last
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// Blocks returns how many blocks there are: those with at least one slot that
+// pods may have on all rails.
+func (s Space) Blocks() int {
+	n := 0
+	for _, r := range s.runs {
+		n += r.count()
+	}
+	return n
+}
+
+// Index returns the index of the block number n, from 0: what is not free for
+// pods has no number.
+func (s Space) Index(n int) int {
+	for _, r := range s.runs {
+		if n < r.count() {
+			return int(r.first) + n
+		}
+		n -= r.count()
+	}
+	panic(fmt.Sprintf("block: pool %s has no block number %d", s.pool, n))
+}
+
+// Name returns the name of a block.
+func (s Space) Name(index int) string {
+	if s.rack != "" {
+		return fmt.Sprintf("%s.%s-%d", s.pool, s.rack, index)
+	}
+	return fmt.Sprintf("%s-%d", s.pool, index)
+}
+
+// has says whether name is that of a block of the space, and of which.
+func (s Space) has(name string) (index int, ok bool) {
+	i := strings.LastIndexByte(name, '-') + 1
+	index, err := strconv.Atoi(name[i:])
+	if err != nil || index < 0 || s.Name(index) != name {
+		return 0, false
+	}
+	n := uint64(index)
+	return index, slices.ContainsFunc(s.runs, func(r run) bool { return r.first <= n && n <= r.last })
+}
+
+// Slots returns how many slots of a block pods may have on all rails.
+func (s Space) Slots(index int) int {
+	slots := []run{s.slots(index)}
+	for _, subnets := range s.rails {
+		for _, subnet := range subnets {
+			slots = common(slots, slotsOf(subnet))
+		}
+	}
+	n := 0
+	for _, r := range slots {
+		n += r.count()
+	}
+	return n
+}
+
+func (s Space) slots(index int) run {
+	first := uint64(index) * uint64(s.size)
+	return run{first, first + uint64(s.size) - 1}
+}
+
+// Hint returns the number, from 0, of the block at which the node with one of
+// these addresses begins: number h of the blocks for host number h of a rail's
+// subnet, so that nodes whose NICs are numbered one by one never meet.
+func (s Space) Hint(own []netip.Addr) (n int, ok bool) {
+	for _, subnets := range s.rails {
+		for _, subnet := range subnets {
+			for _, a := range own {
+				if subnet.Prefix.Contains(a) {
+					return int(slot(a, subnet.Prefix) % uint64(s.Blocks())), true
+				}
+			}
+		}
+	}
+	return 0, false
+}
+
+// Quarantine returns how long an address of the pool rests.
+func (s Space) Quarantine() time.Duration { return s.quarantine }
+
+// Rails returns what a node with these blocks may lease: the slice of every
+// subnet of every rail, for package ranges to write down. A block in which
+// exclusions have left nothing to all rails counts for nothing; when all are such,
+// the subnets have no ranges, and there is nothing to write. The error is
+// BadConfig for a block of another pool, rack or size: blocks of two sizes overlap.
+func (s Space) Rails(owned []Block) ([][]pool.Subnet, error) {
+	for _, b := range owned {
+		if err := s.check(b); err != nil {
+			return nil, err
+		}
+	}
+	out := make([][]pool.Subnet, len(s.rails))
+	for i, subnets := range s.rails {
+		for _, whole := range subnets {
+			part := pool.Subnet{Prefix: whole.Prefix, Gateway: whole.Gateway}
+			for _, b := range owned {
+				if _, open := s.has(b.Name); open {
+					part.Ranges = append(part.Ranges, netrange.Clip(whole.Ranges, s.slice(b.Spec.Index, whole.Prefix))...)
+				}
+			}
+			part.Ranges = netrange.Minus(part.Ranges, nil)
+			for _, r := range part.Ranges {
+				part.Exclude = append(part.Exclude, netrange.Clip(whole.Exclude, r)...)
+			}
+			out[i] = append(out[i], part)
+		}
+	}
+	return out, nil
+}
+
+// slice returns the addresses of a block in a subnet, which must have its first.
+func (s Space) slice(index int, p netip.Prefix) netrange.Range {
+	slots, last := s.slots(index), slot(netrange.Of(p).Last, p)
+	return netrange.Range{First: at(slots.first, p), Last: at(min(slots.last, last), p)}
+}
+
+// check reports a block that is not of this space.
+func (s Space) check(b Block) error {
+	if b.Spec.Pool != s.pool || b.Spec.Rack != s.rack || b.Name != s.Name(b.Spec.Index) {
+		return cnierr.New(cnierr.BadConfig, "use block", b.Name,
+			"correct the node's rack label; if the node has moved and no pod has addresses of the old rack any more: kubectl delete railblock "+b.Name,
+			"it is of pool %q and rack %q, the node is in rack %q of pool %q", b.Spec.Pool, b.Spec.Rack, s.rack, s.pool)
+	}
+	if b.Spec.Size != s.size {
+		return cnierr.New(cnierr.BadConfig, "use block", b.Name, fmt.Sprintf("set blockSize of RailPool %q back to %d, or make a pool of another name", s.pool, b.Spec.Size),
+			"it has %d slots, the pool's blocks have %d: they would overlap", b.Spec.Size, s.size)
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package block
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+	"github.com/roce-cni/roce-cni/pkg/conf/template"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+const reading = "read RailPool"
+
+// sampleRacks is how many racks Validate looks at in a pool with {rack}: it
+// cannot know which there are.
+const sampleRacks = 256
+
+// Validate returns nil or an error (cnierr.BadConfig) that joins all faults,
+// each with its path in the object. A pool with {rack} is judged by rack 1, and
+// by whether the racks 0 to 255 have subnets of their own; Space judges it for
+// the node's rack.
+func (p Pool) Validate() error {
+	f := &strict.Faults{}
+	p.common(f)
+	switch {
+	case len(p.Spec.Racks) > 0:
+		p.table(f)
+	case p.racked():
+		p.rails("1", f)
+		if f.Len() == 0 {
+			p.racksApart(f)
+		}
+	default:
+		p.rails("", f)
+	}
+	return f.Err(reading, p.Name)
+}
+
+// common judges everything but the subnets.
+func (p Pool) common(f *strict.Faults) {
+	s := p.Spec
+	if !label(p.Name) {
+		f.Add(cnierr.BadConfig, "metadata.name", "use 1 to 40 lower-case letters, digits and -", "%q cannot be the first part of a block's name", p.Name)
+	}
+	if s.BlockSize < 0 || s.BlockSize > MaxSize {
+		f.Add(cnierr.BadConfig, "spec.blockSize", "16 is right for 8 pods on a node", "%d is not in 1 to %d", s.BlockSize, MaxSize)
+	}
+	sources := 0
+	for _, there := range []bool{len(s.Rails) > 0, s.Template != nil, len(s.Racks) > 0} {
+		if there {
+			sources++
+		}
+	}
+	if sources != 1 {
+		f.Add(cnierr.BadConfig, "spec", "write one of rails, template and racks", "%d of them say which subnets there are", sources)
+	}
+	byRack := len(s.Racks) > 0 || p.racked()
+	if byRack && s.RackLabel == "" {
+		f.Add(cnierr.BadConfig, "spec.rackLabel", "name the label of the nodes that says their rack", "missing, and the subnets differ by rack")
+	}
+	if !byRack && s.RackLabel != "" {
+		f.Add(cnierr.BadConfig, "spec.rackLabel", "remove it, or write {rack} in the subnets", "means nothing: the subnets are the same in every rack")
+	}
+	p.quarantine(f)
+	if s.Sticky != nil {
+		text(f, "spec.sticky.ttl", s.Sticky.TTL).Duration(time.Hour, time.Second, 30*24*time.Hour)
+	}
+	for i, r := range s.Reservations {
+		for j, each := range r.Ranges {
+			if _, err := netrange.Parse(each); err != nil {
+				f.Add(cnierr.BadConfig, fmt.Sprintf("spec.reservations[%d].ranges[%d]", i, j), "write first-last, one address, or a prefix", "%q is not a range: %w", each, err)
+			}
+		}
+	}
+}
+
+func (p Pool) quarantine(f *strict.Faults) time.Duration {
+	const standard = 120 * time.Second // as ipam.quarantine
+	if p.Spec.Quarantine == "" {
+		return standard
+	}
+	return text(f, "spec.quarantine", p.Spec.Quarantine).Duration(standard, 0, 24*time.Hour)
+}
+
+// table judges the rails of all racks: no two may share an address.
+func (p Pool) table(f *strict.Faults) {
+	var all []named
+	for i, r := range p.Spec.Racks {
+		path := fmt.Sprintf("spec.racks[%d]", i)
+		if !label(r.Name) {
+			f.Add(cnierr.BadConfig, path+".name", "use 1 to 40 lower-case letters, digits and -", "%q cannot be a part of a block's name", r.Name)
+		}
+		if slices.IndexFunc(p.Spec.Racks, func(o Rack) bool { return o.Name == r.Name }) < i {
+			f.Add(cnierr.BadConfig, path+".name", "keep one of the two", "rack %q is there twice", r.Name)
+		}
+		for _, subnets := range p.rails(r.Name, f) {
+			for _, s := range subnets {
+				all = append(all, named{s.Prefix, r.Name})
+			}
+		}
+	}
+	p.apart("spec.racks", all, f)
+}
+
+// racksApart reports a template by which two racks share addresses.
+func (p Pool) racksApart(f *strict.Faults) {
+	rails := p.Spec.Rails
+	if t := p.Spec.Template; t != nil {
+		rails = slices.Repeat([]Rail{{t.Subnets}}, t.Count)
+	}
+	var all []named
+	for rack := range sampleRacks {
+		for i, r := range rails {
+			for _, s := range r.Subnets {
+				prefix, err := netip.ParsePrefix(template.Expand(inRack(s.Subnet, rack), i))
+				if err == nil { // a number that is too big for the template may be no rack
+					all = append(all, named{prefix, strconv.Itoa(rack)})
+				}
+			}
+		}
+	}
+	p.apart("spec", all, f)
+}
+
+// named is a subnet and the rack that has it.
+type named struct {
+	prefix netip.Prefix
+	rack   string
+}
+
+// apart reports the first two racks that share addresses.
+func (p Pool) apart(path string, all []named, f *strict.Faults) {
+	slices.SortStableFunc(all, func(a, b named) int {
+		if c := a.prefix.Addr().Compare(b.prefix.Addr()); c != 0 {
+			return c
+		}
+		return a.prefix.Bits() - b.prefix.Bits()
+	})
+	for i := 1; i < len(all); i++ {
+		// Prefixes are nested or apart, so a clash shows between neighbours.
+		a, b := all[i-1], all[i]
+		if a.rack != b.rack && a.prefix.Overlaps(b.prefix) {
+			f.Add(cnierr.BadConfig, path, "give each rack subnets of its own", "%s of rack %q overlaps %s of rack %q", b.prefix, b.rack, a.prefix, a.rack)
+			return
+		}
+	}
+}
+
+// racked says whether the subnets have {rack}.
+func (p Pool) racked() bool {
+	raw := string(marshal([]any{p.Spec.Rails, p.Spec.Template}))
+	return len(p.Spec.Racks) == 0 && strings.Contains(raw, "{rack")
+}
+
+// rails returns the subnets of each rail in a rack, nil if one has a fault.
+func (p Pool) rails(rack string, f *strict.Faults) [][]pool.Subnet {
+	before := f.Len()
+	places, values := p.lists(rack, f)
+	if n := len(values); f.Len() == before && (n == 0 || n > pool.MaxRails) {
+		f.Add(cnierr.BadConfig, "spec", "write an entry for each rail", "%d rails, not 1 to %d", n, pool.MaxRails)
+	}
+	out := make([][]pool.Subnet, 0, len(values))
+	for i, v := range values {
+		if i == 0 || places[i] != places[i-1] { // a template is there once
+			pool.Braces(v)
+		}
+		out = append(out, pool.Subnets(v, i, f))
+	}
+	if f.Len() == before {
+		pool.Apart(out, places, f)
+	}
+	if f.Len() != before {
+		return nil
+	}
+	return out
+}
+
+// lists returns the subnets of each rail as they are written, with the rack put
+// in, and where they are.
+func (p Pool) lists(rack string, f *strict.Faults) (places []string, values []strict.Value) {
+	add := func(place string, subnets []Subnet, number int) {
+		raw := marshal(append([]Subnet{}, subnets...)) // a list, also when there is none
+		if number >= 0 {
+			raw = []byte(inRack(string(raw), number))
+		}
+		places, values = append(places, place), append(values, f.ValueAt(place, raw))
+	}
+	for i, r := range p.Spec.Racks {
+		if r.Name != rack {
+			continue
+		}
+		if len(r.Rails) == 0 {
+			f.Add(cnierr.BadConfig, fmt.Sprintf("spec.racks[%d].rails", i), "write an entry for each rail", "no rail")
+		}
+		for j, rail := range r.Rails {
+			add(fmt.Sprintf("spec.racks[%d].rails[%d].subnets", i, j), rail.Subnets, -1)
+		}
+		return places, values
+	}
+	if len(p.Spec.Racks) > 0 {
+		f.Add(cnierr.BadConfig, "spec.racks", fmt.Sprintf("add the rack, or correct the node's label %q", p.Spec.RackLabel), "the node's rack %q is none of them", rack)
+		return nil, nil
+	}
+	number := -1
+	if p.racked() {
+		n, err := strconv.ParseUint(rack, 10, 16)
+		if err != nil || strconv.FormatUint(n, 10) != rack { // 07 would be rack 7 under another name
+			f.Add(cnierr.BadConfig, "spec.rackLabel", fmt.Sprintf("label the node with the number of its rack: %s=7", p.Spec.RackLabel), "the node's rack %q is not a number", rack)
+			return nil, nil
+		}
+		number = int(n)
+	}
+	for i, rail := range p.Spec.Rails {
+		add(fmt.Sprintf("spec.rails[%d].subnets", i), rail.Subnets, number)
+	}
+	if t := p.Spec.Template; t != nil {
+		if t.Count < 1 || t.Count > pool.MaxRails {
+			f.Add(cnierr.BadConfig, "spec.template.count", "say how many rails a node has", "%d is not in 1 to %d", t.Count, pool.MaxRails)
+		}
+		for range min(t.Count, pool.MaxRails) {
+			add("spec.template.subnets", t.Subnets, number)
+		}
+	}
+	return places, values
+}
+
+// inRack puts the number of a rack into the placeholders {rack}, {rack+1} and
+// so on, and leaves those for the rail: the two change names for the while.
+func inRack(s string, rack int) string {
+	swap := strings.NewReplacer("{rack", "{rail", "{rail", "{rack")
+	return swap.Replace(template.Expand(swap.Replace(s), rack))
+}
+
+// label says whether s can be a part of the name of a block, which must be a DNS
+// subdomain (RFC 1123), of at most 253 characters, and whose parts are of at
+// most 63.
+func label(s string) bool {
+	return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(s)
+}
+
+// text returns a string as a value that was read.
+func text(f *strict.Faults, path, s string) strict.Value { return f.ValueAt(path, marshal(s)) }
+
+// marshal writes our own plain types, which have a JSON form.
+func marshal(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("block: " + err.Error())
+	}
+	return b
+}
