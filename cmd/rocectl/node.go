@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,8 +20,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -93,7 +96,7 @@ type selection struct{ container, ifName string }
 
 func (s *selection) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.container, "container", "", "only this container: its `ID`, or how it begins (default all)")
-	cmd.Flags().StringVar(&s.ifName, "ifname", "", "only the interface of this `NAME` in the pod (default all)")
+	cmd.Flags().StringVar(&s.ifName, "ifname", "", "only the attachment with the interface of this `NAME` in the pod (default all)")
 }
 
 // from returns the chosen attachments that are on record.
@@ -104,7 +107,7 @@ func (s *selection) from(records record.Store) ([]record.Key, error) {
 	}
 	var out []record.Key
 	for _, k := range all {
-		if strings.HasPrefix(string(k.ContainerID), s.container) && (s.ifName == "" || s.ifName == string(k.IfName)) {
+		if strings.HasPrefix(string(k.ContainerID), s.container) && (s.ifName == "" || hasInterface(records, k, conf.LinkName(s.ifName))) {
 			out = append(out, k)
 		}
 	}
@@ -113,6 +116,12 @@ func (s *selection) from(records record.Store) ([]record.Key, error) {
 			"rocectl show --json lists the attachments, with the ids of their containers", "this node has no record of it")
 	}
 	return out, nil
+}
+
+// hasInterface says whether an attachment is called so, or one of its rails.
+func hasInterface(records record.Store, k record.Key, name conf.LinkName) bool {
+	rec, _ := records.Load(k.ContainerID, k.IfName) // a record that cannot be read has its name still
+	return k.IfName == name || slices.ContainsFunc(rec.Plan.Interfaces, func(i plan.Interface) bool { return i.Name == name })
 }
 
 // label names an attachment: by its pod, if the record can be read and says it.

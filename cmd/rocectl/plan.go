@@ -125,6 +125,9 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
 
 // plan makes one network's plan for a pod that has the others already.
 func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, pod plan.PodFacts, others []planned) (plan.Plan, error) {
+	if err := f.checkAddrs(req); err != nil {
+		return plan.Plan{}, err
+	}
 	facts, faults, err := f.facts(ctx, req)
 	if err != nil {
 		return plan.Plan{}, err
@@ -169,21 +172,16 @@ func (f planFlags) book() (b *ipam.Book, remove func(), err error) {
 
 // facts reads the node, or makes it up.
 func (f planFlags) facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error) {
-	sys := os.DirFS("/sys")
-	node := "offline"
+	node, sys := "offline", fs.FS(nil)
 	if f.offline {
-		sys = nil
-		if facts, err = f.madeUp(req); err != nil {
-			return nil, nil, err
-		}
+		facts, err = f.madeUp(req)
 		faults = make([]error, len(facts))
-	} else {
-		if facts, faults, err = kernel.HostFacts(ctx, req, sys); err != nil {
-			return nil, nil, err
-		}
-		if node, _, err = plugin.NodeID(); err != nil {
-			return nil, nil, err
-		}
+	} else if node, _, err = plugin.NodeID(); err == nil {
+		sys = os.DirFS("/sys")
+		facts, faults, err = kernel.HostFacts(ctx, req, sys)
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	for i, one := range req.Each() {
 		if faults[i] == nil {
@@ -192,6 +190,21 @@ func (f planFlags) facts(ctx context.Context, req conf.Request) (facts []plan.Fa
 		}
 	}
 	return facts, faults, nil
+}
+
+// checkAddrs refuses --nic-addrs where it means nothing, and its lack where the
+// subnets follow from it.
+func (f planFlags) checkAddrs(req conf.Request) error {
+	given, nics := len(f.nicAddrs), len(req.Each())
+	switch {
+	case given > 0 && !f.offline:
+		return cnierr.New(cnierr.BadConfig, "read flag", "--nic-addrs", "add --offline, or leave it out: the NICs have their addresses",
+			"it means nothing without --offline")
+	case f.offline && req.IPAM.FromMaster != nil && given < nics:
+		return cnierr.New(cnierr.BadConfig, "read flag", "--nic-addrs",
+			"write one for each, such as --nic-addrs 172.16.11.5/24,172.16.12.5/24", "%d addresses for %d NICs", given, nics)
+	}
+	return nil
 }
 
 // madeUp returns the facts of a node that nobody asks.

@@ -80,15 +80,26 @@ func repair(ctx context.Context, w io.Writer, records record.Store, keys []recor
 		ops, err := within(ctx, k, do)
 		switch {
 		case errors.Is(err, record.ErrNotExist): // deleted since it was listed
+			continue
 		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: %w", label(k, rec), err))
+			errs = append(errs, labelled(label(k, rec), err)...)
 		case len(ops) == 0:
 			fmt.Fprintf(w, "# %s: whole\n", label(k, rec))
-		default:
+		}
+		if len(ops) > 0 {
 			fmt.Fprintf(w, "# %s: %s\n%s\n", label(k, rec), says, strings.Join(ops.Commands(netnsName(rec.Netns)), "\n"))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// labelled says of each error whose it is: main prints a line for each.
+func labelled(name string, err error) []error {
+	var out []error
+	for _, e := range each(err) {
+		out = append(out, fmt.Errorf("%s: %w", name, e))
+	}
+	return out
 }
 
 func within(ctx context.Context, k record.Key, do func(context.Context, record.Key) (plan.Ops, error)) (plan.Ops, error) {

@@ -256,6 +256,45 @@ func TestSubnetsFollowFromTheNICs(t *testing.T) {
 	}
 }
 
+func TestARailWhoseNICHasNoSubnetMayBeLeftOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config = derivedConfig
+	w.fake.Pod(podPath("c1"))
+	w.fake.Host().IP("addr add 10.2.0.5/24 dev ens2")
+	_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if cnierr.CodeOf(err) != cnierr.BadParent || !strings.Contains(err.Error(), `rail "0 (net1)"`) {
+		t.Errorf("got %v, want code %d that names the rail", err, cnierr.BadParent)
+	}
+	w.mustBeEmpty("after an ADD that failed")
+	res, err := w.node().Add(ctx, w.request("c1", "net1", `, "minRails": 1`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := told(res); len(got) != 1 || !strings.HasPrefix(got[0], "net1-1 10.2.0.") {
+		t.Errorf("got %v, want net1-1 alone", got)
+	}
+}
+
+func TestTooFewRailsSayHowManyAreWanted(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.fake.Host().IP("link set ens2 down")
+	w.fake.Host().IP("link set ens3 down")
+	_, err := w.node().Add(ctx, w.request("c1", "net1", `, "minRails": 2`))
+	if cnierr.CodeOf(err) != cnierr.BadParent || !strings.HasPrefix(err.Error(), `use rails "minRails": want 2 of 3, got 1`) {
+		t.Errorf("got %v, want code %d and how many there are", err, cnierr.BadParent)
+	}
+	if got := cnierr.CNI("roce", err).Details; !strings.Contains(got, "ens2") || !strings.Contains(got, "ens3") {
+		t.Errorf("the hint is %q, want what to do about both NICs", got)
+	}
+	status := w.node().Status(ctx, w.request("c1", "net1", `, "minRails": 2`))
+	if got := cnierr.CNI("roce", status).Details; cnierr.CodeOf(status) != cnierr.Limited || !strings.Contains(got, "ens3") {
+		t.Errorf("STATUS: %v, hint %q", status, got)
+	}
+}
+
 func TestStatusOfRails(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)

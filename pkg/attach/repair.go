@@ -29,26 +29,26 @@ func (n Node) Lost(ctx context.Context, at record.Key) (plan.Ops, error) {
 
 // Repair does again, from the record, what CHECK misses of an attachment:
 // nothing else of the pod is touched, and nothing that is not ours. It returns
-// what it did. After an error, what was restored before it stands.
+// what it did, which stands also when there is an error.
 //
 // It refuses an attachment whose address is not leased to it any more, and one
 // whose interface is there but not as it was made, or under another name: the
 // kernel could only replace it, and what the pod has open on it would be gone.
+// Of several rails it refuses those that are so, and restores the others.
 func (n Node) Repair(ctx context.Context, at record.Key) (plan.Ops, error) {
-	var ops plan.Ops
+	var done plan.Ops
 	err := n.standing(ctx, at, "", func(k *site, rec record.Record) (err error) {
-		if ops, err = n.lost(ctx, k, rec); err != nil {
-			return err
-		}
-		if err := again(ctx, k, ops); err != nil {
-			return err
+		ops, refused := n.lost(ctx, k, rec)
+		done, err = again(ctx, k, ops)
+		if err != nil || refused != nil {
+			return errors.Join(err, refused)
 		}
 		return apply.Check(ctx, k, rec.Plan.Ops)
 	})
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		err = errors.Join(err, n.bringHome(ctx, at))
 	}
-	return ops, err
+	return done, err
 }
 
 // bringHome gives the RDMA devices of an attachment whose namespace is gone
@@ -66,22 +66,22 @@ func (n Node) bringHome(ctx context.Context, at record.Key) error {
 	return n.undoHome(ctx, n.withoutLost(rec).Moves())
 }
 
-// again undoes and does each operation. Undoing makes way where something of
+// again undoes and does each operation and returns those done. Undoing makes way where something of
 // ours is there but different: a route that lost its source when the address
 // went (fib6_remove_prefsrc) stands in the way of itself. A device that the pod
 // has stays: moving it home and back would take it from the pod's programs.
-func again(ctx context.Context, x apply.Executor, ops plan.Ops) error {
-	for _, op := range ops {
+func again(ctx context.Context, x apply.Executor, ops plan.Ops) (done plan.Ops, err error) {
+	for i, op := range ops {
 		if _, moved := op.(plan.Move); !moved {
 			if err := x.Undo(ctx, op); err != nil {
-				return err
+				return ops[:i], err
 			}
 		}
 		if err := x.Do(ctx, op); err != nil {
-			return err
+			return ops[:i], err
 		}
 	}
-	return nil
+	return ops, nil
 }
 
 // lost returns the operations of a record that do not stand, in their order,
@@ -92,10 +92,34 @@ func (n Node) lost(ctx context.Context, k *site, rec record.Record) (plan.Ops, e
 	if err := n.checkPool(ctx, rec); err != nil {
 		return nil, err
 	}
-	x := k
+	ops, err := missing(ctx, k, rec.Plan.Ops)
+	if err != nil && len(rec.Plan.Interfaces) > 1 {
+		ops, err = missingBeside(ctx, k, rec.Plan)
+	}
+	return asking(rec.Plan.Ops, ops), err
+}
+
+// missingBeside returns what is missing of the rails that can be restored, and
+// why others cannot: a NIC that is gone for good must not hold up seven.
+func missingBeside(ctx context.Context, k *site, p plan.Plan) (plan.Ops, error) {
+	var can []plan.Interface
+	var errs []error
+	for _, i := range p.Interfaces {
+		_, err := missing(ctx, k, p.Of(i))
+		if err == nil {
+			can = append(can, i)
+		}
+		errs = append(errs, inRail(i.Rail, i.Name, err))
+	}
+	ops, err := missing(ctx, k, p.Of(can...))
+	return ops, errors.Join(append(errs, err)...)
+}
+
+// missing returns the operations that do not stand, if all can be done again.
+func missing(ctx context.Context, k *site, recorded plan.Ops) (plan.Ops, error) {
 	var ops plan.Ops
-	for _, op := range rec.Plan.Ops {
-		finding := x.Check(ctx, op)
+	for _, op := range recorded {
+		finding := k.Check(ctx, op)
 		if finding == nil {
 			continue
 		}
@@ -107,7 +131,7 @@ func (n Node) lost(ctx context.Context, k *site, rec record.Record) (plan.Ops, e
 		}
 		ops = append(ops, remedy(op, finding))
 	}
-	return asking(rec.Plan.Ops, ops), nil
+	return ops, nil
 }
 
 // remedy returns what restores what a finding is about: the operation, or of an

@@ -264,3 +264,42 @@ func TestRepairThatFailedIsFinishedByTheNext(t *testing.T) {
 		}
 	}
 }
+
+func TestARailThatCannotBeRestoredDoesNotHoldUpTheOthers(t *testing.T) {
+	t.Parallel()
+	for name, d := range map[string]struct{ host, pod, says string }{
+		"NIC gone":        {"link set ens2 name ens9", "link del net1-1", `"ens2"`},
+		"another MTU":     {"", "link set net1-1 mtu 1300", "MTU"},
+		"renamed, no NIC": {"link set ens2 name ens9", "link set net1-1 name mine", "renamed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newRailsWorld(t)
+			pod := w.fake.Pod(podPath("c1"))
+			if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+				t.Fatal(err)
+			}
+			if d.host != "" {
+				w.fake.Host().IP("link set ens2 down")
+				w.fake.Host().IP(d.host)
+			}
+			pod.IP("link set net1-1 down")
+			pod.IP(d.pod)
+			pod.IP("route del default dev net1-2 table 102")
+			lost, err := w.node().Lost(ctx, c1)
+			if err == nil || !strings.Contains(err.Error(), `rail "1 (net1-1)"`) || len(lost) != 1 {
+				t.Fatalf("Lost: %v, %v: want the route of net1-2, and why not rail 1", lost.Commands("pod"), err)
+			}
+			done, err := w.node().Repair(ctx, c1)
+			if err == nil || !strings.Contains(err.Error(), `rail "1 (net1-1)"`) || !strings.Contains(err.Error(), d.says) {
+				t.Errorf("Repair: %v, want it to name the rail and %s", err, d.says)
+			}
+			if diff := cmp.Diff(lost.Commands("pod"), done.Commands("pod")); diff != "" {
+				t.Errorf("Repair did something else than Lost said (-said +did):\n%s", diff)
+			}
+			if err := w.node().CheckRecord(ctx, c1); err == nil || strings.Contains(err.Error(), "net1-2") {
+				t.Errorf("CHECK: %v, want findings about rail 1 alone", err)
+			}
+		})
+	}
+}

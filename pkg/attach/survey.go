@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -51,7 +53,7 @@ func (n Node) survey(ctx context.Context, k *site, req conf.Request) (survey, er
 func (n Node) choose(req conf.Request, facts []plan.Facts, faults []error) (survey, error) {
 	var s survey
 	var errs []error
-	each := req.Each()
+	each, subnets := req.Each(), fromMasters(req, facts, faults)
 	for i, fault := range faults {
 		if fault == nil {
 			continue
@@ -66,10 +68,13 @@ func (n Node) choose(req conf.Request, facts []plan.Facts, faults []error) (surv
 		}
 		s.leftOut = append(s.leftOut, fault.Error())
 	}
-	if len(each)-len(errs) < req.MinRails {
+	if serve := len(each) - len(errs); serve < req.MinRails {
+		if req.MinRails < len(each) {
+			errs = slices.Insert(errs, 0, error(cnierr.New(cnierr.CodeOf(errs[0]), "use rails", "minRails", "", "want %d of %d, got %d", req.MinRails, len(each), serve)))
+		}
 		return s, errors.Join(errs...)
 	}
-	req, err := n.addressed(req, facts, faults)
+	req, err := n.addressed(req, subnets, faults)
 	if err != nil {
 		return s, err
 	}
@@ -105,44 +110,48 @@ func distinct(rails []plan.Rail) error {
 
 // addressed returns the request with the subnets of each rail, where they
 // follow from the NICs or from a table of the node.
-func (n Node) addressed(req conf.Request, facts []plan.Facts, faults []error) (conf.Request, error) {
+func (n Node) addressed(req conf.Request, subnets [][]conf.Subnet, faults []error) (conf.Request, error) {
 	switch {
 	case req.IPAM.Table != "":
-		return n.fromTable(req, faults)
+		return n.fromTable(req)
 	case req.IPAM.FromMaster == nil:
 		return req, nil
 	}
-	subnets := make([][]conf.Subnet, len(facts))
-	for i, f := range facts {
-		if faults[i] != nil {
-			continue
-		}
-		var err error
-		if subnets[i], err = req.IPAM.FromMaster.Subnets(string(f.Parent.Name), f.Parent.Addrs); err != nil {
-			if one := req.Each()[i]; req.Rails != nil {
-				err = inRail(one.Rail, one.IfName, err)
-			}
-			return req, err
-		}
+	if slices.ContainsFunc(faults, func(err error) bool { return err != nil }) {
+		// The subnet of a NIC that is gone is not known: an address that none of
+		// the others has is taken for one of it, and left out with it.
+		known := slices.Concat(subnets...)
+		req.IPAM.Requested = slices.DeleteFunc(slices.Clone(req.IPAM.Requested), func(a netip.Addr) bool {
+			return !slices.ContainsFunc(known, func(s conf.Subnet) bool { return s.Prefix.Contains(a) })
+		})
 	}
 	return req.WithSubnets(subnets)
 }
 
-// fromTable gives the rails without faults the subnets that the table has.
-func (n Node) fromTable(req conf.Request, faults []error) (conf.Request, error) {
+// fromMasters returns the subnets of the NICs, if asked for; to have none is a fault.
+func fromMasters(req conf.Request, facts []plan.Facts, faults []error) [][]conf.Subnet {
+	if req.IPAM.FromMaster == nil {
+		return nil
+	}
+	subnets := make([][]conf.Subnet, len(facts))
+	for i, f := range facts {
+		if faults[i] == nil {
+			subnets[i], faults[i] = req.IPAM.FromMaster.Subnets(string(f.Parent.Name), f.Parent.Addrs)
+		}
+	}
+	return subnets
+}
+
+// fromTable gives the rails the subnets that the table has.
+func (n Node) fromTable(req conf.Request) (conf.Request, error) {
 	b, err := n.ReadFile(req.IPAM.Table)
 	if err != nil {
-		return req, cnierr.New(cnierr.BadConfig, "read table of subnets", req.IPAM.Table,
+		return req, cnierr.New(cnierr.BadConfig, "read table of rails", req.IPAM.Table,
 			"put the file of ipam.table on every node", "%w", err)
 	}
 	subnets, err := conf.ParseTable(req.IPAM.Table, b, n.Name)
 	if err != nil {
 		return req, err
-	}
-	for i := range min(len(subnets), len(faults)) {
-		if faults[i] != nil {
-			subnets[i] = nil
-		}
 	}
 	return req.WithSubnets(subnets)
 }
@@ -162,8 +171,8 @@ func free(req conf.Request, f plan.Facts) error {
 		return nil
 	}
 	return cnierr.New(cnierr.BadEnv, "add interface", string(req.IfName),
-		"choose another interface name in the pod's networks annotation",
-		"the pod has an interface of this name, and roce-cni did not make it")
+		"choose another interface name in the pod's networks annotation, or ifName in rails",
+		"the pod has an interface of this name, which is none of this attachment")
 }
 
 // inRail names the rail that an error is about.

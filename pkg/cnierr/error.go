@@ -60,7 +60,7 @@ func In(op, subject string, err error) error {
 	if err == nil {
 		return nil
 	}
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // one step of the chain at a time
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return &Error{Code: CodeOf(err), Op: op, Subject: subject, Err: err}
 	}

@@ -68,7 +68,7 @@ func MakeAll(ifName conf.LinkName, rails []Rail) (Plan, error) {
 	var out Plan
 	var all []phases
 	for i, r := range rails {
-		m := maker{req: r.Request, facts: beside(r.Facts, all), lease: r.Lease, mark: railMark(r.Request.ContainerID, ifName, r.Request.Rail)}
+		m := maker{req: r.Request, facts: beside(r.Facts, all), lease: r.Lease, behind: rails[i+1:], mark: railMark(r.Request.ContainerID, ifName, r.Request.Rail)}
 		p, err := m.phases()
 		if err != nil {
 			return Plan{}, err
@@ -82,15 +82,16 @@ func MakeAll(ifName conf.LinkName, rails []Rail) (Plan, error) {
 		}
 	}
 	out.Ops = inPhases(all)
-	return out, nil
+	return out, checkTwice(out.Ops)
 }
 
 // maker makes one rail.
 type maker struct {
-	req   conf.Request
-	facts Facts
-	lease Lease
-	mark  string
+	req    conf.Request
+	facts  Facts
+	lease  Lease
+	behind []Rail // of which nothing is made yet
+	mark   string
 }
 
 // checkFamilies refuses an IPv6 address on a kernel without IPv6.

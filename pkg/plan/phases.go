@@ -6,6 +6,7 @@ package plan
 import (
 	"slices"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
@@ -93,18 +94,17 @@ func together(phase Ops) Ops {
 	return out
 }
 
-// Of returns the operations of one interface of the plan, without the questions
+// Of returns the operations of interfaces of the plan, without the questions
 // that are asked for all.
-func (p Plan) Of(i Interface) Ops {
-	var out Ops
-	for _, op := range p.Ops {
-		r, rule := op.(Rule)
-		mine := func(a LeasedAddress) bool { return rule && a.Prefix.Addr() == r.From.Addr() }
-		if linkOf(op) == i.Name || slices.ContainsFunc(i.Addresses, mine) {
-			out = append(out, op)
-		}
-	}
-	return out
+func (p Plan) Of(interfaces ...Interface) Ops {
+	return slices.DeleteFunc(slices.Clone(p.Ops), func(op Op) bool {
+		return !slices.ContainsFunc(interfaces, func(i Interface) bool { return i.has(op) })
+	})
+}
+
+func (i Interface) has(op Op) bool {
+	r, rule := op.(Rule)
+	return linkOf(op) == i.Name || rule && slices.ContainsFunc(i.Addresses, func(a LeasedAddress) bool { return a.Prefix.Addr() == r.From.Addr() })
 }
 
 // linkOf returns the pod's interface that an operation is about, "" if it is
@@ -145,4 +145,24 @@ func beside(f Facts, before []phases) Facts {
 		}
 	}
 	return f
+}
+
+// checkTwice refuses a route that two rails would have in one table: the kernel
+// takes the first alone (NLM_F_EXCL).
+func checkTwice(ops Ops) error {
+	first := map[Route]conf.LinkName{}
+	for _, op := range ops {
+		r, ok := op.(Route)
+		if !ok {
+			continue
+		}
+		key := Route{Table: r.Table, Dst: r.Dst, Metric: r.Metric}
+		if other := first[key]; other != "" && other != r.Link {
+			return cnierr.New(cnierr.BadConfig, "add route to", r.Dst.String(),
+				"give it a gw in the subnet of one rail, or leave the table to routing.mode policy, where each rail has its own",
+				"%s and %s would both have it in table %d", other, r.Link, r.Table)
+		}
+		first[key] = r.Link
+	}
+	return nil
 }

@@ -129,9 +129,12 @@ func (m maker) nextTable(mine []uint32) (uint32, error) {
 // (RT_TABLE_COMPAT 252, default 253, main 254, local 255).
 func reserved(t uint32) bool { return t >= 252 && t <= 255 }
 
-// named says whether IPAM asks for routes in a table by its number.
+// named says whether IPAM asks for routes in a table, or a later rail for it.
 func (m maker) named(table uint32) bool {
-	return slices.ContainsFunc(m.lease.Routes, func(r conf.Route) bool { return r.Table != nil && uint32(*r.Table) == table })
+	later := func(r Rail) bool { // a table below its first is far above it, modulo 2^32
+		return r.Request.Routing.Table != 0 && table-r.Request.Routing.Table < uint32(len(r.Lease.Addresses))
+	}
+	return slices.ContainsFunc(m.behind, later) || slices.ContainsFunc(m.lease.Routes, func(r conf.Route) bool { return r.Table != nil && uint32(*r.Table) == table })
 }
 
 // checkRules refuses an address for which a rule of somebody else's wins over
