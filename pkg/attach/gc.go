@@ -12,9 +12,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// GC takes away every attachment of a network that is not among the valid
-// ones, recorded or only leased. It goes on after failures and returns all of
-// them. What an ADD finished after GC began stays: the list cannot know it.
+// GC takes away every attachment of a network that is not among the valid ones,
+// recorded or only leased, and returns all failures. What an ADD finished after GC began stays: the list cannot know it. What
+// calls left that were killed before they recorded anything goes, too.
 func (n Node) GC(ctx context.Context, gc conf.GC) error {
 	began := n.Now()
 	keys, err := n.Records.List()
@@ -27,6 +27,7 @@ func (n Node) GC(ctx context.Context, gc conf.GC) error {
 		}
 		errs = append(errs, n.collect(ctx, gc, k, func(rec record.Record) bool { return rec.Saved < began }))
 	}
+	errs = append(errs, n.Records.Sweep(ctx))
 	if gc.IPAM != "" && gc.IPAM != conf.PoolType {
 		errs = append(errs, n.Delegate.GC(ctx, gc))
 	}

@@ -158,3 +158,21 @@ func exhaust(t *testing.T, w *world) {
 		})
 	}
 }
+
+// TestGCRemovesWhatAnADDLeftBeforeItsRecord has an ADD that was killed with the
+// container's lock held and nothing done.
+func TestGCRemovesWhatAnADDLeftBeforeItsRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	folder := filepath.Join(w.dir, "attachments", "c1")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after GC")
+}

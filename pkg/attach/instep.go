@@ -14,11 +14,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// The kernel gives the GID of an address the first free place in the table of
-// its device (ib_cache_gid_add, find_gid). If two pods with the same rails came
-// and went at once, the places of one pod would differ from rail to rail, and
-// NCCL takes one index for all. So what adds or removes the addresses of several
-// rails has the node's tables to itself.
+// The kernel gives a GID the first free place in its table (ib_cache_gid_add,
+// find_gid). If two pods came and went at once, the places of one would differ
+// from rail to rail, and NCCL takes one index for all.
 
 // doInStep does the operations of an attachment, and from the first address to
 // the last GID of several rails alone on the node.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/flock"
 )
 
 // Busy returns the containers that another call is at work on now: what it has
@@ -45,9 +46,5 @@ func lockable(path string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	err = flockRetry(f, unix.LOCK_SH|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return false, nil
-	}
-	return err == nil, err
+	return flock.Try(f, unix.LOCK_SH)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/flock"
 )
 
 // lockName is the lock file in a container's folder. Records end in suffix, so
@@ -36,10 +37,10 @@ func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), e
 		if err != nil {
 			return nil, ioError("lock container", path, err)
 		}
-		if err := flock(ctx, f); err != nil {
+		if err := flock.Wait(ctx, f, unix.LOCK_EX); err != nil {
 			return nil, lockError("lock container", string(id), path, err)
 		}
-		if !current(f, path) {
+		if !flock.Current(f, path) {
 			_ = f.Close()
 			continue
 		}
@@ -70,7 +71,7 @@ func (s Store) lockNode(ctx context.Context, action, file string) (release func(
 	if err != nil {
 		return nil, ioError(action, path, err)
 	}
-	if err := flock(ctx, f); err != nil {
+	if err := flock.Wait(ctx, f, unix.LOCK_EX); err != nil {
 		return nil, lockError(action, path, path, err)
 	}
 	return func() { _ = f.Close() }, nil
@@ -89,50 +90,6 @@ func openLock(path string) (f *os.File, err error) {
 		}
 	}
 	return nil, err
-}
-
-// flock waits for the lock without polling. The wait itself cannot be
-// interrupted, so when ctx is over its goroutine and file are left to the end
-// of the process.
-func flock(ctx context.Context, f *os.File) error {
-	err := flockRetry(f, unix.LOCK_EX|unix.LOCK_NB)
-	if !errors.Is(err, unix.EWOULDBLOCK) {
-		return err
-	}
-	got := make(chan error, 1)
-	go func() {
-		err := flockRetry(f, unix.LOCK_EX)
-		got <- err
-		if ctx.Err() != nil {
-			_ = f.Close()
-		}
-	}()
-	select {
-	case err := <-got:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// flockRetry is flock(2) without EINTR, which the Go runtime's own signals cause.
-func flockRetry(f *os.File, how int) error {
-	for {
-		err := unix.Flock(int(f.Fd()), how)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
-// current says whether the file is still the one at path.
-func current(f *os.File, path string) bool {
-	held, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	there, err := os.Lstat(path)
-	return err == nil && os.SameFile(held, there)
 }
 
 // unlock removes the lock file and the folder if no record is left, and then

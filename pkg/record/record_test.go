@@ -274,3 +274,39 @@ func TestUnusableFolderIsAnIOError(t *testing.T) {
 		t.Errorf("Lock() error = %v, want code %d", err, cnierr.IO)
 	}
 }
+
+func TestSweepRemovesWhatWasLeftBeforeARecordWasWritten(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	for _, id := range []conf.ContainerID{"killed", "torn", "busy"} {
+		if err := os.MkdirAll(s.folder(id), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(s.folder(id), lockName), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(s.path("torn", "net1")+".tmp", []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	busy, err := s.Lock(t.Context(), "busy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked(t, s, func() {
+		if err := s.Save(example()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.containers()
+	if err != nil || !cmp.Equal(got, []conf.ContainerID{"busy", "c1"}) {
+		t.Errorf("left are %q, %v: want the one at work and the one with a record", got, err)
+	}
+	busy()
+	if keys, err := s.List(); err != nil || len(keys) != 1 {
+		t.Errorf("records are %v, %v", keys, err)
+	}
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package flock takes locks on open files, flock(2), and waits for them in the
+// kernel, not by polling, for as long as a context allows.
+//
+// It never makes or removes a file: whose lock it is, and where, is for its
+// callers. It stands below record and the ledger of leases. Everything is in
+// this file.
+package flock
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Wait takes the lock, unix.LOCK_EX or LOCK_SH. Closing the file gives it back;
+// so does the end of the process, however it ends. After an error f is closed,
+// or will be: a wait that ctx ends cannot be called off, so what it gets is given
+// back whenever that is. Errors: ctx's cause, and a *fs.PathError with the
+// kernel's errno.
+func Wait(ctx context.Context, f *os.File, how int) error {
+	got, err := Try(f, how)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if got {
+		return nil
+	}
+	done := make(chan error, 1)
+	go func() { done <- lock(f, how) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+		return nil
+	case <-ctx.Done():
+		go func() {
+			defer f.Close()
+			<-done //nolint:errcheck // nobody is left to tell
+		}()
+		return context.Cause(ctx)
+	}
+}
+
+// Try takes the lock if nobody has it, and says whether it did. Errors: a
+// *fs.PathError with the kernel's errno.
+func Try(f *os.File, how int) (bool, error) {
+	err := lock(f, how|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Current says whether path still names the open file: one that was waited for
+// may have been removed meanwhile, and a lock on it is one that nobody else sees.
+func Current(f *os.File, path string) bool {
+	here, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(path)
+	return err == nil && os.SameFile(here, there)
+}
+
+// lock is flock(2) without EINTR, which the Go runtime's own signals cause.
+func lock(f *os.File, how int) error {
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EINTR):
+			return &fs.PathError{Op: "flock", Path: f.Name(), Err: err}
+		}
+	}
+}
