@@ -139,7 +139,7 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
 		return err
 	}
-	return attach.Unavailable(p.Status(ctx, req, []plan.Rail{{Request: req, Facts: facts}}))
+	return cnierr.Unavailable(p.Status(ctx, req, []plan.Rail{{Request: req, Facts: facts}}))
 }
 
 func pools(stateDir string, log *slog.Logger) (attach.Pools, error) {

@@ -53,10 +53,11 @@ var importMap = []layer{
 	{"pkg/block/ranges", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/strict", "pkg/conf/pool"}},
 	{"pkg/block", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/strict", "pkg/conf/template", "pkg/conf/pool"}},
 	{"pkg/block/blocktest", []string{"pkg/block"}},
+	{"pkg/delegate", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/result", "pkg/record"}},
 	{"pkg/attach", []string{
 		"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/plan", "pkg/result", "pkg/apply",
 		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record",
-		"pkg/ipam/ledger", "pkg/ipam",
+		"pkg/ipam/ledger", "pkg/ipam", "pkg/delegate",
 	}},
 	{"pkg/rebuild", []string{"pkg/cnierr", "pkg/conf", "pkg/kernel/census", "pkg/record", "pkg/ipam/ledger", "pkg/ipam"}},
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/delegate"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -58,7 +59,7 @@ func lost(d conf.Del) record.Record {
 // asCalled returns a record as an IPAM plugin sees it: with ADD's
 // configuration, and of DEL's input what the runtime alone can know.
 func asCalled(rec record.Record, d conf.Del) record.Record {
-	if !delegated(rec.IPAM) {
+	if !delegate.Is(rec.IPAM) {
 		return rec
 	}
 	rec.Netns = d.Netns
@@ -81,10 +82,10 @@ func asCalled(rec record.Record, d conf.Del) record.Record {
 // from it.
 func (n Node) releaseAny(ctx context.Context, rec record.Record) error {
 	err := n.Pools.Release(ctx, rec)
-	if err != nil || !delegated(rec.IPAM) {
+	if err != nil || !delegate.Is(rec.IPAM) {
 		return err
 	}
-	if err := n.Delegate.Release(ctx, rec); !errors.Is(err, errNotInstalled) {
+	if err := n.Delegate.Release(ctx, rec); !errors.Is(err, delegate.ErrNotInstalled) {
 		return err
 	}
 	return nil

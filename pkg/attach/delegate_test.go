@@ -20,6 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/delegate"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
@@ -90,7 +91,7 @@ func (f foreign) node(environ ...string) attach.Node {
 		}
 		return impatient{k}, nil
 	}
-	n.Delegate = attach.Delegate{
+	n.Delegate = delegate.Plugins{
 		Path:    []string{"", "/nowhere", f.plugins},
 		Environ: append([]string{"PATH=" + os.Getenv("PATH")}, environ...),
 		Stderr:  f.stderr,

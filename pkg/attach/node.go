@@ -16,6 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/delegate"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 	"github.com/roce-cni/roce-cni/pkg/result"
@@ -40,7 +41,7 @@ type Node struct {
 	// Pools leases from the node's own address pools.
 	Pools Pools
 	// Delegate leases from other IPAM plugins.
-	Delegate Delegate
+	Delegate delegate.Plugins
 	// Now returns CLOCK_BOOTTIME.
 	Now func() time.Duration
 	// Name is what the tables of ipam.table call the node: its host name.

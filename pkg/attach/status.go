@@ -19,15 +19,15 @@ import (
 func (n Node) Status(ctx context.Context, req conf.Request) error {
 	unlock, err := n.Records.Lock(ctx, "status")
 	if err != nil {
-		return Unavailable(err)
+		return cnierr.Unavailable(err)
 	}
 	unlock()
 	if req.Parent.Default() && req.Rails == nil && req.IPAM.Type == "" {
-		return Unavailable(n.statusMode(ctx, req)) // roce is to adopt what another plugin will have made
+		return cnierr.Unavailable(n.statusMode(ctx, req)) // roce is to adopt what another plugin will have made
 	}
 	facts, faults, err := n.Host(ctx, req)
 	if err != nil {
-		return Unavailable(err)
+		return cnierr.Unavailable(err)
 	}
 	for i, one := range req.Each() {
 		if errors.Is(faults[i], rdma.ErrNoDevice) && n.held(plan.Link{}, one.Parent.RDMA) != nil {
@@ -39,30 +39,13 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	}
 	s, err := n.choose(req, facts, faults)
 	if err != nil {
-		return Unavailable(err)
+		return cnierr.Unavailable(err)
 	}
 	switch req.IPAM.Type {
 	case "":
 		return nil
 	case conf.PoolType:
-		return Unavailable(n.Pools.Status(ctx, req, s.rails))
+		return cnierr.Unavailable(n.Pools.Status(ctx, req, s.rails))
 	}
 	return n.Delegate.Status(ctx, req)
-}
-
-// Unavailable gives a failure the code of STATUS and keeps its hint.
-func Unavailable(err error) error {
-	if err == nil {
-		return nil
-	}
-	code := cnierr.NotAvailable
-	if cnierr.CodeOf(err) == cnierr.BadParent {
-		code = cnierr.Limited
-	}
-	hint := ""
-	var e *cnierr.Error
-	if errors.As(err, &e) {
-		hint = e.Hint
-	}
-	return &cnierr.Error{Code: code, Op: "serve", Subject: "ADD", Hint: hint, Err: err}
 }

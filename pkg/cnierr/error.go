@@ -71,6 +71,23 @@ func In(op, subject string, err error) error {
 	return errors.Join(errs...)
 }
 
+// Unavailable gives a failure the code of STATUS and keeps its hint.
+func Unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	code := NotAvailable
+	if CodeOf(err) == BadParent {
+		code = Limited
+	}
+	hint := ""
+	var e *Error
+	if errors.As(err, &e) {
+		hint = e.Hint
+	}
+	return &Error{Code: code, Op: "serve", Subject: "ADD", Hint: hint, Err: err}
+}
+
 // CodeOf returns the code of the outermost *Error in err's tree, Bug if there
 // is none: an error that nobody classified is a fault of ours.
 func CodeOf(err error) Code {

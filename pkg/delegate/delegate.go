@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package attach
+// Package delegate leases addresses from other IPAM plugins, which it runs as
+// the CNI specification says.
+//
+// It runs nothing but plugins in CNI_PATH, and never roce itself. It is beside
+// ipam, below attach. This file has the verbs, execute.go how a program is run.
+package delegate
 
 import (
 	"context"
@@ -20,11 +25,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
-// Delegate leases from another IPAM plugin, which it runs as the CNI
-// specification says (SPEC.md section 4): found in CNI_PATH, with the
-// environment of the call that is served and the whole configuration on
-// standard input. An error of the plugin keeps its code, message and hint.
-type Delegate struct {
+// Plugins leases from another IPAM plugin (SPEC.md section 4): found in
+// CNI_PATH, with the environment of the call that is served and the whole
+// configuration on standard input. An error of the plugin keeps its code,
+// message and hint.
+type Plugins struct {
 	Path    []string  // CNI_PATH
 	Environ []string  // of this process, the CNI_ variables of the call included
 	Stderr  io.Writer // where plugins print what is not a result
@@ -36,11 +41,11 @@ type Delegate struct {
 
 const pluginHint = "see that plugin's documentation and its configuration in ipam"
 
-// NeedsLink implements Leaser: dhcp asks through the interface.
-func (Delegate) NeedsLink() bool { return true }
+// NeedsLink implements attach.Leaser: dhcp asks through the interface.
+func (Plugins) NeedsLink() bool { return true }
 
-// Acquire implements Leaser. Such a plugin gives addresses to one interface.
-func (d Delegate) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
+// Acquire implements attach.Leaser. Such a plugin gives addresses to one interface.
+func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	const op = "lease addresses from IPAM plugin"
 	out, err := d.run(ctx, about(op, "ADD", req))
 	if err != nil {
@@ -60,15 +65,15 @@ func (d Delegate) Acquire(ctx context.Context, req conf.Request, rails []plan.Ra
 	return []plan.Rail{{Request: req, Facts: rails[0].Facts, Lease: l}}, nil
 }
 
-// Reject implements Leaser: the protocol has no word for another address.
-func (Delegate) Reject(_ context.Context, req conf.Request, _ []plan.Rail, _ []plan.Target) (bool, error) {
+// Reject implements attach.Leaser: the protocol has no word for another address.
+func (Plugins) Reject(_ context.Context, req conf.Request, _ []plan.Rail, _ []plan.Target) (bool, error) {
 	return false, cnierr.New(cnierr.AddressTaken, "lease another address from IPAM plugin", req.IPAM.Type,
 		"find the machine with the MAC in the message, or exclude the address in the configuration of that plugin",
 		"the CNI protocol has no way to ask for one")
 }
 
-// Release implements Leaser. It runs DEL with the configuration of the record.
-func (d Delegate) Release(ctx context.Context, rec record.Record) error {
+// Release implements attach.Leaser. It runs DEL with the configuration of the record.
+func (d Plugins) Release(ctx context.Context, rec record.Record) error {
 	_, err := d.run(ctx, call{
 		op: "release addresses of IPAM plugin", plugin: rec.IPAM, verb: "DEL", stdin: rec.Config,
 		id: rec.ContainerID, ifName: rec.IfName, netns: rec.Netns,
@@ -77,9 +82,9 @@ func (d Delegate) Release(ctx context.Context, rec record.Record) error {
 }
 
 // Check forwards a CHECK to the plugin, with the result of ADD that came in.
-func (d Delegate) Check(ctx context.Context, req conf.Request) error {
+func (d Plugins) Check(ctx context.Context, req conf.Request) error {
 	const op = "check leases of IPAM plugin"
-	if !delegated(req.IPAM.Type) {
+	if !Is(req.IPAM.Type) {
 		return cnierr.New(cnierr.Damaged, op, req.IPAM.Type,
 			"delete the pod: the network's ipam.type is another one than when it was added", "it gave the pod no addresses")
 	}
@@ -88,33 +93,33 @@ func (d Delegate) Check(ctx context.Context, req conf.Request) error {
 }
 
 // GC forwards a GC to the plugin (SPEC.md, "GC").
-func (d Delegate) GC(ctx context.Context, gc conf.GC) error {
+func (d Plugins) GC(ctx context.Context, gc conf.GC) error {
 	_, err := d.run(ctx, call{op: "collect leases of IPAM plugin", plugin: gc.IPAM, verb: "GC", stdin: []byte(gc.Raw)})
 	return err
 }
 
 // Status forwards a STATUS to the plugin. Whatever it fails with that is not a
 // code of STATUS, ADD cannot be served: cnierr.NotAvailable.
-func (d Delegate) Status(ctx context.Context, req conf.Request) error {
+func (d Plugins) Status(ctx context.Context, req conf.Request) error {
 	_, err := d.run(ctx, call{op: "ask status of IPAM plugin", plugin: req.IPAM.Type, verb: "STATUS", stdin: req.IPAM.Raw})
 	if code := cnierr.CodeOf(err); err == nil || code == cnierr.NotAvailable || code == cnierr.Limited {
 		return err
 	}
-	return Unavailable(err)
+	return cnierr.Unavailable(err)
 }
 
 // Installed returns an error if addresses of an ipam.type come from a plugin
 // that cannot be found.
-func (d Delegate) Installed(ipamType string) error {
-	if !delegated(ipamType) {
+func (d Plugins) Installed(ipamType string) error {
+	if !Is(ipamType) {
 		return nil
 	}
 	_, err := d.find(ipamType)
 	return err
 }
 
-// delegated says whether addresses of an ipam.type come from another plugin.
-func delegated(ipamType string) bool { return ipamType != "" && ipamType != conf.PoolType }
+// Is says whether addresses of an ipam.type come from another plugin.
+func Is(ipamType string) bool { return ipamType != "" && ipamType != conf.PoolType }
 
 // call is one call of a plugin. GC and STATUS are about no attachment.
 type call struct {
@@ -142,7 +147,7 @@ func (c call) environ(ours []string) []string {
 	return append(out, "CNI_CONTAINERID="+string(c.id), "CNI_IFNAME="+string(c.ifName), "CNI_NETNS="+c.netns)
 }
 
-func (d Delegate) run(ctx context.Context, c call) ([]byte, error) {
+func (d Plugins) run(ctx context.Context, c call) ([]byte, error) {
 	path, err := d.find(c.plugin)
 	if err != nil {
 		return nil, err
@@ -163,12 +168,12 @@ func (d Delegate) run(ctx context.Context, c call) ([]byte, error) {
 	return out, nil
 }
 
-// errNotInstalled says that a plugin is in no folder of CNI_PATH.
-var errNotInstalled = errors.New("it is in no folder of CNI_PATH")
+// ErrNotInstalled says that a plugin is in no folder of CNI_PATH.
+var ErrNotInstalled = errors.New("it is in no folder of CNI_PATH")
 
 // find returns the path of a plugin. A name with a slash is none: it could
 // lead to any program. Neither is our own: we would wait for ourselves.
-func (d Delegate) find(plugin string) (string, error) {
+func (d Plugins) find(plugin string) (string, error) {
 	if !strings.Contains(plugin, "/") && plugin != conf.PluginType {
 		for _, dir := range d.Path {
 			// With an empty folder, the name alone, the program would be looked for in PATH.
@@ -179,7 +184,7 @@ func (d Delegate) find(plugin string) (string, error) {
 		}
 	}
 	return "", cnierr.New(cnierr.BadConfig, "find IPAM plugin", plugin,
-		"install it beside roce, or set ipam.type to "+conf.PoolType, "%w, which has %q", errNotInstalled, d.Path)
+		"install it beside roce, or set ipam.type to "+conf.PoolType, "%w, which has %q", ErrNotInstalled, d.Path)
 }
 
 // pluginError gives what a plugin said our form.
