@@ -310,6 +310,14 @@ func TestStatusOfRails(t *testing.T) {
 	}
 }
 
+func TestStatusCannotKnowWhichInterfacesOfAPodAreMeant(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	if err := w.node().Status(ctx, w.request("c1", "net1", `, "linkInContainer": true`)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRequestedAddressesGoToTheirRails(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)

@@ -6,6 +6,7 @@ package attach
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -24,6 +25,9 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	unlock()
 	if req.Parent.Default() && req.Rails == nil && req.IPAM.Type == "" {
 		return cnierr.Unavailable(n.statusMode(ctx, req)) // roce is to adopt what another plugin will have made
+	}
+	if req.LinkInContainer && slices.ContainsFunc(req.Each(), func(r conf.Request) bool { return r.Parent.Name == "" }) {
+		return cnierr.Unavailable(n.statusMode(ctx, req)) // which interface of a pod is meant can be known only there
 	}
 	facts, faults, err := n.Host(ctx, req)
 	if err != nil {

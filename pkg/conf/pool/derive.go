@@ -49,6 +49,10 @@ func (from FromMaster) Subnets(nic string, addrs []netip.Prefix) ([]Subnet, erro
 // around returns the subnet of one address.
 func (from FromMaster) around(nic string, own netip.Prefix) (Subnet, error) {
 	s := Subnet{Prefix: own.Masked(), Ranges: []netrange.Range{netrange.Of(own)}}
+	if own.Bits() == own.Addr().BitLen()-1 {
+		return s, cnierr.New(cnierr.BadParent, deriving, nic,
+			"take the address from the NIC, and say in ipam.table that the pod has it", "its subnet %s has one address for this end, which it has itself", s.Prefix)
+	}
 	s.Gateway = gatewayAt(from.Gateway, s.Prefix)
 	if s.Gateway == own.Addr() {
 		return s, cnierr.New(cnierr.BadConfig, deriving, nic,
