@@ -174,7 +174,7 @@ func TestRealParentWithoutDeviceOrActivePort(t *testing.T) {
 	link := r.parent(k, "r1")
 	r.run("ip link set r1 down")
 	t.Cleanup(func() { r.run("ip link set r1 up") })
-	_, err = s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, link, false)
+	_, err = r.subsystem(nil).Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, link, false)
 	if cnierr.CodeOf(err) != cnierr.NoRDMA || !strings.Contains(err.Error(), "its state is DOWN") {
 		t.Errorf("port down: got %v", err)
 	}

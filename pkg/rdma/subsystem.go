@@ -70,8 +70,8 @@ type Subsystem struct {
 	conns [2]*nldev.Conn
 	trees [2]*tree // of sysfs; the host's is of no use: c.Sys is
 	found map[netip.Addr]int
-	// What Facts saw. It asks once: until an operation is done, nothing of ours
-	// changes it.
+	// What Facts saw. It asks once until an operation is done: the rails of an
+	// attachment share the answer.
 	surveyed [2]*nldev.System
 }
 
@@ -198,6 +198,7 @@ func (s *Subsystem) Located() map[netip.Addr]int { return s.found }
 
 // Do does op: plan.Move, plan.Port or plan.GID; see plan.Op.
 func (s *Subsystem) Do(ctx context.Context, op plan.Op) error {
+	s.surveyed = [2]*nldev.System{}
 	x, err := s.executor(op)
 	if err != nil {
 		return err
@@ -207,6 +208,7 @@ func (s *Subsystem) Do(ctx context.Context, op plan.Op) error {
 
 // Undo undoes op. Only a move has something to undo.
 func (s *Subsystem) Undo(ctx context.Context, op plan.Op) error {
+	s.surveyed = [2]*nldev.System{}
 	x, err := s.executor(op)
 	if err != nil {
 		return err
