@@ -24,8 +24,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// File is what a node may lease of one pool. It does not depend on the boot:
-// what the node owns in the cluster it owns after a reboot too.
+// Store is the files of a node's pools, in its state folder.
+type Store struct {
+	Dir string
+	// BootID is that of the running kernel. What the node owned before a boot it
+	// may have lost while it was off: the agent must look before it writes the
+	// file again.
+	BootID string
+}
+
+// File is what a node may lease of one pool.
 type File struct {
 	Pool       string
 	Quarantine time.Duration
@@ -34,9 +42,9 @@ type File struct {
 	Rails [][]pool.Subnet
 }
 
-// Path is the file of a pool.
-func Path(stateDir, poolName string) string {
-	return filepath.Join(stateDir, "pools", poolName, "ranges")
+// path is the file of a pool.
+func (s Store) path(poolName string) string {
+	return filepath.Join(s.Dir, "pools", poolName, "ranges")
 }
 
 const (
@@ -46,20 +54,18 @@ const (
 )
 
 // Read reads the file of a pool: one open, one read and one close, unless the
-// file is unusually long. Errors: TryAgain while there is no file; IO; Unreadable
-// for what is not such a file, with all that is wrong with it.
-func Read(stateDir, poolName string) (File, error) {
-	path := Path(stateDir, poolName)
+// file is unusually long. Errors: TryAgain while there is no file of this boot;
+// IO; Unreadable for what is not such a file, with all that is wrong with it.
+func (s Store) Read(poolName string) (File, error) {
+	path := s.path(poolName)
 	content, err := slurp(path)
 	if errors.Is(err, unix.ENOENT) {
-		// The agent has no command yet that a hint could name.
-		return File{}, cnierr.New(cnierr.TryAgain, reading, poolName, "is rocectl's agent running on this node?",
-			"the node has no addresses of the pool yet: %s is missing", path)
+		return File{}, notYet(poolName, "%s is missing", path)
 	}
 	if err != nil {
 		return File{}, cnierr.New(cnierr.IO, reading, poolName, "", "%s: %w", path, err)
 	}
-	out, err := parse(content)
+	out, boot, err := parse(content)
 	if err == nil && out.Pool != poolName {
 		err = fmt.Errorf("it is of pool %q", out.Pool)
 	}
@@ -69,7 +75,17 @@ func Read(stateDir, poolName string) (File, error) {
 			Hint: "remove the file: rocectl's agent writes it again", Err: fmt.Errorf("%s: %w", path, err),
 		}
 	}
+	if boot != s.BootID {
+		return File{}, notYet(poolName, "%s is of another boot", path)
+	}
 	return out, nil
+}
+
+// notYet says that the agent has not written the file.
+func notYet(poolName, format string, path string) error {
+	// The agent has no command yet that a hint could name.
+	return cnierr.New(cnierr.TryAgain, reading, poolName, "is rocectl's agent running on this node?",
+		"the node has no addresses of the pool yet: "+format, path)
 }
 
 // slurp returns the content of a file. os.ReadFile would register the file with

@@ -23,6 +23,7 @@ const version = 1
 type (
 	fileJSON struct {
 		Version    int        `json:"version"`
+		BootID     string     `json:"bootID"`
 		Pool       string     `json:"pool"`
 		Quarantine string     `json:"quarantine"`
 		Rails      []railJSON `json:"rails"`
@@ -38,8 +39,8 @@ type (
 	}
 )
 
-func (f File) form() fileJSON {
-	out := fileJSON{Version: version, Pool: f.Pool, Quarantine: f.Quarantine.String()}
+func (f File) form(bootID string) fileJSON {
+	out := fileJSON{Version: version, BootID: bootID, Pool: f.Pool, Quarantine: f.Quarantine.String()}
 	for _, subnets := range f.Rails {
 		var r railJSON
 		for _, s := range subnets {
@@ -61,23 +62,24 @@ func texts(ranges []netrange.Range) []string {
 // parse reads what form has made. The readers of configurations would take
 // nearly a millisecond for eight rails, in every ADD; nobody but the agent
 // writes this file, so that it is enough to find out whether somebody else has.
-func parse(content []byte) (File, error) {
+func parse(content []byte) (f File, bootID string, err error) {
 	var head struct {
 		Version int `json:"version"`
 	}
 	if err := json.Unmarshal(content, &head); err != nil {
-		return File{}, err
+		return File{}, "", err
 	}
 	if head.Version != version {
-		return File{}, fmt.Errorf("version: it is of version %d, this program reads %d", head.Version, version)
+		return File{}, "", fmt.Errorf("version: it is of version %d, this program reads %d", head.Version, version)
 	}
 	var form fileJSON
 	d := json.NewDecoder(bytes.NewReader(content))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&form); err != nil {
-		return File{}, err
+		return File{}, "", err
 	}
-	return form.file()
+	f, err = form.file()
+	return f, form.BootID, err
 }
 
 // file reports every fault, with its path.

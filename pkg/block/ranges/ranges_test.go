@@ -37,6 +37,10 @@ func among(t *testing.T, texts ...string) []netrange.Range {
 	return out
 }
 
+func at(dir string) ranges.Store { return ranges.Store{Dir: dir, BootID: "boot-1"} }
+
+func pathOf(dir string) string { return filepath.Join(dir, "pools", "gpu", "ranges") }
+
 // sample has block 2, and the last one, of so many rails.
 func sample(t *testing.T, rails int) ranges.File {
 	t.Helper()
@@ -65,22 +69,22 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		long.Rails[0][1].Exclude = append(long.Rails[0][1].Exclude, among(t, fmt.Sprintf("fd00::1:%04x-fd00::1:%04x", 4*i, 4*i+1))...)
 	}
 	for _, want := range []ranges.File{sample(t, 1), sample(t, 8), long} {
-		if err := ranges.Write(dir, want); err != nil {
+		if err := at(dir).Write(want); err != nil {
 			t.Fatal(err)
 		}
-		got, err := ranges.Read(dir, "gpu")
+		got, err := at(dir).Read("gpu")
 		if diff := cmp.Diff(want, got, values); err != nil || diff != "" {
 			t.Errorf("error %v, (-want +got)\n%s", err, diff)
 		}
 	}
 	for path, want := range map[string]fs.FileMode{
-		dir: fs.ModeDir | 0o700, dir + "/pools": fs.ModeDir | 0o700, dir + "/pools/gpu": fs.ModeDir | 0o700, ranges.Path(dir, "gpu"): 0o600,
+		dir: fs.ModeDir | 0o700, dir + "/pools": fs.ModeDir | 0o700, dir + "/pools/gpu": fs.ModeDir | 0o700, pathOf(dir): 0o600,
 	} {
 		if info, err := os.Stat(path); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v, error %v, want %v", path, info.Mode(), err, want)
 		}
 	}
-	if info, err := os.Stat(ranges.Path(dir, "gpu")); err != nil || info.Size() < 33<<10 {
+	if info, err := os.Stat(pathOf(dir)); err != nil || info.Size() < 33<<10 {
 		t.Errorf("the long file has %d bytes, error %v", info.Size(), err)
 	}
 	entries, err := os.ReadDir(dir + "/pools/gpu")
@@ -94,21 +98,36 @@ func TestANodeWithoutFileIsToldToWaitForTheAgent(t *testing.T) {
 	dir := t.TempDir()
 	gone := func() {
 		t.Helper()
-		_, err := ranges.Read(dir, "gpu")
+		_, err := at(dir).Read("gpu")
 		c := cnierr.CNI("roce", err)
-		if c == nil || cnierr.Code(c.Code) != cnierr.TryAgain || !strings.Contains(c.Details, "running on this node?") || !strings.Contains(c.Msg, ranges.Path(dir, "gpu")) {
+		if c == nil || cnierr.Code(c.Code) != cnierr.TryAgain || !strings.Contains(c.Details, "running on this node?") || !strings.Contains(c.Msg, pathOf(dir)) {
 			t.Errorf("%v", c)
 		}
 	}
 	gone()
-	if err := ranges.Write(dir, sample(t, 1)); err != nil {
+	if err := at(dir).Write(sample(t, 1)); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := ranges.Remove(dir, "gpu"); err != nil {
+		if err := at(dir).Remove("gpu"); err != nil {
 			t.Fatal(err)
 		}
 		gone()
+	}
+}
+
+func TestAFileOfAnotherBootIsNotUsed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := at(dir).Write(sample(t, 1)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ranges.Store{Dir: dir, BootID: "boot-2"}.Read("gpu")
+	if cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), "of another boot") {
+		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
+	}
+	if _, err := at(dir).Read("gpu"); err != nil {
+		t.Errorf("in the boot that it was written in: %v", err)
 	}
 }
 
@@ -137,14 +156,14 @@ func TestAFileThatIsNoneIsRefusedWithAllItsFaults(t *testing.T) {
 		`{"version": 1, "pool": "gpu", "quarantine": "0s", "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.1"], "gate": "x"}]}]}`: {`unknown field "gate"`},
 	} {
 		dir := t.TempDir()
-		path := ranges.Path(dir, "gpu")
+		path := pathOf(dir)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := ranges.Read(dir, "gpu")
+		_, err := at(dir).Read("gpu")
 		c := cnierr.CNI("roce", err)
 		if c == nil || cnierr.Code(c.Code) != cnierr.Unreadable || !strings.Contains(c.Msg, path) || !strings.Contains(c.Details, "remove the file") {
 			t.Errorf("%s: %v", content, c)
@@ -161,13 +180,13 @@ func TestAFileThatIsNoneIsRefusedWithAllItsFaults(t *testing.T) {
 func TestWhatCannotBeReadIsAnIOError(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.MkdirAll(ranges.Path(dir, "gpu"), 0o700); err != nil {
+	if err := os.MkdirAll(pathOf(dir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ranges.Read(dir, "gpu"); cnierr.CodeOf(err) != cnierr.IO {
+	if _, err := at(dir).Read("gpu"); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("read: %v", err)
 	}
-	if err := ranges.Write(dir, sample(t, 1)); cnierr.CodeOf(err) != cnierr.IO {
+	if err := at(dir).Write(sample(t, 1)); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("write: %v", err)
 	}
 }
@@ -182,7 +201,7 @@ func TestWhatWouldNotBeReadIsNotWritten(t *testing.T) {
 	} {
 		dir, f := t.TempDir(), sample(t, 2)
 		change(&f)
-		if err := ranges.Write(dir, f); cnierr.CodeOf(err) != cnierr.Bug || err == nil {
+		if err := at(dir).Write(f); cnierr.CodeOf(err) != cnierr.Bug || err == nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
@@ -195,7 +214,7 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	small, big := sample(t, 1), sample(t, 16)
-	if err := ranges.Write(dir, small); err != nil {
+	if err := at(dir).Write(small); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
@@ -208,7 +227,7 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 					return
 				default:
 				}
-				if f, err := ranges.Read(dir, "gpu"); err != nil || len(f.Rails) != 1 && len(f.Rails) != 16 {
+				if f, err := at(dir).Read("gpu"); err != nil || len(f.Rails) != 1 && len(f.Rails) != 16 {
 					t.Errorf("%d rails, error %v", len(f.Rails), err)
 					return
 				}
@@ -217,7 +236,7 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 	}
 	for range 20 {
 		for _, f := range []ranges.File{big, small} {
-			if err := ranges.Write(dir, f); err != nil {
+			if err := at(dir).Write(f); err != nil {
 				t.Error(err)
 			}
 		}
@@ -255,12 +274,12 @@ func BenchmarkRead(b *testing.B) {
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i)}), 24)
 		f.Rails = append(f.Rails, []pool.Subnet{{Prefix: p, Ranges: []netrange.Range{{First: p.Addr().Next(), Last: p.Addr().Next()}}}})
 	}
-	if err := ranges.Write(dir, f); err != nil {
+	if err := at(dir).Write(f); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := ranges.Read(dir, "gpu"); err != nil {
+		if _, err := at(dir).Read("gpu"); err != nil {
 			b.Fatal(err)
 		}
 	}

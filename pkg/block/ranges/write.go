@@ -22,9 +22,9 @@ const writing = "write ranges of pool"
 // before or this one. There must be one writer at a time. It refuses what Read
 // would not read, with Bug. Other errors are IO. Nothing is synced: what a power
 // failure takes is written again when the agent starts.
-func Write(stateDir string, f File) error {
-	path := Path(stateDir, f.Pool)
-	content, err := f.content()
+func (s Store) Write(f File) error {
+	path := s.path(f.Pool)
+	content, err := f.content(s.BootID)
 	if err != nil {
 		return cnierr.New(cnierr.Bug, writing, f.Pool, "", "%w", err)
 	}
@@ -47,8 +47,8 @@ func Write(stateDir string, f File) error {
 
 // Remove takes the file of a pool away: the node owns nothing of it. That there
 // is none is no error.
-func Remove(stateDir, poolName string) error {
-	if err := os.Remove(Path(stateDir, poolName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (s Store) Remove(poolName string) error {
+	if err := os.Remove(s.path(poolName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return ioError(poolName, err)
 	}
 	return nil
@@ -60,8 +60,8 @@ func ioError(poolName string, err error) error {
 
 // content is the file's. It is judged as a configuration is, and then as a
 // reader does, which has less time.
-func (f File) content() ([]byte, error) {
-	form := f.form()
+func (f File) content(bootID string) ([]byte, error) {
+	form := f.form(bootID)
 	content, err := json.MarshalIndent(form, "", "  ")
 	if err != nil {
 		return nil, err
@@ -78,6 +78,6 @@ func (f File) content() ([]byte, error) {
 	if err := faults.Err("", ""); err != nil {
 		return nil, err
 	}
-	_, err = parse(content)
+	_, _, err = parse(content)
 	return append(content, '\n'), err
 }
