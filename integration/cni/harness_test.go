@@ -45,11 +45,35 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	programs = dir
+	if err := removeLeft(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	if err := build(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
+}
+
+// removeLeft removes the namespaces of earlier runs that were killed: repair
+// looks into every namespace of the machine, and would find their addresses.
+func removeLeft() error {
+	left, err := filepath.Glob("/run/netns/" + prefix + "*")
+	if err != nil {
+		return err
+	}
+	for _, path := range left {
+		name := filepath.Base(path)
+		pid, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")
+		if _, err := os.Stat("/proc/" + pid); err == nil {
+			continue
+		}
+		if out, err := exec.Command("ip", "netns", "del", name).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip netns del %s: %w: %s", name, err, out)
+		}
+	}
+	return nil
 }
 
 // build builds the programs as the Makefile does.

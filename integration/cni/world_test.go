@@ -48,8 +48,13 @@ func newWorld(t testing.TB, rails int) *world {
 	return w
 }
 
+// prefix begins the names of our namespaces; the number of our process follows.
+const prefix = "rocecni-"
+
 // uniqueName returns a name that nobody else on this machine uses.
-func uniqueName() string { return "rocecni-" + strings.ToLower(rand.Text()[:8]) }
+func uniqueName() string {
+	return fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), strings.ToLower(rand.Text()[:8]))
+}
 
 // wire makes rail i, up, without any address.
 func (w *world) wire(t testing.TB, i int) { w.wireTo(t, w.node, i, fmt.Sprintf("leaf%d", i)) }
