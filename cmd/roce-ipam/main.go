@@ -20,6 +20,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
@@ -47,6 +48,9 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	defer closeLog()
 	p, err := pools(req.StateDir, log)
 	if err != nil {
+		return err
+	}
+	if req, err = p.addressed(req); err != nil {
 		return err
 	}
 	var facts plan.Facts
@@ -135,6 +139,9 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if req, err = p.addressed(req); err != nil {
+		return cnierr.Unavailable(attach.UnlessOff(req, err))
+	}
 	var facts plan.Facts
 	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
 		return err
@@ -142,10 +149,29 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	return cnierr.Unavailable(p.Status(ctx, req, []plan.Rail{{Request: req, Facts: facts}}))
 }
 
-func pools(stateDir string, log *slog.Logger) (attach.Pools, error) {
+// node is the pools of this node.
+type node struct {
+	attach.Pools
+	ranges ranges.Store
+}
+
+func pools(stateDir string, log *slog.Logger) (node, error) {
 	boot, err := plugin.BootID()
 	if err != nil {
-		return attach.Pools{}, err
+		return node{}, err
 	}
-	return attach.Pools{Book: plugin.Book(stateDir, boot, log)}, nil
+	return node{attach.Pools{Book: plugin.Book(stateDir, boot, log)}, ranges.Store{Dir: stateDir, BootID: boot}}, nil
+}
+
+// addressed returns the request with its subnets, which of a RailPool only the
+// node knows.
+func (n node) addressed(req conf.Request) (conf.Request, error) {
+	if req.IPAM.RailPool == nil {
+		return req, nil
+	}
+	f, err := n.ranges.Read(req.IPAM.Pool)
+	if err != nil {
+		return req, err
+	}
+	return attach.OfRailPool(req, f, nil)
 }

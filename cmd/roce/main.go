@@ -19,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/delegate"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
@@ -115,6 +116,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		Pools:    attach.Pools{Book: plugin.Book(stateDir, boot, log)},
 		Delegate: delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
 		ReadFile: os.ReadFile,
+		Ranges:   ranges.Store{Dir: stateDir, BootID: boot}.Read,
 		Records:  records,
 		Log:      log,
 	})

@@ -15,6 +15,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
@@ -24,14 +25,16 @@ type netconf struct {
 	origin string // where it stands: the file, or the object in it
 	config []byte // as a runtime would give it to the plugin
 	before string // the plugin before it in its list, whose interface it adopts; "" if it makes one
+
+	pool *block.Pool // a RailPool, which is no configuration; nil if it is one
 }
 
 // readNetconfs reads the configurations of a file: a plugin configuration, a
 // configuration list, or Kubernetes objects, of which it takes the network
-// attachment definitions. Plugins other than roce are left out.
-func readNetconfs(path string, stdin io.Reader) ([]netconf, error) {
+// attachment definitions, and the RailPools. Plugins other than roce are left
+// out.
+func readNetconfs(path string, stdin io.Reader) (nets []netconf, pools []block.Pool, err error) {
 	var b []byte
-	var err error
 	if path == "-" {
 		b, err = io.ReadAll(stdin)
 	} else {
@@ -42,18 +45,25 @@ func readNetconfs(path string, stdin io.Reader) ([]netconf, error) {
 		if errors.As(err, &without) {
 			err = without.Err
 		}
-		return nil, cnierr.New(cnierr.IO, "read configuration", path, "name a file that can be read, or - for standard input", "%w", err)
+		return nil, nil, cnierr.New(cnierr.IO, "read configuration", path, "name a file that can be read, or - for standard input", "%w", err)
 	}
-	out, err := parseFile(path, b)
+	found, err := parseFile(path, b)
 	if err != nil {
-		return nil, cnierr.New(cnierr.Decode, "read configuration", path, "", "%w", err)
+		return nil, nil, cnierr.New(cnierr.Decode, "read configuration", path, "", "%w", err)
 	}
-	if len(out) == 0 {
-		return nil, cnierr.New(cnierr.BadConfig, "read configuration", path,
+	for _, c := range found {
+		if c.pool != nil {
+			pools = append(pools, *c.pool)
+		} else {
+			nets = append(nets, c)
+		}
+	}
+	if len(nets) == 0 {
+		return nil, nil, cnierr.New(cnierr.BadConfig, "read configuration", path,
 			`give a file with "type": "roce": a CNI configuration, a list of them, or NetworkAttachmentDefinitions`,
 			"it has no configuration of the plugin roce")
 	}
-	return out, nil
+	return nets, pools, nil
 }
 
 // parseFile reads a file as JSON if it looks like it, because a runtime reads a
@@ -118,7 +128,13 @@ func parseJSON(origin string, b []byte) ([]netconf, error) {
 	switch {
 	case kind == "NetworkAttachmentDefinition":
 		return fromObject(d)
-	case kind == "List":
+	case kind == "RailPool":
+		p, err := railPool(d)
+		if err != nil {
+			return nil, fmt.Errorf("RailPool %s: spec: %w", p.Name, err)
+		}
+		return []netconf{{origin: origin, pool: p}}, nil
+	case kind == "List", kind == "RailPoolList":
 		return fromItems(origin, d.Items)
 	case kind != "":
 		return nil, nil

@@ -20,6 +20,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
@@ -40,6 +41,9 @@ type planFlags struct {
 	nodeName string
 	table    string
 	nicAddrs []string
+	rack     string
+
+	pools []block.Pool // the RailPools in the file
 }
 
 func planCommand(node *nodeFlags) *cobra.Command {
@@ -53,15 +57,19 @@ whose pools are in use, where the folder of leases is root's.
 
 FILE is a CNI configuration, a configuration list, or Kubernetes objects, of
 which the NetworkAttachmentDefinitions are taken; - is standard input. The pod
-is taken to be fresh and to get all networks of the file, net1, net2 and so on.`,
+is taken to be fresh and to get all networks of the file, net1, net2 and so on.
+
+Of a RailPool (ipam.railPool) the pod gets what this node has of it. Offline the
+RailPool must be in FILE, and the node is taken to have the first block of it.`,
 		Example: `  rocectl plan conf-examples/one-rail.json --offline
   kubectl get net-attach-def gpu1-rail -o yaml | rocectl plan -`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nets, err := readNetconfs(args[0], cmd.InOrStdin())
+			nets, pools, err := readNetconfs(args[0], cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
+			f.pools = pools
 			return f.run(cmd, nets)
 		},
 	}
@@ -71,7 +79,8 @@ is taken to be fresh and to get all networks of the file, net1, net2 and so on.`
 	cmd.Flags().BoolVar(&f.offline, "offline", false, "do not look at this machine: take the master as named, with an MTU of 1500, and pools as empty")
 	cmd.Flags().StringVar(&f.nodeName, "node", "", "the node's `NAME` in the table of ipam.table (default this host's name)")
 	cmd.Flags().StringVar(&f.table, "table", "", "a `FILE` that is read in the place of ipam.table")
-	cmd.Flags().StringSliceVar(&f.nicAddrs, "nic-addrs", nil, "offline, the NICs' own `ADDRESSES` for ipam.fromMaster, such as 172.16.11.5/24: one for each rail")
+	cmd.Flags().StringSliceVar(&f.nicAddrs, "nic-addrs", nil, "offline, the NICs' own `ADDRESSES` for ipam.fromMaster and ipam.railPool, such as 172.16.11.5/24: one for each rail")
+	cmd.Flags().StringVar(&f.rack, "rack", "", "offline, the node's `RACK`, for a RailPool whose subnets differ by rack")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the plans as JSON, as the records have them")
 	return cmd
 }
@@ -146,7 +155,7 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	}
 	defer remove()
 	n := attach.Node{
-		Pools: attach.Pools{Book: book}, Name: f.nodeName, ReadFile: f.readTable,
+		Pools: attach.Pools{Book: book}, Name: f.nodeName, ReadFile: f.readTable, Ranges: f.ranges,
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	return n.Preview(ctx, req, facts, faults)

@@ -34,7 +34,7 @@ Errors are explained by `+"`rocectl explain CODE`"+` and in [errors.md](errors.m
 Flags of all commands:
 
 `, cmd.Short)
-	b.WriteString(block(cmd.PersistentFlags().FlagUsages() + "      --version            print the version\n"))
+	b.WriteString(indented(cmd.PersistentFlags().FlagUsages() + "      --version            print the version\n"))
 	describe(&b, cmd)
 	return b.String()
 }
@@ -47,19 +47,19 @@ func describe(b *strings.Builder, cmd *cobra.Command) {
 			continue
 		}
 		fmt.Fprintf(b, "\n## %s\n\n", c.CommandPath())
-		b.WriteString(block("  " + strings.TrimSuffix(c.UseLine(), " [flags]") + "\n"))
+		b.WriteString(indented("  " + strings.TrimSuffix(c.UseLine(), " [flags]") + "\n"))
 		fmt.Fprintf(b, "\n%s\n", cmp.Or(c.Long, c.Short+"."))
 		if flags := c.LocalNonPersistentFlags(); flags.HasFlags() {
-			fmt.Fprintf(b, "\n%s", block(flags.FlagUsages()))
+			fmt.Fprintf(b, "\n%s", indented(flags.FlagUsages()))
 		}
 		if c.Example != "" {
-			fmt.Fprintf(b, "\nFor example:\n\n%s", block(c.Example+"\n"))
+			fmt.Fprintf(b, "\nFor example:\n\n%s", indented(c.Example+"\n"))
 		}
 	}
 }
 
-// block makes lines the code of a Markdown document.
-func block(lines string) string {
+// indented makes lines the code of a Markdown document.
+func indented(lines string) string {
 	var b strings.Builder
 	for line := range strings.Lines(lines) {
 		b.WriteString("  " + line) // two blanks of cobra's are there

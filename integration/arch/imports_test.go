@@ -53,11 +53,16 @@ var importMap = []layer{
 	{"pkg/block/ranges", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/strict", "pkg/conf/pool"}},
 	{"pkg/block", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/strict", "pkg/conf/template", "pkg/conf/pool"}},
 	{"pkg/block/blocktest", []string{"pkg/block"}},
+	{"pkg/block/sticky", []string{"pkg/block/ranges", "pkg/block"}},
+	{"pkg/block/sticky/stickytest", []string{"pkg/block/ranges", "pkg/block", "pkg/block/blocktest", "pkg/block/sticky"}},
+	{"pkg/block/kube", []string{"pkg/cnierr", "pkg/block", "pkg/block/sticky"}},
+	{"pkg/agent", []string{"pkg/cnierr", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/ranges", "pkg/block"}},
+	{"pkg/agent/reconcile", []string{"pkg/cnierr", "pkg/netrange", "pkg/block", "pkg/agent"}},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/result", "pkg/record"}},
 	{"pkg/attach", []string{
 		"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/plan", "pkg/result", "pkg/apply",
 		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record",
-		"pkg/ipam/ledger", "pkg/ipam", "pkg/delegate",
+		"pkg/ipam/ledger", "pkg/ipam", "pkg/block/ranges", "pkg/delegate",
 	}},
 	{"pkg/rebuild", []string{"pkg/cnierr", "pkg/conf", "pkg/kernel/census", "pkg/record", "pkg/ipam/ledger", "pkg/ipam"}},
 }

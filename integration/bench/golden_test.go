@@ -60,16 +60,9 @@ func TestCallsAskTheKernelNoMoreThanTheirGoldens(t *testing.T) {
 // compare traces a call and compares it with its golden.
 func (w *world) compare(t *testing.T, name string, call func(context.Context, string) (time.Duration, error), pod string) {
 	t.Helper()
-	tr := &tracer{dir: t.TempDir()}
-	w.launcher.run = tr.run
-	_, err := call(t.Context(), pod)
-	w.launcher.run = nil
-	if err != nil {
-		t.Fatal(err)
-	}
 	a := account{socket: map[string]string{}, names: strings.NewReplacer(
 		filepath.Join(w.dir, "roce"), "STATE", "sandbox-"+pod, "ID", netnsPath(pod), "POD", w.ours+"/", "")}
-	for _, line := range tr.lines {
+	for _, line := range w.trace(t, traced, call, pod) {
 		if err := a.add(line); err != nil {
 			t.Fatal(err)
 		}
@@ -89,6 +82,19 @@ func (w *world) compare(t *testing.T, name string, call func(context.Context, st
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s is not as it was; if that is meant, go test ./integration/bench -update, and say so in docs/performance.md (-want +got)\n%s", golden, diff)
 	}
+}
+
+// trace returns the system calls of a call.
+func (w *world) trace(t *testing.T, calls string, call func(context.Context, string) (time.Duration, error), pod string) []string {
+	t.Helper()
+	tr := &tracer{dir: t.TempDir(), calls: calls}
+	w.launcher.run = tr.run
+	_, err := call(t.Context(), pod)
+	w.launcher.run = nil
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr.lines
 }
 
 // testWorld returns a world with roce as it is now. The thread of the test is

@@ -24,15 +24,20 @@ func (w *world) roce(name string, dual bool, probe any) (*chain, error) {
 
 // roceRails returns our configuration of all rails in one attachment.
 func (w *world) roceRails(name string, dual bool, probe any) (*chain, error) {
+	return w.ourChain(name, dual, probe, rails, object{"rails": allNICs()}, fmt.Sprintf("{rail+%d}", firstNet))
+}
+
+// allNICs returns the key rails.
+func allNICs() []any {
 	var list []any
 	for i := range rails {
 		list = append(list, object{"master": nic(i)})
 	}
-	return w.ourChain(name, dual, probe, rails, object{"rails": list}, fmt.Sprintf("{rail+%d}", firstNet))
+	return list
 }
 
-// ourChain returns our configuration with the keys of conf, and the subnets with
-// this number.
+// ourChain returns our configuration with the keys of conf, and, unless those say
+// otherwise, a state folder for all networks and subnets with this number.
 func (w *world) ourChain(name string, dual bool, probe any, interfaces int, conf object, number string) (*chain, error) {
 	subnet := func(subnet, ranges, gateway string) any {
 		filled := strings.NewReplacer("N", number)
@@ -43,8 +48,13 @@ func (w *world) ourChain(name string, dual bool, probe any, interfaces int, conf
 		subnets = append(subnets, subnet("fd00:N::/64", "fd00:N::1:0-fd00:N::1:ffff", "fd00:N::1"))
 	}
 	conf["cniVersion"], conf["name"], conf["type"] = cniVersion, name, "roce"
-	conf["rdma"], conf["stateDir"] = object{"mode": "off"}, filepath.Join(w.dir, "roce")
-	conf["ipam"] = object{"type": "roce-ipam", "subnets": subnets}
+	conf["rdma"] = object{"mode": "off"}
+	if conf["stateDir"] == nil {
+		conf["stateDir"] = filepath.Join(w.dir, "roce")
+	}
+	if conf["ipam"] == nil {
+		conf["ipam"] = object{"type": "roce-ipam", "subnets": subnets}
+	}
 	if probe != nil {
 		conf["probe"] = probe
 	}

@@ -19,6 +19,7 @@ import (
 // tracer runs a program under strace(1).
 type tracer struct {
 	dir   string
+	calls string   // which, as strace's -e has it
 	lines []string // of the last program, by time
 }
 
@@ -33,7 +34,7 @@ func (t *tracer) run(cmd *exec.Cmd) error {
 	}
 	// One file for each thread, so that no call is cut in two by another's. -s is
 	// also how many requests of a message are shown.
-	args := []string{strace, "-ff", "-ttt", "-X", "raw", "-s", "1024", "-e", traced, "-e", "signal=none", "-o", filepath.Join(t.dir, "thread"), cmd.Path}
+	args := []string{strace, "-ff", "-ttt", "-X", "raw", "-s", "1024", "-e", t.calls, "-e", "signal=none", "-o", filepath.Join(t.dir, "thread"), cmd.Path}
 	cmd.Path, cmd.Args = strace, args
 	if err := cmd.Run(); err != nil {
 		return err

@@ -26,13 +26,13 @@ func (Pools) NeedsLink() bool { return false }
 // Acquire implements Leaser.
 func (p Pools) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	leases, err := p.Book.Acquire(ctx, Ask(req, rails))
-	return leased(rails, leases), err
+	return leased(rails, leases), moreBlocks(req.IPAM, err)
 }
 
 // Preview returns what Acquire would give now, and changes nothing.
 func (p Pools) Preview(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	leases, err := p.Book.Preview(ctx, Ask(req, rails))
-	return leased(rails, leases), err
+	return leased(rails, leases), moreBlocks(req.IPAM, err)
 }
 
 // Reject implements Leaser. An address that was asked for has no substitute.
@@ -109,7 +109,7 @@ func (p Pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) 
 	}
 	for _, u := range usage {
 		if u.Free.Sign() <= 0 && u.Resting == 0 {
-			return cnierr.New(cnierr.PoolExhausted, "lease from pool", req.IPAM.Pool, "", "subnet %s is exhausted: %s", u.Prefix, u)
+			return moreBlocks(req.IPAM, cnierr.New(cnierr.PoolExhausted, "lease from pool", req.IPAM.Pool, "", "subnet %s is exhausted: %s", u.Prefix, u))
 		}
 	}
 	return nil
@@ -117,11 +117,12 @@ func (p Pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) 
 
 // Ask returns the request in the words of the address pools: the subnets of all
 // rails, one after the other. The n-th subnet of a family is asked for the same
-// host part on all rails.
+// host part on all rails. What the node alone knew, such as how long an address
+// of a RailPool rests, is in the requests of the rails.
 func Ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 	ask := ipam.Ask{
 		Pool:       req.IPAM.Pool,
-		Quarantine: req.IPAM.Quarantine,
+		Quarantine: rails[0].Request.IPAM.Quarantine,
 		Reserved:   rails[0].Facts.HostAddrs,
 		Owner: ipam.Owner{
 			ContainerID: string(req.ContainerID), IfName: string(req.IfName), Network: req.Network,

@@ -26,8 +26,9 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	if req.Parent.Default() && req.Rails == nil && req.IPAM.Type == "" {
 		return cnierr.Unavailable(n.statusMode(ctx, req)) // roce is to adopt what another plugin will have made
 	}
-	if req.LinkInContainer && slices.ContainsFunc(req.Each(), func(r conf.Request) bool { return r.Parent.Name == "" }) {
-		return cnierr.Unavailable(n.statusMode(ctx, req)) // which interface of a pod is meant can be known only there
+	nameless := slices.ContainsFunc(req.Each(), func(r conf.Request) bool { return r.Parent.Name == "" })
+	if req.LinkInContainer && (nameless || req.IPAM.FromMaster != nil || req.IPAM.RailPool != nil) {
+		return cnierr.Unavailable(n.statusMode(ctx, req)) // which interface of a pod is meant, and its addresses, can be known only there
 	}
 	facts, faults, err := n.Host(ctx, req)
 	if err != nil {
@@ -43,7 +44,7 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	}
 	s, err := n.choose(req, facts, faults)
 	if err != nil {
-		return cnierr.Unavailable(err)
+		return cnierr.Unavailable(UnlessOff(req, err))
 	}
 	switch req.IPAM.Type {
 	case "":

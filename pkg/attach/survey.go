@@ -74,7 +74,7 @@ func (n Node) choose(req conf.Request, facts []plan.Facts, faults []error) (surv
 		}
 		return s, errors.Join(errs...)
 	}
-	req, err := n.addressed(req, subnets, faults)
+	req, err := n.addressed(req, facts, subnets, faults)
 	if err != nil {
 		return s, err
 	}
@@ -109,9 +109,15 @@ func distinct(rails []plan.Rail) error {
 }
 
 // addressed returns the request with the subnets of each rail, where they
-// follow from the NICs or from a table of the node.
-func (n Node) addressed(req conf.Request, subnets [][]conf.Subnet, faults []error) (conf.Request, error) {
+// follow from the NICs, from a table of the node or from a RailPool.
+func (n Node) addressed(req conf.Request, facts []plan.Facts, subnets [][]conf.Subnet, faults []error) (conf.Request, error) {
 	switch {
+	case req.IPAM.RailPool != nil:
+		f, err := n.Ranges(req.IPAM.Pool)
+		if err != nil {
+			return req, err
+		}
+		return OfRailPool(req, f, facts[0].Parent.Addrs)
 	case req.IPAM.Table != "":
 		return n.fromTable(req)
 	case req.IPAM.FromMaster == nil:

@@ -17,6 +17,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
@@ -110,10 +111,13 @@ func (w *world) node() attach.Node {
 		},
 		Now:     func() time.Duration { return w.now },
 		Pools:   attach.Pools{Book: w.book()},
+		Ranges:  w.ranges().Read,
 		Records: record.Store{Dir: w.dir, BootID: w.boot},
 		Log:     slog.New(slog.DiscardHandler),
 	}
 }
+
+func (w *world) ranges() ranges.Store { return ranges.Store{Dir: w.dir, BootID: w.boot} }
 
 func (w *world) book() *ipam.Book {
 	return ipam.New(ipam.Config{

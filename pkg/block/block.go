@@ -8,9 +8,10 @@
 // It never leases an address, never runs in a plugin, never takes a second name
 // before the first got its answer, and has neither clock nor randomness of its
 // own. It stands beside ipam, which leases from what package ranges writes
-// down; the store is a parameter, and the only one there is so far is package
-// blocktest's. Read this file first, then space.go for what a block is and
-// claim.go for how a node comes by one.
+// down; the store is a parameter, of which package kube has the one on an API
+// server and blocktest the one in memory. Read this file first, then space.go for
+// what a block is, claim.go for how a node comes by one, and reap.go for how it
+// loses it.
 package block
 
 import "time"
@@ -85,10 +86,13 @@ type Reservation struct {
 	Reason string   `json:"reason"` // for whoever wonders
 }
 
-// Sticky is for how long the addresses of a pod are kept for the next one of its
-// namespace, name and interface.
+// Sticky keeps the addresses of a pod for the next one of its namespace, name and
+// interface.
 type Sticky struct {
-	TTL string `json:"ttl"`
+	TTL string `json:"ttl"` // for how long; at least the pool's quarantine
+	// Slots is the host parts that are kept so, "first-last", which no block has:
+	// the first begins a block and the last ends one. It must not change.
+	Slots string `json:"slots"`
 }
 
 // Block is a RailBlock: cluster-scoped. The node that has created it owns it.

@@ -32,9 +32,9 @@ const (
 type Claimer struct {
 	Store Store
 	Node  Node
-	// Lives says whether there is a Node object of that name. It is asked about
-	// nodes with our machine-id. Its errors are as a Store's.
-	Lives func(ctx context.Context, node string) (bool, error)
+	// Machine is Cluster's: it is asked about nodes that have blocks under our
+	// machine-id. Its errors are as a Store's.
+	Machine func(ctx context.Context, node string) (string, error)
 	// Wait returns after d, or with the context's error when that ends.
 	Wait func(ctx context.Context, d time.Duration) error
 	// Rand returns a number from 0 to below 1.
@@ -235,9 +235,9 @@ func (w *claim) clone(ctx context.Context, b Block) error {
 	if b.Spec.MachineID != w.Node.MachineID || w.Node.owns(b) {
 		return nil
 	}
-	var lives bool
-	err := w.retry(ctx, func() (err error) { lives, err = w.Lives(ctx, b.Spec.NodeName); return err })
-	if err != nil || !lives {
+	var fate Fate
+	err := w.retry(ctx, func() (err error) { fate, err = fateNow(ctx, w.Machine, b.Spec); return err })
+	if err != nil || fate != Here {
 		return err
 	}
 	return cnierr.New(cnierr.BadConfig, claiming, w.space.pool,

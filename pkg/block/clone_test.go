@@ -35,9 +35,37 @@ func TestAnotherLiveNodeWithOurMachineIDIsAnError(t *testing.T) {
 		}
 		// When the other node is no more, its machine has another name; the block
 		// is not ours all the same.
-		clone.Lives = func(context.Context, string) (bool, error) { return false, nil }
+		clone.Machine = noNode
 		if got := mustClaim(t, clone, s); got.Spec.NodeName != "clone" || len(store.Snapshot()) != 2 {
 			t.Errorf("%d blocks: got %+v", blocks, got)
+		}
+	}
+}
+
+func noNode(context.Context, string) (string, error) { return "", block.ErrNotFound }
+
+// Who does what the remedy says leaves a block under the old machine-id behind,
+// which must not keep the other node from claiming until it is reaped.
+func TestANodeThatGotAMachineIDOfItsOwnIsNoCloneAnyMore(t *testing.T) {
+	t.Parallel()
+	s, store := sized(t, 64), blocktest.NewMem()
+	original, renewed := claimer(store, 1), claimer(store, 1)
+	original.Node.Name, renewed.Node.MachineID = "original", "another"
+	old := mustClaim(t, claimer(store, 1), s)
+	original.Machine = func(context.Context, string) (string, error) { return "another", nil }
+	theirs, ours := mustClaim(t, renewed, s), mustClaim(t, original, s)
+	if there := store.Snapshot(); len(there) != 3 || theirs.Name == old.Name || ours.Name == old.Name {
+		t.Errorf("got %s and %s, there is %+v", theirs.Name, ours.Name, there)
+	}
+}
+
+func TestANodeWhoseObjectReportsAnotherMachineIDMustNotClaim(t *testing.T) {
+	t.Parallel()
+	n := block.Node{Name: "gpu-1", MachineID: "a"}
+	for reported, want := range map[string]cnierr.Code{"": 0, "a": 0, "b": cnierr.TryAgain} {
+		err := n.Confirm(reported)
+		if want == 0 && err != nil || want != 0 && cnierr.CodeOf(err) != want {
+			t.Errorf("reported %q: %v", reported, err)
 		}
 	}
 }
@@ -49,7 +77,9 @@ func TestAnotherNodeWithOurMachineIDIsMetAtItsBlock(t *testing.T) {
 		s, store := sized(t, 16), blocktest.NewMem()
 		original, clone := claimer(store, 1), claimer(store, 1)
 		clone.Node.Name = "clone"
-		clone.Lives = func(context.Context, string) (bool, error) { return lives, nil }
+		if !lives {
+			clone.Machine = noNode
+		}
 		hint := []netip.Addr{netip.MustParseAddr("10.1.0.9")} // the address is cloned too
 		original.Node.Own, clone.Node.Own = hint, hint
 		theirs := mustClaim(t, original, s)

@@ -62,11 +62,11 @@ func sized(t *testing.T, blocks int) block.Space {
 func claimer(store block.Store, i int) *block.Claimer {
 	random := rand.New(rand.NewPCG(uint64(i), 1))
 	return &block.Claimer{
-		Store: store,
-		Node:  block.Node{Name: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)},
-		Lives: func(context.Context, string) (bool, error) { return true, nil },
-		Wait:  func(ctx context.Context, _ time.Duration) error { return ctx.Err() },
-		Rand:  random.Float64,
+		Store:   store,
+		Node:    block.Node{Name: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)},
+		Machine: func(context.Context, string) (string, error) { return "", nil },
+		Wait:    func(ctx context.Context, _ time.Duration) error { return ctx.Err() },
+		Rand:    random.Float64,
 	}
 }
 

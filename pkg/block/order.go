@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"iter"
 	"net/netip"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
 // Node is who claims blocks.
@@ -17,6 +19,19 @@ type Node struct {
 	// Own is the addresses of the node itself on the rails, if it has any: a hint
 	// where to begin.
 	Own []netip.Addr
+}
+
+// Confirm compares the machine-id with the one that the Node object of that name
+// reports; "" confirms nothing and is no error. TryAgain: they differ, so that a
+// reaper would hold the node's blocks to be those of a machine that was replaced.
+// The node must not claim then.
+func (n Node) Confirm(reported string) error {
+	if reported == "" || reported == n.MachineID {
+		return nil
+	}
+	return cnierr.New(cnierr.TryAgain, "confirm machine-id of node", n.Name,
+		"restart kubelet, which reports the machine-id of when it was started; if it differs still, another machine joins under this name: kubectl get node "+n.Name+" -o jsonpath={.status.nodeInfo}",
+		"it is %s here, and %s in the Node object", n.MachineID, reported)
 }
 
 // owns says whether a block is the node's.

@@ -17,60 +17,84 @@ const Grace = time.Hour
 // remembers nothing, which is safe: whoever reaps anew waits for Grace anew. It
 // must be kept by one process, because it counts in that one's clock.
 type Sightings struct {
-	gone map[string]time.Duration // by UID of the block
+	gone map[string]sighting // by UID of the block
+}
+
+// sighting is since when the owner of a block is gone, and the version that the
+// block has had ever since: who writes it lives.
+type sighting struct {
+	since   time.Duration
+	version string
 }
 
 // Cluster is what a reaper asks about nodes. The answers must come from the
 // API server, not from a cache.
 type Cluster interface {
-	// Lives says whether there is a Node object of that name.
-	Lives(ctx context.Context, node string) (bool, error)
+	// Machine returns the machine-id that the Node object of that name reports,
+	// "" while it reports none. ErrNotFound: there is no such object.
+	Machine(ctx context.Context, node string) (string, error)
 	// Bound says whether a pod, in whatever phase, is bound to a node of that
 	// name.
 	Bound(ctx context.Context, node string) (bool, error)
 }
 
 // Look is one sighting: now, in a clock that neither jumps nor stops
-// (CLOCK_BOOTTIME), there are these blocks, and these nodes have a Node object
-// or a pod bound to them. It returns what to remember, and the blocks that are
-// due: their owners were gone at two sightings that are Grace or more apart, and
-// at all between. Blocks must have been listed before nodes and pods were, so
-// that a node that is new is known. An empty list of nodes is none at all: what
-// made it is broken rather than the cluster without nodes, and nothing is due.
-func (s Sightings) Look(now time.Duration, blocks []Block, present map[string]bool) (next Sightings, due []Block) {
-	next.gone = map[string]time.Duration{}
-	if len(present) == 0 {
+// (CLOCK_BOOTTIME), there are these blocks, these Node objects, and pods bound to
+// these names; bound is needed for Missing ones only. It returns what to remember,
+// and the blocks that are due: at two sightings that are Grace or more apart, and
+// at all between, nobody had written them and their owner was replaced, or gone
+// with all its pods. A machine that was replaced runs none of its old pods, and
+// those that are bound to its name are the new one's.
+//
+// Blocks must have been listed before nodes, and nodes before pods, so that a node
+// that is new is known. No nodes at all is a fault of who has listed them rather
+// than a cluster without nodes, and nothing is due.
+func (s Sightings) Look(now time.Duration, blocks []Block, nodes Nodes, bound map[string]bool) (next Sightings, due []Block) {
+	next.gone = map[string]sighting{}
+	if len(nodes) == 0 {
 		return next, nil
 	}
 	for _, b := range blocks {
-		if present[b.Spec.NodeName] {
+		fate := nodes.Fate(b.Spec)
+		if fate == Here || fate == Gone && bound[b.Spec.NodeName] {
 			continue
 		}
-		since, again := s.gone[b.UID]
-		if !again {
-			since = now
+		seen, again := s.gone[b.UID]
+		if !again || seen.version != b.ResourceVersion {
+			seen = sighting{now, b.ResourceVersion}
 		}
-		next.gone[b.UID] = since
-		if now-since >= Grace {
+		next.gone[b.UID] = seen
+		if now-seen.since >= Grace {
 			due = append(due, b)
 		}
 	}
 	return next, due
 }
 
+// Since returns when, in the clock of Look, the owner of a block was first seen to
+// be gone, and whether it is.
+func (s Sightings) Since(b Block) (first time.Duration, gone bool) {
+	seen, gone := s.gone[b.UID]
+	return seen.since, gone
+}
+
 // Reap deletes a block that is due, and says whether it has. It asks once more
-// whether its node is gone, and then deletes the block that Look has seen, not
-// what may have taken its place, and not when its owner has touched it since: a
-// node that comes back asserts its blocks before it leases of them. A block that
-// is gone or changed is no error. Without an answer it may have been deleted or
-// not; the next Look tells.
+// whether its node is gone or replaced, and then deletes the block that Look has
+// seen, not what may have taken its place, and not when its owner has touched it
+// since: a node that comes back asserts its blocks before it leases of them. A
+// block that is gone or changed is no error. Without an answer it may have been
+// deleted or not; the next Look tells.
 func Reap(ctx context.Context, store Store, c Cluster, due Block) (bool, error) {
-	for _, ask := range []func(context.Context, string) (bool, error){c.Lives, c.Bound} {
-		if there, err := ask(ctx, due.Spec.NodeName); err != nil || there {
+	fate, err := fateNow(ctx, c.Machine, due.Spec)
+	if err != nil || fate == Here {
+		return false, err
+	}
+	if fate == Gone {
+		if bound, err := c.Bound(ctx, due.Spec.NodeName); err != nil || bound {
 			return false, err
 		}
 	}
-	err := store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
+	err = store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
 	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) {
 		return false, nil
 	}

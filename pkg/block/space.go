@@ -84,6 +84,15 @@ func (p Pool) reserve(rails [][]pool.Subnet) {
 
 // slotsOf returns the slots that pods may have in a subnet, in ascending order.
 func slotsOf(s pool.Subnet) []run {
+	var out []run
+	for _, r := range free(s) {
+		out = append(out, run{slot(r.First, s.Prefix), slot(r.Last, s.Prefix)})
+	}
+	return out
+}
+
+// free returns the addresses that pods may have of a subnet, in ascending order.
+func free(s pool.Subnet) []netrange.Range {
 	holes := slices.Clone(s.Exclude)
 	for a := range netrange.Unusable(s.Prefix) {
 		holes = append(holes, netrange.Range{First: a, Last: a})
@@ -91,11 +100,7 @@ func slotsOf(s pool.Subnet) []run {
 	if s.Gateway.IsValid() {
 		holes = append(holes, netrange.Range{First: s.Gateway, Last: s.Gateway})
 	}
-	var out []run
-	for _, r := range netrange.Minus(s.Ranges, holes) {
-		out = append(out, run{slot(r.First, s.Prefix), slot(r.Last, s.Prefix)})
-	}
-	return out
+	return netrange.Minus(s.Ranges, holes)
 }
 
 // slot returns the host part of an address, or the highest number when that is

@@ -145,9 +145,10 @@ func validRails(t *testing.T, r conf.Request) {
 func validPool(t *testing.T, p conf.IPAM) {
 	t.Helper()
 	check(t, between(len(p.Pool), 1, 63) && !strings.Contains(p.Pool, "/") && p.Pool != ".." && p.Pool != ".", "a pool", p.Pool)
-	later := p.FromMaster != nil || p.Table != ""
+	later := p.FromMaster != nil || p.Table != "" || p.RailPool != nil
 	check(t, between(p.Quarantine, 0, 24*time.Hour) && (len(p.Subnets) > 0) != later && p.Raw == nil, "quarantine and subnets", p)
 	check(t, p.Table == "" || p.FromMaster == nil && filepath.IsAbs(p.Table), "one source of subnets", p)
+	check(t, p.RailPool == nil || p.FromMaster == nil && p.Table == "" && p.Pool == p.RailPool.Name && len(p.Pool) <= 40, "a RailPool alone", p)
 	for i, s := range p.Subnets {
 		validSubnet(t, s)
 		for _, o := range p.Subnets[:i] {

@@ -28,7 +28,12 @@ func addresses(top, runtime *strict.Object, args []string, network string, rs ra
 		return IPAM{Type: kind}, slices.Repeat([]IPAM{{Type: kind}}, len(rs.each))
 	}
 	defer o.Strict(notOurs)
-	p := IPAM{Type: PoolType, Pool: pool.Name(o.At("pool"), network, f), FromMaster: pool.ReadFromMaster(o, asOurs), Table: table(o.At("table"))}
+	p := IPAM{Type: PoolType, RailPool: pool.ReadRailPool(o, len(rs.each)), FromMaster: pool.ReadFromMaster(o, asOurs), Table: table(o.At("table"))}
+	if p.RailPool != nil {
+		p.Pool = p.RailPool.Name
+	} else {
+		p.Pool = pool.Name(o.At("pool"), network, f)
+	}
 	subnets := ipamSubnets(o, rs, f)
 	p.Quarantine = o.At("quarantine").Duration(120*time.Second, 0, 24*time.Hour)
 	asked := pool.ReadAsked(runtime, top.At("args").Object().At("cni").Object(), args, f)

@@ -177,7 +177,14 @@ type IPAM struct {
 	// Table is a file that has the subnets of each node and rail; absolute, ""
 	// if none. Subnets is then empty.
 	Table string
+	// RailPool is the pool of the cluster that the addresses are of; nil if none.
+	// Pool is then its name, Subnets is empty, and Quarantine counts only once the
+	// node has said it.
+	RailPool *RailPool
 }
+
+// RailPool names a pool that spans nodes.
+type RailPool = pool.RailPool
 
 // FromMaster says how a NIC's own addresses make subnets.
 type FromMaster = pool.FromMaster

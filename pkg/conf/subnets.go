@@ -56,7 +56,7 @@ func tables(each []IPAM) int {
 }
 
 // WithSubnets returns the request of a configuration whose subnets follow from
-// the NICs or from a table, once they are known: perRail has those of each
+// the NICs, a table or a RailPool, once they are known: perRail has those of each
 // request of Each, none for a rail that is left out. The addresses and the
 // routes that are asked for go to the rails in whose subnets they are. The error
 // is BadConfig, as in Parse, for an address or a route that fits no rail, for
@@ -99,6 +99,8 @@ func (r Request) WithSubnets(perRail [][]Subnet) (Request, error) {
 // source names what the subnets come from.
 func (p IPAM) source() string {
 	switch {
+	case p.RailPool != nil:
+		return "RailPool " + p.RailPool.Name
 	case p.Table != "":
 		return p.Table
 	case p.FromMaster != nil:

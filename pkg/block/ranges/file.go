@@ -2,12 +2,13 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package ranges keeps the file that says which addresses of a pool a node may
-// lease: rocectl's agent writes it, the plugins read it in every ADD.
+// lease: rocectl agent writes it, the plugins read it in every ADD.
 //
 // It knows neither Kubernetes nor how the node came by the addresses, and no
 // reader ever sees half a file. It stands between block and conf: what it reads
 // is what ipam.subnets would say. Read this file first; form.go has what is in
-// the file, write.go is the agent's side.
+// the file, write.go is the agent's side, sticky.go what the two say to each other
+// about pods that keep their addresses.
 package ranges
 
 import (
@@ -40,6 +41,9 @@ type File struct {
 	// Rails has the subnets of each rail. Their Ranges are what the node owns,
 	// and Exclude and Gateway what it must not lease of that.
 	Rails [][]pool.Subnet
+	// Sticky says that pods that come back under their name keep their addresses:
+	// they ask for them with Want. None of them is in Rails.
+	Sticky bool
 }
 
 // path is the file of a pool.
@@ -72,7 +76,7 @@ func (s Store) Read(poolName string) (File, error) {
 	if err != nil {
 		return File{}, &cnierr.Error{
 			Code: cnierr.Unreadable, Op: reading, Subject: poolName,
-			Hint: "remove the file: rocectl's agent writes it again", Err: fmt.Errorf("%s: %w", path, err),
+			Hint: "remove the file: rocectl agent writes it again", Err: fmt.Errorf("%s: %w", path, err),
 		}
 	}
 	if boot != s.BootID {
@@ -83,8 +87,7 @@ func (s Store) Read(poolName string) (File, error) {
 
 // notYet says that the agent has not written the file.
 func notYet(poolName, format string, path string) error {
-	// The agent has no command yet that a hint could name.
-	return cnierr.New(cnierr.TryAgain, reading, poolName, "is rocectl's agent running on this node?",
+	return cnierr.New(cnierr.TryAgain, reading, poolName, "is rocectl agent running on this node?",
 		"the node has no addresses of the pool yet: "+format, path)
 }
 

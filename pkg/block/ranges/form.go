@@ -27,6 +27,7 @@ type (
 		Pool       string     `json:"pool"`
 		Quarantine string     `json:"quarantine"`
 		Rails      []railJSON `json:"rails"`
+		Sticky     bool       `json:"sticky,omitempty"`
 	}
 	railJSON struct {
 		Subnets []subnetJSON `json:"subnets"`
@@ -40,7 +41,7 @@ type (
 )
 
 func (f File) form(bootID string) fileJSON {
-	out := fileJSON{Version: version, BootID: bootID, Pool: f.Pool, Quarantine: f.Quarantine.String()}
+	out := fileJSON{Version: version, BootID: bootID, Pool: f.Pool, Quarantine: f.Quarantine.String(), Sticky: f.Sticky}
 	for _, subnets := range f.Rails {
 		var r railJSON
 		for _, s := range subnets {
@@ -84,7 +85,7 @@ func parse(content []byte) (f File, bootID string, err error) {
 
 // file reports every fault, with its path.
 func (form fileJSON) file() (File, error) {
-	out := File{Pool: form.Pool}
+	out := File{Pool: form.Pool, Sticky: form.Sticky}
 	var faults []error
 	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	var err error

@@ -30,8 +30,10 @@ type Derive struct{ Base, PerHost int }
 // Elsewhere returns the key of ipam that says where subnets come from, "" if it
 // is "subnets".
 func Elsewhere(ipam *strict.Object) string {
-	if ipam.At("table").Present() {
-		return "table"
+	for _, key := range []string{"railPool", "table"} {
+		if ipam.At(key).Present() {
+			return key
+		}
 	}
 	if v := ipam.At("fromMaster"); v.Present() && v.Raw() != "false" {
 		return "fromMaster"
@@ -52,8 +54,8 @@ func ReadFromMaster(ipam *strict.Object, instead string) *FromMaster {
 		}
 		return nil
 	}
-	if Elsewhere(ipam) == "table" {
-		v.Bad("keep one of the two", "ipam.table says which subnets there are")
+	if other := Elsewhere(ipam); other != "fromMaster" {
+		v.Bad("keep one of the two", "ipam.%s says which subnets there are", other)
 	}
 	m := FromMaster{Gateway: strict.Choice(gateway, NoGateway, FirstHost, LastHost)}
 	if !gateway.Present() || gateway.Raw() == `""` {

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+// accidental are calls of the Go runtime, of which it makes as many as it sees
+// fit (it looks at the limits of its cgroup now and then, by pread64), and those
+// that wait for answers, which come in one piece or in several.
+var accidental = strings.Fields(`clone clone3 epoll_pwait exit exit_group futex getpid gettid madvise mmap mprotect munmap nanosleep pread64
+	restart_syscall rt_sigaction rt_sigprocmask rt_sigreturn sched_getaffinity sched_yield sigaltstack tgkill recvfrom recvmsg poll ppoll`)
+
+// TestARailPoolCostsAnADDOneFileMore counts all system calls of an ADD and a DEL
+// of eight rails with given ranges, and with the same ranges of a RailPool.
+func TestARailPoolCostsAnADDOneFileMore(t *testing.T) {
+	needStrace(t)
+	w := testWorld(t)
+	const name = "pool-1" // the network's and the pool's, so that the databases are alike
+	addGiven, delGiven := w.count(t, name, nil)
+	own(t, w.state("railPool"), name)
+	addPooled, delPooled := w.count(t, name, object{"type": "roce-ipam", "railPool": name})
+	if addGiven["openat"] == 0 || addGiven["sendto"] == 0 || delGiven["unlinkat"] == 0 {
+		t.Fatalf("counted %v of ADD, %v of DEL", addGiven, delGiven)
+	}
+	for _, one := range []string{"openat", "read", "close"} {
+		addGiven[one]++
+	}
+	if diff := cmp.Diff(addGiven, addPooled); diff != "" {
+		t.Errorf("system calls of ADD, beside one open, read and close (-given ranges +RailPool)\n%s", diff)
+	}
+	if diff := cmp.Diff(delGiven, delPooled); diff != "" {
+		t.Errorf("system calls of DEL (-given ranges +RailPool)\n%s", diff)
+	}
+}
+
+// state is the state folder of a node whose addresses come from there.
+func (w *world) state(source string) string { return filepath.Join(w.dir, "of-"+source) }
+
+// count returns how many system calls of each name the second ADD of a node makes,
+// and its DEL. Without ipam the network has the ranges that ourChain gives.
+func (w *world) count(t *testing.T, name string, ipam object) (add, del map[string]int) {
+	t.Helper()
+	conf := object{"stateDir": w.state("subnets"), "rails": allNICs()}
+	if ipam != nil {
+		conf["ipam"], conf["stateDir"] = ipam, w.state("railPool")
+	}
+	c, err := w.ourChain(name, false, object{"gateway": object{"timeout": "5s"}}, rails, conf, fmt.Sprintf("{rail+%d}", firstNet))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods, err := w.pods(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := (player{add: c.add, del: c.del}).play(t.Context(), pods[0]); err != nil {
+		t.Fatal(err)
+	}
+	return byName(w.trace(t, "trace=all", c.add, pods[1])), byName(w.trace(t, "trace=all", c.del, pods[1]))
+}
+
+// byName counts system calls, but not the accidental ones and those that read
+// the configuration, of which there are as many as it is long.
+func byName(lines []string) map[string]int {
+	n := map[string]int{}
+	for _, line := range lines {
+		m := call.FindStringSubmatch(line)
+		if m == nil || slices.Contains(accidental, m[1]) || m[1] == "read" && strings.HasPrefix(m[2], "0,") {
+			continue
+		}
+		n[m[1]]++
+	}
+	return n
+}
+
+// own writes the file by which a node may lease the ranges that ourChain gives.
+func own(t *testing.T, stateDir, name string) {
+	t.Helper()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := ranges.File{Pool: name, Quarantine: 2 * time.Minute}
+	for i := range rails {
+		r, err := netrange.Parse(fmt.Sprintf("10.%[1]d.1.1-10.%[1]d.99.254", firstNet+i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Rails = append(f.Rails, []pool.Subnet{{
+			Prefix: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", firstNet+i)), Gateway: netip.MustParseAddr(gateway4(i)), Ranges: []netrange.Range{r},
+		}})
+	}
+	if err := (ranges.Store{Dir: stateDir, BootID: strings.TrimSpace(string(boot))}).Write(f); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+const railPool = "compute"
+
+// own does what rocectl's agent does: it writes which host parts of the pool's
+// rails the node may lease.
+func (n *node) own(t testing.TB, rails int, hosts ...string) {
+	t.Helper()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := ranges.File{Pool: railPool, Quarantine: time.Minute}
+	for i := range rails {
+		s := pool.Subnet{
+			Prefix:  netip.MustParsePrefix(fmt.Sprintf("172.16.%d.0/24", 10+i)),
+			Gateway: netip.MustParseAddr(fmt.Sprintf("172.16.%d.254", 10+i)),
+		}
+		for _, h := range hosts {
+			first, last, _ := strings.Cut(h, "-")
+			r, err := netrange.Parse(fmt.Sprintf("172.16.%[1]d.%[2]s-172.16.%[1]d.%[3]s", 10+i, first, last))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Ranges = append(s.Ranges, r)
+		}
+		f.Rails = append(f.Rails, []pool.Subnet{s})
+	}
+	if err := (ranges.Store{Dir: n.state, BootID: strings.TrimSpace(string(boot))}).Write(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rangesFile is the file that own writes.
+func (n *node) rangesFile() string { return filepath.Join(n.state, "pools", railPool, "ranges") }
+
+// pooled returns a network with addresses of the RailPool in the place of its own.
+func (c network) pooled() network {
+	return c.with("ipam", map[string]any{"type": "roce-ipam", "railPool": railPool})
+}
+
+// within fails the test if not all addresses have one of the host parts first to
+// last.
+func within(t *testing.T, addrs []netip.Addr, first, last byte) {
+	t.Helper()
+	for _, a := range addrs {
+		if h := a.As4()[3]; h < first || h > last {
+			t.Errorf("%s is not the node's, which has %d to %d", a, first, last)
+		}
+	}
+}
+
+func TestAllRailsOfARailPool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rails)
+	c := w.matched(subnet4).pooled()
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a := w.attach(c, p, "net1")
+
+	err := a.mustFail(t, 11)
+	if !strings.Contains(err.Msg, w.rangesFile()) || !strings.Contains(err.Details, "running on this node?") {
+		t.Errorf("without ranges: got %v", err)
+	}
+	p.unchanged(t, before)
+	if got := w.files(t); slices.ContainsFunc(got, func(f string) bool { return f != "attachments/" }) {
+		t.Errorf("an ADD without ranges has left %q", got)
+	}
+
+	w.own(t, rails, "32-47")
+	res := a.mustAdd(t)
+	all := each(t, a, res, 1)
+	if !inStep(all) {
+		t.Errorf("the rails have the host parts %v, want one for all", slots(all))
+	}
+	for i, one := range all {
+		within(t, one.addrs, 32, 47)
+		if one.addrs[0].As4()[2] != byte(10+i) {
+			t.Errorf("rail %d has %s", i, one.addrs[0])
+		}
+		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", one.addrs[0].String())
+	}
+	checkResultTables(t, res, 1)
+	if got := w.leases(t, "leased"); len(got) != rails || !strings.HasPrefix(got[0], railPool+" ") {
+		t.Errorf("leased: %q", got)
+	}
+
+	// Nothing but an ADD that has to lease needs the file.
+	if err := os.Remove(w.rangesFile()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
+		t.Errorf("result of the second ADD (-first +second)\n%s", diff)
+	}
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	a.mustDel(t)
+	p.unchanged(t, before)
+	w.nothingLeased(t)
+}
+
+func TestGCOfARailPoolNeedsNoRanges(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	c := w.rail(0).pooled()
+	w.own(t, 1, "32-47")
+	stays, goes := w.attach(c, w.pod(t), "net1"), w.attach(c, w.pod(t), "net1")
+	kept := addrOfResult(t, stays.mustAdd(t))
+	goes.mustAdd(t)
+	if err := os.Remove(w.rangesFile()); err != nil {
+		t.Fatal(err)
+	}
+	if err := goes.gc(t, "roce", valid(stays)); err != nil {
+		t.Fatalf("GC: %v", err)
+	}
+	if got := w.leases(t, "leased"); !slices.Equal(got, []string{railPool + " " + kept.String()}) {
+		t.Errorf("leased: %q, want %s alone", got, kept)
+	}
+	if err := stays.check(t); err != nil {
+		t.Errorf("CHECK of what is valid: %v", err)
+	}
+}
+
+func TestOneInterfaceIsOnTheRailOfItsNIC(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 3)
+	w.own(t, 3, "32-47")
+	p := w.pod(t)
+	for i := range 3 { // the NICs have addresses of their rails
+		got := addrOfResult(t, w.attach(w.rail(i).pooled(), p, fmt.Sprintf("net%d", i)).mustAdd(t))
+		if got.As4()[2] != byte(10+i) {
+			t.Errorf("rail%d got %s", i, got)
+		}
+		within(t, []netip.Addr{got}, 32, 47)
+	}
+	w.ip(t, "addr flush dev rail1")
+	c := w.rail(1).pooled().unasked()
+	if err := w.attach(c, p, "net8").mustFail(t, 7); !strings.Contains(err.Details, "ipam.rail") {
+		t.Errorf("without an address: got %v", err)
+	}
+	if got := addrOfResult(t, w.attach(c.with("ipam.rail", 1), p, "net8").mustAdd(t)); got.As4()[2] != 11 {
+		t.Errorf("with ipam.rail 1: got %s", got)
+	}
+}
+
+func TestARailPoolGrowsByABlockAndLosesOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.own(t, 1, "32-33")
+	c := w.rail(0).pooled()
+	var first []attachment
+	for range 2 {
+		a := w.attach(c, w.pod(t), "net1")
+		within(t, addrs(a.mustAdd(t)), 32, 33)
+		first = append(first, a)
+	}
+	third := w.attach(c, w.pod(t), "net1")
+	if err := third.mustFail(t, 101); !strings.Contains(err.Details, "another block") || !strings.Contains(err.Details, "kubectl get railblocks") {
+		t.Errorf("exhausted: got %v", err)
+	}
+	w.own(t, 1, "32-33", "96-96")
+	within(t, addrs(third.mustAdd(t)), 96, 96)
+
+	// Another node has the first block now: nobody gets more of it, and who has
+	// addresses of it goes as ever.
+	w.own(t, 1, "96-97")
+	for _, a := range first {
+		if err := a.check(t); err != nil {
+			t.Errorf("CHECK: %v", err)
+		}
+		a.mustDel(t)
+	}
+	within(t, addrs(w.attach(c, w.pod(t), "net1").mustAdd(t)), 97, 97)
+	w.attach(c, w.pod(t), "net1").mustFail(t, 101)
+}
+
+func TestIPAMPluginLeasesOfARailPool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	a := w.attach(w.delegate().pooled(), w.pod(t), "net1")
+	call := func(verb string, a attachment) (string, *types.Error) {
+		t.Helper()
+		out, err := a.raw(t, "roce-ipam", verb, a.text(t))
+		return string(out), err
+	}
+	if _, err := call("ADD", a); err == nil || err.Code != 11 || !strings.Contains(err.Details, "running on this node?") {
+		t.Errorf("ADD without ranges: got %v, want error 11", err)
+	}
+	status := a
+	status.network = a.network.with("cniVersion", "1.1.0")
+	if _, err := call("STATUS", status); err == nil || err.Code != 50 || !strings.Contains(err.Msg, "no addresses of the pool yet") {
+		t.Errorf("STATUS without ranges: got %v, want error 50", err)
+	}
+	status.network = status.network.with("status.pool", "off")
+	if _, err := call("STATUS", status); err != nil {
+		t.Errorf("STATUS without ranges, with status.pool off: %v", err)
+	}
+	w.own(t, 1, "32-32")
+	out, err := call("ADD", a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"cniVersion": "1.0.0", "ips": [{"address": "172.16.10.32/24", "gateway": "172.16.10.254"}]}`
+	if diff := cmp.Diff(parse(t, want), parse(t, out)); diff != "" {
+		t.Errorf("result (-want +got)\n%s", diff)
+	}
+	if _, err := call("ADD", w.attach(a.network, w.pod(t), "net1")); err == nil || err.Code != 101 || !strings.Contains(err.Details, "another block") {
+		t.Errorf("exhausted: got %v, want error 101", err)
+	}
+
+	// The NIC is the main plugin's: of several rails the configuration says which.
+	w.own(t, 3, "32-47")
+	other := w.attach(a.network, w.pod(t), "net1")
+	if _, err := call("ADD", other); err == nil || err.Code != 7 || !strings.Contains(err.Details, "ipam.rail") {
+		t.Errorf("three rails: got %v, want error 7", err)
+	}
+	other.network = a.network.with("ipam.rail", 2)
+	if out, err := call("ADD", other); err != nil || !strings.Contains(out, `"172.16.12.`) {
+		t.Errorf("ipam.rail 2: got %s, %v", out, err)
+	}
+
+	if err := os.Remove(w.rangesFile()); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"CHECK", "DEL", "DEL"} {
+		for _, one := range []attachment{a, other} {
+			if _, err := call(verb, one); err != nil {
+				t.Errorf("%s without ranges: %v", verb, err)
+			}
+		}
+	}
+	w.nothingLeased(t)
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+// OfRailPool returns a request for addresses of a RailPool with the subnets and
+// the quarantine that the node's file of it says: rail i of the attachment is on
+// rail i of the pool. One interface alone is on the rail that the configuration
+// says, or on which one of the NIC's own addresses is; nic has those, none if
+// nobody knows them. The error is BadConfig, for a pool of other rails, for a
+// requested address that is not this node's, and as of conf.Request.WithSubnets.
+func OfRailPool(req conf.Request, f ranges.File, nic []netip.Prefix) (conf.Request, error) {
+	rails := f.Subnets()
+	if len(req.Each()) == 1 && (len(rails) > 1 || req.IPAM.RailPool.Rail != nil) {
+		i, err := railOf(*req.IPAM.RailPool, rails, nic)
+		if err != nil {
+			return req, err
+		}
+		rails = rails[i : i+1]
+	}
+	for _, a := range req.IPAM.Requested {
+		if !mayLease(f, a) {
+			return req, cnierr.New(cnierr.BadConfig, "lease requested address", a.String(), "ask for an address of the node's own blocks, or for none: kubectl get railblocks",
+				"RailPool %s has it, but not for this node", f.Pool)
+		}
+	}
+	req.IPAM.Quarantine = f.Quarantine
+	return req.WithSubnets(rails)
+}
+
+// mayLease says whether the node may lease an address, or, of one in none of the
+// pool's subnets, that others are to judge it.
+func mayLease(f ranges.File, a netip.Addr) bool {
+	inPool := false
+	for _, s := range slices.Concat(f.Rails...) {
+		if slices.ContainsFunc(s.Ranges, func(r netrange.Range) bool { return r.Contains(a) }) {
+			return true
+		}
+		inPool = inPool || s.Prefix.Contains(a)
+	}
+	return !inPool
+}
+
+// railOf returns which of a pool's rails one interface is on.
+func railOf(p conf.RailPool, rails [][]conf.Subnet, nic []netip.Prefix) (int, error) {
+	bad := func(format string, args ...any) error {
+		return cnierr.New(cnierr.BadConfig, "find rail of RailPool", p.Name, "set ipam.rail to the number of the rail, from 0", format, args...)
+	}
+	if p.Rail != nil {
+		if *p.Rail >= len(rails) {
+			return 0, bad("it has %d rails, ipam.rail is %d", len(rails), *p.Rail)
+		}
+		return *p.Rail, nil
+	}
+	var on []int
+	for i, subnets := range rails {
+		has := func(s conf.Subnet) bool {
+			return slices.ContainsFunc(nic, func(own netip.Prefix) bool { return s.Prefix.Contains(own.Addr()) })
+		}
+		if slices.ContainsFunc(subnets, has) {
+			on = append(on, i)
+		}
+	}
+	switch len(on) {
+	case 1:
+		return on[0], nil
+	case 0:
+		return 0, bad("it has %d rails, and no address of the NIC says which one is meant: it has %v", len(rails), nic)
+	}
+	return 0, bad("it has %d rails, and the NIC's own addresses %v are on several of them: %v", len(rails), nic, on)
+}
+
+// UnlessOff returns an error of STATUS, or nil if it says that the node has no
+// addresses of a RailPool yet, and the network does not want STATUS to fail for
+// lack of addresses.
+func UnlessOff(req conf.Request, err error) error {
+	if req.IPAM.RailPool != nil && req.Status.Pool == conf.Off && cnierr.CodeOf(err) == cnierr.TryAgain {
+		return nil
+	}
+	return err
+}
+
+// moreBlocks tells of a RailPool of which nothing is left on the node what makes
+// it more: it is not the configuration.
+func moreBlocks(p conf.IPAM, err error) error {
+	if p.RailPool == nil || cnierr.CodeOf(err) != cnierr.PoolExhausted {
+		return err
+	}
+	return &cnierr.Error{
+		Code: cnierr.PoolExhausted, Err: err,
+		Hint: "wait: rocectl agent claims another block for the node if there is one; kubectl get railblocks shows who has them, kubectl get railpools how many there are",
+	}
+}

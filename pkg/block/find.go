@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package block
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+)
+
+// Find returns the index of the block that an address is in, and which of the
+// pool's slots it is, whether or not pods may have it; ok is false for one that is
+// in none.
+func (s Space) Find(a netip.Addr) (index, number int, ok bool) {
+	for _, subnets := range s.rails {
+		for _, subnet := range subnets {
+			if !subnet.Prefix.Contains(a) {
+				continue
+			}
+			n := slot(a, subnet.Prefix)
+			if n >= uint64(s.size)*MaxBlocks {
+				return 0, 0, false
+			}
+			return int(n) / s.size, int(n), true
+		}
+	}
+	return 0, 0, false
+}
+
+// Recorded returns the blocks that a node has had when Rails returned this, as far
+// as can be told: without their UIDs, and without those that nothing could be
+// leased of.
+func (s Space) Recorded(node Node, rails [][]pool.Subnet) []Block {
+	var indices []int
+	for _, subnets := range rails {
+		for _, subnet := range subnets {
+			for _, r := range subnet.Ranges {
+				first, _, ok := s.Find(r.First)
+				last, _, too := s.Find(r.Last)
+				for i := first; ok && too && i <= last; i++ {
+					indices = append(indices, i)
+				}
+			}
+		}
+	}
+	slices.Sort(indices)
+	var out []Block
+	for _, i := range slices.Compact(indices) {
+		out = append(out, Block{Name: s.Name(i), Spec: Spec{
+			Pool: s.pool, Rack: s.rack, Index: i, Size: s.size, NodeName: node.Name, MachineID: node.MachineID,
+		}})
+	}
+	return out
+}
+
+// Total returns how many slots pods may have on all rails, in all blocks.
+func (s Space) Total() int {
+	slots := []run{{0, uint64(s.size)*MaxBlocks - 1}}
+	for _, subnets := range s.rails {
+		for _, subnet := range subnets {
+			slots = common(slots, slotsOf(subnet))
+		}
+	}
+	n := 0
+	for _, r := range slots {
+		n += r.count()
+	}
+	return n
+}

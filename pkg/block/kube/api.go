@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package kube keeps blocks in the Kubernetes API: RailPools, RailBlocks, and what
+// a claimer and a reaper ask about nodes.
+//
+// It never decides who owns what, never retries, never caches, and never runs in
+// a plugin: every method is one request, or one for each page of a list. It stands
+// below block, whose Store and Cluster it is, and above the agent and rocectl.
+// Read this file first; types.go has the objects, errors.go what an answer means.
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// Deadline is how long a request may take: as long as the API server works on
+// one. A server that is busy must not get the same work twice.
+const Deadline = 60 * time.Second
+
+// pageSize is how many objects a request of a list brings that is not from the
+// API server's cache: such a list is read from etcd.
+const pageSize = 500
+
+// API is an API server, for any number of goroutines.
+type API struct {
+	ours, core rest.Interface // of the group roce-cni.io, and of Kubernetes itself
+	now        func() time.Time
+	deadline   time.Duration
+}
+
+// Open makes an API of a configuration; it sends nothing. The limits of client-go
+// on requests are off: who calls waits between them. now is what time people
+// have: it is written into blocks, and nothing follows from it.
+func Open(cfg *rest.Config, now func() time.Time) (*API, error) {
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	of := func(path string, gv schema.GroupVersion) (*rest.RESTClient, error) {
+		c := rest.CopyConfig(cfg)
+		c.APIPath, c.GroupVersion, c.QPS, c.RateLimiter = path, &gv, -1, nil
+		c.ContentType, c.AcceptContentTypes = "application/json", "application/json"
+		c.NegotiatedSerializer = serializer.NewCodecFactory(newScheme()).WithoutConversion()
+		return rest.RESTClientForConfigAndClient(c, client)
+	}
+	out := &API{now: now, deadline: Deadline}
+	if out.ours, err = of("/apis", Version()); err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	if out.core, err = of("/api", schema.GroupVersion{Version: "v1"}); err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	return out, nil
+}
+
+// Blocks returns the RailBlocks.
+func (a *API) Blocks() Blocks { return Blocks{a} }
+
+// Pools returns the RailPools.
+func (a *API) Pools() Pools { return Pools{a} }
+
+// Nodes returns the Nodes.
+func (a *API) Nodes() Nodes { return Nodes{a} }
+
+var (
+	_ block.Store   = Blocks{}
+	_ block.Cluster = Nodes{}
+)
+
+// do sends a request once, within the deadline, and reads the answer into out
+// unless that is nil.
+func (a *API) do(ctx context.Context, r *rest.Request, what string, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, a.deadline)
+	defer cancel()
+	result := r.MaxRetries(0).Do(ctx) // it would not tell what it has tried
+	if err := result.Error(); err != nil {
+		return classify(what, err)
+	}
+	body, err := result.Raw()
+	if err == nil && out != nil {
+		err = json.Unmarshal(body, out)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", block.ErrUnknown, what, err)
+	}
+	return nil
+}
+
+// pages sends a list's requests and hands the body of each answer to read. A
+// Cached list is one request. A Latest one is of one moment, also if it has many
+// pages; when that moment is too long ago to be continued, the error is a
+// *block.BusyError.
+func (a *API) pages(ctx context.Context, client rest.Interface, resource string, params url.Values, f block.Freshness, read func([]byte) error) error {
+	if f == block.Cached {
+		params.Set("resourceVersion", "0")
+	} else {
+		params.Set("limit", strconv.Itoa(pageSize))
+	}
+	for {
+		request := client.Get().Resource(resource)
+		for key := range params {
+			request = request.Param(key, params.Get(key))
+		}
+		var body json.RawMessage
+		if err := a.do(ctx, request, "list "+resource, &body); err != nil {
+			return err
+		}
+		var page struct {
+			Metadata metav1.ListMeta `json:"metadata"`
+		}
+		if err := errors.Join(json.Unmarshal(body, &page), read(body)); err != nil {
+			return cnierr.New(cnierr.Decode, "list", resource, "", "%w", err)
+		}
+		if page.Metadata.Continue == "" {
+			return nil
+		}
+		params.Set("continue", page.Metadata.Continue)
+	}
+}

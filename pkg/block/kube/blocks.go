@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// Blocks is the RailBlocks of a cluster: a block.Store.
+type Blocks struct{ api *API }
+
+const (
+	blocks = "railblocks"
+	asJSON = "application/json"
+)
+
+// Create is block.Store's.
+func (s Blocks) Create(ctx context.Context, b block.Block) (block.Block, error) {
+	body, err := json.Marshal(railBlock(b))
+	if err != nil {
+		return block.Block{}, cnierr.New(cnierr.Bug, "create block", b.Name, "", "%w", err)
+	}
+	return s.one(ctx, s.api.ours.Post().Resource(blocks).SetHeader("Content-Type", asJSON).Body(body), "create block "+b.Name)
+}
+
+// Get is block.Store's.
+func (s Blocks) Get(ctx context.Context, name string) (block.Block, error) {
+	return s.one(ctx, s.api.ours.Get().Resource(blocks).Name(name), "read block "+name)
+}
+
+// one sends a request that is answered with a block.
+func (s Blocks) one(ctx context.Context, r *rest.Request, what string) (block.Block, error) {
+	var out RailBlock
+	if err := s.api.do(ctx, r, what, &out); err != nil {
+		return block.Block{}, err
+	}
+	return out.Block(), nil
+}
+
+// List is block.Store's.
+func (s Blocks) List(ctx context.Context, q block.Query) ([]block.Block, error) {
+	objects, err := s.Objects(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]block.Block, 0, len(objects))
+	for i := range objects {
+		out = append(out, objects[i].Block())
+	}
+	return out, nil
+}
+
+// Objects is List for those who want to know more of the blocks. A Pool of "" is
+// all pools. The errors are those of List.
+func (s Blocks) Objects(ctx context.Context, q block.Query) ([]RailBlock, error) {
+	set := labels.Set{}
+	for key, value := range map[string]string{PoolLabel: q.Pool, RackLabel: q.Rack, MachineIDLabel: q.MachineID} {
+		if value != "" {
+			set[key] = value
+		}
+	}
+	params := url.Values{}
+	if len(set) > 0 {
+		params.Set("labelSelector", set.String())
+	}
+	var out []RailBlock
+	err := s.api.pages(ctx, s.api.ours, blocks, params, q.Freshness, func(body []byte) error {
+		var page RailBlockList
+		err := json.Unmarshal(body, &page)
+		out = append(out, page.Items...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Touch is block.Store's.
+func (s Blocks) Touch(ctx context.Context, name, uid string) (block.Block, error) {
+	return s.write(ctx, name, uid, nil)
+}
+
+// Report writes how much of a block is used. It is a Touch too, with its errors.
+func (s Blocks) Report(ctx context.Context, name, uid string, u Usage) (block.Block, error) {
+	return s.write(ctx, name, uid, &u)
+}
+
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// write patches the status of the block with that UID. The API server ignores
+// the metadata of what is written to a status (statusStrategy.PrepareForUpdate of
+// apiextensions-apiserver), so that a UID in a merge patch is no precondition; a
+// test in a JSON patch is one. That there is a status to write into is the default
+// of the CustomResourceDefinition.
+func (s Blocks) write(ctx context.Context, name, uid string, u *Usage) (block.Block, error) {
+	patch := []operation{
+		{"test", "/metadata/uid", uid},
+		{"add", "/status/asserted", s.api.now().UTC().Format(metav1.RFC3339Micro)},
+	}
+	if u != nil {
+		patch = append(patch,
+			operation{"add", "/status/size", u.Size}, operation{"add", "/status/used", u.Used},
+			operation{"add", "/status/resting", u.Resting}, operation{"add", "/status/free", u.Free})
+	}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return block.Block{}, cnierr.New(cnierr.Bug, "assert block", name, "", "%w", err)
+	}
+	request := s.api.ours.Patch(types.JSONPatchType).Resource(blocks).Name(name).SubResource("status").Body(body)
+	out, err := s.one(ctx, request, "assert block "+name)
+	conflict := errors.Is(err, block.ErrConflict)
+	if !conflict && !errors.As(err, new(*cnierr.Error)) {
+		return out, err
+	}
+	if other := s.another(ctx, name, uid); other != nil {
+		return block.Block{}, other
+	}
+	if conflict { // others write it at the same time
+		return block.Block{}, &block.BusyError{}
+	}
+	return block.Block{}, err
+}
+
+// another looks why the API server has refused a request about a block. A test
+// that fails is 422 and a policy that forbids is 403 or 422, and both are so when
+// somebody else has the block by now, which the owner must learn before anything
+// else. It returns nil if the block has the UID all the same.
+func (s Blocks) another(ctx context.Context, name, uid string) error {
+	there, err := s.Get(ctx, name)
+	if err == nil && there.UID != uid {
+		err = block.ErrConflict
+	}
+	return err
+}
+
+// Delete is block.Store's.
+func (s Blocks) Delete(ctx context.Context, name, uid, resourceVersion string) error {
+	id := types.UID(uid)
+	body, err := json.Marshal(metav1.DeleteOptions{
+		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		Preconditions: &metav1.Preconditions{UID: &id, ResourceVersion: &resourceVersion},
+	})
+	if err != nil {
+		return cnierr.New(cnierr.Bug, "delete block", name, "", "%w", err)
+	}
+	request := s.api.ours.Delete().Resource(blocks).Name(name).SetHeader("Content-Type", asJSON).Body(body)
+	err = s.api.do(ctx, request, "delete block "+name, nil)
+	if errors.As(err, new(*cnierr.Error)) {
+		if other := s.another(ctx, name, uid); other != nil {
+			return other
+		}
+	}
+	return err
+}

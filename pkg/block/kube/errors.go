@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kube
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// classify says what an answer means to package block. What is a request that was
+// refused and did nothing, what may have been done, and what waiting does not mend
+// are three things.
+func classify(what string, err error) error {
+	var bad *tls.CertificateVerificationError
+	if errors.As(err, &bad) {
+		return cnierr.New(cnierr.BadConfig, what, "", "compare the certificate authority of the kubeconfig or the ServiceAccount with the API server's", "%w", err)
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return fmt.Errorf("%w: %s: %w", block.ErrUnknown, what, err)
+	}
+	code, after := int(status.Status().Code), time.Duration(0)
+	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
+		after = time.Duration(seconds) * time.Second
+	}
+	switch {
+	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable && after > 0:
+		return &block.BusyError{After: after}
+	case code >= http.StatusInternalServerError:
+		// 500 is also etcd's timeout, 504 the API server's, and 503 without more that
+		// of a proxy which may have passed the request on.
+		return fmt.Errorf("%w: %s: %w", block.ErrUnknown, what, err)
+	case code == http.StatusGone: // the rest of a list that took too long
+		return &block.BusyError{}
+	case apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("%w: %s", block.ErrExists, what)
+	case code == http.StatusConflict:
+		return fmt.Errorf("%w: %s: %w", block.ErrConflict, what, err)
+	case code == http.StatusNotFound && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		return fmt.Errorf("%w: %s", block.ErrNotFound, what)
+	}
+	return refused(code, what, err)
+}
+
+// refused explains what waiting does not mend.
+func refused(code int, what string, err error) error {
+	explain := func(c cnierr.Code, hint string) error { return cnierr.New(c, what, "", hint, "%w", err) }
+	switch code {
+	case http.StatusNotFound: // of the resource, not of an object
+		return explain(cnierr.NotAvailable, "install the CustomResourceDefinitions: kubectl apply -k conf-examples/deploy/crds")
+	case http.StatusUnauthorized:
+		return explain(cnierr.NotAvailable, "look whether the token or the certificate is still valid: kubectl auth whoami")
+	case http.StatusForbidden:
+		return explain(cnierr.NotAvailable, "give the ServiceAccount the rights that conf-examples/deploy/rbac.yaml lists; a node may write blocks of its own name only")
+	case http.StatusUnprocessableEntity:
+		return explain(cnierr.BadConfig, "the CustomResourceDefinitions may be older or newer than this program: kubectl apply -k conf-examples/deploy/crds")
+	}
+	return explain(cnierr.NotAvailable, "")
+}

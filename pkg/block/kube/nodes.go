@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+)
+
+// Nodes is the Nodes of a cluster, and the pods bound to them: a block.Cluster.
+type Nodes struct{ api *API }
+
+// Node is what concerns us of a Node object.
+type Node struct {
+	Name      string
+	Labels    map[string]string
+	MachineID string // as kubelet reports it; "" until it does: block.Node.Confirm
+}
+
+// node is how the API server writes it. A whole Node has some 10 kB, of which we
+// need little.
+type node struct {
+	Metadata struct {
+		Name   string            `json:"name"`
+		Labels map[string]string `json:"labels"`
+	} `json:"metadata"`
+	Status struct {
+		NodeInfo struct {
+			MachineID string `json:"machineID"`
+		} `json:"nodeInfo"`
+	} `json:"status"`
+}
+
+func (n node) node() Node {
+	return Node{Name: n.Metadata.Name, Labels: n.Metadata.Labels, MachineID: n.Status.NodeInfo.MachineID}
+}
+
+// Node returns the Node of that name as it was at some time after the call. The
+// errors are block.Store's for Get.
+func (s Nodes) Node(ctx context.Context, name string) (Node, error) {
+	var out node
+	if err := s.api.do(ctx, s.api.core.Get().Resource("nodes").Name(name), "read node "+name, &out); err != nil {
+		return Node{}, err
+	}
+	return out.node(), nil
+}
+
+// All returns all nodes, in any order, as they were at some time after the call.
+// The errors are block.Store's for List.
+func (s Nodes) All(ctx context.Context) ([]Node, error) {
+	var out []Node
+	err := s.api.pages(ctx, s.api.core, "nodes", url.Values{}, block.Latest, func(body []byte) error {
+		var page struct {
+			Items []node `json:"items"`
+		}
+		err := json.Unmarshal(body, &page)
+		for _, n := range page.Items {
+			out = append(out, n.node())
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Machine is block.Cluster's.
+func (s Nodes) Machine(ctx context.Context, name string) (string, error) {
+	n, err := s.Node(ctx, name)
+	return n.MachineID, err
+}
+
+// Bound is block.Cluster's. It asks for one pod, whatever its phase: the
+// containers of one that has failed may run on when the node does not hear of it.
+func (s Nodes) Bound(ctx context.Context, name string) (bool, error) {
+	var page struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	request := s.api.core.Get().Resource("pods").
+		Param("fieldSelector", fields.OneTermEqualSelector("spec.nodeName", name).String()).Param("limit", "1")
+	if err := s.api.do(ctx, request, "list pods of node "+name, &page); err != nil {
+		return false, err
+	}
+	return len(page.Items) > 0, nil
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kube_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/kube"
+)
+
+func TestANodeIsItsLabelsAndItsMachine(t *testing.T) {
+	t.Parallel()
+	s := serve(t, answer{code: 200, body: `{"kind": "Node", "metadata": {"name": "gpu-1", "labels": {"rack": "7"}}, "status": {"nodeInfo": {"machineID": "abc"}, "images": []}}`}, status(404, "NotFound"))
+	nodes := s.api(t).Nodes()
+	got, err := nodes.Node(t.Context(), "gpu-1")
+	want := kube.Node{Name: "gpu-1", Labels: map[string]string{"rack": "7"}, MachineID: "abc"}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got)\n%s", err, diff)
+	}
+	if _, err := nodes.Machine(t.Context(), "gpu-2"); !is(block.ErrNotFound)(err) {
+		t.Errorf("a node that is not there: %v", err)
+	}
+	if asked := s.requests(); asked[0].path != "/api/v1/nodes/gpu-1" || asked[0].query != "" { // of etcd, not of a cache
+		t.Errorf("asked %+v", asked)
+	}
+}
+
+func TestAllNodesAreOfOneMoment(t *testing.T) {
+	t.Parallel()
+	s := serve(t,
+		answer{code: 200, body: `{"metadata": {"continue": "x"}, "items": [{"metadata": {"name": "a"}}]}`},
+		answer{code: 200, body: `{"metadata": {}, "items": [{"metadata": {"name": "b"}, "status": {"nodeInfo": {"machineID": "2"}}}]}`})
+	got, err := s.api(t).Nodes().All(t.Context())
+	if diff := cmp.Diff([]kube.Node{{Name: "a"}, {Name: "b", MachineID: "2"}}, got); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got)\n%s", err, diff)
+	}
+	if asked := s.requests(); len(asked) != 2 || asked[1].query != "continue=x&limit=500" {
+		t.Errorf("asked %+v", asked)
+	}
+}
+
+func TestAPodInWhateverPhaseIsBound(t *testing.T) {
+	t.Parallel()
+	s := serve(t, answer{code: 200, body: `{"items": [{"status": {"phase": "Failed"}}]}`}, answer{code: 200, body: `{"items": []}`}, status(403, "Forbidden"))
+	nodes := s.api(t).Nodes()
+	for _, want := range []bool{true, false} {
+		if got, err := nodes.Bound(t.Context(), "gpu-1"); err != nil || got != want {
+			t.Errorf("bound %t, error %v, want %t", got, err, want)
+		}
+	}
+	if _, err := nodes.Bound(t.Context(), "gpu-1"); err == nil {
+		t.Error("whoever must not look knows that there is no pod")
+	}
+	if r := s.requests()[0]; r.path != "/api/v1/pods" || r.query != "fieldSelector=spec.nodeName%3Dgpu-1&limit=1" {
+		t.Errorf("asked %+v", r)
+	}
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// Pools is the RailPools of a cluster.
+type Pools struct{ api *API }
+
+const pools = "railpools"
+
+// Watch returns what client-go's reflectors and informers list and watch
+// RailPools by. The objects are *RailPool.
+func (s Pools) Watch() *cache.ListWatch {
+	return cache.NewListWatchFromClient(s.api.ours, pools, "", fields.Everything())
+}
+
+// All returns all pools, in any order, as they were at some time after the call.
+// The errors are block.Store's for List.
+func (s Pools) All(ctx context.Context) ([]RailPool, error) {
+	var out []RailPool
+	err := s.api.pages(ctx, s.api.ours, pools, url.Values{}, block.Latest, func(body []byte) error {
+		var page RailPoolList
+		err := json.Unmarshal(body, &page)
+		out = append(out, page.Items...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Report writes the status of the pool of that name: nothing else of the
+// object, and nothing when the status is that already, which is the API
+// server's doing. block.ErrNotFound: there is no such pool.
+func (s Pools) Report(ctx context.Context, name string, status PoolStatus) error {
+	body, err := json.Marshal(map[string]PoolStatus{"status": status})
+	if err != nil {
+		return cnierr.New(cnierr.Bug, "report on pool", name, "", "%w", err)
+	}
+	request := s.api.ours.Patch(types.MergePatchType).Resource(pools).Name(name).SubResource("status").Body(body)
+	return s.api.do(ctx, request, "report on pool "+name, nil)
+}

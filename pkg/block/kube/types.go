@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kube
+
+import (
+	"encoding/json"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+)
+
+// Version is the API group of our objects and its version.
+func Version() schema.GroupVersion {
+	return schema.GroupVersion{Group: "roce-cni.io", Version: "v1alpha1"}
+}
+
+// The labels of a RailBlock, by which lists are narrowed. They say what its spec
+// says, and nobody changes them.
+const (
+	PoolLabel      = "roce-cni.io/pool"
+	RackLabel      = "roce-cni.io/rack"
+	MachineIDLabel = "roce-cni.io/machine-id"
+)
+
+// RailPool is block.Pool as the API server keeps it.
+type RailPool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	Spec   block.PoolSpec `json:"spec"`
+	Status PoolStatus     `json:"status,omitzero"`
+}
+
+// RailPoolList is a list of them.
+type RailPoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []RailPool `json:"items"`
+}
+
+// PoolStatus is what the reconciler says of a pool, summed over the racks that it
+// knows.
+type PoolStatus struct {
+	Blocks   int `json:"blocks"`   // how many blocks there are to claim
+	Claimed  int `json:"claimed"`  // how many of them have an owner
+	Size     int `json:"size"`     // slots of all blocks: pods that they are enough for
+	Used     int `json:"used"`     // slots that are leased, by the reports of the owners
+	Resting  int `json:"resting"`  // slots in quarantine
+	Free     int `json:"free"`     // slots that are neither, claimed or not
+	Reserved int `json:"reserved"` // addresses that reservations keep from pods
+	// Conditions has the ones named below.
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ValidCondition is True for a pool that blocks may be claimed of. Else its
+// message says why not, as block.Pool.Validate and block.Space.Apart do.
+const ValidCondition = "Valid"
+
+// RailBlock is block.Block as the API server keeps it.
+type RailBlock struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	Spec   block.Spec  `json:"spec"`
+	Status BlockStatus `json:"status,omitzero"`
+}
+
+// RailBlockList is a list of them.
+type RailBlockList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []RailBlock `json:"items"`
+}
+
+// BlockStatus is what the owner says of a block.
+type BlockStatus struct {
+	// Asserted is when the owner has last written the block, by its own clock: for
+	// people, and so that a write changes something, for the API server keeps one
+	// that does not from changing resourceVersion.
+	Asserted metav1.MicroTime `json:"asserted,omitzero"`
+	Usage
+}
+
+// Usage counts the slots of a block. Size is how many of them pods may have on
+// all rails: the sum of the others.
+type Usage struct {
+	Size    int `json:"size"`
+	Used    int `json:"used"`    // leased
+	Resting int `json:"resting"` // in quarantine
+	Free    int `json:"free"`
+}
+
+// Pool returns what package block knows of a RailPool.
+func (p *RailPool) Pool() block.Pool { return block.Pool{Name: p.Name, Spec: p.Spec} }
+
+// Block returns what package block knows of a RailBlock.
+func (b *RailBlock) Block() block.Block {
+	return block.Block{
+		Name: b.Name, UID: string(b.UID), ResourceVersion: b.ResourceVersion,
+		Created: b.CreationTimestamp.UTC(), Spec: b.Spec,
+	}
+}
+
+// railBlock is what is sent to create a block.
+func railBlock(b block.Block) *RailBlock {
+	out := &RailBlock{
+		TypeMeta:   metav1.TypeMeta{APIVersion: Version().String(), Kind: "RailBlock"},
+		ObjectMeta: metav1.ObjectMeta{Name: b.Name, Labels: map[string]string{PoolLabel: b.Spec.Pool, MachineIDLabel: b.Spec.MachineID}},
+		Spec:       b.Spec,
+	}
+	if b.Spec.Rack != "" {
+		out.Labels[RackLabel] = b.Spec.Rack
+	}
+	return out
+}
+
+// newScheme knows our types, so that client-go can decode what a watch sends.
+func newScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	s.AddKnownTypes(Version(), &RailPool{}, &RailPoolList{}, &RailBlock{}, &RailBlockList{})
+	metav1.AddToGroupVersion(s, Version())
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"}) // Status is always of that one
+	return s
+}
+
+// DeepCopyObject is runtime.Object's.
+func (p *RailPool) DeepCopyObject() runtime.Object { return p.deepCopy() }
+
+// DeepCopyObject is runtime.Object's.
+func (l *RailPoolList) DeepCopyObject() runtime.Object {
+	out := &RailPoolList{TypeMeta: l.TypeMeta, Items: slices.Clone(l.Items)}
+	l.ListMeta.DeepCopyInto(&out.ListMeta)
+	for i := range l.Items {
+		out.Items[i] = *l.Items[i].deepCopy()
+	}
+	return out
+}
+
+// DeepCopyObject is runtime.Object's.
+func (b *RailBlock) DeepCopyObject() runtime.Object { return b.deepCopy() }
+
+// DeepCopyObject is runtime.Object's.
+func (l *RailBlockList) DeepCopyObject() runtime.Object {
+	out := &RailBlockList{TypeMeta: l.TypeMeta, Items: slices.Clone(l.Items)}
+	l.ListMeta.DeepCopyInto(&out.ListMeta)
+	for i := range l.Items {
+		out.Items[i] = *l.Items[i].deepCopy()
+	}
+	return out
+}
+
+func (p *RailPool) deepCopy() *RailPool {
+	out := &RailPool{TypeMeta: p.TypeMeta, Spec: copySpec(p.Spec), Status: p.Status}
+	p.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	out.Status.Conditions = slices.Clone(p.Status.Conditions) // values, but for a location of a time, which nobody changes
+	return out
+}
+
+func (b *RailBlock) deepCopy() *RailBlock {
+	out := &RailBlock{TypeMeta: b.TypeMeta, Spec: b.Spec, Status: b.Status}
+	b.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	return out
+}
+
+// copySpec makes a copy by way of JSON: RailPools are few, and nobody copies them
+// often.
+func copySpec(s block.PoolSpec) (out block.PoolSpec) {
+	b, err := json.Marshal(s)
+	if err == nil {
+		err = json.Unmarshal(b, &out)
+	}
+	if err != nil {
+		panic("kube: " + err.Error())
+	}
+	return out
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ranges
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// The form of requests and of answers. A request has neither rails nor none, an
+// answer has one of the two.
+type (
+	keyJSON struct {
+		Namespace string `json:"namespace"`
+		Pod       string `json:"pod"`
+		Interface string `json:"interface"`
+	}
+	answerJSON struct {
+		Version int    `json:"version"`
+		BootID  string `json:"bootID"`
+		keyJSON
+		Rails []railJSON `json:"rails,omitempty"`
+		None  string     `json:"none,omitempty"`
+	}
+)
+
+func (a Answer) form(bootID string) answerJSON {
+	return answerJSON{
+		Version: version, BootID: bootID, keyJSON: keyJSON(a.Key),
+		Rails: File{Rails: a.Rails}.form("").Rails, None: a.None,
+	}
+}
+
+// answer reports every fault, with its path.
+func (form answerJSON) answer() (Answer, error) {
+	out := Answer{Key: Key(form.keyJSON), None: form.None}
+	if (len(form.Rails) > 0) == (form.None != "") {
+		return Answer{}, formError{errors.New("rails: an answer has addresses, or says why it has none")}
+	}
+	if form.None != "" {
+		return out, nil
+	}
+	f, err := fileJSON{Quarantine: "0s", Rails: form.Rails}.file()
+	if err != nil {
+		return Answer{}, formError{err}
+	}
+	for i, subnets := range f.Rails {
+		for j, s := range subnets {
+			if len(s.Ranges) != 1 || s.Ranges[0].First != s.Ranges[0].Last || len(s.Exclude) > 0 {
+				return Answer{}, formError{fmt.Errorf("rails[%d].subnets[%d].ranges: not one address", i, j)}
+			}
+		}
+	}
+	out.Rails = f.Rails
+	return out, nil
+}
+
+// formError is an error about what is in a file.
+type formError struct{ error }
+
+func (e formError) Unwrap() error { return e.error }
+
+// load reads a request or an answer. A file that has another name than its key is
+// none.
+func load(path string) (answerJSON, error) {
+	content, err := slurp(path)
+	if err != nil {
+		return answerJSON{}, fmt.Errorf("%s: %w", path, err)
+	}
+	var form answerJSON
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.DisallowUnknownFields()
+	err = d.Decode(&form)
+	switch {
+	case err != nil:
+	case form.Version != version:
+		err = fmt.Errorf("version: it is of version %d, this program reads %d", form.Version, version)
+	case filepath.Base(path) != Key(form.keyJSON).String():
+		err = fmt.Errorf("it is of %s/%s, interface %q", form.Namespace, form.Pod, form.Interface)
+	}
+	if err != nil {
+		return answerJSON{}, formError{fmt.Errorf("%s: %w", path, err)}
+	}
+	return form, nil
+}
+
+// fresh begins the names of files that are not whole yet.
+const fresh = ".new-"
+
+// put writes a file in one step. Several may write the same one at a time.
+func put(op, poolName, dir, name string, form answerJSON) error {
+	err := func() error {
+		content, err := json.Marshal(form)
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		f, err := os.CreateTemp(dir, fresh) // of mode 0600
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(append(content, '\n'))
+		if err = errors.Join(err, f.Close()); err == nil {
+			err = os.Rename(f.Name(), filepath.Join(dir, name))
+		}
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+		return err
+	}()
+	return wrap(op, poolName, err)
+}
+
+// remove removes a file, if there is one.
+func remove(op, poolName, path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return wrap(op, poolName, err)
+	}
+	return nil
+}
+
+// wrap says what was done, and whether it is the file system's fault or that of
+// who has written the file. It returns nil for nil.
+func wrap(op, poolName string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &formError{}):
+		return cnierr.New(cnierr.Unreadable, op, poolName, "remove the file: rocectl's agent writes answers, and the plugin requests, again", "%w", err)
+	}
+	return cnierr.New(cnierr.IO, op, poolName, "", "%w", err)
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ranges_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+)
+
+func TestPoolsAreThoseThatHaveAFile(t *testing.T) {
+	t.Parallel()
+	s := ranges.Store{Dir: t.TempDir(), BootID: "1"}
+	if got, err := s.Pools(); err != nil || got != nil {
+		t.Errorf("before any was written: %v, error %v", got, err)
+	}
+	for _, name := range []string{"storage", "compute"} {
+		path := filepath.Join(s.Dir, "pools", name, "ranges")
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Remove("storage"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Pools()
+	if diff := cmp.Diff([]string{"compute"}, got); diff != "" || err != nil {
+		t.Errorf("error %v, (-want +got)\n%s", err, diff)
+	}
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package block
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
+)
+
+// Slots is the slots of a pool, in one rack, that are leased one by one, to pods
+// that get them again. The zero value has none.
+type Slots struct {
+	Pool, Rack string
+
+	rails  [][]pool.Subnet
+	all    run
+	usable []run // those of all that pods may have on all rails, ascending and apart
+}
+
+// Slots returns the slots that pods of a rack keep, none for a pool without
+// sticky; rack is as in Space, whose errors it has.
+func (p Pool) Slots(rack string) (Slots, error) {
+	s, err := p.Space(rack)
+	if err != nil || p.Spec.Sticky == nil {
+		return Slots{}, err
+	}
+	return s.sticky(p.Spec.Sticky.Slots), nil
+}
+
+// sticky returns the slots of a range that was validated.
+func (s Space) sticky(text string) Slots {
+	all, ok := readSlots(text)
+	if !ok {
+		return Slots{}
+	}
+	out := Slots{Pool: s.pool, Rack: s.rack, rails: s.rails, all: all, usable: []run{all}}
+	for _, subnets := range s.rails {
+		for _, subnet := range subnets {
+			out.usable = common(out.usable, slotsOf(subnet))
+		}
+	}
+	return out
+}
+
+// readSlots reads first-last.
+func readSlots(text string) (run, bool) {
+	first, last, two := strings.Cut(text, "-")
+	a, err := strconv.ParseUint(first, 10, 32)
+	b, err2 := strconv.ParseUint(last, 10, 32)
+	ok := two && err == nil && err2 == nil && a <= b
+	return run{a, b}, ok
+}
+
+// Terms returns for how long the addresses of a pod that is gone are kept for it,
+// and how long they rest before another pod may have them; false for a pool
+// without sticky. What Validate would refuse is as long as it may be.
+func (p Pool) Terms() (ttl, quarantine time.Duration, ok bool) {
+	if p.Spec.Sticky == nil {
+		return 0, 0, false
+	}
+	f := &strict.Faults{}
+	ttl, quarantine = p.ttl(f), p.quarantine(f)
+	if f.Len() > 0 {
+		return longestTTL, longestTTL, true
+	}
+	return ttl, quarantine, true
+}
+
+const longestTTL = 30 * 24 * time.Hour
+
+func (p Pool) ttl(f *strict.Faults) time.Duration {
+	return text(f, "spec.sticky.ttl", p.Spec.Sticky.TTL).Duration(time.Hour, time.Second, longestTTL)
+}
+
+// Count returns how many slots there are that pods may have on all rails.
+func (s Slots) Count() int {
+	n := 0
+	for _, r := range s.usable {
+		n += r.count()
+	}
+	return n
+}
+
+// Has says whether pods may have a slot.
+func (s Slots) Has(slot int) bool {
+	n := uint64(slot)
+	return slot >= 0 && slices.ContainsFunc(s.usable, func(r run) bool { return r.first <= n && n <= r.last })
+}
+
+// Name returns the name of the lease of a slot.
+func (s Slots) Name(slot int) string {
+	if s.Rack != "" {
+		return fmt.Sprintf("%s.%s-s%d", s.Pool, s.Rack, slot)
+	}
+	return fmt.Sprintf("%s-s%d", s.Pool, slot)
+}
+
+// Find returns the slot that an address is of, and whether it is one of these,
+// also if pods may not have it any more.
+func (s Slots) Find(a netip.Addr) (number int, ok bool) {
+	for _, subnet := range slices.Concat(s.rails...) {
+		if n := slot(a, subnet.Prefix); subnet.Prefix.Contains(a) {
+			return int(n), s.all.first <= n && n <= s.all.last
+		}
+	}
+	return 0, false
+}
+
+// Rails returns the addresses of a slot as package ranges writes them down: of
+// every subnet of every rail one. It panics for a slot that Has does not have.
+func (s Slots) Rails(number int) [][]pool.Subnet {
+	if !s.Has(number) {
+		panic(fmt.Sprintf("block: pool %s has no slot %d", s.Pool, number))
+	}
+	out := make([][]pool.Subnet, len(s.rails))
+	for i, subnets := range s.rails {
+		for _, whole := range subnets {
+			a := at(uint64(number), whole.Prefix)
+			out[i] = append(out[i], pool.Subnet{Prefix: whole.Prefix, Gateway: whole.Gateway, Ranges: []netrange.Range{{First: a, Last: a}}})
+		}
+	}
+	return out
+}
+
+// Order returns the slots in the order in which who has this name tries them: by
+// double hashing, as nodes try blocks, and always the same.
+func (s Slots) Order(name string) iter.Seq[int] {
+	sum := sha256.Sum256([]byte(name))
+	return func(yield func(int) bool) {
+		for n := range probes(sum[:16], uint64(s.Count())) {
+			if !yield(s.number(n)) {
+				return
+			}
+		}
+	}
+}
+
+// number returns slot n of those that pods may have.
+func (s Slots) number(n uint64) int {
+	for _, r := range s.usable {
+		if n < uint64(r.count()) {
+			return int(r.first + n)
+		}
+		n -= uint64(r.count())
+	}
+	panic(fmt.Sprintf("block: pool %s has no sticky slot number %d", s.Pool, n))
+}
+
+// probes returns the numbers below count, each once: the start and the step follow
+// from a sum of 16 bytes.
+func probes(sum []byte, count uint64) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		if count == 0 {
+			return
+		}
+		start, step := binary.BigEndian.Uint64(sum[:8])%count, binary.BigEndian.Uint64(sum[8:16])%count
+		for gcd(step, count) != 1 { // else some are never passed
+			step++
+		}
+		for i := range count {
+			if !yield((start + i*step%count) % count) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package sticky
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+)
+
+// Terms is what a pool says about slots that are kept.
+type Terms struct {
+	TTL  time.Duration // for how long a slot is kept that no node holds
+	Rest time.Duration // how long it rests at least: the pool's quarantine
+}
+
+// TermsOf returns the terms of those pools that have sticky.
+func TermsOf(pools []block.Pool) map[string]Terms {
+	out := map[string]Terms{}
+	for _, p := range pools {
+		if ttl, rest, sticky := p.Terms(); sticky {
+			out[p.Name] = Terms{ttl, rest}
+		}
+	}
+	return out
+}
+
+// Sightings remembers since when leases have no use. As with block.Sightings, the
+// zero value remembers nothing, which is safe.
+type Sightings struct {
+	idle    map[string]sighting // by UID: without holder
+	orphans block.Sightings     // whose holder is gone
+}
+
+// sighting is since when a lease has no holder, and the version that it has had
+// ever since.
+type sighting struct {
+	since   time.Duration
+	version string
+}
+
+// World is what a Look sees. Leases were listed before Pools and Nodes, Nodes
+// before Bound was asked for, which is needed for those that
+// Nodes.Missing(Owners(Leases)) names.
+type World struct {
+	Leases []Lease
+	Pools  map[string]Terms // TermsOf all pools
+	Nodes  block.Nodes
+	Bound  map[string]bool
+}
+
+// Owners returns the nodes that hold leases, in the words of package block: each is
+// as the block of a lease's name, UID and version.
+func Owners(leases []Lease) []block.Block {
+	var out []block.Block
+	for _, l := range leases {
+		if l.Spec.Holder != (Holder{}) {
+			out = append(out, block.Block{Name: l.Name, UID: l.UID, ResourceVersion: l.ResourceVersion, Spec: l.owner()})
+		}
+	}
+	return out
+}
+
+func (l Lease) owner() block.Spec {
+	return block.Spec{Pool: l.Spec.Pool, Rack: l.Spec.Rack, NodeName: l.Spec.Holder.NodeName, MachineID: l.Spec.Holder.MachineID}
+}
+
+// Look is one sighting; now is as in block.Sightings.Look, date what the wall clock
+// says. It returns what to remember, and the leases that are due:
+//   - those that no node holds, nobody wants to keep for ever, and nobody has written
+//     since the TTL; a clock that jumps can make that shorter than it should be, but
+//     never shorter than the addresses must rest;
+//   - of a pool that is gone, or keeps no slots: those that nobody holds for
+//     block.Grace;
+//   - those whose holder's blocks would be due.
+func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sightings, due []Lease) {
+	next.idle = map[string]sighting{}
+	var orphans []block.Block
+	next.orphans, orphans = s.orphans.Look(now, Owners(w.Leases), w.Nodes, w.Bound)
+	gone := map[string]bool{}
+	for _, b := range orphans {
+		gone[b.UID] = true
+	}
+	for _, l := range w.Leases {
+		if gone[l.UID] {
+			due = append(due, l)
+		}
+		if l.Spec.Holder != (Holder{}) || l.Spec.Keep {
+			continue
+		}
+		seen, again := s.idle[l.UID]
+		if !again || seen.version != l.ResourceVersion {
+			seen = sighting{now, l.ResourceVersion}
+		}
+		next.idle[l.UID] = seen
+		if expired(l, now-seen.since, date, w.Pools) {
+			due = append(due, l)
+		}
+	}
+	return next, due
+}
+
+// expired says whether a lease without holder, which was seen so for a while, is
+// due.
+func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms) bool {
+	t, exists := pools[l.Spec.Pool]
+	if !exists {
+		return seen >= block.Grace
+	}
+	since := l.Created
+	if l.Spec.Written.After(since) {
+		since = l.Spec.Written
+	}
+	return seen >= t.Rest && max(seen, date.Sub(since)) >= t.TTL
+}
+
+// Reap deletes a lease that is due, or frees it of a holder that is gone, so that
+// its pod can have it elsewhere, and says whether it has. It asks once more whether
+// the node is gone, and then writes what Look has seen, not what has changed since.
+// A lease that has is no error. Without an answer it may have been done or not; the
+// next Look tells.
+func Reap(ctx context.Context, store Store, c block.Cluster, date time.Time, due Lease) (bool, error) {
+	var err error
+	if due.Spec.Holder == (Holder{}) {
+		err = store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
+	} else {
+		gone, unsure := block.Abandoned(ctx, c, due.owner())
+		if unsure != nil || !gone {
+			return false, unsure
+		}
+		due.Spec.Holder, due.Spec.Written = Holder{}, date.UTC().Truncate(time.Microsecond)
+		_, err = store.Update(ctx, due)
+	}
+	if errors.Is(err, block.ErrNotFound) || errors.Is(err, block.ErrConflict) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package sticky
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+)
+
+// Desk takes leases for a node and gives them back. All fields are needed. It has
+// no memory, and its calls may be made again after any error, by this process or
+// the next; but for one pool there must be one call at a time on a node.
+type Desk struct {
+	Store Store
+	Node  block.Node
+	// Now is written into leases.
+	Now func() time.Time
+}
+
+const (
+	// tries is how often a call begins again because somebody wrote at the same time.
+	tries = 3
+	// patience is how many slots of others Take meets before it asks for all.
+	patience = 4
+)
+
+// Take makes the node the holder of the slot that is kept for a pod, or of a new
+// one, and returns its lease. It has written the lease when it returns, also when
+// the node was the holder already: a Release that has got no answer may still be on
+// its way, and this makes it fail.
+//
+// Errors: *HeldError while another node is the holder; *NoneError; and the store's.
+func (d Desk) Take(ctx context.Context, s block.Slots, k ranges.Key) (Lease, error) {
+	return again(func() (Lease, error) {
+		mine, err := d.Store.List(ctx, Query{Pool: s.Pool, Key: k})
+		if err != nil {
+			return Lease{}, err
+		}
+		if l, there := first(s, mine); there {
+			return d.reuse(ctx, s, l)
+		}
+		return d.open(ctx, s, k)
+	})
+}
+
+// again does something until nobody has written at the same time.
+func again(do func() (Lease, error)) (l Lease, err error) {
+	for range tries {
+		l, err = do()
+		if !errors.Is(err, block.ErrConflict) && !errors.Is(err, block.ErrNotFound) {
+			return l, err
+		}
+	}
+	return Lease{}, &block.BusyError{}
+}
+
+// first returns the lease of a pod that counts, of all that it has in the rack:
+// what an operator wants goes before all others, and then the oldest. There may be
+// two if two nodes took one at the same time. One of a slot that pods may not have
+// any more does not count, unless an operator says so.
+func first(s block.Slots, mine []Lease) (Lease, bool) {
+	mine = slices.DeleteFunc(slices.Clone(mine), func(l Lease) bool {
+		return l.Spec.Rack != s.Rack || !l.Spec.Keep && !s.Has(l.Spec.Slot)
+	})
+	if len(mine) == 0 {
+		return Lease{}, false
+	}
+	rank := func(l Lease) int {
+		if l.Spec.Keep {
+			return 0
+		}
+		return 1
+	}
+	return slices.MinFunc(mine, func(a, b Lease) int {
+		return cmp.Or(rank(a)-rank(b), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+	}), true
+}
+
+// reuse takes a slot that is kept for the pod.
+func (d Desk) reuse(ctx context.Context, s block.Slots, l Lease) (Lease, error) {
+	if !s.Has(l.Spec.Slot) || l.Name != s.Name(l.Spec.Slot) {
+		return Lease{}, &NoneError{fmt.Sprintf("RailLease %s keeps slot %d, which no pod gets: it is not one of sticky.slots of RailPool %s, or it is excluded", l.Name, l.Spec.Slot, s.Pool)}
+	}
+	return d.hold(ctx, l)
+}
+
+// hold makes the node the holder of a lease, unless another one is.
+func (d Desk) hold(ctx context.Context, l Lease) (Lease, error) {
+	me := holder(d.Node)
+	if l.Spec.Holder != (Holder{}) && l.Spec.Holder != me {
+		return Lease{}, &HeldError{l}
+	}
+	return d.write(ctx, l, me)
+}
+
+func (d Desk) write(ctx context.Context, l Lease, h Holder) (Lease, error) {
+	now := d.now()
+	if now.Equal(l.Spec.Written) { // a write that changes nothing is none
+		now = now.Add(time.Microsecond)
+	}
+	l.Spec.Holder, l.Spec.Written = h, now
+	return d.Store.Update(ctx, l)
+}
+
+// now is as fine as the API server keeps it.
+func (d Desk) now() time.Time { return d.Now().UTC().Truncate(time.Microsecond) }
+
+// open makes a lease of a slot that has none, for a pod that has none. The order of
+// the slots follows from the pod, so that after an answer that was lost the same
+// name is asked for again.
+func (d Desk) open(ctx context.Context, s block.Slots, k ranges.Key) (Lease, error) {
+	taken, met := map[string]bool{}, 0
+	for slot := range s.Order(k.String()) {
+		name := s.Name(slot)
+		if taken[name] {
+			continue
+		}
+		l, err := d.make(ctx, s, slot, k)
+		var other *otherError
+		if !errors.As(err, &other) {
+			return l, err
+		}
+		if met++; met != patience {
+			continue
+		}
+		all, err := d.Store.List(ctx, Query{Pool: s.Pool})
+		if err != nil {
+			return Lease{}, err
+		}
+		for _, l := range all {
+			taken[l.Name] = true
+		}
+	}
+	return Lease{}, &NoneError{fmt.Sprintf("all %d slots of sticky.slots of RailPool %s are kept for other pods: kubectl get railleases", s.Count(), s.Pool)}
+}
+
+// otherError says that a slot is kept for another pod.
+type otherError struct{ Lease Lease }
+
+func (e *otherError) Error() string {
+	return fmt.Sprintf("%s is kept for %v", e.Lease.Name, e.Lease.Spec.Key())
+}
+
+// make makes the lease of a slot, or takes it if it is the pod's already: a request
+// that got no answer may have made it.
+func (d Desk) make(ctx context.Context, s block.Slots, slot int, k ranges.Key) (Lease, error) {
+	l, err := d.Store.Create(ctx, Lease{Name: s.Name(slot), Spec: Spec{
+		Pool: s.Pool, Rack: s.Rack, Slot: slot, Namespace: k.Namespace, Pod: k.Pod, Interface: k.Interface,
+		Holder: holder(d.Node), Written: d.now(),
+	}})
+	if !errors.Is(err, block.ErrExists) {
+		return l, err
+	}
+	there, err := d.Store.Get(ctx, s.Name(slot))
+	switch {
+	case err != nil:
+		return Lease{}, err
+	case there.Spec.Key() != k:
+		return Lease{}, &otherError{there}
+	}
+	return d.hold(ctx, there)
+}
+
+// Affirm makes sure that a lease is still the node's, after a restart and from time
+// to time, and writes it, so that nobody takes the node for gone. One that is gone
+// is made again: etcd may have been restored to a state before it was made, or
+// somebody has deleted it. It goes by the name: a lease without UID may be given,
+// and the one that is returned may be kept for another pod by now, whose it was
+// when etcd was saved; the node has the slot then, until it gives it back.
+//
+// Errors: *HeldError: it is lost, and the node must not lease its addresses any
+// more. If pods have them, ask again: the holder may give it back. Else the
+// store's, and it is the node's until more is known.
+func (d Desk) Affirm(ctx context.Context, l Lease) (Lease, error) {
+	if l.UID != "" {
+		got, err := d.hold(ctx, l)
+		if !errors.Is(err, block.ErrConflict) && !errors.Is(err, block.ErrNotFound) {
+			return got, err
+		}
+	}
+	return again(func() (Lease, error) {
+		there, err := d.Store.Get(ctx, l.Name)
+		if !errors.Is(err, block.ErrNotFound) {
+			if err != nil {
+				return Lease{}, err
+			}
+			return d.hold(ctx, there)
+		}
+		fresh := Lease{Name: l.Name, Spec: l.Spec}
+		fresh.Spec.Keep, fresh.Spec.Holder, fresh.Spec.Written = false, holder(d.Node), d.now() // Keep is not for nodes to say
+		got, err := d.Store.Create(ctx, fresh)
+		if errors.Is(err, block.ErrExists) {
+			err = block.ErrConflict
+		}
+		return got, err
+	})
+}
+
+// Release gives a lease back: no pod of the node has its addresses, and no ADD can
+// get them any more. The slot stays the pod's. That the node is not the holder is
+// no error. After an error the node may be the holder or not; only Take tells.
+func (d Desk) Release(ctx context.Context, l Lease) error {
+	_, err := again(func() (Lease, error) {
+		there, err := d.Store.Get(ctx, l.Name)
+		if errors.Is(err, block.ErrNotFound) {
+			return Lease{}, nil
+		}
+		if err != nil || there.Spec.Holder != holder(d.Node) {
+			return Lease{}, err
+		}
+		return d.write(ctx, there, Holder{})
+	})
+	return err
+}
+
+// Held returns the leases of a pool that the node holds, in all racks and in the
+// order of their names: an agent that has been restarted gives back those of which
+// it has neither an answer nor a pod.
+func (d Desk) Held(ctx context.Context, pool string) ([]Lease, error) {
+	all, err := d.Store.List(ctx, Query{Pool: pool, Node: d.Node.Name})
+	if err != nil {
+		return nil, err
+	}
+	mine := slices.DeleteFunc(all, func(l Lease) bool { return l.Spec.Holder != holder(d.Node) })
+	slices.SortFunc(mine, func(a, b Lease) int { return cmp.Compare(a.Name, b.Name) })
+	return mine, nil
+}
