@@ -48,8 +48,8 @@ type PoolSpec struct {
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// Reservations are addresses that no block has.
 	Reservations []Reservation `json:"reservations,omitempty"`
-	// Sticky keeps the addresses of a pod that comes back under its name. It is
-	// validated; nothing acts on it yet.
+	// Sticky keeps the addresses of a pod that comes back under its name: see package
+	// sticky.
 	Sticky *Sticky `json:"sticky,omitempty"`
 }
 

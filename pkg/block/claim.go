@@ -107,15 +107,10 @@ func (w *claim) run(ctx context.Context) (Block, error) {
 		if err != nil {
 			return Block{}, err
 		}
-		for _, b := range mine {
-			if _, open := w.space.has(b.Name); w.closed[b.Name] || !open {
-				continue
-			}
-			if b, err := w.assert(ctx, b); !errors.Is(err, errHeld) {
-				return b, err
-			}
+		b, ours, err := w.adopt(ctx, mine)
+		if err == nil && !ours {
+			b, ours, err = w.pass(ctx)
 		}
-		b, ours, err := w.pass(ctx)
 		if err != nil || ours {
 			return b, err
 		}
@@ -124,6 +119,20 @@ func (w *claim) run(ctx context.Context) (Block, error) {
 	return Block{}, cnierr.New(cnierr.PoolExhausted, claiming, w.space.pool,
 		"widen the ranges of the RailPool, or look whose blocks they are: kubectl get railblocks",
 		"all %d blocks of %d slots have an owner", w.space.Blocks(), w.space.size)
+}
+
+// adopt takes one of the node's blocks that the caller does not know of: an agent
+// before this one has claimed it, or another that is about to end.
+func (w *claim) adopt(ctx context.Context, mine []Block) (Block, bool, error) {
+	for _, b := range mine {
+		if _, open := w.space.has(b.Name); w.closed[b.Name] || !open {
+			continue
+		}
+		if b, err := w.assert(ctx, b); !errors.Is(err, errHeld) {
+			return b, err == nil, err
+		}
+	}
+	return Block{}, false, nil
 }
 
 // settle asks again for the name that got no answer.
@@ -150,10 +159,15 @@ func (w *claim) pass(ctx context.Context) (b Block, ours bool, err error) {
 		if b, ours, err = w.take(ctx, name); err != nil || ours {
 			return b, ours, err
 		}
-		if met++; met%limit == 0 {
-			if _, err := w.look(ctx, w.all(Cached)); err != nil {
-				return Block{}, false, err
-			}
+		if met++; met%limit != 0 {
+			continue
+		}
+		mine, err := w.look(ctx, w.all(Cached))
+		if err == nil {
+			b, ours, err = w.adopt(ctx, mine)
+		}
+		if err != nil || ours {
+			return b, ours, err
 		}
 	}
 	return Block{}, false, nil

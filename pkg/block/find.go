@@ -56,16 +56,4 @@ func (s Space) Recorded(node Node, rails [][]pool.Subnet) []Block {
 }
 
 // Total returns how many slots pods may have on all rails, in all blocks.
-func (s Space) Total() int {
-	slots := []run{{0, uint64(s.size)*MaxBlocks - 1}}
-	for _, subnets := range s.rails {
-		for _, subnet := range subnets {
-			slots = common(slots, slotsOf(subnet))
-		}
-	}
-	n := 0
-	for _, r := range slots {
-		n += r.count()
-	}
-	return n
-}
+func (s Space) Total() int { return sum(s.usable(s.open())) }

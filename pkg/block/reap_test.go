@@ -17,9 +17,10 @@ import (
 
 // cluster has nodes, by machine-id, and pods.
 type cluster struct {
-	nodes block.Nodes
-	bound map[string]bool
-	err   error
+	nodes   block.Nodes
+	bound   map[string]bool
+	err     error // of questions about nodes
+	podsErr error
 }
 
 func (c cluster) Machine(_ context.Context, node string) (string, error) {
@@ -30,7 +31,7 @@ func (c cluster) Machine(_ context.Context, node string) (string, error) {
 	return id, c.err
 }
 
-func (c cluster) Bound(_ context.Context, node string) (bool, error) { return c.bound[node], c.err }
+func (c cluster) Bound(_ context.Context, node string) (bool, error) { return c.bound[node], c.podsErr }
 
 func TestABlockIsDueAnHourAfterItsOwnerWent(t *testing.T) {
 	t.Parallel()
@@ -78,7 +79,7 @@ func TestOnlyTheNamesWithoutNodeAreAskedForPods(t *testing.T) {
 	of := func(name, machine string) block.Block {
 		return block.Block{Spec: block.Spec{NodeName: name, MachineID: machine}}
 	}
-	blocks := []block.Block{of("c", "3"), of("b", "2"), of("c", "4"), of("a", "1"), of("d", "5")}
+	blocks := []block.Block{of("d", "5"), of("c", "3"), of("b", "2"), of("c", "4"), of("a", "1")}
 	nodes := block.Nodes{"a": "1", "b": "another"}
 	if diff := cmp.Diff([]string{"c", "d"}, nodes.Missing(blocks)); diff != "" {
 		t.Error(diff)
@@ -159,7 +160,8 @@ func TestWhatIsDueIsReapedOnlyIfItStillIs(t *testing.T) {
 		"a node is back":               {c: cluster{nodes: block.Nodes{"node-1": ""}}},
 		"another machine has its name": {c: cluster{nodes: block.Nodes{"node-1": "another"}, bound: pods}, reaped: true},
 		"a pod is bound":               {c: cluster{bound: pods}},
-		"nobody knows":                 {c: cluster{err: away}, err: away},
+		"nobody knows of the node":     {c: cluster{err: away}, err: away},
+		"nobody knows of its pods":     {c: cluster{podsErr: away}, err: away},
 		"its owner has touched it": {change: func(t *testing.T, store *blocktest.Mem, b block.Block) {
 			if _, lost, err := claimer(store, 1).Assert(t.Context(), sized(t, 64), []block.Block{b}); err != nil || len(lost) > 0 {
 				t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
@@ -33,25 +34,10 @@ type Slots struct {
 // sticky; rack is as in Space, whose errors it has.
 func (p Pool) Slots(rack string) (Slots, error) {
 	s, err := p.Space(rack)
-	if err != nil || p.Spec.Sticky == nil {
+	if err != nil || len(s.sticky) == 0 {
 		return Slots{}, err
 	}
-	return s.sticky(p.Spec.Sticky.Slots), nil
-}
-
-// sticky returns the slots of a range that was validated.
-func (s Space) sticky(text string) Slots {
-	all, ok := readSlots(text)
-	if !ok {
-		return Slots{}
-	}
-	out := Slots{Pool: s.pool, Rack: s.rack, rails: s.rails, all: all, usable: []run{all}}
-	for _, subnets := range s.rails {
-		for _, subnet := range subnets {
-			out.usable = common(out.usable, slotsOf(subnet))
-		}
-	}
-	return out
+	return Slots{Pool: s.pool, Rack: s.rack, rails: s.rails, all: s.sticky[0], usable: s.usable(s.sticky)}, nil
 }
 
 // readSlots reads first-last.
@@ -80,18 +66,54 @@ func (p Pool) Terms() (ttl, quarantine time.Duration, ok bool) {
 
 const longestTTL = 30 * 24 * time.Hour
 
+// keeps judges sticky, but for the subnets.
+func (p Pool) keeps(f *strict.Faults) {
+	const path = "spec.sticky.slots"
+	if p.Spec.Sticky == nil {
+		return
+	}
+	before := f.Len()
+	ttl, quarantine := p.ttl(f), p.quarantine(&strict.Faults{})
+	if f.Len() == before && ttl < quarantine {
+		f.Add(cnierr.BadConfig, "spec.sticky.ttl", fmt.Sprintf("write %v or more", quarantine), "%v is less than the quarantine: another pod would get addresses that have not rested", ttl)
+	}
+	kept, ok := readSlots(p.Spec.Sticky.Slots)
+	size := uint64(p.blockSize())
+	switch {
+	case !ok:
+		f.Add(cnierr.BadConfig, path, "write the first and the last host part, such as 1024-2047", "%q is not a range of slots", p.Spec.Sticky.Slots)
+	case kept.last >= size*MaxBlocks:
+		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write slots up to %d", size*MaxBlocks-1), "%d is beyond all blocks", kept.last)
+	case kept.first%size != 0 || (kept.last+1)%size != 0:
+		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write %d-%d, or another range of whole blocks", kept.first/size*size, (kept.last/size+1)*size-1), "%s begins or ends inside a block of %d slots", p.Spec.Sticky.Slots, size)
+	}
+}
+
+// keepsIn reports the first subnet that has not all slots that pods keep: they
+// would be other ones in it.
+func (p Pool) keepsIn(rails [][]pool.Subnet, f *strict.Faults) {
+	if p.Spec.Sticky == nil {
+		return
+	}
+	kept, ok := readSlots(p.Spec.Sticky.Slots)
+	for _, s := range slices.Concat(rails...) {
+		has := false
+		for _, r := range netrange.Minus(s.Ranges, nil) {
+			has = has || slot(r.First, s.Prefix) <= kept.first && slot(r.Last, s.Prefix) >= kept.last
+		}
+		if ok && !has {
+			f.Add(cnierr.BadConfig, "spec.sticky.slots", "write slots that all ranges of all rails have", "the ranges of %v have not all of %s", s.Prefix, p.Spec.Sticky.Slots)
+			return
+		}
+	}
+}
+
 func (p Pool) ttl(f *strict.Faults) time.Duration {
 	return text(f, "spec.sticky.ttl", p.Spec.Sticky.TTL).Duration(time.Hour, time.Second, longestTTL)
 }
 
 // Count returns how many slots there are that pods may have on all rails.
-func (s Slots) Count() int {
-	n := 0
-	for _, r := range s.usable {
-		n += r.count()
-	}
-	return n
-}
+func (s Slots) Count() int { return sum(s.usable) }
 
 // Has says whether pods may have a slot.
 func (s Slots) Has(slot int) bool {

@@ -26,6 +26,7 @@ type Space struct {
 	size       int
 	quarantine time.Duration
 	rails      [][]pool.Subnet
+	sticky     []run // slots that pods keep: no block has them
 	runs       []run // the indices of the blocks, ascending and apart
 }
 
@@ -42,22 +43,18 @@ func (p Pool) Space(rack string) (Space, error) {
 	if rack != "" && !p.racked() && len(p.Spec.Racks) == 0 {
 		rack = ""
 	}
-	s := Space{pool: p.Name, rack: rack, size: p.Spec.BlockSize, quarantine: p.quarantine(&strict.Faults{})}
-	if s.size == 0 {
-		s.size = DefaultSize
-	}
+	s := Space{pool: p.Name, rack: rack, size: p.blockSize(), quarantine: p.quarantine(&strict.Faults{})}
 	s.rails = p.rails(rack, f)
 	if err := f.Err(reading, p.Name); err != nil {
 		return Space{}, err
 	}
 	p.reserve(s.rails)
-	slots := []run{{0, uint64(s.size)*MaxBlocks - 1}}
-	for _, subnets := range s.rails {
-		for _, subnet := range subnets {
-			slots = common(slots, slotsOf(subnet))
+	if p.Spec.Sticky != nil {
+		if kept, ok := readSlots(p.Spec.Sticky.Slots); ok { // common has reported others
+			s.sticky = []run{kept}
 		}
 	}
-	s.runs = blocks(slots, uint64(s.size))
+	s.runs = blocks(s.usable(s.open()), uint64(s.size))
 	if len(s.runs) == 0 {
 		return Space{}, cnierr.New(cnierr.BadConfig, reading, p.Name, "widen ranges or exclude less", "no slot is free for pods on all rails")
 	}
@@ -80,6 +77,30 @@ func (p Pool) reserve(rails [][]pool.Subnet) {
 			s.Exclude = netrange.Minus(slices.Concat(s.Exclude, netrange.Clip(all, netrange.Of(s.Prefix))), nil)
 		}
 	}
+}
+
+// open returns the slots that blocks may have.
+func (s Space) open() []run {
+	all := run{0, uint64(s.size)*MaxBlocks - 1}
+	if len(s.sticky) == 0 {
+		return []run{all}
+	}
+	kept := s.sticky[0]
+	out := []run{{kept.last + 1, all.last}}
+	if kept.first > 0 {
+		out = []run{{0, kept.first - 1}, out[0]}
+	}
+	return out
+}
+
+// usable returns those of some slots that pods may have on all rails.
+func (s Space) usable(slots []run) []run {
+	for _, subnets := range s.rails {
+		for _, subnet := range subnets {
+			slots = common(slots, slotsOf(subnet))
+		}
+	}
+	return slots
 }
 
 // slotsOf returns the slots that pods may have in a subnet, in ascending order.
@@ -161,13 +182,7 @@ func blocks(slots []run, size uint64) []run {
 
 // Blocks returns how many blocks there are: those with at least one slot that
 // pods may have on all rails.
-func (s Space) Blocks() int {
-	n := 0
-	for _, r := range s.runs {
-		n += r.count()
-	}
-	return n
-}
+func (s Space) Blocks() int { return sum(s.runs) }
 
 // Index returns the index of the block number n, from 0: what is not free for
 // pods has no number.
@@ -202,14 +217,13 @@ func (s Space) has(name string) (index int, ok bool) {
 
 // Slots returns how many slots of a block pods may have on all rails.
 func (s Space) Slots(index int) int {
-	slots := []run{s.slots(index)}
-	for _, subnets := range s.rails {
-		for _, subnet := range subnets {
-			slots = common(slots, slotsOf(subnet))
-		}
-	}
+	return sum(common(s.usable([]run{s.slots(index)}), s.open()))
+}
+
+// sum returns how many numbers there are in runs.
+func sum(runs []run) int {
 	n := 0
-	for _, r := range slots {
+	for _, r := range runs {
 		n += r.count()
 	}
 	return n

@@ -73,9 +73,7 @@ func (p Pool) common(f *strict.Faults) {
 		f.Add(cnierr.BadConfig, "spec.rackLabel", "remove it, or write {rack} in the subnets", "means nothing: the subnets are the same in every rack")
 	}
 	p.quarantine(f)
-	if s.Sticky != nil {
-		text(f, "spec.sticky.ttl", s.Sticky.TTL).Duration(time.Hour, time.Second, 30*24*time.Hour)
-	}
+	p.keeps(f)
 	for i, r := range s.Reservations {
 		for j, each := range r.Ranges {
 			if _, err := netrange.Parse(each); err != nil {
@@ -83,6 +81,14 @@ func (p Pool) common(f *strict.Faults) {
 			}
 		}
 	}
+}
+
+// blockSize is how many slots a block has.
+func (p Pool) blockSize() int {
+	if p.Spec.BlockSize == 0 {
+		return DefaultSize
+	}
+	return p.Spec.BlockSize
 }
 
 func (p Pool) quarantine(f *strict.Faults) time.Duration {
@@ -179,6 +185,7 @@ func (p Pool) rails(rack string, f *strict.Faults) [][]pool.Subnet {
 	}
 	if f.Len() == before {
 		pool.Apart(out, places, f)
+		p.keepsIn(out, f)
 	}
 	if f.Len() != before {
 		return nil

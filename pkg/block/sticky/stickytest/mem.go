@@ -10,8 +10,10 @@
 package stickytest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -175,6 +177,7 @@ func (m *Mem) matching(q sticky.Query) []sticky.Lease {
 			out = append(out, l)
 		}
 	}
+	slices.SortFunc(out, func(a, b sticky.Lease) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 

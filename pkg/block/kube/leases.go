@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// RailLease is sticky.Lease as the API server keeps it. It has no labels: lists are
+// narrowed by its fields, so that one that an operator has written is found too.
+type RailLease struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	Spec sticky.Spec `json:"spec"`
+}
+
+// RailLeaseList is a list of them.
+type RailLeaseList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []RailLease `json:"items"`
+}
+
+// Lease returns what package sticky knows of a RailLease.
+func (l *RailLease) Lease() sticky.Lease {
+	out := sticky.Lease{
+		Name: l.Name, UID: string(l.UID), ResourceVersion: l.ResourceVersion,
+		Created: l.CreationTimestamp.UTC(), Spec: l.Spec,
+	}
+	out.Spec.Written = l.Spec.Written.UTC()
+	return out
+}
+
+// Leases is the RailLeases of a cluster: a sticky.Store.
+type Leases struct{ api *API }
+
+var _ sticky.Store = Leases{}
+
+const leases = "railleases"
+
+// Leases returns the RailLeases.
+func (a *API) Leases() Leases { return Leases{a} }
+
+// Create is sticky.Store's.
+func (s Leases) Create(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
+	body, err := json.Marshal(RailLease{
+		TypeMeta:   metav1.TypeMeta{APIVersion: Version().String(), Kind: "RailLease"},
+		ObjectMeta: metav1.ObjectMeta{Name: l.Name}, Spec: l.Spec,
+	})
+	if err != nil {
+		return sticky.Lease{}, cnierr.New(cnierr.Bug, "create lease", l.Name, "", "%w", err)
+	}
+	return s.one(ctx, s.api.ours.Post().Resource(leases).SetHeader("Content-Type", asJSON).Body(body), "create lease "+l.Name)
+}
+
+// Get is sticky.Store's.
+func (s Leases) Get(ctx context.Context, name string) (sticky.Lease, error) {
+	return s.one(ctx, s.api.ours.Get().Resource(leases).Name(name), "read lease "+name)
+}
+
+// one sends a request that is answered with a lease.
+func (s Leases) one(ctx context.Context, r *rest.Request, what string) (sticky.Lease, error) {
+	var out RailLease
+	if err := s.api.do(ctx, r, what, &out); err != nil {
+		return sticky.Lease{}, err
+	}
+	return out.Lease(), nil
+}
+
+// List is sticky.Store's.
+func (s Leases) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error) {
+	set := fields.Set{}
+	for field, value := range map[string]string{
+		"spec.pool": q.Pool, "spec.holder.nodeName": q.Node,
+		"spec.namespace": q.Key.Namespace, "spec.pod": q.Key.Pod, "spec.interface": q.Key.Interface,
+	} {
+		if value != "" {
+			set[field] = value
+		}
+	}
+	params := url.Values{}
+	if len(set) > 0 {
+		params.Set("fieldSelector", set.AsSelector().String())
+	}
+	var out []sticky.Lease
+	err := s.api.pages(ctx, s.api.ours, leases, params, block.Latest, func(body []byte) error {
+		var page RailLeaseList
+		err := json.Unmarshal(body, &page)
+		for i := range page.Items {
+			if l := page.Items[i].Lease(); q.Key == (ranges.Key{}) || l.Spec.Key() == q.Key {
+				out = append(out, l)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Update is sticky.Store's. The UID and the resourceVersion in a merge patch make
+// it fail when the object has others (rest.BeforeUpdate and store.Update of
+// k8s.io/apiserver): the version with 409, the UID alone, which takes an etcd that
+// was restored, with 422.
+func (s Leases) Update(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
+	spec := map[string]any{"holder": nil, "written": l.Spec.Written.UTC().Format(time.RFC3339Nano)}
+	if l.Spec.Holder != (sticky.Holder{}) {
+		spec["holder"] = l.Spec.Holder
+	}
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]string{"uid": l.UID, "resourceVersion": l.ResourceVersion},
+		"spec":     spec,
+	})
+	if err != nil {
+		return sticky.Lease{}, cnierr.New(cnierr.Bug, "write lease", l.Name, "", "%w", err)
+	}
+	out, err := s.one(ctx, s.api.ours.Patch(types.MergePatchType).Resource(leases).Name(l.Name).Body(body), "write lease "+l.Name)
+	return out, s.unless(ctx, l.Name, l.UID, l.ResourceVersion, err)
+}
+
+// Delete is sticky.Store's.
+func (s Leases) Delete(ctx context.Context, name, uid, resourceVersion string) error {
+	err := s.api.remove(ctx, leases, name, uid, resourceVersion, "delete lease "+name)
+	return s.unless(ctx, name, uid, resourceVersion, err)
+}
+
+// unless looks why the API server has refused a request about a lease. One that is
+// another by now is what matters, whatever the answer says: a policy may be the
+// first to refuse.
+func (s Leases) unless(ctx context.Context, name, uid, resourceVersion string, err error) error {
+	if !errors.As(err, new(*cnierr.Error)) {
+		return err
+	}
+	there, look := s.Get(ctx, name)
+	switch {
+	case look != nil:
+		return look
+	case there.UID != uid || there.ResourceVersion != resourceVersion:
+		return block.ErrConflict
+	}
+	return err
+}
+
+// remove deletes an object with this UID and resourceVersion.
+func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, what string) error {
+	id := types.UID(uid)
+	body, err := json.Marshal(metav1.DeleteOptions{
+		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		Preconditions: &metav1.Preconditions{UID: &id, ResourceVersion: &resourceVersion},
+	})
+	if err != nil {
+		return cnierr.New(cnierr.Bug, what, "", "", "%w", err)
+	}
+	return a.do(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON).Body(body), what, nil)
+}
