@@ -8,6 +8,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 DESTDIR ?=
 CNI_BIN_DIR ?= /opt/cni/bin
 BINDIR ?= /usr/local/bin
+IMAGE ?= roce-cni:$(VERSION)
+IMAGE_TOOL ?= $(firstword $(foreach t,docker podman buildah,$(shell command -v $(t))))
 FUZZTIME ?= 30s
 
 LINT_VERSION := v2.15.0
@@ -35,7 +37,7 @@ REQUIRE_NETNS ?= $(if $(filter 0,$(shell id -u)),1)
 export REQUIRE_NETNS
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-vm check lint fmt vuln golden gen gen-check fuzz size bench demo install clean $(PROGRAMS)
+.PHONY: help build test test-vm test-cluster check lint fmt vuln golden gen gen-check fuzz size bench demo install image clean $(PROGRAMS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -74,6 +76,15 @@ in_vm = .cache/vm/run -timeout 15m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2
 .cache/vm/run:
 	bash integration/deps.sh vm
 	CGO_ENABLED=0 go build -o $@ ./integration/vm/run
+
+# The programs stay in .cache/cluster; integration/cluster/build.sh has their
+# versions, and builds those that are not there.
+CLUSTER_PROGRAMS := etcd kube-apiserver kubectl kubelet containerd runc busybox multus bridge loopback host-local
+
+test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kubelet (root)
+	bash integration/deps.sh
+	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
+	REQUIRE_CLUSTER=1 go test -count=1 ./integration/cluster/...
 
 # The formatters are linters too, so lint is also the check of the formatting.
 # vuln is not here: it needs the vulnerability database, which build machines
@@ -143,6 +154,12 @@ install: build ## install into DESTDIR: the plugins in /opt/cni/bin, rocectl in 
 	done
 	cp bin/rocectl '$(DESTDIR)$(BINDIR)/.rocectl.new'
 	mv -f '$(DESTDIR)$(BINDIR)/.rocectl.new' '$(DESTDIR)$(BINDIR)/rocectl'
+
+# Of what build has made and nothing else, so it needs no network. A GOARCH in the
+# environment is the image's as well.
+image: build ## build the image IMAGE (roce-cni:VERSION) with docker, podman or buildah
+	@[ -n '$(IMAGE_TOOL)' ] || { echo 'make image: there is no docker, podman or buildah here; IMAGE_TOOL names another program' >&2; exit 1; }
+	$(IMAGE_TOOL) build --network none --platform linux/$$(go env GOARCH) --build-arg 'VERSION=$(VERSION)' -t '$(IMAGE)' .
 
 clean: ## remove bin (the tools in .cache stay)
 	rm -rf bin

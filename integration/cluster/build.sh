@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The roce-cni authors
+#
+# build.sh CACHE PROGRAM...: puts the real programs that the tests run into
+# CACHE, and links of their plain names into CACHE/bin. What is there stays.
+#
+# Kubernetes, Multus and the CNI project's plugins come from the Go module proxy, built in modules of their
+# own, so that go.mod of this project lists nothing of theirs. From nothing the
+# API server takes ten minutes on two cores; the others share most of it. etcd
+# and the runtime are Debian's packages, unpacked and not installed.
+set -euo pipefail
+cache=$(realpath -m "$1")
+shift
+
+kubernetes=v1.35.4
+multus=v4.2.4
+plugins=v1.9.1
+
+declare -A packages=([etcd]=etcd-server [containerd]=containerd [runc]=runc [busybox]=busybox-static)
+
+tmp=$cache/new.$$
+trap 'rm -rf "$tmp"' EXIT
+mkdir -p "$tmp" "$cache/bin"
+
+# source_of MODULE VERSION: prints where the sources of a module are.
+source_of() { (cd "$tmp" && GOWORK=off GOFLAGS=-mod=mod go mod download -json "$1@$2") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'; }
+
+# compile OUT MODULE VERSION PACKAGE: builds a program with the versions of
+# dependencies that upstream builds it with: upstream's go.mod, in which the
+# modules that live in its own repository are replaced by what was published of
+# them.
+compile() {
+	local out=$1 module=$2 version=$3 package=$4 from
+	printf 'module source\n' >"$tmp/go.mod"
+	from=$(source_of "$module" "$version")
+	[ -n "$from" ] || { echo "build.sh: no sources of $module $version" >&2; exit 1; }
+	mkdir -p "$tmp/src"
+	sed -E -e 's|^module .*|module build|' \
+		-e "s#^(\tk8s.io/[a-z-]+) v0\.0\.0\$#\1 v0.${version#v*.}#" \
+		-e "s#=> \./staging/src/(k8s.io/[a-z-]+)#=> \1 v0.${version#v*.}#" "$from/go.mod" >"$tmp/src/go.mod"
+	printf '\nrequire %s %s\n' "$module" "$version" >>"$tmp/src/go.mod"
+	cp "$from/go.sum" "$tmp/src"
+	(cd "$tmp/src" && GOWORK=off GOFLAGS=-mod=mod CGO_ENABLED=0 go build -buildvcs=false -trimpath \
+		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$version" -o "$tmp/program" "$module/$package")
+	mv "$tmp/program" "$out"
+}
+
+# unpack OUT PACKAGE: unpacks a package of the Debian that this machine runs.
+unpack() {
+	[ -n "$(find /var/lib/apt/lists -name '*Packages*' -print -quit)" ] || apt-get update -qq </dev/null
+	mkdir -p "$tmp/deb"
+	(cd "$tmp/deb" && apt-get download -qq -o APT::Sandbox::User=root "$2" </dev/null)
+	dpkg-deb -x "$tmp/deb/$2"_*.deb "$tmp/root"
+	mv "$tmp/root" "$1"
+}
+
+for program; do
+	case $program in
+	kube*) name=$program-$kubernetes from="k8s.io/kubernetes $kubernetes cmd/$program" ;;
+	multus) name=$program-$multus from="gopkg.in/k8snetworkplumbingwg/multus-cni.v4 $multus cmd/multus" ;;
+	bridge | loopback) name=$program-$plugins from="github.com/containernetworking/plugins $plugins plugins/main/$program" ;;
+	host-local) name=$program-$plugins from="github.com/containernetworking/plugins $plugins plugins/ipam/$program" ;;
+	*) name=debian-$program from=${packages[$program]} ;;
+	esac
+	at=$cache/$name
+	[ -e "$at" ] || {
+		echo "build.sh: $name" >&2
+		# shellcheck disable=SC2086 # three words
+		case $name in
+		debian-*) unpack "$at" "$from" ;;
+		*) compile "$at" $from ;;
+		esac
+	}
+	if [ -d "$at" ]; then
+		for f in "$at"/{,usr/}{,s}bin/*; do [ ! -e "$f" ] || ln -sfnr "$f" "$cache/bin/$(basename "$f")"; done
+	else
+		ln -sfnr "$at" "$cache/bin/$program"
+	fi
+done

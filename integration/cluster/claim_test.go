@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+func TestNodesThatClaimAtOnceNeverShareABlock(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	for _, tt := range []struct {
+		pool          string
+		blocks, nodes int
+	}{{"exact", 64, 64}, {"half", 128, 64}, {"wide", 2048, 64}} {
+		t.Run(tt.pool, func(t *testing.T) {
+			all := newCrowd(t, c.Admin(), tt.pool, tt.blocks, tt.nodes, 1)
+			all.claim(t)
+			all.tell(t)
+			all.eachHasItsOwn(t, c.Admin())
+		})
+	}
+}
+
+// TestClaimsSurviveServersThatAreKilled kills the API server twice and etcd once
+// while 64 nodes claim two blocks each.
+func TestClaimsSurviveServersThatAreKilled(t *testing.T) {
+	t.Parallel()
+	c := withCRDs(t, own(t))
+	all := newCrowd(t, c.Admin(), "killed", 128, 64, 2)
+	breaks := []func(){
+		func() { must(t, c.KillServer()); must(t, c.StartServer(t.Context())) },
+		func() { must(t, c.KillEtcd()); must(t, c.StartEtcd(t.Context())) },
+		func() { must(t, c.Stop()); must(t, c.StartEtcd(t.Context())); must(t, c.StartServer(t.Context())) },
+	}
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		all.claim(t)
+	}()
+	for _, breakIt := range breaks {
+		for range 20 {
+			<-all.claimed
+		}
+		breakIt()
+	}
+	<-finished
+	all.tell(t)
+	all.eachHasItsOwn(t, c.Admin())
+}
+
+func TestClaimsSurviveLostAnswers(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	faults := []ground.Fault{ground.Refused, ground.Lost, ground.Landed}
+	proxy, err := ground.NewProxy(c.Admin(), func(*http.Request) ground.Fault {
+		if n := rand.IntN(12); n < len(faults) {
+			return faults[n]
+		}
+		return ground.None
+	})
+	must(t, err)
+	t.Cleanup(proxy.Close)
+	all := newCrowd(t, proxy.Config(), "lossy", 64, 32, 2)
+	all.claim(t)
+	all.tell(t)
+	all.eachHasItsOwn(t, c.Admin())
+}
+
+// TestAClaimThatTimedOutAndLandedIsNotMadeTwice has the API server do what the
+// node asks for, and the node hear nothing.
+func TestAClaimThatTimedOutAndLandedIsNotMadeTwice(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	var silent atomic.Bool
+	silent.Store(true)
+	created := make(chan struct{}, 1)
+	proxy, err := ground.NewProxy(c.Admin(), func(r *http.Request) ground.Fault {
+		if r.Method == http.MethodPost && silent.Load() {
+			created <- struct{}{}
+			return ground.Silent
+		}
+		return ground.None
+	})
+	must(t, err)
+	t.Cleanup(proxy.Close)
+	s := space(t, "silent", 64)
+	node := claimer(api(t, proxy.Config()), "silent-node")
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := node.Claim(ctx, s, nil); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Fatalf("a claim without an answer: %v", err)
+	}
+	<-created
+	landed, err := api(t, c.Admin()).Blocks().List(t.Context(), block.Query{Pool: "silent", Freshness: block.Latest})
+	must(t, err)
+	if len(landed) != 1 {
+		t.Fatalf("%d blocks, want the one that has landed", len(landed))
+	}
+	silent.Store(false)
+	got, err := node.Claim(t.Context(), s, nil)
+	must(t, err)
+	if got.UID != landed[0].UID {
+		t.Errorf("%s was claimed, and %s is there", got.Name, landed[0].Name)
+	}
+	// And so does an agent that was restarted in between, and knows nothing.
+	own, err := claimer(api(t, c.Admin()), "silent-node").Own(t.Context(), s)
+	must(t, err)
+	if len(own) != 1 || own[0].UID != landed[0].UID {
+		t.Errorf("after a restart the node has %v", own)
+	}
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package deploy
+
+import (
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admission "k8s.io/api/admissionregistration/v1"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+
+	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// kustomization is what we use of one (kustomize.config.k8s.io/v1beta1).
+type kustomization struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Resources  []string `json:"resources"`
+	Images     []struct {
+		Name    string `json:"name"`
+		NewName string `json:"newName"`
+		NewTag  string `json:"newTag"`
+	} `json:"images"`
+}
+
+func TestTheKustomizationsListAllFiles(t *testing.T) {
+	t.Parallel()
+	for folder, folders := range map[string][]string{dir: {"crds"}, dir + "/crds": nil, uninstall: nil} {
+		var k kustomization
+		must(t, folder, yaml.UnmarshalStrict(content(t, folder+"/kustomization.yaml"), &k))
+		var want []string
+		for _, path := range files(t, folder) {
+			want = append(want, filepath.Base(path))
+		}
+		want = append(want, folders...)
+		slices.Sort(want)
+		slices.Sort(k.Resources)
+		if diff := cmp.Diff(want, k.Resources); diff != "" {
+			t.Errorf("%s lists others than there are (-want +got)\n%s", folder, diff)
+		}
+	}
+}
+
+// TestTheImageIsNamedOnce says that who changes the image in a kustomization changes
+// it in all pods, and in both.
+func TestTheImageIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	var main, other kustomization
+	must(t, dir, yaml.UnmarshalStrict(content(t, dir+"/kustomization.yaml"), &main))
+	must(t, uninstall, yaml.UnmarshalStrict(content(t, uninstall+"/kustomization.yaml"), &other))
+	if len(main.Images) != 1 || !slices.Equal(main.Images, other.Images) {
+		t.Fatalf("images %v and %v, want the same one", main.Images, other.Images)
+	}
+	for _, c := range containers(t) {
+		if c.Image != main.Images[0].Name {
+			t.Errorf("container %s has image %q, the kustomizations replace %q", c.Name, c.Image, main.Images[0].Name)
+		}
+	}
+}
+
+// pods returns the templates of our pods: the agent's, the reaper's, and those that
+// remove the plugins.
+func pods(t *testing.T) (agent, gc, remove core.PodTemplateSpec) {
+	t.Helper()
+	last := of[apps.DaemonSet](objects(t, files(t, uninstall)...))[0]
+	return one[apps.DaemonSet](t).Spec.Template, one[apps.Deployment](t).Spec.Template, last.Spec.Template
+}
+
+// containers returns all containers of our image.
+func containers(t *testing.T) []core.Container {
+	t.Helper()
+	agent, gc, remove := pods(t)
+	return slices.Concat(agent.Spec.InitContainers, agent.Spec.Containers, gc.Spec.InitContainers, gc.Spec.Containers, remove.Spec.InitContainers)
+}
+
+// TestTheProgramsHaveTheCommandsOfThePods reads the arguments of each container as
+// rocectl would.
+func TestTheProgramsHaveTheCommandsOfThePods(t *testing.T) {
+	t.Parallel()
+	stateDir := conf.DefaultStateDir
+	for _, c := range containers(t) {
+		known := false
+		for _, cmd := range cluster.Commands("test", &stateDir) {
+			if cmd.Name() != c.Args[0] {
+				continue
+			}
+			known = true
+			if err := cmd.ParseFlags(c.Args[1:]); err != nil || cmd.Flags().NArg() > 0 {
+				t.Errorf("container %s: rocectl %v: %v, and arguments %v", c.Name, c.Args, err, cmd.Flags().Args())
+			}
+		}
+		if !known {
+			t.Errorf("container %s: rocectl has no command %q for clusters", c.Name, c.Args[0])
+		}
+	}
+}
+
+// TestFoldersInContainersAreThoseThatTheCommandsUse follows each flag that names a
+// folder to what is mounted there.
+func TestFoldersInContainersAreThoseThatTheCommandsUse(t *testing.T) {
+	t.Parallel()
+	got := map[string][]string{}
+	for _, c := range containers(t) {
+		for _, m := range c.VolumeMounts {
+			got[c.Name] = append(got[c.Name], m.Name+" at "+m.MountPath)
+		}
+	}
+	flag := func(container, name string) string {
+		for _, c := range containers(t) {
+			if i := slices.Index(c.Args, name); c.Name == container && i >= 0 {
+				return c.Args[i+1]
+			}
+		}
+		return ""
+	}
+	want := map[string][]string{
+		"install":   {"cni-bin at " + flag("install", "--to")},
+		"agent":     {"state at " + conf.DefaultStateDir, "machine-id at " + flag("agent", "--host-root") + "/etc/machine-id"},
+		"uninstall": {"cni-bin at " + flag("uninstall", "--to"), "state at " + conf.DefaultStateDir},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what is mounted (-want +got)\n%s", diff)
+	}
+	for _, command := range []string{"install", "uninstall"} {
+		if from, in := flag(command, "--from"), path.Dir(copied(t)["bin/roce"]); from != in {
+			t.Errorf("%s looks for the plugins in %s, and the image has them in %s", command, from, in)
+		}
+	}
+}
+
+func TestSelectorsSelectTheirPodsAndNoOthers(t *testing.T) {
+	t.Parallel()
+	agent, gc, remove := pods(t)
+	for _, s := range []struct {
+		selector    map[string]string
+		own, others core.PodTemplateSpec
+	}{
+		{one[apps.DaemonSet](t).Spec.Selector.MatchLabels, agent, gc},
+		{one[apps.Deployment](t).Spec.Selector.MatchLabels, gc, agent},
+		{gc.Spec.TopologySpreadConstraints[0].LabelSelector.MatchLabels, gc, agent},
+		{of[apps.DaemonSet](objects(t, files(t, uninstall)...))[0].Spec.Selector.MatchLabels, remove, agent},
+	} {
+		selects := labels.SelectorFromSet(s.selector)
+		if !selects.Matches(labels.Set(s.own.Labels)) || selects.Matches(labels.Set(s.others.Labels)) {
+			t.Errorf("%v selects %v: %t, and %v: %t", s.selector, s.own.Labels, selects.Matches(labels.Set(s.own.Labels)), s.others.Labels, selects.Matches(labels.Set(s.others.Labels)))
+		}
+	}
+}
+
+// TestEverythingIsInOurNamespace finds the namespace in all places that name it.
+func TestEverythingIsInOurNamespace(t *testing.T) {
+	t.Parallel()
+	want := one[core.Namespace](t).Name
+	got := map[string]string{}
+	for _, a := range all[core.ServiceAccount](t) {
+		got["account "+a.Name] = a.Namespace
+	}
+	for _, b := range all[rbac.ClusterRoleBinding](t) {
+		got["subject of "+b.Name] = b.Subjects[0].Namespace
+	}
+	role, binding := one[rbac.Role](t), one[rbac.RoleBinding](t)
+	got["role"], got["role's binding"], got["role's subject"] = role.Namespace, binding.Namespace, binding.Subjects[0].Namespace
+	got["agent"], got["gc"] = one[apps.DaemonSet](t).Namespace, one[apps.Deployment](t).Namespace
+	got["uninstall"] = of[apps.DaemonSet](objects(t, files(t, uninstall)...))[0].Namespace
+	for what, namespace := range got {
+		if namespace != want {
+			t.Errorf("%s is in namespace %q, want %q", what, namespace, want)
+		}
+	}
+}
+
+// TestRightsAreThoseOfTheAccountsOfThePods follows each account from its pod to its
+// rules.
+func TestRightsAreThoseOfTheAccountsOfThePods(t *testing.T) {
+	t.Parallel()
+	agent, gc, _ := pods(t)
+	var accounts []string
+	for _, a := range all[core.ServiceAccount](t) {
+		accounts = append(accounts, a.Name)
+	}
+	if want := []string{agent.Spec.ServiceAccountName, gc.Spec.ServiceAccountName}; !slices.Equal(accounts, want) {
+		t.Errorf("there are accounts %v, the pods have %v", accounts, want)
+	}
+	var roles []string
+	for _, r := range all[rbac.ClusterRole](t) {
+		roles = append(roles, r.Name)
+	}
+	for _, b := range all[rbac.ClusterRoleBinding](t) {
+		if len(b.Subjects) != 1 || b.Subjects[0].Kind != rbac.ServiceAccountKind || !slices.Contains(accounts, b.Subjects[0].Name) {
+			t.Errorf("%s binds %+v, not one of our accounts", b.Name, b.Subjects)
+		}
+		if i := slices.Index(roles, b.RoleRef.Name); i < 0 || b.RoleRef.Kind != "ClusterRole" || b.RoleRef.APIGroup != rbac.GroupName {
+			t.Errorf("%s binds %+v, which is none of %v", b.Name, b.RoleRef, roles)
+		}
+	}
+	binding := one[rbac.RoleBinding](t)
+	if binding.Subjects[0].Name != gc.Spec.ServiceAccountName || binding.RoleRef.Name != one[rbac.Role](t).Name {
+		t.Errorf("the role is bound to %s by %+v", binding.Subjects[0].Name, binding.RoleRef)
+	}
+}
+
+func TestNoRuleHasAWildcard(t *testing.T) {
+	t.Parallel()
+	rules := one[rbac.Role](t).Rules
+	for _, r := range all[rbac.ClusterRole](t) {
+		rules = append(rules, r.Rules...)
+	}
+	for _, r := range rules {
+		if slices.Contains(slices.Concat(r.APIGroups, r.Resources, r.Verbs), "*") || len(r.NonResourceURLs) > 0 {
+			t.Errorf("%v", r)
+		}
+	}
+}
+
+func TestThePoliciesAreAboutTheAccountOfTheAgents(t *testing.T) {
+	t.Parallel()
+	agent, _, _ := pods(t)
+	var names, bound []string
+	for _, p := range all[admission.ValidatingAdmissionPolicy](t) {
+		names = append(names, p.Name)
+		if on := p.Spec.MatchConditions[0].Expression; !strings.Contains(on, ":"+agent.Spec.ServiceAccountName+"$") {
+			t.Errorf("%s is about %s, and the agents' account is %s", p.Name, on, agent.Spec.ServiceAccountName)
+		}
+		if *p.Spec.FailurePolicy != admission.Fail {
+			t.Errorf("%s when it cannot be judged: %s", p.Name, *p.Spec.FailurePolicy)
+		}
+	}
+	for _, b := range all[admission.ValidatingAdmissionPolicyBinding](t) {
+		bound = append(bound, b.Spec.PolicyName)
+		if !slices.Equal(b.Spec.ValidationActions, []admission.ValidationAction{admission.Deny}) {
+			t.Errorf("binding %s: %v", b.Name, b.Spec.ValidationActions)
+		}
+	}
+	if diff := cmp.Diff(names, bound); diff != "" {
+		t.Errorf("policies and what is bound (-want +got)\n%s", diff)
+	}
+}
+
+// TestPodsHaveNoMoreOfTheNodeThanTheyNeed holds what a container must not have, and
+// the folders of the node that there are.
+func TestPodsHaveNoMoreOfTheNodeThanTheyNeed(t *testing.T) {
+	t.Parallel()
+	for _, c := range containers(t) {
+		s := c.SecurityContext
+		if s == nil || s.Privileged != nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation ||
+			s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem ||
+			!slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) || len(s.Capabilities.Add) > 0 {
+			t.Errorf("container %s may too much: %+v", c.Name, s)
+		}
+	}
+	agent, gc, remove := pods(t)
+	got := map[string]string{}
+	for _, v := range slices.Concat(agent.Spec.Volumes, gc.Spec.Volumes, remove.Spec.Volumes) {
+		got[v.Name] = v.HostPath.Path
+	}
+	want := map[string]string{"cni-bin": "/opt/cni/bin", "state": conf.DefaultStateDir, "machine-id": "/etc/machine-id"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("folders of the node (-want +got)\n%s", diff)
+	}
+	for _, c := range containers(t) {
+		for _, m := range c.VolumeMounts {
+			if m.Name == "machine-id" && !m.ReadOnly {
+				t.Errorf("container %s may write the node's machine-id", c.Name)
+			}
+		}
+	}
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// deployment is what an operator applies.
+const deployment = "../../../conf-examples/deploy"
+
+// compute is a pool of four blocks: slots 64 to 127 of both rails.
+const compute = `
+apiVersion: roce-cni.io/v1alpha1
+kind: RailPool
+metadata: {name: compute}
+spec:
+  template:
+    count: 2
+    subnets: [{subnet: "172.16.{rail+10}.0/24", ranges: ["172.16.{rail+10}.64/26"], gateway: "172.16.{rail+10}.254"}]
+`
+
+// kubectl runs it with all rights and a standard input, and returns what it
+// prints.
+func (n *node) kubectl(t *testing.T, input string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "kubectl"), append([]string{"--kubeconfig=" + n.kubeconfig, "--cache-dir=" + t.TempDir()}, args...)...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// agent is the pod that the DaemonSet's controller would make. The volume is what
+// the admission of service accounts would add.
+func (n *node) agent(t *testing.T) *core.Pod {
+	t.Helper()
+	set, err := n.admin.AppsV1().DaemonSets("roce-cni").Get(t.Context(), "roce-cni-agent", meta.GetOptions{})
+	must(t, err)
+	authority, err := os.ReadFile(n.Admin().CAFile)
+	must(t, err)
+	root := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": string(authority)}}
+	if _, err := n.admin.CoreV1().ConfigMaps("roce-cni").Create(t.Context(), root, meta.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+		must(t, err)
+	}
+	pod := &core.Pod{ObjectMeta: meta.ObjectMeta{Namespace: "roce-cni", Name: "roce-cni-agent", Labels: set.Spec.Template.Labels}, Spec: set.Spec.Template.Spec}
+	pod.Spec.InitContainers[0].Image, pod.Spec.Containers[0].Image = "docker.io/library/roce-cni:local", "docker.io/library/roce-cni:local"
+	lifetime := int64(3600)
+	pod.Spec.Volumes = append(pod.Spec.Volumes, core.Volume{Name: "token", VolumeSource: core.VolumeSource{Projected: &core.ProjectedVolumeSource{
+		Sources: []core.VolumeProjection{
+			{ServiceAccountToken: &core.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: &lifetime}},
+			{ConfigMap: &core.ConfigMapProjection{LocalObjectReference: core.LocalObjectReference{Name: root.Name}}},
+			{DownwardAPI: &core.DownwardAPIProjection{Items: []core.DownwardAPIVolumeFile{
+				{Path: "namespace", FieldRef: &core.ObjectFieldSelector{FieldPath: "metadata.namespace"}},
+			}}},
+		},
+	}}})
+	pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, core.VolumeMount{
+		Name: "token", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true,
+	})
+	return pod
+}
+
+// TestTheDaemonSetServesTheNodesPods deploys what conf-examples/deploy has, and
+// nothing else: the agent's pod installs the plugins, claims a block, and pods
+// have addresses of it.
+func TestTheDaemonSetServesTheNodesPods(t *testing.T) {
+	n := theNode(t)
+	n.kubelet(t)
+	for _, plugin := range []string{"roce", "roce-ipam"} {
+		must(t, os.Remove(filepath.Join(plugins, plugin)))
+	}
+	n.kubectl(t, "", "apply", "-k", deployment)
+	n.kubectl(t, "", "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io")
+	n.kubectl(t, compute, "apply", "-f", "-")
+	n.network(t, "rails", railsOf(map[string]any{"type": "roce-ipam", "railPool": "compute"}))
+	n.start(t, n.agent(t))
+	for _, plugin := range []string{"roce", "roce-ipam"} {
+		if run(t, "cmp", filepath.Join(programs, plugin), filepath.Join(plugins, plugin)) != "" {
+			t.Errorf("%s is not what the image has", plugin)
+		}
+	}
+
+	a := n.running(t, n.start(t, shell("pooled-a", "rails")))
+	b := n.running(t, n.start(t, shell("pooled-b", "rails")))
+	a.pings(t, b)
+	a.holds(t, 2)
+	var index int
+	block := strings.TrimSpace(n.kubectl(t, "", "get", "railblocks", "--field-selector=spec.nodeName="+n.name, "-o", "jsonpath={.items[*].spec.index}"))
+	if _, err := fmt.Sscanf(block, "%d", &index); err != nil {
+		t.Fatalf("the blocks of the node are %q: %v", block, err)
+	}
+	for _, address := range append(a.rails(t), b.rails(t)...) {
+		if slot := int(address.As4()[3]); slot/16 != index {
+			t.Errorf("%v is not of block %d", address, index)
+		}
+	}
+	n.stop(t, a.Pod)
+	a.holds(t, 0)
+
+	orphan := n.sandbox(t, "pooled-orphan", "rails")
+	orphan.add(t)
+	orphan.holds(t, 2)
+	must(t, n.KillServer())
+	t.Cleanup(func() { must(t, n.StartServer(context.Background())) })
+	orphan.del(t)
+	orphan.isBare(t)
+}

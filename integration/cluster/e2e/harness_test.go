@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package e2e tests roce as pods get it: Multus reads a pod's annotation from a
+// real API server, calls the plugin, and writes the pod's network-status.
+//
+// The test process is the node: it runs in network, mount and process namespaces
+// of its own, with folders that nobody else sees, and everything ends with it.
+// There is no RDMA in it: integration/rdma has that. Read this file first, then
+// node_test.go for what a node has, multus_test.go for Multus called as a runtime
+// does, and kubelet_test.go for pods that kubelet and containerd run.
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+)
+
+// bin is where build.sh puts the programs of others.
+const bin = "../../../.cache/cluster/bin"
+
+// The environment of the process that is the node: where our programs are, and
+// which process waits for it.
+const (
+	inside  = "ROCE_E2E_PROGRAMS"
+	outside = "ROCE_E2E_OUTSIDE"
+)
+
+// plugins is where a runtime looks for plugins.
+const plugins = "/opt/cni/bin"
+
+// programs is the folder of our own programs. TestMain sets it.
+var programs string
+
+func TestMain(m *testing.M) {
+	code, err := tests(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func tests(m *testing.M) (code int, err error) {
+	if reason() != nil {
+		return m.Run(), nil // each test says why not
+	}
+	if programs = os.Getenv(inside); programs != "" {
+		if err := hide(); err != nil {
+			return 1, err
+		}
+		return m.Run(), nil
+	}
+	runtime.LockOSThread() // PR_SET_PDEATHSIG is about the thread
+	dir, err := os.MkdirTemp("", "roce-cni-e2e")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir), removeCgroups()) }()
+	if err := build(dir); err != nil {
+		return 1, err
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inside+"="+dir, fmt.Sprintf("%s=%d", outside, os.Getpid()))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	err = cmd.Run()
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		return max(1, failed.ExitCode()), nil
+	}
+	return 0, err
+}
+
+// reason says why there can be no node here.
+func reason() error {
+	if missing := ground.Missing(bin, "etcd", "kube-apiserver", "multus", "bridge", "host-local", "loopback"); len(missing) > 0 {
+		return fmt.Errorf("there is no %v: make test-cluster builds them", missing)
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("only root makes network namespaces and mounts")
+	}
+	return nil
+}
+
+// hide puts empty folders over those that the machine and the node would share,
+// and the other programs where runtimes look for plugins.
+func hide() error {
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := syscall.Mount("e2e", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mount /proc of this process namespace: %w", err)
+	}
+	for _, dir := range []string{"/opt", "/run", "/var/lib", "/var/log"} {
+		if err := syscall.Mount("e2e", dir, "tmpfs", 0, ""); err != nil {
+			return fmt.Errorf("hide %s: %w", dir, err)
+		}
+	}
+	if err := os.MkdirAll(plugins, 0o755); err != nil {
+		return err
+	}
+	for _, program := range []string{"multus", "bridge", "host-local", "loopback"} {
+		from, err := filepath.Abs(filepath.Join(bin, program))
+		if err != nil {
+			return err
+		}
+		if err := os.Symlink(from, filepath.Join(plugins, program)); err != nil {
+			return err
+		}
+	}
+	return exec.Command("ip", "link", "set", "dev", "lo", "up").Run()
+}
+
+// build builds our programs as the Makefile does.
+func build(dir string) error {
+	for _, name := range []string{"roce", "roce-ipam", "rocectl"} {
+		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, name), "./cmd/"+name)
+		cmd.Dir = filepath.Join("..", "..", "..")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+	}
+	return nil
+}
+
+// need skips the test where there can be no node, and fails it where there must
+// be one.
+func need(t *testing.T) {
+	t.Helper()
+	err := reason()
+	switch {
+	case err == nil:
+	case os.Getenv("REQUIRE_CLUSTER") == "1":
+		t.Fatalf("REQUIRE_CLUSTER=1, but %v", err)
+	default:
+		t.Skip(err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

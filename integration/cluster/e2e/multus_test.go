@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/google/go-cmp/cmp"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// running is a pod with a network namespace.
+type running struct {
+	*core.Pod
+	node  *node
+	netns string // its path
+}
+
+// sandbox is a pod as a runtime has it, which calls Multus for it.
+type sandbox struct {
+	running
+	cni  *libcni.CNIConfig
+	list *libcni.NetworkConfigList
+	conf *libcni.RuntimeConf
+}
+
+// sandbox makes the Pod object and its namespace.
+func (n *node) sandbox(t *testing.T, name, networks string) *sandbox {
+	t.Helper()
+	s := &sandbox{running: running{n.object(t, name, networks), n, "/run/netns/" + name}}
+	run(t, "ip", "netns", "add", name)
+	t.Cleanup(func() { run(t, "ip", "netns", "del", name) })
+	s.cni = libcni.NewCNIConfigWithCacheDir([]string{programs, plugins}, t.TempDir(), &invoke.DefaultExec{
+		RawExec:       &invoke.RawExec{Stderr: &bytes.Buffer{}}, // Multus tells of events there
+		PluginDecoder: version.PluginDecoder{},
+	})
+	var err error
+	s.list, err = libcni.ConfListFromBytes(n.multus(t))
+	must(t, err)
+	s.conf = &libcni.RuntimeConf{ContainerID: "sandbox-of-" + name, NetNS: s.netns, IfName: "eth0", Args: [][2]string{
+		{"IgnoreUnknown", "1"},
+		{"K8S_POD_NAMESPACE", s.Namespace},
+		{"K8S_POD_NAME", s.Name},
+		{"K8S_POD_INFRA_CONTAINER_ID", "sandbox-of-" + name},
+		{"K8S_POD_UID", string(s.UID)},
+	}}
+	return s
+}
+
+// multus is the only configuration that the runtime has. The network of the
+// cluster is a bridge, so that pods have an eth0.
+func (n *node) multus(t *testing.T) []byte {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{
+		"cniVersion": "1.0.0", "name": "multus-cni-network",
+		"plugins": []any{map[string]any{
+			"type": "multus", "kubeconfig": n.kubeconfig, "logToStderr": false, "logLevel": "verbose", "logFile": "/var/lib/multus.log",
+			"delegates": []any{map[string]any{
+				"cniVersion": "1.0.0", "name": "cluster", "type": "bridge", "bridge": "cluster",
+				"ipam": map[string]any{"type": "host-local", "subnet": "10.244.0.0/24"},
+			}},
+		}},
+	})
+	must(t, err)
+	return text
+}
+
+func (s *sandbox) add(t *testing.T) {
+	t.Helper()
+	began := time.Now()
+	_, err := s.cni.AddNetworkList(t.Context(), s.list, s.conf)
+	must(t, err)
+	t.Logf("ADD of %s: %v", s.Name, time.Since(began).Round(time.Millisecond))
+}
+
+func (s *sandbox) del(t *testing.T) {
+	t.Helper()
+	began := time.Now()
+	must(t, s.cni.DelNetworkList(context.Background(), s.list, s.conf))
+	t.Logf("DEL of %s: %v", s.Name, time.Since(began).Round(time.Millisecond))
+}
+
+// status is an entry of the annotation network-status.
+type status struct {
+	Name      string
+	Interface string
+	IPs       []string
+	Default   bool
+}
+
+// statuses returns the pod's network-status.
+func (n *node) statuses(t *testing.T, pod string) []status {
+	t.Helper()
+	got, err := n.admin.CoreV1().Pods("default").Get(t.Context(), pod, meta.GetOptions{})
+	must(t, err)
+	var out []status
+	text := got.Annotations["k8s.v1.cni.cncf.io/network-status"]
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return out
+}
+
+// inside runs a command in the pod's namespace and returns what it prints.
+func (s running) inside(t *testing.T, command ...string) string {
+	t.Helper()
+	return run(t, append([]string{"nsenter", "--net=" + s.netns}, command...)...)
+}
+
+// rails returns the address of each rail. It compares the pod's network-status
+// with what a network of two rails is, and with what is in the namespace.
+func (s running) rails(t *testing.T) []netip.Addr {
+	t.Helper()
+	all := s.node.statuses(t, s.Name)
+	var names []string
+	var out []netip.Addr
+	for _, i := range all {
+		names = append(names, i.Name+" "+i.Interface)
+		if len(i.IPs) != 1 || !strings.Contains(s.inside(t, "ip", "-o", "addr", "show", "dev", i.Interface), " "+i.IPs[0]+"/24 ") {
+			t.Fatalf("network-status says %+v; there is\n%s", i, s.inside(t, "ip", "addr"))
+		}
+		out = append(out, netip.MustParseAddr(i.IPs[0]))
+	}
+	if diff := cmp.Diff([]string{"cluster eth0", "default/rails net1", "default/rails net1-1"}, names); diff != "" {
+		t.Fatalf("network-status of %s (-want +got)\n%s", s.Name, diff)
+	}
+	out = out[1:]
+	for i, a := range out {
+		if b := a.As4(); b[2] != byte(10+i) || b[3] != out[0].As4()[3] {
+			t.Errorf("rails of %s: %v, want the same slot of 172.16.10.0/24 and 172.16.11.0/24", s.Name, out)
+		}
+	}
+	return out
+}
+
+// pings asks the same rails of another pod, each from its own.
+func (s running) pings(t *testing.T, other running) {
+	t.Helper()
+	to := other.rails(t)
+	for i, from := range s.rails(t) {
+		s.inside(t, "ping", "-c1", "-W2", "-I", from.String(), to[i].String())
+	}
+}
+
+// holds compares how many addresses are leased to the pod.
+func (s running) holds(t *testing.T, want int) {
+	t.Helper()
+	all, got := run(t, filepath.Join(programs, "rocectl"), "pool", "list"), 0
+	for line := range strings.Lines(all) {
+		if strings.Contains(line, s.Namespace+"/"+s.Name+" ") && strings.Contains(line, " leased ") {
+			got++
+		}
+	}
+	if got != want {
+		t.Errorf("%s has %d addresses, want %d, of\n%s", s.Name, got, want, all)
+	}
+}
+
+func TestAPodThatAsksForRailsGetsThem(t *testing.T) {
+	n := theNode(t)
+	n.network(t, "rails", rails())
+	a, b := n.sandbox(t, "a", "rails"), n.sandbox(t, "b", "rails")
+	a.add(t)
+	b.add(t)
+	a.holds(t, 2)
+	a.pings(t, b.running)
+	a.del(t)
+	b.del(t)
+	a.isBare(t)
+	b.isBare(t)
+}
+
+func TestAPodIsReleasedWhileTheAPIServerIsAway(t *testing.T) {
+	n := theNode(t)
+	n.network(t, "rails", rails())
+	pod := n.sandbox(t, "orphan", "rails")
+	pod.add(t)
+	must(t, n.KillServer())
+	t.Cleanup(func() { must(t, n.StartServer(context.Background())) })
+	pod.del(t)
+	pod.isBare(t)
+}
+
+// isBare says that nothing of the pod's networks is left.
+func (s *sandbox) isBare(t *testing.T) {
+	t.Helper()
+	for line := range strings.Lines(s.inside(t, "ip", "-o", "link")) {
+		if !strings.Contains(line, " lo: ") {
+			t.Errorf("%s still has %s", s.Name, line)
+		}
+	}
+	s.holds(t, 0)
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
+)
+
+func TestTheAPIServerIsAStoreOfLeases(t *testing.T) {
+	c := shared(t)
+	store := api(t, c.Admin()).Leases()
+	var made atomic.Int64
+	stickytest.Suite(t, func(*testing.T) sticky.Store {
+		return leasesApart{store, fmt.Sprintf("leases%d-", made.Add(1))}
+	})
+}
+
+// leasesApart is a store of its own within another one, as apart.
+type leasesApart struct {
+	sticky.Store
+	prefix string
+}
+
+func (a leasesApart) outside(l sticky.Lease) sticky.Lease {
+	l.Name, l.Spec.Pool = a.prefix+l.Name, a.prefix+l.Spec.Pool
+	return l
+}
+
+func (a leasesApart) inside(l sticky.Lease, err error) (sticky.Lease, error) {
+	l.Name, l.Spec.Pool = strings.TrimPrefix(l.Name, a.prefix), strings.TrimPrefix(l.Spec.Pool, a.prefix)
+	return l, err
+}
+
+func (a leasesApart) Create(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
+	return a.inside(a.Store.Create(ctx, a.outside(l)))
+}
+
+func (a leasesApart) Get(ctx context.Context, name string) (sticky.Lease, error) {
+	return a.inside(a.Store.Get(ctx, a.prefix+name))
+}
+
+func (a leasesApart) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error) {
+	q.Pool = a.prefix + q.Pool
+	all, err := a.Store.List(ctx, q)
+	for i := range all {
+		all[i], _ = a.inside(all[i], nil)
+	}
+	return all, err
+}
+
+func (a leasesApart) Update(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
+	return a.inside(a.Store.Update(ctx, a.outside(l)))
+}
+
+func (a leasesApart) Delete(ctx context.Context, name, uid, resourceVersion string) error {
+	return a.Store.Delete(ctx, a.prefix+name, uid, resourceVersion)
+}
+
+// stickySlots is those of a pool of two rails, which no node knows of.
+func stickySlots(t *testing.T, name string) block.Slots {
+	t.Helper()
+	p := block.Pool{Name: name, Spec: block.PoolSpec{
+		Template: &block.Template{Count: 2, Subnets: []block.Subnet{{Subnet: "10.{rail}.0.0/20"}}},
+		Sticky:   &block.Sticky{TTL: "24h", Slots: "1024-1039"},
+	}}
+	must(t, p.Validate())
+	s, err := p.Slots("")
+	must(t, err)
+	return s
+}
+
+func desk(t *testing.T, c *ground.Cluster, node string) sticky.Desk {
+	t.Helper()
+	return sticky.Desk{Store: api(t, c.Admin()).Leases(), Node: block.Node{Name: node, MachineID: "machine-of-" + node}, Now: time.Now}
+}
+
+func TestAPodKeepsItsSlotFromNodeToNode(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	ctx, s, db := t.Context(), stickySlots(t, "moves"), ranges.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
+	a, b := desk(t, c, "moves-a"), desk(t, c, "moves-b")
+	onA, err := a.Take(ctx, s, db)
+	must(t, err)
+	if _, err := b.Take(ctx, s, db); !errors.As(err, new(*sticky.HeldError)) {
+		t.Errorf("another node takes it: %v", err)
+	}
+	must(t, a.Release(ctx, onA))
+	onB, err := b.Take(ctx, s, db)
+	must(t, err)
+	if onB.Name != onA.Name || onB.UID != onA.UID {
+		t.Errorf("node b took %+v after %+v", onB, onA)
+	}
+	must(t, a.Release(ctx, onA)) // late
+	held, err := b.Held(ctx, "moves")
+	must(t, err)
+	if diff := cmp.Diff([]sticky.Lease{onB}, held); diff != "" {
+		t.Errorf("node b holds (-want +got)\n%s", diff)
+	}
+	again, err := b.Affirm(ctx, onB)
+	must(t, err)
+	if again.ResourceVersion == onB.ResourceVersion {
+		t.Error("to affirm wrote nothing")
+	}
+}
+
+// TestAnEtcdThatWasRestoredLetsHoldersHoldAgain takes etcd back to when
+// another node had a slot.
+func TestAnEtcdThatWasRestoredLetsHoldersHoldAgain(t *testing.T) {
+	t.Parallel()
+	c := withCRDs(t, own(t))
+	ctx, s, db := t.Context(), stickySlots(t, "restored"), ranges.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
+	a, b := desk(t, c, "restored-a"), desk(t, c, "restored-b")
+	first, err := a.Take(ctx, s, db)
+	must(t, err)
+	other := db
+	other.Pod = "db-1"
+	backup := filepath.Join(t.TempDir(), "snapshot")
+	must(t, c.Save(ctx, backup))
+	must(t, a.Release(ctx, first))
+	moved, err := b.Take(ctx, s, db)
+	must(t, err)
+	made, err := b.Take(ctx, s, other)
+	must(t, err)
+	must(t, c.Restore(ctx, backup))
+	eventually(t, "a lease is made again", func(ctx context.Context) error { _, err := b.Affirm(ctx, made); return err })
+	if _, err := b.Affirm(ctx, moved); !errors.As(err, new(*sticky.HeldError)) {
+		t.Errorf("what etcd says another one holds: %v", err)
+	}
+	held, err := a.Held(ctx, "restored")
+	must(t, err)
+	if len(held) != 1 || held[0].Name != first.Name {
+		t.Fatalf("node a holds %+v", held)
+	}
+	must(t, a.Release(ctx, held[0]))
+	if got, err := b.Affirm(ctx, moved); err != nil || got.Name != first.Name {
+		t.Errorf("%+v, error %v", got, err)
+	}
+}
+
+func TestAnOperatorGivesAPodTheAddressOfHisChoice(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	out, err := tryKubectl(t, c, `{apiVersion: roce-cni.io/v1alpha1, kind: RailLease, metadata: {name: chosen-s1030},
+		spec: {pool: chosen, slot: 1030, namespace: default, pod: db-7, interface: net1, keep: true}}`, "create", "-f", "-")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	d, db := desk(t, c, "chosen-a"), ranges.Key{Namespace: "default", Pod: "db-7", Interface: "net1"}
+	got, err := d.Take(t.Context(), stickySlots(t, "chosen"), db)
+	must(t, err)
+	if got.Name != "chosen-s1030" || !got.Spec.Keep {
+		t.Errorf("took %+v", got)
+	}
+	table := kubectl(t, c, "get", "railleases", "--field-selector", "spec.pod=db-7,spec.holder.nodeName=chosen-a")
+	lines := strings.Split(strings.TrimSpace(table), "\n")
+	if len(lines) != 2 || !cmp.Equal(strings.Fields(lines[0]), []string{"NAME", "POOL", "SLOT", "NAMESPACE", "POD", "INTERFACE", "NODE", "AGE"}) ||
+		!cmp.Equal(strings.Fields(lines[1])[:7], []string{"chosen-s1030", "chosen", "1030", "default", "db-7", "net1", "chosen-a"}) {
+		t.Errorf("kubectl prints\n%s", table)
+	}
+	must(t, d.Release(t.Context(), got))
+	kubectl(t, c, "explain", "railleases.spec.keep")
+}
+
+func TestLeasesThatContradictThemselvesAreRefused(t *testing.T) {
+	t.Parallel()
+	all := kinds(t, shared(t), "railleases")
+	const who = "namespace: default, pod: db-0, interface: net1"
+	for _, tt := range []struct{ name, spec, want string }{
+		{"p-s0", `{pool: p, slot: 0, ` + who + `}`, ""},
+		{"p.r1-s1100", `{pool: p, rack: r1, slot: 1100, keep: true, ` + who + `}`, ""},
+		{"p-s4294967295", `{pool: p, slot: 4294967295, ` + who + `, holder: {nodeName: a, machineID: b}, written: "2026-01-02T03:04:05.000006Z"}`, ""},
+		{"p-s1", `{pool: p, slot: 0, ` + who + `}`, "the name of a lease is"},
+		{"p-s0", `{pool: q, slot: 0, ` + who + `}`, "the name of a lease is"},
+		{"p-s0", `{pool: p, rack: r1, slot: 0, ` + who + `}`, "the name of a lease is"},
+		{"p-more-s0", `{pool: p, slot: 0, ` + who + `}`, "the name of a lease is"},
+		{"p-0", `{pool: p, slot: 0, ` + who + `}`, "metadata.name"},
+		{"p-s01", `{pool: p, slot: 1, ` + who + `}`, "metadata.name"},
+		{"p-s0", `{pool: p, slot: -1, ` + who + `}`, "greater than or equal to 0"},
+		{"p-s0", `{pool: p, slot: 0, pod: db-0, interface: net1}`, "spec.namespace"},
+		{"p-s0", `{pool: p, slot: 0, namespace: default, pod: "", interface: net1}`, "spec.pod"},
+		{"p-s0", `{pool: p, slot: 0, ` + who + `, holder: {nodeName: a}}`, "spec.holder.machineID"},
+		{"p-s0", `{pool: p, slot: 0, ` + who + `, holder: {}}`, "spec.holder"},
+		{"p-s0", `{pool: p, slot: 0, ` + who + `, written: yesterday}`, "spec.written"},
+		{"p-s0", `{pool: p, slot: 0, ` + who + `, node: a}`, "unknown field"},
+	} {
+		_, err := all.Create(t.Context(), object(t, "RailLease", tt.name, tt.spec), meta.CreateOptions{DryRun: []string{meta.DryRunAll}, FieldValidation: meta.FieldValidationStrict})
+		says(t, tt.name+" "+tt.spec, err, tt.want)
+	}
+}
+
+func TestALeaseIsForOneSlotAndOnePod(t *testing.T) {
+	t.Parallel()
+	all := kinds(t, shared(t), "railleases")
+	made, err := all.Create(t.Context(), object(t, "RailLease", "fixed-s7", `{pool: fixed, slot: 7, namespace: default, pod: db-0, interface: net1}`), meta.CreateOptions{})
+	must(t, err)
+	for field, value := range map[string]any{
+		"pool": "other", "rack": "r1", "slot": int64(8), "namespace": "other", "pod": "db-1", "interface": "net2",
+		"keep": true, "holder": map[string]any{"nodeName": "a", "machineID": "b"}, "written": "2026-01-02T03:04:05Z",
+	} {
+		changed := made.DeepCopy()
+		changed.Object["spec"].(map[string]any)[field] = value
+		want := "a lease is for one pod for ever"
+		switch field {
+		case "pool", "rack", "slot":
+			want = "the name of a lease is"
+		case "keep", "holder", "written":
+			want = ""
+		}
+		_, err := all.Update(t.Context(), changed, meta.UpdateOptions{DryRun: []string{meta.DryRunAll}})
+		says(t, field, err, want)
+	}
+	must(t, all.Delete(t.Context(), made.GetName(), meta.DeleteOptions{}))
+}

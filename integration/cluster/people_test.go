@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+)
+
+// write sends an object as kubectl does, and returns what the user is told.
+func write(t *testing.T, c *ground.Cluster, method, kind, name, rest string) error {
+	t.Helper()
+	body, err := yaml.YAMLToJSON([]byte(fmt.Sprintf("apiVersion: roce-cni.io/v1alpha1\nkind: %s\nmetadata: {name: %q}\n%s", kind, name, rest)))
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, rest)
+	}
+	path := "/apis/roce-cni.io/v1alpha1/" + strings.ToLower(kind) + "s"
+	contentType := "application/json"
+	if method != http.MethodPost {
+		path, contentType = path+"/"+name, "application/merge-patch+json"
+	}
+	return client(t, c.Admin()).CoreV1().RESTClient().Verb(method).AbsPath(path).Param("fieldValidation", "Strict").
+		SetHeader("Content-Type", contentType).Body(body).Do(t.Context()).Error()
+}
+
+func TestPeopleCanReadPoolsAndBlocks(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	need(t, "kubectl")
+	must(t, write(t, c, http.MethodPost, "RailPool", "readable", `spec: {rails: [{subnets: [{subnet: 10.1.0.0/24}]}]}`))
+	must(t, write(t, c, http.MethodPost, "RailBlock", "readable-3", `spec: {pool: readable, index: 3, size: 16, nodeName: n1, machineID: m1}`))
+	for _, tt := range []struct{ command, want string }{
+		{"get railpools readable", "NAME SIZE BLOCKS CLAIMED USED FREE VALID AGE readable"},
+		{"get railblocks readable-3", "NAME POOL INDEX NODE SIZE USED FREE AGE readable-3 readable 3 n1"},
+		{"get railblocks --field-selector spec.nodeName=n1,spec.pool=readable -o name", "railblock.roce-cni.io/readable-3"},
+		{"explain railpool.spec", "Exactly one of rails, template and racks says which subnets there are."},
+		{"explain railpool.spec.template.subnets.exclude", "It may grow: pods keep what they have"},
+		{"explain railblock.spec.machineID", "Another machine under the same name does not own the block."},
+	} {
+		got := strings.Join(strings.Fields(kubectl(t, c, strings.Fields(tt.command)...)), " ")
+		if !strings.Contains(got, tt.want) {
+			t.Errorf("kubectl %s:\n%s\nwant %s", tt.command, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	authentication "k8s.io/api/authentication/v1"
+	authorization "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/kube"
+)
+
+// guarded is a cluster with all of conf-examples/deploy, and who is who in it: the
+// agents of two nodes, their account on no node, and the reaper.
+type guarded struct {
+	*ground.Cluster
+	pool              string
+	a, b, nowhere, gc *rest.Config
+}
+
+// guard returns the shared cluster. The name is in the names of all that is made
+// for the test.
+func guard(t *testing.T, name string) guarded {
+	t.Helper()
+	c := shared(t)
+	deploy(t, c)
+	admin := client(t, c.Admin())
+	as := func(account, on string) *rest.Config {
+		token, err := ground.AgentToken(t.Context(), admin, "roce-cni", account, on)
+		must(t, err)
+		return c.As(token)
+	}
+	node(t, admin, name+"-a")
+	node(t, admin, name+"-b")
+	g := guarded{Cluster: c, pool: name, a: as("roce-cni-agent", name+"-a"), b: as("roce-cni-agent", name+"-b"), gc: as("roce-cni-gc", name+"-a")}
+	unbound, err := admin.CoreV1().ServiceAccounts("roce-cni").CreateToken(t.Context(), "roce-cni-agent", &authentication.TokenRequest{}, meta.CreateOptions{})
+	must(t, err)
+	g.nowhere = c.As(unbound.Status.Token)
+	eventually(t, "the rights are in force", func(ctx context.Context) error { return g.try(ctx, t, g.a, g.block(0, "a")) })
+	eventually(t, "the policy is in force", func(ctx context.Context) error {
+		if err := g.try(ctx, t, g.a, g.block(0, "b")); !apierrors.IsForbidden(err) {
+			return errors.Join(errors.New("an agent makes a block of another node"), err)
+		}
+		return nil
+	})
+	return g
+}
+
+// impersonated is an administrator who acts in the name of the agents: nothing
+// else is known of such a user.
+func (g guarded) impersonated() *rest.Config {
+	as := g.Admin()
+	as.Impersonate.UserName = "system:serviceaccount:roce-cni:roce-cni-agent"
+	return as
+}
+
+// try makes a block as somebody does, and deletes it.
+func (g guarded) try(ctx context.Context, t *testing.T, who *rest.Config, b block.Block) error {
+	t.Helper()
+	made, err := api(t, who).Blocks().Create(ctx, b)
+	if err != nil {
+		return err
+	}
+	return api(t, g.Admin()).Blocks().Delete(ctx, made.Name, made.UID, made.ResourceVersion)
+}
+
+// block is one of the pool, of node a or b.
+func (g guarded) block(index int, owner string) block.Block {
+	return block.Block{Name: fmt.Sprintf("%s-%d", g.pool, index), Spec: block.Spec{
+		Pool: g.pool, Index: index, Size: 16, NodeName: g.pool + "-" + owner, MachineID: "0123456789abcdef0123456789abcdef",
+	}}
+}
+
+// act is what somebody does to a block.
+type act struct {
+	name string
+	do   func(context.Context, kube.Blocks, block.Block) error
+}
+
+func writes() []act {
+	return []act{
+		{"touch", func(ctx context.Context, s kube.Blocks, b block.Block) error {
+			_, err := s.Touch(ctx, b.Name, b.UID)
+			return err
+		}},
+		{"report", func(ctx context.Context, s kube.Blocks, b block.Block) error {
+			_, err := s.Report(ctx, b.Name, b.UID, kube.Usage{Size: 16, Free: 16})
+			return err
+		}},
+		{"delete", func(ctx context.Context, s kube.Blocks, b block.Block) error {
+			now, err := s.Get(ctx, b.Name)
+			if err != nil {
+				return err
+			}
+			return s.Delete(ctx, now.Name, now.UID, now.ResourceVersion)
+		}},
+	}
+}
+
+func TestAnAgentWritesBlocksOfItsNodeAlone(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "policy")
+	ctx := t.Context()
+	ofA, err := api(t, g.a).Blocks().Create(ctx, g.block(1, "a"))
+	must(t, err)
+	ofB, err := api(t, g.b).Blocks().Create(ctx, g.block(2, "b"))
+	must(t, err)
+	for _, foe := range []struct {
+		name   string
+		config *rest.Config
+		block  block.Block
+	}{
+		{"the agent of another node", g.a, ofB},
+		{"an agent on no node", g.nowhere, ofA},
+		{"somebody in the name of the agents", g.impersonated(), ofA},
+	} {
+		if err := g.try(ctx, t, foe.config, g.block(3, foe.block.Spec.NodeName[len(g.pool)+1:])); !apierrors.IsForbidden(err) {
+			t.Errorf("%s makes a block: %v", foe.name, err)
+		}
+		for _, w := range writes() {
+			if err := w.do(ctx, api(t, foe.config).Blocks(), foe.block); !apierrors.IsForbidden(err) {
+				t.Errorf("%s may %s: %v", foe.name, w.name, err)
+			}
+		}
+		now, err := api(t, g.Admin()).Blocks().Get(ctx, foe.block.Name)
+		must(t, err)
+		if now.ResourceVersion != foe.block.ResourceVersion {
+			t.Errorf("%s has written %s", foe.name, now.Name)
+		}
+	}
+	for _, w := range writes() {
+		if err := w.do(ctx, api(t, g.a).Blocks(), ofA); err != nil {
+			t.Errorf("the owner may not %s: %v", w.name, err)
+		}
+		if err := w.do(ctx, api(t, g.Admin()).Blocks(), ofB); err != nil {
+			t.Errorf("an administrator may not %s: %v", w.name, err)
+		}
+	}
+}
+
+func TestTheReaperDeletesBlocksAndMakesNone(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "reaper")
+	ctx := t.Context()
+	ofB, err := api(t, g.b).Blocks().Create(ctx, g.block(1, "b"))
+	must(t, err)
+	gc := api(t, g.gc).Blocks()
+	if _, err := gc.Create(ctx, g.block(2, "a")); !apierrors.IsForbidden(err) {
+		t.Errorf("it makes a block: %v", err)
+	}
+	if _, err := gc.Touch(ctx, ofB.Name, ofB.UID); !apierrors.IsForbidden(err) {
+		t.Errorf("it writes a block: %v", err)
+	}
+	must(t, gc.Delete(ctx, ofB.Name, ofB.UID, ofB.ResourceVersion))
+}
+
+// right is something that an account may do, or may not.
+type right struct {
+	verb, group, resource, namespace, name string
+}
+
+func (r right) allowed(t *testing.T, who *rest.Config) bool {
+	t.Helper()
+	resource, sub, _ := strings.Cut(r.resource, "/")
+	review := &authorization.SelfSubjectAccessReview{Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorization.ResourceAttributes{
+		Verb: r.verb, Group: r.group, Resource: resource, Subresource: sub, Namespace: r.namespace, Name: r.name,
+	}}}
+	got, err := client(t, who).AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, meta.CreateOptions{})
+	must(t, err)
+	return got.Status.Allowed
+}
+
+// TestAccountsHaveTheRightsThatTheyNeedAndNoMore asks for each verb on each
+// resource that is named here. What is not among those of an account is refused.
+func TestAccountsHaveTheRightsThatTheyNeedAndNoMore(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "rights")
+	const ours, leases = "roce-cni.io", "coordination.k8s.io"
+	agent := []right{
+		{"list", ours, "railpools", "", ""},
+		{"watch", ours, "railpools", "", ""},
+		{"get", ours, "railblocks", "", ""},
+		{"list", ours, "railblocks", "", ""},
+		{"create", ours, "railblocks", "", ""},
+		{"delete", ours, "railblocks", "", ""},
+		{"patch", ours, "railblocks/status", "", ""},
+		{"get", ours, "railleases", "", ""},
+		{"list", ours, "railleases", "", ""},
+		{"create", ours, "railleases", "", ""},
+		{"patch", ours, "railleases", "", ""},
+		{"get", "", "nodes", "", ""},
+	}
+	gc := []right{
+		{"list", ours, "railpools", "", ""},
+		{"patch", ours, "railpools/status", "", ""},
+		{"list", ours, "railblocks", "", ""},
+		{"delete", ours, "railblocks", "", ""},
+		{"get", ours, "railleases", "", ""},
+		{"list", ours, "railleases", "", ""},
+		{"patch", ours, "railleases", "", ""},
+		{"delete", ours, "railleases", "", ""},
+		{"get", "", "nodes", "", ""},
+		{"list", "", "nodes", "", ""},
+		{"list", "", "pods", "", ""},
+		{"create", leases, "leases", "roce-cni", "roce-cni-gc"},
+		{"get", leases, "leases", "roce-cni", "roce-cni-gc"},
+		{"update", leases, "leases", "roce-cni", "roce-cni-gc"},
+		{"create", leases, "leases", "roce-cni", "another"},
+	}
+	places := []right{
+		{"", ours, "railpools", "", ""},
+		{"", ours, "railpools/status", "", ""},
+		{"", ours, "railblocks", "", ""},
+		{"", ours, "railblocks/status", "", ""},
+		{"", ours, "railleases", "", ""},
+		{"", "", "nodes", "", ""},
+		{"", "", "nodes/status", "", ""},
+		{"", "", "pods", "", ""},
+		{"", "", "pods", "roce-cni", ""},
+		{"", "", "secrets", "", ""},
+		{"", "", "secrets", "roce-cni", ""},
+		{"", "", "configmaps", "roce-cni", ""},
+		{"", "", "serviceaccounts/token", "roce-cni", ""},
+		{"", leases, "leases", "roce-cni", "roce-cni-gc"},
+		{"", leases, "leases", "roce-cni", "another"},
+		{"", leases, "leases", "kube-system", "roce-cni-gc"},
+		{"", "rbac.authorization.k8s.io", "clusterroles", "", ""},
+		{"", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", ""},
+		{"", "apiextensions.k8s.io", "customresourcedefinitions", "", ""},
+	}
+	for _, account := range []struct {
+		name   string
+		config *rest.Config
+		may    []right
+	}{{"agent", g.a, agent}, {"gc", g.gc, gc}} {
+		for _, r := range places {
+			for _, r.verb = range []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"} {
+				// Who may list the pods of all namespaces may list those of one.
+				want := slices.Contains(account.may, r) || slices.Contains(account.may, right{r.verb, r.group, r.resource, "", ""})
+				if got := r.allowed(t, account.config); got != want {
+					t.Errorf("%s: %+v is %t, want %t", account.name, r, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestTheSamplesAreAdmitted asks the API server about them and leaves none: an
+// agent of another test would take a pool for its own.
+func TestTheSamplesAreAdmitted(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	for _, name := range []string{"railpool.yaml", "railpool-racks.yaml", "test.yaml"} {
+		applyFile(t, c, filepath.Join(deployment, "samples", name), meta.DryRunAll)
+	}
+}
