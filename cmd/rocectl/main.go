@@ -27,6 +27,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
@@ -56,6 +57,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases, as stateDir of the networks says")
 	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), poolCommand(node),
 		gidsCommand(node), envCommand(node), explainCommand())
+	cmd.AddCommand(cluster.Commands(version, &node.stateDir)...)
 	return cmd
 }
 

@@ -60,7 +60,8 @@ which the NetworkAttachmentDefinitions are taken; - is standard input. The pod
 is taken to be fresh and to get all networks of the file, net1, net2 and so on.
 
 Of a RailPool (ipam.railPool) the pod gets what this node has of it. Offline the
-RailPool must be in FILE, and the node is taken to have the first block of it.`,
+RailPool must be in FILE, and the node is taken to have the first block of it,
+and no address to be kept for another pod.`,
 		Example: `  rocectl plan conf-examples/one-rail.json --offline
   kubectl get net-attach-def gpu1-rail -o yaml | rocectl plan -`,
 		Args: cobra.ExactArgs(1),
@@ -91,6 +92,7 @@ type planned struct {
 	Plan    plan.Plan `json:"plan"`
 
 	before string // see netconf
+	kept   string // what is said about addresses that are kept for the pod
 }
 
 func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
@@ -116,12 +118,13 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
 		if err != nil {
 			return err
 		}
-		p, err := f.plan(cmd.Context(), cmd.ErrOrStderr(), req, pod, used)
+		u, err := f.plan(cmd.Context(), cmd.ErrOrStderr(), req, pod, used)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.origin, err)
 		}
-		used = append(used, planned{req.Network, p, c.before})
-		pod.Tables = append(pod.Tables, tablesOf(p)...)
+		u.before = c.before
+		used = append(used, u)
+		pod.Tables = append(pod.Tables, tablesOf(u.Plan)...)
 	}
 	if f.asJSON {
 		return writeJSON(cmd.OutOrStdout(), used)
@@ -133,13 +136,13 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
 }
 
 // plan makes one network's plan for a pod that has the others already.
-func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, pod plan.PodFacts, others []planned) (plan.Plan, error) {
+func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, pod plan.PodFacts, others []planned) (planned, error) {
 	if err := f.checkAddrs(req); err != nil {
-		return plan.Plan{}, err
+		return planned{}, err
 	}
 	facts, faults, err := f.facts(ctx, req)
 	if err != nil {
-		return plan.Plan{}, err
+		return planned{}, err
 	}
 	for i := range facts {
 		facts[i].Pod.Tables = pod.Tables
@@ -151,14 +154,17 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	}
 	book, remove, err := f.book()
 	if err != nil {
-		return plan.Plan{}, err
+		return planned{}, err
 	}
 	defer remove()
+	agent := &foretold{planFlags: f}
 	n := attach.Node{
-		Pools: attach.Pools{Book: book}, Name: f.nodeName, ReadFile: f.readTable, Ranges: f.ranges,
-		Log: slog.New(slog.NewTextHandler(log, nil)),
+		Pools: attach.Pools{Book: book}, Name: f.nodeName, ReadFile: f.readTable,
+		Agent: attach.Agent{Ranges: agent, Log: slog.New(slog.DiscardHandler)}, // what it says is in agent.said
+		Log:   slog.New(slog.NewTextHandler(log, nil)),
 	}
-	return n.Preview(ctx, req, facts, faults)
+	p, err := n.Preview(ctx, req, facts, faults)
+	return planned{Network: req.Network, Plan: p, kept: agent.said}, err
 }
 
 // readTable reads the table at path, or the one that is given in its place.
@@ -286,6 +292,9 @@ func (f planFlags) print(w io.Writer, u planned) {
 		fmt.Fprintf(w, "# network %s: %s on %s, %s\n", u.Network, i.Name, parent(u.Plan, i), addresses(i))
 	} else {
 		printRails(w, u)
+	}
+	if u.kept != "" {
+		fmt.Fprintf(w, "# %s\n", u.kept)
 	}
 	if u.before != "" {
 		fmt.Fprintf(w, "# what %s returns tells the rest, routes and rules: put it into the configuration of roce as prevResult\n", u.before)

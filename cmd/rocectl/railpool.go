@@ -6,6 +6,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
@@ -24,30 +25,81 @@ func railPool(d document) (*block.Pool, error) {
 	return p, json.Unmarshal(d.Spec, &p.Spec)
 }
 
-// ranges reads what this node may lease of a RailPool, or, offline, makes up a
-// node that has the pool's first block.
-func (f planFlags) ranges(name string) (ranges.File, error) {
+// foretold is the node's agent as an ADD would find it. Nothing is asked of it:
+// there is an answer to everything.
+type foretold struct {
+	planFlags
+	said string // what an operator should know about addresses that are kept
+}
+
+// Read implements attach.Ranges: it reads what this node may lease of a RailPool,
+// or, offline, makes up a node that has the pool's first block.
+func (f *foretold) Read(name string) (ranges.File, error) {
 	if f.offline {
 		return f.firstBlock(name)
 	}
-	boot, err := plugin.BootID()
+	s, err := f.files()
 	if err != nil {
 		return ranges.File{}, err
 	}
-	return ranges.Store{Dir: f.node.stateDir, BootID: boot}.Read(name)
+	return s.Read(name)
 }
 
-// firstBlock returns what the node may lease that owns the first block of a pool
-// in the file.
-func (f planFlags) firstBlock(name string) (ranges.File, error) {
+// Want implements attach.Ranges.
+func (f *foretold) Want(string, ranges.Key) error { return nil }
+
+// Answer implements attach.Ranges: it reads what the agent has answered, or,
+// offline, answers for a cluster in which nothing is kept for anybody else.
+func (f *foretold) Answer(name string, k ranges.Key) (ranges.Answer, bool, error) {
+	look := f.answered
+	if f.offline {
+		look = f.firstSlot
+	}
+	a, err := look(name, k)
+	f.said = fmt.Sprintf("%s of pod %s/%s gets the addresses that RailPool %s keeps for it", k.Interface, k.Namespace, k.Pod, name)
+	if !a.Granted() {
+		f.said = fmt.Sprintf("%s of pod %s/%s gets ordinary addresses of RailPool %s: %s", k.Interface, k.Namespace, k.Pod, name, a.None)
+	}
+	return a, true, err
+}
+
+// answered returns what the agent has answered, if anybody has asked.
+func (f *foretold) answered(name string, k ranges.Key) (ranges.Answer, error) {
+	s, err := f.files()
+	if err != nil {
+		return ranges.Answer{}, err
+	}
+	a, there, err := s.Answer(name, k)
+	if !there {
+		a = ranges.Answer{Key: k, None: "nobody has asked rocectl agent yet for those that are kept for it; an ADD would"}
+	}
+	return a, err
+}
+
+// files is what this node's agent has written.
+func (f *foretold) files() (ranges.Store, error) {
+	boot, err := plugin.BootID()
+	return ranges.Store{Dir: f.node.stateDir, BootID: boot}, err
+}
+
+// pool returns a RailPool of the file, and the rack of the node if it needs one.
+func (f *foretold) pool(name string) (block.Pool, string, error) {
 	i := slices.IndexFunc(f.pools, func(p block.Pool) bool { return p.Name == name })
 	if i < 0 {
-		return ranges.File{}, cnierr.New(cnierr.BadConfig, "plan addresses of RailPool", name,
+		return block.Pool{}, "", cnierr.New(cnierr.BadConfig, "plan addresses of RailPool", name,
 			"put the RailPool into FILE, behind a line ---, or leave --offline out on a node that has addresses of it", "FILE does not have it")
 	}
-	pool, rack := f.pools[i], ""
-	if pool.Spec.RackLabel != "" {
-		rack = f.rack
+	if f.pools[i].Spec.RackLabel == "" {
+		return f.pools[i], "", nil
+	}
+	return f.pools[i], f.rack, nil
+}
+
+// firstBlock returns what the node may lease that owns the first block of a pool.
+func (f *foretold) firstBlock(name string) (ranges.File, error) {
+	pool, rack, err := f.pool(name)
+	if err != nil {
+		return ranges.File{}, err
 	}
 	space, err := pool.Space(rack)
 	if err != nil {
@@ -55,5 +107,18 @@ func (f planFlags) firstBlock(name string) (ranges.File, error) {
 	}
 	first := block.Spec{Pool: name, Rack: rack, Index: space.Index(0), Size: cmp.Or(pool.Spec.BlockSize, block.DefaultSize)}
 	rails, err := space.Rails([]block.Block{{Name: space.Name(first.Index), Spec: first}})
-	return ranges.File{Pool: name, Quarantine: space.Quarantine(), Rails: rails}, err
+	return ranges.File{Pool: name, Quarantine: space.Quarantine(), Rails: rails, Sticky: pool.Spec.Sticky != nil}, err
+}
+
+// firstSlot answers with the slot that a pod tries first.
+func (f *foretold) firstSlot(name string, k ranges.Key) (ranges.Answer, error) {
+	pool, rack, err := f.pool(name)
+	if err != nil {
+		return ranges.Answer{}, err
+	}
+	slots, err := pool.Slots(rack)
+	for slot := range slots.Order(k.String()) {
+		return ranges.Answer{Key: k, Rails: slots.Rails(slot)}, err
+	}
+	return ranges.Answer{Key: k, None: "no slot of spec.sticky.slots is left by exclusions and reservations"}, err
 }

@@ -4,6 +4,7 @@
 package plugin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -54,6 +55,18 @@ func BootTime() time.Duration {
 		panic(fmt.Sprintf("plugin: CLOCK_BOOTTIME: %v", err))
 	}
 	return time.Duration(ts.Nano())
+}
+
+// Wait returns after d, or with the context's error when that ends.
+func Wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
 }
 
 // Book returns the leases of the node.

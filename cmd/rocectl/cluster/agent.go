@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/agent"
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/kube"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/view"
+)
+
+// agentFlags are the flags of rocectl agent.
+type agentFlags struct{ node, hostRoot, kubeconfig, listen string }
+
+func agentCommand(version string, stateDir *string) *cobra.Command {
+	var f agentFlags
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Keep this node's blocks of the RailPools, until it is stopped",
+		Long: `Keep this node's blocks of the RailPools, until it is stopped: one runs on each
+node, as conf-examples/deploy/agent.yaml has it. It claims a block of each pool
+that selects the node, writes down in the state folder what the plugins may
+lease, and claims another block when four fifths of the slots are leased or
+rest. Pods come and go without it, and without the API server, as far as the
+node has free addresses.
+
+It needs the network of the node, whose addresses tell it where to begin to
+look for a block, and the right to write the state folder; no capabilities. It
+may be stopped at any time: there is nothing to undo.
+
+It serves /metrics for Prometheus and /healthz, which is 200 when pods get
+addresses of every pool that selects the node, and else 503, and says why. Neither
+tells a secret, or changes anything. With the network of the node, the port must
+be free on the node; --listen 127.0.0.1:9482 keeps it from other machines,
+kubelet's probes included.`,
+		Example: `  rocectl agent --node "$(hostname)" --kubeconfig /etc/roce/agent.kubeconfig`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop, log := service(cmd.Context(), cmd.ErrOrStderr())
+			defer stop()
+			return f.run(ctx, version, *stateDir, log)
+		},
+	}
+	cmd.Flags().StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "the `NAME` of this node's Node object (default $NODE_NAME)")
+	cmd.Flags().StringVar(&f.hostRoot, "host-root", "/", "the `FOLDER` in which the node's /etc/machine-id is")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "how to reach the API server: a `FILE` (default as a pod does)")
+	cmd.Flags().StringVar(&f.listen, "listen", ":9482", "the `ADDRESS` to serve /metrics and /healthz at")
+	cmd.Flags().Lookup("node").DefValue = "" // the page about it is the same on all machines
+	return cmd
+}
+
+// run runs the agent until the context ends, which is no error.
+func (f agentFlags) run(ctx context.Context, version, stateDir string, log *slog.Logger) error {
+	node, err := f.identity()
+	if err != nil {
+		return err
+	}
+	boot, err := plugin.BootID()
+	if err != nil {
+		return err
+	}
+	_, api, err := connect(f.kubeconfig, version)
+	if err != nil {
+		return err
+	}
+	log = log.With("node", node.Name)
+	a := agent.New(agent.Config{
+		Node: node, Addresses: addresses,
+		Store: api.Blocks(), Machine: api.Nodes().Machine,
+		Watch: watcher{api, node.Name, log}.watch,
+		Report: func(ctx context.Context, b block.Block, u agent.Usage) error {
+			_, err := api.Blocks().Report(ctx, b.Name, b.UID, kube.Usage(u))
+			return err
+		},
+		Ranges: ranges.Store{Dir: stateDir, BootID: boot},
+		Leases: plugin.Book(stateDir, boot, log),
+		Wait:   wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,
+	})
+	stop, err := serve(f.listen, a.Handler())
+	if err != nil {
+		return err
+	}
+	defer stop()
+	log.Info("the agent starts", "version", version, "machine-id", node.MachineID, "state-dir", stateDir, "listen", f.listen)
+	err = a.Run(ctx)
+	if ctx.Err() != nil {
+		log.Info("the agent was stopped")
+		return nil
+	}
+	return err
+}
+
+// identity returns who claims.
+func (f agentFlags) identity() (block.Node, error) {
+	if f.node == "" {
+		return block.Node{}, cnierr.New(cnierr.BadConfig, "use flag", "--node", "give the name that kubectl get nodes shows, or set NODE_NAME from spec.nodeName as conf-examples/deploy/agent.yaml does", "the node has no name")
+	}
+	path := filepath.Join(f.hostRoot, "etc/machine-id")
+	id, err := os.ReadFile(path)
+	if err != nil {
+		return block.Node{}, cnierr.New(cnierr.IO, "read", path, "in a container mount the node's file, and name its root with --host-root; on a node without: systemd-machine-id-setup", "%w", err)
+	}
+	return block.Node{Name: f.node, MachineID: strings.TrimSpace(string(id))}, nil
+}
+
+// addresses returns those of the node, which has the namespace of this process.
+func addresses(ctx context.Context) ([]netip.Addr, error) {
+	v, err := view.Look(ctx)
+	var out []netip.Addr
+	for _, a := range v.Addrs {
+		out = append(out, a.Addr)
+	}
+	return out, err
+}
+
+// serve answers requests until stop is called. It listens when it returns.
+func serve(address string, h http.Handler) (stop func(), err error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, cnierr.New(cnierr.IO, "listen at", address, "give another address with --listen; ss -ltnp shows who has the port", "%w", err)
+	}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			slog.Error("nobody gets /metrics and /healthz any more", "error", err)
+		}
+	}()
+	return func() { _ = s.Close(); <-ended }, nil
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package cluster has the commands of rocectl that make a cluster of nodes: the
+// agent of each, the reaper of all, and the installer of the plugins.
+//
+// It decides nothing about blocks: it reads flags, opens the node and the API
+// server, and runs packages agent and reconcile. Read this file first; each
+// command has a file of its own, connect.go and pools.go are the way to the API
+// server.
+package cluster
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+)
+
+// Commands returns the commands. version is the program's; stateDir is read when
+// one runs.
+func Commands(version string, stateDir *string) []*cobra.Command {
+	return []*cobra.Command{
+		agentCommand(version, stateDir), gcCommand(version),
+		installCommand(), uninstallCommand(stateDir),
+	}
+}
+
+// service returns what a command that runs for ever needs: a context that ends
+// with SIGTERM or an interrupt, and a log. client-go's own goes there too.
+func service(ctx context.Context, w io.Writer) (running context.Context, stop context.CancelFunc, log *slog.Logger) {
+	log = slog.New(slog.NewTextHandler(w, nil))
+	klog.SetSlogLogger(log)
+	running, stop = signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
+	return running, stop, log
+}
+
+// wait returns after d, or with the context's error when that ends.
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// spread returns a time around d.
+func spread(d time.Duration) time.Duration {
+	return time.Duration((0.75 + rand.Float64()/2) * float64(d))
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/agent"
+	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// leaseName is the Lease by which one of several is elected.
+const leaseName = "roce-cni-gc"
+
+// gcFlags are the flags of rocectl gc.
+type gcFlags struct {
+	cluster, once         bool
+	namespace, kubeconfig string
+	every                 time.Duration
+}
+
+func gcCommand(version string) *cobra.Command {
+	var f gcFlags
+	cmd := &cobra.Command{
+		Use:   "gc --cluster",
+		Short: "Free the blocks of nodes that are gone for good, and sum up the RailPools",
+		Long: `Free the blocks of nodes that are gone for good, and sum up the RailPools in
+their status, until it is stopped. One works at a time, elected by a Lease, as
+conf-examples/deploy/gc.yaml has it; no pod needs it.
+
+A block is freed when its Node object is gone and no pod is bound to the node, or
+when the Node object of that name is of another machine (status.nodeInfo.machineID);
+when it was so at every look for an hour, and its owner has not written it
+meanwhile; and when the API server says so once more. Who works anew begins to
+count anew.
+
+With --once it shows the blocks whose node is not there, and what each waits for,
+and changes nothing.`,
+		Example: "  rocectl gc --cluster --once --kubeconfig ~/.kube/config",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !f.cluster {
+				return cnierr.New(cnierr.BadConfig, "use command", "gc", "write rocectl gc --cluster; leases of pods that are gone the plugins free themselves", "there is nothing but the cluster to look after")
+			}
+			config, api, err := connect(f.kubeconfig, version)
+			if err != nil {
+				return err
+			}
+			ctx, stop, log := service(cmd.Context(), cmd.ErrOrStderr())
+			defer stop()
+			r := reconcile.New(reconcile.Config{
+				Cluster: newObjects(api), Store: api.Blocks(), Every: f.every, Wait: wait, Now: plugin.BootTime, Log: log,
+			})
+			if f.once {
+				orphans, err := r.Orphans(ctx)
+				if err != nil {
+					return agent.Explain(err)
+				}
+				return writeOrphans(cmd.OutOrStdout(), orphans, time.Now())
+			}
+			return f.lead(ctx, config, log, r.Run)
+		},
+	}
+	cmd.Flags().BoolVar(&f.cluster, "cluster", false, "look after the whole cluster")
+	cmd.Flags().BoolVar(&f.once, "once", false, "show what would be freed, and why not yet, and end")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "roce-cni", "the `NAMESPACE` of the Lease")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "how to reach the API server: a `FILE` (default as a pod does)")
+	cmd.Flags().DurationVar(&f.every, "interval", 10*time.Minute, "the `TIME` between looks")
+	return cmd
+}
+
+// lead runs work while this process has the Lease. It returns an error when it has
+// lost it: what it remembers of the nodes is of no use to it any more, and a new
+// process starts with nothing.
+func (f gcFlags) lead(ctx context.Context, config *rest.Config, log *slog.Logger, work func(context.Context) error) error {
+	client, err := coordination.NewForConfig(config)
+	if err != nil {
+		return cnierr.New(cnierr.BadConfig, connecting, config.Host, "", "%w", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return cnierr.New(cnierr.IO, "read", "host name", "", "%w", err)
+	}
+	log = log.With("lease", f.namespace+"/"+leaseName)
+	me := host + "_" + rand.Text()
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Name: leaseName, Namespace: f.namespace},
+			Client:     client,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: me},
+		},
+		// As the controllers of Kubernetes itself have them.
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		ReleaseOnCancel: true, // also while work ends: who comes next frees nothing for an hour
+		Name:            leaseName,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) {
+				log.Info("this process is elected: it begins to look", "identity", me)
+				_ = work(ctx) // the context's error
+			},
+			OnStoppedLeading: func() {},
+			OnNewLeader: func(identity string) {
+				if identity != me {
+					log.Info("another process is at work", "identity", identity)
+				}
+			},
+		},
+	})
+	if err != nil {
+		return cnierr.New(cnierr.Bug, "elect", leaseName, "", "%w", err)
+	}
+	elector.Run(ctx)
+	if ctx.Err() != nil {
+		log.Info("stopped")
+		return nil
+	}
+	return cnierr.New(cnierr.TryAgain, "renew lease", f.namespace+"/"+leaseName, "start it again, as a Deployment does", "it could not be renewed in time")
+}
+
+// writeOrphans prints the blocks whose node is not there, and what each waits for.
+func writeOrphans(w io.Writer, orphans []reconcile.Orphan, now time.Time) error {
+	if len(orphans) == 0 {
+		_, err := fmt.Fprintln(w, "the node of every block is there")
+		return err
+	}
+	slices.SortFunc(orphans, func(a, b reconcile.Orphan) int { return strings.Compare(a.Name, b.Name) })
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "BLOCK\tNODE\tITS NODE IS\tWRITTEN\tFREED WHEN")
+	for _, o := range orphans {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", o.Name, o.Spec.NodeName, o.Fate, ago(o.Asserted, now), needed(o))
+	}
+	return t.Flush()
+}
+
+// ago says when the owner of a block has last written it, by its own clock.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return now.Sub(t).Round(time.Second).String() + " ago"
+}
+
+// needed says what a block waits for. Since when its node is gone only the process
+// knows that runs all the time.
+func needed(o reconcile.Orphan) string {
+	switch {
+	case o.Fate == block.Replaced:
+		return "the Node object was of another machine for an hour"
+	case o.Bound:
+		return "no pod is bound to the node, for an hour: kubectl get pods -A --field-selector spec.nodeName=" + o.Spec.NodeName
+	}
+	return "the node was gone for an hour"
+}

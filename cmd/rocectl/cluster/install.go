@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// installFlags are the flags of rocectl install and uninstall.
+type installFlags struct{ from, to string }
+
+func (f *installFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.from, "from", "/plugins", "the `FOLDER` of the plugins, as the image has it")
+	cmd.Flags().StringVar(&f.to, "to", "/opt/cni/bin", "the `FOLDER` in which the container runtime looks for plugins")
+}
+
+func installCommand() *cobra.Command {
+	var f installFlags
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Put the plugins where the container runtime looks for them",
+		Long: `Put the plugins where the container runtime looks for them. The runtime may start
+them meanwhile: it finds the old program or the new one, and never half of one. A
+program that is there already is left alone. The folder is made if need be.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			names, err := f.names()
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(f.to, 0o755); err != nil {
+				return installError(f.to, err)
+			}
+			if err := f.clean(); err != nil {
+				return err
+			}
+			for _, name := range names {
+				did, err := f.install(name)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", filepath.Join(f.to, name), did)
+			}
+			return nil
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func uninstallCommand(stateDir *string) *cobra.Command {
+	var f installFlags
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove the plugins that install has put in place",
+		Long: `Remove the plugins that install has put in place: the programs of the same names.
+It refuses while pods of this node have attachments or addresses, by what is in
+the state folder: without its plugin a pod can never be deleted.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			names, err := f.names()
+			if err != nil {
+				return err
+			}
+			if !force {
+				if err := unused(cmd.Context(), *stateDir); err != nil {
+					return err
+				}
+			}
+			for _, name := range names {
+				path := filepath.Join(f.to, name)
+				switch err := os.Remove(path); {
+				case errors.Is(err, fs.ErrNotExist):
+				case err != nil:
+					return installError(path, err)
+				default:
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: removed\n", path)
+				}
+			}
+			return f.clean()
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "also while pods need them to be deleted")
+	return cmd
+}
+
+// unused refuses while pods of the node need the plugins.
+func unused(ctx context.Context, stateDir string) error {
+	boot, err := plugin.BootID()
+	if err != nil {
+		return err
+	}
+	attached, err := record.Store{Dir: stateDir, BootID: boot}.List()
+	if err != nil {
+		return err
+	}
+	leases, err := plugin.Book(stateDir, boot, nil).List(ctx, "")
+	if err != nil {
+		return err
+	}
+	held := 0
+	for _, l := range leases {
+		if l.Owner.ContainerID != "" && l.State.String() == "leased" {
+			held++
+		}
+	}
+	if len(attached)+held == 0 {
+		return nil
+	}
+	return cnierr.New(cnierr.TryAgain, "uninstall plugins of", stateDir, "drain the node, and look again: rocectl show; --force removes them all the same",
+		"%d attachments and %d leased addresses of pods are left", len(attached), held)
+}
+
+// names returns the names of the programs in the folder from.
+func (f installFlags) names() ([]string, error) {
+	entries, err := os.ReadDir(f.from)
+	if err != nil {
+		return nil, installError(f.from, err)
+	}
+	var out []string
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			out = append(out, e.Name())
+		}
+	}
+	if len(out) == 0 {
+		return nil, cnierr.New(cnierr.BadConfig, "look for plugins in", f.from, "name the folder of the plugins with --from", "there is none")
+	}
+	return out, nil
+}
+
+// install puts one program in place, and says what it has done.
+func (f installFlags) install(name string) (string, error) {
+	path := filepath.Join(f.to, name)
+	want, err := os.ReadFile(filepath.Join(f.from, name))
+	if err != nil {
+		return "", installError(name, err)
+	}
+	if same(path, want) {
+		return "there already", nil
+	}
+	temp, err := f.copyOf(want)
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		return "", installError(path, errors.Join(err, remove(temp)))
+	}
+	return "installed", nil
+}
+
+// half begins the names of files that are not finished. No runtime starts one.
+const half = ".rocectl-install-"
+
+// copyOf writes a program under a name of its own, and reads it again: a disk that
+// is full or broken shows here.
+func (f installFlags) copyOf(program []byte) (path string, err error) {
+	file, err := os.CreateTemp(f.to, half)
+	if err != nil {
+		return "", err
+	}
+	_, err = file.Write(program)
+	err = errors.Join(err, file.Chmod(0o755), file.Close())
+	if err == nil && !same(file.Name(), program) {
+		err = errors.New("what was written is not what is read")
+	}
+	return file.Name(), err
+}
+
+// same says whether a file is a program with that content that all may run.
+func same(path string, content []byte) bool {
+	file, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil || info.Mode() != 0o755 || info.Size() != int64(len(content)) {
+		return false
+	}
+	got, err := io.ReadAll(file)
+	return err == nil && bytes.Equal(got, content)
+}
+
+// clean removes what an installer has left that was killed.
+func (f installFlags) clean() error {
+	left, err := filepath.Glob(filepath.Join(f.to, half+"*"))
+	if err != nil {
+		return installError(f.to, err)
+	}
+	for _, path := range left {
+		if err := remove(path); err != nil {
+			return installError(path, err)
+		}
+	}
+	return nil
+}
+
+// remove removes a file, if there is one.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func installError(subject string, err error) error {
+	return cnierr.New(cnierr.IO, "install", subject, "look whether the folder can be written, and has space; in a container it must be mounted", "%w", err)
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package agent keeps one node's share of the pools that span nodes: it claims
+// blocks, writes down what the plugins may lease of them, claims another block
+// before the last address is gone, and says how full they are.
+//
+// It never leases an address, never takes a file away because a server does not
+// answer, and never gives a block back while its pool exists. It stands on block,
+// ranges and ipam; rocectl runs it, and the cluster is a parameter. Read this
+// file first, then keeper.go for what is done for one pool, in which order.
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+)
+
+// Config is what an Agent works with. All fields are needed.
+type Config struct {
+	// Node is who claims. Own is asked for at each claim, and needs not be given.
+	Node block.Node
+	// Addresses returns those of the node itself.
+	Addresses func(ctx context.Context) ([]netip.Addr, error)
+
+	Store block.Store
+	// Machine is block.Claimer's.
+	Machine func(ctx context.Context, node string) (string, error)
+	// Watch calls see with what there is, and again whenever it changes, until the
+	// context ends. What see gets was listed: a pool that is not in it is gone.
+	Watch func(ctx context.Context, see func(View)) error
+	// Report writes the usage of a block where people see it. Its errors are as a
+	// Store's.
+	Report func(ctx context.Context, b block.Block, u Usage) error
+
+	Ranges ranges.Store
+	Leases *ipam.Book // in the folder Ranges.Dir
+
+	// Wait returns after d, or with the context's error when that ends.
+	Wait func(ctx context.Context, d time.Duration) error
+	// Rand returns a number from 0 to below 1. It is called by several goroutines.
+	Rand func() float64
+	// Now returns CLOCK_BOOTTIME.
+	Now func() time.Duration
+	Log *slog.Logger
+}
+
+// View is what a node sees of its cluster.
+type View struct {
+	Pools []Pool
+	// Labels and MachineID are what the Node object says of the node.
+	Labels    map[string]string
+	MachineID string
+}
+
+// Pool is a RailPool and its age: of two that overlap the younger is at fault.
+type Pool struct {
+	block.Pool
+	Created time.Time
+}
+
+// Agent is the agent of one node.
+type Agent struct {
+	Config
+	meter   *meter
+	metrics *metrics
+
+	mu      sync.Mutex
+	view    map[string]judged // nil: not seen yet
+	keepers map[string]*keeper
+}
+
+const (
+	// tick is how often a keeper looks whether something is due, and how often the
+	// leases are looked at.
+	tick = time.Second
+	// sweepAfter is until when the agent has looked for blocks of this node that
+	// nothing on the node tells of; sweepEvery is how often it does so again.
+	sweepAfter, sweepEvery = 10 * time.Minute, time.Hour
+)
+
+// New returns an agent. It does no I/O.
+func New(c Config) *Agent {
+	a := &Agent{Config: c, keepers: map[string]*keeper{}}
+	a.meter = &meter{book: c.Leases, dir: c.Ranges.Dir, now: c.Now}
+	a.metrics = newMetrics(a)
+	seen := &watched{store: c.Store, log: c.Log, count: func(op, answer string) { a.metrics.requests.WithLabelValues(op, answer).Inc() }}
+	a.Store = seen
+	a.Machine = func(ctx context.Context, node string) (string, error) {
+		id, err := c.Machine(ctx, node)
+		seen.note("machine", err)
+		return id, err
+	}
+	a.Report = func(ctx context.Context, b block.Block, u Usage) error {
+		err := c.Report(ctx, b, u)
+		seen.note("report", err)
+		return err
+	}
+	return a
+}
+
+// Run works until the context ends, and returns its error, or that of Watch.
+// There is nothing to undo: what was asked for and not answered is found again
+// at the next start.
+func (a *Agent) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	all.Go(func() { a.look(ctx) })
+	all.Go(func() { a.sweeps(ctx, &all) })
+	err := a.Watch(ctx, func(v View) { a.see(ctx, &all, v) })
+	stop()
+	all.Wait()
+	return err
+}
+
+// look reads the leases again and again, and writes files again that somebody has
+// removed or changed.
+func (a *Agent) look(ctx context.Context) {
+	said := ""
+	for {
+		if err := a.meter.read(ctx); err != nil && ctx.Err() == nil && told(err).Msg != said {
+			said = told(err).Msg
+			a.Log.Error("the leases of the node cannot be read: nobody knows when it needs another block", about(err)...)
+		}
+		a.mu.Lock()
+		keepers := slices.Collect(maps.Values(a.keepers))
+		a.mu.Unlock()
+		for _, k := range keepers {
+			k.mu.Lock()
+			k.write()
+			k.mu.Unlock()
+		}
+		if a.Wait(ctx, tick) != nil {
+			return
+		}
+	}
+}
+
+// spread returns a time around d: what many nodes do, they should not do at once.
+func (a *Agent) spread(d time.Duration) time.Duration {
+	return time.Duration((0.75 + a.Rand()/2) * float64(d))
+}
+
+// see takes in what there is.
+func (a *Agent) see(ctx context.Context, all *sync.WaitGroup, v View) {
+	view := judge(a.Node, v)
+	wanted, err := a.Ranges.Pools() // a pool with a file was ours before the agent was started
+	if err != nil {
+		a.Log.Error("the files of the pools cannot be looked at", "error", err)
+	}
+	for name, j := range view {
+		if j.selected {
+			wanted = append(wanted, name)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.view = view
+	for _, name := range wanted {
+		a.keep(ctx, all, name)
+	}
+}
+
+// keep starts the keeper of a pool, unless there is one. It is called with the
+// lock held.
+func (a *Agent) keep(ctx context.Context, all *sync.WaitGroup, pool string) {
+	if a.keepers[pool] != nil || ctx.Err() != nil {
+		return
+	}
+	k := newKeeper(a, pool)
+	a.keepers[pool] = k
+	all.Go(func() { k.run(ctx) })
+}
+
+// judgement returns what a pool is to this node, and whether there is such a pool.
+func (a *Agent) judgement(pool string) (judged, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	j, exists := a.view[pool]
+	return j, exists
+}
+
+// forget ends the keeping of a pool, unless there is one again.
+func (a *Agent) forget(pool string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, exists := a.view[pool]; exists {
+		return false
+	}
+	delete(a.keepers, pool)
+	return true
+}

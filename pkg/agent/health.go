@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// trouble notes what is wrong with one thing, or that nothing is, and logs what is
+// new. It is called with the lock held.
+func (k *keeper) trouble(what string, err error) {
+	text, before := "", k.troubles[what]
+	if err != nil {
+		c := told(err)
+		text = fmt.Sprintf("%s (%s)", c.Msg, c.Details)
+	}
+	switch {
+	case text == before:
+		return
+	case err == nil:
+		delete(k.troubles, what)
+		k.Log.Info("mended: "+what, "pool", k.pool)
+	default:
+		k.troubles[what] = text
+		k.Log.Warn(what, append(about(err), "pool", k.pool)...)
+	}
+}
+
+// about returns what a log says of an error.
+func about(err error) []any {
+	c := told(err)
+	return []any{slog.String("error", c.Msg), slog.String("hint", c.Details)}
+}
+
+// told is an error in one line, and its hint.
+func told(err error) *types.Error { return cnierr.CNI("rocectl", Explain(err)) }
+
+// Explain gives the answers of a block.Store that are no errors of themselves a
+// code and a hint. Other errors stay as they are.
+func Explain(err error) error {
+	var busy *block.BusyError
+	switch {
+	case errors.As(err, new(*cnierr.Error)):
+	case errors.Is(err, block.ErrUnknown), errors.As(err, &busy), errors.Is(err, block.ErrConflict), errors.Is(err, block.ErrExists), errors.Is(err, block.ErrNotFound):
+		return cnierr.New(cnierr.TryAgain, "ask the API server", "", "look whether it answers: kubectl get --raw /readyz", "%w", err)
+	}
+	return err
+}
+
+// Health says whether pods of this node get addresses of each pool that selects
+// it, and what is wrong: a line for each thing, without secrets.
+func (a *Agent) Health() (well bool, lines []string) {
+	a.mu.Lock()
+	view, keepers := maps.Clone(a.view), maps.Clone(a.keepers)
+	a.mu.Unlock()
+	if view == nil {
+		return false, []string{"the RailPools and the Node object have not been read yet: look whether the API server answers"}
+	}
+	well = true
+	for _, name := range slices.Sorted(maps.Keys(view)) {
+		if !view[name].selected {
+			continue
+		}
+		if _, err := a.Ranges.Read(name); err != nil {
+			well, lines = false, append(lines, fmt.Sprintf("RailPool %s: %s", name, told(err).Msg))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(keepers)) {
+		lines = append(lines, keepers[name].ills()...)
+	}
+	return well, lines
+}
+
+// ills returns what is wrong with a pool.
+func (k *keeper) ills() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var lines []string
+	for _, what := range slices.Sorted(maps.Keys(k.troubles)) {
+		lines = append(lines, fmt.Sprintf("RailPool %s: %s: %s", k.pool, what, k.troubles[what]))
+	}
+	for _, b := range k.lost {
+		if u, _ := k.agent.meter.usage(k.pool, *k.space, []block.Block{b}); u.Used > 0 {
+			lines = append(lines, fmt.Sprintf("RailPool %s: block %s is another node's, and pods of this one have %d slots of it: delete them", k.pool, b.Name, u.Used))
+		}
+	}
+	return lines
+}
+
+// Handler serves /metrics for Prometheus and /healthz: 200 when pods get
+// addresses of every pool that selects the node, else 503; the body says what is
+// wrong.
+func (a *Agent) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		well, lines := a.Health()
+		if !well {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		if len(lines) == 0 {
+			lines = []string{"ok"}
+		}
+		for _, line := range lines {
+			_, _ = io.WriteString(w, line+"\n") // who has asked is gone
+		}
+	})
+	return mux
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// metrics counts what the agent does. What is, rather than what was done, is asked
+// for at each scrape.
+type metrics struct {
+	registry                                *prometheus.Registry
+	claims, conflicts, lists, asserts, lost *prometheus.CounterVec // by pool
+	requests                                *prometheus.CounterVec // by op and answer
+}
+
+func newMetrics(a *Agent) *metrics {
+	m := &metrics{registry: prometheus.NewRegistry()}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "roce_cni_" + name, Help: help}, labels)
+		m.registry.MustRegister(c)
+		return c
+	}
+	m.claims = counter("block_claims_total", "Blocks that were claimed.", "pool")
+	m.conflicts = counter("block_claim_conflicts_total", "Blocks that another node had when this one asked for them.", "pool")
+	m.lists = counter("block_claim_lists_total", "Lists of blocks that claims have needed.", "pool")
+	m.asserts = counter("block_asserts_total", "Blocks that were asserted, once for each time.", "pool")
+	m.lost = counter("blocks_lost_total", "Blocks of this node that another one has claimed.", "pool")
+	m.requests = counter("api_requests_total", "Requests to the API server by answer: ok, exists, not_found, conflict, busy, none, or the code of an error.", "op", "answer")
+	m.registry.MustRegister(newGauges(a))
+	return m
+}
+
+func (m *metrics) claimed(pool string, c block.Claim) {
+	m.claims.WithLabelValues(pool).Inc()
+	m.conflicts.WithLabelValues(pool).Add(float64(c.Conflicts))
+	m.lists.WithLabelValues(pool).Add(float64(c.Lists))
+}
+
+// answer names what a store has answered.
+func answer(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, block.ErrExists):
+		return "exists"
+	case errors.Is(err, block.ErrNotFound):
+		return "not_found"
+	case errors.Is(err, block.ErrConflict):
+		return "conflict"
+	case errors.As(err, new(*block.BusyError)):
+		return "busy"
+	case errors.Is(err, block.ErrUnknown):
+		return "none"
+	}
+	return strconv.Itoa(int(cnierr.CodeOf(err)))
+}
+
+// gauges are read when somebody looks.
+type gauges struct {
+	agent                                     *Agent
+	size, used, resting, free, file, asserted *prometheus.Desc
+}
+
+func newGauges(a *Agent) *gauges {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("roce_cni_"+name, help, labels, nil)
+	}
+	return &gauges{
+		agent:    a,
+		size:     desc("block_size", "Slots of a block of this node that pods may have.", "pool", "block"),
+		used:     desc("block_used", "Slots of a block that are leased.", "pool", "block"),
+		resting:  desc("block_resting", "Slots of a block in quarantine.", "pool", "block"),
+		free:     desc("block_free", "Slots of a block that are neither leased nor in quarantine.", "pool", "block"),
+		file:     desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot.", "pool"),
+		asserted: desc("block_assert_age_seconds", "How long ago the API server has last confirmed the node's blocks of a pool.", "pool"),
+	}
+}
+
+// Describe is prometheus.Collector's.
+func (g *gauges) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{g.size, g.used, g.resting, g.free, g.file, g.asserted} {
+		out <- d
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (g *gauges) Collect(out chan<- prometheus.Metric) {
+	g.agent.mu.Lock()
+	view, keepers := maps.Clone(g.agent.view), maps.Clone(g.agent.keepers)
+	g.agent.mu.Unlock()
+	set := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	for name, j := range view {
+		if !j.selected {
+			continue
+		}
+		ready := 0.0
+		if _, err := g.agent.Ranges.Read(name); err == nil {
+			ready = 1
+		}
+		set(g.file, ready, name)
+	}
+	for name, k := range keepers {
+		k.mu.Lock()
+		space, owned, joined, asserted := k.space, slices.Clone(k.owned), k.joined, k.asserted
+		k.mu.Unlock()
+		if !joined {
+			continue
+		}
+		set(g.asserted, (k.Now() - asserted).Seconds(), name)
+		for _, b := range owned {
+			u, known := g.agent.meter.usage(name, *space, []block.Block{b})
+			if !known {
+				continue
+			}
+			for d, n := range map[*prometheus.Desc]int{g.size: u.Size, g.used: u.Used, g.resting: u.Resting, g.free: u.Free} {
+				set(d, float64(n), name, b.Name)
+			}
+		}
+	}
+}

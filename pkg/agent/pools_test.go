@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/agent"
+	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// gone fails the test unless there is no file of a pool.
+func (n *node) gone(pool string) {
+	n.t.Helper()
+	if f, err := n.files().Read(pool); cnierr.CodeOf(err) != cnierr.TryAgain {
+		n.t.Errorf("%s: error %v, the file has %v", n.name, err, f)
+	}
+}
+
+func TestADeletedPoolIsGivenBackWhenNothingOfItIsLeased(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 2)
+		own := n.blocks()
+		n.change(func(v *agent.View) { v.Pools = nil })
+		pass(10 * time.Minute)
+		n.holds("compute", 1)
+		n.release("c1")
+		n.release("c2")
+		pass(100 * time.Second) // of 120
+		n.holds("compute", 1)
+		pass(40 * time.Second)
+		n.gone("compute")
+		if diff := cmp.Diff(own, n.blocks()); diff != "" {
+			t.Errorf("an ADD may have read the file just before it went: %s", diff)
+		}
+		pass(3 * time.Minute)
+		if got := n.blocks(); got != nil {
+			t.Errorf("it has %v", got)
+		}
+		n.healthy()
+		n.change(func(v *agent.View) { v.Pools = []agent.Pool{compute(t)} })
+		pass(2 * time.Second)
+		n.holds("compute", 1)
+	})
+}
+
+func TestAPoolThatComesBackIsKept(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		own := n.blocks()
+		n.change(func(v *agent.View) { v.Pools = nil })
+		pass(30 * time.Second)
+		n.gone("compute")
+		n.change(func(v *agent.View) { v.Pools = []agent.Pool{compute(t)} })
+		pass(2 * time.Second)
+		n.holds("compute", 1)
+		pass(10 * time.Minute)
+		if diff := cmp.Diff(own, n.blocks()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestAnADDThatHadReadTheFileKeepsTheBlock leases after the file is gone.
+func TestAnADDThatHadReadTheFileKeepsTheBlock(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		f, err := n.files().Read("compute")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.change(func(v *agent.View) { v.Pools = nil })
+		pass(30 * time.Second)
+		n.gone("compute")
+		if err := n.leaseOf(f, "late"); err != nil {
+			t.Fatal(err)
+		}
+		pass(10 * time.Minute)
+		if len(n.blocks()) != 1 {
+			t.Error("the block of a pod was given back")
+		}
+		n.release("late")
+		pass(10 * time.Minute)
+		if got := n.blocks(); got != nil {
+			t.Errorf("it has %v", got)
+		}
+	})
+}
+
+func TestAPoolDeletedWhileTheNodeWasOffIsGivenBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.stop()
+		if err := n.files().Remove("compute"); err != nil { // /run is empty after a boot
+			t.Fatal(err)
+		}
+		n.boot = "22222222-2222-4222-8222-222222222222"
+		former := n.store.Snapshot()[0] // of this machine, when it had another name
+		former.Name, former.Spec.NodeName = "compute-60", "former"
+		if _, err := n.store.Create(t.Context(), former); err != nil {
+			t.Fatal(err)
+		}
+		n.change(func(v *agent.View) { v.Pools = nil })
+		n.run()
+		pass(20 * time.Minute)
+		if got := n.store.Snapshot(); len(got) != 1 || got[0].Spec != former.Spec {
+			t.Errorf("there are %v", got)
+		}
+	})
+}
+
+func TestANodeThatIsNotSelectedAnyMoreKeepsWhatItHas(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := compute(t)
+		p.Spec.NodeSelector = map[string]string{"gpu": "yes"}
+		n := newCluster(p).node(t, "n1")
+		n.run()
+		n.gone("compute")
+		n.healthy()
+		n.change(func(v *agent.View) { v.Labels = map[string]string{"gpu": "yes"} })
+		pass(2 * time.Second)
+		n.mustLease("compute", 1, 10)
+		n.change(func(v *agent.View) { v.Labels = nil })
+		n.mustLease("compute", 11, 15)
+		pass(40 * time.Minute)
+		n.holds("compute", 1) // and claims no other
+		n.healthy()
+		n.logs("does not select this node any more")
+		if got := n.store.Calls(blocktest.Touch); got < 6 {
+			t.Errorf("%d asserts in 40 minutes", got)
+		}
+		for _, boot := range []string{n.boot, "22222222-2222-4222-8222-222222222222"} {
+			n.stop()
+			n.boot = boot
+			n.run()
+			pass(time.Minute)
+			n.holds("compute", 1)
+		}
+	})
+}
+
+func TestAPoolThatIsWrongIsNoOtherPools(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		bad := poolOf(t, "bad", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/33"}]}]}`)
+		n := newCluster(bad, compute(t)).node(t, "n1")
+		n.run()
+		n.holds("compute", 1)
+		n.says(503, "RailPool bad", "spec.rails[0].subnets[0]")
+		n.logs("10.9.0.0/33")
+		n.change(func(v *agent.View) {
+			v.Pools = []agent.Pool{compute(t), poolOf(t, "bad", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)}
+		})
+		pass(2 * time.Second)
+		n.holds("bad", 1)
+		n.healthy()
+		n.change(func(v *agent.View) { v.Pools = []agent.Pool{compute(t), bad} })
+		pass(10 * time.Minute)
+		n.holds("bad", 1)
+		n.says(200, "RailPool bad")
+	})
+}
+
+func TestOfTwoPoolsThatOverlapTheYoungerIsNotUsed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		younger := poolOf(t, "another", 2, `{"rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}`)
+		n := newCluster(younger, compute(t)).node(t, "n1")
+		n.run()
+		n.holds("compute", 1)
+		n.gone("another")
+		n.says(503, "RailPool another", `addresses of RailPool "compute"`)
+		elsewhere := compute(t)
+		elsewhere.Spec.NodeSelector = map[string]string{"gpu": "yes"}
+		n.change(func(v *agent.View) { v.Pools = []agent.Pool{younger, elsewhere} })
+		pass(2 * time.Second)
+		n.holds("another", 1)
+	})
+}
+
+func TestTheRackIsTheNodesLabel(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.{rack}.0/24"}]}], "rackLabel": "rack"}`)).node(t, "n1")
+		n.run()
+		n.says(503, "the node's rack", "spec.rackLabel")
+		n.change(func(v *agent.View) { v.Labels = map[string]string{"rack": "7"} })
+		pass(2 * time.Second)
+		before := n.holds("compute", 1)
+		if got := before.Rails[0][0].Prefix.String(); got != "10.0.7.0/24" {
+			t.Errorf("it leases of %s", got)
+		}
+		n.change(func(v *agent.View) { v.Labels = map[string]string{"rack": "8"} })
+		pass(10 * time.Minute)
+		if diff := cmp.Diff(before, n.holds("compute", 1), netips()); diff != "" {
+			t.Error(diff)
+		}
+		n.says(200, "rack label", "compute.7-")
+		if len(n.blocks()) != 1 {
+			t.Errorf("it has %v", n.blocks())
+		}
+	})
+}
+
+func TestAMachineIDThatTheNodeObjectDoesNotConfirmClaimsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCluster(compute(t))
+		c.view.MachineID = "of-another"
+		n := c.node(t, "n1")
+		n.run()
+		n.says(503, "of-another")
+		n.change(func(v *agent.View) { v.MachineID = "machine-of-n1" })
+		pass(2 * time.Second)
+		n.holds("compute", 1)
+	})
+}
+
+func TestACloneClaimsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCluster(compute(t))
+		first, clone := c.node(t, "n1"), c.node(t, "n2")
+		first.run()
+		config := clone.config()
+		config.Node.MachineID = "machine-of-n1"
+		config.Machine = first.config().Machine
+		clone.runWith(config)
+		pass(time.Minute)
+		clone.gone("compute")
+		clone.says(503, "same machine-id")
+	})
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package reconcile looks after the pools of a whole cluster: it frees the blocks
+// of nodes that are gone for good, and sums up how full each pool is.
+//
+// It never frees a block at the first look, never trusts a cache, and is needed by
+// no pod: while it does not run, blocks stay whose they are. One must run at a
+// time; rocectl has it elected. It stands on block, beside the agent. All of its
+// order is in this file; summary.go is what it says of a pool.
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/agent"
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// Cluster is what there is to look at. Every answer is as new as the call, and
+// errors are a block.Store's.
+type Cluster interface {
+	block.Cluster
+	Blocks(ctx context.Context) ([]Block, error)
+	Nodes(ctx context.Context) ([]Node, error)
+	Pools(ctx context.Context) ([]agent.Pool, error)
+	// Report writes what is said of a pool. ErrNotFound: there is none.
+	Report(ctx context.Context, pool string, s Summary) error
+}
+
+// Block is a block, what its owner has last said of it, and when.
+type Block struct {
+	block.Block
+	agent.Usage
+	Asserted time.Time // by the owner's clock: for people
+}
+
+// Node is a Node object.
+type Node struct {
+	Name      string
+	Labels    map[string]string
+	MachineID string
+}
+
+// Config is what a Reconciler works with. All fields are needed.
+type Config struct {
+	Cluster Cluster
+	Store   block.Store
+	// Every is how often it looks.
+	Every time.Duration
+	// Wait returns after d, or with the context's error when that ends.
+	Wait func(ctx context.Context, d time.Duration) error
+	// Now returns CLOCK_BOOTTIME.
+	Now func() time.Duration
+	Log *slog.Logger
+}
+
+// Reconciler looks after the pools of a cluster. It is for one goroutine. What it
+// remembers of nodes that are gone is lost with it, which makes blocks wait longer.
+type Reconciler struct {
+	Config
+	sightings block.Sightings
+}
+
+// New returns a reconciler that has seen nothing yet.
+func New(c Config) *Reconciler { return &Reconciler{Config: c} }
+
+// Orphan is a block whose owner is gone or was replaced.
+type Orphan struct {
+	Block
+	Fate  block.Fate    // Gone or Replaced
+	Bound bool          // a pod is bound to the name of a node that is gone
+	For   time.Duration // since it was first seen so
+}
+
+// Run looks, frees and reports until the context ends, and returns its error. A
+// round that fails is said, and is tried again with the next.
+func (r *Reconciler) Run(ctx context.Context) error {
+	for {
+		if err := r.round(ctx); err != nil && ctx.Err() == nil {
+			c := cnierr.CNI("rocectl", agent.Explain(err))
+			r.Log.Warn("a look at the cluster was not completed", "error", c.Msg, "hint", c.Details)
+		}
+		if err := r.Wait(ctx, r.Every); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *Reconciler) round(ctx context.Context) error {
+	seen, err := r.look(ctx)
+	if err != nil {
+		return err
+	}
+	var faults []error
+	for _, b := range seen.due {
+		freed, err := block.Reap(ctx, r.Store, r.Cluster, b)
+		switch {
+		case err != nil:
+			faults = append(faults, err)
+		case freed:
+			r.Log.Info("freed a block: its node is gone", "pool", b.Spec.Pool, "block", b.Name, "node", b.Spec.NodeName, "machine-id", b.Spec.MachineID)
+		}
+	}
+	for name, s := range summarize(seen) {
+		if err := r.Cluster.Report(ctx, name, s); err != nil && !errors.Is(err, block.ErrNotFound) {
+			faults = append(faults, err)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// world is what a look has seen.
+type world struct {
+	pools  []agent.Pool
+	blocks []Block
+	nodes  []Node
+	bound  map[string]bool
+	due    []block.Block
+}
+
+// look is one sighting. Blocks come before nodes, and nodes before pods, as
+// block.Sightings asks for.
+func (r *Reconciler) look(ctx context.Context) (world, error) {
+	w := world{bound: map[string]bool{}}
+	var err error
+	if w.pools, err = r.Cluster.Pools(ctx); err != nil {
+		return world{}, err
+	}
+	if w.blocks, err = r.Cluster.Blocks(ctx); err != nil {
+		return world{}, err
+	}
+	if w.nodes, err = r.Cluster.Nodes(ctx); err != nil {
+		return world{}, err
+	}
+	nodes, blocks := w.known()
+	for _, name := range nodes.Missing(blocks) {
+		if w.bound[name], err = r.Cluster.Bound(ctx, name); err != nil {
+			return world{}, err
+		}
+	}
+	r.sightings, w.due = r.sightings.Look(r.Now(), blocks, nodes, w.bound)
+	return w, nil
+}
+
+func (w world) known() (block.Nodes, []block.Block) {
+	nodes := block.Nodes{}
+	for _, n := range w.nodes {
+		nodes[n.Name] = n.MachineID
+	}
+	var blocks []block.Block
+	for _, b := range w.blocks {
+		blocks = append(blocks, b.Block)
+	}
+	return nodes, blocks
+}
+
+// Orphans looks, changes nothing, and returns the blocks whose owner is not there.
+func (r *Reconciler) Orphans(ctx context.Context) ([]Orphan, error) {
+	w, err := r.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodes, _ := w.known()
+	var out []Orphan
+	for _, b := range w.blocks {
+		if fate := nodes.Fate(b.Spec); fate != block.Here {
+			o := Orphan{Block: b, Fate: fate, Bound: w.bound[b.Spec.NodeName]}
+			if since, gone := r.sightings.Since(b.Block); gone {
+				o.For = r.Now() - since
+			}
+			out = append(out, o)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"context"
+	"sync"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+)
+
+// sweeps looks from time to time for blocks of this node in pools that it does not
+// keep: those that it was selected for before a boot, and those that were deleted
+// while no agent ran. All nodes do, so it takes its time.
+func (a *Agent) sweeps(ctx context.Context, all *sync.WaitGroup) {
+	after := sweepAfter
+	for a.Wait(ctx, a.spread(after)) == nil {
+		after = sweepEvery
+		blocks, err := a.Store.List(ctx, block.Query{MachineID: a.Node.MachineID, Freshness: block.Cached})
+		if err != nil {
+			after = sweepAfter
+			continue // the store has said why
+		}
+		a.mu.Lock()
+		for _, b := range blocks {
+			if b.Spec.NodeName == a.Node.Name && a.view != nil {
+				a.keep(ctx, all, b.Spec.Pool)
+			}
+		}
+		a.mu.Unlock()
+	}
+}

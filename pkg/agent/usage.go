@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+)
+
+// Usage counts slots. A slot is leased when one of its addresses is, on whatever
+// rail. Size is how many pods may have on all rails.
+type Usage struct{ Size, Used, Resting, Free int }
+
+// nearlyFull says that it is time for another block: four fifths of the slots are
+// leased or rest, and of a block that is too small for that, all but one.
+func (u Usage) nearlyFull() bool {
+	return u.Used+u.Resting > 0 && u.Free <= max(1, u.Size/5)
+}
+
+// size returns how many slots of blocks pods may have.
+func size(s block.Space, blocks []block.Block) int {
+	n := 0
+	for _, b := range blocks {
+		n += s.Slots(b.Spec.Index)
+	}
+	return n
+}
+
+// meter knows what is leased on the node. It reads the leases when their file has
+// changed; a stat each second costs nothing.
+type meter struct {
+	book *ipam.Book
+	dir  string
+	now  func() time.Duration
+
+	seen   fs.FileInfo // of the file, when it was last looked at
+	steady bool        // it was that twice
+
+	mu      sync.Mutex
+	known   bool // the leases were read once
+	entries []ipam.Entry
+	at      time.Duration // when entries were read
+}
+
+// read reads the leases, if need be. It is for one goroutine.
+func (m *meter) read(ctx context.Context) error {
+	path := filepath.Join(m.dir, "leases.db")
+	now, err := os.Stat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return cnierr.New(cnierr.IO, "look at", path, "", "%w", err)
+	}
+	unchanged := m.seen != nil && now != nil && os.SameFile(m.seen, now) && m.seen.ModTime().Equal(now.ModTime()) && m.seen.Size() == now.Size()
+	if unchanged && m.steady {
+		return nil
+	}
+	at := m.now()
+	entries, err := m.book.List(ctx, "")
+	if err != nil {
+		return err
+	}
+	// What is written in the same tick of the file system's clock as what was read
+	// does not show in the times: a file is read once more when it has come to rest.
+	m.seen, m.steady = now, unchanged
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.entries, m.at, m.known = entries, at, true
+	return nil
+}
+
+// last returns what was read last, with the age that it has now.
+func (m *meter) last() (entries []ipam.Entry, since time.Duration, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.entries, m.now() - m.at, m.known
+}
+
+// usage returns the sum over blocks of a pool, and whether it is known.
+func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, bool) {
+	entries, since, known := m.last()
+	ours := map[int]bool{}
+	for _, b := range blocks {
+		ours[b.Spec.Index] = true
+	}
+	leased, resting := map[int]bool{}, map[int]bool{} // by number of the slot
+	for _, e := range entries {
+		index, number, ok := s.Find(e.Addr)
+		switch {
+		case !of(pool, e) || !ok || !ours[index]:
+		case e.State == ledger.Leased:
+			leased[number] = true
+		case e.Age+since < s.Quarantine():
+			resting[number] = true
+		}
+	}
+	for number := range leased {
+		delete(resting, number)
+	}
+	u := Usage{Size: size(s, blocks), Used: len(leased), Resting: len(resting)}
+	u.Free = max(0, u.Size-u.Used-u.Resting)
+	return u, known
+}
+
+// of says whether no pod may get an address of a pool because of an entry: what is
+// kept from all pools is none's.
+func of(pool string, e ipam.Entry) bool { return e.Pool == pool || e.Pool == ledger.AnyPool }
+
+// inUse asks how many addresses of a pool are leased or rest at this moment.
+func (m *meter) inUse(ctx context.Context, pool string, quarantine time.Duration) (n int, err error) {
+	entries, err := m.book.List(ctx, "")
+	for _, e := range entries {
+		if of(pool, e) && (e.State == ledger.Leased || e.Age < quarantine) {
+			n++
+		}
+	}
+	return n, err
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+)
+
+// watched is a store whose answers are counted. Claimers wait for an answer as
+// long as it takes; that there is none, it says once.
+type watched struct {
+	store block.Store
+	log   *slog.Logger
+	count func(op, answer string)
+
+	mu     sync.Mutex
+	silent bool
+}
+
+// note takes in what was answered.
+func (w *watched) note(op string, err error) {
+	if errors.Is(err, context.Canceled) { // it was us
+		return
+	}
+	got := answer(err)
+	w.count(op, got)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	silent := got == "none" || got == "busy"
+	switch {
+	case silent && !w.silent:
+		w.log.Warn("the API server does not answer, or is busy: what the node has stays, and it goes on asking", "op", op, "error", err)
+	case !silent && w.silent:
+		w.log.Info("the API server answers again")
+	}
+	w.silent = silent
+}
+
+// Create is block.Store's.
+func (w *watched) Create(ctx context.Context, b block.Block) (block.Block, error) {
+	got, err := w.store.Create(ctx, b)
+	w.note("create", err)
+	return got, err
+}
+
+// Get is block.Store's.
+func (w *watched) Get(ctx context.Context, name string) (block.Block, error) {
+	got, err := w.store.Get(ctx, name)
+	w.note("get", err)
+	return got, err
+}
+
+// List is block.Store's.
+func (w *watched) List(ctx context.Context, q block.Query) ([]block.Block, error) {
+	got, err := w.store.List(ctx, q)
+	w.note("list", err)
+	return got, err
+}
+
+// Touch is block.Store's.
+func (w *watched) Touch(ctx context.Context, name, uid string) (block.Block, error) {
+	got, err := w.store.Touch(ctx, name, uid)
+	w.note("touch", err)
+	return got, err
+}
+
+// Delete is block.Store's.
+func (w *watched) Delete(ctx context.Context, name, uid, resourceVersion string) error {
+	err := w.store.Delete(ctx, name, uid, resourceVersion)
+	w.note("delete", err)
+	return err
+}
