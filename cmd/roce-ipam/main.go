@@ -50,8 +50,16 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if req, err = p.addressed(req); err != nil {
+	ordinary, file, err := p.addressed(req)
+	if err != nil {
 		return err
+	}
+	req, granted, err := p.agent.Keep(ctx, req, file, nil)
+	if err != nil {
+		return err
+	}
+	if !granted.Granted() {
+		req = ordinary
 	}
 	var facts plan.Facts
 	if facts.Pod.Netns, err = kernel.NetnsID(req.Netns); err != nil {
@@ -63,6 +71,10 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	rails, err := p.Acquire(ctx, req, []plan.Rail{{Request: req, Facts: facts}})
 	if err != nil {
 		return err
+	}
+	if err := p.agent.Still(req.IPAM.Pool, granted); err != nil {
+		rec := record.Record{ContainerID: req.ContainerID, IfName: req.IfName, Netns: req.Netns, NetnsID: facts.Pod.Netns}
+		return errors.Join(err, p.Release(ctx, rec))
 	}
 	return types.PrintResult(result.OfLease(rails[0].Lease), req.CNIVersion)
 }
@@ -139,7 +151,7 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if req, err = p.addressed(req); err != nil {
+	if req, _, err = p.addressed(req); err != nil {
 		return cnierr.Unavailable(attach.UnlessOff(req, err))
 	}
 	var facts plan.Facts
@@ -152,7 +164,7 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 // node is the pools of this node.
 type node struct {
 	attach.Pools
-	ranges ranges.Store
+	agent attach.Agent
 }
 
 func pools(stateDir string, log *slog.Logger) (node, error) {
@@ -160,18 +172,22 @@ func pools(stateDir string, log *slog.Logger) (node, error) {
 	if err != nil {
 		return node{}, err
 	}
-	return node{attach.Pools{Book: plugin.Book(stateDir, boot, log)}, ranges.Store{Dir: stateDir, BootID: boot}}, nil
+	return node{
+		attach.Pools{Book: plugin.Book(stateDir, boot, log)},
+		attach.Agent{Ranges: ranges.Store{Dir: stateDir, BootID: boot}, Now: plugin.BootTime, Wait: plugin.Wait, Log: log},
+	}, nil
 }
 
 // addressed returns the request with its subnets, which of a RailPool only the
-// node knows.
-func (n node) addressed(req conf.Request) (conf.Request, error) {
+// node knows: it has them in a file.
+func (n node) addressed(req conf.Request) (conf.Request, ranges.File, error) {
 	if req.IPAM.RailPool == nil {
-		return req, nil
+		return req, ranges.File{}, nil
 	}
-	f, err := n.ranges.Read(req.IPAM.Pool)
+	f, err := n.agent.Ranges.Read(req.IPAM.Pool)
 	if err != nil {
-		return req, err
+		return req, f, err
 	}
-	return attach.OfRailPool(req, f, nil)
+	req, err = attach.OfRailPool(req, f, nil)
+	return req, f, err
 }

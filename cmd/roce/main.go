@@ -116,7 +116,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		Pools:    attach.Pools{Book: plugin.Book(stateDir, boot, log)},
 		Delegate: delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
 		ReadFile: os.ReadFile,
-		Ranges:   ranges.Store{Dir: stateDir, BootID: boot}.Read,
+		Agent:    attach.Agent{Ranges: ranges.Store{Dir: stateDir, BootID: boot}, Now: plugin.BootTime, Wait: plugin.Wait, Log: log},
 		Records:  records,
 		Log:      log,
 	})

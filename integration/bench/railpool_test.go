@@ -27,14 +27,13 @@ var accidental = strings.Fields(`clone clone3 epoll_pwait exit exit_group futex 
 	restart_syscall rt_sigaction rt_sigprocmask rt_sigreturn sched_getaffinity sched_yield sigaltstack tgkill recvfrom recvmsg poll ppoll`)
 
 // TestARailPoolCostsAnADDOneFileMore counts all system calls of an ADD and a DEL
-// of eight rails with given ranges, and with the same ranges of a RailPool.
+// of eight rails with given ranges, and with the same ranges of a RailPool. The
+// names of the pods end as those of a StatefulSet.
 func TestARailPoolCostsAnADDOneFileMore(t *testing.T) {
 	needStrace(t)
 	w := testWorld(t)
-	const name = "pool-1" // the network's and the pool's, so that the databases are alike
-	addGiven, delGiven := w.count(t, name, nil)
-	own(t, w.state("railPool"), name)
-	addPooled, delPooled := w.count(t, name, object{"type": "roce-ipam", "railPool": name})
+	addGiven, delGiven := w.count(t, "subnets", func([]string) {})
+	addPooled, delPooled := w.count(t, "railPool", func([]string) { write(t, w.told(t, "railPool"), owned(t)) })
 	if addGiven["openat"] == 0 || addGiven["sendto"] == 0 || delGiven["unlinkat"] == 0 {
 		t.Fatalf("counted %v of ADD, %v of DEL", addGiven, delGiven)
 	}
@@ -49,18 +48,56 @@ func TestARailPoolCostsAnADDOneFileMore(t *testing.T) {
 	}
 }
 
+// TestWhatIsKeptCostsAnADDTwoLooksMore does the same for a RailPool that is
+// sticky, with an answer for each pod.
+func TestWhatIsKeptCostsAnADDTwoLooksMore(t *testing.T) {
+	needStrace(t)
+	w := testWorld(t)
+	addPooled, delPooled := w.count(t, "railPool", func([]string) { write(t, w.told(t, "railPool"), owned(t)) })
+	addKept, delKept := w.count(t, "sticky", func(pods []string) {
+		files, f := w.told(t, "sticky"), owned(t)
+		f.Sticky = true
+		write(t, files, f)
+		for i, pod := range pods {
+			a := ranges.Answer{Key: ranges.Key{Namespace: "bench", Pod: pod, Interface: ifName}}
+			for rail, subnets := range f.Rails {
+				one := netip.AddrFrom4([4]byte{10, byte(firstNet + rail), 100, byte(i + 1)})
+				s := subnets[0]
+				s.Ranges = []netrange.Range{{First: one, Last: one}}
+				a.Rails = append(a.Rails, []pool.Subnet{s})
+			}
+			if err := files.WriteAnswer(f.Pool, a); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	for _, one := range []string{"openat", "read", "close"} {
+		addPooled[one] += 2
+	}
+	if diff := cmp.Diff(addPooled, addKept); diff != "" {
+		t.Errorf("system calls of ADD, beside two times open, read and close (-RailPool +sticky)\n%s", diff)
+	}
+	if diff := cmp.Diff(delPooled, delKept); diff != "" {
+		t.Errorf("system calls of DEL (-RailPool +sticky)\n%s", diff)
+	}
+}
+
+// poolName is the network's and the pool's, so that the databases are alike.
+const poolName = "pool-1"
+
 // state is the state folder of a node whose addresses come from there.
 func (w *world) state(source string) string { return filepath.Join(w.dir, "of-"+source) }
 
 // count returns how many system calls of each name the second ADD of a node makes,
-// and its DEL. Without ipam the network has the ranges that ourChain gives.
-func (w *world) count(t *testing.T, name string, ipam object) (add, del map[string]int) {
+// and its DEL. prepare is told the pods. The network has the ranges that ourChain
+// gives, or, if they come from elsewhere, the RailPool.
+func (w *world) count(t *testing.T, source string, prepare func(pods []string)) (add, del map[string]int) {
 	t.Helper()
-	conf := object{"stateDir": w.state("subnets"), "rails": allNICs()}
-	if ipam != nil {
-		conf["ipam"], conf["stateDir"] = ipam, w.state("railPool")
+	conf := object{"stateDir": w.state(source), "rails": allNICs()}
+	if source != "subnets" {
+		conf["ipam"] = object{"type": "roce-ipam", "railPool": poolName}
 	}
-	c, err := w.ourChain(name, false, object{"gateway": object{"timeout": "5s"}}, rails, conf, fmt.Sprintf("{rail+%d}", firstNet))
+	c, err := w.ourChain(poolName, false, object{"gateway": object{"timeout": "5s"}}, rails, conf, fmt.Sprintf("{rail+%d}", firstNet))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +105,7 @@ func (w *world) count(t *testing.T, name string, ipam object) (add, del map[stri
 	if err != nil {
 		t.Fatal(err)
 	}
+	prepare(pods)
 	if _, _, err := (player{add: c.add, del: c.del}).play(t.Context(), pods[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -88,14 +126,20 @@ func byName(lines []string) map[string]int {
 	return n
 }
 
-// own writes the file by which a node may lease the ranges that ourChain gives.
-func own(t *testing.T, stateDir, name string) {
+// told is what the agent of a node and the plugins tell each other.
+func (w *world) told(t *testing.T, source string) ranges.Store {
 	t.Helper()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := ranges.File{Pool: name, Quarantine: 2 * time.Minute}
+	return ranges.Store{Dir: w.state(source), BootID: strings.TrimSpace(string(boot))}
+}
+
+// owned is the file by which a node may lease the ranges that ourChain gives.
+func owned(t *testing.T) ranges.File {
+	t.Helper()
+	f := ranges.File{Pool: poolName, Quarantine: 2 * time.Minute}
 	for i := range rails {
 		r, err := netrange.Parse(fmt.Sprintf("10.%[1]d.1.1-10.%[1]d.99.254", firstNet+i))
 		if err != nil {
@@ -105,7 +149,12 @@ func own(t *testing.T, stateDir, name string) {
 			Prefix: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", firstNet+i)), Gateway: netip.MustParseAddr(gateway4(i)), Ranges: []netrange.Range{r},
 		}})
 	}
-	if err := (ranges.Store{Dir: stateDir, BootID: strings.TrimSpace(string(boot))}).Write(f); err != nil {
+	return f
+}
+
+func write(t *testing.T, s ranges.Store, f ranges.File) {
+	t.Helper()
+	if err := s.Write(f); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -98,7 +98,19 @@ func TestPoolsThatContradictThemselvesAreRefused(t *testing.T) {
 		`{reservations: [{ranges: [banana], reason: x}], ` + rail + `}`:                                                                              "spec.reservations[0].ranges",
 		`{reservations: [{ranges: [10.0.0.9]}], ` + rail + `}`:                                                                                       "spec.reservations[0].reason",
 		`{rails: [{subnets: [{subnet: 10.0.0.0/24, mask: 24}]}]}`:                                                                                    "unknown field",
-		`{sticky: {ttl: 1h}, ` + rail + `}`:                                                                                                          "unknown field", // nothing acts on it
+		`{sticky: {ttl: 1h, slots: 64-95}, ` + rail + `}`:                                                                                            "",
+		`{sticky: {ttl: 1h}, ` + rail + `}`:                                                                                                          "spec.sticky.slots",
+		`{sticky: {slots: 64-95}, ` + rail + `}`:                                                                                                     "spec.sticky.ttl",
+		`{sticky: {ttl: 1h, slots: 64-94}, ` + rail + `}`:                                                                                            "slots are whole blocks",
+		`{sticky: {ttl: 1h, slots: 65-95}, ` + rail + `}`:                                                                                            "slots are whole blocks",
+		`{sticky: {ttl: 1h, slots: 96-95}, ` + rail + `}`:                                                                                            "slots are whole blocks",
+		`{blockSize: 1, sticky: {ttl: 1h, slots: 7-7}, ` + rail + `}`:                                                                                "",
+		`{sticky: {ttl: 1h, slots: "64"}, ` + rail + `}`:                                                                                             "spec.sticky.slots",
+		`{sticky: {ttl: 1h, slots: 064-95}, ` + rail + `}`:                                                                                           "spec.sticky.slots",
+		`{sticky: {ttl: 119s, slots: 64-95}, ` + rail + `}`:                                                                                          "ttl is shorter than quarantine",
+		`{quarantine: 10m, sticky: {ttl: 9m59s, slots: 64-95}, ` + rail + `}`:                                                                        "ttl is shorter than quarantine",
+		`{sticky: {ttl: 721h, slots: 64-95}, ` + rail + `}`:                                                                                          "ttl is not in 1s to 720h",
+		`{sticky: {ttl: banana, slots: 64-95}, ` + rail + `}`:                                                                                        "spec.sticky.ttl",
 	} {
 		_, err := pools.Create(t.Context(), object(t, "RailPool", "refused", spec), meta.CreateOptions{DryRun: []string{meta.DryRunAll}, FieldValidation: meta.FieldValidationStrict})
 		says(t, spec, err, want)
@@ -114,6 +126,7 @@ func TestWhatBlocksFollowFromNeverChanges(t *testing.T) {
 	pools := kinds(t, shared(t), "railpools")
 	const (
 		rails    = `{rails: [{subnets: [{subnet: 10.0.0.0/24}]}, {subnets: [{subnet: 10.1.0.0/24}]}]}`
+		kept     = `{sticky: {ttl: 1h, slots: 64-95}, rails: [{subnets: [{subnet: 10.0.0.0/24}]}, {subnets: [{subnet: 10.1.0.0/24}]}]}`
 		template = `{template: {count: 2, subnets: [{subnet: "10.{rail}.0.0/16"}]}}`
 		table    = `{rackLabel: rack, racks: [{name: r1, rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}]}`
 	)
@@ -125,6 +138,10 @@ func TestWhatBlocksFollowFromNeverChanges(t *testing.T) {
 		{rails, `{rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}`, "the subnets of rails never change"},
 		{rails, template, "the subnets never change"},
 		{rails, `{blockSize: 8, ` + rails[1:], "blockSize never changes"},
+		{rails, `{sticky: {ttl: 1h, slots: 64-95}, ` + rails[1:], "the slots that pods keep never change"},
+		{kept, rails, "the slots that pods keep never change"},
+		{kept, strings.Replace(kept, "64-95", "64-79", 1), "the slots that pods keep never change"},
+		{kept, strings.Replace(kept, "1h", "2h", 1), ""},
 		{template, `{template: {count: 2, subnets: [{subnet: "10.{rail}.0.0/16", ranges: ["10.{rail}.1.0/24"]}]}}`, ""},
 		{template, `{template: {count: 3, subnets: [{subnet: "10.{rail}.0.0/16"}]}}`, "the rails of a template never change"},
 		{template, `{template: {count: 2, subnets: [{subnet: "10.{rail+1}.0.0/16"}]}}`, "the rails of a template never change"},

@@ -5,120 +5,167 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
-// lease is one of the pool, held by node a or b, or by nobody.
-func (g guarded) lease(slot int, holder string) sticky.Lease {
-	l := sticky.Lease{Name: fmt.Sprintf("%s-s%d", g.pool, slot), Spec: sticky.Spec{
-		Pool: g.pool, Slot: slot, Namespace: "default", Pod: "db-0", Interface: "net1", Written: time.Now().UTC(),
-	}}
-	if holder != "" {
-		l.Spec.Holder = sticky.Holder{NodeName: g.pool + "-" + holder, MachineID: "machine-of-" + g.pool + "-" + holder}
+// holder is node a or b, "" nobody.
+func (g guarded) holder(name string) sticky.Holder {
+	if name == "" {
+		return sticky.Holder{}
 	}
-	return l
+	return sticky.Holder{NodeName: g.pool + "-" + name, MachineID: "machine-of-" + g.pool + "-" + name}
 }
 
-// pass writes the holder of a lease, as it is now, in somebody's name.
-func (g guarded) pass(ctx context.Context, t *testing.T, who *rest.Config, slot int, holder string) error {
+// lease is that of a slot, which a node holds.
+func (g guarded) lease(slot int, holder string) sticky.Lease {
+	return sticky.Lease{Name: fmt.Sprintf("%s-s%d", g.pool, slot), Spec: sticky.Spec{
+		Pool: g.pool, Slot: slot, Namespace: "default", Pod: fmt.Sprintf("db-%d", slot), Interface: "net1",
+		Holder: g.holder(holder), Written: time.Now().UTC().Truncate(time.Microsecond),
+	}}
+}
+
+// pass writes who is to hold a lease, as somebody does.
+func (g guarded) pass(ctx context.Context, t *testing.T, who *rest.Config, name, to string) error {
 	t.Helper()
-	want := g.lease(slot, holder)
-	now, err := api(t, g.Admin()).Leases().Get(ctx, want.Name)
-	must(t, err)
-	now.Spec.Holder, now.Spec.Written = want.Spec.Holder, want.Spec.Written
-	_, err = api(t, who).Leases().Update(ctx, now)
+	l, err := api(t, g.Admin()).Leases().Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	l.Spec.Holder, l.Spec.Written = g.holder(to), time.Now()
+	_, err = api(t, who).Leases().Update(ctx, l)
 	return err
 }
 
-// patchLease writes a part of a lease that the programs leave alone.
-func (g guarded) patchLease(ctx context.Context, t *testing.T, who *rest.Config, slot int, spec map[string]any) error {
-	t.Helper()
-	body, err := json.Marshal(map[string]any{"spec": spec})
-	must(t, err)
-	return client(t, who).CoreV1().RESTClient().Patch(types.MergePatchType).
-		AbsPath("/apis/roce-cni.io/v1alpha1/railleases", g.lease(slot, "").Name).Body(body).Do(ctx).Error()
-}
-
-func TestAnAgentPassesLeasesToNobodyElse(t *testing.T) {
+func TestAnAgentTakesLeasesForItsNodeAlone(t *testing.T) {
 	t.Parallel()
-	g := guard(t, "leases")
+	g := guard(t, "passes")
 	ctx := t.Context()
-	create := func(who *rest.Config, slot int, holder string) error {
-		_, err := api(t, who).Leases().Create(ctx, g.lease(slot, holder))
-		return err
-	}
-	eventually(t, "the policy of leases is in force", func(context.Context) error {
-		if err := create(g.a, 0, "b"); !apierrors.IsForbidden(err) {
-			return fmt.Errorf("an agent makes a lease of another node: %w", err)
-		}
-		return nil
-	})
-	must(t, create(g.a, 1, "a"))
-	must(t, create(g.a, 2, ""))
-	must(t, create(g.b, 3, "b"))
-
-	for _, foe := range []struct {
-		name   string
-		config *rest.Config
-	}{{"an agent on no node", g.nowhere}, {"somebody in the name of the agents", g.impersonated()}} {
-		if err := create(foe.config, 4, ""); !apierrors.IsForbidden(err) {
-			t.Errorf("%s makes a lease: %v", foe.name, err)
-		}
-		if err := g.pass(ctx, t, foe.config, 1, ""); !apierrors.IsForbidden(err) {
-			t.Errorf("%s takes a lease away: %v", foe.name, err)
-		}
-	}
-	for _, tt := range []struct {
-		what   string
-		slot   int
-		holder string
-		may    bool
-	}{
-		{"takes what another node holds", 3, "a", false},
-		{"takes away what another node holds", 3, "", false},
-		{"writes what another node holds", 3, "b", false},
-		{"gives what it holds to another node", 1, "b", false},
-		{"gives what nobody holds to another node", 2, "b", false},
-		{"writes what it holds", 1, "a", true},
-		{"takes what nobody holds", 2, "a", true},
-		{"lets go of what it holds", 2, "", true},
-	} {
-		if err := g.pass(ctx, t, g.a, tt.slot, tt.holder); (err == nil) != tt.may || err != nil && !apierrors.IsForbidden(err) {
-			t.Errorf("an agent %s: %v", tt.what, err)
-		}
-	}
-	must(t, g.pass(ctx, t, g.gc, 3, "")) // the reaper, when the node is gone
-}
-
-func TestOperatorsKeepSlotsAndAgentsDoNot(t *testing.T) {
-	t.Parallel()
-	g := guard(t, "keeps")
-	ctx := t.Context()
-	l := g.lease(1, "")
-	l.Spec.Keep = true
+	admin, ofA := api(t, g.Admin()).Leases(), api(t, g.a).Leases()
 	eventually(t, "the policy of leases is in force", func(ctx context.Context) error {
-		if _, err := api(t, g.a).Leases().Create(ctx, l); !apierrors.IsForbidden(err) {
-			return fmt.Errorf("an agent keeps a slot for ever: %w", err)
+		l := g.lease(0, "b")
+		made, err := ofA.Create(ctx, l)
+		if apierrors.IsForbidden(err) {
+			return nil
 		}
-		return nil
+		return errors.Join(errors.New("an agent makes a lease for another node"), err, admin.Delete(ctx, l.Name, made.UID, made.ResourceVersion))
 	})
-	_, err := api(t, g.Admin()).Leases().Create(ctx, l)
-	must(t, err)
-	must(t, g.pass(ctx, t, g.a, 1, "a"))
-	if err := g.patchLease(ctx, t, g.a, 1, map[string]any{"keep": false}); !apierrors.IsForbidden(err) {
-		t.Errorf("an agent ends what an operator keeps: %v", err)
+	for i, tt := range []struct {
+		who      *rest.Config
+		from, to string
+		allowed  bool
+	}{
+		{g.a, "", "a", true},
+		{g.a, "a", "a", true},
+		{g.a, "a", "", true},
+		{g.a, "", "b", false},
+		{g.a, "b", "", false},
+		{g.a, "b", "a", false},
+		{g.a, "a", "b", false},
+		{g.b, "a", "b", false},
+		{g.nowhere, "", "a", false},
+		{g.nowhere, "", "", false},
+		{g.nowhere, "a", "", false},
+		{g.impersonated(), "", "a", false},
+		{g.gc, "b", "", true},
+		{g.Admin(), "a", "b", true},
+	} {
+		l, err := admin.Create(ctx, g.lease(i+1, tt.from))
+		must(t, err)
+		err = g.pass(ctx, t, tt.who, l.Name, tt.to)
+		if tt.allowed && err != nil || !tt.allowed && !apierrors.IsForbidden(err) {
+			t.Errorf("%d: from %q to %q: %v", i, tt.from, tt.to, err)
+		}
 	}
-	must(t, g.patchLease(ctx, t, g.Admin(), 1, map[string]any{"keep": false}))
-	if err := g.patchLease(ctx, t, g.a, 1, map[string]any{"keep": true}); !apierrors.IsForbidden(err) {
-		t.Errorf("an agent keeps its slot for ever: %v", err)
+	for i, who := range []*rest.Config{g.nowhere, g.impersonated(), g.b} {
+		if _, err := api(t, who).Leases().Create(ctx, g.lease(100+i, "a")); !apierrors.IsForbidden(err) {
+			t.Errorf("%d makes a lease: %v", i, err)
+		}
+	}
+	if _, err := api(t, g.gc).Leases().Create(ctx, g.lease(100, "")); !apierrors.IsForbidden(err) {
+		t.Errorf("the reaper makes a lease: %v", err)
+	}
+}
+
+func TestOnlyOperatorsKeepASlotForEver(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "for-ever")
+	ctx := t.Context()
+	kept := g.lease(1, "")
+	kept.Spec.Keep = true
+	eventually(t, "the policy of leases is in force", func(ctx context.Context) error {
+		made, err := api(t, g.a).Leases().Create(ctx, kept)
+		if apierrors.IsForbidden(err) {
+			return nil
+		}
+		return errors.Join(errors.New("an agent keeps a slot"), err, api(t, g.Admin()).Leases().Delete(ctx, kept.Name, made.UID, made.ResourceVersion))
+	})
+	made, err := api(t, g.Admin()).Leases().Create(ctx, kept)
+	must(t, err)
+	must(t, g.pass(ctx, t, g.a, made.Name, "a"))
+	now, err := api(t, g.Admin()).Leases().Get(ctx, made.Name)
+	must(t, err)
+	if !now.Spec.Keep || now.Spec.Holder != g.holder("a") {
+		t.Errorf("it is %+v", now)
+	}
+	if err := api(t, g.a).Leases().Delete(ctx, now.Name, now.UID, now.ResourceVersion); !apierrors.IsForbidden(err) {
+		t.Errorf("an agent deletes a lease: %v", err)
+	}
+	must(t, api(t, g.gc).Leases().Delete(ctx, now.Name, now.UID, now.ResourceVersion))
+}
+
+// TestTheDeployedRightsAreEnoughForLeases does all that agents and the reaper do,
+// as they.
+func TestTheDeployedRightsAreEnoughForLeases(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "enough")
+	ctx, s := t.Context(), stickySlots(t, "enough")
+	as := func(who *rest.Config, node string) sticky.Desk {
+		d := desk(t, g.Cluster, g.pool+"-"+node)
+		d.Store = api(t, who).Leases()
+		return d
+	}
+	a, b := as(g.a, "a"), as(g.b, "b")
+	db := g.lease(0, "").Spec.Key()
+	l, err := a.Take(ctx, s, db)
+	must(t, err)
+	l, err = a.Affirm(ctx, l)
+	must(t, err)
+	if _, err := b.Affirm(ctx, l); !errors.As(err, new(*sticky.HeldError)) {
+		t.Errorf("node b: %v", err)
+	}
+	must(t, a.Release(ctx, l))
+	stale := l
+	l, err = b.Take(ctx, s, db)
+	must(t, err)
+	if _, err := a.Store.Update(ctx, stale); !errors.Is(err, block.ErrConflict) {
+		t.Errorf("node a writes what it had: %v", err)
+	}
+	must(t, a.Release(ctx, stale))
+	gc, admin := api(t, g.gc), client(t, g.Admin()).CoreV1()
+	must(t, admin.Nodes().Delete(ctx, g.pool+"-b", meta.DeleteOptions{}))
+	if freed, err := sticky.Reap(ctx, gc.Leases(), gc.Nodes(), time.Now(), l); err != nil || freed { // the agent's pod is bound there
+		t.Errorf("freed %t, error %v", freed, err)
+	}
+	now := int64(0)
+	must(t, admin.Pods("roce-cni").DeleteCollection(ctx, meta.DeleteOptions{GracePeriodSeconds: &now}, meta.ListOptions{FieldSelector: "spec.nodeName=" + g.pool + "-b"}))
+	freed, err := sticky.Reap(ctx, gc.Leases(), gc.Nodes(), time.Now(), l)
+	must(t, err)
+	idle, err := gc.Leases().Get(ctx, l.Name)
+	must(t, err)
+	if !freed || idle.Spec.Holder != (sticky.Holder{}) {
+		t.Errorf("freed %t: %+v", freed, idle)
+	}
+	if deleted, err := sticky.Reap(ctx, gc.Leases(), gc.Nodes(), time.Now(), idle); err != nil || !deleted {
+		t.Errorf("deleted %t, error %v", deleted, err)
 	}
 }

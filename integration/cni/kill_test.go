@@ -19,7 +19,12 @@ import (
 // start starts a call as libcni does, and returns at once.
 func (a attachment) start(t *testing.T, command string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(programs, "roce"))
+	return a.startProgram(t, "roce", command)
+}
+
+func (a attachment) startProgram(t *testing.T, program, command string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(programs, program))
 	cmd.Env, cmd.Stdin, cmd.Stdout = a.environ(command), strings.NewReader(a.text(t)), &bytes.Buffer{}
 	if err := a.node.enter(cmd.Start); err != nil {
 		t.Fatal(err)

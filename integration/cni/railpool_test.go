@@ -23,14 +23,27 @@ import (
 
 const railPool = "compute"
 
-// own does what rocectl's agent does: it writes which host parts of the pool's
-// rails the node may lease.
-func (n *node) own(t testing.TB, rails int, hosts ...string) {
+// told is what rocectl's agent and the plugins tell each other.
+func (n *node) told(t testing.TB) ranges.Store {
 	t.Helper()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ranges.Store{Dir: n.state, BootID: strings.TrimSpace(string(boot))}
+}
+
+// own does what rocectl's agent does: it writes which host parts of the pool's
+// rails the node may lease.
+func (n *node) own(t testing.TB, rails int, hosts ...string) {
+	t.Helper()
+	if err := n.told(t).Write(owned(t, rails, hosts...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func owned(t testing.TB, rails int, hosts ...string) ranges.File {
+	t.Helper()
 	f := ranges.File{Pool: railPool, Quarantine: time.Minute}
 	for i := range rails {
 		s := pool.Subnet{
@@ -47,9 +60,7 @@ func (n *node) own(t testing.TB, rails int, hosts ...string) {
 		}
 		f.Rails = append(f.Rails, []pool.Subnet{s})
 	}
-	if err := (ranges.Store{Dir: n.state, BootID: strings.TrimSpace(string(boot))}).Write(f); err != nil {
-		t.Fatal(err)
-	}
+	return f
 }
 
 // rangesFile is the file that own writes.

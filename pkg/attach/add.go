@@ -49,15 +49,19 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	if err != nil {
 		return nil, err
 	}
+	if s, err = n.keep(ctx, req, s); err != nil {
+		return nil, err
+	}
 	for try := 1; ; try++ {
 		rec, err := n.attempt(ctx, k, req, s)
 		if err == nil {
 			return result.Of(rec.Plan, req), nil
 		}
-		again, rejectErr := n.reject(ctx, req, s, err, try)
+		next, again, rejectErr := n.reject(ctx, req, s, err, try)
 		if !again || rejectErr != nil {
 			return nil, errors.Join(err, rejectErr, n.abandon(ctx, k, rec, err))
 		}
+		s = next
 	}
 }
 
@@ -86,7 +90,10 @@ func (n Node) build(ctx context.Context, k *site, req conf.Request, s survey, re
 	if err != nil {
 		return err
 	}
-	if err := n.do(ctx, k, survey{leased, s.leftOut}, rec); err != nil {
+	if err := n.Agent.Still(req.IPAM.Pool, s.kept); err != nil {
+		return err
+	}
+	if err := n.do(ctx, k, survey{rails: leased, leftOut: s.leftOut}, rec); err != nil {
 		return err
 	}
 	rec.Plan.Ops = rec.Plan.Ops.Located(k.rdma.Located())
@@ -167,11 +174,12 @@ func sameLoan(rec record.Record, req conf.Request) bool {
 }
 
 // reject tells the leaser about addresses that the wire said are taken, and
-// returns whether another attempt may do better.
-func (n Node) reject(ctx context.Context, req conf.Request, s survey, cause error, try int) (again bool, err error) {
+// returns whether another attempt may do better, and with what: a pod that does not
+// get what is kept for it gets ordinary addresses.
+func (n Node) reject(ctx context.Context, req conf.Request, s survey, cause error, try int) (next survey, again bool, err error) {
 	var taken *probe.TakenError
 	if !errors.As(cause, &taken) || left(cause) {
-		return false, nil
+		return s, false, nil
 	}
 	targets := make([]plan.Target, 0, len(taken.Taken))
 	for _, t := range taken.Taken {
@@ -179,7 +187,11 @@ func (n Node) reject(ctx context.Context, req conf.Request, s survey, cause erro
 		targets = append(targets, t.Target)
 	}
 	more, err := n.leaser(req.IPAM.Type).Reject(ctx, req, s.rails, targets)
-	return more && try < maxAddresses, err
+	if s.kept.Granted() {
+		n.Log.Warn("somebody has an address that is kept for the pod: it gets ordinary ones", "pool", req.IPAM.Pool, "pod", req.Pod, "interface", req.IfName)
+		return survey{rails: s.ordinary, leftOut: s.leftOut}, true, err
+	}
+	return s, more && try < maxAddresses, err
 }
 
 // releaseTime is how long a failed ADD waits for leases to be taken back; the

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/delegate"
 	"github.com/roce-cni/roce-cni/pkg/plan"
@@ -49,9 +48,8 @@ type Node struct {
 	Name string
 	// ReadFile reads such a table.
 	ReadFile func(path string) ([]byte, error)
-	// Ranges reads what the node may lease of a RailPool. Its errors are those of
-	// ranges.Store.Read.
-	Ranges func(pool string) (ranges.File, error)
+	// Agent says what the node may lease of RailPools.
+	Agent Agent
 	// Records remembers what was done.
 	Records record.Store
 	// Log takes what an operator may want to know about calls that succeed.

@@ -28,10 +28,13 @@ func OfRailPool(req conf.Request, f ranges.File, nic []netip.Prefix) (conf.Reque
 		}
 		rails = rails[i : i+1]
 	}
+	hint := "ask for an address of the node's own blocks, or for none: kubectl get railblocks"
+	if f.Sticky {
+		hint += "; who wants to have an address of spec.sticky makes a RailLease with keep: true for the pod, and asks for none"
+	}
 	for _, a := range req.IPAM.Requested {
 		if !mayLease(f, a) {
-			return req, cnierr.New(cnierr.BadConfig, "lease requested address", a.String(), "ask for an address of the node's own blocks, or for none: kubectl get railblocks",
-				"RailPool %s has it, but not for this node", f.Pool)
+			return req, cnierr.New(cnierr.BadConfig, "lease requested address", a.String(), hint, "RailPool %s has it, but not for this node", f.Pool)
 		}
 	}
 	req.IPAM.Quarantine = f.Quarantine

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
@@ -22,6 +23,12 @@ import (
 type survey struct {
 	rails   []plan.Rail
 	leftOut []string
+	// file is what the node may lease of a RailPool.
+	file ranges.File
+	// kept says that the rails have the addresses that are kept for the pod. Other
+	// ones it gets with ordinary.
+	kept     ranges.Answer
+	ordinary []plan.Rail
 }
 
 // survey reads what the plan needs and fails early for what must fail. A rail
@@ -74,7 +81,7 @@ func (n Node) choose(req conf.Request, facts []plan.Facts, faults []error) (surv
 		}
 		return s, errors.Join(errs...)
 	}
-	req, err := n.addressed(req, facts, subnets, faults)
+	req, err := n.addressed(req, &s, facts, subnets, faults)
 	if err != nil {
 		return s, err
 	}
@@ -88,6 +95,21 @@ func (n Node) choose(req conf.Request, facts []plan.Facts, faults []error) (surv
 	}
 	for _, why := range s.leftOut {
 		n.Log.Warn("a rail is left out", "container", req.ContainerID, "interface", req.IfName, "why", why)
+	}
+	return s, nil
+}
+
+// keep returns a survey with the addresses that are kept for the pod instead of
+// ordinary ones, if there are such.
+func (n Node) keep(ctx context.Context, req conf.Request, s survey) (survey, error) {
+	kept, granted, err := n.Agent.Keep(ctx, req, s.file, s.rails[0].Facts.Parent.Addrs)
+	if err != nil || !granted.Granted() {
+		return s, err
+	}
+	s.kept, s.ordinary, s.rails = granted, s.rails, slices.Clone(s.rails)
+	for i := range s.rails {
+		one := &s.rails[i].Request
+		*one = kept.Each()[one.Rail]
 	}
 	return s, nil
 }
@@ -109,15 +131,16 @@ func distinct(rails []plan.Rail) error {
 }
 
 // addressed returns the request with the subnets of each rail, where they
-// follow from the NICs, from a table of the node or from a RailPool.
-func (n Node) addressed(req conf.Request, facts []plan.Facts, subnets [][]conf.Subnet, faults []error) (conf.Request, error) {
+// follow from the NICs, from a table of the node or from a RailPool, of which it
+// tells the survey.
+func (n Node) addressed(req conf.Request, s *survey, facts []plan.Facts, subnets [][]conf.Subnet, faults []error) (conf.Request, error) {
 	switch {
 	case req.IPAM.RailPool != nil:
-		f, err := n.Ranges(req.IPAM.Pool)
-		if err != nil {
+		var err error
+		if s.file, err = n.Agent.Ranges.Read(req.IPAM.Pool); err != nil {
 			return req, err
 		}
-		return OfRailPool(req, f, facts[0].Parent.Addrs)
+		return OfRailPool(req, s.file, facts[0].Parent.Addrs)
 	case req.IPAM.Table != "":
 		return n.fromTable(req)
 	case req.IPAM.FromMaster == nil:

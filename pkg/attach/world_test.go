@@ -47,6 +47,11 @@ type world struct {
 	boot string
 	// config is the network's, for a mode of RDMA, a folder and more members.
 	config string
+	log    *slog.Logger
+	// asked is what stands between the verbs and the files of the agent; nil: nothing.
+	asked attach.Ranges
+	// meanwhile is what others do while an ADD waits; nil: nothing.
+	meanwhile func()
 	// crash panics at the n-th operation from now, as a process that is killed
 	// does nothing any more; 0 never.
 	crash int
@@ -54,7 +59,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, config: config, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), boot: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001"}
+	w := &world{t: t, config: config, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), boot: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001", log: slog.New(slog.DiscardHandler)}
 	w.fake.NIC("ens1", nicMAC)
 	w.fake.NIC("ens2", conf.MAC{0x52, 0x54, 0, 0, 0, 2})
 	return w
@@ -111,10 +116,28 @@ func (w *world) node() attach.Node {
 		},
 		Now:     func() time.Duration { return w.now },
 		Pools:   attach.Pools{Book: w.book()},
-		Ranges:  w.ranges().Read,
+		Agent:   w.agent(),
 		Records: record.Store{Dir: w.dir, BootID: w.boot},
-		Log:     slog.New(slog.DiscardHandler),
+		Log:     w.log,
 	}
+}
+
+// agent returns the node's agent as a new process sees it.
+func (w *world) agent() attach.Agent {
+	a := attach.Agent{Ranges: w.ranges(), Now: func() time.Duration { return w.now }, Wait: w.wait, Log: w.log}
+	if w.asked != nil {
+		a.Ranges = w.asked
+	}
+	return a
+}
+
+// wait lets time pass, and others do something.
+func (w *world) wait(ctx context.Context, d time.Duration) error {
+	w.now += d
+	if w.meanwhile != nil {
+		w.meanwhile()
+	}
+	return ctx.Err()
 }
 
 func (w *world) ranges() ranges.Store { return ranges.Store{Dir: w.dir, BootID: w.boot} }

@@ -46,22 +46,36 @@ func (n Node) owns(b Block) bool {
 // block. The order is the same after a restart.
 func (s Space) order(node Node) iter.Seq[int] {
 	sum := sha256.Sum256([]byte(node.MachineID + "\x00" + node.Name))
-	count := uint64(s.Blocks())
-	start, step := binary.BigEndian.Uint64(sum[:8])%count, binary.BigEndian.Uint64(sum[8:16])%count
-	for gcd(step, count) != 1 { // else some blocks are never passed
-		step++
-	}
 	hint, hinted := s.Hint(node.Own)
 	return func(yield func(int) bool) {
 		if hinted && !yield(s.Index(hint)) {
 			return
 		}
-		for i := range count {
-			n := int((start + i*step%count) % count)
+		for n := range probes(sum[:16], s.Blocks()) {
 			if hinted && n == hint {
 				continue
 			}
 			if !yield(s.Index(n)) {
+				return
+			}
+		}
+	}
+}
+
+// probes returns the numbers below count, each once: start and step follow from a
+// sum of 16 bytes.
+func probes(sum []byte, count int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		if count == 0 {
+			return
+		}
+		n := uint64(count)
+		start, step := binary.BigEndian.Uint64(sum[:8])%n, binary.BigEndian.Uint64(sum[8:])%n
+		for gcd(step, n) != 1 { // else some are never passed
+			step++
+		}
+		for i := range n {
+			if !yield(int((start + i*step%n) % n)) {
 				return
 			}
 		}

@@ -85,18 +85,23 @@ func (s Sightings) Since(b Block) (first time.Duration, gone bool) {
 // block that is gone or changed is no error. Without an answer it may have been
 // deleted or not; the next Look tells.
 func Reap(ctx context.Context, store Store, c Cluster, due Block) (bool, error) {
-	fate, err := fateNow(ctx, c.Machine, due.Spec)
-	if err != nil || fate == Here {
+	gone, err := Abandoned(ctx, c, due.Spec)
+	if err != nil || !gone {
 		return false, err
-	}
-	if fate == Gone {
-		if bound, err := c.Bound(ctx, due.Spec.NodeName); err != nil || bound {
-			return false, err
-		}
 	}
 	err = store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
 	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// Abandoned asks whether an owner is gone with all its pods, or was replaced.
+func Abandoned(ctx context.Context, c Cluster, owner Spec) (bool, error) {
+	fate, err := fateNow(ctx, c.Machine, owner)
+	if err != nil || fate != Gone {
+		return fate == Replaced, err
+	}
+	bound, err := c.Bound(ctx, owner.NodeName)
+	return err == nil && !bound, err
 }

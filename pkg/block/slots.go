@@ -5,7 +5,6 @@ package block
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"iter"
 	"net/netip"
@@ -89,20 +88,31 @@ func (p Pool) keeps(f *strict.Faults) {
 	}
 }
 
-// keepsIn reports the first subnet that has not all slots that pods keep: they
-// would be other ones in it.
+// keepsIn reports the first subnet in which the slots that pods keep are not those
+// of one rail, all of them.
 func (p Pool) keepsIn(rails [][]pool.Subnet, f *strict.Faults) {
 	if p.Spec.Sticky == nil {
 		return
 	}
 	kept, ok := readSlots(p.Spec.Sticky.Slots)
+	if !ok {
+		return
+	}
+	seen := map[netip.Prefix]bool{}
+	bad := func(hint, format string, args ...any) {
+		f.Add(cnierr.BadConfig, "spec.sticky.slots", hint, format, args...)
+	}
 	for _, s := range slices.Concat(rails...) {
-		has := false
-		for _, r := range netrange.Minus(s.Ranges, nil) {
-			has = has || slot(r.First, s.Prefix) <= kept.first && slot(r.Last, s.Prefix) >= kept.last
+		if seen[s.Prefix] {
+			bad("give each rail a subnet of its own, or remove sticky", "two rails share %v: a slot has one address of it", s.Prefix)
+			return
 		}
-		if ok && !has {
-			f.Add(cnierr.BadConfig, "spec.sticky.slots", "write slots that all ranges of all rails have", "the ranges of %v have not all of %s", s.Prefix, p.Spec.Sticky.Slots)
+		seen[s.Prefix] = true
+		holds := func(r netrange.Range) bool {
+			return slot(r.First, s.Prefix) <= kept.first && kept.last <= slot(r.Last, s.Prefix)
+		}
+		if !slices.ContainsFunc(netrange.Minus(s.Ranges, nil), holds) {
+			bad("write slots that all ranges of all rails have", "the ranges of %v have not all of %s", s.Prefix, p.Spec.Sticky.Slots)
 			return
 		}
 	}
@@ -161,38 +171,8 @@ func (s Slots) Rails(number int) [][]pool.Subnet {
 func (s Slots) Order(name string) iter.Seq[int] {
 	sum := sha256.Sum256([]byte(name))
 	return func(yield func(int) bool) {
-		for n := range probes(sum[:16], uint64(s.Count())) {
-			if !yield(s.number(n)) {
-				return
-			}
-		}
-	}
-}
-
-// number returns slot n of those that pods may have.
-func (s Slots) number(n uint64) int {
-	for _, r := range s.usable {
-		if n < uint64(r.count()) {
-			return int(r.first + n)
-		}
-		n -= uint64(r.count())
-	}
-	panic(fmt.Sprintf("block: pool %s has no sticky slot number %d", s.Pool, n))
-}
-
-// probes returns the numbers below count, each once: the start and the step follow
-// from a sum of 16 bytes.
-func probes(sum []byte, count uint64) iter.Seq[uint64] {
-	return func(yield func(uint64) bool) {
-		if count == 0 {
-			return
-		}
-		start, step := binary.BigEndian.Uint64(sum[:8])%count, binary.BigEndian.Uint64(sum[8:16])%count
-		for gcd(step, count) != 1 { // else some are never passed
-			step++
-		}
-		for i := range count {
-			if !yield((start + i*step%count) % count) {
+		for n := range probes(sum[:16], s.Count()) {
+			if !yield(nth(s.usable, n)) {
 				return
 			}
 		}

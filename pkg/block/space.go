@@ -186,14 +186,17 @@ func (s Space) Blocks() int { return sum(s.runs) }
 
 // Index returns the index of the block number n, from 0: what is not free for
 // pods has no number.
-func (s Space) Index(n int) int {
-	for _, r := range s.runs {
+func (s Space) Index(n int) int { return nth(s.runs, n) }
+
+// nth returns number n, from 0, of those in runs.
+func nth(runs []run, n int) int {
+	for _, r := range runs {
 		if n < r.count() {
 			return int(r.first) + n
 		}
 		n -= r.count()
 	}
-	panic(fmt.Sprintf("block: pool %s has no block number %d", s.pool, n))
+	panic(fmt.Sprintf("block: runs have no number %d more", n))
 }
 
 // Name returns the name of a block.

@@ -62,10 +62,10 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 			},
 		},
 		"all else": {
-			`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "blockSize": 5000, "quarantine": "25h", "sticky": {"ttl": "soon"}, "reservations": [{"ranges": ["10.0.0.9", "10.0.0.300"], "reason": ""}]}`,
+			`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "blockSize": 5000, "quarantine": "25h", "sticky": {"ttl": "soon", "slots": "7"}, "reservations": [{"ranges": ["10.0.0.9", "10.0.0.300"], "reason": ""}]}`,
 			[]string{
 				`"spec.blockSize": 5000 is not in 1 to 4096`, `"spec.quarantine": 25h is not in 0s to 24h0m0s`,
-				`"spec.sticky.ttl": "soon" is not a time`, `"spec.reservations[0].ranges[1]": "10.0.0.300" is not a range`,
+				`"spec.sticky.ttl": "soon" is not a time`, `"spec.sticky.slots": "7" is not a range of slots`, `"spec.reservations[0].ranges[1]": "10.0.0.300" is not a range`,
 			},
 		},
 	} {

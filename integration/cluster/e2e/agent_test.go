@@ -44,20 +44,37 @@ func (n *node) kubectl(t *testing.T, input string, args ...string) string {
 	return string(out)
 }
 
-// agent is the pod that the DaemonSet's controller would make. The volume is what
-// the admission of service accounts would add.
+// deploy applies what conf-examples/deploy has, and the pool.
+func (n *node) deploy(t *testing.T) {
+	t.Helper()
+	n.kubectl(t, "", "apply", "-k", deployment)
+	n.kubectl(t, "", "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io")
+	n.kubectl(t, compute, "apply", "-f", "-")
+}
+
+// agent is the pod that the DaemonSet's controller would make.
 func (n *node) agent(t *testing.T) *core.Pod {
 	t.Helper()
 	set, err := n.admin.AppsV1().DaemonSets("roce-cni").Get(t.Context(), "roce-cni-agent", meta.GetOptions{})
 	must(t, err)
+	pod := n.inCluster(t, set.Name, set.Spec.Template)
+	pod.Spec.InitContainers[0].Image = pod.Spec.Containers[0].Image
+	return pod
+}
+
+// inCluster is a pod of ours as a controller would make it of a template, whose
+// container reaches the API server. The volume is what the admission of service
+// accounts would add.
+func (n *node) inCluster(t *testing.T, name string, template core.PodTemplateSpec) *core.Pod {
+	t.Helper()
 	authority, err := os.ReadFile(n.Admin().CAFile)
 	must(t, err)
 	root := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": string(authority)}}
 	if _, err := n.admin.CoreV1().ConfigMaps("roce-cni").Create(t.Context(), root, meta.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 		must(t, err)
 	}
-	pod := &core.Pod{ObjectMeta: meta.ObjectMeta{Namespace: "roce-cni", Name: "roce-cni-agent", Labels: set.Spec.Template.Labels}, Spec: set.Spec.Template.Spec}
-	pod.Spec.InitContainers[0].Image, pod.Spec.Containers[0].Image = "docker.io/library/roce-cni:local", "docker.io/library/roce-cni:local"
+	pod := &core.Pod{ObjectMeta: meta.ObjectMeta{Namespace: "roce-cni", Name: name, Labels: template.Labels}, Spec: template.Spec}
+	pod.Spec.Containers[0].Image = "docker.io/library/roce-cni:local"
 	lifetime := int64(3600)
 	pod.Spec.Volumes = append(pod.Spec.Volumes, core.Volume{Name: "token", VolumeSource: core.VolumeSource{Projected: &core.ProjectedVolumeSource{
 		Sources: []core.VolumeProjection{
@@ -83,9 +100,7 @@ func TestTheDaemonSetServesTheNodesPods(t *testing.T) {
 	for _, plugin := range []string{"roce", "roce-ipam"} {
 		must(t, os.Remove(filepath.Join(plugins, plugin)))
 	}
-	n.kubectl(t, "", "apply", "-k", deployment)
-	n.kubectl(t, "", "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io")
-	n.kubectl(t, compute, "apply", "-f", "-")
+	n.deploy(t)
 	n.network(t, "rails", railsOf(map[string]any{"type": "roce-ipam", "railPool": "compute"}))
 	n.start(t, n.agent(t))
 	for _, plugin := range []string{"roce", "roce-ipam"} {

@@ -27,12 +27,6 @@ import (
 // kubelet starts containerd and kubelet, once: they run until the node ends.
 func (n *node) kubelet(t *testing.T) {
 	t.Helper()
-	if missing := ground.Missing(bin, "kubelet", "containerd", "runc", "busybox"); len(missing) > 0 {
-		if os.Getenv("REQUIRE_CLUSTER") == "1" {
-			t.Fatalf("REQUIRE_CLUSTER=1, but there is no %v", missing)
-		}
-		t.Skipf("there is no %v: make test-cluster builds them", missing)
-	}
 	for _, program := range []string{"roce", "roce-ipam"} {
 		if err := os.Symlink(filepath.Join(programs, program), filepath.Join(plugins, program)); !errors.Is(err, fs.ErrExist) {
 			must(t, err)
@@ -203,7 +197,7 @@ func (n *node) running(t *testing.T, pod *core.Pod) running {
 	must(t, err)
 	for _, path := range all {
 		if strings.Contains(run(t, "nsenter", "--net="+path, "ip", "-o", "addr"), " "+pod.Status.PodIP+"/") {
-			return running{pod, n, path}
+			return running{pod, n, path, stateDir}
 		}
 	}
 	t.Fatalf("no namespace of %v has %s", all, pod.Status.PodIP)

@@ -26,11 +26,13 @@ type running struct {
 	*core.Pod
 	node  *node
 	netns string // its path
+	state string // stateDir of its networks
 }
 
 // sandbox is a pod as a runtime has it, which calls Multus for it.
 type sandbox struct {
 	running
+	on   string // the path of the node's namespace
 	cni  *libcni.CNIConfig
 	list *libcni.NetworkConfigList
 	conf *libcni.RuntimeConf
@@ -39,7 +41,7 @@ type sandbox struct {
 // sandbox makes the Pod object and its namespace.
 func (n *node) sandbox(t *testing.T, name, networks string) *sandbox {
 	t.Helper()
-	s := &sandbox{running: running{n.object(t, name, networks), n, "/run/netns/" + name}}
+	s := &sandbox{running: running{n.object(t, name, networks), n, "/run/netns/" + name, stateDir}, on: "/proc/self/ns/net"}
 	run(t, "ip", "netns", "add", name)
 	t.Cleanup(func() { run(t, "ip", "netns", "del", name) })
 	s.cni = libcni.NewCNIConfigWithCacheDir([]string{programs, plugins}, t.TempDir(), &invoke.DefaultExec{
@@ -80,15 +82,17 @@ func (n *node) multus(t *testing.T) []byte {
 func (s *sandbox) add(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	_, err := s.cni.AddNetworkList(t.Context(), s.list, s.conf)
-	must(t, err)
+	must(t, within(s.on, func() error {
+		_, err := s.cni.AddNetworkList(t.Context(), s.list, s.conf)
+		return err
+	}))
 	t.Logf("ADD of %s: %v", s.Name, time.Since(began).Round(time.Millisecond))
 }
 
 func (s *sandbox) del(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	must(t, s.cni.DelNetworkList(context.Background(), s.list, s.conf))
+	must(t, within(s.on, func() error { return s.cni.DelNetworkList(context.Background(), s.list, s.conf) }))
 	t.Logf("DEL of %s: %v", s.Name, time.Since(began).Round(time.Millisecond))
 }
 
@@ -124,6 +128,7 @@ func (s running) inside(t *testing.T, command ...string) string {
 func (s running) rails(t *testing.T) []netip.Addr {
 	t.Helper()
 	all := s.node.statuses(t, s.Name)
+	network := s.Namespace + "/" + s.Annotations["k8s.v1.cni.cncf.io/networks"]
 	var names []string
 	var out []netip.Addr
 	for _, i := range all {
@@ -133,7 +138,7 @@ func (s running) rails(t *testing.T) []netip.Addr {
 		}
 		out = append(out, netip.MustParseAddr(i.IPs[0]))
 	}
-	if diff := cmp.Diff([]string{"cluster eth0", "default/rails net1", "default/rails net1-1"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"cluster eth0", network + " net1", network + " net1-1"}, names); diff != "" {
 		t.Fatalf("network-status of %s (-want +got)\n%s", s.Name, diff)
 	}
 	out = out[1:]
@@ -157,7 +162,7 @@ func (s running) pings(t *testing.T, other running) {
 // holds compares how many addresses are leased to the pod.
 func (s running) holds(t *testing.T, want int) {
 	t.Helper()
-	all, got := run(t, filepath.Join(programs, "rocectl"), "pool", "list"), 0
+	all, got := run(t, filepath.Join(programs, "rocectl"), "pool", "list", "--state-dir", s.state), 0
 	for line := range strings.Lines(all) {
 		if strings.Contains(line, s.Namespace+"/"+s.Name+" ") && strings.Contains(line, " leased ") {
 			got++

@@ -36,6 +36,9 @@ type node struct {
 	once       sync.Once // kubelet
 }
 
+// stateDir is roce's own default.
+const stateDir = "/run/roce"
+
 // service is where pods look for the API server, which listens there itself: there
 // is no kube-proxy.
 var service = netip.MustParseAddrPort("10.96.0.1:443")
@@ -78,15 +81,20 @@ func theNode(t *testing.T) *node {
 		run(t, "ip", "netns", "del", "leaf")
 	})
 	run(t, "ip", "-n", "leaf", "link", "add", "leaf", "type", "bridge")
-	for i := range 2 {
-		rail, port := fmt.Sprintf("rail%d", i), fmt.Sprintf("port%d", i)
-		run(t, "ip", "link", "add", rail, "type", "veth", "peer", "name", port, "netns", "leaf")
-		run(t, "ip", "link", "set", "dev", rail, "up")
-		run(t, "ip", "-n", "leaf", "link", "set", "dev", port, "master", "leaf", "up")
-		run(t, "ip", "-n", "leaf", "addr", "add", fmt.Sprintf("172.16.%d.254/24", 10+i), "dev", "leaf")
-	}
 	run(t, "ip", "-n", "leaf", "link", "set", "dev", "leaf", "up")
+	for i := range 2 {
+		run(t, "ip", "-n", "leaf", "addr", "add", fmt.Sprintf("172.16.%d.254/24", 10+i), "dev", "leaf")
+		plug(t, fmt.Sprintf("rail%d", i), fmt.Sprintf("port%d", i))
+	}
 	return n
+}
+
+// plug makes a rail of this namespace, and its port on the leaf.
+func plug(t *testing.T, rail, port string) {
+	t.Helper()
+	run(t, "ip", "link", "add", rail, "type", "veth", "peer", "name", port, "netns", "leaf")
+	run(t, "ip", "link", "set", "dev", rail, "up")
+	run(t, "ip", "-n", "leaf", "link", "set", "dev", port, "master", "leaf", "up")
 }
 
 // run runs a command and returns what it prints.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package kube keeps blocks in the Kubernetes API: RailPools, RailBlocks, and what
-// a claimer and a reaper ask about nodes.
+// Package kube keeps blocks in the Kubernetes API: RailPools, RailBlocks, RailLeases,
+// and what a claimer and a reaper ask about nodes.
 //
 // It never decides who owns what, never retries, never caches, and never runs in
 // a plugin: every method is one request, or one for each page of a list. It stands
@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
@@ -99,6 +100,19 @@ func (a *API) do(ctx context.Context, r *rest.Request, what string, out any) err
 		return fmt.Errorf("%w: %s: %w", block.ErrUnknown, what, err)
 	}
 	return nil
+}
+
+// remove deletes an object with this UID and resourceVersion.
+func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, what string) error {
+	id := types.UID(uid)
+	body, err := json.Marshal(metav1.DeleteOptions{
+		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		Preconditions: &metav1.Preconditions{UID: &id, ResourceVersion: &resourceVersion},
+	})
+	if err != nil {
+		return cnierr.New(cnierr.Bug, what, "", "", "%w", err)
+	}
+	return a.do(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON).Body(body), what, nil)
 }
 
 // pages sends a list's requests and hands the body of each answer to read. A

@@ -153,16 +153,7 @@ func (s Blocks) another(ctx context.Context, name, uid string) error {
 
 // Delete is block.Store's.
 func (s Blocks) Delete(ctx context.Context, name, uid, resourceVersion string) error {
-	id := types.UID(uid)
-	body, err := json.Marshal(metav1.DeleteOptions{
-		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
-		Preconditions: &metav1.Preconditions{UID: &id, ResourceVersion: &resourceVersion},
-	})
-	if err != nil {
-		return cnierr.New(cnierr.Bug, "delete block", name, "", "%w", err)
-	}
-	request := s.api.ours.Delete().Resource(blocks).Name(name).SetHeader("Content-Type", asJSON).Body(body)
-	err = s.api.do(ctx, request, "delete block "+name, nil)
+	err := s.api.remove(ctx, blocks, name, uid, resourceVersion, "delete block "+name)
 	if errors.As(err, new(*cnierr.Error)) {
 		if other := s.another(ctx, name, uid); other != nil {
 			return other

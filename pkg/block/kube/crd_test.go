@@ -16,6 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
 // definition is what we look at of a CustomResourceDefinition.
@@ -65,34 +66,31 @@ func crd(t *testing.T, plural string) schema {
 // in the schema without a word, and kubectl explain tells what is.
 func TestDefinitionsSayWhatTheProgramsRead(t *testing.T) {
 	t.Parallel()
-	pool, railBlock := crd(t, "railpools"), crd(t, "railblocks")
+	pool, railBlock, lease := crd(t, "railpools"), crd(t, "railblocks"), crd(t, "railleases")
 	for path, tt := range map[string]struct {
 		s   schema
 		typ reflect.Type
-		but []string // fields that nothing acts on
 	}{
-		"railpools.spec":    {pool.Properties["spec"], reflect.TypeFor[block.PoolSpec](), []string{"sticky"}},
-		"railpools.status":  {pool.Properties["status"], reflect.TypeFor[kube.PoolStatus](), nil},
-		"railblocks.spec":   {railBlock.Properties["spec"], reflect.TypeFor[block.Spec](), nil},
-		"railblocks.status": {railBlock.Properties["status"], reflect.TypeFor[kube.BlockStatus](), nil},
+		"railpools.spec":    {pool.Properties["spec"], reflect.TypeFor[block.PoolSpec]()},
+		"railpools.status":  {pool.Properties["status"], reflect.TypeFor[kube.PoolStatus]()},
+		"railblocks.spec":   {railBlock.Properties["spec"], reflect.TypeFor[block.Spec]()},
+		"railblocks.status": {railBlock.Properties["status"], reflect.TypeFor[kube.BlockStatus]()},
+		"railleases.spec":   {lease.Properties["spec"], reflect.TypeFor[sticky.Spec]()},
 	} {
-		same(t, path, tt.s, tt.typ, tt.but)
+		same(t, path, tt.s, tt.typ)
 	}
-	if pool.Description == "" || railBlock.Description == "" {
+	if pool.Description == "" || railBlock.Description == "" || lease.Description == "" {
 		t.Error("kubectl explain has nothing to say of a kind")
 	}
 }
 
 // same compares an object of a schema with a type.
-func same(t *testing.T, path string, s schema, typ reflect.Type, but []string) {
+func same(t *testing.T, path string, s schema, typ reflect.Type) {
 	t.Helper()
 	if s.Description == "" {
 		t.Errorf("%s has no description", path)
 	}
 	fields := fieldsOf(typ)
-	for _, name := range but {
-		delete(fields, name)
-	}
 	var there, want []string
 	for name := range s.Properties {
 		there = append(there, name)
@@ -131,8 +129,8 @@ func below(t *testing.T, path string, s schema, typ reflect.Type) {
 		below(t, path+"[]", *s.Items, typ.Elem())
 	case len(s.Properties) > 0:
 		s.Description = "of the list"
-		same(t, path, s, typ, nil)
-	case s.Type != map[reflect.Kind]string{reflect.Int: "integer", reflect.Int64: "integer", reflect.String: "string", reflect.Map: "object", reflect.Struct: "string"}[typ.Kind()]:
+		same(t, path, s, typ)
+	case s.Type != map[reflect.Kind]string{reflect.Int: "integer", reflect.Int64: "integer", reflect.String: "string", reflect.Map: "object", reflect.Struct: "string", reflect.Bool: "boolean"}[typ.Kind()]:
 		t.Errorf("%s is %s in the schema, and %s", path, s.Type, typ)
 	}
 }
@@ -162,6 +160,9 @@ func TestLimitsAndDefaultsAreThoseOfTheProgram(t *testing.T) {
 	space, err2 := block.Pool{Name: "p", Spec: block.PoolSpec{Rails: []block.Rail{{Subnets: []block.Subnet{{Subnet: "10.0.0.0/24"}}}}}}.Space("")
 	if err != nil || err2 != nil || quarantine != space.Quarantine() {
 		t.Errorf("quarantine: default %v, errors %v, %v; want %v", quarantine, err, err2, space.Quarantine())
+	}
+	if slot := crd(t, "railleases").Properties["spec"].Properties["slot"]; slot.Maximum != block.MaxBlocks*block.MaxSize-1 {
+		t.Errorf("a lease's slot is up to %v", slot.Maximum)
 	}
 	if of.Properties["status"].Default == nil {
 		t.Error("the status of a block has no default: a JSON patch has nothing to write into")

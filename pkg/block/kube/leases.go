@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
@@ -86,27 +85,28 @@ func (s Leases) one(ctx context.Context, r *rest.Request, what string) (sticky.L
 
 // List is sticky.Store's.
 func (s Leases) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error) {
-	set := fields.Set{}
-	for field, value := range map[string]string{
-		"spec.pool": q.Pool, "spec.holder.nodeName": q.Node,
-		"spec.namespace": q.Key.Namespace, "spec.pod": q.Key.Pod, "spec.interface": q.Key.Interface,
+	var terms []fields.Selector
+	for _, f := range []struct{ path, value string }{
+		{"spec.pool", q.Pool},
+		{"spec.namespace", q.Key.Namespace},
+		{"spec.pod", q.Key.Pod},
+		{"spec.interface", q.Key.Interface},
+		{"spec.holder.nodeName", q.Node},
 	} {
-		if value != "" {
-			set[field] = value
+		if f.value != "" {
+			terms = append(terms, fields.OneTermEqualSelector(f.path, f.value))
 		}
 	}
 	params := url.Values{}
-	if len(set) > 0 {
-		params.Set("fieldSelector", set.AsSelector().String())
+	if len(terms) > 0 {
+		params.Set("fieldSelector", fields.AndSelectors(terms...).String())
 	}
 	var out []sticky.Lease
 	err := s.api.pages(ctx, s.api.ours, leases, params, block.Latest, func(body []byte) error {
 		var page RailLeaseList
 		err := json.Unmarshal(body, &page)
 		for i := range page.Items {
-			if l := page.Items[i].Lease(); q.Key == (ranges.Key{}) || l.Spec.Key() == q.Key {
-				out = append(out, l)
-			}
+			out = append(out, page.Items[i].Lease())
 		}
 		return err
 	})
@@ -157,17 +157,4 @@ func (s Leases) unless(ctx context.Context, name, uid, resourceVersion string, e
 		return block.ErrConflict
 	}
 	return err
-}
-
-// remove deletes an object with this UID and resourceVersion.
-func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, what string) error {
-	id := types.UID(uid)
-	body, err := json.Marshal(metav1.DeleteOptions{
-		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
-		Preconditions: &metav1.Preconditions{UID: &id, ResourceVersion: &resourceVersion},
-	})
-	if err != nil {
-		return cnierr.New(cnierr.Bug, what, "", "", "%w", err)
-	}
-	return a.do(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON).Body(body), what, nil)
 }

@@ -68,13 +68,17 @@ func (l Lease) owner() block.Spec {
 	return block.Spec{Pool: l.Spec.Pool, Rack: l.Spec.Rack, NodeName: l.Spec.Holder.NodeName, MachineID: l.Spec.Holder.MachineID}
 }
 
+// longestRest is the longest quarantine that a pool may have: nobody knows that of
+// one that is gone.
+const longestRest = 24 * time.Hour
+
 // Look is one sighting; now is as in block.Sightings.Look, date what the wall clock
 // says. It returns what to remember, and the leases that are due:
 //   - those that no node holds, nobody wants to keep for ever, and nobody has written
 //     since the TTL; a clock that jumps can make that shorter than it should be, but
 //     never shorter than the addresses must rest;
-//   - of a pool that is gone, or keeps no slots: those that nobody holds for
-//     block.Grace;
+//   - of a pool that is gone, or keeps no slots: likewise, after the longest time that
+//     addresses may rest;
 //   - those whose holder's blocks would be due.
 func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sightings, due []Lease) {
 	next.idle = map[string]sighting{}
@@ -108,7 +112,7 @@ func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sighti
 func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms) bool {
 	t, exists := pools[l.Spec.Pool]
 	if !exists {
-		return seen >= block.Grace
+		t = Terms{TTL: longestRest, Rest: block.Grace}
 	}
 	since := l.Created
 	if l.Spec.Written.After(since) {

@@ -166,18 +166,25 @@ func TestAPodThatComesBackInTimeKeepsItsSlot(t *testing.T) {
 func TestLeasesOfAPoolThatIsGoneGoWithIt(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(1)
+	store.Now = day
 	mustRelease(t, desk(store, 1), mustTake(t, desk(store, 1), s, pod(0)))
 	mustTake(t, desk(store, 1), s, pod(1))
 	plain := pool(t, 4)
 	plain.Spec.Sticky = nil
 	for _, pools := range [][]block.Pool{nil, {plain}} {
-		sightings, _, _ := c.look(t, sticky.Sightings{}, store, pools, 0)
-		sightings, names, _ := c.look(t, sightings, store, pools, 59*minute)
+		sightings, names, _ := c.look(t, sticky.Sightings{}, store, pools, 23*time.Hour)
 		if len(names) > 0 {
 			t.Errorf("due early: %v", names)
 		}
-		if _, names, _ = c.look(t, sightings, store, pools, 60*minute); !cmp.Equal(names, []string{firstOf(s, 0)}) {
+		sightings, names, _ = c.look(t, sightings, store, pools, 24*time.Hour-minute)
+		if len(names) > 0 {
+			t.Errorf("due early: %v", names)
+		}
+		if _, names, _ = c.look(t, sightings, store, pools, 24*time.Hour+minute); !cmp.Equal(names, []string{firstOf(s, 0)}) {
 			t.Errorf("due: %v", names)
+		}
+		if _, names, _ = c.look(t, sticky.Sightings{}, store, pools, 24*time.Hour+minute); len(names) > 0 {
+			t.Errorf("due at the first look: %v", names)
 		}
 	}
 }

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netns"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+)
+
+// within does something in a network namespace. What it starts is there, too.
+func within(path string, do func() error) error {
+	there, err := netns.GetFromPath(path)
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	runtime.LockOSThread()
+	here, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	if err := netns.Set(there); err != nil {
+		return err
+	}
+	err = do()
+	if back := netns.Set(here); back != nil {
+		return back // and the thread ends with the goroutine
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// peer is one of several nodes: a namespace with an agent and without kubelet,
+// whose rails end on the leaf of all.
+type peer struct {
+	*node
+	name    string
+	netns   string // its path
+	state   string
+	address string
+	agent   *ground.Process
+}
+
+// peer makes node number i, which reaches the API server by way of this one.
+func (n *node) peer(t *testing.T, name string, i int) *peer {
+	t.Helper()
+	p := &peer{node: n, name: name, netns: "/run/netns/" + name, state: "/run/" + name, address: fmt.Sprintf("192.0.2.%d", 16*i+2)}
+	run(t, "ip", "netns", "add", name)
+	t.Cleanup(func() { run(t, "ip", "netns", "del", name) })
+	run(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "uplink", "netns", name)
+	run(t, "ip", "addr", "add", fmt.Sprintf("192.0.2.%d/30", 16*i+1), "dev", name)
+	run(t, "ip", "link", "set", "dev", name, "up")
+	must(t, within(p.netns, func() error {
+		run(t, "ip", "link", "set", "dev", "lo", "up")
+		run(t, "ip", "addr", "add", p.address+"/30", "dev", "uplink")
+		run(t, "ip", "link", "set", "dev", "uplink", "up")
+		run(t, "ip", "route", "add", service.Addr().String(), "via", fmt.Sprintf("192.0.2.%d", 16*i+1))
+		for rail := range 2 {
+			plug(t, fmt.Sprintf("rail%d", rail), fmt.Sprintf("%s%d", name, rail))
+		}
+		return nil
+	}))
+	network := railsOf(map[string]any{"type": "roce-ipam", "railPool": "compute"})
+	network["stateDir"] = p.state
+	n.network(t, "rails-"+name, network)
+	p.startAgent(t, i)
+	return p
+}
+
+// startAgent starts the agent with what the DaemonSet's pods have: the rights of
+// the account on this node, and no more.
+func (p *peer) startAgent(t *testing.T, i int) {
+	t.Helper()
+	root := t.TempDir()
+	machineID := fmt.Sprintf("%032x", i)
+	must(t, os.Mkdir(filepath.Join(root, "etc"), 0o755))
+	must(t, os.WriteFile(filepath.Join(root, "etc", "machine-id"), []byte(machineID+"\n"), 0o600))
+	_, err := ground.MakeNode(t.Context(), p.admin, p.name, machineID, nil)
+	must(t, err)
+	token, err := ground.AgentToken(t.Context(), p.admin, "roce-cni", "roce-cni-agent", p.name)
+	must(t, err)
+	t.Cleanup(func() {
+		atOnce := meta.DeleteOptions{GracePeriodSeconds: new(int64)}
+		must(t, p.admin.CoreV1().Nodes().Delete(context.Background(), p.name, atOnce))
+		must(t, p.admin.CoreV1().Pods("roce-cni").Delete(context.Background(), "roce-cni-agent-"+p.name, atOnce))
+	})
+	kubeconfig := filepath.Join(root, "kubeconfig")
+	must(t, p.WriteKubeconfig(kubeconfig, token))
+	cmd := exec.Command("nsenter", "--net="+p.netns, filepath.Join(programs, "rocectl"), "agent",
+		"--node="+p.name, "--kubeconfig="+kubeconfig, "--host-root="+root, "--state-dir="+p.state)
+	p.agent, err = ground.StartProcess(t.Context(), "/var/log/agent-"+p.name, cmd, func(ctx context.Context) error {
+		return healthy(ctx, p.address)
+	})
+	must(t, err)
+	t.Cleanup(func() { must(t, p.agent.Kill()) })
+}
+
+// healthy asks an agent how it is.
+func healthy(ctx context.Context, address string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+":9482/healthz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s", resp.Status)
+	}
+	return nil
+}
+
+// pod is one of the node.
+func (p *peer) pod(t *testing.T, name string) *sandbox {
+	t.Helper()
+	s := p.sandbox(t, name, "rails-"+p.name)
+	s.on, s.state = p.netns, p.state
+	return s
+}
+
+func TestPodsOfTwoNodesReachEachOther(t *testing.T) {
+	n := theNode(t)
+	n.deploy(t)
+	left, right := n.peer(t, "left", 1), n.peer(t, "right", 2)
+	a, b := left.pod(t, "left-pod"), right.pod(t, "right-pod")
+	a.add(t)
+	b.add(t)
+	if x, y := a.rails(t)[0].As4()[3]/16, b.rails(t)[0].As4()[3]/16; x == y {
+		t.Errorf("both nodes have block %d", x)
+	}
+	a.pings(t, b.running)
+	b.pings(t, a.running)
+
+	// Without the agents and without the API server pods are released still.
+	must(t, left.agent.Kill())
+	must(t, right.agent.Kill())
+	must(t, n.KillServer())
+	t.Cleanup(func() { must(t, n.StartServer(context.Background())) })
+	for _, s := range []*sandbox{a, b} {
+		s.holds(t, 2)
+		s.del(t)
+		s.isBare(t)
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// Agent is the node's agent as an ADD sees it. It says what the node may lease of
+// RailPools, and which addresses of a sticky one are kept for a pod. The two never
+// talk: each reads what the other has written.
+type Agent struct {
+	Ranges Ranges
+	// Now is any clock that does not go back.
+	Now func() time.Duration
+	// Wait returns after d, or with the context's error when that ends.
+	Wait func(ctx context.Context, d time.Duration) error
+	// Log takes why a pod does not get the addresses that it would keep.
+	Log *slog.Logger
+}
+
+// Ranges is the files of the agent. ranges.Store is one, with the contracts and the
+// errors.
+type Ranges interface {
+	Read(pool string) (ranges.File, error)
+	Want(pool string, k ranges.Key) error
+	Answer(pool string, k ranges.Key) (a ranges.Answer, there bool, err error)
+}
+
+const (
+	// agentTime is how long an ADD waits for an answer: the agent looks for requests
+	// every 100 ms and needs an answer or two of the API server.
+	agentTime = 2 * time.Second
+	agentPoll = 10 * time.Millisecond
+)
+
+// KeptFor returns for whom a pool keeps addresses, and whether it does: for the
+// pods of a StatefulSet, if the pool is sticky. Who asks for an address by number
+// gets that one.
+func KeptFor(req conf.Request, f ranges.File) (ranges.Key, bool) {
+	k, ok := ranges.Sticky(req.Pod.Namespace, req.Pod.Name, string(req.IfName))
+	return k, ok && f.Sticky && len(req.IPAM.Requested) == 0
+}
+
+// Keep returns a request as OfRailPool does, but for the addresses that are kept
+// for its pod, and the agent's answer that grants them. Once they are leased, Still
+// must be asked. Without any, or for a pod that keeps none, the answer is the zero
+// one, and the request as it was. It returns TryAgain when the agent does not answer
+// in time.
+func (a Agent) Keep(ctx context.Context, req conf.Request, f ranges.File, nic []netip.Prefix) (conf.Request, ranges.Answer, error) {
+	k, ok := KeptFor(req, f)
+	if !ok {
+		return req, ranges.Answer{}, nil
+	}
+	granted, err := a.ask(ctx, f.Pool, k)
+	if err != nil {
+		return req, ranges.Answer{}, err
+	}
+	if !granted.Granted() {
+		a.Log.Warn("the pod does not get the addresses that are kept for it, but ordinary ones",
+			"pool", f.Pool, "pod", req.Pod, "interface", k.Interface, "why", granted.None)
+		return req, ranges.Answer{}, nil
+	}
+	req, err = OfRailPool(req, f.Only(granted), nic)
+	return byNumber(req), granted, err
+}
+
+// ask returns the agent's answer, for which it waits.
+func (a Agent) ask(ctx context.Context, pool string, k ranges.Key) (ranges.Answer, error) {
+	answer, there, err := a.Ranges.Answer(pool, k)
+	if there || err != nil {
+		return answer, err
+	}
+	if err := a.Ranges.Want(pool, k); err != nil {
+		return answer, err
+	}
+	for end := a.Now() + agentTime; a.Now() < end && a.Wait(ctx, agentPoll) == nil; {
+		if answer, there, err = a.Ranges.Answer(pool, k); there || err != nil {
+			return answer, err
+		}
+	}
+	return answer, waitFor(k, "it has been asked for them: look at the log of rocectl agent on this node if that goes on",
+		"rocectl agent has not answered yet")
+}
+
+// Still says, with TryAgain, when an answer does not hold any more. The agent takes
+// it away before it looks for leases of its addresses, and gives them to other nodes
+// if there are none: if it has looked before they were leased, the answer is gone now.
+func (a Agent) Still(pool string, granted ranges.Answer) error {
+	if !granted.Granted() {
+		return nil
+	}
+	now, there, err := a.Ranges.Answer(pool, granted.Key)
+	if err != nil || there && now.Equal(granted) {
+		return err
+	}
+	return waitFor(granted.Key, "the next ADD asks for them again", "rocectl agent has given them back in the same moment")
+}
+
+func waitFor(k ranges.Key, hint, why string) error {
+	return cnierr.New(cnierr.TryAgain, "lease the addresses kept for", k.Namespace+"/"+k.Pod, hint, "interface %q: %s", k.Interface, why)
+}
+
+// byNumber asks for every address that a request may have by its number. A pool
+// that has leased it then says to whom, and not that it is exhausted.
+func byNumber(req conf.Request) conf.Request {
+	each := slices.Clone(req.Each())
+	for i := range each {
+		for _, s := range each[i].IPAM.Subnets {
+			each[i].IPAM.Requested = append(each[i].IPAM.Requested, s.Ranges[0].First)
+		}
+	}
+	if req.Rails == nil {
+		return each[0]
+	}
+	req.Rails = each
+	return req
+}
