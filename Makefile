@@ -37,7 +37,7 @@ REQUIRE_NETNS ?= $(if $(filter 0,$(shell id -u)),1)
 export REQUIRE_NETNS
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-vm test-cluster check lint fmt vuln golden gen gen-check fuzz size bench demo install image clean $(PROGRAMS)
+.PHONY: help build test test-vm test-cluster check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image clean $(PROGRAMS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -89,7 +89,8 @@ test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kube
 # The formatters are linters too, so lint is also the check of the formatting.
 # vuln is not here: it needs the vulnerability database, which build machines
 # without internet cannot reach.
-check: lint test size gen-check ## what CI runs
+check: lint test size gen-check ## what CI runs: with test-cluster, as root
+	$(if $(REQUIRE_NETNS),$(MAKE) test-cluster)
 
 lint: $(LINT) ## golangci-lint, formatting included
 	$(LINT) run ./...
@@ -140,6 +141,12 @@ $(UPSTREAM):
 	GOBIN=$@.new CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' \
 		$(UPSTREAM_PLUGINS:%=github.com/containernetworking/plugins/plugins/%@$(UPSTREAM_VERSION))
 	mv $@.new $@
+
+# SCALEFLAGS=-h lists what can be chosen.
+scale: ## claim with 10 to 5,000 nodes at once on a real API server, and model 10,000 (20 minutes)
+	bash integration/cluster/build.sh .cache/cluster etcd kube-apiserver
+	CGO_ENABLED=0 go build -buildvcs=false -trimpath -o .cache/scale ./integration/scale
+	.cache/scale $(SCALEFLAGS)
 
 demo: build .cache/vm/run ## attach two containers in a virtual machine with Soft-RoCE and look at the result (root)
 	CGO_ENABLED=0 go build -o .cache/vm/cnitool github.com/containernetworking/cni/cnitool

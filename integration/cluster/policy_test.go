@@ -263,7 +263,7 @@ func TestAccountsHaveTheRightsThatTheyNeedAndNoMore(t *testing.T) {
 func TestTheSamplesAreAdmitted(t *testing.T) {
 	t.Parallel()
 	c := shared(t)
-	for _, name := range []string{"railpool.yaml", "railpool-racks.yaml", "test.yaml"} {
+	for _, name := range []string{"railpool.yaml", "railpool-racks.yaml", "railpool-sticky.yaml", "test.yaml"} {
 		applyFile(t, c, filepath.Join(deployment, "samples", name), meta.DryRunAll)
 	}
 }

@@ -61,6 +61,7 @@ func typeOf(apiVersion, kind string) reflect.Type {
 		"admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy":        reflect.TypeFor[admission.ValidatingAdmissionPolicy](),
 		"admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding": reflect.TypeFor[admission.ValidatingAdmissionPolicyBinding](),
 		kube.Version().String() + "/RailPool":                              reflect.TypeFor[kube.RailPool](),
+		kube.Version().String() + "/RailLease":                             reflect.TypeFor[kube.RailLease](),
 	}
 	return types[apiVersion+"/"+kind]
 }

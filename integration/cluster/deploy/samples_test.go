@@ -17,7 +17,7 @@ func TestTheSamplesAreWhatTheySay(t *testing.T) {
 	for name, want := range map[string]struct {
 		rack   string
 		blocks int
-	}{"railpool": {"", 1024}, "railpool-racks": {"7", 12}} {
+	}{"railpool": {"", 1024}, "railpool-racks": {"7", 12}, "railpool-sticky": {"", 3584}} {
 		pool := of[kube.RailPool](objects(t, samples+"/"+name+".yaml"))[0].Pool()
 		if err := pool.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -28,6 +28,18 @@ func TestTheSamplesAreWhatTheySay(t *testing.T) {
 		if space.Blocks() != want.blocks {
 			t.Errorf("%s has %d blocks, want %d", name, space.Blocks(), want.blocks)
 		}
+	}
+}
+
+// TestTheChosenSlotIsOneThatPodsKeep looks at the RailLease of the sample.
+func TestTheChosenSlotIsOneThatPodsKeep(t *testing.T) {
+	t.Parallel()
+	all := objects(t, samples+"/railpool-sticky.yaml")
+	pool, lease := of[kube.RailPool](all)[0].Pool(), of[kube.RailLease](all)[0]
+	slots, err := pool.Slots("")
+	must(t, pool.Name, err)
+	if at := lease.Spec.Slot; lease.Spec.Pool != pool.Name || !slots.Has(at) || slots.Name(at) != lease.Name || slots.Rails(at)[0][0].Ranges[0].String() != "172.16.16.4" {
+		t.Errorf("%s: %+v, of the pool %v", lease.Name, lease.Spec, slots.Has(at))
 	}
 }
 

@@ -32,6 +32,7 @@ func (n *node) kubelet(t *testing.T) {
 			must(t, err)
 		}
 	}
+	began := time.Now()
 	n.once.Do(func() {
 		must(t, os.Mkdir("/opt/cni/net.d", 0o755))
 		must(t, os.WriteFile("/opt/cni/net.d/00-multus.conflist", n.multus(t), 0o600))
@@ -51,6 +52,7 @@ func (n *node) kubelet(t *testing.T) {
 		}
 		return fmt.Errorf("%+v", node.Status.Conditions)
 	})
+	t.Logf("the node is ready after %v", time.Since(began).Round(10*time.Millisecond))
 }
 
 func (n *node) startContainerd(t *testing.T) {

@@ -36,6 +36,7 @@ type sandbox struct {
 	cni  *libcni.CNIConfig
 	list *libcni.NetworkConfigList
 	conf *libcni.RuntimeConf
+	gone bool
 }
 
 // sandbox makes the Pod object and its namespace.
@@ -43,7 +44,7 @@ func (n *node) sandbox(t *testing.T, name, networks string) *sandbox {
 	t.Helper()
 	s := &sandbox{running: running{n.object(t, name, networks), n, "/run/netns/" + name, stateDir}, on: "/proc/self/ns/net"}
 	run(t, "ip", "netns", "add", name)
-	t.Cleanup(func() { run(t, "ip", "netns", "del", name) })
+	t.Cleanup(func() { s.remove(t) })
 	s.cni = libcni.NewCNIConfigWithCacheDir([]string{programs, plugins}, t.TempDir(), &invoke.DefaultExec{
 		RawExec:       &invoke.RawExec{Stderr: &bytes.Buffer{}}, // Multus tells of events there
 		PluginDecoder: version.PluginDecoder{},
@@ -59,6 +60,18 @@ func (n *node) sandbox(t *testing.T, name, networks string) *sandbox {
 		{"K8S_POD_UID", string(s.UID)},
 	}}
 	return s
+}
+
+// remove removes the Pod object and the namespace. Multus is not called.
+func (s *sandbox) remove(t *testing.T) {
+	t.Helper()
+	if s.gone {
+		return
+	}
+	s.gone = true
+	run(t, "ip", "netns", "del", s.Name)
+	atOnce := meta.DeleteOptions{GracePeriodSeconds: new(int64)}
+	must(t, s.node.admin.CoreV1().Pods(s.Namespace).Delete(context.Background(), s.Name, atOnce))
 }
 
 // multus is the only configuration that the runtime has. The network of the
@@ -81,12 +94,18 @@ func (n *node) multus(t *testing.T) []byte {
 
 func (s *sandbox) add(t *testing.T) {
 	t.Helper()
+	must(t, s.tryAdd(t))
+}
+
+func (s *sandbox) tryAdd(t *testing.T) error {
+	t.Helper()
 	began := time.Now()
-	must(t, within(s.on, func() error {
+	err := within(s.on, func() error {
 		_, err := s.cni.AddNetworkList(t.Context(), s.list, s.conf)
 		return err
-	}))
-	t.Logf("ADD of %s: %v", s.Name, time.Since(began).Round(time.Millisecond))
+	})
+	t.Logf("ADD of %s: %v, error %v", s.Name, time.Since(began).Round(time.Millisecond), err)
+	return err
 }
 
 func (s *sandbox) del(t *testing.T) {
@@ -143,8 +162,8 @@ func (s running) rails(t *testing.T) []netip.Addr {
 	}
 	out = out[1:]
 	for i, a := range out {
-		if b := a.As4(); b[2] != byte(10+i) || b[3] != out[0].As4()[3] {
-			t.Errorf("rails of %s: %v, want the same slot of 172.16.10.0/24 and 172.16.11.0/24", s.Name, out)
+		if b, first := a.As4(), out[0].As4(); b != [4]byte{172, 16, first[2] + byte(i), first[3]} {
+			t.Errorf("rails of %s: %v, want the same slot of two subnets that follow each other", s.Name, out)
 		}
 	}
 	return out

@@ -7,10 +7,13 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netns"
@@ -73,9 +76,11 @@ func (n *node) peer(t *testing.T, name string, i int) *peer {
 		}
 		return nil
 	}))
-	network := railsOf(map[string]any{"type": "roce-ipam", "railPool": "compute"})
-	network["stateDir"] = p.state
-	n.network(t, "rails-"+name, network)
+	for _, pool := range []string{"compute", "kept"} {
+		network := railsOf(map[string]any{"type": "roce-ipam", "railPool": pool})
+		network["stateDir"] = p.state
+		n.network(t, pool+"-"+name, network)
+	}
 	p.startAgent(t, i)
 	return p
 }
@@ -125,10 +130,10 @@ func healthy(ctx context.Context, address string) error {
 	return nil
 }
 
-// pod is one of the node.
-func (p *peer) pod(t *testing.T, name string) *sandbox {
+// pod is one of the node, with addresses of a pool.
+func (p *peer) pod(t *testing.T, name, pool string) *sandbox {
 	t.Helper()
-	s := p.sandbox(t, name, "rails-"+p.name)
+	s := p.sandbox(t, name, pool+"-"+p.name)
 	s.on, s.state = p.netns, p.state
 	return s
 }
@@ -137,7 +142,7 @@ func TestPodsOfTwoNodesReachEachOther(t *testing.T) {
 	n := theNode(t)
 	n.deploy(t)
 	left, right := n.peer(t, "left", 1), n.peer(t, "right", 2)
-	a, b := left.pod(t, "left-pod"), right.pod(t, "right-pod")
+	a, b := left.pod(t, "left-pod", "compute"), right.pod(t, "right-pod", "compute")
 	a.add(t)
 	b.add(t)
 	if x, y := a.rails(t)[0].As4()[3]/16, b.rails(t)[0].As4()[3]/16; x == y {
@@ -155,5 +160,43 @@ func TestPodsOfTwoNodesReachEachOther(t *testing.T) {
 		s.holds(t, 2)
 		s.del(t)
 		s.isBare(t)
+	}
+}
+
+// kept is a pool with 32 slots of blocks and 32 that are kept for pods.
+const kept = `
+apiVersion: roce-cni.io/v1alpha1
+kind: RailPool
+metadata: {name: kept}
+spec:
+  template:
+    count: 2
+    subnets: [{subnet: "172.16.{rail+20}.0/24", ranges: ["172.16.{rail+20}.64/26"]}]
+  sticky: {ttl: 24h, slots: 96-127}
+`
+
+// TestAPodOfAStatefulSetTakesItsAddressesToAnotherNode moves it there and back.
+func TestAPodOfAStatefulSetTakesItsAddressesToAnotherNode(t *testing.T) {
+	n := theNode(t)
+	n.deploy(t)
+	n.kubectl(t, kept, "apply", "-f", "-")
+	left, right := n.peer(t, "left", 1), n.peer(t, "right", 2)
+	var first []netip.Addr
+	for _, p := range []*peer{left, left, right, left} {
+		s := p.pod(t, "web-0", "kept")
+		eventually(t, "ADD on "+p.name, func(context.Context) error { return s.tryAdd(t) })
+		got := s.rails(t)
+		if first == nil {
+			first = got
+		}
+		if !slices.Equal(got, first) || got[0].As4()[3] < 96 {
+			t.Errorf("on %s it has %v, at first %v", p.name, got, first)
+		}
+		s.inside(t, "sleep", "3") // the agent looks once a second which pods live
+		s.del(t)
+		s.remove(t)
+	}
+	if all := n.kubectl(t, "", "get", "railleases", "-o", "name"); strings.Count(all, "\n") != 1 {
+		t.Errorf("there are\n%s", all)
 	}
 }

@@ -5,15 +5,17 @@
 // as children of this process, with a proxy in front that loses answers.
 //
 // It has no nodes, no scheduler and no controllers: Node and Pod objects are
-// made by hand. It never touches a cluster that somebody uses, never listens but
-// on the loopback, and its processes end with this one. It stands beside the
-// project, for integration/cluster and integration/scale; build.sh there makes
-// its programs. Read this file first, then proxy.go.
+// made by hand. It never touches a cluster that somebody uses, listens on the
+// loopback unless it is told otherwise, and its processes end with this one. It
+// stands beside the project, for integration/cluster and integration/scale;
+// build.sh there makes its programs. Read this file first, then proxy.go.
 package ground
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -155,12 +157,20 @@ func (c *Cluster) As(token string) *rest.Config {
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.o.Dir, name) }
 
-// freePort returns a port that nobody listens on at the moment.
+// freePort returns a port that nobody listens on at the moment. It is below those
+// that the kernel gives to connections (ip_local_port_range): one of these could
+// have the port while a server that was killed is started again, and a client that
+// tries to reach that server would even connect to itself.
 func freePort() (uint16, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	const tries = 100
+	var last error
+	for range tries {
+		port := 20000 + rand.N[uint16](12000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			return port, l.Close()
+		}
+		last = err
 	}
-	defer l.Close()
-	return uint16(l.Addr().(*net.TCPAddr).Port), nil
+	return 0, last
 }
