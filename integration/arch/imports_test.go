@@ -56,8 +56,8 @@ var importMap = []layer{
 	{"pkg/block/sticky", []string{"pkg/block/ranges", "pkg/block"}},
 	{"pkg/block/sticky/stickytest", []string{"pkg/block/ranges", "pkg/block", "pkg/block/blocktest", "pkg/block/sticky"}},
 	{"pkg/block/kube", []string{"pkg/cnierr", "pkg/block", "pkg/block/sticky"}},
-	{"pkg/agent", []string{"pkg/cnierr", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/ranges", "pkg/block"}},
-	{"pkg/agent/reconcile", []string{"pkg/cnierr", "pkg/netrange", "pkg/block", "pkg/agent"}},
+	{"pkg/agent", []string{"pkg/cnierr", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/ranges", "pkg/block", "pkg/block/sticky"}},
+	{"pkg/agent/reconcile", []string{"pkg/cnierr", "pkg/netrange", "pkg/block", "pkg/block/sticky", "pkg/agent"}},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/result", "pkg/record"}},
 	{"pkg/attach", []string{
 		"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/plan", "pkg/result", "pkg/apply",

@@ -187,16 +187,12 @@ func (m *machine) boot() string {
 	return strings.TrimSpace(string(id))
 }
 
-func (m *machine) file(pool string) (ranges.File, error) {
-	return ranges.Store{Dir: m.state, BootID: m.boot()}.Read(pool)
-}
+func (m *machine) files() ranges.Store { return ranges.Store{Dir: m.state, BootID: m.boot()} }
 
-// lease leases addresses to that many containers, as the plugins do.
-func (m *machine) lease(pool string, first, last int) {
-	m.t.Helper()
-	f, err := m.file(pool)
-	must(m.t, err)
-	book := ipam.New(ipam.Config{
+func (m *machine) file(pool string) (ranges.File, error) { return m.files().Read(pool) }
+
+func (m *machine) book() *ipam.Book {
+	return ipam.New(ipam.Config{
 		Dir: m.state, BootID: m.boot(), Alive: func(ipam.Netns) (bool, error) { return true, nil },
 		Now: func() time.Duration {
 			var ts unix.Timespec
@@ -204,16 +200,29 @@ func (m *machine) lease(pool string, first, last int) {
 			return time.Duration(ts.Nano())
 		},
 	})
+}
+
+// lease leases addresses to that many containers, as the plugins do.
+func (m *machine) lease(pool string, first, last int) {
+	m.t.Helper()
+	f, err := m.file(pool)
+	must(m.t, err)
 	for i := first; i <= last; i++ {
-		ask := ipam.Ask{Pool: pool, Quarantine: f.Quarantine, Owner: ipam.Owner{Network: "net", ContainerID: fmt.Sprintf("c%d", i), IfName: "net1"}}
-		for _, subnets := range f.Subnets() {
-			for _, s := range subnets {
-				ask.Subnets = append(ask.Subnets, ipam.Subnet{Prefix: s.Prefix, Ranges: s.Ranges, Exclude: s.Exclude, Group: 1})
-			}
-		}
-		_, err := book.Acquire(m.t.Context(), ask)
-		must(m.t, err)
+		m.leaseOf(f, ipam.Owner{Network: "net", ContainerID: fmt.Sprintf("c%d", i), IfName: "net1"})
 	}
+}
+
+// leaseOf leases an address of each rail of a file.
+func (m *machine) leaseOf(f ranges.File, owner ipam.Owner) {
+	m.t.Helper()
+	ask := ipam.Ask{Pool: f.Pool, Quarantine: f.Quarantine, Owner: owner}
+	for _, subnets := range f.Subnets() {
+		for _, s := range subnets {
+			ask.Subnets = append(ask.Subnets, ipam.Subnet{Prefix: s.Prefix, Ranges: s.Ranges, Exclude: s.Exclude, Group: 1})
+		}
+	}
+	_, err := m.book().Acquire(m.t.Context(), ask)
+	must(m.t, err)
 }
 
 // owned returns the blocks that the API server says are a node's.

@@ -3,12 +3,17 @@
 
 // Package agent keeps one node's share of the pools that span nodes: it claims
 // blocks, writes down what the plugins may lease of them, claims another block
-// before the last address is gone, and says how full they are.
+// when more than four fifths of the slots are leased, and says how full they are.
+// Slots that rest are no reason to claim: a block of 16 is for some eight pods, with
+// what the pods before them had, and is never given back; when nothing else is left,
+// what rests is leased, after the wire was asked. Of pools that are sticky it gets
+// the slots that are kept for pods, and gives them back.
 //
 // It never leases an address, never takes a file away because a server does not
 // answer, and never gives a block back while its pool exists. It stands on block,
 // ranges and ipam; rocectl runs it, and the cluster is a parameter. Read this
-// file first, then keeper.go for what is done for one pool, in which order.
+// file first, then keeper.go for what is done for one pool, in which order, and
+// clerk.go for the pods that keep their addresses.
 package agent
 
 import (
@@ -22,6 +27,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -41,6 +47,14 @@ type Config struct {
 	// Report writes the usage of a block where people see it. Its errors are as a
 	// Store's.
 	Report func(ctx context.Context, b block.Block, u Usage) error
+
+	// Kept has the slots that are kept for pods.
+	Kept sticky.Store
+	// Patience is how long a pod waits for the addresses that are kept for it before
+	// it gets others: DefaultPatience.
+	Patience time.Duration
+	// Date is the wall clock, for people and for the reaper.
+	Date func() time.Time
 
 	Ranges ranges.Store
 	Leases *ipam.Book // in the folder Ranges.Dir
@@ -94,7 +108,7 @@ func New(c Config) *Agent {
 	a.meter = &meter{book: c.Leases, dir: c.Ranges.Dir, now: c.Now}
 	a.metrics = newMetrics(a)
 	seen := &watched{store: c.Store, log: c.Log, count: func(op, answer string) { a.metrics.requests.WithLabelValues(op, answer).Inc() }}
-	a.Store = seen
+	a.Store, a.Kept = seen, watchedLeases{seen, c.Kept}
 	a.Machine = func(ctx context.Context, node string) (string, error) {
 		id, err := c.Machine(ctx, node)
 		seen.note("machine", err)

@@ -219,75 +219,6 @@ func TestABlockThatTheServerHasForgottenIsMadeAgain(t *testing.T) {
 	}
 }
 
-func TestAReportOnABlockThatIsGoneMakesItAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		n := newCluster(compute(t)).node(t, "n1")
-		n.run()
-		pass(40 * time.Second)
-		want := n.blocks()
-		n.store.Restore(n.store.Snapshot()[:0])
-		n.mustLease("compute", 1, 1)
-		pass(80 * time.Second)
-		if diff := cmp.Diff(want, n.blocks()); diff != "" {
-			t.Error(diff)
-		}
-	})
-}
-
-func TestAnotherBlockIsThereBeforeTheLastAddressIsLeased(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		n := newCluster(compute(t)).node(t, "n1")
-		n.run()
-		n.mustLease("compute", 1, 12)
-		pass(2 * time.Second)
-		n.holds("compute", 1)
-		for i := 13; i <= 60; i++ { // a pod each second
-			n.mustLease("compute", i, i)
-			pass(time.Second)
-		}
-		if got := len(n.blocks()); got != 5 {
-			t.Errorf("%d blocks for 60 pods, want 5: 60 of 80 are less than four fifths", got)
-		}
-	})
-}
-
-func TestRestingAddressesCountUntilTheirRestIsOver(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		n := newCluster(compute(t)).node(t, "n1")
-		n.run()
-		n.mustLease("compute", 1, 7)
-		for i := range 5 {
-			n.release(fmt.Sprintf("c%d", i+1))
-		}
-		pass(2 * time.Second)
-		own := n.blocks()[0]
-		n.counts(`roce_cni_block_resting{block="`+own+`",pool="compute"} 5`, `roce_cni_block_used{block="`+own+`",pool="compute"} 2`, `roce_cni_block_free{block="`+own+`",pool="compute"} 9`)
-		pass(2 * time.Minute)
-		n.counts(`roce_cni_block_resting{block="`+own+`",pool="compute"} 0`, `roce_cni_block_free{block="`+own+`",pool="compute"} 14`)
-	})
-}
-
-func TestUsageIsReportedWhenItChangesButNotOften(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		n := newCluster(compute(t)).node(t, "n1")
-		n.run()
-		for i := range 10 {
-			n.mustLease("compute", i, i)
-			pass(10 * time.Second)
-		}
-		pass(10 * time.Minute)
-		last := n.reports[len(n.reports)-1]
-		if len(n.reports) < 3 || len(n.reports) > 5 || last.Used != 10 {
-			t.Errorf("reports %+v", n.reports)
-		}
-		for i := 1; i < len(n.reports); i++ {
-			if d := n.reports[i].at - n.reports[i-1].at; d < 45*time.Second {
-				t.Errorf("the report of %v comes %v after the one before", n.reports[i].at, d)
-			}
-		}
-	})
-}
-
 func TestMoreExclusionsAreWrittenDown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
@@ -400,5 +331,32 @@ func TestAFullPoolIsSaidAndTriedAgain(t *testing.T) {
 		nodes[i].stop()
 		pass(10 * time.Minute)
 		poor.healthy()
+	})
+}
+
+// denying is a store that gives this account no list.
+type denying struct{ *blocktest.Mem }
+
+func (d denying) List(ctx context.Context, q block.Query) ([]block.Block, error) {
+	if _, err := d.Mem.List(ctx, q); err != nil { // it counts
+		return nil, err
+	}
+	return nil, cnierr.New(cnierr.NotAvailable, "list railblocks", "", "give the ServiceAccount the rights", "forbidden")
+}
+
+func TestARightThatIsMissingIsSaidAndAskedForSeldom(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		config := n.config()
+		config.Store = denying{n.store}
+		n.runWith(config)
+		n.says(503, "forbidden", "give the ServiceAccount the rights")
+		pass(20 * time.Minute)
+		if got := n.store.Calls(blocktest.List); got < 5 || got > 16 {
+			t.Errorf("%d lists in 20 minutes", got)
+		}
+		if got := strings.Count(n.log.String(), "forbidden"); got != 1 {
+			t.Errorf("it is said %d times:\n%s", got, n.log.String())
+		}
 	})
 }

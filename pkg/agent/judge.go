@@ -16,6 +16,9 @@ type judged struct {
 	selected bool
 	// space is nil when the node can have no blocks of the pool; fault says why.
 	space *block.Space
+	// slots are those that pods of the rack keep; the zero one: the pool is not
+	// sticky.
+	slots block.Slots
 	// fault is why nothing may be claimed.
 	fault error
 }
@@ -30,9 +33,11 @@ func judge(n block.Node, v View) map[string]judged {
 	var older []block.Space
 	for _, p := range byAge {
 		j := judged{selected: p.Spec.Selects(v.Labels)}
-		space, err := p.Space(v.Labels[p.Spec.RackLabel])
+		rack := v.Labels[p.Spec.RackLabel]
+		space, err := p.Space(rack)
 		if err == nil {
 			j.space = &space
+			j.slots, err = p.Slots(rack)
 		}
 		if j.selected && err == nil {
 			for _, o := range older {

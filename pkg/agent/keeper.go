@@ -35,7 +35,9 @@ type keeper struct {
 	joining, asserting, claiming, reporting, retiring pause
 	reported                                          map[string]Usage // by UID of the block
 	closed                                            bool             // the pool was deleted, and its file removed
+	quarantine                                        time.Duration    // that the file had
 	done                                              bool             // and the blocks given back
+	dismiss                                           func()           // ends the clerk; nil: there is none
 
 	mu sync.Mutex
 	judged
@@ -57,6 +59,7 @@ func newKeeper(a *Agent, pool string) *keeper {
 }
 
 func (k *keeper) run(ctx context.Context) {
+	defer k.noClerk()
 	for !k.done {
 		k.work(ctx)
 		if k.Wait(ctx, tick) != nil {
@@ -82,6 +85,9 @@ func (k *keeper) step(ctx context.Context) bool {
 		return false
 	case !k.joined:
 		return k.joining.over(now) && k.join(ctx)
+	case k.slots.Pool != "" && k.dismiss == nil:
+		k.employ(ctx)
+		return true
 	case k.asserting.over(now):
 		return k.assert(ctx)
 	case k.short() && k.claiming.over(now):
@@ -106,7 +112,7 @@ func (k *keeper) look() bool {
 		k.Log.Warn("the pool does not select this node any more; its blocks stay until the pool is deleted", "pool", k.pool, "blocks", len(k.owned))
 	}
 	if now.space == nil {
-		now.space = k.space
+		now.space, now.slots = k.space, k.slots
 	}
 	k.judged = now
 	k.trouble("RailPool", now.fault)
@@ -250,7 +256,7 @@ func (k *keeper) write() {
 	if err == nil && size(*k.space, k.owned) == 0 {
 		err = k.Ranges.Remove(k.pool)
 	} else if err == nil {
-		err = k.replace(ranges.File{Pool: k.pool, Quarantine: k.space.Quarantine(), Rails: rails})
+		err = k.replace(ranges.File{Pool: k.pool, Quarantine: k.space.Quarantine(), Rails: rails, Sticky: k.slots.Pool != ""})
 	}
 	k.trouble("file", err)
 }

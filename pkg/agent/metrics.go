@@ -21,6 +21,8 @@ type metrics struct {
 	registry                                *prometheus.Registry
 	claims, conflicts, lists, asserts, lost *prometheus.CounterVec // by pool
 	requests                                *prometheus.CounterVec // by op and answer
+	keptLost                                *prometheus.CounterVec // by pool
+	kept                                    *prometheus.CounterVec // by pool and answer
 }
 
 func newMetrics(a *Agent) *metrics {
@@ -35,6 +37,8 @@ func newMetrics(a *Agent) *metrics {
 	m.lists = counter("block_claim_lists_total", "Lists of blocks that claims have needed.", "pool")
 	m.asserts = counter("block_asserts_total", "Blocks that were asserted, once for each time.", "pool")
 	m.lost = counter("blocks_lost_total", "Blocks of this node that another one has claimed.", "pool")
+	m.kept = counter("kept_answers_total", "Answers to pods that keep their addresses: granted, or none.", "pool", "answer")
+	m.keptLost = counter("kept_lost_total", "Slots kept for pods of this node that another one has got.", "pool")
 	m.requests = counter("api_requests_total", "Requests to the API server by answer: ok, exists, not_found, conflict, busy, none, or the code of an error.", "op", "answer")
 	m.registry.MustRegister(newGauges(a))
 	return m

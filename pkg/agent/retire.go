@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
 const (
@@ -34,6 +35,7 @@ func (k *keeper) retire(ctx context.Context) {
 	switch {
 	case err != nil:
 	case n > 0:
+		k.goOn(ctx)
 		return
 	case !k.closed:
 		err = k.closeFile()
@@ -51,10 +53,21 @@ func (k *keeper) retire(ctx context.Context) {
 	}
 }
 
+// goOn has pods that would keep their addresses get others, when the agent was
+// started after the pool was deleted.
+func (k *keeper) goOn(ctx context.Context) {
+	if f, err := k.Ranges.Read(k.pool); err == nil && f.Sticky && k.dismiss == nil {
+		k.employ(ctx)
+	}
+}
+
 // rest returns how long the addresses of the pool rest.
 func (k *keeper) rest() time.Duration {
 	if k.space != nil {
 		return k.space.Quarantine()
+	}
+	if k.closed {
+		return k.quarantine
 	}
 	if f, err := k.Ranges.Read(k.pool); err == nil {
 		return f.Quarantine
@@ -62,8 +75,14 @@ func (k *keeper) rest() time.Duration {
 	return unknownRest
 }
 
-// closeFile keeps further ADDs from leasing.
+// closeFile keeps further ADDs from leasing. The answers go first: without its file
+// nobody would look at a pool after a restart.
 func (k *keeper) closeFile() error {
+	k.noClerk()
+	if err := k.unanswer(); err != nil {
+		return err
+	}
+	k.quarantine = k.rest() // which the file tells after a restart
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.joined, k.owned = false, nil // it is not written again
@@ -75,9 +94,22 @@ func (k *keeper) closeFile() error {
 	return nil
 }
 
-// release deletes the node's blocks, and then there is nothing to keep. What has
-// no answer is done again, and what has changed meanwhile too.
+// unanswer takes all answers away.
+func (k *keeper) unanswer() error {
+	answers, err := k.Ranges.Answers(k.pool)
+	for _, a := range answers {
+		err = errors.Join(err, k.Ranges.RemoveAnswer(k.pool, a.Key))
+	}
+	return err
+}
+
+// release gives up what the node holds for pods, and deletes its blocks, by which
+// it is found again; then there is nothing to keep. What has no answer is done
+// again, and what has changed meanwhile too.
 func (k *keeper) release(ctx context.Context) error {
+	if err := k.releaseLeases(ctx); err != nil {
+		return err
+	}
 	blocks, err := k.Store.List(ctx, block.Query{Pool: k.pool, MachineID: k.Node.MachineID, Freshness: block.Latest})
 	if err != nil {
 		return err
@@ -98,4 +130,19 @@ func (k *keeper) release(ctx context.Context) error {
 		k.done = k.agent.forget(k.pool)
 	}
 	return errors.Join(faults...)
+}
+
+// releaseLeases gives up what the node holds for pods.
+func (k *keeper) releaseLeases(ctx context.Context) error {
+	if k.space != nil && k.slots.Pool == "" { // it never held any
+		return nil
+	}
+	desk := sticky.Desk{Store: k.Kept, Node: k.Node, Now: k.Date}
+	held, err := desk.Held(ctx, k.pool)
+	for _, l := range held {
+		if err == nil {
+			err = desk.Release(ctx, l)
+		}
+	}
+	return err
 }

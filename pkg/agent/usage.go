@@ -22,11 +22,9 @@ import (
 // rail. Size is how many pods may have on all rails.
 type Usage struct{ Size, Used, Resting, Free int }
 
-// nearlyFull says that it is time for another block: four fifths of the slots are
-// leased or rest, and of a block that is too small for that, all but one.
-func (u Usage) nearlyFull() bool {
-	return u.Used+u.Resting > 0 && u.Free <= max(1, u.Size/5)
-}
+// nearlyFull says that it is time for another block: more than four fifths of the
+// slots are leased, which of up to five are all. Whoever comes next finds a slot.
+func (u Usage) nearlyFull() bool { return 5*u.Used > 4*u.Size }
 
 // size returns how many slots of blocks pods may have.
 func size(s block.Space, blocks []block.Block) int {

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
 // watched is a store whose answers are counted. Claimers wait for an answer as
@@ -74,5 +75,46 @@ func (w *watched) Touch(ctx context.Context, name, uid string) (block.Block, err
 func (w *watched) Delete(ctx context.Context, name, uid, resourceVersion string) error {
 	err := w.store.Delete(ctx, name, uid, resourceVersion)
 	w.note("delete", err)
+	return err
+}
+
+// watchedLeases is the same for leases.
+type watchedLeases struct {
+	*watched
+	leases sticky.Store
+}
+
+// Create is sticky.Store's.
+func (w watchedLeases) Create(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
+	got, err := w.leases.Create(ctx, l)
+	w.note("create_lease", err)
+	return got, err
+}
+
+// Get is sticky.Store's.
+func (w watchedLeases) Get(ctx context.Context, name string) (sticky.Lease, error) {
+	got, err := w.leases.Get(ctx, name)
+	w.note("get_lease", err)
+	return got, err
+}
+
+// List is sticky.Store's.
+func (w watchedLeases) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error) {
+	got, err := w.leases.List(ctx, q)
+	w.note("list_leases", err)
+	return got, err
+}
+
+// Update is sticky.Store's.
+func (w watchedLeases) Update(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
+	got, err := w.leases.Update(ctx, l)
+	w.note("update_lease", err)
+	return got, err
+}
+
+// Delete is sticky.Store's.
+func (w watchedLeases) Delete(ctx context.Context, name, uid, resourceVersion string) error {
+	err := w.leases.Delete(ctx, name, uid, resourceVersion)
+	w.note("delete_lease", err)
 	return err
 }

@@ -26,18 +26,20 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
 // cluster is what the agents of a test share. Its clock is the bubble's.
 type cluster struct {
 	store *blocktest.Mem
+	kept  *stickytest.Mem
 	start time.Time
 
 	mu      sync.Mutex
 	view    agent.View
-	changed chan struct{} // closed when view changes
-	away    bool
+	changed chan struct{}   // closed when view changes
+	fault   blocktest.Fault // of all requests
 	reports []report
 }
 
@@ -48,15 +50,13 @@ type report struct {
 }
 
 func newCluster(pools ...agent.Pool) *cluster {
-	c := &cluster{store: blocktest.NewMem(), start: time.Now(), changed: make(chan struct{}), view: agent.View{Pools: pools}}
+	c := &cluster{store: blocktest.NewMem(), kept: stickytest.NewMem(), start: time.Now(), changed: make(chan struct{}), view: agent.View{Pools: pools}}
 	c.store.Fault = func(blocktest.Op, string) blocktest.Fault {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.away {
-			return blocktest.Lost
-		}
-		return blocktest.None
+		return c.fault
 	}
+	c.kept.Fault, c.kept.Now = c.store.Fault, time.Now
 	return c
 }
 
@@ -80,9 +80,17 @@ func compute(t *testing.T) agent.Pool {
 
 // goAway makes the API server answer nothing, or answer again.
 func (c *cluster) goAway(away bool) {
+	c.fail(blocktest.None)
+	if away {
+		c.fail(blocktest.Lost)
+	}
+}
+
+// fail has all requests go wrong in this way.
+func (c *cluster) fail(f blocktest.Fault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.away = away
+	c.fault = f
 }
 
 // change changes what agents see, and waits until they have seen it.
@@ -121,6 +129,7 @@ type node struct {
 	log  bytes.Buffer // of the agent, for one at a time
 
 	*agent.Agent
+	kill func() // ends what it does, and does not wait for that
 	stop func()
 }
 
@@ -161,6 +170,7 @@ func (n *node) config() agent.Config {
 			n.reports = append(n.reports, report{b.Name, n.now(), u})
 			return nil
 		},
+		Kept: n.kept, Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: n.files(),
 		Leases: n.book(),
 		Wait:   wait, Rand: rand.Float64, Now: n.now,
@@ -185,12 +195,13 @@ func (n *node) begin(c agent.Config) {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	ended := make(chan struct{})
 	a := agent.New(c)
+	n.Agent = a
+	n.kill = cancel
+	n.stop = sync.OnceFunc(func() { cancel(); <-ended })
 	go func() {
 		defer close(ended)
 		_ = a.Run(ctx) // the context's error
 	}()
-	n.Agent = a
-	n.stop = sync.OnceFunc(func() { cancel(); <-ended })
 	n.t.Cleanup(n.stop)
 }
 
@@ -258,7 +269,11 @@ func (n *node) lease(pool, container string) error {
 
 // leaseOf is lease with a file that was read before.
 func (n *node) leaseOf(f ranges.File, container string) error {
-	ask := ipam.Ask{Pool: f.Pool, Quarantine: f.Quarantine, Owner: ipam.Owner{Network: "net", ContainerID: container, IfName: "net1"}}
+	return n.leaseTo(f, ipam.Owner{Network: "net", ContainerID: container, IfName: "net1"})
+}
+
+func (n *node) leaseTo(f ranges.File, owner ipam.Owner) error {
+	ask := ipam.Ask{Pool: f.Pool, Quarantine: f.Quarantine, Owner: owner}
 	for _, subnets := range f.Subnets() {
 		for _, s := range subnets {
 			ask.Subnets = append(ask.Subnets, ipam.Subnet{Prefix: s.Prefix, Ranges: s.Ranges, Exclude: s.Exclude, Gateway: s.Gateway, Group: 1})
@@ -326,6 +341,7 @@ func (n *node) counts(lines ...string) {
 // logs fails the test unless the agent has logged that.
 func (n *node) logs(text string) {
 	n.t.Helper()
+	synctest.Wait() // it does not write now
 	if !strings.Contains(n.log.String(), text) {
 		n.t.Errorf("the log lacks %q:\n%s", text, n.log.String())
 	}

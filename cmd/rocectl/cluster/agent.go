@@ -38,9 +38,10 @@ func agentCommand(version string, stateDir *string) *cobra.Command {
 		Long: `Keep this node's blocks of the RailPools, until it is stopped: one runs on each
 node, as conf-examples/deploy/agent.yaml has it. It claims a block of each pool
 that selects the node, writes down in the state folder what the plugins may
-lease, and claims another block when four fifths of the slots are leased or
-rest. Pods come and go without it, and without the API server, as far as the
-node has free addresses.
+lease, and claims another block when more than four fifths of the slots are
+leased. Pods come and go without it, and without the API server, as far as the
+node has free addresses. In a sticky pool it gets the addresses that are kept for
+pods, and gives them back; pods that have some need it when they start.
 
 It needs the network of the node, whose addresses tell it where to begin to
 look for a block, and the right to write the state folder; no capabilities. It
@@ -90,6 +91,7 @@ func (f agentFlags) run(ctx context.Context, version, stateDir string, log *slog
 			_, err := api.Blocks().Report(ctx, b.Name, b.UID, kube.Usage(u))
 			return err
 		},
+		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: ranges.Store{Dir: stateDir, BootID: boot},
 		Leases: plugin.Book(stateDir, boot, log),
 		Wait:   wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,

@@ -6,13 +6,9 @@ package cluster
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
-	"io"
+	"errors"
 	"log/slog"
 	"os"
-	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +21,6 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
-	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -52,10 +47,11 @@ A block is freed when its Node object is gone and no pod is bound to the node, o
 when the Node object of that name is of another machine (status.nodeInfo.machineID);
 when it was so at every look for an hour, and its owner has not written it
 meanwhile; and when the API server says so once more. Who works anew begins to
-count anew.
+count anew. A RailLease is taken from a node under the same conditions, and deleted
+when no node has held it for spec.sticky.ttl of its RailPool, unless it says keep.
 
-With --once it shows the blocks whose node is not there, and what each waits for,
-and changes nothing.`,
+With --once it shows the blocks whose node is not there, the RailLeases that no
+node holds, and what each waits for, and changes nothing.`,
 		Example: "  rocectl gc --cluster --once --kubeconfig ~/.kube/config",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,14 +65,15 @@ and changes nothing.`,
 			ctx, stop, log := service(cmd.Context(), cmd.ErrOrStderr())
 			defer stop()
 			r := reconcile.New(reconcile.Config{
-				Cluster: newObjects(api), Store: api.Blocks(), Every: f.every, Wait: wait, Now: plugin.BootTime, Log: log,
+				Cluster: newObjects(api), Store: api.Blocks(), Leases: api.Leases(), Every: f.every,
+				Wait: wait, Now: plugin.BootTime, Date: time.Now, Log: log,
 			})
 			if f.once {
-				orphans, err := r.Orphans(ctx)
+				orphans, idle, err := r.Orphans(ctx)
 				if err != nil {
 					return agent.Explain(err)
 				}
-				return writeOrphans(cmd.OutOrStdout(), orphans, time.Now())
+				return errors.Join(writeOrphans(cmd.OutOrStdout(), orphans, time.Now()), writeIdle(cmd.OutOrStdout(), idle, time.Now()))
 			}
 			return f.lead(ctx, config, log, r.Run)
 		},
@@ -135,39 +132,4 @@ func (f gcFlags) lead(ctx context.Context, config *rest.Config, log *slog.Logger
 		return nil
 	}
 	return cnierr.New(cnierr.TryAgain, "renew lease", f.namespace+"/"+leaseName, "start it again, as a Deployment does", "it could not be renewed in time")
-}
-
-// writeOrphans prints the blocks whose node is not there, and what each waits for.
-func writeOrphans(w io.Writer, orphans []reconcile.Orphan, now time.Time) error {
-	if len(orphans) == 0 {
-		_, err := fmt.Fprintln(w, "the node of every block is there")
-		return err
-	}
-	slices.SortFunc(orphans, func(a, b reconcile.Orphan) int { return strings.Compare(a.Name, b.Name) })
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "BLOCK\tNODE\tITS NODE IS\tWRITTEN\tFREED WHEN")
-	for _, o := range orphans {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", o.Name, o.Spec.NodeName, o.Fate, ago(o.Asserted, now), needed(o))
-	}
-	return t.Flush()
-}
-
-// ago says when the owner of a block has last written it, by its own clock.
-func ago(t, now time.Time) string {
-	if t.IsZero() {
-		return "never"
-	}
-	return now.Sub(t).Round(time.Second).String() + " ago"
-}
-
-// needed says what a block waits for. Since when its node is gone only the process
-// knows that runs all the time.
-func needed(o reconcile.Orphan) string {
-	switch {
-	case o.Fate == block.Replaced:
-		return "the Node object was of another machine for an hour"
-	case o.Bound:
-		return "no pod is bound to the node, for an hour: kubectl get pods -A --field-selector spec.nodeName=" + o.Spec.NodeName
-	}
-	return "the node was gone for an hour"
 }

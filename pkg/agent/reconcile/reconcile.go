@@ -2,12 +2,14 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package reconcile looks after the pools of a whole cluster: it frees the blocks
-// of nodes that are gone for good, and sums up how full each pool is.
+// of nodes that are gone for good, and what they held for pods; ends the leases that
+// no pod has come back for; and sums up how full each pool is.
 //
-// It never frees a block at the first look, never trusts a cache, and is needed by
-// no pod: while it does not run, blocks stay whose they are. One must run at a
-// time; rocectl has it elected. It stands on block, beside the agent. All of its
-// order is in this file; summary.go is what it says of a pool.
+// It never frees anything at the first look, never trusts a cache, and is needed by
+// no pod: while it does not run, all stays whose it is. One must run at a time;
+// rocectl has it elected. It stands on block and sticky, beside the agent. All of
+// its order is in this file; orphans.go is what it would free, for people, and
+// summary.go what it says of a pool.
 package reconcile
 
 import (
@@ -18,6 +20,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -50,32 +53,28 @@ type Node struct {
 type Config struct {
 	Cluster Cluster
 	Store   block.Store
+	Leases  sticky.Store
 	// Every is how often it looks.
 	Every time.Duration
 	// Wait returns after d, or with the context's error when that ends.
 	Wait func(ctx context.Context, d time.Duration) error
 	// Now returns CLOCK_BOOTTIME.
 	Now func() time.Duration
-	Log *slog.Logger
+	// Date is the wall clock: leases say when they were written.
+	Date func() time.Time
+	Log  *slog.Logger
 }
 
 // Reconciler looks after the pools of a cluster. It is for one goroutine. What it
-// remembers of nodes that are gone is lost with it, which makes blocks wait longer.
+// remembers of what it has seen is lost with it, which makes all wait longer.
 type Reconciler struct {
 	Config
 	sightings block.Sightings
+	kept      sticky.Sightings
 }
 
 // New returns a reconciler that has seen nothing yet.
 func New(c Config) *Reconciler { return &Reconciler{Config: c} }
-
-// Orphan is a block whose owner is gone or was replaced.
-type Orphan struct {
-	Block
-	Fate  block.Fate    // Gone or Replaced
-	Bound bool          // a pod is bound to the name of a node that is gone
-	For   time.Duration // since it was first seen so
-}
 
 // Run looks, frees and reports until the context ends, and returns its error. A
 // round that fails is said, and is tried again with the next.
@@ -106,6 +105,7 @@ func (r *Reconciler) round(ctx context.Context) error {
 			r.Log.Info("freed a block: its node is gone", "pool", b.Spec.Pool, "block", b.Name, "node", b.Spec.NodeName, "machine-id", b.Spec.MachineID)
 		}
 	}
+	faults = append(faults, r.reapLeases(ctx, seen.dueLeases))
 	for name, s := range summarize(seen) {
 		if err := r.Cluster.Report(ctx, name, s); err != nil && !errors.Is(err, block.ErrNotFound) {
 			faults = append(faults, err)
@@ -114,20 +114,43 @@ func (r *Reconciler) round(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
+// reapLeases ends leases, or takes them from the nodes that held them.
+func (r *Reconciler) reapLeases(ctx context.Context, due []sticky.Lease) error {
+	var faults []error
+	for _, l := range due {
+		done, err := sticky.Reap(ctx, r.Leases, r.Cluster, r.Date(), l)
+		what := "ended a lease: its pod has not come back"
+		if l.Spec.Holder != (sticky.Holder{}) {
+			what = "took a lease from a node that is gone: its pod gets it elsewhere"
+		}
+		if done {
+			r.Log.Info(what, "pool", l.Spec.Pool, "lease", l.Name, "namespace", l.Spec.Namespace, "pod", l.Spec.Pod, "node", l.Spec.Holder.NodeName)
+		}
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
 // world is what a look has seen.
 type world struct {
+	leases []sticky.Lease
 	pools  []agent.Pool
 	blocks []Block
 	nodes  []Node
 	bound  map[string]bool
-	due    []block.Block
+
+	due       []block.Block
+	dueLeases []sticky.Lease
 }
 
-// look is one sighting. Blocks come before nodes, and nodes before pods, as
-// block.Sightings asks for.
+// look is one sighting. Leases come before pools and nodes, blocks before nodes, and
+// nodes before pods, as sticky.World and block.Sightings ask for.
 func (r *Reconciler) look(ctx context.Context) (world, error) {
 	w := world{bound: map[string]bool{}}
 	var err error
+	if w.leases, err = r.Leases.List(ctx, sticky.Query{}); err != nil {
+		return world{}, err
+	}
 	if w.pools, err = r.Cluster.Pools(ctx); err != nil {
 		return world{}, err
 	}
@@ -138,12 +161,13 @@ func (r *Reconciler) look(ctx context.Context) (world, error) {
 		return world{}, err
 	}
 	nodes, blocks := w.known()
-	for _, name := range nodes.Missing(blocks) {
+	for _, name := range nodes.Missing(append(sticky.Owners(w.leases), blocks...)) {
 		if w.bound[name], err = r.Cluster.Bound(ctx, name); err != nil {
 			return world{}, err
 		}
 	}
 	r.sightings, w.due = r.sightings.Look(r.Now(), blocks, nodes, w.bound)
+	r.kept, w.dueLeases = r.kept.Look(r.Now(), r.Date(), sticky.World{Leases: w.leases, Pools: w.terms(), Nodes: nodes, Bound: w.bound})
 	return w, nil
 }
 
@@ -159,22 +183,11 @@ func (w world) known() (block.Nodes, []block.Block) {
 	return nodes, blocks
 }
 
-// Orphans looks, changes nothing, and returns the blocks whose owner is not there.
-func (r *Reconciler) Orphans(ctx context.Context) ([]Orphan, error) {
-	w, err := r.look(ctx)
-	if err != nil {
-		return nil, err
+// terms returns what the pools say about leases.
+func (w world) terms() map[string]sticky.Terms {
+	var pools []block.Pool
+	for _, p := range w.pools {
+		pools = append(pools, p.Pool)
 	}
-	nodes, _ := w.known()
-	var out []Orphan
-	for _, b := range w.blocks {
-		if fate := nodes.Fate(b.Spec); fate != block.Here {
-			o := Orphan{Block: b, Fate: fate, Bound: w.bound[b.Spec.NodeName]}
-			if since, gone := r.sightings.Since(b.Block); gone {
-				o.For = r.Now() - since
-			}
-			out = append(out, o)
-		}
-	}
-	return out, nil
+	return sticky.TermsOf(pools)
 }

@@ -21,11 +21,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 )
 
 // cluster is a cluster, which is looked at every ten minutes of its clock.
 type cluster struct {
 	*blocktest.Mem
+	kept   *stickytest.Mem
 	t      *testing.T
 	now    time.Duration
 	nodes  []reconcile.Node
@@ -41,14 +43,17 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T, pools ...agent.Pool) *cluster {
-	c := &cluster{Mem: blocktest.NewMem(), t: t, bound: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, said: map[string]reconcile.Summary{}}
+	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, said: map[string]reconcile.Summary{}}
 	c.Reconciler = reconcile.New(reconcile.Config{
-		Cluster: c, Store: c.Mem, Every: 10 * time.Minute, Now: func() time.Duration { return c.now },
+		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Now: func() time.Duration { return c.now }, Date: c.date,
 		Wait: func(context.Context, time.Duration) error { return errors.New("one round is enough") },
 		Log:  slog.New(slog.NewTextHandler(&c.log, nil)),
 	})
+	c.kept.Now = c.date
 	return c
 }
+
+func (c *cluster) date() time.Time { return time.Unix(1_700_000_000, 0).Add(c.now) }
 
 func (c *cluster) Machine(_ context.Context, name string) (string, error) {
 	for _, n := range c.nodes {
@@ -199,7 +204,7 @@ func TestABlockStays(t *testing.T) {
 		"when one only asks": func(c *cluster, _ block.Block) {
 			c.leave("n")
 			for ; c.now < 24*time.Hour; c.now += 10 * time.Minute {
-				if _, err := c.Orphans(c.t.Context()); err != nil {
+				if _, _, err := c.Orphans(c.t.Context()); err != nil {
 					c.t.Fatal(err)
 				}
 			}
@@ -238,11 +243,11 @@ func TestOrphansSayWhatIsInTheWay(t *testing.T) {
 	c.leave("with-pods")
 	c.bound["with-pods"] = true
 	c.nodes[len(c.nodes)-1].MachineID = "a new one"
-	if _, err := c.Orphans(t.Context()); err != nil {
+	if _, _, err := c.Orphans(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c.now += time.Minute
-	got, err := c.Orphans(t.Context())
+	got, _, err := c.Orphans(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,7 +91,8 @@ func (m *Mem) Land() bool {
 }
 
 // call does one call, or what its fault leaves of it. do is done with the lock
-// held.
+// held, and if it is late when the caller is gone: what it sets is for who gets no
+// error.
 func (m *Mem) call(ctx context.Context, op blocktest.Op, name string, do func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,36 +129,46 @@ func (m *Mem) put(l sticky.Lease) sticky.Lease {
 
 // Create is sticky.Store's.
 func (m *Mem) Create(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
+	var made sticky.Lease
 	err := m.call(ctx, blocktest.Create, l.Name, func() error {
 		if _, there := m.leases[l.Name]; there {
 			return block.ErrExists
 		}
+		l := l
 		l.UID = fmt.Sprintf("uid-%d", m.serial+1)
 		l.Created = time.Unix(int64(m.serial), 0).UTC()
 		if m.Now != nil {
 			l.Created = m.Now().UTC()
 		}
-		l = m.put(l)
+		made = m.put(l)
 		return nil
 	})
-	return given(l, err)
+	if err != nil {
+		return sticky.Lease{}, err
+	}
+	return made, nil
 }
 
 // Get is sticky.Store's.
-func (m *Mem) Get(ctx context.Context, name string) (l sticky.Lease, err error) {
-	err = m.call(ctx, blocktest.Get, name, func() error {
+func (m *Mem) Get(ctx context.Context, name string) (sticky.Lease, error) {
+	var l sticky.Lease
+	err := m.call(ctx, blocktest.Get, name, func() error {
 		there := false
 		if l, there = m.leases[name]; !there {
 			return block.ErrNotFound
 		}
 		return nil
 	})
-	return given(l, err)
+	if err != nil {
+		return sticky.Lease{}, err
+	}
+	return l, nil
 }
 
 // List is sticky.Store's.
-func (m *Mem) List(ctx context.Context, q sticky.Query) (out []sticky.Lease, err error) {
-	err = m.call(ctx, blocktest.List, q.Pool, func() error {
+func (m *Mem) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error) {
+	var out []sticky.Lease
+	err := m.call(ctx, blocktest.List, q.Pool, func() error {
 		out = m.matching(q)
 		return nil
 	})
@@ -195,8 +206,9 @@ func (m *Mem) meant(name, uid, version string) (sticky.Lease, error) {
 
 // Update is sticky.Store's. As with the API server, a write that changes nothing
 // is none.
-func (m *Mem) Update(ctx context.Context, l sticky.Lease) (out sticky.Lease, err error) {
-	err = m.call(ctx, Update, l.Name, func() error {
+func (m *Mem) Update(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
+	var out sticky.Lease
+	err := m.call(ctx, Update, l.Name, func() error {
 		there, err := m.meant(l.Name, l.UID, l.ResourceVersion)
 		if err != nil {
 			return err
@@ -208,7 +220,10 @@ func (m *Mem) Update(ctx context.Context, l sticky.Lease) (out sticky.Lease, err
 		}
 		return nil
 	})
-	return given(out, err)
+	if err != nil {
+		return sticky.Lease{}, err
+	}
+	return out, nil
 }
 
 // Delete is sticky.Store's.
@@ -220,12 +235,4 @@ func (m *Mem) Delete(ctx context.Context, name, uid, resourceVersion string) err
 		}
 		return err
 	})
-}
-
-// given is what a caller gets: nothing with an error.
-func given(l sticky.Lease, err error) (sticky.Lease, error) {
-	if err != nil {
-		return sticky.Lease{}, err
-	}
-	return l, nil
 }

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
+	"github.com/roce-cni/roce-cni/pkg/block"
+)
+
+// writeOrphans prints the blocks whose node is not there, and what each waits for.
+func writeOrphans(w io.Writer, orphans []reconcile.Orphan, now time.Time) error {
+	if len(orphans) == 0 {
+		_, err := fmt.Fprintln(w, "the node of every block is there")
+		return err
+	}
+	slices.SortFunc(orphans, func(a, b reconcile.Orphan) int { return strings.Compare(a.Name, b.Name) })
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "BLOCK\tNODE\tITS NODE IS\tWRITTEN\tFREED WHEN")
+	for _, o := range orphans {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", o.Name, o.Spec.NodeName, o.Fate, ago(o.Asserted, now), needed(o))
+	}
+	return t.Flush()
+}
+
+// ago says when the owner of a block has last written it, by its own clock.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return now.Sub(t).Round(time.Second).String() + " ago"
+}
+
+// needed says what a block waits for. Since when its node is gone only the process
+// knows that runs all the time.
+func needed(o reconcile.Orphan) string {
+	switch {
+	case o.Fate == block.Replaced:
+		return "the Node object was of another machine for an hour"
+	case o.Bound:
+		return "no pod is bound to the node, for an hour: kubectl get pods -A --field-selector spec.nodeName=" + o.Spec.NodeName
+	}
+	return "the node was gone for an hour"
+}
+
+// writeIdle prints the leases that nobody uses, if there are any, and what each waits
+// for.
+func writeIdle(w io.Writer, idle []reconcile.Idle, now time.Time) error {
+	if len(idle) == 0 {
+		return nil
+	}
+	slices.SortFunc(idle, func(a, b reconcile.Idle) int { return strings.Compare(a.Name, b.Name) })
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\nLEASE\tPOD\tNODE\tITS NODE IS\tWRITTEN\tWHAT BECOMES OF IT")
+	for _, i := range idle {
+		node, fate := "-", "-"
+		if i.Fate != "" {
+			node, fate = i.Spec.Holder.NodeName, string(i.Fate)
+		}
+		fmt.Fprintf(t, "%s\t%s/%s\t%s\t%s\t%s\t%s\n", i.Name, i.Spec.Namespace, i.Spec.Pod, node, fate, ago(i.Spec.Written, now), ending(i, now))
+	}
+	return t.Flush()
+}
+
+// ending says what becomes of a lease.
+func ending(i reconcile.Idle, now time.Time) string {
+	since := i.Created
+	if i.Spec.Written.After(since) {
+		since = i.Spec.Written
+	}
+	left := i.TTL - now.Sub(since)
+	switch {
+	case i.Fate == block.Replaced:
+		return "another node may have it when the Node object was of another machine for an hour"
+	case i.Bound:
+		return "another node may have it when no pod is bound to the node, for an hour"
+	case i.Fate == block.Gone:
+		return "another node may have it when the node was gone for an hour"
+	case i.Spec.Keep:
+		return "it stays: spec.keep"
+	case i.TTL == 0:
+		return "it is deleted: its RailPool is gone, or not sticky"
+	case left <= 0:
+		return "it is deleted when its addresses have rested"
+	}
+	return "it is deleted in " + left.Round(time.Second).String()
+}

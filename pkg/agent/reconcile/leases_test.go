@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package reconcile_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+)
+
+const kept = `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "sticky": {"ttl": "3h", "slots": "128-159"}}`
+
+func (c *cluster) desk(node string) sticky.Desk {
+	return sticky.Desk{Store: c.kept, Node: block.Node{Name: node, MachineID: "machine-of-" + node}, Now: c.date}
+}
+
+// hold has a node hold a slot for a pod.
+func (c *cluster) hold(pod, node string) sticky.Lease {
+	c.t.Helper()
+	slots, err := c.pools[0].Slots("")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	l, err := c.desk(node).Take(c.t.Context(), slots, ranges.Key{Namespace: "train", Pod: pod, Interface: "net1"})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return l
+}
+
+func (c *cluster) release(l sticky.Lease) {
+	c.t.Helper()
+	if err := c.desk(l.Spec.Holder.NodeName).Release(c.t.Context(), l); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// holders fails the test unless the leases are held so: pod, and node or "".
+func (c *cluster) holders(want ...string) {
+	c.t.Helper()
+	var got []string
+	for _, l := range c.kept.Snapshot() {
+		got = append(got, l.Spec.Pod+" "+l.Spec.Holder.NodeName)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		c.t.Errorf("after %v: (-want +got)\n%s\n%s", c.now, diff, c.log.String())
+	}
+}
+
+func TestALeaseEndsWhenItsPodDoesNotComeBack(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept))
+	c.join("n", nil)
+	c.release(c.hold("db-0", "n"))
+	c.hold("db-1", "n")
+	for _, l := range c.kept.Snapshot() {
+		if l.Spec.Pod == "db-0" { // and one that an operator keeps
+			l.Name, l.Spec.Pod, l.Spec.Keep, l.Spec.Slot = "p-s150", "db-2", true, 150
+			if _, err := c.kept.Create(t.Context(), l); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.rounds(3 * time.Hour)
+	c.holders("db-0 ", "db-1 n", "db-2 ")
+	c.rounds(20 * time.Minute)
+	c.holders("db-1 n", "db-2 ")
+	c.rounds(24 * time.Hour)
+	c.holders("db-1 n", "db-2 ")
+}
+
+func TestAReaperThatIsOftenStartedAnewEndsLeasesToo(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept))
+	c.join("n", nil)
+	c.release(c.hold("db-0", "n"))
+	for range 5 {
+		c.Reconciler = reconcile.New(c.Config)
+		c.rounds(40 * time.Minute)
+	}
+	c.holders()
+}
+
+func TestTheSlotOfANodeThatIsGoneForAnHourIsFreeForItsPod(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept))
+	for _, n := range []string{"stays", "goes", "with-pods"} {
+		c.join(n, nil)
+	}
+	c.hold("db-0", "stays")
+	c.hold("db-1", "goes")
+	c.hold("db-2", "with-pods")
+	c.rounds(2 * time.Hour)
+	c.leave("goes")
+	c.leave("with-pods")
+	c.bound["with-pods"] = true
+	c.rounds(time.Hour)
+	c.holders("db-0 stays", "db-1 goes", "db-2 with-pods")
+	c.rounds(20 * time.Minute)
+	c.holders("db-0 stays", "db-1 ", "db-2 with-pods")
+	c.rounds(2 * time.Hour) // since it was freed: its TTL has begun
+	c.holders("db-0 stays", "db-1 ", "db-2 with-pods")
+	c.rounds(time.Hour)
+	c.holders("db-0 stays", "db-2 with-pods")
+}
+
+func TestAHolderThatWritesKeepsItsSlot(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept))
+	c.join("another", nil)
+	c.join("n", nil)
+	l := c.hold("db-0", "n")
+	c.leave("n")
+	for range 24 {
+		c.rounds(50 * time.Minute)
+		if _, err := c.desk("n").Affirm(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.holders("db-0 n")
+}
+
+func TestOrphansSayWhichLeasesNobodyUses(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept))
+	for _, n := range []string{"here", "gone", "with-pods"} {
+		c.join(n, nil)
+	}
+	c.hold("db-0", "here")
+	c.hold("db-1", "gone")
+	c.hold("db-2", "with-pods")
+	c.release(c.hold("db-3", "here"))
+	c.leave("gone")
+	c.leave("with-pods")
+	c.bound["with-pods"] = true
+	_, got, err := c.Orphans(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(got, func(a, b reconcile.Idle) int { return strings.Compare(a.Spec.Pod, b.Spec.Pod) })
+	want := []reconcile.Idle{
+		{Fate: block.Gone, TTL: 3 * time.Hour},
+		{Fate: block.Gone, Bound: true, TTL: 3 * time.Hour},
+		{TTL: 3 * time.Hour},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(reconcile.Idle{}, "Lease")); diff != "" {
+		t.Error(diff)
+	}
+}

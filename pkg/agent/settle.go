@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+)
+
+// uses is what a node has of the slots of a pool.
+type uses struct {
+	slots    block.Slots
+	of       map[int]ranges.Key // by slot, for whom: those that are leased or promised
+	promised map[ranges.Key]bool
+	leased   bool // an address of the pool is, whichever
+}
+
+// settle gives back what the node holds and no pod uses, and says from time to time
+// that it uses the rest. It is due at the start, and when an answer was removed.
+func (c *clerk) settle(ctx context.Context) {
+	err := c.balance(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	c.note("kept slots", err)
+	if err != nil {
+		c.settling.fail(c.agent)
+		return
+	}
+	c.settling = c.affirming
+}
+
+func (c *clerk) balance(ctx context.Context) error {
+	held, err := c.desk.Held(ctx, c.pool)
+	if err != nil {
+		return err
+	}
+	u, err := c.uses(ctx)
+	if err != nil {
+		return err
+	}
+	var faults []error
+	keep := map[string]sticky.Lease{}
+	for _, l := range held {
+		if u.has(l) || c.requests[l.Spec.Key()] != nil { // that one is taken anew
+			keep[l.Name] = l
+			continue
+		}
+		err := c.desk.Release(ctx, l)
+		if err == nil {
+			c.Log.Info("gave back a slot: no pod uses it", "pool", c.pool, "lease", l.Name, "pod", l.Spec.Pod)
+		}
+		faults = append(faults, err)
+	}
+	if c.affirming.over(c.Now()) && errors.Join(faults...) == nil {
+		faults = append(faults, c.affirmAll(ctx, u, keep))
+	}
+	return errors.Join(faults...)
+}
+
+// uses reads what pods have, after the answers, of which it knows for sure that
+// nobody but the clerk writes them.
+func (c *clerk) uses(ctx context.Context) (uses, error) {
+	answers, err := c.Ranges.Answers(c.pool)
+	if err != nil {
+		return uses{}, err
+	}
+	entries, err := c.Leases.List(ctx, "")
+	if err != nil {
+		return uses{}, err
+	}
+	slots, _ := c.terms()
+	u := uses{slots: slots, of: map[int]ranges.Key{}, promised: map[ranges.Key]bool{}}
+	for _, e := range entries {
+		if !of(c.pool, e) || e.State != ledger.Leased {
+			continue
+		}
+		u.leased = true
+		if slot, ok := slots.Find(e.Addr); ok {
+			u.of[slot] = ranges.Key{Namespace: e.Owner.PodNamespace, Pod: e.Owner.PodName, Interface: e.Owner.IfName}
+		}
+	}
+	for _, a := range answers {
+		u.promised[a.Key] = a.Granted()
+		if slot := slotOf(slots, a); slot >= 0 {
+			u.of[slot] = a.Key
+		}
+	}
+	return u, nil
+}
+
+// has says whether the node uses a lease. It goes by the slot: for whom it is kept an
+// etcd that was restored may see in another way. Of which addresses a slot is that the
+// pool does not have any more nobody knows: it is used as long as any may be.
+func (u uses) has(l sticky.Lease) bool {
+	if l.Spec.Rack != u.slots.Rack || !u.slots.Has(l.Spec.Slot) {
+		return u.leased || u.promised[l.Spec.Key()]
+	}
+	_, used := u.of[l.Spec.Slot]
+	return used
+}
+
+// affirmAll makes sure of what the node holds, and of what it uses and, for all the
+// server says, does not hold.
+func (c *clerk) affirmAll(ctx context.Context, u uses, held map[string]sticky.Lease) error {
+	all := maps.Clone(held)
+	for slot, key := range u.of {
+		if name := u.slots.Name(slot); all[name].Name == "" {
+			all[name] = sticky.Lease{Name: name, Spec: sticky.Spec{
+				Pool: u.slots.Pool, Rack: u.slots.Rack, Slot: slot, Namespace: key.Namespace, Pod: key.Pod, Interface: key.Interface,
+			}}
+		}
+	}
+	var faults []error
+	missing := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		_, err := c.desk.Affirm(ctx, all[name])
+		if held := new(sticky.HeldError); errors.As(err, &held) {
+			missing[name] = true
+			faults = append(faults, c.lose(all[name], held))
+			continue
+		}
+		faults = append(faults, err)
+		if errors.Is(err, block.ErrUnknown) { // the others would get no answer either
+			break
+		}
+	}
+	err := errors.Join(faults...)
+	if err != nil {
+		return err
+	}
+	c.missing = missing
+	c.affirming.ok(c.agent, assertEvery)
+	c.note("lost slots", c.inUse(ctx, missing))
+	return nil
+}
+
+// lose removes the answer that promises what another node holds.
+func (c *clerk) lose(l sticky.Lease, held *sticky.HeldError) error {
+	answers, err := c.Ranges.Answers(c.pool)
+	slots, _ := c.terms()
+	for _, a := range answers {
+		if slotOf(slots, a) == l.Spec.Slot {
+			err = errors.Join(err, c.Ranges.RemoveAnswer(c.pool, a.Key))
+		}
+	}
+	if !c.missing[l.Name] {
+		c.missing[l.Name] = true
+		c.agent.metrics.keptLost.WithLabelValues(c.pool).Inc()
+		c.Log.Error("a slot that is kept for a pod of this node is another node's now", "pool", c.pool, "lease", l.Name, "pod", l.Spec.Pod, "holder", held.Lease.Spec.Holder.NodeName)
+	}
+	return err
+}
+
+// inUse returns an error about those of some leases of which pods have addresses.
+func (c *clerk) inUse(ctx context.Context, missing map[string]bool) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	u, err := c.uses(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for slot := range u.of {
+		if name := u.slots.Name(slot); missing[name] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return taken(names)
+}
+
+// leasedSlots returns which slots have an address that is leased.
+func leasedSlots(pool string, slots block.Slots, entries []ipam.Entry) map[int]bool {
+	out := map[int]bool{}
+	for _, e := range entries {
+		if slot, ok := slots.Find(e.Addr); ok && of(pool, e) && e.State == ledger.Leased {
+			out[slot] = true
+		}
+	}
+	return out
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestAnotherBlockIsThereBeforeTheLastAddressIsLeased(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 12)
+		pass(2 * time.Second)
+		n.holds("compute", 1)
+		for i := 13; i <= 60; i++ { // a pod each second
+			n.mustLease("compute", i, i)
+			pass(time.Second)
+		}
+		if got := len(n.blocks()); got != 5 {
+			t.Errorf("%d blocks for 60 pods, want 5: 60 of 80 are less than four fifths", got)
+		}
+	})
+}
+
+func TestRestingAddressesCountUntilTheirRestIsOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 7)
+		for i := range 5 {
+			n.release(fmt.Sprintf("c%d", i+1))
+		}
+		pass(2 * time.Second)
+		own := n.blocks()[0]
+		n.counts(`roce_cni_block_resting{block="`+own+`",pool="compute"} 5`, `roce_cni_block_used{block="`+own+`",pool="compute"} 2`, `roce_cni_block_free{block="`+own+`",pool="compute"} 9`)
+		pass(2 * time.Minute)
+		n.counts(`roce_cni_block_resting{block="`+own+`",pool="compute"} 0`, `roce_cni_block_free{block="`+own+`",pool="compute"} 14`)
+	})
+}
+
+func TestUsageIsReportedWhenItChangesButNotOften(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		for i := range 10 {
+			n.mustLease("compute", i, i)
+			pass(10 * time.Second)
+		}
+		pass(10 * time.Minute)
+		last := n.reports[len(n.reports)-1]
+		if len(n.reports) < 2 || len(n.reports) > 5 || last.Used != 10 {
+			t.Errorf("reports %+v", n.reports)
+		}
+		for i := 1; i < len(n.reports); i++ {
+			if d := n.reports[i].at - n.reports[i-1].at; d < 45*time.Second {
+				t.Errorf("the report of %v comes %v after the one before", n.reports[i].at, d)
+			}
+		}
+	})
+}
+
+func TestAReportOnABlockThatIsGoneMakesItAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		pass(40 * time.Second)
+		want := n.blocks()
+		n.store.Restore(n.store.Snapshot()[:0])
+		n.mustLease("compute", 1, 1)
+		pass(80 * time.Second)
+		if diff := cmp.Diff(want, n.blocks()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestWhatRestsIsNoReasonToClaim has eight pods, each of which comes back on the node
+// again and again while its former addresses rest.
+func TestWhatRestsIsNoReasonToClaim(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 8)
+		for i := 1; i <= 40; i++ {
+			n.release(fmt.Sprintf("c%d", i))
+			n.mustLease("compute", i+8, i+8)
+			pass(2 * time.Second)
+		}
+		n.holds("compute", 1)
+		n.mustLease("compute", 49, 53)
+		pass(2 * time.Second)
+		n.holds("compute", 2)
+	})
+}
+
+func TestBlocksOfOneSlotAreOneMoreThanPods(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "blockSize": 1}`)).node(t, "n1")
+		n.run()
+		for pods := range 4 {
+			pass(10 * time.Second)
+			if got := len(n.blocks()); got != pods+1 {
+				t.Errorf("%d blocks for %d pods", got, pods)
+			}
+			n.mustLease("compute", pods, pods)
+		}
+		pass(10 * time.Second)
+		for i := range 4 {
+			n.release(fmt.Sprintf("c%d", i))
+		}
+		pass(time.Hour)
+		if got := len(n.blocks()); got != 5 {
+			t.Errorf("%d blocks, of which it gives none back", got)
+		}
+	})
+}
+
+func TestAPodFindsASlotAfterASmallBlockIsFull(t *testing.T) {
+	for size, want := range map[int][]int{2: {1, 1, 2, 2, 3}, 4: {1, 1, 1, 1, 2, 2, 2, 3}, 8: {1, 1, 1, 1, 1, 1, 1, 2}} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				n := newCluster(poolOf(t, "compute", 1, fmt.Sprintf(`{"rails": [{"subnets": [{"subnet": "10.0.0.0/22"}]}], "blockSize": %d}`, size))).node(t, "n1")
+				n.hint = netip.MustParseAddr("10.0.1.32") // of a whole block
+				n.run()
+				var got []int
+				for pods := range want {
+					pass(2 * time.Second)
+					got = append(got, len(n.blocks()))
+					n.mustLease("compute", pods, pods)
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("blocks before each pod (-want +got)\n%s", diff)
+				}
+			})
+		})
+	}
+}
