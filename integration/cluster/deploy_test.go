@@ -102,7 +102,12 @@ func apply(ctx context.Context, c *ground.Cluster, object *unstructured.Unstruct
 // What it says to be wrong stays wrong.
 func eventually(t testing.TB, what string, do func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	within(t, 30*time.Second, what, do)
+}
+
+func within(t testing.TB, limit time.Duration, what string, do func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

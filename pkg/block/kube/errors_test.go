@@ -100,7 +100,9 @@ func TestAnAnswerMeansWhetherAnythingWasDone(t *testing.T) {
 			if !tt.want(err) {
 				t.Errorf("got %v", err)
 			}
-			if asked := s.requests(); len(asked) != 1 { // who calls tries again, and counts
+			// Who calls tries again, and counts. On a busy machine a request may be given
+			// up before it was sent.
+			if asked := s.requests(); len(asked) > 1 || len(asked) == 0 && !tt.answer.slow {
 				t.Errorf("asked %d times: %v", len(asked), asked)
 			}
 		})
