@@ -48,6 +48,10 @@ func (a apart) Get(ctx context.Context, name string) (block.Block, error) {
 	return a.inside(a.Store.Get(ctx, a.prefix+name))
 }
 
+func (a apart) Peek(ctx context.Context, name string) (block.Block, error) {
+	return a.inside(a.Store.Peek(ctx, a.prefix+name))
+}
+
 func (a apart) List(ctx context.Context, q block.Query) ([]block.Block, error) {
 	q.Pool = a.prefix + q.Pool
 	all, err := a.Store.List(ctx, q)

@@ -57,6 +57,13 @@ func (w *watched) Get(ctx context.Context, name string) (block.Block, error) {
 	return got, err
 }
 
+// Peek is block.Store's.
+func (w *watched) Peek(ctx context.Context, name string) (block.Block, error) {
+	got, err := w.store.Peek(ctx, name)
+	w.note("peek", err)
+	return got, err
+}
+
 // List is block.Store's.
 func (w *watched) List(ctx context.Context, q block.Query) ([]block.Block, error) {
 	got, err := w.store.List(ctx, q)

@@ -72,10 +72,13 @@ func (c *Claimer) Claim(ctx context.Context, s Space, have []Block) (Claim, erro
 }
 
 // Own returns the node's blocks, by index: an agent that has been restarted
-// begins with them. The errors are those of Claim, but for PoolExhausted.
+// begins with them. One that was claimed a moment ago may be missing; Claim adopts
+// it when it meets it. When a cluster starts, all nodes ask, and a list of etcd
+// reads every block for each of them. The errors are those of Claim, but for
+// PoolExhausted.
 func (c *Claimer) Own(ctx context.Context, s Space) ([]Block, error) {
 	w := &claim{Claimer: c, space: s, taken: map[string]bool{}}
-	mine, err := w.look(ctx, Query{Pool: s.pool, MachineID: c.Node.MachineID, Freshness: Latest})
+	mine, err := w.look(ctx, Query{Pool: s.pool, MachineID: c.Node.MachineID, Freshness: Cached})
 	if err != nil {
 		return nil, c.explain(ctx, s, err)
 	}
@@ -109,7 +112,7 @@ func (w *claim) run(ctx context.Context) (Block, error) {
 		}
 		b, ours, err := w.adopt(ctx, mine)
 		if err == nil && !ours {
-			b, ours, err = w.pass(ctx)
+			b, ours, err = w.pass(ctx, q.Freshness)
 		}
 		if err != nil || ours {
 			return b, err
@@ -145,8 +148,11 @@ func (w *claim) settle(ctx context.Context, name string) (Block, bool, error) {
 	return Block{}, false, nil
 }
 
-// pass tries each block that is not known to have an owner.
-func (w *claim) pass(ctx context.Context) (b Block, ours bool, err error) {
+// pass tries each block that is not known to have an owner, by a list that is so
+// fresh. In a large pool there was none of all blocks: the second one that is tried
+// and those after it are looked at first, because what the server's cache has costs
+// it far less than a write that meets an owner.
+func (w *claim) pass(ctx context.Context, f Freshness) (b Block, ours bool, err error) {
 	met, limit := 0, patience
 	if w.space.Blocks() > smallPool {
 		limit = longPatience
@@ -156,8 +162,16 @@ func (w *claim) pass(ctx context.Context) (b Block, ours bool, err error) {
 		if w.taken[name] || w.closed[name] {
 			continue
 		}
-		if b, ours, err = w.take(ctx, name); err != nil || ours {
-			return b, ours, err
+		free := true
+		if met > 0 && limit == longPatience && f == Cached {
+			if free, err = w.peek(ctx, name); err != nil {
+				return Block{}, false, err
+			}
+		}
+		if free {
+			if b, ours, err = w.take(ctx, name); err != nil || ours {
+				return b, ours, err
+			}
 		}
 		if met++; met%limit != 0 {
 			continue
@@ -171,6 +185,22 @@ func (w *claim) pass(ctx context.Context) (b Block, ours bool, err error) {
 		}
 	}
 	return Block{}, false, nil
+}
+
+// peek says whether a block may be free. Ours is: to take it is to find out.
+func (w *claim) peek(ctx context.Context, name string) (free bool, err error) {
+	var b Block
+	err = w.retry(ctx, func() (err error) { b, err = w.Store.Peek(ctx, name); return err })
+	if errors.Is(err, ErrNotFound) {
+		return true, nil
+	}
+	if err != nil || w.Node.owns(b) {
+		return true, err
+	}
+	if err := w.space.check(b); err != nil {
+		return false, err
+	}
+	return false, w.clone(ctx, b)
 }
 
 // all is a query for the blocks that the node may meet.

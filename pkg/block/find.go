@@ -4,6 +4,7 @@
 package block
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -27,6 +28,19 @@ func (s Space) Find(a netip.Addr) (index, number int, ok bool) {
 		}
 	}
 	return 0, 0, false
+}
+
+// Open returns which of the pool's slots pods may have of a block, on all rails.
+func (s Space) Open(index int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for _, r := range common(s.usable([]run{s.slots(index)}), s.open()) {
+			for n := r.first; n <= r.last; n++ {
+				if !yield(int(n)) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Recorded returns the blocks that a node has had when Rails returned this, as far

@@ -23,6 +23,9 @@ type Store interface {
 	Create(ctx context.Context, b Block) (Block, error)
 	// Get returns a block as it was at some time after the call. ErrNotFound.
 	Get(ctx context.Context, name string) (Block, error)
+	// Peek returns a block as a Cached list would, for less than a write costs: it
+	// may have changed, gone or come since. ErrNotFound.
+	Peek(ctx context.Context, name string) (Block, error)
 	// List returns the blocks that a query matches, in any order.
 	List(ctx context.Context, q Query) ([]Block, error)
 	// Touch writes a block as it is, so that its ResourceVersion is another one,

@@ -26,6 +26,7 @@ type Op string
 const (
 	Create Op = "create"
 	Get    Op = "get"
+	Peek   Op = "peek"
 	List   Op = "list"
 	Touch  Op = "touch"
 	Delete Op = "delete"
@@ -52,7 +53,7 @@ type Mem struct {
 	// Fault says what goes wrong with a call; nil: nothing. It is called with the
 	// lock held, so that it needs none of its own.
 	Fault func(op Op, name string) Fault
-	// Lag is how many writes a Cached list is behind.
+	// Lag is how many writes a Cached list, and Peek, are behind.
 	Lag int
 
 	mu     sync.Mutex
@@ -156,6 +157,19 @@ func (m *Mem) Get(ctx context.Context, name string) (b block.Block, err error) {
 	err = m.call(ctx, Get, name, func() error {
 		there := false
 		if b, there = m.blocks[name]; !there {
+			return block.ErrNotFound
+		}
+		return nil
+	})
+	return given(b, err)
+}
+
+// Peek is block.Store's.
+func (m *Mem) Peek(ctx context.Context, name string) (b block.Block, err error) {
+	err = m.call(ctx, Peek, name, func() error {
+		m.serve()
+		there := false
+		if b, there = m.cached[name]; !there {
 			return block.ErrNotFound
 		}
 		return nil

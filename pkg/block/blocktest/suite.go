@@ -73,6 +73,10 @@ func keeps(t *testing.T, s block.Store) {
 	if diff := cmp.Diff(got, there); err != nil || diff != "" {
 		t.Errorf("error %v, (-created +got)\n%s", err, diff)
 	}
+	// A cache may not have it yet, and never has another one.
+	if cached, err := s.Peek(t.Context(), want.Name); !errors.Is(err, block.ErrNotFound) && (err != nil || cached != got) {
+		t.Errorf("error %v; created %+v, peeked %+v", err, got, cached)
+	}
 }
 
 func once(t *testing.T, s block.Store) {
@@ -111,6 +115,8 @@ func oneOfMany(t *testing.T, s block.Store) {
 func notFound(t *testing.T, s block.Store) {
 	_, err := s.Get(t.Context(), "p-0")
 	wantError(t, "get", err, block.ErrNotFound)
+	_, err = s.Peek(t.Context(), "p-0")
+	wantError(t, "peek", err, block.ErrNotFound)
 	_, err = s.Touch(t.Context(), "p-0", "uid")
 	wantError(t, "touch", err, block.ErrNotFound)
 	wantError(t, "delete", s.Delete(t.Context(), "p-0", "uid", "1"), block.ErrNotFound)

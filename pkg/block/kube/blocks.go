@@ -40,6 +40,11 @@ func (s Blocks) Get(ctx context.Context, name string) (block.Block, error) {
 	return s.one(ctx, s.api.ours.Get().Resource(blocks).Name(name), "read block "+name)
 }
 
+// Peek is block.Store's.
+func (s Blocks) Peek(ctx context.Context, name string) (block.Block, error) {
+	return s.one(ctx, s.api.ours.Get().Resource(blocks).Name(name).Param("resourceVersion", "0"), "read block "+name)
+}
+
 // one sends a request that is answered with a block.
 func (s Blocks) one(ctx context.Context, r *rest.Request, what string) (block.Block, error) {
 	var out RailBlock

@@ -100,8 +100,14 @@ func TestANodeWithoutFileIsToldToWaitForTheAgent(t *testing.T) {
 		t.Helper()
 		_, err := at(dir).Read("gpu")
 		c := cnierr.CNI("roce", err)
-		if c == nil || cnierr.Code(c.Code) != cnierr.TryAgain || !strings.Contains(c.Details, "running on this node?") || !strings.Contains(c.Msg, pathOf(dir)) {
-			t.Errorf("%v", c)
+		if c == nil || cnierr.Code(c.Code) != cnierr.TryAgain || !strings.Contains(c.Msg, pathOf(dir)) {
+			t.Fatalf("%v", c)
+		}
+		for hint, want := range []string{"running on this node?", "kubectl get railpools", "such a pool", "has free blocks"} {
+			_, c.Details, _ = strings.Cut(c.Details, want)
+			if c.Details == "" && hint < 3 {
+				t.Errorf("the hint has no %q, or not in this order", want)
+			}
 		}
 	}
 	gone()
