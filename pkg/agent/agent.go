@@ -18,6 +18,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -91,6 +92,8 @@ type Agent struct {
 	mu      sync.Mutex
 	view    map[string]judged // nil: not seen yet
 	keepers map[string]*keeper
+	// unreadable is why nobody can lease, "" when the leases were read.
+	unreadable string
 }
 
 const (
@@ -139,11 +142,9 @@ func (a *Agent) Run(ctx context.Context) error {
 // look reads the leases again and again, and writes files again that somebody has
 // removed or changed.
 func (a *Agent) look(ctx context.Context) {
-	said := ""
 	for {
-		if err := a.meter.read(ctx); err != nil && ctx.Err() == nil && told(err).Msg != said {
-			said = told(err).Msg
-			a.Log.Error("the leases of the node cannot be read: nobody knows when it needs another block", about(err)...)
+		if err := a.meter.read(ctx); ctx.Err() == nil {
+			a.unread(err)
 		}
 		a.mu.Lock()
 		keepers := slices.Collect(maps.Values(a.keepers))
@@ -151,11 +152,32 @@ func (a *Agent) look(ctx context.Context) {
 		for _, k := range keepers {
 			k.mu.Lock()
 			k.write()
+			k.stray()
 			k.mu.Unlock()
 		}
 		if a.Wait(ctx, tick) != nil {
 			return
 		}
+	}
+}
+
+// unread notes why the leases cannot be read, or that they can be, and logs what is
+// new.
+func (a *Agent) unread(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.unreadable
+	a.unreadable = ""
+	if err != nil {
+		c := told(err)
+		a.unreadable = fmt.Sprintf("the leases of the node cannot be read, and ADDs fail: %s (%s)", c.Msg, c.Details)
+	}
+	switch {
+	case a.unreadable == before:
+	case err == nil:
+		a.Log.Info("the leases of the node can be read again")
+	default:
+		a.Log.Error("the leases of the node cannot be read: ADDs fail, and nobody knows when the node needs another block", about(err)...)
 	}
 }
 

@@ -44,6 +44,7 @@ func TestStartClaimsABlockAndWritesTheFile(t *testing.T) {
 			`roce_cni_block_size{block="`+own+`",pool="compute"} 16`, `roce_cni_block_free{block="`+own+`",pool="compute"} 16`,
 			`roce_cni_block_claims_total{pool="compute"} 1`, `roce_cni_block_claim_lists_total{pool="compute"} 1`,
 			`roce_cni_pool_ready{pool="compute"} 1`, `roce_cni_api_requests_total{answer="ok",op="create"} 1`,
+			`roce_cni_blocks_lost_total{pool="compute"} 0`,
 		)
 		pass(32 * time.Second)
 		if want := (agent.Usage{Size: 16, Free: 16}); len(n.reports) != 1 || n.reports[0].Usage != want || n.reports[0].block != own {
@@ -178,12 +179,19 @@ func TestALostBlockLeavesTheFileAtOnce(t *testing.T) {
 		}
 		n.counts(`roce_cni_blocks_lost_total{pool="compute"} 1`)
 		n.logs("thief")
-		n.says(200, lost.Name+" is another node's", "3 slots")
+		for range 2 {
+			n.says(200, "3 slots", "not this node's: "+lost.Name, "delete", "container c1, container c2")
+			n.counts(`roce_cni_pool_stray_slots{pool="compute"} 3`)
+			n.stop()
+			n.run() // it finds that out again
+			pass(2 * time.Second)
+		}
 		for i := range 3 {
 			n.release(fmt.Sprintf("c%d", i+1))
 		}
 		pass(3 * time.Second)
 		n.healthy()
+		n.counts(`roce_cni_pool_stray_slots{pool="compute"} 0`)
 	})
 }
 

@@ -30,7 +30,8 @@ const (
 	// tryTime is how long a try may take: others wait.
 	tryTime = 5 * time.Second
 	// unused is how long an answer stays that no pod has used: the runtime may try
-	// again later. Of one that was used the pod is gone.
+	// again later. Of one that was used the pod is gone. And an answer that has no
+	// addresses is never older.
 	unused = time.Minute
 )
 
@@ -71,6 +72,7 @@ type known struct {
 // employ has the pool's requests answered until the clerk is dismissed, or the
 // context ends.
 func (k *keeper) employ(ctx context.Context) {
+	begins(k.agent.metrics.keptLost, k.pool)
 	ctx, cancel := context.WithCancel(ctx)
 	c := &clerk{
 		keeper: k, desk: sticky.Desk{Store: k.Kept, Node: k.Node, Now: k.Date},
@@ -230,21 +232,20 @@ func (c *clerk) publish(a ranges.Answer) error {
 func (c *clerk) review() {
 	answers, err := c.Ranges.Answers(c.pool)
 	c.note("answers", err)
-	entries, _, fresh := c.agent.meter.last()
+	slots, _ := c.terms()
+	seen, fresh := c.traces(slots)
 	if !fresh {
 		return
 	}
-	slots, _ := c.terms()
-	leased := leasedSlots(c.pool, slots, entries)
 	before := c.known
 	c.known = map[ranges.Key]*known{}
 	for _, a := range answers {
 		n := before[a.Key]
-		if n == nil { // of before this process: its pod may be gone
-			n = &known{since: c.Now(), used: true}
+		if n == nil { // of before this process: the pod that it was granted to may be gone
+			n = &known{since: c.Now(), used: a.Granted()}
 		}
 		c.known[a.Key] = n
-		if !n.over(c, a, leased[slotOf(slots, a)]) {
+		if !n.over(c, a, seen.of(slots, a)) {
 			continue
 		}
 		c.note("answers", c.Ranges.RemoveAnswer(c.pool, a.Key))
@@ -254,16 +255,20 @@ func (c *clerk) review() {
 	}
 }
 
-// over says whether an answer is of no use any more.
-func (n *known) over(c *clerk, a ranges.Answer, leased bool) bool {
-	if !a.Granted() {
-		return c.Now()-n.since >= unused
-	}
+// over says whether an answer is of no use any more. One that has no addresses stays
+// until somebody has heard it: kubelet, which waits a quarter of a minute after an ADD
+// that has failed, would otherwise ask anew, and again in vain.
+func (n *known) over(c *clerk, a ranges.Answer, t trace) bool {
 	n.idle++
-	if leased || c.requests[a.Key] != nil {
-		n.used, n.idle = n.used || leased, 0
+	n.used = n.used || t.leased || t.freed >= n.since
+	if t.leased || c.requests[a.Key] != nil {
+		n.idle = 0
 	}
-	return n.idle >= 2 && (n.used || c.Now()-n.since >= unused)
+	long := c.Now()-n.since >= unused
+	if !a.Granted() {
+		return long || n.used && n.idle >= 2
+	}
+	return n.idle >= 2 && (n.used || long)
 }
 
 // slotOf returns the slot of an answer, -1 if it is none of these.

@@ -64,12 +64,15 @@ func Explain(err error) error {
 // it, and what is wrong: a line for each thing, without secrets.
 func (a *Agent) Health() (well bool, lines []string) {
 	a.mu.Lock()
-	view, keepers := maps.Clone(a.view), maps.Clone(a.keepers)
+	view, keepers, unreadable := maps.Clone(a.view), maps.Clone(a.keepers), a.unreadable
 	a.mu.Unlock()
-	if view == nil {
-		return false, []string{"the RailPools and the Node object have not been read yet: look whether the API server answers"}
+	if unreadable != "" {
+		lines = append(lines, unreadable)
 	}
-	well = true
+	if view == nil {
+		return false, append(lines, "the RailPools and the Node object have not been read yet: look whether the API server answers")
+	}
+	well = unreadable == ""
 	for _, name := range slices.Sorted(maps.Keys(view)) {
 		if !view[name].selected {
 			continue
@@ -91,11 +94,6 @@ func (k *keeper) ills() []string {
 	var lines []string
 	for _, what := range slices.Sorted(maps.Keys(k.troubles)) {
 		lines = append(lines, fmt.Sprintf("RailPool %s: %s: %s", k.pool, what, k.troubles[what]))
-	}
-	for _, b := range k.lost {
-		if u, _ := k.agent.meter.usage(k.pool, *k.space, []block.Block{b}); u.Used > 0 {
-			lines = append(lines, fmt.Sprintf("RailPool %s: block %s is another node's, and pods of this one have %d slots of it: delete them", k.pool, b.Name, u.Used))
-		}
 	}
 	return lines
 }

@@ -46,12 +46,13 @@ type keeper struct {
 	// have lost while it was off.
 	joined   bool
 	owned    []block.Block
-	lost     []block.Block     // those of which pods have addresses still
+	strays   int               // slots that pods have of other blocks than those
 	asserted time.Duration     // when all of owned were
 	troubles map[string]string // what is wrong, by what it is about
 }
 
 func newKeeper(a *Agent, pool string) *keeper {
+	begins(a.metrics.lost, pool)
 	return &keeper{
 		Config: a.Config, agent: a, pool: pool, reported: map[string]Usage{}, troubles: map[string]string{},
 		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Wait: a.Wait, Rand: a.Rand},
@@ -124,9 +125,8 @@ func (k *keeper) look() bool {
 // has deleted them.
 func (k *keeper) join(ctx context.Context) bool {
 	own, err := k.claimer.Own(ctx, *k.space)
-	var lost []block.Block
 	if err == nil {
-		own, lost, err = k.affirm(ctx, union(own, k.recorded()))
+		own, err = k.affirm(ctx, union(own, k.recorded()))
 	}
 	if ctx.Err() != nil {
 		return false
@@ -142,7 +142,7 @@ func (k *keeper) join(ctx context.Context) bool {
 	for _, b := range own {
 		k.Log.Info("the node has a block", "pool", k.pool, "block", b.Name)
 	}
-	k.have(own, lost)
+	k.have(own)
 	return true
 }
 
@@ -169,14 +169,14 @@ func union(a, b []block.Block) []block.Block {
 // assert writes all blocks, so that whoever takes the node for gone sees that it
 // lives.
 func (k *keeper) assert(ctx context.Context) bool {
-	kept, lost, err := k.affirm(ctx, k.owned)
+	kept, err := k.affirm(ctx, k.owned)
 	if ctx.Err() != nil {
 		return false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.trouble("blocks", err)
-	k.have(kept, lost)
+	k.have(kept)
 	if err != nil {
 		k.asserting.fail(k.agent)
 	} else {
@@ -186,11 +186,11 @@ func (k *keeper) assert(ctx context.Context) bool {
 }
 
 // affirm asserts blocks. What is lost is no error: it is logged here.
-func (k *keeper) affirm(ctx context.Context, blocks []block.Block) (kept, lost []block.Block, err error) {
+func (k *keeper) affirm(ctx context.Context, blocks []block.Block) (kept []block.Block, err error) {
 	var faults []error
 	for _, b := range blocks {
 		still, gone, err := k.claimer.Assert(ctx, *k.space, []block.Block{b})
-		kept, lost = append(kept, still...), append(lost, gone...)
+		kept = append(kept, still...)
 		k.agent.metrics.asserts.WithLabelValues(k.pool).Inc()
 		switch {
 		case len(gone) > 0:
@@ -200,12 +200,12 @@ func (k *keeper) affirm(ctx context.Context, blocks []block.Block) (kept, lost [
 			faults = append(faults, err)
 		}
 	}
-	return kept, lost, errors.Join(faults...)
+	return kept, errors.Join(faults...)
 }
 
 // have notes what the node has and writes it down. It is called with the lock held.
-func (k *keeper) have(owned, lost []block.Block) {
-	k.owned, k.lost = owned, append(k.lost, lost...)
+func (k *keeper) have(owned []block.Block) {
+	k.owned = owned
 	k.asserting.ok(k.agent, assertEvery)
 	k.write()
 }

@@ -44,6 +44,10 @@ func newMetrics(a *Agent) *metrics {
 	return m
 }
 
+// begins counts what an alert waits for from zero on: it does not see a counter grow
+// that comes with a 1.
+func begins(c *prometheus.CounterVec, pool string) { c.WithLabelValues(pool).Add(0) }
+
 func (m *metrics) claimed(pool string, c block.Claim) {
 	m.claims.WithLabelValues(pool).Inc()
 	m.conflicts.WithLabelValues(pool).Add(float64(c.Conflicts))
@@ -71,8 +75,8 @@ func answer(err error) string {
 
 // gauges are read when somebody looks.
 type gauges struct {
-	agent                                     *Agent
-	size, used, resting, free, file, asserted *prometheus.Desc
+	agent                                             *Agent
+	size, used, resting, free, file, asserted, strays *prometheus.Desc
 }
 
 func newGauges(a *Agent) *gauges {
@@ -85,14 +89,15 @@ func newGauges(a *Agent) *gauges {
 		used:     desc("block_used", "Slots of a block that are leased.", "pool", "block"),
 		resting:  desc("block_resting", "Slots of a block in quarantine.", "pool", "block"),
 		free:     desc("block_free", "Slots of a block that are neither leased nor in quarantine.", "pool", "block"),
-		file:     desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot.", "pool"),
+		file:     desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot, and the leases can be read.", "pool"),
 		asserted: desc("block_assert_age_seconds", "How long ago the API server has last confirmed the node's blocks of a pool.", "pool"),
+		strays:   desc("pool_stray_slots", "Slots of which pods of this node have addresses and that are in none of its blocks.", "pool"),
 	}
 }
 
 // Describe is prometheus.Collector's.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.size, g.used, g.resting, g.free, g.file, g.asserted} {
+	for _, d := range []*prometheus.Desc{g.size, g.used, g.resting, g.free, g.file, g.asserted, g.strays} {
 		out <- d
 	}
 }
@@ -100,7 +105,7 @@ func (g *gauges) Describe(out chan<- *prometheus.Desc) {
 // Collect is prometheus.Collector's.
 func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	g.agent.mu.Lock()
-	view, keepers := maps.Clone(g.agent.view), maps.Clone(g.agent.keepers)
+	view, keepers, readable := maps.Clone(g.agent.view), maps.Clone(g.agent.keepers), g.agent.unreadable == ""
 	g.agent.mu.Unlock()
 	set := func(d *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
@@ -110,19 +115,20 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			continue
 		}
 		ready := 0.0
-		if _, err := g.agent.Ranges.Read(name); err == nil {
+		if _, err := g.agent.Ranges.Read(name); err == nil && readable {
 			ready = 1
 		}
 		set(g.file, ready, name)
 	}
 	for name, k := range keepers {
 		k.mu.Lock()
-		space, owned, joined, asserted := k.space, slices.Clone(k.owned), k.joined, k.asserted
+		space, owned, joined, asserted, strays := k.space, slices.Clone(k.owned), k.joined, k.asserted, k.strays
 		k.mu.Unlock()
 		if !joined {
 			continue
 		}
 		set(g.asserted, (k.Now() - asserted).Seconds(), name)
+		set(g.strays, float64(strays), name)
 		for _, b := range owned {
 			u, known := g.agent.meter.usage(name, *space, []block.Block{b})
 			if !known {

@@ -4,6 +4,7 @@
 package agent_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -197,8 +198,15 @@ func TestTheRackIsTheNodesLabel(t *testing.T) {
 		if got := before.Rails[0][0].Prefix.String(); got != "10.0.7.0/24" {
 			t.Errorf("it leases of %s", got)
 		}
+		n.mustLease("compute", 1, 1)
 		n.change(func(v *agent.View) { v.Labels = map[string]string{"rack": "8"} })
 		pass(10 * time.Minute)
+		n.stop()
+		n.run()
+		pass(time.Minute)
+		if _, body := n.get("/healthz"); strings.Contains(body, "delete them") {
+			t.Errorf("/healthz takes what the node has for lost:\n%s", body)
+		}
 		if diff := cmp.Diff(before, n.holds("compute", 1), netips()); diff != "" {
 			t.Error(diff)
 		}

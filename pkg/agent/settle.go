@@ -12,7 +12,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
-	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
@@ -178,15 +177,4 @@ func (c *clerk) inUse(ctx context.Context, missing map[string]bool) error {
 	}
 	slices.Sort(names)
 	return taken(names)
-}
-
-// leasedSlots returns which slots have an address that is leased.
-func leasedSlots(pool string, slots block.Slots, entries []ipam.Entry) map[int]bool {
-	out := map[int]bool{}
-	for _, e := range entries {
-		if slot, ok := slots.Find(e.Addr); ok && of(pool, e) && e.State == ledger.Leased {
-			out[slot] = true
-		}
-	}
-	return out
 }

@@ -145,6 +145,7 @@ func two(t *testing.T) (a, b *node) {
 func TestAPodKeepsItsAddressesFromNodeToNode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b := two(t)
+		a.counts(`roce_cni_kept_lost_total{pool="compute"} 0`)
 		first := a.mustAdd("db-0", "c1")
 		if other := a.mustAdd("db-1", "c2"); other == first {
 			t.Errorf("two pods have %v", other)

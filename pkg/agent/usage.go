@@ -18,8 +18,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
-// Usage counts slots. A slot is leased when one of its addresses is, on whatever
-// rail. Size is how many pods may have on all rails.
+// Usage counts the slots that pods may have on all rails. A slot is leased when one
+// of its addresses is, on whatever rail. What was leased before it was taken out of
+// the pool is in none of the numbers: it says nothing of what the next pod finds.
 type Usage struct{ Size, Used, Resting, Free int }
 
 // nearlyFull says that it is time for another block: more than four fifths of the
@@ -86,15 +87,17 @@ func (m *meter) last() (entries []ipam.Entry, since time.Duration, known bool) {
 // usage returns the sum over blocks of a pool, and whether it is known.
 func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, bool) {
 	entries, since, known := m.last()
-	ours := map[int]bool{}
+	open := map[int]bool{} // by number of the slot
 	for _, b := range blocks {
-		ours[b.Spec.Index] = true
+		for number := range s.Open(b.Spec.Index) {
+			open[number] = true
+		}
 	}
-	leased, resting := map[int]bool{}, map[int]bool{} // by number of the slot
+	leased, resting := map[int]bool{}, map[int]bool{}
 	for _, e := range entries {
-		index, number, ok := s.Find(e.Addr)
+		_, number, ok := s.Find(e.Addr)
 		switch {
-		case !of(pool, e) || !ok || !ours[index]:
+		case !of(pool, e) || !ok || !open[number]:
 		case e.State == ledger.Leased:
 			leased[number] = true
 		case e.Age+since < s.Quarantine():
@@ -104,9 +107,7 @@ func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, 
 	for number := range leased {
 		delete(resting, number)
 	}
-	u := Usage{Size: size(s, blocks), Used: len(leased), Resting: len(resting)}
-	u.Free = max(0, u.Size-u.Used-u.Resting)
-	return u, known
+	return Usage{Size: len(open), Used: len(leased), Resting: len(resting), Free: len(open) - len(leased) - len(resting)}, known
 }
 
 // of says whether no pod may get an address of a pool because of an entry: what is

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/agent"
 )
 
 func TestAnotherBlockIsThereBeforeTheLastAddressIsLeased(t *testing.T) {
@@ -141,4 +143,47 @@ func TestAPodFindsASlotAfterASmallBlockIsFull(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWhatPodsMayNotHaveAnyMoreIsNotUsed has pods on slots that are taken out of the
+// ranges, and maybe one on a slot that is kept for a switch.
+func TestWhatPodsMayNotHaveAnyMoreIsNotUsed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.hint = netip.MustParseAddr("10.1.0.1") // of block 1, the slots 16 to 31
+		n.run()
+		n.mustLease("compute", 1, 10)
+		pass(time.Minute)
+		n.change(func(v *agent.View) {
+			v.Pools = []agent.Pool{poolOf(t, "compute", 1, `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/22", "ranges": ["10.{rail}.0.24-10.{rail}.2.255"]}]},
+				"reservations": [{"ranges": ["10.1.0.25"], "reason": "a switch"}]}`)}
+		})
+		pass(2 * time.Minute)
+		entries, err := n.book().List(t.Context(), "compute")
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := 0 // of 7
+		for _, e := range entries {
+			if slot := e.Addr.As4()[3]; e.Addr.As4()[1] == 1 && slot >= 24 && slot != 25 {
+				used++
+			}
+		}
+		if used < 3 || used > 5 || len(n.blocks()) != 1 {
+			t.Fatalf("%d of seven slots are leased, and it has %v", used, n.blocks())
+		}
+		n.healthy() // they may keep them
+		n.counts(
+			`roce_cni_block_size{block="compute-1",pool="compute"} 7`, fmt.Sprintf(`roce_cni_block_used{block="compute-1",pool="compute"} %d`, used),
+			fmt.Sprintf(`roce_cni_block_free{block="compute-1",pool="compute"} %d`, 7-used),
+		)
+		if want, got := (agent.Usage{Size: 7, Used: used, Free: 7 - used}), n.reports[len(n.reports)-1].Usage; got != want {
+			t.Errorf("reports %+v, want %+v", got, want)
+		}
+		n.mustLease("compute", 11, 10+6-used)
+		pass(2 * time.Second)
+		if got := n.blocks(); len(got) != 2 {
+			t.Errorf("six of seven are leased, and it has %v", got)
+		}
+	})
 }

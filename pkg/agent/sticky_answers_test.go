@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestAPodThatLivedForAMomentDoesNotKeepTheNextNodeFromItsAddresses has one whose DEL
+// comes before anybody has seen its lease.
+func TestAPodThatLivedForAMomentDoesNotKeepTheNextNodeFromItsAddresses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, b := two(t)
+		for i := range 5 {
+			first := a.mustAdd("db-0", fmt.Sprintf("a%d", i))
+			a.release(fmt.Sprintf("a%d", i))
+			if got := b.eventuallyAdds("db-0", fmt.Sprintf("b%d", i), 5*time.Second); got != first {
+				t.Errorf("it had %v and has %v\n%s", first, got, b.log.String())
+			}
+			b.release(fmt.Sprintf("b%d", i))
+			pass(5 * time.Second)
+			b.heldBy(t, "db-0", "")
+		}
+	})
+}
+
+// TestWhoAsksAgainAtOnceIsNotTakenForThePodBefore has an answer of which the addresses
+// rest since before it was written.
+func TestWhoAsksAgainAtOnceIsNotTakenForThePodBefore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, _ := two(t)
+		a.mustAdd("db-0", "c1")
+		a.release("c1")
+		pass(5 * time.Second)
+		a.heldBy(t, "db-0", "")
+		if err := a.files().Want("compute", db("db-0")); err != nil {
+			t.Fatal(err)
+		}
+		pass(50 * time.Second)
+		a.heldBy(t, "db-0", "a")
+		pass(15 * time.Second)
+		a.heldBy(t, "db-0", "")
+	})
+}
+
+// TestAnAnswerThatThereIsNothingGoesWithThePodThatHasHeardIt has a pod that gets
+// ordinary addresses, once for a moment and once for longer, and comes back.
+func TestAnAnswerThatThereIsNothingGoesWithThePodThatHasHeardIt(t *testing.T) {
+	for name, life := range map[string]time.Duration{"for a moment": 0, "for longer": 10 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				a, b := two(t)
+				kept := a.mustAdd("db-0", "c1")
+				a.stop()
+				if got := b.eventuallyAdds("db-0", "c2", time.Minute); got.IsValid() {
+					t.Fatalf("it got %v, which a holds", got)
+				}
+				pass(life)
+				b.release("c2")
+				a.release("c1")
+				a.run()
+				pass(3 * time.Second)
+				if got := b.mustAdd("db-0", "c3"); got != kept {
+					t.Errorf("it got %v, not %v", got, kept)
+				}
+			})
+		})
+	}
+}
+
+// TestAnAnswerThatThereIsNothingWaitsForTheNextTry has a runtime that tries again after
+// half a minute, as kubelet does when it has failed before.
+func TestAnAnswerThatThereIsNothingWaitsForTheNextTry(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, b := two(t)
+		a.mustAdd("db-0", "c1")
+		a.stop()
+		for range 2 {
+			if _, err := b.add("db-0", "c2"); !errors.Is(err, errNoAnswer) {
+				t.Fatalf("got %v", err)
+			}
+			pass(25 * time.Second)
+		}
+		if got, err := b.add("db-0", "c2"); err != nil || got.IsValid() {
+			t.Errorf("got %v, error %v", got, err)
+		}
+	})
+}
