@@ -180,7 +180,17 @@ func (r rail) writeServer() (end func()) {
 func (r rail) writeTo(addr string) {
 	t := r.node.t
 	t.Helper()
-	out := run(t, "ip", r.command(append(append(r.tests, amount...), addr)...)...)
+	// It does not try again to connect; a guest that is short of processors may
+	// answer too late for the first time.
+	var out string
+	await(t, addr+" is reached", func() bool {
+		var err error
+		out, err = try("ip", r.command(append(append(r.tests, amount...), addr)...)...)
+		if err != nil && !strings.Contains(out, "Couldn't connect") {
+			t.Fatalf("%s to %s: %v\n%s", strings.Join(r.tests, " "), addr, err, out)
+		}
+		return err == nil
+	})
 	contains(t, out, "\n 65536      20 ")
 	result, _, _ := strings.Cut(out[strings.LastIndex(out, " 65536"):], "\n")
 	t.Logf("%s from %s to %s: %s", strings.Join(r.tests, " "), r.addr, addr, result)
