@@ -70,7 +70,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	rails, err := p.Acquire(ctx, req, []plan.Rail{{Request: req, Facts: facts}})
 	if err != nil {
-		return err
+		return attach.Kept(granted, err)
 	}
 	if err := p.agent.Still(req.IPAM.Pool, granted); err != nil {
 		rec := record.Record{ContainerID: req.ContainerID, IfName: req.IfName, Netns: req.Netns, NetnsID: facts.Pod.Netns}

@@ -59,6 +59,9 @@ FILE is a CNI configuration, a configuration list, or Kubernetes objects, of
 which the NetworkAttachmentDefinitions are taken; - is standard input. The pod
 is taken to be fresh and to get all networks of the file, net1, net2 and so on.
 
+The node's leases, and what it has of a RailPool, are in the stateDir of FILE,
+unless --state-dir names another folder.
+
 Of a RailPool (ipam.railPool) the pod gets what this node has of it. Offline the
 RailPool must be in FILE, and the node is taken to have the first block of it,
 and no address to be kept for another pod.`,
@@ -117,6 +120,9 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
 		req, err := c.parse(ifName, netns, f.args)
 		if err != nil {
 			return err
+		}
+		if !cmd.Flags().Changed("state-dir") {
+			f.node = &nodeFlags{stateDir: req.StateDir}
 		}
 		u, err := f.plan(cmd.Context(), cmd.ErrOrStderr(), req, pod, used)
 		if err != nil {

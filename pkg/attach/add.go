@@ -88,7 +88,7 @@ func (n Node) build(ctx context.Context, k *site, req conf.Request, s survey, re
 	}
 	leased, err := leaser.Acquire(ctx, req, s.rails)
 	if err != nil {
-		return err
+		return Kept(s.kept, err)
 	}
 	if err := n.Agent.Still(req.IPAM.Pool, s.kept); err != nil {
 		return err

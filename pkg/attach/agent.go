@@ -5,6 +5,7 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -43,22 +44,15 @@ const (
 	agentPoll = 10 * time.Millisecond
 )
 
-// KeptFor returns for whom a pool keeps addresses, and whether it does: for the
-// pods of a StatefulSet, if the pool is sticky. Who asks for an address by number
-// gets that one.
-func KeptFor(req conf.Request, f ranges.File) (ranges.Key, bool) {
-	k, ok := ranges.Sticky(req.Pod.Namespace, req.Pod.Name, string(req.IfName))
-	return k, ok && f.Sticky && len(req.IPAM.Requested) == 0
-}
-
 // Keep returns a request as OfRailPool does, but for the addresses that are kept
 // for its pod, and the agent's answer that grants them. Once they are leased, Still
 // must be asked. Without any, or for a pod that keeps none, the answer is the zero
-// one, and the request as it was. It returns TryAgain when the agent does not answer
-// in time.
+// one, and the request as it was: only a sticky pool keeps addresses, for the pods of a
+// StatefulSet, and who asks for one by number gets that one. It returns TryAgain when
+// the agent does not answer in time.
 func (a Agent) Keep(ctx context.Context, req conf.Request, f ranges.File, nic []netip.Prefix) (conf.Request, ranges.Answer, error) {
-	k, ok := KeptFor(req, f)
-	if !ok {
+	k, ok := ranges.Sticky(req.Pod.Namespace, req.Pod.Name, string(req.IfName))
+	if !ok || !f.Sticky || len(req.IPAM.Requested) > 0 {
 		return req, ranges.Answer{}, nil
 	}
 	granted, err := a.ask(ctx, f.Pool, k)
@@ -106,8 +100,19 @@ func (a Agent) Still(pool string, granted ranges.Answer) error {
 	return waitFor(granted.Key, "the next ADD asks for them again", "rocectl agent has given them back in the same moment")
 }
 
-func waitFor(k ranges.Key, hint, why string) error {
-	return cnierr.New(cnierr.TryAgain, "lease the addresses kept for", k.Namespace+"/"+k.Pod, hint, "interface %q: %s", k.Interface, why)
+// Kept is what an ADD says of an error of leasing what an answer grants, if that is
+// about an address, and not about a lock: nobody has asked for it by its number.
+func Kept(granted ranges.Answer, err error) error {
+	held := &cnierr.Error{}
+	errors.As(err, &held)
+	if _, other := netip.ParseAddr(held.Subject); other != nil || !granted.Granted() || held.Code != cnierr.TryAgain {
+		return err
+	}
+	return waitFor(granted.Key, "the DEL of a former sandbox gives them back: rocectl pool list shows all leases", held.Subject+": %w", held.Err)
+}
+
+func waitFor(k ranges.Key, hint, why string, args ...any) error {
+	return cnierr.New(cnierr.TryAgain, "lease the addresses kept for", k.Namespace+"/"+k.Pod, hint, "interface %q: "+why, append([]any{k.Interface}, args...)...)
 }
 
 // byNumber asks for every address that a request may have by its number. A pool

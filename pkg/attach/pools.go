@@ -4,6 +4,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -26,13 +27,13 @@ func (Pools) NeedsLink() bool { return false }
 // Acquire implements Leaser.
 func (p Pools) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	leases, err := p.Book.Acquire(ctx, Ask(req, rails))
-	return leased(rails, leases), moreBlocks(req.IPAM, err)
+	return leased(rails, leases), p.why(ctx, req, rails, err)
 }
 
 // Preview returns what Acquire would give now, and changes nothing.
 func (p Pools) Preview(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	leases, err := p.Book.Preview(ctx, Ask(req, rails))
-	return leased(rails, leases), moreBlocks(req.IPAM, err)
+	return leased(rails, leases), p.why(ctx, req, rails, err)
 }
 
 // Reject implements Leaser. An address that was asked for has no substitute.
@@ -107,12 +108,32 @@ func (p Pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) 
 	if err != nil || req.Status.Pool == conf.Off {
 		return err
 	}
-	for _, u := range usage {
-		if u.Free.Sign() <= 0 && u.Resting == 0 {
-			return moreBlocks(req.IPAM, cnierr.New(cnierr.PoolExhausted, "lease from pool", req.IPAM.Pool, "", "subnet %s is exhausted: %s", u.Prefix, u))
-		}
+	return exhausted(req.IPAM, usage)
+}
+
+// why says of a RailPool that is exhausted how full the node's blocks are: the rest
+// of its subnets is not the node's.
+func (p Pools) why(ctx context.Context, req conf.Request, rails []plan.Rail, err error) error {
+	if req.IPAM.RailPool == nil || cnierr.CodeOf(err) != cnierr.PoolExhausted {
+		return err
 	}
-	return nil
+	usage, _ := p.Book.Usage(ctx, Ask(req, rails)) // without it err says enough
+	return cmp.Or(exhausted(req.IPAM, usage), err)
+}
+
+// exhausted is the error when a subnet has no address left, resting ones included.
+// What makes a RailPool more on the node is not the configuration.
+func exhausted(p conf.IPAM, usage []ipam.Usage) error {
+	i := slices.IndexFunc(usage, func(u ipam.Usage) bool { return u.Free.Sign() <= 0 && u.Resting == 0 })
+	if i < 0 {
+		return nil
+	}
+	if u := usage[i]; p.RailPool == nil {
+		return cnierr.New(cnierr.PoolExhausted, "lease from pool", p.Pool, "", "subnet %s is exhausted: %s", u.Prefix, u)
+	}
+	return cnierr.New(cnierr.PoolExhausted, "lease from RailPool", p.Pool,
+		"wait: rocectl agent claims another block for the node if there is one; kubectl get railblocks shows who has them, kubectl get railpools how many there are",
+		"all %d addresses of the node's blocks in %s are leased", usage[i].Leased, usage[i].Prefix)
 }
 
 // Ask returns the request in the words of the address pools: the subnets of all

@@ -92,15 +92,3 @@ func UnlessOff(req conf.Request, err error) error {
 	}
 	return err
 }
-
-// moreBlocks tells of a RailPool of which nothing is left on the node what makes
-// it more: it is not the configuration.
-func moreBlocks(p conf.IPAM, err error) error {
-	if p.RailPool == nil || cnierr.CodeOf(err) != cnierr.PoolExhausted {
-		return err
-	}
-	return &cnierr.Error{
-		Code: cnierr.PoolExhausted, Err: err,
-		Hint: "wait: rocectl agent claims another block for the node if there is one; kubectl get railblocks shows who has them, kubectl get railpools how many there are",
-	}
-}

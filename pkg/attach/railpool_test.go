@@ -138,7 +138,10 @@ func TestARailPoolThatIsExhaustedOnTheNodeGrowsByABlock(t *testing.T) {
 	w := newPoolWorld(t)
 	w.own(3, "32-32")
 	w.added("c1")
-	_, hint := w.refused("c2", cnierr.PoolExhausted)
+	msg, hint := w.refused("c2", cnierr.PoolExhausted)
+	if !strings.Contains(msg, "the node's blocks") || !strings.Contains(msg, "all 1 addresses") {
+		t.Errorf("got %s, want what is counted within the blocks", msg)
+	}
 	if !strings.Contains(hint, "another block") || !strings.Contains(hint, "kubectl get railblocks") || strings.Contains(hint, "ipam.subnets") {
 		t.Errorf("the hint is %q", hint)
 	}
@@ -372,7 +375,8 @@ func TestStatusOfANodeWithoutRanges(t *testing.T) {
 	}
 	w.added("c1")
 	err = status("")
-	if cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(cnierr.CNI("roce", err).Details, "another block") {
+	if cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(cnierr.CNI("roce", err).Details, "another block") ||
+		!strings.Contains(err.Error(), "all 1 addresses of the node's blocks in 10.0.0.0/24 are leased") {
 		t.Errorf("exhausted: got %v", err)
 	}
 	w.fake.Host().IP("link set ens2 down")

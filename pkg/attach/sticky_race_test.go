@@ -167,3 +167,25 @@ func TestWhatAKilledADDHasLeasedIsGivenUpByOneThatIsRefused(t *testing.T) {
 		t.Errorf("leased %v, want an address on each rail", l)
 	}
 }
+
+// What is kept is in none of the node's blocks: pods that have it leave no fewer for
+// others.
+func TestStatusCountsNoAddressesThatAreKept(t *testing.T) {
+	t.Parallel()
+	w := newStickyWorld(t)
+	for i, host := range []int{64, 65} {
+		pod := fmt.Sprint("job-", i)
+		w.answer(slotFor(pod, 3, host))
+		w.mustGet(fmt.Sprint("c", i), pod, host)
+	}
+	if err := w.node().Status(ctx, w.request("c9", "net1", "")); err != nil {
+		t.Errorf("with two free addresses in the block: %v", err)
+	}
+	w.mustDel("c0")
+	w.mustGet("c2", "web", 32, 33)
+	w.mustGet("c3", "web", 32, 33)
+	err := w.node().Status(ctx, w.request("c9", "net1", ""))
+	if cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(err.Error(), "all 2 addresses") {
+		t.Errorf("with a full block beside resting addresses that are kept: got %v, want code %d", err, cnierr.NotAvailable)
+	}
+}

@@ -64,7 +64,7 @@ func (s Store) Read(poolName string) (File, error) {
 	path := s.path(poolName)
 	content, err := slurp(path)
 	if errors.Is(err, unix.ENOENT) {
-		return File{}, notYet(poolName, "%s is missing", path)
+		return File{}, notYet(poolName, "look whether kubectl get railpools has such a pool, and whether that has free blocks for the node", "%s is missing", path)
 	}
 	if err != nil {
 		return File{}, cnierr.New(cnierr.IO, reading, poolName, "", "%s: %w", path, err)
@@ -80,14 +80,14 @@ func (s Store) Read(poolName string) (File, error) {
 		}
 	}
 	if boot != s.BootID {
-		return File{}, notYet(poolName, "%s is of another boot", path)
+		return File{}, notYet(poolName, "it has not come through to the API server since the boot: look at its log", "%s is of another boot", path)
 	}
 	return out, nil
 }
 
 // notYet says that the agent has not written the file.
-func notYet(poolName, format string, path string) error {
-	return cnierr.New(cnierr.TryAgain, reading, poolName, "is rocectl agent running on this node?",
+func notYet(poolName, hint, format string, path string) error {
+	return cnierr.New(cnierr.TryAgain, reading, poolName, "is rocectl agent running on this node? If it is, "+hint,
 		"the node has no addresses of the pool yet: "+format, path)
 }
 
