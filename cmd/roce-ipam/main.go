@@ -92,7 +92,7 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if id, err := kernel.NetnsID(d.Netns); err == nil {
 		rec.NetnsID = id
 	}
-	return p.Release(ctx, rec)
+	return errors.Join(p.Release(ctx, rec), p.agent.Forget(d))
 }
 
 // check says when an address that the main plugin was given is not leased to

@@ -48,6 +48,9 @@ func (f *foretold) Read(name string) (ranges.File, error) {
 // Want implements attach.Ranges.
 func (f *foretold) Want(string, ranges.Key) error { return nil }
 
+// Unwant implements attach.Ranges.
+func (f *foretold) Unwant(string, ranges.Key) error { return nil }
+
 // Answer implements attach.Ranges: it reads what the agent has answered, or,
 // offline, answers for a cluster in which nothing is kept for anybody else.
 func (f *foretold) Answer(name string, k ranges.Key) (ranges.Answer, bool, error) {

@@ -105,8 +105,8 @@ func TestAPodThatComesBackUnderItsNameKeepsItsAddresses(t *testing.T) {
 
 	// The next sandbox of the pod comes before the former one has gone.
 	next := w.attach(c, w.pod(t), "net1").named("job-0")
-	if err := next.mustFail(t, 11); !strings.Contains(err.Msg, a.id) {
-		t.Errorf("beside the former sandbox: got %v, want it to name %s", err, a.id)
+	if err := next.mustFail(t, 11); !strings.Contains(err.Msg, a.id) || !strings.Contains(err.Msg, `addresses kept for "train/job-0"`) {
+		t.Errorf("beside the former sandbox: got %v, want it to name %s and the pod", err, a.id)
 	}
 	a.mustDel(t)
 	p.unchanged(t, before)
@@ -177,7 +177,7 @@ func TestIPAMPluginLeasesWhatIsKept(t *testing.T) {
 	if out, code, msg := first.runs(t, "ADD"); code != 0 || !strings.Contains(out, `"172.16.12.77/24"`) {
 		t.Errorf("got %s, error %d %s", out, code, msg)
 	}
-	if _, code, msg := second.runs(t, "ADD"); code != 11 || !strings.Contains(msg, first.id) {
+	if _, code, msg := second.runs(t, "ADD"); code != 11 || !strings.Contains(msg, first.id) || strings.Contains(msg, "requested") {
 		t.Errorf("beside the former sandbox: got error %d %s, want 11", code, msg)
 	}
 	if out, code, msg := refused.runs(t, "ADD"); code != 0 || !strings.Contains(out, `"172.16.12.32/24"`) {

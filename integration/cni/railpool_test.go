@@ -91,7 +91,7 @@ func TestAllRailsOfARailPool(t *testing.T) {
 	a := w.attach(c, p, "net1")
 
 	err := a.mustFail(t, 11)
-	if !strings.Contains(err.Msg, w.rangesFile()) || !strings.Contains(err.Details, "running on this node?") {
+	if !strings.Contains(err.Msg, w.rangesFile()) || !strings.Contains(err.Details, "running on this node?") || !strings.Contains(err.Details, "kubectl get railpools") {
 		t.Errorf("without ranges: got %v", err)
 	}
 	p.unchanged(t, before)
@@ -188,7 +188,7 @@ func TestARailPoolGrowsByABlockAndLosesOne(t *testing.T) {
 		first = append(first, a)
 	}
 	third := w.attach(c, w.pod(t), "net1")
-	if err := third.mustFail(t, 101); !strings.Contains(err.Details, "another block") || !strings.Contains(err.Details, "kubectl get railblocks") {
+	if err := third.mustFail(t, 101); !strings.Contains(err.Msg, "of the node's blocks") || !strings.Contains(err.Details, "another block") || !strings.Contains(err.Details, "kubectl get railblocks") {
 		t.Errorf("exhausted: got %v", err)
 	}
 	w.own(t, 1, "32-33", "96-96")

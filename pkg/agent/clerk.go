@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
@@ -49,6 +48,7 @@ type clerk struct {
 	desk     sticky.Desk
 	requests map[ranges.Key]*request
 	known    map[ranges.Key]*known
+	glanced  time.Duration // when requests were looked for last
 
 	looking, settling, affirming pause
 	missing                      map[string]bool // leases that are another node's, by name
@@ -58,7 +58,8 @@ type clerk struct {
 type request struct {
 	since time.Duration
 	next  pause
-	why   error // it is not
+	why   error         // it is not
+	seen  time.Duration // the last look at which it was there
 }
 
 // known is since when there is an answer, whether a pod has used it, as far as this
@@ -120,15 +121,21 @@ func (c *clerk) note(what string, err error) {
 	c.trouble(what, err)
 }
 
-// serve answers requests.
+// serve answers requests. One that is gone is not answered, but remembered: runtimes
+// call DEL after each ADD that has failed, and ADD again a quarter of a minute later,
+// and no pod waits for ever.
 func (c *clerk) serve(ctx context.Context) {
 	keys, err := c.Ranges.Wanted(c.pool)
 	c.note("requests", err)
-	maps.DeleteFunc(c.requests, func(k ranges.Key, _ *request) bool { return !slices.Contains(keys, k) })
+	c.glanced = c.Now()
 	for _, k := range keys {
 		if c.requests[k] == nil {
-			c.requests[k] = &request{since: c.Now()}
+			c.requests[k] = &request{since: c.glanced}
 		}
+		c.requests[k].seen = c.glanced
+	}
+	maps.DeleteFunc(c.requests, func(_ ranges.Key, r *request) bool { return c.glanced-r.seen >= unused })
+	for _, k := range keys {
 		if r := c.requests[k]; r.next.over(c.Now()) && ctx.Err() == nil {
 			c.answer(ctx, k, r)
 		}
@@ -141,6 +148,7 @@ func (c *clerk) answer(ctx context.Context, k ranges.Key, r *request) {
 	if _, there, err := c.Ranges.Answer(c.pool, k); there && err == nil { // of just before
 		c.known[k] = &known{since: c.Now()}
 		c.note("requests", c.Ranges.Unwant(c.pool, k))
+		delete(c.requests, k)
 		return
 	}
 	a, err := c.take(ctx, k)
@@ -188,6 +196,12 @@ func (c *clerk) terms() (block.Slots, error) {
 	return c.slots, err
 }
 
+// asked says whether there was a request at the last look.
+func (c *clerk) asked(k ranges.Key) bool {
+	r := c.requests[k]
+	return r != nil && r.seen == c.glanced
+}
+
 // put has a request tried again later.
 func (r *request) put(c *clerk, err error) {
 	first, wait := r.why == nil, firstTry
@@ -215,6 +229,7 @@ func (c *clerk) publish(a ranges.Answer) error {
 		return err
 	}
 	c.known[a.Key] = &known{since: c.Now()}
+	delete(c.requests, a.Key)
 	about := []any{"pool", c.pool, "namespace", a.Key.Namespace, "pod", a.Key.Pod, "interface", a.Key.Interface}
 	if a.Granted() {
 		c.agent.metrics.kept.WithLabelValues(c.pool, "granted").Inc()
@@ -261,7 +276,7 @@ func (c *clerk) review() {
 func (n *known) over(c *clerk, a ranges.Answer, t trace) bool {
 	n.idle++
 	n.used = n.used || t.leased || t.freed >= n.since
-	if t.leased || c.requests[a.Key] != nil {
+	if t.leased || c.asked(a.Key) {
 		n.idle = 0
 	}
 	long := c.Now()-n.since >= unused

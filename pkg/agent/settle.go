@@ -50,7 +50,7 @@ func (c *clerk) balance(ctx context.Context) error {
 	var faults []error
 	keep := map[string]sticky.Lease{}
 	for _, l := range held {
-		if u.has(l) || c.requests[l.Spec.Key()] != nil { // that one is taken anew
+		if u.has(l) || c.asked(l.Spec.Key()) { // that one is taken anew
 			keep[l.Name] = l
 			continue
 		}

@@ -34,6 +34,7 @@ type Agent struct {
 type Ranges interface {
 	Read(pool string) (ranges.File, error)
 	Want(pool string, k ranges.Key) error
+	Unwant(pool string, k ranges.Key) error
 	Answer(pool string, k ranges.Key) (a ranges.Answer, there bool, err error)
 }
 
@@ -84,6 +85,12 @@ func (a Agent) ask(ctx context.Context, pool string, k ranges.Key) (ranges.Answe
 	}
 	return answer, waitFor(k, "it has been asked for them: look at the log of rocectl agent on this node if that goes on",
 		"rocectl agent has not answered yet")
+}
+
+// Forget takes back what an ADD has asked for that came to no end: the node would
+// hold addresses for a pod that it has not got. What was not told was not asked for.
+func (a Agent) Forget(d conf.Del) error {
+	return a.Ranges.Unwant(d.RailPool, ranges.Key{Namespace: d.Pod.Namespace, Pod: d.Pod.Name, Interface: string(d.IfName)})
 }
 
 // Still says, with TryAgain, when an answer does not hold any more. The agent takes

@@ -44,7 +44,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	default:
 		return err
 	}
-	return n.remove(ctx, lost(d), d.Netns, n.releaseAny)
+	return errors.Join(n.remove(ctx, lost(d), d.Netns, n.releaseAny), n.Agent.Forget(d))
 }
 
 // lost returns what a record would have said, as far as DEL's input tells.

@@ -22,6 +22,10 @@ type Del struct {
 	// lead to the leases of an attachment whose record is lost.
 	IPAM string
 	Raw  string
+	// Pod and RailPool are whose addresses an ADD may have asked for, and of what;
+	// they are empty as far as the call does not say.
+	Pod      Pod
+	RailPool string
 }
 
 // ParseDel reads the input of a DEL of roce or roce-ipam. It looks at nothing
@@ -39,6 +43,7 @@ func ParseDel(in Input) (Del, error) {
 		CNIVersion: c.cniVersion, Network: c.network,
 		ContainerID: ContainerID(in.ContainerID), IfName: LinkName(in.IfName), Netns: in.Netns,
 		StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin),
+		Pod: readArgs(in.Args, &strict.Faults{}).pod, RailPool: c.railPool,
 	}, nil
 }
 
@@ -104,8 +109,9 @@ func attachments(list strict.Value) []Attachment {
 
 // call is what DEL and GC look at.
 type call struct {
-	cniVersion, network, stateDir, ipam string
-	valid                               json.RawMessage // nil: absent
+	cniVersion, network, stateDir, ipam, railPool string
+
+	valid json.RawMessage // nil: absent
 }
 
 // readCall reads the keys as skel reads them before it calls us: in any case,
@@ -123,8 +129,9 @@ func readCall(in Input, f *strict.Faults) call {
 	}
 	out := call{
 		cniVersion: stringOf(c.CNIVersion), network: stringOf(c.Name), stateDir: DefaultStateDir,
-		ipam: ipamType(c.IPAM), valid: c.Valid,
+		valid: c.Valid,
 	}
+	out.ipam, out.railPool = ipamOf(c.IPAM)
 	if !plainName(out.network) {
 		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", out.network)
 	}
@@ -138,15 +145,19 @@ func readCall(in Input, f *strict.Faults) call {
 	return out
 }
 
-// ipamType returns the type in an ipam object, or "".
-func ipamType(raw json.RawMessage) string {
+// ipamOf returns the type and the RailPool in an ipam object, or "".
+func ipamOf(raw json.RawMessage) (kind, railPool string) {
 	var ipam struct {
-		Type json.RawMessage `json:"type"`
+		Type     json.RawMessage `json:"type"`
+		RailPool json.RawMessage `json:"railPool"`
 	}
 	if json.Unmarshal(raw, &ipam) != nil {
-		return ""
+		return "", ""
 	}
-	return stringOf(ipam.Type)
+	if railPool = stringOf(ipam.RailPool); !plainName(railPool) { // files are named after it
+		railPool = ""
+	}
+	return stringOf(ipam.Type), railPool
 }
 
 // stringOf returns the string that raw is, or "".

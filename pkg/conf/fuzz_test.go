@@ -34,7 +34,11 @@ func FuzzParse(f *testing.F) {
 		}
 		valid(t, r, stdin)
 		d, err := conf.ParseDel(in)
-		if want := (conf.Del{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, StateDir: r.StateDir, IPAM: r.IPAM.Type, Raw: string(in.Stdin)}); err != nil || d != want {
+		railPool := ""
+		if r.IPAM.RailPool != nil {
+			railPool = r.IPAM.RailPool.Name
+		}
+		if want := (conf.Del{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, StateDir: r.StateDir, IPAM: r.IPAM.Type, Raw: string(in.Stdin), Pod: r.Pod, RailPool: railPool}); err != nil || d != want {
 			t.Errorf("DEL got %v, %v, want %v", d, err, want)
 		}
 		if r.IPAM.Type != conf.PoolType {
