@@ -33,7 +33,7 @@ func (s Space) Find(a netip.Addr) (index, number int, ok bool) {
 // Open returns which of the pool's slots pods may have of a block, on all rails.
 func (s Space) Open(index int) iter.Seq[int] {
 	return func(yield func(int) bool) {
-		for _, r := range common(s.usable([]run{s.slots(index)}), s.open()) {
+		for _, r := range s.openOf(index) {
 			for n := r.first; n <= r.last; n++ {
 				if !yield(int(n)) {
 					return

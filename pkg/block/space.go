@@ -220,7 +220,12 @@ func (s Space) has(name string) (index int, ok bool) {
 
 // Slots returns how many slots of a block pods may have on all rails.
 func (s Space) Slots(index int) int {
-	return sum(common(s.usable([]run{s.slots(index)}), s.open()))
+	return sum(s.openOf(index))
+}
+
+// openOf returns the slots of a block that pods may have on all rails.
+func (s Space) openOf(index int) []run {
+	return common(s.usable([]run{s.slots(index)}), s.open())
 }
 
 // sum returns how many numbers there are in runs.

@@ -94,7 +94,7 @@ func (f agentFlags) run(ctx context.Context, version, stateDir string, log *slog
 		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: ranges.Store{Dir: stateDir, BootID: boot},
 		Leases: plugin.Book(stateDir, boot, log),
-		Wait:   wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,
+		Wait:   plugin.Wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,
 	})
 	stop, err := serve(f.listen, a.Handler())
 	if err != nil {

@@ -41,18 +41,6 @@ func service(ctx context.Context, w io.Writer) (running context.Context, stop co
 	return running, stop, log
 }
 
-// wait returns after d, or with the context's error when that ends.
-func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
-}
-
 // spread returns a time around d.
 func spread(d time.Duration) time.Duration {
 	return time.Duration((0.75 + rand.Float64()/2) * float64(d))

@@ -66,7 +66,7 @@ node holds, and what each waits for, and changes nothing.`,
 			defer stop()
 			r := reconcile.New(reconcile.Config{
 				Cluster: newObjects(api), Store: api.Blocks(), Leases: api.Leases(), Every: f.every,
-				Wait: wait, Now: plugin.BootTime, Date: time.Now, Log: log,
+				Wait: plugin.Wait, Now: plugin.BootTime, Date: time.Now, Log: log,
 			})
 			if f.once {
 				orphans, idle, err := r.Orphans(ctx)

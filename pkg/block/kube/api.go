@@ -13,7 +13,6 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -115,16 +114,16 @@ func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, 
 	return a.do(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON).Body(body), what, nil)
 }
 
-// pages sends a list's requests and hands the body of each answer to read. A
-// Cached list is one request. A Latest one is of one moment, also if it has many
-// pages; when that moment is too long ago to be continued, the error is a
-// *block.BusyError.
-func (a *API) pages(ctx context.Context, client rest.Interface, resource string, params url.Values, f block.Freshness, read func([]byte) error) error {
+// items returns what a list has. A Cached list is one request. A Latest one is of
+// one moment, also if it has many pages; when that moment is too long ago to be
+// continued, the error is a *block.BusyError.
+func items[T any](ctx context.Context, a *API, client rest.Interface, resource string, params url.Values, f block.Freshness) ([]T, error) {
 	if f == block.Cached {
 		params.Set("resourceVersion", "0")
 	} else {
 		params.Set("limit", strconv.Itoa(pageSize))
 	}
+	var out []T
 	for {
 		request := client.Get().Resource(resource)
 		for key := range params {
@@ -132,16 +131,18 @@ func (a *API) pages(ctx context.Context, client rest.Interface, resource string,
 		}
 		var body json.RawMessage
 		if err := a.do(ctx, request, "list "+resource, &body); err != nil {
-			return err
+			return nil, err
 		}
 		var page struct {
 			Metadata metav1.ListMeta `json:"metadata"`
+			Items    []T             `json:"items"`
 		}
-		if err := errors.Join(json.Unmarshal(body, &page), read(body)); err != nil {
-			return cnierr.New(cnierr.Decode, "list", resource, "", "%w", err)
+		if err := json.Unmarshal(body, &page); err != nil {
+			return nil, cnierr.New(cnierr.Decode, "list", resource, "", "%w", err)
 		}
+		out = append(out, page.Items...)
 		if page.Metadata.Continue == "" {
-			return nil
+			return out, nil
 		}
 		params.Set("continue", page.Metadata.Continue)
 	}

@@ -80,17 +80,7 @@ func (s Blocks) Objects(ctx context.Context, q block.Query) ([]RailBlock, error)
 	if len(set) > 0 {
 		params.Set("labelSelector", set.String())
 	}
-	var out []RailBlock
-	err := s.api.pages(ctx, s.api.ours, blocks, params, q.Freshness, func(body []byte) error {
-		var page RailBlockList
-		err := json.Unmarshal(body, &page)
-		out = append(out, page.Items...)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return items[RailBlock](ctx, s.api, s.api.ours, blocks, params, q.Freshness)
 }
 
 // Touch is block.Store's.

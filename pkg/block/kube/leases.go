@@ -29,14 +29,6 @@ type RailLease struct {
 	Spec sticky.Spec `json:"spec"`
 }
 
-// RailLeaseList is a list of them.
-type RailLeaseList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitzero"`
-
-	Items []RailLease `json:"items"`
-}
-
 // Lease returns what package sticky knows of a RailLease.
 func (l *RailLease) Lease() sticky.Lease {
 	out := sticky.Lease{
@@ -101,17 +93,13 @@ func (s Leases) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error
 	if len(terms) > 0 {
 		params.Set("fieldSelector", fields.AndSelectors(terms...).String())
 	}
-	var out []sticky.Lease
-	err := s.api.pages(ctx, s.api.ours, leases, params, block.Latest, func(body []byte) error {
-		var page RailLeaseList
-		err := json.Unmarshal(body, &page)
-		for i := range page.Items {
-			out = append(out, page.Items[i].Lease())
-		}
-		return err
-	})
+	objects, err := items[RailLease](ctx, s.api, s.api.ours, leases, params, block.Latest)
 	if err != nil {
 		return nil, err
+	}
+	out := make([]sticky.Lease, 0, len(objects))
+	for i := range objects {
+		out = append(out, objects[i].Lease())
 	}
 	return out, nil
 }

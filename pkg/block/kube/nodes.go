@@ -54,19 +54,13 @@ func (s Nodes) Node(ctx context.Context, name string) (Node, error) {
 // All returns all nodes, in any order, as they were at some time after the call.
 // The errors are block.Store's for List.
 func (s Nodes) All(ctx context.Context) ([]Node, error) {
-	var out []Node
-	err := s.api.pages(ctx, s.api.core, "nodes", url.Values{}, block.Latest, func(body []byte) error {
-		var page struct {
-			Items []node `json:"items"`
-		}
-		err := json.Unmarshal(body, &page)
-		for _, n := range page.Items {
-			out = append(out, n.node())
-		}
-		return err
-	})
+	objects, err := items[node](ctx, s.api, s.api.core, "nodes", url.Values{}, block.Latest)
 	if err != nil {
 		return nil, err
+	}
+	out := make([]Node, 0, len(objects))
+	for _, n := range objects {
+		out = append(out, n.node())
 	}
 	return out, nil
 }

@@ -30,17 +30,7 @@ func (s Pools) Watch() *cache.ListWatch {
 // All returns all pools, in any order, as they were at some time after the call.
 // The errors are block.Store's for List.
 func (s Pools) All(ctx context.Context) ([]RailPool, error) {
-	var out []RailPool
-	err := s.api.pages(ctx, s.api.ours, pools, url.Values{}, block.Latest, func(body []byte) error {
-		var page RailPoolList
-		err := json.Unmarshal(body, &page)
-		out = append(out, page.Items...)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return items[RailPool](ctx, s.api, s.api.ours, pools, url.Values{}, block.Latest)
 }
 
 // Report writes the status of the pool of that name: nothing else of the
