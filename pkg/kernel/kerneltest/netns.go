@@ -54,13 +54,16 @@ func NewNode(t testing.TB) *Node {
 	return &Node{host, wire}
 }
 
-// NIC plugs a new NIC into the wire, up at both ends. The other end has the
+// NIC plugs a new NIC into the wire, up at both ends, without the link-local
+// address that the kernel would add some time later. The other end has the
 // same name.
 func (n *Node) NIC(name string) {
 	n.t.Helper()
 	n.IP(fmt.Sprintf("link add %s type veth peer name %s netns %s", name, name, n.Wire.Path))
-	n.Wire.IP("link set " + name + " up")
-	n.IP("link set " + name + " up")
+	for _, end := range []*Netns{n.Wire, n.Netns} {
+		end.IP("link set " + name + " addrgenmode none")
+		end.IP("link set " + name + " up")
+	}
 }
 
 // Pod makes an empty namespace with a loopback interface.
