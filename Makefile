@@ -52,7 +52,7 @@ $(PROGRAMS): bin/%:
 test: ## go vet and all tests, with the race detector, in random order
 	bash integration/deps.sh
 	go vet ./...
-	go test -race -count=1 -shuffle=on ./...
+	go test -race -count=1 -shuffle=on -timeout 30m ./...
 	go test -count=1 -run '^TestCost' ./pkg/ipam # the race detector costs more than what it measures
 	$(if $(REQUIRE_NETNS),$(MAKE) test-vm)
 
@@ -81,10 +81,11 @@ in_vm = .cache/vm/run -timeout 15m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2
 # versions, and builds those that are not there.
 CLUSTER_PROGRAMS := etcd kube-apiserver kubectl kubelet containerd runc busybox multus bridge loopback host-local
 
+# One of the tests boots a virtual machine.
 test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kubelet (root)
-	bash integration/deps.sh
+	bash integration/deps.sh vm
 	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
-	REQUIRE_CLUSTER=1 go test -count=1 ./integration/cluster/...
+	REQUIRE_CLUSTER=1 go test -count=1 -timeout 30m ./integration/cluster/...
 
 # The formatters are linters too, so lint is also the check of the formatting.
 # vuln is not here: it needs the vulnerability database, which build machines
@@ -106,7 +107,7 @@ vuln: $(VULN) ## known vulnerabilities in the dependencies (needs internet)
 $(LINT): PKG := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 $(VULN): PKG := golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)
 $(LINT) $(VULN):
-	GOBIN=$(TOOLS) CGO_ENABLED=0 go install $(PKG)
+	GOBIN=$(TOOLS) CGO_ENABLED=0 bash integration/again.sh go install $(PKG)
 	mv $(TOOLS)/$(notdir $(firstword $(subst @, ,$(PKG)))) $@
 
 golden: ## rewrite every golden file; read the diff afterwards
@@ -138,7 +139,7 @@ bench: build $(UPSTREAM) ## measure against upstream's plugins, and fail above t
 # Built as ours are, from the module proxy, and no part of go.mod.
 $(UPSTREAM):
 	mkdir -p $@.new
-	GOBIN=$@.new CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' \
+	GOBIN=$@.new CGO_ENABLED=0 bash integration/again.sh go install -trimpath -ldflags '-s -w' \
 		$(UPSTREAM_PLUGINS:%=github.com/containernetworking/plugins/plugins/%@$(UPSTREAM_VERSION))
 	mv $@.new $@
 

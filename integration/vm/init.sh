@@ -39,6 +39,12 @@ while [ "$i" -lt "$RAILS" ]; do
 	ip link set "r$i" up
 	i=$((i + 1))
 done
+if [ -n "$REACH" ]; then # the addresses are those that QEMU gives to itself and to a guest
+	ip link set "eth$RAILS" name host
+	ip link set host up
+	ip addr add 10.0.2.15/24 dev host
+	ip route add "$REACH" via 10.0.2.2
+fi
 
 exec </new/dev/null >/new/dev/hvc0 2>&1
 stty raw </new/dev/hvc0 # no carriage returns

@@ -34,7 +34,11 @@ func (k Kernel) writeInitramfs(to string, m Machine, command []string) error {
 		return err
 	}
 	names := strings.Fields(bootModules)
-	if len(m.Rails) > 0 {
+	reach := ""
+	if m.Reach.IsValid() {
+		reach = m.Reach.String()
+	}
+	if len(m.Rails) > 0 || reach != "" {
 		names = append(names, strings.Fields(railModules)...)
 	}
 	modules, err := k.modules(names)
@@ -53,8 +57,8 @@ func (k Kernel) writeInitramfs(to string, m Machine, command []string) error {
 		}
 		c.add(name, 0o100755, content)
 	}
-	c.add("vm/machine", 0o100644, fmt.Appendf(nil, "RELEASE=%s\nKERNEL=%s\nNODE=%d\nRAILS=%d\nDIR=%s\n",
-		quote(k.Release), quote(k.Dir), m.Node, len(m.Rails), quote(m.Dir)))
+	c.add("vm/machine", 0o100644, fmt.Appendf(nil, "RELEASE=%s\nKERNEL=%s\nNODE=%d\nRAILS=%d\nREACH=%s\nDIR=%s\n",
+		quote(k.Release), quote(k.Dir), m.Node, len(m.Rails), reach, quote(m.Dir)))
 	words := make([]string, len(command))
 	for i, word := range command {
 		words[i] = quote(word)

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,6 +40,10 @@ type Machine struct {
 	// Rails are the wires of the NICs. Rail 0 is netdev r0, up, without an
 	// address, with MTU 9000 and the Soft-RoCE device rxe0.
 	Rails []*Wire
+	// Reach is an address that this machine can connect to, and the guest is to
+	// reach by TCP: it has the NIC "host" then, and QEMU connects in its place,
+	// in the network namespace that Run is called in. The zero value: none.
+	Reach netip.Addr
 	// Memory is in MiB, 0 means 1024. What the guest writes to files takes of
 	// it, too.
 	Memory int
@@ -176,6 +181,9 @@ func (k Kernel) arguments(m Machine, dir string) []string {
 		args = append(args,
 			"-netdev", fmt.Sprintf("socket,id=r%d,fd=%d", i, 5+i),
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=r%d,mac=52:54:00:00:%02x:%02x,host_mtu=9000,romfile=", i, m.Node, i))
+	}
+	if m.Reach.IsValid() { // behind the rails, so that init.sh knows its name
+		args = append(args, "-netdev", "user,id=host,ipv6=off", "-device", "virtio-net-pci,netdev=host,romfile=")
 	}
 	return args
 }

@@ -35,7 +35,7 @@ func (h handle) Facts(_ context.Context, _ conf.RDMA, parent plan.Link, _ bool) 
 	if parent.Name != "ens1" && parent.Device != device.PCI || h.in != (plan.NetnsID{}) {
 		return plan.RDMA{}, cnierr.New(cnierr.NoRDMA, "find RDMA device of", string(parent.Name), "", "%w", rdma.ErrNoDevice)
 	}
-	return plan.RDMA{Exclusive: h.exclusive, Device: device}, nil
+	return plan.RDMA{Exclusive: h.exclusive, Device: device, Function: device.PCI}, nil
 }
 
 func (h handle) Mode(_ context.Context, want conf.RDMAMode) error {

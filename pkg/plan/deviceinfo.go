@@ -9,14 +9,13 @@ import (
 	"strings"
 )
 
-// DeviceInfo writes the file in which Multus looks for what the attachment's
-// device is, to tell it in the pod's network status (Device Information
-// Specification 1.1.0 of the Network Plumbing Working Group). A file that is
-// there already is the device plugin's, which Multus has copied: it is left
-// alone. Undo removes the file if it is the one that Do writes.
+// DeviceInfo writes the file in which Multus looks for the attachment's device, to
+// tell it in the pod's network status (Device Information Specification 1.1.0 of
+// the Network Plumbing Working Group). A file that is there is the device plugin's,
+// copied by Multus, and left alone. Undo removes the file if Do writes it so.
 type DeviceInfo struct {
 	File   string `json:"file"`
-	PCI    string `json:"pci"`
+	PCI    string `json:"pci"`    // of the function that the device is, or stands on
 	Device string `json:"device"` // of RDMA
 }
 
@@ -47,12 +46,13 @@ func (d DeviceInfo) Text() string {
 // quote returns a word of a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// deviceInfo returns the operation if the runtime names a file and the device is
-// on the PCI bus. The file has room for one device: that of the first rail.
+// deviceInfo returns the operation if the runtime names a file and the device
+// stands on the PCI bus. The file is for one device, and Multus tells it of each
+// interface of the attachment: of several it would be wrong of all but one.
 func (m maker) deviceInfo() Ops {
 	r := m.facts.RDMA
-	if m.req.DeviceInfoFile == "" || m.req.Rail > 0 || r == nil || r.Device.PCI == "" {
+	if m.req.DeviceInfoFile == "" || m.req.Rail > 0 || len(m.behind) > 0 || r == nil || r.Function == "" {
 		return nil
 	}
-	return Ops{DeviceInfo{File: m.req.DeviceInfoFile, PCI: r.Device.PCI, Device: r.Device.Name}}
+	return Ops{DeviceInfo{File: m.req.DeviceInfoFile, PCI: r.Function, Device: r.Device.Name}}
 }

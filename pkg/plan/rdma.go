@@ -19,6 +19,7 @@ type RDMA struct {
 	// (rdma system show: netns exclusive).
 	Exclusive bool       `json:"exclusive,omitempty"`
 	Device    RDMADevice `json:"device"`
+	Function  string     `json:"function,omitempty"` // PCI address: the device's own, or that of what it stands on
 	// TOS and TrafficClass are what the host has set for the port; nil where
 	// the kernel or the driver has no such setting.
 	TOS          *uint8 `json:"tos,omitempty"`
@@ -68,7 +69,6 @@ func (m Move) Commands(netns string) []string {
 	}
 	out = append(out, fmt.Sprintf("rdma dev set %s netns %s", m.Device.Name, rdmaNetns(netns)))
 	if m.TOS != nil && *m.TOS != 0 { // 0 is what the kernel begins with
-
 		out = append(out, fmt.Sprintf("%s cma_roce_tos -d %s -p %d -t %d", Exec(netns), m.Device.Name, m.Device.Port, *m.TOS))
 	}
 	return out

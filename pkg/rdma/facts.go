@@ -121,9 +121,12 @@ func (s *Subsystem) describe(m discover.Match, at Side, exclusive bool) (plan.RD
 	}}
 	switch bus, name := discover.Hardware(files, m.Device.Name); bus {
 	case "pci":
-		out.Device.PCI = name
+		out.Device.PCI, out.Function = name, name
 	case "auxiliary":
 		out.Device.Auxiliary = name
+	}
+	if out.Function == "" {
+		out.Function = discover.Function(files, m.Device.Name, m.Link)
 	}
 	if !exclusive {
 		return out, nil

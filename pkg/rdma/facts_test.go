@@ -119,9 +119,34 @@ func TestFactsTellIndexGUIDAndPCIAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := plan.RDMA{Device: plan.RDMADevice{Name: "mlx5_0", Index: 7, GUID: "5054:00ff:fe00:0007", Port: 1, Link: "r0", PCI: "0000:0b:00.0"}}
+	want := plan.RDMA{Device: plan.RDMADevice{Name: "mlx5_0", Index: 7, GUID: "5054:00ff:fe00:0007", Port: 1, Link: "r0", PCI: "0000:0b:00.0"}, Function: "0000:0b:00.0"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestFactsTellTheFunctionBeneathADevice has devices that are not on the PCI bus
+// themselves.
+func TestFactsTellTheFunctionBeneathADevice(t *testing.T) {
+	t.Parallel()
+	sys := fstest.MapFS{
+		"class/infiniband/rxe0":   symlink("../../devices/virtual/infiniband/rxe0"),
+		"class/infiniband/rxe1":   symlink("../../devices/virtual/infiniband/rxe1"),
+		"class/infiniband/mlx5_6": symlink("../../devices/pci0000:00/0000:00:01.0/0000:0a:00.1/mlx5_core.sf.4/infiniband/mlx5_6"),
+		"class/net/r0":            symlink("../../devices/pci0000:00/10000:03:00.0/virtio2/net/r0"),
+		"class/net/bond0":         symlink("../../devices/virtual/net/bond0"),
+	}
+	for want, d := range map[string]*hca{
+		"rxe0 10000:03:00.0":  roce(0, "rxe0", r0, "r0"),
+		"rxe1 ":               roce(1, "rxe1", bond, "bond0"),
+		"mlx5_6 0000:0a:00.1": roce(2, "mlx5_6", r0, "eth0"),
+		"mlx5_7 ":             roce(3, "mlx5_7", r0, ""), // sysfs has neither
+	} {
+		s := (&node{devices: []*hca{d}}).subsystem(t, sys)
+		got, err := s.Facts(t.Context(), conf.RDMA{}, plan.Link{Layers: [][]int32{{d.Ports[0].NetdevIndex}}}, false)
+		if have := got.Device.Name + " " + got.Function; err != nil || have != want || got.Device.PCI != "" {
+			t.Errorf("got %s, %+v, %v, want %s", have, got, err, want)
+		}
 	}
 }
 

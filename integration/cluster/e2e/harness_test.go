@@ -6,12 +6,14 @@
 //
 // The test process is the node: it runs in network, mount and process namespaces
 // of its own, with folders that nobody else sees, and everything ends with it.
-// There is no RDMA in it: integration/rdma has that. Read this file first, then
-// node_test.go for what a node has, multus_test.go for Multus called as a runtime
-// does, and kubelet_test.go for pods that kubelet and containerd run.
+// There is RDMA only in rdma_test.go, which boots a machine of integration/vm. Read
+// this file first, then node_test.go for what a node has, multus_test.go for Multus
+// called as a runtime does, and kubelet_test.go for pods that kubelet and
+// containerd run.
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -22,20 +24,27 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+	"github.com/roce-cni/roce-cni/integration/vm"
 )
 
-// bin is where build.sh puts the programs of others.
-const bin = "../../../.cache/cluster/bin"
+// bin is where build.sh puts the programs of others, kernels where integration/vm
+// puts kernels.
+const (
+	bin     = "../../../.cache/cluster/bin"
+	kernels = "../../../.cache/vm"
+)
 
 // others are the programs of others that the tests run.
 var others = []string{"etcd", "kube-apiserver", "kubectl", "kubelet", "containerd", "ctr", "runc", "busybox", "multus", "bridge", "host-local", "loopback"}
 
 // The environment: what make test-cluster sets, and for the process that is the
-// node where our programs are, and which process waits for it.
+// node where our programs are, and which process waits for it; a test that runs in
+// a virtual machine has another, beside the first two.
 const (
 	asked   = "REQUIRE_CLUSTER"
 	inside  = "ROCE_E2E_PROGRAMS"
 	outside = "ROCE_E2E_OUTSIDE"
+	machine = "ROCE_E2E_MACHINE"
 )
 
 // plugins is where a runtime looks for plugins.
@@ -58,6 +67,9 @@ func tests(m *testing.M) (code int, err error) {
 		return m.Run(), nil
 	}
 	if programs = os.Getenv(inside); programs != "" {
+		if os.Getenv(machine) != "" {
+			return m.Run(), nil
+		}
 		if err := hide(); err != nil {
 			return 1, err
 		}
@@ -65,6 +77,9 @@ func tests(m *testing.M) (code int, err error) {
 	}
 	if missing := ground.Missing(bin, others...); len(missing) > 0 {
 		return 1, fmt.Errorf("there is no %v: make test-cluster builds them", missing)
+	}
+	if _, err := vm.Fetch(context.Background(), kernels, series, os.Stderr); err != nil { // while there is a network
+		return 1, err
 	}
 	runtime.LockOSThread() // PR_SET_PDEATHSIG is about the thread
 	dir, err := os.MkdirTemp("", "roce-cni-e2e")

@@ -117,10 +117,12 @@ func (s *sandbox) del(t *testing.T) {
 
 // status is an entry of the annotation network-status.
 type status struct {
-	Name      string
-	Interface string
-	IPs       []string
-	Default   bool
+	Name       string
+	Interface  string
+	IPs        []string
+	MAC        string
+	Default    bool
+	DeviceInfo *deviceInfo `json:"device-info"`
 }
 
 // statuses returns the pod's network-status.

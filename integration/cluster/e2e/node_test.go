@@ -36,8 +36,11 @@ type node struct {
 	once       sync.Once // kubelet
 }
 
-// stateDir is roce's own default.
-const stateDir = "/run/roce"
+// stateDir is roce's own default; kubeconfig has all rights.
+const (
+	stateDir   = "/run/roce"
+	kubeconfig = "/var/lib/kubeconfig"
+)
 
 // service is where pods look for the API server, which listens there itself: there
 // is no kube-proxy.
@@ -45,7 +48,7 @@ var service = netip.MustParseAddrPort("10.96.0.1:443")
 
 // onlyNode is made by the first test: there is nothing to make a second one of.
 var onlyNode = sync.OnceValues(func() (*node, error) {
-	n := &node{name: "node-0", kubeconfig: "/var/lib/kubeconfig", address: "192.0.2.1"}
+	n := &node{name: "node-0", kubeconfig: kubeconfig, address: "192.0.2.1"}
 	for _, address := range []string{n.address, service.Addr().String()} {
 		if out, err := exec.Command("ip", "addr", "add", address+"/32", "dev", "lo").CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("give the node an address: %w: %s", err, out)

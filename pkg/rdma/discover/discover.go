@@ -258,3 +258,29 @@ func Hardware(sys fs.FS, device string) (bus, name string) {
 	}
 	return path.Base(subsystem), path.Base(id)
 }
+
+// Function returns the address of the PCI function that a device stands on, or
+// else the link that it belongs to; "" if neither does. The paths in sysfs tell:
+// "../../devices/pci0000:00/0000:00:03.0/virtio2/net/ens1".
+func Function(sys fs.FS, device string, link conf.LinkName) string {
+	for _, name := range []string{"class/infiniband/" + device, "class/net/" + string(link)} {
+		at, err := fs.ReadLink(sys, name)
+		if err != nil {
+			continue // it has no link, or one that is elsewhere
+		}
+		for _, folder := range slices.Backward(strings.Split(at, "/")) {
+			if isFunction(folder) {
+				return folder
+			}
+		}
+	}
+	return ""
+}
+
+// isFunction says whether a name is a PCI address: 0000:0b:00.2. That of a host
+// bridge, pci0000:00, is none.
+func isFunction(name string) bool {
+	var domain, bus, device, function uint32
+	n, err := fmt.Sscanf(name, "%x:%x:%x.%x", &domain, &bus, &device, &function)
+	return err == nil && n == 4
+}
