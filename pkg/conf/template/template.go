@@ -9,7 +9,6 @@
 package template
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -17,45 +16,79 @@ import (
 // Hint says what a string may have.
 const Hint = "write {rail}, {rail+N}, {rail*N} or {rail*N+M}; the first rail is 0"
 
-// pattern has at most six digits for a number, so that none overflows.
-func pattern() *regexp.Regexp {
-	return regexp.MustCompile(`\{rail(?:\*([0-9]{1,6}))?(?:\+([0-9]{1,6}))?\}`)
+// placeholder is one that a string has: the number of the rail, times and plus
+// something.
+type placeholder struct{ start, end, times, plus int }
+
+// next returns the first placeholder of s at or after from. A regular expression
+// would have to be compiled for each string: package-level variables are none of
+// ours, and a RailPool may have thousands of subnets.
+func next(s string, from int) (p placeholder, ok bool) {
+	const opening = "{rail"
+	for {
+		at := strings.Index(s[from:], opening)
+		if at < 0 {
+			return placeholder{}, false
+		}
+		p = placeholder{start: from + at}
+		from = p.start + len(opening)
+		rest := s[from:]
+		p.times, rest = number(rest, '*', 1)
+		p.plus, rest = number(rest, '+', 0)
+		if strings.HasPrefix(rest, "}") {
+			p.end = len(s) - len(rest) + 1
+			return p, true
+		}
+	}
+}
+
+// number reads a sign and a number of at most six digits, so that none overflows.
+// It returns standard, and s as it is, where there is none.
+func number(s string, sign byte, standard int) (n int, rest string) {
+	const most = 6
+	if s == "" || s[0] != sign {
+		return standard, s
+	}
+	i := 1
+	for ; i < len(s) && i <= most && '0' <= s[i] && s[i] <= '9'; i++ {
+		n = 10*n + int(s[i]-'0')
+	}
+	if i == 1 {
+		return standard, s
+	}
+	return n, s[i:]
 }
 
 // In says whether s has a brace, so that it is a template, or was to be one.
 func In(s string) bool { return strings.ContainsAny(s, "{}") }
 
 // Varies says whether s has a placeholder.
-func Varies(s string) bool { return pattern().MatchString(s) }
+func Varies(s string) bool {
+	_, ok := next(s, 0)
+	return ok
+}
 
 // Valid says whether all braces of s are those of placeholders.
-func Valid(s string) bool { return !In(pattern().ReplaceAllString(s, "")) }
+func Valid(s string) bool { return !In(replace(s, func(placeholder) string { return "" })) }
 
 // Expand replaces the placeholders of s by what they are for a rail, in decimal,
 // and leaves all else. Of a JSON text it changes nothing but what is in
 // strings: outside of them no brace is before a letter.
 func Expand(s string, rail int) string {
-	if !In(s) {
-		return s
-	}
-	p := pattern()
-	return p.ReplaceAllStringFunc(s, func(placeholder string) string {
-		n, m := rail, p.FindStringSubmatch(placeholder)
-		if m[1] != "" {
-			n *= number(m[1])
-		}
-		if m[2] != "" {
-			n += number(m[2])
-		}
-		return strconv.Itoa(n)
-	})
+	return replace(s, func(p placeholder) string { return strconv.Itoa(rail*p.times + p.plus) })
 }
 
-// number reads what the pattern lets through.
-func number(digits string) int {
-	n, err := strconv.Atoi(digits)
-	if err != nil {
-		panic("template: " + err.Error())
+func replace(s string, by func(placeholder) string) string {
+	var out strings.Builder
+	done := 0
+	for p, ok := next(s, 0); ok; p, ok = next(s, done) {
+		out.WriteString(s[done:p.start])
+		out.WriteString(by(p))
+		done = p.end
 	}
-	return n
+	if done == 0 {
+		return s
+	}
+	out.WriteString(s[done:])
+	return out.String()
 }
