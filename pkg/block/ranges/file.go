@@ -64,12 +64,16 @@ func (s Store) Read(poolName string) (File, error) {
 	path := s.path(poolName)
 	content, err := slurp(path)
 	if errors.Is(err, unix.ENOENT) {
-		return File{}, notYet(poolName, "look whether kubectl get railpools has such a pool, and whether that has free blocks for the node", "%s is missing", path)
+		return File{}, notYet(poolName, "http://NODE:9482/healthz says what it waits for; kubectl get railpools shows whether there is such a pool, and whether it has free blocks", "%s is missing", path)
 	}
-	if err != nil {
+	if err != nil && !errors.As(err, &formError{}) {
 		return File{}, cnierr.New(cnierr.IO, reading, poolName, "", "%s: %w", path, err)
 	}
-	out, boot, err := parse(content)
+	var out File
+	var boot string
+	if err == nil {
+		out, boot, err = parse(content)
+	}
 	if err == nil && out.Pool != poolName {
 		err = fmt.Errorf("it is of pool %q", out.Pool)
 	}
@@ -80,7 +84,7 @@ func (s Store) Read(poolName string) (File, error) {
 		}
 	}
 	if boot != s.BootID {
-		return File{}, notYet(poolName, "it has not come through to the API server since the boot: look at its log", "%s is of another boot", path)
+		return File{}, notYet(poolName, "it has not come through to the API server since the boot: its log and http://NODE:9482/healthz say why", "%s is of another boot", path)
 	}
 	return out, nil
 }
@@ -93,9 +97,15 @@ func notYet(poolName, hint, format string, path string) error {
 
 // slurp returns the content of a file. os.ReadFile would register the file with
 // the poller, ask for its size, and read once more for the end: a file that is
-// renamed into place never grows, so that a short read is the end.
+// renamed into place never grows, so that a short read is the end. It neither waits
+// for who might write to a FIFO (O_NONBLOCK) nor reads somebody's file (O_NOFOLLOW).
 func slurp(path string) ([]byte, error) {
-	fd, err := uninterrupted(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	fd, err := uninterrupted(func() (int, error) {
+		return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	})
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a link; a socket
+		return nil, irregular()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -103,15 +113,36 @@ func slurp(path string) ([]byte, error) {
 	content, have := make([]byte, usual), 0
 	for {
 		n, err := uninterrupted(func() (int, error) { return unix.Read(fd, content[have:]) })
+		if errors.Is(err, unix.EAGAIN) {
+			return nil, irregular()
+		}
 		if err != nil {
 			return nil, err
 		}
-		if have += n; have < len(content) {
+		have += n
+		if n == 0 || have == len(content) { // neither is usual
+			if err := regular(fd); err != nil {
+				return nil, err
+			}
+		}
+		if have < len(content) {
 			return content[:have], nil
 		}
 		content = append(content, make([]byte, len(content))...)
 	}
 }
+
+// regular returns an error for what may have no end, or another one later.
+func regular(fd int) error {
+	var s unix.Stat_t
+	_, err := uninterrupted(func() (int, error) { return 0, unix.Fstat(fd, &s) })
+	if err == nil && s.Mode&unix.S_IFMT != unix.S_IFREG {
+		return irregular()
+	}
+	return err
+}
+
+func irregular() error { return formError{errors.New("it is not a regular file")} }
 
 // uninterrupted does a system call again that a signal has ended: the Go
 // runtime sends some to preempt goroutines.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
@@ -27,4 +28,17 @@ func (s Store) Pools() ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// Quarantines returns how long addresses rest in each pool with a file that Read
+// reads. Errors: IO.
+func (s Store) Quarantines() (map[string]time.Duration, error) {
+	pools, err := s.Pools()
+	out := map[string]time.Duration{}
+	for _, name := range pools {
+		if f, err := s.Read(name); err == nil { // what is wrong with a file, its readers say
+			out[name] = f.Quarantine
+		}
+	}
+	return out, err
 }

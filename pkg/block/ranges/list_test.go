@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -33,6 +34,25 @@ func TestPoolsAreThoseThatHaveAFile(t *testing.T) {
 	}
 	got, err := s.Pools()
 	if diff := cmp.Diff([]string{"compute"}, got); diff != "" || err != nil {
+		t.Errorf("error %v, (-want +got)\n%s", err, diff)
+	}
+}
+
+func TestQuarantinesAreThoseOfFilesThatCanBeRead(t *testing.T) {
+	t.Parallel()
+	s := at(t.TempDir())
+	if err := s.Write(sample(t, 1)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(s.Dir, "pools/storage/ranges")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Quarantines()
+	if diff := cmp.Diff(map[string]time.Duration{"gpu": 2 * time.Minute}, got); diff != "" || err != nil {
 		t.Errorf("error %v, (-want +got)\n%s", err, diff)
 	}
 }
