@@ -54,6 +54,7 @@ type actor struct {
 	objects rival.Objects
 	wait    func(context.Context, time.Duration) error
 	rand    func() float64
+	now     func() time.Duration
 	tally   *tally
 }
 

@@ -86,7 +86,7 @@ func (m *model) prepare(ctx context.Context, s scenario, spaces []block.Space, s
 func (m *model) actor(p *sim.Process, number int, random *rand.Rand, t *tally) actor {
 	c := modelClient{m, p}
 	return actor{
-		number: number, tally: t, rand: random.Float64,
+		number: number, tally: t, rand: random.Float64, now: p.Now,
 		store: countedBlocks{modelBlocks{c}, t}, objects: countedObjects{modelObjects{c}, t},
 		wait: func(ctx context.Context, d time.Duration) error { return errors.Join(p.Sleep(d), ctx.Err()) },
 	}

@@ -155,7 +155,7 @@ func as(line http.RoundTripper, namespace, account string, extra map[string][]st
 // actor is a node: its agent, with a token that says which node it is on, and a CNI
 // plugin with a ServiceAccount in kube-system, as whereabouts has it.
 func (s *server) actor(ctx context.Context, number int, t *tally, random func() float64) (actor, error) {
-	a := actor{number: number, tally: t, rand: random, wait: pause}
+	a := actor{number: number, tally: t, rand: random, now: s.clock, wait: pause}
 	line, err := s.line(ctx, number)
 	if err != nil {
 		return actor{}, err

@@ -24,6 +24,9 @@ const (
 	// lists is how many lists show that there is nothing left: the last one has
 	// everything that was there when it was asked for.
 	lists = 2
+	// recent is for how long Claim goes by what Own was told: an agent that starts
+	// claims at once.
+	recent = 5 * time.Second
 )
 
 // Claimer claims blocks for a node. All fields are needed. It is not for
@@ -32,15 +35,31 @@ const (
 type Claimer struct {
 	Store Store
 	Node  Node
-	// Machine is Cluster's: it is asked about nodes that have blocks under our
-	// machine-id. Its errors are as a Store's.
+	// Machine returns the machine-id that the Node object of that name reports, ""
+	// while it reports none. It is asked about nodes that have blocks under ours. Its
+	// errors are as a Store's; ErrNotFound: there is no such object.
 	Machine func(ctx context.Context, node string) (string, error)
 	// Wait returns after d, or with the context's error when that ends.
 	Wait func(ctx context.Context, d time.Duration) error
 	// Rand returns a number from 0 to below 1.
 	Rand func() float64
+	// Now returns a clock that is never put back.
+	Now func() time.Duration
 
 	pending string // a block that we may have made, or may be making
+	told    told   // by Own
+}
+
+// told is the last answer to Own, when the node was in that rack.
+type told struct {
+	pool, rack string
+	blocks     []Block
+	until      time.Duration
+}
+
+// answers says whether it is what a query of Claim would be told.
+func (t told) answers(q Query, now time.Duration) bool {
+	return q.MachineID != "" && q.Pool == t.pool && q.Rack == t.rack && now < t.until
 }
 
 // Claim is a block that is the node's, and what it took to get it.
@@ -74,11 +93,17 @@ func (c *Claimer) Claim(ctx context.Context, s Space, have []Block) (Claim, erro
 // Own returns the node's blocks, by index: an agent that has been restarted
 // begins with them. One that was claimed a moment ago may be missing; Claim adopts
 // it when it meets it. When a cluster starts, all nodes ask, and a list of etcd
-// reads every block for each of them. The errors are those of Claim, but for
-// PoolExhausted.
+// reads every block for each of them: a Claim in the seconds after it, in a pool too
+// large to be listed whole, goes by the same answer. The errors are those of Claim,
+// but for PoolExhausted.
 func (c *Claimer) Own(ctx context.Context, s Space) ([]Block, error) {
 	w := &claim{Claimer: c, space: s, taken: map[string]bool{}}
-	mine, err := w.look(ctx, Query{Pool: s.pool, MachineID: c.Node.MachineID, Freshness: Cached})
+	all, err := w.list(ctx, Query{Pool: s.pool, MachineID: c.Node.MachineID, Freshness: Cached})
+	var mine []Block
+	if err == nil {
+		c.told = told{s.pool, s.rack, all, c.Now() + recent}
+		mine, err = w.sift(ctx, all)
+	}
 	if err != nil {
 		return nil, c.explain(ctx, s, err)
 	}
@@ -237,19 +262,31 @@ func (w *claim) block(name string) Block {
 	}}
 }
 
-// look lists blocks, notes those that have an owner, and returns ours. A clone of
-// this machine, and a block of another size, show here.
-func (w *claim) look(ctx context.Context, q Query) (mine []Block, err error) {
+// list asks the store.
+func (w *claim) list(ctx context.Context, q Query) (all []Block, err error) {
 	if w.Node.Name == "" || w.Node.MachineID == "" {
 		return nil, cnierr.New(cnierr.BadConfig, claiming, w.space.pool, "make a machine-id: systemd-machine-id-setup",
 			"node %q has machine-id %q", w.Node.Name, w.Node.MachineID)
 	}
-	var all []Block
-	err = w.retry(ctx, func() (err error) { all, err = w.Store.List(ctx, q); return err })
-	if err != nil {
-		return nil, err
-	}
 	w.result.Lists++
+	err = w.retry(ctx, func() (err error) { all, err = w.Store.List(ctx, q); return err })
+	return all, err
+}
+
+// look lists blocks, unless Own has just done so, and sifts them.
+func (w *claim) look(ctx context.Context, q Query) (mine []Block, err error) {
+	all := w.told.blocks
+	if !w.told.answers(q, w.Now()) {
+		if all, err = w.list(ctx, q); err != nil {
+			return nil, err
+		}
+	}
+	return w.sift(ctx, all)
+}
+
+// sift notes which blocks have an owner, and returns ours. A clone of this machine,
+// and a block of another size, show here.
+func (w *claim) sift(ctx context.Context, all []Block) (mine []Block, err error) {
 	clear(w.taken)
 	asked := map[string]bool{}
 	for _, b := range all {
@@ -280,7 +317,7 @@ func (w *claim) clone(ctx context.Context, b Block) error {
 		return nil
 	}
 	var fate Fate
-	err := w.retry(ctx, func() (err error) { fate, err = fateNow(ctx, w.Machine, b.Spec); return err })
+	err := w.retry(ctx, func() (err error) { fate, err = FateNow(ctx, w.Machine, b.Spec); return err })
 	if err != nil || fate != Here {
 		return err
 	}

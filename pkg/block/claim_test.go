@@ -5,7 +5,6 @@ package block_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -24,8 +23,8 @@ import (
 func faulty(seed uint64) func(blocktest.Op, string) blocktest.Fault {
 	random := rand.New(rand.NewPCG(seed, 2))
 	return func(blocktest.Op, string) blocktest.Fault {
-		faults := []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed}
-		if n := random.IntN(12); n < len(faults) {
+		faults := []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed, blocktest.Late}
+		if n := random.IntN(16); n < len(faults) {
 			return faults[n]
 		}
 		return blocktest.None
@@ -33,8 +32,8 @@ func faulty(seed uint64) func(blocktest.Op, string) blocktest.Fault {
 }
 
 // TestNodesThatClaimAtOnceNeverShareABlock claims and asserts with many nodes
-// on a store that loses requests and answers, in a pool that is just big
-// enough, and one above smallPool.
+// on a store that loses requests and answers, and does some late, in a pool that is
+// just big enough, and one above smallPool.
 func TestNodesThatClaimAtOnceNeverShareABlock(t *testing.T) {
 	t.Parallel()
 	for _, blocks := range []int{64, 2048} {
@@ -50,6 +49,10 @@ func TestNodesThatClaimAtOnceNeverShareABlock(t *testing.T) {
 				for i := range nodes {
 					all.Go(func() {
 						c := claimer(store, i)
+						c.Wait = func(ctx context.Context, _ time.Duration) error {
+							store.Land()
+							return ctx.Err()
+						}
 						for range each {
 							b, err := c.Claim(t.Context(), s, got[i])
 							if err != nil {
@@ -61,6 +64,8 @@ func TestNodesThatClaimAtOnceNeverShareABlock(t *testing.T) {
 					})
 				}
 				all.Wait()
+				for store.Land() { // to no avail
+				}
 				eachHasItsOwn(t, store, got)
 			})
 		}
@@ -140,77 +145,6 @@ func TestARestartedNodeFindsItsBlocks(t *testing.T) {
 	}
 }
 
-// TestANameIsAskedForUntilThereIsAnAnswer cuts the node off in the middle of a
-// claim that lands, and of one that does not.
-func TestANameIsAskedForUntilThereIsAnAnswer(t *testing.T) {
-	t.Parallel()
-	for _, fault := range []blocktest.Fault{blocktest.Landed, blocktest.Lost, blocktest.Refused} {
-		s, store := sized(t, 64), blocktest.NewMem()
-		var asked []string
-		down := true
-		store.Fault = func(op blocktest.Op, name string) blocktest.Fault {
-			if op != blocktest.Create {
-				return blocktest.None
-			}
-			if asked = append(asked, name); down {
-				return fault
-			}
-			return blocktest.None
-		}
-		c := claimer(store, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		c.Wait = func(ctx context.Context, _ time.Duration) error {
-			if len(asked) == 3 {
-				cancel()
-			}
-			return ctx.Err()
-		}
-		_, err := c.Claim(ctx, s, nil)
-		if cnierr.CodeOf(err) != cnierr.TryAgain || !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v", fault, err)
-		}
-		// By its order, and by a list that is old, it would begin elsewhere now.
-		down, store.Lag = false, 10
-		c.Node.Own = []netip.Addr{netip.MustParseAddr("10.1.0.9")}
-		got := mustClaim(t, c, s)
-		asked = slices.Compact(asked)
-		if len(asked) != 1 || asked[0] != got.Name || len(store.Snapshot()) != 1 {
-			t.Errorf("%s: asked for %v, got %s, there are %d blocks", fault, asked, got.Name, len(store.Snapshot()))
-		}
-	}
-}
-
-func TestWaitsGrowAndHonourTheServer(t *testing.T) {
-	t.Parallel()
-	for fault, after := range map[blocktest.Fault]time.Duration{blocktest.Lost: 0, blocktest.Refused: blocktest.RetryAfter} {
-		store, left := blocktest.NewMem(), 9
-		store.Fault = func(op blocktest.Op, _ string) blocktest.Fault {
-			if op == blocktest.Create && left > 0 {
-				left--
-				return fault
-			}
-			return blocktest.None
-		}
-		var waits []time.Duration
-		c := claimer(store, 1)
-		c.Wait = func(_ context.Context, d time.Duration) error {
-			waits = append(waits, d)
-			return nil
-		}
-		mustClaim(t, c, sized(t, 64))
-		base := 100 * time.Millisecond
-		for i, d := range waits {
-			if lo, hi := after+base/2, after+base*3/2; d < lo || d > hi {
-				t.Errorf("%s: wait %d is %v, want %v to %v", fault, i, d, lo, hi)
-			}
-			base = min(2*base, 5*time.Second)
-		}
-		if len(waits) != 9 || len(slices.Compact(slices.Clone(waits))) != 9 {
-			t.Errorf("%s: waits %v", fault, waits)
-		}
-	}
-}
-
 func TestAFullPoolIsExhausted(t *testing.T) {
 	t.Parallel()
 	for _, blocks := range []int{16, 2048} {
@@ -277,28 +211,6 @@ func TestABlockThatHasJustBeenFreedIsFound(t *testing.T) {
 	}
 }
 
-// vanishing is a store in which a block goes just before somebody gets it.
-type vanishing struct {
-	*blocktest.Mem
-	gone bool
-}
-
-func (v *vanishing) Get(ctx context.Context, name string) (block.Block, error) {
-	if !v.gone {
-		v.gone = true
-		v.Restore(nil)
-	}
-	return v.Mem.Get(ctx, name)
-}
-
-func TestABlockThatGoesBetweenTwoRequestsIsAskedForAgain(t *testing.T) {
-	t.Parallel()
-	s, store := sized(t, 1), &vanishing{Mem: blocktest.NewMem()}
-	fill(t, store.Mem, s, 0)
-	store.Lag = 10
-	mustClaim(t, claimer(store, 1), s)
-}
-
 // asked is a store that notes what is listed.
 type asked struct {
 	*blocktest.Mem
@@ -320,6 +232,73 @@ func TestALargePoolIsNotListed(t *testing.T) {
 		mustClaim(t, claimer(store, 1), sized(t, blocks))
 		if len(store.queries) != 1 || store.queries[0] != want {
 			t.Errorf("%d blocks: %+v", blocks, store.queries)
+		}
+	}
+}
+
+// An agent that starts in a large pool has asked for its blocks just before it claims
+// one. In a small pool it has not asked for those of others.
+func TestANodeThatStartsAsksForItsBlocksOnce(t *testing.T) {
+	t.Parallel()
+	for blocks, want := range map[int]int{64: 2, 2048: 1} {
+		s, store := sized(t, blocks), blocktest.NewMem()
+		mustClaim(t, claimer(store, 2), s)
+		lists, creates := store.Calls(blocktest.List), store.Calls(blocktest.Create)
+		c := claimer(store, 1)
+		if own, err := c.Own(t.Context(), s); err != nil || len(own) != 0 {
+			t.Fatalf("%d blocks: own %v, error %v", blocks, names(own), err)
+		}
+		got, err := c.Claim(t.Context(), s, nil)
+		if err != nil || got.Lists != want-1 {
+			t.Errorf("%d blocks: %d lists for the claim, error %v", blocks, got.Lists, err)
+		}
+		lists, creates = store.Calls(blocktest.List)-lists, store.Calls(blocktest.Create)-creates
+		if lists != want || creates != 1 {
+			t.Errorf("%d blocks: %d lists and %d creates, want %d and 1", blocks, lists, creates, want)
+		}
+	}
+}
+
+func TestABlockThatOwnHasFoundIsAdopted(t *testing.T) {
+	t.Parallel()
+	s, store := sized(t, 2048), blocktest.NewMem()
+	before := mustClaim(t, claimer(store, 1), s)
+	c := claimer(store, 1)
+	c.Node.Own = []netip.Addr{netip.MustParseAddr("10.1.0.9")} // it would begin elsewhere now
+	lists := store.Calls(blocktest.List)
+	if own, err := c.Own(t.Context(), s); err != nil || len(own) != 1 {
+		t.Fatalf("own %v, error %v", names(own), err)
+	}
+	got := mustClaim(t, c, s)
+	if lists = store.Calls(blocktest.List) - lists; got.UID != before.UID || lists != 1 {
+		t.Errorf("got %s after %d lists, the node has %s", got.Name, lists, before.Name)
+	}
+	// It was told to the caller, and is not given once more.
+	if next := mustClaim(t, c, s, got); next.Name == before.Name {
+		t.Errorf("%s once more", next.Name)
+	}
+}
+
+// Another agent of this node, which is about to end, claims a block behind Own; or the
+// node is in another rack now.
+func TestWhatOwnHasFoundIsForgotten(t *testing.T) {
+	t.Parallel()
+	const racked = `{"rackLabel": "rack", "rails": [{"subnets": [{"subnet": "10.{rack}.0.0/17"}]}]}`
+	for name, tt := range map[string]struct {
+		rack string
+		now  time.Duration
+	}{"after a while": {"1", 5 * time.Second}, "in another rack": {"2", 0}} {
+		store := blocktest.NewMem()
+		c := claimer(store, 1)
+		if own, err := c.Own(t.Context(), space(t, racked, "1")); err != nil || len(own) != 0 {
+			t.Fatalf("own %v, error %v", names(own), err)
+		}
+		s := space(t, racked, tt.rack)
+		theirs := mustClaim(t, claimer(store, 1), s)
+		c.Node.Own = []netip.Addr{netip.MustParseAddr("10." + tt.rack + ".0.9")} // it would begin elsewhere
+		c.Now = func() time.Duration { return tt.now }
+		if got := mustClaim(t, c, s); got.Name != theirs.Name {
+			t.Errorf("%s: got %s, the node has %s", name, got.Name, theirs.Name)
 		}
 	}
 }

@@ -67,6 +67,7 @@ func claimer(store block.Store, i int) *block.Claimer {
 		Machine: func(context.Context, string) (string, error) { return "", nil },
 		Wait:    func(ctx context.Context, _ time.Duration) error { return ctx.Err() },
 		Rand:    random.Float64,
+		Now:     func() time.Duration { return 0 },
 	}
 }
 

@@ -13,7 +13,9 @@ import (
 )
 
 // The waits between requests for one thing: the first, and the longest. The
-// real ones are from half of these to one and a half times as long.
+// real ones are from half of these to one and a half times as long, and, for who is
+// told when to come again, from once to twice that longer: what thousands of nodes
+// are told in one second would otherwise be too much again in another one.
 const (
 	firstWait = 100 * time.Millisecond
 	longWait  = 5 * time.Second
@@ -28,13 +30,20 @@ var (
 
 // hold makes a block ours or finds that it is ours, and returns it as it is
 // kept; with errHeld it returns whose it is. It goes by what is there, not by
-// what an earlier request was told, so that it may be called again and again.
+// what an earlier call was told, so that it may be called again and again. What it
+// was told exists it looks at until there is an answer: to create it again is a write
+// for nothing, unless it has gone.
 func (c *Claimer) hold(ctx context.Context, want Block) (Block, error) {
 	var got Block
+	exists := false
 	err := c.retry(ctx, func() (err error) {
-		got, err = c.Store.Create(ctx, want)
-		if errors.Is(err, ErrExists) {
+		if !exists {
+			got, err = c.Store.Create(ctx, want)
+			exists = errors.Is(err, ErrExists)
+		}
+		if exists {
 			got, err = c.meet(ctx, want.Name)
+			exists = !errors.Is(err, errAgain)
 		}
 		return err
 	})
@@ -67,8 +76,8 @@ func (c *Claimer) retry(ctx context.Context, do func() error) error {
 			return err
 		}
 		d := time.Duration((0.5 + c.Rand()) * float64(wait))
-		if asked {
-			d += busy.After // never before, and not all at once
+		if asked { // never before, and not all at once
+			d += time.Duration((1 + c.Rand()) * float64(busy.After))
 		}
 		if stopped := c.Wait(ctx, d); stopped != nil {
 			return fmt.Errorf("%w: %w", stopped, err)

@@ -16,10 +16,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 )
 
-// Suite tests what block.Store promises. newStore returns a store that is empty,
-// and that no other test uses.
-func Suite(t *testing.T, newStore func(t *testing.T) block.Store) {
-	for name, test := range map[string]func(*testing.T, block.Store){
+// Suite tests what block.Store promises. The store needs not be empty: each
+// behaviour is shown in pools of its own, whose names begin with "suite".
+func Suite(t *testing.T, s block.Store) {
+	pools := 0
+	for name, test := range map[string]func(*testing.T, block.Store, string){
 		"a block is kept as it was created":       keeps,
 		"a name is given once":                    once,
 		"of all who create one succeeds":          oneOfMany,
@@ -32,9 +33,11 @@ func Suite(t *testing.T, newStore func(t *testing.T) block.Store) {
 		"a name can be given again":               again,
 		"a call without time has no answer":       noTime,
 	} {
+		pools++
+		pool := fmt.Sprintf("suite%d", pools)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newStore(t))
+			test(t, s, pool)
 		})
 	}
 }
@@ -63,8 +66,8 @@ func wantError(t *testing.T, what string, got, want error) {
 	}
 }
 
-func keeps(t *testing.T, s block.Store) {
-	want := sample("p", 3)
+func keeps(t *testing.T, s block.Store, pool string) {
+	want := sample(pool, 3)
 	got := made(t, s, want)
 	if got.Name != want.Name || got.Spec != want.Spec || got.UID == "" || got.ResourceVersion == "" || got.Created.IsZero() {
 		t.Errorf("created %+v, got %+v", want, got)
@@ -79,9 +82,9 @@ func keeps(t *testing.T, s block.Store) {
 	}
 }
 
-func once(t *testing.T, s block.Store) {
-	first := made(t, s, sample("p", 1))
-	second := sample("p", 1)
+func once(t *testing.T, s block.Store, pool string) {
+	first := made(t, s, sample(pool, 1))
+	second := sample(pool, 1)
 	second.Spec.NodeName = "another"
 	_, err := s.Create(t.Context(), second)
 	wantError(t, "create it again", err, block.ErrExists)
@@ -90,12 +93,12 @@ func once(t *testing.T, s block.Store) {
 	}
 }
 
-func oneOfMany(t *testing.T, s block.Store) {
+func oneOfMany(t *testing.T, s block.Store, pool string) {
 	const many = 16
 	errs := make([]error, many)
 	var all sync.WaitGroup
 	for i := range many {
-		b := sample("p", 0)
+		b := sample(pool, 0)
 		b.Spec.NodeName = fmt.Sprintf("node-%d", i)
 		all.Go(func() { _, errs[i] = s.Create(t.Context(), b) })
 	}
@@ -106,37 +109,37 @@ func oneOfMany(t *testing.T, s block.Store) {
 			wantError(t, "create what another has created", err, block.ErrExists)
 		}
 	}
-	got, err := s.Get(t.Context(), "p-0")
+	got, err := s.Get(t.Context(), pool+"-0")
 	if want := fmt.Sprintf("node-%d", winner); err != nil || got.Spec.NodeName != want {
 		t.Errorf("error %v; %s has it, and %s was told so", err, got.Spec.NodeName, want)
 	}
 }
 
-func notFound(t *testing.T, s block.Store) {
-	_, err := s.Get(t.Context(), "p-0")
+func notFound(t *testing.T, s block.Store, pool string) {
+	_, err := s.Get(t.Context(), pool+"-0")
 	wantError(t, "get", err, block.ErrNotFound)
-	_, err = s.Peek(t.Context(), "p-0")
+	_, err = s.Peek(t.Context(), pool+"-0")
 	wantError(t, "peek", err, block.ErrNotFound)
-	_, err = s.Touch(t.Context(), "p-0", "uid")
+	_, err = s.Touch(t.Context(), pool+"-0", "uid")
 	wantError(t, "touch", err, block.ErrNotFound)
-	wantError(t, "delete", s.Delete(t.Context(), "p-0", "uid", "1"), block.ErrNotFound)
+	wantError(t, "delete", s.Delete(t.Context(), pool+"-0", "uid", "1"), block.ErrNotFound)
 }
 
-func lists(t *testing.T, s block.Store) {
-	racked := sample("p", 3)
-	racked.Name, racked.Spec.Rack = "p.r1-3", "r1"
-	for _, b := range []block.Block{sample("p", 1), sample("p", 2), racked, sample("q", 1)} {
+func lists(t *testing.T, s block.Store, pool string) {
+	racked := sample(pool, 3)
+	racked.Name, racked.Spec.Rack = pool+".r1-3", "r1"
+	for _, b := range []block.Block{sample(pool, 1), sample(pool, 2), racked, sample(pool+"q", 1)} {
 		made(t, s, b)
 	}
 	for _, tt := range []struct {
 		q    block.Query
 		want []string
 	}{
-		{block.Query{Pool: "p", Freshness: block.Latest}, []string{"p-1", "p-2", "p.r1-3"}},
-		{block.Query{Pool: "p", Rack: "r1", Freshness: block.Latest}, []string{"p.r1-3"}},
-		{block.Query{Pool: "p", MachineID: "machine-1", Freshness: block.Latest}, []string{"p-1"}},
-		{block.Query{Pool: "q", Freshness: block.Latest}, []string{"q-1"}},
-		{block.Query{Pool: "none", Freshness: block.Latest}, nil},
+		{block.Query{Pool: pool, Freshness: block.Latest}, []string{pool + "-1", pool + "-2", pool + ".r1-3"}},
+		{block.Query{Pool: pool, Rack: "r1", Freshness: block.Latest}, []string{pool + ".r1-3"}},
+		{block.Query{Pool: pool, MachineID: "machine-1", Freshness: block.Latest}, []string{pool + "-1"}},
+		{block.Query{Pool: pool + "q", Freshness: block.Latest}, []string{pool + "q-1"}},
+		{block.Query{Pool: pool + "none", Freshness: block.Latest}, nil},
 	} {
 		got, err := s.List(t.Context(), tt.q)
 		var names []string
@@ -157,8 +160,8 @@ func lists(t *testing.T, s block.Store) {
 	}
 }
 
-func touches(t *testing.T, s block.Store) {
-	b := made(t, s, sample("p", 1))
+func touches(t *testing.T, s block.Store, pool string) {
+	b := made(t, s, sample(pool, 1))
 	got, err := s.Touch(t.Context(), b.Name, b.UID)
 	if err != nil || got.ResourceVersion == b.ResourceVersion {
 		t.Fatalf("error %v, version %q after %q", err, got.ResourceVersion, b.ResourceVersion)
@@ -172,8 +175,8 @@ func touches(t *testing.T, s block.Store) {
 	}
 }
 
-func touchesAnother(t *testing.T, s block.Store) {
-	b := made(t, s, sample("p", 1))
+func touchesAnother(t *testing.T, s block.Store, pool string) {
+	b := made(t, s, sample(pool, 1))
 	_, err := s.Touch(t.Context(), b.Name, "00000000-0000-0000-0000-000000000000")
 	wantError(t, "touch", err, block.ErrConflict)
 	if there, err := s.Get(t.Context(), b.Name); err != nil || there != b {
@@ -181,8 +184,8 @@ func touchesAnother(t *testing.T, s block.Store) {
 	}
 }
 
-func deletes(t *testing.T, s block.Store) {
-	b, other := made(t, s, sample("p", 1)), made(t, s, sample("p", 2))
+func deletes(t *testing.T, s block.Store, pool string) {
+	b, other := made(t, s, sample(pool, 1)), made(t, s, sample(pool, 2))
 	wantError(t, "with another uid", s.Delete(t.Context(), b.Name, other.UID, b.ResourceVersion), block.ErrConflict)
 	if err := s.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
 		t.Fatal(err)
@@ -194,8 +197,8 @@ func deletes(t *testing.T, s block.Store) {
 	}
 }
 
-func deletesChanged(t *testing.T, s block.Store) {
-	b := made(t, s, sample("p", 1))
+func deletesChanged(t *testing.T, s block.Store, pool string) {
+	b := made(t, s, sample(pool, 1))
 	if _, err := s.Touch(t.Context(), b.Name, b.UID); err != nil {
 		t.Fatal(err)
 	}
@@ -205,22 +208,22 @@ func deletesChanged(t *testing.T, s block.Store) {
 	}
 }
 
-func again(t *testing.T, s block.Store) {
-	b := made(t, s, sample("p", 1))
+func again(t *testing.T, s block.Store, pool string) {
+	b := made(t, s, sample(pool, 1))
 	if err := s.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
 		t.Fatal(err)
 	}
-	if next := made(t, s, sample("p", 1)); next.UID == b.UID {
+	if next := made(t, s, sample(pool, 1)); next.UID == b.UID {
 		t.Errorf("two blocks have the uid %s", b.UID)
 	}
 	wantError(t, "delete the first", s.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion), block.ErrConflict)
 }
 
-func noTime(t *testing.T, s block.Store) {
+func noTime(t *testing.T, s block.Store, pool string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := s.Create(ctx, sample("p", 1))
+	_, err := s.Create(ctx, sample(pool, 1))
 	wantError(t, "create", err, block.ErrUnknown)
-	_, err = s.List(ctx, block.Query{Pool: "p"})
+	_, err = s.List(ctx, block.Query{Pool: pool})
 	wantError(t, "list", err, block.ErrUnknown)
 }

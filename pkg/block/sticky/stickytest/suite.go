@@ -19,10 +19,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
-// Suite tests what sticky.Store promises. newStore returns a store that is empty,
-// and that no other test uses.
-func Suite(t *testing.T, newStore func(t *testing.T) sticky.Store) {
-	for name, test := range map[string]func(*testing.T, sticky.Store){
+// Suite tests what sticky.Store promises. The store needs not be empty: each
+// behaviour is shown in pools of its own, whose names begin with "suite".
+func Suite(t *testing.T, s sticky.Store) {
+	pools := 0
+	for name, test := range map[string]func(*testing.T, sticky.Store, string){
 		"a lease is kept as it was created":         keeps,
 		"of all who create one succeeds":            oneOfMany,
 		"what is not there is not found":            notFound,
@@ -37,9 +38,11 @@ func Suite(t *testing.T, newStore func(t *testing.T) sticky.Store) {
 		"a call without time has no answer":         noTime,
 		"a lease without holder is kept without it": keepsForOperators,
 	} {
+		pools++
+		pool := fmt.Sprintf("suite%d", pools)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newStore(t))
+			test(t, s, pool)
 		})
 	}
 }
@@ -85,8 +88,8 @@ func wantKept(t *testing.T, s sticky.Store, want sticky.Lease) {
 	}
 }
 
-func keeps(t *testing.T, s sticky.Store) {
-	want := sample("p", 3)
+func keeps(t *testing.T, s sticky.Store, pool string) {
+	want := sample(pool, 3)
 	got := made(t, s, want)
 	if got.UID == "" || got.ResourceVersion == "" || got.Created.IsZero() {
 		t.Errorf("created %+v", got)
@@ -98,8 +101,8 @@ func keeps(t *testing.T, s sticky.Store) {
 	}
 }
 
-func keepsForOperators(t *testing.T, s sticky.Store) {
-	l := sample("p", 3)
+func keepsForOperators(t *testing.T, s sticky.Store, pool string) {
+	l := sample(pool, 3)
 	l.Spec.Keep, l.Spec.Holder, l.Spec.Written = true, sticky.Holder{}, time.Time{}
 	got := made(t, s, l)
 	if got.Spec != l.Spec {
@@ -113,21 +116,21 @@ func keepsForOperators(t *testing.T, s sticky.Store) {
 	}
 }
 
-func oneOfMany(t *testing.T, s sticky.Store) {
+func oneOfMany(t *testing.T, s sticky.Store, pool string) {
 	const many = 16
 	errs := make([]error, many)
 	var all sync.WaitGroup
 	for i := range many {
-		l := sample("p", 0)
+		l := sample(pool, 0)
 		l.Spec.Holder = holder(i)
 		all.Go(func() { _, errs[i] = s.Create(t.Context(), l) })
 	}
 	all.Wait()
-	wantOne(t, s, errs)
+	wantOne(t, s, pool+"-s0", errs)
 }
 
-// wantOne looks who of many has slot 0: the one who was told so.
-func wantOne(t *testing.T, s sticky.Store, errs []error, others ...error) {
+// wantOne looks who of many has a lease: the one who was told so.
+func wantOne(t *testing.T, s sticky.Store, name string, errs []error, others ...error) {
 	t.Helper()
 	winner := slices.Index(errs, nil)
 	for i, err := range errs {
@@ -135,28 +138,28 @@ func wantOne(t *testing.T, s sticky.Store, errs []error, others ...error) {
 			t.Errorf("writer %d, beside %d: %v", i, winner, err)
 		}
 	}
-	got, err := s.Get(t.Context(), "p-s0")
+	got, err := s.Get(t.Context(), name)
 	if winner < 0 || err != nil || got.Spec.Holder != holder(winner) {
 		t.Errorf("error %v; %+v has it, and number %d was told so", err, got.Spec.Holder, winner)
 	}
 }
 
-func notFound(t *testing.T, s sticky.Store) {
-	_, err := s.Get(t.Context(), "p-s0")
+func notFound(t *testing.T, s sticky.Store, pool string) {
+	_, err := s.Get(t.Context(), pool+"-s0")
 	wantError(t, "get", err, block.ErrNotFound)
-	l := sample("p", 0)
+	l := sample(pool, 0)
 	l.UID, l.ResourceVersion = "00000000-0000-0000-0000-000000000000", "1"
 	_, err = s.Update(t.Context(), l)
 	wantError(t, "update", err, block.ErrNotFound)
 	wantError(t, "delete", s.Delete(t.Context(), l.Name, l.UID, "1"), block.ErrNotFound)
 }
 
-func lists(t *testing.T, s sticky.Store) {
-	racked, twice, free := sample("p", 3), sample("p", 4), sample("p", 5)
-	racked.Name, racked.Spec.Rack = "p.r1-s3", "r1"
+func lists(t *testing.T, s sticky.Store, pool string) {
+	racked, twice, free := sample(pool, 3), sample(pool, 4), sample(pool, 5)
+	racked.Name, racked.Spec.Rack = pool+".r1-s3", "r1"
 	twice.Spec.Pod, twice.Spec.Interface = "db-1", "net2"
 	free.Spec.Holder = sticky.Holder{}
-	for _, l := range []sticky.Lease{sample("p", 1), sample("p", 2), racked, twice, free, sample("q", 1)} {
+	for _, l := range []sticky.Lease{sample(pool, 1), sample(pool, 2), racked, twice, free, sample(pool+"q", 1)} {
 		made(t, s, l)
 	}
 	db1 := ranges.Key{Namespace: "default", Pod: "db-1", Interface: "net1"}
@@ -164,12 +167,12 @@ func lists(t *testing.T, s sticky.Store) {
 		q    sticky.Query
 		want []string
 	}{
-		{sticky.Query{Pool: "p"}, []string{"p-s1", "p-s2", "p-s4", "p-s5", "p.r1-s3"}},
-		{sticky.Query{Pool: "p", Key: db1}, []string{"p-s1"}},
-		{sticky.Query{Pool: "p", Node: "node-3"}, []string{"p.r1-s3"}},
-		{sticky.Query{Pool: "p", Node: "node-5"}, nil},
-		{sticky.Query{Pool: "q", Key: db1, Node: "node-1"}, []string{"q-s1"}},
-		{sticky.Query{Pool: "none"}, nil},
+		{sticky.Query{Pool: pool}, []string{pool + "-s1", pool + "-s2", pool + "-s4", pool + "-s5", pool + ".r1-s3"}},
+		{sticky.Query{Pool: pool, Key: db1}, []string{pool + "-s1"}},
+		{sticky.Query{Pool: pool, Node: "node-3"}, []string{pool + ".r1-s3"}},
+		{sticky.Query{Pool: pool, Node: "node-5"}, nil},
+		{sticky.Query{Pool: pool + "q", Key: db1, Node: "node-1"}, []string{pool + "q-s1"}},
+		{sticky.Query{Pool: pool + "none"}, nil},
 	} {
 		got, err := s.List(t.Context(), tt.q)
 		var names []string
@@ -184,8 +187,8 @@ func lists(t *testing.T, s sticky.Store) {
 	}
 }
 
-func updates(t *testing.T, s sticky.Store) {
-	l := made(t, s, sample("p", 1))
+func updates(t *testing.T, s sticky.Store, pool string) {
+	l := made(t, s, sample(pool, 1))
 	want := l
 	want.Spec.Holder, want.Spec.Written = holder(2), noon().Add(time.Minute)
 	meant := want
@@ -201,8 +204,8 @@ func updates(t *testing.T, s sticky.Store) {
 	wantKept(t, s, want)
 }
 
-func releases(t *testing.T, s sticky.Store) {
-	l := made(t, s, sample("p", 1))
+func releases(t *testing.T, s sticky.Store, pool string) {
+	l := made(t, s, sample(pool, 1))
 	l.Spec.Holder, l.Spec.Written = sticky.Holder{}, noon().Add(time.Minute)
 	got, err := s.Update(t.Context(), l)
 	if err != nil || got.Spec != l.Spec {
@@ -211,9 +214,9 @@ func releases(t *testing.T, s sticky.Store) {
 	wantKept(t, s, got)
 }
 
-func updatesOnce(t *testing.T, s sticky.Store) {
+func updatesOnce(t *testing.T, s sticky.Store, pool string) {
 	const many = 16
-	l := made(t, s, sample("p", 0))
+	l := made(t, s, sample(pool, 0))
 	errs := make([]error, many)
 	var all sync.WaitGroup
 	for i := range many {
@@ -222,11 +225,11 @@ func updatesOnce(t *testing.T, s sticky.Store) {
 		all.Go(func() { _, errs[i] = s.Update(t.Context(), mine) })
 	}
 	all.Wait()
-	wantOne(t, s, errs, block.ErrConflict)
+	wantOne(t, s, pool+"-s0", errs, block.ErrConflict)
 }
 
-func updatesAnother(t *testing.T, s sticky.Store) {
-	l := made(t, s, sample("p", 1))
+func updatesAnother(t *testing.T, s sticky.Store, pool string) {
+	l := made(t, s, sample(pool, 1))
 	other := l
 	other.UID, other.Spec.Holder = "00000000-0000-0000-0000-000000000000", holder(2)
 	_, err := s.Update(t.Context(), other)
@@ -234,8 +237,8 @@ func updatesAnother(t *testing.T, s sticky.Store) {
 	wantKept(t, s, l)
 }
 
-func deletes(t *testing.T, s sticky.Store) {
-	l, other := made(t, s, sample("p", 1)), made(t, s, sample("p", 2))
+func deletes(t *testing.T, s sticky.Store, pool string) {
+	l, other := made(t, s, sample(pool, 1)), made(t, s, sample(pool, 2))
 	wantError(t, "with another uid", s.Delete(t.Context(), l.Name, other.UID, l.ResourceVersion), block.ErrConflict)
 	if err := s.Delete(t.Context(), l.Name, l.UID, l.ResourceVersion); err != nil {
 		t.Fatal(err)
@@ -245,8 +248,8 @@ func deletes(t *testing.T, s sticky.Store) {
 	wantKept(t, s, other)
 }
 
-func deletesChanged(t *testing.T, s sticky.Store) {
-	l := made(t, s, sample("p", 1))
+func deletesChanged(t *testing.T, s sticky.Store, pool string) {
+	l := made(t, s, sample(pool, 1))
 	changed := l
 	changed.Spec.Written = noon().Add(time.Minute)
 	now, err := s.Update(t.Context(), changed)
@@ -257,12 +260,12 @@ func deletesChanged(t *testing.T, s sticky.Store) {
 	wantKept(t, s, now)
 }
 
-func again(t *testing.T, s sticky.Store) {
-	l := made(t, s, sample("p", 1))
+func again(t *testing.T, s sticky.Store, pool string) {
+	l := made(t, s, sample(pool, 1))
 	if err := s.Delete(t.Context(), l.Name, l.UID, l.ResourceVersion); err != nil {
 		t.Fatal(err)
 	}
-	next := made(t, s, sample("p", 1))
+	next := made(t, s, sample(pool, 1))
 	if next.UID == l.UID {
 		t.Errorf("two leases have the uid %s", l.UID)
 	}
@@ -272,11 +275,11 @@ func again(t *testing.T, s sticky.Store) {
 	wantKept(t, s, next)
 }
 
-func noTime(t *testing.T, s sticky.Store) {
+func noTime(t *testing.T, s sticky.Store, pool string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := s.Create(ctx, sample("p", 1))
+	_, err := s.Create(ctx, sample(pool, 1))
 	wantError(t, "create", err, block.ErrUnknown)
-	_, err = s.List(ctx, sticky.Query{Pool: "p"})
+	_, err = s.List(ctx, sticky.Query{Pool: pool})
 	wantError(t, "list", err, block.ErrUnknown)
 }
