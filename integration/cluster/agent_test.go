@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/kube"
 	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
@@ -37,7 +39,17 @@ func pooled(t *testing.T) *ground.Cluster {
 	c := own(t)
 	deploy(t, c)
 	must(t, write(t, c, http.MethodPost, "RailPool", "compute", "spec: {template: {count: 2, subnets: [{subnet: '10.{rail}.0.0/22'}]}}"))
+	mark(t, c, "compute")
 	return c
+}
+
+// mark does what the reaper does where none runs: blocks of the pool may be claimed.
+func mark(t *testing.T, c *ground.Cluster, pool string) {
+	t.Helper()
+	all, err := api(t, c.Admin()).Pools().All(t.Context())
+	must(t, err)
+	i := slices.IndexFunc(all, func(p kube.RailPool) bool { return p.Name == pool })
+	must(t, api(t, c.Admin()).Pools().Mark(t.Context(), all[i]))
 }
 
 // program is a rocectl that runs.
@@ -128,7 +140,7 @@ func joins(t *testing.T, c *ground.Cluster, name string) *machine {
 	node(t, client(t, c.Admin()), name)
 	m := &machine{Cluster: c, t: t, name: name, host: t.TempDir(), state: t.TempDir(), kubeconfig: account(t, c, "roce-cni-agent", name)}
 	must(t, os.MkdirAll(filepath.Join(m.host, "etc"), 0o755))
-	must(t, os.WriteFile(filepath.Join(m.host, "etc/machine-id"), []byte("machine-of-"+name+"\n"), 0o644))
+	must(t, os.WriteFile(filepath.Join(m.host, "etc/machine-id"), []byte(ground.MachineID(name)+"\n"), 0o644))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	m.address = l.Addr().String()

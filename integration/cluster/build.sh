@@ -10,6 +10,7 @@
 # API server takes ten minutes on two cores; the others share most of it. etcd
 # and the runtime are Debian's packages, unpacked and not installed.
 set -euo pipefail
+again=(bash "$(realpath "$(dirname "$0")/../again.sh")")
 cache=$(realpath -m "$1")
 shift
 
@@ -24,7 +25,7 @@ trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp" "$cache/bin"
 
 # source_of MODULE VERSION: prints where the sources of a module are.
-source_of() { (cd "$tmp" && GOWORK=off GOFLAGS=-mod=mod go mod download -json "$1@$2") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'; }
+source_of() { (cd "$tmp" && GOWORK=off GOFLAGS=-mod=mod "${again[@]}" go mod download -json "$1@$2") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'; }
 
 # compile OUT MODULE VERSION PACKAGE: builds a program with the versions of
 # dependencies that upstream builds it with: upstream's go.mod, in which the
@@ -41,16 +42,21 @@ compile() {
 		-e "s#=> \./staging/src/(k8s.io/[a-z-]+)#=> \1 v0.${version#v*.}#" "$from/go.mod" >"$tmp/src/go.mod"
 	printf '\nrequire %s %s\n' "$module" "$version" >>"$tmp/src/go.mod"
 	cp "$from/go.sum" "$tmp/src"
+	(cd "$tmp/src" && GOWORK=off GOFLAGS=-mod=mod CGO_ENABLED=0 "${again[@]}" go list -deps "$module/$package" >/dev/null) # fetches all sources
 	(cd "$tmp/src" && GOWORK=off GOFLAGS=-mod=mod CGO_ENABLED=0 go build -buildvcs=false -trimpath \
 		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$version" -o "$tmp/program" "$module/$package")
 	mv "$tmp/program" "$out"
 }
 
+# fetch downloads a package. If the package index of the machine is too old, or
+# there is none, the next time finds a new one.
+# shellcheck disable=SC2016 # $1 is that of bash -c
+fetch='apt-get download -qq -o APT::Sandbox::User=root "$1" </dev/null || { apt-get update -qq </dev/null; exit 1; }'
+
 # unpack OUT PACKAGE: unpacks a package of the Debian that this machine runs.
 unpack() {
-	[ -n "$(find /var/lib/apt/lists -name '*Packages*' -print -quit)" ] || apt-get update -qq </dev/null
 	mkdir -p "$tmp/deb"
-	(cd "$tmp/deb" && apt-get download -qq -o APT::Sandbox::User=root "$2" </dev/null)
+	(cd "$tmp/deb" && "${again[@]}" bash -c "$fetch" fetch "$2")
 	dpkg-deb -x "$tmp/deb/$2"_*.deb "$tmp/root"
 	mv "$tmp/root" "$1"
 }

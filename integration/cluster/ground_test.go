@@ -23,7 +23,7 @@ import (
 // node makes a Node, and fails the test if that fails.
 func node(t testing.TB, admin kubernetes.Interface, name string) {
 	t.Helper()
-	_, err := ground.MakeNode(t.Context(), admin, name, "machine-of-"+name, nil)
+	_, err := ground.MakeNode(t.Context(), admin, name, ground.MachineID(name), nil)
 	must(t, err)
 }
 

@@ -6,10 +6,8 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,53 +22,7 @@ import (
 )
 
 func TestTheAPIServerIsAStoreOfLeases(t *testing.T) {
-	c := shared(t)
-	store := api(t, c.Admin()).Leases()
-	var made atomic.Int64
-	stickytest.Suite(t, func(*testing.T) sticky.Store {
-		return leasesApart{store, fmt.Sprintf("leases%d-", made.Add(1))}
-	})
-}
-
-// leasesApart is a store of its own within another one, as apart.
-type leasesApart struct {
-	sticky.Store
-	prefix string
-}
-
-func (a leasesApart) outside(l sticky.Lease) sticky.Lease {
-	l.Name, l.Spec.Pool = a.prefix+l.Name, a.prefix+l.Spec.Pool
-	return l
-}
-
-func (a leasesApart) inside(l sticky.Lease, err error) (sticky.Lease, error) {
-	l.Name, l.Spec.Pool = strings.TrimPrefix(l.Name, a.prefix), strings.TrimPrefix(l.Spec.Pool, a.prefix)
-	return l, err
-}
-
-func (a leasesApart) Create(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
-	return a.inside(a.Store.Create(ctx, a.outside(l)))
-}
-
-func (a leasesApart) Get(ctx context.Context, name string) (sticky.Lease, error) {
-	return a.inside(a.Store.Get(ctx, a.prefix+name))
-}
-
-func (a leasesApart) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error) {
-	q.Pool = a.prefix + q.Pool
-	all, err := a.Store.List(ctx, q)
-	for i := range all {
-		all[i], _ = a.inside(all[i], nil)
-	}
-	return all, err
-}
-
-func (a leasesApart) Update(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
-	return a.inside(a.Store.Update(ctx, a.outside(l)))
-}
-
-func (a leasesApart) Delete(ctx context.Context, name, uid, resourceVersion string) error {
-	return a.Store.Delete(ctx, a.prefix+name, uid, resourceVersion)
+	stickytest.Suite(t, api(t, shared(t).Admin()).Leases())
 }
 
 // stickySlots is those of a pool of two rails, which no node knows of.
@@ -88,7 +40,7 @@ func stickySlots(t *testing.T, name string) block.Slots {
 
 func desk(t *testing.T, c *ground.Cluster, node string) sticky.Desk {
 	t.Helper()
-	return sticky.Desk{Store: api(t, c.Admin()).Leases(), Node: block.Node{Name: node, MachineID: "machine-of-" + node}, Now: time.Now}
+	return sticky.Desk{Store: api(t, c.Admin()).Leases(), Node: block.Node{Name: node, MachineID: ground.MachineID(node)}, Now: time.Now}
 }
 
 func TestAPodKeepsItsSlotFromNodeToNode(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
 )
@@ -45,12 +46,14 @@ func api(t testing.TB, config *rest.Config) *kube.API {
 
 // claimer is that of a node, which has no Node object.
 func claimer(a *kube.API, name string) *block.Claimer {
+	began := time.Now()
 	return &block.Claimer{
 		Store:   a.Blocks(),
-		Node:    block.Node{Name: name, MachineID: "machine-of-" + name},
+		Node:    block.Node{Name: name, MachineID: ground.MachineID(name)},
 		Machine: a.Nodes().Machine,
 		Wait:    wait,
 		Rand:    rand.Float64,
+		Now:     func() time.Duration { return time.Since(began) },
 	}
 }
 

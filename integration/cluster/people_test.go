@@ -50,3 +50,18 @@ func TestPeopleCanReadPoolsAndBlocks(t *testing.T) {
 		}
 	}
 }
+
+// TestApplyingTheFolderAgainWritesNothing is an upgrade to what is there already:
+// kubectl says configured where it has written.
+func TestApplyingTheFolderAgainWritesNothing(t *testing.T) {
+	t.Parallel()
+	c := own(t)
+	kubectl(t, c, "apply", "-k", deployment+"/crds")
+	kubectl(t, c, "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io", "crd/railleases.roce-cni.io")
+	kubectl(t, c, "apply", "-k", deployment)
+	for _, line := range strings.Split(strings.TrimSpace(kubectl(t, c, "apply", "-k", deployment)), "\n") {
+		if !strings.HasSuffix(line, " unchanged") {
+			t.Error(line)
+		}
+	}
+}

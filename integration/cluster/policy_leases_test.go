@@ -14,6 +14,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
@@ -23,7 +24,7 @@ func (g guarded) holder(name string) sticky.Holder {
 	if name == "" {
 		return sticky.Holder{}
 	}
-	return sticky.Holder{NodeName: g.pool + "-" + name, MachineID: "machine-of-" + g.pool + "-" + name}
+	return sticky.Holder{NodeName: g.pool + "-" + name, MachineID: ground.MachineID(g.pool + "-" + name)}
 }
 
 // lease is that of a slot, which a node holds.

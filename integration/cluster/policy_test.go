@@ -205,6 +205,7 @@ func TestAccountsHaveTheRightsThatTheyNeedAndNoMore(t *testing.T) {
 	}
 	gc := []right{
 		{"list", ours, "railpools", "", ""},
+		{"patch", ours, "railpools", "", ""},
 		{"patch", ours, "railpools/status", "", ""},
 		{"list", ours, "railblocks", "", ""},
 		{"delete", ours, "railblocks", "", ""},

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
@@ -66,7 +67,7 @@ func (m *machine) holds(k ranges.Key) sticky.Lease {
 	var out sticky.Lease
 	eventually(m.t, m.name+" holds", func(ctx context.Context) error {
 		all, err := api(m.t, m.Admin()).Leases().List(ctx, sticky.Query{Pool: "kept", Key: k})
-		if err == nil && (len(all) != 1 || all[0].Spec.Holder != sticky.Holder{NodeName: m.name, MachineID: "machine-of-" + m.name}) {
+		if err == nil && (len(all) != 1 || all[0].Spec.Holder != sticky.Holder{NodeName: m.name, MachineID: ground.MachineID(m.name)}) {
 			err = fmt.Errorf("there is %+v", all)
 		}
 		if err == nil {
@@ -83,6 +84,7 @@ func TestAPodKeepsItsAddressesWhereverItRuns(t *testing.T) {
 	t.Parallel()
 	c := pooled(t)
 	must(t, write(t, c, http.MethodPost, "RailPool", "kept", `spec: {template: {count: 2, subnets: [{subnet: '10.{rail+10}.0.0/22'}]}, sticky: {ttl: 24h, slots: 512-767}}`))
+	mark(t, c, "kept")
 	a, b := joins(t, c, "a"), joins(t, c, "b")
 	for _, m := range []*machine{a, b} {
 		m.start()

@@ -11,14 +11,14 @@
 //
 // It never leases an address, never takes a file away because a server does not
 // answer, and never gives a block back while its pool exists. It stands on block,
-// ranges and ipam; rocectl runs it, and the cluster is a parameter. Read this
+// ranges, ipam and clerk; rocectl runs it, and the cluster is a parameter. Read this
 // file first, then keeper.go for what is done for one pool, in which order, and
-// clerk.go for the pods that keep their addresses.
+// package clerk for the pods that keep their addresses.
 package agent
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -26,6 +26,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
@@ -75,22 +76,35 @@ type View struct {
 	// Labels and MachineID are what the Node object says of the node.
 	Labels    map[string]string
 	MachineID string
+	// NoNode is why there is no Node object: nothing is claimed, and what the node
+	// has stays.
+	NoNode error
+	// Fault is why there is nothing to see yet: the rest is empty.
+	Fault error
 }
 
-// Pool is a RailPool and its age: of two that overlap the younger is at fault.
+// Pool is a RailPool.
 type Pool struct {
 	block.Pool
 	Created time.Time
+	// InUse says that it stays until the nodes have given back what they have of it,
+	// when somebody deletes it. Blocks are claimed of no other.
+	InUse bool
+	// Deleted says that somebody has.
+	Deleted bool
 }
 
 // Agent is the agent of one node.
 type Agent struct {
 	Config
+	clock   pace.Clock
 	meter   *meter
 	metrics *metrics
 
-	mu      sync.Mutex
-	view    map[string]judged // nil: not seen yet
+	mu   sync.Mutex
+	view map[string]judged // nil: not seen yet
+	// unseen is why the cluster, or the Node object, is not seen: "" when it is.
+	unseen  string
 	keepers map[string]*keeper
 	// unreadable is why nobody can lease, "" when the leases were read.
 	unreadable string
@@ -98,8 +112,8 @@ type Agent struct {
 
 const (
 	// tick is how often a keeper looks whether something is due, and how often the
-	// leases are looked at.
-	tick = time.Second
+	// leases are looked at; tidyEvery is how often the files are.
+	tick, tidyEvery = 200 * time.Millisecond, time.Second
 	// sweepAfter is until when the agent has looked for blocks of this node that
 	// nothing on the node tells of; sweepEvery is how often it does so again.
 	sweepAfter, sweepEvery = 10 * time.Minute, time.Hour
@@ -108,6 +122,7 @@ const (
 // New returns an agent. It does no I/O.
 func New(c Config) *Agent {
 	a := &Agent{Config: c, keepers: map[string]*keeper{}}
+	a.clock = pace.Clock{Now: c.Now, Rand: c.Rand}
 	a.meter = &meter{book: c.Leases, dir: c.Ranges.Dir, now: c.Now}
 	a.metrics = newMetrics(a)
 	seen := &watched{store: c.Store, log: c.Log, count: func(op, answer string) { a.metrics.requests.WithLabelValues(op, answer).Inc() }}
@@ -139,25 +154,34 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// look reads the leases again and again, and writes files again that somebody has
-// removed or changed.
+// look reads the leases again and again, and has files written again that somebody
+// has removed or changed.
 func (a *Agent) look(ctx context.Context) {
+	var tidying pace.Pause
 	for {
 		if err := a.meter.read(ctx); ctx.Err() == nil {
 			a.unread(err)
 		}
-		a.mu.Lock()
-		keepers := slices.Collect(maps.Values(a.keepers))
-		a.mu.Unlock()
-		for _, k := range keepers {
-			k.mu.Lock()
-			k.write()
-			k.stray()
-			k.mu.Unlock()
+		if now := a.Now(); tidying.Over(now) {
+			tidying.Until = now + tidyEvery
+			a.tidy()
 		}
 		if a.Wait(ctx, tick) != nil {
 			return
 		}
+	}
+}
+
+// tidy has each file be as it should, and looks for addresses that are lost.
+func (a *Agent) tidy() {
+	a.mu.Lock()
+	keepers := slices.Collect(maps.Values(a.keepers))
+	a.mu.Unlock()
+	for _, k := range keepers {
+		k.mu.Lock()
+		k.write()
+		k.stray()
+		k.mu.Unlock()
 	}
 }
 
@@ -169,8 +193,7 @@ func (a *Agent) unread(err error) {
 	before := a.unreadable
 	a.unreadable = ""
 	if err != nil {
-		c := told(err)
-		a.unreadable = fmt.Sprintf("the leases of the node cannot be read, and ADDs fail: %s (%s)", c.Msg, c.Details)
+		a.unreadable = "the leases of the node cannot be read, and ADDs fail: " + line(err)
 	}
 	switch {
 	case a.unreadable == before:
@@ -181,13 +204,11 @@ func (a *Agent) unread(err error) {
 	}
 }
 
-// spread returns a time around d: what many nodes do, they should not do at once.
-func (a *Agent) spread(d time.Duration) time.Duration {
-	return time.Duration((0.75 + a.Rand()/2) * float64(d))
-}
-
 // see takes in what there is.
 func (a *Agent) see(ctx context.Context, all *sync.WaitGroup, v View) {
+	if a.blind(v); v.Fault != nil {
+		return
+	}
 	view := judge(a.Node, v)
 	wanted, err := a.Ranges.Pools() // a pool with a file was ours before the agent was started
 	if err != nil {
@@ -203,6 +224,16 @@ func (a *Agent) see(ctx context.Context, all *sync.WaitGroup, v View) {
 	a.view = view
 	for _, name := range wanted {
 		a.keep(ctx, all, name)
+	}
+}
+
+// blind notes why a view lacks something.
+func (a *Agent) blind(v View) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unseen = ""
+	if err := cmp.Or(v.Fault, v.NoNode); err != nil {
+		a.unseen = line(err)
 	}
 }
 

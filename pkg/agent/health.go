@@ -4,7 +4,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,8 +23,7 @@ import (
 func (k *keeper) trouble(what string, err error) {
 	text, before := "", k.troubles[what]
 	if err != nil {
-		c := told(err)
-		text = fmt.Sprintf("%s (%s)", c.Msg, c.Details)
+		text = line(err)
 	}
 	switch {
 	case text == before:
@@ -45,34 +43,30 @@ func about(err error) []any {
 	return []any{slog.String("error", c.Msg), slog.String("hint", c.Details)}
 }
 
-// told is an error in one line, and its hint.
-func told(err error) *types.Error { return cnierr.CNI("rocectl", Explain(err)) }
-
-// Explain gives the answers of a block.Store that are no errors of themselves a
-// code and a hint. Other errors stay as they are.
-func Explain(err error) error {
-	var busy *block.BusyError
-	switch {
-	case errors.As(err, new(*cnierr.Error)):
-	case errors.Is(err, block.ErrUnknown), errors.As(err, &busy), errors.Is(err, block.ErrConflict), errors.Is(err, block.ErrExists), errors.Is(err, block.ErrNotFound):
-		return cnierr.New(cnierr.TryAgain, "ask the API server", "", "look whether it answers: kubectl get --raw /readyz", "%w", err)
-	}
-	return err
+// line is an error and its hint.
+func line(err error) string {
+	c := told(err)
+	return fmt.Sprintf("%s (%s)", c.Msg, c.Details)
 }
+
+// told is an error in one line, and its hint.
+func told(err error) *types.Error { return cnierr.CNI("rocectl", block.Explain(err)) }
 
 // Health says whether pods of this node get addresses of each pool that selects
 // it, and what is wrong: a line for each thing, without secrets.
 func (a *Agent) Health() (well bool, lines []string) {
 	a.mu.Lock()
-	view, keepers, unreadable := maps.Clone(a.view), maps.Clone(a.keepers), a.unreadable
+	view, keepers, unreadable, unseen := maps.Clone(a.view), maps.Clone(a.keepers), a.unreadable, a.unseen
 	a.mu.Unlock()
-	if unreadable != "" {
-		lines = append(lines, unreadable)
+	if view == nil && unseen == "" {
+		unseen = "the RailPools and the Node object have not been read yet: look whether the API server answers"
 	}
-	if view == nil {
-		return false, append(lines, "the RailPools and the Node object have not been read yet: look whether the API server answers")
+	for _, line := range []string{unreadable, unseen} {
+		if line != "" {
+			lines = append(lines, line)
+		}
 	}
-	well = unreadable == ""
+	well = len(lines) == 0
 	for _, name := range slices.Sorted(maps.Keys(view)) {
 		if !view[name].selected {
 			continue

@@ -4,11 +4,10 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
-	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
 // judged is a pool and what it is to this node.
@@ -23,30 +22,43 @@ type judged struct {
 	fault error
 }
 
-// judge says of each pool what it is to a node. A pool that has a fault is no
-// other pool's.
+// judge says of each pool what it is to a node. One that was deleted is none any
+// more.
 func judge(n block.Node, v View) map[string]judged {
-	byAge := slices.SortedFunc(slices.Values(v.Pools), func(x, y Pool) int {
-		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Name, y.Name))
-	})
 	out := map[string]judged{}
-	var older []block.Space
-	for _, p := range byAge {
-		j := judged{selected: p.Spec.Selects(v.Labels)}
+	for _, p := range v.Pools {
+		if p.Deleted {
+			continue
+		}
+		j := judged{selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
 		rack := v.Labels[p.Spec.RackLabel]
 		space, err := p.Space(rack)
 		if err == nil {
 			j.space = &space
 			j.slots, err = p.Slots(rack)
 		}
-		if j.selected && err == nil {
-			for _, o := range older {
-				err = errors.Join(err, space.Apart(o))
-			}
-			older = append(older, space)
+		if err == nil {
+			err = v.claimable(p, space)
 		}
-		j.fault = errors.Join(err, n.Confirm(v.MachineID))
+		j.fault = errors.Join(err, v.NoNode, n.Confirm(v.MachineID))
 		out[p.Name] = j
 	}
 	return out
+}
+
+// claimable returns why no block of a pool may be claimed: what pools that are in use
+// have nobody else gets, whichever nodes they select, and also when they were deleted.
+func (v View) claimable(p Pool, s block.Space) error {
+	var faults []error
+	for _, o := range v.Pools {
+		if o.InUse {
+			faults = append(faults, s.Apart(o.Pool))
+		}
+	}
+	if err := errors.Join(faults...); err != nil || p.InUse {
+		return err
+	}
+	return cnierr.New(cnierr.TryAgain, "claim blocks of RailPool", p.Name,
+		"rocectl gc --cluster marks it in a moment; if not, look whether it runs: kubectl -n roce-cni logs deployment/roce-cni-gc",
+		"it is not marked as in use yet: if somebody deleted it, its addresses would be anybody's")
 }

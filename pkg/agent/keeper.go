@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -32,7 +33,7 @@ type keeper struct {
 	pool    string
 	claimer block.Claimer
 
-	joining, asserting, claiming, reporting, retiring pause
+	joining, asserting, claiming, reporting, retiring pace.Pause
 	reported                                          map[string]Usage // by UID of the block
 	closed                                            bool             // the pool was deleted, and its file removed
 	quarantine                                        time.Duration    // that the file had
@@ -55,7 +56,7 @@ func newKeeper(a *Agent, pool string) *keeper {
 	begins(a.metrics.lost, pool)
 	return &keeper{
 		Config: a.Config, agent: a, pool: pool, reported: map[string]Usage{}, troubles: map[string]string{},
-		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Wait: a.Wait, Rand: a.Rand},
+		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Wait: a.Wait, Rand: a.Rand, Now: a.Now},
 	}
 }
 
@@ -85,15 +86,15 @@ func (k *keeper) step(ctx context.Context) bool {
 	case k.space == nil:
 		return false
 	case !k.joined:
-		return k.joining.over(now) && k.join(ctx)
+		return k.joining.Over(now) && k.join(ctx)
 	case k.slots.Pool != "" && k.dismiss == nil:
 		k.employ(ctx)
 		return true
-	case k.asserting.over(now):
+	case k.asserting.Over(now):
 		return k.assert(ctx)
-	case k.short() && k.claiming.over(now):
+	case k.short() && k.claiming.Over(now):
 		return k.claim(ctx)
-	case k.reporting.over(now):
+	case k.reporting.Over(now):
 		k.report(ctx)
 	}
 	return false
@@ -103,12 +104,17 @@ func (k *keeper) step(ctx context.Context) bool {
 // pool. One that is wrong leaves everything as it was.
 func (k *keeper) look() bool {
 	now, exists := k.agent.judgement(k.pool)
-	if !exists {
-		return false
-	}
-	k.closed = false // if it was, the pool has come back
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if !exists {
+		delete(k.troubles, "RailPool")
+		delete(k.troubles, "claim")
+		return false
+	}
+	k.closed = false                              // if it was, the pool has come back
+	if now.space != nil && now.space != k.space { // perhaps it has more blocks now
+		k.claiming.Until = min(k.claiming.Until, k.Now()+time.Duration(k.Rand()*float64(2*tick)))
+	}
 	if k.joined && k.selected && !now.selected {
 		k.Log.Warn("the pool does not select this node any more; its blocks stay until the pool is deleted", "pool", k.pool, "blocks", len(k.owned))
 	}
@@ -135,7 +141,7 @@ func (k *keeper) join(ctx context.Context) bool {
 	defer k.mu.Unlock()
 	k.trouble("blocks", err)
 	if err != nil {
-		k.joining.fail(k.agent)
+		k.joining.Fail(k.agent.clock)
 		return false
 	}
 	k.joined, k.asserted = true, k.Now()
@@ -178,7 +184,7 @@ func (k *keeper) assert(ctx context.Context) bool {
 	k.trouble("blocks", err)
 	k.have(kept)
 	if err != nil {
-		k.asserting.fail(k.agent)
+		k.asserting.Fail(k.agent.clock)
 	} else {
 		k.asserted = k.Now()
 	}
@@ -206,7 +212,7 @@ func (k *keeper) affirm(ctx context.Context, blocks []block.Block) (kept []block
 // have notes what the node has and writes it down. It is called with the lock held.
 func (k *keeper) have(owned []block.Block) {
 	k.owned = owned
-	k.asserting.ok(k.agent, assertEvery)
+	k.asserting.OK(k.agent.clock, assertEvery)
 	k.write()
 }
 
@@ -234,12 +240,12 @@ func (k *keeper) claim(ctx context.Context) bool {
 	defer k.mu.Unlock()
 	k.trouble("claim", err)
 	if err != nil {
-		k.claiming.fail(k.agent)
+		k.claiming.Fail(k.agent.clock)
 		return false
 	}
-	k.claiming.ok(k.agent, 0)
+	k.claiming.OK(k.agent.clock, 0)
 	// Not at once: when all nodes start, claims come first.
-	k.reporting = pause{until: k.Now() + time.Duration(k.Rand()*float64(reportEvery/2))}
+	k.reporting = pace.Pause{Until: k.Now() + time.Duration(k.Rand()*float64(reportEvery/2))}
 	k.agent.metrics.claimed(k.pool, got)
 	k.Log.Info("claimed a block", "pool", k.pool, "block", got.Name, "conflicts", got.Conflicts, "lists", got.Lists, "took", k.Now()-began)
 	k.owned = append(slices.Clone(k.owned), got.Block)
@@ -286,11 +292,11 @@ func (k *keeper) report(ctx context.Context) {
 		case err == nil:
 			k.reported[b.UID] = u
 		case errors.Is(err, block.ErrNotFound), errors.Is(err, block.ErrConflict): // it is not as it was
-			k.asserting = pause{}
+			k.asserting = pace.Pause{}
 		case errors.As(err, new(*cnierr.Error)):
 			faults = append(faults, err)
 		}
-		k.reporting.ok(k.agent, reportEvery)
+		k.reporting.OK(k.agent.clock, reportEvery)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

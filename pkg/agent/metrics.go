@@ -75,8 +75,8 @@ func answer(err error) string {
 
 // gauges are read when somebody looks.
 type gauges struct {
-	agent                                             *Agent
-	size, used, resting, free, file, asserted, strays *prometheus.Desc
+	agent                                                   *Agent
+	size, used, resting, free, file, asserted, strays, seen *prometheus.Desc
 }
 
 func newGauges(a *Agent) *gauges {
@@ -91,13 +91,14 @@ func newGauges(a *Agent) *gauges {
 		free:     desc("block_free", "Slots of a block that are neither leased nor in quarantine.", "pool", "block"),
 		file:     desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot, and the leases can be read.", "pool"),
 		asserted: desc("block_assert_age_seconds", "How long ago the API server has last confirmed the node's blocks of a pool.", "pool"),
+		seen:     desc("cluster_seen", "Whether the RailPools and the Node object were read since the agent has started: before, nobody knows which pools the node needs."),
 		strays:   desc("pool_stray_slots", "Slots of which pods of this node have addresses and that are in none of its blocks.", "pool"),
 	}
 }
 
 // Describe is prometheus.Collector's.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.size, g.used, g.resting, g.free, g.file, g.asserted, g.strays} {
+	for _, d := range []*prometheus.Desc{g.size, g.used, g.resting, g.free, g.file, g.asserted, g.strays, g.seen} {
 		out <- d
 	}
 }
@@ -106,10 +107,12 @@ func (g *gauges) Describe(out chan<- *prometheus.Desc) {
 func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	g.agent.mu.Lock()
 	view, keepers, readable := maps.Clone(g.agent.view), maps.Clone(g.agent.keepers), g.agent.unreadable == ""
+	seen := view != nil && g.agent.unseen == ""
 	g.agent.mu.Unlock()
 	set := func(d *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
+	set(g.seen, map[bool]float64{true: 1}[seen])
 	for name, j := range view {
 		if !j.selected {
 			continue

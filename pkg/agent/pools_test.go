@@ -4,6 +4,7 @@
 package agent_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
+	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
@@ -171,19 +173,147 @@ func TestAPoolThatIsWrongIsNoOtherPools(t *testing.T) {
 	})
 }
 
-func TestOfTwoPoolsThatOverlapTheYoungerIsNotUsed(t *testing.T) {
+// TestWhatAPoolThatIsInUseHasNoOtherGets has it be for other nodes, and deleted.
+func TestWhatAPoolThatIsInUseHasNoOtherGets(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		younger := poolOf(t, "another", 2, `{"rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}`)
-		n := newCluster(younger, compute(t)).node(t, "n1")
+		second := poolOf(t, "another", 2, `{"rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}`)
+		second.InUse = false
+		n := newCluster(second, compute(t)).node(t, "n1")
 		n.run()
 		n.holds("compute", 1)
 		n.gone("another")
 		n.says(503, "RailPool another", `addresses of RailPool "compute"`)
 		elsewhere := compute(t)
 		elsewhere.Spec.NodeSelector = map[string]string{"gpu": "yes"}
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{younger, elsewhere} })
+		deleted := elsewhere
+		deleted.Deleted = true
+		for _, first := range []agent.Pool{elsewhere, deleted} {
+			n.change(func(v *agent.View) { v.Pools = []agent.Pool{second, first} })
+			pass(20 * time.Second)
+			n.gone("another")
+			n.says(503, `addresses of RailPool "compute"`)
+		}
+		n.change(func(v *agent.View) { v.Pools = []agent.Pool{second} })
+		pass(20 * time.Second)
+		n.gone("another")
+		n.says(503, "not marked as in use")
+		second.InUse = true
+		n.change(func(v *agent.View) { v.Pools = []agent.Pool{second} })
 		pass(2 * time.Second)
 		n.holds("another", 1)
+	})
+}
+
+// TestOfTwoPoolsInUseThatOverlapNothingMoreIsClaimed has ranges be widened into those
+// of another pool.
+func TestOfTwoPoolsInUseThatOverlapNothingMoreIsClaimed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		first, second := compute(t), poolOf(t, "another", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)
+		n := newCluster(first, second).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 10)
+		n.mustLease("another", 21, 30)
+		second.Spec.Rails = append(second.Spec.Rails, block.Rail{Subnets: []block.Subnet{{Subnet: "10.1.0.0/24"}}})
+		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
+		n.mustLease("compute", 11, 15)
+		pass(10 * time.Minute)
+		n.holds("compute", 1)
+		n.says(200, `RailPool compute`, `addresses of RailPool "another"`, `RailPool another`, `addresses of RailPool "compute"`)
+		second.Spec.Fabric = "storage"
+		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
+		pass(2 * time.Second)
+		n.holds("compute", 2)
+	})
+}
+
+// TestAPoolThatWasFullIsClaimedOfWhenItIsWidened waits for no time that has grown with
+// each try before.
+func TestAPoolThatWasFullIsClaimedOfWhenItIsWidened(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		narrow := poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/22", "ranges": ["10.0.0.16/28"]}]}]}`)
+		c := newCluster(narrow)
+		c.node(t, "n1").run()
+		n := c.node(t, "n2")
+		n.run()
+		pass(time.Hour)
+		n.gone("compute")
+		n.says(503, "claim", "1 blocks")
+		narrow.Spec.Rails = []block.Rail{{Subnets: []block.Subnet{{Subnet: "10.0.0.0/22", Ranges: []string{"10.0.0.16-10.0.0.47"}}}}}
+		n.change(func(v *agent.View) { v.Pools = []agent.Pool{narrow} })
+		pass(5 * time.Second)
+		n.holds("compute", 1)
+		n.healthy()
+	})
+}
+
+func TestNothingIsSaidOfAPoolThatWasDeleted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		bad := poolOf(t, "bad", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/33"}]}]}`)
+		n := newCluster(bad, compute(t)).node(t, "n1")
+		n.run()
+		n.says(503, "RailPool bad")
+		n.change(func(v *agent.View) { v.Pools = []agent.Pool{compute(t)} })
+		pass(2 * time.Second)
+		n.healthy()
+	})
+}
+
+func TestAPoolThatIsBeingDeletedIsGivenBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 1)
+		n.change(func(v *agent.View) { v.Pools[0].Deleted = true })
+		pass(10 * time.Minute)
+		n.holds("compute", 1)
+		n.release("c1")
+		pass(10 * time.Minute)
+		n.gone("compute")
+		if got := n.blocks(); got != nil {
+			t.Errorf("it has %v", got)
+		}
+		n.healthy()
+	})
+}
+
+// TestAnAgentWithoutANodeObjectKeepsWhatItHas is started while it is missing.
+func TestAnAgentWithoutANodeObjectKeepsWhatItHas(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 15)
+		n.stop()
+		n.change(func(v *agent.View) { v.NoNode = errors.New("there is no Node object n1") })
+		before := n.store.Calls(blocktest.Touch)
+		n.run()
+		pass(20 * time.Minute)
+		n.holds("compute", 1) // and claims no other
+		if got := n.store.Calls(blocktest.Touch) - before; got < 3 {
+			t.Errorf("%d asserts in 20 minutes", got)
+		}
+		n.says(503, "there is no Node object n1")
+		n.counts("roce_cni_cluster_seen 0")
+		n.change(func(v *agent.View) { v.NoNode = nil })
+		pass(2 * time.Second)
+		n.holds("compute", 2)
+		n.healthy()
+		n.counts("roce_cni_cluster_seen 1")
+	})
+}
+
+func TestWhyNothingIsSeenIsSaid(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCluster(compute(t))
+		pools := c.view.Pools
+		c.view = agent.View{Fault: errors.New("the token has expired")}
+		n := c.node(t, "n1")
+		n.run()
+		n.says(503, "the token has expired")
+		n.counts("roce_cni_cluster_seen 0")
+		n.change(func(v *agent.View) { v.Pools, v.Fault = pools, nil })
+		pass(2 * time.Second)
+		n.holds("compute", 1)
+		n.healthy()
 	})
 }
 

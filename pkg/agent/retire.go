@@ -8,6 +8,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
@@ -27,10 +28,10 @@ const (
 // an address of it and none rests: the file goes first, and after a while the
 // blocks. A pool that comes back meanwhile is kept again.
 func (k *keeper) retire(ctx context.Context) {
-	if !k.retiring.over(k.Now()) {
+	if !k.retiring.Over(k.Now()) {
 		return
 	}
-	k.retiring.ok(k.agent, patience)
+	k.retiring.OK(k.agent.clock, patience)
 	n, err := k.agent.meter.inUse(ctx, k.pool, k.rest())
 	switch {
 	case err != nil:
@@ -49,7 +50,7 @@ func (k *keeper) retire(ctx context.Context) {
 	defer k.mu.Unlock()
 	k.trouble("deleted pool", err)
 	if err != nil {
-		k.retiring.fail(k.agent)
+		k.retiring.Fail(k.agent.clock)
 	}
 }
 
@@ -90,7 +91,7 @@ func (k *keeper) closeFile() error {
 		return err
 	}
 	k.Log.Info("the pool was deleted, and nothing of it is leased: its file is removed, its blocks follow", "pool", k.pool)
-	k.closed, k.retiring = true, pause{until: k.Now() + linger}
+	k.closed, k.retiring = true, pace.Pause{Until: k.Now() + linger}
 	return nil
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
-	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 )
 
 // model is two nodes with real files and leases, whose agents are killed at any
@@ -80,7 +79,7 @@ func newModel(t *testing.T) *model {
 		if !sometimes(8) {
 			return blocktest.None
 		}
-		faults := []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed, stickytest.Late}
+		faults := []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed, blocktest.Late}
 		return faults[rand.IntN(len(faults))]
 	}
 	return &model{T: t, nodes: []*node{c.node(t, "a"), c.node(t, "b")}, running: map[netip.Addr]string{}}
@@ -158,12 +157,15 @@ func TestTwoNodesNeverUseOneAddressThatIsKept(t *testing.T) {
 	for seed := range 2 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				m := newModel(t)
-				m.play(10 * time.Minute)
-				t.Logf("%d ADDs got what is kept, %d others, %d found their answer gone", m.granted, m.others, m.refused)
-				if m.granted < 10 || m.others == 0 {
-					t.Error("the model does not reach what it is about")
+				for range 3 { // once in a thousand times chance spares all pods
+					m := newModel(t)
+					m.play(10 * time.Minute)
+					t.Logf("%d ADDs got what is kept, %d others, %d found their answer gone", m.granted, m.others, m.refused)
+					if m.granted >= 10 && m.others > 0 {
+						return
+					}
 				}
+				t.Error("the model does not reach what it is about")
 			})
 		})
 	}

@@ -15,7 +15,7 @@ import (
 // while no agent ran. All nodes do, so it takes its time.
 func (a *Agent) sweeps(ctx context.Context, all *sync.WaitGroup) {
 	after := sweepAfter
-	for a.Wait(ctx, a.spread(after)) == nil {
+	for a.Wait(ctx, a.clock.Spread(after)) == nil {
 		after = sweepEvery
 		blocks, err := a.Store.List(ctx, block.Query{MachineID: a.Node.MachineID, Freshness: block.Cached})
 		if err != nil {

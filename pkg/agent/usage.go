@@ -37,7 +37,7 @@ func size(s block.Space, blocks []block.Block) int {
 }
 
 // meter knows what is leased on the node. It reads the leases when their file has
-// changed; a stat each second costs nothing.
+// changed; five stats a second cost nothing.
 type meter struct {
 	book *ipam.Book
 	dir  string
@@ -97,7 +97,7 @@ func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, 
 	for _, e := range entries {
 		_, number, ok := s.Find(e.Addr)
 		switch {
-		case !of(pool, e) || !ok || !open[number]:
+		case !e.Of(pool) || !ok || !open[number]:
 		case e.State == ledger.Leased:
 			leased[number] = true
 		case e.Age+since < s.Quarantine():
@@ -110,15 +110,11 @@ func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, 
 	return Usage{Size: len(open), Used: len(leased), Resting: len(resting), Free: len(open) - len(leased) - len(resting)}, known
 }
 
-// of says whether no pod may get an address of a pool because of an entry: what is
-// kept from all pools is none's.
-func of(pool string, e ipam.Entry) bool { return e.Pool == pool || e.Pool == ledger.AnyPool }
-
 // inUse asks how many addresses of a pool are leased or rest at this moment.
 func (m *meter) inUse(ctx context.Context, pool string, quarantine time.Duration) (n int, err error) {
 	entries, err := m.book.List(ctx, "")
 	for _, e := range entries {
-		if of(pool, e) && (e.State == ledger.Leased || e.Age < quarantine) {
+		if e.Of(pool) && (e.State == ledger.Leased || e.Age < quarantine) {
 			n++
 		}
 	}

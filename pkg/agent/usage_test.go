@@ -21,9 +21,9 @@ func TestAnotherBlockIsThereBeforeTheLastAddressIsLeased(t *testing.T) {
 		n.mustLease("compute", 1, 12)
 		pass(2 * time.Second)
 		n.holds("compute", 1)
-		for i := 13; i <= 60; i++ { // a pod each second
+		for i := 13; i <= 60; i++ { // five pods each second
 			n.mustLease("compute", i, i)
-			pass(time.Second)
+			pass(200 * time.Millisecond)
 		}
 		if got := len(n.blocks()); got != 5 {
 			t.Errorf("%d blocks for 60 pods, want 5: 60 of 80 are less than four fifths", got)

@@ -4,27 +4,126 @@
 package block
 
 import (
+	"net/netip"
+	"slices"
+	"strconv"
+
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/conf/template"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Apart returns nil, or BadConfig when pods could get an address of this pool and
-// the same one of another that was there first. Names are unique within a pool
-// alone, so that nothing else would keep two nodes from it. Two pools may share a
-// subnet, of which each has ranges of its own. The spaces of one pool in two racks
-// are Validate's to judge: of one pool there is no error here.
-func (s Space) Apart(first Space) error {
-	if s.pool == first.pool {
-		return nil
-	}
-	theirs := first.free()
-	for _, ours := range s.free() {
-		if both := netrange.Clip(theirs, ours); len(both) > 0 {
-			return cnierr.New(cnierr.BadConfig, reading, s.pool, "give each of the two pools ranges of its own, or delete the one that is not used: kubectl get railpools",
-				"%s are addresses of RailPool %q, which was there first", both[0], first.pool)
+// Apart returns nil, or BadConfig when pods could get the same address of this pool
+// and of another one, in whatever racks. Names are unique within a pool alone, so
+// that nothing else would keep two nodes from it. Two pools may share a subnet, of
+// which each has ranges of its own; and pools of different fabrics may have the same
+// addresses. Whether one pool's racks are apart is Validate's to judge: of one pool
+// there is no error here. What Space refuses has no addresses.
+func (p Pool) Apart(other Pool) error {
+	theirs := other.prefixes(other.racks())
+	for _, rack := range p.racks() {
+		if len(near(p.prefixes([]string{rack}), theirs)) == 0 {
+			continue
+		}
+		if s, err := p.Space(rack); err == nil {
+			if err := s.Apart(other); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// Apart is Pool's for one rack of the pool. An other pool with a fault keeps all of
+// its subnets: what nodes have of it they have from before.
+func (s Space) Apart(other Pool) error {
+	if s.pool == other.Name || s.fabric != other.Spec.Fabric {
+		return nil
+	}
+	var here []named
+	for _, r := range s.rails {
+		for _, subnet := range r {
+			here = append(here, named{subnet.Prefix, s.rack})
+		}
+	}
+	for _, there := range near(other.prefixes(append(other.racks(), s.rack)), here) {
+		theirs := []netrange.Range{netrange.Of(there.prefix)}
+		if space, err := other.Space(there.rack); err == nil {
+			theirs = space.free()
+		}
+		for _, r := range s.free() {
+			if both := netrange.Clip(theirs, r); len(both) > 0 {
+				return cnierr.New(cnierr.BadConfig, reading, s.pool,
+					"give each of the two ranges of its own; one that was deleted has its addresses until the nodes have given back its blocks: kubectl get railblocks; and if their rails are not connected, give each a spec.fabric of its own",
+					"%s are addresses of RailPool %q", both[0], other.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// racks returns those that there may be: of a pool with {rack} the first ones, since
+// it cannot know which there are.
+func (p Pool) racks() []string {
+	switch {
+	case len(p.Spec.Racks) > 0:
+		var out []string
+		for _, r := range p.Spec.Racks {
+			out = append(out, r.Name)
+		}
+		return out
+	case p.racked():
+		out := make([]string, sampleRacks)
+		for i := range out {
+			out[i] = strconv.Itoa(i)
+		}
+		return out
+	}
+	return []string{""}
+}
+
+// prefixes returns the subnets of some racks, as far as they can be read.
+func (p Pool) prefixes(racks []string) []named {
+	var out []named
+	add := func(rack string, rails []Rail, number int) {
+		for i, r := range rails {
+			for _, s := range r.Subnets {
+				text := s.Subnet
+				if number >= 0 {
+					text = inRack(text, number)
+				}
+				if prefix, err := netip.ParsePrefix(template.Expand(text, i)); err == nil {
+					out = append(out, named{prefix.Masked(), rack})
+				}
+			}
+		}
+	}
+	rails := p.Spec.Rails
+	if t := p.Spec.Template; t != nil {
+		rails = slices.Repeat([]Rail{{t.Subnets}}, min(max(t.Count, 0), pool.MaxRails))
+	}
+	racked := p.racked()
+	for _, rack := range racks {
+		number, err := strconv.Atoi(rack)
+		if !racked || err != nil {
+			number = -1
+		}
+		add(rack, rails, number)
+		for _, r := range p.Spec.Racks {
+			if r.Name == rack {
+				add(rack, r.Rails, -1)
+			}
+		}
+	}
+	return out
+}
+
+// near returns those of a that overlap one of b.
+func near(a, b []named) []named {
+	return slices.DeleteFunc(slices.Clone(a), func(x named) bool {
+		return !slices.ContainsFunc(b, func(y named) bool { return x.prefix.Overlaps(y.prefix) })
+	})
 }
 
 // free returns the addresses that pods may have on any rail.

@@ -10,8 +10,7 @@
 // own. It stands beside ipam, which leases from what package ranges writes
 // down; the store is a parameter, of which package kube has the one on an API
 // server and blocktest the one in memory. Read this file first, then space.go for
-// what a block is, claim.go for how a node comes by one, and reap.go for how it
-// loses it.
+// what a block is, claim.go for how a node comes by one; package reap is how it loses it.
 package block
 
 import "time"
@@ -38,6 +37,10 @@ type PoolSpec struct {
 	// RackLabel is the label of a Node that says in which rack it is: a number
 	// for {rack}, a name for Racks. Needed for those, and for nothing else.
 	RackLabel string `json:"rackLabel,omitempty"`
+
+	// Fabric names the network that the rails are on, if there are several that are
+	// not connected: only pools of different ones may have the same addresses.
+	Fabric string `json:"fabric,omitempty"`
 
 	// BlockSize is how many slots a block has; 0 means DefaultSize. A node of 8
 	// pods whose addresses rest as long as pods live needs 16.

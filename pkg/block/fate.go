@@ -50,8 +50,9 @@ func (n Nodes) Missing(blocks []Block) []string {
 	return slices.Compact(out)
 }
 
-// fateNow asks what has become of an owner; machine is Cluster's.
-func fateNow(ctx context.Context, machine func(ctx context.Context, node string) (string, error), owner Spec) (Fate, error) {
+// FateNow asks what has become of an owner; machine is Claimer's. The errors are
+// machine's.
+func FateNow(ctx context.Context, machine func(ctx context.Context, node string) (string, error), owner Spec) (Fate, error) {
 	id, err := machine(ctx, owner.NodeName)
 	switch {
 	case errors.Is(err, ErrNotFound):

@@ -23,6 +23,7 @@ import (
 // exclusions.
 type Space struct {
 	pool, rack string
+	fabric     string
 	size       int
 	quarantine time.Duration
 	rails      [][]pool.Subnet
@@ -43,7 +44,7 @@ func (p Pool) Space(rack string) (Space, error) {
 	if rack != "" && !p.racked() && len(p.Spec.Racks) == 0 {
 		rack = ""
 	}
-	s := Space{pool: p.Name, rack: rack, size: p.blockSize(), quarantine: p.quarantine(&strict.Faults{})}
+	s := Space{pool: p.Name, rack: rack, fabric: p.Spec.Fabric, size: p.blockSize(), quarantine: p.quarantine(&strict.Faults{})}
 	s.rails = p.rails(rack, f)
 	if err := f.Err(reading, p.Name); err != nil {
 		return Space{}, err

@@ -64,7 +64,7 @@ func TestABlockIsTheSameSlotsOnEveryRail(t *testing.T) {
 			spec: `{"rails": [
 				{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.36-10.0.0.200"], "exclude": ["10.0.0.0/27", "10.0.0.40"]}]},
 				{"subnets": [{"subnet": "10.1.0.0/24", "ranges": ["10.1.0.32-10.1.0.99"], "exclude": ["10.1.0.41-10.1.0.44"]}]}],
-				"reservations": [{"ranges": ["10.1.0.47", "10.9.0.0/16"], "reason": "storage"}]}`,
+				"reservations": [{"ranges": ["10.1.0.47"], "reason": "storage"}]}`,
 			blocks: 5, index: []int{2}, slots: 6, name: "gpu-2",
 			want: [][]string{{"10.0.0.0/24 [10.0.0.36-10.0.0.47] -[10.0.0.40]"}, {"10.1.0.0/24 [10.1.0.32-10.1.0.47] -[10.1.0.41-10.1.0.44 10.1.0.47]"}},
 		},

@@ -17,7 +17,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 	"github.com/roce-cni/roce-cni/pkg/conf/template"
-	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
 const reading = "read RailPool"
@@ -39,7 +38,7 @@ func (p Pool) Validate() error {
 	case p.racked():
 		p.rails("1", f)
 		if f.Len() == 0 {
-			p.racksApart(f)
+			p.apart("spec", p.prefixes(p.racks()), f)
 		}
 	default:
 		p.rails("", f)
@@ -74,13 +73,7 @@ func (p Pool) common(f *strict.Faults) {
 	}
 	p.quarantine(f)
 	p.keeps(f)
-	for i, r := range s.Reservations {
-		for j, each := range r.Ranges {
-			if _, err := netrange.Parse(each); err != nil {
-				f.Add(cnierr.BadConfig, fmt.Sprintf("spec.reservations[%d].ranges[%d]", i, j), "write first-last, one address, or a prefix", "%q is not a range: %w", each, err)
-			}
-		}
-	}
+	p.reservations(f)
 }
 
 // blockSize is how many slots a block has.
@@ -119,26 +112,6 @@ func (p Pool) table(f *strict.Faults) {
 	p.apart("spec.racks", all, f)
 }
 
-// racksApart reports a template by which two racks share addresses.
-func (p Pool) racksApart(f *strict.Faults) {
-	rails := p.Spec.Rails
-	if t := p.Spec.Template; t != nil {
-		rails = slices.Repeat([]Rail{{t.Subnets}}, t.Count)
-	}
-	var all []named
-	for rack := range sampleRacks {
-		for i, r := range rails {
-			for _, s := range r.Subnets {
-				prefix, err := netip.ParsePrefix(template.Expand(inRack(s.Subnet, rack), i))
-				if err == nil { // a number that is too big for the template may be no rack
-					all = append(all, named{prefix, strconv.Itoa(rack)})
-				}
-			}
-		}
-	}
-	p.apart("spec", all, f)
-}
-
 // named is a subnet and the rack that has it.
 type named struct {
 	prefix netip.Prefix
@@ -172,6 +145,7 @@ func (p Pool) racked() bool {
 // rails returns the subnets of each rail in a rack, nil if one has a fault.
 func (p Pool) rails(rack string, f *strict.Faults) [][]pool.Subnet {
 	before := f.Len()
+	p.alike(f)
 	places, values := p.lists(rack, f)
 	if n := len(values); f.Len() == before && (n == 0 || n > pool.MaxRails) {
 		f.Add(cnierr.BadConfig, "spec", "write an entry for each rail", "%d rails, not 1 to %d", n, pool.MaxRails)
@@ -243,10 +217,11 @@ func (p Pool) lists(rack string, f *strict.Faults) (places []string, values []st
 }
 
 // inRack puts the number of a rack into the placeholders {rack}, {rack+1} and
-// so on, and leaves those for the rail: the two change names for the while.
+// so on, and leaves those for the rail, which it hides for the while.
 func inRack(s string, rack int) string {
-	swap := strings.NewReplacer("{rack", "{rail", "{rail", "{rack")
-	return swap.Replace(template.Expand(swap.Replace(s), rack))
+	const hidden = "{\x00" // JSON has no such character, and no subnet has
+	s = strings.ReplaceAll(strings.ReplaceAll(s, "{rail", hidden), "{rack", "{rail")
+	return strings.ReplaceAll(template.Expand(s, rack), hidden, "{rail")
 }
 
 // label says whether s can be a part of the name of a block, which must be a DNS

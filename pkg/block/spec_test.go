@@ -61,6 +61,43 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 				`"spec.racks[4].rails[0].subnets[0].subnet": "10.{rack}.2.0/24" has a brace`, `10.0.0.64/28 of rack "b" overlaps 10.0.0.0/24 of rack "A"`,
 			},
 		},
+		"ranges of a template": {
+			`{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/24", "ranges": ["10.{rail}.0.99-10.{rail}.0.10", "10.{rail}.0.65/26"]}]}}`,
+			[]string{`"spec.template.subnets[0].ranges[0]": rail 0: "10.0.0.99-10.0.0.10" is not a range`, `"spec.template.subnets[0].ranges[1]": rail 0: 10.0.0.65/26 has bits set`},
+		},
+		"what is of one rail only": {
+			`{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/24", "ranges": ["10.0.0.0/25"], "exclude": ["10.{rail}.0.7", "10.0.0.9"], "gateway": "10.0.0.1"}]}}`,
+			[]string{
+				`"spec.template.subnets[0].ranges[0]": 10.0.0.0/25 has no {rail}, which its subnet 10.{rail}.0.0/24 has`,
+				`"spec.template.subnets[0].exclude[1]": 10.0.0.9 has no {rail}`, `"spec.template.subnets[0].gateway": 10.0.0.1 has no {rail}`,
+			},
+		},
+		"one rail": {`{"template": {"count": 1, "subnets": [{"subnet": "10.{rail}.0.0/24", "exclude": ["10.0.0.9"]}]}}`, nil},
+		"what is of one rack only": {
+			`{"rackLabel": "x", "rails": [{"subnets": [{"subnet": "10.0.{rack}.0/24", "exclude": ["10.0.1.9"]}]}]}`,
+			[]string{`"spec.rails[0].subnets[0].exclude[0]": 10.0.1.9 has no {rack}`},
+		},
+		"an exclusion outside": {
+			`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24", "exclude": ["10.1.0.9"]}]}]}`,
+			[]string{`"spec.rails[0].subnets[0].exclude[0]": 10.1.0.9 is not inside 10.0.0.0/24`},
+		},
+		"reservations outside": {
+			`{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/24"}]}, "reservations": [{"ranges": ["10.1.0.9", "10.2.0.9", "10.0.0.0-10.255.255.255"], "reason": ""}, {"ranges": ["10.0.0.9/28", "fd00::/64"], "reason": ""}]}`,
+			[]string{
+				`"spec.reservations[0].ranges[1]": 10.2.0.9 is in no subnet`, `"spec.reservations[1].ranges[0]": 10.0.0.9/28 has bits set`, `"spec.reservations[1].ranges[1]": fd00::-fd00::ffff:ffff:ffff:ffff is in no subnet`,
+			},
+		},
+		"reservations in racks": {
+			`{"rackLabel": "x", "template": {"count": 2, "subnets": [{"subnet": "10.{rail}.{rack}.0/24"}]}, "reservations": [{"ranges": ["10.0.255.9", "10.2.0.9"], "reason": ""}]}`,
+			[]string{`"spec.reservations[0].ranges[1]": 10.2.0.9 is in no subnet`},
+		},
+		"reservations in racks that nobody counts": {
+			`{"rackLabel": "x", "template": {"count": 2, "subnets": [{"subnet": "fd00:{rail}:{rack}::/64"}]}, "reservations": [{"ranges": ["fd00::300:0:0:0:1"], "reason": ""}]}`, nil,
+		},
+		"reservations in a table": {
+			`{"rackLabel": "x", "racks": [{"name": "a", "rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}, {"name": "b", "rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}], "reservations": [{"ranges": ["10.1.0.9", "10.2.0.9"], "reason": ""}]}`,
+			[]string{`"spec.reservations[0].ranges[1]": 10.2.0.9 is in no subnet`},
+		},
 		"all else": {
 			`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "blockSize": 5000, "quarantine": "25h", "sticky": {"ttl": "soon", "slots": "7"}, "reservations": [{"ranges": ["10.0.0.9", "10.0.0.300"], "reason": ""}]}`,
 			[]string{

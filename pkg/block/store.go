@@ -59,11 +59,11 @@ const (
 // The answers of a Store.
 var (
 	// ErrExists: the name is taken.
-	ErrExists = errors.New("a block of this name exists")
+	ErrExists = errors.New("there is one of this name")
 	// ErrNotFound: there is no block of that name.
-	ErrNotFound = errors.New("there is no block of this name")
+	ErrNotFound = errors.New("there is none of this name")
 	// ErrConflict: the block is not the one that was meant.
-	ErrConflict = errors.New("the block has changed")
+	ErrConflict = errors.New("it has changed")
 	// ErrUnknown: there is no answer. What was asked for may have been done, or
 	// may be done later.
 	ErrUnknown = errors.New("no answer")

@@ -26,6 +26,16 @@ type Entry struct {
 	Owner Owner         // of a resting address, the last one
 }
 
+// Of says whether no pod may get an address of a pool because of the entry: what is
+// kept from all pools is none's.
+func (e Entry) Of(pool string) bool { return e.Pool == pool || e.Pool == ledger.AnyPool }
+
+// Rests says whether an address that nobody leases has to rest longer, in a pool of
+// that quarantine.
+func (e Entry) Rests(quarantine time.Duration) bool {
+	return e.State != ledger.Leased && e.Age < rest(e.State, quarantine)
+}
+
 // List returns the used addresses of a pool, or of all pools for "", ordered
 // by pool, family and address. It makes and changes no file.
 func (b *Book) List(ctx context.Context, pool string) ([]Entry, error) {

@@ -82,6 +82,9 @@ func (f agentFlags) run(ctx context.Context, version, stateDir string, log *slog
 	if err != nil {
 		return err
 	}
+	if err := closeToOthers(stateDir); err != nil {
+		return err
+	}
 	log = log.With("node", node.Name)
 	a := agent.New(agent.Config{
 		Node: node, Addresses: addresses,
@@ -120,7 +123,18 @@ func (f agentFlags) identity() (block.Node, error) {
 	if err != nil {
 		return block.Node{}, cnierr.New(cnierr.IO, "read", path, "in a container mount the node's file, and name its root with --host-root; on a node without: systemd-machine-id-setup", "%w", err)
 	}
-	return block.Node{Name: f.node, MachineID: strings.TrimSpace(string(id))}, nil
+	n := block.Node{Name: f.node, MachineID: strings.TrimSpace(string(id))}
+	if !isMachineID(n.MachineID) {
+		return block.Node{}, cnierr.New(cnierr.BadConfig, "read", path, "on the node run systemd-machine-id-setup, then restart kubelet, which reports the ID; and empty the file in the image that nodes are made of",
+			"%q is no machine-id, which is 32 lower-case hexadecimal digits: two nodes that have it would be one", n.MachineID)
+	}
+	return n, nil
+}
+
+// isMachineID says whether s is what machine-id(5) says: neither empty nor
+// "uninitialized", as in an image that was never started, nor nothing but zeros.
+func isMachineID(s string) bool {
+	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == "" && strings.Trim(s, "0") != ""
 }
 
 // addresses returns those of the node, which has the namespace of this process.

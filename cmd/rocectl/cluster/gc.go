@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
+	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -71,7 +71,7 @@ node holds, and what each waits for, and changes nothing.`,
 			if f.once {
 				orphans, idle, err := r.Orphans(ctx)
 				if err != nil {
-					return agent.Explain(err)
+					return block.Explain(err)
 				}
 				return errors.Join(writeOrphans(cmd.OutOrStdout(), orphans, time.Now()), writeIdle(cmd.OutOrStdout(), idle, time.Now()))
 			}

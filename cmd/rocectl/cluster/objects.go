@@ -5,6 +5,8 @@ package cluster
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,12 +15,14 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
+	"github.com/roce-cni/roce-cni/pkg/block/reap"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
 // objects is a reconcile.Cluster on the API server. It is for one goroutine.
 type objects struct {
-	block.Cluster
+	reap.Cluster
 	api *kube.API
 	// before has the pools as they were listed last: a condition says since when it
 	// is as it is.
@@ -56,9 +60,32 @@ func (o *objects) Pools(ctx context.Context) ([]agent.Pool, error) {
 	for i := range all {
 		p := all[i]
 		o.before[p.Name] = p
-		out = append(out, agent.Pool{Pool: p.Pool(), Created: p.CreationTimestamp.Time})
+		out = append(out, asPool(&p))
 	}
 	return out, err
+}
+
+// asPool returns what the agent and the reconciler know of a RailPool.
+func asPool(p *kube.RailPool) agent.Pool {
+	return agent.Pool{
+		Pool: p.Pool(), Created: p.CreationTimestamp.Time,
+		InUse: slices.Contains(p.Finalizers, kube.InUse), Deleted: p.DeletionTimestamp != nil,
+	}
+}
+
+// Mark is reconcile.Cluster's.
+func (o *objects) Mark(ctx context.Context, pool string) error {
+	return o.api.Pools().Mark(ctx, o.before[pool])
+}
+
+// Used is reconcile.Cluster's.
+func (o *objects) Used(ctx context.Context, pool string) (bool, error) {
+	used, err := o.api.Blocks().Any(ctx, pool)
+	if used || err != nil {
+		return used, err
+	}
+	leases, err := o.api.Leases().List(ctx, sticky.Query{Pool: pool})
+	return slices.ContainsFunc(leases, func(l sticky.Lease) bool { return l.Spec.Holder != (sticky.Holder{}) }), err
 }
 
 // Report is reconcile.Cluster's.
@@ -70,7 +97,8 @@ func (o *objects) Report(ctx context.Context, pool string, s reconcile.Summary) 
 	}
 	valid := metav1.Condition{Type: kube.ValidCondition, Status: metav1.ConditionTrue, Reason: "Valid", Message: "blocks of it can be claimed", ObservedGeneration: was.Generation}
 	if s.Fault != nil {
-		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "Fault", cnierr.CNI("rocectl", s.Fault).Msg
+		c := cnierr.CNI("rocectl", s.Fault)
+		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "Fault", fmt.Sprintf("%s (%s)", c.Msg, c.Details)
 	}
 	meta.SetStatusCondition(&now.Conditions, valid)
 	return o.api.Pools().Report(ctx, pool, now)

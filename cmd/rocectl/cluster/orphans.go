@@ -83,6 +83,8 @@ func ending(i reconcile.Idle, now time.Time) string {
 		return "another node may have it when no pod is bound to the node, for an hour"
 	case i.Fate == block.Gone:
 		return "another node may have it when the node was gone for an hour"
+	case i.Useless != "":
+		return "it stays, and keeps nothing: " + i.Useless
 	case i.Spec.Keep:
 		return "it stays: spec.keep"
 	case i.TTL == 0:

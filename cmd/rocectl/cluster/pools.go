@@ -5,19 +5,26 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
+	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
 // nodeEvery is how often the labels of the node's own object are read. A watch
 // would send all of a large object whenever kubelet writes its status.
 const nodeEvery = 5 * time.Minute
+
+// glance is how often it is looked whether the RailPools have been listed.
+const glance = 50 * time.Millisecond
 
 // watcher watches the RailPools, and reads the Node object now and then.
 type watcher struct {
@@ -36,7 +43,14 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 	changed := make(chan struct{}, 1)
 	pools := cache.NewSharedInformer(v.api.Pools().Watch(), &kube.RailPool{}, 0)
 	says := &once{log: v.log, what: "the RailPools cannot be watched: what was seen last is what counts"}
-	if err := pools.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { says.note(err) }); err != nil {
+	faults := make(chan error, 1)
+	if err := pools.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		says.note(err)
+		select {
+		case faults <- err:
+		default: // nobody has asked for the last one
+		}
+	}); err != nil {
 		return err
 	}
 	if _, err := pools.AddEventHandler(handler(func() {
@@ -49,8 +63,14 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 		return err
 	}
 	all.Go(func() { pools.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), pools.HasSynced) {
-		return ctx.Err()
+	for !pools.HasSynced() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-faults:
+			see(agent.View{Fault: kube.Classify("watch RailPools", err)})
+		case <-time.After(glance):
+		}
 	}
 	return v.follow(ctx, pools.GetStore(), changed, see)
 }
@@ -70,8 +90,14 @@ func (v watcher) follow(ctx context.Context, pools cache.Store, changed <-chan s
 		} else {
 			next, retry = spread(retry), min(2*retry, nodeEvery)
 		}
-		if known {
-			see(v.of(pools, node))
+		switch view := v.of(pools, node); {
+		case known:
+			see(view)
+		case errors.Is(err, block.ErrNotFound):
+			view.NoNode = cnierr.New(cnierr.NotAvailable, "read Node object", v.node, "restart kubelet, which makes it; if it is there, --node is not the name that kubectl get nodes shows", "%w", err)
+			see(view)
+		default:
+			see(agent.View{Fault: err})
 		}
 		select {
 		case <-ctx.Done():
@@ -86,7 +112,7 @@ func (v watcher) of(pools cache.Store, node kube.Node) agent.View {
 	out := agent.View{Labels: node.Labels, MachineID: node.MachineID}
 	for _, object := range pools.List() {
 		if p, ok := object.(*kube.RailPool); ok {
-			out.Pools = append(out.Pools, agent.Pool{Pool: p.Pool(), Created: p.CreationTimestamp.Time})
+			out.Pools = append(out.Pools, asPool(p))
 		}
 	}
 	return out
@@ -101,7 +127,7 @@ func handler(changed func()) cache.ResourceEventHandler {
 		UpdateFunc: func(before, now any) {
 			a, ok := before.(*kube.RailPool)
 			b, too := now.(*kube.RailPool)
-			if !ok || !too || a.Generation != b.Generation || a.UID != b.UID {
+			if !ok || !too || a.Generation != b.Generation || a.UID != b.UID || !slices.Equal(a.Finalizers, b.Finalizers) {
 				changed()
 			}
 		},

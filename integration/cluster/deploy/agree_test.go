@@ -223,14 +223,18 @@ func TestNoRuleHasAWildcard(t *testing.T) {
 	}
 }
 
-func TestThePoliciesAreAboutTheAccountOfTheAgents(t *testing.T) {
+func TestThePoliciesAreAboutOurAccounts(t *testing.T) {
 	t.Parallel()
-	agent, _, _ := pods(t)
+	agent, gc, _ := pods(t)
+	account := map[string]string{
+		"roce-cni-own-blocks": agent.Spec.ServiceAccountName, "roce-cni-own-leases": agent.Spec.ServiceAccountName,
+		"roce-cni-marks": gc.Spec.ServiceAccountName,
+	}
 	var names, bound []string
 	for _, p := range all[admission.ValidatingAdmissionPolicy](t) {
 		names = append(names, p.Name)
-		if on := p.Spec.MatchConditions[0].Expression; !strings.Contains(on, ":"+agent.Spec.ServiceAccountName+"$") {
-			t.Errorf("%s is about %s, and the agents' account is %s", p.Name, on, agent.Spec.ServiceAccountName)
+		if on := p.Spec.MatchConditions[0].Expression; account[p.Name] == "" || !strings.Contains(on, ":"+account[p.Name]+"$") {
+			t.Errorf("%s is about %s, and the account is %q", p.Name, on, account[p.Name])
 		}
 		if *p.Spec.FailurePolicy != admission.Fail {
 			t.Errorf("%s when it cannot be judged: %s", p.Name, *p.Spec.FailurePolicy)

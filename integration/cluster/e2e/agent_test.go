@@ -15,6 +15,8 @@ import (
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 )
 
 // deployment is what an operator applies.
@@ -50,6 +52,15 @@ func (n *node) deploy(t *testing.T) {
 	n.kubectl(t, "", "apply", "-k", deployment)
 	n.kubectl(t, "", "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io")
 	n.kubectl(t, compute, "apply", "-f", "-")
+}
+
+// reaper runs rocectl gc, which marks pools, where its pod is not what is tested.
+func (n *node) reaper(t *testing.T) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(programs, "rocectl"), "gc", "--cluster", "--kubeconfig="+n.kubeconfig)
+	p, err := ground.StartProcess(t.Context(), "/var/log/gc", cmd, func(context.Context) error { return nil })
+	must(t, err)
+	t.Cleanup(func() { must(t, p.Kill()) })
 }
 
 // agent is the pod that the DaemonSet's controller would make.
@@ -101,6 +112,7 @@ func TestTheDaemonSetServesTheNodesPods(t *testing.T) {
 		must(t, os.Remove(filepath.Join(plugins, plugin)))
 	}
 	n.deploy(t)
+	n.reaper(t)
 	n.network(t, "rails", railsOf(map[string]any{"type": "roce-ipam", "railPool": "compute"}))
 	n.start(t, n.agent(t))
 	for _, plugin := range []string{"roce", "roce-ipam"} {

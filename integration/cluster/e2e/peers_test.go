@@ -141,6 +141,7 @@ func (p *peer) pod(t *testing.T, name, pool string) *sandbox {
 func TestPodsOfTwoNodesReachEachOther(t *testing.T) {
 	n := theNode(t)
 	n.deploy(t)
+	n.reaper(t)
 	left, right := n.peer(t, "left", 1), n.peer(t, "right", 2)
 	a, b := left.pod(t, "left-pod", "compute"), right.pod(t, "right-pod", "compute")
 	a.add(t)
@@ -179,6 +180,7 @@ spec:
 func TestAPodOfAStatefulSetTakesItsAddressesToAnotherNode(t *testing.T) {
 	n := theNode(t)
 	n.deploy(t)
+	n.reaper(t)
 	n.kubectl(t, kept, "apply", "-f", "-")
 	left, right := n.peer(t, "left", 1), n.peer(t, "right", 2)
 	var first []netip.Addr

@@ -5,6 +5,7 @@ package ground
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 
 	authentication "k8s.io/api/authentication/v1"
@@ -14,6 +15,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 )
+
+// MachineID returns the machine-id of the node of a name, which no other has.
+func MachineID(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return fmt.Sprintf("%x", sum[:16])
+}
 
 // MakeNode makes a Node object, as a kubelet would on a machine with this
 // machine-id.

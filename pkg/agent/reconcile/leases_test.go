@@ -158,3 +158,33 @@ func TestOrphansSayWhichLeasesNobodyUses(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestOrphansSayWhichLeasesKeepNothing(t *testing.T) {
+	t.Parallel()
+	racks := strings.NewReplacer("10.0.0.0/24", "10.0.{rack}.0/24", `{"rails"`, `{"rackLabel": "rack", "rails"`).Replace(kept)
+	c := newCluster(t, poolOf(t, "p", 1, kept), poolOf(t, "plain", 1, `{"rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}`), poolOf(t, "racks", 1, strings.ReplaceAll(racks, "10.0", "10.2")))
+	for name, spec := range map[string]sticky.Spec{
+		"p-s128": {Pool: "p", Slot: 128}, "p-s160": {Pool: "p", Slot: 160}, "p.x-s129": {Pool: "p", Rack: "x", Slot: 129}, "typo-s128": {Pool: "typo", Slot: 128},
+		"plain-s128": {Pool: "plain", Slot: 128}, "racks.7-s128": {Pool: "racks", Rack: "7", Slot: 128}, "racks-s128": {Pool: "racks", Slot: 128},
+	} {
+		spec.Keep, spec.Namespace, spec.Pod, spec.Interface = true, "train", "db-0", "net1"
+		if _, err := c.kept.Create(t.Context(), sticky.Lease{Name: name, Spec: spec}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, idle, err := c.Orphans(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, i := range idle {
+		got[i.Name] = i.Useless
+	}
+	want := map[string]string{
+		"p-s128": "", "p-s160": `slot 160 is outside of 128-159, the sticky.slots of RailPool "p", or excluded, or reserved`, "p.x-s129": `RailPool "p" would call it p-s129`,
+		"typo-s128": `there is no RailPool "typo"`, "plain-s128": `RailPool "plain" is not sticky`, "racks.7-s128": "", "racks-s128": `RailPool "racks" has a fault, or no rack ""`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

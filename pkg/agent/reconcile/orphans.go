@@ -5,8 +5,11 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
@@ -26,6 +29,9 @@ type Idle struct {
 	Bound bool       // a pod is bound to the name of a node that is gone
 	// TTL is how long the pool keeps it, 0 for one whose pool is gone or not sticky.
 	TTL time.Duration
+	// Useless is why one that an operator keeps for a pod is not what the pod gets, ""
+	// if it is.
+	Useless string
 }
 
 // Orphans looks, changes nothing, and returns the blocks whose owner is not there,
@@ -58,9 +64,33 @@ func (w world) idle(nodes block.Nodes) []Idle {
 			i.Fate = nodes.Fate(block.Spec{NodeName: holder.NodeName, MachineID: holder.MachineID})
 			i.Bound = i.Fate == block.Gone && w.bound[holder.NodeName]
 		}
+		if l.Spec.Keep {
+			i.Useless = w.useless(l)
+		}
 		if i.Fate != block.Here {
 			out = append(out, i)
 		}
 	}
 	return out
+}
+
+// useless says why no node would find a lease when its pod starts, "" if one would.
+func (w world) useless(l sticky.Lease) string {
+	at := slices.IndexFunc(w.pools, func(p agent.Pool) bool { return p.Name == l.Spec.Pool && !p.Deleted })
+	if at < 0 {
+		return fmt.Sprintf("there is no RailPool %q", l.Spec.Pool)
+	}
+	p := w.pools[at]
+	slots, err := p.Slots(l.Spec.Rack)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("RailPool %q has a fault, or no rack %q", p.Name, l.Spec.Rack)
+	case p.Spec.Sticky == nil:
+		return fmt.Sprintf("RailPool %q is not sticky", p.Name)
+	case slots.Name(l.Spec.Slot) != l.Name:
+		return fmt.Sprintf("RailPool %q would call it %s", p.Name, slots.Name(l.Spec.Slot))
+	case !slots.Has(l.Spec.Slot):
+		return fmt.Sprintf("slot %d is outside of %s, the sticky.slots of RailPool %q, or excluded, or reserved", l.Spec.Slot, p.Spec.Sticky.Slots, p.Name)
+	}
+	return ""
 }

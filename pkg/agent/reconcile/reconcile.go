@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package reconcile looks after the pools of a whole cluster: it frees the blocks
-// of nodes that are gone for good, and what they held for pods; ends the leases that
-// no pod has come back for; and sums up how full each pool is.
+// Package reconcile looks after the pools of a whole cluster: it marks a pool that is
+// new, so that it stays until its blocks are given back, and lets it go then; frees
+// the blocks of nodes that are gone for good, and what they held for pods; ends the
+// leases that no pod has come back for; and sums up how full each pool is.
 //
 // It never frees anything at the first look, never trusts a cache, and is needed by
 // no pod: while it does not run, all stays whose it is. One must run at a time;
 // rocectl has it elected. It stands on block and sticky, beside the agent. All of
-// its order is in this file; orphans.go is what it would free, for people, and
-// summary.go what it says of a pool.
+// its order is in this file; mark.go is what it does at once when a pool comes or
+// goes, orphans.go what it would free, for people, and summary.go what it says of a
+// pool.
 package reconcile
 
 import (
@@ -20,6 +22,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/reap"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
@@ -27,10 +30,15 @@ import (
 // Cluster is what there is to look at. Every answer is as new as the call, and
 // errors are a block.Store's.
 type Cluster interface {
-	block.Cluster
+	reap.Cluster
 	Blocks(ctx context.Context) ([]Block, error)
 	Nodes(ctx context.Context) ([]Node, error)
 	Pools(ctx context.Context) ([]agent.Pool, error)
+	// Mark makes a pool that Pools has returned InUse, or, if it was deleted, not any
+	// more, and it is gone. ErrConflict: it has changed since.
+	Mark(ctx context.Context, pool string) error
+	// Used says whether there is a block of a pool, or a lease that a node holds.
+	Used(ctx context.Context, pool string) (bool, error)
 	// Report writes what is said of a pool. ErrNotFound: there is none.
 	Report(ctx context.Context, pool string, s Summary) error
 }
@@ -54,7 +62,7 @@ type Config struct {
 	Cluster Cluster
 	Store   block.Store
 	Leases  sticky.Store
-	// Every is how often it looks.
+	// Every is how often it looks at the nodes and blocks.
 	Every time.Duration
 	// Wait returns after d, or with the context's error when that ends.
 	Wait func(ctx context.Context, d time.Duration) error
@@ -69,8 +77,10 @@ type Config struct {
 // remembers of what it has seen is lost with it, which makes all wait longer.
 type Reconciler struct {
 	Config
-	sightings block.Sightings
+	sightings reap.Sightings
 	kept      sticky.Sightings
+	next      time.Duration // when the next round is due
+	marks     marks
 }
 
 // New returns a reconciler that has seen nothing yet.
@@ -80,13 +90,20 @@ func New(c Config) *Reconciler { return &Reconciler{Config: c} }
 // round that fails is said, and is tried again with the next.
 func (r *Reconciler) Run(ctx context.Context) error {
 	for {
-		if err := r.round(ctx); err != nil && ctx.Err() == nil {
-			c := cnierr.CNI("rocectl", agent.Explain(err))
-			r.Log.Warn("a look at the cluster was not completed", "error", c.Msg, "hint", c.Details)
+		if r.glance(ctx) || r.Now() >= r.next {
+			r.next = r.Now() + r.Every
+			r.turn(ctx)
 		}
-		if err := r.Wait(ctx, r.Every); err != nil {
+		if err := r.Wait(ctx, often); err != nil {
 			return err
 		}
+	}
+}
+
+func (r *Reconciler) turn(ctx context.Context) {
+	if err := r.round(ctx); err != nil && ctx.Err() == nil {
+		c := cnierr.CNI("rocectl", block.Explain(err))
+		r.Log.Warn("a look at the cluster was not completed", "error", c.Msg, "hint", c.Details)
 	}
 }
 
@@ -97,7 +114,7 @@ func (r *Reconciler) round(ctx context.Context) error {
 	}
 	var faults []error
 	for _, b := range seen.due {
-		freed, err := block.Reap(ctx, r.Store, r.Cluster, b)
+		freed, err := reap.Reap(ctx, r.Store, r.Cluster, b)
 		switch {
 		case err != nil:
 			faults = append(faults, err)
@@ -144,7 +161,7 @@ type world struct {
 }
 
 // look is one sighting. Leases come before pools and nodes, blocks before nodes, and
-// nodes before pods, as sticky.World and block.Sightings ask for.
+// nodes before pods, as sticky.World and reap.Sightings ask for.
 func (r *Reconciler) look(ctx context.Context) (world, error) {
 	w := world{bound: map[string]bool{}}
 	var err error
@@ -187,7 +204,9 @@ func (w world) known() (block.Nodes, []block.Block) {
 func (w world) terms() map[string]sticky.Terms {
 	var pools []block.Pool
 	for _, p := range w.pools {
-		pools = append(pools, p.Pool)
+		if !p.Deleted {
+			pools = append(pools, p.Pool)
+		}
 	}
 	return sticky.TermsOf(pools)
 }

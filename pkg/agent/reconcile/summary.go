@@ -4,21 +4,21 @@
 package reconcile
 
 import (
-	"cmp"
 	"errors"
 	"math"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
 // Summary is what is said of a pool, summed over the racks that have nodes of it,
 // or blocks, or a place in its table.
 type Summary struct {
-	Blocks, Claimed int
-	agent.Usage     // in slots, of all blocks, claimed or not
+	Blocks, Claimed int // those of which pods may have addresses
+	agent.Usage         // in slots, of all blocks, claimed or not
 	Reserved        int
 	// Fault is what is wrong with the pool itself.
 	Fault error
@@ -27,31 +27,32 @@ type Summary struct {
 // summarize returns the summary of each pool.
 func summarize(w world) map[string]Summary {
 	out := map[string]Summary{}
-	older := []agent.Pool{}
-	byAge := slices.SortedFunc(slices.Values(w.pools), func(x, y agent.Pool) int {
-		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Name, y.Name))
-	})
-	for _, p := range byAge {
-		s := Summary{Fault: p.Validate()}
+	for _, p := range w.pools {
+		s := Summary{Fault: errors.Join(p.Validate(), clash(p, w.pools))}
+		spaces, left := map[string]block.Space{}, 0
 		for _, rack := range w.racks(p) {
 			if space, err := p.Space(rack); err == nil {
+				spaces[rack] = space
 				s.Blocks += space.Blocks()
 				s.Size += space.Total()
 				s.Reserved += reserved(p.Spec.Reservations, space)
 			} // else it is the fault of the pool, or of the node that has this label, whose agent says so
 		}
 		for _, b := range w.blocks {
-			if b.Spec.Pool == p.Name {
-				s.Claimed++
-				s.Used += b.Used
-				s.Resting += b.Resting
+			if b.Spec.Pool != p.Name {
+				continue
 			}
+			left++
+			if space, known := spaces[b.Spec.Rack]; known && space.Slots(b.Spec.Index) > 0 {
+				s.Claimed++
+			}
+			s.Used += b.Used
+			s.Resting += b.Resting
 		}
 		s.Free = max(0, s.Size-s.Used-s.Resting)
-		for _, o := range older {
-			s.Fault = errors.Join(s.Fault, w.apart(p, o))
+		if p.Deleted {
+			s.Fault = deleted(p.Name, left)
 		}
-		older = append(older, p)
 		out[p.Name] = s
 	}
 	return out
@@ -81,27 +82,14 @@ func (w world) racks(p agent.Pool) []string {
 	return slices.Compact(out)
 }
 
-// apart returns an error if a node could get the same address of two pools that
-// both select it. Nodes that only one of them selects may be on wires of their own.
-func (w world) apart(p, older agent.Pool) error {
-	type racks struct{ ours, theirs string }
-	seen := map[racks]bool{}
-	for _, n := range w.nodes {
-		at := racks{n.Labels[p.Spec.RackLabel], n.Labels[older.Spec.RackLabel]}
-		if seen[at] || !p.Spec.Selects(n.Labels) || !older.Spec.Selects(n.Labels) {
-			continue
-		}
-		seen[at] = true
-		ours, err := p.Space(at.ours)
-		theirs, too := older.Space(at.theirs)
-		if err != nil || too != nil { // that is said elsewhere
-			continue
-		}
-		if err := ours.Apart(theirs); err != nil {
-			return err
-		}
+// deleted says what a deleted pool waits for.
+func deleted(pool string, left int) error {
+	if left == 0 {
+		return cnierr.New(cnierr.Limited, "delete RailPool", pool, "wait a minute", "no node has a block of it any more")
 	}
-	return nil
+	return cnierr.New(cnierr.Limited, "delete RailPool", pool,
+		"delete the pods that have its networks, or those of the nodes, and wait some five minutes: kubectl get railblocks -l roce-cni.io/pool="+pool,
+		"it stays until the nodes have given back its blocks, which they do when no pod has an address of it: %d are left", left)
 }
 
 // reserved counts the addresses of a pool's subnets that reservations keep.

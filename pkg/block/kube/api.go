@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/reap"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -78,8 +79,8 @@ func (a *API) Pools() Pools { return Pools{a} }
 func (a *API) Nodes() Nodes { return Nodes{a} }
 
 var (
-	_ block.Store   = Blocks{}
-	_ block.Cluster = Nodes{}
+	_ block.Store  = Blocks{}
+	_ reap.Cluster = Nodes{}
 )
 
 // do sends a request once, within the deadline, and reads the answer into out
@@ -89,7 +90,7 @@ func (a *API) do(ctx context.Context, r *rest.Request, what string, out any) err
 	defer cancel()
 	result := r.MaxRetries(0).Do(ctx) // it would not tell what it has tried
 	if err := result.Error(); err != nil {
-		return classify(what, err)
+		return Classify(what, err)
 	}
 	body, err := result.Raw()
 	if err == nil && out != nil {
@@ -112,6 +113,16 @@ func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, 
 		return cnierr.New(cnierr.Bug, what, "", "", "%w", err)
 	}
 	return a.do(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON).Body(body), what, nil)
+}
+
+// any says whether a list has an object, by asking for one, as it was at some time
+// after the call.
+func (a *API) any(ctx context.Context, r *rest.Request, what string) (bool, error) {
+	var page struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	err := a.do(ctx, r.Param("limit", "1"), what, &page)
+	return len(page.Items) > 0, err
 }
 
 // items returns what a list has. A Cached list is one request. A Latest one is of

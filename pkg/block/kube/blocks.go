@@ -83,6 +83,12 @@ func (s Blocks) Objects(ctx context.Context, q block.Query) ([]RailBlock, error)
 	return items[RailBlock](ctx, s.api, s.api.ours, blocks, params, q.Freshness)
 }
 
+// Any says whether there is a block of a pool: a question that costs little, however
+// many there are. The errors are those of List.
+func (s Blocks) Any(ctx context.Context, pool string) (bool, error) {
+	return s.api.any(ctx, s.api.ours.Get().Resource(blocks).Param("labelSelector", labels.Set{PoolLabel: pool}.String()), "list blocks of pool "+pool)
+}
+
 // Touch is block.Store's.
 func (s Blocks) Touch(ctx context.Context, name, uid string) (block.Block, error) {
 	return s.write(ctx, name, uid, nil)

@@ -17,10 +17,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// classify says what an answer means to package block. What is a request that was
+// Classify says what an answer means to package block. What is a request that was
 // refused and did nothing, what may have been done, and what waiting does not mend
 // are three things.
-func classify(what string, err error) error {
+func Classify(what string, err error) error {
 	var bad *tls.CertificateVerificationError
 	if errors.As(err, &bad) {
 		return cnierr.New(cnierr.BadConfig, what, "", "compare the certificate authority of the kubeconfig or the ServiceAccount with the API server's", "%w", err)

@@ -5,7 +5,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"net/url"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -13,7 +12,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 )
 
-// Nodes is the Nodes of a cluster, and the pods bound to them: a block.Cluster.
+// Nodes is the Nodes of a cluster, and the pods bound to them: a reap.Cluster.
 type Nodes struct{ api *API }
 
 // Node is what concerns us of a Node object.
@@ -65,22 +64,15 @@ func (s Nodes) All(ctx context.Context) ([]Node, error) {
 	return out, nil
 }
 
-// Machine is block.Cluster's.
+// Machine is reap.Cluster's.
 func (s Nodes) Machine(ctx context.Context, name string) (string, error) {
 	n, err := s.Node(ctx, name)
 	return n.MachineID, err
 }
 
-// Bound is block.Cluster's. It asks for one pod, whatever its phase: the
+// Bound is reap.Cluster's. It asks for one pod, whatever its phase: the
 // containers of one that has failed may run on when the node does not hear of it.
 func (s Nodes) Bound(ctx context.Context, name string) (bool, error) {
-	var page struct {
-		Items []json.RawMessage `json:"items"`
-	}
-	request := s.api.core.Get().Resource("pods").
-		Param("fieldSelector", fields.OneTermEqualSelector("spec.nodeName", name).String()).Param("limit", "1")
-	if err := s.api.do(ctx, request, "list pods of node "+name, &page); err != nil {
-		return false, err
-	}
-	return len(page.Items) > 0, nil
+	selector := fields.OneTermEqualSelector("spec.nodeName", name).String()
+	return s.api.any(ctx, s.api.core.Get().Resource("pods").Param("fieldSelector", selector), "list pods of node "+name)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,4 +44,22 @@ func (s Pools) Report(ctx context.Context, name string, status PoolStatus) error
 	}
 	request := s.api.ours.Patch(types.MergePatchType).Resource(pools).Name(name).SubResource("status").Body(body)
 	return s.api.do(ctx, request, "report on pool "+name, nil)
+}
+
+// Mark puts the finalizer InUse on a pool, or takes it off if the pool is being
+// deleted. Nothing else is changed, and nothing at all if the pool is not as it was
+// read: block.ErrConflict. block.ErrNotFound: there is no such pool.
+func (s Pools) Mark(ctx context.Context, p RailPool) error {
+	finalizers := slices.DeleteFunc(slices.Clone(p.Finalizers), func(f string) bool { return f == InUse })
+	if p.DeletionTimestamp == nil {
+		finalizers = append(finalizers, InUse)
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": p.UID, "resourceVersion": p.ResourceVersion, "finalizers": finalizers,
+	}})
+	if err != nil {
+		return cnierr.New(cnierr.Bug, "mark pool", p.Name, "", "%w", err)
+	}
+	request := s.api.ours.Patch(types.MergePatchType).Resource(pools).Name(p.Name).Body(body)
+	return s.api.do(ctx, request, "mark pool "+p.Name, nil)
 }

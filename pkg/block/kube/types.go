@@ -58,6 +58,11 @@ type PoolStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
+// InUse is the finalizer of a RailPool: one that is deleted stays until the nodes
+// have given back what they have of it, and its addresses with it. No block is
+// claimed of a pool that has it not yet.
+const InUse = "roce-cni.io/in-use"
+
 // ValidCondition is True for a pool that blocks may be claimed of. Else its
 // message says why not, as block.Pool.Validate and block.Space.Apart do.
 const ValidCondition = "Valid"

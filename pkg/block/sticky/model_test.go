@@ -63,7 +63,7 @@ func newModel(t *testing.T, seed uint64) *model {
 	m := &model{T: t, random: rand.New(rand.NewPCG(seed, 7)), store: stickytest.NewMem(), slots: slots(t, 1), pools: []block.Pool{pool(t, 1)}}
 	m.store.Now = m.now
 	m.store.Fault = func(blocktest.Op, string) blocktest.Fault {
-		faults := []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed, stickytest.Late}
+		faults := []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed, blocktest.Late}
 		if m.random.IntN(6) > 0 {
 			return blocktest.None
 		}

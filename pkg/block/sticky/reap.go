@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/reap"
 )
 
 // Terms is what a pool says about slots that are kept.
@@ -28,11 +29,11 @@ func TermsOf(pools []block.Pool) map[string]Terms {
 	return out
 }
 
-// Sightings remembers since when leases have no use. As with block.Sightings, the
+// Sightings remembers since when leases have no use. As with reap.Sightings, the
 // zero value remembers nothing, which is safe.
 type Sightings struct {
 	idle    map[string]sighting // by UID: without holder
-	orphans block.Sightings     // whose holder is gone
+	orphans reap.Sightings      // whose holder is gone
 }
 
 // sighting is since when a lease has no holder, and the version that it has had
@@ -72,7 +73,7 @@ func (l Lease) owner() block.Spec {
 // one that is gone.
 const longestRest = 24 * time.Hour
 
-// Look is one sighting; now is as in block.Sightings.Look, date what the wall clock
+// Look is one sighting; now is as in reap.Sightings.Look, date what the wall clock
 // says. It returns what to remember, and the leases that are due:
 //   - those that no node holds, nobody wants to keep for ever, and nobody has written
 //     since the TTL; a clock that jumps can make that shorter than it should be, but
@@ -112,7 +113,7 @@ func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sighti
 func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms) bool {
 	t, exists := pools[l.Spec.Pool]
 	if !exists {
-		t = Terms{TTL: longestRest, Rest: block.Grace}
+		t = Terms{TTL: longestRest, Rest: reap.Grace}
 	}
 	since := l.Created
 	if l.Spec.Written.After(since) {
@@ -126,12 +127,12 @@ func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms
 // the node is gone, and then writes what Look has seen, not what has changed since.
 // A lease that has is no error. Without an answer it may have been done or not; the
 // next Look tells.
-func Reap(ctx context.Context, store Store, c block.Cluster, date time.Time, due Lease) (bool, error) {
+func Reap(ctx context.Context, store Store, c reap.Cluster, date time.Time, due Lease) (bool, error) {
 	var err error
 	if due.Spec.Holder == (Holder{}) {
 		err = store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
 	} else {
-		gone, unsure := block.Abandoned(ctx, c, due.owner())
+		gone, unsure := reap.Abandoned(ctx, c, due.owner())
 		if unsure != nil || !gone {
 			return false, unsure
 		}

@@ -87,7 +87,7 @@ func TestARequestThatComesLateNeverUndoesAGrant(t *testing.T) {
 	store, s := stickytest.NewMem(), slots(t, 4)
 	d := desk(store, 1)
 	l := mustTake(t, d, s, pod(0))
-	failNth(store, 1, stickytest.Late) // behind Get
+	failNth(store, 1, blocktest.Late) // behind Get
 	if err := d.Release(t.Context(), l); !errors.Is(err, block.ErrUnknown) {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestARequestThatComesLateNeverUndoesAGrant(t *testing.T) {
 		t.Errorf("%+v holds what was granted to node 1", now.Spec.Holder)
 	}
 
-	failNth(store, 1, stickytest.Late)
+	failNth(store, 1, blocktest.Late)
 	if err := d.Release(t.Context(), l); !errors.Is(err, block.ErrUnknown) {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestARequestThatComesLateNeverUndoesAGrant(t *testing.T) {
 
 func TestAnAnswerThatIsLostCostsAPodNothing(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed, stickytest.Late} {
+	for _, fault := range []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed, blocktest.Late} {
 		for nth := range 12 {
 			t.Run(fmt.Sprintf("%s %d", fault, nth), func(t *testing.T) {
 				store, s := stickytest.NewMem(), slots(t, 1)

@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package block
+// Package reap says when a block is anybody's: its owner has been gone for an hour,
+// with all its pods, or was replaced.
+//
+// It never deletes what it has not seen to be abandoned twice, never goes by the time
+// of another machine, and forgets all when its process ends, which is safe. It stands
+// on block, below sticky, which reaps leases by the same rules; everything is in this
+// file.
+package reap
 
 import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
 )
 
 // Grace is how long a Node object must be gone before its blocks are anybody's.
@@ -49,14 +58,14 @@ type Cluster interface {
 // Blocks must have been listed before nodes, and nodes before pods, so that a node
 // that is new is known. No nodes at all is a fault of who has listed them rather
 // than a cluster without nodes, and nothing is due.
-func (s Sightings) Look(now time.Duration, blocks []Block, nodes Nodes, bound map[string]bool) (next Sightings, due []Block) {
+func (s Sightings) Look(now time.Duration, blocks []block.Block, nodes block.Nodes, bound map[string]bool) (next Sightings, due []block.Block) {
 	next.gone = map[string]sighting{}
 	if len(nodes) == 0 {
 		return next, nil
 	}
 	for _, b := range blocks {
 		fate := nodes.Fate(b.Spec)
-		if fate == Here || fate == Gone && bound[b.Spec.NodeName] {
+		if fate == block.Here || fate == block.Gone && bound[b.Spec.NodeName] {
 			continue
 		}
 		seen, again := s.gone[b.UID]
@@ -73,7 +82,7 @@ func (s Sightings) Look(now time.Duration, blocks []Block, nodes Nodes, bound ma
 
 // Since returns when, in the clock of Look, the owner of a block was first seen to
 // be gone, and whether it is.
-func (s Sightings) Since(b Block) (first time.Duration, gone bool) {
+func (s Sightings) Since(b block.Block) (first time.Duration, gone bool) {
 	seen, gone := s.gone[b.UID]
 	return seen.since, gone
 }
@@ -84,23 +93,23 @@ func (s Sightings) Since(b Block) (first time.Duration, gone bool) {
 // since: a node that comes back asserts its blocks before it leases of them. A
 // block that is gone or changed is no error. Without an answer it may have been
 // deleted or not; the next Look tells.
-func Reap(ctx context.Context, store Store, c Cluster, due Block) (bool, error) {
+func Reap(ctx context.Context, store block.Store, c Cluster, due block.Block) (bool, error) {
 	gone, err := Abandoned(ctx, c, due.Spec)
 	if err != nil || !gone {
 		return false, err
 	}
 	err = store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) {
+	if errors.Is(err, block.ErrNotFound) || errors.Is(err, block.ErrConflict) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
 // Abandoned asks whether an owner is gone with all its pods, or was replaced.
-func Abandoned(ctx context.Context, c Cluster, owner Spec) (bool, error) {
-	fate, err := fateNow(ctx, c.Machine, owner)
-	if err != nil || fate != Gone {
-		return fate == Replaced, err
+func Abandoned(ctx context.Context, c Cluster, owner block.Spec) (bool, error) {
+	fate, err := block.FateNow(ctx, c.Machine, owner)
+	if err != nil || fate != block.Gone {
+		return fate == block.Replaced, err
 	}
 	bound, err := c.Bound(ctx, owner.NodeName)
 	return err == nil && !bound, err

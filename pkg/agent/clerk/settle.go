@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package agent
+package clerk
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
@@ -25,21 +27,26 @@ type uses struct {
 
 // settle gives back what the node holds and no pod uses, and says from time to time
 // that it uses the rest. It is due at the start, and when an answer was removed.
-func (c *clerk) settle(ctx context.Context) {
-	err := c.balance(ctx)
+func (c *Clerk) settle(ctx context.Context) {
+	err := c.heed(c.balance(ctx))
 	if ctx.Err() != nil {
 		return
 	}
-	c.note("kept slots", err)
+	c.Trouble("kept slots", err)
 	if err != nil {
-		c.settling.fail(c.agent)
+		c.settling.Fail(c.Clock)
 		return
 	}
 	c.settling = c.affirming
 }
 
-func (c *clerk) balance(ctx context.Context) error {
-	held, err := c.desk.Held(ctx, c.pool)
+// unanswered says that other requests would get no answer now, either.
+func unanswered(err error) bool {
+	return errors.Is(err, block.ErrUnknown) || errors.As(err, new(*block.BusyError))
+}
+
+func (c *Clerk) balance(ctx context.Context) error {
+	held, err := c.Desk.Held(ctx, c.Pool)
 	if err != nil {
 		return err
 	}
@@ -54,13 +61,16 @@ func (c *clerk) balance(ctx context.Context) error {
 			keep[l.Name] = l
 			continue
 		}
-		err := c.desk.Release(ctx, l)
+		err := c.Desk.Release(ctx, l)
 		if err == nil {
-			c.Log.Info("gave back a slot: no pod uses it", "pool", c.pool, "lease", l.Name, "pod", l.Spec.Pod)
+			c.Log.Info("gave back a slot: no pod uses it", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod)
 		}
 		faults = append(faults, err)
+		if unanswered(err) {
+			break
+		}
 	}
-	if c.affirming.over(c.Now()) && errors.Join(faults...) == nil {
+	if c.affirming.Over(c.Clock.Now()) && errors.Join(faults...) == nil {
 		faults = append(faults, c.affirmAll(ctx, u, keep))
 	}
 	return errors.Join(faults...)
@@ -68,8 +78,8 @@ func (c *clerk) balance(ctx context.Context) error {
 
 // uses reads what pods have, after the answers, of which it knows for sure that
 // nobody but the clerk writes them.
-func (c *clerk) uses(ctx context.Context) (uses, error) {
-	answers, err := c.Ranges.Answers(c.pool)
+func (c *Clerk) uses(ctx context.Context) (uses, error) {
+	answers, err := c.Ranges.Answers(c.Pool)
 	if err != nil {
 		return uses{}, err
 	}
@@ -77,10 +87,10 @@ func (c *clerk) uses(ctx context.Context) (uses, error) {
 	if err != nil {
 		return uses{}, err
 	}
-	slots, _ := c.terms()
+	slots, _ := c.Terms()
 	u := uses{slots: slots, of: map[int]ranges.Key{}, promised: map[ranges.Key]bool{}}
 	for _, e := range entries {
-		if !of(c.pool, e) || e.State != ledger.Leased {
+		if !e.Of(c.Pool) || e.State != ledger.Leased {
 			continue
 		}
 		u.leased = true
@@ -110,7 +120,7 @@ func (u uses) has(l sticky.Lease) bool {
 
 // affirmAll makes sure of what the node holds, and of what it uses and, for all the
 // server says, does not hold.
-func (c *clerk) affirmAll(ctx context.Context, u uses, held map[string]sticky.Lease) error {
+func (c *Clerk) affirmAll(ctx context.Context, u uses, held map[string]sticky.Lease) error {
 	all := maps.Clone(held)
 	for slot, key := range u.of {
 		if name := u.slots.Name(slot); all[name].Name == "" {
@@ -122,14 +132,14 @@ func (c *clerk) affirmAll(ctx context.Context, u uses, held map[string]sticky.Le
 	var faults []error
 	missing := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		_, err := c.desk.Affirm(ctx, all[name])
+		_, err := c.Desk.Affirm(ctx, all[name])
 		if held := new(sticky.HeldError); errors.As(err, &held) {
 			missing[name] = true
 			faults = append(faults, c.lose(all[name], held))
 			continue
 		}
 		faults = append(faults, err)
-		if errors.Is(err, block.ErrUnknown) { // the others would get no answer either
+		if unanswered(err) {
 			break
 		}
 	}
@@ -138,30 +148,30 @@ func (c *clerk) affirmAll(ctx context.Context, u uses, held map[string]sticky.Le
 		return err
 	}
 	c.missing = missing
-	c.affirming.ok(c.agent, assertEvery)
-	c.note("lost slots", c.inUse(ctx, missing))
+	c.affirming.OK(c.Clock, affirmEvery)
+	c.Trouble("lost slots", c.inUse(ctx, missing))
 	return nil
 }
 
 // lose removes the answer that promises what another node holds.
-func (c *clerk) lose(l sticky.Lease, held *sticky.HeldError) error {
-	answers, err := c.Ranges.Answers(c.pool)
-	slots, _ := c.terms()
+func (c *Clerk) lose(l sticky.Lease, held *sticky.HeldError) error {
+	answers, err := c.Ranges.Answers(c.Pool)
+	slots, _ := c.Terms()
 	for _, a := range answers {
 		if slotOf(slots, a) == l.Spec.Slot {
-			err = errors.Join(err, c.Ranges.RemoveAnswer(c.pool, a.Key))
+			err = errors.Join(err, c.Ranges.RemoveAnswer(c.Pool, a.Key))
 		}
 	}
 	if !c.missing[l.Name] {
 		c.missing[l.Name] = true
-		c.agent.metrics.keptLost.WithLabelValues(c.pool).Inc()
-		c.Log.Error("a slot that is kept for a pod of this node is another node's now", "pool", c.pool, "lease", l.Name, "pod", l.Spec.Pod, "holder", held.Lease.Spec.Holder.NodeName)
+		c.Lost()
+		c.Log.Error("a slot that is kept for a pod of this node is another node's now", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod, "holder", held.Lease.Spec.Holder.NodeName)
 	}
 	return err
 }
 
 // inUse returns an error about those of some leases of which pods have addresses.
-func (c *clerk) inUse(ctx context.Context, missing map[string]bool) error {
+func (c *Clerk) inUse(ctx context.Context, missing map[string]bool) error {
 	if len(missing) == 0 {
 		return nil
 	}
@@ -177,4 +187,12 @@ func (c *clerk) inUse(ctx context.Context, missing map[string]bool) error {
 	}
 	slices.Sort(names)
 	return taken(names)
+}
+
+// taken says that pods have what another node holds.
+func taken(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	return cnierr.New(cnierr.Limited, "keep", fmt.Sprint(names), "delete the pods of this node that have these addresses: kubectl get railleases", "another node has got them since")
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package agent
+package clerk
 
 import (
 	"time"
@@ -28,14 +28,14 @@ type traces struct {
 }
 
 // traces reads the leases that were seen last, if they were seen.
-func (c *clerk) traces(slots block.Slots) (traces, bool) {
-	now := c.Now()
-	entries, since, fresh := c.agent.meter.last()
+func (c *Clerk) traces(slots block.Slots) (traces, bool) {
+	now := c.Clock.Now()
+	entries, since, fresh := c.Seen()
 	out := traces{map[int]trace{}, map[ranges.Key]trace{}}
 	for _, e := range entries {
 		var t trace
 		switch {
-		case !of(c.pool, e), e.State == ledger.Conflicted: // that address nobody has used
+		case !e.Of(c.Pool), e.State == ledger.Conflicted: // that address nobody has used
 			continue
 		case e.State == ledger.Leased:
 			t.leased = true

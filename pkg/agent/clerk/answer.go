@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package clerk
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+)
+
+const (
+	// firstTry is how long after a try for a pod the next one is; while there is no
+	// answer at all the waits grow.
+	firstTry, longTry = time.Second, 8 * time.Second
+	// tryTime is how long a try may take: others wait.
+	tryTime = 5 * time.Second
+)
+
+// request is one that is not answered yet.
+type request struct {
+	since time.Duration
+	next  pace.Pause
+	why   error         // it is not
+	seen  time.Duration // the last look at which it was there
+}
+
+// serve answers requests. One that is gone is not answered, but remembered: runtimes
+// call DEL after each ADD that has failed, and ADD again a quarter of a minute later,
+// and no pod waits for ever.
+func (c *Clerk) serve(ctx context.Context) {
+	keys, err := c.Ranges.Wanted(c.Pool)
+	c.Trouble("requests", err)
+	c.glanced = c.Clock.Now()
+	for _, k := range keys {
+		if c.requests[k] == nil {
+			c.requests[k] = &request{since: c.glanced}
+		}
+		c.requests[k].seen = c.glanced
+	}
+	maps.DeleteFunc(c.requests, func(_ ranges.Key, r *request) bool { return c.glanced-r.seen >= unused })
+	for _, k := range keys {
+		if r := c.requests[k]; r.next.Over(c.Clock.Now()) && ctx.Err() == nil {
+			c.answer(ctx, k, r)
+		}
+	}
+}
+
+// answer answers a request, or says when to try again. A pod does not wait for ever
+// for what another node holds, or an API server that is away.
+func (c *Clerk) answer(ctx context.Context, k ranges.Key, r *request) {
+	if _, there, err := c.Ranges.Answer(c.Pool, k); there && err == nil { // of just before
+		c.known[k] = &known{since: c.Clock.Now()}
+		c.Trouble("requests", c.Ranges.Unwant(c.Pool, k))
+		delete(c.requests, k)
+		return
+	}
+	a, err := c.take(ctx, k)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil && !errors.As(err, new(*sticky.NoneError)) && c.Clock.Now()-r.since < c.Patience:
+		r.put(c, err)
+		return
+	case err != nil:
+		a = ranges.Answer{Key: k, None: block.Explain(err).Error()}
+		c.settling = pace.Pause{} // what got no answer may have been done
+	}
+	if err := c.publish(a); err != nil {
+		r.put(c, err)
+	}
+}
+
+// take gets the addresses that are kept for a pod.
+func (c *Clerk) take(ctx context.Context, k ranges.Key) (ranges.Answer, error) {
+	slots, err := c.Terms()
+	if err == nil && slots.Pool == "" {
+		err = &sticky.NoneError{Why: "RailPool " + c.Pool + " is not sticky any more"}
+	}
+	if err != nil {
+		return ranges.Answer{}, err
+	}
+	if c.hushed() {
+		return ranges.Answer{}, &block.BusyError{After: c.quiet - c.Clock.Now()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryTime)
+	defer cancel()
+	l, err := c.Desk.Take(ctx, slots, k)
+	if err != nil {
+		return ranges.Answer{}, c.heed(err)
+	}
+	return ranges.Answer{Key: k, Rails: slots.Rails(l.Spec.Slot)}, nil
+}
+
+// asked says whether there was a request at the last look.
+func (c *Clerk) asked(k ranges.Key) bool {
+	r := c.requests[k]
+	return r != nil && r.seen == c.glanced
+}
+
+// put has a request tried again later.
+func (r *request) put(c *Clerk, err error) {
+	first, wait := r.why == nil, firstTry
+	if held := new(sticky.HeldError); !first && !errors.As(err, &held) {
+		wait = min(2*r.next.Wait, longTry)
+	}
+	r.why, r.next = err, pace.Pause{Wait: wait, Until: max(c.Clock.Now(), c.quiet) + c.Clock.Spread(wait)}
+	if end := r.since + c.Patience; end > c.Clock.Now() {
+		r.next.Until = min(r.next.Until, end)
+	}
+}
+
+// publish writes an answer and removes the request.
+func (c *Clerk) publish(a ranges.Answer) error {
+	err := c.Ranges.WriteAnswer(c.Pool, a)
+	if err == nil {
+		err = c.Ranges.Unwant(c.Pool, a.Key)
+	}
+	c.Trouble("answers", err)
+	if err != nil {
+		return err
+	}
+	c.known[a.Key] = &known{since: c.Clock.Now()}
+	delete(c.requests, a.Key)
+	about := []any{"pool", c.Pool, "namespace", a.Key.Namespace, "pod", a.Key.Pod, "interface", a.Key.Interface}
+	if a.Granted() {
+		c.Granted()
+		c.Log.Info("a pod gets the addresses that are kept for it", append(about, "address", a.Rails[0][0].Ranges[0].First)...)
+		return nil
+	}
+	c.None()
+	c.Log.Warn("a pod gets other addresses than those that are kept for it", append(about, "why", a.None)...)
+	return nil
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package reconcile_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+)
+
+// glancesFor looks every two seconds for a while.
+func (c *cluster) glancesFor(d time.Duration) {
+	for end := c.now + d; c.now < end; c.now += 2 * time.Second {
+		_ = c.Run(c.t.Context()) // what ends it is Wait's
+	}
+}
+
+// there fails the test unless these are the pools; a star is behind the name of one
+// that is in use.
+func (c *cluster) there(want ...string) {
+	c.t.Helper()
+	var got []string
+	for _, p := range c.pools {
+		got = append(got, p.Name+map[bool]string{true: "*"}[p.InUse])
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		c.t.Errorf("after %v there are %v, want %v\n%s", c.now, got, want, c.log.String())
+	}
+}
+
+func TestAPoolIsMarkedAtOnceIfItMayBeClaimedOf(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t,
+		poolOf(t, "younger", 2, `{"rails": [{"subnets": [{"subnet": "10.1.0.0/25"}]}], "nodeSelector": {"gpu": "yes"}}`),
+		poolOf(t, "older", 1, flat),
+		poolOf(t, "bad", 3, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/33"}]}]}`),
+		poolOf(t, "elsewhere", 4, `{"fabric": "storage", "rails": [{"subnets": [{"subnet": "10.1.0.0/25"}]}]}`),
+	)
+	c.join("plain", nil)
+	c.glancesFor(2 * time.Second)
+	c.there("bad", "elsewhere*", "older*", "younger")
+	for name, want := range map[string]string{"bad": "10.9.0.0/33", "younger": `addresses of RailPool "older"`, "older": "", "elsewhere": ""} {
+		if err := c.said[name].Fault; (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	c.pools = append(c.pools, poolOf(t, "new", 5, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`))
+	c.glancesFor(2 * time.Second)
+	c.there("bad", "elsewhere*", "new*", "older*", "younger")
+	if s, said := c.said["new"]; !said || s.Fault != nil {
+		t.Errorf("what is said of the new one: %v, %v", said, s.Fault)
+	}
+}
+
+func TestADeletedPoolGoesWhenNobodyHasAnythingOfIt(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	c.glancesFor(2 * time.Second)
+	b := c.claim("p", "", 1, "n")
+	c.pools[0].Deleted = true
+	second := poolOf(t, "second", 2, flat)
+	c.pools = append(c.pools, second)
+	c.glancesFor(time.Hour)
+	c.there("p*", "second")
+	if s := c.said["p"]; s.Fault == nil || !strings.Contains(s.Fault.Error(), "1 are left") {
+		t.Errorf("what is said of it: %v", s.Fault)
+	}
+	if err := c.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
+		t.Fatal(err)
+	}
+	c.glancesFor(40 * time.Second)
+	c.claim("p", "", 2, "late") // by a node that has not heard of it
+	c.glancesFor(2 * time.Minute)
+	c.there("p*", "second")
+	late := c.Snapshot()[0]
+	if err := c.Delete(t.Context(), late.Name, late.UID, late.ResourceVersion); err != nil {
+		t.Fatal(err)
+	}
+	c.glancesFor(58 * time.Second)
+	c.there("p*", "second")
+	c.glancesFor(10 * time.Second)
+	c.there("second*")
+	if !strings.Contains(c.log.String(), "all of it was given back") {
+		t.Errorf("the log is silent:\n%s", c.log.String())
+	}
+}
+
+// TestNodesAreNotListedBecausePoolsAreLookedAt counts what costs a large cluster.
+func TestNodesAreNotListedBecausePoolsAreLookedAt(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat), poolOf(t, "q", 2, flat))
+	c.refuse = errors.New("it may not")
+	c.glancesFor(9 * time.Minute)
+	if c.glances < 270 || c.lists != 1 || c.marks < 270 {
+		t.Errorf("%d glances, %d lists of nodes, %d tries to mark a pool", c.glances, c.lists, c.marks)
+	}
+	if n := strings.Count(c.log.String(), "level=WARN"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, c.log.String())
+	}
+	c.refuse, c.away = nil, block.ErrUnknown
+	c.glancesFor(4 * time.Second)
+	c.away = nil
+	c.glancesFor(4 * time.Second)
+	c.there("p*", "q")
+	if !strings.Contains(c.log.String(), "marked again") {
+		t.Errorf("the log is silent:\n%s", c.log.String())
+	}
+}
+
+// TestOfADeletedPoolNothingIsKept has a lease that no node holds.
+func TestOfADeletedPoolNothingIsKept(t *testing.T) {
+	t.Parallel()
+	p := poolOf(t, "p", 1, kept)
+	for deleted, ttl := range map[bool]time.Duration{false: 3 * time.Hour, true: 0} {
+		c := newCluster(t, p)
+		c.join("n", nil)
+		c.release(c.hold("trainer-0", "n"))
+		c.pools[0].Deleted = deleted
+		_, idle, err := c.Orphans(t.Context())
+		if err != nil || len(idle) != 1 || idle[0].TTL != ttl {
+			t.Errorf("deleted %v: %+v, %v", deleted, idle, err)
+		}
+	}
+}
