@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
@@ -30,7 +33,10 @@ func poolListCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [POOL]",
 		Short: "List the addresses that are leased or rest",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `List the addresses that are leased or rest. How long they rest in a RailPool, its
+file on the node says; in another pool only the networks know it, so that what is
+free again is listed for up to a day, until an ADD needs it.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			book, err := node.book()
 			if err != nil {
@@ -40,7 +46,15 @@ func poolListCommand(node *nodeFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			rows := leaseRows(entries)
+			boot, err := plugin.BootID()
+			if err != nil {
+				return err
+			}
+			rest, err := ranges.Store{Dir: node.stateDir, BootID: boot}.Quarantines()
+			if err != nil {
+				return err
+			}
+			rows := leaseRows(notFree(entries, rest))
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), rows)
 			}
@@ -95,6 +109,21 @@ func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Ad
 		}
 	}
 	return nil
+}
+
+// longestRest is the longest quarantine that a pool can have.
+const longestRest = 24 * time.Hour
+
+// notFree leaves out what has rested long enough: it stays in the leases until an
+// ADD of its pool takes it out, which may be never.
+func notFree(entries []ipam.Entry, rest map[string]time.Duration) []ipam.Entry {
+	return slices.DeleteFunc(entries, func(e ipam.Entry) bool {
+		quarantine, known := rest[e.Pool]
+		if !known {
+			quarantine = longestRest
+		}
+		return e.State != ledger.Leased && !e.Rests(quarantine)
+	})
 }
 
 // leaseRow is one address as rocectl prints it.

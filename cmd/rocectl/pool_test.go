@@ -7,8 +7,12 @@ import (
 	"bytes"
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -52,5 +56,23 @@ func TestAddressOfALivingPodIsReleasedOnlyByForce(t *testing.T) {
 	entries, err := book.List(context.Background(), "rail")
 	if err != nil || len(entries) != 1 || entries[0].State != ledger.AtRest {
 		t.Errorf("after --force: %v, %v", entries, err)
+	}
+}
+
+// The entries of a pool that is gone, conflicts too, are nobody's to take out.
+func TestWhatHasRestedLongEnoughIsNotListed(t *testing.T) {
+	t.Parallel()
+	entry := func(pool string, s ipam.State, age time.Duration) ipam.Entry {
+		return ipam.Entry{Pool: pool, State: s, Age: age}
+	}
+	entries := []ipam.Entry{
+		entry("compute", ledger.Leased, 48*time.Hour), entry("compute", ledger.AtRest, 29*time.Second), entry("compute", ledger.AtRest, 30*time.Second),
+		entry("compute", ledger.Conflicted, 59*time.Second), entry("compute", ledger.Conflicted, time.Minute),
+		entry("gone", ledger.AtRest, 23*time.Hour), entry("gone", ledger.Conflicted, 24*time.Hour), entry("gone", ledger.Leased, 24*time.Hour),
+	}
+	want := []ipam.Entry{entries[0], entries[1], entries[3], entries[5], entries[7]}
+	got := notFree(slices.Clone(entries), map[string]time.Duration{"compute": 30 * time.Second})
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

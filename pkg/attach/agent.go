@@ -83,7 +83,8 @@ func (a Agent) ask(ctx context.Context, pool string, k ranges.Key) (ranges.Answe
 			return answer, err
 		}
 	}
-	return answer, waitFor(k, "it has been asked for them: look at the log of rocectl agent on this node if that goes on",
+	return answer, waitFor(k, "it has been asked for them; if that goes on, the log of rocectl agent on this node and http://NODE:9482/healthz say why, "+
+		"and kubectl get railleases --field-selector spec.pod="+k.Pod+" shows which node has them",
 		"rocectl agent has not answered yet")
 }
 

@@ -188,8 +188,11 @@ func TestAnADDWithoutAnswerIsToBeTriedAgain(t *testing.T) {
 		if cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), `"train/job-0"`) || !strings.Contains(err.Error(), "not answered yet") {
 			t.Fatalf("got %v, want code %d", err, cnierr.TryAgain)
 		}
-		if hint := cnierr.CNI("roce", err).Details; !strings.Contains(hint, "log of rocectl agent") {
-			t.Errorf("the hint is %q", hint)
+		hint := cnierr.CNI("roce", err).Details
+		for _, what := range []string{"log of rocectl agent", "/healthz", "kubectl get railleases --field-selector spec.pod=job-0 "} {
+			if !strings.Contains(hint, what) {
+				t.Errorf("the hint has no %q: %q", what, hint)
+			}
 		}
 		if got := w.now - start; got != 2*time.Second {
 			t.Errorf("the ADD waited %v, want 2 s", got)

@@ -227,11 +227,15 @@ func (s *session) expire(pool string, batch int) error {
 
 // rests says whether an address has to rest longer.
 func (s *session) rests(r ledger.Resting) bool {
-	rest := s.ask.Quarantine
-	if r.State == ledger.Conflicted {
-		rest = max(rest, conflictRest)
+	return s.Now-r.Freed < rest(r.State, s.ask.Quarantine)
+}
+
+// rest returns how long an address rests.
+func rest(of State, quarantine time.Duration) time.Duration {
+	if of == ledger.Conflicted {
+		return max(quarantine, conflictRest)
 	}
-	return s.Now-r.Freed < rest
+	return quarantine
 }
 
 // oldest leases the address that has rested longest, when no other is left.

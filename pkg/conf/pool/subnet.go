@@ -165,12 +165,12 @@ func subnet(v strict.Value, f *strict.Faults) Subnet {
 func rangesIn(v strict.Value, within netip.Prefix) []netrange.Range {
 	var out []netrange.Range
 	for _, e := range v.List() {
-		r, ok := oneRange(e)
+		r, ok := Range(e)
 		if !ok {
 			continue
 		}
 		if within.IsValid() && !r.Within(netrange.Of(within)) {
-			e.Bad("", "%s is not inside %s", r, within)
+			e.Bad(fmt.Sprintf("write addresses of %s, or remove it", within), "%s is not inside %s", r, within)
 		}
 		out = append(out, r)
 	}
@@ -183,7 +183,9 @@ func rangesIn(v strict.Value, within netip.Prefix) []netrange.Range {
 	return out
 }
 
-func oneRange(v strict.Value) (netrange.Range, bool) {
+// Range reads first-last, one address, or a prefix without host bits; the second
+// result is false if there is none.
+func Range(v strict.Value) (netrange.Range, bool) {
 	s, ok := v.Text(`write a range as a string: "10.0.0.10-10.0.0.99"`)
 	if !ok {
 		return netrange.Range{}, false
