@@ -50,5 +50,12 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 echo "integration/deps.sh: installing ${missing[*]}" >&2
-apt-get update -qq </dev/null
-apt-get install -qq -y --no-install-recommends "${missing[@]}" </dev/null
+# What cannot be installed may be newer by now than the package index says, and
+# another apt may be at work.
+for wait in 2 5 15 30 0; do
+	apt-get update -qq </dev/null || true # some index may do
+	apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 "${missing[@]}" </dev/null && exit
+	echo "integration/deps.sh: apt-get has failed" >&2
+	sleep "$wait"
+done
+exit 1

@@ -18,7 +18,7 @@ const stranger = "02:aa:aa:aa:aa:aa"
 // says: an answer of the test itself may be late on a busy machine. It costs
 // no time when there is an answer.
 func (c network) patient() network {
-	return c.with("probe.conflict.wait", "2s").with("probe.gateway.timeout", "500ms")
+	return c.with("probe.conflict.wait", "2s").with("probe.gateway.timeout", "2s")
 }
 
 // families are the subnets and addresses of rail 0 in each family.
@@ -45,7 +45,8 @@ func TestAddressThatSomebodyHasIsPassedOver(t *testing.T) {
 
 			// The pod would get its address back, but for a machine that took it.
 			w.leaf.ip(t, fmt.Sprintf("addr add %s/%d dev leaf0%s", home, f.bits, f.flags))
-			again := w.attach(c, w.podNamed(t, "trainer"), "net1")
+			w.leaf.snapshot(t) // waits until the kernel answers for an IPv6 address
+			again := w.attach(c.with("probe.conflict.wait", "300ms"), w.podNamed(t, "trainer"), "net1")
 			next := addrOfResult(t, again.mustAdd(t))
 			if next == home {
 				t.Fatalf("got %s, which %s has", next, w.leaf.mac(t, "leaf0"))
@@ -123,7 +124,7 @@ func TestRequestedAddressThatSomebodyHasIsAnErrorAtOnce(t *testing.T) {
 	p := w.pod(t)
 	before := p.snapshot(t)
 	w.leaf.ip(t, "addr add 172.16.10.70/24 dev leaf0")
-	err := w.attach(w.rail(0), p, "net1").capable("ips", []string{"172.16.10.70"}).mustFail(t, 100)
+	err := w.attach(w.rail(0).patient(), p, "net1").capable("ips", []string{"172.16.10.70"}).mustFail(t, 100)
 	if mac := w.leaf.mac(t, "leaf0"); !strings.Contains(err.Msg, "172.16.10.70") || !strings.Contains(err.Msg, mac) {
 		t.Errorf("%v: want it to name 172.16.10.70 and %s", err, mac)
 	}
@@ -228,7 +229,7 @@ func TestTwoNodesNeverBothGetOneAddress(t *testing.T) {
 
 // contested is a network whose window is long enough for a process to be kept
 // waiting by the others of a busy machine.
-func contested(n *node) network { return n.rail(0).with("probe.conflict.wait", "60ms") }
+func contested(n *node) network { return n.rail(0).with("probe.conflict.wait", "300ms") }
 
 func raceForAddress(t *testing.T, both []attachment) {
 	t.Helper()

@@ -202,7 +202,7 @@ func (c *crowd) collectGarbage(t *testing.T) (stop func()) {
 		defer close(done)
 		for i := 0; ctx.Err() == nil; i++ {
 			c.mu.Lock()
-			known := valid(c.all[max(0, c.ended-crowdWidth):min(len(c.all), c.begun+crowdWidth)]...)
+			known := valid(c.all[max(0, c.ended-crowdWidth):min(len(c.all), c.begun+4*crowdWidth)]...)
 			c.mu.Unlock()
 			a := []attachment{c.all[0], c.all[1], other}[i%3]
 			if i%3 == 2 {

@@ -78,7 +78,7 @@ func TestSilentGatewayIsAnErrorAndLeavesNothing(t *testing.T) {
 				if !strings.Contains(err.Msg, gateway.String()) {
 					t.Errorf("%v: want it to name %s", err, gateway)
 				}
-				if got := tap.heard(func(f frame) bool { return f.asks(gateway) }); len(got) != 3 {
+				if got := tap.await(t, 3, "a question for the gateway", func(f frame) bool { return f.asks(gateway) }); len(got) != 3 {
 					t.Errorf("the gateway was asked %d times, want 3", len(got))
 				}
 				p.unchanged(t, pod)

@@ -69,7 +69,8 @@ func removeLeft() error {
 		if _, err := os.Stat("/proc/" + pid); err == nil {
 			continue
 		}
-		if out, err := exec.Command("ip", "netns", "del", name).CombinedOutput(); err != nil {
+		out, err := exec.Command("ip", "netns", "del", name).CombinedOutput()
+		if _, missing := os.Lstat(path); err != nil && missing == nil { // else another run has removed it
 			return fmt.Errorf("ip netns del %s: %w: %s", name, err, out)
 		}
 	}

@@ -62,11 +62,11 @@ func buildUpstream(cache string, plugins []string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	args := []string{"install", "-trimpath", "-ldflags=-s -w"}
+	args := []string{filepath.Join("..", "again.sh"), "go", "install", "-trimpath", "-ldflags=-s -w"}
 	for _, plugin := range plugins {
 		args = append(args, "github.com/containernetworking/plugins/plugins/"+plugin+"@"+upstreamVersion)
 	}
-	cmd := exec.Command("go", args...)
+	cmd := exec.Command("bash", args...)
 	cmd.Env = append(os.Environ(), "GOBIN="+dir, "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go install %s: %w\n%s", strings.Join(plugins, " "), err, out)

@@ -207,11 +207,18 @@ func (ns *namespace) remove(t testing.TB) {
 	}
 }
 
-// enter runs fn in the namespace, on a thread that ends with it.
+// enter runs fn in the namespace, on a thread that ends with it. The first
+// thread of the process never ends, and would keep the namespace after the test
+// has removed it: while it waits here, another one takes its place.
 func (ns *namespace) enter(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			done <- ns.enter(fn)
+			return
+		}
 		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("enter namespace %s: %w", ns.name, err)
 			return

@@ -39,7 +39,17 @@ private() {
 		-o Dir::State="$tmp" -o Dir::State::Status="$tmp/status" -o Dir::Cache="$tmp" \
 		-o APT::Sandbox::User=root
 }
-private apt-get update </dev/null
+
+# again COMMAND: private COMMAND, up to five times: mirrors have bad moments.
+again() {
+	for wait in 2 5 15 30; do
+		private "$@" </dev/null && return
+		echo "fetch.sh: $* has failed; again in $wait s" >&2
+		sleep "$wait"
+	done
+	private "$@" </dev/null
+}
+again apt-get update --error-on=any
 
 # 6.1.0-56-amd64, 7.3.4+deb13-amd64; not -cloud-amd64, not -rt-amd64.
 version=$(private apt-cache pkgnames linux-image- |
@@ -53,7 +63,7 @@ for p in linux-{image,base,binary,modules}-"$version"; do
 done
 [ "$series" != 6.1 ] || packages+=("linux-headers-$version" "linux-headers-${version%-*}-common" linux-kbuild-6.1)
 echo "fetch.sh: fetching ${packages[*]}" >&2
-(cd "$tmp/deb" && private apt-get download "${packages[@]}" </dev/null)
+(cd "$tmp/deb" && again apt-get download "${packages[@]}")
 for deb in "$tmp"/deb/*.deb; do dpkg-deb -x "$deb" "$tmp/root"; done
 
 # Only what a test may need, and decompressed: decompressing a module takes the

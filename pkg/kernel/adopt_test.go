@@ -6,6 +6,7 @@ package kernel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -19,24 +20,26 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// lend makes net1 as another plugin would, and gives it an IPv6 address that
-// the kernel looks for duplicates of, which a second of its own kind may have.
-func lend(t *testing.T, pod *kerneltest.Netns, k *kernel.Kernel) plan.Adopt {
+// lend makes net1 as another plugin would, with a MAC that ends so, and gives it
+// an IPv6 address that the kernel looks for duplicates of, for so long.
+func lend(t *testing.T, pod *kerneltest.Netns, k *kernel.Kernel, mac byte, detection time.Duration) plan.Adopt {
 	t.Helper()
 	m := child()
-	m.MAC[4] = byte(k.ID().Ino)
+	m.MAC[5] = mac
 	do(t, k, m, plan.Sysctl{Link: "net1", Set: []plan.Setting{
 		{Path: "net/ipv6/conf/net1/router_solicitation_delay", Value: "0"},
-		{Path: "net/ipv6/neigh/net1/retrans_time_ms", Value: "300"},
+		{Path: "net/ipv6/neigh/net1/retrans_time_ms", Value: fmt.Sprint(detection.Milliseconds())},
 	}}, plan.Up{Link: "net1"})
 	pod.IP("addr add fd00:9::5/64 dev net1")
 	return plan.Adopt{Link: "net1", MAC: m.MAC, Addresses: []netip.Prefix{netip.MustParsePrefix("fd00:9::5/64")}}
 }
 
+const shortly = 300 * time.Millisecond
+
 func TestAdoptWaitsForDuplicateAddressDetection(t *testing.T) {
 	t.Parallel()
 	_, pod, k := machine(t)
-	op := lend(t, pod, k)
+	op := lend(t, pod, k, 5, time.Hour) // nothing here can take longer
 	route := plan.Route{Link: "net1", Table: 100, Dst: netip.MustParsePrefix("fd00:9::/64"), Src: op.Addresses[0].Addr()}
 	if err := k.Do(t.Context(), route); err == nil {
 		t.Fatal("the address was not tentative: the test proves nothing")
@@ -44,8 +47,10 @@ func TestAdoptWaitsForDuplicateAddressDetection(t *testing.T) {
 	soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	wantCode(t, k.Do(soon, op), cnierr.TryAgain)
+	pod.IP("link del net1")
+	op = lend(t, pod, k, 5, shortly)
 	do(t, k, op, route)
-	if s := pod.IP("addr show dev net1 tentative"); s != "" {
+	if s := pod.IP("addr show dev net1 tentative to fd00:9::5"); s != "" {
 		t.Errorf("still tentative:\n%s", s)
 	}
 }
@@ -53,10 +58,10 @@ func TestAdoptWaitsForDuplicateAddressDetection(t *testing.T) {
 func TestAdoptRefusesAnAddressThatAnotherMachineHas(t *testing.T) {
 	t.Parallel()
 	node, pod, k := machine(t)
-	do(t, k, lend(t, pod, k))
+	do(t, k, lend(t, pod, k, 5, shortly))
 	second := node.Pod()
 	k2 := open(t, second)
-	op := lend(t, second, k2)
+	op := lend(t, second, k2, 6, time.Hour) // an answer ends it
 	wantCode(t, k2.Do(t.Context(), op), cnierr.AddressTaken)
 	wantCode(t, k2.Check(t.Context(), op), cnierr.Damaged)
 }
@@ -105,7 +110,7 @@ func TestTheParentOfAnAdoptedLinkIsWhatItStandsOn(t *testing.T) {
 func TestAdoptEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	_, pod, k := machine(t)
-	op := lend(t, pod, k)
+	op := lend(t, pod, k, 5, shortly)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := k.Do(gone, op); err == nil || !errors.Is(err, context.Canceled) && cnierr.CodeOf(err) != cnierr.TryAgain {

@@ -6,6 +6,7 @@ package kernel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -81,7 +82,7 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 			t.Parallel()
 			node := kerneltest.NewNode(t)
 			node.NIC(nic)
-			pod := node.PodAt(filepath.Join(netnsDir(t), "roce-kernel-test-"+filepath.Base(t.TempDir())+strings.ReplaceAll(name, " ", "-")))
+			pod := node.PodAt(filepath.Join(netnsDir(t), fmt.Sprintf("roce-kernel-test-%d-%s", os.Getpid(), strings.ReplaceAll(name, " ", "-"))))
 			k := open(t, pod)
 			ops := kerneltest.Attachment(nic)
 			do(t, k, ops...)

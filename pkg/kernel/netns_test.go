@@ -98,7 +98,7 @@ func TestThreadThatCannotReturnEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); threadsIn(t, k.ID().Ino) > 0; runtime.Gosched() {
+	for deadline := time.Now().Add(30 * time.Second); threadsIn(t, k.ID().Ino) > 0; runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatal("a thread of this process is still in the pod")
 		}

@@ -64,9 +64,7 @@ func TestSilentGatewayIsNamedWithAllThatIsKnown(t *testing.T) {
 	pod.address("pb0", ours4)
 	op := plan.Gateway{Mode: conf.Require, Attempts: 3, Timeout: 10 * ms, Targets: []plan.Target{pod.target("pb0", ours4, gateway4)}}
 	wantCode(t, pod.prober().Do(t.Context(), op), cnierr.GatewaySilent, "172.16.11.254", "pb0", "172.16.11.5", "3 ARP requests")
-	if n := p.questions(false); n != 3 {
-		t.Errorf("the peer has heard %d requests, want 3", n)
-	}
+	p.mustHear(t, false, 3)
 }
 
 // TestAnnouncementRepairsStaleEntries and only it does: a conflict probe must
@@ -92,9 +90,7 @@ func TestAnnouncementRepairsStaleEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range []netip.Addr{ours4, ours6} {
-		if got := far.neighbour("pb1", a); got != pod.mac("pb0") {
-			t.Errorf("after the announcement %s is at %s, want ours, %s", a, got, pod.mac("pb0"))
-		}
+		await(t, "after the announcement "+a.String()+" is at our MAC", func() bool { return far.neighbour("pb1", a) == pod.mac("pb0") })
 	}
 }
 

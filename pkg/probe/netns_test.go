@@ -6,6 +6,7 @@ package probe
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -171,6 +172,15 @@ func (p *peer) questions(v6 bool) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.heard[v6]
+}
+
+// mustHear waits until so many questions of a family have come, and wants no more.
+func (p *peer) mustHear(t *testing.T, v6 bool, want int) {
+	t.Helper()
+	await(t, fmt.Sprintf("the peer has heard %d questions (IPv6: %v)", want, v6), func() bool { return p.questions(v6) >= want })
+	if n := p.questions(v6); n != want {
+		t.Errorf("the peer has heard %d questions (IPv6: %v), want %d", n, v6, want)
+	}
 }
 
 func (s *space) peer(link string, script func(n int, frame []byte) [][]byte) *peer {

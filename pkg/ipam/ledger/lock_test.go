@@ -71,7 +71,7 @@ func TestALockFileThatIsReplacedIsWaitedForAnew(t *testing.T) {
 	s, _ := store(t)
 	give(t, s, 1)
 	free := hold(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
