@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
 )
 
@@ -99,6 +100,49 @@ func TestADeletedPoolKeepsItsAddressesUntilTheyAreGivenBack(t *testing.T) {
 	}
 }
 
+// TestADeletionByMistakeIsRepaired does what the docs say, while another pool waits
+// for the addresses: it gets none, neither between the two steps nor later.
+func TestADeletionByMistakeIsRepaired(t *testing.T) {
+	t.Parallel()
+	need(t, "../../../bin/rocectl")
+	c := own(t)
+	deploy(t, c)
+	const spec = "spec: {template: {count: 2, subnets: [{subnet: '10.{rail}.0.0/22'}]}}"
+	must(t, write(t, c, http.MethodPost, "RailPool", "compute", spec))
+	mark(t, c, "compute")
+	_, err := api(t, c.Admin()).Blocks().Create(t.Context(), block.Block{Name: "compute-1", Spec: block.Spec{
+		Pool: "compute", Index: 1, Size: 16, NodeName: "n1", MachineID: ground.MachineID("n1"),
+	}})
+	must(t, err)
+	node(t, client(t, c.Admin()), "n1")
+	remove(t, c, "compute")
+	must(t, write(t, c, http.MethodPost, "RailPool", "heir", spec))
+	runs(t, account(t, c, "roce-cni-gc", "n1"), "gc", "--cluster").logs("this process is elected")
+
+	waits := func(why string) {
+		t.Helper()
+		eventually(t, why, func(ctx context.Context) error {
+			p, err := pool(ctx, t, c, "heir")
+			if err == nil && (len(p.Status.Conditions) != 1 || !strings.Contains(p.Status.Conditions[0].Message, why)) {
+				err = fmt.Errorf("%+v", p.Status.Conditions)
+			}
+			if slices.Contains(p.Finalizers, kube.InUse) {
+				t.Fatal("the heir is in use")
+			}
+			return err
+		})
+	}
+	waits(`addresses of RailPool "compute"`)
+	must(t, client(t, c.Admin()).CoreV1().RESTClient().Patch("application/merge-patch+json").AbsPath("/apis/roce-cni.io/v1alpha1/railpools/compute").
+		Body([]byte(`{"metadata": {"finalizers": null}}`)).Do(t.Context()).Error())
+	waits("there are blocks of RailPool compute, which is gone")
+	must(t, write(t, c, http.MethodPost, "RailPool", "compute", spec))
+	waits(`addresses of RailPool "compute"`)
+	if p, err := pool(t.Context(), t, c, "compute"); err != nil || !slices.Contains(p.Finalizers, kube.InUse) {
+		t.Errorf("the pool that nodes use is not in use: %+v, %v", p.ObjectMeta, err)
+	}
+}
+
 // TestTheReaperMarksPoolsAndWritesNothingElseOfThem goes past the policy in each way
 // that is left to somebody who has its token.
 func TestTheReaperMarksPoolsAndWritesNothingElseOfThem(t *testing.T) {
@@ -119,6 +163,9 @@ func TestTheReaperMarksPoolsAndWritesNothingElseOfThem(t *testing.T) {
 		`{"spec": {"quarantine": "1s"}}`,
 		`{"spec": {"nodeSelector": {"no": "other"}}}`,
 		`{"metadata": {"finalizers": ["roce-cni.io/in-use", "example.org/other"]}}`,
+		`{"metadata": {"labels": {"a": "b"}}}`,
+		`{"metadata": {"annotations": {"a": "b"}}}`,
+		`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "marks-a", "uid": "x"}]}}`,
 	} {
 		if err := patch(g.gc, body); !apierrors.IsForbidden(err) {
 			t.Errorf("the reaper writes %s: %v", body, err)

@@ -10,7 +10,7 @@
 // the slots that are kept for pods, and gives them back.
 //
 // It never leases an address, never takes a file away because a server does not
-// answer, and never gives a block back while its pool exists. It stands on block,
+// answer, and never gives a block back unless its pool was deleted. It stands on block,
 // ranges, ipam and clerk; rocectl runs it, and the cluster is a parameter. Read this
 // file first, then keeper.go for what is done for one pool, in which order, and
 // package clerk for the pods that keep their addresses.
@@ -86,6 +86,7 @@ type View struct {
 // Pool is a RailPool.
 type Pool struct {
 	block.Pool
+	UID     string // tells two of one name apart
 	Created time.Time
 	// InUse says that it stays until the nodes have given back what they have of it,
 	// when somebody deletes it. Blocks are claimed of no other.

@@ -38,7 +38,7 @@ func (b *busy) fault(op blocktest.Op, _ string) blocktest.Fault {
 // refuses has a store of a node refuse calls.
 func (n *node) refuses(s *blocktest.Faulty, op blocktest.Op, calls int) *busy {
 	b := &busy{now: n.now, op: op, left: calls}
-	s.Fault, s.After = b.fault, quiet
+	s.Alone(func() { s.Fault, s.After = b.fault, quiet })
 	return b
 }
 

@@ -12,6 +12,7 @@ import (
 
 // judged is a pool and what it is to this node.
 type judged struct {
+	uid      string // of the pool
 	selected bool
 	// space is nil when the node can have no blocks of the pool; fault says why.
 	space *block.Space
@@ -20,6 +21,9 @@ type judged struct {
 	slots block.Slots
 	// fault is why nothing may be claimed.
 	fault error
+	// contested says that another pool in use has some of the addresses: one of the two
+	// was widened, and what the node has stays as it was before.
+	contested bool
 }
 
 // judge says of each pool what it is to a node. One that was deleted is none any
@@ -30,7 +34,7 @@ func judge(n block.Node, v View) map[string]judged {
 		if p.Deleted {
 			continue
 		}
-		j := judged{selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
+		j := judged{uid: p.UID, selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
 		rack := v.Labels[p.Spec.RackLabel]
 		space, err := p.Space(rack)
 		if err == nil {
@@ -38,7 +42,10 @@ func judge(n block.Node, v View) map[string]judged {
 			j.slots, err = p.Slots(rack)
 		}
 		if err == nil {
-			err = v.claimable(p, space)
+			j.contested, err = v.contested(p, space)
+		}
+		if err == nil {
+			err = p.marked()
 		}
 		j.fault = errors.Join(err, v.NoNode, n.Confirm(v.MachineID))
 		out[p.Name] = j
@@ -46,17 +53,27 @@ func judge(n block.Node, v View) map[string]judged {
 	return out
 }
 
-// claimable returns why no block of a pool may be claimed: what pools that are in use
-// have nobody else gets, whichever nodes they select, and also when they were deleted.
-func (v View) claimable(p Pool, s block.Space) error {
+// contested returns an error if pools that are in use have addresses of this one: those
+// nobody else gets, whichever nodes they select, and also when they were deleted. And
+// it says whether this one is in use, too.
+func (v View) contested(p Pool, s block.Space) (both bool, err error) {
 	var faults []error
 	for _, o := range v.Pools {
-		if o.InUse {
-			faults = append(faults, s.Apart(o.Pool))
+		if !o.InUse {
+			continue
+		}
+		if err := s.Apart(o.Pool); err != nil {
+			faults = append(faults, err)
+			both = p.InUse
 		}
 	}
-	if err := errors.Join(faults...); err != nil || p.InUse {
-		return err
+	return both, errors.Join(faults...)
+}
+
+// marked returns an error unless blocks of a pool may be claimed.
+func (p Pool) marked() error {
+	if p.InUse {
+		return nil
 	}
 	return cnierr.New(cnierr.TryAgain, "claim blocks of RailPool", p.Name,
 		"rocectl gc --cluster marks it in a moment; if not, look whether it runs: kubectl -n roce-cni logs deployment/roce-cni-gc",

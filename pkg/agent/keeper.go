@@ -23,6 +23,9 @@ const (
 	assertEvery = 5 * time.Minute
 	// reportEvery is how often the usage of blocks is written at most.
 	reportEvery = time.Minute
+	// rejoin is within what time all nodes ask for their blocks of a pool that was made
+	// again under its name.
+	rejoin = 5 * time.Second
 )
 
 // keeper keeps the blocks of one pool. Its requests are made by one goroutine; what
@@ -111,19 +114,32 @@ func (k *keeper) look() bool {
 		delete(k.troubles, "claim")
 		return false
 	}
-	k.closed = false                              // if it was, the pool has come back
-	if now.space != nil && now.space != k.space { // perhaps it has more blocks now
+	k.closed = false // if it was, the pool has come back
+	k.hold(&now)
+	if !reflect.DeepEqual(now.space, k.space) { // perhaps it has more blocks now
 		k.claiming.Until = min(k.claiming.Until, k.Now()+time.Duration(k.Rand()*float64(2*tick)))
 	}
 	if k.joined && k.selected && !now.selected {
 		k.Log.Warn("the pool does not select this node any more; its blocks stay until the pool is deleted", "pool", k.pool, "blocks", len(k.owned))
 	}
-	if now.space == nil {
-		now.space, now.slots = k.space, k.slots
-	}
 	k.judged = now
 	k.trouble("RailPool", now.fault)
 	return true
+}
+
+// hold has a pool that is wrong be as it was. Of another pool of the same name nothing
+// was before, and whose its blocks are is to be asked anew: until then the file stays.
+// It is called with the lock held.
+func (k *keeper) hold(now *judged) {
+	if now.uid != k.uid {
+		k.space, k.slots = nil, block.Slots{}
+		if k.joined {
+			k.joined, k.joining = false, pace.Pause{Until: k.Now() + time.Duration(k.Rand()*float64(rejoin))}
+		}
+	}
+	if now.space == nil || now.contested {
+		now.space, now.slots = k.space, k.slots
+	}
 }
 
 // join finds out which blocks are the node's: those that the server knows of, and
@@ -236,6 +252,10 @@ func (k *keeper) claim(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
+	if err == nil && !k.stands() { // retire gives it back, or join or the next claim finds it
+		k.Log.Info("claimed a block too late: the pool was deleted or changed meanwhile", "pool", k.pool, "block", got.Name)
+		return true
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.trouble("claim", err)
@@ -251,6 +271,13 @@ func (k *keeper) claim(ctx context.Context) bool {
 	k.owned = append(slices.Clone(k.owned), got.Block)
 	k.write()
 	return true
+}
+
+// stands says whether the pool is what it was when the last step began: an answer may
+// have taken long.
+func (k *keeper) stands() bool {
+	now, exists := k.agent.judgement(k.pool)
+	return exists && now.uid == k.uid && !now.contested
 }
 
 // write brings the file of the pool up to date. It is called with the lock held.

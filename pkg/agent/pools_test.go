@@ -4,8 +4,11 @@
 package agent_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -173,59 +176,6 @@ func TestAPoolThatIsWrongIsNoOtherPools(t *testing.T) {
 	})
 }
 
-// TestWhatAPoolThatIsInUseHasNoOtherGets has it be for other nodes, and deleted.
-func TestWhatAPoolThatIsInUseHasNoOtherGets(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		second := poolOf(t, "another", 2, `{"rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}`)
-		second.InUse = false
-		n := newCluster(second, compute(t)).node(t, "n1")
-		n.run()
-		n.holds("compute", 1)
-		n.gone("another")
-		n.says(503, "RailPool another", `addresses of RailPool "compute"`)
-		elsewhere := compute(t)
-		elsewhere.Spec.NodeSelector = map[string]string{"gpu": "yes"}
-		deleted := elsewhere
-		deleted.Deleted = true
-		for _, first := range []agent.Pool{elsewhere, deleted} {
-			n.change(func(v *agent.View) { v.Pools = []agent.Pool{second, first} })
-			pass(20 * time.Second)
-			n.gone("another")
-			n.says(503, `addresses of RailPool "compute"`)
-		}
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{second} })
-		pass(20 * time.Second)
-		n.gone("another")
-		n.says(503, "not marked as in use")
-		second.InUse = true
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{second} })
-		pass(2 * time.Second)
-		n.holds("another", 1)
-	})
-}
-
-// TestOfTwoPoolsInUseThatOverlapNothingMoreIsClaimed has ranges be widened into those
-// of another pool.
-func TestOfTwoPoolsInUseThatOverlapNothingMoreIsClaimed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		first, second := compute(t), poolOf(t, "another", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)
-		n := newCluster(first, second).node(t, "n1")
-		n.run()
-		n.mustLease("compute", 1, 10)
-		n.mustLease("another", 21, 30)
-		second.Spec.Rails = append(second.Spec.Rails, block.Rail{Subnets: []block.Subnet{{Subnet: "10.1.0.0/24"}}})
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
-		n.mustLease("compute", 11, 15)
-		pass(10 * time.Minute)
-		n.holds("compute", 1)
-		n.says(200, `RailPool compute`, `addresses of RailPool "another"`, `RailPool another`, `addresses of RailPool "compute"`)
-		second.Spec.Fabric = "storage"
-		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
-		pass(2 * time.Second)
-		n.holds("compute", 2)
-	})
-}
-
 // TestAPoolThatWasFullIsClaimedOfWhenItIsWidened waits for no time that has grown with
 // each try before.
 func TestAPoolThatWasFullIsClaimedOfWhenItIsWidened(t *testing.T) {
@@ -273,6 +223,65 @@ func TestAPoolThatIsBeingDeletedIsGivenBack(t *testing.T) {
 			t.Errorf("it has %v", got)
 		}
 		n.healthy()
+	})
+}
+
+// TestABlockOfADeletedPoolIsConfirmedWhilePodsUseIt keeps a reaper that does not see
+// the Node object from freeing it.
+func TestABlockOfADeletedPoolIsConfirmedWhilePodsUseIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 1)
+		n.change(func(v *agent.View) { v.Pools[0].Deleted = true })
+		before := n.store.Calls(blocktest.Touch)
+		pass(40 * time.Minute)
+		if got := n.store.Calls(blocktest.Touch) - before; got < 6 {
+			t.Errorf("%d asserts in 40 minutes", got)
+		}
+		n.healthy()
+	})
+}
+
+// lists is a store that counts what is read from etcd.
+type lists struct {
+	block.Store
+	latest atomic.Int64
+}
+
+func (l *lists) List(ctx context.Context, q block.Query) ([]block.Block, error) {
+	if q.Freshness == block.Latest {
+		l.latest.Add(1)
+	}
+	return l.Store.List(ctx, q)
+}
+
+// TestNodesGiveBackWhatTheyHaveOneByOne has all of a cluster give back a pool of which
+// nothing was leased.
+func TestNodesGiveBackWhatTheyHaveOneByOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const nodes = 8
+		c := newCluster(compute(t))
+		store := &lists{Store: c.store}
+		for i := range nodes {
+			n := c.node(t, fmt.Sprintf("n%d", i))
+			config := n.config()
+			config.Store = store
+			n.runWith(config)
+		}
+		c.change(func(v *agent.View) { v.Pools = nil })
+		most := 0
+		for range 200 {
+			before := c.store.Calls(blocktest.Delete)
+			pass(time.Second)
+			most = max(most, c.store.Calls(blocktest.Delete)-before)
+		}
+		if got := len(c.store.Snapshot()); got != 0 || most > nodes/2 {
+			t.Errorf("%d blocks are left, and %d were given back in a second", got, most)
+		}
+		if got := store.latest.Load(); got != 0 {
+			t.Errorf("for %d nodes all blocks were read from etcd %d times", nodes, got)
+		}
 	})
 }
 

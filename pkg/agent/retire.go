@@ -17,6 +17,8 @@ const (
 	// linger is for how long after the file is gone an ADD may lease what it has
 	// read in it: the plugins end a call after 60 s.
 	linger = 2 * time.Minute
+	// scatter is within what time after that all nodes give their blocks back.
+	scatter = time.Minute
 	// patience is how often the leases of a deleted pool are looked at.
 	patience = 10 * time.Second
 	// unknownRest is how long addresses rest at least when nothing tells: the most
@@ -54,9 +56,12 @@ func (k *keeper) retire(ctx context.Context) {
 	}
 }
 
-// goOn has pods that would keep their addresses get others, when the agent was
-// started after the pool was deleted.
+// goOn confirms the blocks that pods use, and has pods that would keep their addresses
+// get others, when the agent was started after the pool was deleted.
 func (k *keeper) goOn(ctx context.Context) {
+	if k.joined && k.asserting.Over(k.Now()) {
+		k.assert(ctx)
+	}
 	if f, err := k.Ranges.Read(k.pool); err == nil && f.Sticky && k.dismiss == nil {
 		k.employ(ctx)
 	}
@@ -91,7 +96,7 @@ func (k *keeper) closeFile() error {
 		return err
 	}
 	k.Log.Info("the pool was deleted, and nothing of it is leased: its file is removed, its blocks follow", "pool", k.pool)
-	k.closed, k.retiring = true, pace.Pause{Until: k.Now() + linger}
+	k.closed, k.retiring = true, pace.Pause{Until: k.Now() + linger + time.Duration(k.Rand()*float64(scatter))}
 	return nil
 }
 
@@ -106,12 +111,13 @@ func (k *keeper) unanswer() error {
 
 // release gives up what the node holds for pods, and deletes its blocks, by which
 // it is found again; then there is nothing to keep. What has no answer is done
-// again, and what has changed meanwhile too.
+// again, and what has changed meanwhile too. A Latest list would read the blocks of all
+// nodes from etcd, for each node; what a Cached one should lack, sweeps finds.
 func (k *keeper) release(ctx context.Context) error {
 	if err := k.releaseLeases(ctx); err != nil {
 		return err
 	}
-	blocks, err := k.Store.List(ctx, block.Query{Pool: k.pool, MachineID: k.Node.MachineID, Freshness: block.Latest})
+	blocks, err := k.Store.List(ctx, block.Query{Pool: k.pool, MachineID: k.Node.MachineID, Freshness: block.Cached})
 	if err != nil {
 		return err
 	}

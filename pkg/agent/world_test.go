@@ -63,7 +63,7 @@ func newCluster(pools ...agent.Pool) *cluster {
 // poolOf makes a pool of what an operator writes; age is in seconds.
 func poolOf(t *testing.T, name string, created int, spec string) agent.Pool {
 	t.Helper()
-	p := agent.Pool{Pool: block.Pool{Name: name}, Created: time.Unix(int64(created), 0), InUse: true}
+	p := agent.Pool{Pool: block.Pool{Name: name}, UID: "uid-of-" + name, Created: time.Unix(int64(created), 0), InUse: true}
 	d := json.NewDecoder(strings.NewReader(spec))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&p.Spec); err != nil {

@@ -132,7 +132,7 @@ func exhausted(p conf.IPAM, usage []ipam.Usage) error {
 		return cnierr.New(cnierr.PoolExhausted, "lease from pool", p.Pool, "", "subnet %s is exhausted: %s", u.Prefix, u)
 	}
 	return cnierr.New(cnierr.PoolExhausted, "lease from RailPool", p.Pool,
-		"wait: rocectl agent claims another block for the node if there is one; kubectl get railblocks shows who has them, kubectl get railpools how many there are",
+		"wait: rocectl agent claims another block for the node, unless the RailPool is full, at fault or being deleted: kubectl get railpools, kubectl describe railpool; kubectl get railblocks shows who has the blocks",
 		"all %d addresses of the node's blocks in %s are leased", usage[i].Leased, usage[i].Prefix)
 }
 

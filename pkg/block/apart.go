@@ -19,7 +19,8 @@ import (
 // that nothing else would keep two nodes from it. Two pools may share a subnet, of
 // which each has ranges of its own; and pools of different fabrics may have the same
 // addresses. Whether one pool's racks are apart is Validate's to judge: of one pool
-// there is no error here. What Space refuses has no addresses.
+// there is no error here. What Space refuses has no addresses. The gateway of one pool
+// is no address for pods of the other.
 func (p Pool) Apart(other Pool) error {
 	theirs := other.prefixes(other.racks())
 	for _, rack := range p.racks() {
@@ -48,19 +49,27 @@ func (s Space) Apart(other Pool) error {
 		}
 	}
 	for _, there := range near(other.prefixes(append(other.racks(), s.rack)), here) {
-		theirs := []netrange.Range{netrange.Of(there.prefix)}
+		theirs, gateways := []netrange.Range{netrange.Of(there.prefix)}, []netrange.Range(nil)
 		if space, err := other.Space(there.rack); err == nil {
-			theirs = space.free()
+			theirs, gateways = space.free(), space.gateways()
 		}
-		for _, r := range s.free() {
-			if both := netrange.Clip(theirs, r); len(both) > 0 {
-				return cnierr.New(cnierr.BadConfig, reading, s.pool,
-					"give each of the two ranges of its own; one that was deleted has its addresses until the nodes have given back its blocks: kubectl get railblocks; and if their rails are not connected, give each a spec.fabric of its own",
-					"%s are addresses of RailPool %q", both[0], other.Name)
-			}
+		both := append(shared(s.free(), append(gateways, theirs...)), shared(s.gateways(), theirs)...)
+		if len(both) > 0 {
+			return cnierr.New(cnierr.BadConfig, reading, s.pool,
+				"give each of the two ranges of its own; one that was deleted has its addresses until the nodes have given back its blocks: kubectl get railblocks; and if their rails are not connected, give each a spec.fabric of its own",
+				"%s are addresses of RailPool %q", both[0], other.Name)
 		}
 	}
 	return nil
+}
+
+// shared returns what is in both.
+func shared(a, b []netrange.Range) []netrange.Range {
+	var out []netrange.Range
+	for _, r := range a {
+		out = append(out, netrange.Clip(b, r)...)
+	}
+	return out
 }
 
 // racks returns those that there may be: of a pool with {rack} the first ones, since
@@ -124,6 +133,19 @@ func near(a, b []named) []named {
 	return slices.DeleteFunc(slices.Clone(a), func(x named) bool {
 		return !slices.ContainsFunc(b, func(y named) bool { return x.prefix.Overlaps(y.prefix) })
 	})
+}
+
+// gateways returns those of all rails.
+func (s Space) gateways() []netrange.Range {
+	var out []netrange.Range
+	for _, subnets := range s.rails {
+		for _, subnet := range subnets {
+			if g := subnet.Gateway; g.IsValid() {
+				out = append(out, netrange.Range{First: g, Last: g})
+			}
+		}
+	}
+	return out
 }
 
 // free returns the addresses that pods may have on any rail.

@@ -222,7 +222,7 @@ func (w *claim) peek(ctx context.Context, name string) (free bool, err error) {
 	if err != nil || w.Node.owns(b) {
 		return true, err
 	}
-	if err := w.space.check(b); err != nil {
+	if err := w.space.Check(b); err != nil {
 		return false, err
 	}
 	return false, w.clone(ctx, b)
@@ -247,7 +247,7 @@ func (w *claim) take(ctx context.Context, name string) (Block, bool, error) {
 		return b, err == nil, err
 	}
 	w.result.Conflicts++
-	if err := w.space.check(b); err != nil {
+	if err := w.space.Check(b); err != nil {
 		return Block{}, false, err
 	}
 	return Block{}, false, w.clone(ctx, b)
@@ -292,7 +292,7 @@ func (w *claim) sift(ctx context.Context, all []Block) (mine []Block, err error)
 	for _, b := range all {
 		// A clone may be in another rack; its blocks are not in our way.
 		if b.Spec.Rack == w.space.rack || w.Node.owns(b) {
-			if err := w.space.check(b); err != nil {
+			if err := w.space.Check(b); err != nil {
 				return nil, err
 			}
 		}

@@ -104,7 +104,7 @@ func (c *Claimer) explain(ctx context.Context, s Space, err error) error {
 func (c *Claimer) Assert(ctx context.Context, s Space, recorded []Block) (kept, lost []Block, err error) {
 	var faults []error
 	for _, b := range recorded {
-		if err := s.check(b); err != nil { // the pool was changed; the block is no less ours
+		if err := s.Check(b); err != nil { // the pool was changed; the block is no less ours
 			faults = append(faults, err)
 		}
 		got, err := c.assert(ctx, b)

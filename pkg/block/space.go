@@ -269,7 +269,7 @@ func (s Space) Quarantine() time.Duration { return s.quarantine }
 // BadConfig for a block of another pool, rack or size: blocks of two sizes overlap.
 func (s Space) Rails(owned []Block) ([][]pool.Subnet, error) {
 	for _, b := range owned {
-		if err := s.check(b); err != nil {
+		if err := s.Check(b); err != nil {
 			return nil, err
 		}
 	}
@@ -298,15 +298,15 @@ func (s Space) slice(index int, p netip.Prefix) netrange.Range {
 	return netrange.Range{First: at(slots.first, p), Last: at(min(slots.last, last), p)}
 }
 
-// check reports a block that is not of this space.
-func (s Space) check(b Block) error {
+// Check returns nil, or BadConfig for a block that is not of this space.
+func (s Space) Check(b Block) error {
 	if b.Spec.Pool != s.pool || b.Spec.Rack != s.rack || b.Name != s.Name(b.Spec.Index) {
 		return cnierr.New(cnierr.BadConfig, "use block", b.Name,
 			"correct the node's rack label; if the node has moved and no pod has addresses of the old rack any more: kubectl delete railblock "+b.Name,
 			"it is of pool %q and rack %q, the node is in rack %q of pool %q", b.Spec.Pool, b.Spec.Rack, s.rack, s.pool)
 	}
 	if b.Spec.Size != s.size {
-		return cnierr.New(cnierr.BadConfig, "use block", b.Name, fmt.Sprintf("set blockSize of RailPool %q back to %d, or make a pool of another name", s.pool, b.Spec.Size),
+		return cnierr.New(cnierr.BadConfig, "use block", b.Name, fmt.Sprintf("make RailPool %q anew with blockSize %d as it had; for another size, a pool of another name", s.pool, b.Spec.Size),
 			"it has %d slots, the pool's blocks have %d: they would overlap", b.Spec.Size, s.size)
 	}
 	return nil

@@ -55,6 +55,9 @@ func (p Pool) common(f *strict.Faults) {
 	if s.BlockSize < 0 || s.BlockSize > MaxSize {
 		f.Add(cnierr.BadConfig, "spec.blockSize", "16 is right for 8 pods on a node", "%d is not in 1 to %d", s.BlockSize, MaxSize)
 	}
+	if s.Fabric != "" && !label(s.Fabric) {
+		f.Add(cnierr.BadConfig, "spec.fabric", "use 1 to 40 lower-case letters, digits and -", "%q is no name of a network", s.Fabric)
+	}
 	sources := 0
 	for _, there := range []bool{len(s.Rails) > 0, s.Template != nil, len(s.Racks) > 0} {
 		if there {

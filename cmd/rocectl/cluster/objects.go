@@ -68,7 +68,7 @@ func (o *objects) Pools(ctx context.Context) ([]agent.Pool, error) {
 // asPool returns what the agent and the reconciler know of a RailPool.
 func asPool(p *kube.RailPool) agent.Pool {
 	return agent.Pool{
-		Pool: p.Pool(), Created: p.CreationTimestamp.Time,
+		Pool: p.Pool(), UID: string(p.UID), Created: p.CreationTimestamp.Time,
 		InUse: slices.Contains(p.Finalizers, kube.InUse), Deleted: p.DeletionTimestamp != nil,
 	}
 }

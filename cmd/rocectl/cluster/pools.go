@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -23,8 +24,12 @@ import (
 // would send all of a large object whenever kubelet writes its status.
 const nodeEvery = 5 * time.Minute
 
-// glance is how often it is looked whether the RailPools have been listed.
-const glance = 50 * time.Millisecond
+const (
+	// firstLongest is the longest wait for the first answer.
+	firstLongest = 15 * time.Second
+	// glance is how often it is looked whether the RailPools have been listed.
+	glance = 50 * time.Millisecond
+)
 
 // watcher watches the RailPools, and reads the Node object now and then.
 type watcher struct {
@@ -33,8 +38,13 @@ type watcher struct {
 	log  *slog.Logger
 }
 
-// watch is agent.Config's.
+// watch is agent.Config's. Informers ask without a word for as long as nobody answers,
+// so the Node object is read first, and why it cannot be is said.
 func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
+	first, err := v.first(ctx, see)
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -72,38 +82,78 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 		case <-time.After(glance):
 		}
 	}
-	return v.follow(ctx, pools.GetStore(), changed, see)
+	return v.follow(ctx, first, pools.GetStore(), changed, see)
 }
 
-// follow calls see whenever something has changed, and when it is time to look at
-// the Node object again.
-func (v watcher) follow(ctx context.Context, pools cache.Store, changed <-chan struct{}, see func(agent.View)) error {
-	says := &once{log: v.log, what: "the Node object cannot be read: what it said last is what counts"}
-	var node kube.Node
-	known := false
-	for retry := time.Second; ; {
+// nodeRead is what was answered when the Node object was asked for.
+type nodeRead struct {
+	kube.Node
+	err error // nil, or that there is none
+}
+
+// first reads the Node object, as often as it takes to get an answer.
+func (v watcher) first(ctx context.Context, see func(agent.View)) (nodeRead, error) {
+	says := &once{log: v.log, what: "the API server does not answer, or refuses"}
+	for wait := time.Second; ; wait = min(2*wait, firstLongest) {
 		got, err := v.api.Nodes().Node(ctx, v.node)
-		next := spread(nodeEvery)
-		says.note(err)
-		if err == nil {
-			node, known = got, true
-		} else {
-			next, retry = spread(retry), min(2*retry, nodeEvery)
+		if err == nil || errors.Is(err, block.ErrNotFound) {
+			says.note(nil)
+			return nodeRead{got, err}, nil
 		}
-		switch view := v.of(pools, node); {
-		case known:
-			see(view)
-		case errors.Is(err, block.ErrNotFound):
-			view.NoNode = cnierr.New(cnierr.NotAvailable, "read Node object", v.node, "restart kubelet, which makes it; if it is there, --node is not the name that kubectl get nodes shows", "%w", err)
-			see(view)
-		default:
-			see(agent.View{Fault: err})
+		says.note(block.Explain(err))
+		see(agent.View{Fault: err})
+		select {
+		case <-ctx.Done():
+			return nodeRead{}, ctx.Err()
+		case <-time.After(spread(wait)):
 		}
+	}
+}
+
+// follow calls see whenever the pools have changed, and when the Node object was read
+// again. A read that gets no answer holds nothing up: what is said of the pools counts
+// for claims that are under way.
+func (v watcher) follow(ctx context.Context, node nodeRead, pools cache.Store, changed <-chan struct{}, see func(agent.View)) error {
+	read := make(chan nodeRead)
+	go v.reread(ctx, node.err, read)
+	for {
+		view := v.of(pools, node.Node)
+		if node.err != nil {
+			view.NoNode = cnierr.New(cnierr.NotAvailable, "read Node object", v.node, "restart kubelet, which makes it; if it is there, --node is not the name that kubectl get nodes shows", "%w", node.err)
+		}
+		see(view)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-		case <-time.After(next):
+		case node = <-read:
+		}
+	}
+}
+
+// reread reads the Node object from time to time, and sooner after an error, and sends
+// what it reads. What was said last is what counts.
+func (v watcher) reread(ctx context.Context, err error, to chan<- nodeRead) {
+	says := &once{log: v.log, what: "the Node object cannot be read: what it said last is what counts"}
+	for retry := time.Second; ; {
+		says.note(err)
+		wait := nodeEvery
+		if err != nil {
+			wait, retry = retry, min(2*retry, nodeEvery)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(spread(wait)):
+		}
+		var got kube.Node
+		if got, err = v.api.Nodes().Node(ctx, v.node); err != nil {
+			continue
+		}
+		retry = time.Second
+		select {
+		case <-ctx.Done():
+		case to <- nodeRead{Node: got}:
 		}
 	}
 }
@@ -115,6 +165,7 @@ func (v watcher) of(pools cache.Store, node kube.Node) agent.View {
 			out.Pools = append(out.Pools, asPool(p))
 		}
 	}
+	slices.SortFunc(out.Pools, func(a, b agent.Pool) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 

@@ -45,6 +45,8 @@ func (r *Reconciler) glance(ctx context.Context) (changed bool) {
 		}
 		r.marks.pools = pools
 		err = errors.Join(err, r.letGo(ctx, pools))
+	} else {
+		r.marks.unused = nil // what is not looked at is not seen to be unused
 	}
 	if ctx.Err() == nil {
 		r.tell(err)
@@ -71,10 +73,12 @@ func (r *Reconciler) tell(err error) {
 // use keeps its addresses. It notes in pools what it has done.
 func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) error {
 	var faults []error
+	taken := slices.Clone(pools)
 	for i, p := range pools {
-		if p.InUse || p.Deleted || p.Validate() != nil || clash(p, pools) != nil {
+		if p.InUse || p.Deleted || p.Validate() != nil || clash(p, taken) != nil {
 			continue
 		}
+		taken[i].InUse = true // also if there is no answer
 		if err := r.Cluster.Mark(ctx, p.Name); err != nil {
 			faults = append(faults, err)
 			continue

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
 // glancesFor looks every two seconds for a while.
@@ -91,6 +92,35 @@ func TestADeletedPoolGoesWhenNobodyHasAnythingOfIt(t *testing.T) {
 	}
 }
 
+// TestAMinuteInWhichNobodyLookedIsNone has the API server be away: nodes that had not
+// heard of the deletion have not heard of it meanwhile, either.
+func TestAMinuteInWhichNobodyLookedIsNone(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	c.glancesFor(2 * time.Second)
+	c.pools[0].Deleted = true
+	c.glancesFor(20 * time.Second)
+	c.away = block.ErrUnknown
+	c.glancesFor(10 * time.Minute)
+	c.away = nil
+	c.glancesFor(56 * time.Second)
+	c.there("p*")
+	c.glancesFor(10 * time.Second)
+	c.there()
+}
+
+// TestAPoolThatMayHaveBeenMarkedKeepsItsAddresses gets no answer for the older of two.
+func TestAPoolThatMayHaveBeenMarkedKeepsItsAddresses(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "older", 1, flat), poolOf(t, "younger", 2, flat), poolOf(t, "elsewhere", 3, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`))
+	c.unanswered = "older"
+	c.glancesFor(2 * time.Second)
+	c.there("elsewhere*", "older", "younger")
+	c.unanswered = ""
+	c.glancesFor(2 * time.Second)
+	c.there("elsewhere*", "older*", "younger")
+}
+
 // TestNodesAreNotListedBecausePoolsAreLookedAt counts what costs a large cluster.
 func TestNodesAreNotListedBecausePoolsAreLookedAt(t *testing.T) {
 	t.Parallel()
@@ -125,6 +155,25 @@ func TestOfADeletedPoolNothingIsKept(t *testing.T) {
 		_, idle, err := c.Orphans(t.Context())
 		if err != nil || len(idle) != 1 || idle[0].TTL != ttl {
 			t.Errorf("deleted %v: %+v, %v", deleted, idle, err)
+		}
+	}
+}
+
+// TestADeletedPoolSaysWhatItWaitsFor has a node hold a slot, and no block.
+func TestADeletedPoolSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept), poolOf(t, "q", 2, flat))
+	c.join("n", nil)
+	l := c.hold("trainer-0", "n")
+	c.pools[0].Deleted = true
+	for _, want := range []string{"1 slots are left", "no node has anything of it"} {
+		c.rounds(10 * time.Minute)
+		if err := c.said["p"].Fault; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if l.Spec.Holder != (sticky.Holder{}) {
+			c.release(l)
+			l.Spec.Holder = sticky.Holder{}
 		}
 	}
 }

@@ -38,6 +38,7 @@ type cluster struct {
 	err                   error           // of lists of nodes
 	away                  error           // of lists of pools
 	refuse                error           // of marks
+	unanswered            string          // the pool whose mark gets no answer
 	glances, lists, marks int
 	said                  map[string]reconcile.Summary
 	log                   bytes.Buffer
@@ -83,6 +84,9 @@ func (c *cluster) Mark(_ context.Context, pool string) error {
 	i := slices.IndexFunc(c.pools, func(p agent.Pool) bool { return p.Name == pool })
 	if c.marks++; c.refuse != nil {
 		return c.refuse
+	}
+	if pool == c.unanswered {
+		return block.ErrUnknown
 	}
 	if c.pools[i].Deleted {
 		c.pools = slices.Delete(c.pools, i, i+1)

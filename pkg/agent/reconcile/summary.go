@@ -10,6 +10,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
@@ -51,7 +52,7 @@ func summarize(w world) map[string]Summary {
 		}
 		s.Free = max(0, s.Size-s.Used-s.Resting)
 		if p.Deleted {
-			s.Fault = deleted(p.Name, left)
+			s.Fault = deleted(p.Name, left, w.held(p.Name))
 		}
 		out[p.Name] = s
 	}
@@ -82,13 +83,29 @@ func (w world) racks(p agent.Pool) []string {
 	return slices.Compact(out)
 }
 
+// held counts the leases of a pool that nodes hold.
+func (w world) held(pool string) int {
+	n := 0
+	for _, l := range w.leases {
+		if l.Spec.Pool == pool && l.Spec.Holder != (sticky.Holder{}) {
+			n++
+		}
+	}
+	return n
+}
+
 // deleted says what a deleted pool waits for.
-func deleted(pool string, left int) error {
-	if left == 0 {
-		return cnierr.New(cnierr.Limited, "delete RailPool", pool, "wait a minute", "no node has a block of it any more")
+func deleted(pool string, left, held int) error {
+	switch {
+	case left == 0 && held == 0:
+		return cnierr.New(cnierr.Limited, "delete RailPool", pool, "wait a minute", "no node has anything of it any more")
+	case left == 0:
+		return cnierr.New(cnierr.Limited, "delete RailPool", pool,
+			"look which nodes hold them, and whether their agents run: kubectl get railleases --field-selector spec.pool="+pool,
+			"it stays until the nodes have given back the slots that they hold for pods: %d slots are left", held)
 	}
 	return cnierr.New(cnierr.Limited, "delete RailPool", pool,
-		"delete the pods that have its networks, or those of the nodes, and wait some five minutes: kubectl get railblocks -l roce-cni.io/pool="+pool,
+		"delete the pods that have its networks, or those of the nodes, and wait some six minutes: kubectl get railblocks -l roce-cni.io/pool="+pool,
 		"it stays until the nodes have given back its blocks, which they do when no pod has an address of it: %d are left", left)
 }
 

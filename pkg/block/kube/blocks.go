@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/url"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -86,7 +87,19 @@ func (s Blocks) Objects(ctx context.Context, q block.Query) ([]RailBlock, error)
 // Any says whether there is a block of a pool: a question that costs little, however
 // many there are. The errors are those of List.
 func (s Blocks) Any(ctx context.Context, pool string) (bool, error) {
-	return s.api.any(ctx, s.api.ours.Get().Resource(blocks).Param("labelSelector", labels.Set{PoolLabel: pool}.String()), "list blocks of pool "+pool)
+	return s.any(ctx, PoolLabel+"="+pool)
+}
+
+// Others says whether there is a block of another pool than these, as Any does.
+func (s Blocks) Others(ctx context.Context, pools []string) (bool, error) {
+	if len(pools) == 0 {
+		return s.any(ctx, PoolLabel)
+	}
+	return s.any(ctx, PoolLabel+" notin ("+strings.Join(pools, ",")+")")
+}
+
+func (s Blocks) any(ctx context.Context, selector string) (bool, error) {
+	return s.api.any(ctx, s.api.ours.Get().Resource(blocks).Param("labelSelector", selector), "list blocks with "+selector)
 }
 
 // Touch is block.Store's.

@@ -61,7 +61,7 @@ func refused(code int, what string, err error) error {
 	case http.StatusUnauthorized:
 		return explain(cnierr.NotAvailable, "look whether the token or the certificate is still valid: kubectl auth whoami")
 	case http.StatusForbidden:
-		return explain(cnierr.NotAvailable, "give the ServiceAccount the rights that conf-examples/deploy/rbac.yaml lists; a node may write blocks of its own name only")
+		return explain(cnierr.NotAvailable, "give the ServiceAccount the rights that conf-examples/deploy/rbac.yaml lists; an agent needs the token of a pod on its own node, and may write what is its node's alone")
 	case http.StatusUnprocessableEntity:
 		return explain(cnierr.BadConfig, "the CustomResourceDefinitions may be older or newer than this program: kubectl apply -k conf-examples/deploy/crds")
 	}

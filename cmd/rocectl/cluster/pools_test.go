@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/roce-cni/roce-cni/pkg/agent"
+	"github.com/roce-cni/roce-cni/pkg/block/kube"
+)
+
+// follows runs a watcher that has read the Node object, on an API server that does not
+// answer any more.
+func follows(t *testing.T, pools cache.Store) (changed chan<- struct{}, seen <-chan agent.View) {
+	t.Helper()
+	ended := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-ended:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(ended) })
+	api, err := kube.Open(&rest.Config{Host: server.URL}, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes, views := make(chan struct{}), make(chan agent.View, 10)
+	node := nodeRead{Node: kube.Node{Name: "n1", Labels: map[string]string{"gpu": "yes"}}}
+	ctx := t.Context()
+	go func() {
+		v := watcher{api, "n1", slog.New(slog.DiscardHandler)}
+		_ = v.follow(ctx, node, pools, changes, func(v agent.View) { views <- v }) // the context's error
+	}()
+	return changes, views
+}
+
+func names(v agent.View) []string {
+	var out []string
+	for _, p := range v.Pools {
+		out = append(out, p.Name)
+	}
+	return out
+}
+
+// TestADeletedPoolIsSeenThoughTheNodeObjectIsNot has the API server not answer: what
+// it has said of the pools counts for the claims that are under way.
+func TestADeletedPoolIsSeenThoughTheNodeObjectIsNot(t *testing.T) {
+	t.Parallel()
+	pools := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	pool := &kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}}
+	if err := pools.Add(pool); err != nil {
+		t.Fatal(err)
+	}
+	changed, seen := follows(t, pools)
+	if v := <-seen; !cmp.Equal(names(v), []string{"p"}) || v.Pools[0].UID != "u" || v.Pools[0].Deleted || v.Labels["gpu"] != "yes" {
+		t.Fatalf("it sees %+v", v)
+	}
+	now := *pool
+	now.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	if err := pools.Update(&now); err != nil {
+		t.Fatal(err)
+	}
+	changed <- struct{}{}
+	select {
+	case v := <-seen:
+		if !v.Pools[0].Deleted || v.Labels["gpu"] != "yes" {
+			t.Errorf("it sees %+v", v)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it waits for the Node object")
+	}
+}
+
+// TestPoolsAreSeenInTheSameOrder keeps what is wrong with two of them from being said
+// again and again.
+func TestPoolsAreSeenInTheSameOrder(t *testing.T) {
+	t.Parallel()
+	pools := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	want := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	for _, name := range want {
+		if err := pools.Add(&kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		if diff := cmp.Diff(want, names(watcher{}.of(pools, kube.Node{}))); diff != "" {
+			t.Fatal(diff)
+		}
+	}
+}
+
+// TestWhyTheFirstAnswerDoesNotComeIsSaid has nobody listen where the API server is to
+// be, and then a token that has expired.
+func TestWhyTheFirstAnswerDoesNotComeIsSaid(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"}`)
+	}))
+	t.Cleanup(server.Close)
+	for host, want := range map[string]string{"http://127.0.0.1:1": "connection refused", server.URL: "provide credentials"} {
+		api, err := kube.Open(&rest.Config{Host: host}, time.Now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		err = watcher{api, "n1", slog.New(slog.NewTextHandler(&log, nil))}.watch(ctx, func(v agent.View) {
+			if v.Fault == nil || !strings.Contains(v.Fault.Error(), want) {
+				t.Errorf("%s: it sees %+v", host, v)
+			}
+			cancel()
+		})
+		if !errors.Is(err, context.Canceled) || !strings.Contains(log.String(), want) {
+			t.Errorf("%s: %v, and the log is\n%s", host, err, log.String())
+		}
+	}
+}
