@@ -190,6 +190,7 @@ func TestAccountsHaveTheRightsThatTheyNeedAndNoMore(t *testing.T) {
 	g := guard(t, "rights")
 	const ours, leases = "roce-cni.io", "coordination.k8s.io"
 	agent := []right{
+		{"get", ours, "railpools", "", ""},
 		{"list", ours, "railpools", "", ""},
 		{"watch", ours, "railpools", "", ""},
 		{"get", ours, "railblocks", "", ""},

@@ -50,6 +50,10 @@ type Config struct {
 	// Store's.
 	Report func(ctx context.Context, b block.Block, u Usage) error
 
+	// Stands asks the API server whether the pool of that name has this UID, is in use,
+	// and nobody has deleted it: who then has a block of it keeps it from going.
+	Stands func(ctx context.Context, pool, uid string) (bool, error)
+
 	// Kept has the slots that are kept for pods.
 	Kept sticky.Store
 	// Patience is how long a pod waits for the addresses that are kept for it before
@@ -102,8 +106,9 @@ type Agent struct {
 	meter   *meter
 	metrics *metrics
 
-	mu   sync.Mutex
-	view map[string]judged // nil: not seen yet
+	mu      sync.Mutex
+	view    map[string]judged // nil: not seen yet
+	retired map[string]bool   // UIDs of deleted pools that the node has nothing of any more
 	// unseen is why the cluster, or the Node object, is not seen: "" when it is.
 	unseen  string
 	keepers map[string]*keeper
@@ -132,6 +137,11 @@ func New(c Config) *Agent {
 		id, err := c.Machine(ctx, node)
 		seen.note("machine", err)
 		return id, err
+	}
+	a.Stands = func(ctx context.Context, pool, uid string) (bool, error) {
+		ok, err := c.Stands(ctx, pool, uid)
+		seen.note("pool", err)
+		return ok, err
 	}
 	a.Report = func(ctx context.Context, b block.Block, u Usage) error {
 		err := c.Report(ctx, b, u)
@@ -215,14 +225,16 @@ func (a *Agent) see(ctx context.Context, all *sync.WaitGroup, v View) {
 	if err != nil {
 		a.Log.Error("the files of the pools cannot be looked at", "error", err)
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	retired := map[string]bool{}
 	for name, j := range view {
-		if j.selected {
+		retired[j.uid] = a.retired[j.uid]
+		if j.selected && !retired[j.uid] {
 			wanted = append(wanted, name)
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.view = view
+	a.view, a.retired = view, retired
 	for _, name := range wanted {
 		a.keep(ctx, all, name)
 	}
@@ -249,20 +261,25 @@ func (a *Agent) keep(ctx context.Context, all *sync.WaitGroup, pool string) {
 	all.Go(func() { k.run(ctx) })
 }
 
-// judgement returns what a pool is to this node, and whether there is such a pool.
+// judgement returns what a pool is to this node, and whether there is such a pool. One
+// that was deleted is none any more.
 func (a *Agent) judgement(pool string) (judged, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	j, exists := a.view[pool]
-	return j, exists
+	j, there := a.view[pool]
+	return j, there && !j.deleted
 }
 
 // forget ends the keeping of a pool, unless there is one again.
 func (a *Agent) forget(pool string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, exists := a.view[pool]; exists {
+	j, there := a.view[pool]
+	if there && !j.deleted {
 		return false
+	}
+	if there {
+		a.retired[j.uid] = true
 	}
 	delete(a.keepers, pool)
 	return true

@@ -60,6 +60,9 @@ func (k *keeper) note(what string, err error) {
 func (k *keeper) terms() (block.Slots, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.deleted {
+		return k.slots, &sticky.NoneError{Why: "RailPool " + k.pool + " was deleted"}
+	}
 	err := k.fault
 	if text := k.troubles["file"]; err == nil && text != "" { // such as that the node is in another rack now
 		err = errors.New(text)

@@ -68,7 +68,7 @@ func (a *Agent) Health() (well bool, lines []string) {
 	}
 	well = len(lines) == 0
 	for _, name := range slices.Sorted(maps.Keys(view)) {
-		if !view[name].selected {
+		if j := view[name]; !j.selected || j.deleted {
 			continue
 		}
 		if _, err := a.Ranges.Read(name); err != nil {

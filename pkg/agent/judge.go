@@ -13,6 +13,7 @@ import (
 // judged is a pool and what it is to this node.
 type judged struct {
 	uid      string // of the pool
+	deleted  bool   // what is left of it is given back
 	selected bool
 	// space is nil when the node can have no blocks of the pool; fault says why.
 	space *block.Space
@@ -26,15 +27,11 @@ type judged struct {
 	contested bool
 }
 
-// judge says of each pool what it is to a node. One that was deleted is none any
-// more.
+// judge says of each pool what it is to a node.
 func judge(n block.Node, v View) map[string]judged {
 	out := map[string]judged{}
 	for _, p := range v.Pools {
-		if p.Deleted {
-			continue
-		}
-		j := judged{uid: p.UID, selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
+		j := judged{uid: p.UID, deleted: p.Deleted, selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
 		rack := v.Labels[p.Spec.RackLabel]
 		space, err := p.Space(rack)
 		if err == nil {

@@ -112,6 +112,10 @@ func (k *keeper) look() bool {
 	if !exists {
 		delete(k.troubles, "RailPool")
 		delete(k.troubles, "claim")
+		if now.deleted {
+			k.hold(&now)
+			k.judged = now
+		}
 		return false
 	}
 	k.closed = false // if it was, the pool has come back
@@ -252,9 +256,17 @@ func (k *keeper) claim(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	if err == nil && !k.stands() { // retire gives it back, or join or the next claim finds it
+	stands := err == nil && k.stands()
+	if stands {
+		stands, err = k.Stands(ctx, k.pool, k.uid)
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	if err == nil && !stands { // retire gives it back, or join or the next claim finds it
 		k.Log.Info("claimed a block too late: the pool was deleted or changed meanwhile", "pool", k.pool, "block", got.Name)
-		return true
+		k.claiming.Fail(k.agent.clock)
+		return false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

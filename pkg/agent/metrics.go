@@ -114,7 +114,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	}
 	set(g.seen, map[bool]float64{true: 1}[seen])
 	for name, j := range view {
-		if !j.selected {
+		if !j.selected || j.deleted {
 			continue
 		}
 		ready := 0.0

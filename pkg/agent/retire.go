@@ -56,11 +56,16 @@ func (k *keeper) retire(ctx context.Context) {
 	}
 }
 
-// goOn confirms the blocks that pods use, and has pods that would keep their addresses
-// get others, when the agent was started after the pool was deleted.
+// goOn confirms the blocks that pods use and says how full they are, and has pods that
+// would keep their addresses get others.
 func (k *keeper) goOn(ctx context.Context) {
-	if k.joined && k.asserting.Over(k.Now()) {
+	switch now := k.Now(); {
+	case !k.joined && k.space != nil && k.joining.Over(now):
+		k.join(ctx)
+	case k.joined && k.asserting.Over(now):
 		k.assert(ctx)
+	case k.joined && k.reporting.Over(now):
+		k.report(ctx)
 	}
 	if f, err := k.Ranges.Read(k.pool); err == nil && f.Sticky && k.dismiss == nil {
 		k.employ(ctx)
@@ -92,10 +97,13 @@ func (k *keeper) closeFile() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.joined, k.owned = false, nil // it is not written again
+	_, none := k.Ranges.Read(k.pool)
 	if err := k.Ranges.Remove(k.pool); err != nil {
 		return err
 	}
-	k.Log.Info("the pool was deleted, and nothing of it is leased: its file is removed, its blocks follow", "pool", k.pool)
+	if none == nil {
+		k.Log.Info("the pool was deleted, and nothing of it is leased: its file is removed, its blocks follow", "pool", k.pool)
+	}
 	k.closed, k.retiring = true, pace.Pause{Until: k.Now() + linger + time.Duration(k.Rand()*float64(scatter))}
 	return nil
 }

@@ -39,6 +39,8 @@ type cluster struct {
 	mu      sync.Mutex
 	view    agent.View
 	changed chan struct{}   // closed when view changes
+	mute    bool            // nobody says whether a pool stands
+	behind  bool            // agents do not see that all pools were deleted
 	fault   blocktest.Fault // of all requests
 	reports []report
 }
@@ -118,6 +120,18 @@ func (c *cluster) watch(ctx context.Context, see func(agent.View)) error {
 	}
 }
 
+// stands asks the API server, which knows what agents may not have seen yet.
+func (c *cluster) stands(_ context.Context, pool, uid string) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mute || c.fault == blocktest.Lost {
+		return false, block.ErrUnknown
+	}
+	return slices.ContainsFunc(c.view.Pools, func(p agent.Pool) bool {
+		return p.Name == pool && p.UID == uid && p.InUse && !p.Deleted && !c.behind
+	}), nil
+}
+
 // node is a node of the cluster, with one state folder for all its boots.
 type node struct {
 	*cluster
@@ -170,7 +184,8 @@ func (n *node) config() agent.Config {
 			n.reports = append(n.reports, report{b.Name, n.now(), u})
 			return nil
 		},
-		Kept: n.kept, Patience: agent.DefaultPatience, Date: time.Now,
+		Stands: n.stands,
+		Kept:   n.kept, Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: n.files(),
 		Leases: n.book(),
 		Wait:   wait, Rand: rand.Float64, Now: n.now,

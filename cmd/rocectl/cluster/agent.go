@@ -94,6 +94,14 @@ func (f agentFlags) run(ctx context.Context, version, stateDir string, log *slog
 			_, err := api.Blocks().Report(ctx, b.Name, b.UID, kube.Usage(u))
 			return err
 		},
+		Stands: func(ctx context.Context, pool, uid string) (bool, error) {
+			p, err := api.Pools().Pool(ctx, pool)
+			if errors.Is(err, block.ErrNotFound) {
+				return false, nil
+			}
+			now := asPool(&p)
+			return now.UID == uid && now.InUse && !now.Deleted, err
+		},
 		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: ranges.Store{Dir: stateDir, BootID: boot},
 		Leases: plugin.Book(stateDir, boot, log),

@@ -88,6 +88,11 @@ func (o *objects) Used(ctx context.Context, pool string) (bool, error) {
 	return slices.ContainsFunc(leases, func(l sticky.Lease) bool { return l.Spec.Holder != (sticky.Holder{}) }), err
 }
 
+// Stranger is reconcile.Cluster's.
+func (o *objects) Stranger(ctx context.Context, pools []string) (bool, error) {
+	return o.api.Blocks().Others(ctx, pools)
+}
+
 // Report is reconcile.Cluster's.
 func (o *objects) Report(ctx context.Context, pool string, s reconcile.Summary) error {
 	was := o.before[pool]
@@ -98,7 +103,11 @@ func (o *objects) Report(ctx context.Context, pool string, s reconcile.Summary) 
 	valid := metav1.Condition{Type: kube.ValidCondition, Status: metav1.ConditionTrue, Reason: "Valid", Message: "blocks of it can be claimed", ObservedGeneration: was.Generation}
 	if s.Fault != nil {
 		c := cnierr.CNI("rocectl", s.Fault)
-		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, "Fault", fmt.Sprintf("%s (%s)", c.Msg, c.Details)
+		reason := "Fault"
+		if s.Deleted {
+			reason = "Deleted"
+		}
+		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, reason, fmt.Sprintf("%s (%s)", c.Msg, c.Details)
 	}
 	meta.SetStatusCondition(&now.Conditions, valid)
 	return o.api.Pools().Report(ctx, pool, now)

@@ -25,6 +25,8 @@ import (
 const nodeEvery = 5 * time.Minute
 
 const (
+	// nodeSoon is after how long it is read when the pools have changed: all nodes do.
+	nodeSoon = 5 * time.Second
 	// firstLongest is the longest wait for the first answer.
 	firstLongest = 15 * time.Second
 	// glance is how often it is looked whether the RailPools have been listed.
@@ -114,8 +116,8 @@ func (v watcher) first(ctx context.Context, see func(agent.View)) (nodeRead, err
 // again. A read that gets no answer holds nothing up: what is said of the pools counts
 // for claims that are under way.
 func (v watcher) follow(ctx context.Context, node nodeRead, pools cache.Store, changed <-chan struct{}, see func(agent.View)) error {
-	read := make(chan nodeRead)
-	go v.reread(ctx, node.err, read)
+	read, soon := make(chan nodeRead), make(chan struct{}, 1)
+	go v.reread(ctx, node.err, soon, read)
 	for {
 		view := v.of(pools, node.Node)
 		if node.err != nil {
@@ -126,14 +128,19 @@ func (v watcher) follow(ctx context.Context, node nodeRead, pools cache.Store, c
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
+			select {
+			case soon <- struct{}{}:
+			default: // it is due already
+			}
 		case node = <-read:
 		}
 	}
 }
 
-// reread reads the Node object from time to time, and sooner after an error, and sends
-// what it reads. What was said last is what counts.
-func (v watcher) reread(ctx context.Context, err error, to chan<- nodeRead) {
+// reread reads the Node object from time to time, and sooner after an error, and when
+// the pools have changed: who makes a pool labels nodes, too. It sends what it reads.
+// What was said last is what counts.
+func (v watcher) reread(ctx context.Context, err error, soon <-chan struct{}, to chan<- nodeRead) {
 	says := &once{log: v.log, what: "the Node object cannot be read: what it said last is what counts"}
 	for retry := time.Second; ; {
 		says.note(err)
@@ -145,6 +152,12 @@ func (v watcher) reread(ctx context.Context, err error, to chan<- nodeRead) {
 		case <-ctx.Done():
 			return
 		case <-time.After(spread(wait)):
+		case <-soon:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(spread(nodeSoon)):
+			}
 		}
 		var got kube.Node
 		if got, err = v.api.Nodes().Node(ctx, v.node); err != nil {

@@ -17,10 +17,14 @@ import (
 )
 
 const (
-	// often is how often the pools are looked at: nodes wait for a new one.
-	often = 2 * time.Second
+	// often is how often the pools are looked at: nodes wait for a new one; seldom is
+	// how often it is asked whether a deleted one is used, and tried anew to mark one.
+	often, seldom = 2 * time.Second, 10 * time.Second
+	// atLeast is the time between two rounds, however often somebody changes a pool: a
+	// round lists all nodes.
+	atLeast = 10 * time.Second
 	// lull is for how long nobody must have anything of a pool that was deleted before
-	// it goes: a node that had not heard of it may have been claiming.
+	// it goes: nodes that have not heard of it may be claiming.
 	lull = time.Minute
 )
 
@@ -28,65 +32,103 @@ const (
 type marks struct {
 	pools  []agent.Pool
 	owing  bool                     // a pool could not be marked
-	unused map[string]time.Duration // since when nobody has anything of a deleted pool
-	wrong  string                   // what was said last
+	due    time.Duration            // when what is seldom is next
+	unused map[string]time.Duration // by UID, since when nobody has anything of a deleted pool
+	failed bool                     // the last glance
 }
 
 // glance marks the pools that are new, lets go of those that were deleted and that
 // nobody has anything of, and says whether a pool has changed.
 func (r *Reconciler) glance(ctx context.Context) (changed bool) {
 	pools, err := r.Cluster.Pools(ctx)
-	if err == nil {
-		pools = byAge(pools)
-		changed = !reflect.DeepEqual(pools, r.marks.pools)
-		if changed || r.marks.owing {
-			err = r.markNew(ctx, pools)
-			r.marks.owing = err != nil
-		}
-		r.marks.pools = pools
-		err = errors.Join(err, r.letGo(ctx, pools))
-	} else {
+	if err != nil {
 		r.marks.unused = nil // what is not looked at is not seen to be unused
+		r.tell(ctx, err)
+		return false
 	}
-	if ctx.Err() == nil {
-		r.tell(err)
+	pools = byAge(pools)
+	changed = !reflect.DeepEqual(pools, r.marks.pools)
+	due := r.Now() >= r.marks.due
+	if changed || due && r.marks.owing {
+		r.marks.owing, err = r.markNew(ctx, pools)
 	}
+	r.marks.pools = pools
+	if due {
+		r.marks.due = r.Now() + seldom
+		err = errors.Join(err, r.letGo(ctx, pools))
+	} else if r.marks.failed {
+		return changed // it is not known to be over
+	}
+	r.tell(ctx, err)
 	return changed
 }
 
-// tell logs what is new.
-func (r *Reconciler) tell(err error) {
-	before := r.marks.wrong
-	r.marks.wrong = ""
-	if err != nil {
-		c := cnierr.CNI("rocectl", block.Explain(err))
-		r.marks.wrong = c.Msg
-		if before != c.Msg {
-			r.Log.Warn("the RailPools cannot be read or marked: nothing is claimed of new ones, and deleted ones stay", "error", c.Msg, "hint", c.Details)
-		}
-	} else if before != "" {
-		r.Log.Info("the RailPools can be read and marked again")
+// tell logs when looking begins to fail, and when that is over.
+func (r *Reconciler) tell(ctx context.Context, err error) {
+	if ctx.Err() != nil || (err != nil) == r.marks.failed {
+		return
 	}
+	r.marks.failed = err != nil
+	if err == nil {
+		r.Log.Info("the RailPools can be read and marked again")
+		return
+	}
+	c := cnierr.CNI("rocectl", block.Explain(err))
+	r.Log.Warn("the RailPools cannot be read or marked: nothing is claimed of new ones, and deleted ones stay", "error", c.Msg, "hint", c.Details)
 }
 
-// markNew marks the pools of which blocks may be claimed, the oldest first: who is in
-// use keeps its addresses. It notes in pools what it has done.
-func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) error {
+// markNew marks the pools of which blocks may be claimed: those of which nodes have
+// something already, made again or by a version that knew no marks, and then the
+// oldest first, as long as no node has blocks of a pool that is gone: nobody knows
+// which addresses those are. It notes in pools what it has done, and says whether one
+// is to be tried again.
+func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) (owing bool, err error) {
+	var names []string
+	var fresh []int
 	var faults []error
-	taken := slices.Clone(pools)
 	for i, p := range pools {
-		if p.InUse || p.Deleted || p.Validate() != nil || clash(p, taken) != nil {
+		names = append(names, p.Name)
+		if p.InUse || p.Deleted {
 			continue
 		}
-		taken[i].InUse = true // also if there is no answer
-		if err := r.Cluster.Mark(ctx, p.Name); err != nil {
-			faults = append(faults, err)
-			continue
+		used, err := r.Cluster.Used(ctx, p.Name)
+		switch {
+		case err != nil:
+			return true, err
+		case used:
+			faults = append(faults, r.mark(ctx, &pools[i]))
+		default:
+			fresh = append(fresh, i)
 		}
-		pools[i].InUse = true
+	}
+	if len(fresh) > 0 {
+		stranger, err := r.Cluster.Stranger(ctx, names)
+		if err != nil || stranger {
+			return true, errors.Join(append(faults, err)...)
+		}
+	}
+	taken := slices.Clone(pools)
+	for _, i := range fresh {
+		if p := pools[i]; p.Validate() == nil && clash(p, taken) == nil {
+			taken[i].InUse = true // also if there is no answer
+			faults = append(faults, r.mark(ctx, &pools[i]))
+		}
+	}
+	err = errors.Join(faults...)
+	owing = err != nil
+	if errors.Is(err, block.ErrConflict) { // somebody has just written it: that is no fault
+		err = nil
+	}
+	return owing, err
+}
+
+func (r *Reconciler) mark(ctx context.Context, p *agent.Pool) error {
+	err := r.Cluster.Mark(ctx, p.Name)
+	if err == nil {
+		p.InUse = true
 		r.Log.Info("the pool is in use from now on: it stays until its blocks are given back", "pool", p.Name)
 	}
-	return errors.Join(faults...)
+	return err
 }
 
 // clash returns an error if another pool that is in use has addresses of this one.
@@ -114,11 +156,11 @@ func (r *Reconciler) letGo(ctx context.Context, pools []agent.Pool) error {
 			faults = append(faults, err)
 			continue
 		}
-		since, known := before[p.Name]
+		since, known := before[p.UID]
 		if !known {
 			since = r.Now()
 		}
-		r.marks.unused[p.Name] = since
+		r.marks.unused[p.UID] = since
 		if r.Now()-since < lull {
 			continue
 		}

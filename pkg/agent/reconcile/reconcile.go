@@ -39,6 +39,8 @@ type Cluster interface {
 	Mark(ctx context.Context, pool string) error
 	// Used says whether there is a block of a pool, or a lease that a node holds.
 	Used(ctx context.Context, pool string) (bool, error)
+	// Stranger says whether there is a block of another pool than these.
+	Stranger(ctx context.Context, pools []string) (bool, error)
 	// Report writes what is said of a pool. ErrNotFound: there is none.
 	Report(ctx context.Context, pool string, s Summary) error
 }
@@ -79,7 +81,8 @@ type Reconciler struct {
 	Config
 	sightings reap.Sightings
 	kept      sticky.Sightings
-	next      time.Duration // when the next round is due
+	last      time.Duration // when the last round was
+	next      time.Duration // when the next one is due
 	marks     marks
 }
 
@@ -90,8 +93,11 @@ func New(c Config) *Reconciler { return &Reconciler{Config: c} }
 // round that fails is said, and is tried again with the next.
 func (r *Reconciler) Run(ctx context.Context) error {
 	for {
-		if r.glance(ctx) || r.Now() >= r.next {
-			r.next = r.Now() + r.Every
+		if r.glance(ctx) {
+			r.next = min(r.next, r.last+atLeast)
+		}
+		if now := r.Now(); now >= r.next {
+			r.last, r.next = now, now+r.Every
 			r.turn(ctx)
 		}
 		if err := r.Wait(ctx, often); err != nil {

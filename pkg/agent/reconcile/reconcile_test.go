@@ -96,6 +96,10 @@ func (c *cluster) Mark(_ context.Context, pool string) error {
 	return nil
 }
 
+func (c *cluster) Stranger(_ context.Context, pools []string) (bool, error) {
+	return slices.ContainsFunc(c.Snapshot(), func(b block.Block) bool { return !slices.Contains(pools, b.Spec.Pool) }), nil
+}
+
 func (c *cluster) Used(_ context.Context, pool string) (bool, error) {
 	used := slices.ContainsFunc(c.Snapshot(), func(b block.Block) bool { return b.Spec.Pool == pool })
 	return used, nil
@@ -163,7 +167,7 @@ func (c *cluster) owners(want ...string) {
 
 func poolOf(t *testing.T, name string, created int, spec string) agent.Pool {
 	t.Helper()
-	p := agent.Pool{Pool: block.Pool{Name: name}, Created: time.Unix(int64(created), 0)}
+	p := agent.Pool{Pool: block.Pool{Name: name}, UID: "uid-of-" + name, Created: time.Unix(int64(created), 0)}
 	d := json.NewDecoder(strings.NewReader(spec))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&p.Spec); err != nil {

@@ -21,42 +21,60 @@ type Summary struct {
 	Blocks, Claimed int // those of which pods may have addresses
 	agent.Usage         // in slots, of all blocks, claimed or not
 	Reserved        int
-	// Fault is what is wrong with the pool itself.
-	Fault error
+	// Fault is why nothing is claimed of the pool. One that was deleted has one.
+	Fault   error
+	Deleted bool
 }
 
 // summarize returns the summary of each pool.
 func summarize(w world) map[string]Summary {
 	out := map[string]Summary{}
 	for _, p := range w.pools {
-		s := Summary{Fault: errors.Join(p.Validate(), clash(p, w.pools))}
+		s := Summary{Fault: errors.Join(p.Validate(), clash(p, w.pools)), Deleted: p.Deleted}
 		spaces, left := map[string]block.Space{}, 0
 		for _, rack := range w.racks(p) {
-			if space, err := p.Space(rack); err == nil {
-				spaces[rack] = space
-				s.Blocks += space.Blocks()
-				s.Size += space.Total()
-				s.Reserved += reserved(p.Spec.Reservations, space)
-			} // else it is the fault of the pool, or of the node that has this label, whose agent says so
+			space, err := p.Space(rack)
+			if err != nil {
+				if s.Fault == nil && written(p, rack) {
+					s.Fault = err
+				}
+				continue // else it is the fault of the node that has this label, whose agent says so
+			}
+			spaces[rack] = space
+			s.Blocks += space.Blocks()
+			s.Size += space.Total()
+			s.Reserved += reserved(p.Spec.Reservations, space)
 		}
 		for _, b := range w.blocks {
 			if b.Spec.Pool != p.Name {
 				continue
 			}
 			left++
-			if space, known := spaces[b.Spec.Rack]; known && space.Slots(b.Spec.Index) > 0 {
+			space, known := spaces[b.Spec.Rack]
+			if known && space.Slots(b.Spec.Index) > 0 {
 				s.Claimed++
+			}
+			if known && s.Fault == nil {
+				s.Fault = space.Check(b.Block)
 			}
 			s.Used += b.Used
 			s.Resting += b.Resting
 		}
 		s.Free = max(0, s.Size-s.Used-s.Resting)
+		if !p.InUse && s.Fault == nil {
+			s.Fault = w.strange(p.Name)
+		}
 		if p.Deleted {
 			s.Fault = deleted(p.Name, left, w.held(p.Name))
 		}
 		out[p.Name] = s
 	}
 	return out
+}
+
+// written says whether a rack is one that the operator of the pool has written down.
+func written(p agent.Pool, rack string) bool {
+	return p.Spec.RackLabel == "" || slices.ContainsFunc(p.Spec.Racks, func(r block.Rack) bool { return r.Name == rack })
 }
 
 // racks returns those that a pool has blocks for, as far as they are known; "" for
@@ -94,18 +112,31 @@ func (w world) held(pool string) int {
 	return n
 }
 
+// strange returns an error if there are blocks of a pool that is gone: until they are
+// given back nobody knows whether a new pool has their addresses.
+func (w world) strange(pool string) error {
+	for _, b := range w.blocks {
+		if !slices.ContainsFunc(w.pools, func(p agent.Pool) bool { return p.Name == b.Spec.Pool }) {
+			return cnierr.New(cnierr.TryAgain, "claim blocks of RailPool", pool,
+				"make that pool again as it was, or delete the pods that have its addresses and wait until their nodes have given the blocks back: kubectl get railblocks -l roce-cni.io/pool="+b.Spec.Pool,
+				"there are blocks of RailPool %s, which is gone, and nobody knows whether these are the same addresses", b.Spec.Pool)
+		}
+	}
+	return nil
+}
+
 // deleted says what a deleted pool waits for.
 func deleted(pool string, left, held int) error {
 	switch {
 	case left == 0 && held == 0:
-		return cnierr.New(cnierr.Limited, "delete RailPool", pool, "wait a minute", "no node has anything of it any more")
+		return cnierr.New(cnierr.TryAgain, "delete RailPool", pool, "wait a minute", "no node has anything of it any more")
 	case left == 0:
-		return cnierr.New(cnierr.Limited, "delete RailPool", pool,
+		return cnierr.New(cnierr.TryAgain, "delete RailPool", pool,
 			"look which nodes hold them, and whether their agents run: kubectl get railleases --field-selector spec.pool="+pool,
 			"it stays until the nodes have given back the slots that they hold for pods: %d slots are left", held)
 	}
-	return cnierr.New(cnierr.Limited, "delete RailPool", pool,
-		"delete the pods that have its networks, or those of the nodes, and wait some six minutes: kubectl get railblocks -l roce-cni.io/pool="+pool,
+	return cnierr.New(cnierr.TryAgain, "delete RailPool", pool,
+		"delete the pods that have its addresses, and wait some six minutes; the nodes with blocks of it: kubectl get railblocks -l roce-cni.io/pool="+pool,
 		"it stays until the nodes have given back its blocks, which they do when no pod has an address of it: %d are left", left)
 }
 

@@ -34,6 +34,14 @@ func (s Pools) All(ctx context.Context) ([]RailPool, error) {
 	return items[RailPool](ctx, s.api, s.api.ours, pools, url.Values{}, block.Latest)
 }
 
+// Pool returns the pool of that name as it was at some time after the call. The errors
+// are block.Store's for Get.
+func (s Pools) Pool(ctx context.Context, name string) (RailPool, error) {
+	var out RailPool
+	err := s.api.do(ctx, s.api.ours.Get().Resource(pools).Name(name), "read RailPool "+name, &out)
+	return out, err
+}
+
 // Report writes the status of the pool of that name: nothing else of the
 // object, and nothing when the status is that already, which is the API
 // server's doing. block.ErrNotFound: there is no such pool.
