@@ -50,7 +50,7 @@ func TestADeletedPoolKeepsItsAddressesUntilTheyAreGivenBack(t *testing.T) {
 	c := own(t)
 	deploy(t, c)
 	m := joins(t, c, "n1")
-	runs(t, account(t, c, "roce-cni-gc", "n1"), "gc", "--cluster").logs("this process is elected")
+	runs(t, account(t, c, "roce-cni-gc", "n1"), "gc", "--cluster", "--lull", "1m").logs("this process is elected")
 	const spec = "spec: {quarantine: 0s, template: {count: 2, subnets: [{subnet: '10.{rail}.0.0/22'}]}}"
 	must(t, write(t, c, http.MethodPost, "RailPool", "compute", spec))
 	m.start()

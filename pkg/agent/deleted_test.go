@@ -42,7 +42,7 @@ func TestAnAgentThatIsRestartedGivesADeletedPoolBack(t *testing.T) {
 		if got := n.blocks(); got != nil {
 			t.Errorf("it has %v", got)
 		}
-		n.healthy()
+		n.says(200, "RailPool compute: it was deleted")
 		before := n.store.Calls(blocktest.List)
 		for range 10 { // other nodes have blocks still
 			n.change(func(*agent.View) {})

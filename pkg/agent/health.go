@@ -68,10 +68,13 @@ func (a *Agent) Health() (well bool, lines []string) {
 	}
 	well = len(lines) == 0
 	for _, name := range slices.Sorted(maps.Keys(view)) {
-		if j := view[name]; !j.selected || j.deleted {
+		j := view[name]
+		if !j.selected {
 			continue
 		}
-		if _, err := a.Ranges.Read(name); err != nil {
+		if j.deleted {
+			lines = append(lines, fmt.Sprintf("RailPool %s: it was deleted: the node claims nothing more of it, and gives it back when no pod has an address of it", name))
+		} else if _, err := a.Ranges.Read(name); err != nil {
 			well, lines = false, append(lines, fmt.Sprintf("RailPool %s: %s", name, told(err).Msg))
 		}
 	}

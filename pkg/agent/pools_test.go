@@ -222,7 +222,7 @@ func TestAPoolThatIsBeingDeletedIsGivenBack(t *testing.T) {
 		if got := n.blocks(); got != nil {
 			t.Errorf("it has %v", got)
 		}
-		n.healthy()
+		n.says(200, "RailPool compute: it was deleted")
 	})
 }
 
@@ -239,7 +239,7 @@ func TestABlockOfADeletedPoolIsConfirmedWhilePodsUseIt(t *testing.T) {
 		if got := n.store.Calls(blocktest.Touch) - before; got < 6 {
 			t.Errorf("%d asserts in 40 minutes", got)
 		}
-		n.healthy()
+		n.says(200, "RailPool compute: it was deleted")
 	})
 }
 

@@ -31,7 +31,7 @@ const leaseName = "roce-cni-gc"
 type gcFlags struct {
 	cluster, once         bool
 	namespace, kubeconfig string
-	every                 time.Duration
+	every, lull           time.Duration
 }
 
 func gcCommand(version string) *cobra.Command {
@@ -42,6 +42,10 @@ func gcCommand(version string) *cobra.Command {
 		Long: `Free the blocks of nodes that are gone for good, and sum up the RailPools in
 their status, until it is stopped. One works at a time, elected by a Lease, as
 conf-examples/deploy/gc.yaml has it; no pod needs it.
+
+A RailPool that is new is marked as in use within seconds, by the finalizer
+roce-cni.io/in-use; blocks are claimed of no other. One that is deleted stays until
+the nodes have given back all that they have of it.
 
 A block is freed when its Node object is gone and no pod is bound to the node, or
 when the Node object of that name is of another machine (status.nodeInfo.machineID);
@@ -65,7 +69,7 @@ node holds, and what each waits for, and changes nothing.`,
 			ctx, stop, log := service(cmd.Context(), cmd.ErrOrStderr())
 			defer stop()
 			r := reconcile.New(reconcile.Config{
-				Cluster: newObjects(api), Store: api.Blocks(), Leases: api.Leases(), Every: f.every,
+				Cluster: newObjects(api), Store: api.Blocks(), Leases: api.Leases(), Every: f.every, Lull: f.lull,
 				Wait: plugin.Wait, Now: plugin.BootTime, Date: time.Now, Log: log,
 			})
 			if f.once {
@@ -83,6 +87,7 @@ node holds, and what each waits for, and changes nothing.`,
 	cmd.Flags().StringVar(&f.namespace, "namespace", "roce-cni", "the `NAMESPACE` of the Lease")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "how to reach the API server: a `FILE` (default as a pod does)")
 	cmd.Flags().DurationVar(&f.every, "interval", 10*time.Minute, "the `TIME` between looks")
+	cmd.Flags().DurationVar(&f.lull, "lull", reconcile.Lull, "the `TIME` for which no node must have anything of a deleted RailPool before it goes; less is for tests")
 	return cmd
 }
 

@@ -23,10 +23,12 @@ const (
 	// atLeast is the time between two rounds, however often somebody changes a pool: a
 	// round lists all nodes.
 	atLeast = 10 * time.Second
-	// lull is for how long nobody must have anything of a pool that was deleted before
-	// it goes: nodes that have not heard of it may be claiming.
-	lull = time.Minute
 )
+
+// Lull is for how long nobody must have anything of a pool that was deleted before it
+// goes: within that time each node has made again what somebody, or a restored etcd,
+// has taken from it.
+const Lull = 7 * time.Minute
 
 // marks is what there is to remember between two glances.
 type marks struct {
@@ -161,7 +163,7 @@ func (r *Reconciler) letGo(ctx context.Context, pools []agent.Pool) error {
 			since = r.Now()
 		}
 		r.marks.unused[p.UID] = since
-		if r.Now()-since < lull {
+		if r.Now()-since < r.Lull {
 			continue
 		}
 		err = r.Cluster.Mark(ctx, p.Name)

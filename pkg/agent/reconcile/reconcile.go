@@ -66,6 +66,8 @@ type Config struct {
 	Leases  sticky.Store
 	// Every is how often it looks at the nodes and blocks.
 	Every time.Duration
+	// Lull is Lull.
+	Lull time.Duration
 	// Wait returns after d, or with the context's error when that ends.
 	Wait func(ctx context.Context, d time.Duration) error
 	// Now returns CLOCK_BOOTTIME.

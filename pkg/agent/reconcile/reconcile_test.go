@@ -49,7 +49,7 @@ type cluster struct {
 func newCluster(t *testing.T, pools ...agent.Pool) *cluster {
 	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, said: map[string]reconcile.Summary{}}
 	c.Reconciler = reconcile.New(reconcile.Config{
-		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Now: func() time.Duration { return c.now }, Date: c.date,
+		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Lull: time.Minute, Now: func() time.Duration { return c.now }, Date: c.date,
 		Wait: func(context.Context, time.Duration) error { return errors.New("one round is enough") },
 		Log:  slog.New(slog.NewTextHandler(&c.log, nil)),
 	})

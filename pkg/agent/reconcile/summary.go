@@ -129,14 +129,14 @@ func (w world) strange(pool string) error {
 func deleted(pool string, left, held int) error {
 	switch {
 	case left == 0 && held == 0:
-		return cnierr.New(cnierr.TryAgain, "delete RailPool", pool, "wait a minute", "no node has anything of it any more")
+		return cnierr.New(cnierr.TryAgain, "delete RailPool", pool, "it goes in some minutes", "no node has anything of it any more")
 	case left == 0:
 		return cnierr.New(cnierr.TryAgain, "delete RailPool", pool,
 			"look which nodes hold them, and whether their agents run: kubectl get railleases --field-selector spec.pool="+pool,
 			"it stays until the nodes have given back the slots that they hold for pods: %d slots are left", held)
 	}
 	return cnierr.New(cnierr.TryAgain, "delete RailPool", pool,
-		"delete the pods that have its addresses, and wait some six minutes; the nodes with blocks of it: kubectl get railblocks -l roce-cni.io/pool="+pool,
+		"delete the pods that have its addresses, and wait some twelve minutes; the nodes with blocks of it: kubectl get railblocks -l roce-cni.io/pool="+pool,
 		"it stays until the nodes have given back its blocks, which they do when no pod has an address of it: %d are left", left)
 }
 
