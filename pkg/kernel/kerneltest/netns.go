@@ -120,12 +120,19 @@ func unable(t testing.TB, err error) {
 	t.Skipf("no network namespace can be made: %v", err)
 }
 
-// onThread runs fn on a thread that ends afterwards, whatever fn did to it.
+// onThread runs fn on a thread that ends afterwards, whatever fn did to it. The first
+// thread of a process never does: it would show in /proc as the namespace of the
+// process, until that ends.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		done <- fn()
+		runtime.LockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			defer runtime.UnlockOSThread()
+			done <- onThread(fn) // cannot be on this thread, which is locked
+			return
+		}
+		done <- fn() // never unlocked: the thread ends with the goroutine
 	}()
 	return <-done
 }
