@@ -18,6 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/ranges"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
@@ -111,16 +112,13 @@ func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Ad
 	return nil
 }
 
-// longestRest is the longest quarantine that a pool can have.
-const longestRest = 24 * time.Hour
-
 // notFree leaves out what has rested long enough: it stays in the leases until an
 // ADD of its pool takes it out, which may be never.
 func notFree(entries []ipam.Entry, rest map[string]time.Duration) []ipam.Entry {
 	return slices.DeleteFunc(entries, func(e ipam.Entry) bool {
 		quarantine, known := rest[e.Pool]
 		if !known {
-			quarantine = longestRest
+			quarantine = pool.LongestQuarantine
 		}
 		return e.State != ledger.Leased && !e.Rests(quarantine)
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
 const (
@@ -21,9 +22,6 @@ const (
 	scatter = time.Minute
 	// patience is how often the leases of a deleted pool are looked at.
 	patience = 10 * time.Second
-	// unknownRest is how long addresses rest at least when nothing tells: the most
-	// that a pool may ask for.
-	unknownRest = 24 * time.Hour
 )
 
 // retire ends the keeping of a pool that was deleted, once no pod of the node has
@@ -72,7 +70,8 @@ func (k *keeper) goOn(ctx context.Context) {
 	}
 }
 
-// rest returns how long the addresses of the pool rest.
+// rest returns how long the addresses of the pool rest: the most that a pool may ask
+// for when nothing tells.
 func (k *keeper) rest() time.Duration {
 	if k.space != nil {
 		return k.space.Quarantine()
@@ -83,7 +82,7 @@ func (k *keeper) rest() time.Duration {
 	if f, err := k.Ranges.Read(k.pool); err == nil {
 		return f.Quarantine
 	}
-	return unknownRest
+	return pool.LongestQuarantine
 }
 
 // closeFile keeps further ADDs from leasing. The answers go first: without its file

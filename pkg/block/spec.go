@@ -88,11 +88,10 @@ func (p Pool) blockSize() int {
 }
 
 func (p Pool) quarantine(f *strict.Faults) time.Duration {
-	const standard = 120 * time.Second // as ipam.quarantine
 	if p.Spec.Quarantine == "" {
-		return standard
+		return pool.StandardQuarantine
 	}
-	return text(f, "spec.quarantine", p.Spec.Quarantine).Duration(standard, 0, 24*time.Hour)
+	return pool.Quarantine(text(f, "spec.quarantine", p.Spec.Quarantine))
 }
 
 // table judges the rails of all racks: no two may share an address.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
@@ -35,7 +34,7 @@ func addresses(top, runtime *strict.Object, args []string, network string, rs ra
 		p.Pool = pool.Name(o.At("pool"), network, f)
 	}
 	subnets := ipamSubnets(o, rs, f)
-	p.Quarantine = o.At("quarantine").Duration(120*time.Second, 0, 24*time.Hour)
+	p.Quarantine = pool.Quarantine(o.At("quarantine"))
 	asked := pool.ReadAsked(runtime, top.At("args").Object().At("cni").Object(), args, f)
 	p.Routes = pool.Routes(o.At("routes"))
 	if subnets == nil {

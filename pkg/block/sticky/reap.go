@@ -10,6 +10,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/reap"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
 // Terms is what a pool says about slots that are kept.
@@ -69,10 +70,6 @@ func (l Lease) owner() block.Spec {
 	return block.Spec{Pool: l.Spec.Pool, Rack: l.Spec.Rack, NodeName: l.Spec.Holder.NodeName, MachineID: l.Spec.Holder.MachineID}
 }
 
-// longestRest is the longest quarantine that a pool may have: nobody knows that of
-// one that is gone.
-const longestRest = 24 * time.Hour
-
 // Look is one sighting; now is as in reap.Sightings.Look, date what the wall clock
 // says. It returns what to remember, and the leases that are due:
 //   - those that no node holds, nobody wants to keep for ever, and nobody has written
@@ -113,7 +110,7 @@ func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sighti
 func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms) bool {
 	t, exists := pools[l.Spec.Pool]
 	if !exists {
-		t = Terms{TTL: longestRest, Rest: reap.Grace}
+		t = Terms{TTL: pool.LongestQuarantine, Rest: reap.Grace}
 	}
 	since := l.Created
 	if l.Spec.Written.After(since) {
