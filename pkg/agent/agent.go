@@ -204,14 +204,14 @@ func (a *Agent) unread(err error) {
 	before := a.unreadable
 	a.unreadable = ""
 	if err != nil {
-		a.unreadable = "the leases of the node cannot be read, and ADDs fail: " + line(err)
+		a.unreadable = "the leases of the node cannot be read, and ADDs fail: " + Line(err)
 	}
 	switch {
 	case a.unreadable == before:
 	case err == nil:
 		a.Log.Info("the leases of the node can be read again")
 	default:
-		a.Log.Error("the leases of the node cannot be read: ADDs fail, and nobody knows when the node needs another block", about(err)...)
+		a.Log.Error("the leases of the node cannot be read: ADDs fail, and nobody knows when the node needs another block", About(err)...)
 	}
 }
 
@@ -246,7 +246,7 @@ func (a *Agent) blind(v View) {
 	defer a.mu.Unlock()
 	a.unseen = ""
 	if err := cmp.Or(v.Fault, v.NoNode); err != nil {
-		a.unseen = line(err)
+		a.unseen = Line(err)
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 func (k *keeper) trouble(what string, err error) {
 	text, before := "", k.troubles[what]
 	if err != nil {
-		text = line(err)
+		text = Line(err)
 	}
 	switch {
 	case text == before:
@@ -33,18 +33,18 @@ func (k *keeper) trouble(what string, err error) {
 		k.Log.Info("mended: "+what, "pool", k.pool)
 	default:
 		k.troubles[what] = text
-		k.Log.Warn(what, append(about(err), "pool", k.pool)...)
+		k.Log.Warn(what, append(About(err), "pool", k.pool)...)
 	}
 }
 
-// about returns what a log says of an error.
-func about(err error) []any {
+// About returns what a log says of an error.
+func About(err error) []any {
 	c := told(err)
 	return []any{slog.String("error", c.Msg), slog.String("hint", c.Details)}
 }
 
-// line is an error and its hint.
-func line(err error) string {
+// Line is an error and its hint.
+func Line(err error) string {
 	c := told(err)
 	return fmt.Sprintf("%s (%s)", c.Msg, c.Details)
 }

@@ -32,13 +32,9 @@ func judge(n block.Node, v View) map[string]judged {
 	out := map[string]judged{}
 	for _, p := range v.Pools {
 		j := judged{uid: p.UID, deleted: p.Deleted, selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
-		rack := v.Labels[p.Spec.RackLabel]
-		space, err := p.Space(rack)
+		space, err := p.Space(v.Labels[p.Spec.RackLabel])
 		if err == nil {
-			j.space = &space
-			j.slots, err = p.Slots(rack)
-		}
-		if err == nil {
+			j.space, j.slots = &space, space.Kept()
 			j.contested, err = v.contested(p, space)
 		}
 		if err == nil {

@@ -221,7 +221,7 @@ func (k *keeper) affirm(ctx context.Context, blocks []block.Block) (kept []block
 		switch {
 		case len(gone) > 0:
 			k.agent.metrics.lost.WithLabelValues(k.pool).Inc()
-			k.Log.Error("a block is another node's now: nothing more is leased of it", append(about(err), "pool", k.pool, "block", b.Name)...)
+			k.Log.Error("a block is another node's now: nothing more is leased of it", append(About(err), "pool", k.pool, "block", b.Name)...)
 		case err != nil:
 			faults = append(faults, err)
 		}
@@ -248,14 +248,11 @@ func (k *keeper) short() bool {
 func (k *keeper) claim(ctx context.Context) bool {
 	own, err := k.Addresses(ctx)
 	if err != nil {
-		k.Log.Warn("the node's own addresses are unknown: it claims without a hint", about(err)...)
+		k.Log.Warn("the node's own addresses are unknown: it claims without a hint", About(err)...)
 	}
 	k.claimer.Node.Own = own
 	began := k.Now()
 	got, err := k.claimer.Claim(ctx, *k.space, k.owned)
-	if ctx.Err() != nil {
-		return false
-	}
 	stands := err == nil && k.stands()
 	if stands {
 		stands, err = k.Stands(ctx, k.pool, k.uid)

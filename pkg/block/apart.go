@@ -43,17 +43,17 @@ func (s Space) Apart(other Pool) error {
 		return nil
 	}
 	var here []named
-	for _, r := range s.rails {
-		for _, subnet := range r {
-			here = append(here, named{subnet.Prefix, s.rack})
-		}
+	for _, subnet := range slices.Concat(s.rails...) {
+		here = append(here, named{subnet.Prefix, s.rack})
 	}
+	var racks []string
 	for _, there := range near(other.prefixes(append(other.racks(), s.rack)), here) {
-		theirs, gateways := []netrange.Range{netrange.Of(there.prefix)}, []netrange.Range(nil)
-		if space, err := other.Space(there.rack); err == nil {
-			theirs, gateways = space.free(), space.gateways()
-		}
-		both := append(shared(s.free(), append(gateways, theirs...)), shared(s.gateways(), theirs)...)
+		racks = append(racks, there.rack)
+	}
+	ours, ourGateways := s.free(), s.gateways()
+	for _, rack := range slices.Compact(racks) { // prefixes has them one by one
+		theirs, gateways := other.held(rack)
+		both := append(netrange.Common(append(gateways, theirs...), ours), netrange.Common(theirs, ourGateways)...)
 		if len(both) > 0 {
 			return cnierr.New(cnierr.BadConfig, reading, s.pool,
 				"give each of the two ranges of its own; one that was deleted has its addresses until the nodes have given back its blocks: kubectl get railblocks; and if their rails are not connected, give each a spec.fabric of its own",
@@ -63,13 +63,15 @@ func (s Space) Apart(other Pool) error {
 	return nil
 }
 
-// shared returns what is in both.
-func shared(a, b []netrange.Range) []netrange.Range {
-	var out []netrange.Range
-	for _, r := range a {
-		out = append(out, netrange.Clip(b, r)...)
+// held returns the addresses of a rack that pods have or may get, and its gateways.
+func (p Pool) held(rack string) (addresses, gateways []netrange.Range) {
+	if s, err := p.Space(rack); err == nil {
+		return s.free(), s.gateways()
 	}
-	return out
+	for _, n := range p.prefixes([]string{rack}) {
+		addresses = append(addresses, netrange.Of(n.prefix))
+	}
+	return addresses, nil
 }
 
 // racks returns those that there may be: of a pool with {rack} the first ones, since
@@ -138,11 +140,9 @@ func near(a, b []named) []named {
 // gateways returns those of all rails.
 func (s Space) gateways() []netrange.Range {
 	var out []netrange.Range
-	for _, subnets := range s.rails {
-		for _, subnet := range subnets {
-			if g := subnet.Gateway; g.IsValid() {
-				out = append(out, netrange.Range{First: g, Last: g})
-			}
+	for _, subnet := range slices.Concat(s.rails...) {
+		if g := subnet.Gateway; g.IsValid() {
+			out = append(out, netrange.Range{First: g, Last: g})
 		}
 	}
 	return out
@@ -151,10 +151,8 @@ func (s Space) gateways() []netrange.Range {
 // free returns the addresses that pods may have on any rail.
 func (s Space) free() []netrange.Range {
 	var out []netrange.Range
-	for _, subnets := range s.rails {
-		for _, subnet := range subnets {
-			out = append(out, free(subnet)...)
-		}
+	for _, subnet := range slices.Concat(s.rails...) {
+		out = append(out, free(subnet)...)
 	}
 	return netrange.Minus(out, nil)
 }

@@ -222,10 +222,15 @@ func (w *claim) peek(ctx context.Context, name string) (free bool, err error) {
 	if err != nil || w.Node.owns(b) {
 		return true, err
 	}
+	return false, w.met(ctx, b)
+}
+
+// met returns an error about another node's block that stops the claim.
+func (w *claim) met(ctx context.Context, b Block) error {
 	if err := w.space.Check(b); err != nil {
-		return false, err
+		return err
 	}
-	return false, w.clone(ctx, b)
+	return w.clone(ctx, b)
 }
 
 // all is a query for the blocks that the node may meet.
@@ -247,10 +252,7 @@ func (w *claim) take(ctx context.Context, name string) (Block, bool, error) {
 		return b, err == nil, err
 	}
 	w.result.Conflicts++
-	if err := w.space.Check(b); err != nil {
-		return Block{}, false, err
-	}
-	return Block{}, false, w.clone(ctx, b)
+	return Block{}, false, w.met(ctx, b)
 }
 
 // block is what we ask for.

@@ -33,10 +33,15 @@ type Slots struct {
 // sticky; rack is as in Space, whose errors it has.
 func (p Pool) Slots(rack string) (Slots, error) {
 	s, err := p.Space(rack)
-	if err != nil || len(s.sticky) == 0 {
-		return Slots{}, err
+	return s.Kept(), err
+}
+
+// Kept returns the slots that pods keep beside the blocks: those of Pool.Slots.
+func (s Space) Kept() Slots {
+	if len(s.sticky) == 0 {
+		return Slots{}
 	}
-	return Slots{Pool: s.pool, Rack: s.rack, rails: s.rails, all: s.sticky[0], usable: s.usable(s.sticky)}, nil
+	return Slots{Pool: s.pool, Rack: s.rack, rails: s.rails, all: s.sticky[0], usable: s.usable(s.sticky)}
 }
 
 // readSlots reads first-last.

@@ -283,9 +283,7 @@ func (s Space) Rails(owned []Block) ([][]pool.Subnet, error) {
 				}
 			}
 			part.Ranges = netrange.Minus(part.Ranges, nil)
-			for _, r := range part.Ranges {
-				part.Exclude = append(part.Exclude, netrange.Clip(whole.Exclude, r)...)
-			}
+			part.Exclude = netrange.Common(whole.Exclude, part.Ranges)
 			out[i] = append(out[i], part)
 		}
 	}

@@ -68,6 +68,16 @@ func Clip(ranges []Range, o Range) []Range {
 	return out
 }
 
+// Common returns the parts of ranges that lie in one of others, in the order of
+// others.
+func Common(ranges, others []Range) []Range {
+	var out []Range
+	for _, o := range others {
+		out = append(out, Clip(ranges, o)...)
+	}
+	return out
+}
+
 // Find returns the index of the first of the ascending ranges that ends at or
 // after a: the one that holds a, if any does. It is len(ranges) if all end
 // before a.

@@ -80,6 +80,23 @@ func TestClipKeepsWhatLiesInside(t *testing.T) {
 	}
 }
 
+func TestCommonIsWhatBothHave(t *testing.T) {
+	t.Parallel()
+	a, b := parse(t, "10.0.0.1-10.0.0.9 10.0.0.20-10.0.0.29 2001:db8::1"), parse(t, "10.0.0.25-10.0.0.40 10.0.0.5-10.0.0.21 10.0.1.0")
+	for _, tt := range []struct {
+		got  []netrange.Range
+		want string
+	}{
+		{netrange.Common(a, b), "10.0.0.25-10.0.0.29 10.0.0.5-10.0.0.9 10.0.0.20-10.0.0.21"},
+		{netrange.Common(b, a), "10.0.0.5-10.0.0.9 10.0.0.20-10.0.0.21 10.0.0.25-10.0.0.29"},
+		{netrange.Common(a, nil), ""},
+	} {
+		if got := print(tt.got); got != tt.want {
+			t.Errorf("got %s, want %s", got, tt.want)
+		}
+	}
+}
+
 func TestCountAndAtAgreeBeyondSixtyFourBits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ ranges, count, last string }{

@@ -21,6 +21,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+
+	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 )
 
 // Commands returns the commands. version is the program's; stateDir is read when
@@ -43,5 +45,5 @@ func service(ctx context.Context, w io.Writer) (running context.Context, stop co
 
 // spread returns a time around d.
 func spread(d time.Duration) time.Duration {
-	return time.Duration((0.75 + rand.Float64()/2) * float64(d))
+	return pace.Clock{Rand: rand.Float64}.Spread(d)
 }

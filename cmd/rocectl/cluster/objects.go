@@ -5,7 +5,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,7 +16,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
 	"github.com/roce-cni/roce-cni/pkg/block/reap"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
 // objects is a reconcile.Cluster on the API server. It is for one goroutine.
@@ -102,12 +100,11 @@ func (o *objects) Report(ctx context.Context, pool string, s reconcile.Summary) 
 	}
 	valid := metav1.Condition{Type: kube.ValidCondition, Status: metav1.ConditionTrue, Reason: "Valid", Message: "blocks of it can be claimed", ObservedGeneration: was.Generation}
 	if s.Fault != nil {
-		c := cnierr.CNI("rocectl", s.Fault)
 		reason := "Fault"
 		if s.Deleted {
 			reason = "Deleted"
 		}
-		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, reason, fmt.Sprintf("%s (%s)", c.Msg, c.Details)
+		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, reason, agent.Line(s.Fault)
 	}
 	meta.SetStatusCondition(&now.Conditions, valid)
 	return o.api.Pools().Report(ctx, pool, now)

@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
@@ -104,10 +105,8 @@ func (v watcher) first(ctx context.Context, see func(agent.View)) (nodeRead, err
 		}
 		says.note(block.Explain(err))
 		see(agent.View{Fault: err})
-		select {
-		case <-ctx.Done():
-			return nodeRead{}, ctx.Err()
-		case <-time.After(spread(wait)):
+		if err := plugin.Wait(ctx, spread(wait)); err != nil {
+			return nodeRead{}, err
 		}
 	}
 }
@@ -153,10 +152,8 @@ func (v watcher) reread(ctx context.Context, err error, soon <-chan struct{}, to
 			return
 		case <-time.After(spread(wait)):
 		case <-soon:
-			select {
-			case <-ctx.Done():
+			if plugin.Wait(ctx, spread(nodeSoon)) != nil {
 				return
-			case <-time.After(spread(nodeSoon)):
 			}
 		}
 		var got kube.Node

@@ -13,7 +13,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
 const (
@@ -75,8 +74,7 @@ func (r *Reconciler) tell(ctx context.Context, err error) {
 		r.Log.Info("the RailPools can be read and marked again")
 		return
 	}
-	c := cnierr.CNI("rocectl", block.Explain(err))
-	r.Log.Warn("the RailPools cannot be read or marked: nothing is claimed of new ones, and deleted ones stay", "error", c.Msg, "hint", c.Details)
+	r.Log.Warn("the RailPools cannot be read or marked: nothing is claimed of new ones, and deleted ones stay", agent.About(err)...)
 }
 
 // markNew marks the pools of which blocks may be claimed: those of which nodes have

@@ -24,7 +24,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/reap"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
 // Cluster is what there is to look at. Every answer is as new as the call, and
@@ -110,8 +109,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 
 func (r *Reconciler) turn(ctx context.Context) {
 	if err := r.round(ctx); err != nil && ctx.Err() == nil {
-		c := cnierr.CNI("rocectl", block.Explain(err))
-		r.Log.Warn("a look at the cluster was not completed", "error", c.Msg, "hint", c.Details)
+		r.Log.Warn("a look at the cluster was not completed", agent.About(err)...)
 	}
 }
 
