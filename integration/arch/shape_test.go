@@ -4,8 +4,11 @@
 package arch
 
 import (
+	"fmt"
 	"go/ast"
+	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -51,21 +54,22 @@ func TestEveryGoFileNamesItsLicence(t *testing.T) {
 	}
 }
 
-// The limits say when to look for a second thing that wants a place of its
-// own. Comments count: a reader reads them too. Packages of many kinds of one
-// thing, with a small file for each (plan, kernel, attach), have 1,900 lines; one that
-// grows beyond has two things.
+// The limits say when to look for a second thing that needs a place of its
+// own. Comments count: a reader reads them too. The limits of files and
+// functions are enforced. That of packages is advice, which the test logs: a
+// limit that shapes names and borders, because a package has reached it,
+// measures the wrong thing.
 const (
 	maxFileLines     = 400
-	maxPackageLines  = 1900 // without tests
 	maxFunctionLines = 60   // without tests
+	advisedLines     = 1900 // of a package, without tests
 )
 
 // mayBeLong lists functions that are longer than maxFunctionLines, as
 // "directory.function", with the reason.
 var mayBeLong = map[string]string{}
 
-func TestFilesAndPackagesAreShort(t *testing.T) {
+func TestFilesAreShort(t *testing.T) {
 	t.Parallel()
 	for _, f := range goFiles(t) {
 		if f.lines() > maxFileLines {
@@ -77,8 +81,8 @@ func TestFilesAndPackagesAreShort(t *testing.T) {
 		for _, f := range files {
 			sum += f.lines()
 		}
-		if sum > maxPackageLines {
-			t.Errorf("%s has %d lines without tests, want at most %d: find the second package in it", dir, sum, maxPackageLines)
+		if sum > advisedLines {
+			t.Logf("%s has %d lines without tests, more than %d: is there a second package in it?", dir, sum, advisedLines)
 		}
 	}
 }
@@ -108,5 +112,20 @@ func TestFunctionsAreShort(t *testing.T) {
 		if !found[key] {
 			t.Errorf("mayBeLong lists %q, which is short or gone: remove it", key)
 		}
+	}
+}
+
+// TestContributingNamesTheLimits keeps the numbers in CONTRIBUTING.md equal to
+// those above.
+func TestContributingNamesTheLimits(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("Limits: a function %d lines, a file %d. A package above %d lines without tests is a hint",
+		maxFunctionLines, maxFileLines, advisedLines)
+	if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), want) {
+		t.Errorf("CONTRIBUTING.md does not say %q, which is what these tests enforce", want)
 	}
 }
