@@ -68,18 +68,18 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 // attempt makes the attachment with the addresses that the leaser gives now.
 // After an error the kernel has nothing but what the leaser needs to take them
 // back, unless there is an *apply.UndoError in it; abandon does the rest.
-func (n Node) attempt(ctx context.Context, k *site, req conf.Request, s survey) (record.Record, error) {
+func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (record.Record, error) {
 	rec := n.record(k, req)
 	err := n.build(ctx, k, req, s, &rec)
 	if err != nil {
 		before, _ := n.teardown(rec)
-		err = errors.Join(err, n.undoInStep(context.WithoutCancel(ctx), k, before))
+		err = errors.Join(err, n.undoAligned(context.WithoutCancel(ctx), k, before))
 	}
 	return rec, err
 }
 
 // build leases, plans, and does; each step is on record before its effect.
-func (n Node) build(ctx context.Context, k *site, req conf.Request, s survey, rec *record.Record) error {
+func (n Node) build(ctx context.Context, k *pod, req conf.Request, s survey, rec *record.Record) error {
 	leaser := n.leaser(req.IPAM.Type)
 	if leaser.NeedsLink() {
 		if err := n.do(ctx, k, s, rec); err != nil {
@@ -97,14 +97,14 @@ func (n Node) build(ctx context.Context, k *site, req conf.Request, s survey, re
 		return err
 	}
 	rec.Plan.Ops = rec.Plan.Ops.Located(k.rdma.Located())
-	n.warnOutOfStep(*rec)
+	n.warnUnaligned(*rec)
 	rec.Committed, rec.Saved = true, n.Now()
 	return n.Records.Save(*rec)
 }
 
 // do plans an attachment with its leases, records the plan, and does it. What
 // is done already is done again, which changes nothing.
-func (n Node) do(ctx context.Context, k *site, s survey, rec *record.Record) error {
+func (n Node) do(ctx context.Context, k *pod, s survey, rec *record.Record) error {
 	p, err := plan.MakeAll(rec.IfName, s.rails)
 	if err != nil {
 		return err
@@ -113,11 +113,11 @@ func (n Node) do(ctx context.Context, k *site, s survey, rec *record.Record) err
 	if err := n.Records.Save(*rec); err != nil {
 		return err
 	}
-	return n.doInStep(ctx, k, p.Ops)
+	return n.doAligned(ctx, k, p.Ops)
 }
 
 // record returns the record of the attachment before anything is planned.
-func (n Node) record(k *site, req conf.Request) record.Record {
+func (n Node) record(k *pod, req conf.Request) record.Record {
 	return record.Record{
 		Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Pod: req.Pod,
 		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.Pool, Config: req.IPAM.Raw,
@@ -128,7 +128,7 @@ func (n Node) record(k *site, req conf.Request) record.Record {
 // attachment that stands whole is returned as it is; anything else is taken
 // away with its lease, so that this ADD starts from nothing. A pod gets its
 // own address back.
-func (n Node) resume(ctx context.Context, k *site, req conf.Request) (*current.Result, error) {
+func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Result, error) {
 	rec, err := n.Records.Load(req.ContainerID, req.IfName)
 	if errors.Is(err, record.ErrNotExist) {
 		return nil, nil
@@ -202,7 +202,7 @@ const releaseTime = 30 * time.Second
 // the record. If something of ours stays in the kernel, lease and record stay,
 // so that the address is not given away and DEL can finish. So do the record of
 // addresses that could not be given back, and the link that their leaser needs.
-func (n Node) abandon(ctx context.Context, k *site, rec record.Record, cause error) error {
+func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	var notReleased error
@@ -213,7 +213,7 @@ func (n Node) abandon(ctx context.Context, k *site, rec record.Record, cause err
 		return notReleased
 	}
 	_, after := n.teardown(rec)
-	err := errors.Join(notReleased, n.undoInStep(ctx, k, after))
+	err := errors.Join(notReleased, n.undoAligned(ctx, k, after))
 	if left(cause) || left(err) {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 // with the command that restores it. It changes nothing.
 func (n Node) Check(ctx context.Context, req conf.Request) error {
 	at := record.Key{ContainerID: req.ContainerID, IfName: req.IfName}
-	return n.standing(ctx, at, req.Netns, func(k *site, rec record.Record) error {
+	return n.standing(ctx, at, req.Netns, func(k *pod, rec record.Record) error {
 		return errors.Join(findings(ctx, k, rec.Plan), n.checkLeases(ctx, req, rec))
 	})
 }
@@ -29,7 +29,7 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 // network. It does not ask other IPAM plugins, which want that. Without a
 // record there is a record.ErrNotExist in the error.
 func (n Node) CheckRecord(ctx context.Context, at record.Key) error {
-	return n.standing(ctx, at, "", func(k *site, rec record.Record) error {
+	return n.standing(ctx, at, "", func(k *pod, rec record.Record) error {
 		return errors.Join(findings(ctx, k, rec.Plan), n.checkPool(ctx, rec))
 	})
 }
@@ -49,7 +49,7 @@ func findings(ctx context.Context, x apply.Executor, p plan.Plan) error {
 // standing runs fn with the record of an attachment that ADD finished, the
 // container's lock held and the namespace open. netns is where the namespace
 // is now; "" is where it was.
-func (n Node) standing(ctx context.Context, at record.Key, netns string, fn func(*site, record.Record) error) error {
+func (n Node) standing(ctx context.Context, at record.Key, netns string, fn func(*pod, record.Record) error) error {
 	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (n Node) standing(ctx context.Context, at record.Key, netns string, fn func
 
 // openRecorded opens a namespace that the runtime named, or, for "", the
 // recorded one.
-func (n Node) openRecorded(netns string, rec record.Record) (*site, error) {
+func (n Node) openRecorded(netns string, rec record.Record) (*pod, error) {
 	if netns != "" {
 		return n.open(netns)
 	}

@@ -135,13 +135,13 @@ func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops pla
 		return n.undoHome(ctx, ops.Moves())
 	}
 	defer k.Close()
-	return n.undoInStep(ctx, k, ops)
+	return n.undoAligned(ctx, k, ops)
 }
 
 // openAgain opens the namespace that ADD worked in: where the runtime says that
 // it is now, or else where it was. It returns nil if it is gone from both. A
 // namespace without identity, of a record that is lost, is any.
-func (n Node) openAgain(rec record.Record, netns string) (*site, error) {
+func (n Node) openAgain(rec record.Record, netns string) (*pod, error) {
 	for _, path := range slices.Compact([]string{netns, rec.Netns}) {
 		if path == "" {
 			continue

@@ -20,7 +20,7 @@ import (
 // whole. It changes nothing.
 func (n Node) Lost(ctx context.Context, at record.Key) (plan.Ops, error) {
 	var ops plan.Ops
-	err := n.standing(ctx, at, "", func(k *site, rec record.Record) (err error) {
+	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
 		ops, err = n.lost(ctx, k, rec)
 		return err
 	})
@@ -37,7 +37,7 @@ func (n Node) Lost(ctx context.Context, at record.Key) (plan.Ops, error) {
 // Of several rails it refuses those that are so, and restores the others.
 func (n Node) Repair(ctx context.Context, at record.Key) (plan.Ops, error) {
 	var done plan.Ops
-	err := n.standing(ctx, at, "", func(k *site, rec record.Record) (err error) {
+	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
 		ops, refused := n.lost(ctx, k, rec)
 		done, err = again(ctx, k, ops)
 		if err != nil || refused != nil {
@@ -88,7 +88,7 @@ func again(ctx context.Context, x apply.Executor, ops plan.Ops) (done plan.Ops, 
 // and before the addresses among them the recorded question whether somebody
 // has them: they may have been taken meanwhile. Nothing else is asked or told:
 // the gateway was there when the pod started, and neighbours know the MAC.
-func (n Node) lost(ctx context.Context, k *site, rec record.Record) (plan.Ops, error) {
+func (n Node) lost(ctx context.Context, k *pod, rec record.Record) (plan.Ops, error) {
 	if err := n.checkPool(ctx, rec); err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (n Node) lost(ctx context.Context, k *site, rec record.Record) (plan.Ops, e
 
 // missingBeside returns what is missing of the rails that can be restored, and
 // why others cannot: a NIC that is gone for good must not hold up seven.
-func missingBeside(ctx context.Context, k *site, p plan.Plan) (plan.Ops, error) {
+func missingBeside(ctx context.Context, k *pod, p plan.Plan) (plan.Ops, error) {
 	var can []plan.Interface
 	var errs []error
 	for _, i := range p.Interfaces {
@@ -116,7 +116,7 @@ func missingBeside(ctx context.Context, k *site, p plan.Plan) (plan.Ops, error) 
 }
 
 // missing returns the operations that do not stand, if all can be done again.
-func missing(ctx context.Context, k *site, recorded plan.Ops) (plan.Ops, error) {
+func missing(ctx context.Context, k *pod, recorded plan.Ops) (plan.Ops, error) {
 	var ops plan.Ops
 	for _, op := range recorded {
 		finding := k.Check(ctx, op)
@@ -151,7 +151,7 @@ func remedy(op plan.Op, finding error) plan.Op {
 
 // restorable returns the finding about what Do cannot make again: a link that
 // another plugin made, or that is there but different.
-func restorable(ctx context.Context, k *site, op plan.Op, finding error) error {
+func restorable(ctx context.Context, k *pod, op plan.Op, finding error) error {
 	switch op := op.(type) {
 	case plan.Adopt:
 		return finding
@@ -163,7 +163,7 @@ func restorable(ctx context.Context, k *site, op plan.Op, finding error) error {
 
 // makeable returns the finding about a link that is there, under whatever name,
 // nil for one that is gone and can be made.
-func makeable(ctx context.Context, k *site, m plan.Macvlan, finding error) error {
+func makeable(ctx context.Context, k *pod, m plan.Macvlan, finding error) error {
 	if errors.Is(finding, kernel.ErrRenamed) {
 		return finding
 	}

@@ -33,7 +33,7 @@ type survey struct {
 
 // survey reads what the plan needs and fails early for what must fail. A rail
 // whose NIC cannot serve is left out as long as enough others can.
-func (n Node) survey(ctx context.Context, k *site, req conf.Request) (survey, error) {
+func (n Node) survey(ctx context.Context, k *pod, req conf.Request) (survey, error) {
 	if err := n.Delegate.Installed(req.IPAM.Type); err != nil {
 		return survey{}, err
 	}

@@ -18,35 +18,36 @@ import (
 // find_gid). If two pods came and went at once, the places of one would differ
 // from rail to rail, and NCCL takes one index for all.
 
-// doInStep does the operations of an attachment, and from the first address to
-// the last GID of several rails alone on the node.
-func (n Node) doInStep(ctx context.Context, k *site, ops plan.Ops) error {
+// doAligned does the operations of an attachment. From the first address to the
+// last GID of several rails, no other attachment of the node adds or removes GIDs,
+// so that the GID indexes are the same on all rails ("aligned").
+func (n Node) doAligned(ctx context.Context, k *pod, ops plan.Ops) error {
 	from, to := registration(ops)
 	if err := apply.Do(ctx, k, ops[:from]); err != nil {
 		return err
 	}
-	err := n.inStep(ctx, to > from, func() error { return apply.Do(ctx, k, ops[from:to]) })
+	err := n.aligned(ctx, to > from, func() error { return apply.Do(ctx, k, ops[from:to]) })
 	if err != nil {
 		return err
 	}
 	return apply.Do(ctx, k, ops[to:])
 }
 
-// undoInStep undoes operations, and those of several rails alone on the node. If
-// it cannot be alone in time it goes on: a GID may then be out of step, but
+// undoAligned undoes operations, those of several rails with the same lock. If it
+// does not get the lock in time it goes on without: GID indexes may then differ, but
 // nothing stays behind.
-func (n Node) undoInStep(ctx context.Context, x apply.Executor, ops plan.Ops) error {
+func (n Node) undoAligned(ctx context.Context, x apply.Executor, ops plan.Ops) error {
 	from, to := registration(ops)
 	var left error
-	err := n.inStep(ctx, to > from, func() error { left = apply.Undo(ctx, x, ops); return nil })
+	err := n.aligned(ctx, to > from, func() error { left = apply.Undo(ctx, x, ops); return nil })
 	if err != nil {
-		n.Log.Warn("GID indexes may get out of step between the rails", "error", err)
+		n.Log.Warn("GID indexes may become different from rail to rail", "error", err)
 		return apply.Undo(ctx, x, ops)
 	}
 	return left
 }
 
-func (n Node) inStep(ctx context.Context, several bool, fn func() error) error {
+func (n Node) aligned(ctx context.Context, several bool, fn func() error) error {
 	if !several {
 		return fn()
 	}
@@ -79,9 +80,9 @@ func registration(ops plan.Ops) (from, to int) {
 	return first, last + 1
 }
 
-// warnOutOfStep logs the GID indexes of an attachment if they differ from rail
+// warnUnaligned logs the GID indexes of an attachment if they differ from rail
 // to rail, as they do where other users of a NIC have places of its table.
-func (n Node) warnOutOfStep(rec record.Record) {
+func (n Node) warnUnaligned(rec record.Record) {
 	var rails []string
 	var indexes [][]int
 	for _, op := range rec.Plan.Ops {

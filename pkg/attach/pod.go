@@ -42,53 +42,53 @@ type RDMA interface {
 	Close()
 }
 
-// site is where an attachment is made: the kernel, the wire and the RDMA
+// pod is where an attachment is made: the kernel, the wire and the RDMA
 // subsystem of one host and one pod. It sends each run of operations to the one
 // that does their kind.
-type site struct {
+type pod struct {
 	Kernel
 	wire apply.Single
 	rdma RDMA
 }
 
-// open opens the site at a pod's namespace. The caller must Close it. Errors
+// open opens a pod's namespace. The caller must Close it. Errors
 // are those of n.Open.
-func (n Node) open(netns string) (*site, error) {
+func (n Node) open(netns string) (*pod, error) {
 	k, err := n.Open(netns)
 	if err != nil {
 		return nil, err
 	}
-	return &site{Kernel: k, wire: n.Wire(k), rdma: n.RDMA(netns, k.Enter)}, nil
+	return &pod{Kernel: k, wire: n.Wire(k), rdma: n.RDMA(netns, k.Enter)}, nil
 }
 
-func (s *site) of(op plan.Op) apply.Executor {
+func (p *pod) of(op plan.Op) apply.Executor {
 	switch op.(type) {
 	case plan.Conflict, plan.Gateway, plan.Announce:
-		return apply.Each(s.wire)
+		return apply.Each(p.wire)
 	case plan.Move, plan.Port, plan.GID, plan.DeviceInfo:
-		return apply.Each(s.rdma)
+		return apply.Each(p.rdma)
 	}
-	return s.Kernel
+	return p.Kernel
 }
 
 // Do implements apply.Executor.
-func (s *site) Do(ctx context.Context, run ...plan.Op) error { return s.of(run[0]).Do(ctx, run...) }
+func (p *pod) Do(ctx context.Context, run ...plan.Op) error { return p.of(run[0]).Do(ctx, run...) }
 
 // Undo implements apply.Executor.
-func (s *site) Undo(ctx context.Context, run ...plan.Op) error {
-	return s.of(run[0]).Undo(ctx, run...)
+func (p *pod) Undo(ctx context.Context, run ...plan.Op) error {
+	return p.of(run[0]).Undo(ctx, run...)
 }
 
 // Check implements apply.Executor.
-func (s *site) Check(ctx context.Context, run ...plan.Op) error {
-	return s.of(run[0]).Check(ctx, run...)
+func (p *pod) Check(ctx context.Context, run ...plan.Op) error {
+	return p.of(run[0]).Check(ctx, run...)
 }
 
 // Close lets go of everything.
-func (s *site) Close() {
-	if wire, ok := s.wire.(interface{ Close() }); ok { // one that holds nothing needs none
+func (p *pod) Close() {
+	if wire, ok := p.wire.(interface{ Close() }); ok { // one that holds nothing needs none
 		wire.Close()
 	}
-	s.rdma.Close()
-	s.Kernel.Close()
+	p.rdma.Close()
+	p.Kernel.Close()
 }
