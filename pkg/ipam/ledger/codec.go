@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
 // Keys are put together from strings with their length in front, so that no
@@ -75,7 +75,7 @@ func (r *reader) addr() netip.Addr {
 // are no error: a later version may append fields.
 func (r *reader) done(what string, b []byte) error {
 	if r.short {
-		return table.Damagef("%s %x is malformed", what, b)
+		return kv.Damagef("%s %x is malformed", what, b)
 	}
 	return nil
 }
@@ -110,10 +110,10 @@ func appendAttachment(b []byte, at Attachment) []byte {
 
 // netnsOf reads no more of a holding than its namespace, which stands first for
 // that.
-func netnsOf(it table.Item) (Netns, error) {
+func netnsOf(it kv.Item) (Netns, error) {
 	v := reader{b: it.Value}
 	if n := v.byte(); n != valueVersion {
-		return Netns{}, table.Damagef("a holding has version %d", n)
+		return Netns{}, kv.Damagef("a holding has version %d", n)
 	}
 	n := v.netns()
 	return n, v.done("holding", it.Key)
@@ -132,10 +132,10 @@ func (h Holding) encode() []byte {
 	return b
 }
 
-func decodeHolding(it table.Item) (Holding, error) {
+func decodeHolding(it kv.Item) (Holding, error) {
 	v := reader{b: it.Value}
 	if n := v.byte(); n != valueVersion {
-		return Holding{}, table.Damagef("a holding has version %d", n)
+		return Holding{}, kv.Damagef("a holding has version %d", n)
 	}
 	h := Holding{Owner: v.owner()}
 	n := binary.BigEndian.Uint16(v.take(2))
@@ -156,10 +156,10 @@ func (r Resting) encode() []byte {
 	return appendOwner([]byte{valueVersion, byte(r.State)}, r.Owner)
 }
 
-func decodeResting(it table.Item) (Resting, error) {
+func decodeResting(it kv.Item) (Resting, error) {
 	k, v := reader{b: it.Key}, reader{b: it.Value}
 	if n := v.byte(); n != valueVersion {
-		return Resting{}, table.Damagef("a resting address has version %d", n)
+		return Resting{}, kv.Damagef("a resting address has version %d", n)
 	}
 	var r Resting
 	r.Pool, r.Freed, r.Addr = k.string(), k.time(), k.addr()

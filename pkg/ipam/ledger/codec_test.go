@@ -11,7 +11,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
 func someHolding() Holding {
@@ -24,12 +24,12 @@ func someHolding() Holding {
 func TestValuesSurviveFieldsOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	h := someHolding()
-	got, err := decodeHolding(table.Item{Key: []byte("k"), Value: append(h.encode(), "more"...)})
+	got, err := decodeHolding(kv.Item{Key: []byte("k"), Value: append(h.encode(), "more"...)})
 	if diff := gocmp.Diff(h, got, addrs); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	r := Resting{Spot{"pool", addr(1)}, Conflicted, 9, owner(2)}
-	gotRest, err := decodeResting(table.Item{Key: restKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
+	gotRest, err := decodeResting(kv.Item{Key: restKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
 	if diff := gocmp.Diff(r, gotRest, addrs); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
@@ -41,27 +41,27 @@ func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
 	rest := Resting{Spot{"pool", addr(1)}, AtRest, 9, owner(2)}
 	key := restKey(rest.Spot, rest.Freed)
 	for n := range len(hold) {
-		if _, err := decodeHolding(table.Item{Key: []byte("k"), Value: hold[:n]}); !errors.Is(err, table.ErrDamaged) {
+		if _, err := decodeHolding(kv.Item{Key: []byte("k"), Value: hold[:n]}); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%d of %d bytes of a holding: got %v", n, len(hold), err)
 		}
 	}
 	for n := range len(rest.encode()) {
-		if _, err := decodeResting(table.Item{Key: key, Value: rest.encode()[:n]}); !errors.Is(err, table.ErrDamaged) {
+		if _, err := decodeResting(kv.Item{Key: key, Value: rest.encode()[:n]}); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%d bytes of a resting address: got %v", n, err)
 		}
 	}
 	for n := range len(key) {
-		if _, err := decodeResting(table.Item{Key: key[:n], Value: rest.encode()}); !errors.Is(err, table.ErrDamaged) {
+		if _, err := decodeResting(kv.Item{Key: key[:n], Value: rest.encode()}); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%d of %d bytes of the key of a resting address: got %v", n, len(key), err)
 		}
 	}
 	hold[0]++
 	for what, err := range map[string]error{
-		"holding":   second(decodeHolding(table.Item{Key: []byte("k"), Value: hold})),
-		"neighbour": second(netnsOf(table.Item{Key: []byte("k"), Value: hold})),
-		"resting":   second(decodeResting(table.Item{Key: key, Value: append([]byte{9}, rest.encode()[1:]...)})),
+		"holding":   second(decodeHolding(kv.Item{Key: []byte("k"), Value: hold})),
+		"neighbour": second(netnsOf(kv.Item{Key: []byte("k"), Value: hold})),
+		"resting":   second(decodeResting(kv.Item{Key: key, Value: append([]byte{9}, rest.encode()[1:]...)})),
 	} {
-		if !errors.Is(err, table.ErrDamaged) {
+		if !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%s of another version: got %v", what, err)
 		}
 	}
@@ -105,13 +105,13 @@ func FuzzDecode(f *testing.F) {
 	r := Resting{Spot{"pool", addr(1)}, AtRest, 9, owner(2)}
 	f.Add(restKey(r.Spot, r.Freed), r.encode())
 	f.Fuzz(func(t *testing.T, key, value []byte) {
-		if h, err := decodeHolding(table.Item{Key: key, Value: value}); err == nil {
-			if again, err := decodeHolding(table.Item{Key: key, Value: h.encode()}); err != nil || !gocmp.Equal(h, again, addrs) {
+		if h, err := decodeHolding(kv.Item{Key: key, Value: value}); err == nil {
+			if again, err := decodeHolding(kv.Item{Key: key, Value: h.encode()}); err != nil || !gocmp.Equal(h, again, addrs) {
 				t.Errorf("%v becomes %v, %v", h, again, err)
 			}
 		}
-		if r, err := decodeResting(table.Item{Key: key, Value: value}); err == nil {
-			if again, err := decodeResting(table.Item{Key: restKey(r.Spot, r.Freed), Value: r.encode()}); err != nil || !gocmp.Equal(r, again, addrs) {
+		if r, err := decodeResting(kv.Item{Key: key, Value: value}); err == nil {
+			if again, err := decodeResting(kv.Item{Key: restKey(r.Spot, r.Freed), Value: r.encode()}); err != nil || !gocmp.Equal(r, again, addrs) {
 				t.Errorf("%v becomes %v, %v", r, again, err)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
 // Ledger is the tables in one transaction. The steps that an address goes
@@ -36,8 +36,8 @@ type Ledger struct {
 	// Keeps says that there are, or have been, addresses in AnyPool.
 	Keeps bool
 
-	tx                          *table.Tx
-	meta, hold, rest, last, run *table.Table
+	tx                          *kv.Tx
+	meta, hold, rest, last, run *kv.Table
 }
 
 // version is the version of the tables. Another version is not read.
@@ -46,7 +46,7 @@ const version = 1
 func tableNames() []string { return []string{"meta", "hold", "rest", "last", "run"} }
 
 // found fills the meta table of a new database, the first of tables.
-func found(tables []*table.Table, bootID string) error {
+func found(tables []*kv.Table, bootID string) error {
 	if err := tables[0].Put([]byte("version"), []byte{version}); err != nil {
 		return err
 	}
@@ -54,9 +54,9 @@ func found(tables []*table.Table, bootID string) error {
 }
 
 // open returns ErrNone for a database of another boot.
-func open(tx *table.Tx, bootID string, now time.Duration) (*Ledger, error) {
+func open(tx *kv.Tx, bootID string, now time.Duration) (*Ledger, error) {
 	l := &Ledger{Now: now, tx: tx}
-	for i, t := range []**table.Table{&l.meta, &l.hold, &l.rest, &l.last, &l.run} {
+	for i, t := range []**kv.Table{&l.meta, &l.hold, &l.rest, &l.last, &l.run} {
 		var err error
 		if *t, err = tx.Table(tableNames()[i]); err != nil {
 			return nil, err
@@ -67,7 +67,7 @@ func open(tx *table.Tx, bootID string, now time.Duration) (*Ledger, error) {
 		return nil, err
 	}
 	if !bytes.Equal(v, []byte{version}) {
-		return nil, table.Damagef("the version is %x, this program reads %d", v, version)
+		return nil, kv.Damagef("the version is %x, this program reads %d", v, version)
 	}
 	boot, err := l.meta.Get([]byte("boot"))
 	if err != nil {
@@ -104,9 +104,9 @@ func (l *Ledger) Holding(at Attachment) (Holding, bool, error) {
 	if err != nil || v == nil {
 		return Holding{}, false, err
 	}
-	h, err := decodeHolding(table.Item{Key: holdKey(at), Value: v})
+	h, err := decodeHolding(kv.Item{Key: holdKey(at), Value: v})
 	if err == nil && h.Owner.Attachment() != at {
-		err = table.Damagef("the holding of %v stands under the key of %v", h.Owner.Attachment(), at)
+		err = kv.Damagef("the holding of %v stands under the key of %v", h.Owner.Attachment(), at)
 	}
 	return h, true, err
 }
@@ -203,21 +203,21 @@ func (l *Ledger) drop(r Resting) error {
 // Resting yields the resting addresses of a pool, those that became free first
 // first. They may be woken and freed meanwhile.
 func (l *Ledger) Resting(pool string) iter.Seq2[Resting, error] {
-	return decoded(l.rest.In(table.Prefix(appendString(nil, pool))), decodeResting)
+	return decoded(l.rest.In(kv.Prefix(appendString(nil, pool))), decodeResting)
 }
 
 // AllResting yields the resting addresses of all pools.
 func (l *Ledger) AllResting() iter.Seq2[Resting, error] {
-	return decoded(l.rest.In(table.Span{}), decodeResting)
+	return decoded(l.rest.In(kv.Span{}), decodeResting)
 }
 
 // Holdings yields all holdings. They may be retired meanwhile.
 func (l *Ledger) Holdings() iter.Seq2[Holding, error] {
-	return decoded(l.hold.In(table.Span{}), decodeHolding)
+	return decoded(l.hold.In(kv.Span{}), decodeHolding)
 }
 
 // decoded yields what the items of a table mean.
-func decoded[T any](items iter.Seq2[table.Item, error], decode func(table.Item) (T, error)) iter.Seq2[T, error] {
+func decoded[T any](items iter.Seq2[kv.Item, error], decode func(kv.Item) (T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for it, err := range items {
 			var v T
@@ -236,7 +236,7 @@ func decoded[T any](items iter.Seq2[table.Item, error], decode func(table.Item) 
 func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Resting, error) {
 	var out []Resting
 	prefix := lastKey(pool, id)
-	for it, err := range l.last.In(table.Prefix(prefix)) {
+	for it, err := range l.last.In(kv.Prefix(prefix)) {
 		if err != nil {
 			return nil, err
 		}
@@ -248,9 +248,9 @@ func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Resting, error) {
 			return nil, err
 		}
 		if value == nil || k.short || v.short {
-			return nil, table.Damagef("address %v of pool %q rests in one table only", spot.Addr, pool)
+			return nil, kv.Damagef("address %v of pool %q rests in one table only", spot.Addr, pool)
 		}
-		r, err := decodeResting(table.Item{Key: key, Value: value})
+		r, err := decodeResting(kv.Item{Key: key, Value: value})
 		if err != nil {
 			return nil, err
 		}
@@ -276,7 +276,7 @@ func (l *Ledger) Holder(s Spot) (Holding, bool, error) {
 // Neighbour is a holding of which no more than the namespace has been read.
 type Neighbour struct {
 	Netns Netns
-	item  table.Item
+	item  kv.Item
 }
 
 // Holding reads the rest.
@@ -288,7 +288,7 @@ func (n Neighbour) Holding() (Holding, error) { return decodeHolding(n.item) }
 // more pages than the attachment itself needs.
 func (l *Ledger) Neighbours(at Attachment) iter.Seq2[Neighbour, error] {
 	start := append(holdKey(at), 0)
-	return decoded(l.hold.Ring(table.Span{}, start), func(it table.Item) (Neighbour, error) {
+	return decoded(l.hold.Ring(kv.Span{}, start), func(it kv.Item) (Neighbour, error) {
 		n, err := netnsOf(it)
 		return Neighbour{n, it}, err
 	})

@@ -17,7 +17,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
@@ -67,7 +67,7 @@ func content(l *Ledger) (n naive, runs map[string][]netrange.Range, err error) {
 		}
 		n.rest = append(n.rest, r)
 	}
-	for it, err := range l.run.In(table.Span{}) {
+	for it, err := range l.run.In(kv.Span{}) {
 		if err != nil {
 			return n, nil, err
 		}
@@ -282,7 +282,7 @@ func TestStepsRefuseWhatTheLawsForbid(t *testing.T) {
 		"free what is leased":    func(l *Ledger) error { return l.Free(gone) },
 		"retire what is at rest": retireTwice,
 	} {
-		if err := s.Update(t.Context(), step); !errors.Is(err, table.ErrDamaged) {
+		if err := s.Update(t.Context(), step); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%s: got %v, want ErrDamaged", name, err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
 // Remains is what is whole of a database that cannot be read. Part of it may
@@ -39,9 +39,9 @@ func (s Store) Rebuild(ctx context.Context, fn func(why error, left Remains) (fi
 	return s.locked(ctx, os.O_RDWR, unix.LOCK_EX, func(lock *os.File) error {
 		why := s.ours(lock)
 		if why == nil {
-			why = s.transact(os.O_RDONLY, table.Read, (*Ledger).check)
+			why = s.transact(os.O_RDONLY, kv.Read, (*Ledger).check)
 		}
-		if !errors.Is(why, table.ErrDamaged) {
+		if !errors.Is(why, kv.ErrDamaged) {
 			return why
 		}
 		file, err := os.ReadFile(s.db())
@@ -75,7 +75,7 @@ func (s Store) fill(file *os.File, fill func(*Ledger) error) error {
 	if err != nil {
 		return err
 	}
-	return table.Transact(again, table.WriteHollow, s.bind(fill))
+	return kv.Transact(again, kv.WriteHollow, s.bind(fill))
 }
 
 // keep gives the damaged database a second name. It keeps the first until the
@@ -92,7 +92,7 @@ func (s Store) keep() error {
 func (s Store) salvage(file []byte) Remains {
 	var left Remains
 	ours := true
-	table.Salvage(file, tableNames(), func(name string, it table.Item) {
+	kv.Salvage(file, tableNames(), func(name string, it kv.Item) {
 		switch name {
 		case "meta":
 			ours = ours && (string(it.Key) != "boot" || string(it.Value) == s.BootID)
@@ -142,7 +142,7 @@ func (l *Ledger) check() error {
 	spots := map[Spot]bool{}
 	add := func(s Spot) error {
 		if spots[s] {
-			return table.Damagef("address %v of pool %q is there twice", s.Addr, s.Pool)
+			return kv.Damagef("address %v of pool %q is there twice", s.Addr, s.Pool)
 		}
 		spots[s] = true
 		return nil
@@ -174,20 +174,20 @@ func (l *Ledger) check() error {
 func (l *Ledger) checkLast(r Resting) error {
 	v, err := l.last.Get(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr))
 	if err == nil && !bytes.Equal(v, appendTime(nil, r.Freed)) {
-		err = table.Damagef("address %v of pool %q rests in one table only", r.Addr, r.Pool)
+		err = kv.Damagef("address %v of pool %q rests in one table only", r.Addr, r.Pool)
 	}
 	return err
 }
 
 func (l *Ledger) checkCount(atRest int) error {
-	for _, err := range l.last.In(table.Span{}) {
+	for _, err := range l.last.In(kv.Span{}) {
 		if err != nil {
 			return err
 		}
 		atRest--
 	}
 	if atRest != 0 {
-		return table.Damagef("%d addresses rest in one table only", -atRest)
+		return kv.Damagef("%d addresses rest in one table only", -atRest)
 	}
 	return nil
 }
@@ -195,7 +195,7 @@ func (l *Ledger) checkCount(atRest int) error {
 // checkRuns checks that the runs are made of the used addresses, of all of
 // them and of no other.
 func (l *Ledger) checkRuns(spots map[Spot]bool) error {
-	for it, err := range l.run.In(table.Span{}) {
+	for it, err := range l.run.In(kv.Span{}) {
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,7 @@ func (l *Ledger) checkRuns(spots map[Spot]bool) error {
 		}
 		for a := r.First; ; a = a.Next() {
 			if !spots[Spot{pool, a}] {
-				return table.Damagef("address %v of pool %q is in a run, but neither leased nor resting", a, pool)
+				return kv.Damagef("address %v of pool %q is in a run, but neither leased nor resting", a, pool)
 			}
 			delete(spots, Spot{pool, a})
 			if a == r.Last {
@@ -216,7 +216,7 @@ func (l *Ledger) checkRuns(spots map[Spot]bool) error {
 		}
 	}
 	for s := range spots {
-		return table.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool)
+		return kv.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool)
 	}
 	return nil
 }

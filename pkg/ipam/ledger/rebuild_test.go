@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
 // remains returns why a database is damaged, nil if it is not, and what is left.
@@ -63,7 +63,7 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 				t.Fatal(err)
 			}
 			left, why := remains(t, s)
-			if !errors.Is(why, table.ErrDamaged) || len(left.Holdings) == 0 || len(left.Resting) == 0 {
+			if !errors.Is(why, kv.ErrDamaged) || len(left.Holdings) == 0 || len(left.Resting) == 0 {
 				t.Errorf("got %v, and that %v are left", why, left)
 			}
 		})
@@ -136,7 +136,7 @@ func TestALockFileWithoutBootIDEndsNoLease(t *testing.T) {
 				}
 			}
 			left, why := remains(t, s)
-			if !errors.Is(why, table.ErrDamaged) || len(left.Holdings) != 1 {
+			if !errors.Is(why, kv.ErrDamaged) || len(left.Holdings) != 1 {
 				t.Errorf("got %v, and that %v are left", why, left)
 			}
 			if b, err := os.ReadFile(s.lock()); string(b) != content {

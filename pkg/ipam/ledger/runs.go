@@ -7,7 +7,7 @@ import (
 	"bytes"
 	"net/netip"
 
-	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
@@ -31,7 +31,7 @@ func (l *Ledger) Run(pool string, a netip.Addr) (netrange.Range, error) {
 		r.First = v.addr()
 	}
 	if k.short || v.short || r.Last.Less(r.First) || r.First.Is4() != r.Last.Is4() {
-		return netrange.Range{}, table.Damagef("run %x is malformed", it.Key)
+		return netrange.Range{}, kv.Damagef("run %x is malformed", it.Key)
 	}
 	return r, nil
 }
@@ -64,7 +64,7 @@ func (l *Ledger) addToRun(s Spot) error {
 		return err
 	}
 	if right.Contains(s.Addr) {
-		return table.Damagef("address %v of pool %q is in a run already", s.Addr, s.Pool)
+		return kv.Damagef("address %v of pool %q is in a run already", s.Addr, s.Pool)
 	}
 	left, err := l.runUpTo(s.Pool, s.Addr.Prev())
 	if err != nil {
@@ -103,7 +103,7 @@ func (l *Ledger) takeFromRun(s Spot) error {
 		return err
 	}
 	if !r.Contains(s.Addr) {
-		return table.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool)
+		return kv.Damagef("address %v of pool %q is in no run", s.Addr, s.Pool)
 	}
 	if r.First != s.Addr {
 		if err := l.putRun(s.Pool, netrange.Range{First: r.First, Last: s.Addr.Prev()}); err != nil {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
 const (
@@ -62,17 +62,17 @@ func (s Store) Update(ctx context.Context, fn func(*Ledger) error) error {
 	if err := s.prepare(lock); err != nil {
 		return s.classify(err)
 	}
-	err = s.transact(os.O_RDWR, table.Write, fn)
+	err = s.transact(os.O_RDWR, kv.Write, fn)
 	switch {
 	case errors.Is(err, ErrNone): // the database says so, the lock does not
 		err = s.create()
-	case errors.Is(err, table.ErrHollow):
+	case errors.Is(err, kv.ErrHollow):
 		err = s.compact()
 	default:
 		return s.classify(err)
 	}
 	if err == nil {
-		err = s.transact(os.O_RDWR, table.WriteHollow, fn)
+		err = s.transact(os.O_RDWR, kv.WriteHollow, fn)
 	}
 	return s.classify(err)
 }
@@ -80,13 +80,13 @@ func (s Store) Update(ctx context.Context, fn func(*Ledger) error) error {
 // Existing is Update for calls that only take away: without a database of this
 // boot it returns ErrNone and makes nothing.
 func (s Store) Existing(ctx context.Context, fn func(*Ledger) error) error {
-	return s.ifAny(ctx, os.O_RDWR, unix.LOCK_EX, func() error { return s.transact(os.O_RDWR, table.WriteHollow, fn) })
+	return s.ifAny(ctx, os.O_RDWR, unix.LOCK_EX, func() error { return s.transact(os.O_RDWR, kv.WriteHollow, fn) })
 }
 
 // View runs fn, which must change nothing, on the database. It makes and
 // changes no file. Without a database of this boot it returns ErrNone.
 func (s Store) View(ctx context.Context, fn func(*Ledger) error) error {
-	return s.ifAny(ctx, os.O_RDONLY, unix.LOCK_SH, func() error { return s.transact(os.O_RDONLY, table.Read, fn) })
+	return s.ifAny(ctx, os.O_RDONLY, unix.LOCK_SH, func() error { return s.transact(os.O_RDONLY, kv.Read, fn) })
 }
 
 // Try runs fn on a copy of the database, or on an empty one if there is none,
@@ -96,7 +96,7 @@ func (s Store) Try(ctx context.Context, fn func(*Ledger) error) error {
 	if err != nil {
 		return s.classify(err)
 	}
-	return s.classify(table.Transact(file, table.Forget, s.bind(fn)))
+	return s.classify(kv.Transact(file, kv.Forget, s.bind(fn)))
 }
 
 // ifAny runs fn while it has the lock, if there is one and it is of this boot.
@@ -147,7 +147,7 @@ func (s Store) boot(lock *os.File) (string, error) {
 	if _, err := os.Stat(s.db()); errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	return "", table.Damagef("%s has no boot ID", lockName)
+	return "", kv.Damagef("%s has no boot ID", lockName)
 }
 
 // isBootID says whether a text is a UUID in the kernel's form ("%pU" in
@@ -208,7 +208,7 @@ func (s Store) sign(lock *os.File) error {
 }
 
 // transact opens the database and runs fn in one transaction.
-func (s Store) transact(flags int, m table.Mode, fn func(*Ledger) error) error {
+func (s Store) transact(flags int, m kv.Mode, fn func(*Ledger) error) error {
 	file, err := os.OpenFile(s.db(), flags, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return ErrNone
@@ -216,12 +216,12 @@ func (s Store) transact(flags int, m table.Mode, fn func(*Ledger) error) error {
 	if err != nil {
 		return err
 	}
-	return table.Transact(file, m, s.bind(fn))
+	return kv.Transact(file, m, s.bind(fn))
 }
 
 // bind gives fn the tables of a transaction.
-func (s Store) bind(fn func(*Ledger) error) func(*table.Tx) error {
-	return func(tx *table.Tx) error {
+func (s Store) bind(fn func(*Ledger) error) func(*kv.Tx) error {
+	return func(tx *kv.Tx) error {
 		l, err := open(tx, s.BootID, s.Now())
 		if err != nil {
 			return err
@@ -255,11 +255,11 @@ func (s Store) replace(fn func(*os.File) error) error {
 }
 
 func (s Store) blank(file *os.File) error {
-	return table.Create(file, tableNames(), func(tables []*table.Table) error { return found(tables, s.BootID) })
+	return kv.Create(file, tableNames(), func(tables []*kv.Table) error { return found(tables, s.BootID) })
 }
 
 func (s Store) copyTo(file *os.File) error {
-	return s.transact(os.O_RDONLY, table.Read, func(l *Ledger) error { return l.tx.Copy(file) })
+	return s.transact(os.O_RDONLY, kv.Read, func(l *Ledger) error { return l.tx.Copy(file) })
 }
 
 // private copies the database into memory that goes with the returned file, so
@@ -296,10 +296,10 @@ func (s Store) classify(err error) error {
 	switch {
 	case err == nil, errors.Is(err, ErrNone), errors.As(err, &coded):
 		return err
-	case errors.Is(err, table.ErrDamaged):
+	case errors.Is(err, kv.ErrDamaged):
 		return cnierr.New(cnierr.Unreadable, "read lease database", s.db(),
 			"run rocectl --state-dir "+s.Dir+" repair on the node: it shows what it would rebuild, and does it with --yes", "%w", err)
-	case errors.Is(err, table.ErrBusy):
+	case errors.Is(err, kv.ErrBusy):
 		return cnierr.New(cnierr.TryAgain, "lock leases", s.db(), "close the program that has the lease database open", "%w", err)
 	case errors.As(err, &path):
 		return &cnierr.Error{Code: cnierr.IO, Op: path.Op, Subject: path.Path, Err: path.Err}

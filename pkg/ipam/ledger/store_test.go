@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/ipam/table"
+	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
 // give leases an address to owner n.
@@ -360,7 +360,7 @@ func TestErrorsOfTheCallerPass(t *testing.T) {
 	if err := s.Update(t.Context(), func(*Ledger) error { return mine }); !errors.Is(err, mine) {
 		t.Errorf("got %v, want %v", err, mine)
 	}
-	if err := s.Update(t.Context(), func(*Ledger) error { return table.Damagef("so it is") }); cnierr.CodeOf(err) != cnierr.Unreadable {
+	if err := s.Update(t.Context(), func(*Ledger) error { return kv.Damagef("so it is") }); cnierr.CodeOf(err) != cnierr.Unreadable {
 		t.Errorf("got %v, want code %d", err, cnierr.Unreadable)
 	}
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package table keeps sorted keys and values in named tables of one file, which
+// Package kv keeps sorted keys and values in named tables of one file, which
 // is a bbolt database that is opened for one transaction at a time.
 //
 // It never believes what it reads: whatever has happened to the file, a
 // transaction sees what was committed last or fails with ErrDamaged. It neither
 // locks nor names files, and knows nothing of leases; package ledger does. Read
 // this file first, then pages.go for what bbolt itself does not check.
-package table
+package kv
 
 import (
 	"errors"

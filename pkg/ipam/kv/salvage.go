@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package table
+package kv
 
 // Salvage calls fn for every item of the named tables whose checksum fits,
 // wherever it lies in the bytes of a file that cannot be read any more. They
