@@ -12,7 +12,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
-	"github.com/roce-cni/roce-cni/pkg/kernel/census"
+	"github.com/roce-cni/roce-cni/pkg/kernel/nsscan"
 	"github.com/roce-cni/roce-cni/pkg/rebuild"
 )
 
@@ -23,7 +23,7 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 	defer cancel()
 	n := rebuild.Node{
 		Book: node.Pools.Book, Records: node.Records,
-		Census: func(ctx context.Context) (census.Census, error) { return census.Take(ctx, "/proc", os.DirFS("/sys")) },
+		Scan: func(ctx context.Context) (nsscan.Result, error) { return nsscan.Scan(ctx, "/proc", os.DirFS("/sys")) },
 	}
 	do, says := n.Plan, "--yes rebuilds it, and looks at the attachments then"
 	if yes {

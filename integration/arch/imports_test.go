@@ -38,7 +38,7 @@ var importMap = []layer{
 	{"pkg/kernel/podfacts", []string{"pkg/conf", "pkg/plan", "pkg/kernel/rtnl"}},
 	{"pkg/kernel", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/rdma/nldev", "pkg/kernel/rtnl", "pkg/kernel/parent", "pkg/kernel/netns", "pkg/kernel/podfacts"}},
 	{"pkg/kernel/kerneltest", []string{"pkg/cnierr", "pkg/conf", "pkg/conf/chain", "pkg/plan", "pkg/rdma/nldev", "pkg/kernel/rtnl", "pkg/kernel/parent", "pkg/kernel"}},
-	{"pkg/kernel/census", []string{"pkg/cnierr", "pkg/plan", "pkg/kernel/rtnl", "pkg/kernel"}},
+	{"pkg/kernel/nsscan", []string{"pkg/cnierr", "pkg/plan", "pkg/kernel/rtnl", "pkg/kernel"}},
 	{"pkg/kernel/view", []string{"pkg/cnierr", "pkg/conf", "pkg/kernel/rtnl"}},
 	{"pkg/rdma/gidtable", nil},
 	{"pkg/rdma/discover", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/rdma/nldev"}},
@@ -67,7 +67,7 @@ var importMap = []layer{
 		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record",
 		"pkg/ipam/ledger", "pkg/ipam", "pkg/block/ranges", "pkg/delegate",
 	}},
-	{"pkg/rebuild", []string{"pkg/cnierr", "pkg/conf", "pkg/kernel/census", "pkg/record", "pkg/ipam/ledger", "pkg/ipam"}},
+	{"pkg/rebuild", []string{"pkg/cnierr", "pkg/conf", "pkg/kernel/nsscan", "pkg/record", "pkg/ipam/ledger", "pkg/ipam"}},
 }
 
 // packages returns what importers get: all but the tests, by directory.

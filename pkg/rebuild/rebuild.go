@@ -5,7 +5,7 @@
 // that a node knows of its leases.
 //
 // It never touches a sound one, and never frees an address that a namespace
-// has. It stands beside attach, above record, census and ipam, which weighs
+// has. It stands beside attach, above record, nsscan and ipam, which weighs
 // what they say. This file is all there is.
 package rebuild
 
@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
-	"github.com/roce-cni/roce-cni/pkg/kernel/census"
+	"github.com/roce-cni/roce-cni/pkg/kernel/nsscan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
@@ -27,8 +27,8 @@ import (
 type Node struct {
 	Book    *ipam.Book
 	Records record.Store
-	// Census returns the network namespaces but the host's own.
-	Census func(context.Context) (census.Census, error)
+	// Scan returns the network namespaces but the host's own.
+	Scan func(context.Context) (nsscan.Result, error)
 }
 
 // Plan returns what Do would do.
@@ -75,7 +75,7 @@ func (n Node) evidence(ctx context.Context) (ipam.Evidence, error) {
 	if e.Recorded, err = n.recorded(); err != nil {
 		return e, err
 	}
-	there, err := n.Census(ctx)
+	there, err := n.Scan(ctx)
 	e.Hidden = there.Hidden
 	for _, ns := range there.Namespaces {
 		addrs := make([]ipam.LinkAddr, 0, len(ns.Addrs))

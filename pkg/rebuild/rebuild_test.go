@@ -18,7 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
-	"github.com/roce-cni/roce-cni/pkg/kernel/census"
+	"github.com/roce-cni/roce-cni/pkg/kernel/nsscan"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rebuild"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -30,10 +30,10 @@ func node(t *testing.T) rebuild.Node {
 	t.Helper()
 	n := rebuild.Node{
 		Records: record.Store{Dir: t.TempDir(), BootID: "boot-1"},
-		Census: func(context.Context) (census.Census, error) {
-			return census.Census{Hidden: 3, Namespaces: []census.Namespace{{
+		Scan: func(context.Context) (nsscan.Result, error) {
+			return nsscan.Result{Hidden: 3, Namespaces: []nsscan.Namespace{{
 				Path: "/run/netns/x", ID: plan.NetnsID{Dev: 4, Ino: 77},
-				Addrs: []census.Addr{{IfName: "eth0", Addr: netip.MustParseAddr("10.0.0.77")}},
+				Addrs: []nsscan.Addr{{IfName: "eth0", Addr: netip.MustParseAddr("10.0.0.77")}},
 			}}}, nil
 		},
 	}
@@ -130,11 +130,11 @@ func TestACallThatIsAtWorkIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestWithoutCensusNothingIsRebuilt(t *testing.T) {
+func TestWithoutAScanNothingIsRebuilt(t *testing.T) {
 	t.Parallel()
 	n := node(t)
 	mine := errors.New("mine")
-	n.Census = func(context.Context) (census.Census, error) { return census.Census{}, mine }
+	n.Scan = func(context.Context) (nsscan.Result, error) { return nsscan.Result{}, mine }
 	if _, err := n.Do(t.Context()); !errors.Is(err, mine) {
 		t.Errorf("got %v", err)
 	}

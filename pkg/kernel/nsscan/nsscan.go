@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package census finds the network namespaces of a node and the addresses in
+// Package nsscan finds the network namespaces of a node and the addresses in
 // them.
 //
 // It never changes anything, and never takes what it could not look into for
 // empty. It stands above kernel, which enters the namespaces, and serves the
 // rebuilding of a lease database. This file is all there is.
-package census
+package nsscan
 
 import (
 	"context"
@@ -40,8 +40,8 @@ type Addr struct {
 	Addr   netip.Addr
 }
 
-// Census is the network namespaces of a node.
-type Census struct {
+// Result is the network namespaces of a node.
+type Result struct {
 	Namespaces []Namespace
 	// Hidden is how many processes did not let themselves be looked at, so that
 	// their namespaces may be missing: none for root of the node.
@@ -50,23 +50,23 @@ type Census struct {
 
 const needsRoot = "run it as root on the node itself, where all processes and namespaces are visible"
 
-// Take returns every network namespace of the node but that of the calling
+// Scan returns every network namespace of the node but that of the calling
 // thread: those that are mounted somewhere that this process can see, as
 // runtimes do for pods, and those of all processes. proc is where procfs is.
 // One that only a file descriptor or a thread keeps is not found.
 //
 // A namespace that vanishes meanwhile is left out. One that cannot be looked
 // into is an error, of code IO.
-func Take(ctx context.Context, proc string, sys fs.FS) (Census, error) {
+func Scan(ctx context.Context, proc string, sys fs.FS) (Result, error) {
 	paths, err := mounts(filepath.Join(proc, "thread-self", "mountinfo"))
 	if err != nil {
-		return Census{}, err
+		return Result{}, err
 	}
 	processes, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
 	if err != nil {
-		return Census{}, err
+		return Result{}, err
 	}
-	var out Census
+	var out Result
 	for _, p := range processes {
 		path := filepath.Join(p, "ns", "net")
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrPermission) {
@@ -79,7 +79,7 @@ func Take(ctx context.Context, proc string, sys fs.FS) (Census, error) {
 	for _, path := range paths {
 		n, err := look(ctx, path, sys, seen)
 		if err != nil {
-			return Census{}, err
+			return Result{}, err
 		}
 		if n != nil {
 			out.Namespaces = append(out.Namespaces, *n)

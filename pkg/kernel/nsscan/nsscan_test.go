@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package census_test
+package nsscan_test
 
 import (
 	"net/netip"
@@ -13,18 +13,18 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/kernel/census"
 	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/kernel/nsscan"
 )
 
 // take returns the addresses of the namespaces by path.
-func take(t *testing.T) map[string][]census.Addr {
+func take(t *testing.T) map[string][]nsscan.Addr {
 	t.Helper()
-	c, err := census.Take(t.Context(), "/proc", os.DirFS("/sys"))
+	c, err := nsscan.Scan(t.Context(), "/proc", os.DirFS("/sys"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string][]census.Addr{}
+	out := map[string][]nsscan.Addr{}
 	for _, n := range c.Namespaces {
 		out[n.Path] = n.Addrs
 	}
@@ -55,7 +55,7 @@ func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
 	})
 
 	got := take(t)
-	want := []census.Addr{{IfName: "eth0", Addr: netip.MustParseAddr("192.0.2.7")}, {IfName: "eth1", Addr: netip.MustParseAddr("2001:db8::7")}}
+	want := []nsscan.Addr{{IfName: "eth0", Addr: netip.MustParseAddr("192.0.2.7")}, {IfName: "eth1", Addr: netip.MustParseAddr("2001:db8::7")}}
 	process := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "ns/net")
 	for _, p := range []string{path, process} {
 		for _, a := range want {
@@ -71,7 +71,7 @@ func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
 
 func TestWithoutProcNothingIsGuessed(t *testing.T) {
 	t.Parallel()
-	if _, err := census.Take(t.Context(), t.TempDir(), os.DirFS("/sys")); err == nil || cnierr.CodeOf(err) != cnierr.IO {
+	if _, err := nsscan.Scan(t.Context(), t.TempDir(), os.DirFS("/sys")); err == nil || cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want code %d", err, cnierr.IO)
 	}
 }
