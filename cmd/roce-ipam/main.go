@@ -20,7 +20,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/attach"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
@@ -174,15 +174,15 @@ func pools(stateDir string, log *slog.Logger) (node, error) {
 	}
 	return node{
 		attach.Pools{Book: plugin.Book(stateDir, boot, log)},
-		attach.Agent{Ranges: ranges.Store{Dir: stateDir, BootID: boot}, Now: plugin.BootTime, Wait: plugin.Wait, Log: log},
+		attach.Agent{Ranges: nodefile.Store{Dir: stateDir, BootID: boot}, Now: plugin.BootTime, Wait: plugin.Wait, Log: log},
 	}, nil
 }
 
 // addressed returns the request with its subnets, which of a RailPool only the
 // node knows: it has them in a file.
-func (n node) addressed(req conf.Request) (conf.Request, ranges.File, error) {
+func (n node) addressed(req conf.Request) (conf.Request, nodefile.File, error) {
 	if req.IPAM.RailPool == nil {
-		return req, ranges.File{}, nil
+		return req, nodefile.File{}, nil
 	}
 	f, err := n.agent.Ranges.Read(req.IPAM.Pool)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/attach"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/delegate"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
@@ -116,7 +116,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		Pools:    attach.Pools{Book: plugin.Book(stateDir, boot, log)},
 		Delegate: delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
 		ReadFile: os.ReadFile,
-		Agent:    attach.Agent{Ranges: ranges.Store{Dir: stateDir, BootID: boot}, Now: plugin.BootTime, Wait: plugin.Wait, Log: log},
+		Agent:    attach.Agent{Ranges: nodefile.Store{Dir: stateDir, BootID: boot}, Now: plugin.BootTime, Wait: plugin.Wait, Log: log},
 		Records:  records,
 		Log:      log,
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
@@ -51,7 +51,7 @@ free again is listed for up to a day, until an ADD needs it.`,
 			if err != nil {
 				return err
 			}
-			rest, err := ranges.Store{Dir: node.stateDir, BootID: boot}.Quarantines()
+			rest, err := nodefile.Store{Dir: node.stateDir, BootID: boot}.Quarantines()
 			if err != nil {
 				return err
 			}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -34,26 +34,26 @@ type foretold struct {
 
 // Read implements attach.Ranges: it reads what this node may lease of a RailPool,
 // or, offline, makes up a node that has the pool's first block.
-func (f *foretold) Read(name string) (ranges.File, error) {
+func (f *foretold) Read(name string) (nodefile.File, error) {
 	if f.offline {
 		return f.firstBlock(name)
 	}
 	s, err := f.files()
 	if err != nil {
-		return ranges.File{}, err
+		return nodefile.File{}, err
 	}
 	return s.Read(name)
 }
 
 // Want implements attach.Ranges.
-func (f *foretold) Want(string, ranges.Key) error { return nil }
+func (f *foretold) Want(string, nodefile.Key) error { return nil }
 
 // Unwant implements attach.Ranges.
-func (f *foretold) Unwant(string, ranges.Key) error { return nil }
+func (f *foretold) Unwant(string, nodefile.Key) error { return nil }
 
 // Answer implements attach.Ranges: it reads what the agent has answered, or,
 // offline, answers for a cluster in which nothing is kept for anybody else.
-func (f *foretold) Answer(name string, k ranges.Key) (ranges.Answer, bool, error) {
+func (f *foretold) Answer(name string, k nodefile.Key) (nodefile.Answer, bool, error) {
 	look := f.answered
 	if f.offline {
 		look = f.firstSlot
@@ -67,22 +67,22 @@ func (f *foretold) Answer(name string, k ranges.Key) (ranges.Answer, bool, error
 }
 
 // answered returns what the agent has answered, if anybody has asked.
-func (f *foretold) answered(name string, k ranges.Key) (ranges.Answer, error) {
+func (f *foretold) answered(name string, k nodefile.Key) (nodefile.Answer, error) {
 	s, err := f.files()
 	if err != nil {
-		return ranges.Answer{}, err
+		return nodefile.Answer{}, err
 	}
 	a, there, err := s.Answer(name, k)
 	if !there {
-		a = ranges.Answer{Key: k, None: "nobody has asked rocectl agent yet for those that are kept for it; an ADD would"}
+		a = nodefile.Answer{Key: k, None: "nobody has asked rocectl agent yet for those that are kept for it; an ADD would"}
 	}
 	return a, err
 }
 
 // files is what this node's agent has written.
-func (f *foretold) files() (ranges.Store, error) {
+func (f *foretold) files() (nodefile.Store, error) {
 	boot, err := plugin.BootID()
-	return ranges.Store{Dir: f.node.stateDir, BootID: boot}, err
+	return nodefile.Store{Dir: f.node.stateDir, BootID: boot}, err
 }
 
 // pool returns a RailPool of the file, and the rack of the node if it needs one.
@@ -99,29 +99,29 @@ func (f *foretold) pool(name string) (block.Pool, string, error) {
 }
 
 // firstBlock returns what the node may lease that owns the first block of a pool.
-func (f *foretold) firstBlock(name string) (ranges.File, error) {
+func (f *foretold) firstBlock(name string) (nodefile.File, error) {
 	pool, rack, err := f.pool(name)
 	if err != nil {
-		return ranges.File{}, err
+		return nodefile.File{}, err
 	}
 	space, err := pool.Space(rack)
 	if err != nil {
-		return ranges.File{}, err
+		return nodefile.File{}, err
 	}
 	first := block.Spec{Pool: name, Rack: rack, Index: space.Index(0), Size: cmp.Or(pool.Spec.BlockSize, block.DefaultSize)}
 	rails, err := space.Rails([]block.Block{{Name: space.Name(first.Index), Spec: first}})
-	return ranges.File{Pool: name, Quarantine: space.Quarantine(), Rails: rails, Sticky: pool.Spec.Sticky != nil}, err
+	return nodefile.File{Pool: name, Quarantine: space.Quarantine(), Rails: rails, Sticky: pool.Spec.Sticky != nil}, err
 }
 
 // firstSlot answers with the slot that a pod tries first.
-func (f *foretold) firstSlot(name string, k ranges.Key) (ranges.Answer, error) {
+func (f *foretold) firstSlot(name string, k nodefile.Key) (nodefile.Answer, error) {
 	pool, rack, err := f.pool(name)
 	if err != nil {
-		return ranges.Answer{}, err
+		return nodefile.Answer{}, err
 	}
 	slots, err := pool.Slots(rack)
 	for slot := range slots.Order(k.String()) {
-		return ranges.Answer{Key: k, Rails: slots.Rails(slot)}, err
+		return nodefile.Answer{Key: k, Rails: slots.Rails(slot)}, err
 	}
-	return ranges.Answer{Key: k, None: "no slot of spec.sticky.slots is left by exclusions and reservations"}, err
+	return nodefile.Answer{Key: k, None: "no slot of spec.sticky.slots is left by exclusions and reservations"}, err
 }

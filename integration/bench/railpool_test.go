@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
@@ -59,7 +59,7 @@ func TestWhatIsKeptCostsAnADDTwoLooksMore(t *testing.T) {
 		f.Sticky = true
 		write(t, files, f)
 		for i, pod := range pods {
-			a := ranges.Answer{Key: ranges.Key{Namespace: "bench", Pod: pod, Interface: ifName}}
+			a := nodefile.Answer{Key: nodefile.Key{Namespace: "bench", Pod: pod, Interface: ifName}}
 			for rail, subnets := range f.Rails {
 				one := netip.AddrFrom4([4]byte{10, byte(firstNet + rail), 100, byte(i + 1)})
 				s := subnets[0]
@@ -136,19 +136,19 @@ func byName(lines []string) map[string]int {
 }
 
 // told is what the agent of a node and the plugins tell each other.
-func (w *world) told(t *testing.T, source string) ranges.Store {
+func (w *world) told(t *testing.T, source string) nodefile.Store {
 	t.Helper()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ranges.Store{Dir: w.state(source), BootID: strings.TrimSpace(string(boot))}
+	return nodefile.Store{Dir: w.state(source), BootID: strings.TrimSpace(string(boot))}
 }
 
 // owned is the file by which a node may lease the ranges that ourChain gives.
-func owned(t *testing.T) ranges.File {
+func owned(t *testing.T) nodefile.File {
 	t.Helper()
-	f := ranges.File{Pool: poolName, Quarantine: 2 * time.Minute}
+	f := nodefile.File{Pool: poolName, Quarantine: 2 * time.Minute}
 	for i := range rails {
 		r, err := netrange.Parse(fmt.Sprintf("10.%[1]d.1.1-10.%[1]d.99.254", firstNet+i))
 		if err != nil {
@@ -161,7 +161,7 @@ func owned(t *testing.T) ranges.File {
 	return f
 }
 
-func write(t *testing.T, s ranges.Store, f ranges.File) {
+func write(t *testing.T, s nodefile.Store, f nodefile.File) {
 	t.Helper()
 	if err := s.Write(f); err != nil {
 		t.Fatal(err)

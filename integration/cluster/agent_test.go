@@ -24,7 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -199,9 +199,9 @@ func (m *machine) boot() string {
 	return strings.TrimSpace(string(id))
 }
 
-func (m *machine) files() ranges.Store { return ranges.Store{Dir: m.state, BootID: m.boot()} }
+func (m *machine) files() nodefile.Store { return nodefile.Store{Dir: m.state, BootID: m.boot()} }
 
-func (m *machine) file(pool string) (ranges.File, error) { return m.files().Read(pool) }
+func (m *machine) file(pool string) (nodefile.File, error) { return m.files().Read(pool) }
 
 func (m *machine) book() *ipam.Book {
 	return ipam.New(ipam.Config{
@@ -225,7 +225,7 @@ func (m *machine) lease(pool string, first, last int) {
 }
 
 // leaseOf leases an address of each rail of a file.
-func (m *machine) leaseOf(f ranges.File, owner ipam.Owner) {
+func (m *machine) leaseOf(f nodefile.File, owner ipam.Owner) {
 	m.t.Helper()
 	ask := ipam.Ask{Pool: f.Pool, Quarantine: f.Quarantine, Owner: owner}
 	for _, subnets := range f.Subnets() {

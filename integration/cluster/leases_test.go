@@ -16,7 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 )
@@ -46,7 +46,7 @@ func desk(t *testing.T, c *ground.Cluster, node string) sticky.Desk {
 func TestAPodKeepsItsSlotFromNodeToNode(t *testing.T) {
 	t.Parallel()
 	c := shared(t)
-	ctx, s, db := t.Context(), stickySlots(t, "moves"), ranges.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
+	ctx, s, db := t.Context(), stickySlots(t, "moves"), nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
 	a, b := desk(t, c, "moves-a"), desk(t, c, "moves-b")
 	onA, err := a.Take(ctx, s, db)
 	must(t, err)
@@ -77,7 +77,7 @@ func TestAPodKeepsItsSlotFromNodeToNode(t *testing.T) {
 func TestAnEtcdThatWasRestoredLetsHoldersHoldAgain(t *testing.T) {
 	t.Parallel()
 	c := withCRDs(t, own(t))
-	ctx, s, db := t.Context(), stickySlots(t, "restored"), ranges.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
+	ctx, s, db := t.Context(), stickySlots(t, "restored"), nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
 	a, b := desk(t, c, "restored-a"), desk(t, c, "restored-b")
 	first, err := a.Take(ctx, s, db)
 	must(t, err)
@@ -114,7 +114,7 @@ func TestAnOperatorGivesAPodTheAddressOfHisChoice(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	d, db := desk(t, c, "chosen-a"), ranges.Key{Namespace: "default", Pod: "db-7", Interface: "net1"}
+	d, db := desk(t, c, "chosen-a"), nodefile.Key{Namespace: "default", Pod: "db-7", Interface: "net1"}
 	got, err := d.Take(t.Context(), stickySlots(t, "chosen"), db)
 	must(t, err)
 	if got.Name != "chosen-s1030" || !got.Spec.Keep {

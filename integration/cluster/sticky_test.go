@@ -17,15 +17,15 @@ import (
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/agent"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
-var db0 = ranges.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
+var db0 = nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
 
 // asks waits for the agent's answer, as ADDs that are tried again do.
-func (m *machine) asks(k ranges.Key) ranges.Answer {
+func (m *machine) asks(k nodefile.Key) nodefile.Answer {
 	m.t.Helper()
 	for end := time.Now().Add(agent.DefaultPatience + 30*time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		a, there, err := m.files().Answer("kept", k)
@@ -36,11 +36,11 @@ func (m *machine) asks(k ranges.Key) ranges.Answer {
 		must(m.t, m.files().Want("kept", k))
 	}
 	m.t.Fatalf("%s does not answer", m.name)
-	return ranges.Answer{}
+	return nodefile.Answer{}
 }
 
 // starts is an ADD that is granted what is kept.
-func (m *machine) starts(k ranges.Key, container string) ranges.Answer {
+func (m *machine) starts(k nodefile.Key, container string) nodefile.Answer {
 	m.t.Helper()
 	a := m.asks(k)
 	if !a.Granted() {
@@ -62,7 +62,7 @@ func (m *machine) ends(container string) {
 }
 
 // holds waits until the API server says that a node holds the slot of a pod.
-func (m *machine) holds(k ranges.Key) sticky.Lease {
+func (m *machine) holds(k nodefile.Key) sticky.Lease {
 	m.t.Helper()
 	var out sticky.Lease
 	eventually(m.t, m.name+" holds", func(ctx context.Context) error {

@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 )
 
 // ownSticky is own for a sticky pool.
@@ -46,9 +46,9 @@ func (a attachment) named(pod string) attachment {
 func (n *node) keeps(t testing.TB, rails int, kept map[string]string, why string) {
 	t.Helper()
 	files := n.told(t)
-	answers := map[string]ranges.Answer{}
+	answers := map[string]nodefile.Answer{}
 	for pod, host := range kept {
-		answers[pod] = ranges.Answer{Rails: owned(t, rails, host+"-"+host).Rails}
+		answers[pod] = nodefile.Answer{Rails: owned(t, rails, host+"-"+host).Rails}
 	}
 	background(t, func() error {
 		keys, err := files.Wanted(railPool)
@@ -143,7 +143,7 @@ func TestWithoutAnswerAnADDIsToBeTriedAgain(t *testing.T) {
 	p.unchanged(t, before)
 	w.nothingLeased(t)
 	keys, err := w.told(t).Wanted(railPool)
-	if want := []ranges.Key{{Namespace: "train", Pod: "job-0", Interface: "net1"}}; err != nil || !slices.Equal(keys, want) {
+	if want := []nodefile.Key{{Namespace: "train", Pod: "job-0", Interface: "net1"}}; err != nil || !slices.Equal(keys, want) {
 		t.Errorf("asked for %v, error %v, want %v", keys, err, want)
 	}
 	w.keeps(t, 1, map[string]string{"job-0": "77"}, "")
@@ -216,8 +216,8 @@ func TestAddressesThatAreGivenBackMeanwhileAreNotUsed(t *testing.T) {
 			other := w.attach(w.rail(0).pooled(), w.pod(t), "net1").named("web-6d4cf56db6-x7k2p")
 			other.mustAdd(t)
 			leased := w.leases(t, "leased")
-			key := ranges.Key{Namespace: "train", Pod: "job-0", Interface: "net1"}
-			if err := w.told(t).WriteAnswer(railPool, ranges.Answer{Key: key, Rails: owned(t, 1, "77-77").Rails}); err != nil {
+			key := nodefile.Key{Namespace: "train", Pod: "job-0", Interface: "net1"}
+			if err := w.told(t).WriteAnswer(railPool, nodefile.Answer{Key: key, Rails: owned(t, 1, "77-77").Rails}); err != nil {
 				t.Fatal(err)
 			}
 			p := w.pod(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
@@ -24,13 +24,13 @@ import (
 const railPool = "compute"
 
 // told is what rocectl's agent and the plugins tell each other.
-func (n *node) told(t testing.TB) ranges.Store {
+func (n *node) told(t testing.TB) nodefile.Store {
 	t.Helper()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ranges.Store{Dir: n.state, BootID: strings.TrimSpace(string(boot))}
+	return nodefile.Store{Dir: n.state, BootID: strings.TrimSpace(string(boot))}
 }
 
 // own does what rocectl's agent does: it writes which host parts of the pool's
@@ -42,9 +42,9 @@ func (n *node) own(t testing.TB, rails int, hosts ...string) {
 	}
 }
 
-func owned(t testing.TB, rails int, hosts ...string) ranges.File {
+func owned(t testing.TB, rails int, hosts ...string) nodefile.File {
 	t.Helper()
-	f := ranges.File{Pool: railPool, Quarantine: time.Minute}
+	f := nodefile.File{Pool: railPool, Quarantine: time.Minute}
 	for i := range rails {
 		s := pool.Subnet{
 			Prefix:  netip.MustParsePrefix(fmt.Sprintf("172.16.%d.0/24", 10+i)),

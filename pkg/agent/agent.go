@@ -28,7 +28,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
@@ -62,7 +62,7 @@ type Config struct {
 	// Date is the wall clock, for people and for the reaper.
 	Date func() time.Time
 
-	Ranges ranges.Store
+	Ranges nodefile.Store
 	Leases *ipam.Book // in the folder Ranges.Dir
 
 	// Wait returns after d, or with the context's error when that ends.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -298,13 +298,13 @@ func (k *keeper) write() {
 	if err == nil && size(*k.space, k.owned) == 0 {
 		err = k.Ranges.Remove(k.pool)
 	} else if err == nil {
-		err = k.replace(ranges.File{Pool: k.pool, Quarantine: k.space.Quarantine(), Rails: rails, Sticky: k.slots.Pool != ""})
+		err = k.replace(nodefile.File{Pool: k.pool, Quarantine: k.space.Quarantine(), Rails: rails, Sticky: k.slots.Pool != ""})
 	}
 	k.trouble("file", err)
 }
 
 // replace writes the file, unless it is as it should be.
-func (k *keeper) replace(want ranges.File) error {
+func (k *keeper) replace(want nodefile.File) error {
 	if have, err := k.Ranges.Read(k.pool); err == nil && reflect.DeepEqual(have, want) {
 		return nil
 	}

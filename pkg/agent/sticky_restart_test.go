@@ -10,7 +10,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
@@ -76,7 +76,7 @@ func TestAnAgentThatWasKilledGoesOn(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				answer := ranges.Answer{Key: k, Rails: slots.Rails(l.Spec.Slot)}
+				answer := nodefile.Answer{Key: k, Rails: slots.Rails(l.Spec.Slot)}
 				if tt.leased {
 					f, err := a.files().Read("compute")
 					err = errors.Join(err, a.leaseTo(f.Only(answer), ipam.Owner{Network: "net", ContainerID: "c1", IfName: "net1"}))

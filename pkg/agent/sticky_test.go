@@ -14,7 +14,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
@@ -26,8 +26,8 @@ func keeping(t *testing.T) agent.Pool {
 	return poolOf(t, "compute", 1, `{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/22"}]}, "sticky": {"ttl": "1h", "slots": "512-543"}}`)
 }
 
-func db(pod string) ranges.Key {
-	return ranges.Key{Namespace: "train", Pod: pod, Interface: "net1"}
+func db(pod string) nodefile.Key {
+	return nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"}
 }
 
 // Why an ADD is tried again.
@@ -49,7 +49,7 @@ func (n *node) slowAdd(pod, container string, pause func()) (netip.Addr, error) 
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	key, ok := ranges.Sticky("train", pod, "net1")
+	key, ok := nodefile.Sticky("train", pod, "net1")
 	if !ok || !f.Sticky {
 		n.t.Fatalf("the file says sticky: %t, pod %s", f.Sticky, pod)
 	}
@@ -74,19 +74,19 @@ func (n *node) slowAdd(pod, container string, pause func()) (netip.Addr, error) 
 }
 
 // ask waits for an answer as an ADD does.
-func (n *node) ask(key ranges.Key) (ranges.Answer, error) {
+func (n *node) ask(key nodefile.Key) (nodefile.Answer, error) {
 	for i := range 200 {
 		if a, there, err := n.files().Answer("compute", key); err != nil || there {
 			return a, err
 		}
 		if i == 0 {
 			if err := n.files().Want("compute", key); err != nil {
-				return ranges.Answer{}, err
+				return nodefile.Answer{}, err
 			}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return ranges.Answer{}, errNoAnswer
+	return nodefile.Answer{}, errNoAnswer
 }
 
 // mustAdd adds a pod that gets the addresses that are kept for it.

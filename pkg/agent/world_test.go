@@ -25,7 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
@@ -151,7 +151,7 @@ func (c *cluster) node(t *testing.T, name string) *node {
 	return &node{cluster: c, t: t, name: name, dir: t.TempDir(), boot: "11111111-1111-4111-8111-111111111111"}
 }
 
-func (n *node) files() ranges.Store { return ranges.Store{Dir: n.dir, BootID: n.boot} }
+func (n *node) files() nodefile.Store { return nodefile.Store{Dir: n.dir, BootID: n.boot} }
 
 func (n *node) now() time.Duration { return time.Since(n.start) + time.Hour }
 
@@ -253,7 +253,7 @@ func (n *node) blocks() []string {
 
 // holds fails the test unless the file of a pool is of this boot and has the
 // addresses of so many blocks on each rail.
-func (n *node) holds(pool string, blocks int) ranges.File {
+func (n *node) holds(pool string, blocks int) nodefile.File {
 	n.t.Helper()
 	f, err := n.files().Read(pool)
 	if err != nil {
@@ -283,11 +283,11 @@ func (n *node) lease(pool, container string) error {
 }
 
 // leaseOf is lease with a file that was read before.
-func (n *node) leaseOf(f ranges.File, container string) error {
+func (n *node) leaseOf(f nodefile.File, container string) error {
 	return n.leaseTo(f, ipam.Owner{Network: "net", ContainerID: container, IfName: "net1"})
 }
 
-func (n *node) leaseTo(f ranges.File, owner ipam.Owner) error {
+func (n *node) leaseTo(f nodefile.File, owner ipam.Owner) error {
 	ask := ipam.Ask{Pool: f.Pool, Quarantine: f.Quarantine, Owner: owner}
 	for _, subnets := range f.Subnets() {
 		for _, s := range subnets {

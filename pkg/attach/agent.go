@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
@@ -29,13 +29,13 @@ type Agent struct {
 	Log *slog.Logger
 }
 
-// Ranges is the files of the agent. ranges.Store is one, with the contracts and the
+// Ranges is the files of the agent. nodefile.Store is one, with the contracts and the
 // errors.
 type Ranges interface {
-	Read(pool string) (ranges.File, error)
-	Want(pool string, k ranges.Key) error
-	Unwant(pool string, k ranges.Key) error
-	Answer(pool string, k ranges.Key) (a ranges.Answer, there bool, err error)
+	Read(pool string) (nodefile.File, error)
+	Want(pool string, k nodefile.Key) error
+	Unwant(pool string, k nodefile.Key) error
+	Answer(pool string, k nodefile.Key) (a nodefile.Answer, there bool, err error)
 }
 
 const (
@@ -51,26 +51,26 @@ const (
 // one, and the request as it was: only a sticky pool keeps addresses, for the pods of a
 // StatefulSet, and who asks for one by number gets that one. It returns TryAgain when
 // the agent does not answer in time.
-func (a Agent) Keep(ctx context.Context, req conf.Request, f ranges.File, nic []netip.Prefix) (conf.Request, ranges.Answer, error) {
-	k, ok := ranges.Sticky(req.Pod.Namespace, req.Pod.Name, string(req.IfName))
+func (a Agent) Keep(ctx context.Context, req conf.Request, f nodefile.File, nic []netip.Prefix) (conf.Request, nodefile.Answer, error) {
+	k, ok := nodefile.Sticky(req.Pod.Namespace, req.Pod.Name, string(req.IfName))
 	if !ok || !f.Sticky || len(req.IPAM.Requested) > 0 {
-		return req, ranges.Answer{}, nil
+		return req, nodefile.Answer{}, nil
 	}
 	granted, err := a.ask(ctx, f.Pool, k)
 	if err != nil {
-		return req, ranges.Answer{}, err
+		return req, nodefile.Answer{}, err
 	}
 	if !granted.Granted() {
 		a.Log.Warn("the pod does not get the addresses that are kept for it, but ordinary ones",
 			"pool", f.Pool, "pod", req.Pod, "interface", k.Interface, "why", granted.None)
-		return req, ranges.Answer{}, nil
+		return req, nodefile.Answer{}, nil
 	}
 	req, err = OfRailPool(req, f.Only(granted), nic)
 	return byNumber(req), granted, err
 }
 
 // ask returns the agent's answer, for which it waits.
-func (a Agent) ask(ctx context.Context, pool string, k ranges.Key) (ranges.Answer, error) {
+func (a Agent) ask(ctx context.Context, pool string, k nodefile.Key) (nodefile.Answer, error) {
 	answer, there, err := a.Ranges.Answer(pool, k)
 	if there || err != nil {
 		return answer, err
@@ -91,13 +91,13 @@ func (a Agent) ask(ctx context.Context, pool string, k ranges.Key) (ranges.Answe
 // Forget takes back what an ADD has asked for that came to no end: the node would
 // hold addresses for a pod that it has not got. What was not told was not asked for.
 func (a Agent) Forget(d conf.Del) error {
-	return a.Ranges.Unwant(d.RailPool, ranges.Key{Namespace: d.Pod.Namespace, Pod: d.Pod.Name, Interface: string(d.IfName)})
+	return a.Ranges.Unwant(d.RailPool, nodefile.Key{Namespace: d.Pod.Namespace, Pod: d.Pod.Name, Interface: string(d.IfName)})
 }
 
 // Still says, with TryAgain, when an answer does not hold any more. The agent takes
 // it away before it looks for leases of its addresses, and gives them to other nodes
 // if there are none: if it has looked before they were leased, the answer is gone now.
-func (a Agent) Still(pool string, granted ranges.Answer) error {
+func (a Agent) Still(pool string, granted nodefile.Answer) error {
 	if !granted.Granted() {
 		return nil
 	}
@@ -110,7 +110,7 @@ func (a Agent) Still(pool string, granted ranges.Answer) error {
 
 // Kept is what an ADD says of an error of leasing what an answer grants, if that is
 // about an address, and not about a lock: nobody has asked for it by its number.
-func Kept(granted ranges.Answer, err error) error {
+func Kept(granted nodefile.Answer, err error) error {
 	held := &cnierr.Error{}
 	errors.As(err, &held)
 	if _, other := netip.ParseAddr(held.Subject); other != nil || !granted.Granted() || held.Code != cnierr.TryAgain {
@@ -119,7 +119,7 @@ func Kept(granted ranges.Answer, err error) error {
 	return waitFor(granted.Key, "the DEL of a former sandbox gives them back: rocectl pool list shows all leases", held.Subject+": %w", held.Err)
 }
 
-func waitFor(k ranges.Key, hint, why string, args ...any) error {
+func waitFor(k nodefile.Key, hint, why string, args ...any) error {
 	return cnierr.New(cnierr.TryAgain, "lease the addresses kept for", k.Namespace+"/"+k.Pod, hint, "interface %q: "+why, append([]any{k.Interface}, args...)...)
 }
 

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
@@ -19,7 +19,7 @@ import (
 // says, or on which one of the NIC's own addresses is; nic has those, none if
 // nobody knows them. The error is BadConfig, for a pool of other rails, for a
 // requested address that is not this node's, and as of conf.Request.WithSubnets.
-func OfRailPool(req conf.Request, f ranges.File, nic []netip.Prefix) (conf.Request, error) {
+func OfRailPool(req conf.Request, f nodefile.File, nic []netip.Prefix) (conf.Request, error) {
 	rails := f.Subnets()
 	if len(req.Each()) == 1 && (len(rails) > 1 || req.IPAM.RailPool.Rail != nil) {
 		i, err := railOf(*req.IPAM.RailPool, rails, nic)
@@ -43,7 +43,7 @@ func OfRailPool(req conf.Request, f ranges.File, nic []netip.Prefix) (conf.Reque
 
 // mayLease says whether the node may lease an address, or, of one in none of the
 // pool's subnets, that others are to judge it.
-func mayLease(f ranges.File, a netip.Addr) bool {
+func mayLease(f nodefile.File, a netip.Addr) bool {
 	inPool := false
 	for _, s := range slices.Concat(f.Rails...) {
 		if slices.ContainsFunc(s.Ranges, func(r netrange.Range) bool { return r.Contains(a) }) {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
@@ -38,7 +38,7 @@ func newPoolWorld(t *testing.T) *world {
 // own writes the file of a node that owns these host parts on so many rails.
 func (w *world) own(rails int, hosts ...string) {
 	w.t.Helper()
-	f := ranges.File{Pool: "gpu", Quarantine: time.Hour}
+	f := nodefile.File{Pool: "gpu", Quarantine: time.Hour}
 	for i := range rails {
 		s := conf.Subnet{Prefix: netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", i)), Gateway: netip.MustParseAddr(fmt.Sprintf("10.%d.0.254", i))}
 		for _, h := range hosts {

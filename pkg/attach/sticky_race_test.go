@@ -10,14 +10,14 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/attach"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
 // gates calls at before and after each look for an answer, counting from 0: an ADD
 // that finds one leases between gates 1 and 2.
 type gates struct {
-	ranges.Store
+	nodefile.Store
 	at   func(gate int)
 	gate int
 }
@@ -28,7 +28,7 @@ func (g *gates) pass() {
 }
 
 // Answer implements attach.Ranges.
-func (g *gates) Answer(pool string, k ranges.Key) (ranges.Answer, bool, error) {
+func (g *gates) Answer(pool string, k nodefile.Key) (nodefile.Answer, bool, error) {
 	g.pass()
 	defer g.pass()
 	return g.Store.Answer(pool, k)
@@ -38,7 +38,7 @@ func (g *gates) Answer(pool string, k ranges.Key) (ranges.Answer, bool, error) {
 // nobody has.
 type withdrawal struct {
 	*world
-	answered ranges.Answer
+	answered nodefile.Answer
 	steps    []func()
 	leased   bool // when it looked
 	holds    bool // the node has the addresses, as far as the cluster knows
@@ -161,7 +161,7 @@ func TestWhatAKilledADDHasLeasedIsGivenUpByOneThatIsRefused(t *testing.T) {
 	}
 	w.asked = nil
 	w.fake.RemovePod(podPath("c1"))
-	w.answer(ranges.Answer{Key: keyOf("job-0"), None: "node n7 holds it"})
+	w.answer(nodefile.Answer{Key: keyOf("job-0"), None: "node n7 holds it"})
 	w.mustGet("c1", "job-0", 32, 33)
 	if l := w.leases(); len(l) != 3 {
 		t.Errorf("leased %v, want an address on each rail", l)

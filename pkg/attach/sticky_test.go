@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
@@ -45,13 +45,13 @@ func (w *world) ownSticky(rails int, hosts ...string) {
 	}
 }
 
-func keyOf(pod string) ranges.Key {
-	return ranges.Key{Namespace: "train", Pod: pod, Interface: "net1"}
+func keyOf(pod string) nodefile.Key {
+	return nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"}
 }
 
 // slotFor is the answer that grants a host part of so many rails.
-func slotFor(pod string, rails, host int) ranges.Answer {
-	a := ranges.Answer{Key: keyOf(pod)}
+func slotFor(pod string, rails, host int) nodefile.Answer {
+	a := nodefile.Answer{Key: keyOf(pod)}
 	for i := range rails {
 		one := netip.AddrFrom4([4]byte{10, byte(i), 0, byte(host)})
 		a.Rails = append(a.Rails, []conf.Subnet{{
@@ -62,7 +62,7 @@ func slotFor(pod string, rails, host int) ranges.Answer {
 	return a
 }
 
-func (w *world) answer(a ranges.Answer) {
+func (w *world) answer(a nodefile.Answer) {
 	w.t.Helper()
 	if err := w.ranges().WriteAnswer("gpu", a); err != nil {
 		w.t.Fatal(err)
@@ -233,7 +233,7 @@ func TestAPodThatIsRefusedGetsOrdinaryAddresses(t *testing.T) {
 	t.Parallel()
 	w := newStickyWorld(t)
 	logs := w.logs()
-	w.answer(ranges.Answer{Key: keyOf("job-0"), None: "node n7 still holds it"})
+	w.answer(nodefile.Answer{Key: keyOf("job-0"), None: "node n7 still holds it"})
 	w.mustGet("c1", "job-0", 32, 33)
 	for _, want := range []string{"level=WARN", "node n7 still holds it", "pod=train/job-0"} {
 		if !strings.Contains(logs.String(), want) {
@@ -263,18 +263,18 @@ func TestOnlyPodsOfAStickyPoolThatComeBackAreWaitedFor(t *testing.T) {
 
 // silent is an agent that must not be asked.
 type silent struct {
-	ranges.Store
+	nodefile.Store
 	t *testing.T
 }
 
-func (s silent) Want(string, ranges.Key) error {
+func (s silent) Want(string, nodefile.Key) error {
 	s.t.Error("an ADD asked for addresses")
 	return nil
 }
 
-func (s silent) Answer(string, ranges.Key) (ranges.Answer, bool, error) {
+func (s silent) Answer(string, nodefile.Key) (nodefile.Answer, bool, error) {
 	s.t.Error("an ADD looked for an answer")
-	return ranges.Answer{}, false, nil
+	return nodefile.Answer{}, false, nil
 }
 
 func TestAPodThatComesBackWithinTheQuarantineGetsItsAddressesBack(t *testing.T) {

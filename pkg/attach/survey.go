@@ -11,7 +11,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
@@ -24,10 +24,10 @@ type survey struct {
 	rails   []plan.Rail
 	leftOut []string
 	// file is what the node may lease of a RailPool.
-	file ranges.File
+	file nodefile.File
 	// kept says that the rails have the addresses that are kept for the pod. Other
 	// ones it gets with ordinary.
-	kept     ranges.Answer
+	kept     nodefile.Answer
 	ordinary []plan.Rail
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/attach"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
@@ -140,7 +140,7 @@ func (w *world) wait(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-func (w *world) ranges() ranges.Store { return ranges.Store{Dir: w.dir, BootID: w.boot} }
+func (w *world) ranges() nodefile.Store { return nodefile.Store{Dir: w.dir, BootID: w.boot} }
 
 func (w *world) book() *ipam.Book {
 	return ipam.New(ipam.Config{

@@ -22,7 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/kernel/view"
 )
@@ -103,7 +103,7 @@ func (f agentFlags) run(ctx context.Context, version, stateDir string, log *slog
 			return now.UID == uid && now.InUse && !now.Deleted, err
 		},
 		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
-		Ranges: ranges.Store{Dir: stateDir, BootID: boot},
+		Ranges: nodefile.Store{Dir: stateDir, BootID: boot},
 		Leases: plugin.Book(stateDir, boot, log),
 		Wait:   plugin.Wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,
 	})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
@@ -44,7 +44,7 @@ func (c *Clerk) serve(ctx context.Context) {
 		}
 		c.requests[k].seen = c.glanced
 	}
-	maps.DeleteFunc(c.requests, func(_ ranges.Key, r *request) bool { return c.glanced-r.seen >= unused })
+	maps.DeleteFunc(c.requests, func(_ nodefile.Key, r *request) bool { return c.glanced-r.seen >= unused })
 	for _, k := range keys {
 		if r := c.requests[k]; r.next.Over(c.Clock.Now()) && ctx.Err() == nil {
 			c.answer(ctx, k, r)
@@ -54,7 +54,7 @@ func (c *Clerk) serve(ctx context.Context) {
 
 // answer answers a request, or says when to try again. A pod does not wait for ever
 // for what another node holds, or an API server that is away.
-func (c *Clerk) answer(ctx context.Context, k ranges.Key, r *request) {
+func (c *Clerk) answer(ctx context.Context, k nodefile.Key, r *request) {
 	if _, there, err := c.Ranges.Answer(c.Pool, k); there && err == nil { // of just before
 		c.known[k] = &known{since: c.Clock.Now()}
 		c.Trouble("requests", c.Ranges.Unwant(c.Pool, k))
@@ -69,7 +69,7 @@ func (c *Clerk) answer(ctx context.Context, k ranges.Key, r *request) {
 		r.put(c, err)
 		return
 	case err != nil:
-		a = ranges.Answer{Key: k, None: block.Explain(err).Error()}
+		a = nodefile.Answer{Key: k, None: block.Explain(err).Error()}
 		c.settling = pace.Pause{} // what got no answer may have been done
 	}
 	if err := c.publish(a); err != nil {
@@ -78,28 +78,28 @@ func (c *Clerk) answer(ctx context.Context, k ranges.Key, r *request) {
 }
 
 // take gets the addresses that are kept for a pod.
-func (c *Clerk) take(ctx context.Context, k ranges.Key) (ranges.Answer, error) {
+func (c *Clerk) take(ctx context.Context, k nodefile.Key) (nodefile.Answer, error) {
 	slots, err := c.Terms()
 	if err == nil && slots.Pool == "" {
 		err = &sticky.NoneError{Why: "RailPool " + c.Pool + " is not sticky any more"}
 	}
 	if err != nil {
-		return ranges.Answer{}, err
+		return nodefile.Answer{}, err
 	}
 	if c.hushed() {
-		return ranges.Answer{}, &block.BusyError{After: c.quiet - c.Clock.Now()}
+		return nodefile.Answer{}, &block.BusyError{After: c.quiet - c.Clock.Now()}
 	}
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
 	l, err := c.Desk.Take(ctx, slots, k)
 	if err != nil {
-		return ranges.Answer{}, c.heed(err)
+		return nodefile.Answer{}, c.heed(err)
 	}
-	return ranges.Answer{Key: k, Rails: slots.Rails(l.Spec.Slot)}, nil
+	return nodefile.Answer{Key: k, Rails: slots.Rails(l.Spec.Slot)}, nil
 }
 
 // asked says whether there was a request at the last look.
-func (c *Clerk) asked(k ranges.Key) bool {
+func (c *Clerk) asked(k nodefile.Key) bool {
 	r := c.requests[k]
 	return r != nil && r.seen == c.glanced
 }
@@ -117,7 +117,7 @@ func (r *request) put(c *Clerk, err error) {
 }
 
 // publish writes an answer and removes the request.
-func (c *Clerk) publish(a ranges.Answer) error {
+func (c *Clerk) publish(a nodefile.Answer) error {
 	err := c.Ranges.WriteAnswer(c.Pool, a)
 	if err == nil {
 		err = c.Ranges.Unwant(c.Pool, a.Key)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
@@ -43,7 +43,7 @@ type Config struct {
 	Terms func() (block.Slots, error)
 	Desk  sticky.Desk
 
-	Ranges ranges.Store
+	Ranges nodefile.Store
 	Leases *ipam.Book // in the folder Ranges.Dir
 	// Seen returns the leases that were read last, how long ago that was, and whether
 	// they were ever read.
@@ -74,8 +74,8 @@ type Config struct {
 // the other has done. So it may be killed between any two steps.
 type Clerk struct {
 	Config
-	requests map[ranges.Key]*request
-	known    map[ranges.Key]*known
+	requests map[nodefile.Key]*request
+	known    map[nodefile.Key]*known
 	glanced  time.Duration // when requests were looked for last
 	quiet    time.Duration // until when the API server wants not to be asked
 
@@ -85,7 +85,7 @@ type Clerk struct {
 
 // New returns a clerk that has seen nothing yet.
 func New(c Config) *Clerk {
-	return &Clerk{Config: c, requests: map[ranges.Key]*request{}, known: map[ranges.Key]*known{}, missing: map[string]bool{}}
+	return &Clerk{Config: c, requests: map[nodefile.Key]*request{}, known: map[nodefile.Key]*known{}, missing: map[string]bool{}}
 }
 
 // Run answers requests until the context ends, and returns its error.

@@ -22,7 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
@@ -37,7 +37,7 @@ const patience = 30 * time.Second
 type office struct {
 	*testing.T
 	store *stickytest.Mem
-	files ranges.Store
+	files nodefile.Store
 	start time.Time
 	log   bytes.Buffer
 
@@ -55,7 +55,7 @@ func open(t *testing.T, change func(o *office)) *office {
 	t.Helper()
 	o := &office{
 		T: t, store: stickytest.NewMem(), start: time.Now(), slots: kept(t),
-		files:    ranges.Store{Dir: t.TempDir(), BootID: "11111111-1111-4111-8111-111111111111"},
+		files:    nodefile.Store{Dir: t.TempDir(), BootID: "11111111-1111-4111-8111-111111111111"},
 		troubles: map[string]string{}, counted: map[string]int{},
 	}
 	o.store.Fault = func(blocktest.Op, string) blocktest.Fault {
@@ -152,9 +152,9 @@ func (o *office) tell(change func()) {
 }
 
 // ask asks for a pod, and returns the answer of a time after, if there is one.
-func (o *office) ask(pod string, after time.Duration) (ranges.Answer, bool) {
+func (o *office) ask(pod string, after time.Duration) (nodefile.Answer, bool) {
 	o.Helper()
-	k := ranges.Key{Namespace: "train", Pod: pod, Interface: "net1"}
+	k := nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"}
 	if err := o.files.Want("compute", k); err != nil {
 		o.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 )
 
 // unused is how long an answer stays that no pod has used: the runtime may try
@@ -36,7 +36,7 @@ func (c *Clerk) review() {
 		return
 	}
 	before := c.known
-	c.known = map[ranges.Key]*known{}
+	c.known = map[nodefile.Key]*known{}
 	for _, a := range answers {
 		n := before[a.Key]
 		if n == nil { // of before this process: the pod that it was granted to may be gone
@@ -56,7 +56,7 @@ func (c *Clerk) review() {
 // over says whether an answer is of no use any more. One that has no addresses stays
 // until somebody has heard it: kubelet, which waits a quarter of a minute after an ADD
 // that has failed, would otherwise ask anew, and again in vain.
-func (n *known) over(c *Clerk, a ranges.Answer, t trace) bool {
+func (n *known) over(c *Clerk, a nodefile.Answer, t trace) bool {
 	n.idle++
 	n.used = n.used || t.leased || t.freed >= n.since
 	if t.leased || c.asked(a.Key) {
@@ -70,7 +70,7 @@ func (n *known) over(c *Clerk, a ranges.Answer, t trace) bool {
 }
 
 // slotOf returns the slot of an answer, -1 if it is none of these.
-func slotOf(slots block.Slots, a ranges.Answer) int {
+func slotOf(slots block.Slots, a nodefile.Answer) int {
 	if a.Granted() {
 		if slot, ok := slots.Find(a.Rails[0][0].Ranges[0].First); ok {
 			return slot

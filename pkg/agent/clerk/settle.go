@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
@@ -20,8 +20,8 @@ import (
 // uses is what a node has of the slots of a pool.
 type uses struct {
 	slots    block.Slots
-	of       map[int]ranges.Key // by slot, for whom: those that are leased or promised
-	promised map[ranges.Key]bool
+	of       map[int]nodefile.Key // by slot, for whom: those that are leased or promised
+	promised map[nodefile.Key]bool
 	leased   bool // an address of the pool is, whichever
 }
 
@@ -88,14 +88,14 @@ func (c *Clerk) uses(ctx context.Context) (uses, error) {
 		return uses{}, err
 	}
 	slots, _ := c.Terms()
-	u := uses{slots: slots, of: map[int]ranges.Key{}, promised: map[ranges.Key]bool{}}
+	u := uses{slots: slots, of: map[int]nodefile.Key{}, promised: map[nodefile.Key]bool{}}
 	for _, e := range entries {
 		if !e.Of(c.Pool) || e.State != ledger.Leased {
 			continue
 		}
 		u.leased = true
 		if slot, ok := slots.Find(e.Addr); ok {
-			u.of[slot] = ranges.Key{Namespace: e.Owner.PodNamespace, Pod: e.Owner.PodName, Interface: e.Owner.IfName}
+			u.of[slot] = nodefile.Key{Namespace: e.Owner.PodNamespace, Pod: e.Owner.PodName, Interface: e.Owner.IfName}
 		}
 	}
 	for _, a := range answers {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
@@ -24,14 +24,14 @@ func (t trace) and(o trace) trace { return trace{t.leased || o.leased, max(t.fre
 // traces are by slot, for those that are kept, and by owner for other addresses.
 type traces struct {
 	slots  map[int]trace
-	owners map[ranges.Key]trace
+	owners map[nodefile.Key]trace
 }
 
 // traces reads the leases that were seen last, if they were seen.
 func (c *Clerk) traces(slots block.Slots) (traces, bool) {
 	now := c.Clock.Now()
 	entries, since, fresh := c.Seen()
-	out := traces{map[int]trace{}, map[ranges.Key]trace{}}
+	out := traces{map[int]trace{}, map[nodefile.Key]trace{}}
 	for _, e := range entries {
 		var t trace
 		switch {
@@ -46,14 +46,14 @@ func (c *Clerk) traces(slots block.Slots) (traces, bool) {
 			out.slots[slot] = out.slots[slot].and(t)
 			continue
 		}
-		k := ranges.Key{Namespace: e.Owner.PodNamespace, Pod: e.Owner.PodName, Interface: e.Owner.IfName}
+		k := nodefile.Key{Namespace: e.Owner.PodNamespace, Pod: e.Owner.PodName, Interface: e.Owner.IfName}
 		out.owners[k] = out.owners[k].and(t)
 	}
 	return out, fresh
 }
 
 // of returns the trace of who has used an answer.
-func (t traces) of(slots block.Slots, a ranges.Answer) trace {
+func (t traces) of(slots block.Slots, a nodefile.Answer) trace {
 	if !a.Granted() {
 		return t.owners[a.Key]
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
@@ -31,7 +31,7 @@ func (c *cluster) hold(pod, node string) sticky.Lease {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	l, err := c.desk(node).Take(c.t.Context(), slots, ranges.Key{Namespace: "train", Pod: pod, Interface: "net1"})
+	l, err := c.desk(node).Take(c.t.Context(), slots, nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"})
 	if err != nil {
 		c.t.Fatal(err)
 	}

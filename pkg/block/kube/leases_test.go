@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
@@ -89,7 +89,7 @@ func TestALeaseIsLookedForByItsFields(t *testing.T) {
 	s := serve(t, answer{code: http.StatusOK, body: `{"metadata": {}, "items": [` + railLease("one", "42").body + `]}`})
 	for _, q := range []sticky.Query{
 		{},
-		{Pool: "gpu", Key: ranges.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}},
+		{Pool: "gpu", Key: nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}},
 		{Pool: "gpu", Node: "node-1"},
 	} {
 		if got, err := s.api(t).Leases().List(t.Context(), q); err != nil || !cmp.Equal(got, []sticky.Lease{lease()}) {

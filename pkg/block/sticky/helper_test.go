@@ -13,7 +13,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 )
@@ -54,12 +54,12 @@ func holder(i int) sticky.Holder {
 	return sticky.Holder{NodeName: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)}
 }
 
-func pod(i int) ranges.Key {
-	return ranges.Key{Namespace: "default", Pod: fmt.Sprintf("db-%d", i), Interface: "net1"}
+func pod(i int) nodefile.Key {
+	return nodefile.Key{Namespace: "default", Pod: fmt.Sprintf("db-%d", i), Interface: "net1"}
 }
 
 // mustTake takes a lease and looks whether the store says the same.
-func mustTake(t *testing.T, d sticky.Desk, s block.Slots, k ranges.Key) sticky.Lease {
+func mustTake(t *testing.T, d sticky.Desk, s block.Slots, k nodefile.Key) sticky.Lease {
 	t.Helper()
 	got, err := d.Take(t.Context(), s, k)
 	if err != nil {
@@ -101,7 +101,7 @@ func wantHeld(t *testing.T, err error, by int) {
 }
 
 // put makes a lease by hand.
-func put(t *testing.T, s sticky.Store, slots block.Slots, slot int, k ranges.Key, h sticky.Holder) sticky.Lease {
+func put(t *testing.T, s sticky.Store, slots block.Slots, slot int, k nodefile.Key, h sticky.Holder) sticky.Lease {
 	t.Helper()
 	l, err := s.Create(t.Context(), sticky.Lease{Name: slots.Name(slot), Spec: sticky.Spec{
 		Pool: slots.Pool, Rack: slots.Rack, Slot: slot, Namespace: k.Namespace, Pod: k.Pod, Interface: k.Interface, Holder: h, Written: day(),

@@ -14,7 +14,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 )
@@ -43,14 +43,14 @@ type model struct {
 type modelNode struct {
 	desk    sticky.Desk
 	here    bool // there is a Node object
-	answers map[ranges.Key]int
-	wanted  map[ranges.Key]bool
-	ledger  map[int]ranges.Key // what is leased
-	running map[int]ranges.Key // what pods use
+	answers map[nodefile.Key]int
+	wanted  map[nodefile.Key]bool
+	ledger  map[int]nodefile.Key // what is leased
+	running map[int]nodefile.Key // what pods use
 
 	agent   step // its next step, which returns the one after it; nil: it waits
 	started bool // it has looked at what it holds
-	adds    map[ranges.Key]step
+	adds    map[nodefile.Key]step
 }
 
 const modelPods = 5
@@ -70,7 +70,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		return faults[m.random.IntN(len(faults))]
 	}
 	for i := range 3 {
-		n := &modelNode{desk: desk(m.store, i), here: true, wanted: map[ranges.Key]bool{}}
+		n := &modelNode{desk: desk(m.store, i), here: true, wanted: map[nodefile.Key]bool{}}
 		n.desk.Now = m.now
 		n.boot()
 		m.nodes = append(m.nodes, n)
@@ -84,12 +84,12 @@ func (m *model) now() time.Time { return day().Add(m.clock) }
 // deletes what it finds.
 func (n *modelNode) boot() {
 	n.agent, n.started = nil, false
-	n.answers, n.ledger, n.running = map[ranges.Key]int{}, map[int]ranges.Key{}, map[int]ranges.Key{}
-	n.adds = map[ranges.Key]step{}
+	n.answers, n.ledger, n.running = map[nodefile.Key]int{}, map[int]nodefile.Key{}, map[int]nodefile.Key{}
+	n.adds = map[nodefile.Key]step{}
 }
 
 // add is an ADD. It ends with the pod running, or without a lease.
-func (m *model) add(n *modelNode, k ranges.Key) step {
+func (m *model) add(n *modelNode, k nodefile.Key) step {
 	return func() step {
 		slot, there := n.answers[k]
 		if !there {
@@ -116,7 +116,7 @@ func (m *model) add(n *modelNode, k ranges.Key) step {
 }
 
 // serve is what an agent does about a request.
-func (m *model) serve(n *modelNode, k ranges.Key) step {
+func (m *model) serve(n *modelNode, k nodefile.Key) step {
 	return func() step {
 		l, err := n.desk.Take(m.Context(), m.slots, k)
 		if err != nil {
@@ -136,7 +136,7 @@ func (m *model) serve(n *modelNode, k ranges.Key) step {
 }
 
 // withdraw is what an agent does about an answer that nobody uses.
-func (m *model) withdraw(n *modelNode, k ranges.Key) step {
+func (m *model) withdraw(n *modelNode, k nodefile.Key) step {
 	slot := n.answers[k]
 	if _, used := n.ledger[slot]; used || n.wanted[k] {
 		return nil
@@ -186,7 +186,7 @@ func (m *model) start(n *modelNode) step {
 	}
 }
 
-func (m *model) affirm(n *modelNode, k ranges.Key) step {
+func (m *model) affirm(n *modelNode, k nodefile.Key) step {
 	return func() step {
 		slot := n.answers[k]
 		_, err := n.desk.Affirm(m.Context(), sticky.Lease{Name: m.slots.Name(slot), Spec: sticky.Spec{
@@ -199,7 +199,7 @@ func (m *model) affirm(n *modelNode, k ranges.Key) step {
 	}
 }
 
-func byPod(a, b ranges.Key) int { return slices.Compare([]byte(a.Pod), []byte(b.Pod)) }
+func byPod(a, b nodefile.Key) int { return slices.Compare([]byte(a.Pod), []byte(b.Pod)) }
 
 // inOrder does steps, each with those that follow from it.
 func inOrder(steps []step) step {
@@ -284,13 +284,13 @@ func (m *model) chore(n *modelNode) step {
 }
 
 // one returns one of the pods that a map is about.
-func one[V any](m *model, of map[ranges.Key]V) ranges.Key {
+func one[V any](m *model, of map[nodefile.Key]V) nodefile.Key {
 	keys := slices.SortedFunc(maps.Keys(of), byPod)
 	return keys[m.random.IntN(len(keys))]
 }
 
 // podStep goes on with an ADD of a pod, begins one, kills it, or deletes the pod.
-func (m *model) podStep(n *modelNode, k ranges.Key) {
+func (m *model) podStep(n *modelNode, k nodefile.Key) {
 	switch next := n.adds[k]; {
 	case next != nil && m.random.IntN(20) == 0: // killed: its DEL comes when it comes
 		delete(n.adds, k)
@@ -299,14 +299,14 @@ func (m *model) podStep(n *modelNode, k ranges.Key) {
 			delete(n.adds, k)
 		}
 	case has(n.ledger, k) && m.random.IntN(3) == 0:
-		maps.DeleteFunc(n.running, func(_ int, o ranges.Key) bool { return o == k })
-		maps.DeleteFunc(n.ledger, func(_ int, o ranges.Key) bool { return o == k })
+		maps.DeleteFunc(n.running, func(_ int, o nodefile.Key) bool { return o == k })
+		maps.DeleteFunc(n.ledger, func(_ int, o nodefile.Key) bool { return o == k })
 	case !has(n.running, k):
 		n.adds[k] = m.add(n, k) // maybe on two nodes: the pod was deleted by force
 	}
 }
 
-func has(slots map[int]ranges.Key, k ranges.Key) bool {
+func has(slots map[int]nodefile.Key, k nodefile.Key) bool {
 	return slices.Contains(slices.Collect(maps.Values(slots)), k)
 }
 

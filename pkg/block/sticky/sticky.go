@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 )
 
 // Lease is a RailLease: cluster-scoped. It says for whom a slot is kept, and which
@@ -63,8 +63,8 @@ type Holder struct {
 }
 
 // Key returns for whom the slot is kept.
-func (s Spec) Key() ranges.Key {
-	return ranges.Key{Namespace: s.Namespace, Pod: s.Pod, Interface: s.Interface}
+func (s Spec) Key() nodefile.Key {
+	return nodefile.Key{Namespace: s.Namespace, Pod: s.Pod, Interface: s.Interface}
 }
 
 // Store keeps the leases of a cluster. What it promises is what stickytest.Suite
@@ -91,8 +91,8 @@ type Store interface {
 // Query is what a List is about; the zero value: all leases.
 type Query struct {
 	Pool string
-	Key  ranges.Key // zero: for all pods
-	Node string     // whose Holder has this NodeName
+	Key  nodefile.Key // zero: for all pods
+	Node string       // whose Holder has this NodeName
 }
 
 // HeldError says that another node has the slot: it uses it, or has not given it

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 )
 
 // Desk takes leases for a node and gives them back. All fields are needed. It has
@@ -38,7 +38,7 @@ const (
 // its way, and this makes it fail.
 //
 // Errors: *HeldError while another node is the holder; *NoneError; and the store's.
-func (d Desk) Take(ctx context.Context, s block.Slots, k ranges.Key) (Lease, error) {
+func (d Desk) Take(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
 	return again(func() (Lease, error) {
 		mine, err := d.Store.List(ctx, Query{Pool: s.Pool, Key: k})
 		if err != nil {
@@ -116,7 +116,7 @@ func (d Desk) now() time.Time { return d.Now().UTC().Truncate(time.Microsecond) 
 // open makes a lease of a slot that has none, for a pod that has none. The order of
 // the slots follows from the pod, so that after an answer that was lost the same
 // name is asked for again.
-func (d Desk) open(ctx context.Context, s block.Slots, k ranges.Key) (Lease, error) {
+func (d Desk) open(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
 	taken, met := map[string]bool{}, 0
 	for slot := range s.Order(k.String()) {
 		name := s.Name(slot)
@@ -151,7 +151,7 @@ func (e *otherError) Error() string {
 
 // make makes the lease of a slot, or takes it if it is the pod's already: a request
 // that got no answer may have made it.
-func (d Desk) make(ctx context.Context, s block.Slots, slot int, k ranges.Key) (Lease, error) {
+func (d Desk) make(ctx context.Context, s block.Slots, slot int, k nodefile.Key) (Lease, error) {
 	l, err := d.Store.Create(ctx, Lease{Name: s.Name(slot), Spec: Spec{
 		Pool: s.Pool, Rack: s.Rack, Slot: slot, Namespace: k.Namespace, Pod: k.Pod, Interface: k.Interface,
 		Holder: holder(d.Node), Written: d.now(),

@@ -19,7 +19,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
@@ -101,7 +101,7 @@ func (m *Mem) matching(q sticky.Query) []sticky.Lease {
 	var out []sticky.Lease
 	for _, l := range m.leases {
 		ofPool := q.Pool == "" || l.Spec.Pool == q.Pool
-		ofKey := q.Key == (ranges.Key{}) || l.Spec.Key() == q.Key
+		ofKey := q.Key == (nodefile.Key{}) || l.Spec.Key() == q.Key
 		ofNode := q.Node == "" || l.Spec.Holder.NodeName == q.Node
 		if ofPool && ofKey && ofNode {
 			out = append(out, l)

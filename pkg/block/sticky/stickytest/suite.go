@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
@@ -162,7 +162,7 @@ func lists(t *testing.T, s sticky.Store, pool string) {
 	for _, l := range []sticky.Lease{sample(pool, 1), sample(pool, 2), racked, twice, free, sample(pool+"q", 1)} {
 		made(t, s, l)
 	}
-	db1 := ranges.Key{Namespace: "default", Pod: "db-1", Interface: "net1"}
+	db1 := nodefile.Key{Namespace: "default", Pod: "db-1", Interface: "net1"}
 	for _, tt := range []struct {
 		q    sticky.Query
 		want []string

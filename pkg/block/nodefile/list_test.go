@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package ranges_test
+package nodefile_test
 
 import (
 	"os"
@@ -11,12 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 )
 
 func TestPoolsAreThoseThatHaveAFile(t *testing.T) {
 	t.Parallel()
-	s := ranges.Store{Dir: t.TempDir(), BootID: "1"}
+	s := nodefile.Store{Dir: t.TempDir(), BootID: "1"}
 	if got, err := s.Pools(); err != nil || got != nil {
 		t.Errorf("before any was written: %v, error %v", got, err)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package ranges keeps the file that says which addresses of a pool a node may
+// Package nodefile keeps the file that says which addresses of a pool a node may
 // lease: rocectl agent writes it, the plugins read it in every ADD.
 //
 // It knows neither Kubernetes nor how the node came by the addresses, and no
@@ -9,7 +9,7 @@
 // is what ipam.subnets would say. Read this file first; form.go has what is in
 // the file, write.go is the agent's side, sticky.go what the two say to each other
 // about pods that keep their addresses.
-package ranges
+package nodefile
 
 import (
 	"errors"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package ranges_test
+package nodefile_test
 
 import (
 	"io/fs"
@@ -14,19 +14,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
-func db(pod string) ranges.Key {
-	return ranges.Key{Namespace: "default", Pod: pod, Interface: "net1"}
+func db(pod string) nodefile.Key {
+	return nodefile.Key{Namespace: "default", Pod: pod, Interface: "net1"}
 }
 
 // granted has one address of each subnet.
-func granted(t *testing.T, pod string) ranges.Answer {
+func granted(t *testing.T, pod string) nodefile.Answer {
 	t.Helper()
-	return ranges.Answer{Key: db(pod), Rails: [][]pool.Subnet{
+	return nodefile.Answer{Key: db(pod), Rails: [][]pool.Subnet{
 		{
 			{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Ranges: among(t, "10.0.0.70"), Gateway: netip.MustParseAddr("10.0.0.254")},
 			{Prefix: netip.MustParsePrefix("fd00::/64"), Ranges: among(t, "fd00::46")},
@@ -42,13 +42,13 @@ func TestPodsThatComeBackUnderTheirNameAreThoseWithANumber(t *testing.T) {
 		"db": false, "db-": false, "-1": false, "": false, "db-01": false, "db-00": false, "db-1a": false, "db--": false, "db-+1": false,
 		"web-5d8f7c9b4d-24567": false, "daemon-22222": false, "job-10000": false,
 	} {
-		k, got := ranges.Sticky("default", pod, "net1")
+		k, got := nodefile.Sticky("default", pod, "net1")
 		if got != want || got && k != db(pod) {
 			t.Errorf("%q: %t, %+v", pod, got, k)
 		}
 	}
-	for _, k := range []ranges.Key{{Pod: "db-0", Interface: "net1"}, {Namespace: "default", Pod: "db-0"}} {
-		if _, ok := ranges.Sticky(k.Namespace, k.Pod, k.Interface); ok {
+	for _, k := range []nodefile.Key{{Pod: "db-0", Interface: "net1"}, {Namespace: "default", Pod: "db-0"}} {
+		if _, ok := nodefile.Sticky(k.Namespace, k.Pod, k.Interface); ok {
 			t.Errorf("%+v is known too little of", k)
 		}
 	}
@@ -75,7 +75,7 @@ func TestARequestIsSeenUntilItIsTakenAway(t *testing.T) {
 	}
 	for range 2 {
 		keys, err := s.Wanted("gpu")
-		if len(keys) != 2 || err != nil || !cmp.Equal(keysOf(keys), map[ranges.Key]bool{db("db-0"): true, db("db-1"): true}) {
+		if len(keys) != 2 || err != nil || !cmp.Equal(keysOf(keys), map[nodefile.Key]bool{db("db-0"): true, db("db-1"): true}) {
 			t.Errorf("%v, error %v", keys, err)
 		}
 	}
@@ -84,13 +84,13 @@ func TestARequestIsSeenUntilItIsTakenAway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if keys, err := s.Wanted("gpu"); err != nil || !cmp.Equal(keys, []ranges.Key{db("db-1")}) {
+	if keys, err := s.Wanted("gpu"); err != nil || !cmp.Equal(keys, []nodefile.Key{db("db-1")}) {
 		t.Errorf("%v, error %v", keys, err)
 	}
 }
 
-func keysOf(keys []ranges.Key) map[ranges.Key]bool {
-	out := map[ranges.Key]bool{}
+func keysOf(keys []nodefile.Key) map[nodefile.Key]bool {
+	out := map[nodefile.Key]bool{}
 	for _, k := range keys {
 		out[k] = true
 	}
@@ -104,8 +104,8 @@ func TestAnAnswerIsReadAsItWasWritten(t *testing.T) {
 	if _, there, err := s.Answer("gpu", db("db-0")); there || err != nil {
 		t.Errorf("%t, error %v", there, err)
 	}
-	none := ranges.Answer{Key: db("db-0"), None: "node-7 holds it"}
-	for _, want := range []ranges.Answer{granted(t, "db-0"), none, granted(t, "db-0")} {
+	none := nodefile.Answer{Key: db("db-0"), None: "node-7 holds it"}
+	for _, want := range []nodefile.Answer{granted(t, "db-0"), none, granted(t, "db-0")} {
 		if err := s.WriteAnswer("gpu", want); err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +264,7 @@ func TestAnAnswerThatNobodyCouldReadIsNotWritten(t *testing.T) {
 	s := at(t.TempDir())
 	wide := granted(t, "db-0")
 	wide.Rails[0][0].Ranges = among(t, "10.0.0.70-10.0.0.71")
-	for _, a := range []ranges.Answer{wide, {Key: db("db-0")}} {
+	for _, a := range []nodefile.Answer{wide, {Key: db("db-0")}} {
 		if err := s.WriteAnswer("gpu", a); cnierr.CodeOf(err) != cnierr.Bug {
 			t.Errorf("%+v: error %v", a, err)
 		}

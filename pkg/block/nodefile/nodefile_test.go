@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package ranges_test
+package nodefile_test
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/roce-cni/roce-cni/pkg/block/ranges"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
@@ -37,14 +37,14 @@ func among(t *testing.T, texts ...string) []netrange.Range {
 	return out
 }
 
-func at(dir string) ranges.Store { return ranges.Store{Dir: dir, BootID: "boot-1"} }
+func at(dir string) nodefile.Store { return nodefile.Store{Dir: dir, BootID: "boot-1"} }
 
 func pathOf(dir string) string { return filepath.Join(dir, "pools", "gpu", "ranges") }
 
 // sample has block 2, and the last one, of so many rails.
-func sample(t *testing.T, rails int) ranges.File {
+func sample(t *testing.T, rails int) nodefile.File {
 	t.Helper()
-	f := ranges.File{Pool: "gpu", Quarantine: 2 * time.Minute}
+	f := nodefile.File{Pool: "gpu", Quarantine: 2 * time.Minute}
 	for i := range rails {
 		s := func(format string) string { return fmt.Sprintf(format, i) }
 		f.Rails = append(f.Rails, []pool.Subnet{
@@ -68,7 +68,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	for i := range 900 {
 		long.Rails[0][1].Exclude = append(long.Rails[0][1].Exclude, among(t, fmt.Sprintf("fd00::1:%04x-fd00::1:%04x", 4*i, 4*i+1))...)
 	}
-	for _, want := range []ranges.File{sample(t, 1), sample(t, 8), long} {
+	for _, want := range []nodefile.File{sample(t, 1), sample(t, 8), long} {
 		if err := at(dir).Write(want); err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func TestAFileOfAnotherBootIsNotUsed(t *testing.T) {
 	if err := at(dir).Write(sample(t, 1)); err != nil {
 		t.Fatal(err)
 	}
-	_, err := ranges.Store{Dir: dir, BootID: "boot-2"}.Read("gpu")
+	_, err := nodefile.Store{Dir: dir, BootID: "boot-2"}.Read("gpu")
 	if cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), "of another boot") || !strings.Contains(cnierr.CNI("roce", err).Details, "since the boot") {
 		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
 	}
@@ -200,11 +200,11 @@ func TestWhatCannotBeReadIsAnIOError(t *testing.T) {
 
 func TestWhatWouldNotBeReadIsNotWritten(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*ranges.File){
-		"a pool that leads elsewhere": func(f *ranges.File) { f.Pool = "../gpu" },
-		"a rail without ranges":       func(f *ranges.File) { f.Rails[0][0].Ranges = nil },
-		"no rails":                    func(f *ranges.File) { f.Rails = nil },
-		"nothing left":                func(f *ranges.File) { f.Rails[0][0].Exclude = f.Rails[0][0].Ranges },
+	for name, change := range map[string]func(*nodefile.File){
+		"a pool that leads elsewhere": func(f *nodefile.File) { f.Pool = "../gpu" },
+		"a rail without ranges":       func(f *nodefile.File) { f.Rails[0][0].Ranges = nil },
+		"no rails":                    func(f *nodefile.File) { f.Rails = nil },
+		"nothing left":                func(f *nodefile.File) { f.Rails[0][0].Exclude = f.Rails[0][0].Ranges },
 	} {
 		dir, f := t.TempDir(), sample(t, 2)
 		change(&f)
@@ -242,7 +242,7 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 		})
 	}
 	for range 20 {
-		for _, f := range []ranges.File{big, small} {
+		for _, f := range []nodefile.File{big, small} {
 			if err := at(dir).Write(f); err != nil {
 				t.Error(err)
 			}
@@ -276,7 +276,7 @@ func TestARequestTakesThem(t *testing.T) {
 
 func BenchmarkRead(b *testing.B) {
 	dir := b.TempDir()
-	f := ranges.File{Pool: "gpu", Quarantine: 2 * time.Minute}
+	f := nodefile.File{Pool: "gpu", Quarantine: 2 * time.Minute}
 	for i := range 8 {
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i)}), 24)
 		f.Rails = append(f.Rails, []pool.Subnet{{Prefix: p, Ranges: []netrange.Range{{First: p.Addr().Next(), Last: p.Addr().Next()}}}})
