@@ -44,10 +44,13 @@ help: ## list the targets
 
 build: $(PROGRAMS) ## build bin/roce, bin/roce-ipam and bin/rocectl, static
 
+# Where CNI plugins keep their version; what they print on VERSION and --version comes from it.
+BUILD_VERSION := github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion
+
 # -buildvcs=false: the version comes from -X, and a checkout of another user
 # must build too.
 $(PROGRAMS): bin/%:
-	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/$*
+	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags '-s -w -X $(BUILD_VERSION)=$(VERSION)' -o $@ ./cmd/$*
 
 test: ## go vet and all tests, with the race detector, in random order
 	bash integration/deps.sh

@@ -29,11 +29,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// version is set by the linker.
-var version = "devel"
-
 func main() {
-	os.Exit(plugin.Main("roce", version, plugin.Verbs{Add: add, Del: del, Check: check, GC: gc, Status: status}))
+	os.Exit(plugin.Main("roce", plugin.Verbs{Add: add, Del: del, Check: check, GC: gc, Status: status}))
 }
 
 func add(ctx context.Context, args *skel.CmdArgs) error {

@@ -25,15 +25,13 @@ import (
 	"io"
 	"os"
 
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
-
-// version is set by the linker.
-var version = "devel"
 
 func main() {
 	if cmd, err := root(os.Stdout, os.Stderr).ExecuteC(); err != nil {
@@ -46,10 +44,11 @@ func root(out, errOut io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "rocectl",
 		Short:         "Look after the RoCE attachments of this node's pods",
-		Version:       version,
+		Version:       buildversion.BuildVersion,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	cmd.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	cmd.SetOut(out)
 	cmd.SetErr(errOut)
 	cmd.CompletionOptions.HiddenDefaultCmd = true
@@ -57,7 +56,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases, as stateDir of the networks says")
 	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), poolCommand(node),
 		gidsCommand(node), envCommand(node), explainCommand())
-	cmd.AddCommand(cluster.Commands(version, &node.stateDir)...)
+	cmd.AddCommand(cluster.Commands(&node.stateDir)...)
 	return cmd
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	cniversion "github.com/containernetworking/cni/pkg/version"
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -36,8 +37,9 @@ type Verb func(ctx context.Context, args *skel.CmdArgs) error
 type Verbs struct{ Add, Del, Check, GC, Status Verb }
 
 // Main serves the call that the process was started for and returns its exit
-// status. name and version are the program's.
-func Main(name, version string, v Verbs) int {
+// status. name is the program's. Its version is buildversion.BuildVersion, which the
+// linker sets as it does for the plugins of containernetworking/plugins.
+func Main(name string, v Verbs) int {
 	// A call does one thing after another. More than one of these wakes threads
 	// that look for work and find none: no time is won, and CPU time is lost
 	// (docs/performance.md).
@@ -48,14 +50,13 @@ func Main(name, version string, v Verbs) int {
 	if err := os.Setenv("CNI_NETNS_OVERRIDE", "true"); err != nil {
 		return 2
 	}
-	about := fmt.Sprintf("%s %s: a CNI plugin of roce-cni", name, version)
 	fail := skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add:    serve(name, v.Add),
 		Del:    serve(name, v.Del),
 		Check:  serve(name, v.Check),
 		GC:     serve(name, v.GC),
 		Status: serve(name, v.Status),
-	}, cniversion.PluginSupports(conf.Versions()...), about)
+	}, cniversion.PluginSupports(conf.Versions()...), buildversion.BuildString(name))
 	if fail == nil {
 		return 0
 	}

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
@@ -30,7 +31,7 @@ import (
 // agentFlags are the flags of rocectl agent.
 type agentFlags struct{ node, hostRoot, kubeconfig, listen string }
 
-func agentCommand(version string, stateDir *string) *cobra.Command {
+func agentCommand(stateDir *string) *cobra.Command {
 	var f agentFlags
 	cmd := &cobra.Command{
 		Use:   "agent",
@@ -57,7 +58,7 @@ kubelet's probes included.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop, log := service(cmd.Context(), cmd.ErrOrStderr())
 			defer stop()
-			return f.run(ctx, version, *stateDir, log)
+			return f.run(ctx, *stateDir, log)
 		},
 	}
 	cmd.Flags().StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "the `NAME` of this node's Node object (default $NODE_NAME)")
@@ -69,7 +70,7 @@ kubelet's probes included.`,
 }
 
 // run runs the agent until the context ends, which is no error.
-func (f agentFlags) run(ctx context.Context, version, stateDir string, log *slog.Logger) error {
+func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) error {
 	node, err := f.identity()
 	if err != nil {
 		return err
@@ -78,7 +79,7 @@ func (f agentFlags) run(ctx context.Context, version, stateDir string, log *slog
 	if err != nil {
 		return err
 	}
-	_, api, err := connect(f.kubeconfig, version)
+	_, api, err := connect(f.kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func (f agentFlags) run(ctx context.Context, version, stateDir string, log *slog
 		return err
 	}
 	defer stop()
-	log.Info("the agent starts", "version", version, "machine-id", node.MachineID, "state-dir", stateDir, "listen", f.listen)
+	log.Info("the agent starts", "version", buildversion.BuildVersion, "machine-id", node.MachineID, "state-dir", stateDir, "listen", f.listen)
 	err = a.Run(ctx)
 	if ctx.Err() != nil {
 		log.Info("the agent was stopped")

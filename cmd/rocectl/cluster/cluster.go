@@ -25,11 +25,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 )
 
-// Commands returns the commands. version is the program's; stateDir is read when
-// one runs.
-func Commands(version string, stateDir *string) []*cobra.Command {
+// Commands returns the commands. stateDir is read when one runs.
+func Commands(stateDir *string) []*cobra.Command {
 	return []*cobra.Command{
-		agentCommand(version, stateDir), gcCommand(version),
+		agentCommand(stateDir), gcCommand(),
 		installCommand(), uninstallCommand(stateDir),
 	}
 }

@@ -6,6 +6,7 @@ package cluster
 import (
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -17,7 +18,7 @@ const connecting = "connect to the API server"
 
 // connect reads how to reach the API server: from a kubeconfig, or, if that is "",
 // from what Kubernetes puts into a pod. It sends nothing.
-func connect(kubeconfig, version string) (*rest.Config, *kube.API, error) {
+func connect(kubeconfig string) (*rest.Config, *kube.API, error) {
 	var config *rest.Config
 	var err error
 	if kubeconfig != "" {
@@ -29,7 +30,7 @@ func connect(kubeconfig, version string) (*rest.Config, *kube.API, error) {
 		return nil, nil, cnierr.New(cnierr.BadConfig, connecting, kubeconfig,
 			"outside of a pod name a file with --kubeconfig; in a pod mount the ServiceAccount's token", "%w", err)
 	}
-	config.UserAgent = "rocectl/" + version
+	config.UserAgent = "rocectl/" + buildversion.BuildVersion
 	config.QPS = -1 // who calls waits between requests
 	api, err := kube.Open(config, time.Now)
 	if err != nil {

@@ -34,7 +34,7 @@ type gcFlags struct {
 	every, lull           time.Duration
 }
 
-func gcCommand(version string) *cobra.Command {
+func gcCommand() *cobra.Command {
 	var f gcFlags
 	cmd := &cobra.Command{
 		Use:   "gc --cluster",
@@ -62,7 +62,7 @@ node holds, and what each waits for, and changes nothing.`,
 			if !f.cluster {
 				return cnierr.New(cnierr.BadConfig, "use command", "gc", "write rocectl gc --cluster; leases of pods that are gone the plugins free themselves", "there is nothing but the cluster to look after")
 			}
-			config, api, err := connect(f.kubeconfig, version)
+			config, api, err := connect(f.kubeconfig)
 			if err != nil {
 				return err
 			}
