@@ -16,7 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/rail"
+	"github.com/roce-cni/roce-cni/pkg/gids"
 )
 
 // envFlags are the flags of `rocectl env`.
@@ -55,12 +55,12 @@ then, and likewise after any other error.`,
 			out := cmd.OutOrStdout()
 			ns, err := f.read(cmd)
 			if err != nil && !f.asJSON {
-				return errors.Join(err, writeEnv(out, nil, rail.Advice{}, err))
+				return errors.Join(err, writeEnv(out, nil, gids.Advice{}, err))
 			}
 			if err != nil {
 				return err
 			}
-			advice, undecided := rail.Tell(ns.Rails, ns.Out)
+			advice, undecided := gids.Tell(ns.Rails, ns.Out)
 			if f.asJSON {
 				err = writeJSON(out, env{railRows(ns.Rails), advice})
 			} else {
@@ -95,19 +95,19 @@ func (f envFlags) given(cmd *cobra.Command) error {
 	return nil
 }
 
-func (f envFlags) read(cmd *cobra.Command) (rail.Namespace, error) {
+func (f envFlags) read(cmd *cobra.Command) (gids.Namespace, error) {
 	if err := f.given(cmd); err != nil {
-		return rail.Namespace{}, err
+		return gids.Namespace{}, err
 	}
 	ctx := cmd.Context()
-	n := rail.Node{Sys: os.DirFS("/sys")}
+	n := gids.Node{Sys: os.DirFS("/sys")}
 	only := conf.LinkName(f.at.ifName)
 	if f.netns == "" && f.pid == 0 && f.at.container == "" {
 		return n.Here(ctx, only)
 	}
 	records, err := f.node.records()
 	if err != nil {
-		return rail.Namespace{}, err
+		return gids.Namespace{}, err
 	}
 	n.Records, _ = attachments(records) // they only help to choose; what cannot be read helps nothing
 	path := f.netns
@@ -117,14 +117,14 @@ func (f envFlags) read(cmd *cobra.Command) (rail.Namespace, error) {
 	case f.at.container != "":
 		keys, err := f.at.from(records)
 		if err != nil {
-			return rail.Namespace{}, err
+			return gids.Namespace{}, err
 		}
 		rec, err := records.Load(keys[0].ContainerID, keys[0].IfName)
 		if err != nil {
-			return rail.Namespace{}, err
+			return gids.Namespace{}, err
 		}
 		if other := keys[len(keys)-1].ContainerID; other != keys[0].ContainerID {
-			return rail.Namespace{}, cnierr.New(cnierr.BadConfig, "choose container", f.at.container, "write more of its ID",
+			return gids.Namespace{}, cnierr.New(cnierr.BadConfig, "choose container", f.at.container, "write more of its ID",
 				"several begin so: %s, %s", keys[0].ContainerID, other)
 		}
 		path = rec.Netns
@@ -137,7 +137,7 @@ func (f envFlags) read(cmd *cobra.Command) (rail.Namespace, error) {
 // env is what rocectl env --json prints.
 type env struct {
 	Rails []railRow `json:"rails"`
-	rail.Advice
+	gids.Advice
 }
 
 type railRow struct {
@@ -148,7 +148,7 @@ type railRow struct {
 	Index  int           `json:"gidIndex"`
 }
 
-func railRows(rails []rail.Rail) []railRow {
+func railRows(rails []gids.Rail) []railRow {
 	out := make([]railRow, 0, len(rails))
 	for _, r := range rails {
 		out = append(out, railRow{r.Link, r.Addr, r.Port.Device, r.Port.Number, r.Index})
@@ -158,7 +158,7 @@ func railRows(rails []rail.Rail) []railRow {
 
 // writeEnv writes the lines for a shell, and one that fails if there is a reason
 // why they are not all that is needed.
-func writeEnv(w io.Writer, rails []rail.Rail, a rail.Advice, reason error) error {
+func writeEnv(w io.Writer, rails []gids.Rail, a gids.Advice, reason error) error {
 	var b strings.Builder
 	comment := func(format string, args ...any) {
 		b.WriteString("# " + strings.Map(printable, fmt.Sprintf(format, args...)) + "\n")

@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/rail"
+	"github.com/roce-cni/roce-cni/pkg/gids"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
 
@@ -45,7 +45,7 @@ It is for the node: called in a pod, it takes the pod for the host.`,
 				return err
 			}
 			rows, unreadable := attachments(records)
-			tables, err := rail.Node{Sys: os.DirFS("/sys"), Records: slices.DeleteFunc(rows, ended)}.Tables(cmd.Context())
+			tables, err := gids.Node{Sys: os.DirFS("/sys"), Records: slices.DeleteFunc(rows, ended)}.Tables(cmd.Context())
 			if err == nil && len(tables) == 0 {
 				err = cnierr.New(cnierr.NoRDMA, "show", "GID tables",
 					"load the driver of the node's RDMA NICs; rdma link shows their devices", "the node has no RDMA device")
@@ -66,7 +66,7 @@ It is for the node: called in a pod, it takes the pod for the host.`,
 
 // writeTables aligns the rows of all tables, and puts the summary of each below
 // its own.
-func writeTables(w io.Writer, tables []rail.Table) error {
+func writeTables(w io.Writer, tables []gids.Table) error {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "DEVICE\tPORT\tINDEX\tGID\tIPV4\tTYPE\tPOD\tINTERFACE")
@@ -90,7 +90,7 @@ func writeTables(w io.Writer, tables []rail.Table) error {
 	return nil
 }
 
-func gidRow(g rail.Table, e rail.Entry) string {
+func gidRow(g gids.Table, e gids.Entry) string {
 	var pods, links []string
 	for _, o := range e.Owners {
 		pods, links = append(pods, ownerName(o)), append(links, string(o.Link))
@@ -108,7 +108,7 @@ func gidRow(g rail.Table, e rail.Entry) string {
 	}, "\t")
 }
 
-func ownerName(o rail.Owner) string {
+func ownerName(o gids.Owner) string {
 	if o.ContainerID == "" {
 		return "host"
 	}
@@ -116,7 +116,7 @@ func ownerName(o rail.Owner) string {
 }
 
 // gidSummary returns the lines below a table.
-func gidSummary(g rail.Table) string {
+func gidSummary(g gids.Table) string {
 	name, where := fmt.Sprintf("%s/%d", g.Device, g.Port), ""
 	switch {
 	case g.Missing:
@@ -129,7 +129,7 @@ func gidSummary(g rail.Table) string {
 	}
 	out := fmt.Sprintf("# %s%s: %d of %d places used, %d free\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries))
 	for _, a := range slices.SortedFunc(maps.Keys(g.Twice), netip.Addr.Compare) {
-		out += fmt.Sprintf("# %s: %s is there %d times, at %s\n", name, a, len(g.Twice[a]), rail.Numbers(g.Twice[a]))
+		out += fmt.Sprintf("# %s: %s is there %d times, at %s\n", name, a, len(g.Twice[a]), gids.Numbers(g.Twice[a]))
 	}
 	return out
 }

@@ -16,25 +16,25 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/rail"
+	"github.com/roce-cni/roce-cni/pkg/gids"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
 
 func TestTablesArePrintedWithTheirOwners(t *testing.T) {
 	t.Parallel()
-	pod := rail.Owner{Pod: conf.Pod{Namespace: "ml", Name: "trainer-0"}, ContainerID: "c1", Link: "net1"}
-	bare := rail.Owner{ContainerID: "c2", Link: "net1"}
+	pod := gids.Owner{Pod: conf.Pod{Namespace: "ml", Name: "trainer-0"}, ContainerID: "c1", Link: "net1"}
+	bare := gids.Owner{ContainerID: "c2", Link: "net1"}
 	addr := netip.MustParseAddr("172.16.0.5")
 	const linkLocal, mapped = "fe80:0000:0000:0000:5054:00ff:fe00:0a01", "0000:0000:0000:0000:0000:ffff:ac10:0005"
-	tables := []rail.Table{
-		{Device: "mlx5_0", Port: 1, Netdev: "ens1f0", Size: 256, Twice: map[netip.Addr][]int{addr: {3, 7}}, Entries: []rail.Entry{
-			{Index: 0, GID: linkLocal, Type: rdma.RoCEv1, Netdev: "ens1f0", Owners: []rail.Owner{{Link: "ens1f0"}}},
-			{Index: 1, GID: linkLocal, Type: rdma.RoCEv2, Netdev: "ens1f0", Owners: []rail.Owner{{Link: "ens1f0"}}},
-			{Index: 3, GID: mapped, IPv4: addr, Type: rdma.RoCEv2, Netdev: "net1", Owners: []rail.Owner{pod, bare}},
+	tables := []gids.Table{
+		{Device: "mlx5_0", Port: 1, Netdev: "ens1f0", Size: 256, Twice: map[netip.Addr][]int{addr: {3, 7}}, Entries: []gids.Entry{
+			{Index: 0, GID: linkLocal, Type: rdma.RoCEv1, Netdev: "ens1f0", Owners: []gids.Owner{{Link: "ens1f0"}}},
+			{Index: 1, GID: linkLocal, Type: rdma.RoCEv2, Netdev: "ens1f0", Owners: []gids.Owner{{Link: "ens1f0"}}},
+			{Index: 3, GID: mapped, IPv4: addr, Type: rdma.RoCEv2, Netdev: "net1", Owners: []gids.Owner{pod, bare}},
 			{Index: 7, GID: mapped, IPv4: addr, Type: rdma.RoCEv2, Netdev: "eth1"},
 		}},
 		{Device: "mlx5_1", Port: 1, Netdev: "ens2f0", Size: 256},
-		{Device: "mlx5_2", Port: 1, Holder: &pod, Size: 1, Entries: []rail.Entry{{Index: 0, GID: linkLocal}}},
+		{Device: "mlx5_2", Port: 1, Holder: &pod, Size: 1, Entries: []gids.Entry{{Index: 0, GID: linkLocal}}},
 		{Device: "mlx5_3", Port: 1, Holder: &pod, Missing: true},
 	}
 	const want = `DEVICE  PORT  INDEX  GID                                      IPV4        TYPE  POD              INTERFACE
@@ -62,9 +62,9 @@ mlx5_2  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           -     
 // the kernel allows: interfaces may have any but blanks and slashes.
 func TestNamesCannotGiveAShellCommands(t *testing.T) {
 	t.Parallel()
-	port := rail.Port{Device: "mlx5_0\necho bad", Number: 1}
-	rails := []rail.Rail{{Link: "$(echo;bad)", Addr: netip.MustParseAddr("172.16.0.5"), Port: port, Index: 3}}
-	a, err := rail.Tell(rails, "'`echo`")
+	port := gids.Port{Device: "mlx5_0\necho bad", Number: 1}
+	rails := []gids.Rail{{Link: "$(echo;bad)", Addr: netip.MustParseAddr("172.16.0.5"), Port: port, Index: 3}}
+	a, err := gids.Tell(rails, "'`echo`")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestNamesCannotGiveAShellCommands(t *testing.T) {
 func TestAShellHearsThatThereIsNoSetting(t *testing.T) {
 	t.Parallel()
 	var script bytes.Buffer
-	if err := writeEnv(&script, nil, rail.Advice{Set: []rail.Variable{{Name: "NCCL_IB_HCA", Value: "=mlx5_0:1"}}}, errors.New("they differ")); err != nil {
+	if err := writeEnv(&script, nil, gids.Advice{Set: []gids.Variable{{Name: "NCCL_IB_HCA", Value: "=mlx5_0:1"}}}, errors.New("they differ")); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command("sh", "-c", `eval "$1" || echo "failed with $NCCL_IB_HCA"`, "sh", script.String()).CombinedOutput()

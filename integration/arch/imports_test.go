@@ -46,7 +46,7 @@ var importMap = []layer{
 	{"pkg/probe", []string{"pkg/cnierr", "pkg/conf", "pkg/plan"}},
 	{"pkg/flock", nil},
 	{"pkg/record", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/flock"}},
-	{"pkg/rail", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/kernel", "pkg/kernel/view", "pkg/rdma", "pkg/record"}},
+	{"pkg/gids", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/kernel", "pkg/kernel/view", "pkg/rdma", "pkg/record"}},
 	{"pkg/ipam/kv", nil},
 	{"pkg/ipam/ledger", []string{"pkg/cnierr", "pkg/netrange", "pkg/flock", "pkg/ipam/kv"}},
 	{"pkg/ipam", []string{"pkg/cnierr", "pkg/netrange", "pkg/ipam/ledger"}},

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package rail says over which RDMA port, and at which place of its GID table,
+// Package gids says over which RDMA port, and at which place of its GID table,
 // each address goes, to whom the places of a table belong, and what programs
 // have to be told of it.
 //
 // It never assumes a place or a device: all comes from what the kernel has. It
 // stands above kernel, rdma and record, for rocectl alone. Read this file first,
 // then nccl.go for what NCCL does by itself.
-package rail
+package gids
 
 import (
 	"cmp"
