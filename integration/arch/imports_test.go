@@ -58,8 +58,8 @@ var importMap = []layer{
 	{"pkg/block/sticky/stickytest", []string{"pkg/block/nodefile", "pkg/block", "pkg/block/blocktest", "pkg/block/sticky"}},
 	{"pkg/block/kube", []string{"pkg/cnierr", "pkg/block", "pkg/block/reap", "pkg/block/sticky"}},
 	{"pkg/agent/pace", nil},
-	{"pkg/agent/clerk", []string{"pkg/cnierr", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile", "pkg/block", "pkg/block/sticky", "pkg/agent/pace"}},
-	{"pkg/agent", []string{"pkg/cnierr", "pkg/conf/pool", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile", "pkg/block", "pkg/block/sticky", "pkg/agent/pace", "pkg/agent/clerk"}},
+	{"pkg/agent/grant", []string{"pkg/cnierr", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile", "pkg/block", "pkg/block/sticky", "pkg/agent/pace"}},
+	{"pkg/agent", []string{"pkg/cnierr", "pkg/conf/pool", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile", "pkg/block", "pkg/block/sticky", "pkg/agent/pace", "pkg/agent/grant"}},
 	{"pkg/agent/reconcile", []string{"pkg/cnierr", "pkg/netrange", "pkg/block", "pkg/block/reap", "pkg/block/sticky", "pkg/agent"}},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/result", "pkg/record"}},
 	{"pkg/attach", []string{

@@ -38,16 +38,16 @@ func stickySlots(t *testing.T, name string) block.Slots {
 	return s
 }
 
-func desk(t *testing.T, c *ground.Cluster, node string) sticky.Desk {
+func stickyClaimer(t *testing.T, c *ground.Cluster, node string) sticky.Claimer {
 	t.Helper()
-	return sticky.Desk{Store: api(t, c.Admin()).Leases(), Node: block.Node{Name: node, MachineID: ground.MachineID(node)}, Now: time.Now}
+	return sticky.Claimer{Store: api(t, c.Admin()).Leases(), Node: block.Node{Name: node, MachineID: ground.MachineID(node)}, Now: time.Now}
 }
 
 func TestAPodKeepsItsSlotFromNodeToNode(t *testing.T) {
 	t.Parallel()
 	c := shared(t)
 	ctx, s, db := t.Context(), stickySlots(t, "moves"), nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
-	a, b := desk(t, c, "moves-a"), desk(t, c, "moves-b")
+	a, b := stickyClaimer(t, c, "moves-a"), stickyClaimer(t, c, "moves-b")
 	onA, err := a.Take(ctx, s, db)
 	must(t, err)
 	if _, err := b.Take(ctx, s, db); !errors.As(err, new(*sticky.HeldError)) {
@@ -78,7 +78,7 @@ func TestAnEtcdThatWasRestoredLetsHoldersHoldAgain(t *testing.T) {
 	t.Parallel()
 	c := withCRDs(t, own(t))
 	ctx, s, db := t.Context(), stickySlots(t, "restored"), nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
-	a, b := desk(t, c, "restored-a"), desk(t, c, "restored-b")
+	a, b := stickyClaimer(t, c, "restored-a"), stickyClaimer(t, c, "restored-b")
 	first, err := a.Take(ctx, s, db)
 	must(t, err)
 	other := db
@@ -114,7 +114,7 @@ func TestAnOperatorGivesAPodTheAddressOfHisChoice(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	d, db := desk(t, c, "chosen-a"), nodefile.Key{Namespace: "default", Pod: "db-7", Interface: "net1"}
+	d, db := stickyClaimer(t, c, "chosen-a"), nodefile.Key{Namespace: "default", Pod: "db-7", Interface: "net1"}
 	got, err := d.Take(t.Context(), stickySlots(t, "chosen"), db)
 	must(t, err)
 	if got.Name != "chosen-s1030" || !got.Spec.Keep {

@@ -130,8 +130,8 @@ func TestTheDeployedRightsAreEnoughForLeases(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "enough")
 	ctx, s := t.Context(), stickySlots(t, "enough")
-	as := func(who *rest.Config, node string) sticky.Desk {
-		d := desk(t, g.Cluster, g.pool+"-"+node)
+	as := func(who *rest.Config, node string) sticky.Claimer {
+		d := stickyClaimer(t, g.Cluster, g.pool+"-"+node)
 		d.Store = api(t, who).Leases()
 		return d
 	}

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package agent keeps one node's share of the pools that span nodes: it claims
-// blocks, writes down what the plugins may lease of them, claims another block
-// when more than four fifths of the slots are leased, and says how full they are.
-// Slots that rest are no reason to claim: a block of 16 is for some eight pods, with
-// what the pods before them had, and is never given back; when nothing else is left,
-// what rests is leased, after the wire was asked. Of pools that are sticky it gets
-// the slots that are kept for pods, and gives them back.
+// Package agent manages one node's share of the cluster's RailPools. It claims
+// RailBlocks, writes the node file that tells the plugins which addresses they may
+// lease, and reports how full each block is.
 //
-// It never leases an address, never takes a file away because a server does not
-// answer, and never gives a block back unless its pool was deleted. It stands on block,
-// ranges, ipam and clerk; rocectl runs it, and the cluster is a parameter. Read this
-// file first, then keeper.go for what is done for one pool, in which order, and
-// package clerk for the pods that keep their addresses.
+// The agent claims another block when more than four fifths of the host indexes are
+// leased. Addresses in quarantine do not count, because a block of 16 is meant for
+// about eight pods and the addresses that earlier pods released. When nothing else is
+// left, the plugins lease addresses from quarantine after a conflict check. For sticky
+// pools the agent also takes and releases RailLeases.
+//
+// It never leases an address itself. It never removes a node file because the API
+// server does not answer, and never releases a block unless its pool was deleted. It
+// stands on block, nodefile, ipam and grant; rocectl runs it and passes the cluster as a
+// parameter. Read this file first, then pool.go for the steps of one pool and their
+// order, and package grant for sticky addresses.
 package agent
 
 import (
@@ -107,27 +109,27 @@ type Agent struct {
 	metrics *metrics
 
 	mu      sync.Mutex
-	view    map[string]judged // nil: not seen yet
-	retired map[string]bool   // UIDs of deleted pools that the node has nothing of any more
+	view    map[string]evaluation // nil: not seen yet
+	retired map[string]bool       // UIDs of deleted pools that the node has nothing of any more
 	// unseen is why the cluster, or the Node object, is not seen: "" when it is.
-	unseen  string
-	keepers map[string]*keeper
+	unseen      string
+	controllers map[string]*poolController
 	// unreadable is why nobody can lease, "" when the leases were read.
 	unreadable string
 }
 
 const (
-	// tick is how often a keeper looks whether something is due, and how often the
-	// leases are looked at; tidyEvery is how often the files are.
+	// tick is how often a poolController checks what is due, and how often the leases
+	// are read; tidyEvery is how often the node files are checked.
 	tick, tidyEvery = 200 * time.Millisecond, time.Second
-	// sweepAfter is until when the agent has looked for blocks of this node that
-	// nothing on the node tells of; sweepEvery is how often it does so again.
+	// sweepAfter is the delay before the first search for blocks of this node that no
+	// file on the node names; sweepEvery is the interval of the later searches.
 	sweepAfter, sweepEvery = 10 * time.Minute, time.Hour
 )
 
 // New returns an agent. It does no I/O.
 func New(c Config) *Agent {
-	a := &Agent{Config: c, keepers: map[string]*keeper{}}
+	a := &Agent{Config: c, controllers: map[string]*poolController{}}
 	a.clock = pace.Clock{Now: c.Now, Rand: c.Rand}
 	a.meter = &meter{book: c.Leases, dir: c.Ranges.Dir, now: c.Now}
 	a.metrics = newMetrics(a)
@@ -186,12 +188,12 @@ func (a *Agent) look(ctx context.Context) {
 // tidy has each file be as it should, and looks for addresses that are lost.
 func (a *Agent) tidy() {
 	a.mu.Lock()
-	keepers := slices.Collect(maps.Values(a.keepers))
+	controllers := slices.Collect(maps.Values(a.controllers))
 	a.mu.Unlock()
-	for _, k := range keepers {
+	for _, k := range controllers {
 		k.mu.Lock()
 		k.write()
-		k.stray()
+		k.findOrphans()
 		k.mu.Unlock()
 	}
 }
@@ -220,7 +222,7 @@ func (a *Agent) see(ctx context.Context, all *sync.WaitGroup, v View) {
 	if a.blind(v); v.Fault != nil {
 		return
 	}
-	view := judge(a.Node, v)
+	view := evaluate(a.Node, v)
 	wanted, err := a.Ranges.Pools() // a pool with a file was ours before the agent was started
 	if err != nil {
 		a.Log.Error("the files of the pools cannot be looked at", "error", err)
@@ -250,20 +252,20 @@ func (a *Agent) blind(v View) {
 	}
 }
 
-// keep starts the keeper of a pool, unless there is one. It is called with the
+// keep starts the poolController of a pool, unless there is one. It is called with the
 // lock held.
 func (a *Agent) keep(ctx context.Context, all *sync.WaitGroup, pool string) {
-	if a.keepers[pool] != nil || ctx.Err() != nil {
+	if a.controllers[pool] != nil || ctx.Err() != nil {
 		return
 	}
-	k := newKeeper(a, pool)
-	a.keepers[pool] = k
+	k := newPoolController(a, pool)
+	a.controllers[pool] = k
 	all.Go(func() { k.run(ctx) })
 }
 
-// judgement returns what a pool is to this node, and whether there is such a pool. One
+// evaluation returns what a pool is to this node, and whether there is such a pool. One
 // that was deleted is none any more.
-func (a *Agent) judgement(pool string) (judged, bool) {
+func (a *Agent) evaluation(pool string) (evaluation, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	j, there := a.view[pool]
@@ -281,6 +283,6 @@ func (a *Agent) forget(pool string) bool {
 	if there {
 		a.retired[j.uid] = true
 	}
-	delete(a.keepers, pool)
+	delete(a.controllers, pool)
 	return true
 }

@@ -83,7 +83,7 @@ func TestAStartWaitsForAsLongAsTheServerSays(t *testing.T) {
 
 // A pod that waits for what is kept for it gets other addresses before that, and the
 // server is left alone all the same.
-func TestTheClerkWaitsForAsLongAsTheServerSays(t *testing.T) {
+func TestGrantsWaitForAsLongAsTheServerSays(t *testing.T) {
 	for name, tt := range map[string]struct {
 		op    blocktest.Op
 		calls int

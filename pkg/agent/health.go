@@ -20,7 +20,7 @@ import (
 
 // trouble notes what is wrong with one thing, or that nothing is, and logs what is
 // new. It is called with the lock held.
-func (k *keeper) trouble(what string, err error) {
+func (k *poolController) trouble(what string, err error) {
 	text, before := "", k.troubles[what]
 	if err != nil {
 		text = Line(err)
@@ -56,7 +56,7 @@ func told(err error) *types.Error { return cnierr.CNI("rocectl", block.Explain(e
 // it, and what is wrong: a line for each thing, without secrets.
 func (a *Agent) Health() (well bool, lines []string) {
 	a.mu.Lock()
-	view, keepers, unreadable, unseen := maps.Clone(a.view), maps.Clone(a.keepers), a.unreadable, a.unseen
+	view, controllers, unreadable, unseen := maps.Clone(a.view), maps.Clone(a.controllers), a.unreadable, a.unseen
 	a.mu.Unlock()
 	if view == nil && unseen == "" {
 		unseen = "the RailPools and the Node object have not been read yet: look whether the API server answers"
@@ -78,14 +78,14 @@ func (a *Agent) Health() (well bool, lines []string) {
 			well, lines = false, append(lines, fmt.Sprintf("RailPool %s: %s", name, told(err).Msg))
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(keepers)) {
-		lines = append(lines, keepers[name].ills()...)
+	for _, name := range slices.Sorted(maps.Keys(controllers)) {
+		lines = append(lines, controllers[name].ills()...)
 	}
 	return well, lines
 }
 
 // ills returns what is wrong with a pool.
-func (k *keeper) ills() []string {
+func (k *poolController) ills() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var lines []string

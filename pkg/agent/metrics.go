@@ -75,8 +75,8 @@ func answer(err error) string {
 
 // gauges are read when somebody looks.
 type gauges struct {
-	agent                                                   *Agent
-	size, used, resting, free, file, asserted, strays, seen *prometheus.Desc
+	agent                                                    *Agent
+	size, used, resting, free, file, asserted, orphans, seen *prometheus.Desc
 }
 
 func newGauges(a *Agent) *gauges {
@@ -92,13 +92,13 @@ func newGauges(a *Agent) *gauges {
 		file:     desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot, and the leases can be read.", "pool"),
 		asserted: desc("block_assert_age_seconds", "How long ago the API server has last confirmed the node's blocks of a pool.", "pool"),
 		seen:     desc("cluster_seen", "Whether the RailPools and the Node object were read since the agent has started: before, nobody knows which pools the node needs."),
-		strays:   desc("pool_stray_slots", "Slots of which pods of this node have addresses and that are in none of its blocks.", "pool"),
+		orphans:  desc("pool_stray_slots", "Slots of which pods of this node have addresses and that are in none of its blocks.", "pool"),
 	}
 }
 
 // Describe is prometheus.Collector's.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.size, g.used, g.resting, g.free, g.file, g.asserted, g.strays, g.seen} {
+	for _, d := range []*prometheus.Desc{g.size, g.used, g.resting, g.free, g.file, g.asserted, g.orphans, g.seen} {
 		out <- d
 	}
 }
@@ -106,7 +106,7 @@ func (g *gauges) Describe(out chan<- *prometheus.Desc) {
 // Collect is prometheus.Collector's.
 func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	g.agent.mu.Lock()
-	view, keepers, readable := maps.Clone(g.agent.view), maps.Clone(g.agent.keepers), g.agent.unreadable == ""
+	view, controllers, readable := maps.Clone(g.agent.view), maps.Clone(g.agent.controllers), g.agent.unreadable == ""
 	seen := view != nil && g.agent.unseen == ""
 	g.agent.mu.Unlock()
 	set := func(d *prometheus.Desc, value float64, labels ...string) {
@@ -123,15 +123,15 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 		}
 		set(g.file, ready, name)
 	}
-	for name, k := range keepers {
+	for name, k := range controllers {
 		k.mu.Lock()
-		space, owned, joined, asserted, strays := k.space, slices.Clone(k.owned), k.joined, k.asserted, k.strays
+		space, owned, joined, asserted, orphans := k.space, slices.Clone(k.owned), k.joined, k.asserted, k.orphans
 		k.mu.Unlock()
 		if !joined {
 			continue
 		}
 		set(g.asserted, (k.Now() - asserted).Seconds(), name)
-		set(g.strays, float64(strays), name)
+		set(g.orphans, float64(orphans), name)
 		for _, b := range owned {
 			u, known := g.agent.meter.usage(name, *space, []block.Block{b})
 			if !known {

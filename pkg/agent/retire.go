@@ -27,7 +27,7 @@ const (
 // retire ends the keeping of a pool that was deleted, once no pod of the node has
 // an address of it and none rests: the file goes first, and after a while the
 // blocks. A pool that comes back meanwhile is kept again.
-func (k *keeper) retire(ctx context.Context) {
+func (k *poolController) retire(ctx context.Context) {
 	if !k.retiring.Over(k.Now()) {
 		return
 	}
@@ -56,7 +56,7 @@ func (k *keeper) retire(ctx context.Context) {
 
 // goOn confirms the blocks that pods use and says how full they are, and has pods that
 // would keep their addresses get others.
-func (k *keeper) goOn(ctx context.Context) {
+func (k *poolController) goOn(ctx context.Context) {
 	switch now := k.Now(); {
 	case !k.joined && k.space != nil && k.joining.Over(now):
 		k.join(ctx)
@@ -65,14 +65,14 @@ func (k *keeper) goOn(ctx context.Context) {
 	case k.joined && k.reporting.Over(now):
 		k.report(ctx)
 	}
-	if f, err := k.Ranges.Read(k.pool); err == nil && f.Sticky && k.dismiss == nil {
-		k.employ(ctx)
+	if f, err := k.Ranges.Read(k.pool); err == nil && f.Sticky && k.stopGrants == nil {
+		k.startGrants(ctx)
 	}
 }
 
 // rest returns how long the addresses of the pool rest: the most that a pool may ask
 // for when nothing tells.
-func (k *keeper) rest() time.Duration {
+func (k *poolController) rest() time.Duration {
 	if k.space != nil {
 		return k.space.Quarantine()
 	}
@@ -87,8 +87,8 @@ func (k *keeper) rest() time.Duration {
 
 // closeFile keeps further ADDs from leasing. The answers go first: without its file
 // nobody would look at a pool after a restart.
-func (k *keeper) closeFile() error {
-	k.noClerk()
+func (k *poolController) closeFile() error {
+	k.endGrants()
 	if err := k.unanswer(); err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (k *keeper) closeFile() error {
 }
 
 // unanswer takes all answers away.
-func (k *keeper) unanswer() error {
+func (k *poolController) unanswer() error {
 	answers, err := k.Ranges.Answers(k.pool)
 	for _, a := range answers {
 		err = errors.Join(err, k.Ranges.RemoveAnswer(k.pool, a.Key))
@@ -120,7 +120,7 @@ func (k *keeper) unanswer() error {
 // it is found again; then there is nothing to keep. What has no answer is done
 // again, and what has changed meanwhile too. A Latest list would read the blocks of all
 // nodes from etcd, for each node; what a Cached one should lack, sweeps finds.
-func (k *keeper) release(ctx context.Context) error {
+func (k *poolController) release(ctx context.Context) error {
 	if err := k.releaseLeases(ctx); err != nil {
 		return err
 	}
@@ -147,15 +147,15 @@ func (k *keeper) release(ctx context.Context) error {
 }
 
 // releaseLeases gives up what the node holds for pods.
-func (k *keeper) releaseLeases(ctx context.Context) error {
+func (k *poolController) releaseLeases(ctx context.Context) error {
 	if k.space != nil && k.slots.Pool == "" { // it never held any
 		return nil
 	}
-	desk := sticky.Desk{Store: k.Kept, Node: k.Node, Now: k.Date}
-	held, err := desk.Held(ctx, k.pool)
+	claimer := sticky.Claimer{Store: k.Kept, Node: k.Node, Now: k.Date}
+	held, err := claimer.Held(ctx, k.pool)
 	for _, l := range held {
 		if err == nil {
-			err = desk.Release(ctx, l)
+			err = claimer.Release(ctx, l)
 		}
 	}
 	return err

@@ -72,7 +72,7 @@ func TestAnAgentThatWasKilledGoesOn(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l, err := sticky.Desk{Store: a.kept, Node: a.config().Node, Now: time.Now}.Take(t.Context(), slots, k)
+				l, err := sticky.Claimer{Store: a.kept, Node: a.config().Node, Now: time.Now}.Take(t.Context(), slots, k)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -318,9 +318,9 @@ func (w *claim) clone(ctx context.Context, b Block) error {
 	if b.Spec.MachineID != w.Node.MachineID || w.Node.owns(b) {
 		return nil
 	}
-	var fate Fate
-	err := w.retry(ctx, func() (err error) { fate, err = FateNow(ctx, w.Machine, b.Spec); return err })
-	if err != nil || fate != Here {
+	var state OwnerState
+	err := w.retry(ctx, func() (err error) { state, err = OwnerNow(ctx, w.Machine, b.Spec); return err })
+	if err != nil || state != Here {
 		return err
 	}
 	return cnierr.New(cnierr.BadConfig, claiming, w.space.pool,

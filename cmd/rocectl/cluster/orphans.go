@@ -25,7 +25,7 @@ func writeOrphans(w io.Writer, orphans []reconcile.Orphan, now time.Time) error 
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "BLOCK\tNODE\tITS NODE IS\tWRITTEN\tFREED WHEN")
 	for _, o := range orphans {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", o.Name, o.Spec.NodeName, o.Fate, ago(o.Asserted, now), needed(o))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", o.Name, o.Spec.NodeName, o.Owner, ago(o.Asserted, now), needed(o))
 	}
 	return t.Flush()
 }
@@ -42,7 +42,7 @@ func ago(t, now time.Time) string {
 // knows that runs all the time.
 func needed(o reconcile.Orphan) string {
 	switch {
-	case o.Fate == block.Replaced:
+	case o.Owner == block.Replaced:
 		return "the Node object was of another machine for an hour"
 	case o.Bound:
 		return "no pod is bound to the node, for an hour: kubectl get pods -A --field-selector spec.nodeName=" + o.Spec.NodeName
@@ -60,11 +60,11 @@ func writeIdle(w io.Writer, idle []reconcile.Idle, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nLEASE\tPOD\tNODE\tITS NODE IS\tWRITTEN\tWHAT BECOMES OF IT")
 	for _, i := range idle {
-		node, fate := "-", "-"
-		if i.Fate != "" {
-			node, fate = i.Spec.Holder.NodeName, string(i.Fate)
+		node, state := "-", "-"
+		if i.Owner != "" {
+			node, state = i.Spec.Holder.NodeName, string(i.Owner)
 		}
-		fmt.Fprintf(t, "%s\t%s/%s\t%s\t%s\t%s\t%s\n", i.Name, i.Spec.Namespace, i.Spec.Pod, node, fate, ago(i.Spec.Written, now), ending(i, now))
+		fmt.Fprintf(t, "%s\t%s/%s\t%s\t%s\t%s\t%s\n", i.Name, i.Spec.Namespace, i.Spec.Pod, node, state, ago(i.Spec.Written, now), ending(i, now))
 	}
 	return t.Flush()
 }
@@ -77,11 +77,11 @@ func ending(i reconcile.Idle, now time.Time) string {
 	}
 	left := i.TTL - now.Sub(since)
 	switch {
-	case i.Fate == block.Replaced:
+	case i.Owner == block.Replaced:
 		return "another node may have it when the Node object was of another machine for an hour"
 	case i.Bound:
 		return "another node may have it when no pod is bound to the node, for an hour"
-	case i.Fate == block.Gone:
+	case i.Owner == block.Gone:
 		return "another node may have it when the node was gone for an hour"
 	case i.Useless != "":
 		return "it stays, and keeps nothing: " + i.Useless

@@ -20,8 +20,8 @@ import (
 
 const kept = `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "sticky": {"ttl": "3h", "slots": "128-159"}}`
 
-func (c *cluster) desk(node string) sticky.Desk {
-	return sticky.Desk{Store: c.kept, Node: block.Node{Name: node, MachineID: "machine-of-" + node}, Now: c.date}
+func (c *cluster) claimer(node string) sticky.Claimer {
+	return sticky.Claimer{Store: c.kept, Node: block.Node{Name: node, MachineID: "machine-of-" + node}, Now: c.date}
 }
 
 // hold has a node hold a slot for a pod.
@@ -31,7 +31,7 @@ func (c *cluster) hold(pod, node string) sticky.Lease {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	l, err := c.desk(node).Take(c.t.Context(), slots, nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"})
+	l, err := c.claimer(node).Take(c.t.Context(), slots, nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func (c *cluster) hold(pod, node string) sticky.Lease {
 
 func (c *cluster) release(l sticky.Lease) {
 	c.t.Helper()
-	if err := c.desk(l.Spec.Holder.NodeName).Release(c.t.Context(), l); err != nil {
+	if err := c.claimer(l.Spec.Holder.NodeName).Release(c.t.Context(), l); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -124,7 +124,7 @@ func TestAHolderThatWritesKeepsItsSlot(t *testing.T) {
 	c.leave("n")
 	for range 24 {
 		c.rounds(50 * time.Minute)
-		if _, err := c.desk("n").Affirm(t.Context(), l); err != nil {
+		if _, err := c.claimer("n").Affirm(t.Context(), l); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -150,8 +150,8 @@ func TestOrphansSayWhichLeasesNobodyUses(t *testing.T) {
 	}
 	slices.SortFunc(got, func(a, b reconcile.Idle) int { return strings.Compare(a.Spec.Pod, b.Spec.Pod) })
 	want := []reconcile.Idle{
-		{Fate: block.Gone, TTL: 3 * time.Hour},
-		{Fate: block.Gone, Bound: true, TTL: 3 * time.Hour},
+		{Owner: block.Gone, TTL: 3 * time.Hour},
+		{Owner: block.Gone, Bound: true, TTL: 3 * time.Hour},
 		{TTL: 3 * time.Hour},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(reconcile.Idle{}, "Lease")); diff != "" {

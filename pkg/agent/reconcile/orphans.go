@@ -17,16 +17,16 @@ import (
 // Orphan is a block whose owner is gone or was replaced.
 type Orphan struct {
 	Block
-	Fate  block.Fate    // Gone or Replaced
-	Bound bool          // a pod is bound to the name of a node that is gone
-	For   time.Duration // since it was first seen so
+	Owner block.OwnerState // Gone or Replaced
+	Bound bool             // a pod is bound to the name of a node that is gone
+	For   time.Duration    // since it was first seen so
 }
 
 // Idle is a lease that no node holds, or one whose holder is gone or was replaced.
 type Idle struct {
 	sticky.Lease
-	Fate  block.Fate // of the holder; "": there is none
-	Bound bool       // a pod is bound to the name of a node that is gone
+	Owner block.OwnerState // of the holder; "": there is none
+	Bound bool             // a pod is bound to the name of a node that is gone
 	// TTL is how long the pool keeps it, 0 for one whose pool is gone or not sticky.
 	TTL time.Duration
 	// Useless is why one that an operator keeps for a pod is not what the pod gets, ""
@@ -44,8 +44,8 @@ func (r *Reconciler) Orphans(ctx context.Context) ([]Orphan, []Idle, error) {
 	nodes, _ := w.known()
 	var out []Orphan
 	for _, b := range w.blocks {
-		if fate := nodes.Fate(b.Spec); fate != block.Here {
-			o := Orphan{Block: b, Fate: fate, Bound: w.bound[b.Spec.NodeName]}
+		if state := nodes.Owner(b.Spec); state != block.Here {
+			o := Orphan{Block: b, Owner: state, Bound: w.bound[b.Spec.NodeName]}
 			if since, gone := r.sightings.Since(b.Block); gone {
 				o.For = r.Now() - since
 			}
@@ -61,13 +61,13 @@ func (w world) idle(nodes block.Nodes) []Idle {
 	for _, l := range w.leases {
 		i := Idle{Lease: l, TTL: terms[l.Spec.Pool].TTL}
 		if holder := l.Spec.Holder; holder != (sticky.Holder{}) {
-			i.Fate = nodes.Fate(block.Spec{NodeName: holder.NodeName, MachineID: holder.MachineID})
-			i.Bound = i.Fate == block.Gone && w.bound[holder.NodeName]
+			i.Owner = nodes.Owner(block.Spec{NodeName: holder.NodeName, MachineID: holder.MachineID})
+			i.Bound = i.Owner == block.Gone && w.bound[holder.NodeName]
 		}
 		if l.Spec.Keep {
 			i.Useless = w.useless(l)
 		}
-		if i.Fate != block.Here {
+		if i.Owner != block.Here {
 			out = append(out, i)
 		}
 	}

@@ -286,9 +286,9 @@ func TestOrphansSayWhatIsInTheWay(t *testing.T) {
 	}
 	slices.SortFunc(got, func(a, b reconcile.Orphan) int { return strings.Compare(a.Name, b.Name) })
 	want := []reconcile.Orphan{
-		{Fate: block.Gone, For: time.Minute},
-		{Fate: block.Gone, Bound: true},
-		{Fate: block.Replaced, For: time.Minute},
+		{Owner: block.Gone, For: time.Minute},
+		{Owner: block.Gone, Bound: true},
+		{Owner: block.Replaced, For: time.Minute},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(reconcile.Orphan{}, "Block")); diff != "" {
 		t.Error(diff)

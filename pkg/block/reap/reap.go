@@ -64,8 +64,8 @@ func (s Sightings) Look(now time.Duration, blocks []block.Block, nodes block.Nod
 		return next, nil
 	}
 	for _, b := range blocks {
-		fate := nodes.Fate(b.Spec)
-		if fate == block.Here || fate == block.Gone && bound[b.Spec.NodeName] {
+		state := nodes.Owner(b.Spec)
+		if state == block.Here || state == block.Gone && bound[b.Spec.NodeName] {
 			continue
 		}
 		seen, again := s.gone[b.UID]
@@ -107,9 +107,9 @@ func Reap(ctx context.Context, store block.Store, c Cluster, due block.Block) (b
 
 // Abandoned asks whether an owner is gone with all its pods, or was replaced.
 func Abandoned(ctx context.Context, c Cluster, owner block.Spec) (bool, error) {
-	fate, err := block.FateNow(ctx, c.Machine, owner)
-	if err != nil || fate != block.Gone {
-		return fate == block.Replaced, err
+	state, err := block.OwnerNow(ctx, c.Machine, owner)
+	if err != nil || state != block.Gone {
+		return state == block.Replaced, err
 	}
 	bound, err := c.Bound(ctx, owner.NodeName)
 	return err == nil && !bound, err

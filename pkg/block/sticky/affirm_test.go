@@ -20,7 +20,7 @@ func forgotten(l sticky.Lease) sticky.Lease {
 func TestWhatIsHeldIsAffirmedWithOneWrite(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	d := desk(store, 1)
+	d := claimer(store, 1)
 	l := mustTake(t, d, s, pod(0))
 	gets := store.Calls(blocktest.Get)
 	now, err := d.Affirm(t.Context(), l)
@@ -42,7 +42,7 @@ func TestWhatEtcdHasForgottenIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
 	before := store.Snapshot()
-	d := desk(store, 1)
+	d := claimer(store, 1)
 	l := mustTake(t, d, s, pod(0))
 	for _, known := range []sticky.Lease{l, forgotten(l)} {
 		store.Restore(before)
@@ -58,9 +58,9 @@ func TestWhatEtcdSaysWasReleasedIsHeldAgain(t *testing.T) {
 	store, s := stickytest.NewMem(), slots(t, 4)
 	put(t, store, s, 70, pod(0), sticky.Holder{})
 	before := store.Snapshot()
-	l := mustTake(t, desk(store, 1), s, pod(0))
+	l := mustTake(t, claimer(store, 1), s, pod(0))
 	store.Restore(before)
-	if got, err := desk(store, 1).Affirm(t.Context(), l); err != nil || got.Spec.Holder != holder(1) {
+	if got, err := claimer(store, 1).Affirm(t.Context(), l); err != nil || got.Spec.Holder != holder(1) {
 		t.Errorf("error %v, %+v", err, got)
 	}
 }
@@ -75,14 +75,14 @@ func TestASlotThatIsAnotherPodsAfterARestoreIsHeldAllTheSame(t *testing.T) {
 	store.Restore(nil)
 	l := put(t, store, s, 70, pod(0), holder(1))
 	store.Restore(before)
-	got, err := desk(store, 1).Affirm(t.Context(), l)
+	got, err := claimer(store, 1).Affirm(t.Context(), l)
 	if err != nil || got.UID != former.UID || got.Spec.Key() != pod(7) || got.Spec.Holder != holder(1) {
 		t.Fatalf("error %v, %+v", err, got)
 	}
-	_, err = desk(store, 2).Take(t.Context(), s, pod(7))
+	_, err = claimer(store, 2).Take(t.Context(), s, pod(7))
 	wantHeld(t, err, 1)
-	mustRelease(t, desk(store, 1), l)
-	if got := mustTake(t, desk(store, 2), s, pod(7)); got.Name != former.Name {
+	mustRelease(t, claimer(store, 1), l)
+	if got := mustTake(t, claimer(store, 2), s, pod(7)); got.Name != former.Name {
 		t.Errorf("took %s", got.Name)
 	}
 }
@@ -92,21 +92,21 @@ func TestASlotThatIsAnotherPodsAfterARestoreIsHeldAllTheSame(t *testing.T) {
 func TestWhatEtcdSaysAFormerHolderHasComesBack(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	former := mustTake(t, desk(store, 1), s, pod(0))
+	former := mustTake(t, claimer(store, 1), s, pod(0))
 	before := store.Snapshot()
-	mustRelease(t, desk(store, 1), former)
-	l := mustTake(t, desk(store, 2), s, pod(0))
+	mustRelease(t, claimer(store, 1), former)
+	l := mustTake(t, claimer(store, 2), s, pod(0))
 	store.Restore(before)
 	for _, known := range []sticky.Lease{l, forgotten(l)} {
-		_, err := desk(store, 2).Affirm(t.Context(), known)
+		_, err := claimer(store, 2).Affirm(t.Context(), known)
 		wantHeld(t, err, 1)
 	}
-	held, err := desk(store, 1).Held(t.Context(), "gpu")
+	held, err := claimer(store, 1).Held(t.Context(), "gpu")
 	if err != nil || len(held) != 1 {
 		t.Fatalf("holds %v, error %v", held, err)
 	}
-	mustRelease(t, desk(store, 1), held[0])
-	if got, err := desk(store, 2).Affirm(t.Context(), l); err != nil || got.Spec.Holder != holder(2) {
+	mustRelease(t, claimer(store, 1), held[0])
+	if got, err := claimer(store, 2).Affirm(t.Context(), l); err != nil || got.Spec.Holder != holder(2) {
 		t.Errorf("error %v, %+v", err, got)
 	}
 }
@@ -117,7 +117,7 @@ func TestALeaseThatIsMadeAgainIsNotKeptForEver(t *testing.T) {
 	l := put(t, store, s, 70, pod(0), holder(1))
 	l.Spec.Keep = true
 	store.Restore(nil)
-	if got, err := desk(store, 1).Affirm(t.Context(), l); err != nil || got.Spec.Keep {
+	if got, err := claimer(store, 1).Affirm(t.Context(), l); err != nil || got.Spec.Keep {
 		t.Errorf("error %v, %+v", err, got)
 	}
 }
@@ -125,9 +125,9 @@ func TestALeaseThatIsMadeAgainIsNotKeptForEver(t *testing.T) {
 func TestWhatIsGoneNeedsNoRelease(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	l := mustTake(t, desk(store, 1), s, pod(0))
+	l := mustTake(t, claimer(store, 1), s, pod(0))
 	store.Restore(nil)
-	mustRelease(t, desk(store, 1), l)
+	mustRelease(t, claimer(store, 1), l)
 	if n := len(store.Snapshot()); n != 0 {
 		t.Errorf("%d leases", n)
 	}

@@ -45,9 +45,9 @@ func slots(t *testing.T, blocks int, more ...string) block.Slots {
 // day is a clock that stands.
 func day() time.Time { return time.Date(2026, 1, 2, 12, 0, 0, 345678901, time.UTC) }
 
-// desk is that of node i.
-func desk(store sticky.Store, i int) sticky.Desk {
-	return sticky.Desk{Store: store, Node: block.Node{Name: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)}, Now: day}
+// claimer is that of node i.
+func claimer(store sticky.Store, i int) sticky.Claimer {
+	return sticky.Claimer{Store: store, Node: block.Node{Name: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)}, Now: day}
 }
 
 func holder(i int) sticky.Holder {
@@ -59,7 +59,7 @@ func pod(i int) nodefile.Key {
 }
 
 // mustTake takes a lease and looks whether the store says the same.
-func mustTake(t *testing.T, d sticky.Desk, s block.Slots, k nodefile.Key) sticky.Lease {
+func mustTake(t *testing.T, d sticky.Claimer, s block.Slots, k nodefile.Key) sticky.Lease {
 	t.Helper()
 	got, err := d.Take(t.Context(), s, k)
 	if err != nil {
@@ -72,7 +72,7 @@ func mustTake(t *testing.T, d sticky.Desk, s block.Slots, k nodefile.Key) sticky
 	return got
 }
 
-func mustRelease(t *testing.T, d sticky.Desk, l sticky.Lease) {
+func mustRelease(t *testing.T, d sticky.Claimer, l sticky.Lease) {
 	t.Helper()
 	if err := d.Release(t.Context(), l); err != nil {
 		t.Fatalf("%s releases %s: %v", d.Node.Name, l.Name, err)

@@ -41,7 +41,7 @@ type model struct {
 
 // modelNode is a node: what is on its disk, and what its processes are about to do.
 type modelNode struct {
-	desk    sticky.Desk
+	claimer sticky.Claimer
 	here    bool // there is a Node object
 	answers map[nodefile.Key]int
 	wanted  map[nodefile.Key]bool
@@ -70,8 +70,8 @@ func newModel(t *testing.T, seed uint64) *model {
 		return faults[m.random.IntN(len(faults))]
 	}
 	for i := range 3 {
-		n := &modelNode{desk: desk(m.store, i), here: true, wanted: map[nodefile.Key]bool{}}
-		n.desk.Now = m.now
+		n := &modelNode{claimer: claimer(m.store, i), here: true, wanted: map[nodefile.Key]bool{}}
+		n.claimer.Now = m.now
 		n.boot()
 		m.nodes = append(m.nodes, n)
 	}
@@ -118,7 +118,7 @@ func (m *model) add(n *modelNode, k nodefile.Key) step {
 // serve is what an agent does about a request.
 func (m *model) serve(n *modelNode, k nodefile.Key) step {
 	return func() step {
-		l, err := n.desk.Take(m.Context(), m.slots, k)
+		l, err := n.claimer.Take(m.Context(), m.slots, k)
 		if err != nil {
 			if errors.As(err, new(*sticky.HeldError)) || errors.As(err, new(*sticky.NoneError)) {
 				delete(n.wanted, k) // ordinary addresses
@@ -156,7 +156,7 @@ func (m *model) withdraw(n *modelNode, k nodefile.Key) step {
 
 func (m *model) release(n *modelNode, slot int) step {
 	return func() step {
-		if err := n.desk.Release(m.Context(), sticky.Lease{Name: m.slots.Name(slot)}); err != nil {
+		if err := n.claimer.Release(m.Context(), sticky.Lease{Name: m.slots.Name(slot)}); err != nil {
 			n.started = m.random.IntN(2) == 0 // it looks at once, or when it does so anyway
 		}
 		return nil
@@ -167,7 +167,7 @@ func (m *model) release(n *modelNode, slot int) step {
 // answers.
 func (m *model) start(n *modelNode) step {
 	return func() step {
-		held, err := n.desk.Held(m.Context(), m.slots.Pool)
+		held, err := n.claimer.Held(m.Context(), m.slots.Pool)
 		if err != nil {
 			return nil
 		}
@@ -189,11 +189,11 @@ func (m *model) start(n *modelNode) step {
 func (m *model) affirm(n *modelNode, k nodefile.Key) step {
 	return func() step {
 		slot := n.answers[k]
-		_, err := n.desk.Affirm(m.Context(), sticky.Lease{Name: m.slots.Name(slot), Spec: sticky.Spec{
+		_, err := n.claimer.Affirm(m.Context(), sticky.Lease{Name: m.slots.Name(slot), Spec: sticky.Spec{
 			Pool: m.slots.Pool, Slot: slot, Namespace: k.Namespace, Pod: k.Pod, Interface: k.Interface,
 		}})
 		if errors.As(err, new(*sticky.HeldError)) {
-			m.Fatalf("%s has lost %s, and etcd was never restored: %v", n.desk.Node.Name, m.slots.Name(slot), err)
+			m.Fatalf("%s has lost %s, and etcd was never restored: %v", n.claimer.Node.Name, m.slots.Name(slot), err)
 		}
 		return nil
 	}
@@ -219,7 +219,7 @@ func (m *model) reap() {
 	c := newCluster()
 	for _, n := range m.nodes {
 		if n.here {
-			c.nodes[n.desk.Node.Name] = n.desk.Node.MachineID
+			c.nodes[n.claimer.Node.Name] = n.claimer.Node.MachineID
 		}
 	}
 	if len(m.due) == 0 {

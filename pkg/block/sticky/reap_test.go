@@ -76,9 +76,9 @@ func TestALeaseThatNobodyHoldsIsKeptForTheTTL(t *testing.T) {
 	store.Now = day
 	kept := put(t, store, s, 79, pod(2), sticky.Holder{})
 	kept.Spec.Keep = true
-	mustTake(t, desk(store, 1), s, pod(1))
-	idle := mustTake(t, desk(store, 1), s, pod(0)).Name
-	mustRelease(t, desk(store, 1), must(t, store, idle))
+	mustTake(t, claimer(store, 1), s, pod(1))
+	idle := mustTake(t, claimer(store, 1), s, pod(0)).Name
+	mustRelease(t, claimer(store, 1), must(t, store, idle))
 	store.Restore(append(without(store, kept.Name), kept))
 	pools := []block.Pool{pool(t, 4)}
 
@@ -106,7 +106,7 @@ func TestAReaperThatIsRestartedReapsByTheClockAfterTheQuarantine(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(1)
 	store.Now = day
-	mustRelease(t, desk(store, 1), mustTake(t, desk(store, 1), s, pod(0)))
+	mustRelease(t, claimer(store, 1), mustTake(t, claimer(store, 1), s, pod(0)))
 	pools := []block.Pool{pool(t, 4, `, "quarantine": "30m"`)}
 	sightings, names, _ := c.look(t, sticky.Sightings{}, store, pools, 48*time.Hour)
 	if len(names) > 0 {
@@ -142,7 +142,7 @@ func TestATimeInTheFutureDoesNotKeepALeaseForEver(t *testing.T) {
 func TestAPodThatComesBackInTimeKeepsItsSlot(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(1)
-	d := desk(store, 1)
+	d := claimer(store, 1)
 	l := mustTake(t, d, s, pod(0))
 	mustRelease(t, d, l)
 	pools := []block.Pool{pool(t, 4)}
@@ -167,8 +167,8 @@ func TestLeasesOfAPoolThatIsGoneGoWithIt(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(1)
 	store.Now = day
-	mustRelease(t, desk(store, 1), mustTake(t, desk(store, 1), s, pod(0)))
-	mustTake(t, desk(store, 1), s, pod(1))
+	mustRelease(t, claimer(store, 1), mustTake(t, claimer(store, 1), s, pod(0)))
+	mustTake(t, claimer(store, 1), s, pod(1))
 	plain := pool(t, 4)
 	plain.Spec.Sticky = nil
 	for _, pools := range [][]block.Pool{nil, {plain}} {
@@ -192,9 +192,9 @@ func TestLeasesOfAPoolThatIsGoneGoWithIt(t *testing.T) {
 func TestALeaseWhoseHolderIsGoneIsFreedForItsPod(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(2)
-	l := mustTake(t, desk(store, 1), s, pod(0))
+	l := mustTake(t, claimer(store, 1), s, pod(0))
 	l.Spec.Keep = true // that is about the pod
-	store.Restore([]sticky.Lease{l, mustTake(t, desk(store, 2), s, pod(1))})
+	store.Restore([]sticky.Lease{l, mustTake(t, claimer(store, 2), s, pod(1))})
 	pools := []block.Pool{pool(t, 4)}
 	if missing := c.nodes.Missing(sticky.Owners(store.Snapshot())); !cmp.Equal(missing, []string{"node-1"}) {
 		t.Errorf("missing: %v", missing)
@@ -233,21 +233,21 @@ func TestALeaseWhoseHolderIsGoneIsFreedForItsPod(t *testing.T) {
 	if now.Spec.Holder != (sticky.Holder{}) || now.Spec.Key() != pod(0) || !now.Spec.Written.Equal(day().Add(time.Hour).Truncate(time.Microsecond)) {
 		t.Errorf("it is %+v", now)
 	}
-	if got := mustTake(t, desk(store, 2), s, pod(0)); got.Name != l.Name {
+	if got := mustTake(t, claimer(store, 2), s, pod(0)); got.Name != l.Name {
 		t.Errorf("took %s", got.Name)
 	}
-	_, err := desk(store, 1).Affirm(t.Context(), l)
+	_, err := claimer(store, 1).Affirm(t.Context(), l)
 	wantHeld(t, err, 2)
 }
 
 func TestAHolderThatWritesLives(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(2)
-	l := mustTake(t, desk(store, 1), s, pod(0))
+	l := mustTake(t, claimer(store, 1), s, pod(0))
 	pools := []block.Pool{pool(t, 4)}
 	sightings, _, _ := c.look(t, sticky.Sightings{}, store, pools, 0)
 	_, _, due := c.look(t, sightings, store, pools, time.Hour)
-	l, err := desk(store, 1).Affirm(t.Context(), l)
+	l, err := claimer(store, 1).Affirm(t.Context(), l)
 	if err != nil || len(due) != 1 || c.reap(t, store, due[0]) {
 		t.Errorf("error %v, %d due, or freed", err, len(due))
 	}
@@ -262,7 +262,7 @@ func TestAHolderThatWritesLives(t *testing.T) {
 func TestAMachineThatWasReplacedHoldsNothing(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(1)
-	mustTake(t, desk(store, 1), s, pod(0))
+	mustTake(t, claimer(store, 1), s, pod(0))
 	c.nodes["node-1"], c.bound["node-1"] = "reinstalled", true
 	pools := []block.Pool{pool(t, 4)}
 	sightings, _, _ := c.look(t, sticky.Sightings{}, store, pools, 0)
@@ -275,7 +275,7 @@ func TestAMachineThatWasReplacedHoldsNothing(t *testing.T) {
 func TestWithoutAnswerNothingIsSaidToBeReaped(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster()
-	l := mustTake(t, desk(store, 1), s, pod(0))
+	l := mustTake(t, claimer(store, 1), s, pod(0))
 	c.err = block.ErrUnknown
 	if done, err := sticky.Reap(t.Context(), store, c, day(), l); done || !errors.Is(err, block.ErrUnknown) || must(t, store, l.Name) != l {
 		t.Errorf("%t, error %v", done, err)

@@ -15,10 +15,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 )
 
-// Desk takes leases for a node and gives them back. All fields are needed. It has
+// Claimer takes leases for a node and gives them back. All fields are needed. It has
 // no memory, and its calls may be made again after any error, by this process or
 // the next; but for one pool there must be one call at a time on a node.
-type Desk struct {
+type Claimer struct {
 	Store Store
 	Node  block.Node
 	// Now is written into leases.
@@ -38,16 +38,16 @@ const (
 // its way, and this makes it fail.
 //
 // Errors: *HeldError while another node is the holder; *NoneError; and the store's.
-func (d Desk) Take(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
+func (c Claimer) Take(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
 	return again(func() (Lease, error) {
-		mine, err := d.Store.List(ctx, Query{Pool: s.Pool, Key: k})
+		mine, err := c.Store.List(ctx, Query{Pool: s.Pool, Key: k})
 		if err != nil {
 			return Lease{}, err
 		}
 		if l, there := first(s, mine); there {
-			return d.reuse(ctx, s, l)
+			return c.reuse(ctx, s, l)
 		}
-		return d.open(ctx, s, k)
+		return c.open(ctx, s, k)
 	})
 }
 
@@ -85,45 +85,45 @@ func first(s block.Slots, mine []Lease) (Lease, bool) {
 }
 
 // reuse takes a slot that is kept for the pod.
-func (d Desk) reuse(ctx context.Context, s block.Slots, l Lease) (Lease, error) {
+func (c Claimer) reuse(ctx context.Context, s block.Slots, l Lease) (Lease, error) {
 	if !s.Has(l.Spec.Slot) || l.Name != s.Name(l.Spec.Slot) {
 		return Lease{}, &NoneError{fmt.Sprintf("RailLease %s keeps slot %d, which no pod gets: it is not one of sticky.slots of RailPool %s, or it is excluded", l.Name, l.Spec.Slot, s.Pool)}
 	}
-	return d.hold(ctx, l)
+	return c.hold(ctx, l)
 }
 
 // hold makes the node the holder of a lease, unless another one is.
-func (d Desk) hold(ctx context.Context, l Lease) (Lease, error) {
-	me := holder(d.Node)
+func (c Claimer) hold(ctx context.Context, l Lease) (Lease, error) {
+	me := holder(c.Node)
 	if l.Spec.Holder != (Holder{}) && l.Spec.Holder != me {
 		return Lease{}, &HeldError{l}
 	}
-	return d.write(ctx, l, me)
+	return c.write(ctx, l, me)
 }
 
-func (d Desk) write(ctx context.Context, l Lease, h Holder) (Lease, error) {
-	now := d.now()
+func (c Claimer) write(ctx context.Context, l Lease, h Holder) (Lease, error) {
+	now := c.now()
 	if now.Equal(l.Spec.Written) { // a write that changes nothing is none
 		now = now.Add(time.Microsecond)
 	}
 	l.Spec.Holder, l.Spec.Written = h, now
-	return d.Store.Update(ctx, l)
+	return c.Store.Update(ctx, l)
 }
 
 // now is as fine as the API server keeps it.
-func (d Desk) now() time.Time { return d.Now().UTC().Truncate(time.Microsecond) }
+func (c Claimer) now() time.Time { return c.Now().UTC().Truncate(time.Microsecond) }
 
 // open makes a lease of a slot that has none, for a pod that has none. The order of
 // the slots follows from the pod, so that after an answer that was lost the same
 // name is asked for again.
-func (d Desk) open(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
+func (c Claimer) open(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
 	taken, met := map[string]bool{}, 0
 	for slot := range s.Order(k.String()) {
 		name := s.Name(slot)
 		if taken[name] {
 			continue
 		}
-		l, err := d.make(ctx, s, slot, k)
+		l, err := c.make(ctx, s, slot, k)
 		var other *otherError
 		if !errors.As(err, &other) {
 			return l, err
@@ -131,7 +131,7 @@ func (d Desk) open(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, e
 		if met++; met != patience {
 			continue
 		}
-		all, err := d.Store.List(ctx, Query{Pool: s.Pool})
+		all, err := c.Store.List(ctx, Query{Pool: s.Pool})
 		if err != nil {
 			return Lease{}, err
 		}
@@ -151,22 +151,22 @@ func (e *otherError) Error() string {
 
 // make makes the lease of a slot, or takes it if it is the pod's already: a request
 // that got no answer may have made it.
-func (d Desk) make(ctx context.Context, s block.Slots, slot int, k nodefile.Key) (Lease, error) {
-	l, err := d.Store.Create(ctx, Lease{Name: s.Name(slot), Spec: Spec{
+func (c Claimer) make(ctx context.Context, s block.Slots, slot int, k nodefile.Key) (Lease, error) {
+	l, err := c.Store.Create(ctx, Lease{Name: s.Name(slot), Spec: Spec{
 		Pool: s.Pool, Rack: s.Rack, Slot: slot, Namespace: k.Namespace, Pod: k.Pod, Interface: k.Interface,
-		Holder: holder(d.Node), Written: d.now(),
+		Holder: holder(c.Node), Written: c.now(),
 	}})
 	if !errors.Is(err, block.ErrExists) {
 		return l, err
 	}
-	there, err := d.Store.Get(ctx, s.Name(slot))
+	there, err := c.Store.Get(ctx, s.Name(slot))
 	switch {
 	case err != nil:
 		return Lease{}, err
 	case there.Spec.Key() != k:
 		return Lease{}, &otherError{there}
 	}
-	return d.hold(ctx, there)
+	return c.hold(ctx, there)
 }
 
 // Affirm makes sure that a lease is still the node's, after a restart and from time
@@ -179,24 +179,24 @@ func (d Desk) make(ctx context.Context, s block.Slots, slot int, k nodefile.Key)
 // Errors: *HeldError: it is lost, and the node must not lease its addresses any
 // more. If pods have them, ask again: the holder may give it back. Else the
 // store's, and it is the node's until more is known.
-func (d Desk) Affirm(ctx context.Context, l Lease) (Lease, error) {
+func (c Claimer) Affirm(ctx context.Context, l Lease) (Lease, error) {
 	if l.UID != "" {
-		got, err := d.hold(ctx, l)
+		got, err := c.hold(ctx, l)
 		if !errors.Is(err, block.ErrConflict) && !errors.Is(err, block.ErrNotFound) {
 			return got, err
 		}
 	}
 	return again(func() (Lease, error) {
-		there, err := d.Store.Get(ctx, l.Name)
+		there, err := c.Store.Get(ctx, l.Name)
 		if !errors.Is(err, block.ErrNotFound) {
 			if err != nil {
 				return Lease{}, err
 			}
-			return d.hold(ctx, there)
+			return c.hold(ctx, there)
 		}
 		fresh := Lease{Name: l.Name, Spec: l.Spec}
-		fresh.Spec.Keep, fresh.Spec.Holder, fresh.Spec.Written = false, holder(d.Node), d.now() // Keep is not for nodes to say
-		got, err := d.Store.Create(ctx, fresh)
+		fresh.Spec.Keep, fresh.Spec.Holder, fresh.Spec.Written = false, holder(c.Node), c.now() // Keep is not for nodes to say
+		got, err := c.Store.Create(ctx, fresh)
 		if errors.Is(err, block.ErrExists) {
 			err = block.ErrConflict
 		}
@@ -207,16 +207,16 @@ func (d Desk) Affirm(ctx context.Context, l Lease) (Lease, error) {
 // Release gives a lease back: no pod of the node has its addresses, and no ADD can
 // get them any more. The slot stays the pod's. That the node is not the holder is
 // no error. After an error the node may be the holder or not; only Take tells.
-func (d Desk) Release(ctx context.Context, l Lease) error {
+func (c Claimer) Release(ctx context.Context, l Lease) error {
 	_, err := again(func() (Lease, error) {
-		there, err := d.Store.Get(ctx, l.Name)
+		there, err := c.Store.Get(ctx, l.Name)
 		if errors.Is(err, block.ErrNotFound) {
 			return Lease{}, nil
 		}
-		if err != nil || there.Spec.Holder != holder(d.Node) {
+		if err != nil || there.Spec.Holder != holder(c.Node) {
 			return Lease{}, err
 		}
-		return d.write(ctx, there, Holder{})
+		return c.write(ctx, there, Holder{})
 	})
 	return err
 }
@@ -224,12 +224,12 @@ func (d Desk) Release(ctx context.Context, l Lease) error {
 // Held returns the leases of a pool that the node holds, in all racks and in the
 // order of their names: an agent that has been restarted gives back those of which
 // it has neither an answer nor a pod.
-func (d Desk) Held(ctx context.Context, pool string) ([]Lease, error) {
-	all, err := d.Store.List(ctx, Query{Pool: pool, Node: d.Node.Name})
+func (c Claimer) Held(ctx context.Context, pool string) ([]Lease, error) {
+	all, err := c.Store.List(ctx, Query{Pool: pool, Node: c.Node.Name})
 	if err != nil {
 		return nil, err
 	}
-	mine := slices.DeleteFunc(all, func(l Lease) bool { return l.Spec.Holder != holder(d.Node) })
+	mine := slices.DeleteFunc(all, func(l Lease) bool { return l.Spec.Holder != holder(c.Node) })
 	slices.SortFunc(mine, func(a, b Lease) int { return cmp.Compare(a.Name, b.Name) })
 	return mine, nil
 }

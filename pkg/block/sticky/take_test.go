@@ -21,7 +21,7 @@ func TestAPodGetsItsSlotAgainOnWhateverNode(t *testing.T) {
 	first := map[int]string{}
 	for move := range 5 {
 		for p := range 10 {
-			d := desk(store, (p+move)%3)
+			d := claimer(store, (p+move)%3)
 			l := mustTake(t, d, s, pod(p))
 			if move == 0 {
 				first[p] = l.Name
@@ -42,7 +42,7 @@ func TestAnInterfaceOfAPodHasASlotOfItsOwn(t *testing.T) {
 	store, s := stickytest.NewMem(), slots(t, 4)
 	other := pod(0)
 	other.Interface = "net2"
-	a, b := mustTake(t, desk(store, 0), s, pod(0)), mustTake(t, desk(store, 0), s, other)
+	a, b := mustTake(t, claimer(store, 0), s, pod(0)), mustTake(t, claimer(store, 0), s, other)
 	if a.Name == b.Name {
 		t.Errorf("both have %s", a.Name)
 	}
@@ -51,24 +51,24 @@ func TestAnInterfaceOfAPodHasASlotOfItsOwn(t *testing.T) {
 func TestASlotThatAnotherNodeHoldsIsNotTaken(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	l := mustTake(t, desk(store, 1), s, pod(0))
-	_, err := desk(store, 2).Take(t.Context(), s, pod(0))
+	l := mustTake(t, claimer(store, 1), s, pod(0))
+	_, err := claimer(store, 2).Take(t.Context(), s, pod(0))
 	wantHeld(t, err, 1)
 	if now := must(t, store, l.Name); now != l {
 		t.Errorf("it was written: %+v", now)
 	}
-	mustRelease(t, desk(store, 2), l) // it has nothing to give back
-	_, err = desk(store, 2).Take(t.Context(), s, pod(0))
+	mustRelease(t, claimer(store, 2), l) // it has nothing to give back
+	_, err = claimer(store, 2).Take(t.Context(), s, pod(0))
 	wantHeld(t, err, 1)
-	mustRelease(t, desk(store, 1), l)
-	mustTake(t, desk(store, 2), s, pod(0))
+	mustRelease(t, claimer(store, 1), l)
+	mustTake(t, claimer(store, 2), s, pod(0))
 }
 
 func TestAnotherMachineUnderTheNameOfTheHolderIsNotTheHolder(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	l := mustTake(t, desk(store, 1), s, pod(0))
-	again := desk(store, 1)
+	l := mustTake(t, claimer(store, 1), s, pod(0))
+	again := claimer(store, 1)
 	again.Node.MachineID = "reinstalled"
 	_, err := again.Take(t.Context(), s, pod(0))
 	wantHeld(t, err, 1)
@@ -85,7 +85,7 @@ func TestAnotherMachineUnderTheNameOfTheHolderIsNotTheHolder(t *testing.T) {
 func TestARequestThatComesLateNeverUndoesAGrant(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	d := desk(store, 1)
+	d := claimer(store, 1)
 	l := mustTake(t, d, s, pod(0))
 	failNth(store, 1, blocktest.Late) // behind Get
 	if err := d.Release(t.Context(), l); !errors.Is(err, block.ErrUnknown) {
@@ -115,7 +115,7 @@ func TestAnAnswerThatIsLostCostsAPodNothing(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %d", fault, nth), func(t *testing.T) {
 				store, s := stickytest.NewMem(), slots(t, 1)
 				want := firstOf(s, 0)
-				d := desk(store, 1)
+				d := claimer(store, 1)
 				failNth(store, nth, fault)
 				for range 3 {
 					var l sticky.Lease
@@ -165,10 +165,10 @@ func TestAPoolThatIsFullSaysSoAfterOneList(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
 	for p := range 16 {
-		mustTake(t, desk(store, p), s, pod(p))
+		mustTake(t, claimer(store, p), s, pod(p))
 	}
 	lists, gets := store.Calls(blocktest.List), store.Calls(blocktest.Get)
-	_, err := desk(store, 1).Take(t.Context(), s, pod(99))
+	_, err := claimer(store, 1).Take(t.Context(), s, pod(99))
 	var none *sticky.NoneError
 	if !errors.As(err, &none) || !strings.Contains(none.Why, "all 16 slots of sticky.slots of RailPool gpu are kept") {
 		t.Errorf("error %v", err)
@@ -187,14 +187,14 @@ func TestTwoNodesThatTakeASlotForOnePodAtOnceHoldTwo(t *testing.T) {
 	older := put(t, store, s, 71, pod(0), holder(1))
 	older.Created = younger.Created.Add(-1)
 	store.Restore([]sticky.Lease{younger, older})
-	_, err := desk(store, 2).Take(t.Context(), s, pod(0))
+	_, err := claimer(store, 2).Take(t.Context(), s, pod(0))
 	wantHeld(t, err, 1) // the older one counts, for all
-	if got := mustTake(t, desk(store, 1), s, pod(0)); got.Name != older.Name {
+	if got := mustTake(t, claimer(store, 1), s, pod(0)); got.Name != older.Name {
 		t.Errorf("node 1 took %s", got.Name)
 	}
 	older.Created = younger.Created
 	store.Restore([]sticky.Lease{younger, older})
-	if got := mustTake(t, desk(store, 2), s, pod(0)); got.Name != younger.Name {
+	if got := mustTake(t, claimer(store, 2), s, pod(0)); got.Name != younger.Name {
 		t.Errorf("of one age the name counts: took %s", got.Name)
 	}
 }
@@ -202,15 +202,15 @@ func TestTwoNodesThatTakeASlotForOnePodAtOnceHoldTwo(t *testing.T) {
 func TestWhatAnOperatorKeepsGoesFirst(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	own := mustTake(t, desk(store, 1), s, pod(0))
+	own := mustTake(t, claimer(store, 1), s, pod(0))
 	kept := put(t, store, s, 70, pod(0), sticky.Holder{})
 	kept.Spec.Keep = true
 	store.Restore([]sticky.Lease{own, kept})
-	got := mustTake(t, desk(store, 2), s, pod(0))
+	got := mustTake(t, claimer(store, 2), s, pod(0))
 	if got.Name != kept.Name || !got.Spec.Keep {
 		t.Errorf("took %+v", got)
 	}
-	mustRelease(t, desk(store, 2), got)
+	mustRelease(t, claimer(store, 2), got)
 	if now := must(t, store, kept.Name); !now.Spec.Keep || now.Spec.Holder != (sticky.Holder{}) {
 		t.Errorf("it is %+v", now)
 	}
@@ -223,12 +223,12 @@ func TestASlotThatNoPodMayHaveIsNotGranted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store, s := stickytest.NewMem(), slots(t, 4, excluded)
 			l := put(t, store, s, slot, pod(0), sticky.Holder{})
-			if got := mustTake(t, desk(store, 1), s, pod(0)); got.Name == l.Name || got.Spec.Slot == 70 {
+			if got := mustTake(t, claimer(store, 1), s, pod(0)); got.Name == l.Name || got.Spec.Slot == 70 {
 				t.Errorf("took %s", got.Name)
 			}
 			l.Spec.Keep = true
 			store.Restore([]sticky.Lease{l})
-			_, err := desk(store, 1).Take(t.Context(), s, pod(0))
+			_, err := claimer(store, 1).Take(t.Context(), s, pod(0))
 			var none *sticky.NoneError
 			if !errors.As(err, &none) || !strings.Contains(none.Why, l.Name) || must(t, store, l.Name) != l {
 				t.Errorf("error %v", err)
@@ -243,7 +243,7 @@ func TestALeaseWhoseNameIsAnotherSlotsIsNotGranted(t *testing.T) {
 	l := put(t, store, s, 70, pod(0), sticky.Holder{})
 	l.Spec.Slot, l.Spec.Keep = 71, true // the API server does not admit it
 	store.Restore([]sticky.Lease{l})
-	if _, err := desk(store, 1).Take(t.Context(), s, pod(0)); !errors.As(err, new(*sticky.NoneError)) {
+	if _, err := claimer(store, 1).Take(t.Context(), s, pod(0)); !errors.As(err, new(*sticky.NoneError)) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -261,12 +261,12 @@ func TestARackHasSlotsOfItsOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		names = append(names, mustTake(t, desk(store, 1), s, pod(0)).Name)
+		names = append(names, mustTake(t, claimer(store, 1), s, pod(0)).Name)
 	}
 	if !strings.HasPrefix(names[0], "gpu.1-s") || !strings.HasPrefix(names[1], "gpu.2-s") {
 		t.Errorf("took %v", names)
 	}
-	held, err := desk(store, 1).Held(t.Context(), "gpu")
+	held, err := claimer(store, 1).Held(t.Context(), "gpu")
 	if err != nil || len(held) != 2 || held[0].Name != names[0] {
 		t.Errorf("holds %v, error %v", held, err)
 	}

@@ -10,28 +10,29 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// judged is a pool and what it is to this node.
-type judged struct {
+// evaluation is a pool as seen from this node: whether it selects the node, and what
+// the node may claim.
+type evaluation struct {
 	uid      string // of the pool
 	deleted  bool   // what is left of it is given back
 	selected bool
 	// space is nil when the node can have no blocks of the pool; fault says why.
 	space *block.Space
-	// slots are those that pods of the rack keep; the zero one: the pool is not
-	// sticky.
+	// slots are the host indexes for sticky addresses in this rack. The zero value
+	// means that the pool is not sticky.
 	slots block.Slots
 	// fault is why nothing may be claimed.
 	fault error
-	// contested says that another pool in use has some of the addresses: one of the two
-	// was widened, and what the node has stays as it was before.
+	// contested means that this pool overlaps another pool in use, because one of the
+	// two was widened. What the node has then stays unchanged.
 	contested bool
 }
 
-// judge says of each pool what it is to a node.
-func judge(n block.Node, v View) map[string]judged {
-	out := map[string]judged{}
+// evaluate evaluates each pool of a view for a node.
+func evaluate(n block.Node, v View) map[string]evaluation {
+	out := map[string]evaluation{}
 	for _, p := range v.Pools {
-		j := judged{uid: p.UID, deleted: p.Deleted, selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
+		j := evaluation{uid: p.UID, deleted: p.Deleted, selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
 		space, err := p.Space(v.Labels[p.Spec.RackLabel])
 		if err == nil {
 			j.space, j.slots = &space, space.Kept()
@@ -46,9 +47,9 @@ func judge(n block.Node, v View) map[string]judged {
 	return out
 }
 
-// contested returns an error if pools that are in use have addresses of this one: those
-// nobody else gets, whichever nodes they select, and also when they were deleted. And
-// it says whether this one is in use, too.
+// contested returns an error if a pool in use overlaps this one. Addresses of a pool in
+// use belong to that pool alone, whichever nodes it selects, even while it is being
+// deleted. It also reports whether this pool is in use too.
 func (v View) contested(p Pool, s block.Space) (both bool, err error) {
 	var faults []error
 	for _, o := range v.Pools {
@@ -63,12 +64,13 @@ func (v View) contested(p Pool, s block.Space) (both bool, err error) {
 	return both, errors.Join(faults...)
 }
 
-// marked returns an error unless blocks of a pool may be claimed.
+// marked returns an error while the pool is not marked as in use: blocks are claimed
+// only from marked pools.
 func (p Pool) marked() error {
 	if p.InUse {
 		return nil
 	}
 	return cnierr.New(cnierr.TryAgain, "claim blocks of RailPool", p.Name,
 		"rocectl gc --cluster marks it in a moment; if not, look whether it runs: kubectl -n roce-cni logs deployment/roce-cni-gc",
-		"it is not marked as in use yet: if somebody deleted it, its addresses would be anybody's")
+		"it is not marked as in use yet: if it were deleted now, another pool could get its addresses")
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package clerk
+package grant
 
 import (
 	"context"
@@ -34,17 +34,17 @@ type request struct {
 // serve answers requests. One that is gone is not answered, but remembered: runtimes
 // call DEL after each ADD that has failed, and ADD again a quarter of a minute later,
 // and no pod waits for ever.
-func (c *Clerk) serve(ctx context.Context) {
+func (c *Controller) serve(ctx context.Context) {
 	keys, err := c.Ranges.Wanted(c.Pool)
 	c.Trouble("requests", err)
-	c.glanced = c.Clock.Now()
+	c.polled = c.Clock.Now()
 	for _, k := range keys {
 		if c.requests[k] == nil {
-			c.requests[k] = &request{since: c.glanced}
+			c.requests[k] = &request{since: c.polled}
 		}
-		c.requests[k].seen = c.glanced
+		c.requests[k].seen = c.polled
 	}
-	maps.DeleteFunc(c.requests, func(_ nodefile.Key, r *request) bool { return c.glanced-r.seen >= unused })
+	maps.DeleteFunc(c.requests, func(_ nodefile.Key, r *request) bool { return c.polled-r.seen >= unused })
 	for _, k := range keys {
 		if r := c.requests[k]; r.next.Over(c.Clock.Now()) && ctx.Err() == nil {
 			c.answer(ctx, k, r)
@@ -54,7 +54,7 @@ func (c *Clerk) serve(ctx context.Context) {
 
 // answer answers a request, or says when to try again. A pod does not wait for ever
 // for what another node holds, or an API server that is away.
-func (c *Clerk) answer(ctx context.Context, k nodefile.Key, r *request) {
+func (c *Controller) answer(ctx context.Context, k nodefile.Key, r *request) {
 	if _, there, err := c.Ranges.Answer(c.Pool, k); there && err == nil { // of just before
 		c.known[k] = &known{since: c.Clock.Now()}
 		c.Trouble("requests", c.Ranges.Unwant(c.Pool, k))
@@ -78,7 +78,7 @@ func (c *Clerk) answer(ctx context.Context, k nodefile.Key, r *request) {
 }
 
 // take gets the addresses that are kept for a pod.
-func (c *Clerk) take(ctx context.Context, k nodefile.Key) (nodefile.Answer, error) {
+func (c *Controller) take(ctx context.Context, k nodefile.Key) (nodefile.Answer, error) {
 	slots, err := c.Terms()
 	if err == nil && slots.Pool == "" {
 		err = &sticky.NoneError{Why: "RailPool " + c.Pool + " is not sticky any more"}
@@ -91,7 +91,7 @@ func (c *Clerk) take(ctx context.Context, k nodefile.Key) (nodefile.Answer, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
-	l, err := c.Desk.Take(ctx, slots, k)
+	l, err := c.Claimer.Take(ctx, slots, k)
 	if err != nil {
 		return nodefile.Answer{}, c.heed(err)
 	}
@@ -99,13 +99,13 @@ func (c *Clerk) take(ctx context.Context, k nodefile.Key) (nodefile.Answer, erro
 }
 
 // asked says whether there was a request at the last look.
-func (c *Clerk) asked(k nodefile.Key) bool {
+func (c *Controller) asked(k nodefile.Key) bool {
 	r := c.requests[k]
-	return r != nil && r.seen == c.glanced
+	return r != nil && r.seen == c.polled
 }
 
 // put has a request tried again later.
-func (r *request) put(c *Clerk, err error) {
+func (r *request) put(c *Controller, err error) {
 	first, wait := r.why == nil, firstTry
 	if held := new(sticky.HeldError); !first && !errors.As(err, &held) {
 		wait = min(2*r.next.Wait, longTry)
@@ -117,7 +117,7 @@ func (r *request) put(c *Clerk, err error) {
 }
 
 // publish writes an answer and removes the request.
-func (c *Clerk) publish(a nodefile.Answer) error {
+func (c *Controller) publish(a nodefile.Answer) error {
 	err := c.Ranges.WriteAnswer(c.Pool, a)
 	if err == nil {
 		err = c.Ranges.Unwant(c.Pool, a.Key)

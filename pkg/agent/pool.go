@@ -28,9 +28,9 @@ const (
 	rejoin = 5 * time.Second
 )
 
-// keeper keeps the blocks of one pool. Its requests are made by one goroutine; what
+// poolController keeps the blocks of one pool. Its requests are made by one goroutine; what
 // others look at is below mu.
-type keeper struct {
+type poolController struct {
 	Config
 	agent   *Agent
 	pool    string
@@ -41,30 +41,30 @@ type keeper struct {
 	closed                                            bool             // the pool was deleted, and its file removed
 	quarantine                                        time.Duration    // that the file had
 	done                                              bool             // and the blocks given back
-	dismiss                                           func()           // ends the clerk; nil: there is none
+	stopGrants                                        func()           // ends the grant controller; nil: there is none
 
 	mu sync.Mutex
-	judged
+	evaluation
 	// joined says that the server was asked, by this process, what is the node's.
 	// Before that nothing is written down: what the node had before a boot it may
 	// have lost while it was off.
 	joined   bool
 	owned    []block.Block
-	strays   int               // slots that pods have of other blocks than those
+	orphans  int               // slots that pods have of other blocks than those
 	asserted time.Duration     // when all of owned were
 	troubles map[string]string // what is wrong, by what it is about
 }
 
-func newKeeper(a *Agent, pool string) *keeper {
+func newPoolController(a *Agent, pool string) *poolController {
 	begins(a.metrics.lost, pool)
-	return &keeper{
+	return &poolController{
 		Config: a.Config, agent: a, pool: pool, reported: map[string]Usage{}, troubles: map[string]string{},
 		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Wait: a.Wait, Rand: a.Rand, Now: a.Now},
 	}
 }
 
-func (k *keeper) run(ctx context.Context) {
-	defer k.noClerk()
+func (k *poolController) run(ctx context.Context) {
+	defer k.endGrants()
 	for !k.done {
 		k.work(ctx)
 		if k.Wait(ctx, tick) != nil {
@@ -74,14 +74,14 @@ func (k *keeper) run(ctx context.Context) {
 }
 
 // work does what is due, until nothing is.
-func (k *keeper) work(ctx context.Context) {
+func (k *poolController) work(ctx context.Context) {
 	for more := true; more && ctx.Err() == nil; {
 		more = k.step(ctx)
 	}
 }
 
 // step does one thing that is due, and says whether there may be another.
-func (k *keeper) step(ctx context.Context) bool {
+func (k *poolController) step(ctx context.Context) bool {
 	now := k.Now()
 	switch exists := k.look(); {
 	case !exists:
@@ -90,8 +90,8 @@ func (k *keeper) step(ctx context.Context) bool {
 		return false
 	case !k.joined:
 		return k.joining.Over(now) && k.join(ctx)
-	case k.slots.Pool != "" && k.dismiss == nil:
-		k.employ(ctx)
+	case k.slots.Pool != "" && k.stopGrants == nil:
+		k.startGrants(ctx)
 		return true
 	case k.asserting.Over(now):
 		return k.assert(ctx)
@@ -105,8 +105,8 @@ func (k *keeper) step(ctx context.Context) bool {
 
 // look takes in what the pool is to the node now, and says whether there is such a
 // pool. One that is wrong leaves everything as it was.
-func (k *keeper) look() bool {
-	now, exists := k.agent.judgement(k.pool)
+func (k *poolController) look() bool {
+	now, exists := k.agent.evaluation(k.pool)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !exists {
@@ -114,7 +114,7 @@ func (k *keeper) look() bool {
 		delete(k.troubles, "claim")
 		if now.deleted {
 			k.hold(&now)
-			k.judged = now
+			k.evaluation = now
 		}
 		return false
 	}
@@ -126,7 +126,7 @@ func (k *keeper) look() bool {
 	if k.joined && k.selected && !now.selected {
 		k.Log.Warn("the pool does not select this node any more; its blocks stay until the pool is deleted", "pool", k.pool, "blocks", len(k.owned))
 	}
-	k.judged = now
+	k.evaluation = now
 	k.trouble("RailPool", now.fault)
 	return true
 }
@@ -134,7 +134,7 @@ func (k *keeper) look() bool {
 // hold has a pool that is wrong be as it was. Of another pool of the same name nothing
 // was before, and whose its blocks are is to be asked anew: until then the file stays.
 // It is called with the lock held.
-func (k *keeper) hold(now *judged) {
+func (k *poolController) hold(now *evaluation) {
 	if now.uid != k.uid {
 		k.space, k.slots = nil, block.Slots{}
 		if k.joined {
@@ -149,7 +149,7 @@ func (k *keeper) hold(now *judged) {
 // join finds out which blocks are the node's: those that the server knows of, and
 // those that only the file of this boot has, because etcd was restored or somebody
 // has deleted them.
-func (k *keeper) join(ctx context.Context) bool {
+func (k *poolController) join(ctx context.Context) bool {
 	own, err := k.claimer.Own(ctx, *k.space)
 	if err == nil {
 		own, err = k.affirm(ctx, union(own, k.recorded()))
@@ -173,7 +173,7 @@ func (k *keeper) join(ctx context.Context) bool {
 }
 
 // recorded returns the blocks that the file of this boot has.
-func (k *keeper) recorded() []block.Block {
+func (k *poolController) recorded() []block.Block {
 	f, err := k.Ranges.Read(k.pool)
 	if err != nil { // of another boot, or none: nothing leases of what it has
 		return nil
@@ -194,7 +194,7 @@ func union(a, b []block.Block) []block.Block {
 
 // assert writes all blocks, so that whoever takes the node for gone sees that it
 // lives.
-func (k *keeper) assert(ctx context.Context) bool {
+func (k *poolController) assert(ctx context.Context) bool {
 	kept, err := k.affirm(ctx, k.owned)
 	if ctx.Err() != nil {
 		return false
@@ -212,7 +212,7 @@ func (k *keeper) assert(ctx context.Context) bool {
 }
 
 // affirm asserts blocks. What is lost is no error: it is logged here.
-func (k *keeper) affirm(ctx context.Context, blocks []block.Block) (kept []block.Block, err error) {
+func (k *poolController) affirm(ctx context.Context, blocks []block.Block) (kept []block.Block, err error) {
 	var faults []error
 	for _, b := range blocks {
 		still, gone, err := k.claimer.Assert(ctx, *k.space, []block.Block{b})
@@ -230,14 +230,14 @@ func (k *keeper) affirm(ctx context.Context, blocks []block.Block) (kept []block
 }
 
 // have notes what the node has and writes it down. It is called with the lock held.
-func (k *keeper) have(owned []block.Block) {
+func (k *poolController) have(owned []block.Block) {
 	k.owned = owned
 	k.asserting.OK(k.agent.clock, assertEvery)
 	k.write()
 }
 
 // short says whether the node needs one more block.
-func (k *keeper) short() bool {
+func (k *poolController) short() bool {
 	if !k.selected || k.fault != nil {
 		return false
 	}
@@ -245,7 +245,7 @@ func (k *keeper) short() bool {
 	return total.Size == 0 || known && total.nearlyFull()
 }
 
-func (k *keeper) claim(ctx context.Context) bool {
+func (k *poolController) claim(ctx context.Context) bool {
 	own, err := k.Addresses(ctx)
 	if err != nil {
 		k.Log.Warn("the node's own addresses are unknown: it claims without a hint", About(err)...)
@@ -284,13 +284,13 @@ func (k *keeper) claim(ctx context.Context) bool {
 
 // stands says whether the pool is what it was when the last step began: an answer may
 // have taken long.
-func (k *keeper) stands() bool {
-	now, exists := k.agent.judgement(k.pool)
+func (k *poolController) stands() bool {
+	now, exists := k.agent.evaluation(k.pool)
 	return exists && now.uid == k.uid && !now.contested
 }
 
 // write brings the file of the pool up to date. It is called with the lock held.
-func (k *keeper) write() {
+func (k *poolController) write() {
 	if !k.joined {
 		return
 	}
@@ -304,7 +304,7 @@ func (k *keeper) write() {
 }
 
 // replace writes the file, unless it is as it should be.
-func (k *keeper) replace(want nodefile.File) error {
+func (k *poolController) replace(want nodefile.File) error {
 	if have, err := k.Ranges.Read(k.pool); err == nil && reflect.DeepEqual(have, want) {
 		return nil
 	}
@@ -316,7 +316,7 @@ func (k *keeper) replace(want nodefile.File) error {
 }
 
 // report writes how full the blocks are, of those for which it has changed.
-func (k *keeper) report(ctx context.Context) {
+func (k *poolController) report(ctx context.Context) {
 	var faults []error
 	for _, b := range k.owned {
 		u, known := k.agent.meter.usage(k.pool, *k.space, []block.Block{b})

@@ -15,19 +15,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
-// strays are the slots of a pool of which pods of this node have addresses though
-// they are in none of its blocks: another node may lease the same. They are found in
-// the leases at each look, so that an agent that was started since knows of them.
-type strays struct {
+// orphans are host indexes of a pool that pods of this node use although they are in
+// none of the node's blocks. Another node may lease the same addresses. They are
+// computed from the leases on each poll, so a restarted agent finds them again.
+type orphans struct {
 	slots  map[string]bool
 	blocks map[string]bool // by name, or where else the addresses are
 	owners map[string]bool
 }
 
-// stray looks for strays. While the pool's blocks cannot be told, such as those of a
-// node that is in another rack now, what was found stays. It is called with the lock
-// held.
-func (k *keeper) stray() {
+// findOrphans looks for orphans. While the pool's blocks are unknown, for example because
+// the node moved to another rack, the last result stays. It is called with the lock held.
+func (k *poolController) findOrphans() {
 	entries, _, known := k.agent.meter.last()
 	if !known || !k.joined {
 		return
@@ -39,26 +38,26 @@ func (k *keeper) stray() {
 	for _, b := range k.owned {
 		owned[b.Spec.Index] = true
 	}
-	found := strays{slots: map[string]bool{}, blocks: map[string]bool{}, owners: map[string]bool{}}
+	found := orphans{slots: map[string]bool{}, blocks: map[string]bool{}, owners: map[string]bool{}}
 	for _, e := range entries {
 		if e.Pool == k.pool && e.State == ledger.Leased && !k.accounted(e.Addr, owned) {
 			found.add(k, e)
 		}
 	}
-	k.strays = len(found.slots)
+	k.orphans = len(found.slots)
 	k.trouble("lost addresses", found.err(k.pool))
 }
 
-// accounted says whether an address is of a block of the node, also if pods may not
-// have it any more, or of a slot that is kept for a pod: of those the clerk says which
-// are lost.
-func (k *keeper) accounted(a netip.Addr, owned map[int]bool) bool {
+// accounted says whether an address is in a block of the node, or is a sticky address.
+// The block counts even if pods may not use the address any more. The grant controller
+// reports lost sticky addresses.
+func (k *poolController) accounted(a netip.Addr, owned map[int]bool) bool {
 	_, kept := k.slots.Find(a)
 	index, _, ok := k.space.Find(a)
 	return kept || ok && owned[index]
 }
 
-func (s strays) add(k *keeper, e ipam.Entry) {
+func (s orphans) add(k *poolController, e ipam.Entry) {
 	slot, place := e.Addr.String(), "addresses that the RailPool does not have"
 	if index, number, ok := k.space.Find(e.Addr); ok {
 		slot, place = fmt.Sprint(number), k.space.Name(index)
@@ -66,8 +65,8 @@ func (s strays) add(k *keeper, e ipam.Entry) {
 	s.slots[slot], s.blocks[place], s.owners[e.Owner.String()] = true, true, true
 }
 
-// err returns nil when there is none.
-func (s strays) err(pool string) error {
+// err returns nil if there are no orphans.
+func (s orphans) err(pool string) error {
 	if len(s.slots) == 0 {
 		return nil
 	}
@@ -75,7 +74,7 @@ func (s strays) err(pool string) error {
 		"pods of this node have %d slots of blocks that are not this node's: %s", len(s.slots), some(s.blocks))
 }
 
-// some names a few of those that there are.
+// some lists the first five names.
 func some(names map[string]bool) string {
 	const few = 5
 	all := slices.Sorted(maps.Keys(names))

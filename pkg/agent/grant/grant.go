@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package clerk answers the ADDs that ask for addresses which are kept for pods, and
-// gives back what no pod uses.
+// Package grant answers ADDs that request sticky addresses, and releases sticky
+// addresses that no pod uses.
 //
-// It never promises what the API server has not just said is the node's, and never
-// gives back what a pod may be about to use. It stands on sticky, which has the rules,
-// on ranges, by which it talks to the plugins, and on ipam; the agent has one for each
-// of its pools that is sticky. Read this file first, then answer.go for how a pod comes
-// by its addresses, and review.go and settle.go for how the node gives them back.
-package clerk
+// It grants only what the API server has just confirmed for this node, and never
+// releases what a pod may be about to use. It stands on sticky for the rules, on nodefile
+// for the files it shares with the plugins, and on ipam; the agent runs one controller
+// for each sticky pool. Read this file first, then answer.go for how a request is
+// granted, and review.go and settle.go for how addresses are released.
+package grant
 
 import (
 	"context"
@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// glance is how often the requests are looked at: ADDs wait.
-	glance = 100 * time.Millisecond
+	// pollEvery is how often the requests are looked at: ADDs wait.
+	pollEvery = 100 * time.Millisecond
 	// reviewEvery is how often the answers are looked at.
 	reviewEvery = time.Second
 	// affirmEvery is after how long the node sees that a slot is not its any more, and
@@ -34,14 +34,14 @@ const (
 	affirmEvery = 5 * time.Minute
 )
 
-// Config is what a Clerk works with. All fields are needed. The functions are called
-// by the goroutine that runs the clerk.
+// Config is what a Controller works with. All fields are needed. The functions are called
+// by the goroutine that runs the controller.
 type Config struct {
 	Pool string
 	// Terms returns the slots of the pool that pods keep, and why none may be taken;
 	// the zero ones: the pool is not sticky any more.
-	Terms func() (block.Slots, error)
-	Desk  sticky.Desk
+	Terms   func() (block.Slots, error)
+	Claimer sticky.Claimer
 
 	Ranges nodefile.Store
 	Leases *ipam.Book // in the folder Ranges.Dir
@@ -64,7 +64,7 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Clerk works for a pool that is sticky, in a goroutine of its own, and nobody else
+// Controller works for a pool that is sticky, in a goroutine of its own, and nobody else
 // writes the answers of the pool.
 //
 // It remembers nothing that matters: what it holds is what the API server says, what
@@ -72,37 +72,37 @@ type Config struct {
 // An answer is removed before the leases are looked at for the last time (settle.go),
 // and an ADD looks for the answer again when it has leased: one of the two sees what
 // the other has done. So it may be killed between any two steps.
-type Clerk struct {
+type Controller struct {
 	Config
 	requests map[nodefile.Key]*request
 	known    map[nodefile.Key]*known
-	glanced  time.Duration // when requests were looked for last
+	polled   time.Duration // when requests were looked for last
 	quiet    time.Duration // until when the API server wants not to be asked
 
 	looking, settling, affirming pace.Pause
 	missing                      map[string]bool // leases that are another node's, by name
 }
 
-// New returns a clerk that has seen nothing yet.
-func New(c Config) *Clerk {
-	return &Clerk{Config: c, requests: map[nodefile.Key]*request{}, known: map[nodefile.Key]*known{}, missing: map[string]bool{}}
+// New returns a controller that has seen nothing yet.
+func New(c Config) *Controller {
+	return &Controller{Config: c, requests: map[nodefile.Key]*request{}, known: map[nodefile.Key]*known{}, missing: map[string]bool{}}
 }
 
 // Run answers requests until the context ends, and returns its error.
-func (c *Clerk) Run(ctx context.Context) error {
+func (c *Controller) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		c.work(ctx)
-		_ = c.Wait(ctx, glance) // the context's error
+		_ = c.Wait(ctx, pollEvery) // the context's error
 	}
 	return ctx.Err()
 }
 
 // hushed says whether the API server wants not to be asked now.
-func (c *Clerk) hushed() bool { return c.Clock.Now() < c.quiet }
+func (c *Controller) hushed() bool { return c.Clock.Now() < c.quiet }
 
 // heed returns the error of a request, and notes for how long the API server wants not
 // to be asked if it says that.
-func (c *Clerk) heed(err error) error {
+func (c *Controller) heed(err error) error {
 	if busy := new(block.BusyError); errors.As(err, &busy) {
 		c.quiet = max(c.quiet, c.Clock.Now()+busy.After)
 	}
@@ -110,7 +110,7 @@ func (c *Clerk) heed(err error) error {
 }
 
 // work does what is due.
-func (c *Clerk) work(ctx context.Context) {
+func (c *Controller) work(ctx context.Context) {
 	c.serve(ctx)
 	if c.looking.Over(c.Clock.Now()) {
 		c.looking.Until = c.Clock.Now() + reviewEvery

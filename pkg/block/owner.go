@@ -13,20 +13,20 @@ import (
 // reports (status.nodeInfo.machineID), "" while it reports none.
 type Nodes map[string]string
 
-// Fate is what has become of the owner of a block.
-type Fate string
+// OwnerState is what has become of the owner of a block.
+type OwnerState string
 
-// The fates. A machine that was Replaced was installed anew, or has got another
+// The states of an owner. A machine that was Replaced was installed anew, or has got another
 // machine-id, under the name that it had: its Node object reports another one.
 const (
-	Here     Fate = "here"
-	Gone     Fate = "gone"
-	Replaced Fate = "replaced"
+	Here     OwnerState = "here"
+	Gone     OwnerState = "gone"
+	Replaced OwnerState = "replaced"
 )
 
-// Fate says what has become of the owner of a block. A Node object that reports
+// Owner says what has become of the owner of a block. A Node object that reports
 // no machine-id may be the owner's.
-func (n Nodes) Fate(owner Spec) Fate {
+func (n Nodes) Owner(owner Spec) OwnerState {
 	machine, there := n[owner.NodeName]
 	switch {
 	case !there:
@@ -42,7 +42,7 @@ func (n Nodes) Fate(owner Spec) Fate {
 func (n Nodes) Missing(blocks []Block) []string {
 	var out []string
 	for _, b := range blocks {
-		if n.Fate(b.Spec) == Gone {
+		if n.Owner(b.Spec) == Gone {
 			out = append(out, b.Spec.NodeName)
 		}
 	}
@@ -50,9 +50,9 @@ func (n Nodes) Missing(blocks []Block) []string {
 	return slices.Compact(out)
 }
 
-// FateNow asks what has become of an owner; machine is Claimer's. The errors are
+// OwnerNow asks what has become of an owner; machine is Claimer's. The errors are
 // machine's.
-func FateNow(ctx context.Context, machine func(ctx context.Context, node string) (string, error), owner Spec) (Fate, error) {
+func OwnerNow(ctx context.Context, machine func(ctx context.Context, node string) (string, error), owner Spec) (OwnerState, error) {
 	id, err := machine(ctx, owner.NodeName)
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -60,5 +60,5 @@ func FateNow(ctx context.Context, machine func(ctx context.Context, node string)
 	case err != nil:
 		return Here, err
 	}
-	return Nodes{owner.NodeName: id}.Fate(owner), nil
+	return Nodes{owner.NodeName: id}.Owner(owner), nil
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package clerk_test
+package grant_test
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/agent/clerk"
+	"github.com/roce-cni/roce-cni/pkg/agent/grant"
 	"github.com/roce-cni/roce-cni/pkg/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
@@ -28,13 +28,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
-// The tests of package agent have clerks with plugins, restarts and other nodes. Here
-// is what a clerk does with what it is told.
+// The tests of package agent have controllers with plugins, restarts and other nodes. Here
+// is what a controller does with what it is told.
 
 const patience = 30 * time.Second
 
-// office is a clerk, and what its agent tells it and hears of it.
-type office struct {
+// fixture is a controller, and what its agent tells it and hears of it.
+type fixture struct {
 	*testing.T
 	store *stickytest.Mem
 	files nodefile.Store
@@ -50,10 +50,10 @@ type office struct {
 	counted  map[string]int
 }
 
-// open has a clerk at work until the test ends.
-func open(t *testing.T, change func(o *office)) *office {
+// open has a controller at work until the test ends.
+func open(t *testing.T, change func(o *fixture)) *fixture {
 	t.Helper()
-	o := &office{
+	o := &fixture{
 		T: t, store: stickytest.NewMem(), start: time.Now(), slots: kept(t),
 		files:    nodefile.Store{Dir: t.TempDir(), BootID: "11111111-1111-4111-8111-111111111111"},
 		troubles: map[string]string{}, counted: map[string]int{},
@@ -69,7 +69,7 @@ func open(t *testing.T, change func(o *office)) *office {
 	change(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- clerk.New(o.config()).Run(ctx) }()
+	go func() { ended <- grant.New(o.config()).Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -95,19 +95,19 @@ func kept(t *testing.T) block.Slots {
 	return slots
 }
 
-func (o *office) now() time.Duration { return time.Since(o.start) + time.Hour }
+func (o *fixture) now() time.Duration { return time.Since(o.start) + time.Hour }
 
-func (o *office) config() clerk.Config {
+func (o *fixture) config() grant.Config {
 	book := ipam.New(ipam.Config{Dir: o.files.Dir, BootID: o.files.BootID, Now: o.now, Alive: func(ipam.Netns) (bool, error) { return true, nil }})
-	return clerk.Config{
+	return grant.Config{
 		Pool: "compute",
 		Terms: func() (block.Slots, error) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			return o.slots, o.fault
 		},
-		Desk:   sticky.Desk{Store: o.store, Node: block.Node{Name: "a", MachineID: "machine-of-a"}, Now: time.Now},
-		Ranges: o.files, Leases: book,
+		Claimer: sticky.Claimer{Store: o.store, Node: block.Node{Name: "a", MachineID: "machine-of-a"}, Now: time.Now},
+		Ranges:  o.files, Leases: book,
 		Seen: func() ([]ipam.Entry, time.Duration, bool) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
@@ -136,7 +136,7 @@ func (o *office) config() clerk.Config {
 	}
 }
 
-func (o *office) counter(what string) func() {
+func (o *fixture) counter(what string) func() {
 	return func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -145,14 +145,14 @@ func (o *office) counter(what string) func() {
 }
 
 // tell changes what the agent says.
-func (o *office) tell(change func()) {
+func (o *fixture) tell(change func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	change()
 }
 
 // ask asks for a pod, and returns the answer of a time after, if there is one.
-func (o *office) ask(pod string, after time.Duration) (nodefile.Answer, bool) {
+func (o *fixture) ask(pod string, after time.Duration) (nodefile.Answer, bool) {
 	o.Helper()
 	k := nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"}
 	if err := o.files.Want("compute", k); err != nil {
@@ -168,7 +168,7 @@ func (o *office) ask(pod string, after time.Duration) (nodefile.Answer, bool) {
 }
 
 // heard fails the test unless the agent knows of these troubles and numbers.
-func (o *office) heard(troubles map[string]string, counted map[string]int) {
+func (o *fixture) heard(troubles map[string]string, counted map[string]int) {
 	o.Helper()
 	synctest.Wait()
 	o.mu.Lock()
@@ -188,7 +188,7 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 
 func TestAFaultOfThePoolIsWaitedForAndThenTold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		o := open(t, func(o *office) { o.fault = errors.New("it overlaps another") })
+		o := open(t, func(o *fixture) { o.fault = errors.New("it overlaps another") })
 		if a, there := o.ask("db-0", patience-time.Second); there {
 			t.Errorf("it has answered %+v", a)
 		}
@@ -205,7 +205,7 @@ func TestAFaultOfThePoolIsWaitedForAndThenTold(t *testing.T) {
 
 func TestAFaultThatIsMendedInTimeCostsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		o := open(t, func(o *office) { o.fault = errors.New("it overlaps another") })
+		o := open(t, func(o *fixture) { o.fault = errors.New("it overlaps another") })
 		o.ask("db-0", 10*time.Second)
 		o.tell(func() { o.fault = nil })
 		if a, there := o.ask("db-0", 15*time.Second); !there || !a.Granted() {
@@ -217,7 +217,7 @@ func TestAFaultThatIsMendedInTimeCostsNothing(t *testing.T) {
 
 func TestAPoolThatIsNotStickyAnyMoreHasNoneAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		o := open(t, func(o *office) { o.slots = block.Slots{} })
+		o := open(t, func(o *fixture) { o.slots = block.Slots{} })
 		if a, there := o.ask("db-0", time.Second); !there || !strings.Contains(a.None, "compute is not sticky any more") {
 			t.Errorf("got %+v, %t", a, there)
 		}
@@ -227,7 +227,7 @@ func TestAPoolThatIsNotStickyAnyMoreHasNoneAtOnce(t *testing.T) {
 
 func TestAServerThatIsAwayIsTroubleUntilItAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		o := open(t, func(o *office) { o.away = true })
+		o := open(t, func(o *fixture) { o.away = true })
 		o.heard(map[string]string{"kept slots": block.ErrUnknown.Error()}, map[string]int{})
 		a, there := o.ask("db-0", patience+time.Second)
 		if want := block.Explain(block.ErrUnknown).Error(); !there || a.None != want {
@@ -242,7 +242,7 @@ func TestAServerThatIsAwayIsTroubleUntilItAnswers(t *testing.T) {
 // TestWhileNobodyHasReadTheLeasesAnAnswerStays: a pod may have its addresses.
 func TestWhileNobodyHasReadTheLeasesAnAnswerStays(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		o := open(t, func(o *office) { o.unread = true })
+		o := open(t, func(o *fixture) { o.unread = true })
 		if a, there := o.ask("db-0", 10*time.Minute); !there || !a.Granted() {
 			t.Fatalf("got %+v, %t", a, there)
 		}
@@ -265,7 +265,7 @@ func TestWhileNobodyHasReadTheLeasesAnAnswerStays(t *testing.T) {
 // promised to a pod of this one.
 func TestASlotThatIsLostIsPromisedNoMore(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		o := open(t, func(o *office) { o.unread = true })
+		o := open(t, func(o *fixture) { o.unread = true })
 		o.ask("db-0", time.Second)
 		l := o.store.Snapshot()[0]
 		l.UID, l.Spec.Holder = "another", sticky.Holder{NodeName: "thief", MachineID: "machine-of-thief"}

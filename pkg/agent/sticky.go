@@ -8,24 +8,24 @@ import (
 	"errors"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/agent/clerk"
+	"github.com/roce-cni/roce-cni/pkg/agent/grant"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
-// DefaultPatience is for how long the node that had a pod last may go on holding its
-// addresses: it has to see that the pod is gone, which takes it some two seconds.
+// DefaultPatience is how long an ADD waits while the pod's previous node still holds
+// its addresses. That node needs about two seconds to see that the pod is gone.
 const DefaultPatience = 30 * time.Second
 
-// employ has the pool's requests answered until the clerk is dismissed, or the
-// context ends.
-func (k *keeper) employ(ctx context.Context) {
+// startGrants answers the pool's requests for sticky addresses until endGrants is called
+// or the context ends.
+func (k *poolController) startGrants(ctx context.Context) {
 	begins(k.agent.metrics.keptLost, k.pool)
 	answers := func(answer string) func() {
 		return func() { k.agent.metrics.kept.WithLabelValues(k.pool, answer).Inc() }
 	}
-	c := clerk.New(clerk.Config{
-		Pool: k.pool, Terms: k.terms, Desk: sticky.Desk{Store: k.Kept, Node: k.Node, Now: k.Date},
+	c := grant.New(grant.Config{
+		Pool: k.pool, Terms: k.terms, Claimer: sticky.Claimer{Store: k.Kept, Node: k.Node, Now: k.Date},
 		Ranges: k.Ranges, Leases: k.Leases, Seen: k.agent.meter.last,
 		Patience: k.Patience, Trouble: k.note,
 		Granted: answers("granted"), None: answers("none"),
@@ -38,26 +38,26 @@ func (k *keeper) employ(ctx context.Context) {
 		defer close(ended)
 		_ = c.Run(ctx) // the context's error
 	}()
-	k.dismiss = func() { cancel(); <-ended }
+	k.stopGrants = func() { cancel(); <-ended }
 }
 
-// noClerk ends the clerk, if there is one.
-func (k *keeper) noClerk() {
-	if k.dismiss != nil {
-		k.dismiss()
-		k.dismiss = nil
+// endGrants stops the grant controller, if one runs.
+func (k *poolController) endGrants() {
+	if k.stopGrants != nil {
+		k.stopGrants()
+		k.stopGrants = nil
 	}
 }
 
-// note is trouble for who has not the lock.
-func (k *keeper) note(what string, err error) {
+// note is trouble for callers that do not hold the lock.
+func (k *poolController) note(what string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.trouble(what, err)
 }
 
-// terms returns the slots of the pool, and why none may be taken.
-func (k *keeper) terms() (block.Slots, error) {
+// terms returns the host indexes for sticky addresses, and why none may be taken now.
+func (k *poolController) terms() (block.Slots, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.deleted {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package clerk
+package grant
 
 import (
 	"time"
@@ -27,11 +27,11 @@ type known struct {
 // review removes the answers that are of no use any more: those that no pod has used
 // for a while, and those of pods that are gone. Whether one is just about to use it
 // is seen when what was promised is given back.
-func (c *Clerk) review() {
+func (c *Controller) review() {
 	answers, err := c.Ranges.Answers(c.Pool)
 	c.Trouble("answers", err)
 	slots, _ := c.Terms()
-	seen, fresh := c.traces(slots)
+	seen, fresh := c.usages(slots)
 	if !fresh {
 		return
 	}
@@ -56,7 +56,7 @@ func (c *Clerk) review() {
 // over says whether an answer is of no use any more. One that has no addresses stays
 // until somebody has heard it: kubelet, which waits a quarter of a minute after an ADD
 // that has failed, would otherwise ask anew, and again in vain.
-func (n *known) over(c *Clerk, a nodefile.Answer, t trace) bool {
+func (n *known) over(c *Controller, a nodefile.Answer, t usage) bool {
 	n.idle++
 	n.used = n.used || t.leased || t.freed >= n.since
 	if t.leased || c.asked(a.Key) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package clerk
+package grant
 
 import (
 	"time"
@@ -11,29 +11,29 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
-// trace is what the leases tell of who has used an answer: that it has an address, or
+// usage is what the leases tell of who has used an answer: that it has an address, or
 // when it has given one back, not later than it did. So a pod is known that lived
 // between two looks.
-type trace struct {
+type usage struct {
 	leased bool
 	freed  time.Duration
 }
 
-func (t trace) and(o trace) trace { return trace{t.leased || o.leased, max(t.freed, o.freed)} }
+func (t usage) and(o usage) usage { return usage{t.leased || o.leased, max(t.freed, o.freed)} }
 
-// traces are by slot, for those that are kept, and by owner for other addresses.
-type traces struct {
-	slots  map[int]trace
-	owners map[nodefile.Key]trace
+// usages are by slot, for those that are kept, and by owner for other addresses.
+type usages struct {
+	slots  map[int]usage
+	owners map[nodefile.Key]usage
 }
 
-// traces reads the leases that were seen last, if they were seen.
-func (c *Clerk) traces(slots block.Slots) (traces, bool) {
+// usages reads the leases that were seen last, if they were seen.
+func (c *Controller) usages(slots block.Slots) (usages, bool) {
 	now := c.Clock.Now()
 	entries, since, fresh := c.Seen()
-	out := traces{map[int]trace{}, map[nodefile.Key]trace{}}
+	out := usages{map[int]usage{}, map[nodefile.Key]usage{}}
 	for _, e := range entries {
-		var t trace
+		var t usage
 		switch {
 		case !e.Of(c.Pool), e.State == ledger.Conflicted: // that address nobody has used
 			continue
@@ -52,8 +52,8 @@ func (c *Clerk) traces(slots block.Slots) (traces, bool) {
 	return out, fresh
 }
 
-// of returns the trace of who has used an answer.
-func (t traces) of(slots block.Slots, a nodefile.Answer) trace {
+// of returns the usage of who has used an answer.
+func (t usages) of(slots block.Slots, a nodefile.Answer) usage {
 	if !a.Granted() {
 		return t.owners[a.Key]
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package clerk
+package grant
 
 import (
 	"context"
@@ -27,7 +27,7 @@ type uses struct {
 
 // settle gives back what the node holds and no pod uses, and says from time to time
 // that it uses the rest. It is due at the start, and when an answer was removed.
-func (c *Clerk) settle(ctx context.Context) {
+func (c *Controller) settle(ctx context.Context) {
 	err := c.heed(c.balance(ctx))
 	if ctx.Err() != nil {
 		return
@@ -45,8 +45,8 @@ func unanswered(err error) bool {
 	return errors.Is(err, block.ErrUnknown) || errors.As(err, new(*block.BusyError))
 }
 
-func (c *Clerk) balance(ctx context.Context) error {
-	held, err := c.Desk.Held(ctx, c.Pool)
+func (c *Controller) balance(ctx context.Context) error {
+	held, err := c.Claimer.Held(ctx, c.Pool)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (c *Clerk) balance(ctx context.Context) error {
 			keep[l.Name] = l
 			continue
 		}
-		err := c.Desk.Release(ctx, l)
+		err := c.Claimer.Release(ctx, l)
 		if err == nil {
 			c.Log.Info("gave back a slot: no pod uses it", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod)
 		}
@@ -77,8 +77,8 @@ func (c *Clerk) balance(ctx context.Context) error {
 }
 
 // uses reads what pods have, after the answers, of which it knows for sure that
-// nobody but the clerk writes them.
-func (c *Clerk) uses(ctx context.Context) (uses, error) {
+// nobody but the controller writes them.
+func (c *Controller) uses(ctx context.Context) (uses, error) {
 	answers, err := c.Ranges.Answers(c.Pool)
 	if err != nil {
 		return uses{}, err
@@ -120,7 +120,7 @@ func (u uses) has(l sticky.Lease) bool {
 
 // affirmAll makes sure of what the node holds, and of what it uses and, for all the
 // server says, does not hold.
-func (c *Clerk) affirmAll(ctx context.Context, u uses, held map[string]sticky.Lease) error {
+func (c *Controller) affirmAll(ctx context.Context, u uses, held map[string]sticky.Lease) error {
 	all := maps.Clone(held)
 	for slot, key := range u.of {
 		if name := u.slots.Name(slot); all[name].Name == "" {
@@ -132,7 +132,7 @@ func (c *Clerk) affirmAll(ctx context.Context, u uses, held map[string]sticky.Le
 	var faults []error
 	missing := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		_, err := c.Desk.Affirm(ctx, all[name])
+		_, err := c.Claimer.Affirm(ctx, all[name])
 		if held := new(sticky.HeldError); errors.As(err, &held) {
 			missing[name] = true
 			faults = append(faults, c.lose(all[name], held))
@@ -154,7 +154,7 @@ func (c *Clerk) affirmAll(ctx context.Context, u uses, held map[string]sticky.Le
 }
 
 // lose removes the answer that promises what another node holds.
-func (c *Clerk) lose(l sticky.Lease, held *sticky.HeldError) error {
+func (c *Controller) lose(l sticky.Lease, held *sticky.HeldError) error {
 	answers, err := c.Ranges.Answers(c.Pool)
 	slots, _ := c.Terms()
 	for _, a := range answers {
@@ -171,7 +171,7 @@ func (c *Clerk) lose(l sticky.Lease, held *sticky.HeldError) error {
 }
 
 // inUse returns an error about those of some leases of which pods have addresses.
-func (c *Clerk) inUse(ctx context.Context, missing map[string]bool) error {
+func (c *Controller) inUse(ctx context.Context, missing map[string]bool) error {
 	if len(missing) == 0 {
 		return nil
 	}
