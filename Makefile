@@ -56,7 +56,6 @@ test: ## go vet and all tests, with the race detector, in random order
 	bash integration/deps.sh
 	go vet ./...
 	go test -race -count=1 -shuffle=on -timeout 30m ./...
-	go test -count=1 -run '^TestCost' ./pkg/ipam # the race detector costs more than what it measures
 	$(if $(REQUIRE_NETNS),$(MAKE) test-vm)
 
 # What needs RDMA devices, in virtual machines with Soft-RoCE on two kernels: 6.1

@@ -13,6 +13,7 @@ import (
 // contest is players that do the same, in turn, and what is asked of them.
 type contest struct {
 	name    string
+	against string // what the title of the columns says; "": upstream's chain
 	runs    int
 	players []player
 	rows    []row

@@ -5,9 +5,11 @@
 // host-local, sbr and tuning, on this machine, and judges the ratios.
 //
 // Both are called through libcni, in turn, each time for a pod of its own.
-// Only ratios are judged, never times: those are of the machine and of its
-// other work. Read contest.go and rails.go first for who runs against whom and
-// what the targets are; docs/performance.md has results and where the time goes.
+// It also measures what a lease costs beside thousands of others. Only ratios
+// are judged, never times: those are of the machine and of its other work. Read
+// contest.go and rails.go first for who runs against whom and what the targets
+// are, leases.go for the leases; docs/performance.md has results and where the
+// time goes.
 package main
 
 import (
@@ -58,12 +60,15 @@ func main() {
 
 // run measures, prints, and returns how many targets were missed.
 func run(ctx context.Context, o options, out io.Writer) (missed int, err error) {
+	fmt.Fprintln(out, machine())
+	if missed, err = leases(ctx, o, out); err != nil {
+		return missed, err
+	}
 	w, err := newWorld(o)
 	defer w.remove()
 	if err != nil {
-		return 0, err
+		return missed, err
 	}
-	fmt.Fprintln(out, machine())
 	for _, prepare := range []func(*world, int) (contest, error){ipv4, dualStack, railsIPv4, railsDualStack} {
 		c, err := prepare(w, o.runs)
 		if err != nil {
