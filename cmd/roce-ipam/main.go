@@ -170,7 +170,7 @@ func pools(stateDir string, log *slog.Logger) (node, error) {
 		return node{}, err
 	}
 	return node{
-		attach.Pools{Book: plugin.Book(stateDir, boot, log)},
+		attach.Pools{Book: plugin.Book(stateDir, boot, log), RestedOnly: true},
 		attach.Agent{Ranges: nodefile.Store{Dir: stateDir, BootID: boot}, Now: plugin.BootTime, Wait: plugin.Wait, Log: log},
 	}, nil
 }

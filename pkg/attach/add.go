@@ -146,7 +146,7 @@ func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Re
 		return result.Of(rec.Plan, req), nil
 	}
 	n.Log.Info("take away what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
-	return nil, n.remove(ctx, rec, req.Netns, n.releaseAny)
+	return nil, n.remove(ctx, rec, req.Netns, n.releaseUnfinished)
 }
 
 // fits refuses a request for an interface that another network of the pod, or
@@ -207,7 +207,7 @@ func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause erro
 	defer cancel()
 	var notReleased error
 	if !left(cause) {
-		notReleased = n.releaseAny(ctx, rec)
+		notReleased = n.releaseUnfinished(ctx, rec)
 	}
 	if len(rec.Plan.Addresses()) > 0 && (left(cause) || notReleased != nil) {
 		return notReleased

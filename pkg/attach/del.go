@@ -19,8 +19,8 @@ import (
 
 // Del takes an attachment away. It needs nothing but the record: no master, no
 // namespace, no configuration that still holds. Without a record it removes
-// the link that carries the attachment's mark and the leases that carry its
-// name. What is gone already is success. When the kernel part fails, lease and
+// the link that carries the attachment's mark, and the leases of the attachment if
+// the configuration has an ipam. What is gone already is success. When the kernel part fails, lease and
 // record stay for the next DEL.
 func (n Node) Del(ctx context.Context, d conf.Del) error {
 	unlock, err := n.Records.Lock(ctx, d.ContainerID)
@@ -44,7 +44,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	default:
 		return err
 	}
-	return errors.Join(n.remove(ctx, lost(d), d.Netns, n.releaseAny), n.Agent.Forget(d))
+	return errors.Join(n.remove(ctx, lost(d), d.Netns, n.releaseUnfinished), n.Agent.Forget(d))
 }
 
 // lost returns what a record would have said, as far as DEL's input tells.
@@ -76,16 +76,13 @@ func asCalled(rec record.Record, d conf.Del) record.Record {
 	return rec
 }
 
-// releaseAny releases the leases of an attachment of which nobody knows whether
-// it has any: its record is lost, or its ADD did not come to an end. A
-// delegated plugin that is not installed has no say: ADD could not have leased
-// from it.
-func (n Node) releaseAny(ctx context.Context, rec record.Record) error {
-	err := n.Pools.Release(ctx, rec)
-	if err != nil || !delegate.Is(rec.IPAM) {
-		return err
-	}
-	if err := n.Delegate.Release(ctx, rec); !errors.Is(err, delegate.ErrNotInstalled) {
+// releaseUnfinished releases the leases of an attachment whose record is lost, or
+// whose ADD did not finish: it may have none. Only the plugin that leased an address
+// releases it: without ipam in the configuration there is nothing to release, and the
+// leases of an adopted interface belong to the plugin that made it. An IPAM plugin
+// that is not installed is no error: ADD cannot have leased from it.
+func (n Node) releaseUnfinished(ctx context.Context, rec record.Record) error {
+	if err := n.leaser(rec.IPAM).Release(ctx, rec); !errors.Is(err, delegate.ErrNotInstalled) {
 		return err
 	}
 	return nil

@@ -13,15 +13,19 @@ import (
 )
 
 // GC takes away every attachment of a network that is not among the valid ones,
-// recorded or only leased, and returns all failures. What an ADD finished after GC began stays: the list cannot know it. What
-// calls left that were killed before they recorded anything goes, too.
+// recorded or only leased, and returns all failures. What an ADD finished after GC began
+// stays: the list cannot know it. What calls left that were killed before they recorded
+// anything goes, too. Leases without record are released only if the network leases from
+// our pools: behind another plugin they are that plugin's.
 func (n Node) GC(ctx context.Context, gc conf.GC) error {
 	began := n.Now()
 	keys, err := n.Records.List()
 	errs := []error{err}
-	held, err := n.Pools.Held(ctx, gc.Network)
-	errs = append(errs, err)
-	for _, k := range append(keys, held...) {
+	if gc.IPAM == conf.PoolType {
+		held, err := n.Pools.Held(ctx, gc.Network)
+		keys, errs = append(keys, held...), append(errs, err)
+	}
+	for _, k := range keys {
 		if slices.Contains(gc.Valid, conf.Attachment(k)) {
 			continue
 		}
@@ -47,8 +51,10 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k record.Key, stale func(
 	rec, err := n.Records.Load(k.ContainerID, k.IfName)
 	switch {
 	case errors.Is(err, record.ErrNotExist):
-		if err := n.Pools.Release(ctx, record.Record{ContainerID: k.ContainerID, IfName: k.IfName}); err != nil {
-			return err
+		if gc.IPAM == conf.PoolType {
+			if err := n.Pools.Release(ctx, record.Record{ContainerID: k.ContainerID, IfName: k.IfName}); err != nil {
+				return err
+			}
 		}
 		return n.Records.Delete(k.ContainerID, k.IfName) // what an ADD wrote that was killed while it did
 	case err != nil:

@@ -19,26 +19,30 @@ import (
 )
 
 // Pools leases from the node's own address pools.
-type Pools struct{ Book *ipam.Book }
+type Pools struct {
+	Book *ipam.Book
+	// RestedOnly refuses addresses in quarantine, for a program that cannot ask the wire.
+	RestedOnly bool
+}
 
 // NeedsLink implements Leaser.
 func (Pools) NeedsLink() bool { return false }
 
 // Acquire implements Leaser.
 func (p Pools) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
-	leases, err := p.Book.Acquire(ctx, Ask(req, rails))
+	leases, err := p.Book.Acquire(ctx, p.ask(req, rails))
 	return leased(rails, leases), p.why(ctx, req, rails, err)
 }
 
 // Preview returns what Acquire would give now, and changes nothing.
 func (p Pools) Preview(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
-	leases, err := p.Book.Preview(ctx, Ask(req, rails))
+	leases, err := p.Book.Preview(ctx, p.ask(req, rails))
 	return leased(rails, leases), p.why(ctx, req, rails, err)
 }
 
 // Reject implements Leaser. An address that was asked for has no substitute.
 func (p Pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error) {
-	ask := Ask(req, rails)
+	ask := p.ask(req, rails)
 	addrs := make([]netip.Addr, 0, len(taken))
 	more := true
 	for _, t := range taken {
@@ -104,7 +108,7 @@ func (p Pools) Holds(ctx context.Context, network string, at record.Key, netns p
 // Status says that a subnet of the pool has no address left, resting ones
 // included, or that the leases cannot be read.
 func (p Pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) error {
-	usage, err := p.Book.Usage(ctx, Ask(req, rails))
+	usage, err := p.Book.Usage(ctx, p.ask(req, rails))
 	if err != nil || req.Status.Pool == conf.Off {
 		return err
 	}
@@ -117,7 +121,7 @@ func (p Pools) why(ctx context.Context, req conf.Request, rails []plan.Rail, err
 	if req.IPAM.RailPool == nil || cnierr.CodeOf(err) != cnierr.PoolExhausted {
 		return err
 	}
-	usage, _ := p.Book.Usage(ctx, Ask(req, rails)) // without it err says enough
+	usage, _ := p.Book.Usage(ctx, p.ask(req, rails)) // without it err says enough
 	return cmp.Or(exhausted(req.IPAM, usage), err)
 }
 
@@ -136,14 +140,15 @@ func exhausted(p conf.IPAM, usage []ipam.Usage) error {
 		"all %d addresses of the node's blocks in %s are leased", usage[i].Leased, usage[i].Prefix)
 }
 
-// Ask returns the request in the words of the address pools: the subnets of all
+// ask returns the request in the words of the address pools: the subnets of all
 // rails, one after the other. The n-th subnet of a family is asked for the same
 // host part on all rails. What the node alone knew, such as how long an address
 // of a RailPool rests, is in the requests of the rails.
-func Ask(req conf.Request, rails []plan.Rail) ipam.Ask {
+func (p Pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 	ask := ipam.Ask{
 		Pool:       req.IPAM.Pool,
 		Quarantine: rails[0].Request.IPAM.Quarantine,
+		RestedOnly: p.RestedOnly,
 		Reserved:   rails[0].Facts.HostAddrs,
 		Owner: ipam.Owner{
 			ContainerID: string(req.ContainerID), IfName: string(req.IfName), Network: req.Network,

@@ -18,8 +18,9 @@ type Del struct {
 	IfName      LinkName
 	Netns       string // may be empty or gone
 	StateDir    string
-	// IPAM is ipam.type, "" if it is not a string, and Raw the whole input: they
-	// lead to the leases of an attachment whose record is lost.
+	// IPAM is ipam.type, and Raw the whole input: they lead to the leases of an
+	// attachment whose record is lost. IPAM is "" if the configuration has no ipam, so
+	// that it can have leased nothing, and PoolType if ipam cannot be read.
 	IPAM string
 	Raw  string
 	// Pod and RailPool are whose addresses an ADD may have asked for, and of what;
@@ -145,19 +146,23 @@ func readCall(in Input, f *strict.Faults) call {
 	return out
 }
 
-// ipamOf returns the type and the RailPool in an ipam object, or "".
+// ipamOf returns the type and the RailPool in an ipam object. Without ipam both are
+// ""; the type of an ipam that cannot be read is PoolType, and its RailPool is "".
 func ipamOf(raw json.RawMessage) (kind, railPool string) {
 	var ipam struct {
 		Type     json.RawMessage `json:"type"`
 		RailPool json.RawMessage `json:"railPool"`
 	}
-	if json.Unmarshal(raw, &ipam) != nil {
+	if raw == nil {
 		return "", ""
+	}
+	if json.Unmarshal(raw, &ipam) != nil || ipam.Type != nil && json.Unmarshal(ipam.Type, &kind) != nil {
+		kind = PoolType
 	}
 	if railPool = stringOf(ipam.RailPool); !plainName(railPool) { // files are named after it
 		railPool = ""
 	}
-	return stringOf(ipam.Type), railPool
+	return kind, railPool
 }
 
 // stringOf returns the string that raw is, or "".

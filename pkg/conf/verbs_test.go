@@ -23,9 +23,11 @@ func TestDelLooksAtNothingButWhatLeadsToTheRecord(t *testing.T) {
 		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/x"}`:                                 func(d *conf.Del) { d.StateDir = "/x" },
 		`{"cniVersion": "1.1.0", "NAME": "rail1", "rails": 1, "prevResult": {}}`:                     func(*conf.Del) {},
 		`{"cniVersion": "1.1.0", "name": "a", "name": "rail1", "mtu": -1}`:                           func(*conf.Del) {},
-		`{"cniVersion": "9.9.9", "name": "rail1", "routing": {"tabel": "x"}, "ipam": []}`:            func(d *conf.Del) { d.CNIVersion = "9.9.9" },
+		`{"cniVersion": "9.9.9", "name": "rail1", "routing": {"tabel": "x"}, "ipam": []}`:            func(d *conf.Del) { d.CNIVersion, d.IPAM = "9.9.9", conf.PoolType },
 		`{"cniVersion": "1.1.0", "name": "rail1", "ipam": {"type": "host-local", "ranges": 1}}`:      func(d *conf.Del) { d.IPAM = "host-local" },
-		`{"cniVersion": "1.1.0", "name": "rail1", "ipam": {"type": 5}}`:                              func(*conf.Del) {},
+		`{"cniVersion": "1.1.0", "name": "rail1", "ipam": {"type": 5}}`:                              func(d *conf.Del) { d.IPAM = conf.PoolType },
+		`{"cniVersion": "1.1.0", "name": "rail1", "ipam": {}}`:                                       func(*conf.Del) {},
+		`{"cniVersion": "1.1.0", "name": "rail1", "ipam": null}`:                                     func(*conf.Del) {},
 		`{"cniVersion": 1, "name": "rail1", "dns": 1, "log": 1, "sysctl": 1, "master": {"x": [{}]}}`: func(d *conf.Del) { d.CNIVersion = "" },
 	} {
 		in := call(config)

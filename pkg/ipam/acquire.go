@@ -252,6 +252,9 @@ func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
 		} else if kept {
 			continue
 		}
+		if s.ask.RestedOnly && s.rests(r) {
+			return a, false, s.noneRested(w, r)
+		}
 		s.warn("only resting addresses are left: one is leased before its quarantine is over",
 			"pool", r.Pool, "address", r.Addr, "rested", s.Now-r.Freed, "quarantine", s.ask.Quarantine)
 		early, err := s.wake(r)
@@ -333,6 +336,9 @@ func (s *session) give(spot ledger.Spot, early bool) error {
 
 // wake leases a resting address and says whether that is early.
 func (s *session) wake(r ledger.Resting) (early bool, err error) {
+	if s.ask.RestedOnly && s.rests(r) {
+		return false, s.notRested(r)
+	}
 	if s.rests(r) {
 		return true, s.WakeEarly(s.ask.Owner, r)
 	}
@@ -359,10 +365,17 @@ func allPlaces(ledger.Place) State { return ledger.AtRest }
 
 // exhausted is the error when a subnet has nothing left.
 func (s *session) exhausted(w want) error {
-	usage := []Usage{w.usage()}
-	if err := count(s.Ledger, s.ask.Pool, []want{w}, usage); err != nil {
+	usage, err := s.usageOf(w)
+	if err != nil {
 		return err
 	}
 	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool,
-		"widen ipam.subnets[].ranges, or look for leaks with rocectl pool list", "no address of %v is left: %v", w.Prefix, usage[0])
+		"widen ipam.subnets[].ranges, or look for leaks with rocectl pool list", "no address of %v is left: %v", w.Prefix, usage)
+}
+
+// usageOf returns how full the subnet of a want is.
+func (s *session) usageOf(w want) (Usage, error) {
+	usage := []Usage{w.usage()}
+	err := count(s.Ledger, s.ask.Pool, []want{w}, usage)
+	return usage[0], err
 }

@@ -56,6 +56,9 @@ type Ask struct {
 	// Quarantine is how long an address rests before it is given to another
 	// owner. Zero: it does not.
 	Quarantine time.Duration
+	// RestedOnly refuses an address whose quarantine is not over, for a caller that
+	// cannot ask the wire. The pod that had the address last gets it back all the same.
+	RestedOnly bool
 	// Requested are addresses that the attachment must get, at most one in
 	// each subnet; the subnets of one prefix get theirs in this order. They may lie outside of the subnet's Ranges.
 	Requested []netip.Addr

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam
+
+import (
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+)
+
+// restLeft returns how much longer an address has to rest, in whole seconds.
+func (s *session) restLeft(r ledger.Resting) time.Duration {
+	return (rest(r.State, s.ask.Quarantine) - (s.Now - r.Freed)).Round(time.Second)
+}
+
+const notRestedHint = "wait until the quarantine is over, widen ipam.subnets[].ranges, or shorten ipam.quarantine"
+
+// notRested is the error when a requested address is in quarantine.
+func (s *session) notRested(r ledger.Resting) error {
+	return cnierr.New(cnierr.TryAgain, "lease requested address", r.Addr.String(), notRestedHint,
+		"it is in quarantine for %v more: its last user may still have it, and this program cannot ask the wire", s.restLeft(r))
+}
+
+// noneRested is the error when nothing but resting addresses is left, of which r has
+// rested longest.
+func (s *session) noneRested(w want, r ledger.Resting) error {
+	usage, err := s.usageOf(w)
+	if err != nil {
+		return err
+	}
+	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool, notRestedHint,
+		"no address of %v is left but those in quarantine, the next of them (%v) for %v more, and this program cannot ask the wire whether they are in use: %v",
+		w.Prefix, r.Addr, s.restLeft(r), usage)
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+)
+
+// A caller that cannot ask the wire gets no address before its quarantine is over.
+func TestARestingAddressIsNotLeasedToWhoCannotAskTheWire(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := subnet("10.0.0.0/24", "10.0.0.9")
+	n.mustLease(ask("a", s))
+	n.release("a")
+	n.now += 30 * time.Second
+
+	b := ask("b", s)
+	b.RestedOnly = true
+	_, err := n.lease(b)
+	wantCode(t, err, cnierr.PoolExhausted, "10.0.0.0/24", "1m30s", "cannot ask the wire")
+	b.Requested = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
+	_, err = n.lease(b)
+	wantCode(t, err, cnierr.TryAgain, "10.0.0.9", "1m30s", "cannot ask the wire")
+	n.wantEntries("rail 10.0.0.9 resting a 30s")
+
+	a := ask("a", s)
+	a.RestedOnly = true
+	if got := n.mustLease(a); got[0] != "10.0.0.9/24" {
+		t.Errorf("the pod that had it got %v", got)
+	}
+	n.release("a")
+	n.now += 2 * time.Minute
+	if got := n.mustLease(b); got[0] != "10.0.0.9/24" {
+		t.Errorf("after the quarantine: %v", got)
+	}
+}
