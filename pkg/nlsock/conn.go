@@ -23,9 +23,9 @@ import (
 // Conn is a netlink socket. It acts in the namespace of the thread that opened
 // it (sock_net), whichever thread uses it. It is safe for concurrent use.
 //
-// It is not a netlink.Handle because that can neither send two messages at
-// once, nor filter dumps in the kernel, nor tell what the kernel's extended
-// acknowledgement says.
+// It is not a netlink.Handle because that cannot send two requests in one
+// message, cannot list rules when dumps are filtered in the kernel, and does not
+// ask for extended acknowledgements (docs/adr/0022).
 type Conn struct {
 	mu  sync.Mutex
 	fd  int

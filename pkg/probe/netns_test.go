@@ -5,19 +5,17 @@ package probe
 
 import (
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync"
 	"testing"
 
+	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -28,7 +26,7 @@ import (
 // the test does.
 type space struct {
 	t  testing.TB
-	ns netns.NsHandle
+	ns ns.NetNS
 	nl *netlink.Handle
 }
 
@@ -48,42 +46,19 @@ func newSpace(t testing.TB) *space {
 	return s
 }
 
-func (s *space) make() error {
-	runtime.LockOSThread()
-	home, err := netns.Get()
-	if err != nil {
+func (s *space) make() (err error) {
+	if s.ns, err = ns.TempNetNS(); err != nil {
 		return err
 	}
-	if s.ns, err = netns.New(); err != nil {
-		runtime.UnlockOSThread()
-		return errors.Join(err, home.Close())
-	}
-	// A thread that cannot go home stays locked, and ends with the test.
-	if err := errors.Join(netns.Set(home), home.Close()); err != nil {
+	return s.enter(func() (err error) {
+		s.nl, err = netlink.NewHandle()
 		return err
-	}
-	runtime.UnlockOSThread()
-	s.nl, err = netlink.NewHandleAt(s.ns)
-	return err
+	})
 }
 
 // enter is what a Prober needs as Enter.
 func (s *space) enter(fn func() error) error {
-	runtime.LockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		return err
-	}
-	defer home.Close()
-	if err := netns.Set(s.ns); err != nil {
-		return err
-	}
-	err = fn()
-	if back := netns.Set(home); back != nil {
-		return errors.Join(err, back)
-	}
-	runtime.UnlockOSThread()
-	return err
+	return s.ns.Do(func(ns.NetNS) error { return fn() })
 }
 
 func (s *space) must(err error) {
@@ -116,7 +91,7 @@ func (s *space) mac(name string) conf.MAC {
 func (s *space) cable(a string, there *space, b string) {
 	s.t.Helper()
 	s.must(s.nl.LinkAdd(&netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: a}, PeerName: b, PeerNamespace: netlink.NsFd(there.ns),
+		LinkAttrs: netlink.LinkAttrs{Name: a}, PeerName: b, PeerNamespace: netlink.NsFd(there.ns.Fd()),
 	}))
 }
 
@@ -134,7 +109,7 @@ func (s *space) child(name, parent string) *space {
 	s.t.Helper()
 	pod := newSpace(s.t)
 	s.macvlan(name, parent, netlink.MACVLAN_MODE_BRIDGE)
-	s.must(s.nl.LinkSetNsFd(s.link(name), int(pod.ns)))
+	s.must(s.nl.LinkSetNsFd(s.link(name), int(pod.ns.Fd())))
 	pod.up(name)
 	return pod
 }

@@ -11,12 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netns"
+	"github.com/containernetworking/plugins/pkg/ns"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
@@ -24,26 +23,12 @@ import (
 
 // within does something in a network namespace. What it starts is there, too.
 func within(path string, do func() error) error {
-	there, err := netns.GetFromPath(path)
+	there, err := ns.GetNS(path)
 	if err != nil {
 		return err
 	}
 	defer there.Close()
-	runtime.LockOSThread()
-	here, err := netns.Get()
-	if err != nil {
-		return err
-	}
-	defer here.Close()
-	if err := netns.Set(there); err != nil {
-		return err
-	}
-	err = do()
-	if back := netns.Set(here); back != nil {
-		return back // and the thread ends with the goroutine
-	}
-	runtime.UnlockOSThread()
-	return err
+	return there.Do(func(ns.NetNS) error { return do() })
 }
 
 // peer is one of several nodes: a namespace with an agent and without kubelet,
