@@ -16,7 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
-	"github.com/roce-cni/roce-cni/pkg/kernel/view"
+	"github.com/roce-cni/roce-cni/pkg/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -31,13 +31,13 @@ type Node struct {
 // Namespace is what programs in a network namespace can use.
 type Namespace struct {
 	Rails []Rail
-	Out   conf.LinkName // see view.View
+	Out   conf.LinkName // see look.View
 }
 
 // Here returns the rails of the calling thread's namespace; with an interface,
 // only of that. It needs no privileges. Errors: those of Find, cnierr.IO.
 func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
-	here, err := view.Look(ctx)
+	here, err := look.Here(ctx)
 	if err != nil {
 		return Namespace{}, err
 	}
@@ -66,13 +66,13 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 		return Namespace{}, unreachable(netns, err)
 	}
 	defer k.Close()
-	host, err := view.Look(ctx)
+	host, err := look.Here(ctx)
 	if err != nil {
 		return Namespace{}, err
 	}
-	var pod view.View
+	var pod look.View
 	err = k.Enter(func() (err error) {
-		pod, err = view.Look(ctx)
+		pod, err = look.Here(ctx)
 		return err
 	})
 	if err != nil {
@@ -121,7 +121,7 @@ func unreachable(netns string, err error) error {
 
 // addrs returns the addresses of an interface, of all for "". Errors: BadConfig
 // when the interface has none.
-func addrs(v view.View, only conf.LinkName) ([]Addr, error) {
+func addrs(v look.View, only conf.LinkName) ([]Addr, error) {
 	var out []Addr
 	var others []string
 	for _, a := range v.Addrs {

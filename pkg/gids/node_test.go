@@ -16,14 +16,14 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
-	"github.com/roce-cni/roce-cni/pkg/kernel/view"
+	"github.com/roce-cni/roce-cni/pkg/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
 func TestAnInterfaceThatIsNotThereIsNamedTogetherWithThoseThatAre(t *testing.T) {
 	t.Parallel()
-	v := view.View{Addrs: []view.LinkAddr{
+	v := look.View{Addrs: []look.LinkAddr{
 		{Link: "net2", Addr: netip.MustParseAddr("172.17.0.5")},
 		{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5")},
 		{Link: "net2", Addr: netip.MustParseAddr("fd00::5")},
@@ -31,10 +31,10 @@ func TestAnInterfaceThatIsNotThereIsNamedTogetherWithThoseThatAre(t *testing.T) 
 	if got, err := addrs(v, "net2"); err != nil || len(got) != 2 {
 		t.Errorf("net2: got %v, %v", got, err)
 	}
-	if got, err := addrs(view.View{}, ""); err != nil || len(got) != 0 {
+	if got, err := addrs(look.View{}, ""); err != nil || len(got) != 0 {
 		t.Errorf("all of none: got %v, %v", got, err)
 	}
-	for want, v := range map[string]view.View{"with addresses are: net1, net2": v, "with addresses are: none": {}} {
+	for want, v := range map[string]look.View{"with addresses are: net1, net2": v, "with addresses are: none": {}} {
 		_, err := addrs(v, "net3")
 		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(fmt.Sprint(err), `"net3"`) || !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("got %v, want code %d and %q", err, cnierr.BadConfig, want)

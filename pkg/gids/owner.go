@@ -11,7 +11,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
-	"github.com/roce-cni/roce-cni/pkg/kernel/view"
+	"github.com/roce-cni/roce-cni/pkg/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -137,7 +137,7 @@ func (n Node) heldBy(ctx context.Context, r record.Record, devices []plan.RDMADe
 
 // owners returns who has which address: the host, and the pods on record.
 func (n Node) owners(ctx context.Context) ([]Owner, error) {
-	host, err := view.Look(ctx)
+	host, err := look.Here(ctx)
 	if err != nil {
 		return nil, err
 	}

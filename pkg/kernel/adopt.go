@@ -15,8 +15,8 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/kernel/parent"
-	"github.com/roce-cni/roce-cni/pkg/kernel/podfacts"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
@@ -42,7 +42,7 @@ func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, 
 			return plan.Facts{}, classify(adopting, l.Name, err)
 		}
 	}
-	in, err := podfacts.Look(ctx, k.pod)
+	in, err := look.AtPod(ctx, k.pod)
 	if err != nil {
 		return plan.Facts{}, classify("read facts of", k.path, err)
 	}

@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/kernel/parent"
-	"github.com/roce-cni/roce-cni/pkg/kernel/podfacts"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
@@ -46,7 +46,7 @@ func (k *Kernel) Facts(ctx context.Context, req conf.Request) (facts []plan.Fact
 	if facts, faults, err = onParents(ctx, place, req, addrs); err != nil {
 		return nil, nil, err
 	}
-	in, err := podfacts.Look(ctx, k.pod)
+	in, err := look.AtPod(ctx, k.pod)
 	if err != nil {
 		return nil, nil, classify(action, k.path, err)
 	}
@@ -107,7 +107,7 @@ func unique(as []rtnl.Address) []netip.Addr {
 }
 
 // podFacts returns the pod as a plan for an interface of that name looks at it.
-func (k *Kernel) podFacts(in podfacts.Pod, name conf.LinkName) plan.PodFacts {
+func (k *Kernel) podFacts(in look.Pod, name conf.LinkName) plan.PodFacts {
 	f := in.For(name)
 	f.Netns, f.IPv6 = k.id, hasIPv6()
 	return f

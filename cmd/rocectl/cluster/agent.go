@@ -25,7 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/kernel/view"
+	"github.com/roce-cni/roce-cni/pkg/kernel/look"
 )
 
 // agentFlags are the flags of rocectl agent.
@@ -148,7 +148,7 @@ func isMachineID(s string) bool {
 
 // addresses returns those of the node, which has the namespace of this process.
 func addresses(ctx context.Context) ([]netip.Addr, error) {
-	v, err := view.Look(ctx)
+	v, err := look.Here(ctx)
 	var out []netip.Addr
 	for _, a := range v.Addrs {
 		out = append(out, a.Addr)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package view reads what a network namespace looks like to the programs in it:
-// its addresses, and where its default route leads.
+// Package look reads a network namespace: what the programs in it see, and what a
+// pod's namespace holds before an attachment is made in it.
 //
-// It never enters a namespace: it looks at that of the calling thread, and needs
-// no privileges. It stands on rtnl beside kernel. All is in this file.
-package view
+// It changes nothing and enters no namespace. It stands below package kernel, which
+// gives it a socket in the pod. Read this file for the view of the calling thread's
+// namespace, and pod.go for the facts that a plan needs.
+package look
 
 import (
 	"context"
@@ -34,8 +35,8 @@ type LinkAddr struct {
 	Addr netip.Addr
 }
 
-// Look returns the view of the calling thread's namespace. Errors: cnierr.IO.
-func Look(ctx context.Context) (View, error) {
+// Here returns the view of the calling thread's namespace. Errors: cnierr.IO.
+func Here(ctx context.Context) (View, error) {
 	c, err := rtnl.Dial()
 	if err != nil {
 		return View{}, failed(err)

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package podfacts reads what a pod's namespace holds before an attachment is
-// made in it.
-//
-// It changes nothing, and decides nothing: what the facts mean is for package
-// plan. It stands below package kernel, which gives it a socket in the pod.
-// This file is all there is.
-package podfacts
+package look
 
 import (
 	"context"
@@ -27,9 +21,9 @@ type Pod struct {
 	facts plan.PodFacts // that do not depend on the interface
 }
 
-// Look reads the links, routes and rules of a namespace, in a dump each. Its
+// AtPod reads the links, routes and rules of a namespace, in a dump each. Its
 // errors are those of c.
-func Look(ctx context.Context, c *rtnl.Conn) (Pod, error) {
+func AtPod(ctx context.Context, c *rtnl.Conn) (Pod, error) {
 	links, err := c.Links(ctx)
 	if err != nil {
 		return Pod{}, err
