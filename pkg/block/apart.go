@@ -10,7 +10,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
-	"github.com/roce-cni/roce-cni/pkg/conf/template"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
@@ -104,7 +103,7 @@ func (p Pool) prefixes(racks []string) []named {
 				if number >= 0 {
 					text = inRack(text, number)
 				}
-				if prefix, err := netip.ParsePrefix(template.Expand(text, i)); err == nil {
+				if prefix, err := netip.ParsePrefix(pool.Expand(text, i)); err == nil {
 					out = append(out, named{prefix.Masked(), rack})
 				}
 			}

@@ -16,7 +16,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
-	"github.com/roce-cni/roce-cni/pkg/conf/template"
 )
 
 const reading = "read RailPool"
@@ -223,7 +222,7 @@ func (p Pool) lists(rack string, f *strict.Faults) (places []string, values []st
 func inRack(s string, rack int) string {
 	const hidden = "{\x00" // JSON has no such character, and no subnet has
 	s = strings.ReplaceAll(strings.ReplaceAll(s, "{rail", hidden), "{rack", "{rail")
-	return strings.ReplaceAll(template.Expand(s, rack), hidden, "{rail")
+	return strings.ReplaceAll(pool.Expand(s, rack), hidden, "{rail")
 }
 
 // label says whether s can be a part of the name of a block, which must be a DNS

@@ -11,7 +11,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
-	"github.com/roce-cni/roce-cni/pkg/conf/template"
 )
 
 // rails is what the keys "rails" and "minRails" say. Without them there is one
@@ -132,7 +131,7 @@ func (rs *rails) rule(o *strict.Object) {
 	rs.wrong = n == 0
 	rs.each = make([]rail, max(n, 1))
 	name := nameTemplate(ifName)
-	if name != "" && n > 1 && !template.Varies(name) {
+	if name != "" && n > 1 && !pool.Varies(name) {
 		ifName.Bad(`write a template such as "rail{rail}"`, "%q would be the name of all %d rails", name, n)
 		name = ""
 	}
@@ -144,8 +143,8 @@ func (rs *rails) rule(o *strict.Object) {
 // nameTemplate reads a name that may have placeholders.
 func nameTemplate(v strict.Value) string {
 	s, ok := v.Text("")
-	if ok && !template.Valid(s) {
-		v.Bad(template.Hint, "%q has a brace that is no placeholder's", s)
+	if ok && !pool.ValidTemplate(s) {
+		v.Bad(pool.TemplateHint, "%q has a brace that is no placeholder's", s)
 		return ""
 	}
 	if ok && s == "" {
@@ -207,7 +206,7 @@ func (rs rails) names(first LinkName) []LinkName {
 		var name LinkName
 		switch {
 		case r.ifName.Present():
-			name = LinkName(template.Expand(r.name, i))
+			name = LinkName(pool.Expand(r.name, i))
 		case known && i == 0:
 			name = first
 		case known:

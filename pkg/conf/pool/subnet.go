@@ -16,7 +16,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
-	"github.com/roce-cni/roce-cni/pkg/conf/template"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
@@ -37,8 +36,8 @@ func Subnets(v strict.Value, rail int, f *strict.Faults) []Subnet {
 	w := g.ValueAt(v.Path, nil)
 	if v.Present() {
 		raw := v.Raw()
-		if template.Varies(raw) {
-			raw, note = template.Expand(raw, rail), fmt.Sprintf("rail %d: ", rail)
+		if Varies(raw) {
+			raw, note = Expand(raw, rail), fmt.Sprintf("rail %d: ", rail)
 		}
 		w = g.ValueAt(v.Path, []byte(raw))
 	}
@@ -65,8 +64,8 @@ func Families(subnets []Subnet) (v4, v6 int) {
 // Braces reports the strings of v with a brace that is no placeholder's.
 func Braces(v strict.Value) {
 	for _, e := range v.Strings() {
-		if s, _ := e.Text(""); !template.Valid(s) {
-			e.Bad(template.Hint, "%q has a brace that is no placeholder's", s)
+		if s, _ := e.Text(""); !ValidTemplate(s) {
+			e.Bad(TemplateHint, "%q has a brace that is no placeholder's", s)
 		}
 	}
 }
@@ -74,7 +73,7 @@ func Braces(v strict.Value) {
 // NoBraces reports the strings of v that were to be different for each rail.
 func NoBraces(v strict.Value) {
 	for _, e := range v.Strings() {
-		if s, _ := e.Text(""); template.In(s) {
+		if s, _ := e.Text(""); IsTemplate(s) {
 			e.Bad("write the number", "%q has a placeholder, and there are no rails", s)
 		}
 	}

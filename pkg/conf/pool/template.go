@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package template puts the number of a rail into strings: {rail}, {rail+N},
-// {rail*N} and {rail*N+M}.
-//
-// It judges no string but by its braces. It stands below package conf, which
-// says where placeholders may be; everything is in this file.
-package template
+package pool
 
 import (
 	"strconv"
 	"strings"
 )
 
-// Hint says what a string may have.
-const Hint = "write {rail}, {rail+N}, {rail*N} or {rail*N+M}; the first rail is 0"
+// TemplateHint says which placeholders a string may have: they stand for the number
+// of a rail.
+const TemplateHint = "write {rail}, {rail+N}, {rail*N} or {rail*N+M}; the first rail is 0"
 
 // placeholder is one that a string has: the number of the rail, times and plus
 // something.
@@ -33,8 +29,8 @@ func next(s string, from int) (p placeholder, ok bool) {
 		p = placeholder{start: from + at}
 		from = p.start + len(opening)
 		rest := s[from:]
-		p.times, rest = number(rest, '*', 1)
-		p.plus, rest = number(rest, '+', 0)
+		p.times, rest = factor(rest, '*', 1)
+		p.plus, rest = factor(rest, '+', 0)
 		if strings.HasPrefix(rest, "}") {
 			p.end = len(s) - len(rest) + 1
 			return p, true
@@ -42,9 +38,9 @@ func next(s string, from int) (p placeholder, ok bool) {
 	}
 }
 
-// number reads a sign and a number of at most six digits, so that none overflows.
+// factor reads a sign and a number of at most six digits, so that none overflows.
 // It returns standard, and s as it is, where there is none.
-func number(s string, sign byte, standard int) (n int, rest string) {
+func factor(s string, sign byte, standard int) (n int, rest string) {
 	const most = 6
 	if s == "" || s[0] != sign {
 		return standard, s
@@ -59,8 +55,8 @@ func number(s string, sign byte, standard int) (n int, rest string) {
 	return n, s[i:]
 }
 
-// In says whether s has a brace, so that it is a template, or was to be one.
-func In(s string) bool { return strings.ContainsAny(s, "{}") }
+// IsTemplate says whether s has a brace, so that it is a template or was meant to be one.
+func IsTemplate(s string) bool { return strings.ContainsAny(s, "{}") }
 
 // Varies says whether s has a placeholder.
 func Varies(s string) bool {
@@ -68,8 +64,8 @@ func Varies(s string) bool {
 	return ok
 }
 
-// Valid says whether all braces of s are those of placeholders.
-func Valid(s string) bool { return !In(replace(s, func(placeholder) string { return "" })) }
+// ValidTemplate says whether all braces of s are those of placeholders.
+func ValidTemplate(s string) bool { return !IsTemplate(replace(s, func(placeholder) string { return "" })) }
 
 // Expand replaces the placeholders of s by what they are for a rail, in decimal,
 // and leaves all else. Of a JSON text it changes nothing but what is in

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package template_test
+package pool_test
 
 import (
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/conf/template"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
 func TestPlaceholdersAreTheNumberOfTheRail(t *testing.T) {
@@ -22,7 +22,7 @@ func TestPlaceholdersAreTheNumberOfTheRail(t *testing.T) {
 		`[{"subnet": "10.{rail}.0.0/16"}]`: `[{"subnet": "10.7.0.0/16"}]`,
 		`{"a": {"b": "\"{rail}\""}}`:       `{"a": {"b": "\"7\""}}`,
 	} {
-		if got := template.Expand(in, 7); got != want {
+		if got := pool.Expand(in, 7); got != want {
 			t.Errorf("%s: got %s, want %s", in, got, want)
 		}
 	}
@@ -31,11 +31,11 @@ func TestPlaceholdersAreTheNumberOfTheRail(t *testing.T) {
 func TestBracesThatAreNoPlaceholdersStay(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"{", "}", "{}", "{Rail}", "{rail-1}", "{rail+}", "{rail*}", "{rail+1*2}", "{ rail }", "{rail+1234567}", "{rail+-1}", "{node}"} {
-		if got := template.Expand(s, 7); got != s || template.Valid(s) || template.Varies(s) || !template.In(s) {
-			t.Errorf("%s: expands to %s, valid %t, varies %t, in %t", s, got, template.Valid(s), template.Varies(s), template.In(s))
+		if got := pool.Expand(s, 7); got != s || pool.ValidTemplate(s) || pool.Varies(s) || !pool.IsTemplate(s) {
+			t.Errorf("%s: expands to %s, valid %t, varies %t, in %t", s, got, pool.ValidTemplate(s), pool.Varies(s), pool.IsTemplate(s))
 		}
 	}
-	if s := "a{rail}b{rail+2}"; !template.Valid(s) || !template.Varies(s) || template.Valid(s+"}") {
+	if s := "a{rail}b{rail+2}"; !pool.ValidTemplate(s) || !pool.Varies(s) || pool.ValidTemplate(s+"}") {
 		t.Errorf("%s is not taken for what it is", s)
 	}
 }
