@@ -16,11 +16,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Executor does runs of operations: one or more of one kind, of which none
-// needs another, so that they may be done in one go. Its law for each operation
-// is the comment of plan.Op. Do stops at the first that fails, and what was done
-// of the run stands; Undo tries all, from the last on, and Check looks at all;
-// both return what they found, joined.
+// Executor does runs of operations: one or more of one kind, which are done in
+// one go. Its law for each operation is the comment of plan.Op. The law of a run:
+//
+//   - Do does the operations in their order, so that a route may be the way to
+//     the gateway of the next one. It stops at the first that fails, and what was
+//     done of the run stands.
+//   - Undo undoes them from the last on. It tries all.
+//   - Check looks at all.
+//   - The links that a run names are there before it begins: no operation makes
+//     the link that another one of its run is about.
+//
+// Undo and Check return what they found, joined.
 type Executor interface {
 	Do(ctx context.Context, run ...plan.Op) error
 	Undo(ctx context.Context, run ...plan.Op) error

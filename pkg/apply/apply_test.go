@@ -101,6 +101,33 @@ func TestUndoGoesOnAfterAFailure(t *testing.T) {
 	}
 }
 
+// refusing is an executor that can undo nothing.
+type refusing struct {
+	journal
+	tried []string
+}
+
+func (r *refusing) Undo(_ context.Context, op plan.Op) error {
+	r.tried = append(r.tried, op.(plan.Move).Device.Name)
+	return fmt.Errorf("undo %s: %w", r.tried[len(r.tried)-1], errRefused)
+}
+
+func TestUndoGoesOnWithinARun(t *testing.T) {
+	t.Parallel()
+	var run plan.Ops
+	for _, name := range []string{"mlx5_0", "mlx5_1", "mlx5_2"} {
+		run = append(run, plan.Move{Device: plan.RDMADevice{Name: name}})
+	}
+	r := &refusing{}
+	err := Undo(context.Background(), Each(r), run)
+	if diff := cmp.Diff([]string{"mlx5_2", "mlx5_1", "mlx5_0"}, r.tried); diff != "" {
+		t.Errorf("tried to undo (-want +got):\n%s", diff)
+	}
+	if want := "undo mlx5_2: refused\nundo mlx5_1: refused\nundo mlx5_0: refused"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 func TestCheckNamesEverythingThatIsGone(t *testing.T) {
 	t.Parallel()
 	err := Check(context.Background(), Each(&journal{stands: []string{"plan.Rule", "plan.Announce"}}), ops)

@@ -110,6 +110,22 @@ func text(err error) string {
 	return err.Error()
 }
 
+// TestRepairLeavesARouteOfAnotherProtocol has an operator's route in the place
+// of ours, which differs in its protocol number alone.
+func TestRepairLeavesARouteOfAnotherProtocol(t *testing.T) {
+	t.Parallel()
+	w, v4, _ := attached(t)
+	w.pod.IP("route del default dev net1 table 100")
+	w.pod.IP("route add default via 172.16.11.6 dev net1 table 100 proto 4 src " + v4)
+	damaged := w.fake.String()
+	if done, err := w.node().Repair(ctx, c1); cnierr.CodeOf(err) != cnierr.RouteTaken || len(done) > 0 {
+		t.Errorf("did %v, %v, want code %d", done, err, cnierr.RouteTaken)
+	}
+	if diff := cmp.Diff(damaged, w.fake.String()); diff != "" {
+		t.Errorf("Repair changed the pod (-before +after):\n%s", diff)
+	}
+}
+
 // What is restored is ours, where the kernel's was.
 func TestRepairRestoresTheRouteToASubnetAlone(t *testing.T) {
 	t.Parallel()

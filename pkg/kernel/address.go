@@ -26,7 +26,7 @@ type address struct {
 // addresses is a run.
 type addresses []address
 
-// do adds the addresses, in their order.
+// do adds the addresses.
 func (r addresses) do(ctx context.Context) error {
 	var changes []rtnl.Change
 	links := r.links(ctx)
@@ -78,7 +78,7 @@ func (r addresses) undo(ctx context.Context) error {
 	var errs []error
 	var changes []rtnl.Change
 	var of addresses
-	for i, l := range r.links(ctx) {
+	for i, l := range slices.Backward(r.links(ctx)) {
 		if l.Err != nil {
 			errs = append(errs, classify(action, r[i].op.Prefix.String(), ignore(l.Err, unix.ENODEV)))
 			continue

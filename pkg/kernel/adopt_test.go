@@ -64,6 +64,11 @@ func TestAdoptRefusesAnAddressThatAnotherMachineHas(t *testing.T) {
 	op := lend(t, second, k2, 6, time.Hour) // an answer ends it
 	wantCode(t, k2.Do(t.Context(), op), cnierr.AddressTaken)
 	wantCode(t, k2.Check(t.Context(), op), cnierr.Damaged)
+	err := k2.Check(t.Context(), plan.Address{Link: "net1", Prefix: op.Addresses[0]})
+	wantCode(t, err, cnierr.Damaged)
+	if err == nil || !strings.Contains(err.Error(), "duplicate address detection failed") {
+		t.Errorf("check of the address: %v", err)
+	}
 }
 
 func TestTheParentOfAnAdoptedLinkIsWhatItStandsOn(t *testing.T) {

@@ -107,7 +107,7 @@ func (r macvlans) undo(ctx context.Context) error {
 		return classify(deleting, string(r[0].op.Name), err)
 	}
 	var ours []rtnl.Link
-	for _, m := range r {
+	for _, m := range slices.Backward(r) {
 		if l, ok := m.among(links); ok {
 			ours = append(ours, l)
 		}

@@ -26,8 +26,7 @@ type routing struct {
 // routings is a run.
 type routings []routing
 
-// do adds the routes, in their order: one may be the way to the next one's
-// gateway. With NLM_F_EXCL the kernel refuses a second route of the same
+// do adds the routes. With NLM_F_EXCL the kernel refuses a second route of the same
 // destination and metric in both families; without it IPv6 would add ours as
 // another path of somebody else's (fib6_add_rt2node).
 func (rs routings) do(ctx context.Context) error {
@@ -93,7 +92,7 @@ func (rs routings) undo(ctx context.Context) error {
 	var errs []error
 	var changes []rtnl.Change
 	var of routings
-	for i, l := range rs.links(ctx) {
+	for i, l := range slices.Backward(rs.links(ctx)) {
 		r := rs[i]
 		at := place{rtnl.Family(r.op.Dst.Addr()), r.op.Table}
 		there, known := tables[at]

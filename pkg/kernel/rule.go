@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -67,6 +68,8 @@ const maxTwins = 100
 func (ps policies) undo(ctx context.Context) error {
 	const action = "delete rule"
 	var errs []error
+	ps = slices.Clone(ps)
+	slices.Reverse(ps)
 	for range maxTwins / 2 {
 		var changes []rtnl.Change
 		for _, p := range ps {

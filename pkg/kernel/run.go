@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -49,8 +50,8 @@ func (k *Kernel) executor(run []plan.Op) (executor, error) {
 		return routings(each(run, func(op plan.Route) routing { return routing{k, op} })), nil
 	case plan.Rule:
 		return policies(each(run, func(op plan.Rule) policy { return policy{k, op} })), nil
-	case plan.Strays:
-		return inTurn(each(run, func(op plan.Strays) executor { return strays{k, op} })), nil
+	case plan.Orphans:
+		return inTurn(each(run, func(op plan.Orphans) executor { return orphans{k, op} })), nil
 	}
 	return nil, cnierr.New(cnierr.Bug, action, fmt.Sprintf("%T", run[0]), "", "the kernel has no executor for it")
 }
@@ -80,7 +81,7 @@ func (r inTurn) do(ctx context.Context) error {
 
 func (r inTurn) undo(ctx context.Context) error {
 	var errs []error
-	for _, x := range r {
+	for _, x := range slices.Backward(r) {
 		errs = append(errs, x.undo(ctx))
 	}
 	return errors.Join(errs...)

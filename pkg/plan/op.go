@@ -111,8 +111,8 @@ func decode(e envelope) (Op, error) {
 		return unmarshal[Route](e.Args)
 	case Rule{}.kind():
 		return unmarshal[Rule](e.Args)
-	case Strays{}.kind():
-		return unmarshal[Strays](e.Args)
+	case Orphans{}.kind():
+		return unmarshal[Orphans](e.Args)
 	case Gateway{}.kind():
 		return unmarshal[Gateway](e.Args)
 	case Announce{}.kind():

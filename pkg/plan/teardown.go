@@ -72,5 +72,5 @@ func dependsOn(op Op) (conf.LinkName, bool) {
 // the link that carries its mark, and the rules for that link's addresses.
 func Unrecorded(id conf.ContainerID, ifName conf.LinkName) Ops {
 	mark := Mark(id, ifName)
-	return Ops{Macvlan{Name: ifName, Mark: mark}, Strays{Link: ifName, Mark: mark}}
+	return Ops{Macvlan{Name: ifName, Mark: mark}, Orphans{Link: ifName, Mark: mark}}
 }

@@ -126,6 +126,33 @@ func otherMetric(t *testing.T, w opened) {
 	}
 }
 
+// otherProtocol has routes that differ from ours in their protocol number alone
+// (static), as an operator would add them.
+func otherProtocol(t *testing.T, w opened) {
+	for _, op := range w.attach(t) {
+		r, ok := op.(plan.Route)
+		if !ok || !r.Via.IsValid() {
+			continue
+		}
+		w.undo(t, plan.Ops{r})
+		family := ""
+		if r.Dst.Addr().Is6() {
+			family = "-6 "
+		}
+		route := fmt.Sprintf("%s dev net1 table %d metric %d", r.Dst, r.Table, max(r.Metric, 7))
+		r.Metric = max(r.Metric, 7)
+		w.IP(fmt.Sprintf("%sroute add %s via %s src %s mtu 1400 proto 4", family, route, r.Via, r.Src))
+		before := w.Show()
+		w.refuses(t, r, cnierr.RouteTaken)
+		if err := w.Check(t.Context(), r); err == nil {
+			t.Errorf("check takes a route of another protocol for %v", r)
+		}
+		w.undo(t, plan.Ops{r})
+		w.unchanged(t, before)
+		w.IP(family + "route del " + route)
+	}
+}
+
 func foreignRule(t *testing.T, w opened) {
 	ours := plan.Rule{From: netip.MustParsePrefix("10.9.0.5/32"), Table: 100, Priority: 32000}
 	w.IP("rule add from 10.9.0.5/32 lookup 100 priority 32000 protocol 4")
@@ -212,7 +239,7 @@ func lostRecord(t *testing.T, w opened) {
 	before := w.Show()
 	w.attach(t)
 	m := w.macvlan()
-	lost := plan.Ops{plan.Macvlan{Name: m.Name, Mark: m.Mark}, plan.Strays{Link: m.Name, Mark: m.Mark}}
+	lost := plan.Ops{plan.Macvlan{Name: m.Name, Mark: m.Mark}, plan.Orphans{Link: m.Name, Mark: m.Mark}}
 	w.undo(t, lost)
 	w.unchanged(t, before)
 	w.undo(t, lost)

@@ -112,8 +112,8 @@ func (k *FakeKernel) run(op plan.Op, fn func(executor) error) error {
 		x = routing{op}
 	case plan.Rule:
 		x = policy{op}
-	case plan.Strays:
-		x = strays{op}
+	case plan.Orphans:
+		x = orphans{op}
 	default:
 		return cnierr.New(cnierr.Bug, "execute operation", "", "", "the kernel has no executor for %T", op)
 	}

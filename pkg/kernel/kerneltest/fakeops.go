@@ -24,7 +24,7 @@ type (
 	address struct{ op plan.Address }
 	routing struct{ op plan.Route }
 	policy  struct{ op plan.Rule }
-	strays  struct{ op plan.Strays }
+	orphans struct{ op plan.Orphans }
 )
 
 // damaged returns the finding of a check.
@@ -117,11 +117,11 @@ func (m macvlan) ours(s *Space) *iface {
 	return s.links[i]
 }
 
-func (r strays) do(s *Space) error { return s.f.unexpected("strays are only ever undone") }
+func (r orphans) do(s *Space) error { return s.f.unexpected("orphans are only ever undone") }
 
-func (r strays) check(s *Space) error { return s.f.unexpected("strays are only ever undone") }
+func (r orphans) check(s *Space) error { return s.f.unexpected("orphans are only ever undone") }
 
-func (r strays) undo(s *Space) error {
+func (r orphans) undo(s *Space) error {
 	rail := func(l *iface) bool {
 		n, ok := strings.CutPrefix(l.alias, r.op.Mark+"/")
 		_, err := strconv.Atoi(n)

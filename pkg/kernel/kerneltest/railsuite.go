@@ -222,7 +222,7 @@ func lostRails(t *testing.T, w opened) {
 	w.IP("link set eth1 alias " + plan.Mark("abc", "net1") + "/1") // anybody can set one
 	before := w.Show()
 	mark := plan.Mark("abc", "net1")
-	lost := plan.Ops{plan.Macvlan{Name: "net1", Mark: mark}, plan.Strays{Link: "net1", Mark: mark}}
+	lost := plan.Ops{plan.Macvlan{Name: "net1", Mark: mark}, plan.Orphans{Link: "net1", Mark: mark}}
 	others := plan.Ops{}
 	for i, mark := range []string{plan.Mark("abc", "net11"), mark + "1/1", mark + "/x", mark + "/", "x" + mark + "/1", mark + "/1/1"} {
 		m := w.macvlan()

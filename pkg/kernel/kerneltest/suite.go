@@ -59,6 +59,7 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		"a link of ours that is different is made again":  differentLink,
 		"a route of somebody else's is never replaced":    foreignRoute,
 		"a route of ours with another metric stays":       otherMetric,
+		"a route of another protocol stays":               otherProtocol,
 		"rules of somebody else's and ours live together": foreignRule,
 		"twins of a rule go together":                     twinRules,
 		"an address of another length is refused":         otherLength,

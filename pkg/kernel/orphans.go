@@ -18,60 +18,60 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// strays are the rules of an attachment whose record is lost, and the links of
-// its rails but for the first, which is plan.Macvlan's.
-type strays struct {
+// orphans executes plan.Orphans. The link of the first rail is not among them:
+// that is plan.Macvlan's.
+type orphans struct {
 	*Kernel
-	op plan.Strays
+	op plan.Orphans
 }
 
-func (s strays) do(context.Context) error { return s.onlyUndone() }
+func (o orphans) do(context.Context) error { return o.onlyUndone() }
 
-func (s strays) check(context.Context) error { return s.onlyUndone() }
+func (o orphans) check(context.Context) error { return o.onlyUndone() }
 
-func (s strays) onlyUndone() error {
-	return cnierr.New(cnierr.Bug, "do", string(s.op.Link), "", "stray rules are only ever undone")
+func (o orphans) onlyUndone() error {
+	return cnierr.New(cnierr.Bug, "do", string(o.op.Link), "", "orphans are only ever undone")
 }
 
 // undo removes the rules that carry our protocol number and an address of one
 // of the links, and then the links. While a rule is left the links stay: their
 // addresses are all that tells whose rules those are.
-func (s strays) undo(ctx context.Context) error {
-	const action = "delete stray rules of"
-	links, err := s.pod.Links(ctx)
+func (o orphans) undo(ctx context.Context) error {
+	const action = "delete orphaned rules of"
+	links, err := o.pod.Links(ctx)
 	if err != nil {
-		return classify(action, string(s.op.Link), err)
+		return classify(action, string(o.op.Link), err)
 	}
-	first, ok := macvlan{s.Kernel, plan.Macvlan{Name: s.op.Link, Mark: s.op.Mark}}.among(links)
-	rails := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool { return !s.isRail(l) })
+	first, ok := macvlan{o.Kernel, plan.Macvlan{Name: o.op.Link, Mark: o.op.Mark}}.among(links)
+	rails := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool { return !o.isRail(l) })
 	if !ok && len(rails) == 0 {
 		return nil
 	}
-	rules, err := s.rules(ctx, append([]rtnl.Link{first}, rails...))
+	rules, err := o.rules(ctx, append([]rtnl.Link{first}, rails...))
 	if err != nil {
-		return classify(action, string(s.op.Link), err)
+		return classify(action, string(o.op.Link), err)
 	}
 	var errs []error
-	for _, err := range s.pod.Each(ctx, rules...) {
-		errs = append(errs, classify(action, string(s.op.Link), ignore(err, unix.ENOENT)))
+	for _, err := range o.pod.Each(ctx, rules...) {
+		errs = append(errs, classify(action, string(o.op.Link), ignore(err, unix.ENOENT)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return remove(ctx, s.pod, rails, links)
+	return remove(ctx, o.pod, rails, links)
 }
 
 // isRail says whether a link is that of another rail: its mark is that of the
 // first, a slash and a number.
-func (s strays) isRail(l rtnl.Link) bool {
-	rail, ok := strings.CutPrefix(l.Alias, s.op.Mark+"/")
+func (o orphans) isRail(l rtnl.Link) bool {
+	rail, ok := strings.CutPrefix(l.Alias, o.op.Mark+"/")
 	_, err := strconv.ParseUint(rail, 10, 32)
 	return ok && err == nil && l.Kind == "macvlan"
 }
 
 // rules returns what removes the rules of ours that are for addresses of links.
-func (s strays) rules(ctx context.Context, links []rtnl.Link) ([]rtnl.Change, error) {
-	addrs, err := s.pod.Addresses(ctx, 0)
+func (o orphans) rules(ctx context.Context, links []rtnl.Link) ([]rtnl.Change, error) {
+	addrs, err := o.pod.Addresses(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (s strays) rules(ctx context.Context, links []rtnl.Link) ([]rtnl.Change, er
 			ours[a.Prefix.Addr()] = true
 		}
 	}
-	rules, err := s.pod.Rules(ctx, unix.AF_UNSPEC)
+	rules, err := o.pod.Rules(ctx, unix.AF_UNSPEC)
 	if err != nil {
 		return nil, err
 	}

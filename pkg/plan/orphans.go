@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"fmt"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// Orphans are what is left of an attachment after its record was lost: the
+// rules with our protocol number and from an address of the link that carries
+// Mark, and the links of its other rails. No plan has them. DEL only ever
+// undoes them, before the link itself.
+type Orphans struct {
+	Link conf.LinkName `json:"link"`
+	Mark string        `json:"mark"`
+}
+
+func (Orphans) kind() string { return "orphans" }
+
+// Commands implements Op.
+func (o Orphans) Commands(netns string) []string {
+	return []string{fmt.Sprintf("# rules of protocol %d from the addresses of %s in %s (%s show protocol %d)", Protocol, o.Link, netns, IP(netns)+" rule", Protocol)}
+}
