@@ -43,6 +43,7 @@ var importMap = []layer{
 	{"pkg/rdma", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/nlsock", "pkg/rdma/nldev", "pkg/rdma/gidtable", "pkg/rdma/discover"}},
 	{"pkg/probe", []string{"pkg/cnierr", "pkg/conf", "pkg/plan"}},
 	{"pkg/flock", nil},
+	{"pkg/flock/flocktest", nil},
 	{"pkg/record", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/flock"}},
 	{"pkg/gids", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/kernel", "pkg/kernel/look", "pkg/rdma", "pkg/record"}},
 	{"pkg/ipam/kv", nil},

@@ -66,7 +66,7 @@ func TestChainedRoceRoutesWhatAnotherPluginMade(t *testing.T) {
 	p := w.pod(t)
 	w.leaf.ip(t, `
 		addr add 198.51.100.1/32 dev lo
-		addr add 2001:db8::1/128 dev lo
+		addr add 2001:db8::1/128 dev lo nodad
 		link set dev lo up`)
 	before := p.snapshot(t)
 	for i := range 2 {

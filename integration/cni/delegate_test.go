@@ -10,10 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/flock/flocktest"
 )
 
 // foreignIPAM is an IPAM plugin of somebody else's. As host-local does, it
@@ -215,10 +216,11 @@ func TestDelWaitsForTheIPAMPluginOfAnAddThatWasKilled(t *testing.T) {
 
 	del, done := a.start(t, "DEL"), make(chan error, 1)
 	go func() { done <- del.Wait() }()
+	flocktest.UntilBlocked(t, filepath.Join(w.state, "attachments", a.id, "lock"))
 	select {
 	case err := <-done:
 		t.Fatalf("DEL did not wait: %v", err)
-	case <-time.After(200 * time.Millisecond):
+	default:
 	}
 	if err := os.WriteFile(filepath.Join(dir, "go"), []byte("\n"), 0); err != nil {
 		t.Fatal(err)

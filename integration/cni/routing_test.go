@@ -85,7 +85,7 @@ func testEightRails(t *testing.T, w *world, share int, attach func(*testing.T, *
 	t.Helper()
 	w.leaf.ip(t, `
 		addr add 198.51.100.1/32 dev lo
-		addr add 2001:db8::1/128 dev lo
+		addr add 2001:db8::1/128 dev lo nodad
 		link set dev lo up`)
 	p := w.pod(t)
 	before, main := p.snapshot(t), p.routes(t, "main")

@@ -221,20 +221,16 @@ func TestNameOfAPluginIsNoPath(t *testing.T) {
 }
 
 // TestPluginThatHangsEndsWithTheCall: so do its children, which would keep its
-// output open otherwise.
+// output open otherwise, for longer than any test may take.
 func TestPluginThatHangsEndsWithTheCall(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
-	f.on("ADD", `: >lease-$CNI_CONTAINERID-$CNI_IFNAME; sleep 100 & echo $! >child; : >hangs; wait`)
+	f.on("ADD", `: >lease-$CNI_CONTAINERID-$CNI_IFNAME; sleep 10000 & echo $! >child; : >hangs; wait`)
 	ctx, cancel := f.untilItHangs()
 	defer cancel()
-	start := time.Now()
 	_, err := f.node().Add(ctx, f.request(""))
 	if cnierr.CodeOf(err) != cnierr.TryAgain || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
-	}
-	if took := time.Since(start); took > 20*time.Second {
-		t.Errorf("it took %v", took)
 	}
 	f.mustBeEmpty("after ADD")
 	child, err := strconv.Atoi(strings.TrimSpace(f.read("child")))
@@ -242,7 +238,7 @@ func TestPluginThatHangsEndsWithTheCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It was killed, and a process dies in its own time.
-	for deadline := time.Now().Add(20 * time.Second); alive(child); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); alive(child); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the child %d is still there", child)
 		}
@@ -300,7 +296,7 @@ func TestPluginThatHangsInDELKeepsTheLink(t *testing.T) {
 func TestPluginThatLeavesAChildBehindIsDone(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
-	f.on("ADD", `sleep 100 & echo $! >child`)
+	f.on("ADD", `sleep 10000 & echo $! >child`)
 	f.mustAdd()
 	child, err := strconv.Atoi(strings.TrimSpace(f.read("child")))
 	if err != nil {

@@ -9,9 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/flock/flocktest"
 )
 
 // file opens a file that is left open: one that was waited for in vain is
@@ -37,10 +38,11 @@ func TestALockIsWaitedFor(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- Wait(t.Context(), waiter, unix.LOCK_EX) }()
+	flocktest.UntilBlocked(t, path)
 	select {
 	case err := <-done:
 		t.Fatalf("two have the lock: %v", err)
-	case <-time.After(20 * time.Millisecond): // it is not there yet; there is nothing to wait for
+	default:
 	}
 	if err := holder.Close(); err != nil {
 		t.Fatal(err)

@@ -71,9 +71,9 @@ func TestProcessesThatAreKilledLoseAndDoubleNothing(t *testing.T) {
 	said := map[string]string{} // by container, the last word of its worker
 	for range 12 {
 		var workers []*exec.Cmd
-		var outputs []*strings.Builder
+		var outputs []*heard
 		for range 4 {
-			cmd, out := exec.Command(os.Args[0]), &strings.Builder{}
+			cmd, out := exec.Command(os.Args[0]), &heard{first: make(chan struct{})}
 			cmd.Env = append(os.Environ(), workerDir+"="+n.dir)
 			cmd.Stdout = out
 			if err := cmd.Start(); err != nil {
@@ -81,8 +81,9 @@ func TestProcessesThatAreKilledLoseAndDoubleNothing(t *testing.T) {
 			}
 			workers, outputs = append(workers, cmd), append(outputs, out)
 		}
+		<-outputs[0].first // however long a process takes to start here
 		for i, cmd := range workers {
-			timer := time.AfterFunc(time.Duration(20+rnd.IntN(60))*time.Millisecond, func() { _ = cmd.Process.Kill() })
+			timer := time.AfterFunc(time.Duration(rnd.IntN(60))*time.Millisecond, func() { _ = cmd.Process.Kill() })
 			_ = cmd.Wait()
 			timer.Stop()
 			for line := range strings.Lines(outputs[i].String()) {
@@ -98,6 +99,25 @@ func TestProcessesThatAreKilledLoseAndDoubleNothing(t *testing.T) {
 	if len(n.holders()) == 0 {
 		t.Error("the workers have leased nothing")
 	}
+}
+
+// heard is what a worker has said. first is closed when it has leased or failed.
+type heard struct {
+	strings.Builder
+	first chan struct{}
+}
+
+func (h *heard) Write(b []byte) (int, error) {
+	before := h.done()
+	n, err := h.Builder.Write(b)
+	if !before && h.done() {
+		close(h.first)
+	}
+	return n, err
+}
+
+func (h *heard) done() bool {
+	return strings.Contains(h.String(), "leased ") || strings.Contains(h.String(), "failed ")
 }
 
 // mustBeSound checks that the database can be read and has no address twice,

@@ -52,6 +52,10 @@ func TestWindowIsExact(t *testing.T) {
 			op: conflictOp(target("net1")), script: onNth(3, func(c *memConn) { c.after(9*ms, reply4()) }),
 			took: 16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
 		},
+		"conflict, answered in time and read too late": {
+			op: conflictOp(target("net1")), script: onNth(3, func(c *memConn) { c.queued <- result{frame: reply4()} }),
+			code: cnierr.AddressTaken, took: 16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
+		},
 		"conflict, a rival": {
 			op: conflictOp(target("net1")), script: onNth(1, func(c *memConn) { c.after(5*ms, probe(otherMAC)) }),
 			code: cnierr.AddressTaken, took: 5 * ms, sent: []time.Duration{0, 4 * ms},

@@ -154,9 +154,9 @@ func variants() plan.Ops {
 }
 
 // show returns what is in a namespace, without what changes by itself: the
-// state of links, whether an address is tentative yet, and the local routes of IPv6 addresses, which the kernel
-// makes in a work queue also for addresses without duplicate detection
-// (addrconf_dad_work).
+// state of links, and what the kernel does in a work queue (addrconf_dad_work):
+// the local routes of IPv6 addresses, also without duplicate detection, and the
+// end of an address's time as tentative.
 func show(t *testing.T, pod *kerneltest.Netns) string {
 	t.Helper()
 	var links []struct {
