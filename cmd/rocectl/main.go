@@ -10,7 +10,8 @@
 //   - Texts are lower case and have no full stop, but for the paragraphs of a
 //     command's help, which are sentences.
 //   - Results go to standard output, errors to standard error; the exit status
-//     is 1 when there was an error, or when check finds something.
+//     is 1 when there was an error, or when check or doctor finds something, and
+//     2 when doctor cannot tell.
 //   - An error is one line, rocectl[code] operation "subject": cause, and a
 //     line "hint: " that says what to do. A command line that cannot be read
 //     has no code.
@@ -35,6 +36,9 @@ import (
 
 func main() {
 	if cmd, err := root(os.Stdout, os.Stderr).ExecuteC(); err != nil {
+		if status := exitStatus(0); errors.As(err, &status) {
+			os.Exit(int(status))
+		}
 		printError(os.Stderr, cmd.CommandPath(), err)
 		os.Exit(1)
 	}
@@ -55,7 +59,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 	node := &nodeFlags{}
 	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases, as stateDir of the networks says")
 	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), poolCommand(node),
-		gidsCommand(node), envCommand(node), explainCommand())
+		doctorCommand(), gidsCommand(node), envCommand(node), explainCommand())
 	cmd.AddCommand(cluster.Commands(&node.stateDir)...)
 	return cmd
 }

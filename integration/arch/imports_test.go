@@ -66,6 +66,7 @@ var importMap = []layer{
 		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record",
 		"pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile", "pkg/delegate",
 	}},
+	{"pkg/doctor", []string{"pkg/rdma/nldev", "pkg/rdma/gidtable"}},
 	{"pkg/rebuild", []string{"pkg/cnierr", "pkg/conf", "pkg/kernel/nsscan", "pkg/record", "pkg/ipam/ledger", "pkg/ipam"}},
 }
 

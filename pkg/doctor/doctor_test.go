@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"context"
+	"flag"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected outputs in testdata")
+
+// fault is a change of the healthy node and what one check says of it.
+type fault struct {
+	name    string
+	change  func(*world)
+	check   string
+	verdict Verdict
+	says    string   // is in what was found, with what it is of
+	advice  string   // is in the command, or in what is missing
+	also    []string // checks that say something about it, too
+}
+
+func TestHealthyNodeHasNoProblem(t *testing.T) {
+	t.Parallel()
+	answers := healthy(t).answers()
+	if got := Status(answers); got != 0 {
+		t.Errorf("status %d, want 0", got)
+	}
+	golden(t, "healthy", answers)
+}
+
+// TestEachFaultIsFound changes one thing of a healthy node: its check finds it, and
+// no other check says anything.
+func TestEachFaultIsFound(t *testing.T) {
+	t.Parallel()
+	for _, f := range faults() {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			w := healthy(t)
+			f.change(w)
+			var texts []string
+			for _, a := range w.answers() {
+				if a.Check != f.check {
+					if a.Verdict != OK && !slices.Contains(f.also, a.Check) {
+						t.Errorf("%s says %s: %s", a.Check, a.Verdict, a.Found)
+					}
+					continue
+				}
+				text := a.Of + ": " + a.Found
+				texts = append(texts, string(a.Verdict)+": "+text)
+				if a.Verdict == f.verdict && strings.Contains(text, f.says) && strings.Contains(a.Mend+a.Missing, f.advice) {
+					return
+				}
+			}
+			t.Errorf("want %s: %s (%s), got %q", f.verdict, f.says, f.advice, texts)
+		})
+	}
+}
+
+// TestEachCheckHasEachVerdict keeps the table of faults complete.
+func TestEachCheckHasEachVerdict(t *testing.T) {
+	t.Parallel()
+	for _, c := range Checks() {
+		for _, v := range []Verdict{Problem, CannotTell} {
+			if !slices.ContainsFunc(faults(), func(f fault) bool { return f.check == c.Name && f.verdict == v }) {
+				t.Errorf("no fault makes %s say %q: add one to faults", c.Name, v)
+			}
+		}
+	}
+}
+
+// TestEachAnswerIsComplete: a problem has a reason and a command, and what cannot be
+// told has what is missing.
+func TestEachAnswerIsComplete(t *testing.T) {
+	t.Parallel()
+	for _, f := range faults() {
+		w := healthy(t)
+		f.change(w)
+		for _, a := range w.answers() {
+			if a.Found == "" || (a.Verdict == Problem) != (a.Why != "") || (a.Verdict == Problem) != (a.Mend != "") || (a.Verdict == CannotTell) != (a.Missing != "") {
+				t.Errorf("%s: %+v", f.name, a)
+			}
+		}
+	}
+}
+
+func TestNamesAreKebabCase(t *testing.T) {
+	t.Parallel()
+	for _, c := range Checks() {
+		if !regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`).MatchString(c.Name) || c.Asks == "" || c.Why == "" || strings.HasSuffix(c.Why, ".") {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+func TestOneCheckThatFailsDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
+	broken := Check{Name: "broken", look: func(context.Context, Node) []Finding { panic("index out of range") }}
+	got := slices.Collect(Run(t.Context(), healthy(t).node(), []Check{broken, rdmaModules()}))
+	want := []Answer{
+		{Check: "broken", Finding: cannotTell("the check itself failed: index out of range", "a bug report with this line")},
+		{Check: "rdma-modules", Finding: ok("ib_uverbs, rdma_ucm and ib_umad are loaded")},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		verdicts []Verdict
+		want     int
+	}{
+		{nil, 0},
+		{[]Verdict{OK, OK}, 0},
+		{[]Verdict{OK, CannotTell}, 2},
+		{[]Verdict{CannotTell, Problem, OK}, 1},
+	} {
+		var answers []Answer
+		for _, v := range c.verdicts {
+			answers = append(answers, Answer{Finding: Finding{Verdict: v}})
+		}
+		if got := Status(answers); got != c.want {
+			t.Errorf("%q: status %d, want %d", c.verdicts, got, c.want)
+		}
+	}
+}
+
+// sick are faults that a node may have at the same time, some for each verdict.
+func sick() []string {
+	return []string{
+		"a module is absent", "exclusive until the next boot", "a cable is out", "MTU 1500", "a table is full", "a file is absent",
+		"systemd's default limit", "the kernel's release cannot be read",
+	}
+}
+
+// TestSickNodeAsText shows all kinds of answers as people see them.
+func TestSickNodeAsText(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	for _, f := range faults() {
+		if slices.Contains(sick(), f.name) {
+			f.change(w)
+		}
+	}
+	golden(t, "sick", w.answers())
+}
+
+// TestLiveNodeAnswers asks the machine of the test, whatever it is: each check has
+// an answer.
+func TestLiveNodeAnswers(t *testing.T) {
+	t.Parallel()
+	asked := map[string]bool{}
+	for a := range Run(t.Context(), Live(), Checks()) {
+		asked[a.Check] = true
+		if strings.Contains(a.Found, "the check itself failed") {
+			t.Errorf("%s: %s", a.Check, a.Found)
+		}
+	}
+	for _, c := range Checks() {
+		if !asked[c.Name] {
+			t.Errorf("%s does not answer", c.Name)
+		}
+	}
+}
+
+// golden compares the answers as text with a file.
+func golden(t *testing.T, name string, answers []Answer) {
+	t.Helper()
+	var b strings.Builder
+	for _, a := range answers {
+		if err := WriteText(&b, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.WriteString("# " + Summary(answers) + "\n")
+	file := "testdata/" + name + ".txt"
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), b.String()); diff != "" {
+		t.Errorf("%s (-want +got); make golden rewrites it\n%s", file, diff)
+	}
+}

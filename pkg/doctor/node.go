@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/Mellanox/rdmamap"
+	"github.com/containernetworking/plugins/pkg/utils/sysctl"
+	"github.com/vishvananda/netlink"
+
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+)
+
+// Node is a node as checks see it. Each part may fail without the others.
+type Node struct {
+	// Root is the root of the node's file system, with its /proc and /sys.
+	Root fs.FS
+	// Sysctl reads a setting of the node's network namespace, by its name with dots
+	// or slashes.
+	Sysctl func(name string) (string, error)
+	// CharDevices returns the paths of the device files that the kernel has made for
+	// an RDMA device.
+	CharDevices func(device string) []string
+	// Links returns the interfaces of the node, with their VFs.
+	Links func() ([]netlink.Link, error)
+	// RDMA returns the RDMA devices that the node has now.
+	RDMA func(ctx context.Context) (nldev.System, error)
+	// Run runs a program of the node and returns what it prints, complaints included.
+	Run func(ctx context.Context, program string, args ...string) (string, error)
+}
+
+// Live returns the node that the program runs on, in the network namespace of the
+// caller. All is read at most once.
+func Live() Node {
+	return Node{
+		Root:        os.DirFS("/"),
+		Sysctl:      func(name string) (string, error) { return sysctl.Sysctl(name) },
+		CharDevices: rdmamap.GetRdmaCharDevices,
+		Links:       sync.OnceValues(netlink.LinkList),
+		RDMA:        readRDMA,
+		Run:         run,
+	}
+}
+
+func readRDMA(ctx context.Context) (nldev.System, error) {
+	c, err := nldev.Dial()
+	if err != nil {
+		return nldev.System{}, err
+	}
+	defer c.Close()
+	return c.System(ctx)
+}
+
+func run(ctx context.Context, program string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+	return string(out), err
+}
+
+// text returns the content of a file, without the white space around it.
+func (n Node) text(name string) (string, error) {
+	b, err := fs.ReadFile(n.Root, name)
+	return strings.TrimSpace(string(b)), err
+}
+
+// has says whether a file is there; that it cannot be looked at is an error.
+func (n Node) has(name string) (bool, error) {
+	switch _, err := fs.Stat(n.Root, name); {
+	case err == nil:
+		return true, nil
+	case isNotExist(err):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// number returns a setting that is a number.
+func (n Node) number(name string) (int, error) {
+	v, err := n.Sysctl(name)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(v))
+}
+
+// port is a port of an RDMA device.
+type port struct {
+	device nldev.Device
+	nldev.Port
+}
+
+// String returns the port as rdma link calls it.
+func (p port) String() string { return fmt.Sprintf("%s/%d", p.device.Name, p.Number) }
+
+// dir is the port's folder in sysfs.
+func (p port) dir() string {
+	return fmt.Sprintf("sys/class/infiniband/%s/ports/%d", p.device.Name, p.Number)
+}
+
+// eachPort asks about each port of the node that speaks RoCE. If there is none,
+// the finding says so.
+func (n Node) eachPort(ctx context.Context, look func(p port) Finding) []Finding {
+	ports, err := n.ports(ctx)
+	if err != nil {
+		return []Finding{cannotTell("the RDMA devices cannot be listed: "+err.Error(), "what rdma-devices says")}
+	}
+	var out []Finding
+	for _, p := range ports {
+		if p.device.Protocol == roce {
+			out = append(out, look(p).of(p.String()))
+		}
+	}
+	if len(out) == 0 {
+		return []Finding{cannotTell("the node has no RoCE port", "a port that speaks RoCE: see rdma-devices and rdma-ports")}
+	}
+	return out
+}
+
+const roce = "roce" // nldev.Device.Protocol
+
+func (n Node) ports(ctx context.Context) ([]port, error) {
+	s, err := n.RDMA(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []port
+	for _, d := range s.Devices {
+		for _, p := range d.Ports {
+			out = append(out, port{d, p})
+		}
+	}
+	return out, nil
+}
+
+// link returns the interface of a port, nil if it is in another namespace.
+func (n Node) link(p port) (netlink.Link, error) {
+	links, err := n.Links()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == int(p.NetdevIndex) })
+	if i < 0 {
+		return nil, nil
+	}
+	return links[i], nil
+}
+
+// pci returns the PCI address of an RDMA device, or of the function that it is
+// part of; "DEVICE" in a command for the reader to replace if there is none.
+func (n Node) pci(device string) string {
+	uevent, err := n.text("sys/class/infiniband/" + device + "/device/uevent")
+	if err == nil {
+		for line := range strings.Lines(uevent) {
+			if slot, found := strings.CutPrefix(strings.TrimSpace(line), "PCI_SLOT_NAME="); found {
+				return slot
+			}
+		}
+	}
+	return "PCI_ADDRESS"
+}
+
+// files returns the names of the files that match a pattern, in the order of their
+// base names.
+func (n Node) files(pattern string) []string {
+	names, _ := fs.Glob(n.Root, pattern) // the pattern is a constant
+	slices.SortFunc(names, func(a, b string) int { return strings.Compare(filepath.Base(a), filepath.Base(b)) })
+	return names
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// WriteText writes an answer for people: a line, and below it, indented, why a
+// problem matters, the commands that mend it, or what is missing to tell.
+func WriteText(w io.Writer, a Answer) error {
+	found := a.Found
+	if a.Of != "" {
+		found = a.Of + ": " + found
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-12s %-*s %s\n", a.Verdict, longestName(), a.Check, found)
+	for _, part := range []struct{ label, text string }{{"why: ", a.Why}, {"", a.Mend}, {"needs: ", a.Missing}} {
+		for line := range strings.Lines(part.text) {
+			fmt.Fprintf(&b, "%13s%s%s\n", "", part.label, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func longestName() int {
+	n := 0
+	for _, c := range Checks() {
+		n = max(n, len(c.Name))
+	}
+	return n
+}
+
+// Summary counts answers by verdict, in one line.
+func Summary(answers []Answer) string {
+	n := map[Verdict]int{}
+	for _, a := range answers {
+		n[a.Verdict]++
+	}
+	return fmt.Sprintf("%d ok, %s, %d cannot tell", n[OK], count(n[Problem], "problem"), n[CannotTell])
+}
