@@ -25,15 +25,14 @@ func checkCommand(node *nodeFlags) *cobra.Command {
 	var s selection
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check that the attachments of this node's pods are as ADD made them",
-		Long: `Check that the attachments of this node's pods are as ADD made them: link,
-settings, addresses, routes, rules and leases. It is what a runtime's CHECK
-does, but from the records alone. Leases of other IPAM plugins are not checked.
-Nothing is changed.
+		Short: "Compare the attachments of this node's pods with their records",
+		Long: `Compare the attachments of this node's pods with their records: link, settings,
+addresses, routes, rules and leases. A runtime's CHECK does the same. Leases of
+other IPAM plugins are not checked. Nothing is changed.
 
-There is one line for an attachment that is whole, and for any other one line
-for each thing that is missing or different, with the command that restores it.
-The exit status is then 1.`,
+An intact attachment has one line. Any other attachment has one line for each
+object that is missing or different, with the command that restores it. The exit
+status is then 1.`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {

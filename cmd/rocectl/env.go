@@ -32,22 +32,23 @@ func envCommand(node *nodeFlags) *cobra.Command {
 	f := envFlags{node: node}
 	cmd := &cobra.Command{
 		Use:   "env",
-		Short: "Print what NCCL, UCX and perftest have to be told in a pod",
-		Long: `Print what NCCL, UCX and perftest have to be told to use a pod's rails, for a
-shell to evaluate: the RDMA devices, and at which index of their GID tables the
-pod's addresses are. All is read from the kernel. Without flags it is about the
-network namespace in which it is called, such as a pod's; it needs no privileges
-there, and no files but /sys. With --pid, --netns or --container it is about a
-pod, seen from the node, and needs root.
+		Short: "Print a pod's RDMA settings for NCCL, UCX and perftest",
+		Long: `Print the settings that NCCL, UCX and perftest need to use a pod's rails, for a
+shell to evaluate: the RDMA devices, and the GID index of the pod's address on
+each. All values come from the kernel. Without flags the command reports on the
+network namespace in which it runs, for example inside a pod. There it needs no
+privileges, and no files but /sys. With --pid, --netns or --container it reports
+on a pod from the node, and needs root.
 
-A rail is an interface with an address that has a GID of RoCE v2; others, such
-as eth0 of most pods, are left out. NCCL and UCX take one index for all rails.
-When the rails' indexes differ, a line "# why" says so. NCCL finds some of them
-by itself, from a range of addresses (since 2.21); this is printed if it would
-find all of the pod's, from what is in the tables now. Otherwise the exit status
-is 1: start one process for each rail then, with what --ifname prints. So that
-also eval fails, whose status is not that of rocectl, the last line is "false"
-then, and likewise after any other error.`,
+A rail is an interface with an address that has a RoCE v2 GID. Other interfaces,
+such as eth0 of most pods, are left out.
+
+NCCL and UCX take one GID index for all rails. If the indexes differ, a line
+"# why" says so. NCCL (since 2.21) can find some of them from a range of
+addresses. The range is printed if NCCL would find all of the pod's GIDs with
+it. Otherwise the exit status is 1: then start one process for each rail, with
+the output of --ifname. On any error the last line is "false", so that eval
+fails too, because the status of eval is not that of rocectl.`,
 		Example: `  eval "$(rocectl env)" || exit
   rocectl env --pid 4711 --ifname net1`,
 		Args: cobra.NoArgs,
@@ -74,7 +75,7 @@ then, and likewise after any other error.`,
 	}
 	cmd.Flags().StringVar(&f.netns, "netns", "", "the pod's network namespace: a `PATH`, or a name in /run/netns")
 	cmd.Flags().IntVar(&f.pid, "pid", 0, "a process of the pod: its `PID` on the node")
-	cmd.Flags().StringVar(&f.at.container, "container", "", "the pod of this container: its `ID`, or how it begins")
+	cmd.Flags().StringVar(&f.at.container, "container", "", "the pod of this container: its `ID`, or the beginning of it")
 	cmd.Flags().StringVar(&f.at.ifName, "ifname", "", "only the interface of this `NAME` in the pod (default all)")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
 	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "container")

@@ -27,17 +27,18 @@ func gidsCommand(node *nodeFlags) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "gids",
-		Short: "Show the GID tables of the node's RDMA devices, and whose the entries are",
-		Long: `Show the GID tables of the node's RDMA devices, those that were moved into pods
-included, and whose the entries are. The entries are what the kernel has. Their
-addresses tell whose they are: a pod's that is on record, or the host's; "?" is
-somebody whom roce-cni does not know, such as a pod of another plugin.
+		Short: "Show the GID tables of the node's RDMA devices, and the owners of the entries",
+		Long: `Show the GID tables of the node's RDMA devices, and the owner of each entry.
+Devices that were moved into pods are included. The entries come from the
+kernel. The address of an entry tells its owner: a pod with a record, or the
+host. The owner "?" is unknown to roce-cni, for example a pod of another plugin.
 
-Below each table is how many of its places are used, and which addresses are
-there twice: several pods, or a pod and the host, have such an address. A device
-that was moved to a pod and is now neither there nor on the host has a line, too.
+Below each table you see how many entries are used, and which addresses appear
+twice. Such an address belongs to several pods, or to a pod and the host. A
+device that was moved to a pod, and is now neither there nor on the host, has a
+line too.
 
-It is for the node: called in a pod, it takes the pod for the host.`,
+Run it on the node. In a pod it would show the pod as the host.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			records, err := node.records()

@@ -47,7 +47,7 @@ func main() {
 func root(out, errOut io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "rocectl",
-		Short:         "Look after the RoCE attachments of this node's pods",
+		Short:         "Manage the RoCE attachments of this node's pods",
 		Version:       buildversion.BuildVersion,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -57,7 +57,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 	cmd.SetErr(errOut)
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	node := &nodeFlags{}
-	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases, as stateDir of the networks says")
+	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases: stateDir of the networks")
 	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), poolCommand(node),
 		doctorCommand(), gidsCommand(node), envCommand(node), explainCommand())
 	cmd.AddCommand(cluster.Commands(&node.stateDir)...)

@@ -95,7 +95,7 @@ func (n *nodeFlags) open(log io.Writer) (attach.Node, error) {
 type selection struct{ container, ifName string }
 
 func (s *selection) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.container, "container", "", "only this container: its `ID`, or how it begins (default all)")
+	cmd.Flags().StringVar(&s.container, "container", "", "only this container: its `ID`, or the beginning of it (default all)")
 	cmd.Flags().StringVar(&s.ifName, "ifname", "", "only the attachment with the interface of this `NAME` in the pod (default all)")
 }
 

@@ -50,21 +50,21 @@ func planCommand(node *nodeFlags) *cobra.Command {
 	f := planFlags{node: node}
 	cmd := &cobra.Command{
 		Use:   "plan FILE",
-		Short: "Show what an ADD would do, as commands, without doing it",
+		Short: "Show what an ADD would do, as commands, and change nothing",
 		Long: `Show what an ADD of the networks in FILE would do to a pod, as the commands that
-an operator would type. Nothing is changed. Root is not needed, but on a node
-whose pools are in use, where the folder of leases is root's.
+an operator would type. Nothing is changed. You need root only on a node with
+pools in use, because the folder of leases belongs to root.
 
-FILE is a CNI configuration, a configuration list, or Kubernetes objects, of
-which the NetworkAttachmentDefinitions are taken; - is standard input. The pod
-is taken to be fresh and to get all networks of the file, net1, net2 and so on.
+FILE is a CNI configuration, a configuration list, or Kubernetes objects. Of the
+objects, the NetworkAttachmentDefinitions are used. "-" is standard input. The
+plan is for a new pod that gets all networks of the file as net1, net2 and so on.
 
-The node's leases, and what it has of a RailPool, are in the stateDir of FILE,
-unless --state-dir names another folder.
+The node's leases, and its blocks of a RailPool, are read from the stateDir of
+FILE, unless --state-dir names another folder.
 
-Of a RailPool (ipam.railPool) the pod gets what this node has of it. Offline the
-RailPool must be in FILE, and the node is taken to have the first block of it,
-and no address to be kept for another pod.`,
+With ipam.railPool the pod gets addresses of this node's blocks. With --offline
+the RailPool must be in FILE. The plan then assumes that the node has its first
+block, and that no address is reserved for another pod.`,
 		Example: `  rocectl plan conf-examples/one-rail.json --offline
   kubectl get net-attach-def gpu1-rail -o yaml | rocectl plan -`,
 		Args: cobra.ExactArgs(1),
@@ -78,14 +78,14 @@ and no address to be kept for another pod.`,
 		},
 	}
 	cmd.Flags().StringVar(&f.ifName, "ifname", "", "the interface name in the pod (default net1, net2 and so on)")
-	cmd.Flags().StringVar(&f.netns, "netns", "pod", "the pod's namespace, as the printed commands name it")
+	cmd.Flags().StringVar(&f.netns, "netns", "pod", "the pod's namespace in the printed commands")
 	cmd.Flags().StringVar(&f.args, "args", "", "CNI_ARGS, such as K8S_POD_NAME=trainer-0;K8S_POD_NAMESPACE=ml")
-	cmd.Flags().BoolVar(&f.offline, "offline", false, "do not look at this machine: take the master as named, with an MTU of 1500, and pools as empty")
+	cmd.Flags().BoolVar(&f.offline, "offline", false, "do not read this machine: assume that the named master exists with an MTU of 1500, and that pools are empty")
 	cmd.Flags().StringVar(&f.nodeName, "node", "", "the node's `NAME` in the table of ipam.table (default this host's name)")
-	cmd.Flags().StringVar(&f.table, "table", "", "a `FILE` that is read in the place of ipam.table")
+	cmd.Flags().StringVar(&f.table, "table", "", "a `FILE` to read instead of ipam.table")
 	cmd.Flags().StringSliceVar(&f.nicAddrs, "nic-addrs", nil, "offline, the NICs' own `ADDRESSES` for ipam.fromMaster and ipam.railPool, such as 172.16.11.5/24: one for each rail")
-	cmd.Flags().StringVar(&f.rack, "rack", "", "offline, the node's `RACK`, for a RailPool whose subnets differ by rack")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the plans as JSON, as the records have them")
+	cmd.Flags().StringVar(&f.rack, "rack", "", "offline, the node's `RACK`, for a RailPool with different subnets for each rack")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the plans as JSON, in the format of the records")
 	return cmd
 }
 

@@ -33,10 +33,11 @@ func poolListCommand(node *nodeFlags) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list [POOL]",
-		Short: "List the addresses that are leased or rest",
-		Long: `List the addresses that are leased or rest. How long they rest in a RailPool, its
-file on the node says; in another pool only the networks know it, so that what is
-free again is listed for up to a day, until an ADD needs it.`,
+		Short: "List the addresses that are leased or in quarantine",
+		Long: `List the addresses that are leased or in quarantine. For a RailPool, the node
+file contains the quarantine time. For other pools only the networks know it, so
+an address that is free again may stay in the list for up to a day, until an ADD
+needs it.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			book, err := node.book()
@@ -70,7 +71,7 @@ func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "release POOL ADDRESS",
-		Short: "Take an address back from whoever holds it; it rests before another pod gets it",
+		Short: "Release a leased address; it stays in quarantine before another pod gets it",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			addr, err := netip.ParseAddr(args[1])
@@ -89,7 +90,7 @@ func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 			return book.ReleaseAddress(cmd.Context(), args[0], addr)
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "also from a pod whose namespace is there: it keeps using the address")
+	cmd.Flags().BoolVar(&force, "force", false, "also if the pod's namespace exists: the pod keeps using the address")
 	return cmd
 }
 
@@ -105,15 +106,15 @@ func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Ad
 		}
 		if alive, err := ipam.NetnsAlive(e.Owner.Netns); alive || err != nil {
 			return cnierr.New(cnierr.TryAgain, "release address", addr.String(),
-				"delete the pod, or add --force if it is certain that nobody uses the address",
-				"%v has it, and its namespace %q is there", e.Owner, e.Owner.Netns.Path)
+				"delete the pod, or add --force if you are certain that the address is unused",
+				"%v has it, and its namespace %q exists", e.Owner, e.Owner.Netns.Path)
 		}
 	}
 	return nil
 }
 
-// notFree leaves out what has rested long enough: it stays in the leases until an
-// ADD of its pool takes it out, which may be never.
+// notFree leaves out addresses with a quarantine that is over. They stay in the
+// database until an ADD of their pool removes them, which may be never.
 func notFree(entries []ipam.Entry, rest map[string]time.Duration) []ipam.Entry {
 	return slices.DeleteFunc(entries, func(e ipam.Entry) bool {
 		quarantine, known := rest[e.Pool]
@@ -149,11 +150,19 @@ func leaseRows(entries []ipam.Entry) []leaseRow {
 	return rows
 }
 
+// shown is the state in words: the JSON keeps "resting" for programs that read it.
+func (r leaseRow) shown() string {
+	if r.State == ledger.AtRest.String() {
+		return "quarantine"
+	}
+	return r.State
+}
+
 func writeLeases(w io.Writer, rows []leaseRow) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "POOL\tADDRESS\tSTATE\tFOR\tPOD\tINTERFACE")
 	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Pool, r.Address, r.State, time.Duration(r.Seconds)*time.Second,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Pool, r.Address, r.shown(), time.Duration(r.Seconds)*time.Second,
 			podOr(r.Pod.String(), r.ContainerID), r.IfName)
 	}
 	return t.Flush()

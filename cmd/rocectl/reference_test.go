@@ -28,7 +28,7 @@ func reference() string {
 
 <!-- made by make gen from cmd/rocectl -->
 
-%s. Every command says with --help what stands here.
+%s. Each command prints the same text with --help.
 Errors are explained by `+"`rocectl explain CODE`"+` and in [errors.md](errors.md).
 
 Flags of all commands:

@@ -23,22 +23,22 @@ func repairCommand(node *nodeFlags) *cobra.Command {
 		Use:   "repair",
 		Short: "Restore what this node's pods and its lease database have lost",
 		Long: `Restore what the attachments of this node's pods have lost: routes, rules,
-addresses and settings, as after an interface was taken down and up in a pod,
-and interfaces that vanished, as when the NIC's driver was loaded anew. What
-is done is what check misses, from the records; nothing else is touched. An
-address that was lost is used again only if nobody on the wire has it.
+addresses and settings, for example after an interface was taken down and up in
+a pod; and interfaces that vanished, for example because the NIC's driver was
+reloaded. It restores what check reports, from the records, and changes nothing
+else. A lost address is restored only if no other host has it.
 
-Without --yes nothing is done: the commands that would do the same are shown. A
-route of the attachment that is there but different is deleted first; check
-prints that command too.
+Without --yes nothing is changed: the commands that would do the same are shown.
+A route of the attachment with other values is deleted first; check prints that
+command too.
 
-An interface that is there but different is left alone, because it could only be
-made anew; check prints the commands that correct it.
+An interface with other values is not changed, because it would have to be
+recreated. check prints the commands that correct it.
 
 A lease database that cannot be read is rebuilt first, from the records, from
-what is whole of the file, and from the addresses in all network namespaces of
-the node: what nobody knows the pool of is kept from all pools until its
-namespace is gone. A sound one is left alone.`,
+the readable part of the file, and from the addresses in all network namespaces
+of the node. An address with an unknown pool is blocked in all pools until its
+namespace is gone. An intact database is not changed.`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -23,7 +23,7 @@ func showCommand(node *nodeFlags) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "show",
-		Short:   "Show the attachments of this node's pods, as recorded",
+		Short:   "Show the attachments of this node's pods, from their records",
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {

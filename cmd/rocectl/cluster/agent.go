@@ -35,24 +35,24 @@ func agentCommand(stateDir *string) *cobra.Command {
 	var f agentFlags
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Keep this node's blocks of the RailPools, until it is stopped",
-		Long: `Keep this node's blocks of the RailPools, until it is stopped: one runs on each
-node, as conf-examples/deploy/agent.yaml has it. It claims a block of each pool
-that selects the node, writes down in the state folder what the plugins may
-lease, and claims another block when more than four fifths of the slots are
-leased. Pods come and go without it, and without the API server, as far as the
-node has free addresses. In a sticky pool it gets the addresses that are kept for
-pods, and gives them back; pods that have some need it when they start.
+		Short: "Manage this node's share of the RailPools, until it is stopped",
+		Long: `Manage this node's share of the RailPools, until it is stopped. One agent runs
+on each node, see conf-examples/deploy/agent.yaml. It claims a block of each
+pool that selects the node, writes into the state folder what the plugins may
+lease, and claims another block when more than four fifths of the host indexes
+are leased. In a sticky pool it takes and releases sticky addresses.
 
-It needs the network of the node, whose addresses tell it where to begin to
-look for a block, and the right to write the state folder; no capabilities. It
-may be stopped at any time: there is nothing to undo.
+Pods start and end without the agent and without the API server, as long as the
+node has free addresses. Only pods with sticky addresses need it when they start.
 
-It serves /metrics for Prometheus and /healthz, which is 200 when pods get
-addresses of every pool that selects the node, and else 503, and says why. Neither
-tells a secret, or changes anything. With the network of the node, the port must
-be free on the node; --listen 127.0.0.1:9482 keeps it from other machines,
-kubelet's probes included.`,
+It needs the network of the node, because the node's addresses tell it which
+block to try first, and write access to the state folder. It needs no
+capabilities. You may stop it at any time: there is nothing to undo.
+
+It serves /metrics for Prometheus, and /healthz: 200 when pods get addresses of
+every pool that selects the node, otherwise 503 with the reason. Neither shows a
+secret or changes anything. The port must be free on the node. With --listen
+127.0.0.1:9482 other machines cannot reach it; nor can the probes of kubelet.`,
 		Example: `  rocectl agent --node "$(hostname)" --kubeconfig /etc/roce/agent.kubeconfig`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -62,9 +62,9 @@ kubelet's probes included.`,
 		},
 	}
 	cmd.Flags().StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "the `NAME` of this node's Node object (default $NODE_NAME)")
-	cmd.Flags().StringVar(&f.hostRoot, "host-root", "/", "the `FOLDER` in which the node's /etc/machine-id is")
-	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "how to reach the API server: a `FILE` (default as a pod does)")
-	cmd.Flags().StringVar(&f.listen, "listen", ":9482", "the `ADDRESS` to serve /metrics and /healthz at")
+	cmd.Flags().StringVar(&f.hostRoot, "host-root", "/", "the `FOLDER` that contains the node's /etc/machine-id")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` to reach the API server (default: the service account of the pod)")
+	cmd.Flags().StringVar(&f.listen, "listen", ":9482", "the `ADDRESS` for /metrics and /healthz")
 	cmd.Flags().Lookup("node").DefValue = "" // the page about it is the same on all machines
 	return cmd
 }

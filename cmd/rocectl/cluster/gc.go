@@ -40,22 +40,25 @@ func gcCommand() *cobra.Command {
 		Use:   "gc --cluster",
 		Short: "Free the blocks of nodes that are gone for good, and sum up the RailPools",
 		Long: `Free the blocks of nodes that are gone for good, and sum up the RailPools in
-their status, until it is stopped. One works at a time, elected by a Lease, as
-conf-examples/deploy/gc.yaml has it; no pod needs it.
+their status, until it is stopped. Replicas elect one active leader by a Lease,
+see conf-examples/deploy/gc.yaml. No pod needs it to start or end.
 
-A RailPool that is new is marked as in use within seconds, by the finalizer
-roce-cni.io/in-use; blocks are claimed of no other. One that is deleted stays until
-the nodes have given back all that they have of it.
+A new RailPool is marked as in use within seconds, by the finalizer
+roce-cni.io/in-use. Nodes claim blocks only from marked pools. A deleted
+RailPool stays until the nodes have released everything they have of it.
 
-A block is freed when its Node object is gone and no pod is bound to the node, or
-when the Node object of that name is of another machine (status.nodeInfo.machineID);
-when it was so at every look for an hour, and its owner has not written it
-meanwhile; and when the API server says so once more. Who works anew begins to
-count anew. A RailLease is taken from a node under the same conditions, and deleted
-when no node has held it for spec.sticky.ttl of its RailPool, unless it says keep.
+A block is freed when all of these hold:
+- Its Node object is gone and no pod is bound to the node, or its Node object
+  reports another machine (status.nodeInfo.machineID).
+- This was so at every check for an hour. A new leader starts the hour again.
+- The owner has not written the block meanwhile.
+- The API server confirms it once more.
 
-With --once it shows the blocks whose node is not there, the RailLeases that no
-node holds, and what each waits for, and changes nothing.`,
+A RailLease is taken from a node under the same conditions. It is deleted when no
+node has held it for spec.sticky.ttl of its RailPool, unless it has keep: true.
+
+With --once the command shows the blocks without a node, the RailLeases without a
+holder, and what each waits for, and changes nothing.`,
 		Example: "  rocectl gc --cluster --once --kubeconfig ~/.kube/config",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -82,12 +85,12 @@ node holds, and what each waits for, and changes nothing.`,
 			return f.lead(ctx, config, log, r.Run)
 		},
 	}
-	cmd.Flags().BoolVar(&f.cluster, "cluster", false, "look after the whole cluster")
-	cmd.Flags().BoolVar(&f.once, "once", false, "show what would be freed, and why not yet, and end")
+	cmd.Flags().BoolVar(&f.cluster, "cluster", false, "manage the whole cluster")
+	cmd.Flags().BoolVar(&f.once, "once", false, "show what would be freed, and what it waits for, and exit")
 	cmd.Flags().StringVar(&f.namespace, "namespace", "roce-cni", "the `NAMESPACE` of the Lease")
-	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "how to reach the API server: a `FILE` (default as a pod does)")
-	cmd.Flags().DurationVar(&f.every, "interval", 10*time.Minute, "the `TIME` between looks")
-	cmd.Flags().DurationVar(&f.lull, "lull", reconcile.Lull, "the `TIME` for which no node must have anything of a deleted RailPool before it goes; less is for tests")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` to reach the API server (default: the service account of the pod)")
+	cmd.Flags().DurationVar(&f.every, "interval", 10*time.Minute, "the `TIME` between two checks")
+	cmd.Flags().DurationVar(&f.lull, "lull", reconcile.Lull, "the `TIME` without any block before a deleted RailPool is removed; shorter times are for tests")
 	return cmd
 }
 

@@ -24,18 +24,19 @@ import (
 type installFlags struct{ from, to string }
 
 func (f *installFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.from, "from", "/plugins", "the `FOLDER` of the plugins, as the image has it")
-	cmd.Flags().StringVar(&f.to, "to", "/opt/cni/bin", "the `FOLDER` in which the container runtime looks for plugins")
+	cmd.Flags().StringVar(&f.from, "from", "/plugins", "the `FOLDER` of the plugins in the image")
+	cmd.Flags().StringVar(&f.to, "to", "/opt/cni/bin", "the plugin `FOLDER` of the container runtime")
 }
 
 func installCommand() *cobra.Command {
 	var f installFlags
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Put the plugins where the container runtime looks for them",
-		Long: `Put the plugins where the container runtime looks for them. The runtime may start
-them meanwhile: it finds the old program or the new one, and never half of one. A
-program that is there already is left alone. The folder is made if need be.`,
+		Short: "Install the plugins into the folder of the container runtime",
+		Long: `Install the plugins into the folder of the container runtime. The runtime may
+start them at the same time: it finds the old or the new program, never a part
+of one. An identical program is not replaced. The folder is created if it does
+not exist.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			names, err := f.names()
@@ -67,10 +68,10 @@ func uninstallCommand(stateDir *string) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Remove the plugins that install has put in place",
-		Long: `Remove the plugins that install has put in place: the programs of the same names.
-It refuses while pods of this node have attachments or addresses, by what is in
-the state folder: without its plugin a pod can never be deleted.`,
+		Short: "Remove the installed plugins",
+		Long: `Remove the plugins that install has installed: the programs with the same names.
+It refuses while pods of this node have attachments or addresses, according to
+the state folder. Without its plugin a pod can never be deleted.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			names, err := f.names()
@@ -96,7 +97,7 @@ the state folder: without its plugin a pod can never be deleted.`,
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "also while pods need them to be deleted")
+	cmd.Flags().BoolVar(&force, "force", false, "also while pods of this node need the plugins")
 	return cmd
 }
 
