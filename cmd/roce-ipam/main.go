@@ -19,11 +19,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/lease"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 	"github.com/roce-cni/roce-cni/pkg/result"
@@ -43,35 +42,21 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	defer closeLog()
-	p, err := pools(req.StateDir, log)
+	facts, err := hostFacts(ctx, req)
 	if err != nil {
 		return err
 	}
-	ordinary, file, err := p.addressed(req)
+	addresses, err := allocator(req.StateDir, log)
 	if err != nil {
 		return err
 	}
-	req, granted, err := p.agent.Keep(ctx, req, file, nil)
+	claim, err := addresses.Claim(req, []plan.Facts{facts}, []error{nil})
 	if err != nil {
 		return err
 	}
-	if !granted.Granted() {
-		req = ordinary
-	}
-	var facts plan.Facts
-	if facts.Pod.Netns, err = kernel.NetnsID(req.Netns); err != nil {
-		return err
-	}
-	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
-		return err
-	}
-	rails, err := p.Acquire(ctx, req, []plan.Rail{{Request: req, Facts: facts}})
+	rails, err := claim.Acquire(ctx)
 	if err != nil {
-		return attach.Kept(granted, err)
-	}
-	if err := p.agent.Still(req.IPAM.Pool, granted); err != nil {
-		rec := record.Record{ContainerID: req.ContainerID, IfName: req.IfName, Netns: req.Netns, NetnsID: facts.Pod.Netns}
-		return errors.Join(err, p.Release(ctx, rec))
+		return err
 	}
 	return types.PrintResult(result.OfLease(rails[0].Lease), req.CNIVersion)
 }
@@ -81,15 +66,16 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	p, err := pools(d.StateDir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	addresses, err := allocator(d.StateDir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err
 	}
-	rec := record.Record{ContainerID: d.ContainerID, IfName: d.IfName, Netns: d.Netns}
+	// We were called, so the addresses are of our pools, whatever ipam.type says.
+	rec := record.Record{ContainerID: d.ContainerID, IfName: d.IfName, Netns: d.Netns, IPAM: conf.PoolType}
 	if id, err := kernel.NetnsID(d.Netns); err == nil {
 		rec.NetnsID = id
 	}
-	return errors.Join(p.Release(ctx, rec), p.agent.Forget(d))
+	return addresses.ReleaseUnrecorded(ctx, rec, d)
 }
 
 // check says when an address that the main plugin was given is not leased to
@@ -99,7 +85,7 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	p, err := pools(req.StateDir, slog.New(slog.DiscardHandler))
+	addresses, err := allocator(req.StateDir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -107,16 +93,7 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	held, err := p.Holds(ctx, req.Network, record.Key{ContainerID: req.ContainerID, IfName: req.IfName}, netns)
-	if err != nil {
-		return err
-	}
-	if !held {
-		return cnierr.New(cnierr.Damaged, "check leases of container", string(req.ContainerID),
-			"delete the pod: its address may be given to another one; rocectl pool list shows who has it",
-			"network %q has none for interface %q", req.Network, req.IfName)
-	}
-	return nil
+	return addresses.CheckHeld(ctx, req, netns)
 }
 
 // gc releases what the network's attachments hold that are not valid any more.
@@ -125,15 +102,16 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	p, err := pools(g.StateDir, slog.New(slog.DiscardHandler))
+	g.IPAM = conf.PoolType // we were called, so the addresses are of our pools
+	addresses, err := allocator(g.StateDir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
-	held, err := p.Held(ctx, g.Network)
+	held, err := addresses.Held(ctx, g)
 	errs := []error{err}
 	for _, k := range held {
 		if !slices.Contains(g.Valid, conf.Attachment(k)) {
-			errs = append(errs, p.Release(ctx, record.Record{ContainerID: k.ContainerID, IfName: k.IfName}))
+			errs = append(errs, addresses.ReleaseHeld(ctx, g, k))
 		}
 	}
 	return errors.Join(errs...)
@@ -144,47 +122,37 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	p, err := pools(req.StateDir, slog.New(slog.DiscardHandler))
+	addresses, err := allocator(req.StateDir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
-	}
-	if req, _, err = p.addressed(req); err != nil {
-		return cnierr.Unavailable(attach.UnlessOff(req, err))
 	}
 	var facts plan.Facts
 	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
 		return err
 	}
-	return cnierr.Unavailable(p.Status(ctx, req, []plan.Rail{{Request: req, Facts: facts}}))
+	claim, err := addresses.Claim(req, []plan.Facts{facts}, []error{nil})
+	if err != nil {
+		return lease.StatusError(req, err)
+	}
+	return claim.Status(ctx)
 }
 
-// node is the pools of this node.
-type node struct {
-	attach.Pools
-	agent attach.Agent
+// hostFacts returns what can be known without a link: the pod's namespace, and the
+// addresses of the host, which no pod gets.
+func hostFacts(ctx context.Context, req conf.Request) (f plan.Facts, err error) {
+	if f.Pod.Netns, err = kernel.NetnsID(req.Netns); err != nil {
+		return f, err
+	}
+	f.HostAddrs, err = kernel.HostAddrs(ctx)
+	return f, err
 }
 
-func pools(stateDir string, log *slog.Logger) (node, error) {
+// allocator returns the addresses of this node. It gives none in quarantine, because
+// it cannot ask the wire.
+func allocator(stateDir string, log *slog.Logger) (lease.Allocator, error) {
 	boot, err := plugin.BootID()
-	if err != nil {
-		return node{}, err
-	}
-	return node{
-		attach.Pools{Book: plugin.Book(stateDir, boot, log), RestedOnly: true},
-		attach.Agent{Ranges: nodefile.Store{Dir: stateDir, BootID: boot}, Now: plugin.BootTime, Wait: plugin.Wait, Log: log},
-	}, nil
-}
-
-// addressed returns the request with its subnets, which of a RailPool only the
-// node knows: it has them in a file.
-func (n node) addressed(req conf.Request) (conf.Request, nodefile.File, error) {
-	if req.IPAM.RailPool == nil {
-		return req, nodefile.File{}, nil
-	}
-	f, err := n.agent.Ranges.Read(req.IPAM.Pool)
-	if err != nil {
-		return req, f, err
-	}
-	req, err = attach.OfRailPool(req, f, nil)
-	return req, f, err
+	return lease.Allocator{
+		Book: plugin.Book(stateDir, boot, log), RestedOnly: true, Agent: nodefile.Store{Dir: stateDir, BootID: boot},
+		Now: plugin.BootTime, Wait: plugin.Wait, Log: log,
+	}, err
 }

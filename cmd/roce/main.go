@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/delegate"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/lease"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
@@ -98,7 +99,6 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 	sys := os.DirFS("/sys")
 	return verb(attach.Node{
 		ID:   id,
-		Name: name,
 		Open: func(netns string) (attach.Kernel, error) { return kernel.Open(netns, sys) },
 		Wire: func(k attach.Kernel) apply.Single {
 			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
@@ -109,12 +109,18 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		Host: func(ctx context.Context, req conf.Request) ([]plan.Facts, []error, error) {
 			return kernel.HostFacts(ctx, req, sys)
 		},
-		Now:      plugin.BootTime,
-		Pools:    attach.Pools{Book: plugin.Book(stateDir, boot, log)},
-		Delegate: delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
-		ReadFile: os.ReadFile,
-		Agent:    attach.Agent{Ranges: nodefile.Store{Dir: stateDir, BootID: boot}, Now: plugin.BootTime, Wait: plugin.Wait, Log: log},
-		Records:  records,
-		Log:      log,
+		Addresses: lease.Allocator{
+			Book:     plugin.Book(stateDir, boot, log),
+			Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
+			Agent:    nodefile.Store{Dir: stateDir, BootID: boot},
+			Now:      plugin.BootTime,
+			Wait:     plugin.Wait,
+			NodeName: name,
+			ReadFile: os.ReadFile,
+			Log:      log,
+		},
+		Now:     plugin.BootTime,
+		Records: records,
+		Log:     log,
 	})
 }

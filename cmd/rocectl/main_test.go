@@ -41,7 +41,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup:               fill,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"lease": lease},
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"lease": leaseFor},
 		Condition:           condition,
 	})
 }
@@ -78,7 +78,7 @@ func condition(cond string) (bool, error) {
 	return false, fmt.Errorf("unknown condition %q", cond)
 }
 
-func lease(ts *testscript.TestScript, neg bool, args []string) {
+func leaseFor(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 4 || len(args) > 5 {
 		ts.Fatalf("usage: lease POOL ADDRESS CONTAINER IFNAME [POD]")
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/lease"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
@@ -84,10 +85,10 @@ func (n *nodeFlags) open(log io.Writer) (attach.Node, error) {
 		RDMA: func(netns string, enter func(func() error) error) attach.RDMA {
 			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: netnsName(netns), Lock: records.LockMoves, Log: logger})
 		},
-		Now:     plugin.BootTime,
-		Pools:   attach.Pools{Book: book},
-		Records: records,
-		Log:     logger,
+		Addresses: lease.Allocator{Book: book},
+		Now:       plugin.BootTime,
+		Records:   records,
+		Log:       logger,
 	}, nil
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/lease"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
@@ -163,11 +164,13 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 		return planned{}, err
 	}
 	defer remove()
-	agent := &foretold{planFlags: f}
+	agent := &offlinePool{planFlags: f}
 	n := attach.Node{
-		Pools: attach.Pools{Book: book}, Name: f.nodeName, ReadFile: f.readTable,
-		Agent: attach.Agent{Ranges: agent, Log: slog.New(slog.DiscardHandler)}, // what it says is in agent.said
-		Log:   slog.New(slog.NewTextHandler(log, nil)),
+		Addresses: lease.Allocator{
+			Book: book, Agent: agent, NodeName: f.nodeName, ReadFile: f.readTable,
+			Log: slog.New(slog.DiscardHandler), // what it says is in agent.said
+		},
+		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	p, err := n.Preview(ctx, req, facts, faults)
 	return planned{Network: req.Network, Plan: p, kept: agent.said}, err

@@ -25,16 +25,16 @@ func railPool(d document) (*block.Pool, error) {
 	return p, json.Unmarshal(d.Spec, &p.Spec)
 }
 
-// foretold is the node's agent as an ADD would find it. Nothing is asked of it:
+// offlinePool is the node's agent as an ADD would find it. Nothing is asked of it:
 // there is an answer to everything.
-type foretold struct {
+type offlinePool struct {
 	planFlags
 	said string // what an operator should know about addresses that are kept
 }
 
-// Read implements attach.Ranges: it reads what this node may lease of a RailPool,
+// Read implements lease.AgentFiles: it reads what this node may lease of a RailPool,
 // or, offline, makes up a node that has the pool's first block.
-func (f *foretold) Read(name string) (nodefile.File, error) {
+func (f *offlinePool) Read(name string) (nodefile.File, error) {
 	if f.offline {
 		return f.firstBlock(name)
 	}
@@ -45,15 +45,15 @@ func (f *foretold) Read(name string) (nodefile.File, error) {
 	return s.Read(name)
 }
 
-// Want implements attach.Ranges.
-func (f *foretold) Want(string, nodefile.Key) error { return nil }
+// Want implements lease.AgentFiles.
+func (f *offlinePool) Want(string, nodefile.Key) error { return nil }
 
-// Unwant implements attach.Ranges.
-func (f *foretold) Unwant(string, nodefile.Key) error { return nil }
+// Unwant implements lease.AgentFiles.
+func (f *offlinePool) Unwant(string, nodefile.Key) error { return nil }
 
-// Answer implements attach.Ranges: it reads what the agent has answered, or,
+// Answer implements lease.AgentFiles: it reads what the agent has answered, or,
 // offline, answers for a cluster in which nothing is kept for anybody else.
-func (f *foretold) Answer(name string, k nodefile.Key) (nodefile.Answer, bool, error) {
+func (f *offlinePool) Answer(name string, k nodefile.Key) (nodefile.Answer, bool, error) {
 	look := f.answered
 	if f.offline {
 		look = f.firstSlot
@@ -67,7 +67,7 @@ func (f *foretold) Answer(name string, k nodefile.Key) (nodefile.Answer, bool, e
 }
 
 // answered returns what the agent has answered, if anybody has asked.
-func (f *foretold) answered(name string, k nodefile.Key) (nodefile.Answer, error) {
+func (f *offlinePool) answered(name string, k nodefile.Key) (nodefile.Answer, error) {
 	s, err := f.files()
 	if err != nil {
 		return nodefile.Answer{}, err
@@ -80,13 +80,13 @@ func (f *foretold) answered(name string, k nodefile.Key) (nodefile.Answer, error
 }
 
 // files is what this node's agent has written.
-func (f *foretold) files() (nodefile.Store, error) {
+func (f *offlinePool) files() (nodefile.Store, error) {
 	boot, err := plugin.BootID()
 	return nodefile.Store{Dir: f.node.stateDir, BootID: boot}, err
 }
 
 // pool returns a RailPool of the file, and the rack of the node if it needs one.
-func (f *foretold) pool(name string) (block.Pool, string, error) {
+func (f *offlinePool) pool(name string) (block.Pool, string, error) {
 	i := slices.IndexFunc(f.pools, func(p block.Pool) bool { return p.Name == name })
 	if i < 0 {
 		return block.Pool{}, "", cnierr.New(cnierr.BadConfig, "plan addresses of RailPool", name,
@@ -99,7 +99,7 @@ func (f *foretold) pool(name string) (block.Pool, string, error) {
 }
 
 // firstBlock returns what the node may lease that owns the first block of a pool.
-func (f *foretold) firstBlock(name string) (nodefile.File, error) {
+func (f *offlinePool) firstBlock(name string) (nodefile.File, error) {
 	pool, rack, err := f.pool(name)
 	if err != nil {
 		return nodefile.File{}, err
@@ -114,7 +114,7 @@ func (f *foretold) firstBlock(name string) (nodefile.File, error) {
 }
 
 // firstSlot answers with the slot that a pod tries first.
-func (f *foretold) firstSlot(name string, k nodefile.Key) (nodefile.Answer, error) {
+func (f *offlinePool) firstSlot(name string, k nodefile.Key) (nodefile.Answer, error) {
 	pool, rack, err := f.pool(name)
 	if err != nil {
 		return nodefile.Answer{}, err

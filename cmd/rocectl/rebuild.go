@@ -22,7 +22,7 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	n := rebuild.Node{
-		Book: node.Pools.Book, Records: node.Records,
+		Book: node.Addresses.Book, Records: node.Records,
 		Scan: func(ctx context.Context) (nsscan.Result, error) { return nsscan.Scan(ctx, "/proc", os.DirFS("/sys")) },
 	}
 	do, says := n.Plan, "--yes rebuilds it, and looks at the attachments then"

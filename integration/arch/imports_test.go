@@ -61,10 +61,13 @@ var importMap = []layer{
 	{"pkg/agent", []string{"pkg/cnierr", "pkg/conf/pool", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile", "pkg/block", "pkg/block/sticky", "pkg/agent/pace", "pkg/agent/grant"}},
 	{"pkg/agent/reconcile", []string{"pkg/cnierr", "pkg/netrange", "pkg/block", "pkg/block/reap", "pkg/block/sticky", "pkg/agent"}},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/result", "pkg/record"}},
-	{"pkg/attach", []string{
-		"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/plan", "pkg/result", "pkg/apply",
-		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record",
+	{"pkg/lease", []string{
+		"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/plan", "pkg/result", "pkg/record",
 		"pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile", "pkg/delegate",
+	}},
+	{"pkg/attach", []string{
+		"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/result", "pkg/apply",
+		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record", "pkg/lease",
 	}},
 	{"pkg/doctor", []string{"pkg/rdma/nldev", "pkg/rdma/gidtable"}},
 	{"pkg/rebuild", []string{"pkg/cnierr", "pkg/conf", "pkg/kernel/nsscan", "pkg/record", "pkg/ipam/ledger", "pkg/ipam"}},

@@ -36,6 +36,14 @@ var unwantedInPlugins = []unwanted{
 	{"net/http", "an attachment needs no HTTP, and a start must stay cheap", []string{"net/http", "go.opentelemetry.io/otel/propagation"}},
 }
 
+// unwantedInIPAM is what roce-ipam must not link besides: it leases addresses, and
+// has no link to ask the wire on.
+var unwantedInIPAM = []unwanted{
+	{module + "/pkg/probe", "roce-ipam cannot ask the wire: at its turn there may be no link", nil},
+	{module + "/pkg/rdma", "roce-ipam knows no RDMA device", []string{module + "/pkg/rdma"}},
+	{module + "/pkg/attach", "roce-ipam makes no attachment: it uses package lease as roce does", nil},
+}
+
 func TestPluginsLinkOnlyWhatTheyMay(t *testing.T) {
 	t.Parallel()
 	for _, program := range plugins(t) {
@@ -46,7 +54,11 @@ func TestPluginsLinkOnlyWhatTheyMay(t *testing.T) {
 				importers[p] = append(importers[p], pkg)
 			}
 		}
-		for _, u := range unwantedInPlugins {
+		rules := unwantedInPlugins
+		if program == "roce-ipam" {
+			rules = slices.Concat(rules, unwantedInIPAM)
+		}
+		for _, u := range rules {
 			for pkg, by := range importers {
 				if below(pkg, u.path) {
 					reportImporters(t, program, pkg, by, u)
@@ -76,7 +88,7 @@ func reportImporters(t *testing.T, program, pkg string, by []string, u unwanted)
 func TestUnwantedPackagesExist(t *testing.T) {
 	t.Parallel()
 	list := []string{"list"}
-	for _, u := range unwantedInPlugins {
+	for _, u := range slices.Concat(unwantedInPlugins, unwantedInIPAM) {
 		for _, p := range append([]string{u.path}, u.but...) {
 			if !strings.HasSuffix(p, "/") {
 				list = append(list, p)

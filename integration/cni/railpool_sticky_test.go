@@ -105,7 +105,7 @@ func TestAPodThatComesBackUnderItsNameKeepsItsAddresses(t *testing.T) {
 
 	// The next sandbox of the pod comes before the former one has gone.
 	next := w.attach(c, w.pod(t), "net1").named("job-0")
-	if err := next.mustFail(t, 11); !strings.Contains(err.Msg, a.id) || !strings.Contains(err.Msg, `addresses kept for "train/job-0"`) {
+	if err := next.mustFail(t, 11); !strings.Contains(err.Msg, a.id) || !strings.Contains(err.Msg, `sticky addresses of "train/job-0"`) {
 		t.Errorf("beside the former sandbox: got %v, want it to name %s and the pod", err, a.id)
 	}
 	a.mustDel(t)

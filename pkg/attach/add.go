@@ -6,7 +6,6 @@ package attach
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -14,6 +13,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/lease"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -49,28 +49,25 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	if err != nil {
 		return nil, err
 	}
-	if s, err = n.keep(ctx, req, s); err != nil {
-		return nil, err
-	}
 	for try := 1; ; try++ {
 		rec, err := n.attempt(ctx, k, req, s)
 		if err == nil {
 			return result.Of(rec.Plan, req), nil
 		}
-		next, again, rejectErr := n.reject(ctx, req, s, err, try)
-		if !again || rejectErr != nil {
+		again, rejectErr := n.reject(ctx, s.claim, err)
+		if !again || rejectErr != nil || try == maxAddresses {
 			return nil, errors.Join(err, rejectErr, n.abandon(ctx, k, rec, err))
 		}
-		s = next
 	}
 }
 
-// attempt makes the attachment with the addresses that the leaser gives now.
-// After an error the kernel has nothing but what the leaser needs to take them
-// back, unless there is an *apply.UndoError in it; abandon does the rest.
+// attempt makes the attachment with the addresses that the claim gives now. After an
+// error the kernel has nothing but what is needed to release them, unless there is an
+// *apply.UndoError in it; abandon does the rest.
 func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (record.Record, error) {
 	rec := n.record(k, req)
-	err := n.build(ctx, k, req, s, &rec)
+	rec.LeftOut = s.leftOut
+	err := n.build(ctx, k, s.claim, &rec)
 	if err != nil {
 		before, _ := n.teardown(rec)
 		err = errors.Join(err, n.undoAligned(context.WithoutCancel(ctx), k, before))
@@ -78,22 +75,19 @@ func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (
 	return rec, err
 }
 
-// build leases, plans, and does; each step is on record before its effect.
-func (n Node) build(ctx context.Context, k *pod, req conf.Request, s survey, rec *record.Record) error {
-	leaser := n.leaser(req.IPAM.Type)
-	if leaser.NeedsLink() {
-		if err := n.do(ctx, k, s, rec); err != nil {
+// build leases, plans, and does; each step is on record before its effect. Some IPAM
+// plugins lease through the interface, which is made without addresses first.
+func (n Node) build(ctx context.Context, k *pod, claim *lease.Claim, rec *record.Record) error {
+	if claim.NeedsLink() {
+		if err := n.do(ctx, k, claim.Rails(), rec); err != nil {
 			return err
 		}
 	}
-	leased, err := leaser.Acquire(ctx, req, s.rails)
+	rails, err := claim.Acquire(ctx)
 	if err != nil {
-		return Kept(s.kept, err)
-	}
-	if err := n.Agent.Still(req.IPAM.Pool, s.kept); err != nil {
 		return err
 	}
-	if err := n.do(ctx, k, survey{rails: leased, leftOut: s.leftOut}, rec); err != nil {
+	if err := n.do(ctx, k, rails, rec); err != nil {
 		return err
 	}
 	rec.Plan.Ops = rec.Plan.Ops.Located(k.rdma.Located())
@@ -102,14 +96,14 @@ func (n Node) build(ctx context.Context, k *pod, req conf.Request, s survey, rec
 	return n.Records.Save(*rec)
 }
 
-// do plans an attachment with its leases, records the plan, and does it. What
-// is done already is done again, which changes nothing.
-func (n Node) do(ctx context.Context, k *pod, s survey, rec *record.Record) error {
-	p, err := plan.MakeAll(rec.IfName, s.rails)
+// do plans an attachment, records the plan, and does it. What is done already is done
+// again, which changes nothing.
+func (n Node) do(ctx context.Context, k *pod, rails []plan.Rail, rec *record.Record) error {
+	p, err := plan.MakeAll(rec.IfName, rails)
 	if err != nil {
 		return err
 	}
-	rec.Plan, rec.LeftOut, rec.Saved = p, s.leftOut, n.Now()
+	rec.Plan, rec.Saved = p, n.Now()
 	if err := n.Records.Save(*rec); err != nil {
 		return err
 	}
@@ -142,11 +136,11 @@ func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Re
 			return nil, err
 		}
 	}
-	if here && rec.Committed && sameLoan(rec, req) && apply.Check(ctx, k, rec.Plan.Ops) == nil && n.checkPool(ctx, rec) == nil {
+	if here && rec.Committed && apply.Check(ctx, k, rec.Plan.Ops) == nil && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
 		return result.Of(rec.Plan, req), nil
 	}
 	n.Log.Info("take away what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
-	return nil, n.remove(ctx, rec, req.Netns, n.releaseUnfinished)
+	return nil, n.remove(ctx, rec, req.Netns, n.Addresses.ReleaseUnfinished)
 }
 
 // fits refuses a request for an interface that another network of the pod, or
@@ -163,35 +157,19 @@ func fits(rec record.Record, req conf.Request) error {
 	return nil
 }
 
-// sameLoan says whether a request lends a recorded attachment what it has:
-// always, when nothing is lent.
-func sameLoan(rec record.Record, req conf.Request) bool {
-	if req.Prev == nil {
-		return true
-	}
-	lent, err := result.Lent(*req.Prev)
-	return err == nil && slices.Equal(lent.Addresses, rec.Plan.Addresses())
-}
-
-// reject tells the leaser about addresses that the wire said are taken, and
-// returns whether another attempt may do better, and with what: a pod that does not
-// get what is kept for it gets ordinary addresses.
-func (n Node) reject(ctx context.Context, req conf.Request, s survey, cause error, try int) (next survey, again bool, err error) {
+// reject tells the claim about addresses that the wire said are taken, and returns
+// whether another attempt gets others.
+func (n Node) reject(ctx context.Context, claim *lease.Claim, cause error) (again bool, err error) {
 	var taken *probe.TakenError
 	if !errors.As(cause, &taken) || left(cause) {
-		return s, false, nil
+		return false, nil
 	}
 	targets := make([]plan.Target, 0, len(taken.Taken))
 	for _, t := range taken.Taken {
 		n.Log.Warn("address is in use", "address", t.Addr, "by", t.By, "interface", t.Link)
 		targets = append(targets, t.Target)
 	}
-	more, err := n.leaser(req.IPAM.Type).Reject(ctx, req, s.rails, targets)
-	if s.kept.Granted() {
-		n.Log.Warn("somebody has an address that is kept for the pod: it gets ordinary ones", "pool", req.IPAM.Pool, "pod", req.Pod, "interface", req.IfName)
-		return survey{rails: s.ordinary, leftOut: s.leftOut}, true, err
-	}
-	return s, more && try < maxAddresses, err
+	return claim.Reject(ctx, targets)
 }
 
 // releaseTime is how long a failed ADD waits for leases to be taken back; the
@@ -207,7 +185,7 @@ func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause erro
 	defer cancel()
 	var notReleased error
 	if !left(cause) {
-		notReleased = n.releaseUnfinished(ctx, rec)
+		notReleased = n.Addresses.ReleaseUnfinished(ctx, rec)
 	}
 	if len(rec.Plan.Addresses()) > 0 && (left(cause) || notReleased != nil) {
 		return notReleased

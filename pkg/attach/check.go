@@ -21,7 +21,7 @@ import (
 func (n Node) Check(ctx context.Context, req conf.Request) error {
 	at := record.Key{ContainerID: req.ContainerID, IfName: req.IfName}
 	return n.standing(ctx, at, req.Netns, func(k *pod, rec record.Record) error {
-		return errors.Join(findings(ctx, k, rec.Plan), n.checkLeases(ctx, req, rec))
+		return errors.Join(findings(ctx, k, rec.Plan), n.Addresses.Check(ctx, req, rec))
 	})
 }
 
@@ -30,7 +30,7 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 // record there is a record.ErrNotExist in the error.
 func (n Node) CheckRecord(ctx context.Context, at record.Key) error {
 	return n.standing(ctx, at, "", func(k *pod, rec record.Record) error {
-		return errors.Join(findings(ctx, k, rec.Plan), n.checkPool(ctx, rec))
+		return errors.Join(findings(ctx, k, rec.Plan), n.Addresses.CheckRecord(ctx, rec))
 	})
 }
 
@@ -95,21 +95,4 @@ func (n Node) openRecorded(netns string, rec record.Record) (*pod, error) {
 func notAdded(at record.Key, format string, args ...any) error {
 	return cnierr.New(cnierr.Damaged, "check interface", string(at.IfName),
 		"delete the pod: its ADD did not finish, or was undone, on this node", format, args...)
-}
-
-// checkLeases says whether IPAM still knows the attachment's addresses.
-func (n Node) checkLeases(ctx context.Context, req conf.Request, rec record.Record) error {
-	if rec.IPAM == "" || rec.IPAM == conf.PoolType {
-		return n.checkPool(ctx, rec)
-	}
-	return n.Delegate.Check(ctx, req)
-}
-
-// checkPool says whether our pool, if it is ours, still knows the attachment's
-// addresses.
-func (n Node) checkPool(ctx context.Context, rec record.Record) error {
-	if rec.IPAM != conf.PoolType {
-		return nil
-	}
-	return n.Pools.Check(ctx, rec)
 }

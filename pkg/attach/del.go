@@ -11,7 +11,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/delegate"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -36,7 +35,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	switch {
 	case err == nil:
 		return n.remove(ctx, rec, d.Netns, func(ctx context.Context, rec record.Record) error {
-			return n.leaser(rec.IPAM).Release(ctx, asCalled(rec, d))
+			return n.Addresses.ReleaseByDEL(ctx, rec, d)
 		})
 	case errors.Is(err, record.ErrNotExist):
 	case cnierr.CodeOf(err) == cnierr.Unreadable:
@@ -44,7 +43,9 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	default:
 		return err
 	}
-	return errors.Join(n.remove(ctx, lost(d), d.Netns, n.releaseUnfinished), n.Agent.Forget(d))
+	return n.remove(ctx, lost(d), d.Netns, func(ctx context.Context, rec record.Record) error {
+		return n.Addresses.ReleaseUnrecorded(ctx, rec, d)
+	})
 }
 
 // lost returns what a record would have said, as far as DEL's input tells.
@@ -54,38 +55,6 @@ func lost(d conf.Del) record.Record {
 		IPAM: d.IPAM, Config: json.RawMessage(d.Raw),
 		Plan: plan.Plan{Ops: plan.Unrecorded(d.ContainerID, d.IfName)},
 	}
-}
-
-// asCalled returns a record as an IPAM plugin sees it: with ADD's
-// configuration, and of DEL's input what the runtime alone can know.
-func asCalled(rec record.Record, d conf.Del) record.Record {
-	if !delegate.Is(rec.IPAM) {
-		return rec
-	}
-	rec.Netns = d.Netns
-	var config, call map[string]json.RawMessage
-	if json.Unmarshal(rec.Config, &config) != nil || json.Unmarshal([]byte(d.Raw), &call) != nil {
-		return rec
-	}
-	if prev, ok := call["prevResult"]; ok && config != nil {
-		config["prevResult"] = prev
-		if b, err := json.Marshal(config); err == nil {
-			rec.Config = b
-		}
-	}
-	return rec
-}
-
-// releaseUnfinished releases the leases of an attachment whose record is lost, or
-// whose ADD did not finish: it may have none. Only the plugin that leased an address
-// releases it: without ipam in the configuration there is nothing to release, and the
-// leases of an adopted interface belong to the plugin that made it. An IPAM plugin
-// that is not installed is no error: ADD cannot have leased from it.
-func (n Node) releaseUnfinished(ctx context.Context, rec record.Record) error {
-	if err := n.leaser(rec.IPAM).Release(ctx, rec); !errors.Is(err, delegate.ErrNotInstalled) {
-		return err
-	}
-	return nil
 }
 
 // remove takes an attachment away with the container's lock held. netns is
@@ -112,7 +81,7 @@ func (n Node) remove(ctx context.Context, rec record.Record, netns string, relea
 // after: no address is given away that is on a link, and dhcp gives its lease
 // back through the interface.
 func (n Node) teardown(rec record.Record) (before, after plan.Ops) {
-	if n.leaser(rec.IPAM).NeedsLink() {
+	if n.Addresses.NeedsLink(rec.IPAM) {
 		return rec.Plan.Ops.OnLinks(), rec.Plan.Ops.Links()
 	}
 	return rec.Plan.Ops.Teardown(), nil

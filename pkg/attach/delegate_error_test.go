@@ -201,7 +201,7 @@ func TestNameOfAPluginIsNoPath(t *testing.T) {
 	in := filepath.Join(f.plugins, "in")
 	mkdir(t, in)
 	n := f.node()
-	n.Delegate.Path = []string{in}
+	n.Addresses.Plugins.Path = []string{in}
 	for _, name := range []string{"../foreign", "..", ".", "x/../../foreign", filepath.Join(f.plugins, "foreign")} {
 		req := f.request("")
 		req.IPAM.Type = name

@@ -91,7 +91,7 @@ func (f foreign) node(environ ...string) attach.Node {
 		}
 		return impatient{k}, nil
 	}
-	n.Delegate = delegate.Plugins{
+	n.Addresses.Plugins = delegate.Plugins{
 		Path:    []string{"", "/nowhere", f.plugins},
 		Environ: append([]string{"PATH=" + os.Getenv("PATH")}, environ...),
 		Stderr:  f.stderr,

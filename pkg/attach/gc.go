@@ -21,20 +21,15 @@ func (n Node) GC(ctx context.Context, gc conf.GC) error {
 	began := n.Now()
 	keys, err := n.Records.List()
 	errs := []error{err}
-	if gc.IPAM == conf.PoolType {
-		held, err := n.Pools.Held(ctx, gc.Network)
-		keys, errs = append(keys, held...), append(errs, err)
-	}
-	for _, k := range keys {
+	held, err := n.Addresses.Held(ctx, gc)
+	errs = append(errs, err)
+	for _, k := range append(keys, held...) {
 		if slices.Contains(gc.Valid, conf.Attachment(k)) {
 			continue
 		}
 		errs = append(errs, n.collect(ctx, gc, k, func(rec record.Record) bool { return rec.Saved < began }))
 	}
-	errs = append(errs, n.Records.Sweep(ctx))
-	if gc.IPAM != "" && gc.IPAM != conf.PoolType {
-		errs = append(errs, n.Delegate.GC(ctx, gc))
-	}
+	errs = append(errs, n.Records.Sweep(ctx), n.Addresses.GC(ctx, gc))
 	return errors.Join(errs...)
 }
 
@@ -51,10 +46,8 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k record.Key, stale func(
 	rec, err := n.Records.Load(k.ContainerID, k.IfName)
 	switch {
 	case errors.Is(err, record.ErrNotExist):
-		if gc.IPAM == conf.PoolType {
-			if err := n.Pools.Release(ctx, record.Record{ContainerID: k.ContainerID, IfName: k.IfName}); err != nil {
-				return err
-			}
+		if err := n.Addresses.ReleaseHeld(ctx, gc, k); err != nil {
+			return err
 		}
 		return n.Records.Delete(k.ContainerID, k.IfName) // what an ADD wrote that was killed while it did
 	case err != nil:
@@ -62,5 +55,5 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k record.Key, stale func(
 	case rec.Network != gc.Network || !stale(rec):
 		return nil
 	}
-	return n.remove(ctx, rec, rec.Netns, n.leaser(rec.IPAM).Release)
+	return n.remove(ctx, rec, rec.Netns, n.Addresses.Release)
 }

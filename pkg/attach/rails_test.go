@@ -208,8 +208,8 @@ func TestSubnetsComeFromTheNodesTable(t *testing.T) {
 	w.config = tableConfig
 	w.fake.Pod(podPath("c1"))
 	n := w.node()
-	n.Name = "gpu-01"
-	n.ReadFile = func(path string) ([]byte, error) {
+	n.Addresses.NodeName = "gpu-01"
+	n.Addresses.ReadFile = func(path string) ([]byte, error) {
 		if path != "/etc/roce/rails.json" {
 			return nil, fs.ErrNotExist
 		}
@@ -222,12 +222,12 @@ func TestSubnetsComeFromTheNodesTable(t *testing.T) {
 	if diff := cmp.Diff([]string{"net1 172.16.0.1/31 via 172.16.0.0", "net1-1 172.16.1.1/31 via 172.16.1.0"}, told(res)); diff != "" {
 		t.Error(diff)
 	}
-	n.Name = "gpu-02"
+	n.Addresses.NodeName = "gpu-02"
 	w.fake.Pod(podPath("c2"))
 	if _, err := n.Add(ctx, w.request("c2", "net1", "")); cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "gpu-02") {
 		t.Errorf("got %v, want code %d that names the node", err, cnierr.BadConfig)
 	}
-	n.ReadFile = func(string) ([]byte, error) { return nil, fs.ErrNotExist }
+	n.Addresses.ReadFile = func(string) ([]byte, error) { return nil, fs.ErrNotExist }
 	if _, err := n.Add(ctx, w.request("c2", "net1", "")); cnierr.CodeOf(err) != cnierr.BadConfig || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v, want code %d for a table that is missing", err, cnierr.BadConfig)
 	}

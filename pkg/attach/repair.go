@@ -89,7 +89,7 @@ func again(ctx context.Context, x apply.Executor, ops plan.Ops) (done plan.Ops, 
 // has them: they may have been taken meanwhile. Nothing else is asked or told:
 // the gateway was there when the pod started, and neighbours know the MAC.
 func (n Node) lost(ctx context.Context, k *pod, rec record.Record) (plan.Ops, error) {
-	if err := n.checkPool(ctx, rec); err != nil {
+	if err := n.Addresses.CheckRecord(ctx, rec); err != nil {
 		return nil, err
 	}
 	ops, err := missing(ctx, k, rec.Plan.Ops)

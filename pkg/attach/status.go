@@ -10,6 +10,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/lease"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
@@ -44,13 +45,7 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	}
 	s, err := n.choose(req, facts, faults)
 	if err != nil {
-		return cnierr.Unavailable(UnlessOff(req, err))
+		return lease.StatusError(req, err)
 	}
-	switch req.IPAM.Type {
-	case "":
-		return nil
-	case conf.PoolType:
-		return cnierr.Unavailable(n.Pools.Status(ctx, req, s.rails))
-	}
-	return n.Delegate.Status(ctx, req)
+	return s.claim.Status(ctx)
 }

@@ -27,7 +27,7 @@ func (g *gates) pass() {
 	g.gate++
 }
 
-// Answer implements attach.Ranges.
+// Answer implements lease.AgentFiles.
 func (g *gates) Answer(pool string, k nodefile.Key) (nodefile.Answer, bool, error) {
 	g.pass()
 	defer g.pass()

@@ -309,7 +309,7 @@ func TestAFormerSandboxThatHasTheAddressesIsWaitedFor(t *testing.T) {
 	if cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), "container c1") {
 		t.Fatalf("got %v, want code %d, and who has it", err, cnierr.TryAgain)
 	}
-	if !strings.Contains(err.Error(), `addresses kept for "train/job-0"`) || strings.Contains(err.Error(), "requested") {
+	if !strings.Contains(err.Error(), `sticky addresses of "train/job-0"`) || strings.Contains(err.Error(), "requested") {
 		t.Errorf("got %v, want no word of a request", err)
 	}
 	if hint := cnierr.CNI("roce", err).Details; strings.Contains(hint, "another address") || !strings.Contains(hint, "former sandbox") {

@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/lease"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -49,7 +50,7 @@ type world struct {
 	config string
 	log    *slog.Logger
 	// asked is what stands between the verbs and the files of the agent; nil: nothing.
-	asked attach.Ranges
+	asked lease.AgentFiles
 	// meanwhile is what others do while an ADD waits; nil: nothing.
 	meanwhile func()
 	// crash panics at the n-th operation from now, as a process that is killed
@@ -114,19 +115,18 @@ func (w *world) node() attach.Node {
 			defer k.Close()
 			return k.Facts(ctx, req)
 		},
-		Now:     func() time.Duration { return w.now },
-		Pools:   attach.Pools{Book: w.book()},
-		Agent:   w.agent(),
-		Records: record.Store{Dir: w.dir, BootID: w.boot},
-		Log:     w.log,
+		Now:       func() time.Duration { return w.now },
+		Addresses: w.allocator(),
+		Records:   record.Store{Dir: w.dir, BootID: w.boot},
+		Log:       w.log,
 	}
 }
 
-// agent returns the node's agent as a new process sees it.
-func (w *world) agent() attach.Agent {
-	a := attach.Agent{Ranges: w.ranges(), Now: func() time.Duration { return w.now }, Wait: w.wait, Log: w.log}
+// allocator returns the node's addresses as a new process sees them.
+func (w *world) allocator() lease.Allocator {
+	a := lease.Allocator{Book: w.book(), Agent: w.ranges(), Now: func() time.Duration { return w.now }, Wait: w.wait, Log: w.log}
 	if w.asked != nil {
-		a.Ranges = w.asked
+		a.Agent = w.asked
 	}
 	return a
 }

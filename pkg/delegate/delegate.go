@@ -41,10 +41,10 @@ type Plugins struct {
 
 const pluginHint = "see that plugin's documentation and its configuration in ipam"
 
-// NeedsLink implements attach.Leaser: dhcp asks through the interface.
+// NeedsLink implements lease.source: dhcp asks through the interface.
 func (Plugins) NeedsLink() bool { return true }
 
-// Acquire implements attach.Leaser. Such a plugin gives addresses to one interface.
+// Acquire implements lease.source. Such a plugin gives addresses to one interface.
 func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	const op = "lease addresses from IPAM plugin"
 	out, err := d.run(ctx, about(op, "ADD", req))
@@ -65,14 +65,14 @@ func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rai
 	return []plan.Rail{{Request: req, Facts: rails[0].Facts, Lease: l}}, nil
 }
 
-// Reject implements attach.Leaser: the protocol has no word for another address.
+// Reject implements lease.source: the protocol has no word for another address.
 func (Plugins) Reject(_ context.Context, req conf.Request, _ []plan.Rail, _ []plan.Target) (bool, error) {
 	return false, cnierr.New(cnierr.AddressTaken, "lease another address from IPAM plugin", req.IPAM.Type,
 		"find the machine with the MAC in the message, or exclude the address in the configuration of that plugin",
 		"the CNI protocol has no way to ask for one")
 }
 
-// Release implements attach.Leaser. It runs DEL with the configuration of the record.
+// Release implements lease.source. It runs DEL with the configuration of the record.
 func (d Plugins) Release(ctx context.Context, rec record.Record) error {
 	_, err := d.run(ctx, call{
 		op: "release addresses of IPAM plugin", plugin: rec.IPAM, verb: "DEL", stdin: rec.Config,

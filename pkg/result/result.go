@@ -48,10 +48,10 @@ func Lease(stdout []byte, version string) (plan.Lease, error) {
 	return l, nil
 }
 
-// Lent returns the addresses, routes and DNS settings that the plugins before
+// Previous returns the addresses, routes and DNS settings that the plugins before
 // roce gave an interface that is adopted; none is fine. They are not ours to
 // give back.
-func Lent(p chain.Prev) (plan.Lease, error) {
+func Previous(p chain.Prev) (plan.Lease, error) {
 	res := *p.Result
 	res.IPs = slices.DeleteFunc(slices.Clone(res.IPs), func(ip *current.IPConfig) bool {
 		return ip != nil && ip.Interface != nil && *ip.Interface != p.Interface

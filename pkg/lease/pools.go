@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package attach
+package lease
 
 import (
 	"cmp"
@@ -18,30 +18,29 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// Pools leases from the node's own address pools.
-type Pools struct {
-	Book *ipam.Book
-	// RestedOnly refuses addresses in quarantine, for a program that cannot ask the wire.
+// pools leases from the node's own address pools. Its fields are the Allocator's.
+type pools struct {
+	Book       *ipam.Book
 	RestedOnly bool
 }
 
-// NeedsLink implements Leaser.
-func (Pools) NeedsLink() bool { return false }
+// NeedsLink implements source.
+func (pools) NeedsLink() bool { return false }
 
-// Acquire implements Leaser.
-func (p Pools) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
+// Acquire implements source.
+func (p pools) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	leases, err := p.Book.Acquire(ctx, p.ask(req, rails))
 	return leased(rails, leases), p.why(ctx, req, rails, err)
 }
 
 // Preview returns what Acquire would give now, and changes nothing.
-func (p Pools) Preview(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
+func (p pools) Preview(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
 	leases, err := p.Book.Preview(ctx, p.ask(req, rails))
 	return leased(rails, leases), p.why(ctx, req, rails, err)
 }
 
-// Reject implements Leaser. An address that was asked for has no substitute.
-func (p Pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error) {
+// Reject implements source. An address that was asked for has no substitute.
+func (p pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error) {
 	ask := p.ask(req, rails)
 	addrs := make([]netip.Addr, 0, len(taken))
 	more := true
@@ -52,15 +51,15 @@ func (p Pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, 
 	return more, p.Book.Reject(ctx, ask, addrs)
 }
 
-// Release implements Leaser.
-func (p Pools) Release(ctx context.Context, rec record.Record) error {
+// Release implements source.
+func (p pools) Release(ctx context.Context, rec record.Record) error {
 	at := ipam.Attachment{ContainerID: string(rec.ContainerID), IfName: string(rec.IfName)}
 	return p.Book.Release(ctx, at, ipam.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino})
 }
 
-// Check says which addresses of a record are not leased to its attachment any
+// check says which addresses of a record are not leased to its attachment any
 // more, and so may be given to another one.
-func (p Pools) Check(ctx context.Context, rec record.Record) error {
+func (p pools) check(ctx context.Context, rec record.Record) error {
 	entries, err := p.Book.List(ctx, "")
 	if err != nil {
 		return err
@@ -80,8 +79,8 @@ func (p Pools) Check(ctx context.Context, rec record.Record) error {
 	return errors.Join(errs...)
 }
 
-// Held returns the attachments that hold leases for a network.
-func (p Pools) Held(ctx context.Context, network string) ([]record.Key, error) {
+// held returns the attachments that hold leases for a network.
+func (p pools) held(ctx context.Context, network string) ([]record.Key, error) {
 	entries, err := p.Book.List(ctx, "")
 	var out []record.Key
 	for _, e := range entries {
@@ -93,9 +92,9 @@ func (p Pools) Held(ctx context.Context, network string) ([]record.Key, error) {
 	return out, err
 }
 
-// Holds says whether an attachment holds leases for a network, or, since the
+// holds says whether an attachment holds leases for a network, or, since the
 // database was rebuilt, its namespace does.
-func (p Pools) Holds(ctx context.Context, network string, at record.Key, netns plan.NetnsID) (bool, error) {
+func (p pools) holds(ctx context.Context, network string, at record.Key, netns plan.NetnsID) (bool, error) {
 	entries, err := p.Book.List(ctx, "")
 	who := ipam.Attachment{ContainerID: string(at.ContainerID), IfName: string(at.IfName)}
 	keeper := ledger.Keeper(ipam.Netns{Ino: netns.Ino}, who.IfName).Attachment()
@@ -107,7 +106,7 @@ func (p Pools) Holds(ctx context.Context, network string, at record.Key, netns p
 
 // Status says that a subnet of the pool has no address left, resting ones
 // included, or that the leases cannot be read.
-func (p Pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) error {
+func (p pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) error {
 	usage, err := p.Book.Usage(ctx, p.ask(req, rails))
 	if err != nil || req.Status.Pool == conf.Off {
 		return err
@@ -117,7 +116,7 @@ func (p Pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) 
 
 // why says of a RailPool that is exhausted how full the node's blocks are: the rest
 // of its subnets is not the node's.
-func (p Pools) why(ctx context.Context, req conf.Request, rails []plan.Rail, err error) error {
+func (p pools) why(ctx context.Context, req conf.Request, rails []plan.Rail, err error) error {
 	if req.IPAM.RailPool == nil || cnierr.CodeOf(err) != cnierr.PoolExhausted {
 		return err
 	}
@@ -144,7 +143,7 @@ func exhausted(p conf.IPAM, usage []ipam.Usage) error {
 // rails, one after the other. The n-th subnet of a family is asked for the same
 // host part on all rails. What the node alone knew, such as how long an address
 // of a RailPool rests, is in the requests of the rails.
-func (p Pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
+func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 	ask := ipam.Ask{
 		Pool:       req.IPAM.Pool,
 		Quarantine: rails[0].Request.IPAM.Quarantine,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package attach
+package lease
 
 import (
 	"net/netip"
@@ -13,13 +13,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// OfRailPool returns a request for addresses of a RailPool with the subnets and
+// ofRailPool returns a request for addresses of a RailPool with the subnets and
 // the quarantine that the node's file of it says: rail i of the attachment is on
 // rail i of the pool. One interface alone is on the rail that the configuration
 // says, or on which one of the NIC's own addresses is; nic has those, none if
 // nobody knows them. The error is BadConfig, for a pool of other rails, for a
 // requested address that is not this node's, and as of conf.Request.WithSubnets.
-func OfRailPool(req conf.Request, f nodefile.File, nic []netip.Prefix) (conf.Request, error) {
+func ofRailPool(req conf.Request, f nodefile.File, nic []netip.Prefix) (conf.Request, error) {
 	rails := f.Subnets()
 	if len(req.Each()) == 1 && (len(rails) > 1 || req.IPAM.RailPool.Rail != nil) {
 		i, err := railOf(*req.IPAM.RailPool, rails, nic)
@@ -81,14 +81,4 @@ func railOf(p conf.RailPool, rails [][]conf.Subnet, nic []netip.Prefix) (int, er
 		return 0, bad("it has %d rails, and no address of the NIC says which one is meant: it has %v", len(rails), nic)
 	}
 	return 0, bad("it has %d rails, and the NIC's own addresses %v are on several of them: %v", len(rails), nic, on)
-}
-
-// UnlessOff returns an error of STATUS, or nil if it says that the node has no
-// addresses of a RailPool yet, and the network does not want STATUS to fail for
-// lack of addresses.
-func UnlessOff(req conf.Request, err error) error {
-	if req.IPAM.RailPool != nil && req.Status.Pool == conf.Off && cnierr.CodeOf(err) == cnierr.TryAgain {
-		return nil
-	}
-	return err
 }

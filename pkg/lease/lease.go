@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package lease gives addresses to attachments and takes them back, from
+// wherever the configuration says: the node's own pools, a RailPool with or
+// without sticky addresses, another IPAM plugin, or the plugins before roce.
+//
+// It never touches a link, and never releases what it did not lease. Package
+// attach and the program roce-ipam call it; both know nothing of where
+// addresses come from. Read this file first: Claim is the way of one
+// attachment from its configuration to its addresses, Allocator has what
+// needs no claim. subnets.go says which subnets a rail has, and the other files
+// are one for each source.
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/delegate"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// Allocator is all sources of addresses of a node. The zero values of the fields
+// for sources that a caller does not use are fine.
+type Allocator struct {
+	// Book has the leases of the node's pools.
+	Book *ipam.Book
+	// RestedOnly refuses addresses in quarantine, for a program that cannot ask the wire.
+	RestedOnly bool
+	// Plugins runs other IPAM plugins.
+	Plugins delegate.Plugins
+	// Agent has what the node's agent says about RailPools.
+	Agent AgentFiles
+	// Now is any clock that does not go back.
+	Now func() time.Duration
+	// Wait returns after d, or with the context's error when that ends.
+	Wait func(ctx context.Context, d time.Duration) error
+	// NodeName is what the tables of ipam.table call the node: its host name.
+	NodeName string
+	// ReadFile reads such a table.
+	ReadFile func(path string) ([]byte, error)
+	// Log takes why a pod does not get its sticky addresses.
+	Log *slog.Logger
+}
+
+// source leases the addresses of one kind of ipam.type.
+type source interface {
+	// NeedsLink says that the interface must be there, up, before Acquire.
+	NeedsLink() bool
+	// Acquire returns the rails with the addresses of each. It is idempotent: the
+	// same attachment gets the same addresses until they are released or rejected.
+	Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error)
+	// Reject takes addresses away from the attachment because another machine
+	// answers for them. The next Acquire returns others. It returns false when
+	// there are no others.
+	Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error)
+	// Release takes back all that a recorded attachment has leased; none is
+	// success. Of a record that is lost only container, interface and namespace
+	// are known.
+	Release(ctx context.Context, rec record.Record) error
+}
+
+// source returns the source for an ipam.type.
+func (a Allocator) source(ipamType string) source {
+	switch ipamType {
+	case "":
+		return previous{}
+	case conf.PoolType:
+		return pools{a.Book, a.RestedOnly}
+	}
+	return a.Plugins
+}
+
+// Installed returns an error if an ipam.type is a plugin that cannot be found.
+func (a Allocator) Installed(ipamType string) error { return a.Plugins.Installed(ipamType) }
+
+// NeedsLink says that addresses of an ipam.type are leased and released through the
+// interface, which must be there and up before and as long as that is done.
+func (a Allocator) NeedsLink(ipamType string) bool { return a.source(ipamType).NeedsLink() }
+
+// Claim is what one attachment asks for. It is not for concurrent use.
+type Claim struct {
+	a      Allocator
+	source source
+	req    conf.Request
+	rails  []plan.Rail // their requests have the subnets; without leases
+	sticky stickyClaim
+}
+
+// Claim returns the claim of an attachment with the subnets of each rail. Rails
+// with a fault have no part in it. It leases nothing. The error is that of the
+// source of the subnets, or BadConfig.
+func (a Allocator) Claim(req conf.Request, facts []plan.Facts, faults []error) (*Claim, error) {
+	c := &Claim{a: a, source: a.source(req.IPAM.Type), req: req}
+	known, err := c.withSubnets(facts, faults)
+	if err != nil {
+		return nil, err
+	}
+	for i, one := range known.Each() {
+		if faults[i] == nil {
+			c.rails = append(c.rails, plan.Rail{Request: one, Facts: facts[i]})
+		}
+	}
+	return c, nil
+}
+
+// Rails returns the rails without leases.
+func (c *Claim) Rails() []plan.Rail { return c.rails }
+
+// NeedsLink says that the interface must be there, up, before Acquire.
+func (c *Claim) NeedsLink() bool { return c.source.NeedsLink() }
+
+// Acquire returns the rails with the addresses of each. It is idempotent: the same
+// attachment gets the same addresses until they are released or rejected. After an
+// error of our pools nothing is leased that was not before. It returns TryAgain when
+// the agent does not answer in time which sticky addresses the pod has.
+func (c *Claim) Acquire(ctx context.Context) ([]plan.Rail, error) {
+	if err := c.askSticky(ctx); err != nil {
+		return nil, err
+	}
+	rails, err := c.source.Acquire(ctx, c.req, c.rails)
+	if err != nil {
+		return nil, stickyError(c.sticky.grant, err)
+	}
+	if err := c.confirmSticky(); err != nil {
+		return nil, errors.Join(err, c.source.Release(ctx, c.record()))
+	}
+	return rails, nil
+}
+
+// record returns what of a record matters to release what the claim has leased.
+func (c *Claim) record() record.Record {
+	return record.Record{
+		ContainerID: c.req.ContainerID, IfName: c.req.IfName, IPAM: c.req.IPAM.Type,
+		Netns: c.req.Netns, NetnsID: c.rails[0].Facts.Pod.Netns,
+	}
+}
+
+// Reject takes addresses away from the attachment because another machine answers
+// for them, and returns whether the next Acquire returns others. A pod whose sticky
+// address is taken gets ordinary addresses.
+func (c *Claim) Reject(ctx context.Context, taken []plan.Target) (again bool, err error) {
+	again, err = c.source.Reject(ctx, c.req, c.rails, taken)
+	if c.withoutSticky() {
+		again = true
+	}
+	return again, err
+}
+
+// Preview returns what Acquire would return now, and leases nothing. Other IPAM
+// plugins are not asked: the rails are then without addresses.
+func (c *Claim) Preview(ctx context.Context) ([]plan.Rail, error) {
+	if err := c.askSticky(ctx); err != nil {
+		return nil, err
+	}
+	switch from := c.source.(type) {
+	case previous:
+		return from.Acquire(ctx, c.req, c.rails)
+	case pools:
+		return from.Preview(ctx, c.req, c.rails)
+	}
+	return c.rails, nil
+}
+
+// Status says, with cnierr.NotAvailable or cnierr.Limited, that the source has no
+// address left or cannot be asked.
+func (c *Claim) Status(ctx context.Context) error {
+	switch from := c.source.(type) {
+	case previous:
+		return nil
+	case pools:
+		return cnierr.Unavailable(from.Status(ctx, c.req, c.rails))
+	}
+	return c.a.Plugins.Status(ctx, c.req)
+}
+
+// StatusError returns what STATUS says of an error of Claim: nil if the node has no
+// addresses of a RailPool yet, and the network does not want STATUS to fail for lack
+// of addresses.
+func StatusError(req conf.Request, err error) error {
+	if req.IPAM.RailPool != nil && req.Status.Pool == conf.Off && cnierr.CodeOf(err) == cnierr.TryAgain {
+		return nil
+	}
+	return cnierr.Unavailable(err)
+}

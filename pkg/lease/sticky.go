@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// AgentFiles is the files through which the plugins and rocectl agent talk: what the
+// node may lease of RailPools, and which sticky addresses a pod has. The two never
+// talk in another way: each reads what the other has written. nodefile.Store is one,
+// with the contracts and the errors.
+type AgentFiles interface {
+	Read(pool string) (nodefile.File, error)
+	Want(pool string, k nodefile.Key) error
+	Unwant(pool string, k nodefile.Key) error
+	Answer(pool string, k nodefile.Key) (a nodefile.Answer, there bool, err error)
+}
+
+var _ AgentFiles = nodefile.Store{}
+
+const (
+	// agentTime is how long an ADD waits for an answer: the agent looks for requests
+	// every 100 ms and needs an answer or two of the API server.
+	agentTime = 2 * time.Second
+	agentPoll = 10 * time.Millisecond
+)
+
+// stickyClaim is what a claim knows of the sticky addresses of its pod.
+type stickyClaim struct {
+	file  nodefile.File // what the node may lease of the RailPool
+	asked bool
+	// grant is the agent's answer that grants sticky addresses; the zero Answer if
+	// the pod has ordinary ones. ordinary is the rails with these.
+	grant    nodefile.Answer
+	ordinary []plan.Rail
+}
+
+// askSticky asks once for the sticky addresses of the pod, and gives them to the
+// rails of the claim if it has any. Only a sticky pool has some, for the pods of a
+// StatefulSet, and a pod that asks for an address by number gets that one. It returns
+// TryAgain when the agent does not answer in time.
+func (c *Claim) askSticky(ctx context.Context) error {
+	s := &c.sticky
+	k, ok := nodefile.Sticky(c.req.Pod.Namespace, c.req.Pod.Name, string(c.req.IfName))
+	if s.asked || !ok || !s.file.Sticky || len(c.req.IPAM.Requested) > 0 {
+		return nil
+	}
+	grant, err := c.a.ask(ctx, s.file.Pool, k)
+	if err != nil {
+		return err
+	}
+	s.asked = true
+	if !grant.Granted() {
+		c.a.Log.Warn("the pod does not get its sticky addresses, but ordinary ones",
+			"pool", s.file.Pool, "pod", c.req.Pod, "interface", k.Interface, "why", grant.None)
+		return nil
+	}
+	req, err := ofRailPool(c.req, s.file.Only(grant), c.rails[0].Facts.Parent.Addrs)
+	if err != nil {
+		return err
+	}
+	each := byNumber(req)
+	s.grant, s.ordinary, c.rails = grant, c.rails, slices.Clone(c.rails)
+	for i := range c.rails {
+		one := &c.rails[i].Request
+		*one = each[one.Rail]
+	}
+	return nil
+}
+
+// ask returns the agent's answer, for which it waits.
+func (a Allocator) ask(ctx context.Context, pool string, k nodefile.Key) (nodefile.Answer, error) {
+	answer, there, err := a.Agent.Answer(pool, k)
+	if there || err != nil {
+		return answer, err
+	}
+	if err := a.Agent.Want(pool, k); err != nil {
+		return answer, err
+	}
+	for end := a.Now() + agentTime; a.Now() < end && a.Wait(ctx, agentPoll) == nil; {
+		if answer, there, err = a.Agent.Answer(pool, k); there || err != nil {
+			return answer, err
+		}
+	}
+	return answer, waitFor(k, "it has been asked for them; if that goes on, the log of rocectl agent on this node and http://NODE:9482/healthz say why, "+
+		"and kubectl get railleases --field-selector spec.pod="+k.Pod+" shows which node has them",
+		"rocectl agent has not answered yet")
+}
+
+// forget takes back what an ADD has asked the agent for that came to no end: the node
+// would hold addresses for a pod that it does not have. What was not asked for is
+// success.
+func (a Allocator) forget(d conf.Del) error {
+	return a.Agent.Unwant(d.RailPool, nodefile.Key{Namespace: d.Pod.Namespace, Pod: d.Pod.Name, Interface: string(d.IfName)})
+}
+
+// confirmSticky says, with TryAgain, when the grant does not hold any more. It is
+// asked once the addresses are leased. The agent takes its answer away before it
+// looks for leases of the addresses, and gives them to other nodes if there are none:
+// if it looked before they were leased, the answer is gone now.
+func (c *Claim) confirmSticky() error {
+	grant := c.sticky.grant
+	if !grant.Granted() {
+		return nil
+	}
+	now, there, err := c.a.Agent.Answer(c.req.IPAM.Pool, grant.Key)
+	if err != nil || there && now.Equal(grant) {
+		return err
+	}
+	return waitFor(grant.Key, "the next ADD asks for them again", "rocectl agent has given them back in the same moment")
+}
+
+// withoutSticky gives the rails ordinary addresses in place of sticky ones, one of
+// which another machine has. It says whether they had sticky ones.
+func (c *Claim) withoutSticky() bool {
+	s := &c.sticky
+	if !s.grant.Granted() {
+		return false
+	}
+	c.a.Log.Warn("another machine has a sticky address of the pod: it gets ordinary ones",
+		"pool", c.req.IPAM.Pool, "pod", c.req.Pod, "interface", c.req.IfName)
+	c.rails, s.grant = s.ordinary, nodefile.Answer{}
+	return true
+}
+
+// stickyError rewrites the error of leasing an address that is granted, so that it
+// names the pod: nobody asked for the address by its number. An error that is not
+// about an address, such as one about a lock, stays as it is.
+func stickyError(grant nodefile.Answer, err error) error {
+	held := &cnierr.Error{}
+	errors.As(err, &held)
+	if _, other := netip.ParseAddr(held.Subject); other != nil || !grant.Granted() || held.Code != cnierr.TryAgain {
+		return err
+	}
+	return waitFor(grant.Key, "the DEL of a former sandbox gives them back: rocectl pool list shows all leases", held.Subject+": %w", held.Err)
+}
+
+func waitFor(k nodefile.Key, hint, why string, args ...any) error {
+	return cnierr.New(cnierr.TryAgain, "lease the sticky addresses of", k.Namespace+"/"+k.Pod, hint, "interface %q: "+why, append([]any{k.Interface}, args...)...)
+}
+
+// byNumber returns the requests of each rail, which ask by number for every address
+// that they may have. A pool that has leased one then says to which pod, and not
+// that it is exhausted.
+func byNumber(req conf.Request) []conf.Request {
+	each := slices.Clone(req.Each())
+	for i := range each {
+		for _, s := range each[i].IPAM.Subnets {
+			each[i].IPAM.Requested = append(each[i].IPAM.Requested, s.Ranges[0].First)
+		}
+	}
+	return each
+}

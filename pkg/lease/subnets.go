@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package lease
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// CheckNICs sets the fault of each rail without subnet, where the subnets follow from
+// the NICs' own addresses. It changes no other fault.
+func CheckNICs(req conf.Request, facts []plan.Facts, faults []error) {
+	for i := range facts {
+		if req.IPAM.FromMaster != nil && faults[i] == nil {
+			_, faults[i] = ofNIC(req, facts[i])
+		}
+	}
+}
+
+func ofNIC(req conf.Request, f plan.Facts) ([]conf.Subnet, error) {
+	return req.IPAM.FromMaster.Subnets(string(f.Parent.Name), f.Parent.Addrs)
+}
+
+// withSubnets returns the request with the subnets of each rail, where they follow
+// from the NICs, from a table of the node or from a RailPool.
+func (c *Claim) withSubnets(facts []plan.Facts, faults []error) (conf.Request, error) {
+	switch {
+	case c.req.IPAM.RailPool != nil:
+		var err error
+		if c.sticky.file, err = c.a.Agent.Read(c.req.IPAM.Pool); err != nil {
+			return c.req, err
+		}
+		return ofRailPool(c.req, c.sticky.file, facts[0].Parent.Addrs)
+	case c.req.IPAM.Table != "":
+		return c.fromTable()
+	case c.req.IPAM.FromMaster != nil:
+		return fromMasters(c.req, facts, faults)
+	}
+	return c.req, nil
+}
+
+// fromMasters gives the rails the subnets that follow from the NICs' own addresses.
+func fromMasters(req conf.Request, facts []plan.Facts, faults []error) (conf.Request, error) {
+	subnets := make([][]conf.Subnet, len(facts))
+	for i, f := range facts {
+		var err error
+		if faults[i] != nil {
+			continue
+		}
+		if subnets[i], err = ofNIC(req, f); err != nil {
+			return req, err
+		}
+	}
+	if slices.ContainsFunc(faults, func(err error) bool { return err != nil }) {
+		// The subnet of a NIC that is gone is not known: an address that none of
+		// the others has is taken for one of it, and left out with it.
+		known := slices.Concat(subnets...)
+		req.IPAM.Requested = slices.DeleteFunc(slices.Clone(req.IPAM.Requested), func(a netip.Addr) bool {
+			return !slices.ContainsFunc(known, func(s conf.Subnet) bool { return s.Prefix.Contains(a) })
+		})
+	}
+	return req.WithSubnets(subnets)
+}
+
+// fromTable gives the rails the subnets that the table has.
+func (c *Claim) fromTable() (conf.Request, error) {
+	file := c.req.IPAM.Table
+	b, err := c.a.ReadFile(file)
+	if err != nil {
+		return c.req, cnierr.New(cnierr.BadConfig, "read table of rails", file,
+			"put the file of ipam.table on every node", "%w", err)
+	}
+	subnets, err := conf.ParseTable(file, b, c.a.NodeName)
+	if err != nil {
+		return c.req, err
+	}
+	return c.req.WithSubnets(subnets)
+}
