@@ -3,8 +3,8 @@
 # SPDX-FileCopyrightText: The roce-cni authors
 #
 # fetch.sh SERIES CACHE MODULE: puts Debian's newest kernel of a series (6.1 or
-# 7) into CACHE/<version>. MODULE is the folder with the sources of our module,
-# which is built for 6.1 alone: other kernels want other compilers.
+# 7) into CACHE/<version>. MODULE is the folder with the sources of our modules,
+# which are built for 6.1 alone: other kernels want other compilers.
 #
 # The packages come from the mirror that apt is set up for, through lists and
 # sources of our own: the machine's stay as they are, and so do its packages.
@@ -89,7 +89,7 @@ if [ "$series" = 6.1 ]; then
 	cp -r "$module" "$tmp/module"
 	make -s -C "$headers" M="$tmp/module" CC=gcc-12 modules >&2
 	mkdir "$to/extra"
-	cp "$tmp"/module/*.ko "$to/extra"
+	cp "$tmp"/module/*.ko "$module"/* "$to/extra" # with the sources, which tell whether they are new
 fi
 depmod -b "$kernel" "$version"
 

@@ -14,7 +14,8 @@ import (
 )
 
 // What init.sh needs, and what the rails need, which is much faster from here
-// than by modprobe from the host's files. rxe_disassociate is ours.
+// than by modprobe from the host's files. rxe_disassociate is ours, as
+// those of a Type are.
 const (
 	bootModules = "virtio_pci virtio_console 9pnet_virtio 9p overlay"
 	railModules = "virtio_net ib_uverbs rdma_ucm rdma_rxe rxe_disassociate"
@@ -41,9 +42,18 @@ func (k Kernel) writeInitramfs(to string, m Machine, command []string) error {
 	if len(m.Rails) > 0 || reach != "" {
 		names = append(names, strings.Fields(railModules)...)
 	}
-	modules, err := k.modules(names)
+	special, err := m.Type.modules()
 	if err != nil {
 		return err
+	}
+	modules, err := k.modules(append(names, special...))
+	if err != nil {
+		return err
+	}
+	for _, name := range special {
+		if !slices.ContainsFunc(modules, func(file string) bool { return path.Base(file) == name+".ko" }) {
+			return fmt.Errorf("kernel %s does not have the module %s, which machines of the type %s need", k.Release, name, m.Type)
+		}
 	}
 	for i, module := range modules {
 		if err := c.addFile(fmt.Sprintf("modules/%02d-%s", i, path.Base(module)), module); err != nil {

@@ -4,6 +4,7 @@
 package vm
 
 import (
+	"bytes"
 	"context"
 	"embed"
 	"fmt"
@@ -28,8 +29,8 @@ type Kernel struct {
 }
 
 // Fetch returns a kernel of a series, "6.1" or "7". What is in the cache is
-// taken as it is, without the network; else Debian's newest is fetched into it,
-// which takes root, apt, 200 MB and 15 s. Programs may fetch at the same time.
+// taken as it is, without the network, unless our modules have changed since;
+// else Debian's newest is fetched into it, which takes root, apt, 200 MB and 15 s. Programs may fetch at the same time.
 // The progress goes to log.
 func Fetch(ctx context.Context, cache, series string, log io.Writer) (Kernel, error) {
 	cache, err := filepath.Abs(cache)
@@ -68,7 +69,31 @@ func cached(cache, series string) (Kernel, bool) {
 		return Kernel{}, false
 	}
 	dir := filepath.Dir(slices.Max(found))
-	return Kernel{Release: filepath.Base(dir), Dir: dir}, true
+	k := Kernel{Release: filepath.Base(dir), Dir: dir}
+	return k, series != moduleSeries || k.hasOurModules()
+}
+
+// moduleSeries is the series that our modules are built for.
+const moduleSeries = "6.1"
+
+// hasOurModules says whether the modules of ours are those of the sources that
+// we have now: fetch.sh keeps the sources beside what it builds.
+func (k Kernel) hasOurModules() bool {
+	sources, err := fs.Glob(files, "module/*")
+	if err != nil {
+		return false // the pattern is right
+	}
+	for _, s := range sources {
+		want, err := file(s)
+		if err != nil {
+			return false
+		}
+		have, err := os.ReadFile(filepath.Join(k.Dir, "lib/modules", k.Release, "extra", filepath.Base(s)))
+		if err != nil || !bytes.Equal(want, have) {
+			return false
+		}
+	}
+	return true
 }
 
 // fetch runs fetch.sh, from a copy, because a program may run anywhere.

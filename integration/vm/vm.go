@@ -40,6 +40,8 @@ type Machine struct {
 	// Rails are the wires of the NICs. Rail 0 is netdev r0, up, without an
 	// address, with MTU 9000 and the Soft-RoCE device rxe0.
 	Rails []*Wire
+	// Type says what the machine imitates; the zero value: nothing.
+	Type Type
 	// Reach is an address that this machine can connect to, and the guest is to
 	// reach by TCP: it has the NIC "host" then, and QEMU connects in its place,
 	// in the network namespace that Run is called in. The zero value: none.
@@ -58,6 +60,24 @@ type Machine struct {
 	Together *sync.WaitGroup
 	// Output gets what the command writes to stdout and stderr.
 	Output io.Writer
+}
+
+// Type is what a machine imitates by modules of ours, which 6.1 alone has.
+type Type string
+
+// OFEDView has Soft-RoCE devices whose GID files hide the entries of other
+// network namespaces from who reads them, as NVIDIA's own driver does.
+const OFEDView Type = "ofed-view"
+
+// modules returns the modules of a type.
+func (t Type) modules() ([]string, error) {
+	switch t {
+	case "":
+		return nil, nil
+	case OFEDView:
+		return []string{"ofed_view"}, nil
+	}
+	return nil, fmt.Errorf("there is no machine type %q; there is %s", t, OFEDView)
 }
 
 // Run boots the machine, runs the command as root in it, and returns the exit

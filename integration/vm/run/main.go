@@ -28,6 +28,7 @@ import (
 // options are the command line.
 type options struct {
 	kernel, cache string
+	machine       string
 	rails, nodes  int
 	memory, cpus  int
 	timeout       time.Duration
@@ -39,6 +40,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.kernel, "kernel", "6.1", "series of the kernel: 6.1 or 7")
 	flag.StringVar(&o.cache, "cache", ".cache/vm", "folder of the kernels")
+	flag.StringVar(&o.machine, "machine", "", "what the machine imitates: ofed-view, or nothing")
 	flag.IntVar(&o.rails, "rails", 2, "NICs with Soft-RoCE")
 	flag.IntVar(&o.nodes, "nodes", 1, "machines; VM_NODE, from 0, tells the command which it is in")
 	flag.IntVar(&o.memory, "memory", 0, "MiB of each; 0: 1024")
@@ -94,7 +96,7 @@ func boot(ctx context.Context, kernel vm.Kernel, o options, out io.Writer) (int,
 	var mu sync.Mutex
 	statuses, errs := make([]int, o.nodes), make([]error, o.nodes)
 	for n := range o.nodes {
-		m := vm.Machine{Node: n, Rails: wires, Memory: o.memory, CPUs: o.cpus, Dir: o.dir, Together: &together, Output: out}
+		m := vm.Machine{Node: n, Rails: wires, Type: vm.Type(o.machine), Memory: o.memory, CPUs: o.cpus, Dir: o.dir, Together: &together, Output: out}
 		if o.nodes > 1 {
 			m.Output = &prefixed{out: out, mu: &mu, prefix: fmt.Appendf(nil, "node%d| ", n)}
 		}
