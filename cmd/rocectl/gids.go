@@ -38,6 +38,10 @@ twice. Such an address belongs to several pods, or to a pod and the host. A
 device that was moved to a pod, and is now neither there nor on the host, has a
 line too.
 
+NVIDIA's own driver shows each network namespace only its own entries. There
+rocectl merges the views of the host and of each pod with a record, which needs
+root, and a line says so. Entries of other namespaces are not shown or counted.
+
 Run it on the node. In a pod it would show the pod as the host.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -129,6 +133,9 @@ func gidSummary(g gids.Table) string {
 		where = " on " + string(g.Netdev)
 	}
 	out := fmt.Sprintf("# %s%s: %d of %d places used, %d free\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries))
+	if g.Hidden {
+		out += fmt.Sprintf("# %s: the driver shows each network namespace only its own entries: those of namespaces without a pod on record are not counted\n", name)
+	}
 	for _, a := range slices.SortedFunc(maps.Keys(g.Twice), netip.Addr.Compare) {
 		out += fmt.Sprintf("# %s: %s is there %d times, at %s\n", name, a, len(g.Twice[a]), gids.Numbers(g.Twice[a]))
 	}

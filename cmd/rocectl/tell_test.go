@@ -33,7 +33,7 @@ func TestTablesArePrintedWithTheirOwners(t *testing.T) {
 			{Index: 3, GID: mapped, IPv4: addr, Type: rdma.RoCEv2, Netdev: "net1", Owners: []gids.Owner{pod, bare}},
 			{Index: 7, GID: mapped, IPv4: addr, Type: rdma.RoCEv2, Netdev: "eth1"},
 		}},
-		{Device: "mlx5_1", Port: 1, Netdev: "ens2f0", Size: 256},
+		{Device: "mlx5_1", Port: 1, Netdev: "ens2f0", Size: 256, Hidden: true},
 		{Device: "mlx5_2", Port: 1, Holder: &pod, Size: 1, Entries: []gids.Entry{{Index: 0, GID: linkLocal}}},
 		{Device: "mlx5_3", Port: 1, Holder: &pod, Missing: true},
 	}
@@ -45,6 +45,7 @@ mlx5_0  1     7      0000:0000:0000:0000:0000:ffff:ac10:0005  172.16.0.5  v2    
 # mlx5_0/1 on ens1f0: 4 of 256 places used, 252 free
 # mlx5_0/1: 172.16.0.5 is there 2 times, at 3 and 7
 # mlx5_1/1 on ens2f0: 0 of 256 places used, 256 free
+# mlx5_1/1: the driver shows each network namespace only its own entries: those of namespaces without a pod on record are not counted
 mlx5_2  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           -     ?                -
 # mlx5_2/1, in pod ml/trainer-0: 1 of 1 places used, 0 free
 # mlx5_3 was moved to pod ml/trainer-0; neither that nor the host has it now: lsns -t net shows what keeps a namespace, ip netns exec NAME rdma dev what it has

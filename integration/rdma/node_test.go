@@ -15,6 +15,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
 )
 
 // node is the machine, and the folders that the plugin and libcni have there.
@@ -106,30 +110,63 @@ type table map[string][]int
 
 const gidsFolder = "/sys/class/infiniband/%s/ports/1/gids/"
 
+// hides says whether the machine is of the type ofed-view, whose GID files show
+// a reader only the entries of its own network namespace.
+func hides() bool {
+	_, err := os.Stat("/sys/module/ofed_view")
+	return err == nil
+}
+
 // gids returns the GID table of a device as a namespace sees it, "" for the
-// host's.
-func gids(t *testing.T, netns, device string) table {
+// whole table of the host's device.
+func gids(t *testing.T, namespace, device string) table {
 	t.Helper()
-	if netns != "" {
-		return gidsInside(t, netns, device)
+	if namespace != "" {
+		return gidsInside(t, namespace, device)
 	}
 	out := table{}
+	out.read(t, device)
+	if !hides() {
+		return out
+	}
+	for _, name := range entries("/run/netns") {
+		path := "/run/netns/" + name
+		fd, _, err := netns.Open(path)
+		if err != nil {
+			continue // a test removes it
+		}
+		err = netns.Enter(fd, path, func() error {
+			out.read(t, device)
+			return nil
+		})
+		if err := errors.Join(err, unix.Close(fd)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// read adds the entries of a device that a reader in the namespace of the calling
+// thread sees.
+func (t table) read(tb testing.TB, device string) {
+	tb.Helper()
 	for i := 0; ; i++ {
 		b, err := os.ReadFile(fmt.Sprintf(gidsFolder, device) + strconv.Itoa(i))
 		if errors.Is(err, fs.ErrNotExist) && i > 0 {
-			return out
+			return
 		}
 		if err != nil {
-			t.Fatal(err)
+			tb.Errorf("%v", err)
+			return
 		}
-		out.add(strings.TrimSpace(string(b)), i)
+		t.add(strings.TrimSpace(string(b)), i)
 	}
 }
 
-func gidsInside(t *testing.T, netns, device string) table {
+func gidsInside(t *testing.T, namespace, device string) table {
 	t.Helper()
 	out := table{}
-	list := run(t, "ip", "netns", "exec", netns, "grep", "-r", ":", fmt.Sprintf(gidsFolder, device))
+	list := run(t, "ip", "netns", "exec", namespace, "grep", "-r", ":", fmt.Sprintf(gidsFolder, device))
 	for line := range strings.Lines(list) {
 		file, gid, _ := strings.Cut(strings.TrimSpace(line), ":")
 		place, err := strconv.Atoi(filepath.Base(file))
@@ -142,7 +179,7 @@ func gidsInside(t *testing.T, netns, device string) table {
 }
 
 func (t table) add(gid string, place int) {
-	if gid != "0000:0000:0000:0000:0000:0000:0000:0000" {
+	if gid != "0000:0000:0000:0000:0000:0000:0000:0000" && !slices.Contains(t[gid], place) {
 		t[gid] = append(t[gid], place)
 	}
 }

@@ -297,10 +297,10 @@ func TestSharedRailsOutOfStepAreTold(t *testing.T) {
 func TestSharedRailWhoseTableIsFullLeavesNothingOnTheOthers(t *testing.T) {
 	n := newNode(t, "shared")
 	last := rails() - 1
-	fillTable(t, last)
+	fillTable(t, last, "")
 	before := allGIDs(t, "")
 	for _, least := range []int{rails(), 1} { // who cannot have a GID cannot be left out
-		a := n.attach(n.allRails().with("minRails", least), n.pod())
+		a := n.attach(n.allRails().with("minRails", least).with("rdma", soon(nil)), n.pod())
 		contains(t, a.mustFail(108), "roce[108] ", device(last)+"/1 is full", "1024 of 1024", "fill has ")
 		if diff := cmp.Diff(before, allGIDs(t, "")); diff != "" {
 			t.Errorf("the tables (-before +after)\n%s", diff)

@@ -5,6 +5,7 @@ package rdma
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -58,8 +59,12 @@ func TestSharedEachOfEightPodsFindsBothItsGIDs(t *testing.T) {
 		if diff := cmp.Diff(places(t, now, addrs[i]), a.indexes()); diff != "" {
 			t.Errorf("%s: recorded indexes (-table +record)\n%s", a.pod.name, diff)
 		}
-		if diff := cmp.Diff(gids(t, a.pod.name, "rxe0"), now); diff != "" {
-			t.Errorf("%s sees another table (-pod +host)\n%s", a.pod.name, diff)
+		sees := gids(t, a.pod.name, "rxe0")
+		if diff := cmp.Diff(places(t, sees, addrs[i]), a.indexes()); diff != "" {
+			t.Errorf("%s sees its entries elsewhere (-pod +record)\n%s", a.pod.name, diff)
+		}
+		if same := cmp.Equal(sees, now); same == hides() {
+			t.Errorf("%s sees\n%v\nof the table\n%v\nand the machine hides entries: %v", a.pod.name, sees, now, hides())
 		}
 		a.mustCheck()
 	}
@@ -84,12 +89,12 @@ func TestSharedPodWithoutIPv6SubnetTakesOnePlaceOfTheTable(t *testing.T) {
 	a.mustDel()
 }
 
-// fillTable takes every place of the GID table of a rail: a macvlan child of the
-// host with as many addresses goes with one command.
-func fillTable(t *testing.T, rail int) {
+// fillTable takes every place of the GID table of a rail: a macvlan child with as
+// many addresses goes with one command. It is in a namespace, "" for the host's.
+func fillTable(t *testing.T, rail int, netns string) {
 	t.Helper()
 	var script strings.Builder
-	fmt.Fprintf(&script, "link add link r%d name fill type macvlan mode bridge\nlink set fill up\n", rail)
+	fmt.Fprintf(&script, "link set fill up\n")
 	for i := range 1024 {
 		fmt.Fprintf(&script, "addr add 10.99.%d.%d/32 dev fill\n", i/250, 1+i%250)
 	}
@@ -97,19 +102,35 @@ func fillTable(t *testing.T, rail int) {
 	if err := os.WriteFile(file, []byte(script.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	finally(t, "ip link del fill")
-	run(t, "ip", "-batch", file)
+	at := ""
+	if netns != "" {
+		at = "-n " + netns
+	}
+	finally(t, "ip "+at+" link del fill")
+	shell(t, fmt.Sprintf("ip link add link r%d name fill type macvlan mode bridge", rail))
+	if netns != "" {
+		run(t, "ip", "link", "set", "fill", "netns", netns)
+	}
+	shell(t, "ip "+at+" -batch "+file)
 	await(t, "the table is full", func() bool { return gids(t, "", device(rail)).used() == 1024 })
+}
+
+// soon returns a value of the key rdma that does not wait long for what will not
+// come.
+func soon(more map[string]any) map[string]any {
+	out := map[string]any{"gidWait": "1s"}
+	maps.Copy(out, more)
+	return out
 }
 
 func TestSharedFullTableIsAnErrorUnlessNobodyCares(t *testing.T) {
 	n := newNode(t, "shared")
-	fillTable(t, 0)
+	fillTable(t, 0, "")
 	p := n.pod()
-	contains(t, n.attach(n.rail(0), p).mustFail(108), "roce[108] ", "rxe0/1 is full", "1024 of 1024", "fill has ")
+	contains(t, n.attach(n.rail(0).with("rdma", soon(nil)), p).mustFail(108), "roce[108] ", "rxe0/1 is full", "1024 of 1024", "fill has ")
 	n.nothingLeft()
 
-	warned := n.attach(n.rail(0).with("rdma", map[string]any{"gid": "warn"}), p)
+	warned := n.attach(n.rail(0).with("rdma", soon(map[string]any{"gid": "warn"})), p)
 	warned.mustAdd()
 	contains(t, warned.stderr.String(), "level=WARN", "1024 of 1024")
 	warned.mustCheck()
@@ -156,8 +177,41 @@ func TestSharedCheckNamesAnAddressOfTwoPods(t *testing.T) {
 		ip -n %[1]s link set eth7 up
 		ip -n %[1]s addr add %[2]s/24 dev eth7`, thief.name, addr))
 	await(t, "the table has the address twice", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 2 })
-	contains(t, a.check(), addr, "2 RoCE v2 entries", "of eth7", "of net1")
+	if hides() { // the thief's entry is shown to the thief alone
+		a.mustCheck()
+	} else {
+		contains(t, a.check(), addr, "2 RoCE v2 entries", "of eth7", "of net1")
+	}
 	a.mustDel()
+}
+
+func TestSharedCheckNamesAnAddressThatTheHostHasToo(t *testing.T) {
+	n := newNode(t, "shared")
+	a := n.attach(n.rail(0), n.pod())
+	addr := a.mustAdd()[0]
+	finally(t, "ip addr del "+addr+"/32 dev r0")
+	run(t, "ip", "addr", "add", addr+"/32", "dev", "r0")
+	await(t, "the table has the address twice", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 2 })
+	contains(t, a.check(), addr, "2 RoCE v2 entries", "of r0", "of net1")
+	a.mustDel()
+}
+
+// TestSharedTableThatOthersFilledIsToldAsFarAsItCanBeKnown has a namespace of
+// another owner fill the table.
+func TestSharedTableThatOthersFilledIsToldAsFarAsItCanBeKnown(t *testing.T) {
+	n := newNode(t, "shared")
+	other := n.pod()
+	fillTable(t, 0, other.name)
+	text := n.attach(n.rail(0).with("rdma", soon(nil)), n.pod()).mustFail(108)
+	if hides() {
+		contains(t, text, "may be full", "without them 1 of 1024 places", `"unable to add gid" with error=-28`)
+		contains(t, run(t, "dmesg"), "unable to add gid", "error=-28")
+	} else {
+		contains(t, text, "rxe0/1 is full", "1024 of 1024")
+	}
+	other.remove(t)
+	await(t, "the table is empty again", func() bool { return gids(t, "", "rxe0").used() < 4 })
+	n.nothingLeft()
 }
 
 func TestSharedCheckSaysFromWhereToWhereAGIDMoved(t *testing.T) {

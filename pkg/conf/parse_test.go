@@ -28,7 +28,7 @@ func defaults() conf.Request {
 			Conflict: conf.Conflict{Mode: conf.Require, Probes: 3, Interval: 2 * time.Millisecond, Wait: 4 * time.Millisecond},
 			Gateway:  conf.Gateway{Mode: conf.Require, Attempts: 3, Timeout: 100 * time.Millisecond},
 		},
-		RDMA: conf.RDMA{Mode: conf.RDMAAuto, GID: conf.Require},
+		RDMA: conf.RDMA{Mode: conf.RDMAAuto, GID: conf.Require, GIDWait: 10 * time.Second},
 	}
 }
 
@@ -88,7 +88,9 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 			r.Probe.Conflict = conf.Conflict{Mode: conf.Off, Probes: 10, Interval: time.Second, Wait: 5 * time.Second}
 			r.Probe.Gateway = conf.Gateway{Mode: conf.Warn, Attempts: 1, Timeout: time.Millisecond}
 		}},
-		{`"rdma": {"mode": "exclusive", "gid": "warn"}`, func(r *conf.Request) { r.RDMA = conf.RDMA{Mode: conf.RDMAExclusive, GID: conf.Warn} }},
+		{`"rdma": {"mode": "exclusive", "gid": "warn", "gidWait": "30s"}`, func(r *conf.Request) {
+			r.RDMA = conf.RDMA{Mode: conf.RDMAExclusive, GID: conf.Warn, GIDWait: 30 * time.Second}
+		}},
 		{`"stateDir": "/var/lib/roce", "log": {"file": "/var/log/roce.log", "level": "debug"}`, func(r *conf.Request) {
 			r.StateDir, r.Log = "/var/lib/roce", conf.Log{File: "/var/log/roce.log", Level: "debug"}
 		}},

@@ -273,6 +273,8 @@ const (
 type RDMA struct {
 	Mode RDMAMode
 	GID  Severity
+	// GIDWait is how long the entries of the GID table may take, all together.
+	GIDWait time.Duration
 	// For connections of a device that moves into the pod; nil: as the host
 	// had it.
 	TOS          *uint8 // IP type of service that rdma_cm sets

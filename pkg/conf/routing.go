@@ -72,6 +72,10 @@ func rdma(v strict.Value) RDMA {
 	return RDMA{
 		Mode: strict.Choice(o.At("mode"), RDMAAuto, RDMAShared, RDMAExclusive, RDMAOff),
 		GID:  severity(o.At("gid")),
+		// Soft-RoCE makes an entry within a millisecond. A NIC needs a command to
+		// its firmware for each, and one queue of work serves all NICs of the node
+		// (gid-cache-wq).
+		GIDWait: o.At("gidWait").Duration(10*time.Second, 100*time.Millisecond, time.Minute),
 
 		TOS:          o.At("tos").Octet(),
 		TrafficClass: o.At("trafficClass").Octet(),

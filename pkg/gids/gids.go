@@ -34,6 +34,9 @@ type Port struct {
 	State   string // as rdma link prints it
 	Entries []rdma.Entry
 	Size    int // of the table
+	// Hidden says that the driver hides entries from readers in other namespaces,
+	// so that the table may have more than are known: see rdma.Merge.
+	Hidden bool
 	// DeviceIndex and GUID are what of the device no rename changes.
 	DeviceIndex uint32
 	GUID        string
@@ -43,9 +46,10 @@ type Port struct {
 func (p Port) String() string { return fmt.Sprintf("%s:%d", p.Device, p.Number) }
 
 // Ports returns the ports that a namespace sees. In shared mode the host's sysfs
-// has them all. Errors: NoRDMA on a kernel without RDMA, those of
-// rdma.Subsystem.
-func Ports(ctx context.Context, s *rdma.Subsystem, side rdma.Side) ([]Port, error) {
+// has them all. Their entries are those that a reader in the namespace reader
+// sees. A port without a GID table, as where RoCE is off, has no entries. Errors:
+// NoRDMA on a kernel without RDMA, those of rdma.Subsystem.
+func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Port, error) {
 	sys, err := s.System(ctx, side)
 	if errors.Is(err, rdma.ErrNoDevice) {
 		return nil, none(err)
@@ -60,8 +64,8 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side rdma.Side) ([]Port, erro
 	var out []Port
 	for _, d := range sys.Devices {
 		for _, p := range d.Ports {
-			entries, size, err := s.Table(files, d.Name, p.Number)
-			if err != nil {
+			entries, size, err := s.Table(files, reader, d.Name, p.Number)
+			if err != nil && !errors.Is(err, rdma.ErrNoTable) {
 				return nil, err
 			}
 			out = append(out, Port{
@@ -305,7 +309,8 @@ func notFound(ports []Port, addrs []Addr) error {
 			"none has an entry in %s, and the table of %s is full, with %d places", strings.Join(texts(ports), ", "), p, p.Size)
 	}
 	return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
-		"the pod needs an address on a child of an RDMA NIC: look at its networks annotation, and with rocectl gids on the node at what the tables have",
+		"the pod needs an address on a child of an RDMA NIC: look at its networks annotation, and with rocectl gids on the node at what the tables have; "+
+			rdma.TableFull+" of the node says that a table is full",
 		"none has an entry in %s", strings.Join(texts(ports), ", "))
 }
 

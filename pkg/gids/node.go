@@ -43,7 +43,7 @@ func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 	}
 	s := rdma.New(rdma.Config{Sys: n.Sys})
 	defer s.Close()
-	ports, err := Ports(ctx, s, rdma.Host)
+	ports, err := Ports(ctx, s, rdma.Host, rdma.Host)
 	if err != nil {
 		return Namespace{}, err
 	}
@@ -92,17 +92,17 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 	return Namespace{rails, pod.Out}, err
 }
 
-// usable returns the ports that a pod can use. In shared mode it is the host
-// that sees which interfaces they have.
+// usable returns the ports that a pod can use, with the entries that it sees. In
+// shared mode it is the host that sees which interfaces they have.
 func usable(ctx context.Context, s *rdma.Subsystem) ([]Port, error) {
 	sys, err := s.System(ctx, rdma.Pod)
 	if err != nil {
 		return nil, err
 	}
 	if sys.Exclusive {
-		return Ports(ctx, s, rdma.Pod)
+		return Ports(ctx, s, rdma.Pod, rdma.Pod)
 	}
-	return Ports(ctx, s, rdma.Host)
+	return Ports(ctx, s, rdma.Host, rdma.Pod)
 }
 
 // unreachable returns the error for a namespace that cannot be entered, with what

@@ -5,12 +5,10 @@ package gids
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
@@ -37,6 +35,7 @@ type Table struct {
 	// There is no table then, and no port.
 	Missing bool    `json:"missing,omitempty"`
 	Size    int     `json:"size"`
+	Hidden  bool    `json:"hidden,omitempty"` // see Port
 	Entries []Entry `json:"entries"`
 	// Twice has the addresses that have several entries of one type, with their
 	// places: several have one address then. Link-local ones are left out.
@@ -54,8 +53,8 @@ type Entry struct {
 }
 
 // Tables returns the GID tables of the node's RDMA devices, the ones that were
-// moved to pods included. It needs root if any were. Errors: those of
-// rdma.Subsystem, cnierr.IO.
+// moved to pods included. It needs root if any were, or if the driver hides the
+// entries of pods from the host. Errors: those of rdma.Subsystem, cnierr.IO.
 func (n Node) Tables(ctx context.Context) ([]Table, error) {
 	owners, err := n.owners(ctx)
 	if err != nil {
@@ -63,22 +62,18 @@ func (n Node) Tables(ctx context.Context) ([]Table, error) {
 	}
 	s := rdma.New(rdma.Config{Sys: n.Sys})
 	defer s.Close()
-	ports, err := Ports(ctx, s, rdma.Host)
+	host, err := Ports(ctx, s, rdma.Host, rdma.Host)
 	if err != nil {
 		return nil, err
 	}
-	out, seen := tables(ports, nil, owners), ports
-	for _, r := range n.Records {
-		moves := moved(r)
-		if len(moves) == 0 {
-			continue
-		}
-		ports, err := n.heldBy(ctx, r, moves)
-		if err != nil {
-			return nil, err
-		}
-		seen = append(seen, ports...)
-		out = append(out, tables(ports, holder(r), owners)...)
+	views, err := n.views(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	out, seen := tables(host, nil, owners), host
+	for _, v := range views {
+		seen = append(seen, v.held...)
+		out = append(out, tables(v.held, v.holder, owners)...)
 	}
 	return append(out, n.missing(seen)...), nil
 }
@@ -115,25 +110,6 @@ func moved(r record.Record) []plan.RDMADevice {
 
 // of says whether it is a port of a device, which may have another name now.
 func (p Port) of(d plan.RDMADevice) bool { return p.DeviceIndex == d.Index && p.GUID == d.GUID }
-
-// heldBy returns the ports of devices that a pod has; none if it is gone.
-func (n Node) heldBy(ctx context.Context, r record.Record, devices []plan.RDMADevice) ([]Port, error) {
-	k, err := kernel.Open(r.Netns, n.Sys)
-	if errors.Is(err, kernel.ErrNetnsGone) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer k.Close()
-	if k.ID() != r.NetnsID {
-		return nil, nil
-	}
-	s := rdma.New(rdma.Config{Sys: n.Sys, Enter: k.Enter, Netns: r.Netns})
-	defer s.Close()
-	ports, err := usable(ctx, s)
-	return slices.DeleteFunc(ports, func(p Port) bool { return !slices.ContainsFunc(devices, p.of) }), err
-}
 
 // owners returns who has which address: the host, and the pods on record.
 func (n Node) owners(ctx context.Context) ([]Owner, error) {
@@ -174,7 +150,7 @@ func recordedAddrs(r record.Record) map[netip.Addr]conf.LinkName {
 func tables(ports []Port, holder *Owner, owners []Owner) []Table {
 	var out []Table
 	for _, p := range ports {
-		t := Table{Device: p.Device, Port: p.Number, Netdev: p.Netdev, Holder: holder, Size: p.Size, Entries: []Entry{}, Twice: p.twice()}
+		t := Table{Device: p.Device, Port: p.Number, Netdev: p.Netdev, Holder: holder, Size: p.Size, Hidden: p.Hidden, Entries: []Entry{}, Twice: p.twice()}
 		for _, e := range p.Entries {
 			row := Entry{Index: e.Index, GID: plan.GIDText(e.GID), Type: e.Type, Netdev: e.Netdev, Owners: p.ownersOf(e, owners)}
 			if e.GID.Is4() {

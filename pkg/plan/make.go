@@ -6,7 +6,6 @@ package plan
 import (
 	"crypto/sha256"
 	"net/netip"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -225,10 +224,6 @@ func (m maker) gateway(mac conf.MAC) Ops {
 	return Ops{Gateway{Mode: g.Mode, Attempts: g.Attempts, Timeout: g.Timeout, Targets: targets}}
 }
 
-// gidWait is how long the entries of the GID table may take. Soft-RoCE makes
-// one within a millisecond; a NIC adds a command to its firmware.
-const gidWait = 2 * time.Second
-
 // port returns the check of the RDMA device's port.
 func (m maker) port() Ops {
 	r := m.facts.RDMA
@@ -248,7 +243,7 @@ func (m maker) gid() Ops {
 	for _, a := range m.lease.Addresses {
 		targets = append(targets, GIDTarget{Link: m.req.IfName, Addr: a.Prefix.Addr()})
 	}
-	return Ops{GID{Mode: m.req.RDMA.GID, Device: r.Device, InPod: r.Exclusive, Wait: gidWait, Targets: targets}}
+	return Ops{GID{Mode: m.req.RDMA.GID, Device: r.Device, InPod: r.Exclusive, Wait: m.req.RDMA.GIDWait, Targets: targets}}
 }
 
 // move returns the move of the RDMA device, in exclusive mode. It keeps what the

@@ -132,13 +132,9 @@ func (GID) kind() string { return "gid" }
 
 // Commands implements Op.
 func (g GID) Commands(netns string) []string {
-	at := ""
-	if g.InPod {
-		at = Exec(netns) + " "
-	}
-	var out []string
+	var out []string // in the pod: NVIDIA's driver shows its entries nowhere else
 	for _, t := range g.Targets {
-		out = append(out, fmt.Sprintf("%sgrep -i %s /sys/class/infiniband/%s/ports/%d/gids/*", at, GIDText(t.Addr), g.Device.Name, g.Device.Port))
+		out = append(out, fmt.Sprintf("%s grep -i %s /sys/class/infiniband/%s/ports/%d/gids/*", Exec(netns), GIDText(t.Addr), g.Device.Name, g.Device.Port))
 	}
 	return out
 }

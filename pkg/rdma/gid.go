@@ -18,7 +18,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
 )
 
-// gid executes plan.GID.
+// gid executes plan.GID. It reads the table from inside the pod's namespace,
+// because NVIDIA's driver shows its entries nowhere else: see gidtable.Merge.
 type gid struct {
 	*Subsystem
 	op plan.GID
@@ -53,7 +54,11 @@ func (g gid) wait(ctx context.Context) error {
 		return err
 	}
 	addrs := g.addrs()
-	all, err := poll(ctx, g.op.Wait, gidInterval, func() (bool, error) { return t.Locate(addrs, g.found) })
+	var all bool
+	err = g.at(Pod, func() (err error) {
+		all, err = poll(ctx, g.op.Wait, gidInterval, func() (bool, error) { return t.Locate(addrs, g.found) })
+		return err
+	})
 	if errors.Is(err, gidtable.ErrNone) {
 		return g.noTable(err)
 	}
@@ -63,7 +68,7 @@ func (g gid) wait(ctx context.Context) error {
 	if all {
 		return nil
 	}
-	return g.timeout(t)
+	return g.timeout()
 }
 
 func (g gid) table() (gidtable.Table, error) {
@@ -95,33 +100,59 @@ func (g gid) missing() string {
 	return strings.Join(out, ", ")
 }
 
+// views returns the table as the pod and the host see it together, and whether
+// there can be entries that neither of them sees.
+func (g gid) views() (entries []Entry, size int, hidden bool, err error) {
+	of := side(g.op.InPod)
+	var views [2][]Entry
+	for _, reader := range []Side{Host, Pod} {
+		views[reader], size, err = g.Table(of, reader, g.op.Device.Name, g.op.Device.Port)
+		if err != nil {
+			return nil, 0, false, err
+		}
+	}
+	entries, hidden = gidtable.Merge(views[Host], views[Pod])
+	return entries, size, hidden, nil
+}
+
+// TableFull is what the kernel logs for an address that finds no free place
+// (__ib_cache_gid_add, ENOSPC). It tells so where the table cannot be counted:
+// entries are hidden, or programs that still run hold places of addresses that
+// are gone, which read as free (del_gid).
+const TableFull = `"unable to add gid" with error=-28 in dmesg`
+
+const fewerPods = "start fewer pods on this NIC, or give them fewer addresses: each takes a place, or two where the NIC has RoCE v1 too, and so does each address of the host"
+
 // timeout returns the error for entries that did not come.
-func (g gid) timeout(t gidtable.Table) error {
-	entries, size, err := t.Entries()
+func (g gid) timeout() error {
+	entries, size, hidden, err := g.views()
 	if err != nil {
 		return classify(waiting, g.missing(), err)
 	}
-	if len(entries) >= size {
+	name, fill := portName(g.op.Device), gidtable.Fill(entries, size)
+	const slow = "look whether the address is on the interface; a NIC that is slow under load needs a longer rdma.gidWait, or passes with rdma.gid set to warn"
+	switch {
+	case len(entries) >= size:
+		return cnierr.New(cnierr.NoGID, waiting, g.missing(), fewerPods, "the GID table of %s is full: %s", name, fill)
+	case hidden:
 		return cnierr.New(cnierr.NoGID, waiting, g.missing(),
-			"start fewer pods on this NIC, or give them fewer addresses: each takes a place, or two where the NIC has RoCE v1 too, and so does each address of the host",
-			"the GID table of %s is full: %s", portName(g.op.Device), gidtable.Fill(entries, size))
+			TableFull+" says that the table is full: then "+fewerPods+". Else "+slow,
+			"%s made no RoCE v2 entry for it within %s; its table may be full: the driver hides the entries of other pods, and without them %s",
+			name, g.op.Wait, fill)
 	}
 	return cnierr.New(cnierr.NoGID, waiting, g.missing(),
-		"look for what the kernel says (dmesg) and whether the address is on the interface; a NIC that is slow under load passes with rdma.gid set to warn",
-		"%s made no RoCE v2 entry for it within %s; %s", portName(g.op.Device), g.op.Wait, gidtable.Fill(entries, size))
+		TableFull+" says that the table is full with addresses that are gone, which programs still use. Else "+slow,
+		"%s made no RoCE v2 entry for it within %s; %s", name, g.op.Wait, fill)
 }
 
 // undo has nothing to undo: the entries go with the addresses.
 func (gid) undo(context.Context) error { return nil }
 
-// check reads the whole table, because an entry of ours that somebody else
-// made too can be anywhere.
+// check reads the whole table, because an entry of the same address that the
+// host or another pod has can be anywhere. Where the driver hides entries, it
+// sees those of the host and of this pod, so not those of another pod.
 func (g gid) check(ctx context.Context) error {
-	t, err := g.table()
-	if err != nil {
-		return err
-	}
-	entries, _, err := t.Entries()
+	entries, _, _, err := g.views()
 	if errors.Is(err, gidtable.ErrNone) {
 		return g.severity(g.lost(ctx))
 	}

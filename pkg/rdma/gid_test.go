@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -36,6 +37,62 @@ func wait(addrs ...string) plan.GID {
 		op.Targets = append(op.Targets, plan.GIDTarget{Link: "net1", Addr: netip.MustParseAddr(a)})
 	}
 	return op
+}
+
+// here is a pod's namespace that is the caller's.
+func here(fn func() error) error { return fn() }
+
+// hiding is the sysfs of a driver that shows each namespace its own entries.
+type hiding struct {
+	n         *node
+	host, pod fs.FS
+}
+
+func (h hiding) Open(name string) (fs.File, error) {
+	if h.n.now == Pod {
+		return h.pod.Open(name)
+	}
+	return h.host.Open(name)
+}
+
+func TestGIDsThatOnlyThePodSeesAreFoundAndChecked(t *testing.T) {
+	t.Parallel()
+	n := &node{}
+	host := sysfs("mlx5_0", v2("fe80::1"), "", "", "", "")
+	s := n.subsystem(t, hiding{n, host, sysfs("mlx5_0", "", "", "", v2("172.16.0.11"), "")})
+	op := wait("172.16.0.11")
+	if err := s.Do(t.Context(), op); err != nil || s.Located()[op.Targets[0].Addr] != 3 {
+		t.Fatalf("located %v, %v, want place 3", s.Located(), err)
+	}
+	done := plan.Ops{op}.Located(s.Located())[0]
+	if err := s.Check(t.Context(), done); err != nil {
+		t.Errorf("check of what was just done: %v", err)
+	}
+	host["class/infiniband/mlx5_0/ports/1/gids/4"] = &fstest.MapFile{Data: []byte(plan.GIDText(op.Targets[0].Addr))}
+	host["class/infiniband/mlx5_0/ports/1/gid_attrs/types/4"] = &fstest.MapFile{Data: []byte("RoCE v2")}
+	host["class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/4"] = &fstest.MapFile{Data: []byte("ens1")}
+	if err := s.Check(t.Context(), done); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "index 3 of net1, index 4 of ens1") {
+		t.Errorf("the host has the address, too: got %v", err)
+	}
+}
+
+// TestATableThatCannotBeCountedMayBeFull has three places that the host sees
+// used, and one that neither the host nor the pod sees.
+func TestATableThatCannotBeCountedMayBeFull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{}
+		s := New(Config{Enter: n.enter, Sys: hiding{n, sysfs("mlx5_0", v2("fe80::1"), v2("10.0.0.1"), ""), sysfs("mlx5_0", "", "", "")}})
+		err := s.Do(t.Context(), wait("172.16.0.11"))
+		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "may be full") || !strings.Contains(err.Error(), "2 of 3 places") ||
+			!strings.Contains(hintOf(err), `"unable to add gid" with error=-28`) {
+			t.Errorf("got %v, hint %q", err, hintOf(err))
+		}
+		s = New(Config{Enter: n.enter, Sys: hiding{n, sysfs("mlx5_0", v2("fe80::1"), ""), sysfs("mlx5_0", "", v2("fe80::2"))}})
+		if err := s.Do(t.Context(), wait("172.16.0.11")); !strings.Contains(fmt.Sprint(err), "is full: 2 of 2") {
+			t.Errorf("both together see all places used: got %v", err)
+		}
+	})
 }
 
 func TestGIDsAreFoundByAddressAndType(t *testing.T) {
@@ -69,7 +126,7 @@ func TestGIDThatComesLaterIsWaitedFor(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			sys := sysfs("mlx5_0", v2("10.0.0.1"), v2("172.16.0.12"), "")
 			later := sysfs("mlx5_0", v2("10.0.0.1"), v2("172.16.0.12"), v2("172.16.0.11"))
-			s := New(Config{Sys: changing{before: sys, after: later, at: time.Now().Add(c.after)}})
+			s := New(Config{Enter: here, Sys: changing{before: sys, after: later, at: time.Now().Add(c.after)}})
 			start := time.Now()
 			err := s.Do(t.Context(), wait("172.16.0.12", "172.16.0.11"))
 			took := time.Since(start)
@@ -96,7 +153,7 @@ func TestGIDThatDoesNotComeIsExplainedByTheTable(t *testing.T) {
 		{sysfs("mlx5_0", ""), []string{"0 of 1 places are used, 0 by IPv4 addresses"}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := New(Config{Sys: c.sys})
+			s := New(Config{Enter: here, Sys: c.sys})
 			err := s.Do(t.Context(), wait("172.16.0.11", "fd00::11"))
 			if cnierr.CodeOf(err) != cnierr.NoGID || hintOf(err) == "" {
 				t.Fatalf("got %v, hint %q", err, hintOf(err))
@@ -114,7 +171,7 @@ func TestWarnOnlyLogs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		s := New(Config{Sys: sysfs("mlx5_0", ""), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		s := New(Config{Enter: here, Sys: sysfs("mlx5_0", ""), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		op := wait("172.16.0.11")
 		op.Mode = conf.Warn
 		if err := errors.Join(s.Do(t.Context(), op), s.Check(t.Context(), op)); err != nil {
@@ -193,7 +250,7 @@ func TestCheckOfGIDsHintsAtWhatHelps(t *testing.T) {
 func TestTableListsWhatIsInUse(t *testing.T) {
 	t.Parallel()
 	s := (&node{}).subsystem(t, sysfs("mlx5_0", v1("10.0.0.1"), "", v2("fd00::11"), ""))
-	got, size, err := s.Table(Host, "mlx5_0", 1)
+	got, size, err := s.Table(Host, Host, "mlx5_0", 1)
 	want := []Entry{
 		{Index: 0, GID: netip.MustParseAddr("10.0.0.1"), Type: RoCEv1, Netdev: "net1"},
 		{Index: 2, GID: netip.MustParseAddr("fd00::11"), Type: RoCEv2, Netdev: "net1"},
@@ -201,7 +258,7 @@ func TestTableListsWhatIsInUse(t *testing.T) {
 	if err != nil || size != 4 || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v of %d, %v, want %v of 4", got, size, err, want)
 	}
-	if _, _, err := s.Table(Host, "mlx5_9", 1); cnierr.CodeOf(err) != cnierr.IO {
+	if _, _, err := s.Table(Host, Host, "mlx5_9", 1); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("no such device: got %v, want code %d", err, cnierr.IO)
 	}
 }

@@ -207,7 +207,7 @@ func TestRealGIDsAreFoundAndMissed(t *testing.T) {
 	if err := s.Do(t.Context(), op); err != nil {
 		t.Fatal(err)
 	}
-	entries, size, err := s.Table(Host, "rxe0", 1)
+	entries, size, err := s.Table(Host, Pod, "rxe0", 1)
 	t.Logf("%d places: %+v, %v; located %v", size, entries, err, s.Located())
 	for addr, place := range s.Located() {
 		if have := gidtable.Of(entries, addr); len(have) != 1 || have[0].Index != place || have[0].Netdev != "net1" {

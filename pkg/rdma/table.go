@@ -14,14 +14,27 @@ const (
 	RoCEv2 = gidtable.RoCEv2
 )
 
-// Table returns the entries of the GID table of a port of a device that a
-// namespace has, in order, and how many places the table has: see
-// gidtable.Table.Entries.
-func (s *Subsystem) Table(side Side, device string, port uint32) ([]Entry, int, error) {
-	sys, err := s.files(side)
+// ErrNoTable says that a port has no GID table: RoCE is off, or the device is
+// not there.
+var ErrNoTable = gidtable.ErrNone
+
+// Table returns the entries of the GID table of a port of a device that the
+// namespace of has, in order, and how many places the table has: see
+// gidtable.Table.Entries. The entries are those that a reader in the namespace
+// reader sees: see Merge. Errors: ErrNoTable.
+func (s *Subsystem) Table(of, reader Side, device string, port uint32) ([]Entry, int, error) {
+	sys, err := s.files(of)
 	if err != nil {
 		return nil, 0, err
 	}
-	entries, size, err := gidtable.New(sys, device, port).Entries()
+	var entries []Entry
+	var size int
+	err = s.at(reader, func() (err error) {
+		entries, size, err = gidtable.New(sys, device, port).Entries()
+		return err
+	})
 	return entries, size, classify("read GID table of", device, err)
 }
+
+// Merge joins what two namespaces see of one table: see gidtable.Merge.
+func Merge(a, b []Entry) (all []Entry, differ bool) { return gidtable.Merge(a, b) }

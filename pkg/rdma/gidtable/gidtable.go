@@ -173,6 +173,27 @@ func (t Table) Entries() ([]Entry, int, error) {
 	return out, size, err
 }
 
+// Merge joins what two namespaces see of one table, and says whether they see
+// different places. Upstream's kernel shows everyone the same. NVIDIA's driver
+// (MLNX_OFED, DOCA-OFED) shows a reader no entry whose interface is in another
+// namespace than the reading thread: the GID reads as zero, like a free place
+// (rdma_check_gid_user_access). So zero means "not mine" there.
+func Merge(a, b []Entry) (all []Entry, differ bool) {
+	at := map[int]Entry{}
+	for _, e := range a {
+		at[e.Index] = e
+	}
+	for _, e := range b {
+		if at[e.Index].Netdev == "" { // an entry on its way has no interface
+			at[e.Index] = e
+		}
+	}
+	for _, i := range slices.Sorted(maps.Keys(at)) {
+		all = append(all, at[i])
+	}
+	return all, len(all) != len(a) || len(all) != len(b)
+}
+
 // Of returns an address's RoCE v2 entries that have an interface: one that is on
 // its way out has none.
 func Of(entries []Entry, addr netip.Addr) []Entry {
