@@ -67,6 +67,7 @@ test-vm: build .cache/vm/run ## the tests that boot virtual machines with Soft-R
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	$(call in_vm,-kernel 6.1,unit.test -test.run '^TestReal')
 	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell)')
+	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^Test(Shared|Exclusive|TellEach)')
 	$(call in_vm,-kernel 6.1 -nodes 2,rdma.test -test.run '^TestNodesExclusive')
 	$(call in_vm,-kernel 6.1 -rails 0,rdma.test -test.run '^TestStock',sh integration/rdma/testdata/stock.sh)
 	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell)')
