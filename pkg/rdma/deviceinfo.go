@@ -12,6 +12,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // deviceInfo executes plan.DeviceInfo.
@@ -22,10 +23,7 @@ type deviceInfo struct{ op plan.DeviceInfo }
 // stays.
 func (d deviceInfo) do(context.Context) error {
 	const action = "write device information"
-	if err := os.MkdirAll(filepath.Dir(d.op.File), 0o755); err != nil {
-		return d.failed(action, err)
-	}
-	if err := os.WriteFile(d.draft(), []byte(d.op.Text()), 0o644); err != nil {
+	if err := trusted.Create(d.draft(), []byte(d.op.Text()), 0o644, 0o755); err != nil {
 		return d.failed(action, err)
 	}
 	err := os.Link(d.draft(), d.op.File)
@@ -41,6 +39,9 @@ func (d deviceInfo) draft() string { return d.op.File + ".roce" }
 // itself.
 func (d deviceInfo) undo(context.Context) error {
 	const action = "remove device information"
+	if err := trusted.Folder(filepath.Dir(d.op.File)); err != nil {
+		return d.failed(action, err)
+	}
 	if err := gone(os.Remove(d.draft())); err != nil {
 		return d.failed(action, err)
 	}
@@ -48,7 +49,7 @@ func (d deviceInfo) undo(context.Context) error {
 	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(d.op.Text())) {
 		return d.failed(action, gone(err))
 	}
-	b, err := os.ReadFile(d.op.File)
+	b, err := trusted.Read(d.op.File)
 	if err == nil && string(b) == d.op.Text() {
 		err = os.Remove(d.op.File)
 	}

@@ -38,7 +38,7 @@ func (s Store) Busy() ([]conf.ContainerID, error) {
 
 // lockable says whether nobody holds the lock. Without a file nobody does.
 func lockable(path string) (bool, error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}

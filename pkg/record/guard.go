@@ -25,7 +25,7 @@ const guardTime = 10 * time.Second
 // not overtake the program. The caller closes the file. Errors: cnierr.IO.
 func (s Store) Guard(id conf.ContainerID) (*os.File, error) {
 	path := filepath.Join(s.folder(id), lockName)
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, ioError("guard container", path, err)
 	}
@@ -39,7 +39,7 @@ func (s Store) Guard(id conf.ContainerID) (*os.File, error) {
 // awaitGuards waits until there is no guard at the path of a lock file, or
 // enough time has passed. The wait itself cannot be interrupted, as in flock.
 func awaitGuards(ctx context.Context, path string, enough time.Duration) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}

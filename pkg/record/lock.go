@@ -42,6 +42,9 @@ func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), e
 		}
 		if !flock.Current(f, path) {
 			_ = f.Close()
+			if err := ctx.Err(); err != nil {
+				return nil, lockError("lock container", string(id), path, err)
+			}
 			continue
 		}
 		if err := awaitGuards(ctx, path, guardTime); err != nil {
@@ -83,7 +86,7 @@ func (s Store) lockNode(ctx context.Context, action, file string) (release func(
 func openLock(path string) (f *os.File, err error) {
 	for range 1000 {
 		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
-			f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+			f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 		}
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
 			return f, err

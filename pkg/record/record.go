@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // version is the format's number. A record of another version is unreadable:
@@ -63,6 +64,12 @@ type Store struct {
 // ErrNotExist is returned by Load when there is no record.
 var ErrNotExist = errors.New("no record of the attachment")
 
+// Exists says whether there is a folder of records.
+func (s Store) Exists() bool {
+	_, err := os.Stat(s.Dir)
+	return err == nil
+}
+
 // Save writes a record in one step: it is there whole or not at all. It is
 // called with the container's lock held. Errors: cnierr.IO.
 func (s Store) Save(r Record) error {
@@ -73,7 +80,7 @@ func (s Store) Save(r Record) error {
 	}
 	path := s.path(r.ContainerID, r.IfName)
 	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	if err := trusted.CreateInside(tmp, b, 0o600); err != nil {
 		return ioError("write record", tmp, err)
 	}
 	if err := os.Rename(tmp, path); err != nil {
@@ -87,7 +94,7 @@ func (s Store) Save(r Record) error {
 // Errors: ErrNotExist, cnierr.Unreadable, cnierr.IO.
 func (s Store) Load(id conf.ContainerID, ifName conf.LinkName) (Record, error) {
 	path := s.path(id, ifName)
-	b, err := os.ReadFile(path)
+	b, err := trusted.ReadInside(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Record{}, ErrNotExist
 	}

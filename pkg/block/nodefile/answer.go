@@ -71,12 +71,12 @@ func (e formError) Unwrap() error { return e.error }
 // load reads a request or an answer. A file that has another name than its key is
 // none.
 func load(path string) (answerJSON, error) {
-	content, err := slurp(path)
+	b, err := content(path)
 	if err != nil {
 		return answerJSON{}, fmt.Errorf("%s: %w", path, err)
 	}
 	var form answerJSON
-	d := json.NewDecoder(bytes.NewReader(content))
+	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	err = d.Decode(&form)
 	switch {

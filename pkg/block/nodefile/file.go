@@ -14,15 +14,15 @@ package nodefile
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // Store is the files of a node's pools, in its state folder.
@@ -51,19 +51,14 @@ func (s Store) path(poolName string) string {
 	return filepath.Join(s.Dir, "pools", poolName, "ranges")
 }
 
-const (
-	reading = "read ranges of pool"
-	// usual is more than the file of a node with some blocks of eight rails.
-	usual = 16 << 10
-)
+const reading = "read ranges of pool"
 
-// Read reads the file of a pool: one open, one read and one close, unless the
-// file is unusually long. Errors: TryAgain while there is no file of this boot;
+// Read reads the file of a pool. Errors: TryAgain while there is no file of this boot;
 // IO; Unreadable for what is not such a file, with all that is wrong with it.
 func (s Store) Read(poolName string) (File, error) {
 	path := s.path(poolName)
-	content, err := slurp(path)
-	if errors.Is(err, unix.ENOENT) {
+	b, err := content(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return File{}, notYet(poolName, "http://NODE:9482/healthz says what it waits for; kubectl get railpools shows whether there is such a pool, and whether it has free blocks", "%s is missing", path)
 	}
 	if err != nil && !errors.As(err, &formError{}) {
@@ -72,7 +67,7 @@ func (s Store) Read(poolName string) (File, error) {
 	var out File
 	var boot string
 	if err == nil {
-		out, boot, err = parse(content)
+		out, boot, err = parse(b)
 	}
 	if err == nil && out.Pool != poolName {
 		err = fmt.Errorf("it is of pool %q", out.Pool)
@@ -95,64 +90,17 @@ func notYet(poolName, hint, format string, path string) error {
 		"the node has no addresses of the pool yet: "+format, path)
 }
 
-// slurp returns the content of a file. os.ReadFile would register the file with
-// the poller, ask for its size, and read once more for the end: a file that is
-// renamed into place never grows, so that a short read is the end. It neither waits
-// for who might write to a FIFO (O_NONBLOCK) nor reads somebody's file (O_NOFOLLOW).
-func slurp(path string) ([]byte, error) {
-	fd, err := uninterrupted(func() (int, error) {
-		return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	})
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a link; a socket
-		return nil, irregular()
+// content reads a file of the state folder.
+func content(path string) ([]byte, error) {
+	b, err := trusted.ReadInside(path)
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err // the callers name the path
 	}
-	if err != nil {
-		return nil, err
+	if errors.Is(err, trusted.ErrIrregular) || errors.Is(err, trusted.ErrTooLong) {
+		err = formError{err}
 	}
-	defer unix.Close(fd) //nolint:errcheck // it was read
-	content, have := make([]byte, usual), 0
-	for {
-		n, err := uninterrupted(func() (int, error) { return unix.Read(fd, content[have:]) })
-		if errors.Is(err, unix.EAGAIN) {
-			return nil, irregular()
-		}
-		if err != nil {
-			return nil, err
-		}
-		have += n
-		if n == 0 || have == len(content) { // neither is usual
-			if err := regular(fd); err != nil {
-				return nil, err
-			}
-		}
-		if have < len(content) {
-			return content[:have], nil
-		}
-		content = append(content, make([]byte, len(content))...)
-	}
-}
-
-// regular returns an error for what may have no end, or another one later.
-func regular(fd int) error {
-	var s unix.Stat_t
-	_, err := uninterrupted(func() (int, error) { return 0, unix.Fstat(fd, &s) })
-	if err == nil && s.Mode&unix.S_IFMT != unix.S_IFREG {
-		return irregular()
-	}
-	return err
-}
-
-func irregular() error { return formError{errors.New("it is not a regular file")} }
-
-// uninterrupted does a system call again that a signal has ended: the Go
-// runtime sends some to preempt goroutines.
-func uninterrupted(call func() (int, error)) (int, error) {
-	for {
-		n, err := call()
-		if !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
-	}
+	return b, err
 }
 
 // Subnets returns the subnets of each rail as conf.Request.WithSubnets takes

@@ -14,6 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 const writing = "write ranges of pool"
@@ -33,10 +34,7 @@ func (s Store) Write(f File) error {
 		return ioError(f.Pool, err)
 	}
 	fresh := path + ".new"
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) { // with a mode of its own
-		return ioError(f.Pool, err)
-	}
-	if err := os.WriteFile(fresh, content, 0o600); err != nil {
+	if err := trusted.CreateInside(fresh, content, 0o600); err != nil {
 		return ioError(f.Pool, err)
 	}
 	if err := os.Rename(fresh, path); err != nil {

@@ -4,8 +4,11 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"os"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/flock"
@@ -15,24 +18,29 @@ import (
 // flock.Wait.
 func lockFile(ctx context.Context, path string, flags, how int) (*os.File, error) {
 	for {
-		f, err := os.OpenFile(path, flags, 0o600)
+		f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return nil, err
 		}
-		switch err := flock.Wait(ctx, f, how); {
-		case err != nil && ctx.Err() != nil:
-			return nil, cnierr.New(cnierr.TryAgain, "lock leases", path,
-				"wait: the runtime tries again by itself; fuser -v on the file tells who holds it", "another call holds it: %w", err)
-		case err != nil:
-			return nil, err
+		if err := flock.Wait(ctx, f, how); err != nil {
+			return nil, busy(ctx, path, err)
 		}
 		// Nobody of ours removes the file, but a state folder that is wiped
 		// while we wait would leave us with a lock that no other call sees.
 		if flock.Current(f, path) {
 			return f, nil
 		}
-		if err := f.Close(); err != nil {
-			return nil, err
+		if err := cmp.Or(f.Close(), ctx.Err()); err != nil {
+			return nil, busy(ctx, path, err)
 		}
 	}
+}
+
+// busy returns the error of a wait that ctx has ended, and any other as it is.
+func busy(ctx context.Context, path string, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return cnierr.New(cnierr.TryAgain, "lock leases", path,
+		"wait: the runtime tries again by itself; fuser -v on the file tells who holds it", "another call holds it: %w", err)
 }

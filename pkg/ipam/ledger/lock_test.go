@@ -88,3 +88,14 @@ func TestALockFileThatIsReplacedIsWaitedForAnew(t *testing.T) {
 	}
 	freeNew()
 }
+
+func TestALockThatIsALinkIsRefused(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	if err := os.Symlink(os.DevNull, s.lock()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Update(t.Context(), func(*Ledger) error { return nil }); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want code %d", err, cnierr.IO)
+	}
+}

@@ -209,7 +209,7 @@ func (s Store) sign(lock *os.File) error {
 
 // transact opens the database and runs fn in one transaction.
 func (s Store) transact(flags int, m kv.Mode, fn func(*Ledger) error) error {
-	file, err := os.OpenFile(s.db(), flags, 0)
+	file, err := os.OpenFile(s.db(), flags|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return ErrNone
 	}

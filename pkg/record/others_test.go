@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package record
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestASaveThatFailsKeepsTheRecordOfBefore(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	locked(t, s, func() {
+		if err := s.Save(example()); err != nil {
+			t.Fatal(err)
+		}
+		inTheWay := filepath.Join(s.path("c1", "net1")+".tmp", "file")
+		if err := os.MkdirAll(inTheWay, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		changed := example()
+		changed.Network = "other"
+		if err := s.Save(changed); err == nil {
+			t.Error("Save over a folder: no error")
+		}
+		got, err := s.Load("c1", "net1")
+		if err != nil || got.Network != "rail" || len(got.Plan.Ops) == 0 {
+			t.Errorf("Load() = network %q, %d operations, %v; want the record of before", got.Network, len(got.Plan.Ops), err)
+		}
+	})
+}
+
+// behind makes a link in the store to a file that is not of the store, which must
+// stay as it is.
+func behind(t *testing.T, link string) {
+	t.Helper()
+	legit := filepath.Join(t.TempDir(), "legit")
+	if err := os.WriteFile(legit, []byte("legit"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(link), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(legit, link); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
+			t.Errorf("behind the link: %q, %v", b, err)
+		}
+	})
+}
+
+func TestNothingIsWrittenThroughALink(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	behind(t, s.path("c1", "net1")+".tmp")
+	locked(t, s, func() {
+		if err := s.Save(example()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if _, err := s.Load("c1", "net1"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNothingIsReadOrLockedThroughALink(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	behind(t, s.path("c1", "net1"))
+	behind(t, filepath.Join(s.folder("c2"), lockName))
+	if _, err := s.Load("c1", "net1"); err == nil {
+		t.Error("Load through a link: no error")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, err := s.Lock(ctx, "c2"); err == nil || ctx.Err() != nil {
+		t.Errorf("Lock of a link: %v", err)
+	}
+}

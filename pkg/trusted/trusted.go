@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package trusted opens the files that a configuration names, which root may
+// open only where nobody else can choose what is opened.
+//
+// Every path is walked from the root, one name at a time. A folder on the way
+// must be root's. One that others can write too, such as /tmp or /var/log, is
+// passed only if it is sticky or its group alone may write, and then neither a
+// link in it is followed nor another user's folder entered. The last folder can
+// be written by root alone. Links that root made, such as /var/run, are
+// followed. It is what sshd's StrictModes asks of a home (sshd_config(5)).
+//
+// It knows no policy: pkg/policy says which folders a configuration may name.
+// This file has what can be opened, walk.go the way to it, inside.go the files of a
+// folder that was checked.
+package trusted
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxSize is how many bytes of a file are read at most.
+const MaxSize = 1 << 20
+
+var (
+	// ErrOthers says that others than root can change a path. It is returned by
+	// all functions.
+	ErrOthers = errors.New("others than root can change it")
+	// ErrIrregular says that there is something else than a regular file. It is
+	// returned by Read and Append.
+	ErrIrregular = errors.New("it is not a regular file")
+	// ErrTooLong says that a file has more than MaxSize bytes.
+	ErrTooLong = fmt.Errorf("it has more than %d bytes", MaxSize)
+)
+
+// Folder checks an absolute path on which a folder is or is to be made. What is
+// not there yet is no error: nobody but root can make it. Errors: ErrOthers, and a
+// *fs.PathError with the kernel's errno, such as ENOTDIR and ENAMETOOLONG.
+func Folder(path string) error {
+	fd, err := walk(path, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// Read returns the content of a regular file that root alone can write. It never
+// waits, neither for a writer of a FIFO nor for a device. Errors: ErrOthers,
+// ErrIrregular, ErrTooLong, fs.ErrNotExist, and other *fs.PathError.
+func Read(path string) ([]byte, error) {
+	f, err := open(path, unix.O_RDONLY, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err == nil && len(b) > MaxSize {
+		err = &fs.PathError{Op: "read", Path: path, Err: ErrTooLong}
+	}
+	return b, err
+}
+
+// Append opens a regular file to write at its end. It makes the file, with mode
+// 0600, and the folders on the way, with mode 0700, if they are not there. Errors:
+// those of Read but ErrTooLong. The caller closes the file.
+func Append(path string) (*os.File, error) {
+	return open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, 0o600, 0o700)
+}
+
+// Create makes a file of that content and mode in a folder, which it makes with
+// folderMode if it is not there. What is at the path, left by a process that was
+// killed, is removed first: nothing is ever written through a link or into a file
+// that is there already. Errors: those of Append.
+func Create(path string, content []byte, mode, folderMode fs.FileMode) error {
+	f, err := open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode, folderMode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Close())
+}
+
+// careful is how everything is opened.
+const careful = unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
+
+// open opens a regular file in a folder that root alone can write. It makes the
+// folder if folderMode is not 0. The file is looked at before it is opened, because
+// to open a device may do something (watchdog(4)).
+func open(path string, flags int, mode, folderMode fs.FileMode) (f *os.File, err error) {
+	defer func() {
+		if err != nil {
+			err = &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+	}()
+	folder, err := walk(filepath.Dir(path), folderMode)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(folder) //nolint:errcheck // nothing was written to it
+	name := filepath.Base(path)
+	if flags&unix.O_EXCL == 0 {
+		if err := look(folder, name, path, flags); err != nil {
+			return nil, err
+		}
+	}
+	do := func() (int, error) { return unix.Openat(folder, name, flags|careful, uint32(mode.Perm())) }
+	fd, err := uninterrupted(do)
+	if errors.Is(err, unix.EEXIST) {
+		if err := unix.Unlinkat(folder, name, 0); err != nil {
+			return nil, err
+		}
+		fd, err = uninterrupted(do)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// look says why what has a name in a folder cannot be opened. A file that is to be
+// made need not be there.
+func look(folder int, name, path string, flags int) error {
+	var s unix.Stat_t
+	switch err := unix.Fstatat(folder, name, &s, unix.AT_SYMLINK_NOFOLLOW); {
+	case errors.Is(err, unix.ENOENT) && flags&unix.O_CREAT != 0:
+		return nil
+	case err != nil:
+		return err
+	case s.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return unix.EISDIR
+	case s.Mode&unix.S_IFMT != unix.S_IFREG:
+		return ErrIrregular
+	case !roots(s) || s.Mode&0o022 != 0:
+		return others(path, s)
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package trusted
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// must is for what a test needs and does not test.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// write makes a file, with the folders on the way.
+func write(t *testing.T, path, content string) string {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(content), 0o600))
+	return path
+}
+
+// functions are all that open a path; each gets the path of a file.
+var functions = map[string]func(path string) error{
+	"folder": func(path string) error { return Folder(filepath.Dir(path)) },
+	"read":   func(path string) error { _, err := Read(path); return err },
+	"append": func(path string) error {
+		f, err := Append(path)
+		if err == nil {
+			err = f.Close()
+		}
+		return err
+	},
+	"create": func(path string) error { return Create(path, []byte("new"), 0o600, 0o700) },
+}
+
+func TestFilesOfRootAreOpened(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := write(t, filepath.Join(dir, "folder", "file"), "old")
+	must(t, os.Symlink("folder", filepath.Join(dir, "link")))
+	must(t, os.Symlink(filepath.Join(dir, "link"), filepath.Join(dir, "link2")))
+	for _, folder := range []string{"folder", "link", "link2", "folder/../link"} {
+		b, err := Read(filepath.Join(dir, folder, "file"))
+		if err != nil || string(b) != "old" {
+			t.Errorf("%s: %q, %v", folder, b, err)
+		}
+		must(t, Folder(filepath.Join(dir, folder)))
+	}
+	f, err := Append(path)
+	must(t, err)
+	_, err = f.WriteString(" and new")
+	must(t, errors.Join(err, f.Close()))
+	if b, err := Read(path); string(b) != "old and new" {
+		t.Errorf("after Append: %q, %v", b, err)
+	}
+	must(t, Create(path, []byte("newer"), 0o640, 0))
+	if b, err := Read(path); string(b) != "newer" {
+		t.Errorf("after Create: %q, %v", b, err)
+	}
+}
+
+func TestFoldersAreMadeForWhatIsWritten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, Folder(filepath.Join(dir, "not", "there")))
+	if _, err := Read(filepath.Join(dir, "not", "there")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Read of nothing: %v", err)
+	}
+	must(t, Create(filepath.Join(dir, "a", "b", "file"), nil, 0o600, 0o755))
+	f, err := Append(filepath.Join(dir, "c", "d", "file"))
+	must(t, errors.Join(err, f.Close()))
+	for path, want := range map[string]fs.FileMode{"not": 0, "a/b": 0o755, "a/b/file": 0o600, "c/d": 0o700, "c/d/file": 0o600} {
+		info, err := os.Lstat(filepath.Join(dir, path))
+		if want == 0 && !errors.Is(err, fs.ErrNotExist) || want != 0 && (err != nil || info.Mode().Perm() != want) {
+			t.Errorf("%s: %v, %v, want mode %o", path, info, err, want)
+		}
+	}
+}
+
+func TestFoldersThatOthersCanChangeAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(t *testing.T, dir string) (path string){
+		"the folder is everybody's": func(t *testing.T, dir string) string {
+			must(t, os.Chmod(dir, 0o777))
+			return write(t, filepath.Join(dir, "file"), "")
+		},
+		"the folder is everybody's, and sticky": func(t *testing.T, dir string) string {
+			must(t, os.Chmod(dir, 0o777|fs.ModeSticky))
+			return write(t, filepath.Join(dir, "file"), "")
+		},
+		"the folder is a group's": func(t *testing.T, dir string) string {
+			must(t, os.Chmod(dir, 0o770))
+			return write(t, filepath.Join(dir, "file"), "")
+		},
+		"a folder on the way is everybody's": func(t *testing.T, dir string) string {
+			must(t, os.Chmod(dir, 0o777))
+			return write(t, filepath.Join(dir, "below", "file"), "")
+		},
+		"a link on the way in a sticky folder": func(t *testing.T, dir string) string {
+			must(t, os.Chmod(dir, 0o777|fs.ModeSticky))
+			write(t, filepath.Join(dir, "below", "file"), "")
+			must(t, os.Symlink("below", filepath.Join(dir, "link")))
+			return filepath.Join(dir, "link", "file")
+		},
+		"a folder of another user on the way": func(t *testing.T, dir string) string {
+			path := write(t, filepath.Join(dir, "below", "file"), "")
+			if os.Geteuid() != 0 {
+				t.Skip("only root gives folders away")
+			}
+			must(t, os.Chown(filepath.Dir(path), 1234, -1))
+			return path
+		},
+		"a link of another user on the way": func(t *testing.T, dir string) string {
+			write(t, filepath.Join(dir, "below", "file"), "")
+			must(t, os.Symlink("below", filepath.Join(dir, "link")))
+			if os.Geteuid() != 0 {
+				t.Skip("only root gives links away")
+			}
+			must(t, os.Lchown(filepath.Join(dir, "link"), 1234, -1))
+			return filepath.Join(dir, "link", "file")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := prepare(t, t.TempDir())
+			for name, open := range functions {
+				if err := open(path); !errors.Is(err, ErrOthers) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		})
+	}
+}
+
+func TestSharedFoldersArePassed(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]fs.FileMode{"as /tmp": 0o777 | fs.ModeSticky, "as /var/log": 0o775} {
+		dir := t.TempDir()
+		must(t, os.Chmod(dir, mode))
+		path := write(t, filepath.Join(dir, "roce", "file"), "")
+		for function, open := range functions {
+			if err := open(path); err != nil {
+				t.Errorf("%s, %s: %v", name, function, err)
+			}
+		}
+	}
+}
+
+func TestOnlyRegularFilesOfRootAreOpened(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	legit := write(t, filepath.Join(dir, "legit"), "legit")
+	at := func(name string) string { return filepath.Join(dir, name) }
+	must(t, os.Symlink(legit, at("link")))
+	must(t, unix.Mkfifo(at("fifo"), 0o600))
+	must(t, os.Mkdir(at("folder"), 0o700))
+	write(t, at("folder/in it"), "")
+	write(t, at("everybody's"), "")
+	must(t, os.Chmod(at("everybody's"), 0o666))
+	for name, want := range map[string]error{"link": ErrIrregular, "fifo": ErrIrregular, "folder": unix.EISDIR, "everybody's": ErrOthers} {
+		for _, function := range []string{"read", "append"} {
+			if err := functions[function](at(name)); !errors.Is(err, want) {
+				t.Errorf("%s of %s: %v", function, name, err)
+			}
+		}
+	}
+	if err := functions["read"]("/dev/zero"); !errors.Is(err, ErrIrregular) && !errors.Is(err, ErrOthers) {
+		t.Errorf("read of /dev/zero: %v", err)
+	}
+	for _, name := range []string{"link", "fifo", "everybody's"} { // what is in the way goes
+		must(t, functions["create"](at(name)))
+	}
+	if err := functions["create"](at("folder")); err == nil {
+		t.Error("create of a folder with something in it: no error")
+	}
+	if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
+		t.Errorf("behind the link: %q, %v", b, err)
+	}
+}
+
+func TestLongFilesAreRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for size, want := range map[int]error{0: nil, usual: nil, MaxSize: nil, MaxSize + 1: ErrTooLong} {
+		path := write(t, filepath.Join(dir, "file"), string(bytes.Repeat([]byte("x"), size)))
+		for name, read := range map[string]func(string) ([]byte, error){"Read": Read, "ReadInside": ReadInside} {
+			if b, err := read(path); !errors.Is(err, want) || err == nil && len(b) != size {
+				t.Errorf("%s, %d bytes: %d, %v", name, size, len(b), err)
+			}
+		}
+	}
+}
+
+func TestFilesOfACheckedFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	legit := write(t, filepath.Join(dir, "legit"), "legit")
+	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	must(t, os.Symlink(legit, link))
+	must(t, unix.Mkfifo(fifo, 0o600))
+	for _, path := range []string{link, fifo} {
+		if _, err := ReadInside(path); !errors.Is(err, ErrIrregular) {
+			t.Errorf("ReadInside(%s): %v", path, err)
+		}
+		must(t, CreateInside(path, []byte("new"), 0o600))
+		if b, err := ReadInside(path); err != nil || string(b) != "new" {
+			t.Errorf("after CreateInside(%s): %q, %v", path, b, err)
+		}
+	}
+	if b, err := ReadInside(legit); err != nil || string(b) != "legit" {
+		t.Errorf("behind the link: %q, %v", b, err)
+	}
+	if _, err := ReadInside(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of nothing: %v", err)
+	}
+}
+
+func TestWhatCanBeNoFolderIsToldByTheKernel(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := write(t, filepath.Join(dir, "file"), "")
+	must(t, os.Symlink("loop", filepath.Join(dir, "loop")))
+	for path, want := range map[string]error{
+		file:                         unix.ENOTDIR,
+		filepath.Join(file, "below"): unix.ENOTDIR,
+		filepath.Join(dir, strings.Repeat("x", 256)): unix.ENAMETOOLONG,
+		filepath.Join(dir, "loop"):                   unix.ELOOP,
+		"run/roce":                                   unix.EINVAL,
+	} {
+		if err := Folder(path); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", path, err, want)
+		}
+	}
+}
