@@ -28,6 +28,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
+// policyFile is where the policy of the node is. The linker sets another path in
+// programs for tests; nothing sets it in one that runs.
+var policyFile = "/etc/roce/policy.json"
+
 func main() {
 	os.Exit(plugin.Main("roce-ipam", plugin.Verbs{Add: add, Del: del, Check: check, GC: gc, Status: status}))
 }
@@ -35,6 +39,9 @@ func main() {
 func add(ctx context.Context, args *skel.CmdArgs) error {
 	req, err := conf.ParseIPAM(plugin.Input("ADD", args))
 	if err != nil {
+		return err
+	}
+	if err := plugin.Allowed(policyFile, req); err != nil {
 		return err
 	}
 	log, closeLog, err := plugin.OpenLog(req.Log)
@@ -66,7 +73,11 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	addresses, err := allocator(d.StateDir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if !plugin.HasState(policyFile, d.StateDir, log) {
+		return nil
+	}
+	addresses, err := allocator(d.StateDir, log)
 	if err != nil {
 		return err
 	}
@@ -85,6 +96,9 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if err := plugin.Allowed(policyFile, req); err != nil {
+		return err
+	}
 	addresses, err := allocator(req.StateDir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
@@ -100,6 +114,9 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 func gc(ctx context.Context, args *skel.CmdArgs) error {
 	g, err := conf.ParseGC(plugin.Input("GC", args))
 	if err != nil {
+		return err
+	}
+	if err := plugin.AllowedState(policyFile, g.StateDir); err != nil {
 		return err
 	}
 	g.IPAM = conf.PoolType // we were called, so the addresses are of our pools
@@ -121,6 +138,9 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	req, err := conf.ParseIPAM(plugin.Input("STATUS", args))
 	if err != nil {
 		return err
+	}
+	if err := plugin.Allowed(policyFile, req); err != nil {
+		return cnierr.Unavailable(err)
 	}
 	addresses, err := allocator(req.StateDir, slog.New(slog.DiscardHandler))
 	if err != nil {

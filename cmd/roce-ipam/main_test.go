@@ -15,7 +15,10 @@ import (
 var update = flag.Bool("update", false, "rewrite the expected outputs in testdata")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"roce-ipam": main})
+	testscript.Main(m, map[string]func(){"roce-ipam": func() {
+		policyFile = plugintest.Policy()
+		main()
+	}})
 }
 
 // TestScripts runs testdata/*.txtar; see plugintest.Run for their commands.

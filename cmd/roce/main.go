@@ -20,6 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/delegate"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
@@ -28,7 +29,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/probe"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
+
+// policyFile is where the policy of the node is. The linker sets another path in
+// programs for tests; nothing sets it in one that runs.
+var policyFile = "/etc/roce/policy.json"
 
 func main() {
 	os.Exit(plugin.Main("roce", plugin.Verbs{Add: add, Del: del, Check: check, GC: gc, Status: status}))
@@ -37,6 +43,9 @@ func main() {
 func add(ctx context.Context, args *skel.CmdArgs) error {
 	req, err := conf.Parse(plugin.Input("ADD", args))
 	if err != nil {
+		return err
+	}
+	if err := plugin.Allowed(policyFile, req); err != nil {
 		return err
 	}
 	return with(args, req.StateDir, req.Log, func(n attach.Node) error {
@@ -53,12 +62,22 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	log, _, err := plugin.OpenLog(conf.Log{Level: "info"})
+	if err != nil {
+		return err
+	}
+	if !plugin.HasState(policyFile, d.StateDir, log) {
+		return with(args, conf.DefaultStateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.DelMarked(ctx, d) })
+	}
 	return with(args, d.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.Del(ctx, d) })
 }
 
 func check(ctx context.Context, args *skel.CmdArgs) error {
 	req, err := conf.Parse(plugin.Input("CHECK", args))
 	if err != nil {
+		return err
+	}
+	if err := plugin.Allowed(policyFile, req); err != nil {
 		return err
 	}
 	return with(args, req.StateDir, req.Log, func(n attach.Node) error { return n.Check(ctx, req) })
@@ -69,6 +88,9 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if err := plugin.AllowedState(policyFile, g.StateDir); err != nil {
+		return err
+	}
 	return with(args, g.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.GC(ctx, g) })
 }
 
@@ -76,6 +98,9 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	req, err := conf.Parse(plugin.Input("STATUS", args))
 	if err != nil {
 		return err
+	}
+	if err := plugin.Allowed(policyFile, req); err != nil {
+		return cnierr.Unavailable(err)
 	}
 	return with(args, req.StateDir, req.Log, func(n attach.Node) error { return n.Status(ctx, req) })
 }
@@ -116,7 +141,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 			Now:      plugin.BootTime,
 			Wait:     plugin.Wait,
 			NodeName: name,
-			ReadFile: os.ReadFile,
+			ReadFile: trusted.Read,
 			Log:      log,
 		},
 		Now:     plugin.BootTime,

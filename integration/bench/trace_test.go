@@ -180,6 +180,9 @@ func (a *account) file(name, line, args string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", line, err)
 		}
+		if flags == "" {
+			return nil
+		}
 		verb = flags
 	}
 	if m := result.FindStringSubmatch(line); m != nil && strings.HasPrefix(m[1], "-") {
@@ -189,7 +192,8 @@ func (a *account) file(name, line, args string) error {
 	return nil
 }
 
-// openFlags returns what a file is opened for. The flags follow the path.
+// openFlags returns what a file is opened for, "" if for nothing. The flags follow the
+// path.
 func openFlags(args string) (string, error) {
 	_, rest, _ := strings.Cut(args, `", `)
 	number := regexp.MustCompile(`^\w+`).FindString(rest)
@@ -197,6 +201,8 @@ func openFlags(args string) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
+	case flags&unix.O_PATH != 0: // a step on the way to a file
+		return "", nil
 	case flags&unix.O_CREAT != 0:
 		return "make", nil
 	case flags&unix.O_ACCMODE != unix.O_RDONLY:

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
 // patience is how long the machine may take to make the world ready.
@@ -48,7 +50,10 @@ func gateway6(rail int) string { return fmt.Sprintf("fd00:%d::1", firstNet+rail)
 func newWorld(o options) (*world, error) {
 	w := &world{options: o, name: "rocebench-" + strings.ToLower(rand.Text()[:6])}
 	var err error
-	if w.dir, err = os.MkdirTemp(fastDir(), w.name+"-"); err != nil {
+	if err := os.MkdirAll(conf.DefaultStateDir, 0o700); err != nil {
+		return w, err
+	}
+	if w.dir, err = os.MkdirTemp(conf.DefaultStateDir, w.name+"-"); err != nil {
 		return w, err
 	}
 	node := w.name + "-node"
@@ -88,15 +93,6 @@ func (w *world) wire(node string, rail int) error {
 		}
 	}
 	return nil
-}
-
-// fastDir is where state belongs: on a tmpfs, as /run is.
-func fastDir() string {
-	const shm = "/dev/shm"
-	if info, err := os.Stat(shm); err == nil && info.IsDir() {
-		return shm
-	}
-	return ""
 }
 
 // remove removes everything that the world has made.

@@ -6,6 +6,7 @@ package cni
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -152,6 +153,10 @@ func TestStatusTellsWhetherAddCanBeServed(t *testing.T) {
 	w.ip(t, "link set dev rail7 down")
 	full := w.rail(0).with("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/32"}}).with("ipam.pool", "full")
 	w.attach(full, w.pod(t), "net1").mustAdd(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct {
 		name string
 		c    network
@@ -164,7 +169,7 @@ func TestStatusTellsWhetherAddCanBeServed(t *testing.T) {
 		{"no RDMA device", w.rail(0).with("rdma", nil), 50, "RDMA"},
 		{"the master is gone", w.rail(0).with("master", "rail9"), 51, "rail9"},
 		{"the master is down", w.rail(0).with("master", "rail7"), 51, "rail7"},
-		{"the state folder cannot be used", w.rail(0).with("stateDir", "/proc/no/such"), 50, "/proc/no"},
+		{"the state folder cannot be used", w.rail(0).with("stateDir", file+"/state"), 50, "not a directory"},
 	}
 	node := w.snapshot(t)
 	for _, tt := range tests {

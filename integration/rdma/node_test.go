@@ -39,8 +39,24 @@ func newNode(t *testing.T, mode string) *node {
 	t.Cleanup(func() {
 		await(t, "the machine is as it was:\n"+before, func() bool { return machine(t) == before })
 	})
-	dir := t.TempDir()
-	return &node{t: t, state: filepath.Join(dir, "state"), cache: filepath.Join(dir, "cache")}
+	return &node{t: t, state: stateDir(t), cache: t.TempDir()}
+}
+
+// stateDir returns a folder for the state of a test, which the programs allow without
+// a policy.
+func stateDir(t *testing.T) string {
+	t.Helper()
+	const allowed = "/run/roce"
+	err := os.MkdirAll(allowed, 0o700)
+	dir := ""
+	if err == nil {
+		dir, err = os.MkdirTemp(allowed, "test-")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // setMode sets the mode of the RDMA subsystem. It is refused until the kernel

@@ -24,7 +24,10 @@ import (
 func (n Node) Del(ctx context.Context, d conf.Del) error {
 	unlock, err := n.Records.Lock(ctx, d.ContainerID)
 	if err != nil && cnierr.CodeOf(err) == cnierr.IO {
-		return errors.Join(err, n.undo(ctx, lost(d), d.Netns, plan.Unrecorded(d.ContainerID, d.IfName)))
+		if !n.Records.Exists() { // no ADD can have come further
+			err = nil
+		}
+		return errors.Join(err, n.DelMarked(ctx, d))
 	}
 	if err != nil {
 		return err
@@ -46,6 +49,13 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	return n.remove(ctx, lost(d), d.Netns, func(ctx context.Context, rec record.Record) error {
 		return n.Addresses.ReleaseUnrecorded(ctx, rec, d)
 	})
+}
+
+// DelMarked takes away what carries the attachment's mark in the namespace of the
+// call, and looks at no state: for a state folder in which nothing can have been
+// added.
+func (n Node) DelMarked(ctx context.Context, d conf.Del) error {
+	return n.undo(ctx, lost(d), d.Netns, plan.Unrecorded(d.ContainerID, d.IfName))
 }
 
 // lost returns what a record would have said, as far as DEL's input tells.
@@ -105,11 +115,12 @@ func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops pla
 }
 
 // openAgain opens the namespace that ADD worked in: where the runtime says that
-// it is now, or else where it was. It returns nil if it is gone from both. A
-// namespace without identity, of a record that is lost, is any.
+// it is now, or else where it was. It returns nil if it is gone from both. A record
+// that is lost has no identity of a namespace, and one that has none names no
+// namespace: then it is the one that the runtime says.
 func (n Node) openAgain(rec record.Record, netns string) (*pod, error) {
 	for _, path := range slices.Compact([]string{netns, rec.Netns}) {
-		if path == "" {
+		if path == "" || rec.NetnsID == (plan.NetnsID{}) && path != netns {
 			continue
 		}
 		k, err := n.open(path)

@@ -55,5 +55,5 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k record.Key, stale func(
 	case rec.Network != gc.Network || !stale(rec):
 		return nil
 	}
-	return n.remove(ctx, rec, rec.Netns, n.Addresses.Release)
+	return n.remove(ctx, rec, "", n.Addresses.Release)
 }

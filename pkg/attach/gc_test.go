@@ -11,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
 // gc returns a GC of a network a second after all that has been done.
@@ -175,4 +178,40 @@ func TestGCRemovesWhatAnADDLeftBeforeItsRecord(t *testing.T) {
 		t.Error(err)
 	}
 	w.mustBeEmpty("after GC")
+}
+
+func TestARecordWithoutNamespaceUndoesNothingElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{"DEL", "GC"} {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+		records := w.node().Records
+		rec, err := records.Load("c1", "net1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.ContainerID, rec.NetnsID = "c2", plan.NetnsID{} // it names the namespace of c1
+		unlock, err := records.Lock(ctx, "c2")
+		if err == nil {
+			err = records.Save(rec)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock()
+		before := w.fake.String()
+		if verb == "DEL" {
+			d := w.del("c2", "net1")
+			d.Netns = "" // the runtime says it again without
+			err = w.node().Del(ctx, d)
+		} else {
+			err = w.node().GC(ctx, w.gc("rail", conf.Attachment{ContainerID: "c1", IfName: "net1"}))
+		}
+		if diff := cmp.Diff(before, w.fake.String()); err != nil || diff != "" {
+			t.Errorf("%s: %v, kernel (-before +after):\n%s", verb, err, diff)
+		}
+	}
 }

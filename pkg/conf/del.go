@@ -17,7 +17,7 @@ type Del struct {
 	ContainerID ContainerID
 	IfName      LinkName
 	Netns       string // may be empty or gone
-	StateDir    string
+	StateDir    string // "" if it is no path: no ADD was ever done there
 	// IPAM is ipam.type, and Raw the whole input: they lead to the leases of an
 	// attachment whose record is lost. IPAM is "" if the configuration has no ipam, so
 	// that it can have leased nothing, and PoolType if ipam cannot be read.
@@ -71,6 +71,9 @@ type Attachment struct {
 func ParseGC(in Input) (GC, error) {
 	f := &strict.Faults{}
 	c := readCall(in, f)
+	if c.wrong != nil { // we would look in the wrong place
+		f.Add(cnierr.BadConfig, "stateDir", stateDirHint, "%s is not a clean absolute path", c.wrong)
+	}
 	const key = "cni.dev/valid-attachments"
 	var valid []Attachment
 	if c.valid == nil {
@@ -113,6 +116,7 @@ type call struct {
 	cniVersion, network, stateDir, ipam, railPool string
 
 	valid json.RawMessage // nil: absent
+	wrong json.RawMessage // what stateDir is instead of a path; nil: nothing is wrong
 }
 
 // readCall reads the keys as skel reads them before it calls us: in any case,
@@ -136,11 +140,10 @@ func readCall(in Input, f *strict.Faults) call {
 	if !plainName(out.network) {
 		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", out.network)
 	}
-	// Anything but a path is a fault, because we would look in the wrong place.
 	if c.StateDir != nil && string(c.StateDir) != string(strict.Null) {
 		out.stateDir = stringOf(c.StateDir)
 		if !cleanAbs(out.stateDir) {
-			f.Add(cnierr.BadConfig, "stateDir", stateDirHint, "%s is not a clean absolute path", c.StateDir)
+			out.stateDir, out.wrong = "", c.StateDir
 		}
 	}
 	return out

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // NodeID returns an identity that no other node of the cluster has, machine id
@@ -80,16 +80,9 @@ func OpenLog(l conf.Log) (log *slog.Logger, closeLog func(), err error) {
 	var w io.Writer = os.Stderr
 	closeLog = func() {}
 	if l.File != "" {
-		if err := os.MkdirAll(filepath.Dir(l.File), 0o700); err != nil {
-			return nil, nil, logError(l.File, err)
-		}
-		// A pipe would make every call wait for its reader.
-		f, err := os.OpenFile(l.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o600)
+		f, err := trusted.Append(l.File)
 		if err != nil {
-			return nil, nil, logError(l.File, err)
-		}
-		if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-			return nil, nil, logError(l.File, errors.Join(err, f.Close(), errors.New("it is not a regular file")))
+			return nil, nil, cnierr.New(cnierr.IO, "open log", l.File, "set log.file to a path that can be written, or leave it out", "%w", err)
 		}
 		w, closeLog = f, func() { _ = f.Close() }
 	}
@@ -98,8 +91,4 @@ func OpenLog(l conf.Log) (log *slog.Logger, closeLog func(), err error) {
 		return nil, nil, cnierr.New(cnierr.BadConfig, "log at level", l.Level, "", "%w", err)
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), closeLog, nil
-}
-
-func logError(path string, err error) error {
-	return cnierr.New(cnierr.IO, "open log", path, "set log.file to a path that can be written, or leave it out", "%w", err)
 }

@@ -30,6 +30,11 @@ import (
 // minutes; a call that takes longer than this waits for something broken.
 const patience = 60 * time.Second
 
+// grace is how long a call may take to undo what it did, once patience is over. Then
+// the process ends, whatever hangs: a lock that it holds is free, and DEL finds in
+// the record what is left.
+const grace = 10 * time.Second
+
 // Verb is one CNI verb.
 type Verb func(ctx context.Context, args *skel.CmdArgs) error
 
@@ -40,6 +45,16 @@ type Verbs struct{ Add, Del, Check, GC, Status Verb }
 // status. name is the program's. Its version is buildversion.BuildVersion, which the
 // linker sets as it does for the plugins of containernetworking/plugins.
 func Main(name string, v Verbs) int {
+	return call{name, patience, grace}.main(v)
+}
+
+// call is what all verbs of a process share.
+type call struct {
+	name            string // of the program
+	patience, grace time.Duration
+}
+
+func (c call) main(v Verbs) int {
 	// A call does one thing after another. More than one of these wakes threads
 	// that look for work and find none: no time is won, and CPU time is lost
 	// (docs/performance.md).
@@ -51,23 +66,24 @@ func Main(name string, v Verbs) int {
 		return 2
 	}
 	fail := skel.PluginMainFuncsWithError(skel.CNIFuncs{
-		Add:    serve(name, v.Add),
-		Del:    serve(name, v.Del),
-		Check:  serve(name, v.Check),
-		GC:     serve(name, v.GC),
-		Status: serve(name, v.Status),
-	}, cniversion.PluginSupports(conf.Versions()...), buildversion.BuildString(name))
+		Add:    c.serve(v.Add),
+		Del:    c.serve(v.Del),
+		Check:  c.serve(v.Check),
+		GC:     c.serve(v.GC),
+		Status: c.serve(v.Status),
+	}, cniversion.PluginSupports(conf.Versions()...), buildversion.BuildString(c.name))
 	if fail == nil {
 		return 0
 	}
-	if err := complete(name, os.Getenv("CNI_COMMAND"), fail).Print(); err != nil {
+	if err := complete(c.name, os.Getenv("CNI_COMMAND"), fail).Print(); err != nil {
 		return 2
 	}
 	return 1
 }
 
 // serve adapts a verb to skel.
-func serve(name string, verb Verb) func(*skel.CmdArgs) error {
+func (c call) serve(verb Verb) func(*skel.CmdArgs) error {
+	name := c.name
 	return func(args *skel.CmdArgs) (err error) {
 		defer func() {
 			if r := recover(); r != nil {
@@ -75,13 +91,25 @@ func serve(name string, verb Verb) func(*skel.CmdArgs) error {
 				err = cnierr.CNI(name, cnierr.New(cnierr.Bug, "serve a call of", name, "", "%v (the stack is on standard error)", r))
 			}
 		}()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), c.patience)
 		defer cancel()
+		defer time.AfterFunc(c.patience+c.grace, func() { os.Exit(c.giveUp()) }).Stop()
 		if err := verb(ctx, args); err != nil {
 			return cnierr.CNI(name, err)
 		}
 		return nil
 	}
+}
+
+// giveUp tells that a call does not come to an end, and returns the exit status.
+func (c call) giveUp() int {
+	err := cnierr.New(cnierr.TryAgain, "serve a call of", c.name,
+		"wait: the runtime tries again by itself; if it lasts, look in the node's log for what hangs, such as a file system or a device",
+		"it has not ended %s after its time was over", c.grace)
+	if cnierr.CNI(c.name, err).Print() != nil {
+		return 2
+	}
+	return 1
 }
 
 // complete gives the errors of a verb that skel makes itself the shape of ours.

@@ -31,7 +31,8 @@ import (
 //
 // A script starts with the environment of an ADD of interface net1 of container
 // c1, whose namespace does not exist. In its .json files $WORK is the script's
-// folder. Besides the commands of package testscript there is
+// folder. The policy of the node allows that folder, unless the script has a
+// policy.json. Besides the commands of package testscript there is
 //
 //	refused CODE TEXT...
 //
@@ -54,10 +55,22 @@ func Run(t *testing.T, plugin string, update bool) {
 	})
 }
 
+// Policy returns where the policy of the node is in a script.
+func Policy() string { return os.Getenv(policyVar) }
+
+const policyVar = "ROCE_TEST_POLICY"
+
 func setup(env *testscript.Env) error {
+	policy := filepath.Join(env.WorkDir, "policy.json")
+	if _, err := os.Stat(policy); errors.Is(err, fs.ErrNotExist) { // the script has none
+		const allowed = `{"version": 1, "stateDirs": ["$WORK"], "logDirs": ["$WORK"], "tableDirs": ["$WORK"]}`
+		if err := os.WriteFile(policy, []byte(allowed), 0o600); err != nil {
+			return err
+		}
+	}
 	env.Vars = append(
 		env.Vars, "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=net1",
-		"CNI_NETNS="+filepath.Join(env.WorkDir, "netns"), "CNI_PATH="+env.WorkDir,
+		"CNI_NETNS="+filepath.Join(env.WorkDir, "netns"), "CNI_PATH="+env.WorkDir, policyVar+"="+policy,
 		"GORACE=atexit_sleep_ms=0", // else each process of a test with -race ends with a sleep of a second
 	)
 	files, err := filepath.Glob(filepath.Join(env.WorkDir, "*.json"))

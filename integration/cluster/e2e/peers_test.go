@@ -45,7 +45,7 @@ type peer struct {
 // peer makes node number i, which reaches the API server by way of this one.
 func (n *node) peer(t *testing.T, name string, i int) *peer {
 	t.Helper()
-	p := &peer{node: n, name: name, netns: "/run/netns/" + name, state: "/run/" + name, address: fmt.Sprintf("192.0.2.%d", 16*i+2)}
+	p := &peer{node: n, name: name, netns: "/run/netns/" + name, state: stateDir + "/" + name, address: fmt.Sprintf("192.0.2.%d", 16*i+2)}
 	run(t, "ip", "netns", "add", name)
 	t.Cleanup(func() { run(t, "ip", "netns", "del", name) })
 	run(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "uplink", "netns", name)

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package policy says what network configurations may ask for on a node: who may
+// create a NetworkAttachmentDefinition writes what root obeys.
+//
+// The policy is a file of root, whose path is built into the programs. Without
+// the file the built-in limits of folders hold, and nothing else is limited. It
+// decides nothing about networks, and knows no kernel. This file has what is
+// asked of a policy, read.go the form of the file.
+package policy
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/conf/strict"
+)
+
+// Policy is what configurations may ask for on a node.
+type Policy struct {
+	// Path is where the policy is, or would be: errors name it.
+	Path string
+	// StateDirs, LogDirs and TableDirs are absolute: stateDir is one of the first
+	// or below one, log.file and ipam.table are below one of the others.
+	StateDirs, LogDirs, TableDirs []string
+}
+
+// builtIn returns the policy of a node without file.
+func builtIn(path string) Policy {
+	return Policy{Path: path, StateDirs: []string{conf.DefaultStateDir}, LogDirs: []string{"/var/log/roce"}, TableDirs: []string{"/etc/roce"}}
+}
+
+// deviceInfoDirs are where Multus and device plugins keep device information
+// (Device Information Specification, 3.3); no policy changes them.
+func deviceInfoDirs() []string {
+	return []string{"/var/run/k8s.cni.cncf.io/devinfo", "/run/k8s.cni.cncf.io/devinfo"}
+}
+
+// StateDir says whether a configuration may have its state in a folder. The folder
+// may be there or not. The error is BadConfig.
+func (p Policy) StateDir(path string) error {
+	f := &strict.Faults{}
+	p.stateDir(path, f)
+	return f.Err(operation, p.Path)
+}
+
+// Request says everything that a configuration asks for and may not have, each with
+// the keys of both. The error is BadConfig.
+func (p Policy) Request(r conf.Request) error {
+	f := &strict.Faults{}
+	p.stateDir(r.StateDir, f)
+	p.below(f, "log.file", r.Log.File, "logDirs", p.LogDirs)
+	p.below(f, "ipam.table", r.IPAM.Table, "tableDirs", p.TableDirs)
+	if d := r.DeviceInfoFile; d != "" && !belowOne(d, deviceInfoDirs()) {
+		f.Add(cnierr.BadConfig, "runtimeConfig.CNIDeviceInfoFile", "leave it to Multus, which writes it for the capability CNIDeviceInfoFile",
+			"%q is not below %s", d, strings.Join(deviceInfoDirs(), " or "))
+	}
+	return f.Err(operation, p.Path)
+}
+
+const operation = "obey policy"
+
+// stateDir reports a state folder that is none of the policy's and not below one.
+// Nor may it be in what the state folder of others holds.
+func (p Policy) stateDir(path string, f *strict.Faults) {
+	in := func(dir string) bool {
+		rest, ok := strings.CutPrefix(path, dir+"/")
+		top, _, _ := strings.Cut(rest, "/")
+		return path == dir || ok && top != "attachments" && top != "pools"
+	}
+	if !slices.ContainsFunc(p.StateDirs, in) {
+		p.fault(f, "stateDir", path, "stateDirs", p.StateDirs)
+	}
+}
+
+// below reports a file that is not below one of the folders; "" is none.
+func (p Policy) below(f *strict.Faults, key, path, limit string, dirs []string) {
+	if path != "" && !belowOne(path, dirs) {
+		p.fault(f, key, path, limit, dirs)
+	}
+}
+
+func (p Policy) fault(f *strict.Faults, key, path, limit string, dirs []string) {
+	f.Add(cnierr.BadConfig, key, "use a path that "+limit+" of "+filepath.Base(p.Path)+" allows, or ask the node's administrator to add the folder there",
+		"%q is not in %s: %s", path, limit, strings.Join(dirs, ", "))
+}
+
+func belowOne(path string, dirs []string) bool {
+	return slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(path, dir+"/") })
+}
