@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 )
@@ -20,8 +22,9 @@ type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-func doctorCommand() *cobra.Command {
+func doctorCommand(node *nodeFlags) *cobra.Command {
 	var asJSON bool
+	var agentURL string
 	cmd := &cobra.Command{
 		Use:   "doctor [CHECK...]",
 		Short: "Check whether this node can carry RoCE pods, and say how to mend what is wrong",
@@ -39,13 +42,23 @@ problem but something could not be told.
 ` + listChecks(),
 		Example: `  rocectl doctor
   rocectl doctor rdma-mtu gid-table --json`,
+		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			checks, err := chosen(names)
 			if err != nil {
 				return err
 			}
+			boot, err := plugin.BootID()
+			if err != nil {
+				return err
+			}
+			book, err := node.book()
+			if err != nil {
+				return err
+			}
+			live := doctor.Live(nodefile.Store{Dir: node.stateDir, BootID: boot}, book, agentURL)
 			var answers []doctor.Answer
-			for a := range doctor.Run(cmd.Context(), doctor.Live(), checks) {
+			for a := range doctor.Run(cmd.Context(), live, checks) {
 				answers = append(answers, a)
 				if asJSON {
 					continue
@@ -65,6 +78,7 @@ problem but something could not be told.
 			return err
 		},
 	}
+	cmd.Flags().StringVar(&agentURL, "agent", "http://127.0.0.1:9482/healthz", "the `URL` at which rocectl agent tells its health")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
 	return cmd
 }

@@ -71,7 +71,7 @@ var importMap = []layer{
 		"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/result", "pkg/apply",
 		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record", "pkg/lease",
 	}},
-	{"pkg/doctor", []string{"pkg/rdma/nldev", "pkg/rdma/gidtable"}},
+	{"pkg/doctor", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/pool", "pkg/rdma/nldev", "pkg/rdma/gidtable", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile"}},
 	{"pkg/rebuild", []string{"pkg/cnierr", "pkg/conf", "pkg/kernel/nsscan", "pkg/record", "pkg/ipam/ledger", "pkg/ipam"}},
 }
 

@@ -18,7 +18,7 @@ func charDevices() Check {
 		look: func(ctx context.Context, n Node) []Finding {
 			s, err := n.RDMA(ctx)
 			if err != nil {
-				return []Finding{cannotTell("the RDMA devices cannot be listed: "+err.Error(), "what rdma-devices says")}
+				return unlisted(err)
 			}
 			if len(s.Devices) == 0 {
 				return []Finding{cannotTell("the node has no RDMA device", "an RDMA device: see rdma-devices")}

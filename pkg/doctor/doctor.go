@@ -60,7 +60,11 @@ type Check struct {
 // others need comes first.
 func Checks() []Check {
 	return []Check{
-		rdmaModules(), rdmaDriver(), rdmaDevices(), rdmaMode(), rdmaPorts(), rdmaMTU(), gidTable(), charDevices(), memlock(),
+		machineID(),
+		rdmaModules(), rdmaDriver(), rdmaDevices(), rdmaMode(), rdmaPorts(), rdmaMTU(), rdmaBond(), vfTrust(), pcieLink(), gpuDirect(),
+		gidTable(), charDevices(), memlock(),
+		hostARP(), neighbourTable(), firewall(),
+		cniPlugins(), cniConfig(), poolFill(), agentHealth(),
 	}
 }
 

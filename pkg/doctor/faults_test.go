@@ -13,12 +13,19 @@ import (
 
 // faults are changes of the healthy node, in the order of the checks.
 func faults() []fault {
-	return slices.Concat(moduleFaults(), portFaults(), limitFaults())
+	return slices.Concat(moduleFaults(), portFaults(), limitFaults(), nicFaults(), settingFaults(), softwareFaults())
 }
 
-// noDevices are the checks that cannot look when the devices cannot be listed.
-func noDevices() []string {
-	return []string{"rdma-devices", "rdma-netns-mode", "rdma-ports", "rdma-mtu", "gid-table", "rdma-files"}
+// withoutDevices are the checks that cannot look when the devices cannot be listed.
+func withoutDevices() []string {
+	return []string{
+		"rdma-devices", "rdma-netns-mode", "rdma-ports", "rdma-mtu", "rdma-bond", "pcie-link", "gid-table", "rdma-files", "host-arp", "firewall",
+	}
+}
+
+// withoutLinks are the checks that cannot look when the interfaces cannot be listed.
+func withoutLinks() []string {
+	return []string{"rdma-ports", "rdma-mtu", "rdma-bond", "vf-trust", "host-arp"}
 }
 
 func moduleFaults() []fault {
@@ -43,7 +50,7 @@ func moduleFaults() []fault {
 		},
 		{
 			name: "modules cannot be read", change: func(w *world) { w.deny("sys/module") },
-			check: "rdma-modules", verdict: CannotTell, says: "permission denied", advice: "/sys/module", also: []string{"rdma-driver", "gid-table"},
+			check: "rdma-modules", verdict: CannotTell, says: "permission denied", advice: "/sys/module", also: []string{"rdma-driver", "gid-table", "gpu-direct"},
 		},
 		{
 			name: "OFED runs", change: func(w *world) {
@@ -63,15 +70,15 @@ func moduleFaults() []fault {
 		},
 		{
 			name: "the kernel has no RDMA", change: func(w *world) { w.rdmaErr = unix.EPROTONOSUPPORT },
-			check: "rdma-devices", verdict: Problem, says: "no RDMA", advice: "modprobe", also: noDevices(),
+			check: "rdma-devices", verdict: Problem, says: "no RDMA", advice: "modprobe", also: withoutDevices(),
 		},
 		{
 			name: "there is no device", change: func(w *world) { w.rdma.Devices = nil },
-			check: "rdma-devices", verdict: Problem, says: "no device", advice: "lspci -k", also: noDevices(),
+			check: "rdma-devices", verdict: Problem, says: "no device", advice: "lspci -k", also: withoutDevices(),
 		},
 		{
 			name: "devices cannot be listed", change: func(w *world) { w.rdmaErr = errRefused },
-			check: "rdma-devices", verdict: CannotTell, says: "not permitted", advice: "root", also: noDevices(),
+			check: "rdma-devices", verdict: CannotTell, says: "not permitted", advice: "root", also: withoutDevices(),
 		},
 		{
 			name: "exclusive until the next boot", change: func(w *world) { w.rdma.Exclusive = true },
@@ -149,7 +156,7 @@ func portFaults() []fault {
 		},
 		{
 			name: "interfaces cannot be listed", change: func(w *world) { w.linksErr = errRefused },
-			check: "rdma-mtu", verdict: CannotTell, says: "not permitted", advice: "root", also: []string{"rdma-ports"},
+			check: "rdma-mtu", verdict: CannotTell, says: "not permitted", advice: "root", also: withoutLinks(),
 		},
 		{
 			name: "a table is full", change: func(w *world) { w.gids("mlx5_0", 256, 255) },

@@ -18,7 +18,7 @@ func rdmaMTU() Check {
 			return n.eachPort(ctx, func(p port) Finding {
 				link, err := n.link(p)
 				if err != nil {
-					return cannotTell("the interfaces cannot be listed: "+err.Error(), "root in the network namespace of the node")
+					return noLinks(err)
 				}
 				if link == nil {
 					return cannotTell("its interface is not in this namespace", "the pod that has the interface: rocectl show")

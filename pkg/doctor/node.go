@@ -19,6 +19,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
@@ -32,24 +34,35 @@ type Node struct {
 	// CharDevices returns the paths of the device files that the kernel has made for
 	// an RDMA device.
 	CharDevices func(device string) []string
+	// Addrs returns the IPv4 addresses of an interface.
+	Addrs func(link netlink.Link) ([]netlink.Addr, error)
 	// Links returns the interfaces of the node, with their VFs.
 	Links func() ([]netlink.Link, error)
 	// RDMA returns the RDMA devices that the node has now.
 	RDMA func(ctx context.Context) (nldev.System, error)
 	// Run runs a program of the node and returns what it prints, complaints included.
 	Run func(ctx context.Context, program string, args ...string) (string, error)
+	// Pools and Leases are what roce-cni itself keeps on the node.
+	Pools  nodefile.Store
+	Leases *ipam.Book
+	// AgentURL is where rocectl agent tells its health.
+	AgentURL string
 }
 
 // Live returns the node that the program runs on, in the network namespace of the
-// caller. All is read at most once.
-func Live() Node {
+// caller, with what roce-cni keeps on it.
+func Live(pools nodefile.Store, leases *ipam.Book, agentURL string) Node {
 	return Node{
 		Root:        os.DirFS("/"),
 		Sysctl:      func(name string) (string, error) { return sysctl.Sysctl(name) },
 		CharDevices: rdmamap.GetRdmaCharDevices,
+		Addrs:       func(link netlink.Link) ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) },
 		Links:       sync.OnceValues(netlink.LinkList),
 		RDMA:        readRDMA,
 		Run:         run,
+		Pools:       pools,
+		Leases:      leases,
+		AgentURL:    agentURL,
 	}
 }
 
@@ -113,7 +126,7 @@ func (p port) dir() string {
 func (n Node) eachPort(ctx context.Context, look func(p port) Finding) []Finding {
 	ports, err := n.ports(ctx)
 	if err != nil {
-		return []Finding{cannotTell("the RDMA devices cannot be listed: "+err.Error(), "what rdma-devices says")}
+		return unlisted(err)
 	}
 	var out []Finding
 	for _, p := range ports {
@@ -125,6 +138,16 @@ func (n Node) eachPort(ctx context.Context, look func(p port) Finding) []Finding
 		return []Finding{cannotTell("the node has no RoCE port", "a port that speaks RoCE: see rdma-devices and rdma-ports")}
 	}
 	return out
+}
+
+// unlisted is the answer of a check that needs the RDMA devices.
+func unlisted(err error) []Finding {
+	return []Finding{cannotTell("the RDMA devices cannot be listed: "+err.Error(), "what rdma-devices says")}
+}
+
+// noLinks is the answer of a check that needs the interfaces.
+func noLinks(err error) Finding {
+	return cannotTell("the interfaces cannot be listed: "+err.Error(), "root in the network namespace of the node")
 }
 
 const roce = "roce" // nldev.Device.Protocol

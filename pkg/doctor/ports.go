@@ -23,7 +23,7 @@ func rdmaPorts() Check {
 		look: func(ctx context.Context, n Node) []Finding {
 			ports, err := n.ports(ctx)
 			if err != nil {
-				return []Finding{cannotTell("the RDMA devices cannot be listed: "+err.Error(), "what rdma-devices says")}
+				return unlisted(err)
 			}
 			if len(ports) == 0 {
 				return []Finding{cannotTell("there is no port", "an RDMA device: see rdma-devices")}

@@ -8,16 +8,29 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/vishvananda/netlink"
 
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/netrange"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
@@ -31,6 +44,12 @@ type world struct {
 	rdma     nldev.System
 	rdmaErr  error
 	chars    map[string][]string
+	addrs    map[string]string // of an interface
+	addrsErr error
+	programs map[string]string // what they print
+	pools    nodefile.Store
+	leases   *ipam.Book
+	agent    http.HandlerFunc // nil: nobody listens
 }
 
 // healthy returns a node on which all is well.
@@ -40,7 +59,22 @@ func healthy(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, files: fstest.MapFS{}, chars: map[string][]string{}}
+	dir := t.TempDir()
+	w := &world{
+		t: t, files: fstest.MapFS{}, chars: map[string][]string{},
+		addrs: map[string]string{"ens1f0np0": "172.16.11.1/24", "ens2f0np0": "172.16.12.1/24"},
+		programs: map[string]string{
+			"/opt/cni/bin/roce":      buildversion.BuildString("roce") + "\nCNI protocol versions supported: 0.4.0, 1.0.0, 1.1.0\n",
+			"/opt/cni/bin/roce-ipam": buildversion.BuildString("roce-ipam") + "\nCNI protocol versions supported: 0.4.0, 1.0.0, 1.1.0\n",
+		},
+		pools: nodefile.Store{Dir: dir, BootID: bootID},
+		leases: ipam.New(ipam.Config{
+			Dir: dir, BootID: bootID, Now: func() time.Duration { return time.Hour },
+			Alive: ipam.NetnsAlive, Log: slog.New(slog.DiscardHandler),
+		}),
+		agent: func(out http.ResponseWriter, _ *http.Request) { fmt.Fprintln(out, "ok") },
+	}
+	w.pool(0)
 	for _, f := range archive.Files {
 		w.write(f.Name, string(f.Data))
 	}
@@ -62,18 +96,79 @@ func healthy(t *testing.T) *world {
 	return w
 }
 
+const bootID = "8d5b6a4e-1f6e-4f6b-9f56-0d7c4d1f2a33"
+
+// pool gives the node the pool "gpu", with 20 addresses, of which some are leased.
+func (w *world) pool(leased int) {
+	w.t.Helper()
+	subnet := netip.MustParsePrefix("172.20.0.0/16")
+	owned := netrange.Range{First: netip.MustParseAddr("172.20.0.16"), Last: netip.MustParseAddr("172.20.0.35")}
+	err := w.pools.Write(nodefile.File{Pool: "gpu", Rails: [][]pool.Subnet{{{Prefix: subnet, Ranges: []netrange.Range{owned}}}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range leased {
+		_, err := w.leases.Acquire(w.t.Context(), ipam.Ask{
+			Pool:    "gpu",
+			Subnets: []ipam.Subnet{{Prefix: subnet, Ranges: []netrange.Range{owned}}},
+			Owner:   ipam.Owner{ContainerID: fmt.Sprint("c", i), IfName: "net1", Network: "rails"},
+		})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// spoil puts a file that cannot be read as what it should be into the state folder, in
+// place of what is there.
+func (w *world) spoil(name string) {
+	w.t.Helper()
+	path := filepath.Join(w.pools.Dir, name)
+	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, []byte("neither database nor folder"), 0o600)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// listen starts the agent and returns where it tells its health.
+func (w *world) listen() string {
+	s := httptest.NewServer(w.agent)
+	w.t.Cleanup(s.Close)
+	if w.agent == nil {
+		s.Close()
+	}
+	return s.URL + "/healthz"
+}
+
 // node returns the node for a check.
 func (w *world) node() Node {
 	root := deniedFS{w.files, w.denied}
 	return Node{
 		Root: root,
 		Sysctl: func(name string) (string, error) {
-			b, err := fs.ReadFile(root, "proc/sys/"+strings.ReplaceAll(name, ".", "/"))
+			if !strings.Contains(name, "/") {
+				name = strings.ReplaceAll(name, ".", "/")
+			}
+			b, err := fs.ReadFile(root, "proc/sys/"+name)
 			return strings.TrimSpace(string(b)), err
 		},
 		CharDevices: func(device string) []string { return w.chars[device] },
-		Links:       func() ([]netlink.Link, error) { return w.links, w.linksErr },
-		RDMA:        func(context.Context) (nldev.System, error) { return w.rdma, w.rdmaErr },
+		Addrs: func(link netlink.Link) ([]netlink.Addr, error) {
+			a, err := netlink.ParseAddr(w.addrs[link.Attrs().Name])
+			if err != nil {
+				return nil, err
+			}
+			return []netlink.Addr{*a}, w.addrsErr
+		},
+		Run: func(_ context.Context, program string, _ ...string) (string, error) {
+			out, there := w.programs[program]
+			if !there {
+				return "", exec.ErrNotFound
+			}
+			return out, nil
+		},
+		Pools: w.pools, Leases: w.leases, AgentURL: w.listen(),
+		Links: func() ([]netlink.Link, error) { return w.links, w.linksErr },
+		RDMA:  func(context.Context) (nldev.System, error) { return w.rdma, w.rdmaErr },
 	}
 }
 

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"github.com/vishvananda/netlink"
+)
+
+// nicFaults are of what is behind a port: bond, VF, PCIe, GPU.
+func nicFaults() []fault {
+	const nic = "sys/class/infiniband/mlx5_0/device/"
+	bond := func(w *world, slave bool) {
+		b := netlink.NewLinkBond(netlink.LinkAttrs{Index: 9, Name: "bond0", MTU: 9000})
+		w.links = append(w.links, b)
+		w.link(0).MasterIndex, w.link(1).MasterIndex = 9, 9
+		if !slave {
+			w.rdma.Devices = w.rdma.Devices[:1]
+			w.port(0).NetdevIndex = 9
+		}
+	}
+	vf := func(trust uint32, spoof bool) func(*world) {
+		return func(w *world) {
+			w.links = append(w.links, &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 7, Name: "ens1f0v0"}})
+			w.link(0).Vfs = []netlink.VfInfo{{ID: 0, Trust: trust, Spoofchk: spoof}, {ID: 1, Spoofchk: true}}
+			w.write("sys/class/net/ens1f0np0/device/virtfn0/net/ens1f0v0/mtu", "9000")
+		}
+	}
+	return []fault{
+		{
+			name: "slaves keep their devices", change: func(w *world) { bond(w, true) },
+			check: "rdma-bond", verdict: Problem, says: "mlx5_0/1: it belongs to ens1f0np0, a slave of bond0", advice: "pci/0000:0b:00.0",
+		},
+		{
+			name: "the bond has the device", change: func(w *world) { bond(w, false) },
+			check: "rdma-bond", verdict: OK, says: "no RDMA device belongs to a slave",
+		},
+		{
+			name: "interfaces cannot be listed for bonds", change: func(w *world) { w.linksErr = errRefused },
+			check: "rdma-bond", verdict: CannotTell, says: "not permitted", advice: "root", also: withoutLinks(),
+		},
+		{
+			name: "a VF of the node is not trusted", change: vf(0, true),
+			check: "vf-trust", verdict: Problem, says: "ens1f0v0: VF 0 of ens1f0np0: not trusted, spoof check on",
+			advice: "ip link set ens1f0np0 vf 0 trust on spoofchk off",
+		},
+		{
+			name: "a VF of the node is trusted", change: vf(1, false),
+			check: "vf-trust", verdict: OK, says: "ens1f0v0: VF 0 of ens1f0np0: trusted",
+		},
+		{
+			name: "interfaces cannot be listed for VFs", change: func(w *world) { w.linksErr = errRefused },
+			check: "vf-trust", verdict: CannotTell, says: "not permitted", advice: "root", also: withoutLinks(),
+		},
+		{
+			name: "half the lanes", change: func(w *world) { w.write(nic+"current_link_width", "8\n") },
+			check: "pcie-link", verdict: Problem, says: "mlx5_0: 16.0 GT/s PCIe x8, of 16.0 GT/s PCIe x16", advice: "lspci -vv -s 0000:0b:00.0",
+		},
+		{
+			name: "a slower generation", change: func(w *world) { w.write(nic+"current_link_speed", "8.0 GT/s PCIe\n") },
+			check: "pcie-link", verdict: Problem, says: "8.0 GT/s PCIe x16, of 16.0", advice: "lspci",
+		},
+		{
+			name: "the link is unknown", change: func(w *world) { w.write(nic+"current_link_speed", "Unknown\n") },
+			check: "pcie-link", verdict: CannotTell, says: "Unknown", advice: "LnkSta",
+		},
+		{
+			name: "Soft-RoCE has no link", change: func(w *world) {
+				w.remove("sys/class/infiniband/mlx5_0/device")
+				w.remove("sys/class/infiniband/mlx5_1/device")
+			},
+			check: "pcie-link", verdict: OK, says: "no RDMA device has a PCIe link",
+		},
+		{
+			name: "peermem is not loaded", change: func(w *world) {
+				w.write("sys/module/nvidia/refcnt", "1")
+				w.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15")
+			},
+			check: "gpu-direct", verdict: Problem, says: "nvidia_peermem is not loaded", advice: "modprobe nvidia_peermem",
+		},
+		{
+			name: "peermem is loaded", change: func(w *world) {
+				w.write("sys/module/nvidia/refcnt", "1")
+				w.write("sys/module/nvidia_peermem/refcnt", "0")
+			},
+			check: "gpu-direct", verdict: OK, says: "nvidia_peermem is loaded",
+		},
+		{
+			name: "open kernel modules", change: func(w *world) {
+				w.write("sys/module/nvidia/refcnt", "1")
+				w.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15")
+			},
+			check: "gpu-direct", verdict: OK, says: "dmabuf",
+		},
+		{
+			name: "which NVIDIA driver cannot be told", change: func(w *world) { w.write("sys/module/nvidia/refcnt", "1") },
+			check: "gpu-direct", verdict: CannotTell, says: "nvidia_peermem is not loaded", advice: "/proc/driver/nvidia/version",
+		},
+	}
+}

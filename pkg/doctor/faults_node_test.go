@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"net/http"
+	"strings"
+)
+
+// settingFaults are of the network settings of the node.
+func settingFaults() []fault {
+	const stat = "proc/net/stat/arp_cache"
+	oneSubnet := func(w *world) { w.addrs["ens2f0np0"] = "172.16.11.2/24" }
+	set := func(w *world, of, key, value string) { w.write("proc/sys/net/ipv4/conf/"+of+"/"+key, value) }
+	soft := func(rules string) func(*world) {
+		return func(w *world) {
+			w.write("sys/class/infiniband/mlx5_0/parent", "ens1f0np0\n")
+			if rules != "" {
+				w.programs["nft"] = rules
+			}
+		}
+	}
+	return []fault{
+		{
+			name: "two NICs in one subnet", change: oneSubnet,
+			check: "host-arp", verdict: Problem, says: "ens2f0np0: arp_ignore=0 arp_announce=0 rp_filter=0",
+			advice: "sysctl -w net/ipv4/conf/ens2f0np0/arp_ignore=1 net/ipv4/conf/ens2f0np0/arp_announce=2",
+		},
+		{
+			name: "strict rp_filter", change: func(w *world) {
+				oneSubnet(w)
+				set(w, "all", "arp_ignore", "1")
+				set(w, "all", "arp_announce", "2")
+				set(w, "all", "rp_filter", "1")
+			},
+			check: "host-arp", verdict: Problem, says: "ens1f0np0: arp_ignore=1 arp_announce=2 rp_filter=1", advice: "sysctl -w net/ipv4/conf/ens1f0np0/rp_filter=2 ",
+		},
+		{
+			name: "two NICs in one subnet that are apart", change: func(w *world) {
+				oneSubnet(w)
+				set(w, "all", "arp_ignore", "1")
+				set(w, "all", "arp_announce", "2")
+			},
+			check: "host-arp", verdict: OK, says: "ens1f0np0: arp_ignore=1",
+		},
+		{
+			name: "settings cannot be read", change: func(w *world) {
+				oneSubnet(w)
+				w.deny("proc/sys/net/ipv4/conf")
+			},
+			check: "host-arp", verdict: CannotTell, says: "permission denied", advice: "namespace",
+		},
+		{
+			name: "the neighbour table was full", change: func(w *world) {
+				w.write(stat, strings.Replace(string(w.files[stat].Data), "00000000\n", "00000007\n", 1))
+			},
+			check: "neighbour-table", verdict: Problem, says: "ipv4: 130 of 4096 places used, full 7 times", advice: "net.ipv4.neigh.default.gc_thresh3=16384",
+		},
+		{
+			name: "the neighbour table is nearly full", change: func(w *world) { w.write("proc/sys/net/ipv6/neigh/default/gc_thresh3", "160\n") },
+			check: "neighbour-table", verdict: Problem, says: "ipv6: 130 of 160 places used", advice: "net.ipv6.neigh.default.gc_thresh3=16384",
+		},
+		{
+			name: "no statistics of neighbours", change: func(w *world) { w.remove(stat) },
+			check: "neighbour-table", verdict: CannotTell, says: "ipv4: it has 4096 places", advice: "/proc/net/stat",
+		},
+		{
+			name: "a rule drops RoCE", change: soft("table inet filter {\n\tchain input {\n\t\tudp dport { 53, 4700-4800 } counter drop\n\t}\n}\n"),
+			check: "firewall", verdict: Problem, says: "udp dport { 53, 4700-4800 } counter drop", advice: "nft delete rule",
+		},
+		{
+			name: "rules that let RoCE pass", change: soft("udp dport 4791 accept\nudp dport 53 drop\nudp dport != 4791 drop\ntcp dport 4791 reject\n"),
+			check: "firewall", verdict: OK, says: "no rule",
+		},
+		{
+			name: "a chain drops by default", change: soft("type filter hook input priority filter; policy drop;\n"),
+			check: "firewall", verdict: CannotTell, says: "a chain drops", advice: "nft list ruleset",
+		},
+		{
+			name: "no nft", change: soft(""),
+			check: "firewall", verdict: CannotTell, says: "not found", advice: "nft",
+		},
+		{
+			name: "no machine ID", change: func(w *world) { w.remove("etc/machine-id") },
+			check: "machine-id", verdict: Problem, says: "missing", advice: "systemd-machine-id-setup",
+		},
+		{
+			name: "a machine ID that is to be made", change: func(w *world) { w.write("etc/machine-id", "uninitialized\n") },
+			check: "machine-id", verdict: Problem, says: "32 hexadecimal digits", advice: "systemd-machine-id-setup",
+		},
+		{
+			name: "the machine ID cannot be read", change: func(w *world) { w.deny("etc/machine-id") },
+			check: "machine-id", verdict: CannotTell, says: "permission denied", advice: "/etc/machine-id",
+		},
+	}
+}
+
+// softwareFaults are of the programs that roce-cni needs, and of its own state.
+func softwareFaults() []fault {
+	return []fault{
+		{
+			name: "the plugin is not installed", change: func(w *world) { w.remove("opt/cni/bin/roce") },
+			check: "cni-plugins", verdict: Problem, says: "roce: it is not in /opt/cni/bin/", advice: "make install",
+		},
+		{
+			name: "an old plugin", change: func(w *world) { w.programs["/opt/cni/bin/roce-ipam"] = "CNI roce-ipam plugin v0.1.0\nCNI" },
+			check: "cni-plugins", verdict: Problem, says: `roce-ipam: it is "CNI roce-ipam plugin v0.1.0"; this program`, advice: "rollout restart",
+		},
+		{
+			name: "a plugin cannot be run", change: func(w *world) { delete(w.programs, "/opt/cni/bin/roce") },
+			check: "cni-plugins", verdict: CannotTell, says: "roce: /opt/cni/bin/roce cannot be run", advice: "right to run",
+		},
+		{
+			name: "plugins are elsewhere", change: func(w *world) { w.remove("opt/cni/bin") },
+			check: "cni-plugins", verdict: CannotTell, says: "there is no folder /opt/cni/bin/", advice: "bin_dir",
+		},
+		{
+			name: "no Multus", change: func(w *world) { w.remove("etc/cni/net.d/00-multus.conf") },
+			check: "cni-config", verdict: Problem, says: "no file of /etc/cni/net.d calls Multus", advice: "kubectl apply",
+		},
+		{
+			name: "another plugin comes first", change: func(w *world) { w.write("etc/cni/net.d/00-cilium.conflist", `{"plugins": [{"type": "cilium-cni"}]}`) },
+			check: "cni-config", verdict: Problem, says: "the runtime uses 00-cilium.conflist, which comes before 00-multus.conf", advice: "kube-multus-ds",
+		},
+		{
+			name: "a configuration that is no JSON", change: func(w *world) { w.write("etc/cni/net.d/00-multus.conf", "{") },
+			check: "cni-config", verdict: CannotTell, says: "/etc/cni/net.d/00-multus.conf", advice: "CNI configuration",
+		},
+		{
+			name: "a pool is nearly empty", change: func(w *world) { w.pool(19) },
+			check: "pools", verdict: Problem, says: "gpu: rail 0: 19 of 20 addresses of 172.20.0.0/16 leased or in quarantine", advice: "rocectl pool list gpu",
+		},
+		{
+			name: "a pool has addresses", change: func(w *world) { w.pool(3) },
+			check: "pools", verdict: OK, says: "gpu: rail 0: 3 of 20 addresses",
+		},
+		{
+			name: "a pool has no block since the boot", change: func(w *world) { w.pools.BootID = "another" },
+			check: "pools", verdict: Problem, says: "of another boot", advice: "/healthz",
+		},
+		{
+			name: "leases cannot be read", change: func(w *world) {
+				w.pool(1)
+				w.spoil("leases.db")
+			},
+			check: "pools", verdict: Problem, says: "leases.db", advice: "rocectl repair",
+		},
+		{
+			name: "the agent is absent", change: func(w *world) { w.agent = nil },
+			check: "agent", verdict: Problem, says: "the node has 1 pool, and it does not answer", advice: "kubectl -n roce-cni get pods",
+		},
+		{
+			name: "the agent waits for something", change: func(w *world) {
+				w.agent = func(out http.ResponseWriter, _ *http.Request) {
+					http.Error(out, "pool gpu: no free block", http.StatusServiceUnavailable)
+				}
+			},
+			check: "agent", verdict: Problem, says: "it says: pool gpu: no free block", advice: "logs daemonset/roce-cni-agent",
+		},
+		{
+			name: "no pool needs the agent", change: func(w *world) {
+				w.agent, w.pools.Dir = nil, w.t.TempDir()
+			},
+			check: "agent", verdict: OK, says: "no pool that needs it",
+		},
+		{
+			name: "the state folder cannot be read", change: func(w *world) { w.spoil("pools") },
+			check: "pools", verdict: CannotTell, says: "list the pools", advice: "state folder", also: []string{"agent"},
+		},
+		{
+			name: "the state folder of the agent cannot be read", change: func(w *world) { w.spoil("pools") },
+			check: "agent", verdict: CannotTell, says: "list the pools", advice: "state folder", also: []string{"pools"},
+		},
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"context"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// firewall asks whether a rule of the node drops RoCE. A NIC that does RoCE itself
+// passes the kernel by, so the question is only for Soft-RoCE.
+func firewall() Check {
+	return Check{
+		Name: "firewall",
+		Asks: "does a rule of the node drop UDP 4791, where RoCE packets pass the kernel?",
+		Why:  "RoCE v2 is UDP to port 4791: connections of Soft-RoCE time out",
+		look: func(ctx context.Context, n Node) []Finding {
+			s, err := n.RDMA(ctx)
+			if err != nil {
+				return unlisted(err)
+			}
+			soft := false
+			for _, d := range s.Devices {
+				// Soft-RoCE's has this file, and no device on a bus.
+				if there, err := n.has("sys/class/infiniband/" + d.Name + "/parent"); err == nil && there {
+					soft = true
+				}
+			}
+			if !soft {
+				return []Finding{ok("no Soft-RoCE: the NICs take RoCE packets past the kernel's firewall")}
+			}
+			rules, err := n.Run(ctx, "nft", "list", "ruleset")
+			if err != nil {
+				return []Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
+			}
+			if rule := dropsRoCE(rules); rule != "" {
+				return []Finding{problem("a rule drops it: "+rule, "nft -a list ruleset  # then nft delete rule FAMILY TABLE CHAIN handle NUMBER")}
+			}
+			if strings.Contains(rules, "policy drop") {
+				return []Finding{cannotTell("a chain drops what no rule accepts", "a look at the rules: nft list ruleset must accept udp dport 4791")}
+			}
+			return []Finding{ok("no rule of nftables drops UDP 4791")}
+		},
+	}
+}
+
+const rocePort = 4791
+
+// dropsRoCE returns the first rule that drops UDP to RoCE's port by its number; "" if
+// there is none.
+func dropsRoCE(rules string) string {
+	rule := regexp.MustCompile(`udp dport (!= )?(\{[^}]*\}|\S+).*\b(drop|reject)\b`)
+	for line := range strings.Lines(rules) {
+		if m := rule.FindStringSubmatch(line); m != nil && m[1] == "" && includes(m[2], rocePort) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+// includes says whether nft's notation of ports has one: "4791", "4000-5000",
+// "{ 53, 4791 }".
+func includes(ports string, port int) bool {
+	for _, p := range strings.Split(strings.Trim(ports, "{} "), ",") {
+		low, high, isRange := strings.Cut(strings.TrimSpace(p), "-")
+		first, err := strconv.Atoi(low)
+		if err != nil {
+			continue
+		}
+		last := first
+		if isRange {
+			if last, err = strconv.Atoi(high); err != nil {
+				continue
+			}
+		}
+		if first <= port && port <= last {
+			return true
+		}
+	}
+	return false
+}
