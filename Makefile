@@ -37,7 +37,7 @@ REQUIRE_NETNS ?= $(if $(filter 0,$(shell id -u)),1)
 export REQUIRE_NETNS
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-vm test-cluster check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image clean $(PROGRAMS)
+.PHONY: help build unit test test-vm vm-runs test-cluster check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image clean $(PROGRAMS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -52,9 +52,12 @@ BUILD_VERSION := github.com/containernetworking/plugins/pkg/utils/buildversion.B
 $(PROGRAMS): bin/%:
 	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags '-s -w -X $(BUILD_VERSION)=$(VERSION)' -o $@ ./cmd/$*
 
-test: ## go vet and all tests, with the race detector, in random order
+# docs/testing.md has what each of these needs and takes.
+unit: ## the tests that need no root, no namespaces and no other programs
+	go test -short ./pkg/... ./cmd/... ./integration/arch
+
+test: ## all tests, with the race detector, in random order (root, or those with namespaces are skipped)
 	bash integration/deps.sh
-	go vet ./...
 	go test -race -count=1 -shuffle=on -timeout 30m ./...
 	$(if $(REQUIRE_NETNS),$(MAKE) test-vm)
 
@@ -65,17 +68,30 @@ test-vm: build .cache/vm/run ## the tests that boot virtual machines with Soft-R
 	REQUIRE_VM=1 go test -count=1 ./integration/vm
 	CGO_ENABLED=0 go test -c -o .cache/vm/unit.test ./pkg/rdma
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
+	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target vm-runs
+
+# A machine boots on one processor and waits a lot, so two run at a time.
+VM_JOBS ?= 2
+VM_RUNS := unit-6.1 rdma-6.1 ofed-6.1 nodes-6.1 stock-6.1 rdma-7 nodes-7
+vm-runs: $(VM_RUNS:%=vm-run-%)
+vm-run-unit-6.1:
 	$(call in_vm,-kernel 6.1,unit.test -test.run '^TestReal')
+vm-run-rdma-6.1:
 	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell)')
+vm-run-ofed-6.1:
 	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^Test(Shared|Exclusive|TellEach)')
+vm-run-nodes-6.1:
 	$(call in_vm,-kernel 6.1 -nodes 2,rdma.test -test.run '^TestNodesExclusive')
+vm-run-stock-6.1:
 	$(call in_vm,-kernel 6.1 -rails 0,rdma.test -test.run '^TestStock',sh integration/rdma/testdata/stock.sh)
+vm-run-rdma-7:
 	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell)')
+vm-run-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesShared')
 
 in_vm = .cache/vm/run -timeout 15m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2) -test.v
 
-.PHONY: .cache/vm/run
+.PHONY: .cache/vm/run $(VM_RUNS:%=vm-run-%)
 .cache/vm/run:
 	bash integration/deps.sh vm
 	CGO_ENABLED=0 go build -o $@ ./integration/vm/run
@@ -90,10 +106,11 @@ test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kube
 	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
 	REQUIRE_CLUSTER=1 go test -count=1 -timeout 30m ./integration/cluster/...
 
-# The formatters are linters too, so lint is also the check of the formatting.
+# The formatters are linters too, so lint is also the check of the formatting,
+# and go vet is one of them. What size and gen-check test is part of test.
 # vuln is not here: it needs the vulnerability database, which build machines
 # without internet cannot reach.
-check: lint test size gen-check ## what CI runs: with test-cluster, as root
+check: lint test ## what CI runs: with test-cluster, as root
 	$(if $(REQUIRE_NETNS),$(MAKE) test-cluster)
 
 lint: $(LINT) ## golangci-lint, formatting included

@@ -32,6 +32,9 @@ type space struct {
 
 func newSpace(t testing.TB) *space {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("makes network namespaces, which -short excludes")
+	}
 	s := &space{t: t}
 	if err := s.make(); err != nil {
 		if os.Getenv("REQUIRE_NETNS") == "1" {

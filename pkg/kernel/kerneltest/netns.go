@@ -37,7 +37,7 @@ const threadNS = "/proc/thread-self/ns/net"
 // included, are not in the namespace.
 //
 // Where namespaces cannot be made it skips the test, and fails it when the
-// environment variable REQUIRE_NETNS is 1.
+// environment variable REQUIRE_NETNS is 1. With -short it makes none.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	wire := newNetns(t)
@@ -94,6 +94,9 @@ func (n *Node) PodAt(path string) *Netns {
 // keeps it, so that nothing is left of it however the test ends.
 func newNetns(t testing.TB) *Netns {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("makes network namespaces, which -short excludes")
+	}
 	fd := -1
 	err := onThread(func() (err error) {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {

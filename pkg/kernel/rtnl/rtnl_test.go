@@ -17,6 +17,9 @@ import (
 // test is from then on.
 func dialFresh(t *testing.T) *Conn {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("makes network namespaces, which -short excludes")
+	}
 	runtime.LockOSThread() // the thread ends with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		if os.Getenv("REQUIRE_NETNS") == "1" {
