@@ -9,7 +9,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"os"
 	"path/filepath"
 
@@ -17,17 +16,13 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/delegate"
-	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/lease"
-	"github.com/roce-cni/roce-cni/pkg/plan"
-	"github.com/roce-cni/roce-cni/pkg/probe"
-	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
 	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
@@ -121,31 +116,17 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		return err
 	}
 	records := record.Store{Dir: stateDir, BootID: boot}
-	sys := os.DirFS("/sys")
-	return verb(attach.Node{
-		ID:   id,
-		Open: func(netns string) (attach.Kernel, error) { return kernel.Open(netns, sys) },
-		Wire: func(k attach.Kernel) apply.Single {
-			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
-		},
-		RDMA: func(netns string, enter func(func() error) error) attach.RDMA {
-			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: netns, Lock: records.LockMoves, Log: log})
-		},
-		Host: func(ctx context.Context, req conf.Request) ([]plan.Facts, []error, error) {
-			return kernel.HostFacts(ctx, req, sys)
-		},
-		Addresses: lease.Allocator{
-			Book:     plugin.Book(stateDir, boot, log),
-			Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
-			Agent:    nodefile.Store{Dir: stateDir, BootID: boot},
-			Now:      plugin.BootTime,
-			Wait:     plugin.Wait,
-			NodeName: name,
-			ReadFile: trusted.Read,
-			Log:      log,
-		},
-		Now:     plugin.BootTime,
-		Records: records,
-		Log:     log,
-	})
+	n := thisnode.New(records, func(path string) string { return path }, log)
+	n.ID = id
+	n.Addresses = lease.Allocator{
+		Book:     plugin.Book(stateDir, boot, log),
+		Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
+		Agent:    nodefile.Store{Dir: stateDir, BootID: boot},
+		Now:      plugin.BootTime,
+		Wait:     plugin.Wait,
+		NodeName: name,
+		ReadFile: trusted.Read,
+		Log:      log,
+	}
+	return verb(n)
 }

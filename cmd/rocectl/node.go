@@ -4,7 +4,6 @@
 package main
 
 import (
-	"crypto/rand"
 	"errors"
 	"io"
 	"io/fs"
@@ -17,16 +16,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
-	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/lease"
 	"github.com/roce-cni/roce-cni/pkg/plan"
-	"github.com/roce-cni/roce-cni/pkg/probe"
-	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
@@ -75,21 +71,9 @@ func (n *nodeFlags) open(log io.Writer) (attach.Node, error) {
 	if err != nil {
 		return attach.Node{}, err
 	}
-	logger := slog.New(slog.NewTextHandler(log, nil))
-	sys := os.DirFS("/sys")
-	return attach.Node{
-		Open: func(netns string) (attach.Kernel, error) { return kernel.Open(netns, sys) },
-		Wire: func(k attach.Kernel) apply.Single {
-			return &probe.Prober{Enter: k.Enter, Log: logger, Rand: rand.Reader}
-		},
-		RDMA: func(netns string, enter func(func() error) error) attach.RDMA {
-			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: netnsName(netns), Lock: records.LockMoves, Log: logger})
-		},
-		Addresses: lease.Allocator{Book: book},
-		Now:       plugin.BootTime,
-		Records:   records,
-		Log:       logger,
-	}, nil
+	out := thisnode.New(records, netnsName, slog.New(slog.NewTextHandler(log, nil)))
+	out.Addresses = lease.Allocator{Book: book}
+	return out, nil
 }
 
 // selection is the flags that choose attachments.

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/cmd/rocectl/netconf"
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -70,7 +71,7 @@ block, and that no address is reserved for another pod.`,
   kubectl get net-attach-def gpu1-rail -o yaml | rocectl plan -`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nets, pools, err := readNetconfs(args[0], cmd.InOrStdin())
+			nets, pools, err := netconf.Read(args[0], cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
@@ -95,11 +96,11 @@ type planned struct {
 	Network string    `json:"network"`
 	Plan    plan.Plan `json:"plan"`
 
-	before string // see netconf
+	before string // see netconf.Config
 	kept   string // what is said about addresses that are kept for the pod
 }
 
-func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
+func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 	if f.nodeName == "" {
 		var err error
 		if _, f.nodeName, err = plugin.NodeID(); err != nil {
@@ -118,7 +119,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
 		if netns != "" {
 			netns = "/run/netns/" + netns
 		}
-		req, err := c.parse(ifName, netns, f.args)
+		req, err := c.Parse(ifName, netns, f.args)
 		if err != nil {
 			return err
 		}
@@ -127,9 +128,9 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf) error {
 		}
 		u, err := f.plan(cmd.Context(), cmd.ErrOrStderr(), req, pod, used)
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.origin, err)
+			return fmt.Errorf("%s: %w", c.Origin, err)
 		}
-		u.before = c.before
+		u.before = c.Before
 		used = append(used, u)
 		pod.Tables = append(pod.Tables, tablesOf(u.Plan)...)
 	}

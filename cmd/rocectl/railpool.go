@@ -5,7 +5,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -14,16 +13,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
-
-// railPool reads the Kubernetes object that a RailPool is.
-func railPool(d document) (*block.Pool, error) {
-	p := &block.Pool{}
-	p.Name, _ = text(member(d.Metadata, "name"))
-	if d.Spec == nil {
-		return p, nil
-	}
-	return p, json.Unmarshal(d.Spec, &p.Spec)
-}
 
 // offlinePool is the node's agent as an ADD would find it. Nothing is asked of it:
 // there is an answer to everything.

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package main
+// Package netconf reads network configurations from files: a plugin's configuration, a
+// list of them, or Kubernetes objects as JSON or YAML.
+//
+// It reads no cluster and changes nothing. What is wrong with a configuration is for
+// package conf to say, which it calls. Read this file first; railpool.go has the one
+// object that is no configuration.
+package netconf
 
 import (
 	"bytes"
@@ -20,20 +26,20 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// netconf is one network configuration of a file.
-type netconf struct {
-	origin string // where it stands: the file, or the object in it
-	config []byte // as a runtime would give it to the plugin
-	before string // the plugin before it in its list, whose interface it adopts; "" if it makes one
+// Config is one network configuration of a file.
+type Config struct {
+	Origin string // where it stands: the file, or the object in it
+	JSON   []byte // as a runtime would give it to the plugin
+	Before string // the plugin before it in its list, whose interface it adopts; "" if it makes one
 
 	pool *block.Pool // a RailPool, which is no configuration; nil if it is one
 }
 
-// readNetconfs reads the configurations of a file: a plugin configuration, a
+// Read reads the configurations of a file: a plugin configuration, a
 // configuration list, or Kubernetes objects, of which it takes the network
 // attachment definitions, and the RailPools. Plugins other than roce are left
 // out.
-func readNetconfs(path string, stdin io.Reader) (nets []netconf, pools []block.Pool, err error) {
+func Read(path string, stdin io.Reader) (nets []Config, pools []block.Pool, err error) {
 	var b []byte
 	if path == "-" {
 		b, err = io.ReadAll(stdin)
@@ -68,11 +74,11 @@ func readNetconfs(path string, stdin io.Reader) (nets []netconf, pools []block.P
 
 // parseFile reads a file as JSON if it looks like it, because a runtime reads a
 // configuration as nothing else, and as YAML documents otherwise.
-func parseFile(path string, b []byte) ([]netconf, error) {
+func parseFile(path string, b []byte) ([]Config, error) {
 	if start := bytes.TrimSpace(b); bytes.HasPrefix(start, []byte("{")) || bytes.HasPrefix(start, []byte("[")) {
 		return parseJSON(path, b)
 	}
-	var out []netconf
+	var out []Config
 	for i, doc := range bytes.Split(b, []byte("\n---")) {
 		found, err := parseYAML(path, doc)
 		if err != nil {
@@ -85,7 +91,7 @@ func parseFile(path string, b []byte) ([]netconf, error) {
 
 // parseYAML reads one YAML document. Only Kubernetes objects may be YAML: what
 // is none must be JSON.
-func parseYAML(origin string, b []byte) ([]netconf, error) {
+func parseYAML(origin string, b []byte) ([]Config, error) {
 	asJSON, err := yaml.YAMLToJSON(b)
 	if err != nil {
 		return nil, err
@@ -119,10 +125,10 @@ type document struct {
 
 // parseJSON reads one document. What is no JSON object is returned as it is, so
 // that the parser of the plugin says what is wrong.
-func parseJSON(origin string, b []byte) ([]netconf, error) {
+func parseJSON(origin string, b []byte) ([]Config, error) {
 	var d document
 	if json.Unmarshal(b, &d) != nil {
-		return []netconf{{origin: origin, config: b}}, nil
+		return []Config{{Origin: origin, JSON: b}}, nil
 	}
 	kind, _ := text(d.Kind)
 	switch {
@@ -133,7 +139,7 @@ func parseJSON(origin string, b []byte) ([]netconf, error) {
 		if err != nil {
 			return nil, fmt.Errorf("RailPool %s: spec: %w", p.Name, err)
 		}
-		return []netconf{{origin: origin, pool: p}}, nil
+		return []Config{{Origin: origin, pool: p}}, nil
 	case kind == "List", kind == "RailPoolList":
 		return fromItems(origin, d.Items)
 	case kind != "":
@@ -142,7 +148,7 @@ func parseJSON(origin string, b []byte) ([]netconf, error) {
 		return fromList(origin, *d.Plugins, d)
 	}
 	if plugin, _ := text(d.Type); plugin == conf.PluginType {
-		return []netconf{{origin: origin, config: b}}, nil
+		return []Config{{Origin: origin, JSON: b}}, nil
 	}
 	return nil, nil
 }
@@ -156,7 +162,7 @@ func text(raw json.RawMessage) (string, bool) {
 }
 
 // fromObject reads the configuration in a network attachment definition.
-func fromObject(d document) ([]netconf, error) {
+func fromObject(d document) ([]Config, error) {
 	name, _ := text(member(d.Metadata, "name"))
 	origin := "network attachment definition " + name
 	raw := member(d.Spec, "config")
@@ -181,12 +187,12 @@ func member(raw json.RawMessage, key string) json.RawMessage {
 }
 
 // fromItems reads what kubectl get prints for several objects.
-func fromItems(origin string, list json.RawMessage) ([]netconf, error) {
+func fromItems(origin string, list json.RawMessage) ([]Config, error) {
 	var items []json.RawMessage
 	if list != nil && json.Unmarshal(list, &items) != nil {
 		return nil, errors.New("items is not a list")
 	}
-	var out []netconf
+	var out []Config
 	for i, item := range items {
 		found, err := parseJSON(origin, item)
 		if err != nil {
@@ -199,12 +205,12 @@ func fromItems(origin string, list json.RawMessage) ([]netconf, error) {
 
 // fromList gives the list's name and version to the plugins in it, as libcni
 // does.
-func fromList(origin string, list json.RawMessage, d document) ([]netconf, error) {
+func fromList(origin string, list json.RawMessage, d document) ([]Config, error) {
 	var plugins []json.RawMessage
 	if json.Unmarshal(list, &plugins) != nil {
 		return nil, errors.New("plugins is not a list")
 	}
-	var out []netconf
+	var out []Config
 	before := ""
 	for i, raw := range plugins {
 		var plugin map[string]any
@@ -221,17 +227,17 @@ func fromList(origin string, list json.RawMessage, d document) ([]netconf, error
 		if err != nil {
 			return nil, fmt.Errorf("plugins[%d]: %w", i, err)
 		}
-		c := netconf{origin: fmt.Sprintf("%s, plugins[%d]", origin, i), config: b}
+		c := Config{Origin: fmt.Sprintf("%s, plugins[%d]", origin, i), JSON: b}
 		if plugin["master"] == nil && plugin["prevResult"] == nil {
-			c.before = before
+			c.Before = before
 		}
 		out = append(out, c)
 	}
 	return out, nil
 }
 
-// parse validates the configuration as an ADD of ifName would.
-func (c netconf) parse(ifName, netns, args string) (conf.Request, error) {
+// Parse validates the configuration as an ADD of ifName would.
+func (c Config) Parse(ifName, netns, args string) (conf.Request, error) {
 	config, err := c.behind(ifName, netns)
 	if err != nil {
 		return conf.Request{}, err
@@ -240,22 +246,22 @@ func (c netconf) parse(ifName, netns, args string) (conf.Request, error) {
 		ContainerID: "plan", Netns: netns, IfName: ifName, Args: args, Stdin: config,
 	})
 	if err != nil {
-		return req, fmt.Errorf("%s: %w", c.origin, err)
+		return req, fmt.Errorf("%s: %w", c.Origin, err)
 	}
 	if req.IPAM.Type != "" && req.IPAM.Type != conf.PoolType {
-		return req, fmt.Errorf("%s: %w", c.origin, errOtherIPAM(req.IPAM.Type))
+		return req, fmt.Errorf("%s: %w", c.Origin, errOtherIPAM(req.IPAM.Type))
 	}
 	return req, nil
 }
 
 // behind returns the configuration as it comes behind another plugin that has
 // made an interface. What else that one would say, only it knows.
-func (c netconf) behind(ifName, netns string) ([]byte, error) {
-	if c.before == "" {
-		return c.config, nil
+func (c Config) behind(ifName, netns string) ([]byte, error) {
+	if c.Before == "" {
+		return c.JSON, nil
 	}
 	var doc map[string]any
-	if err := json.Unmarshal(c.config, &doc); err != nil {
+	if err := json.Unmarshal(c.JSON, &doc); err != nil {
 		return nil, err
 	}
 	doc["prevResult"] = map[string]any{

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package thisnode puts together the node that a program runs on, from the kernel, the
+// wire, RDMA and the records.
+//
+// It opens nothing before a verb needs it. Where addresses come from differs between
+// programs, so it is for the caller to set. It is no part of package plugin, because
+// roce-ipam links none of this. This file is all there is.
+package thisnode
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"os"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/probe"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// New returns the node with these records. netns says how commands in hints name the
+// namespace at a path. Still to set are Addresses, and ID for the verbs that make
+// attachments.
+func New(records record.Store, netns func(path string) string, log *slog.Logger) attach.Node {
+	sys := os.DirFS("/sys")
+	return attach.Node{
+		Open: func(path string) (attach.Kernel, error) { return kernel.Open(path, sys) },
+		Wire: func(k attach.Kernel) apply.Single {
+			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
+		},
+		RDMA: func(path string, enter func(func() error) error) attach.RDMA {
+			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: netns(path), Lock: records.LockMoves, Log: log})
+		},
+		Host: func(ctx context.Context, req conf.Request) ([]plan.Facts, []error, error) {
+			return kernel.HostFacts(ctx, req, sys)
+		},
+		Now:     plugin.BootTime,
+		Records: records,
+		Log:     log,
+	}
+}
