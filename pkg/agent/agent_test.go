@@ -195,6 +195,23 @@ func TestALostBlockLeavesTheFileAtOnce(t *testing.T) {
 	})
 }
 
+// TestANodeWithoutBlocksLeasesNothing has a pool of one block, which another node
+// gets: there is no other one that would replace the file.
+func TestANodeWithoutBlocksLeasesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/28"}]}]}`)).node(t, "n1")
+		n.run()
+		n.holds("compute", 1)
+		thief := n.store.Snapshot()[0]
+		thief.Spec.NodeName, thief.Spec.MachineID, thief.UID = "thief", "machine-of-thief", "another"
+		n.store.Restore([]block.Block{thief})
+		pass(7 * time.Minute)
+		if f, err := n.files().Read("compute"); err == nil {
+			t.Errorf("it still leases %v", f.Rails)
+		}
+	})
+}
+
 // TestABlockThatTheServerHasForgottenIsMadeAgain has blocks that the node would
 // not come by again if it looked for some: its hint is another one by then.
 func TestABlockThatTheServerHasForgottenIsMadeAgain(t *testing.T) {

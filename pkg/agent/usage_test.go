@@ -6,6 +6,8 @@ package agent_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -28,6 +30,34 @@ func TestAnotherBlockIsThereBeforeTheLastAddressIsLeased(t *testing.T) {
 		if got := len(n.blocks()); got != 5 {
 			t.Errorf("%d blocks for 60 pods, want 5: 60 of 80 are less than four fifths", got)
 		}
+	})
+}
+
+// TestALeaseOfTheSameTickOfTheFileSystemsClockIsSeen has a lease that does not show
+// in the time and size of the file.
+func TestALeaseOfTheSameTickOfTheFileSystemsClockIsSeen(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const look = 200 * time.Millisecond
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 1)
+		path := filepath.Join(n.dir, "leases.db")
+		before, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(look)
+		own := n.blocks()[0]
+		n.counts(`roce_cni_block_used{block="` + own + `",pool="compute"} 1`)
+		n.mustLease("compute", 2, 2)
+		if err := os.Chtimes(path, time.Time{}, before.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+		if after, err := os.Stat(path); err != nil || after.Size() != before.Size() || !os.SameFile(before, after) {
+			t.Fatalf("the file is another, %v: the test proves nothing", err)
+		}
+		pass(2 * look)
+		n.counts(`roce_cni_block_used{block="` + own + `",pool="compute"} 2`)
 	})
 }
 

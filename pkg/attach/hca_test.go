@@ -17,6 +17,7 @@ import (
 // hca is the one RDMA device of a node, on the parent "ens1".
 type hca struct {
 	exclusive bool
+	each      bool // each parent has one; they all share it
 	name      string
 	in        plan.NetnsID // whose it is; zero: the host's
 	full      bool         // there is no place for another GID
@@ -32,6 +33,11 @@ type handle struct {
 }
 
 func (h handle) Facts(_ context.Context, _ conf.RDMA, parent plan.Link, _ bool) (plan.RDMA, error) {
+	if h.each {
+		own := device
+		own.Link = parent.Name
+		return plan.RDMA{Device: own}, nil
+	}
 	if parent.Name != "ens1" && parent.Device != device.PCI || h.in != (plan.NetnsID{}) {
 		return plan.RDMA{}, cnierr.New(cnierr.NoRDMA, "find RDMA device of", string(parent.Name), "", "%w", rdma.ErrNoDevice)
 	}
