@@ -82,7 +82,7 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []record.Key) e
 		return nil
 	}
 	return cnierr.New(cnierr.Damaged, "check attachments", "", "rocectl repair shows what it would restore",
-		"%d of %d not as ADD made them", wrong, checked)
+		"%d of %d differ from their records", wrong, checked)
 }
 
 func checkOne(ctx context.Context, n attach.Node, k record.Key) error {

@@ -27,8 +27,8 @@ func doctorCommand(node *nodeFlags) *cobra.Command {
 	var agentURL string
 	cmd := &cobra.Command{
 		Use:   "doctor [CHECK...]",
-		Short: "Check whether this node can carry RoCE pods, and say how to mend what is wrong",
-		Long: `Check whether this node can carry RoCE pods, and say how to mend what is wrong.
+		Short: "Check whether this node can run RoCE pods, and say how to correct what is wrong",
+		Long: `Check whether this node can run RoCE pods, and say how to correct what is wrong.
 Nothing is changed. Run it as root on the node: what it may not read it cannot tell.
 
 Each check has one of three answers: "ok"; "problem", with why it matters and the

@@ -89,7 +89,7 @@ func (f envFlags) given(cmd *cobra.Command) error {
 		"netns": f.netns == "", "container": f.at.container == "", "ifname": f.at.ifName == "", "pid": f.pid <= 0,
 	} {
 		if empty && cmd.Flags().Changed(name) {
-			return cnierr.New(cnierr.BadConfig, "use flag", "--"+name, "give it a value, or leave it out for all that is in the namespace of the caller",
+			return cnierr.New(cnierr.BadConfig, "use flag", "--"+name, "give it a value, or leave it out to report on the namespace of the caller",
 				"%q names nothing", cmd.Flags().Lookup(name).Value)
 		}
 	}
@@ -126,7 +126,7 @@ func (f envFlags) read(cmd *cobra.Command) (gids.Namespace, error) {
 		}
 		if other := keys[len(keys)-1].ContainerID; other != keys[0].ContainerID {
 			return gids.Namespace{}, cnierr.New(cnierr.BadConfig, "choose container", f.at.container, "write more of its ID",
-				"several begin so: %s, %s", keys[0].ContainerID, other)
+				"several IDs have this beginning: %s, %s", keys[0].ContainerID, other)
 		}
 		path = rec.Netns
 	case !strings.Contains(path, "/"):

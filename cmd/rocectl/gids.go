@@ -125,19 +125,19 @@ func gidSummary(g gids.Table) string {
 	name, where := fmt.Sprintf("%s/%d", g.Device, g.Port), ""
 	switch {
 	case g.Missing:
-		return fmt.Sprintf("# %s was moved to pod %s; neither that nor the host has it now: lsns -t net shows what keeps a namespace, "+
-			"ip netns exec NAME rdma dev what it has\n", g.Device, ownerName(*g.Holder))
+		return fmt.Sprintf("# %s was moved to pod %s; neither that nor the host has it now: lsns -t net shows the processes that keep a namespace, "+
+			"ip netns exec NAME rdma dev its devices\n", g.Device, ownerName(*g.Holder))
 	case g.Holder != nil:
 		where = ", in pod " + ownerName(*g.Holder)
 	case g.Netdev != "":
 		where = " on " + string(g.Netdev)
 	}
-	out := fmt.Sprintf("# %s%s: %d of %d places used, %d free\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries))
+	out := fmt.Sprintf("# %s%s: %d of %d entries used, %d free\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries))
 	if g.Hidden {
 		out += fmt.Sprintf("# %s: the driver shows each network namespace only its own entries: those of namespaces without a pod on record are not counted\n", name)
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(g.Twice), netip.Addr.Compare) {
-		out += fmt.Sprintf("# %s: %s is there %d times, at %s\n", name, a, len(g.Twice[a]), gids.Numbers(g.Twice[a]))
+		out += fmt.Sprintf("# %s: %s appears %d times, at %s\n", name, a, len(g.Twice[a]), gids.Numbers(g.Twice[a]))
 	}
 	return out
 }

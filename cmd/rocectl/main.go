@@ -70,7 +70,7 @@ func printError(w io.Writer, command string, err error) {
 	for _, err := range each(err) {
 		var e *cnierr.Error
 		if !errors.As(err, &e) {
-			fmt.Fprintf(w, "rocectl: %v\nhint: %s --help shows how it is called\n", err, command)
+			fmt.Fprintf(w, "rocectl: %v\nhint: %s --help shows the usage\n", err, command)
 			continue
 		}
 		c := cnierr.CNI("rocectl", err)

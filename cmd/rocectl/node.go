@@ -38,7 +38,7 @@ func (n *nodeFlags) mustExist(cmd *cobra.Command, _ []string) error {
 	}
 	if _, err := os.Stat(n.stateDir); errors.Is(err, fs.ErrNotExist) {
 		return cnierr.New(cnierr.BadConfig, "look for state folder", n.stateDir,
-			"give --state-dir as stateDir of the networks says; an ADD makes the folder", "there is none")
+			"set --state-dir to stateDir of the networks; an ADD creates the folder", "there is none")
 	}
 	return nil // what else is wrong with it, its reader says
 }

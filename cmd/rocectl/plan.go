@@ -223,8 +223,8 @@ func (f planFlags) checkAddrs(req conf.Request) error {
 	given, nics := len(f.nicAddrs), len(req.Each())
 	switch {
 	case given > 0 && !f.offline:
-		return cnierr.New(cnierr.BadConfig, "read flag", "--nic-addrs", "add --offline, or leave it out: the NICs have their addresses",
-			"it means nothing without --offline")
+		return cnierr.New(cnierr.BadConfig, "read flag", "--nic-addrs", "add --offline, or leave the flag out: the NICs have their addresses",
+			"it has no effect without --offline")
 	case f.offline && req.IPAM.FromMaster != nil && given < nics:
 		return cnierr.New(cnierr.BadConfig, "read flag", "--nic-addrs",
 			"write one for each, such as --nic-addrs 172.16.11.5/24,172.16.12.5/24", "%d addresses for %d NICs", given, nics)
@@ -307,7 +307,7 @@ func (f planFlags) print(w io.Writer, u planned) {
 		fmt.Fprintf(w, "# %s\n", u.kept)
 	}
 	if u.before != "" {
-		fmt.Fprintf(w, "# what %s returns tells the rest, routes and rules: put it into the configuration of roce as prevResult\n", u.before)
+		fmt.Fprintf(w, "# routes and rules depend on the result of %s: put it into the configuration of roce as prevResult\n", u.before)
 	}
 	fmt.Fprintln(w, strings.Join(u.Plan.Ops.Commands(f.netns), "\n"))
 }

@@ -48,7 +48,7 @@ func (f *offlinePool) Answer(name string, k nodefile.Key) (nodefile.Answer, bool
 		look = f.firstSlot
 	}
 	a, err := look(name, k)
-	f.said = fmt.Sprintf("%s of pod %s/%s gets the addresses that RailPool %s keeps for it", k.Interface, k.Namespace, k.Pod, name)
+	f.said = fmt.Sprintf("%s of pod %s/%s gets the sticky addresses that RailPool %s reserves for it", k.Interface, k.Namespace, k.Pod, name)
 	if !a.Granted() {
 		f.said = fmt.Sprintf("%s of pod %s/%s gets ordinary addresses of RailPool %s: %s", k.Interface, k.Namespace, k.Pod, name, a.None)
 	}
@@ -63,7 +63,7 @@ func (f *offlinePool) answered(name string, k nodefile.Key) (nodefile.Answer, er
 	}
 	a, there, err := s.Answer(name, k)
 	if !there {
-		a = nodefile.Answer{Key: k, None: "nobody has asked rocectl agent yet for those that are kept for it; an ADD would"}
+		a = nodefile.Answer{Key: k, None: "its sticky addresses were not requested from rocectl agent yet; an ADD requests them"}
 	}
 	return a, err
 }
@@ -79,7 +79,7 @@ func (f *offlinePool) pool(name string) (block.Pool, string, error) {
 	i := slices.IndexFunc(f.pools, func(p block.Pool) bool { return p.Name == name })
 	if i < 0 {
 		return block.Pool{}, "", cnierr.New(cnierr.BadConfig, "plan addresses of RailPool", name,
-			"put the RailPool into FILE, behind a line ---, or leave --offline out on a node that has addresses of it", "FILE does not have it")
+			"put the RailPool into FILE, after a line ---, or run without --offline on a node that has addresses of it", "FILE does not have it")
 	}
 	if f.pools[i].Spec.RackLabel == "" {
 		return f.pools[i], "", nil
@@ -112,5 +112,5 @@ func (f *offlinePool) firstSlot(name string, k nodefile.Key) (nodefile.Answer, e
 	for slot := range slots.Order(k.String()) {
 		return nodefile.Answer{Key: k, Rails: slots.Rails(slot)}, err
 	}
-	return nodefile.Answer{Key: k, None: "no slot of spec.sticky.slots is left by exclusions and reservations"}, err
+	return nodefile.Answer{Key: k, None: "exclusions and reservations leave no host index of spec.sticky.slots"}, err
 }

@@ -25,7 +25,7 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 		Book: node.Addresses.Book, Records: node.Records,
 		Scan: func(ctx context.Context) (nsscan.Result, error) { return nsscan.Scan(ctx, "/proc", os.DirFS("/sys")) },
 	}
-	do, says := n.Plan, "--yes rebuilds it, and looks at the attachments then"
+	do, says := n.Plan, "--yes rebuilds it, and then checks the attachments"
 	if yes {
 		do, says = n.Do, "rebuilt"
 	}
@@ -33,9 +33,9 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 	if err != nil || r.Why == nil {
 		return false, err
 	}
-	fmt.Fprintf(w, "# lease database: %v: %s\n# the damaged file is kept as %s; %d network namespaces were looked into\n", r.Why, says, r.Kept, r.Looked)
+	fmt.Fprintf(w, "# lease database: %v: %s\n# the damaged file is kept as %s; %d network namespaces were read\n", r.Why, says, r.Kept, r.Looked)
 	if r.Hidden > 0 {
-		fmt.Fprintf(w, "# %d processes cannot be looked at: what their namespaces have may be leased again; be root on the node itself\n", r.Hidden)
+		fmt.Fprintf(w, "# %d processes cannot be looked at: addresses in their namespaces may be leased again; run as root on the node itself\n", r.Hidden)
 	}
 	return true, writeFindings(w, r.Entries)
 }

@@ -338,7 +338,7 @@ func TestTheReaperOnARealServer(t *testing.T) {
 	leader := runs(t, as, "gc", "--cluster", "--interval", "1s")
 	leader.logs("this process is elected")
 	next := runs(t, as, "gc", "--cluster", "--interval", "1s")
-	next.logs("another process is at work")
+	next.logs("another process is the leader")
 	eventually(t, "the pool is summed up", func(ctx context.Context) error {
 		pools, err := api(t, c.Admin()).Pools().All(ctx)
 		if err == nil && (pools[0].Status.Claimed != 1 || pools[0].Status.Blocks != 64 || len(pools[0].Status.Conditions) != 1) {

@@ -91,7 +91,7 @@ func TestAllRailsOfARailPool(t *testing.T) {
 	a := w.attach(c, p, "net1")
 
 	err := a.mustFail(t, 11)
-	if !strings.Contains(err.Msg, w.rangesFile()) || !strings.Contains(err.Details, "running on this node?") || !strings.Contains(err.Details, "kubectl get railpools") {
+	if !strings.Contains(err.Msg, w.rangesFile()) || !strings.Contains(err.Details, "runs on this node") || !strings.Contains(err.Details, "kubectl get railpools") {
 		t.Errorf("without ranges: got %v", err)
 	}
 	p.unchanged(t, before)
@@ -216,7 +216,7 @@ func TestIPAMPluginLeasesOfARailPool(t *testing.T) {
 		out, err := a.raw(t, "roce-ipam", verb, a.text(t))
 		return string(out), err
 	}
-	if _, err := call("ADD", a); err == nil || err.Code != 11 || !strings.Contains(err.Details, "running on this node?") {
+	if _, err := call("ADD", a); err == nil || err.Code != 11 || !strings.Contains(err.Details, "runs on this node") {
 		t.Errorf("ADD without ranges: got %v, want error 11", err)
 	}
 	status := a

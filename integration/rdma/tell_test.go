@@ -81,7 +81,7 @@ export UCX_IB_GID_INDEX=%[2]d
 		if !strings.Contains(strings.Join(strings.Fields(table), " "), row) {
 			t.Errorf("rocectl gids lacks %s:\n%s", row, table)
 		}
-		contains(t, table, "host", fmt.Sprintf("# rxe0/1 on r0: %d of 1024 places used, %d free", at+1, 1024-at-1))
+		contains(t, table, "host", fmt.Sprintf("# rxe0/1 on r0: %d of 1024 entries used, %d free", at+1, 1024-at-1))
 	}
 }
 
@@ -124,8 +124,8 @@ func TestTellWhoHasAnAddressTwice(t *testing.T) {
 	await(t, "the second entry is there", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 2 })
 	at := gids(t, "", "rxe0")[gidOf(addr)]
 	slices.Sort(at)
-	contains(t, n.rocectl("gids"), fmt.Sprintf("# rxe0/1: %s is there 2 times, at %d and %d", addr, at[0], at[1]))
-	contains(t, n.rocectl("env", "--netns", a.pod.name), "somebody else of this node has the address too")
+	contains(t, n.rocectl("gids"), fmt.Sprintf("# rxe0/1: %s appears 2 times, at %d and %d", addr, at[0], at[1]))
+	contains(t, n.rocectl("env", "--netns", a.pod.name), "another interface on this node has the address too")
 
 	var tables []struct {
 		Device  string

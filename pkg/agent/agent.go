@@ -213,7 +213,7 @@ func (a *Agent) unread(err error) {
 	case err == nil:
 		a.Log.Info("the leases of the node can be read again")
 	default:
-		a.Log.Error("the leases of the node cannot be read: ADDs fail, and nobody knows when the node needs another block", About(err)...)
+		a.Log.Error("the leases of the node cannot be read: ADDs fail, and the agent cannot tell when the node needs another block", About(err)...)
 	}
 }
 
@@ -225,7 +225,7 @@ func (a *Agent) see(ctx context.Context, all *sync.WaitGroup, v View) {
 	view := evaluate(a.Node, v)
 	wanted, err := a.Ranges.Pools() // a pool with a file was ours before the agent was started
 	if err != nil {
-		a.Log.Error("the files of the pools cannot be looked at", "error", err)
+		a.Log.Error("the node files of the pools cannot be read", "error", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -180,7 +180,7 @@ func TestALostBlockLeavesTheFileAtOnce(t *testing.T) {
 		n.counts(`roce_cni_blocks_lost_total{pool="compute"} 1`)
 		n.logs("thief")
 		for range 2 {
-			n.says(200, "3 slots", "not this node's: "+lost.Name, "delete", "container c1, container c2")
+			n.says(200, "3 host indexes", "this node does not own: "+lost.Name, "delete", "container c1, container c2")
 			n.counts(`roce_cni_pool_stray_slots{pool="compute"} 3`)
 			n.stop()
 			n.run() // it finds that out again
@@ -341,7 +341,7 @@ func TestAFullPoolIsSaidAndTriedAgain(t *testing.T) {
 			nodes = append(nodes, n)
 		}
 		poor := nodes[2]
-		poor.says(503, "all 2 blocks of 16 slots have an owner")
+		poor.says(503, "all 2 blocks of 16 host indexes have an owner")
 		rich := c.store.Snapshot()[0]
 		pass(15 * time.Minute)
 		lists := c.store.Calls(blocktest.List)

@@ -59,7 +59,7 @@ func (a *Agent) Health() (well bool, lines []string) {
 	view, controllers, unreadable, unseen := maps.Clone(a.view), maps.Clone(a.controllers), a.unreadable, a.unseen
 	a.mu.Unlock()
 	if view == nil && unseen == "" {
-		unseen = "the RailPools and the Node object have not been read yet: look whether the API server answers"
+		unseen = "the RailPools and the Node object have not been read yet: check that the API server answers"
 	}
 	for _, line := range []string{unreadable, unseen} {
 		if line != "" {
@@ -73,7 +73,7 @@ func (a *Agent) Health() (well bool, lines []string) {
 			continue
 		}
 		if j.deleted {
-			lines = append(lines, fmt.Sprintf("RailPool %s: it was deleted: the node claims nothing more of it, and gives it back when no pod has an address of it", name))
+			lines = append(lines, fmt.Sprintf("RailPool %s: it was deleted: the node claims no more blocks of it, and releases its blocks when no pod has an address of it", name))
 		} else if _, err := a.Ranges.Read(name); err != nil {
 			well, lines = false, append(lines, fmt.Sprintf("RailPool %s: %s", name, told(err).Msg))
 		}

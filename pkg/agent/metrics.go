@@ -33,12 +33,12 @@ func newMetrics(a *Agent) *metrics {
 		return c
 	}
 	m.claims = counter("block_claims_total", "Blocks that were claimed.", "pool")
-	m.conflicts = counter("block_claim_conflicts_total", "Blocks that another node had when this one asked for them.", "pool")
-	m.lists = counter("block_claim_lists_total", "Lists of blocks that claims have needed.", "pool")
-	m.asserts = counter("block_asserts_total", "Blocks that were asserted, once for each time.", "pool")
-	m.lost = counter("blocks_lost_total", "Blocks of this node that another one has claimed.", "pool")
-	m.kept = counter("kept_answers_total", "Answers to pods that keep their addresses: granted, or none.", "pool", "answer")
-	m.keptLost = counter("kept_lost_total", "Slots kept for pods of this node that another one has got.", "pool")
+	m.conflicts = counter("block_claim_conflicts_total", "Blocks that already had another owner when this node tried to claim them.", "pool")
+	m.lists = counter("block_claim_lists_total", "Lists of blocks that claims needed.", "pool")
+	m.asserts = counter("block_asserts_total", "Confirmations of blocks.", "pool")
+	m.lost = counter("blocks_lost_total", "Blocks of this node that another node has claimed.", "pool")
+	m.kept = counter("kept_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
+	m.keptLost = counter("kept_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
 	m.requests = counter("api_requests_total", "Requests to the API server by answer: ok, exists, not_found, conflict, busy, none, or the code of an error.", "op", "answer")
 	m.registry.MustRegister(newGauges(a))
 	return m
@@ -85,14 +85,14 @@ func newGauges(a *Agent) *gauges {
 	}
 	return &gauges{
 		agent:    a,
-		size:     desc("block_size", "Slots of a block of this node that pods may have.", "pool", "block"),
-		used:     desc("block_used", "Slots of a block that are leased.", "pool", "block"),
-		resting:  desc("block_resting", "Slots of a block in quarantine.", "pool", "block"),
-		free:     desc("block_free", "Slots of a block that are neither leased nor in quarantine.", "pool", "block"),
+		size:     desc("block_size", "Host indexes of a block of this node that pods may have.", "pool", "block"),
+		used:     desc("block_used", "Host indexes of a block that are leased.", "pool", "block"),
+		resting:  desc("block_resting", "Host indexes of a block in quarantine.", "pool", "block"),
+		free:     desc("block_free", "Host indexes of a block that are neither leased nor in quarantine.", "pool", "block"),
 		file:     desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot, and the leases can be read.", "pool"),
-		asserted: desc("block_assert_age_seconds", "How long ago the API server has last confirmed the node's blocks of a pool.", "pool"),
-		seen:     desc("cluster_seen", "Whether the RailPools and the Node object were read since the agent has started: before, nobody knows which pools the node needs."),
-		orphans:  desc("pool_stray_slots", "Slots of which pods of this node have addresses and that are in none of its blocks.", "pool"),
+		asserted: desc("block_assert_age_seconds", "Time since the API server last confirmed the node's blocks of a pool.", "pool"),
+		seen:     desc("cluster_seen", "Whether the RailPools and the Node object were read since the agent started. Before that, the agent does not know which pools the node needs."),
+		orphans:  desc("pool_stray_slots", "Orphans: host indexes that pods of this node use and that are in none of its blocks.", "pool"),
 	}
 }
 

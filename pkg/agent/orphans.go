@@ -70,8 +70,8 @@ func (s orphans) err(pool string) error {
 	if len(s.slots) == 0 {
 		return nil
 	}
-	return cnierr.New(cnierr.Limited, "keep addresses of RailPool", pool, "delete them, for other nodes may lease the same: "+some(s.owners),
-		"pods of this node have %d slots of blocks that are not this node's: %s", len(s.slots), some(s.blocks))
+	return cnierr.New(cnierr.Limited, "keep addresses of RailPool", pool, "delete these pods, because other nodes may lease the same addresses: "+some(s.owners),
+		"pods of this node use %d host indexes of blocks that this node does not own: %s", len(s.slots), some(s.blocks))
 }
 
 // some lists the first five names.

@@ -221,7 +221,7 @@ func (k *poolController) affirm(ctx context.Context, blocks []block.Block) (kept
 		switch {
 		case len(gone) > 0:
 			k.agent.metrics.lost.WithLabelValues(k.pool).Inc()
-			k.Log.Error("a block is another node's now: nothing more is leased of it", append(About(err), "pool", k.pool, "block", b.Name)...)
+			k.Log.Error("a block now belongs to another node: no more addresses are leased from it", append(About(err), "pool", k.pool, "block", b.Name)...)
 		case err != nil:
 			faults = append(faults, err)
 		}
@@ -311,7 +311,7 @@ func (k *poolController) replace(want nodefile.File) error {
 	if err := k.Ranges.Write(want); err != nil {
 		return err
 	}
-	k.Log.Info("wrote what the node may lease", "pool", k.pool, "blocks", len(k.owned))
+	k.Log.Info("wrote the node file", "pool", k.pool, "blocks", len(k.owned))
 	return nil
 }
 

@@ -343,7 +343,7 @@ func TestTheRackIsTheNodesLabel(t *testing.T) {
 		n.stop()
 		n.run()
 		pass(time.Minute)
-		if _, body := n.get("/healthz"); strings.Contains(body, "delete them") {
+		if _, body := n.get("/healthz"); strings.Contains(body, "delete these pods") {
 			t.Errorf("/healthz takes what the node has for lost:\n%s", body)
 		}
 		if diff := cmp.Diff(before, n.holds("compute", 1), netips()); diff != "" {

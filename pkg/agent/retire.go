@@ -101,7 +101,7 @@ func (k *poolController) closeFile() error {
 		return err
 	}
 	if none == nil {
-		k.Log.Info("the pool was deleted, and nothing of it is leased: its file is removed, its blocks follow", "pool", k.pool)
+		k.Log.Info("the pool was deleted, and no address of it is leased: its node file is removed, and its blocks will be released", "pool", k.pool)
 	}
 	k.closed, k.retiring = true, pace.Pause{Until: k.Now() + linger + time.Duration(k.Rand()*float64(scatter))}
 	return nil
@@ -138,7 +138,7 @@ func (k *poolController) release(ctx context.Context) error {
 			faults = append(faults, err)
 			continue
 		}
-		k.Log.Info("gave back a block of a deleted pool", "pool", k.pool, "block", b.Name)
+		k.Log.Info("released a block of a deleted pool", "pool", k.pool, "block", b.Name)
 	}
 	if len(faults) == 0 {
 		k.done = k.agent.forget(k.pool)

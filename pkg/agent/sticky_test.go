@@ -249,7 +249,7 @@ func TestWhenAllSlotsAreKeptThereIsNoneAtOnce(t *testing.T) {
 		if err != nil || got.IsValid() {
 			t.Errorf("got %v, error %v", got, err)
 		}
-		n.logs("are kept for other pods")
+		n.logs("are reserved for other pods")
 		n.counts(`roce_cni_kept_answers_total{answer="none",pool="compute"} 1`)
 	})
 }
@@ -296,7 +296,7 @@ func TestWhatIsHeldIsAffirmed(t *testing.T) {
 		a.kept.Restore([]sticky.Lease{thief})
 		pass(7 * time.Minute)
 		a.counts(`roce_cni_kept_lost_total{pool="compute"} 1`)
-		a.logs("another node's now")
+		a.logs("belongs to another node")
 		a.says(200, "lost slots", thief.Name, "delete the pods")
 		if _, there, err := a.files().Answer("compute", db("db-0")); there || err != nil {
 			t.Errorf("it would promise %v again, error %v", addr, err)

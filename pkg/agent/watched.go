@@ -36,7 +36,7 @@ func (w *watched) note(op string, err error) {
 	silent := got == "none" || got == "busy"
 	switch {
 	case silent && !w.silent:
-		w.log.Warn("the API server does not answer, or is busy: what the node has stays, and it goes on asking", "op", op, "error", err)
+		w.log.Warn("the API server does not answer, or is busy: the node keeps what it has, and the agent tries again", "op", op, "error", err)
 	case !silent && w.silent:
 		w.log.Info("the API server answers again")
 	}

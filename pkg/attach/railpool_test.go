@@ -121,7 +121,7 @@ func TestWithoutRangesOfThisBootAnADDIsToBeTriedAgain(t *testing.T) {
 	t.Parallel()
 	w := newPoolWorld(t)
 	msg, hint := w.refused("c1", cnierr.TryAgain)
-	if !strings.Contains(msg, `"gpu"`) || !strings.Contains(msg, "missing") || !strings.Contains(hint, "running on this node?") {
+	if !strings.Contains(msg, `"gpu"`) || !strings.Contains(msg, "missing") || !strings.Contains(hint, "runs on this node") {
 		t.Errorf("got %s, %s", msg, hint)
 	}
 	w.own(3, "32-47")
@@ -359,7 +359,7 @@ func TestStatusOfANodeWithoutRanges(t *testing.T) {
 	if cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(err.Error(), "the node has no addresses of the pool yet") {
 		t.Errorf("got %v, want code %d", err, cnierr.NotAvailable)
 	}
-	if hint := cnierr.CNI("roce", err).Details; !strings.Contains(hint, "running on this node?") {
+	if hint := cnierr.CNI("roce", err).Details; !strings.Contains(hint, "runs on this node") {
 		t.Errorf("the hint is %q", hint)
 	}
 	if err := status(`, "status": {"pool": "off"}`); err != nil {

@@ -55,7 +55,7 @@ func (s Space) Apart(other Pool) error {
 		both := append(netrange.Common(append(gateways, theirs...), ours), netrange.Common(theirs, ourGateways)...)
 		if len(both) > 0 {
 			return cnierr.New(cnierr.BadConfig, reading, s.pool,
-				"give each of the two ranges of its own; one that was deleted has its addresses until the nodes have given back its blocks: kubectl get railblocks; and if their rails are not connected, give each a spec.fabric of its own",
+				"give the two pools different ranges; a deleted pool keeps its addresses until the nodes have released its blocks: kubectl get railblocks; if their rails are not connected, give them different spec.fabric",
 				"%s are addresses of RailPool %q", both[0], other.Name)
 		}
 	}

@@ -145,8 +145,8 @@ func (w *claim) run(ctx context.Context) (Block, error) {
 		q = w.all(Latest)
 	}
 	return Block{}, cnierr.New(cnierr.PoolExhausted, claiming, w.space.pool,
-		"widen the ranges of the RailPool, or look whose blocks they are: kubectl get railblocks",
-		"all %d blocks of %d slots have an owner", w.space.Blocks(), w.space.size)
+		"widen the ranges of the RailPool, or look at the owners of the blocks: kubectl get railblocks",
+		"all %d blocks of %d host indexes have an owner", w.space.Blocks(), w.space.size)
 }
 
 // adopt takes one of the node's blocks that the caller does not know of: an agent
@@ -324,6 +324,6 @@ func (w *claim) clone(ctx context.Context, b Block) error {
 		return err
 	}
 	return cnierr.New(cnierr.BadConfig, claiming, w.space.pool,
-		fmt.Sprintf("give one of the two a machine-id of its own: rm /etc/machine-id, systemd-machine-id-setup, reboot; and empty the file in the image that %s and %s are made from", b.Spec.NodeName, w.Node.Name),
+		fmt.Sprintf("give one of the two a new machine-id: rm /etc/machine-id, systemd-machine-id-setup, reboot; and empty the file in the image of %s and %s", b.Spec.NodeName, w.Node.Name),
 		"nodes %q and %q have the same machine-id %s, and %s has block %s", b.Spec.NodeName, w.Node.Name, w.Node.MachineID, b.Spec.NodeName, b.Name)
 }

@@ -16,7 +16,7 @@ func Explain(err error) error {
 	switch {
 	case errors.As(err, new(*cnierr.Error)):
 	case errors.Is(err, ErrUnknown), errors.As(err, &busy), errors.Is(err, ErrConflict), errors.Is(err, ErrExists), errors.Is(err, ErrNotFound):
-		return cnierr.New(cnierr.TryAgain, "ask the API server", "", "look whether it answers: kubectl get --raw /readyz", "%w", err)
+		return cnierr.New(cnierr.TryAgain, "ask the API server", "", "check that it answers: kubectl get --raw /readyz", "%w", err)
 	}
 	return err
 }

@@ -44,7 +44,7 @@ func (p Pool) reservations(f *strict.Faults) {
 		})
 	}
 	for _, k := range all {
-		f.Add(cnierr.BadConfig, k.path, "correct the address, or remove it", "%s is in no subnet of the pool, so that nothing is kept", k.Range)
+		f.Add(cnierr.BadConfig, k.path, "correct the address, or remove it", "%s is in no subnet of the pool, so it reserves nothing", k.Range)
 	}
 }
 
@@ -87,11 +87,11 @@ func (p Pool) follow(f *strict.Faults, placeholder, path string, subnets []Subne
 			}
 		}
 		for j, r := range s.Ranges {
-			lacks(r, fmt.Sprintf("ranges[%d]", j), "write %s} into it as into the subnet")
+			lacks(r, fmt.Sprintf("ranges[%d]", j), "write %s} into it, as in the subnet")
 		}
 		for j, r := range s.Exclude {
-			lacks(r, fmt.Sprintf("exclude[%d]", j), "write %s} into it as into the subnet, or put the address into spec.reservations")
+			lacks(r, fmt.Sprintf("exclude[%d]", j), "write %s} into it, as in the subnet, or put the address into spec.reservations")
 		}
-		lacks(s.Gateway, "gateway", "write %s} into it as into the subnet")
+		lacks(s.Gateway, "gateway", "write %s} into it, as in the subnet")
 	}
 }

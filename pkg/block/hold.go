@@ -23,7 +23,7 @@ const (
 
 var (
 	// errHeld says that a block is somebody else's.
-	errHeld = errors.New("the block is another node's")
+	errHeld = errors.New("the block belongs to another node")
 	// errAgain says that a block went or came between two requests.
 	errAgain = errors.New("the block has just changed")
 )
@@ -88,7 +88,7 @@ func (c *Claimer) retry(ctx context.Context, do func() error) error {
 // explain completes the error of a claim.
 func (c *Claimer) explain(ctx context.Context, s Space, err error) error {
 	if ctx.Err() != nil && !errors.As(err, new(*cnierr.Error)) {
-		return cnierr.New(cnierr.TryAgain, claiming, s.pool, "look whether the API server answers: kubectl get --raw /readyz", "%w", err)
+		return cnierr.New(cnierr.TryAgain, claiming, s.pool, "check that the API server answers: kubectl get --raw /readyz", "%w", err)
 	}
 	return fmt.Errorf("node %s: %w", c.Node.Name, err)
 }
@@ -112,8 +112,8 @@ func (c *Claimer) Assert(ctx context.Context, s Space, recorded []Block) (kept, 
 		case errors.Is(err, errHeld):
 			lost = append(lost, b)
 			faults = append(faults, cnierr.New(cnierr.Limited, "keep block", b.Name,
-				fmt.Sprintf("drain the node of the pods that use RailPool %s: node %s leases the same addresses", s.pool, got.Spec.NodeName),
-				"node %q has claimed it since: it was missing for a while", got.Spec.NodeName))
+				fmt.Sprintf("remove the pods that use RailPool %s from the node: node %s leases the same addresses", s.pool, got.Spec.NodeName),
+				"node %q has claimed it, because it was missing for a while", got.Spec.NodeName))
 		case err != nil:
 			kept = append(kept, b)
 			faults = append(faults, c.explain(ctx, s, err))

@@ -30,7 +30,7 @@ func (n Node) Confirm(reported string) error {
 		return nil
 	}
 	return cnierr.New(cnierr.TryAgain, "confirm machine-id of node", n.Name,
-		"restart kubelet, which reports the machine-id of when it was started; if it differs still, another machine joins under this name: kubectl get node "+n.Name+" -o jsonpath={.status.nodeInfo}",
+		"restart kubelet, which reports the machine-id of its own start; if it still differs, another machine uses this node name: kubectl get node "+n.Name+" -o jsonpath={.status.nodeInfo}",
 		"it is %s here, and %s in the Node object", n.MachineID, reported)
 }
 

@@ -79,17 +79,17 @@ func (p Pool) keeps(f *strict.Faults) {
 	before := f.Len()
 	ttl, quarantine := p.ttl(f), p.quarantine(&strict.Faults{})
 	if f.Len() == before && ttl < quarantine {
-		f.Add(cnierr.BadConfig, "spec.sticky.ttl", fmt.Sprintf("write %v or more", quarantine), "%v is less than the quarantine: another pod would get addresses that have not rested", ttl)
+		f.Add(cnierr.BadConfig, "spec.sticky.ttl", fmt.Sprintf("write %v or more", quarantine), "%v is less than the quarantine: another pod would get addresses that are still in quarantine", ttl)
 	}
 	kept, ok := readSlots(p.Spec.Sticky.Slots)
 	size := uint64(p.blockSize())
 	switch {
 	case !ok:
-		f.Add(cnierr.BadConfig, path, "write the first and the last host part, such as 1024-2047", "%q is not a range of slots", p.Spec.Sticky.Slots)
+		f.Add(cnierr.BadConfig, path, "write the first and the last host index, such as 1024-2047", "%q is not a range of slots", p.Spec.Sticky.Slots)
 	case kept.last >= size*MaxBlocks:
 		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write slots up to %d", size*MaxBlocks-1), "%d is beyond all blocks", kept.last)
 	case kept.first%size != 0 || (kept.last+1)%size != 0:
-		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write %d-%d, or another range of whole blocks", kept.first/size*size, (kept.last/size+1)*size-1), "%s begins or ends inside a block of %d slots", p.Spec.Sticky.Slots, size)
+		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write %d-%d, or another range of whole blocks", kept.first/size*size, (kept.last/size+1)*size-1), "%s begins or ends inside a block of %d host indexes", p.Spec.Sticky.Slots, size)
 	}
 }
 
@@ -109,7 +109,7 @@ func (p Pool) keepsIn(rails [][]pool.Subnet, f *strict.Faults) {
 	}
 	for _, s := range slices.Concat(rails...) {
 		if seen[s.Prefix] {
-			bad("give each rail a subnet of its own, or remove sticky", "two rails share %v: a slot has one address of it", s.Prefix)
+			bad("give each rail a subnet of its own, or remove sticky", "two rails share %v: a host index has one address of it", s.Prefix)
 			return
 		}
 		seen[s.Prefix] = true
@@ -117,7 +117,7 @@ func (p Pool) keepsIn(rails [][]pool.Subnet, f *strict.Faults) {
 			return slot(r.First, s.Prefix) <= kept.first && kept.last <= slot(r.Last, s.Prefix)
 		}
 		if !slices.ContainsFunc(netrange.Minus(s.Ranges, nil), holds) {
-			bad("write slots that all ranges of all rails have", "the ranges of %v have not all of %s", s.Prefix, p.Spec.Sticky.Slots)
+			bad("write host indexes that are in all ranges of all rails", "the ranges of %v do not contain all of %s", s.Prefix, p.Spec.Sticky.Slots)
 			return
 		}
 	}

@@ -179,9 +179,9 @@ func TestSlotsThatCannotBeKeptAreRefused(t *testing.T) {
 		`{"ttl": "24h", "slots": "-64"}`:            `"-64" is not a range`,
 		`{"ttl": "24h", "slots": "64-95-99"}`:       `"64-95-99" is not a range`,
 		`{"ttl": "24h", "slots": "64- 95"}`:         `"64- 95" is not a range`,
-		`{"ttl": "24h", "slots": "65-95"}`:          `65-95 begins or ends inside a block of 16 slots`,
-		`{"ttl": "24h", "slots": "64-94"}`:          `64-94 begins or ends inside a block of 16 slots`,
-		`{"ttl": "24h", "slots": "64-271"}`:         `the ranges of 10.0.0.0/24 have not all of 64-271`,
+		`{"ttl": "24h", "slots": "65-95"}`:          `65-95 begins or ends inside a block of 16 host indexes`,
+		`{"ttl": "24h", "slots": "64-94"}`:          `64-94 begins or ends inside a block of 16 host indexes`,
+		`{"ttl": "24h", "slots": "64-271"}`:         `the ranges of 10.0.0.0/24 do not contain all of 64-271`,
 		`{"ttl": "24h", "slots": "64-16777231"}`:    `16777231 is beyond all blocks`,
 		`{"ttl": "24h", "slots": "64-99999999999"}`: `is not a range`,
 	} {
@@ -197,8 +197,8 @@ func TestSlotsThatAreKeptMustBeInAllRails(t *testing.T) {
 	t.Parallel()
 	for subnets, want := range map[string]string{
 		`[{"subnet": "10.1.0.0/24", "ranges": ["10.1.0.32-10.1.0.79", "10.1.0.80-10.1.0.200"]}]`: "",
-		`[{"subnet": "10.1.0.0/24", "ranges": ["10.1.0.32-10.1.0.79", "10.1.0.81-10.1.0.200"]}]`: "the ranges of 10.1.0.0/24 have not all of 64-95",
-		`[{"subnet": "10.1.0.0/26"}]`: "the ranges of 10.1.0.0/26 have not all of 64-95",
+		`[{"subnet": "10.1.0.0/24", "ranges": ["10.1.0.32-10.1.0.79", "10.1.0.81-10.1.0.200"]}]`: "the ranges of 10.1.0.0/24 do not contain all of 64-95",
+		`[{"subnet": "10.1.0.0/26"}]`: "the ranges of 10.1.0.0/26 do not contain all of 64-95",
 		`[{"subnet": "10.0.0.0/24"}]`: "two rails share 10.0.0.0/24",
 	} {
 		spec := fmt.Sprintf(`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}, {"subnets": %s}], "sticky": {"ttl": "1h", "slots": "64-95"}}`, subnets)

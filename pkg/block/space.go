@@ -57,7 +57,7 @@ func (p Pool) Space(rack string) (Space, error) {
 	}
 	s.runs = blocks(s.usable(s.open()), uint64(s.size))
 	if len(s.runs) == 0 {
-		return Space{}, cnierr.New(cnierr.BadConfig, reading, p.Name, "widen ranges or exclude less", "no slot is free for pods on all rails")
+		return Space{}, cnierr.New(cnierr.BadConfig, reading, p.Name, "widen ranges or exclude less", "no host index is usable on all rails")
 	}
 	return s, nil
 }
@@ -300,12 +300,12 @@ func (s Space) slice(index int, p netip.Prefix) netrange.Range {
 func (s Space) Check(b Block) error {
 	if b.Spec.Pool != s.pool || b.Spec.Rack != s.rack || b.Name != s.Name(b.Spec.Index) {
 		return cnierr.New(cnierr.BadConfig, "use block", b.Name,
-			"correct the node's rack label; if the node has moved and no pod has addresses of the old rack any more: kubectl delete railblock "+b.Name,
-			"it is of pool %q and rack %q, the node is in rack %q of pool %q", b.Spec.Pool, b.Spec.Rack, s.rack, s.pool)
+			"correct the rack label of the node; if the node has moved and no pod has addresses of the old rack: kubectl delete railblock "+b.Name,
+			"it belongs to pool %q and rack %q, but the node is in rack %q of pool %q", b.Spec.Pool, b.Spec.Rack, s.rack, s.pool)
 	}
 	if b.Spec.Size != s.size {
-		return cnierr.New(cnierr.BadConfig, "use block", b.Name, fmt.Sprintf("make RailPool %q anew with blockSize %d as it had; for another size, a pool of another name", s.pool, b.Spec.Size),
-			"it has %d slots, the pool's blocks have %d: they would overlap", b.Spec.Size, s.size)
+		return cnierr.New(cnierr.BadConfig, "use block", b.Name, fmt.Sprintf("create RailPool %q again with its old blockSize %d; for another size, create a pool of another name", s.pool, b.Spec.Size),
+			"it has %d host indexes, the blocks of the pool have %d: they would overlap", b.Spec.Size, s.size)
 	}
 	return nil
 }

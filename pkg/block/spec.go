@@ -64,14 +64,14 @@ func (p Pool) common(f *strict.Faults) {
 		}
 	}
 	if sources != 1 {
-		f.Add(cnierr.BadConfig, "spec", "write one of rails, template and racks", "%d of them say which subnets there are", sources)
+		f.Add(cnierr.BadConfig, "spec", "write one of rails, template and racks", "%d of them define the subnets", sources)
 	}
 	byRack := len(s.Racks) > 0 || p.racked()
 	if byRack && s.RackLabel == "" {
-		f.Add(cnierr.BadConfig, "spec.rackLabel", "name the label of the nodes that says their rack", "missing, and the subnets differ by rack")
+		f.Add(cnierr.BadConfig, "spec.rackLabel", "name the node label that contains the rack", "missing, although the subnets differ by rack")
 	}
 	if !byRack && s.RackLabel != "" {
-		f.Add(cnierr.BadConfig, "spec.rackLabel", "remove it, or write {rack} in the subnets", "means nothing: the subnets are the same in every rack")
+		f.Add(cnierr.BadConfig, "spec.rackLabel", "remove it, or write {rack} in the subnets", "has no effect: the subnets are the same in every rack")
 	}
 	p.quarantine(f)
 	p.keeps(f)
@@ -102,7 +102,7 @@ func (p Pool) table(f *strict.Faults) {
 			f.Add(cnierr.BadConfig, path+".name", "use 1 to 40 lower-case letters, digits and -", "%q cannot be a part of a block's name", r.Name)
 		}
 		if slices.IndexFunc(p.Spec.Racks, func(o Rack) bool { return o.Name == r.Name }) < i {
-			f.Add(cnierr.BadConfig, path+".name", "keep one of the two", "rack %q is there twice", r.Name)
+			f.Add(cnierr.BadConfig, path+".name", "keep one of the two", "rack %q appears twice", r.Name)
 		}
 		for _, subnets := range p.rails(r.Name, f) {
 			for _, s := range subnets {
@@ -131,7 +131,7 @@ func (p Pool) apart(path string, all []named, f *strict.Faults) {
 		// Prefixes are nested or apart, so a clash shows between neighbours.
 		a, b := all[i-1], all[i]
 		if a.rack != b.rack && a.prefix.Overlaps(b.prefix) {
-			f.Add(cnierr.BadConfig, path, "give each rack subnets of its own", "%s of rack %q overlaps %s of rack %q", b.prefix, b.rack, a.prefix, a.rack)
+			f.Add(cnierr.BadConfig, path, "give each rack its own subnets", "%s of rack %q overlaps %s of rack %q", b.prefix, b.rack, a.prefix, a.rack)
 			return
 		}
 	}
@@ -191,7 +191,7 @@ func (p Pool) lists(rack string, f *strict.Faults) (places []string, values []st
 		return places, values
 	}
 	if len(p.Spec.Racks) > 0 {
-		f.Add(cnierr.BadConfig, "spec.racks", fmt.Sprintf("add the rack, or correct the node's label %q", p.Spec.RackLabel), "the node's rack %q is none of them", rack)
+		f.Add(cnierr.BadConfig, "spec.racks", fmt.Sprintf("add the rack, or correct the node's label %q", p.Spec.RackLabel), "the node's rack %q is not in the pool", rack)
 		return nil, nil
 	}
 	number := -1
@@ -208,7 +208,7 @@ func (p Pool) lists(rack string, f *strict.Faults) (places []string, values []st
 	}
 	if t := p.Spec.Template; t != nil {
 		if t.Count < 1 || t.Count > pool.MaxRails {
-			f.Add(cnierr.BadConfig, "spec.template.count", "say how many rails a node has", "%d is not in 1 to %d", t.Count, pool.MaxRails)
+			f.Add(cnierr.BadConfig, "spec.template.count", "write how many rails a node has", "%d is not in 1 to %d", t.Count, pool.MaxRails)
 		}
 		for range min(t.Count, pool.MaxRails) {
 			add("spec.template.subnets", t.Subnets, number)

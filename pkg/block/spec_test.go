@@ -21,7 +21,7 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 		spec string
 		want []string
 	}{
-		"nothing":    {`{}`, []string{`"spec": 0 of them say which subnets`, `"spec": 0 rails`}},
+		"nothing":    {`{}`, []string{`"spec": 0 of them define the subnets`, `"spec": 0 rails`}},
 		"everything": {`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "template": {"count": 1, "subnets": [{"subnet": "10.1.0.0/24"}]}}`, []string{`"spec": 2 of them`}},
 		"subnets": {
 			`{"rails": [{"subnets": [{"subnet": "10.0.0.1/24"}]}, {"subnets": [{"subnet": "10.1.0.0/24", "ranges": ["10.2.0.0/28"], "gateway": "10.1.0.0"}]}, {"subnets": null}]}`,
@@ -41,7 +41,7 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 		},
 		"rails beyond a number": {`{"template": {"count": 8, "subnets": [{"subnet": "10.{rail+250}.0.0/24"}]}}`, []string{`"spec.template.subnets[0].subnet": rail 6: "10.256.0.0/24" is not a prefix`}},
 		"a rack without label":  {`{"template": {"count": 1, "subnets": [{"subnet": "10.0.{rack}.0/24"}]}}`, []string{`"spec.rackLabel": missing`}},
-		"a label without rack":  {`{"rackLabel": "x", "template": {"count": 1, "subnets": [{"subnet": "10.0.0.0/24"}]}}`, []string{`"spec.rackLabel": means nothing`}},
+		"a label without rack":  {`{"rackLabel": "x", "template": {"count": 1, "subnets": [{"subnet": "10.0.0.0/24"}]}}`, []string{`"spec.rackLabel": has no effect`}},
 		"racks that share": {
 			`{"rackLabel": "x", "template": {"count": 12, "subnets": [{"subnet": "10.{rack}{rail}.0.0/24"}]}}`,
 			[]string{`"spec": 10.110.0.0/24 of rack "11" overlaps 10.110.0.0/24 of rack "1"`},
@@ -57,7 +57,7 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 				{"name": "b", "rails": [{"subnets": [{"subnet": "10.0.2.0/24"}]}]},
 				{"name": "c"}, {"name": "d", "rails": [{"subnets": [{"subnet": "10.{rack}.2.0/24"}]}]}]}`,
 			[]string{
-				`"spec.racks[0].name": "A" cannot be a part`, `"spec.racks[2].name": rack "b" is there twice`, `"spec.racks[3].rails": no rail`,
+				`"spec.racks[0].name": "A" cannot be a part`, `"spec.racks[2].name": rack "b" appears twice`, `"spec.racks[3].rails": no rail`,
 				`"spec.racks[4].rails[0].subnets[0].subnet": "10.{rack}.2.0/24" has a brace`, `10.0.0.64/28 of rack "b" overlaps 10.0.0.0/24 of rack "A"`,
 			},
 		},
@@ -169,7 +169,7 @@ func TestAPoolWithoutAFreeSlotIsRefused(t *testing.T) {
 		`{"rails": [{"subnets": [{"subnet": "fd00::/32", "ranges": ["fd00:0:1::10-fd00:0:1::ff"]}]}]}`, // slots beyond MaxBlocks
 	} {
 		p := read(t, spec)
-		if _, err := p.Space(""); err == nil || !strings.Contains(err.Error(), "no slot is free") {
+		if _, err := p.Space(""); err == nil || !strings.Contains(err.Error(), "no host index is usable") {
 			t.Errorf("%s: %v", spec, err)
 		}
 	}

@@ -59,9 +59,9 @@ const (
 // The answers of a Store.
 var (
 	// ErrExists: the name is taken.
-	ErrExists = errors.New("there is one of this name")
+	ErrExists = errors.New("an object of this name exists")
 	// ErrNotFound: there is no block of that name.
-	ErrNotFound = errors.New("there is none of this name")
+	ErrNotFound = errors.New("no object of this name exists")
 	// ErrConflict: the block is not the one that was meant.
 	ErrConflict = errors.New("it has changed")
 	// ErrUnknown: there is no answer. What was asked for may have been done, or

@@ -86,7 +86,7 @@ func (d Plugins) Check(ctx context.Context, req conf.Request) error {
 	const op = "check leases of IPAM plugin"
 	if !Is(req.IPAM.Type) {
 		return cnierr.New(cnierr.Damaged, op, req.IPAM.Type,
-			"delete the pod: the network's ipam.type is another one than when it was added", "it gave the pod no addresses")
+			"delete the pod: the network's ipam.type has changed since ADD", "it gave the pod no addresses")
 	}
 	_, err := d.run(ctx, about(op, "CHECK", req))
 	return err
@@ -184,7 +184,7 @@ func (d Plugins) find(plugin string) (string, error) {
 		}
 	}
 	return "", cnierr.New(cnierr.BadConfig, "find IPAM plugin", plugin,
-		"install it beside roce, or set ipam.type to "+conf.PoolType, "%w, which has %q", ErrNotInstalled, d.Path)
+		"install it next to roce, or set ipam.type to "+conf.PoolType, "%w, which has %q", ErrNotInstalled, d.Path)
 }
 
 // pluginError gives what a plugin said our form.
@@ -201,7 +201,7 @@ func pluginError(op, plugin string, err error) error {
 		}
 		return e
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return cnierr.New(cnierr.TryAgain, op, plugin, "look at what it waits for: its daemon, its server, its store",
+		return cnierr.New(cnierr.TryAgain, op, plugin, "check what it waits for: its daemon, its server, its store",
 			"it did not end in time: %w", err)
 	}
 	return cnierr.New(cnierr.IO, op, plugin, "run the plugin by hand: it did not answer as the CNI specification says", "%w", err)

@@ -55,11 +55,11 @@ func settingFaults() []fault {
 			name: "the neighbour table was full", change: func(w *world) {
 				w.write(stat, strings.Replace(string(w.files[stat].Data), "00000000\n", "00000007\n", 1))
 			},
-			check: "neighbour-table", verdict: Problem, says: "ipv4: 130 of 4096 places used, full 7 times", advice: "net.ipv4.neigh.default.gc_thresh3=16384",
+			check: "neighbour-table", verdict: Problem, says: "ipv4: 130 of 4096 entries used, full 7 times", advice: "net.ipv4.neigh.default.gc_thresh3=16384",
 		},
 		{
 			name: "the neighbour table is nearly full", change: func(w *world) { w.write("proc/sys/net/ipv6/neigh/default/gc_thresh3", "160\n") },
-			check: "neighbour-table", verdict: Problem, says: "ipv6: 130 of 160 places used", advice: "net.ipv6.neigh.default.gc_thresh3=16384",
+			check: "neighbour-table", verdict: Problem, says: "ipv6: 130 of 160 entries used", advice: "net.ipv6.neigh.default.gc_thresh3=16384",
 		},
 		{
 			name: "no statistics of neighbours", change: func(w *world) { w.remove(stat) },

@@ -160,15 +160,15 @@ func portFaults() []fault {
 		},
 		{
 			name: "a table is full", change: func(w *world) { w.gids("mlx5_0", 256, 255) },
-			check: "gid-table", verdict: Problem, says: "mlx5_0/1: 255 of 256 places used, room for 0 more pods", advice: "rocectl gids",
+			check: "gid-table", verdict: Problem, says: "mlx5_0/1: 255 of 256 entries used, room for 0 more pods", advice: "rocectl gids",
 		},
 		{
 			name: "a table has some room", change: func(w *world) { w.gids("mlx5_0", 32, 28) },
-			check: "gid-table", verdict: OK, says: "28 of 32 places used, room for 2 more pods",
+			check: "gid-table", verdict: OK, says: "28 of 32 entries used, room for 2 more pods",
 		},
 		{
 			name: "OFED hides entries", change: func(w *world) { w.write("sys/module/mlx_compat/refcnt", "12") },
-			check: "gid-table", verdict: CannotTell, says: "4 of 256 places used as far as this namespace sees", advice: "rocectl gids",
+			check: "gid-table", verdict: CannotTell, says: "4 of 256 entries used as far as this namespace sees", advice: "rocectl gids",
 		},
 		{
 			name: "a file is absent", change: func(w *world) { w.remove("dev/infiniband/uverbs1") },

@@ -49,7 +49,7 @@ func fill(sys fs.FS, p port, hidden bool) Finding {
 		}
 	}
 	free := size - len(entries)
-	found := fmt.Sprintf("%d of %d places used", len(entries), size)
+	found := fmt.Sprintf("%d of %d entries used", len(entries), size)
 	switch {
 	case free*10 < size:
 		return problem(fmt.Sprintf("%s, room for %s with one IPv4 address", found, count(free/each, "more pod")),

@@ -34,7 +34,7 @@ func (n Node) table(family, cache string) Finding {
 	if err != nil {
 		return cannotTell(fmt.Sprintf("it has %d places: %v", limit, err), "/proc/net/stat of the network namespace of the node").of(family)
 	}
-	found := fmt.Sprintf("%d of %d places used", entries, limit)
+	found := fmt.Sprintf("%d of %d entries used", entries, limit)
 	if overflows > 0 {
 		found += fmt.Sprintf(", full %d times since the boot", overflows)
 	}

@@ -48,7 +48,7 @@ func Tell(rails []Rail, out conf.LinkName) (Advice, error) {
 		return a, nil
 	}
 	return a, cnierr.New(cnierr.NoGID, "choose GID index for", strings.Join(links(used), ", "),
-		"start one process for each rail, each with what rocectl env --ifname NAME prints, or delete the pod: rails whose pods come and go together have equal indexes",
+		"start one process for each rail, each with what rocectl env --ifname NAME prints, or delete the pod: rails have equal indexes if their pods start and end together",
 		"%s", strings.Join(a.undecided, "; "))
 }
 

@@ -173,7 +173,7 @@ func (h Hints) lost(ports []Port) []string {
 // none returns the error for a namespace without RDMA devices.
 func none(err error) error {
 	return cnierr.New(cnierr.NoRDMA, "look for", "RDMA devices",
-		"run rdma dev on the node: if it shows none, load the driver of the RDMA NIC; in exclusive mode a pod has the devices alone that its networks brought",
+		"run rdma dev on the node: if it shows none, load the driver of the RDMA NIC; in exclusive mode a pod has only the devices of its networks",
 		"the network namespace has none: %w", cause(err))
 }
 
@@ -207,7 +207,7 @@ func find(ports []Port, a Addr, h Hints) (Rail, bool) {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s has entries in %s: %s, %s", a.Addr, strings.Join(texts(found), ", "), best, h.reason(best, a)))
 	}
 	if len(places) > 1 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s stands in %s at %s: somebody else of this node has the address too", a.Addr, best, Numbers(places)))
+		r.Notes = append(r.Notes, fmt.Sprintf("%s is in %s at %s: another interface on this node has the address too", a.Addr, best, Numbers(places)))
 	}
 	if best.State != "" && best.State != active {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s is %s, not %s: look at the NIC, its cable and the switch port", best, best.State, active))
@@ -263,7 +263,7 @@ func (h Hints) reason(p Port, a Addr) string {
 	case len(h.Slaves) > 0 && p.Netdev != "":
 		return "because it belongs to the bond, not to a NIC in it"
 	}
-	return "as the first of them; rocectl env on the node, with --pid or --container, can tell a bond from the NICs in it"
+	return "as the first of them; rocectl env on the node, with --pid or --container, can distinguish a bond from its NICs"
 }
 
 // places returns where the table has entries of an address and a type.
@@ -294,7 +294,7 @@ func notFound(ports []Port, addrs []Addr) error {
 	}
 	if len(v1) > 0 {
 		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
-			"load the driver with RoCE v2 (for mlx4_core the parameter roce_mode=2); v1 is not routed, and NCCL and UCX are set up otherwise for it",
+			"load the driver with RoCE v2 (for mlx4_core the parameter roce_mode=2); v1 is not routed, and needs other settings of NCCL and UCX",
 			"there are only entries of RoCE v1: %s", strings.Join(v1, ", "))
 	}
 	if len(asked) == 0 {
@@ -305,11 +305,11 @@ func notFound(ports []Port, addrs []Addr) error {
 	if full := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return len(p.Entries) < p.Size }); len(full) > 0 {
 		p := full[0]
 		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
-			"start fewer pods on this NIC, or give them fewer addresses; rocectl gids on the node says whose the entries are. Delete the pod to have it made anew",
-			"none has an entry in %s, and the table of %s is full, with %d places", strings.Join(texts(ports), ", "), p, p.Size)
+			"start fewer pods on this NIC, or give them fewer addresses; rocectl gids on the node shows the owners of the entries. Then delete the pod, so that it is created again",
+			"none has an entry in %s, and the table of %s is full, with %d entries", strings.Join(texts(ports), ", "), p, p.Size)
 	}
 	return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
-		"the pod needs an address on a child of an RDMA NIC: look at its networks annotation, and with rocectl gids on the node at what the tables have; "+
+		"the pod needs an address on a child of an RDMA NIC: check its networks annotation, and the tables with rocectl gids on the node; "+
 			rdma.TableFull+" of the node says that a table is full",
 		"none has an entry in %s", strings.Join(texts(ports), ", "))
 }

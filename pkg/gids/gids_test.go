@@ -226,7 +226,7 @@ func TestErrorsSayWhatThePodLacks(t *testing.T) {
 			"full table",
 			[]Port{portOf("mlx5_1", "", "fe80::1"), full},
 			on("net1", "172.16.0.5"), cnierr.NoGID,
-			"none has an entry in mlx5_1:1, mlx5_0:1, and the table of mlx5_0:1 is full, with 2 places", "fewer pods",
+			"none has an entry in mlx5_1:1, mlx5_0:1, and the table of mlx5_0:1 is full, with 2 entries", "fewer pods",
 		},
 		{"v1 alone", []Port{v1}, on("net1", "172.16.0.5"), cnierr.NoGID, "there are only entries of RoCE v1: 172.16.0.5 in mlx4_0:1 at 0", "roce_mode"},
 		{"no address", []Port{v1}, on("lo", "127.0.0.1", "::1"), cnierr.NoGID, "its interfaces have no addresses", "--pid, --netns or --container"},

@@ -135,7 +135,7 @@ func addrs(v look.View, only conf.LinkName) ([]Addr, error) {
 	if len(out) == 0 && only != "" {
 		slices.Sort(others)
 		return nil, cnierr.New(cnierr.BadConfig, "look at interface", string(only), "ip address in the pod shows its interfaces",
-			"there is none of this name with an address; with addresses are: %s", cmp.Or(strings.Join(others, ", "), "none"))
+			"no interface of this name has an address; with addresses are: %s", cmp.Or(strings.Join(others, ", "), "none"))
 	}
 	return out, nil
 }

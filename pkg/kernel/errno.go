@@ -26,7 +26,7 @@ type meaning struct {
 // everywhere is what an error means whatever was being done. What it means to
 // one operation alone stands with the operation.
 func everywhere() []meaning {
-	const again = "the runtime tries again by itself; if it lasts, look at the load of the node"
+	const again = "the runtime tries again automatically; if the error stays, check the load of the node"
 	return []meaning{
 		{context.Canceled, cnierr.TryAgain, again},
 		{context.DeadlineExceeded, cnierr.TryAgain, again},

@@ -44,7 +44,7 @@ func (g gid) severity(err error) error {
 	if err == nil || g.op.Mode != conf.Warn || (code != cnierr.NoGID && code != cnierr.Damaged) {
 		return err
 	}
-	g.c.Log.Warn("GID is not as it should be", "error", err.Error(), "hint", hintOf(err))
+	g.c.Log.Warn("GID is not as expected", "error", err.Error(), "hint", hintOf(err))
 	return nil
 }
 
@@ -121,7 +121,7 @@ func (g gid) views() (entries []Entry, size int, hidden bool, err error) {
 // are gone, which read as free (del_gid).
 const TableFull = `"unable to add gid" with error=-28 in dmesg`
 
-const fewerPods = "start fewer pods on this NIC, or give them fewer addresses: each takes a place, or two where the NIC has RoCE v1 too, and so does each address of the host"
+const fewerPods = "start fewer pods on this NIC, or give them fewer addresses: each address takes one entry, or two if the NIC has RoCE v1 too, and so does each address of the host"
 
 // timeout returns the error for entries that did not come.
 func (g gid) timeout() error {
@@ -184,8 +184,8 @@ func (g gid) checkTarget(t plan.GIDTarget, have []Entry) error {
 		return g.damaged(subject, "%s has no RoCE v2 entry for it", portName(g.op.Device))
 	case len(have) > 1:
 		return cnierr.New(cnierr.Damaged, checking, subject,
-			"take the address away from the other one, which rocectl gids shows; until then start programs with what rocectl env prints",
-			"%s has %d RoCE v2 entries for it, so somebody else of this node has the address too: %s",
+			"remove the address from the other interface, which rocectl gids shows; until then start programs with the output of rocectl env",
+			"%s has %d RoCE v2 entries for it, so another interface on this node has the address too: %s",
 			portName(g.op.Device), len(have), at(have))
 	case t.Index != nil && *t.Index != have[0].Index:
 		return g.moved(subject, *t.Index, have[0].Index)
@@ -196,14 +196,14 @@ func (g gid) checkTarget(t plan.GIDTarget, have []Entry) error {
 // damaged returns a finding that only a new pod surely corrects.
 func (g gid) damaged(subject, format string, args ...any) error {
 	return cnierr.New(cnierr.Damaged, checking, subject,
-		"look with rocectl gids, and delete the pod so that it is made anew", format, args...)
+		"check with rocectl gids, and delete the pod so that it is created again", format, args...)
 }
 
 // moved returns the finding for an entry that is at another place, as after a
 // failover of a bond.
 func (g gid) moved(subject string, was, is int) error {
 	return cnierr.New(cnierr.Damaged, checking, subject,
-		"restart the programs in the pod with the new index (rocectl env tells it), or delete the pod",
+		"restart the programs in the pod with the new index of rocectl env, or delete the pod",
 		"its index changed from %d to %d", was, is)
 }
 

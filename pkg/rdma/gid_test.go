@@ -84,7 +84,7 @@ func TestATableThatCannotBeCountedMayBeFull(t *testing.T) {
 		n := &node{}
 		s := New(Config{Enter: n.enter, Sys: hiding{n, sysfs("mlx5_0", v2("fe80::1"), v2("10.0.0.1"), ""), sysfs("mlx5_0", "", "", "")}})
 		err := s.Do(t.Context(), wait("172.16.0.11"))
-		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "may be full") || !strings.Contains(err.Error(), "2 of 3 places") ||
+		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "may be full") || !strings.Contains(err.Error(), "2 of 3 entries") ||
 			!strings.Contains(hintOf(err), `"unable to add gid" with error=-28`) {
 			t.Errorf("got %v, hint %q", err, hintOf(err))
 		}
@@ -147,10 +147,10 @@ func TestGIDThatDoesNotComeIsExplainedByTheTable(t *testing.T) {
 		sys  fstest.MapFS
 		want []string
 	}{
-		{full, []string{`"172.16.0.11, fd00::11"`, "the GID table of mlx5_0/1 is full: 4 of 4 places are used, 3 by IPv4 addresses: net1 has 3, eth7 has 1"}},
-		{sysfs("mlx5_0", v2("10.0.0.1"), "", ""), []string{"no RoCE v2 entry for it within 2s; 1 of 3 places are used, 1 by IPv4 addresses: net1 has 1"}},
-		{sysfs("mlx5_0", v1("172.16.0.11"), v1("fd00::11"), ""), []string{"no RoCE v2 entry", "2 of 3 places"}},
-		{sysfs("mlx5_0", ""), []string{"0 of 1 places are used, 0 by IPv4 addresses"}},
+		{full, []string{`"172.16.0.11, fd00::11"`, "the GID table of mlx5_0/1 is full: 4 of 4 entries are used, 3 by IPv4 addresses: net1 has 3, eth7 has 1"}},
+		{sysfs("mlx5_0", v2("10.0.0.1"), "", ""), []string{"no RoCE v2 entry for it within 2s; 1 of 3 entries are used, 1 by IPv4 addresses: net1 has 1"}},
+		{sysfs("mlx5_0", v1("172.16.0.11"), v1("fd00::11"), ""), []string{"no RoCE v2 entry", "2 of 3 entries"}},
+		{sysfs("mlx5_0", ""), []string{"0 of 1 entries are used, 0 by IPv4 addresses"}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := New(Config{Enter: here, Sys: c.sys})
@@ -204,7 +204,7 @@ func TestCheckOfGIDs(t *testing.T) {
 		{
 			"twice", place(0),
 			[]string{v2("172.16.0.11"), "", entry("172.16.0.11", "RoCE v2", "ens1")},
-			"2 RoCE v2 entries for it, so somebody else of this node has the address too: index 0 of net1, index 2 of ens1",
+			"2 RoCE v2 entries for it, so another interface on this node has the address too: index 0 of net1, index 2 of ens1",
 		},
 		{"twice, one on its way out", place(0), []string{v2("172.16.0.11"), entry("172.16.0.11", "RoCE v2", "")}, ""},
 		{"no table", place(0), nil, "the device is not in the namespace of the host under its name"},
@@ -238,7 +238,7 @@ func TestCheckOfGIDsHintsAtWhatHelps(t *testing.T) {
 		sys              fstest.MapFS
 	}{
 		{"renamed", `the device has another name in the namespace of the host, "mlx5_9"`, "rdma dev set mlx5_9 name mlx5_0", sysfs("mlx5_9", v2("172.16.0.11"))},
-		{"twice", "2 RoCE v2 entries", "take the address away", sysfs("mlx5_0", v2("172.16.0.11"), v2("172.16.0.11"))},
+		{"twice", "2 RoCE v2 entries", "remove the address", sysfs("mlx5_0", v2("172.16.0.11"), v2("172.16.0.11"))},
 	} {
 		err := (&node{devices: []*hca{device}}).subsystem(t, c.sys).Check(t.Context(), op)
 		if cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), c.says) || !strings.Contains(hintOf(err), c.hint) {

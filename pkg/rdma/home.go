@@ -151,11 +151,11 @@ func (m move) kept() error {
 	holders := m.holders(ns)
 	if len(holders) == 0 {
 		return cnierr.New(cnierr.RDMAHeld, "bring back RDMA device", m.op.Device.Name,
-			"look for what keeps the namespace: findmnt -t nsfs, and lsns -t net; the device comes back when it is gone",
+			"find what keeps the namespace: findmnt -t nsfs, and lsns -t net; the device comes back when the namespace is gone",
 			"its namespace %s is still there, without a process in it", ns)
 	}
 	return cnierr.New(cnierr.RDMAHeld, "bring back RDMA device", m.op.Device.Name,
-		"end what keeps the pod's namespace: kill "+holders[0].pid, "its namespace %s is kept by %s", ns, processes(holders))
+		"end the process that keeps the pod's namespace: kill "+holders[0].pid, "its namespace %s is kept by %s", ns, processes(holders))
 }
 
 // maxNames bounds what an error lists: it ends in an event of the pod.

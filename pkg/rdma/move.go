@@ -35,7 +35,7 @@ func (m move) do(ctx context.Context) error {
 		return err
 	}
 	if !host.Exclusive {
-		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name, setMode(conf.RDMAExclusive), "the node shares its devices: each namespace has all")
+		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name, setMode(conf.RDMAExclusive), "the node shares its devices: each namespace has all of them of them of them")
 	}
 	d, ok := match(host, m.op.Device)
 	if !ok {
@@ -78,7 +78,7 @@ func (m move) rename(ctx context.Context, at Side, d nldev.Device) error {
 	if err == nil {
 		err = c.Rename(ctx, d.Index, m.op.Device.Name)
 	}
-	return classify("give its name back to RDMA device", d.Name, err)
+	return classify("restore name of RDMA device", d.Name, err)
 }
 
 // give moves the device from the host to the pod, and looks there whether it
@@ -131,7 +131,7 @@ func (m move) refused(err error) error {
 	case noDevice(err):
 		return m.elsewhere(moving, inAnother, err)
 	case errors.Is(err, unix.EBUSY):
-		return cnierr.New(cnierr.RDMAHeld, moving, m.op.Device.Name, "end what uses it: rdma resource show qp link "+portName(m.op.Device), "%w", err)
+		return cnierr.New(cnierr.RDMAHeld, moving, m.op.Device.Name, "end the programs that use it: rdma resource show qp link "+portName(m.op.Device), "%w", err)
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name,
 			"share devices on this node: rdma system set netns shared, which works only while no other network namespace exists",
@@ -155,7 +155,7 @@ func (m move) elsewhere(action, hint string, err error) error {
 // home from there: rdma(8) looks for every name in /run/netns, and knows none
 // for the host's.
 func (m move) seek() string {
-	return fmt.Sprintf("look for it in the other namespaces: ip netns exec NAME rdma dev, under whatever name; it comes home when that namespace ends, or with "+
+	return fmt.Sprintf("look for it in the other namespaces: ip netns exec NAME rdma dev; its name may differ; it comes back when that namespace ends, or with "+
 		"ip netns exec NAME rdma dev set %s netns ../../proc/1/ns/net", m.op.Device.Name)
 }
 

@@ -45,7 +45,7 @@ type rebuilder func(context.Context, func() (ipam.Evidence, error)) (ipam.Rebuil
 // for the database themselves and end at once when they get it.
 const between = 50 * time.Millisecond
 
-var errBusy = errors.New("a call for it is at work")
+var errBusy = errors.New("a call for it still runs")
 
 func (n Node) try(ctx context.Context, do rebuilder) (ipam.Rebuilt, error) {
 	tick := time.NewTicker(between)

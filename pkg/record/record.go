@@ -108,7 +108,7 @@ func (s Store) decode(path string, b []byte) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
 		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path,
-			"delete the pod: DEL takes away what carries its mark; keep the file for a bug report", "%w", err)
+			"delete the pod: DEL removes what carries its mark; keep the file for a bug report", "%w", err)
 	}
 	if r.Version != version {
 		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path,

@@ -135,7 +135,7 @@ func (f agentFlags) identity() (block.Node, error) {
 	n := block.Node{Name: f.node, MachineID: strings.TrimSpace(string(id))}
 	if !isMachineID(n.MachineID) {
 		return block.Node{}, cnierr.New(cnierr.BadConfig, "read", path, "on the node run systemd-machine-id-setup, then restart kubelet, which reports the ID; and empty the file in the image that nodes are made of",
-			"%q is no machine-id, which is 32 lower-case hexadecimal digits: two nodes that have it would be one", n.MachineID)
+			"%q is no machine-id, which is 32 lower-case hexadecimal digits: two nodes with the same one would count as one", n.MachineID)
 	}
 	return n, nil
 }
@@ -167,7 +167,7 @@ func serve(address string, h http.Handler) (stop func(), err error) {
 	go func() {
 		defer close(ended)
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			slog.Error("nobody gets /metrics and /healthz any more", "error", err)
+			slog.Error("/metrics and /healthz are no longer served", "error", err)
 		}
 	}()
 	return func() { _ = s.Close(); <-ended }, nil

@@ -63,7 +63,7 @@ holder, and what each waits for, and changes nothing.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !f.cluster {
-				return cnierr.New(cnierr.BadConfig, "use command", "gc", "write rocectl gc --cluster; leases of pods that are gone the plugins free themselves", "there is nothing but the cluster to look after")
+				return cnierr.New(cnierr.BadConfig, "use command", "gc", "write rocectl gc --cluster; the plugins themselves free leases of pods that are gone", "gc works only on a cluster")
 			}
 			config, api, err := connect(f.kubeconfig)
 			if err != nil {
@@ -120,13 +120,13 @@ func (f gcFlags) lead(ctx context.Context, config *rest.Config, log *slog.Logger
 		Name:            leaseName,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
-				log.Info("this process is elected: it begins to look", "identity", me)
+				log.Info("this process is elected and starts", "identity", me)
 				_ = work(ctx) // the context's error
 			},
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {
 				if identity != me {
-					log.Info("another process is at work", "identity", identity)
+					log.Info("another process is the leader", "identity", identity)
 				}
 			},
 		},

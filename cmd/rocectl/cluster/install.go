@@ -124,7 +124,7 @@ func unused(ctx context.Context, stateDir string) error {
 	if len(attached)+held == 0 {
 		return nil
 	}
-	return cnierr.New(cnierr.TryAgain, "uninstall plugins of", stateDir, "drain the node, and look again: rocectl show; --force removes them all the same",
+	return cnierr.New(cnierr.TryAgain, "uninstall plugins of", stateDir, "drain the node, and check again: rocectl show; --force removes them anyway",
 		"%d attachments and %d leased addresses of pods are left", len(attached), held)
 }
 
@@ -179,7 +179,7 @@ func (f installFlags) copyOf(program []byte) (path string, err error) {
 	_, err = file.Write(program)
 	err = errors.Join(err, file.Chmod(0o755), file.Close())
 	if err == nil && !same(file.Name(), program) {
-		err = errors.New("what was written is not what is read")
+		err = errors.New("the file differs from what was written")
 	}
 	return file.Name(), err
 }
@@ -222,5 +222,5 @@ func remove(path string) error {
 }
 
 func installError(subject string, err error) error {
-	return cnierr.New(cnierr.IO, "install", subject, "look whether the folder can be written, and has space; in a container it must be mounted", "%w", err)
+	return cnierr.New(cnierr.IO, "install", subject, "check that the folder is writable and has space; in a container it must be mounted", "%w", err)
 }

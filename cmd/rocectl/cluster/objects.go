@@ -98,7 +98,7 @@ func (o *objects) Report(ctx context.Context, pool string, s reconcile.Summary) 
 		Blocks: s.Blocks, Claimed: s.Claimed, Size: s.Size, Used: s.Used, Resting: s.Resting, Free: s.Free, Reserved: s.Reserved,
 		Conditions: was.Status.Conditions,
 	}
-	valid := metav1.Condition{Type: kube.ValidCondition, Status: metav1.ConditionTrue, Reason: "Valid", Message: "blocks of it can be claimed", ObservedGeneration: was.Generation}
+	valid := metav1.Condition{Type: kube.ValidCondition, Status: metav1.ConditionTrue, Reason: "Valid", Message: "its blocks can be claimed", ObservedGeneration: was.Generation}
 	if s.Fault != nil {
 		reason := "Fault"
 		if s.Deleted {

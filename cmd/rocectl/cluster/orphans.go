@@ -18,7 +18,7 @@ import (
 // writeOrphans prints the blocks whose node is not there, and what each waits for.
 func writeOrphans(w io.Writer, orphans []reconcile.Orphan, now time.Time) error {
 	if len(orphans) == 0 {
-		_, err := fmt.Fprintln(w, "the node of every block is there")
+		_, err := fmt.Fprintln(w, "every block has a node")
 		return err
 	}
 	slices.SortFunc(orphans, func(a, b reconcile.Orphan) int { return strings.Compare(a.Name, b.Name) })
@@ -43,11 +43,11 @@ func ago(t, now time.Time) string {
 func needed(o reconcile.Orphan) string {
 	switch {
 	case o.Owner == block.Replaced:
-		return "the Node object was of another machine for an hour"
+		return "the Node object has reported another machine for an hour"
 	case o.Bound:
 		return "no pod is bound to the node, for an hour: kubectl get pods -A --field-selector spec.nodeName=" + o.Spec.NodeName
 	}
-	return "the node was gone for an hour"
+	return "the node has been gone for an hour"
 }
 
 // writeIdle prints the leases that nobody uses, if there are any, and what each waits
@@ -58,7 +58,7 @@ func writeIdle(w io.Writer, idle []reconcile.Idle, now time.Time) error {
 	}
 	slices.SortFunc(idle, func(a, b reconcile.Idle) int { return strings.Compare(a.Name, b.Name) })
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nLEASE\tPOD\tNODE\tITS NODE IS\tWRITTEN\tWHAT BECOMES OF IT")
+	fmt.Fprintln(t, "\nLEASE\tPOD\tNODE\tITS NODE IS\tWRITTEN\tNEXT")
 	for _, i := range idle {
 		node, state := "-", "-"
 		if i.Owner != "" {
@@ -78,19 +78,19 @@ func ending(i reconcile.Idle, now time.Time) string {
 	left := i.TTL - now.Sub(since)
 	switch {
 	case i.Owner == block.Replaced:
-		return "another node may have it when the Node object was of another machine for an hour"
+		return "another node may have it when the Node object has reported another machine for an hour"
 	case i.Bound:
 		return "another node may have it when no pod is bound to the node, for an hour"
 	case i.Owner == block.Gone:
-		return "another node may have it when the node was gone for an hour"
+		return "another node may have it when the node has been gone for an hour"
 	case i.Useless != "":
-		return "it stays, and keeps nothing: " + i.Useless
+		return "it stays, but has no effect: " + i.Useless
 	case i.Spec.Keep:
 		return "it stays: spec.keep"
 	case i.TTL == 0:
 		return "it is deleted: its RailPool is gone, or not sticky"
 	case left <= 0:
-		return "it is deleted when its addresses have rested"
+		return "it is deleted when its quarantine is over"
 	}
 	return "it is deleted in " + left.Round(time.Second).String()
 }

@@ -55,7 +55,7 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 
 	changed := make(chan struct{}, 1)
 	pools := cache.NewSharedInformer(v.api.Pools().Watch(), &kube.RailPool{}, 0)
-	says := &once{log: v.log, what: "the RailPools cannot be watched: what was seen last is what counts"}
+	says := &once{log: v.log, what: "the RailPools cannot be watched: the last known state is used"}
 	faults := make(chan error, 1)
 	if err := pools.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		says.note(err)
@@ -120,7 +120,7 @@ func (v watcher) follow(ctx context.Context, node nodeRead, pools cache.Store, c
 	for {
 		view := v.of(pools, node.Node)
 		if node.err != nil {
-			view.NoNode = cnierr.New(cnierr.NotAvailable, "read Node object", v.node, "restart kubelet, which makes it; if it is there, --node is not the name that kubectl get nodes shows", "%w", node.err)
+			view.NoNode = cnierr.New(cnierr.NotAvailable, "read Node object", v.node, "restart kubelet, which creates it; if it exists, --node differs from the name that kubectl get nodes shows", "%w", node.err)
 		}
 		see(view)
 		select {
@@ -140,7 +140,7 @@ func (v watcher) follow(ctx context.Context, node nodeRead, pools cache.Store, c
 // the pools have changed: who makes a pool labels nodes, too. It sends what it reads.
 // What was said last is what counts.
 func (v watcher) reread(ctx context.Context, err error, soon <-chan struct{}, to chan<- nodeRead) {
-	says := &once{log: v.log, what: "the Node object cannot be read: what it said last is what counts"}
+	says := &once{log: v.log, what: "the Node object cannot be read: the last known state is used"}
 	for retry := time.Second; ; {
 		says.note(err)
 		wait := nodeEvery

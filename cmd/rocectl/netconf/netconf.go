@@ -274,6 +274,6 @@ func errOtherIPAM(ipamType string) error {
 	return &cnierr.Error{
 		Code: cnierr.Unsupported, Op: "plan addresses of IPAM plugin", Subject: ipamType,
 		Hint: "give the configuration with the roce-ipam pool, or without ipam, to see the rest of the plan",
-		Err:  errors.New("only the plugin itself knows which address it would give"),
+		Err:  errors.New("only that plugin knows which address it would give"),
 	}
 }

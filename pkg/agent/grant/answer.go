@@ -131,10 +131,10 @@ func (c *Controller) publish(a nodefile.Answer) error {
 	about := []any{"pool", c.Pool, "namespace", a.Key.Namespace, "pod", a.Key.Pod, "interface", a.Key.Interface}
 	if a.Granted() {
 		c.Granted()
-		c.Log.Info("a pod gets the addresses that are kept for it", append(about, "address", a.Rails[0][0].Ranges[0].First)...)
+		c.Log.Info("a pod gets its sticky addresses", append(about, "address", a.Rails[0][0].Ranges[0].First)...)
 		return nil
 	}
 	c.None()
-	c.Log.Warn("a pod gets other addresses than those that are kept for it", append(about, "why", a.None)...)
+	c.Log.Warn("a pod gets other addresses than its sticky ones", append(about, "why", a.None)...)
 	return nil
 }

@@ -63,7 +63,7 @@ func (c *Controller) balance(ctx context.Context) error {
 		}
 		err := c.Claimer.Release(ctx, l)
 		if err == nil {
-			c.Log.Info("gave back a slot: no pod uses it", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod)
+			c.Log.Info("released a sticky host index: no pod uses it", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod)
 		}
 		faults = append(faults, err)
 		if unanswered(err) {
@@ -165,7 +165,7 @@ func (c *Controller) lose(l sticky.Lease, held *sticky.HeldError) error {
 	if !c.missing[l.Name] {
 		c.missing[l.Name] = true
 		c.Lost()
-		c.Log.Error("a slot that is kept for a pod of this node is another node's now", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod, "holder", held.Lease.Spec.Holder.NodeName)
+		c.Log.Error("a sticky host index of a pod of this node now belongs to another node", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod, "holder", held.Lease.Spec.Holder.NodeName)
 	}
 	return err
 }
@@ -194,5 +194,5 @@ func taken(names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return cnierr.New(cnierr.Limited, "keep", fmt.Sprint(names), "delete the pods of this node that have these addresses: kubectl get railleases", "another node has got them since")
+	return cnierr.New(cnierr.Limited, "keep", fmt.Sprint(names), "delete the pods of this node that have these addresses: kubectl get railleases", "another node has them now")
 }

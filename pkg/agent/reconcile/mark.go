@@ -74,7 +74,7 @@ func (r *Reconciler) tell(ctx context.Context, err error) {
 		r.Log.Info("the RailPools can be read and marked again")
 		return
 	}
-	r.Log.Warn("the RailPools cannot be read or marked: nothing is claimed of new ones, and deleted ones stay", agent.About(err)...)
+	r.Log.Warn("the RailPools cannot be read or marked: no blocks are claimed from new ones, and deleted ones stay", agent.About(err)...)
 }
 
 // markNew marks the pools of which blocks may be claimed: those of which nodes have
@@ -126,7 +126,7 @@ func (r *Reconciler) mark(ctx context.Context, p *agent.Pool) error {
 	err := r.Cluster.Mark(ctx, p.Name)
 	if err == nil {
 		p.InUse = true
-		r.Log.Info("the pool is in use from now on: it stays until its blocks are given back", "pool", p.Name)
+		r.Log.Info("the pool is now in use: it stays until its blocks are released", "pool", p.Name)
 	}
 	return err
 }
@@ -166,7 +166,7 @@ func (r *Reconciler) letGo(ctx context.Context, pools []agent.Pool) error {
 		}
 		err = r.Cluster.Mark(ctx, p.Name)
 		if err == nil {
-			r.Log.Info("the pool was deleted, and is gone: all of it was given back", "pool", p.Name)
+			r.Log.Info("the deleted pool is gone: all of its blocks were released", "pool", p.Name)
 		}
 		faults = append(faults, err)
 	}

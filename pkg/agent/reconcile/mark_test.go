@@ -88,7 +88,7 @@ func TestADeletedPoolGoesWhenNobodyHasAnythingOfIt(t *testing.T) {
 	c.there("p*", "second")
 	c.glancesFor(24 * time.Second)
 	c.there("second*")
-	if !strings.Contains(c.log.String(), "all of it was given back") {
+	if !strings.Contains(c.log.String(), "all of its blocks were released") {
 		t.Errorf("the log is silent:\n%s", c.log.String())
 	}
 }
@@ -167,7 +167,7 @@ func TestADeletedPoolSaysWhatItWaitsFor(t *testing.T) {
 	c.join("n", nil)
 	l := c.hold("trainer-0", "n")
 	c.pools[0].Deleted = true
-	for _, want := range []string{"1 slots are left", "no node has anything of it"} {
+	for _, want := range []string{"1 are left", "no node has any of its blocks"} {
 		c.rounds(10 * time.Minute)
 		if err := c.said["p"].Fault; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -222,7 +222,7 @@ func TestAPoolOfWhichNothingCanBeClaimedIsNotValid(t *testing.T) {
 	)
 	c.claim("resized", "", 1, "n")
 	c.glancesFor(2 * time.Second)
-	for name, want := range map[string]string{"reserved": "no slot is free", "resized": "it has 16 slots, the pool's blocks have 32"} {
+	for name, want := range map[string]string{"reserved": "no host index is usable", "resized": "it has 16 host indexes, the blocks of the pool have 32"} {
 		if s := c.said[name]; s.Fault == nil || !strings.Contains(s.Fault.Error(), want) {
 			t.Errorf("%s: %v", name, s.Fault)
 		}

@@ -88,9 +88,9 @@ func (w world) useless(l sticky.Lease) string {
 	case p.Spec.Sticky == nil:
 		return fmt.Sprintf("RailPool %q is not sticky", p.Name)
 	case slots.Name(l.Spec.Slot) != l.Name:
-		return fmt.Sprintf("RailPool %q would call it %s", p.Name, slots.Name(l.Spec.Slot))
+		return fmt.Sprintf("in RailPool %q its name would be %s", p.Name, slots.Name(l.Spec.Slot))
 	case !slots.Has(l.Spec.Slot):
-		return fmt.Sprintf("slot %d is outside of %s, the sticky.slots of RailPool %q, or excluded, or reserved", l.Spec.Slot, p.Spec.Sticky.Slots, p.Name)
+		return fmt.Sprintf("slot %d is outside sticky.slots %s of RailPool %q, or excluded, or reserved", l.Spec.Slot, p.Spec.Sticky.Slots, p.Name)
 	}
 	return ""
 }

@@ -109,7 +109,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 
 func (r *Reconciler) turn(ctx context.Context) {
 	if err := r.round(ctx); err != nil && ctx.Err() == nil {
-		r.Log.Warn("a look at the cluster was not completed", agent.About(err)...)
+		r.Log.Warn("a check of the cluster was not completed", agent.About(err)...)
 	}
 }
 
@@ -144,7 +144,7 @@ func (r *Reconciler) reapLeases(ctx context.Context, due []sticky.Lease) error {
 		done, err := sticky.Reap(ctx, r.Leases, r.Cluster, r.Date(), l)
 		what := "ended a lease: its pod has not come back"
 		if l.Spec.Holder != (sticky.Holder{}) {
-			what = "took a lease from a node that is gone: its pod gets it elsewhere"
+			what = "took a lease from a node that is gone: the pod can get it on another node"
 		}
 		if done {
 			r.Log.Info(what, "pool", l.Spec.Pool, "lease", l.Name, "namespace", l.Spec.Namespace, "pod", l.Spec.Pod, "node", l.Spec.Holder.NodeName)

@@ -118,8 +118,8 @@ func (w world) strange(pool string) error {
 	for _, b := range w.blocks {
 		if !slices.ContainsFunc(w.pools, func(p agent.Pool) bool { return p.Name == b.Spec.Pool }) {
 			return cnierr.New(cnierr.TryAgain, "claim blocks of RailPool", pool,
-				"make that pool again as it was, or delete the pods that have its addresses and wait until their nodes have given the blocks back: kubectl get railblocks -l roce-cni.io/pool="+b.Spec.Pool,
-				"there are blocks of RailPool %s, which is gone, and nobody knows whether these are the same addresses", b.Spec.Pool)
+				"create that pool again unchanged, or delete the pods that have its addresses and wait until their nodes have released the blocks: kubectl get railblocks -l roce-cni.io/pool="+b.Spec.Pool,
+				"there are blocks of RailPool %s, which is gone, and it is unknown whether these are the same addresses", b.Spec.Pool)
 		}
 	}
 	return nil
@@ -129,15 +129,15 @@ func (w world) strange(pool string) error {
 func deleted(pool string, left, held int) error {
 	switch {
 	case left == 0 && held == 0:
-		return cnierr.New(cnierr.TryAgain, "delete RailPool", pool, "it goes in some minutes", "no node has anything of it any more")
+		return cnierr.New(cnierr.TryAgain, "delete RailPool", pool, "it will be removed in some minutes", "no node has any of its blocks")
 	case left == 0:
 		return cnierr.New(cnierr.TryAgain, "delete RailPool", pool,
-			"look which nodes hold them, and whether their agents run: kubectl get railleases --field-selector spec.pool="+pool,
-			"it stays until the nodes have given back the slots that they hold for pods: %d slots are left", held)
+			"check which nodes hold them, and that their agents run: kubectl get railleases --field-selector spec.pool="+pool,
+			"it stays until the nodes have released the host indexes that they hold for pods: %d are left", held)
 	}
 	return cnierr.New(cnierr.TryAgain, "delete RailPool", pool,
-		"delete the pods that have its addresses, and wait some twelve minutes; the nodes with blocks of it: kubectl get railblocks -l roce-cni.io/pool="+pool,
-		"it stays until the nodes have given back its blocks, which they do when no pod has an address of it: %d are left", left)
+		"delete the pods that have its addresses, and wait about twelve minutes; the nodes with its blocks: kubectl get railblocks -l roce-cni.io/pool="+pool,
+		"it stays until the nodes have released its blocks, which they do when no pod has an address of it: %d are left", left)
 }
 
 // reserved counts the addresses of a pool's subnets that reservations keep.

@@ -23,7 +23,7 @@ import (
 func Classify(what string, err error) error {
 	var bad *tls.CertificateVerificationError
 	if errors.As(err, &bad) {
-		return cnierr.New(cnierr.BadConfig, what, "", "compare the certificate authority of the kubeconfig or the ServiceAccount with the API server's", "%w", err)
+		return cnierr.New(cnierr.BadConfig, what, "", "compare the certificate authority of the kubeconfig or the ServiceAccount with that of the API server", "%w", err)
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -59,9 +59,9 @@ func refused(code int, what string, err error) error {
 	case http.StatusNotFound: // of the resource, not of an object
 		return explain(cnierr.NotAvailable, "install the CustomResourceDefinitions: kubectl apply -k conf-examples/deploy/crds")
 	case http.StatusUnauthorized:
-		return explain(cnierr.NotAvailable, "look whether the token or the certificate is still valid: kubectl auth whoami")
+		return explain(cnierr.NotAvailable, "check that the token or the certificate is still valid: kubectl auth whoami")
 	case http.StatusForbidden:
-		return explain(cnierr.NotAvailable, "give the ServiceAccount the rights that conf-examples/deploy/rbac.yaml lists; an agent needs the token of a pod on its own node, and may write what is its node's alone")
+		return explain(cnierr.NotAvailable, "give the ServiceAccount the rights that conf-examples/deploy/rbac.yaml lists; an agent needs the token of a pod on its own node, and may write only the objects of its node")
 	case http.StatusUnprocessableEntity:
 		return explain(cnierr.BadConfig, "the CustomResourceDefinitions may be older or newer than this program: kubectl apply -k conf-examples/deploy/crds")
 	}

@@ -43,7 +43,7 @@ func (a Answer) form(bootID string) answerJSON {
 func (form answerJSON) answer() (Answer, error) {
 	out := Answer{Key: Key(form.keyJSON), None: form.None}
 	if (len(form.Rails) > 0) == (form.None != "") {
-		return Answer{}, formError{errors.New("rails: an answer has addresses, or says why it has none")}
+		return Answer{}, formError{errors.New("rails: an answer has addresses, or the reason why it has none")}
 	}
 	if form.None != "" {
 		return out, nil
@@ -82,7 +82,7 @@ func load(path string) (answerJSON, error) {
 	switch {
 	case err != nil:
 	case form.Version != version:
-		err = fmt.Errorf("version: it is of version %d, this program reads %d", form.Version, version)
+		err = fmt.Errorf("version: the file has version %d, this program reads version %d", form.Version, version)
 	case filepath.Base(path) != Key(form.keyJSON).String():
 		err = fmt.Errorf("it is of %s/%s, interface %q", form.Namespace, form.Pod, form.Interface)
 	}
@@ -136,7 +136,7 @@ func wrap(op, poolName string, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &formError{}):
-		return cnierr.New(cnierr.Unreadable, op, poolName, "remove the file: rocectl's agent writes answers, and the plugin requests, again", "%w", err)
+		return cnierr.New(cnierr.Unreadable, op, poolName, "remove the file: rocectl agent writes answers again, and the plugin writes requests again", "%w", err)
 	}
 	return cnierr.New(cnierr.IO, op, poolName, "", "%w", err)
 }

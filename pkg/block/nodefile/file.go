@@ -59,7 +59,7 @@ func (s Store) Read(poolName string) (File, error) {
 	path := s.path(poolName)
 	b, err := content(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return File{}, notYet(poolName, "http://NODE:9482/healthz says what it waits for; kubectl get railpools shows whether there is such a pool, and whether it has free blocks", "%s is missing", path)
+		return File{}, notYet(poolName, "http://NODE:9482/healthz says what it waits for; kubectl get railpools shows whether the pool exists and has free blocks", "%s is missing", path)
 	}
 	if err != nil && !errors.As(err, &formError{}) {
 		return File{}, cnierr.New(cnierr.IO, reading, poolName, "", "%s: %w", path, err)
@@ -79,14 +79,14 @@ func (s Store) Read(poolName string) (File, error) {
 		}
 	}
 	if boot != s.BootID {
-		return File{}, notYet(poolName, "it has not come through to the API server since the boot: its log and http://NODE:9482/healthz say why", "%s is of another boot", path)
+		return File{}, notYet(poolName, "it has not reached the API server since the boot: its log and http://NODE:9482/healthz say why", "%s is of another boot", path)
 	}
 	return out, nil
 }
 
 // notYet says that the agent has not written the file.
 func notYet(poolName, hint, format string, path string) error {
-	return cnierr.New(cnierr.TryAgain, reading, poolName, "is rocectl agent running on this node? If it is, "+hint,
+	return cnierr.New(cnierr.TryAgain, reading, poolName, "check that rocectl agent runs on this node; if it does, "+hint,
 		"the node has no addresses of the pool yet: "+format, path)
 }
 

@@ -71,7 +71,7 @@ func parse(content []byte) (f File, bootID string, err error) {
 		return File{}, "", err
 	}
 	if head.Version != version {
-		return File{}, "", fmt.Errorf("version: it is of version %d, this program reads %d", head.Version, version)
+		return File{}, "", fmt.Errorf("version: the file has version %d, this program reads version %d", head.Version, version)
 	}
 	var form fileJSON
 	d := json.NewDecoder(bytes.NewReader(content))

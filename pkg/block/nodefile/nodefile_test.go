@@ -103,7 +103,7 @@ func TestANodeWithoutFileIsToldToWaitForTheAgent(t *testing.T) {
 		if c == nil || cnierr.Code(c.Code) != cnierr.TryAgain || !strings.Contains(c.Msg, pathOf(dir)) {
 			t.Fatalf("%v", c)
 		}
-		for _, want := range []string{"running on this node?", "kubectl get railpools", "such a pool", "free blocks"} {
+		for _, want := range []string{"runs on this node", "kubectl get railpools", "the pool exists", "free blocks"} {
 			before, after, found := strings.Cut(c.Details, want)
 			if !found {
 				t.Errorf("the hint says %q, and then not %q", before, want)
@@ -144,8 +144,8 @@ func TestAFileThatIsNoneIsRefusedWithAllItsFaults(t *testing.T) {
 		``:                              {"unexpected end of JSON input"},
 		`{"version": `:                  {"unexpected end of JSON input"},
 		`[]`:                            {"cannot unmarshal array"},
-		`{}`:                            {"version: it is of version 0, this program reads 1"},
-		`{"version": 2, "pool": 7}`:     {"version: it is of version 2, this program reads 1"},
+		`{}`:                            {"version: the file has version 0, this program reads version 1"},
+		`{"version": 2, "pool": 7}`:     {"version: the file has version 2, this program reads version 1"},
 		`{"version": 1, "pool": "gpu"}`: {`rails: 0 rails`, `quarantine: "" is not a time`},
 		`{"version": 1} {}`:             {"invalid character '{' after top-level value"},
 		`{"version": 1, "pool": "other", "quarantine": "0s", "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.1"]}]}]}`: {`it is of pool "other"`},

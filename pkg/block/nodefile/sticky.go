@@ -44,8 +44,8 @@ func (f File) Only(a Answer) File {
 }
 
 const (
-	answering = "answer for addresses that are kept"
-	asking    = "ask for addresses that are kept"
+	answering = "answer a request for sticky addresses"
+	asking    = "request sticky addresses"
 )
 
 // sticky is where the answers of a pool are, or the one to a key; wanted where the

@@ -176,7 +176,7 @@ func TestWhatIsNoRequestOrAnswerIsRemovedAndSaid(t *testing.T) {
 	for name, tt := range map[string]struct{ file, content, want string }{
 		"empty":                {k.String(), ``, "EOF"},
 		"half":                 {k.String(), head, "EOF"},
-		"another version":      {k.String(), `{"version": 2}`, "of version 2"},
+		"another version":      {k.String(), `{"version": 2}`, "has version 2"},
 		"another key":          {k.String(), strings.Replace(head, "db-0", "db-1", 1) + `, "none": "x"}`, `default/db-1, interface "net1"`},
 		"another name":         {"x", head + `, "none": "x"}`, `default/db-0`},
 		"unknown":              {k.String(), head + `, "rail": []}`, `"rail"`},

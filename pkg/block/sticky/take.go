@@ -87,7 +87,7 @@ func first(s block.Slots, mine []Lease) (Lease, bool) {
 // reuse takes a slot that is kept for the pod.
 func (c Claimer) reuse(ctx context.Context, s block.Slots, l Lease) (Lease, error) {
 	if !s.Has(l.Spec.Slot) || l.Name != s.Name(l.Spec.Slot) {
-		return Lease{}, &NoneError{fmt.Sprintf("RailLease %s keeps slot %d, which no pod gets: it is not one of sticky.slots of RailPool %s, or it is excluded", l.Name, l.Spec.Slot, s.Pool)}
+		return Lease{}, &NoneError{fmt.Sprintf("RailLease %s reserves slot %d, which no pod can get: it is outside sticky.slots of RailPool %s, or excluded", l.Name, l.Spec.Slot, s.Pool)}
 	}
 	return c.hold(ctx, l)
 }
@@ -139,7 +139,7 @@ func (c Claimer) open(ctx context.Context, s block.Slots, k nodefile.Key) (Lease
 			taken[l.Name] = true
 		}
 	}
-	return Lease{}, &NoneError{fmt.Sprintf("all %d slots of sticky.slots of RailPool %s are kept for other pods: kubectl get railleases", s.Count(), s.Pool)}
+	return Lease{}, &NoneError{fmt.Sprintf("all %d host indexes in sticky.slots of RailPool %s are reserved for other pods: kubectl get railleases", s.Count(), s.Pool)}
 }
 
 // otherError says that a slot is kept for another pod.

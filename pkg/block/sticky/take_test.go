@@ -170,7 +170,7 @@ func TestAPoolThatIsFullSaysSoAfterOneList(t *testing.T) {
 	lists, gets := store.Calls(blocktest.List), store.Calls(blocktest.Get)
 	_, err := claimer(store, 1).Take(t.Context(), s, pod(99))
 	var none *sticky.NoneError
-	if !errors.As(err, &none) || !strings.Contains(none.Why, "all 16 slots of sticky.slots of RailPool gpu are kept") {
+	if !errors.As(err, &none) || !strings.Contains(none.Why, "all 16 host indexes in sticky.slots of RailPool gpu are reserved") {
 		t.Errorf("error %v", err)
 	}
 	if lists, gets := store.Calls(blocktest.List)-lists, store.Calls(blocktest.Get)-gets; lists != 2 || gets != 4 {

@@ -54,7 +54,7 @@ func New(sys fs.FS, device string, port uint32) Table {
 var ErrNone = errors.New("no GID table")
 
 // errEnd is returned for the place behind the last one.
-var errEnd = errors.New("the table has no such place")
+var errEnd = errors.New("the table has no such index")
 
 // gid returns what is at a place: the zero value if nothing is.
 func (t Table) gid(place int) (netip.Addr, error) {
@@ -219,7 +219,7 @@ func Fill(entries []Entry, size int) string {
 	for _, o := range owners[:min(len(owners), maxNames)] {
 		parts = append(parts, fmt.Sprintf("%s has %d", o, of[o]))
 	}
-	out := fmt.Sprintf("%d of %d places are used, %d by IPv4 addresses", len(entries), size, v4)
+	out := fmt.Sprintf("%d of %d entries are used, %d by IPv4 addresses", len(entries), size, v4)
 	if len(parts) == 0 {
 		return out
 	}
