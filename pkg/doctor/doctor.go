@@ -61,7 +61,7 @@ type Check struct {
 func Checks() []Check {
 	return []Check{
 		machineID(),
-		rdmaModules(), rdmaDriver(), rdmaDevices(), rdmaMode(), rdmaPorts(), rdmaMTU(), rdmaBond(), vfTrust(), pcieLink(), gpuDirect(),
+		rdmaModules(), rdmaDriver(), rdmaDevices(), rdmaMode(), rdmaPorts(), rdmaMTU(), rdmaBond(), vfTrust(), pcieLink(), gpuDirect(), pcieACS(),
 		gidTable(), charDevices(), memlock(),
 		hostARP(), neighbourTable(), firewall(),
 		cniPlugins(), cniConfig(), poolFill(), agentHealth(),

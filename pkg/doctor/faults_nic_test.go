@@ -26,7 +26,37 @@ func nicFaults() []fault {
 			w.write("sys/class/net/ens1f0np0/device/virtfn0/net/ens1f0v0/mtu", "9000")
 		}
 	}
+	// A GPU, and a bridge above the NIC whose second capability is ACS.
+	acs := func(control byte, size int) func(*world) {
+		return func(w *world) {
+			w.gpu()
+			w.write("sys/module/nvidia_peermem/refcnt", "0")
+			config := make([]byte, size)
+			if size > 256 {
+				copy(config[0x100:], []byte{0x01, 0x00, 0x02, 0x14}) // AER, the next at 0x140
+				copy(config[0x140:], []byte{0x0d, 0x00, 0x01, 0x00, 0x5f, 0x00, control, 0x00})
+			}
+			w.write("sys/bus/pci/devices/0000:0a:00.0/config", string(config))
+			w.targets["sys/class/infiniband/mlx5_0"] = "../../devices/pci0000:0a/0000:0a:00.0/0000:0b:00.0/infiniband/mlx5_0"
+		}
+	}
 	return []fault{
+		{
+			name: "ACS redirects", change: acs(0x1d, 4096),
+			check: "pcie-acs", verdict: Problem, says: "mlx5_0: redirected by 0000:0a:00.0", advice: "setpci -s 0000:0a:00.0 ECAP_ACS+0x6.w=0000\n# until",
+		},
+		{
+			name: "ACS is off", change: acs(0, 4096),
+			check: "pcie-acs", verdict: OK, says: "mlx5_0: 1 bridge above it, none redirects",
+		},
+		{
+			name: "a device on no bus", change: acs(0, 4096),
+			check: "pcie-acs", verdict: OK, says: "mlx5_1: it is on no PCI bus",
+		},
+		{
+			name: "the configuration space cannot be read", change: acs(0x1d, 64),
+			check: "pcie-acs", verdict: CannotTell, says: "only 64 bytes", advice: "root",
+		},
 		{
 			name: "slaves keep their devices", change: func(w *world) { bond(w, true) },
 			check: "rdma-bond", verdict: Problem, says: "mlx5_0/1: it belongs to ens1f0np0, a slave of bond0", advice: "pci/0000:0b:00.0",
@@ -73,27 +103,27 @@ func nicFaults() []fault {
 		},
 		{
 			name: "peermem is not loaded", change: func(w *world) {
-				w.write("sys/module/nvidia/refcnt", "1")
+				w.gpu()
 				w.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15")
 			},
 			check: "gpu-direct", verdict: Problem, says: "nvidia_peermem is not loaded", advice: "modprobe nvidia_peermem",
 		},
 		{
 			name: "peermem is loaded", change: func(w *world) {
-				w.write("sys/module/nvidia/refcnt", "1")
+				w.gpu()
 				w.write("sys/module/nvidia_peermem/refcnt", "0")
 			},
 			check: "gpu-direct", verdict: OK, says: "nvidia_peermem is loaded",
 		},
 		{
 			name: "open kernel modules", change: func(w *world) {
-				w.write("sys/module/nvidia/refcnt", "1")
+				w.gpu()
 				w.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15")
 			},
 			check: "gpu-direct", verdict: OK, says: "dmabuf",
 		},
 		{
-			name: "which NVIDIA driver cannot be told", change: func(w *world) { w.write("sys/module/nvidia/refcnt", "1") },
+			name: "which NVIDIA driver cannot be told", change: (*world).gpu,
 			check: "gpu-direct", verdict: CannotTell, says: "nvidia_peermem is not loaded", advice: "/proc/driver/nvidia/version",
 		},
 	}

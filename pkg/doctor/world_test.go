@@ -38,7 +38,8 @@ import (
 type world struct {
 	t        *testing.T
 	files    fstest.MapFS
-	denied   []string // files that cannot be read
+	targets  map[string]string // of symbolic links
+	denied   []string          // files that cannot be read
 	links    []netlink.Link
 	linksErr error
 	rdma     nldev.System
@@ -61,7 +62,7 @@ func healthy(t *testing.T) *world {
 	}
 	dir := t.TempDir()
 	w := &world{
-		t: t, files: fstest.MapFS{}, chars: map[string][]string{},
+		t: t, files: fstest.MapFS{}, targets: map[string]string{}, chars: map[string][]string{},
 		addrs: map[string]string{"ens1f0np0": "172.16.11.1/24", "ens2f0np0": "172.16.12.1/24"},
 		programs: map[string]string{
 			"/opt/cni/bin/roce":      buildversion.BuildString("roce") + "\nCNI protocol versions supported: 0.4.0, 1.0.0, 1.1.0\n",
@@ -141,7 +142,7 @@ func (w *world) listen() string {
 
 // node returns the node for a check.
 func (w *world) node() Node {
-	root := deniedFS{w.files, w.denied}
+	root := recordedFS{w.files, w.denied, w.targets}
 	return Node{
 		Root: root,
 		Sysctl: func(name string) (string, error) {
@@ -191,6 +192,14 @@ func (w *world) remove(name string) {
 // deny makes a file, or a folder with all that is in it, unreadable.
 func (w *world) deny(name string) { w.denied = append(w.denied, name) }
 
+// gpu gives the node the driver of NVIDIA's GPUs. The NICs are on no PCI bus.
+func (w *world) gpu() {
+	w.write("sys/module/nvidia/refcnt", "1")
+	for _, d := range w.rdma.Devices {
+		w.targets["sys/class/infiniband/"+d.Name] = "../../devices/virtual/infiniband/" + d.Name
+	}
+}
+
 // gids gives a port a table, of whose entries the first ones are used: RoCE v1 and
 // v2 by turns, as mlx5 has them.
 func (w *world) gids(device string, size, used int) {
@@ -214,13 +223,27 @@ func (w *world) link(i int) *netlink.LinkAttrs { return w.links[i].Attrs() }
 // port returns the first port of a device to change it.
 func (w *world) port(device int) *nldev.Port { return &w.rdma.Devices[device].Ports[0] }
 
-// deniedFS refuses what the node does not let its reader see.
-type deniedFS struct {
+// recordedFS refuses what the node does not let its reader see, and knows where links
+// go that the recorded tree has as folders.
+type recordedFS struct {
 	fs.FS
-	denied []string
+	denied  []string
+	targets map[string]string
 }
 
-func (d deniedFS) Open(name string) (fs.File, error) {
+// ReadLink implements fs.ReadLinkFS.
+func (d recordedFS) ReadLink(name string) (string, error) {
+	target, there := d.targets[name]
+	if !there {
+		return "", &fs.PathError{Op: "readlink", Path: name, Err: fs.ErrInvalid}
+	}
+	return target, nil
+}
+
+// Lstat implements fs.ReadLinkFS.
+func (d recordedFS) Lstat(name string) (fs.FileInfo, error) { return fs.Stat(d, name) }
+
+func (d recordedFS) Open(name string) (fs.File, error) {
 	if slices.ContainsFunc(d.denied, func(dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
 	}
