@@ -44,7 +44,7 @@ A rail is an interface with an address that has a RoCE v2 GID. Other interfaces,
 such as eth0 of most pods, are left out.
 
 NCCL and UCX take one GID index for all rails. If the indexes differ, a line
-"# why" says so. NCCL (since 2.21) can find some of them from a range of
+"# why" says so. NCCL (since 2.26.2) can find some of them from a range of
 addresses. The range is printed if NCCL would find all of the pod's GIDs with
 it. Otherwise the exit status is 1: then start one process for each rail, with
 the output of --ifname. On any error the last line is "false", so that eval

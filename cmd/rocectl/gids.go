@@ -132,6 +132,9 @@ func gidSummary(g gids.Table) string {
 	case g.Netdev != "":
 		where = " on " + string(g.Netdev)
 	}
+	if g.Size == 0 {
+		return fmt.Sprintf("# %s%s: it has no GID table, so RoCE is off: devlink dev param show, devlink dev eswitch show\n", name, where)
+	}
 	out := fmt.Sprintf("# %s%s: %d of %d entries used, %d free\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries))
 	if g.Hidden {
 		out += fmt.Sprintf("# %s: the driver shows each network namespace only its own entries: those of namespaces without a pod on record are not counted\n", name)

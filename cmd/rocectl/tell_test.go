@@ -35,6 +35,7 @@ func TestTablesArePrintedWithTheirOwners(t *testing.T) {
 		}},
 		{Device: "mlx5_1", Port: 1, Netdev: "ens2f0", Size: 256, Hidden: true},
 		{Device: "mlx5_2", Port: 1, Holder: &pod, Size: 1, Entries: []gids.Entry{{Index: 0, GID: linkLocal}}},
+		{Device: "mlx5_4", Port: 1, Netdev: "ens3f0"},
 		{Device: "mlx5_3", Port: 1, Holder: &pod, Missing: true},
 	}
 	const want = `DEVICE  PORT  INDEX  GID                                      IPV4        TYPE  POD              INTERFACE
@@ -48,6 +49,7 @@ mlx5_0  1     7      0000:0000:0000:0000:0000:ffff:ac10:0005  172.16.0.5  v2    
 # mlx5_1/1: the driver shows each network namespace only its own entries: those of namespaces without a pod on record are not counted
 mlx5_2  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           -     ?                -
 # mlx5_2/1, in pod ml/trainer-0: 1 of 1 entries used, 0 free
+# mlx5_4/1 on ens3f0: it has no GID table, so RoCE is off: devlink dev param show, devlink dev eswitch show
 # mlx5_3 was moved to pod ml/trainer-0; neither that nor the host has it now: lsns -t net shows the processes that keep a namespace, ip netns exec NAME rdma dev its devices
 `
 	var out bytes.Buffer

@@ -42,6 +42,7 @@ func Tell(rails []Rail, out conf.LinkName) (Advice, error) {
 	a.nccl(used)
 	if out != "" {
 		a.set("NCCL_SOCKET_IFNAME", "="+string(out))
+		a.set("GLOO_SOCKET_IFNAME", string(out)) // of PyTorch, which takes a name as it is
 	}
 	a.ucx(used)
 	if len(a.undecided) == 0 {

@@ -48,6 +48,7 @@ func TestEqualIndexesAreTold(t *testing.T) {
 			{"NCCL_IB_HCA", "=mlx5_0:1,mlx5_10:1"},
 			{"NCCL_IB_GID_INDEX", "1"},
 			{"NCCL_SOCKET_IFNAME", "=eth0"},
+			{"GLOO_SOCKET_IFNAME", "eth0"},
 			{"UCX_NET_DEVICES", "mlx5_0:1,mlx5_10:1"},
 			{"UCX_IB_GID_INDEX", "1"},
 		},
@@ -68,11 +69,11 @@ func TestARangeIsToldOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
 		within string // "": NCCL cannot find them
 		says   string
 	}{
-		{"another's is out of range", portOf("mlx5_0", "", "fe80::1", "10.0.0.1", "172.16.0.5"), 2, "172.16.0.0/15", "since NCCL 2.21"},
-		{"v1 before v2", portOf("mlx5_0", "", "v1 fe80::1", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.21"},
+		{"another's is out of range", portOf("mlx5_0", "", "fe80::1", "10.0.0.1", "172.16.0.5"), 2, "172.16.0.0/15", "since NCCL 2.26.2"},
+		{"v1 before v2", portOf("mlx5_0", "", "v1 fe80::1", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.26.2"},
 		{"another's is first", portOf("mlx5_0", "", "fe80::1", "172.16.0.4", "172.16.0.5"), 2, "", "take 1 instead of 2 on net1"},
 		{"the host's IPv4 is at place 0", portOf("mlx5_0", "", "10.0.0.1", "fe80::1", "172.16.0.5"), 2, "", "take 0 instead of 2 on net1"},
-		{"an empty place between", portOf("mlx5_0", "", "fe80::1", "", "", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.21"},
+		{"an empty place between", portOf("mlx5_0", "", "fe80::1", "", "", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.26.2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

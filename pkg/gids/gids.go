@@ -302,7 +302,7 @@ func notFound(ports []Port, addrs []Addr) error {
 			"on the node choose a pod with --pid, --netns or --container; in a pod look with ip address, and with rocectl check on the node",
 			"its interfaces have no addresses")
 	}
-	if full := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return len(p.Entries) < p.Size }); len(full) > 0 {
+	if full := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return len(p.Entries) < p.Size || p.Size == 0 }); len(full) > 0 {
 		p := full[0]
 		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
 			"start fewer pods on this NIC, or give them fewer addresses; rocectl gids on the node shows the owners of the entries. Then delete the pod, so that it is created again",

@@ -81,7 +81,7 @@ func (a *Advice) nccl(rails []Rail) {
 		a.unsaid("NCCL_IB_GID_INDEX", fmt.Sprintf("%s; by itself, with NCCL_IB_ADDR_RANGE=%s, it would take %s", differ, within, strings.Join(wrong, ", ")))
 		return
 	}
-	a.why("no NCCL_IB_GID_INDEX: %s. From the range it finds these entries by itself, since NCCL 2.21; older ones need equal indexes", differ)
+	a.why("no NCCL_IB_GID_INDEX: %s. From the range it finds these entries by itself, since NCCL 2.26.2; 2.21 to 2.26.1 can abort at an entry that they cannot read, and older ones need equal indexes", differ)
 	family := "AF_INET"
 	if ipv6 {
 		family = "AF_INET6"

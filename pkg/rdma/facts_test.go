@@ -72,6 +72,9 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 		{"a NIC with two devices", plain, []*hca{rxe0, roce(7, "mlx5_0", r0, "r0")}, nil, "!got 2: rxe0/1 on r0, mlx5_0/1 on r0"},
 		{"a driver that names no interface", plain, []*hca{silent(roce(0, "mlx5_0", 0, "")), rxe1}, pciDevice, "mlx5_0/1 parent"},
 		{"a bond of it, of a device with two ports", bonded, []*hca{twoPorts}, onBond, "mlx5_0/2 r1"},
+		{"an interface behind the last port", bonded, []*hca{twoPorts}, merge(onBond, fstest.MapFS{
+			"class/net/r1/dev_port": {Data: []byte("2\n")},
+		}), "!no RDMA device belongs to it"},
 		{"a bond of two interfaces of one port's hardware", bonded, []*hca{silent(roce(0, "mlx5_0", 0, ""))}, merge(onBond, fstest.MapFS{
 			"class/net/r0/device": symlink("../../../devices/0000:0b:00.1"),
 		}), "mlx5_0/1 r0"},
@@ -79,13 +82,19 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 		{
 			"a kernel that does not tell protocols", plain,
 			[]*hca{oldKernel},
-			fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("Ethernet\n")}},
+			merge(sysfs("rxe0", ""), fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("Ethernet\n")}}),
 			"rxe0/1 r0",
+		},
+		{
+			"a port whose RoCE is off", plain,
+			[]*hca{oldKernel},
+			fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("Ethernet\n")}},
+			"!RoCE is off: the port has no GID table",
 		},
 		{
 			"InfiniBand of such a kernel", plain,
 			[]*hca{oldKernel},
-			fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("InfiniBand\n")}},
+			merge(sysfs("rxe0", ""), fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("InfiniBand\n")}}),
 			"!its link layer is InfiniBand",
 		},
 		{"a port that is down", plain, []*hca{down}, nil, "!its state is DOWN, want ACTIVE"},

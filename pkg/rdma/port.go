@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plan"
@@ -61,6 +62,16 @@ func portOf(d nldev.Device, want plan.RDMADevice) (nldev.Port, error) {
 func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
 	const action = "use RDMA port"
 	name := fmt.Sprintf("%s/%d", d.Name, p.Number)
+	off, err := s.roceIsOff(d, p, at)
+	if err != nil {
+		return err
+	}
+	if off {
+		return cnierr.New(cnierr.NoRDMA, action, name,
+			"look at the NIC with devlink dev param show and devlink dev eswitch show: set enable_roce to true and reload it, or, "+
+				"in switchdev mode, use a VF or SF of it, or set the mode to legacy",
+			"RoCE is off: the port has no GID table")
+	}
 	if layer := s.linkLayer(d, p, at); layer != "Ethernet" {
 		return cnierr.New(cnierr.NoRDMA, action, name,
 			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2), or use another plugin for it", "its link layer is %s, and RoCE needs Ethernet", layer)
@@ -70,6 +81,22 @@ func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
 			"bring its network interface up and check the cable and the switch port: "+s.rdma(at, "link show %s", name), "its state is %s, want ACTIVE", p.State)
 	}
 	return nil
+}
+
+// roceIsOff says whether a port has no GID table, so that there are raw packets
+// on it alone: mlx5 makes such ones in switchdev mode (mlx5_port_rep_immutable)
+// and when devlink's enable_roce is false (raw_eth_profile). The kernel tells no
+// protocol of them then; older ones tell none of any device.
+func (s *Subsystem) roceIsOff(d nldev.Device, p nldev.Port, at Side) (bool, error) {
+	if d.Protocol != "" {
+		return false, nil
+	}
+	files, err := s.files(at)
+	if err != nil {
+		return false, err
+	}
+	_, err = fs.Stat(files, fmt.Sprintf("class/infiniband/%s/ports/%d/gids/0", d.Name, p.Number))
+	return errors.Is(err, fs.ErrNotExist), nil
 }
 
 // linkLayer returns the link layer of a port. A device that speaks RoCE has

@@ -25,7 +25,7 @@ type candidate struct {
 
 // candidates returns the links that can be selected, all or those of p's RDMA
 // device. Loopback and links that stand on others in the way of a macvlan are
-// none.
+// none, and neither are representors, unless p has the name of one.
 func (s search) candidates(p conf.Parent) ([]candidate, error) {
 	links, err := s.links()
 	if err != nil {
@@ -42,11 +42,28 @@ func (s search) candidates(p conf.Parent) ([]candidate, error) {
 		if l.Flags&unix.IFF_LOOPBACK != 0 || slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "ipvtap"}, l.Kind) {
 			continue
 		}
+		if representor(l.PhysPort) && !slices.ContainsFunc(p.IfNames, l.Has) {
+			continue
+		}
 		if p.RDMA == "" || slices.Contains(of, l.Index) {
 			out = append(out, candidate{l, s.addrs[l.Index]})
 		}
 	}
 	return out, nil
+}
+
+// representor says whether a link's name on its hardware is that of the
+// representor of a virtual or scalable function: "pf0vf3", "c1pf0sf88"
+// (__devlink_port_phys_port_name_get). In switchdev mode each function has one
+// in the host. It carries what no rule of the switch takes, and has the PCI
+// address of the physical function.
+func representor(port string) bool {
+	if after, ok := strings.CutPrefix(port, "c"); ok {
+		port = strings.TrimLeft(after, "0123456789")
+	}
+	after, ok := strings.CutPrefix(port, "pf")
+	after = strings.TrimLeft(after, "0123456789")
+	return ok && (strings.HasPrefix(after, "vf") || strings.HasPrefix(after, "sf"))
 }
 
 // fitting returns the candidates that have every property that p asks for; sys

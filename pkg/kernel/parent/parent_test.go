@@ -167,6 +167,35 @@ func TestSelectorMustMatchExactlyOne(t *testing.T) {
 	}
 }
 
+// TestRepresentorsAreSelectedByTheirNamesAlone has a NIC in switchdev mode: the
+// representors of its functions have its PCI address.
+func TestRepresentorsAreSelectedByTheirNamesAlone(t *testing.T) {
+	t.Parallel()
+	nic := func(index int32, name, port string) rtnl.Link {
+		return rtnl.Link{
+			Index: index, Name: name, PhysPort: port, Dev: "0000:0b:00.0", Bus: "pci",
+			MTU: 4200, Type: unix.ARPHRD_ETHER, Flags: unix.IFF_UP | unix.IFF_LOWER_UP,
+		}
+	}
+	h := host{
+		nic(1, "uplink", "p0"), nic(2, "rep0", "pf0vf0"), nic(3, "rep1", "pf0sf88"), nic(4, "rep2", "c1pf0vf3"),
+	}
+	for _, tc := range []struct {
+		p    conf.Parent
+		want conf.LinkName
+	}{
+		{conf.Parent{PCI: "0000:0b:00.0"}, "uplink"},
+		{conf.Parent{PCI: "0000:0b:00.0", IfNames: []string{"*"}}, "uplink"},
+		{conf.Parent{IfNames: []string{"rep1"}}, "rep1"},
+		{conf.Parent{Name: "rep2"}, "rep2"},
+	} {
+		got, err := selectOne(t.Context(), Place{h, nil, noRDMA, fstest.MapFS{}}, conf.Request{Parent: tc.p})
+		if err != nil || got.Name != tc.want {
+			t.Errorf("%+v: got %q, %v, want %q", tc.p, got.Name, err, tc.want)
+		}
+	}
+}
+
 func TestErrorsListOnlySomeNames(t *testing.T) {
 	t.Parallel()
 	var h host

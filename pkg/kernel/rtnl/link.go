@@ -29,6 +29,7 @@ type Link struct {
 	Mode      string // of a macvlan, as ip link prints it
 	Group     uint32 // that it was put into; 0 by default
 	Lower     Lower  // of a stacked link
+	PhysPort  string // the port's name on its hardware: "p0", "pf0vf3"
 	Dev, Bus  string // the device behind it: "0000:0b:00.0" on "pci"
 }
 
@@ -133,6 +134,8 @@ func parseLink(b []byte) Link {
 		switch typ {
 		case unix.IFLA_IFNAME:
 			l.Name = nlsock.Text(v)
+		case unix.IFLA_PHYS_PORT_NAME:
+			l.PhysPort = nlsock.Text(v)
 		case unix.IFLA_IFALIAS:
 			l.Alias = nlsock.Text(v)
 		case unix.IFLA_ADDRESS:
