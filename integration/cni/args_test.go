@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 func TestUnknownKeysInCNIArgsAreAnErrorUnlessTheyAreToBeIgnored(t *testing.T) {
@@ -39,7 +41,7 @@ func TestMACOfTheRuntimeWinsOverCNIArgsOverConfiguration(t *testing.T) {
 	p := w.pod(t)
 	const inConfig, inArgs, inRuntime = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03"
 	plain := w.attach(w.rail(0), p, "net1")
-	configured := w.attach(w.rail(0).with("mac", inConfig), p, "net1")
+	configured := w.attach(w.rail(0).With("mac", inConfig), p, "net1")
 	tests := []struct {
 		name string
 		a    attachment
@@ -57,7 +59,7 @@ func TestMACOfTheRuntimeWinsOverCNIArgsOverConfiguration(t *testing.T) {
 		}
 		tt.a.mustDel(t)
 	}
-	passthru := w.attach(w.rail(0).with("mode", "passthru"), p, "net1").capable("mac", inRuntime)
+	passthru := w.attach(w.rail(0).With("mode", "passthru"), p, "net1").capable("mac", inRuntime)
 	passthru.mustFail(t, 7)
 	for _, bad := range []string{"ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "00:00:00:00:00:00", "02:00"} {
 		if err := plain.capable("mac", bad).mustFail(t, 7); !strings.Contains(err.Msg, "runtimeConfig.mac") {
@@ -71,7 +73,7 @@ func TestLinkOnlyNetworkHasNeitherAddressNorRoute(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.pod(t)
 	before, main := p.snapshot(t), p.routes(t, "all")
-	a := w.attach(w.rail(0).with("ipam", nil).with("dns", map[string]any{"nameservers": []any{"10.96.0.10"}}), p, "net1")
+	a := w.attach(w.rail(0).With("ipam", nil).With("dns", map[string]any{"nameservers": []any{"10.96.0.10"}}), p, "net1")
 	res := a.mustAdd(t)
 	if len(res.IPs) > 0 || len(res.Routes) > 0 || !cmp.Equal(res.DNS.Nameservers, []string{"10.96.0.10"}) {
 		t.Errorf("got %v, want a link and dns", res)
@@ -96,8 +98,8 @@ func TestSettingsAreThoseOfTheConfigurationOverOurs(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.pod(t)
 	eth0 := p.setting(t, "net/ipv4/conf/eth0/arp_ignore")
-	c := w.rail(0).with("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_filter": "1", "net.ipv4.conf.IFNAME.rp_filter": 0})
-	w.attach(c.with("ipam.subnets", []any{subnet4(0), subnet6(0)}), p, "net1").mustAdd(t)
+	c := w.rail(0).With("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_filter": "1", "net.ipv4.conf.IFNAME.rp_filter": 0})
+	w.attach(c.With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}), p, "net1").mustAdd(t)
 	want := map[string]string{
 		"ipv4/conf/net1/arp_ignore": "1", "ipv4/conf/net1/arp_announce": "2", "ipv4/conf/net1/arp_notify": "1",
 		"ipv4/conf/net1/rp_filter": "0", "ipv4/conf/net1/arp_filter": "1", "ipv6/conf/net1/addr_gen_mode": "1",
@@ -115,8 +117,8 @@ func TestLogGoesToTheFileAndNeverToStandardOutput(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	file := filepath.Join(t.TempDir(), "log", "roce.log")
-	c := w.rail(0).with("log", map[string]any{"file": file, "level": "debug"}).
-		with("ipam.subnets.0.gateway", "172.16.10.253").with("probe.gateway", map[string]any{"mode": "warn", "timeout": "5ms"})
+	c := w.rail(0).With("log", map[string]any{"file": file, "level": "debug"}).
+		With("ipam.subnets.0.gateway", "172.16.10.253").With("probe.gateway", map[string]any{"mode": "warn", "timeout": "5ms"})
 	a := w.attach(c, w.pod(t), "net1")
 	a.mustAdd(t)
 	b, err := os.ReadFile(file)

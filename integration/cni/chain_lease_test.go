@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // behindIPAM returns the attachment of a pod by a list of upstream's macvlan, which
@@ -18,8 +20,8 @@ func (w *world) behindIPAM(t *testing.T, p *pod, quarantine, gateway string) att
 	t.Helper()
 	maker := macvlanOn(0)
 	a := w.behind(t, p, 0, maker)
-	a.network = a.network.with("probe.gateway.timeout", "5ms")
-	subnet := subnet4(0)
+	a.network = a.network.With("probe.gateway.timeout", "5ms")
+	subnet := cnitest.Subnet4(0)
 	subnet["ranges"], subnet["gateway"] = []any{"172.16.10.64"}, gateway
 	maker["stateDir"] = w.state
 	maker["ipam"] = map[string]any{"type": "roce-ipam", "pool": "shared", "quarantine": quarantine, "subnets": []any{subnet}}
@@ -39,7 +41,7 @@ func (a attachment) repeatRoce(t *testing.T, before *current.Result) {
 		t.Fatal(err)
 	}
 	again := a
-	again.network = a.network.with("prevResult", prev)
+	again.network = a.network.With("prevResult", prev)
 	if _, err := again.raw(t, "roce", "ADD", again.text(t)); err != nil {
 		t.Fatalf("the repeated ADD of roce: %v", err)
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 )
@@ -45,7 +44,7 @@ func withIPv6(i int, a attachment) attachment {
 	ranges := append(maker["ipam"].(map[string]any)["ranges"].([]any), []any{
 		map[string]any{"subnet": fmt.Sprintf("fd00:%d::/64", 10+i), "rangeStart": fmt.Sprintf("fd00:%d::130", 10+i), "gateway": fmt.Sprintf("fd00:%d::fe", 10+i)},
 	})
-	a.before = []any{map[string]any(maker.with("ipam.ranges", ranges)), a.before[1]}
+	a.before = []any{map[string]any(maker.With("ipam.ranges", ranges)), a.before[1]}
 	return a
 }
 
@@ -55,7 +54,7 @@ func (a attachment) alone(t testing.TB) *current.Result {
 	last := len(a.before) - 1
 	other := a
 	other.network, other.before = network(a.before[last].(map[string]any)), a.before[:last]
-	other.network = other.network.with("name", a.network["name"]).with("cniVersion", a.network["cniVersion"])
+	other.network = other.network.With("name", a.network["name"]).With("cniVersion", a.network["cniVersion"])
 	defer other.mustDel(t)
 	return other.mustAdd(t)
 }
@@ -155,21 +154,21 @@ func TestFailureOfChainedRoceLeavesTheRestToDEL(t *testing.T) {
 		spoil func(a attachment) attachment
 	}{
 		"the gateway is silent": {106, func(a attachment) attachment {
-			maker := network(a.before[0].(map[string]any)).with("ipam.ranges.0.0.gateway", "172.16.10.253")
+			maker := network(a.before[0].(map[string]any)).With("ipam.ranges.0.0.gateway", "172.16.10.253")
 			a.before = []any{map[string]any(maker)}
-			a.network = a.network.with("probe.gateway.timeout", "5ms")
+			a.network = a.network.With("probe.gateway.timeout", "5ms")
 			return a
 		}},
 		"the default route is taken": {105, func(a attachment) attachment {
-			a.network = a.network.with("routing.defaultRoute", true)
+			a.network = a.network.With("routing.defaultRoute", true)
 			return a
 		}},
 		"there is no RDMA device": {103, func(a attachment) attachment {
-			a.network = a.network.with("rdma", "auto")
+			a.network = a.network.With("rdma", "auto")
 			return a
 		}},
 		"a key of the plugin before": {7, func(a attachment) attachment {
-			a.network = a.network.with("mtu", 1400)
+			a.network = a.network.With("mtu", 1400)
 			return a
 		}},
 	} {
@@ -219,16 +218,12 @@ func TestDelAndGCOfAChainWhateverIsLeft(t *testing.T) {
 		w := newWorld(t, 1)
 		p := w.pod(t)
 		a := w.behind(t, p, 0, macvlanOn(0))
-		a.network = a.network.with("cniVersion", "1.1.0")
+		a.network = a.network.With("cniVersion", "1.1.0")
 		a.mustAdd(t)
 		if err := os.RemoveAll(w.cache); err != nil {
 			t.Fatal(err)
 		}
-		list, err := a.list()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := a.libcni().GCNetworkList(t.Context(), list, &libcni.GCArgs{}); err != nil {
+		if err := a.call().GC(t); err != nil {
 			t.Errorf("GC: %v", err)
 		}
 		if got := p.rules(t); len(got) > 0 {

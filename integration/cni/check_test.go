@@ -94,7 +94,7 @@ func TestCheckOfWhatWasNeverAddedFails(t *testing.T) {
 	w := newWorld(t, 1)
 	a := w.attach(w.rail(0), w.pod(t), "net1")
 	result := fmt.Sprintf(`{"cniVersion": "1.1.0", "interfaces": [{"name": "net1", "sandbox": %q}]}`, a.netns)
-	a.network = a.network.with("prevResult", parse(t, result))
+	a.network = a.network.With("prevResult", parse(t, result))
 	if _, err := a.raw(t, "roce", "CHECK", a.text(t)); err == nil || !strings.Contains(err.Msg, `"net1"`) {
 		t.Errorf("CHECK: got %v, want an error that names net1", err)
 	}

@@ -10,16 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 const stranger = "02:aa:aa:aa:aa:aa"
-
-// patient returns a network that waits longer for the wire than the default
-// says: an answer of the test itself may be late on a busy machine. It costs
-// no time when there is an answer.
-func (c network) patient() network {
-	return c.with("probe.conflict.wait", "2s").with("probe.gateway.timeout", "2s")
-}
 
 // families are the subnets and addresses of rail 0 in each family.
 var families = []struct {
@@ -28,8 +23,8 @@ var families = []struct {
 	bits   int
 	flags  string // of an address of its own that a leaf uses at once
 }{
-	{"IPv4", subnet4, 24, ""},
-	{"IPv6", subnet6, 64, " nodad"},
+	{"IPv4", cnitest.Subnet4, 24, ""},
+	{"IPv6", cnitest.Subnet6, 64, " nodad"},
 }
 
 func TestAddressThatSomebodyHasIsPassedOver(t *testing.T) {
@@ -38,7 +33,7 @@ func TestAddressThatSomebodyHasIsPassedOver(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
-			c := w.rail(0).with("ipam.subnets", []any{f.subnet(0)})
+			c := w.rail(0).With("ipam.subnets", []any{f.subnet(0)})
 			a := w.attach(c, w.podNamed(t, "trainer"), "net1")
 			home := addrOfResult(t, a.mustAdd(t))
 			a.mustDel(t)
@@ -46,7 +41,7 @@ func TestAddressThatSomebodyHasIsPassedOver(t *testing.T) {
 			// The pod would get its address back, but for a machine that took it.
 			w.leaf.ip(t, fmt.Sprintf("addr add %s/%d dev leaf0%s", home, f.bits, f.flags))
 			w.leaf.snapshot(t) // waits until the kernel answers for an IPv6 address
-			again := w.attach(c.with("probe.conflict.wait", "300ms"), w.podNamed(t, "trainer"), "net1")
+			again := w.attach(c.With("probe.conflict.wait", "300ms"), w.podNamed(t, "trainer"), "net1")
 			next := addrOfResult(t, again.mustAdd(t))
 			if next == home {
 				t.Fatalf("got %s, which %s has", next, w.leaf.mac(t, "leaf0"))
@@ -78,12 +73,12 @@ func TestThreeConflictsAreAnErrorThatNamesTheMAC(t *testing.T) {
 	for name, answer := range answers {
 		t.Run("IPv4 "+name, func(t *testing.T) {
 			t.Parallel()
-			testThreeConflicts(t, subnet4(0), answer)
+			testThreeConflicts(t, cnitest.Subnet4(0), answer)
 		})
 	}
 	t.Run("IPv6 a reply", func(t *testing.T) {
 		t.Parallel()
-		testThreeConflicts(t, subnet6(0), func(f frame) []byte { return reply(f, stranger) })
+		testThreeConflicts(t, cnitest.Subnet6(0), func(f frame) []byte { return reply(f, stranger) })
 	})
 }
 
@@ -98,7 +93,7 @@ func testThreeConflicts(t *testing.T, subnet map[string]any, answer func(frame) 
 		}
 		return [][]byte{answer(f)}
 	})
-	err := w.attach(w.rail(0).patient().with("ipam.subnets", []any{subnet}), p, "net1").mustFail(t, 100)
+	err := w.attach(w.rail(0).Patient().With("ipam.subnets", []any{subnet}), p, "net1").mustFail(t, 100)
 	asked := map[netip.Addr]bool{}
 	for _, f := range tap.heard(func(f frame) bool { return !f.out && f.probe(f.to) }) {
 		asked[f.to] = true
@@ -124,7 +119,7 @@ func TestRequestedAddressThatSomebodyHasIsAnErrorAtOnce(t *testing.T) {
 	p := w.pod(t)
 	before := p.snapshot(t)
 	w.leaf.ip(t, "addr add 172.16.10.70/24 dev leaf0")
-	err := w.attach(w.rail(0).patient(), p, "net1").capable("ips", []string{"172.16.10.70"}).mustFail(t, 100)
+	err := w.attach(w.rail(0).Patient(), p, "net1").capable("ips", []string{"172.16.10.70"}).mustFail(t, 100)
 	if mac := w.leaf.mac(t, "leaf0"); !strings.Contains(err.Msg, "172.16.10.70") || !strings.Contains(err.Msg, mac) {
 		t.Errorf("%v: want it to name 172.16.10.70 and %s", err, mac)
 	}
@@ -142,7 +137,7 @@ func TestConflictIsOnlyLoggedWhenAskedFor(t *testing.T) {
 		}
 		return [][]byte{reply(f, stranger)}
 	})
-	a := w.attach(w.rail(0).patient().with("probe.conflict.mode", "warn"), w.pod(t), "net1").capable("ips", []string{"172.16.10.70"})
+	a := w.attach(w.rail(0).Patient().With("probe.conflict.mode", "warn"), w.pod(t), "net1").capable("ips", []string{"172.16.10.70"})
 	if got := addrOfResult(t, a.mustAdd(t)).String(); got != "172.16.10.70" {
 		t.Errorf("got %s, want 172.16.10.70", got)
 	}
@@ -162,7 +157,7 @@ func TestTheWireHearsProbesAndAnnouncements(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			tap := w.leaf.listen(t, "leaf0", nil)
-			c := w.rail(0).with("probe.conflict", mode).with("ipam.subnets", []any{subnet4(0), subnet6(0)})
+			c := w.rail(0).With("probe.conflict", mode).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)})
 			res := w.attach(c, w.pod(t), "net1").mustAdd(t)
 			for i, addr := range addrs(res) {
 				for _, f := range tap.await(t, 1, "an announcement of "+addr.String(), func(f frame) bool { return f.gratuitous(addr) }) {
@@ -192,7 +187,7 @@ func TestPointToPointPrefixesNeedNoProbe(t *testing.T) {
 	w.wire(t, 0)
 	w.leaf.ip(t, "addr add 10.9.0.2/31 dev leaf0\naddr add fd00:9::/127 dev leaf0 nodad")
 	tap := w.leaf.listen(t, "leaf0", nil)
-	c := w.rail(0).with("ipam.subnets", []any{
+	c := w.rail(0).With("ipam.subnets", []any{
 		map[string]any{"subnet": "10.9.0.2/31", "gateway": "10.9.0.2"}, map[string]any{"subnet": "fd00:9::/127", "gateway": "fd00:9::"},
 	})
 	res := w.attach(c, w.pod(t), "net1").mustAdd(t)
@@ -229,7 +224,7 @@ func TestTwoNodesNeverBothGetOneAddress(t *testing.T) {
 
 // contested is a network whose window is long enough for a process to be kept
 // waiting by the others of a busy machine.
-func contested(n *node) network { return n.rail(0).with("probe.conflict.wait", "300ms") }
+func contested(n *node) network { return n.rail(0).With("probe.conflict.wait", "300ms") }
 
 func raceForAddress(t *testing.T, both []attachment) {
 	t.Helper()

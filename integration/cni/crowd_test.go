@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 const (
@@ -88,8 +90,8 @@ func newSharingCrowd(t *testing.T) *crowd {
 	w := newWorld(t, 0)
 	w.bridge(t, 2)
 	return newCrowd(t, w, crowdSize, func(i int) network {
-		return w.rail(i%2).with("ipam.pool", "crowd").with("ipam.subnets", []any{subnet4(0)}).
-			with("ipam.subnets.0.ranges", []any{"172.16.10.2-172.16.10.251"})
+		return w.rail(i%2).With("ipam.pool", "crowd").With("ipam.subnets", []any{cnitest.Subnet4(0)}).
+			With("ipam.subnets.0.ranges", []any{"172.16.10.2-172.16.10.251"})
 	})
 }
 
@@ -197,7 +199,7 @@ func (c *crowd) collectGarbage(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	other := c.all[0]
-	other.network = other.network.with("name", "other")
+	other.network = other.network.With("name", "other")
 	go func() {
 		defer close(done)
 		for i := 0; ctx.Err() == nil; i++ {
@@ -223,7 +225,7 @@ func (c *crowd) collectGarbage(t *testing.T) (stop func()) {
 func TestGCLeavesAnAddAloneThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	a := w.attach(w.rail(0).with("probe.conflict.wait", "2s"), w.pod(t), "net1")
+	a := w.attach(w.rail(0).With("probe.conflict.wait", "2s"), w.pod(t), "net1")
 	added := make(chan struct{})
 	go func() {
 		defer close(added)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 func TestDelSucceedsWhateverIsLeft(t *testing.T) {
@@ -51,19 +53,19 @@ func TestDelSucceedsWhateverIsLeft(t *testing.T) {
 			return a
 		}},
 		{name: "the master's name is another", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
-			a.network = a.network.with("master", "eth9")
+			a.network = a.network.With("master", "eth9")
 			return a
 		}},
 		{name: "a typo", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
-			a.network = a.network.with("routing.tabel", 7).with("ipam.subnetz", 1)
+			a.network = a.network.With("routing.tabel", 7).With("ipam.subnetz", 1)
 			return a
 		}},
 		{name: "wrong types", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
-			a.network = a.network.with("mtu", "big").with("routing", []any{1}).with("log", 1).with("master", 7).with("rdma", nil)
+			a.network = a.network.With("mtu", "big").With("routing", []any{1}).With("log", 1).With("master", 7).With("rdma", nil)
 			return a
 		}},
 		{name: "another pool and routing", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
-			a.network = a.network.with("ipam.pool", "other").with("routing", "none").with("ipam.subnets", []any{})
+			a.network = a.network.With("ipam.pool", "other").With("routing", "none").With("ipam.subnets", []any{})
 			return a
 		}},
 		{name: "unknown CNI_ARGS", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
@@ -77,7 +79,7 @@ func TestDelSucceedsWhateverIsLeft(t *testing.T) {
 			w := newWorld(t, 1)
 			p := w.pod(t)
 			before := p.snapshot(t)
-			a := w.attach(w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)}), p, "net1")
+			a := w.attach(w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}), p, "net1")
 			a.mustAdd(t)
 			a = tt.spoil(t, w, p, a)
 			for range 2 {

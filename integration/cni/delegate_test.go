@@ -52,7 +52,7 @@ func (w *world) delegated(t *testing.T, p *pod) (a attachment, dir string) {
 	if err := os.WriteFile(filepath.Join(dir, "foreign"), []byte(foreignIPAM), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	a = w.attach(w.rail(0).with("ipam", map[string]any{"type": "foreign", "its": "own keys"}), p, "net1")
+	a = w.attach(w.rail(0).With("ipam", map[string]any{"type": "foreign", "its": "own keys"}), p, "net1")
 	a.path = append(a.path, dir)
 	return a, dir
 }
@@ -111,7 +111,7 @@ func TestAddressesMayComeFromAnotherIPAMPlugin(t *testing.T) {
 	}
 
 	// What is deleted is what was added, whatever the configuration says now.
-	a.network = a.network.with("ipam", map[string]any{"type": "none-such"})
+	a.network = a.network.With("ipam", map[string]any{"type": "none-such"})
 	a.mustDel(t)
 	p.unchanged(t, before)
 	if got := leftBehind(t, dir); len(got) > 0 {
@@ -148,7 +148,7 @@ func TestRefusalOfAnotherIPAMPluginLeavesNothing(t *testing.T) {
 		"..":         dir,
 		"roce":       "is no IPAM plugin",
 	} {
-		a.network = a.network.with("ipam.type", name)
+		a.network = a.network.With("ipam.type", name)
 		if err := a.mustFail(t, 7); !strings.Contains(err.Msg, fmt.Sprintf("%q", name)) || !strings.Contains(err.Msg, says) {
 			t.Errorf("got %v, want it to name %q and to say %q", err, name, says)
 		}
@@ -170,7 +170,7 @@ func TestIPAMPluginIsCalledWhileTheInterfaceStandsWithoutTheAddress(t *testing.T
 	a, dir := w.delegated(t, p)
 	for name, c := range map[string]network{
 		"DEL":        a.network,
-		"failed ADD": a.network.with("probe.gateway.timeout", "5ms"),
+		"failed ADD": a.network.With("probe.gateway.timeout", "5ms"),
 	} {
 		a.network = c
 		if name == "DEL" {

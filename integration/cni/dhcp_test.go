@@ -104,7 +104,7 @@ func TestFailureOfALaterStepGivesTheAddressBackToTheDHCPServer(t *testing.T) {
 	before := p.snapshot(t)
 	server := w.dhcp(t, []string{"172.16.10.200"}, dhcpOption{optMask, []byte{255, 255, 255, 0}}, dhcpOption{optRouter, []byte{172, 16, 10, 253}})
 	a := w.viaDHCP(t, p)
-	a.network = a.network.with("probe.gateway.timeout", "5ms")
+	a.network = a.network.With("probe.gateway.timeout", "5ms")
 	for i := range 2 {
 		a.mustFail(t, 106)
 		released(t, server, i+1)
@@ -138,7 +138,7 @@ func TestDHCPServerThatIsSilentIsAnError(t *testing.T) {
 	// Without the daemon, DEL fails too. It must not stay so when the
 	// configuration is corrected.
 	right := a
-	a.network = a.network.with("ipam.daemonSocketPath", "/nowhere/dhcp.sock")
+	a.network = a.network.With("ipam.daemonSocketPath", "/nowhere/dhcp.sock")
 	for _, err := range []*types.Error{a.mustFail(t, 999), a.del(t)} {
 		if err == nil || !strings.Contains(err.Msg, "/nowhere/dhcp.sock") {
 			t.Errorf("got %v, want it to name the socket of the daemon", err)
@@ -180,9 +180,9 @@ func TestDHCPWithClasslessRoutesToAGatewayBeyondTheSubnet(t *testing.T) {
 			"default via 10.244.1.1 dev eth0",
 		}},
 	} {
-		a.network = a.network.with("routing", tt.mode)
+		a.network = a.network.With("routing", tt.mode)
 		if tt.mode == "main" {
-			a.network = a.network.with("ipam.priority", 500)
+			a.network = a.network.With("ipam.priority", 500)
 		}
 		addr := addrOfResult(t, a.mustAdd(t))
 		all(t, tt.mode, p.routes(t, tt.table), tt.want)

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // failure is one way in which an ADD can fail.
@@ -19,7 +21,7 @@ type failure struct {
 
 // change is the spoil of a network that fails by itself.
 func change(path string, value any) func(*testing.T, *world, *pod, network) network {
-	return func(_ *testing.T, _ *world, _ *pod, c network) network { return c.with(path, value) }
+	return func(_ *testing.T, _ *world, _ *pod, c network) network { return c.With(path, value) }
 }
 
 // inPod is the spoil of a pod in which somebody did something before.
@@ -42,13 +44,13 @@ func failures() []failure {
 		{"a foreign link of the name", 4, inPod("link add net1 type bridge\nlink set dev net1 addrgenmode none")},
 		{"a foreign link with the name as an altname", 4, inPod("link property add dev eth0 altname net1")},
 		{"the pool is exhausted", 101, func(t *testing.T, w *world, _ *pod, c network) network {
-			c = c.with("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/32"}})
+			c = c.With("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/32"}})
 			w.attach(c, w.pod(t), "net1").mustAdd(t)
 			return c
 		}},
 		{"the table is taken", 105, func(t *testing.T, _ *world, p *pod, c network) network {
 			p.ip(t, "route add 192.0.2.0/24 dev eth0 table 200")
-			return c.with("routing.table", 200)
+			return c.With("routing.table", 200)
 		}},
 		{"the default route is taken", 105, change("routing.defaultRoute", true)},
 		{"a rule of somebody else's wins", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 100")},
@@ -56,15 +58,15 @@ func failures() []failure {
 		{"no such setting", 0, change("sysctl", map[string]any{"net.ipv4.conf.IFNAME.no_such_key": "1"})},
 		{"a setting that the kernel refuses", 0, change("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_ignore": "many"})},
 		{"IPv6 disabled on the link", 0, func(_ *testing.T, _ *world, _ *pod, c network) network {
-			return c.with("ipam.subnets", []any{subnet4(0), subnet6(0)}).
-				with("sysctl", map[string]any{"net.ipv6.conf.IFNAME.disable_ipv6": "1"})
+			return c.With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}).
+				With("sysctl", map[string]any{"net.ipv6.conf.IFNAME.disable_ipv6": "1"})
 		}},
 		{"a route that the main table has", 0, func(t *testing.T, _ *world, p *pod, c network) network {
 			p.ip(t, "route add 192.0.2.0/24 dev eth0")
-			return c.with("ipam.routes", []any{map[string]any{"dst": "192.0.2.0/24", "table": 254}})
+			return c.With("ipam.routes", []any{map[string]any{"dst": "192.0.2.0/24", "table": 254}})
 		}},
 		{"the gateway is silent", 106, func(_ *testing.T, _ *world, _ *pod, c network) network {
-			return c.with("ipam.subnets.0.gateway", "172.16.10.253").with("probe.gateway.timeout", "5ms")
+			return c.With("ipam.subnets.0.gateway", "172.16.10.253").With("probe.gateway.timeout", "5ms")
 		}},
 		{"every address is taken on the wire", 100, func(t *testing.T, w *world, _ *pod, c network) network {
 			w.leaf.listen(t, "leaf0", func(f frame) [][]byte {
@@ -73,7 +75,7 @@ func failures() []failure {
 				}
 				return [][]byte{reply(f, stranger)}
 			})
-			return c.patient()
+			return c.Patient()
 		}},
 		{"the namespace is none", 8, nil},
 	}
@@ -86,7 +88,7 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			p := w.pod(t)
-			c := w.rail(0).with("ipam.subnets", []any{subnet4(0)})
+			c := w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0)})
 			good := w.attach(c, p, "net1")
 			if f.spoil != nil {
 				c = f.spoil(t, w, p, c)
@@ -119,7 +121,7 @@ func TestPodThatCouldNotBeServedGetsTheSameAddressLater(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)
-	c := w.rail(0).with("probe.gateway.timeout", "5ms")
+	c := w.rail(0).With("probe.gateway.timeout", "5ms")
 	a := w.attach(c, p, "net1")
 	was := addrOfResult(t, a.mustAdd(t))
 	a.mustDel(t)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 const router = "02:bb:bb:bb:bb:bb"
@@ -38,7 +40,7 @@ func TestGatewayMayAnswerOnlyTheThirdRequest(t *testing.T) {
 				}
 				return [][]byte{reply(f, router)}
 			})
-			res := w.attach(w.rail(0).patient().with("ipam.subnets", []any{subnet}), w.pod(t), "net1").mustAdd(t)
+			res := w.attach(w.rail(0).Patient().With("ipam.subnets", []any{subnet}), w.pod(t), "net1").mustAdd(t)
 			addr := addrOfResult(t, res)
 			tap.await(t, 1, "an announcement", func(f frame) bool { return f.gratuitous(addr) })
 			if got := tap.heard(func(f frame) bool { return f.asks(gateway) }); len(got) != 3 {
@@ -73,7 +75,7 @@ func TestSilentGatewayIsAnErrorAndLeavesNothing(t *testing.T) {
 					}
 					return answer(f, gateway)
 				})
-				c := w.rail(0).with("ipam.subnets", []any{subnet}).with("probe.gateway", map[string]any{"timeout": "20ms"})
+				c := w.rail(0).With("ipam.subnets", []any{subnet}).With("probe.gateway", map[string]any{"timeout": "20ms"})
 				err := w.attach(c, p, "net1").mustFail(t, 106)
 				if !strings.Contains(err.Msg, gateway.String()) {
 					t.Errorf("%v: want it to name %s", err, gateway)
@@ -86,7 +88,7 @@ func TestSilentGatewayIsAnErrorAndLeavesNothing(t *testing.T) {
 				w.nothingLeased(t)
 				w.noRecords(t)
 
-				a := w.attach(c.with("probe.gateway.mode", "warn"), p, "net1")
+				a := w.attach(c.With("probe.gateway.mode", "warn"), p, "net1")
 				a.mustAdd(t)
 				if !strings.Contains(a.stderr.String(), "level=WARN") || !strings.Contains(a.stderr.String(), gateway.String()) {
 					t.Errorf("the log is %q, want a warning that names %s", a.stderr, gateway)
@@ -102,7 +104,7 @@ func TestEveryGatewayMustAnswer(t *testing.T) {
 	w.leaf.ip(t, "addr del fd00:10::fe/64 dev leaf0")
 	p := w.pod(t)
 	before := p.snapshot(t)
-	c := w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)}).with("probe.gateway", map[string]any{"timeout": "20ms"})
+	c := w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}).With("probe.gateway", map[string]any{"timeout": "20ms"})
 	err := w.attach(c, p, "net1").mustFail(t, 106)
 	if !strings.Contains(err.Msg, "fd00:10::fe") || strings.Contains(err.Msg, "172.16.10.254") {
 		t.Errorf("%v: want it to name the silent gateway and not the other one", err)
@@ -115,10 +117,10 @@ func TestGatewayIsNotAskedWhenOff(t *testing.T) {
 	w := newWorld(t, 0)
 	w.wire(t, 0)
 	tap := w.leaf.listen(t, "leaf0", nil)
-	c := w.rail(0).with("probe.gateway", "off")
+	c := w.rail(0).With("probe.gateway", "off")
 	addr := addrOfResult(t, w.attach(c, w.pod(t), "net1").mustAdd(t))
 	tap.await(t, 1, "an announcement", func(f frame) bool { return f.gratuitous(addr) })
-	if got := tap.heard(func(f frame) bool { return f.asks(gatewayOf(subnet4(0))) }); len(got) > 0 {
+	if got := tap.heard(func(f frame) bool { return f.asks(gatewayOf(cnitest.Subnet4(0))) }); len(got) > 0 {
 		t.Errorf("the gateway was asked: %v", got)
 	}
 }
@@ -149,7 +151,7 @@ func TestArpAndNeighbourEntriesOfOthersAreOverwritten(t *testing.T) {
 		neigh add 172.16.10.70 lladdr 02:dd:dd:dd:dd:dd dev leaf0 nud stale
 		neigh add fd00:10::70 lladdr 02:dd:dd:dd:dd:dd dev leaf0 nud stale`)
 	tap := w.leaf.listen(t, "leaf0", nil)
-	c := w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)}).with("args.cni.ips", []any{"172.16.10.70", "fd00:10::70"})
+	c := w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}).With("args.cni.ips", []any{"172.16.10.70", "fd00:10::70"})
 	res := w.attach(c, w.pod(t), "net1").mustAdd(t)
 	for _, addr := range addrs(res) {
 		tap.await(t, 1, "an announcement", func(f frame) bool { return f.gratuitous(addr) })

@@ -4,21 +4,19 @@
 package cni
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 )
 
 // gc calls GC of a network on its node; valid as the specification has it.
 func (a attachment) gc(t *testing.T, program string, valid any) *types.Error {
 	t.Helper()
-	a.network = a.network.with("name", a.network["name"]) // a copy
+	a.network = a.network.With("name", a.network["name"]) // a copy
 	a.network["cni.dev/valid-attachments"] = valid
 	if list, ok := valid.(string); ok && list == absent {
 		delete(a.network, "cni.dev/valid-attachments")
@@ -44,7 +42,7 @@ func TestGCTakesAwayWhatIsNotValidOfItsOwnNetwork(t *testing.T) {
 	w := newWorld(t, 2)
 	p, q := w.pod(t), w.pod(t)
 	pBefore := p.snapshot(t)
-	goes, stays, other := w.attach(w.rail(0), p, "net1"), w.attach(w.rail(0), q, "net1"), w.attach(w.rail(1).with("ipam.pool", "rail0"), q, "net2")
+	goes, stays, other := w.attach(w.rail(0), p, "net1"), w.attach(w.rail(0), q, "net1"), w.attach(w.rail(1).With("ipam.pool", "rail0"), q, "net2")
 	goes.mustAdd(t)
 	stays.mustAdd(t)
 	other.mustAdd(t)
@@ -103,12 +101,7 @@ func TestGCOfARuntimeThatLostAnAttachment(t *testing.T) {
 	if err := os.RemoveAll(w.cache); err != nil {
 		t.Fatal(err)
 	}
-	list, err := b.list()
-	if err != nil {
-		t.Fatal(err)
-	}
-	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: b.id, IfName: b.ifName}}}
-	if err := b.libcni().GCNetworkList(context.Background(), list, args); err != nil {
+	if err := b.call().GC(t, types.GCAttachment{ContainerID: b.id, IfName: b.ifName}); err != nil {
 		t.Fatalf("GC: %v", err)
 	}
 	if got := w.leases(t, "leased"); len(got) != 1 {
@@ -123,9 +116,9 @@ func TestGCOfTheIPAMPlugin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)
-	theirs := w.delegate("172.16.10.64-172.16.10.80").with("cniVersion", "1.1.0")
+	theirs := w.delegate("172.16.10.64-172.16.10.80").With("cniVersion", "1.1.0")
 	goes, stays := w.attach(theirs, p, "net1"), w.attach(theirs, p, "net2")
-	ours := w.attach(w.rail(0).with("ipam.pool", "shared"), p, "net3")
+	ours := w.attach(w.rail(0).With("ipam.pool", "shared"), p, "net3")
 	for _, a := range []attachment{goes, stays} {
 		if _, err := a.raw(t, "roce-ipam", "ADD", a.text(t)); err != nil {
 			t.Fatal(err)
@@ -151,7 +144,7 @@ func TestStatusTellsWhetherAddCanBeServed(t *testing.T) {
 	w := newWorld(t, 2)
 	w.wire(t, 7)
 	w.ip(t, "link set dev rail7 down")
-	full := w.rail(0).with("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/32"}}).with("ipam.pool", "full")
+	full := w.rail(0).With("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/32"}}).With("ipam.pool", "full")
 	w.attach(full, w.pod(t), "net1").mustAdd(t)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -165,20 +158,16 @@ func TestStatusTellsWhetherAddCanBeServed(t *testing.T) {
 	}{
 		{"all is well", w.rail(0), 0, ""},
 		{"the pool is exhausted", full, 50, "10.9.0.0/32"},
-		{"the pool is exhausted and that is no matter", full.with("status", map[string]any{"pool": "off"}), 0, ""},
-		{"no RDMA device", w.rail(0).with("rdma", nil), 50, "RDMA"},
-		{"the master is gone", w.rail(0).with("master", "rail9"), 51, "rail9"},
-		{"the master is down", w.rail(0).with("master", "rail7"), 51, "rail7"},
-		{"the state folder cannot be used", w.rail(0).with("stateDir", file+"/state"), 50, "not a directory"},
+		{"the pool is exhausted and that is no matter", full.With("status", map[string]any{"pool": "off"}), 0, ""},
+		{"no RDMA device", w.rail(0).With("rdma", nil), 50, "RDMA"},
+		{"the master is gone", w.rail(0).With("master", "rail9"), 51, "rail9"},
+		{"the master is down", w.rail(0).With("master", "rail7"), 51, "rail7"},
+		{"the state folder cannot be used", w.rail(0).With("stateDir", file+"/state"), 50, "not a directory"},
 	}
 	node := w.snapshot(t)
 	for _, tt := range tests {
 		a := w.attach(tt.c, &pod{w.leaf, "", ""}, "")
-		list, err := a.list()
-		if err != nil {
-			t.Fatal(err)
-		}
-		e := cniError(t, a.libcni().GetStatusNetworkList(t.Context(), list))
+		e := a.call().Status(t)
 		switch {
 		case tt.code == 0 && e != nil:
 			t.Errorf("%s: got %v, want none", tt.name, e)

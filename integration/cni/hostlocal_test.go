@@ -4,7 +4,6 @@
 package cni
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 )
@@ -72,7 +70,7 @@ func TestHostLocalFromADDToDEL(t *testing.T) {
 	if err := os.WriteFile(resolv, []byte("nameserver 10.96.0.10\nsearch cluster.local\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.network = a.network.with("ipam.resolvConf", resolv)
+	a.network = a.network.With("ipam.resolvConf", resolv)
 	res := a.mustAdd(t)
 	if got := fmt.Sprint(addrs(res)); got != "[172.16.10.130 fd00:10::130]" || len(leases()) != 2 {
 		t.Fatalf("addresses %s, leases %q", got, leases())
@@ -122,7 +120,7 @@ func TestHostLocalInEveryVersion(t *testing.T) {
 	before := p.snapshot(t)
 	a, leases := w.hostLocal(t, p)
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-		a.network = a.network.with("cniVersion", version)
+		a.network = a.network.With("cniVersion", version)
 		if res := a.mustAdd(t); len(res.IPs) != 2 {
 			t.Errorf("%s: got %v, want two addresses", version, res)
 		}
@@ -145,7 +143,7 @@ func TestFailureOfALaterStepGivesTheAddressBackToHostLocal(t *testing.T) {
 		spoil func(t *testing.T, w *world, p *pod, c network) network
 	}{
 		{"the gateway is silent", 106, func(_ *testing.T, _ *world, _ *pod, c network) network {
-			return c.with("ipam.ranges.0.0.gateway", "172.16.10.253").with("probe.gateway.timeout", "5ms")
+			return c.With("ipam.ranges.0.0.gateway", "172.16.10.253").With("probe.gateway.timeout", "5ms")
 		}},
 		{"the address is taken on the wire", 100, func(t *testing.T, w *world, _ *pod, c network) network {
 			t.Helper()
@@ -185,7 +183,7 @@ func TestHostLocalThatIsExhaustedSaysSo(t *testing.T) {
 	w := newWorld(t, 1)
 	p, q := w.pod(t), w.pod(t)
 	a, leases := w.hostLocal(t, p)
-	a.network = a.network.with("ipam.ranges.0.0.rangeEnd", "172.16.10.130")
+	a.network = a.network.With("ipam.ranges.0.0.rangeEnd", "172.16.10.130")
 	a.mustAdd(t)
 	b := a
 	b.id, b.netns = q.id, q.path
@@ -252,11 +250,7 @@ func TestGCStatusAndCheckOfHostLocal(t *testing.T) {
 	p := w.pod(t)
 	a, leases := w.hostLocal(t, p)
 	a.mustAdd(t)
-	list, err := a.list()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.libcni().GetStatusNetworkList(t.Context(), list); err != nil {
+	if err := a.call().Status(t); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
 	for _, lease := range leases() {
@@ -275,7 +269,7 @@ func TestGCStatusAndCheckOfHostLocal(t *testing.T) {
 	if err := os.RemoveAll(w.cache); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.libcni().GCNetworkList(context.Background(), list, &libcni.GCArgs{}); err != nil {
+	if err := a.call().GC(t); err != nil {
 		t.Errorf("GC: %v", err)
 	}
 	nothing(t, leases)

@@ -10,12 +10,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // delegate is what another main plugin's configuration looks like, with keys
 // that only that plugin knows.
 func (n *node) delegate(ranges ...any) network {
-	subnet := subnet4(0)
+	subnet := cnitest.Subnet4(0)
 	subnet["ranges"] = ranges
 	return network{
 		"cniVersion": "1.0.0", "name": "sriov-net", "type": "sriov", "deviceID": "0000:0b:00.2", "vlan": 11,
@@ -66,7 +68,7 @@ func TestIPAMPluginSharesPoolsWithRoce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)
-	ours := w.rail(0).with("ipam.pool", "shared").with("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.65"})
+	ours := w.rail(0).With("ipam.pool", "shared").With("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.65"})
 	theirs := w.attach(w.delegate("172.16.10.64-172.16.10.65"), p, "net1")
 	out, err := theirs.raw(t, "roce-ipam", "ADD", theirs.text(t))
 	if err != nil {
@@ -102,8 +104,8 @@ func TestIPAMPluginDeletesWhateverTheConfigurationSays(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.pod(t)
 	for i, spoil := range []func(attachment) attachment{
-		func(a attachment) attachment { a.network = a.network.with("ipam.subnetz", 1); return a },
-		func(a attachment) attachment { a.network = a.network.with("ipam.subnets", "all"); return a },
+		func(a attachment) attachment { a.network = a.network.With("ipam.subnetz", 1); return a },
+		func(a attachment) attachment { a.network = a.network.With("ipam.subnets", "all"); return a },
 		func(a attachment) attachment { a.netns = ""; return a },
 		func(a attachment) attachment { a.args = [][2]string{{"Unknown", "x"}}; return a },
 	} {

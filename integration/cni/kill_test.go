@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // start starts a call as libcni does, and returns at once.
@@ -90,7 +92,7 @@ func killable(t *testing.T) (*world, *pod, attachment) {
 	t.Helper()
 	w := newWorld(t, 1)
 	p := w.pod(t)
-	return w, p, w.attach(w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)}), p, "net1")
+	return w, p, w.attach(w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}), p, "net1")
 }
 
 func TestDelRemovesAllOfAnAddThatWasKilled(t *testing.T) {

@@ -18,6 +18,8 @@ import (
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // machine is a world with random pods, and what there must be in it.
@@ -78,10 +80,10 @@ func newMachine(t *testing.T, seed uint64) *machine {
 	t.Helper()
 	w := newWorld(t, 0)
 	w.bridge(t, 2)
-	v4, v6 := subnet4(0), subnet6(0)
+	v4, v6 := cnitest.Subnet4(0), cnitest.Subnet6(0)
 	v4["ranges"] = []any{fmt.Sprintf("172.16.10.64-172.16.10.%d", 64+poolSize-1)}
 	shared := func(i int, subnets ...any) network {
-		return w.rail(i).with("ipam.pool", "shared").with("ipam.subnets", subnets)
+		return w.rail(i).With("ipam.pool", "shared").With("ipam.subnets", subnets)
 	}
 	m := &machine{
 		world: w, t: t, rnd: rand.New(rand.NewPCG(seed, 0)),

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // parent returns the name of the link of parents that carries a macvlan.
@@ -52,7 +54,7 @@ func TestMasterIsFound(t *testing.T) {
 	}
 	for i, tt := range tests {
 		rail := int(tt.want[4] - '0')
-		a := w.attach(w.rail(rail).with("name", fmt.Sprint("net", i)).with("ipam.pool", tt.want).with("master", tt.master), p, fmt.Sprintf("net%d", i))
+		a := w.attach(w.rail(rail).With("name", fmt.Sprint("net", i)).With("ipam.pool", tt.want).With("master", tt.master), p, fmt.Sprintf("net%d", i))
 		if _, err := a.add(t); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
@@ -84,7 +86,7 @@ func TestMasterThatIsNotFoundIsAnErrorThatTellsWhatThereIs(t *testing.T) {
 		{"loopback", "lo", []string{"lo"}},
 	}
 	for _, tt := range tests {
-		err := w.attach(w.rail(0).with("master", tt.master), p, "net1").mustFail(t, 102)
+		err := w.attach(w.rail(0).With("master", tt.master), p, "net1").mustFail(t, 102)
 		for _, name := range tt.names {
 			if !strings.Contains(err.Error(), name) {
 				t.Errorf("%s: %v: want it to name %s", tt.name, err, name)
@@ -103,7 +105,7 @@ func TestMasterMayBeInThePod(t *testing.T) {
 	w.wireTo(t, &node{namespace: p.namespace}, 0, "leaf0")
 	w.leaf.ip(t, "addr add 172.16.10.254/24 dev leaf0")
 	before := p.snapshot(t)
-	a := w.attach(w.rail(0).with("linkInContainer", true), p, "net1")
+	a := w.attach(w.rail(0).With("linkInContainer", true), p, "net1")
 	res := a.mustAdd(t)
 	if got := p.mustRun(t, "ip", "-oneline", "link", "show", "dev", "net1"); !strings.Contains(got, "net1@rail0:") {
 		t.Errorf("got %s, want a child of rail0", got)
@@ -120,7 +122,7 @@ func TestEveryModeReachesTheGateway(t *testing.T) {
 	before, node := p.snapshot(t), w.snapshot(t)
 	var made []attachment
 	for i, mode := range []string{"bridge", "private", "vepa", "passthru"} {
-		a := w.attach(w.rail(i).with("mode", mode), p, fmt.Sprintf("net%d", i))
+		a := w.attach(w.rail(i).With("mode", mode), p, fmt.Sprintf("net%d", i))
 		made = append(made, a)
 		res, err := a.add(t)
 		if err != nil {
@@ -157,20 +159,20 @@ func TestLinkHasTheMTUAndTheQueueAskedFor(t *testing.T) {
 		{"net0", nil, 9000}, {"net1", 0, 9000}, {"net2", 1400, 1400}, {"net3", 9000, 9000},
 	}
 	for _, tt := range tests {
-		res := w.attach(w.rail(0).with("mtu", tt.mtu), p, tt.ifName).mustAdd(t)
+		res := w.attach(w.rail(0).With("mtu", tt.mtu), p, tt.ifName).mustAdd(t)
 		got := p.mustRun(t, "ip", "-oneline", "link", "show", "dev", tt.ifName)
 		if !strings.Contains(got, fmt.Sprintf(" mtu %d ", tt.want)) || res.Interfaces[0].Mtu != tt.want {
 			t.Errorf("mtu %v: the result says %d, the link is %s, want %d", tt.mtu, res.Interfaces[0].Mtu, got, tt.want)
 		}
 	}
 	before := p.snapshot(t)
-	err := w.attach(w.rail(0).with("mtu", 9001), p, "net4").mustFail(t, 7)
+	err := w.attach(w.rail(0).With("mtu", 9001), p, "net4").mustFail(t, 7)
 	if !strings.Contains(err.Msg, "9001") || !strings.Contains(err.Msg, "9000") {
 		t.Errorf("%v: want it to say what is wanted and what the master has", err)
 	}
 	p.unchanged(t, before)
 
-	w.attach(w.rail(0).with("bcqueuelen", 3000), p, "net5").mustAdd(t)
+	w.attach(w.rail(0).With("bcqueuelen", 3000), p, "net5").mustAdd(t)
 	if got := p.mustRun(t, "ip", "-details", "link", "show", "dev", "net5"); !strings.Contains(got, " bcqueuelen 3000 ") {
 		t.Errorf("got %s, want a queue of 3000", got)
 	}
@@ -182,7 +184,7 @@ func TestInterfaceNamesMayHaveFifteenCharacters(t *testing.T) {
 	p := w.pod(t)
 	before := p.snapshot(t)
 	for _, ifName := range []string{"net-123456789ab", "net.1", "a"} {
-		a := w.attach(w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)}), p, ifName)
+		a := w.attach(w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}), p, ifName)
 		res := a.mustAdd(t)
 		if res.Interfaces[0].Name != ifName {
 			t.Errorf("the result says %q, want %q", res.Interfaces[0].Name, ifName)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // Ten pods get four interfaces each on one segment and of one pool, eight
@@ -26,7 +28,7 @@ func TestFortyAttachmentsInParallel(t *testing.T) {
 		pods = append(pods, p)
 		before[p] = p.snapshot(t)
 		for i := range 4 {
-			c := w.rail(i).with("ipam.pool", "all").with("ipam.subnets", []any{subnet4(0), subnet6(0)})
+			c := w.rail(i).With("ipam.pool", "all").With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)})
 			all = append(all, w.attach(c, p, fmt.Sprintf("net%d", i+1)))
 		}
 	}

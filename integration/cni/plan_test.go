@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // The commands of rocectl plan, typed into a shell of the node, make what ADD
@@ -19,13 +21,13 @@ func TestCommandsOfThePlanDoWhatAddDoes(t *testing.T) {
 	tests := map[string]func(network) network{
 		"both families": func(c network) network { return c },
 		"the main table": func(c network) network {
-			return c.with("routing", "main").with("ipam.routes", []any{map[string]any{"dst": "10.1.0.0/16", "mtu": 1400, "priority": 7}})
+			return c.With("routing", "main").With("ipam.routes", []any{map[string]any{"dst": "10.1.0.0/16", "mtu": 1400, "priority": 7}})
 		},
 		"everything else": func(c network) network {
-			return c.with("mode", "private").with("mtu", 1400).with("bcqueuelen", 3000).
-				with("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_filter": "1"}).
-				with("routing", map[string]any{"table": 300, "priority": 7, "defaultRoute": true, "metric": 50}).
-				with("ipam.routes", []any{
+			return c.With("mode", "private").With("mtu", 1400).With("bcqueuelen", 3000).
+				With("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_filter": "1"}).
+				With("routing", map[string]any{"table": 300, "priority": 7, "defaultRoute": true, "metric": 50}).
+				With("ipam.routes", []any{
 					map[string]any{"dst": "10.1.0.0/16", "mtu": 1400, "advmss": 1300},
 					map[string]any{"dst": "2001:db8:1::/48", "gw": "fd00:10::fe", "priority": 9},
 					map[string]any{"dst": "10.3.0.0/16", "scope": 253, "table": 301},
@@ -38,7 +40,7 @@ func TestCommandsOfThePlanDoWhatAddDoes(t *testing.T) {
 			w := newWorld(t, 1)
 			p := w.pod(t)
 			before := p.snapshot(t)
-			a := w.attach(of(w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)})), p, "net1")
+			a := w.attach(of(w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)})), p, "net1")
 			script := w.plan(t, a, p)
 			p.unchanged(t, before)
 			if got := w.files(t); len(got) > 0 {

@@ -10,12 +10,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-// unasked returns a network that does not ask the wire.
-func (c network) unasked() network {
-	return c.with("probe", map[string]any{"conflict": "off", "gateway": "off"})
-}
+	"github.com/roce-cni/roce-cni/integration/cnitest"
+)
 
 func TestSmallSubnetsGiveExactlyTheirAddresses(t *testing.T) {
 	t.Parallel()
@@ -52,7 +49,7 @@ func TestSmallSubnetsGiveExactlyTheirAddresses(t *testing.T) {
 			if tt.host != "" {
 				w.ip(t, "addr add "+tt.host+" dev lo")
 			}
-			c := w.rail(0).unasked().with("ipam.subnets", []any{tt.subnet})
+			c := w.rail(0).Unasked().With("ipam.subnets", []any{tt.subnet})
 			p := w.pod(t)
 			before := p.snapshot(t)
 			var made []attachment
@@ -88,8 +85,8 @@ func TestAttachmentGetsAnAddressOfEachSubnet(t *testing.T) {
 	before := p.snapshot(t)
 	second := map[string]any{"subnet": "10.9.0.0/24", "ranges": []any{"10.9.0.7"}}
 	third := map[string]any{"subnet": "fd00:9::/64", "ranges": []any{"fd00:9::7"}}
-	c := w.rail(0).with("ipam.subnets", []any{subnet6(0), second, subnet4(0), third}).
-		with("args.cni.ips", []any{"172.16.10.70", "fd00:10::70"})
+	c := w.rail(0).With("ipam.subnets", []any{cnitest.Subnet6(0), second, cnitest.Subnet4(0), third}).
+		With("args.cni.ips", []any{"172.16.10.70", "fd00:10::70"})
 	a := w.attach(c, p, "net1")
 	res := a.mustAdd(t)
 	var got []string
@@ -142,7 +139,7 @@ func TestRequestedAddressIsGiven(t *testing.T) {
 	p := w.pod(t)
 	a := w.attach(w.rail(0), p, "net1")
 	argsCNI := a
-	argsCNI.network = a.network.with("args.cni.ips", []any{"172.16.10.72"})
+	argsCNI.network = a.network.With("args.cni.ips", []any{"172.16.10.72"})
 	tests := []struct {
 		name string
 		a    attachment
@@ -168,7 +165,7 @@ func TestRequestedAddressThatCannotBeGivenIsAnError(t *testing.T) {
 	holder, p := w.pod(t), w.pod(t)
 	w.attach(w.rail(0), holder, "net1").capable("ips", []string{"172.16.10.70"}).mustAdd(t)
 	before := p.snapshot(t)
-	a := w.attach(w.rail(0).with("ipam.subnets.0.exclude", []any{"172.16.10.80"}), p, "net1")
+	a := w.attach(w.rail(0).With("ipam.subnets.0.exclude", []any{"172.16.10.80"}), p, "net1")
 	tests := []struct {
 		name, addr string
 		code       uint
@@ -201,7 +198,7 @@ func TestRequestedAddressThatCannotBeGivenIsAnError(t *testing.T) {
 func TestRestartedPodGetsItsAddressAndMACBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	c := w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)})
+	c := w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)})
 	first := w.attach(c, w.podNamed(t, "trainer-0"), "net1")
 	was := first.mustAdd(t)
 	first.mustDel(t)
@@ -220,7 +217,7 @@ func TestRestartedPodGetsItsAddressAndMACBack(t *testing.T) {
 func TestAddressRestsBeforeAnotherPodGetsIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	two := w.rail(0).with("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.65"})
+	two := w.rail(0).With("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.65"})
 	first, second, third := w.attach(two, w.pod(t), "net1"), w.attach(two, w.pod(t), "net1"), w.attach(two, w.pod(t), "net1")
 	rests := addrOfResult(t, first.mustAdd(t))
 	first.mustDel(t)
@@ -237,7 +234,7 @@ func TestSecondAddFindsTheAttachmentAsItIs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)
-	a := w.attach(w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)}), p, "net1")
+	a := w.attach(w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}), p, "net1")
 	first := a.mustAdd(t)
 	before := p.snapshot(t) // with the index of the link
 	monitor := w.leaf.listen(t, "leaf0", nil)
@@ -255,7 +252,7 @@ func TestSecondAddFindsTheAttachmentAsItIs(t *testing.T) {
 func TestLeaseOfADeadPodComesBackWithoutDEL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	one := w.rail(0).with("ipam.subnets.0.ranges", []any{"172.16.10.64"})
+	one := w.rail(0).With("ipam.subnets.0.ranges", []any{"172.16.10.64"})
 	dead, next := w.pod(t), w.pod(t)
 	w.attach(one, dead, "net1").mustAdd(t)
 	w.attach(one, next, "net1").mustFail(t, 101)
@@ -267,8 +264,8 @@ func TestNetworksThatNameOnePoolShareIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	shared := func(rail int) network {
-		return w.rail(rail).unasked().with("ipam.pool", "both").
-			with("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/24", "ranges": []any{"10.9.0.1-10.9.0.2"}}})
+		return w.rail(rail).Unasked().With("ipam.pool", "both").
+			With("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/24", "ranges": []any{"10.9.0.1-10.9.0.2"}}})
 	}
 	p := w.pod(t)
 	one := addrOfResult(t, w.attach(shared(0), p, "net0").mustAdd(t))
@@ -277,5 +274,5 @@ func TestNetworksThatNameOnePoolShareIt(t *testing.T) {
 		t.Errorf("both networks gave %s", one)
 	}
 	w.attach(shared(0), p, "net2").mustFail(t, 101)
-	w.attach(shared(0).with("ipam.pool", "own"), w.pod(t), "net2").mustAdd(t)
+	w.attach(shared(0).With("ipam.pool", "own"), w.pod(t), "net2").mustAdd(t)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 )
 
@@ -86,7 +87,7 @@ func TestAPodThatComesBackUnderItsNameKeepsItsAddresses(t *testing.T) {
 	w := newWorld(t, rails)
 	w.ownSticky(t, rails, "32-47")
 	w.keeps(t, rails, map[string]string{"job-0": "77"}, "node n7 still holds it")
-	c := w.matched(subnet4).pooled()
+	c := w.matched(cnitest.Subnet4).Pooled(railPool)
 	p := w.pod(t)
 	before := p.snapshot(t)
 	a := w.attach(c, p, "net1").named("job-0")
@@ -132,7 +133,7 @@ func TestWithoutAnswerAnADDIsToBeTriedAgain(t *testing.T) {
 	w.ownSticky(t, 1, "32-47")
 	p := w.pod(t)
 	before := p.snapshot(t)
-	a := w.attach(w.rail(0).pooled(), p, "net1").named("job-0")
+	a := w.attach(w.rail(0).Pooled(railPool), p, "net1").named("job-0")
 	start := time.Now()
 	if err := a.mustFail(t, 11); !strings.Contains(err.Msg, "not answered yet") || !strings.Contains(err.Details, "log of rocectl agent") {
 		t.Errorf("got %v", err)
@@ -170,7 +171,7 @@ func TestIPAMPluginLeasesWhatIsKept(t *testing.T) {
 	w := newWorld(t, 1)
 	w.ownSticky(t, 3, "32-32")
 	w.keeps(t, 3, map[string]string{"job-0": "77"}, "all slots are kept for other pods")
-	c := w.delegate().pooled().with("ipam.rail", 2)
+	c := w.delegate().Pooled(railPool).With("ipam.rail", 2)
 	first := w.attach(c, w.pod(t), "net1").named("job-0")
 	second := w.attach(c, w.pod(t), "net1").named("job-0")
 	refused := w.attach(c, w.pod(t), "net1").named("job-1")
@@ -209,11 +210,11 @@ func TestAddressesThatAreGivenBackMeanwhileAreNotUsed(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			w.ownSticky(t, 1, "32-47")
-			c := w.rail(0).pooled()
+			c := w.rail(0).Pooled(railPool)
 			if program == "roce-ipam" {
-				c = w.delegate().pooled()
+				c = w.delegate().Pooled(railPool)
 			}
-			other := w.attach(w.rail(0).pooled(), w.pod(t), "net1").named("web-6d4cf56db6-x7k2p")
+			other := w.attach(w.rail(0).Pooled(railPool), w.pod(t), "net1").named("web-6d4cf56db6-x7k2p")
 			other.mustAdd(t)
 			leased := w.leases(t, "leased")
 			key := nodefile.Key{Namespace: "train", Pod: "job-0", Interface: "net1"}

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
@@ -66,11 +67,6 @@ func owned(t testing.TB, rails int, hosts ...string) nodefile.File {
 // rangesFile is the file that own writes.
 func (n *node) rangesFile() string { return filepath.Join(n.state, "pools", railPool, "ranges") }
 
-// pooled returns a network with addresses of the RailPool in the place of its own.
-func (c network) pooled() network {
-	return c.with("ipam", map[string]any{"type": "roce-ipam", "railPool": railPool})
-}
-
 // within fails the test if not all addresses have one of the host parts first to
 // last.
 func within(t *testing.T, addrs []netip.Addr, first, last byte) {
@@ -85,7 +81,7 @@ func within(t *testing.T, addrs []netip.Addr, first, last byte) {
 func TestAllRailsOfARailPool(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
-	c := w.matched(subnet4).pooled()
+	c := w.matched(cnitest.Subnet4).Pooled(railPool)
 	p := w.pod(t)
 	before := p.snapshot(t)
 	a := w.attach(c, p, "net1")
@@ -135,7 +131,7 @@ func TestAllRailsOfARailPool(t *testing.T) {
 func TestGCOfARailPoolNeedsNoRanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	c := w.rail(0).pooled()
+	c := w.rail(0).Pooled(railPool)
 	w.own(t, 1, "32-47")
 	stays, goes := w.attach(c, w.pod(t), "net1"), w.attach(c, w.pod(t), "net1")
 	kept := addrOfResult(t, stays.mustAdd(t))
@@ -160,18 +156,18 @@ func TestOneInterfaceIsOnTheRailOfItsNIC(t *testing.T) {
 	w.own(t, 3, "32-47")
 	p := w.pod(t)
 	for i := range 3 { // the NICs have addresses of their rails
-		got := addrOfResult(t, w.attach(w.rail(i).pooled(), p, fmt.Sprintf("net%d", i)).mustAdd(t))
+		got := addrOfResult(t, w.attach(w.rail(i).Pooled(railPool), p, fmt.Sprintf("net%d", i)).mustAdd(t))
 		if got.As4()[2] != byte(10+i) {
 			t.Errorf("rail%d got %s", i, got)
 		}
 		within(t, []netip.Addr{got}, 32, 47)
 	}
 	w.ip(t, "addr flush dev rail1")
-	c := w.rail(1).pooled().unasked()
+	c := w.rail(1).Pooled(railPool).Unasked()
 	if err := w.attach(c, p, "net8").mustFail(t, 7); !strings.Contains(err.Details, "ipam.rail") {
 		t.Errorf("without an address: got %v", err)
 	}
-	if got := addrOfResult(t, w.attach(c.with("ipam.rail", 1), p, "net8").mustAdd(t)); got.As4()[2] != 11 {
+	if got := addrOfResult(t, w.attach(c.With("ipam.rail", 1), p, "net8").mustAdd(t)); got.As4()[2] != 11 {
 		t.Errorf("with ipam.rail 1: got %s", got)
 	}
 }
@@ -180,7 +176,7 @@ func TestARailPoolGrowsByABlockAndLosesOne(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	w.own(t, 1, "32-33")
-	c := w.rail(0).pooled()
+	c := w.rail(0).Pooled(railPool)
 	var first []attachment
 	for range 2 {
 		a := w.attach(c, w.pod(t), "net1")
@@ -210,7 +206,7 @@ func TestARailPoolGrowsByABlockAndLosesOne(t *testing.T) {
 func TestIPAMPluginLeasesOfARailPool(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	a := w.attach(w.delegate().pooled(), w.pod(t), "net1")
+	a := w.attach(w.delegate().Pooled(railPool), w.pod(t), "net1")
 	call := func(verb string, a attachment) (string, *types.Error) {
 		t.Helper()
 		out, err := a.raw(t, "roce-ipam", verb, a.text(t))
@@ -220,11 +216,11 @@ func TestIPAMPluginLeasesOfARailPool(t *testing.T) {
 		t.Errorf("ADD without ranges: got %v, want error 11", err)
 	}
 	status := a
-	status.network = a.network.with("cniVersion", "1.1.0")
+	status.network = a.network.With("cniVersion", "1.1.0")
 	if _, err := call("STATUS", status); err == nil || err.Code != 50 || !strings.Contains(err.Msg, "no addresses of the pool yet") {
 		t.Errorf("STATUS without ranges: got %v, want error 50", err)
 	}
-	status.network = status.network.with("status.pool", "off")
+	status.network = status.network.With("status.pool", "off")
 	if _, err := call("STATUS", status); err != nil {
 		t.Errorf("STATUS without ranges, with status.pool off: %v", err)
 	}
@@ -247,7 +243,7 @@ func TestIPAMPluginLeasesOfARailPool(t *testing.T) {
 	if _, err := call("ADD", other); err == nil || err.Code != 7 || !strings.Contains(err.Details, "ipam.rail") {
 		t.Errorf("three rails: got %v, want error 7", err)
 	}
-	other.network = a.network.with("ipam.rail", 2)
+	other.network = a.network.With("ipam.rail", 2)
 	if out, err := call("ADD", other); err != nil || !strings.Contains(out, `"172.16.12.`) {
 		t.Errorf("ipam.rail 2: got %s, %v", out, err)
 	}

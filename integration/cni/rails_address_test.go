@@ -13,12 +13,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 func TestConflictOnOneRailMovesAllToAnotherHostPart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
-	c := w.listed(subnet4).with("probe.conflict.wait", "100ms")
+	c := w.listed(cnitest.Subnet4).With("probe.conflict.wait", "100ms")
 	a := w.attach(c, w.podNamed(t, "trainer"), "net1")
 	was := each(t, a, a.mustAdd(t), 1)
 	a.mustDel(t)
@@ -46,7 +48,7 @@ func TestRailsThatCannotBeInStepSaySo(t *testing.T) {
 	w := newWorld(t, rails)
 	// Each rail has two addresses, and no host part is on all.
 	c := w.listed(func(i int) map[string]any {
-		s := subnet4(i)
+		s := cnitest.Subnet4(i)
 		s["ranges"] = []any{fmt.Sprintf("172.16.%[1]d.%[2]d-172.16.%[1]d.%[3]d", 10+i, 64+2*i, 65+2*i)}
 		return s
 	})
@@ -72,7 +74,7 @@ func TestAskedAddressesAreOnTheRailsOfTheirSubnets(t *testing.T) {
 		all = append(all, fmt.Sprintf("172.16.%d.%d", 10+i, 90+i), fmt.Sprintf("fd00:%d::%d/64", 10+i, 90+i))
 	}
 	slices.Reverse(all)
-	a := w.attach(w.matched(subnet4, subnet6), p, "net1").capable("ips", all)
+	a := w.attach(w.matched(cnitest.Subnet4, cnitest.Subnet6), p, "net1").capable("ips", all)
 	for i, one := range each(t, a, a.mustAdd(t), 2) {
 		want := []netip.Addr{netip.MustParseAddr(fmt.Sprintf("172.16.%d.%d", 10+i, 90+i)), netip.MustParseAddr(fmt.Sprintf("fd00:%d::%d", 10+i, 90+i))}
 		if !slices.Equal(one.addrs, want) {
@@ -82,7 +84,7 @@ func TestAskedAddressesAreOnTheRailsOfTheirSubnets(t *testing.T) {
 	a.mustDel(t)
 
 	// One that is asked for decides for all.
-	a = w.attach(w.listed(subnet4), p, "net1").capable("ips", []string{"172.16.13.99"})
+	a = w.attach(w.listed(cnitest.Subnet4), p, "net1").capable("ips", []string{"172.16.13.99"})
 	if got := slots(each(t, a, a.mustAdd(t), 1)); got[3] != 99 || len(slices.Compact(got)) != 1 {
 		t.Errorf("the rails have the host parts %v, want 99 for all", got)
 	}
@@ -90,12 +92,12 @@ func TestAskedAddressesAreOnTheRailsOfTheirSubnets(t *testing.T) {
 	p.unchanged(t, before)
 
 	for addr, says := range map[string]string{"192.0.2.1": "192.0.2.1", "172.16.15.254": "gateway"} {
-		err := w.attach(w.listed(subnet4), p, "net1").capable("ips", []string{addr}).mustFail(t, 7)
+		err := w.attach(w.listed(cnitest.Subnet4), p, "net1").capable("ips", []string{addr}).mustFail(t, 7)
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v: want it to say %q", addr, err, says)
 		}
 	}
-	w.attach(w.listed(subnet4), p, "net1").capable("mac", "02:00:00:00:00:07").mustFail(t, 7)
+	w.attach(w.listed(cnitest.Subnet4), p, "net1").capable("mac", "02:00:00:00:00:07").mustFail(t, 7)
 	p.unchanged(t, before)
 	w.nothingLeased(t)
 	w.noRecords(t)
@@ -106,7 +108,7 @@ func TestInterfacesOfRailsAreNamedAsTheConfigurationSays(t *testing.T) {
 	w := newWorld(t, rails)
 	p := w.pod(t)
 	before := p.snapshot(t)
-	a := w.attach(w.matched(subnet4).with("rails.ifName", "rdma{rail*2+4}"), p, "net1")
+	a := w.attach(w.matched(cnitest.Subnet4).With("rails.ifName", "rdma{rail*2+4}"), p, "net1")
 	var got, want []string
 	for i, in := range a.mustAdd(t).Interfaces {
 		got, want = append(got, in.Name), append(want, fmt.Sprintf("rdma%d", 2*i+4))
@@ -121,7 +123,7 @@ func TestInterfacesOfRailsAreNamedAsTheConfigurationSays(t *testing.T) {
 	p.unchanged(t, before)
 
 	// CNI_IFNAME is longer than what leaves room for the numbers.
-	err := w.attach(w.listed(subnet4), p, "net-123456789a").mustFail(t, 7)
+	err := w.attach(w.listed(cnitest.Subnet4), p, "net-123456789a").mustFail(t, 7)
 	if !strings.Contains(err.Msg, "net-123456789a-1") {
 		t.Errorf("%v: want it to say which name is too long", err)
 	}
@@ -136,7 +138,7 @@ func TestAddressesFollowFromTheNICs(t *testing.T) {
 		w.ip(t, fmt.Sprintf("addr add 172.16.%d.3/24 dev rail%d", 10+i, i))
 		w.leaf.ip(t, fmt.Sprintf("addr add 172.16.%d.254/24 dev leaf%d", 10+i, i))
 	}
-	c := w.matched().with("ipam", map[string]any{
+	c := w.matched().With("ipam", map[string]any{
 		"type": "roce-ipam", "fromMaster": true, "gateway": "last", "derive": map[string]any{"base": 64, "perHost": 2},
 	})
 	// The node has .3, and so the addresses from 64 + 3 x 2 on.
@@ -191,7 +193,7 @@ func TestSubnetsOfRailsAreInATableOfTheNode(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := w.matched().with("ipam", map[string]any{"type": "roce-ipam", "table": file})
+	c := w.matched().With("ipam", map[string]any{"type": "roce-ipam", "table": file})
 	p := w.pod(t)
 	before := p.snapshot(t)
 	a := w.attach(c, p, "net1")

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // railsCrowdSize returns how many pods there are in the crowd with all rails:
@@ -28,7 +30,7 @@ func railsCrowdSize(t *testing.T) int {
 // and each has one host part on all.
 func TestPodsWithAllRailsSixteenAtATime(t *testing.T) {
 	w := newWorld(t, rails)
-	all := w.matched(subnet4).with("ipam.subnets.0.ranges", []any{"172.16.{rail+10}.2-172.16.{rail+10}.252"})
+	all := w.matched(cnitest.Subnet4).With("ipam.subnets.0.ranges", []any{"172.16.{rail+10}.2-172.16.{rail+10}.252"})
 	c := newCrowd(t, w, railsCrowdSize(t), func(int) network { return all })
 	testCrowd(t, c, rails)
 	parts := map[string]map[byte]bool{}

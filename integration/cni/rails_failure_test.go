@@ -10,43 +10,45 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // onRail6 lists what can fail on one rail of eight, by how far ADD gets.
 func onRail6() []failure {
-	taken := map[string]any{"routing": map[string]any{"defaultRoute": true}, "master": "rail6", "subnets": []any{subnet4(6)}}
+	taken := map[string]any{"routing": map[string]any{"defaultRoute": true}, "master": "rail6", "subnets": []any{cnitest.Subnet4(6)}}
 	return []failure{
 		{"no such master", 102, change("rails.6.master", "rail9")},
 		{"the master is down", 102, onNode("link set dev rail6 down")},
 		{"the master is another rail's by another name", 7, func(t *testing.T, w *world, _ *pod, c network) network {
 			w.ip(t, "link property add dev rail5 altname second-port")
-			return c.with("rails.6.master", "second-port")
+			return c.With("rails.6.master", "second-port")
 		}},
 		{"the MTU is larger than the master's", 7, func(t *testing.T, w *world, _ *pod, c network) network {
 			w.ip(t, "link set dev rail6 mtu 1500")
-			return c.with("mtu", 9000)
+			return c.With("mtu", 9000)
 		}},
 		{"a foreign link of the name", 4, inPod("link add net1-6 type bridge\nlink set dev net1-6 addrgenmode none")},
 		{"a foreign link with the name as an altname", 4, inPod("link property add dev eth0 altname net1-6")},
 		{"the pool is exhausted", 101, func(t *testing.T, w *world, _ *pod, c network) network {
-			one := w.rail(6).unasked().with("ipam.pool", "all").with("ipam.subnets.0.ranges", []any{"172.16.16.64"})
+			one := w.rail(6).Unasked().With("ipam.pool", "all").With("ipam.subnets.0.ranges", []any{"172.16.16.64"})
 			w.attach(one, w.pod(t), "net1").mustAdd(t)
-			return c.with("rails.6.subnets.0.ranges", []any{"172.16.16.64"})
+			return c.With("rails.6.subnets.0.ranges", []any{"172.16.16.64"})
 		}},
 		{"the table is taken", 105, func(t *testing.T, _ *world, p *pod, c network) network {
 			p.ip(t, "route add 192.0.2.0/24 dev eth0 table 206")
-			return c.with("routing.table", 200)
+			return c.With("routing.table", 200)
 		}},
 		{"the default route is taken", 105, change("rails.6", taken)},
 		{"a rule of somebody else's wins", 105, inPod("rule add from 172.16.16.0/24 lookup 50 priority 100")},
 		{"the gateway is silent", 106, func(t *testing.T, w *world, _ *pod, c network) network {
 			w.leaf.ip(t, "addr del 172.16.16.254/24 dev leaf6")
-			return c.with("probe.gateway.timeout", "5ms")
+			return c.With("probe.gateway.timeout", "5ms")
 		}},
 		{"every address is taken on the wire", 100, func(t *testing.T, w *world, _ *pod, c network) network {
 			// The kernel answers in time, which the test itself might not. Nobody does on the other rails.
 			w.leaf.ip(t, "route add local 172.16.16.64/26 dev lo")
-			return c.with("probe.conflict.wait", "100ms")
+			return c.With("probe.conflict.wait", "100ms")
 		}},
 	}
 }
@@ -71,7 +73,7 @@ func TestFailureOnOneRailLeavesNothingOfAll(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, rails)
 			p := w.pod(t)
-			good := w.listed(subnet4)
+			good := w.listed(cnitest.Subnet4)
 			c := f.spoil(t, w, p, good)
 			pod, node, leased, files := p.snapshot(t), w.snapshot(t), w.leases(t, "leased"), w.files(t)
 			err := w.attach(c, p, "net1").mustFail(t, f.code)
@@ -98,7 +100,7 @@ func TestRuleWantsAsManyNICsAsItSays(t *testing.T) {
 	p := w.pod(t)
 	before := p.snapshot(t)
 	for _, count := range []int{7, 9} {
-		err := w.attach(w.matched(subnet4).with("rails.count", count), p, "net1").mustFail(t, 102)
+		err := w.attach(w.matched(cnitest.Subnet4).With("rails.count", count), p, "net1").mustFail(t, 102)
 		for i := range rails {
 			if name := w.rail(i)["name"].(string); !strings.Contains(err.Error(), name) {
 				t.Errorf("%v: want it to list %s", err, name)
@@ -114,10 +116,10 @@ func TestDelWithoutRecordRemovesAllRails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
 	p := w.pod(t)
-	other := w.attach(w.rail(0).with("ipam.pool", "other").with("ipam.subnets.0.ranges", []any{"172.16.10.200"}), p, "net2")
+	other := w.attach(w.rail(0).With("ipam.pool", "other").With("ipam.subnets.0.ranges", []any{"172.16.10.200"}), p, "net2")
 	other.mustAdd(t)
 	before, node := p.snapshot(t), w.snapshot(t)
-	a := w.attach(w.matched(subnet4, subnet6), p, "net1")
+	a := w.attach(w.matched(cnitest.Subnet4, cnitest.Subnet6), p, "net1")
 	a.mustAdd(t)
 	standing := p.snapshot(t)
 	// The interfaces of rails are none of their own.
@@ -163,7 +165,7 @@ func TestDelOfRailsSucceedsWhateverIsLeft(t *testing.T) {
 			return a
 		},
 		"the configuration has one rail now": func(_ *testing.T, w *world, _ *pod, a attachment) attachment {
-			a.network = w.rail(0).with("name", "all")
+			a.network = w.rail(0).With("name", "all")
 			return a
 		},
 		"CNI_NETNS is empty": func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
@@ -177,7 +179,7 @@ func TestDelOfRailsSucceedsWhateverIsLeft(t *testing.T) {
 			w := newWorld(t, rails)
 			p := w.pod(t)
 			before := p.snapshot(t)
-			a := w.attach(w.listed(subnet4, subnet6), p, "net1")
+			a := w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), p, "net1")
 			a.mustAdd(t)
 			a = spoil(t, w, p, a)
 			for range 2 {

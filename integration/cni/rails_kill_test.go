@@ -6,6 +6,8 @@ package cni
 import (
 	"slices"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 func TestDelRemovesAllRailsOfACallThatWasKilled(t *testing.T) {
@@ -24,7 +26,7 @@ func TestDelRemovesAllRailsOfACallThatWasKilled(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, rails)
 			p := w.pod(t)
-			a := w.attach(w.listed(subnet4, subnet6), p, "net1")
+			a := w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), p, "net1")
 			pod, node := p.snapshot(t), w.snapshot(t)
 			eachKill(t, tt.kills, a, tt.command, func(gone func()) {
 				if !tt.overtake {
@@ -45,7 +47,7 @@ func TestAddOfAllRailsSucceedsAfterOneThatWasKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
 	p := w.pod(t)
-	a := w.attach(w.matched(subnet4, subnet6), p, "net1")
+	a := w.attach(w.matched(cnitest.Subnet4, cnitest.Subnet6), p, "net1")
 	before := p.snapshot(t)
 	first := addrs(a.mustAdd(t))
 	a.mustDel(t)

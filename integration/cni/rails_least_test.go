@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // without returns the names of the interfaces of all rails but some.
@@ -45,16 +47,16 @@ func TestRailThatCannotServeIsLeftOutWhenEnoughOthersCan(t *testing.T) {
 			p := w.pod(t)
 			w.ip(t, tt.script)
 			before := p.snapshot(t)
-			c := tt.form(w.node, subnet4, subnet6)
+			c := tt.form(w.node, cnitest.Subnet4, cnitest.Subnet6)
 			err := w.attach(c, p, "net1").mustFail(t, 102)
 			for _, i := range tt.out {
 				if want := fmt.Sprintf("%d (%s)", i, railName(i)); !strings.Contains(err.Msg, want) || !strings.Contains(err.Msg, fmt.Sprintf("rail%d", i)) {
 					t.Errorf("%v: want it to say %s and its master", err, want)
 				}
 			}
-			w.attach(c.with("minRails", rails-len(tt.out)+1), p, "net1").mustFail(t, 102)
+			w.attach(c.With("minRails", rails-len(tt.out)+1), p, "net1").mustFail(t, 102)
 			p.unchanged(t, before)
-			testLeftOut(t, w, p, c.with("minRails", rails-len(tt.out)), tt.out)
+			testLeftOut(t, w, p, c.With("minRails", rails-len(tt.out)), tt.out)
 		})
 	}
 }
@@ -101,11 +103,7 @@ func testLeftOut(t *testing.T, w *world, p *pod, c network, out []int) {
 // status calls STATUS.
 func (a attachment) status(t *testing.T) error {
 	t.Helper()
-	list, err := a.list()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if e := cniError(t, a.libcni().GetStatusNetworkList(t.Context(), list)); e != nil {
+	if e := a.call().Status(t); e != nil {
 		return e
 	}
 	return nil
@@ -114,7 +112,7 @@ func (a attachment) status(t *testing.T) error {
 func TestStatusTellsWhichRailCannotServe(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
-	full := w.listed(subnet4).with("rails.4.subnets.0.ranges", []any{"172.16.14.64"})
+	full := w.listed(cnitest.Subnet4).With("rails.4.subnets.0.ranges", []any{"172.16.14.64"})
 	w.attach(full, w.pod(t), "net1").mustAdd(t)
 	w.ip(t, "link set dev rail6 down")
 	node := w.snapshot(t)
@@ -123,11 +121,11 @@ func TestStatusTellsWhichRailCannotServe(t *testing.T) {
 		c    network
 		says string // "": ADD can be served
 	}{
-		{"a master is down", w.listed(subnet4), `[51] serve "ADD": rail "6": use master "rail6"`},
-		{"a master is down, and not needed", w.listed(subnet4).with("minRails", 7), ""},
-		{"the pool of one rail is exhausted", full.with("minRails", 7), "172.16.14.0/24"},
-		{"fewer NICs than there should be", w.matched(subnet4).with("rails.count", 9), "rail7"},
-		{"no RDMA device", w.listed(subnet4).with("rdma", nil), "RDMA"},
+		{"a master is down", w.listed(cnitest.Subnet4), `[51] serve "ADD": rail "6": use master "rail6"`},
+		{"a master is down, and not needed", w.listed(cnitest.Subnet4).With("minRails", 7), ""},
+		{"the pool of one rail is exhausted", full.With("minRails", 7), "172.16.14.0/24"},
+		{"fewer NICs than there should be", w.matched(cnitest.Subnet4).With("rails.count", 9), "rail7"},
+		{"no RDMA device", w.listed(cnitest.Subnet4).With("rdma", nil), "RDMA"},
 	}
 	for _, tt := range tests {
 		err := w.attach(tt.c, &pod{w.leaf, "", ""}, "").status(t)
@@ -143,7 +141,7 @@ func TestGCTakesAwayAllRailsOfWhatIsNotValid(t *testing.T) {
 	w := newWorld(t, rails)
 	p, q := w.pod(t), w.pod(t)
 	before := p.snapshot(t)
-	goes, stays := w.attach(w.listed(subnet4, subnet6), p, "net1"), w.attach(w.listed(subnet4, subnet6), q, "net1")
+	goes, stays := w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), p, "net1"), w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), q, "net1")
 	goes.mustAdd(t)
 	stays.mustAdd(t)
 	standing := q.snapshot(t)
@@ -186,11 +184,11 @@ func TestAskedAddressOfARailThatIsLeftOutIsLeftOut(t *testing.T) {
 	w.host = "gpu-01"
 	derived := map[string]any{"type": "roce-ipam", "fromMaster": true, "gateway": "last"}
 	for name, c := range map[string]network{
-		"subnets":    w.listed(subnet4),
-		"fromMaster": w.matched().with("ipam", derived),
-		"table":      w.matched().with("ipam", map[string]any{"type": "roce-ipam", "table": file}),
+		"subnets":    w.listed(cnitest.Subnet4),
+		"fromMaster": w.matched().With("ipam", derived),
+		"table":      w.matched().With("ipam", map[string]any{"type": "roce-ipam", "table": file}),
 	} {
-		a := w.attach(c.with("minRails", 7).unasked(), p, "net1")
+		a := w.attach(c.With("minRails", 7).Unasked(), p, "net1")
 		res, err := a.capable("ips", ask).add(t)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -13,6 +13,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // networkStatus is an entry of the pod's annotation
@@ -64,7 +66,7 @@ func TestMultusCallGivesANetworkStatusForEachRail(t *testing.T) {
 			w := newWorld(t, rails)
 			p := w.pod(t)
 			before := p.snapshot(t)
-			c := w.matched(subnet4, subnet6).with("cniVersion", version).with("name", "rails")
+			c := w.matched(cnitest.Subnet4, cnitest.Subnet6).With("cniVersion", version).With("name", "rails")
 			a := w.attach(c, p, "net1").capable("ips", []string{"172.16.12.99/24", "fd00:15::99/64"}).arg("K8S_POD_REVISION", "7")
 			testMultus(t, a)
 			p.unchanged(t, before)

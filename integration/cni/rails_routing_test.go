@@ -7,14 +7,16 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // eightAtOnce is eight with one attachment.
 func eightAtOnce(t *testing.T, w *world, p *pod, share int) []attached {
 	t.Helper()
-	c := w.listed(subnet4, subnet6)
+	c := w.listed(cnitest.Subnet4, cnitest.Subnet6)
 	if share == 0 {
-		c = w.matched().with("ipam.subnets", []any{subnet4(0), subnet6(0)})
+		c = w.matched().With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)})
 	}
 	var taps []*tap
 	for i := range rails {
@@ -79,7 +81,7 @@ func (w *world) railsOf(t *testing.T, n *node, p *pod, first, host int) []attach
 	for i := range rails {
 		taps = append(taps, w.leaf.listen(t, fmt.Sprintf("leaf%d", first+i), nil))
 	}
-	a := n.attach(n.listed(only(subnet4, "172.16.%d.%d"), only(subnet6, "fd00:%d::%d")), p, "net1")
+	a := n.attach(n.listed(only(cnitest.Subnet4, "172.16.%d.%d"), only(cnitest.Subnet6, "fd00:%d::%d")), p, "net1")
 	out := each(t, a, a.mustAdd(t), 2)
 	for i := range out {
 		out[i].tap = taps[i]
@@ -146,7 +148,7 @@ func TestTwoPodsOfOneNodeReachEachOtherOnEveryRail(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
 	p, q := w.pod(t), w.pod(t)
-	a, b := w.attach(w.listed(subnet4, subnet6), p, "net1"), w.attach(w.listed(subnet4, subnet6), q, "net1")
+	a, b := w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), p, "net1"), w.attach(w.listed(cnitest.Subnet4, cnitest.Subnet6), q, "net1")
 	here, there := each(t, a, a.mustAdd(t), 2), each(t, b, b.mustAdd(t), 2)
 	for i := range rails {
 		for family := range 2 {

@@ -12,6 +12,8 @@ import (
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // listed returns the configuration of one network on all rails, each of which
@@ -54,7 +56,7 @@ func ofRail(text, rail string) string {
 }
 
 func (n *node) allRails(which any, subnets []any) network {
-	return n.rail(0).with("name", "all").with("master", nil).with("rails", which).with("ipam.subnets", subnets)
+	return n.rail(0).With("name", "all").With("master", nil).With("rails", which).With("ipam.subnets", subnets)
 }
 
 // railName returns the name of the interface on rail i.
@@ -108,12 +110,12 @@ func TestOneAddGivesAPodAllRails(t *testing.T) {
 		t.Run(form+", IPv4", func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, rails)
-			testAllRails(t, w, c(w.node, subnet4), 1)
+			testAllRails(t, w, c(w.node, cnitest.Subnet4), 1)
 		})
 		t.Run(form+", both families", func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, rails)
-			testAllRails(t, w, c(w.node, subnet4, subnet6), 2)
+			testAllRails(t, w, c(w.node, cnitest.Subnet4, cnitest.Subnet6), 2)
 		})
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // damagesOfLeases are ways to lose the lease database, from the least that is
@@ -43,11 +45,11 @@ func tenants(t *testing.T, rail int) (w *world, ours, theirs attachment, pods [2
 	w.wire(t, rail)
 	w.number(t, rail)
 	pods = [2]*pod{w.pod(t), w.pod(t)}
-	ours = w.attach(w.rail(rail).with("ipam.pool", "shared"), pods[0], "net1")
+	ours = w.attach(w.rail(rail).With("ipam.pool", "shared"), pods[0], "net1")
 	addrs[0] = addrOfResult(t, ours.mustAdd(t))
 	theirs = w.attach(network{
 		"cniVersion": "1.0.0", "name": "their-net", "type": "macvlan", "master": fmt.Sprintf("rail%d", rail), "stateDir": w.state,
-		"ipam": map[string]any{"type": "roce-ipam", "pool": "shared", "subnets": []any{subnet4(rail)}},
+		"ipam": map[string]any{"type": "roce-ipam", "pool": "shared", "subnets": []any{cnitest.Subnet4(rail)}},
 	}, pods[1], "net1")
 	addrs[1] = addTheirs(t, theirs, pods[1])
 	return w, ours, theirs, pods, addrs
@@ -86,15 +88,15 @@ func TestLeasesAreRebuiltFromWhatTheNodeKnows(t *testing.T) {
 			w.mustStand(t, ours, theirs)
 
 			taken := []any{addrs[0].String(), addrs[1].String()}
-			other.network = other.network.with("ipam.subnets.0.ranges", taken)
+			other.network = other.network.With("ipam.subnets.0.ranges", taken)
 			other.mustFail(t, 101)
 			free := netip.MustParseAddr(fmt.Sprintf("172.16.%d.60", 10+lonely(i)))
-			other.network = other.network.with("ipam.subnets.0.ranges", append(taken, free.String()))
+			other.network = other.network.With("ipam.subnets.0.ranges", append(taken, free.String()))
 			if got := addrOfResult(t, other.mustAdd(t)); got != free {
 				t.Fatalf("another pod gets %v, want %v", got, free)
 			}
 			other.mustDel(t)
-			other.network = other.network.with("args.cni.ips", []any{addrs[1].String()})
+			other.network = other.network.With("args.cni.ips", []any{addrs[1].String()})
 			other.mustFail(t, 11)
 
 			ours.mustDel(t)

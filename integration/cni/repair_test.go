@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // rocectl runs rocectl on the node, as root does.
@@ -41,7 +43,7 @@ func TestRepairRestoresWhatThePodHasLost(t *testing.T) {
 			w := newWorld(t, 1)
 			p := w.pod(t)
 			before := p.snapshot(t)
-			a := w.attach(w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)}), p, "net1")
+			a := w.attach(w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}), p, "net1")
 			res := a.mustAdd(t)
 			p.ip(t, "rule add from 192.0.2.1 lookup 100 priority 32000\nroute add 192.0.2.0/24 dev eth0 table 4711")
 			whole := sorted(p.snapshot(t))

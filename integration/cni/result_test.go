@@ -11,6 +11,8 @@ import (
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // addrs returns the addresses of a result.
@@ -35,15 +37,15 @@ func addrOfResult(t testing.TB, res *current.Result) netip.Addr {
 
 // detailed is a network whose results have something in every field.
 func detailed(n *node, version string) network {
-	return n.rail(0).with("cniVersion", version).with("mac", "02:00:00:00:00:07").
-		with("ipam.subnets", []any{subnet4(0), subnet6(0)}).
-		with("args.cni.ips", []any{"172.16.10.70", "fd00:10::70"}).
-		with("ipam.routes", []any{
+	return n.rail(0).With("cniVersion", version).With("mac", "02:00:00:00:00:07").
+		With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}).
+		With("args.cni.ips", []any{"172.16.10.70", "fd00:10::70"}).
+		With("ipam.routes", []any{
 			map[string]any{"dst": "10.1.0.0/16", "mtu": 1400, "advmss": 1360, "priority": 7},
 			map[string]any{"dst": "10.2.0.0/16", "gw": "172.16.10.253", "table": 254},
 			map[string]any{"dst": "10.3.0.0/16", "scope": 253, "table": 300},
 		}).
-		with("dns", map[string]any{"nameservers": []any{"10.96.0.10"}, "domain": "cluster.local", "search": []any{"svc"}, "options": []any{"ndots:5"}})
+		With("dns", map[string]any{"nameservers": []any{"10.96.0.10"}, "domain": "cluster.local", "search": []any{"svc"}, "options": []any{"ndots:5"}})
 }
 
 // resultOf is what an ADD of a detailed network says, in a version.
@@ -101,7 +103,7 @@ func TestLibcniReadsEveryVersion(t *testing.T) {
 	p := w.pod(t)
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		a := w.attach(detailed(w.node, version), p, "net1")
-		res, err := a.addContext(t.Context())
+		res, err := a.call().AddContext(t.Context())
 		if err != nil {
 			t.Fatalf("ADD in version %s: %v", version, err)
 		}
@@ -139,7 +141,7 @@ func TestUnsupportedVersionIsRefused(t *testing.T) {
 	before := p.snapshot(t)
 	for _, program := range []string{"roce", "roce-ipam"} {
 		for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "1.2.0"} {
-			a := w.attach(w.rail(0).with("cniVersion", version), p, "net1")
+			a := w.attach(w.rail(0).With("cniVersion", version), p, "net1")
 			_, err := a.raw(t, program, "ADD", a.text(t))
 			if err == nil || err.Code != 1 {
 				t.Errorf("%s in version %s: got %v, want error 1", program, version, err)

@@ -14,6 +14,8 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 const rails = 8
@@ -38,8 +40,8 @@ func eight(t *testing.T, w *world, p *pod, share int) []attached {
 	t.Helper()
 	out := make([]attached, 0, rails)
 	for i := range rails {
-		c := w.rail(i).with("ipam.pool", fmt.Sprint("pool", i*share)).
-			with("ipam.subnets", []any{subnet4(i * share), subnet6(i * share)})
+		c := w.rail(i).With("ipam.pool", fmt.Sprint("pool", i*share)).
+			With("ipam.subnets", []any{cnitest.Subnet4(i * share), cnitest.Subnet6(i * share)})
 		a := attached{
 			attachment: w.attach(c, p, fmt.Sprintf("net%d", i+1)), rail: i, subnet: 10 + i*share,
 			tap: w.leaf.listen(t, fmt.Sprintf("leaf%d", i), nil),
@@ -200,7 +202,7 @@ func TestLostTableFailsLoudlyInsteadOfLeakingIntoMain(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.pod(t)
 	eth0 := w.listen(t, "pod1", nil)
-	a := w.attach(w.rail(0).with("ipam.subnets", []any{subnet4(0), subnet6(0)}), p, "net1")
+	a := w.attach(w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}), p, "net1")
 	res := a.mustAdd(t)
 	rules := p.rules(t)
 	whole := p.snapshot(t)
@@ -273,7 +275,7 @@ func TestTablesAndRulesAreThoseAskedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)
-	c := w.rail(0).with("routing", map[string]any{"table": 777, "priority": 1000, "defaultRoute": true, "metric": 5})
+	c := w.rail(0).With("routing", map[string]any{"table": 777, "priority": 1000, "defaultRoute": true, "metric": 5})
 	res := w.attach(c, p, "net1").mustAdd(t)
 	addr := addrOfResult(t, res)
 	want := []string{
@@ -308,7 +310,7 @@ func TestOtherRoutingModes(t *testing.T) {
 	}
 	for i, tt := range tests {
 		ifName := fmt.Sprintf("net%d", i)
-		a := w.attach(w.rail(0).with("routing", tt.mode).with("ipam.routes", routes), p, ifName)
+		a := w.attach(w.rail(0).With("routing", tt.mode).With("ipam.routes", routes), p, ifName)
 		res := a.mustAdd(t)
 		if got := p.rules(t); len(got) > 0 {
 			t.Errorf("mode %s: rules %q, want none", tt.mode, got)

@@ -6,12 +6,8 @@ package cni
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,74 +16,19 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-// network is a network configuration.
-type network map[string]any
+type network = cnitest.Network
 
 // rail returns the configuration of a network on rail i, with the addresses
 // .64 to .127 and the gateway of world.
 func (n *node) rail(i int) network {
 	return network{
 		"cniVersion": "1.1.0", "name": fmt.Sprintf("rail%d", i), "type": "roce", "master": fmt.Sprintf("rail%d", i),
-		"ipam": map[string]any{"type": "roce-ipam", "subnets": []any{subnet4(i)}},
+		"ipam": map[string]any{"type": "roce-ipam", "subnets": []any{cnitest.Subnet4(i)}},
 		"rdma": map[string]any{"mode": "off"}, "stateDir": n.state,
-	}
-}
-
-func subnet4(i int) map[string]any {
-	return map[string]any{
-		"subnet": fmt.Sprintf("172.16.%d.0/24", 10+i), "gateway": fmt.Sprintf("172.16.%d.254", 10+i),
-		"ranges": []any{fmt.Sprintf("172.16.%[1]d.64-172.16.%[1]d.127", 10+i)},
-	}
-}
-
-func subnet6(i int) map[string]any {
-	return map[string]any{
-		"subnet": fmt.Sprintf("fd00:%d::/64", 10+i), "gateway": fmt.Sprintf("fd00:%d::fe", 10+i),
-		"ranges": []any{fmt.Sprintf("fd00:%[1]d::64-fd00:%[1]d::127", 10+i)},
-	}
-}
-
-// with returns a copy in which the value at a path such as
-// "ipam.subnets.0.gateway" is another one; nil removes it.
-func (c network) with(path string, value any) network {
-	b, err := json.Marshal(c)
-	if err != nil {
-		panic(err)
-	}
-	var out network
-	if err := json.Unmarshal(b, &out); err != nil {
-		panic(err)
-	}
-	put(map[string]any(out), strings.Split(path, "."), value)
-	return out
-}
-
-func put(at any, path []string, value any) {
-	if list, ok := at.([]any); ok {
-		i, err := strconv.Atoi(path[0])
-		if err != nil {
-			panic(err)
-		}
-		if len(path) == 1 {
-			list[i] = value
-			return
-		}
-		put(list[i], path[1:], value)
-		return
-	}
-	object := at.(map[string]any)
-	switch {
-	case len(path) == 1 && value == nil:
-		delete(object, path[0])
-	case len(path) == 1:
-		object[path[0]] = value
-	default:
-		if object[path[0]] == nil {
-			object[path[0]] = map[string]any{}
-		}
-		put(object[path[0]], path[1:], value)
 	}
 }
 
@@ -110,20 +51,14 @@ type attachment struct {
 func (n *node) attach(c network, p *pod, ifName string) attachment {
 	return attachment{
 		node: n, network: c, id: p.id, netns: p.path, ifName: ifName, path: []string{programs}, stderr: &bytes.Buffer{},
-		args: [][2]string{
-			{"IgnoreUnknown", "1"},
-			{"K8S_POD_NAMESPACE", "train"},
-			{"K8S_POD_NAME", p.name},
-			{"K8S_POD_INFRA_CONTAINER_ID", p.id},
-			{"K8S_POD_UID", "uid-" + p.name},
-		},
+		args: cnitest.Pod{Name: p.name, ID: p.id, UID: "uid-" + p.name}.Args(),
 	}
 }
 
 // capable returns the attachment with something that the pod asks the runtime
 // for, which hands it on because the network can do it.
 func (a attachment) capable(capability string, value any) attachment {
-	a.network = a.network.with("capabilities."+capability, true)
+	a.network = a.network.With("capabilities."+capability, true)
 	asks := map[string]any{capability: value}
 	for k, v := range a.asks {
 		asks[k] = v
@@ -146,40 +81,14 @@ func (a attachment) libcni() *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir(a.path, a.node.cache, a.node.exec(a.stderr))
 }
 
-// list returns the configuration as libcni's configuration list, which is
-// what runtimes work with.
-func (a attachment) list() (*libcni.NetworkConfigList, error) {
-	b, err := json.Marshal(map[string]any{
-		"cniVersion": a.network["cniVersion"], "name": a.network["name"], "plugins": append(slices.Clone(a.before), a.network),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return libcni.NetworkConfFromBytes(b)
-}
-
-// addContext calls ADD and returns the result in the version that was asked
-// for. When ctx ends, the plugin is killed.
-func (a attachment) addContext(ctx context.Context) (types.Result, error) {
-	list, err := a.list()
-	if err != nil {
-		return nil, err
-	}
-	return a.libcni().AddNetworkList(ctx, list, a.runtime())
+func (a attachment) call() cnitest.Call {
+	return cnitest.Call{Before: a.before, Network: a.network, CNI: a.libcni(), Conf: a.runtime()}
 }
 
 // add calls ADD.
 func (a attachment) add(t testing.TB) (*current.Result, *types.Error) {
 	t.Helper()
-	r, err := a.addContext(t.Context())
-	if err != nil {
-		return nil, cniError(t, err)
-	}
-	res, err := current.NewResultFromResult(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res, nil
+	return a.call().Add(t)
 }
 
 // mustAdd calls ADD, which must succeed.
@@ -226,11 +135,7 @@ func (a attachment) mustFail(t testing.TB, code uint) *types.Error {
 // del calls DEL.
 func (a attachment) del(t testing.TB) *types.Error {
 	t.Helper()
-	list, err := a.list()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cniError(t, a.libcni().DelNetworkList(context.WithoutCancel(t.Context()), list, a.runtime()))
+	return a.call().Del(t)
 }
 
 // mustDel calls DEL, which must succeed.
@@ -244,31 +149,14 @@ func (a attachment) mustDel(t testing.TB) {
 // check calls CHECK.
 func (a attachment) check(t testing.TB) *types.Error {
 	t.Helper()
-	list, err := a.list()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cniError(t, a.libcni().CheckNetworkList(t.Context(), list, a.runtime()))
-}
-
-// cniError returns the error that the plugin printed.
-func cniError(t testing.TB, err error) *types.Error {
-	t.Helper()
-	if err == nil {
-		return nil
-	}
-	var e *types.Error
-	if !errors.As(err, &e) {
-		t.Fatalf("not from a plugin: %v", err)
-	}
-	return e
+	return a.call().Check(t)
 }
 
 // raw calls a plugin with a text that libcni may not even read.
 func (a attachment) raw(t testing.TB, program, command, stdin string) ([]byte, *types.Error) {
 	t.Helper()
 	out, err := a.node.exec(a.stderr).ExecPlugin(t.Context(), filepath.Join(programs, program), []byte(stdin), a.environ(command))
-	return out, cniError(t, err)
+	return out, cnitest.Error(t, err)
 }
 
 // environ returns the environment of a call.

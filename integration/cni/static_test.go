@@ -34,12 +34,12 @@ func TestSeveralAddressesOfOneFamily(t *testing.T) {
 	p := w.pod(t)
 	before := p.snapshot(t)
 	a := w.static(t, p, "172.16.10.70/24", "172.16.10.254", "172.16.20.70/24", "172.16.20.254", "fd00:10::70/64", "fd00:10::fe", "fd00:10::71/64", "")
-	a.network = a.network.with("ipam.routes", []any{
+	a.network = a.network.With("ipam.routes", []any{
 		map[string]any{"dst": "10.1.0.0/16"},
 		map[string]any{"dst": "10.2.0.0/16", "gw": "172.16.20.253"},
 		map[string]any{"dst": "0.0.0.0/0", "gw": "172.16.20.254", "priority": 5},
 		map[string]any{"dst": "fd01::/16", "advmss": 1300, "table": 100},
-	}).with("ipam.dns", map[string]any{"nameservers": []any{"10.96.0.10"}})
+	}).With("ipam.dns", map[string]any{"nameservers": []any{"10.96.0.10"}})
 	res := a.mustAdd(t)
 	if got := fmt.Sprint(addrs(res)); got != "[172.16.10.70 172.16.20.70 fd00:10::70 fd00:10::71]" {
 		t.Errorf("addresses %s", got)
@@ -77,7 +77,7 @@ func TestSeveralAddressesOfOneFamily(t *testing.T) {
 	a.mustDel(t)
 	p.unchanged(t, before)
 
-	a.network = a.network.with("dns", map[string]any{"nameservers": []any{"192.0.2.53"}})
+	a.network = a.network.With("dns", map[string]any{"nameservers": []any{"192.0.2.53"}})
 	if got := a.mustAdd(t).DNS.Nameservers; !cmp.Equal(got, []string{"192.0.2.53"}) {
 		t.Errorf("nameservers %q, want those of the configuration", got)
 	}
@@ -105,8 +105,8 @@ func TestGatewayBeyondTheSubnetOfTheAddress(t *testing.T) {
 	} {
 		a := w.static(t, p, tt.addr, tt.gateway)
 		if tt.mode == "main" {
-			a.network = a.network.with("routing", tt.mode).
-				with("ipam.routes", []any{map[string]any{"dst": "198.51.100.0/24"}, map[string]any{"dst": "2001:db8::/32"}})
+			a.network = a.network.With("routing", tt.mode).
+				With("ipam.routes", []any{map[string]any{"dst": "198.51.100.0/24"}, map[string]any{"dst": "2001:db8::/32"}})
 		}
 		res := a.mustAdd(t)
 		all(t, tt.mode+" "+tt.addr, p.routes(t, tt.table), []string{tt.want})
@@ -165,7 +165,7 @@ func TestConfigurationsOfMacvlanGoOnWorking(t *testing.T) {
 	} {
 		c := w.example(t, file)
 		if file == "macvlan-host-local.json" {
-			c = c.with("ipam.dataDir", t.TempDir())
+			c = c.With("ipam.dataDir", t.TempDir())
 		}
 		a := w.attach(c, p, "net1")
 		a.path = append(a.path, upstream(t))
@@ -201,7 +201,7 @@ func TestResultsOfTheShapeOfWhereabouts(t *testing.T) {
 		a := w.from(p, dir, map[string]any{
 			"type": "whereabouts", "range": "172.16.10.0/24", "range_start": "172.16.10.90", "gateway": "172.16.10.254",
 		})
-		a.network = a.network.with("cniVersion", version)
+		a.network = a.network.With("cniVersion", version)
 		res := a.mustAdd(t)
 		if got := addrs(res)[0].String(); got != "172.16.10.90" {
 			t.Errorf("%s: got %s", version, got)

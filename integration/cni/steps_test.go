@@ -130,11 +130,11 @@ func (m *machine) addInVain(s *slot) {
 	a := s.attachment
 	switch m.rnd.IntN(3) {
 	case 0:
-		a.network = a.network.with("ipam.subnets.0.gateway", "172.16.10.253").with("probe.gateway.timeout", "5ms")
+		a.network = a.network.With("ipam.subnets.0.gateway", "172.16.10.253").With("probe.gateway.timeout", "5ms")
 	case 1:
-		a.network = a.network.with("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_ignore": "many"})
+		a.network = a.network.With("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_ignore": "many"})
 	case 2:
-		a.network = a.network.with("master", "rail9")
+		a.network = a.network.With("master", "rail9")
 	}
 	res, code := m.tried(a)
 	switch {

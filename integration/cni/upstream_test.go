@@ -83,7 +83,7 @@ func buildUpstream(cache string, plugins []string) error {
 // from returns an attachment to rail 0 with another IPAM plugin: its
 // configuration, and the folder that it is in.
 func (w *world) from(p *pod, dir string, ipam map[string]any) attachment {
-	a := w.attach(w.rail(0).with("ipam", ipam), p, "net1")
+	a := w.attach(w.rail(0).With("ipam", ipam), p, "net1")
 	a.path = append(a.path, dir)
 	return a
 }
@@ -100,7 +100,7 @@ func (n *node) example(t testing.TB, name string) network {
 	if err := json.Unmarshal(b, &c); err != nil {
 		t.Fatal(err)
 	}
-	return c.with("master", "rail0").with("stateDir", n.state)
+	return c.With("master", "rail0").With("stateDir", n.state)
 }
 
 // all fails the test for each of the lines that is not among the others.

@@ -15,7 +15,7 @@ func uses(n *node, master any) string {
 	n.t.Helper()
 	p := n.pod()
 	defer p.remove(n.t)
-	a := n.attach(n.rail(0).with("master", master), p)
+	a := n.attach(n.rail(0).With("master", master), p)
 	addrs := a.mustAdd()
 	defer a.mustDel()
 	a.mustCheck()
@@ -108,7 +108,7 @@ func TestDiscoveryOfTheDeviceOfABond(t *testing.T) {
 		}
 	}
 	addDevices(t, "rxe0 on r0")
-	contains(t, n.attach(n.rail(0).with("master", "bond0"), n.pod()).mustFail(103), "rxe0/1 on r0", "rxe1/1 on r1", "exactly one", "LAG")
+	contains(t, n.attach(n.rail(0).With("master", "bond0"), n.pod()).mustFail(103), "rxe0/1 on r0", "rxe1/1 on r1", "exactly one", "LAG")
 	n.nothingLeft()
 	addDevices(t, "rxeb on bond0")
 	for _, master := range []string{"bond0", "bond0.100"} {
@@ -124,7 +124,7 @@ func TestDiscoveryOfASlaveWhosePortIsDown(t *testing.T) {
 	addDevices(t, "rxe1 on r1")
 	run(t, "ip", "link", "set", "r1", "down")
 	await(t, "the port is down", func() bool { return strings.Contains(run(t, "rdma", "link"), "rxe1/1 state DOWN") })
-	contains(t, n.attach(n.rail(0).with("master", "bond0"), n.pod()).mustFail(103), "rxe1/1", "its state is DOWN, want ACTIVE")
+	contains(t, n.attach(n.rail(0).With("master", "bond0"), n.pod()).mustFail(103), "rxe1/1", "its state is DOWN, want ACTIVE")
 	n.nothingLeft()
 }
 
@@ -132,7 +132,7 @@ func TestDiscoveryFailoverOfABondMovesGIDsAndCheckSaysSo(t *testing.T) {
 	n := newNode(t, "shared")
 	bond(t)
 	addDevices(t, "rxeb on bond0")
-	a := n.attach(n.rail(0).with("master", "bond0").dual(0), n.pod())
+	a := n.attach(dual(n.rail(0).With("master", "bond0"), 0), n.pod())
 	addrs := a.mustAdd()
 	a.mustCheck()
 	was := a.indexes()

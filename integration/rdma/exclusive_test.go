@@ -96,7 +96,7 @@ func TestExclusiveTypeOfServiceIsThePodsAndTheHostsAgain(t *testing.T) {
 	finally(t, setTOS(0))
 	shell(t, setTOS(32))
 	own := map[string]any{"mode": "exclusive", "tos": 106}
-	for want, c := range map[string]network{"106": n.rail(0).with("rdma", own), "32": n.rail(0)} {
+	for want, c := range map[string]network{"106": n.rail(0).With("rdma", own), "32": n.rail(0)} {
 		a := n.attach(c, n.pod())
 		a.mustAdd()
 		if got := tos(t, "ip netns exec "+a.pod.name+" "); got != want {

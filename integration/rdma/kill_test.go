@@ -24,7 +24,7 @@ func (a attachment) start(command string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(*programs, "roce"))
 	cmd.Stdin = strings.NewReader(string(text))
 	cmd.Env = (&invoke.Args{
-		Command: command, ContainerID: a.id(), NetNS: a.pod.path, IfName: a.ifName, PluginArgs: a.args(), Path: *programs,
+		Command: command, ContainerID: a.id(), NetNS: a.pod.path, IfName: a.ifName, PluginArgs: a.runtime().Args, Path: *programs,
 	}).AsEnv()
 	if err := cmd.Start(); err != nil {
 		a.node.t.Fatal(err)

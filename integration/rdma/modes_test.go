@@ -14,7 +14,7 @@ func TestModeThatContradictsTheNodesIsRefused(t *testing.T) {
 	for mode, other := range opposite {
 		t.Run("the node's is "+mode, func(t *testing.T) {
 			n := newNode(t, mode)
-			a := n.attach(n.rail(0).with("rdma", map[string]any{"mode": other}), n.pod())
+			a := n.attach(n.rail(0).With("rdma", map[string]any{"mode": other}), n.pod())
 			change := "rdma system set netns " + other
 			contains(t, a.mustFail(104), `"`+other+`": the node's is "`+mode+`"`, change, "options ib_core netns_mode="+number[other])
 			n.nothingLeft()
@@ -42,7 +42,7 @@ func TestModeThatContradictsTheNodesIsRefused(t *testing.T) {
 func TestModeOffIsContentWithEitherModeOfTheNode(t *testing.T) {
 	for _, mode := range []string{"shared", "exclusive"} {
 		n := newNode(t, mode)
-		a := n.attach(n.rail(0).with("rdma", map[string]any{"mode": "off"}), n.pod())
+		a := n.attach(n.rail(0).With("rdma", map[string]any{"mode": "off"}), n.pod())
 		a.mustAdd()
 		home(t)
 		a.mustCheck()

@@ -96,7 +96,7 @@ func (p *peer) swap(says string) string {
 
 // ownRail is rail 0 with addresses that the other node does not give away.
 func (n *node) ownRail(self string) network {
-	return n.rail(0).with("ipam", map[string]any{"type": "roce-ipam", "subnets": []any{
+	return n.rail(0).With("ipam", map[string]any{"type": "roce-ipam", "subnets": []any{
 		map[string]any{"subnet": "172.16.10.0/24", "ranges": []any{"172.16.10.1" + self + "1-172.16.10.1" + self + "9"}},
 	}})
 }

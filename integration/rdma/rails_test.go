@@ -55,7 +55,7 @@ func (n *node) allRails() network {
 	for i := range rails() {
 		list = append(list, map[string]any{"master": fmt.Sprintf("r%d", i)})
 	}
-	c := n.rail(0).with("name", "rails").with("rails", list).with("ipam", map[string]any{
+	c := n.rail(0).With("name", "rails").With("rails", list).With("ipam", map[string]any{
 		"type": "roce-ipam", "quarantine": "0s", "subnets": []any{map[string]any{
 			"subnet": "172.16.{rail+10}.0/24", "ranges": []any{"172.16.{rail+10}.64-172.16.{rail+10}.127"},
 		}},
@@ -65,12 +65,12 @@ func (n *node) allRails() network {
 }
 
 // dualRails returns a copy with an IPv6 subnet on each rail beside the other.
-func (c network) dualRails() network {
+func dualRails(c network) network {
 	pool := maps.Clone(c["ipam"].(map[string]any))
 	pool["subnets"] = append(slices.Clone(pool["subnets"].([]any)), map[string]any{
 		"subnet": "fd00:{rail+10}::/64", "ranges": []any{"fd00:{rail+10}::64-fd00:{rail+10}::127"},
 	})
-	return c.with("ipam", pool)
+	return c.With("ipam", pool)
 }
 
 // perRail returns the addresses of a result by rail.
@@ -183,7 +183,7 @@ func TestSharedRailsOfEightPodsStayInStep(t *testing.T) {
 	var all [12]attachment
 	var addrs [len(all)][][]string
 	for i := range all {
-		all[i] = n.attach(n.allRails().dualRails(), n.pod())
+		all[i] = n.attach(dualRails(n.allRails()), n.pod())
 	}
 	come := func(i int) {
 		res, err := all[i].add()
@@ -300,7 +300,7 @@ func TestSharedRailWhoseTableIsFullLeavesNothingOnTheOthers(t *testing.T) {
 	fillTable(t, last, "")
 	before := allGIDs(t, "")
 	for _, least := range []int{rails(), 1} { // who cannot have a GID cannot be left out
-		a := n.attach(n.allRails().with("minRails", least).with("rdma", soon(nil)), n.pod())
+		a := n.attach(n.allRails().With("minRails", least).With("rdma", soon(nil)), n.pod())
 		contains(t, a.mustFail(108), "roce[108] ", device(last)+"/1 is full", "1024 of 1024", "fill has ")
 		if diff := cmp.Diff(before, allGIDs(t, "")); diff != "" {
 			t.Errorf("the tables (-before +after)\n%s", diff)
@@ -318,7 +318,7 @@ func (n *node) leftOut(c network, code uint, why ...string) {
 	contains(n.t, a.mustFail(code), append(why, fmt.Sprintf("%d (%s)", last, ifName(last)))...)
 	n.nothingLeft()
 
-	a = n.attach(c.with("minRails", last), a.pod)
+	a = n.attach(c.With("minRails", last), a.pod)
 	addrs := a.addRails()
 	at := a.inStep(allGIDs(n.t, "")[:last], addrs)[0]
 	contains(n.t, a.stderr.String(), append(why, "level=WARN", "a rail is left out", fmt.Sprintf("%d (%s)", last, ifName(last)))...)
@@ -377,7 +377,7 @@ func TestSharedRailsByRuleAreInTheOrderOfTheirDevices(t *testing.T) {
 		named = slices.Insert(named, 0, name)
 	}
 	rule := map[string]any{"match": map[string]any{"ifNames": []string{"r*"}}, "count": rails(), "order": "rdma"}
-	a := n.attach(n.allRails().with("rails", rule), n.pod())
+	a := n.attach(n.allRails().With("rails", rule), n.pod())
 	for i, on := range a.addRails() {
 		want := fmt.Sprintf("172.16.%d.", 10+i)
 		if len(on) != 1 || !strings.HasPrefix(on[0], want) {

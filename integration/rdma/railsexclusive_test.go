@@ -57,7 +57,7 @@ func TestExclusiveRailThatAnotherPodHasLeavesTheOthersAtHome(t *testing.T) {
 	holder := n.attach(n.rail(last), n.pod())
 	holder.mustAdd()
 	for _, least := range []int{rails(), last} {
-		a := n.attach(n.allRails().with("minRails", least), n.pod())
+		a := n.attach(n.allRails().With("minRails", least), n.pod())
 		contains(t, a.mustFail(109), fmt.Sprintf("%d (%s)", last, ifName(last)), `pod "train/`+holder.pod.name+`" has it`)
 		if got := entries("/sys/class/infiniband"); len(got) != last {
 			t.Errorf("the host has the RDMA devices %q, want all but %s", got, device(last))

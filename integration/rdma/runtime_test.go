@@ -5,24 +5,21 @@ package rdma
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
-	"testing"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-// network is a network configuration.
-type network map[string]any
+type network = cnitest.Network
 
 // rail returns the configuration of a network on rail i: the addresses .64 to
 // .127 of 172.16.<10+i>.0/24, no gateway, and rdma as it is by default.
@@ -33,28 +30,19 @@ func (n *node) rail(i int) network {
 	}
 }
 
-func subnet4(i int) map[string]any {
-	return map[string]any{
-		"subnet": fmt.Sprintf("172.16.%d.0/24", 10+i), "ranges": []any{fmt.Sprintf("172.16.%[1]d.64-172.16.%[1]d.127", 10+i)},
-	}
+// subnet4 and subnet6 are those of rail i, without a gateway.
+func subnet4(i int) map[string]any { return withoutGateway(cnitest.Subnet4(i)) }
+
+func subnet6(i int) map[string]any { return withoutGateway(cnitest.Subnet6(i)) }
+
+func withoutGateway(subnet map[string]any) map[string]any {
+	delete(subnet, "gateway")
+	return subnet
 }
 
-func subnet6(i int) map[string]any {
-	return map[string]any{
-		"subnet": fmt.Sprintf("fd00:%d::/64", 10+i), "ranges": []any{fmt.Sprintf("fd00:%[1]d::64-fd00:%[1]d::127", 10+i)},
-	}
-}
-
-// with returns a copy with another value of a key.
-func (c network) with(key string, value any) network {
-	out := maps.Clone(c)
-	out[key] = value
-	return out
-}
-
-// dual returns a copy with an IPv6 subnet beside the other.
-func (c network) dual(i int) network {
-	return c.with("ipam", map[string]any{"type": "roce-ipam", "quarantine": "0s", "subnets": []any{subnet4(i), subnet6(i)}})
+// dual returns a copy with an IPv6 subnet of rail i beside the other.
+func dual(c network, i int) network {
+	return c.With("ipam", map[string]any{"type": "roce-ipam", "quarantine": "0s", "subnets": []any{subnet4(i), subnet6(i)}})
 }
 
 // attachment is what a runtime knows of one interface of a pod.
@@ -85,17 +73,10 @@ func (a attachment) as(ifName string) attachment {
 
 func (a attachment) id() string { return "sandbox-" + a.pod.name }
 
-func (a attachment) args() [][2]string {
-	return [][2]string{
-		{"IgnoreUnknown", "1"},
-		{"K8S_POD_NAMESPACE", "train"},
-		{"K8S_POD_NAME", a.pod.name},
-		{"K8S_POD_INFRA_CONTAINER_ID", a.id()},
-	}
-}
-
 func (a attachment) runtime() *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: a.id(), NetNS: a.pod.path, IfName: a.ifName, Args: a.args()}
+	return &libcni.RuntimeConf{
+		ContainerID: a.id(), NetNS: a.pod.path, IfName: a.ifName, Args: cnitest.Pod{Name: a.pod.name, ID: a.id()}.Args(),
+	}
 }
 
 func (a attachment) libcni() *libcni.CNIConfig {
@@ -107,35 +88,18 @@ func (a attachment) libcni() *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir(dirs, a.node.cache, exec)
 }
 
-func (a attachment) list() *libcni.NetworkConfigList {
-	a.node.t.Helper()
-	plugins := []network{a.network}
+func (a attachment) call() cnitest.Call {
+	c := cnitest.Call{Network: a.network, CNI: a.libcni(), Conf: a.runtime()}
 	if a.before != nil {
-		plugins = []network{a.before.config, a.network}
+		c.Before = []any{a.before.config}
 	}
-	b, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": a.network["name"], "plugins": plugins})
-	if err != nil {
-		a.node.t.Fatal(err)
-	}
-	list, err := libcni.NetworkConfFromBytes(b)
-	if err != nil {
-		a.node.t.Fatal(err)
-	}
-	return list
+	return c
 }
 
 // add calls ADD.
 func (a attachment) add() (*current.Result, *types.Error) {
 	a.node.t.Helper()
-	r, err := a.libcni().AddNetworkList(a.node.t.Context(), a.list(), a.runtime())
-	if err != nil {
-		return nil, cniError(a.node.t, err)
-	}
-	res, err := current.NewResultFromResult(r)
-	if err != nil {
-		a.node.t.Fatal(err)
-	}
-	return res, nil
+	return a.call().Add(a.node.t)
 }
 
 // mustAdd calls ADD, which must succeed, and returns the addresses.
@@ -170,7 +134,7 @@ func (a attachment) mustFail(code uint) string {
 // del calls DEL.
 func (a attachment) del() *types.Error {
 	a.node.t.Helper()
-	return cniError(a.node.t, a.libcni().DelNetworkList(context.WithoutCancel(a.node.t.Context()), a.list(), a.runtime()))
+	return a.call().Del(a.node.t)
 }
 
 // mustDel calls DEL, which must succeed.
@@ -185,7 +149,7 @@ func (a attachment) mustDel() {
 // well.
 func (a attachment) check() string {
 	a.node.t.Helper()
-	err := cniError(a.node.t, a.libcni().CheckNetworkList(a.node.t.Context(), a.list(), a.runtime()))
+	err := a.call().Check(a.node.t)
 	if err == nil {
 		return ""
 	}
@@ -206,26 +170,13 @@ func (a attachment) mustCheck() {
 // status calls STATUS.
 func (a attachment) status() *types.Error {
 	a.node.t.Helper()
-	return cniError(a.node.t, a.libcni().GetStatusNetworkList(a.node.t.Context(), a.list()))
+	return a.call().Status(a.node.t)
 }
 
 // gc calls GC of the network, with no attachment that is valid.
 func (a attachment) gc() *types.Error {
 	a.node.t.Helper()
-	return cniError(a.node.t, a.libcni().GCNetworkList(a.node.t.Context(), a.list(), &libcni.GCArgs{}))
-}
-
-// cniError returns the error that the plugin printed.
-func cniError(t *testing.T, err error) *types.Error {
-	t.Helper()
-	if err == nil {
-		return nil
-	}
-	var e *types.Error
-	if !errors.As(err, &e) {
-		t.Fatalf("not from a plugin: %v", err)
-	}
-	return e
+	return a.call().GC(a.node.t)
 }
 
 // operation is one of a record's.

@@ -35,7 +35,7 @@ func TestSharedEachOfEightPodsFindsBothItsGIDs(t *testing.T) {
 	var all [8]attachment
 	var addrs [8][]string
 	for i := range all {
-		all[i] = n.attach(n.rail(0).dual(0), n.pod())
+		all[i] = n.attach(dual(n.rail(0), 0), n.pod())
 	}
 	var wg sync.WaitGroup
 	for i, a := range all {
@@ -127,16 +127,16 @@ func TestSharedFullTableIsAnErrorUnlessNobodyCares(t *testing.T) {
 	n := newNode(t, "shared")
 	fillTable(t, 0, "")
 	p := n.pod()
-	contains(t, n.attach(n.rail(0).with("rdma", soon(nil)), p).mustFail(108), "roce[108] ", "rxe0/1 is full", "1024 of 1024", "fill has ")
+	contains(t, n.attach(n.rail(0).With("rdma", soon(nil)), p).mustFail(108), "roce[108] ", "rxe0/1 is full", "1024 of 1024", "fill has ")
 	n.nothingLeft()
 
-	warned := n.attach(n.rail(0).with("rdma", soon(map[string]any{"gid": "warn"})), p)
+	warned := n.attach(n.rail(0).With("rdma", soon(map[string]any{"gid": "warn"})), p)
 	warned.mustAdd()
 	contains(t, warned.stderr.String(), "level=WARN", "1024 of 1024")
 	warned.mustCheck()
 	warned.mustDel()
 
-	off := n.attach(n.rail(0).with("rdma", map[string]any{"mode": "off"}), p)
+	off := n.attach(n.rail(0).With("rdma", map[string]any{"mode": "off"}), p)
 	off.mustAdd()
 	for _, op := range off.operations() {
 		if op.Kind == "port" || op.Kind == "gid" || op.Kind == "move" {
@@ -202,7 +202,7 @@ func TestSharedTableThatOthersFilledIsToldAsFarAsItCanBeKnown(t *testing.T) {
 	n := newNode(t, "shared")
 	other := n.pod()
 	fillTable(t, 0, other.name)
-	text := n.attach(n.rail(0).with("rdma", soon(nil)), n.pod()).mustFail(108)
+	text := n.attach(n.rail(0).With("rdma", soon(nil)), n.pod()).mustFail(108)
 	if hides() {
 		contains(t, text, "may be full", "without them 1 of 1024 places", `"unable to add gid" with error=-28`)
 		contains(t, run(t, "dmesg"), "unable to add gid", "error=-28")

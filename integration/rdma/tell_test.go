@@ -256,7 +256,7 @@ func TestTellWhichOfABondsDevicesIsMeant(t *testing.T) {
 	}
 	contains(t, out, "NCCL_IB_HCA='=rxe0:1'", "as the first of them; rocectl env on the node")
 
-	a := n.attach(n.rail(0).with("master", "bond0"), p)
+	a := n.attach(n.rail(0).With("master", "bond0"), p)
 	a.mustAdd()
 	contains(t, n.rocectl("env", "--netns", p.name), "NCCL_IB_HCA='=rxeb:1'", "as ADD found it")
 	a.mustDel()
