@@ -63,7 +63,7 @@ func Checks() []Check {
 		machineID(),
 		rdmaModules(), rdmaDriver(), rdmaDevices(), rdmaMode(), rdmaPorts(), rdmaMTU(), rdmaBond(), vfTrust(), pcieLink(), gpuDirect(), pcieACS(),
 		gidTable(), charDevices(), memlock(),
-		hostARP(), neighbourTable(), firewall(),
+		hostARP(), networkManagers(), neighbourTable(), firewall(),
 		cniPlugins(), cniConfig(), poolFill(), agentHealth(),
 	}
 }

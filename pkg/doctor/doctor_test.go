@@ -140,7 +140,7 @@ func sick() []string {
 	return []string{
 		"a module is absent", "exclusive until the next boot", "a cable is out", "MTU 1500", "a table is full", "a file is absent",
 		"systemd's default limit", "the kernel's release cannot be read", "half the lanes", "a VF of the node is not trusted",
-		"two NICs in one subnet", "the neighbour table was full", "no nft", "an old plugin", "another plugin comes first",
+		"two NICs in one subnet", "two programs manage a NIC", "the neighbour table was full", "no nft", "an old plugin", "another plugin comes first",
 		"a pool is nearly empty", "the agent waits for something", "slaves keep their devices", "which NVIDIA driver cannot be told",
 	}
 }

@@ -10,7 +10,10 @@ import (
 
 // settingFaults are of the network settings of the node.
 func settingFaults() []fault {
-	const stat = "proc/net/stat/arp_cache"
+	const (
+		stat     = "proc/net/stat/arp_cache"
+		networkd = "run/systemd/netif/links/2"
+	)
 	oneSubnet := func(w *world) { w.addrs["ens2f0np0"] = "172.16.11.2/24" }
 	set := func(w *world, of, key, value string) { w.write("proc/sys/net/ipv4/conf/"+of+"/"+key, value) }
 	soft := func(rules string) func(*world) {
@@ -50,6 +53,24 @@ func settingFaults() []fault {
 				w.deny("proc/sys/net/ipv4/conf")
 			},
 			check: "host-arp", verdict: CannotTell, says: "permission denied", advice: "namespace",
+		},
+		{
+			name: "two programs manage a NIC", change: func(w *world) {
+				w.write(networkd, "# This is private data. Do not parse.\nADMIN_STATE=configured\nOPER_STATE=routable\n")
+				w.write("run/NetworkManager/devices/2", "[device]\nmanaged=true\n")
+			},
+			check: "network-managers", verdict: Problem, says: "mlx5_0/1: both systemd-networkd and NetworkManager manage ens1f0np0", advice: "unmanaged-devices+=interface-name:ens1f0np0",
+		},
+		{
+			name: "NetworkManager alone", change: func(w *world) {
+				w.write(networkd, "ADMIN_STATE=unmanaged\n")
+				w.write("run/NetworkManager/devices/2", "[device]\nmanaged=true\n")
+			},
+			check: "network-managers", verdict: OK, says: "NetworkManager manages ens1f0np0",
+		},
+		{
+			name: "what networkd does cannot be read", change: func(w *world) { w.deny("run/systemd/netif") },
+			check: "network-managers", verdict: CannotTell, says: "permission denied", advice: "/run/systemd/netif",
 		},
 		{
 			name: "the neighbour table was full", change: func(w *world) {

@@ -19,13 +19,13 @@ func faults() []fault {
 // withoutDevices are the checks that cannot look when the devices cannot be listed.
 func withoutDevices() []string {
 	return []string{
-		"rdma-devices", "rdma-netns-mode", "rdma-ports", "rdma-mtu", "rdma-bond", "pcie-link", "gid-table", "rdma-files", "host-arp", "firewall",
+		"rdma-devices", "rdma-netns-mode", "rdma-ports", "rdma-mtu", "rdma-bond", "pcie-link", "gid-table", "rdma-files", "host-arp", "firewall", "network-managers",
 	}
 }
 
 // withoutLinks are the checks that cannot look when the interfaces cannot be listed.
 func withoutLinks() []string {
-	return []string{"rdma-ports", "rdma-mtu", "rdma-bond", "vf-trust", "host-arp"}
+	return []string{"rdma-ports", "rdma-mtu", "rdma-bond", "vf-trust", "host-arp", "network-managers"}
 }
 
 func moduleFaults() []fault {
