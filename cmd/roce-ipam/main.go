@@ -66,7 +66,11 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return types.PrintResult(result.OfLease(rails[0].Lease), req.CNIVersion)
+	if err := types.PrintResult(result.OfLease(rails[0].Lease), req.CNIVersion); err != nil {
+		rec := record.Record{ContainerID: req.ContainerID, IfName: req.IfName, Netns: req.Netns, NetnsID: facts.Pod.Netns, IPAM: conf.PoolType}
+		return errors.Join(plugin.Untold(err), addresses.ReleaseUnrecorded(context.WithoutCancel(ctx), rec, conf.DelOf(req)))
+	}
+	return nil
 }
 
 func del(ctx context.Context, args *skel.CmdArgs) error {

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 
@@ -48,7 +49,10 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 		if err != nil {
 			return err
 		}
-		return types.PrintResult(res, req.CNIVersion)
+		if err := types.PrintResult(res, req.CNIVersion); err != nil {
+			return errors.Join(plugin.Untold(err), n.Del(context.WithoutCancel(ctx), conf.DelOf(req)))
+		}
+		return nil
 	})
 }
 

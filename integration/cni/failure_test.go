@@ -5,7 +5,9 @@ package cni
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
@@ -187,4 +189,27 @@ func TestFailedAddTakesBackWhatAnEarlierAddLeft(t *testing.T) {
 	p.unchanged(t, before)
 	w.nothingLeased(t)
 	w.noRecords(t)
+}
+
+func TestAnAddWhoseResultCannotBeWrittenLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	for program, c := range map[string]network{"roce": w.rail(0), "roce-ipam": w.delegate("172.16.10.64")} {
+		a := w.attach(c, p, "net1")
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer full.Close()
+		cmd := exec.Command(filepath.Join(programs, program))
+		cmd.Env, cmd.Stdin, cmd.Stdout = append(os.Environ(), a.environ("ADD")...), strings.NewReader(a.text(t)), full
+		if err := w.enter(cmd.Run); err == nil {
+			t.Errorf("%s: ADD succeeds", program)
+		}
+		p.unchanged(t, before)
+		w.nothingLeased(t)
+		w.noRecords(t)
+	}
 }

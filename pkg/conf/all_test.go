@@ -23,49 +23,71 @@ func subjects(t *testing.T, err error) []string {
 	return out
 }
 
-func TestAllFaultsAreReportedAtOnce(t *testing.T) {
-	t.Parallel()
-	in := call(`{
-		"cniVersion": "2.0.0", "name": "a b", "master": {"pci": "0b", "rmda": "mlx5_0"}, "mode": "x", "mtu": "big",
-		"mac": "nope", "linkInContainer": 0, "bcqueuelen": -1, "stateDir": "run", "rails": [],
-		"ipam": {"type": "roce-ipam", "pool": "/", "quarantine": 5, "mtu": 1,
-			"subnets": [{"subnet": "10.0.0.1/24", "ranges": ["x"], "exclude": [1], "gateway": "y", "rangeEnd": "z"}, 7],
-			"routes": [{"dst": "w", "gw": "v"}]},
-		"runtimeConfig": {"mac": "no", "ips": ["u"]}, "args": {"cni": {"ips": [[]]}},
-		"routing": {"mode": "m", "table": 254, "priority": 40000},
-		"probe": {"conflict": {"probes": 0, "wait": "1h"}, "gateway": 1, "dad": {}},
-		"rdma": "q", "sysctl": {"kernel.panic": "1"}, "log": {"file": "f", "level": "l"}, "dns": {"search": 1}
-	}`)
-	in.ContainerID, in.IfName, in.Netns, in.Args = "", "a/b", "ns", "MAC=zz;IP=yy;FOO=1"
-	_, err := conf.Parse(in)
-	want := []string{
-		"CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_ARGS",
+// wrong has members of which each has a fault, in three parts, and the places of the
+// faults of each.
+var wrong = []struct {
+	members string
+	env     bool // the environment too
+	want    []string
+}{
+	{`"cniVersion": "2.0.0", "name": "a b", "master": {"pci": "0b", "rmda": "mlx5_0"}, "mode": "x", "mtu": "big",
+		"linkInContainer": 0, "bcqueuelen": -1, "stateDir": "run", "rails": [],
+		"sysctl": {"kernel.panic": "1"}, "log": {"file": "f", "level": "l"}, "dns": {"search": 1}`, true, []string{
+		"CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS",
 		"cniVersion", "name", "stateDir", "log.file", "log.level", "dns.search", "rails", "master",
 		"master.pci", "master.rmda", "linkInContainer", "mode", "mtu", "bcqueuelen", "sysctl.kernel.panic",
+	}},
+	{`"mac": "nope", "runtimeConfig": {"mac": "no"}, "routing": {"mode": "m", "table": 254, "priority": 40000},
+		"probe": {"conflict": {"probes": 0, "wait": "1h"}, "gateway": 1, "dad": {}}, "rdma": "q"`, false, []string{
 		"routing.mode", "routing.priority", "routing.table",
-		"probe.gateway", "probe.conflict.probes", "probe.conflict.wait", "probe.dad", "rdma",
-		"mac", "CNI_ARGS MAC", "runtimeConfig.mac",
+		"probe.gateway", "probe.conflict.probes", "probe.conflict.wait", "probe.dad", "rdma", "mac", "runtimeConfig.mac",
+	}},
+	{`"ipam": {"type": "roce-ipam", "pool": "/", "quarantine": 5, "mtu": 1,
+			"subnets": [{"subnet": "10.0.0.1/24", "ranges": ["x"], "exclude": [1], "gateway": "y", "rangeEnd": "z"}, 7],
+			"routes": [{"dst": "w", "gw": "v"}]}, "args": {"cni": {"ips": [[]]}}`, false, []string{
 		"ipam.pool", "ipam.subnets[0].subnet", "ipam.subnets[0].ranges[0]", "ipam.subnets[0].exclude[0]",
 		"ipam.subnets[0].gateway", "ipam.subnets[0].rangeEnd", "ipam.subnets[1]", "ipam.quarantine",
-		"runtimeConfig.ips[0]", "args.cni.ips[0]", "CNI_ARGS IP",
-		"ipam.routes[0].dst", "ipam.routes[0].gw", "ipam.mtu",
-	}
-	if d := cmp.Diff(want, subjects(t, err)); d != "" {
-		t.Errorf("places of faults (-want +got):\n%s", d)
-	}
-	e := cnierr.CNI("roce", err)
-	if e.Code != uint(cnierr.BadConfig) || !strings.HasPrefix(e.Msg, `roce[7] check configuration "a b": "CNI_CONTAINERID": "" is not`) {
-		t.Errorf("got code %d and %s", e.Code, e.Msg)
-	}
-	for _, s := range want {
-		if !strings.Contains(e.Msg, `"`+s+`": `) {
-			t.Errorf("the message does not name %s: %s", s, e.Msg)
+		"args.cni.ips[0]", "ipam.routes[0].dst", "ipam.routes[0].gw", "ipam.mtu",
+	}},
+}
+
+func TestAllFaultsAreReportedAtOnce(t *testing.T) {
+	t.Parallel()
+	told := ""
+	for _, part := range wrong {
+		in := input(part.members)
+		if part.env {
+			in = call("{" + part.members + "}")
+			in.ContainerID, in.IfName, in.Netns = "", "a/b", "ns"
 		}
+		_, err := conf.Parse(in)
+		if d := cmp.Diff(part.want, subjects(t, err)); d != "" {
+			t.Errorf("places of faults (-want +got):\n%s", d)
+		}
+		e := cnierr.CNI("roce", err)
+		if e.Code != uint(cnierr.BadConfig) {
+			t.Errorf("got code %d and %s", e.Code, e.Msg)
+		}
+		for _, s := range part.want {
+			if !strings.Contains(e.Msg, `"`+s+`": `) {
+				t.Errorf("the message does not name %s: %s", s, e.Msg)
+			}
+		}
+		told += e.Details
 	}
 	for _, s := range []string{`"master.rmda": did you mean "rdma"?`, `"ipam.subnets[0].subnet": did you mean "10.0.0.0/24"?`, `"rails": write a list [{"master"`} {
-		if !strings.Contains(e.Details, s) {
-			t.Errorf("the hint lacks %s: %s", s, e.Details)
+		if !strings.Contains(told, s) {
+			t.Errorf("the hint lacks %s: %s", s, told)
 		}
+	}
+}
+
+func TestOfManyFaultsTwentyAreTold(t *testing.T) {
+	t.Parallel()
+	_, err := conf.Parse(call("{" + wrong[0].members + ", " + wrong[1].members + ", " + wrong[2].members + "}"))
+	e := cnierr.CNI("roce", err)
+	if n := strings.Count(e.Msg, "; "); n != 20 || !strings.HasSuffix(e.Msg, "more faults") || !strings.Contains(e.Msg, `"cniVersion"`) {
+		t.Errorf("%d faults: %s", n, e.Msg)
 	}
 }
 

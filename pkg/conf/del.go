@@ -48,6 +48,18 @@ func ParseDel(in Input) (Del, error) {
 	}, nil
 }
 
+// DelOf returns the DEL of what an ADD has added.
+func DelOf(r Request) Del {
+	d := Del{
+		CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns,
+		StateDir: r.StateDir, IPAM: r.IPAM.Type, Raw: string(r.IPAM.Raw), Pod: r.Pod,
+	}
+	if r.IPAM.RailPool != nil {
+		d.RailPool = r.IPAM.RailPool.Name
+	}
+	return d
+}
+
 // GC is one GC: the attachments of one network that are still in use.
 type GC struct {
 	Network  string

@@ -44,7 +44,7 @@ func Parse(in Input) (Request, error) {
 	f := &strict.Faults{}
 	e := readEnv(in, f)
 	top, ok := strict.Document(in.Stdin, f)
-	if !ok {
+	if !ok || !bounded(in.Stdin, f) {
 		return Request{}, f.Err(operation, "")
 	}
 	r := general(top, e)
@@ -54,7 +54,7 @@ func Parse(in Input) (Request, error) {
 	r.LinkInContainer = top.At("linkInContainer").True()
 	r.Mode = strict.Choice(top.At("mode"), Bridge, Private, VEPA, Passthru)
 	r.MTU = int(top.At("mtu").Whole(0, 0, math.MaxInt32))
-	r.BCQueueLen = uint32(top.At("bcqueuelen").Whole(0, 0, math.MaxUint32))
+	r.BCQueueLen = uint32(top.At("bcqueuelen").Whole(0, 0, maxBCQueueLen))
 	r.Sysctl = sysctls(top.At("sysctl"))
 	r.Routing = routing(top.At("routing"))
 	r.Probe = probe(top.At("probe"))
@@ -102,7 +102,7 @@ func ParseIPAM(in Input) (Request, error) {
 	f := &strict.Faults{}
 	e := readEnv(in, f)
 	top, ok := strict.Document(in.Stdin, f)
-	if !ok {
+	if !ok || !bounded(in.Stdin, f) {
 		return Request{}, f.Err(operation, "")
 	}
 	r := general(top, e)

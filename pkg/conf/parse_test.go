@@ -74,8 +74,8 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 		{`"type": "roce", "unknown": {"a": [1]}, "deviceID": "17", "pciBusID": "0000:0b:00.2", "capabilities": {"ips": true}, "cniVersions": ["1.0.0"], "isGateway": true`, func(*conf.Request) {}},
 		{`"mode": null, "mtu": null, "mac": null, "ipam": null, "routing": null, "probe": {"conflict": null}, "sysctl": null, "log": {"file": null}, "dns": null, "runtimeConfig": null, "args": 5`, func(*conf.Request) {}},
 		{`"mode": "", "mac": "", "runtimeConfig": {"mac": "", "portMappings": []}, "log": {"file": "", "level": ""}, "ipam": {}`, func(*conf.Request) {}},
-		{`"mode": "vepa", "mtu": 9000, "bcqueuelen": 4294967295, "linkInContainer": true`, func(r *conf.Request) {
-			r.Mode, r.MTU, r.BCQueueLen, r.LinkInContainer = conf.VEPA, 9000, 1<<32-1, true
+		{`"mode": "vepa", "mtu": 9000, "bcqueuelen": 10000, "linkInContainer": true`, func(r *conf.Request) {
+			r.Mode, r.MTU, r.BCQueueLen, r.LinkInContainer = conf.VEPA, 9000, 10_000, true
 		}},
 		{`"mode": "passthru"`, func(r *conf.Request) { r.Mode = conf.Passthru }},
 		{`"routing": "main", "probe": {"conflict": "warn", "gateway": "off"}, "rdma": "off"`, func(r *conf.Request) {

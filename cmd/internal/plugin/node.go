@@ -74,6 +74,12 @@ func Book(stateDir, bootID string, log *slog.Logger) *ipam.Book {
 	return ipam.New(ipam.Config{Dir: stateDir, BootID: bootID, Now: BootTime, Alive: ipam.NetnsAlive, Log: log})
 }
 
+// Untold returns the error of an ADD whose result could not be written, for a reason:
+// the runtime does not know what was added.
+func Untold(err error) error {
+	return cnierr.New(cnierr.IO, "write result to", "standard output", "look why the runtime has closed it; what was added is taken away again", "%w", err)
+}
+
 // OpenLog opens the log of a call: standard error, or the file of the
 // configuration, which is made with its folder if need be.
 func OpenLog(l conf.Log) (log *slog.Logger, closeLog func(), err error) {

@@ -10,8 +10,10 @@
 package strict
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -19,15 +21,66 @@ import (
 )
 
 // Faults collects all that is wrong with one input. The zero value is ready.
-type Faults struct{ list []*cnierr.Error }
-
-// Add notes a fault. The subject is a JSON path or the name of a variable.
-func (f *Faults) Add(code cnierr.Code, subject, hint, format string, args ...any) {
-	f.list = append(f.list, cnierr.New(code, "", subject, hint, format, args...))
+type Faults struct {
+	list []*cnierr.Error
+	more int // that are not told
 }
 
+// What is told of an input at most: faults, and characters.
+const (
+	maxFaults = 20
+	maxQuoted = 64  // of a value that is quoted
+	maxText   = 256 // of other texts
+)
+
+// Add notes a fault. The subject is a JSON path or the name of a variable. After the
+// twentieth fault, the others are only counted. Of long strings
+// among the arguments, and of the subject, only the beginning is told.
+func (f *Faults) Add(code cnierr.Code, subject, hint, format string, args ...any) {
+	if f.full() {
+		f.more++
+		return
+	}
+	short, verbs := make([]any, len(args)), regexp.MustCompile(`%[a-z]`).FindAllString(format, -1)
+	for i, a := range args {
+		most := maxText
+		if i < len(verbs) && verbs[i] == "%q" {
+			most = maxQuoted
+		}
+		short[i] = shorter(a, most)
+	}
+	f.list = append(f.list, cnierr.New(code, "", clip(subject, 2*maxQuoted), hint, format, short...))
+}
+
+// shorter returns the beginning of a text, and the first of texts.
+func shorter(arg any, most int) any {
+	switch a := arg.(type) {
+	case string:
+		return clip(a, most)
+	case json.RawMessage:
+		return clip(string(a), maxQuoted)
+	case []string:
+		out := make([]string, 0, maxFaults)
+		for _, s := range a[:min(len(a), maxFaults)] {
+			out = append(out, clip(s, most))
+		}
+		return out
+	}
+	return arg
+}
+
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// full says whether no more faults are told.
+func (f *Faults) full() bool { return len(f.list) >= maxFaults }
+
 // Len returns the number of faults so far.
-func (f *Faults) Len() int { return len(f.list) }
+func (f *Faults) Len() int { return len(f.list) + f.more }
 
 // Adopt adds the faults of other whose subjects f has none of, with a note
 // before each cause: what is read several times is then reported once.
@@ -39,6 +92,7 @@ func (f *Faults) Adopt(other *Faults, note string) {
 			f.Add(e.Code, e.Subject, e.Hint, "%s%w", note, e.Err)
 		}
 	}
+	f.more += other.more
 }
 
 // Err returns nil, or one *cnierr.Error that joins all faults. Its code is the
@@ -58,6 +112,9 @@ func (f *Faults) Err(op, subject string) error {
 			hints = append(hints, f.advice(e))
 		}
 	}
+	if f.more > 0 {
+		all = append(all, fmt.Errorf("and %d more faults", f.more))
+	}
 	return &cnierr.Error{
 		Code: code, Op: op, Subject: subject,
 		Hint: strings.Join(slices.Compact(hints), "; "), Err: errors.Join(all...),
@@ -75,6 +132,7 @@ func (f *Faults) advice(e *cnierr.Error) string {
 // didYouMean returns a hint that names the most similar of the known words, or
 // all of them if none is similar.
 func didYouMean(word string, known []string) string {
+	word = clip(word, maxQuoted) // nothing that is known is as long
 	best, least := "", tolerance(word)+1
 	for _, k := range known {
 		if d := distance(strings.ToLower(word), strings.ToLower(k)); d < least {

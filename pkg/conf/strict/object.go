@@ -167,6 +167,10 @@ func (o *Object) Strict(hint func(key string) string) {
 		if slices.Contains(o.asked, key) {
 			continue
 		}
+		if o.faults.full() {
+			o.faults.more++
+			continue
+		}
 		advice := ""
 		if hint != nil {
 			advice = hint(key)
