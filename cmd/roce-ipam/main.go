@@ -132,7 +132,7 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	held, err := addresses.Held(ctx, g)
 	errs := []error{err}
 	for _, k := range held {
-		if !slices.Contains(g.Valid, conf.Attachment(k)) {
+		if !slices.Contains(g.Valid, k) {
 			errs = append(errs, addresses.ReleaseHeld(ctx, g, k))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
@@ -53,7 +54,7 @@ status is then 1.`,
 
 // check prints what is wrong with each attachment, and returns an error if
 // anything is.
-func check(ctx context.Context, w io.Writer, n attach.Node, keys []record.Key) error {
+func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachment) error {
 	wrong, checked := 0, 0
 	for _, k := range keys {
 		rec, err := n.Records.Load(k.ContainerID, k.IfName)
@@ -85,7 +86,7 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []record.Key) e
 		"%d of %d differ from their records", wrong, checked)
 }
 
-func checkOne(ctx context.Context, n attach.Node, k record.Key) error {
+func checkOne(ctx context.Context, n attach.Node, k conf.Attachment) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return n.CheckRecord(ctx, k)

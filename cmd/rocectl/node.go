@@ -85,12 +85,12 @@ func (s *selection) register(cmd *cobra.Command) {
 }
 
 // from returns the chosen attachments that are on record.
-func (s *selection) from(records record.Store) ([]record.Key, error) {
+func (s *selection) from(records record.Store) ([]conf.Attachment, error) {
 	all, err := records.List()
 	if err != nil {
 		return nil, err
 	}
-	var out []record.Key
+	var out []conf.Attachment
 	for _, k := range all {
 		if strings.HasPrefix(string(k.ContainerID), s.container) && (s.ifName == "" || hasInterface(records, k, conf.LinkName(s.ifName))) {
 			out = append(out, k)
@@ -104,13 +104,13 @@ func (s *selection) from(records record.Store) ([]record.Key, error) {
 }
 
 // hasInterface says whether an attachment is called so, or one of its rails.
-func hasInterface(records record.Store, k record.Key, name conf.LinkName) bool {
+func hasInterface(records record.Store, k conf.Attachment, name conf.LinkName) bool {
 	rec, _ := records.Load(k.ContainerID, k.IfName) // a record that cannot be read has its name still
 	return k.IfName == name || slices.ContainsFunc(rec.Plan.Interfaces, func(i plan.Interface) bool { return i.Name == name })
 }
 
 // label names an attachment: by its pod, if the record can be read and says it.
-func label(k record.Key, r record.Record) string {
+func label(k conf.Attachment, r record.Record) string {
 	return podOr(r.Pod.String(), string(k.ContainerID)) + " " + string(k.IfName)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
@@ -68,8 +69,8 @@ namespace is gone. An intact database is not changed.`,
 // repair calls do for each attachment and prints what it returns: operations
 // of which says tells what became of them. It goes on after failures and
 // returns all of them.
-func repair(ctx context.Context, w io.Writer, records record.Store, keys []record.Key, says string,
-	do func(context.Context, record.Key) (plan.Ops, error),
+func repair(ctx context.Context, w io.Writer, records record.Store, keys []conf.Attachment, says string,
+	do func(context.Context, conf.Attachment) (plan.Ops, error),
 ) error {
 	var errs []error
 	for _, k := range keys {
@@ -102,7 +103,7 @@ func labelled(name string, err error) []error {
 	return out
 }
 
-func within(ctx context.Context, k record.Key, do func(context.Context, record.Key) (plan.Ops, error)) (plan.Ops, error) {
+func within(ctx context.Context, k conf.Attachment, do func(context.Context, conf.Attachment) (plan.Ops, error)) (plan.Ops, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return do(ctx, k)

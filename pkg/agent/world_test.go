@@ -27,6 +27,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -311,7 +312,7 @@ func (n *node) mustLease(pool string, first, last int) {
 // release gives the addresses of a container back, to rest.
 func (n *node) release(container string) {
 	n.t.Helper()
-	if err := n.book().Release(n.t.Context(), ipam.Attachment{ContainerID: container, IfName: "net1"}, ipam.Netns{}); err != nil {
+	if err := n.book().Release(n.t.Context(), conf.Attachment{ContainerID: conf.ContainerID(container), IfName: "net1"}, ipam.Netns{}); err != nil {
 		n.t.Fatal(err)
 	}
 }

@@ -172,7 +172,7 @@ func TestTheLeaseOfAnotherInterfaceOfTheContainerIsNotOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	addrs := rec.Plan.Addresses()
-	if err := w.book().Release(ctx, ipam.Attachment{ContainerID: "c1", IfName: "net1"}, ipam.Netns{}); err != nil {
+	if err := w.book().Release(ctx, conf.Attachment{ContainerID: "c1", IfName: "net1"}, ipam.Netns{}); err != nil {
 		t.Fatal(err)
 	}
 	w.lease("c1", "net2", addrs[0].Prefix.Addr().String(), addrs[1].Prefix.Addr().String())

@@ -19,7 +19,7 @@ import (
 // Check says everything about an attachment that is not as ADD made it, each
 // with the command that restores it. It changes nothing.
 func (n Node) Check(ctx context.Context, req conf.Request) error {
-	at := record.Key{ContainerID: req.ContainerID, IfName: req.IfName}
+	at := conf.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
 	return n.standing(ctx, at, req.Netns, func(k *pod, rec record.Record) error {
 		return errors.Join(findings(ctx, k, rec.Plan), n.Addresses.Check(ctx, req, rec))
 	})
@@ -28,7 +28,7 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 // CheckRecord is Check from the record alone, without the configuration of the
 // network. It does not ask other IPAM plugins, which want that. Without a
 // record there is a record.ErrNotExist in the error.
-func (n Node) CheckRecord(ctx context.Context, at record.Key) error {
+func (n Node) CheckRecord(ctx context.Context, at conf.Attachment) error {
 	return n.standing(ctx, at, "", func(k *pod, rec record.Record) error {
 		return errors.Join(findings(ctx, k, rec.Plan), n.Addresses.CheckRecord(ctx, rec))
 	})
@@ -49,7 +49,7 @@ func findings(ctx context.Context, x apply.Executor, p plan.Plan) error {
 // standing runs fn with the record of an attachment that ADD finished, the
 // container's lock held and the namespace open. netns is where the namespace
 // is now; "" is where it was.
-func (n Node) standing(ctx context.Context, at record.Key, netns string, fn func(*pod, record.Record) error) error {
+func (n Node) standing(ctx context.Context, at conf.Attachment, netns string, fn func(*pod, record.Record) error) error {
 	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (n Node) openRecorded(netns string, rec record.Record) (*pod, error) {
 	return k, err
 }
 
-func notAdded(at record.Key, format string, args ...any) error {
+func notAdded(at conf.Attachment, format string, args ...any) error {
 	return cnierr.New(cnierr.Damaged, "check interface", string(at.IfName),
 		"delete the pod: its ADD did not finish, or was undone, on this node", format, args...)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
 // informed returns a world with RDMA, an ADD for which Multus names a file, and
@@ -35,7 +34,7 @@ func TestDeviceInfoIsThereFromAddToDel(t *testing.T) {
 	if want := `"rdma-device":"mlx5_0"`; err != nil || !strings.Contains(string(b), want) {
 		t.Errorf("the file holds %q (%v), want %s in it", b, err, want)
 	}
-	key := record.Key{ContainerID: "c1", IfName: "net1"}
+	key := conf.Attachment{ContainerID: "c1", IfName: "net1"}
 	if err := w.node().CheckRecord(ctx, key); err != nil {
 		t.Error(err)
 	}

@@ -24,7 +24,7 @@ func (n Node) GC(ctx context.Context, gc conf.GC) error {
 	held, err := n.Addresses.Held(ctx, gc)
 	errs = append(errs, err)
 	for _, k := range append(keys, held...) {
-		if slices.Contains(gc.Valid, conf.Attachment(k)) {
+		if slices.Contains(gc.Valid, k) {
 			continue
 		}
 		errs = append(errs, n.collect(ctx, gc, k, func(rec record.Record) bool { return rec.Saved < began }))
@@ -36,7 +36,7 @@ func (n Node) GC(ctx context.Context, gc conf.GC) error {
 // collect takes one attachment away if its record says that it is of the
 // network and stale says that it is; without a record, its leases and what was
 // written of one.
-func (n Node) collect(ctx context.Context, gc conf.GC, k record.Key, stale func(record.Record) bool) error {
+func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, stale func(record.Record) bool) error {
 	unlock, err := n.Records.Lock(ctx, k.ContainerID)
 	if err != nil {
 		return err

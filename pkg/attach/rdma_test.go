@@ -173,7 +173,7 @@ func TestRepairBringsTheDeviceOfADeadNamespaceHome(t *testing.T) {
 	}
 	w.fake.RemovePod(podPath("c1"))
 	w.hca.name = "renamed-by-the-pod"
-	_, err := w.node().Repair(ctx, record.Key{ContainerID: "c1", IfName: "net1"})
+	_, err := w.node().Repair(ctx, conf.Attachment{ContainerID: "c1", IfName: "net1"})
 	if !errors.Is(err, kernel.ErrNetnsGone) {
 		t.Errorf("got %v, want that the pod is gone", err)
 	}

@@ -18,7 +18,7 @@ import (
 
 // Lost returns what Repair would do to an attachment; nothing when it is
 // whole. It changes nothing.
-func (n Node) Lost(ctx context.Context, at record.Key) (plan.Ops, error) {
+func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	var ops plan.Ops
 	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
 		ops, err = n.lost(ctx, k, rec)
@@ -35,7 +35,7 @@ func (n Node) Lost(ctx context.Context, at record.Key) (plan.Ops, error) {
 // whose interface is there but not as it was made, or under another name: the
 // kernel could only replace it, and what the pod has open on it would be gone.
 // Of several rails it refuses those that are so, and restores the others.
-func (n Node) Repair(ctx context.Context, at record.Key) (plan.Ops, error) {
+func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	var done plan.Ops
 	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
 		ops, refused := n.lost(ctx, k, rec)
@@ -53,7 +53,7 @@ func (n Node) Repair(ctx context.Context, at record.Key) (plan.Ops, error) {
 
 // bringHome gives the RDMA devices of an attachment whose namespace is gone
 // their names and settings back. All else waits for DEL, which takes it away.
-func (n Node) bringHome(ctx context.Context, at record.Key) error {
+func (n Node) bringHome(ctx context.Context, at conf.Attachment) error {
 	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {
 		return err

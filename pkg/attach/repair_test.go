@@ -14,12 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-var c1 = record.Key{ContainerID: "c1", IfName: "net1"}
+var c1 = conf.Attachment{ContainerID: "c1", IfName: "net1"}
 
 // attached returns a world in which c1 is attached, and what its addresses are.
 func attached(t *testing.T) (w *world, v4, v6 string) {

@@ -70,7 +70,8 @@ type GC struct {
 	Valid []Attachment
 }
 
-// Attachment is one interface of one container, as GC names it.
+// Attachment names an attachment: the container and its interface, or of several
+// rails the first one. Records and leases are kept under it.
 type Attachment struct {
 	ContainerID ContainerID
 	IfName      LinkName

@@ -26,8 +26,6 @@ import (
 
 // What a lease is about, in the words of package ledger.
 type (
-	// Attachment is one interface of one container. It holds leases.
-	Attachment = ledger.Attachment
 	// Owner is who asks for an address and what for.
 	Owner = ledger.Owner
 	// Netns is a network namespace. The leases of one without path are never

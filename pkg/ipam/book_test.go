@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
@@ -110,7 +111,7 @@ func (n *node) mustLease(a ipam.Ask) []string {
 
 func (n *node) release(pod string) {
 	n.t.Helper()
-	if err := n.book().Release(ctx, ipam.Attachment{ContainerID: "id-" + pod, IfName: "net1"}, ipam.Netns{}); err != nil {
+	if err := n.book().Release(ctx, conf.Attachment{ContainerID: conf.ContainerID("id-" + pod), IfName: "net1"}, ipam.Netns{}); err != nil {
 		n.t.Fatal(err)
 	}
 }

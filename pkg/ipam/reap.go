@@ -6,6 +6,7 @@ package ipam
 import (
 	"path/filepath"
 
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
@@ -27,7 +28,7 @@ const (
 // seen, for instance in a container without /run/netns: so nothing is reaped
 // unless the namespace of the present call is found in the same folder, and
 // nothing if most of what was looked at seems to be gone.
-func (w *work) reap(at Attachment, present Netns, limit int) error {
+func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 	if !w.visible(present) {
 		return nil
 	}
@@ -55,7 +56,7 @@ func (w *work) reap(at Attachment, present Netns, limit int) error {
 
 // look judges up to limit namespaces. It returns how many it has judged, how
 // many of them are dead, and what those hold.
-func (w *work) look(at Attachment, present Netns, limit int) (judged, gone int, dead []ledger.Neighbour, err error) {
+func (w *work) look(at conf.Attachment, present Netns, limit int) (judged, gone int, dead []ledger.Neighbour, err error) {
 	known := map[Netns]bool{present: false}
 	seen := 0
 	for n, err := range w.Neighbours(at) {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
@@ -248,9 +249,9 @@ func (c claims) fill() func(*ledger.Ledger) error {
 
 // holdings returns the leases by attachment. The owner is as the best and
 // latest claim has it: it changes when a runtime repeats an ADD.
-func (c claims) holdings() map[Attachment]ledger.Holding {
-	out := map[Attachment]ledger.Holding{}
-	best := map[Attachment]claim{}
+func (c claims) holdings() map[conf.Attachment]ledger.Holding {
+	out := map[conf.Attachment]ledger.Holding{}
+	best := map[conf.Attachment]claim{}
 	for s, is := range c {
 		if is.state != ledger.Leased {
 			continue

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
@@ -114,7 +115,7 @@ func TestAnAddressOfTwoNamespacesIsKeptWhenOneGoes(t *testing.T) {
 		n.damageMeta()
 		n.mustRebuild(two[:]...)
 		n.dead[goes.Path] = true
-		if err := n.book().Release(ctx, ipam.Attachment{ContainerID: "c", IfName: "net1"}, goes.Netns); err != nil {
+		if err := n.book().Release(ctx, conf.Attachment{ContainerID: "c", IfName: "net1"}, goes.Netns); err != nil {
 			t.Fatal(err)
 		}
 		n.now += time.Hour

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
@@ -302,7 +303,7 @@ func TestAnAddressOfAnUnknownPoolIsKeptFromAll(t *testing.T) {
 		wantCode(t, err, cnierr.TryAgain, "namespace /run/netns/old")
 		lost() // also what was learned from a namespace is learned again
 		if del {
-			if err := c.book().Release(ctx, ipam.Attachment{ContainerID: old.Owner.ContainerID, IfName: "net1"}, old.Owner.Netns); err != nil {
+			if err := c.book().Release(ctx, conf.Attachment{ContainerID: conf.ContainerID(old.Owner.ContainerID), IfName: "net1"}, old.Owner.Netns); err != nil {
 				t.Fatal(err)
 			}
 		} else {

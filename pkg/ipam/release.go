@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
@@ -17,14 +18,14 @@ import (
 //
 // netns is the namespace of the call, as far as it still exists: if it does,
 // leases whose namespaces are gone are reaped, too.
-func (b *Book) Release(ctx context.Context, at Attachment, netns Netns) error {
+func (b *Book) Release(ctx context.Context, at conf.Attachment, netns Netns) error {
 	var w work
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
 		w = b.work(l)
 		released, err := w.retire(at)
 		if err == nil && w.Keeps && netns.Ino != 0 {
 			var kept bool
-			kept, err = w.retire(ledger.Keeper(netns, at.IfName).Attachment())
+			kept, err = w.retire(ledger.Keeper(netns, string(at.IfName)).Attachment())
 			released = released || kept
 		}
 		if err != nil || !released {
@@ -41,7 +42,7 @@ func (b *Book) Release(ctx context.Context, at Attachment, netns Netns) error {
 
 // retire puts everything that an attachment holds to rest, and says whether
 // that was anything.
-func (w *work) retire(at Attachment) (bool, error) {
+func (w *work) retire(at conf.Attachment) (bool, error) {
 	h, held, err := w.Holding(at)
 	if err == nil && held {
 		_, err = w.Retire(h, allPlaces)
@@ -134,8 +135,8 @@ func (b *Book) ReleaseAddress(ctx context.Context, pool string, addr netip.Addr)
 // GC puts to rest what attachments of a network hold that are not valid any
 // more, in all pools, and returns how many addresses that were. Leases of
 // other networks stay, also in the same pools.
-func (b *Book) GC(ctx context.Context, network string, valid []Attachment) (int, error) {
-	keep := make(map[Attachment]bool, len(valid))
+func (b *Book) GC(ctx context.Context, network string, valid []conf.Attachment) (int, error) {
+	keep := make(map[conf.Attachment]bool, len(valid))
 	for _, at := range valid {
 		keep[at] = true
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -76,7 +77,7 @@ func TestGCFreesOnlyWhatItsNetworkHoldsAndNobodyUses(t *testing.T) {
 		}
 		n.mustLease(a)
 	}
-	freed, err := n.book().GC(ctx, "net", []ipam.Attachment{{ContainerID: "id-kept", IfName: "net1"}})
+	freed, err := n.book().GC(ctx, "net", []conf.Attachment{{ContainerID: "id-kept", IfName: "net1"}})
 	if err != nil || freed != 1 {
 		t.Errorf("freed %d, %v; want 1", freed, err)
 	}

@@ -53,7 +53,7 @@ func (p pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, 
 
 // Release implements source.
 func (p pools) Release(ctx context.Context, rec record.Record) error {
-	at := ipam.Attachment{ContainerID: string(rec.ContainerID), IfName: string(rec.IfName)}
+	at := conf.Attachment{ContainerID: rec.ContainerID, IfName: rec.IfName}
 	return p.Book.Release(ctx, at, ipam.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino})
 }
 
@@ -68,7 +68,7 @@ func (p pools) check(ctx context.Context, rec record.Record) error {
 	for _, a := range rec.Plan.Addresses() {
 		held := slices.ContainsFunc(entries, func(e ipam.Entry) bool {
 			return e.Addr == a.Prefix.Addr() && e.State == ledger.Leased &&
-				e.Owner.ContainerID == string(rec.ContainerID) && e.Owner.IfName == string(rec.IfName)
+				e.Owner.Attachment() == conf.Attachment{ContainerID: rec.ContainerID, IfName: rec.IfName}
 		})
 		if !held {
 			errs = append(errs, cnierr.New(cnierr.Damaged, "check lease of", a.Prefix.Addr().String(),
@@ -80,11 +80,11 @@ func (p pools) check(ctx context.Context, rec record.Record) error {
 }
 
 // held returns the attachments that hold leases for a network.
-func (p pools) held(ctx context.Context, network string) ([]record.Key, error) {
+func (p pools) held(ctx context.Context, network string) ([]conf.Attachment, error) {
 	entries, err := p.Book.List(ctx, "")
-	var out []record.Key
+	var out []conf.Attachment
 	for _, e := range entries {
-		k := record.Key{ContainerID: conf.ContainerID(e.Owner.ContainerID), IfName: conf.LinkName(e.Owner.IfName)}
+		k := e.Owner.Attachment()
 		if e.State == ledger.Leased && e.Owner.Network == network && !slices.Contains(out, k) {
 			out = append(out, k)
 		}
@@ -94,13 +94,12 @@ func (p pools) held(ctx context.Context, network string) ([]record.Key, error) {
 
 // holds says whether an attachment holds leases for a network, or, since the
 // database was rebuilt, its namespace does.
-func (p pools) holds(ctx context.Context, network string, at record.Key, netns plan.NetnsID) (bool, error) {
+func (p pools) holds(ctx context.Context, network string, at conf.Attachment, netns plan.NetnsID) (bool, error) {
 	entries, err := p.Book.List(ctx, "")
-	who := ipam.Attachment{ContainerID: string(at.ContainerID), IfName: string(at.IfName)}
-	keeper := ledger.Keeper(ipam.Netns{Ino: netns.Ino}, who.IfName).Attachment()
+	keeper := ledger.Keeper(ipam.Netns{Ino: netns.Ino}, string(at.IfName)).Attachment()
 	return slices.ContainsFunc(entries, func(e ipam.Entry) bool {
 		owner := e.Owner.Attachment()
-		return e.State == ledger.Leased && (owner == who && e.Owner.Network == network || owner == keeper)
+		return e.State == ledger.Leased && (owner == at && e.Owner.Network == network || owner == keeper)
 	}), err
 }
 

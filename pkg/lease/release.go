@@ -43,7 +43,7 @@ func (a Allocator) ReleaseUnrecorded(ctx context.Context, rec record.Record, d c
 
 // Held returns the attachments that hold leases of our pools for a network. It
 // returns none if the network does not lease from them.
-func (a Allocator) Held(ctx context.Context, gc conf.GC) ([]record.Key, error) {
+func (a Allocator) Held(ctx context.Context, gc conf.GC) ([]conf.Attachment, error) {
 	if gc.IPAM != conf.PoolType {
 		return nil, nil
 	}
@@ -52,7 +52,7 @@ func (a Allocator) Held(ctx context.Context, gc conf.GC) ([]record.Key, error) {
 
 // ReleaseHeld releases what an attachment without record holds, if the network of a
 // GC leases from our pools.
-func (a Allocator) ReleaseHeld(ctx context.Context, gc conf.GC, at record.Key) error {
+func (a Allocator) ReleaseHeld(ctx context.Context, gc conf.GC, at conf.Attachment) error {
 	if gc.IPAM != conf.PoolType {
 		return nil
 	}

@@ -133,20 +133,14 @@ func (s Store) Delete(id conf.ContainerID, ifName conf.LinkName) error {
 	return nil
 }
 
-// Key names an attachment.
-type Key struct {
-	ContainerID conf.ContainerID
-	IfName      conf.LinkName
-}
-
 // List returns the attachments that have a record, ordered by container and
 // interface; none if there is no folder. Errors: cnierr.IO.
-func (s Store) List() ([]Key, error) {
+func (s Store) List() ([]conf.Attachment, error) {
 	containers, err := s.containers()
 	if err != nil {
 		return nil, err
 	}
-	var keys []Key
+	var keys []conf.Attachment
 	for _, id := range containers {
 		files, err := readDir(s.folder(id))
 		if err != nil {
@@ -154,7 +148,7 @@ func (s Store) List() ([]Key, error) {
 		}
 		for _, f := range files {
 			if ifName, ok := strings.CutSuffix(f.Name(), suffix); ok {
-				keys = append(keys, Key{id, conf.LinkName(ifName)})
+				keys = append(keys, conf.Attachment{ContainerID: id, IfName: conf.LinkName(ifName)})
 			}
 		}
 	}

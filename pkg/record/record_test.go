@@ -80,7 +80,7 @@ func TestSavedRecordLoadsAsItWas(t *testing.T) {
 		t.Errorf("record changed on disk (-want +got):\n%s", diff)
 	}
 	keys, err := s.List()
-	if err != nil || !cmp.Equal(keys, []Key{{"c1", "net1"}}) {
+	if err != nil || !cmp.Equal(keys, []conf.Attachment{{ContainerID: "c1", IfName: "net1"}}) {
 		t.Errorf("List() = %v, %v", keys, err)
 	}
 }
@@ -166,7 +166,7 @@ func TestWhatIsNoFolderOfAContainerIsPassedOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		keys, err := s.List()
-		if err != nil || !cmp.Equal(keys, []Key{{"c1", "net1"}}) {
+		if err != nil || !cmp.Equal(keys, []conf.Attachment{{ContainerID: "c1", IfName: "net1"}}) {
 			t.Errorf("List() = %v, %v", keys, err)
 		}
 		busy, err := s.Busy()

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
@@ -104,8 +105,8 @@ func (r *reader) owner() Owner {
 	return o
 }
 
-func appendAttachment(b []byte, at Attachment) []byte {
-	return appendString(appendString(b, at.ContainerID), at.IfName)
+func appendAttachment(b []byte, at conf.Attachment) []byte {
+	return appendString(appendString(b, string(at.ContainerID)), string(at.IfName))
 }
 
 // netnsOf reads no more of a holding than its namespace, which stands first for

@@ -11,6 +11,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
@@ -88,10 +89,10 @@ func TestKeysAreInjectiveAndSort(t *testing.T) {
 			seen[string(k)], last = true, k
 		}
 	}
-	attachments := map[string]Attachment{}
+	attachments := map[string]conf.Attachment{}
 	for _, id := range pools {
 		for _, name := range pools {
-			at := Attachment{id, name}
+			at := conf.Attachment{ContainerID: conf.ContainerID(id), IfName: conf.LinkName(name)}
 			if other, ok := attachments[string(holdKey(at))]; ok {
 				t.Errorf("%q and %q share a key", at, other)
 			}

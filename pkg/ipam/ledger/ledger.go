@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
@@ -85,7 +86,7 @@ func keepsKey() []byte { return []byte("keeps") }
 
 // holdKey is a hash because the names are long and would make the tree one
 // page deeper, and so that what stands beside a holding has been left to chance.
-func holdKey(at Attachment) []byte {
+func holdKey(at conf.Attachment) []byte {
 	sum := sha256.Sum256(appendAttachment(nil, at))
 	return sum[:16]
 }
@@ -99,7 +100,7 @@ func lastKey(pool string, id [sha256.Size]byte) []byte {
 }
 
 // Holding returns what an attachment has leased, and whether that is anything.
-func (l *Ledger) Holding(at Attachment) (Holding, bool, error) {
+func (l *Ledger) Holding(at conf.Attachment) (Holding, bool, error) {
 	v, err := l.hold.Get(holdKey(at))
 	if err != nil || v == nil {
 		return Holding{}, false, err
@@ -286,7 +287,7 @@ func (n Neighbour) Holding() (Holding, error) { return decodeHolding(n.item) }
 // has or would have among them. That is a place by chance: whoever looks at the
 // first few in each transaction has looked at all in the long run, and at no
 // more pages than the attachment itself needs.
-func (l *Ledger) Neighbours(at Attachment) iter.Seq2[Neighbour, error] {
+func (l *Ledger) Neighbours(at conf.Attachment) iter.Seq2[Neighbour, error] {
 	start := append(holdKey(at), 0)
 	return decoded(l.hold.Ring(kv.Span{}, start), func(it kv.Item) (Neighbour, error) {
 		n, err := netnsOf(it)

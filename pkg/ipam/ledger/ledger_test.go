@@ -17,6 +17,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
@@ -48,13 +49,13 @@ func addr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8)
 
 // naive is what a ledger should hold, kept in the simplest way.
 type naive struct {
-	held map[Attachment]Holding
+	held map[conf.Attachment]Holding
 	rest []Resting // in the order in which they became free
 }
 
 // content reads all tables.
 func content(l *Ledger) (n naive, runs map[string][]netrange.Range, err error) {
-	n.held, runs = map[Attachment]Holding{}, map[string][]netrange.Range{}
+	n.held, runs = map[conf.Attachment]Holding{}, map[string][]netrange.Range{}
 	for h, err := range l.Holdings() {
 		if err != nil {
 			return n, nil, err
@@ -118,7 +119,7 @@ func TestStepsKeepTheLaws(t *testing.T) {
 	t.Parallel()
 	s, c := store(t)
 	r := rand.New(rand.NewPCG(7, 8))
-	want := naive{held: map[Attachment]Holding{}}
+	want := naive{held: map[conf.Attachment]Holding{}}
 	for round := range 90 {
 		next, fail := want.clone(), r.IntN(6) == 0
 		err := s.Update(t.Context(), func(l *Ledger) error {
@@ -189,7 +190,7 @@ func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
 }
 
 // retireSome retires some of what an attachment holds.
-func retireSome(r *rand.Rand, l *Ledger, n *naive, at Attachment) error {
+func retireSome(r *rand.Rand, l *Ledger, n *naive, at conf.Attachment) error {
 	h, ok := n.held[at]
 	if !ok {
 		return nil
@@ -286,7 +287,7 @@ func TestStepsRefuseWhatTheLawsForbid(t *testing.T) {
 			t.Errorf("%s: got %v, want ErrDamaged", name, err)
 		}
 	}
-	checkLedger(t, s, naive{held: map[Attachment]Holding{
+	checkLedger(t, s, naive{held: map[conf.Attachment]Holding{
 		owner(1).Attachment(): {owner(1), []Place{{spot, c.now, false}}},
 	}})
 }

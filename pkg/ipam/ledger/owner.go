@@ -8,10 +8,9 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
-)
 
-// Attachment is one interface of one container. It holds leases.
-type Attachment struct{ ContainerID, IfName string }
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
 
 // Netns is a network namespace: the path at which the runtime has mounted it,
 // and the device and inode numbers of the file there. Path "" is a namespace
@@ -31,7 +30,9 @@ type Owner struct {
 }
 
 // Attachment returns the key under which an owner holds its leases.
-func (o Owner) Attachment() Attachment { return Attachment{o.ContainerID, o.IfName} }
+func (o Owner) Attachment() conf.Attachment {
+	return conf.Attachment{ContainerID: conf.ContainerID(o.ContainerID), IfName: conf.LinkName(o.IfName)}
+}
 
 // Keeper returns the owner of what an interface of a namespace has when nobody
 // knows whose it is; the zero Netns is more than one. No container has such a
