@@ -25,6 +25,7 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 func doctorCommand(node *nodeFlags) *cobra.Command {
 	var asJSON bool
 	var agentURL string
+	var peers int
 	cmd := &cobra.Command{
 		Use:   "doctor [CHECK...]",
 		Short: "Check whether this node can run RoCE pods, and say how to correct what is wrong",
@@ -57,6 +58,7 @@ problem but something could not be told.
 				return err
 			}
 			live := doctor.Live(nodefile.Store{Dir: node.stateDir, BootID: boot}, book, agentURL)
+			live.Peers = peers
 			var answers []doctor.Answer
 			for a := range doctor.Run(cmd.Context(), live, checks) {
 				answers = append(answers, a)
@@ -79,6 +81,7 @@ problem but something could not be told.
 		},
 	}
 	cmd.Flags().StringVar(&agentURL, "agent", "http://127.0.0.1:9482/healthz", "the `URL` at which rocectl agent tells its health")
+	cmd.Flags().IntVar(&peers, "peers", 0, "check that the neighbour tables have room for this `NUMBER` of peers of each leased address (default: what is used now)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
 	return cmd
 }

@@ -64,7 +64,7 @@ func Checks() []Check {
 		rdmaModules(), rdmaDriver(), rdmaDevices(), rdmaMode(), rdmaPorts(), rdmaMTU(), rdmaBond(), vfTrust(), pcieLink(), gpuDirect(), pcieACS(),
 		gidTable(), charDevices(), memlock(),
 		hostARP(), networkManagers(), neighbourTable(), firewall(),
-		cniPlugins(), cniConfig(), poolFill(), agentHealth(),
+		cniPlugins(), cniConfig(), devicePlugin(), poolFill(), agentHealth(),
 	}
 }
 

@@ -79,6 +79,20 @@ func settingFaults() []fault {
 			check: "neighbour-table", verdict: Problem, says: "ipv4: 130 of 4096 entries used, full 7 times", advice: "net.ipv4.neigh.default.gc_thresh3=16384",
 		},
 		{
+			name: "too many peers for the neighbour table", change: func(w *world) {
+				w.pool(15)
+				w.peers = 511
+			},
+			check: "neighbour-table", verdict: Problem, says: "ipv4: 130 of 4096 entries used, and 15 leased addresses x 511 peers need 7665", advice: "gc_thresh3=16384",
+		},
+		{
+			name: "few peers", change: func(w *world) {
+				w.pool(15)
+				w.peers = 63
+			},
+			check: "neighbour-table", verdict: OK, says: "and 15 leased addresses x 63 peers need 945",
+		},
+		{
 			name: "the neighbour table is nearly full", change: func(w *world) { w.write("proc/sys/net/ipv6/neigh/default/gc_thresh3", "160\n") },
 			check: "neighbour-table", verdict: Problem, says: "ipv6: 130 of 160 entries used", advice: "net.ipv6.neigh.default.gc_thresh3=16384",
 		},
@@ -147,6 +161,20 @@ func softwareFaults() []fault {
 		{
 			name: "a configuration that is no JSON", change: func(w *world) { w.write("etc/cni/net.d/00-multus.conf", "{") },
 			check: "cni-config", verdict: CannotTell, says: "/etc/cni/net.d/00-multus.conf", advice: "CNI configuration",
+		},
+		{
+			name: "a resource without devices", change: func(w *world) {
+				w.write(checkpoint, `{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {"nvidia.com/gpu": ["GPU-1"], "rdma/hca_shared": []}}, "Checksum": 1}`)
+			},
+			check: "device-plugin", verdict: Problem, says: "rdma/hca_shared: no healthy device", advice: "rocectl doctor rdma-files",
+		},
+		{
+			name: "no device plugin", change: func(w *world) { w.write(checkpoint, `{"Data": {"RegisteredDevices": {}}}`) },
+			check: "device-plugin", verdict: CannotTell, says: "no device plugin has registered", advice: "privileged",
+		},
+		{
+			name: "no kubelet", change: func(w *world) { w.remove(checkpoint) },
+			check: "device-plugin", verdict: CannotTell, says: "does not exist", advice: "/var/lib/kubelet",
 		},
 		{
 			name: "a pool is nearly empty", change: func(w *world) { w.pool(19) },

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
 // neighbourTable asks whether the tables of neighbours are large enough. All network
@@ -19,13 +21,26 @@ func neighbourTable() Check {
 		Name: "neighbour-table",
 		Asks: "are the neighbour tables large enough for pods x rails x peers?",
 		Why:  "all pods share these tables; when one is full, gateways and peers stop answering (error 106, \"neighbor table overflow!\" in dmesg)",
-		look: func(_ context.Context, n Node) []Finding {
-			return []Finding{n.table("ipv4", "arp_cache"), n.table("ipv6", "ndisc_cache")}
+		look: func(ctx context.Context, n Node) []Finding {
+			leased := map[bool]int{} // by whether the address is an IPv4 address
+			if n.Peers > 0 {
+				entries, err := n.Leases.List(ctx, "")
+				if err != nil {
+					return []Finding{cannotTell("how many addresses are leased: "+err.Error(), "the right to read the leases in the state folder")}
+				}
+				for _, e := range entries {
+					if e.State == ledger.Leased {
+						leased[e.Addr.Is4()]++
+					}
+				}
+			}
+			return []Finding{n.table("ipv4", "arp_cache", leased[true]), n.table("ipv6", "ndisc_cache", leased[false])}
 		},
 	}
 }
 
-func (n Node) table(family, cache string) Finding {
+// table judges the table of a family, of which the node has leased some addresses.
+func (n Node) table(family, cache string, leased int) Finding {
 	limit, err := n.number("net." + family + ".neigh.default.gc_thresh3")
 	if err != nil {
 		return cannotTell("its size cannot be read: "+err.Error(), "the network namespace of the node").of(family)
@@ -38,8 +53,15 @@ func (n Node) table(family, cache string) Finding {
 	if overflows > 0 {
 		found += fmt.Sprintf(", full %d times since the boot", overflows)
 	}
-	if overflows > 0 || entries*5 > limit*4 {
+	need := leased * n.Peers
+	if need > 0 {
+		found += fmt.Sprintf(", and %d leased addresses x %d peers need %d", leased, n.Peers, need)
+	}
+	if overflows > 0 || entries*5 > limit*4 || need > limit {
 		size := max(limit*4, 16384)
+		for size < 2*need {
+			size *= 2
+		}
 		setting := fmt.Sprintf("net.%s.neigh.default.gc_thresh", family)
 		return problem(found, fmt.Sprintf("sysctl -w %[1]s3=%[2]d %[1]s2=%[3]d %[1]s1=%[4]d  # and so in /etc/sysctl.d", setting, size, size/2, size/4)).of(family)
 	}

@@ -45,6 +45,8 @@ type Node struct {
 	// Pools and Leases are what roce-cni itself keeps on the node.
 	Pools  nodefile.Store
 	Leases *ipam.Book
+	// Peers is with how many others each address talks; 0 if that is unknown.
+	Peers int
 	// AgentURL is where rocectl agent tells its health.
 	AgentURL string
 }

@@ -50,6 +50,7 @@ type world struct {
 	programs map[string]string // what they print
 	pools    nodefile.Store
 	leases   *ipam.Book
+	peers    int
 	agent    http.HandlerFunc // nil: nobody listens
 }
 
@@ -167,7 +168,7 @@ func (w *world) node() Node {
 			}
 			return out, nil
 		},
-		Pools: w.pools, Leases: w.leases, AgentURL: w.listen(),
+		Pools: w.pools, Leases: w.leases, Peers: w.peers, AgentURL: w.listen(),
 		Links: func() ([]netlink.Link, error) { return w.links, w.linksErr },
 		RDMA:  func(context.Context) (nldev.System, error) { return w.rdma, w.rdmaErr },
 	}
