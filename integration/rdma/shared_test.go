@@ -204,7 +204,7 @@ func TestSharedTableThatOthersFilledIsToldAsFarAsItCanBeKnown(t *testing.T) {
 	fillTable(t, 0, other.name)
 	text := n.attach(n.rail(0).With("rdma", soon(nil)), n.pod()).mustFail(108)
 	if hides() {
-		contains(t, text, "may be full", "without them 1 of 1024 places", `"unable to add gid" with error=-28`)
+		contains(t, text, "may be full", "without them 1 of 1024 entries", `"unable to add gid" with error=-28`)
 		contains(t, run(t, "dmesg"), "unable to add gid", "error=-28")
 	} else {
 		contains(t, text, "rxe0/1 is full", "1024 of 1024")

@@ -98,7 +98,7 @@ func (n Node) withoutLost(rec record.Record) plan.Ops {
 // identity is what of a device neither a rename in a pod changes, for a record
 // has the host's name, nor its driver that makes it anew.
 func identity(m plan.Move) plan.RDMADevice {
-	return plan.RDMADevice{Name: m.Device.Name, GUID: m.Device.GUID}
+	return plan.RDMADevice{Name: m.Device.Name, GUID: m.Device.GUID, PCI: m.Device.PCI, Auxiliary: m.Device.Auxiliary}
 }
 
 func heldBy(m plan.Move, rec record.Record) error {

@@ -29,7 +29,7 @@ type RDMA struct {
 // RDMADevice is a port of an RDMA device. The kernel keeps Index and GUID when
 // the device is renamed or moves to another namespace.
 type RDMADevice struct {
-	Name  string `json:"name"`  // "mlx5_0"; unique over all namespaces
+	Name  string `json:"name"`  // "mlx5_0"; unique over all namespaces before Linux 7.3
 	Index uint32 `json:"index"` // as rdma dev prints it
 	GUID  string `json:"guid"`  // of the node, as rdma dev prints it
 	Port  uint32 `json:"port"`  // from 1

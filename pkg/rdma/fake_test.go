@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -199,6 +200,9 @@ func (s socket) port(d *hca, number uint32) []byte {
 
 func (s socket) set(d *hca, args map[uint16][]byte) error {
 	if name, ok := args[2]; ok {
+		if s.taken(d, nlsock.Text(name), d.where()) {
+			return unix.EEXIST
+		}
 		d.Name = nlsock.Text(name)
 		return nil
 	}
@@ -210,9 +214,18 @@ func (s socket) set(d *hca, args map[uint16][]byte) error {
 	case s.now != s.side:
 		panic("rdma: the thread is not in the namespace of the socket: Linux takes the device from the thread's")
 	}
+	if s.taken(d, d.Name, Pod-d.in) {
+		return unix.EEXIST
+	}
 	d.in = Pod - d.in // there are two
 	s.reset(d.Name)
 	return nil
+}
+
+// taken says whether another device of a namespace has a name: Linux 7.3 keeps
+// names apart in each namespace.
+func (n *node) taken(d *hca, name string, in Side) bool {
+	return slices.ContainsFunc(n.devices, func(o *hca) bool { return o != d && o.where() == in && o.Name == name })
 }
 
 // reset makes the type of service of a device what it is for a new port.

@@ -5,13 +5,18 @@ package rdma
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
 // returnTime is how long the kernel may take to bring a device back to the
@@ -53,7 +58,7 @@ func (m move) await(ctx context.Context) (bool, error) {
 	switch {
 	case err != nil:
 		return false, classify("wait for RDMA device", m.op.Device.Name, err)
-	case back || !m.exists():
+	case back || !m.exists(ctx):
 		return back, nil
 	}
 	return false, m.kept()
@@ -65,19 +70,26 @@ func (m move) home(ctx context.Context) error {
 		return err
 	}
 	d, err := m.inHost(ctx)
-	if noDevice(err) && !m.exists() {
+	if noDevice(err) && !m.exists(ctx) {
 		return nil
 	}
 	if noDevice(err) {
-		return m.elsewhere("bring back RDMA device", m.seek(), err)
+		return m.elsewhere(ctx, "bring back RDMA device", m.seek(), err)
 	}
 	if err != nil {
 		return err
 	}
-	if err := m.rename(ctx, Host, d); err != nil {
+	name := m.op.Device.Name
+	err = m.rename(ctx, Host, d)
+	if errors.Is(err, unix.EEXIST) {
+		m.c.Log.Warn("RDMA device is home, but another one has its name", "device", name, "is", d.Name,
+			"hint", "give them their names with rdma dev set OLD name NEW, or load the driver anew")
+		name, err = d.Name, nil
+	}
+	if err != nil {
 		return err
 	}
-	return m.restore()
+	return m.restore(name)
 }
 
 // fetch moves the device back to the host if the pod has it. A node that shares
@@ -94,17 +106,35 @@ func (m move) fetch(ctx context.Context) error {
 	if err != nil || !pod.Exclusive || !ok {
 		return err
 	}
-	if err := m.send(ctx, d.Index, Pod, Host); !noDevice(err) {
-		return classify(moving, m.op.Device.Name, err)
+	err = m.send(ctx, d.Index, Pod, Host)
+	if errors.Is(err, unix.EEXIST) {
+		if err = m.makeWay(ctx, d); err == nil {
+			err = m.send(ctx, d.Index, Pod, Host)
+		}
 	}
-	return nil // it went meanwhile
+	if noDevice(err) {
+		return nil // it went meanwhile
+	}
+	return classify(moving, m.op.Device.Name, err)
 }
 
-// restore sets what the move left behind: no type of service, because the
+// makeWay gives the device in the pod a name that none has in the host, where
+// another one has its own: the name that the kernel gives in this case when it
+// moves devices itself (rdma_dev_pick_netns_name).
+func (m move) makeWay(ctx context.Context, d nldev.Device) error {
+	c, err := m.conn(Pod)
+	if err == nil {
+		err = c.Rename(ctx, d.Index, fmt.Sprintf("ibdev%d", d.Index))
+	}
+	return err
+}
+
+// restore sets, for the device by the name that it has now, what the move left behind: no type of service, because the
 // kernel makes the port anew (cma_add_one), and the pod's traffic class. What
 // is neither has been set by somebody else since.
-func (m move) restore() error {
+func (m move) restore(name string) error {
 	d := m.op.Device
+	d.Name = name
 	if want := m.op.HostTOS; want != nil && *want != 0 {
 		have, err := m.tos(Host, d)
 		if err == nil && have != nil && *have == 0 {
@@ -126,22 +156,25 @@ func (m move) restore() error {
 }
 
 // exists says whether the node has the device, in whatever namespace: the files
-// for programs that use devices are in the view of all of them.
-func (m move) exists() bool {
+// for programs that use devices are in the view of all of them. One of them may be
+// of another device of its name, which the host has.
+func (m move) exists(ctx context.Context) bool {
+	named := m.named(m.op.Device.Name)
+	host, err := m.System(ctx, Host)
+	if _, ours := match(host, m.op.Device); err == nil && !ours && slices.ContainsFunc(host.Devices, func(d nldev.Device) bool { return d.Name == m.op.Device.Name }) {
+		named--
+	}
+	if named > 0 {
+		return true
+	}
 	files, err := fs.Glob(m.c.Sys, "class/infiniband_verbs/*/ibdev")
-	if err != nil {
-		return false // the pattern is right: there are none
+	if err != nil || m.op.Device.PCI == "" {
+		return false
 	}
-	for _, f := range files {
-		if text(m.c.Sys, f) == m.op.Device.Name {
-			return true
-		}
+	return slices.ContainsFunc(files, func(f string) bool {
 		id, err := fs.ReadLink(m.c.Sys, path.Join(path.Dir(f), "device"))
-		if err == nil && m.op.Device.PCI != "" && path.Base(id) == m.op.Device.PCI {
-			return true
-		}
-	}
-	return false
+		return err == nil && path.Base(id) == m.op.Device.PCI
+	})
 }
 
 // kept returns the error for a device that does not come back although its

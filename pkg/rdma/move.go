@@ -13,6 +13,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
@@ -58,7 +59,7 @@ func (m move) lock(ctx context.Context) (release func(), err error) {
 func (m move) again(ctx context.Context) error {
 	d, err := m.device(ctx, Pod, m.op.Device)
 	if noDevice(err) {
-		return m.elsewhere(moving, inAnother, err)
+		return m.elsewhere(ctx, moving, inAnother, err)
 	}
 	if err == nil {
 		err = m.rename(ctx, Pod, d)
@@ -91,7 +92,7 @@ func (m move) give(ctx context.Context, index uint32) error {
 		}
 	}
 	if err := m.send(ctx, index, Host, Pod); err != nil {
-		return m.refused(err)
+		return m.refused(ctx, err)
 	}
 	if _, err := m.device(ctx, Pod, m.op.Device); err != nil {
 		return err
@@ -126,10 +127,10 @@ func (m move) send(ctx context.Context, index uint32, from, to Side) error {
 }
 
 // refused returns the error for a move that the kernel refused.
-func (m move) refused(err error) error {
+func (m move) refused(ctx context.Context, err error) error {
 	switch {
 	case noDevice(err):
-		return m.elsewhere(moving, inAnother, err)
+		return m.elsewhere(ctx, moving, inAnother, err)
 	case errors.Is(err, unix.EBUSY):
 		return cnierr.New(cnierr.RDMAHeld, moving, m.op.Device.Name, "end the programs that use it: rdma resource show qp link "+portName(m.op.Device), "%w", err)
 	case errors.Is(err, unix.EOPNOTSUPP):
@@ -143,8 +144,8 @@ func (m move) refused(err error) error {
 const inAnother = "look for it in the other pods: ip netns exec NAME rdma dev; one pod can have it at a time"
 
 // elsewhere returns the error for a device that neither namespace has.
-func (m move) elsewhere(action, hint string, err error) error {
-	if !m.exists() {
+func (m move) elsewhere(ctx context.Context, action, hint string, err error) error {
+	if !m.exists(ctx) {
 		return err
 	}
 	return cnierr.New(cnierr.RDMAHeld, action, m.op.Device.Name, hint,
@@ -217,7 +218,10 @@ func (m move) checkSettings(action string) error {
 }
 
 // inHost returns the device in the host's namespace: the very one, or one of
-// its name, which the driver made anew after the one that moved was gone.
+// its name on the same hardware, which the driver made anew after the one that
+// moved was gone. The name alone tells nothing: since Linux 7.3 names are unique
+// in a namespace only (__alloc_name_id), so a device that is made while a pod
+// has mlx5_0 gets that name, too.
 func (m move) inHost(ctx context.Context) (nldev.Device, error) {
 	d, err := m.device(ctx, Host, m.op.Device)
 	if !noDevice(err) {
@@ -228,9 +232,17 @@ func (m move) inHost(ctx context.Context) (nldev.Device, error) {
 		return nldev.Device{}, listErr
 	}
 	for _, d := range sys.Devices {
-		if d.Name == m.op.Device.Name {
+		if d.Name == m.op.Device.Name && m.sameHardware() {
 			return d, nil
 		}
 	}
 	return nldev.Device{}, err
+}
+
+// sameHardware says whether the device that the host has by the name stands on
+// the hardware of the one that moved.
+func (m move) sameHardware() bool {
+	d := m.op.Device
+	bus, name := discover.Hardware(m.c.Sys, d.Name)
+	return bus == "pci" && name == d.PCI || bus == "auxiliary" && name == d.Auxiliary
 }

@@ -98,7 +98,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 		{"we may not", func(n *node) { n.refuse = unix.EPERM }, cnierr.IO, "root"},
 		{"another pod was faster", func(n *node) { n.refuse = unix.ENODEV }, cnierr.RDMAHeld, "other pods"},
 		{"another pod has it", func(n *node) { n.devices[0].in = elsewhere }, cnierr.RDMAHeld, "other pods"},
-		{"another device has its name", func(n *node) { n.devices[0].GUID = "0000:0000:0000:0001" }, cnierr.RDMAHeld, "other pods"},
+		{"only another device has its name", func(n *node) { n.devices[0].GUID = "0000:0000:0000:0001" }, cnierr.NoRDMA, "rdma dev"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -231,7 +231,7 @@ func TestRealGIDsAreFoundAndMissed(t *testing.T) {
 	late := op
 	late.Targets, late.Wait = []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.12")}}, 50*time.Millisecond
 	err = s.Do(t.Context(), late)
-	if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "of 1024 places are used") {
+	if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "of 1024 entries are used") {
 		t.Errorf("no such address: got %v", err)
 	}
 	late.Mode = conf.Warn

@@ -21,13 +21,19 @@ import (
 // errNoSetting says that the kernel or the driver does not have a setting.
 var errNoSetting = errors.New("there is no such setting")
 
+// errSeveral says that a name means several devices of the node, in different
+// namespaces, as it may since Linux 7.3. configfs then looks through all of them
+// and takes either (cma_configfs.c, filter_by_name).
+var errSeveral = errors.New("several RDMA devices of the node have this name, and the kernel would take either")
+
 const (
 	tosFile = "RoCE ToS of"
 	tcFile  = "traffic class of"
 )
 
 // tos returns what rdma_cm sets as type of service for connections of a
-// device's port, nil if it is not loaded or may not be asked.
+// device's port, nil if it is not loaded or may not be asked, or if the name
+// does not tell the device.
 func (s *Subsystem) tos(at Side, d plan.RDMADevice) (*uint8, error) {
 	var out *uint8
 	err := s.withCM(at, d, func(file string) error {
@@ -40,7 +46,7 @@ func (s *Subsystem) tos(at Side, d plan.RDMADevice) (*uint8, error) {
 		out = &v
 		return err
 	})
-	if errors.Is(err, errNoSetting) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, errNoSetting) || errors.Is(err, errSeveral) || errors.Is(err, fs.ErrPermission) {
 		return nil, nil
 	}
 	return out, classify("read "+tosFile, d.Name, err)
@@ -52,13 +58,34 @@ func (s *Subsystem) setTOS(at Side, d plan.RDMADevice, v uint8) error {
 	if errors.Is(err, errNoSetting) {
 		return cnierr.New(cnierr.IO, "set "+tosFile, d.Name, "modprobe rdma_cm", "%w", err)
 	}
+	if errors.Is(err, errSeveral) {
+		return cnierr.New(cnierr.IO, "set "+tosFile, d.Name, "give each device a name of its own: rdma dev set OLD name NEW", "%w", err)
+	}
 	return classify("set "+tosFile, d.Name, err)
+}
+
+// named returns how many devices of the node have a name, in whatever
+// namespaces.
+func (s *Subsystem) named(name string) (n int) {
+	files, err := fs.Glob(s.c.Sys, "class/infiniband_verbs/*/ibdev")
+	if err != nil {
+		return 0 // the pattern is right: there are none
+	}
+	for _, f := range files {
+		if text(s.c.Sys, f) == name {
+			n++
+		}
+	}
+	return n
 }
 
 // withCM calls fn with the file of the type of service in configfs, whose
 // folder is there only for who makes it (make_cma_dev). The kernel looks the
 // device up in the namespace of the calling thread, then and at each use.
 func (s *Subsystem) withCM(at Side, d plan.RDMADevice, fn func(file string) error) error {
+	if s.named(d.Name) > 1 {
+		return errSeveral
+	}
 	return s.at(at, func() error {
 		t, err := s.mount("configfs")
 		if err != nil {

@@ -185,8 +185,9 @@ func (c *Conn) SetNetns(ctx context.Context, device uint32, fd int) error {
 	return c.set(ctx, nlsock.AppendNumber(nlsock.AppendNumber(nil, attrDevIndex, device), attrNetnsFD, uint32(fd)))
 }
 
-// Rename gives a device a name; EEXIST if another one has it, in whatever
-// namespace. Errors: ErrNoDevice as SetNetns.
+// Rename gives a device a name; EEXIST if another one has it: in whatever
+// namespace before Linux 7.3, in the same one since.
+// Errors: ErrNoDevice as SetNetns.
 func (c *Conn) Rename(ctx context.Context, device uint32, name string) error {
 	return c.set(ctx, nlsock.AppendText(nlsock.AppendNumber(nil, attrDevIndex, device), attrDevName, name))
 }
