@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package vm runs a command on a kernel with RDMA: it boots one of Debian's
-// kernels in QEMU, with Soft-RoCE on its NICs and this machine's files.
+// Package vm runs a command on a kernel with RDMA: it boots one of Debian's kernels in
+// QEMU, with Soft-RoCE on its NICs and this machine's files.
 //
-// It emulates the processor, so it needs neither KVM nor an RDMA NIC, and what
-// it measures are never speeds. It changes no file of this machine: the guest
-// sees them read-only, and its writes go to its own memory. Only the cache of
-// kernels is written. Read README.md first for how to use it by hand, then this
-// file; init.sh and start.sh are the guest's side.
+// It emulates the processor, so it needs neither KVM nor an RDMA NIC, and it must not
+// be used to measure speed. The guest sees the files of this machine read-only and
+// writes to its own memory. Only the cache of kernels is written. Read README.md first
+// for manual use, then this file; init.sh and start.sh are the guest's side.
 package vm
 
 import (

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package apply does, undoes and checks a list of operations over an executor.
+// Package apply does, undoes and checks a list of operations through an executor.
 //
-// It knows no operation: what one means is in plan, how it is done in kernel
-// and probe. It never writes a record; attach does that around it. Everything
-// is in this file.
+// It knows no operation: plan defines them, kernel, probe and rdma execute them. It
+// never writes a record; attach does that. Everything is in this file.
 package apply
 
 import (

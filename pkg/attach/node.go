@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package attach is the CNI verbs. It is the only package that knows the order
-// in which an attachment is made and taken away.
+// Package attach implements the CNI verbs. Only this package knows the order in which
+// an attachment is made and removed.
 //
-// It never talks to the kernel, the wire or the disk itself: kernel, probe,
-// record and lease do. Read add.go first: it is the straight line from a
-// request to a pod's network.
+// It never talks to the kernel, the wire or the disk itself: kernel, probe, record and
+// lease do. Read add.go first: it is the straight line from a request to a pod's
+// network.
 package attach
 
 import (

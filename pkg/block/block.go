@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package block says which addresses of a pool that spans nodes are this
-// node's: a block is the same slots on every rail, and who creates its object
-// owns it.
+// Package block decides which addresses of a RailPool belong to this node. A block is
+// a range of host indexes on every rail, and the node that creates its object owns it.
 //
-// It never leases an address, never runs in a plugin, never takes a second name
-// before the first got its answer, and has neither clock nor randomness of its
-// own. It stands beside ipam, which leases from what package ranges writes
-// down; the store is a parameter, of which package kube has the one on an API
-// server and blocktest the one in memory. Read this file first, then space.go for
-// what a block is, claim.go for how a node comes by one; package reap is how it loses it.
+// It never leases an address, never runs in a plugin, never tries a second name before
+// the first is answered, and has neither clock nor randomness of its own. It stands
+// beside ipam, which leases from the file that package nodefile writes. The store is a
+// parameter: package kube has the one on an API server, blocktest the one in memory.
+// Read this file first, then space.go for what a block is and claim.go for how a node
+// gets one; package reap is how a node loses one.
 package block
 
 import "time"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package cnierr says what went wrong, to what, and what to do, with a CNI code.
+// Package cnierr gives errors a CNI code, an operation, a subject, a cause and a hint
+// that says what to do.
 //
-// Every error that can reach a runtime is an *Error or wraps one. The package
-// never prints and never decides what is an error: it only gives errors one
-// shape. It stands at the bottom of the import map. Read table.go first: it
-// lists every code with its meaning and remedy.
+// Every error that can reach a runtime is an *Error or wraps one. The package never
+// prints and never decides what is an error. It stands at the bottom of the import
+// map. Read table.go first: it lists every code with its meaning and remedy.
 package cnierr
 
 import (

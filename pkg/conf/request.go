@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package conf turns the input of a CNI call into one validated, immutable
-// request, reporting every fault at once, each with its JSON path.
+// Package conf turns the input of a CNI call into one validated, immutable request. It
+// reports every fault at once, each with its JSON path.
 //
-// It does no I/O, and nothing after it parses configuration. Read this file
-// first: Request is everything that a configuration can say.
+// It does no I/O, and nothing after it parses configuration. Read this file first:
+// Request has everything that a configuration can say.
 package conf
 
 import (

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package delegate leases addresses from other IPAM plugins, which it runs as
-// the CNI specification says.
+// Package delegate leases addresses from other IPAM plugins, which it runs according
+// to the CNI specification.
 //
-// It runs nothing but plugins in CNI_PATH, and never roce itself. It is beside
-// ipam, below attach. This file has the verbs, execute.go how a program is run.
+// It runs only plugins in CNI_PATH, and never roce itself. It stands beside ipam,
+// below lease. This file has the verbs, execute.go runs a program.
 package delegate
 
 import (

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package doctor checks whether a node can carry RoCE pods, and says of each fault
-// why it matters and which command mends it.
+// Package doctor checks whether a node can run RoCE pods. For each fault it says why
+// it matters and which command corrects it.
 //
 // It changes nothing. Each answer has one of three values: ok, problem, or cannot
-// tell with what is missing to tell. A check never takes "could not look" for "all
-// is well". It is for rocectl alone and stands on the libraries of the field
-// (docs/adr/0022). Read this file first; each other file is one check, but for
-// node.go, which is what checks look at.
+// tell, with what is missing for an answer. A check never reports ok because it could
+// not look. It is for rocectl only and stands on the libraries of the field
+// (docs/adr/0022). Read this file first, then node.go, which reads what the checks
+// examine. Each other file is one check.
 package doctor
 
 import (

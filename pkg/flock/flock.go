@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package flock takes locks on open files, flock(2), and waits for them in the
-// kernel, not by polling, for as long as a context allows.
+// Package flock takes locks on open files with flock(2). It waits for them in the
+// kernel, without polling, for as long as a context allows.
 //
-// It never makes or removes a file: whose lock it is, and where, is for its
-// callers. It stands below record and the ledger of leases. Everything is in
-// this file.
+// It never creates or removes a file: the callers choose the file and its meaning. It
+// stands below record and the ledger of leases. Everything is in this file.
 package flock
 
 import (

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package gids says over which RDMA port, and at which place of its GID table,
-// each address goes, to whom the places of a table belong, and what programs
-// have to be told of it.
+// Package gids finds the RDMA port and the GID index of each address of a pod, the
+// owners of the entries of a GID table, and the settings that programs need.
 //
-// It never assumes a place or a device: all comes from what the kernel has. It
-// stands above kernel, rdma and record, for rocectl alone. Read this file first,
-// then nccl.go for what NCCL does by itself.
+// It never assumes an index or a device: everything comes from the kernel. It stands
+// above kernel, rdma and record, for rocectl only. Read this file first, then nccl.go
+// for what NCCL chooses by itself.
 package gids
 
 import (

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package ipam leases addresses from ranges: pure Pick, one database for each
-// node, quarantine.
+// Package ipam leases addresses from ranges. It has one database for each node and a
+// quarantine; Pick, which chooses an address, is pure.
 //
-// It never gives an address to two attachments, never enumerates a subnet,
-// never leases from a database that it cannot read, and never asks the wire.
-// It stands between the facts of the node and the plan; roce calls it in
-// process and roce-ipam as an IPAM plugin. Read this file first, then
-// acquire.go for the order in which an address is looked for, and rails.go for
-// how several are that belong together; what is kept of a lease, and how, is
-// package ledger's.
+// It never leases an address to two attachments, never enumerates a subnet, never
+// leases from a database that it cannot read, and never probes the network. It stands
+// between the facts of the node and the plan. roce calls it in process, roce-ipam as
+// an IPAM plugin. Read this file first, then acquire.go for the order in which an
+// address is searched, and rails.go for addresses that belong together. Package ledger
+// stores the leases.
 package ipam
 
 import (

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package kernel reads facts and executes link, address, route, rule and
-// sysctl operations in a namespace named by an open handle.
+// Package kernel reads facts, and executes link, address, route, rule and sysctl
+// operations in a namespace named by an open handle.
 //
-// It never acts in the ambient namespace, and it never removes or replaces what
-// is not ours. It stands between the plan, which it does, and Linux, which
-// nobody else of ours asks. Read this file first, then run.go, one file for each
-// kind of operation, facts.go for what is read, and package rtnl for the way to
-// Linux.
+// It never acts in the ambient namespace, and never removes or replaces foreign
+// objects. It stands between the plan, which it performs, and Linux, which no other
+// package of ours configures. Read this file first, then run.go, one file for each
+// kind of operation, facts.go for what is read, and package rtnl for the way to Linux.
 package kernel
 
 import (

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package lease gives addresses to attachments and takes them back, from
-// wherever the configuration says: the node's own pools, a RailPool with or
-// without sticky addresses, another IPAM plugin, or the plugins before roce.
+// Package lease leases addresses for attachments and releases them, from the source
+// that the configuration names: the node's own pools, a RailPool with or without
+// sticky addresses, another IPAM plugin, or the plugins before roce.
 //
-// It never touches a link, and never releases what it did not lease. Package
-// attach and the program roce-ipam call it; both know nothing of where
-// addresses come from. Read this file first: Claim is the way of one
-// attachment from its configuration to its addresses, Allocator has what
-// needs no claim. subnets.go says which subnets a rail has, and the other files
-// are one for each source.
+// It never touches a link, and never releases what it did not lease. Package attach
+// and the program roce-ipam call it; neither knows the source of the addresses. Read
+// this file first: Claim takes one attachment from its configuration to its addresses,
+// Allocator does what needs no claim. subnets.go finds the subnets of a rail. The
+// other files are one for each source.
 package lease
 
 import (

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package netrange does the arithmetic of address ranges: parse, print,
-// contain, overlap, and the addresses of a subnet that no host may have.
+// Package netrange does the arithmetic of address ranges: parse, print, contain,
+// overlap, and the addresses of a subnet that no host may have.
 //
-// It is pure and knows neither configuration nor leases; conf validates with
-// it and ipam walks with it. Read this file first; set.go has the arithmetic
-// of several ranges, special.go the blocks that are no pod's.
+// It is pure and knows neither configuration nor leases; conf validates with it and
+// ipam searches with it. Read this file first; set.go has the arithmetic of several
+// ranges, special.go the blocks that pods must not use.
 package netrange
 
 import (

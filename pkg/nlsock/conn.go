@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package nlsock exchanges netlink messages with the kernel over a socket of
-// one namespace and one protocol: several requests at once, whole dumps, and
-// errors in the kernel's own words.
+// Package nlsock exchanges netlink messages with the kernel over a socket of one
+// namespace and one protocol: several requests at once, complete dumps, and the
+// kernel's own error messages.
 //
-// It knows no message of any protocol and returns the kernel's errno as it is:
-// what messages mean is for rtnl and nldev, above it. Read this file first;
-// message.go has the attributes of which messages consist.
+// It knows no message of any protocol and returns the kernel's errno unchanged: rtnl
+// and nldev, above it, know what messages mean. Read this file first; message.go has
+// the attributes of messages.
 package nlsock
 
 import (

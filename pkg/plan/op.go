@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package plan turns requests, facts and leases into a list of operations. It
-// is pure: no I/O, no clock, no randomness.
+// Package plan turns requests, facts and leases into a list of operations. It is pure:
+// no I/O, no clock, no randomness.
 //
-// It stands between what was asked (conf, ipam, kernel facts) and what is done
-// (apply with the executors of kernel and probe). Read op.go for what an
-// operation is, make.go for which operations an attachment consists of,
-// phases.go for their order on several rails, and then one file for each kind of operation.
+// It stands between the inputs (conf, ipam, kernel facts) and the execution (apply
+// with the executors of kernel, probe and rdma). Read op.go for what an operation is,
+// make.go for the operations of an attachment, phases.go for their order on several
+// rails, and then one file for each kind of operation.
 package plan
 
 import (

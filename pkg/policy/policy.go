@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package policy says what network configurations may ask for on a node: who may
-// create a NetworkAttachmentDefinition writes what root obeys.
+// Package policy reads what network configurations may request on a node. A user who
+// may create a NetworkAttachmentDefinition writes input that root executes.
 //
-// The policy is a file of root, whose path is built into the programs. Without
-// the file the built-in limits of folders hold, and nothing else is limited. It
-// decides nothing about networks, and knows no kernel. This file has what is
-// asked of a policy, read.go the form of the file.
+// The policy is a file of root, with a path that is built into the programs. Without
+// the file, the built-in limits of folders apply, and nothing else is limited. The
+// package decides nothing about networks, and knows no kernel. This file has the
+// questions to a policy, read.go the format of the file.
 package policy
 
 import (

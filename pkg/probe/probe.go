@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package probe asks the wire: is this address taken, is the gateway there;
-// and it announces ours.
+// Package probe checks on the network that an address is unused and that the gateway
+// answers, and announces our addresses.
 //
-// It reads and writes Ethernet frames and changes nothing: no address, no
-// neighbour entry, no route, and it never acts in the ambient namespace. It
-// stands beside kernel as an executor of operations: apply hands it
-// plan.Conflict, plan.Gateway and plan.Announce. Read conflict.go first for
-// what counts as a conflict, then query.go for the window in which everything
-// is asked at once; wire.go holds the sockets, and arp.go and neighbour.go the
-// packets.
+// It reads and writes Ethernet frames and changes nothing: no address, no neighbour
+// entry, no route. It never acts in the ambient namespace. It stands beside kernel as
+// an executor of operations: apply passes it plan.Conflict, plan.Gateway and
+// plan.Announce. Read conflict.go first for what counts as a conflict, then query.go
+// for the window in which all addresses are probed at once. wire.go has the sockets,
+// arp.go and neighbour.go the packets.
 package probe
 
 import (

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package rdma finds the RDMA device behind a NIC, moves it between the host
-// and a pod, and finds the GIDs of addresses in its table.
+// Package rdma finds the RDMA device of a NIC, moves it between the host and a pod,
+// and finds the GIDs of addresses in its table.
 //
-// It never guesses: a NIC has one device, none, or several, which is an error
-// that names them; and it never moves or renames a device that it cannot tell
-// from all others. It stands beside kernel, below attach. Read this file first,
-// then find.go for which device it is, and one file for each kind of operation;
-// package nldev is the way to Linux.
+// It never guesses: no device, or several devices, is an error that names the
+// candidates. It never moves or renames a device that it cannot identify for certain.
+// It stands beside kernel, below attach. Read this file first, then find.go for which
+// device it is, and one file for each kind of operation; package nldev is the way to
+// Linux.
 package rdma
 
 import (

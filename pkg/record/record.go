@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package record keeps what this node did for each attachment: atomic, locked,
+// Package record stores what this node did for each attachment, in atomic, locked,
 // versioned files.
 //
-// A record is written before the first effect and deleted after the last one
-// is undone, so that whatever dies when, DEL finds what there may be to undo.
-// It never interprets a plan. Read this file for the format, lock.go for who
-// may write when.
+// A record is written before the first change and deleted after the last change is
+// undone. So DEL finds what may have to be undone, no matter when a process dies. The
+// package never interprets a plan. Read this file for the format, lock.go for who may
+// write when.
 package record
 
 import (

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package result reads the results of other CNI plugins as addresses and routes,
-// and writes ours.
+// Package result reads the results of other CNI plugins as addresses and routes, and
+// writes our results.
 //
-// It refuses what no plan could be made of, so that nothing is done by halves,
-// and it does no I/O. It stands between package attach, which has the results,
+// It refuses results from which no plan can be made, so that no attachment is made in
+// part, and it does no I/O. It stands between package attach, which has the results,
 // and package plan. This file reads, write.go writes.
 package result
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package trusted opens the files that a configuration names, which root may
-// open only where nobody else can choose what is opened.
+// Package trusted opens the files that a configuration names. It opens them for root
+// only in folders where other users cannot choose which file is opened.
 //
-// Every path is walked from the root, one name at a time. A folder on the way
-// must be root's. One that others can write too, such as /tmp or /var/log, is
-// passed only if it is sticky or its group alone may write, and then neither a
-// link in it is followed nor another user's folder entered. The last folder can
-// be written by root alone. Links that root made, such as /var/run, are
-// followed. It is what sshd's StrictModes asks of a home (sshd_config(5)).
+// Every path is walked from the root, one name at a time. A folder on the way must
+// belong to root. A folder that others can write too, such as /tmp or /var/log, is
+// passed only if it is sticky or if only its group may write. In such a folder no link
+// is followed, and no folder of another user is entered. Only root can write the last
+// folder. Links that root made, such as /var/run, are followed. sshd's StrictModes has
+// the same rules for a home directory (sshd_config(5)).
 //
-// It knows no policy: pkg/policy says which folders a configuration may name.
-// This file has what can be opened, walk.go the way to it, inside.go the files of a
-// folder that was checked.
+// It knows no policy: pkg/policy says which folders a configuration may name. This
+// file opens files, walk.go walks the path, inside.go handles the files of a checked
+// folder.
 package trusted
 
 import (

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package plugin serves a CNI call in the programs roce and roce-ipam: the
-// protocol's dispatch, errors in the protocol's shape, panics as errors.
+// Package plugin serves a CNI call in the programs roce and roce-ipam: dispatch of the
+// verbs, errors in the format of the protocol, panics as errors.
 //
-// It decides nothing about networks. Read this file for the protocol, node.go
-// for what a process has to know of its node.
+// It decides nothing about networks. Read this file for the protocol, and node.go for
+// what a process must know of its node.
 package plugin
 
 import (

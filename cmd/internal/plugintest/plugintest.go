@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package plugintest runs the scripts that test the programs roce and roce-ipam
-// as a runtime calls them, as far as that needs no network namespace.
+// Package plugintest runs the scripts that test the programs roce and roce-ipam in the
+// way a runtime calls them, for all cases that need no network namespace.
 //
-// It is for tests alone. What a call needs a namespace for is tested in
-// integration/cni. Everything is in this file; the scripts are in the folder
-// testdata of each program.
+// It is for tests only. Cases that need a namespace are in integration/cni. Everything
+// is in this file; the scripts are in the folder testdata of each program.
 package plugintest
 
 import (

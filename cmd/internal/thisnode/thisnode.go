@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package thisnode puts together the node that a program runs on, from the kernel, the
-// wire, RDMA and the records.
+// Package thisnode builds the node that a program runs on, from the kernel, the wire,
+// RDMA and the records.
 //
-// It opens nothing before a verb needs it. Where addresses come from differs between
-// programs, so it is for the caller to set. It is no part of package plugin, because
-// roce-ipam links none of this. This file is all there is.
+// It opens nothing before a verb needs it. The source of addresses differs between
+// programs, so the caller sets it. It is separate from package plugin, because
+// roce-ipam links none of this. Everything is in this file.
 package thisnode
 
 import (

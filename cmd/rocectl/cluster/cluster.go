@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package cluster has the commands of rocectl that make a cluster of nodes: the
-// agent of each, the reaper of all, and the installer of the plugins.
+// Package cluster has the commands of rocectl for clusters: the agent of each node,
+// the reaper, and the installer of the plugins.
 //
-// It decides nothing about blocks: it reads flags, opens the node and the API
-// server, and runs packages agent and reconcile. Read this file first; each
-// command has a file of its own, connect.go and pools.go are the way to the API
-// server.
+// It decides nothing about blocks: it reads flags, opens the node and the API server,
+// and runs packages agent and reconcile. Read this file first. Each command has its
+// own file; connect.go and pools.go talk to the API server.
 package cluster
 
 import (

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package netconf reads network configurations from files: a plugin's configuration, a
-// list of them, or Kubernetes objects as JSON or YAML.
+// Package netconf reads network configurations from files: a plugin configuration, a
+// configuration list, or Kubernetes objects as JSON or YAML.
 //
-// It reads no cluster and changes nothing. What is wrong with a configuration is for
-// package conf to say, which it calls. Read this file first; railpool.go has the one
-// object that is no configuration.
+// It reads no cluster and changes nothing. It calls package conf, which reports the
+// faults of a configuration. Read this file first; railpool.go reads the only object
+// that is no configuration.
 package netconf
 
 import (

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package ground is a cluster to break: a real etcd and a real kube-apiserver
-// as children of this process, with a proxy in front that loses answers.
+// Package ground is a cluster for destructive tests: a real etcd and a real
+// kube-apiserver as children of this process, with a proxy in front that loses
+// answers.
 //
-// It has no nodes, no scheduler and no controllers: Node and Pod objects are
-// made by hand. It never touches a cluster that somebody uses, listens on the
-// loopback unless it is told otherwise, and its processes end with this one. It
-// stands beside the project, for integration/cluster and integration/scale;
-// build.sh there makes its programs. Read this file first, then proxy.go.
+// It has no nodes, no scheduler and no controllers: tests create Node and Pod objects.
+// It never touches another cluster, listens on the loopback unless it is told
+// otherwise, and its processes end with this one. integration/cluster and
+// integration/scale use it; build.sh there builds its programs. Read this file first,
+// then proxy.go.
 package ground
 
 import (

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package rival has the two other designs that integration/scale compares with
-// blocks: what they ask an API server for, in which order, with which waits.
+// Package rival has the two other designs that integration/scale compares with blocks:
+// their requests to an API server, in their order and with their waits.
 //
-// It is written from the sources of those projects and is none of them, and never
-// runs but to be measured. It stands below integration/scale, which has the API
-// server, a real one and a model. Read this file first, then node.go for what a node
-// does.
+// It is written from the sources of those projects but contains none of their code,
+// and it runs only to be measured. It stands below integration/scale, which has the
+// API server, a real one and a model. Read this file first, then node.go for what a
+// node does.
 package rival
 
 import (

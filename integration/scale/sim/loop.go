@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package sim is a clock that jumps from one event to the next, for code that
-// waits: a process is ordinary Go that asks for the time at which it goes on.
+// Package sim is a clock that jumps from one event to the next, for code that waits. A
+// process is ordinary Go code that asks for the time at which it continues.
 //
-// It never looks at the clock of the machine and draws no random numbers, and
-// only one process runs at a time, so that a run is the same each time. It stands
-// below integration/scale, which runs the claimer of pkg/block in it. Read this
-// file first, then station.go for what processes wait in line for.
+// It never reads the clock of the machine and draws no random numbers. Only one
+// process runs at a time, so every run is the same. It stands below integration/scale,
+// which runs the claimer of pkg/block in it. Read this file first, then station.go for
+// the resources that processes wait for.
 package sim
 
 import (

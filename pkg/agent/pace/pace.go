@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package pace says when something that is done again and again is due next, so that
-// many nodes do not do it at once, and what fails is tried less and less often.
+// Package pace computes when a repeated task is due next. It spreads the tasks of many
+// nodes over time, and repeats failed tasks less and less often.
 //
 // It never waits, and has neither clock nor randomness of its own. It stands below
-// agent and clerk. All of it is in this file.
+// agent and grant. Everything is in this file.
 package pace
 
 import "time"

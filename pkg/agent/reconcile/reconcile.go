@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package reconcile looks after the pools of a whole cluster: it marks a pool that is
-// new, so that it stays until its blocks are given back, and lets it go then; frees
-// the blocks of nodes that are gone for good, and what they held for pods; ends the
-// leases that no pod has come back for; and sums up how full each pool is.
+// Package reconcile manages the pools of a whole cluster: it adds and removes the
+// finalizer of RailPools, frees what nodes own that are gone for good, deletes expired
+// RailLeases, and reports how full each pool is.
 //
-// It never frees anything at the first look, never trusts a cache, and is needed by
-// no pod: while it does not run, all stays whose it is. One must run at a time;
-// rocectl has it elected. It stands on block and sticky, beside the agent. All of
-// its order is in this file; mark.go is what it does at once when a pool comes or
-// goes, orphans.go what it would free, for people, and summary.go what it says of a
-// pool.
+// It never frees anything at the first check and never trusts a cache. No pod needs
+// it: while it does not run, ownership does not change. One instance must run at a
+// time; rocectl elects it. It stands on block and sticky, beside the agent. The order
+// of the steps is in this file. mark.go handles new and deleted pools, orphans.go
+// lists for people what would be freed, and summary.go writes the status of a pool.
 package reconcile
 
 import (

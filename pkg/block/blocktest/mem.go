@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package blocktest has a store of blocks in memory, with the faults that an API
-// server shows, and the suite of behaviours that every store must show.
+// Package blocktest has a store of blocks in memory, with the faults of an API server,
+// and the suite of behaviours that every store must show.
 //
-// It never injects a fault that it was not asked for, and draws no random
-// numbers itself. It stands beside block, for its tests and for those of other
-// stores. Read this file first, then faulty.go for the faults.
+// It injects only the faults that a test requests, and draws no random numbers itself.
+// It stands beside block, for its tests and for those of other stores. Read this file
+// first, then faulty.go for the faults.
 package blocktest
 
 import (

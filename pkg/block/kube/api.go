@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package kube keeps blocks in the Kubernetes API: RailPools, RailBlocks, RailLeases,
-// and what a claimer and a reaper ask about nodes.
+// Package kube stores RailPools, RailBlocks and RailLeases in the Kubernetes API, and
+// answers what claimer and reaper ask about nodes.
 //
-// It never decides who owns what, never retries, never caches, and never runs in
-// a plugin: every method is one request, or one for each page of a list. It stands
-// below block, whose Store and Cluster it is, and above the agent and rocectl.
-// Read this file first; types.go has the objects, errors.go what an answer means.
+// It never decides who owns what, never retries, never caches, and never runs in a
+// plugin. Every method is one request, or one for each page of a list. It implements
+// Store and Cluster of package block; the agent and rocectl use it. Read this file
+// first; types.go has the objects, errors.go the meaning of answers.
 package kube
 
 import (

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package nodefile keeps the file that says which addresses of a pool a node may
-// lease: rocectl agent writes it, the plugins read it in every ADD.
+// Package nodefile reads and writes the node file, which says which addresses of a
+// RailPool a node may lease. rocectl agent writes it, and the plugins read it in every
+// ADD.
 //
-// It knows neither Kubernetes nor how the node came by the addresses, and no
-// reader ever sees half a file. It stands between block and conf: what it reads
-// is what ipam.subnets would say. Read this file first; form.go has what is in
-// the file, write.go is the agent's side, sticky.go what the two say to each other
-// about pods that keep their addresses.
+// It does not know Kubernetes, nor how the node got the addresses. A reader never sees
+// a part of a file. It stands between block and conf: what it reads is what
+// ipam.subnets would say. Read this file first. form.go has the format, write.go the
+// agent's side, and sticky.go the requests and answers for sticky addresses.
 package nodefile
 
 import (

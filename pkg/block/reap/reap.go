@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package reap says when a block is anybody's: its owner has been gone for an hour,
+// Package reap decides when a block may be freed: its owner has been gone for an hour,
 // with all its pods, or was replaced.
 //
-// It never deletes what it has not seen to be abandoned twice, never goes by the time
-// of another machine, and forgets all when its process ends, which is safe. It stands
-// on block, below sticky, which reaps leases by the same rules; everything is in this
-// file.
+// It never deletes a block that it has not seen abandoned twice, never uses the clock
+// of another machine, and forgets everything when its process ends, which is safe. It
+// stands on block, below sticky, which frees leases by the same rules. Everything is
+// in this file.
 package reap
 
 import (

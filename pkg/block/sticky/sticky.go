@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package sticky says which slot of a pool is a pod's own: the pod that comes back
-// under its namespace, name and interface gets the addresses that it had, on
-// whatever node of the rack.
+// Package sticky decides which host index of a pool is reserved for a pod. A pod that
+// comes back under its namespace, name and interface gets the same addresses, on any
+// node of the rack.
 //
-// It never lets two nodes hold a slot, keeps nothing between two calls, and never
-// waits: who calls asks again after an error that time mends. It runs in rocectl's
-// agent and reaper, never in a plugin, and stands on block; the store is a
-// parameter. Read this file first, then take.go for how a node comes by a slot and
-// gives it back, and reap.go for what becomes of those that nobody comes back for.
+// It never lets two nodes hold a host index, keeps no state between two calls, and
+// never waits: the caller asks again after a temporary error. It runs in rocectl's
+// agent and reaper, never in a plugin, and stands on block. The store is a parameter.
+// Read this file first, then take.go for how a node takes and releases a host index,
+// and reap.go for what happens when the pod does not come back.
 package sticky
 
 import (

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package chain reads what the plugins before roce in a list have made.
+// Package chain reads the result of the plugins before roce in a list.
 //
-// It judges nothing but whether roce can adopt it. It stands below package
-// conf, whose request has the answer; everything is in this file.
+// It only decides whether roce can adopt the interface. It stands below package conf,
+// which puts the result into its request. Everything is in this file.
 package chain
 
 import (

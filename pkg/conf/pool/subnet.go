@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package pool reads which addresses an attachment may have: the subnets, the
-// routes through them, and the addresses that somebody asks for.
+// Package pool reads which addresses an attachment may have: the subnets, the routes
+// through them, and the requested addresses.
 //
-// It leases nothing and does no I/O. It stands below package conf, whose
-// request has what it reads. Read subnet.go first.
+// It leases nothing and does no I/O. It stands below package conf, which puts the
+// result into its request. Read subnet.go first.
 package pool
 
 import (

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package strict reads JSON strictly and reports every fault at once, each
-// with its path and, for a near miss, with what was probably meant.
+// Package strict reads JSON strictly and reports every fault at once, each with its
+// path and, for a near miss, the probable correct spelling.
 //
-// It knows no configuration: conf asks it for keys, and to ask for a key is to
-// declare it. A reader that meets a fault notes it and returns the default, so
-// that reading goes on. Read value.go first.
+// It knows no configuration. conf asks it for keys, and asking for a key declares it.
+// A reader that meets a fault notes it and returns the default, so that reading
+// continues. Read value.go first.
 package strict
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package flocktest lets tests wait until a process waits for a file lock, so
-// that they need not guess how long that takes.
+// Package flocktest lets tests wait until a process waits for a file lock, so that
+// they need not guess how long that takes.
 package flocktest
 
 import (

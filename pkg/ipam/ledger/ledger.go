@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package ledger keeps which addresses of a node are leased, to whom, and which
-// rest: one database for all pools, opened for one transaction at a time.
+// Package ledger stores which addresses of a node are leased, to which owner, and
+// which are in quarantine. It is one database for all pools, opened for one
+// transaction at a time.
 //
-// It never decides who gets what, and never writes by halves. It stands
-// between ipam, which decides, and table, which reads and writes the file. Read this file
-// first for the steps of an address, then store.go for the file on disk.
+// It never decides which attachment gets an address, and never writes a part of a
+// transaction. It stands between ipam, which decides, and kv, which reads and writes
+// the file. Read this file first for the states of an address, then store.go for the
+// file on disk.
 package ledger
 
 import (

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package kerneltest has an in-memory kernel that prints itself as ip(8) would,
-// test machines made of real network namespaces, and the suite of behaviours
-// that both kernels must show.
+// Package kerneltest has an in-memory kernel that prints itself as ip(8) would, test
+// machines made of real network namespaces, and the suite of behaviours that both
+// kernels must show.
 //
-// It is for tests alone. The fake has no expectations but laws of its own:
-// what it is asked for and Linux would refuse, it refuses, and what it was not
-// made for fails the test. Read this file first, suite.go for the behaviours,
-// netns.go for the machines.
+// It is for tests only. The fake has no expectations but its own laws: it refuses what
+// Linux would refuse, and fails the test for a request that it does not model. Read
+// this file first, suite.go for the behaviours, netns.go for the machines.
 package kerneltest
 
 import (

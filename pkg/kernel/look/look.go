@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package look reads a network namespace: what the programs in it see, and what a
-// pod's namespace holds before an attachment is made in it.
+// pod's namespace contains before an attachment is made in it.
 //
 // It changes nothing and enters no namespace. It stands below package kernel, which
 // gives it a socket in the pod. Read this file for the view of the calling thread's

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package netns opens network namespaces, tells one from another, and runs
-// functions in them.
+// Package netns opens network namespaces, compares them, and runs functions in them.
 //
-// It never leaves a thread where it does not belong, and nothing else of
-// roce-cni enters a namespace. It stands below package kernel. This file is all
-// there is.
+// It never leaves a thread in the wrong namespace, and nothing else of roce-cni enters
+// a namespace. It stands below package kernel. Everything is in this file.
 package netns
 
 import (

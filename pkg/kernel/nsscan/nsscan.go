@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package nsscan finds the network namespaces of a node and the addresses in
-// them.
+// Package nsscan finds the network namespaces of a node and the addresses in them.
 //
-// It never changes anything, and never takes what it could not look into for
-// empty. It stands above kernel, which enters the namespaces, and serves the
-// rebuilding of a lease database. This file is all there is.
+// It never changes anything, and never reports a namespace as empty if it could not
+// read it. It stands above kernel, which enters the namespaces, and is used to rebuild
+// a lease database. Everything is in this file.
 package nsscan
 
 import (

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package parent finds the links that carry an attachment's macvlans, and
-// refuses those that cannot, before an address is spent on them.
+// Package parent finds the parent links of an attachment's macvlans. It refuses links
+// that cannot carry a macvlan before an address is leased.
 //
-// It changes nothing. It stands below package kernel, which gives it a socket
-// in the right namespace and sysfs. Read this file first; choose.go matches a
-// selector object against links and is pure, match.go finds the NICs of all
-// rails at once, order.go sorts them, rdma.go finds the link of an RDMA device,
-// layers.go what a link stands on, carrier.go that below another plugin's link.
+// It changes nothing. It stands below package kernel, which gives it a socket in the
+// right namespace and sysfs. Read this file first. choose.go matches a selector
+// against links and is pure, match.go finds the NICs of all rails at once, order.go
+// sorts them, rdma.go finds the link of an RDMA device, layers.go the links below a
+// link, carrier.go the link below another plugin's interface.
 package parent
 
 import (

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package rtnl speaks rtnetlink on a socket of one namespace: links, addresses,
-// routes and rules as plain values, and changes to them that can be sent
-// together.
+// Package rtnl speaks rtnetlink on a socket of one namespace: links, addresses, routes
+// and rules as plain values, and changes to them that can be sent together.
 //
-// It returns the kernel's errno as it is, with the kernel's own words, and
-// knows no operation of ours: what an error means, and what is ours, is for
-// package kernel, above it. Nothing else talks rtnetlink. Read this file first;
-// the socket itself is package nlsock, below.
+// It returns the kernel's errno and message unchanged, and knows no operation of ours:
+// package kernel, above it, decides what an error means and which objects are ours.
+// Nothing else speaks rtnetlink. Read this file first; the socket itself is package
+// nlsock, below.
 package rtnl
 
 import (

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package discover says which port of which RDMA device carries the RoCE
-// traffic of a network interface.
+// Package discover finds the port of an RDMA device that carries the RoCE traffic of a
+// network interface.
 //
-// It never guesses: there is one such port, or none, or several, which is an
-// error that names them; and it opens nothing: what it looks at are values and
-// a file system. It stands below package rdma, which asks the kernel. This file
-// is all there is.
+// It never guesses: no port, or several ports, is an error that names the candidates.
+// It opens nothing: it works on values and a file system. It stands below package
+// rdma, which asks the kernel. Everything is in this file.
 package discover
 
 import (

@@ -3,10 +3,10 @@
 
 // Package gidtable reads the GID table of a port of an RDMA device from sysfs.
 //
-// It changes nothing, and never tells entries apart by the names of their
-// interfaces, which are those of their own namespaces: the interface of every
-// pod is net1. It stands below package rdma, which knows whose devices there
-// are. This file is all there is.
+// It changes nothing. It never distinguishes entries by the names of their interfaces,
+// because names are valid only in their own namespace: the interface of every pod is
+// net1. It stands below package rdma, which knows the devices. Everything is in this
+// file.
 package gidtable
 
 import (

@@ -4,9 +4,9 @@
 // Package nldev speaks nldev on a NETLINK_RDMA socket of one namespace: the RDMA
 // devices with their ports, the namespace mode, moves and names.
 //
-// It returns the kernel's errno as it is and decides nothing: which device
-// belongs to a NIC is for package rdma, above it. Read this file first;
-// message.go has the numbers.
+// It returns the kernel's errno unchanged and decides nothing: package rdma, above it,
+// decides which device belongs to a NIC. Read this file first; message.go has the
+// numbers.
 package nldev
 
 import (

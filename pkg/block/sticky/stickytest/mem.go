@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package stickytest has a store of leases in memory, with the faults that an API
-// server shows, and the suite of behaviours that every store must show.
+// Package stickytest has a store of RailLeases in memory, with the faults of an API
+// server, and the suite of behaviours that every store must show.
 //
-// It never injects a fault that it was not asked for, and draws no random
-// numbers itself. It stands beside sticky, for its tests and for those of other
-// stores, as blocktest does beside block. Read this file first.
+// It injects only the faults that a test requests, and draws no random numbers itself.
+// It stands beside sticky, for its tests and for those of other stores, as blocktest
+// does beside block. Read this file first.
 package stickytest
 
 import (
