@@ -4,7 +4,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -22,10 +24,16 @@ type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
+// doctorFlags are the flags of `rocectl doctor`.
+type doctorFlags struct {
+	node     *nodeFlags
+	agentURL string
+	peers    int
+	asJSON   bool
+}
+
 func doctorCommand(node *nodeFlags) *cobra.Command {
-	var asJSON bool
-	var agentURL string
-	var peers int
+	f := doctorFlags{node: node}
 	cmd := &cobra.Command{
 		Use:   "doctor [CHECK...]",
 		Short: "Check whether this node can run RoCE pods, and say how to correct what is wrong",
@@ -49,41 +57,46 @@ problem but something could not be told.
 			if err != nil {
 				return err
 			}
-			boot, err := plugin.BootID()
-			if err != nil {
-				return err
-			}
-			book, err := node.book()
-			if err != nil {
-				return err
-			}
-			live := doctor.Live(nodefile.Store{Dir: node.stateDir, BootID: boot}, book, agentURL)
-			live.Peers = peers
-			var answers []doctor.Answer
-			for a := range doctor.Run(cmd.Context(), live, checks) {
-				answers = append(answers, a)
-				if asJSON {
-					continue
-				}
-				if err := doctor.WriteText(cmd.OutOrStdout(), a); err != nil {
-					return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
-				}
-			}
-			if asJSON {
-				err = writeJSON(cmd.OutOrStdout(), answers)
-			} else {
-				fmt.Fprintln(cmd.OutOrStdout(), "# "+doctor.Summary(answers))
-			}
-			if status := doctor.Status(answers); err == nil && status != 0 {
-				return exitStatus(status)
-			}
-			return err
+			return f.run(cmd.Context(), cmd.OutOrStdout(), checks)
 		},
 	}
-	cmd.Flags().StringVar(&agentURL, "agent", "http://127.0.0.1:9482/healthz", "the `URL` at which rocectl agent tells its health")
-	cmd.Flags().IntVar(&peers, "peers", 0, "check that the neighbour tables have room for this `NUMBER` of peers of each leased address (default: what is used now)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
+	cmd.Flags().StringVar(&f.agentURL, "agent", "http://127.0.0.1:9482/healthz", "the `URL` at which rocectl agent tells its health")
+	cmd.Flags().IntVar(&f.peers, "peers", 0, "check that the neighbour tables have room for this `NUMBER` of peers of each leased address (default: what is used now)")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
 	return cmd
+}
+
+// run prints the answers, as text each as soon as it is known.
+func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check) error {
+	boot, err := plugin.BootID()
+	if err != nil {
+		return err
+	}
+	book, err := f.node.book()
+	if err != nil {
+		return err
+	}
+	live := doctor.Live(nodefile.Store{Dir: f.node.stateDir, BootID: boot}, book, f.agentURL)
+	live.Peers = f.peers
+	var answers []doctor.Answer
+	for a := range doctor.Run(ctx, live, checks) {
+		answers = append(answers, a)
+		if f.asJSON {
+			continue
+		}
+		if err := doctor.WriteText(w, a); err != nil {
+			return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
+		}
+	}
+	if f.asJSON {
+		err = writeJSON(w, answers)
+	} else {
+		fmt.Fprintln(w, "# "+doctor.Summary(answers))
+	}
+	if status := doctor.Status(answers); err == nil && status != 0 {
+		return exitStatus(status)
+	}
+	return err
 }
 
 // chosen returns the checks of these names, all for none.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 )
 
 // agentHealth asks whether the agent does its work, if the node has pools that need
@@ -43,8 +42,6 @@ func agentHealth() Check {
 
 // health returns what the agent says is wrong, "" if nothing is.
 func (n Node) health(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.AgentURL, nil)
 	if err != nil {
 		return "", err

@@ -15,6 +15,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"time"
 )
 
 // Verdict is the value of an answer.
@@ -86,6 +87,9 @@ func Run(ctx context.Context, n Node, checks []Check) iter.Seq[Answer] {
 	}
 }
 
+// patience bounds one check, which may wait for a program or for the agent.
+const patience = 15 * time.Second
+
 // run looks, and turns a panic into an answer: the other checks are still of use.
 func (c Check) run(ctx context.Context, n Node) (out []Finding) {
 	defer func() {
@@ -93,6 +97,8 @@ func (c Check) run(ctx context.Context, n Node) (out []Finding) {
 			out = append(out, cannotTell("the check itself failed: "+fmt.Sprint(r), "a bug report with this line"))
 		}
 	}()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	return c.look(ctx, n)
 }
 
