@@ -39,7 +39,7 @@ device that was moved to a pod, and is now neither there nor on the host, has a
 line too.
 
 NVIDIA's own driver shows each network namespace only its own entries. There
-rocectl merges the views of the host and of each pod with a record, which needs
+this command merges the views of the host and of each pod with a record, which needs
 root, and a line says so. Entries of other namespaces are not shown or counted.
 
 Run it on the node. In a pod it would show the pod as the host.`,

@@ -55,7 +55,7 @@ func fill(sys fs.FS, p port, hidden bool) Finding {
 		return problem(fmt.Sprintf("%s, room for %s with one IPv4 address", found, count(free/each, "more pod")),
 			"rocectl gids  # shows the owners; remove addresses from the NIC that nothing needs, or let fewer pods run on the node")
 	case hidden:
-		return cannotTell(found+" as far as this namespace sees: OFED hides the entries of pods", "the sum of rocectl gids over the pods of the NIC")
+		return cannotTell(found+" as far as this namespace sees: OFED hides the entries of pods", "rocectl gids, which merges what the host and each pod on record see")
 	}
 	return ok("%s, room for %s with one IPv4 address", found, count(free/each, "more pod"))
 }
