@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -20,7 +21,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
-	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
 func poolCommand(node *nodeFlags) *cobra.Command {
@@ -101,7 +101,7 @@ func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Ad
 		return err
 	}
 	for _, e := range entries {
-		if e.Addr != addr || e.State != ledger.Leased || e.Owner.Netns.Path == "" {
+		if e.Addr != addr || !e.InUse() || e.Owner.Netns.Path == "" {
 			continue
 		}
 		if alive, err := ipam.NetnsAlive(e.Owner.Netns); alive || err != nil {
@@ -121,7 +121,7 @@ func notFree(entries []ipam.Entry, rest map[string]time.Duration) []ipam.Entry {
 		if !known {
 			quarantine = pool.LongestQuarantine
 		}
-		return e.State != ledger.Leased && !e.Rests(quarantine)
+		return !e.InUse() && !e.Rests(quarantine)
 	})
 }
 
@@ -129,7 +129,7 @@ func notFree(entries []ipam.Entry, rest map[string]time.Duration) []ipam.Entry {
 type leaseRow struct {
 	Pool        string     `json:"pool"`
 	Address     netip.Addr `json:"address"`
-	State       string     `json:"state"` // leased, resting or conflict
+	State       string     `json:"state"` // leased, resting, conflict or set-aside
 	Seconds     int        `json:"seconds"`
 	Early       bool       `json:"early,omitempty"`
 	Network     string     `json:"network"`
@@ -162,8 +162,8 @@ func writeLeases(w io.Writer, rows []leaseRow) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "POOL\tADDRESS\tSTATE\tFOR\tPOD\tINTERFACE")
 	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Pool, r.Address, r.shown(), time.Duration(r.Seconds)*time.Second,
-			podOr(r.Pod.String(), r.ContainerID), r.IfName)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(r.Pool, "-"), r.Address, r.shown(), time.Duration(r.Seconds)*time.Second,
+			cmp.Or(podOr(r.Pod.String(), r.ContainerID), "-"), r.IfName)
 	}
 	return t.Flush()
 }

@@ -11,9 +11,9 @@ import (
 	"text/tabwriter"
 
 	"github.com/roce-cni/roce-cni/pkg/attach"
-	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/ipam/repair"
 	"github.com/roce-cni/roce-cni/pkg/kernel/nsscan"
-	"github.com/roce-cni/roce-cni/pkg/rebuild"
 )
 
 // repairLeases rebuilds the lease database if it is damaged, or only says what
@@ -21,9 +21,10 @@ import (
 func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) (damaged bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	n := rebuild.Node{
-		Book: node.Addresses.Book, Records: node.Records,
-		Scan: func(ctx context.Context) (nsscan.Result, error) { return nsscan.Scan(ctx, "/proc", os.DirFS("/sys")) },
+	n := repair.Node{
+		Leases:  ledger.Store{Dir: node.Records.Dir, BootID: node.Records.BootID, Now: node.Now},
+		Records: node.Records,
+		Scan:    func(ctx context.Context) (nsscan.Result, error) { return nsscan.Scan(ctx, "/proc", os.DirFS("/sys")) },
 	}
 	do, says := n.Plan, "--yes rebuilds it, and then checks the attachments"
 	if yes {
@@ -37,15 +38,20 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 	if r.Hidden > 0 {
 		fmt.Fprintf(w, "# %d processes cannot be looked at: addresses in their namespaces may be leased again; run as root on the node itself\n", r.Hidden)
 	}
-	return true, writeFindings(w, r.Entries)
+	return true, writeRebuilt(w, r)
 }
 
-// writeFindings prints what a rebuilt database has.
-func writeFindings(w io.Writer, found []ipam.Finding) error {
+// writeRebuilt prints what a rebuilt database has.
+func writeRebuilt(w io.Writer, r repair.Rebuilt) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "# POOL\tADDRESS\tSTATE\tOF\tINTERFACE\tKNOWN FROM")
-	for _, f := range found {
-		fmt.Fprintf(t, "# %s\t%s\t%s\t%s\t%s\t%s\n", f.Pool, f.Addr, f.State, f.Owner, f.Owner.IfName, f.From)
+	for _, h := range r.Leased {
+		for _, p := range h.Places {
+			fmt.Fprintf(t, "# %s\t%s\t%s\t%s\t%s\tits record\n", p.Pool, p.Addr, ledger.Leased, h.Owner, h.Owner.IfName)
+		}
+	}
+	for _, a := range r.Aside {
+		fmt.Fprintf(t, "# -\t%s\t%s\t%s\t%s\tits namespace\n", a.Addr, ledger.SetAside, a.Owner, a.Owner.IfName)
 	}
 	return t.Flush()
 }

@@ -36,10 +36,10 @@ command too.
 An interface with other values is not changed, because it would have to be
 recreated. check prints the commands that correct it.
 
-A lease database that cannot be read is rebuilt first, from the records, from
-the readable part of the file, and from the addresses in all network namespaces
-of the node. An address with an unknown pool is blocked in all pools until its
-namespace is gone. An intact database is not changed.`,
+A lease database that cannot be read is rebuilt first, from the records and from
+the addresses in all network namespaces of the node. An address that a namespace
+has and no record explains is set aside: no pool leases it until its namespace is
+gone. An intact database is not changed.`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,9 +56,9 @@ namespace is gone. An intact database is not changed.`,
 				return err
 			}
 			if yes {
-				return repair(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "restored", n.Repair)
+				return repairAttachments(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "restored", n.Repair)
 			}
-			return repair(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "lost; --yes restores it", n.Lost)
+			return repairAttachments(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "lost; --yes restores it", n.Lost)
 		},
 	}
 	s.register(cmd)
@@ -66,10 +66,10 @@ namespace is gone. An intact database is not changed.`,
 	return cmd
 }
 
-// repair calls do for each attachment and prints what it returns: operations
+// repairAttachments calls do for each attachment and prints what it returns: operations
 // of which says tells what became of them. It goes on after failures and
 // returns all of them.
-func repair(ctx context.Context, w io.Writer, records record.Store, keys []conf.Attachment, says string,
+func repairAttachments(ctx context.Context, w io.Writer, records record.Store, keys []conf.Attachment, says string,
 	do func(context.Context, conf.Attachment) (plan.Ops, error),
 ) error {
 	var errs []error

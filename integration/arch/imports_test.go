@@ -51,6 +51,7 @@ var importMap = []layer{
 	{"pkg/ipam/kv", nil},
 	{"pkg/ipam/ledger", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/flock", "pkg/ipam/kv"}},
 	{"pkg/ipam", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/ipam/ledger"}},
+	{"pkg/ipam/repair", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/kernel/nsscan", "pkg/record", "pkg/ipam/ledger"}},
 	{"pkg/block/nodefile", []string{"pkg/cnierr", "pkg/netrange", "pkg/trusted", "pkg/conf/strict", "pkg/conf/pool"}},
 	{"pkg/block", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/strict", "pkg/conf/pool"}},
 	{"pkg/block/blocktest", []string{"pkg/block"}},
@@ -72,7 +73,6 @@ var importMap = []layer{
 		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record", "pkg/lease",
 	}},
 	{"pkg/doctor", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/pool", "pkg/rdma/nldev", "pkg/rdma/gidtable", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile"}},
-	{"pkg/rebuild", []string{"pkg/cnierr", "pkg/conf", "pkg/kernel/nsscan", "pkg/record", "pkg/ipam/ledger", "pkg/ipam"}},
 }
 
 // packages returns what importers get: all but the tests, by directory.

@@ -15,7 +15,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
-	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
 // Usage counts the slots that pods may have on all rails. A slot is leased when one
@@ -98,7 +97,7 @@ func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, 
 		_, number, ok := s.Find(e.Addr)
 		switch {
 		case !e.Of(pool) || !ok || !open[number]:
-		case e.State == ledger.Leased:
+		case e.InUse():
 			leased[number] = true
 		case e.Age+since < s.Quarantine():
 			resting[number] = true
@@ -114,7 +113,7 @@ func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, 
 func (m *meter) inUse(ctx context.Context, pool string, quarantine time.Duration) (n int, err error) {
 	entries, err := m.book.List(ctx, "")
 	for _, e := range entries {
-		if e.Of(pool) && (e.State == ledger.Leased || e.Age < quarantine) {
+		if e.Of(pool) && (e.InUse() || e.Age < quarantine) {
 			n++
 		}
 	}

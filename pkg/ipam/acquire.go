@@ -5,7 +5,6 @@ package ipam
 
 import (
 	"context"
-	"errors"
 	"math"
 	"net/netip"
 	"time"
@@ -83,14 +82,8 @@ func (s *session) acquire(w work) error {
 	if err := s.reap(s.ask.Owner.Attachment(), s.ask.Owner.Netns, reapWindow); err != nil {
 		return err
 	}
-	batch := expireBatch * len(s.wants)
-	if err := s.expire(s.ask.Pool, batch); err != nil {
+	if err := s.expire(s.ask.Pool, expireBatch*len(s.wants)); err != nil {
 		return err
-	}
-	if s.Keeps {
-		if err := s.expire(ledger.AnyPool, batch); err != nil {
-			return err
-		}
 	}
 	return s.chooseAll()
 }
@@ -157,8 +150,24 @@ func (s *session) choose(w want) (a netip.Addr, early bool, err error) {
 }
 
 // used is the pool as Pick looks at it.
-func (s *session) used(a netip.Addr) (netip.Addr, bool, error) {
-	return s.Taken(s.ask.Pool, a)
+func (s *session) used(a netip.Addr) (last netip.Addr, used bool, err error) {
+	r, err := s.Run(s.ask.Pool, a)
+	if err != nil || r.Contains(a) {
+		return r.Last, err == nil, err
+	}
+	used, err = s.aside(a)
+	return a, used, err
+}
+
+// aside says whether an address is set aside: when the database was rebuilt, a
+// namespace had it, and that is not known to be gone.
+func (s *session) aside(a netip.Addr) (bool, error) {
+	is, found, err := s.Aside(a)
+	if err != nil || !found {
+		return false, err
+	}
+	present := s.ask.Owner.Netns
+	return !s.visible(present) || !s.dead(present, is.Owner.Netns), nil
 }
 
 // recall leases the address back that the same pod had and that still rests:
@@ -172,11 +181,11 @@ func (s *session) recall(w want) (netip.Addr, bool, error) {
 		if !w.fits(r.Addr) {
 			continue
 		}
-		kept, err := s.kept(r.Addr)
+		aside, err := s.aside(r.Addr)
 		if err != nil {
 			return netip.Addr{}, false, err
 		}
-		if !kept {
+		if !aside {
 			return r.Addr, true, s.Wake(s.ask.Owner, r)
 		}
 	}
@@ -185,9 +194,7 @@ func (s *session) recall(w want) (netip.Addr, bool, error) {
 
 func nothing() error { return nil }
 
-func (s *session) expireAll() error {
-	return errors.Join(s.expire(s.ask.Pool, unbounded), s.expire(ledger.AnyPool, unbounded))
-}
+func (s *session) expireAll() error { return s.expire(s.ask.Pool, unbounded) }
 
 // reapAll looks at every lease. What it reaps is free at once only without
 // quarantine, and otherwise rests behind all others.
@@ -247,9 +254,9 @@ func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
 		if !w.fits(r.Addr) {
 			continue
 		}
-		if kept, err := s.kept(r.Addr); err != nil {
+		if aside, err := s.aside(r.Addr); err != nil {
 			return a, false, err
-		} else if kept {
+		} else if aside {
 			continue
 		}
 		if s.ask.RestedOnly && s.rests(r) {
@@ -266,14 +273,15 @@ func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
 // request leases the requested address of a want.
 func (s *session) request(w want) (early bool, err error) {
 	spot := ledger.Spot{Pool: s.ask.Pool, Addr: w.requested}
-	early, err = s.unkeep(spot.Addr)
-	if err != nil {
+	if aside, err := s.aside(spot.Addr); err != nil {
 		return false, err
+	} else if aside {
+		return false, s.isAside(spot.Addr)
 	}
 	if _, used, err := s.used(spot.Addr); err != nil {
 		return false, err
 	} else if !used {
-		return early, s.give(spot, early)
+		return false, s.Give(s.ask.Owner, spot)
 	}
 	if _, ok, err := s.recall(w); err != nil || ok {
 		return false, err
@@ -296,42 +304,15 @@ func (s *session) request(w want) (early bool, err error) {
 	return false, cnierr.New(cnierr.Bug, "lease requested address", spot.Addr.String(), "", "pool %q has it in use, but neither leased nor resting", spot.Pool)
 }
 
-// kept says whether an address is kept from all pools.
-func (s *session) kept(a netip.Addr) (bool, error) {
-	if !s.Keeps {
-		return false, nil
+// isAside is the error for a requested address that is set aside.
+func (s *session) isAside(a netip.Addr) error {
+	is, _, err := s.Aside(a)
+	if err != nil {
+		return err
 	}
-	r, err := s.Run(ledger.AnyPool, a)
-	return r.Contains(a), err
-}
-
-// unkeep takes a requested address from those that are kept from all pools, if
-// the namespace that had it is gone, and says whether it should have rested
-// longer.
-func (s *session) unkeep(a netip.Addr) (early bool, err error) {
-	spot := ledger.Spot{Pool: ledger.AnyPool, Addr: a}
-	if !s.Keeps {
-		return false, nil
-	}
-	if err := s.evict(spot); err != nil {
-		return false, err
-	}
-	for r, err := range s.Resting(spot.Pool) {
-		if err != nil {
-			return false, err
-		}
-		if r.Addr == a {
-			return s.rests(r), s.Free(r)
-		}
-	}
-	return false, nil
-}
-
-func (s *session) give(spot ledger.Spot, early bool) error {
-	if early {
-		return s.GiveEarly(s.ask.Owner, spot)
-	}
-	return s.Give(s.ask.Owner, spot)
+	return cnierr.New(cnierr.TryAgain, "lease requested address", a.String(),
+		"wait until the pod that has it is gone, or ask for another address; rocectl pool list shows all leases",
+		"it is set aside: %v had it when the lease database was rebuilt", is.Owner)
 }
 
 // wake leases a resting address and says whether that is early.

@@ -18,7 +18,7 @@ import (
 
 // Entry is a used address.
 type Entry struct {
-	Pool  string
+	Pool  string // "" if it is set aside: then it is of no known pool
 	Addr  netip.Addr
 	State State
 	Early bool          // leased before its quarantine was over
@@ -26,14 +26,17 @@ type Entry struct {
 	Owner Owner         // of a resting address, the last one
 }
 
-// Of says whether no pod may get an address of a pool because of the entry: what is
-// kept from all pools is none's.
-func (e Entry) Of(pool string) bool { return e.Pool == pool || e.Pool == ledger.AnyPool }
+// Of says whether no pod may get an address of a pool because of the entry: an address
+// that is set aside is kept from every pool.
+func (e Entry) Of(pool string) bool { return e.Pool == pool || e.State == ledger.SetAside }
+
+// InUse says whether an interface has the address, as far as is known.
+func (e Entry) InUse() bool { return e.State == ledger.Leased || e.State == ledger.SetAside }
 
 // Rests says whether an address that nobody leases has to rest longer, in a pool of
 // that quarantine.
 func (e Entry) Rests(quarantine time.Duration) bool {
-	return e.State != ledger.Leased && e.Age < rest(e.State, quarantine)
+	return !e.InUse() && e.Age < rest(e.State, quarantine)
 }
 
 // List returns the used addresses of a pool, or of all pools for "", ordered
@@ -71,6 +74,12 @@ func each(l *ledger.Ledger, fn func(Entry)) error {
 			return err
 		}
 		fn(Entry{r.Pool, r.Addr, r.State, false, l.Now - r.Freed, r.Owner})
+	}
+	for a, err := range l.Asides() {
+		if err != nil {
+			return err
+		}
+		fn(Entry{Addr: a.Addr, State: ledger.SetAside, Owner: a.Owner})
 	}
 	return nil
 }

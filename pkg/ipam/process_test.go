@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -26,9 +25,6 @@ const workerDir = "IPAM_TEST_WORKER_DIR"
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(workerDir); dir != "" {
 		work(dir)
-	}
-	if dir := os.Getenv(rebuildDir); dir != "" {
-		rebuildIn(dir)
 	}
 	os.Exit(m.Run())
 }
@@ -174,54 +170,5 @@ func TestParallelCallsGiveEachAddressOnce(t *testing.T) {
 	slices.Sort(got)
 	if len(slices.Compact(got)) != 50 {
 		t.Errorf("got %v", got)
-	}
-}
-
-// TestDamagedDatabaseIsNeverTrusted cuts the file off and overwrites pieces of
-// it: each call either fails with 107 or works on leases that are all there.
-func TestDamagedDatabaseIsNeverTrusted(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	for i := range 40 {
-		n.mustLease(ask(fmt.Sprint("pod", i), subnet("10.0.0.0/24")))
-	}
-	path := n.dir + "/leases.db"
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := n.holders()
-	rnd := rand.New(rand.NewPCG(3, 4))
-	unreadable := 0
-	for i := range 300 {
-		damaged := slices.Clone(whole)
-		switch i % 3 {
-		case 0:
-			damaged = damaged[:rnd.IntN(len(damaged))]
-		case 1:
-			damaged[rnd.IntN(len(damaged))] ^= 1 << rnd.IntN(8)
-		case 2:
-			at := rnd.IntN(len(damaged) - 64)
-			clear(damaged[at : at+64])
-		}
-		if err := os.WriteFile(path, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		_, err := n.lease(ask("new", subnet("10.0.0.0/24")))
-		if err != nil {
-			wantCode(t, err, cnierr.Unreadable, path)
-			unreadable++
-			continue
-		}
-		if err := os.WriteFile(path, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		entries, err := n.book().List(ctx, "")
-		if err == nil && len(entries) != len(want) {
-			t.Errorf("damage %d: %d leases of %d are left, and nobody says so", i, len(entries), len(want))
-		}
-	}
-	if unreadable < 100 {
-		t.Errorf("only %d of 300 damages were noticed", unreadable)
 	}
 }

@@ -222,7 +222,7 @@ func (r rails) open(slot netip.Addr, mine []ledger.Resting) (bool, error) {
 		if !w.has(a) {
 			return false, nil
 		}
-		taken := r.kept
+		taken := r.aside
 		if restsAt(mine, a) < 0 {
 			taken = r.taken
 		}

@@ -23,10 +23,8 @@ func (b *Book) Release(ctx context.Context, at conf.Attachment, netns Netns) err
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
 		w = b.work(l)
 		released, err := w.retire(at)
-		if err == nil && w.Keeps && netns.Ino != 0 {
-			var kept bool
-			kept, err = w.retire(ledger.Keeper(netns, string(at.IfName)).Attachment())
-			released = released || kept
+		if err == nil {
+			err = w.dropAsides(string(at.IfName), netns)
 		}
 		if err != nil || !released {
 			return err
@@ -48,6 +46,23 @@ func (w *work) retire(at conf.Attachment) (bool, error) {
 		_, err = w.Retire(h, allPlaces)
 	}
 	return held, err
+}
+
+// dropAsides makes the addresses free that are set aside for an interface of a
+// namespace.
+func (w *work) dropAsides(ifName string, netns Netns) error {
+	for a, err := range w.Asides() {
+		if err != nil {
+			return err
+		}
+		if netns.Ino == 0 || a.Owner.Netns.Ino != netns.Ino || a.Owner.IfName != ifName {
+			continue
+		}
+		if err := w.DropAside(a.Addr); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Reject takes addresses away from the attachment because somebody else on the
@@ -104,11 +119,17 @@ func (a Ask) slot(addr netip.Addr) groupSlot {
 }
 
 // ReleaseAddress puts one address to rest, whoever holds it: the operator
-// knows that nobody does. An address that rests already goes on resting. It
-// returns code 7 for an address that the pool has not leased.
+// knows that nobody does. An address that rests already goes on resting, and one that is
+// set aside is free. It returns code 7 for an address that the pool has not leased.
 func (b *Book) ReleaseAddress(ctx context.Context, pool string, addr netip.Addr) error {
 	spot, used := ledger.Spot{Pool: pool, Addr: addr}, false
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
+		if _, aside, err := l.Aside(addr); err != nil {
+			return err
+		} else if aside {
+			used = true
+			return l.DropAside(addr)
+		}
 		r, err := l.Run(pool, addr)
 		used = r.Contains(addr)
 		if err != nil || !used {

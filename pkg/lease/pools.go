@@ -96,10 +96,11 @@ func (p pools) held(ctx context.Context, network string) ([]conf.Attachment, err
 // database was rebuilt, its namespace does.
 func (p pools) holds(ctx context.Context, network string, at conf.Attachment, netns plan.NetnsID) (bool, error) {
 	entries, err := p.Book.List(ctx, "")
-	keeper := ledger.Keeper(ipam.Netns{Ino: netns.Ino}, string(at.IfName)).Attachment()
 	return slices.ContainsFunc(entries, func(e ipam.Entry) bool {
-		owner := e.Owner.Attachment()
-		return e.State == ledger.Leased && (owner == at && e.Owner.Network == network || owner == keeper)
+		if e.State == ledger.SetAside {
+			return e.Owner.Netns.Ino == netns.Ino && e.Owner.IfName == string(at.IfName)
+		}
+		return e.State == ledger.Leased && e.Owner.Attachment() == at && e.Owner.Network == network
 	}), err
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
 // uses is what a node has of the slots of a pool.
@@ -90,7 +89,7 @@ func (c *Controller) uses(ctx context.Context) (uses, error) {
 	slots, _ := c.Terms()
 	u := uses{slots: slots, of: map[int]nodefile.Key{}, promised: map[nodefile.Key]bool{}}
 	for _, e := range entries {
-		if !e.Of(c.Pool) || e.State != ledger.Leased {
+		if !e.Of(c.Pool) || !e.InUse() {
 			continue
 		}
 		u.leased = true

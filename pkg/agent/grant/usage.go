@@ -37,7 +37,7 @@ func (c *Controller) usages(slots block.Slots) (usages, bool) {
 		switch {
 		case !e.Of(c.Pool), e.State == ledger.Conflicted: // that address nobody has used
 			continue
-		case e.State == ledger.Leased:
+		case e.InUse():
 			t.leased = true
 		default:
 			t.freed = now - since - e.Age

@@ -65,7 +65,9 @@ func Varies(s string) bool {
 }
 
 // ValidTemplate says whether all braces of s are those of placeholders.
-func ValidTemplate(s string) bool { return !IsTemplate(replace(s, func(placeholder) string { return "" })) }
+func ValidTemplate(s string) bool {
+	return !IsTemplate(replace(s, func(placeholder) string { return "" }))
+}
 
 // Expand replaces the placeholders of s by what they are for a rail, in decimal,
 // and leaves all else. Of a JSON text it changes nothing but what is in

@@ -4,18 +4,17 @@
 // Package kv keeps sorted keys and values in named tables of one file, which
 // is a bbolt database that is opened for one transaction at a time.
 //
-// It never believes what it reads: whatever has happened to the file, a
-// transaction sees what was committed last or fails with ErrDamaged. It neither
-// locks nor names files, and knows nothing of leases; package ledger does. Read
-// this file first, then pages.go for what bbolt itself does not check.
+// A file that bbolt cannot read is ErrDamaged, and never a panic of the caller; Tx.Check
+// and Transact say what is not caught. The package neither locks nor names files, and
+// knows nothing of leases; package ledger does. Read this file first.
 package kv
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime/debug"
 	"time"
-	"unsafe"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -24,6 +23,9 @@ import (
 
 // ErrHollow says that a file has so many free pages that it should be copied.
 var ErrHollow = errors.New("too many free pages")
+
+// pageSize is set when a file is made, so that it is the same on every kernel.
+const pageSize = 4096
 
 // maxHollow is how many free pages a file may have. bbolt reads and writes the
 // list of all of them in each transaction, so that one peak of use would make
@@ -48,18 +50,34 @@ const (
 // Tx is a transaction.
 type Tx struct {
 	tx     *bolt.Tx
-	pages  *pages
 	tables []*Table
 }
 
 // Table opens a table. That there is none is damage.
 func (tx *Tx) Table(name string) (*Table, error) {
-	if err := tx.pages.bucket(name); err != nil {
-		return nil, err
+	b := tx.tx.Bucket([]byte(name))
+	if b == nil {
+		return nil, Damagef("there is no table %s", name)
 	}
-	t := &Table{name: name, bucket: tx.tx.Bucket([]byte(name)), pages: tx.pages}
+	t := &Table{name: name, bucket: b}
 	tx.tables = append(tx.tables, t)
 	return t, nil
+}
+
+// Writable says whether the transaction may change anything.
+func (tx *Tx) Writable() bool { return tx.tx.Writable() }
+
+// Check returns what bbolt finds wrong with the pages of the file, as ErrDamaged. Run it
+// only after every table could be read: bbolt checks in a goroutine of its own, in which
+// a fault on memory behind the end of the file ends the process.
+func (tx *Tx) Check() error {
+	var first error
+	for err := range tx.tx.Check() { // to the end: bbolt's goroutine waits for the reader
+		if first == nil {
+			first = Damagef("%v", err)
+		}
+	}
+	return first
 }
 
 // changed says whether there is anything to commit.
@@ -75,9 +93,10 @@ func (tx *Tx) changed() bool {
 // Transact runs fn in one transaction on a file, and closes the file. It
 // commits what fn has changed if fn returns nil and the mode allows it.
 //
-// It is the one place where bbolt touches a file that may be damaged: what
-// escapes the checks of pages makes bbolt panic, or fault on memory mapped
-// from a file that is too short, and is ErrDamaged here.
+// It is the one place where bbolt touches a file that may be damaged. bbolt
+// panics on most damage, and faults on memory that is mapped from a file that is
+// too short: both are ErrDamaged here. Pages that lead back to themselves are not
+// caught: bbolt follows them until the process has no stack or no memory left.
 func Transact(file *os.File, m Mode, fn func(*Tx) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -88,29 +107,36 @@ func Transact(file *os.File, m Mode, fn func(*Tx) error) (err error) {
 			err = errors.Join(Damagef("%v", p), unix.Flock(int(file.Fd()), unix.LOCK_UN), file.Close())
 		}
 	}()
-	p, err := readPages(file)
-	if err == nil && m == Write && len(p.free) > maxHollow {
-		err = ErrHollow
-	}
-	if err != nil {
+	if err := notEmpty(file); err != nil {
 		return errors.Join(err, file.Close())
 	}
 	db, err := open(file, m)
 	if err != nil {
 		return err
 	}
-	// The mapping stays where it is until the commit.
-	p.mem = unsafe.Slice((*byte)(unsafe.Add(nil, db.Info().Data)), p.high*pageSize)
+	if m == Write && db.Stats().FreePageN > maxHollow {
+		return errors.Join(ErrHollow, db.Close())
+	}
 	tx, err := db.Begin(m != Read)
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
-	ours := &Tx{tx: tx, pages: p}
+	ours := &Tx{tx: tx}
 	err = fn(ours)
 	if err == nil && ours.changed() && m != Forget {
 		return errors.Join(tx.Commit(), db.Close())
 	}
 	return errors.Join(err, tx.Rollback(), db.Close())
+}
+
+// notEmpty says that a file is too short to be a database. bbolt would make a new
+// database of an empty file, and the leases would be lost.
+func notEmpty(file *os.File) error {
+	info, err := file.Stat()
+	if err == nil && info.Mode().IsRegular() && info.Size() < 2*pageSize {
+		err = Damagef("the file has %d bytes", info.Size())
+	}
+	return err
 }
 
 // Create makes an empty file a database with empty tables, lets fn fill them,
@@ -162,19 +188,30 @@ func open(file *os.File, m Mode) (*bolt.DB, error) {
 	db, err := bolt.Open(file.Name(), 0o600, &bolt.Options{
 		// Whoever calls us is alone with the file but for other programs, such
 		// as bbolt's own tool.
-		Timeout:      time.Second,
-		ReadOnly:     m == Read,
-		NoSync:       true, // what the page cache has survives a kill
-		NoGrowSync:   true,
-		NoStatistics: true,
-		PageSize:     pageSize,
-		OpenFile:     func(string, int, os.FileMode) (*os.File, error) { return file, nil },
+		Timeout:    time.Second,
+		ReadOnly:   m == Read,
+		NoSync:     true, // what the page cache has survives a kill
+		NoGrowSync: true,
+		PageSize:   pageSize,
+		OpenFile:   func(string, int, os.FileMode) (*os.File, error) { return file, nil },
 	})
-	if errors.Is(err, bolterrors.ErrTimeout) {
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, ErrBusy
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrVersionMismatch), errors.Is(err, bolterrors.ErrChecksum):
+		return nil, Damagef("%v", err)
 	}
 	return db, err
 }
 
 // ErrBusy says that another program has opened the file.
 var ErrBusy = errors.New("another program has it open")
+
+// ErrDamaged is the cause of every error about what a file holds, as opposed
+// to errors of the file system.
+var ErrDamaged = errors.New("damaged")
+
+// Damagef says what is wrong with what a file holds.
+func Damagef(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrDamaged}, args...)...)
+}

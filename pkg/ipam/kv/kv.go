@@ -5,6 +5,8 @@ package kv
 
 import (
 	"bytes"
+	"encoding/binary"
+	"hash/crc32"
 	"iter"
 
 	bolt "go.etcd.io/bbolt"
@@ -16,68 +18,31 @@ import (
 type Table struct {
 	name    string
 	bucket  *bolt.Bucket
-	pages   *pages
 	changes int // in this transaction
 }
 
 // Item is what a table holds under one key. Its key is nil for no item.
 type Item struct{ Key, Value []byte }
 
-// look checks the pages through which bbolt finds key. Until the commit these
-// are the pages of the file, whatever the transaction has put and deleted: a
-// tree changes its shape in the commit (node.go, spill and rebalance). A small
-// bucket is inline in its entry, which Tx.Table has checked.
-func (t *Table) look(key []byte) error {
-	if root := uint64(t.bucket.Root()); root != 0 {
-		return t.pages.descend(t.name, root, key)
-	}
-	return nil
-}
-
 // Get returns the value of a key, nil if there is none.
 func (t *Table) Get(key []byte) ([]byte, error) {
-	if err := t.look(key); err != nil {
-		return nil, err
-	}
-	return opened(t.bucket.Get(key)), nil
-}
-
-// opened takes the checksum off a value. It has been checked with its page.
-func opened(v []byte) []byte {
+	v := t.bucket.Get(key)
 	if v == nil {
-		return nil
+		return nil, nil
 	}
-	return v[:len(v)-sumSize]
+	return t.unseal(key, v)
 }
 
 // Ceil returns the first item at or after a key, one with a nil key if there
 // is none.
-func (t *Table) Ceil(key []byte) (Item, error) { return t.seek(t.bucket.Cursor(), key) }
+func (t *Table) Ceil(key []byte) (Item, error) { return t.found(t.bucket.Cursor().Seek(key)) }
 
-func (t *Table) seek(c *bolt.Cursor, key []byte) (Item, error) {
-	if err := t.look(key); err != nil {
-		return Item{}, err
-	}
-	return t.found(c.Seek(key))
-}
-
-// found looks at the pages once more, because what the transaction has deleted
-// can lead the cursor farther than it was foreseen.
-func (t *Table) found(k, v []byte) (Item, error) {
-	if k == nil {
+func (t *Table) found(key, sealed []byte) (Item, error) {
+	if key == nil {
 		return Item{}, nil
 	}
-	return Item{k, opened(v)}, t.look(k)
-}
-
-// next returns the item behind one at which the cursor is, if the table has
-// not changed since.
-func (t *Table) next(c *bolt.Cursor, key []byte) (Item, error) {
-	root := uint64(t.bucket.Root())
-	if root != 0 && !t.pages.last.inside(root, key) {
-		return t.seek(c, append(bytes.Clone(key), 0))
-	}
-	return t.found(c.Next())
+	v, err := t.unseal(key, sealed)
+	return Item{key, v}, err
 }
 
 // Span is the keys from Lo up to and without Hi. A nil Lo is the first key
@@ -102,7 +67,7 @@ func (s Span) ends(key []byte) bool { return s.Hi != nil && bytes.Compare(key, s
 func (t *Table) In(s Span) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		c := t.bucket.Cursor()
-		it, err := t.seek(c, s.Lo)
+		it, err := t.found(c.Seek(s.Lo))
 		for {
 			if err == nil && (it.Key == nil || s.ends(it.Key)) {
 				return
@@ -112,9 +77,9 @@ func (t *Table) In(s Span) iter.Seq2[Item, error] {
 				return
 			}
 			if t.changes == was {
-				it, err = t.next(c, it.Key)
+				it, err = t.found(c.Next())
 			} else {
-				it, err = t.seek(c, append(bytes.Clone(it.Key), 0))
+				it, err = t.found(c.Seek(append(bytes.Clone(it.Key), 0)))
 			}
 		}
 	}
@@ -136,11 +101,8 @@ func (t *Table) Ring(s Span, start []byte) iter.Seq2[Item, error] {
 
 // Put sets the value of a key.
 func (t *Table) Put(key, value []byte) error {
-	if err := t.look(key); err != nil {
-		return err
-	}
 	t.changes++
-	return t.bucket.Put(key, seal(t.name, key, value))
+	return t.bucket.Put(key, binary.BigEndian.AppendUint32(value[:len(value):len(value)], t.sum(key, value)))
 }
 
 // Del removes a key, which must be there.
@@ -152,4 +114,24 @@ func (t *Table) Del(key []byte) error {
 	}
 	t.changes++
 	return t.bucket.Delete(key)
+}
+
+const sumSize = 4
+
+// unseal takes the checksum off a value. Earlier versions write it and demand it, so
+// it stays in the format.
+func (t *Table) unseal(key, v []byte) ([]byte, error) {
+	end := len(v) - sumSize
+	if end < 0 || binary.BigEndian.Uint32(v[end:]) != t.sum(key, v[:end]) {
+		return nil, Damagef("the checksum of %s %x does not fit", t.name, key)
+	}
+	return v[:end], nil
+}
+
+// sum is the checksum of an item: of the table's name, so that an item of another table
+// is not taken for one of this, the key and the value.
+func (t *Table) sum(key, value []byte) uint32 {
+	castagnoli := crc32.MakeTable(crc32.Castagnoli) // made once by crc32; processors have an instruction for it
+	c := crc32.Update(0, castagnoli, []byte(t.name))
+	return crc32.Update(crc32.Update(c, castagnoli, key), castagnoli, value)
 }

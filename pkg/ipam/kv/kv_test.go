@@ -110,8 +110,7 @@ func read(path string) (a, b model, err error) {
 
 // Thousands of random steps in hundreds of transactions, many of which delete
 // and iterate at once, must leave what a map would. The tree grows to three
-// levels and shrinks to nothing on the way, which also shows that what pages.go
-// expects of bbolt's pages holds.
+// levels and shrinks to nothing on the way.
 func TestTableIsASortedMap(t *testing.T) {
 	t.Parallel()
 	path, want := create(t), model{}

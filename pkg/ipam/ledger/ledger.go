@@ -36,8 +36,6 @@ import (
 // Times are those of Store.Now.
 type Ledger struct {
 	Now time.Duration
-	// Keeps says that there are, or have been, addresses in AnyPool.
-	Keeps bool
 
 	tx                          *kv.Tx
 	meta, hold, rest, last, run *kv.Table
@@ -79,12 +77,11 @@ func open(tx *kv.Tx, bootID string, now time.Duration) (*Ledger, error) {
 	if string(boot) != bootID {
 		return nil, ErrNone
 	}
-	keeps, err := l.meta.Get(keepsKey())
-	l.Keeps = keeps != nil
+	if tx.Writable() {
+		err = l.convert()
+	}
 	return l, err
 }
-
-func keepsKey() []byte { return []byte("keeps") }
 
 // holdKey is a hash because the names are long and would make the tree one
 // page deeper, and so that what stands beside a holding has been left to chance.

@@ -5,7 +5,6 @@ package ledger
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -34,24 +33,18 @@ func (o Owner) Attachment() conf.Attachment {
 	return conf.Attachment{ContainerID: conf.ContainerID(o.ContainerID), IfName: conf.LinkName(o.IfName)}
 }
 
-// Keeper returns the owner of what an interface of a namespace has when nobody
-// knows whose it is; the zero Netns is more than one. No container has such a
-// name.
-func Keeper(n Netns, ifName string) Owner {
-	return Owner{ContainerID: fmt.Sprintf("net:[%d]", n.Ino), IfName: ifName, Netns: n}
-}
-
-// String names the owner in messages: its pod, or else its container.
+// String names the owner in messages: its pod, or else its container. Of an address
+// that is set aside no more than the namespace is known.
 func (o Owner) String() string {
 	switch {
-	case o == Keeper(Netns{}, o.IfName):
-		return "several namespaces"
-	case o == Keeper(o.Netns, o.IfName):
-		return "namespace " + o.Netns.Path
-	case o.PodName == "":
+	case o.PodName != "":
+		return "pod " + o.PodNamespace + "/" + o.PodName
+	case o.ContainerID != "":
 		return "container " + o.ContainerID
+	case o.Netns.Path != "":
+		return "namespace " + o.Netns.Path
 	}
-	return "pod " + o.PodNamespace + "/" + o.PodName
+	return "several namespaces"
 }
 
 // Identity is what stays the same when a pod is made anew under its name.
@@ -71,6 +64,7 @@ const (
 	Leased     State = 1
 	AtRest     State = 2
 	Conflicted State = 3 // at rest because somebody else on the wire answered for it
+	SetAside   State = 4 // of no known pool; see Aside
 )
 
 // String returns the word that rocectl pool list prints.
@@ -82,14 +76,11 @@ func (s State) String() string {
 		return "resting"
 	case Conflicted:
 		return "conflict"
+	case SetAside:
+		return "set-aside"
 	}
 	return "unknown"
 }
-
-// AnyPool has the addresses that no pool may lease: a namespace has them, and
-// nobody knows of which pool they are. No pool of a configuration has such a
-// name.
-const AnyPool = "*"
 
 // Spot is an address of a pool.
 type Spot struct {

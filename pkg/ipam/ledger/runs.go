@@ -36,27 +36,6 @@ func (l *Ledger) Run(pool string, a netip.Addr) (netrange.Range, error) {
 	return r, nil
 }
 
-// Taken says whether a pool must not lease an address: it is used, or kept
-// from all pools. It returns the last of the run of such addresses that it
-// lies in: the next one is free.
-func (l *Ledger) Taken(pool string, a netip.Addr) (last netip.Addr, taken bool, err error) {
-	for {
-		r, err := l.Run(pool, a)
-		if err != nil || !l.Keeps {
-			return r.Last, r.Contains(a), err
-		}
-		if !r.Contains(a) {
-			if r, err = l.Run(AnyPool, a); err != nil || !r.Contains(a) {
-				return last, taken, err
-			}
-		}
-		last, taken, a = r.Last, true, r.Last.Next()
-		if !a.IsValid() {
-			return last, taken, nil
-		}
-	}
-}
-
 // addToRun makes a free address used.
 func (l *Ledger) addToRun(s Spot) error {
 	right, err := l.Run(s.Pool, s.Addr)

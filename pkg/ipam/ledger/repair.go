@@ -15,27 +15,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
-// Remains is what is whole of a database that cannot be read. Part of it may
-// not have been true any more: of two things that it says of one address, the
-// later one is.
-type Remains struct {
-	Holdings []Holding
-	Resting  []Resting
-}
-
 // Damaged is the name that a database gets when another one takes its place.
 // It stays for those who want to know what happened, until the next boot.
 func (s Store) Damaged() string { return s.db() + ".damaged" }
 
 // Rebuild calls fn, alone with the database, if that cannot be read or
-// contradicts itself: with the reason and with what remains of it. What fn
-// returns fills an empty database, which then takes the place of the damaged
-// one; nil leaves everything as it is. A sound database, and none, is left
-// alone, and fn is not called.
+// contradicts itself: with the reason. What fn returns fills an empty database,
+// which then takes the place of the damaged one; nil leaves everything as it is. A
+// sound database, and none, is left alone, and fn is not called.
 //
 // A kill at any moment leaves the damaged database in its place or the new
 // one, whole.
-func (s Store) Rebuild(ctx context.Context, fn func(why error, left Remains) (fill func(*Ledger) error, err error)) error {
+func (s Store) Rebuild(ctx context.Context, fn func(why error) (fill func(*Ledger) error, err error)) error {
 	return s.locked(ctx, os.O_RDWR, unix.LOCK_EX, func(lock *os.File) error {
 		why := s.ours(lock)
 		if why == nil {
@@ -44,11 +35,7 @@ func (s Store) Rebuild(ctx context.Context, fn func(why error, left Remains) (fi
 		if !errors.Is(why, kv.ErrDamaged) {
 			return why
 		}
-		file, err := os.ReadFile(s.db())
-		if err != nil {
-			return err
-		}
-		fill, err := fn(why, s.salvage(file))
+		fill, err := fn(why)
 		if err != nil || fill == nil {
 			return err
 		}
@@ -87,58 +74,26 @@ func (s Store) keep() error {
 	return os.Link(s.db(), s.Damaged())
 }
 
-// salvage returns what is whole in the bytes of a database, unless they are of
-// another boot.
-func (s Store) salvage(file []byte) Remains {
-	var left Remains
-	ours := true
-	kv.Salvage(file, tableNames(), func(name string, it kv.Item) {
-		switch name {
-		case "meta":
-			ours = ours && (string(it.Key) != "boot" || string(it.Value) == s.BootID)
-		case "hold":
-			h, err := decodeHolding(it)
-			if err == nil && bytes.Equal(it.Key, holdKey(h.Owner.Attachment())) {
-				left.Holdings = append(left.Holdings, h)
-			}
-		case "rest":
-			if r, err := decodeResting(it); err == nil {
-				left.Resting = append(left.Resting, r)
-			}
-		}
-	})
-	if !ours {
-		return Remains{}
-	}
-	return left
-}
-
 // Restore files a holding of a database that was lost.
 func (l *Ledger) Restore(h Holding) error {
 	for _, p := range h.Places {
 		if err := l.addToRun(p.Spot); err != nil {
 			return err
 		}
-		if p.Pool != AnyPool {
-			continue
-		}
-		if err := l.meta.Put(keepsKey(), nil); err != nil {
-			return err
-		}
 	}
 	return l.Save(h)
 }
 
-// RestoreResting files a resting address of a database that was lost.
-func (l *Ledger) RestoreResting(r Resting) error {
-	if err := l.addToRun(r.Spot); err != nil {
+// check looks at everything: whether it can be read, whether the tables tell the
+// same, and then, because Check demands this order, at the pages.
+func (l *Ledger) check() error {
+	if err := l.checkTables(); err != nil {
 		return err
 	}
-	return l.fileResting(r)
+	return l.tx.Check()
 }
 
-// check looks at everything, and whether the tables tell the same.
-func (l *Ledger) check() error {
+func (l *Ledger) checkTables() error {
 	spots := map[Spot]bool{}
 	add := func(s Spot) error {
 		if spots[s] {
@@ -164,6 +119,11 @@ func (l *Ledger) check() error {
 			atRest++
 			err = l.checkLast(r)
 		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, err := range l.Asides() {
 		if err != nil {
 			return err
 		}

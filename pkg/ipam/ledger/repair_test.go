@@ -7,23 +7,24 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
-// remains returns why a database is damaged, nil if it is not, and what is left.
-func remains(t *testing.T, s Store) (left Remains, why error) {
+// damage returns what is wrong with a database, nil if nothing is.
+func damage(t *testing.T, s Store) (why error) {
 	t.Helper()
-	err := s.Rebuild(t.Context(), func(is error, r Remains) (func(*Ledger) error, error) {
-		why, left = is, r
+	err := s.Rebuild(t.Context(), func(is error) (func(*Ledger) error, error) {
+		why = is
 		return nil, nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return left, why
+	return why
 }
 
 func TestWhatContradictsItselfIsDamaged(t *testing.T) {
@@ -56,32 +57,45 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, why := remains(t, s); why != nil {
+			if why := damage(t, s); why != nil {
 				t.Fatalf("the sound database: %v", why)
 			}
 			if err := s.Update(t.Context(), spoil); err != nil {
 				t.Fatal(err)
 			}
-			left, why := remains(t, s)
-			if !errors.Is(why, kv.ErrDamaged) || len(left.Holdings) == 0 || len(left.Resting) == 0 {
-				t.Errorf("got %v, and that %v are left", why, left)
+			if why := damage(t, s); !errors.Is(why, kv.ErrDamaged) {
+				t.Errorf("got %v, want damage", why)
 			}
 		})
 	}
 }
 
-func TestTheFileOfAnotherBootIsNotBelieved(t *testing.T) {
+// A kill can come right after the damaged database got its second name. The next ADD must
+// not find that there is no database: it would make an empty one and lease every address
+// again.
+func TestADatabaseThatIsKeptStaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)
-	err := s.Update(t.Context(), func(l *Ledger) error {
-		return errors.Join(l.meta.Put([]byte("version"), []byte{version + 1}), l.meta.Put([]byte("boot"), []byte("another")))
-	})
-	if err != nil {
+	if err := s.keep(); err != nil {
 		t.Fatal(err)
 	}
-	if left, why := remains(t, s); why == nil || len(left.Holdings) > 0 {
-		t.Errorf("got %v, and that %v are left", why, left)
+	if n, err := holdings(t, s.Update); n != 1 || err != nil {
+		t.Errorf("got %d holdings, %v; want 1", n, err)
+	}
+}
+
+func TestTheDamagedFileEndsWithTheBoot(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	if err := s.keep(); err != nil {
+		t.Fatal(err)
+	}
+	s.BootID = boot2
+	give(t, s, 2)
+	if got, want := files(t, s.Dir), []string{dbName, lockName}; !slices.Equal(got, want) {
+		t.Errorf("got the files %q, want %q", got, want)
 	}
 }
 
@@ -93,7 +107,7 @@ func TestARebuildThatCannotBeFilledChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := files(t, s.Dir)
-	err := s.Rebuild(t.Context(), func(error, Remains) (func(*Ledger) error, error) {
+	err := s.Rebuild(t.Context(), func(error) (func(*Ledger) error, error) {
 		return func(l *Ledger) error {
 			h := Holding{owner(1), []Place{{Spot: Spot{"a", addr(1)}}}}
 			return errors.Join(l.Restore(h), l.Restore(h)) // twice
@@ -105,7 +119,7 @@ func TestARebuildThatCannotBeFilledChangesNothing(t *testing.T) {
 	if after := files(t, s.Dir); len(after) != len(before) {
 		t.Errorf("there is now %q", after)
 	}
-	if _, why := remains(t, s); why == nil {
+	if why := damage(t, s); why == nil {
 		t.Error("the damaged database is gone")
 	}
 }
@@ -135,15 +149,14 @@ func TestALockFileWithoutBootIDEndsNoLease(t *testing.T) {
 					t.Errorf("%s: got %d holdings, %v; want code %d", name, n, err, cnierr.Unreadable)
 				}
 			}
-			left, why := remains(t, s)
-			if !errors.Is(why, kv.ErrDamaged) || len(left.Holdings) != 1 {
-				t.Errorf("got %v, and that %v are left", why, left)
+			if why := damage(t, s); !errors.Is(why, kv.ErrDamaged) {
+				t.Errorf("got %v, want damage", why)
 			}
 			if b, err := os.ReadFile(s.lock()); string(b) != content {
 				t.Errorf("the lock file has now %q, %v", b, err)
 			}
-			err := s.Rebuild(t.Context(), func(_ error, left Remains) (func(*Ledger) error, error) {
-				return func(l *Ledger) error { return l.Restore(left.Holdings[0]) }, nil
+			err := s.Rebuild(t.Context(), func(error) (func(*Ledger) error, error) {
+				return func(l *Ledger) error { return l.Restore(Holding{owner(1), []Place{{Spot: Spot{"a", addr(1)}}}}) }, nil
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kv
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// The parts of bbolt's page header that these tests need (bbolt's internal/common/page.go).
+const (
+	flagsAt, countAt = 8, 10
+	freelistFlag     = 0x10
+)
+
+// sample is a file whose trees have three levels, with free pages, and what its tables
+// hold.
+func sample(t *testing.T) (file []byte, a, b model) {
+	t.Helper()
+	path := create(t)
+	put(t, path, 300)
+	err := transact(path, WriteHollow, func(a, b *Table) error {
+		k := []byte(key(1))
+		return errors.Join(a.Del(k), b.Del(k))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b, err = read(path); err != nil {
+		t.Fatal(err)
+	}
+	if file, err = os.ReadFile(path); err != nil {
+		t.Fatal(err)
+	}
+	return file, a, b
+}
+
+// damaged writes bytes to a new file and returns its path.
+func damaged(t *testing.T, file []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "damaged")
+	if err := os.WriteFile(path, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// check returns what Check finds in a file.
+func check(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return Transact(f, Read, func(tx *Tx) error { return tx.Check() })
+}
+
+func TestWhatIsNoDatabaseIsDamaged(t *testing.T) {
+	t.Parallel()
+	noise := make([]byte, 10*pageSize)
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range noise {
+		noise[i] = byte(r.Uint32())
+	}
+	for name, file := range map[string][]byte{
+		"nothing": nil,
+		"a line":  []byte("10.0.0.1 pod-a\n"),
+		"zeroes":  make([]byte, 10*pageSize),
+		"noise":   noise,
+	} {
+		path := damaged(t, file)
+		if _, _, err := read(path); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: reading returns %v, want ErrDamaged", name, err)
+		}
+		if err := transact(path, Write, func(_, _ *Table) error { return nil }); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: writing returns %v, want ErrDamaged", name, err)
+		}
+		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, file) {
+			t.Errorf("%s: the file was changed (%v)", name, err)
+		}
+	}
+}
+
+// The memory behind the end of a file that is too short is a fault, not a panic of bbolt.
+func TestATruncatedFileIsDamaged(t *testing.T) {
+	t.Parallel()
+	file, a, b := sample(t)
+	for size := 0; size < len(file); size += 5 * pageSize {
+		gotA, gotB, err := read(damaged(t, file[:size]))
+		if !errors.Is(err, ErrDamaged) && (err != nil || !maps.Equal(a, gotA) || !maps.Equal(b, gotB)) {
+			t.Errorf("%d of %d bytes: got %v, and %d and %d items", size, len(file), err, len(gotA), len(gotB))
+		}
+	}
+}
+
+func TestAPageOfZeroesIsDamaged(t *testing.T) {
+	t.Parallel()
+	file, a, b := sample(t)
+	found := 0
+	for at := 2 * pageSize; at < len(file); at += pageSize {
+		page := bytes.Clone(file[at:][:pageSize])
+		clear(file[at:][:pageSize])
+		gotA, gotB, err := read(damaged(t, file))
+		switch {
+		case errors.Is(err, ErrDamaged):
+			found++
+		case err != nil || !maps.Equal(a, gotA) || !maps.Equal(b, gotB):
+			t.Errorf("page %d: got %v, and %d and %d items", at/pageSize, err, len(gotA), len(gotB))
+		}
+		copy(file[at:], page)
+	}
+	if found < 20 {
+		t.Errorf("no more than %d pages mattered", found)
+	}
+}
+
+func TestAChangedValueIsDamaged(t *testing.T) {
+	t.Parallel()
+	path := create(t)
+	if err := transact(path, Write, func(a, _ *Table) error { return a.Put([]byte("key"), []byte("10.0.0.1")) }); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = bytes.ReplaceAll(file, []byte("10.0.0.1"), []byte("10.0.0.2"))
+	for name, do := range map[string]func(*Table) error{
+		"Get":  func(a *Table) error { _, err := a.Get([]byte("key")); return err },
+		"Ceil": func(a *Table) error { _, err := a.Ceil(nil); return err },
+	} {
+		if err := transact(damaged(t, file), Write, func(a, _ *Table) error { return do(a) }); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: got %v, want ErrDamaged", name, err)
+		}
+	}
+}
+
+// A page that is lost from the list of free pages harms no table, so that nothing but
+// bbolt's own check finds it.
+func TestCheckFindsWhatNoReadingMeets(t *testing.T) {
+	t.Parallel()
+	file, _, _ := sample(t)
+	if err := check(damaged(t, file)); err != nil {
+		t.Fatalf("a sound file: %v", err)
+	}
+	for at := 2 * pageSize; at < len(file); at += pageSize {
+		page := file[at:][:pageSize]
+		n := binary.NativeEndian.Uint16(page[countAt:])
+		if binary.NativeEndian.Uint16(page[flagsAt:]) == freelistFlag && n > 0 {
+			binary.NativeEndian.PutUint16(page[countAt:], n-1)
+		}
+	}
+	path := damaged(t, file)
+	if _, _, err := read(path); err != nil {
+		t.Errorf("reading: %v", err)
+	}
+	if err := check(path); !errors.Is(err, ErrDamaged) {
+		t.Errorf("Check returns %v, want ErrDamaged", err)
+	}
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ledger
+
+import (
+	"iter"
+	"net/netip"
+
+	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
+)
+
+// Aside is an address that a namespace had when the database was rebuilt, and that no
+// record explains. Its pool is not known, so no pool may lease it.
+type Aside struct {
+	Addr netip.Addr
+	// Owner has no more than the namespace and the interface; with the zero Netns,
+	// several namespaces had the address.
+	Owner Owner
+}
+
+const asidePrefix = "aside"
+
+func asideKey(a netip.Addr) []byte { return appendAddr([]byte(asidePrefix), a) }
+
+// SetAside files an address that no pool may lease.
+func (l *Ledger) SetAside(a Aside) error {
+	return l.meta.Put(asideKey(a.Addr), appendOwner([]byte{valueVersion}, a.Owner))
+}
+
+// Aside returns what is set aside under an address, and whether anything is.
+func (l *Ledger) Aside(a netip.Addr) (Aside, bool, error) {
+	v, err := l.meta.Get(asideKey(a))
+	if err != nil || v == nil {
+		return Aside{}, false, err
+	}
+	out, err := decodeAside(kv.Item{Key: asideKey(a), Value: v})
+	return out, true, err
+}
+
+// Asides yields all addresses that are set aside. They may be dropped meanwhile.
+func (l *Ledger) Asides() iter.Seq2[Aside, error] {
+	return decoded(l.meta.In(kv.Prefix([]byte(asidePrefix))), decodeAside)
+}
+
+// DropAside makes an address that is set aside one like any other.
+func (l *Ledger) DropAside(a netip.Addr) error { return l.meta.Del(asideKey(a)) }
+
+func decodeAside(it kv.Item) (Aside, error) {
+	k, v := reader{b: it.Key[len(asidePrefix):]}, reader{b: it.Value}
+	if n := v.byte(); n != valueVersion {
+		return Aside{}, kv.Damagef("an address that is set aside has version %d", n)
+	}
+	out := Aside{k.addr(), v.owner()}
+	v.short = v.short || k.short
+	return out, v.done("address that is set aside", it.Key)
+}
+
+// The version before had no table for such addresses: it leased them to their namespace
+// in a pool of this name, and said so under this key of the table meta.
+const (
+	pastPool = "*"
+	pastKey  = "keeps"
+)
+
+// convert sets aside what the version before has leased in pastPool.
+func (l *Ledger) convert() error {
+	if past, err := l.meta.Get([]byte(pastKey)); err != nil || past == nil {
+		return err
+	}
+	for h, err := range l.Holdings() {
+		if err != nil {
+			return err
+		}
+		left := Holding{Owner: h.Owner}
+		for _, p := range h.Places {
+			if p.Pool != pastPool {
+				left.Places = append(left.Places, p)
+				continue
+			}
+			a := Aside{p.Addr, Owner{IfName: h.Owner.IfName, Netns: h.Owner.Netns}}
+			if err := l.SetAside(a); err != nil {
+				return err
+			}
+			if err := l.takeFromRun(p.Spot); err != nil {
+				return err
+			}
+		}
+		if len(left.Places) == len(h.Places) {
+			continue
+		}
+		if err := l.Save(left); err != nil {
+			return err
+		}
+	}
+	for r, err := range l.Resting(pastPool) {
+		if err != nil {
+			return err
+		}
+		if err := l.Free(r); err != nil {
+			return err
+		}
+	}
+	return l.meta.Del([]byte(pastKey))
+}
