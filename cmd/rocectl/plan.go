@@ -288,8 +288,8 @@ func device(ctx context.Context, req conf.Request, parent plan.Link, sys fs.FS, 
 
 func tablesOf(p plan.Plan) []uint32 {
 	var out []uint32
-	for _, op := range p.Ops {
-		if r, ok := op.(plan.Rule); ok && r.Table != 0 && !slices.Contains(out, r.Table) {
+	for r := range plan.All[plan.Rule](p.Ops.At(plan.Pod)) {
+		if r.Table != 0 && !slices.Contains(out, r.Table) {
 			out = append(out, r.Table)
 		}
 	}

@@ -107,8 +107,8 @@ func addresses(i plan.Interface) string {
 }
 
 func parent(p plan.Plan, i plan.Interface) string {
-	for _, op := range p.Ops {
-		if m, ok := op.(plan.Macvlan); ok && m.Name == i.Name {
+	for m := range plan.All[plan.Macvlan](p.Ops) {
+		if m.Name == i.Name {
 			return string(m.Parent)
 		}
 	}
@@ -119,9 +119,8 @@ func parent(p plan.Plan, i plan.Interface) string {
 // looked up.
 func tables(p plan.Plan, i plan.Interface) string {
 	var out []string
-	for _, op := range p.Ops {
-		r, ok := op.(plan.Rule)
-		if !ok || r.Table == 0 {
+	for r := range plan.All[plan.Rule](p.Ops.At(plan.Pod)) {
+		if r.Table == 0 {
 			continue
 		}
 		mine := func(a plan.LeasedAddress) bool { return a.Prefix.Addr() == r.From.Addr() }
@@ -133,8 +132,8 @@ func tables(p plan.Plan, i plan.Interface) string {
 }
 
 func rdmaDevice(p plan.Plan, i plan.Interface) string {
-	for _, op := range p.Ops {
-		if g, ok := op.(plan.GID); ok && g.Targets[0].Link == i.Name {
+	for g := range plan.All[plan.GID](p.Ops) {
+		if g.Targets[0].Link == i.Name {
 			return g.Device.Name
 		}
 	}

@@ -43,8 +43,7 @@ func (f *floor) add(ctx context.Context, pod string) (time.Duration, error) {
 	}
 	start := time.Now()
 	for _, op := range p.Ops {
-		switch op.(type) {
-		case plan.Conflict, plan.Gateway, plan.Announce:
+		if op.By() == plan.ByWire {
 			continue
 		}
 		if err := f.kernel.Do(ctx, op); err != nil {

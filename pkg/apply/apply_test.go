@@ -25,7 +25,7 @@ type journal struct {
 
 var errRefused = errors.New("refused")
 
-func name(op plan.Op) string { return fmt.Sprintf("%T", op) }
+func name(op plan.Op) string { return fmt.Sprintf("%T", op.Kind) }
 
 func (j *journal) Do(_ context.Context, op plan.Op) error {
 	if name(op) == j.failDo {
@@ -58,7 +58,7 @@ func (j *journal) Check(_ context.Context, op plan.Op) error {
 
 // rules and wire operations have nothing that would take them away, so
 // Teardown keeps them all.
-var ops = plan.Ops{plan.Rule{}, plan.Conflict{}, plan.Gateway{}, plan.Announce{}}
+var ops = plan.InPod(plan.Rule{}, plan.Conflict{}, plan.Gateway{}, plan.Announce{})
 
 func TestDoDoesEverythingInOrder(t *testing.T) {
 	t.Parallel()
@@ -94,7 +94,7 @@ func TestUndoingTheWholeListAfterAFailureLeavesNothing(t *testing.T) {
 func TestUndoGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	j := &journal{stands: []string{"plan.Rule"}, failUndo: "plan.Announce"}
-	err := Undo(context.Background(), Each(j), plan.Ops{plan.Rule{}, plan.Announce{}})
+	err := Undo(context.Background(), Each(j), plan.InPod(plan.Rule{}, plan.Announce{}))
 	var left *UndoError
 	if !errors.As(err, &left) || !errors.Is(err, errRefused) || len(j.stands) != 0 {
 		t.Errorf("got %v, %v stand; want an UndoError and nothing", err, j.stands)
@@ -108,7 +108,7 @@ type refusing struct {
 }
 
 func (r *refusing) Undo(_ context.Context, op plan.Op) error {
-	r.tried = append(r.tried, op.(plan.Move).Device.Name)
+	r.tried = append(r.tried, op.Kind.(plan.Move).Device.Name)
 	return fmt.Errorf("undo %s: %w", r.tried[len(r.tried)-1], errRefused)
 }
 
@@ -116,7 +116,7 @@ func TestUndoGoesOnWithinARun(t *testing.T) {
 	t.Parallel()
 	var run plan.Ops
 	for _, name := range []string{"mlx5_0", "mlx5_1", "mlx5_2"} {
-		run = append(run, plan.Move{Device: plan.RDMADevice{Name: name}})
+		run = append(run, plan.Op{Kind: plan.Move{Device: plan.RDMADevice{Name: name}}})
 	}
 	r := &refusing{}
 	err := Undo(context.Background(), Each(r), run)

@@ -312,8 +312,8 @@ func TestTheHolderOfAnAdoptedDeviceIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m, ok := rec.Plan.Ops.Moves()[0].(plan.Move); !ok || m.Parent != "" || m.Device.PCI != "0000:0b:00.2" {
-		t.Errorf("recorded: %+v", rec.Plan.Ops.Moves())
+	if m, ok := rec.Plan.Ops.At(plan.Host)[0].Kind.(plan.Move); !ok || m.Parent != "" || m.Device.PCI != "0000:0b:00.2" {
+		t.Errorf("recorded: %+v", rec.Plan.Ops.At(plan.Host))
 	}
 	w.made("c2")
 	_, err = w.node().Add(ctx, w.adopted("c2", 3, ""))

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
@@ -98,7 +99,7 @@ func (n Node) teardown(rec record.Record) (before, after plan.Ops) {
 }
 
 // undo undoes operations of a record in its namespace. One that is gone took
-// everything of ours with it but an RDMA device, which the kernel brings back.
+// everything of ours with it but what is on the host.
 func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops plan.Ops) error {
 	if len(ops) == 0 {
 		return nil
@@ -108,10 +109,24 @@ func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops pla
 		return err
 	}
 	if k == nil {
-		return n.undoHome(ctx, ops.Moves())
+		return n.undoOnHost(ctx, ops)
 	}
 	defer k.Close()
 	return n.undoAligned(ctx, k, ops)
+}
+
+// undoOnHost undoes what operations did on the host, for a pod whose namespace is
+// gone.
+func (n Node) undoOnHost(ctx context.Context, ops plan.Ops) error {
+	if ops = ops.At(plan.Host); len(ops) == 0 {
+		return nil
+	}
+	k, err := n.openHost()
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	return apply.Undo(ctx, k, ops)
 }
 
 // openAgain opens the namespace that ADD worked in: where the runtime says that

@@ -22,7 +22,7 @@ import (
 // last GID of several rails, no other attachment of the node adds or removes GIDs,
 // so that the GID indexes are the same on all rails ("aligned").
 func (n Node) doAligned(ctx context.Context, k *pod, ops plan.Ops) error {
-	from, to := registration(ops)
+	from, to := ops.Registration()
 	if err := apply.Do(ctx, k, ops[:from]); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (n Node) doAligned(ctx context.Context, k *pod, ops plan.Ops) error {
 // does not get the lock in time it goes on without: GID indexes may then differ, but
 // nothing stays behind.
 func (n Node) undoAligned(ctx context.Context, x apply.Executor, ops plan.Ops) error {
-	from, to := registration(ops)
+	from, to := ops.Registration()
 	var left error
 	err := n.aligned(ctx, to > from, func() error { left = apply.Undo(ctx, x, ops); return nil })
 	if err != nil {
@@ -59,37 +59,12 @@ func (n Node) aligned(ctx context.Context, several bool, fn func() error) error 
 	return fn()
 }
 
-// registration returns where the operations begin and end that fill the tables
-// of shared devices, both the length of ops if those of fewer than two are.
-func registration(ops plan.Ops) (from, to int) {
-	shared := func(op plan.Op) bool { g, ok := op.(plan.GID); return ok && !g.InPod }
-	first := slices.IndexFunc(ops, shared)
-	last := first
-	for i, op := range ops {
-		if shared(op) {
-			last = i
-		}
-	}
-	if first == last {
-		return len(ops), len(ops)
-	}
-	address := func(op plan.Op) bool { _, ok := op.(plan.Address); return ok }
-	if i := slices.IndexFunc(ops, address); i >= 0 {
-		first = min(first, i)
-	}
-	return first, last + 1
-}
-
 // warnUnaligned logs the GID indexes of an attachment if they differ from rail
 // to rail, as they do where other users of a NIC have places of its table.
 func (n Node) warnUnaligned(rec record.Record) {
 	var rails []string
 	var indexes [][]int
-	for _, op := range rec.Plan.Ops {
-		g, ok := op.(plan.GID)
-		if !ok {
-			continue
-		}
+	for g := range plan.All[plan.GID](rec.Plan.Ops) {
 		var at []int
 		for _, t := range g.Targets {
 			if t.Index != nil {

@@ -53,16 +53,16 @@ func (h handle) Mode(_ context.Context, want conf.RDMAMode) error {
 
 func (h handle) Do(ctx context.Context, op plan.Op) error {
 	h.w.step()
-	switch op := op.(type) {
+	switch kind := op.Kind.(type) {
 	case plan.DeviceInfo: // a file, which needs no fake
 		return rdma.New(rdma.Config{}).Do(ctx, op)
 	case plan.Move:
-		h.in = op.Netns
+		h.in = kind.Netns
 	case plan.GID:
 		if h.full {
-			return cnierr.New(cnierr.NoGID, "wait for GID of", op.Targets[0].Addr.String(), "", "the table is full")
+			return cnierr.New(cnierr.NoGID, "wait for GID of", kind.Targets[0].Addr.String(), "", "the table is full")
 		}
-		for i, t := range op.Targets {
+		for i, t := range kind.Targets {
 			h.located[t.Addr] = i + 3
 		}
 	}
@@ -71,10 +71,10 @@ func (h handle) Do(ctx context.Context, op plan.Op) error {
 
 func (h handle) Undo(ctx context.Context, op plan.Op) error {
 	h.w.step()
-	if _, ok := op.(plan.DeviceInfo); ok {
+	if _, ok := op.Kind.(plan.DeviceInfo); ok {
 		return rdma.New(rdma.Config{}).Undo(ctx, op)
 	}
-	m, ok := op.(plan.Move)
+	m, ok := op.Kind.(plan.Move)
 	switch {
 	case !ok:
 	case h.in == m.Netns:
@@ -86,10 +86,10 @@ func (h handle) Undo(ctx context.Context, op plan.Op) error {
 }
 
 func (h handle) Check(ctx context.Context, op plan.Op) error {
-	if _, ok := op.(plan.DeviceInfo); ok {
+	if _, ok := op.Kind.(plan.DeviceInfo); ok {
 		return rdma.New(rdma.Config{}).Check(ctx, op)
 	}
-	if m, ok := op.(plan.Move); ok && h.in != m.Netns {
+	if m, ok := op.Kind.(plan.Move); ok && h.in != m.Netns {
 		return cnierr.New(cnierr.Damaged, "check RDMA device", h.name, "", "it is not in the pod")
 	}
 	return nil

@@ -28,6 +28,9 @@ type Node struct {
 	// Open opens the kernel at the host and at a pod's namespace. Its errors
 	// are those of kernel.Open.
 	Open func(netns string) (Kernel, error)
+	// OpenHost opens the kernel at the host alone. Its errors are those of
+	// kernel.OpenHost.
+	OpenHost func() (Kernel, error)
 	// Wire returns the executor of the operations that ask or tell the wire.
 	Wire func(Kernel) apply.Single
 	// RDMA returns the RDMA subsystem; enter runs a function in the pod's

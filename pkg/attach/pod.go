@@ -51,8 +51,8 @@ type pod struct {
 	rdma RDMA
 }
 
-// open opens a pod's namespace. The caller must Close it. Errors
-// are those of n.Open.
+// open opens a pod's namespace. The caller must Close it. Errors are those of
+// n.Open.
 func (n Node) open(netns string) (*pod, error) {
 	k, err := n.Open(netns)
 	if err != nil {
@@ -61,11 +61,21 @@ func (n Node) open(netns string) (*pod, error) {
 	return &pod{Kernel: k, wire: n.Wire(k), rdma: n.RDMA(netns, k.Enter)}, nil
 }
 
+// openHost opens the host alone, where no operation of the wire acts. The caller
+// must Close it. Errors are those of n.OpenHost.
+func (n Node) openHost() (*pod, error) {
+	k, err := n.OpenHost()
+	if err != nil {
+		return nil, err
+	}
+	return &pod{Kernel: k, rdma: n.RDMA("", nil)}, nil
+}
+
 func (p *pod) of(op plan.Op) apply.Executor {
-	switch op.(type) {
-	case plan.Conflict, plan.Gateway, plan.Announce:
+	switch op.By() {
+	case plan.ByWire:
 		return apply.Each(p.wire)
-	case plan.Move, plan.Port, plan.GID, plan.DeviceInfo:
+	case plan.ByRDMA:
 		return apply.Each(p.rdma)
 	}
 	return p.Kernel

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
@@ -68,10 +67,8 @@ func (n Node) eachMove(fn func(record.Record, plan.Move)) {
 		if err != nil {
 			continue
 		}
-		for _, op := range rec.Plan.Ops.Moves() {
-			if m, ok := op.(plan.Move); ok {
-				fn(rec, m)
-			}
+		for m := range plan.All[plan.Move](rec.Plan.Ops) {
+			fn(rec, m)
 		}
 	}
 }
@@ -80,7 +77,7 @@ func (n Node) eachMove(fn func(record.Record, plan.Move)) {
 // that went to another attachment since. The kernel brings a device home when
 // its namespace ends, so the next pod may have it before the DEL of the last.
 func (n Node) withoutLost(rec record.Record) plan.Ops {
-	if len(rec.Plan.Ops.Moves()) == 0 {
+	if !slices.ContainsFunc(rec.Plan.Ops, isMove) {
 		return rec.Plan.Ops
 	}
 	lost := map[plan.RDMADevice]bool{}
@@ -90,10 +87,12 @@ func (n Node) withoutLost(rec record.Record) plan.Ops {
 		}
 	})
 	return slices.DeleteFunc(slices.Clone(rec.Plan.Ops), func(op plan.Op) bool {
-		m, ok := op.(plan.Move)
+		m, ok := op.Kind.(plan.Move)
 		return ok && lost[identity(m)]
 	})
 }
+
+func isMove(op plan.Op) bool { _, ok := op.Kind.(plan.Move); return ok }
 
 // identity is what of a device neither a rename in a pod changes, for a record
 // has the host's name, nor its driver that makes it anew.
@@ -135,14 +134,4 @@ func (n Node) statusMode(ctx context.Context, req conf.Request) error {
 	r := n.RDMA("", nil)
 	defer r.Close()
 	return r.Mode(ctx, req.RDMA.Mode)
-}
-
-// undoHome undoes the moves of RDMA devices into a namespace that is gone.
-func (n Node) undoHome(ctx context.Context, moves plan.Ops) error {
-	if len(moves) == 0 {
-		return nil
-	}
-	r := n.RDMA("", nil)
-	defer r.Close()
-	return apply.Undo(ctx, apply.Each(r), moves)
 }

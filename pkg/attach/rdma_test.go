@@ -208,7 +208,7 @@ func TestTheRecordSaysWhereTheGIDsAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, op := range rec.Plan.Ops {
-		g, ok := op.(plan.GID)
+		g, ok := op.Kind.(plan.GID)
 		if !ok {
 			continue
 		}

@@ -63,7 +63,7 @@ func (n Node) bringHome(ctx context.Context, at conf.Attachment) error {
 	if err != nil {
 		return err
 	}
-	return n.undoHome(ctx, n.withoutLost(rec).Moves())
+	return n.undoOnHost(ctx, n.withoutLost(rec))
 }
 
 // again undoes and does each operation and returns those done. Undoing makes way where something of
@@ -72,7 +72,7 @@ func (n Node) bringHome(ctx context.Context, at conf.Attachment) error {
 // has stays: moving it home and back would take it from the pod's programs.
 func again(ctx context.Context, x apply.Executor, ops plan.Ops) (done plan.Ops, err error) {
 	for i, op := range ops {
-		if _, moved := op.(plan.Move); !moved {
+		if !op.Stays() {
 			if err := x.Undo(ctx, op); err != nil {
 				return ops[:i], err
 			}
@@ -138,7 +138,7 @@ func missing(ctx context.Context, k *pod, recorded plan.Ops) (plan.Ops, error) {
 // address that lacks nothing but the route to its subnet, that route. Undoing
 // the address would take all its other routes along (fib_sync_down_addr).
 func remedy(op plan.Op, finding error) plan.Op {
-	a, ok := op.(plan.Address)
+	a, ok := op.Kind.(plan.Address)
 	if !ok || !errors.Is(finding, kernel.ErrNoSubnetRoute) {
 		return op
 	}
@@ -146,30 +146,28 @@ func remedy(op plan.Op, finding error) plan.Op {
 	if a.Prefix.Addr().Is4() {
 		r.Scope, r.Src, r.Metric = plan.ScopeLink, a.Prefix.Addr(), 0
 	}
-	return r
+	return plan.Op{Place: op.Place, Kind: r}
 }
 
 // restorable returns the finding about what Do cannot make again: a link that
 // another plugin made, or that is there but different.
 func restorable(ctx context.Context, k *pod, op plan.Op, finding error) error {
-	switch op := op.(type) {
-	case plan.Adopt:
+	if op.Foreign() {
 		return finding
-	case plan.Macvlan:
-		return makeable(ctx, k, op, finding)
+	}
+	if link, ok := op.Parent(); ok {
+		return makeable(ctx, k, link, finding)
 	}
 	return nil
 }
 
 // makeable returns the finding about a link that is there, under whatever name,
 // nil for one that is gone and can be made.
-func makeable(ctx context.Context, k *pod, m plan.Macvlan, finding error) error {
+func makeable(ctx context.Context, k *pod, link conf.Request, finding error) error {
 	if errors.Is(finding, kernel.ErrRenamed) {
 		return finding
 	}
-	facts, err := plan.Only(k.Facts(ctx, conf.Request{
-		IfName: m.Name, Parent: conf.Parent{Name: m.Parent}, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU,
-	}))
+	facts, err := plan.Only(k.Facts(ctx, link))
 	if err != nil {
 		return err
 	}
@@ -182,22 +180,20 @@ func makeable(ctx context.Context, k *pod, m plan.Macvlan, finding error) error 
 // asking inserts the recorded question, for the lost addresses alone, before
 // the first of them.
 func asking(recorded, lost plan.Ops) plan.Ops {
-	first := slices.IndexFunc(lost, func(op plan.Op) bool { _, ok := op.(plan.Address); return ok })
+	first := slices.IndexFunc(lost, func(op plan.Op) bool { _, ok := op.Kind.(plan.Address); return ok })
 	if first < 0 {
 		return lost
 	}
 	stands := func(t plan.Target) bool {
 		return !slices.ContainsFunc(lost, func(op plan.Op) bool {
-			a, ok := op.(plan.Address)
+			a, ok := op.Kind.(plan.Address)
 			return ok && a.Prefix.Addr() == t.Addr
 		})
 	}
-	for _, op := range recorded {
-		if c, ok := op.(plan.Conflict); ok {
-			c.Targets = slices.DeleteFunc(slices.Clone(c.Targets), stands)
-			if len(c.Targets) > 0 {
-				return slices.Insert(lost, first, plan.Op(c))
-			}
+	for c := range plan.All[plan.Conflict](recorded) {
+		c.Targets = slices.DeleteFunc(slices.Clone(c.Targets), stands)
+		if len(c.Targets) > 0 {
+			return slices.Insert(lost, first, plan.InPod(c)...)
 		}
 	}
 	return lost

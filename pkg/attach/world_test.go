@@ -103,6 +103,13 @@ func (w *world) node() attach.Node {
 			}
 			return mortal{k, w}, nil
 		},
+		OpenHost: func() (attach.Kernel, error) {
+			k, err := w.fake.OpenHost()
+			if err != nil {
+				return nil, err
+			}
+			return mortal{k, w}, nil
+		},
 		Wire: func(attach.Kernel) apply.Single { return mortalSteps{w.wire, w} },
 		RDMA: w.rdma,
 		Host: func(ctx context.Context, req conf.Request) ([]plan.Facts, []error, error) {
@@ -224,17 +231,17 @@ type wire struct {
 
 // Do implements apply.Executor.
 func (w *wire) Do(_ context.Context, op plan.Op) error {
-	switch op := op.(type) {
+	switch kind := op.Kind.(type) {
 	case plan.Conflict:
-		w.asked = append(w.asked, op.Targets[0].Addr.String())
+		w.asked = append(w.asked, kind.Targets[0].Addr.String())
 		if w.refuse > 0 {
 			w.refuse--
-			err := &probe.TakenError{Taken: []probe.Taken{{Target: op.Targets[0], By: nicMAC, What: "ARP reply"}}}
-			return &cnierr.Error{Code: cnierr.AddressTaken, Op: "probe address", Subject: op.Targets[0].Addr.String(), Err: err}
+			err := &probe.TakenError{Taken: []probe.Taken{{Target: kind.Targets[0], By: nicMAC, What: "ARP reply"}}}
+			return &cnierr.Error{Code: cnierr.AddressTaken, Op: "probe address", Subject: kind.Targets[0].Addr.String(), Err: err}
 		}
 	case plan.Gateway:
 		if w.silent {
-			return cnierr.New(cnierr.GatewaySilent, "ask gateway", op.Targets[0].Gateway.String(), "", "silent")
+			return cnierr.New(cnierr.GatewaySilent, "ask gateway", kind.Targets[0].Gateway.String(), "", "silent")
 		}
 	}
 	return nil

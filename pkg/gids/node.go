@@ -157,11 +157,7 @@ func (n Node) recorded(id plan.NetnsID, only conf.LinkName) map[netip.Addr]Recor
 // recorded returns what ADD found for the addresses of an attachment.
 func recorded(r record.Record) map[netip.Addr]Recorded {
 	out := map[netip.Addr]Recorded{}
-	for _, op := range r.Plan.Ops {
-		g, ok := op.(plan.GID)
-		if !ok {
-			continue
-		}
+	for g := range plan.All[plan.GID](r.Plan.Ops) {
 		for _, t := range g.Targets {
 			out[t.Addr] = Recorded{t.Link, g.Device.Name, t.Index}
 		}

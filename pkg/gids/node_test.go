@@ -75,9 +75,9 @@ func TestRecordsTellWhatADDFoundInThisNamespace(t *testing.T) {
 	here := plan.NetnsID{Dev: 4, Ino: 5}
 	rec := func(id plan.NetnsID, link, addr string) record.Record {
 		target := plan.GIDTarget{Link: on(link, addr)[0].Link, Addr: netip.MustParseAddr(addr), Index: place(3)}
-		return record.Record{NetnsID: id, Plan: plan.Plan{Ops: plan.Ops{
+		return record.Record{NetnsID: id, Plan: plan.Plan{Ops: plan.InPod(
 			plan.Port{}, plan.GID{Device: plan.RDMADevice{Name: "mlx5_0"}, Targets: []plan.GIDTarget{target}},
-		}}}
+		)}}
 	}
 	n := Node{Records: []record.Record{rec(here, "net1", "172.16.0.5"), rec(here, "net2", "172.17.0.5"), rec(plan.NetnsID{}, "net1", "172.16.0.6")}}
 	if got := n.recorded(here, ""); len(got) != 2 {

@@ -100,10 +100,8 @@ func holder(r record.Record) *Owner {
 // moved returns the devices that were moved for an attachment.
 func moved(r record.Record) []plan.RDMADevice {
 	var out []plan.RDMADevice
-	for _, op := range r.Plan.Ops {
-		if m, ok := op.(plan.Move); ok {
-			out = append(out, m.Device)
-		}
+	for m := range plan.All[plan.Move](r.Plan.Ops) {
+		out = append(out, m.Device)
 	}
 	return out
 }
@@ -139,10 +137,8 @@ func recordedAddrs(r record.Record) map[netip.Addr]conf.LinkName {
 			out[a.Prefix.Addr()] = i.Name
 		}
 	}
-	for _, op := range r.Plan.Ops {
-		if a, ok := op.(plan.Address); ok {
-			out[a.Prefix.Addr()] = a.Link
-		}
+	for a := range plan.All[plan.Address](r.Plan.Ops.At(plan.Pod)) {
+		out[a.Prefix.Addr()] = a.Link
 	}
 	return out
 }

@@ -19,7 +19,7 @@ import (
 
 // address executes plan.Address.
 type address struct {
-	*Kernel
+	namespace
 	op plan.Address
 }
 
@@ -36,7 +36,7 @@ func (r addresses) do(ctx context.Context) error {
 		}
 		changes = append(changes, rtnl.AddAddress(links[i].Link.Index, a.op.Prefix))
 	}
-	for i, err := range r[0].pod.Each(ctx, changes...) {
+	for i, err := range r[0].conn.Each(ctx, changes...) {
 		if err := r[i].added(ctx, links[i].Link, err); err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func (r addresses) do(ctx context.Context) error {
 }
 
 func (r addresses) links(ctx context.Context) []rtnl.Named {
-	return named(ctx, r[0].pod, r, func(a address) conf.LinkName { return a.op.Link })
+	return named(ctx, r[0].conn, r, func(a address) conf.LinkName { return a.op.Link })
 }
 
 const addingAddress = "add address"
@@ -57,9 +57,9 @@ func (a address) added(ctx context.Context, l rtnl.Link, err error) error {
 	if !errors.Is(err, unix.EEXIST) {
 		return classify(addingAddress, a.op.Prefix.String(), err,
 			// ipv6_add_addr, of a link with disable_ipv6
-			meaning{unix.EACCES, cnierr.IO, "set net/ipv6/conf/" + string(a.op.Link) + "/disable_ipv6 to 0 in the pod: something has set it to 1 again"})
+			meaning{unix.EACCES, cnierr.IO, "set net/ipv6/conf/" + string(a.op.Link) + "/disable_ipv6 to 0 in " + a.place.String() + ": something has set it to 1 again"})
 	}
-	there, err := a.pod.Addresses(ctx, l.Index)
+	there, err := a.conn.Addresses(ctx, l.Index)
 	if err != nil {
 		return classify(addingAddress, a.op.Prefix.String(), err)
 	}
@@ -85,7 +85,7 @@ func (r addresses) undo(ctx context.Context) error {
 		}
 		changes, of = append(changes, rtnl.DeleteAddress(l.Link.Index, r[i].op.Prefix)), append(of, r[i])
 	}
-	for i, err := range r[0].pod.Each(ctx, changes...) {
+	for i, err := range r[0].conn.Each(ctx, changes...) {
 		errs = append(errs, classify(action, of[i].op.Prefix.String(), ignore(err, unix.ENODEV, unix.EADDRNOTAVAIL)))
 	}
 	return errors.Join(errs...)
@@ -95,14 +95,14 @@ func (r addresses) check(ctx context.Context) error { return checkEach(ctx, r) }
 
 func (a address) check(ctx context.Context) error {
 	const action = "check address"
-	l, err := a.pod.LinkByName(ctx, string(a.op.Link))
+	l, err := a.conn.LinkByName(ctx, string(a.op.Link))
 	if errors.Is(err, unix.ENODEV) {
-		return damaged(action, a.op.Prefix.String(), a.redo(a.op), "the pod has no interface %q", a.op.Link)
+		return damaged(action, a.op.Prefix.String(), a.redo(a.op), "%s has no interface %q", a.place, a.op.Link)
 	}
 	if err != nil {
 		return classify(action, a.op.Prefix.String(), err)
 	}
-	there, err := a.pod.Addresses(ctx, l.Index)
+	there, err := a.conn.Addresses(ctx, l.Index)
 	if err != nil {
 		return classify(action, a.op.Prefix.String(), err)
 	}
@@ -131,7 +131,7 @@ func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) er
 	if subnet.IsSingleIP() || l.Flags&unix.IFF_UP == 0 || is.Flags&unix.IFA_F_NOPREFIXROUTE != 0 {
 		return nil
 	}
-	there, err := a.pod.RoutesOf(ctx, rtnl.Family(addr), plan.MainTable)
+	there, err := a.conn.RoutesOf(ctx, rtnl.Family(addr), plan.MainTable)
 	if err != nil {
 		return classify(action, a.op.Prefix.String(), err)
 	}

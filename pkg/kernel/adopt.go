@@ -83,7 +83,7 @@ func adoptedHost(req conf.Request) plan.Facts {
 
 // adopt executes plan.Adopt.
 type adopt struct {
-	*Kernel
+	namespace
 	op plan.Adopt
 }
 
@@ -148,14 +148,14 @@ func (l looks) hint() string {
 }
 
 func (a adopt) look(ctx context.Context) (looks, error) {
-	l, err := a.pod.LinkByName(ctx, string(a.op.Link))
+	l, err := a.conn.LinkByName(ctx, string(a.op.Link))
 	if err != nil {
 		return looks{}, err
 	}
 	if mac := ethernet(l); mac != a.op.MAC {
 		return looks{code: cnierr.TryAgain, what: fmt.Sprintf("want MAC %s, got %s", a.op.MAC, mac), fix: a.ip("link set dev %s address %s", a.op.Link, a.op.MAC)}, nil
 	}
-	there, err := a.pod.Addresses(ctx, l.Index)
+	there, err := a.conn.Addresses(ctx, l.Index)
 	if err != nil {
 		return looks{}, err
 	}

@@ -26,10 +26,10 @@ func lend(t *testing.T, pod *kerneltest.Netns, k *kernel.Kernel, mac byte, detec
 	t.Helper()
 	m := child()
 	m.MAC[5] = mac
-	do(t, k, m, plan.Sysctl{Link: "net1", Set: []plan.Setting{
+	do(t, k, plan.Op{Kind: m}, plan.Op{Kind: plan.Sysctl{Link: "net1", Set: []plan.Setting{
 		{Path: "net/ipv6/conf/net1/router_solicitation_delay", Value: "0"},
 		{Path: "net/ipv6/neigh/net1/retrans_time_ms", Value: fmt.Sprint(detection.Milliseconds())},
-	}}, plan.Up{Link: "net1"})
+	}}}, plan.Op{Kind: plan.Up{Link: "net1"}})
 	pod.IP("addr add fd00:9::5/64 dev net1")
 	return plan.Adopt{Link: "net1", MAC: m.MAC, Addresses: []netip.Prefix{netip.MustParsePrefix("fd00:9::5/64")}}
 }
@@ -41,15 +41,15 @@ func TestAdoptWaitsForDuplicateAddressDetection(t *testing.T) {
 	_, pod, k := machine(t)
 	op := lend(t, pod, k, 5, time.Hour) // nothing here can take longer
 	route := plan.Route{Link: "net1", Table: 100, Dst: netip.MustParsePrefix("fd00:9::/64"), Src: op.Addresses[0].Addr()}
-	if err := k.Do(t.Context(), route); err == nil {
+	if err := k.Do(t.Context(), plan.Op{Kind: route}); err == nil {
 		t.Fatal("the address was not tentative: the test proves nothing")
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	wantCode(t, k.Do(soon, op), cnierr.TryAgain)
+	wantCode(t, k.Do(soon, plan.Op{Kind: op}), cnierr.TryAgain)
 	pod.IP("link del net1")
 	op = lend(t, pod, k, 5, shortly)
-	do(t, k, op, route)
+	do(t, k, plan.Op{Kind: op}, plan.Op{Kind: route})
 	if s := pod.IP("addr show dev net1 tentative to fd00:9::5"); s != "" {
 		t.Errorf("still tentative:\n%s", s)
 	}
@@ -58,13 +58,13 @@ func TestAdoptWaitsForDuplicateAddressDetection(t *testing.T) {
 func TestAdoptRefusesAnAddressThatAnotherMachineHas(t *testing.T) {
 	t.Parallel()
 	node, pod, k := machine(t)
-	do(t, k, lend(t, pod, k, 5, shortly))
+	do(t, k, plan.Op{Kind: lend(t, pod, k, 5, shortly)})
 	second := node.Pod()
 	k2 := open(t, second)
 	op := lend(t, second, k2, 6, time.Hour) // an answer ends it
-	wantCode(t, k2.Do(t.Context(), op), cnierr.AddressTaken)
-	wantCode(t, k2.Check(t.Context(), op), cnierr.Damaged)
-	err := k2.Check(t.Context(), plan.Address{Link: "net1", Prefix: op.Addresses[0]})
+	wantCode(t, k2.Do(t.Context(), plan.Op{Kind: op}), cnierr.AddressTaken)
+	wantCode(t, k2.Check(t.Context(), plan.Op{Kind: op}), cnierr.Damaged)
+	err := k2.Check(t.Context(), plan.Op{Kind: plan.Address{Link: "net1", Prefix: op.Addresses[0]}})
 	wantCode(t, err, cnierr.Damaged)
 	if err == nil || !strings.Contains(err.Error(), "duplicate address detection failed") {
 		t.Errorf("check of the address: %v", err)
@@ -118,7 +118,7 @@ func TestAdoptEndsWithItsContext(t *testing.T) {
 	op := lend(t, pod, k, 5, shortly)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := k.Do(gone, op); err == nil || !errors.Is(err, context.Canceled) && cnierr.CodeOf(err) != cnierr.TryAgain {
+	if err := k.Do(gone, plan.Op{Kind: op}); err == nil || !errors.Is(err, context.Canceled) && cnierr.CodeOf(err) != cnierr.TryAgain {
 		t.Errorf("got %v", err)
 	}
 }

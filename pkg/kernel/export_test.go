@@ -11,7 +11,7 @@ import (
 
 // CreateAside is what Do falls back to on kernels before 6.15.
 func (k *Kernel) CreateAside(ctx context.Context, op plan.Macvlan) error {
-	m := macvlan{k, op}
+	m := macvlan{namespace{Kernel: k, conn: k.pod}, op}
 	parents, err := macvlans{m}.parents(ctx, adding)
 	if err != nil {
 		return err

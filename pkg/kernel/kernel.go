@@ -13,7 +13,6 @@ package kernel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"strings"
 
@@ -41,7 +40,7 @@ var ErrRenamed = errors.New("the pod has renamed the interface")
 // not bring it back.
 var ErrNoSubnetRoute = errors.New("the main table has no route to its subnet")
 
-// Kernel acts on one host and one pod. It is safe for concurrent use.
+// Kernel acts on one host and one pod, or on the host alone. It is safe for concurrent use.
 type Kernel struct {
 	path   string // of the pod's namespace
 	sys    fs.FS
@@ -66,39 +65,55 @@ func Open(netnsPath string, sys fs.FS) (*Kernel, error) {
 	return k, nil
 }
 
+// OpenHost opens the namespace of the calling thread alone. There the operations
+// of a pod that is gone are undone whose place is the host. The caller must Close
+// it. Errors: IO.
+func OpenHost() (*Kernel, error) {
+	k := &Kernel{hostNS: -1, podNS: -1}
+	if _, err := k.openHost(); err != nil {
+		k.Close()
+		return nil, err
+	}
+	return k, nil
+}
+
+const opening = "open network namespace"
+
+func (k *Kernel) openHost() (id plan.NetnsID, err error) {
+	if k.hostNS, id, err = netns.Own(); err == nil {
+		k.host, err = rtnl.Dial()
+	}
+	return id, classify(opening, "host", err)
+}
+
 func (k *Kernel) open() error {
-	const action = "open network namespace"
-	var hostID plan.NetnsID
-	var err error
-	if k.hostNS, hostID, err = netns.Own(); err != nil {
-		return classify(action, "host", err)
+	hostID, err := k.openHost()
+	if err != nil {
+		return err
 	}
 	if k.podNS, k.id, err = netns.Open(k.path); err != nil {
 		return netnsError(k.path, err)
 	}
 	if k.id == hostID {
-		return cnierr.New(cnierr.BadNetns, action, k.path,
+		return cnierr.New(cnierr.BadNetns, opening, k.path,
 			"remove the network from pods with hostNetwork: true; they have the NICs themselves", "is %w", ErrHostNetns)
-	}
-	if k.host, err = rtnl.Dial(); err != nil {
-		return classify(action, "host", err)
 	}
 	err = k.Enter(func() (err error) {
 		k.pod, err = rtnl.Dial()
 		return err
 	})
-	return classify(action, k.path, err)
+	return classify(opening, k.path, err)
 }
 
 func netnsError(path string, err error) error {
 	if !errors.Is(err, ErrNetnsGone) {
-		return classify("open network namespace", path, err)
+		return classify(opening, path, err)
 	}
-	return cnierr.New(cnierr.BadNetns, "open network namespace", path,
+	return cnierr.New(cnierr.BadNetns, opening, path,
 		"the pod is gone, or CNI_NETNS is wrong: ip netns identify PID tells the namespace of a process", "%w", err)
 }
 
-// ID returns the identity of the pod's namespace.
+// ID returns the identity of the pod's namespace, zero if the host alone is open.
 func (k *Kernel) ID() plan.NetnsID { return k.id }
 
 // Close lets go of the sockets and the namespaces.
@@ -152,17 +167,6 @@ func (k *Kernel) Check(ctx context.Context, run ...plan.Op) error {
 // commands that make it so again.
 func damaged(action, subject string, fix []string, format string, args ...any) error {
 	return cnierr.New(cnierr.Damaged, action, subject, "restore it: "+strings.Join(fix, " && "), format, args...)
-}
-
-// redo returns the commands that do an operation by hand, after those that
-// make room for it.
-func (k *Kernel) redo(op plan.Op, before ...string) []string {
-	return append(before, op.Commands(k.netnsName())...)
-}
-
-// ip returns an ip(8) command in the pod's namespace.
-func (k *Kernel) ip(format string, args ...any) string {
-	return plan.IP(k.netnsName()) + " " + fmt.Sprintf(format, args...)
 }
 
 // netnsName returns the pod's namespace as plan.Op's commands take it.

@@ -52,7 +52,7 @@ func do(t testing.TB, k *kernel.Kernel, ops ...plan.Op) {
 	}
 }
 
-func child() plan.Macvlan { return kerneltest.Attachment(nic)[0].(plan.Macvlan) }
+func child() plan.Macvlan { return kerneltest.Attachment(nic)[0].Kind.(plan.Macvlan) }
 
 func wantCode(t *testing.T, err error, code cnierr.Code) {
 	t.Helper()
@@ -137,7 +137,7 @@ func TestLinkThatCannotBeMarkedIsRemoved(t *testing.T) {
 	_, pod, k := machine(t)
 	op := child()
 	op.Mark = strings.Repeat("x", 300) // IFALIASZ is 256
-	if err := k.Do(t.Context(), op); err == nil {
+	if err := k.Do(t.Context(), plan.Op{Kind: op}); err == nil {
 		t.Fatal("an alias of 300 bytes was taken")
 	}
 	if links := pod.IP("-o link"); strings.Contains(links, "net1") {
@@ -151,7 +151,7 @@ func TestLinkMadeAsideIsLikeAnyOther(t *testing.T) {
 	if err := k.CreateAside(t.Context(), child()); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Check(t.Context(), child()); err != nil {
+	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err != nil {
 		t.Error(err)
 	}
 	other := child()
@@ -169,8 +169,8 @@ func TestLinkMayHaveTheNameOfALinkOfTheHost(t *testing.T) {
 	t.Parallel()
 	node, _, k := machine(t)
 	node.IP("link add net1 type bridge")
-	do(t, k, child())
-	if err := k.Check(t.Context(), child()); err != nil {
+	do(t, k, plan.Op{Kind: child()})
+	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err != nil {
 		t.Error(err)
 	}
 }
@@ -190,15 +190,15 @@ func TestParentMayHaveAnAltname(t *testing.T) {
 func TestParentMayBeAMacvlanInThePod(t *testing.T) {
 	t.Parallel()
 	_, _, k := machine(t)
-	do(t, k, child(), plan.Up{Link: "net1"})
+	do(t, k, plan.Op{Kind: child()}, plan.Op{Kind: plan.Up{Link: "net1"}})
 	nested := child()
 	nested.Name, nested.Parent, nested.InPod, nested.MAC[5], nested.Mark = "net2", "net1", true, 6, plan.Mark("abc", "net2")
 	f, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net2", LinkInContainer: true, Parent: conf.Parent{Name: "net1"}}))
 	if err != nil || f.Parent.MAC != child().MAC {
 		t.Errorf("facts: %+v, %v", f.Parent, err)
 	}
-	do(t, k, nested, nested)
-	if err := k.Check(t.Context(), nested); err != nil {
+	do(t, k, plan.Op{Kind: nested}, plan.Op{Kind: nested})
+	if err := k.Check(t.Context(), plan.Op{Kind: nested}); err != nil {
 		t.Error(err)
 	}
 }
@@ -214,7 +214,7 @@ func TestPortOfABridgeIsRefusedWithTheBridgesName(t *testing.T) {
 	if errors.As(err, &e) && !strings.Contains(e.Hint, "br0") {
 		t.Errorf("hint %q does not name the bridge", e.Hint)
 	}
-	wantCode(t, k.Do(t.Context(), child()), cnierr.BadParent)
+	wantCode(t, k.Do(t.Context(), plan.Op{Kind: child()}), cnierr.BadParent)
 }
 
 func TestCheckFindsAnotherParent(t *testing.T) {
@@ -223,11 +223,11 @@ func TestCheckFindsAnotherParent(t *testing.T) {
 	node.NIC("nic1")
 	node.IP("link add link nic1 name net1 netns " + pod.Path + " address " + child().MAC.String() + " type macvlan mode bridge")
 	pod.IP("link set net1 alias " + child().Mark)
-	if err := k.Check(t.Context(), child()); err == nil {
+	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err == nil {
 		t.Error("check takes a link on another NIC for ours")
 	}
-	do(t, k, child())
-	if err := k.Check(t.Context(), child()); err != nil {
+	do(t, k, plan.Op{Kind: child()})
+	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err != nil {
 		t.Error(err)
 	}
 }
@@ -238,8 +238,8 @@ func TestLinksMayHaveDotsInTheirNames(t *testing.T) {
 	op := child()
 	op.Name = "net1.5"
 	set := plan.Sysctl{Link: op.Name, Set: []plan.Setting{{Path: "net/ipv4/conf/net1.5/arp_ignore", Value: "1"}}}
-	do(t, k, op, set)
-	if err := k.Check(t.Context(), set); err != nil {
+	do(t, k, plan.Op{Kind: op}, plan.Op{Kind: set})
+	if err := k.Check(t.Context(), plan.Op{Kind: set}); err != nil {
 		t.Error(err)
 	}
 }
@@ -248,9 +248,9 @@ func TestSecondPodWithTheSameMACWaits(t *testing.T) {
 	t.Parallel()
 	node, _, k := machine(t)
 	other := open(t, node.Pod())
-	do(t, k, child(), plan.Up{Link: "net1"})
-	do(t, other, child())
-	wantCode(t, other.Do(t.Context(), plan.Up{Link: "net1"}), cnierr.TryAgain)
+	do(t, k, plan.Op{Kind: child()}, plan.Op{Kind: plan.Up{Link: "net1"}})
+	do(t, other, plan.Op{Kind: child()})
+	wantCode(t, other.Do(t.Context(), plan.Op{Kind: plan.Up{Link: "net1"}}), cnierr.TryAgain)
 }
 
 func TestMasterOfTheDefaultRouteOfLowestMetric(t *testing.T) {
@@ -303,10 +303,10 @@ func TestSeveralPathsAreOneDefaultAndNoneOfOurs(t *testing.T) {
 	pod.IP("route add default table 100 proto 82 nexthop via 10.9.0.1 dev net1 nexthop via 10.9.0.2 dev net1")
 	pod.IP("route add default nexthop via 10.9.0.3 dev net1 nexthop via 10.9.0.4 dev net1")
 	ours := plan.Route{Link: "net1", Table: 100, Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.9.0.1")}
-	if err := k.Check(t.Context(), ours); err == nil {
+	if err := k.Check(t.Context(), plan.Op{Kind: ours}); err == nil {
 		t.Error("check takes a route with two paths for ours")
 	}
-	wantCode(t, k.Do(t.Context(), ours), cnierr.RouteTaken)
+	wantCode(t, k.Do(t.Context(), plan.Op{Kind: ours}), cnierr.RouteTaken)
 	f, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net2", Parent: conf.Parent{Name: nic}}))
 	if err != nil {
 		t.Fatal(err)
@@ -338,9 +338,9 @@ func TestPodsAreMadeAtTheSameTime(t *testing.T) {
 	for i := range pods {
 		k := open(t, node.Pod())
 		ops := kerneltest.Attachment(nic)
-		m := ops[0].(plan.Macvlan)
+		m := ops[0].Kind.(plan.Macvlan)
 		m.MAC[5] = byte(i)
-		ops[0] = m
+		ops[0] = plan.Op{Kind: m}
 		go func() {
 			var errs []error
 			for _, op := range ops {

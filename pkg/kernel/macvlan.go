@@ -20,7 +20,7 @@ import (
 
 // macvlan executes plan.Macvlan.
 type macvlan struct {
-	*Kernel
+	namespace
 	op plan.Macvlan
 }
 
@@ -35,12 +35,12 @@ func (r macvlans) do(ctx context.Context) error {
 		return err
 	}
 	var todo work
-	for i, n := range named(ctx, r[0].pod, r, func(m macvlan) conf.LinkName { return m.op.Name }) {
+	for i, n := range named(ctx, r[0].conn, r, func(m macvlan) conf.LinkName { return m.op.Name }) {
 		if err := todo.add(r[i], parents[i], n); err != nil {
 			return err
 		}
 	}
-	return todo.do(ctx, r[0].pod)
+	return todo.do(ctx, r[0].conn)
 }
 
 const (
@@ -102,7 +102,7 @@ func (w *work) do(ctx context.Context, pod *rtnl.Conn) error {
 // undo removes the links that are ours, also under names that the pod gave
 // them.
 func (r macvlans) undo(ctx context.Context) error {
-	links, err := r[0].pod.Links(ctx)
+	links, err := r[0].conn.Links(ctx)
 	if err != nil {
 		return classify(deleting, string(r[0].op.Name), err)
 	}
@@ -112,7 +112,7 @@ func (r macvlans) undo(ctx context.Context) error {
 			ours = append(ours, l)
 		}
 	}
-	return remove(ctx, r[0].pod, ours, links)
+	return remove(ctx, r[0].conn, ours, links)
 }
 
 // among returns our link of those that are there, whatever its name is.
@@ -131,7 +131,7 @@ func (r macvlans) check(ctx context.Context) error { return checkEach(ctx, r) }
 
 func (m macvlan) check(ctx context.Context) error {
 	const action = "check macvlan"
-	is, err := m.pod.LinkByName(ctx, string(m.op.Name))
+	is, err := m.conn.LinkByName(ctx, string(m.op.Name))
 	if errors.Is(err, unix.ENODEV) {
 		return m.missing(ctx, action)
 	}
@@ -158,7 +158,7 @@ func (m macvlan) check(ctx context.Context) error {
 
 // missing says that there is no link of our name, and whether it has another.
 func (m macvlan) missing(ctx context.Context, action string) error {
-	links, err := m.pod.Links(ctx)
+	links, err := m.conn.Links(ctx)
 	if err != nil {
 		return classify(action, string(m.op.Name), err)
 	}

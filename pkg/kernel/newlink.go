@@ -27,7 +27,7 @@ func (r macvlans) create(ctx context.Context, on []parentage) error {
 	for i, m := range r {
 		changes = append(changes, m.creation(string(m.op.Name), on[i]), m.marking())
 	}
-	answers := r[0].pod.Batch(ctx, changes...)
+	answers := r[0].conn.Batch(ctx, changes...)
 	for i, m := range r {
 		if err := m.created(ctx, on[i], answers[2*i], answers[2*i+1]); err != nil {
 			return err
@@ -56,16 +56,16 @@ func (m macvlan) created(ctx context.Context, p parentage, making, marking error
 // link under its first name until the pod is gone.
 func (m macvlan) createAside(ctx context.Context, p parentage) error {
 	name := "rc" + hex.EncodeToString(m.op.MAC[:])
-	if err := m.pod.Do(ctx, m.creation(name, p)); err != nil {
+	if err := m.conn.Do(ctx, m.creation(name, p)); err != nil {
 		return m.refused(err)
 	}
-	l, err := m.pod.LinkByName(ctx, name)
+	l, err := m.conn.LinkByName(ctx, name)
 	if err != nil {
 		return classify("rename macvlan", name, err)
 	}
-	if err := m.pod.Do(ctx, rtnl.Rename(l.Index, string(m.op.Name), m.op.Mark)); err != nil {
+	if err := m.conn.Do(ctx, rtnl.Rename(l.Index, string(m.op.Name), m.op.Mark)); err != nil {
 		return errors.Join(classify("rename macvlan", string(m.op.Name), err),
-			remove(context.WithoutCancel(ctx), m.pod, []rtnl.Link{l}, nil))
+			remove(context.WithoutCancel(ctx), m.conn, []rtnl.Link{l}, nil))
 	}
 	return nil
 }

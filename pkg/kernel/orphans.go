@@ -21,7 +21,7 @@ import (
 // orphans executes plan.Orphans. The link of the first rail is not among them:
 // that is plan.Macvlan's.
 type orphans struct {
-	*Kernel
+	namespace
 	op plan.Orphans
 }
 
@@ -38,11 +38,11 @@ func (o orphans) onlyUndone() error {
 // addresses are all that tells whose rules those are.
 func (o orphans) undo(ctx context.Context) error {
 	const action = "delete orphaned rules of"
-	links, err := o.pod.Links(ctx)
+	links, err := o.conn.Links(ctx)
 	if err != nil {
 		return classify(action, string(o.op.Link), err)
 	}
-	first, ok := macvlan{o.Kernel, plan.Macvlan{Name: o.op.Link, Mark: o.op.Mark}}.among(links)
+	first, ok := macvlan{o.namespace, plan.Macvlan{Name: o.op.Link, Mark: o.op.Mark}}.among(links)
 	rails := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool { return !o.isRail(l) })
 	if !ok && len(rails) == 0 {
 		return nil
@@ -52,13 +52,13 @@ func (o orphans) undo(ctx context.Context) error {
 		return classify(action, string(o.op.Link), err)
 	}
 	var errs []error
-	for _, err := range o.pod.Each(ctx, rules...) {
+	for _, err := range o.conn.Each(ctx, rules...) {
 		errs = append(errs, classify(action, string(o.op.Link), ignore(err, unix.ENOENT)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return remove(ctx, o.pod, rails, links)
+	return remove(ctx, o.conn, rails, links)
 }
 
 // isRail says whether a link is that of another rail: its mark is that of the
@@ -71,7 +71,7 @@ func (o orphans) isRail(l rtnl.Link) bool {
 
 // rules returns what removes the rules of ours that are for addresses of links.
 func (o orphans) rules(ctx context.Context, links []rtnl.Link) ([]rtnl.Change, error) {
-	addrs, err := o.pod.Addresses(ctx, 0)
+	addrs, err := o.conn.Addresses(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (o orphans) rules(ctx context.Context, links []rtnl.Link) ([]rtnl.Change, e
 			ours[a.Prefix.Addr()] = true
 		}
 	}
-	rules, err := o.pod.Rules(ctx, unix.AF_UNSPEC)
+	rules, err := o.conn.Rules(ctx, unix.AF_UNSPEC)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func TestRailsOfSeveralMastersGoTogether(t *testing.T) {
 		}
 	}
 	theirs := child() // of another pod on the same NIC
-	do(t, other, theirs)
+	do(t, other, plan.Op{Kind: theirs})
 	for _, run := range slices.Backward(ops.Teardown().Runs()) {
 		if err := k.Undo(t.Context(), run...); err != nil {
 			t.Error(err)
@@ -35,7 +35,7 @@ func TestRailsOfSeveralMastersGoTogether(t *testing.T) {
 	if links := pod.IP("-o link"); strings.Count(links, "\n") != 1 {
 		t.Errorf("want lo to be left, got\n%s", links)
 	}
-	if err := other.Check(t.Context(), theirs); err != nil {
+	if err := other.Check(t.Context(), plan.Op{Kind: theirs}); err != nil {
 		t.Error(err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 // routing executes plan.Route.
 type routing struct {
-	*Kernel
+	namespace
 	op plan.Route
 }
 
@@ -38,7 +38,7 @@ func (rs routings) do(ctx context.Context) error {
 		}
 		changes = append(changes, rtnl.AddRoute(r.want(links[i].Link.Index)))
 	}
-	for i, err := range rs[0].pod.Each(ctx, changes...) {
+	for i, err := range rs[0].conn.Each(ctx, changes...) {
 		if err := rs[i].added(ctx, links[i].Link, err); err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func (rs routings) do(ctx context.Context) error {
 }
 
 func (rs routings) links(ctx context.Context) []rtnl.Named {
-	return named(ctx, rs[0].pod, rs, func(r routing) conf.LinkName { return r.op.Link })
+	return named(ctx, rs[0].conn, rs, func(r routing) conf.LinkName { return r.op.Link })
 }
 
 const addingRoute = "add route"
@@ -72,7 +72,7 @@ func (r routing) added(ctx context.Context, l rtnl.Link, err error) error {
 		}
 		if is.Dst == want.Dst && is.Metric == want.Metric {
 			return cnierr.New(cnierr.RouteTaken, addingRoute, r.subject(),
-				"remove the route from the pod, or choose another routing.table or routing.metric",
+				"remove the route from "+r.place.String()+", or choose another routing.table or routing.metric",
 				"there is one already: %s", r.describe(ctx, is))
 		}
 	}
@@ -110,7 +110,7 @@ func (rs routings) undo(ctx context.Context) error {
 		}
 		tables[at] = there
 	}
-	for i, err := range rs[0].pod.Each(ctx, changes...) {
+	for i, err := range rs[0].conn.Each(ctx, changes...) {
 		errs = append(errs, classify(action, of[i].subject(), ignore(err, unix.ESRCH)))
 	}
 	return errors.Join(errs...)
@@ -129,9 +129,9 @@ func (rs routings) check(ctx context.Context) error { return checkEach(ctx, rs) 
 
 func (r routing) check(ctx context.Context) error {
 	const action = "check route"
-	l, err := r.pod.LinkByName(ctx, string(r.op.Link))
+	l, err := r.conn.LinkByName(ctx, string(r.op.Link))
 	if errors.Is(err, unix.ENODEV) {
-		return damaged(action, r.subject(), r.redo(r.op), "the pod has no interface %q", r.op.Link)
+		return damaged(action, r.subject(), r.redo(r.op), "%s has no interface %q", r.place, r.op.Link)
 	}
 	if err != nil {
 		return classify(action, r.subject(), err)
@@ -156,7 +156,7 @@ func (r routing) check(ctx context.Context) error {
 
 // existing returns the routes of the operation's family and table.
 func (r routing) existing(ctx context.Context) ([]rtnl.Route, error) {
-	return r.pod.RoutesOf(ctx, rtnl.Family(r.op.Dst.Addr()), r.op.Table)
+	return r.conn.RoutesOf(ctx, rtnl.Family(r.op.Dst.Addr()), r.op.Table)
 }
 
 func (r routing) subject() string { return fmt.Sprintf("%s table %d", r.op.Dst, r.op.Table) }
@@ -164,7 +164,7 @@ func (r routing) subject() string { return fmt.Sprintf("%s table %d", r.op.Dst, 
 // describe says what somebody else's route is.
 func (r routing) describe(ctx context.Context, is rtnl.Route) string {
 	name := fmt.Sprintf("interface %d", is.Index)
-	if l, err := r.pod.LinkByIndex(ctx, is.Index); err == nil {
+	if l, err := r.conn.LinkByIndex(ctx, is.Index); err == nil {
 		name = l.Name
 	}
 	s := fmt.Sprintf("%s through %s with protocol %d", is.Dst, name, is.Protocol)

@@ -18,7 +18,7 @@ import (
 
 // policy executes plan.Rule.
 type policy struct {
-	*Kernel
+	namespace
 	op plan.Rule
 }
 
@@ -32,7 +32,7 @@ func (ps policies) do(ctx context.Context) error {
 	for _, p := range ps {
 		changes = append(changes, rtnl.AddRule(p.want()))
 	}
-	for i, err := range ps[0].pod.Each(ctx, changes...) {
+	for i, err := range ps[0].conn.Each(ctx, changes...) {
 		if err := ps[i].added(ctx, err); err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (p policy) added(ctx context.Context, err error) error {
 	}
 	if !there.exact {
 		return cnierr.New(cnierr.RouteTaken, action, p.subject(),
-			"remove the rule from the pod, or choose another routing.priority or routing.table", "there is another one: %s", there.other)
+			"remove the rule from "+p.place.String()+", or choose another routing.priority or routing.table", "there is another one: %s", there.other)
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func (ps policies) undo(ctx context.Context) error {
 		for _, p := range ps {
 			changes = append(changes, rtnl.DeleteRule(p.want()), rtnl.DeleteRule(p.want()))
 		}
-		answers := ps[0].pod.Each(ctx, changes...)
+		answers := ps[0].conn.Each(ctx, changes...)
 		var left policies
 		for i, p := range ps {
 			if err := answers[2*i+1]; err != nil {
@@ -89,7 +89,7 @@ func (ps policies) undo(ctx context.Context) error {
 		}
 	}
 	return errors.Join(append(errs, cnierr.New(cnierr.IO, action, ps[0].subject(),
-		"something adds it again and again: ip monitor rule in the pod shows when", "deleted it %d times", maxTwins))...)
+		"something adds it again and again: ip monitor rule in "+ps[0].place.String()+" shows when", "deleted it %d times", maxTwins))...)
 }
 
 func (ps policies) check(ctx context.Context) error { return checkEach(ctx, ps) }
@@ -119,7 +119,7 @@ type found struct {
 
 func (p policy) find(ctx context.Context) (found, error) {
 	want := p.want()
-	there, err := p.pod.Rules(ctx, rtnl.Family(p.op.From.Addr()))
+	there, err := p.conn.Rules(ctx, rtnl.Family(p.op.From.Addr()))
 	if err != nil {
 		return found{}, err
 	}

@@ -25,44 +25,71 @@ type executor interface {
 	check(ctx context.Context) error
 }
 
+// kind is how the operations of one kind are done.
+type kind struct {
+	podOnly bool // they act in the pod, and nowhere else
+	run     func(n namespace, run []plan.Op) executor
+}
+
+// kinds returns how the operations of each kind are done: a row for each.
+func kinds() map[reflect.Type]kind {
+	return map[reflect.Type]kind{
+		reflect.TypeFor[plan.Macvlan](): {true, func(n namespace, run []plan.Op) executor {
+			return macvlans(each(run, func(op plan.Macvlan) macvlan { return macvlan{n, op} }))
+		}},
+		reflect.TypeFor[plan.Adopt](): {true, func(n namespace, run []plan.Op) executor {
+			return inTurn(each(run, func(op plan.Adopt) executor { return adopt{n, op} }))
+		}},
+		reflect.TypeFor[plan.Sysctl](): {false, func(n namespace, run []plan.Op) executor {
+			return sysctls(each(run, func(op plan.Sysctl) sysctl { return sysctl{n, op} }))
+		}},
+		reflect.TypeFor[plan.Up](): {false, func(n namespace, run []plan.Op) executor {
+			return ups(each(run, func(op plan.Up) up { return up{n, op} }))
+		}},
+		reflect.TypeFor[plan.Address](): {false, func(n namespace, run []plan.Op) executor {
+			return addresses(each(run, func(op plan.Address) address { return address{n, op} }))
+		}},
+		reflect.TypeFor[plan.Route](): {false, func(n namespace, run []plan.Op) executor {
+			return routings(each(run, func(op plan.Route) routing { return routing{n, op} }))
+		}},
+		reflect.TypeFor[plan.Rule](): {false, func(n namespace, run []plan.Op) executor {
+			return policies(each(run, func(op plan.Rule) policy { return policy{n, op} }))
+		}},
+		reflect.TypeFor[plan.Orphans](): {true, func(n namespace, run []plan.Op) executor {
+			return inTurn(each(run, func(op plan.Orphans) executor { return orphans{n, op} }))
+		}},
+	}
+}
+
+// executor returns what does a run. All its operations are of one kind and at one
+// place.
 func (k *Kernel) executor(run []plan.Op) (executor, error) {
 	const action = "execute operation"
 	if len(run) == 0 {
 		return inTurn(nil), nil
 	}
+	first := run[0]
 	for _, op := range run {
-		if reflect.TypeOf(op) != reflect.TypeOf(run[0]) {
-			return nil, cnierr.New(cnierr.Bug, action, fmt.Sprintf("%T", op), "", "it is in a run of %T", run[0])
+		if reflect.TypeOf(op.Kind) != reflect.TypeOf(first.Kind) || op.Place != first.Place {
+			return nil, cnierr.New(cnierr.Bug, action, fmt.Sprintf("%T", op.Kind), "", "it is in a run of %T in %s", first.Kind, first.Place)
 		}
 	}
-	switch run[0].(type) {
-	case plan.Macvlan:
-		return macvlans(each(run, func(op plan.Macvlan) macvlan { return macvlan{k, op} })), nil
-	case plan.Adopt:
-		return inTurn(each(run, func(op plan.Adopt) executor { return adopt{k, op} })), nil
-	case plan.Sysctl:
-		return sysctls(each(run, func(op plan.Sysctl) sysctl { return sysctl{k, op} })), nil
-	case plan.Up:
-		return ups(each(run, func(op plan.Up) up { return up{k, op} })), nil
-	case plan.Address:
-		return addresses(each(run, func(op plan.Address) address { return address{k, op} })), nil
-	case plan.Route:
-		return routings(each(run, func(op plan.Route) routing { return routing{k, op} })), nil
-	case plan.Rule:
-		return policies(each(run, func(op plan.Rule) policy { return policy{k, op} })), nil
-	case plan.Orphans:
-		return inTurn(each(run, func(op plan.Orphans) executor { return orphans{k, op} })), nil
+	how, ok := kinds()[reflect.TypeOf(first.Kind)]
+	if !ok || how.podOnly && first.Place != plan.Pod {
+		return nil, cnierr.New(cnierr.Bug, action, fmt.Sprintf("%T", first.Kind), "", "the kernel has no executor for it in %s", first.Place)
 	}
-	return nil, cnierr.New(cnierr.Bug, action, fmt.Sprintf("%T", run[0]), "", "the kernel has no executor for it")
+	n, err := k.at(first.Place)
+	if err != nil {
+		return nil, err
+	}
+	return how.run(n, run), nil
 }
 
-// each returns what the operations of a run are done with. All are of type O.
-func each[O plan.Op, X any](run []plan.Op, with func(O) X) []X {
+// each returns what the operations of a run are done with. All are of kind K.
+func each[K plan.Kind, X any](run []plan.Op, with func(K) X) []X {
 	out := make([]X, 0, len(run))
-	for _, op := range run {
-		if o, ok := op.(O); ok {
-			out = append(out, with(o))
-		}
+	for k := range plan.All[K](run) {
+		out = append(out, with(k))
 	}
 	return out
 }

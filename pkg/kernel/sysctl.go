@@ -24,7 +24,7 @@ const procSys = "/proc/sys"
 
 // sysctl executes plan.Sysctl.
 type sysctl struct {
-	*Kernel
+	namespace
 	op plan.Sysctl
 }
 
@@ -57,7 +57,7 @@ func (r sysctls) check(ctx context.Context) error {
 	})
 }
 
-// enter calls fn in the pod's namespace, if all settings are of their links.
+// enter calls fn in the namespace of the run, if all settings are of their links.
 func (r sysctls) enter(fn func() error) error {
 	for _, s := range r {
 		for _, v := range s.op.Set {
@@ -66,7 +66,7 @@ func (r sysctls) enter(fn func() error) error {
 			}
 		}
 	}
-	return r[0].Enter(fn)
+	return r[0].namespace.enter(fn)
 }
 
 // each calls fn for every setting until one fails.

@@ -16,7 +16,7 @@ import (
 
 // up executes plan.Up.
 type up struct {
-	*Kernel
+	namespace
 	op plan.Up
 }
 
@@ -28,7 +28,7 @@ func (r ups) do(ctx context.Context) error {
 	for _, u := range r {
 		changes = append(changes, rtnl.SetUp(string(u.op.Link)))
 	}
-	for i, err := range r[0].pod.Each(ctx, changes...) {
+	for i, err := range r[0].conn.Each(ctx, changes...) {
 		if err != nil {
 			return classify("bring up", string(r[i].op.Link), err,
 				// macvlan_open
@@ -46,10 +46,10 @@ func (r ups) check(ctx context.Context) error { return checkEach(ctx, r) }
 
 func (u up) check(ctx context.Context) error {
 	const action = "check state of"
-	l, err := u.pod.LinkByName(ctx, string(u.op.Link))
+	l, err := u.conn.LinkByName(ctx, string(u.op.Link))
 	switch {
 	case errors.Is(err, unix.ENODEV):
-		return damaged(action, string(u.op.Link), u.redo(u.op), "the pod has no such interface")
+		return damaged(action, string(u.op.Link), u.redo(u.op), "%s has no such interface", u.place)
 	case err != nil:
 		return classify(action, string(u.op.Link), err)
 	case l.Flags&unix.IFF_UP == 0:

@@ -19,10 +19,8 @@ type Address struct {
 	Prefix netip.Prefix  `json:"prefix"` // not masked
 }
 
-func (Address) kind() string { return "address" }
-
-// Commands implements Op.
-func (a Address) Commands(netns string) []string {
+// commands implements Kind.
+func (a Address) commands(in namespaces) []string {
 	extra := ""
 	switch {
 	case a.Prefix.Addr().Is6():
@@ -30,5 +28,5 @@ func (a Address) Commands(netns string) []string {
 	case a.Prefix.Bits() < 31:
 		extra = " brd +"
 	}
-	return []string{fmt.Sprintf("%s addr add %s dev %s%s", IP(netns), a.Prefix, a.Link, extra)}
+	return []string{fmt.Sprintf("%s addr add %s dev %s%s", in.ip(), a.Prefix, a.Link, extra)}
 }

@@ -23,10 +23,8 @@ type Adopt struct {
 	Addresses []netip.Prefix `json:"addresses,omitempty"` // not masked
 }
 
-func (Adopt) kind() string { return "adopt" }
-
-// Commands implements Op.
-func (a Adopt) Commands(netns string) []string {
+// commands implements Kind.
+func (a Adopt) commands(in namespaces) []string {
 	var have []string
 	if !a.MAC.IsZero() { // not known to a plan that is only shown
 		have = append(have, "MAC "+a.MAC.String())
@@ -37,7 +35,7 @@ func (a Adopt) Commands(netns string) []string {
 	if len(have) == 0 {
 		have = []string{"no address"}
 	}
-	return []string{fmt.Sprintf("# %s is there already, with %s: %s addr show dev %s", a.Link, strings.Join(have, ", "), IP(netns), a.Link)}
+	return []string{fmt.Sprintf("# %s is there already, with %s: %s addr show dev %s", a.Link, strings.Join(have, ", "), in.ip(), a.Link)}
 }
 
 // Told returns what the plugins before roce told of the link that they made, of
@@ -55,16 +53,16 @@ func Told(p chain.Prev) *Adopted {
 // with its addresses.
 func (m maker) link(mac conf.MAC, mtu int) Ops {
 	if m.facts.Adopted == nil {
-		return Ops{Macvlan{
+		return InPod(Macvlan{
 			Name: m.req.IfName, Parent: m.facts.Parent.Name, InPod: m.req.LinkInContainer, Mode: m.req.Mode,
 			MTU: mtu, MAC: mac, BCQueueLen: m.req.BCQueueLen, Mark: m.mark,
-		}}
+		})
 	}
 	op := Adopt{Link: m.req.IfName, MAC: mac}
 	for _, a := range m.lease.Addresses {
 		op.Addresses = append(op.Addresses, a.Prefix)
 	}
-	return Ops{op}
+	return InPod(op)
 }
 
 // silent says whether there is nobody on the link to ask or to tell: it does

@@ -19,10 +19,8 @@ type DeviceInfo struct {
 	Device string `json:"device"` // of RDMA
 }
 
-func (DeviceInfo) kind() string { return "deviceinfo" }
-
-// Commands implements Op.
-func (d DeviceInfo) Commands(string) []string {
+// commands implements Kind.
+func (d DeviceInfo) commands(namespaces) []string {
 	return []string{"mkdir -p " + quote(path.Dir(d.File)) + "; echo " + quote(d.Text()) + " > " + quote(d.File)}
 }
 
@@ -54,5 +52,5 @@ func (m maker) deviceInfo() Ops {
 	if m.req.DeviceInfoFile == "" || m.req.Rail > 0 || len(m.behind) > 0 || r == nil || r.Function == "" {
 		return nil
 	}
-	return Ops{DeviceInfo{File: m.req.DeviceInfoFile, PCI: r.Function, Device: r.Device.Name}}
+	return OnHost(DeviceInfo{File: m.req.DeviceInfoFile, PCI: r.Function, Device: r.Device.Name})
 }

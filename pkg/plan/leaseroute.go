@@ -14,8 +14,8 @@ import (
 // leaseRoutes returns the routes that IPAM asks for, each in the table that it
 // names, else in that of the address that it belongs to. Those of a family
 // without address are left out, and those that another plugin has made.
-func (m maker) leaseRoutes(table func(address int) uint32) (Ops, error) {
-	var out Ops
+func (m maker) leaseRoutes(table func(address int) uint32) ([]Route, error) {
+	var out []Route
 	for _, r := range m.lease.Routes {
 		i := m.owner(r)
 		if i < 0 || m.theirs(r, table(i)) {

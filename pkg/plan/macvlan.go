@@ -27,20 +27,23 @@ type Macvlan struct {
 	Mark       string        `json:"mark"`
 }
 
-func (Macvlan) kind() string { return "macvlan" }
-
-// Commands implements Op.
-func (m Macvlan) Commands(netns string) []string {
+// commands implements Kind.
+func (m Macvlan) commands(in namespaces) []string {
 	ip, queue := "ip", ""
 	if m.InPod {
-		ip = IP(netns)
+		ip = in.ip()
 	}
 	if m.BCQueueLen != 0 {
 		queue = fmt.Sprintf(" bcqueuelen %d", m.BCQueueLen)
 	}
 	return []string{
 		fmt.Sprintf("%s link add link %s name %s netns %s address %s mtu %d type macvlan mode %s%s",
-			ip, m.Parent, m.Name, netns, m.MAC, m.MTU, m.Mode, queue),
-		fmt.Sprintf("%s link set dev %s alias %s", IP(netns), m.Name, m.Mark),
+			ip, m.Parent, m.Name, in.pod, m.MAC, m.MTU, m.Mode, queue),
+		fmt.Sprintf("%s link set dev %s alias %s", in.ip(), m.Name, m.Mark),
 	}
+}
+
+// parentRequest asks for the link alone.
+func (m Macvlan) parentRequest() conf.Request {
+	return conf.Request{IfName: m.Name, Parent: conf.Parent{Name: m.Parent}, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU}
 }

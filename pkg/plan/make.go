@@ -65,14 +65,14 @@ func Make(req conf.Request, f Facts, l Lease) (Plan, error) {
 // or default route of somebody else's.
 func MakeAll(ifName conf.LinkName, rails []Rail) (Plan, error) {
 	var out Plan
-	var all []phases
+	var all []Ops
 	for i, r := range rails {
 		m := maker{req: r.Request, facts: beside(r.Facts, all), lease: r.Lease, behind: rails[i+1:], mark: railMark(r.Request.ContainerID, ifName, r.Request.Rail)}
-		p, err := m.phases()
+		ops, err := m.ops()
 		if err != nil {
 			return Plan{}, err
 		}
-		all = append(all, p)
+		all = append(all, ops)
 		out.Interfaces = append(out.Interfaces, Interface{
 			Rail: r.Request.Rail, Name: r.Request.IfName, MAC: m.mac(), MTU: m.mtu(), Addresses: r.Lease.Addresses,
 		})
@@ -161,7 +161,7 @@ func (m maker) hasIPv6() bool {
 // link-local address that the kernel would make but for addr_gen_mode=1:
 // letting it make one starts duplicate address detection.
 func (m maker) addresses(mac conf.MAC) Ops {
-	var v4, v6 Ops
+	var v4, v6 []Address
 	for _, a := range m.lease.Addresses {
 		op := Address{Link: m.req.IfName, Prefix: a.Prefix}
 		if a.Prefix.Addr().Is4() {
@@ -173,7 +173,7 @@ func (m maker) addresses(mac conf.MAC) Ops {
 	if len(v6) > 0 {
 		v6 = append(v6, Address{Link: m.req.IfName, Prefix: netip.PrefixFrom(eui64(mac), 64)})
 	}
-	return append(v4, v6...)
+	return at(Pod, append(v4, v6...))
 }
 
 // eui64 returns the link-local address of a MAC (RFC 4291 appendix A).
@@ -204,7 +204,7 @@ func (m maker) conflict(mac conf.MAC) Ops {
 	if mode == conf.Off {
 		mode = conf.Require
 	}
-	return Ops{Conflict{Mode: mode, Probes: c.Probes, Interval: c.Interval, Wait: c.Wait, Targets: targets}}
+	return InPod(Conflict{Mode: mode, Probes: c.Probes, Interval: c.Interval, Wait: c.Wait, Targets: targets})
 }
 
 func (m maker) gateway(mac conf.MAC) Ops {
@@ -221,7 +221,15 @@ func (m maker) gateway(mac conf.MAC) Ops {
 	if len(targets) == 0 {
 		return nil
 	}
-	return Ops{Gateway{Mode: g.Mode, Attempts: g.Attempts, Timeout: g.Timeout, Targets: targets}}
+	return InPod(Gateway{Mode: g.Mode, Attempts: g.Attempts, Timeout: g.Timeout, Targets: targets})
+}
+
+// at returns the operation on a device where the device is by then.
+func (r RDMA) at(k Kind) Ops {
+	if r.Exclusive {
+		return InPod(k)
+	}
+	return OnHost(k)
 }
 
 // port returns the check of the RDMA device's port.
@@ -230,7 +238,7 @@ func (m maker) port() Ops {
 	if r == nil {
 		return nil
 	}
-	return Ops{Port{Link: m.req.IfName, Device: r.Device, InPod: r.Exclusive}}
+	return r.at(Port{Link: m.req.IfName, Device: r.Device})
 }
 
 // gid returns the wait for the addresses' GIDs.
@@ -243,7 +251,7 @@ func (m maker) gid() Ops {
 	for _, a := range m.lease.Addresses {
 		targets = append(targets, GIDTarget{Link: m.req.IfName, Addr: a.Prefix.Addr()})
 	}
-	return Ops{GID{Mode: m.req.RDMA.GID, Device: r.Device, InPod: r.Exclusive, Wait: m.req.RDMA.GIDWait, Targets: targets}}
+	return r.at(GID{Mode: m.req.RDMA.GID, Device: r.Device, Wait: m.req.RDMA.GIDWait, Targets: targets})
 }
 
 // move returns the move of the RDMA device, in exclusive mode. It keeps what the
@@ -264,7 +272,7 @@ func (m maker) move() Ops {
 	if m.req.RDMA.TrafficClass != nil {
 		out.TrafficClass = m.req.RDMA.TrafficClass
 	}
-	return Ops{out}
+	return OnHost(out)
 }
 
 func (m maker) announce(mac conf.MAC) Ops {
@@ -275,5 +283,5 @@ func (m maker) announce(mac conf.MAC) Ops {
 	if len(targets) == 0 || m.silent() {
 		return nil
 	}
-	return Ops{Announce{Targets: targets}}
+	return InPod(Announce{Targets: targets})
 }

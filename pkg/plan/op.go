@@ -6,13 +6,15 @@
 //
 // It stands between the inputs (conf, ipam, kernel facts) and the execution (apply
 // with the executors of kernel, probe and rdma). Read op.go for what an operation is,
-// make.go for the operations of an attachment, phases.go for their order on several
-// rails, and then one file for each kind of operation.
+// kinds.go for the table of kinds, make.go and phases.go for the operations of an
+// attachment and their order, and then one file for each kind of operation.
 package plan
 
 import (
-	"encoding/json"
 	"fmt"
+	"iter"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -21,33 +23,80 @@ import (
 // Protocol marks routes and rules as ours (rtm_protocol, FRA_PROTOCOL).
 const Protocol = 82
 
-// Op is one reversible step of an attachment, as data. The set of kinds is
-// closed; each kind is a plain struct that survives JSON.
+// Op is one reversible step of an attachment, as data: what is done, and where.
 //
 // The law for executors: Do is all-or-nothing and idempotent. Undo of a
 // missing thing is success, and Undo removes only what carries our mark: the
 // link alias, or the protocol number on routes and rules. Check changes
 // nothing. All act in the namespace they were opened at, never in the ambient
 // one.
-type Op interface {
-	// Commands returns what an operator would type in the host's namespace to
-	// do the same; netns is the pod's namespace, as its name in /run/netns or
-	// as a path. A line that starts with "#" says something that has no
-	// command.
-	Commands(netns string) []string
+type Op struct {
+	// Place is the namespace in which the operation acts.
+	Place Place
+	// Shared says that several attachments may have this operation: the first one
+	// does it, and it is undone with the last record that has the same operation.
+	Shared bool
+	Kind   Kind
+}
 
-	kind() string
+// Place is a namespace in which operations act.
+type Place uint8
+
+// The places.
+const (
+	Pod  Place = iota // the pod's namespace: what is in it goes with it
+	Host              // the host's namespace: what is in it stays when the pod's is gone
+)
+
+// Kind is what an operation does. The set of kinds is closed: each is a plain
+// struct that survives JSON and has a row in kinds.go.
+type Kind interface {
+	// commands returns what Op.Commands does, for an operation of this kind.
+	commands(in namespaces) []string
 }
 
 // Ops is a list of operations in the order in which they are done.
 type Ops []Op
 
-// Runs returns the operations cut into runs: each as long as the kind stays the
-// same.
+// InPod returns operations that act in the pod's namespace.
+func InPod(kinds ...Kind) Ops { return at(Pod, kinds) }
+
+// OnHost returns operations that act in the host's namespace.
+func OnHost(kinds ...Kind) Ops { return at(Host, kinds) }
+
+func at[K Kind](p Place, kinds []K) Ops {
+	var out Ops
+	for _, k := range kinds {
+		out = append(out, Op{Place: p, Kind: k})
+	}
+	return out
+}
+
+// All returns the operations of one kind.
+func All[K Kind](ops Ops) iter.Seq[K] {
+	return func(yield func(K) bool) {
+		for _, op := range ops {
+			if k, ok := op.Kind.(K); ok && !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// At returns the operations that act at a place.
+func (o Ops) At(p Place) Ops {
+	return slices.DeleteFunc(slices.Clone(o), func(op Op) bool { return op.Place != p })
+}
+
+// Same says whether two operations do the same at the same place.
+func (o Op) Same(other Op) bool { return reflect.DeepEqual(o, other) }
+
+// Runs returns the operations cut into runs: each as long as the kind, the place
+// and whether they are shared stay the same.
 func (o Ops) Runs() []Ops {
 	var out []Ops
 	for i, op := range o {
-		if i == 0 || op.kind() != o[i-1].kind() {
+		if i == 0 || !op.alike(o[i-1]) {
 			out = append(out, nil)
 		}
 		out[len(out)-1] = append(out[len(out)-1], op)
@@ -55,84 +104,15 @@ func (o Ops) Runs() []Ops {
 	return out
 }
 
-// envelope is one operation in JSON: the kind, and the fields beside it.
-type envelope struct {
-	Kind string          `json:"op"`
-	Args json.RawMessage `json:"args"`
+func (o Op) alike(other Op) bool {
+	return o.Place == other.Place && o.Shared == other.Shared && reflect.TypeOf(o.Kind) == reflect.TypeOf(other.Kind)
 }
 
-// MarshalJSON writes [{"op": kind, "args": {...}}, ...].
-func (o Ops) MarshalJSON() ([]byte, error) {
-	out := make([]envelope, 0, len(o))
-	for _, op := range o {
-		args, err := json.Marshal(op)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, envelope{op.kind(), args})
-	}
-	return json.Marshal(out)
-}
-
-// UnmarshalJSON reads what MarshalJSON wrote. An unknown kind is an error: a
-// record of a newer version must not be undone by halves.
-func (o *Ops) UnmarshalJSON(b []byte) error {
-	var in []envelope
-	if err := json.Unmarshal(b, &in); err != nil {
-		return err
-	}
-	ops := make(Ops, 0, len(in))
-	for i, e := range in {
-		op, err := decode(e)
-		if err != nil {
-			return fmt.Errorf("operation %d: %w", i, err)
-		}
-		ops = append(ops, op)
-	}
-	*o = ops
-	return nil
-}
-
-func decode(e envelope) (Op, error) {
-	switch e.Kind {
-	case Macvlan{}.kind():
-		return unmarshal[Macvlan](e.Args)
-	case Adopt{}.kind():
-		return unmarshal[Adopt](e.Args)
-	case Sysctl{}.kind():
-		return unmarshal[Sysctl](e.Args)
-	case Up{}.kind():
-		return unmarshal[Up](e.Args)
-	case Conflict{}.kind():
-		return unmarshal[Conflict](e.Args)
-	case Address{}.kind():
-		return unmarshal[Address](e.Args)
-	case Route{}.kind():
-		return unmarshal[Route](e.Args)
-	case Rule{}.kind():
-		return unmarshal[Rule](e.Args)
-	case Orphans{}.kind():
-		return unmarshal[Orphans](e.Args)
-	case Gateway{}.kind():
-		return unmarshal[Gateway](e.Args)
-	case Announce{}.kind():
-		return unmarshal[Announce](e.Args)
-	case Move{}.kind():
-		return unmarshal[Move](e.Args)
-	case Port{}.kind():
-		return unmarshal[Port](e.Args)
-	case GID{}.kind():
-		return unmarshal[GID](e.Args)
-	case DeviceInfo{}.kind():
-		return unmarshal[DeviceInfo](e.Args)
-	}
-	return nil, fmt.Errorf("unknown kind %q", e.Kind)
-}
-
-func unmarshal[T Op](b []byte) (Op, error) {
-	var op T
-	err := json.Unmarshal(b, &op)
-	return op, err
+// Commands returns what an operator would type in the host's namespace to do
+// the same; netns is the pod's namespace, as its name in /run/netns or as a
+// path. A line that starts with "#" says something that has no command.
+func (o Op) Commands(netns string) []string {
+	return o.Kind.commands(namespaces{pod: netns, place: o.Place})
 }
 
 // Commands returns the commands of all operations, in order.
@@ -142,6 +122,29 @@ func (o Ops) Commands(netns string) []string {
 		out = append(out, op.Commands(netns)...)
 	}
 	return out
+}
+
+// namespaces is how commands name the namespaces of an operation.
+type namespaces struct {
+	pod   string
+	place Place
+}
+
+// ip returns how ip(8) is called where the operation acts.
+func (n namespaces) ip() string {
+	if n.place == Host {
+		return "ip"
+	}
+	return IP(n.pod)
+}
+
+// run returns how a command is run where the operation acts.
+func (n namespaces) run(format string, args ...any) string {
+	command := fmt.Sprintf(format, args...)
+	if n.place == Host {
+		return command
+	}
+	return Exec(n.pod) + " " + command
 }
 
 // IP returns how ip(8) is called to work in a namespace, given by its name in
@@ -159,6 +162,14 @@ func Exec(netns string) string {
 		return "nsenter --net=" + netns
 	}
 	return "ip netns exec " + netns
+}
+
+// String returns the place as messages name it.
+func (p Place) String() string {
+	if p == Host {
+		return "the host"
+	}
+	return "the pod"
 }
 
 // Mark returns the alias that says a link is ours, and of which attachment. On

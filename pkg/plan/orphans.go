@@ -18,9 +18,7 @@ type Orphans struct {
 	Mark string        `json:"mark"`
 }
 
-func (Orphans) kind() string { return "orphans" }
-
-// Commands implements Op.
-func (o Orphans) Commands(netns string) []string {
-	return []string{fmt.Sprintf("# rules of protocol %d from the addresses of %s in %s (%s show protocol %d)", Protocol, o.Link, netns, IP(netns)+" rule", Protocol)}
+// commands implements Kind.
+func (o Orphans) commands(in namespaces) []string {
+	return []string{fmt.Sprintf("# rules of protocol %d from the addresses of %s in %s (%s show protocol %d)", Protocol, o.Link, in.pod, in.ip()+" rule", Protocol)}
 }

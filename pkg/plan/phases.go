@@ -4,90 +4,69 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// phases are the operations of one rail, in order: of each kind together.
-type phases [14]Ops
+// phase is when an operation is done: all rails go through each phase together.
+//
+// A shared RDMA device is asked for its GIDs before the gateway is asked, because
+// others wait meanwhile: a silent gateway must not hold them up. A device that moves does
+// so after everything that may fail more often, because a move takes what others
+// have open on the device away from them.
+type phase uint8
 
-// phases returns the operations of a rail. A shared RDMA device is asked for
-// its GIDs at once, for others wait meanwhile: a silent gateway must not hold
-// them up. One that moves does so after everything that may fail more often,
-// because moving takes what others have open on it away from them.
-func (m maker) phases() (phases, error) {
+const (
+	phaseNone phase = iota
+	phaseLink
+	phaseSettings
+	phaseUp
+	phaseConflict
+	phaseAddress
+	phaseRoute
+	phaseRule
+	phaseHostPort
+	phaseHostGID
+	phaseGateway
+	phaseMove
+	phasePort
+	phaseGID
+	phaseDeviceInfo
+	phaseAnnounce
+)
+
+// ops returns the operations of a rail, of each phase in their order.
+func (m maker) ops() (Ops, error) {
 	if err := m.checkFamilies(); err != nil {
-		return phases{}, err
+		return nil, err
 	}
 	routes, rules, err := m.routing()
 	if err != nil {
-		return phases{}, err
+		return nil, err
 	}
 	mac, mtu := m.mac(), m.mtu()
-	gateway := m.gateway(mac)
-	var asked, askedLate Ops
-	if r := m.facts.RDMA; r != nil && r.Exclusive {
-		asked = gateway
-	} else {
-		askedLate = gateway
-	}
-	var conflict, addresses Ops
+	out := slices.Concat(m.link(mac, mtu), m.sysctl(), InPod(Up{m.req.IfName}))
 	if m.facts.Adopted == nil { // another plugin's link has its addresses, and they are in use: by us
-		conflict, addresses = m.conflict(mac), m.addresses(mac)
+		out = slices.Concat(out, m.conflict(mac), m.addresses(mac))
 	}
-	return phases{
-		m.link(mac, mtu),
-		{m.sysctl()},
-		{Up{m.req.IfName}},
-		conflict,
-		addresses,
-		routes,
-		rules,
-		asked,
-		m.move(),
-		m.port(),
-		m.gid(),
-		askedLate,
-		m.deviceInfo(),
-		m.announce(mac),
-	}, nil
+	return slices.Concat(out, at(Pod, routes), at(Pod, rules), m.gateway(mac),
+		m.move(), m.port(), m.gid(), m.deviceInfo(), m.announce(mac)), nil
 }
 
 // inPhases returns the operations of all rails, phase by phase, and makes one
 // question to the wire of those of a phase.
-func inPhases(rails []phases) Ops {
+func inPhases(rails []Ops) Ops {
+	all := slices.Concat(rails...)
+	slices.SortStableFunc(all, func(a, b Op) int { return cmp.Compare(a.phase(), b.phase()) })
 	var out Ops
-	for i := range len(phases{}) {
-		var phase Ops
-		for _, r := range rails {
-			phase = append(phase, r[i]...)
-		}
-		out = append(out, together(phase)...)
-	}
-	return out
-}
-
-// together joins operations of the wire, which differ in their targets alone.
-func together(phase Ops) Ops {
-	var out Ops
-	for _, op := range phase {
-		if len(out) == 0 {
-			out = append(out, op)
-			continue
-		}
-		switch first := out[0].(type) {
-		case Conflict:
-			first.Targets = slices.Concat(first.Targets, op.(Conflict).Targets)
-			out[0] = first
-		case Gateway:
-			first.Targets = slices.Concat(first.Targets, op.(Gateway).Targets)
-			out[0] = first
-		case Announce:
-			first.Targets = slices.Concat(first.Targets, op.(Announce).Targets)
-			out[0] = first
-		default:
+	for _, op := range all {
+		join := op.row().join
+		if last := len(out) - 1; join != nil && last >= 0 && op.alike(out[last]) {
+			out[last].Kind = join(out[last].Kind, op.Kind)
+		} else {
 			out = append(out, op)
 		}
 	}
@@ -103,45 +82,23 @@ func (p Plan) Of(interfaces ...Interface) Ops {
 }
 
 func (i Interface) has(op Op) bool {
-	r, rule := op.(Rule)
-	return linkOf(op) == i.Name || rule && slices.ContainsFunc(i.Addresses, func(a LeasedAddress) bool { return a.Prefix.Addr() == r.From.Addr() })
-}
-
-// linkOf returns the pod's interface that an operation is about, "" if it is
-// about none or several.
-func linkOf(op Op) conf.LinkName {
-	if link, ok := dependsOn(op); ok {
-		return link
-	}
-	switch op := op.(type) {
-	case Macvlan:
-		return op.Name
-	case Adopt:
-		return op.Link
-	case Move:
-		return op.Link
-	case Port:
-		return op.Link
-	case GID:
-		return op.Targets[0].Link
-	}
-	return ""
+	from := op.row().from
+	return op.Link() == i.Name || from != nil && slices.ContainsFunc(i.Addresses, func(a LeasedAddress) bool { return a.Prefix.Addr() == from(op.Kind) })
 }
 
 // beside returns the facts of a rail as they will be once the rails before it
 // are made: what tables and default routes the pod has then.
-func beside(f Facts, before []phases) Facts {
+func beside(f Facts, before []Ops) Facts {
 	f.Pod.Tables, f.Pod.Defaults = slices.Clone(f.Pod.Tables), slices.Clone(f.Pod.Defaults)
-	for _, op := range inPhases(before) {
-		switch op := op.(type) {
-		case Rule:
-			if op.Table != 0 {
-				f.Pod.Tables = append(f.Pod.Tables, op.Table)
-			}
-		case Route:
-			if op.Table == MainTable && op.Dst.Bits() == 0 {
-				f.Pod.Defaults = append(f.Pod.Defaults, DefaultRoute{IPv6: op.Dst.Addr().Is6(), Link: op.Link, Via: op.Via, Metric: op.Metric})
-			}
+	ops := slices.Concat(before...)
+	for r := range All[Rule](ops) {
+		if r.Table != 0 {
+			f.Pod.Tables = append(f.Pod.Tables, r.Table)
+		}
+	}
+	for r := range All[Route](ops) {
+		if r.Table == MainTable && r.Dst.Bits() == 0 {
+			f.Pod.Defaults = append(f.Pod.Defaults, DefaultRoute{IPv6: r.Dst.Addr().Is6(), Link: r.Link, Via: r.Via, Metric: r.Metric})
 		}
 	}
 	return f
@@ -151,11 +108,7 @@ func beside(f Facts, before []phases) Facts {
 // takes the first alone (NLM_F_EXCL).
 func checkTwice(ops Ops) error {
 	first := map[Route]conf.LinkName{}
-	for _, op := range ops {
-		r, ok := op.(Route)
-		if !ok {
-			continue
-		}
+	for r := range All[Route](ops) {
 		key := Route{Table: r.Table, Dst: r.Dst, Metric: r.Metric}
 		if other := first[key]; other != "" && other != r.Link {
 			return cnierr.New(cnierr.BadConfig, "add route to", r.Dst.String(),

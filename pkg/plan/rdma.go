@@ -45,8 +45,9 @@ type RDMADevice struct {
 
 // Move gives an RDMA device to the pod's namespace: exclusive mode. Undo brings
 // it back to the host's under its own name, from the pod's namespace or from
-// where the kernel puts it when that namespace is gone. What the kernel drops
-// on the way is set again on either side: RoCE ToS, traffic class.
+// where the kernel puts it when that namespace is gone: its place is the host.
+// What the kernel drops on the way is set again on either side: RoCE ToS, traffic
+// class.
 type Move struct {
 	Device RDMADevice    `json:"device"`
 	Parent conf.LinkName `json:"parent"`         // the NIC it was chosen for; "" when that is in the pod
@@ -59,17 +60,15 @@ type Move struct {
 	HostTrafficClass *uint8 `json:"hostTrafficClass,omitempty"`
 }
 
-func (Move) kind() string { return "move" }
-
-// Commands implements Op.
-func (m Move) Commands(netns string) []string {
+// commands implements Kind.
+func (m Move) commands(in namespaces) []string {
 	var out []string
 	if m.TrafficClass != nil {
 		out = append(out, fmt.Sprintf("echo %d > /sys/class/infiniband/%s/tc/%d/traffic_class", *m.TrafficClass, m.Device.Name, m.Device.Port))
 	}
-	out = append(out, fmt.Sprintf("rdma dev set %s netns %s", m.Device.Name, rdmaNetns(netns)))
+	out = append(out, fmt.Sprintf("rdma dev set %s netns %s", m.Device.Name, rdmaNetns(in.pod)))
 	if m.TOS != nil && *m.TOS != 0 { // 0 is what the kernel begins with
-		out = append(out, fmt.Sprintf("%s cma_roce_tos -d %s -p %d -t %d", Exec(netns), m.Device.Name, m.Device.Port, *m.TOS))
+		out = append(out, fmt.Sprintf("%s cma_roce_tos -d %s -p %d -t %d", Exec(in.pod), m.Device.Name, m.Device.Port, *m.TOS))
 	}
 	return out
 }
@@ -89,32 +88,25 @@ func rdmaNetns(netns string) string {
 }
 
 // Port says that the port carries RoCE traffic: the device is where the pod
-// can use it, the port is active, its link layer is Ethernet. It changes
-// nothing, so it has nothing to undo.
+// can use it, the port is active, its link layer is Ethernet. Its place is that
+// of the device. It changes nothing, so it has nothing to undo.
 type Port struct {
 	Link   conf.LinkName `json:"link,omitempty"` // the pod's, that uses it
 	Device RDMADevice    `json:"device"`
-	InPod  bool          `json:"inPod,omitempty"` // the device is in the pod's namespace, not in the host's
 }
 
-func (Port) kind() string { return "port" }
-
-// Commands implements Op.
-func (p Port) Commands(netns string) []string {
-	if p.InPod {
-		return []string{fmt.Sprintf("%s rdma link show %s/%d", Exec(netns), p.Device.Name, p.Device.Port)}
-	}
-	return []string{fmt.Sprintf("rdma link show %s/%d", p.Device.Name, p.Device.Port)}
+// commands implements Kind.
+func (p Port) commands(in namespaces) []string {
+	return []string{in.run("rdma link show %s/%d", p.Device.Name, p.Device.Port)}
 }
 
 // GID waits until the table of an RDMA device has a RoCE v2 entry for each
 // address: the kernel makes it from a work queue, soon after the address is
-// set (ib_cache_gid_add). It changes nothing: the entries go with the
-// addresses.
+// set (ib_cache_gid_add). Its place is that of the device, though the table is read
+// in the pod. It changes nothing: the entries go with the addresses.
 type GID struct {
 	Mode    conf.Severity `json:"mode"`
 	Device  RDMADevice    `json:"device"`
-	InPod   bool          `json:"inPod,omitempty"`
 	Wait    time.Duration `json:"wait"` // at most, for all together
 	Targets []GIDTarget   `json:"targets"`
 }
@@ -128,13 +120,12 @@ type GIDTarget struct {
 	Index *int `json:"gidIndex,omitempty"`
 }
 
-func (GID) kind() string { return "gid" }
-
-// Commands implements Op.
-func (g GID) Commands(netns string) []string {
-	var out []string // in the pod: NVIDIA's driver shows its entries nowhere else
+// commands implements Kind.
+func (g GID) commands(in namespaces) []string {
+	in.place = Pod // NVIDIA's driver shows its entries nowhere else
+	var out []string
 	for _, t := range g.Targets {
-		out = append(out, fmt.Sprintf("%s grep -i %s /sys/class/infiniband/%s/ports/%d/gids/*", Exec(netns), GIDText(t.Addr), g.Device.Name, g.Device.Port))
+		out = append(out, in.run("grep -i %s /sys/class/infiniband/%s/ports/%d/gids/*", GIDText(t.Addr), g.Device.Name, g.Device.Port))
 	}
 	return out
 }
@@ -155,7 +146,7 @@ func (o Ops) Located(index map[netip.Addr]int) Ops {
 	out := make(Ops, len(o))
 	copy(out, o)
 	for i, op := range out {
-		g, ok := op.(GID)
+		g, ok := op.Kind.(GID)
 		if !ok {
 			continue
 		}
@@ -167,7 +158,29 @@ func (o Ops) Located(index map[netip.Addr]int) Ops {
 			targets[j] = t
 		}
 		g.Targets = targets
-		out[i] = g
+		out[i].Kind = g
 	}
 	return out
+}
+
+// Registration returns where the operations begin and end that fill the GID
+// tables of shared devices, both the length of o if those of fewer than two
+// devices do.
+func (o Ops) Registration() (from, to int) {
+	devices := 0
+	from = len(o)
+	for i, op := range o {
+		_, waits := op.Kind.(GID)
+		waits = waits && op.Place == Host
+		if waits {
+			devices, to = devices+1, i+1
+		}
+		if waits || op.row().makesGIDs {
+			from = min(from, i)
+		}
+	}
+	if devices < 2 {
+		return len(o), len(o)
+	}
+	return from, to
 }

@@ -39,12 +39,10 @@ type Route struct {
 	OnLink bool          `json:"onlink,omitempty"` // Via is on the link though no prefix says so
 }
 
-func (Route) kind() string { return "route" }
-
-// Commands implements Op.
-func (r Route) Commands(netns string) []string {
+// commands implements Kind.
+func (r Route) commands(in namespaces) []string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s route add %s", IP(netns), dstName(r.Dst))
+	fmt.Fprintf(&b, "%s route add %s", in.ip(), dstName(r.Dst))
 	if r.Via.IsValid() {
 		fmt.Fprintf(&b, " via %s", r.Via)
 	}

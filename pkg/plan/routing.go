@@ -17,7 +17,7 @@ const firstTable = 100
 
 // routing returns the routes and the rules of the attachment, in this order:
 // a rule that came before its table's routes would cut the address off.
-func (m maker) routing() (routes, rules Ops, err error) {
+func (m maker) routing() (routes []Route, rules []Rule, err error) {
 	switch m.req.Routing.Mode {
 	case conf.RoutingNone:
 		return nil, nil, nil
@@ -41,7 +41,7 @@ func (m maker) routing() (routes, rules Ops, err error) {
 // policy returns a table and two rules for each address. What leaves from the
 // address looks in the table, and if the table has lost its routes, as it does
 // when the interface goes down, fails loudly instead of leaking into main.
-func (m maker) policy() (routes, rules Ops, err error) {
+func (m maker) policy() (routes []Route, rules []Rule, err error) {
 	tables, err := m.tables()
 	if err != nil {
 		return nil, nil, err
@@ -60,7 +60,7 @@ func (m maker) policy() (routes, rules Ops, err error) {
 			own = append(own, m.defaultVia(a, tables[i], 0))
 		}
 		for _, r := range own {
-			if !asked.leadTo(r.Table, r.Dst) {
+			if !leadTo(asked, r.Table, r.Dst) {
 				routes = append(routes, r)
 			}
 		}
@@ -74,11 +74,8 @@ func (m maker) policy() (routes, rules Ops, err error) {
 
 // leadTo says whether there is a route to a destination in a table: one that
 // IPAM asks for takes the place of ours.
-func (o Ops) leadTo(table uint32, dst netip.Prefix) bool {
-	return slices.ContainsFunc(o, func(op Op) bool {
-		r, ok := op.(Route)
-		return ok && r.Table == table && r.Dst == dst
-	})
+func leadTo(routes []Route, table uint32, dst netip.Prefix) bool {
+	return slices.ContainsFunc(routes, func(r Route) bool { return r.Table == table && r.Dst == dst })
 }
 
 // tables returns the table of each address: one number for the first address
@@ -154,14 +151,11 @@ func (m maker) checkRules(addr netip.Addr) error {
 // mainDefaults returns the default routes of routing.defaultRoute: one for
 // each family that has a gateway, unless the other routes or the plugin that
 // made an adopted link have it already.
-func (m maker) mainDefaults(others Ops) Ops {
-	var out Ops
+func (m maker) mainDefaults(others []Route) []Route {
+	var out []Route
 	for _, a := range m.lease.Addresses {
 		r := m.defaultVia(a, MainTable, m.req.Routing.Metric)
-		same := func(op Op) bool {
-			o := op.(Route)
-			return o.Table == r.Table && o.Dst == r.Dst && o.Metric == r.Metric
-		}
+		same := func(o Route) bool { return o.Table == r.Table && o.Dst == r.Dst && o.Metric == r.Metric }
 		if a.Gateway.IsValid() && !m.stands(r) && !slices.ContainsFunc(others, same) && !slices.ContainsFunc(out, same) {
 			out = append(out, r)
 		}
@@ -196,9 +190,8 @@ func (m maker) checkGateways() error {
 
 // checkDefaults refuses to stand beside a default route of somebody else's
 // that only the metric could tell apart and does not.
-func (m maker) checkDefaults(routes Ops) error {
-	for _, op := range routes {
-		r := op.(Route)
+func (m maker) checkDefaults(routes []Route) error {
+	for _, r := range routes {
 		if r.Table != MainTable || r.Dst.Bits() != 0 {
 			continue
 		}

@@ -19,16 +19,14 @@ type Rule struct {
 	Priority uint32       `json:"priority"`
 }
 
-func (Rule) kind() string { return "rule" }
-
-// Commands implements Op.
-func (r Rule) Commands(netns string) []string {
+// commands implements Kind.
+func (r Rule) commands(in namespaces) []string {
 	family := ""
 	if r.From.Addr().Is6() {
 		family = " -6"
 	}
 	return []string{fmt.Sprintf("%s%s rule add from %s %s priority %d protocol %d",
-		IP(netns), family, r.From, r.action(), r.Priority, Protocol)}
+		in.ip(), family, r.From, r.action(), r.Priority, Protocol)}
 }
 
 func (r Rule) action() string {

@@ -26,15 +26,13 @@ type Setting struct {
 	Value string `json:"value"`
 }
 
-func (Sysctl) kind() string { return "sysctl" }
-
-// Commands implements Op.
-func (s Sysctl) Commands(netns string) []string {
+// commands implements Kind.
+func (s Sysctl) commands(in namespaces) []string {
 	args := make([]string, 0, len(s.Set))
 	for _, v := range s.Set {
 		args = append(args, v.Path+"="+shellQuote(v.Value))
 	}
-	return []string{fmt.Sprintf("%s sysctl -qw %s", Exec(netns), strings.Join(args, " "))}
+	return []string{in.run("sysctl -qw %s", strings.Join(args, " "))}
 }
 
 // shellQuote quotes s for a POSIX shell if it needs to be.
@@ -65,7 +63,7 @@ const minIPv6MTU = 1280
 // there either: that plugin deletes the link, or moves it to the host's
 // namespace, where it gets that one's settings (inetdev_destroy,
 // inetdev_init; addrconf_ifdown, addrconf_add_dev).
-func (m maker) sysctl() Op {
+func (m maker) sysctl() Ops {
 	adopted := m.facts.Adopted != nil
 	want := []conf.Sysctl{
 		{Tree: "ipv4/conf", Key: "arp_ignore", Value: "1"},
@@ -102,5 +100,5 @@ func (m maker) sysctl() Op {
 		path := fmt.Sprintf("net/%s/%s/%s", s.Tree, m.req.IfName, s.Key)
 		op.Set = append(op.Set, Setting{Path: path, Value: s.Value})
 	}
-	return op
+	return InPod(op)
 }

@@ -9,13 +9,18 @@ import "github.com/roce-cni/roce-cni/pkg/conf"
 // takes a link's settings, addresses and routes away with the link, so of an
 // attachment whose link we made only the link and the rules remain.
 func (o Ops) Teardown() Ops {
-	made := map[conf.LinkName]bool{}
+	type link struct {
+		place Place
+		name  conf.LinkName
+	}
+	made := map[link]bool{}
 	var out Ops
 	for _, op := range o {
-		if m, ok := op.(Macvlan); ok {
-			made[m.Name] = true
+		r, on := op.row(), link{op.Place, op.Link()}
+		if r.makesLink {
+			made[on] = true
 		}
-		if link, ok := dependsOn(op); ok && made[link] {
+		if r.goesWithLink && made[on] {
 			continue
 		}
 		out = append(out, op)
@@ -33,44 +38,16 @@ func (o Ops) OnLinks() Ops { return o.where(false) }
 func (o Ops) where(makesLink bool) Ops {
 	var out Ops
 	for _, op := range o {
-		if _, ok := op.(Macvlan); ok == makesLink {
+		if op.row().makesLink == makesLink {
 			out = append(out, op)
 		}
 	}
 	return out
-}
-
-// Moves returns the operations that must be undone also when the pod's
-// namespace is gone.
-func (o Ops) Moves() Ops {
-	var out Ops
-	for _, op := range o {
-		switch op.(type) {
-		case Move, DeviceInfo:
-			out = append(out, op)
-		}
-	}
-	return out
-}
-
-// dependsOn returns the link whose removal undoes op by itself.
-func dependsOn(op Op) (conf.LinkName, bool) {
-	switch op := op.(type) {
-	case Sysctl:
-		return op.Link, true
-	case Up:
-		return op.Link, true
-	case Address:
-		return op.Link, true
-	case Route:
-		return op.Link, true
-	}
-	return "", false
 }
 
 // Unrecorded returns what can be undone of an attachment whose record is lost:
 // the link that carries its mark, and the rules for that link's addresses.
 func Unrecorded(id conf.ContainerID, ifName conf.LinkName) Ops {
 	mark := Mark(id, ifName)
-	return Ops{Macvlan{Name: ifName, Mark: mark}, Orphans{Link: ifName, Mark: mark}}
+	return InPod(Macvlan{Name: ifName, Mark: mark}, Orphans{Link: ifName, Mark: mark})
 }

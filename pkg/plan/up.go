@@ -14,9 +14,7 @@ type Up struct {
 	Link conf.LinkName `json:"link"`
 }
 
-func (Up) kind() string { return "up" }
-
-// Commands implements Op.
-func (u Up) Commands(netns string) []string {
-	return []string{fmt.Sprintf("%s link set dev %s up", IP(netns), u.Link)}
+// commands implements Kind.
+func (u Up) commands(in namespaces) []string {
+	return []string{fmt.Sprintf("%s link set dev %s up", in.ip(), u.Link)}
 }

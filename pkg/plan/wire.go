@@ -6,6 +6,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -31,14 +32,18 @@ type Conflict struct {
 	Targets  []Target      `json:"targets"`
 }
 
-func (Conflict) kind() string { return "conflict" }
+// and asks about the targets of both.
+func (c Conflict) and(next Conflict) Conflict {
+	c.Targets = slices.Concat(c.Targets, next.Targets)
+	return c
+}
 
-// Commands implements Op.
-func (c Conflict) Commands(netns string) []string {
+// commands implements Kind.
+func (c Conflict) commands(in namespaces) []string {
 	var out []string
 	for _, t := range c.Targets {
 		if t.Addr.Is4() {
-			out = append(out, fmt.Sprintf("%s arping -D -q -c %d -w 1 -I %s %s", Exec(netns), c.Probes, t.Link, t.Addr))
+			out = append(out, in.run("arping -D -q -c %d -w 1 -I %s %s", c.Probes, t.Link, t.Addr))
 		} else {
 			out = append(out, fmt.Sprintf("# neighbour solicitations from :: for %s on %s: %d, nobody may answer", t.Addr, t.Link, c.Probes))
 		}
@@ -56,14 +61,18 @@ type Gateway struct {
 	Targets  []Target      `json:"targets"`
 }
 
-func (Gateway) kind() string { return "gateway" }
+// and asks the gateways of both.
+func (g Gateway) and(next Gateway) Gateway {
+	g.Targets = slices.Concat(g.Targets, next.Targets)
+	return g
+}
 
-// Commands implements Op.
-func (g Gateway) Commands(netns string) []string {
+// commands implements Kind.
+func (g Gateway) commands(in namespaces) []string {
 	var out []string
 	for _, t := range g.Targets {
 		if t.Addr.Is4() {
-			out = append(out, fmt.Sprintf("%s arping -f -q -c %d -w 1 -I %s -s %s %s", Exec(netns), g.Attempts, t.Link, t.Addr, t.Gateway))
+			out = append(out, in.run("arping -f -q -c %d -w 1 -I %s -s %s %s", g.Attempts, t.Link, t.Addr, t.Gateway))
 		} else {
 			out = append(out, fmt.Sprintf("# neighbour solicitations from %s for gateway %s on %s: up to %d, one must be answered", t.Addr, t.Gateway, t.Link, g.Attempts))
 		}
@@ -80,14 +89,18 @@ type Announce struct {
 	Targets []Target `json:"targets"`
 }
 
-func (Announce) kind() string { return "announce" }
+// and announces the targets of both.
+func (a Announce) and(next Announce) Announce {
+	a.Targets = slices.Concat(a.Targets, next.Targets)
+	return a
+}
 
-// Commands implements Op.
-func (a Announce) Commands(netns string) []string {
+// commands implements Kind.
+func (a Announce) commands(in namespaces) []string {
 	var out []string
 	for _, t := range a.Targets {
 		if t.Addr.Is4() {
-			out = append(out, fmt.Sprintf("%s arping -U -q -c 1 -I %s %s", Exec(netns), t.Link, t.Addr))
+			out = append(out, in.run("arping -U -q -c 1 -I %s %s", t.Link, t.Addr))
 		} else {
 			out = append(out, fmt.Sprintf("# unsolicited neighbour advertisement for %s on %s", t.Addr, t.Link))
 		}

@@ -50,7 +50,7 @@ func TestGatewayAnswers(t *testing.T) {
 			op := plan.Gateway{Mode: conf.Require, Attempts: 200, Timeout: 50 * ms, Targets: []plan.Target{
 				pod.target("pb0", ours4, gateway4), pod.target("pb0", ours6, gateway6),
 			}}
-			if err := pod.prober().Do(t.Context(), op); err != nil {
+			if err := pod.prober().Do(t.Context(), plan.Op{Kind: op}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -63,7 +63,7 @@ func TestSilentGatewayIsNamedWithAllThatIsKnown(t *testing.T) {
 	p := far.peer("pb1", func(int, []byte) [][]byte { return [][]byte{arpProbe(otherMAC), advert(t, otherMAC, ours6)} })
 	pod.address("pb0", ours4)
 	op := plan.Gateway{Mode: conf.Require, Attempts: 3, Timeout: 10 * ms, Targets: []plan.Target{pod.target("pb0", ours4, gateway4)}}
-	wantCode(t, pod.prober().Do(t.Context(), op), cnierr.GatewaySilent, "172.16.11.254", "pb0", "172.16.11.5", "3 ARP requests")
+	wantCode(t, pod.prober().Do(t.Context(), plan.Op{Kind: op}), cnierr.GatewaySilent, "172.16.11.254", "pb0", "172.16.11.5", "3 ARP requests")
 	p.mustHear(t, false, 3)
 }
 
@@ -80,13 +80,13 @@ func TestAnnouncementRepairsStaleEntries(t *testing.T) {
 		}))
 	}
 	four, six := pod.target("pb0", ours4, gateway4), pod.target("pb0", ours6, gateway6)
-	wantTaken(t, pod.prober().Do(t.Context(), conflictOp(four, six)))
+	wantTaken(t, pod.prober().Do(t.Context(), plan.Op{Kind: conflictOp(four, six)}))
 	for _, a := range []netip.Addr{ours4, ours6} {
 		if got := far.neighbour("pb1", a); got != thirdMAC {
 			t.Errorf("after the conflict probe %s is at %s, want the old %s", a, got, thirdMAC)
 		}
 	}
-	if err := pod.prober().Do(t.Context(), plan.Announce{Targets: []plan.Target{four, six}}); err != nil {
+	if err := pod.prober().Do(t.Context(), plan.Op{Kind: plan.Announce{Targets: []plan.Target{four, six}}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range []netip.Addr{ours4, ours6} {

@@ -82,7 +82,7 @@ func settle(t *testing.T, pod *space, link string, addrs ...netip.Addr) {
 		op.Targets = append(op.Targets, pod.target(link, from, a))
 	}
 	p := pod.prober()
-	if err := p.Do(t.Context(), op); err != nil {
+	if err := p.Do(t.Context(), plan.Op{Kind: op}); err != nil {
 		t.Fatal(err)
 	}
 	p.Close()
@@ -151,14 +151,14 @@ func TestKernelOwnerIsFound(t *testing.T) {
 			op := plan.Conflict{Mode: conf.Require, Probes: 3, Interval: 20 * ms, Wait: 40 * ms, Targets: []plan.Target{four, six}}
 			s.owner.address(s.other, gateway4)
 			settle(t, s.pod, s.link, gateway4)
-			if err := s.pod.prober().Do(t.Context(), op); err != nil {
+			if err := s.pod.prober().Do(t.Context(), plan.Op{Kind: op}); err != nil {
 				t.Fatalf("nobody has the addresses yet, got %v", err)
 			}
 			s.owner.address(s.other, ours4)
 			s.owner.address(s.other, ours6)
 			settle(t, s.pod, s.link, ours4, ours6)
 			mac := s.owner.mac(s.other)
-			wantTaken(t, s.pod.prober().Do(t.Context(), answered(four, six)),
+			wantTaken(t, s.pod.prober().Do(t.Context(), plan.Op{Kind: answered(four, six)}),
 				Taken{four, mac, "ARP reply"}, Taken{six, mac, "neighbour advertisement"})
 		})
 	}
@@ -190,7 +190,7 @@ func TestOwnerWithOurMAC(t *testing.T) {
 			if macvlans {
 				op, want = conflictOp(four, six), nil
 			}
-			wantTaken(t, pod.prober().Do(t.Context(), op), want...)
+			wantTaken(t, pod.prober().Do(t.Context(), plan.Op{Kind: op}), want...)
 		})
 	}
 }
@@ -205,7 +205,7 @@ func TestAnswerInAWindowOfNoLengthIsHeard(t *testing.T) {
 	far.address("pb1", ours6)
 	settle(t, pod, "pb0", ours4, ours6)
 	four, six := pod.target("pb0", ours4, gateway4), pod.target("pb0", ours6, gateway6)
-	err := pod.prober().Do(t.Context(), plan.Conflict{Mode: conf.Require, Probes: 1, Targets: []plan.Target{four, six}})
+	err := pod.prober().Do(t.Context(), plan.Op{Kind: plan.Conflict{Mode: conf.Require, Probes: 1, Targets: []plan.Target{four, six}}})
 	mac := far.mac("pb1")
 	wantTaken(t, err, Taken{four, mac, "ARP reply"}, Taken{six, mac, "neighbour advertisement"})
 }
@@ -239,7 +239,7 @@ func TestGroupsAreJoinedForTheWindow(t *testing.T) {
 	defer witness.Close()
 	p := pod.prober()
 	six := pod.target("pb0", ours6, gateway6)
-	wantTaken(t, p.Do(t.Context(), answered(six)), Taken{six, otherMAC, "neighbour advertisement"})
+	wantTaken(t, p.Do(t.Context(), plan.Op{Kind: answered(six)}), Taken{six, otherMAC, "neighbour advertisement"})
 	p.Close()
 	if in := <-during; in != "2" {
 		t.Errorf("members of the group: %q in the window, want 2", in)

@@ -56,7 +56,7 @@ type Prober struct {
 func (p *Prober) Do(ctx context.Context, op plan.Op) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch op := op.(type) {
+	switch op := op.Kind.(type) {
 	case plan.Conflict:
 		return p.settle(ctx, op.Mode, func() error { return p.conflict(ctx, op) })
 	case plan.Gateway:
@@ -90,15 +90,14 @@ func (p *Prober) Undo(_ context.Context, op plan.Op) error { return known(op) }
 func (p *Prober) Check(_ context.Context, op plan.Op) error { return known(op) }
 
 func known(op plan.Op) error {
-	switch op.(type) {
-	case plan.Conflict, plan.Gateway, plan.Announce:
-		return nil
+	if op.By() != plan.ByWire {
+		return foreign(op)
 	}
-	return foreign(op)
+	return nil
 }
 
 func foreign(op plan.Op) error {
-	return cnierr.New(cnierr.Bug, "probe", "", "", "operation %T is not one of the wire", op)
+	return cnierr.New(cnierr.Bug, "probe", "", "", "operation %T is not one of the wire", op.Kind)
 }
 
 // settle does what the severity says with the outcome of a check. After a

@@ -27,7 +27,7 @@ func TestSilentGatewaysAreAllNamed(t *testing.T) {
 		p, _ := memProber(map[port]*memConn{
 			{link: "net1"}: newMemConn(nil), {link: "net1", v6: true}: newMemConn(nil), {link: "net2"}: answers,
 		})
-		err := p.Do(t.Context(), gatewayOp(target("net1"), target6("net1"), target("net2"), none))
+		err := p.Do(t.Context(), plan.Op{Kind: gatewayOp(target("net1"), target6("net1"), target("net2"), none)})
 		const text = `ask gateway "172.16.11.254, fd00:11::fe": ` +
 			`172.16.11.254 answers none of 3 ARP requests from 172.16.11.5 on net1; ` +
 			`fd00:11::fe answers none of 3 neighbour solicitations from fd00:11::a:5 on net1`
@@ -52,16 +52,16 @@ func TestSeverityTurnsFailuresIntoWarnings(t *testing.T) {
 		logs  string
 		sends bool
 	}{
-		"conflict, require": {conflictOp(target("net1")), taken, true, "", true},
-		"conflict, warn":    {withMode(conflictOp(target("net1")), conf.Warn), taken, false, "used on net1 by 02:00:00:00:00:02", true},
-		"conflict, off":     {withMode(conflictOp(target("net1")), conf.Off), taken, false, "", false},
-		"link down, warn":   {withMode(conflictOp(target("net1")), conf.Warn), broken, false, "the interface is down", true},
-		"gateway, warn":     {plan.Gateway{Mode: conf.Warn, Attempts: 1, Targets: []plan.Target{target("net1")}}, taken, false, "answers none of 1 ARP requests", true},
-		"gateway, off":      {plan.Gateway{Mode: conf.Off, Attempts: 1, Targets: []plan.Target{target("net1")}}, taken, false, "", false},
-		"no probes, warn":   {plan.Conflict{Mode: conf.Warn, Targets: []plan.Target{target("net1")}}, taken, true, "", false},
-		"no targets":        {conflictOp(), taken, false, "", false},
-		"no gateways":       {gatewayOp(plan.Target{Link: "net1", MAC: ourMAC, Addr: ours4}), taken, false, "", false},
-		"no announcements":  {plan.Announce{}, taken, false, "", false},
+		"conflict, require": {plan.Op{Kind: conflictOp(target("net1"))}, taken, true, "", true},
+		"conflict, warn":    {plan.Op{Kind: withMode(conflictOp(target("net1")), conf.Warn)}, taken, false, "used on net1 by 02:00:00:00:00:02", true},
+		"conflict, off":     {plan.Op{Kind: withMode(conflictOp(target("net1")), conf.Off)}, taken, false, "", false},
+		"link down, warn":   {plan.Op{Kind: withMode(conflictOp(target("net1")), conf.Warn)}, broken, false, "the interface is down", true},
+		"gateway, warn":     {plan.Op{Kind: plan.Gateway{Mode: conf.Warn, Attempts: 1, Targets: []plan.Target{target("net1")}}}, taken, false, "answers none of 1 ARP requests", true},
+		"gateway, off":      {plan.Op{Kind: plan.Gateway{Mode: conf.Off, Attempts: 1, Targets: []plan.Target{target("net1")}}}, taken, false, "", false},
+		"no probes, warn":   {plan.Op{Kind: plan.Conflict{Mode: conf.Warn, Targets: []plan.Target{target("net1")}}}, taken, true, "", false},
+		"no targets":        {plan.Op{Kind: conflictOp()}, taken, false, "", false},
+		"no gateways":       {plan.Op{Kind: gatewayOp(plan.Target{Link: "net1", MAC: ourMAC, Addr: ours4})}, taken, false, "", false},
+		"no announcements":  {plan.Op{Kind: plan.Announce{}}, taken, false, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,13 +95,13 @@ func TestOperationsThatAreNotOursAreABug(t *testing.T) {
 	p, _ := memProber(nil)
 	calls := map[string]func(context.Context, plan.Op) error{"do": p.Do, "undo": p.Undo, "check": p.Check}
 	for name, call := range calls {
-		if err := call(t.Context(), plan.Up{Link: "net1"}); cnierr.CodeOf(err) != cnierr.Bug || !strings.Contains(err.Error(), "plan.Up") {
+		if err := call(t.Context(), plan.Op{Kind: plan.Up{Link: "net1"}}); cnierr.CodeOf(err) != cnierr.Bug || !strings.Contains(err.Error(), "plan.Up") {
 			t.Errorf("%s: got %v, want a bug that names the operation", name, err)
 		}
 		if name == "do" {
 			continue
 		}
-		for _, op := range []plan.Op{conflictOp(target("net1")), gatewayOp(target("net1")), plan.Announce{Targets: []plan.Target{target("net1")}}} {
+		for _, op := range plan.InPod(conflictOp(target("net1")), gatewayOp(target("net1")), plan.Announce{Targets: []plan.Target{target("net1")}}) {
 			if err := call(t.Context(), op); err != nil {
 				t.Errorf("%s %T: %v", name, op, err)
 			}
@@ -117,12 +117,12 @@ func TestTargetsThatNoPlanHoldsAreABug(t *testing.T) {
 	mixed := target("net1")
 	mixed.Gateway = gateway6
 	for name, op := range map[string]plan.Op{
-		"no address":   conflictOp(plan.Target{Link: "net1", MAC: ourMAC}),
-		"no MAC":       conflictOp(plan.Target{Link: "net1", Addr: ours4}),
-		"no link":      plan.Announce{Targets: []plan.Target{{MAC: ourMAC, Addr: ours4}}},
-		"mapped":       conflictOp(mapped),
-		"zone":         conflictOp(zoned),
-		"two families": gatewayOp(mixed),
+		"no address":   {Kind: conflictOp(plan.Target{Link: "net1", MAC: ourMAC})},
+		"no MAC":       {Kind: conflictOp(plan.Target{Link: "net1", Addr: ours4})},
+		"no link":      {Kind: plan.Announce{Targets: []plan.Target{{MAC: ourMAC, Addr: ours4}}}},
+		"mapped":       {Kind: conflictOp(mapped)},
+		"zone":         {Kind: conflictOp(zoned)},
+		"two families": {Kind: gatewayOp(mixed)},
 	} {
 		p, _ := memProber(nil)
 		if err := p.Do(t.Context(), op); cnierr.CodeOf(err) != cnierr.Bug || err == nil {
@@ -134,7 +134,7 @@ func TestTargetsThatNoPlanHoldsAreABug(t *testing.T) {
 func TestFailureToEnterIsReported(t *testing.T) {
 	t.Parallel()
 	p := &Prober{Enter: func(func() error) error { return unix.EPERM }, Rand: bytes.NewReader(make([]byte, 6))}
-	err := p.Do(t.Context(), conflictOp(target("net1")))
+	err := p.Do(t.Context(), plan.Op{Kind: conflictOp(target("net1"))})
 	if cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, unix.EPERM) {
 		t.Errorf("got %v, want the cause with code IO", err)
 	}

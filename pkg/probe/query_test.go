@@ -38,43 +38,43 @@ func TestWindowIsExact(t *testing.T) {
 		sent   []time.Duration
 	}{
 		"conflict, silence": {
-			op: conflictOp(target("net1")), took: 16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
+			op: plan.Op{Kind: conflictOp(target("net1"))}, took: 16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
 		},
 		"conflict, answered at once": {
-			op: conflictOp(target("net1")), script: onNth(1, func(c *memConn) { c.hear(reply4()) }),
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: onNth(1, func(c *memConn) { c.hear(reply4()) }),
 			code: cnierr.AddressTaken, took: 0, sent: []time.Duration{0},
 		},
 		"conflict, only the last probe arrives": {
-			op: conflictOp(target("net1")), script: onNth(3, func(c *memConn) { c.after(7*ms, reply4()) }),
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: onNth(3, func(c *memConn) { c.after(7*ms, reply4()) }),
 			code: cnierr.AddressTaken, took: 15 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
 		},
 		"conflict, answered too late": {
-			op: conflictOp(target("net1")), script: onNth(3, func(c *memConn) { c.after(9*ms, reply4()) }),
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: onNth(3, func(c *memConn) { c.after(9*ms, reply4()) }),
 			took: 16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
 		},
 		"conflict, answered in time and read too late": {
-			op: conflictOp(target("net1")), script: onNth(3, func(c *memConn) { c.queued <- result{frame: reply4()} }),
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: onNth(3, func(c *memConn) { c.queued <- result{frame: reply4()} }),
 			code: cnierr.AddressTaken, took: 16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
 		},
 		"conflict, a rival": {
-			op: conflictOp(target("net1")), script: onNth(1, func(c *memConn) { c.after(5*ms, probe(otherMAC)) }),
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: onNth(1, func(c *memConn) { c.after(5*ms, probe(otherMAC)) }),
 			code: cnierr.AddressTaken, took: 5 * ms, sent: []time.Duration{0, 4 * ms},
 		},
 		"conflict, a rival with our MAC": {
-			op: conflictOp(target("net1")), script: onNth(1, func(c *memConn) { c.hear(probe(ourMAC)) }),
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: onNth(1, func(c *memConn) { c.hear(probe(ourMAC)) }),
 			code: cnierr.AddressTaken, took: 0, sent: []time.Duration{0},
 		},
 		"conflict, our own frames come back": {
-			op:     conflictOp(target("net1")),
+			op:     plan.Op{Kind: conflictOp(target("net1"))},
 			script: func(c *memConn, _ int, b []byte) error { c.hear(append(bytes.Clone(b), 0, 0)); return nil },
 			took:   16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
 		},
 		"conflict, other addresses talk": {
-			op: conflictOp(target("net1")), script: func(c *memConn, _ int, _ []byte) error { c.hear(gatewayReply4()); return nil },
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: func(c *memConn, _ int, _ []byte) error { c.hear(gatewayReply4()); return nil },
 			took: 16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
 		},
 		"conflict, interrupted": {
-			op: conflictOp(target("net1")),
+			op: plan.Op{Kind: conflictOp(target("net1"))},
 			script: func(c *memConn, n int, _ []byte) error {
 				c.in <- result{err: &net.OpError{Op: "read", Err: os.NewSyscallError("recvfrom", unix.EINTR)}}
 				c.in <- result{err: unix.EAGAIN}
@@ -89,51 +89,51 @@ func TestWindowIsExact(t *testing.T) {
 			code: cnierr.AddressTaken, took: 15 * ms, sent: []time.Duration{0, 0, 4 * ms, 4 * ms, 8 * ms},
 		},
 		"conflict, one frame does not fit into the queue": {
-			op: conflictOp(target("net1")), script: failNth(1, unix.ENOBUFS),
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: failNth(1, unix.ENOBUFS),
 			took: 16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
 		},
 		"conflict, no frame fits into the queue": {
-			op: conflictOp(target("net1")), script: func(*memConn, int, []byte) error { return unix.ENOBUFS },
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: func(*memConn, int, []byte) error { return unix.ENOBUFS },
 			code: cnierr.IO, took: 16 * ms, sent: []time.Duration{0, 4 * ms, 8 * ms},
 		},
 		"conflict, the link goes down": {
-			op: conflictOp(target("net1")), script: onNth(2, func(c *memConn) { c.in <- result{err: unix.ENETDOWN} }),
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: onNth(2, func(c *memConn) { c.in <- result{err: unix.ENETDOWN} }),
 			code: cnierr.IO, took: 4 * ms, sent: []time.Duration{0, 4 * ms},
 		},
 		"conflict, the link goes": {
-			op: conflictOp(target("net1")), script: failNth(2, unix.ENXIO),
+			op: plan.Op{Kind: conflictOp(target("net1"))}, script: failNth(2, unix.ENXIO),
 			code: cnierr.IO, took: 4 * ms, sent: []time.Duration{0, 4 * ms},
 		},
 		"gateway, silence": {
-			op: gatewayOp(target("net1")), code: cnierr.GatewaySilent, took: 300 * ms, sent: []time.Duration{0, 100 * ms, 200 * ms},
+			op: plan.Op{Kind: gatewayOp(target("net1"))}, code: cnierr.GatewaySilent, took: 300 * ms, sent: []time.Duration{0, 100 * ms, 200 * ms},
 		},
 		"gateway, answers at once": {
-			op: gatewayOp(target("net1")), script: onNth(1, func(c *memConn) { c.hear(gatewayReply4()) }), sent: []time.Duration{0},
+			op: plan.Op{Kind: gatewayOp(target("net1"))}, script: onNth(1, func(c *memConn) { c.hear(gatewayReply4()) }), sent: []time.Duration{0},
 		},
 		"gateway, answers only the third request": {
-			op: gatewayOp(target("net1")), script: onNth(3, func(c *memConn) { c.after(99*ms, gatewayReply4()) }),
+			op: plan.Op{Kind: gatewayOp(target("net1"))}, script: onNth(3, func(c *memConn) { c.after(99*ms, gatewayReply4()) }),
 			took: 299 * ms, sent: []time.Duration{0, 100 * ms, 200 * ms},
 		},
 		"gateway, answers late": {
-			op: gatewayOp(target("net1")), script: onNth(1, func(c *memConn) { c.after(150*ms, gatewayReply4()) }),
+			op: plan.Op{Kind: gatewayOp(target("net1"))}, script: onNth(1, func(c *memConn) { c.after(150*ms, gatewayReply4()) }),
 			took: 150 * ms, sent: []time.Duration{0, 100 * ms},
 		},
 		"gateway, asks something itself": {
-			op: gatewayOp(target("net1")),
+			op: plan.Op{Kind: gatewayOp(target("net1"))},
 			script: onNth(1, func(c *memConn) {
 				c.after(3*ms, arp{op: arpRequest, senderMAC: otherMAC, sender: gateway4, target: ours4}.frame(nil))
 			}),
 			took: 3 * ms, sent: []time.Duration{0},
 		},
 		"gateway, somebody wants its address": {
-			op: gatewayOp(target("net1")),
+			op: plan.Op{Kind: gatewayOp(target("net1"))},
 			script: onNth(1, func(c *memConn) {
 				c.hear(arp{op: arpRequest, senderMAC: otherMAC, sender: unset4, target: gateway4}.frame(nil))
 			}),
 			code: cnierr.GatewaySilent, took: 300 * ms, sent: []time.Duration{0, 100 * ms, 200 * ms},
 		},
 		"gateway, interrupted": {
-			op: gatewayOp(target("net1")),
+			op: plan.Op{Kind: gatewayOp(target("net1"))},
 			script: func(c *memConn, n int, _ []byte) error {
 				c.in <- result{err: unix.EINTR}
 				if n == 4 {
@@ -147,10 +147,10 @@ func TestWindowIsExact(t *testing.T) {
 			took: 200 * ms, sent: []time.Duration{0, 0, 100 * ms, 200 * ms},
 		},
 		"announcement": {
-			op: plan.Announce{Targets: []plan.Target{target("net1")}}, sent: []time.Duration{0},
+			op: plan.Op{Kind: plan.Announce{Targets: []plan.Target{target("net1")}}}, sent: []time.Duration{0},
 		},
 		"announcement that does not fit into the queue": {
-			op: plan.Announce{Targets: []plan.Target{target("net1")}}, script: failNth(1, unix.ENOBUFS),
+			op: plan.Op{Kind: plan.Announce{Targets: []plan.Target{target("net1")}}}, script: failNth(1, unix.ENOBUFS),
 			code: cnierr.IO, sent: []time.Duration{0},
 		},
 	} {
@@ -191,7 +191,7 @@ func TestFamiliesAndLinksShareOneWindowAndDecideAlone(t *testing.T) {
 			{link: "net1"}: four1, {link: "net2"}: four2, {link: "net1", v6: true}: six1, {link: "net2", v6: true}: six2,
 		})
 		start := time.Now()
-		err := p.Do(t.Context(), conflictOp(target("net1"), target6("net1"), target("net2"), target6("net2")))
+		err := p.Do(t.Context(), plan.Op{Kind: conflictOp(target("net1"), target6("net1"), target("net2"), target6("net2"))})
 		if took := time.Since(start); took != 16*ms {
 			t.Errorf("took %s, want 16ms", took)
 		}
@@ -229,7 +229,7 @@ func TestWindowEndsWhenAllTargetsAreDecided(t *testing.T) {
 		two := newMemConn(onNth(2, func(c *memConn) { c.after(2*ms, reply4()) }))
 		p, _ := memProber(map[port]*memConn{{link: "net1"}: one, {link: "net2"}: two})
 		start := time.Now()
-		if err := p.Do(t.Context(), conflictOp(target("net1"), target("net2"))); cnierr.CodeOf(err) != cnierr.AddressTaken {
+		if err := p.Do(t.Context(), plan.Op{Kind: conflictOp(target("net1"), target("net2"))}); cnierr.CodeOf(err) != cnierr.AddressTaken {
 			t.Errorf("got %v", err)
 		}
 		if took := time.Since(start); took != 6*ms {
@@ -241,9 +241,9 @@ func TestWindowEndsWhenAllTargetsAreDecided(t *testing.T) {
 func TestCancelEndsTheWindowAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, op := range map[string]plan.Op{
-		"conflict": conflictOp(target("net1")),
-		"gateway":  gatewayOp(target("net1")),
-		"warn":     plan.Gateway{Mode: conf.Warn, Attempts: 3, Timeout: 100 * ms, Targets: []plan.Target{target("net1")}},
+		"conflict": {Kind: conflictOp(target("net1"))},
+		"gateway":  {Kind: gatewayOp(target("net1"))},
+		"warn":     {Kind: plan.Gateway{Mode: conf.Warn, Attempts: 3, Timeout: 100 * ms, Targets: []plan.Target{target("net1")}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -272,7 +272,7 @@ func TestCancelBeforeTheFirstFrameSendsNone(t *testing.T) {
 	cancel()
 	conn := newMemConn(nil)
 	p, _ := memProber(map[port]*memConn{{link: "net1"}: conn})
-	for _, op := range []plan.Op{conflictOp(target("net1")), gatewayOp(target("net1")), plan.Announce{Targets: []plan.Target{target("net1")}}} {
+	for _, op := range plan.InPod(conflictOp(target("net1")), gatewayOp(target("net1")), plan.Announce{Targets: []plan.Target{target("net1")}}) {
 		if err := p.Do(ctx, op); !errors.Is(err, context.Canceled) || len(conn.sent) > 0 {
 			t.Errorf("%T: got %v and %d frames, want the context's error and none", op, err, len(conn.sent))
 		}
@@ -284,7 +284,7 @@ func TestAnswersCountOnlyOnTheirOwnLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := newMemConn(func(c *memConn, _ int, _ []byte) error { c.hear(gatewayReply4()); return nil })
 		p, _ := memProber(map[port]*memConn{{link: "net1"}: newMemConn(nil), {link: "net2"}: other})
-		err := p.Do(t.Context(), gatewayOp(target("net1"), target("net2")))
+		err := p.Do(t.Context(), plan.Op{Kind: gatewayOp(target("net1"), target("net2"))})
 		if err == nil || !strings.Contains(err.Error(), "net1") || strings.Contains(err.Error(), "net2") {
 			t.Errorf("got %v, want the gateway silent on net1 alone", err)
 		}

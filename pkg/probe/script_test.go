@@ -120,7 +120,7 @@ func TestConflictWithAScriptedPeer(t *testing.T) {
 			if c.four.what != "" { // it is answered, by a peer that may be late
 				op.Wait = 2 * time.Second
 			}
-			err := pod.prober().Do(t.Context(), op)
+			err := pod.prober().Do(t.Context(), plan.Op{Kind: op})
 			var want []Taken
 			for _, w := range []struct {
 				taken
@@ -173,7 +173,7 @@ func TestHairpinBringsOurFramesBackAndTheyAreNoConflict(t *testing.T) {
 			defer witness.Close()
 
 			four, six := pod.target("pbc", ours4, gateway4), pod.target("pbc", ours6, gateway6)
-			wantTaken(t, pod.prober().Do(t.Context(), conflictOp(four, six)))
+			wantTaken(t, pod.prober().Do(t.Context(), plan.Op{Kind: conflictOp(four, six)}))
 
 			patience := 100 * ms
 			if back {

@@ -32,8 +32,8 @@ func TestManyLinksShareOneWindow(t *testing.T) {
 	}
 	far.address("pbx6", ours6)
 	settle(t, pod, "pb6", ours6)
-	pod.must(pod.prober().Do(t.Context(), plan.Announce{Targets: targets})) // awaits all carriers
-	err := pod.prober().Do(t.Context(), plan.Conflict{Mode: conf.Require, Probes: 3, Interval: 300 * ms, Wait: 300 * ms, Targets: targets})
+	pod.must(pod.prober().Do(t.Context(), plan.Op{Kind: plan.Announce{Targets: targets}})) // awaits all carriers
+	err := pod.prober().Do(t.Context(), plan.Op{Kind: plan.Conflict{Mode: conf.Require, Probes: 3, Interval: 300 * ms, Wait: 300 * ms, Targets: targets}})
 	wantTaken(t, err, Taken{pod.target("pb6", ours6, gateway6), far.mac("pbx6"), "neighbour advertisement"})
 }
 
@@ -51,7 +51,7 @@ func TestLinkThatCannotCarryTheQuestion(t *testing.T) {
 			pod, _ := wired(t)
 			four := pod.target("pb0", ours4, gateway4)
 			c.spoil(pod)
-			for _, op := range []plan.Op{conflictOp(four), gatewayOp(four), plan.Announce{Targets: []plan.Target{four}}} {
+			for _, op := range plan.InPod(conflictOp(four), gatewayOp(four), plan.Announce{Targets: []plan.Target{four}}) {
 				wantCode(t, pod.prober().Do(t.Context(), op), cnierr.IO, "pb0", c.says)
 			}
 		})
@@ -66,7 +66,7 @@ func TestLinkWithoutCarrierIsAnError(t *testing.T) {
 	pod.cable("pb0", far, "pb1")
 	pod.up("pb0")
 	op := conflictOp(pod.target("pb0", ours4, gateway4))
-	wantCode(t, pod.prober().Do(t.Context(), op), cnierr.BadParent, "pb0", "no carrier")
+	wantCode(t, pod.prober().Do(t.Context(), plan.Op{Kind: op}), cnierr.BadParent, "pb0", "no carrier")
 }
 
 // TestLinkThatGoesDuringTheWindowIsAnError: no answer from a link that is not
@@ -85,7 +85,7 @@ func TestLinkThatGoesDuringTheWindowIsAnError(t *testing.T) {
 		Mode: conf.Require, Probes: 3, Interval: time.Second, Wait: time.Second,
 		Targets: []plan.Target{pod.target("pb0", ours4, gateway4)},
 	}
-	wantCode(t, pod.prober().Do(t.Context(), op), cnierr.IO, "pb0")
+	wantCode(t, pod.prober().Do(t.Context(), plan.Op{Kind: op}), cnierr.IO, "pb0")
 	if err := <-gone; err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestCarrierThatComesLateIsAwaited(t *testing.T) {
 		plugged := make(chan error, 1)
 		end := far.link("pb1")
 		time.AfterFunc(30*ms, func() { plugged <- far.nl.LinkSetUp(end) })
-		err := pod.prober().Do(t.Context(), answered(four))
+		err := pod.prober().Do(t.Context(), plan.Op{Kind: answered(four)})
 		pod.must(<-plugged)
 		if err != nil && cnierr.CodeOf(err) == cnierr.BadParent {
 			continue
@@ -123,12 +123,12 @@ func TestNothingStaysOpen(t *testing.T) {
 	lost := pod.target("pb0", ours4, gateway4)
 	lost.Link = "pbnone"
 	before, p := openFiles(t), pod.prober()
-	for _, op := range []plan.Op{
+	for _, op := range plan.InPod(
 		conflictOp(four, six), gatewayOp(four),
 		plan.Announce{Targets: []plan.Target{four, six}},
 		conflictOp(four, six, lost),
 		plan.Announce{Targets: []plan.Target{six, lost}},
-	} {
+	) {
 		_ = p.Do(t.Context(), op) // other tests look at the errors
 	}
 	p.Close()
@@ -148,20 +148,20 @@ func TestOperationsShareTheirSockets(t *testing.T) {
 	await(t, "settle's sockets are closed", func() bool { return pod.packetSockets() == 0 })
 	four, six := pod.target("pb0", ours4, gateway4), pod.target("pb0", ours6, gateway6)
 	p := pod.prober()
-	for _, op := range []plan.Op{
+	for _, op := range plan.InPod(
 		plan.Announce{Targets: []plan.Target{four}},
 		gatewayOp(four),
 		conflictOp(four, six),
 		plan.Announce{Targets: []plan.Target{four, six}},
 		gatewayOp(four),
-	} {
+	) {
 		pod.must(p.Do(t.Context(), op))
 	}
 	if n := pod.packetSockets(); n != 2 {
 		t.Errorf("%d packet sockets are open, want one for each family", n)
 	}
 	pod.must(pod.nl.LinkDel(pod.link("pb0")))
-	if err := p.Do(t.Context(), conflictOp(four)); err == nil {
+	if err := p.Do(t.Context(), plan.Op{Kind: conflictOp(four)}); err == nil {
 		t.Error("got no error from a link that is gone")
 	}
 	pod.cable("pb0", far, "pb1")
@@ -170,7 +170,7 @@ func TestOperationsShareTheirSockets(t *testing.T) {
 	far.address("pb1", ours4)
 	settle(t, pod, "pb0", ours4)
 	four = pod.target("pb0", ours4, gateway4)
-	wantTaken(t, p.Do(t.Context(), answered(four)), Taken{four, far.mac("pb1"), "ARP reply"})
+	wantTaken(t, p.Do(t.Context(), plan.Op{Kind: answered(four)}), Taken{four, far.mac("pb1"), "ARP reply"})
 }
 
 // TestWhatWasHeardBeforeAQuestionIsNoAnswer: the sockets hear between two
@@ -180,13 +180,13 @@ func TestWhatWasHeardBeforeAQuestionIsNoAnswer(t *testing.T) {
 	pod, far := wired(t)
 	four := pod.target("pb0", ours4, gateway4)
 	p := pod.prober()
-	pod.must(p.Do(t.Context(), conflictOp(four)))
+	pod.must(p.Do(t.Context(), plan.Op{Kind: conflictOp(four)}))
 	stale := far.listen("pb1", false)
 	defer stale.Close()
 	_, err := stale.WriteTo(gatewayReply4(), &packet.Addr{HardwareAddr: gatewayReply4()[:6]}) // a veth delivers at once
 	pod.must(err)
 	op := plan.Gateway{Mode: conf.Require, Attempts: 1, Timeout: 20 * ms, Targets: []plan.Target{four}}
-	wantCode(t, p.Do(t.Context(), op), cnierr.GatewaySilent)
+	wantCode(t, p.Do(t.Context(), plan.Op{Kind: op}), cnierr.GatewaySilent)
 }
 
 // packetSockets returns how many the kernel has in the namespace.
@@ -220,11 +220,11 @@ func BenchmarkDo(b *testing.B) {
 		name string
 		op   plan.Op
 	}{
-		{"conflict of one family", conflictOp(four)},
-		{"conflict of both", conflictOp(four, six)},
-		{"gateway of one family", gatewayOp(four)},
-		{"gateway of both", gatewayOp(four, six)},
-		{"announce both", plan.Announce{Targets: []plan.Target{four, six}}},
+		{"conflict of one family", plan.Op{Kind: conflictOp(four)}},
+		{"conflict of both", plan.Op{Kind: conflictOp(four, six)}},
+		{"gateway of one family", plan.Op{Kind: gatewayOp(four)}},
+		{"gateway of both", plan.Op{Kind: gatewayOp(four, six)}},
+		{"announce both", plan.Op{Kind: plan.Announce{Targets: []plan.Target{four, six}}}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			p := pod.prober()

@@ -19,21 +19,21 @@ func TestDeviceThatItsDriverMadeAnewIsTheSame(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	s := n.subsystem(t, verbs("mlx5_0", "mlx5_1"))
-	if err := s.Do(t.Context(), op); err != nil {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Fatal(err)
 	}
 	n.devices[0].Index, n.devices[0].in = 9, Host
-	if err := s.Check(t.Context(), op); !strings.Contains(fmt.Sprint(err), "it is in the host's namespace") {
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); !strings.Contains(fmt.Sprint(err), "it is in the host's namespace") {
 		t.Errorf("check: got %v", err)
 	}
-	if err := errors.Join(s.Do(t.Context(), op), s.Check(t.Context(), op)); err != nil || n.devices[0].in != Pod {
+	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || n.devices[0].in != Pod {
 		t.Errorf("got %v, the device is in %s", err, n.devices[0].in)
 	}
-	pod := plan.Port{Device: op.Device, InPod: true}
+	pod := plan.Op{Kind: plan.Port{Device: op.Device}}
 	if err := errors.Join(s.Do(t.Context(), pod), s.Check(t.Context(), pod)); err != nil {
 		t.Errorf("its port: %v", err)
 	}
-	if err := s.Undo(t.Context(), op); err != nil || n.devices[0].in != Host {
+	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != Host {
 		t.Errorf("undo: got %v, the device is in %s", err, n.devices[0].in)
 	}
 
@@ -50,7 +50,7 @@ func TestDeviceThatItsDriverMadeAnewIsTheSame(t *testing.T) {
 		if n.devices[0].GUID == noGUID {
 			host.Device.GUID = noGUID
 		}
-		if err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), host); !errors.Is(err, ErrNoDevice) {
+		if err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), plan.Op{Place: plan.Host, Kind: host}); !errors.Is(err, ErrNoDevice) {
 			t.Errorf("%+v: got %v, want no device", n.devices[0].Device, err)
 		}
 	}
@@ -61,7 +61,7 @@ func TestMoveDoneAgainGivesTheNameBack(t *testing.T) {
 	n, op := movable()
 	n.devices[0].in, n.devices[0].Name = Pod, "mine"
 	s := n.subsystem(t, verbs("mine", "mlx5_1"))
-	if err := errors.Join(s.Do(t.Context(), op), s.Check(t.Context(), op)); err != nil || n.devices[0].Name != "mlx5_0" || n.devices[0].in != Pod {
+	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || n.devices[0].Name != "mlx5_0" || n.devices[0].in != Pod {
 		t.Errorf("got %v, %q is in %s", err, n.devices[0].Name, n.devices[0].in)
 	}
 }

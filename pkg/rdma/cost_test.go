@@ -59,7 +59,7 @@ func TestDiscoveryCostsTheSameWhateverTheNode(t *testing.T) {
 			t.Errorf("%+v: %d round trips and %d reads, want %d and %d", c, n.trips, reads, discoveryTrips, discoveryReads)
 		}
 		n.trips, reads = 0, 0
-		if err := s.Do(t.Context(), plan.Port{Device: facts.Device}); err != nil || n.trips != checkTrips || reads != 0 {
+		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: plan.Port{Device: facts.Device}}); err != nil || n.trips != checkTrips || reads != 0 {
 			t.Errorf("%+v: port: %v, %d round trips and %d reads", c, err, n.trips, reads)
 		}
 	}
@@ -76,7 +76,7 @@ func TestGIDLookupReadsOnlyEntriesThatAreOlder(t *testing.T) {
 		addr := fmt.Sprintf("10.7.0.%d", c.place/2)
 		op := wait(addr)
 		op.Device.Name = "mlx5_7"
-		if err := s.Do(t.Context(), op); err != nil || s.Located()[netip.MustParseAddr(addr)] != c.place {
+		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || s.Located()[netip.MustParseAddr(addr)] != c.place {
 			t.Fatalf("got %v, %v", s.Located(), err)
 		}
 		// One for each place up to ours, and the types of our v1 and v2 entries.

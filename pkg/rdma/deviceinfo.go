@@ -60,7 +60,7 @@ func (d deviceInfo) undo(context.Context) error {
 func (d deviceInfo) check(context.Context) error {
 	_, err := os.Lstat(d.op.File)
 	if errors.Is(err, fs.ErrNotExist) {
-		return damaged("check device information", d.op.File, d.op.Commands(""), "the file is gone")
+		return damaged("check device information", d.op.File, plan.OnHost(d.op).Commands(""), "the file is gone")
 	}
 	return d.failed("check device information", err)
 }

@@ -38,26 +38,26 @@ func TestDeviceInfoIsWrittenAndRemoved(t *testing.T) {
 	t.Parallel()
 	s, op := info(t)
 	for range 2 {
-		if err := s.Do(t.Context(), op); err != nil {
+		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 			t.Fatal(err)
 		}
 		holds(t, op.File, infoText)
 	}
-	if err := s.Check(t.Context(), op); err != nil {
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Error(err)
 	}
 	if err := os.WriteFile(op.File+".roce", []byte(`{"ty`), 0o600); err != nil { // of a process that was killed
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := s.Undo(t.Context(), op); err != nil {
+		if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if files, err := os.ReadDir(filepath.Dir(op.File)); err != nil || len(files) != 0 {
 		t.Errorf("the folder has %v (%v), want nothing", files, err)
 	}
-	if err := s.Check(t.Context(), op); cnierr.CodeOf(err) != cnierr.Damaged {
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.Damaged {
 		t.Errorf("Check of a file that is gone: %v", err)
 	}
 }
@@ -72,14 +72,14 @@ func TestDeviceInfoOfTheDevicePluginStays(t *testing.T) {
 	if err := os.WriteFile(op.File, []byte(theirs), 0o444); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Do(t.Context(), op); err != nil {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Fatal(err)
 	}
 	holds(t, op.File, theirs)
-	if err := s.Check(t.Context(), op); err != nil {
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Error(err)
 	}
-	if err := s.Undo(t.Context(), op); err != nil {
+	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Fatal(err)
 	}
 	holds(t, op.File, theirs)
@@ -88,7 +88,7 @@ func TestDeviceInfoOfTheDevicePluginStays(t *testing.T) {
 func TestDeviceInfoUndoneWhereNothingWasDoneIsSuccess(t *testing.T) {
 	t.Parallel()
 	s, op := info(t)
-	if err := s.Undo(t.Context(), op); err != nil {
+	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Error(err)
 	}
 }
@@ -100,7 +100,7 @@ func TestDeviceInfoThatCannotBeWrittenIsAnError(t *testing.T) {
 	if err := os.WriteFile(folder, nil, 0o600); err != nil { // a file where the folder should be
 		t.Fatal(err)
 	}
-	if err := s.Do(t.Context(), op); cnierr.CodeOf(err) != cnierr.IO {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want code 5", err)
 	}
 }

@@ -27,7 +27,10 @@ import (
 // is no device (with ErrNoDevice), more than one, one that does not speak RoCE,
 // or one whose port is not active.
 func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error) {
-	at := side(inPod)
+	at := Host
+	if inPod {
+		at = Pod
+	}
 	sys, err := s.survey(ctx, at)
 	if err != nil {
 		return plan.RDMA{}, err

@@ -22,7 +22,8 @@ import (
 // because NVIDIA's driver shows its entries nowhere else: see gidtable.Merge.
 type gid struct {
 	*Subsystem
-	op plan.GID
+	side Side // of the device
+	op   plan.GID
 }
 
 // gidInterval is how often the table is looked at. The kernel adds an entry
@@ -72,13 +73,13 @@ func (g gid) wait(ctx context.Context) error {
 }
 
 func (g gid) table() (gidtable.Table, error) {
-	sys, err := g.files(side(g.op.InPod))
+	sys, err := g.files(g.side)
 	return gidtable.New(sys, g.op.Device.Name, g.op.Device.Port), err
 }
 
 func (g gid) noTable(err error) error {
 	return cnierr.New(cnierr.NoRDMA, "read GID table of", portName(g.op.Device),
-		"look for the device with "+g.rdma(side(g.op.InPod), "dev"), "%w of this name in the namespace of %s: %w", ErrNoDevice, side(g.op.InPod), err)
+		"look for the device with "+g.rdma(g.side, "dev"), "%w of this name in the namespace of %s: %w", ErrNoDevice, g.side, err)
 }
 
 func (g gid) addrs() []netip.Addr {
@@ -103,7 +104,7 @@ func (g gid) missing() string {
 // views returns the table as the pod and the host see it together, and whether
 // there can be entries that neither of them sees.
 func (g gid) views() (entries []Entry, size int, hidden bool, err error) {
-	of := side(g.op.InPod)
+	of := g.side
 	var views [2][]Entry
 	for _, reader := range []Side{Host, Pod} {
 		views[reader], size, err = g.Table(of, reader, g.op.Device.Name, g.op.Device.Port)
@@ -168,7 +169,7 @@ func (g gid) check(ctx context.Context) error {
 
 // lost returns the finding for a device that has no files under its name.
 func (g gid) lost(ctx context.Context) error {
-	where, want := side(g.op.InPod), g.op.Device
+	where, want := g.side, g.op.Device
 	d, err := g.device(ctx, where, want)
 	if err != nil || d.Name == want.Name {
 		return g.damaged(portName(want), "the device is not in the namespace of %s under its name", where)

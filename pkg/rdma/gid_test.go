@@ -61,10 +61,10 @@ func TestGIDsThatOnlyThePodSeesAreFoundAndChecked(t *testing.T) {
 	host := sysfs("mlx5_0", v2("fe80::1"), "", "", "", "")
 	s := n.subsystem(t, hiding{n, host, sysfs("mlx5_0", "", "", "", v2("172.16.0.11"), "")})
 	op := wait("172.16.0.11")
-	if err := s.Do(t.Context(), op); err != nil || s.Located()[op.Targets[0].Addr] != 3 {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || s.Located()[op.Targets[0].Addr] != 3 {
 		t.Fatalf("located %v, %v, want place 3", s.Located(), err)
 	}
-	done := plan.Ops{op}.Located(s.Located())[0]
+	done := plan.OnHost(op).Located(s.Located())[0]
 	if err := s.Check(t.Context(), done); err != nil {
 		t.Errorf("check of what was just done: %v", err)
 	}
@@ -83,13 +83,13 @@ func TestATableThatCannotBeCountedMayBeFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{}
 		s := New(Config{Enter: n.enter, Sys: hiding{n, sysfs("mlx5_0", v2("fe80::1"), v2("10.0.0.1"), ""), sysfs("mlx5_0", "", "", "")}})
-		err := s.Do(t.Context(), wait("172.16.0.11"))
+		err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.11")})
 		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "may be full") || !strings.Contains(err.Error(), "2 of 3 entries") ||
 			!strings.Contains(hintOf(err), `"unable to add gid" with error=-28`) {
 			t.Errorf("got %v, hint %q", err, hintOf(err))
 		}
 		s = New(Config{Enter: n.enter, Sys: hiding{n, sysfs("mlx5_0", v2("fe80::1"), ""), sysfs("mlx5_0", "", v2("fe80::2"))}})
-		if err := s.Do(t.Context(), wait("172.16.0.11")); !strings.Contains(fmt.Sprint(err), "is full: 2 of 2") {
+		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.11")}); !strings.Contains(fmt.Sprint(err), "is full: 2 of 2") {
 			t.Errorf("both together see all places used: got %v", err)
 		}
 	})
@@ -101,7 +101,7 @@ func TestGIDsAreFoundByAddressAndType(t *testing.T) {
 		v1("fe80::1"), v2("fe80::1"), "", v1("10.0.0.1"), v2("10.0.0.1"),
 		v1("172.16.0.11"), v2("172.16.0.11"), v2("fd00::11"), v2("172.16.0.11"), "")
 	s := (&node{}).subsystem(t, sys)
-	if err := s.Do(t.Context(), wait("172.16.0.11", "fd00::11")); err != nil {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.11", "fd00::11")}); err != nil {
 		t.Fatal(err)
 	}
 	want := map[netip.Addr]int{netip.MustParseAddr("172.16.0.11"): 6, netip.MustParseAddr("fd00::11"): 7}
@@ -128,7 +128,7 @@ func TestGIDThatComesLaterIsWaitedFor(t *testing.T) {
 			later := sysfs("mlx5_0", v2("10.0.0.1"), v2("172.16.0.12"), v2("172.16.0.11"))
 			s := New(Config{Enter: here, Sys: changing{before: sys, after: later, at: time.Now().Add(c.after)}})
 			start := time.Now()
-			err := s.Do(t.Context(), wait("172.16.0.12", "172.16.0.11"))
+			err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.12", "172.16.0.11")})
 			took := time.Since(start)
 			switch {
 			case c.code == 0 && (err != nil || s.Located()[netip.MustParseAddr("172.16.0.11")] != 2 || took > c.after+gidInterval):
@@ -154,7 +154,7 @@ func TestGIDThatDoesNotComeIsExplainedByTheTable(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := New(Config{Enter: here, Sys: c.sys})
-			err := s.Do(t.Context(), wait("172.16.0.11", "fd00::11"))
+			err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.11", "fd00::11")})
 			if cnierr.CodeOf(err) != cnierr.NoGID || hintOf(err) == "" {
 				t.Fatalf("got %v, hint %q", err, hintOf(err))
 			}
@@ -174,14 +174,14 @@ func TestWarnOnlyLogs(t *testing.T) {
 		s := New(Config{Enter: here, Sys: sysfs("mlx5_0", ""), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		op := wait("172.16.0.11")
 		op.Mode = conf.Warn
-		if err := errors.Join(s.Do(t.Context(), op), s.Check(t.Context(), op)); err != nil {
+		if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil {
 			t.Error(err)
 		}
 		if n := strings.Count(log.String(), "level=WARN"); n != 2 {
 			t.Errorf("want two warnings, got\n%s", &log)
 		}
 		op.Device.Name = "gone"
-		if err := s.Do(t.Context(), op); !errors.Is(err, ErrNoDevice) {
+		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); !errors.Is(err, ErrNoDevice) {
 			t.Errorf("a device that is not there is no matter of GIDs: got %v", err)
 		}
 	})
@@ -214,14 +214,14 @@ func TestCheckOfGIDs(t *testing.T) {
 			op := wait("172.16.0.11")
 			op.Targets[0].Index = c.index
 			s := (&node{}).subsystem(t, sysfs("mlx5_0", c.places...))
-			err := s.Check(t.Context(), op)
+			err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 			switch {
 			case c.want == "" && err != nil:
 				t.Error(err)
 			case c.want != "" && (cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), c.want) || hintOf(err) == ""):
 				t.Errorf("got %v, hint %q, want 110 with %q", err, hintOf(err), c.want)
 			}
-			if err := s.Undo(t.Context(), op); err != nil {
+			if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 				t.Errorf("undo: %v", err)
 			}
 		})
@@ -240,7 +240,7 @@ func TestCheckOfGIDsHintsAtWhatHelps(t *testing.T) {
 		{"renamed", `the device has another name in the namespace of the host, "mlx5_9"`, "rdma dev set mlx5_9 name mlx5_0", sysfs("mlx5_9", v2("172.16.0.11"))},
 		{"twice", "2 RoCE v2 entries", "remove the address", sysfs("mlx5_0", v2("172.16.0.11"), v2("172.16.0.11"))},
 	} {
-		err := (&node{devices: []*hca{device}}).subsystem(t, c.sys).Check(t.Context(), op)
+		err := (&node{devices: []*hca{device}}).subsystem(t, c.sys).Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 		if cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), c.says) || !strings.Contains(hintOf(err), c.hint) {
 			t.Errorf("%s: got %v, hint %q, want 110 with %q and %q", c.name, err, hintOf(err), c.says, c.hint)
 		}

@@ -189,7 +189,7 @@ func (m move) checkHost(ctx context.Context) error {
 	}
 	back := m.op
 	back.Device.Name = d.Name
-	return damaged(action, m.op.Device.Name, back.Commands(m.netns()), "it is in the host's namespace, not in the pod's")
+	return damaged(action, m.op.Device.Name, plan.OnHost(back).Commands(m.netns()), "it is in the host's namespace, not in the pod's")
 }
 
 func (m move) checkSettings(action string) error {

@@ -41,19 +41,19 @@ func TestMoveIsIdempotentAndUndoneOnce(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	s := n.subsystem(t, verbs("mlx5_0", "mlx5_1"))
-	if err := s.Undo(t.Context(), op); err != nil {
+	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Errorf("undo of what was never done: %v", err)
 	}
 	for range 2 {
-		if err := s.Do(t.Context(), op); err != nil || n.devices[0].in != Pod {
+		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != Pod {
 			t.Fatalf("got %v, the device is in %s", err, n.devices[0].in)
 		}
-		if err := s.Check(t.Context(), op); err != nil {
+		if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 			t.Errorf("check: %v", err)
 		}
 	}
 	for range 2 {
-		if err := s.Undo(t.Context(), op); err != nil || n.devices[0].in != Host || n.devices[0].Name != "mlx5_0" {
+		if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != Host || n.devices[0].Name != "mlx5_0" {
 			t.Fatalf("got %v, %q is in %s", err, n.devices[0].Name, n.devices[0].in)
 		}
 		n.devices[0].Name = "renamed" // an Undo that is run again puts this right, too
@@ -74,12 +74,12 @@ func TestMovesAreSerialised(t *testing.T) {
 		}
 	})
 	busy := errors.New("somebody else moves")
-	if err := errors.Join(s.Do(t.Context(), op), s.Undo(t.Context(), op)); err != nil || held != 0 {
+	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || held != 0 {
 		t.Errorf("got %v, and the lock is held %d times", err, held)
 	}
 	s.c.Lock = func(context.Context) (func(), error) { return nil, busy }
 	trips := n.trips
-	if err := s.Do(t.Context(), op); !errors.Is(err, busy) || n.trips != trips {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); !errors.Is(err, busy) || n.trips != trips {
 		t.Errorf("got %v after %d round trips, want none without the lock", err, n.trips-trips)
 	}
 }
@@ -105,7 +105,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 			n, op := movable()
 			c.change(n)
 			s := n.subsystem(t, verbs("mlx5_0", "mlx5_1"))
-			err := s.Do(t.Context(), op)
+			err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 			if cnierr.CodeOf(err) != c.code || !strings.Contains(hintOf(err), c.hint) {
 				t.Errorf("got %v, hint %q, want code %d and a hint with %q", err, hintOf(err), c.code, c.hint)
 			}
@@ -113,7 +113,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 	}
 	n, op := movable()
 	n.devices = n.devices[1:]
-	if err := n.subsystem(t, verbs("mlx5_1")).Do(t.Context(), op); !errors.Is(err, ErrNoDevice) || cnierr.CodeOf(err) != cnierr.NoRDMA {
+	if err := n.subsystem(t, verbs("mlx5_1")).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); !errors.Is(err, ErrNoDevice) || cnierr.CodeOf(err) != cnierr.NoRDMA {
 		t.Errorf("the node does not have it any more: got %v", err)
 	}
 }
@@ -136,16 +136,16 @@ func TestSettingsAreThePodsAndThenTheHostsAgain(t *testing.T) {
 			c.op.Device, c.op.Netns = op.Device, op.Netns
 			n.withSettings(t, "mlx5_0", "104", "96")
 			s := n.subsystem(t, os.DirFS(n.files+"/sysfs"))
-			if err := s.Do(t.Context(), c.op); err != nil {
+			if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}); err != nil {
 				t.Fatal(err)
 			}
 			if got := n.settings(t); got != c.inPod {
 				t.Errorf("in the pod: got %s, want %s", got, c.inPod)
 			}
-			if err := s.Check(t.Context(), c.op); err != nil {
+			if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}); err != nil {
 				t.Errorf("check: %v", err)
 			}
-			if err := s.Undo(t.Context(), c.op); err != nil {
+			if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: c.op}); err != nil {
 				t.Fatal(err)
 			}
 			if got := n.settings(t); got != c.afterwards {
@@ -174,7 +174,7 @@ func TestUndoLeavesSettingsThatSomebodyElseMade(t *testing.T) {
 	n, op := movable()
 	op.TOS, op.HostTOS, op.TrafficClass, op.HostTrafficClass = octet(26), octet(104), octet(8), octet(96)
 	n.withSettings(t, "mlx5_0", "32", "64")
-	if err := n.subsystem(t, os.DirFS(n.files+"/sysfs"), podGone).Undo(t.Context(), op); err != nil {
+	if err := n.subsystem(t, os.DirFS(n.files+"/sysfs"), podGone).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Fatal(err)
 	}
 	if got := n.settings(t); got != "32 64" {
@@ -186,7 +186,7 @@ func TestMoveThatCannotBeFinishedIsUndone(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	op.TOS = octet(26) // without rdma_cm
-	err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), op)
+	err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 	if cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(hintOf(err), "modprobe rdma_cm") || n.devices[0].in != Host {
 		t.Errorf("got %v, hint %q, the device is in %s", err, hintOf(err), n.devices[0].in)
 	}
@@ -196,7 +196,7 @@ func TestTypeOfServiceThatTheKernelBeginsWithNeedsNoFile(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	op.TOS = octet(0)
-	if err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), op); err != nil {
+	if err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Error(err)
 	}
 }
@@ -205,7 +205,7 @@ func TestUndoInSharedModeMovesNothing(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	n.exclusive = false // since the node was rebooted, say
-	if err := n.subsystem(t, fstest.MapFS{}).Undo(t.Context(), op); err != nil {
+	if err := n.subsystem(t, fstest.MapFS{}).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Error(err)
 	}
 }
@@ -215,7 +215,7 @@ func TestTrafficClassThatTheDriverDoesNotHaveIsRefused(t *testing.T) {
 	n, op := movable()
 	n.files = t.TempDir()
 	op.TrafficClass = octet(8)
-	err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), op)
+	err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 	if cnierr.CodeOf(err) != cnierr.Unsupported || n.devices[0].in != Host {
 		t.Errorf("got %v, the device is in %s", err, n.devices[0].in)
 	}
@@ -252,11 +252,11 @@ func TestCheckOfAMoveSaysWhereTheDeviceIs(t *testing.T) {
 			n.withSettings(t, "mlx5_0", "0", "0")
 			op.TOS = octet(26)
 			s := n.subsystem(t, os.DirFS(n.files+"/sysfs"))
-			if err := s.Do(t.Context(), op); err != nil {
+			if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 				t.Fatal(err)
 			}
 			c.change(n)
-			err := s.Check(t.Context(), op)
+			err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 			if cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), c.want) || !strings.Contains(hintOf(err), c.hint) {
 				t.Errorf("got %v, hint %q, want 110 with %q and %q", err, hintOf(err), c.want, c.hint)
 			}
@@ -295,7 +295,7 @@ func TestDeviceIsAwaitedWhenThePodIsGone(t *testing.T) {
 				n.devices[0].in, n.devices[0].Name = elsewhere, "mine"
 				start := time.Now()
 				n.devices[0].back = start.Add(c.after)
-				err := n.subsystem(t, c.sys, podGone, func(cfg *Config) { cfg.Proc = c.proc }).Undo(t.Context(), op)
+				err := n.subsystem(t, c.sys, podGone, func(cfg *Config) { cfg.Proc = c.proc }).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 				took := time.Since(start)
 				home := n.devices[0].where() == Host && n.devices[0].Name == "mlx5_0"
 				switch {
@@ -318,13 +318,13 @@ func TestDriverThatWasLoadedAnewLeavesNothingToUndo(t *testing.T) {
 	for _, change := range []func(*Config){podGone, func(*Config) {}} {
 		n, op := movable()
 		n.devices[0].Index = 9
-		if err := n.subsystem(t, verbs("mlx5_0"), change).Undo(t.Context(), op); err != nil {
+		if err := n.subsystem(t, verbs("mlx5_0"), change).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 			t.Error(err)
 		}
 	}
 	n, op := movable()
 	n.noRDMA = true
-	if err := n.subsystem(t, fstest.MapFS{}).Undo(t.Context(), op); err != nil {
+	if err := n.subsystem(t, fstest.MapFS{}).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Errorf("the kernel has no RDMA any more: %v", err)
 	}
 }
@@ -333,7 +333,7 @@ func TestUndoOfADeviceThatANamespaceBesidesHas(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	n.devices[0].in = elsewhere
-	err := n.subsystem(t, verbs("mlx5_0")).Undo(t.Context(), op)
+	err := n.subsystem(t, verbs("mlx5_0")).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 	const how = "ip netns exec NAME rdma dev set mlx5_0 netns ../../proc/1/ns/net"
 	if cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(hintOf(err), how) || !strings.Contains(err.Error(), "bring back") {
 		t.Errorf("got %v, hint %q, want code %d and how to bring it home", err, hintOf(err), cnierr.RDMAHeld)
@@ -344,23 +344,23 @@ func TestPortMustBeActiveWhereThePodUsesIt(t *testing.T) {
 	t.Parallel()
 	n, m := movable()
 	s := n.subsystem(t, fstest.MapFS{})
-	host, pod := plan.Port{Device: m.Device}, plan.Port{Device: m.Device, InPod: true}
-	if err := errors.Join(s.Do(t.Context(), host), s.Check(t.Context(), host), s.Undo(t.Context(), host)); err != nil {
+	host, pod := plan.Port{Device: m.Device}, plan.Op{Kind: plan.Port{Device: m.Device}}
+	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: host}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: host}), s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: host})); err != nil {
 		t.Error(err)
 	}
 	if err := s.Do(t.Context(), pod); !errors.Is(err, ErrNoDevice) {
 		t.Errorf("not in the pod: got %v", err)
 	}
 	n.devices[0].Ports[0].State = nldev.Init
-	if err := s.Do(t.Context(), host); cnierr.CodeOf(err) != cnierr.NoRDMA || !strings.Contains(err.Error(), "INIT") {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: host}); cnierr.CodeOf(err) != cnierr.NoRDMA || !strings.Contains(err.Error(), "INIT") {
 		t.Errorf("port not active: got %v", err)
 	}
 	const finding = `check RDMA port "mlx5_0/1": its state is INIT, want ACTIVE`
-	if err := s.Check(t.Context(), host); cnierr.CodeOf(err) != cnierr.Damaged || err.Error() != finding || !strings.Contains(hintOf(err), "rdma link show mlx5_0/1") {
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: host}); cnierr.CodeOf(err) != cnierr.Damaged || err.Error() != finding || !strings.Contains(hintOf(err), "rdma link show mlx5_0/1") {
 		t.Errorf("check of a port that is not active: got %v, hint %q, want 110 with %s", err, hintOf(err), finding)
 	}
 	host.Device.Port = 2
-	if err := s.Do(t.Context(), host); cnierr.CodeOf(err) != cnierr.NoRDMA {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: host}); cnierr.CodeOf(err) != cnierr.NoRDMA {
 		t.Errorf("no such port: got %v", err)
 	}
 }
@@ -369,7 +369,7 @@ func TestOperationsOfOthersAreABug(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
 	for _, do := range []func(context.Context, plan.Op) error{s.Do, s.Undo, s.Check} {
-		if err := do(t.Context(), plan.Up{}); cnierr.CodeOf(err) != cnierr.Bug {
+		if err := do(t.Context(), plan.Op{Place: plan.Host, Kind: plan.Up{}}); cnierr.CodeOf(err) != cnierr.Bug {
 			t.Errorf("got %v, want code %d", err, cnierr.Bug)
 		}
 	}

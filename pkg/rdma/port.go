@@ -17,12 +17,12 @@ import (
 // port executes plan.Port.
 type port struct {
 	*Subsystem
-	op plan.Port
+	side Side // of the device
+	op   plan.Port
 }
 
 func (p port) do(ctx context.Context) error {
-	at := side(p.op.InPod)
-	d, err := p.device(ctx, at, p.op.Device)
+	d, err := p.device(ctx, p.side, p.op.Device)
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (p port) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.usable(d, n, at)
+	return p.usable(d, n, p.side)
 }
 
 // undo has nothing to undo.

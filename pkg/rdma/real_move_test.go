@@ -27,12 +27,12 @@ func TestRealMoveInSharedModeIsRefusedWithTheRemedy(t *testing.T) {
 	k, _ := r.pod("p")
 	s := r.subsystem(k.Enter)
 	op := plan.Move{Device: r.device(s, "rxe0"), Parent: "r0", Netns: k.ID()}
-	err := s.Do(t.Context(), op)
+	err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 	var e *cnierr.Error
 	if !errors.As(err, &e) || e.Code != cnierr.RDMAMode || !strings.Contains(e.Hint, "netns_mode=0") {
 		t.Errorf("got %v", err)
 	}
-	if err := s.Undo(t.Context(), op); err != nil {
+	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Errorf("undo of what was never done: %v", err)
 	}
 }
@@ -51,18 +51,17 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 	}
 	r.child("p", "r0", "172.16.0.11/24")
 	move := plan.Move{Device: facts.Device, Parent: "r0", Netns: k.ID(), TOS: octet(26), HostTOS: facts.TOS}
-	ops := []plan.Op{
-		move,
-		plan.Port{Device: facts.Device, InPod: true},
+	ops := append(plan.OnHost(move), plan.InPod(
+		plan.Port{Device: facts.Device},
 		plan.GID{
-			Mode: conf.Require, Device: facts.Device, InPod: true, Wait: time.Second,
+			Mode: conf.Require, Device: facts.Device, Wait: time.Second,
 			Targets: []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.11")}},
 		},
-	}
+	)...)
 	for range 2 { // idempotent
 		for _, op := range ops {
 			if err := s.Do(t.Context(), op); err != nil {
-				t.Fatalf("%T: %v", op, err)
+				t.Fatalf("%T: %v", op.Kind, err)
 			}
 		}
 		if host, pod := r.devices(s, Host), r.devices(s, Pod); host != "rxe1" || pod != "rxe0" {
@@ -72,14 +71,14 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 	t.Log(s.Located())
 	for _, op := range ops {
 		if err := s.Check(t.Context(), op); err != nil {
-			t.Errorf("check %T: %v", op, err)
+			t.Errorf("check %T: %v", op.Kind, err)
 		}
 	}
 	if tos, err := s.tos(Pod, facts.Device); err != nil || tos == nil || *tos != 26 {
 		t.Errorf("ToS in the pod: %v, %v, want 26", tos, err)
 	}
 	other := r.subsystem(r.second("q").Enter)
-	if err := other.Do(t.Context(), move); cnierr.CodeOf(err) != cnierr.RDMAHeld {
+	if err := other.Do(t.Context(), plan.Op{Place: plan.Host, Kind: move}); cnierr.CodeOf(err) != cnierr.RDMAHeld {
 		t.Errorf("second pod: got %v, want code %d", err, cnierr.RDMAHeld)
 	}
 	if _, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, r.parent(k, "r0"), false); !errors.Is(err, ErrNoDevice) {
@@ -87,11 +86,11 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 	}
 
 	r.run("ip netns exec p rdma dev set rxe0 name mine")
-	if err := s.Check(t.Context(), move); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(hintOf(err), "dev set mine name rxe0") {
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: move}); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(hintOf(err), "dev set mine name rxe0") {
 		t.Errorf("renamed in the pod: got %v, %s", err, hintOf(err))
 	}
 	for range 2 {
-		if err := s.Undo(t.Context(), move); err != nil {
+		if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
 			t.Fatal(err)
 		}
 		if host, pod := r.devices(s, Host), r.devices(s, Pod); host != "rxe0 rxe1" || pod != "" {
@@ -101,7 +100,7 @@ func TestRealDeviceMovesToThePodAndBack(t *testing.T) {
 	if tos, err := s.tos(Host, facts.Device); err != nil || tos == nil || *tos != 104 {
 		t.Errorf("ToS back in the host: %v, %v, want 104", tos, err)
 	}
-	if err := s.Check(t.Context(), move); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "host's namespace") {
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: move}); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "host's namespace") {
 		t.Errorf("check after undo: got %v", err)
 	}
 	if left, err := fs.Glob(os.DirFS("/sys/kernel/config"), "rdma_cm/*"); len(left) > 0 {
@@ -127,7 +126,7 @@ func TestRealDeviceIsAwaitedAfterTheNamespaceIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	move := plan.Move{Device: r.device(s, "rxe0"), Parent: "r0", Netns: k.ID(), TOS: octet(26), HostTOS: octet(104)}
-	if err := s.Do(t.Context(), move); err != nil {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
 		t.Fatal(err)
 	}
 	r.run("ip netns exec p rdma dev set rxe0 name mine")
@@ -135,7 +134,7 @@ func TestRealDeviceIsAwaitedAfterTheNamespaceIsGone(t *testing.T) {
 	remove()
 	alone := r.subsystem(nil)
 	start := time.Now()
-	if err := alone.Undo(t.Context(), move); err != nil {
+	if err := alone.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("back after %s", time.Since(start))
@@ -156,7 +155,7 @@ func TestRealProcessThatKeepsTheDeviceIsNamed(t *testing.T) {
 	k, remove := r.pod("p")
 	s := r.subsystem(k.Enter)
 	move := plan.Move{Device: r.device(s, "rxe0"), Parent: "r0", Netns: k.ID()}
-	if err := s.Do(t.Context(), move); err != nil {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -168,14 +167,14 @@ func TestRealProcessThatKeepsTheDeviceIsNamed(t *testing.T) {
 	s.Close()
 	remove()
 	alone := r.subsystem(nil)
-	err := alone.Undo(t.Context(), move)
+	err := alone.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: move})
 	want := fmt.Sprintf("process %d (sleep)", holder.Process.Pid)
 	if cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want one that names %s", err, want)
 	}
 	cancel()
 	_ = holder.Wait() // killed
-	if err := alone.Undo(t.Context(), move); err != nil {
+	if err := alone.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: move}); err != nil {
 		t.Errorf("after the process is gone: %v", err)
 	}
 	if host := r.devices(alone, Host); host != "rxe0 rxe1" {

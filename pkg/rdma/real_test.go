@@ -204,7 +204,7 @@ func TestRealGIDsAreFoundAndMissed(t *testing.T) {
 	}
 	v4, v6 := netip.MustParseAddr("172.16.0.11"), netip.MustParseAddr("fd00::11")
 	op := plan.GID{Mode: conf.Require, Device: facts.Device, Wait: time.Second, Targets: []plan.GIDTarget{{Link: "net1", Addr: v4}, {Link: "net1", Addr: v6}}}
-	if err := s.Do(t.Context(), op); err != nil {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Fatal(err)
 	}
 	entries, size, err := s.Table(Host, Pod, "rxe0", 1)
@@ -214,7 +214,7 @@ func TestRealGIDsAreFoundAndMissed(t *testing.T) {
 			t.Errorf("%s: got place %d, the table has %+v", addr, place, have)
 		}
 	}
-	done := plan.Ops{op}.Located(s.Located())[0]
+	done := plan.OnHost(op).Located(s.Located())[0]
 	if err := s.Check(t.Context(), done); err != nil {
 		t.Errorf("check of what was just done: %v", err)
 	}
@@ -230,12 +230,12 @@ func TestRealGIDsAreFoundAndMissed(t *testing.T) {
 
 	late := op
 	late.Targets, late.Wait = []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.12")}}, 50*time.Millisecond
-	err = s.Do(t.Context(), late)
+	err = s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: late})
 	if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "of 1024 entries are used") {
 		t.Errorf("no such address: got %v", err)
 	}
 	late.Mode = conf.Warn
-	if err := s.Do(t.Context(), late); err != nil {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: late}); err != nil {
 		t.Errorf("no such address, warn: got %v", err)
 	}
 }
@@ -255,16 +255,16 @@ func TestRealSameAddressOnTwoPodsIsDamage(t *testing.T) {
 	s := r.subsystem(nil)
 	r.child("p", "r0", "172.16.0.11/24")
 	op := plan.GID{Mode: conf.Require, Device: r.device(s, "rxe0"), Wait: time.Second, Targets: []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.11")}}}
-	if err := s.Do(t.Context(), op); err != nil {
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Check(t.Context(), op); err != nil {
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Fatal(err)
 	}
 	r.child("q", "r0", "172.16.0.11/24")
 	var err error
 	for range 100 { // the second entry comes from a work queue, too
-		if err = s.Check(t.Context(), op); err != nil {
+		if err = s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

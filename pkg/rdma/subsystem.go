@@ -153,8 +153,8 @@ func (s *Subsystem) files(side Side) (fs.FS, error) {
 
 // side returns where a device is that is in the pod's namespace or in the
 // host's.
-func side(inPod bool) Side {
-	if inPod {
+func side(at plan.Place) Side {
+	if at == plan.Pod {
 		return Pod
 	}
 	return Host
@@ -234,17 +234,17 @@ type executor interface {
 }
 
 func (s *Subsystem) executor(op plan.Op) (executor, error) {
-	switch op := op.(type) {
+	switch kind := op.Kind.(type) {
 	case plan.Move:
-		return move{s, op}, nil
+		return move{s, kind}, nil
 	case plan.Port:
-		return port{s, op}, nil
+		return port{s, side(op.Place), kind}, nil
 	case plan.GID:
-		return gid{s, op}, nil
+		return gid{s, side(op.Place), kind}, nil
 	case plan.DeviceInfo:
-		return deviceInfo{op}, nil
+		return deviceInfo{kind}, nil
 	}
-	return nil, cnierr.New(cnierr.Bug, "execute operation", fmt.Sprintf("%T", op), "", "RDMA has no executor for it")
+	return nil, cnierr.New(cnierr.Bug, "execute operation", fmt.Sprintf("%T", op.Kind), "", "RDMA has no executor for it")
 }
 
 // netns returns the pod's namespace as commands take it.

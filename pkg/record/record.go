@@ -26,9 +26,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
-// version is the format's number. A record of another version is unreadable:
-// guessing at it could undo the wrong thing.
-const version = 2
+// version is the format's number, and before that of the format whose records can
+// be read too: their operations had no place (plan.Ops). A record of any other
+// version is unreadable: guessing at it could undo the wrong thing.
+const (
+	version = 3
+	before  = 2
+)
 
 // Record is what is known about one attachment.
 type Record struct {
@@ -110,10 +114,10 @@ func (s Store) decode(path string, b []byte) (Record, error) {
 		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path,
 			"delete the pod: DEL removes what carries its mark; keep the file for a bug report", "%w", err)
 	}
-	if r.Version != version {
+	if r.Version != version && r.Version != before {
 		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path,
 			"install the version of roce-cni that wrote it, or newer",
-			"want format %d, got %d", version, r.Version)
+			"want format %d or %d, got %d", before, version, r.Version)
 	}
 	if r.BootID != s.BootID {
 		r.Plan.Ops = nil

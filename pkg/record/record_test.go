@@ -37,7 +37,7 @@ func example() Record {
 				Name: "net1", MAC: conf.MAC{2, 1, 2, 3, 4, 5}, MTU: 9000,
 				Addresses: []plan.LeasedAddress{{Prefix: addr, Gateway: netip.MustParseAddr("172.16.11.254")}},
 			}},
-			Ops: plan.Ops{
+			Ops: plan.InPod(
 				plan.Macvlan{Name: "net1", Parent: "ens1", Mode: conf.Bridge, MTU: 9000, MAC: conf.MAC{2, 1, 2, 3, 4, 5}, Mark: "roce:c1/net1"},
 				plan.Sysctl{Link: "net1", Set: []plan.Setting{{Path: "net/ipv4/conf/net1/arp_ignore", Value: "1"}}},
 				plan.Up{Link: "net1"},
@@ -47,7 +47,7 @@ func example() Record {
 				plan.Rule{From: netip.MustParsePrefix("172.16.11.9/32"), Table: 100, Priority: 32000},
 				plan.Gateway{Mode: conf.Warn, Attempts: 3, Timeout: time.Second},
 				plan.Announce{},
-			},
+			),
 		},
 	}
 }
@@ -104,9 +104,11 @@ func TestUnreadableRecordIsNeverGuessedAt(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
 		"empty":             "",
-		"torn":              `{"version":2,"bootID":"boot-1","plan":{"ops":[{"op":"mac`,
-		"newer format":      `{"version":3,"bootID":"boot-1"}`,
-		"unknown operation": `{"version":2,"bootID":"boot-1","plan":{"ops":[{"op":"teleport","args":{}}]}}`,
+		"torn":              `{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"mac`,
+		"newer format":      `{"version":4,"bootID":"boot-1"}`,
+		"older format":      `{"version":1,"bootID":"boot-1"}`,
+		"unknown operation": `{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"teleport","place":"pod","args":{}}]}}`,
+		"unknown place":     `{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"up","place":"moon","args":{}}]}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -197,6 +199,7 @@ func FuzzRecord(f *testing.F) {
 	}
 	f.Add(good)
 	f.Add([]byte(`{"version":2,"bootID":"boot-1","plan":{"ops":[{"op":"rule","args":{"from":"10.0.0.1/32","priority":1}}]}}`))
+	f.Add([]byte(`{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"rule","place":"host","shared":true,"args":{"from":"10.0.0.1/32","priority":1}}]}}`))
 	f.Add([]byte(`{"version":2,"plan":{"ops":[{"op":"macvlan","args":null}]}}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		s := Store{BootID: "boot-1"}

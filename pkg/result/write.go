@@ -38,8 +38,8 @@ func Of(p plan.Plan, req conf.Request) *current.Result {
 			res.IPs = append(res.IPs, ip)
 		}
 	}
-	for _, op := range p.Ops {
-		if r, ok := op.(plan.Route); ok && (tells11 || r.Table == plan.MainTable) {
+	for r := range plan.All[plan.Route](p.Ops.At(plan.Pod)) {
+		if tells11 || r.Table == plan.MainTable {
 			res.Routes = append(res.Routes, route(r, tells11))
 		}
 	}

@@ -32,7 +32,8 @@ import (
 func New(records record.Store, netns func(path string) string, log *slog.Logger) attach.Node {
 	sys := os.DirFS("/sys")
 	return attach.Node{
-		Open: func(path string) (attach.Kernel, error) { return kernel.Open(path, sys) },
+		Open:     func(path string) (attach.Kernel, error) { return kernel.Open(path, sys) },
+		OpenHost: func() (attach.Kernel, error) { return kernel.OpenHost() },
 		Wire: func(k attach.Kernel) apply.Single {
 			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
 		},

@@ -27,25 +27,25 @@ func (w opened) lent() plan.Adopt {
 }
 
 func adoption(t *testing.T, w opened) {
-	w.refuses(t, plan.Adopt{Link: "net1"}, cnierr.BadConfig)
-	wantCode(t, w.Check(t.Context(), plan.Adopt{Link: "net1"}), cnierr.Damaged)
+	w.refuses(t, plan.Op{Kind: plan.Adopt{Link: "net1"}}, cnierr.BadConfig)
+	wantCode(t, w.Check(t.Context(), plan.Op{Kind: plan.Adopt{Link: "net1"}}), cnierr.Damaged)
 	op := w.lent()
 	before := w.Show()
-	w.must(t, op)
-	if err := w.Check(t.Context(), op); err != nil {
+	w.must(t, plan.Op{Kind: op})
+	if err := w.Check(t.Context(), plan.Op{Kind: op}); err != nil {
 		t.Error(err)
 	}
-	w.undo(t, plan.Ops{op})
+	w.undo(t, plan.InPod(op))
 	w.unchanged(t, before)
 
 	other := op
 	other.MAC[5]++
-	w.refuses(t, other, cnierr.TryAgain)
-	wantCode(t, w.Check(t.Context(), other), cnierr.Damaged)
+	w.refuses(t, plan.Op{Kind: other}, cnierr.TryAgain)
+	wantCode(t, w.Check(t.Context(), plan.Op{Kind: other}), cnierr.Damaged)
 	other = op
 	other.Addresses = append(other.Addresses, netip.MustParsePrefix("10.9.0.5/25"))
-	w.refuses(t, other, cnierr.BadConfig)
-	wantCode(t, w.Check(t.Context(), other), cnierr.Damaged)
+	w.refuses(t, plan.Op{Kind: other}, cnierr.BadConfig)
+	wantCode(t, w.Check(t.Context(), plan.Op{Kind: other}), cnierr.Damaged)
 }
 
 // adoptedAttachment undoes on a link of somebody else's what was added to it.
@@ -54,14 +54,14 @@ func adoptedAttachment(t *testing.T, w opened) {
 	before := w.Show()
 	address := adopt.Addresses[0].Addr()
 	from := netip.PrefixFrom(address, 32)
-	ops := plan.Ops{
+	ops := plan.InPod(
 		adopt,
 		plan.Up{Link: "net1"},
 		plan.Route{Link: "net1", Table: 100, Dst: adopt.Addresses[0].Masked(), Src: address, Scope: plan.ScopeLink},
 		plan.Route{Link: "net1", Table: 100, Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.9.0.1"), Src: address},
 		plan.Rule{From: from, Table: 100, Priority: 32000},
 		plan.Rule{From: from, Priority: 32001},
-	}
+	)
 	for range 2 {
 		for _, op := range ops {
 			w.must(t, op)
@@ -103,7 +103,7 @@ func adoptedFacts(t *testing.T, w opened) {
 
 // adoptedChild adopts a macvlan: the device is that of the host's link.
 func adoptedChild(t *testing.T, w opened) {
-	w.must(t, w.macvlan())
+	w.must(t, plan.Op{Kind: w.macvlan()})
 	got, err := plan.Only(w.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}}))
 	if err != nil {
 		t.Fatal(err)

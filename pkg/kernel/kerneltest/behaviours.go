@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-func (w opened) macvlan() plan.Macvlan { return Attachment(w.NIC)[0].(plan.Macvlan) }
+func (w opened) macvlan() plan.Macvlan { return Attachment(w.NIC)[0].Kind.(plan.Macvlan) }
 
 // foreign is a link that roce-cni did not make, with a subnet.
 func (w opened) foreign() {
@@ -31,49 +31,49 @@ func (w opened) foreign() {
 func foreignLink(t *testing.T, w opened) {
 	w.IP("link add net1 type bridge")
 	before := w.Show()
-	w.refuses(t, w.macvlan(), cnierr.BadEnv)
-	w.undo(t, plan.Ops{w.macvlan(), plan.Macvlan{Name: "net1", Mark: w.macvlan().Mark}})
+	w.refuses(t, plan.Op{Kind: w.macvlan()}, cnierr.BadEnv)
+	w.undo(t, plan.InPod(w.macvlan(), plan.Macvlan{Name: "net1", Mark: w.macvlan().Mark}))
 	w.unchanged(t, before)
 	// An alias alone is no proof: anybody can set one.
 	w.IP("link set net1 alias " + w.macvlan().Mark)
 	before = w.Show()
-	w.refuses(t, w.macvlan(), cnierr.BadEnv)
-	w.undo(t, plan.Ops{w.macvlan()})
+	w.refuses(t, plan.Op{Kind: w.macvlan()}, cnierr.BadEnv)
+	w.undo(t, plan.InPod(w.macvlan()))
 	w.unchanged(t, before)
-	if err := w.Check(t.Context(), w.macvlan()); err == nil {
+	if err := w.Check(t.Context(), plan.Op{Kind: w.macvlan()}); err == nil {
 		t.Error("check takes somebody else's link for ours")
 	}
 }
 
 func unmarkedTwin(t *testing.T, w opened) {
 	before := w.Show()
-	w.must(t, w.macvlan())
+	w.must(t, plan.Op{Kind: w.macvlan()})
 	marked := w.Show()
 	w.IP(`link set net1 alias ""`)
-	if err := w.Check(t.Context(), w.macvlan()); err == nil {
+	if err := w.Check(t.Context(), plan.Op{Kind: w.macvlan()}); err == nil {
 		t.Error("check does not miss the alias")
 	}
-	w.must(t, w.macvlan())
+	w.must(t, plan.Op{Kind: w.macvlan()})
 	w.unchanged(t, marked)
 
 	w.IP(`link set net1 alias ""`)
 	other := w.macvlan()
 	other.MAC[5]++
-	w.refuses(t, other, cnierr.BadEnv)
-	w.undo(t, plan.Ops{other, plan.Macvlan{Name: "net1", Mark: other.Mark}})
+	w.refuses(t, plan.Op{Kind: other}, cnierr.BadEnv)
+	w.undo(t, plan.InPod(other, plan.Macvlan{Name: "net1", Mark: other.Mark}))
 	if w.Show() == before {
 		t.Error("undo removed a link with neither our alias nor our MAC")
 	}
-	w.undo(t, plan.Ops{w.macvlan()})
+	w.undo(t, plan.InPod(w.macvlan()))
 	w.unchanged(t, before)
 }
 
 func differentLink(t *testing.T, w opened) {
-	w.must(t, w.macvlan())
+	w.must(t, plan.Op{Kind: w.macvlan()})
 	other := w.macvlan()
 	other.MTU, other.MAC[5], other.Mode = 1400, 9, conf.Private
-	w.must(t, other)
-	if err := w.Check(t.Context(), other); err != nil {
+	w.must(t, plan.Op{Kind: other})
+	if err := w.Check(t.Context(), plan.Op{Kind: other}); err != nil {
 		t.Error(err)
 	}
 }
@@ -87,19 +87,19 @@ func foreignRoute(t *testing.T, w opened) {
 	w.IP("-6 route add ::/0 dev eth0 table 100 metric 1024")
 	before := w.Show()
 	for _, op := range ops[6:] {
-		r, ok := op.(plan.Route)
+		r, ok := op.Kind.(plan.Route)
 		if !ok || r.Dst.Bits() != 0 || r.Table == plan.MainTable && r.Dst.Addr().Is6() {
 			continue
 		}
-		w.refuses(t, r, cnierr.RouteTaken)
-		if err := w.Check(t.Context(), r); err == nil {
+		w.refuses(t, plan.Op{Kind: r}, cnierr.RouteTaken)
+		if err := w.Check(t.Context(), plan.Op{Kind: r}); err == nil {
 			t.Errorf("check takes somebody else's route for %v", r)
 		}
-		w.undo(t, plan.Ops{r})
+		w.undo(t, plan.InPod(r))
 		w.unchanged(t, before)
 		r.Metric = 77
-		w.must(t, r)
-		w.undo(t, plan.Ops{r})
+		w.must(t, plan.Op{Kind: r})
+		w.undo(t, plan.InPod(r))
 		w.unchanged(t, before)
 	}
 }
@@ -107,21 +107,21 @@ func foreignRoute(t *testing.T, w opened) {
 func otherMetric(t *testing.T, w opened) {
 	ops := w.attach(t)
 	for _, op := range ops {
-		r, ok := op.(plan.Route)
+		r, ok := op.Kind.(plan.Route)
 		if !ok {
 			continue
 		}
 		r.Metric = 77
-		w.must(t, r)
+		w.must(t, plan.Op{Kind: r})
 		w.undo(t, plan.Ops{op})
-		if err := w.Check(t.Context(), r); err != nil {
+		if err := w.Check(t.Context(), plan.Op{Kind: r}); err != nil {
 			t.Error(err)
 		}
 		w.undo(t, plan.Ops{op})
-		if err := w.Check(t.Context(), r); err != nil {
+		if err := w.Check(t.Context(), plan.Op{Kind: r}); err != nil {
 			t.Errorf("a second undo took the route of another metric: %v", err)
 		}
-		w.undo(t, plan.Ops{r})
+		w.undo(t, plan.InPod(r))
 		w.must(t, op)
 	}
 }
@@ -130,11 +130,11 @@ func otherMetric(t *testing.T, w opened) {
 // (static), as an operator would add them.
 func otherProtocol(t *testing.T, w opened) {
 	for _, op := range w.attach(t) {
-		r, ok := op.(plan.Route)
+		r, ok := op.Kind.(plan.Route)
 		if !ok || !r.Via.IsValid() {
 			continue
 		}
-		w.undo(t, plan.Ops{r})
+		w.undo(t, plan.InPod(r))
 		family := ""
 		if r.Dst.Addr().Is6() {
 			family = "-6 "
@@ -143,11 +143,11 @@ func otherProtocol(t *testing.T, w opened) {
 		r.Metric = max(r.Metric, 7)
 		w.IP(fmt.Sprintf("%sroute add %s via %s src %s mtu 1400 proto 4", family, route, r.Via, r.Src))
 		before := w.Show()
-		w.refuses(t, r, cnierr.RouteTaken)
-		if err := w.Check(t.Context(), r); err == nil {
+		w.refuses(t, plan.Op{Kind: r}, cnierr.RouteTaken)
+		if err := w.Check(t.Context(), plan.Op{Kind: r}); err == nil {
 			t.Errorf("check takes a route of another protocol for %v", r)
 		}
-		w.undo(t, plan.Ops{r})
+		w.undo(t, plan.InPod(r))
 		w.unchanged(t, before)
 		w.IP(family + "route del " + route)
 	}
@@ -157,14 +157,14 @@ func foreignRule(t *testing.T, w opened) {
 	ours := plan.Rule{From: netip.MustParsePrefix("10.9.0.5/32"), Table: 100, Priority: 32000}
 	w.IP("rule add from 10.9.0.5/32 lookup 100 priority 32000 protocol 4")
 	before := w.Show()
-	if err := w.Check(t.Context(), ours); err == nil {
+	if err := w.Check(t.Context(), plan.Op{Kind: ours}); err == nil {
 		t.Error("check takes a rule of another protocol for ours")
 	}
-	w.must(t, ours)
-	if err := w.Check(t.Context(), ours); err != nil {
+	w.must(t, plan.Op{Kind: ours})
+	if err := w.Check(t.Context(), plan.Op{Kind: ours}); err != nil {
 		t.Error(err)
 	}
-	w.undo(t, plan.Ops{ours, ours})
+	w.undo(t, plan.InPod(ours, ours))
 	w.unchanged(t, before)
 }
 
@@ -174,61 +174,61 @@ func twinRules(t *testing.T, w opened) {
 		{From: netip.MustParsePrefix("10.9.0.5/32"), Table: 300, Priority: 32000},
 		{From: netip.MustParsePrefix("10.9.0.5/32"), Priority: 32001},
 	} {
-		w.must(t, op)
+		w.must(t, plan.Op{Kind: op})
 		w.IP(fmt.Sprintf("rule add from %s lookup %d priority %d protocol %d", op.From, 301, op.Priority, plan.Protocol))
-		w.must(t, op)
-		w.undo(t, plan.Ops{op})
+		w.must(t, plan.Op{Kind: op})
+		w.undo(t, plan.InPod(op))
 		if w.Show() == before {
 			t.Error("undo removed a rule with another table")
 		}
-		w.undo(t, plan.Ops{plan.Rule{From: op.From, Table: 301, Priority: op.Priority}})
+		w.undo(t, plan.InPod(plan.Rule{From: op.From, Table: 301, Priority: op.Priority}))
 		w.unchanged(t, before)
 	}
 }
 
 func otherLength(t *testing.T, w opened) {
 	w.attach(t)
-	w.refuses(t, plan.Address{Link: "net1", Prefix: netip.MustParsePrefix("fd00:9::5/72")}, cnierr.IO)
+	w.refuses(t, plan.Op{Kind: plan.Address{Link: "net1", Prefix: netip.MustParsePrefix("fd00:9::5/72")}}, cnierr.IO)
 }
 
 func impossible(t *testing.T, w opened) {
 	m := w.macvlan()
 	m.Parent = "nosuch0"
-	w.refuses(t, m, cnierr.BadParent)
+	w.refuses(t, plan.Op{Kind: m}, cnierr.BadParent)
 	m = w.macvlan()
 	m.MTU = 9000
-	w.refuses(t, m, cnierr.BadParent)
+	w.refuses(t, plan.Op{Kind: m}, cnierr.BadParent)
 
 	route := plan.Route{Link: "net1", Table: 100, Dst: netip.MustParsePrefix("10.10.0.0/16"), Via: netip.MustParseAddr("10.9.0.1")}
 	address := plan.Address{Link: "net1", Prefix: netip.MustParsePrefix("10.9.0.5/24")}
-	for _, op := range []plan.Op{plan.Up{Link: "net1"}, address, route} {
+	for _, op := range plan.InPod(plan.Up{Link: "net1"}, address, route) {
 		w.refuses(t, op, cnierr.IO) // no link
 	}
-	w.must(t, w.macvlan())
-	w.refuses(t, plan.Route{Link: "net1", Table: 100, Dst: route.Dst, Scope: plan.ScopeLink}, cnierr.IO) // down
-	w.must(t, plan.Up{Link: "net1"})
-	w.refuses(t, route, cnierr.BadConfig) // no way to the gateway
-	w.must(t, address)
-	w.must(t, route)
+	w.must(t, plan.Op{Kind: w.macvlan()})
+	w.refuses(t, plan.Op{Kind: plan.Route{Link: "net1", Table: 100, Dst: route.Dst, Scope: plan.ScopeLink}}, cnierr.IO) // down
+	w.must(t, plan.Op{Kind: plan.Up{Link: "net1"}})
+	w.refuses(t, plan.Op{Kind: route}, cnierr.BadConfig) // no way to the gateway
+	w.must(t, plan.Op{Kind: address})
+	w.must(t, plan.Op{Kind: route})
 
 	m = w.macvlan()
 	m.Name, m.Mode = "net2", conf.Passthru
-	w.refuses(t, m, cnierr.BadParent) // not alone
-	w.refuses(t, plan.Gateway{}, cnierr.Bug)
-	wantCode(t, w.Undo(t.Context(), plan.Gateway{}), cnierr.Bug)
-	wantCode(t, w.Check(t.Context(), plan.Gateway{}), cnierr.Bug)
+	w.refuses(t, plan.Op{Kind: m}, cnierr.BadParent) // not alone
+	w.refuses(t, plan.Op{Kind: plan.Gateway{}}, cnierr.Bug)
+	wantCode(t, w.Undo(t.Context(), plan.Op{Kind: plan.Gateway{}}), cnierr.Bug)
+	wantCode(t, w.Check(t.Context(), plan.Op{Kind: plan.Gateway{}}), cnierr.Bug)
 }
 
 func foreignSysctl(t *testing.T, w opened) {
-	w.must(t, w.macvlan())
+	w.must(t, plan.Op{Kind: w.macvlan()})
 	set := func(link conf.LinkName, path string) plan.Sysctl {
 		return plan.Sysctl{Link: link, Set: []plan.Setting{{Path: path, Value: "1"}}}
 	}
-	w.refuses(t, set("net1", "net/ipv4/conf/lo/arp_ignore"), cnierr.Bug)
-	w.refuses(t, set("net1", "net/ipv4/conf/net1/../lo/arp_ignore"), cnierr.Bug)
-	w.refuses(t, set("all", "net/ipv4/conf/all/arp_ignore"), cnierr.Bug)
-	w.refuses(t, set("net1", "kernel/ipv4/conf/net1/arp_ignore"), cnierr.Bug)
-	w.refuses(t, set("net2", "net/ipv4/conf/net2/arp_ignore"), cnierr.BadConfig)
+	w.refuses(t, plan.Op{Kind: set("net1", "net/ipv4/conf/lo/arp_ignore")}, cnierr.Bug)
+	w.refuses(t, plan.Op{Kind: set("net1", "net/ipv4/conf/net1/../lo/arp_ignore")}, cnierr.Bug)
+	w.refuses(t, plan.Op{Kind: set("all", "net/ipv4/conf/all/arp_ignore")}, cnierr.Bug)
+	w.refuses(t, plan.Op{Kind: set("net1", "kernel/ipv4/conf/net1/arp_ignore")}, cnierr.Bug)
+	w.refuses(t, plan.Op{Kind: set("net2", "net/ipv4/conf/net2/arp_ignore")}, cnierr.BadConfig)
 }
 
 // lostRecord undoes an attachment of which only the mark is known.
@@ -239,7 +239,7 @@ func lostRecord(t *testing.T, w opened) {
 	before := w.Show()
 	w.attach(t)
 	m := w.macvlan()
-	lost := plan.Ops{plan.Macvlan{Name: m.Name, Mark: m.Mark}, plan.Orphans{Link: m.Name, Mark: m.Mark}}
+	lost := plan.InPod(plan.Macvlan{Name: m.Name, Mark: m.Mark}, plan.Orphans{Link: m.Name, Mark: m.Mark})
 	w.undo(t, lost)
 	w.unchanged(t, before)
 	w.undo(t, lost)
@@ -253,12 +253,12 @@ func renamedLink(t *testing.T, w opened) {
 	ops := w.attach(t)
 	w.IP("link set net1 down")
 	w.IP("link set net1 name other0")
-	if err := w.Check(t.Context(), w.macvlan()); !errors.Is(err, kernel.ErrRenamed) {
+	if err := w.Check(t.Context(), plan.Op{Kind: w.macvlan()}); !errors.Is(err, kernel.ErrRenamed) {
 		t.Errorf("check of a renamed link: %v, want ErrRenamed", err)
 	}
 	w.undo(t, ops.Teardown())
 	w.unchanged(t, before)
-	if err := w.Check(t.Context(), w.macvlan()); err == nil || errors.Is(err, kernel.ErrRenamed) {
+	if err := w.Check(t.Context(), plan.Op{Kind: w.macvlan()}); err == nil || errors.Is(err, kernel.ErrRenamed) {
 		t.Errorf("check of a link that is gone: %v, want another error than ErrRenamed", err)
 	}
 }
@@ -312,7 +312,7 @@ func (d damage) run(t *testing.T, w opened) {
 	for _, op := range ops {
 		if err := w.Check(t.Context(), op); err != nil {
 			wantCode(t, err, cnierr.Damaged)
-			got = append(got, reflect.TypeOf(op).Name())
+			got = append(got, reflect.TypeOf(op.Kind).Name())
 		}
 	}
 	slices.Sort(got)

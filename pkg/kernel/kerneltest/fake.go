@@ -123,7 +123,17 @@ func (f *Fake) Open(netnsPath string) (*FakeKernel, error) {
 	return &FakeKernel{f: f, pod: s}, nil
 }
 
-// Calls returns how many calls of Open, Facts, Do, Undo and Check there were.
+// OpenHost does what kernel.OpenHost does.
+func (f *Fake) OpenHost() (*FakeKernel, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.call(); err != nil {
+		return nil, err
+	}
+	return &FakeKernel{f: f}, nil
+}
+
+// Calls returns how many calls of Open, OpenHost, Facts, Do, Undo and Check there were.
 func (f *Fake) Calls() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -171,13 +171,13 @@ func TestFakeIsLoudAboutWhatItWasNotMadeFor(t *testing.T) {
 		}
 	}
 	l.heard = 0
-	bad := kerneltest.Attachment("nic0")[6].(plan.Route)
-	bad.Dst = kerneltest.Attachment("nic0")[3].(plan.Address).Prefix
-	if err := k.Do(t.Context(), bad); err == nil || l.heard != 1 {
+	bad := kerneltest.Attachment("nic0")[6].Kind.(plan.Route)
+	bad.Dst = kerneltest.Attachment("nic0")[3].Kind.(plan.Address).Prefix
+	if err := k.Do(t.Context(), plan.Op{Kind: bad}); err == nil || l.heard != 1 {
 		t.Errorf("a route that is not masked: %v", err)
 	}
 	k.Close()
-	if err := k.Do(t.Context(), plan.Up{Link: "lo"}); cnierr.CodeOf(err) != cnierr.Bug || l.heard != 2 {
+	if err := k.Do(t.Context(), plan.Op{Kind: plan.Up{Link: "lo"}}); cnierr.CodeOf(err) != cnierr.Bug || l.heard != 2 {
 		t.Errorf("after Close: %v", err)
 	}
 }

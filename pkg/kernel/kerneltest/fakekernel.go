@@ -6,6 +6,7 @@ package kerneltest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -20,7 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
-// FakeKernel is a Fake, opened at one of its pods.
+// FakeKernel is a Fake, opened at one of its pods, or at the host alone.
 type FakeKernel struct {
 	f      *Fake
 	pod    *Space
@@ -28,7 +29,12 @@ type FakeKernel struct {
 }
 
 // ID returns the identity of the pod's namespace.
-func (k *FakeKernel) ID() plan.NetnsID { return k.pod.id }
+func (k *FakeKernel) ID() plan.NetnsID {
+	if k.pod == nil {
+		return plan.NetnsID{}
+	}
+	return k.pod.id
+}
 
 // Enter calls fn: there is no thread to move.
 func (k *FakeKernel) Enter(fn func() error) error { return fn() }
@@ -46,7 +52,7 @@ func (k *FakeKernel) Do(_ context.Context, run ...plan.Op) error {
 		return err
 	}
 	for _, op := range run {
-		if err := k.run(op, func(x executor) error { return x.do(k.pod) }); err != nil {
+		if err := k.run(op, func(s *Space, x executor) error { return x.do(s) }); err != nil {
 			return err
 		}
 	}
@@ -57,7 +63,7 @@ func (k *FakeKernel) Do(_ context.Context, run ...plan.Op) error {
 func (k *FakeKernel) Undo(_ context.Context, run ...plan.Op) error {
 	errs := []error{oneKind(run)}
 	for _, op := range slices.Backward(run) {
-		errs = append(errs, k.run(op, func(x executor) error { return x.undo(k.pod) }))
+		errs = append(errs, k.run(op, func(s *Space, x executor) error { return x.undo(s) }))
 	}
 	return errors.Join(errs...)
 }
@@ -66,15 +72,15 @@ func (k *FakeKernel) Undo(_ context.Context, run ...plan.Op) error {
 func (k *FakeKernel) Check(_ context.Context, run ...plan.Op) error {
 	errs := []error{oneKind(run)}
 	for _, op := range run {
-		errs = append(errs, k.run(op, func(x executor) error { return x.check(k.pod) }))
+		errs = append(errs, k.run(op, func(s *Space, x executor) error { return x.check(s) }))
 	}
 	return errors.Join(errs...)
 }
 
 func oneKind(run []plan.Op) error {
 	for _, op := range run {
-		if reflect.TypeOf(op) != reflect.TypeOf(run[0]) {
-			return cnierr.New(cnierr.Bug, "execute operation", "", "", "a run of %T and %T", run[0], op)
+		if reflect.TypeOf(op.Kind) != reflect.TypeOf(run[0].Kind) || op.Place != run[0].Place {
+			return cnierr.New(cnierr.Bug, "execute operation", "", "", "a run of %T in %s and %T in %s", run[0].Kind, run[0].Place, op.Kind, op.Place)
 		}
 	}
 	return nil
@@ -87,37 +93,75 @@ type executor interface {
 	check(s *Space) error
 }
 
-func (k *FakeKernel) run(op plan.Op, fn func(executor) error) error {
+func (k *FakeKernel) run(op plan.Op, fn func(*Space, executor) error) error {
 	k.f.mu.Lock()
 	defer k.f.mu.Unlock()
 	if k.closed {
-		return k.f.unexpected("%T after Close", op)
+		return k.f.unexpected("%T after Close", op.Kind)
 	}
 	if err := k.f.call(); err != nil {
 		return err
 	}
-	var x executor
-	switch op := op.(type) {
-	case plan.Macvlan:
-		x = macvlan{op}
-	case plan.Adopt:
-		x = adopt{op}
-	case plan.Sysctl:
-		x = sysctl{op}
-	case plan.Up:
-		x = up{op}
-	case plan.Address:
-		x = address{op}
-	case plan.Route:
-		x = routing{op}
-	case plan.Rule:
-		x = policy{op}
-	case plan.Orphans:
-		x = orphans{op}
-	default:
-		return cnierr.New(cnierr.Bug, "execute operation", "", "", "the kernel has no executor for %T", op)
+	s := k.pod
+	if op.Place == plan.Host {
+		s = k.f.host
 	}
-	return fn(x)
+	if s == nil {
+		return cnierr.New(cnierr.Bug, "execute operation in", op.Place.String(), "", "its namespace is not open")
+	}
+	how := kinds()[reflect.TypeOf(op.Kind)]
+	if op.By() != plan.ByKernel || op.Place == plan.Host && how.podOnly {
+		return cnierr.New(cnierr.Bug, "execute operation", "", "", "the kernel has no executor for %T in %s", op.Kind, op.Place)
+	}
+	if how.with == nil {
+		return fn(s, thing{op})
+	}
+	return fn(s, how.with(op.Kind))
+}
+
+// kind is how the operations of one kind are done.
+type kind struct {
+	podOnly bool
+	with    func(plan.Kind) executor
+}
+
+// kinds returns how operations are done whose kinds have laws of their own: what
+// they need, and what they change of each other. All others make a thing.
+func kinds() map[reflect.Type]kind {
+	return map[reflect.Type]kind{
+		reflect.TypeFor[plan.Macvlan](): {true, func(k plan.Kind) executor { return macvlan{k.(plan.Macvlan)} }},
+		reflect.TypeFor[plan.Adopt]():   {true, func(k plan.Kind) executor { return adopt{k.(plan.Adopt)} }},
+		reflect.TypeFor[plan.Sysctl]():  {false, func(k plan.Kind) executor { return sysctl{k.(plan.Sysctl)} }},
+		reflect.TypeFor[plan.Up]():      {false, func(k plan.Kind) executor { return up{k.(plan.Up)} }},
+		reflect.TypeFor[plan.Address](): {false, func(k plan.Kind) executor { return address{k.(plan.Address)} }},
+		reflect.TypeFor[plan.Route]():   {false, func(k plan.Kind) executor { return routing{k.(plan.Route)} }},
+		reflect.TypeFor[plan.Rule]():    {false, func(k plan.Kind) executor { return policy{k.(plan.Rule)} }},
+		reflect.TypeFor[plan.Orphans](): {true, func(k plan.Kind) executor { return orphans{k.(plan.Orphans)} }},
+	}
+}
+
+// thing is what an operation of any other kind makes: it is there or not.
+type thing struct{ op plan.Op }
+
+func (x thing) is(op plan.Op) bool { return op.Same(x.op) }
+
+func (x thing) do(s *Space) error {
+	if !slices.ContainsFunc(s.things, x.is) {
+		s.things = append(s.things, x.op)
+	}
+	return nil
+}
+
+func (x thing) undo(s *Space) error {
+	s.things = slices.DeleteFunc(s.things, x.is)
+	return nil
+}
+
+func (x thing) check(s *Space) error {
+	if !slices.ContainsFunc(s.things, x.is) {
+		return s.damaged("check", fmt.Sprintf("%T", x.op.Kind), x.op.Kind, "missing")
+	}
+	return nil
 }
 
 // Facts reads the facts.

@@ -28,8 +28,17 @@ type (
 )
 
 // damaged returns the finding of a check.
-func (s *Space) damaged(action, subject string, op plan.Op, format string, args ...any) error {
-	return cnierr.New(cnierr.Damaged, action, subject, strings.Join(op.Commands(s.name), " && "), format, args...)
+func (s *Space) damaged(action, subject string, k plan.Kind, format string, args ...any) error {
+	return cnierr.New(cnierr.Damaged, action, subject, strings.Join(s.op(k).Commands(s.name), " && "), format, args...)
+}
+
+// op returns an operation that acts in the namespace.
+func (s *Space) op(k plan.Kind) plan.Op {
+	op := plan.Op{Kind: k}
+	if s == s.f.host {
+		op.Place = plan.Host
+	}
+	return op
 }
 
 // need returns a link that an operation is done to.

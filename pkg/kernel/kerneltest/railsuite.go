@@ -27,19 +27,19 @@ func Rails(nics ...conf.LinkName) plan.Ops {
 		}
 		v4 := netip.MustParsePrefix(fmt.Sprintf("10.9.%d.5/24", i))
 		v6 := netip.MustParsePrefix(fmt.Sprintf("fd00:9:%d::5/64", i))
-		links = append(links, plan.Macvlan{Name: name, Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 1, byte(i)}, Mark: mark})
-		settings = append(settings, settingsOf(name))
-		ups = append(ups, plan.Up{Link: name})
+		links = append(links, plan.Op{Kind: plan.Macvlan{Name: name, Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 1, byte(i)}, Mark: mark}})
+		settings = append(settings, plan.Op{Kind: settingsOf(name)})
+		ups = append(ups, plan.Op{Kind: plan.Up{Link: name}})
 		for _, p := range []netip.Prefix{v4, v6} {
-			addresses = append(addresses, plan.Address{Link: name, Prefix: p})
+			addresses = append(addresses, plan.Op{Kind: plan.Address{Link: name, Prefix: p}})
 			connected := plan.Route{Link: name, Table: uint32(100 + i), Dst: p.Masked(), Src: p.Addr()}
 			if p.Addr().Is4() {
 				connected.Scope = plan.ScopeLink
 			}
 			via := plan.Route{Link: name, Table: connected.Table, Dst: netip.PrefixFrom(p.Addr(), 0).Masked(), Via: p.Masked().Addr().Next(), Src: p.Addr()}
-			routes = append(routes, connected, via)
+			routes = append(routes, plan.Op{Kind: connected}, plan.Op{Kind: via})
 			from := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
-			rules = append(rules, plan.Rule{From: from, Table: connected.Table, Priority: 32000}, plan.Rule{From: from, Priority: 32001})
+			rules = append(rules, plan.Op{Kind: plan.Rule{From: from, Table: connected.Table, Priority: 32000}}, plan.Op{Kind: plan.Rule{From: from, Priority: 32001}})
 		}
 	}
 	return slices.Concat(links, settings, ups, addresses, routes, rules)
@@ -114,26 +114,26 @@ func runsThatFail(t *testing.T, w opened) {
 		harm func(plan.Op) plan.Op
 		code cnierr.Code
 	}{
-		{"Macvlan", func(op plan.Op) plan.Op { m := op.(plan.Macvlan); m.Parent = "nosuch0"; return m }, cnierr.BadParent},
-		{"Macvlan", func(op plan.Op) plan.Op { m := op.(plan.Macvlan); m.MTU = 9000; return m }, cnierr.BadParent},
-		{"Sysctl", func(op plan.Op) plan.Op { s := op.(plan.Sysctl); s.Link = "all"; return s }, cnierr.Bug},
-		{"Up", func(plan.Op) plan.Op { return plan.Up{Link: "nosuch0"} }, cnierr.IO},
-		{"Address", func(op plan.Op) plan.Op { a := op.(plan.Address); a.Link = "nosuch0"; return a }, cnierr.IO},
-		{"Route", func(op plan.Op) plan.Op { r := op.(plan.Route); r.Link = "nosuch0"; return r }, cnierr.IO},
+		{"Macvlan", func(op plan.Op) plan.Op { m := op.Kind.(plan.Macvlan); m.Parent = "nosuch0"; return plan.Op{Kind: m} }, cnierr.BadParent},
+		{"Macvlan", func(op plan.Op) plan.Op { m := op.Kind.(plan.Macvlan); m.MTU = 9000; return plan.Op{Kind: m} }, cnierr.BadParent},
+		{"Sysctl", func(op plan.Op) plan.Op { s := op.Kind.(plan.Sysctl); s.Link = "all"; return plan.Op{Kind: s} }, cnierr.Bug},
+		{"Up", func(plan.Op) plan.Op { return plan.Op{Kind: plan.Up{Link: "nosuch0"}} }, cnierr.IO},
+		{"Address", func(op plan.Op) plan.Op { a := op.Kind.(plan.Address); a.Link = "nosuch0"; return plan.Op{Kind: a} }, cnierr.IO},
+		{"Route", func(op plan.Op) plan.Op { r := op.Kind.(plan.Route); r.Link = "nosuch0"; return plan.Op{Kind: r} }, cnierr.IO},
 		{"Route", func(op plan.Op) plan.Op {
-			r := op.(plan.Route)
+			r := op.Kind.(plan.Route)
 			r.Dst, r.Via, r.Scope = netip.MustParsePrefix("10.99.0.0/16"), netip.MustParseAddr("10.98.0.1"), 0
-			return r
+			return plan.Op{Kind: r}
 		}, cnierr.BadConfig},
 	} {
 		ops := w.rails()
-		first := slices.IndexFunc(ops, func(op plan.Op) bool { return kind(op) == c.kind })
+		first := slices.IndexFunc(ops, func(op plan.Op) bool { return kindName(op) == c.kind })
 		ops[first+3] = c.harm(ops[first+3])
 		var err error
 		for _, run := range ops.Runs() {
 			if err = w.Do(t.Context(), run...); err != nil {
-				if kind(run[0]) != c.kind {
-					t.Errorf("%T failed: %v, want %s to fail", run[0], err, c.kind)
+				if kindName(run[0]) != c.kind {
+					t.Errorf("%s failed: %v, want %s to fail", kindName(run[0]), err, c.kind)
 				}
 				break
 			}
@@ -151,7 +151,7 @@ func runsThatFail(t *testing.T, w opened) {
 	w.unchanged(t, before)
 }
 
-func kind(op plan.Op) string { return strings.TrimPrefix(fmt.Sprintf("%T", op), "plan.") }
+func kindName(op plan.Op) string { return strings.TrimPrefix(fmt.Sprintf("%T", op.Kind), "plan.") }
 
 // foreignGroups has links of somebody else's in groups, also in those that the
 // kernel would take to remove several links at once.
@@ -206,7 +206,7 @@ func differentRails(t *testing.T, w opened) {
 
 func mixedRun(t *testing.T, w opened) {
 	before := w.Show()
-	wantCode(t, w.Do(t.Context(), w.macvlan(), plan.Up{Link: "net1"}), cnierr.Bug)
+	wantCode(t, w.Do(t.Context(), plan.Op{Kind: w.macvlan()}, plan.Op{Kind: plan.Up{Link: "net1"}}), cnierr.Bug)
 	w.unchanged(t, before)
 	if err := w.Do(t.Context()); err != nil {
 		t.Errorf("a run of nothing: %v", err)
@@ -222,12 +222,12 @@ func lostRails(t *testing.T, w opened) {
 	w.IP("link set eth1 alias " + plan.Mark("abc", "net1") + "/1") // anybody can set one
 	before := w.Show()
 	mark := plan.Mark("abc", "net1")
-	lost := plan.Ops{plan.Macvlan{Name: "net1", Mark: mark}, plan.Orphans{Link: "net1", Mark: mark}}
+	lost := plan.InPod(plan.Macvlan{Name: "net1", Mark: mark}, plan.Orphans{Link: "net1", Mark: mark})
 	others := plan.Ops{}
 	for i, mark := range []string{plan.Mark("abc", "net11"), mark + "1/1", mark + "/x", mark + "/", "x" + mark + "/1", mark + "/1/1"} {
 		m := w.macvlan()
 		m.Name, m.Mark, m.MAC[5] = conf.LinkName(fmt.Sprintf("other%d", i)), mark, byte(100+i)
-		others = append(others, m)
+		others = append(others, plan.Op{Kind: m})
 	}
 	w.doRuns(t, others)
 	withOthers := w.Show()
@@ -236,14 +236,14 @@ func lostRails(t *testing.T, w opened) {
 		rules := plan.Ops{}
 		if without != "" { // whose rules nobody can know any more
 			for _, op := range Rails(w.NIC, w.NIC, w.NIC) {
-				a, ok := op.(plan.Address)
+				a, ok := op.Kind.(plan.Address)
 				if ok && string(a.Link) == without {
 					from := netip.PrefixFrom(a.Prefix.Addr(), a.Prefix.Addr().BitLen())
 					rail := uint32(100)
 					if without != "net1" {
 						rail++
 					}
-					rules = append(rules, plan.Rule{From: from, Table: rail, Priority: 32000}, plan.Rule{From: from, Priority: 32001})
+					rules = append(rules, plan.Op{Kind: plan.Rule{From: from, Table: rail, Priority: 32000}}, plan.Op{Kind: plan.Rule{From: from, Priority: 32001}})
 				}
 			}
 			w.undoRuns(t, rules)

@@ -23,6 +23,7 @@ type Space struct {
 	links  []*iface
 	routes []route
 	rules  []rule
+	things []plan.Op
 }
 
 // iface is one interface; its index is its place in its namespace from 1 on,
@@ -218,6 +219,9 @@ func (s *Space) text() string {
 	}
 	slices.Sort(routes)
 	slices.Sort(rules)
+	for _, op := range s.things {
+		fmt.Fprintln(&b, strings.Join(op.Commands(s.name), "; "))
+	}
 	return b.String() + strings.Join(routes, "") + strings.Join(rules, "")
 }
 
@@ -249,15 +253,15 @@ func (l *iface) print(b *strings.Builder) {
 
 // String returns the words after ip route add.
 func (r route) String() string {
-	words := strings.Fields(r.Commands("")[0])
-	// "ip -n route add ...", with our protocol number
-	text := strings.Join(words[4:], " ")
+	words := strings.Fields(plan.OnHost(r.Route).Commands("")[0])
+	// "ip route add ...", with our protocol number
+	text := strings.Join(words[3:], " ")
 	return strings.Replace(text, fmt.Sprintf(" proto %d", plan.Protocol), fmt.Sprintf(" proto %d", r.proto), 1)
 }
 
 // String returns the words after ip rule add.
 func (r rule) String() string {
-	text := strings.Join(strings.Fields(r.Commands("")[0]), " ")
+	text := plan.OnHost(r.Rule).Commands("")[0]
 	text = text[strings.Index(text, "from "):]
 	return strings.Replace(text, fmt.Sprintf(" protocol %d", plan.Protocol), fmt.Sprintf(" protocol %d", r.proto), 1)
 }

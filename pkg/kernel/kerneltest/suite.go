@@ -103,14 +103,14 @@ func openWorld(t *testing.T, w World) opened {
 // family on a NIC, as plan.Make would have them but for the wire.
 func Attachment(nic conf.LinkName) plan.Ops {
 	v4, v6 := netip.MustParsePrefix("10.9.0.5/24"), netip.MustParsePrefix("fd00:9::5/64")
-	ops := plan.Ops{
+	ops := plan.InPod(
 		plan.Macvlan{Name: "net1", Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}, Mark: plan.Mark("abc", "net1")},
 		settings(),
 		plan.Up{Link: "net1"},
 		plan.Address{Link: "net1", Prefix: v4},
 		plan.Address{Link: "net1", Prefix: v6},
 		plan.Address{Link: "net1", Prefix: netip.MustParsePrefix("fe80::5/64")},
-	}
+	)
 	for _, p := range []netip.Prefix{v4, v6} {
 		connected := plan.Route{Link: "net1", Table: 100, Dst: p.Masked(), Src: p.Addr()}
 		if p.Addr().Is4() {
@@ -119,11 +119,11 @@ func Attachment(nic conf.LinkName) plan.Ops {
 		via := plan.Route{Link: "net1", Table: 100, Dst: netip.PrefixFrom(p.Addr(), 0).Masked(), Via: p.Masked().Addr().Next(), Src: p.Addr(), MTU: 1400}
 		inMain := via
 		inMain.Table, inMain.Metric, inMain.MTU = plan.MainTable, 50, 0
-		ops = append(ops, connected, via, inMain)
+		ops = append(ops, plan.Op{Kind: connected}, plan.Op{Kind: via}, plan.Op{Kind: inMain})
 	}
 	for _, p := range []netip.Prefix{v4, v6} {
 		from := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
-		ops = append(ops, plan.Rule{From: from, Table: 100, Priority: 32000}, plan.Rule{From: from, Priority: 32001})
+		ops = append(ops, plan.Op{Kind: plan.Rule{From: from, Table: 100, Priority: 32000}}, plan.Op{Kind: plan.Rule{From: from, Priority: 32001}})
 	}
 	return ops
 }

@@ -130,22 +130,22 @@ func randomStep(random *rand.Rand, state string) (func(kerneltest.Kernel, kernel
 func variants() plan.Ops {
 	ops := kerneltest.Attachment("nic0")
 	for _, op := range kerneltest.Attachment("nic0") {
-		switch op := op.(type) {
+		switch k := op.Kind.(type) {
 		case plan.Macvlan:
-			op.MTU, op.MAC[5] = 1400, 9
-			ops = append(ops, op)
-			op.Mark = "other"
-			ops = append(ops, op, plan.Macvlan{Name: op.Name, Parent: "nic0", Mark: op.Mark, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}})
+			k.MTU, k.MAC[5] = 1400, 9
+			other := k
+			other.Mark = "other"
+			ops = append(ops, plan.InPod(k, other, plan.Macvlan{Name: k.Name, Parent: "nic0", Mark: other.Mark, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}})...)
 		case plan.Route:
-			if op.Via.IsValid() {
-				op.Via = op.Src.Next()
-				ops = append(ops, op)
+			if k.Via.IsValid() {
+				k.Via = k.Src.Next()
+				ops = append(ops, plan.InPod(k)...)
 			}
-			op.Metric += 7
-			ops = append(ops, op)
+			k.Metric += 7
+			ops = append(ops, plan.InPod(k)...)
 		case plan.Rule:
-			op.Table = 101
-			ops = append(ops, op)
+			k.Table = 101
+			ops = append(ops, plan.InPod(k)...)
 		case plan.Up, plan.Sysctl:
 			ops = append(ops, op, op)
 		}

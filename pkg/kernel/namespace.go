@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"fmt"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// namespace is where the operations of a run act.
+type namespace struct {
+	*Kernel
+	place plan.Place
+	conn  *rtnl.Conn
+}
+
+// at returns the namespace of a place. A kernel that has the host alone open can
+// do nothing in a pod.
+func (k *Kernel) at(p plan.Place) (namespace, error) {
+	n := namespace{k, p, k.pod}
+	if p == plan.Host {
+		n.conn = k.host
+	}
+	if n.conn == nil {
+		return n, cnierr.New(cnierr.Bug, "execute operation in", p.String(), "", "its namespace is not open")
+	}
+	return n, nil
+}
+
+// enter runs fn in the namespace; see netns.Enter.
+func (n namespace) enter(fn func() error) error {
+	if n.place == plan.Host {
+		return netns.Enter(n.hostNS, n.place.String(), fn)
+	}
+	return n.Enter(fn)
+}
+
+// redo returns the commands that do an operation by hand, after those that
+// make room for it.
+func (n namespace) redo(k plan.Kind, before ...string) []string {
+	return append(before, plan.Op{Place: n.place, Kind: k}.Commands(n.netnsName())...)
+}
+
+// ip returns an ip(8) command in the namespace.
+func (n namespace) ip(format string, args ...any) string {
+	command := " " + fmt.Sprintf(format, args...)
+	if n.place == plan.Host {
+		return "ip" + command
+	}
+	return plan.IP(n.netnsName()) + command
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"encoding/json"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// kinds is all that there is to know of the kinds of operations, beside what they
+// do: a row for each.
+//
+//nolint:gochecknoglobals // a table that nothing writes; every look at an operation reads it
+var kinds = []row{
+	of[Macvlan](row{
+		name: "macvlan", phase: phaseLink, makesLink: true, marked: true,
+		link:   about(func(m Macvlan) conf.LinkName { return m.Name }),
+		parent: func(k Kind) conf.Request { return k.(Macvlan).parentRequest() },
+	}),
+	of[Adopt](row{name: "adopt", phase: phaseLink, foreign: true, link: about(func(a Adopt) conf.LinkName { return a.Link })}),
+	of[Sysctl](row{name: "sysctl", phase: phaseSettings, goesWithLink: true, link: about(func(s Sysctl) conf.LinkName { return s.Link })}),
+	of[Up](row{name: "up", phase: phaseUp, goesWithLink: true, link: about(func(u Up) conf.LinkName { return u.Link })}),
+	of[Conflict](row{name: "conflict", by: ByWire, phase: phaseConflict, join: joined(Conflict.and)}),
+	of[Address](row{
+		name: "address", phase: phaseAddress, goesWithLink: true, makesGIDs: true,
+		link: about(func(a Address) conf.LinkName { return a.Link }),
+	}),
+	of[Route](row{name: "route", phase: phaseRoute, goesWithLink: true, marked: true, link: about(func(r Route) conf.LinkName { return r.Link })}),
+	of[Rule](row{name: "rule", phase: phaseRule, marked: true, from: func(k Kind) netip.Addr { return k.(Rule).From.Addr() }}),
+	of[Orphans](row{name: "orphans"}),
+	of[Gateway](row{name: "gateway", by: ByWire, phase: phaseGateway, join: joined(Gateway.and)}),
+	of[Move](row{name: "move", by: ByRDMA, phase: phaseMove, stays: true, link: about(func(m Move) conf.LinkName { return m.Link })}),
+	of[Port](row{name: "port", by: ByRDMA, phase: phasePort, phaseOnHost: phaseHostPort, link: about(func(p Port) conf.LinkName { return p.Link })}),
+	of[GID](row{
+		name: "gid", by: ByRDMA, phase: phaseGID, phaseOnHost: phaseHostGID,
+		link: about(func(g GID) conf.LinkName { return g.Targets[0].Link }),
+	}),
+	of[DeviceInfo](row{name: "deviceinfo", by: ByRDMA, phase: phaseDeviceInfo}),
+	of[Announce](row{name: "announce", by: ByWire, phase: phaseAnnounce, join: joined(Announce.and)}),
+}
+
+// row is what there is to know of one kind.
+type row struct {
+	name string // in JSON, so that it never changes
+	by   By
+	// phase is when an operation is done; phaseOnHost, unless it is 0, one whose
+	// place is the host.
+	phase, phaseOnHost phase
+	// makesLink says that an operation makes a link: it is undone after all that
+	// is on links. goesWithLink says that the kernel undoes it when its link goes.
+	makesLink, goesWithLink bool
+	// marked says that what an operation makes carries a mark, so that ours can be
+	// told from others': only such operations can be shared.
+	marked bool
+	// foreign says that another plugin made the thing, so that it cannot be made
+	// again. stays says that it is made again without being undone first.
+	foreign, stays bool
+	// makesGIDs says that the kernel adds an entry to the GID table of a NIC.
+	makesGIDs bool
+	// link returns the link that an operation is about, from the address whose
+	// packets it is about, parent what a request for the link that it makes would
+	// say; nil: none.
+	link   func(Kind) conf.LinkName
+	from   func(Kind) netip.Addr
+	parent func(Kind) conf.Request
+	// join makes one operation of two of the same phase; nil: they stay two.
+	join func(first, next Kind) Kind
+
+	of     reflect.Type
+	decode func(json.RawMessage) (Kind, error)
+}
+
+// By says which executor does an operation.
+type By uint8
+
+// The executors.
+const (
+	ByKernel By = iota
+	ByWire
+	ByRDMA
+)
+
+// of completes the row of a kind.
+func of[K Kind](r row) row {
+	r.of = reflect.TypeFor[K]()
+	r.decode = func(b json.RawMessage) (Kind, error) {
+		var k K
+		err := json.Unmarshal(b, &k)
+		return k, err
+	}
+	return r
+}
+
+func about[K Kind](link func(K) conf.LinkName) func(Kind) conf.LinkName {
+	return func(k Kind) conf.LinkName { return link(k.(K)) }
+}
+
+func joined[K Kind](and func(first, next K) K) func(first, next Kind) Kind {
+	return func(first, next Kind) Kind { return and(first.(K), next.(K)) }
+}
+
+// row returns the row of an operation's kind, an empty one if it has no kind.
+func (o Op) row() row {
+	t := reflect.TypeOf(o.Kind)
+	i := slices.IndexFunc(kinds, func(r row) bool { return r.of == t })
+	if i < 0 {
+		return row{}
+	}
+	return kinds[i]
+}
+
+func (o Op) phase() phase {
+	if r := o.row(); o.Place == Pod || r.phaseOnHost == 0 {
+		return r.phase
+	}
+	return o.row().phaseOnHost
+}
+
+// By returns which executor does the operation.
+func (o Op) By() By { return o.row().by }
+
+// Link returns the link that the operation is about, "" if it is about none or
+// several.
+func (o Op) Link() conf.LinkName {
+	if link := o.row().link; link != nil {
+		return link(o.Kind)
+	}
+	return ""
+}
+
+// Marked says whether what the operation makes carries our mark. Only such
+// operations can be shared: of others nobody could say whose the thing is.
+func (o Op) Marked() bool { return o.row().marked }
+
+// Stays says that repair does the operation again without undoing it first,
+// because somebody uses the thing meanwhile.
+func (o Op) Stays() bool { return o.Shared || o.row().stays }
+
+// Foreign says that another plugin made the thing, so that the operation cannot
+// make it again.
+func (o Op) Foreign() bool { return o.row().foreign }
+
+// Parent returns a request that asks for no more than the link that the
+// operation makes, false if it makes none.
+func (o Op) Parent() (conf.Request, bool) {
+	if parent := o.row().parent; parent != nil {
+		return parent(o.Kind), true
+	}
+	return conf.Request{}, false
+}
