@@ -42,7 +42,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := plugin.Allowed(policyFile, req); err != nil {
+	if _, err := plugin.Allowed(policyFile, req); err != nil {
 		return err
 	}
 	log, closeLog, err := plugin.OpenLog(req.Log)
@@ -101,7 +101,7 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := plugin.Allowed(policyFile, req); err != nil {
+	if _, err := plugin.Allowed(policyFile, req); err != nil {
 		return err
 	}
 	addresses, err := allocator(req.StateDir, slog.New(slog.DiscardHandler))
@@ -144,7 +144,7 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := plugin.Allowed(policyFile, req); err != nil {
+	if _, err := plugin.Allowed(policyFile, req); err != nil {
 		return cnierr.Unavailable(err)
 	}
 	addresses, err := allocator(req.StateDir, slog.New(slog.DiscardHandler))

@@ -41,10 +41,12 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := plugin.Allowed(policyFile, req); err != nil {
+	parent, err := plugin.Allowed(policyFile, req)
+	if err != nil {
 		return err
 	}
 	return with(args, req.StateDir, req.Log, func(n attach.Node) error {
+		n.Parent = parent
 		res, err := n.Add(ctx, req)
 		if err != nil {
 			return err
@@ -76,7 +78,7 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := plugin.Allowed(policyFile, req); err != nil {
+	if _, err := plugin.Allowed(policyFile, req); err != nil {
 		return err
 	}
 	return with(args, req.StateDir, req.Log, func(n attach.Node) error { return n.Check(ctx, req) })
@@ -98,7 +100,7 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := plugin.Allowed(policyFile, req); err != nil {
+	if _, err := plugin.Allowed(policyFile, req); err != nil {
 		return cnierr.Unavailable(err)
 	}
 	return with(args, req.StateDir, req.Log, func(n attach.Node) error { return n.Status(ctx, req) })

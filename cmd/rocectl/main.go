@@ -34,6 +34,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
+// policyFile is where the policy of the node is. The linker sets another path in
+// programs for tests; nothing sets it in one that runs.
+var policyFile = defaultPolicy
+
+const defaultPolicy = "/etc/roce/policy.json"
+
 func main() {
 	if cmd, err := root(os.Stdout, os.Stderr).ExecuteC(); err != nil {
 		if status := exitStatus(0); errors.As(err, &status) {

@@ -6,8 +6,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -22,11 +24,15 @@ import (
 var update = flag.Bool("update", false, "rewrite the goldens in testdata and docs/rocectl.md")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"rocectl": main})
+	testscript.Main(m, map[string]func(){"rocectl": func() {
+		policyFile = filepath.Join(os.Getenv("WORK"), "policy.json")
+		main()
+	}})
 }
 
 // TestScripts runs testdata/*.txtar. In their .json files, $WORK is the
-// script's folder and $BOOT_ID is this boot's. Besides the commands of package
+// script's folder and $BOOT_ID is this boot's. The policy of the node is policy.json
+// of the script, which allows state in the script's folder if the script has none. Besides the commands of package
 // testscript there is
 //
 //	lease POOL ADDRESS CONTAINER IFNAME [POD]
@@ -52,6 +58,12 @@ func fill(env *testscript.Env) error {
 	boot, err := plugin.BootID()
 	if err != nil {
 		return err
+	}
+	policy := filepath.Join(env.WorkDir, "policy.json")
+	if _, err := os.Stat(policy); errors.Is(err, fs.ErrNotExist) { // the script has none
+		if err := os.WriteFile(policy, []byte(`{"version": 1, "stateDirs": ["/run/roce", "$WORK"]}`), 0o600); err != nil {
+			return err
+		}
 	}
 	return filepath.WalkDir(env.WorkDir, func(path string, _ os.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".json" {

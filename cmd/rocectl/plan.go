@@ -28,6 +28,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/lease"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/policy"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
 
@@ -44,6 +45,9 @@ type planFlags struct {
 	table    string
 	nicAddrs []string
 	rack     string
+
+	namespace string // the pod's
+	policy    string // the policy's path; "": the node's, or none offline
 
 	pools []block.Pool // the RailPools in the file
 }
@@ -82,6 +86,8 @@ block, and that no address is reserved for another pod.`,
 	cmd.Flags().StringVar(&f.ifName, "ifname", "", "the interface name in the pod (default net1, net2 and so on)")
 	cmd.Flags().StringVar(&f.netns, "netns", "pod", "the pod's namespace in the printed commands")
 	cmd.Flags().StringVar(&f.args, "args", "", "CNI_ARGS, such as K8S_POD_NAME=trainer-0;K8S_POD_NAMESPACE=ml")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "", "the pod's `NAMESPACE`, to which the node's policy applies")
+	cmd.Flags().StringVar(&f.policy, "policy", "", "a `FILE` with a policy, in place of the node's (default "+defaultPolicy+"; none with --offline)")
 	cmd.Flags().BoolVar(&f.offline, "offline", false, "do not read this machine: assume that the named master exists with an MTU of 1500, and that pools are empty")
 	cmd.Flags().StringVar(&f.nodeName, "node", "", "the node's `NAME` in the table of ipam.table (default this host's name)")
 	cmd.Flags().StringVar(&f.table, "table", "", "a `FILE` to read instead of ipam.table")
@@ -119,7 +125,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 		if netns != "" {
 			netns = "/run/netns/" + netns
 		}
-		req, err := c.Parse(ifName, netns, f.args)
+		req, err := c.Parse(ifName, netns, f.cniArgs())
 		if err != nil {
 			return err
 		}
@@ -148,9 +154,18 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	if err := f.checkAddrs(req); err != nil {
 		return planned{}, err
 	}
+	allowed, err := f.allowed(req)
+	if err != nil {
+		return planned{}, err
+	}
 	facts, faults, err := f.facts(ctx, req)
 	if err != nil {
 		return planned{}, err
+	}
+	for i := range facts {
+		if faults[i] == nil && !facts[i].Parent.InPod && facts[i].Adopted == nil {
+			faults[i] = allowed(facts[i].Parent)
+		}
 	}
 	for i := range facts {
 		facts[i].Pod.Tables = pod.Tables
@@ -175,6 +190,38 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	}
 	p, err := n.Preview(ctx, req, facts, faults)
 	return planned{Network: req.Network, Plan: p, kept: agent.said}, err
+}
+
+// cniArgs returns CNI_ARGS with the pod's namespace.
+func (f planFlags) cniArgs() string {
+	if f.namespace == "" {
+		return f.args
+	}
+	return strings.TrimPrefix(f.args+";K8S_POD_NAMESPACE="+f.namespace, ";")
+}
+
+// allowed returns what the policy forbids, and what says whether a NIC of the host may
+// be the parent. Offline nothing is known of the NIC.
+func (f planFlags) allowed(req conf.Request) (parent func(plan.Link) error, err error) {
+	all := func(plan.Link) error { return nil }
+	if f.offline && f.policy == "" {
+		return all, nil
+	}
+	p, err := policy.Load(policyFile)
+	if f.policy != "" {
+		var b []byte
+		if b, err = os.ReadFile(f.policy); err == nil {
+			p, err = policy.Parse(f.policy, b)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	parent, err = plugin.AllowedBy(p, req)
+	if f.offline {
+		parent = all
+	}
+	return parent, err
 }
 
 // readTable reads the table at path, or the one that is given in its place.

@@ -44,6 +44,8 @@ type Node struct {
 	Addresses lease.Allocator
 	// Now returns CLOCK_BOOTTIME.
 	Now func() time.Duration
+	// Parent says whether a NIC of the host may be the parent in an ADD; nil: each may.
+	Parent func(nic plan.Link) error
 	// Records remembers what was done.
 	Records record.Store
 	// Log takes what an operator may want to know about calls that succeed.

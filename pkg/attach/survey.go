@@ -40,13 +40,22 @@ func (n Node) survey(ctx context.Context, k *pod, req conf.Request) (survey, err
 			faults[i] = n.whoHas(one, faults[i])
 			continue
 		}
-		if err := free(one, facts[i]); err != nil {
+		if err := cmp.Or(free(one, facts[i]), n.mayCarry(facts[i])); err != nil {
 			return survey{}, err
 		}
 		facts[i].Node = n.ID
 		facts[i].RDMA, faults[i] = n.device(ctx, k.rdma, one, facts[i].Parent)
 	}
 	return n.choose(req, facts, faults)
+}
+
+// mayCarry refuses a NIC of the host that the node's policy does not allow. An
+// interface of another plugin, and one of the pod, is theirs to choose.
+func (n Node) mayCarry(f plan.Facts) error {
+	if n.Parent == nil || f.Adopted != nil || f.Parent.InPod {
+		return nil
+	}
+	return n.Parent(f.Parent)
 }
 
 // choose returns the rails without faults, with a claim to their addresses.

@@ -7,7 +7,8 @@
 // The policy is a file of root, with a path that is built into the programs. Without
 // the file, the built-in limits of folders apply, and nothing else is limited. The
 // package decides nothing about networks, and knows no kernel. This file has the
-// questions to a policy, read.go the format of the file.
+// questions to a policy, limits.go what depends on the namespace of a pod, read.go
+// the format of the file.
 package policy
 
 import (
@@ -27,6 +28,9 @@ type Policy struct {
 	// StateDirs, LogDirs and TableDirs are absolute: stateDir is one of the first
 	// or below one, log.file and ipam.table are below one of the others.
 	StateDirs, LogDirs, TableDirs []string
+	// Namespaces has the limits of the networks of pods, by the pods' namespace.
+	// "*" is all others.
+	Namespaces map[string]Limits
 }
 
 // builtIn returns the policy of a node without file.
@@ -58,6 +62,9 @@ func (p Policy) Request(r conf.Request) error {
 	if d := r.DeviceInfoFile; d != "" && !belowOne(d, deviceInfoDirs()) {
 		f.Add(cnierr.BadConfig, "runtimeConfig.CNIDeviceInfoFile", "leave it to Multus, which writes it for the capability CNIDeviceInfoFile",
 			"%q is not below %s", d, strings.Join(deviceInfoDirs(), " or "))
+	}
+	if r.ContainerID != "" { // STATUS is about no pod
+		check{p, r.Pod.Namespace, f}.limits(r)
 	}
 	return f.Err(operation, p.Path)
 }

@@ -6,9 +6,12 @@ package policy
 import (
 	"errors"
 	"io/fs"
+	"math"
+	"path"
 	"path/filepath"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
@@ -17,27 +20,27 @@ import (
 // error is BadConfig for a file that is not as it must be, or that others than root
 // can write; the policy is then what could be read of it, and otherwise built in,
 // which a DEL goes by.
-func Load(path string) (Policy, error) {
-	b, err := trusted.Read(path)
+func Load(file string) (Policy, error) {
+	b, err := trusted.Read(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return builtIn(path), nil
+		return builtIn(file), nil
 	}
 	if err != nil {
-		return builtIn(path), cnierr.New(cnierr.BadConfig, "read policy of the node", path,
+		return builtIn(file), cnierr.New(cnierr.BadConfig, "read policy of the node", file,
 			"make it a file that root alone can write, in a folder that root alone can write: chown root, chmod go-w", "%w", err)
 	}
-	return Parse(path, b)
+	return Parse(file, b)
 }
 
 // Parse reads a policy. The error reports every fault at once, each with its JSON
 // path; its code is BadConfig, or Decode if all are faults of JSON's syntax or types.
 // The policy is then what could be read, and otherwise built in.
-func Parse(path string, b []byte) (Policy, error) {
+func Parse(file string, b []byte) (Policy, error) {
 	f := &strict.Faults{}
-	out := builtIn(path)
-	top, ok := f.Document(path, b)
+	out := builtIn(file)
+	top, ok := f.Document(file, b)
 	if !ok {
-		return out, f.Err("read policy of the node", path)
+		return out, f.Err("read policy of the node", file)
 	}
 	v := top.At("version")
 	v.Missing("write " + `"version": 1`)
@@ -45,8 +48,68 @@ func Parse(path string, b []byte) (Policy, error) {
 	out.StateDirs = folders(top.At("stateDirs"), out.StateDirs)
 	out.LogDirs = folders(top.At("logDirs"), out.LogDirs)
 	out.TableDirs = folders(top.At("tableDirs"), out.TableDirs)
+	namespaces := top.At("namespaces").Object()
+	for _, name := range namespaces.Keys() {
+		if out.Namespaces == nil {
+			out.Namespaces = map[string]Limits{}
+		}
+		out.Namespaces[name] = limits(namespaces.At(name))
+	}
 	top.Strict(nil)
-	return out, f.Err("read policy of the node", path)
+	return out, f.Err("read policy of the node", file)
+}
+
+// limits reads the limits of a namespace.
+func limits(v strict.Value) Limits {
+	o := v.Object()
+	defer o.Strict(nil)
+	l := Limits{
+		IPAMTypes: patterns(o.At("ipamTypes")), Pools: patterns(o.At("pools")), RailPools: patterns(o.At("railPools")),
+		RequestAddresses: truth(o.At("requestAddresses")), RequestMAC: truth(o.At("requestMAC")),
+		Sysctl:        patterns(o.At("sysctl")),
+		ProbeRequired: strict.Choice(o.At("probe"), "optional", "required") == "required",
+	}
+	if m := o.At("masters").Object(); m.Present() {
+		l.Masters = &Masters{IfNames: patterns(m.At("ifNames")), Vendors: patterns(m.At("vendors"))}
+		m.Strict(nil)
+	}
+	if modes := o.At("modes"); modes.Present() {
+		l.Modes = []conf.Mode{}
+		for _, e := range modes.List() {
+			l.Modes = append(l.Modes, strict.Choice(e, conf.Bridge, conf.Private, conf.VEPA, conf.Passthru))
+		}
+	}
+	if n := o.At("bcqueuelen"); n.Present() {
+		most := uint32(n.Whole(0, 0, math.MaxUint32))
+		l.BCQueueLen = &most
+	}
+	return l
+}
+
+// truth returns true or false, nil if neither is said.
+func truth(v strict.Value) *bool {
+	if !v.Present() {
+		return nil
+	}
+	b := v.True()
+	return &b
+}
+
+// patterns returns a list of patterns, which allows nothing if it is empty; nil if
+// there is none.
+func patterns(v strict.Value) []string {
+	if !v.Present() {
+		return nil
+	}
+	out := []string{}
+	for _, e := range v.List() {
+		s, ok := e.Text("")
+		if _, err := path.Match(s, ""); ok && (s == "" || err != nil) {
+			e.Bad("write a name, or a pattern such as team-a-*", "%q is neither a name nor a pattern", s)
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 // folders returns a list of absolute paths, or the default.

@@ -6,23 +6,53 @@ package plugin
 import (
 	"cmp"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path"
+	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/policy"
 	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // Allowed returns an error for a request that the node's policy does not allow, or
-// whose state folder others than root can change. The errors are those of
-// policy.Load and policy.Policy.Request, and IO.
-func Allowed(policyFile string, req conf.Request) error {
+// whose state folder others than root can change, and what says whether a NIC of the
+// host may be its parent. The errors are those of policy.Load and
+// policy.Policy.Request, and IO.
+func Allowed(policyFile string, req conf.Request) (parent func(plan.Link) error, err error) {
 	p, err := policy.Load(policyFile)
-	if err == nil {
-		err = p.Request(req)
+	if err != nil {
+		return nil, err
 	}
-	return cmp.Or(err, stateDir(req.StateDir))
+	parent, err = AllowedBy(p, req)
+	return parent, cmp.Or(err, stateDir(req.StateDir))
+}
+
+// AllowedBy is Allowed for a policy that was read, whoever can change the state folder.
+func AllowedBy(p policy.Policy, req conf.Request) (parent func(plan.Link) error, err error) {
+	parent = func(nic plan.Link) error {
+		return p.Master(req.Pod.Namespace, nic.Name, vendors(os.DirFS("/sys"), string(nic.Name)))
+	}
+	return parent, p.Request(req)
+}
+
+// vendors returns the vendors of a link's device, or of the devices of the links that
+// it stands on, such as the slaves of a bond: "15b3" of Mellanox.
+func vendors(sys fs.FS, link string) []string {
+	dir := path.Join("class/net", link)
+	if id, err := fs.ReadFile(sys, dir+"/device/vendor"); err == nil {
+		return []string{strings.TrimPrefix(strings.TrimSpace(string(id)), "0x")}
+	}
+	lower, _ := fs.Glob(sys, dir+"/lower_*") // a pattern that is not wrong
+	var out []string
+	for _, l := range lower {
+		out = append(out, vendors(sys, strings.TrimPrefix(path.Base(l), "lower_"))...)
+	}
+	return out
 }
 
 // AllowedState is Allowed for a GC, of which only the state folder is read.
@@ -54,9 +84,9 @@ func HasState(policyFile, dir string, log *slog.Logger) bool {
 
 // stateDir refuses a state folder that others than root can change. What else is
 // wrong with it is told by who uses it.
-func stateDir(path string) error {
-	if err := trusted.Folder(path); errors.Is(err, trusted.ErrOthers) {
-		return cnierr.New(cnierr.IO, "use state folder", path, "give the folder, and those above it, to root: chown root, chmod go-w", "%w", err)
+func stateDir(dir string) error {
+	if err := trusted.Folder(dir); errors.Is(err, trusted.ErrOthers) {
+		return cnierr.New(cnierr.IO, "use state folder", dir, "give the folder, and those above it, to root: chown root, chmod go-w", "%w", err)
 	}
 	return nil
 }

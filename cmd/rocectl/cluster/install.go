@@ -21,7 +21,7 @@ import (
 )
 
 // installFlags are the flags of rocectl install and uninstall.
-type installFlags struct{ from, to string }
+type installFlags struct{ from, to, policy, policyTo string }
 
 func (f *installFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.from, "from", "/plugins", "the `FOLDER` of the plugins in the image")
@@ -43,6 +43,9 @@ not exist.`,
 			if err != nil {
 				return err
 			}
+			if err := f.installPolicy(cmd.OutOrStdout()); err != nil {
+				return err
+			}
 			if err := os.MkdirAll(f.to, 0o755); err != nil {
 				return installError(f.to, err)
 			}
@@ -60,6 +63,8 @@ not exist.`,
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().StringVar(&f.policy, "policy", "", "a `FILE` with the policy of the node, which is installed too")
+	cmd.Flags().StringVar(&f.policyTo, "policy-to", "/etc/roce/policy.json", "the `FILE` in which the plugins look for the policy")
 	return cmd
 }
 

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/roce-cni/roce-cni/pkg/policy"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
+)
+
+// installPolicy puts the policy of the node in place, if one is named. A policy with a
+// fault is refused, and the one that is there stays. The plugins find the old or the
+// new one.
+func (f installFlags) installPolicy(out io.Writer) error {
+	if f.policy == "" {
+		return nil
+	}
+	b, err := os.ReadFile(f.policy)
+	if err != nil {
+		return installError(f.policy, err)
+	}
+	if _, err := policy.Parse(f.policy, b); err != nil {
+		return err
+	}
+	temp := f.policyTo + ".new"
+	if err := trusted.Create(temp, b, 0o644, 0o755); err != nil {
+		return installError(f.policyTo, err)
+	}
+	if err := os.Rename(temp, f.policyTo); err != nil {
+		return installError(f.policyTo, errors.Join(err, os.Remove(temp)))
+	}
+	fmt.Fprintf(out, "%s: installed\n", f.policyTo)
+	return nil
+}
