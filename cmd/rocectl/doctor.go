@@ -38,15 +38,16 @@ func doctorCommand(node *nodeFlags) *cobra.Command {
 		Use:   "doctor [CHECK...]",
 		Short: "Check whether this node can run RoCE pods, and say how to correct what is wrong",
 		Long: `Check whether this node can run RoCE pods, and say how to correct what is wrong.
-Nothing is changed. Run it as root on the node: what it may not read it cannot tell.
+Nothing is changed. Run it as root on the node, because it cannot check what it may
+not read.
 
 Each check has one of three answers: "ok"; "problem", with why it matters and the
-command that mends it; "cannot tell", with what is missing to tell. Mend problems
-from the first one on: later ones often follow from it. With names of checks, only
-these run.
+command that corrects it; "cannot tell", with what the check lacks. Correct the
+first problem first: later ones often follow from it. With names of checks, only
+these checks run.
 
 The exit status is 0 if all is ok, 1 if there is a problem, and 2 if there is no
-problem but something could not be told.
+problem but a check could not tell.
 
 ` + listChecks(),
 		Example: `  rocectl doctor

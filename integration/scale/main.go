@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Program scale shows what it takes until each of thousands of nodes has
-// addresses: on a real kube-apiserver and etcd, and, for more nodes than this
-// machine can be, in a model whose costs were measured on them.
+// Program scale measures how long it takes until each of thousands of nodes has
+// addresses: on a real kube-apiserver and etcd and, for more nodes than this
+// machine can run, in a model with costs that were measured on it.
 //
-// It never talks to a cluster that it has not started, and judges nothing: who
-// reads the numbers does. The claimer is pkg/block's in both; two other designs
-// are models of the requests that they make. Read design.go first for who does
-// what, then plan.go for what is run; docs/scale.md has results.
+// It never talks to a cluster that it has not started, and judges nothing. Both use
+// the claimer of pkg/block; two other designs are models of their requests. Read
+// design.go first for the designs, then plan.go for what is run; docs/scale.md has
+// results.
 package main
 
 import (
