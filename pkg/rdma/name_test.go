@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
 // twoOf returns the files that tell two devices of one name, in two namespaces.
@@ -56,7 +57,7 @@ func TestDeviceWhoseNameIsTakenComesHomeUnderAnother(t *testing.T) {
 				tc.change(c, n.devices[0])
 			})
 			for range 2 {
-				if err := s.Undo(t.Context(), op); err != nil {
+				if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -84,19 +85,19 @@ func TestNewcomerOfTheNameIsNotTheDevice(t *testing.T) {
 		n.devices = append(n.devices, newcomer())
 		n.devices[0].in, n.devices[0].back, n.devices[0].Name = elsewhere, time.Now().Add(time.Second), "ibdev0"
 		start := time.Now()
-		err := n.subsystem(t, twoOf("mlx5_0"), podGone).Undo(t.Context(), op)
+		err := n.subsystem(t, twoOf("mlx5_0"), podGone).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 		if took := time.Since(start); err != nil || took < time.Second {
 			t.Errorf("got %v after %s, want the wait for the device itself", err, took)
 		}
 	})
 	n, op := movable()
 	n.devices[0] = newcomer()
-	if err := n.subsystem(t, verbs("mlx5_0", "mlx5_1")).Undo(t.Context(), op); err != nil {
+	if err := n.subsystem(t, verbs("mlx5_0", "mlx5_1")).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Errorf("the device is gone, and the newcomer has its name: got %v", err)
 	}
 	n, op = movable()
 	n.devices[0].in, n.devices = elsewhere, append(n.devices, newcomer())
-	if err := n.subsystem(t, twoOf("mlx5_0")).Undo(t.Context(), op); cnierr.CodeOf(err) != cnierr.RDMAHeld {
+	if err := n.subsystem(t, twoOf("mlx5_0")).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.RDMAHeld {
 		t.Errorf("another namespace has the device: got %v, want code %d", err, cnierr.RDMAHeld)
 	}
 }
@@ -106,7 +107,7 @@ func TestTypeOfServiceGoesToNoDeviceThatOnlyHasTheName(t *testing.T) {
 	n, op := movable()
 	n.withSettings(t, "mlx5_0", "104", "96")
 	op.TOS = octet(26)
-	err := n.subsystem(t, twoOf("mlx5_0")).Do(t.Context(), op)
+	err := n.subsystem(t, twoOf("mlx5_0")).Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 	if cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), "several RDMA devices") || n.devices[0].in != Host {
 		t.Errorf("got %v, the device is in %s", err, n.devices[0].in)
 	}
