@@ -70,7 +70,7 @@ func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (
 	err := n.build(ctx, k, s.claim, &rec)
 	if err != nil {
 		before, _ := n.teardown(rec)
-		err = errors.Join(err, n.undoAligned(context.WithoutCancel(ctx), k, before))
+		err = errors.Join(err, n.undoAligned(context.WithoutCancel(ctx), n.sharing(k, rec), before))
 	}
 	return rec, err
 }
@@ -107,7 +107,7 @@ func (n Node) do(ctx context.Context, k *pod, rails []plan.Rail, rec *record.Rec
 	if err := n.Records.Save(*rec); err != nil {
 		return err
 	}
-	return n.doAligned(ctx, k, p.Ops)
+	return n.doAligned(ctx, n.sharing(k, *rec), p.Ops)
 }
 
 // record returns the record of the attachment before anything is planned.
@@ -191,7 +191,7 @@ func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause erro
 		return notReleased
 	}
 	_, after := n.teardown(rec)
-	err := errors.Join(notReleased, n.undoAligned(ctx, k, after))
+	err := errors.Join(notReleased, n.undoAligned(ctx, n.sharing(k, rec), after))
 	if left(cause) || left(err) {
 		return err
 	}

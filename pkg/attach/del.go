@@ -109,15 +109,15 @@ func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops pla
 		return err
 	}
 	if k == nil {
-		return n.undoOnHost(ctx, ops)
+		return n.undoOnHost(ctx, rec, ops)
 	}
 	defer k.Close()
-	return n.undoAligned(ctx, k, ops)
+	return n.undoAligned(ctx, n.sharing(k, rec), ops)
 }
 
 // undoOnHost undoes what operations did on the host, for a pod whose namespace is
 // gone.
-func (n Node) undoOnHost(ctx context.Context, ops plan.Ops) error {
+func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) error {
 	if ops = ops.At(plan.Host); len(ops) == 0 {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (n Node) undoOnHost(ctx context.Context, ops plan.Ops) error {
 		return err
 	}
 	defer k.Close()
-	return apply.Undo(ctx, k, ops)
+	return apply.Undo(ctx, n.sharing(k, rec), ops)
 }
 
 // openAgain opens the namespace that ADD worked in: where the runtime says that

@@ -21,16 +21,16 @@ import (
 // doAligned does the operations of an attachment. From the first address to the
 // last GID of several rails, no other attachment of the node adds or removes GIDs,
 // so that the GID indexes are the same on all rails ("aligned").
-func (n Node) doAligned(ctx context.Context, k *pod, ops plan.Ops) error {
+func (n Node) doAligned(ctx context.Context, x apply.Executor, ops plan.Ops) error {
 	from, to := ops.Registration()
-	if err := apply.Do(ctx, k, ops[:from]); err != nil {
+	if err := apply.Do(ctx, x, ops[:from]); err != nil {
 		return err
 	}
-	err := n.aligned(ctx, to > from, func() error { return apply.Do(ctx, k, ops[from:to]) })
+	err := n.aligned(ctx, to > from, func() error { return apply.Do(ctx, x, ops[from:to]) })
 	if err != nil {
 		return err
 	}
-	return apply.Do(ctx, k, ops[to:])
+	return apply.Do(ctx, x, ops[to:])
 }
 
 // undoAligned undoes operations, those of several rails with the same lock. If it

@@ -39,7 +39,7 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 	var done plan.Ops
 	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
 		ops, refused := n.lost(ctx, k, rec)
-		done, err = again(ctx, k, ops)
+		done, err = again(ctx, n.sharing(k, rec), ops)
 		if err != nil || refused != nil {
 			return errors.Join(err, refused)
 		}
@@ -63,7 +63,7 @@ func (n Node) bringHome(ctx context.Context, at conf.Attachment) error {
 	if err != nil {
 		return err
 	}
-	return n.undoOnHost(ctx, n.withoutLost(rec))
+	return n.undoOnHost(ctx, rec, n.withoutLost(rec))
 }
 
 // again undoes and does each operation and returns those done. Undoing makes way where something of

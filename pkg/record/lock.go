@@ -67,6 +67,12 @@ func (s Store) LockGIDs(ctx context.Context) (release func(), err error) {
 	return s.lockNode(ctx, "lock GID tables", "gids.lock")
 }
 
+// LockShared waits until no other process does or undoes operations that
+// attachments share. Errors: those of Lock.
+func (s Store) LockShared(ctx context.Context) (release func(), err error) {
+	return s.lockNode(ctx, "lock shared operations", "shared.lock")
+}
+
 // lockNode takes a lock of the whole node. Its file is never removed.
 func (s Store) lockNode(ctx context.Context, action, file string) (release func(), err error) {
 	path := filepath.Join(s.Dir, file)

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// sharing is the executor of one attachment. Operations that it shares with other
+// attachments of the node are done and undone with the node's lock held. The last
+// attachment that has the operation in its record undoes it.
+//
+// The executor below tells by the mark what is ours: a foreign thing in the place
+// of ours is an error and stays.
+type sharing struct {
+	apply.Executor
+	records record.Store
+	at      conf.Attachment
+}
+
+func (n Node) sharing(x apply.Executor, rec record.Record) sharing {
+	return sharing{x, n.Records, conf.Attachment{ContainerID: rec.ContainerID, IfName: rec.IfName}}
+}
+
+// Do implements apply.Executor. The record has the operations before they are done,
+// so that no other attachment undoes them from then on.
+func (s sharing) Do(ctx context.Context, run ...plan.Op) error {
+	if !run[0].Shared {
+		return s.Executor.Do(ctx, run...)
+	}
+	if !run[0].Marked() {
+		return cnierr.New(cnierr.Bug, "share operation", fmt.Sprintf("%T", run[0].Kind), "", "what it makes carries no mark")
+	}
+	release, err := s.records.LockShared(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return s.Executor.Do(ctx, run...)
+}
+
+// Undo implements apply.Executor. An operation that was undone, or left to another
+// attachment, leaves the record before the lock is released: if two attachments
+// go at once, the second one finds itself to be the last.
+func (s sharing) Undo(ctx context.Context, run ...plan.Op) error {
+	if !run[0].Shared {
+		return s.Executor.Undo(ctx, run...)
+	}
+	release, err := s.records.LockShared(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	var errs []error
+	for _, op := range slices.Backward(run) {
+		errs = append(errs, s.leave(ctx, op))
+	}
+	return errors.Join(errs...)
+}
+
+// leave undoes an operation unless another attachment has it, and takes it out of
+// the record.
+func (s sharing) leave(ctx context.Context, op plan.Op) error {
+	held, err := s.held(op)
+	if err != nil {
+		return err
+	}
+	if !held {
+		if err := s.Executor.Undo(ctx, op); err != nil {
+			return err
+		}
+	}
+	rec, err := s.records.Load(s.at.ContainerID, s.at.IfName)
+	if errors.Is(err, record.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	rec.Plan.Ops = slices.DeleteFunc(rec.Plan.Ops, op.Same)
+	return s.records.Save(rec)
+}
+
+// held says whether another attachment has the operation. One whose record cannot be
+// read may have it.
+func (s sharing) held(op plan.Op) (bool, error) {
+	keys, err := s.records.List()
+	if err != nil {
+		return false, err
+	}
+	for _, k := range keys {
+		if k == s.at {
+			continue
+		}
+		rec, err := s.records.Load(k.ContainerID, k.IfName)
+		switch {
+		case errors.Is(err, record.ErrNotExist):
+		case err != nil, slices.ContainsFunc(rec.Plan.Ops, op.Same):
+			return true, nil
+		}
+	}
+	return false, nil
+}
