@@ -18,6 +18,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
+	"golang.org/x/net/netutil"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/agent"
@@ -156,13 +157,18 @@ func addresses(ctx context.Context) ([]netip.Addr, error) {
 	return out, err
 }
 
+// maxConnections is enough for kubelet and some collectors of metrics.
+const maxConnections = 64
+
 // serve answers requests until stop is called. It listens when it returns.
 func serve(address string, h http.Handler) (stop func(), err error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, cnierr.New(cnierr.IO, "listen at", address, "give another address with --listen; ss -ltnp shows who has the port", "%w", err)
 	}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	// Everybody who reaches the port may connect, and each connection takes memory.
+	l = netutil.LimitListener(l, maxConnections)
+	s := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

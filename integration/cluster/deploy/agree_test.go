@@ -91,7 +91,7 @@ func TestTheProgramsHaveTheCommandsOfThePods(t *testing.T) {
 	stateDir := conf.DefaultStateDir
 	for _, c := range containers(t) {
 		known := false
-		for _, cmd := range cluster.Commands("test", &stateDir) {
+		for _, cmd := range cluster.Commands(&stateDir) {
 			if cmd.Name() != c.Args[0] {
 				continue
 			}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"net"
+	"net/http"
+	"testing"
+)
+
+func TestAConnectionThatIsClosedMakesRoomForAnother(t *testing.T) {
+	t.Parallel()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{}, maxConnections)
+	stop, err := serve(address, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served <- struct{}{} }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	var idle []net.Conn
+	for range maxConnections {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		idle = append(idle, c)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		res, err := http.Get("http://" + address) //nolint:noctx // the test ends with it
+		if err == nil {
+			err = res.Body.Close()
+		}
+		answered <- err
+	}()
+	if err := idle[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
