@@ -59,6 +59,7 @@ unit: ## the tests that need no root, no namespaces and no other programs
 test: ## all tests, with the race detector, in random order (root, or those with namespaces are skipped)
 	bash integration/deps.sh
 	go test -race -count=1 -shuffle=on -timeout 30m ./...
+	go -C integration/scale test -race -count=1 -shuffle=on ./...
 	$(if $(REQUIRE_NETNS),$(MAKE) test-vm)
 
 # What needs RDMA devices, in virtual machines with Soft-RoCE on two kernels: 6.1
@@ -115,9 +116,11 @@ check: lint test ## what CI runs: with test-cluster, as root
 
 lint: $(LINT) ## golangci-lint, formatting included
 	$(LINT) run ./...
+	cd integration/scale && $(LINT) run ./...
 
 fmt: $(LINT) ## format the Go files
 	$(LINT) fmt ./...
+	cd integration/scale && $(LINT) fmt ./...
 
 vuln: $(VULN) ## known vulnerabilities in the dependencies (needs internet)
 	$(VULN) ./...
@@ -163,10 +166,11 @@ $(UPSTREAM):
 		$(UPSTREAM_PLUGINS:%=github.com/containernetworking/plugins/plugins/%@$(UPSTREAM_VERSION))
 	mv $@.new $@
 
-# SCALEFLAGS=-h lists what can be chosen.
+# The program is a module of its own, which uses this one from ../... After a change of
+# go.mod here: go -C integration/scale mod tidy. SCALEFLAGS=-h lists what can be chosen.
 scale: ## claim with 10 to 5,000 nodes at once on a real API server, and model 10,000 (20 minutes)
 	bash integration/cluster/build.sh .cache/cluster etcd kube-apiserver
-	CGO_ENABLED=0 go build -buildvcs=false -trimpath -o .cache/scale ./integration/scale
+	CGO_ENABLED=0 go -C integration/scale build -buildvcs=false -trimpath -o $(CURDIR)/.cache/scale .
 	.cache/scale $(SCALEFLAGS)
 
 demo: build .cache/vm/run ## attach two containers in a virtual machine with Soft-RoCE and look at the result (root)
