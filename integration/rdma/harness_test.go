@@ -32,11 +32,11 @@ const patience = 20 * time.Second
 // programs is the folder of the built programs; make build fills it.
 var programs = flag.String("programs", "bin", "folder of roce and rocectl")
 
-// needRDMA skips the test on a machine without Soft-RoCE, and fails it where
-// that must be.
-func needRDMA(t *testing.T) {
+// needDevice skips the test on a machine without an RDMA device, and fails it
+// where that must be.
+func needDevice(t *testing.T, name string) {
 	t.Helper()
-	_, err := os.Stat("/sys/class/infiniband/rxe0")
+	_, err := os.Stat("/sys/class/infiniband/" + name)
 	if err == nil {
 		_, err = os.Stat(filepath.Join(*programs, "roce"))
 	}

@@ -29,11 +29,17 @@ type node struct {
 	pods  int
 }
 
-// newNode returns the node, with its RDMA devices shared or exclusive. When the
-// test is over, everything must be as it was.
+// newNode returns the node, with its Soft-RoCE devices shared or exclusive. When
+// the test is over, everything must be as it was.
 func newNode(t *testing.T, mode string) *node {
 	t.Helper()
-	needRDMA(t)
+	return newNodeOf(t, "rxe0", mode)
+}
+
+// newNodeOf returns the node that has a device.
+func newNodeOf(t *testing.T, device, mode string) *node {
+	t.Helper()
+	needDevice(t, device)
 	setMode(t, mode)
 	before := machine(t)
 	t.Cleanup(func() {

@@ -5,8 +5,8 @@
 # Process 1 of the guest, in the initramfs: makes the host's files the root,
 # never to be written to, and goes on in start.sh there. What can be done here
 # is done here: starting a program from the host's files takes the guest half a
-# second the first time. machine has RELEASE, KERNEL (its folder), NODE, RAILS
-# and DIR.
+# second the first time. machine has RELEASE, KERNEL (its folder), NODE, RAILS,
+# TYPE and DIR.
 set -e
 /bin/busybox --install -s /bin
 . /vm/machine

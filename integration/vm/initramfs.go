@@ -67,8 +67,8 @@ func (k Kernel) writeInitramfs(to string, m Machine, command []string) error {
 		}
 		c.add(name, 0o100755, content)
 	}
-	c.add("vm/machine", 0o100644, fmt.Appendf(nil, "RELEASE=%s\nKERNEL=%s\nNODE=%d\nRAILS=%d\nREACH=%s\nDIR=%s\n",
-		quote(k.Release), quote(k.Dir), m.Node, len(m.Rails), reach, quote(m.Dir)))
+	c.add("vm/machine", 0o100644, fmt.Appendf(nil, "RELEASE=%s\nKERNEL=%s\nNODE=%d\nRAILS=%d\nTYPE=%s\nREACH=%s\nDIR=%s\n",
+		quote(k.Release), quote(k.Dir), m.Node, len(m.Rails), m.Type, reach, quote(m.Dir)))
 	words := make([]string, len(command))
 	for i, word := range command {
 		words[i] = quote(word)

@@ -13,6 +13,10 @@ finish() {
 	while :; do sleep 1000; done
 }
 
+if [ "$TYPE" = mlx5-like ]; then # one as usual; two ports; RoCE that is off; a VF of irdma
+	modprobe fake_roce devices="mlx5_%d=r0;mlx5_%d=r1,r2;mlx5_%d:raw=r3;irdma%d:32:v2:zero=r4" || finish "modprobe fake_roce: status $?"
+	RAILS=0
+fi
 i=0
 while [ "$i" -lt "$RAILS" ]; do
 	rdma link add "rxe$i" type rxe netdev "r$i" || finish "rdma link add: status $?"

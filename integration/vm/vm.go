@@ -68,15 +68,19 @@ type Type string
 // network namespaces from who reads them, as NVIDIA's own driver does.
 const OFEDView Type = "ofed-view"
 
-// modules returns the modules of a type.
+// MLX5Like has, in place of Soft-RoCE devices, such as a NIC's driver makes: see
+// module/fake_roce.c, and start.sh for which they are. It needs five rails.
+const MLX5Like Type = "mlx5-like"
+
+// modules returns the modules of a type that init.sh loads.
 func (t Type) modules() ([]string, error) {
 	switch t {
-	case "":
+	case "", MLX5Like: // whose module wants to know the netdevs
 		return nil, nil
 	case OFEDView:
 		return []string{"ofed_view"}, nil
 	}
-	return nil, fmt.Errorf("there is no machine type %q; there is %s", t, OFEDView)
+	return nil, fmt.Errorf("there is no machine type %q; there are %s and %s", t, OFEDView, MLX5Like)
 }
 
 // Run boots the machine, runs the command as root in it, and returns the exit

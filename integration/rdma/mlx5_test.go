@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// newMLX5Node returns the node in a machine of the type mlx5-like: mlx5_0 on r0
+// is as usual, mlx5_1 has the ports r1 and r2, mlx5_2 on r3 has RoCE off, and
+// irdma0 on r4 has 32 places, RoCE v2 alone, and no GUID.
+func newMLX5Node(t *testing.T, mode string) *node {
+	t.Helper()
+	return newNodeOf(t, "mlx5_0", mode)
+}
+
+// v2Place returns where the RoCE v2 entry of an address is, read in a namespace.
+func v2Place(t *testing.T, netns, port, addr string) int {
+	t.Helper()
+	const list = `cd /sys/class/infiniband/%s; for i in $(grep -l %s gids/*); do i=${i#gids/}; grep -q v2 gid_attrs/types/$i && echo $i; done`
+	out := run(t, "ip", "netns", "exec", netns, "sh", "-c", fmt.Sprintf(list, port, gidOf(addr)))
+	place, err := strconv.Atoi(out)
+	if err != nil {
+		t.Fatalf("the RoCE v2 entries of %s are at %q, want one", addr, out)
+	}
+	return place
+}
+
+// pciOf returns the address of the PCI function of a rail's NIC.
+func pciOf(t *testing.T, link string) string {
+	t.Helper()
+	at, err := os.Readlink("/sys/class/net/" + link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for folder := range strings.SplitSeq(at, "/") {
+		if strings.HasPrefix(folder, "0000:") {
+			return folder
+		}
+	}
+	t.Fatalf("%s is on no PCI function: %s", link, at)
+	return ""
+}
+
+// firmware sets a parameter of fake_roce until the test is over.
+func firmware(t *testing.T, name, value string) {
+	t.Helper()
+	file := filepath.Join("/sys/module/fake_roce/parameters", name)
+	was := run(t, "cat", file)
+	finally(t, "echo "+was+" >"+file)
+	shell(t, "echo "+value+" >"+file)
+}
+
+func TestMLX5EntriesOfRoCEv2AreToldWhatever(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	a := n.attach(dual(n.rail(0), 0), n.pod())
+	addrs := a.mustAdd()
+	found := a.indexes()
+	for _, addr := range addrs {
+		if is := v2Place(t, a.pod.name, "mlx5_0/ports/1", addr); found[addr] != is {
+			t.Errorf("%s: recorded index %d, want %d", addr, found[addr], is)
+		}
+	}
+	a.mustCheck()
+	// mlx5_2, which has no table, changes nothing for others.
+	want := fmt.Sprintf("NCCL_IB_HCA='=mlx5_0:1'\nexport NCCL_IB_GID_INDEX=%d\n", found[addrs[0]])
+	contains(t, n.rocectl("env", "--netns", a.pod.name), want)
+	told, err := inside(t, a.pod)
+	if err != nil {
+		t.Error(err)
+	}
+	contains(t, told, want)
+	contains(t, n.rocectl("gids"), "train/"+a.pod.name, " v1 ", " v2 ", "# mlx5_2/1 on r3: it has no GID table, so RoCE is off")
+	a.mustDel()
+	n.nothingLeft()
+}
+
+func TestMLX5EachPortOfADeviceIsThatOfItsNIC(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	for rail, port := range map[int]string{1: "mlx5_1:1", 2: "mlx5_1:2"} {
+		a := n.attach(n.rail(rail), n.pod())
+		a.mustAdd()
+		a.mustCheck()
+		contains(t, n.rocectl("env", "--netns", a.pod.name), "NCCL_IB_HCA='="+port+"'")
+		a.mustDel()
+	}
+	n.nothingLeft()
+}
+
+func TestMLX5RoCEThatIsOffIsRefusedBeforeAnAddressIsLeased(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	for _, mode := range []string{"auto", "shared"} {
+		a := n.attach(n.rail(3).With("rdma", map[string]any{"mode": mode}), n.pod())
+		contains(t, a.mustFail(103), "mlx5_2/1", "RoCE is off", "devlink dev param show")
+		n.nothingLeft()
+	}
+	off := n.attach(n.rail(3).With("rdma", map[string]any{"mode": "off"}), n.pod())
+	off.mustAdd()
+	off.mustDel()
+}
+
+func TestMLX5TableOf32PlacesIsFullSoon(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	other := n.pod()
+	var script strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&script, "ip -n %s addr add 10.99.0.%d/32 dev fill\n", other.name, 1+i)
+	}
+	shell(t, fmt.Sprintf("ip link add link r4 name fill netns %s type macvlan mode bridge; ip -n %[1]s link set fill up\n", other.name)+script.String())
+	await(t, "the table is full", func() bool { return gids(t, "", "irdma0").used() == 32 })
+	contains(t, n.attach(n.rail(4).With("rdma", soon(nil)), n.pod()).mustFail(108), "irdma0/1 is full", "32 of 32")
+	n.nothingLeft()
+	other.remove(t)
+	await(t, "the table is empty again", func() bool { return gids(t, "", "irdma0").used() < 4 })
+	a := n.attach(n.rail(4), n.pod())
+	a.mustAdd()
+	a.mustDel()
+}
+
+func TestMLX5FirmwareThatIsSlowIsWaitedForAndOneThatFailsIsTold(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	firmware(t, "gid_late_ms", "1500")
+	a := n.attach(n.rail(0), n.pod())
+	a.mustAdd() // each of its entries takes so long, of v1 and v2, link-local ones first
+	a.mustDel()
+	firmware(t, "gid_late_ms", "0")
+	firmware(t, "gid_fails", "Y")
+	contains(t, n.attach(n.rail(0).With("rdma", soon(nil)), n.pod()).mustFail(108), "mlx5_0/1 made no RoCE v2 entry", "dmesg")
+	n.nothingLeft()
+}
+
+func TestMLX5ExclusiveDeviceWithoutGUIDMovesAndComesHome(t *testing.T) {
+	n := newMLX5Node(t, "exclusive")
+	for _, master := range []any{"r4", map[string]any{"pci": pciOf(t, "r4")}, map[string]any{"rdma": "irdma0"}} {
+		a := n.attach(n.rail(4).With("master", master), n.pod())
+		addr := a.mustAdd()[0]
+		if got := a.pod.devices(t); len(got) != 1 || got[0] != "irdma0" {
+			t.Errorf("master %v: the pod has the devices %q, want irdma0", master, got)
+		}
+		if is := v2Place(t, a.pod.name, "irdma0/ports/1", addr); a.indexes()[addr] != is {
+			t.Errorf("master %v: recorded index %d, want %d", master, a.indexes()[addr], is)
+		}
+		a.mustCheck()
+		a.mustDel()
+		if _, err := os.Stat("/sys/class/infiniband/irdma0"); err != nil {
+			t.Errorf("master %v: %v", master, err)
+		}
+	}
+}

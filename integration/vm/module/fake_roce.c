@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+/*
+ * A testing aid, never for a real machine: RDMA devices without a data path on
+ * ordinary network interfaces. What a program sees of them by netlink, sysfs,
+ * configfs and /dev/infiniband is what it sees of a NIC's.
+ *
+ *	modprobe fake_roce devices="mlx5_%d=r0;mlx5_%d=r1,r2;irdma%d:32:v2=r3;mlx5_%d:raw=r4"
+ *
+ * A device has a name, options, and a netdev for each port. What it imitates:
+ *
+ *   parent       the PCI function below the first netdev, as with every NIC: mlx5
+ *                main.c mlx5r_probe() (dev.parent = mdev->device)
+ *   v1 and v2    two entries for each address, v1 first: mlx5 main.c
+ *                set_core_cap_flags(). Option v2: RoCE v2 alone, as irdma
+ *   256 places   mlx5 (roce_address_table_size). Option 32: irdma verbs.c
+ *                irdma_roce_port_immutable()
+ *   two ports    mlx4, mlx5 in dual-port mode: two netdevs of one device
+ *   option raw   no RoCE and no GID table: mlx5 in switchdev mode, main.c
+ *                mlx5_port_rep_immutable(), or with devlink's enable_roce false,
+ *                raw_eth_profile. nldev tells no protocol of them
+ *   option zero  node GUID 0: an mlx5 VF to which no GUID was given
+ *   moves        disassociate_ucontext is there, as in mlx5, bnxt_re and irdma
+ *   parameters gid_late_ms and gid_fails, which can be written at any time:
+ *                the firmware's part of add_gid (mlx5 main.c mlx5_ib_add_gid()),
+ *                which takes its time or fails
+ *   port state   that of its netdev, so it flaps as that does
+ */
+#include <linux/delay.h>
+#include <linux/if_ether.h>
+#include <linux/module.h>
+#include <linux/netdevice.h>
+#include <linux/pci.h>
+#include <net/addrconf.h>
+#include <net/net_namespace.h>
+#include <rdma/ib_addr.h>
+#include <rdma/ib_verbs.h>
+
+static char *devices = "";
+module_param(devices, charp, 0444);
+MODULE_PARM_DESC(devices, "NAME[:OPTION...]=NETDEV[,NETDEV...][;...]; options: SIZE, v2, raw, zero");
+
+static uint gid_late_ms;
+module_param(gid_late_ms, uint, 0644);
+MODULE_PARM_DESC(gid_late_ms, "how long the firmware takes for an entry");
+
+static bool gid_fails;
+module_param(gid_fails, bool, 0644);
+MODULE_PARM_DESC(gid_fails, "whether the firmware refuses entries");
+
+#define MAX_PORTS 4
+
+struct fake {
+	struct ib_device ib;
+	struct list_head list;
+	struct net_device *netdevs[MAX_PORTS];
+	int ports;
+	int size; /* of the GID table */
+	bool v1, raw, zero;
+};
+
+static LIST_HEAD(all);
+
+static struct fake *to_fake(struct ib_device *dev)
+{
+	return container_of(dev, struct fake, ib);
+}
+
+static int query_device(struct ib_device *dev, struct ib_device_attr *attr, struct ib_udata *udata)
+{
+	attr->fw_ver = 1;
+	attr->max_qp = 1;
+	attr->max_pkeys = 1;
+	attr->sys_image_guid = dev->node_guid;
+	return 0;
+}
+
+static int query_port(struct ib_device *dev, u32 port, struct ib_port_attr *attr)
+{
+	struct fake *fake = to_fake(dev);
+	struct net_device *netdev = fake->netdevs[port - 1];
+	bool up = netif_running(netdev) && netif_carrier_ok(netdev);
+
+	attr->state = up ? IB_PORT_ACTIVE : IB_PORT_DOWN;
+	attr->phys_state = up ? IB_PORT_PHYS_STATE_LINK_UP : IB_PORT_PHYS_STATE_DISABLED;
+	attr->max_mtu = IB_MTU_4096;
+	attr->active_mtu = IB_MTU_1024;
+	attr->active_speed = IB_SPEED_EDR;
+	attr->active_width = IB_WIDTH_4X;
+	attr->pkey_tbl_len = 1;
+	attr->gid_tbl_len = fake->raw ? 0 : fake->size;
+	attr->ip_gids = !fake->raw;
+	return 0;
+}
+
+static int get_port_immutable(struct ib_device *dev, u32 port, struct ib_port_immutable *immutable)
+{
+	struct fake *fake = to_fake(dev);
+
+	immutable->pkey_tbl_len = 1;
+	immutable->core_cap_flags = RDMA_CORE_PORT_RAW_PACKET;
+	if (fake->raw)
+		return 0;
+	immutable->gid_tbl_len = fake->size;
+	immutable->core_cap_flags |= RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP;
+	if (fake->v1)
+		immutable->core_cap_flags |= RDMA_CORE_CAP_PROT_ROCE;
+	return 0;
+}
+
+static enum rdma_link_layer get_link_layer(struct ib_device *dev, u32 port)
+{
+	return IB_LINK_LAYER_ETHERNET;
+}
+
+static int query_pkey(struct ib_device *dev, u32 port, u16 index, u16 *pkey)
+{
+	*pkey = 0xffff;
+	return 0;
+}
+
+static int add_gid(const struct ib_gid_attr *attr, void **context)
+{
+	msleep(gid_late_ms);
+	return gid_fails ? -EIO : 0;
+}
+
+static int del_gid(const struct ib_gid_attr *attr, void **context)
+{
+	return 0;
+}
+
+struct fake_ucontext {
+	struct ib_ucontext ib;
+};
+
+static int alloc_ucontext(struct ib_ucontext *context, struct ib_udata *udata)
+{
+	return 0;
+}
+
+static void nothing_to_free(struct ib_ucontext *context)
+{
+}
+
+static const struct ib_device_ops ops = {
+	.owner = THIS_MODULE,
+	.driver_id = RDMA_DRIVER_UNKNOWN,
+	.uverbs_abi_ver = 1,
+	.query_device = query_device,
+	.query_port = query_port,
+	.get_port_immutable = get_port_immutable,
+	.get_link_layer = get_link_layer,
+	.query_pkey = query_pkey,
+	.add_gid = add_gid,
+	.del_gid = del_gid,
+	.alloc_ucontext = alloc_ucontext,
+	.dealloc_ucontext = nothing_to_free,
+	.disassociate_ucontext = nothing_to_free,
+	INIT_RDMA_OBJ_SIZE(ib_ucontext, fake_ucontext, ib),
+};
+
+/* The PCI function that a device stands on, or else its parent: a virtio NIC is
+ * on the virtio bus, and that on a PCI function. */
+static struct device *function_of(struct net_device *netdev)
+{
+	struct device *dev;
+
+	for (dev = netdev->dev.parent; dev; dev = dev->parent)
+		if (dev_is_pci(dev))
+			return dev;
+	return netdev->dev.parent;
+}
+
+static int parse_option(struct fake *fake, const char *option)
+{
+	if (!strcmp(option, "raw"))
+		fake->raw = true;
+	else if (!strcmp(option, "v2"))
+		fake->v1 = false;
+	else if (!strcmp(option, "zero"))
+		fake->zero = true;
+	else
+		return kstrtoint(option, 10, &fake->size);
+	return 0;
+}
+
+static void release(struct fake *fake)
+{
+	int i;
+
+	for (i = 0; i < fake->ports; i++)
+		dev_put(fake->netdevs[i]);
+	ib_dealloc_device(&fake->ib);
+}
+
+static int add_ports(struct fake *fake, char *netdevs)
+{
+	struct net_device *netdev;
+	int err = 0, i;
+	char *name;
+
+	while ((name = strsep(&netdevs, ","))) {
+		netdev = fake->ports < MAX_PORTS ? dev_get_by_name(&init_net, name) : NULL;
+		if (!netdev)
+			return -ENODEV;
+		fake->netdevs[fake->ports++] = netdev;
+	}
+	fake->ib.node_type = RDMA_NODE_IB_CA;
+	fake->ib.phys_port_cnt = fake->ports;
+	fake->ib.num_comp_vectors = 1;
+	fake->ib.dev.parent = function_of(fake->netdevs[0]);
+	if (!fake->zero)
+		addrconf_addr_eui48((u8 *)&fake->ib.node_guid, fake->netdevs[0]->dev_addr);
+	ib_set_device_ops(&fake->ib, &ops);
+	for (i = 0; !err && i < fake->ports; i++)
+		err = ib_device_set_netdev(&fake->ib, fake->netdevs[i], i + 1);
+	return err;
+}
+
+/* text is NAME[:OPTION...]=NETDEV[,NETDEV...] */
+static int make(char *text)
+{
+	char *options = strsep(&text, "="), *name = strsep(&options, ":"), *option;
+	struct fake *fake;
+	int err = 0;
+
+	if (!text)
+		return -EINVAL;
+	fake = ib_alloc_device(fake, ib);
+	if (!fake)
+		return -ENOMEM;
+	fake->size = 256;
+	fake->v1 = true;
+	while (!err && (option = strsep(&options, ":")))
+		err = parse_option(fake, option);
+	if (!err)
+		err = add_ports(fake, text);
+	if (!err)
+		err = ib_register_device(&fake->ib, name, NULL);
+	if (err) {
+		pr_err("fake_roce: %s: %d\n", name, err);
+		release(fake);
+		return err;
+	}
+	list_add(&fake->list, &all);
+	return 0;
+}
+
+static void stop(void)
+{
+	struct fake *fake, *next;
+
+	list_for_each_entry_safe(fake, next, &all, list) {
+		ib_unregister_device(&fake->ib);
+		release(fake);
+	}
+}
+
+static int __init start(void)
+{
+	char *copy = kstrdup(devices, GFP_KERNEL), *rest = copy, *one;
+	int err = 0;
+
+	if (!copy)
+		return -ENOMEM;
+	while (!err && (one = strsep(&rest, ";")))
+		err = make(one);
+	kfree(copy);
+	if (err)
+		stop();
+	return err;
+}
+module_init(start);
+module_exit(stop);
+
+MODULE_DESCRIPTION("Testing aid: RDMA devices without a data path");
+MODULE_LICENSE("GPL");
