@@ -135,7 +135,7 @@ func gidSummary(g gids.Table) string {
 	if g.Size == 0 {
 		return fmt.Sprintf("# %s%s: it has no GID table, so RoCE is off: devlink dev param show, devlink dev eswitch show\n", name, where)
 	}
-	out := fmt.Sprintf("# %s%s: %d of %d entries used, %d free\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries))
+	out := fmt.Sprintf("# %s%s: %d of %d entries used, %d free%s\n", name, where, len(g.Entries), g.Size, g.Size-len(g.Entries), room(g))
 	if g.Hidden {
 		out += fmt.Sprintf("# %s: the driver shows each network namespace only its own entries: those of namespaces without a pod on record are not counted\n", name)
 	}
@@ -143,4 +143,16 @@ func gidSummary(g gids.Table) string {
 		out += fmt.Sprintf("# %s: %s appears %d times, at %s\n", name, a, len(g.Twice[a]), gids.Numbers(g.Twice[a]))
 	}
 	return out
+}
+
+// room says how many more pods the free entries are for. Each address takes an
+// entry, or two where the NIC has RoCE v1 too; a pod with IPv6 has three: its
+// link-local address is one.
+func room(g gids.Table) string {
+	each := 1
+	if slices.ContainsFunc(g.Entries, func(e gids.Entry) bool { return e.Type == rdma.RoCEv1 }) {
+		each = 2
+	}
+	free := g.Size - len(g.Entries)
+	return fmt.Sprintf(": room for %d more pods with one IPv4 address, or for %d with an IPv6 address too", free/each, free/(3*each))
 }

@@ -43,12 +43,12 @@ mlx5_0  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           v1    
 mlx5_0  1     1      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           v2    host             ens1f0
 mlx5_0  1     3      0000:0000:0000:0000:0000:ffff:ac10:0005  172.16.0.5  v2    ml/trainer-0,c2  net1,net1
 mlx5_0  1     7      0000:0000:0000:0000:0000:ffff:ac10:0005  172.16.0.5  v2    ?                eth1
-# mlx5_0/1 on ens1f0: 4 of 256 entries used, 252 free
+# mlx5_0/1 on ens1f0: 4 of 256 entries used, 252 free: room for 126 more pods with one IPv4 address, or for 42 with an IPv6 address too
 # mlx5_0/1: 172.16.0.5 appears 2 times, at 3 and 7
-# mlx5_1/1 on ens2f0: 0 of 256 entries used, 256 free
+# mlx5_1/1 on ens2f0: 0 of 256 entries used, 256 free: room for 256 more pods with one IPv4 address, or for 85 with an IPv6 address too
 # mlx5_1/1: the driver shows each network namespace only its own entries: those of namespaces without a pod on record are not counted
 mlx5_2  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           -     ?                -
-# mlx5_2/1, in pod ml/trainer-0: 1 of 1 entries used, 0 free
+# mlx5_2/1, in pod ml/trainer-0: 1 of 1 entries used, 0 free: room for 0 more pods with one IPv4 address, or for 0 with an IPv6 address too
 # mlx5_4/1 on ens3f0: it has no GID table, so RoCE is off: devlink dev param show, devlink dev eswitch show
 # mlx5_3 was moved to pod ml/trainer-0; neither that nor the host has it now: lsns -t net shows the processes that keep a namespace, ip netns exec NAME rdma dev its devices
 `
