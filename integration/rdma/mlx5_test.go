@@ -32,22 +32,6 @@ func v2Place(t *testing.T, netns, port, addr string) int {
 	return place
 }
 
-// pciOf returns the address of the PCI function of a rail's NIC.
-func pciOf(t *testing.T, link string) string {
-	t.Helper()
-	at, err := os.Readlink("/sys/class/net/" + link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for folder := range strings.SplitSeq(at, "/") {
-		if strings.HasPrefix(folder, "0000:") {
-			return folder
-		}
-	}
-	t.Fatalf("%s is on no PCI function: %s", link, at)
-	return ""
-}
-
 // firmware sets a parameter of fake_roce until the test is over.
 func firmware(t *testing.T, name, value string) {
 	t.Helper()
@@ -137,7 +121,7 @@ func TestMLX5FirmwareThatIsSlowIsWaitedForAndOneThatFailsIsTold(t *testing.T) {
 
 func TestMLX5ExclusiveDeviceWithoutGUIDMovesAndComesHome(t *testing.T) {
 	n := newMLX5Node(t, "exclusive")
-	for _, master := range []any{"r4", map[string]any{"pci": pciOf(t, "r4")}, map[string]any{"rdma": "irdma0"}} {
+	for _, master := range []any{"r4", map[string]any{"rdma": "irdma0"}} {
 		a := n.attach(n.rail(4).With("master", master), n.pod())
 		addr := a.mustAdd()[0]
 		if got := a.pod.devices(t); len(got) != 1 || got[0] != "irdma0" {
