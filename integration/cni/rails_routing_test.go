@@ -48,7 +48,10 @@ func TestRailsOfOneAttachmentAreEachAnsweredOnTheirOwnLink(t *testing.T) {
 }
 
 // fabric makes the rails of two nodes: a bridge for each rail, which is its
-// segment and gateway, and routes between them.
+// segment and gateway, and routes between them. A gateway needs a link-local
+// address: with that it asks for the neighbours of packets that it forwards, and
+// whether one that it knows is still there (ndisc_solicit). Without it, rails
+// reach each other for as long as their announcements are fresh, half a minute.
 func (w *world) fabric(t *testing.T, other *node) {
 	t.Helper()
 	w.leaf.set(t, "net/ipv4/ip_forward", "1")
@@ -59,6 +62,7 @@ func (w *world) fabric(t *testing.T, other *node) {
 			link set dev br%[1]d mtu 9000 addrgenmode none
 			addr add 172.16.%[2]d.254/24 dev br%[1]d
 			addr add fd00:%[2]d::fe/64 dev br%[1]d nodad
+			addr add fe80::fe/64 dev br%[1]d nodad
 			link set dev br%[1]d up`, i, 10+i))
 		w.wire(t, i)
 		w.wireTo(t, other, i, fmt.Sprintf("leaf%d", rails+i))

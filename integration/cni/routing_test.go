@@ -76,6 +76,7 @@ func (w *world) bridge(t testing.TB, n int) {
 		link set dev br0 addrgenmode none
 		addr add 172.16.10.254/24 dev br0
 		addr add fd00:10::fe/64 dev br0 nodad
+		addr add fe80::fe/64 dev br0 nodad
 		link set dev br0 up`)
 	for i := range n {
 		w.wire(t, i)
