@@ -27,7 +27,7 @@ var db0 = nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
 // asks waits for the agent's answer, as ADDs that are tried again do.
 func (m *machine) asks(k nodefile.Key) nodefile.Answer {
 	m.t.Helper()
-	for end := time.Now().Add(agent.DefaultPatience + 30*time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(agent.DefaultPatience + 2*time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		a, there, err := m.files().Answer("kept", k)
 		must(m.t, err)
 		if there {
