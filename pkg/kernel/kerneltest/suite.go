@@ -31,8 +31,11 @@ type World struct {
 	IP, HostIP func(command string)
 	// Sysctl writes a setting in the pod.
 	Sysctl func(path, value string)
-	// Show returns what is in the pod. Equal states give equal texts.
-	Show func() string
+	// Show and ShowHost return what is in the pod and in the host. Equal states
+	// give equal texts.
+	Show, ShowHost func() string
+	// OpenHost opens the kernel at the host alone.
+	OpenHost func() (Kernel, error)
 }
 
 // Suite runs the behaviours that every kernel must show, each in a new world.
@@ -55,6 +58,8 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		"undoing rails leaves what is not ours":           railsOfOthers,
 		"rails that are different are made again":         differentRails,
 		"a run is of one kind":                            mixedRun,
+		"operations on the host leave the pod alone":      onHost,
+		"the host can be opened alone":                    hostAlone,
 		"a renamed link is told from one that is gone":    renamedLink,
 		"a link of ours that is different is made again":  differentLink,
 		"a route of somebody else's is never replaced":    foreignRoute,

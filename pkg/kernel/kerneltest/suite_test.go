@@ -46,7 +46,8 @@ func fakeWorld(t *testing.T) kerneltest.World {
 		IP:     pod.IP,
 		HostIP: f.Host().IP,
 		Sysctl: pod.Sysctl,
-		Show:   pod.String,
+		Show:   pod.String, ShowHost: f.Host().String,
+		OpenHost: func() (kerneltest.Kernel, error) { return f.OpenHost() },
 	}
 }
 
@@ -65,7 +66,9 @@ func linuxWorld(t *testing.T) kerneltest.World {
 				t.Fatal(err)
 			}
 		},
-		Show: func() string { return show(t, pod) },
+		Show:     func() string { return show(t, pod) },
+		ShowHost: func() string { return show(t, node.Netns) },
+		OpenHost: func() (kerneltest.Kernel, error) { return kernel.OpenHost() },
 	}
 }
 
