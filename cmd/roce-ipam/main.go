@@ -58,7 +58,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	claim, err := addresses.Claim(req, []plan.Facts{facts}, []error{nil})
+	claim, err := addresses.Claim(req, []plan.RailFacts{{Facts: facts}})
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if facts.HostAddrs, err = kernel.HostAddrs(ctx); err != nil {
 		return err
 	}
-	claim, err := addresses.Claim(req, []plan.Facts{facts}, []error{nil})
+	claim, err := addresses.Claim(req, []plan.RailFacts{{Facts: facts}})
 	if err != nil {
 		return lease.StatusError(req, err)
 	}

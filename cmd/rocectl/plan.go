@@ -158,13 +158,13 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	if err != nil {
 		return planned{}, err
 	}
-	facts, faults, err := f.facts(ctx, req)
+	facts, err := f.facts(ctx, req)
 	if err != nil {
 		return planned{}, err
 	}
 	for i := range facts {
-		if faults[i] == nil && !facts[i].Parent.InPod && facts[i].Adopted == nil {
-			faults[i] = allowed(facts[i].Parent)
+		if facts[i].Fault == nil && !facts[i].Parent.InPod && facts[i].Adopted == nil {
+			facts[i].Fault = allowed(facts[i].Parent)
 		}
 	}
 	for i := range facts {
@@ -188,7 +188,7 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 		},
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
-	p, err := n.Preview(ctx, req, facts, faults)
+	p, err := n.Preview(ctx, req, facts)
 	return planned{Network: req.Network, Plan: p, kept: agent.said}, err
 }
 
@@ -243,25 +243,24 @@ func (f planFlags) book() (b *ipam.Book, remove func(), err error) {
 }
 
 // facts reads the node, or makes it up.
-func (f planFlags) facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error) {
+func (f planFlags) facts(ctx context.Context, req conf.Request) (facts []plan.RailFacts, err error) {
 	node, sys := "offline", fs.FS(nil)
 	if f.offline {
 		facts, err = f.madeUp(req)
-		faults = make([]error, len(facts))
 	} else if node, _, err = plugin.NodeID(); err == nil {
 		sys = os.DirFS("/sys")
-		facts, faults, err = kernel.HostFacts(ctx, req, sys)
+		facts, err = kernel.HostFacts(ctx, req, sys)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for i, one := range req.Each() {
-		if faults[i] == nil {
-			facts[i].Node = node
-			facts[i].RDMA, faults[i] = device(ctx, one, facts[i].Parent, sys, numbered("DEVICE", req, i))
+		if f := &facts[i]; f.Fault == nil {
+			f.Node = node
+			f.RDMA, f.Fault = device(ctx, one, f.Parent, sys, numbered("DEVICE", req, i))
 		}
 	}
-	return facts, faults, nil
+	return facts, nil
 }
 
 // checkAddrs refuses --nic-addrs where it means nothing, and its lack where the
@@ -280,8 +279,8 @@ func (f planFlags) checkAddrs(req conf.Request) error {
 }
 
 // madeUp returns the facts of a node that nobody asks.
-func (f planFlags) madeUp(req conf.Request) ([]plan.Facts, error) {
-	var out []plan.Facts
+func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
+	var out []plan.RailFacts
 	for i, one := range req.Each() {
 		parent := plan.Link{Name: one.Parent.Name, MAC: conf.MAC{0x02}, MTU: max(one.MTU, 1500)}
 		if parent.Name == "" {
@@ -294,7 +293,8 @@ func (f planFlags) madeUp(req conf.Request) ([]plan.Facts, error) {
 			}
 			parent.Addrs = []netip.Prefix{own}
 		}
-		out = append(out, plan.Facts{Parent: parent, Adopted: adopted(one), Pod: plan.PodFacts{IPv6: true}})
+		facts := plan.Facts{Parent: parent, Adopted: adopted(one), Pod: plan.PodFacts{IPv6: true}}
+		out = append(out, plan.RailFacts{Facts: facts})
 	}
 	return out, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -58,7 +59,7 @@ func (m *machine) starts(k nodefile.Key, container string) nodefile.Answer {
 // ends is a DEL.
 func (m *machine) ends(container string) {
 	m.t.Helper()
-	must(m.t, m.book().Release(m.t.Context(), ipam.Attachment{ContainerID: container, IfName: "net1"}, ipam.Netns{}))
+	must(m.t, m.book().Release(m.t.Context(), conf.Attachment{ContainerID: conf.ContainerID(container), IfName: "net1"}, ipam.Netns{}))
 }
 
 // holds waits until the API server says that a node holds the slot of a pod.

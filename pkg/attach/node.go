@@ -39,7 +39,7 @@ type Node struct {
 	RDMA func(netns string, enter func(fn func() error) error) RDMA
 	// Host reads the facts of the host alone. Its errors are those of
 	// kernel.HostFacts.
-	Host func(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error)
+	Host func(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
 	// Addresses gives addresses to attachments and takes them back.
 	Addresses lease.Allocator
 	// Now returns CLOCK_BOOTTIME.

@@ -20,7 +20,7 @@ type Kernel interface {
 	// Facts reads what the plan needs to know of each interface of the request.
 	// A fault says why there cannot be that interface, because its parent is
 	// missing, down or of the wrong kind; err is what is wrong with all.
-	Facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error)
+	Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
 	// Enter runs fn in the pod's namespace.
 	Enter(fn func() error) error
 	// Close lets go of the sockets and the namespace.

@@ -31,19 +31,19 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	if req.LinkInContainer && (nameless || req.IPAM.FromMaster != nil || req.IPAM.RailPool != nil) {
 		return cnierr.Unavailable(n.statusMode(ctx, req)) // which interface of a pod is meant, and its addresses, can be known only there
 	}
-	facts, faults, err := n.Host(ctx, req)
+	rails, err := n.Host(ctx, req)
 	if err != nil {
 		return cnierr.Unavailable(err)
 	}
 	for i, one := range req.Each() {
-		if errors.Is(faults[i], rdma.ErrNoDevice) && n.held(plan.Link{}, one.Parent.RDMA) != nil {
+		if errors.Is(rails[i].Fault, rdma.ErrNoDevice) && n.held(plan.Link{}, one.Parent.RDMA) != nil {
 			return nil // a pod has it
 		}
-		if faults[i] == nil {
-			faults[i] = n.statusRDMA(ctx, one, facts[i].Parent)
+		if rails[i].Fault == nil {
+			rails[i].Fault = n.statusRDMA(ctx, one, rails[i].Parent)
 		}
 	}
-	s, err := n.choose(req, facts, faults)
+	s, err := n.choose(req, rails)
 	if err != nil {
 		return lease.StatusError(req, err)
 	}

@@ -30,23 +30,23 @@ func (n Node) survey(ctx context.Context, k *pod, req conf.Request) (survey, err
 	if err := n.Addresses.Installed(req.IPAM.Type); err != nil {
 		return survey{}, err
 	}
-	facts, faults, err := k.Facts(ctx, req)
+	rails, err := k.Facts(ctx, req)
 	if err != nil {
 		return survey{}, err
 	}
-	each := req.Each()
-	for i, one := range each {
-		if faults[i] != nil {
-			faults[i] = n.whoHas(one, faults[i])
+	for i, one := range req.Each() {
+		r := &rails[i]
+		if r.Fault != nil {
+			r.Fault = n.whoHas(one, r.Fault)
 			continue
 		}
-		if err := cmp.Or(free(one, facts[i]), n.mayCarry(facts[i])); err != nil {
+		if err := cmp.Or(free(one, r.Facts), n.mayCarry(r.Facts)); err != nil {
 			return survey{}, err
 		}
-		facts[i].Node = n.ID
-		facts[i].RDMA, faults[i] = n.device(ctx, k.rdma, one, facts[i].Parent)
+		r.Node = n.ID
+		r.RDMA, r.Fault = n.device(ctx, k.rdma, one, r.Parent)
 	}
-	return n.choose(req, facts, faults)
+	return n.choose(req, rails)
 }
 
 // mayCarry refuses a NIC of the host that the node's policy does not allow. An
@@ -59,12 +59,13 @@ func (n Node) mayCarry(f plan.Facts) error {
 }
 
 // choose returns the rails without faults, with a claim to their addresses.
-func (n Node) choose(req conf.Request, facts []plan.Facts, faults []error) (survey, error) {
+func (n Node) choose(req conf.Request, rails []plan.RailFacts) (survey, error) {
 	var s survey
 	var errs []error
-	lease.CheckNICs(req, facts, faults)
+	lease.CheckNICs(req, rails)
 	each := req.Each()
-	for i, fault := range faults {
+	for i, r := range rails {
+		fault := r.Fault
 		if fault == nil {
 			continue
 		}
@@ -84,7 +85,7 @@ func (n Node) choose(req conf.Request, facts []plan.Facts, faults []error) (surv
 		}
 		return s, errors.Join(errs...)
 	}
-	claim, err := n.Addresses.Claim(req, facts, faults)
+	claim, err := n.Addresses.Claim(req, rails)
 	if err != nil {
 		return s, err
 	}

@@ -112,12 +112,12 @@ func (w *world) node() attach.Node {
 		},
 		Wire: func(attach.Kernel) apply.Single { return mortalSteps{w.wire, w} },
 		RDMA: w.rdma,
-		Host: func(ctx context.Context, req conf.Request) ([]plan.Facts, []error, error) {
+		Host: func(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
 			w.fake.Pod("/an/empty/pod")
 			defer w.fake.RemovePod("/an/empty/pod")
 			k, err := w.fake.Open("/an/empty/pod")
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			defer k.Close()
 			return k.Facts(ctx, req)

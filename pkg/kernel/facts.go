@@ -18,57 +18,57 @@ import (
 
 // Facts reads what the plan needs to know of each of the request's rails, but
 // for the node's identity, and changes nothing. It fails for what would fail
-// later, when an address has been spent: faults has for each rail why its
-// parent cannot serve, nil if it can, and err is what is wrong with all; see
-// parent.Select. The facts share their slices, which nobody may write to.
+// later, when an address has been spent: a fault says why the parent of a rail
+// cannot serve, and err is what is wrong with all; see parent.Select. The facts share their slices, which nobody may write to.
 //
 // With parents given by name it is five round trips, however many rails there
 // are: the parents and the addresses of the host, the links, routes and rules
 // of the pod; one more if a parent is selected, or is a VLAN or a bond.
-func (k *Kernel) Facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error) {
+func (k *Kernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
 	if req.Prev != nil {
 		f, err := k.adoptFacts(ctx, req)
-		return []plan.Facts{f}, []error{err}, nil
+		return []plan.RailFacts{{Facts: f, Fault: err}}, nil
 	}
 	const action = "read facts of"
 	addrs, err := k.host.Addresses(ctx, 0)
 	if err != nil {
-		return nil, nil, classify(action, "host", err)
+		return nil, classify(action, "host", err)
 	}
 	place := parent.Place{Namespace: k.host, Addrs: addrs, Ask: k.system(req.LinkInContainer), Sys: k.sys}
 	if req.LinkInContainer {
 		place.Namespace = k.pod
 		if place.Addrs, err = k.pod.Addresses(ctx, 0); err != nil {
-			return nil, nil, classify(action, k.path, err)
+			return nil, classify(action, k.path, err)
 		}
 		addrs = append(addrs, place.Addrs...) // the parents' must not be leased either
 	}
-	if facts, faults, err = onParents(ctx, place, req, addrs); err != nil {
-		return nil, nil, err
+	rails, err := onParents(ctx, place, req, addrs)
+	if err != nil {
+		return nil, err
 	}
 	in, err := look.AtPod(ctx, k.pod)
 	if err != nil {
-		return nil, nil, classify(action, k.path, err)
+		return nil, classify(action, k.path, err)
 	}
 	for i, one := range req.Each() {
-		facts[i].Pod = k.podFacts(in, one.IfName)
+		rails[i].Pod = k.podFacts(in, one.IfName)
 	}
-	return facts, faults, nil
+	return rails, nil
 }
 
 // onParents returns the facts of each rail but for the pod's; addrs are those
 // that are not to be leased.
-func onParents(ctx context.Context, place parent.Place, req conf.Request, addrs []rtnl.Address) ([]plan.Facts, []error, error) {
+func onParents(ctx context.Context, place parent.Place, req conf.Request, addrs []rtnl.Address) ([]plan.RailFacts, error) {
 	links, faults, err := parent.Select(ctx, place, req)
 	if err != nil {
-		return nil, nil, classify("read facts of", "master", err)
+		return nil, classify("read facts of", "master", err)
 	}
 	taken := unique(addrs)
-	var facts []plan.Facts
-	for _, l := range links {
-		facts = append(facts, plan.Facts{Parent: l, HostAddrs: taken})
+	var rails []plan.RailFacts
+	for i, l := range links {
+		rails = append(rails, plan.RailFacts{Facts: plan.Facts{Parent: l, HostAddrs: taken}, Fault: faults[i]})
 	}
-	return facts, faults, nil
+	return rails, nil
 }
 
 // system returns how to ask for the RDMA devices that the namespace of the

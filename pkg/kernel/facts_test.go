@@ -35,30 +35,30 @@ func TestHostFactsAreThoseOfAFreshPod(t *testing.T) {
 		{Parent: conf.Parent{Name: "rail9"}}, {Parent: conf.Parent{Name: "rail10"}}, {Parent: conf.Parent{Name: "rail11"}, MTU: 9000},
 	}}
 	for name, req := range map[string]conf.Request{"rule": rule, "list": list} {
-		inPod, podFaults, err := k.Facts(t.Context(), req)
+		inPod, err := k.Facts(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
 		}
-		onHost, hostFaults, err := kernel.HostFacts(t.Context(), req, fstest.MapFS{})
+		onHost, err := kernel.HostFacts(t.Context(), req, fstest.MapFS{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range inPod {
 			inPod[i].Pod.Netns = plan.NetnsID{}
 		}
-		options := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()}
+		options := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(plan.RailFacts{}, "Fault")}
 		if diff := cmp.Diff(inPod, onHost, options); diff != "" {
 			t.Errorf("%s (-Facts +HostFacts)\n%s", name, diff)
 		}
 		if got := onHost[0].Parent; got.Name != "rail9" || len(got.Addrs) != 1 || got.Addrs[0] != netip.MustParsePrefix("172.16.9.3/24") {
 			t.Errorf("%s: parent of rail 0 is %+v", name, got)
 		}
-		for _, faults := range [][]error{podFaults, hostFaults} {
-			if faults[0] != nil {
-				t.Errorf("%s: %v", name, faults[0])
+		for _, rails := range [][]plan.RailFacts{inPod, onHost} {
+			if rails[0].Fault != nil {
+				t.Errorf("%s: %v", name, rails[0].Fault)
 			}
-			wantCode(t, faults[1], cnierr.BadParent) // down
-			wantCode(t, faults[2], cnierr.BadConfig) // the MTU
+			wantCode(t, rails[1].Fault, cnierr.BadParent) // down
+			wantCode(t, rails[2].Fault, cnierr.BadConfig) // the MTU
 		}
 	}
 }
@@ -69,9 +69,9 @@ func TestHostFactsTakeAParentInsideThePodByItsName(t *testing.T) {
 	req := conf.Request{LinkInContainer: true, Rails: []conf.Request{
 		{LinkInContainer: true, Parent: conf.Parent{Name: "eth0"}, MTU: 4200}, {LinkInContainer: true, Rail: 1},
 	}}
-	facts, faults, err := kernel.HostFacts(t.Context(), req, fstest.MapFS{})
-	if err != nil || len(facts) != 2 || facts[0].Parent.Name != "eth0" || facts[0].Parent.MTU != 4200 || faults[0] != nil {
-		t.Errorf("got %+v, %v, %v", facts, faults, err)
+	facts, err := kernel.HostFacts(t.Context(), req, fstest.MapFS{})
+	if err != nil || len(facts) != 2 || facts[0].Parent.Name != "eth0" || facts[0].Parent.MTU != 4200 || facts[0].Fault != nil {
+		t.Errorf("got %+v, %v", facts, err)
 	}
-	wantCode(t, faults[1], cnierr.BadParent)
+	wantCode(t, facts[1].Fault, cnierr.BadParent)
 }

@@ -23,32 +23,33 @@ import (
 // empty: it looks at the namespace of the calling thread alone and needs no
 // privileges. A parent inside the pod is taken as it is named. Errors are
 // those of Facts.
-func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) (facts []plan.Facts, faults []error, err error) {
+func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) ([]plan.RailFacts, error) {
 	if req.Prev != nil {
-		return []plan.Facts{adoptedHost(req)}, []error{nil}, nil
+		return []plan.RailFacts{{Facts: adoptedHost(req)}}, nil
 	}
 	host, err := rtnl.Dial()
 	if err != nil {
-		return nil, nil, classify("open socket of", "host", err)
+		return nil, classify("open socket of", "host", err)
 	}
 	defer host.Close()
 	addrs, err := host.Addresses(ctx, 0)
 	if err != nil {
-		return nil, nil, classify("read addresses of", "host", err)
+		return nil, classify("read addresses of", "host", err)
 	}
+	var rails []plan.RailFacts
 	if req.LinkInContainer {
-		facts, faults = unseen(req, addrs)
-	} else if facts, faults, err = onParents(ctx, parent.Place{Namespace: host, Addrs: addrs, Ask: rdmaSystem, Sys: sys}, req, addrs); err != nil {
-		return nil, nil, err
+		rails = unseen(req, addrs)
+	} else if rails, err = onParents(ctx, parent.Place{Namespace: host, Addrs: addrs, Ask: rdmaSystem, Sys: sys}, req, addrs); err != nil {
+		return nil, err
 	}
-	for i := range facts {
-		facts[i].Pod.IPv6 = hasIPv6()
+	for i := range rails {
+		rails[i].Pod.IPv6 = hasIPv6()
 	}
-	return facts, faults, nil
+	return rails, nil
 }
 
 // unseen returns the facts of rails whose parents are inside a pod.
-func unseen(req conf.Request, addrs []rtnl.Address) (facts []plan.Facts, faults []error) {
+func unseen(req conf.Request, addrs []rtnl.Address) (rails []plan.RailFacts) {
 	taken := unique(addrs)
 	for _, one := range req.Each() {
 		var fault error
@@ -57,9 +58,9 @@ func unseen(req conf.Request, addrs []rtnl.Address) (facts []plan.Facts, faults 
 				"name the interface in master", "which interface of the pod is meant can be known only in the pod")
 		}
 		l := plan.Link{Name: one.Parent.Name, MTU: max(one.MTU, 1500)}
-		facts, faults = append(facts, plan.Facts{Parent: l, HostAddrs: taken}), append(faults, fault)
+		rails = append(rails, plan.RailFacts{Facts: plan.Facts{Parent: l, HostAddrs: taken}, Fault: fault})
 	}
-	return facts, faults
+	return rails
 }
 
 // HostAddrs returns all addresses of the namespace of the calling thread, each

@@ -96,15 +96,15 @@ type Claim struct {
 // Claim returns the claim of an attachment with the subnets of each rail. Rails
 // with a fault have no part in it. It leases nothing. The error is that of the
 // source of the subnets, or BadConfig.
-func (a Allocator) Claim(req conf.Request, facts []plan.Facts, faults []error) (*Claim, error) {
+func (a Allocator) Claim(req conf.Request, facts []plan.RailFacts) (*Claim, error) {
 	c := &Claim{a: a, source: a.source(req.IPAM.Type), req: req}
-	known, err := c.withSubnets(facts, faults)
+	known, err := c.withSubnets(facts)
 	if err != nil {
 		return nil, err
 	}
 	for i, one := range known.Each() {
-		if faults[i] == nil {
-			c.rails = append(c.rails, plan.Rail{Request: one, Facts: facts[i]})
+		if facts[i].Fault == nil {
+			c.rails = append(c.rails, plan.Rail{Request: one, Facts: facts[i].Facts})
 		}
 	}
 	return c, nil

@@ -14,10 +14,10 @@ import (
 
 // CheckNICs sets the fault of each rail without subnet, where the subnets follow from
 // the NICs' own addresses. It changes no other fault.
-func CheckNICs(req conf.Request, facts []plan.Facts, faults []error) {
+func CheckNICs(req conf.Request, facts []plan.RailFacts) {
 	for i := range facts {
-		if req.IPAM.FromMaster != nil && faults[i] == nil {
-			_, faults[i] = ofNIC(req, facts[i])
+		if req.IPAM.FromMaster != nil && facts[i].Fault == nil {
+			_, facts[i].Fault = ofNIC(req, facts[i].Facts)
 		}
 	}
 }
@@ -28,7 +28,7 @@ func ofNIC(req conf.Request, f plan.Facts) ([]conf.Subnet, error) {
 
 // withSubnets returns the request with the subnets of each rail, where they follow
 // from the NICs, from a table of the node or from a RailPool.
-func (c *Claim) withSubnets(facts []plan.Facts, faults []error) (conf.Request, error) {
+func (c *Claim) withSubnets(facts []plan.RailFacts) (conf.Request, error) {
 	switch {
 	case c.req.IPAM.RailPool != nil:
 		var err error
@@ -39,24 +39,24 @@ func (c *Claim) withSubnets(facts []plan.Facts, faults []error) (conf.Request, e
 	case c.req.IPAM.Table != "":
 		return c.fromTable()
 	case c.req.IPAM.FromMaster != nil:
-		return fromMasters(c.req, facts, faults)
+		return fromMasters(c.req, facts)
 	}
 	return c.req, nil
 }
 
 // fromMasters gives the rails the subnets that follow from the NICs' own addresses.
-func fromMasters(req conf.Request, facts []plan.Facts, faults []error) (conf.Request, error) {
+func fromMasters(req conf.Request, facts []plan.RailFacts) (conf.Request, error) {
 	subnets := make([][]conf.Subnet, len(facts))
 	for i, f := range facts {
 		var err error
-		if faults[i] != nil {
+		if f.Fault != nil {
 			continue
 		}
-		if subnets[i], err = ofNIC(req, f); err != nil {
+		if subnets[i], err = ofNIC(req, f.Facts); err != nil {
 			return req, err
 		}
 	}
-	if slices.ContainsFunc(faults, func(err error) bool { return err != nil }) {
+	if slices.ContainsFunc(facts, func(f plan.RailFacts) bool { return f.Fault != nil }) {
 		// The subnet of a NIC that is gone is not known: an address that none of
 		// the others has is taken for one of it, and left out with it.
 		known := slices.Concat(subnets...)

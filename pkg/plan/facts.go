@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"errors"
 	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -23,12 +22,21 @@ type Facts struct {
 	RDMA      *RDMA        `json:"rdma,omitempty"` // nil: no RDMA work is asked for
 }
 
+// RailFacts is the facts of one rail, or why there cannot be that rail.
+type RailFacts struct {
+	Facts
+	Fault error // nil: the rail can be made; else Facts has no more than is known
+}
+
 // Only returns the facts of an attachment that has one interface.
-func Only(facts []Facts, faults []error, err error) (Facts, error) {
-	if err = errors.Join(append(faults, err)...); err != nil {
+func Only(rails []RailFacts, err error) (Facts, error) {
+	if err == nil {
+		err = rails[0].Fault
+	}
+	if err != nil {
 		return Facts{}, err
 	}
-	return facts[0], nil
+	return rails[0].Facts, nil
 }
 
 // Link is a network interface that can carry a macvlan, or has an RDMA device.

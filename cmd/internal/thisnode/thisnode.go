@@ -40,7 +40,7 @@ func New(records record.Store, netns func(path string) string, log *slog.Logger)
 		RDMA: func(path string, enter func(func() error) error) attach.RDMA {
 			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: netns(path), Lock: records.LockMoves, Log: log})
 		},
-		Host: func(ctx context.Context, req conf.Request) ([]plan.Facts, []error, error) {
+		Host: func(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
 			return kernel.HostFacts(ctx, req, sys)
 		},
 		Now:     plugin.BootTime,

@@ -87,17 +87,17 @@ func railFacts(t *testing.T, w opened) {
 		{IfName: "net1-1", Rail: 1, Parent: conf.Parent{Name: "nosuch0"}},
 		{IfName: "eth0", Rail: 2, Parent: conf.Parent{IfNames: []string{string(w.NIC)}}},
 	}}
-	got, faults, err := w.Facts(t.Context(), req)
-	if err != nil || len(got) != 3 || len(faults) != 3 {
-		t.Fatalf("%d facts, %d faults, %v, want those of three rails", len(got), len(faults), err)
+	got, err := w.Facts(t.Context(), req)
+	if err != nil || len(got) != 3 {
+		t.Fatalf("%d facts, %v, want those of three rails", len(got), err)
 	}
 	for i, f := range got {
 		if i == 1 {
-			wantCode(t, faults[i], cnierr.BadParent)
+			wantCode(t, got[i].Fault, cnierr.BadParent)
 			continue
 		}
-		if faults[i] != nil || f.Parent.Name != w.NIC || len(f.Parent.Addrs) != 2 || !f.Parent.Addrs[0].Addr().Is4() {
-			t.Errorf("rail %d: %+v, %v", i, f.Parent, faults[i])
+		if got[i].Fault != nil || f.Parent.Name != w.NIC || len(f.Parent.Addrs) != 2 || !f.Parent.Addrs[0].Addr().Is4() {
+			t.Errorf("rail %d: %+v, %v", i, f.Parent, got[i].Fault)
 		}
 		if f.Pod.Netns != w.ID() || f.Pod.Taken != (i == 2) || !slices.Contains(f.HostAddrs, netip.MustParseAddr("10.9.0.250")) {
 			t.Errorf("rail %d: %+v, addresses of the host %v", i, f.Pod, f.HostAddrs)
@@ -113,22 +113,22 @@ func matchedFacts(t *testing.T, w opened) {
 	}
 	match := conf.Match{Parent: conf.Parent{IfNames: []string{"rail*", string(w.NIC)}}, Count: 3, Order: conf.ByPCI}
 	req := conf.Request{Rails: make([]conf.Request, 3), Match: &match}
-	got, faults, err := w.Facts(t.Context(), req)
-	if err != nil || len(got) != 3 || len(faults) != 3 {
-		t.Fatalf("%d facts, %d faults, %v, want those of three rails", len(got), len(faults), err)
+	got, err := w.Facts(t.Context(), req)
+	if err != nil || len(got) != 3 {
+		t.Fatalf("%d facts, %v, want those of three rails", len(got), err)
 	}
-	if got[0].Parent.Name != w.NIC || faults[0] != nil {
-		t.Errorf("rail 0: got %q, %v", got[0].Parent.Name, faults[0])
+	if got[0].Parent.Name != w.NIC || got[0].Fault != nil {
+		t.Errorf("rail 0: got %q, %v", got[0].Parent.Name, got[0].Fault)
 	}
 	for i, name := range map[int]string{1: `"rail2"`, 2: `"rail10"`} {
-		wantCode(t, faults[i], cnierr.BadParent)
-		if faults[i] != nil && !strings.Contains(faults[i].Error(), name) {
-			t.Errorf("rail %d: got %v, want %s, which is down", i, faults[i], name)
+		wantCode(t, got[i].Fault, cnierr.BadParent)
+		if got[i].Fault != nil && !strings.Contains(got[i].Fault.Error(), name) {
+			t.Errorf("rail %d: got %v, want %s, which is down", i, got[i].Fault, name)
 		}
 	}
 	match.Count = 2
 	req.Rails = make([]conf.Request, 2)
-	_, _, err = w.Facts(t.Context(), req)
+	_, err = w.Facts(t.Context(), req)
 	wantCode(t, err, cnierr.BadParent)
 	if want := fmt.Sprintf("want 2 NICs, got 3: %s, rail2, rail10", w.NIC); err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)

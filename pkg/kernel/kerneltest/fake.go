@@ -29,7 +29,7 @@ import (
 // Kernel is the method set of *kernel.Kernel, which the fake has too.
 type Kernel interface {
 	ID() plan.NetnsID
-	Facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error)
+	Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
 	Enter(fn func() error) error
 	Do(ctx context.Context, run ...plan.Op) error
 	Undo(ctx context.Context, run ...plan.Op) error

@@ -165,18 +165,18 @@ func (x thing) check(s *Space) error {
 }
 
 // Facts reads the facts.
-func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) (facts []plan.Facts, faults []error, err error) {
+func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
 	k.f.mu.Lock()
 	defer k.f.mu.Unlock()
 	if k.closed {
-		return nil, nil, k.f.unexpected("Facts after Close")
+		return nil, k.f.unexpected("Facts after Close")
 	}
 	if err := k.f.call(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if req.Prev != nil {
 		one, err := k.adoptFacts(req)
-		return []plan.Facts{one}, []error{err}, nil
+		return []plan.RailFacts{{Facts: one, Fault: err}}, nil
 	}
 	from, taken := k.f.host, k.f.host.addresses()
 	if req.LinkInContainer {
@@ -185,12 +185,14 @@ func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) (facts []plan.
 	place := parent.Place{Namespace: seen{from}, Addrs: from.addresses(), Ask: noRDMA, Sys: k.f.Sys}
 	links, faults, err := parent.Select(ctx, place, req)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	var rails []plan.RailFacts
 	for i, one := range req.Each() {
-		facts = append(facts, plan.Facts{Parent: links[i], HostAddrs: unique(taken), Pod: k.pod.facts(one.IfName)})
+		facts := plan.Facts{Parent: links[i], HostAddrs: unique(taken), Pod: k.pod.facts(one.IfName)}
+		rails = append(rails, plan.RailFacts{Facts: facts, Fault: faults[i]})
 	}
-	return facts, faults, nil
+	return rails, nil
 }
 
 func unique(as []rtnl.Address) []netip.Addr {
