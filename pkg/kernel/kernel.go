@@ -65,9 +65,8 @@ func Open(netnsPath string, sys fs.FS) (*Kernel, error) {
 	return k, nil
 }
 
-// OpenHost opens the namespace of the calling thread alone. There the operations
-// of a pod that is gone are undone whose place is the host. The caller must Close
-// it. Errors: IO.
+// OpenHost opens the namespace of the calling thread alone, where operations on the
+// host can be undone after the pod is gone. The caller must Close it. Errors: IO.
 func OpenHost() (*Kernel, error) {
 	k := &Kernel{hostNS: -1, podNS: -1}
 	if _, err := k.openHost(); err != nil {

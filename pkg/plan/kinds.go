@@ -48,8 +48,8 @@ var kinds = []row{
 type row struct {
 	name string // in JSON, so that it never changes
 	by   By
-	// phase is when an operation is done; phaseOnHost, unless it is 0, one whose
-	// place is the host.
+	// phase is when an operation is done. phaseOnHost, unless it is 0, is the phase
+	// on the host.
 	phase, phaseOnHost phase
 	// makesLink says that an operation makes a link: it is undone after all that
 	// is on links. goesWithLink says that the kernel undoes it when its link goes.
@@ -134,11 +134,11 @@ func (o Op) Link() conf.LinkName {
 }
 
 // Marked says whether what the operation makes carries our mark. Only such
-// operations can be shared: of others nobody could say whose the thing is.
+// operations can be shared: without a mark, a foreign thing looks like ours.
 func (o Op) Marked() bool { return o.row().marked }
 
 // Stays says that repair does the operation again without undoing it first,
-// because somebody uses the thing meanwhile.
+// because programs or other pods use the thing meanwhile.
 func (o Op) Stays() bool { return o.Shared || o.row().stays }
 
 // Foreign says that another plugin made the thing, so that the operation cannot
