@@ -37,9 +37,9 @@ import (
 
 // Config is what an Agent works with. All fields are needed.
 type Config struct {
-	// Node is who claims. Own is asked for at each claim, and needs not be given.
+	// Node is this node. Own is read at each claim and may be empty here.
 	Node block.Node
-	// Addresses returns those of the node itself.
+	// Addresses returns the addresses of the node itself.
 	Addresses func(ctx context.Context) ([]netip.Addr, error)
 
 	Store block.Store
@@ -52,14 +52,14 @@ type Config struct {
 	// Store's.
 	Report func(ctx context.Context, b block.Block, u Usage) error
 
-	// Stands asks the API server whether the pool of that name has this UID, is in use,
-	// and nobody has deleted it: who then has a block of it keeps it from going.
+	// Stands asks the API server whether the pool of that name has this UID, is in use
+	// and is not deleted. If so, a block of it prevents its removal.
 	Stands func(ctx context.Context, pool, uid string) (bool, error)
 
-	// Kept has the slots that are kept for pods.
+	// Kept stores the RailLeases.
 	Kept sticky.Store
-	// Patience is how long a pod waits for the addresses that are kept for it before
-	// it gets others: DefaultPatience.
+	// Patience is how long a pod waits for its sticky addresses before it gets others:
+	// DefaultPatience.
 	Patience time.Duration
 	// Date is the wall clock, for people and for the reaper.
 	Date func() time.Time
@@ -82,10 +82,10 @@ type View struct {
 	// Labels and MachineID are what the Node object says of the node.
 	Labels    map[string]string
 	MachineID string
-	// NoNode is why there is no Node object: nothing is claimed, and what the node
-	// has stays.
+	// NoNode is why there is no Node object. Then no blocks are claimed, and the node
+	// keeps what it has.
 	NoNode error
-	// Fault is why there is nothing to see yet: the rest is empty.
+	// Fault is why nothing could be read yet: the other fields are empty.
 	Fault error
 }
 
@@ -94,10 +94,10 @@ type Pool struct {
 	block.Pool
 	UID     string // tells two of one name apart
 	Created time.Time
-	// InUse says that it stays until the nodes have given back what they have of it,
-	// when somebody deletes it. Blocks are claimed of no other.
+	// InUse says that the pool has our finalizer: a deleted pool stays until the nodes
+	// have released their blocks. Blocks are claimed only from such pools.
 	InUse bool
-	// Deleted says that somebody has.
+	// Deleted says that the pool was deleted and waits for its finalizer.
 	Deleted bool
 }
 
@@ -114,7 +114,7 @@ type Agent struct {
 	// unseen is why the cluster, or the Node object, is not seen: "" when it is.
 	unseen      string
 	controllers map[string]*poolController
-	// unreadable is why nobody can lease, "" when the leases were read.
+	// unreadable is why no ADD can lease, "" when the leases were read.
 	unreadable string
 }
 
@@ -167,8 +167,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// look reads the leases again and again, and has files written again that somebody
-// has removed or changed.
+// look reads the leases periodically, and writes node files again that were removed or
+// changed.
 func (a *Agent) look(ctx context.Context) {
 	var tidying pace.Pause
 	for {
@@ -185,7 +185,7 @@ func (a *Agent) look(ctx context.Context) {
 	}
 }
 
-// tidy has each file be as it should, and looks for addresses that are lost.
+// tidy corrects each node file, and looks for orphans.
 func (a *Agent) tidy() {
 	a.mu.Lock()
 	controllers := slices.Collect(maps.Values(a.controllers))
@@ -198,8 +198,7 @@ func (a *Agent) tidy() {
 	}
 }
 
-// unread notes why the leases cannot be read, or that they can be, and logs what is
-// new.
+// unread stores why the leases cannot be read, and logs a change.
 func (a *Agent) unread(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -217,7 +216,7 @@ func (a *Agent) unread(err error) {
 	}
 }
 
-// see takes in what there is.
+// see processes a new view.
 func (a *Agent) see(ctx context.Context, all *sync.WaitGroup, v View) {
 	if a.blind(v); v.Fault != nil {
 		return
@@ -242,7 +241,7 @@ func (a *Agent) see(ctx context.Context, all *sync.WaitGroup, v View) {
 	}
 }
 
-// blind notes why a view lacks something.
+// blind stores why a view is incomplete.
 func (a *Agent) blind(v View) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -252,8 +251,8 @@ func (a *Agent) blind(v View) {
 	}
 }
 
-// keep starts the poolController of a pool, unless there is one. It is called with the
-// lock held.
+// keep starts the controller of a pool, unless one runs. It is called with the lock
+// held.
 func (a *Agent) keep(ctx context.Context, all *sync.WaitGroup, pool string) {
 	if a.controllers[pool] != nil || ctx.Err() != nil {
 		return
@@ -263,8 +262,8 @@ func (a *Agent) keep(ctx context.Context, all *sync.WaitGroup, pool string) {
 	all.Go(func() { k.run(ctx) })
 }
 
-// evaluation returns what a pool is to this node, and whether there is such a pool. One
-// that was deleted is none any more.
+// evaluation returns the evaluation of a pool, and whether the pool exists. A deleted
+// pool does not count.
 func (a *Agent) evaluation(pool string) (evaluation, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -272,7 +271,7 @@ func (a *Agent) evaluation(pool string) (evaluation, bool) {
 	return j, there && !j.deleted
 }
 
-// forget ends the keeping of a pool, unless there is one again.
+// forget ends the management of a pool, unless it exists again.
 func (a *Agent) forget(pool string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// assertEvery is after how long a node sees that a block is not its any more,
-	// and makes again what a restored etcd has forgotten.
+	// assertEvery is how often a node confirms its blocks. It then sees which blocks it
+	// has lost, and creates blocks again that a restored etcd has lost.
 	assertEvery = 5 * time.Minute
-	// reportEvery is how often the usage of blocks is written at most.
+	// reportEvery is the minimum time between two writes of the usage of blocks.
 	reportEvery = time.Minute
-	// rejoin is within what time all nodes ask for their blocks of a pool that was made
-	// again under its name.
+	// rejoin is the time over which all nodes spread the list of their blocks, when a
+	// pool was recreated under its name.
 	rejoin = 5 * time.Second
 )
 
-// poolController keeps the blocks of one pool. Its requests are made by one goroutine; what
-// others look at is below mu.
+// poolController manages the blocks of one pool. One goroutine makes its requests; mu
+// guards the fields that others read.
 type poolController struct {
 	Config
 	agent   *Agent
@@ -45,9 +45,9 @@ type poolController struct {
 
 	mu sync.Mutex
 	evaluation
-	// joined says that the server was asked, by this process, what is the node's.
-	// Before that nothing is written down: what the node had before a boot it may
-	// have lost while it was off.
+	// joined says that this process has asked the server for the node's blocks. Before
+	// that no file is written, because the node may have lost its blocks while it was
+	// off.
 	joined   bool
 	owned    []block.Block
 	orphans  int               // slots that pods have of other blocks than those
@@ -73,14 +73,14 @@ func (k *poolController) run(ctx context.Context) {
 	}
 }
 
-// work does what is due, until nothing is.
+// work does steps until none is due.
 func (k *poolController) work(ctx context.Context) {
 	for more := true; more && ctx.Err() == nil; {
 		more = k.step(ctx)
 	}
 }
 
-// step does one thing that is due, and says whether there may be another.
+// step does one step that is due, and says whether another may be due.
 func (k *poolController) step(ctx context.Context) bool {
 	now := k.Now()
 	switch exists := k.look(); {
@@ -103,8 +103,8 @@ func (k *poolController) step(ctx context.Context) bool {
 	return false
 }
 
-// look takes in what the pool is to the node now, and says whether there is such a
-// pool. One that is wrong leaves everything as it was.
+// look reads the current evaluation of the pool, and says whether the pool exists. An
+// invalid pool changes nothing.
 func (k *poolController) look() bool {
 	now, exists := k.agent.evaluation(k.pool)
 	k.mu.Lock()
@@ -131,9 +131,9 @@ func (k *poolController) look() bool {
 	return true
 }
 
-// hold has a pool that is wrong be as it was. Of another pool of the same name nothing
-// was before, and whose its blocks are is to be asked anew: until then the file stays.
-// It is called with the lock held.
+// hold keeps the last valid spec of an invalid pool. A pool that was recreated under the
+// same name (new UID) starts empty: its blocks are listed again, and the node file stays
+// until then. It is called with the lock held.
 func (k *poolController) hold(now *evaluation) {
 	if now.uid != k.uid {
 		k.space, k.slots = nil, block.Slots{}
@@ -146,9 +146,8 @@ func (k *poolController) hold(now *evaluation) {
 	}
 }
 
-// join finds out which blocks are the node's: those that the server knows of, and
-// those that only the file of this boot has, because etcd was restored or somebody
-// has deleted them.
+// join finds the blocks of the node: those on the server, and those that only the node
+// file of this boot has, because etcd was restored or the blocks were deleted by hand.
 func (k *poolController) join(ctx context.Context) bool {
 	own, err := k.claimer.Own(ctx, *k.space)
 	if err == nil {
@@ -172,7 +171,7 @@ func (k *poolController) join(ctx context.Context) bool {
 	return true
 }
 
-// recorded returns the blocks that the file of this boot has.
+// recorded returns the blocks in the node file of this boot.
 func (k *poolController) recorded() []block.Block {
 	f, err := k.Ranges.Read(k.pool)
 	if err != nil { // of another boot, or none: nothing leases of what it has
@@ -181,7 +180,7 @@ func (k *poolController) recorded() []block.Block {
 	return k.space.Recorded(k.Node, f.Rails)
 }
 
-// union returns a, and of b what a has not.
+// union returns a, and the blocks of b that are not in a.
 func union(a, b []block.Block) []block.Block {
 	out := slices.Clone(a)
 	for _, x := range b {
@@ -192,8 +191,7 @@ func union(a, b []block.Block) []block.Block {
 	return out
 }
 
-// assert writes all blocks, so that whoever takes the node for gone sees that it
-// lives.
+// assert writes all blocks, so that a reaper sees that the node is alive.
 func (k *poolController) assert(ctx context.Context) bool {
 	kept, err := k.affirm(ctx, k.owned)
 	if ctx.Err() != nil {
@@ -211,7 +209,7 @@ func (k *poolController) assert(ctx context.Context) bool {
 	return true
 }
 
-// affirm asserts blocks. What is lost is no error: it is logged here.
+// affirm confirms blocks. A lost block is no error: it is logged here.
 func (k *poolController) affirm(ctx context.Context, blocks []block.Block) (kept []block.Block, err error) {
 	var faults []error
 	for _, b := range blocks {
@@ -229,14 +227,15 @@ func (k *poolController) affirm(ctx context.Context, blocks []block.Block) (kept
 	return kept, errors.Join(faults...)
 }
 
-// have notes what the node has and writes it down. It is called with the lock held.
+// have stores the blocks of the node and writes the node file. It is called with the
+// lock held.
 func (k *poolController) have(owned []block.Block) {
 	k.owned = owned
 	k.asserting.OK(k.agent.clock, assertEvery)
 	k.write()
 }
 
-// short says whether the node needs one more block.
+// short says whether the node needs another block.
 func (k *poolController) short() bool {
 	if !k.selected || k.fault != nil {
 		return false
@@ -282,14 +281,14 @@ func (k *poolController) claim(ctx context.Context) bool {
 	return true
 }
 
-// stands says whether the pool is what it was when the last step began: an answer may
-// have taken long.
+// stands says whether the pool is the same as when the step began, because an answer may
+// take long.
 func (k *poolController) stands() bool {
 	now, exists := k.agent.evaluation(k.pool)
 	return exists && now.uid == k.uid && !now.contested
 }
 
-// write brings the file of the pool up to date. It is called with the lock held.
+// write updates the node file of the pool. It is called with the lock held.
 func (k *poolController) write() {
 	if !k.joined {
 		return
@@ -303,7 +302,7 @@ func (k *poolController) write() {
 	k.trouble("file", err)
 }
 
-// replace writes the file, unless it is as it should be.
+// replace writes the file, unless it is up to date.
 func (k *poolController) replace(want nodefile.File) error {
 	if have, err := k.Ranges.Read(k.pool); err == nil && reflect.DeepEqual(have, want) {
 		return nil
@@ -315,7 +314,7 @@ func (k *poolController) replace(want nodefile.File) error {
 	return nil
 }
 
-// report writes how full the blocks are, of those for which it has changed.
+// report writes the usage of the blocks for which it has changed.
 func (k *poolController) report(ctx context.Context) {
 	var faults []error
 	for _, b := range k.owned {

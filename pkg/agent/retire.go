@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// linger is for how long after the file is gone an ADD may lease what it has
-	// read in it: the plugins end a call after 60 s.
+	// linger is how long an ADD may still use a node file that was removed: the plugins
+	// end a call after 60 s.
 	linger = 2 * time.Minute
-	// scatter is within what time after that all nodes give their blocks back.
+	// scatter is the time over which all nodes then spread the release of their blocks.
 	scatter = time.Minute
-	// patience is how often the leases of a deleted pool are looked at.
+	// patience is how often the leases of a deleted pool are read.
 	patience = 10 * time.Second
 )
 
-// retire ends the keeping of a pool that was deleted, once no pod of the node has
-// an address of it and none rests: the file goes first, and after a while the
-// blocks. A pool that comes back meanwhile is kept again.
+// retire releases a deleted pool once no pod of the node has an address of it and none
+// is in quarantine. It removes the node file first, and the blocks after a delay. A pool
+// that is created again meanwhile is managed again.
 func (k *poolController) retire(ctx context.Context) {
 	if !k.retiring.Over(k.Now()) {
 		return
@@ -54,8 +54,8 @@ func (k *poolController) retire(ctx context.Context) {
 	}
 }
 
-// goOn confirms the blocks that pods use and says how full they are, and has pods that
-// would keep their addresses get others.
+// goOn confirms the blocks that pods use and reports their usage. It also answers
+// requests for sticky addresses: these pods get ordinary ones.
 func (k *poolController) goOn(ctx context.Context) {
 	switch now := k.Now(); {
 	case !k.joined && k.space != nil && k.joining.Over(now):
@@ -70,8 +70,7 @@ func (k *poolController) goOn(ctx context.Context) {
 	}
 }
 
-// rest returns how long the addresses of the pool rest: the most that a pool may ask
-// for when nothing tells.
+// rest returns the quarantine of the pool, or the longest possible one if it is unknown.
 func (k *poolController) rest() time.Duration {
 	if k.space != nil {
 		return k.space.Quarantine()
@@ -85,8 +84,8 @@ func (k *poolController) rest() time.Duration {
 	return pool.LongestQuarantine
 }
 
-// closeFile keeps further ADDs from leasing. The answers go first: without its file
-// nobody would look at a pool after a restart.
+// closeFile prevents further ADDs from leasing. The answers are removed first, because a
+// restarted agent does not look at a pool without a node file.
 func (k *poolController) closeFile() error {
 	k.endGrants()
 	if err := k.unanswer(); err != nil {
@@ -107,7 +106,7 @@ func (k *poolController) closeFile() error {
 	return nil
 }
 
-// unanswer takes all answers away.
+// unanswer removes all answers.
 func (k *poolController) unanswer() error {
 	answers, err := k.Ranges.Answers(k.pool)
 	for _, a := range answers {
@@ -116,10 +115,10 @@ func (k *poolController) unanswer() error {
 	return err
 }
 
-// release gives up what the node holds for pods, and deletes its blocks, by which
-// it is found again; then there is nothing to keep. What has no answer is done
-// again, and what has changed meanwhile too. A Latest list would read the blocks of all
-// nodes from etcd, for each node; what a Cached one should lack, sweeps finds.
+// release releases the RailLeases of the node, and then deletes its blocks: a restarted
+// agent finds the pool by its blocks. Requests without an answer are repeated, and so
+// are those that met a change. The list is Cached, because a Latest list would read the
+// blocks of all nodes from etcd, for each node; sweeps finds blocks that it lacks.
 func (k *poolController) release(ctx context.Context) error {
 	if err := k.releaseLeases(ctx); err != nil {
 		return err
@@ -146,7 +145,7 @@ func (k *poolController) release(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// releaseLeases gives up what the node holds for pods.
+// releaseLeases releases the RailLeases that the node holds.
 func (k *poolController) releaseLeases(ctx context.Context) error {
 	if k.space != nil && k.slots.Pool == "" { // it never held any
 		return nil

@@ -17,16 +17,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
-// Usage counts the slots that pods may have on all rails. A slot is leased when one
-// of its addresses is, on whatever rail. What was leased before it was taken out of
-// the pool is in none of the numbers: it says nothing of what the next pod finds.
+// Usage counts the host indexes that pods may have on all rails. An index is leased if
+// one of its addresses is, on any rail. Leases of indexes that were taken out of the
+// pool are not counted, because the next pod cannot use them.
 type Usage struct{ Size, Used, Resting, Free int }
 
-// nearlyFull says that it is time for another block: more than four fifths of the
-// slots are leased, which of up to five are all. Whoever comes next finds a slot.
+// nearlyFull says that the node should claim another block: more than four fifths of the
+// host indexes are leased (with up to five: all). Then the next pod finds a free one.
 func (u Usage) nearlyFull() bool { return 5*u.Used > 4*u.Size }
 
-// size returns how many slots of blocks pods may have.
+// size returns how many host indexes of blocks pods may have.
 func size(s block.Space, blocks []block.Block) int {
 	n := 0
 	for _, b := range blocks {
@@ -109,7 +109,7 @@ func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, 
 	return Usage{Size: len(open), Used: len(leased), Resting: len(resting), Free: len(open) - len(leased) - len(resting)}, known
 }
 
-// inUse asks how many addresses of a pool are leased or rest at this moment.
+// inUse returns how many addresses of a pool are leased or in quarantine now.
 func (m *meter) inUse(ctx context.Context, pool string, quarantine time.Duration) (n int, err error) {
 	entries, err := m.book.List(ctx, "")
 	for _, e := range entries {

@@ -27,8 +27,8 @@ type macvlan struct {
 // macvlans is a run.
 type macvlans []macvlan
 
-// do creates the links. One that is ours and as planned is left alone; one that
-// is ours and different is what a plan of before left, and makes way.
+// do creates the links. A link of ours as planned is left alone. A link of ours with
+// other parameters is a leftover of an earlier plan and is replaced.
 func (r macvlans) do(ctx context.Context) error {
 	parents, err := r.parents(ctx, adding)
 	if err != nil {

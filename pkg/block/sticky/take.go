@@ -15,9 +15,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 )
 
-// Claimer takes leases for a node and gives them back. All fields are needed. It has
-// no memory, and its calls may be made again after any error, by this process or
-// the next; but for one pool there must be one call at a time on a node.
+// Claimer takes and releases RailLeases for a node. All fields are needed. It has no
+// state, so its calls may be repeated after any error, by this process or the next. A
+// node must make one call at a time for each pool.
 type Claimer struct {
 	Store Store
 	Node  block.Node
@@ -26,9 +26,10 @@ type Claimer struct {
 }
 
 const (
-	// tries is how often a call begins again because somebody wrote at the same time.
+	// tries is how often a call starts again because another client wrote at the same
+	// time.
 	tries = 3
-	// patience is how many slots of others Take meets before it asks for all.
+	// patience is how many host indexes of other pods Take meets before it lists all.
 	patience = 4
 )
 
@@ -51,7 +52,7 @@ func (c Claimer) Take(ctx context.Context, s block.Slots, k nodefile.Key) (Lease
 	})
 }
 
-// again does something until nobody has written at the same time.
+// again repeats do until no other client has written at the same time.
 func again(do func() (Lease, error)) (l Lease, err error) {
 	for range tries {
 		l, err = do()
@@ -62,10 +63,10 @@ func again(do func() (Lease, error)) (l Lease, err error) {
 	return Lease{}, &block.BusyError{}
 }
 
-// first returns the lease of a pod that counts, of all that it has in the rack:
-// what an operator wants goes before all others, and then the oldest. There may be
-// two if two nodes took one at the same time. One of a slot that pods may not have
-// any more does not count, unless an operator says so.
+// first returns the RailLease that counts, of all that a pod has in the rack: one with
+// keep: true first, then the oldest. There may be two if two nodes took one at the same
+// time. A host index that pods may no longer have does not count, unless it has keep:
+// true.
 func first(s block.Slots, mine []Lease) (Lease, bool) {
 	mine = slices.DeleteFunc(slices.Clone(mine), func(l Lease) bool {
 		return l.Spec.Rack != s.Rack || !l.Spec.Keep && !s.Has(l.Spec.Slot)
@@ -113,9 +114,9 @@ func (c Claimer) write(ctx context.Context, l Lease, h Holder) (Lease, error) {
 // now is as fine as the API server keeps it.
 func (c Claimer) now() time.Time { return c.Now().UTC().Truncate(time.Microsecond) }
 
-// open makes a lease of a slot that has none, for a pod that has none. The order of
-// the slots follows from the pod, so that after an answer that was lost the same
-// name is asked for again.
+// open creates a RailLease for a pod that has none, of a free host index. The order of
+// the search follows from the pod, so that after a lost answer the same name is tried
+// again.
 func (c Claimer) open(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
 	taken, met := map[string]bool{}, 0
 	for slot := range s.Order(k.String()) {
@@ -142,7 +143,7 @@ func (c Claimer) open(ctx context.Context, s block.Slots, k nodefile.Key) (Lease
 	return Lease{}, &NoneError{fmt.Sprintf("all %d host indexes in sticky.slots of RailPool %s are reserved for other pods: kubectl get railleases", s.Count(), s.Pool)}
 }
 
-// otherError says that a slot is kept for another pod.
+// otherError says that a host index is reserved for another pod.
 type otherError struct{ Lease Lease }
 
 func (e *otherError) Error() string {
@@ -204,9 +205,10 @@ func (c Claimer) Affirm(ctx context.Context, l Lease) (Lease, error) {
 	})
 }
 
-// Release gives a lease back: no pod of the node has its addresses, and no ADD can
-// get them any more. The slot stays the pod's. That the node is not the holder is
-// no error. After an error the node may be the holder or not; only Take tells.
+// Release removes the node as the holder. The caller guarantees that no pod of the node
+// has the addresses, and that no ADD can get them. The host index stays reserved for the
+// pod. It is no error if the node is not the holder. After an error the node may still
+// be the holder; only Take tells.
 func (c Claimer) Release(ctx context.Context, l Lease) error {
 	_, err := again(func() (Lease, error) {
 		there, err := c.Store.Get(ctx, l.Name)

@@ -83,8 +83,8 @@ func open(tx *kv.Tx, bootID string, now time.Duration) (*Ledger, error) {
 	return l, err
 }
 
-// holdKey is a hash because the names are long and would make the tree one
-// page deeper, and so that what stands beside a holding has been left to chance.
+// holdKey hashes the attachment: keys stay short (one tree level less) and are spread
+// evenly over pages.
 func holdKey(at conf.Attachment) []byte {
 	sum := sha256.Sum256(appendAttachment(nil, at))
 	return sum[:16]
