@@ -78,7 +78,7 @@ func (s *Space) link(name conf.LinkName) *iface {
 	return nil
 }
 
-// removeLink takes a link away with its addresses and routes; rules stay.
+// removeLink takes a link away with its addresses, routes and things; rules stay.
 func (s *Space) removeLink(l *iface) {
 	for _, other := range append(slices.Collect(maps.Values(s.f.pods)), s.f.host) {
 		for _, child := range other.links {
@@ -87,6 +87,7 @@ func (s *Space) removeLink(l *iface) {
 			}
 		}
 	}
+	s.things = slices.DeleteFunc(s.things, func(op plan.Op) bool { return op.Link() == l.name })
 	s.routes = slices.DeleteFunc(s.routes, func(r route) bool { return r.Link == l.name })
 	s.links[slices.Index(s.links, l)] = nil
 }
