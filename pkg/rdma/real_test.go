@@ -195,8 +195,8 @@ func TestRealMasterIsSelectedByItsRDMADevice(t *testing.T) {
 
 func TestRealGIDsAreFoundAndMissed(t *testing.T) {
 	r := needRDMA(t)
-	r.pod("p")
-	s := r.subsystem(nil)
+	k, _ := r.pod("p")
+	s := r.subsystem(k.Enter)
 	r.child("p", "r0", "172.16.0.11/24", "fd00::11/64")
 	facts, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAShared}, plan.Link{Name: "r0", Layers: [][]int32{{r.index("r0")}}}, false)
 	if err != nil {
@@ -250,9 +250,9 @@ func (r rig) index(name string) int32 {
 
 func TestRealSameAddressOnTwoPodsIsDamage(t *testing.T) {
 	r := needRDMA(t)
-	r.pod("p")
+	k, _ := r.pod("p")
 	r.pod("q")
-	s := r.subsystem(nil)
+	s := r.subsystem(k.Enter)
 	r.child("p", "r0", "172.16.0.11/24")
 	op := plan.GID{Mode: conf.Require, Device: r.device(s, "rxe0"), Wait: time.Second, Targets: []plan.GIDTarget{{Link: "net1", Addr: netip.MustParseAddr("172.16.0.11")}}}
 	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
