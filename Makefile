@@ -14,9 +14,11 @@ FUZZTIME ?= 30s
 
 LINT_VERSION := v2.15.0
 VULN_VERSION := v1.8.0
+CONTROLLER_GEN_VERSION := v0.19.0
 TOOLS := $(CURDIR)/.cache/bin
 LINT := $(TOOLS)/golangci-lint-$(LINT_VERSION)
 VULN := $(TOOLS)/govulncheck-$(VULN_VERSION)
+CONTROLLER_GEN := $(TOOLS)/controller-gen-$(CONTROLLER_GEN_VERSION)
 
 # What make bench measures against. BENCHFLAGS=-report prints without judging.
 UPSTREAM_VERSION := v1.9.1
@@ -109,10 +111,10 @@ test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kube
 	REQUIRE_CLUSTER=1 go test -count=1 -timeout 30m ./integration/cluster/...
 
 # The formatters are linters too, so lint is also the check of the formatting,
-# and go vet is one of them. What size and gen-check test is part of test.
+# and go vet is one of them. What size tests is part of test.
 # vuln is not here: it needs the vulnerability database, which build machines
 # without internet cannot reach.
-check: lint test ## what CI runs: with test-cluster, as root
+check: lint test gen-check ## what CI runs: with test-cluster, as root
 	$(if $(REQUIRE_NETNS),$(MAKE) test-cluster)
 
 lint: $(LINT) ## golangci-lint, formatting included
@@ -130,7 +132,8 @@ vuln: $(VULN) ## known vulnerabilities in the dependencies (needs internet)
 # asked for.
 $(LINT): PKG := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 $(VULN): PKG := golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)
-$(LINT) $(VULN):
+$(CONTROLLER_GEN): PKG := sigs.k8s.io/controller-tools/cmd/controller-gen@$(CONTROLLER_GEN_VERSION)
+$(LINT) $(VULN) $(CONTROLLER_GEN):
 	GOBIN=$(TOOLS) CGO_ENABLED=0 bash integration/again.sh go install $(PKG)
 	mv $(TOOLS)/$(notdir $(firstword $(subst @, ,$(PKG)))) $@
 
@@ -138,10 +141,14 @@ golden: ## rewrite every golden file; read the diff afterwards
 	grep -rl --include='*_test.go' --exclude-dir=arch 'flag.Bool("update"' pkg cmd integration | \
 		xargs -n 1 dirname | sort -u | xargs -I DIR go test -count=1 ./DIR -update
 
-gen: ## rewrite docs/errors.md, docs/rocectl.md and the package map in docs/ARCHITECTURE.md
+DEEPCOPY = $(CONTROLLER_GEN) object:headerFile=integration/deepcopy.header.txt paths=./pkg/block paths=./pkg/block/kube
+
+gen: $(CONTROLLER_GEN) ## rewrite docs/errors.md, docs/rocectl.md, the package map in docs/ARCHITECTURE.md and zz_generated.deepcopy.go
+	@$(DEEPCOPY)
 	@go test -count=1 -run '$(GENERATED)' $(GENERATORS) -update
 
-gen-check: ## fail when make gen would change something
+gen-check: $(CONTROLLER_GEN) ## fail when make gen would change something
+	@$(DEEPCOPY) && git diff --exit-code -- '*zz_generated*' || { echo 'commit what make gen has changed' >&2; exit 1; }
 	@go test -count=1 -run '$(GENERATED)' $(GENERATORS) || { echo 'run: make gen' >&2; exit 1; }
 
 fuzz: ## run every fuzz target for FUZZTIME (30s)

@@ -25,6 +25,8 @@ type Pool struct {
 // says which subnets there are. Those and BlockSize must not change while there
 // are blocks: a block's addresses follow from them. Excludes and reservations
 // may grow.
+//
+// +kubebuilder:object:generate=true
 type PoolSpec struct {
 	// Rails has an entry for each rail, in the order in which attachments number
 	// them. Its strings may have {rack}.
@@ -57,24 +59,32 @@ type PoolSpec struct {
 
 // Rail is the subnets of one rail, of each of which an attachment gets an
 // address.
+//
+// +kubebuilder:object:generate=true
 type Rail struct {
 	Subnets []Subnet `json:"subnets"`
 }
 
 // Template makes rails: {rail} in its strings is the number of the rail, from 0,
 // {rack} that of the node's rack; {rail+11}, {rail*2} and {rail*2+1} too.
+//
+// +kubebuilder:object:generate=true
 type Template struct {
 	Count   int      `json:"count"`
 	Subnets []Subnet `json:"subnets"`
 }
 
 // Rack is the rails of the nodes in one rack.
+//
+// +kubebuilder:object:generate=true
 type Rack struct {
 	Name  string `json:"name"` // a DNS label: the names of its blocks have it
 	Rails []Rail `json:"rails"`
 }
 
 // Subnet is a subnet, written as an element of ipam.subnets.
+//
+// +kubebuilder:object:generate=true
 type Subnet struct {
 	Subnet  string   `json:"subnet"`
 	Ranges  []string `json:"ranges,omitempty"` // none: all of it
@@ -83,6 +93,8 @@ type Subnet struct {
 }
 
 // Reservation keeps addresses from all blocks.
+//
+// +kubebuilder:object:generate=true
 type Reservation struct {
 	Ranges []string `json:"ranges"` // addresses, ranges or prefixes, of any rail
 	Reason string   `json:"reason"` // for whoever wonders
@@ -90,6 +102,8 @@ type Reservation struct {
 
 // Sticky keeps the addresses of a pod for the next one of its namespace, name and
 // interface.
+//
+// +kubebuilder:object:generate=true
 type Sticky struct {
 	TTL string `json:"ttl"` // for how long; at least the pool's quarantine
 	// Slots is the host parts that are kept so, "first-last", which no block has:
@@ -113,6 +127,8 @@ type Block struct {
 }
 
 // Spec never changes.
+//
+// +kubebuilder:object:generate=true
 type Spec struct {
 	Pool  string `json:"pool"`
 	Rack  string `json:"rack,omitempty"`

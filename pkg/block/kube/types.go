@@ -4,9 +4,6 @@
 package kube
 
 import (
-	"encoding/json"
-	"slices"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,6 +25,8 @@ const (
 )
 
 // RailPool is block.Pool as the API server keeps it.
+//
+// +kubebuilder:object:root=true
 type RailPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitzero"`
@@ -37,6 +36,8 @@ type RailPool struct {
 }
 
 // RailPoolList is a list of them.
+//
+// +kubebuilder:object:root=true
 type RailPoolList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitzero"`
@@ -46,6 +47,8 @@ type RailPoolList struct {
 
 // PoolStatus is what the reconciler says of a pool, summed over the racks that it
 // knows.
+//
+// +kubebuilder:object:generate=true
 type PoolStatus struct {
 	Blocks   int `json:"blocks"`   // how many blocks there are to claim
 	Claimed  int `json:"claimed"`  // how many of them have an owner
@@ -68,6 +71,8 @@ const InUse = "roce-cni.io/in-use"
 const ValidCondition = "Valid"
 
 // RailBlock is block.Block as the API server keeps it.
+//
+// +kubebuilder:object:root=true
 type RailBlock struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitzero"`
@@ -77,6 +82,8 @@ type RailBlock struct {
 }
 
 // RailBlockList is a list of them.
+//
+// +kubebuilder:object:root=true
 type RailBlockList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitzero"`
@@ -85,6 +92,8 @@ type RailBlockList struct {
 }
 
 // BlockStatus is what the owner says of a block.
+//
+// +kubebuilder:object:generate=true
 type BlockStatus struct {
 	// Asserted is when the owner has last written the block, by its own clock: for
 	// people, and so that a write changes something, for the API server keeps one
@@ -95,6 +104,8 @@ type BlockStatus struct {
 
 // Usage counts the slots of a block. Size is how many of them pods may have on
 // all rails: the sum of the others.
+//
+// +kubebuilder:object:generate=true
 type Usage struct {
 	Size    int `json:"size"`
 	Used    int `json:"used"`    // leased
@@ -133,56 +144,4 @@ func newScheme() *runtime.Scheme {
 	metav1.AddToGroupVersion(s, Version())
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"}) // Status is always of that one
 	return s
-}
-
-// DeepCopyObject is runtime.Object's.
-func (p *RailPool) DeepCopyObject() runtime.Object { return p.deepCopy() }
-
-// DeepCopyObject is runtime.Object's.
-func (l *RailPoolList) DeepCopyObject() runtime.Object {
-	out := &RailPoolList{TypeMeta: l.TypeMeta, Items: slices.Clone(l.Items)}
-	l.ListMeta.DeepCopyInto(&out.ListMeta)
-	for i := range l.Items {
-		out.Items[i] = *l.Items[i].deepCopy()
-	}
-	return out
-}
-
-// DeepCopyObject is runtime.Object's.
-func (b *RailBlock) DeepCopyObject() runtime.Object { return b.deepCopy() }
-
-// DeepCopyObject is runtime.Object's.
-func (l *RailBlockList) DeepCopyObject() runtime.Object {
-	out := &RailBlockList{TypeMeta: l.TypeMeta, Items: slices.Clone(l.Items)}
-	l.ListMeta.DeepCopyInto(&out.ListMeta)
-	for i := range l.Items {
-		out.Items[i] = *l.Items[i].deepCopy()
-	}
-	return out
-}
-
-func (p *RailPool) deepCopy() *RailPool {
-	out := &RailPool{TypeMeta: p.TypeMeta, Spec: copySpec(p.Spec), Status: p.Status}
-	p.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	out.Status.Conditions = slices.Clone(p.Status.Conditions) // values, but for a location of a time, which nobody changes
-	return out
-}
-
-func (b *RailBlock) deepCopy() *RailBlock {
-	out := &RailBlock{TypeMeta: b.TypeMeta, Spec: b.Spec, Status: b.Status}
-	b.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	return out
-}
-
-// copySpec makes a copy by way of JSON: RailPools are few, and nobody copies them
-// often.
-func copySpec(s block.PoolSpec) (out block.PoolSpec) {
-	b, err := json.Marshal(s)
-	if err == nil {
-		err = json.Unmarshal(b, &out)
-	}
-	if err != nil {
-		panic("kube: " + err.Error())
-	}
-	return out
 }
