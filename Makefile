@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The roce-cni authors
 
 # After "go mod download" every target works offline, but for the first run of
-# lint and vuln, which build their tools, and of bench, which builds upstream's.
+# lint, vuln, gen and gen-check, which build their tools, and of bench, which builds upstream's.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 DESTDIR ?=
