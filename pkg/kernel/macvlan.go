@@ -166,7 +166,8 @@ func (m macvlan) missing(ctx context.Context, action string) error {
 	if !ok {
 		return damaged(action, string(m.op.Name), m.redo(m.op), "the pod has no such interface")
 	}
-	down, name, up := m.ip("link set dev %s down", is.Name), m.ip("link set dev %s name %s", is.Name, m.op.Name), m.ip("link set dev %s up", m.op.Name)
+	now := plan.Word(is.Name) // the pod chose it
+	down, name, up := m.ip("link set dev %s down", now), m.ip("link set dev %s name %s", now, m.op.Name), m.ip("link set dev %s up", m.op.Name)
 	return damaged(action, string(m.op.Name), []string{down, name, up}, "%w to %q", ErrRenamed, is.Name)
 }
 

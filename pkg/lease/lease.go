@@ -97,6 +97,9 @@ type Claim struct {
 // with a fault have no part in it. It leases nothing. The error is that of the
 // source of the subnets, or BadConfig.
 func (a Allocator) Claim(req conf.Request, facts []plan.RailFacts) (*Claim, error) {
+	if err := a.notOfRailPool(req.IPAM); err != nil {
+		return nil, err
+	}
 	c := &Claim{a: a, source: a.source(req.IPAM.Type), req: req}
 	known, err := c.withSubnets(facts)
 	if err != nil {
@@ -108,6 +111,19 @@ func (a Allocator) Claim(req conf.Request, facts []plan.RailFacts) (*Claim, erro
 		}
 	}
 	return c, nil
+}
+
+// notOfRailPool refuses a pool with the name of a RailPool of the node: the agent
+// would count its leases as those of the RailPool, and claim all blocks of the cluster.
+func (a Allocator) notOfRailPool(p conf.IPAM) error {
+	if p.Type != conf.PoolType || p.RailPool != nil || a.Agent == nil {
+		return nil
+	}
+	if _, err := a.Agent.Read(p.Pool); err != nil && cnierr.CodeOf(err) != cnierr.Unreadable {
+		return nil // there is no such file
+	}
+	return cnierr.New(cnierr.BadConfig, "lease from pool", p.Pool, "set ipam.pool to another name, or use ipam.railPool",
+		"the node has a RailPool of this name")
 }
 
 // Rails returns the rails without leases.

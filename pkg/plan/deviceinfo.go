@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"path"
 	"strings"
+	"unicode"
 )
 
 // DeviceInfo writes the file in which Multus looks for the attachment's device, to
@@ -39,6 +40,24 @@ func (d DeviceInfo) Text() string {
 		panic("plan: device information has only texts: " + err.Error())
 	}
 	return string(b)
+}
+
+// Word returns a word that a pod or the kernel chose as an operator can paste it into a
+// shell as root: quoted, unless it has only letters, digits and _.@-, and with ? for
+// what cannot be printed.
+func Word(s string) string {
+	special := func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.@-", r)
+	}
+	if s != "" && s[0] != '-' && !strings.ContainsFunc(s, special) {
+		return s
+	}
+	return quote(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s))
 }
 
 // quote returns a word of a shell.
