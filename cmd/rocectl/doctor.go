@@ -18,11 +18,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 )
 
-// exitStatus ends the program with a status and without a message: what there is to
+// statusError ends the program with a status and without a message: what there is to
 // say has been printed.
-type exitStatus int
+type statusError int
 
-func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // doctorFlags are the flags of `rocectl doctor`.
 type doctorFlags struct {
@@ -95,7 +95,7 @@ func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check
 		fmt.Fprintln(w, "# "+doctor.Summary(answers))
 	}
 	if status := doctor.Status(answers); err == nil && status != 0 {
-		return exitStatus(status)
+		return statusError(status)
 	}
 	return err
 }

@@ -36,13 +36,13 @@ import (
 
 // policyFile is where the policy of the node is. The linker sets another path in
 // programs for tests; nothing sets it in one that runs.
-var policyFile = defaultPolicy
+var policyFile = defaultPolicy //nolint:gochecknoglobals // the linker can set a variable of a package, and nothing else
 
 const defaultPolicy = "/etc/roce/policy.json"
 
 func main() {
 	if cmd, err := root(os.Stdout, os.Stderr).ExecuteC(); err != nil {
-		if status := exitStatus(0); errors.As(err, &status) {
+		if status := statusError(0); errors.As(err, &status) {
 			os.Exit(int(status))
 		}
 		printError(os.Stderr, cmd.CommandPath(), err)

@@ -49,7 +49,7 @@ func leases(ctx context.Context, o options, out io.Writer) (missed int, err erro
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	for i, s := range spreads {
 		c, samples, err := leasesIn(ctx, filepath.Join(dir, fmt.Sprint(i)), netip.MustParsePrefix(s.subnet), s.number)
 		if err != nil {

@@ -56,7 +56,7 @@ func stateDir(t *testing.T) string {
 	err := os.MkdirAll(allowed, 0o700)
 	dir := ""
 	if err == nil {
-		dir, err = os.MkdirTemp(allowed, "test-")
+		dir, err = os.MkdirTemp(allowed, "test-") //nolint:usetesting // a temporary folder of the test is not below /run/roce
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -124,8 +124,10 @@ func TestDELWithoutRecordAndWithoutReadableIPAMReleases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := leasedChain(t)
-			d, err := conf.ParseDel(conf.Input{ContainerID: "c1", IfName: "net1", Netns: podPath("c1"),
-				Stdin: fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "rail", "type": "roce", "stateDir": %q, "ipam": %s}`, w.dir, ipam)})
+			d, err := conf.ParseDel(conf.Input{
+				ContainerID: "c1", IfName: "net1", Netns: podPath("c1"),
+				Stdin: fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "rail", "type": "roce", "stateDir": %q, "ipam": %s}`, w.dir, ipam),
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -26,10 +26,14 @@ func TestOneAttachmentAtATimeFillsTheGIDTables(t *testing.T) {
 		do     func() error
 		before func(state string) bool // what the pod may have while the call waits
 	}{
-		{"ADD", func() error { _, err := w.node().Add(ctx, w.request("c1", "net1", "")); return err },
-			func(state string) bool { return !strings.Contains(state, "addr ") }},
-		{"DEL", func() error { return w.node().Del(ctx, w.del("c1", "net1")) },
-			func(state string) bool { return state == whole }},
+		{
+			"ADD", func() error { _, err := w.node().Add(ctx, w.request("c1", "net1", "")); return err },
+			func(state string) bool { return !strings.Contains(state, "addr ") },
+		},
+		{
+			"DEL", func() error { return w.node().Del(ctx, w.del("c1", "net1")) },
+			func(state string) bool { return state == whole },
+		},
 	} {
 		release, err := w.node().Records.LockGIDs(ctx)
 		if err != nil {

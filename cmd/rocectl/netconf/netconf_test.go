@@ -30,8 +30,10 @@ func TestReadFindsTheConfigurationsOfRoce(t *testing.T) {
 		{"a list", `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "tuning"}, {"type": "roce", "master": "a"}]}`, []string{"-, plugins[1]"}},
 		{"a list in which roce adopts", `{"name": "n", "plugins": [{"type": "sriov"}, {"type": "roce"}]}`, []string{"-, plugins[1] behind sriov"}},
 		{"a definition", definition, []string{"network attachment definition rail0"}},
-		{"definitions, a RailPool and other objects", definition + "---\nkind: Pod\n---\n# nothing\n---\nkind: RailPool\nmetadata: {name: gpu}\n---\n" + definition,
-			[]string{"network attachment definition rail0", "network attachment definition rail0", rail}},
+		{
+			"definitions, a RailPool and other objects", definition + "---\nkind: Pod\n---\n# nothing\n---\nkind: RailPool\nmetadata: {name: gpu}\n---\n" + definition,
+			[]string{"network attachment definition rail0", "network attachment definition rail0", rail},
+		},
 		{"what kubectl get prints", `{"kind": "List", "items": [{"kind": "RailPool", "metadata": {"name": "gpu"}}, {"type": "roce"}]}`, []string{"-", rail}},
 	} {
 		nets, pools, err := Read("-", strings.NewReader(c.file))
