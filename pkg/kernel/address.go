@@ -50,13 +50,13 @@ func (r addresses) links(ctx context.Context) []rtnl.Named {
 
 const addingAddress = "add address"
 
-// added judges what the kernel says about adding the address. It says EEXIST
-// only about the same link: in both families another link may have the address
-// too.
+// added interprets what the kernel answers about adding the address. The kernel
+// answers EEXIST only for the same link: in both families another link may have
+// the address too.
 func (a address) added(ctx context.Context, l rtnl.Link, err error) error {
 	if !errors.Is(err, unix.EEXIST) {
 		return classify(addingAddress, a.op.Prefix.String(), err,
-			// ipv6_add_addr, of a link with disable_ipv6
+			// ipv6_add_addr, for a link with disable_ipv6
 			meaning{unix.EACCES, cnierr.IO, "set net/ipv6/conf/" + string(a.op.Link) + "/disable_ipv6 to 0 in " + a.place.String() + ": something has set it to 1 again"})
 	}
 	there, err := a.conn.Addresses(ctx, l.Index)
@@ -72,7 +72,7 @@ func (a address) added(ctx context.Context, l rtnl.Link, err error) error {
 		"remove the address that is there, which roce-cni did not add", "%s has %s", a.op.Link, list(there))
 }
 
-// undo removes each address from its link alone.
+// undo removes each address from its own link and from no other.
 func (r addresses) undo(ctx context.Context) error {
 	const action = "delete address"
 	var errs []error
@@ -122,9 +122,10 @@ func (a address) check(ctx context.Context) error {
 	return damaged(action, a.op.Prefix.String(), a.redo(a.op, before...), "want it on %s, got %s", a.op.Link, list(there))
 }
 
-// connected looks for the route to the subnet, which the kernel makes with the
-// address (fib_add_ifaddr, addrconf_prefix_route) and takes away when the link
-// goes down. Anybody's will do: what counts is that the subnet is reached.
+// connected looks for the route to the subnet. The kernel makes it with the
+// address (fib_add_ifaddr, addrconf_prefix_route) and removes it when the link
+// goes down. A route that another program made is good enough: it reaches the
+// subnet.
 func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) error {
 	const action = "check address"
 	subnet, addr := a.op.Prefix.Masked(), a.op.Prefix.Addr()
@@ -140,7 +141,8 @@ func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) er
 	}) {
 		return nil
 	}
-	// Another link of the pod may be in the same subnet: "add" would be refused.
+	// Another link of the pod may be in the same subnet: then the kernel would
+	// refuse "add".
 	add := a.ip("route append %s dev %s proto kernel metric 256", subnet, a.op.Link)
 	if addr.Is4() {
 		add = a.ip("route append %s dev %s proto kernel scope link src %s", subnet, a.op.Link, addr)

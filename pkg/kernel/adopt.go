@@ -50,7 +50,7 @@ func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, 
 	return facts, nil
 }
 
-// absent is what it means when the link is not there.
+// absent is the meaning of the error when the link does not exist.
 func absent() meaning {
 	return meaning{
 		unix.ENODEV, cnierr.BadConfig,
@@ -58,7 +58,7 @@ func absent() meaning {
 	}
 }
 
-// adoptable refuses links that RoCE has nothing to do with.
+// adoptable refuses links that cannot be used for RoCE.
 func adoptable(l rtnl.Link) error {
 	switch {
 	case l.Type == unix.ARPHRD_INFINIBAND:
@@ -72,7 +72,8 @@ func adoptable(l rtnl.Link) error {
 	return nil
 }
 
-// adoptedHost is HostFacts for a link that another plugin will have made.
+// adoptedHost is HostFacts for a link that another plugin makes before roce
+// runs.
 func adoptedHost(req conf.Request) plan.Facts {
 	return plan.Facts{
 		Adopted: plan.Told(*req.Prev),
@@ -87,9 +88,9 @@ type adopt struct {
 	op plan.Adopt
 }
 
-// settling is how long duplicate address detection may take: a delay and a
-// probe, each of up to a second (addrconf_dad_kick, RFC 4862 section 5.4), and
-// some more.
+// settling is the longest time that duplicate address detection may take: a
+// delay and a probe, each of up to a second (addrconf_dad_kick, RFC 4862
+// section 5.4), and some reserve.
 const settling = 4 * time.Second
 
 func (a adopt) do(ctx context.Context) error {
@@ -131,13 +132,12 @@ func (a adopt) check(ctx context.Context) error {
 	return nil
 }
 
-// looks is what is not as it should be about an adopted link; what is "" if
-// nothing is.
+// looks is what is wrong with an adopted link. what is "" if nothing is wrong.
 type looks struct {
 	code   cnierr.Code
 	what   string
 	fix    string     // the command that corrects it
-	unsure netip.Addr // an address that the kernel still looks for duplicates of
+	unsure netip.Addr // an address that the kernel has not finished duplicate detection for
 }
 
 func (l looks) hint() string {

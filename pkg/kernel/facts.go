@@ -16,14 +16,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
-// Facts reads what the plan needs to know of each of the request's rails, but
-// for the node's identity, and changes nothing. It fails for what would fail
-// later, when an address has been spent: a fault says why the parent of a rail
-// cannot serve, and err is what is wrong with all; see parent.Select. The facts share their slices, which nobody may write to.
+// Facts reads what the plan needs to know of each of the request's rails, except the
+// node's identity. It changes nothing. It finds problems now that would otherwise fail
+// later, after an address was leased. The fault of a rail says why its parent cannot
+// serve. err is an error that concerns all rails; see parent.Select. The facts share
+// their slices: do not write to them.
 //
-// With parents given by name it is five round trips, however many rails there
-// are: the parents and the addresses of the host, the links, routes and rules
-// of the pod; one more if a parent is selected, or is a VLAN or a bond.
+// With parents given by name it takes five round trips, for any number of rails: the
+// parents and the addresses of the host, and the links, routes and rules of the pod. It
+// takes one more if a parent is selected, or is a VLAN or a bond.
 func (k *Kernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
 	if req.Prev != nil {
 		f, err := k.adoptFacts(ctx, req)
@@ -56,8 +57,8 @@ func (k *Kernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts,
 	return rails, nil
 }
 
-// onParents returns the facts of each rail but for the pod's; addrs are those
-// that are not to be leased.
+// onParents returns the facts of each rail except those of the pod. addrs are
+// the addresses that must not be leased.
 func onParents(ctx context.Context, place parent.Place, req conf.Request, addrs []rtnl.Address) ([]plan.RailFacts, error) {
 	links, faults, err := parent.Select(ctx, place, req)
 	if err != nil {
@@ -71,8 +72,8 @@ func onParents(ctx context.Context, place parent.Place, req conf.Request, addrs 
 	return rails, nil
 }
 
-// system returns how to ask for the RDMA devices that the namespace of the
-// parent sees.
+// system returns the function that asks for the RDMA devices that are visible
+// in the namespace of the parent.
 func (k *Kernel) system(inPod bool) parent.System {
 	return func(ctx context.Context) (s nldev.System, err error) {
 		if !inPod {
@@ -106,7 +107,8 @@ func unique(as []rtnl.Address) []netip.Addr {
 	return slices.Compact(out)
 }
 
-// podFacts returns the pod as a plan for an interface of that name looks at it.
+// podFacts returns what a plan for an interface of that name needs to know of
+// the pod.
 func (k *Kernel) podFacts(in look.Pod, name conf.LinkName) plan.PodFacts {
 	f := in.For(name)
 	f.Netns, f.IPv6 = k.id, hasIPv6()

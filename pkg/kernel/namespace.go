@@ -19,8 +19,8 @@ type namespace struct {
 	conn  *rtnl.Conn
 }
 
-// at returns the namespace of a place. A kernel that has the host alone open can
-// do nothing in a pod.
+// at returns the namespace of a place. A Kernel from OpenHost can do nothing in
+// a pod.
 func (k *Kernel) at(p plan.Place) (namespace, error) {
 	n := namespace{k, p, k.pod}
 	if p == plan.Host {
@@ -40,8 +40,8 @@ func (n namespace) enter(fn func() error) error {
 	return n.Enter(fn)
 }
 
-// redo returns the commands that do an operation by hand, after those that
-// make room for it.
+// redo returns the commands that do an operation by hand. before are the
+// commands that must run first, to remove what is in the way.
 func (n namespace) redo(k plan.Kind, before ...string) []string {
 	return append(before, plan.Op{Place: n.place, Kind: k}.Commands(n.netnsName())...)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 )
 
-// create makes the links and marks them. All messages go in one sendmsg, so
-// that no signal comes between a link and its mark, and on the pod's socket, so
-// that the links are born there.
+// create makes the links and marks them. One sendmsg has all messages, so that
+// no signal comes between a link and its mark. It uses the pod's socket, so
+// that the kernel makes the links in the pod.
 func (r macvlans) create(ctx context.Context, on []parentage) error {
 	if len(r) == 0 {
 		return nil
@@ -36,7 +36,7 @@ func (r macvlans) create(ctx context.Context, on []parentage) error {
 	return nil
 }
 
-// created judges what the kernel says about making and marking the link.
+// created interprets what the kernel answers about making and marking the link.
 func (m macvlan) created(ctx context.Context, p parentage, making, marking error) error {
 	switch {
 	case errors.Is(making, unix.EEXIST):
@@ -49,11 +49,11 @@ func (m macvlan) created(ctx context.Context, p parentage, making, marking error
 	return nil
 }
 
-// createAside makes the link under a name that nobody else has and renames it.
-// Kernels before 6.15 make a link in the namespace of its parent and move it
-// after that (rtnl_newlink_create: link_net ? : tgt_net), so a link of the host
-// that has our name is in the way. A process that dies in between leaves the
-// link under its first name until the pod is gone.
+// createAside makes the link under a name that no other link has and renames
+// it. Kernels before 6.15 make a link in the namespace of its parent and then
+// move it (rtnl_newlink_create: link_net ? : tgt_net). So a link of the host
+// with our name is in the way. If the process dies before the rename, the link
+// keeps its first name until the pod is gone.
 func (m macvlan) createAside(ctx context.Context, p parentage) error {
 	name := "rc" + hex.EncodeToString(m.op.MAC[:])
 	if err := m.conn.Do(ctx, m.creation(name, p)); err != nil {
@@ -79,11 +79,12 @@ func (m macvlan) creation(name string, p parentage) rtnl.Change {
 	return rtnl.AddMacvlan(spec)
 }
 
-// marking returns the change that marks the link. It goes by name, because the
-// index is not known before the kernel has answered.
+// marking returns the change that marks the link. It uses the name of the link,
+// because the index is not known until the kernel answers.
 func (m macvlan) marking() rtnl.Change { return rtnl.SetAlias(string(m.op.Name), m.op.Mark) }
 
-// remove removes links of a pod, given all that are there: together, if it can.
+// remove removes links of a pod, in one group if possible. all are the links
+// that are there.
 func remove(ctx context.Context, pod *rtnl.Conn, doomed, all []rtnl.Link) error {
 	var errs []error
 	for i, err := range pod.DeleteLinks(ctx, doomed, all) {

@@ -18,8 +18,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// orphans executes plan.Orphans. The link of the first rail is not among them:
-// that is plan.Macvlan's.
+// orphans executes plan.Orphans. It leaves out the link of the first rail:
+// plan.Macvlan removes that one.
 type orphans struct {
 	namespace
 	op plan.Orphans
@@ -33,9 +33,9 @@ func (o orphans) onlyUndone() error {
 	return cnierr.New(cnierr.Bug, "do", string(o.op.Link), "", "orphans are only ever undone")
 }
 
-// undo removes the rules that carry our protocol number and an address of one
-// of the links, and then the links. While a rule is left the links stay: their
-// addresses are all that tells whose rules those are.
+// undo removes the rules that have our protocol number and an address of one of
+// the links, and then the links. While a rule is left, the links stay: only
+// their addresses tell to which attachment the rules belong.
 func (o orphans) undo(ctx context.Context) error {
 	const action = "delete orphaned rules of"
 	links, err := o.conn.Links(ctx)
@@ -61,15 +61,15 @@ func (o orphans) undo(ctx context.Context) error {
 	return remove(ctx, o.conn, rails, links)
 }
 
-// isRail says whether a link is that of another rail: its mark is that of the
-// first, a slash and a number.
+// isRail says whether a link belongs to a rail after the first: its mark is the
+// mark of the first rail, a slash and a number.
 func (o orphans) isRail(l rtnl.Link) bool {
 	rail, ok := strings.CutPrefix(l.Alias, o.op.Mark+"/")
 	_, err := strconv.ParseUint(rail, 10, 32)
 	return ok && err == nil && l.Kind == "macvlan"
 }
 
-// rules returns what removes the rules of ours that are for addresses of links.
+// rules returns the changes that remove our rules for the addresses of links.
 func (o orphans) rules(ctx context.Context, links []rtnl.Link) ([]rtnl.Change, error) {
 	addrs, err := o.conn.Addresses(ctx, 0)
 	if err != nil {

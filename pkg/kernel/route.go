@@ -26,9 +26,9 @@ type routing struct {
 // routings is a run.
 type routings []routing
 
-// do adds the routes. With NLM_F_EXCL the kernel refuses a second route of the same
-// destination and metric in both families; without it IPv6 would add ours as
-// another path of somebody else's (fib6_add_rt2node).
+// do adds the routes. With NLM_F_EXCL the kernel refuses a second route with the same
+// destination and metric in both families. Without it, IPv6 would add ours as another
+// path of an existing route (fib6_add_rt2node).
 func (rs routings) do(ctx context.Context) error {
 	var changes []rtnl.Change
 	links := rs.links(ctx)
@@ -52,7 +52,7 @@ func (rs routings) links(ctx context.Context) []rtnl.Named {
 
 const addingRoute = "add route"
 
-// added judges what the kernel says about adding the route.
+// added interprets what the kernel answers about adding the route.
 func (r routing) added(ctx context.Context, l rtnl.Link, err error) error {
 	if !errors.Is(err, unix.EEXIST) {
 		const unreachable = "the gateway must lie in a subnet of the interface: correct gateway or routes"
@@ -79,9 +79,9 @@ func (r routing) added(ctx context.Context, l rtnl.Link, err error) error {
 	return cnierr.New(cnierr.TryAgain, addingRoute, r.subject(), "the runtime tries again automatically", "a conflicting route was removed at the same moment")
 }
 
-// undo removes the routes that have our protocol number and leave by our link
-// to our gateway. It looks first, once for each table, because in IPv4 the
-// kernel takes metric 0 for any metric (fib_table_delete, fib_nh_match).
+// undo removes the routes that have our protocol number, our link and our
+// gateway. It looks first, once for each table: a deletion in IPv4 with metric
+// 0 matches any metric (fib_table_delete, fib_nh_match).
 func (rs routings) undo(ctx context.Context) error {
 	const action = "delete route"
 	type place struct {
@@ -106,7 +106,7 @@ func (rs routings) undo(ctx context.Context) error {
 		}
 		if j := slices.IndexFunc(there, r.marked(l.Link.Index)); j >= 0 {
 			changes, of = append(changes, rtnl.DeleteRoute(there[j])), append(of, r)
-			there = slices.Delete(there, j, j+1) // the next like it is another
+			there = slices.Delete(there, j, j+1) // a second equal operation needs another route
 		}
 		tables[at] = there
 	}
@@ -161,7 +161,7 @@ func (r routing) existing(ctx context.Context) ([]rtnl.Route, error) {
 
 func (r routing) subject() string { return fmt.Sprintf("%s table %d", r.op.Dst, r.op.Table) }
 
-// describe says what somebody else's route is.
+// describe describes an existing route that is not ours.
 func (r routing) describe(ctx context.Context, is rtnl.Route) string {
 	name := fmt.Sprintf("interface %d", is.Index)
 	if l, err := r.conn.LinkByIndex(ctx, is.Index); err == nil {
@@ -174,7 +174,8 @@ func (r routing) describe(ctx context.Context, is rtnl.Route) string {
 	return s
 }
 
-// defaultMetric is what IPv6 makes of none (IP6_RT_PRIO_USER).
+// defaultMetric is the metric that IPv6 uses when a route gives none
+// (IP6_RT_PRIO_USER).
 const defaultMetric = 1024
 
 func (r routing) want(index int32) rtnl.Route {

@@ -25,8 +25,8 @@ type policy struct {
 // policies is a run.
 type policies []policy
 
-// do adds the rules. With NLM_F_EXCL the kernel refuses a twin, protocol
-// included (rule_exists).
+// do adds the rules. With NLM_F_EXCL the kernel refuses a rule that equals an
+// existing one, protocol included (rule_exists).
 func (ps policies) do(ctx context.Context) error {
 	var changes []rtnl.Change
 	for _, p := range ps {
@@ -40,7 +40,7 @@ func (ps policies) do(ctx context.Context) error {
 	return nil
 }
 
-// added judges what the kernel says about adding the rule.
+// added interprets what the kernel answers about adding the rule.
 func (p policy) added(ctx context.Context, err error) error {
 	const action = "add rule"
 	if !errors.Is(err, unix.EEXIST) {
@@ -57,14 +57,14 @@ func (p policy) added(ctx context.Context, err error) error {
 	return nil
 }
 
-// maxTwins bounds how often undo deletes: do makes one, other tools may have
-// made more.
+// maxTwins bounds how often undo deletes a rule. do makes one rule; other tools
+// may have made equal ones.
 const maxTwins = 100
 
 // undo removes the rules and their twins. The kernel deletes the first rule
-// that agrees in what the request says (rule_find), so our protocol number,
-// which it says, keeps those of others. Each is deleted twice in one go, as the
-// second refusal is what says that no twin is left.
+// that agrees with the request (rule_find). The request has our protocol
+// number, so the rules of others stay. undo deletes each rule twice in one
+// message: when the second deletion is refused, no twin is left.
 func (ps policies) undo(ctx context.Context) error {
 	const action = "delete rule"
 	var errs []error
@@ -110,8 +110,8 @@ func (p policy) subject() string {
 	return fmt.Sprintf("from %s priority %d", p.op.From, p.op.Priority)
 }
 
-// found is what find sees: the very rule, or others of its source and
-// priority.
+// found is what find finds: exactly our rule, or other rules with its source
+// and priority.
 type found struct {
 	exact bool
 	other string

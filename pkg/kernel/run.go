@@ -16,9 +16,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// executor is a run of operations of one kind together with the kernel to do
-// them. Most kinds ask what they need to know of all, change all, and judge the
-// answer to each, so that a run of eight takes as many messages as one of one.
+// executor is a run of operations of one kind, together with the kernel that
+// does them. Most kinds first ask for everything that the run needs, then make
+// all changes, then interpret each answer. So a run of eight operations takes
+// as many messages as a run of one.
 type executor interface {
 	do(ctx context.Context) error
 	undo(ctx context.Context) error
@@ -61,8 +62,8 @@ func kinds() map[reflect.Type]kind {
 	}
 }
 
-// executor returns what does a run. All its operations are of one kind and at one
-// place.
+// executor returns the executor of a run. All operations of the run have one
+// kind and one place.
 func (k *Kernel) executor(run []plan.Op) (executor, error) {
 	const action = "execute operation"
 	if len(run) == 0 {
@@ -85,7 +86,8 @@ func (k *Kernel) executor(run []plan.Op) (executor, error) {
 	return how.run(n, run), nil
 }
 
-// each returns what the operations of a run are done with. All are of kind K.
+// each returns the values that the operations of a run are done with. All
+// operations are of kind K.
 func each[K plan.Kind, X any](run []plan.Op, with func(K) X) []X {
 	out := make([]X, 0, len(run))
 	for k := range plan.All[K](run) {
@@ -116,8 +118,8 @@ func (r inTurn) undo(ctx context.Context) error {
 
 func (r inTurn) check(ctx context.Context) error { return checkEach(ctx, r) }
 
-// checkEach checks the operations of a run one after the other: nobody waits
-// for it.
+// checkEach checks the operations of a run one after the other. It need not be
+// fast: no pod waits for a check.
 func checkEach[X interface{ check(context.Context) error }](ctx context.Context, run []X) error {
 	var errs []error
 	for _, x := range run {
@@ -126,8 +128,8 @@ func checkEach[X interface{ check(context.Context) error }](ctx context.Context,
 	return errors.Join(errs...)
 }
 
-// named looks the link of each operation of a run up, each link once, all in
-// one go.
+// named looks up the link of each operation of a run. It asks once for each
+// link, and for all links together.
 func named[X any](ctx context.Context, c *rtnl.Conn, run []X, name func(X) conf.LinkName) []rtnl.Named {
 	place := map[conf.LinkName]int{}
 	var names []string

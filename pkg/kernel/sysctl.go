@@ -31,8 +31,8 @@ type sysctl struct {
 // sysctls is a run.
 type sysctls []sysctl
 
-// do writes all settings. A failure leaves those before it written, which is
-// no more than undo leaves.
+// do writes all settings. After a failure, the settings before it stay written.
+// That does no harm: undo leaves them, too.
 func (r sysctls) do(ctx context.Context) error {
 	return r.enter(func() error {
 		for _, s := range r {
@@ -44,7 +44,7 @@ func (r sysctls) do(ctx context.Context) error {
 	})
 }
 
-// undo does nothing: the settings are the link's and vanish with it.
+// undo does nothing: the settings belong to the link and vanish with it.
 func (r sysctls) undo(context.Context) error { return nil }
 
 func (r sysctls) check(ctx context.Context) error {
@@ -57,7 +57,8 @@ func (r sysctls) check(ctx context.Context) error {
 	})
 }
 
-// enter calls fn in the namespace of the run, if all settings are of their links.
+// enter calls fn in the namespace of the run, if every setting belongs to its
+// operation's link.
 func (r sysctls) enter(fn func() error) error {
 	for _, s := range r {
 		for _, v := range s.op.Set {
@@ -89,9 +90,10 @@ func (s sysctl) write(v plan.Setting) error {
 		meaning{unix.EROFS, cnierr.IO, "mount /proc/sys writable where the plugin runs"})
 }
 
-// writeFile writes a setting. Package os would prepare to wait for the file,
-// because settings can be polled (proc_sys_poll): five system calls more for
-// each. The kernel takes all bytes or none (proc_sys_call_handler).
+// writeFile writes a setting. It does not use package os, which would prepare
+// to wait for the file, because settings can be polled (proc_sys_poll): that
+// costs five system calls more for each. The kernel takes all bytes or none
+// (proc_sys_call_handler).
 func writeFile(name, value string) error {
 	fd, err := -1, error(unix.EINTR)
 	for errors.Is(err, unix.EINTR) {
@@ -122,7 +124,7 @@ func (s sysctl) compare(v plan.Setting) error {
 }
 
 // ofLink says whether p is net/FAMILY/TREE/LINK/KEY. "all" and "default" are
-// no links: they set what other interfaces of the pod do.
+// not links: their settings affect other interfaces of the pod.
 func ofLink(link conf.LinkName, p string) bool {
 	parts := strings.Split(p, "/")
 	if len(parts) != 5 || path.Clean(p) != p || link == "all" || link == "default" {

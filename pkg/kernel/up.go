@@ -38,8 +38,8 @@ func (r ups) do(ctx context.Context) error {
 	return nil
 }
 
-// undo does nothing: a link that we made vanishes, and one that somebody else
-// made is theirs to bring down.
+// undo does nothing: a link that we made vanishes, and a link that another
+// plugin made is for that plugin to bring down.
 func (r ups) undo(context.Context) error { return nil }
 
 func (r ups) check(ctx context.Context) error { return checkEach(ctx, r) }

@@ -22,8 +22,8 @@ import (
 // View is what a namespace looks like to the programs in it.
 type View struct {
 	Addrs []LinkAddr
-	// Out is the interface of the default route with the lowest metric, of the
-	// IPv4 ones if there are any; "" if there is no default route.
+	// Out is the interface of the default route with the lowest metric. An IPv4
+	// route counts before an IPv6 one. Out is "" if there is no default route.
 	Out conf.LinkName
 	// Slaves are the interfaces that a bond consists of.
 	Slaves []conf.LinkName
@@ -69,8 +69,8 @@ func Here(ctx context.Context) (View, error) {
 	return v, nil
 }
 
-// out returns the index of the interface that the default route leads to, 0 if
-// there is none.
+// out returns the index of the interface of the default route, 0 if there is no
+// default route.
 func out(routes []rtnl.Route) int32 {
 	defaults := slices.DeleteFunc(slices.Clone(routes), func(r rtnl.Route) bool { return !r.IsDefault() })
 	if len(defaults) == 0 {

@@ -18,11 +18,11 @@ import (
 // Pod is what is in a pod's namespace.
 type Pod struct {
 	links []rtnl.Link
-	facts plan.PodFacts // that do not depend on the interface
+	facts plan.PodFacts // the facts that do not depend on the interface
 }
 
-// AtPod reads the links, routes and rules of a namespace, in a dump each. Its
-// errors are those of c.
+// AtPod reads the links, routes and rules of a namespace, with one dump each.
+// Its errors are those of c.
 func AtPod(ctx context.Context, c *rtnl.Conn) (Pod, error) {
 	links, err := c.Links(ctx)
 	if err != nil {
@@ -39,15 +39,15 @@ func AtPod(ctx context.Context, c *rtnl.Conn) (Pod, error) {
 	return Pod{links, plan.PodFacts{Tables: tables(routes, rules), Rules: foreignRules(rules), Defaults: defaults(routes, links)}}, nil
 }
 
-// For returns the pod as a plan for an interface of that name looks at it, but
-// for Netns and IPv6. The facts of all names share their slices.
+// For returns what a plan for an interface of that name needs to know of the
+// pod, except Netns and IPv6. The facts of all names share their slices.
 func (p Pod) For(name conf.LinkName) plan.PodFacts {
 	f := p.facts
 	f.Taken = slices.ContainsFunc(p.links, func(l rtnl.Link) bool { return l.Has(string(name)) })
 	return f
 }
 
-// tables returns the numbers that are in use, without those that every
+// tables returns the table numbers that are in use, without those that every
 // namespace has.
 func tables(routes []rtnl.Route, rules []rtnl.Rule) []uint32 {
 	var out []uint32
@@ -74,7 +74,7 @@ func foreignRules(rules []rtnl.Rule) []plan.ForeignRule {
 			continue
 		}
 		from := r.From.Masked()
-		if r.Inverted { // all but from, so it may be anybody
+		if r.Inverted { // it matches all sources but From, so any address may match
 			from = netip.PrefixFrom(from.Addr(), 0).Masked()
 		}
 		out = append(out, plan.ForeignRule{From: from, Table: r.Table, Priority: r.Priority, Protocol: r.Protocol})
@@ -83,7 +83,7 @@ func foreignRules(rules []rtnl.Rule) []plan.ForeignRule {
 }
 
 // kernelsOwn says whether a rule is one that the kernel makes (fib_default_rules_init).
-// The one for the local table may be moved, and still catches nothing that
+// The rule for the local table may have another priority: it still matches nothing that
 // leaves the pod.
 func kernelsOwn(r rtnl.Rule) bool {
 	if r.From.Bits() != 0 || r.Action != unix.FR_ACT_TO_TBL {

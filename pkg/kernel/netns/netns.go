@@ -18,15 +18,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// ErrGone says that nothing is at a path, or something that is not a network
-// namespace: what was in the namespace is gone with it.
+// ErrGone says that a path has no network namespace: nothing is there, or
+// something else. What was in the namespace is gone with it.
 var ErrGone = errors.New("no network namespace")
 
 // NeedsRoot is what to do when the kernel does not permit it.
 const NeedsRoot = "run the plugin as root, with CAP_NET_ADMIN and CAP_SYS_ADMIN in the host's user namespace"
 
-// threadNS is the namespace of the calling thread. /proc/self/ns/net is that
-// of the thread that the process started with.
+// threadNS is the namespace of the calling thread. /proc/self/ns/net would be
+// that of the process's first thread.
 const threadNS = "/proc/thread-self/ns/net"
 
 // Own opens the namespace of the calling thread. The caller must close the file
@@ -44,8 +44,8 @@ func Own() (int, plan.NetnsID, error) {
 	return fd, id, nil
 }
 
-// Open opens a network namespace. Everything that is not one, missing paths
-// included, is ErrGone: a runtime leaves plain files behind when it unmounts a
+// Open opens a network namespace. It returns ErrGone for everything else, also
+// for a missing path: a runtime leaves a plain file behind when it unmounts a
 // namespace and cannot remove the mount point. The caller must close the file
 // descriptor.
 func Open(path string) (int, plan.NetnsID, error) {
@@ -64,8 +64,8 @@ func Open(path string) (int, plan.NetnsID, error) {
 	return fd, id, nil
 }
 
-// goneUnless returns why a path could not be opened, as ErrGone unless the
-// fault is ours or the node's: then the namespace may well be there.
+// goneUnless returns why a path could not be opened. It returns ErrGone unless
+// we or the node are at fault: then the namespace may still exist.
 func goneUnless(err error) error {
 	for _, ours := range []unix.Errno{unix.EACCES, unix.EPERM, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EIO} {
 		if errors.Is(err, ours) {
@@ -75,7 +75,7 @@ func goneUnless(err error) error {
 	return fmt.Errorf("%w: %w", ErrGone, err)
 }
 
-// open does not block on a FIFO that lies where a namespace should be.
+// open does not block when the path is a FIFO instead of a namespace.
 func open(path string) (int, error) {
 	for {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -111,9 +111,10 @@ func identity(fd int) (plan.NetnsID, error) {
 	return plan.NetnsID{Dev: uint64(st.Dev), Ino: st.Ino}, nil
 }
 
-// Enter runs fn in the namespace of a file descriptor, which path names in
-// errors, on a thread of its own, and returns fn's error; a panic of fn reaches
-// the caller. Goroutines that fn starts are not in the namespace.
+// Enter runs fn in the namespace of a file descriptor, on a thread of its own,
+// and returns fn's error. Errors show path as the name of the namespace. A
+// panic of fn reaches the caller. Goroutines that fn starts are not in the
+// namespace.
 func Enter(fd int, path string, fn func() error) error {
 	var panicked any
 	err := errors.New("the function ended its goroutine")
@@ -130,9 +131,10 @@ func Enter(fd int, path string, fn func() error) error {
 	return err
 }
 
-// enter runs fn in the namespace and returns to where the thread came from. When
-// that fails the thread stays locked, so that it ends with its goroutine: the
-// scheduler would run anything on it, in the wrong namespace.
+// enter runs fn in the namespace and returns the thread to its own namespace.
+// If the return fails, the thread stays locked, so that it ends with its
+// goroutine. Otherwise the scheduler would run other goroutines on it, in the
+// wrong namespace.
 func enter(fd int, path string, fn func() error) error {
 	runtime.LockOSThread()
 	former, err := open(threadNS)

@@ -28,7 +28,7 @@ import (
 
 // Namespace is a network namespace.
 type Namespace struct {
-	Path  string // where it is mounted, or else of a process in it
+	Path  string // where it is mounted, or else a process in it
 	ID    plan.NetnsID
 	Addrs []Addr
 }
@@ -42,20 +42,20 @@ type Addr struct {
 // Result is the network namespaces of a node.
 type Result struct {
 	Namespaces []Namespace
-	// Hidden is how many processes did not let themselves be looked at, so that
-	// their namespaces may be missing: none for root of the node.
+	// Hidden is the number of processes that this process may not inspect.
+	// Their namespaces may be missing. It is 0 for root of the node.
 	Hidden int
 }
 
 const needsRoot = "run it as root on the node itself, where all processes and namespaces are visible"
 
-// Scan returns every network namespace of the node but that of the calling
-// thread: those that are mounted somewhere that this process can see, as
-// runtimes do for pods, and those of all processes. proc is where procfs is.
-// One that only a file descriptor or a thread keeps is not found.
+// Scan returns every network namespace of the node except that of the calling
+// thread: those that are mounted where this process can see them, as runtimes
+// do for pods, and those of all processes. proc is the path of procfs. Scan
+// does not find a namespace that only a file descriptor or a thread keeps.
 //
-// A namespace that vanishes meanwhile is left out. One that cannot be looked
-// into is an error, of code IO.
+// It leaves out a namespace that vanishes during the scan. It returns an error
+// of code IO for a namespace that it cannot look into.
 func Scan(ctx context.Context, proc string, sys fs.FS) (Result, error) {
 	paths, err := mounts(filepath.Join(proc, "thread-self", "mountinfo"))
 	if err != nil {
@@ -87,8 +87,8 @@ func Scan(ctx context.Context, proc string, sys fs.FS) (Result, error) {
 	return out, nil
 }
 
-// look returns the namespace at a path, nil if it is gone, was seen before, or
-// is the caller's own.
+// look returns the namespace at a path. It returns nil if the namespace is
+// gone, was seen before, or is the caller's own.
 func look(ctx context.Context, path string, sys fs.FS, seen map[plan.NetnsID]bool) (*Namespace, error) {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
@@ -114,7 +114,7 @@ func look(ctx context.Context, path string, sys fs.FS, seen map[plan.NetnsID]boo
 	}
 	defer k.Close()
 	n := &Namespace{Path: path, ID: k.ID()}
-	if seen[n.ID] { // it was replaced meanwhile
+	if seen[n.ID] { // another namespace took its path in the meantime
 		return nil, nil
 	}
 	seen[n.ID] = true
@@ -128,7 +128,7 @@ func look(ctx context.Context, path string, sys fs.FS, seen map[plan.NetnsID]boo
 	return n, ctx.Err()
 }
 
-// addresses returns those of the calling thread's namespace.
+// addresses returns the addresses in the calling thread's namespace.
 func addresses(ctx context.Context) ([]Addr, error) {
 	c, err := rtnl.Dial()
 	if err != nil {
@@ -151,7 +151,8 @@ func addresses(ctx context.Context) ([]Addr, error) {
 	return out, err
 }
 
-// mounts returns where network namespaces are mounted (proc_pid_mountinfo(5)).
+// mounts returns the paths at which network namespaces are mounted
+// (proc_pid_mountinfo(5)).
 func mounts(mountinfo string) ([]string, error) {
 	b, err := os.ReadFile(mountinfo)
 	if err != nil {
@@ -166,7 +167,7 @@ func mounts(mountinfo string) ([]string, error) {
 	return out, nil
 }
 
-// unescape undoes what the kernel does with blanks and backslashes in paths
+// unescape reverses how the kernel writes blanks and backslashes in paths
 // (seq_path, mangle_path): a backslash and three octal digits.
 func unescape(s string) string {
 	var out strings.Builder

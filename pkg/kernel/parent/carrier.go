@@ -18,9 +18,10 @@ type Pod struct {
 	NSID        int32 // the number by which the pod knows the host
 }
 
-// Carrier returns the link whose RDMA device a link of the pod uses that
-// another plugin made: itself, or what it stands on in the pod, or in the host.
-// device is what the runtime says that it is. Its errors are those of p.
+// Carrier returns the link whose RDMA device the pod uses through l, a link of
+// the pod that another plugin made. That is l itself, or a link below it, in
+// the pod or in the host. device is the name that the runtime gives for the
+// device of l. The errors of Carrier are those of p.
 func Carrier(ctx context.Context, p Pod, l rtnl.Link, device string) (plan.Link, error) {
 	c, inPod := p.Links, true
 	for range maxStack {
@@ -29,7 +30,7 @@ func Carrier(ctx context.Context, p Pod, l rtnl.Link, device string) (plan.Link,
 		}
 		if l.Lower.NSID != rtnl.NoNSID {
 			if l.Lower.NSID != p.NSID {
-				break // of a third namespace: nobody's RDMA device that we know
+				break // it is in a third namespace: we know no RDMA device there
 			}
 			c, inPod = p.Host, false
 		}
@@ -51,12 +52,12 @@ func Carrier(ctx context.Context, p Pod, l rtnl.Link, device string) (plan.Link,
 	return plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU, Layers: layers, Device: device, InPod: inPod}, nil
 }
 
-// maxStack bounds a walk down links that somebody may change at the same time
+// maxStack bounds a walk down links that can change at the same time
 // (MAX_NEST_DEV).
 const maxStack = 8
 
-// child says whether the frames of a link are those of its lower link. A veth
-// has one, too, but that is its other end.
+// child says whether a link sends its frames through its lower link. A veth is
+// no child: its lower link is its other end.
 func child(l rtnl.Link) bool {
 	return slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "ipvtap", "vlan"}, l.Kind)
 }

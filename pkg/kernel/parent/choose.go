@@ -23,9 +23,10 @@ type candidate struct {
 	addrs []rtnl.Address
 }
 
-// candidates returns the links that can be selected, all or those of p's RDMA
-// device. Loopback and links that stand on others in the way of a macvlan are
-// none, and neither are representors, unless p has the name of one.
+// candidates returns the links that can be selected: all of them, or those of
+// p's RDMA device. These links are never candidates: loopback, macvlans,
+// macvtaps, ipvlans and ipvtaps. A representor is a candidate only if p names
+// it.
 func (s search) candidates(p conf.Parent) ([]candidate, error) {
 	links, err := s.links()
 	if err != nil {
@@ -52,11 +53,11 @@ func (s search) candidates(p conf.Parent) ([]candidate, error) {
 	return out, nil
 }
 
-// representor says whether a link's name on its hardware is that of the
-// representor of a virtual or scalable function: "pf0vf3", "c1pf0sf88"
-// (__devlink_port_phys_port_name_get). In switchdev mode each function has one
-// in the host. It carries what no rule of the switch takes, and has the PCI
-// address of the physical function.
+// representor says whether port, the name of a link's port in the hardware, is
+// that of the representor of a virtual or scalable function, such as "pf0vf3"
+// or "c1pf0sf88" (__devlink_port_phys_port_name_get). In switchdev mode each
+// function has one representor in the host. A representor gets the frames that
+// no rule of the switch takes. It has the PCI address of the physical function.
 func representor(port string) bool {
 	if after, ok := strings.CutPrefix(port, "c"); ok {
 		port = strings.TrimLeft(after, "0123456789")
@@ -66,8 +67,8 @@ func representor(port string) bool {
 	return ok && (strings.HasPrefix(after, "vf") || strings.HasPrefix(after, "sf"))
 }
 
-// fitting returns the candidates that have every property that p asks for; sys
-// is the root of sysfs, which tells what PCI and auxiliary devices are.
+// fitting returns the candidates that have every property that p asks for. sys
+// is the root of sysfs, which has the properties of PCI and auxiliary devices.
 func fitting(all []candidate, p conf.Parent, sys fs.FS) []candidate {
 	return slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return !c.fits(p, sys) })
 }
@@ -99,8 +100,8 @@ func names(cs []candidate) string {
 	return list(out)
 }
 
-// fits says whether the link has every property: one of each list that is not
-// empty.
+// fits says whether the link has every property that p asks for: for each list
+// that is not empty, one of its elements.
 func (c candidate) fits(p conf.Parent, sys fs.FS) bool {
 	if p.Subnet.IsValid() && !slices.ContainsFunc(c.addrs, func(a rtnl.Address) bool {
 		return p.Subnet.Contains(a.Prefix.Addr()) && a.Prefix.Bits() >= p.Subnet.Bits()
@@ -131,8 +132,9 @@ func (c candidate) matches(glob string) bool {
 	})
 }
 
-// device returns the folder of the link's device in sysfs and the device's
-// name, "" if it has none. Kernels before 5.14 do not tell it with the link.
+// device returns the folder of the link's device in sysfs and the name of the
+// device, "" if it has none. It reads sysfs because kernels before 5.14 do not
+// report the device with the link.
 func (c candidate) device(sys fs.FS) (dir, id string) {
 	id, bus := c.Dev, c.Bus
 	if id == "" {
@@ -145,8 +147,8 @@ func (c candidate) device(sys fs.FS) (dir, id string) {
 	return path.Join("bus", cmp.Or(bus, "pci"), "devices", id), id
 }
 
-// among says whether want is empty or has what get returns. Numbers are
-// compared without their 0x: sysfs writes it, lspci does not.
+// among says whether want is empty or contains what get returns. It ignores a
+// leading 0x of a number: sysfs writes it, lspci does not.
 func among(want []string, get func() string) bool {
 	if len(want) == 0 {
 		return true

@@ -10,9 +10,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 )
 
-// Layers returns the indexes of a link, then of what it stands on, and so on
-// down: see plan.Link. It asks the kernel nothing for a link that stands on
-// none.
+// Layers returns the index of a link, then the indexes of the links directly
+// below it, and so on down: see plan.Link. For a link with nothing below it,
+// Layers asks the kernel nothing.
 func Layers(ctx context.Context, c Namespace, l rtnl.Link) ([][]int32, error) {
 	out := [][]int32{{l.Index}}
 	if !stacked(l) {
@@ -29,16 +29,16 @@ func Layers(ctx context.Context, c Namespace, l rtnl.Link) ([][]int32, error) {
 	return out, nil
 }
 
-// stacked says whether the frames of a link are those of others. A veth has a
-// lower link, too, but that is its other end.
+// stacked says whether a link sends its frames through lower links. A veth is
+// not stacked: its lower link is its other end.
 func stacked(l rtnl.Link) bool {
 	return aggregates(l.Kind) || slices.Contains([]string{"vlan", "macvlan", "macvtap"}, l.Kind)
 }
 
 func aggregates(kind string) bool { return kind == "bond" || kind == "team" }
 
-// below returns the links that the links of a layer stand on. The lower link
-// may be in another namespace, where its index means nothing here.
+// below returns the links directly below the links of a layer. It leaves out a
+// lower link in another namespace, because its index means nothing here.
 func below(links []rtnl.Link, layer []int32) []int32 {
 	var out []int32
 	for _, l := range links {
@@ -53,8 +53,8 @@ func below(links []rtnl.Link, layer []int32) []int32 {
 	return slices.Compact(out)
 }
 
-// top returns the index of what takes the frames of a link: the bond of a
-// slave, else the link itself.
+// top returns the index of the link that takes the frames of a link: the bond,
+// if the link is a slave, or else the link itself.
 func top(links []rtnl.Link, index int32) int32 {
 	for _, l := range links {
 		if l.Index == index && aggregates(l.SlaveKind) {

@@ -11,11 +11,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 )
 
-// match returns the links that have what m asks for, in its order, also those
-// that are down: a rail is the same NIC whatever becomes of the others.
+// match returns the links that have what m asks for, in the order of m. It
+// includes links that are down: a rail keeps its NIC also when other NICs fail.
 //
-// Errors: BadParent when they are not as many as m wants, with their names, or
-// when one cannot be sorted; those of ofDevice.
+// Errors: BadParent, with the names of the links, when the number of links is
+// not the one that m wants, or when a link cannot be sorted. Other errors are
+// those of ofDevice.
 func (s search) match(m conf.Match) ([]rtnl.Link, error) {
 	all, err := s.candidates(m.Parent)
 	if err != nil {

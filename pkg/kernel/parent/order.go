@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// seat is what a NIC is sorted by: the first that differs.
+// seat is the sort key of a NIC. The first field that differs decides.
 type seat struct {
-	none   bool   // it is on no PCI bus, and comes after those that are
+	none   bool   // it is on no PCI bus: sorted after all that are
 	pci    pciID  // of the function
 	device string // RDMA device
 	port   int    // of the function, or of the RDMA device
@@ -55,9 +55,10 @@ func parsePCI(s string) (id pciID, ok bool) {
 	return id, true
 }
 
-// onBus returns the seat of a link by the PCI function that it is of: its own,
-// or the one that its auxiliary or virtio device stands on, as the folder of
-// that tells. Of several ports of one function sysfs tells the numbers.
+// onBus returns the seat of a link by its PCI function. That is the function of
+// the link, or the one that its auxiliary or virtio device belongs to; the path
+// of the device's folder in sysfs names it. Ports of one function are sorted by
+// the port number in sysfs.
 func (c candidate) onBus(sys fs.FS) seat {
 	dir, id := c.device(sys)
 	at := seat{port: c.port(sys)}
@@ -86,8 +87,8 @@ func (c candidate) port(sys fs.FS) int {
 	return n
 }
 
-// devicePorts returns the seats of the links that RDMA devices have, by index:
-// of the first device of each.
+// devicePorts returns the seats of the links that belong to RDMA devices, by
+// index of the link. If several devices have a link, the first device counts.
 func (s search) devicePorts() (map[int32]seat, error) {
 	links, err := s.links()
 	if err != nil {
@@ -133,7 +134,8 @@ func natural(a, b string) int {
 	return cmp.Or(cmp.Compare(len(x), len(y)), strings.Compare(a, b))
 }
 
-// leading returns the digits that s starts with, or else all before the first.
+// leading returns the digits at the beginning of s, or, if there are none,
+// everything before the first digit.
 func leading(s string) string {
 	digit := func(r rune) bool { return r >= '0' && r <= '9' }
 	first := digit(rune(s[0]))

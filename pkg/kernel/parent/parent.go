@@ -51,15 +51,20 @@ type Place struct {
 	Sys   fs.FS          // the root of sysfs
 }
 
-// Select returns the link that each of the request's rails stands on. What
-// several rails need is asked for once.
+// Select returns the parent link of each of the request's rails. It asks only
+// once for what several rails need.
 //
-// faults has for each rail why its link cannot serve, nil if it can: BadParent
-// for a link that is missing, ambiguous, down or of a kind that carries no
-// macvlan, NoRDMA for InfiniBand and for an RDMA device that is not there,
-// BadConfig for an MTU that is larger than the link's. err is BadParent when
-// the NICs that fit req.Match are not as many as there should be, or cannot be
-// sorted; and what the namespace and System say, as it is.
+// faults has, for each rail, the reason why its link cannot serve, nil if it
+// can. The codes of a fault are:
+//
+//   - BadParent: the link is missing, ambiguous, down or of a kind that cannot
+//     carry a macvlan.
+//   - NoRDMA: the link is InfiniBand, or the RDMA device does not exist.
+//   - BadConfig: the MTU is larger than that of the link.
+//
+// err is BadParent when the number of NICs that fit req.Match is wrong, or when
+// they cannot be sorted. Select returns errors of the namespace and of System
+// unchanged.
 func Select(ctx context.Context, p Place, req conf.Request) (links []plan.Link, faults []error, err error) {
 	s := newSearch(ctx, p)
 	reqs := req.Each()
@@ -82,7 +87,7 @@ func Select(ctx context.Context, p Place, req conf.Request) (links []plan.Link, 
 	return links, faults, nil
 }
 
-// search is a Place that is asked no question twice.
+// search is a Place that remembers answers, so that it asks no question twice.
 type search struct {
 	Namespace
 	links  func() ([]rtnl.Link, error)
@@ -106,7 +111,7 @@ func newSearch(ctx context.Context, p Place) search {
 // Links returns the links as they were when they were first asked for.
 func (s search) Links(context.Context) ([]rtnl.Link, error) { return s.links() }
 
-// findEach finds the link of each rail, all that have names in one go.
+// findEach finds the link of each rail. It looks up all names in one batch.
 func (s search) findEach(ctx context.Context, reqs []conf.Request, found []rtnl.Link, faults []error) {
 	var names []string
 	for _, r := range reqs {
@@ -129,7 +134,7 @@ func (s search) findEach(ctx context.Context, reqs []conf.Request, found []rtnl.
 	}
 }
 
-// find returns the link that a selector means.
+// find returns the link that a selector selects.
 func (s search) find(ctx context.Context, p conf.Parent) (rtnl.Link, error) {
 	if p.Default() {
 		return defaultLink(ctx, s)
@@ -141,7 +146,8 @@ func (s search) find(ctx context.Context, p conf.Parent) (rtnl.Link, error) {
 	return choose(all, p, s.sys)
 }
 
-// use returns what the plan needs to know of a link, if it can serve.
+// use returns what the plan needs to know of a link, or an error if the link
+// cannot serve.
 func (s search) use(ctx context.Context, l rtnl.Link, req conf.Request) (plan.Link, error) {
 	if err := carries(ctx, s, l); err != nil {
 		return plan.Link{}, err
@@ -151,16 +157,17 @@ func (s search) use(ctx context.Context, l rtnl.Link, req conf.Request) (plan.Li
 	}
 	out := plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU, Addrs: own(s.addrs[l.Index])}
 	if req.RDMA.Mode == conf.RDMAOff {
-		return out, nil // which alone needs the layers
+		return out, nil // only RDMA needs the layers
 	}
 	var err error
 	out.Layers, err = Layers(ctx, s, l)
 	return out, err
 }
 
-// own returns a link's own addresses that reach beyond the link, IPv4 before
-// IPv6. Those that the kernel changes from time to time (RFC 8981), and those
-// that another machine was found to have, are left out.
+// own returns a link's own addresses that are valid beyond the link, IPv4
+// before IPv6. It leaves out temporary addresses, which the kernel changes from
+// time to time (RFC 8981), and addresses that the kernel found on another
+// machine.
 func own(as []rtnl.Address) []netip.Prefix {
 	var out []netip.Prefix
 	for _, a := range as {
@@ -191,7 +198,8 @@ func defaultLink(ctx context.Context, c Namespace) (rtnl.Link, error) {
 		"name the NIC in the key master", "there is no default route, and master is not set")
 }
 
-// ready refuses a link that carries nothing now, and an MTU that it cannot.
+// ready refuses a link that carries no traffic now, and an MTU that is larger
+// than the link's.
 func ready(l rtnl.Link, mtu int) error {
 	switch {
 	case l.Flags&unix.IFF_UP == 0:
@@ -208,10 +216,10 @@ func ready(l rtnl.Link, mtu int) error {
 	return nil
 }
 
-// carries refuses kinds of links that no macvlan can stand on: the kernel
-// takes Ethernet links whose frames nobody else takes away already
-// (macvlan_port_create, netdev_is_rx_handler_busy). A macvlan may stand on a
-// macvlan: it then becomes its sibling.
+// carries refuses links of kinds that cannot carry a macvlan. The kernel
+// accepts only Ethernet links with frames that no other device receives yet
+// (macvlan_port_create, netdev_is_rx_handler_busy). A macvlan can be the parent
+// of a macvlan: the new one becomes its sibling.
 func carries(ctx context.Context, c Namespace, l rtnl.Link) error {
 	switch {
 	case l.Type == unix.ARPHRD_INFINIBAND:

@@ -22,8 +22,8 @@ import (
 // System asks for the RDMA devices that the namespace of a Namespace sees.
 type System func(context.Context) (nldev.System, error)
 
-// ofDevice returns what through does; NoRDMA with nldev.ErrNoDevice when there
-// is no such device.
+// ofDevice returns what through returns, or NoRDMA with nldev.ErrNoDevice when
+// the device does not exist.
 func (s search) ofDevice(links []rtnl.Link, device string) ([]int32, error) {
 	known, err := s.devices()
 	if err != nil {
@@ -38,9 +38,10 @@ func (s search) ofDevice(links []rtnl.Link, device string) ([]int32, error) {
 	return indexes, nil
 }
 
-// through returns the indexes of the links that the frames of an RDMA device go
-// through: its ports' network interfaces, in their order, or the bond of those
-// that are in one. None if there is no such device.
+// through returns the indexes of the links that carry the frames of an RDMA
+// device. These are the network interfaces of its ports, in the order of the
+// ports. For ports in a bond it is the bond. through returns none if the device
+// does not exist.
 func through(links []rtnl.Link, known nldev.System, device string, sys fs.FS) []int32 {
 	indexes := ports(known, device)
 	if len(indexes) == 0 {
@@ -52,7 +53,8 @@ func through(links []rtnl.Link, known nldev.System, device string, sys fs.FS) []
 	return indexes
 }
 
-// devices returns what the kernel says, which is nothing without RDMA.
+// devices returns the RDMA devices that the kernel reports: none on a kernel
+// without RDMA.
 func (s search) devices() (nldev.System, error) {
 	known, err := s.system()
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -74,12 +76,12 @@ func ports(s nldev.System, device string) []int32 {
 	return out
 }
 
-// programFiles are the files that tell of which RDMA device programs' files are.
-// In exclusive mode a device that a pod has is in no table of ours, but these
-// are everywhere.
+// programFiles are the files in sysfs that name the RDMA device of each device
+// file that programs open. In exclusive mode our tables do not have a device
+// that a pod has, but these files are visible in every namespace.
 const programFiles = "class/infiniband_verbs/*/ibdev"
 
-// ofPrograms returns the names of all RDMA devices that have files for programs.
+// ofPrograms returns the names of all RDMA devices that have such device files.
 func ofPrograms(sys fs.FS) []string {
 	files, err := fs.Glob(sys, programFiles)
 	if err != nil {
@@ -92,8 +94,8 @@ func ofPrograms(sys fs.FS) []string {
 	return out
 }
 
-// siblings returns the interfaces of the PCI or auxiliary device that an RDMA
-// device is of.
+// siblings returns the network interfaces on the same PCI or auxiliary device
+// as an RDMA device.
 func siblings(links []rtnl.Link, device string, sys fs.FS) []int32 {
 	files, err := fs.Glob(sys, programFiles)
 	if err != nil {
