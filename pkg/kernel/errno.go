@@ -23,8 +23,8 @@ type meaning struct {
 	hint string
 }
 
-// everywhere is what an error means whatever was being done. What it means to
-// one operation alone stands with the operation.
+// everywhere returns the meanings that errors have for every operation. A
+// meaning for one operation is in the file of that operation.
 func everywhere() []meaning {
 	const again = "the runtime tries again automatically; if the error stays, check the load of the node"
 	return []meaning{
@@ -40,9 +40,9 @@ func everywhere() []meaning {
 	}
 }
 
-// classify gives an error of the kernel its code and hint: the first of own
-// that fits, then what it means everywhere, else IO. Nil stays nil, and what
-// has a code keeps it.
+// classify gives an error of the kernel its code and hint. It takes the first
+// of own that fits, then the first of everywhere, else IO. It returns nil for
+// nil, and leaves an error with a code as it is.
 func classify(action, subject string, err error, own ...meaning) error {
 	var known *cnierr.Error
 	if err == nil || errors.As(err, &known) {

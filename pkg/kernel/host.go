@@ -19,10 +19,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// HostFacts returns what Facts would for a pod whose namespace is fresh and
-// empty: it looks at the namespace of the calling thread alone and needs no
-// privileges. A parent inside the pod is taken as it is named. Errors are
-// those of Facts.
+// HostFacts returns what Facts would return for a pod with a new, empty
+// namespace. It looks only at the namespace of the calling thread and needs no
+// privileges. It takes a parent inside the pod as the configuration names it.
+// Errors are those of Facts.
 func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) ([]plan.RailFacts, error) {
 	if req.Prev != nil {
 		return []plan.RailFacts{{Facts: adoptedHost(req)}}, nil
@@ -48,7 +48,7 @@ func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) ([]plan.RailFac
 	return rails, nil
 }
 
-// unseen returns the facts of rails whose parents are inside a pod.
+// unseen returns the facts of rails with parents inside a pod.
 func unseen(req conf.Request, addrs []rtnl.Address) (rails []plan.RailFacts) {
 	taken := unique(addrs)
 	for _, one := range req.Each() {
@@ -75,8 +75,8 @@ func HostAddrs(ctx context.Context) ([]netip.Addr, error) {
 	return unique(addrs), classify("read addresses of", "host", err)
 }
 
-// NetnsID returns the identity of the namespace at a path. It returns
-// ErrNetnsGone as Open does.
+// NetnsID returns the identity of the namespace at a path. Like Open, it
+// returns ErrNetnsGone.
 func NetnsID(path string) (plan.NetnsID, error) {
 	fd, id, err := netns.Open(path)
 	if err != nil {
@@ -85,7 +85,7 @@ func NetnsID(path string) (plan.NetnsID, error) {
 	return id, classify("close", path, unix.Close(fd))
 }
 
-// hasIPv6 says whether the kernel has IPv6, though links may have it disabled.
+// hasIPv6 says whether the kernel has IPv6. Links may have it disabled.
 func hasIPv6() bool {
 	_, err := os.Stat(procSys + "/net/ipv6")
 	return err == nil

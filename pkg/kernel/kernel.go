@@ -24,20 +24,22 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// ErrNetnsGone is returned by Open when nothing is at the path, or something
-// that is not a network namespace: what was in the namespace is gone with it.
+// ErrNetnsGone is returned by Open when the path has no network namespace:
+// nothing is there, or something else. What was in the namespace is gone with
+// it.
 var ErrNetnsGone = netns.ErrGone
 
 // ErrHostNetns is returned by Open when the pod's namespace is the host's.
 var ErrHostNetns = errors.New("the host's own network namespace")
 
-// ErrRenamed is in what Check finds about a link that is there, whole or not,
-// under another name: doing plan.Macvlan would not bring it back.
+// ErrRenamed is in the finding of Check about a link that exists under another
+// name, whether it is otherwise right or not. Doing plan.Macvlan again would
+// not bring its name back.
 var ErrRenamed = errors.New("the pod has renamed the interface")
 
-// ErrNoSubnetRoute is in what Check finds about an address that is there when
-// the main table lacks the route to its subnet: doing plan.Address again would
-// not bring it back.
+// ErrNoSubnetRoute is in the finding of Check about an address that exists when
+// the main table lacks the route to its subnet. Doing plan.Address again would
+// not bring the route back.
 var ErrNoSubnetRoute = errors.New("the main table has no route to its subnet")
 
 // Kernel acts on one host and one pod, or on the host alone. It is safe for concurrent use.
@@ -51,11 +53,12 @@ type Kernel struct {
 	pod    *rtnl.Conn
 }
 
-// Open opens the namespace of the calling thread, which is the host, and the
-// pod's at netnsPath. sys is the root of sysfs. The caller must Close it.
+// Open opens two namespaces: that of the calling thread, which must be the
+// host's, and the pod's at netnsPath. sys is the root of sysfs. The caller must
+// Close the Kernel.
 //
-// Errors: ErrNetnsGone, ErrHostNetns, both as *cnierr.Error of code BadNetns;
-// IO for what the kernel refuses.
+// Errors: ErrNetnsGone and ErrHostNetns, both as *cnierr.Error of code
+// BadNetns; IO for what the kernel refuses.
 func Open(netnsPath string, sys fs.FS) (*Kernel, error) {
 	k := &Kernel{path: netnsPath, sys: sys, hostNS: -1, podNS: -1}
 	if err := k.open(); err != nil {
@@ -65,8 +68,8 @@ func Open(netnsPath string, sys fs.FS) (*Kernel, error) {
 	return k, nil
 }
 
-// OpenHost opens the namespace of the calling thread alone, where operations on the
-// host can be undone after the pod is gone. The caller must Close it. Errors: IO.
+// OpenHost opens only the namespace of the calling thread. It is for undoing operations
+// on the host after the pod is gone. The caller must Close the Kernel. Errors: IO.
 func OpenHost() (*Kernel, error) {
 	k := &Kernel{hostNS: -1, podNS: -1}
 	if _, err := k.openHost(); err != nil {
@@ -112,10 +115,11 @@ func netnsError(path string, err error) error {
 		"the pod is gone, or CNI_NETNS is wrong: ip netns identify PID tells the namespace of a process", "%w", err)
 }
 
-// ID returns the identity of the pod's namespace, zero if the host alone is open.
+// ID returns the identity of the pod's namespace, zero for a Kernel from
+// OpenHost.
 func (k *Kernel) ID() plan.NetnsID { return k.id }
 
-// Close lets go of the sockets and the namespaces.
+// Close closes the sockets and the namespaces.
 func (k *Kernel) Close() {
 	for _, c := range []*rtnl.Conn{k.host, k.pod} {
 		if c != nil {
@@ -132,9 +136,10 @@ func (k *Kernel) Close() {
 // Enter runs fn in the pod's namespace; see netns.Enter.
 func (k *Kernel) Enter(fn func() error) error { return netns.Enter(k.podNS, k.path, fn) }
 
-// Do does a run of operations, in as few messages to the kernel as there can
-// be, and returns the error of the first that fails; those after it may be done
-// too. Each is idempotent and all or nothing; see plan.Op and apply.Executor.
+// Do does a run of operations, in as few messages to the kernel as possible. It
+// returns the error of the first operation that fails; operations after that
+// one may be done too. Each operation is idempotent and all or nothing; see
+// plan.Op and apply.Executor.
 func (k *Kernel) Do(ctx context.Context, run ...plan.Op) error {
 	x, err := k.executor(run)
 	if err != nil {
@@ -143,7 +148,8 @@ func (k *Kernel) Do(ctx context.Context, run ...plan.Op) error {
 	return x.do(ctx)
 }
 
-// Undo undoes a run: what is missing or not ours is left alone, and is success.
+// Undo undoes a run. It leaves alone what is missing or not ours; that is
+// success.
 func (k *Kernel) Undo(ctx context.Context, run ...plan.Op) error {
 	x, err := k.executor(run)
 	if err != nil {
@@ -152,8 +158,8 @@ func (k *Kernel) Undo(ctx context.Context, run ...plan.Op) error {
 	return x.undo(ctx)
 }
 
-// Check returns an error that says what of a run is missing or different, with
-// the commands that restore it as its hint.
+// Check returns an error if something of a run is missing or different. Its
+// hint has the commands that restore it.
 func (k *Kernel) Check(ctx context.Context, run ...plan.Op) error {
 	x, err := k.executor(run)
 	if err != nil {
@@ -162,13 +168,14 @@ func (k *Kernel) Check(ctx context.Context, run ...plan.Op) error {
 	return x.check(ctx)
 }
 
-// damaged returns the finding of a Check: what is not as it was done, and the
-// commands that make it so again.
+// damaged returns the finding of a Check: what differs from what Do made, and
+// the commands that restore it.
 func damaged(action, subject string, fix []string, format string, args ...any) error {
 	return cnierr.New(cnierr.Damaged, action, subject, "restore it: "+strings.Join(fix, " && "), format, args...)
 }
 
-// netnsName returns the pod's namespace as plan.Op's commands take it.
+// netnsName returns the pod's namespace in the form that plan.Op's commands
+// take.
 func (k *Kernel) netnsName() string {
 	for _, dir := range []string{"/var/run/netns/", "/run/netns/"} {
 		if name, ok := strings.CutPrefix(k.path, dir); ok {

@@ -27,8 +27,8 @@ type macvlan struct {
 // macvlans is a run.
 type macvlans []macvlan
 
-// do creates the links. A link of ours as planned is left alone. A link of ours with
-// other parameters is a leftover of an earlier plan and is replaced.
+// do creates the links. It leaves alone a link of ours that is as planned. It replaces
+// a link of ours with other parameters: that one is a leftover of an earlier plan.
 func (r macvlans) do(ctx context.Context) error {
 	parents, err := r.parents(ctx, adding)
 	if err != nil {
@@ -99,8 +99,7 @@ func (w *work) do(ctx context.Context, pod *rtnl.Conn) error {
 	return w.missing.create(ctx, w.on)
 }
 
-// undo removes the links that are ours, also under names that the pod gave
-// them.
+// undo removes the links that are ours, also those that the pod has renamed.
 func (r macvlans) undo(ctx context.Context) error {
 	links, err := r[0].conn.Links(ctx)
 	if err != nil {
@@ -115,7 +114,7 @@ func (r macvlans) undo(ctx context.Context) error {
 	return remove(ctx, r[0].conn, ours, links)
 }
 
-// among returns our link of those that are there, whatever its name is.
+// among finds our link among those of the pod, whatever its name is.
 func (m macvlan) among(links []rtnl.Link) (rtnl.Link, bool) {
 	i := slices.IndexFunc(links, func(l rtnl.Link) bool { return l.Has(string(m.op.Name)) && m.owns(l) })
 	if i < 0 {
@@ -156,7 +155,8 @@ func (m macvlan) check(ctx context.Context) error {
 	return damaged(action, string(m.op.Name), fixes, "%s", strings.Join(found, ", "))
 }
 
-// missing says that there is no link of our name, and whether it has another.
+// missing returns the finding that no link has our name. If our link has
+// another name, it says which.
 func (m macvlan) missing(ctx context.Context, action string) error {
 	links, err := m.conn.Links(ctx)
 	if err != nil {
@@ -171,13 +171,13 @@ func (m macvlan) missing(ctx context.Context, action string) error {
 	return damaged(action, string(m.op.Name), []string{down, name, up}, "%w to %q", ErrRenamed, is.Name)
 }
 
-// anew returns the commands that put our link in the place of what is there.
+// anew returns the commands that replace an existing link with ours.
 func (m macvlan) anew() []string { return m.redo(m.op, m.ip("link del dev %s", m.op.Name)) }
 
-// owns says whether a link of our name is ours; see plan.Macvlan.
+// owns says whether a link with our name is ours; see plan.Macvlan.
 func (m macvlan) owns(l rtnl.Link) bool {
 	if l.Kind != "macvlan" {
-		return false // an alias alone can be anybody's
+		return false // any program can set an alias: it proves nothing alone
 	}
 	if l.Alias != "" {
 		return l.Alias == m.op.Mark
@@ -185,7 +185,7 @@ func (m macvlan) owns(l rtnl.Link) bool {
 	return !m.op.MAC.IsZero() && ethernet(l) == m.op.MAC
 }
 
-// describe says what somebody else's link is.
+// describe describes a link that is not ours.
 func (m macvlan) describe(l rtnl.Link) string {
 	kind := l.Kind
 	if kind == "" {
@@ -198,13 +198,13 @@ func (m macvlan) describe(l rtnl.Link) string {
 	return s
 }
 
-// parentage is the link that carries the macvlan: what to ask for, and what
-// the kernel makes of it.
+// parentage is the link that carries the macvlan: the one that we ask for, and
+// the one that the kernel really uses.
 type parentage struct {
 	ask rtnl.Lower
-	// real differs from ask on a macvlan: the kernel takes the link below that
-	// one (macvlan_common_newlink). Its namespace may be one that ours knows
-	// by no number, so only the index counts.
+	// real differs from ask if ask is a macvlan: the kernel then uses the link
+	// below it (macvlan_common_newlink). The namespace of that link may have no
+	// number in our namespace, so only the index counts.
 	real   int32
 	nested bool
 }
@@ -213,8 +213,8 @@ func (p parentage) carries(l rtnl.Link) bool {
 	return l.Lower.Index == p.real && (p.nested || l.Lower.NSID == p.ask.NSID)
 }
 
-// parents looks the parents up now: an index that was stored may be another
-// link's by now.
+// parents looks up the parents now: a stored index may belong to another link
+// by now.
 func (r macvlans) parents(ctx context.Context, action string) ([]parentage, error) {
 	k, out := r[0].Kernel, make([]parentage, len(r))
 	c, nsid := k.host, rtnl.NoNSID
@@ -246,8 +246,8 @@ func (r macvlans) parents(ctx context.Context, action string) ([]parentage, erro
 	return out, nil
 }
 
-// difference is one thing about a link that is not as planned, and the
-// commands that make it so.
+// difference is one property of a link that is not as planned, and the commands
+// that correct it.
 type difference struct {
 	what string
 	fix  []string

@@ -22,16 +22,16 @@ type Address struct {
 	Scope  uint8        // RT_SCOPE_*
 }
 
-// AddAddress puts an address on a link. IPv6 ones are not probed for by the
-// kernel (IFA_F_NODAD); IPv4 ones get the broadcast address of their subnet,
-// if it has one. EEXIST means that the same link has the address, maybe with
-// another length; other links may have it too.
+// AddAddress puts an address on a link. The kernel does not probe for an IPv6
+// address (IFA_F_NODAD). An IPv4 address gets the broadcast address of its
+// subnet, if there is one. EEXIST means that the same link has the address,
+// maybe with another prefix length. Other links may have it too.
 func AddAddress(index int32, p netip.Prefix) Change {
 	return changeAddress(unix.RTM_NEWADDR, creation, index, p)
 }
 
-// DeleteAddress takes an address off a link; EADDRNOTAVAIL if it has not this
-// one.
+// DeleteAddress takes an address off a link. EADDRNOTAVAIL means that the link
+// does not have this address.
 func DeleteAddress(index int32, p netip.Prefix) Change {
 	return changeAddress(unix.RTM_DELADDR, 0, index, p)
 }
@@ -61,9 +61,10 @@ func broadcast(p netip.Prefix) []byte {
 	return binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(b[:])|^uint32(0)>>p.Bits())
 }
 
-// Addresses returns the addresses of a link, of all links for index 0. The
-// kernel does not tell when the list of one link changes between two messages
-// of it (inet_dump_ifaddr sets no sequence then); some 400 addresses go in one.
+// Addresses returns the addresses of a link, or of all links for index 0. An
+// answer for one link may be inconsistent if it takes more than one message:
+// the kernel does not report changes between them (inet_dump_ifaddr sets no
+// sequence then). One message has room for some 400 addresses.
 func (c *Conn) Addresses(ctx context.Context, index int32) ([]Address, error) {
 	msg := nl.NewIfAddrmsg(unix.AF_UNSPEC)
 	msg.Index = uint32(index)

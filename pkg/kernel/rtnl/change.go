@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Macvlan is a macvlan to be made. What is zero is left to the kernel.
+// Macvlan is a macvlan to be made. The kernel chooses what is zero.
 type Macvlan struct {
 	Name       string
 	Lower      Lower
@@ -20,8 +20,8 @@ type Macvlan struct {
 	BCQueueLen uint32
 }
 
-// AddMacvlan makes a macvlan in the namespace of the socket. It cannot give it
-// an alias: at creation the kernel drops that (rtnl_newlink does not read
+// AddMacvlan makes a macvlan in the namespace of the socket. It cannot set an
+// alias: the kernel ignores an alias at creation (rtnl_newlink does not read
 // IFLA_IFALIAS).
 func AddMacvlan(m Macvlan) Change {
 	req := request(unix.RTM_NEWLINK, creation, nl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -47,19 +47,19 @@ func AddMacvlan(m Macvlan) Change {
 	return Change{req}
 }
 
-// SetAlias gives the link of a name an alias.
+// SetAlias sets the alias of the link with a name.
 func SetAlias(name, alias string) Change {
 	req := setByName(name, 0)
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
 	return Change{req}
 }
 
-// SetUp brings the link of a name up.
+// SetUp brings the link with a name up.
 func SetUp(name string) Change { return Change{setByName(name, unix.IFF_UP)} }
 
-// setByName returns a request that changes the link of a name and sets flags
-// of it. It must be the real name: the kernel takes the attribute for a wish
-// to rename the link, too.
+// setByName returns a request that changes the link with a name and sets flags
+// of it. The name must be the link's real name: for an alternative name, the
+// kernel would also rename the link to it.
 func setByName(name string, flags uint32) *nl.NetlinkRequest {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Flags, msg.Change = flags, flags
@@ -68,7 +68,7 @@ func setByName(name string, flags uint32) *nl.NetlinkRequest {
 	return req
 }
 
-// Rename gives the link of an index a name and an alias.
+// Rename sets the name and the alias of the link with an index.
 func Rename(index int32, name, alias string) Change {
 	req := request(unix.RTM_SETLINK, 0, linkHeader(index))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
@@ -76,21 +76,22 @@ func Rename(index int32, name, alias string) Change {
 	return Change{req}
 }
 
-// DeleteLink removes the link of an index.
+// DeleteLink removes the link with an index.
 func DeleteLink(index int32) Change {
 	return Change{request(unix.RTM_DELLINK, 0, linkHeader(index))}
 }
 
-// setGroup puts the link of an index into a group of links.
+// setGroup puts the link with an index into a group of links.
 func setGroup(index int32, group uint32) Change {
 	req := request(unix.RTM_SETLINK, 0, linkHeader(index))
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, u32(group)))
 	return Change{req}
 }
 
-// deleteGroup removes all links of a group (rtnl_group_dellink), which must not
-// be 0: ENODEV if it has none, EOPNOTSUPP if one of them is of a kind that
-// cannot be removed, which is then none. EINVAL is of kernels before 4.1.
+// deleteGroup removes all links of a group (rtnl_group_dellink). The group must
+// not be 0. ENODEV means that the group has no links. EOPNOTSUPP means that one
+// of the links is of a kind that cannot be removed; then the kernel removes
+// none. Kernels before 4.1 return EINVAL.
 func deleteGroup(group uint32) Change {
 	req := request(unix.RTM_DELLINK, 0, linkHeader(0))
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, u32(group)))
@@ -103,8 +104,8 @@ func linkHeader(index int32) *nl.IfInfomsg {
 	return msg
 }
 
-// modeNumber returns the number of a macvlan mode, 0, which the kernel
-// refuses, for a name that is none.
+// modeNumber returns the number of a macvlan mode. For a name that is no mode
+// it returns 0, which the kernel refuses.
 func modeNumber(name string) uint32 {
 	for n := uint32(1); n < modes; n <<= 1 {
 		if modeName(n) == name {
@@ -114,7 +115,7 @@ func modeNumber(name string) uint32 {
 	return 0
 }
 
-// modes is more than every mode; they are single bits.
+// modes is larger than every mode. A mode is a single bit.
 const modes = 32
 
 func modeName(n uint32) string {

@@ -37,10 +37,10 @@ func Dial() (*Conn, error) {
 // Close closes the socket.
 func (c *Conn) Close() { c.sock.Close() }
 
-// ErrInterrupted is returned for a dump that was interrupted every time.
+// ErrInterrupted is returned for a dump that was interrupted in every attempt.
 var ErrInterrupted = nlsock.ErrInterrupted
 
-// Change is a request to change something. One can be used once.
+// Change is a request to change something. Use it only once.
 type Change struct{ req *nl.NetlinkRequest }
 
 // Do makes one change.
@@ -49,8 +49,8 @@ func (c *Conn) Do(ctx context.Context, change Change) error {
 }
 
 // Batch sends changes in one message to the socket, so that no signal can stop
-// the process between them, and returns the result of each. The kernel makes
-// all of them, also after one that failed.
+// the process between them. It returns the result of each. The kernel goes on
+// with the others after one that failed.
 func (c *Conn) Batch(ctx context.Context, changes ...Change) []error {
 	reqs := make([]*nl.NetlinkRequest, 0, len(changes))
 	for i, change := range changes {
@@ -66,8 +66,8 @@ func (c *Conn) Batch(ctx context.Context, changes ...Change) []error {
 	return errs
 }
 
-// Each makes changes that need not stand together, and returns the result of
-// each: one message to the socket for every maxRefusals.
+// Each makes changes that do not depend on each other, and returns the result
+// of each. It sends one message to the socket for every maxRefusals changes.
 func (c *Conn) Each(ctx context.Context, changes ...Change) []error {
 	errs := make([]error, 0, len(changes))
 	for part := range slices.Chunk(changes, maxRefusals) {
@@ -76,16 +76,16 @@ func (c *Conn) Each(ctx context.Context, changes ...Change) []error {
 	return errs
 }
 
-// How many answers surely fit in the socket's receive buffer, of 208 KiB by
-// default (net.core.rmem_default): links, each counted with 4 KiB and its head,
-// and refusals, with 1 KiB (netlink_attachskb). What does not is ENOBUFS.
+// The numbers of answers that surely fit in the socket's receive buffer, of 208
+// KiB by default (net.core.rmem_default). A link counts with 4 KiB and its
+// head, a refusal with 1 KiB (netlink_attachskb). Answers that do not fit are
+// ENOBUFS.
 const (
 	maxAnswers  = 32
 	maxRefusals = 128
 )
 
-// exchange is nlsock.Conn.Exchange; an exchange that fails is a failure of
-// every request.
+// exchange is nlsock.Conn.Exchange. If the exchange fails, every request fails.
 func (c *Conn) exchange(ctx context.Context, reqs []*nl.NetlinkRequest) []nlsock.Reply {
 	messages := make([]nlsock.Request, 0, len(reqs))
 	for _, req := range reqs {
@@ -114,7 +114,7 @@ func (c *Conn) get(ctx context.Context, req *nl.NetlinkRequest) ([]byte, error) 
 	return answer(c.exchange(ctx, []*nl.NetlinkRequest{req})[0])
 }
 
-// dump returns all rows of a dump that nothing changed in the middle of.
+// dump returns all rows of a dump. It repeats a dump that a change interrupted.
 func (c *Conn) dump(ctx context.Context, req *nl.NetlinkRequest) ([][]byte, error) {
 	return c.sock.Dump(ctx, message(req))
 }

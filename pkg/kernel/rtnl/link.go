@@ -41,7 +41,7 @@ type Lower struct {
 	NSID int32
 }
 
-// NoNSID is the number of a namespace that has none.
+// NoNSID means that a namespace has no number.
 const NoNSID int32 = unix.NETNSA_NSID_NOT_ASSIGNED
 
 // Has says whether name is the link's name or one of its alternative names.
@@ -54,22 +54,24 @@ func (l Link) Encap() string {
 	return (&nl.IfInfomsg{IfInfomsg: unix.IfInfomsg{Type: l.Type}}).EncapType()
 }
 
-// Named is what the kernel says about a name: the link, or why there is none.
+// Named is what the kernel answers about a name: the link, or why there is
+// none.
 type Named struct {
 	Link Link
 	Err  error
 }
 
-// LinkByName returns the link with a name or an alternative name; ENODEV if
-// there is none.
+// LinkByName returns the link with a name or an alternative name. ENODEV means
+// that there is none.
 func (c *Conn) LinkByName(ctx context.Context, name string) (Link, error) {
 	n := c.LinksByName(ctx, name)[0]
 	return n.Link, n.Err
 }
 
-// LinksByName returns what LinkByName does for each name, in one message to the
-// socket for each 32. The kernel looks both kinds of names up in either
-// attribute (rtnl_dev_get), but IFLA_IFNAME holds no more than 15 bytes.
+// LinksByName returns what LinkByName returns for each name. It sends one
+// message to the socket for every 32 names. The kernel looks up both kinds of
+// names in either attribute (rtnl_dev_get), but IFLA_IFNAME holds no more than
+// 15 bytes.
 func (c *Conn) LinksByName(ctx context.Context, names ...string) []Named {
 	out := make([]Named, 0, len(names))
 	for part := range slices.Chunk(names, maxAnswers) {
@@ -95,7 +97,7 @@ func (c *Conn) LinksByName(ctx context.Context, names ...string) []Named {
 	return out
 }
 
-// LinkByIndex returns the link with an index; ENODEV if there is none.
+// LinkByIndex returns the link with an index. ENODEV means that there is none.
 func (c *Conn) LinkByIndex(ctx context.Context, index int32) (Link, error) {
 	b, err := c.get(ctx, linkRequest(index))
 	if err != nil {
@@ -120,7 +122,7 @@ func (c *Conn) Links(ctx context.Context) ([]Link, error) {
 // skipStats is RTEXT_FILTER_SKIP_STATS.
 const skipStats = 1 << 3
 
-// linkRequest leaves the statistics out: they are most of an answer.
+// linkRequest asks for no statistics: they are most of an answer.
 func linkRequest(index int32) *nl.NetlinkRequest {
 	req := request(unix.RTM_GETLINK, 0, linkHeader(index))
 	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, u32(skipStats)))

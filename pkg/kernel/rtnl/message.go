@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nl finds the byte order out when it first needs it and keeps it in a variable
-// without lock; asked here, nobody races for it.
+// nl finds out the byte order when it first needs it, and keeps it in a
+// variable without lock. This call makes it do so at the start of the program,
+// so that goroutines do not race for it.
 var _ = nl.NativeEndian()
 
 // request returns a request with its fixed part; attributes follow with
@@ -22,17 +23,18 @@ func request(typ, flags int, fixed nl.NetlinkRequestData) *nl.NetlinkRequest {
 	return req
 }
 
-// creation makes the kernel refuse what exists already.
+// creation makes the kernel refuse to create what exists already.
 const creation = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 
-// addr reads an address attribute, the zero value if it is none.
+// addr reads an address attribute. It returns the zero value if b is not an
+// address.
 func addr(b []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a
 }
 
-// prefix returns the prefix of an address attribute; without one it is that
-// of all addresses of the family.
+// prefix returns the prefix of an address attribute. Without address it returns
+// the prefix of all addresses of the family.
 func prefix(family uint8, b []byte, bits uint8) netip.Prefix {
 	a := addr(b)
 	if !a.IsValid() {

@@ -13,8 +13,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/nlsock"
 )
 
-// NSID returns the number by which the socket's namespace knows the one of a
-// file descriptor, NoNSID if it has none.
+// NSID returns the number that the socket's namespace has for the namespace of
+// a file descriptor, NoNSID if it has none.
 func (c *Conn) NSID(ctx context.Context, fd int) (int32, error) {
 	return nsid(c.exchange(ctx, []*nl.NetlinkRequest{nsidRequest(unix.RTM_GETNSID, fd)})[0])
 }
@@ -32,13 +32,13 @@ func nsid(r nlsock.Reply) (int32, error) {
 	return NoNSID, nil
 }
 
-// GiveNSID returns what NSID does, and before that gives the namespace a number
-// of the kernel's choice if it has none, all in one message to the socket.
+// GiveNSID returns what NSID returns. If there is no number, the kernel first
+// chooses one. Both take one message to the socket.
 func (c *Conn) GiveNSID(ctx context.Context, fd int) (int32, error) {
 	give := nsidRequest(unix.RTM_NEWNSID, fd)
 	give.AddData(nl.NewRtAttr(unix.NETNSA_NSID, u32(^uint32(0))))
 	replies := c.exchange(ctx, []*nl.NetlinkRequest{give, nsidRequest(unix.RTM_GETNSID, fd)})
-	// EEXIST: it has one, maybe since a moment ago.
+	// EEXIST: it has a number, maybe another process just gave it.
 	if err := replies[0].Err; err != nil && !errors.Is(err, unix.EEXIST) {
 		return 0, err
 	}

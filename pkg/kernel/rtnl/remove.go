@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DeleteLinks removes links, given all that the namespace has, and returns the
-// result of each; that one is gone already is success.
+// DeleteLinks removes links and returns the result of each. all are the links
+// of the namespace. For a link that is already gone the result is success.
 //
-// A link that goes by itself waits until nobody on the machine looks at it any
-// more (synchronize_net in unregister_netdevice_many, netdev_run_todo), which
-// is most of the time that its removal takes. Links of one group go together,
-// and wait once (rtnl_group_dellink).
+// The removal of a single link takes long, because it waits until no code on
+// the machine looks at the link any more (synchronize_net in
+// unregister_netdevice_many, netdev_run_todo). Links in one group are removed
+// together and wait once (rtnl_group_dellink).
 func (c *Conn) DeleteLinks(ctx context.Context, doomed, all []Link) []error {
 	if len(doomed) > 1 && c.deleteTogether(ctx, doomed, all) {
 		return make([]error, len(doomed))
@@ -34,14 +34,14 @@ func (c *Conn) DeleteLinks(ctx context.Context, doomed, all []Link) []error {
 	return errs
 }
 
-// deleteTogether makes a group of the links and removes the group, and says
-// whether that worked: it does not before Linux 4.1, nor while somebody has put
-// a link into the group that cannot be removed. No signal comes between the
-// messages, as they go in one sendmsg.
+// deleteTogether puts the links into a group and removes the group. It says
+// whether that worked. It does not work before Linux 4.1, and not while the
+// group has a link that cannot be removed, which another program put there. One
+// sendmsg has all messages, so that no signal comes between them.
 //
-// Another process of ours that does the same in this namespace may take the
-// same number. Then the first of them removes the links of both, which both are
-// there to remove.
+// Another roce process that does the same in this namespace may use the same
+// group number. Then the first of the two removes the links of both. That is
+// correct, because both want their links removed.
 func (c *Conn) deleteTogether(ctx context.Context, doomed, all []Link) bool {
 	group := freeGroup(all)
 	var changes []Change
@@ -56,11 +56,11 @@ func (c *Conn) deleteTogether(ctx context.Context, doomed, all []Link) bool {
 	return true
 }
 
-// firstGroup is "roce" in ASCII, a number that nobody else would think of.
+// firstGroup is "roce" in ASCII, a number that other programs hardly use.
 const firstGroup = 0x726f6365
 
-// freeGroup returns the number of a group that none of the links is in, so that
-// none but those that we put into it go with it.
+// freeGroup returns the number of a group without links, so that only the links
+// that we put into it are removed with it.
 func freeGroup(all []Link) uint32 {
 	taken := map[uint32]bool{}
 	for _, l := range all {

@@ -15,38 +15,37 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/nlsock"
 )
 
-// Route is everything that tells a unicast route through one link from any
-// other, so that == compares.
+// Route has everything that distinguishes a unicast route through one link from
+// others. Two routes are equal when == says so.
 type Route struct {
 	Table    uint32
 	Dst      netip.Prefix // masked
 	Via, Src netip.Addr
 	Index    int32  // of the link
-	Metric   uint32 // IPv6: never 0 in what the kernel tells
+	Metric   uint32 // IPv6: the kernel never reports 0
 	MTU      uint32
 	AdvMSS   uint32
 	Protocol uint8
 	Scope    uint8 // 0 for IPv6
 	Type     uint8 // RTN_*
 	OnLink   bool
-	// Odd says that it has what the fields above cannot say, such as several
-	// paths, of which Via and Index are the first.
+	// Odd says that it has something that the fields above cannot express, such
+	// as several paths. Via and Index are then those of the first path.
 	Odd bool
 }
 
-// IsDefault says whether r is a default route in the main table that leads
-// somewhere.
+// IsDefault says whether r is a unicast default route in the main table.
 func (r Route) IsDefault() bool {
 	return r.Table == unix.RT_TABLE_MAIN && r.Dst.Bits() == 0 && r.Type == unix.RTN_UNICAST
 }
 
-// AddRoute adds a route. EEXIST means that the table has one of the same
-// destination and metric: without NLM_F_EXCL, IPv6 would add the new one as
-// another path of it (fib6_add_rt2node).
+// AddRoute adds a route. EEXIST means that the table has a route with the same
+// destination and metric. Without NLM_F_EXCL, IPv6 would add the new one as
+// another path of that route (fib6_add_rt2node).
 func AddRoute(r Route) Change { return Change{r.message(unix.RTM_NEWROUTE, creation)} }
 
-// DeleteRoute removes a route; ESRCH if there is none of the same destination,
-// link, gateway, metric and protocol.
+// DeleteRoute removes a route. ESRCH means that there is none with the same
+// destination, link, gateway, metric and protocol.
 func DeleteRoute(r Route) Change { return Change{r.message(unix.RTM_DELROUTE, 0)} }
 
 func (r Route) message(typ, flags int) *nl.NetlinkRequest {
@@ -91,8 +90,8 @@ func (c *Conn) Routes(ctx context.Context) ([]Route, error) {
 	return parseRoutes(rows, unix.AF_INET, unix.AF_INET6), nil
 }
 
-// RoutesOf returns the routes of one family in one table. A table without
-// routes does not exist.
+// RoutesOf returns the routes of one family in one table. For the kernel a
+// table without routes does not exist.
 func (c *Conn) RoutesOf(ctx context.Context, family uint8, table uint32) ([]Route, error) {
 	msg := &nl.RtMsg{}
 	msg.Family = family
@@ -105,8 +104,8 @@ func (c *Conn) RoutesOf(ctx context.Context, family uint8, table uint32) ([]Rout
 	return slices.DeleteFunc(parseRoutes(rows, family), func(r Route) bool { return r.Table != table }), nil
 }
 
-// parseRoutes returns the routes of families: multicast routing and MPLS have
-// tables too.
+// parseRoutes returns the routes of families. It leaves out multicast routing
+// and MPLS, which have tables too.
 func parseRoutes(rows [][]byte, families ...uint8) []Route {
 	var out []Route
 	for _, b := range rows {

@@ -13,26 +13,26 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/nlsock"
 )
 
-// Rule is a policy rule that looks at nothing but the source address, so that
-// == compares.
+// Rule is a policy rule that looks only at the source address. Two rules are
+// equal when == says so.
 type Rule struct {
 	From     netip.Prefix
 	Table    uint32
 	Priority uint32
 	Action   uint8 // FR_ACT_*
 	Protocol uint8
-	Inverted bool // catches what From does not
-	// Narrow says that it looks at more than the source, and Odd that it does
-	// something that the fields above cannot say.
+	Inverted bool // it matches all sources but From
+	// Narrow says that it looks at more than the source. Odd says that it does
+	// something that the fields above cannot express.
 	Narrow, Odd bool
 }
 
-// AddRule adds a rule. EEXIST means that there is one that is the same,
-// protocol included (rule_exists).
+// AddRule adds a rule. EEXIST means that an equal rule exists, protocol
+// included (rule_exists).
 func AddRule(r Rule) Change { return Change{r.message(unix.RTM_NEWRULE, creation)} }
 
-// DeleteRule removes the first rule that agrees in all that r says (rule_find);
-// ENOENT if there is none.
+// DeleteRule removes the first rule that agrees with r (rule_find). ENOENT
+// means that there is none.
 func DeleteRule(r Rule) Change { return Change{r.message(unix.RTM_DELRULE, 0)} }
 
 // message returns a request about the rule. A struct fib_rule_hdr is a struct
@@ -68,7 +68,7 @@ func (c *Conn) Rules(ctx context.Context, family uint8) ([]Rule, error) {
 	return out, nil
 }
 
-// unset is what the kernel tells for a suppressor that is not set.
+// unset is what the kernel reports for a suppressor that is not set.
 const unset = ^uint32(0)
 
 func parseRule(b []byte) Rule {
