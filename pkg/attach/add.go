@@ -20,15 +20,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
-// maxAddresses is how many addresses in a row may turn out to be somebody
-// else's before ADD gives up.
+// maxAddresses is how many addresses in a row another machine may have before ADD
+// gives up.
 const maxAddresses = 3
 
-// Add makes an attachment and returns what to tell the runtime. It is all or
-// nothing: after an error there is no link, rule, route, lease or file of the
-// attachment, unless the error says that undoing failed; then the record stays
-// and DEL finishes. An attachment that stands already, whole, is left as it is
-// and told again.
+// Add makes an attachment and returns what to tell the runtime. It is all or nothing:
+// after an error there is no link, rule, route, lease or file of the attachment. The
+// exception is an error that says that undoing failed: then the record stays and DEL
+// finishes. If the whole attachment exists already, Add changes nothing and returns
+// the same result again.
 func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error) {
 	unlock, err := n.Records.Lock(ctx, req.ContainerID)
 	if err != nil {
@@ -62,8 +62,8 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 }
 
 // attempt makes the attachment with the addresses that the claim gives now. After an
-// error the kernel has nothing but what is needed to release them, unless there is an
-// *apply.UndoError in it; abandon does the rest.
+// error the kernel has only what is needed to release these addresses, and abandon
+// does the rest. If the error contains an *apply.UndoError, the kernel may have more.
 func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (record.Record, error) {
 	rec := n.record(k, req)
 	rec.LeftOut = s.leftOut
@@ -75,8 +75,9 @@ func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (
 	return rec, err
 }
 
-// build leases, plans, and does; each step is on record before its effect. Some IPAM
-// plugins lease through the interface, which is made without addresses first.
+// build leases addresses, plans, and does the plan. Each step is in the record before
+// it has an effect. Some IPAM plugins lease through the interface: for them build
+// first makes the interface without addresses.
 func (n Node) build(ctx context.Context, k *pod, claim *lease.Claim, rec *record.Record) error {
 	if claim.NeedsLink() {
 		if err := n.do(ctx, k, claim.Rails(), rec); err != nil {
@@ -96,8 +97,8 @@ func (n Node) build(ctx context.Context, k *pod, claim *lease.Claim, rec *record
 	return n.Records.Save(*rec)
 }
 
-// do plans an attachment, records the plan, and does it. What is done already is done
-// again, which changes nothing.
+// do plans an attachment, records the plan, and does it. It repeats operations that
+// are done already, which changes nothing.
 func (n Node) do(ctx context.Context, k *pod, rails []plan.Rail, rec *record.Record) error {
 	p, err := plan.MakeAll(rec.IfName, rails)
 	if err != nil {
@@ -118,10 +119,10 @@ func (n Node) record(k *pod, req conf.Request) record.Record {
 	}
 }
 
-// resume looks after what an earlier ADD of the same attachment left: an
-// attachment that stands whole is returned as it is; anything else is taken
-// away with its lease, so that this ADD starts from nothing. A pod gets its
-// own address back.
+// resume handles what an earlier ADD of the same attachment left. If the whole
+// attachment exists, resume returns its result. Anything else is removed together
+// with its lease, so that this ADD starts from nothing. A pod gets its own address
+// back.
 func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Result, error) {
 	rec, err := n.Records.Load(req.ContainerID, req.IfName)
 	if errors.Is(err, record.ErrNotExist) {
@@ -157,8 +158,8 @@ func fits(rec record.Record, req conf.Request) error {
 	return nil
 }
 
-// reject tells the claim about addresses that the wire said are taken, and returns
-// whether another attempt gets others.
+// reject tells the claim which addresses the conflict probe found to be taken. It
+// returns whether another attempt gets other addresses.
 func (n Node) reject(ctx context.Context, claim *lease.Claim, cause error) (again bool, err error) {
 	var taken *probe.TakenError
 	if !errors.As(cause, &taken) || left(cause) {
@@ -172,14 +173,14 @@ func (n Node) reject(ctx context.Context, claim *lease.Claim, cause error) (agai
 	return claim.Reject(ctx, targets)
 }
 
-// releaseTime is how long a failed ADD waits for leases to be taken back; the
-// DEL that follows does it otherwise.
+// releaseTime is how long a failed ADD waits for its leases to be released. If that
+// takes longer, the DEL that follows releases them.
 const releaseTime = 30 * time.Second
 
-// abandon takes back the lease of a failed ADD, what is left in the kernel and
-// the record. If something of ours stays in the kernel, lease and record stay,
-// so that the address is not given away and DEL can finish. So do the record of
-// addresses that could not be given back, and the link that their leaser needs.
+// abandon releases the lease of a failed ADD, and removes what is left in the kernel
+// and the record. If something of ours stays in the kernel, the lease and the record
+// stay too: no other pod gets the address, and DEL can finish. If an address cannot
+// be released, its record stays, and so does the link that its IPAM plugin needs.
 func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()

@@ -16,8 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// Check says everything about an attachment that is not as ADD made it, each
-// with the command that restores it. It changes nothing.
+// Check reports everything about an attachment that is not as ADD made it, and for
+// each finding the command that restores it. It changes nothing.
 func (n Node) Check(ctx context.Context, req conf.Request) error {
 	at := conf.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
 	return n.standing(ctx, at, req.Netns, func(k *pod, rec record.Record) error {
@@ -26,15 +26,16 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 }
 
 // CheckRecord is Check from the record alone, without the configuration of the
-// network. It does not ask other IPAM plugins, which want that. Without a
-// record there is a record.ErrNotExist in the error.
+// network. It does not ask other IPAM plugins, because they need the configuration.
+// Without a record, the error contains record.ErrNotExist.
 func (n Node) CheckRecord(ctx context.Context, at conf.Attachment) error {
 	return n.standing(ctx, at, "", func(k *pod, rec record.Record) error {
 		return errors.Join(findings(ctx, k, rec.Plan), n.Addresses.CheckRecord(ctx, rec))
 	})
 }
 
-// findings returns what of a plan does not stand, and of several rails, on which.
+// findings returns the operations of a plan that are not in place. With several
+// rails, it also says on which rail.
 func findings(ctx context.Context, x apply.Executor, p plan.Plan) error {
 	if len(p.Interfaces) < 2 {
 		return apply.Check(ctx, x, p.Ops)
@@ -46,9 +47,9 @@ func findings(ctx context.Context, x apply.Executor, p plan.Plan) error {
 	return errors.Join(errs...)
 }
 
-// standing runs fn with the record of an attachment that ADD finished, the
-// container's lock held and the namespace open. netns is where the namespace
-// is now; "" is where it was.
+// standing runs fn with the record of an attachment that ADD finished. While fn runs,
+// the container's lock is held and the namespace is open. netns is the path of the
+// namespace now; "" means the recorded path.
 func (n Node) standing(ctx context.Context, at conf.Attachment, netns string, fn func(*pod, record.Record) error) error {
 	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {

@@ -17,11 +17,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// Del takes an attachment away. It needs nothing but the record: no master, no
-// namespace, no configuration that still holds. Without a record it removes
-// the link that carries the attachment's mark, and the leases of the attachment if
-// the configuration has an ipam. What is gone already is success. When the kernel part fails, lease and
-// record stay for the next DEL.
+// Del removes an attachment. It needs only the record: no master, no namespace, no
+// valid configuration. Without a record it removes the link that carries the
+// attachment's mark. If the configuration has an ipam, it also releases the leases of
+// the attachment. What is gone already counts as success. When the kernel part fails,
+// lease and record stay for the next DEL.
 func (n Node) Del(ctx context.Context, d conf.Del) error {
 	unlock, err := n.Records.Lock(ctx, d.ContainerID)
 	if err != nil && cnierr.CodeOf(err) == cnierr.IO {
@@ -52,14 +52,14 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	})
 }
 
-// DelMarked takes away what carries the attachment's mark in the namespace of the
-// call, and looks at no state: for a state folder in which nothing can have been
-// added.
+// DelMarked removes what carries the attachment's mark in the namespace of the call.
+// It reads no state. It is for a state folder in which no ADD can have written
+// anything.
 func (n Node) DelMarked(ctx context.Context, d conf.Del) error {
 	return n.undo(ctx, lost(d), d.Netns, plan.Unrecorded(d.ContainerID, d.IfName))
 }
 
-// lost returns what a record would have said, as far as DEL's input tells.
+// lost returns the record that is missing, as far as DEL's input tells it.
 func lost(d conf.Del) record.Record {
 	return record.Record{
 		Network: d.Network, ContainerID: d.ContainerID, IfName: d.IfName, Netns: d.Netns,
@@ -68,10 +68,11 @@ func lost(d conf.Del) record.Record {
 	}
 }
 
-// remove takes an attachment away with the container's lock held. netns is
-// where the runtime says that its namespace is; "" is where it was. It goes on
-// after a failure, but releases nothing that may be on a link still, takes no
-// link away through which a lease is yet to be released, and forgets nothing.
+// remove removes an attachment. The caller holds the container's lock. netns is the
+// path of its namespace, as the runtime says; "" means the recorded path. After a
+// failure, remove does not release an address that may still be on a link. It does
+// not remove a link that an IPAM plugin needs to release a lease. It keeps the
+// record.
 func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
 	rec.Plan.Ops = n.withoutLost(rec)
 	before, after := n.teardown(rec)
@@ -81,16 +82,16 @@ func (n Node) remove(ctx context.Context, rec record.Record, netns string, relea
 	if err := release(ctx, rec); err != nil {
 		return err
 	}
-	// An IPAM plugin may have used up all the time that there was.
+	// An IPAM plugin may have used all the time of the call.
 	if err := n.undo(context.WithoutCancel(ctx), rec, netns, after); err != nil {
 		return err
 	}
 	return n.Records.Delete(rec.ContainerID, rec.IfName)
 }
 
-// teardown returns what is undone before the leases are released, and what
-// after: no address is given away that is on a link, and dhcp gives its lease
-// back through the interface.
+// teardown returns the operations to undo before the leases are released, and those
+// to undo after. No address is released while it is on a link, and dhcp releases its
+// lease through the interface.
 func (n Node) teardown(rec record.Record) (before, after plan.Ops) {
 	if n.Addresses.NeedsLink(rec.IPAM) {
 		return rec.Plan.Ops.OnLinks(), rec.Plan.Ops.Links()
@@ -98,8 +99,8 @@ func (n Node) teardown(rec record.Record) (before, after plan.Ops) {
 	return rec.Plan.Ops.Teardown(), nil
 }
 
-// undo undoes operations of a record in its namespace. One that is gone took
-// everything of ours with it but what is on the host.
+// undo undoes operations of a record in its namespace. If the namespace is gone, only
+// what is on the host is left to undo.
 func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops plan.Ops) error {
 	if len(ops) == 0 {
 		return nil
@@ -115,8 +116,8 @@ func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops pla
 	return n.undoAligned(ctx, n.sharing(k, rec), ops)
 }
 
-// undoOnHost undoes what operations did on the host, for a pod whose namespace is
-// gone.
+// undoOnHost undoes what operations did on the host. It is for a pod without
+// namespace.
 func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) error {
 	if ops = ops.At(plan.Host); len(ops) == 0 {
 		return nil
@@ -129,10 +130,10 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 	return apply.Undo(ctx, n.sharing(k, rec), ops)
 }
 
-// openAgain opens the namespace that ADD worked in: where the runtime says that
-// it is now, or else where it was. It returns nil if it is gone from both. A record
-// that is lost has no identity of a namespace, and one that has none names no
-// namespace: then it is the one that the runtime says.
+// openAgain opens the namespace that ADD worked in. It looks at the path that the
+// runtime says, and then at the recorded path. It returns nil if the namespace is at
+// neither path. If the record is lost, the identity of the namespace is unknown: then
+// openAgain opens the namespace that the runtime names.
 func (n Node) openAgain(rec record.Record, netns string) (*pod, error) {
 	for _, path := range slices.Compact([]string{netns, rec.Netns}) {
 		if path == "" || rec.NetnsID == (plan.NetnsID{}) && path != netns {

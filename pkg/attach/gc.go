@@ -12,11 +12,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// GC takes away every attachment of a network that is not among the valid ones,
-// recorded or only leased, and returns all failures. What an ADD finished after GC began
-// stays: the list cannot know it. What calls left that were killed before they recorded
-// anything goes, too. Leases without record are released only if the network leases from
-// our pools: behind another plugin they are that plugin's.
+// GC removes every attachment of a network that is not among the valid ones, whether
+// it has a record or only leases. It returns all failures. An attachment that ADD
+// finished after GC began stays, because the list cannot have it. GC also removes
+// what killed calls left before they wrote a record. It releases leases without
+// record only if the network leases from our pools: behind another plugin they belong
+// to that plugin.
 func (n Node) GC(ctx context.Context, gc conf.GC) error {
 	began := n.Now()
 	keys, err := n.Records.List()
@@ -33,9 +34,9 @@ func (n Node) GC(ctx context.Context, gc conf.GC) error {
 	return errors.Join(errs...)
 }
 
-// collect takes one attachment away if its record says that it is of the
-// network and stale says that it is; without a record, its leases and what was
-// written of one.
+// collect removes one attachment if its record names the network and stale returns
+// true for it. Without a record, it removes the leases of the attachment, and a
+// record that is only partly written.
 func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, stale func(record.Record) bool) error {
 	unlock, err := n.Records.Lock(ctx, k.ContainerID)
 	if err != nil {
@@ -49,7 +50,7 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, stale 
 		if err := n.Addresses.ReleaseHeld(ctx, gc, k); err != nil {
 			return err
 		}
-		return n.Records.Delete(k.ContainerID, k.IfName) // what an ADD wrote that was killed while it did
+		return n.Records.Delete(k.ContainerID, k.IfName) // what an ADD left that was killed while it wrote
 	case err != nil:
 		return err
 	case rec.Network != gc.Network || !stale(rec):

@@ -14,9 +14,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// The kernel gives a GID the first free place in its table (ib_cache_gid_add,
-// find_gid). If two pods came and went at once, the places of one would differ
-// from rail to rail, and NCCL takes one index for all.
+// The kernel gives a GID the first free index of the table (ib_cache_gid_add,
+// find_gid). If two pods came and went at the same time, the GID indexes of one pod
+// would differ from rail to rail. NCCL takes one index for all rails.
 
 // doAligned does the operations of an attachment. From the first address to the
 // last GID of several rails, no other attachment of the node adds or removes GIDs,
@@ -33,8 +33,8 @@ func (n Node) doAligned(ctx context.Context, x apply.Executor, ops plan.Ops) err
 	return apply.Do(ctx, x, ops[to:])
 }
 
-// undoAligned undoes operations, those of several rails with the same lock. If it
-// does not get the lock in time it goes on without: GID indexes may then differ, but
+// undoAligned undoes operations. For several rails it holds the same lock. If it does
+// not get the lock in time, it goes on without it: GID indexes may then differ, but
 // nothing stays behind.
 func (n Node) undoAligned(ctx context.Context, x apply.Executor, ops plan.Ops) error {
 	from, to := ops.Registration()
@@ -59,8 +59,8 @@ func (n Node) aligned(ctx context.Context, several bool, fn func() error) error 
 	return fn()
 }
 
-// warnUnaligned logs the GID indexes of an attachment if they differ from rail
-// to rail, as they do where other users of a NIC have places of its table.
+// warnUnaligned logs the GID indexes of an attachment if they differ from rail to
+// rail. They differ when other users of a NIC have entries in its GID table.
 func (n Node) warnUnaligned(rec record.Record) {
 	var rails []string
 	var indexes [][]int

@@ -4,8 +4,8 @@
 // Package attach implements the CNI verbs. Only this package knows the order in which
 // an attachment is made and removed.
 //
-// It never talks to the kernel, the wire or the disk itself: kernel, probe, record and
-// lease do. Read add.go first: it is the straight line from a request to a pod's
+// It never uses the kernel, the wire or the disk itself: the packages kernel, probe,
+// record and lease do that. Read add.go first: it leads from a request to a pod's
 // network.
 package attach
 
@@ -33,9 +33,9 @@ type Node struct {
 	OpenHost func() (Kernel, error)
 	// Wire returns the executor of the operations that ask or tell the wire.
 	Wire func(Kernel) apply.Single
-	// RDMA returns the RDMA subsystem; enter runs a function in the pod's
-	// namespace, which is at netns, and is nil when there is none. It opens
-	// nothing before it is used.
+	// RDMA returns the RDMA subsystem, which opens nothing before it is used. netns
+	// is the path of the pod's namespace. enter runs a function in that namespace; it
+	// is nil if there is none.
 	RDMA func(netns string, enter func(fn func() error) error) RDMA
 	// Host reads the facts of the host alone. Its errors are those of
 	// kernel.HostFacts.
@@ -44,7 +44,8 @@ type Node struct {
 	Addresses lease.Allocator
 	// Now returns CLOCK_BOOTTIME.
 	Now func() time.Duration
-	// Parent says whether a NIC of the host may be the parent in an ADD; nil: each may.
+	// Parent says whether a NIC of the host may be the parent in an ADD. nil allows
+	// every NIC.
 	Parent func(nic plan.Link) error
 	// Records remembers what was done.
 	Records record.Store

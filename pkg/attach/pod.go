@@ -17,13 +17,13 @@ type Kernel interface {
 	apply.Executor
 	// ID tells the pod's namespace from all others.
 	ID() plan.NetnsID
-	// Facts reads what the plan needs to know of each interface of the request.
-	// A fault says why there cannot be that interface, because its parent is
-	// missing, down or of the wrong kind; err is what is wrong with all.
+	// Facts reads what the plan needs to know of each interface of the request. A
+	// fault says why one interface cannot be made: its parent is missing, down or of
+	// the wrong kind. err is about all interfaces.
 	Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
 	// Enter runs fn in the pod's namespace.
 	Enter(fn func() error) error
-	// Close lets go of the sockets and the namespace.
+	// Close closes the sockets and the namespace.
 	Close()
 }
 
@@ -31,20 +31,20 @@ type Kernel interface {
 // is one.
 type RDMA interface {
 	apply.Single
-	// Facts finds the RDMA device behind a parent, which is in the pod's
-	// namespace if inPod is so, and fails for what can be known to fail.
+	// Facts finds the RDMA device behind a parent. The parent is in the pod's
+	// namespace if inPod is true. Facts fails when an ADD is already known to fail.
 	Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error)
 	// Mode fails when a request contradicts how the node shares its devices.
 	Mode(ctx context.Context, want conf.RDMAMode) error
-	// Located returns the places of the GIDs that were waited for.
+	// Located returns the GID indexes of the GIDs that Do waited for.
 	Located() map[netip.Addr]int
-	// Close lets go of the sockets.
+	// Close closes the sockets.
 	Close()
 }
 
-// pod is where an attachment is made: the kernel, the wire and the RDMA
-// subsystem of one host and one pod. It sends each run of operations to the one
-// that does their kind.
+// pod is where an attachment is made: the kernel, the wire and the RDMA subsystem of
+// one host and one pod. It sends each run of operations to the one of them that does
+// their kind.
 type pod struct {
 	Kernel
 	wire apply.Single
@@ -94,9 +94,9 @@ func (p *pod) Check(ctx context.Context, run ...plan.Op) error {
 	return p.of(run[0]).Check(ctx, run...)
 }
 
-// Close lets go of everything.
+// Close closes everything.
 func (p *pod) Close() {
-	if wire, ok := p.wire.(interface{ Close() }); ok { // one that holds nothing needs none
+	if wire, ok := p.wire.(interface{ Close() }); ok { // a wire that holds nothing has no Close
 		wire.Close()
 	}
 	p.rdma.Close()

@@ -10,10 +10,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Preview returns what an ADD would plan on a node and in a pod of which the
-// facts are told, as Kernel.Facts tells them, and changes nothing, as long as the
-// node's agent has answered already. Other IPAM plugins are not asked: the plan is
-// then without addresses.
+// Preview returns what an ADD would plan. The caller gives the facts of the node and
+// of the pod, in the form of Kernel.Facts. Preview changes nothing, as long as the
+// node's agent has answered already. It does not ask other IPAM plugins: for them the
+// plan is without addresses.
 func (n Node) Preview(ctx context.Context, req conf.Request, facts []plan.RailFacts) (plan.Plan, error) {
 	s, err := n.choose(req, facts)
 	if err != nil {

@@ -34,9 +34,9 @@ func (n Node) device(ctx context.Context, r RDMA, req conf.Request, parent plan.
 	return &found, nil
 }
 
-// held returns an error that names the attachment to which the RDMA device of
-// a parent, or the one that was selected by its name, was moved; nil if there
-// is none. The name of a link in a pod says nothing about another one.
+// held returns an error that names the attachment to which the RDMA device of a
+// parent, or the one that was selected by its name, was moved; nil if there is none.
+// A link in a pod may have the same name as the parent and be another link.
 func (n Node) held(parent plan.Link, selected string) error {
 	var owner record.Record
 	var has plan.Move
@@ -55,8 +55,8 @@ func (n Node) held(parent plan.Link, selected string) error {
 	return heldBy(has, owner)
 }
 
-// eachMove calls fn with each recorded move of an RDMA device. A record that
-// cannot be read says nothing.
+// eachMove calls fn with each recorded move of an RDMA device. It skips a record that
+// cannot be read.
 func (n Node) eachMove(fn func(record.Record, plan.Move)) {
 	keys, err := n.Records.List()
 	if err != nil {
@@ -73,9 +73,10 @@ func (n Node) eachMove(fn func(record.Record, plan.Move)) {
 	}
 }
 
-// withoutLost returns the operations of a record without the moves of devices
-// that went to another attachment since. The kernel brings a device home when
-// its namespace ends, so the next pod may have it before the DEL of the last.
+// withoutLost returns the operations of a record without the moves of devices that
+// another attachment has since then. The kernel moves a device back to the host when
+// its namespace ends. So the next pod may have the device before the DEL of the last
+// pod.
 func (n Node) withoutLost(rec record.Record) plan.Ops {
 	if !slices.ContainsFunc(rec.Plan.Ops, isMove) {
 		return rec.Plan.Ops
@@ -94,8 +95,9 @@ func (n Node) withoutLost(rec record.Record) plan.Ops {
 
 func isMove(op plan.Op) bool { _, ok := op.Kind.(plan.Move); return ok }
 
-// identity is what of a device neither a rename in a pod changes, for a record
-// has the host's name, nor its driver that makes it anew.
+// identity returns the part of a device that stays the same. A rename in a pod does
+// not change it, because a record has the host's name. A driver that makes the device
+// again does not change it either.
 func identity(m plan.Move) plan.RDMADevice {
 	return plan.RDMADevice{Name: m.Device.Name, GUID: m.Device.GUID, PCI: m.Device.PCI, Auxiliary: m.Device.Auxiliary}
 }
@@ -113,8 +115,8 @@ func podText(p conf.Pod) string {
 	return fmt.Sprintf("pod %q", p.String())
 }
 
-// statusRDMA says why the node cannot serve the request's RDMA mode. A device
-// that is not there may be in a pod: only a mode that contradicts counts then.
+// statusRDMA says why the node cannot serve the request's RDMA mode. A device that
+// another pod has is no error here. A mode that contradicts the node's is one.
 func (n Node) statusRDMA(ctx context.Context, req conf.Request, parent plan.Link) error {
 	r := n.RDMA("", nil)
 	defer r.Close()
@@ -125,8 +127,8 @@ func (n Node) statusRDMA(ctx context.Context, req conf.Request, parent plan.Link
 	return err
 }
 
-// statusMode says whether a mode that was asked for by name contradicts the
-// node's.
+// statusMode returns an error if the request names a mode and the node has the other
+// one.
 func (n Node) statusMode(ctx context.Context, req conf.Request) error {
 	if req.RDMA.Mode != conf.RDMAShared && req.RDMA.Mode != conf.RDMAExclusive {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// Lost returns what Repair would do to an attachment; nothing when it is
-// whole. It changes nothing.
+// Lost returns what Repair would do to an attachment. It returns nothing when nothing
+// is missing. It changes nothing.
 func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	var ops plan.Ops
 	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
@@ -27,14 +27,15 @@ func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	return ops, err
 }
 
-// Repair does again, from the record, what CHECK misses of an attachment:
-// nothing else of the pod is touched, and nothing that is not ours. It returns
-// what it did, which stands also when there is an error.
+// Repair makes again, from the record, what CHECK finds missing of an attachment. It
+// changes nothing else in the pod, and nothing without our mark. It returns what it
+// did. After an error, this is still in place.
 //
-// It refuses an attachment whose address is not leased to it any more, and one
-// whose interface is there but not as it was made, or under another name: the
-// kernel could only replace it, and what the pod has open on it would be gone.
-// Of several rails it refuses those that are so, and restores the others.
+// It refuses an attachment if an address is not leased to it any more. It also
+// refuses an attachment if the interface exists but is different, or has another
+// name. The kernel could only replace such an interface, and the pod would lose its
+// connections. With several rails, Repair refuses only the rails with such an
+// interface and restores the others.
 func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	var done plan.Ops
 	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
@@ -51,8 +52,8 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 	return done, err
 }
 
-// bringHome gives the RDMA devices of an attachment whose namespace is gone
-// their names and settings back. All else waits for DEL, which takes it away.
+// bringHome is for an attachment without namespace. It gives its RDMA devices their
+// names and settings back. DEL removes all else.
 func (n Node) bringHome(ctx context.Context, at conf.Attachment) error {
 	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {
@@ -66,10 +67,11 @@ func (n Node) bringHome(ctx context.Context, at conf.Attachment) error {
 	return n.undoOnHost(ctx, rec, n.withoutLost(rec))
 }
 
-// again undoes and does each operation and returns those done. Undoing makes way where something of
-// ours is there but different: a route that lost its source when the address
-// went (fib6_remove_prefsrc) stands in the way of itself. A device that the pod
-// has stays: moving it home and back would take it from the pod's programs.
+// again undoes and does each operation, and returns those that it did. It undoes
+// first, because an object of ours may be there but different: a route that lost its
+// source with the address (fib6_remove_prefsrc) would block the correct route. A
+// device that the pod has stays there: a move to the host and back would take it from
+// the pod's programs.
 func again(ctx context.Context, x apply.Executor, ops plan.Ops) (done plan.Ops, err error) {
 	for i, op := range ops {
 		if !op.Stays() {
@@ -84,10 +86,10 @@ func again(ctx context.Context, x apply.Executor, ops plan.Ops) (done plan.Ops, 
 	return ops, nil
 }
 
-// lost returns the operations of a record that do not stand, in their order,
-// and before the addresses among them the recorded question whether somebody
-// has them: they may have been taken meanwhile. Nothing else is asked or told:
-// the gateway was there when the pod started, and neighbours know the MAC.
+// lost returns the operations of a record that are not in place, in their order. If
+// addresses are among them, the recorded conflict probe comes before them, because
+// another host may have taken them. Nothing else is sent on the wire: the gateway was
+// there when the pod started, and neighbours know the MAC.
 func (n Node) lost(ctx context.Context, k *pod, rec record.Record) (plan.Ops, error) {
 	if err := n.Addresses.CheckRecord(ctx, rec); err != nil {
 		return nil, err
@@ -99,8 +101,9 @@ func (n Node) lost(ctx context.Context, k *pod, rec record.Record) (plan.Ops, er
 	return asking(rec.Plan.Ops, ops), err
 }
 
-// missingBeside returns what is missing of the rails that can be restored, and
-// why others cannot: a NIC that is gone for good must not hold up seven.
+// missingBeside returns what is missing of the rails that can be restored. The error
+// says why the other rails cannot be restored. A NIC that is gone must not stop the
+// repair of the other seven rails.
 func missingBeside(ctx context.Context, k *pod, p plan.Plan) (plan.Ops, error) {
 	var can []plan.Interface
 	var errs []error
@@ -115,7 +118,8 @@ func missingBeside(ctx context.Context, k *pod, p plan.Plan) (plan.Ops, error) {
 	return ops, errors.Join(append(errs, err)...)
 }
 
-// missing returns the operations that do not stand, if all can be done again.
+// missing returns the operations that are not in place. It returns an error if one of
+// them cannot be done again.
 func missing(ctx context.Context, k *pod, recorded plan.Ops) (plan.Ops, error) {
 	var ops plan.Ops
 	for _, op := range recorded {
@@ -134,9 +138,9 @@ func missing(ctx context.Context, k *pod, recorded plan.Ops) (plan.Ops, error) {
 	return ops, nil
 }
 
-// remedy returns what restores what a finding is about: the operation, or of an
-// address that lacks nothing but the route to its subnet, that route. Undoing
-// the address would take all its other routes along (fib_sync_down_addr).
+// remedy returns the operation to do again for a finding. For an address that lacks
+// only the route to its subnet, it is that route: undoing the address would remove
+// all its other routes too (fib_sync_down_addr).
 func remedy(op plan.Op, finding error) plan.Op {
 	a, ok := op.Kind.(plan.Address)
 	if !ok || !errors.Is(finding, kernel.ErrNoSubnetRoute) {
@@ -149,8 +153,8 @@ func remedy(op plan.Op, finding error) plan.Op {
 	return plan.Op{Place: op.Place, Kind: r}
 }
 
-// restorable returns the finding about what Do cannot make again: a link that
-// another plugin made, or that is there but different.
+// restorable returns the finding if Do cannot make the thing again: a link that
+// another plugin made, or a link that is there but different.
 func restorable(ctx context.Context, k *pod, op plan.Op, finding error) error {
 	if op.Foreign() {
 		return finding
@@ -161,8 +165,8 @@ func restorable(ctx context.Context, k *pod, op plan.Op, finding error) error {
 	return nil
 }
 
-// makeable returns the finding about a link that is there, under whatever name,
-// nil for one that is gone and can be made.
+// makeable returns the finding if the link exists, under any name. It returns nil if
+// the link is gone: then it can be made.
 func makeable(ctx context.Context, k *pod, link conf.Request, finding error) error {
 	if errors.Is(finding, kernel.ErrRenamed) {
 		return finding
@@ -177,8 +181,8 @@ func makeable(ctx context.Context, k *pod, link conf.Request, finding error) err
 	return nil
 }
 
-// asking inserts the recorded question, for the lost addresses alone, before
-// the first of them.
+// asking inserts the recorded conflict probe before the first lost address. It asks
+// only for the lost addresses.
 func asking(recorded, lost plan.Ops) plan.Ops {
 	first := slices.IndexFunc(lost, func(op plan.Op) bool { _, ok := op.Kind.(plan.Address); return ok })
 	if first < 0 {

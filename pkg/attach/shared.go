@@ -20,8 +20,8 @@ import (
 // attachments of the node are done and undone with the node's lock held. The last
 // attachment that has the operation in its record undoes it.
 //
-// The executor below tells by the mark what is ours: a foreign thing in the place
-// of ours is an error and stays.
+// The executor below knows our objects by the mark. If a foreign object is where ours
+// should be, it is an error, and the object stays.
 type sharing struct {
 	apply.Executor
 	records record.Store
@@ -50,8 +50,9 @@ func (s sharing) Do(ctx context.Context, run ...plan.Op) error {
 }
 
 // Undo implements apply.Executor. An operation that was undone, or left to another
-// attachment, leaves the record before the lock is released: if two attachments
-// go at once, the second one finds itself to be the last.
+// attachment, is removed from the record before the lock is released. If two
+// attachments are deleted at the same time, the second one then finds that it is the
+// last.
 func (s sharing) Undo(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Shared {
 		return s.Executor.Undo(ctx, run...)
@@ -68,8 +69,8 @@ func (s sharing) Undo(ctx context.Context, run ...plan.Op) error {
 	return errors.Join(errs...)
 }
 
-// leave undoes an operation unless another attachment has it, and takes it out of
-// the record.
+// leave undoes an operation unless another attachment has it, and removes it from the
+// record.
 func (s sharing) leave(ctx context.Context, op plan.Op) error {
 	held, err := s.held(op)
 	if err != nil {
@@ -91,8 +92,8 @@ func (s sharing) leave(ctx context.Context, op plan.Op) error {
 	return s.records.Save(rec)
 }
 
-// held says whether another attachment has the operation. One whose record cannot be
-// read may have it.
+// held says whether another attachment has the operation. If a record cannot be read,
+// its attachment may have the operation, so held returns true.
 func (s sharing) held(op plan.Op) (bool, error) {
 	keys, err := s.records.List()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 )
 
 // Status says why an ADD of the network would fail now, whatever the pod:
-// cnierr.NotAvailable, or cnierr.Limited when pods that run have lost their
-// network too, because the master is missing or down.
+// cnierr.NotAvailable, or cnierr.Limited when running pods have lost their network
+// too, because the master is missing or down.
 func (n Node) Status(ctx context.Context, req conf.Request) error {
 	unlock, err := n.Records.Lock(ctx, "status")
 	if err != nil {
@@ -25,11 +25,11 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	}
 	unlock()
 	if req.Parent.Default() && req.Rails == nil && req.IPAM.Type == "" {
-		return cnierr.Unavailable(n.statusMode(ctx, req)) // roce is to adopt what another plugin will have made
+		return cnierr.Unavailable(n.statusMode(ctx, req)) // roce adopts an interface that another plugin makes later
 	}
 	nameless := slices.ContainsFunc(req.Each(), func(r conf.Request) bool { return r.Parent.Name == "" })
 	if req.LinkInContainer && (nameless || req.IPAM.FromMaster != nil || req.IPAM.RailPool != nil) {
-		return cnierr.Unavailable(n.statusMode(ctx, req)) // which interface of a pod is meant, and its addresses, can be known only there
+		return cnierr.Unavailable(n.statusMode(ctx, req)) // only the pod has this interface and its addresses
 	}
 	rails, err := n.Host(ctx, req)
 	if err != nil {

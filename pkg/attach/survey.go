@@ -17,15 +17,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
 
-// survey is what an attachment is made of: the claim to the addresses of its rails,
-// and why some rails are left out.
+// survey is what ADD knows before it makes an attachment: the claim for the addresses
+// of its rails, and why some rails are left out.
 type survey struct {
 	claim   *lease.Claim
 	leftOut []string
 }
 
-// survey reads what the plan needs and fails early for what must fail. A rail
-// whose NIC cannot serve is left out as long as enough others can.
+// survey reads what the plan needs. It fails early if ADD must fail. It leaves out a
+// rail with a NIC that cannot serve, as long as enough other rails can.
 func (n Node) survey(ctx context.Context, k *pod, req conf.Request) (survey, error) {
 	if err := n.Addresses.Installed(req.IPAM.Type); err != nil {
 		return survey{}, err
@@ -49,8 +49,8 @@ func (n Node) survey(ctx context.Context, k *pod, req conf.Request) (survey, err
 	return n.choose(req, rails)
 }
 
-// mayCarry refuses a NIC of the host that the node's policy does not allow. An
-// interface of another plugin, and one of the pod, is theirs to choose.
+// mayCarry refuses a NIC of the host that the node's policy does not allow. The
+// policy is not about an interface of another plugin or of the pod.
 func (n Node) mayCarry(f plan.Facts) error {
 	if n.Parent == nil || f.Adopted != nil || f.Parent.InPod {
 		return nil
@@ -99,8 +99,9 @@ func (n Node) choose(req conf.Request, rails []plan.RailFacts) (survey, error) {
 	return s, nil
 }
 
-// distinct refuses a NIC that two rails have, by an altname or a selector: the
-// configuration shows only when both have it by the same words.
+// distinct refuses a NIC that two rails share. They may name it in two ways, for
+// example with an altname or a selector. The configuration alone shows the conflict
+// only when both use the same words.
 func distinct(rails []plan.Rail) error {
 	for i, r := range rails {
 		for _, other := range rails[:i] {
@@ -115,8 +116,8 @@ func distinct(rails []plan.Rail) error {
 	return nil
 }
 
-// whoHas returns the fault about a parent, or, if that was selected by an RDMA
-// device that a pod has, who has it.
+// whoHas returns the fault about a parent. If an RDMA device selects the parent and a
+// pod has that device, the fault names the pod.
 func (n Node) whoHas(req conf.Request, fault error) error {
 	if !errors.Is(fault, rdma.ErrNoDevice) {
 		return fault
@@ -124,7 +125,7 @@ func (n Node) whoHas(req conf.Request, fault error) error {
 	return cmp.Or(n.held(plan.Link{}, req.Parent.RDMA), fault)
 }
 
-// free refuses a name that a link of the pod has which we did not make.
+// free refuses the name of a link in the pod that we did not make.
 func free(req conf.Request, f plan.Facts) error {
 	if !f.Pod.Taken || f.Adopted != nil {
 		return nil

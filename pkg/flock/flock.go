@@ -17,11 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Wait takes the lock, unix.LOCK_EX or LOCK_SH. Closing the file gives it back;
-// so does the end of the process, however it ends. After an error f is closed,
-// or will be: a wait that ctx ends cannot be called off, so what it gets is given
-// back whenever that is. Errors: ctx's cause, and a *fs.PathError with the
-// kernel's errno.
+// Wait takes the lock, unix.LOCK_EX or LOCK_SH. Closing the file releases it, and so
+// does the end of the process. After an error f is closed now or later: the kernel's
+// wait goes on when ctx ends. If that wait gets the lock, Wait releases it at once.
+// Errors: ctx's cause, and a *fs.PathError with the kernel's errno.
 func Wait(ctx context.Context, f *os.File, how int) error {
 	got, err := Try(f, how)
 	if err != nil {
@@ -47,8 +46,8 @@ func Wait(ctx context.Context, f *os.File, how int) error {
 	}
 }
 
-// Try takes the lock if nobody has it, and says whether it did. Errors: a
-// *fs.PathError with the kernel's errno.
+// Try takes the lock if it is free, and says whether it did. Errors: a *fs.PathError
+// with the kernel's errno.
 func Try(f *os.File, how int) (bool, error) {
 	err := lock(f, how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -57,8 +56,8 @@ func Try(f *os.File, how int) (bool, error) {
 	return err == nil, err
 }
 
-// Current says whether path still names the open file: one that was waited for
-// may have been removed meanwhile, and a lock on it is one that nobody else sees.
+// Current says whether path still names the open file. The file may have been removed
+// during the wait. Other processes do not see a lock on a removed file.
 func Current(f *os.File, path string) bool {
 	here, err := f.Stat()
 	if err != nil {

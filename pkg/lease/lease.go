@@ -26,8 +26,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// Allocator is all sources of addresses of a node. The zero values of the fields
-// for sources that a caller does not use are fine.
+// Allocator has all sources of addresses of a node. A caller may leave the fields of
+// sources that it does not use at their zero values.
 type Allocator struct {
 	// Book has the leases of the node's pools.
 	Book *ipam.Book
@@ -60,9 +60,9 @@ type source interface {
 	// answers for them. The next Acquire returns others. It returns false when
 	// there are no others.
 	Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error)
-	// Release takes back all that a recorded attachment has leased; none is
-	// success. Of a record that is lost only container, interface and namespace
-	// are known.
+	// Release releases everything that a recorded attachment has leased. Having no
+	// lease counts as success. If the record is lost, only container, interface and
+	// namespace are known.
 	Release(ctx context.Context, rec record.Record) error
 }
 
@@ -77,11 +77,12 @@ func (a Allocator) source(ipamType string) source {
 	return a.Plugins
 }
 
-// Installed returns an error if an ipam.type is a plugin that cannot be found.
+// Installed returns an error if ipam.type names a plugin that is not installed.
 func (a Allocator) Installed(ipamType string) error { return a.Plugins.Installed(ipamType) }
 
-// NeedsLink says that addresses of an ipam.type are leased and released through the
-// interface, which must be there and up before and as long as that is done.
+// NeedsLink says that the plugin of an ipam.type leases and releases addresses
+// through the interface. The interface must exist and be up before and during each
+// lease and release.
 func (a Allocator) NeedsLink(ipamType string) bool { return a.source(ipamType).NeedsLink() }
 
 // Claim is what one attachment asks for. It is not for concurrent use.
@@ -134,8 +135,8 @@ func (c *Claim) NeedsLink() bool { return c.source.NeedsLink() }
 
 // Acquire returns the rails with the addresses of each. It is idempotent: the same
 // attachment gets the same addresses until they are released or rejected. After an
-// error of our pools nothing is leased that was not before. It returns TryAgain when
-// the agent does not answer in time which sticky addresses the pod has.
+// error of our pools there is no new lease. It returns TryAgain when the agent does
+// not answer in time which sticky addresses the pod has.
 func (c *Claim) Acquire(ctx context.Context) ([]plan.Rail, error) {
 	if err := c.askSticky(ctx); err != nil {
 		return nil, err
@@ -150,7 +151,8 @@ func (c *Claim) Acquire(ctx context.Context) ([]plan.Rail, error) {
 	return rails, nil
 }
 
-// record returns what of a record matters to release what the claim has leased.
+// record returns the fields of a record that are needed to release what the claim has
+// leased.
 func (c *Claim) record() record.Record {
 	return record.Record{
 		ContainerID: c.req.ContainerID, IfName: c.req.IfName, IPAM: c.req.IPAM.Type,
@@ -158,9 +160,9 @@ func (c *Claim) record() record.Record {
 	}
 }
 
-// Reject takes addresses away from the attachment because another machine answers
-// for them, and returns whether the next Acquire returns others. A pod whose sticky
-// address is taken gets ordinary addresses.
+// Reject takes addresses away from the attachment because another machine answers for
+// them. It returns whether the next Acquire returns others. If a sticky address is
+// taken, the pod gets ordinary addresses.
 func (c *Claim) Reject(ctx context.Context, taken []plan.Target) (again bool, err error) {
 	again, err = c.source.Reject(ctx, c.req, c.rails, taken)
 	if c.withoutSticky() {
@@ -184,8 +186,8 @@ func (c *Claim) Preview(ctx context.Context) ([]plan.Rail, error) {
 	return c.rails, nil
 }
 
-// Status says, with cnierr.NotAvailable or cnierr.Limited, that the source has no
-// address left or cannot be asked.
+// Status returns an error if the source has no address left or cannot be asked. Its
+// code is cnierr.NotAvailable or cnierr.Limited.
 func (c *Claim) Status(ctx context.Context) error {
 	switch from := c.source.(type) {
 	case previous:
@@ -196,9 +198,9 @@ func (c *Claim) Status(ctx context.Context) error {
 	return c.a.Plugins.Status(ctx, c.req)
 }
 
-// StatusError returns what STATUS says of an error of Claim: nil if the node has no
-// addresses of a RailPool yet, and the network does not want STATUS to fail for lack
-// of addresses.
+// StatusError returns the error of STATUS for an error of Claim. It is nil if the
+// node has no addresses of a RailPool yet and the network does not want STATUS to
+// fail for lack of addresses.
 func StatusError(req conf.Request, err error) error {
 	if req.IPAM.RailPool != nil && req.Status.Pool == conf.Off && cnierr.CodeOf(err) == cnierr.TryAgain {
 		return nil

@@ -57,8 +57,8 @@ func (p pools) Release(ctx context.Context, rec record.Record) error {
 	return p.Book.Release(ctx, at, ipam.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino})
 }
 
-// check says which addresses of a record are not leased to its attachment any
-// more, and so may be given to another one.
+// check says which addresses of a record are not leased to its attachment any more.
+// Another attachment may get these addresses.
 func (p pools) check(ctx context.Context, rec record.Record) error {
 	entries, err := p.Book.List(ctx, "")
 	if err != nil {
@@ -92,8 +92,8 @@ func (p pools) held(ctx context.Context, network string) ([]conf.Attachment, err
 	return out, err
 }
 
-// holds says whether an attachment holds leases for a network, or, since the
-// database was rebuilt, its namespace does.
+// holds says whether an attachment holds leases for a network. After a rebuild of the
+// database, it goes by the namespace of the attachment.
 func (p pools) holds(ctx context.Context, network string, at conf.Attachment, netns plan.NetnsID) (bool, error) {
 	entries, err := p.Book.List(ctx, "")
 	return slices.ContainsFunc(entries, func(e ipam.Entry) bool {
@@ -104,8 +104,8 @@ func (p pools) holds(ctx context.Context, network string, at conf.Attachment, ne
 	}), err
 }
 
-// Status says that a subnet of the pool has no address left, resting ones
-// included, or that the leases cannot be read.
+// Status returns an error if a subnet of the pool has no address left, not even in
+// quarantine, or if the leases cannot be read.
 func (p pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) error {
 	usage, err := p.Book.Usage(ctx, p.ask(req, rails))
 	if err != nil || req.Status.Pool == conf.Off {
@@ -114,18 +114,19 @@ func (p pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) 
 	return exhausted(req.IPAM, usage)
 }
 
-// why says of a RailPool that is exhausted how full the node's blocks are: the rest
-// of its subnets is not the node's.
+// why explains the error of an exhausted RailPool: it says how full the node's blocks
+// are. Other nodes own the other addresses of the subnets.
 func (p pools) why(ctx context.Context, req conf.Request, rails []plan.Rail, err error) error {
 	if req.IPAM.RailPool == nil || cnierr.CodeOf(err) != cnierr.PoolExhausted {
 		return err
 	}
-	usage, _ := p.Book.Usage(ctx, p.ask(req, rails)) // without it err says enough
+	usage, _ := p.Book.Usage(ctx, p.ask(req, rails)) // without usage, err says enough
 	return cmp.Or(exhausted(req.IPAM, usage), err)
 }
 
-// exhausted is the error when a subnet has no address left, resting ones included.
-// What makes a RailPool more on the node is not the configuration.
+// exhausted returns the error when a subnet has no address left, not even in
+// quarantine. For a RailPool it has another hint, because a change of the
+// configuration does not give the node more addresses.
 func exhausted(p conf.IPAM, usage []ipam.Usage) error {
 	i := slices.IndexFunc(usage, func(u ipam.Usage) bool { return u.Free.Sign() <= 0 && u.Resting == 0 })
 	if i < 0 {
@@ -139,10 +140,10 @@ func exhausted(p conf.IPAM, usage []ipam.Usage) error {
 		"all %d addresses of the node's blocks in %s are leased", usage[i].Leased, usage[i].Prefix)
 }
 
-// ask returns the request in the words of the address pools: the subnets of all
-// rails, one after the other. The n-th subnet of a family is asked for the same
-// host part on all rails. What the node alone knew, such as how long an address
-// of a RailPool rests, is in the requests of the rails.
+// ask returns the request in the form that package ipam needs: the subnets of all
+// rails, one after the other. The n-th subnets of a family get the same host index on
+// all rails. What only the node knew, such as the quarantine of a RailPool, is in the
+// requests of the rails.
 func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 	ask := ipam.Ask{
 		Pool:       req.IPAM.Pool,
@@ -173,7 +174,7 @@ func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 	return ask
 }
 
-// leased returns the rails with their leases, which are in the order of the
+// leased returns the rails with their leases. The leases have the order of the
 // subnets.
 func leased(rails []plan.Rail, leases []ipam.Lease) []plan.Rail {
 	out := slices.Clone(rails)

@@ -13,8 +13,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
-// previous leases nothing. It is for attachments that want no address, and for
-// those that have the addresses of the plugins before roce.
+// previous leases nothing. It is for attachments without address, and for those with
+// the addresses of the plugins before roce.
 type previous struct{}
 
 // NeedsLink implements source.

@@ -13,12 +13,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// ofRailPool returns a request for addresses of a RailPool with the subnets and
-// the quarantine that the node's file of it says: rail i of the attachment is on
-// rail i of the pool. One interface alone is on the rail that the configuration
-// says, or on which one of the NIC's own addresses is; nic has those, none if
-// nobody knows them. The error is BadConfig, for a pool of other rails, for a
-// requested address that is not this node's, and as of conf.Request.WithSubnets.
+// ofRailPool returns a request for addresses of a RailPool. It has the subnets and
+// the quarantine of the node file. Rail i of the attachment is rail i of the pool. A
+// single interface is on the rail that the configuration says, or on the rail with
+// one of the NIC's own addresses. nic has these addresses; it is empty if they are
+// unknown. The error is BadConfig if the pool has other rails or if a requested
+// address is not this node's. Other errors are those of conf.Request.WithSubnets.
 func ofRailPool(req conf.Request, f nodefile.File, nic []netip.Prefix) (conf.Request, error) {
 	rails := f.Subnets()
 	if len(req.Each()) == 1 && (len(rails) > 1 || req.IPAM.RailPool.Rail != nil) {
@@ -41,8 +41,8 @@ func ofRailPool(req conf.Request, f nodefile.File, nic []netip.Prefix) (conf.Req
 	return req.WithSubnets(rails)
 }
 
-// mayLease says whether the node may lease an address, or, of one in none of the
-// pool's subnets, that others are to judge it.
+// mayLease says whether the node may lease an address. It is true for an address in
+// none of the pool's subnets, because a later check refuses that.
 func mayLease(f nodefile.File, a netip.Addr) bool {
 	inPool := false
 	for _, s := range slices.Concat(f.Rails...) {
@@ -54,7 +54,7 @@ func mayLease(f nodefile.File, a netip.Addr) bool {
 	return !inPool
 }
 
-// railOf returns which of a pool's rails one interface is on.
+// railOf returns the rail of the pool that a single interface is on.
 func railOf(p conf.RailPool, rails [][]conf.Subnet, nic []netip.Prefix) (int, error) {
 	bad := func(format string, args ...any) error {
 		return cnierr.New(cnierr.BadConfig, "find rail of RailPool", p.Name, "set ipam.rail to the number of the rail, from 0", format, args...)

@@ -13,21 +13,21 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// Release takes back all that a recorded attachment has leased; none is success.
-// Only the source that leased an address releases it: of an interface that roce
-// adopted, the addresses belong to the plugin that made it.
+// Release releases everything that a recorded attachment has leased. Having no lease
+// counts as success. Only the source that leased an address releases it: the
+// addresses of an adopted interface belong to the plugin that made the interface.
 func (a Allocator) Release(ctx context.Context, rec record.Record) error {
 	return a.source(rec.IPAM).Release(ctx, rec)
 }
 
-// ReleaseByDEL is Release with what only the runtime's DEL can know.
+// ReleaseByDEL is Release with facts that only the runtime's DEL has.
 func (a Allocator) ReleaseByDEL(ctx context.Context, rec record.Record, d conf.Del) error {
 	return a.Release(ctx, asCalled(rec, d))
 }
 
-// ReleaseUnfinished is Release for an attachment whose ADD did not finish: it may
-// have no lease. An IPAM plugin that is not installed is no error: ADD cannot have
-// leased from it.
+// ReleaseUnfinished is Release after an ADD that did not finish: the attachment may
+// have no lease. An IPAM plugin that is not installed is no error, because ADD cannot
+// have leased from it.
 func (a Allocator) ReleaseUnfinished(ctx context.Context, rec record.Record) error {
 	if err := a.Release(ctx, rec); !errors.Is(err, delegate.ErrNotInstalled) {
 		return err
@@ -35,8 +35,8 @@ func (a Allocator) ReleaseUnfinished(ctx context.Context, rec record.Record) err
 	return nil
 }
 
-// ReleaseUnrecorded is ReleaseUnfinished for the DEL of an attachment whose record is
-// lost. It also takes back what ADD asked of the agent.
+// ReleaseUnrecorded is ReleaseUnfinished for the DEL of an attachment without record.
+// It also withdraws what ADD requested from the agent.
 func (a Allocator) ReleaseUnrecorded(ctx context.Context, rec record.Record, d conf.Del) error {
 	return errors.Join(a.ReleaseUnfinished(ctx, rec), a.forget(d))
 }
@@ -67,8 +67,8 @@ func (a Allocator) GC(ctx context.Context, gc conf.GC) error {
 	return a.Plugins.GC(ctx, gc)
 }
 
-// asCalled returns a record as an IPAM plugin sees it: with ADD's
-// configuration, and of DEL's input what the runtime alone can know.
+// asCalled returns a record as an IPAM plugin sees it. It has the configuration of
+// ADD, and from DEL's input the facts that only the runtime has.
 func asCalled(rec record.Record, d conf.Del) record.Record {
 	if !delegate.Is(rec.IPAM) {
 		return rec

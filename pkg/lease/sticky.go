@@ -16,10 +16,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// AgentFiles is the files through which the plugins and rocectl agent talk: what the
-// node may lease of RailPools, and which sticky addresses a pod has. The two never
-// talk in another way: each reads what the other has written. nodefile.Store is one,
-// with the contracts and the errors.
+// AgentFiles is the files between the plugins and rocectl agent. They say what the
+// node may lease of RailPools, and which sticky addresses a pod has. The two use no
+// other way: each reads what the other has written. nodefile.Store implements
+// AgentFiles, and has the contracts and the errors.
 type AgentFiles interface {
 	Read(pool string) (nodefile.File, error)
 	Want(pool string, k nodefile.Key) error
@@ -30,8 +30,8 @@ type AgentFiles interface {
 var _ AgentFiles = nodefile.Store{}
 
 const (
-	// agentTime is how long an ADD waits for an answer: the agent looks for requests
-	// every 100 ms and needs an answer or two of the API server.
+	// agentTime is how long an ADD waits for an answer. The agent looks for requests
+	// every 100 ms, and needs one or two answers from the API server.
 	agentTime = 2 * time.Second
 	agentPoll = 10 * time.Millisecond
 )
@@ -46,10 +46,10 @@ type stickyClaim struct {
 	ordinary []plan.Rail
 }
 
-// askSticky asks once for the sticky addresses of the pod, and gives them to the
-// rails of the claim if it has any. Only a sticky pool has some, for the pods of a
-// StatefulSet, and a pod that asks for an address by number gets that one. It returns
-// TryAgain when the agent does not answer in time.
+// askSticky asks once for the sticky addresses of the pod. If the pod has some,
+// askSticky gives them to the rails of the claim. Only a sticky pool has them, for
+// the pods of a StatefulSet. A pod that requests an address by its number gets that
+// one. It returns TryAgain when the agent does not answer in time.
 func (c *Claim) askSticky(ctx context.Context) error {
 	s := &c.sticky
 	k, ok := nodefile.Sticky(c.req.Pod.Namespace, c.req.Pod.Name, string(c.req.IfName))
@@ -79,7 +79,7 @@ func (c *Claim) askSticky(ctx context.Context) error {
 	return nil
 }
 
-// ask returns the agent's answer, for which it waits.
+// ask waits for the agent's answer and returns it.
 func (a Allocator) ask(ctx context.Context, pool string, k nodefile.Key) (nodefile.Answer, error) {
 	answer, there, err := a.Agent.Answer(pool, k)
 	if there || err != nil {
@@ -98,17 +98,17 @@ func (a Allocator) ask(ctx context.Context, pool string, k nodefile.Key) (nodefi
 		"rocectl agent has not answered yet")
 }
 
-// forget takes back what an ADD has asked the agent for that came to no end: the node
-// would hold addresses for a pod that it does not have. What was not asked for is
-// success.
+// forget withdraws the request of an ADD that did not finish. Without forget, the
+// node would hold addresses for a pod that it does not have. If there is no request,
+// that is success.
 func (a Allocator) forget(d conf.Del) error {
 	return a.Agent.Unwant(d.RailPool, nodefile.Key{Namespace: d.Pod.Namespace, Pod: d.Pod.Name, Interface: string(d.IfName)})
 }
 
-// confirmSticky says, with TryAgain, when the grant does not hold any more. It is
-// asked once the addresses are leased. The agent takes its answer away before it
-// looks for leases of the addresses, and gives them to other nodes if there are none:
-// if it looked before they were leased, the answer is gone now.
+// confirmSticky returns TryAgain if the grant is not valid any more. It is called
+// after the addresses are leased. The agent first removes its answer, then looks for
+// leases of the addresses, and releases them for other nodes if there are none. If
+// the agent looked before the addresses were leased, the answer is gone now.
 func (c *Claim) confirmSticky() error {
 	grant := c.sticky.grant
 	if !grant.Granted() {
@@ -121,8 +121,9 @@ func (c *Claim) confirmSticky() error {
 	return waitFor(grant.Key, "the next ADD asks for them again", "rocectl agent has given them back in the same moment")
 }
 
-// withoutSticky gives the rails ordinary addresses in place of sticky ones, one of
-// which another machine has. It says whether they had sticky ones.
+// withoutSticky gives the rails ordinary addresses instead of sticky ones, because
+// another machine has one of these. It returns whether the rails had sticky
+// addresses.
 func (c *Claim) withoutSticky() bool {
 	s := &c.sticky
 	if !s.grant.Granted() {
@@ -134,8 +135,8 @@ func (c *Claim) withoutSticky() bool {
 	return true
 }
 
-// stickyError rewrites the error of leasing an address that is granted, so that it
-// names the pod: nobody asked for the address by its number. An error that is not
+// stickyError rewrites the error of leasing a granted address, so that it names the
+// pod: the user did not request this address by its number. An error that is not
 // about an address, such as one about a lock, stays as it is.
 func stickyError(grant nodefile.Answer, err error) error {
 	held := &cnierr.Error{}
@@ -150,9 +151,9 @@ func waitFor(k nodefile.Key, hint, why string, args ...any) error {
 	return cnierr.New(cnierr.TryAgain, "lease the sticky addresses of", k.Namespace+"/"+k.Pod, hint, "interface %q: "+why, append([]any{k.Interface}, args...)...)
 }
 
-// byNumber returns the requests of each rail, which ask by number for every address
-// that they may have. A pool that has leased one then says to which pod, and not
-// that it is exhausted.
+// byNumber returns the request of each rail, which now requests every granted address
+// by its number. If such an address is leased, the error then names the pod that has
+// it, and does not say that the pool is exhausted.
 func byNumber(req conf.Request) []conf.Request {
 	each := slices.Clone(req.Each())
 	for i := range each {

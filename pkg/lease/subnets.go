@@ -12,8 +12,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// CheckNICs sets the fault of each rail without subnet, where the subnets follow from
-// the NICs' own addresses. It changes no other fault.
+// CheckNICs sets the fault of each rail without subnet, if the subnets are derived
+// from the NICs' own addresses. It changes no other fault.
 func CheckNICs(req conf.Request, facts []plan.RailFacts) {
 	for i := range facts {
 		if req.IPAM.FromMaster != nil && facts[i].Fault == nil {
@@ -26,8 +26,8 @@ func ofNIC(req conf.Request, f plan.Facts) ([]conf.Subnet, error) {
 	return req.IPAM.FromMaster.Subnets(string(f.Parent.Name), f.Parent.Addrs)
 }
 
-// withSubnets returns the request with the subnets of each rail, where they follow
-// from the NICs, from a table of the node or from a RailPool.
+// withSubnets returns the request with the subnets of each rail, if they come from
+// the NICs, from a table of the node or from a RailPool.
 func (c *Claim) withSubnets(facts []plan.RailFacts) (conf.Request, error) {
 	switch {
 	case c.req.IPAM.RailPool != nil:
@@ -44,7 +44,7 @@ func (c *Claim) withSubnets(facts []plan.RailFacts) (conf.Request, error) {
 	return c.req, nil
 }
 
-// fromMasters gives the rails the subnets that follow from the NICs' own addresses.
+// fromMasters gives the rails the subnets of the NICs' own addresses.
 func fromMasters(req conf.Request, facts []plan.RailFacts) (conf.Request, error) {
 	subnets := make([][]conf.Subnet, len(facts))
 	for i, f := range facts {
@@ -57,8 +57,9 @@ func fromMasters(req conf.Request, facts []plan.RailFacts) (conf.Request, error)
 		}
 	}
 	if slices.ContainsFunc(facts, func(f plan.RailFacts) bool { return f.Fault != nil }) {
-		// The subnet of a NIC that is gone is not known: an address that none of
-		// the others has is taken for one of it, and left out with it.
+		// The subnet of a NIC that is gone is unknown. A requested address in none of
+		// the other subnets is taken as an address of that NIC, and is left out with
+		// it.
 		known := slices.Concat(subnets...)
 		req.IPAM.Requested = slices.DeleteFunc(slices.Clone(req.IPAM.Requested), func(a netip.Addr) bool {
 			return !slices.ContainsFunc(known, func(s conf.Subnet) bool { return s.Prefix.Contains(a) })

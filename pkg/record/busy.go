@@ -15,8 +15,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/flock"
 )
 
-// Busy returns the containers that another call is at work on now: what it has
-// done so far need not be on record. Errors: cnierr.IO.
+// Busy returns the containers that another call works on now. What that call has done
+// so far may not be in a record yet. Errors: cnierr.IO.
 func (s Store) Busy() ([]conf.ContainerID, error) {
 	containers, err := s.containers()
 	if err != nil {
@@ -36,7 +36,7 @@ func (s Store) Busy() ([]conf.ContainerID, error) {
 	return out, nil
 }
 
-// lockable says whether nobody holds the lock. Without a file nobody does.
+// lockable says whether the lock is free. Without a lock file it is free.
 func lockable(path string) (bool, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {

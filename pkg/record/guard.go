@@ -15,14 +15,14 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// guardTime is how long Lock waits for guards. A program that goes on for
-// longer, or left one to a child that never ends, must not keep a pod for ever.
+// guardTime is how long Lock waits for guards. A program may run longer, or a child
+// of it that never ends may have the guard. Neither must block a pod for ever.
 const guardTime = 10 * time.Second
 
-// Guard returns a file for a program that is started with the container's lock
-// held and inherits it. While any process has it open, Lock waits for that one
-// too: when the process that started the program is killed, the next call does
-// not overtake the program. The caller closes the file. Errors: cnierr.IO.
+// Guard returns a file for a program that is started with the container's lock held
+// and inherits it. Lock waits while any process has this file open. So when the
+// process that started the program is killed, the next call does not overtake the
+// program. The caller closes the file. Errors: cnierr.IO.
 func (s Store) Guard(id conf.ContainerID) (*os.File, error) {
 	path := filepath.Join(s.folder(id), lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
@@ -61,9 +61,8 @@ func awaitGuards(ctx context.Context, path string, enough time.Duration) error {
 	}
 }
 
-// lockOpenFile locks the open file description, which programs that inherit
-// the file share, in a way that flock(2) does not see (fcntl(2), "Open file
-// description locks").
+// lockOpenFile locks the open file description. Programs that inherit the file share
+// it. flock(2) does not see this lock (fcntl(2), "Open file description locks").
 func lockOpenFile(f *os.File, how int, kind int16) error {
 	for {
 		err := unix.FcntlFlock(f.Fd(), how, &unix.Flock_t{Type: kind})

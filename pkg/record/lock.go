@@ -17,17 +17,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/flock"
 )
 
-// lockName is the lock file in a container's folder. Records end in suffix, so
-// no interface name can be taken for it.
+// lockName is the lock file in a container's folder. The names of records end in
+// suffix, so no record can have this name.
 const lockName = "lock"
 
-// Lock waits until no other process works on the container, nor a program of
-// one that was killed (Guard), and returns the release. Attachments of one pod share the lock, because each chooses its
-// table number from what it sees in the pod.
+// Lock waits until no other process works on the container, and no program that a
+// killed process left behind (Guard). It returns the release. Attachments of one pod
+// share the lock, because each chooses its table number from what it sees in the pod.
 //
-// Release removes the lock file and the folder once the container has no
-// record left, so that nothing remains of a container that is gone; that is
-// why a lock that was waited for is checked to be the file that is there now.
+// Release removes the lock file and the folder when the container has no record left,
+// so that nothing remains of a container that is gone. For this reason, Lock checks
+// after a wait that its file is still the lock file.
 //
 // Errors: cnierr.TryAgain when ctx is over first, cnierr.IO.
 func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), err error) {
@@ -86,9 +86,9 @@ func (s Store) lockNode(ctx context.Context, action, file string) (release func(
 	return func() { _ = f.Close() }, nil
 }
 
-// openLock opens the lock file. Another process may remove the folder between
-// any two steps; it is then tried again, but not for ever, because a path that
-// can never be made looks the same.
+// openLock opens the lock file. Another process may remove the folder between any two
+// steps. openLock then tries again, but not for ever, because a path that can never
+// be made looks the same.
 func openLock(path string) (f *os.File, err error) {
 	for range 1000 {
 		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
@@ -101,9 +101,9 @@ func openLock(path string) (f *os.File, err error) {
 	return nil, err
 }
 
-// unlock removes the lock file and the folder if no record is left, and then
-// lets go of the lock. Nothing of it can fail in a way that matters: the folder
-// is not empty while a record is there, and an empty one is harmless.
+// unlock removes the lock file and the folder if no record is left, and then releases
+// the lock. A failure does no harm: the folder is not empty while a record is there,
+// and an empty folder is harmless.
 func (s Store) unlock(id conf.ContainerID, f *os.File) {
 	entries, err := os.ReadDir(s.folder(id))
 	if err == nil && len(entries) == 1 {

@@ -26,9 +26,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
-// version is the format's number, and before that of the format whose records can
-// be read too: their operations had no place (plan.Ops). A record of any other
-// version is unreadable: guessing at it could undo the wrong thing.
+// version is the number of the format. before is the number of the older format that
+// can be read too: its operations had no place (plan.Ops). A record of any other
+// version is unreadable: a guess could undo the wrong thing.
 const (
 	version = 3
 	before  = 2
@@ -74,8 +74,8 @@ func (s Store) Exists() bool {
 	return err == nil
 }
 
-// Save writes a record in one step: it is there whole or not at all. It is
-// called with the container's lock held. Errors: cnierr.IO.
+// Save writes a record in one step: a reader finds the whole record or none. The
+// caller holds the container's lock. Errors: cnierr.IO.
 func (s Store) Save(r Record) error {
 	r.Version, r.BootID = version, s.BootID
 	b, err := json.Marshal(r)
@@ -125,8 +125,8 @@ func (s Store) decode(path string, b []byte) (Record, error) {
 	return r, nil
 }
 
-// Delete removes the record of an attachment; a missing one is success. It is
-// called with the container's lock held. Errors: cnierr.IO.
+// Delete removes the record of an attachment. A missing record counts as success. The
+// caller holds the container's lock. Errors: cnierr.IO.
 func (s Store) Delete(id conf.ContainerID, ifName conf.LinkName) error {
 	path := s.path(id, ifName)
 	for _, p := range []string{path + ".tmp", path} {
@@ -159,8 +159,8 @@ func (s Store) List() ([]conf.Attachment, error) {
 	return keys, nil
 }
 
-// containers returns those that have a folder. Files beside the folders are
-// not ours and must not hide what is.
+// containers returns the containers that have a folder. It ignores files beside the
+// folders, because they are not ours.
 func (s Store) containers() ([]conf.ContainerID, error) {
 	entries, err := readDir(s.root())
 	if err != nil {

@@ -15,10 +15,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// Sweep removes what calls left that were killed before they had written a
-// record: of containers without any, on which nobody is at work. Nothing else
-// was done for those, because the record comes first. Errors: cnierr.IO,
-// cnierr.TryAgain.
+// Sweep removes what killed calls left before they had written a record. It looks
+// only at containers without record on which no process works. Nothing else was done
+// for them, because the record comes first. Errors: cnierr.IO, cnierr.TryAgain.
 func (s Store) Sweep(ctx context.Context) error {
 	containers, err := s.containers()
 	errs := []error{err}
@@ -56,7 +55,7 @@ func (s Store) recorded(id conf.ContainerID) (bool, error) {
 	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), suffix) }), err
 }
 
-// removeTorn removes the files of records that were never whole.
+// removeTorn removes the files of records that were only partly written.
 func (s Store) removeTorn(id conf.ContainerID) error {
 	entries, err := readDir(s.folder(id))
 	if err != nil {
