@@ -10,10 +10,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// Address puts an address on a link. IPv6 addresses get the flag NODAD: the
-// Conflict operation has asked the wire before. Link-local addresses get the
-// link's scope, all others the global one. An IPv4 address of a subnet with a
-// broadcast address gets that too.
+// Address puts an address on a link. An IPv6 address gets the flag NODAD,
+// because the Conflict operation has already asked the network. A link-local
+// address gets the scope of the link, all others get the global scope. An IPv4
+// address also gets the broadcast address of its subnet, if there is one.
 type Address struct {
 	Link   conf.LinkName `json:"link"`
 	Prefix netip.Prefix  `json:"prefix"` // not masked

@@ -12,11 +12,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/chain"
 )
 
-// Adopt says that a link is there that another plugin has made, with its MAC
-// and addresses. Do waits until the kernel has found no duplicate of the
-// addresses, because until then no route may have one as its source
-// (ip6_route_info_create). It changes nothing, so it has nothing to undo: the
-// link goes when the plugin that made it takes it away, which is after us.
+// Adopt says that a link exists that another plugin has made, with its MAC and
+// addresses. Do waits until the kernel has finished its search for duplicates
+// of the addresses, because until then no route may have one as its source
+// (ip6_route_info_create). It changes nothing, so it has nothing to undo. The
+// plugin that made the link removes it, after our DEL.
 type Adopt struct {
 	Link      conf.LinkName  `json:"link"`
 	MAC       conf.MAC       `json:"mac"`
@@ -26,7 +26,7 @@ type Adopt struct {
 // commands implements Kind.
 func (a Adopt) commands(in namespaces) []string {
 	var have []string
-	if !a.MAC.IsZero() { // not known to a plan that is only shown
+	if !a.MAC.IsZero() { // not known in a plan that is only shown
 		have = append(have, "MAC "+a.MAC.String())
 	}
 	for _, p := range a.Addresses {
@@ -38,19 +38,19 @@ func (a Adopt) commands(in namespaces) []string {
 	return []string{fmt.Sprintf("# %s is there already, with %s: %s addr show dev %s", a.Link, strings.Join(have, ", "), in.ip(), a.Link)}
 }
 
-// Told returns what the plugins before roce told of the link that they made, of
-// which nobody can ask the kernel yet.
+// Told returns what the plugins before roce reported about the link that they
+// make. It is for a plan without a pod, when the kernel cannot be asked yet.
 func Told(p chain.Prev) *Adopted {
 	l := p.Result.Interfaces[p.Interface]
 	mac, err := conf.ParseMAC(l.Mac)
-	if err != nil { // they need not tell
+	if err != nil { // the plugins need not report it
 		mac = conf.MAC{}
 	}
 	return &Adopted{MAC: mac, MTU: l.Mtu}
 }
 
-// link returns what makes the link: ours is made, another plugin's is adopted
-// with its addresses.
+// link returns the operations that make the link. They make our own link, or
+// adopt the link of another plugin with its addresses.
 func (m maker) link(mac conf.MAC, mtu int) Ops {
 	if m.facts.Adopted == nil {
 		return InPod(Macvlan{
@@ -65,6 +65,6 @@ func (m maker) link(mac conf.MAC, mtu int) Ops {
 	return InPod(op)
 }
 
-// silent says whether there is nobody on the link to ask or to tell: it does
-// without ARP and neighbour discovery, as an ipvlan in a mode of layer 3.
+// silent says that the link does without ARP and neighbour discovery, as an
+// ipvlan in a layer 3 mode does: there is no host to ask or to tell.
 func (m maker) silent() bool { return m.facts.Adopted != nil && m.facts.Adopted.NoARP }

@@ -10,13 +10,14 @@ import (
 	"unicode"
 )
 
-// DeviceInfo writes the file in which Multus looks for the attachment's device, to
-// tell it in the pod's network status (Device Information Specification 1.1.0 of
-// the Network Plumbing Working Group). A file that is there is the device plugin's,
-// copied by Multus, and left alone. Undo removes the file if Do writes it so.
+// DeviceInfo writes the file in which Multus looks for the attachment's device. Multus
+// shows it in the pod's network status (Device Information Specification 1.1.0 of the
+// Network Plumbing Working Group). Do leaves an existing file alone: it is from the
+// device plugin, and Multus copied it. Undo removes the file only if it has the content
+// that Do writes.
 type DeviceInfo struct {
 	File   string `json:"file"`
-	PCI    string `json:"pci"`    // of the function that the device is, or stands on
+	PCI    string `json:"pci"`    // of the function that the device is, or that it belongs to
 	Device string `json:"device"` // of RDMA
 }
 
@@ -42,9 +43,9 @@ func (d DeviceInfo) Text() string {
 	return string(b)
 }
 
-// Word returns a word that a pod or the kernel chose as an operator can paste it into a
-// shell as root: quoted, unless it has only letters, digits and _.@-, and with ? for
-// what cannot be printed.
+// Word returns a word that a pod or the kernel chose, in a form that is safe to paste
+// into a shell as root. It quotes a word that has other characters than letters, digits
+// and _.@-. It replaces what cannot be printed by ?.
 func Word(s string) string {
 	special := func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.@-", r)
@@ -60,12 +61,13 @@ func Word(s string) string {
 	}, s))
 }
 
-// quote returns a word of a shell.
+// quote quotes a word for a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // deviceInfo returns the operation if the runtime names a file and the device
-// stands on the PCI bus. The file is for one device, and Multus tells it of each
-// interface of the attachment: of several it would be wrong of all but one.
+// is on the PCI bus. The file has one device, and Multus shows it for each
+// interface of the attachment. With several interfaces it would be wrong for
+// all but one, so there is no operation.
 func (m maker) deviceInfo() Ops {
 	r := m.facts.RDMA
 	if m.req.DeviceInfoFile == "" || m.req.Rail > 0 || len(m.behind) > 0 || r == nil || r.Function == "" {

@@ -11,10 +11,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// Facts is what the plan needs to know of the node and the pod. Reading it
+// Facts has what the plan needs to know of the node and the pod. Reading them
 // changes nothing.
 type Facts struct {
-	Node      string       `json:"node"` // identity of the node; any string that no other node has
+	Node      string       `json:"node"` // identity of the node; any string that is unique to the node
 	Parent    Link         `json:"parent"`
 	Adopted   *Adopted     `json:"adopted,omitempty"`   // nil: we make the link
 	HostAddrs []netip.Addr `json:"hostAddrs,omitempty"` // all addresses of the host; never leased
@@ -22,10 +22,10 @@ type Facts struct {
 	RDMA      *RDMA        `json:"rdma,omitempty"` // nil: no RDMA work is asked for
 }
 
-// RailFacts is the facts of one rail, or why there cannot be that rail.
+// RailFacts has the facts of one rail, or why the rail cannot be made.
 type RailFacts struct {
 	Facts
-	Fault error // nil: the rail can be made; else Facts has no more than is known
+	Fault error // nil: the rail can be made; else Facts has only what is known
 }
 
 // Only returns the facts of an attachment that has one interface.
@@ -41,24 +41,26 @@ func Only(rails []RailFacts, err error) (Facts, error) {
 
 // Link is a network interface that can carry a macvlan, or has an RDMA device.
 type Link struct {
-	Name conf.LinkName `json:"name"` // its real name, also when it was selected by an altname
+	Name conf.LinkName `json:"name"` // its real name, also if an altname selected it
 	MAC  conf.MAC      `json:"mac"`
 	MTU  int           `json:"mtu"`
-	// Layers are the indexes of the links that it is made of, in its own
-	// namespace: itself, then what it stands on (the NIC of a VLAN, the slaves
-	// of a bond), and so on down.
+	// Layers are indexes of links in its own namespace: first the link itself,
+	// then the links directly below it (the NIC of a VLAN, the slaves of a
+	// bond), and so on down.
 	Layers [][]int32 `json:"-"`
-	// Device is what the link is of on its bus, if it is adopted and that is
-	// known: a PCI address ("0000:0b:00.2") or the name of an auxiliary device
+	// Device names the device of an adopted link on its bus, if it is known: a
+	// PCI address ("0000:0b:00.2") or the name of an auxiliary device
 	// ("mlx5_core.sf.4").
 	Device string `json:"-"`
-	// Addrs are its own addresses that reach beyond the link, IPv4 before IPv6.
+	// Addrs are its own addresses that are valid beyond the link, IPv4 before
+	// IPv6.
 	Addrs []netip.Prefix `json:"-"`
-	// InPod says that it is in the pod's namespace, and Layers are indexes there.
+	// InPod says that it is in the pod's namespace. Layers are then indexes
+	// there.
 	InPod bool `json:"inPod,omitempty"`
 }
 
-// onNode returns the link's name if that says anything outside its pod.
+// onNode returns the link's name, or "" if the link is in the pod.
 func (l Link) onNode() conf.LinkName {
 	if l.InPod {
 		return ""
@@ -67,17 +69,17 @@ func (l Link) onNode() conf.LinkName {
 }
 
 // Adopted is the link that another plugin has made for the pod. The plan's
-// parent is then the link whose RDMA device it uses, itself if it is a NIC, and
-// matters for nothing else.
+// parent is then the link with the RDMA device that the adopted link uses: for
+// a NIC, the adopted link itself. The parent has no other use then.
 type Adopted struct {
 	MAC   conf.MAC `json:"mac"`
 	MTU   int      `json:"mtu"`
-	NoARP bool     `json:"noARP,omitempty"` // asks and answers neither ARP nor neighbour discovery
+	NoARP bool     `json:"noARP,omitempty"` // does without ARP and neighbour discovery
 }
 
-// NetnsID tells a network namespace from all that exist at the same time: the
-// device and inode numbers of its file in nsfs. Inode numbers are reused at
-// once after the namespace is gone.
+// NetnsID identifies a network namespace among all that exist at the same time:
+// the device and inode numbers of its file in nsfs. The kernel may reuse an
+// inode number at once after the namespace is gone.
 type NetnsID struct {
 	Dev uint64 `json:"dev"`
 	Ino uint64 `json:"ino"`
@@ -86,14 +88,14 @@ type NetnsID struct {
 // PodFacts is what the pod's namespace holds before we start.
 type PodFacts struct {
 	Netns    NetnsID        `json:"netns"`
-	IPv6     bool           `json:"ipv6"`               // the kernel has IPv6, though it may be disabled on links
+	IPv6     bool           `json:"ipv6"`               // the kernel has IPv6; links may have it disabled
 	Taken    bool           `json:"taken"`              // a link, or an altname of one, has the name CNI_IFNAME
 	Tables   []uint32       `json:"tables,omitempty"`   // numbers that a route or a rule uses, sorted, without 253 to 255
-	Rules    []ForeignRule  `json:"rules,omitempty"`    // that can catch a packet by its source alone
+	Rules    []ForeignRule  `json:"rules,omitempty"`    // rules that can match a packet by its source alone
 	Defaults []DefaultRoute `json:"defaults,omitempty"` // of the main table
 }
 
-// ForeignRule is a policy rule in the pod that looks at nothing but the source
+// ForeignRule is a policy rule in the pod that looks only at the source
 // address, so that it may win over ours. From is 0.0.0.0/0 or ::/0 for "all".
 // The kernel's own rules (tables local, main and default) are left out.
 type ForeignRule struct {
@@ -111,8 +113,8 @@ type DefaultRoute struct {
 	Metric uint32        `json:"metric,omitempty"`
 }
 
-// Lease is the addresses that an attachment was given, in the order in which
-// they go on the link, and what came with them.
+// Lease has the addresses that an attachment got, in the order in which they go
+// on the link, and the settings that came with them.
 type Lease struct {
 	Addresses []LeasedAddress `json:"addresses"`
 	Routes    []conf.Route    `json:"routes,omitempty"`
@@ -123,7 +125,8 @@ type Lease struct {
 type LeasedAddress struct {
 	Prefix  netip.Prefix `json:"prefix"` // not masked
 	Gateway netip.Addr   `json:"gateway,omitzero"`
-	// Early says that the address has not rested as long as it should, because
-	// nothing else was left: the wire must be asked before it is used.
+	// Early says that the quarantine of the address is not over, and that no
+	// other address was left. The network must be asked before the address is
+	// used.
 	Early bool `json:"early,omitempty"`
 }

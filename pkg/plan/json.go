@@ -8,8 +8,8 @@ import (
 	"fmt"
 )
 
-// envelope is one operation in JSON: what it is and where, and its fields beside
-// that.
+// envelope is one operation in JSON: its kind, its place, and the fields of the
+// kind.
 type envelope struct {
 	Kind   string          `json:"op"`
 	Place  string          `json:"place"`
@@ -40,9 +40,9 @@ func (o Ops) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote, and operations without a place:
-// those of records of format 2. An unknown kind or place is an error: a record of
-// a newer version must not be undone by halves.
+// UnmarshalJSON reads what MarshalJSON wrote. It also reads operations without
+// a place, from records of format 2. An unknown kind or place is an error: a
+// record of a newer version must not be undone in part.
 func (o *Ops) UnmarshalJSON(b []byte) error {
 	var in []envelope
 	if err := json.Unmarshal(b, &in); err != nil {
@@ -82,8 +82,9 @@ func (e envelope) decode() (Op, error) {
 	return Op{}, fmt.Errorf("unknown kind %q", e.Kind)
 }
 
-// ofFormat2 returns an operation of a record of format 2 as it is written now.
-// There all acted in the pod but those that are listed here.
+// ofFormat2 converts an operation of a record of format 2 to the format of
+// today. In format 2 all operations acted in the pod, except those in the list
+// below.
 func (e envelope) ofFormat2() envelope {
 	e.Place = inPod
 	switch e.Kind {

@@ -44,38 +44,39 @@ var kinds = []row{
 	of[Announce](row{name: "announce", by: ByWire, phase: phaseAnnounce, join: joined(Announce.and)}),
 }
 
-// row is what there is to know of one kind.
+// row has what is known of one kind.
 type row struct {
-	name string // in JSON, so that it never changes
+	name string // in JSON, so it never changes
 	by   By
-	// phase is when an operation is done. phaseOnHost, unless it is 0, is the phase
-	// on the host.
+	// phase is when an operation is done. phaseOnHost is the phase on the host, if it
+	// is not 0.
 	phase, phaseOnHost phase
-	// makesLink says that an operation makes a link: it is undone after all that
-	// is on links. goesWithLink says that the kernel undoes it when its link goes.
+	// makesLink says that an operation makes a link: it is undone after all operations
+	// on links. goesWithLink says that the kernel undoes it when its link goes.
 	makesLink, goesWithLink bool
-	// marked says that what an operation makes carries a mark, so that ours can be
-	// told from others': only such operations can be shared.
+	// marked says that what an operation makes carries our mark. Only such operations
+	// can be shared.
 	marked bool
-	// foreign says that another plugin made the thing, so that it cannot be made
-	// again. stays says that it is made again without being undone first.
+	// foreign says that another plugin made the thing, so that we cannot make
+	// it again. stays says that repair makes the thing again without undoing it
+	// first.
 	foreign, stays bool
 	// makesGIDs says that the kernel adds an entry to the GID table of a NIC.
 	makesGIDs bool
-	// link returns the link that an operation is about, from the address whose
-	// packets it is about, parent what a request for the link that it makes would
-	// say; nil: none.
+	// link returns the link of an operation. from returns the source address of
+	// the packets that it affects. parent returns a request for nothing but the
+	// link that it makes. nil: there is none.
 	link   func(Kind) conf.LinkName
 	from   func(Kind) netip.Addr
 	parent func(Kind) conf.Request
-	// join makes one operation of two of the same phase; nil: they stay two.
+	// join makes one operation of two in the same phase; nil: they stay two.
 	join func(first, next Kind) Kind
 
 	of     reflect.Type
 	decode func(json.RawMessage) (Kind, error)
 }
 
-// By says which executor does an operation.
+// By names an executor of operations.
 type By uint8
 
 // The executors.
@@ -124,8 +125,7 @@ func (o Op) phase() phase {
 // By returns which executor does the operation.
 func (o Op) By() By { return o.row().by }
 
-// Link returns the link that the operation is about, "" if it is about none or
-// several.
+// Link returns the link of the operation, "" if it has none or several.
 func (o Op) Link() conf.LinkName {
 	if link := o.row().link; link != nil {
 		return link(o.Kind)
@@ -134,19 +134,20 @@ func (o Op) Link() conf.LinkName {
 }
 
 // Marked says whether what the operation makes carries our mark. Only such
-// operations can be shared: without a mark, a foreign thing looks like ours.
+// operations can be shared: without a mark, our things cannot be told from
+// foreign ones.
 func (o Op) Marked() bool { return o.row().marked }
 
 // Stays says that repair does the operation again without undoing it first,
-// because programs or other pods use the thing meanwhile.
+// because programs or other pods are using the thing.
 func (o Op) Stays() bool { return o.Shared || o.row().stays }
 
 // Foreign says that another plugin made the thing, so that the operation cannot
 // make it again.
 func (o Op) Foreign() bool { return o.row().foreign }
 
-// Parent returns a request that asks for no more than the link that the
-// operation makes, false if it makes none.
+// Parent returns a request for nothing but the link that the operation makes,
+// false if it makes none.
 func (o Op) Parent() (conf.Request, bool) {
 	if parent := o.row().parent; parent != nil {
 		return parent(o.Kind), true

@@ -11,9 +11,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// leaseRoutes returns the routes that IPAM asks for, each in the table that it
-// names, else in that of the address that it belongs to. Those of a family
-// without address are left out, and those that another plugin has made.
+// leaseRoutes returns the routes that IPAM asks for. Each goes into the table
+// that it names, or else into the table of its address. leaseRoutes leaves out
+// routes of a family without address, and routes that another plugin has made.
 func (m maker) leaseRoutes(table func(address int) uint32) ([]Route, error) {
 	var out []Route
 	for _, r := range m.lease.Routes {
@@ -31,18 +31,20 @@ func (m maker) leaseRoutes(table func(address int) uint32) ([]Route, error) {
 	return out, nil
 }
 
-// theirs says whether a route is the business of the plugin that made the
-// adopted link: that plugin has put it where it was asked for, into main or
-// into a table by its number, and only our own tables need it, too. One through
-// a gateway that is not on the link may be another link's.
+// theirs says whether a route belongs to the plugin that made the adopted link.
+// That plugin has put its routes where they were asked for, into main or into a
+// table by number. Only our own tables still need them. A route through a
+// gateway that is not on the link may belong to another link.
 func (m maker) theirs(r conf.Route, table uint32) bool {
 	return m.facts.Adopted != nil && (r.Table != nil || table == MainTable || m.checkVia(r) != nil)
 }
 
 // owner returns the index of the address that a route belongs to, -1 if its
-// family has none: the one whose subnet, or whose gateway, is where the route
-// leads first. A route that does not say goes to the first address of its
-// family, rather to one with a gateway if it needs one.
+// family has no address. A route with a gateway belongs to the address with
+// that gateway, or with a subnet that contains it. A route on the link belongs
+// to the address with a subnet that contains its destination. Any other route
+// belongs to the first address that has a gateway. If no address fits, the
+// route belongs to the first address of its family.
 func (m maker) owner(r conf.Route) int {
 	of := func(fits func(LeasedAddress) bool) int {
 		return slices.IndexFunc(m.lease.Addresses, func(a LeasedAddress) bool {
@@ -64,8 +66,8 @@ func (m maker) owner(r conf.Route) int {
 	return i
 }
 
-// leaseRoute returns one route of IPAM's. Without a gateway of its own it leads
-// through that of the address, unless its scope says that it is on the link.
+// leaseRoute returns one route of IPAM. If the route has no gateway, it uses
+// the gateway of the address, unless its scope says that it is on the link.
 func (m maker) leaseRoute(r conf.Route, a LeasedAddress, table uint32) Route {
 	op := Route{
 		Link: m.req.IfName, Table: table, Dst: r.Dst, Via: r.Via,
@@ -91,7 +93,7 @@ func (m maker) leaseRoute(r conf.Route, a LeasedAddress, table uint32) Route {
 	return op
 }
 
-// onLink says whether the scope of a route leaves no room for a gateway.
+// onLink says whether the scope of a route permits no gateway.
 func onLink(r conf.Route) bool { return r.Scope != nil && Scope(*r.Scope) >= ScopeLink }
 
 // connected says whether a route is the one that the kernel makes in main for
@@ -101,9 +103,9 @@ func (m maker) connected(r Route) bool {
 		slices.ContainsFunc(m.lease.Addresses, func(a LeasedAddress) bool { return a.Prefix.Masked() == r.Dst })
 }
 
-// beyond says whether a gateway is in no subnet of the addresses, as clouds
-// have it, so that the kernel must be told that it is on the link. IPv6
-// link-local ones are on every link.
+// beyond says whether a gateway is in no subnet of the addresses, as in some
+// clouds. The kernel must then be told that the gateway is on the link. IPv6
+// link-local gateways are on every link.
 func (m maker) beyond(via netip.Addr) bool {
 	if !via.IsValid() || (via.Is6() && via.IsLinkLocalUnicast()) {
 		return false
@@ -111,8 +113,8 @@ func (m maker) beyond(via netip.Addr) bool {
 	return !slices.ContainsFunc(m.lease.Addresses, func(a LeasedAddress) bool { return a.Prefix.Masked().Contains(via) })
 }
 
-// checkVia refuses a gateway that nothing leads to. Those of the addresses are
-// asked whether they are there.
+// checkVia refuses a gateway that cannot be reached. It does not look at the
+// gateways of the addresses: the Gateway operation asks those.
 func (m maker) checkVia(r conf.Route) error {
 	if !m.beyond(r.Via) ||
 		slices.ContainsFunc(m.lease.Addresses, func(a LeasedAddress) bool { return a.Gateway == r.Via }) ||

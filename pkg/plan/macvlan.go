@@ -12,10 +12,10 @@ import (
 // Macvlan creates the child of a NIC in the pod's namespace, down, and marks
 // it with the alias Mark.
 //
-// A link of that name that is there already is ours only if it carries Mark,
-// or if it has no alias, is a macvlan and has this MAC: the kernel drops an
-// alias that is given at creation (rtnl_newlink does not read IFLA_IFALIAS),
-// so a process that died between the two messages leaves such a link.
+// An existing link with that name is ours if it carries Mark. It is also ours
+// if it has no alias, is a macvlan and has this MAC: the kernel drops an alias
+// that is given at creation (rtnl_newlink does not read IFLA_IFALIAS), so a
+// process that died between the two messages leaves such a link.
 type Macvlan struct {
 	Name       conf.LinkName `json:"name"`
 	Parent     conf.LinkName `json:"parent"`          // by name, in the host's namespace
@@ -43,7 +43,7 @@ func (m Macvlan) commands(in namespaces) []string {
 	}
 }
 
-// parentRequest asks for the link alone.
+// parentRequest asks for nothing but the link.
 func (m Macvlan) parentRequest() conf.Request {
 	return conf.Request{IfName: m.Name, Parent: conf.Parent{Name: m.Parent}, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU}
 }

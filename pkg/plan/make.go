@@ -13,8 +13,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// Plan is an attachment: what is done, in order, and what the runtime is told.
-// It survives JSON, because the record of an attachment is its plan.
+// Plan is an attachment: its operations, in order, and what the runtime is
+// told. It survives JSON, because the record of an attachment is its plan.
 type Plan struct {
 	Interfaces []Interface `json:"interfaces"`
 	DNS        types.DNS   `json:"dns,omitzero"`
@@ -51,18 +51,18 @@ func Make(req conf.Request, f Facts, l Lease) (Plan, error) {
 	return MakeAll(req.IfName, []Rail{{req, f, l}})
 }
 
-// MakeAll returns the plan of an attachment by its name. Equal arguments give
-// equal plans.
+// MakeAll returns the plan of an attachment. ifName is the attachment's name. Equal
+// arguments give equal plans.
 //
-// What one rail needs is done for all rails before the next thing is, so that
-// the executors can do it in one go, and all questions to the wire share a
-// window. The order on a link of ours is: up without any address, the question whether
-// somebody has ours, IPv4 addresses, IPv6 addresses, the link-local one last.
-// So the wire is asked before an address is used, and the IPv4 GID takes the
-// first free slot of the NIC's table with nothing to reshuffle it later.
+// The plan does one phase for all rails before the next phase, so that the executors
+// can do it in one batch, and all questions to the network share a time window. For a
+// link of ours the order is: bring the link up without addresses, probe for conflicts,
+// add the IPv4 addresses, then the IPv6 addresses, the link-local one last. So the
+// network is asked before an address is used. The IPv4 GID gets the first free index in
+// the NIC's table, and no later change moves it.
 //
-// Errors: BadConfig for what the node cannot do, RouteTaken for a table, rule
-// or default route of somebody else's.
+// Errors: BadConfig for what the node cannot do, RouteTaken for a foreign table, rule
+// or default route.
 func MakeAll(ifName conf.LinkName, rails []Rail) (Plan, error) {
 	var out Plan
 	var all []Ops
@@ -89,7 +89,7 @@ type maker struct {
 	req    conf.Request
 	facts  Facts
 	lease  Lease
-	behind []Rail // of which nothing is made yet
+	behind []Rail // rails that are still to be made
 	mark   string
 }
 
@@ -115,11 +115,11 @@ func (m maker) mtu() int {
 	return m.facts.Parent.MTU
 }
 
-// mac returns the link's MAC. Without one in the request it is a hash of
-// node, pool and first address: an address that returns to its node keeps its
-// MAC, so that stale neighbour entries stay right; on another node it differs,
-// because a MAC that is equal on two nodes blinds the conflict probe. Other
-// IPAM plugins lease after the link is made, so there it is a hash of the
+// mac returns the link's MAC. Without a MAC in the request it is a hash of
+// node, pool and first address. So an address that returns to its node keeps
+// its MAC, and old neighbour entries stay right. On another node the MAC
+// differs, because two nodes with the same MAC would blind the conflict probe.
+// Other IPAM plugins lease after the link is made; for them it is a hash of the
 // attachment.
 func (m maker) mac() conf.MAC {
 	if m.facts.Adopted != nil {
@@ -139,8 +139,8 @@ func (m maker) mac() conf.MAC {
 	return conf.MAC{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}
 }
 
-// dns returns the configuration's DNS settings, or else IPAM's, as upstream's
-// main plugins do.
+// dns returns the DNS settings of the configuration, or else those of IPAM, as
+// upstream's main plugins do.
 func (m maker) dns() types.DNS {
 	if m.req.DNS.IsEmpty() {
 		return m.lease.DNS
@@ -157,9 +157,9 @@ func (m maker) hasIPv6() bool {
 	return false
 }
 
-// addresses returns the IPv4 addresses, the IPv6 ones, and with IPv6 the
-// link-local address that the kernel would make but for addr_gen_mode=1:
-// letting it make one starts duplicate address detection.
+// addresses returns the IPv4 addresses, then the IPv6 ones. With IPv6 it also
+// returns the link-local address. Without addr_gen_mode=1 the kernel would make
+// that one, and would start duplicate address detection for it.
 func (m maker) addresses(mac conf.MAC) Ops {
 	var v4, v6 []Address
 	for _, a := range m.lease.Addresses {
@@ -184,9 +184,9 @@ func eui64(mac conf.MAC) netip.Addr {
 	})
 }
 
-// conflict returns the question whether somebody has one of our addresses. A
-// point-to-point prefix has nobody to ask. Addresses that did not rest long
-// enough are asked about even when probing is off.
+// conflict returns the conflict probe of our addresses. A point-to-point prefix
+// needs none: there is no other host. Addresses that are not out of quarantine
+// are probed even when probing is off.
 func (m maker) conflict(mac conf.MAC) Ops {
 	c := m.req.Probe.Conflict
 	var targets []Target
@@ -224,7 +224,7 @@ func (m maker) gateway(mac conf.MAC) Ops {
 	return InPod(Gateway{Mode: g.Mode, Attempts: g.Attempts, Timeout: g.Timeout, Targets: targets})
 }
 
-// at returns the operation on a device where the device is by then.
+// at returns the operation at the place where the device is at that time.
 func (r RDMA) at(k Kind) Ops {
 	if r.Exclusive {
 		return InPod(k)
@@ -254,9 +254,9 @@ func (m maker) gid() Ops {
 	return r.at(GID{Mode: m.req.RDMA.GID, Device: r.Device, Wait: m.req.RDMA.GIDWait, Targets: targets})
 }
 
-// move returns the move of the RDMA device, in exclusive mode. It keeps what the
-// host had where nothing else is asked for: the kernel
-// makes the settings of a device that moves anew (cma_add_one).
+// move returns the move of the RDMA device, in exclusive mode. It keeps the
+// host's settings unless the request has others: the kernel resets the settings
+// of a device that moves (cma_add_one).
 func (m maker) move() Ops {
 	r := m.facts.RDMA
 	if r == nil || !r.Exclusive {

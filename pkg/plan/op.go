@@ -25,16 +25,19 @@ const Protocol = 82
 
 // Op is one reversible step of an attachment, as data: what is done, and where.
 //
-// The law for executors: Do is all-or-nothing and idempotent. Undo of a
-// missing thing is success, and Undo removes only what carries our mark: the
-// link alias, or the protocol number on routes and rules. Check changes
-// nothing. All act in the namespace they were opened at, never in the ambient
-// one.
+// The law for executors:
+//
+//   - Do is idempotent, and does all or nothing.
+//   - Undo of a missing thing is success. Undo removes only what carries our
+//     mark: the link alias, or the protocol number on routes and rules.
+//   - Check changes nothing.
+//   - All act in the namespace they were opened at, never in the ambient one.
 type Op struct {
 	// Place is the namespace in which the operation acts.
 	Place Place
-	// Shared says that several attachments may have this operation: the first one
-	// does it, and it is undone with the last record that has the same operation.
+	// Shared says that several attachments may have this operation. The first
+	// attachment does it. It is undone with the last record that has the same
+	// operation.
 	Shared bool
 	Kind   Kind
 }
@@ -91,8 +94,8 @@ func (o Ops) At(p Place) Ops {
 // Same says whether two operations do the same at the same place.
 func (o Op) Same(other Op) bool { return reflect.DeepEqual(o, other) }
 
-// Runs returns the operations cut into runs: each as long as the kind, the place
-// and whether they are shared stay the same.
+// Runs returns the operations in runs. A new run begins where the kind, the
+// place or Shared changes.
 func (o Ops) Runs() []Ops {
 	var out []Ops
 	for i, op := range o {
@@ -108,9 +111,10 @@ func (o Op) alike(other Op) bool {
 	return o.Place == other.Place && o.Shared == other.Shared && reflect.TypeOf(o.Kind) == reflect.TypeOf(other.Kind)
 }
 
-// Commands returns what an operator would type in the host's namespace to do
-// the same; netns is the pod's namespace, as its name in /run/netns or as a
-// path. A line that starts with "#" says something that has no command.
+// Commands returns the commands with which an operator would do the same in the
+// host's namespace. netns is the pod's namespace, as its name in /run/netns or
+// as a path. A line that starts with "#" describes something that has no
+// command.
 func (o Op) Commands(netns string) []string {
 	return o.Kind.commands(namespaces{pod: netns, place: o.Place})
 }
@@ -124,7 +128,7 @@ func (o Ops) Commands(netns string) []string {
 	return out
 }
 
-// namespaces is how commands name the namespaces of an operation.
+// namespaces says how commands name the namespaces of an operation.
 type namespaces struct {
 	pod   string
 	place Place
@@ -147,8 +151,8 @@ func (n namespaces) run(format string, args ...any) string {
 	return Exec(n.pod) + " " + command
 }
 
-// IP returns how ip(8) is called to work in a namespace, given by its name in
-// /run/netns or as a path.
+// IP returns how to call ip(8) for a namespace. netns is its name in /run/netns
+// or a path.
 func IP(netns string) string {
 	if strings.Contains(netns, "/") {
 		return Exec(netns) + " ip"
@@ -156,7 +160,7 @@ func IP(netns string) string {
 	return "ip -n " + netns
 }
 
-// Exec returns how a program is run in a namespace, given as for IP.
+// Exec returns how to run a program in a namespace. netns is as for IP.
 func Exec(netns string) string {
 	if strings.Contains(netns, "/") {
 		return "nsenter --net=" + netns
@@ -172,8 +176,8 @@ func (p Place) String() string {
 	return "the pod"
 }
 
-// Mark returns the alias that says a link is ours, and of which attachment. On
-// the links of rails after the first, "/" and the rail's number follow.
+// Mark returns the alias that marks a link as ours and names its attachment. On
+// the links of rails after the first, "/" and the number of the rail follow.
 func Mark(id conf.ContainerID, ifName conf.LinkName) string {
 	return fmt.Sprintf("roce:%s/%s", id, ifName)
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // Orphans are what is left of an attachment after its record was lost: the
-// rules with our protocol number and from an address of the link that carries
-// Mark, and the links of its other rails. No plan has them. DEL only ever
-// undoes them, before the link itself.
+// links of its other rails, and the rules that have our protocol number and an
+// address of the link with Mark. No plan has them. DEL undoes them before the
+// link itself; they are never done.
 type Orphans struct {
 	Link conf.LinkName `json:"link"`
 	Mark string        `json:"mark"`

@@ -11,12 +11,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// phase is when an operation is done: all rails go through each phase together.
+// phase is when an operation is done. All rails go through each phase together.
 //
-// A shared RDMA device is asked for its GIDs before the gateway is asked, because
-// others wait meanwhile: a silent gateway must not hold them up. A device that moves does
-// so after everything that may fail more often, because a move takes what others
-// have open on the device away from them.
+// The wait for the GIDs of a shared RDMA device comes before the question to the
+// gateway. Other pods wait meanwhile, and a silent gateway must not hold them up. A
+// device that moves does so after everything that fails more often, because a move
+// closes what other programs have open on the device.
 type phase uint8
 
 const (
@@ -38,7 +38,7 @@ const (
 	phaseAnnounce
 )
 
-// ops returns the operations of a rail, of each phase in their order.
+// ops returns the operations of a rail in the order of the phases.
 func (m maker) ops() (Ops, error) {
 	if err := m.checkFamilies(); err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func (m maker) ops() (Ops, error) {
 		m.move(), m.port(), m.gid(), m.deviceInfo(), m.announce(mac)), nil
 }
 
-// inPhases returns the operations of all rails, phase by phase, and makes one
-// question to the wire of those of a phase.
+// inPhases returns the operations of all rails, phase by phase. It joins the
+// questions to the network of one phase into one.
 func inPhases(rails []Ops) Ops {
 	all := slices.Concat(rails...)
 	slices.SortStableFunc(all, func(a, b Op) int { return cmp.Compare(a.phase(), b.phase()) })
@@ -73,8 +73,8 @@ func inPhases(rails []Ops) Ops {
 	return out
 }
 
-// Of returns the operations of interfaces of the plan, without the questions
-// that are asked for all.
+// Of returns the operations of interfaces of the plan. It leaves out the
+// questions to the network, which are joined for all interfaces.
 func (p Plan) Of(interfaces ...Interface) Ops {
 	return slices.DeleteFunc(slices.Clone(p.Ops), func(op Op) bool {
 		return !slices.ContainsFunc(interfaces, func(i Interface) bool { return i.has(op) })
@@ -86,8 +86,8 @@ func (i Interface) has(op Op) bool {
 	return op.Link() == i.Name || from != nil && slices.ContainsFunc(i.Addresses, func(a LeasedAddress) bool { return a.Prefix.Addr() == from(op.Kind) })
 }
 
-// beside returns the facts of a rail as they will be once the rails before it
-// are made: what tables and default routes the pod has then.
+// beside returns the facts of a rail after the rails before it are made: with
+// the tables and default routes that the pod has then.
 func beside(f Facts, before []Ops) Facts {
 	f.Pod.Tables, f.Pod.Defaults = slices.Clone(f.Pod.Tables), slices.Clone(f.Pod.Defaults)
 	ops := slices.Concat(before...)
@@ -105,7 +105,7 @@ func beside(f Facts, before []Ops) Facts {
 }
 
 // checkTwice refuses a route that two rails would have in one table: the kernel
-// takes the first alone (NLM_F_EXCL).
+// accepts only the first (NLM_F_EXCL).
 func checkTwice(ops Ops) error {
 	first := map[Route]conf.LinkName{}
 	for r := range All[Route](ops) {

@@ -12,16 +12,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// RDMA is what the plan needs to know of the RDMA device behind the parent,
-// and of how the node shares such devices.
+// RDMA has what the plan needs to know of the parent's RDMA device, and of how
+// the node shares such devices.
 type RDMA struct {
-	// Exclusive says that each RDMA device of the node is in one namespace
-	// (rdma system show: netns exclusive).
+	// Exclusive says that the node is in exclusive mode: each RDMA device is in
+	// one namespace (rdma system show: netns exclusive).
 	Exclusive bool       `json:"exclusive,omitempty"`
 	Device    RDMADevice `json:"device"`
-	Function  string     `json:"function,omitempty"` // PCI address: the device's own, or that of what it stands on
-	// TOS and TrafficClass are what the host has set for the port; nil where
-	// the kernel or the driver has no such setting.
+	Function  string     `json:"function,omitempty"` // PCI address of the device, or of the function that it belongs to
+	// TOS and TrafficClass are the host's settings for the port. They are nil
+	// where the kernel or the driver has no such setting.
 	TOS          *uint8 `json:"tos,omitempty"`
 	TrafficClass *uint8 `json:"trafficClass,omitempty"`
 }
@@ -34,26 +34,27 @@ type RDMADevice struct {
 	GUID  string `json:"guid"`  // of the node, as rdma dev prints it
 	Port  uint32 `json:"port"`  // from 1
 	// Link is the interface that the device belongs to: the parent, or the NIC
-	// below a VLAN or a bond. "" when it is in another namespace than the
-	// device.
+	// below a VLAN or a bond. It is "" when the interface and the device are in
+	// different namespaces.
 	Link conf.LinkName `json:"link,omitempty"`
-	// PCI is the address of the device's hardware, Auxiliary its name where it
-	// is on the auxiliary bus ("mlx5_core.sf.4"); "" for what it is not.
+	// PCI is the address of the device's hardware. Auxiliary is its name on the
+	// auxiliary bus ("mlx5_core.sf.4"). "" if it is not on that bus.
 	PCI       string `json:"pci,omitempty"`
 	Auxiliary string `json:"auxiliary,omitempty"`
 }
 
-// Move gives an RDMA device to the pod's namespace: exclusive mode. Undo brings
-// it back to the host's under its own name, from the pod's namespace or from
-// where the kernel puts it when that namespace is gone: its place is the host.
-// What the kernel drops on the way is set again on either side: RoCE ToS, traffic
-// class.
+// Move moves an RDMA device into the pod's namespace, in exclusive mode. Undo
+// moves it back to the host's namespace under its own name. It finds the device
+// in the pod's namespace, or where the kernel puts it when that namespace is
+// gone. The place of the operation is the host. A move loses the RoCE ToS and
+// the traffic class, so Do and Undo set them again.
 type Move struct {
 	Device RDMADevice    `json:"device"`
 	Parent conf.LinkName `json:"parent"`         // the NIC it was chosen for; "" when that is in the pod
-	Link   conf.LinkName `json:"link,omitempty"` // the pod's, that uses it
+	Link   conf.LinkName `json:"link,omitempty"` // the pod's link that uses it
 	Netns  NetnsID       `json:"netns"`          // the pod's
-	// What the pod gets, and what the host gets back; nil: left alone.
+	// Settings for the pod, and for the host after the move back; nil: left
+	// alone.
 	TOS              *uint8 `json:"tos,omitempty"`
 	TrafficClass     *uint8 `json:"trafficClass,omitempty"`
 	HostTOS          *uint8 `json:"hostTOS,omitempty"`
@@ -67,14 +68,15 @@ func (m Move) commands(in namespaces) []string {
 		out = append(out, fmt.Sprintf("echo %d > /sys/class/infiniband/%s/tc/%d/traffic_class", *m.TrafficClass, m.Device.Name, m.Device.Port))
 	}
 	out = append(out, fmt.Sprintf("rdma dev set %s netns %s", m.Device.Name, rdmaNetns(in.pod)))
-	if m.TOS != nil && *m.TOS != 0 { // 0 is what the kernel begins with
+	if m.TOS != nil && *m.TOS != 0 { // 0 is the kernel's default
 		out = append(out, fmt.Sprintf("%s cma_roce_tos -d %s -p %d -t %d", Exec(in.pod), m.Device.Name, m.Device.Port, *m.TOS))
 	}
 	return out
 }
 
-// rdmaNetns returns a namespace as rdma(8) takes it, which looks for every name
-// in /run/netns (dev_set_netns of iproute2), also for what begins with a slash.
+// rdmaNetns returns a namespace as rdma(8) takes it. rdma(8) looks for every
+// name in /run/netns, also for one that begins with a slash (dev_set_netns of
+// iproute2).
 func rdmaNetns(netns string) string {
 	for _, folder := range []string{"/run/netns/", "/var/run/netns/"} {
 		if name, ok := strings.CutPrefix(netns, folder); ok {
@@ -87,11 +89,11 @@ func rdmaNetns(netns string) string {
 	return netns
 }
 
-// Port says that the port carries RoCE traffic: the device is where the pod
-// can use it, the port is active, its link layer is Ethernet. Its place is that
-// of the device. It changes nothing, so it has nothing to undo.
+// Port checks that the port can carry RoCE traffic: the device is where the pod
+// can use it, the port is active, and its link layer is Ethernet. Its place is
+// that of the device. It changes nothing, so it has nothing to undo.
 type Port struct {
-	Link   conf.LinkName `json:"link,omitempty"` // the pod's, that uses it
+	Link   conf.LinkName `json:"link,omitempty"` // the pod's link that uses it
 	Device RDMADevice    `json:"device"`
 }
 
@@ -100,10 +102,10 @@ func (p Port) commands(in namespaces) []string {
 	return []string{in.run("rdma link show %s/%d", p.Device.Name, p.Device.Port)}
 }
 
-// GID waits until the table of an RDMA device has a RoCE v2 entry for each
-// address: the kernel makes it from a work queue, soon after the address is
-// set (ib_cache_gid_add). Its place is that of the device, though the table is read
-// in the pod. It changes nothing: the entries go with the addresses.
+// GID waits until the table of an RDMA device has a RoCE v2 entry for each address. The
+// kernel makes the entry in a work queue, soon after the address is set
+// (ib_cache_gid_add). The place of the operation is that of the device, but it reads
+// the table in the pod. It changes nothing: the entries go with the addresses.
 type GID struct {
 	Mode    conf.Severity `json:"mode"`
 	Device  RDMADevice    `json:"device"`
@@ -111,18 +113,18 @@ type GID struct {
 	Targets []GIDTarget   `json:"targets"`
 }
 
-// GIDTarget is one address whose GID is waited for.
+// GIDTarget is one address for which GID waits.
 type GIDTarget struct {
 	Link conf.LinkName `json:"link"`
 	Addr netip.Addr    `json:"addr"`
-	// Index is the entry's place in the table, once it is known. Programs are
-	// told it, so it may not change while the pod lives.
+	// Index is the GID index, once it is known. Programs get it, so it must not
+	// change while the pod lives.
 	Index *int `json:"gidIndex,omitempty"`
 }
 
 // commands implements Kind.
 func (g GID) commands(in namespaces) []string {
-	in.place = Pod // NVIDIA's driver shows its entries nowhere else
+	in.place = Pod // NVIDIA's driver shows its entries only in the pod
 	var out []string
 	for _, t := range g.Targets {
 		out = append(out, in.run("grep -i %s /sys/class/infiniband/%s/ports/%d/gids/*", GIDText(t.Addr), g.Device.Name, g.Device.Port))
@@ -141,7 +143,7 @@ func GIDText(a netip.Addr) string {
 	return out
 }
 
-// Located returns the operations with the places of the GIDs that are known.
+// Located returns the operations with the GID indexes that are known.
 func (o Ops) Located(index map[netip.Addr]int) Ops {
 	out := make(Ops, len(o))
 	copy(out, o)
@@ -163,9 +165,9 @@ func (o Ops) Located(index map[netip.Addr]int) Ops {
 	return out
 }
 
-// Registration returns where the operations begin and end that fill the GID
-// tables of shared devices, both the length of o if those of fewer than two
-// devices do.
+// Registration returns the beginning and the end of the operations that fill
+// the GID tables of shared devices. Both are the length of o if that concerns
+// fewer than two devices.
 func (o Ops) Registration() (from, to int) {
 	devices := 0
 	from = len(o)

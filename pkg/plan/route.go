@@ -11,7 +11,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// Scope is the scope of an IPv4 route, as rtnetlink numbers them.
+// Scope is the scope of an IPv4 route, with the numbers of rtnetlink.
 type Scope uint8
 
 // The scopes that a route can have; IPv6 routes are always global.
@@ -23,9 +23,9 @@ const (
 // MainTable is the number of the main routing table (RT_TABLE_MAIN).
 const MainTable = 254
 
-// Route adds a unicast route through a link, with protocol number Protocol.
-// A route to the same destination in the same table with the same metric that
-// is not exactly this one is an error, never replaced.
+// Route adds a unicast route through a link, with protocol number Protocol. An
+// existing route with the same destination, table and metric that is not
+// exactly this one is an error. It is never replaced.
 type Route struct {
 	Link   conf.LinkName `json:"link"`
 	Table  uint32        `json:"table"`
@@ -36,7 +36,7 @@ type Route struct {
 	Metric uint32        `json:"metric,omitempty"` // 0: the kernel's default (IPv6: 1024)
 	MTU    int           `json:"mtu,omitempty"`
 	AdvMSS int           `json:"advmss,omitempty"`
-	OnLink bool          `json:"onlink,omitempty"` // Via is on the link though no prefix says so
+	OnLink bool          `json:"onlink,omitempty"` // Via is on the link, but in none of its subnets
 }
 
 // commands implements Kind.
@@ -79,8 +79,8 @@ func (s Scope) String() string {
 	return fmt.Sprint(uint8(s))
 }
 
-// dstName returns a destination as ip-route(8) takes it; both families have a
-// "default", so the IPv6 one is spelled out.
+// dstName returns a destination as ip-route(8) takes it. Both families have a
+// "default", so it writes the IPv6 one as ::/0.
 func dstName(p netip.Prefix) string {
 	if p.Bits() == 0 && p.Addr().Is4() {
 		return "default"

@@ -12,11 +12,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// firstTable is the lowest table number that is chosen without being asked for.
+// firstTable is the lowest table number that we choose ourselves.
 const firstTable = 100
 
-// routing returns the routes and the rules of the attachment, in this order:
-// a rule that came before its table's routes would cut the address off.
+// routing returns the routes and the rules of the attachment. The routes must
+// come first: a rule without the routes of its table would cut the address off.
 func (m maker) routing() (routes []Route, rules []Rule, err error) {
 	switch m.req.Routing.Mode {
 	case conf.RoutingNone:
@@ -38,9 +38,10 @@ func (m maker) routing() (routes []Route, rules []Rule, err error) {
 	return routes, rules, m.checkDefaults(routes)
 }
 
-// policy returns a table and two rules for each address. What leaves from the
-// address looks in the table, and if the table has lost its routes, as it does
-// when the interface goes down, fails loudly instead of leaking into main.
+// policy returns a table and two rules for each address. A packet from the
+// address looks in the table. A table loses its routes when the interface goes
+// down. The second rule then makes the packet fail loudly, so that it does not
+// leave by the main table.
 func (m maker) policy() (routes []Route, rules []Rule, err error) {
 	tables, err := m.tables()
 	if err != nil {
@@ -72,16 +73,16 @@ func (m maker) policy() (routes []Route, rules []Rule, err error) {
 	return append(routes, asked...), rules, nil
 }
 
-// leadTo says whether there is a route to a destination in a table: one that
-// IPAM asks for takes the place of ours.
+// leadTo says whether a table has a route to a destination. A route that IPAM
+// asks for replaces ours.
 func leadTo(routes []Route, table uint32, dst netip.Prefix) bool {
 	return slices.ContainsFunc(routes, func(r Route) bool { return r.Table == table && r.Dst == dst })
 }
 
-// tables returns the table of each address: one number for the first address
-// of each family, the next number for the second ones, and so on.
+// tables returns the table of each address: one number for the first address of
+// each family, the next number for the second one of each family, and so on.
 func (m maker) tables() ([]uint32, error) {
-	var numbers []uint32 // by how many addresses of its family come before
+	var numbers []uint32 // by how many addresses of its family are before it
 	var seen [2]int      // IPv4, IPv6
 	out := make([]uint32, 0, len(m.lease.Addresses))
 	for _, a := range m.lease.Addresses {
@@ -102,7 +103,7 @@ func (m maker) tables() ([]uint32, error) {
 	return out, nil
 }
 
-// nextTable returns the table number after those already taken by this plan.
+// nextTable returns the table number after the tables of this plan.
 func (m maker) nextTable(mine []uint32) (uint32, error) {
 	t := uint32(firstTable)
 	if m.req.Routing.Table != 0 {
@@ -126,16 +127,17 @@ func (m maker) nextTable(mine []uint32) (uint32, error) {
 // (RT_TABLE_COMPAT 252, default 253, main 254, local 255).
 func reserved(t uint32) bool { return t >= 252 && t <= 255 }
 
-// named says whether IPAM asks for routes in a table, or a later rail for it.
+// named says whether a route of IPAM, or the configuration of a later rail,
+// names a table.
 func (m maker) named(table uint32) bool {
-	later := func(r Rail) bool { // a table below its first is far above it, modulo 2^32
+	later := func(r Rail) bool { // for a table below its first table the difference is huge, modulo 2^32
 		return r.Request.Routing.Table != 0 && table-r.Request.Routing.Table < uint32(len(r.Lease.Addresses))
 	}
 	return slices.ContainsFunc(m.behind, later) || slices.ContainsFunc(m.lease.Routes, func(r conf.Route) bool { return r.Table != nil && uint32(*r.Table) == table })
 }
 
-// checkRules refuses an address for which a rule of somebody else's wins over
-// ours: the packets would leave by a route that nobody planned.
+// checkRules refuses an address for which a foreign rule wins over ours: the
+// packets would leave by a route that is not in the plan.
 func (m maker) checkRules(addr netip.Addr) error {
 	for _, r := range m.facts.Pod.Rules {
 		if r.Priority > m.req.Routing.Priority || !r.From.Contains(addr) {
@@ -148,9 +150,9 @@ func (m maker) checkRules(addr netip.Addr) error {
 	return nil
 }
 
-// mainDefaults returns the default routes of routing.defaultRoute: one for
-// each family that has a gateway, unless the other routes or the plugin that
-// made an adopted link have it already.
+// mainDefaults returns the default routes of routing.defaultRoute: one for each
+// family that has a gateway. It leaves out those that the other routes contain
+// already, or that the plugin of an adopted link has made.
 func (m maker) mainDefaults(others []Route) []Route {
 	var out []Route
 	for _, a := range m.lease.Addresses {
@@ -163,7 +165,7 @@ func (m maker) mainDefaults(others []Route) []Route {
 	return out
 }
 
-// stands says whether the pod has a default route through the link already.
+// stands says whether the pod already has a default route through the link.
 func (m maker) stands(r Route) bool {
 	is := func(d DefaultRoute) bool {
 		return d.Link == r.Link && d.Via == r.Via && d.IPv6 == r.Dst.Addr().Is6() && metricOf(d.Metric, d.IPv6) == metricOf(r.Metric, d.IPv6)
@@ -188,8 +190,8 @@ func (m maker) checkGateways() error {
 		"set the gateway in ipam, or leave routing.defaultRoute out", "no address has a gateway")
 }
 
-// checkDefaults refuses to stand beside a default route of somebody else's
-// that only the metric could tell apart and does not.
+// checkDefaults refuses a default route if the pod has a foreign one with the
+// same metric: only the metric distinguishes default routes.
 func (m maker) checkDefaults(routes []Route) error {
 	for _, r := range routes {
 		if r.Table != MainTable || r.Dst.Bits() != 0 {
@@ -207,8 +209,8 @@ func (m maker) checkDefaults(routes []Route) error {
 	return nil
 }
 
-// metricOf returns the metric that the kernel uses: IPv6 routes without one
-// get 1024 (IP6_RT_PRIO_USER).
+// metricOf returns the metric that the kernel uses. An IPv6 route without
+// metric gets 1024 (IP6_RT_PRIO_USER).
 func metricOf(metric uint32, ipv6 bool) uint32 {
 	if metric == 0 && ipv6 {
 		return 1024

@@ -8,11 +8,11 @@ import (
 	"net/netip"
 )
 
-// Rule sends packets from an address to a table, or, when Table is 0, makes
-// them fail with "unreachable" (FR_ACT_UNREACHABLE). It carries protocol
-// number Protocol. A rule that is there already counts as done only if it is
-// exactly this one, protocol included: the kernel accepts twins (fib_newrule
-// compares only with NLM_F_EXCL).
+// Rule sends packets from an address to a table. When Table is 0, it makes them
+// fail with "unreachable" (FR_ACT_UNREACHABLE). It carries protocol number
+// Protocol. An existing rule counts as done only if it is exactly this one,
+// protocol included. The kernel refuses a second equal rule only with
+// NLM_F_EXCL (fib_newrule).
 type Rule struct {
 	From     netip.Prefix `json:"from"` // a /32 or /128
 	Table    uint32       `json:"table,omitempty"`

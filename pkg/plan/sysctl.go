@@ -11,9 +11,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// Sysctl sets kernel parameters of one link. They belong to the link and
-// vanish with it. A parameter of a family that the kernel lacks is left out
-// by the plan, not by the executor.
+// Sysctl sets kernel parameters of one link. They belong to the link and vanish
+// with it. The plan, not the executor, leaves out parameters of a family that
+// the kernel lacks.
 type Sysctl struct {
 	Link conf.LinkName `json:"link"`
 	Set  []Setting     `json:"set"`
@@ -45,23 +45,24 @@ func shellQuote(s string) string {
 
 const plainShell = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-"
 
-// minIPv6MTU is IPV6_MIN_MTU: from a link of less the kernel takes IPv6 and its
-// settings off (addrconf_notify, RFC 8200 section 5).
+// minIPv6MTU is IPV6_MIN_MTU. The kernel removes IPv6 and its settings from a
+// link with a smaller MTU (addrconf_notify, RFC 8200 section 5).
 const minIPv6MTU = 1280
 
 // sysctl returns the settings of the link: our defaults for a NIC that shares
-// its subnet with siblings, and over them those of the configuration.
+// its subnet with others of the pod, and the settings of the configuration,
+// which override them.
 //
-// arp_ignore and arp_announce keep ARP of one rail off the others,
-// rp_filter=2 lets replies be routed by source, addr_gen_mode=1 and accept_ra=0
-// keep the kernel from making addresses, and so GIDs, of its own. IPv6 is
-// enabled explicitly because many runtimes disable it in IPv4 pods. A link of
-// less than minIPv6MTU has no IPv6 that could be set.
+// arp_ignore and arp_announce keep the ARP of one rail off the others.
+// rp_filter=2 permits replies that are routed by source. addr_gen_mode=1 and
+// accept_ra=0 stop the kernel from making addresses of its own, and so GIDs.
+// IPv6 is enabled explicitly because many runtimes disable it in IPv4 pods. A
+// link with an MTU below minIPv6MTU has no IPv6 settings.
 //
-// How an adopted link gets its addresses is for the plugin that made it to
-// say: what concerns that is left as it is. The settings need no undoing
-// there either: that plugin deletes the link, or moves it to the host's
-// namespace, where it gets that one's settings (inetdev_destroy,
+// The plugin that made an adopted link decides how the link gets its addresses:
+// we leave those settings as they are. Our other settings need no undo there
+// either. That plugin deletes the link, or moves it to the host's namespace,
+// where the link gets the settings of that namespace (inetdev_destroy,
 // inetdev_init; addrconf_ifdown, addrconf_add_dev).
 func (m maker) sysctl() Ops {
 	adopted := m.facts.Adopted != nil

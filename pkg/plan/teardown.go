@@ -5,9 +5,9 @@ package plan
 
 import "github.com/roce-cni/roce-cni/pkg/conf"
 
-// Teardown returns the operations that must be undone one by one: the kernel
-// takes a link's settings, addresses and routes away with the link, so of an
-// attachment whose link we made only the link and the rules remain.
+// Teardown returns the operations that must be undone one by one. The kernel
+// removes a link's settings, addresses and routes together with the link. So
+// only the link and the rules remain of an attachment with a link that we made.
 func (o Ops) Teardown() Ops {
 	type link struct {
 		place Place
@@ -28,11 +28,12 @@ func (o Ops) Teardown() Ops {
 	return out
 }
 
-// Links returns the operations that make links, and OnLinks all others: undone
-// in this order, the second first, a link stays until everything else is gone.
+// Links returns the operations that make links; OnLinks returns all others.
+// Undo OnLinks first, then Links: so a link stays until everything else is
+// gone.
 func (o Ops) Links() Ops { return o.where(true) }
 
-// OnLinks is the rest of Links.
+// OnLinks returns the operations that Links does not return.
 func (o Ops) OnLinks() Ops { return o.where(false) }
 
 func (o Ops) where(makesLink bool) Ops {
@@ -45,8 +46,9 @@ func (o Ops) where(makesLink bool) Ops {
 	return out
 }
 
-// Unrecorded returns what can be undone of an attachment whose record is lost:
-// the link that carries its mark, and the rules for that link's addresses.
+// Unrecorded returns what can be undone of an attachment that has lost its
+// record: the link that carries its mark, and the rules for that link's
+// addresses.
 func Unrecorded(id conf.ContainerID, ifName conf.LinkName) Ops {
 	mark := Mark(id, ifName)
 	return InPod(Macvlan{Name: ifName, Mark: mark}, Orphans{Link: ifName, Mark: mark})

@@ -12,7 +12,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// Target is one address of ours on one link, as the wire sees it.
+// Target is one of our addresses on one link, for questions and messages on the
+// network.
 type Target struct {
 	Link    conf.LinkName `json:"link"`
 	MAC     conf.MAC      `json:"mac"`
@@ -20,10 +21,11 @@ type Target struct {
 	Gateway netip.Addr    `json:"gateway,omitzero"` // Gateway operation only
 }
 
-// Conflict asks the wire whether somebody uses an address, before it is ours:
-// ARP probes with sender address 0.0.0.0 (RFC 5227 section 2.1.1), neighbour
-// solicitations from :: (RFC 4862 section 5.4.2). All targets are asked in the
-// same window. It changes nothing, so it has nothing to undo.
+// Conflict is the conflict probe: it asks on the network whether another host
+// uses an address, before we use it. It sends ARP probes with sender address
+// 0.0.0.0 (RFC 5227 section 2.1.1) and neighbour solicitations from :: (RFC
+// 4862 section 5.4.2). It asks about all targets in the same time window. It
+// changes nothing, so it has nothing to undo.
 type Conflict struct {
 	Mode     conf.Severity `json:"mode"`
 	Probes   int           `json:"probes"`
@@ -52,7 +54,7 @@ func (c Conflict) commands(in namespaces) []string {
 }
 
 // Gateway asks whether each target's gateway answers ARP or neighbour
-// discovery. All targets are asked in the same window, and it ends as soon as
+// discovery. It asks all gateways in the same time window, and ends as soon as
 // all have answered.
 type Gateway struct {
 	Mode     conf.Severity `json:"mode"`
@@ -80,11 +82,11 @@ func (g Gateway) commands(in namespaces) []string {
 	return out
 }
 
-// Announce tells the neighbours about our addresses, so that entries of an
-// earlier owner are overwritten: a gratuitous ARP request (RFC 5227 section
-// 2.3), an unsolicited neighbour advertisement with the override flag
-// (RFC 4861 section 7.2.6). Nobody answers, so it fails only when it cannot be
-// sent.
+// Announce tells the neighbours about our addresses, so that they overwrite
+// entries of an earlier owner. It sends a gratuitous ARP request (RFC 5227
+// section 2.3) or an unsolicited neighbour advertisement with the override flag
+// (RFC 4861 section 7.2.6). These messages have no answer, so Announce fails
+// only when it cannot send.
 type Announce struct {
 	Targets []Target `json:"targets"`
 }
