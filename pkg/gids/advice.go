@@ -19,7 +19,7 @@ type Variable struct {
 	Value string `json:"value"`
 }
 
-// Advice is what programs have to be told to use the rails, and why.
+// Advice is the settings that programs need to use the rails, and the reasons.
 type Advice struct {
 	Set       []Variable `json:"set"`
 	Why       []string   `json:"why,omitempty"`
@@ -27,11 +27,11 @@ type Advice struct {
 	undecided []string
 }
 
-// Tell returns what NCCL, UCX and perftest have to be told. out is the
-// interface for NCCL's own connections; "" if that does not matter.
+// Tell returns the settings that NCCL, UCX and perftest need. out is the interface
+// for NCCL's own connections; "" if that does not matter.
 //
-// Errors: NoGID when no setting of NCCL's leads to the GIDs of all rails. The
-// advice is right then as far as it goes.
+// Errors: NoGID when no setting of NCCL leads to the GIDs of all rails. The advice
+// that Tell returns is correct even then, but not complete.
 func Tell(rails []Rail, out conf.LinkName) (Advice, error) {
 	var a Advice
 	for _, r := range rails {
@@ -42,7 +42,7 @@ func Tell(rails []Rail, out conf.LinkName) (Advice, error) {
 	a.nccl(used)
 	if out != "" {
 		a.set("NCCL_SOCKET_IFNAME", "="+string(out))
-		a.set("GLOO_SOCKET_IFNAME", string(out)) // of PyTorch, which takes a name as it is
+		a.set("GLOO_SOCKET_IFNAME", string(out)) // of PyTorch, which needs the exact name
 	}
 	a.ucx(used)
 	if len(a.undecided) == 0 {
@@ -59,14 +59,14 @@ func (a *Advice) why(format string, args ...any) {
 	a.Why = append(a.Why, fmt.Sprintf(format, args...))
 }
 
-// unsaid notes that a variable has no value that is right.
+// unsaid notes that a variable has no correct value.
 func (a *Advice) unsaid(name, why string) {
 	a.why("no %s: %s", name, why)
 	a.undecided = append(a.undecided, why)
 }
 
-// onePerPort returns the first rail of each port: to programs a port is one
-// rail, with one GID.
+// onePerPort returns the first rail of each port. For programs, a port is one rail
+// with one GID.
 func (a *Advice) onePerPort(rails []Rail) []Rail {
 	var out []Rail
 	for _, r := range rails {
@@ -88,8 +88,8 @@ func (a *Advice) devices(rails []Rail) []string {
 	return out
 }
 
-// ucx adds what UCX has to be told. It takes one index for all rails; by itself
-// it takes the first entry of IPv4 on RoCE v2, or else of IPv6
+// ucx adds the settings of UCX. UCX takes one GID index for all rails. Without a
+// setting it takes the first RoCE v2 entry of IPv4, or else of IPv6
 // (uct_ib_device_select_gid).
 func (a *Advice) ucx(rails []Rail) {
 	a.set("UCX_NET_DEVICES", strings.Join(a.devices(rails), ","))
@@ -119,7 +119,7 @@ func ucxChoice(p Port) int {
 	return 0
 }
 
-// commonIndex returns the index of all rails, if it is one.
+// commonIndex returns the GID index of the rails, if it is the same on all.
 func commonIndex(rails []Rail) (int, bool) {
 	for _, r := range rails {
 		if r.Index != rails[0].Index {

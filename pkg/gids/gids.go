@@ -4,9 +4,9 @@
 // Package gids finds the RDMA port and the GID index of each address of a pod, the
 // owners of the entries of a GID table, and the settings that programs need.
 //
-// It never assumes an index or a device: everything comes from the kernel. It stands
-// above kernel, rdma and record, for rocectl only. Read this file first, then nccl.go
-// for what NCCL chooses by itself.
+// It never assumes an index or a device: everything comes from the kernel. It uses
+// the packages kernel, rdma and record, and only rocectl uses it. Read this file
+// first, then nccl.go for what NCCL chooses by itself.
 package gids
 
 import (
@@ -33,10 +33,10 @@ type Port struct {
 	State   string // as rdma link prints it
 	Entries []rdma.Entry
 	Size    int // of the table
-	// Hidden says that the driver hides entries from readers in other namespaces,
-	// so that the table may have more than are known: see rdma.Merge.
+	// Hidden says that the driver hides entries from readers in other namespaces. The
+	// table may then have more entries than are known: see rdma.Merge.
 	Hidden bool
-	// DeviceIndex and GUID are what of the device no rename changes.
+	// DeviceIndex and GUID identify the device. A rename does not change them.
 	DeviceIndex uint32
 	GUID        string
 }
@@ -44,10 +44,10 @@ type Port struct {
 // String returns the port as NCCL and UCX take it.
 func (p Port) String() string { return fmt.Sprintf("%s:%d", p.Device, p.Number) }
 
-// Ports returns the ports that a namespace sees. In shared mode the host's sysfs
-// has them all. Their entries are those that a reader in the namespace reader
-// sees. A port without a GID table, as where RoCE is off, has no entries. Errors:
-// NoRDMA on a kernel without RDMA, those of rdma.Subsystem.
+// Ports returns the ports that a namespace sees. In shared mode the host's sysfs has
+// all of them. Their entries are those that a process in the namespace reader sees. A
+// port without a GID table has no entries: for example, RoCE is off. Errors: NoRDMA
+// on a kernel without RDMA, those of rdma.Subsystem.
 func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Port, error) {
 	sys, err := s.System(ctx, side)
 	if errors.Is(err, rdma.ErrNoDevice) {
@@ -88,28 +88,28 @@ type Rail struct {
 	Addr  netip.Addr
 	Port  Port
 	Index int // of the address's RoCE v2 entry
-	// Notes say what was chosen among several, and why; what is odd.
+	// Notes say which of several was chosen and why, and what is unusual.
 	Notes []string
 }
 
-// Hints tell apart ports that have an entry for the same address, as the bond's
-// and its slaves' have.
+// Hints help to choose between ports with an entry for the same address. A bond and
+// its slaves are such ports.
 type Hints struct {
 	Recorded map[netip.Addr]Recorded
-	Slaves   []conf.LinkName // interfaces that a bond consists of
+	Slaves   []conf.LinkName // the interfaces of a bond
 }
 
 // Recorded is what ADD found for an address.
 type Recorded struct {
 	Link   conf.LinkName
 	Device string
-	Place  *int // nil: none, as when the table was full
+	Place  *int // nil: none, for example because the table was full
 }
 
-// Find returns the rails of a namespace: one for each interface with an address
-// that has a RoCE v2 entry, in the order of addrs. All have addresses of one
-// family if that is possible, of IPv4 if both are. Link-local addresses make no
-// rail.
+// Find returns the rails of a namespace, in the order of addrs. It returns one rail
+// for each interface with an address that has a RoCE v2 entry. If possible, all rails
+// have addresses of one family. If both families are possible, it is IPv4. Link-local
+// addresses make no rail.
 //
 // Errors: NoRDMA when there is no port, NoGID when no address has an entry.
 func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
@@ -156,7 +156,7 @@ func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 	return out, nil
 }
 
-// lost says which addresses had an entry when the pod was made, and have none.
+// lost says which addresses had an entry when the pod was made, and have none now.
 func (h Hints) lost(ports []Port) []string {
 	var out []string
 	for _, a := range slices.SortedFunc(maps.Keys(h.Recorded), netip.Addr.Compare) {
@@ -176,7 +176,7 @@ func none(err error) error {
 		"the network namespace has none: %w", cause(err))
 }
 
-// cause returns what an error is about without who says it.
+// cause returns the cause of an error without the name of the operation.
 func cause(err error) error {
 	var known *cnierr.Error
 	if errors.As(err, &known) {
@@ -216,9 +216,9 @@ func find(ports []Port, a Addr, h Hints) (Rail, bool) {
 
 const active = "ACTIVE"
 
-// own returns which of the places of one address and type are those of an
-// interface: the ones that have its name, which those of other pods may have
-// too, and of these the one that ADD found.
+// own returns the GID indexes of an interface, among all indexes of one address and
+// type. These are the entries with the name of the interface. Entries of other pods
+// may have the same name: then own returns the one that ADD found.
 func (p Port) own(places []int, link conf.LinkName, was Recorded) []int {
 	netdev := map[int]string{}
 	for _, e := range p.Entries {
@@ -265,7 +265,7 @@ func (h Hints) reason(p Port, a Addr) string {
 	return "as the first of them; rocectl env on the node, with --pid or --container, can distinguish a bond from its NICs"
 }
 
-// places returns where the table has entries of an address and a type.
+// places returns the GID indexes of the entries of an address and a type.
 func (p Port) places(a netip.Addr, kind string) []int {
 	var out []int
 	for _, e := range p.Entries {
@@ -321,7 +321,7 @@ func texts(ports []Port) []string {
 	return out
 }
 
-// Numbers joins places for a sentence.
+// Numbers joins GID indexes for a sentence.
 func Numbers(places []int) string {
 	out := make([]string, 0, len(places))
 	for _, n := range places {

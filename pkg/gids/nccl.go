@@ -12,17 +12,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
 
-// NCCL takes one GID index for all rails (NCCL_IB_GID_INDEX). Without one it
-// chooses an entry itself, since 2.21, with a preference that is again one for
-// all rails: a family, a RoCE version and a range of addresses. Its choice is
-// computed here, from src/transport/net_ib of 2.21 to 2.31, because in a table
-// that pods share it often is somebody else's entry: it starts at place 0 and
-// leaves an entry of the wanted family and version for no other, whatever the
-// range says.
+// NCCL takes one GID index for all rails (NCCL_IB_GID_INDEX). Without one, NCCL since
+// 2.21 chooses an entry itself. Its preference is the same for all rails: a family, a
+// RoCE version and a range of addresses. This file computes that choice, from
+// src/transport/net_ib of 2.21 to 2.31, because in a table that pods share the chosen
+// entry is often that of another pod. NCCL starts at index 0. It never leaves an
+// entry of the wanted family and version, even if that entry is outside of the range.
 
-// ncclChoice returns the place that NCCL chooses in a table when
-// NCCL_IB_GID_INDEX is -1 and NCCL_IB_ROCE_VERSION_NUM is 2
-// (ncclIbGetGidIndex).
+// ncclChoice returns the GID index that NCCL chooses in a table when
+// NCCL_IB_GID_INDEX is -1 and NCCL_IB_ROCE_VERSION_NUM is 2 (ncclIbGetGidIndex).
 func ncclChoice(p Port, ipv6 bool, within netip.Prefix) int {
 	at := map[int]rdma.Entry{}
 	for _, e := range p.Entries {
@@ -37,8 +35,9 @@ func ncclChoice(p Port, ipv6 bool, within netip.Prefix) int {
 	return chosen
 }
 
-// ncclPrefers says whether NCCL leaves one entry for another
-// (ncclUpdateGidIndex). An empty place is the zero Entry, an IPv6 one to NCCL.
+// ncclPrefers says whether NCCL takes another entry instead of one that it has
+// (ncclUpdateGidIndex). An unused index is the zero Entry. For NCCL that is an IPv6
+// entry.
 func ncclPrefers(candidate, current rdma.Entry, ipv6 bool, within netip.Prefix) bool {
 	if candidate.GID.Is4() == ipv6 || !within.Contains(candidate.GID) {
 		return false
@@ -57,7 +56,7 @@ func ncclValid(e rdma.Entry) bool {
 	return e.GID.IsValid() && !(e.GID.Is6() && e.GID.IsLinkLocalUnicast())
 }
 
-// nccl adds what NCCL has to be told.
+// nccl adds the settings of NCCL.
 func (a *Advice) nccl(rails []Rail) {
 	a.set("NCCL_IB_HCA", "="+strings.Join(a.devices(rails), ","))
 	if index, same := commonIndex(rails); same {
@@ -92,8 +91,8 @@ func (a *Advice) nccl(rails []Rail) {
 	a.set("NCCL_IB_ADDR_RANGE", within.String())
 }
 
-// common returns the longest prefix that has the addresses of all rails; the
-// zero value if they are of two families.
+// common returns the longest prefix that contains the addresses of all rails. It
+// returns the zero value if the addresses are of two families.
 func common(rails []Rail) netip.Prefix {
 	first := rails[0].Addr
 	for bits := first.BitLen(); bits >= 0; bits-- {

@@ -22,10 +22,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// Node is the node that is looked at, or a pod on it.
+// Node is the node to look at, or a pod on it.
 type Node struct {
 	Sys     fs.FS           // root of sysfs, as the calling thread's namespace sees it
-	Records []record.Record // of the attachments that stand; nil in a pod
+	Records []record.Record // of the attachments on the node; nil in a pod
 }
 
 // Namespace is what programs in a network namespace can use.
@@ -34,8 +34,9 @@ type Namespace struct {
 	Out   conf.LinkName // see look.View
 }
 
-// Here returns the rails of the calling thread's namespace; with an interface,
-// only of that. It needs no privileges. Errors: those of Find, cnierr.IO.
+// Here returns the rails of the calling thread's namespace. If an interface is given,
+// it returns only the rails of that interface. It needs no privileges. Errors: those
+// of Find, cnierr.IO.
 func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 	here, err := look.Here(ctx)
 	if err != nil {
@@ -55,8 +56,8 @@ func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 	return Namespace{rails, here.Out}, err
 }
 
-// At returns the rails of the namespace at a path, as Here does of its own. It
-// needs root.
+// At returns the rails of the namespace at a path. Otherwise it is as Here. It needs
+// root.
 func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespace, error) {
 	k, err := kernel.Open(netns, n.Sys)
 	if errors.Is(err, kernel.ErrHostNetns) {
@@ -93,7 +94,7 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 }
 
 // usable returns the ports that a pod can use, with the entries that it sees. In
-// shared mode it is the host that sees which interfaces they have.
+// shared mode, only the host sees the interfaces of the ports.
 func usable(ctx context.Context, s *rdma.Subsystem) ([]Port, error) {
 	sys, err := s.System(ctx, rdma.Pod)
 	if err != nil {
@@ -105,8 +106,8 @@ func usable(ctx context.Context, s *rdma.Subsystem) ([]Port, error) {
 	return Ports(ctx, s, rdma.Host, rdma.Pod)
 }
 
-// unreachable returns the error for a namespace that cannot be entered, with what
-// helps a user of rocectl.
+// unreachable returns the error for a namespace that cannot be entered, with a hint
+// for the user of rocectl.
 func unreachable(netns string, err error) error {
 	const action = "open network namespace"
 	switch {
@@ -119,8 +120,8 @@ func unreachable(netns string, err error) error {
 	return err
 }
 
-// addrs returns the addresses of an interface, of all for "". Errors: BadConfig
-// when the interface has none.
+// addrs returns the addresses of an interface, or of all interfaces for "". Errors:
+// BadConfig when the interface has none.
 func addrs(v look.View, only conf.LinkName) ([]Addr, error) {
 	var out []Addr
 	var others []string
@@ -140,8 +141,8 @@ func addrs(v look.View, only conf.LinkName) ([]Addr, error) {
 	return out, nil
 }
 
-// recorded returns what ADD found for the addresses of a pod; with an interface,
-// only of that.
+// recorded returns what ADD found for the addresses of a pod. If an interface is
+// given, it returns only what ADD found for that interface.
 func (n Node) recorded(id plan.NetnsID, only conf.LinkName) map[netip.Addr]Recorded {
 	out := map[netip.Addr]Recorded{}
 	for _, r := range n.Records {

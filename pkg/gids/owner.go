@@ -15,7 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// Owner has an address: a pod, or the host if there is no container.
+// Owner is the owner of an address: a pod, or the host if there is no container.
 type Owner struct {
 	Pod         conf.Pod         `json:"pod,omitzero"`
 	ContainerID conf.ContainerID `json:"containerID,omitempty"`
@@ -29,16 +29,17 @@ type Table struct {
 	Device string        `json:"device"`
 	Port   uint32        `json:"port"`
 	Netdev conf.LinkName `json:"netdev,omitempty"` // the port's, if the host has it
-	Holder *Owner        `json:"holder,omitempty"` // to whom the device was moved
-	// Missing says that neither the holder nor the host nor another holder has
-	// the device: a process keeps the holder's namespace, or somebody moved it.
-	// There is no table then, and no port.
+	Holder *Owner        `json:"holder,omitempty"` // the pod that the device was moved to
+	// Missing says that the device is not with its holder, not on the host, and not
+	// with another holder. Either a process keeps the holder's namespace, or another
+	// program moved the device. Then there is no table and no port.
 	Missing bool    `json:"missing,omitempty"`
 	Size    int     `json:"size"`
 	Hidden  bool    `json:"hidden,omitempty"` // see Port
 	Entries []Entry `json:"entries"`
-	// Twice has the addresses that have several entries of one type, with their
-	// places: several have one address then. Link-local ones are left out.
+	// Twice has the addresses with several entries of one type, and the GID indexes
+	// of these entries. Then several interfaces have the same address. Link-local
+	// addresses are left out.
 	Twice map[netip.Addr][]int `json:"twice,omitempty"`
 }
 
@@ -49,11 +50,11 @@ type Entry struct {
 	IPv4   netip.Addr `json:"ipv4,omitzero"`
 	Type   string     `json:"type"`
 	Netdev string     `json:"netdev,omitempty"` // its name in its own namespace
-	Owners []Owner    `json:"owners"`           // empty: nobody that is known
+	Owners []Owner    `json:"owners"`           // empty: no known owner
 }
 
-// Tables returns the GID tables of the node's RDMA devices, the ones that were
-// moved to pods included. It needs root if any were, or if the driver hides the
+// Tables returns the GID tables of the node's RDMA devices, including devices that
+// were moved to pods. It needs root if a device was moved, or if the driver hides the
 // entries of pods from the host. Errors: those of rdma.Subsystem, cnierr.IO.
 func (n Node) Tables(ctx context.Context) ([]Table, error) {
 	owners, err := n.owners(ctx)
@@ -78,7 +79,7 @@ func (n Node) Tables(ctx context.Context) ([]Table, error) {
 	return append(out, n.missing(seen)...), nil
 }
 
-// missing returns the devices on record that have none of the ports.
+// missing returns the devices in the records that have none of the ports.
 func (n Node) missing(ports []Port) []Table {
 	var out []Table
 	for _, r := range n.Records {
@@ -106,10 +107,10 @@ func moved(r record.Record) []plan.RDMADevice {
 	return out
 }
 
-// of says whether it is a port of a device, which may have another name now.
+// of says whether this is a port of a device. The device may have another name now.
 func (p Port) of(d plan.RDMADevice) bool { return p.DeviceIndex == d.Index && p.GUID == d.GUID }
 
-// owners returns who has which address: the host, and the pods on record.
+// owners returns the owners of all addresses: the host, and the pods with a record.
 func (n Node) owners(ctx context.Context) ([]Owner, error) {
 	host, err := look.Here(ctx)
 	if err != nil {
@@ -159,9 +160,10 @@ func tables(ports []Port, holder *Owner, owners []Owner) []Table {
 	return out
 }
 
-// ownersOf returns who has the address of an entry, and not the entry of it at
-// another place. The interface's name, which is that of its own namespace, tells
-// apart those that have the same one, as with link-local ones of VLANs.
+// ownersOf returns the owners of the address of an entry. It leaves out owners that
+// have an entry of this address at another GID index. Several interfaces may have the
+// same address, such as link-local addresses of VLANs. Then the name of the interface
+// in its own namespace decides.
 func (p Port) ownersOf(e rdma.Entry, all []Owner) []Owner {
 	out := []Owner{}
 	places := p.places(e.GID, e.Type)
@@ -183,9 +185,9 @@ func (p Port) ownersOf(e rdma.Entry, all []Owner) []Owner {
 // gidTypes is how many types RoCE has.
 const gidTypes = 2
 
-// isDefault says whether an entry is the one that the port has for its MAC,
-// whatever addresses its interface has: the first place of the table for each
-// type is kept for it (gid_table_reserve_default).
+// isDefault says whether an entry is the one that the port has for its MAC. This
+// entry does not depend on the addresses of the interface. The kernel reserves the
+// first entry of the table for it, one for each type (gid_table_reserve_default).
 func (p Port) isDefault(e rdma.Entry) bool {
 	return e.Index < gidTypes && e.GID.IsLinkLocalUnicast() && e.Netdev != "" && e.Netdev == string(p.Netdev)
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// podView is what was found from inside a pod's namespace.
+// podView is what a look from inside a pod's namespace finds.
 type podView struct {
 	holder *Owner
 	held   []Port // the ports of devices that were moved to it
 }
 
-// views looks from inside the namespaces of pods: for the devices that they
-// have, and for the entries of the host's ports that only they see, which it
-// adds to host.
+// views looks from inside the namespaces of pods. It finds the devices that the pods
+// have. It also finds entries of the host's ports that only pods see, and adds them
+// to host.
 func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 	hidden := n.lacksEntries(host)
 	looked := map[plan.NetnsID]bool{}
@@ -48,9 +48,9 @@ func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 	return out, nil
 }
 
-// lacksEntries says whether the host does not see the entry that an attachment
-// on record has in a device of the host: the driver may hide it. Kernels that
-// hide nothing are not asked a second time, once for each pod.
+// lacksEntries says whether the host does not see an entry that an attachment has, as
+// its record says, in a device of the host. The driver may hide it. If the kernel
+// hides nothing, views need not look again from each pod.
 func (n Node) lacksEntries(host []Port) bool {
 	for _, r := range n.Records {
 		for addr, found := range recorded(r) {
@@ -65,9 +65,9 @@ func (n Node) lacksEntries(host []Port) bool {
 	return false
 }
 
-// look returns the ports of devices that the namespace of an attachment has,
-// and adds the entries that it sees to those of the host's ports. A namespace
-// that is gone has nothing.
+// look returns the ports of the devices in the namespace of an attachment. It adds
+// the entries that this namespace sees to the entries of the host's ports. A
+// namespace that is gone has nothing.
 func (n Node) look(ctx context.Context, r record.Record, devices []plan.RDMADevice, host []Port) ([]Port, error) {
 	k, err := kernel.Open(r.Netns, n.Sys)
 	if errors.Is(err, kernel.ErrNetnsGone) {
@@ -95,7 +95,7 @@ func (n Node) look(ctx context.Context, r record.Record, devices []plan.RDMADevi
 		return nil, err
 	}
 	held = slices.DeleteFunc(held, func(p Port) bool { return !slices.ContainsFunc(devices, p.of) })
-	for i := range held { // the entries of the host's interface are the host's
+	for i := range held { // these entries belong to the host's interface
 		if err := held[i].add(s, rdma.Pod, rdma.Host); err != nil {
 			return nil, err
 		}

@@ -18,9 +18,9 @@ import (
 // deviceInfo executes plan.DeviceInfo.
 type deviceInfo struct{ op plan.DeviceInfo }
 
-// do writes the file beside its place and links it there: so it is whole or not
-// there, and never takes the place of another. Its folder is the runtime's, and
-// stays.
+// do writes the file under another name and links it to its name. So a reader finds
+// the whole file or none, and do never replaces another file. The folder belongs to
+// the runtime, and stays.
 func (d deviceInfo) do(context.Context) error {
 	const action = "write device information"
 	if err := trusted.Create(d.draft(), []byte(d.op.Text()), 0o644, 0o755); err != nil {
@@ -35,8 +35,8 @@ func (d deviceInfo) do(context.Context) error {
 
 func (d deviceInfo) draft() string { return d.op.File + ".roce" }
 
-// undo removes the file if it is ours: Multus removes that of the device plugin
-// itself.
+// undo removes the file if it is ours. Multus itself removes the file of the device
+// plugin.
 func (d deviceInfo) undo(context.Context) error {
 	const action = "remove device information"
 	if err := trusted.Folder(filepath.Dir(d.op.File)); err != nil {
@@ -56,7 +56,7 @@ func (d deviceInfo) undo(context.Context) error {
 	return d.failed(action, gone(err))
 }
 
-// check says whether there is a file, ours or another's.
+// check returns an error if there is no file. It accepts the file of another program.
 func (d deviceInfo) check(context.Context) error {
 	_, err := os.Lstat(d.op.File)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,7 +65,8 @@ func (d deviceInfo) check(context.Context) error {
 	return d.failed("check device information", err)
 }
 
-// gone takes a file that is not there for one that was removed.
+// gone returns nil if the error says that the file is not there: it counts as
+// removed.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

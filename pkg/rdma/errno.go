@@ -19,8 +19,8 @@ import (
 
 const needsRoot = "run the plugin as root, with CAP_NET_ADMIN and CAP_SYS_ADMIN in the host's user namespace"
 
-// classify gives an error of the kernel its code and hint. Nil stays nil, and
-// what has a code keeps it.
+// classify gives an error of the kernel its code and hint. Nil stays nil, and an
+// error with a code keeps its code.
 func classify(action, subject string, err error) error {
 	const again = "the runtime tries again automatically; if the error stays, check the load of the node"
 	var known *cnierr.Error
@@ -42,11 +42,11 @@ func classify(action, subject string, err error) error {
 	return &cnierr.Error{Code: cnierr.IO, Op: action, Subject: subject, Hint: hint, Err: err}
 }
 
-// noDevice says whether an error means that there is no device, rather than
-// that it could not be asked for.
+// noDevice says whether an error means that there is no device. Other errors mean
+// that the question failed.
 func noDevice(err error) bool { return errors.Is(err, ErrNoDevice) }
 
-// text returns what a file of sysfs or procfs says, "" if it does not.
+// text returns the text of a file of sysfs or procfs, "" if it cannot be read.
 func text(files fs.FS, name string) string {
 	b, err := fs.ReadFile(files, name)
 	if err != nil {

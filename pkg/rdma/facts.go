@@ -14,18 +14,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
-// Facts returns the RDMA device behind a parent, which is in the pod's
-// namespace if inPod says so, and how the node shares devices. It changes
-// nothing. It fails for what would fail later, when an address has been spent.
+// Facts returns the RDMA device behind a parent, and how the node shares devices. The
+// parent is in the pod's namespace if inPod is true. Facts changes nothing. It fails
+// if ADD would fail later, when an address is already leased.
 //
-// The cost is two netlink round trips for all parents of a namespace, whatever
-// the number of devices and the size of their GID tables (see
-// nldev.Conn.System), and for each parent two links of sysfs; in
-// exclusive mode also the two settings that a move loses.
+// Facts needs two netlink round trips for all parents of a namespace. This does not
+// depend on the number of devices and the size of their GID tables (see
+// nldev.Conn.System). For each parent it reads two links of sysfs. In exclusive mode
+// it also reads the two settings that a move loses.
 //
-// Errors: RDMAMode when the request contradicts the system, NoRDMA when there
-// is no device (with ErrNoDevice), more than one, one that does not speak RoCE,
-// or one whose port is not active.
+// Errors: RDMAMode when the request contradicts the mode of the node. NoRDMA when
+// there is no device (with ErrNoDevice), when there are several, when the device does
+// not speak RoCE, or when its port is not active.
 func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error) {
 	at := Host
 	if inPod {
@@ -75,9 +75,9 @@ func (s *Subsystem) Mode(ctx context.Context, want conf.RDMAMode) error {
 	return fits(want, sys.Exclusive)
 }
 
-// find returns the port of a parent whose namespace is links, among the devices
-// that the namespace at sees: of the hardware that the parent names, if it
-// names any that has devices.
+// find returns the port of a parent, among the devices that the namespace at sees.
+// The parent is in the namespace links. If the parent names hardware that has
+// devices, find looks only at these devices.
 func (s *Subsystem) find(sys nldev.System, links, at Side, parent plan.Link) (discover.Match, error) {
 	var failed error
 	fallback := func() []discover.Match {

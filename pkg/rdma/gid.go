@@ -39,7 +39,7 @@ func (g gid) do(ctx context.Context) error {
 	return g.severity(g.wait(ctx))
 }
 
-// severity logs the error of a configuration that only wants to be warned.
+// severity logs the error if the configuration asks for a warning only.
 func (g gid) severity(err error) error {
 	code := cnierr.CodeOf(err)
 	if err == nil || g.op.Mode != conf.Warn || (code != cnierr.NoGID && code != cnierr.Damaged) {
@@ -90,7 +90,7 @@ func (g gid) addrs() []netip.Addr {
 	return out
 }
 
-// missing returns the addresses whose GID was not found.
+// missing returns the addresses without a GID in found.
 func (g gid) missing() string {
 	var out []string
 	for _, a := range g.addrs() {
@@ -101,8 +101,8 @@ func (g gid) missing() string {
 	return strings.Join(out, ", ")
 }
 
-// views returns the table as the pod and the host see it together, and whether
-// there can be entries that neither of them sees.
+// views returns the table with the entries that the pod or the host sees. It also
+// returns whether there can be entries that neither of them sees.
 func (g gid) views() (entries []Entry, size int, hidden bool, err error) {
 	of := g.side
 	var views [2][]Entry
@@ -116,15 +116,15 @@ func (g gid) views() (entries []Entry, size int, hidden bool, err error) {
 	return entries, size, hidden, nil
 }
 
-// TableFull is what the kernel logs for an address that finds no free place
-// (__ib_cache_gid_add, ENOSPC). It tells so where the table cannot be counted:
-// entries are hidden, or programs that still run hold places of addresses that
-// are gone, which read as free (del_gid).
+// TableFull is what the kernel logs for an address when the table has no free entry
+// (__ib_cache_gid_add, ENOSPC). The log is needed because a count of the entries may
+// be too low: the driver may hide entries, and a running program may hold the entry
+// of an address that is gone, which reads as free (del_gid).
 const TableFull = `"unable to add gid" with error=-28 in dmesg`
 
 const fewerPods = "start fewer pods on this NIC, or give them fewer addresses: each address takes one entry, or two if the NIC has RoCE v1 too, and so does each address of the host"
 
-// timeout returns the error for entries that did not come.
+// timeout returns the error for entries that did not appear in time.
 func (g gid) timeout() error {
 	entries, size, hidden, err := g.views()
 	if err != nil {
@@ -146,12 +146,12 @@ func (g gid) timeout() error {
 		"%s made no RoCE v2 entry for it within %s; %s", name, g.op.Wait, fill)
 }
 
-// undo has nothing to undo: the entries go with the addresses.
+// undo has nothing to undo: the kernel removes the entries with the addresses.
 func (gid) undo(context.Context) error { return nil }
 
-// check reads the whole table, because an entry of the same address that the
-// host or another pod has can be anywhere. Where the driver hides entries, it
-// sees those of the host and of this pod, so not those of another pod.
+// check reads the whole table, because the host or another pod may have an entry of
+// the same address at any index. If the driver hides entries, check sees only those
+// of the host and of this pod.
 func (g gid) check(ctx context.Context) error {
 	entries, _, _, err := g.views()
 	if errors.Is(err, gidtable.ErrNone) {
@@ -167,7 +167,7 @@ func (g gid) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lost returns the finding for a device that has no files under its name.
+// lost returns the finding for a device without files under its name.
 func (g gid) lost(ctx context.Context) error {
 	where, want := g.side, g.op.Device
 	d, err := g.device(ctx, where, want)
@@ -194,14 +194,14 @@ func (g gid) checkTarget(t plan.GIDTarget, have []Entry) error {
 	return nil
 }
 
-// damaged returns a finding that only a new pod surely corrects.
+// damaged returns a finding that only a new pod corrects for certain.
 func (g gid) damaged(subject, format string, args ...any) error {
 	return cnierr.New(cnierr.Damaged, checking, subject,
 		"check with rocectl gids, and delete the pod so that it is created again", format, args...)
 }
 
-// moved returns the finding for an entry that is at another place, as after a
-// failover of a bond.
+// moved returns the finding for an entry with another GID index than before, for
+// example after a failover of a bond.
 func (g gid) moved(subject string, was, is int) error {
 	return cnierr.New(cnierr.Damaged, checking, subject,
 		"restart the programs in the pod with the new index of rocectl env, or delete the pod",

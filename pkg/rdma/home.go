@@ -19,17 +19,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
-// returnTime is how long the kernel may take to bring a device back to the
-// first namespace after that of the pod is gone (rdma_dev_exit_net): 0.2 to 0.5 s
-// were measured. returnInterval is how often it is looked for.
+// returnTime is how long the kernel may take to bring a device back to the first
+// namespace after the pod's namespace is gone (rdma_dev_exit_net). We measured 0.2 to
+// 0.5 s. returnInterval is the time between two looks for the device.
 const (
 	returnTime     = 3 * time.Second
 	returnInterval = 10 * time.Millisecond
 )
 
-// undo brings the device back to the host's namespace, under its own name and
-// with the host's settings. Success means that it is there, or that the node
-// does not have it any more. A device that is there as it was is left alone.
+// undo brings the device back to the host's namespace, under its own name and with
+// the host's settings. Success means that it is there, or that the node does not have
+// it any more. undo does not change a device that is there as it was.
 func (m move) undo(ctx context.Context) error {
 	if m.c.Enter == nil {
 		if back, err := m.await(ctx); !back || err != nil {
@@ -44,9 +44,8 @@ func (m move) undo(ctx context.Context) error {
 	return m.home(ctx)
 }
 
-// await waits until the kernel has brought the device back, and returns false
-// if the node has no such device any more. Nobody is kept waiting for the lock
-// meanwhile.
+// await waits until the kernel has brought the device back. It returns false if the
+// node has no such device any more. It does not hold the lock meanwhile.
 func (m move) await(ctx context.Context) (bool, error) {
 	back, err := poll(ctx, returnTime, returnInterval, func() (bool, error) {
 		_, err := m.inHost(ctx)
@@ -64,7 +63,7 @@ func (m move) await(ctx context.Context) (bool, error) {
 	return false, m.kept()
 }
 
-// home moves the device back if the pod has it, and makes it what it was.
+// home moves the device back if the pod has it, and restores its name and settings.
 func (m move) home(ctx context.Context) error {
 	if err := m.fetch(ctx); err != nil {
 		return err
@@ -92,8 +91,8 @@ func (m move) home(ctx context.Context) error {
 	return m.restore(name)
 }
 
-// fetch moves the device back to the host if the pod has it. A node that shares
-// its devices by now has nothing to move: each namespace has all.
+// fetch moves the device back to the host if the pod has it. A node that now shares
+// its devices has nothing to move: each namespace has all devices.
 func (m move) fetch(ctx context.Context) error {
 	if m.c.Enter == nil {
 		return nil
@@ -113,14 +112,14 @@ func (m move) fetch(ctx context.Context) error {
 		}
 	}
 	if noDevice(err) {
-		return nil // it went meanwhile
+		return nil // it is gone meanwhile
 	}
 	return classify(moving, m.op.Device.Name, err)
 }
 
-// makeWay gives the device in the pod a name that none has in the host, where
-// another one has its own: the name that the kernel gives in this case when it
-// moves devices itself (rdma_dev_pick_netns_name).
+// makeWay renames the device in the pod if another device of the host has its name.
+// The new name is unused on the host. It is the name that the kernel gives when it
+// moves such a device itself (rdma_dev_pick_netns_name).
 func (m move) makeWay(ctx context.Context, d nldev.Device) error {
 	c, err := m.conn(Pod)
 	if err == nil {
@@ -129,9 +128,10 @@ func (m move) makeWay(ctx context.Context, d nldev.Device) error {
 	return err
 }
 
-// restore sets, for the device by the name that it has now, what the move left behind: no type of service, because the
-// kernel makes the port anew (cma_add_one), and the pod's traffic class. What
-// is neither has been set by somebody else since.
+// restore sets the host's type of service and traffic class again. name is the name
+// of the device now. After the move there is no type of service, because the kernel
+// creates the port again (cma_add_one), and the traffic class is the pod's. restore
+// does not touch other values, because another program has set them since.
 func (m move) restore(name string) error {
 	d := m.op.Device
 	d.Name = name
@@ -155,9 +155,9 @@ func (m move) restore(name string) error {
 	return err
 }
 
-// exists says whether the node has the device, in whatever namespace: the files
-// for programs that use devices are in the view of all of them. One of them may be
-// of another device of its name, which the host has.
+// exists says whether the node has the device in any namespace. Every namespace sees
+// the files for programs that use devices. One of these files may belong to another
+// device of the host with the same name.
 func (m move) exists(ctx context.Context) bool {
 	named := m.named(m.op.Device.Name)
 	host, err := m.System(ctx, Host)
@@ -177,8 +177,8 @@ func (m move) exists(ctx context.Context) bool {
 	})
 }
 
-// kept returns the error for a device that does not come back although its
-// namespace should be gone.
+// kept returns the error for a device that does not come back, although its namespace
+// should be gone.
 func (m move) kept() error {
 	ns := fmt.Sprintf("net:[%d]", m.op.Netns.Ino)
 	holders := m.holders(ns)
@@ -191,7 +191,8 @@ func (m move) kept() error {
 		"end the process that keeps the pod's namespace: kill "+holders[0].pid, "its namespace %s is kept by %s", ns, processes(holders))
 }
 
-// maxNames bounds what an error lists: it ends in an event of the pod.
+// maxNames limits what an error lists, because the error is shown in an event of the
+// pod.
 const maxNames = 12
 
 type process struct{ pid, command string }
@@ -202,7 +203,7 @@ func (p process) String() string { return fmt.Sprintf("process %s (%s)", p.pid, 
 func (m move) holders(ns string) []process {
 	links, err := fs.Glob(m.c.Proc, "[0-9]*/ns/net")
 	if err != nil {
-		return nil // the pattern is right: there are none
+		return nil // the pattern is correct, so there are none
 	}
 	var out []process
 	for _, l := range links {
@@ -222,8 +223,8 @@ func processes(ps []process) string {
 	return strings.Join(out, ", ")
 }
 
-// damaged returns the finding of a Check: what is not as it was done, and the
-// commands that make it so again.
+// damaged returns the finding of a Check: what is different, and the commands that
+// restore it.
 func damaged(action, subject string, fix []string, format string, args ...any) error {
 	return cnierr.New(cnierr.Damaged, action, subject, "restore it: "+strings.Join(fix, " && "), format, args...)
 }

@@ -19,9 +19,9 @@ type tree struct {
 
 func (t tree) files() fs.FS { return os.DirFS(t.path) }
 
-// mount mounts sysfs or configfs as the namespace of the calling thread sees
-// it. Nobody else sees the mount, and it goes with the process: it is attached
-// nowhere.
+// mount mounts sysfs or configfs as the namespace of the calling thread sees it. The
+// mount is attached nowhere, so no other process sees it, and it ends with the
+// process.
 func mount(fstype string) (tree, error) {
 	context, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -55,7 +55,7 @@ func (m move) lock(ctx context.Context) (release func(), err error) {
 	return m.c.Lock(ctx)
 }
 
-// again finishes a move that was done before.
+// again finishes a move that an earlier call began.
 func (m move) again(ctx context.Context) error {
 	d, err := m.device(ctx, Pod, m.op.Device)
 	if noDevice(err) {
@@ -82,10 +82,9 @@ func (m move) rename(ctx context.Context, at Side, d nldev.Device) error {
 	return classify("restore name of RDMA device", d.Name, err)
 }
 
-// give moves the device from the host to the pod, and looks there whether it
-// has come.
+// give moves the device from the host to the pod, and checks that the pod has it.
 func (m move) give(ctx context.Context, index uint32) error {
-	// A driver may not let it be set from the pod's namespace.
+	// A driver may refuse to set it from the pod's namespace.
 	if m.op.TrafficClass != nil {
 		if err := m.setTrafficClass(m.op.Device, *m.op.TrafficClass); err != nil {
 			return err
@@ -100,7 +99,7 @@ func (m move) give(ctx context.Context, index uint32) error {
 	return m.settle()
 }
 
-// settle sets what the kernel forgets on a move; 0 is how it begins.
+// settle sets what the kernel forgets on a move. After a move the value is 0.
 func (m move) settle() error {
 	if m.op.TOS == nil || *m.op.TOS == 0 {
 		return nil
@@ -108,7 +107,8 @@ func (m move) settle() error {
 	return m.setTOS(Pod, m.op.Device, *m.op.TOS)
 }
 
-// send moves the device, by its index now, from one namespace to the other.
+// send moves the device from one namespace to the other. It uses the current index of
+// the device.
 func (m move) send(ctx context.Context, index uint32, from, to Side) error {
 	var fd int
 	err := m.at(to, func() (err error) {
@@ -143,7 +143,7 @@ func (m move) refused(ctx context.Context, err error) error {
 
 const inAnother = "look for it in the other pods: ip netns exec NAME rdma dev; one pod can have it at a time"
 
-// elsewhere returns the error for a device that neither namespace has.
+// elsewhere returns the error for a device that is in neither namespace.
 func (m move) elsewhere(ctx context.Context, action, hint string, err error) error {
 	if !m.exists(ctx) {
 		return err
@@ -152,15 +152,16 @@ func (m move) elsewhere(ctx context.Context, action, hint string, err error) err
 		"it is neither in the namespace of the host nor in that of the pod: %w", err)
 }
 
-// seek returns how to find a device in namespaces besides, and how to bring it
-// home from there: rdma(8) looks for every name in /run/netns, and knows none
-// for the host's.
+// seek returns how to find a device in other namespaces, and how to bring it back
+// from there. rdma(8) looks for every name in /run/netns, and has no name for the
+// host's namespace.
 func (m move) seek() string {
 	return fmt.Sprintf("look for it in the other namespaces: ip netns exec NAME rdma dev; its name may differ; it comes back when that namespace ends, or with "+
 		"ip netns exec NAME rdma dev set %s netns ../../proc/1/ns/net", m.op.Device.Name)
 }
 
-// check says where the device is if not in the pod, and what of it is different.
+// check says where the device is if it is not in the pod, and which of its settings
+// are different.
 func (m move) check(ctx context.Context) error {
 	const action = "check RDMA device"
 	d, err := m.device(ctx, Pod, m.op.Device)
@@ -217,11 +218,11 @@ func (m move) checkSettings(action string) error {
 	return nil
 }
 
-// inHost returns the device in the host's namespace: the very one, or one of
-// its name on the same hardware, which the driver made anew after the one that
-// moved was gone. The name alone tells nothing: since Linux 7.3 names are unique
-// in a namespace only (__alloc_name_id), so a device that is made while a pod
-// has mlx5_0 gets that name, too.
+// inHost returns the device in the host's namespace. It is the same device, or a
+// device with its name on the same hardware: the driver made that one after the
+// device that moved was gone. The name alone is not enough. Since Linux 7.3 names are
+// unique only in a namespace (__alloc_name_id), so a device that is made while a pod
+// has mlx5_0 gets that name too.
 func (m move) inHost(ctx context.Context) (nldev.Device, error) {
 	d, err := m.device(ctx, Host, m.op.Device)
 	if !noDevice(err) {
@@ -239,8 +240,8 @@ func (m move) inHost(ctx context.Context) (nldev.Device, error) {
 	return nldev.Device{}, err
 }
 
-// sameHardware says whether the device that the host has by the name stands on
-// the hardware of the one that moved.
+// sameHardware says whether the host's device with this name is on the same hardware
+// as the device that moved.
 func (m move) sameHardware() bool {
 	d := m.op.Device
 	bus, name := discover.Hardware(m.c.Sys, d.Name)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// poll calls fn again and again, at the interval, until it returns true or an
-// error, or until the time has passed; then it returns false.
+// poll calls fn at the interval, until fn returns true or an error. When the time has
+// passed, poll returns false.
 func poll(ctx context.Context, wait, interval time.Duration, fn func() (bool, error)) (bool, error) {
 	end := time.NewTimer(wait)
 	defer end.Stop()

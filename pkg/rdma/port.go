@@ -58,7 +58,7 @@ func portOf(d nldev.Device, want plan.RDMADevice) (nldev.Port, error) {
 	return nldev.Port{}, cnierr.New(cnierr.NoRDMA, "use RDMA port", portName(want), "", "the device has %d ports", len(d.Ports))
 }
 
-// usable refuses a port that carries no RoCE traffic now.
+// usable refuses a port that cannot carry RoCE traffic now.
 func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
 	const action = "use RDMA port"
 	name := fmt.Sprintf("%s/%d", d.Name, p.Number)
@@ -83,10 +83,10 @@ func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
 	return nil
 }
 
-// roceIsOff says whether a port has no GID table, so that there are raw packets
-// on it alone: mlx5 makes such ones in switchdev mode (mlx5_port_rep_immutable)
-// and when devlink's enable_roce is false (raw_eth_profile). The kernel tells no
-// protocol of them then; older ones tell none of any device.
+// roceIsOff says whether a port has no GID table and so carries only raw packets.
+// mlx5 makes such ports in switchdev mode (mlx5_port_rep_immutable) and when
+// devlink's enable_roce is false (raw_eth_profile). The kernel then tells no protocol
+// for the device. Older kernels tell no protocol for any device.
 func (s *Subsystem) roceIsOff(d nldev.Device, p nldev.Port, at Side) (bool, error) {
 	if d.Protocol != "" {
 		return false, nil
@@ -99,8 +99,8 @@ func (s *Subsystem) roceIsOff(d nldev.Device, p nldev.Port, at Side) (bool, erro
 	return errors.Is(err, fs.ErrNotExist), nil
 }
 
-// linkLayer returns the link layer of a port. A device that speaks RoCE has
-// Ethernet; kernels that do not tell what it speaks have a file for it.
+// linkLayer returns the link layer of a port. A device that speaks RoCE has Ethernet.
+// If the kernel does not tell the protocol of the device, a file has the link layer.
 func (s *Subsystem) linkLayer(d nldev.Device, p nldev.Port, at Side) string {
 	switch d.Protocol {
 	case "roce":

@@ -21,9 +21,9 @@ import (
 // errNoSetting says that the kernel or the driver does not have a setting.
 var errNoSetting = errors.New("there is no such setting")
 
-// errSeveral says that a name means several devices of the node, in different
-// namespaces, as it may since Linux 7.3. configfs then looks through all of them
-// and takes either (cma_configfs.c, filter_by_name).
+// errSeveral says that several devices of the node have one name, in different
+// namespaces. This is possible since Linux 7.3. configfs then looks at all devices
+// and takes any of these (cma_configfs.c, filter_by_name).
 var errSeveral = errors.New("several RDMA devices of the node have this name, and the kernel would take either")
 
 const (
@@ -31,9 +31,9 @@ const (
 	tcFile  = "traffic class of"
 )
 
-// tos returns what rdma_cm sets as type of service for connections of a
-// device's port, nil if it is not loaded or may not be asked, or if the name
-// does not tell the device.
+// tos returns the type of service that rdma_cm sets for connections of a device's
+// port. It returns nil if rdma_cm is not loaded or may not be asked, or if several
+// devices have the name.
 func (s *Subsystem) tos(at Side, d plan.RDMADevice) (*uint8, error) {
 	var out *uint8
 	err := s.withCM(at, d, func(file string) error {
@@ -64,8 +64,7 @@ func (s *Subsystem) setTOS(at Side, d plan.RDMADevice, v uint8) error {
 	return classify("set "+tosFile, d.Name, err)
 }
 
-// named returns how many devices of the node have a name, in whatever
-// namespaces.
+// named returns how many devices of the node have a name, in all namespaces.
 func (s *Subsystem) named(name string) (n int) {
 	files, err := fs.Glob(s.c.Sys, "class/infiniband_verbs/*/ibdev")
 	if err != nil {
@@ -79,9 +78,10 @@ func (s *Subsystem) named(name string) (n int) {
 	return n
 }
 
-// withCM calls fn with the file of the type of service in configfs, whose
-// folder is there only for who makes it (make_cma_dev). The kernel looks the
-// device up in the namespace of the calling thread, then and at each use.
+// withCM calls fn with the file of the type of service in configfs. The folder of
+// this file exists only after a process makes it (make_cma_dev). The kernel looks the
+// device up in the namespace of the calling thread, when the folder is made and at
+// each use.
 func (s *Subsystem) withCM(at Side, d plan.RDMADevice, fn func(file string) error) error {
 	if s.named(d.Name) > 1 {
 		return errSeveral
@@ -106,17 +106,17 @@ func (s *Subsystem) withCM(at Side, d plan.RDMADevice, fn func(file string) erro
 	})
 }
 
-// maxShared is how often somebody else may remove the folder that they made
-// and we use, as calls for other pods do.
+// maxShared is how often another process may remove the folder that it made and we
+// use. Calls for other pods do that.
 const maxShared = 100
 
-// inFolder calls fn with a folder of configfs that it makes and removes, unless
-// somebody else made it.
+// inFolder calls fn while a folder of configfs exists. It makes and removes the
+// folder, unless another process made it.
 func inFolder(dir string, fn func() error) (made bool, err error) {
 	err = os.Mkdir(dir, 0o755)
 	switch {
 	case err == nil:
-		defer os.Remove(dir) //nolint:errcheck // who needs it next takes it as it is
+		defer os.Remove(dir) //nolint:errcheck // the next user takes the folder as it is
 		return true, fn()
 	case errors.Is(err, fs.ErrExist):
 		return false, fn()
@@ -124,8 +124,8 @@ func inFolder(dir string, fn func() error) (made bool, err error) {
 	return true, missing(err)
 }
 
-// missing turns the errors of what the kernel does not have into errNoSetting:
-// no file system of the kind, no module, no device with connections.
+// missing returns errNoSetting for errors that mean that the kernel does not have the
+// setting: no file system of the kind, no module, no device with connections.
 func missing(err error) error {
 	for _, e := range []error{unix.ENODEV, unix.ENOENT, unix.ENOSYS} {
 		if errors.Is(err, e) {
@@ -135,8 +135,9 @@ func missing(err error) error {
 	return err
 }
 
-// trafficClass returns the class that the driver forces on a port, nil if it
-// does not have that, as upstream's drivers, or forces none.
+// trafficClass returns the class that the driver forces on a port. It returns nil if
+// the driver forces none, or does not have this setting. Upstream drivers do not have
+// it.
 func (s *Subsystem) trafficClass(at Side, d plan.RDMADevice) (*uint8, error) {
 	sys, err := s.files(at)
 	if err != nil {

@@ -6,9 +6,9 @@
 //
 // It never guesses: no device, or several devices, is an error that names the
 // candidates. It never moves or renames a device that it cannot identify for certain.
-// It stands beside kernel, below attach. Read this file first, then find.go for which
-// device it is, and one file for each kind of operation; package nldev is the way to
-// Linux.
+// Package attach uses it, as it uses kernel. Read this file first, then find.go for
+// which device it is, and one file for each kind of operation; package nldev is the
+// way to Linux.
 package rdma
 
 import (
@@ -25,20 +25,20 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
-// ErrNoDevice says that no RDMA device that the namespace sees is the one that
-// is meant. In exclusive mode it may be in a pod.
+// ErrNoDevice says that the namespace does not see the RDMA device. In exclusive mode
+// the device may be in a pod.
 var ErrNoDevice = nldev.ErrNoDevice
 
 // Config is what a Subsystem works on.
 type Config struct {
 	Sys fs.FS // root of sysfs, as the host's namespace sees it
-	// Enter runs fn in the pod's namespace; nil: the namespace is gone, or none
-	// is meant.
+	// Enter runs fn in the pod's namespace; nil: the namespace is gone, or there is
+	// none.
 	Enter func(fn func() error) error
 	// Netns is how commands in hints name the pod's namespace, as plan.Op's
 	// take it; "": POD.
 	Netns string
-	// Lock serialises moves on this node; nil: nobody else makes any.
+	// Lock serialises moves on this node; nil: no other process makes any.
 	Lock func(context.Context) (release func(), err error)
 	Log  *slog.Logger
 	Proc fs.FS // root of procfs, to name a process that keeps a namespace
@@ -70,8 +70,8 @@ type Subsystem struct {
 	conns [2]*nldev.Conn
 	trees [2]*tree // of sysfs; the host's is of no use: c.Sys is
 	found map[netip.Addr]int
-	// What Facts saw. It asks once until an operation is done: the rails of an
-	// attachment share the answer.
+	// What Facts saw. Facts asks the kernel once, and again only after an operation:
+	// the rails of an attachment share the answer.
 	surveyed [2]*nldev.System
 }
 
@@ -81,7 +81,7 @@ func New(c Config) *Subsystem {
 	return &Subsystem{c: c, dial: nldev.Dial, mount: mount, found: map[netip.Addr]int{}}
 }
 
-// Close lets go of sockets and mounts.
+// Close closes the sockets and mounts.
 func (s *Subsystem) Close() {
 	for _, c := range s.conns {
 		if c != nil {
@@ -151,8 +151,7 @@ func (s *Subsystem) files(side Side) (fs.FS, error) {
 	return t.files(), nil
 }
 
-// side returns where a device is that is in the pod's namespace or in the
-// host's.
+// side returns the namespace that a device is in: the pod's or the host's.
 func side(at plan.Place) Side {
 	if at == plan.Pod {
 		return Pod
@@ -178,9 +177,10 @@ func (s *Subsystem) device(ctx context.Context, side Side, want plan.RDMADevice)
 // noGUID is the GUID of a virtual function to which none was given.
 const noGUID = "0000:0000:0000:0000"
 
-// match returns the device of a plan among those that a namespace sees, whatever
-// its name is now. A driver that is loaded anew makes the device anew, with the
-// next index (ib_register_device): it is the same if name and GUID are.
+// match returns the device of a plan among those that a namespace sees. The device
+// may have another name now. A driver that is loaded again makes the device again,
+// with the next index (ib_register_device). It is the same device if name and GUID
+// are the same.
 func match(sys nldev.System, want plan.RDMADevice) (nldev.Device, bool) {
 	for _, same := range []func(nldev.Device) bool{
 		func(d nldev.Device) bool { return d.Index == want.Index && d.GUID == want.GUID },
@@ -193,7 +193,7 @@ func match(sys nldev.System, want plan.RDMADevice) (nldev.Device, bool) {
 	return nldev.Device{}, false
 }
 
-// Located returns the places of the GIDs that Do found.
+// Located returns the GID indexes of the GIDs that Do found.
 func (s *Subsystem) Located() map[netip.Addr]int { return s.found }
 
 // Do does op: plan.Move, plan.Port or plan.GID; see plan.Op.

@@ -5,7 +5,7 @@ package rdma
 
 import "github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
 
-// Entry is a place of a GID table that is in use.
+// Entry is an entry of a GID table that is in use.
 type Entry = gidtable.Entry
 
 // The types of an Entry. RoCEv1 is InfiniBand's too.
@@ -15,13 +15,13 @@ const (
 )
 
 // ErrNoTable says that a port has no GID table: RoCE is off, or the device is
-// not there.
+// missing.
 var ErrNoTable = gidtable.ErrNone
 
-// Table returns the entries of the GID table of a port of a device that the
-// namespace of has, in order, and how many places the table has: see
-// gidtable.Table.Entries. The entries are those that a reader in the namespace
-// reader sees: see Merge. Errors: ErrNoTable.
+// Table returns the entries of the GID table of a port in order, and the size of the
+// table: see gidtable.Table.Entries. The device is in the namespace of. The entries
+// are those that a process in the namespace reader sees: see Merge. Errors:
+// ErrNoTable.
 func (s *Subsystem) Table(of, reader Side, device string, port uint32) ([]Entry, int, error) {
 	sys, err := s.files(of)
 	if err != nil {
@@ -36,5 +36,5 @@ func (s *Subsystem) Table(of, reader Side, device string, port uint32) ([]Entry,
 	return entries, size, classify("read GID table of", device, err)
 }
 
-// Merge joins what two namespaces see of one table: see gidtable.Merge.
+// Merge joins the entries that two namespaces see of one table: see gidtable.Merge.
 func Merge(a, b []Entry) (all []Entry, differ bool) { return gidtable.Merge(a, b) }

@@ -5,8 +5,8 @@
 // network interface.
 //
 // It never guesses: no port, or several ports, is an error that names the candidates.
-// It opens nothing: it works on values and a file system. It stands below package
-// rdma, which asks the kernel. Everything is in this file.
+// It opens nothing: it works on values and a file system. Package rdma uses it and
+// asks the kernel. Everything is in this file.
 package discover
 
 import (
@@ -25,10 +25,10 @@ import (
 
 const finding = "find RDMA device of"
 
-// LoadDriver is what to do without RDMA devices.
+// LoadDriver is the hint for a node without RDMA devices.
 const LoadDriver = `load the NIC's RDMA driver (rdma link shows its devices), or set "rdma": {"mode": "off"} if the pods need no RDMA`
 
-// Match is a port, and the link that it was found by.
+// Match is a port, and the link that led to it.
 type Match struct {
 	Device nldev.Device
 	Port   nldev.Port
@@ -38,16 +38,16 @@ type Match struct {
 // String returns the port as rdma link takes it.
 func (m Match) String() string { return fmt.Sprintf("%s/%d", m.Device.Name, m.Port.Number) }
 
-// Port returns the port that carries the RoCE traffic of a parent: the one
-// whose network interface is in the parent's first layer in which there is any.
-// So the device of a bond goes before those of its slaves, and a device that
-// names one slave, as drivers do that bond their ports themselves, is that of
-// the bond. When no port names an interface of the parent, as with drivers and
-// kernels that do not tell, related returns those that belong to the same
-// hardware.
+// Port returns the port that carries the RoCE traffic of a parent. It looks at the
+// layers of the parent one after the other. It takes the port with a network
+// interface in the first layer that has any. So the device of a bond comes before the
+// devices of its slaves. Some drivers bond their ports themselves: their device names
+// one slave, and is the device of the bond. Some drivers and kernels do not tell the
+// interface of a port. If no port names an interface of the parent, related returns
+// the ports of the same hardware.
 //
-// Errors: NoRDMA when there is none, with nldev.ErrNoDevice, when there are
-// several, and when it does not speak RoCE.
+// Errors: NoRDMA when there is no port (with nldev.ErrNoDevice), when there are
+// several, and when the port does not speak RoCE.
 func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Match, error) {
 	found := inLayers(slices.DeleteFunc(slices.Clone(devices), other), parent.Layers)
 	if len(found) == 0 {
@@ -72,10 +72,10 @@ func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Mat
 	return found[0], nil
 }
 
-// other says whether a device is known to speak something other than RoCE.
+// other says whether a device is known to speak another protocol than RoCE.
 func other(d nldev.Device) bool { return d.Protocol != "" && d.Protocol != "roce" }
 
-// inLayers returns the ports of the first layer in which there is any.
+// inLayers returns the ports of the first layer that has any.
 func inLayers(devices []nldev.Device, layers [][]int32) []Match {
 	for _, layer := range layers {
 		var out []Match
@@ -93,9 +93,10 @@ func inLayers(devices []nldev.Device, layers [][]int32) []Match {
 	return nil
 }
 
-// Related returns the ports of the devices that sysfs has beside a link in the
-// folder of its PCI or auxiliary device, or beside those that it stands on.
-// links is sysfs as the link's namespace sees it, all as the devices' does.
+// Related returns the ports of the devices that belong to the hardware of a link, or
+// of the links below it. sysfs has these devices in the folder of the PCI or
+// auxiliary device. links is sysfs as the link's namespace sees it. all is sysfs as
+// the namespace of the devices sees it.
 func Related(devices []nldev.Device, name conf.LinkName, links, all fs.FS) []Match {
 	const maxDepth = 8 // MAX_NEST_DEV of the kernel
 	layer := []string{string(name)}
@@ -116,8 +117,9 @@ func Related(devices []nldev.Device, name conf.LinkName, links, all fs.FS) []Mat
 	return nil
 }
 
-// On returns the devices whose hardware has a name on the PCI or the auxiliary
-// bus, as deviceID gives it; none if sysfs knows no such hardware.
+// On returns the devices on the hardware with this name on the PCI or the auxiliary
+// bus. The name has the form of deviceID. On returns none if sysfs knows no such
+// hardware.
 func On(devices []nldev.Device, hardware string, sys fs.FS) []nldev.Device {
 	var out []nldev.Device
 	for _, bus := range []string{"pci", "auxiliary"} {
@@ -145,7 +147,7 @@ func Ports(devices []nldev.Device) []Match {
 	return out
 }
 
-// unique returns the ports, each once: two links may be of one port's hardware.
+// unique returns each port once: two links may belong to the hardware of one port.
 func unique(ms []Match) []Match {
 	slices.SortStableFunc(ms, func(a, b Match) int { return strings.Compare(a.String(), b.String()) })
 	return slices.CompactFunc(ms, func(a, b Match) bool { return a.String() == b.String() })
@@ -164,7 +166,7 @@ func beside(link string, links, all fs.FS) []string {
 	}
 	entries, err := fs.ReadDir(all, path.Join("bus", path.Base(bus), "devices", path.Base(id), "infiniband"))
 	if err != nil {
-		return nil // it has no RDMA device, or one that is elsewhere
+		return nil // it has no RDMA device, or the device is in another namespace
 	}
 	var out []string
 	for _, e := range entries {
@@ -173,8 +175,8 @@ func beside(link string, links, all fs.FS) []string {
 	return out
 }
 
-// onlyPort returns the port of a device that is a link's. Of several it is the
-// one of the link's number on the hardware (dev_port), as with mlx4.
+// onlyPort returns the port of a device that belongs to a link. If there are several,
+// it is the one with the link's number on the hardware (dev_port), as with mlx4.
 func onlyPort(devices []nldev.Device, name, link string, links fs.FS) []Match {
 	for _, d := range devices {
 		if d.Name != name || len(d.Ports) == 0 {
@@ -193,7 +195,7 @@ func onlyPort(devices []nldev.Device, name, link string, links fs.FS) []Match {
 	return nil
 }
 
-// lowers returns the links that a link stands on (netdev_adjacent_sysfs_add).
+// lowers returns the links directly below a link (netdev_adjacent_sysfs_add).
 func lowers(link string, links fs.FS) []string {
 	entries, err := fs.ReadDir(links, "class/net/"+link)
 	if err != nil {
@@ -208,7 +210,7 @@ func lowers(link string, links fs.FS) []string {
 	return out
 }
 
-// text returns what a file of sysfs says, "" if it does not.
+// text returns the text of a file of sysfs, "" if it cannot be read.
 func text(sys fs.FS, name string) string {
 	b, err := fs.ReadFile(sys, name)
 	if err != nil {
@@ -229,7 +231,8 @@ func texts(ms []Match) []string {
 	return out
 }
 
-// maxNames bounds what an error lists: it ends in an event of the pod.
+// maxNames limits what an error lists, because the error is shown in an event of the
+// pod.
 const maxNames = 12
 
 func names(devices []nldev.Device) string {
@@ -258,14 +261,14 @@ func Hardware(sys fs.FS, device string) (bus, name string) {
 	return path.Base(subsystem), path.Base(id)
 }
 
-// Function returns the address of the PCI function that a device stands on, or
-// else the link that it belongs to; "" if neither does. The paths in sysfs tell:
-// "../../devices/pci0000:00/0000:00:03.0/virtio2/net/ens1".
+// Function returns the address of the PCI function of a device, or else that of the
+// link that the device belongs to. It returns "" if neither has one. The address is
+// in the paths of sysfs: "../../devices/pci0000:00/0000:00:03.0/virtio2/net/ens1".
 func Function(sys fs.FS, device string, link conf.LinkName) string {
 	for _, name := range []string{"class/infiniband/" + device, "class/net/" + string(link)} {
 		at, err := fs.ReadLink(sys, name)
 		if err != nil {
-			continue // it has no link, or one that is elsewhere
+			continue // it has no link, or the link is in another namespace
 		}
 		for _, folder := range slices.Backward(strings.Split(at, "/")) {
 			if isFunction(folder) {
@@ -276,7 +279,7 @@ func Function(sys fs.FS, device string, link conf.LinkName) string {
 	return ""
 }
 
-// isFunction says whether a name is a PCI address: 0000:0b:00.2. That of a host
+// isFunction says whether a name is a PCI address: 0000:0b:00.2. The name of a host
 // bridge, pci0000:00, is none.
 func isFunction(name string) bool {
 	var domain, bus, device, function uint32

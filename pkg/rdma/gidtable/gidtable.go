@@ -3,10 +3,10 @@
 
 // Package gidtable reads the GID table of a port of an RDMA device from sysfs.
 //
-// It changes nothing. It never distinguishes entries by the names of their interfaces,
-// because names are valid only in their own namespace: the interface of every pod is
-// net1. It stands below package rdma, which knows the devices. Everything is in this
-// file.
+// It changes nothing. It never distinguishes entries by the names of their
+// interfaces, because names are valid only in their own namespace: the interface of
+// every pod is net1. Package rdma uses it and knows the devices. Everything is in
+// this file.
 package gidtable
 
 import (
@@ -21,15 +21,15 @@ import (
 	"strings"
 )
 
-// The types of an Entry, as sysfs calls them (gid_type_str). RoCE v2 is on UDP
-// and can be routed; v1, which is InfiniBand's type too, has entries of the same
-// GIDs.
+// The types of an Entry, as sysfs calls them (gid_type_str). RoCE v2 is on UDP and
+// can be routed. RoCE v1 has entries of the same GIDs, and its type is also that of
+// InfiniBand.
 const (
 	RoCEv1 = "IB/RoCE v1"
 	RoCEv2 = "RoCE v2"
 )
 
-// Entry is a place of a GID table that is in use.
+// Entry is an entry of a GID table that is in use.
 type Entry struct {
 	Index  int
 	GID    netip.Addr // an IPv4 address that is mapped into IPv6 is unmapped
@@ -37,26 +37,26 @@ type Entry struct {
 	Netdev string     // its name in its own namespace; "" when it has none
 }
 
-// Table is the GID table of a port. There is no netlink message for it (6.18),
-// and the ioctl needs a context of the driver (ib_uverbs_get_ucontext).
+// Table is the GID table of a port. Linux 6.18 has no netlink message for it, and the
+// ioctl needs a context of the driver (ib_uverbs_get_ucontext).
 type Table struct {
 	sys fs.FS
 	dir string
 }
 
-// New returns the table of a port; sys is the root of sysfs, as the namespace
-// sees it that has the device.
+// New returns the table of a port. sys is the root of sysfs, as the namespace of the
+// device sees it.
 func New(sys fs.FS, device string, port uint32) Table {
 	return Table{sys, fmt.Sprintf("class/infiniband/%s/ports/%d/", device, port)}
 }
 
-// ErrNone is returned for a port that has no table: there is no such device.
+// ErrNone means that a port has no table: there is no such device.
 var ErrNone = errors.New("no GID table")
 
-// errEnd is returned for the place behind the last one.
+// errEnd is returned for the index after the last one.
 var errEnd = errors.New("the table has no such index")
 
-// gid returns what is at a place: the zero value if nothing is.
+// gid returns the GID at an index. It returns the zero value if the index is unused.
 func (t Table) gid(place int) (netip.Addr, error) {
 	b, err := t.read("gids/" + strconv.Itoa(place))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,8 +75,9 @@ func (t Table) gid(place int) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// kind returns the type of an entry, "" when it went meanwhile: reading that of
-// an empty place is EINVAL (show_port_gid_attr_gid_type).
+// kind returns the type of an entry. It returns "" if the entry was removed
+// meanwhile: for an unused index the read fails with EINVAL
+// (show_port_gid_attr_gid_type).
 func (t Table) kind(place int) string { return t.attribute("types", place) }
 
 // netdev returns the interface of an entry, by its name in its own namespace.
@@ -90,7 +91,7 @@ func (t Table) attribute(folder string, place int) string {
 	return b
 }
 
-// read reads a file of one line: with one call, because sysfs gives all of it
+// read reads a file of one line. It uses one call, because sysfs gives the whole file
 // at once and tables are long.
 func (t Table) read(name string) (string, error) {
 	f, err := t.sys.Open(t.dir + name)
@@ -98,7 +99,7 @@ func (t Table) read(name string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	var line [64]byte // a GID has 40
+	var line [64]byte // a GID needs 40
 	n, err := f.Read(line[:])
 	if err != nil {
 		return "", err
@@ -106,10 +107,11 @@ func (t Table) read(name string) (string, error) {
 	return strings.TrimSpace(string(line[:n])), nil
 }
 
-// maxNames bounds what a text lists: it ends in an event of the pod.
+// maxNames limits what a text lists, because the text is shown in an event of the
+// pod.
 const maxNames = 12
 
-// places yields what is at each place until the end of the table, or until fn
+// places calls fn with each index and its GID, until the end of the table or until fn
 // returns false.
 func (t Table) places(fn func(place int, gid netip.Addr) bool) error {
 	for i := 0; ; i++ {
@@ -129,12 +131,12 @@ func (t Table) places(fn func(place int, gid netip.Addr) bool) error {
 	}
 }
 
-// Locate adds the places of the RoCE v2 entries of addresses to found, each the
-// lowest, and returns whether it has all. What is in found already is not
-// looked for. It stops at the last address that it finds, so what it reads is a
-// file for each place before that one, and one for each entry of an address:
-// the kernel gives out the lowest free place (find_gid), so those before a new
-// entry are the older ones. If an entry is not there, it reads all places.
+// Locate finds the RoCE v2 entries of addresses and adds their lowest GID indexes to
+// found. It returns whether it has all. It does not look for addresses that are in
+// found already. It stops at the last address that it finds. So it reads one file for
+// each index before that one, and one file for each entry of an address. The kernel
+// gives a new entry the lowest free index (find_gid), so the entries before it are
+// older. If an entry is missing, Locate reads the whole table.
 //
 // Errors: ErrNone; those of sysfs as they are.
 func (t Table) Locate(want []netip.Addr, found map[netip.Addr]int) (bool, error) {
@@ -157,9 +159,9 @@ func (t Table) Locate(want []netip.Addr, found map[netip.Addr]int) (bool, error)
 	return len(missing) == 0, err
 }
 
-// Entries returns everything that is in the table, in order, and how many
-// places it has. It reads a file for each place and two for each entry. Errors:
-// ErrNone; those of sysfs as they are.
+// Entries returns all entries of the table in order, and the size of the table. It
+// reads one file for each index, and two more for each entry. Errors: ErrNone; those
+// of sysfs as they are.
 func (t Table) Entries() ([]Entry, int, error) {
 	var out []Entry
 	size := 0
@@ -173,18 +175,19 @@ func (t Table) Entries() ([]Entry, int, error) {
 	return out, size, err
 }
 
-// Merge joins what two namespaces see of one table, and says whether they see
-// different places. Upstream's kernel shows everyone the same. NVIDIA's driver
-// (MLNX_OFED, DOCA-OFED) shows a reader no entry whose interface is in another
-// namespace than the reading thread: the GID reads as zero, like a free place
-// (rdma_check_gid_user_access). So zero means "not mine" there.
+// Merge joins the entries that two namespaces see of one table. It also says whether
+// the two see different GID indexes in use. The upstream kernel shows all namespaces
+// the same entries. NVIDIA's driver (MLNX_OFED, DOCA-OFED) hides an entry if its
+// interface is in another namespace than the reading thread. The GID of a hidden
+// entry reads as zero, like an unused index (rdma_check_gid_user_access). So with
+// this driver zero means "not mine".
 func Merge(a, b []Entry) (all []Entry, differ bool) {
 	at := map[int]Entry{}
 	for _, e := range a {
 		at[e.Index] = e
 	}
 	for _, e := range b {
-		if at[e.Index].Netdev == "" { // an entry on its way has no interface
+		if at[e.Index].Netdev == "" { // an entry that is being added or removed has no interface
 			at[e.Index] = e
 		}
 	}
@@ -194,15 +197,15 @@ func Merge(a, b []Entry) (all []Entry, differ bool) {
 	return all, len(all) != len(a) || len(all) != len(b)
 }
 
-// Of returns an address's RoCE v2 entries that have an interface: one that is on
-// its way out has none.
+// Of returns the RoCE v2 entries of an address that have an interface. An entry that
+// the kernel is removing has none.
 func Of(entries []Entry, addr netip.Addr) []Entry {
 	return slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool {
 		return e.GID != addr || e.Type != RoCEv2 || e.Netdev == ""
 	})
 }
 
-// Fill says how full a table is, and of whose entries.
+// Fill says how full a table is, and which interfaces have the entries.
 func Fill(entries []Entry, size int) string {
 	var v4 int
 	of := map[string]int{}

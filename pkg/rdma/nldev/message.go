@@ -69,9 +69,9 @@ func portRequest(device, port uint32) nlsock.Request {
 	return request(cmdPortGet, nlsock.AppendNumber(nlsock.AppendNumber(nil, attrDevIndex, device), attrPortIndex, port))
 }
 
-// parseDevice reads an answer to cmdGet. Its port index is the number of
-// ports; they are numbered from 1 (rdma_start_port), as the ports of switches,
-// which start at 0, have no network interface.
+// parseDevice reads an answer to cmdGet. The port index in the answer is the number
+// of ports. Ports are numbered from 1 (rdma_start_port). The ports of switches start
+// at 0, but have no network interface.
 func parseDevice(b []byte) Device {
 	var d Device
 	for typ, v := range nlsock.Attributes(b) {
@@ -93,12 +93,12 @@ func parseDevice(b []byte) Device {
 	return d
 }
 
-// maxPorts bounds what is asked for: a device that switches between functions
-// has a port for each of them.
+// maxPorts limits the number of ports to ask for. A device that switches between
+// functions has a port for each function.
 const maxPorts = 4096
 
-// guid returns a GUID, which nldev sends in host byte order, as rdma(8) and
-// sysfs print it.
+// guid returns a GUID in the form that rdma(8) and sysfs print. nldev sends it in
+// host byte order.
 func guid(b []byte) string {
 	if len(b) < 8 {
 		return ""

@@ -35,7 +35,7 @@ type Device struct {
 	Index    uint32
 	Name     string
 	GUID     string // of the node, as rdma dev prints it: "5054:00ff:fe00:0a01"
-	Protocol string // "roce", "ib", "iw", "opa"; "" from kernels that do not tell
+	Protocol string // "roce", "ib", "iw", "opa"; "" if the kernel does not tell
 	Ports    []Port
 }
 
@@ -57,8 +57,8 @@ type Socket interface {
 	Close()
 }
 
-// Conn is a NETLINK_RDMA socket. It sees the devices of the namespace of the
-// thread that opened it, whichever thread uses it.
+// Conn is a NETLINK_RDMA socket. It sees the devices of the namespace of the thread
+// that opened it. The thread that uses it does not matter.
 type Conn struct{ sock Socket }
 
 // Dial opens a socket in the namespace of the calling thread; EPROTONOSUPPORT
@@ -77,13 +77,13 @@ func New(sock Socket) *Conn { return &Conn{sock} }
 // Close closes the socket.
 func (c *Conn) Close() { c.sock.Close() }
 
-// batch is how many answers surely fit in the socket's receive buffer: rdma
-// drops what does not (rdma_nl_unicast).
+// batch is a number of answers that always fits in the socket's receive buffer. rdma
+// drops answers that do not fit (rdma_nl_unicast).
 const batch = 64
 
-// System returns the mode, the devices and their ports. It is two round trips,
-// one more for every 64 ports: a dump of the devices, and all else at once. A
-// device that vanishes in between is left out.
+// System returns the mode, the devices and their ports. It needs two round trips: a
+// dump of the devices, and then all else at once. Every 64 ports need one more. A
+// device that goes away in between is left out.
 func (c *Conn) System(ctx context.Context) (System, error) {
 	rows, err := c.sock.Dump(ctx, request(cmdGet, nil))
 	if err != nil {
@@ -152,14 +152,14 @@ func (d *Device) addPorts(replies []nlsock.Reply) error {
 	return nil
 }
 
-// gone says whether an error means that the device is not in the namespace:
-// nldev finds none of the index (EINVAL), or it moves just now (ENODEV).
+// gone says whether an error means that the device is not in the namespace: either no
+// device has the index (EINVAL), or the device moves just now (ENODEV).
 func gone(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV)
 }
 
-// exclusive reads the mode. Kernels without modes refuse the question; they
-// share all devices.
+// exclusive reads the mode. Kernels without modes refuse the request. They share all
+// devices.
 func exclusive(r nlsock.Reply) (bool, error) {
 	if errors.Is(r.Err, unix.EINVAL) || errors.Is(r.Err, unix.EOPNOTSUPP) {
 		return false, nil
@@ -174,9 +174,9 @@ func exclusive(r nlsock.Reply) (bool, error) {
 	return false, r.Err
 }
 
-// SetNetns moves a device to the namespace of a file descriptor. The kernel
-// takes the device from the namespace of the calling thread, not from that of
-// the socket (ib_device_set_netns_put): the two must be one.
+// SetNetns moves a device to the namespace of a file descriptor. The kernel takes the
+// device from the namespace of the calling thread, not from that of the socket
+// (ib_device_set_netns_put). So both must be the same namespace.
 //
 // Errors: ErrNoDevice when the namespace does not have the device; EOPNOTSUPP
 // in shared mode, and from drivers that cannot take a device away from the
@@ -185,9 +185,9 @@ func (c *Conn) SetNetns(ctx context.Context, device uint32, fd int) error {
 	return c.set(ctx, nlsock.AppendNumber(nlsock.AppendNumber(nil, attrDevIndex, device), attrNetnsFD, uint32(fd)))
 }
 
-// Rename gives a device a name; EEXIST if another one has it: in whatever
-// namespace before Linux 7.3, in the same one since.
-// Errors: ErrNoDevice as SetNetns.
+// Rename gives a device a name. Errors: EEXIST if another device has the name,
+// ErrNoDevice as SetNetns. Since Linux 7.3 only the names of the same namespace
+// count; before, those of all namespaces.
 func (c *Conn) Rename(ctx context.Context, device uint32, name string) error {
 	return c.set(ctx, nlsock.AppendText(nlsock.AppendNumber(nil, attrDevIndex, device), attrDevName, name))
 }
