@@ -20,15 +20,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
-// maxAddresses is how many addresses in a row another machine may have before ADD
-// gives up.
+// maxAddresses is how many attempts in a row may end because another machine has an
+// address, before ADD gives up.
 const maxAddresses = 3
 
 // Add makes an attachment and returns what to tell the runtime. It is all or nothing:
 // after an error there is no link, rule, route, lease or file of the attachment. The
-// exception is an error that says that undoing failed: then the record stays and DEL
-// finishes. If the whole attachment exists already, Add changes nothing and returns
-// the same result again.
+// exception is an error that says that undoing or releasing failed: then the record
+// stays and DEL finishes. If the whole attachment exists already, Add changes nothing
+// and returns the same result again.
 func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error) {
 	unlock, err := n.Records.Lock(ctx, req.ContainerID)
 	if err != nil {
@@ -62,8 +62,9 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 }
 
 // attempt makes the attachment with the addresses that the claim gives now. After an
-// error the kernel has only what is needed to release these addresses, and abandon
-// does the rest. If the error contains an *apply.UndoError, the kernel may have more.
+// error all is undone but the link through which another IPAM plugin releases its
+// lease. An *apply.UndoError in the error says that more is left. The leases and the
+// record stay: reject or abandon comes next.
 func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (record.Record, error) {
 	rec := n.record(k, req)
 	rec.LeftOut = s.leftOut
@@ -75,9 +76,10 @@ func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (
 	return rec, err
 }
 
-// build leases addresses, plans, and does the plan. Each step is in the record before
-// it has an effect. Some IPAM plugins lease through the interface: for them build
-// first makes the interface without addresses.
+// build leases, plans, and does. The lease comes first: it names the attachment, so a
+// DEL finds it without a record. Each change in the kernel is on record before its
+// effect. Other IPAM plugins may lease through the interface, so for all of them it is
+// made first, without addresses.
 func (n Node) build(ctx context.Context, k *pod, claim *lease.Claim, rec *record.Record) error {
 	if claim.NeedsLink() {
 		if err := n.do(ctx, k, claim.Rails(), rec); err != nil {
@@ -119,10 +121,10 @@ func (n Node) record(k *pod, req conf.Request) record.Record {
 	}
 }
 
-// resume handles what an earlier ADD of the same attachment left. If the whole
-// attachment exists, resume returns its result. Anything else is removed together
-// with its lease, so that this ADD starts from nothing. A pod gets its own address
-// back.
+// resume deals with what an earlier ADD of the same attachment left. If that finished
+// in this namespace and all of it is in place, resume returns its result. Anything else
+// is taken away with its lease, and the result is nil: this ADD starts from nothing. The
+// pod gets its own address back, because the quarantine is for others.
 func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Result, error) {
 	rec, err := n.Records.Load(req.ContainerID, req.IfName)
 	if errors.Is(err, record.ErrNotExist) {
@@ -158,8 +160,9 @@ func fits(rec record.Record, req conf.Request) error {
 	return nil
 }
 
-// reject tells the claim which addresses the conflict probe found to be taken. It
-// returns whether another attempt gets other addresses.
+// reject puts the addresses that other hosts answered for into quarantine, and returns
+// whether another attempt gets others. It does nothing after an error of another kind,
+// or if something of ours is left in the kernel.
 func (n Node) reject(ctx context.Context, claim *lease.Claim, cause error) (again bool, err error) {
 	var taken *probe.TakenError
 	if !errors.As(cause, &taken) || left(cause) {
@@ -177,10 +180,11 @@ func (n Node) reject(ctx context.Context, claim *lease.Claim, cause error) (agai
 // takes longer, the DEL that follows releases them.
 const releaseTime = 30 * time.Second
 
-// abandon releases the lease of a failed ADD, and removes what is left in the kernel
-// and the record. If something of ours stays in the kernel, the lease and the record
-// stay too: no other pod gets the address, and DEL can finish. If an address cannot
-// be released, its record stays, and so does the link that its IPAM plugin needs.
+// abandon releases the lease of a failed ADD, undoes what attempt left, and deletes the
+// record. If something of ours stays in the kernel, lease and record stay, so that the
+// address is not given away and DEL can finish. If the plan has addresses that could not
+// be released, the record stays too, and the link that their IPAM plugin needs. A plan
+// without addresses needs no record: DEL calls the IPAM plugin without one too.
 func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()

@@ -18,9 +18,10 @@ import (
 // find_gid). If two pods came and went at the same time, the GID indexes of one pod
 // would differ from rail to rail. NCCL takes one index for all rails.
 
-// doAligned does the operations of an attachment. From the first address to the
-// last GID of several rails, no other attachment of the node adds or removes GIDs,
-// so that the GID indexes are the same on all rails ("aligned").
+// doAligned does the operations of an attachment. If it has several rails on shared
+// devices, then from its first address to its last GID no other such attachment of the
+// node adds or removes GIDs. So the GID indexes are the same on all rails ("aligned").
+// Attachments with one rail do not take this lock.
 func (n Node) doAligned(ctx context.Context, x apply.Executor, ops plan.Ops) error {
 	from, to := ops.Registration()
 	if err := apply.Do(ctx, x, ops[:from]); err != nil {

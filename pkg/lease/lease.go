@@ -51,13 +51,14 @@ type Allocator struct {
 
 // source leases the addresses of one kind of ipam.type.
 type source interface {
-	// NeedsLink says that the interface must be there, up, before Acquire.
+	// NeedsLink says that the interface must be there, up, before Acquire and until
+	// after Release.
 	NeedsLink() bool
 	// Acquire returns the rails with the addresses of each. It is idempotent: the
 	// same attachment gets the same addresses until they are released or rejected.
 	Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error)
 	// Reject takes addresses away from the attachment because another machine
-	// answers for them. The next Acquire returns others. It returns false when
+	// answers for them. It returns true if the next Acquire returns others, false if
 	// there are no others.
 	Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error)
 	// Release releases everything that a recorded attachment has leased. Having no
@@ -160,9 +161,10 @@ func (c *Claim) record() record.Record {
 	}
 }
 
-// Reject takes addresses away from the attachment because another machine answers for
-// them. It returns whether the next Acquire returns others. If a sticky address is
-// taken, the pod gets ordinary addresses.
+// Reject takes addresses away from the attachment because another machine answers
+// for them, and returns whether the next Acquire returns others. If one of them is a
+// sticky address, the next Acquire returns ordinary addresses for all rails, and the
+// agent is not asked again.
 func (c *Claim) Reject(ctx context.Context, taken []plan.Target) (again bool, err error) {
 	again, err = c.source.Reject(ctx, c.req, c.rails, taken)
 	if c.withoutSticky() {

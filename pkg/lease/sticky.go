@@ -46,10 +46,10 @@ type stickyClaim struct {
 	ordinary []plan.Rail
 }
 
-// askSticky asks once for the sticky addresses of the pod. If the pod has some,
-// askSticky gives them to the rails of the claim. Only a sticky pool has them, for
-// the pods of a StatefulSet. A pod that requests an address by its number gets that
-// one. It returns TryAgain when the agent does not answer in time.
+// askSticky asks the agent once for the sticky addresses of the pod. If the agent
+// grants them, the rails of the claim then request them by number. It asks nothing if
+// the pool is not sticky, if the pod is not one of a StatefulSet, or if the pod requests
+// an address itself. It returns TryAgain when the agent does not answer in time.
 func (c *Claim) askSticky(ctx context.Context) error {
 	s := &c.sticky
 	k, ok := nodefile.Sticky(c.req.Pod.Namespace, c.req.Pod.Name, string(c.req.IfName))

@@ -48,8 +48,8 @@ var kinds = []row{
 type row struct {
 	name string // in JSON, so it never changes
 	by   By
-	// phase is when an operation is done. phaseOnHost is the phase on the host, if it
-	// is not 0.
+	// phase is when an operation is done; none for Orphans, which is only undone.
+	// phaseOnHost, unless it is 0, is the phase of an operation that acts on the host.
 	phase, phaseOnHost phase
 	// makesLink says that an operation makes a link: it is undone after all operations
 	// on links. goesWithLink says that the kernel undoes it when its link goes.

@@ -13,10 +13,10 @@ import (
 
 // phase is when an operation is done. All rails go through each phase together.
 //
-// The wait for the GIDs of a shared RDMA device comes before the question to the
-// gateway. Other pods wait meanwhile, and a silent gateway must not hold them up. A
-// device that moves does so after everything that fails more often, because a move
-// closes what other programs have open on the device.
+// For a shared RDMA device the GIDs come before the gateway: other attachments wait for
+// the lock of the GID tables meanwhile, and a silent gateway must not hold them up. An
+// exclusive device moves after all that may fail more often, because a move breaks the
+// programs that have the device open. Its GIDs come after the move.
 type phase uint8
 
 const (
