@@ -13,13 +13,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Apart returns nil, or BadConfig when pods could get the same address of this pool
-// and of another one, in whatever racks. Names are unique within a pool alone, so
-// that nothing else would keep two nodes from it. Two pools may share a subnet, of
-// which each has ranges of its own; and pools of different fabrics may have the same
-// addresses. Whether one pool's racks are apart is Validate's to judge: of one pool
-// there is no error here. What Space refuses has no addresses. The gateway of one pool
-// is no address for pods of the other.
+// Apart returns BadConfig if pods could get the same address from this pool and from
+// another pool, in any racks. Names of blocks are unique only within one pool, so no
+// other rule prevents this. Two pools may share a subnet if each has its own ranges.
+// Pools of different fabrics may have the same addresses. Validate judges the racks
+// of a single pool: Apart returns no error about them. A rack that Space refuses has
+// no addresses. The gateway of one pool must not be an address for pods of the other
+// pool.
 func (p Pool) Apart(other Pool) error {
 	theirs := other.prefixes(other.racks())
 	for _, rack := range p.racks() {
@@ -35,8 +35,8 @@ func (p Pool) Apart(other Pool) error {
 	return nil
 }
 
-// Apart is Pool's for one rack of the pool. An other pool with a fault keeps all of
-// its subnets: what nodes have of it they have from before.
+// Apart is Pool.Apart for one rack of the pool. If another pool has a fault, all of
+// its subnets count, because nodes may still have blocks of it.
 func (s Space) Apart(other Pool) error {
 	if s.pool == other.Name || s.fabric != other.Spec.Fabric {
 		return nil
@@ -73,8 +73,8 @@ func (p Pool) held(rack string) (addresses, gateways []netrange.Range) {
 	return addresses, nil
 }
 
-// racks returns those that there may be: of a pool with {rack} the first ones, since
-// it cannot know which there are.
+// racks returns the possible racks. For a pool with {rack} it returns the first ones,
+// because the pool does not say which racks exist.
 func (p Pool) racks() []string {
 	switch {
 	case len(p.Spec.Racks) > 0:
@@ -129,14 +129,14 @@ func (p Pool) prefixes(racks []string) []named {
 	return out
 }
 
-// near returns those of a that overlap one of b.
+// near returns the elements of a that overlap an element of b.
 func near(a, b []named) []named {
 	return slices.DeleteFunc(slices.Clone(a), func(x named) bool {
 		return !slices.ContainsFunc(b, func(y named) bool { return x.prefix.Overlaps(y.prefix) })
 	})
 }
 
-// gateways returns those of all rails.
+// gateways returns the gateways of all rails.
 func (s Space) gateways() []netrange.Range {
 	var out []netrange.Range
 	for _, subnet := range slices.Concat(s.rails...) {

@@ -4,27 +4,26 @@
 // Package block decides which addresses of a RailPool belong to this node. A block is
 // a range of host indexes on every rail, and the node that creates its object owns it.
 //
-// It never leases an address, never runs in a plugin, never tries a second name before
-// the first is answered, and has neither clock nor randomness of its own. It stands
-// beside ipam, which leases from the file that package nodefile writes. The store is a
-// parameter: package kube has the one on an API server, blocktest the one in memory.
-// Read this file first, then space.go for what a block is and claim.go for how a node
-// gets one; package reap is how a node loses one.
+// It never leases an address, never runs in a plugin, never tries a second name
+// before the first is answered, and has neither clock nor randomness of its own.
+// Package ipam leases the addresses, from the file that package nodefile writes. The
+// store is a parameter: package kube has the store on an API server, blocktest the
+// store in memory. Read this file first, then space.go for what a block is and
+// claim.go for how a node gets one; package reap is how a node loses one.
 package block
 
 import "time"
 
 // Pool is a RailPool: cluster-scoped, group roce-cni.io/v1alpha1.
 type Pool struct {
-	// Name is a DNS label: the names of the blocks begin with it.
+	// Name is a DNS label. The names of the blocks begin with it.
 	Name string
 	Spec PoolSpec
 }
 
-// PoolSpec is what an operator writes. Exactly one of Rails, Template and Racks
-// says which subnets there are. Those and BlockSize must not change while there
-// are blocks: a block's addresses follow from them. Excludes and reservations
-// may grow.
+// PoolSpec is what an operator writes. Exactly one of Rails, Template and Racks has
+// the subnets. The subnets and BlockSize must not change while there are blocks,
+// because they give a block its addresses. Excludes and reservations may grow.
 //
 // +kubebuilder:object:generate=true
 type PoolSpec struct {
@@ -35,18 +34,19 @@ type PoolSpec struct {
 	Template *Template `json:"template,omitempty"`
 	// Racks is a table: the rails of each rack.
 	Racks []Rack `json:"racks,omitempty"`
-	// RackLabel is the label of a Node that says in which rack it is: a number
-	// for {rack}, a name for Racks. Needed for those, and for nothing else.
+	// RackLabel is the label of a Node with its rack: a number for {rack}, a name for
+	// Racks. It is needed only for these two.
 	RackLabel string `json:"rackLabel,omitempty"`
 
-	// Fabric names the network that the rails are on, if there are several that are
-	// not connected: only pools of different ones may have the same addresses.
+	// Fabric names the network that the rails are on. It is needed if there are
+	// several networks that are not connected. Only pools of different fabrics may
+	// have the same addresses.
 	Fabric string `json:"fabric,omitempty"`
 
-	// BlockSize is how many slots a block has; 0 means DefaultSize. A node of 8
-	// pods whose addresses rest as long as pods live needs 16.
+	// BlockSize is how many slots a block has; 0 means DefaultSize. A node of 8 pods
+	// needs 16 if the quarantine is as long as the life of a pod.
 	BlockSize int `json:"blockSize,omitempty"`
-	// Quarantine is how long an address rests, as ipam.quarantine; "" means 120s.
+	// Quarantine is the quarantine of an address, as ipam.quarantine; "" means 120s.
 	Quarantine string `json:"quarantine,omitempty"`
 	// NodeSelector is the labels of the nodes that claim blocks; none: all nodes.
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
@@ -57,8 +57,7 @@ type PoolSpec struct {
 	Sticky *Sticky `json:"sticky,omitempty"`
 }
 
-// Rail is the subnets of one rail, of each of which an attachment gets an
-// address.
+// Rail is the subnets of one rail. An attachment gets one address of each subnet.
 //
 // +kubebuilder:object:generate=true
 type Rail struct {
@@ -97,7 +96,7 @@ type Subnet struct {
 // +kubebuilder:object:generate=true
 type Reservation struct {
 	Ranges []string `json:"ranges"` // addresses, ranges or prefixes, of any rail
-	Reason string   `json:"reason"` // for whoever wonders
+	Reason string   `json:"reason"` // for people
 }
 
 // Sticky keeps the addresses of a pod for the next one of its namespace, name and
@@ -105,23 +104,23 @@ type Reservation struct {
 //
 // +kubebuilder:object:generate=true
 type Sticky struct {
-	TTL string `json:"ttl"` // for how long; at least the pool's quarantine
-	// Slots is the host parts that are kept so, "first-last", which no block has:
-	// the first begins a block and the last ends one. It must not change.
+	TTL string `json:"ttl"` // how long an address is kept; at least the pool's quarantine
+	// Slots is the range of these host indexes, "first-last". No block has them: the
+	// first would begin a block and the last would end one. It must not change.
 	Slots string `json:"slots"`
 }
 
-// Block is a RailBlock: cluster-scoped. The node that has created it owns it.
+// Block is a RailBlock: cluster-scoped. The node that created it owns it.
 type Block struct {
-	// Name is "<pool>-<index>", with racks "<pool>.<rack>-<index>": all that two
-	// nodes could fight for, so that the API server's rule that names are unique
-	// is the lock.
+	// Name is "<pool>-<index>", with racks "<pool>.<rack>-<index>": a name has
+	// everything that two nodes could compete for. So the lock is the API server's
+	// rule that names are unique.
 	Name string
-	// UID tells two blocks of one name apart. The store makes it.
+	// UID distinguishes two blocks with the same name. The store makes it.
 	UID string
 	// ResourceVersion changes whenever the block is written. The store makes it.
 	ResourceVersion string
-	// Created is when, by the store's clock: for people.
+	// Created is the time of creation, by the store's clock. It is for people.
 	Created time.Time
 	Spec    Spec
 }
@@ -132,18 +131,19 @@ type Block struct {
 type Spec struct {
 	Pool  string `json:"pool"`
 	Rack  string `json:"rack,omitempty"`
-	Index int    `json:"index"` // it has the slots from Index x Size on
-	// Size is the pool's BlockSize at the time: a pool whose BlockSize was changed
-	// all the same is found out by it.
+	Index int    `json:"index"` // its slots begin at Index x Size
+	// Size is the pool's BlockSize when the block was made. It shows if the BlockSize
+	// of the pool was changed later, which is forbidden.
 	Size int `json:"size"`
-	// NodeName and MachineID together are the owner. A name alone may come back
-	// on another machine, and an id is cloned with its image.
+	// NodeName and MachineID together are the owner. The name alone is not enough,
+	// because another machine may get it. The id alone is not enough, because a
+	// cloned image has the same id.
 	NodeName  string `json:"nodeName"`
 	MachineID string `json:"machineID"`
 }
 
-// The sizes of blocks, and how many of them a pool has at most: what is beyond
-// is not used.
+// The sizes of blocks, and the maximum number of blocks of a pool. Addresses beyond
+// that are not used.
 const (
 	DefaultSize = 16
 	MaxSize     = 4096

@@ -15,29 +15,32 @@ import (
 
 const (
 	claiming = "claim block of RailPool"
-	// smallPool is how many blocks a pool may have for a list of all of them to
-	// cost less than meeting their owners: 1,000 objects are some 0.7 MB.
+	// smallPool is the maximum number of blocks of a pool that is listed whole. For
+	// such a pool, a list costs less than requests for blocks that have an owner:
+	// 1,000 objects are about 0.7 MB.
 	smallPool = 1024
-	// patience is after how many conflicts a new list is worth it. In a small
-	// pool others claim at the same moment; a large one must be nearly full.
+	// patience is the number of conflicts after which Claim lists again. In a small
+	// pool, conflicts mean that other nodes claim at the same moment. In a large
+	// pool, they mean that it is nearly full.
 	patience, longPatience = 2, 256
-	// lists is how many lists show that there is nothing left: the last one has
-	// everything that was there when it was asked for.
+	// lists is how many lists are needed to know that no block is free. The last list
+	// has everything that existed when it was requested.
 	lists = 2
-	// recent is for how long Claim goes by what Own was told: an agent that starts
+	// recent is how long Claim uses the answer that Own got: an agent that starts
 	// claims at once.
 	recent = 5 * time.Second
 )
 
-// Claimer claims blocks for a node. All fields are needed. It is not for
-// several goroutines at once, and there should be one for a pool as long as the
-// process lives: it remembers the name that it got no answer for.
+// Claimer claims blocks for a node. All fields are needed. Only one goroutine at a
+// time may use it. A process should keep one Claimer for each pool, because the
+// Claimer remembers a name for which it got no answer.
 type Claimer struct {
 	Store Store
 	Node  Node
 	// Machine returns the machine-id that the Node object of that name reports, ""
-	// while it reports none. It is asked about nodes that have blocks under ours. Its
-	// errors are as a Store's; ErrNotFound: there is no such object.
+	// while it reports none. Claimer calls it for other nodes that have blocks with
+	// our machine-id. Its errors are those of a Store. ErrNotFound: there is no such
+	// object.
 	Machine func(ctx context.Context, node string) (string, error)
 	// Wait returns after d, or with the context's error when that ends.
 	Wait func(ctx context.Context, d time.Duration) error
@@ -46,34 +49,34 @@ type Claimer struct {
 	// Now returns a clock that is never put back.
 	Now func() time.Duration
 
-	pending string // a block that we may have made, or may be making
+	pending string // a block that we may have made, or that the server may still make for us
 	told    told   // by Own
 }
 
-// told is the last answer to Own, when the node was in that rack.
+// told is the last answer to Own, and the rack of the node at that time.
 type told struct {
 	pool, rack string
 	blocks     []Block
 	until      time.Duration
 }
 
-// answers says whether it is what a query of Claim would be told.
+// answers says whether it is as good as a new answer to this query of Claim.
 func (t told) answers(q Query, now time.Duration) bool {
 	return q.MachineID != "" && q.Pool == t.pool && q.Rack == t.rack && now < t.until
 }
 
-// Claim is a block that is the node's, and what it took to get it.
+// Claim is a block that the node owns, and the work that was needed to get it.
 type Claim struct {
 	Block
-	Conflicts int // names that somebody else had
+	Conflicts int // names that other nodes had
 	Lists     int
 }
 
-// Claim gets one more block than the node has: one that is the node's already
-// and not among have, else the first free one in the node's order. It asks for
-// one name at a time, as often as it takes to get an answer, and only then for
-// the next; a name that got none when the context ended is the first of the next
-// call.
+// Claim gets one more block for the node. If the node owns a block that is not in
+// have, it is that one. Otherwise it is the first free block in the node's order.
+// Claim requests one name at a time. It repeats the request until there is an answer,
+// and only then tries the next name. If the context ends without an answer, the next
+// call begins with this name.
 //
 // Errors: PoolExhausted; BadConfig for a machine-id that is missing or that
 // another live node has; TryAgain when the context ends; and the store's.
@@ -90,12 +93,11 @@ func (c *Claimer) Claim(ctx context.Context, s Space, have []Block) (Claim, erro
 	return w.result, nil
 }
 
-// Own returns the node's blocks, by index: an agent that has been restarted
-// begins with them. One that was claimed a moment ago may be missing; Claim adopts
-// it when it meets it. When a cluster starts, all nodes ask, and a list of etcd
-// reads every block for each of them: a Claim in the seconds after it, in a pool too
-// large to be listed whole, goes by the same answer. The errors are those of Claim,
-// but for PoolExhausted.
+// Own returns the node's blocks, by index. A restarted agent begins with them. A
+// block that was claimed a moment ago may be missing: Claim adopts it when it meets
+// it. When a cluster starts, all nodes call Own, and each list from etcd reads every
+// block. So in a pool that is too large to be listed whole, a Claim in the next
+// seconds uses the same answer. The errors are those of Claim without PoolExhausted.
 func (c *Claimer) Own(ctx context.Context, s Space) ([]Block, error) {
 	w := &claim{Claimer: c, space: s, taken: map[string]bool{}}
 	all, err := w.list(ctx, Query{Pool: s.pool, MachineID: c.Node.MachineID, Freshness: Cached})
@@ -116,7 +118,7 @@ type claim struct {
 	*Claimer
 	space  Space
 	closed map[string]bool // ours, and known to the caller
-	taken  map[string]bool // somebody's, when we last looked
+	taken  map[string]bool // blocks with an owner, when we last looked
 	result Claim
 }
 
@@ -149,8 +151,8 @@ func (w *claim) run(ctx context.Context) (Block, error) {
 		"all %d blocks of %d host indexes have an owner", w.space.Blocks(), w.space.size)
 }
 
-// adopt takes one of the node's blocks that the caller does not know of: an agent
-// before this one has claimed it, or another that is about to end.
+// adopt takes one of the node's blocks that the caller does not know. An earlier
+// agent of this node claimed it, or one that is about to end.
 func (w *claim) adopt(ctx context.Context, mine []Block) (Block, bool, error) {
 	for _, b := range mine {
 		if _, open := w.space.has(b.Name); w.closed[b.Name] || !open {
@@ -163,20 +165,20 @@ func (w *claim) adopt(ctx context.Context, mine []Block) (Block, bool, error) {
 	return Block{}, false, nil
 }
 
-// settle asks again for the name that got no answer.
+// settle repeats the request for the name that got no answer.
 func (w *claim) settle(ctx context.Context, name string) (Block, bool, error) {
 	if _, open := w.space.has(name); open && !w.closed[name] {
 		return w.take(ctx, name)
 	}
-	// The caller knows of it by now, or the pool has changed, and Own shows it.
+	// The caller knows it by now, or the pool has changed and Own shows it.
 	w.pending = ""
 	return Block{}, false, nil
 }
 
-// pass tries each block that is not known to have an owner, by a list that is so
-// fresh. In a large pool there was none of all blocks: the second one that is tried
-// and those after it are looked at first, because what the server's cache has costs
-// it far less than a write that meets an owner.
+// pass tries each block without known owner, after a list of this freshness. A large
+// pool is not listed whole. There, pass looks at a block before it tries it, from the
+// second block on: a read from the server's cache costs far less than a write for a
+// block that has an owner.
 func (w *claim) pass(ctx context.Context, f Freshness) (b Block, ours bool, err error) {
 	met, limit := 0, patience
 	if w.space.Blocks() > smallPool {
@@ -212,7 +214,8 @@ func (w *claim) pass(ctx context.Context, f Freshness) (b Block, ours bool, err 
 	return Block{}, false, nil
 }
 
-// peek says whether a block may be free. Ours is: to take it is to find out.
+// peek says whether a block may be free. Our own block counts as free: take then
+// finds that it is ours.
 func (w *claim) peek(ctx context.Context, name string) (free bool, err error) {
 	var b Block
 	err = w.retry(ctx, func() (err error) { b, err = w.Store.Peek(ctx, name); return err })
@@ -225,7 +228,7 @@ func (w *claim) peek(ctx context.Context, name string) (free bool, err error) {
 	return false, w.met(ctx, b)
 }
 
-// met returns an error about another node's block that stops the claim.
+// met returns the error about another node's block if that error stops the claim.
 func (w *claim) met(ctx context.Context, b Block) error {
 	if err := w.space.Check(b); err != nil {
 		return err
@@ -233,14 +236,15 @@ func (w *claim) met(ctx context.Context, b Block) error {
 	return w.clone(ctx, b)
 }
 
-// all is a query for the blocks that the node may meet.
+// all is a query for the blocks that the node can meet.
 func (w *claim) all(f Freshness) Query {
 	return Query{Pool: w.space.pool, Rack: w.space.rack, Freshness: f}
 }
 
-// take creates a block, unless it has an owner, and says whether it is ours.
-// Until there is an answer the name is pending: a request that got none may still
-// make the block, and to go on to another name would be to lose it.
+// take creates a block, unless it has an owner, and says whether it is ours. Until
+// there is an answer, the name is pending. A request without an answer may still
+// create the block. If the claim went on to another name, the node would lose that
+// block.
 func (w *claim) take(ctx context.Context, name string) (Block, bool, error) {
 	w.pending = name
 	b, err := w.hold(ctx, w.block(name))
@@ -255,7 +259,7 @@ func (w *claim) take(ctx context.Context, name string) (Block, bool, error) {
 	return Block{}, false, w.met(ctx, b)
 }
 
-// block is what we ask for.
+// block is the block that we request.
 func (w *claim) block(name string) Block {
 	index, _ := w.space.has(name)
 	return Block{Name: name, Spec: Spec{
@@ -275,7 +279,7 @@ func (w *claim) list(ctx context.Context, q Query) (all []Block, err error) {
 	return all, err
 }
 
-// look lists blocks, unless Own has just done so, and sifts them.
+// look lists blocks, unless Own has just listed them, and sifts them.
 func (w *claim) look(ctx context.Context, q Query) (mine []Block, err error) {
 	all := w.told.blocks
 	if !w.told.answers(q, w.Now()) {
@@ -286,13 +290,13 @@ func (w *claim) look(ctx context.Context, q Query) (mine []Block, err error) {
 	return w.sift(ctx, all)
 }
 
-// sift notes which blocks have an owner, and returns ours. A clone of this machine,
-// and a block of another size, show here.
+// sift notes which blocks have an owner, and returns ours. It detects a clone of this
+// machine and a block of another size.
 func (w *claim) sift(ctx context.Context, all []Block) (mine []Block, err error) {
 	clear(w.taken)
 	asked := map[string]bool{}
 	for _, b := range all {
-		// A clone may be in another rack; its blocks are not in our way.
+		// A clone may be in another rack. Then its blocks do not conflict with ours.
 		if b.Spec.Rack == w.space.rack || w.Node.owns(b) {
 			if err := w.space.Check(b); err != nil {
 				return nil, err
@@ -311,9 +315,9 @@ func (w *claim) sift(ctx context.Context, all []Block) (mine []Block, err error)
 	return mine, nil
 }
 
-// clone reports another live node with our machine-id: both would take the
-// other's blocks for their own if one were renamed, and images that are cloned
-// with their machine-id are often cloned with more.
+// clone reports another live node with our machine-id. If one of the two were
+// renamed, each would take the blocks of the other as its own. And an image that is
+// cloned with its machine-id is often cloned with other identities too.
 func (w *claim) clone(ctx context.Context, b Block) error {
 	if b.Spec.MachineID != w.Node.MachineID || w.Node.owns(b) {
 		return nil

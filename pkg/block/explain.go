@@ -9,8 +9,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// Explain gives the answers of a Store that are no errors of themselves a code and a
-// hint. Other errors stay as they are.
+// Explain gives a code and a hint to the answers of a Store that have none. Other
+// errors stay as they are.
 func Explain(err error) error {
 	var busy *BusyError
 	switch {

@@ -15,8 +15,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// reservations judges them. One that is in no subnet keeps nothing: somebody has
-// mistyped the address that pods must not get.
+// reservations judges them. A reservation in no subnet has no effect: the operator
+// has mistyped the address that pods must not get.
 func (p Pool) reservations(f *strict.Faults) {
 	type kept struct {
 		netrange.Range
@@ -48,8 +48,9 @@ func (p Pool) reservations(f *strict.Faults) {
 	}
 }
 
-// mayHaveMoreRacks says whether all subnets can have a number that is too high for
-// the racks that are looked at: then there is no telling what is in none.
+// mayHaveMoreRacks says whether all subnets can have a rack number that is higher
+// than the racks that Validate looks at. Then Validate cannot know that a reservation
+// is in no subnet.
 func (p Pool) mayHaveMoreRacks() bool {
 	if !p.racked() {
 		return false
@@ -58,8 +59,8 @@ func (p Pool) mayHaveMoreRacks() bool {
 	return len(beyond) >= len(first)
 }
 
-// alike reports what lacks a placeholder that its subnet has: it is right on one
-// rail, or in one rack, at most.
+// alike reports an address that lacks a placeholder of its subnet. Such an address is
+// correct on only one rail, or in only one rack.
 func (p Pool) alike(f *strict.Faults) {
 	if len(p.Spec.Racks) > 0 {
 		return
@@ -75,7 +76,8 @@ func (p Pool) alike(f *strict.Faults) {
 	}
 }
 
-// follow is alike for some subnets and one placeholder, without its end.
+// follow is alike for some subnets and one placeholder. The placeholder is given
+// without its end.
 func (p Pool) follow(f *strict.Faults, placeholder, path string, subnets []Subnet) {
 	for i, s := range subnets {
 		if !strings.Contains(s.Subnet, placeholder) {

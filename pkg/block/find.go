@@ -11,9 +11,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
-// Find returns the index of the block that an address is in, and which of the
-// pool's slots it is, whether or not pods may have it; ok is false for one that is
-// in none.
+// Find returns the index of the block that an address is in, and the address's slot
+// of the pool. It does not matter whether pods may have the address. ok is false for
+// an address that is in no block.
 func (s Space) Find(a netip.Addr) (index, number int, ok bool) {
 	for _, subnets := range s.rails {
 		for _, subnet := range subnets {
@@ -30,7 +30,7 @@ func (s Space) Find(a netip.Addr) (index, number int, ok bool) {
 	return 0, 0, false
 }
 
-// Open returns which of the pool's slots pods may have of a block, on all rails.
+// Open returns the slots of a block that pods may have on all rails.
 func (s Space) Open(index int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for _, r := range s.openOf(index) {
@@ -43,9 +43,8 @@ func (s Space) Open(index int) iter.Seq[int] {
 	}
 }
 
-// Recorded returns the blocks that a node has had when Rails returned this, as far
-// as can be told: without their UIDs, and without those that nothing could be
-// leased of.
+// Recorded returns the blocks that a node had when Rails returned this. The blocks
+// have no UIDs. Blocks without any address to lease are missing.
 func (s Space) Recorded(node Node, rails [][]pool.Subnet) []Block {
 	var indices []int
 	for _, subnets := range rails {

@@ -12,27 +12,27 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// The waits between requests for one thing: the first, and the longest. The
-// real ones are from half of these to one and a half times as long, and, for who is
-// told when to come again, from once to twice that longer: what thousands of nodes
-// are told in one second would otherwise be too much again in another one.
+// The waits between requests for one thing: the first, and the longest. A real wait
+// is 0.5 to 1.5 times as long. If the server says when to come again, the wait is
+// longer by once to twice that time. Otherwise thousands of nodes that the server
+// refused in one second would all come again in the same second.
 const (
 	firstWait = 100 * time.Millisecond
 	longWait  = 5 * time.Second
 )
 
 var (
-	// errHeld says that a block is somebody else's.
+	// errHeld says that another node owns a block.
 	errHeld = errors.New("the block belongs to another node")
-	// errAgain says that a block went or came between two requests.
+	// errAgain says that a block was deleted or created between two requests.
 	errAgain = errors.New("the block has just changed")
 )
 
-// hold makes a block ours or finds that it is ours, and returns it as it is
-// kept; with errHeld it returns whose it is. It goes by what is there, not by
-// what an earlier call was told, so that it may be called again and again. What it
-// was told exists it looks at until there is an answer: to create it again is a write
-// for nothing, unless it has gone.
+// hold makes a block ours or finds that it is ours, and returns the stored block.
+// With errHeld it returns the block of the owner. It trusts only the server, not the
+// answer to an earlier call, so it may be called repeatedly. If the block exists,
+// hold reads it until there is an answer: to create it again would be a useless
+// write, unless it is gone.
 func (c *Claimer) hold(ctx context.Context, want Block) (Block, error) {
 	var got Block
 	exists := false
@@ -50,8 +50,8 @@ func (c *Claimer) hold(ctx context.Context, want Block) (Block, error) {
 	return got, err
 }
 
-// meet looks whose block it is that exists. Ours is touched: somebody who thinks
-// that we are gone may be about to delete it.
+// meet finds the owner of a block that exists. It touches our own block, because a
+// reaper that thinks we are gone may be about to delete it.
 func (c *Claimer) meet(ctx context.Context, name string) (Block, error) {
 	there, err := c.Store.Get(ctx, name)
 	if err == nil && !c.Node.owns(there) {
@@ -66,7 +66,7 @@ func (c *Claimer) meet(ctx context.Context, name string) (Block, error) {
 	return there, err
 }
 
-// retry does something until there is an answer.
+// retry repeats a request until there is an answer.
 func (c *Claimer) retry(ctx context.Context, do func() error) error {
 	for wait := firstWait; ; wait = min(2*wait, longWait) {
 		err := do()
@@ -76,7 +76,7 @@ func (c *Claimer) retry(ctx context.Context, do func() error) error {
 			return err
 		}
 		d := time.Duration((0.5 + c.Rand()) * float64(wait))
-		if asked { // never before, and not all at once
+		if asked { // never earlier, and not all nodes at once
 			d += time.Duration((1 + c.Rand()) * float64(busy.After))
 		}
 		if stopped := c.Wait(ctx, d); stopped != nil {
@@ -93,18 +93,19 @@ func (c *Claimer) explain(ctx context.Context, s Space, err error) error {
 	return fmt.Errorf("node %s: %w", c.Node.Name, err)
 }
 
-// Assert makes sure that blocks are still the node's, after a restart and from
-// time to time. A block that is gone is made again under its name: etcd may have
-// been restored to a state before it was claimed, or somebody has deleted it.
-// It returns what the node has, also when there is no answer from the store: a
-// block that nobody is known to have taken is ours. And it returns what is lost:
-// another node has claimed it since, and the node must stop to lease its
-// addresses at once; then the error is Limited, because pods use them already.
-// A block that does not fit the pool any more is BadConfig, and kept.
+// Assert confirms that the node still owns its blocks, after a restart and from time
+// to time. If a block is gone, Assert creates it again under its name: etcd may have
+// been restored to a state before the claim, or an operator has deleted the block.
+// Assert returns the blocks that the node has, also when the store does not answer: a
+// block is ours as long as we do not know that another node claimed it. Assert also
+// returns the lost blocks: another node has claimed them. The node must stop leasing
+// their addresses at once. Then the error is Limited, because pods use these
+// addresses already. For a block that does not fit the pool any more, the error is
+// BadConfig, and the node keeps the block.
 func (c *Claimer) Assert(ctx context.Context, s Space, recorded []Block) (kept, lost []Block, err error) {
 	var faults []error
 	for _, b := range recorded {
-		if err := s.Check(b); err != nil { // the pool was changed; the block is no less ours
+		if err := s.Check(b); err != nil { // the pool was changed, but the block is still ours
 			faults = append(faults, err)
 		}
 		got, err := c.assert(ctx, b)
@@ -124,7 +125,7 @@ func (c *Claimer) Assert(ctx context.Context, s Space, recorded []Block) (kept, 
 	return kept, lost, errors.Join(faults...)
 }
 
-// assert holds a block that we have had, with one write when nothing happened.
+// assert holds a block that we have had. It needs one write if nothing has changed.
 func (c *Claimer) assert(ctx context.Context, b Block) (Block, error) {
 	var got Block
 	err := c.retry(ctx, func() (err error) { got, err = c.Store.Touch(ctx, b.Name, b.UID); return err })

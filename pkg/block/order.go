@@ -12,19 +12,19 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// Node is who claims blocks.
+// Node is a node that claims blocks.
 type Node struct {
 	Name      string // of its Node object
 	MachineID string // /etc/machine-id
-	// Own is the addresses of the node itself on the rails, if it has any: a hint
-	// where to begin.
+	// Own is the addresses of the node itself on the rails, if it has any. They say
+	// where the search begins.
 	Own []netip.Addr
 }
 
 // Confirm compares the machine-id with the one that the Node object of that name
-// reports; "" confirms nothing and is no error. TryAgain: they differ, so that a
-// reaper would hold the node's blocks to be those of a machine that was replaced.
-// The node must not claim then.
+// reports; "" confirms nothing and is no error. TryAgain: they differ. A reaper would
+// then take the node's blocks as those of a replaced machine, so the node must not
+// claim.
 func (n Node) Confirm(reported string) error {
 	if reported == "" || reported == n.MachineID {
 		return nil
@@ -34,16 +34,15 @@ func (n Node) Confirm(reported string) error {
 		"it is %s here, and %s in the Node object", n.MachineID, reported)
 }
 
-// owns says whether a block is the node's.
+// owns says whether the node owns a block.
 func (n Node) owns(b Block) bool {
 	return b.Spec.MachineID == n.MachineID && b.Spec.NodeName == n.Name
 }
 
-// order returns the index of each block, beginning with the hint: the order in
-// which a node tries to claim them. Behind the hint it is double hashing: start
-// and step follow from the node, so that two nodes that have met do not meet
-// again, as they would, and more with every one, if each went on to the next
-// block. The order is the same after a restart.
+// order returns the indexes of all blocks, in the order in which a node tries to
+// claim them. It begins with the hint. After the hint it uses double hashing: start
+// and step are computed from the node. So two nodes that met at one block do not meet
+// again at the next one. The order is the same after a restart.
 func (s Space) order(node Node) iter.Seq[int] {
 	sum := sha256.Sum256([]byte(node.MachineID + "\x00" + node.Name))
 	hint, hinted := s.Hint(node.Own)
@@ -62,8 +61,8 @@ func (s Space) order(node Node) iter.Seq[int] {
 	}
 }
 
-// probes returns the numbers below count, each once: start and step follow from a
-// sum of 16 bytes.
+// probes returns the numbers below count, each once. It computes start and step from
+// a sum of 16 bytes.
 func probes(sum []byte, count int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		if count == 0 {
@@ -71,7 +70,7 @@ func probes(sum []byte, count int) iter.Seq[int] {
 		}
 		n := uint64(count)
 		start, step := binary.BigEndian.Uint64(sum[:8])%n, binary.BigEndian.Uint64(sum[8:])%n
-		for gcd(step, n) != 1 { // else some are never passed
+		for gcd(step, n) != 1 { // otherwise some numbers are never reached
 			step++
 		}
 		for i := range n {

@@ -9,23 +9,24 @@ import (
 	"slices"
 )
 
-// Nodes is the Node objects there are: for each name the machine-id that it
-// reports (status.nodeInfo.machineID), "" while it reports none.
+// Nodes has all Node objects: for each name the machine-id that it reports
+// (status.nodeInfo.machineID), "" while it reports none.
 type Nodes map[string]string
 
-// OwnerState is what has become of the owner of a block.
+// OwnerState is the state of the owner of a block.
 type OwnerState string
 
-// The states of an owner. A machine that was Replaced was installed anew, or has got another
-// machine-id, under the name that it had: its Node object reports another one.
+// The states of an owner. Replaced: the machine was installed again or got another
+// machine-id, and has the same name. Its Node object reports another machine-id than
+// the block.
 const (
 	Here     OwnerState = "here"
 	Gone     OwnerState = "gone"
 	Replaced OwnerState = "replaced"
 )
 
-// Owner says what has become of the owner of a block. A Node object that reports
-// no machine-id may be the owner's.
+// Owner returns the state of the owner of a block. A Node object without machine-id
+// may be that of the owner.
 func (n Nodes) Owner(owner Spec) OwnerState {
 	machine, there := n[owner.NodeName]
 	switch {
@@ -37,8 +38,8 @@ func (n Nodes) Owner(owner Spec) OwnerState {
 	return Here
 }
 
-// Missing returns the names under which there are blocks and no Node object, in
-// order: those of which Look must know whether pods are bound to them.
+// Missing returns the names of owners without a Node object, in order. Look must know
+// whether pods are bound to these names.
 func (n Nodes) Missing(blocks []Block) []string {
 	var out []string
 	for _, b := range blocks {
@@ -50,8 +51,8 @@ func (n Nodes) Missing(blocks []Block) []string {
 	return slices.Compact(out)
 }
 
-// OwnerNow asks what has become of an owner; machine is Claimer's. The errors are
-// machine's.
+// OwnerNow asks for the state of an owner. machine is Claimer.Machine. The errors are
+// those of machine.
 func OwnerNow(ctx context.Context, machine func(ctx context.Context, node string) (string, error), owner Spec) (OwnerState, error) {
 	id, err := machine(ctx, owner.NodeName)
 	switch {

@@ -10,34 +10,33 @@ import (
 	"time"
 )
 
-// Store keeps the blocks of a cluster. What it promises is what
-// blocktest.Suite tests. Every method may also return ErrUnknown, *BusyError, or
-// an error that waiting does not mend, such as a missing right, as a
-// *cnierr.Error. A deadline for each request is the store's own, of a minute or
-// more: a server that is busy must not get the same work twice. The context ends
-// a call early, with ErrUnknown.
+// Store keeps the blocks of a cluster. blocktest.Suite tests its contract. Every
+// method may also return ErrUnknown or *BusyError. If waiting does not help, for
+// example without a permission, a method returns a *cnierr.Error. The store has its
+// own deadline for each request, of a minute or more: a busy server must not get the
+// same work twice. The context ends a call early, with ErrUnknown.
 type Store interface {
-	// Create makes the block of that name, unless there is one: of all who try,
-	// one succeeds. It returns the block as it is kept, with UID,
-	// ResourceVersion and Created. ErrExists: the name is taken, by whomever.
+	// Create makes the block of that name, unless there is one. If several nodes try,
+	// only one succeeds. Create returns the stored block, with UID, ResourceVersion
+	// and Created. ErrExists: the name is taken, perhaps by this node.
 	Create(ctx context.Context, b Block) (Block, error)
 	// Get returns a block as it was at some time after the call. ErrNotFound.
 	Get(ctx context.Context, name string) (Block, error)
-	// Peek returns a block as a Cached list would, for less than a write costs: it
-	// may have changed, gone or come since. ErrNotFound.
+	// Peek returns a block as a Cached list would, and costs less than a write. The
+	// block may have been changed, deleted or created since. ErrNotFound.
 	Peek(ctx context.Context, name string) (Block, error)
 	// List returns the blocks that a query matches, in any order.
 	List(ctx context.Context, q Query) ([]Block, error)
-	// Touch writes a block as it is, so that its ResourceVersion is another one,
-	// and returns it: a Delete that was decided on before fails. ErrNotFound:
-	// there is none of that name. ErrConflict: there is, with another UID.
+	// Touch writes a block unchanged and returns it. Its ResourceVersion then is new,
+	// so a Delete with the old one fails. ErrNotFound: there is no block of that
+	// name. ErrConflict: the block has another UID.
 	Touch(ctx context.Context, name, uid string) (Block, error)
 	// Delete removes the block if it still has this UID and ResourceVersion.
-	// ErrNotFound; ErrConflict: it has not.
+	// ErrNotFound; ErrConflict: it has another.
 	Delete(ctx context.Context, name, uid, resourceVersion string) error
 }
 
-// Query is what a List is about.
+// Query selects the blocks of a List.
 type Query struct {
 	Pool      string
 	Rack      string // "": of all racks
@@ -48,9 +47,8 @@ type Query struct {
 // Freshness is how new a List must be.
 type Freshness string
 
-// A Cached list may lack what was written lately, and costs the server least
-// (resourceVersion=0). The Latest one has everything that was written before the
-// call.
+// A Cached list may lack recent writes, and costs the server least
+// (resourceVersion=0). A Latest list has everything that was written before the call.
 const (
 	Cached Freshness = "cached"
 	Latest Freshness = "latest"
@@ -62,16 +60,17 @@ var (
 	ErrExists = errors.New("an object of this name exists")
 	// ErrNotFound: there is no block of that name.
 	ErrNotFound = errors.New("no object of this name exists")
-	// ErrConflict: the block is not the one that was meant.
+	// ErrConflict: the block of that name is another one than the request says.
 	ErrConflict = errors.New("it has changed")
-	// ErrUnknown: there is no answer. What was asked for may have been done, or
-	// may be done later.
+	// ErrUnknown: there is no answer. The server may have done the request, or may do
+	// it later.
 	ErrUnknown = errors.New("no answer")
 )
 
-// BusyError says that the server has refused, and done nothing (429, or 503).
+// BusyError says that the server has refused the request and has done nothing (429,
+// or 503).
 type BusyError struct {
-	After time.Duration // its Retry-After; 0: it has not said
+	After time.Duration // its Retry-After; 0: none
 }
 
 // Error says for how long.
