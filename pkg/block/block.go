@@ -112,9 +112,9 @@ type Sticky struct {
 
 // Block is a RailBlock: cluster-scoped. The node that created it owns it.
 type Block struct {
-	// Name is "<pool>-<index>", with racks "<pool>.<rack>-<index>": a name has
-	// everything that two nodes could compete for. So the lock is the API server's
-	// rule that names are unique.
+	// Name is "<pool>-<index>", with racks "<pool>.<rack>-<index>": what two nodes
+	// could compete for is in the name. So the API server's rule that names are
+	// unique is the lock.
 	Name string
 	// UID distinguishes two blocks with the same name. The store makes it.
 	UID string

@@ -19,24 +19,24 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Slots is the slots of a pool, in one rack, that are leased one by one, to pods
-// that get them again. The zero value has none.
+// Slots is the slots of a pool in one rack that are leased one by one. A pod that
+// comes back gets the same slot. The zero value has no slots.
 type Slots struct {
 	Pool, Rack string
 
 	rails  [][]pool.Subnet
 	all    run
-	usable []run // those of all that pods may have on all rails, ascending and apart
+	usable []run // the slots that pods may have on all rails, ascending, without overlap
 }
 
-// Slots returns the slots that pods of a rack keep, none for a pool without
-// sticky; rack is as in Space, whose errors it has.
+// Slots returns the sticky slots of a rack. It returns none for a pool without
+// sticky. rack and the errors are as in Space.
 func (p Pool) Slots(rack string) (Slots, error) {
 	s, err := p.Space(rack)
 	return s.Kept(), err
 }
 
-// Kept returns the slots that pods keep beside the blocks: those of Pool.Slots.
+// Kept returns the sticky slots, which are in no block: those of Pool.Slots.
 func (s Space) Kept() Slots {
 	if len(s.sticky) == 0 {
 		return Slots{}
@@ -53,9 +53,10 @@ func readSlots(text string) (run, bool) {
 	return run{a, b}, ok
 }
 
-// Terms returns for how long the addresses of a pod that is gone are kept for it,
-// and how long they rest before another pod may have them; false for a pool
-// without sticky. What Validate would refuse is as long as it may be.
+// Terms returns two times: how long the addresses stay reserved for a pod that is
+// gone, and their quarantine before another pod may have them. It returns false for a
+// pool without sticky. A value that Validate would refuse counts as the longest
+// possible time.
 func (p Pool) Terms() (ttl, quarantine time.Duration, ok bool) {
 	if p.Spec.Sticky == nil {
 		return 0, 0, false
@@ -93,8 +94,8 @@ func (p Pool) keeps(f *strict.Faults) {
 	}
 }
 
-// keepsIn reports the first subnet in which the slots that pods keep are not those
-// of one rail, all of them.
+// keepsIn reports the first subnet that does not have all the sticky slots of its
+// rail.
 func (p Pool) keepsIn(rails [][]pool.Subnet, f *strict.Faults) {
 	if p.Spec.Sticky == nil {
 		return
@@ -130,7 +131,7 @@ func (p Pool) ttl(f *strict.Faults) time.Duration {
 // Count returns how many slots there are that pods may have on all rails.
 func (s Slots) Count() int { return sum(s.usable) }
 
-// Has says whether pods may have a slot.
+// Has says whether pods may have the slot.
 func (s Slots) Has(slot int) bool {
 	n := uint64(slot)
 	return slot >= 0 && slices.ContainsFunc(s.usable, func(r run) bool { return r.first <= n && n <= r.last })
@@ -144,8 +145,8 @@ func (s Slots) Name(slot int) string {
 	return fmt.Sprintf("%s-s%d", s.Pool, slot)
 }
 
-// Find returns the slot that an address is of, and whether it is one of these,
-// also if pods may not have it any more.
+// Find returns the slot of an address, and whether it is one of these slots. That is
+// true also if pods may not have the slot any more.
 func (s Slots) Find(a netip.Addr) (number int, ok bool) {
 	for _, subnet := range slices.Concat(s.rails...) {
 		if n := slot(a, subnet.Prefix); subnet.Prefix.Contains(a) {
@@ -155,8 +156,8 @@ func (s Slots) Find(a netip.Addr) (number int, ok bool) {
 	return 0, false
 }
 
-// Rails returns the addresses of a slot as package ranges writes them down: of
-// every subnet of every rail one. It panics for a slot that Has does not have.
+// Rails returns the addresses of a slot: one of every subnet of every rail. It panics
+// for a slot for which Has is false.
 func (s Slots) Rails(number int) [][]pool.Subnet {
 	if !s.Has(number) {
 		panic(fmt.Sprintf("block: pool %s has no slot %d", s.Pool, number))
@@ -171,8 +172,8 @@ func (s Slots) Rails(number int) [][]pool.Subnet {
 	return out
 }
 
-// Order returns the slots in the order in which who has this name tries them: by
-// double hashing, as nodes try blocks, and always the same.
+// Order returns the slots in the order in which the pod of this name tries them. It
+// uses double hashing, as nodes do for blocks. The order is always the same.
 func (s Slots) Order(name string) iter.Seq[int] {
 	sum := sha256.Sum256([]byte(name))
 	return func(yield func(int) bool) {

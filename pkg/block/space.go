@@ -17,18 +17,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Space is the blocks of a pool that the nodes of one rack share. A slot is the
-// host part of an address, block i the slots from i x size on, whatever may be
-// leased of them: so a block stays what it is when the pool gets more
-// exclusions.
+// Space is the blocks of a pool that the nodes of one rack share. A slot is the host
+// index of an address. Block i has the slots from i x size on, including slots that
+// must not be leased. So a block stays the same when the pool gets more exclusions.
 type Space struct {
 	pool, rack string
 	fabric     string
 	size       int
 	quarantine time.Duration
 	rails      [][]pool.Subnet
-	sticky     []run // slots that pods keep: no block has them
-	runs       []run // the indices of the blocks, ascending and apart
+	sticky     []run // sticky slots: no block has them
+	runs       []run // the indexes of the blocks, ascending, without overlap
 }
 
 // run is the numbers first to last.
@@ -36,8 +35,8 @@ type run struct{ first, last uint64 }
 
 func (r run) count() int { return int(r.last - r.first + 1) }
 
-// Space returns the blocks for a node in a rack; rack is "" in a pool that does
-// not ask for it. The errors are those of Validate.
+// Space returns the blocks for a node in a rack. rack is "" in a pool without racks.
+// The errors are those of Validate.
 func (p Pool) Space(rack string) (Space, error) {
 	f := &strict.Faults{}
 	p.common(f)
@@ -80,7 +79,7 @@ func (p Pool) reserve(rails [][]pool.Subnet) {
 	}
 }
 
-// open returns the slots that blocks may have.
+// open returns the slots that pods may have of blocks.
 func (s Space) open() []run {
 	all := run{0, uint64(s.size)*MaxBlocks - 1}
 	if len(s.sticky) == 0 {
@@ -94,7 +93,7 @@ func (s Space) open() []run {
 	return out
 }
 
-// usable returns those of some slots that pods may have on all rails.
+// usable returns, of some slots, those that pods may have on all rails.
 func (s Space) usable(slots []run) []run {
 	for _, subnets := range s.rails {
 		for _, subnet := range subnets {
@@ -113,7 +112,7 @@ func slotsOf(s pool.Subnet) []run {
 	return out
 }
 
-// free returns the addresses that pods may have of a subnet, in ascending order.
+// free returns the addresses of a subnet that pods may have, in ascending order.
 func free(s pool.Subnet) []netrange.Range {
 	holes := slices.Clone(s.Exclude)
 	for a := range netrange.Unusable(s.Prefix) {
@@ -125,8 +124,8 @@ func free(s pool.Subnet) []netrange.Range {
 	return netrange.Minus(s.Ranges, holes)
 }
 
-// slot returns the host part of an address, or the highest number when that is
-// higher: it is beyond all blocks.
+// slot returns the host index of an address. If that is too high for the type, it
+// returns the highest number, which is beyond all blocks.
 func slot(a netip.Addr, p netip.Prefix) uint64 {
 	b, network := a.As16(), p.Masked().Addr().As16()
 	var n uint64
@@ -150,7 +149,7 @@ func at(n uint64, p netip.Prefix) netip.Addr {
 	return a
 }
 
-// common returns what is in both ascending lists.
+// common returns the elements that are in both ascending lists.
 func common(a, b []run) []run {
 	var out []run
 	for i, j := 0, 0; i < len(a) && j < len(b); {
@@ -167,7 +166,7 @@ func common(a, b []run) []run {
 	return out
 }
 
-// blocks returns the blocks that have one of the slots.
+// blocks returns the blocks that have at least one of the slots.
 func blocks(slots []run, size uint64) []run {
 	var out []run
 	for _, s := range slots {
@@ -185,11 +184,11 @@ func blocks(slots []run, size uint64) []run {
 // pods may have on all rails.
 func (s Space) Blocks() int { return sum(s.runs) }
 
-// Index returns the index of the block number n, from 0: what is not free for
-// pods has no number.
+// Index returns the index of block number n, from 0. Blocks without a slot for pods
+// have no number.
 func (s Space) Index(n int) int { return nth(s.runs, n) }
 
-// nth returns number n, from 0, of those in runs.
+// nth returns element n, from 0, of the numbers in runs.
 func nth(runs []run, n int) int {
 	for _, r := range runs {
 		if n < r.count() {
@@ -208,7 +207,8 @@ func (s Space) Name(index int) string {
 	return fmt.Sprintf("%s-%d", s.pool, index)
 }
 
-// has says whether name is that of a block of the space, and of which.
+// has says whether name is the name of a block of the space, and returns the index of
+// the block.
 func (s Space) has(name string) (index int, ok bool) {
 	i := strings.LastIndexByte(name, '-') + 1
 	index, err := strconv.Atoi(name[i:])
@@ -229,7 +229,7 @@ func (s Space) openOf(index int) []run {
 	return common(s.usable([]run{s.slots(index)}), s.open())
 }
 
-// sum returns how many numbers there are in runs.
+// sum returns how many numbers runs has.
 func sum(runs []run) int {
 	n := 0
 	for _, r := range runs {
@@ -243,9 +243,9 @@ func (s Space) slots(index int) run {
 	return run{first, first + uint64(s.size) - 1}
 }
 
-// Hint returns the number, from 0, of the block at which the node with one of
-// these addresses begins: number h of the blocks for host number h of a rail's
-// subnet, so that nodes whose NICs are numbered one by one never meet.
+// Hint returns the number, from 0, of the block at which a node with one of these
+// addresses begins. For host number h of a rail's subnet it is block number h. So
+// nodes never meet if their NICs are numbered one by one.
 func (s Space) Hint(own []netip.Addr) (n int, ok bool) {
 	for _, subnets := range s.rails {
 		for _, subnet := range subnets {
@@ -259,14 +259,14 @@ func (s Space) Hint(own []netip.Addr) (n int, ok bool) {
 	return 0, false
 }
 
-// Quarantine returns how long an address of the pool rests.
+// Quarantine returns the quarantine of an address of the pool.
 func (s Space) Quarantine() time.Duration { return s.quarantine }
 
-// Rails returns what a node with these blocks may lease: the slice of every
-// subnet of every rail, for package ranges to write down. A block in which
-// exclusions have left nothing to all rails counts for nothing; when all are such,
-// the subnets have no ranges, and there is nothing to write. The error is
-// BadConfig for a block of another pool, rack or size: blocks of two sizes overlap.
+// Rails returns what a node with these blocks may lease: a part of every subnet of
+// every rail, for the node file. It ignores a block if its exclusions leave no slot
+// that is free on all rails. If it ignores all blocks, the subnets have no ranges,
+// and there is nothing to write. The error is BadConfig for a block of another pool,
+// rack or size: blocks of two sizes overlap.
 func (s Space) Rails(owned []Block) ([][]pool.Subnet, error) {
 	for _, b := range owned {
 		if err := s.Check(b); err != nil {
@@ -290,7 +290,8 @@ func (s Space) Rails(owned []Block) ([][]pool.Subnet, error) {
 	return out, nil
 }
 
-// slice returns the addresses of a block in a subnet, which must have its first.
+// slice returns the addresses of a block in a subnet. The subnet must have the first
+// address of the block.
 func (s Space) slice(index int, p netip.Prefix) netrange.Range {
 	slots, last := s.slots(index), slot(netrange.Of(p).Last, p)
 	return netrange.Range{First: at(slots.first, p), Last: at(min(slots.last, last), p)}

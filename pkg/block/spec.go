@@ -20,14 +20,13 @@ import (
 
 const reading = "read RailPool"
 
-// sampleRacks is how many racks Validate looks at in a pool with {rack}: it
-// cannot know which there are.
+// sampleRacks is how many racks Validate looks at in a pool with {rack}, because it
+// cannot know which racks exist.
 const sampleRacks = 256
 
-// Validate returns nil or an error (cnierr.BadConfig) that joins all faults,
-// each with its path in the object. A pool with {rack} is judged by rack 1, and
-// by whether the racks 0 to 255 have subnets of their own; Space judges it for
-// the node's rack.
+// Validate returns nil or an error (cnierr.BadConfig) that joins all faults, each
+// with its path in the object. For a pool with {rack}, Validate checks rack 1, and
+// that each of the racks 0 to 255 has its own subnets. Space checks the node's rack.
 func (p Pool) Validate() error {
 	f := &strict.Faults{}
 	p.common(f)
@@ -45,7 +44,7 @@ func (p Pool) Validate() error {
 	return f.Err(reading, p.Name)
 }
 
-// common judges everything but the subnets.
+// common checks everything but the subnets.
 func (p Pool) common(f *strict.Faults) {
 	s := p.Spec
 	if !label(p.Name) {
@@ -93,7 +92,7 @@ func (p Pool) quarantine(f *strict.Faults) time.Duration {
 	return pool.Quarantine(text(f, "spec.quarantine", p.Spec.Quarantine))
 }
 
-// table judges the rails of all racks: no two may share an address.
+// table checks the rails of all racks: no two racks may share an address.
 func (p Pool) table(f *strict.Faults) {
 	var all []named
 	for i, r := range p.Spec.Racks {
@@ -153,7 +152,7 @@ func (p Pool) rails(rack string, f *strict.Faults) [][]pool.Subnet {
 	}
 	out := make([][]pool.Subnet, 0, len(values))
 	for i, v := range values {
-		if i == 0 || places[i] != places[i-1] { // a template is there once
+		if i == 0 || places[i] != places[i-1] { // a template has one list for all rails
 			pool.Braces(v)
 		}
 		out = append(out, pool.Subnets(v, i, f))
@@ -168,11 +167,11 @@ func (p Pool) rails(rack string, f *strict.Faults) [][]pool.Subnet {
 	return out
 }
 
-// lists returns the subnets of each rail as they are written, with the rack put
-// in, and where they are.
+// lists returns the subnets of each rail as they are written, with the number of the
+// rack, and their paths in the object.
 func (p Pool) lists(rack string, f *strict.Faults) (places []string, values []strict.Value) {
 	add := func(place string, subnets []Subnet, number int) {
-		raw := marshal(append([]Subnet{}, subnets...)) // a list, also when there is none
+		raw := marshal(append([]Subnet{}, subnets...)) // a list, even if it is empty
 		if number >= 0 {
 			raw = []byte(inRack(string(raw), number))
 		}
@@ -217,17 +216,16 @@ func (p Pool) lists(rack string, f *strict.Faults) (places []string, values []st
 	return places, values
 }
 
-// inRack puts the number of a rack into the placeholders {rack}, {rack+1} and
-// so on, and leaves those for the rail, which it hides for the while.
+// inRack replaces the placeholders {rack}, {rack+1} and so on by the number of a
+// rack. It leaves the placeholders for the rail, and hides them meanwhile.
 func inRack(s string, rack int) string {
-	const hidden = "{\x00" // JSON has no such character, and no subnet has
+	const hidden = "{\x00" // neither JSON nor a subnet has this character
 	s = strings.ReplaceAll(strings.ReplaceAll(s, "{rail", hidden), "{rack", "{rail")
 	return strings.ReplaceAll(pool.Expand(s, rack), hidden, "{rail")
 }
 
-// label says whether s can be a part of the name of a block, which must be a DNS
-// subdomain (RFC 1123), of at most 253 characters, and whose parts are of at
-// most 63.
+// label says whether s can be a part of the name of a block. Such a name must be a
+// DNS subdomain (RFC 1123) of at most 253 characters, with parts of at most 63.
 func label(s string) bool {
 	return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(s)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// The form of requests and of answers. A request has neither rails nor none, an
-// answer has one of the two.
+// The form of requests and of answers. A request has neither the field rails nor the
+// field none. An answer has one of the two.
 type (
 	keyJSON struct {
 		Namespace string `json:"namespace"`
@@ -63,13 +63,13 @@ func (form answerJSON) answer() (Answer, error) {
 	return out, nil
 }
 
-// formError is an error about what is in a file.
+// formError is an error about the content of a file.
 type formError struct{ error }
 
 func (e formError) Unwrap() error { return e.error }
 
-// load reads a request or an answer. A file that has another name than its key is
-// none.
+// load reads a request or an answer. A file with another name than that of its key is
+// invalid.
 func load(path string) (answerJSON, error) {
 	b, err := content(path)
 	if err != nil {
@@ -92,10 +92,11 @@ func load(path string) (answerJSON, error) {
 	return form, nil
 }
 
-// fresh begins the names of files that are not whole yet.
+// fresh begins the names of files that are not yet complete.
 const fresh = ".new-"
 
-// put writes a file in one step. Several may write the same one at a time.
+// put writes a file in one step. Several processes may write the same file at the
+// same time.
 func put(op, poolName, dir, name string, form answerJSON) error {
 	err := func() error {
 		content, err := json.Marshal(form)
@@ -129,8 +130,8 @@ func remove(op, poolName, path string) error {
 	return nil
 }
 
-// wrap says what was done, and whether it is the file system's fault or that of
-// who has written the file. It returns nil for nil.
+// wrap adds the operation to an error. It distinguishes a fault of the file system
+// from a fault in the content of the file. It returns nil for nil.
 func wrap(op, poolName string, err error) error {
 	switch {
 	case err == nil:

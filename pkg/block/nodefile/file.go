@@ -5,10 +5,11 @@
 // RailPool a node may lease. rocectl agent writes it, and the plugins read it in every
 // ADD.
 //
-// It does not know Kubernetes, nor how the node got the addresses. A reader never sees
-// a part of a file. It stands between block and conf: what it reads is what
-// ipam.subnets would say. Read this file first. form.go has the format, write.go the
-// agent's side, and sticky.go the requests and answers for sticky addresses.
+// It does not know Kubernetes, and not how the node got the addresses. A reader never
+// sees a part of a file. It uses package block, and returns subnets in the form of
+// ipam.subnets in package conf. Read this file first. form.go has the format,
+// write.go the agent's side, and sticky.go the requests and answers for sticky
+// addresses.
 package nodefile
 
 import (
@@ -28,9 +29,9 @@ import (
 // Store is the files of a node's pools, in its state folder.
 type Store struct {
 	Dir string
-	// BootID is that of the running kernel. What the node owned before a boot it
-	// may have lost while it was off: the agent must look before it writes the
-	// file again.
+	// BootID is that of the running kernel. While the node was off, it may have lost
+	// what it owned. So after a boot the agent must look before it writes the file
+	// again.
 	BootID string
 }
 
@@ -38,11 +39,11 @@ type Store struct {
 type File struct {
 	Pool       string
 	Quarantine time.Duration
-	// Rails has the subnets of each rail. Their Ranges are what the node owns,
-	// and Exclude and Gateway what it must not lease of that.
+	// Rails has the subnets of each rail. Ranges are the addresses that the node
+	// owns. Exclude and Gateway are addresses of these that it must not lease.
 	Rails [][]pool.Subnet
-	// Sticky says that pods that come back under their name keep their addresses:
-	// they ask for them with Want. None of them is in Rails.
+	// Sticky says that the pool has sticky addresses: a pod that comes back under its
+	// name keeps its addresses. ADD requests them with Want. Rails has none of them.
 	Sticky bool
 }
 
@@ -53,8 +54,8 @@ func (s Store) path(poolName string) string {
 
 const reading = "read ranges of pool"
 
-// Read reads the file of a pool. Errors: TryAgain while there is no file of this boot;
-// IO; Unreadable for what is not such a file, with all that is wrong with it.
+// Read reads the file of a pool. Errors: TryAgain while there is no file of this
+// boot; IO; Unreadable for an invalid file, with all of its faults.
 func (s Store) Read(poolName string) (File, error) {
 	path := s.path(poolName)
 	b, err := content(path)
@@ -103,10 +104,10 @@ func content(path string) ([]byte, error) {
 	return b, err
 }
 
-// Subnets returns the subnets of each rail as conf.Request.WithSubnets takes
-// them. What is outside of the node's ranges is excluded: an address that
-// somebody asks for by name may lie outside of ranges, but not in another
-// node's.
+// Subnets returns the subnets of each rail, in the form that conf.Request.WithSubnets
+// takes. It excludes everything outside of the node's ranges. Otherwise a pod could
+// request an address of another node by its number, because a requested address may
+// lie outside of ranges.
 func (f File) Subnets() [][]pool.Subnet {
 	out := make([][]pool.Subnet, 0, len(f.Rails))
 	for _, subnets := range f.Rails {

@@ -15,10 +15,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// version is that of the form below.
+// version is the version of the form below.
 const version = 1
 
-// The form of the file. An element of subnets is written as one of
+// The form of the file. An element of subnets has the form of an element of
 // ipam.subnets.
 type (
 	fileJSON struct {
@@ -34,7 +34,7 @@ type (
 	}
 	subnetJSON struct {
 		Subnet  netip.Prefix `json:"subnet"`
-		Ranges  []string     `json:"ranges"` // never none: that is not the whole subnet
+		Ranges  []string     `json:"ranges"` // never empty: empty does not mean the whole subnet
 		Exclude []string     `json:"exclude,omitempty"`
 		Gateway netip.Addr   `json:"gateway,omitzero"`
 	}
@@ -60,9 +60,9 @@ func texts(ranges []netrange.Range) []string {
 	return out
 }
 
-// parse reads what form has made. The readers of configurations would take
-// nearly a millisecond for eight rails, in every ADD; nobody but the agent
-// writes this file, so that it is enough to find out whether somebody else has.
+// parse reads what form has written. The parser of configurations would need nearly a
+// millisecond for eight rails, in every ADD. Only the agent writes this file, so
+// parse only has to detect that another program has changed it.
 func parse(content []byte) (f File, bootID string, err error) {
 	var head struct {
 		Version int `json:"version"`
@@ -136,7 +136,7 @@ func (s subnetJSON) subnet() (pool.Subnet, error) {
 	return out, nil
 }
 
-// within reads ranges of a subnet, which must be ascending and apart.
+// within reads ranges of a subnet. They must be ascending and must not overlap.
 func within(p netip.Prefix, texts []string) ([]netrange.Range, error) {
 	var out []netrange.Range
 	for i, s := range texts {

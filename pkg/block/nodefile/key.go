@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Key is whose addresses are kept: an interface of a pod that comes back under its
-// name.
+// Key is the owner of sticky addresses: an interface of a pod that comes back under
+// its name.
 type Key struct {
 	Namespace, Pod, Interface string // Interface is CNI_IFNAME
 }
 
-// Sticky returns the key of a pod's interface, and whether the pod is one that
-// comes back under its name: that ends in the number of a StatefulSet's replica.
-// Longer numbers than of four digits are none, so that the five random characters
-// at the end of the pods of other controllers never are.
+// Sticky returns the key of a pod's interface, and whether the pod comes back under
+// its name. Such a name ends in the number of a StatefulSet's replica. The number has
+// at most four digits. So the five random characters in the pod names of other
+// controllers never count as a number.
 func Sticky(namespace, pod, ifName string) (Key, bool) {
 	k := Key{namespace, pod, ifName}
 	i := strings.LastIndexByte(pod, '-')
@@ -30,8 +30,8 @@ func Sticky(namespace, pod, ifName string) (Key, bool) {
 	return k, digits && len(number) <= 4 && (number == "0" || number[0] != '0')
 }
 
-// String returns the name of the key's files: what is hashed may be longer than a
-// file's name, and have characters that one has not.
+// String returns the name of the key's files. It is a hash, because the key may be
+// too long for a file name and may have characters that a file name cannot have.
 func (k Key) String() string {
 	sum := sha256.Sum256([]byte(k.Namespace + "/" + k.Pod + "/" + k.Interface))
 	return hex.EncodeToString(sum[:16])

@@ -13,8 +13,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// Pools returns the names of the pools that have a file, of whatever boot, in
-// order. Errors: IO.
+// Pools returns the names of the pools that have a file, in order. The file may be of
+// any boot. Errors: IO.
 func (s Store) Pools() ([]string, error) {
 	dir := filepath.Join(s.Dir, "pools")
 	entries, err := os.ReadDir(dir)
@@ -30,13 +30,12 @@ func (s Store) Pools() ([]string, error) {
 	return out, nil
 }
 
-// Quarantines returns how long addresses rest in each pool with a file that Read
-// reads. Errors: IO.
+// Quarantines returns the quarantine of each pool that has a valid file. Errors: IO.
 func (s Store) Quarantines() (map[string]time.Duration, error) {
 	pools, err := s.Pools()
 	out := map[string]time.Duration{}
 	for _, name := range pools {
-		if f, err := s.Read(name); err == nil { // what is wrong with a file, its readers say
+		if f, err := s.Read(name); err == nil { // the readers of a file report its faults
 			out[name] = f.Quarantine
 		}
 	}

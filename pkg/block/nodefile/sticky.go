@@ -17,17 +17,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
-// Answer is what the agent says to an ADD that asks for the addresses of a Key.
-// While there is an answer with addresses the node holds them, and no other node
-// leases them. The agent takes an answer away before it looks at the leases for the
-// last time, and an ADD reads it once more after it has leased: whoever comes
-// second sees what the first has done.
+// Answer is the agent's answer to an ADD that requests the addresses of a Key. While
+// there is an answer with addresses, the node holds them, and no other node leases
+// them. The agent removes an answer before it looks at the leases for the last time.
+// An ADD reads the answer once more after it has leased. So the second of the two
+// always sees what the first has done.
 type Answer struct {
 	Key Key
-	// Rails has one address of each subnet, as File.Rails; nil: use those that the
-	// node has for all.
+	// Rails has one address of each subnet, as File.Rails. nil: use the ordinary
+	// addresses of the node.
 	Rails [][]pool.Subnet
-	// None is why there are none.
+	// None is the reason why the pod gets no sticky addresses.
 	None string
 }
 
@@ -37,7 +37,7 @@ func (a Answer) Granted() bool { return len(a.Rails) > 0 }
 // Equal says whether two answers are the same.
 func (a Answer) Equal(b Answer) bool { return reflect.DeepEqual(a, b) }
 
-// Only returns the file with the addresses of an answer and no others.
+// Only returns the file with only the addresses of an answer.
 func (f File) Only(a Answer) File {
 	f.Rails = a.Rails
 	return f
@@ -48,8 +48,8 @@ const (
 	asking    = "request sticky addresses"
 )
 
-// sticky is where the answers of a pool are, or the one to a key; wanted where the
-// requests are.
+// sticky returns the path of the answers of a pool, or of the answer to a key. wanted
+// returns the path of the requests.
 func (s Store) sticky(poolName string, name ...string) string {
 	return filepath.Join(append([]string{s.Dir, "pools", poolName, "sticky"}, name...)...)
 }
@@ -58,16 +58,16 @@ func (s Store) wanted(poolName string, name ...string) string {
 	return filepath.Join(append([]string{s.Dir, "pools", poolName, "wanted"}, name...)...)
 }
 
-// Want asks the agent for the addresses of a key. Asked again, it changes nothing.
+// Want requests the addresses of a key from the agent. A second call changes nothing.
 // Errors: IO.
 func (s Store) Want(poolName string, k Key) error {
 	return put(asking, poolName, s.wanted(poolName), k.String(), answerJSON{Version: version, BootID: s.BootID, keyJSON: keyJSON(k)})
 }
 
-// Wanted returns the keys for which addresses are asked for, in no order that means
-// anything. It removes what is no request, and reports it; requests of another
-// boot it removes without a word. Errors: Unreadable and IO, joined, beside the
-// keys of all others.
+// Wanted returns the keys of all requests, in no fixed order. It removes and reports
+// files that are no requests. It removes requests of another boot without an error.
+// Errors: Unreadable and IO, joined. The keys of all other requests are returned even
+// then.
 func (s Store) Wanted(poolName string) ([]Key, error) {
 	var keys []Key
 	err := s.each(s.wanted(poolName), func(form answerJSON) error {
@@ -77,14 +77,13 @@ func (s Store) Wanted(poolName string) ([]Key, error) {
 	return keys, wrap("read requests of pool", poolName, err)
 }
 
-// Unwant takes the request for a key away; that there is none is no error. Errors:
-// IO.
+// Unwant removes the request for a key. It is no error if there is none. Errors: IO.
 func (s Store) Unwant(poolName string, k Key) error {
 	return remove(asking, poolName, s.wanted(poolName, k.String()))
 }
 
-// Answer returns the answer of this boot to a key; false: there is none. Errors:
-// IO; Unreadable for what is no answer.
+// Answer returns the answer of this boot to a key; false: there is none. Errors: IO;
+// Unreadable for an invalid file.
 func (s Store) Answer(poolName string, k Key) (Answer, bool, error) {
 	form, err := load(s.sticky(poolName, k.String()))
 	if errors.Is(err, unix.ENOENT) {
@@ -103,9 +102,8 @@ func (s Store) Answer(poolName string, k Key) (Answer, bool, error) {
 	return a, true, nil
 }
 
-// Answers returns all answers of this boot, in no order that means anything. It
-// removes those of another boot, and what is no answer, which it reports, as
-// Wanted does.
+// Answers returns all answers of this boot, in no fixed order. It removes answers of
+// another boot. It removes and reports files that are no answers, as Wanted does.
 func (s Store) Answers(poolName string) ([]Answer, error) {
 	var out []Answer
 	err := s.each(s.sticky(poolName), func(form answerJSON) error {
@@ -118,8 +116,8 @@ func (s Store) Answers(poolName string) ([]Answer, error) {
 	return out, wrap("read answers of pool", poolName, err)
 }
 
-// WriteAnswer puts an answer in place in one step. It refuses what Answer would
-// not read, with Bug. Other errors are IO.
+// WriteAnswer writes an answer in one step. It returns Bug for an answer that Answer
+// would refuse to read. Other errors are IO.
 func (s Store) WriteAnswer(poolName string, a Answer) error {
 	form := a.form(s.BootID)
 	if _, err := form.answer(); err != nil {
@@ -128,14 +126,14 @@ func (s Store) WriteAnswer(poolName string, a Answer) error {
 	return put(answering, poolName, s.sticky(poolName), a.Key.String(), form)
 }
 
-// RemoveAnswer takes the answer to a key away; that there is none is no error.
-// Errors: IO.
+// RemoveAnswer removes the answer to a key. It is no error if there is none. Errors:
+// IO.
 func (s Store) RemoveAnswer(poolName string, k Key) error {
 	return remove(answering, poolName, s.sticky(poolName, k.String()))
 }
 
-// each calls do with each file of this boot in a folder, and removes what is of
-// another boot, or not what it should be.
+// each calls do with each file of this boot in a folder. It removes files of another
+// boot and invalid files.
 func (s Store) each(dir string, do func(answerJSON) error) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -158,9 +156,9 @@ func (s Store) one(path string, do func(answerJSON) error) error {
 		err = do(form)
 	}
 	switch {
-	case ours && err == nil, errors.Is(err, unix.ENOENT): // it went meanwhile
+	case ours && err == nil, errors.Is(err, unix.ENOENT): // it is gone meanwhile
 		return nil
-	case err != nil && !errors.As(err, &formError{}): // not the file's fault
+	case err != nil && !errors.As(err, &formError{}): // no fault of the file
 		return err
 	}
 	if gone := os.Remove(path); gone != nil && !errors.Is(gone, fs.ErrNotExist) {

@@ -19,10 +19,10 @@ import (
 
 const writing = "write ranges of pool"
 
-// Write puts the file of a pool in place in one step: a reader finds the file of
-// before or this one. There must be one writer at a time. It refuses what Read
-// would not read, with Bug. Other errors are IO. Nothing is synced: what a power
-// failure takes is written again when the agent starts.
+// Write writes the file of a pool in one step: a reader finds the old file or the new
+// one. Only one process may write at a time. It returns Bug for a file that Read
+// would refuse. Other errors are IO. Write does not sync: if a power failure destroys
+// the file, the agent writes it again when it starts.
 func (s Store) Write(f File) error {
 	path := s.path(f.Pool)
 	content, err := f.content(s.BootID)
@@ -43,8 +43,8 @@ func (s Store) Write(f File) error {
 	return nil
 }
 
-// Remove takes the file of a pool away: the node owns nothing of it. That there
-// is none is no error.
+// Remove removes the file of a pool: the node owns nothing of it. It is no error if
+// there is no file.
 func (s Store) Remove(poolName string) error {
 	if err := os.Remove(s.path(poolName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return ioError(poolName, err)
@@ -56,8 +56,8 @@ func ioError(poolName string, err error) error {
 	return cnierr.New(cnierr.IO, writing, poolName, "", "%w", err)
 }
 
-// content is the file's. It is judged as a configuration is, and then as a
-// reader does, which has less time.
+// content returns the content of the file. It checks the file as a configuration, and
+// then as a reader, which checks less.
 func (f File) content(bootID string) ([]byte, error) {
 	form := f.form(bootID)
 	content, err := json.MarshalIndent(form, "", "  ")

@@ -4,10 +4,10 @@
 // Package reap decides when a block may be freed: its owner has been gone for an hour,
 // with all its pods, or was replaced.
 //
-// It never deletes a block that it has not seen abandoned twice, never uses the clock
-// of another machine, and forgets everything when its process ends, which is safe. It
-// stands on block, below sticky, which frees leases by the same rules. Everything is
-// in this file.
+// It never deletes a block that it has not seen abandoned twice, and never uses the
+// clock of another machine. It forgets everything when its process ends, which is
+// safe. It uses package block. Package sticky uses it and frees leases by the same
+// rules. Everything is in this file.
 package reap
 
 import (
@@ -18,46 +18,45 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 )
 
-// Grace is how long a Node object must be gone before its blocks are anybody's.
-// Node objects go and come back: with a label, with an autoscaler, by mistake.
+// Grace is how long a Node object must be gone before its blocks are freed. Node
+// objects go and come back: after a change of a label, with an autoscaler, or by
+// mistake.
 const Grace = time.Hour
 
 // Sightings remembers since when the owners of blocks are gone. The zero value
-// remembers nothing, which is safe: whoever reaps anew waits for Grace anew. It
-// must be kept by one process, because it counts in that one's clock.
+// remembers nothing, which is safe: a reaper that starts again waits for Grace again.
+// Only one process may use it, because its times are of the clock of that process.
 type Sightings struct {
 	gone map[string]sighting // by UID of the block
 }
 
-// sighting is since when the owner of a block is gone, and the version that the
-// block has had ever since: who writes it lives.
+// sighting is the time since which the owner of a block is gone, and the version of
+// the block since then. An owner that writes the block is alive.
 type sighting struct {
 	since   time.Duration
 	version string
 }
 
-// Cluster is what a reaper asks about nodes. The answers must come from the
+// Cluster answers the reaper's questions about nodes. The answers must come from the
 // API server, not from a cache.
 type Cluster interface {
 	// Machine returns the machine-id that the Node object of that name reports,
 	// "" while it reports none. ErrNotFound: there is no such object.
 	Machine(ctx context.Context, node string) (string, error)
-	// Bound says whether a pod, in whatever phase, is bound to a node of that
-	// name.
+	// Bound says whether a pod in any phase is bound to a node of that name.
 	Bound(ctx context.Context, node string) (bool, error)
 }
 
-// Look is one sighting: now, in a clock that neither jumps nor stops
-// (CLOCK_BOOTTIME), there are these blocks, these Node objects, and pods bound to
-// these names; bound is needed for Missing ones only. It returns what to remember,
-// and the blocks that are due: at two sightings that are Grace or more apart, and
-// at all between, nobody had written them and their owner was replaced, or gone
-// with all its pods. A machine that was replaced runs none of its old pods, and
-// those that are bound to its name are the new one's.
+// Look is one sighting. now is the time of a clock that neither jumps nor stops
+// (CLOCK_BOOTTIME). At that time there are these blocks, these Node objects, and pods
+// bound to these names. bound is needed only for the names of Missing. Look returns
+// what to remember, and the blocks that are due. A block is due if two sightings are
+// at least Grace apart, and at both and at all between the block was not written and
+// its owner was replaced, or gone with all its pods. A replaced machine runs none of
+// its old pods. Pods that are bound to its name are those of the new machine.
 //
-// Blocks must have been listed before nodes, and nodes before pods, so that a node
-// that is new is known. No nodes at all is a fault of who has listed them rather
-// than a cluster without nodes, and nothing is due.
+// The caller must list blocks before nodes, and nodes before pods, so that a new node
+// is known. If there are no nodes at all, nothing is due: the list is probably wrong.
 func (s Sightings) Look(now time.Duration, blocks []block.Block, nodes block.Nodes, bound map[string]bool) (next Sightings, due []block.Block) {
 	next.gone = map[string]sighting{}
 	if len(nodes) == 0 {
@@ -87,12 +86,12 @@ func (s Sightings) Since(b block.Block) (first time.Duration, gone bool) {
 	return seen.since, gone
 }
 
-// Reap deletes a block that is due, and says whether it has. It asks once more
-// whether its node is gone or replaced, and then deletes the block that Look has
-// seen, not what may have taken its place, and not when its owner has touched it
-// since: a node that comes back asserts its blocks before it leases of them. A
-// block that is gone or changed is no error. Without an answer it may have been
-// deleted or not; the next Look tells.
+// Reap deletes a block that is due, and says whether it did. It first asks again
+// whether the node is gone or replaced. Then it deletes exactly the block that Look
+// has seen. It does not delete a new block of the same name, or a block that its
+// owner has touched since. A node that comes back asserts its blocks before it leases
+// from them. A block that is gone or changed is no error. Without an answer, the
+// block may be deleted or not; the next Look shows it.
 func Reap(ctx context.Context, store block.Store, c Cluster, due block.Block) (bool, error) {
 	gone, err := Abandoned(ctx, c, due.Spec)
 	if err != nil || !gone {

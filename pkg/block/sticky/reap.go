@@ -13,13 +13,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
-// Terms is what a pool says about slots that are kept.
+// Terms is what a pool says about sticky slots.
 type Terms struct {
-	TTL  time.Duration // for how long a slot is kept that no node holds
-	Rest time.Duration // how long it rests at least: the pool's quarantine
+	TTL  time.Duration // how long a slot without holder stays reserved
+	Rest time.Duration // the least time in quarantine: the pool's quarantine
 }
 
-// TermsOf returns the terms of those pools that have sticky.
+// TermsOf returns the terms of the pools that have sticky.
 func TermsOf(pools []block.Pool) map[string]Terms {
 	out := map[string]Terms{}
 	for _, p := range pools {
@@ -34,19 +34,18 @@ func TermsOf(pools []block.Pool) map[string]Terms {
 // zero value remembers nothing, which is safe.
 type Sightings struct {
 	idle    map[string]sighting // by UID: without holder
-	orphans reap.Sightings      // whose holder is gone
+	orphans reap.Sightings      // leases with a holder that is gone
 }
 
-// sighting is since when a lease has no holder, and the version that it has had
-// ever since.
+// sighting is the time since which a lease has no holder, and the version of the
+// lease since then.
 type sighting struct {
 	since   time.Duration
 	version string
 }
 
-// World is what a Look sees. Leases were listed before Pools and Nodes, Nodes
-// before Bound was asked for, which is needed for those that
-// Nodes.Missing(Owners(Leases)) names.
+// World is what a Look sees. The caller lists Leases before Pools and Nodes, and
+// Nodes before Bound. Bound is needed for the names of Nodes.Missing(Owners(Leases)).
 type World struct {
 	Leases []Lease
 	Pools  map[string]Terms // TermsOf all pools
@@ -54,8 +53,8 @@ type World struct {
 	Bound  map[string]bool
 }
 
-// Owners returns the nodes that hold leases, in the words of package block: each is
-// as the block of a lease's name, UID and version.
+// Owners returns the nodes that hold leases, in the form of package block: each is a
+// block with the lease's name, UID and version.
 func Owners(leases []Lease) []block.Block {
 	var out []block.Block
 	for _, l := range leases {
@@ -70,8 +69,8 @@ func (l Lease) owner() block.Spec {
 	return block.Spec{Pool: l.Spec.Pool, Rack: l.Spec.Rack, NodeName: l.Spec.Holder.NodeName, MachineID: l.Spec.Holder.MachineID}
 }
 
-// Look is one sighting; now is as in reap.Sightings.Look, date what the wall clock
-// says. It returns what to remember, and the leases that are due:
+// Look is one sighting. now is as in reap.Sightings.Look, and date is the time of the
+// wall clock. Look returns what to remember, and the leases that are due:
 //   - those that no node holds, nobody wants to keep for ever, and nobody has written
 //     since the TTL; a clock that jumps can make that shorter than it should be, but
 //     never shorter than the addresses must rest;
@@ -105,8 +104,7 @@ func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sighti
 	return next, due
 }
 
-// expired says whether a lease without holder, which was seen so for a while, is
-// due.
+// expired says whether a lease is due that has been without holder for a while.
 func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms) bool {
 	t, exists := pools[l.Spec.Pool]
 	if !exists {
@@ -119,11 +117,11 @@ func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms
 	return seen >= t.Rest && max(seen, date.Sub(since)) >= t.TTL
 }
 
-// Reap deletes a lease that is due, or frees it of a holder that is gone, so that
-// its pod can have it elsewhere, and says whether it has. It asks once more whether
-// the node is gone, and then writes what Look has seen, not what has changed since.
-// A lease that has is no error. Without an answer it may have been done or not; the
-// next Look tells.
+// Reap deletes a lease that is due, and says whether it did. If the holder is gone,
+// Reap removes the holder instead, so that another node can have the lease for the
+// pod. It first asks again whether the node is gone. It writes only a lease that has
+// not changed since Look. A changed lease is no error. Without an answer, the change
+// may be done or not; the next Look shows it.
 func Reap(ctx context.Context, store Store, c reap.Cluster, date time.Time, due Lease) (bool, error) {
 	var err error
 	if due.Spec.Holder == (Holder{}) {

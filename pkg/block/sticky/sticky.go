@@ -7,9 +7,9 @@
 //
 // It never lets two nodes hold a host index, keeps no state between two calls, and
 // never waits: the caller asks again after a temporary error. It runs in rocectl's
-// agent and reaper, never in a plugin, and stands on block. The store is a parameter.
-// Read this file first, then take.go for how a node takes and releases a host index,
-// and reap.go for what happens when the pod does not come back.
+// agent and reaper, never in a plugin, and uses package block. The store is a
+// parameter. Read this file first, then take.go for how a node takes and releases a
+// host index, and reap.go for what happens when the pod does not come back.
 package sticky
 
 import (
@@ -21,22 +21,22 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 )
 
-// Lease is a RailLease: cluster-scoped. It says for whom a slot is kept, and which
-// node may use it now. Other nodes must not.
+// Lease is a RailLease: cluster-scoped. It says for which pod a slot is reserved, and
+// which node may use it now. Other nodes must not use it.
 type Lease struct {
-	// Name is block.Slots.Name's: one slot has one lease, because the API server
-	// gives a name once.
+	// Name is that of block.Slots.Name. One slot has one lease, because a name is
+	// unique on the API server.
 	Name string
-	// UID tells two leases of one name apart. The store makes it.
+	// UID distinguishes two leases with the same name. The store makes it.
 	UID string
 	// ResourceVersion changes whenever the lease is written. The store makes it.
 	ResourceVersion string
-	// Created is when, by the store's clock.
+	// Created is the time of creation, by the store's clock.
 	Created time.Time
 	Spec    Spec
 }
 
-// Spec is what a lease says. Only Keep, Holder and Written ever change.
+// Spec is the content of a lease. Only Keep, Holder and Written ever change.
 type Spec struct {
 	Pool string `json:"pool"`
 	Rack string `json:"rack,omitempty"`
@@ -46,13 +46,14 @@ type Spec struct {
 	Pod       string `json:"pod"`
 	Interface string `json:"interface"`
 
-	// Keep is an operator's word that the slot is kept for the pod for ever.
+	// Keep says that the slot is reserved for the pod for ever. An operator sets it.
 	Keep bool `json:"keep,omitempty"`
-	// Holder is the node that uses the slot; the zero one: none does.
+	// Holder is the node that uses the slot. The zero value: no node uses it.
 	Holder Holder `json:"holder,omitzero"`
-	// Written is when Holder was written last, by the writer's clock, also when it
-	// stayed the same: since then nobody has it, or so long nothing was heard of it.
-	// No two writes are the same, so that each changes ResourceVersion.
+	// Written is the time of the last write of Holder, by the writer's clock. The
+	// write may leave Holder the same. Without a Holder, the slot is free since then.
+	// With a Holder, it is the last sign of the holder. No two writes are the same,
+	// so each changes ResourceVersion.
 	Written time.Time `json:"written,omitzero"`
 }
 
@@ -62,17 +63,17 @@ type Holder struct {
 	MachineID string `json:"machineID"`
 }
 
-// Key returns for whom the slot is kept.
+// Key returns the pod and interface that the slot is reserved for.
 func (s Spec) Key() nodefile.Key {
 	return nodefile.Key{Namespace: s.Namespace, Pod: s.Pod, Interface: s.Interface}
 }
 
-// Store keeps the leases of a cluster. What it promises is what stickytest.Suite
-// tests. Its errors and its deadline are those of block.Store: block.ErrExists,
-// ErrNotFound, ErrConflict, ErrUnknown, *block.BusyError, *cnierr.Error.
+// Store keeps the leases of a cluster. stickytest.Suite tests its contract. Its
+// errors and its deadline are those of block.Store: block.ErrExists, ErrNotFound,
+// ErrConflict, ErrUnknown, *block.BusyError, *cnierr.Error.
 type Store interface {
-	// Create makes the lease of that name, unless there is one: of all who try, one
-	// succeeds. It returns the lease as it is kept. ErrExists.
+	// Create makes the lease of that name, unless there is one. If several nodes try,
+	// only one succeeds. Create returns the stored lease. ErrExists.
 	Create(ctx context.Context, l Lease) (Lease, error)
 	// Get returns a lease as it was at some time after the call. ErrNotFound.
 	Get(ctx context.Context, name string) (Lease, error)
@@ -88,15 +89,15 @@ type Store interface {
 	Delete(ctx context.Context, name, uid, resourceVersion string) error
 }
 
-// Query is what a List is about; the zero value: all leases.
+// Query selects the leases of a List. The zero value selects all leases.
 type Query struct {
 	Pool string
 	Key  nodefile.Key // zero: for all pods
-	Node string       // whose Holder has this NodeName
+	Node string       // only leases with this Holder.NodeName
 }
 
-// HeldError says that another node has the slot: it uses it, or has not given it
-// back yet.
+// HeldError says that another node holds the slot: it uses the slot, or has not
+// released it yet.
 type HeldError struct{ Lease Lease }
 
 // Error names both.
@@ -104,12 +105,12 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("node %q holds %s", e.Lease.Spec.Holder.NodeName, e.Lease.Name)
 }
 
-// NoneError says that the pool has no slot for a pod, and that asking again soon
+// NoneError says that the pool has no slot for a pod, and that another request soon
 // does not help.
 type NoneError struct{ Why string }
 
 // Error says why.
 func (e *NoneError) Error() string { return e.Why }
 
-// holder returns who a node is to a lease.
+// holder returns a node as the holder of a lease.
 func holder(n block.Node) Holder { return Holder{NodeName: n.Name, MachineID: n.MachineID} }

@@ -33,10 +33,10 @@ const (
 	patience = 4
 )
 
-// Take makes the node the holder of the slot that is kept for a pod, or of a new
-// one, and returns its lease. It has written the lease when it returns, also when
-// the node was the holder already: a Release that has got no answer may still be on
-// its way, and this makes it fail.
+// Take makes the node the holder of the slot that is reserved for a pod, or of a new
+// slot, and returns the lease. Take always writes the lease, even if the node is the
+// holder already: a Release that got no answer may still be on its way, and this
+// write makes it fail.
 //
 // Errors: *HeldError while another node is the holder; *NoneError; and the store's.
 func (c Claimer) Take(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
@@ -85,7 +85,7 @@ func first(s block.Slots, mine []Lease) (Lease, bool) {
 	}), true
 }
 
-// reuse takes a slot that is kept for the pod.
+// reuse takes a slot that is reserved for the pod.
 func (c Claimer) reuse(ctx context.Context, s block.Slots, l Lease) (Lease, error) {
 	if !s.Has(l.Spec.Slot) || l.Name != s.Name(l.Spec.Slot) {
 		return Lease{}, &NoneError{fmt.Sprintf("RailLease %s reserves slot %d, which no pod can get: it is outside sticky.slots of RailPool %s, or excluded", l.Name, l.Spec.Slot, s.Pool)}
@@ -104,14 +104,14 @@ func (c Claimer) hold(ctx context.Context, l Lease) (Lease, error) {
 
 func (c Claimer) write(ctx context.Context, l Lease, h Holder) (Lease, error) {
 	now := c.now()
-	if now.Equal(l.Spec.Written) { // a write that changes nothing is none
+	if now.Equal(l.Spec.Written) { // a write that changes nothing does not count
 		now = now.Add(time.Microsecond)
 	}
 	l.Spec.Holder, l.Spec.Written = h, now
 	return c.Store.Update(ctx, l)
 }
 
-// now is as fine as the API server keeps it.
+// now has the precision that the API server keeps.
 func (c Claimer) now() time.Time { return c.Now().UTC().Truncate(time.Microsecond) }
 
 // open creates a RailLease for a pod that has none, of a free host index. The order of
@@ -150,8 +150,8 @@ func (e *otherError) Error() string {
 	return fmt.Sprintf("%s is kept for %v", e.Lease.Name, e.Lease.Spec.Key())
 }
 
-// make makes the lease of a slot, or takes it if it is the pod's already: a request
-// that got no answer may have made it.
+// make makes the lease of a slot. If the lease exists for this pod, make takes it: a
+// request that got no answer may have made it.
 func (c Claimer) make(ctx context.Context, s block.Slots, slot int, k nodefile.Key) (Lease, error) {
 	l, err := c.Store.Create(ctx, Lease{Name: s.Name(slot), Spec: Spec{
 		Pool: s.Pool, Rack: s.Rack, Slot: slot, Namespace: k.Namespace, Pod: k.Pod, Interface: k.Interface,
@@ -170,16 +170,16 @@ func (c Claimer) make(ctx context.Context, s block.Slots, slot int, k nodefile.K
 	return c.hold(ctx, there)
 }
 
-// Affirm makes sure that a lease is still the node's, after a restart and from time
-// to time, and writes it, so that nobody takes the node for gone. One that is gone
-// is made again: etcd may have been restored to a state before it was made, or
-// somebody has deleted it. It goes by the name: a lease without UID may be given,
-// and the one that is returned may be kept for another pod by now, whose it was
-// when etcd was saved; the node has the slot then, until it gives it back.
+// Affirm confirms that the node still holds a lease, after a restart and from time to
+// time. It writes the lease, so that no reaper takes the node as gone. If the lease
+// is gone, Affirm makes it again: etcd may have been restored to an older state, or
+// an operator has deleted the lease. Affirm goes by the name, so the given lease may
+// lack its UID. The returned lease may be reserved for another pod, which had the
+// slot when etcd was saved. Then the node holds the slot until it releases it.
 //
-// Errors: *HeldError: it is lost, and the node must not lease its addresses any
-// more. If pods have them, ask again: the holder may give it back. Else the
-// store's, and it is the node's until more is known.
+// Errors: *HeldError: the lease is lost, and the node must not lease its addresses
+// any more. If pods have the addresses, call Affirm again: the holder may release the
+// lease. After an error of the store, the node holds the lease until more is known.
 func (c Claimer) Affirm(ctx context.Context, l Lease) (Lease, error) {
 	if l.UID != "" {
 		got, err := c.hold(ctx, l)
@@ -196,7 +196,7 @@ func (c Claimer) Affirm(ctx context.Context, l Lease) (Lease, error) {
 			return c.hold(ctx, there)
 		}
 		fresh := Lease{Name: l.Name, Spec: l.Spec}
-		fresh.Spec.Keep, fresh.Spec.Holder, fresh.Spec.Written = false, holder(c.Node), c.now() // Keep is not for nodes to say
+		fresh.Spec.Keep, fresh.Spec.Holder, fresh.Spec.Written = false, holder(c.Node), c.now() // nodes must not set Keep
 		got, err := c.Store.Create(ctx, fresh)
 		if errors.Is(err, block.ErrExists) {
 			err = block.ErrConflict
@@ -223,9 +223,9 @@ func (c Claimer) Release(ctx context.Context, l Lease) error {
 	return err
 }
 
-// Held returns the leases of a pool that the node holds, in all racks and in the
-// order of their names: an agent that has been restarted gives back those of which
-// it has neither an answer nor a pod.
+// Held returns the leases of a pool that the node holds, in all racks, in the order
+// of their names. A restarted agent releases those for which it has neither an answer
+// nor a pod.
 func (c Claimer) Held(ctx context.Context, pool string) ([]Lease, error) {
 	all, err := c.Store.List(ctx, Query{Pool: pool, Node: c.Node.Name})
 	if err != nil {
