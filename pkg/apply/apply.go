@@ -15,33 +15,34 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Executor does runs of operations: one or more of one kind, which are done in
-// one go. Its law for each operation is the comment of plan.Op. The law of a run:
+// Executor does runs of operations: one or more of one kind, in one batch. The
+// comment of plan.Op has the law for each operation. The law for a run:
 //
 //   - Do does the operations in their order, so that a route may be the way to
-//     the gateway of the next one. It stops at the first that fails, and what was
-//     done of the run stands.
-//   - Undo undoes them from the last on. It tries all.
-//   - Check looks at all.
-//   - The links that a run names are there before it begins: no operation makes
-//     the link that another one of its run is about.
+//     the gateway of the next one. It stops at the first that fails, and what it
+//     has done of the run stays.
+//   - Undo undoes them from the last to the first. It tries all.
+//   - Check checks all.
+//   - The links that a run names exist before it begins: no operation of a run
+//     makes a link for another operation of the same run.
 //
-// Undo and Check return what they found, joined.
+// Undo and Check return all that they found, joined.
 type Executor interface {
 	Do(ctx context.Context, run ...plan.Op) error
 	Undo(ctx context.Context, run ...plan.Op) error
 	Check(ctx context.Context, run ...plan.Op) error
 }
 
-// Single does operations one at a time: its law is that of Executor for runs of
-// one.
+// Single does operations one at a time. Its law is that of Executor for runs of
+// one operation.
 type Single interface {
 	Do(ctx context.Context, op plan.Op) error
 	Undo(ctx context.Context, op plan.Op) error
 	Check(ctx context.Context, op plan.Op) error
 }
 
-// Each returns an executor of runs that hands their operations to x.
+// Each returns an executor of runs that passes their operations to x, one by
+// one.
 func Each(x Single) Executor { return each{x} }
 
 type each struct{ Single }
@@ -72,7 +73,7 @@ func (e each) Check(ctx context.Context, run ...plan.Op) error {
 }
 
 // UndoError says that something of ours is left, because it could not be
-// undone. Addresses of such an attachment must not be given away.
+// undone. Addresses of such an attachment must not be leased to others.
 type UndoError struct{ Err error }
 
 // Error returns the text of the cause.
@@ -82,8 +83,8 @@ func (e *UndoError) Error() string { return e.Err.Error() }
 func (e *UndoError) Unwrap() error { return e.Err }
 
 // Do does the operations in order and stops at the first that fails. What was
-// done before it stands: the caller undoes the whole list, which is the same
-// as undoing what was done, because undoing what is missing is success.
+// done before it stays. The caller then undoes the whole list: undoing what is
+// missing is success.
 func Do(ctx context.Context, x Executor, ops plan.Ops) error {
 	for _, run := range ops.Runs() {
 		if err := x.Do(ctx, run...); err != nil {
@@ -94,7 +95,7 @@ func Do(ctx context.Context, x Executor, ops plan.Ops) error {
 }
 
 // Undo undoes the operations in reverse order. It goes on after a failure and
-// returns all of them in one *UndoError, nil if there was none.
+// returns all failures in one *UndoError, nil if there was none.
 func Undo(ctx context.Context, x Executor, ops plan.Ops) error {
 	var errs []error
 	for _, run := range slices.Backward(ops.Runs()) {
@@ -106,8 +107,8 @@ func Undo(ctx context.Context, x Executor, ops plan.Ops) error {
 	return nil
 }
 
-// Check checks the operations in order and returns everything that is not as
-// it was done, joined.
+// Check checks the operations in order and returns everything that differs from
+// what was done, joined.
 func Check(ctx context.Context, x Executor, ops plan.Ops) error {
 	var errs []error
 	for _, run := range ops.Runs() {

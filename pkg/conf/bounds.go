@@ -11,20 +11,20 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// What a configuration may have at most. Nobody needs as much, and more would let
-// the author of a configuration use the time and the memory of a node.
+// The most that a configuration may have. No cluster needs as much. More would
+// let the author of a configuration use up the time and the memory of a node.
 const (
 	maxInput      = 256 << 10 // bytes of standard input
 	maxSubnets    = 64        // of one rail
 	maxRanges     = 256       // of one subnet; as many exclusions
 	maxRoutes     = 64
 	maxSysctls    = 64
-	maxAddresses  = 64 // that are asked for
+	maxAddresses  = 64 // that are requested
 	maxBCQueueLen = 10_000
 )
 
 // bounded says whether an input is small enough to be read, and reports what is too
-// long. It looks at nothing else: what has a wrong type is reported by its reader.
+// long. It checks nothing else: the reader of a key reports a wrong type.
 func bounded(stdin []byte, f *strict.Faults) bool {
 	before := f.Len()
 	if len(stdin) > maxInput {
@@ -45,8 +45,8 @@ func bounded(stdin []byte, f *strict.Faults) bool {
 		}
 	}
 	var rails []struct{ Subnets subnets }
-	_ = json.Unmarshal(stdin, &c)       // what can be read is enough
-	_ = json.Unmarshal(c.Rails, &rails) // an object has no subnets of its own
+	_ = json.Unmarshal(stdin, &c)       // what can be read is enough here
+	_ = json.Unmarshal(c.Rails, &rails) // an object has no subnets for each rail
 	most := func(path string, have, most int) {
 		if have > most {
 			f.Add(cnierr.BadConfig, path, "", "%d entries, at most %d are read", have, most)

@@ -12,8 +12,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// contradictions reports settings that are right by themselves but not
-// together.
+// contradictions reports settings that contradict each other, though each is
+// valid alone.
 func contradictions(r Request, f *strict.Faults) {
 	contradictoryRDMA(r.RDMA, f)
 	contradictoryMTU(r, f)
@@ -35,8 +35,8 @@ func contradictoryMTU(r Request, f *strict.Faults) {
 	}
 }
 
-// contradictoryDefaults reports default routes in the main table that cannot
-// be, or not beside each other.
+// contradictoryDefaults reports default routes in the main table that are not
+// possible, or not possible together.
 func contradictoryDefaults(r Request, f *strict.Faults) {
 	first := map[uint32]int{} // by metric: the rail that has it
 	for i, one := range r.Each() {
@@ -56,7 +56,7 @@ func contradictoryDefaults(r Request, f *strict.Faults) {
 	}
 }
 
-// noGateway says whether it is known that a pool has no gateway.
+// noGateway says whether a pool surely has no gateway.
 func noGateway(p IPAM) bool {
 	if len(p.Subnets) == 0 {
 		return p.FromMaster != nil && p.FromMaster.Gateway == NoGateway
@@ -69,8 +69,8 @@ func noGateway(p IPAM) bool {
 	return true
 }
 
-// contradictoryTables reports tables by number that are the kernel's, or, of a
-// rail, another's. A second address of a family gets the next table.
+// contradictoryTables reports table numbers that belong to the kernel or to
+// another rail. A second address of a family gets the next table.
 func contradictoryTables(r Request, f *strict.Faults) {
 	type span struct{ rail, first, last int64 }
 	var used []span
@@ -85,7 +85,7 @@ func contradictoryTables(r Request, f *strict.Faults) {
 		if place == "routing.table" {
 			said = int64(r.Routing.Table)
 		}
-		if firstKernelTable <= said && said <= lastKernelTable { // a fault already
+		if firstKernelTable <= said && said <= lastKernelTable { // already reported as a fault
 			continue
 		}
 		if s.first <= lastKernelTable && s.last >= firstKernelTable || s.last > math.MaxInt32 {
@@ -102,7 +102,7 @@ func contradictoryTables(r Request, f *strict.Faults) {
 	}
 }
 
-// who says who needs n tables.
+// who returns the words of a message for the rail that needs n tables.
 func who(r Request, rail int, n int64) string {
 	if r.Rails == nil {
 		return fmt.Sprintf("%d subnets of one family need", n)
@@ -110,7 +110,7 @@ func who(r Request, rail int, n int64) string {
 	return fmt.Sprintf("rail %d needs", rail)
 }
 
-// routingOf returns the path of the routing that a rail has.
+// routingOf returns the JSON path of a rail's routing.
 func routingOf(r Request, rail int) string {
 	if r.Rails == nil || r.Rails[rail].Routing == inherited(r.Routing, rail, tables(ipams(r))) {
 		return "routing"
@@ -126,8 +126,8 @@ func ipams(r Request) []IPAM {
 	return out
 }
 
-// contradictoryRDMA refuses settings of a device that does not move: they would
-// be those of the host and of every pod.
+// contradictoryRDMA refuses settings for a device that does not move into the
+// pod: they would change the host and every pod.
 func contradictoryRDMA(r RDMA, f *strict.Faults) {
 	for key, given := range map[string]bool{"rdma.tos": r.TOS != nil, "rdma.trafficClass": r.TrafficClass != nil} {
 		if given && r.Mode != RDMAExclusive {

@@ -10,7 +10,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// Del is one DEL: what leads to the record of the attachment.
+// Del is one DEL: the facts that lead to the record of the attachment.
 type Del struct {
 	CNIVersion  string // "" if it is not a string
 	Network     string
@@ -18,21 +18,21 @@ type Del struct {
 	IfName      LinkName
 	Netns       string // may be empty or gone
 	StateDir    string // "" if it is no path: no ADD was ever done there
-	// IPAM is ipam.type, and Raw the whole input: they lead to the leases of an
-	// attachment whose record is lost. IPAM is "" if the configuration has no ipam, so
-	// that it can have leased nothing, and PoolType if ipam cannot be read.
+	// IPAM is ipam.type, and Raw is the whole input. They lead to the leases of an
+	// attachment that has lost its record. IPAM is "" if the configuration has no ipam:
+	// the ADD has then leased nothing. IPAM is PoolType if ipam cannot be read.
 	IPAM string
 	Raw  string
-	// Pod and RailPool are whose addresses an ADD may have asked for, and of what;
-	// they are empty as far as the call does not say.
+	// An ADD may have requested addresses of RailPool for Pod. Both are empty if the
+	// call does not say them.
 	Pod      Pod
 	RailPool string
 }
 
-// ParseDel reads the input of a DEL of roce or roce-ipam. It looks at nothing
-// but the fields of Del, so that no other mistake in a configuration can keep
-// a pod from going. What Parse or ParseIPAM accepts, it accepts. Errors are
-// those of Parse.
+// ParseDel reads the input of a DEL of roce or roce-ipam. It looks only at the
+// fields of Del, so that no other fault of a configuration can stop the
+// deletion of a pod. It accepts everything that Parse or ParseIPAM accepts.
+// Errors are those of Parse.
 func ParseDel(in Input) (Del, error) {
 	f := &strict.Faults{}
 	checkAttachment(in, f)
@@ -48,7 +48,7 @@ func ParseDel(in Input) (Del, error) {
 	}, nil
 }
 
-// DelOf returns the DEL of what an ADD has added.
+// DelOf returns the DEL that undoes an ADD.
 func DelOf(r Request) Del {
 	d := Del{
 		CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns,
@@ -66,21 +66,24 @@ type GC struct {
 	StateDir string
 	IPAM     string // as in Del
 	Raw      string
-	// Valid are the attachments that stay; every other one of the network goes.
+	// Valid are the attachments that stay. GC removes all others of the
+	// network.
 	Valid []Attachment
 }
 
-// Attachment names an attachment: the container and its interface, or of several
-// rails the first one. Records and leases are kept under it.
+// Attachment names an attachment by its container and its interface. With
+// several rails that is the interface of the first rail. It is the key of
+// records and leases.
 type Attachment struct {
 	ContainerID ContainerID
 	IfName      LinkName
 }
 
 // ParseGC reads the input of a GC (SPEC.md, "GC: Clean up any stale
-// resources"). Without a list of valid attachments, or with an entry that names
-// none, it is BadConfig and nothing goes; null and an empty list mean that none
-// is valid. Errors are those of ParseDel.
+// resources"). The list of valid attachments must exist, and each entry must
+// name an attachment. Otherwise the error is BadConfig, and nothing is removed.
+// null and an empty list mean that no attachment is valid. Other errors are
+// those of ParseDel.
 func ParseGC(in Input) (GC, error) {
 	f := &strict.Faults{}
 	c := readCall(in, f)
@@ -100,8 +103,8 @@ func ParseGC(in Input) (GC, error) {
 	return GC{Network: c.network, StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin), Valid: valid}, nil
 }
 
-// attachments reads the list of GC. An entry that we misread would not keep its
-// attachment, so keys count only as the specification spells them.
+// attachments reads the list of GC. Keys count only in the spelling of the
+// specification: an entry that we read wrongly would lose its attachment.
 func attachments(list strict.Value) []Attachment {
 	const hint = `write each entry as {"containerID": "ID", "ifname": "net1"}`
 	text := func(v strict.Value) string {
@@ -124,16 +127,16 @@ func attachments(list strict.Value) []Attachment {
 	return out
 }
 
-// call is what DEL and GC look at.
+// call has the keys that DEL and GC look at.
 type call struct {
 	cniVersion, network, stateDir, ipam, railPool string
 
 	valid json.RawMessage // nil: absent
-	wrong json.RawMessage // what stateDir is instead of a path; nil: nothing is wrong
+	wrong json.RawMessage // the value of a stateDir that is no path; nil: no fault
 }
 
-// readCall reads the keys as skel reads them before it calls us: in any case,
-// and the last of two counts.
+// readCall reads the keys as skel reads them before it calls us: upper and
+// lower case are the same, and the last of two equal keys counts.
 func readCall(in Input, f *strict.Faults) call {
 	var c struct {
 		CNIVersion json.RawMessage `json:"cniVersion"`
@@ -162,8 +165,8 @@ func readCall(in Input, f *strict.Faults) call {
 	return out
 }
 
-// ipamOf returns the type and the RailPool in an ipam object. Without ipam both are
-// ""; the type of an ipam that cannot be read is PoolType, and its RailPool is "".
+// ipamOf returns the type and the RailPool of an ipam object. Without ipam both are "".
+// If ipam cannot be read, the type is PoolType and the RailPool is "".
 func ipamOf(raw json.RawMessage) (kind, railPool string) {
 	var ipam struct {
 		Type     json.RawMessage `json:"type"`
@@ -175,13 +178,13 @@ func ipamOf(raw json.RawMessage) (kind, railPool string) {
 	if json.Unmarshal(raw, &ipam) != nil || ipam.Type != nil && json.Unmarshal(ipam.Type, &kind) != nil {
 		kind = PoolType
 	}
-	if railPool = stringOf(ipam.RailPool); !plainName(railPool) { // files are named after it
+	if railPool = stringOf(ipam.RailPool); !plainName(railPool) { // files have its name
 		railPool = ""
 	}
 	return kind, railPool
 }
 
-// stringOf returns the string that raw is, or "".
+// stringOf returns raw as a string, or "" if it is not a string.
 func stringOf(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) != nil {

@@ -48,7 +48,8 @@ func readEnv(in Input, f *strict.Faults) env {
 	return e
 }
 
-// checkAttachment checks what files, links and marks are named after.
+// checkAttachment checks the values that become names of files, links and
+// marks.
 func checkAttachment(in Input, f *strict.Faults) {
 	switch {
 	case !plainName(in.ContainerID):
@@ -65,7 +66,7 @@ func checkAttachment(in Input, f *strict.Faults) {
 	}
 }
 
-// readArgs reads CNI_ARGS as types.LoadArgs does, but all of it.
+// readArgs reads CNI_ARGS like types.LoadArgs, but reads all of it.
 func readArgs(args string, f *strict.Faults) env {
 	var e env
 	if args == "" {
@@ -103,8 +104,8 @@ func readArgs(args string, f *strict.Faults) env {
 	return e
 }
 
-// plainName says whether s is a name as CNI wants container IDs and networks
-// to have (utils.ValidateContainerID, utils.ValidateNetworkName).
+// plainName says whether s is a name that CNI accepts for container IDs and
+// networks (utils.ValidateContainerID, utils.ValidateNetworkName).
 func plainName(s string) bool {
 	return strings.Trim(s, nameChars) == "" && s != "" && !strings.ContainsRune("_.-", rune(s[0]))
 }
@@ -127,7 +128,7 @@ func linkNameProblem(s string, longest int) string {
 	return ""
 }
 
-// longestIfName is what the name of an interface may have (IFNAMSIZ).
+// longestIfName is the longest name that an interface may have (IFNAMSIZ).
 const longestIfName = 15
 
 const (
@@ -135,13 +136,13 @@ const (
 	isReserved = "is the kernel's word for other links"
 )
 
-// reserved says whether s is a name that the kernel refuses
+// reserved says whether s is "all" or "default". The kernel refuses these names
 // (sysctl_dev_name_is_allowed), but only after we would have written the
 // settings of all links of the pod.
 func reserved(s string) bool { return s == "all" || s == "default" }
 
-// ifNameProblem says why no interface that roce makes can have the name s, or
-// "".
+// ifNameProblem says why an interface that roce makes cannot have the name s,
+// or "" if it can.
 func ifNameProblem(s string) string {
 	problem := linkNameProblem(s, longestIfName)
 	switch {
@@ -157,19 +158,19 @@ func ifNameProblem(s string) string {
 	return ""
 }
 
-// notPlain says what is wrong with a name for which plainLink is false.
+// notPlain describes a name for which plainLink is false.
 const notPlain = "has a character other than letters, digits and _.@-, or begins with -"
 
-// plainLink says whether the name of a link is what it is in a shell too: we
-// print commands that operators paste as root. DEL is not that strict, because
-// nothing was added under such a name.
+// plainLink says whether a shell reads the name of a link unchanged: we print
+// commands that operators paste as root. DEL does not check this, because no
+// ADD succeeded with such a name.
 func plainLink(s string) bool {
 	return !strings.HasPrefix(s, "-") && !strings.ContainsFunc(s, func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.@-", r)
 	})
 }
 
-// printable says whether s can be shown in one line of a log as it is.
+// printable says whether s can appear in one line of a log unchanged.
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

@@ -12,9 +12,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// addresses reads "ipam", and, for our own pools, the addresses that were
-// asked for. It returns what all rails share, and what each has; without rails,
-// the one that there is. Subnets that are not known yet, or are wrong, are nil.
+// addresses reads "ipam", and, for our own pools, the requested addresses. It
+// returns the settings that all rails share, and those of each rail. Without
+// rails there is one. Subnets are nil when they are not known yet or have a
+// fault.
 func addresses(top, runtime *strict.Object, args []string, network string, rs rails, f *strict.Faults) (IPAM, []IPAM) {
 	before := f.Len()
 	o := top.At("ipam").Object()
@@ -44,8 +45,8 @@ func addresses(top, runtime *strict.Object, args []string, network string, rs ra
 	return p, share(p, subnets, asked, rs.places(), f)
 }
 
-// ipamSubnets returns the subnets of each rail, nil if they are not known yet,
-// or wrong.
+// ipamSubnets returns the subnets of each rail. They are nil when they are not
+// known yet or have a fault.
 func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]Subnet {
 	common, before := o.At("subnets"), f.Len()
 	if source := pool.Elsewhere(o); source != "" {
@@ -83,8 +84,8 @@ func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]Subnet {
 	return out
 }
 
-// share gives each rail its subnets, and the addresses and routes that are in
-// them. where has the place of each rail's subnets.
+// share gives each rail its subnets, and the addresses and routes in them.
+// where has the JSON path of each rail's subnets.
 func share(p IPAM, subnets [][]Subnet, asked []pool.Asked, where []string, f *strict.Faults) []IPAM {
 	pool.Apart(subnets, where, f)
 	addrs, routes := pool.Give(asked, subnets, f), pool.Share(p.Routes, subnets, f)
@@ -104,15 +105,15 @@ func table(v strict.Value) string {
 	return s
 }
 
-// checkDelegated checks the type alone: the rest is for the plugin of that
-// name. An object without keys asks for no addresses; in one with keys but
-// without type somebody forgot it.
+// checkDelegated checks only the type: the plugin with that name checks the
+// rest. An object without keys means no addresses. In an object with keys but
+// without type, the type was forgotten.
 func checkDelegated(o *strict.Object, kind string) {
 	v := o.At("type")
 	if strings.Contains(kind, "/") || !printable(kind) {
 		v.Bad("", "%q is not the name of a plugin", kind)
 	}
-	if kind == PluginType { // it would run itself, and wait for itself
+	if kind == PluginType { // roce would start itself and wait for itself
 		v.Bad(fmt.Sprintf("set ipam.type to %q", PoolType), "%q is no IPAM plugin", kind)
 	}
 	others := slices.DeleteFunc(slices.Clone(o.Keys()), func(key string) bool { return key == "type" })
@@ -130,7 +131,8 @@ func checkDelegated(o *strict.Object, kind string) {
 
 const asOurs = `write "subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.10-10.0.0.99"], "gateway": "10.0.0.254"}]`
 
-// notOurs tells how to write here what other IPAM plugins spell otherwise.
+// notOurs returns how to write here a key that other IPAM plugins spell
+// differently.
 func notOurs(key string) string {
 	switch key {
 	case "ranges", "range", "rangeStart", "rangeEnd", "range_start", "range_end", "subnet", "gateway", "exclude":

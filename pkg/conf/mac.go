@@ -11,8 +11,8 @@ import (
 // MAC is an Ethernet address. The zero value means none.
 type MAC [6]byte
 
-// ParseMAC reads an Ethernet address that a host may have: 48 bits, neither
-// zero nor a group address.
+// ParseMAC reads an Ethernet address that a host may have. It must have 48
+// bits, and must be neither zero nor a group address.
 func ParseMAC(s string) (MAC, error) {
 	hw, err := net.ParseMAC(s)
 	if err != nil {

@@ -22,8 +22,8 @@ func parent(v strict.Value) Parent {
 		"name the NIC, or select it by pci, subnet, ifNames or other properties")
 }
 
-// selector reads the properties that NICs are selected by; named is the hint
-// for a key that would be a name, and empty the one for no property.
+// selector reads the properties that select NICs. named is the hint for a key
+// that would be a name. empty is the hint for an object without property.
 func selector(v strict.Value, named, empty string) Parent {
 	o := v.Object()
 	defer o.Strict(func(key string) string {
@@ -50,8 +50,8 @@ func selector(v strict.Value, named, empty string) Parent {
 	return p
 }
 
-// parentName reads the name of the parent. Alternative names may be longer
-// than names (ALTIFNAMSIZ).
+// parentName reads the name of the parent. An alternative name may be longer
+// than a name (ALTIFNAMSIZ).
 func parentName(v strict.Value) LinkName {
 	s, ok := v.Text("write a name or a selector object")
 	if !ok || s == "" {
@@ -78,8 +78,8 @@ func ifNames(v strict.Value) []string {
 	return out
 }
 
-// words reads a list of words, of which there must be one at least: an empty
-// list would select nothing or everything.
+// words reads a list of at least one word: an empty list would select nothing
+// or everything.
 func words(v strict.Value, pattern, what, hint string) []string {
 	var out []string
 	for _, e := range v.List() {
@@ -91,8 +91,8 @@ func words(v strict.Value, pattern, what, hint string) []string {
 	return out
 }
 
-// word reads a string that matches a pattern. Hexadecimal ones are made lower
-// case, as sysfs has them.
+// word reads a string that matches a pattern. It changes hexadecimal numbers to
+// lower case, as in sysfs.
 func word(v strict.Value, pattern, what, hint string) string {
 	s, ok := v.Text("")
 	if !ok {
@@ -107,8 +107,8 @@ func word(v strict.Value, pattern, what, hint string) string {
 	return s
 }
 
-// macAddress returns the MAC that counts: runtimeConfig before CNI_ARGS before
-// the configuration, as in upstream macvlan.
+// macAddress returns the MAC. As in upstream macvlan, runtimeConfig wins over
+// CNI_ARGS, and CNI_ARGS over the configuration.
 func macAddress(top, runtime *strict.Object, args string, mode Mode, rails int, f *strict.Faults) MAC {
 	var won MAC
 	source := ""

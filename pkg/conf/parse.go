@@ -17,10 +17,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// Input is what a CNI call brings. Nothing that is made of it shares memory
-// with it.
+// Input is the input of a CNI call. The results of the functions of this
+// package share no memory with it.
 type Input struct {
-	Command     string // CNI_COMMAND; CHECK brings ADD's result, any other prevResult is other plugins'
+	Command     string // CNI_COMMAND; prevResult of CHECK is from ADD, any other from earlier plugins
 	ContainerID string // CNI_CONTAINERID
 	Netns       string // CNI_NETNS
 	IfName      string // CNI_IFNAME
@@ -31,15 +31,18 @@ type Input struct {
 // operation is what all errors of the package are about.
 const operation = "check configuration"
 
-// DefaultStateDir is where records and leases are when stateDir is not said.
+// DefaultStateDir is where records and leases are when the configuration has no
+// stateDir.
 const DefaultStateDir = "/run/roce"
 
-// Parse reads the input of an ADD, a CHECK or a STATUS of roce; STATUS is about
-// no attachment, so the fields of one are zero. The error is a
-// *cnierr.Error that joins one *cnierr.Error for each fault, whose subject is
-// a JSON path or a CNI_ variable. Its code is cnierr.Decode if all faults are
-// of JSON's syntax or types, cnierr.BadEnv if all are in CNI_ variables,
-// cnierr.Version if all are of that kind, and cnierr.BadConfig otherwise.
+// Parse reads the input of an ADD, a CHECK or a STATUS of roce. STATUS is about
+// no attachment, so its request has zero values in the fields of an attachment.
+//
+// The error is a *cnierr.Error that joins one *cnierr.Error for each fault. The
+// subject of a fault is a JSON path or a CNI_ variable. The code is
+// cnierr.Decode if all faults are about JSON syntax or types, cnierr.BadEnv if
+// all are about CNI_ variables, cnierr.Version if all are of that code, and
+// cnierr.BadConfig otherwise.
 func Parse(in Input) (Request, error) {
 	f := &strict.Faults{}
 	e := readEnv(in, f)
@@ -60,7 +63,7 @@ func Parse(in Input) (Request, error) {
 	r.Probe = probe(top.At("probe"))
 	r.RDMA = rdma(top.At("rdma"))
 	runtime := top.At("runtimeConfig").Object()
-	// CHECK brings ADD's result, which may be our own.
+	// The prevResult of CHECK is the result of ADD, which may be our own.
 	if in.Command != "CHECK" && in.Command != "STATUS" {
 		r.Prev = chain.Read(top, runtime, string(r.IfName))
 	}
@@ -94,10 +97,10 @@ func general(top *strict.Object, e env) Request {
 	}
 }
 
-// ParseIPAM reads the input of an ADD or a CHECK of roce-ipam. All keys but
-// ipam, stateDir and log belong to the main plugin and are not looked at, dns
-// and CNI_ARGS MAC included; their fields of the request are zero. Errors are
-// those of Parse.
+// ParseIPAM reads the input of an ADD or a CHECK of roce-ipam. It looks only at
+// the keys ipam, stateDir and log. All others belong to the main plugin, also
+// dns and CNI_ARGS MAC; their fields of the request are zero. Errors are those
+// of Parse.
 func ParseIPAM(in Input) (Request, error) {
 	f := &strict.Faults{}
 	e := readEnv(in, f)
@@ -107,7 +110,7 @@ func ParseIPAM(in Input) (Request, error) {
 	}
 	r := general(top, e)
 	before := f.Len()
-	// Rails are the main plugin's too.
+	// The key rails is for the main plugin, too.
 	_, each := addresses(top, top.At("runtimeConfig").Object(), e.ips, r.Network, rails{each: make([]rail, 1)}, f)
 	r.IPAM = each[0]
 	onlyRoce(r.IPAM, f)
@@ -121,7 +124,7 @@ func ParseIPAM(in Input) (Request, error) {
 	return r, nil
 }
 
-// onlyRoce reports what needs to know the NIC.
+// onlyRoce reports keys that need to know the NIC: only roce knows it.
 func onlyRoce(p IPAM, f *strict.Faults) {
 	const hint, unknown = "write ipam.subnets", "the NIC is known to roce alone, not to roce-ipam beside another plugin"
 	if p.FromMaster != nil {
@@ -140,7 +143,7 @@ func cniVersion(v strict.Value) string {
 	return s
 }
 
-// Versions returns the CNI versions that we speak.
+// Versions returns the CNI versions that we support.
 func Versions() []string { return []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
 
 func networkName(v strict.Value) string {
@@ -165,7 +168,7 @@ func stateDir(v strict.Value) string {
 }
 
 // cleanAbs says whether s is an absolute path below the root in its shortest
-// form: two spellings of one folder must not look like two.
+// form: each folder must have exactly one spelling.
 func cleanAbs(s string) bool {
 	return filepath.IsAbs(s) && s != "/" && filepath.Clean(s) == s && printable(s)
 }

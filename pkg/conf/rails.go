@@ -13,24 +13,24 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// rails is what the keys "rails" and "minRails" say. Without them there is one
-// rail, the request itself.
+// rails is what the keys "rails" and "minRails" say. Without these keys there
+// is one rail: the request itself.
 type rails struct {
 	given bool
-	wrong bool // it is not known how many there are, or what they say
+	wrong bool // their number, or what they say, is not known
 	match *Match
 	each  []rail
 	least int
 }
 
-// rail is what is one rail's own.
+// rail has the settings of one rail.
 type rail struct {
 	listed  bool // it is an element of a list
 	parent  Parent
 	ifName  strict.Value
 	name    string // what ifName says, "" if it is absent or has a fault
 	subnets strict.Value
-	routing *Routing // nil: the one of all
+	routing *Routing // nil: the one of the whole configuration
 }
 
 const railsHint = `write a list [{"master": "ens1f0"}, {"master": "ens2f0"}] or a rule {"match": {"vendors": ["15b3"]}, "count": 8}`
@@ -62,7 +62,7 @@ func readRails(top *strict.Object) rails {
 	return rs
 }
 
-// list reads the form that says of each rail what it stands on.
+// list reads the form that has an entry for each rail.
 func (rs *rails) list(v strict.Value) {
 	list := v.List()
 	if len(list) == 0 || len(list) > pool.MaxRails {
@@ -101,7 +101,8 @@ func listed(v strict.Value) rail {
 	return r
 }
 
-// notARails tells where the keys are that no rail has for itself.
+// notARails returns the hint for a key that a rail cannot have: where the key
+// belongs.
 func notARails(key string) string {
 	switch key {
 	case "mode", "mtu", "mac", "bcqueuelen", "linkInContainer", "sysctl", "ipam", "probe", "rdma":
@@ -112,7 +113,7 @@ func notARails(key string) string {
 	return ""
 }
 
-// rule reads the form that says what all NICs have in common.
+// rule reads the form that selects all NICs by common properties.
 func (rs *rails) rule(o *strict.Object) {
 	defer o.Strict(func(key string) string {
 		if key == "subnets" || key == "routing" {
@@ -153,7 +154,7 @@ func nameTemplate(v strict.Value) string {
 	return s
 }
 
-// needPool reports that there are rails whose addresses nobody can give.
+// needPool reports rails that no pool gives addresses to.
 func (rs rails) needPool(v strict.Value, kind string) {
 	if rs.given && kind != "" {
 		v.Bad(fmt.Sprintf("set ipam.type to %q, or use one network for each rail", PoolType),
@@ -176,7 +177,7 @@ func (rs rails) subnets() []strict.Value {
 	return out
 }
 
-// places returns, for each rail, where its subnets are.
+// places returns the JSON path of each rail's subnets.
 func (rs rails) places() []string {
 	var out []string
 	for _, r := range rs.each {
@@ -189,12 +190,15 @@ func (rs rails) places() []string {
 	return out
 }
 
-// names returns the names of the interfaces: CNI_IFNAME, and with a number from
-// 1 on behind it, unless the configuration names them. Those are used as they
-// are, for the first rail too: Multus does not look for CNI_IFNAME in the
-// result, but plugins behind roce in a list do. They are numbered by the place
-// of the rail, also when one is left out. A name that has a fault is "", and so
-// is one that follows from a CNI_IFNAME with a fault, or none, as in STATUS.
+// names returns the names of the interfaces. Without names in the
+// configuration, they are CNI_IFNAME for the first, and CNI_IFNAME with a
+// number from 1 for the others. Names from the configuration are used
+// unchanged, also for the first rail: Multus does not look for CNI_IFNAME in
+// the result, but plugins behind roce in a list do. The number of a name is the
+// number of its rail, also when another rail is left out.
+//
+// A name with a fault is "". Names that follow from CNI_IFNAME are "" when it
+// has a fault, or when there is none, as in STATUS.
 func (rs rails) names(first LinkName) []LinkName {
 	if !rs.given || rs.wrong {
 		return []LinkName{first}
@@ -227,8 +231,8 @@ func (rs rails) names(first LinkName) []LinkName {
 	return out
 }
 
-// nameProblem says why an interface beside others cannot have a name; "" is
-// none.
+// nameProblem says why an interface cannot have a name beside the names of
+// others, or "" if it can.
 func nameProblem(name LinkName, others []LinkName) string {
 	if name == "" {
 		return ""

@@ -24,25 +24,25 @@ type ContainerID string
 // LinkName is the name of a network interface, or an alternative name of one.
 type LinkName string
 
-// Request is one ADD or CHECK, validated: the defaults are filled in, and no
+// Request is one ADD or CHECK after validation: defaults are filled in, and no
 // two fields contradict each other.
 type Request struct {
 	CNIVersion  string
 	Network     string // the network configuration's name
 	ContainerID ContainerID
 	IfName      LinkName
-	// Rail is which interface of the attachment the request is for, from 0.
+	// Rail is the number of the interface that the request is for, from 0.
 	Rail int
-	// Rails are the requests for each interface of an attachment, when the
-	// configuration has "rails"; nil when it is for one interface, this one.
-	// They share all settings that are not a rail's own, and have no Rails
-	// themselves.
+	// Rails has a request for each interface of an attachment, when the
+	// configuration has "rails". It is nil when the attachment has one
+	// interface: this one. The requests share all settings that are not a
+	// rail's own. Their own Rails is nil.
 	Rails []Request
-	// Match is which NICs the rails stand on, the i-th on the i-th; nil when
-	// each rail says its own Parent.
+	// Match selects the NICs of all rails: the first NIC for the first rail,
+	// and so on. It is nil when each rail has its own Parent.
 	Match *Match
-	// MinRails is how many rails there must be at least; the others may be left
-	// out when their NIC cannot serve. 0 when Rails is nil.
+	// MinRails is the least number of rails. Above it, a rail is left out when
+	// its NIC cannot serve. It is 0 when Rails is nil.
 	MinRails int
 
 	Netns    string // path of the pod's network namespace
@@ -52,8 +52,8 @@ type Request struct {
 	Status   Status
 	DNS      types.DNS
 
-	// Prev is the interface to adopt; nil: roce makes one, as the fields from
-	// Parent to BCQueueLen say.
+	// Prev is the interface to adopt. It is nil when roce makes one, as the
+	// fields from Parent to BCQueueLen say.
 	Prev            *chain.Prev
 	Parent          Parent
 	LinkInContainer bool // the parent is in the pod's namespace
@@ -67,13 +67,13 @@ type Request struct {
 	Routing Routing
 	Probe   Probe
 	RDMA    RDMA
-	// DeviceInfoFile is where Multus wants to read what the device is; absolute,
-	// "" if nowhere.
+	// DeviceInfoFile is the file in which Multus wants to find the device;
+	// absolute, "" for none.
 	DeviceInfoFile string
 }
 
-// Pod is what Kubernetes runtimes tell about the pod in CNI_ARGS; all fields
-// may be empty.
+// Pod is what Kubernetes runtimes say about the pod in CNI_ARGS. All fields may
+// be empty.
 type Pod struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
@@ -88,7 +88,7 @@ func (p Pod) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// Parent selects the host NIC that carries the macvlan: Name alone, or any of
+// Parent selects the host NIC that carries the macvlan: by Name alone, or by
 // the other fields, which must together match exactly one NIC. The zero value
 // means the interface of the default route.
 type Parent struct {
@@ -103,8 +103,8 @@ type Parent struct {
 	LinkTypes []string     `json:"linkTypes,omitempty"`
 }
 
-// Default says whether nothing is asked for: the interface of the default
-// route, or, behind another plugin, that plugin's.
+// Default says whether p selects nothing. It then means the interface of the
+// default route, or, behind another plugin, that plugin's interface.
 func (p Parent) Default() bool {
 	return p.Name == "" && p.RDMA == "" && p.PCI == "" && !p.Subnet.IsValid() &&
 		len(p.IfNames)+len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers)+len(p.LinkTypes) == 0
@@ -120,15 +120,15 @@ type Match struct {
 // Order is the key rails.order.
 type Order string
 
-// The orders: by PCI address, or by the name of the RDMA device, numbers in it
-// by value (mlx5_2 before mlx5_10).
+// The orders: by PCI address, or by the name of the RDMA device. Numbers in a
+// name are sorted by value (mlx5_2 before mlx5_10).
 const (
 	ByPCI  Order = "pci"
 	ByRDMA Order = "rdma"
 )
 
 // Each returns the requests for the interfaces of the attachment, in the order
-// of the rails: Rails, or the request itself.
+// of the rails. That is Rails, or the request itself if Rails is nil.
 func (r Request) Each() []Request {
 	if r.Rails == nil {
 		return []Request{r}
@@ -157,12 +157,12 @@ type Sysctl struct {
 // PluginType is the type of the plugin itself.
 const PluginType = "roce"
 
-// PoolType is the ipam.type that is served in process.
+// PoolType is the ipam.type that roce serves in process.
 const PoolType = "roce-ipam"
 
-// IPAM says where addresses come from. Type "" means that the interface gets
-// none; PoolType means that the fields below hold; any other type is a CNI
-// plugin that gets Raw on its standard input.
+// IPAM says where addresses come from. Type "" means that the interface gets no
+// address. PoolType means that the fields below are used. Any other type is a
+// CNI plugin, which gets Raw on its standard input.
 type IPAM struct {
 	Type       string
 	Pool       string
@@ -171,22 +171,22 @@ type IPAM struct {
 	Requested  []netip.Addr // at most one for each subnet
 	Routes     []Route
 	Raw        []byte // the whole configuration as it came in
-	// FromMaster says that the subnets follow from the NIC's own addresses;
+	// FromMaster says that the subnets come from the NIC's own addresses.
 	// Subnets is then empty.
 	FromMaster *FromMaster
 	// Table is a file that has the subnets of each node and rail; absolute, ""
-	// if none. Subnets is then empty.
+	// for none. If it is set, Subnets is empty.
 	Table string
-	// RailPool is the pool of the cluster that the addresses are of; nil if none.
-	// Pool is then its name, Subnets is empty, and Quarantine counts only once the
-	// node has said it.
+	// RailPool is the cluster's pool that the addresses are from; nil for none. Pool is
+	// then its name and Subnets is empty. Quarantine is right only after the node file
+	// has been read.
 	RailPool *RailPool
 }
 
 // RailPool names a pool that spans nodes.
 type RailPool = pool.RailPool
 
-// FromMaster says how a NIC's own addresses make subnets.
+// FromMaster says how to make subnets from a NIC's own addresses.
 type FromMaster = pool.FromMaster
 
 // Derive gives a node a part of the subnet.
@@ -199,7 +199,7 @@ const (
 	NoGateway = pool.NoGateway
 )
 
-// Subnet is one subnet of a pool, of which an attachment gets one address.
+// Subnet is one subnet of a pool. An attachment gets one address of it.
 type Subnet = pool.Subnet
 
 // Route is a route that IPAM asks for.
@@ -208,8 +208,8 @@ type Route = pool.Route
 // RoutingMode says where routes go.
 type RoutingMode string
 
-// The routing modes: a rule and a table for each address, routes in the main
-// table as upstream macvlan has them, or none but the kernel's own.
+// The routing modes: a rule and a table for each address; routes in the main
+// table, as upstream macvlan has them; or only the kernel's own routes.
 const (
 	RoutingPolicy RoutingMode = "policy"
 	RoutingMain   RoutingMode = "main"
@@ -225,10 +225,10 @@ type Routing struct {
 	Metric       uint32 // of that default route; 0: the kernel's choice
 }
 
-// Severity says what a failed check of the wire does.
+// Severity says what follows when a check on the network fails.
 type Severity string
 
-// The severities: fail the ADD, log, or do not ask.
+// The severities: the ADD fails, a warning is logged, or there is no check.
 const (
 	Require Severity = "require"
 	Warn    Severity = "warn"
@@ -241,8 +241,8 @@ type Probe struct {
 	Gateway  Gateway
 }
 
-// Conflict is how hard we look for another user of an address: Probes probes,
-// Interval apart, and Wait after the last one.
+// Conflict is the effort of the conflict probe: Probes probes, Interval apart,
+// and Wait after the last one.
 type Conflict struct {
 	Mode     Severity
 	Probes   int
@@ -250,8 +250,8 @@ type Conflict struct {
 	Wait     time.Duration
 }
 
-// Gateway is how hard we look for the gateway: Attempts requests, each with
-// Timeout to answer.
+// Gateway is the effort of the search for the gateway: Attempts requests, and
+// Timeout for the answer to each.
 type Gateway struct {
 	Mode     Severity
 	Attempts int
@@ -261,7 +261,8 @@ type Gateway struct {
 // RDMAMode is the key rdma.mode.
 type RDMAMode string
 
-// The RDMA modes: the system's, shared, exclusive, or no RDMA work at all.
+// The RDMA modes: the mode of the system, shared, exclusive, or no RDMA work at
+// all.
 const (
 	RDMAAuto      RDMAMode = "auto"
 	RDMAShared    RDMAMode = "shared"
@@ -273,15 +274,15 @@ const (
 type RDMA struct {
 	Mode RDMAMode
 	GID  Severity
-	// GIDWait is how long the entries of the GID table may take, all together.
+	// GIDWait is the longest wait for the GID table entries, for all together.
 	GIDWait time.Duration
-	// For connections of a device that moves into the pod; nil: as the host
-	// had it.
+	// Settings for a device that moves into the pod; nil: the host's settings.
 	TOS          *uint8 // IP type of service that rdma_cm sets
 	TrafficClass *uint8 // traffic class that the driver forces, where it can
 }
 
-// Status is the key "status": what STATUS fails for. Pool is Require or Off.
+// Status is the key "status": the reasons for which STATUS fails. Pool is
+// Require or Off.
 type Status struct{ Pool Severity }
 
 // Log is the key "log". File "" means standard error.

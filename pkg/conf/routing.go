@@ -19,8 +19,8 @@ const (
 
 const tableHint = "choose numbers from 1 to 252 or from 256 on; 0 lets roce choose"
 
-// maxPriority leaves room for the unreachable rule before the kernel's rule
-// for the main table (32766, fib_default_rules_init).
+// maxPriority leaves a number for the unreachable rule between ours and the
+// kernel's rule for the main table (32766, fib_default_rules_init).
 const maxPriority = 32764
 
 func routing(v strict.Value) Routing {
@@ -72,8 +72,8 @@ func rdma(v strict.Value) RDMA {
 	return RDMA{
 		Mode: strict.Choice(o.At("mode"), RDMAAuto, RDMAShared, RDMAExclusive, RDMAOff),
 		GID:  severity(o.At("gid")),
-		// Soft-RoCE makes an entry within a millisecond. A NIC needs a command to
-		// its firmware for each, and one queue of work serves all NICs of the node
+		// Soft-RoCE makes an entry within a millisecond. A NIC needs a firmware command
+		// for each entry, and one work queue serves all NICs of the node
 		// (gid-cache-wq).
 		GIDWait: o.At("gidWait").Duration(10*time.Second, 100*time.Millisecond, time.Minute),
 

@@ -11,7 +11,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// withRails completes a request with what its rails have for themselves.
+// withRails completes a request with the settings of its rails.
 func withRails(r Request, rs rails, ipam IPAM, each []IPAM) Request {
 	if !rs.given {
 		r.IPAM = each[0]
@@ -35,8 +35,9 @@ func withRails(r Request, rs rails, ipam IPAM, each []IPAM) Request {
 	return whole
 }
 
-// inherited returns the routing of a rail that has none of its own, in which a
-// table that is asked for by number is the first one's, and each rail has some.
+// inherited returns the routing of a rail that has no routing of its own. If
+// the common routing has a table number, that is the table of the first rail.
+// tables is the number of tables of each rail.
 func inherited(r Routing, rail, tables int) Routing {
 	if r.Table != 0 {
 		r.Table += uint32(rail * tables)
@@ -44,8 +45,8 @@ func inherited(r Routing, rail, tables int) Routing {
 	return r
 }
 
-// tables returns how many tables a rail may need: a second address of a family
-// gets the next table.
+// tables returns how many tables a rail may need. A second address of a family
+// needs a second table.
 func tables(each []IPAM) int {
 	most := 1
 	for _, p := range each {
@@ -55,12 +56,13 @@ func tables(each []IPAM) int {
 	return most
 }
 
-// WithSubnets returns the request of a configuration whose subnets follow from
-// the NICs, a table or a RailPool, once they are known: perRail has those of each
-// request of Each, none for a rail that is left out. The addresses and the
-// routes that are asked for go to the rails in whose subnets they are. The error
-// is BadConfig, as in Parse, for an address or a route that fits no rail, for
-// subnets of which one holds the other, and for another number of rails.
+// WithSubnets completes a request with subnets that come from the NICs, a table
+// or a RailPool, once they are known. perRail has the subnets for each request
+// of Each, none for a rail that is left out. Requested addresses and routes go
+// to the rails with subnets that contain them.
+//
+// The error is BadConfig, as in Parse: for an address or a route that fits no
+// rail, for subnets that overlap, and for a wrong number of rails.
 func (r Request) WithSubnets(perRail [][]Subnet) (Request, error) {
 	each, f := r.Each(), &strict.Faults{}
 	if len(perRail) != len(each) {
@@ -96,7 +98,7 @@ func (r Request) WithSubnets(perRail [][]Subnet) (Request, error) {
 	return r, nil
 }
 
-// source names what the subnets come from.
+// source names the source of the subnets.
 func (p IPAM) source() string {
 	switch {
 	case p.RailPool != nil:
@@ -109,16 +111,16 @@ func (p IPAM) source() string {
 	return "ipam.subnets"
 }
 
-// ParseTable returns the subnets of each rail of a node, by a file that
-// ipam.table names: {"nodes": {"gpu-01": [{"subnet": "172.16.0.0/31", "gateway":
-// "172.16.0.0"}]}}, where each rail has a subnet or a list of them, as
-// ipam.subnets has them. Other nodes may have faults. The error is BadConfig and
-// names the file, also when it is no JSON.
+// ParseTable returns the subnets of each rail of a node from the file that
+// ipam.table names: {"nodes": {"gpu-01": [{"subnet": "172.16.0.0/31",
+// "gateway": "172.16.0.0"}]}}. Each rail has a subnet or a list of them, in the
+// form of ipam.subnets. Faults of other nodes do not matter. The error is
+// BadConfig and names the file, also when the file is not JSON.
 func ParseTable(file string, content []byte, node string) ([][]Subnet, error) {
 	f := &strict.Faults{}
 	out := pool.Table(file, content, node, f)
 	if err := f.Err("read table of rails", file); err != nil {
-		// The configuration, which can be read, names a wrong file.
+		// The configuration is valid JSON, but it names a wrong file.
 		return nil, &cnierr.Error{Code: cnierr.BadConfig, Err: err}
 	}
 	return out, nil

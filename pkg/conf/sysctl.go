@@ -14,8 +14,8 @@ import (
 
 const sysctlHint = "set other kernel parameters with the tuning plugin or in the pod's securityContext.sysctls"
 
-// sysctls reads "sysctl": settings of the pod's interface, which is written
-// IFNAME, as for the tuning plugin.
+// sysctls reads "sysctl": settings of the pod's interface. As for the tuning
+// plugin, IFNAME stands for its name.
 func sysctls(v strict.Value) []Sysctl {
 	o := v.Object()
 	var out []Sysctl
@@ -40,8 +40,8 @@ func compareSysctl(a, b Sysctl) int {
 	return cmp.Or(cmp.Compare(a.Tree, b.Tree), cmp.Compare(a.Key, b.Key))
 }
 
-// sysctlKey takes net.ipv4.conf.IFNAME.arp_ignore apart; slashes may stand for
-// the dots, as for sysctl(8).
+// sysctlKey splits a key such as net.ipv4.conf.IFNAME.arp_ignore. As for
+// sysctl(8), slashes can replace the dots.
 func sysctlKey(s string) (tree, key string, ok bool) {
 	if !strings.Contains(s, "/") {
 		s = strings.ReplaceAll(s, ".", "/")

@@ -25,17 +25,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/result"
 )
 
-// Plugins leases from another IPAM plugin (SPEC.md section 4): found in
-// CNI_PATH, with the environment of the call that is served and the whole
-// configuration on standard input. An error of the plugin keeps its code,
-// message and hint.
+// Plugins leases from another IPAM plugin (SPEC.md section 4). It looks for the
+// plugin in CNI_PATH. The plugin gets the environment of the current call, and
+// the whole configuration on standard input. An error of the plugin keeps its
+// code, message and hint.
 type Plugins struct {
 	Path    []string  // CNI_PATH
 	Environ []string  // of this process, the CNI_ variables of the call included
 	Stderr  io.Writer // where plugins print what is not a result
-	// Guard returns what a plugin that works for a container inherits, so that
-	// the next call for it waits for the plugin even if we are killed: what it
-	// leases after DEL would be lost. Its contract is that of record.Store.
+	// Guard returns a file that a plugin that works for a container inherits.
+	// So the next call for this container waits for the plugin even if we are
+	// killed. Otherwise the plugin could lease an address after DEL, and the
+	// address would be lost. Its contract is that of record.Store.
 	Guard func(conf.ContainerID) (*os.File, error)
 }
 
@@ -65,7 +66,8 @@ func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rai
 	return []plan.Rail{{Request: req, Facts: rails[0].Facts, Lease: l}}, nil
 }
 
-// Reject implements lease.source: the protocol has no word for another address.
+// Reject implements lease.source. The protocol has no way to ask for another
+// address.
 func (Plugins) Reject(_ context.Context, req conf.Request, _ []plan.Rail, _ []plan.Target) (bool, error) {
 	return false, cnierr.New(cnierr.AddressTaken, "lease another address from IPAM plugin", req.IPAM.Type,
 		"find the machine with the MAC in the message, or exclude the address in the configuration of that plugin",
@@ -81,7 +83,7 @@ func (d Plugins) Release(ctx context.Context, rec record.Record) error {
 	return err
 }
 
-// Check forwards a CHECK to the plugin, with the result of ADD that came in.
+// Check forwards a CHECK to the plugin, with the result of ADD.
 func (d Plugins) Check(ctx context.Context, req conf.Request) error {
 	const op = "check leases of IPAM plugin"
 	if !Is(req.IPAM.Type) {
@@ -98,8 +100,8 @@ func (d Plugins) GC(ctx context.Context, gc conf.GC) error {
 	return err
 }
 
-// Status forwards a STATUS to the plugin. Whatever it fails with that is not a
-// code of STATUS, ADD cannot be served: cnierr.NotAvailable.
+// Status forwards a STATUS to the plugin. An error with a code of STATUS keeps
+// its code. Any other error becomes cnierr.NotAvailable: ADD cannot be served.
 func (d Plugins) Status(ctx context.Context, req conf.Request) error {
 	_, err := d.run(ctx, call{op: "ask status of IPAM plugin", plugin: req.IPAM.Type, verb: "STATUS", stdin: req.IPAM.Raw})
 	if code := cnierr.CodeOf(err); err == nil || code == cnierr.NotAvailable || code == cnierr.Limited {
@@ -108,8 +110,8 @@ func (d Plugins) Status(ctx context.Context, req conf.Request) error {
 	return cnierr.Unavailable(err)
 }
 
-// Installed returns an error if addresses of an ipam.type come from a plugin
-// that cannot be found.
+// Installed returns an error if an ipam.type needs a plugin that cannot be
+// found.
 func (d Plugins) Installed(ipamType string) error {
 	if !Is(ipamType) {
 		return nil
@@ -121,7 +123,7 @@ func (d Plugins) Installed(ipamType string) error {
 // Is says whether addresses of an ipam.type come from another plugin.
 func Is(ipamType string) bool { return ipamType != "" && ipamType != conf.PoolType }
 
-// call is one call of a plugin. GC and STATUS are about no attachment.
+// call is one call of a plugin. GC and STATUS have no attachment.
 type call struct {
 	op     string
 	plugin string
@@ -137,8 +139,8 @@ func about(op, verb string, req conf.Request) call {
 	return call{op, req.IPAM.Type, verb, req.IPAM.Raw, req.ContainerID, req.IfName, req.Netns}
 }
 
-// environ returns the environment of the call: ours, and over it the variables
-// that say what it is about.
+// environ returns the environment of the call: ours, with the variables of the
+// call instead of ours.
 func (c call) environ(ours []string) []string {
 	out := append(slices.Clone(ours), "CNI_COMMAND="+c.verb)
 	if c.id == "" {
@@ -171,12 +173,13 @@ func (d Plugins) run(ctx context.Context, c call) ([]byte, error) {
 // ErrNotInstalled says that a plugin is in no folder of CNI_PATH.
 var ErrNotInstalled = errors.New("it is in no folder of CNI_PATH")
 
-// find returns the path of a plugin. A name with a slash is none: it could
-// lead to any program. Neither is our own: we would wait for ourselves.
+// find returns the path of a plugin. It refuses a name with a slash: that could
+// lead to any program. It refuses our own program: we would wait for ourselves.
 func (d Plugins) find(plugin string) (string, error) {
 	if !strings.Contains(plugin, "/") && plugin != conf.PluginType {
 		for _, dir := range d.Path {
-			// With an empty folder, the name alone, the program would be looked for in PATH.
+			// With an empty folder the path would be the name alone, and the program
+			// would be looked for in PATH.
 			path := dir + "/" + plugin
 			if f, err := os.Stat(path); dir != "" && err == nil && f.Mode().IsRegular() {
 				return path, nil
@@ -187,7 +190,7 @@ func (d Plugins) find(plugin string) (string, error) {
 		"install it next to roce, or set ipam.type to "+conf.PoolType, "%w, which has %q", ErrNotInstalled, d.Path)
 }
 
-// pluginError gives what a plugin said our form.
+// pluginError converts an error of a plugin to our form.
 func pluginError(op, plugin string, err error) error {
 	var said *types.Error
 	switch {

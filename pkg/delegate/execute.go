@@ -22,10 +22,10 @@ const (
 	// busyTries and busyPause are for a program that is being installed.
 	busyTries = 10
 	busyPause = 100 * time.Millisecond
-	// pipeDelay is how long children of a program that ended may keep its
-	// output open.
+	// pipeDelay is how long the children of a program may keep its output open
+	// after it ended.
 	pipeDelay = time.Second
-	// maxSaid is how much of what a program printed goes into an error.
+	// maxSaid is how many bytes of a program's output an error shows.
 	maxSaid = 300
 )
 
@@ -38,9 +38,9 @@ type program struct {
 	inherit []*os.File
 }
 
-// run runs the plugin and returns what it printed. Its errors are the
-// *types.Error that the plugin printed, the context's, or those of os/exec.
-// The plugin ends with the context, and so do its children.
+// run runs the plugin and returns its output. The error is the *types.Error
+// that the plugin printed, the context's, or one of os/exec. The plugin and its
+// children end with the context.
 func (p program) run(ctx context.Context) ([]byte, error) {
 	for try := 1; ; try++ {
 		out, err := p.once(ctx)

@@ -51,8 +51,8 @@ func Parse(s string) (Range, error) {
 	return Range{a, b}, nil
 }
 
-// parseAddr reads one end of a range. Zones and IPv4-mapped forms are refused:
-// a pool's addresses are the same on every node and have one spelling.
+// parseAddr reads one end of a range. It refuses zones and IPv4-mapped forms: a
+// pool's addresses are the same on every node and have one spelling.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(strings.TrimSpace(s))
 	if err != nil {
@@ -100,10 +100,10 @@ func (r Range) String() string {
 	return r.First.String() + "-" + r.Last.String()
 }
 
-// Unusable returns the addresses of p that no host may be given, and why:
-// network and broadcast of an IPv4 subnet (RFC 1122 section 3.2.1.3; not of a
-// /31 or /32, RFC 3021), and the subnet-router anycast address of an IPv6 one
-// (RFC 4291 section 2.6.1; not of a /127 or /128, RFC 6164).
+// Unusable returns the addresses of p that no host may get, and why. In an IPv4
+// subnet these are network and broadcast (RFC 1122 section 3.2.1.3), but not in
+// a /31 or /32 (RFC 3021). In an IPv6 subnet it is the subnet-router anycast
+// address (RFC 4291 section 2.6.1), but not in a /127 or /128 (RFC 6164).
 func Unusable(p netip.Prefix) map[netip.Addr]string {
 	host := p.Addr().BitLen() - p.Bits()
 	if host < 2 {
@@ -116,7 +116,8 @@ func Unusable(p netip.Prefix) map[netip.Addr]string {
 	return map[netip.Addr]string{all.First: "the subnet-router anycast address"}
 }
 
-// ParseAddr reads an address, with the length of its subnet or without: -1.
+// ParseAddr reads an address with or without prefix length. Without it, the
+// length is -1.
 func ParseAddr(s string) (netip.Addr, int, error) {
 	if strings.Contains(s, "/") {
 		p, err := netip.ParsePrefix(s)

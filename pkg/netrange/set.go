@@ -10,9 +10,10 @@ import (
 	"sort"
 )
 
-// Minus returns the addresses that are in from and not in holes: ranges in
-// ascending order, IPv4 before IPv6, that neither overlap nor touch. Both
-// lists may be in any order and overlap in themselves; neither is changed.
+// Minus returns the addresses that are in from and not in holes. The result is
+// in ascending order, IPv4 before IPv6, and its ranges neither overlap nor
+// touch. Both arguments may be in any order and may overlap. Minus changes
+// neither.
 func Minus(from, holes []Range) []Range {
 	from, holes = merged(from), merged(holes)
 	var out []Range
@@ -31,8 +32,8 @@ func Minus(from, holes []Range) []Range {
 	return out
 }
 
-// merged returns the same addresses in ascending order, with ranges that
-// overlap or touch made one.
+// merged returns the same addresses in ascending order. It joins ranges that
+// overlap or touch.
 func merged(ranges []Range) []Range {
 	in := slices.Clone(ranges)
 	slices.SortFunc(in, func(a, b Range) int { return a.First.Compare(b.First) })
@@ -68,7 +69,7 @@ func Clip(ranges []Range, o Range) []Range {
 	return out
 }
 
-// Common returns the parts of ranges that lie in one of others, in the order of
+// Common returns the parts of ranges that are also in others, in the order of
 // others.
 func Common(ranges, others []Range) []Range {
 	var out []Range
@@ -78,9 +79,9 @@ func Common(ranges, others []Range) []Range {
 	return out
 }
 
-// Find returns the index of the first of the ascending ranges that ends at or
-// after a: the one that holds a, if any does. It is len(ranges) if all end
-// before a.
+// Find returns the index of the first range that ends at or after a. ranges
+// must be in ascending order. If a range contains a, it is that one. If all
+// ranges end before a, the result is len(ranges).
 func Find(ranges []Range, a netip.Addr) int {
 	return sort.Search(len(ranges), func(i int) bool { return !ranges[i].Last.Less(a) })
 }
@@ -95,8 +96,8 @@ func Count(ranges []Range) *big.Int {
 	return n
 }
 
-// At returns the address number n, counted from 0, of ranges that do not
-// overlap. It is the zero Addr if there are not that many.
+// At returns address number n, counted from 0, of ranges that do not overlap.
+// It returns the zero Addr if there are not so many.
 func At(ranges []Range, n *big.Int) netip.Addr {
 	n = new(big.Int).Set(n)
 	for _, r := range ranges {

@@ -15,8 +15,8 @@ type Special struct {
 	Why string // completes "the address is ..."
 }
 
-// Specials lists the blocks. Link-local and private addresses are not among
-// them: a rail may well use them.
+// Specials lists the blocks. It leaves out link-local and private addresses: a
+// rail may use them.
 func Specials() []Special {
 	block := func(s, why string) Special { return Special{Of(netip.MustParsePrefix(s)), why} }
 	return []Special{
@@ -30,8 +30,8 @@ func Specials() []Special {
 	}
 }
 
-// SpecialIn returns what a subnet has that no interface may have as its address,
-// or "".
+// SpecialIn returns the special addresses that a subnet contains, as text for a
+// message, or "" if it contains none.
 func SpecialIn(p netip.Prefix) string {
 	for _, s := range Specials() {
 		if s.Overlaps(Of(p)) {

@@ -33,25 +33,26 @@ type Conn struct {
 	buf []byte
 }
 
-// maxDump is more than the kernel puts in one message of a dump: it looks at
+// maxDump is more than the kernel puts into one message of a dump: it looks at
 // the size of the reader's buffer and stops at 32 KiB (netlink_dump).
 const maxDump = 64 << 10
 
 // Dial opens a socket of a protocol, such as unix.NETLINK_ROUTE, in the
-// namespace of the calling thread; EPROTONOSUPPORT if the kernel does not have
-// it. The caller must Close it.
+// namespace of the calling thread. EPROTONOSUPPORT means that the kernel does
+// not have the protocol. The caller must Close the Conn.
 func Dial(protocol int) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, err
 	}
-	// Kernels before 4.20 lack some of these: they send errors without text,
-	// and dumps without filter, which is why callers filter again.
+	// Kernels before 4.20 lack some of these options. They then send errors
+	// without text, and dumps without filter. Callers filter again for that
+	// reason.
 	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK, unix.NETLINK_GET_STRICT_CHK} {
 		_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1)
 	}
-	// The kernel answers before sendto returns, so this timeout never passes;
-	// it is there to look at the context if it does.
+	// The kernel answers before sendto returns, so this timeout should never
+	// pass. If it does, we look at the context.
 	err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
 	if err != nil {
 		_ = unix.Close(fd)
@@ -63,23 +64,22 @@ func Dial(protocol int) (*Conn, error) {
 // Close closes the socket.
 func (c *Conn) Close() { _ = unix.Close(c.fd) }
 
-// Reply is what the kernel said to one request: the messages that it answered
-// with, without their headers, and its errno. An acknowledgement alone is no
-// message.
+// Reply is the kernel's answer to one request: the messages without their
+// headers, and the errno. An acknowledgement alone is not a message.
 type Reply struct {
 	Rows        [][]byte
 	Err         error
 	interrupted bool
 }
 
-// ErrInterrupted is returned for a dump that was interrupted every time.
+// ErrInterrupted is returned for a dump that was interrupted in every attempt.
 var ErrInterrupted = errors.New("what was listed keeps changing")
 
-// maxInterrupted is how often a dump is begun again. A dump is interrupted
-// when what it lists changes between two of its messages.
+// maxInterrupted is how often a dump is repeated. A dump is interrupted when
+// what it lists changes between two of its messages.
 const maxInterrupted = 50
 
-// Dump returns all rows of a dump that nothing changed in the middle of.
+// Dump returns all rows of a dump. It repeats a dump that a change interrupted.
 func (c *Conn) Dump(ctx context.Context, req Request) ([][]byte, error) {
 	req.Flags |= unix.NLM_F_DUMP
 	for range maxInterrupted {
@@ -95,13 +95,13 @@ func (c *Conn) Dump(ctx context.Context, req Request) ([][]byte, error) {
 }
 
 // Exchange sends requests in one message to the socket, so that no signal can
-// stop the process between them, and reads until the last has its answer. The
-// kernel serves all of them in their order, also after one that failed
-// (netlink_rcv_skb), and says so when an answer got lost (netlink_overrun).
+// stop the process between them. It reads until the last request has its
+// answer. The kernel serves all of them in their order. It goes on after one
+// that failed (netlink_rcv_skb), and reports a lost answer (netlink_overrun).
 //
-// The last must have NLM_F_ACK or an answer of its own. One before it that has
-// neither is silent when it succeeds, which saves a system call. A dump goes
-// alone, because the kernel serves it while it is read.
+// The last request must have NLM_F_ACK or an answer of its own. An earlier
+// request with neither is silent when it succeeds, which saves a system call. A
+// dump must be the only request, because the kernel serves it while it is read.
 func (c *Conn) Exchange(ctx context.Context, reqs ...Request) ([]Reply, error) {
 	if len(reqs) == 0 {
 		return nil, nil
@@ -124,7 +124,8 @@ func (c *Conn) Exchange(ctx context.Context, reqs ...Request) ([]Reply, error) {
 			return nil, err
 		}
 		for _, m := range msgs {
-			// A smaller number is of an earlier exchange that was given up.
+			// A smaller number belongs to an earlier exchange that was given
+			// up.
 			i := m.Header.Seq - first
 			if i < uint32(len(replies)) && replies[i].add(m) && int(i) == last {
 				return replies, nil
@@ -158,7 +159,7 @@ func (c *Conn) receive(ctx context.Context) ([]syscall.NetlinkMessage, error) {
 			return nil, err
 		case n > len(c.buf):
 			return nil, fmt.Errorf("a netlink message of %d bytes, want at most %d", n, len(c.buf))
-		case sender != nil && sender.Pid == 0: // the kernel, nobody else
+		case sender != nil && sender.Pid == 0: // the kernel is the sender
 			return syscall.ParseNetlinkMessage(append([]byte(nil), c.buf[:n]...))
 		}
 	}

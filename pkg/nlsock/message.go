@@ -41,8 +41,8 @@ func AppendText(b []byte, typ uint16, v string) []byte {
 	return pad(append(append(b, v...), 0))
 }
 
-// pad appends what is missing to a multiple of four bytes, to which messages
-// and attributes are aligned.
+// pad appends zeros up to a multiple of four bytes: messages and attributes
+// have this alignment.
 func pad(b []byte) []byte { return append(b, make([]byte, -len(b)&3)...) }
 
 // Attributes yields the attributes of a message, without the flags in their
@@ -64,7 +64,7 @@ func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Number reads a 32-bit attribute, 0 if it is shorter.
+// Number reads a 32-bit attribute. It returns 0 for a shorter one.
 func Number(b []byte) uint32 {
 	if len(b) < 4 {
 		return 0

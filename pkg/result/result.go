@@ -28,11 +28,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// maxShown is how much of a text that is no result goes into an error.
+// maxShown is how many bytes of a text that is not a result an error shows.
 const maxShown = 300
 
 // Lease reads the result of an IPAM plugin, of any CNI version; see
-// chain.ReadResult. There is at least one address in it.
+// chain.ReadResult. The lease has at least one address.
 func Lease(stdout []byte, version string) (plan.Lease, error) {
 	res, err := chain.ReadResult(stdout, version)
 	if err != nil {
@@ -48,9 +48,9 @@ func Lease(stdout []byte, version string) (plan.Lease, error) {
 	return l, nil
 }
 
-// Previous returns the addresses, routes and DNS settings that the plugins before
-// roce gave an interface that is adopted; none is fine. They are not ours to
-// give back.
+// Previous returns the addresses, routes and DNS settings that the plugins
+// before roce gave to an adopted interface. There may be none. We do not
+// release them: they belong to those plugins.
 func Previous(p chain.Prev) (plan.Lease, error) {
 	res := *p.Result
 	res.IPs = slices.DeleteFunc(slices.Clone(res.IPs), func(ip *current.IPConfig) bool {
@@ -104,8 +104,8 @@ func leasedAddress(ip *current.IPConfig) (plan.LeasedAddress, error) {
 	return plan.LeasedAddress{Prefix: p, Gateway: gw}, err
 }
 
-// leasedRoute reads one route. A gateway of 0.0.0.0 or :: says that the
-// destination is on the link (RFC 3442), and table 0 says none.
+// leasedRoute reads one route. A gateway of 0.0.0.0 or :: means that the
+// destination is on the link (RFC 3442). Table 0 means that no table is given.
 func leasedRoute(r *types.Route) (conf.Route, error) {
 	if r == nil {
 		return conf.Route{}, errors.New("a route is null")
@@ -131,8 +131,8 @@ func leasedRoute(r *types.Route) (conf.Route, error) {
 	return out, checkNumbers(out)
 }
 
-// checkNumbers refuses what netlink has no room for, the kernel's table of
-// local addresses, and a scope in which there can be no gateway (fib_check_nh).
+// checkNumbers refuses numbers that do not fit into netlink, the kernel's table
+// of local addresses, and a scope that permits no gateway (fib_check_nh).
 func checkNumbers(r conf.Route) error {
 	table, scope := 1, 0
 	if r.Table != nil {
@@ -164,8 +164,8 @@ func checkNumbers(r conf.Route) error {
 	return nil
 }
 
-// gatewayOf returns a gateway for addresses of a family, the zero Addr for
-// none and for the unspecified address.
+// gatewayOf returns a gateway for addresses of a family. It returns the zero
+// Addr for no gateway and for the unspecified address.
 func gatewayOf(ip net.IP, family netip.Addr) (netip.Addr, error) {
 	gw, ok := addrOf(ip)
 	switch {

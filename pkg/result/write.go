@@ -14,12 +14,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Of returns what the runtime is told of a plan. Interface MTU and the routes of
-// tables other than main are told from version 1.1.0 on: older results cannot
-// say the table, and a route told without it would be a lie.
+// Of returns the result that the runtime gets for a plan. From version 1.1.0
+// on, a result has the MTU of interfaces and the routes of tables other than
+// main. Older results cannot name the table, and a route without its table
+// would be wrong.
 //
-// Of an adopted link it is told what the plugins before us told: they look for
-// all of it, and in the main table, when they are asked to check.
+// For an adopted link, the result has everything that the plugins before us
+// reported: their CHECK looks for all of it, and looks in the main table.
 func Of(p plan.Plan, req conf.Request) *current.Result {
 	if req.Prev != nil {
 		return req.Prev.Result
@@ -46,8 +47,8 @@ func Of(p plan.Plan, req conf.Request) *current.Result {
 	return res
 }
 
-// OfLease returns what an IPAM plugin tells the main plugin: addresses and
-// routes, no interfaces.
+// OfLease returns the result that an IPAM plugin gives the main plugin:
+// addresses and routes, no interfaces.
 func OfLease(l plan.Lease) *current.Result {
 	res := &current.Result{CNIVersion: current.ImplementedSpecVersion, DNS: l.DNS}
 	for _, a := range l.Addresses {
@@ -65,8 +66,8 @@ func address(a plan.LeasedAddress) *current.IPConfig {
 	return &current.IPConfig{Address: ipNet(a.Prefix), Gateway: netIP(a.Gateway)}
 }
 
-// route returns the route in CNI's words. Table is left out for main, and
-// scope for global, because that is what they mean when absent.
+// route returns the route in the form of CNI. It leaves out the table for main,
+// and the scope for global: these are the meanings of an absent key.
 func route(r plan.Route, tells11 bool) *types.Route {
 	out := &types.Route{Dst: ipNet(r.Dst), GW: netIP(r.Via)}
 	if !tells11 {

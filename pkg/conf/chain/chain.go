@@ -25,19 +25,19 @@ import (
 // Prev is the interface that the plugins before roce in a chain have made for
 // the pod, and that roce adopts. Its name is CNI_IFNAME.
 type Prev struct {
-	// Result is what those plugins told, of which nobody may change anything:
-	// the runtime and their CHECK get it as it came in.
+	// Result is the result of those plugins. Do not change it: the runtime and
+	// the CHECK of those plugins get it unchanged.
 	Result *current.Result
-	// Interface is the interface's place in Result.Interfaces.
+	// Interface is the index of the interface in Result.Interfaces.
 	Interface int
 	// Device is the key deviceID, if it is a PCI address or the name of an
 	// auxiliary device; else "".
 	Device string
 }
 
-// Read returns the interface of a name that an ADD is to adopt, nil when roce
-// makes its own, because there is a master, or rails, or nothing came before. What is
-// wrong is noted as a fault of top.
+// Read returns the interface with a name, which an ADD is to adopt. It returns nil when
+// roce makes its own interface, because there is a master, or rails, or no result of an
+// earlier plugin. It notes faults of top.
 func Read(top, runtime *strict.Object, ifName string) *Prev {
 	master, v := top.At("master"), top.At("prevResult")
 	makes := master.Present() && master.Raw() != `""` || top.At("rails").Present()
@@ -62,7 +62,7 @@ func Read(top, runtime *strict.Object, ifName string) *Prev {
 }
 
 // ofMaker reports the keys that only the plugin that makes the interface can
-// follow.
+// apply.
 func ofMaker(top *strict.Object) {
 	const hint = "set it in the configuration of the plugin that makes the interface, or set master to have roce make one"
 	keys := []strict.Value{top.At("ipam").Object().At("type")}
@@ -76,8 +76,9 @@ func ofMaker(top *strict.Object) {
 	}
 }
 
-// deviceID returns the first value that names a device. Nothing else is wrong:
-// with a shared device plugin Multus puts a number there that means nothing.
+// deviceID returns the first value that names a device. It reports no fault for
+// other values: with a shared device plugin, Multus puts a meaningless number
+// there.
 func deviceID(values ...strict.Value) string {
 	pci := regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 	auxiliary := regexp.MustCompile(`^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[0-9]+$`)
@@ -96,8 +97,8 @@ func deviceID(values ...strict.Value) string {
 	return ""
 }
 
-// ReadResult reads the result of a plugin, of any CNI version. One that does
-// not say its version is of the configuration's, as libcni has it
+// ReadResult reads the result of a plugin, of any CNI version. A result without
+// a version has the version of the configuration, as in libcni
 // (https://github.com/containernetworking/cni/issues/895).
 func ReadResult(b []byte, version string) (*current.Result, error) {
 	var doc map[string]json.RawMessage

@@ -14,15 +14,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Asked is one address that somebody asks for.
+// Asked is one requested address.
 type Asked struct {
-	Subject string // who does: a JSON path or the name of a variable
+	Subject string // who requests it: a JSON path or the name of a variable
 	Addr    netip.Addr
 	Bits    int // -1: not said
 }
 
 // ReadAsked collects the addresses that the runtime (Multus), CNI_ARGS and
-// args.cni ask for, with or without prefix length.
+// args.cni request, with or without prefix length.
 func ReadAsked(runtime, args *strict.Object, env []string, f *strict.Faults) []Asked {
 	var out []Asked
 	read := func(code cnierr.Code, subject, s string) {
@@ -46,7 +46,7 @@ func ReadAsked(runtime, args *strict.Object, env []string, f *strict.Faults) []A
 	return out
 }
 
-// Addresses returns the addresses that are asked for, each once.
+// Addresses returns the requested addresses, each once.
 func Addresses(asked []Asked) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range asked {
@@ -60,10 +60,10 @@ func Addresses(asked []Asked) []netip.Addr {
 // place is a subnet of a rail.
 type place struct{ rail, subnet int }
 
-// Give hands the addresses that are asked for to the rails in whose subnets they
-// are: in one that several rails share, each to the next rail that has none of
-// it. For each rail it returns the addresses in the order of its subnets, each
-// once.
+// Give hands each requested address to a rail with a subnet that contains it.
+// If several rails share the subnet, the address goes to the next rail that has
+// no address of the subnet yet. For each rail, Give returns the addresses in
+// the order of its subnets, each once.
 func Give(asked []Asked, rails [][]Subnet, f *strict.Faults) [][]netip.Addr {
 	given := map[place]netip.Addr{}
 	for _, a := range asked {
@@ -91,7 +91,7 @@ func giveOne(a Asked, rails [][]Subnet, given map[place]netip.Addr, f *strict.Fa
 	subnet := func(p place) Subnet { return rails[p.rail][p.subnet] }
 	first := subnet(places[0]) // all have the same prefix
 	fit := slices.DeleteFunc(slices.Clone(places), func(p place) bool { return refusal(a.Addr, subnet(p)) != "" })
-	if slices.ContainsFunc(places, func(p place) bool { return subnet(p).Gateway == a.Addr }) { // no other rail may have it either
+	if slices.ContainsFunc(places, func(p place) bool { return subnet(p).Gateway == a.Addr }) { // it is free on no rail
 		fit = nil
 	}
 	open := slices.DeleteFunc(slices.Clone(fit), func(p place) bool { return given[p].IsValid() })
@@ -101,7 +101,7 @@ func giveOne(a Asked, rails [][]Subnet, given map[place]netip.Addr, f *strict.Fa
 	case len(fit) == 0:
 		why := cmp.Or(refusal(a.Addr, first), "a gateway")
 		bad("ask for another address", "%s is %s of %s", a.Addr, why, first.Prefix)
-	case slices.ContainsFunc(fit, func(p place) bool { return given[p] == a.Addr }): // somebody asks twice
+	case slices.ContainsFunc(fit, func(p place) bool { return given[p] == a.Addr }): // the address is requested twice
 	case len(open) > 0:
 		given[open[0]] = a.Addr
 	case len(rails) == 1:
@@ -125,7 +125,7 @@ func subnetOf(a netip.Addr, subnets []Subnet) int {
 	return slices.IndexFunc(subnets, func(s Subnet) bool { return s.Prefix.Contains(a) })
 }
 
-// refusal says what makes an address of a subnet unfit for a pod, or "".
+// refusal says why a pod cannot have an address of a subnet, or "" if it can.
 func refusal(a netip.Addr, s Subnet) string {
 	if a == s.Gateway {
 		return "the gateway"

@@ -17,9 +17,10 @@ const (
 	deriveHint = "give the NIC one address of each family that its pods shall have, or say the subnets in ipam.subnets: ip addr show dev "
 )
 
-// Subnets returns the subnets that follow from a NIC's own addresses, one of each
-// family that it has; IPv4 addresses come before IPv6 ones. Errors: BadParent for a NIC without an address or
-// with several subnets of a family, BadConfig for what does not fit into one.
+// Subnets returns the subnets that follow from a NIC's own addresses: one for each
+// family that the NIC has, IPv4 before IPv6. Errors: BadParent for a NIC without an
+// address, or with several subnets of a family; BadConfig for settings that do not fit
+// into a subnet.
 func (from FromMaster) Subnets(nic string, addrs []netip.Prefix) ([]Subnet, error) {
 	var out []Subnet
 	for _, own := range addrs {
@@ -46,7 +47,7 @@ func (from FromMaster) Subnets(nic string, addrs []netip.Prefix) ([]Subnet, erro
 	return out, nil
 }
 
-// around returns the subnet of one address.
+// around returns the subnet that contains an address.
 func (from FromMaster) around(nic string, own netip.Prefix) (Subnet, error) {
 	s := Subnet{Prefix: own.Masked(), Ranges: []netrange.Range{netrange.Of(own)}}
 	if own.Bits() == own.Addr().BitLen()-1 {
@@ -78,7 +79,7 @@ func (from FromMaster) around(nic string, own netip.Prefix) (Subnet, error) {
 	return s, nil
 }
 
-// gatewayAt returns the first or the last address that a host may have.
+// gatewayAt returns the first or the last host address of a subnet.
 func gatewayAt(which string, subnet netip.Prefix) netip.Addr {
 	all := netrange.Of(subnet)
 	a, next := all.First, netip.Addr.Next

@@ -10,11 +10,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// longestName is what the name of a pool may have.
+// longestName is the longest name that a pool may have.
 const longestName = 63
 
-// Name returns the name of the pool, which is the network's when nobody says
-// another one. What else a network's name may be is not judged here.
+// Name returns the name of the pool. The default is the name of the network. Of
+// the network's name, it checks only the length.
 func Name(v strict.Value, network string, f *strict.Faults) string {
 	if !v.Present() {
 		if len(network) > longestName {

@@ -9,14 +9,14 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// How long an address rests before another pod gets it, unless a pool says
-// otherwise, and at most.
+// The default and the longest quarantine of a pool: the time before another pod
+// gets a released address.
 const (
 	StandardQuarantine = 120 * time.Second
 	LongestQuarantine  = 24 * time.Hour
 )
 
-// Quarantine reads how long the addresses of a pool rest.
+// Quarantine reads the quarantine of a pool.
 func Quarantine(v strict.Value) time.Duration {
 	return v.Duration(StandardQuarantine, 0, LongestQuarantine)
 }

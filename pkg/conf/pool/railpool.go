@@ -9,17 +9,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// RailPool is a pool that spans nodes: what this node may lease of it, and how
-// long an address rests, its agent writes into a file.
+// RailPool is a pool that spans nodes. The agent of the node writes into a file
+// what this node may lease of the pool, and how long the quarantine is.
 type RailPool struct {
 	Name string
-	// Rail is which of the pool's rails the one interface of a network is on, nil
-	// if nobody says it.
+	// Rail is the pool's rail that the only interface of a network is on, nil
+	// if the configuration does not say it.
 	Rail *int
 }
 
-// ReadRailPool reads the keys "railPool" and "rail" of ipam for a network with so
-// many rails, or with one interface. It returns nil if there is no railPool.
+// ReadRailPool reads the keys "railPool" and "rail" of ipam. rails is the
+// number of the network's rails, at most 1 for a network with one interface. It
+// returns nil if there is no railPool.
 func ReadRailPool(ipam *strict.Object, rails int) *RailPool {
 	v, rail := ipam.At("railPool"), ipam.At("rail")
 	if !v.Present() {
@@ -53,8 +54,8 @@ func ReadRailPool(ipam *strict.Object, rails int) *RailPool {
 	return &p
 }
 
-// isRailPool says whether a RailPool can have a name: names of blocks begin with
-// it.
+// isRailPool says whether a RailPool can have a name. The limit is lower than
+// for other objects, because names of blocks begin with the name of the pool.
 func isRailPool(name string) bool {
 	return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(name)
 }

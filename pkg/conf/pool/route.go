@@ -14,7 +14,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Route is a route that IPAM asks for. Table and Scope are nil when not said.
+// Route is a route that IPAM asks for. Table and Scope are nil when they are
+// not given.
 type Route struct {
 	Dst      netip.Prefix `json:"dst"`
 	Via      netip.Addr   `json:"via,omitzero"` // zero: the gateway of the same family
@@ -40,8 +41,8 @@ func Routes(v strict.Value) []Route {
 	return out
 }
 
-// Share returns, for each rail, the routes that it can have: of its families,
-// and through its subnets or through its gateway. A route that no rail can
+// Share returns, for each rail, the routes that the rail can have: routes of
+// its families, through its subnets or its gateway. A route that no rail can
 // have is a fault.
 func Share(routes []Route, rails [][]Subnet, f *strict.Faults) [][]Route {
 	out := make([][]Route, len(rails))
@@ -80,7 +81,7 @@ func checkVia(place string, r Route, rails [][]Subnet, f *strict.Faults) {
 	}
 }
 
-// sameRoute says whether the kernel takes the two for one (fib_table_insert,
+// sameRoute says whether the kernel treats the two as one (fib_table_insert,
 // fib6_add_rt2node).
 func sameRoute(a, b Route) bool {
 	return a.Dst == b.Dst && a.Priority == b.Priority && (a.Table == b.Table || a.Table != nil && b.Table != nil && *a.Table == *b.Table)

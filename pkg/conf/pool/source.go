@@ -9,26 +9,26 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// FromMaster says how a NIC's own addresses make subnets.
+// FromMaster says how to make subnets from a NIC's own addresses.
 type FromMaster struct {
 	Gateway string  // FirstHost, LastHost or NoGateway
 	Derive  *Derive // nil: any address of the subnet
 }
 
-// The gateways of FromMaster: the first or last address of the subnet that a
-// host may have, or none.
+// The gateways of FromMaster: the first or the last host address of the subnet,
+// or none.
 const (
 	FirstHost = "first"
 	LastHost  = "last"
 	NoGateway = "none"
 )
 
-// Derive gives a node PerHost addresses of the subnet: those from
-// Base + h x PerHost on, where h is the host part of the NIC's own address.
+// Derive gives a node PerHost addresses of the subnet, beginning at Base + h x
+// PerHost. h is the host part of the NIC's own address.
 type Derive struct{ Base, PerHost int }
 
-// Elsewhere returns the key of ipam that says where subnets come from, "" if it
-// is "subnets".
+// Elsewhere returns the key of ipam that says where subnets come from, "" if
+// that is "subnets".
 func Elsewhere(ipam *strict.Object) string {
 	for _, key := range []string{"railPool", "table"} {
 		if ipam.At(key).Present() {
@@ -42,7 +42,7 @@ func Elsewhere(ipam *strict.Object) string {
 }
 
 // ReadFromMaster reads the keys "fromMaster", "gateway" and "derive" of ipam.
-// instead tells how to write a subnet.
+// instead is a hint that says how to write a subnet.
 func ReadFromMaster(ipam *strict.Object, instead string) *FromMaster {
 	v, gateway, derive := ipam.At("fromMaster"), ipam.At("gateway"), ipam.At("derive")
 	if !v.True() {

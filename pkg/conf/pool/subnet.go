@@ -19,18 +19,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Subnet is one subnet of a pool, of which an attachment gets one address.
+// Subnet is one subnet of a pool. An attachment gets one address of it.
 type Subnet struct {
 	Prefix  netip.Prefix     // masked
-	Ranges  []netrange.Range // sorted, apart, inside Prefix; never empty
+	Ranges  []netrange.Range // sorted, without overlap, inside Prefix; never empty
 	Exclude []netrange.Range // sorted
 	Gateway netip.Addr       // inside Prefix; zero: none
 }
 
-// Subnets reads a list of subnets for one rail, whose number is in the place of
-// the placeholders. What is wrong for several rails is noted for the first. It
-// returns nil if a subnet has a fault: what refers to the subnets can be judged
-// only if they are right.
+// Subnets reads a list of subnets for one rail. It replaces placeholders by the
+// number of the rail. A fault of several rails is noted only for the first.
+// Subnets returns nil if a subnet has a fault: what refers to the subnets can
+// be checked only if they are right.
 func Subnets(v strict.Value, rail int, f *strict.Faults) []Subnet {
 	g, note := &strict.Faults{}, ""
 	w := g.ValueAt(v.Path, nil)
@@ -61,7 +61,7 @@ func Families(subnets []Subnet) (v4, v6 int) {
 	return v4, v6
 }
 
-// Braces reports the strings of v with a brace that is no placeholder's.
+// Braces reports the strings of v that have a brace outside of a placeholder.
 func Braces(v strict.Value) {
 	for _, e := range v.Strings() {
 		if s, _ := e.Text(""); !ValidTemplate(s) {
@@ -70,7 +70,8 @@ func Braces(v strict.Value) {
 	}
 }
 
-// NoBraces reports the strings of v that were to be different for each rail.
+// NoBraces reports the strings of v that have a brace. It is for a network
+// without rails, where nothing can differ for each rail.
 func NoBraces(v strict.Value) {
 	for _, e := range v.Strings() {
 		if s, _ := e.Text(""); IsTemplate(s) {
@@ -79,8 +80,9 @@ func NoBraces(v strict.Value) {
 	}
 }
 
-// Apart reports subnets that overlap: of one rail in any way, of two rails
-// unless they are the same. where has the place of each rail's subnets.
+// Apart reports subnets that overlap. Subnets of one rail must not overlap at
+// all; two rails may have the same subnets. where has the JSON path of each
+// rail's subnets.
 func Apart(rails [][]Subnet, where []string, f *strict.Faults) {
 	for i, subnets := range rails {
 		for j := range i + 1 {
@@ -93,7 +95,7 @@ func Apart(rails [][]Subnet, where []string, f *strict.Faults) {
 	}
 }
 
-// clash returns the prefixes of two subnets that may not be side by side; same
+// clash returns the prefixes of two subnets that cannot exist together. same
 // says that a and b are the same list.
 func clash(a, b []Subnet, same bool) (p, q netip.Prefix, found bool) {
 	for i, s := range a {
@@ -203,9 +205,9 @@ func Range(v strict.Value) (netrange.Range, bool) {
 	return r, err == nil
 }
 
-// apart reports ranges that share addresses, and a list without any: an empty
-// list may come from a template that found nothing for this node, and must not
-// mean the whole subnet.
+// apart reports ranges that share addresses, and an empty list. An empty list
+// may come from a template that found nothing for this node, and must not mean
+// the whole subnet.
 func apart(v strict.Value, sorted []netrange.Range) {
 	if v.Empty() {
 		v.Bad("leave the key out to use the whole subnet", "the list is empty")

@@ -18,7 +18,7 @@ const MaxRails = 32
 const mostNodes = 12
 
 // Table reads the subnets of the rails of one node from a file that has those
-// of all nodes. Only what it says of that node is judged.
+// of all nodes. It checks only the entry of that node.
 func Table(file string, content []byte, node string, f *strict.Faults) [][]Subnet {
 	top, ok := f.Document(file, content)
 	if !ok {

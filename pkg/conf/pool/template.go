@@ -12,13 +12,13 @@ import (
 // of a rail.
 const TemplateHint = "write {rail}, {rail+N}, {rail*N} or {rail*N+M}; the first rail is 0"
 
-// placeholder is one that a string has: the number of the rail, times and plus
-// something.
+// placeholder is a placeholder in a string. It stands for the number of the
+// rail, times a number and plus a number.
 type placeholder struct{ start, end, times, plus int }
 
-// next returns the first placeholder of s at or after from. A regular expression
-// would have to be compiled for each string: package-level variables are none of
-// ours, and a RailPool may have thousands of subnets.
+// next returns the first placeholder of s at or after from. It uses no regular
+// expression: that would be compiled again for each string, because we have no
+// package-level variables, and a RailPool may have thousands of subnets.
 func next(s string, from int) (p placeholder, ok bool) {
 	const opening = "{rail"
 	for {
@@ -38,8 +38,8 @@ func next(s string, from int) (p placeholder, ok bool) {
 	}
 }
 
-// factor reads a sign and a number of at most six digits, so that none overflows.
-// It returns standard, and s as it is, where there is none.
+// factor reads a sign and a number of at most six digits, so that none
+// overflows. If there is no such number, it returns standard, and s unchanged.
 func factor(s string, sign byte, standard int) (n int, rest string) {
 	const most = 6
 	if s == "" || s[0] != sign {
@@ -55,7 +55,7 @@ func factor(s string, sign byte, standard int) (n int, rest string) {
 	return n, s[i:]
 }
 
-// IsTemplate says whether s has a brace, so that it is a template or was meant to be one.
+// IsTemplate says whether s has a brace: it is a template, or was meant to be one.
 func IsTemplate(s string) bool { return strings.ContainsAny(s, "{}") }
 
 // Varies says whether s has a placeholder.
@@ -64,14 +64,14 @@ func Varies(s string) bool {
 	return ok
 }
 
-// ValidTemplate says whether all braces of s are those of placeholders.
+// ValidTemplate says whether every brace of s belongs to a placeholder.
 func ValidTemplate(s string) bool {
 	return !IsTemplate(replace(s, func(placeholder) string { return "" }))
 }
 
-// Expand replaces the placeholders of s by what they are for a rail, in decimal,
-// and leaves all else. Of a JSON text it changes nothing but what is in
-// strings: outside of them no brace is before a letter.
+// Expand replaces the placeholders of s by their numbers for a rail, in
+// decimal, and leaves everything else. In a JSON text it changes only strings:
+// outside of strings, no brace is before a letter.
 func Expand(s string, rail int) string {
 	return replace(s, func(p placeholder) string { return strconv.Itoa(rail*p.times + p.plus) })
 }

@@ -20,13 +20,14 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// Faults collects all that is wrong with one input. The zero value is ready.
+// Faults collects all faults of one input. The zero value is ready to use.
 type Faults struct {
 	list []*cnierr.Error
-	more int // that are not told
+	more int // faults that are only counted
 }
 
-// What is told of an input at most: faults, and characters.
+// Limits of what is reported for one input: the number of faults, and of
+// characters.
 const (
 	maxFaults = 20
 	maxQuoted = 64  // of a value that is quoted
@@ -34,8 +35,8 @@ const (
 )
 
 // Add notes a fault. The subject is a JSON path or the name of a variable. After the
-// twentieth fault, the others are only counted. Of long strings
-// among the arguments, and of the subject, only the beginning is told.
+// twentieth fault, Add only counts. It shortens the subject and long strings among the
+// arguments to their beginning.
 func (f *Faults) Add(code cnierr.Code, subject, hint, format string, args ...any) {
 	if f.full() {
 		f.more++
@@ -52,7 +53,8 @@ func (f *Faults) Add(code cnierr.Code, subject, hint, format string, args ...any
 	f.list = append(f.list, cnierr.New(code, "", clip(subject, 2*maxQuoted), hint, format, short...))
 }
 
-// shorter returns the beginning of a text, and the first of texts.
+// shorter returns the beginning of a long text. Of a list of texts it returns
+// the first ones.
 func shorter(arg any, most int) any {
 	switch a := arg.(type) {
 	case string:
@@ -76,14 +78,15 @@ func clip(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// full says whether no more faults are told.
+// full says whether further faults are only counted.
 func (f *Faults) full() bool { return len(f.list) >= maxFaults }
 
 // Len returns the number of faults so far.
 func (f *Faults) Len() int { return len(f.list) + f.more }
 
-// Adopt adds the faults of other whose subjects f has none of, with a note
-// before each cause: what is read several times is then reported once.
+// Adopt adds the faults of other, except those with a subject that already has
+// a fault in f. It puts a note before each cause. So a fault is reported once
+// although its input is read several times.
 func (f *Faults) Adopt(other *Faults, note string) {
 	known := f.list
 	for _, e := range other.list {
@@ -96,8 +99,8 @@ func (f *Faults) Adopt(other *Faults, note string) {
 }
 
 // Err returns nil, or one *cnierr.Error that joins all faults. Its code is the
-// one that all faults share, else cnierr.BadConfig, whose meaning is the
-// widest; its hint tells what to do about each fault.
+// common code of all faults, or else cnierr.BadConfig, which has the widest
+// meaning. Its hint says what to do about each fault.
 func (f *Faults) Err(op, subject string) error {
 	if len(f.list) == 0 {
 		return nil
@@ -129,10 +132,10 @@ func (f *Faults) advice(e *cnierr.Error) string {
 	return fmt.Sprintf("%q: %s", e.Subject, e.Hint)
 }
 
-// didYouMean returns a hint that names the most similar of the known words, or
+// didYouMean returns a hint with the most similar of the known words, or with
 // all of them if none is similar.
 func didYouMean(word string, known []string) string {
-	word = clip(word, maxQuoted) // nothing that is known is as long
+	word = clip(word, maxQuoted) // no known word is as long
 	best, least := "", tolerance(word)+1
 	for _, k := range known {
 		if d := distance(strings.ToLower(word), strings.ToLower(k)); d < least {
@@ -145,7 +148,7 @@ func didYouMean(word string, known []string) string {
 	return "use one of " + strings.Join(known, ", ")
 }
 
-// Resembles says whether word was probably meant to be the known one.
+// Resembles says whether word is probably a misspelling of the known one.
 func Resembles(word, known string) bool {
 	return distance(strings.ToLower(word), strings.ToLower(known)) <= tolerance(word)
 }
@@ -153,8 +156,8 @@ func Resembles(word, known string) bool {
 // tolerance returns the greatest distance of a near miss.
 func tolerance(word string) int { return max(1, len(word)/3) }
 
-// distance returns how many bytes must be inserted, removed, replaced, or
-// swapped with their neighbour to turn a into b (optimal string alignment).
+// distance returns how many changes turn a into b (optimal string alignment). A
+// change inserts, removes or replaces a byte, or swaps two neighbours.
 func distance(a, b string) int {
 	var before, above []int
 	row := make([]int, len(b)+1)

@@ -14,14 +14,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// Stdin is what faults call the whole document.
+// Stdin is the name of the whole document in faults.
 const Stdin = "standard input"
 
-// Document returns the top-level object of b. The second result is false, and
-// a fault is noted, if b is not one JSON object.
+// Document returns the top-level object of b. If b is not one JSON object, it
+// notes a fault and the second result is false.
 func Document(b []byte, f *Faults) (*Object, bool) { return f.Document(Stdin, b) }
 
-// Document is the function Document for what has another name than Stdin.
+// Document is the function Document for a document with another name than
+// Stdin.
 func (f *Faults) Document(name string, b []byte) (*Object, bool) {
 	var whole json.RawMessage
 	if !f.unmarshal(name, b, &whole) {
@@ -36,9 +37,9 @@ func (f *Faults) Document(name string, b []byte) (*Object, bool) {
 	return o, true
 }
 
-// Unmarshal is json.Unmarshal; it notes a fault, with line and column, and
-// returns false if b is not JSON, or not JSON that fits into what into
-// points to.
+// Unmarshal is json.Unmarshal. If b is not JSON, or does not fit into the value
+// that into points to, it notes a fault with line and column, and returns
+// false.
 func (f *Faults) Unmarshal(b []byte, into any) bool { return f.unmarshal(Stdin, b, into) }
 
 func (f *Faults) unmarshal(name string, b []byte, into any) bool {
@@ -57,8 +58,8 @@ func (f *Faults) unmarshal(name string, b []byte, into any) bool {
 	return false
 }
 
-// Object reads the members of one JSON object. What nobody has asked for when
-// the reading is over is unknown.
+// Object reads the members of one JSON object. A key that no reader has asked
+// for at the end is unknown.
 type Object struct {
 	faults  *Faults
 	path    string
@@ -70,8 +71,8 @@ type Object struct {
 	asked   []string
 }
 
-// Object returns the object that v is, or one without members if v is absent
-// or something else.
+// Object returns the object in v. It returns an object without members if v is
+// absent or of another type.
 func (v Value) Object() *Object {
 	o := &Object{faults: v.faults, path: v.Path, members: map[string]json.RawMessage{}}
 	if !v.is(AnObject, "") {
@@ -133,8 +134,8 @@ func (o *Object) Has(key string) bool {
 	return raw != nil && string(raw) != string(Null)
 }
 
-// At returns the value of a key, and declares the key. A key that is there
-// twice is a fault, because readers of JSON do not agree on which one counts.
+// At returns the value of a key, and declares the key. A repeated key is a
+// fault, because readers of JSON do not agree on which value counts.
 func (o *Object) At(key string) Value {
 	v := Value{Path: o.pathOf(key), faults: o.faults}
 	if o.Has(key) {
@@ -160,8 +161,8 @@ func (o *Object) pathOf(key string) string {
 	return o.path + "." + key
 }
 
-// Strict reports the keys that nobody has asked for. The function hint, unless
-// nil, may know better than the spelling what was meant by a key.
+// Strict reports the keys that no reader has asked for. If hint is not nil, it
+// may give a better hint for a key than the most similar spelling.
 func (o *Object) Strict(hint func(key string) string) {
 	for _, key := range o.keys {
 		if slices.Contains(o.asked, key) {
@@ -182,9 +183,10 @@ func (o *Object) Strict(hint func(key string) string) {
 	}
 }
 
-// Lenient reports keys that differ in case alone from one that was asked for.
-// Others are not ours to judge, but CNI's own reader, encoding/json, ignores
-// case, so that such a key was meant for us.
+// Lenient reports keys that differ only in case from a key that a reader has
+// asked for. It ignores other unknown keys: they belong to other plugins. CNI's
+// own reader, encoding/json, ignores case, so a key that differs only in case
+// was meant for us.
 func (o *Object) Lenient() {
 	for _, key := range o.keys {
 		same := func(ours string) bool { return key != ours && strings.EqualFold(key, ours) }

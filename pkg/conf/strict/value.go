@@ -31,17 +31,17 @@ const (
 	Null      Kind = "null"
 )
 
-// Value is one JSON value and the path that leads to it. Its readers report
-// what is wrong and then return the default; for an absent value they return
-// it without report.
+// Value is one JSON value and the path that leads to it. Its readers report a
+// wrong value and return the default. For an absent value they return the
+// default without a report.
 type Value struct {
 	Path   string
 	faults *Faults
 	raw    json.RawMessage // nil: absent
 }
 
-// ValueAt returns a value, nil if it is absent, that was read elsewhere. It must
-// be JSON.
+// ValueAt returns a value that another reader has read, nil if it is absent. It
+// must be JSON.
 func (f *Faults) ValueAt(path string, raw json.RawMessage) Value {
 	return Value{path, f, raw}
 }
@@ -72,7 +72,7 @@ func (v Value) Present() bool { return v.raw != nil }
 // Raw returns the value as it is written, "" if it is absent.
 func (v Value) Raw() string { return string(v.raw) }
 
-// Fault notes what is wrong with the value.
+// Fault notes a fault of the value.
 func (v Value) Fault(code cnierr.Code, hint, format string, args ...any) {
 	v.faults.Add(code, v.Path, hint, format, args...)
 }
@@ -82,14 +82,15 @@ func (v Value) Bad(hint, format string, args ...any) {
 	v.Fault(cnierr.BadConfig, hint, format, args...)
 }
 
-// Missing reports a value that must be there and is absent.
+// Missing notes that the value is required and absent.
 func (v Value) Missing(hint string) {
 	if !v.Present() {
 		v.Bad(hint, "missing")
 	}
 }
 
-// is says whether v is there and of the wanted type; another type is a fault.
+// is says whether v has the wanted type. It returns false for an absent value.
+// Another type is a fault.
 func (v Value) is(want Kind, hint string) bool {
 	got := v.Kind()
 	if got != want && got != Absent {
@@ -98,8 +99,8 @@ func (v Value) is(want Kind, hint string) bool {
 	return got == want
 }
 
-// Text returns a string; the second result is false if there is none. The hint
-// is for a value of another type.
+// Text returns a string. The second result is false if there is none. The fault
+// for another type has the hint.
 func (v Value) Text(hint string) (string, bool) {
 	if !v.is(AString, hint) {
 		return "", false
@@ -128,7 +129,7 @@ func (v Value) Whole(def, lo, hi int64) int64 {
 	return def
 }
 
-// Octet returns a number of eight bits, nil when there is none.
+// Octet returns a number of eight bits, nil if there is none.
 func (v Value) Octet() *uint8 {
 	if !v.Present() {
 		return nil
@@ -137,7 +138,7 @@ func (v Value) Octet() *uint8 {
 	return &n
 }
 
-// Duration returns a time from lo to hi, written as time.ParseDuration reads it.
+// Duration returns a duration from lo to hi, in the form of time.ParseDuration.
 func (v Value) Duration(def, lo, hi time.Duration) time.Duration {
 	hint := fmt.Sprintf("write a time with its unit, such as %q", def)
 	s, ok := v.Text(hint)
@@ -156,8 +157,8 @@ func (v Value) Duration(def, lo, hi time.Duration) time.Duration {
 	return def
 }
 
-// Choice returns one of the allowed words, the first of which is the default.
-// An empty string is as good as none, as it is in upstream macvlan's mode.
+// Choice returns one of the allowed words. The first is the default. An empty
+// string means the default too, as in upstream macvlan's mode.
 func Choice[T ~string](v Value, allowed ...T) T {
 	s, ok := v.Text("")
 	if !ok || s == "" {
@@ -175,8 +176,8 @@ func Choice[T ~string](v Value, allowed ...T) T {
 }
 
 // Prefix returns a prefix without host bits that is not IPv4-mapped, so that
-// equal prefixes are written in one way; the second result is false if there
-// is none.
+// each prefix has only one spelling. The second result is false if there is
+// none.
 func (v Value) Prefix() (netip.Prefix, bool) {
 	s, ok := v.Text("")
 	if !ok {
@@ -196,7 +197,7 @@ func (v Value) Prefix() (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// Address returns an address without zone that is not IPv4-mapped; the second
+// Address returns an address without zone that is not IPv4-mapped. The second
 // result is false if there is none.
 func (v Value) Address() (netip.Addr, bool) {
 	s, ok := v.Text("")
@@ -246,7 +247,7 @@ func (v Value) Texts() []string {
 }
 
 // Strings returns the strings in the value, at any depth, in the order of the
-// document. It reports nothing.
+// document. It notes no faults.
 func (v Value) Strings() []Value {
 	quiet, parts := Value{v.Path, &Faults{}, v.raw}, []Value(nil)
 	switch v.Kind() {
