@@ -70,6 +70,7 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if !plugin.HasState(policyFile, d.StateDir, log) {
 		return with(args, conf.DefaultStateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.DelMarked(ctx, d) })
 	}
+	d = plugin.AllowedDel(policyFile, d)
 	return with(args, d.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.Del(ctx, d) })
 }
 

@@ -28,6 +28,9 @@ type Limits struct {
 	BCQueueLen    *uint32 // the most
 }
 
+// IPAM says whether addresses may come from an ipam.type.
+func (l Limits) IPAM(kind string) bool { return l.IPAMTypes == nil || oneOf(kind, l.IPAMTypes) }
+
 // Masters are the host's NICs that a network may stand on: with one of the names and
 // of one of the vendors.
 type Masters struct{ IfNames, Vendors []string }

@@ -72,16 +72,21 @@ func (p Policy) Request(r conf.Request) error {
 const operation = "obey policy"
 
 // stateDir reports a state folder that is none of the policy's and not below one.
-// Nor may it be in what the state folder of others holds.
+// Nor may it be, or be in, what the state folder of others holds.
 func (p Policy) stateDir(path string, f *strict.Faults) {
 	in := func(dir string) bool {
 		rest, ok := strings.CutPrefix(path, dir+"/")
-		top, _, _ := strings.Cut(rest, "/")
-		return path == dir || ok && top != "attachments" && top != "pools"
+		return path == dir || ok && !slices.ContainsFunc(strings.Split(rest, "/"), reserved)
 	}
 	if !slices.ContainsFunc(p.StateDirs, in) {
 		p.fault(f, "stateDir", path, "stateDirs", p.StateDirs)
 	}
+}
+
+// reserved says whether a state folder may hold something of that name: a folder in
+// the place of the lease database would stop all ADDs.
+func reserved(name string) bool {
+	return name == "attachments" || name == "pools" || strings.HasPrefix(name, "leases.") || strings.HasSuffix(name, ".lock")
 }
 
 // below reports a file that is not below one of the folders; "" is none.

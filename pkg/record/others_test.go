@@ -5,10 +5,16 @@ package record
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 func TestASaveThatFailsKeepsTheRecordOfBefore(t *testing.T) {
@@ -81,5 +87,34 @@ func TestNothingIsReadOrLockedThroughALink(t *testing.T) {
 	defer cancel()
 	if _, err := s.Lock(ctx, "c2"); err == nil || ctx.Err() != nil {
 		t.Errorf("Lock of a link: %v", err)
+	}
+}
+
+func TestARecordThatCouldNotBeReadIsNotWritten(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	locked(t, s, func() {
+		r := example()
+		r.Config = []byte(`{"note":"` + strings.Repeat("<", trusted.MaxSize/4) + `"}`) // JSON escapes it
+		if err := s.Save(r); cnierr.CodeOf(err) != cnierr.BadConfig {
+			t.Errorf("Save: %v, want code %d", err, cnierr.BadConfig)
+		}
+		if _, err := s.Load("c1", "net1"); !errors.Is(err, ErrNotExist) {
+			t.Errorf("Load: %v, want no record", err)
+		}
+	})
+}
+
+func TestWhatIsNoRecordIsUnreadable(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	behind(t, s.path("c1", "link"))
+	if err := os.WriteFile(s.path("c1", "long"), make([]byte, trusted.MaxSize+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, ifName := range []conf.LinkName{"link", "long"} {
+		if _, err := s.Load("c1", ifName); cnierr.CodeOf(err) != cnierr.Unreadable {
+			t.Errorf("%s: %v, want code %d: DEL would not come to an end", ifName, err, cnierr.Unreadable)
+		}
 	}
 }

@@ -75,7 +75,8 @@ func (s Store) Exists() bool {
 }
 
 // Save writes a record in one step: a reader finds the whole record or none. The
-// caller holds the container's lock. Errors: cnierr.IO.
+// caller holds the container's lock. Errors: cnierr.IO, and cnierr.BadConfig for a
+// record that is too long for Load.
 func (s Store) Save(r Record) error {
 	r.Version, r.BootID = version, s.BootID
 	b, err := json.Marshal(r)
@@ -83,6 +84,10 @@ func (s Store) Save(r Record) error {
 		return fmt.Errorf("encode record of %s/%s: %w", r.ContainerID, r.IfName, err)
 	}
 	path := s.path(r.ContainerID, r.IfName)
+	if len(b) > trusted.MaxSize {
+		return cnierr.New(cnierr.BadConfig, "write record", path, "make the configuration shorter: fewer rails, subnets or routes",
+			"it has %d bytes, at most %d are read", len(b), trusted.MaxSize)
+	}
 	tmp := path + ".tmp"
 	if err := trusted.CreateInside(tmp, b, 0o600); err != nil {
 		return ioError("write record", tmp, err)
@@ -102,17 +107,24 @@ func (s Store) Load(id conf.ContainerID, ifName conf.LinkName) (Record, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return Record{}, ErrNotExist
 	}
+	if errors.Is(err, trusted.ErrIrregular) || errors.Is(err, trusted.ErrTooLong) {
+		return Record{}, unreadable(path, err)
+	}
 	if err != nil {
 		return Record{}, ioError("read record", path, err)
 	}
 	return s.decode(path, b)
 }
 
+func unreadable(path string, err error) error {
+	return cnierr.New(cnierr.Unreadable, "read record", path,
+		"delete the pod: DEL removes what carries its mark; keep the file for a bug report", "%w", err)
+}
+
 func (s Store) decode(path string, b []byte) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
-		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path,
-			"delete the pod: DEL removes what carries its mark; keep the file for a bug report", "%w", err)
+		return Record{}, unreadable(path, err)
 	}
 	if r.Version != version && r.Version != before {
 		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path,

@@ -158,6 +158,18 @@ func TestSharedFoldersArePassed(t *testing.T) {
 	}
 }
 
+func TestAFolderThatOthersCanMakeIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]fs.FileMode{"as /tmp": 0o777 | fs.ModeSticky, "as /var/log": 0o775} {
+		dir := t.TempDir()
+		must(t, os.Chmod(dir, mode))
+		if err := Folder(filepath.Join(dir, "not", "there")); !errors.Is(err, ErrOthers) {
+			t.Errorf("%s: %v", name, err)
+		}
+		must(t, Create(filepath.Join(dir, "made", "file"), nil, 0o600, 0o700))
+	}
+}
+
 func TestOnlyRegularFilesOfRootAreOpened(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -51,6 +51,9 @@ func descend(path string, mode fs.FileMode) (fd int, target string, err error) {
 		var name string
 		name, rest, _ = strings.Cut(rest, "/")
 		next, err := enter(fd, name, mode)
+		if errors.Is(err, unix.ENOENT) && here.Mode&0o022 != 0 {
+			err = fmt.Errorf("%s: %w, and %w", filepath.Join(at, name), err, others(at, here))
+		}
 		if err = errors.Join(err, unix.Close(fd)); err != nil {
 			return -1, "", err
 		}

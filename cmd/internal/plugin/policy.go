@@ -10,7 +10,10 @@ import (
 	"log/slog"
 	"os"
 	"path"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -78,11 +81,36 @@ func HasState(policyFile, dir string, log *slog.Logger) bool {
 	err = p.StateDir(dir)
 	if err == nil {
 		err = trusted.Folder(dir)
+		if err != nil && !unusable(err) { // DEL is tried again
+			return true
+		}
 	}
 	if err != nil {
-		log.Warn("the state folder is not looked into: nothing can have been added there", "stateDir", dir, "error", err)
+		log.Warn("the state folder is not looked into, because no ADD works there. What one left there before an upgrade, "+
+			"or before the policy or the folder changed, stays: correct that before you delete more pods", "stateDir", dir, "error", err)
 	}
 	return err == nil
+}
+
+// AllowedDel returns a DEL without the IPAM plugin of its configuration if the policy
+// does not allow that: no ADD of the pod can have leased from it. What a record says
+// is used in any case.
+func AllowedDel(policyFile string, d conf.Del) conf.Del {
+	if d.IPAM == "" || d.IPAM == conf.PoolType {
+		return d
+	}
+	p, _ := policy.Load(policyFile) // HasState has told the error
+	if !p.Of(d.Pod.Namespace).IPAM(d.IPAM) {
+		d.IPAM = ""
+	}
+	return d
+}
+
+// unusable says whether a state folder is one in which no ADD works, now or later. All
+// other errors, such as a lack of memory, say nothing about it.
+func unusable(err error) bool {
+	return slices.ContainsFunc([]error{trusted.ErrOthers, unix.ENOTDIR, unix.ENAMETOOLONG, unix.ELOOP, unix.EINVAL},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 // stateDir refuses a state folder that others than root can change. What else is
