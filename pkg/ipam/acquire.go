@@ -13,28 +13,28 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
-// expireBatch is how many resting addresses one Acquire frees beside its own
-// lease, for each address that it leases, so that its cost does not grow with
-// how many rest.
+// expireBatch is how many addresses one Acquire frees from quarantine for each
+// address that it leases. The bound keeps the cost of an Acquire independent of
+// how many are in quarantine.
 const expireBatch = 4
 
-// unbounded is a window without end, for when nothing is free.
+// unbounded is a window without end, for when no address is free.
 const unbounded = math.MaxInt32
 
-// conflictRest is how long an address rests at least after somebody else on
-// the wire answered for it, however short the quarantine: RFC 5227 section
-// 1.1, RATE_LIMIT_INTERVAL.
+// conflictRest is the shortest quarantine of an address for which another host
+// on the network answered, even if the pool's quarantine is shorter: RFC 5227
+// section 1.1, RATE_LIMIT_INTERVAL.
 const conflictRest = time.Minute
 
 // Acquire leases one address of each subnet to the owner, in the order of the
-// subnets, all or none. Asked again, it gives the same attachment the same
-// addresses, as long as they fit the request; those that do not are put to
-// rest and replaced. Where the subnets of a group have no host part in common
-// that is free, it logs a warning.
+// subnets. It leases all or none. A repeated Acquire gives the same attachment
+// the same addresses, as long as they fit the request. It puts addresses that
+// do not fit into quarantine and replaces them. It logs a warning if the
+// subnets of a group have no common host index that is free.
 //
 // It returns code 7 for a request that can never be met, 11 when a requested
-// address is leased to somebody else, and 101 when a subnet has no address
-// left. It also reaps leases whose namespace is gone.
+// address is leased to another owner, and 101 when a subnet has no address
+// left. It also reaps leases of namespaces that are gone.
 func (b *Book) Acquire(ctx context.Context, ask Ask) ([]Lease, error) {
 	wants, err := ask.wants()
 	if err != nil {
@@ -49,8 +49,8 @@ func (b *Book) Acquire(ctx context.Context, ask Ask) ([]Lease, error) {
 	return s.leases, nil
 }
 
-// Preview returns what Acquire would lease now, or its error, and changes
-// nothing. Without a database it answers for an empty one.
+// Preview returns what Acquire would lease now, or its error. It changes
+// nothing. Without a database it answers as for an empty one.
 func (b *Book) Preview(ctx context.Context, ask Ask) ([]Lease, error) {
 	wants, err := ask.wants()
 	if err != nil {
@@ -69,7 +69,7 @@ type session struct {
 	work
 	ask    Ask
 	wants  []want
-	leases []Lease // one for each want; the zero Lease: not yet
+	leases []Lease // one for each want; the zero Lease: none yet
 }
 
 func (s *session) acquire(w work) error {
@@ -88,8 +88,9 @@ func (s *session) acquire(w work) error {
 	return s.chooseAll()
 }
 
-// chooseAll leases what is missing. What is requested goes first, because
-// another subnet of the same prefix might get it unasked.
+// chooseAll leases what is missing. It leases requested addresses first,
+// because another subnet with the same prefix might get one of them without a
+// request.
 func (s *session) chooseAll() error {
 	for i, w := range s.wants {
 		if !w.requested.IsValid() {
@@ -112,7 +113,7 @@ func (s *session) chooseAll() error {
 	return nil
 }
 
-// chooseOne leases an address for the want number i, unless it has one.
+// chooseOne leases an address for want number i, unless the want has one.
 func (s *session) chooseOne(i int) error {
 	if s.leases[i].Prefix.IsValid() {
 		return nil
@@ -149,7 +150,7 @@ func (s *session) choose(w want) (a netip.Addr, early bool, err error) {
 	return s.oldest(w)
 }
 
-// used is the pool as Pick looks at it.
+// used tells Pick whether an address of the pool is used.
 func (s *session) used(a netip.Addr) (last netip.Addr, used bool, err error) {
 	r, err := s.Run(s.ask.Pool, a)
 	if err != nil || r.Contains(a) {
@@ -159,8 +160,8 @@ func (s *session) used(a netip.Addr) (last netip.Addr, used bool, err error) {
 	return a, used, err
 }
 
-// aside says whether an address is set aside: when the database was rebuilt, a
-// namespace had it, and that is not known to be gone.
+// aside says whether an address is set aside: a namespace had it when the
+// database was rebuilt, and that namespace may still exist.
 func (s *session) aside(a netip.Addr) (bool, error) {
 	is, found, err := s.Aside(a)
 	if err != nil || !found {
@@ -170,8 +171,8 @@ func (s *session) aside(a netip.Addr) (bool, error) {
 	return !s.visible(present) || !s.dead(present, is.Owner.Netns), nil
 }
 
-// recall leases the address back that the same pod had and that still rests:
-// the quarantine is there for others.
+// recall leases an address in quarantine to the pod that had it last. The
+// quarantine is only for other pods.
 func (s *session) recall(w want) (netip.Addr, bool, error) {
 	mine, err := s.Last(s.ask.Pool, s.ask.Owner.Identity())
 	if err != nil {
@@ -196,8 +197,8 @@ func nothing() error { return nil }
 
 func (s *session) expireAll() error { return s.expire(s.ask.Pool, unbounded) }
 
-// reapAll looks at every lease. What it reaps is free at once only without
-// quarantine, and otherwise rests behind all others.
+// reapAll looks at every lease. A reaped address is free at once only without
+// quarantine. Otherwise it goes into quarantine behind all others.
 func (s *session) reapAll() error {
 	if err := s.reap(s.ask.Owner.Attachment(), s.ask.Owner.Netns, unbounded); err != nil {
 		return err
@@ -205,9 +206,10 @@ func (s *session) reapAll() error {
 	return s.expireAll()
 }
 
-// expire frees resting addresses of a pool whose time is over, oldest first,
-// once there are batch of them, and no more than that. In a batch they cost
-// less than one by one, and until then they are of use to their last owners.
+// expire frees addresses of a pool after their quarantine, oldest first. It
+// waits until there are batch of them, and frees no more than batch. A batch
+// costs less than single addresses, and until then their last owners can still
+// get them back.
 func (s *session) expire(pool string, batch int) error {
 	var due []ledger.Resting
 	for r, err := range s.Resting(pool) {
@@ -215,7 +217,7 @@ func (s *session) expire(pool string, batch int) error {
 			return err
 		}
 		if len(due) == batch || s.Now-r.Freed < s.ask.Quarantine {
-			break // those behind it are younger
+			break // all others are younger
 		}
 		if !s.rests(r) {
 			due = append(due, r)
@@ -232,12 +234,12 @@ func (s *session) expire(pool string, batch int) error {
 	return nil
 }
 
-// rests says whether an address has to rest longer.
+// rests says whether an address is still in quarantine.
 func (s *session) rests(r ledger.Resting) bool {
 	return s.Now-r.Freed < rest(r.State, s.ask.Quarantine)
 }
 
-// rest returns how long an address rests.
+// rest returns how long the quarantine of an address is.
 func rest(of State, quarantine time.Duration) time.Duration {
 	if of == ledger.Conflicted {
 		return max(quarantine, conflictRest)
@@ -245,7 +247,8 @@ func rest(of State, quarantine time.Duration) time.Duration {
 	return quarantine
 }
 
-// oldest leases the address that has rested longest, when no other is left.
+// oldest leases the address that is longest in quarantine, when no other is
+// left.
 func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
 	for r, err := range s.Resting(s.ask.Pool) {
 		if err != nil {
@@ -289,7 +292,7 @@ func (s *session) request(w want) (early bool, err error) {
 	if err := s.evict(spot); err != nil {
 		return false, err
 	}
-	// Who was evicted may have been the same pod.
+	// The evicted owner may have been the same pod.
 	if _, ok, err := s.recall(w); err != nil || ok {
 		return false, err
 	}
@@ -304,7 +307,7 @@ func (s *session) request(w want) (early bool, err error) {
 	return false, cnierr.New(cnierr.Bug, "lease requested address", spot.Addr.String(), "", "pool %q has it in use, but neither leased nor resting", spot.Pool)
 }
 
-// isAside is the error for a requested address that is set aside.
+// isAside returns the error for a requested address that is set aside.
 func (s *session) isAside(a netip.Addr) error {
 	is, _, err := s.Aside(a)
 	if err != nil {
@@ -315,7 +318,8 @@ func (s *session) isAside(a netip.Addr) error {
 		"it is set aside: %v had it when the lease database was rebuilt", is.Owner)
 }
 
-// wake leases a resting address and says whether that is early.
+// wake leases an address in quarantine. It says whether the quarantine was not
+// over.
 func (s *session) wake(r ledger.Resting) (early bool, err error) {
 	if s.ask.RestedOnly && s.rests(r) {
 		return false, s.notRested(r)
@@ -326,8 +330,8 @@ func (s *session) wake(r ledger.Resting) (early bool, err error) {
 	return false, s.Wake(s.ask.Owner, r)
 }
 
-// evict puts a leased address to rest if the namespace of its holder is gone,
-// and says who holds it otherwise.
+// evict puts a leased address into quarantine if the namespace of its holder is
+// gone. Otherwise its error names the holder.
 func (s *session) evict(spot ledger.Spot) error {
 	h, held, err := s.Holder(spot)
 	if err != nil || !held {
@@ -344,7 +348,7 @@ func (s *session) evict(spot ledger.Spot) error {
 
 func allPlaces(ledger.Place) State { return ledger.AtRest }
 
-// exhausted is the error when a subnet has nothing left.
+// exhausted returns the error for a subnet without addresses left.
 func (s *session) exhausted(w want) error {
 	usage, err := s.usageOf(w)
 	if err != nil {

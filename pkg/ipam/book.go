@@ -23,26 +23,27 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// What a lease is about, in the words of package ledger.
+// The terms of a lease, from package ledger.
 type (
-	// Owner is who asks for an address and what for.
+	// Owner is the attachment that asks for an address, with its pod.
 	Owner = ledger.Owner
-	// Netns is a network namespace. The leases of one without path are never
-	// reaped.
+	// Netns is a network namespace. The leases of a Netns without path are
+	// never reaped.
 	Netns = ledger.Netns
-	// State is what a used address is doing.
+	// State is the state of a used address.
 	State = ledger.State
 )
 
-// Subnet is one subnet of a pool. An attachment gets one address of it, and
-// another one for each further subnet with the same prefix.
+// Subnet is one subnet of a pool. An attachment gets one address of it. If
+// several subnets have the same prefix, it gets one address for each.
 type Subnet struct {
 	Prefix  netip.Prefix
-	Ranges  []netrange.Range // what may be leased unasked; empty: all of Prefix
-	Exclude []netrange.Range // what may not, asked for or not
+	Ranges  []netrange.Range // what may be leased without a request; empty: all of Prefix
+	Exclude []netrange.Range // what is never leased, requested or not
 	Gateway netip.Addr       // never leased; zero: none
-	// Group is the subnets, all of one family, of which an attachment gets
-	// addresses with the same host part whenever one is free on all. Zero: none.
+	// Group connects subnets of one family. An attachment gets addresses with
+	// the same host index on all subnets of a group, if one is free on all.
+	// Zero: no group.
 	Group int
 }
 
@@ -50,14 +51,15 @@ type Subnet struct {
 type Ask struct {
 	Pool    string
 	Subnets []Subnet
-	// Quarantine is how long an address rests before it is given to another
-	// owner. Zero: it does not.
+	// Quarantine is how long no other owner gets a released address. Zero: no
+	// quarantine.
 	Quarantine time.Duration
-	// RestedOnly refuses an address whose quarantine is not over, for a caller that
-	// cannot ask the wire. The pod that had the address last gets it back all the same.
+	// RestedOnly refuses an address in quarantine. It is for a caller that cannot ask
+	// the network. The pod that had the address last still gets it back.
 	RestedOnly bool
-	// Requested are addresses that the attachment must get, at most one in
-	// each subnet; the subnets of one prefix get theirs in this order. They may lie outside of the subnet's Ranges.
+	// Requested are addresses that the attachment must get, at most one in each subnet.
+	// Subnets with the same prefix get theirs in this order. They may be outside of the
+	// subnet's Ranges.
 	Requested []netip.Addr
 	Owner     Owner
 	// Reserved are the addresses of the host.
@@ -68,29 +70,32 @@ type Ask struct {
 type Lease struct {
 	Prefix  netip.Prefix // the address, with the length of its subnet
 	Gateway netip.Addr
-	// Early says that the address has not rested as long as it should: the
-	// wire must be asked before it is used. It stays so while it is leased.
+	// Early says that the quarantine of the address was not over: the network
+	// must be asked before the address is used. It stays set while the address
+	// is leased.
 	Early bool
 }
 
-// Config is what a Book works with. All fields but Log are needed.
+// Config has what a Book needs. Only Log is optional.
 type Config struct {
 	Dir    string // the state directory, absolute
-	BootID string // the leases of another boot are forgotten
-	// Now returns CLOCK_BOOTTIME, which neither stops in a suspend nor jumps.
+	BootID string // leases of another boot are dropped
+	// Now returns CLOCK_BOOTTIME, which does not stop in a suspend and does not
+	// jump.
 	Now func() time.Duration
-	// Alive says whether the path of a Netns still names that namespace. An
-	// error means that it cannot tell. NetnsAlive is the real one.
+	// Alive says whether the path of a Netns still leads to that namespace. An
+	// error means that this is not known. Use NetnsAlive.
 	Alive func(Netns) (bool, error)
 	Log   *slog.Logger
 }
 
-// Book is the leases of a node. Its methods may be called by any number of
-// goroutines and processes at once: each is one transaction of the database
-// leases.db in the state directory, which is open no longer than that. They
-// wait for one another as long as the context allows, then fail with code 11.
+// Book has the leases of a node. Any number of goroutines and processes may
+// call its methods at once. Each call is one transaction on the database
+// leases.db in the state directory, and keeps it open no longer. Calls wait for
+// one another as long as the context allows, and then fail with code 11.
 //
-// All return code 107 for a database that cannot be read and code 5 when the
+// All methods return code 107 for a database that cannot be read, and code 5
+// when the file system fails. A call that fails has changed nothing.
 // file system fails; a call that fails has changed nothing.
 type Book struct {
 	store ledger.Store
@@ -111,15 +116,15 @@ func New(c Config) *Book {
 	}
 }
 
-// work is a transaction with what housekeeping needs beside the tables.
+// work is a transaction with the values that reaping and logging need.
 type work struct {
 	*ledger.Ledger
 	alive func(Netns) (bool, error)
 	notes []note
 }
 
-// note is something to log once the transaction is done: before that it has
-// not happened.
+// note is a message to log after the transaction has committed: before, nothing
+// has happened.
 type note struct {
 	text string
 	args []any
@@ -135,7 +140,7 @@ func (w *work) report(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// ignoreNone is for calls to which no database is an empty one.
+// ignoreNone is for calls that treat a missing database as an empty one.
 func ignoreNone(err error) error {
 	if errors.Is(err, ledger.ErrNone) {
 		return nil

@@ -9,8 +9,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
-// keep settles what the attachment has of the pool already: what fits is its
-// lease again, the rest is put to rest. It returns how many wants are left.
+// keep decides about the addresses that the attachment already has in the pool.
+// An address that fits the request is its lease again, any other goes into
+// quarantine. keep returns how many wants are left.
 func (s *session) keep() (missing int, err error) {
 	h, _, err := s.Holding(s.ask.Owner.Attachment())
 	if err != nil {
@@ -32,11 +33,11 @@ func (s *session) keep() (missing int, err error) {
 	if err != nil || len(left.Places) == 0 || left.Owner == s.ask.Owner {
 		return missing, err
 	}
-	// The runtime repeats the ADD, maybe with a new namespace.
+	// The runtime repeated the ADD, maybe with a new namespace.
 	return missing, s.Save(ledger.Holding{Owner: s.ask.Owner, Places: left.Places})
 }
 
-// fitting returns the want without a lease that an address meets, or -1.
+// fitting returns a want without a lease that an address fits, or -1.
 func (s *session) fitting(a netip.Addr) int {
 	for i, w := range s.wants {
 		if !s.leases[i].Prefix.IsValid() && w.fits(a) {

@@ -23,24 +23,24 @@ type Entry struct {
 	State State
 	Early bool          // leased before its quarantine was over
 	Age   time.Duration // since it was leased or became free
-	Owner Owner         // of a resting address, the last one
+	Owner Owner         // of an address in quarantine, the last one
 }
 
-// Of says whether no pod may get an address of a pool because of the entry: an address
-// that is set aside is kept from every pool.
+// Of says whether the entry stops a pool from leasing its address. An address that is
+// set aside stops every pool.
 func (e Entry) Of(pool string) bool { return e.Pool == pool || e.State == ledger.SetAside }
 
-// InUse says whether an interface has the address, as far as is known.
+// InUse says whether an interface has the address, as far as we know.
 func (e Entry) InUse() bool { return e.State == ledger.Leased || e.State == ledger.SetAside }
 
-// Rests says whether an address that nobody leases has to rest longer, in a pool of
+// Rests says whether an address without lease is still in quarantine, in a pool with
 // that quarantine.
 func (e Entry) Rests(quarantine time.Duration) bool {
 	return !e.InUse() && e.Age < rest(e.State, quarantine)
 }
 
-// List returns the used addresses of a pool, or of all pools for "", ordered
-// by pool, family and address. It makes and changes no file.
+// List returns the used addresses of a pool, or of all pools for "". The order
+// is pool, family, address. It makes and changes no file.
 func (b *Book) List(ctx context.Context, pool string) ([]Entry, error) {
 	var out []Entry
 	err := b.store.View(ctx, func(l *ledger.Ledger) error {
@@ -59,7 +59,7 @@ func (b *Book) List(ctx context.Context, pool string) ([]Entry, error) {
 	return out, nil
 }
 
-// each calls fn for every used address, in no order.
+// each calls fn for every used address, in any order.
 func each(l *ledger.Ledger, fn func(Entry)) error {
 	for h, err := range l.Holdings() {
 		if err != nil {
@@ -85,22 +85,23 @@ func each(l *ledger.Ledger, fn func(Entry)) error {
 }
 
 // Usage is how full a subnet of a pool is. Total is the sum of Leased, Resting,
-// Free and Unusable, where Unusable is what is never leased unasked: excluded,
-// reserved, or outside of the ranges.
+// Free and Unusable. Unusable counts the addresses that are leased only on
+// request, or never: those that are excluded, reserved, or outside of the
+// ranges.
 type Usage struct {
 	Prefix                netip.Prefix
 	Total, Free, Unusable *big.Int
 	Leased, Resting       int
 }
 
-// String returns the numbers as messages have them.
+// String returns the numbers in the form of messages.
 func (u Usage) String() string {
 	return fmt.Sprintf("%d leased, %d resting, %v excluded or reserved, %v in all", u.Leased, u.Resting, u.Unusable, u.Total)
 }
 
-// Usage counts for each subnet of an Ask, once for those of one prefix; of the
-// Ask, no more than Pool, Subnets and Reserved matters. Its cost grows with the
-// number of used addresses.
+// Usage counts for each subnet of an Ask, once for subnets with the same
+// prefix. Of the Ask, it uses only Pool, Subnets and Reserved. Its cost grows
+// with the number of used addresses.
 func (b *Book) Usage(ctx context.Context, ask Ask) ([]Usage, error) {
 	ask.Requested = nil
 	wants, err := ask.wants()
@@ -116,8 +117,8 @@ func (b *Book) Usage(ctx context.Context, ask Ask) ([]Usage, error) {
 	return out, ignoreNone(err)
 }
 
-// byPrefix makes one want of those with the same prefix: what any of them may
-// be met with.
+// byPrefix makes one want of the wants with the same prefix. It may lease every
+// address that any of them may lease.
 func byPrefix(wants []want) []want {
 	var out []want
 	for _, w := range wants {
@@ -131,13 +132,13 @@ func byPrefix(wants []want) []want {
 	return out
 }
 
-// usage is the usage of a subnet of which nothing is leased.
+// usage is the usage of a subnet without leases.
 func (w want) usage() Usage {
 	total, free := netrange.Count([]netrange.Range{netrange.Of(w.Prefix)}), netrange.Count(w.usable)
 	return Usage{Prefix: w.Prefix, Total: total, Free: free, Unusable: new(big.Int).Sub(total, free)}
 }
 
-// count adds what is leased and resting.
+// count adds the addresses that are leased or in quarantine.
 func count(l *ledger.Ledger, pool string, wants []want, usage []Usage) error {
 	one := big.NewInt(1)
 	return each(l, func(e Entry) {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NetnsAt returns the network namespace at a path, the zero Netns if there is
-// none: nothing, or something that is not on nsfs.
+// NetnsAt returns the network namespace at a path. It returns the zero Netns if
+// nothing is there, or something that is not on nsfs.
 func NetnsAt(path string) (Netns, error) {
 	var on unix.Statfs_t
 	var st unix.Stat_t
@@ -31,15 +31,15 @@ func NetnsAt(path string) (Netns, error) {
 	return Netns{Path: path, Dev: st.Dev, Ino: st.Ino}, nil
 }
 
-// NetnsAlive says whether the path of n still names that namespace. It returns
-// an error when it cannot tell.
+// NetnsAlive says whether the path of n still leads to that namespace. An error
+// means that this is not known.
 func NetnsAlive(n Netns) (bool, error) {
 	there, err := NetnsAt(n.Path)
 	return err == nil && there == n, err
 }
 
-// sameFolder says whether two paths are one folder, as /run/netns and
-// /var/run/netns are on most machines.
+// sameFolder says whether two paths are the same folder, such as /run/netns and
+// /var/run/netns on most machines.
 func sameFolder(a, b string) bool {
 	if a == b {
 		return true

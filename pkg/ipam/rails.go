@@ -11,14 +11,14 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// slot returns the host part of an address of the subnet: the address without
+// slot returns the host index of an address of the subnet: the address without
 // the bits of the network.
 func (s Subnet) slot(a netip.Addr) netip.Addr {
 	return xor(a, netip.PrefixFrom(a, s.Prefix.Bits()).Masked().Addr())
 }
 
-// at returns the address that has a slot of the subnet. It lies outside of a
-// subnet that is too small for the slot.
+// at returns the address with a slot in the subnet. If the subnet is too small
+// for the slot, the address is outside of the subnet.
 func (s Subnet) at(slot netip.Addr) netip.Addr { return xor(slot, s.Prefix.Masked().Addr()) }
 
 // xor returns the bits in which two addresses of one family differ.
@@ -31,11 +31,11 @@ func xor(a, b netip.Addr) netip.Addr {
 	return out
 }
 
-// rails look for one slot on several subnets.
+// rails searches one slot that is free on several subnets.
 type rails struct {
 	*session
 	missing []want
-	usable  []netrange.Range // the slots that all may have
+	usable  []netrange.Range // the slots that every subnet may lease
 }
 
 func (s *session) rails(wants []want) rails {
@@ -51,8 +51,9 @@ func (s *session) rails(wants []want) rails {
 	return rails{session: s, missing: wants, usable: netrange.Minus(all, holes)}
 }
 
-// groups returns the wants of each group that can have a common slot. Where
-// two subnets overlap, a slot of both may be one address.
+// groups returns the wants of each group that can have a common slot. It leaves
+// out groups with subnets that overlap, because there a slot may be the same
+// address twice.
 func (s *session) groups() [][]int {
 	var order []int
 	groups := map[int][]int{}
@@ -75,8 +76,8 @@ func (s *session) groups() [][]int {
 	return out
 }
 
-// chooseGroup leases what is missing of a group: with one slot for all if there
-// is such, or else each on its own, which it tells the log.
+// chooseGroup leases what a group still lacks. It takes one slot for all if
+// there is one. Otherwise it leases each address alone and logs that.
 func (s *session) chooseGroup(members []int) error {
 	var missing []int
 	var wants []want
@@ -111,7 +112,7 @@ func (s *session) chooseGroup(members []int) error {
 	return nil
 }
 
-// warnDifferent tells the log when the addresses of a group have different
+// warnDifferent logs a warning when the addresses of a group have different
 // slots.
 func (s *session) warnDifferent(members []int, fixed []netip.Addr) {
 	var addrs []netip.Addr
@@ -135,17 +136,17 @@ func (s *session) warnDifferent(members []int, fixed []netip.Addr) {
 		"pool", s.ask.Pool, "owner", s.ask.Owner.String(), "interface", s.ask.Owner.IfName, "addresses", addrs)
 }
 
-// lease leases one slot on all rails, nil if there is none: one of those that
-// other rails of the group have already, or else one that the pod had, or else
-// the first free one.
+// lease leases one slot on all rails. It returns nil if there is none. It
+// prefers a slot that other rails of the group already have. Next come the
+// slots that the pod had, and last the first free slot.
 func (r rails) lease(fixed []netip.Addr) ([]Lease, error) {
 	if len(r.usable) == 0 {
 		return nil, nil
 	}
 	makeRoom := []func() error{nothing, r.expireAll, r.reapAll}
 	if len(fixed) > 0 {
-		// Not reapAll: an ADD that asks for an address must not look at every
-		// lease whenever its slot is another's on one rail.
+		// Not reapAll: an ADD that requests an address must not look at every
+		// lease only because its slot is taken on one rail.
 		leases, err := r.try(makeRoom[:2], func(mine []ledger.Resting) (netip.Addr, error) { return r.firstOpen(fixed, mine) })
 		if err != nil || leases != nil {
 			return leases, err
@@ -154,7 +155,7 @@ func (r rails) lease(fixed []netip.Addr) ([]Lease, error) {
 	return r.try(makeRoom, r.find)
 }
 
-// try leases the slot that find finds, nil if it finds none.
+// try leases the slot that find finds. It returns nil if find finds none.
 func (r rails) try(rooms []func() error, find func(mine []ledger.Resting) (netip.Addr, error)) ([]Lease, error) {
 	for _, makeRoom := range rooms {
 		if err := makeRoom(); err != nil {
@@ -175,7 +176,7 @@ func (r rails) try(rooms []func() error, find func(mine []ledger.Resting) (netip
 	return nil, nil
 }
 
-// find returns the slot that the pod had, or else the first free one.
+// find returns a slot that the pod had, or else the first free one.
 func (r rails) find(mine []ledger.Resting) (netip.Addr, error) {
 	if slot, err := r.firstOpen(r.had(mine), mine); err != nil || slot.IsValid() {
 		return slot, err
@@ -184,8 +185,8 @@ func (r rails) find(mine []ledger.Resting) (netip.Addr, error) {
 	return slot, err
 }
 
-// had returns the slots that the pod had, those that it had on most rails
-// first.
+// had returns the slots that the pod had. The slots that it had on most rails
+// come first.
 func (r rails) had(mine []ledger.Resting) []netip.Addr {
 	var slots []netip.Addr
 	on := map[netip.Addr]int{}
@@ -214,8 +215,8 @@ func (r rails) firstOpen(slots []netip.Addr, mine []ledger.Resting) (netip.Addr,
 	return netip.Addr{}, nil
 }
 
-// open says whether the address of a slot is free on all rails, or the pod's
-// own and at rest.
+// open says whether the pod can have the address of a slot on all rails: the
+// address is free, or in quarantine and last leased by this pod.
 func (r rails) open(slot netip.Addr, mine []ledger.Resting) (bool, error) {
 	for _, w := range r.missing {
 		a := w.at(slot)
@@ -242,12 +243,12 @@ func restsAt(resting []ledger.Resting, a netip.Addr) int {
 	return slices.IndexFunc(resting, func(r ledger.Resting) bool { return r.Addr == a })
 }
 
-// used is the slots as Pick looks at them: used is what is used on any rail.
-// It looks no farther than to the end of the range of usable that holds the
-// slot, so that a search passes each used run of each rail once.
+// used tells Pick whether a slot is used. A slot is used if it is used on any
+// rail. The search ends at the end of the range of usable that holds the slot.
+// So Pick passes each used run of each rail once.
 func (r rails) used(slot netip.Addr) (last netip.Addr, taken bool, err error) {
 	end := r.usable[netrange.Find(r.usable, slot)].Last
-	free := 0 // on how many rails the slot is known to be free
+	free := 0 // the number of rails on which the slot is known to be free
 	for i := 0; free < len(r.missing); i = (i + 1) % len(r.missing) {
 		w := r.missing[i]
 		to, used, err := r.session.used(w.at(slot))

@@ -10,24 +10,26 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
-// reapWindow is how many namespaces one call looks at, and attachWindow how
-// many attachments: a pod can have many interfaces in one namespace.
+// reapWindow is how many namespaces one call looks at. attachWindow is how many
+// attachments: a pod can have many interfaces in one namespace.
 const (
 	reapWindow   = 2
 	reapSample   = 32
 	attachWindow = 32
 )
 
-// reap puts leases to rest whose namespace is gone, because Multus sends no GC
-// to secondary networks and a DEL may never come. It looks at no more than
-// limit namespaces, those whose attachments are filed next to the one of this
-// call, so that it needs almost no further pages: which ones is chance, and
-// only when nothing is free does it look at all.
+// reap puts leases of namespaces that are gone into quarantine, because Multus
+// sends no GC to secondary networks and a DEL may never come. It looks at no
+// more than limit namespaces: those of the attachments that are stored next to
+// the attachment of this call. So it needs almost no further pages. Which
+// namespaces these are is chance. Without limit it looks at all, but only when
+// no address is free.
 //
-// What is missing proves nothing where the namespaces of this node cannot be
-// seen, for instance in a container without /run/netns: so nothing is reaped
-// unless the namespace of the present call is found in the same folder, and
-// nothing if most of what was looked at seems to be gone.
+// A missing namespace proves nothing where this process cannot see the
+// namespaces of the node, for instance in a container without /run/netns. So
+// reap reaps nothing unless it finds the namespace of the present call in the
+// same folder. It also reaps nothing if most namespaces that it looked at seem
+// to be gone.
 func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 	if !w.visible(present) {
 		return nil
@@ -54,8 +56,8 @@ func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 	return nil
 }
 
-// look judges up to limit namespaces. It returns how many it has judged, how
-// many of them are dead, and what those hold.
+// look judges up to limit namespaces. It returns the number of namespaces that
+// it judged, the number of those that are gone, and the holdings of those.
 func (w *work) look(at conf.Attachment, present Netns, limit int) (judged, gone int, dead []ledger.Neighbour, err error) {
 	known := map[Netns]bool{present: false}
 	seen := 0
@@ -84,8 +86,7 @@ func (w *work) look(at conf.Attachment, present Netns, limit int) (judged, gone 
 	return judged, gone, dead, nil
 }
 
-// visible says whether the namespace of the present call is where it should
-// be.
+// visible says whether the namespace of the present call is at its path.
 func (w *work) visible(present Netns) bool {
 	if present.Path == "" {
 		return false
@@ -94,7 +95,7 @@ func (w *work) visible(present Netns) bool {
 	return err == nil && alive
 }
 
-// dead says that a namespace is gone for certain.
+// dead says whether a namespace is surely gone.
 func (w *work) dead(present, n Netns) bool {
 	if n.Path == "" || !sameFolder(filepath.Dir(n.Path), filepath.Dir(present.Path)) {
 		return false

@@ -13,11 +13,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
-// Release puts every address that the attachment holds, in all pools, to rest.
-// Nothing held is success, and so is that there is no database; none is made.
+// Release puts every address that the attachment holds, in all pools, into
+// quarantine. It is success if the attachment holds nothing, or if there is no
+// database; Release makes none.
 //
-// netns is the namespace of the call, as far as it still exists: if it does,
-// leases whose namespaces are gone are reaped, too.
+// netns is the namespace of the call. If it still exists, Release also reaps
+// leases of namespaces that are gone.
 func (b *Book) Release(ctx context.Context, at conf.Attachment, netns Netns) error {
 	var w work
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
@@ -38,8 +39,8 @@ func (b *Book) Release(ctx context.Context, at conf.Attachment, netns Netns) err
 	return nil
 }
 
-// retire puts everything that an attachment holds to rest, and says whether
-// that was anything.
+// retire puts everything that an attachment holds into quarantine. It says
+// whether the attachment held anything.
 func (w *work) retire(at conf.Attachment) (bool, error) {
 	h, held, err := w.Holding(at)
 	if err == nil && held {
@@ -48,7 +49,7 @@ func (w *work) retire(at conf.Attachment) (bool, error) {
 	return held, err
 }
 
-// dropAsides makes the addresses free that are set aside for an interface of a
+// dropAsides frees the addresses that are set aside for an interface of a
 // namespace.
 func (w *work) dropAsides(ifName string, netns Netns) error {
 	for a, err := range w.Asides() {
@@ -65,14 +66,14 @@ func (w *work) dropAsides(ifName string, netns Netns) error {
 	return nil
 }
 
-// Reject takes addresses away from the attachment because somebody else on the
-// wire answers for them. They rest as those that became free last, and the
-// attachment's next Acquire gets others. What it holds of the same slot in the
-// group of such an address is put to rest with it, so that the next Acquire
-// finds another slot for the whole group. Addresses that the attachment does
-// not hold are left alone.
+// Reject takes addresses away from the attachment because another host on the
+// network answers for them. They go into quarantine behind all others, and the
+// attachment's next Acquire gets others. If such an address is in a group,
+// Reject also puts the attachment's other addresses with the same slot into
+// quarantine, so that the next Acquire finds another slot for the whole group.
+// It leaves alone addresses that the attachment does not hold.
 //
-// Of the Ask, no more than Pool, Subnets and the Owner's attachment matters.
+// Of the Ask, it uses only Pool, Subnets and the Owner's attachment.
 func (b *Book) Reject(ctx context.Context, ask Ask, addrs []netip.Addr) error {
 	return ignoreNone(b.store.Existing(ctx, func(l *ledger.Ledger) error {
 		h, held, err := l.Holding(ask.Owner.Attachment())
@@ -107,8 +108,8 @@ type groupSlot struct {
 	slot  netip.Addr
 }
 
-// slot returns the slot of an address in its group, the zero groupSlot if it
-// lies in no subnet.
+// slot returns the slot of an address in its group. It returns the zero
+// groupSlot if the address is in no subnet.
 func (a Ask) slot(addr netip.Addr) groupSlot {
 	for _, s := range a.Subnets {
 		if s.Prefix.Contains(addr) {
@@ -118,9 +119,10 @@ func (a Ask) slot(addr netip.Addr) groupSlot {
 	return groupSlot{}
 }
 
-// ReleaseAddress puts one address to rest, whoever holds it: the operator
-// knows that nobody does. An address that rests already goes on resting, and one that is
-// set aside is free. It returns code 7 for an address that the pool has not leased.
+// ReleaseAddress ends the lease of one address, of any holder: the operator knows that
+// the address is unused. The address goes into quarantine. An address in quarantine
+// stays there, and one that is set aside becomes free. ReleaseAddress returns code 7
+// for an address that the pool has not leased.
 func (b *Book) ReleaseAddress(ctx context.Context, pool string, addr netip.Addr) error {
 	spot, used := ledger.Spot{Pool: pool, Addr: addr}, false
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
@@ -153,9 +155,9 @@ func (b *Book) ReleaseAddress(ctx context.Context, pool string, addr netip.Addr)
 	return cnierr.New(cnierr.BadConfig, "release address", addr.String(), "look for it with rocectl pool list", "pool %q has not leased it", pool)
 }
 
-// GC puts to rest what attachments of a network hold that are not valid any
-// more, in all pools, and returns how many addresses that were. Leases of
-// other networks stay, also in the same pools.
+// GC puts addresses into quarantine that attachments of a network hold and that
+// are not in valid, in all pools. It returns the number of these addresses.
+// Leases of other networks stay, also in the same pools.
 func (b *Book) GC(ctx context.Context, network string, valid []conf.Attachment) (int, error) {
 	keep := make(map[conf.Attachment]bool, len(valid))
 	for _, at := range valid {

@@ -12,25 +12,25 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// maxName is the most bytes that a name or path may have: a path's limit
-// (PATH_MAX), and small enough for two of them to make a key.
+// maxName is the longest name or path, in bytes: the limit of a path
+// (PATH_MAX). Two of them still fit into a key.
 const maxName = 4096
 
-// want is a subnet of an Ask, worked out.
+// want is one subnet of an Ask with what follows from the Ask.
 type want struct {
 	Subnet
-	usable    []netrange.Range // what may be leased unasked
+	usable    []netrange.Range // what may be leased without a request for it
 	requested netip.Addr       // zero: any
 }
 
-// wants works out the subnets of an Ask. It reports every fault.
+// wants returns a want for each subnet of an Ask. It reports every fault.
 func (a Ask) wants() ([]want, error) {
 	if err := a.check(); err != nil {
 		return nil, err
 	}
 	reserved := make([]netip.Addr, len(a.Reserved))
 	for i, r := range a.Reserved {
-		reserved[i] = r.Unmap().WithZone("") // as a subnet has it
+		reserved[i] = r.Unmap().WithZone("") // in the form of a subnet's addresses
 	}
 	wants := make([]want, len(a.Subnets))
 	for i, s := range a.Subnets {
@@ -45,7 +45,7 @@ func (a Ask) wants() ([]want, error) {
 	return wants, errors.Join(faults...)
 }
 
-// check finds what the caller should have refused.
+// check finds faults that the caller should have refused.
 func (a Ask) check() error {
 	o := a.Owner
 	for _, name := range []string{a.Pool, o.ContainerID, o.IfName, o.Network, o.PodNamespace, o.PodName, o.PodUID, o.Netns.Path} {
@@ -68,7 +68,7 @@ func (a Ask) check() error {
 }
 
 // assignRequest gives a requested address to the first want of its subnet that
-// has none.
+// has no requested address yet.
 func assignRequest(wants []want, addr netip.Addr, reserved []netip.Addr) error {
 	const hint = "ask for another address, or change ipam.subnets"
 	var in *want
@@ -97,7 +97,8 @@ func assignRequest(wants []want, addr netip.Addr, reserved []netip.Addr) error {
 	return nil
 }
 
-// usable returns the addresses that may be leased unasked, in ascending order.
+// usable returns the addresses that may be leased without a request for them,
+// in ascending order.
 func (s Subnet) usable(reserved []netip.Addr) []netrange.Range {
 	ranges := s.Ranges
 	if len(ranges) == 0 {
@@ -120,8 +121,8 @@ func (s Subnet) usable(reserved []netip.Addr) []netrange.Range {
 	return netrange.Minus(netrange.Clip(ranges, netrange.Of(s.Prefix)), holes)
 }
 
-// refuse completes "it is ..." for an address of the subnet that is never
-// leased, and returns "" for all others.
+// refuse returns the end of a sentence "it is ..." for an address of the subnet
+// that is never leased, and "" for all others.
 func (s Subnet) refuse(a netip.Addr, reserved []netip.Addr) string {
 	if why := netrange.Unusable(s.Prefix)[a]; why != "" {
 		return fmt.Sprintf("%s of %v", why, s.Prefix)
@@ -147,7 +148,7 @@ func (s Subnet) refuse(a netip.Addr, reserved []netip.Addr) string {
 	return ""
 }
 
-// fits says whether an address is one that the want can be met with.
+// fits says whether the want can lease an address.
 func (w want) fits(a netip.Addr) bool {
 	if w.requested.IsValid() {
 		return a == w.requested
@@ -155,13 +156,13 @@ func (w want) fits(a netip.Addr) bool {
 	return w.has(a)
 }
 
-// has says whether an address may be leased unasked.
+// has says whether an address may be leased without a request for it.
 func (w want) has(a netip.Addr) bool {
 	i := netrange.Find(w.usable, a)
 	return i < len(w.usable) && w.usable[i].Contains(a)
 }
 
-// lease is the lease of an address of the subnet.
+// lease returns the lease of an address of the subnet.
 func (w want) lease(a netip.Addr, early bool) Lease {
 	return Lease{Prefix: netip.PrefixFrom(a, w.Prefix.Bits()), Gateway: w.Gateway, Early: early}
 }

@@ -24,7 +24,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// Node is the database and what else the node knows of its leases.
+// Node is the database, and the other sources of information about the node's
+// leases.
 type Node struct {
 	Leases  ledger.Store
 	Records record.Store
@@ -32,31 +33,32 @@ type Node struct {
 	Scan func(context.Context) (nsscan.Result, error)
 }
 
-// Rebuilt is what a database is rebuilt to.
+// Rebuilt is the content of the rebuilt database.
 type Rebuilt struct {
-	Why    error  // what is wrong with it; nil: nothing, and the rest is empty
+	Why    error  // the damage; nil: there is none, and the other fields are empty
 	Kept   string // where the damaged file is afterwards
 	Looked int    // how many namespaces were looked into
-	Hidden int    // how many processes may have others
+	Hidden int    // the number of processes with namespaces that may be missing
 	// Leased is what the records say.
 	Leased []ledger.Holding
-	// Aside is what a namespace has and no record explains.
+	// Aside are addresses that a namespace has and that no record explains.
 	Aside []ledger.Aside
 }
 
-// Plan returns what Do would do now, and does not do it.
+// Plan returns what Do would do now. It does not do it.
 func (n Node) Plan(ctx context.Context) (Rebuilt, error) { return n.try(ctx, false) }
 
-// Do makes a database that cannot be read, or contradicts itself, anew. A sound
-// database, and none, is left alone. A kill leaves the old database or the new one.
+// Do rebuilds a database that cannot be read or contradicts itself. It leaves a sound
+// database alone, and makes none if there is none. If the process is killed, either the
+// old or the new database is there.
 //
-// It waits, as long as the context allows, for calls that are at work: one may have
-// leased an address that is not on record yet. Then it returns code 11. A namespace or
-// record that cannot be read for another reason than damage is an error of code 5.
+// Do waits for running calls, as long as the context allows: one of them may have
+// leased an address that no record has yet. Then it returns code 11. It returns code 5
+// for a namespace or a record that cannot be read, unless the record is damaged.
 func (n Node) Do(ctx context.Context) (Rebuilt, error) { return n.try(ctx, true) }
 
-// between is the time between two looks at calls that are at work. They wait
-// for the database themselves and end at once when they get it.
+// between is the time between two looks at running calls. These wait for the
+// database themselves, and end at once when they get it.
 const between = 50 * time.Millisecond
 
 var errBusy = errors.New("a call for it still runs")
@@ -101,7 +103,7 @@ func (n Node) once(ctx context.Context, do bool) (out Rebuilt, err error) {
 	return out, err
 }
 
-// fill files everything in an empty database.
+// fill stores everything in an empty database.
 func (r Rebuilt) fill(l *ledger.Ledger) error {
 	for _, h := range r.Leased {
 		if err := l.Restore(h); err != nil {
@@ -116,9 +118,9 @@ func (r Rebuilt) fill(l *ledger.Ledger) error {
 	return nil
 }
 
-// recorded returns the leases of our pools that are on record. The addresses of a
-// record that cannot be read, or is so old that it does not say the pool, are found in
-// the namespace.
+// recorded returns the leases of our pools that records have. It skips a record that
+// cannot be read, or that is too old to name the pool: its addresses are found in the
+// namespace.
 func (n Node) recorded() ([]ledger.Holding, error) {
 	busy, err := n.Records.Busy()
 	if err != nil {
@@ -146,7 +148,7 @@ func (n Node) recorded() ([]ledger.Holding, error) {
 	return out, nil
 }
 
-// holding returns what a record says of leases.
+// holding returns the leases of a record.
 func holding(rec record.Record) ledger.Holding {
 	h := ledger.Holding{Owner: ledger.Owner{
 		ContainerID: string(rec.ContainerID), IfName: string(rec.IfName), Network: rec.Network,
@@ -161,8 +163,8 @@ func holding(rec record.Record) ledger.Holding {
 	return h
 }
 
-// latest leaves an address of which two records speak to the later one, and drops
-// holdings without addresses.
+// latest decides about an address that two records have: the later record keeps
+// it. It drops holdings without addresses.
 func latest(recorded []ledger.Holding) []ledger.Holding {
 	since := map[ledger.Spot]time.Duration{}
 	for _, h := range recorded {
@@ -177,7 +179,7 @@ func latest(recorded []ledger.Holding) []ledger.Holding {
 			if !open || p.Since < at {
 				return true
 			}
-			delete(since, p.Spot) // of two records of one moment the first has it
+			delete(since, p.Spot) // if two records have the same time, the first keeps it
 			return false
 		})
 		if len(h.Places) > 0 {
@@ -193,8 +195,8 @@ type use struct {
 	addr netip.Addr
 }
 
-// unexplained returns the addresses of namespaces that are not leased to an interface
-// in them, in the order of the addresses.
+// unexplained returns the addresses in namespaces that no interface there has leased,
+// in the order of the addresses.
 func unexplained(leased []ledger.Holding, there []nsscan.Namespace) []ledger.Aside {
 	explained := map[use]bool{}
 	for _, h := range leased {
@@ -210,7 +212,7 @@ func unexplained(leased []ledger.Holding, there []nsscan.Namespace) []ledger.Asi
 			}
 			o := ledger.Owner{IfName: a.IfName, Netns: ledger.Netns{Path: n.Path, Dev: n.ID.Dev, Ino: n.ID.Ino}}
 			if was, ok := found[a.Addr]; ok && was.Netns != o.Netns {
-				o = ledger.Owner{} // several: when one of them goes, the address is not free
+				o = ledger.Owner{} // several namespaces: when one of them goes, the address is not free
 			}
 			found[a.Addr] = o
 		}
@@ -223,7 +225,7 @@ func unexplained(leased []ledger.Holding, there []nsscan.Namespace) []ledger.Asi
 	return out
 }
 
-// leasable says whether a subnet of a pool may have an address.
+// leasable says whether a pool can have an address at all.
 func leasable(a netip.Addr) bool {
 	return !a.IsLinkLocalUnicast() && !slices.ContainsFunc(netrange.Specials(), func(s netrange.Special) bool { return s.Contains(a) })
 }
