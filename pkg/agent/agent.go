@@ -13,9 +13,9 @@
 //
 // It never leases an address itself. It never removes a node file because the API
 // server does not answer, and never releases a block unless its pool was deleted. It
-// stands on block, nodefile, ipam and grant; rocectl runs it and passes the cluster as a
-// parameter. Read this file first, then pool.go for the steps of one pool and their
-// order, and package grant for sticky addresses.
+// uses the packages block, nodefile, ipam and grant. rocectl runs it and passes the
+// cluster as a parameter. Read this file first, then pool.go for the steps of one
+// pool and their order, and package grant for sticky addresses.
 package agent
 
 import (
@@ -45,11 +45,11 @@ type Config struct {
 	Store block.Store
 	// Machine is block.Claimer's.
 	Machine func(ctx context.Context, node string) (string, error)
-	// Watch calls see with what there is, and again whenever it changes, until the
-	// context ends. What see gets was listed: a pool that is not in it is gone.
+	// Watch calls see with the current view, and again whenever it changes, until the
+	// context ends. The view is complete: a pool that is not in it is gone.
 	Watch func(ctx context.Context, see func(View)) error
-	// Report writes the usage of a block where people see it. Its errors are as a
-	// Store's.
+	// Report writes the usage of a block where people see it. Its errors are those of
+	// a Store.
 	Report func(ctx context.Context, b block.Block, u Usage) error
 
 	// Stands asks the API server whether the pool of that name has this UID, is in use
@@ -92,7 +92,7 @@ type View struct {
 // Pool is a RailPool.
 type Pool struct {
 	block.Pool
-	UID     string // tells two of one name apart
+	UID     string // distinguishes two pools with the same name
 	Created time.Time
 	// InUse says that the pool has our finalizer: a deleted pool stays until the nodes
 	// have released their blocks. Blocks are claimed only from such pools.
@@ -110,7 +110,7 @@ type Agent struct {
 
 	mu      sync.Mutex
 	view    map[string]evaluation // nil: not seen yet
-	retired map[string]bool       // UIDs of deleted pools that the node has nothing of any more
+	retired map[string]bool       // UIDs of deleted pools of which the node has released everything
 	// unseen is why the cluster, or the Node object, is not seen: "" when it is.
 	unseen      string
 	controllers map[string]*poolController
@@ -153,9 +153,8 @@ func New(c Config) *Agent {
 	return a
 }
 
-// Run works until the context ends, and returns its error, or that of Watch.
-// There is nothing to undo: what was asked for and not answered is found again
-// at the next start.
+// Run works until the context ends, and returns its error, or that of Watch. There is
+// nothing to undo: the next start finds requests again that got no answer.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup

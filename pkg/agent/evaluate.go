@@ -14,7 +14,7 @@ import (
 // the node may claim.
 type evaluation struct {
 	uid      string // of the pool
-	deleted  bool   // what is left of it is given back
+	deleted  bool   // the node releases what it still has of the pool
 	selected bool
 	// space is nil when the node can have no blocks of the pool; fault says why.
 	space *block.Space

@@ -18,8 +18,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// trouble notes what is wrong with one thing, or that nothing is, and logs what is
-// new. It is called with the lock held.
+// trouble notes the error of one thing, or that it has none, and logs a change. The
+// caller holds the lock.
 func (k *poolController) trouble(what string, err error) {
 	text, before := "", k.troubles[what]
 	if err != nil {
@@ -37,7 +37,7 @@ func (k *poolController) trouble(what string, err error) {
 	}
 }
 
-// About returns what a log says of an error.
+// About returns the fields of a log line about an error.
 func About(err error) []any {
 	c := told(err)
 	return []any{slog.String("error", c.Msg), slog.String("hint", c.Details)}
@@ -49,11 +49,11 @@ func Line(err error) string {
 	return fmt.Sprintf("%s (%s)", c.Msg, c.Details)
 }
 
-// told is an error in one line, and its hint.
+// told is an error in one line, with its hint.
 func told(err error) *types.Error { return cnierr.CNI("rocectl", block.Explain(err)) }
 
-// Health says whether pods of this node get addresses of each pool that selects
-// it, and what is wrong: a line for each thing, without secrets.
+// Health says whether pods of this node get addresses of each pool that selects it.
+// It also returns one line for each error, without secrets.
 func (a *Agent) Health() (well bool, lines []string) {
 	a.mu.Lock()
 	view, controllers, unreadable, unseen := maps.Clone(a.view), maps.Clone(a.controllers), a.unreadable, a.unseen
@@ -84,7 +84,7 @@ func (a *Agent) Health() (well bool, lines []string) {
 	return well, lines
 }
 
-// ills returns what is wrong with a pool.
+// ills returns the errors of a pool.
 func (k *poolController) ills() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,9 +95,8 @@ func (k *poolController) ills() []string {
 	return lines
 }
 
-// Handler serves /metrics for Prometheus and /healthz: 200 when pods get
-// addresses of every pool that selects the node, else 503; the body says what is
-// wrong.
+// Handler serves /metrics for Prometheus and /healthz: 200 when pods get addresses of
+// every pool that selects the node, otherwise 503. The body has the errors.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
@@ -110,7 +109,7 @@ func (a *Agent) Handler() http.Handler {
 			lines = []string{"ok"}
 		}
 		for _, line := range lines {
-			_, _ = io.WriteString(w, line+"\n") // who has asked is gone
+			_, _ = io.WriteString(w, line+"\n") // the client is gone
 		}
 	})
 	return mux

@@ -15,8 +15,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// metrics counts what the agent does. What is, rather than what was done, is asked
-// for at each scrape.
+// metrics counts what the agent does. Gauges of the current state are computed at
+// each scrape.
 type metrics struct {
 	registry                                *prometheus.Registry
 	claims, conflicts, lists, asserts, lost *prometheus.CounterVec // by pool
@@ -44,8 +44,8 @@ func newMetrics(a *Agent) *metrics {
 	return m
 }
 
-// begins counts what an alert waits for from zero on: it does not see a counter grow
-// that comes with a 1.
+// begins starts the counters of alerts at zero. An alert does not see a counter grow
+// if its first value is 1.
 func begins(c *prometheus.CounterVec, pool string) { c.WithLabelValues(pool).Add(0) }
 
 func (m *metrics) claimed(pool string, c block.Claim) {
@@ -54,7 +54,7 @@ func (m *metrics) claimed(pool string, c block.Claim) {
 	m.lists.WithLabelValues(pool).Add(float64(c.Lists))
 }
 
-// answer names what a store has answered.
+// answer names the answer of a store.
 func answer(err error) string {
 	switch {
 	case err == nil:
@@ -73,7 +73,7 @@ func answer(err error) string {
 	return strconv.Itoa(int(cnierr.CodeOf(err)))
 }
 
-// gauges are read when somebody looks.
+// gauges are computed at each scrape.
 type gauges struct {
 	agent                                                    *Agent
 	size, used, resting, free, file, asserted, orphans, seen *prometheus.Desc

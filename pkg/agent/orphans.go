@@ -20,7 +20,7 @@ import (
 // computed from the leases on each poll, so a restarted agent finds them again.
 type orphans struct {
 	slots  map[string]bool
-	blocks map[string]bool // by name, or where else the addresses are
+	blocks map[string]bool // by name, or by where else the addresses are
 	owners map[string]bool
 }
 

@@ -39,7 +39,7 @@ type poolController struct {
 	joining, asserting, claiming, reporting, retiring pace.Pause
 	reported                                          map[string]Usage // by UID of the block
 	closed                                            bool             // the pool was deleted, and its file removed
-	quarantine                                        time.Duration    // that the file had
+	quarantine                                        time.Duration    // the ones in the file
 	done                                              bool             // and the blocks given back
 	stopGrants                                        func()           // ends the grant controller; nil: there is none
 
@@ -50,9 +50,9 @@ type poolController struct {
 	// off.
 	joined   bool
 	owned    []block.Block
-	orphans  int               // slots that pods have of other blocks than those
-	asserted time.Duration     // when all of owned were
-	troubles map[string]string // what is wrong, by what it is about
+	orphans  int               // slots that pods have in other blocks
+	asserted time.Duration     // when all of owned were confirmed
+	troubles map[string]string // errors, by their subject
 }
 
 func newPoolController(a *Agent, pool string) *poolController {
@@ -118,7 +118,7 @@ func (k *poolController) look() bool {
 		}
 		return false
 	}
-	k.closed = false // if it was, the pool has come back
+	k.closed = false // if it was retired, the pool has come back
 	k.hold(&now)
 	if !reflect.DeepEqual(now.space, k.space) { // perhaps it has more blocks now
 		k.claiming.Until = min(k.claiming.Until, k.Now()+time.Duration(k.Rand()*float64(2*tick)))
@@ -174,7 +174,7 @@ func (k *poolController) join(ctx context.Context) bool {
 // recorded returns the blocks in the node file of this boot.
 func (k *poolController) recorded() []block.Block {
 	f, err := k.Ranges.Read(k.pool)
-	if err != nil { // of another boot, or none: nothing leases of what it has
+	if err != nil { // a file of another boot, or none: no ADD leases from it
 		return nil
 	}
 	return k.space.Recorded(k.Node, f.Rails)
@@ -326,7 +326,7 @@ func (k *poolController) report(ctx context.Context) {
 		switch {
 		case err == nil:
 			k.reported[b.UID] = u
-		case errors.Is(err, block.ErrNotFound), errors.Is(err, block.ErrConflict): // it is not as it was
+		case errors.Is(err, block.ErrNotFound), errors.Is(err, block.ErrConflict): // it has changed
 			k.asserting = pace.Pause{}
 		case errors.As(err, new(*cnierr.Error)):
 			faults = append(faults, err)

@@ -91,7 +91,7 @@ func (k *poolController) closeFile() error {
 	if err := k.unanswer(); err != nil {
 		return err
 	}
-	k.quarantine = k.rest() // which the file tells after a restart
+	k.quarantine = k.rest() // after a restart, the file tells it
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.joined, k.owned = false, nil // it is not written again
@@ -147,7 +147,7 @@ func (k *poolController) release(ctx context.Context) error {
 
 // releaseLeases releases the RailLeases that the node holds.
 func (k *poolController) releaseLeases(ctx context.Context) error {
-	if k.space != nil && k.slots.Pool == "" { // it never held any
+	if k.space != nil && k.slots.Pool == "" { // the node never held any
 		return nil
 	}
 	claimer := sticky.Claimer{Store: k.Kept, Node: k.Node, Now: k.Date}

@@ -10,9 +10,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 )
 
-// sweeps looks from time to time for blocks of this node in pools that it does not
-// keep: those that it was selected for before a boot, and those that were deleted
-// while no agent ran. All nodes do, so it takes its time.
+// sweeps looks from time to time for blocks of this node in pools that the agent does
+// not manage: pools that selected the node before a boot, and pools that were deleted
+// while no agent ran. It is slow, because all nodes do it.
 func (a *Agent) sweeps(ctx context.Context, all *sync.WaitGroup) {
 	after := sweepAfter
 	for a.Wait(ctx, a.clock.Spread(after)) == nil {
@@ -20,7 +20,7 @@ func (a *Agent) sweeps(ctx context.Context, all *sync.WaitGroup) {
 		blocks, err := a.Store.List(ctx, block.Query{MachineID: a.Node.MachineID, Freshness: block.Cached})
 		if err != nil {
 			after = sweepAfter
-			continue // the store has said why
+			continue // the store has logged the reason
 		}
 		a.mu.Lock()
 		for _, b := range blocks {

@@ -35,15 +35,15 @@ func size(s block.Space, blocks []block.Block) int {
 	return n
 }
 
-// meter knows what is leased on the node. It reads the leases when their file has
-// changed; five stats a second cost nothing.
+// meter knows the leases of the node. It reads them when their file has changed. Five
+// calls of stat a second cost nothing.
 type meter struct {
 	book *ipam.Book
 	dir  string
 	now  func() time.Duration
 
 	seen   fs.FileInfo // of the file, when it was last looked at
-	steady bool        // it was that twice
+	steady bool        // it was the same twice
 
 	mu      sync.Mutex
 	known   bool // the leases were read once
@@ -51,7 +51,7 @@ type meter struct {
 	at      time.Duration // when entries were read
 }
 
-// read reads the leases, if need be. It is for one goroutine.
+// read reads the leases if their file has changed. Only one goroutine may call it.
 func (m *meter) read(ctx context.Context) error {
 	path := filepath.Join(m.dir, "leases.db")
 	now, err := os.Stat(path)
@@ -67,8 +67,8 @@ func (m *meter) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What is written in the same tick of the file system's clock as what was read
-	// does not show in the times: a file is read once more when it has come to rest.
+	// A write in the same tick of the file system's clock does not change the times
+	// of the file. So read reads a file once more when the file has stopped changing.
 	m.seen, m.steady = now, unchanged
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,17 +76,17 @@ func (m *meter) read(ctx context.Context) error {
 	return nil
 }
 
-// last returns what was read last, with the age that it has now.
+// last returns the result of the last read, and its age.
 func (m *meter) last() (entries []ipam.Entry, since time.Duration, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.entries, m.now() - m.at, m.known
 }
 
-// usage returns the sum over blocks of a pool, and whether it is known.
+// usage returns the sum over blocks of a pool, and whether the leases are known.
 func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, bool) {
 	entries, since, known := m.last()
-	open := map[int]bool{} // by number of the slot
+	open := map[int]bool{} // by slot
 	for _, b := range blocks {
 		for number := range s.Open(b.Spec.Index) {
 			open[number] = true

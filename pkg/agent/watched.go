@@ -13,8 +13,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
-// watched is a store whose answers are counted. Claimers wait for an answer as
-// long as it takes; that there is none, it says once.
+// watched is a store that counts its answers. Claimers wait for an answer without
+// limit. watched logs once that there is no answer.
 type watched struct {
 	store block.Store
 	log   *slog.Logger
@@ -24,9 +24,9 @@ type watched struct {
 	silent bool
 }
 
-// note takes in what was answered.
+// note counts an answer.
 func (w *watched) note(op string, err error) {
-	if errors.Is(err, context.Canceled) { // it was us
+	if errors.Is(err, context.Canceled) { // this node ended it
 		return
 	}
 	got := answer(err)

@@ -94,8 +94,8 @@ func (p Pool) keeps(f *strict.Faults) {
 	}
 }
 
-// keepsIn reports the first subnet that does not have all the sticky slots of its
-// rail.
+// keepsIn reports the first subnet that two rails share, or that does not contain all
+// of the sticky slots.
 func (p Pool) keepsIn(rails [][]pool.Subnet, f *strict.Faults) {
 	if p.Spec.Sticky == nil {
 		return

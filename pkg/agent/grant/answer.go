@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// firstTry is how long after a try for a pod the next one is; while there is no
-	// answer at all the waits grow.
+	// firstTry is the wait between two tries for a pod. While the server does not
+	// answer at all, the waits grow.
 	firstTry, longTry = time.Second, 8 * time.Second
-	// tryTime is how long a try may take: others wait.
+	// tryTime is how long a try may take, because other requests wait.
 	tryTime = 5 * time.Second
 )
 
-// request is one that is not answered yet.
+// request is a request without answer yet.
 type request struct {
 	since time.Duration
 	next  pace.Pause
 	why   error         // it is not
-	seen  time.Duration // the last look at which it was there
+	seen  time.Duration // the last look that found it
 }
 
-// serve answers requests. One that is gone is not answered, but remembered: runtimes
-// call DEL after each ADD that has failed, and ADD again a quarter of a minute later,
-// and no pod waits for ever.
+// serve answers requests. It does not answer a request that is gone, but remembers
+// it. Runtimes call DEL after each failed ADD, and call ADD again 15 seconds later.
+// Because serve remembers the first request, no pod waits for ever.
 func (c *Controller) serve(ctx context.Context) {
 	keys, err := c.Ranges.Wanted(c.Pool)
 	c.Trouble("requests", err)
@@ -53,9 +53,9 @@ func (c *Controller) serve(ctx context.Context) {
 }
 
 // answer answers a request, or says when to try again. A pod does not wait for ever
-// for what another node holds, or an API server that is away.
+// for addresses that another node holds, or for an API server that does not answer.
 func (c *Controller) answer(ctx context.Context, k nodefile.Key, r *request) {
-	if _, there, err := c.Ranges.Answer(c.Pool, k); there && err == nil { // of just before
+	if _, there, err := c.Ranges.Answer(c.Pool, k); there && err == nil { // a request of just before
 		c.known[k] = &known{since: c.Clock.Now()}
 		c.Trouble("requests", c.Ranges.Unwant(c.Pool, k))
 		delete(c.requests, k)
@@ -70,14 +70,14 @@ func (c *Controller) answer(ctx context.Context, k nodefile.Key, r *request) {
 		return
 	case err != nil:
 		a = nodefile.Answer{Key: k, None: block.Explain(err).Error()}
-		c.settling = pace.Pause{} // what got no answer may have been done
+		c.settling = pace.Pause{} // a request without answer may have been done
 	}
 	if err := c.publish(a); err != nil {
 		r.put(c, err)
 	}
 }
 
-// take gets the addresses that are kept for a pod.
+// take gets the addresses that are reserved for a pod.
 func (c *Controller) take(ctx context.Context, k nodefile.Key) (nodefile.Answer, error) {
 	slots, err := c.Terms()
 	if err == nil && slots.Pool == "" {
@@ -104,7 +104,7 @@ func (c *Controller) asked(k nodefile.Key) bool {
 	return r != nil && r.seen == c.polled
 }
 
-// put has a request tried again later.
+// put schedules another try of a request.
 func (r *request) put(c *Controller, err error) {
 	first, wait := r.why == nil, firstTry
 	if held := new(sticky.HeldError); !first && !errors.As(err, &held) {

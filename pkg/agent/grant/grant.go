@@ -5,9 +5,9 @@
 // addresses that no pod uses.
 //
 // It grants only what the API server has just confirmed for this node, and never
-// releases what a pod may be about to use. It stands on sticky for the rules, on nodefile
-// for the files it shares with the plugins, and on ipam; the agent runs one controller
-// for each sticky pool. Read this file first, then answer.go for how a request is
+// releases what a pod may be about to use. It uses sticky for the rules, nodefile for
+// the files it shares with the plugins, and ipam. The agent runs one controller for
+// each sticky pool. Read this file first, then answer.go for how a request is
 // granted, and review.go and settle.go for how addresses are released.
 package grant
 
@@ -29,8 +29,8 @@ const (
 	pollEvery = 100 * time.Millisecond
 	// reviewEvery is how often the answers are looked at.
 	reviewEvery = time.Second
-	// affirmEvery is after how long the node sees that a slot is not its any more, and
-	// makes again what a restored etcd has forgotten.
+	// affirmEvery is the time between two checks of the leases. A check finds slots
+	// that the node has lost, and makes leases again that a restored etcd has lost.
 	affirmEvery = 5 * time.Minute
 )
 
@@ -38,24 +38,25 @@ const (
 // by the goroutine that runs the controller.
 type Config struct {
 	Pool string
-	// Terms returns the slots of the pool that pods keep, and why none may be taken;
-	// the zero ones: the pool is not sticky any more.
+	// Terms returns the sticky slots of the pool, and why none may be taken now. The
+	// zero value means that the pool is not sticky any more.
 	Terms   func() (block.Slots, error)
 	Claimer sticky.Claimer
 
 	Ranges nodefile.Store
 	Leases *ipam.Book // in the folder Ranges.Dir
-	// Seen returns the leases that were read last, how long ago that was, and whether
-	// they were ever read.
+	// Seen returns the leases of the last read, the time since then, and whether
+	// there was a read at all.
 	Seen func() (entries []ipam.Entry, since time.Duration, known bool)
 
-	// Patience is how long a pod waits for the addresses that are kept for it before
-	// it gets others.
+	// Patience is how long a pod waits for the addresses that are reserved for it.
+	// After that it gets other addresses.
 	Patience time.Duration
-	// Trouble takes note of what is wrong with a thing; nil: nothing is.
+	// Trouble notes the error of a thing; nil: the thing has no error.
 	Trouble func(what string, err error)
-	// Granted, None and Lost count the pods that get what is kept for them, those that
-	// get other addresses, and the slots that another node has got.
+	// Granted counts the pods that get the addresses that are reserved for them. None
+	// counts the pods that get other addresses. Lost counts the slots that another
+	// node has got.
 	Granted, None, Lost func()
 
 	Clock pace.Clock
@@ -64,23 +65,23 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Controller works for a pool that is sticky, in a goroutine of its own, and nobody else
-// writes the answers of the pool.
+// Controller manages the requests of one sticky pool in its own goroutine. Only the
+// Controller writes the answers of the pool.
 //
-// It remembers nothing that matters: what it holds is what the API server says, what
-// it has promised is what the files say, and what pods use is what the leases say.
-// An answer is removed before the leases are looked at for the last time (settle.go),
-// and an ADD looks for the answer again when it has leased: one of the two sees what
-// the other has done. So it may be killed between any two steps.
+// It may be killed between any two steps, because it keeps no state that matters. The
+// API server has what the node holds, the files have what is granted, and the leases
+// have what pods use. The Controller removes an answer before it looks at the leases
+// for the last time (settle.go). An ADD looks for the answer again after it has
+// leased. So one of the two sees what the other has done.
 type Controller struct {
 	Config
 	requests map[nodefile.Key]*request
 	known    map[nodefile.Key]*known
 	polled   time.Duration // when requests were looked for last
-	quiet    time.Duration // until when the API server wants not to be asked
+	quiet    time.Duration // no requests to the API server before this time
 
 	looking, settling, affirming pace.Pause
-	missing                      map[string]bool // leases that are another node's, by name
+	missing                      map[string]bool // leases of other nodes, by name
 }
 
 // New returns a controller that has seen nothing yet.
@@ -97,11 +98,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// hushed says whether the API server wants not to be asked now.
+// hushed says whether the API server has asked for no requests now.
 func (c *Controller) hushed() bool { return c.Clock.Now() < c.quiet }
 
-// heed returns the error of a request, and notes for how long the API server wants not
-// to be asked if it says that.
+// heed returns the error of a request. If the API server says how long to wait, heed
+// notes it.
 func (c *Controller) heed(err error) error {
 	if busy := new(block.BusyError); errors.As(err, &busy) {
 		c.quiet = max(c.quiet, c.Clock.Now()+busy.After)

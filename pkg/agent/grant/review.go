@@ -11,22 +11,22 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 )
 
-// unused is how long an answer stays that no pod has used: the runtime may try
-// again later. Of one that was used the pod is gone. And an answer that has no
-// addresses is never older.
+// unused is how long an answer stays that no pod has used, because the runtime may
+// try again later. If an answer was used, its pod is gone. An answer without
+// addresses never gets older than this.
 const unused = time.Minute
 
-// known is since when there is an answer, whether a pod has used it, as far as this
-// process knows, and at how many looks in a row none did.
+// known is what this process knows of an answer: since when it exists, whether a pod
+// has used it, and at how many looks in a row no pod used it.
 type known struct {
 	since time.Duration
 	used  bool
 	idle  int
 }
 
-// review removes the answers that are of no use any more: those that no pod has used
-// for a while, and those of pods that are gone. Whether one is just about to use it
-// is seen when what was promised is given back.
+// review removes answers that are not needed any more: those that no pod has used for
+// a while, and those of pods that are gone. A pod may be about to use such an answer.
+// settle sees this before it releases the addresses.
 func (c *Controller) review() {
 	answers, err := c.Ranges.Answers(c.Pool)
 	c.Trouble("answers", err)
@@ -39,7 +39,7 @@ func (c *Controller) review() {
 	c.known = map[nodefile.Key]*known{}
 	for _, a := range answers {
 		n := before[a.Key]
-		if n == nil { // of before this process: the pod that it was granted to may be gone
+		if n == nil { // an answer of an earlier process: its pod may be gone
 			n = &known{since: c.Clock.Now(), used: a.Granted()}
 		}
 		c.known[a.Key] = n
@@ -53,9 +53,9 @@ func (c *Controller) review() {
 	}
 }
 
-// over says whether an answer is of no use any more. One that has no addresses stays
-// until somebody has heard it: kubelet, which waits a quarter of a minute after an ADD
-// that has failed, would otherwise ask anew, and again in vain.
+// over says whether an answer is not needed any more. An answer without addresses
+// stays until an ADD has read it. kubelet waits 15 seconds after a failed ADD.
+// Without the answer, its next ADD would ask again and fail again.
 func (n *known) over(c *Controller, a nodefile.Answer, t usage) bool {
 	n.idle++
 	n.used = n.used || t.leased || t.freed >= n.since
@@ -69,7 +69,7 @@ func (n *known) over(c *Controller, a nodefile.Answer, t usage) bool {
 	return n.idle >= 2 && (n.used || long)
 }
 
-// slotOf returns the slot of an answer, -1 if it is none of these.
+// slotOf returns the slot of an answer, -1 if these slots do not have it.
 func slotOf(slots block.Slots, a nodefile.Answer) int {
 	if a.Granted() {
 		if slot, ok := slots.Find(a.Rails[0][0].Ranges[0].First); ok {

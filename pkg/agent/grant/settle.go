@@ -16,16 +16,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// uses is what a node has of the slots of a pool.
+// uses has the slots of a pool that a node uses.
 type uses struct {
 	slots    block.Slots
-	of       map[int]nodefile.Key // by slot, for whom: those that are leased or promised
+	of       map[int]nodefile.Key // by slot, the owner: slots that are leased or granted
 	promised map[nodefile.Key]bool
-	leased   bool // an address of the pool is, whichever
+	leased   bool // some address of the pool is leased
 }
 
-// settle gives back what the node holds and no pod uses, and says from time to time
-// that it uses the rest. It is due at the start, and when an answer was removed.
+// settle releases the leases that the node holds and no pod uses. From time to time
+// it confirms the others. It is due at the start, and after an answer was removed.
 func (c *Controller) settle(ctx context.Context) {
 	err := c.heed(c.balance(ctx))
 	if ctx.Err() != nil {
@@ -39,7 +39,7 @@ func (c *Controller) settle(ctx context.Context) {
 	c.settling = c.affirming
 }
 
-// unanswered says that other requests would get no answer now, either.
+// unanswered says that other requests would get no answer now either.
 func unanswered(err error) bool {
 	return errors.Is(err, block.ErrUnknown) || errors.As(err, new(*block.BusyError))
 }
@@ -56,7 +56,7 @@ func (c *Controller) balance(ctx context.Context) error {
 	var faults []error
 	keep := map[string]sticky.Lease{}
 	for _, l := range held {
-		if u.has(l) || c.asked(l.Spec.Key()) { // that one is taken anew
+		if u.has(l) || c.asked(l.Spec.Key()) { // the next request takes that one again
 			keep[l.Name] = l
 			continue
 		}
@@ -75,8 +75,8 @@ func (c *Controller) balance(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// uses reads what pods have, after the answers, of which it knows for sure that
-// nobody but the controller writes them.
+// uses reads the leases of pods after the answers. Only the controller writes
+// answers, so they cannot change meanwhile.
 func (c *Controller) uses(ctx context.Context) (uses, error) {
 	answers, err := c.Ranges.Answers(c.Pool)
 	if err != nil {
@@ -106,9 +106,10 @@ func (c *Controller) uses(ctx context.Context) (uses, error) {
 	return u, nil
 }
 
-// has says whether the node uses a lease. It goes by the slot: for whom it is kept an
-// etcd that was restored may see in another way. Of which addresses a slot is that the
-// pool does not have any more nobody knows: it is used as long as any may be.
+// has says whether the node uses a lease. It goes by the slot, because in a restored
+// etcd the lease may be reserved for another pod. If the pool does not have the slot
+// any more, the addresses of the slot are unknown. Then the slot counts as used while
+// any address of the pool is leased, or while its pod has a grant.
 func (u uses) has(l sticky.Lease) bool {
 	if l.Spec.Rack != u.slots.Rack || !u.slots.Has(l.Spec.Slot) {
 		return u.leased || u.promised[l.Spec.Key()]
@@ -117,8 +118,8 @@ func (u uses) has(l sticky.Lease) bool {
 	return used
 }
 
-// affirmAll makes sure of what the node holds, and of what it uses and, for all the
-// server says, does not hold.
+// affirmAll affirms the leases that the node holds. It also affirms the leases that
+// the node uses but does not hold, as the server says.
 func (c *Controller) affirmAll(ctx context.Context, u uses, held map[string]sticky.Lease) error {
 	all := maps.Clone(held)
 	for slot, key := range u.of {
@@ -152,7 +153,7 @@ func (c *Controller) affirmAll(ctx context.Context, u uses, held map[string]stic
 	return nil
 }
 
-// lose removes the answer that promises what another node holds.
+// lose removes the answer that grants a lease that another node holds.
 func (c *Controller) lose(l sticky.Lease, held *sticky.HeldError) error {
 	answers, err := c.Ranges.Answers(c.Pool)
 	slots, _ := c.Terms()
@@ -169,7 +170,7 @@ func (c *Controller) lose(l sticky.Lease, held *sticky.HeldError) error {
 	return err
 }
 
-// inUse returns an error about those of some leases of which pods have addresses.
+// inUse returns an error that names those of some leases that pods have addresses of.
 func (c *Controller) inUse(ctx context.Context, missing map[string]bool) error {
 	if len(missing) == 0 {
 		return nil
@@ -188,7 +189,7 @@ func (c *Controller) inUse(ctx context.Context, missing map[string]bool) error {
 	return taken(names)
 }
 
-// taken says that pods have what another node holds.
+// taken is the error that pods use addresses that another node holds.
 func taken(names []string) error {
 	if len(names) == 0 {
 		return nil

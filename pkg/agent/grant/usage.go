@@ -11,9 +11,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
-// usage is what the leases tell of who has used an answer: that it has an address, or
-// when it has given one back, not later than it did. So a pod is known that lived
-// between two looks.
+// usage is what the leases tell about the pod that used an answer: that it has an
+// address, or when it released one (this time is never too late). So the agent knows
+// also a pod that lived only between two looks.
 type usage struct {
 	leased bool
 	freed  time.Duration
@@ -21,13 +21,13 @@ type usage struct {
 
 func (t usage) and(o usage) usage { return usage{t.leased || o.leased, max(t.freed, o.freed)} }
 
-// usages are by slot, for those that are kept, and by owner for other addresses.
+// usages are by slot for sticky addresses, and by owner for other addresses.
 type usages struct {
 	slots  map[int]usage
 	owners map[nodefile.Key]usage
 }
 
-// usages reads the leases that were seen last, if they were seen.
+// usages reads the leases of the last look, if there was one.
 func (c *Controller) usages(slots block.Slots) (usages, bool) {
 	now := c.Clock.Now()
 	entries, since, fresh := c.Seen()
@@ -35,7 +35,7 @@ func (c *Controller) usages(slots block.Slots) (usages, bool) {
 	for _, e := range entries {
 		var t usage
 		switch {
-		case !e.Of(c.Pool), e.State == ledger.Conflicted: // that address nobody has used
+		case !e.Of(c.Pool), e.State == ledger.Conflicted: // no pod has used that address
 			continue
 		case e.InUse():
 			t.leased = true
@@ -52,7 +52,7 @@ func (c *Controller) usages(slots block.Slots) (usages, bool) {
 	return out, fresh
 }
 
-// of returns the usage of who has used an answer.
+// of returns the usage of an answer.
 func (t usages) of(slots block.Slots, a nodefile.Answer) usage {
 	if !a.Granted() {
 		return t.owners[a.Key]

@@ -16,34 +16,35 @@ import (
 )
 
 const (
-	// often is how often the pools are looked at: nodes wait for a new one; seldom is
-	// how often it is asked whether a deleted one is used, and tried anew to mark one.
+	// often is the time between two looks at the pools, because nodes wait for a new
+	// pool. seldom is the time between two questions whether a deleted pool is used,
+	// and between two tries to mark a pool.
 	often, seldom = 2 * time.Second, 10 * time.Second
-	// atLeast is the time between two rounds, however often somebody changes a pool: a
+	// atLeast is the minimum time between two rounds, even if a pool changes often: a
 	// round lists all nodes.
 	atLeast = 10 * time.Second
 )
 
-// Lull is for how long nobody must have anything of a pool that was deleted before it
-// goes: within that time each node has made again what somebody, or a restored etcd,
-// has taken from it.
+// Lull is how long a deleted pool must be unused before it is removed. Within that
+// time each node creates its objects again that an operator or a restored etcd has
+// removed.
 const Lull = 7 * time.Minute
 
-// marks is what there is to remember between two glances.
+// marks is what glance remembers until the next call.
 type marks struct {
 	pools  []agent.Pool
 	owing  bool                     // a pool could not be marked
-	due    time.Duration            // when what is seldom is next
-	unused map[string]time.Duration // by UID, since when nobody has anything of a deleted pool
+	due    time.Duration            // when seldom is over next
+	unused map[string]time.Duration // by UID, since when a deleted pool is unused
 	failed bool                     // the last glance
 }
 
-// glance marks the pools that are new, lets go of those that were deleted and that
-// nobody has anything of, and says whether a pool has changed.
+// glance marks new pools, removes the finalizer of deleted pools that are unused, and
+// says whether a pool has changed.
 func (r *Reconciler) glance(ctx context.Context) (changed bool) {
 	pools, err := r.Cluster.Pools(ctx)
 	if err != nil {
-		r.marks.unused = nil // what is not looked at is not seen to be unused
+		r.marks.unused = nil // without a look, a pool is not known to be unused
 		r.tell(ctx, err)
 		return false
 	}
@@ -58,13 +59,13 @@ func (r *Reconciler) glance(ctx context.Context) (changed bool) {
 		r.marks.due = r.Now() + seldom
 		err = errors.Join(err, r.letGo(ctx, pools))
 	} else if r.marks.failed {
-		return changed // it is not known to be over
+		return changed // it is not known to have ended
 	}
 	r.tell(ctx, err)
 	return changed
 }
 
-// tell logs when looking begins to fail, and when that is over.
+// tell logs when glance begins to fail, and when it works again.
 func (r *Reconciler) tell(ctx context.Context, err error) {
 	if ctx.Err() != nil || (err != nil) == r.marks.failed {
 		return
@@ -77,11 +78,12 @@ func (r *Reconciler) tell(ctx context.Context, err error) {
 	r.Log.Warn("the RailPools cannot be read or marked: no blocks are claimed from new ones, and deleted ones stay", agent.About(err)...)
 }
 
-// markNew marks the pools of which blocks may be claimed: those of which nodes have
-// something already, made again or by a version that knew no marks, and then the
-// oldest first, as long as no node has blocks of a pool that is gone: nobody knows
-// which addresses those are. It notes in pools what it has done, and says whether one
-// is to be tried again.
+// markNew marks the pools from which nodes may claim blocks. First come pools of
+// which nodes already have something: the pool was created again, or an earlier
+// version knew no marks. Then come the others, the oldest first. While a node has
+// blocks of a pool that is gone, the others wait, because the addresses of these
+// blocks are unknown. markNew notes in pools what it has done, and says whether to
+// try a pool again.
 func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) (owing bool, err error) {
 	var names []string
 	var fresh []int
@@ -116,7 +118,7 @@ func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) (owing boo
 	}
 	err = errors.Join(faults...)
 	owing = err != nil
-	if errors.Is(err, block.ErrConflict) { // somebody has just written it: that is no fault
+	if errors.Is(err, block.ErrConflict) { // another client has just written it: that is no fault
 		err = nil
 	}
 	return owing, err
@@ -142,7 +144,7 @@ func clash(p agent.Pool, pools []agent.Pool) error {
 	return errors.Join(faults...)
 }
 
-// letGo lets deleted pools go that nobody has had anything of for a while.
+// letGo removes the finalizer of deleted pools that have been unused for a while.
 func (r *Reconciler) letGo(ctx context.Context, pools []agent.Pool) error {
 	before := r.marks.unused
 	r.marks.unused = map[string]time.Duration{}

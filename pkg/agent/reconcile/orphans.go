@@ -14,28 +14,28 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
-// Orphan is a block whose owner is gone or was replaced.
+// Orphan is a block with an owner that is gone or was replaced.
 type Orphan struct {
 	Block
 	Owner block.OwnerState // Gone or Replaced
 	Bound bool             // a pod is bound to the name of a node that is gone
-	For   time.Duration    // since it was first seen so
+	For   time.Duration    // since it was first seen in this state
 }
 
-// Idle is a lease that no node holds, or one whose holder is gone or was replaced.
+// Idle is a lease without holder, or with a holder that is gone or was replaced.
 type Idle struct {
 	sticky.Lease
 	Owner block.OwnerState // of the holder; "": there is none
 	Bound bool             // a pod is bound to the name of a node that is gone
-	// TTL is how long the pool keeps it, 0 for one whose pool is gone or not sticky.
+	// TTL is how long the pool keeps it. It is 0 if the pool is gone or not sticky.
 	TTL time.Duration
-	// Useless is why one that an operator keeps for a pod is not what the pod gets, ""
-	// if it is.
+	// Useless is for a lease that an operator keeps for a pod. It says why the pod
+	// does not get this lease, "" if the pod gets it.
 	Useless string
 }
 
-// Orphans looks, changes nothing, and returns the blocks whose owner is not there,
-// and the leases that nobody uses.
+// Orphans returns the blocks without a living owner and the leases that no node uses.
+// It changes nothing.
 func (r *Reconciler) Orphans(ctx context.Context) ([]Orphan, []Idle, error) {
 	w, err := r.look(ctx)
 	if err != nil {
@@ -74,7 +74,8 @@ func (w world) idle(nodes block.Nodes) []Idle {
 	return out
 }
 
-// useless says why no node would find a lease when its pod starts, "" if one would.
+// useless says why no node would find a lease when its pod starts. It returns "" if a
+// node would find it.
 func (w world) useless(l sticky.Lease) string {
 	at := slices.IndexFunc(w.pools, func(p agent.Pool) bool { return p.Name == l.Spec.Pool && !p.Deleted })
 	if at < 0 {

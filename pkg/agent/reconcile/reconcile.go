@@ -2,14 +2,14 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package reconcile manages the pools of a whole cluster: it adds and removes the
-// finalizer of RailPools, frees what nodes own that are gone for good, deletes expired
-// RailLeases, and reports how full each pool is.
+// finalizer of RailPools, frees what nodes own that are gone for good, deletes
+// expired RailLeases, and reports how full each pool is.
 //
 // It never frees anything at the first check and never trusts a cache. No pod needs
 // it: while it does not run, ownership does not change. One instance must run at a
-// time; rocectl elects it. It stands on block and sticky, beside the agent. The order
-// of the steps is in this file. mark.go handles new and deleted pools, orphans.go
-// lists for people what would be freed, and summary.go writes the status of a pool.
+// time; rocectl elects it. It uses block and sticky, as the agent does. The order of
+// the steps is in this file. mark.go handles new and deleted pools, orphans.go lists
+// for people what would be freed, and summary.go writes the status of a pool.
 package reconcile
 
 import (
@@ -24,25 +24,25 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
-// Cluster is what there is to look at. Every answer is as new as the call, and
-// errors are a block.Store's.
+// Cluster is the view of the cluster. Every answer is as new as the call. Errors are
+// those of a block.Store.
 type Cluster interface {
 	reap.Cluster
 	Blocks(ctx context.Context) ([]Block, error)
 	Nodes(ctx context.Context) ([]Node, error)
 	Pools(ctx context.Context) ([]agent.Pool, error)
-	// Mark makes a pool that Pools has returned InUse, or, if it was deleted, not any
-	// more, and it is gone. ErrConflict: it has changed since.
+	// Mark marks a pool from Pools as InUse. If the pool was deleted, Mark removes
+	// the mark, and the pool is gone. ErrConflict: the pool has changed since.
 	Mark(ctx context.Context, pool string) error
 	// Used says whether there is a block of a pool, or a lease that a node holds.
 	Used(ctx context.Context, pool string) (bool, error)
 	// Stranger says whether there is a block of another pool than these.
 	Stranger(ctx context.Context, pools []string) (bool, error)
-	// Report writes what is said of a pool. ErrNotFound: there is none.
+	// Report writes the summary of a pool. ErrNotFound: there is no such pool.
 	Report(ctx context.Context, pool string, s Summary) error
 }
 
-// Block is a block, what its owner has last said of it, and when.
+// Block is a block with the last report of its owner, and the time of that report.
 type Block struct {
 	block.Block
 	agent.Usage
@@ -74,8 +74,8 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Reconciler looks after the pools of a cluster. It is for one goroutine. What it
-// remembers of what it has seen is lost with it, which makes all wait longer.
+// Reconciler manages the pools of a cluster. Only one goroutine may use it. What it
+// has seen is lost when its process ends; then everything waits longer.
 type Reconciler struct {
 	Config
 	sightings reap.Sightings
@@ -88,8 +88,8 @@ type Reconciler struct {
 // New returns a reconciler that has seen nothing yet.
 func New(c Config) *Reconciler { return &Reconciler{Config: c} }
 
-// Run looks, frees and reports until the context ends, and returns its error. A
-// round that fails is said, and is tried again with the next.
+// Run looks, frees and reports until the context ends, and returns its error. It logs
+// a round that fails, and tries again in the next round.
 func (r *Reconciler) Run(ctx context.Context) error {
 	for {
 		if r.glance(ctx) {
@@ -135,7 +135,7 @@ func (r *Reconciler) round(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// reapLeases ends leases, or takes them from the nodes that held them.
+// reapLeases deletes leases, or removes their holders.
 func (r *Reconciler) reapLeases(ctx context.Context, due []sticky.Lease) error {
 	var faults []error
 	for _, l := range due {
@@ -164,8 +164,8 @@ type world struct {
 	dueLeases []sticky.Lease
 }
 
-// look is one sighting. Leases come before pools and nodes, blocks before nodes, and
-// nodes before pods, as sticky.World and reap.Sightings ask for.
+// look is one sighting. It lists leases before pools and nodes, blocks before nodes,
+// and nodes before pods, as sticky.World and reap.Sightings require.
 func (r *Reconciler) look(ctx context.Context) (world, error) {
 	w := world{bound: map[string]bool{}}
 	var err error
@@ -204,7 +204,7 @@ func (w world) known() (block.Nodes, []block.Block) {
 	return nodes, blocks
 }
 
-// terms returns what the pools say about leases.
+// terms returns the terms of the pools for leases.
 func (w world) terms() map[string]sticky.Terms {
 	var pools []block.Pool
 	for _, p := range w.pools {

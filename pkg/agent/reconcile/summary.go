@@ -15,13 +15,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Summary is what is said of a pool, summed over the racks that have nodes of it,
-// or blocks, or a place in its table.
+// Summary is the report about a pool. It is the sum over the racks that have nodes or
+// blocks of the pool, or that are in its table.
 type Summary struct {
-	Blocks, Claimed int // those of which pods may have addresses
+	Blocks, Claimed int // blocks with addresses that pods may have
 	agent.Usage         // in slots, of all blocks, claimed or not
 	Reserved        int
-	// Fault is why nothing is claimed of the pool. One that was deleted has one.
+	// Fault is why no blocks are claimed from the pool. A deleted pool has a fault.
 	Fault   error
 	Deleted bool
 }
@@ -38,7 +38,7 @@ func summarize(w world) map[string]Summary {
 				if s.Fault == nil && written(p, rack) {
 					s.Fault = err
 				}
-				continue // else it is the fault of the node that has this label, whose agent says so
+				continue // otherwise the label of the node is wrong, and the agent of the node reports it
 			}
 			spaces[rack] = space
 			s.Blocks += space.Blocks()
@@ -72,13 +72,12 @@ func summarize(w world) map[string]Summary {
 	return out
 }
 
-// written says whether a rack is one that the operator of the pool has written down.
+// written says whether the spec of the pool names the rack.
 func written(p agent.Pool, rack string) bool {
 	return p.Spec.RackLabel == "" || slices.ContainsFunc(p.Spec.Racks, func(r block.Rack) bool { return r.Name == rack })
 }
 
-// racks returns those that a pool has blocks for, as far as they are known; "" for
-// a pool that does not ask.
+// racks returns the known racks of a pool; "" for a pool without racks.
 func (w world) racks(p agent.Pool) []string {
 	if p.Spec.RackLabel == "" {
 		return []string{""}
@@ -112,8 +111,8 @@ func (w world) held(pool string) int {
 	return n
 }
 
-// strange returns an error if there are blocks of a pool that is gone: until they are
-// given back nobody knows whether a new pool has their addresses.
+// strange returns an error if there are blocks of a pool that is gone. Until they are
+// released, it is unknown whether a new pool has their addresses.
 func (w world) strange(pool string) error {
 	for _, b := range w.blocks {
 		if !slices.ContainsFunc(w.pools, func(p agent.Pool) bool { return p.Name == b.Spec.Pool }) {
@@ -140,7 +139,7 @@ func deleted(pool string, left, held int) error {
 		"it stays until the nodes have released its blocks, which they do when no pod has an address of it: %d are left", left)
 }
 
-// reserved counts the addresses of a pool's subnets that reservations keep.
+// reserved counts the addresses of a pool's subnets that are in reservations.
 func reserved(reservations []block.Reservation, s block.Space) int {
 	var all, kept []netrange.Range
 	for _, r := range reservations {

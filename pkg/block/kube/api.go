@@ -29,24 +29,24 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// Deadline is how long a request may take: as long as the API server works on
-// one. A server that is busy must not get the same work twice.
+// Deadline is how long a request may take. It is as long as the API server works on a
+// request, because a busy server must not get the same work twice.
 const Deadline = 60 * time.Second
 
-// pageSize is how many objects a request of a list brings that is not from the
-// API server's cache: such a list is read from etcd.
+// pageSize is how many objects one request of a list returns, if the list is read
+// from etcd and not from the API server's cache.
 const pageSize = 500
 
-// API is an API server, for any number of goroutines.
+// API is an API server. Any number of goroutines may use it.
 type API struct {
 	ours, core rest.Interface // of the group roce-cni.io, and of Kubernetes itself
 	now        func() time.Time
 	deadline   time.Duration
 }
 
-// Open makes an API of a configuration; it sends nothing. The limits of client-go
-// on requests are off: who calls waits between them. now is what time people
-// have: it is written into blocks, and nothing follows from it.
+// Open makes an API from a configuration. It sends nothing. The limits of client-go
+// on requests are off: the caller waits between requests. now is the wall clock: its
+// time is written into blocks for people, and nothing depends on it.
 func Open(cfg *rest.Config, now func() time.Time) (*API, error) {
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -88,7 +88,7 @@ var (
 func (a *API) do(ctx context.Context, r *rest.Request, what string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, a.deadline)
 	defer cancel()
-	result := r.MaxRetries(0).Do(ctx) // it would not tell what it has tried
+	result := r.MaxRetries(0).Do(ctx) // the error alone would not say what was tried
 	if err := result.Error(); err != nil {
 		return Classify(what, err)
 	}
@@ -115,8 +115,8 @@ func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, 
 	return a.do(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON).Body(body), what, nil)
 }
 
-// any says whether a list has an object, by asking for one, as it was at some time
-// after the call.
+// any says whether a list has an object, at some time after the call. It asks for one
+// object.
 func (a *API) any(ctx context.Context, r *rest.Request, what string) (bool, error) {
 	var page struct {
 		Items []json.RawMessage `json:"items"`
@@ -125,9 +125,9 @@ func (a *API) any(ctx context.Context, r *rest.Request, what string) (bool, erro
 	return len(page.Items) > 0, err
 }
 
-// items returns what a list has. A Cached list is one request. A Latest one is of
-// one moment, also if it has many pages; when that moment is too long ago to be
-// continued, the error is a *block.BusyError.
+// items returns the objects of a list. A Cached list is one request. A Latest list
+// shows one moment, even if it has many pages. If that moment is too long ago for the
+// next page, the error is a *block.BusyError.
 func items[T any](ctx context.Context, a *API, client rest.Interface, resource string, params url.Values, f block.Freshness) ([]T, error) {
 	if f == block.Cached {
 		params.Set("resourceVersion", "0")

@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// Blocks is the RailBlocks of a cluster: a block.Store.
+// Blocks accesses the RailBlocks of a cluster. It is a block.Store.
 type Blocks struct{ api *API }
 
 const (
@@ -68,8 +68,8 @@ func (s Blocks) List(ctx context.Context, q block.Query) ([]block.Block, error) 
 	return out, nil
 }
 
-// Objects is List for those who want to know more of the blocks. A Pool of "" is
-// all pools. The errors are those of List.
+// Objects is List for callers that need the whole objects. A Pool of "" means all
+// pools. The errors are those of List.
 func (s Blocks) Objects(ctx context.Context, q block.Query) ([]RailBlock, error) {
 	set := labels.Set{}
 	for key, value := range map[string]string{PoolLabel: q.Pool, RackLabel: q.Rack, MachineIDLabel: q.MachineID} {
@@ -84,8 +84,8 @@ func (s Blocks) Objects(ctx context.Context, q block.Query) ([]RailBlock, error)
 	return items[RailBlock](ctx, s.api, s.api.ours, blocks, params, q.Freshness)
 }
 
-// Any says whether there is a block of a pool: a question that costs little, however
-// many there are. The errors are those of List.
+// Any says whether there is a block of a pool. Its cost does not depend on the number
+// of blocks. The errors are those of List.
 func (s Blocks) Any(ctx context.Context, pool string) (bool, error) {
 	return s.any(ctx, PoolLabel+"="+pool)
 }
@@ -119,11 +119,11 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// write patches the status of the block with that UID. The API server ignores
-// the metadata of what is written to a status (statusStrategy.PrepareForUpdate of
-// apiextensions-apiserver), so that a UID in a merge patch is no precondition; a
-// test in a JSON patch is one. That there is a status to write into is the default
-// of the CustomResourceDefinition.
+// write patches the status of the block with that UID. The API server ignores the
+// metadata of what is written to a status (statusStrategy.PrepareForUpdate of
+// apiextensions-apiserver), so a UID in a merge patch is no precondition. A test in a
+// JSON patch is one. The CustomResourceDefinition has a default, so there is always a
+// status to write into.
 func (s Blocks) write(ctx context.Context, name, uid string, u *Usage) (block.Block, error) {
 	patch := []operation{
 		{"test", "/metadata/uid", uid},
@@ -147,16 +147,16 @@ func (s Blocks) write(ctx context.Context, name, uid string, u *Usage) (block.Bl
 	if other := s.another(ctx, name, uid); other != nil {
 		return block.Block{}, other
 	}
-	if conflict { // others write it at the same time
+	if conflict { // other clients write it at the same time
 		return block.Block{}, &block.BusyError{}
 	}
 	return block.Block{}, err
 }
 
-// another looks why the API server has refused a request about a block. A test
-// that fails is 422 and a policy that forbids is 403 or 422, and both are so when
-// somebody else has the block by now, which the owner must learn before anything
-// else. It returns nil if the block has the UID all the same.
+// another finds out why the API server has refused a request about a block. A failed
+// test gives 422, and a policy gives 403 or 422. Both may happen because another node
+// has the block by now, and the owner must learn this first. another returns nil if
+// the block still has the UID.
 func (s Blocks) another(ctx context.Context, name, uid string) error {
 	there, err := s.Get(ctx, name)
 	if err == nil && there.UID != uid {

@@ -17,9 +17,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// Classify says what an answer means to package block. What is a request that was
-// refused and did nothing, what may have been done, and what waiting does not mend
-// are three things.
+// Classify says what an answer means to package block. It distinguishes three kinds:
+// a request that was refused and did nothing, a request that may have been done, and
+// an error that waiting does not correct.
 func Classify(what string, err error) error {
 	var bad *tls.CertificateVerificationError
 	if errors.As(err, &bad) {
@@ -37,8 +37,8 @@ func Classify(what string, err error) error {
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable && after > 0:
 		return &block.BusyError{After: after}
 	case code >= http.StatusInternalServerError:
-		// 500 is also etcd's timeout, 504 the API server's, and 503 without more that
-		// of a proxy which may have passed the request on.
+		// 500 is also the timeout of etcd, and 504 that of the API server. 503
+		// without details comes from a proxy that may have passed the request on.
 		return fmt.Errorf("%w: %s: %w", block.ErrUnknown, what, err)
 	case code == http.StatusGone: // the rest of a list that took too long
 		return &block.BusyError{}
@@ -52,7 +52,7 @@ func Classify(what string, err error) error {
 	return refused(code, what, err)
 }
 
-// refused explains what waiting does not mend.
+// refused explains an error that waiting does not correct.
 func refused(code int, what string, err error) error {
 	explain := func(c cnierr.Code, hint string) error { return cnierr.New(c, what, "", hint, "%w", err) }
 	switch code {

@@ -20,8 +20,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// RailLease is sticky.Lease as the API server keeps it. It has no labels: lists are
-// narrowed by its fields, so that one that an operator has written is found too.
+// RailLease is sticky.Lease as the API server stores it. It has no labels: lists
+// filter by its fields, so they also find a RailLease that an operator has written.
 type RailLease struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitzero"`
@@ -39,7 +39,7 @@ func (l *RailLease) Lease() sticky.Lease {
 	return out
 }
 
-// Leases is the RailLeases of a cluster: a sticky.Store.
+// Leases accesses the RailLeases of a cluster. It is a sticky.Store.
 type Leases struct{ api *API }
 
 var _ sticky.Store = Leases{}
@@ -104,10 +104,10 @@ func (s Leases) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error
 	return out, nil
 }
 
-// Update is sticky.Store's. The UID and the resourceVersion in a merge patch make
-// it fail when the object has others (rest.BeforeUpdate and store.Update of
-// k8s.io/apiserver): the version with 409, the UID alone, which takes an etcd that
-// was restored, with 422.
+// Update is sticky.Store's. The UID and the resourceVersion in a merge patch make it
+// fail when the object has others (rest.BeforeUpdate and store.Update of
+// k8s.io/apiserver): another version fails with 409. Only another UID, which needs a
+// restored etcd, fails with 422.
 func (s Leases) Update(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
 	spec := map[string]any{"holder": nil, "written": l.Spec.Written.UTC().Format(time.RFC3339Nano)}
 	if l.Spec.Holder != (sticky.Holder{}) {
@@ -130,9 +130,9 @@ func (s Leases) Delete(ctx context.Context, name, uid, resourceVersion string) e
 	return s.unless(ctx, name, uid, resourceVersion, err)
 }
 
-// unless looks why the API server has refused a request about a lease. One that is
-// another by now is what matters, whatever the answer says: a policy may be the
-// first to refuse.
+// unless finds out why the API server has refused a request about a lease. It first
+// checks whether the lease has changed, because a policy may refuse the request
+// before the API server compares versions.
 func (s Leases) unless(ctx context.Context, name, uid, resourceVersion string, err error) error {
 	if !errors.As(err, new(*cnierr.Error)) {
 		return err

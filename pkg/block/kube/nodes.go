@@ -12,18 +12,19 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 )
 
-// Nodes is the Nodes of a cluster, and the pods bound to them: a reap.Cluster.
+// Nodes accesses the Nodes of a cluster and the pods bound to them. It is a
+// reap.Cluster.
 type Nodes struct{ api *API }
 
-// Node is what concerns us of a Node object.
+// Node has the fields of a Node object that we need.
 type Node struct {
 	Name      string
 	Labels    map[string]string
 	MachineID string // as kubelet reports it; "" until it does: block.Node.Confirm
 }
 
-// node is how the API server writes it. A whole Node has some 10 kB, of which we
-// need little.
+// node is the form of the API server. A whole Node has about 10 kB, and we need only
+// a few fields.
 type node struct {
 	Metadata struct {
 		Name   string            `json:"name"`
@@ -70,8 +71,8 @@ func (s Nodes) Machine(ctx context.Context, name string) (string, error) {
 	return n.MachineID, err
 }
 
-// Bound is reap.Cluster's. It asks for one pod, whatever its phase: the
-// containers of one that has failed may run on when the node does not hear of it.
+// Bound is reap.Cluster's. It asks for one pod in any phase: the containers of a
+// failed pod may still run if the node has not heard of it.
 func (s Nodes) Bound(ctx context.Context, name string) (bool, error) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", name).String()
 	return s.api.any(ctx, s.api.core.Get().Resource("pods").Param("fieldSelector", selector), "list pods of node "+name)

@@ -17,13 +17,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// Pools is the RailPools of a cluster.
+// Pools accesses the RailPools of a cluster.
 type Pools struct{ api *API }
 
 const pools = "railpools"
 
-// Watch returns what client-go's reflectors and informers list and watch
-// RailPools by. The objects are *RailPool.
+// Watch returns the list and watch functions for RailPools that client-go's
+// reflectors and informers need. The objects are *RailPool.
 func (s Pools) Watch() *cache.ListWatch {
 	return cache.NewListWatchFromClient(s.api.ours, pools, "", fields.Everything())
 }
@@ -42,9 +42,9 @@ func (s Pools) Pool(ctx context.Context, name string) (RailPool, error) {
 	return out, err
 }
 
-// Report writes the status of the pool of that name: nothing else of the
-// object, and nothing when the status is that already, which is the API
-// server's doing. block.ErrNotFound: there is no such pool.
+// Report writes the status of the pool of that name, and nothing else of the object.
+// If the status is the same already, the API server writes nothing.
+// block.ErrNotFound: there is no such pool.
 func (s Pools) Report(ctx context.Context, name string, status PoolStatus) error {
 	body, err := json.Marshal(map[string]PoolStatus{"status": status})
 	if err != nil {
@@ -55,8 +55,8 @@ func (s Pools) Report(ctx context.Context, name string, status PoolStatus) error
 }
 
 // Mark puts the finalizer InUse on a pool, or takes it off if the pool is being
-// deleted. Nothing else is changed, and nothing at all if the pool is not as it was
-// read: block.ErrConflict. block.ErrNotFound: there is no such pool.
+// deleted. It changes nothing else. If the pool has changed since it was read, Mark
+// changes nothing: block.ErrConflict. block.ErrNotFound: there is no such pool.
 func (s Pools) Mark(ctx context.Context, p RailPool) error {
 	finalizers := slices.DeleteFunc(slices.Clone(p.Finalizers), func(f string) bool { return f == InUse })
 	if p.DeletionTimestamp == nil {

@@ -16,15 +16,15 @@ func Version() schema.GroupVersion {
 	return schema.GroupVersion{Group: "roce-cni.io", Version: "v1alpha1"}
 }
 
-// The labels of a RailBlock, by which lists are narrowed. They say what its spec
-// says, and nobody changes them.
+// The labels of a RailBlock, which lists use as filters. They repeat its spec and
+// never change.
 const (
 	PoolLabel      = "roce-cni.io/pool"
 	RackLabel      = "roce-cni.io/rack"
 	MachineIDLabel = "roce-cni.io/machine-id"
 )
 
-// RailPool is block.Pool as the API server keeps it.
+// RailPool is block.Pool as the API server stores it.
 //
 // +kubebuilder:object:root=true
 type RailPool struct {
@@ -45,8 +45,8 @@ type RailPoolList struct {
 	Items []RailPool `json:"items"`
 }
 
-// PoolStatus is what the reconciler says of a pool, summed over the racks that it
-// knows.
+// PoolStatus is the reconciler's report about a pool. It is the sum over the racks
+// that the reconciler knows.
 //
 // +kubebuilder:object:generate=true
 type PoolStatus struct {
@@ -61,16 +61,16 @@ type PoolStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// InUse is the finalizer of a RailPool: one that is deleted stays until the nodes
-// have given back what they have of it, and its addresses with it. No block is
-// claimed of a pool that has it not yet.
+// InUse is the finalizer of a RailPool. A deleted pool and its addresses stay until
+// the nodes have released everything that they have of it. No block is claimed from a
+// pool without InUse.
 const InUse = "roce-cni.io/in-use"
 
-// ValidCondition is True for a pool that blocks may be claimed of. Else its
+// ValidCondition is True for a pool from which blocks may be claimed. Otherwise its
 // message says why not, as block.Pool.Validate and block.Space.Apart do.
 const ValidCondition = "Valid"
 
-// RailBlock is block.Block as the API server keeps it.
+// RailBlock is block.Block as the API server stores it.
 //
 // +kubebuilder:object:root=true
 type RailBlock struct {
@@ -91,19 +91,19 @@ type RailBlockList struct {
 	Items []RailBlock `json:"items"`
 }
 
-// BlockStatus is what the owner says of a block.
+// BlockStatus is the owner's report about a block.
 //
 // +kubebuilder:object:generate=true
 type BlockStatus struct {
-	// Asserted is when the owner has last written the block, by its own clock: for
-	// people, and so that a write changes something, for the API server keeps one
-	// that does not from changing resourceVersion.
+	// Asserted is the time of the owner's last write of the block, by the owner's
+	// clock. It is for people. It also makes every write a change: without a change,
+	// the API server keeps the old resourceVersion.
 	Asserted metav1.MicroTime `json:"asserted,omitzero"`
 	Usage
 }
 
-// Usage counts the slots of a block. Size is how many of them pods may have on
-// all rails: the sum of the others.
+// Usage counts the slots of a block. Size is the number of slots that pods may have
+// on all rails. It is the sum of the other fields.
 //
 // +kubebuilder:object:generate=true
 type Usage struct {
@@ -124,7 +124,7 @@ func (b *RailBlock) Block() block.Block {
 	}
 }
 
-// railBlock is what is sent to create a block.
+// railBlock returns the object to send to create a block.
 func railBlock(b block.Block) *RailBlock {
 	out := &RailBlock{
 		TypeMeta:   metav1.TypeMeta{APIVersion: Version().String(), Kind: "RailBlock"},

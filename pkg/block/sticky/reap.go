@@ -71,12 +71,12 @@ func (l Lease) owner() block.Spec {
 
 // Look is one sighting. now is as in reap.Sightings.Look, and date is the time of the
 // wall clock. Look returns what to remember, and the leases that are due:
-//   - those that no node holds, nobody wants to keep for ever, and nobody has written
-//     since the TTL; a clock that jumps can make that shorter than it should be, but
-//     never shorter than the addresses must rest;
-//   - of a pool that is gone, or keeps no slots: likewise, after the longest time that
-//     addresses may rest;
-//   - those whose holder's blocks would be due.
+//   - leases without holder and without keep: true that were not written for the TTL;
+//     a clock that jumps can make this time shorter than the TTL, but never shorter
+//     than the quarantine;
+//   - the same for leases of a pool that is gone or not sticky, after the longest
+//     possible quarantine;
+//   - leases of a holder with blocks that would be due.
 func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sightings, due []Lease) {
 	next.idle = map[string]sighting{}
 	var orphans []block.Block
