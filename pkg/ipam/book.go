@@ -96,7 +96,6 @@ type Config struct {
 //
 // All methods return code 107 for a database that cannot be read, and code 5
 // when the file system fails. A call that fails has changed nothing.
-// file system fails; a call that fails has changed nothing.
 type Book struct {
 	store ledger.Store
 	alive func(Netns) (bool, error)

@@ -10,16 +10,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Used says whether an address is used, and if so, the last address of the
-// longest run of used addresses that it lies in: the next one is free.
+// Used says whether an address is used. If it is, last is the last address of
+// the longest run of used addresses that contains it: the next address is free.
 type Used func(netip.Addr) (last netip.Addr, used bool, err error)
 
 // Pick returns the first address at or after start that is in usable and not
-// used, going on at the first after the last; false if there is none. usable
-// is in ascending order, and its ranges do not touch.
+// used. After the last address it goes on with the first. It returns false if
+// there is none. usable must be in ascending order, and its ranges must not
+// touch.
 //
-// It asks used at most twice for each range: the cost depends on how much is
-// excluded, neither on the size of the subnet nor on what is leased.
+// It calls used at most twice for each range. So its cost depends on how much
+// is excluded. It does not depend on the size of the subnet or on the number of
+// leases.
 func Pick(usable []netrange.Range, start netip.Addr, used Used) (netip.Addr, bool, error) {
 	n := len(usable)
 	if n == 0 {
@@ -46,9 +48,9 @@ func Pick(usable []netrange.Range, start netip.Addr, used Used) (netip.Addr, boo
 }
 
 // home returns the address at which the search for an owner's address starts.
-// It depends on who the owner is and on what is usable alone, so that a pod
-// that comes back under its name usually gets its address back, and pods that
-// start at once do not queue for the same one.
+// It depends only on the owner and on what is usable. So a pod that comes back
+// under its name usually gets its address back, and pods that start at once do
+// not compete for the same address.
 func home(usable []netrange.Range, o Owner) netip.Addr {
 	size := netrange.Count(usable)
 	if size.Sign() == 0 {

@@ -10,21 +10,22 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
-// restLeft returns how much longer an address has to rest, in whole seconds.
+// restLeft returns how much of its quarantine an address still has, in whole
+// seconds.
 func (s *session) restLeft(r ledger.Resting) time.Duration {
 	return (rest(r.State, s.ask.Quarantine) - (s.Now - r.Freed)).Round(time.Second)
 }
 
 const notRestedHint = "wait until the quarantine is over, widen ipam.subnets[].ranges, or shorten ipam.quarantine"
 
-// notRested is the error when a requested address is in quarantine.
+// notRested returns the error for a requested address that is in quarantine.
 func (s *session) notRested(r ledger.Resting) error {
 	return cnierr.New(cnierr.TryAgain, "lease requested address", r.Addr.String(), notRestedHint,
 		"it is in quarantine for %v more: its last user may still have it, and this program cannot ask the wire", s.restLeft(r))
 }
 
-// noneRested is the error when nothing but resting addresses is left, of which r has
-// rested longest.
+// noneRested returns the error for a subnet in which all addresses that are left are in
+// quarantine. r is longest in quarantine.
 func (s *session) noneRested(w want, r ledger.Resting) error {
 	usage, err := s.usageOf(w)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // announce sends each address once. The kernel does not do it for us: the link
-// was up before it got the address, and arp_notify acts when a link comes up
-// (inetdev_event).
+// was up before it got the address, and arp_notify works only when a link comes
+// up (inetdev_event).
 func (p *Prober) announce(ctx context.Context, op plan.Announce) error {
 	asks := make([]*ask, 0, len(op.Targets))
 	for _, t := range op.Targets {
@@ -43,7 +43,7 @@ func announcement(t plan.Target) (*ask, error) {
 	}
 	a := &ask{target: t}
 	if t.Addr.Is4() {
-		// A request and not a reply: RFC 5227 section 3 tells why.
+		// A request and not a reply: RFC 5227 section 3 says why.
 		gratuitous := arp{op: arpRequest, senderMAC: t.MAC, sender: t.Addr, target: t.Addr}
 		a.frame = gratuitous.frame(nil)
 		return a, nil

@@ -17,7 +17,7 @@ const (
 	arpRequest = 1
 	arpReply   = 2
 	// arpHeader is hardware type Ethernet, protocol IPv4 and their address
-	// lengths: the one kind of ARP packet that Ethernet has (RFC 826).
+	// lengths. Ethernet has no other kind of ARP packet (RFC 826).
 	arpHeader = "\x00\x01\x08\x00\x06\x04"
 )
 
@@ -40,15 +40,16 @@ func (a arp) marshal() []byte {
 	return append(b, target[:]...)
 }
 
-// frame returns the packet in an Ethernet frame from its sender to all. The
-// mark goes where a frame that short is filled up anyway, so nobody minds it.
+// frame returns the packet as an Ethernet frame from its sender to all hosts.
+// The mark is in the padding that such a short frame needs anyway, so it
+// disturbs no receiver.
 func (a arp) frame(mark []byte) []byte {
 	all := conf.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	return ether{dst: all, src: a.senderMAC, proto: unix.ETH_P_ARP, payload: append(a.marshal(), mark...)}.marshal()
 }
 
-// parseARP reads a packet; what follows its 28 bytes is ignored. It is false
-// for what is not a request or reply for IPv4 over Ethernet.
+// parseARP reads a packet. It ignores what follows its 28 bytes. It returns
+// false for everything but a request or reply for IPv4 over Ethernet.
 func parseARP(b []byte) (arp, bool) {
 	if len(b) < arpLen || string(b[:len(arpHeader)]) != arpHeader {
 		return arp{}, false

@@ -12,18 +12,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// claim is what a frame says about an address: its sender has it, or wants it.
+// claim says that the sender of a frame has an address, or wants it.
 type claim struct {
 	addr netip.Addr
 	by   conf.MAC
 	what string
-	// wanted says that the sender is asking whether the address is free, as we
-	// do. It is a rival, but nobody's sign of life.
+	// wanted says that the sender asks, like us, whether the address is free.
+	// The sender is then a rival, but this is no sign that a host has the
+	// address.
 	wanted bool
 }
 
-// claimOf reads a frame from the wire. It is false for a frame that says
-// nothing about who has an address.
+// claimOf reads a frame. It returns false for a frame that claims no address.
 func claimOf(frame []byte) (claim, bool) {
 	e, ok := parseEther(frame)
 	if !ok {

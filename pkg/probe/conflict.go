@@ -16,13 +16,14 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Taken is an address of ours that somebody else has or wants.
+// Taken is an address of ours that another host has or wants.
 type Taken struct {
 	plan.Target
-	// By is the MAC of the other one, as its message gives it.
+	// By is the MAC of the other host, from its message.
 	By conf.MAC
-	// What was heard: "ARP reply", "ARP request", "ARP probe", "neighbour
-	// advertisement", "neighbour solicitation" or "duplicate address detection".
+	// What says what was heard: "ARP reply", "ARP request", "ARP probe",
+	// "neighbour advertisement", "neighbour solicitation" or "duplicate address
+	// detection".
 	What string
 }
 
@@ -39,10 +40,10 @@ func (e *TakenError) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// conflict asks whether somebody has or wants the targets' addresses. It
-// counts as a conflict what RFC 5227 section 2.1.1 and RFC 4862 section 5.4
-// list: any message whose sender has the address, and one of somebody who asks
-// for it at the same time as we do.
+// conflict asks whether another host has or wants the targets' addresses. A
+// conflict is what RFC 5227 section 2.1.1 and RFC 4862 section 5.4 list: any
+// message of a host that has the address, and a probe of a host that asks for
+// it at the same time as we do.
 func (p *Prober) conflict(ctx context.Context, op plan.Conflict) error {
 	mark, err := p.mark()
 	if err != nil {
@@ -62,8 +63,9 @@ func (p *Prober) conflict(ctx context.Context, op plan.Conflict) error {
 	return taken(asks)
 }
 
-// conflictAsk makes the probe of one address. It carries no address of ours as
-// a sender, for that would change the neighbours' caches before we know.
+// conflictAsk makes the probe of one address. Its sender is none of our
+// addresses, because that would change the neighbours' caches before we know
+// the answer.
 func conflictAsk(t plan.Target, mark []byte) (*ask, error) {
 	if err := checkTarget(t); err != nil {
 		return nil, err
@@ -75,8 +77,8 @@ func conflictAsk(t plan.Target, mark []byte) (*ask, error) {
 		return a, nil
 	}
 	// The owner answers to all nodes (RFC 4861 section 7.2.4), and a rival asks
-	// the solicited-node group. A link with IPv6 disabled hears neither unless
-	// it is told to.
+	// the solicited-node group. A link with IPv6 disabled receives these groups
+	// only if it is told to.
 	group := solicitedNode(t.Addr)
 	a.groups = []netip.Addr{group, netip.IPv6LinkLocalAllNodes()}
 	solicitation := neighbour{

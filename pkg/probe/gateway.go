@@ -15,8 +15,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// gateway asks for the targets' gateways. The addresses of ours must be on
-// their links by then, for they are the senders.
+// gateway asks for the targets' gateways. Our addresses must be on their links
+// by then, because they are the senders.
 func (p *Prober) gateway(ctx context.Context, op plan.Gateway) error {
 	asks := make([]*ask, 0, len(op.Targets))
 	for _, t := range op.Targets {

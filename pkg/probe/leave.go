@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leave closes packet sockets. Who closes one last waits for an RCU grace period
-// (packet_release, synchronize_net), 8 to 20 ms, and no process can end before
-// that. So we leave it to the kernel to be the last; docs/adr/0014 has the
-// numbers. Where that cannot be, they are closed as any others, together, so
-// that they share the grace period.
+// leave closes packet sockets. The last close of a socket waits for an RCU
+// grace period (packet_release, synchronize_net), 8 to 20 ms, and no process
+// can end before that. So leave lets the kernel do the last close;
+// docs/adr/0014 has the numbers. Where that is not possible, it closes the
+// sockets together, so that they share the grace period.
 func leave(conns []net.PacketConn) {
 	forget, err := entrust(conns)
 	if err != nil {
@@ -24,17 +24,17 @@ func leave(conns []net.PacketConn) {
 	}
 	var closing sync.WaitGroup
 	for _, c := range conns {
-		closing.Go(func() { _ = c.Close() }) // nothing is buffered, so nothing can be lost
+		closing.Go(func() { _ = c.Close() }) // nothing is buffered, so nothing is lost
 	}
 	closing.Wait()
 	forget()
 }
 
 // entrust puts the sockets into the queue of a unix socket, and that one into
-// its own queue. After forget nobody but the queue can reach them, and the
-// kernel's collector of such cycles (net/unix/garbage.c) closes them. It is a
-// work item since Linux 6.10, and in stable kernels with that change; before,
-// forget takes as long as closing.
+// its own queue. After forget, only the queue refers to them. The kernel's
+// collector of such cycles (net/unix/garbage.c) then closes them. The collector
+// is a work item since Linux 6.10, and in stable kernels with that change. In
+// older kernels, forget takes as long as closing.
 func entrust(conns []net.PacketConn) (forget func(), err error) {
 	if len(conns) == 0 {
 		return nil, errors.ErrUnsupported
@@ -58,8 +58,8 @@ func entrust(conns []net.PacketConn) (forget func(), err error) {
 	return forget, nil
 }
 
-// descriptors returns the file descriptors of sockets. They are the sockets'
-// own: whoever uses one must not let the socket be closed meanwhile.
+// descriptors returns the file descriptors of sockets. They belong to the
+// sockets: a socket must stay open while its descriptor is used.
 func descriptors(conns []net.PacketConn) ([]int, error) {
 	var out []int
 	for _, c := range conns {

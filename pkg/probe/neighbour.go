@@ -54,9 +54,10 @@ func (n neighbour) frame(mac conf.MAC) ([]byte, error) {
 	return ether{dst: groupMAC(n.dst), src: mac, proto: unix.ETH_P_IPV6, payload: b}.marshal(), nil
 }
 
-// parseNeighbour reads an IPv6 packet. It is false for what RFC 4861 sections
-// 7.1.1 and 7.1.2 tell a receiver to discard. The message comes without its
-// options: an option that we do not know must not hide a conflict.
+// parseNeighbour reads an IPv6 packet. It returns false for packets that a
+// receiver must discard by RFC 4861 sections 7.1.1 and 7.1.2. It returns the
+// message without its options: an option that we do not know must not hide a
+// conflict.
 func parseNeighbour(b []byte) (neighbour, bool) {
 	if len(b) < ipv6Header || b[0]>>4 != 6 || b[6] != unix.IPPROTO_ICMPV6 || b[7] != neighbourHopLimit {
 		return neighbour{}, false
@@ -80,7 +81,7 @@ func parseNeighbour(b []byte) (neighbour, bool) {
 	return n, n.allowed(options)
 }
 
-// allowed checks what depends on the kind of the message.
+// allowed checks the rules for the kind of the message.
 func (n neighbour) allowed(options []byte) bool {
 	switch m := n.msg.(type) {
 	case *ndp.NeighborSolicitation:
@@ -102,8 +103,8 @@ func (n neighbour) allowed(options []byte) bool {
 	return false
 }
 
-// optionTypes walks over the options; one of length zero or one that is cut
-// short spoils the message.
+// optionTypes returns the types of the options. An option of length zero, or
+// one that is cut off, makes the message invalid.
 func optionTypes(b []byte) ([]byte, bool) {
 	var types []byte
 	for len(b) > 0 {
@@ -116,8 +117,8 @@ func optionTypes(b []byte) ([]byte, bool) {
 	return types, true
 }
 
-// checksumHolds sums up the pseudo-header and the message with its checksum,
-// which gives all ones if nothing was damaged (RFC 1071 section 1).
+// checksumHolds sums up the pseudo-header and the message with its checksum.
+// The sum is all ones if nothing was damaged (RFC 1071 section 1).
 func checksumHolds(src, dst netip.Addr, body []byte) bool {
 	b := icmp.IPv6PseudoHeader(src.AsSlice(), dst.AsSlice())
 	binary.BigEndian.PutUint32(b[32:36], uint32(len(body)))
@@ -135,7 +136,7 @@ func checksumHolds(src, dst netip.Addr, body []byte) bool {
 	return sum == 0xffff
 }
 
-// solicitedNode returns the group that an owner of a listens to (RFC 4291
+// solicitedNode returns the group that the owner of a listens to (RFC 4291
 // section 2.7.1).
 func solicitedNode(a netip.Addr) netip.Addr {
 	g := [16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff}

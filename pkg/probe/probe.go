@@ -25,34 +25,36 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Prober executes the operations of one attachment that need the wire, one at a
-// time. Its fields must be set, and its user must Close it.
+// Prober executes the operations of one attachment that need the network, one
+// at a time. Its exported fields must be set, and its user must Close it.
 type Prober struct {
 	// Enter runs fn in the pod's network namespace, on a locked thread. Sockets
 	// that fn opens are used after Enter has returned.
 	Enter func(fn func() error) error
-	// Log gets what a severity of conf.Warn turns from an error into a warning.
+	// Log gets the errors that a severity of conf.Warn turns into warnings.
 	Log *slog.Logger
-	// Rand marks our frames, so that one that comes back to us is told from one
-	// of another machine with our MAC.
+	// Rand makes the mark in our frames. The mark distinguishes a frame of ours
+	// that comes back from a frame of another machine with our MAC.
 	Rand io.Reader
 
 	mu sync.Mutex
-	// wire is the sockets of all operations until one fails, because closing
-	// one is the most expensive thing that we do; see leave. nil: none is open.
+	// wire has the sockets of all operations. They stay open until an operation
+	// fails, because closing one is the most expensive thing that we do; see
+	// leave. nil: none is open.
 	wire *wire
-	// listen stands in for the kernel's packet sockets; nil means these.
+	// listen replaces the kernel's packet sockets in tests; nil: use the
+	// sockets.
 	listen func(*wire, []*ask) error
 }
 
-// Do executes a plan.Conflict, plan.Gateway or plan.Announce and returns when
-// the wire has answered or its time is up. Nothing is running then.
+// Do executes a plan.Conflict, plan.Gateway or plan.Announce. It returns when
+// it has the answers or the time is up. No goroutine of it is left then.
 //
 // The codes of its errors: cnierr.AddressTaken with a *TakenError inside,
 // cnierr.GatewaySilent, cnierr.BadParent for a link without carrier, cnierr.IO
-// for one that is down or gone, cnierr.TryAgain with ctx's error inside. With a
-// severity of conf.Warn all of these but the last are logged instead. Any other
-// operation is cnierr.Bug.
+// for a link that is down or gone, cnierr.TryAgain with ctx's error inside.
+// With a severity of conf.Warn, all of these but the last are logged instead.
+// Any other operation is cnierr.Bug.
 func (p *Prober) Do(ctx context.Context, op plan.Op) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,8 +69,8 @@ func (p *Prober) Do(ctx context.Context, op plan.Op) error {
 	return foreign(op)
 }
 
-// Close closes the sockets. It may be called at any time, and the next
-// operation opens them again.
+// Close closes the sockets. You can call it at any time: the next operation
+// opens them again.
 func (p *Prober) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,8 +87,8 @@ func (p *Prober) close() {
 // Undo does nothing: asking leaves nothing behind.
 func (p *Prober) Undo(_ context.Context, op plan.Op) error { return known(op) }
 
-// Check finds nothing: what the wire said during ADD cannot be asked again
-// while the pod uses its address.
+// Check finds nothing: the questions of ADD cannot be asked again while the pod
+// uses its address.
 func (p *Prober) Check(_ context.Context, op plan.Op) error { return known(op) }
 
 func known(op plan.Op) error {
@@ -100,9 +102,9 @@ func foreign(op plan.Op) error {
 	return cnierr.New(cnierr.Bug, "probe", "", "", "operation %T is not one of the wire", op.Kind)
 }
 
-// settle does what the severity says with the outcome of a check. After a
-// failure the sockets are closed: the interface may be another one by the next
-// operation.
+// settle runs a check and treats its outcome as the severity says. After a
+// failure it closes the sockets, because the next operation may find another
+// interface under the name.
 func (p *Prober) settle(ctx context.Context, mode conf.Severity, check func() error) error {
 	if mode == conf.Off {
 		return nil
@@ -118,8 +120,8 @@ func (p *Prober) settle(ctx context.Context, mode conf.Severity, check func() er
 	return nil
 }
 
-// open returns the sockets that the asks need. What is not open yet is opened
-// in the pod's namespace.
+// open returns the sockets that the asks need. It opens missing ones in the
+// pod's namespace.
 func (p *Prober) open(ctx context.Context, asks []*ask) (*wire, error) {
 	if ctx.Err() != nil {
 		return nil, canceled(ctx)
@@ -157,7 +159,7 @@ func (p *Prober) mark() ([]byte, error) {
 	return b, nil
 }
 
-// checkTarget refuses what a plan cannot hold unless it is wrong.
+// checkTarget refuses targets that only a wrong plan can have.
 func checkTarget(t plan.Target) error {
 	if t.Link == "" || t.MAC.IsZero() || !plain(t.Addr) {
 		return cnierr.New(cnierr.Bug, "probe", t.Addr.String(), "", "target needs link, MAC and address, got %+v", t)

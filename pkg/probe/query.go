@@ -21,12 +21,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// ask is one question to the wire.
+// ask is one question to the network.
 type ask struct {
 	target plan.Target
-	about  netip.Addr   // whoever has this address answers
-	rivals bool         // and so does whoever wants it
-	groups []netip.Addr // that must be joined to hear the answer
+	about  netip.Addr   // the owner of this address answers
+	rivals bool         // so does a host that wants it
+	groups []netip.Addr // groups to join, so that the answer can be heard
 	frame  []byte
 
 	sent   bool
@@ -42,15 +42,15 @@ type port struct {
 	v6   bool
 }
 
-// rounds is a schedule: n times the question, interval apart, and wait after
-// the last.
+// rounds is a schedule: send the question n times, interval apart, and wait
+// after the last one.
 type rounds struct {
 	n              int
 	interval, wait time.Duration
 }
 
-// heard is what a reader has to tell: a frame that claims an address, or the
-// error that ended it.
+// heard is a message of a reader: a frame that claims an address, or the error
+// that ended the reader.
 type heard struct {
 	port  port
 	frame []byte
@@ -58,8 +58,8 @@ type heard struct {
 	err   error
 }
 
-// query puts all asks to the wire in one window and notes the answers in them.
-// It returns when all are answered or the time is up.
+// query asks all questions in one time window and stores the answers in the
+// asks. It returns when all have an answer or the time is up.
 func (p *Prober) query(ctx context.Context, asks []*ask, r rounds) error {
 	if len(asks) == 0 {
 		return nil
@@ -73,9 +73,9 @@ func (p *Prober) query(ctx context.Context, asks []*ask, r rounds) error {
 	}
 	in := w.read()
 	err = w.run(ctx, asks, r, in)
-	// From here on the readers take what the kernel has queued already, and
-	// end. Without that, a node that starved this process for the length of the
-	// window would find every address free.
+	// From here on, the readers take only what the kernel has already queued,
+	// and then end. Without this, a node that gave the process no CPU time
+	// during the window would find every address free.
 	w.endReading()
 	for h := range in {
 		note(asks, h)
@@ -87,7 +87,7 @@ func (p *Prober) query(ctx context.Context, asks []*ask, r rounds) error {
 }
 
 // run sends by the schedule. Times count from the first frame, so that delays
-// do not add up, but the last wait counts from the last frame.
+// do not add up. Only the last wait counts from the last frame.
 func (w *wire) run(ctx context.Context, asks []*ask, r rounds, in <-chan heard) error {
 	until := time.Now()
 	for i := range r.n {
@@ -105,7 +105,7 @@ func (w *wire) run(ctx context.Context, asks []*ask, r rounds, in <-chan heard) 
 	return nil
 }
 
-// listen notes answers until the time is up or nothing is open any more.
+// listen notes answers until the time is up or all sockets are closed.
 func listen(ctx context.Context, asks []*ask, until time.Time, in <-chan heard) error {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
@@ -125,10 +125,10 @@ func listen(ctx context.Context, asks []*ask, until time.Time, in <-chan heard) 
 	return nil
 }
 
-// note gives an answer to the asks that it answers. Of frames with our own MAC
-// only those that we sent are ignored, and the mark in them tells: a switch
-// port in hairpin mode or a network card can bring them back (macvlan drops
-// these in bridge and vepa mode, but not in private and passthru mode).
+// note stores an answer in the asks that it answers. A frame with our own MAC
+// is ignored only if we sent it: it then has our mark. Such frames come back
+// from a switch port in hairpin mode or from a network card. macvlan drops them
+// in bridge and vepa mode, but not in private and passthru mode.
 func note(asks []*ask, h heard) {
 	if h.err != nil {
 		return
@@ -165,7 +165,7 @@ func (w *wire) send(ctx context.Context, asks []*ask) error {
 		case err == nil:
 			a.sent = true
 		case errors.Is(err, unix.ENOBUFS):
-			a.lost = err // a full queue is a lost packet, and one of these fails nothing
+			a.lost = err // a full queue is a lost packet; one lost packet is no failure
 		case ctx.Err() != nil:
 			return canceled(ctx)
 		default:
@@ -184,8 +184,8 @@ func (w *wire) sendOne(ctx context.Context, a *ask) error {
 	}
 }
 
-// unsent reports the first ask of which no frame has left the machine: its
-// silence means nothing.
+// unsent reports the first ask of which no frame has left the machine: without
+// a question, silence means nothing.
 func unsent(asks []*ask) error {
 	for _, a := range asks {
 		if !a.sent && a.answer == nil {
@@ -195,8 +195,9 @@ func unsent(asks []*ask) error {
 	return nil
 }
 
-// read starts a reader for each socket, and forgets what was heard before. The
-// channel is closed when all have ended, and must be read until then.
+// read starts a reader for each socket, and drops what was heard before. The
+// channel is closed when all readers have ended. The caller must read it until
+// then.
 func (w *wire) read() <-chan heard {
 	out := make(chan heard)
 	var readers sync.WaitGroup
@@ -212,19 +213,19 @@ func (w *wire) read() <-chan heard {
 	return out
 }
 
-// endReading makes the readers end as soon as nothing is queued.
+// endReading lets the readers end as soon as the queues are empty.
 func (w *wire) endReading() {
 	for _, conn := range w.conns {
-		_ = conn.SetReadDeadline(time.Unix(0, 1)) // fails only on a closed socket, whose reader has ended
+		_ = conn.SetReadDeadline(time.Unix(0, 1)) // fails only on a closed socket; its reader has ended
 	}
 }
 
-// frameMax is more than any neighbour message has; of longer frames the end is
-// lost, and they fail the length check.
+// frameMax is more than any neighbour message has. Longer frames lose their end
+// and fail the length check.
 const frameMax = 2048
 
-// sweepMax is more frames than a receive buffer of the usual size holds; a
-// flood must not keep us.
+// sweepMax is more frames than a receive buffer of the usual size holds. It
+// stops us in a flood.
 const sweepMax = 1024
 
 func readPort(port port, conn net.PacketConn, out chan<- heard) {
@@ -245,8 +246,8 @@ func readPort(port port, conn net.PacketConn, out chan<- heard) {
 	}
 }
 
-// sweep reads what the kernel has queued but the runtime's poller has not told
-// us: a read after the deadline fails without looking.
+// sweep reads what the kernel has queued but the runtime's poller has not
+// reported. A normal read after the deadline fails without looking.
 func sweep(conn net.PacketConn, each func(frame []byte)) {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
@@ -277,7 +278,7 @@ func tell(port port, frame []byte, out chan<- heard) {
 	}
 }
 
-// again says that a call was interrupted and nothing has happened.
+// again says that a call was interrupted before anything happened.
 func again(err error) bool { return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) }
 
 func canceled(ctx context.Context) error {

@@ -24,14 +24,14 @@ import (
 
 const (
 	// carrierWait is how long a link may take to get its carrier after it was
-	// brought up: a virtual function needs some milliseconds, and linkwatch takes
-	// the lock that every pod on the node takes.
+	// brought up. A virtual function needs some milliseconds, and linkwatch
+	// takes the lock that every pod on the node takes.
 	carrierWait = 2 * time.Second
 	carrierPoll = 2 * time.Millisecond
 )
 
-// wire is the sockets of one attachment, one for each port. They belong to the namespace in which
-// they were opened, whatever thread uses them.
+// wire has the sockets of one attachment, one for each port. They belong to the
+// namespace in which they were opened, whatever thread uses them.
 type wire struct {
 	log     *slog.Logger
 	conns   map[port]net.PacketConn
@@ -44,15 +44,15 @@ func newWire(log *slog.Logger) *wire {
 	return &wire{log: log, conns: map[port]net.PacketConn{}, links: map[conf.LinkName]int{}, control: -1}
 }
 
-// close closes everything; the memberships end with their sockets.
+// close closes all sockets. Their group memberships end with them.
 func (w *wire) close() {
 	leave(slices.Collect(maps.Values(w.conns)))
 	for _, c := range w.others {
-		_ = c.Close() // nothing is buffered, so nothing can be lost
+		_ = c.Close() // nothing is buffered, so nothing is lost
 	}
 }
 
-// serves says whether the asks need nothing that is not open yet.
+// serves says whether all sockets that the asks need are open.
 func (w *wire) serves(asks []*ask) bool {
 	for _, a := range asks {
 		if _, ok := w.conns[a.port()]; !ok || len(a.groups) > 0 {
@@ -62,8 +62,8 @@ func (w *wire) serves(asks []*ask) bool {
 	return true
 }
 
-// open opens one socket for each port that the asks name and that has none yet,
-// and joins their groups. It must run in the pod's namespace.
+// open opens a socket for each port of the asks that has none yet, and joins
+// the groups of the asks. It must run in the pod's namespace.
 func (w *wire) open(asks []*ask) error {
 	if w.control < 0 {
 		fd, err := w.socket(unix.AF_INET)
@@ -101,8 +101,8 @@ func (w *wire) openPort(p port) error {
 	return nil
 }
 
-// index asks for one interface. net.InterfaceByName would dump all of them,
-// and a pod's namespace can be the host's, with thousands.
+// index asks for one interface. net.InterfaceByName would dump all of them, and
+// a pod's namespace can be the host's, with thousands of interfaces.
 func (w *wire) index(link conf.LinkName) (int, error) {
 	if i, ok := w.links[link]; ok {
 		return i, nil
@@ -123,7 +123,7 @@ func (w *wire) ioctl(link conf.LinkName, request uint) (*unix.Ifreq, error) {
 	return r, unix.IoctlIfreq(w.control, request, r)
 }
 
-// socket opens a socket that only carries ioctls and memberships.
+// socket opens a socket that is only for ioctls and memberships.
 func (w *wire) socket(family int) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -139,11 +139,11 @@ type descriptor int
 // Close implements io.Closer.
 func (d descriptor) Close() error { return unix.Close(int(d)) }
 
-// portFilter lets pass what the kernel's own ARP and neighbour discovery would
-// look at. Frames to another host are not ours, and neither are those of a
-// VLAN that the link knows nothing of: the kernel strips the tag and marks them
-// in the same way (__netif_receive_skb_core), and their addresses are another
-// network's.
+// portFilter passes the frames that the kernel's own ARP and neighbour
+// discovery would look at. It drops frames to another host. It also drops
+// frames of a VLAN that the link does not know, because their addresses belong
+// to another network. The kernel strips the tag of such a frame and marks it
+// like a frame to another host (__netif_receive_skb_core).
 func portFilter(v6 bool) []bpf.Instruction {
 	const (
 		nextHeader = etherHeader + 6
@@ -170,7 +170,7 @@ func portFilter(v6 bool) []bpf.Instruction {
 	)
 }
 
-// join makes the links hear the asks' groups.
+// join lets the links receive the groups of the asks.
 func (w *wire) join(asks []*ask) error {
 	reports := -1
 	for _, a := range asks {
@@ -210,9 +210,9 @@ func (w *wire) joinMAC(p port, mac conf.MAC) error {
 	return errors.Join(err, joined)
 }
 
-// report joins the ask's groups as an IPv6 host does, for that sends the MLD
-// reports without which a snooping switch may keep the answers from us. On a
-// link without IPv6 there is no MLD; the probe is worth sending all the same.
+// report joins the ask's groups as an IPv6 host does. That sends MLD reports;
+// without them, a snooping switch may keep the answers from us. A link without
+// IPv6 has no MLD, but the probe is still worth sending.
 func (w *wire) report(fd int, a *ask) {
 	for _, g := range a.groups {
 		m := &unix.IPv6Mreq{Multiaddr: g.As16(), Interface: uint32(w.links[a.target.Link])}
@@ -223,9 +223,8 @@ func (w *wire) report(fd int, a *ask) {
 	}
 }
 
-// awaitCarrier waits until the links send what they are given: before that,
-// frames vanish without an error (noop_enqueue), and silence would be taken
-// for an answer.
+// awaitCarrier waits until the links really send. Before that, frames vanish
+// without an error (noop_enqueue), and we would take the silence for an answer.
 func (w *wire) awaitCarrier(ctx context.Context) error {
 	deadline := time.NewTimer(carrierWait)
 	defer deadline.Stop()
@@ -272,7 +271,7 @@ func (w *wire) write(a *ask) error {
 	return err
 }
 
-// linkError says what an errno of a packet socket means for its link.
+// linkError says what an errno of a packet socket means for the link.
 func linkError(link conf.LinkName, err error) error {
 	hint := "run ip -d link show dev " + string(link) + " in the pod's namespace"
 	switch {

@@ -28,20 +28,21 @@ var ErrHollow = errors.New("too many free pages")
 const pageSize = 4096
 
 // maxHollow is how many free pages a file may have. bbolt reads and writes the
-// list of all of them in each transaction, so that one peak of use would make
-// all later transactions slower.
+// list of all free pages in each transaction. Without a limit, one peak of use
+// would make all later transactions slower.
 const maxHollow = 512
 
 // fillPercent is how full a page is after a copy: about as full as random
-// inserts leave it. Fuller, each of the next inserts would split one.
+// inserts leave it. If pages were fuller, each of the next inserts would split
+// one.
 const fillPercent = 0.7
 
-// Mode says what may become of a transaction.
+// Mode says how a transaction may end.
 type Mode int
 
 // The modes.
 const (
-	Read        Mode = iota // nothing: the file may be open for reading only
+	Read        Mode = iota // no change: the file may be open for reading only
 	Write                   // it is committed, but a hollow file is ErrHollow
 	WriteHollow             // it is committed
 	Forget                  // it is rolled back
@@ -53,7 +54,7 @@ type Tx struct {
 	tables []*Table
 }
 
-// Table opens a table. That there is none is damage.
+// Table opens a table. A missing table is damage.
 func (tx *Tx) Table(name string) (*Table, error) {
 	b := tx.tx.Bucket([]byte(name))
 	if b == nil {
@@ -67,9 +68,9 @@ func (tx *Tx) Table(name string) (*Table, error) {
 // Writable says whether the transaction may change anything.
 func (tx *Tx) Writable() bool { return tx.tx.Writable() }
 
-// Check returns what bbolt finds wrong with the pages of the file, as ErrDamaged. Run it
-// only after every table could be read: bbolt checks in a goroutine of its own, in which
-// a fault on memory behind the end of the file ends the process.
+// Check returns what bbolt finds wrong with the pages of the file, as ErrDamaged. Call
+// it only after all tables have been read: bbolt checks in a goroutine of its own, and
+// there a fault on memory behind the end of the file ends the process.
 func (tx *Tx) Check() error {
 	var first error
 	for err := range tx.tx.Check() { // to the end: bbolt's goroutine waits for the reader
@@ -91,19 +92,20 @@ func (tx *Tx) changed() bool {
 }
 
 // Transact runs fn in one transaction on a file, and closes the file. It
-// commits what fn has changed if fn returns nil and the mode allows it.
+// commits the changes of fn if fn returns nil and the mode allows it.
 //
-// It is the one place where bbolt touches a file that may be damaged. bbolt
-// panics on most damage, and faults on memory that is mapped from a file that is
-// too short: both are ErrDamaged here. Pages that lead back to themselves are not
-// caught: bbolt follows them until the process has no stack or no memory left.
+// Only here does bbolt touch a file that may be damaged. bbolt panics on most
+// damage, and faults on memory that is mapped from a file that is too short.
+// Transact returns ErrDamaged for both. It does not catch pages that lead back
+// to themselves: bbolt follows them until the process has no stack or no memory
+// left.
 func Transact(file *os.File, m Mode, fn func(*Tx) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
 			// Closing the database would wait for locks that the panic left
-			// taken. The mapping is lost, and as it keeps the file open, the
-			// flock has to be given back by hand.
+			// locked. The mapping is lost. It keeps the file open, so the flock
+			// has to be released by hand.
 			err = errors.Join(Damagef("%v", p), unix.Flock(int(file.Fd()), unix.LOCK_UN), file.Close())
 		}
 	}()
@@ -129,8 +131,9 @@ func Transact(file *os.File, m Mode, fn func(*Tx) error) (err error) {
 	return errors.Join(err, tx.Rollback(), db.Close())
 }
 
-// notEmpty says that a file is too short to be a database. bbolt would make a new
-// database of an empty file, and the leases would be lost.
+// notEmpty returns an error for a file that is too short to be a database.
+// bbolt would make a new database of an empty file, and the leases would be
+// lost.
 func notEmpty(file *os.File) error {
 	info, err := file.Stat()
 	if err == nil && info.Mode().IsRegular() && info.Size() < 2*pageSize {
@@ -161,7 +164,7 @@ func Create(file *os.File, names []string, fn func([]*Table) error) error {
 	return errors.Join(err, db.Close())
 }
 
-// Copy puts the open tables into an empty file, with no page more than they
+// Copy puts the open tables into an empty file, with only the pages that they
 // need, and closes that file.
 func (tx *Tx) Copy(file *os.File) error {
 	names := make([]string, len(tx.tables))
@@ -183,14 +186,15 @@ func (tx *Tx) Copy(file *os.File) error {
 	})
 }
 
-// open opens a file with bbolt, which closes it, also if it returns an error.
+// open opens a file with bbolt. bbolt closes the file, also when it returns an
+// error.
 func open(file *os.File, m Mode) (*bolt.DB, error) {
 	db, err := bolt.Open(file.Name(), 0o600, &bolt.Options{
-		// Whoever calls us is alone with the file but for other programs, such
-		// as bbolt's own tool.
+		// The caller has the file alone. Only a foreign program, such as
+		// bbolt's own tool, may have it open.
 		Timeout:    time.Second,
 		ReadOnly:   m == Read,
-		NoSync:     true, // what the page cache has survives a kill
+		NoSync:     true, // the content of the page cache survives a kill
 		NoGrowSync: true,
 		PageSize:   pageSize,
 		OpenFile:   func(string, int, os.FileMode) (*os.File, error) { return file, nil },
@@ -207,11 +211,11 @@ func open(file *os.File, m Mode) (*bolt.DB, error) {
 // ErrBusy says that another program has opened the file.
 var ErrBusy = errors.New("another program has it open")
 
-// ErrDamaged is the cause of every error about what a file holds, as opposed
-// to errors of the file system.
+// ErrDamaged is the cause of every error about the content of a file. Errors of
+// the file system do not have it.
 var ErrDamaged = errors.New("damaged")
 
-// Damagef says what is wrong with what a file holds.
+// Damagef returns an error about the content of a file.
 func Damagef(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrDamaged}, args...)...)
 }

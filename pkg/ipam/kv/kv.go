@@ -12,16 +12,17 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Table is sorted keys with their values. Keys and values that it returns are
-// valid until the end of the transaction; those that it is given must not be
-// changed until then.
+// Table has sorted keys with their values. Keys and values that it returns are
+// valid until the end of the transaction. Do not change keys and values that
+// you gave it before that.
 type Table struct {
 	name    string
 	bucket  *bolt.Bucket
 	changes int // in this transaction
 }
 
-// Item is what a table holds under one key. Its key is nil for no item.
+// Item is one key of a table with its value. A nil key means that there is no
+// item.
 type Item struct{ Key, Value []byte }
 
 // Get returns the value of a key, nil if there is none.
@@ -33,8 +34,8 @@ func (t *Table) Get(key []byte) ([]byte, error) {
 	return t.unseal(key, v)
 }
 
-// Ceil returns the first item at or after a key, one with a nil key if there
-// is none.
+// Ceil returns the first item at or after a key. Its key is nil if there is
+// none.
 func (t *Table) Ceil(key []byte) (Item, error) { return t.found(t.bucket.Cursor().Seek(key)) }
 
 func (t *Table) found(key, sealed []byte) (Item, error) {
@@ -45,8 +46,8 @@ func (t *Table) found(key, sealed []byte) (Item, error) {
 	return Item{key, v}, err
 }
 
-// Span is the keys from Lo up to and without Hi. A nil Lo is the first key
-// there is, a nil Hi is behind the last.
+// Span is the keys from Lo up to Hi, without Hi. A nil Lo means from the first
+// key, a nil Hi means to the last.
 type Span struct{ Lo, Hi []byte }
 
 // Prefix is the span of all keys that start with p.
@@ -63,7 +64,7 @@ func Prefix(p []byte) Span {
 
 func (s Span) ends(key []byte) bool { return s.Hi != nil && bytes.Compare(key, s.Hi) >= 0 }
 
-// In yields the items of a span in order. The table may be changed meanwhile.
+// In yields the items of a span in order. The table may change during the loop.
 func (t *Table) In(s Span) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		c := t.bucket.Cursor()
@@ -85,8 +86,8 @@ func (t *Table) In(s Span) iter.Seq2[Item, error] {
 	}
 }
 
-// Ring yields the items of a span beginning at start, which must not be empty,
-// going on with the first after the last.
+// Ring yields the items of a span, beginning at start. After the last item it
+// goes on with the first. start must not be empty.
 func (t *Table) Ring(s Span, start []byte) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		for _, part := range []Span{{start, s.Hi}, {s.Lo, start}} {
@@ -118,7 +119,7 @@ func (t *Table) Del(key []byte) error {
 
 const sumSize = 4
 
-// unseal takes the checksum off a value. Earlier versions write it and demand it, so
+// unseal removes the checksum from a value. Earlier versions write and require it, so
 // it stays in the format.
 func (t *Table) unseal(key, v []byte) ([]byte, error) {
 	end := len(v) - sumSize
@@ -128,8 +129,8 @@ func (t *Table) unseal(key, v []byte) ([]byte, error) {
 	return v[:end], nil
 }
 
-// sum is the checksum of an item: of the table's name, so that an item of another table
-// is not taken for one of this, the key and the value.
+// sum is the checksum of an item. It covers the key, the value and the table's name, so
+// that an item of another table does not pass for one of this table.
 func (t *Table) sum(key, value []byte) uint32 {
 	castagnoli := crc32.MakeTable(crc32.Castagnoli) // made once by crc32; processors have an instruction for it
 	c := crc32.Update(0, castagnoli, []byte(t.name))

@@ -14,8 +14,8 @@ import (
 // record explains. Its pool is not known, so no pool may lease it.
 type Aside struct {
 	Addr netip.Addr
-	// Owner has no more than the namespace and the interface; with the zero Netns,
-	// several namespaces had the address.
+	// Owner has only the namespace and the interface. A zero Netns means that several
+	// namespaces had the address.
 	Owner Owner
 }
 
@@ -23,12 +23,13 @@ const asidePrefix = "aside"
 
 func asideKey(a netip.Addr) []byte { return appendAddr([]byte(asidePrefix), a) }
 
-// SetAside files an address that no pool may lease.
+// SetAside stores an address that no pool may lease.
 func (l *Ledger) SetAside(a Aside) error {
 	return l.meta.Put(asideKey(a.Addr), appendOwner([]byte{valueVersion}, a.Owner))
 }
 
-// Aside returns what is set aside under an address, and whether anything is.
+// Aside returns what is set aside for an address, and whether there is
+// anything.
 func (l *Ledger) Aside(a netip.Addr) (Aside, bool, error) {
 	v, err := l.meta.Get(asideKey(a))
 	if err != nil || v == nil {
@@ -38,12 +39,13 @@ func (l *Ledger) Aside(a netip.Addr) (Aside, bool, error) {
 	return out, true, err
 }
 
-// Asides yields all addresses that are set aside. They may be dropped meanwhile.
+// Asides yields all addresses that are set aside. They may be dropped during
+// the loop.
 func (l *Ledger) Asides() iter.Seq2[Aside, error] {
 	return decoded(l.meta.In(kv.Prefix([]byte(asidePrefix))), decodeAside)
 }
 
-// DropAside makes an address that is set aside one like any other.
+// DropAside makes an address that is set aside a normal one.
 func (l *Ledger) DropAside(a netip.Addr) error { return l.meta.Del(asideKey(a)) }
 
 func decodeAside(it kv.Item) (Aside, error) {
@@ -56,14 +58,14 @@ func decodeAside(it kv.Item) (Aside, error) {
 	return out, v.done("address that is set aside", it.Key)
 }
 
-// The version before had no table for such addresses: it leased them to their namespace
-// in a pool of this name, and said so under this key of the table meta.
+// The previous version had no table for such addresses. It leased them to their
+// namespace in a pool of this name, and noted that under this key of the table meta.
 const (
 	pastPool = "*"
 	pastKey  = "keeps"
 )
 
-// convert sets aside what the version before has leased in pastPool.
+// convert sets aside what the previous version has leased in pastPool.
 func (l *Ledger) convert() error {
 	if past, err := l.meta.Get([]byte(pastKey)); err != nil || past == nil {
 		return err

@@ -12,9 +12,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
-// Keys are put together from strings with their length in front, so that no
-// two things share a key whatever bytes a name holds, and from addresses as a
-// family byte and the address, so that keys sort as addresses do.
+// A key consists of strings and addresses. Each string has its length in front,
+// so that two things never have the same key, whatever bytes a name has. An
+// address is a family byte and the address, so that keys sort like addresses.
 
 func appendString(b []byte, s string) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(len(s)))
@@ -34,8 +34,8 @@ func appendTime(b []byte, t time.Duration) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(t))
 }
 
-// reader takes a key or value apart. After the first thing that is not there,
-// everything is zero and short is set.
+// reader reads a key or value part by part. After the first part that is
+// missing, all results are zero and short is set.
 type reader struct {
 	b     []byte
 	short bool
@@ -72,8 +72,8 @@ func (r *reader) addr() netip.Addr {
 	return a
 }
 
-// done returns an error if the bytes did not suffice. Bytes that are left over
-// are no error: a later version may append fields.
+// done returns an error if there were too few bytes. More bytes than needed are
+// no error: a later version may append fields.
 func (r *reader) done(what string, b []byte) error {
 	if r.short {
 		return kv.Damagef("%s %x is malformed", what, b)
@@ -109,8 +109,8 @@ func appendAttachment(b []byte, at conf.Attachment) []byte {
 	return appendString(appendString(b, string(at.ContainerID)), string(at.IfName))
 }
 
-// netnsOf reads no more of a holding than its namespace, which stands first for
-// that.
+// netnsOf reads only the namespace of a holding. It is the first field for that
+// reason.
 func netnsOf(it kv.Item) (Netns, error) {
 	v := reader{b: it.Value}
 	if n := v.byte(); n != valueVersion {

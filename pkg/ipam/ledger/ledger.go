@@ -22,16 +22,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
-// Ledger is the tables in one transaction. The steps that an address goes
-// through, free, leased, at rest, free, keep these laws:
+// Ledger has the tables in one transaction. An address goes from free to
+// leased, to quarantine ("at rest"), and back to free. Each step keeps these
+// laws:
 //
 //   - hold has what each attachment has leased;
-//   - rest has the resting addresses of each pool in the order in which they
-//     became free;
-//   - last has the resting addresses by pool and the identity of the last
-//     owner, but for those at conflict, which are nobody's;
+//   - rest has the addresses of each pool that are at rest, in the order in
+//     which they were released;
+//   - last has the addresses at rest by pool and identity of the last owner. It
+//     leaves out addresses in conflict, which belong to no pod;
 //   - run has, for each pool, the longest runs of addresses that are leased or
-//     at rest, under the last address of each.
+//     at rest. The key is the last address of a run.
 //
 // Times are those of Store.Now.
 type Ledger struct {
@@ -46,7 +47,7 @@ const version = 1
 
 func tableNames() []string { return []string{"meta", "hold", "rest", "last", "run"} }
 
-// found fills the meta table of a new database, the first of tables.
+// found fills the table meta of a new database, which is the first of tables.
 func found(tables []*kv.Table, bootID string) error {
 	if err := tables[0].Put([]byte("version"), []byte{version}); err != nil {
 		return err
@@ -98,7 +99,7 @@ func lastKey(pool string, id [sha256.Size]byte) []byte {
 	return append(appendString(nil, pool), id[:16]...)
 }
 
-// Holding returns what an attachment has leased, and whether that is anything.
+// Holding returns what an attachment has leased, and whether there is anything.
 func (l *Ledger) Holding(at conf.Attachment) (Holding, bool, error) {
 	v, err := l.hold.Get(holdKey(at))
 	if err != nil || v == nil {
@@ -114,8 +115,8 @@ func (l *Ledger) Holding(at conf.Attachment) (Holding, bool, error) {
 // Give leases a free address.
 func (l *Ledger) Give(o Owner, s Spot) error { return l.give(o, s, false) }
 
-// GiveEarly leases a free address that should have rested longer. Early stays
-// with the lease.
+// GiveEarly leases a free address before its quarantine is over. Early stays
+// set in the lease.
 func (l *Ledger) GiveEarly(o Owner, s Spot) error { return l.give(o, s, true) }
 
 func (l *Ledger) give(o Owner, s Spot, early bool) error {
@@ -125,10 +126,10 @@ func (l *Ledger) give(o Owner, s Spot, early bool) error {
 	return l.add(o, Place{s, l.Now, early})
 }
 
-// Wake leases a resting address.
+// Wake leases an address in quarantine.
 func (l *Ledger) Wake(o Owner, r Resting) error { return l.wake(o, r, false) }
 
-// WakeEarly leases a resting address before its rest is over. Early stays with
+// WakeEarly leases an address before its quarantine is over. Early stays set in
 // the lease.
 func (l *Ledger) WakeEarly(o Owner, r Resting) error { return l.wake(o, r, true) }
 
@@ -147,8 +148,8 @@ func (l *Ledger) add(o Owner, p Place) error {
 	return l.Save(Holding{o, append(h.Places, p)})
 }
 
-// Save writes a holding whose owner has changed in other things than its
-// attachment.
+// Save writes a holding after a change of its owner. The attachment must be the
+// same.
 func (l *Ledger) Save(h Holding) error {
 	key := holdKey(h.Owner.Attachment())
 	if len(h.Places) == 0 {
@@ -157,9 +158,8 @@ func (l *Ledger) Save(h Holding) error {
 	return l.hold.Put(key, h.encode())
 }
 
-// Retire ends the lease of those places of a holding for which which returns a
-// state to rest in, AtRest or Conflicted; zero leaves the place alone. It
-// returns what is left.
+// Retire ends leases of a holding. For each place, which returns the new state,
+// AtRest or Conflicted, or zero to keep the lease. Retire returns what is left.
 func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
 	left := Holding{Owner: h.Owner}
 	for _, p := range h.Places {
@@ -185,7 +185,7 @@ func (l *Ledger) fileResting(r Resting) error {
 	return l.last.Put(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr), appendTime(nil, r.Freed))
 }
 
-// Free ends the rest of an address.
+// Free ends the quarantine of an address.
 func (l *Ledger) Free(r Resting) error {
 	if err := l.drop(r); err != nil {
 		return err
@@ -200,23 +200,23 @@ func (l *Ledger) drop(r Resting) error {
 	return l.last.Del(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr))
 }
 
-// Resting yields the resting addresses of a pool, those that became free first
-// first. They may be woken and freed meanwhile.
+// Resting yields the addresses of a pool that are in quarantine, in the order
+// of their release. They may be leased and freed during the loop.
 func (l *Ledger) Resting(pool string) iter.Seq2[Resting, error] {
 	return decoded(l.rest.In(kv.Prefix(appendString(nil, pool))), decodeResting)
 }
 
-// AllResting yields the resting addresses of all pools.
+// AllResting yields the addresses in quarantine of all pools.
 func (l *Ledger) AllResting() iter.Seq2[Resting, error] {
 	return decoded(l.rest.In(kv.Span{}), decodeResting)
 }
 
-// Holdings yields all holdings. They may be retired meanwhile.
+// Holdings yields all holdings. They may be retired during the loop.
 func (l *Ledger) Holdings() iter.Seq2[Holding, error] {
 	return decoded(l.hold.In(kv.Span{}), decodeHolding)
 }
 
-// decoded yields what the items of a table mean.
+// decoded yields the items of a table, decoded.
 func decoded[T any](items iter.Seq2[kv.Item, error], decode func(kv.Item) (T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for it, err := range items {
@@ -231,8 +231,8 @@ func decoded[T any](items iter.Seq2[kv.Item, error], decode func(kv.Item) (T, er
 	}
 }
 
-// Last returns the resting addresses of a pool whose last owner had an
-// identity.
+// Last returns the addresses of a pool that are in quarantine and that an owner
+// with this identity had last.
 func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Resting, error) {
 	var out []Resting
 	prefix := lastKey(pool, id)
@@ -259,8 +259,9 @@ func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Resting, error) {
 	return out, nil
 }
 
-// Holder returns who has leased an address. Its cost grows with the number of
-// leases: an address is looked up by its owner, but for messages.
+// Holder returns the holding that has leased an address. It is for messages
+// only: its cost grows with the number of leases. Other code finds an address
+// by its owner.
 func (l *Ledger) Holder(s Spot) (Holding, bool, error) {
 	for h, err := range l.Holdings() {
 		if err != nil {
@@ -273,7 +274,7 @@ func (l *Ledger) Holder(s Spot) (Holding, bool, error) {
 	return Holding{}, false, nil
 }
 
-// Neighbour is a holding of which no more than the namespace has been read.
+// Neighbour is a holding of which only the namespace has been read.
 type Neighbour struct {
 	Netns Netns
 	item  kv.Item
@@ -282,10 +283,10 @@ type Neighbour struct {
 // Holding reads the rest.
 func (n Neighbour) Holding() (Holding, error) { return decodeHolding(n.item) }
 
-// Neighbours yields all holdings, beginning behind the place that an attachment
-// has or would have among them. That is a place by chance: whoever looks at the
-// first few in each transaction has looked at all in the long run, and at no
-// more pages than the attachment itself needs.
+// Neighbours yields all holdings. It begins after the position that an
+// attachment has, or would have, among them. This position is random. So calls
+// that look at the first few holdings in each transaction see all holdings over
+// time. They read no more pages than the attachment itself needs.
 func (l *Ledger) Neighbours(at conf.Attachment) iter.Seq2[Neighbour, error] {
 	start := append(holdKey(at), 0)
 	return decoded(l.hold.Ring(kv.Span{}, start), func(it kv.Item) (Neighbour, error) {

@@ -25,8 +25,8 @@ func lockFile(ctx context.Context, path string, flags, how int) (*os.File, error
 		if err := flock.Wait(ctx, f, how); err != nil {
 			return nil, busy(ctx, path, err)
 		}
-		// Nobody of ours removes the file, but a state folder that is wiped
-		// while we wait would leave us with a lock that no other call sees.
+		// No roce program removes the file. But if the state folder is wiped
+		// while we wait, we would get a lock that no other call sees.
 		if flock.Current(f, path) {
 			return f, nil
 		}
@@ -36,7 +36,8 @@ func lockFile(ctx context.Context, path string, flags, how int) (*os.File, error
 	}
 }
 
-// busy returns the error of a wait that ctx has ended, and any other as it is.
+// busy returns the error of a wait that ctx has ended. It returns any other
+// error unchanged.
 func busy(ctx context.Context, path string, err error) error {
 	if ctx.Err() == nil {
 		return err

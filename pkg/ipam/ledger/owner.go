@@ -12,15 +12,15 @@ import (
 )
 
 // Netns is a network namespace: the path at which the runtime has mounted it,
-// and the device and inode numbers of the file there. Path "" is a namespace
-// about which nothing is known.
+// and the device and inode numbers of the file there. Path "" means that
+// nothing is known of the namespace.
 type Netns struct {
 	Path     string
 	Dev, Ino uint64
 }
 
-// Owner is who asks for an address and what for. The pod's fields are empty
-// outside of Kubernetes.
+// Owner is the attachment that asks for an address, with its pod. The pod's
+// fields are empty outside of Kubernetes.
 type Owner struct {
 	ContainerID, IfName           string
 	Network                       string // the network configuration's name
@@ -33,8 +33,8 @@ func (o Owner) Attachment() conf.Attachment {
 	return conf.Attachment{ContainerID: conf.ContainerID(o.ContainerID), IfName: conf.LinkName(o.IfName)}
 }
 
-// String names the owner in messages: its pod, or else its container. Of an address
-// that is set aside no more than the namespace is known.
+// String names the owner in messages: its pod, or else its container. For an address
+// that is set aside, only the namespace is known.
 func (o Owner) String() string {
 	switch {
 	case o.PodName != "":
@@ -47,8 +47,8 @@ func (o Owner) String() string {
 	return "several namespaces"
 }
 
-// Identity is what stays the same when a pod is made anew under its name.
-// Outside of Kubernetes it is the attachment.
+// Identity stays the same when a pod is created again under its name. Outside
+// of Kubernetes it is the attachment.
 func (o Owner) Identity() [sha256.Size]byte {
 	if o.PodName == "" {
 		return sha256.Sum256(appendAttachment([]byte("container"), o.Attachment()))
@@ -56,15 +56,15 @@ func (o Owner) Identity() [sha256.Size]byte {
 	return sha256.Sum256(appendString(appendString(appendString([]byte("pod"), o.PodNamespace), o.PodName), o.IfName))
 }
 
-// State is what a used address is doing.
+// State is the state of a used address.
 type State byte
 
-// The states. The numbers are in databases.
+// The states. Databases contain the numbers.
 const (
 	Leased     State = 1
 	AtRest     State = 2
-	Conflicted State = 3 // at rest because somebody else on the wire answered for it
-	SetAside   State = 4 // of no known pool; see Aside
+	Conflicted State = 3 // in quarantine because another host on the network answered for it
+	SetAside   State = 4 // its pool is not known; see Aside
 )
 
 // String returns the word that rocectl pool list prints.
@@ -92,16 +92,16 @@ type Spot struct {
 type Place struct {
 	Spot
 	Since time.Duration
-	Early bool // leased before its rest was over
+	Early bool // leased before its quarantine was over
 }
 
-// Holding is what an attachment has leased, in all pools, and is never empty.
+// Holding is what an attachment has leased, in all pools. It is never empty.
 type Holding struct {
 	Owner  Owner
 	Places []Place
 }
 
-// Resting is an address that waits before it is free again.
+// Resting is an address in quarantine.
 type Resting struct {
 	Spot
 	State State // AtRest or Conflicted

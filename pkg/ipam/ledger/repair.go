@@ -15,17 +15,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
 
-// Damaged is the name that a database gets when another one takes its place.
-// It stays for those who want to know what happened, until the next boot.
+// Damaged is the name that a damaged database gets when another one replaces
+// it. The file stays until the next boot, so that you can find out what
+// happened.
 func (s Store) Damaged() string { return s.db() + ".damaged" }
 
-// Rebuild calls fn, alone with the database, if that cannot be read or
-// contradicts itself: with the reason. What fn returns fills an empty database,
-// which then takes the place of the damaged one; nil leaves everything as it is. A
-// sound database, and none, is left alone, and fn is not called.
+// Rebuild calls fn if the database cannot be read or contradicts itself. It has the
+// database alone, and passes the reason. What fn returns fills an empty database, which
+// then replaces the damaged one. If that is nil, everything stays as it is. If the
+// database is sound, or if there is none, Rebuild does nothing and does not call fn.
 //
-// A kill at any moment leaves the damaged database in its place or the new
-// one, whole.
+// If the process is killed at any moment, either the damaged database or the whole new
+// one is there.
 func (s Store) Rebuild(ctx context.Context, fn func(why error) (fill func(*Ledger) error, err error)) error {
 	return s.locked(ctx, os.O_RDWR, unix.LOCK_EX, func(lock *os.File) error {
 		why := s.ours(lock)
@@ -65,8 +66,9 @@ func (s Store) fill(file *os.File, fill func(*Ledger) error) error {
 	return kv.Transact(again, kv.WriteHollow, s.bind(fill))
 }
 
-// keep gives the damaged database a second name. It keeps the first until the
-// new one takes it, so that there is never none: that would be an empty one.
+// keep gives the damaged database a second name. The first name stays until the
+// new database takes it, so that a database always exists: a missing one would
+// count as empty.
 func (s Store) keep() error {
 	if err := os.Remove(s.Damaged()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -74,7 +76,7 @@ func (s Store) keep() error {
 	return os.Link(s.db(), s.Damaged())
 }
 
-// Restore files a holding of a database that was lost.
+// Restore stores a holding of a database that was lost.
 func (l *Ledger) Restore(h Holding) error {
 	for _, p := range h.Places {
 		if err := l.addToRun(p.Spot); err != nil {
@@ -84,8 +86,8 @@ func (l *Ledger) Restore(h Holding) error {
 	return l.Save(h)
 }
 
-// check looks at everything: whether it can be read, whether the tables tell the
-// same, and then, because Check demands this order, at the pages.
+// check checks everything: first that the tables can be read, then that they
+// agree, and last the pages, because Check requires this order.
 func (l *Ledger) check() error {
 	if err := l.checkTables(); err != nil {
 		return err
@@ -152,8 +154,7 @@ func (l *Ledger) checkCount(atRest int) error {
 	return nil
 }
 
-// checkRuns checks that the runs are made of the used addresses, of all of
-// them and of no other.
+// checkRuns checks that the runs contain all used addresses and no other.
 func (l *Ledger) checkRuns(spots map[Spot]bool) error {
 	for it, err := range l.run.In(kv.Span{}) {
 		if err != nil {

@@ -11,12 +11,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 )
 
-// Run returns the run of used addresses of a pool that holds a, or the next one
-// behind it, which may be of the other family; the zero Range if there is none.
+// Run returns the run of used addresses of a pool that contains a, or the next
+// run after it. That one may be of the other family. It returns the zero Range
+// if there is none.
 //
-// Runs are filed under their last address because that makes this one seek
-// forward. A seek backward would have to deal with Cursor.Prev of bbolt, which
-// stops at a page that the transaction has emptied.
+// The key of a run is its last address, so that the search is one seek forward.
+// A seek backward would need Cursor.Prev of bbolt, which stops at a page that
+// the transaction has emptied.
 func (l *Ledger) Run(pool string, a netip.Addr) (netrange.Range, error) {
 	prefix := appendString(nil, pool)
 	it, err := l.run.Ceil(runKey(pool, a))
@@ -62,8 +63,8 @@ func (l *Ledger) addToRun(s Spot) error {
 	return l.putRun(s.Pool, grown)
 }
 
-// runUpTo returns the first address of the run that ends at last, the zero
-// Addr if there is none. last may be the zero Addr.
+// runUpTo returns the first address of the run that ends at last. It returns
+// the zero Addr if there is none. last may be the zero Addr.
 func (l *Ledger) runUpTo(pool string, last netip.Addr) (netip.Addr, error) {
 	if !last.IsValid() {
 		return last, nil
@@ -95,8 +96,8 @@ func (l *Ledger) takeFromRun(s Spot) error {
 	return l.putRun(s.Pool, netrange.Range{First: s.Addr.Next(), Last: r.Last})
 }
 
-// putRun files a run: the first address under the last, nothing if that is the
-// same.
+// putRun stores a run: the key is the last address, the value is the first one,
+// or nothing if both are the same.
 func (l *Ledger) putRun(pool string, r netrange.Range) error {
 	var first []byte
 	if r.First != r.Last {

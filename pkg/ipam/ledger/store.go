@@ -28,19 +28,19 @@ const (
 // ErrNone says that there is no database of this boot.
 var ErrNone = errors.New("no lease database")
 
-// Store is the database of a node on disk: who may open it when, where it
-// comes from, and when it is thrown away or rebuilt. Each method opens it, runs one
-// transaction and closes it, alone among all goroutines and processes. They
-// wait for one another as long as the context allows, then return code 11.
-// They return code 107 for a database that cannot be read and code 5 when the
-// file system fails, and have then changed nothing.
+// Store is the database of a node on disk. It decides who may open the database and
+// when, and when the database is thrown away or rebuilt. Each method opens the
+// database, runs one transaction and closes it. In that time it is alone among all
+// goroutines and processes. Methods wait for one another as long as the context allows,
+// and then return code 11. They return code 107 for a database that cannot be read, and
+// code 5 when the file system fails. They have then changed nothing.
 //
-// The boot id stands in the database and in the lock file. The second makes
-// that a database of another boot need not be readable to be thrown away:
-// after a power failure, NoSync leaves anything on a disk that is no tmpfs. A
-// lock file without a boot id makes the database one that cannot be read.
+// The boot id is in the database and in the lock file. Because of the second one, a
+// database of another boot can be thrown away without reading it: after a power
+// failure, NoSync may leave any content on a disk that is not tmpfs. If the lock file
+// has no boot id, the database counts as one that cannot be read.
 type Store struct {
-	Dir    string // made if need be
+	Dir    string // made if it does not exist
 	BootID string
 	Now    func() time.Duration // CLOCK_BOOTTIME
 }
@@ -48,8 +48,8 @@ type Store struct {
 func (s Store) db() string   { return filepath.Join(s.Dir, dbName) }
 func (s Store) lock() string { return filepath.Join(s.Dir, lockName) }
 
-// Update runs fn on the database, which it makes if there is none. It commits
-// when fn returns nil and has changed something.
+// Update runs fn on the database. It makes the database if there is none. It
+// commits when fn returns nil and has changed something.
 func (s Store) Update(ctx context.Context, fn func(*Ledger) error) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return s.classify(err)
@@ -64,7 +64,7 @@ func (s Store) Update(ctx context.Context, fn func(*Ledger) error) error {
 	}
 	err = s.transact(os.O_RDWR, kv.Write, fn)
 	switch {
-	case errors.Is(err, ErrNone): // the database says so, the lock does not
+	case errors.Is(err, ErrNone): // the database says so, though the lock file did not
 		err = s.create()
 	case errors.Is(err, kv.ErrHollow):
 		err = s.compact()
@@ -77,20 +77,20 @@ func (s Store) Update(ctx context.Context, fn func(*Ledger) error) error {
 	return s.classify(err)
 }
 
-// Existing is Update for calls that only take away: without a database of this
-// boot it returns ErrNone and makes nothing.
+// Existing is Update for calls that only take something away. Without a
+// database of this boot it returns ErrNone and makes nothing.
 func (s Store) Existing(ctx context.Context, fn func(*Ledger) error) error {
 	return s.ifAny(ctx, os.O_RDWR, unix.LOCK_EX, func() error { return s.transact(os.O_RDWR, kv.WriteHollow, fn) })
 }
 
-// View runs fn, which must change nothing, on the database. It makes and
-// changes no file. Without a database of this boot it returns ErrNone.
+// View runs fn on the database. fn must change nothing. View makes and changes
+// no file. Without a database of this boot it returns ErrNone.
 func (s Store) View(ctx context.Context, fn func(*Ledger) error) error {
 	return s.ifAny(ctx, os.O_RDONLY, unix.LOCK_SH, func() error { return s.transact(os.O_RDONLY, kv.Read, fn) })
 }
 
-// Try runs fn on a copy of the database, or on an empty one if there is none,
-// and forgets what it has done.
+// Try runs fn on a copy of the database, or on an empty one if there is none.
+// It drops what fn has changed.
 func (s Store) Try(ctx context.Context, fn func(*Ledger) error) error {
 	file, err := s.private(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s Store) Try(ctx context.Context, fn func(*Ledger) error) error {
 	return s.classify(kv.Transact(file, kv.Forget, s.bind(fn)))
 }
 
-// ifAny runs fn while it has the lock, if there is one and it is of this boot.
+// ifAny runs fn under the lock, if there is a lock file and it is of this boot.
 func (s Store) ifAny(ctx context.Context, flags, how int, fn func() error) error {
 	return s.locked(ctx, flags, how, func(lock *os.File) error {
 		if err := s.ours(lock); err != nil {
@@ -109,7 +109,7 @@ func (s Store) ifAny(ctx context.Context, flags, how int, fn func() error) error
 	})
 }
 
-// locked runs fn while it has the lock, if there is one.
+// locked runs fn under the lock, if there is a lock file.
 func (s Store) locked(ctx context.Context, flags, how int, fn func(lock *os.File) error) error {
 	lock, err := lockFile(ctx, s.lock(), flags, how)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -122,8 +122,8 @@ func (s Store) locked(ctx context.Context, flags, how int, fn func(lock *os.File
 	return s.classify(fn(lock))
 }
 
-// ours returns ErrNone if the lock file says that the database is one of
-// another boot, and damage if it does not say anything that can be read.
+// ours returns ErrNone if the lock file says that the database is of another
+// boot. It returns damage if the lock file cannot be read.
 func (s Store) ours(lock *os.File) error {
 	boot, err := s.boot(lock)
 	if err == nil && boot != s.BootID && boot != "" {
@@ -132,9 +132,9 @@ func (s Store) ours(lock *os.File) error {
 	return err
 }
 
-// boot returns the boot id that the lock file has, or none if it is new. What
-// is no boot id may have been this boot's, so that it is damage and no reason
-// to throw a database away. Where there is none, nothing can be lost.
+// boot returns the boot id in the lock file, or "" if the file is new. Text
+// that is not a boot id may come from this boot. So it is damage, and no reason
+// to throw a database away. Where there is no database, nothing can be lost.
 func (s Store) boot(lock *os.File) (string, error) {
 	b, err := io.ReadAll(lock)
 	if err != nil {
@@ -151,7 +151,7 @@ func (s Store) boot(lock *os.File) (string, error) {
 }
 
 // isBootID says whether a text is a UUID in the kernel's form ("%pU" in
-// lib/vsprintf.c), as /proc/sys/kernel/random/boot_id has it.
+// lib/vsprintf.c), as in /proc/sys/kernel/random/boot_id.
 func isBootID(id string) bool {
 	digitsToZero := func(r rune) rune {
 		if strings.ContainsRune("0123456789abcdef", r) {
@@ -162,9 +162,9 @@ func isBootID(id string) bool {
 	return strings.Map(digitsToZero, id) == "00000000-0000-0000-0000-000000000000"
 }
 
-// prepare makes sure that there is a database and that it is not, as far as
-// the lock file knows, one of another boot. A kill between any two steps leaves
-// something that the next call prepares again.
+// prepare makes sure that a database exists and that, as far as the lock file
+// knows, it is of this boot. If the process is killed between two steps, the
+// next call prepares again.
 func (s Store) prepare(lock *os.File) error {
 	boot, err := s.boot(lock)
 	if err != nil {
@@ -181,10 +181,10 @@ func (s Store) prepare(lock *os.File) error {
 	return s.create()
 }
 
-// restart throws away the database of another boot. The id of this boot is on
-// the disk before a database of this boot can be; the sync happens once for
-// each boot and costs nothing on tmpfs. A lock file without any id is a new
-// one: whoever removed the old one has not ended the leases.
+// restart throws away the database of another boot. It puts the id of this boot
+// on the disk before a database of this boot can exist. The sync happens once
+// for each boot and costs nothing on tmpfs. A lock file without any id is new:
+// the removal of the old file has not ended the leases.
 func (s Store) restart(lock *os.File, boot string) error {
 	if boot != "" {
 		for _, name := range []string{s.db(), s.Damaged()} {
@@ -219,7 +219,7 @@ func (s Store) transact(flags int, m kv.Mode, fn func(*Ledger) error) error {
 	return kv.Transact(file, m, s.bind(fn))
 }
 
-// bind gives fn the tables of a transaction.
+// bind passes the tables of a transaction to fn.
 func (s Store) bind(fn func(*Ledger) error) func(*kv.Tx) error {
 	return func(tx *kv.Tx) error {
 		l, err := open(tx, s.BootID, s.Now())
@@ -230,14 +230,14 @@ func (s Store) bind(fn func(*Ledger) error) func(*kv.Tx) error {
 	}
 }
 
-// create puts an empty database in the place of what there may be.
+// create replaces the database, if there is one, by an empty one.
 func (s Store) create() error { return s.replace(s.blank) }
 
-// compact makes the database anew without free pages.
+// compact rewrites the database without free pages.
 func (s Store) compact() error { return s.replace(s.copyTo) }
 
-// replace makes a database with fn, which may close the file, under another
-// name first, so that a kill cannot leave half of one.
+// replace makes a database with fn, which may close the file. It uses another
+// name first, so that a kill cannot leave half a database.
 func (s Store) replace(fn func(*os.File) error) error {
 	name := s.db() + ".new"
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -262,15 +262,15 @@ func (s Store) copyTo(file *os.File) error {
 	return s.transact(os.O_RDONLY, kv.Read, func(l *Ledger) error { return l.tx.Copy(file) })
 }
 
-// private copies the database into memory that goes with the returned file, so
-// that a transaction can be tried out. Without a database it is an empty one.
+// private copies the database into memory that ends with the returned file, so
+// that a transaction can be tried out. Without a database the copy is empty.
 func (s Store) private(ctx context.Context) (*os.File, error) {
 	fd, err := unix.MemfdCreate(dbName, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("memfd_create: %w", err)
 	}
 	file := os.NewFile(uintptr(fd), s.db())
-	// Whoever fills a file closes it.
+	// The function that fills a file also closes it.
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -287,9 +287,8 @@ func (s Store) private(ctx context.Context) (*os.File, error) {
 	return file, nil
 }
 
-// classify turns an error into one with a code, unless it has one or is
-// ErrNone. What is wrong with the database is 107, what is wrong with the file
-// system 5.
+// classify gives an error a code, unless it has one or is ErrNone. Faults of
+// the database are 107, faults of the file system are 5.
 func (s Store) classify(err error) error {
 	var coded *cnierr.Error
 	var path *fs.PathError
