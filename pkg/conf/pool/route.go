@@ -26,7 +26,7 @@ type Route struct {
 	Scope    *int         `json:"scope,omitempty"`
 }
 
-// Routes reads "ipam.routes", whose keys are those of a CNI result.
+// Routes reads "ipam.routes", a list of routes with the keys of a CNI result.
 func Routes(v strict.Value) []Route {
 	var out []Route
 	for _, e := range v.List() {

@@ -16,8 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// lent is a link of another plugin's with an address, and the operation that
-// adopts it.
+// lent makes a link of another plugin with an address, and returns the
+// operation that adopts it.
 func (w opened) lent() plan.Adopt {
 	w.IP("link add net1 type bridge")
 	w.IP("link set net1 address 02:00:00:00:00:05")
@@ -48,7 +48,7 @@ func adoption(t *testing.T, w opened) {
 	wantCode(t, w.Check(t.Context(), plan.Op{Kind: other}), cnierr.Damaged)
 }
 
-// adoptedAttachment undoes on a link of somebody else's what was added to it.
+// adoptedAttachment undoes what was added to a foreign link.
 func adoptedAttachment(t *testing.T, w opened) {
 	adopt := w.lent()
 	before := w.Show()
@@ -92,7 +92,7 @@ func adoptedFacts(t *testing.T, w opened) {
 		Parent:  plan.Link{Name: "net1", MAC: mac, MTU: 1500, Device: "0000:0b:00.2", InPod: true},
 		Pod:     plan.PodFacts{Netns: w.ID(), IPv6: true, Taken: true},
 	}
-	got.Parent.Layers = nil // whose indexes nobody knows here
+	got.Parent.Layers = nil // their indexes are not known here
 	if diff := cmp.Diff(want, got, byValue()); diff != "" {
 		t.Errorf("a link of another plugin's (-want +got):\n%s", diff)
 	}
@@ -101,7 +101,7 @@ func adoptedFacts(t *testing.T, w opened) {
 	wantCode(t, err, cnierr.BadConfig)
 }
 
-// adoptedChild adopts a macvlan: the device is that of the host's link.
+// adoptedChild adopts a macvlan: its device is the device of the host's link.
 func adoptedChild(t *testing.T, w opened) {
 	w.must(t, plan.Op{Kind: w.macvlan()})
 	got, err := plan.Only(w.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}}))

@@ -34,7 +34,7 @@ func foreignLink(t *testing.T, w opened) {
 	w.refuses(t, plan.Op{Kind: w.macvlan()}, cnierr.BadEnv)
 	w.undo(t, plan.InPod(w.macvlan(), plan.Macvlan{Name: "net1", Mark: w.macvlan().Mark}))
 	w.unchanged(t, before)
-	// An alias alone is no proof: anybody can set one.
+	// An alias alone is no proof: any program can set one.
 	w.IP("link set net1 alias " + w.macvlan().Mark)
 	before = w.Show()
 	w.refuses(t, plan.Op{Kind: w.macvlan()}, cnierr.BadEnv)
@@ -126,7 +126,7 @@ func otherMetric(t *testing.T, w opened) {
 	}
 }
 
-// otherProtocol has routes that differ from ours in their protocol number alone
+// otherProtocol has routes that differ from ours only in their protocol number
 // (static), as an operator would add them.
 func otherProtocol(t *testing.T, w opened) {
 	for _, op := range w.attach(t) {
@@ -235,7 +235,7 @@ func foreignSysctl(t *testing.T, w opened) {
 func lostRecord(t *testing.T, w opened) {
 	w.foreign()
 	w.IP("rule add from 10.8.0.5/32 lookup 100 priority 32000 protocol 82") // another attachment's
-	w.IP("rule add from 10.9.0.5/32 lookup 300 priority 40")                // somebody else's
+	w.IP("rule add from 10.9.0.5/32 lookup 300 priority 40")                // foreign
 	before := w.Show()
 	w.attach(t)
 	m := w.macvlan()
@@ -246,8 +246,8 @@ func lostRecord(t *testing.T, w opened) {
 	w.unchanged(t, before)
 }
 
-// renamedLink looks at the attachment's link under another name, and then at
-// none.
+// renamedLink looks at the attachment's link under another name, and then at no
+// link.
 func renamedLink(t *testing.T, w opened) {
 	before := w.Show()
 	ops := w.attach(t)
@@ -263,12 +263,12 @@ func renamedLink(t *testing.T, w opened) {
 	}
 }
 
-// damage is something that befalls an attachment.
+// damage is something that happens to an attachment.
 type damage struct {
 	name string
 	do   func(w opened)
-	want []string // kinds of operations whose check fails
-	left bool     // undoing leaves something that is not ours any more
+	want []string // the kinds of operations that Check finds damaged
+	left bool     // undoing leaves something that is no longer ours
 }
 
 func damages() []damage {

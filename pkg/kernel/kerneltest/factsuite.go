@@ -76,8 +76,8 @@ func badParents(t *testing.T, w opened) {
 	fails(named, cnierr.BadParent)
 }
 
-// railFacts looks at three rails, of which the second has no NIC and the third
-// no free name.
+// railFacts asks about three rails: the second has no NIC, the third has no
+// free name.
 func railFacts(t *testing.T, w opened) {
 	w.HostIP(fmt.Sprintf("addr add 10.9.0.250/24 dev %s", w.NIC))
 	w.HostIP(fmt.Sprintf("addr add fd00:9::250/64 dev %s", w.NIC))
@@ -105,8 +105,8 @@ func railFacts(t *testing.T, w opened) {
 	}
 }
 
-// matchedFacts lets the NICs be found: those that are down are among them, at
-// their places.
+// matchedFacts selects NICs by a match. NICs that are down are also found, in
+// their position.
 func matchedFacts(t *testing.T, w opened) {
 	for _, name := range []string{"rail10", "rail2"} {
 		w.HostIP(fmt.Sprintf("link add %s type bridge", name))

@@ -26,7 +26,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Kernel is the method set of *kernel.Kernel, which the fake has too.
+// Kernel is the method set of *kernel.Kernel. The fake has the same methods.
 type Kernel interface {
 	ID() plan.NetnsID
 	Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
@@ -48,7 +48,7 @@ const HostPath = "/proc/1/ns/net"
 // Fake is a machine in memory: a host with NICs, and pods. It is safe for
 // concurrent use.
 type Fake struct {
-	// Sys is the root of sysfs, for selecting NICs by what they are.
+	// Sys is the root of sysfs, for selecting NICs by their properties.
 	Sys fstest.MapFS
 
 	t    testing.TB
@@ -140,12 +140,12 @@ func (f *Fake) Calls() int {
 	return f.calls
 }
 
-// FailAt makes the n-th call from now on, counted from 1 as Calls does, fail
-// with err and do nothing.
+// FailAt makes the n-th call from now on fail with err and do nothing. n counts
+// from 1, like Calls.
 func (f *Fake) FailAt(n int, err error) { f.fail(n, n, err) }
 
-// FailFrom makes the n-th call from now on and all after it fail, as they do
-// for a process that is dead, until Heal.
+// FailFrom makes the n-th call from now on and all later calls fail, until
+// Heal, as after the death of a process.
 func (f *Fake) FailFrom(n int, err error) { f.fail(n, int(^uint(0)>>2), err) }
 
 func (f *Fake) fail(from, to int, err error) {
@@ -154,7 +154,7 @@ func (f *Fake) fail(from, to int, err error) {
 	f.faults = append(f.faults, fault{f.calls + from, f.calls + to, err})
 }
 
-// Heal forgets the faults.
+// Heal ends the faults of FailAt and FailFrom.
 func (f *Fake) Heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +172,7 @@ func (f *Fake) call() error {
 	return nil
 }
 
-// unexpected fails the test for what the fake was not made for.
+// unexpected fails the test for a request that the fake does not model.
 func (f *Fake) unexpected(format string, args ...any) error {
 	f.t.Helper()
 	err := cnierr.New(cnierr.Bug, "kerneltest", "", "", format, args...)
@@ -180,7 +180,7 @@ func (f *Fake) unexpected(format string, args ...any) error {
 	return err
 }
 
-// String returns what is in the pods, "" if there is nothing in any.
+// String returns the content of all pods, "" if they are empty.
 func (f *Fake) String() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -62,7 +62,7 @@ func (a adopt) check(s *Space) error {
 	return nil
 }
 
-// look returns what is not as the operation says, "" if nothing is.
+// look returns what differs from the operation, "" if nothing does.
 func (a adopt) look(s *Space) (cnierr.Code, string) {
 	l := s.link(a.op.Link)
 	if l == nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
-// FakeKernel is a Fake, opened at one of its pods, or at the host alone.
+// FakeKernel is a Fake, opened for one of its pods, or for the host alone.
 type FakeKernel struct {
 	f      *Fake
 	pod    *Space
@@ -119,14 +119,14 @@ func (k *FakeKernel) run(op plan.Op, fn func(*Space, executor) error) error {
 	return fn(s, how.with(op.Kind))
 }
 
-// kind is how the operations of one kind are done.
+// kind says how the operations of one kind are done.
 type kind struct {
 	podOnly bool
 	with    func(plan.Kind) executor
 }
 
-// kinds returns how operations are done whose kinds have laws of their own: what
-// they need, and what they change of each other. All others make a thing.
+// kinds returns the kinds that have laws of their own: what they need, and how
+// they change what others made. An operation of any other kind makes a thing.
 func kinds() map[reflect.Type]kind {
 	return map[reflect.Type]kind{
 		reflect.TypeFor[plan.Macvlan](): {true, func(k plan.Kind) executor { return macvlan{k.(plan.Macvlan)} }},
@@ -140,7 +140,8 @@ func kinds() map[reflect.Type]kind {
 	}
 }
 
-// thing is what an operation of any other kind makes: it is there or not.
+// thing is what an operation of any other kind makes. It exists or not, and has
+// no further state.
 type thing struct{ op plan.Op }
 
 func (x thing) is(op plan.Op) bool { return op.Same(x.op) }
@@ -244,7 +245,8 @@ func (s *Space) addresses() []rtnl.Address {
 	return out
 }
 
-// rtnl returns the link of an index as Linux tells it; ENODEV if there is none.
+// rtnl returns the link with an index as Linux reports it. ENODEV means that
+// there is none.
 func (s *Space) rtnl(i int) (rtnl.Link, error) {
 	if i < 0 || i >= len(s.links) || s.links[i] == nil {
 		return rtnl.Link{}, unix.ENODEV
@@ -268,7 +270,7 @@ func (s *Space) rtnl(i int) (rtnl.Link, error) {
 	return out, nil
 }
 
-// seen is a namespace as parent.Select looks at it.
+// seen is a namespace in the form that parent.Select reads.
 type seen struct{ *Space }
 
 func (s seen) LinksByName(_ context.Context, names ...string) []rtnl.Named {

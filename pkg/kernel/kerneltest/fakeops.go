@@ -41,7 +41,7 @@ func (s *Space) op(k plan.Kind) plan.Op {
 	return op
 }
 
-// need returns a link that an operation is done to.
+// need returns a link that an operation changes.
 func (s *Space) need(action string, name conf.LinkName) (*iface, error) {
 	if l := s.link(name); l != nil {
 		return l, nil
@@ -175,7 +175,7 @@ func (m macvlan) check(s *Space) error {
 	return nil
 }
 
-// differences leaves the alias to its callers.
+// differences does not compare the alias: its callers do.
 func (m macvlan) differences(l, p *iface) []string {
 	var out []string
 	for _, d := range []struct {

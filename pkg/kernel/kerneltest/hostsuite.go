@@ -15,8 +15,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// hostOps are operations of each kind that can act on the host, on a NIC there. The
-// NIC is up, and its settings are not ours to restore.
+// hostOps returns an operation of each kind that can act on the host, on a NIC there.
+// The NIC is up. Undo does not restore its settings.
 func (w opened) hostOps() plan.Ops {
 	address := netip.MustParsePrefix("10.9.0.1/24")
 	return plan.OnHost(

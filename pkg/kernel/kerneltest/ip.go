@@ -13,9 +13,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// IP does in the namespace what ip(8) would, as somebody who knows nothing of
-// roce-cni: link add NAME type KIND, link del, link set with up, down, name,
-// mtu, address, group and alias; addr add and del; route add and del; rule add and
+// IP does in the namespace what ip(8) would, like an operator without roce-cni: link
+// add NAME type KIND, link del, link set with up, down, name, mtu, address, group and
+// alias; addr add and del; route add and del; rule add and del. Anything else fails the
+// test.
 // del. Anything else fails the test.
 func (s *Space) IP(command string) {
 	s.f.t.Helper()
@@ -58,7 +59,7 @@ func (s *Space) Sysctl(path, value string) {
 	l.sysctls[path] = value
 }
 
-// options reads words in pairs, but for those that stand alone.
+// options reads words in pairs, except words that have no value.
 func options(w []string) (map[string]string, bool) {
 	out := map[string]string{}
 	for len(w) > 0 {

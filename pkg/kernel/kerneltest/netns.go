@@ -18,12 +18,12 @@ import (
 type Netns struct {
 	t  testing.TB
 	fd int
-	// Path is what CNI_NETNS would be.
+	// Path is the value for CNI_NETNS.
 	Path string
 }
 
-// Node is a machine: a namespace for the host, and one for the wire that its
-// NICs are plugged into.
+// Node is a machine: one namespace for the host, and one for the network to
+// which its NICs are connected.
 type Node struct {
 	*Netns
 	Wire *Netns
@@ -31,13 +31,13 @@ type Node struct {
 
 const threadNS = "/proc/thread-self/ns/net"
 
-// NewNode makes a machine and moves the calling goroutine, which must be that
-// of a test, subtest or benchmark, into its host namespace for the rest of the test. The
-// thread ends with the test. Goroutines that the test starts, subtests
-// included, are not in the namespace.
+// NewNode makes a machine. It moves the calling goroutine into the host namespace of
+// the machine for the rest of the test. The goroutine must be that of a test, subtest
+// or benchmark. The thread ends with the test. Goroutines that the test starts,
+// subtests included, are not in the namespace.
 //
-// Where namespaces cannot be made it skips the test, and fails it when the
-// environment variable REQUIRE_NETNS is 1. With -short it makes none.
+// Where namespaces cannot be made, NewNode skips the test. It fails the test instead
+// when the environment variable REQUIRE_NETNS is 1. With -short it makes no namespace.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	wire := newNetns(t)
@@ -54,9 +54,9 @@ func NewNode(t testing.TB) *Node {
 	return &Node{host, wire}
 }
 
-// NIC plugs a new NIC into the wire, up at both ends, without the link-local
-// address that the kernel would add some time later. The other end has the
-// same name.
+// NIC connects a new NIC to the network and brings both ends up. It suppresses
+// the link-local address that the kernel would add some time later. The other
+// end has the same name.
 func (n *Node) NIC(name string) {
 	n.t.Helper()
 	n.IP(fmt.Sprintf("link add %s type veth peer name %s netns %s", name, name, n.Wire.Path))
@@ -91,7 +91,7 @@ func (n *Node) PodAt(path string) *Netns {
 }
 
 // newNetns makes a namespace on a thread that then ends. A file descriptor
-// keeps it, so that nothing is left of it however the test ends.
+// keeps the namespace, so that nothing of it is left, however the test ends.
 func newNetns(t testing.TB) *Netns {
 	t.Helper()
 	if testing.Short() {
@@ -123,9 +123,9 @@ func unable(t testing.TB, err error) {
 	t.Skipf("no network namespace can be made: %v", err)
 }
 
-// onThread runs fn on a thread that ends afterwards, whatever fn did to it. The first
-// thread of a process never does: it would show in /proc as the namespace of the
-// process, until that ends.
+// onThread runs fn on a thread that ends afterwards, whatever fn did to it. It never
+// uses the first thread of the process: /proc would show that thread's namespace as the
+// namespace of the process.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	go func() {
@@ -140,8 +140,8 @@ func onThread(fn func() error) error {
 	return <-done
 }
 
-// IP runs ip(8) with the words of a command in the namespace and returns what
-// it prints; the word "" is empty. A failure ends the test.
+// IP runs ip(8) with the words of a command in the namespace and returns its
+// output. The word "" is an empty argument. A failure ends the test.
 func (n *Netns) IP(command string) string {
 	n.t.Helper()
 	words := strings.Fields(command)
@@ -153,8 +153,8 @@ func (n *Netns) IP(command string) string {
 	return n.Exec("ip", words...)
 }
 
-// Exec runs a program in the namespace and returns what it prints, but for its
-// complaints. A failure ends the test.
+// Exec runs a program in the namespace and returns its standard output. A
+// failure ends the test.
 func (n *Netns) Exec(program string, args ...string) string {
 	n.t.Helper()
 	var out, complaints strings.Builder

@@ -16,8 +16,8 @@ import (
 )
 
 // Rails returns the operations of an attachment with an interface on each of
-// the NICs, which may be the same, as plan.MakeAll would have them but for the
-// wire: one run of each kind.
+// the NICs, as plan.MakeAll returns them, but without questions to the network.
+// There is one run of each kind. The NICs may be the same.
 func Rails(nics ...conf.LinkName) plan.Ops {
 	var links, settings, ups, addresses, routes, rules plan.Ops
 	for i, nic := range nics {
@@ -106,7 +106,7 @@ func railsTornDown(t *testing.T, w opened) {
 	w.unchanged(t, before)
 }
 
-// runsThatFail lets one operation in the midst of each run fail.
+// runsThatFail lets one operation in the middle of each run fail.
 func runsThatFail(t *testing.T, w opened) {
 	before := w.Show()
 	for _, c := range []struct {
@@ -142,7 +142,7 @@ func runsThatFail(t *testing.T, w opened) {
 		w.undoRuns(t, ops)
 		w.unchanged(t, before)
 	}
-	// One link is somebody else's: it stays, and all others go.
+	// One link is foreign: it stays, and all others go.
 	w.IP("link add net1-5 type bridge")
 	before = w.Show()
 	ops := w.rails()
@@ -153,8 +153,8 @@ func runsThatFail(t *testing.T, w opened) {
 
 func kindName(op plan.Op) string { return strings.TrimPrefix(fmt.Sprintf("%T", op.Kind), "plan.") }
 
-// foreignGroups has links of somebody else's in groups, also in those that the
-// kernel would take to remove several links at once.
+// foreignGroups has foreign links in groups, also in the groups with which the
+// kernel removes several links at once.
 func foreignGroups(t *testing.T, w opened) {
 	for i, group := range []uint32{1, 0x726f6365, 0x726f6366, ^uint32(0) >> 1} {
 		w.IP(fmt.Sprintf("link add eth%d type bridge", i))
@@ -168,8 +168,8 @@ func foreignGroups(t *testing.T, w opened) {
 	}
 }
 
-// railsOfOthers undoes rails of which one is gone, one has another name, one
-// has lost its mark and one has become somebody else's.
+// railsOfOthers undoes four rails: one is gone, one has another name, one has
+// lost its mark, and one is a foreign link now.
 func railsOfOthers(t *testing.T, w opened) {
 	before, ops := w.Show(), w.rails()
 	w.doRuns(t, ops)
@@ -213,13 +213,13 @@ func mixedRun(t *testing.T, w opened) {
 	}
 }
 
-// lostRails undoes rails of which only the marks are known, also without the
-// first.
+// lostRails undoes rails of which only the marks are known. It also does so
+// without the first rail.
 func lostRails(t *testing.T, w opened) {
 	w.foreign()
 	w.IP("rule add from 10.8.0.5/32 lookup 100 priority 32000 protocol 82") // another attachment's
 	w.IP("link add eth1 type bridge")
-	w.IP("link set eth1 alias " + plan.Mark("abc", "net1") + "/1") // anybody can set one
+	w.IP("link set eth1 alias " + plan.Mark("abc", "net1") + "/1") // any program can set an alias
 	before := w.Show()
 	mark := plan.Mark("abc", "net1")
 	lost := plan.InPod(plan.Macvlan{Name: "net1", Mark: mark}, plan.Orphans{Link: "net1", Mark: mark})
@@ -234,7 +234,7 @@ func lostRails(t *testing.T, w opened) {
 	for _, without := range []string{"", "net1", "net1-1"} {
 		w.doRuns(t, Rails(w.NIC, w.NIC, w.NIC))
 		rules := plan.Ops{}
-		if without != "" { // whose rules nobody can know any more
+		if without != "" { // its rules cannot be known any more
 			for _, op := range Rails(w.NIC, w.NIC, w.NIC) {
 				a, ok := op.Kind.(plan.Address)
 				if ok && string(a.Link) == without {

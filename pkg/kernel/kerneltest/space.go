@@ -26,8 +26,8 @@ type Space struct {
 	things []plan.Op
 }
 
-// iface is one interface; its index is its place in its namespace from 1 on,
-// removed ones included as nil.
+// iface is one interface. Its index is its position in its namespace, from 1. A
+// removed interface leaves nil there.
 type iface struct {
 	name     conf.LinkName
 	altNames []string
@@ -44,13 +44,13 @@ type iface struct {
 	sysctls  map[string]string
 }
 
-// route is a route of anybody's.
+// route is any route, ours or foreign.
 type route struct {
 	plan.Route
 	proto int
 }
 
-// rule is a rule of anybody's that selects by source alone.
+// rule is any rule, ours or foreign, that selects only by source.
 type rule struct {
 	plan.Rule
 	proto int
@@ -62,7 +62,7 @@ const (
 	protoBoot   = 3
 )
 
-// WithoutIPv6 makes the namespace that of a kernel without IPv6.
+// WithoutIPv6 makes the kernel of the namespace one without IPv6.
 func (s *Space) WithoutIPv6() {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *Space) link(name conf.LinkName) *iface {
 	return nil
 }
 
-// removeLink takes a link away with its addresses, routes and things; rules stay.
+// removeLink removes a link with its addresses, routes and things; rules stay.
 func (s *Space) removeLink(l *iface) {
 	for _, other := range append(slices.Collect(maps.Values(s.f.pods)), s.f.host) {
 		for _, child := range other.links {
@@ -92,8 +92,9 @@ func (s *Space) removeLink(l *iface) {
 	s.links[slices.Index(s.links, l)] = nil
 }
 
-// setUp brings a link up or down. Down takes all routes along, link-local
-// addresses, and the other IPv6 ones unless keep_addr_on_down is set.
+// setUp brings a link up or down. Down removes all routes and the link-local
+// addresses. It also removes the other IPv6 addresses, unless keep_addr_on_down
+// is set.
 func (s *Space) setUp(l *iface, up bool) error {
 	if l.up == up {
 		return nil
@@ -128,8 +129,8 @@ func (s *Space) macInUse(l *iface) bool {
 	return false
 }
 
-// connect adds the route that the kernel makes for an address of a link that
-// is up.
+// connect adds the route that the kernel makes for an address on a link that is
+// up.
 func (s *Space) connect(l *iface, p netip.Prefix) {
 	if !l.up || p.IsSingleIP() {
 		return
@@ -148,7 +149,7 @@ func (s *Space) addAddress(l *iface, p netip.Prefix) {
 	s.connect(l, p)
 }
 
-// removeAddress also takes the routes along that the address stood behind.
+// removeAddress removes an address and the routes that depend on it.
 func (s *Space) removeAddress(l *iface, p netip.Prefix) {
 	l.addrs = slices.DeleteFunc(l.addrs, func(a netip.Prefix) bool { return a == p })
 	s.routes = slices.DeleteFunc(s.routes, func(r route) bool {
@@ -162,8 +163,8 @@ func (s *Space) removeAddress(l *iface, p netip.Prefix) {
 	}
 }
 
-// reaches says whether the gateway of a route is on its link, as a route of the
-// same table or of main tells.
+// reaches says whether the gateway of a route is on its link, according to a
+// route in the same table or in main.
 func (s *Space) reaches(r plan.Route) bool {
 	return r.Via.IsLinkLocalUnicast() || slices.ContainsFunc(s.routes, func(o route) bool {
 		return (o.Table == plan.MainTable || o.Table == r.Table) && o.Link == r.Link && !o.Via.IsValid() && o.Dst.Contains(r.Via)
@@ -177,7 +178,8 @@ func (s *Space) assigned(a netip.Addr) bool {
 	})
 }
 
-// rival returns the route of the same table, destination and metric, if any.
+// rival returns the route with the same table, destination and metric, if there
+// is one.
 func (s *Space) rival(r plan.Route) *route {
 	for i, o := range s.routes {
 		if o.Table == r.Table && o.Dst == r.Dst && metric(o.Route) == metric(r) {
@@ -187,7 +189,7 @@ func (s *Space) rival(r plan.Route) *route {
 	return nil
 }
 
-// metric returns what the kernel makes of a route's metric.
+// metric returns the metric that the kernel uses for a route.
 func metric(r plan.Route) uint32 {
 	if r.Metric == 0 && r.Dst.Addr().Is6() {
 		return 1024
@@ -195,9 +197,9 @@ func metric(r plan.Route) uint32 {
 	return r.Metric
 }
 
-// String returns the namespace as the words that ip(8) would be given to make
-// it: links, their settings and addresses, routes and rules. What every
-// namespace has is left out.
+// String returns the words with which ip(8) would make the namespace: links,
+// their settings and addresses, routes and rules. It leaves out what every
+// namespace has.
 func (s *Space) String() string {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()

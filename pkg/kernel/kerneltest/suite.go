@@ -27,14 +27,14 @@ type World struct {
 	// Pod and Host are paths of namespaces.
 	Pod, Host string
 	// IP and HostIP do what ip(8) does with the words, in the pod and in the
-	// host, behind the kernel's back.
+	// host. The kernel under test does not know of it.
 	IP, HostIP func(command string)
 	// Sysctl writes a setting in the pod.
 	Sysctl func(path, value string)
 	// Show and ShowHost return what is in the pod and in the host. Equal states
 	// give equal texts.
 	Show, ShowHost func() string
-	// OpenHost opens the kernel at the host alone.
+	// OpenHost opens only the host.
 	OpenHost func() (Kernel, error)
 }
 
@@ -88,7 +88,7 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 	}
 }
 
-// opened is a world together with its pod, opened.
+// opened is a world with its pod opened.
 type opened struct {
 	World
 	Kernel
@@ -105,7 +105,8 @@ func openWorld(t *testing.T, w World) opened {
 }
 
 // Attachment returns the operations of an attachment with an address of each
-// family on a NIC, as plan.Make would have them but for the wire.
+// family on a NIC, as plan.Make returns them, but without questions to the
+// network.
 func Attachment(nic conf.LinkName) plan.Ops {
 	v4, v6 := netip.MustParsePrefix("10.9.0.5/24"), netip.MustParsePrefix("fd00:9::5/64")
 	ops := plan.InPod(

@@ -18,10 +18,10 @@ type Pod struct {
 	NSID        int32 // the number by which the pod knows the host
 }
 
-// Carrier returns the link whose RDMA device the pod uses through l, a link of
-// the pod that another plugin made. That is l itself, or a link below it, in
-// the pod or in the host. device is the name that the runtime gives for the
-// device of l. The errors of Carrier are those of p.
+// Carrier returns the link with the RDMA device that the pod uses through l. l is
+// a link of the pod that another plugin made. The result is l itself, or a link
+// below it, in the pod or in the host. device is the name that the runtime gives
+// for the device of l. The errors of Carrier are those of p.
 func Carrier(ctx context.Context, p Pod, l rtnl.Link, device string) (plan.Link, error) {
 	c, inPod := p.Links, true
 	for range maxStack {
