@@ -86,7 +86,8 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	// We were called, so the addresses are of our pools, whatever ipam.type says.
+	// The runtime called this program, so the addresses are from our pools, even if
+	// ipam.type names another plugin.
 	rec := record.Record{ContainerID: d.ContainerID, IfName: d.IfName, Netns: d.Netns, IPAM: conf.PoolType}
 	if id, err := kernel.NetnsID(d.Netns); err == nil {
 		rec.NetnsID = id
@@ -94,8 +95,8 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	return addresses.ReleaseUnrecorded(ctx, rec, d)
 }
 
-// check says when an address that the main plugin was given is not leased to
-// the attachment any more.
+// check returns an error if an address of the main plugin is not leased to the
+// attachment any more.
 func check(ctx context.Context, args *skel.CmdArgs) error {
 	req, err := conf.ParseIPAM(plugin.Input("CHECK", args))
 	if err != nil {
@@ -115,7 +116,7 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	return addresses.CheckHeld(ctx, req, netns)
 }
 
-// gc releases what the network's attachments hold that are not valid any more.
+// gc releases the leases of the network's attachments that are not valid any more.
 func gc(ctx context.Context, args *skel.CmdArgs) error {
 	g, err := conf.ParseGC(plugin.Input("GC", args))
 	if err != nil {
@@ -124,7 +125,7 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	if err := plugin.AllowedState(policyFile, g.StateDir); err != nil {
 		return err
 	}
-	g.IPAM = conf.PoolType // we were called, so the addresses are of our pools
+	g.IPAM = conf.PoolType // the runtime called this program, so the addresses are from our pools
 	addresses, err := allocator(g.StateDir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
@@ -162,8 +163,8 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	return claim.Status(ctx)
 }
 
-// hostFacts returns what can be known without a link: the pod's namespace, and the
-// addresses of the host, which no pod gets.
+// hostFacts returns the facts that need no link: the pod's namespace, and the
+// addresses of the host. No pod gets these addresses.
 func hostFacts(ctx context.Context, req conf.Request) (f plan.Facts, err error) {
 	if f.Pod.Netns, err = kernel.NetnsID(req.Netns); err != nil {
 		return f, err
@@ -172,8 +173,8 @@ func hostFacts(ctx context.Context, req conf.Request) (f plan.Facts, err error) 
 	return f, err
 }
 
-// allocator returns the addresses of this node. It gives none in quarantine, because
-// it cannot ask the wire.
+// allocator returns the allocator of this node. It leases no address in quarantine,
+// because this program cannot send a conflict probe.
 func allocator(stateDir string, log *slog.Logger) (lease.Allocator, error) {
 	boot, err := plugin.BootID()
 	return lease.Allocator{

@@ -18,8 +18,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// patience bounds the work on one attachment, the wait for a call of the
-// runtime's included.
+// patience limits the work on one attachment, including the wait for a call of the
+// runtime.
 const patience = 30 * time.Second
 
 func checkCommand(node *nodeFlags) *cobra.Command {
@@ -52,15 +52,14 @@ status is then 1.`,
 	return cmd
 }
 
-// check prints what is wrong with each attachment, and returns an error if
-// anything is.
+// check prints the findings of each attachment, and returns an error if there is one.
 func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachment) error {
 	wrong, checked := 0, 0
 	for _, k := range keys {
 		rec, err := n.Records.Load(k.ContainerID, k.IfName)
 		switch {
 		case err != nil:
-			// It is CheckRecord's to say, which has the lock.
+			// CheckRecord reports it, because it holds the lock.
 		case ended(rec):
 			fmt.Fprintf(w, "%s: %s\n", label(k, rec), state(rec))
 			continue

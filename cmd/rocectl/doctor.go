@@ -18,8 +18,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 )
 
-// statusError ends the program with a status and without a message: what there is to
-// say has been printed.
+// statusError ends the program with a status and without a message, because the
+// message is already printed.
 type statusError int
 
 func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
@@ -67,7 +67,7 @@ problem but a check could not tell.
 	return cmd
 }
 
-// run prints the answers, as text each as soon as it is known.
+// run prints the answers. As text, it prints each answer as soon as it is known.
 func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check) error {
 	boot, err := plugin.BootID()
 	if err != nil {

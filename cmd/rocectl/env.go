@@ -82,8 +82,8 @@ fails too, because the status of eval is not that of rocectl.`,
 	return cmd
 }
 
-// given refuses flags whose value names nothing, as an empty variable of a script
-// does: the answer would be the caller's own namespace, or all interfaces.
+// given refuses flags with an empty value. A script with an empty variable would
+// otherwise get the answer for the caller's own namespace, or for all interfaces.
 func (f envFlags) given(cmd *cobra.Command) error {
 	for name, empty := range map[string]bool{
 		"netns": f.netns == "", "container": f.at.container == "", "ifname": f.at.ifName == "", "pid": f.pid <= 0,
@@ -110,7 +110,7 @@ func (f envFlags) read(cmd *cobra.Command) (gids.Namespace, error) {
 	if err != nil {
 		return gids.Namespace{}, err
 	}
-	n.Records, _ = attachments(records) // they only help to choose; what cannot be read helps nothing
+	n.Records, _ = attachments(records) // they only help to choose, so an error does not matter
 	path := f.netns
 	switch {
 	case f.pid != 0:
@@ -157,8 +157,8 @@ func railRows(rails []gids.Rail) []railRow {
 	return out
 }
 
-// writeEnv writes the lines for a shell, and one that fails if there is a reason
-// why they are not all that is needed.
+// writeEnv writes the lines for a shell. If the lines are not complete, it adds a
+// line that fails, with the reason.
 func writeEnv(w io.Writer, rails []gids.Rail, a gids.Advice, reason error) error {
 	var b strings.Builder
 	comment := func(format string, args ...any) {
@@ -185,7 +185,7 @@ func writeEnv(w io.Writer, rails []gids.Rail, a gids.Advice, reason error) error
 	return nil
 }
 
-// printable keeps the names in a comment from ending it.
+// printable removes characters from a name that would end the comment.
 func printable(r rune) rune {
 	if unicode.IsPrint(r) {
 		return r
@@ -193,7 +193,7 @@ func printable(r rune) rune {
 	return '?'
 }
 
-// quote returns a word of a shell.
+// quote quotes a word for a shell.
 func quote(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:,/-"
 	if strings.Trim(s, plain) == "" && s != "" {

@@ -69,8 +69,7 @@ Run it on the node. In a pod it would show the pod as the host.`,
 	return cmd
 }
 
-// writeTables aligns the rows of all tables, and puts the summary of each below
-// its own.
+// writeTables aligns the rows of all tables. Below each table it writes its summary.
 func writeTables(w io.Writer, tables []gids.Table) error {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -145,9 +144,9 @@ func gidSummary(g gids.Table) string {
 	return out
 }
 
-// room says how many more pods the free entries are for. Each address takes an
-// entry, or two where the NIC has RoCE v1 too; a pod with IPv6 has three: its
-// link-local address is one.
+// room says how many more pods the free entries are enough for. Each address takes
+// one entry, or two if the NIC has RoCE v1 too. A pod with IPv6 has three addresses,
+// because its link-local address counts.
 func room(g gids.Table) string {
 	each := 1
 	if slices.ContainsFunc(g.Entries, func(e gids.Entry) bool { return e.Type == rdma.RoCEv1 }) {

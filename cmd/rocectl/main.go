@@ -70,8 +70,8 @@ func root(out, errOut io.Writer) *cobra.Command {
 	return cmd
 }
 
-// printError prints an error and its hint; of joined errors, each. command is
-// what was called.
+// printError prints an error and its hint. It prints each of several joined errors.
+// command is the command that the user called.
 func printError(w io.Writer, command string, err error) {
 	for _, err := range each(err) {
 		var e *cnierr.Error

@@ -29,9 +29,9 @@ import (
 // nodeFlags are the flags of all commands that look at this node.
 type nodeFlags struct{ stateDir string }
 
-// mustExist refuses a state folder that is named but not there: a mistyped one
-// would look like a node on which all is well. The default one is made by the
-// first ADD.
+// mustExist refuses a state folder that the user names and that is missing: with a
+// mistyped folder, the node would look healthy. The first ADD makes the default
+// folder.
 func (n *nodeFlags) mustExist(cmd *cobra.Command, _ []string) error {
 	if !cmd.Flags().Changed("state-dir") {
 		return nil
@@ -40,7 +40,7 @@ func (n *nodeFlags) mustExist(cmd *cobra.Command, _ []string) error {
 		return cnierr.New(cnierr.BadConfig, "look for state folder", n.stateDir,
 			"set --state-dir to stateDir of the networks; an ADD creates the folder", "there is none")
 	}
-	return nil // what else is wrong with it, its reader says
+	return nil // its reader reports all other errors
 }
 
 // book opens the node's leases.
@@ -60,8 +60,7 @@ func (n *nodeFlags) records() (record.Store, error) {
 	return record.Store{Dir: n.stateDir, BootID: boot}, err
 }
 
-// open returns the node as the verbs that work from records alone need it.
-// Warnings go to log.
+// open returns the node for the verbs that need only records. Warnings go to log.
 func (n *nodeFlags) open(log io.Writer) (attach.Node, error) {
 	book, err := n.book()
 	if err != nil {
@@ -84,7 +83,7 @@ func (s *selection) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.ifName, "ifname", "", "only the attachment with the interface of this `NAME` in the pod (default all)")
 }
 
-// from returns the chosen attachments that are on record.
+// from returns the chosen attachments that have a record.
 func (s *selection) from(records record.Store) ([]conf.Attachment, error) {
 	all, err := records.List()
 	if err != nil {
@@ -103,19 +102,20 @@ func (s *selection) from(records record.Store) ([]conf.Attachment, error) {
 	return out, nil
 }
 
-// hasInterface says whether an attachment is called so, or one of its rails.
+// hasInterface says whether an attachment or one of its rails has this interface
+// name.
 func hasInterface(records record.Store, k conf.Attachment, name conf.LinkName) bool {
-	rec, _ := records.Load(k.ContainerID, k.IfName) // a record that cannot be read has its name still
+	rec, _ := records.Load(k.ContainerID, k.IfName) // an unreadable record still has its name
 	return k.IfName == name || slices.ContainsFunc(rec.Plan.Interfaces, func(i plan.Interface) bool { return i.Name == name })
 }
 
-// label names an attachment: by its pod, if the record can be read and says it.
+// label names an attachment by its pod, if its record can be read and has the pod.
 func label(k conf.Attachment, r record.Record) string {
 	return podOr(r.Pod.String(), string(k.ContainerID)) + " " + string(k.IfName)
 }
 
-// netnsName returns the namespace at a path as commands are told it: by name
-// if ip(8) knows it by one.
+// netnsName returns the namespace at a path in the form that commands take. It is the
+// name that ip(8) knows, if there is one.
 func netnsName(path string) string {
 	switch dir, name := filepath.Split(path); dir {
 	case "/run/netns/", "/var/run/netns/":

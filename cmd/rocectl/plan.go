@@ -103,7 +103,7 @@ type planned struct {
 	Plan    plan.Plan `json:"plan"`
 
 	before string // see netconf.Config
-	kept   string // what is said about addresses that are kept for the pod
+	kept   string // the text about sticky addresses of the pod
 }
 
 func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
@@ -113,7 +113,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 			return err
 		}
 	}
-	// What the pod has once the networks before are added.
+	// What the pod has after the networks before this one are added.
 	var pod plan.PodFacts
 	var used []planned
 	for i, c := range nets {
@@ -149,7 +149,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 	return nil
 }
 
-// plan makes one network's plan for a pod that has the others already.
+// plan makes the plan of one network, for a pod that already has the other networks.
 func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, pod plan.PodFacts, others []planned) (planned, error) {
 	if err := f.checkAddrs(req); err != nil {
 		return planned{}, err
@@ -184,7 +184,7 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	n := attach.Node{
 		Addresses: lease.Allocator{
 			Book: book, Agent: agent, NodeName: f.nodeName, ReadFile: f.readTable,
-			Log: slog.New(slog.DiscardHandler), // what it says is in agent.said
+			Log: slog.New(slog.DiscardHandler), // its text is in agent.said
 		},
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
@@ -200,8 +200,8 @@ func (f planFlags) cniArgs() string {
 	return strings.TrimPrefix(f.args+";K8S_POD_NAMESPACE="+f.namespace, ";")
 }
 
-// allowed returns what the policy forbids, and what says whether a NIC of the host may
-// be the parent. Offline nothing is known of the NIC.
+// allowed returns an error if the policy forbids the request, and the function that
+// says whether a NIC of the host may be the parent. Offline the NIC is unknown.
 func (f planFlags) allowed(req conf.Request) (parent func(plan.Link) error, err error) {
 	all := func(plan.Link) error { return nil }
 	if f.offline && f.policy == "" {
@@ -224,11 +224,11 @@ func (f planFlags) allowed(req conf.Request) (parent func(plan.Link) error, err 
 	return parent, err
 }
 
-// readTable reads the table at path, or the one that is given in its place.
+// readTable reads the table at path, or the table that the user gives instead.
 func (f planFlags) readTable(path string) ([]byte, error) { return os.ReadFile(cmp.Or(f.table, path)) }
 
-// book opens the node's leases, or, offline, those of an empty node; remove
-// throws these away.
+// book opens the node's leases. Offline, it opens those of an empty node, and remove
+// deletes them.
 func (f planFlags) book() (b *ipam.Book, remove func(), err error) {
 	if !f.offline {
 		b, err = f.node.book()
@@ -263,8 +263,8 @@ func (f planFlags) facts(ctx context.Context, req conf.Request) (facts []plan.Ra
 	return facts, nil
 }
 
-// checkAddrs refuses --nic-addrs where it means nothing, and its lack where the
-// subnets follow from it.
+// checkAddrs refuses --nic-addrs if it has no effect. It requires the flag if the
+// subnets are derived from it.
 func (f planFlags) checkAddrs(req conf.Request) error {
 	given, nics := len(f.nicAddrs), len(req.Each())
 	switch {
@@ -278,7 +278,7 @@ func (f planFlags) checkAddrs(req conf.Request) error {
 	return nil
 }
 
-// madeUp returns the facts of a node that nobody asks.
+// madeUp returns made-up facts for a node that cannot be read.
 func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
 	var out []plan.RailFacts
 	for i, one := range req.Each() {
@@ -299,7 +299,7 @@ func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
 	return out, nil
 }
 
-// numbered returns what stands for a name that only the node knows.
+// numbered returns a substitute for a name that only the node knows.
 func numbered(name string, req conf.Request, rail int) string {
 	if req.Rails == nil {
 		return name
@@ -307,7 +307,7 @@ func numbered(name string, req conf.Request, rail int) string {
 	return fmt.Sprint(name, rail)
 }
 
-// adopted returns what is told of an interface that is adopted, nil if none is.
+// adopted returns the facts of an adopted interface, nil if there is none.
 func adopted(req conf.Request) *plan.Adopted {
 	if req.Prev == nil {
 		return nil
@@ -315,8 +315,8 @@ func adopted(req conf.Request) *plan.Adopted {
 	return plan.Told(*req.Prev)
 }
 
-// device reads what the node's RDMA device behind the parent is, or makes one
-// up when there is no node to ask.
+// device reads the RDMA device behind the parent from the node. Without a node, it
+// makes one up.
 func device(ctx context.Context, req conf.Request, parent plan.Link, sys fs.FS, madeUp string) (*plan.RDMA, error) {
 	switch {
 	case req.RDMA.Mode == conf.RDMAOff:
@@ -374,5 +374,5 @@ func printRails(w io.Writer, u planned) {
 		fmt.Fprintf(t, "# %d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", i.Rail, i.Name, parent(u.Plan, i), rdmaDevice(u.Plan, i), i.MAC, i.MTU,
 			addresses(i), orDash(strings.Join(gateways, ",")), tables(u.Plan, i))
 	}
-	_ = t.Flush() // what w takes no more, the commands that follow will tell
+	_ = t.Flush() // later writes report an error of w
 }

@@ -95,7 +95,7 @@ func poolReleaseCommand(node *nodeFlags) *cobra.Command {
 	return cmd
 }
 
-// mustBeDead refuses to release an address that a living pod may be using.
+// mustBeDead refuses to release an address that a living pod may use.
 func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Addr) error {
 	entries, err := book.List(ctx, pool)
 	if err != nil {
@@ -151,7 +151,8 @@ func leaseRows(entries []ipam.Entry) []leaseRow {
 	return rows
 }
 
-// shown is the state in words: the JSON keeps "resting" for programs that read it.
+// shown returns the state in words. The JSON keeps "resting" for the programs that
+// read it.
 func (r leaseRow) shown() string {
 	if r.State == ledger.AtRest.String() {
 		return "quarantine"

@@ -14,11 +14,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// offlinePool is the node's agent as an ADD would find it. Nothing is asked of it:
-// there is an answer to everything.
+// offlinePool is the node's agent as an ADD would find it. It has an answer to every
+// request, so it sends none.
 type offlinePool struct {
 	planFlags
-	said string // what an operator should know about addresses that are kept
+	said string // what an operator should know about sticky addresses
 }
 
 // Read implements lease.AgentFiles: it reads what this node may lease of a RailPool,
@@ -40,8 +40,8 @@ func (f *offlinePool) Want(string, nodefile.Key) error { return nil }
 // Unwant implements lease.AgentFiles.
 func (f *offlinePool) Unwant(string, nodefile.Key) error { return nil }
 
-// Answer implements lease.AgentFiles: it reads what the agent has answered, or,
-// offline, answers for a cluster in which nothing is kept for anybody else.
+// Answer implements lease.AgentFiles: it reads the agent's answer. Offline, it
+// answers for a cluster in which no address is reserved for another pod.
 func (f *offlinePool) Answer(name string, k nodefile.Key) (nodefile.Answer, bool, error) {
 	look := f.answered
 	if f.offline {
@@ -55,7 +55,7 @@ func (f *offlinePool) Answer(name string, k nodefile.Key) (nodefile.Answer, bool
 	return a, true, err
 }
 
-// answered returns what the agent has answered, if anybody has asked.
+// answered returns the agent's answer, if there was a request.
 func (f *offlinePool) answered(name string, k nodefile.Key) (nodefile.Answer, error) {
 	s, err := f.files()
 	if err != nil {
@@ -87,7 +87,7 @@ func (f *offlinePool) pool(name string) (block.Pool, string, error) {
 	return f.pools[i], f.rack, nil
 }
 
-// firstBlock returns what the node may lease that owns the first block of a pool.
+// firstBlock returns what a node may lease if it owns the first block of a pool.
 func (f *offlinePool) firstBlock(name string) (nodefile.File, error) {
 	pool, rack, err := f.pool(name)
 	if err != nil {

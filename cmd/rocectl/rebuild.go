@@ -16,8 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel/nsscan"
 )
 
-// repairLeases rebuilds the lease database if it is damaged, or only says what
-// that would do, and returns whether it is.
+// repairLeases rebuilds the lease database if it is damaged, or only says what that
+// would do. It returns whether the database is damaged.
 func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) (damaged bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -66,9 +66,9 @@ gone. An intact database is not changed.`,
 	return cmd
 }
 
-// repairAttachments calls do for each attachment and prints what it returns: operations
-// of which says tells what became of them. It goes on after failures and
-// returns all of them.
+// repairAttachments calls do for each attachment and prints the operations that do
+// returns. says describes what happened to them. repairAttachments goes on after
+// failures and returns all of them.
 func repairAttachments(ctx context.Context, w io.Writer, records record.Store, keys []conf.Attachment, says string,
 	do func(context.Context, conf.Attachment) (plan.Ops, error),
 ) error {
@@ -94,7 +94,8 @@ func repairAttachments(ctx context.Context, w io.Writer, records record.Store, k
 	return errors.Join(errs...)
 }
 
-// labelled says of each error whose it is: main prints a line for each.
+// labelled adds the attachment to each error, because main prints one line for each
+// error.
 func labelled(name string, err error) []error {
 	var out []error
 	for _, e := range each(err) {

@@ -47,8 +47,8 @@ func showCommand(node *nodeFlags) *cobra.Command {
 	return cmd
 }
 
-// attachments returns all records that can be read, and what is wrong with
-// those that cannot.
+// attachments returns all records that can be read, and the errors of those that
+// cannot.
 func attachments(s record.Store) ([]record.Record, error) {
 	rows := []record.Record{}
 	keys, err := s.List()
@@ -81,8 +81,8 @@ func writeAttachments(w io.Writer, rows []record.Record) error {
 	return t.Flush()
 }
 
-// interfaces returns the interfaces of an attachment; one that was never planned
-// has the one that was asked for.
+// interfaces returns the interfaces of an attachment. If the attachment was never
+// planned, it is the interface of the request.
 func interfaces(r record.Record) []plan.Interface {
 	if len(r.Plan.Interfaces) == 0 {
 		return []plan.Interface{{Name: r.IfName}}
@@ -90,7 +90,7 @@ func interfaces(r record.Record) []plan.Interface {
 	return r.Plan.Interfaces
 }
 
-// podOr names a pod, or the container when the runtime named no pod.
+// podOr returns the name of the pod, or the container if the runtime named no pod.
 func podOr(pod, container string) string {
 	if pod != "" {
 		return pod
@@ -115,8 +115,7 @@ func parent(p plan.Plan, i plan.Interface) string {
 	return "-"
 }
 
-// tables returns the tables in which packets from the interface's addresses are
-// looked up.
+// tables returns the routing tables for packets from the addresses of the interface.
 func tables(p plan.Plan, i plan.Interface) string {
 	var out []string
 	for r := range plan.All[plan.Rule](p.Ops.At(plan.Pod)) {
@@ -140,8 +139,8 @@ func rdmaDevice(p plan.Plan, i plan.Interface) string {
 	return "-"
 }
 
-// state tells attachments apart whose ADD did not finish, or that an earlier
-// boot of the node ended.
+// state marks an attachment if its ADD did not finish, or if an earlier boot of the
+// node ended it.
 func state(r record.Record) string {
 	switch {
 	case ended(r):

@@ -22,9 +22,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
-// NodeID returns an identity that no other node of the cluster has, machine id
-// and host name together, because images get cloned with their machine id; and
-// the host name alone.
+// NodeID returns an identity that no other node of the cluster has, and the host name
+// alone. The identity is machine id and host name together, because images are cloned
+// with their machine id.
 func NodeID() (id, host string, err error) {
 	host, err = os.Hostname()
 	if err != nil {
@@ -37,7 +37,7 @@ func NodeID() (id, host string, err error) {
 	return strings.TrimSpace(string(machine)) + "/" + host, host, nil
 }
 
-// BootID returns what tells this boot of the node from all others.
+// BootID returns an id that no other boot of the node has.
 func BootID() (string, error) {
 	const path = "/proc/sys/kernel/random/boot_id"
 	b, err := os.ReadFile(path)
@@ -74,8 +74,8 @@ func Book(stateDir, bootID string, log *slog.Logger) *ipam.Book {
 	return ipam.New(ipam.Config{Dir: stateDir, BootID: bootID, Now: BootTime, Alive: ipam.NetnsAlive, Log: log})
 }
 
-// Untold returns the error of an ADD whose result could not be written, for a reason:
-// the runtime does not know what was added.
+// Untold returns the error of an ADD with a result that could not be written. The
+// runtime then does not know what was added.
 func Untold(err error) error {
 	return cnierr.New(cnierr.IO, "write result to", "standard output", "look why the runtime has closed it; what was added is taken away again", "%w", err)
 }

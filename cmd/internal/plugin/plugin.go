@@ -26,12 +26,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// patience bounds one call, waits for locks included. Runtimes give a sandbox
-// minutes; a call that takes longer than this waits for something broken.
+// patience limits one call, including waits for locks. Runtimes give a sandbox
+// minutes. A call that takes longer than this waits for something broken.
 const patience = 60 * time.Second
 
 // grace is how long a call may take to undo what it did, once patience is over. Then
-// the process ends, whatever hangs: a lock that it holds is free, and DEL finds in
+// the process ends, even if a step hangs. That releases its locks, and DEL finds in
 // the record what is left.
 const grace = 10 * time.Second
 
@@ -48,20 +48,20 @@ func Main(name string, v Verbs) int {
 	return call{name, patience, grace}.main(v)
 }
 
-// call is what all verbs of a process share.
+// call has what all verbs of a process share.
 type call struct {
 	name            string // of the program
 	patience, grace time.Duration
 }
 
 func (c call) main(v Verbs) int {
-	// A call does one thing after another. More than one of these wakes threads
-	// that look for work and find none: no time is won, and CPU time is lost
+	// A call does one thing after another. More than one of these wakes threads that
+	// look for work and find none. That saves no time and costs CPU time
 	// (docs/performance.md).
 	runtime.GOMAXPROCS(1)
-	// Without this, skel fails a DEL in the host's namespace after serving it,
-	// and the pod whose ADD was refused there could never go. Our kernel
-	// package tells that namespace by itself.
+	// Without this, skel fails a DEL in the host's namespace after serving it. If an
+	// ADD was refused there, its pod could never be deleted. Our kernel package
+	// detects that namespace itself.
 	if err := os.Setenv("CNI_NETNS_OVERRIDE", "true"); err != nil {
 		return 2
 	}
@@ -101,7 +101,7 @@ func (c call) serve(verb Verb) func(*skel.CmdArgs) error {
 	}
 }
 
-// giveUp tells that a call does not come to an end, and returns the exit status.
+// giveUp reports that a call does not end, and returns the exit status.
 func (c call) giveUp() int {
 	err := cnierr.New(cnierr.TryAgain, "serve a call of", c.name,
 		"wait: the runtime tries again by itself; if it lasts, look in the node's log for what hangs, such as a file system or a device",
@@ -112,7 +112,7 @@ func (c call) giveUp() int {
 	return 1
 }
 
-// complete gives the errors of a verb that skel makes itself the shape of ours.
+// complete gives the form of our errors to errors that skel itself makes.
 func complete(name, verb string, e *types.Error) *types.Error {
 	if strings.HasPrefix(e.Msg, name+"[") {
 		return e
@@ -127,8 +127,8 @@ func complete(name, verb string, e *types.Error) *types.Error {
 	return types.NewError(e.Code, fmt.Sprintf("%s[%d] %s", name, e.Code, e.Msg), hint)
 }
 
-// versionsWith returns the versions of CNI that have a verb which not all have
-// (SPEC.md, "CNI operations").
+// versionsWith returns the versions of CNI that have a verb, if not all versions have
+// it (SPEC.md, "CNI operations").
 func versionsWith(verb string) string {
 	if verb == "CHECK" {
 		return "0.4.0, 1.0.0 or 1.1.0"
@@ -136,7 +136,7 @@ func versionsWith(verb string) string {
 	return "1.1.0"
 }
 
-// Input returns what conf parses for a verb.
+// Input returns the input of conf for a verb.
 func Input(command string, args *skel.CmdArgs) conf.Input {
 	return conf.Input{
 		Command:     command,

@@ -22,10 +22,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
-// Allowed returns an error for a request that the node's policy does not allow, or
-// whose state folder others than root can change, and what says whether a NIC of the
-// host may be its parent. The errors are those of policy.Load and
-// policy.Policy.Request, and IO.
+// Allowed returns an error for a request that the node's policy does not allow. It
+// also returns an error if users other than root can change the state folder. The
+// function that it returns says whether a NIC of the host may be the parent. The
+// errors are those of policy.Load and policy.Policy.Request, and IO.
 func Allowed(policyFile string, req conf.Request) (parent func(plan.Link) error, err error) {
 	p, err := policy.Load(policyFile)
 	if err != nil {
@@ -35,7 +35,8 @@ func Allowed(policyFile string, req conf.Request) (parent func(plan.Link) error,
 	return parent, cmp.Or(err, stateDir(req.StateDir))
 }
 
-// AllowedBy is Allowed for a policy that was read, whoever can change the state folder.
+// AllowedBy is Allowed for a policy that was read. It does not check which users can
+// change the state folder.
 func AllowedBy(p policy.Policy, req conf.Request) (parent func(plan.Link) error, err error) {
 	parent = func(nic plan.Link) error {
 		if p.Of(req.Pod.Namespace).Masters == nil {
@@ -46,14 +47,14 @@ func AllowedBy(p policy.Policy, req conf.Request) (parent func(plan.Link) error,
 	return parent, p.Request(req)
 }
 
-// vendors returns the vendors of a link's device, or of the devices of the links that
-// it stands on, such as the slaves of a bond: "15b3" of Mellanox.
+// vendors returns the vendors of a link's device, or of the devices of the links
+// below it, such as the slaves of a bond. "15b3" is Mellanox.
 func vendors(sys fs.FS, link string) []string {
 	dir := path.Join("class/net", link)
 	if id, err := fs.ReadFile(sys, dir+"/device/vendor"); err == nil {
 		return []string{strings.TrimPrefix(strings.TrimSpace(string(id)), "0x")}
 	}
-	lower, _ := fs.Glob(sys, dir+"/lower_*") // a pattern that is not wrong
+	lower, _ := fs.Glob(sys, dir+"/lower_*") // the pattern is correct
 	var out []string
 	for _, l := range lower {
 		out = append(out, vendors(sys, strings.TrimPrefix(path.Base(l), "lower_"))...)
@@ -61,7 +62,7 @@ func vendors(sys fs.FS, link string) []string {
 	return out
 }
 
-// AllowedState is Allowed for a GC, of which only the state folder is read.
+// AllowedState is Allowed for a GC. It checks only the state folder.
 func AllowedState(policyFile, dir string) error {
 	p, err := policy.Load(policyFile)
 	if err == nil {
@@ -70,9 +71,9 @@ func AllowedState(policyFile, dir string) error {
 	return cmp.Or(err, stateDir(dir))
 }
 
-// HasState says whether a DEL may look for an attachment in a state folder. Where
-// no ADD is allowed or possible there is none, and a DEL must end well: a mistake in
-// a configuration or in the policy keeps no pod from going.
+// HasState says whether a DEL may look for an attachment in a state folder. If no ADD
+// is allowed or possible there, there is no attachment, and DEL must succeed: a
+// mistake in a configuration or in the policy must not prevent that a pod is deleted.
 func HasState(policyFile, dir string, log *slog.Logger) bool {
 	p, err := policy.Load(policyFile)
 	if err != nil {
@@ -93,28 +94,28 @@ func HasState(policyFile, dir string, log *slog.Logger) bool {
 }
 
 // AllowedDel returns a DEL without the IPAM plugin of its configuration if the policy
-// does not allow that: no ADD of the pod can have leased from it. What a record says
-// is used in any case.
+// does not allow that plugin: no ADD of the pod can have leased from it. The IPAM
+// plugin of a record is used in any case.
 func AllowedDel(policyFile string, d conf.Del) conf.Del {
 	if d.IPAM == "" || d.IPAM == conf.PoolType {
 		return d
 	}
-	p, _ := policy.Load(policyFile) // HasState has told the error
+	p, _ := policy.Load(policyFile) // HasState has reported the error
 	if !p.Of(d.Pod.Namespace).IPAM(d.IPAM) {
 		d.IPAM = ""
 	}
 	return d
 }
 
-// unusable says whether a state folder is one in which no ADD works, now or later. All
-// other errors, such as a lack of memory, say nothing about it.
+// unusable says whether no ADD can ever work with a state folder. Other errors, such
+// as a lack of memory, say nothing about the folder.
 func unusable(err error) bool {
 	return slices.ContainsFunc([]error{trusted.ErrOthers, unix.ENOTDIR, unix.ENAMETOOLONG, unix.ELOOP, unix.EINVAL},
 		func(e error) bool { return errors.Is(err, e) })
 }
 
-// stateDir refuses a state folder that others than root can change. What else is
-// wrong with it is told by who uses it.
+// stateDir refuses a state folder that users other than root can change. The users of
+// the folder report its other errors.
 func stateDir(dir string) error {
 	if err := trusted.Folder(dir); errors.Is(err, trusted.ErrOthers) {
 		return cnierr.New(cnierr.IO, "use state folder", dir, "give the folder, and those above it, to root: chown root, chmod go-w", "%w", err)

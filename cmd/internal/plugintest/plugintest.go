@@ -28,19 +28,19 @@ import (
 
 // Run runs testdata/*.txtar for a plugin that testscript.Main knows by its name.
 //
-// A script starts with the environment of an ADD of interface net1 of container
-// c1, whose namespace does not exist. In its .json files $WORK is the script's
+// A script starts with the environment of an ADD of interface net1 of container c1.
+// The namespace of c1 does not exist. In its .json files $WORK is the script's
 // folder. The policy of the node allows that folder, unless the script has a
 // policy.json. Besides the commands of package testscript there is
 //
 //	refused CODE TEXT...
 //
-// which calls the plugin and checks that it refuses as the protocol wants: exit
-// status 1; on standard output one JSON document and nothing else, whose code
-// is CODE, whose message is one line that starts with the plugin's name and the
-// code in brackets, and whose details say what to do; each TEXT in one of both;
-// nothing on standard error; no file made, changed or removed in the script's
-// folder, and no folder of records made where it is when nobody says.
+// which calls the plugin and checks that it refuses as the protocol wants. The exit
+// status is 1. Standard output has one JSON document and nothing else. Its code is
+// CODE. Its message is one line that starts with the plugin's name and the code in
+// brackets. Its details say what to do. Each TEXT is in the message or in the
+// details. Standard error is empty. The plugin makes, changes and removes no file in
+// the script's folder, and makes no default folder of records.
 func Run(t *testing.T, plugin string, update bool) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -70,7 +70,7 @@ func setup(env *testscript.Env) error {
 	env.Vars = append(
 		env.Vars, "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=net1",
 		"CNI_NETNS="+filepath.Join(env.WorkDir, "netns"), "CNI_PATH="+env.WorkDir, policyVar+"="+policy,
-		"GORACE=atexit_sleep_ms=0", // else each process of a test with -race ends with a sleep of a second
+		"GORACE=atexit_sleep_ms=0", // otherwise each process of a test with -race ends with a sleep of a second
 	)
 	files, err := filepath.Glob(filepath.Join(env.WorkDir, "*.json"))
 	for _, path := range files {
@@ -100,7 +100,7 @@ func refused(ts *testscript.TestScript, plugin string, neg bool, args []string) 
 	}
 }
 
-// complain says what is wrong with the answer of a plugin that had to refuse.
+// complain reports the faults in the answer of a plugin that had to refuse.
 func complain(answer, plugin, code string, texts []string) error {
 	var e struct {
 		CNIVersion string `json:"cniVersion"`
@@ -133,8 +133,8 @@ func complain(answer, plugin, code string, texts []string) error {
 	return nil
 }
 
-// look returns what a refused call must not change: the files of the script,
-// and whether there is a default folder of records.
+// look returns the state that a refused call must not change: the files of the
+// script, and whether there is a default folder of records.
 func look(ts *testscript.TestScript) []string {
 	var out []string
 	err := filepath.WalkDir(ts.MkAbs("."), func(path string, d fs.DirEntry, err error) error {

@@ -26,9 +26,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// New returns the node with these records. netns says how commands in hints name the
-// namespace at a path. Still to set are Addresses, and ID for the verbs that make
-// attachments.
+// New returns the node with these records. netns returns the name of the namespace at
+// a path for commands in hints. The caller still sets Addresses, and ID for the verbs
+// that make attachments.
 func New(records record.Store, netns func(path string) string, log *slog.Logger) attach.Node {
 	sys := os.DirFS("/sys")
 	return attach.Node{

@@ -123,7 +123,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 	return err
 }
 
-// identity returns who claims.
+// identity returns the node that claims.
 func (f agentFlags) identity() (block.Node, error) {
 	if f.node == "" {
 		return block.Node{}, cnierr.New(cnierr.BadConfig, "use flag", "--node", "give the name that kubectl get nodes shows, or set NODE_NAME from spec.nodeName as conf-examples/deploy/agent.yaml does", "the node has no name")
@@ -141,13 +141,14 @@ func (f agentFlags) identity() (block.Node, error) {
 	return n, nil
 }
 
-// isMachineID says whether s is what machine-id(5) says: neither empty nor
-// "uninitialized", as in an image that was never started, nor nothing but zeros.
+// isMachineID says whether s is a machine-id as in machine-id(5). It must not be
+// empty, "uninitialized" (an image that was never started), or all zeros.
 func isMachineID(s string) bool {
 	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == "" && strings.Trim(s, "0") != ""
 }
 
-// addresses returns those of the node, which has the namespace of this process.
+// addresses returns the addresses of the node. This process runs in the namespace of
+// the node.
 func addresses(ctx context.Context) ([]netip.Addr, error) {
 	v, err := look.Here(ctx)
 	var out []netip.Addr
@@ -166,7 +167,8 @@ func serve(address string, h http.Handler) (stop func(), err error) {
 	if err != nil {
 		return nil, cnierr.New(cnierr.IO, "listen at", address, "give another address with --listen; ss -ltnp shows who has the port", "%w", err)
 	}
-	// Everybody who reaches the port may connect, and each connection takes memory.
+	// Every client that reaches the port may connect, and each connection takes
+	// memory.
 	l = netutil.LimitListener(l, maxConnections)
 	s := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second}
 	ended := make(chan struct{})

@@ -32,8 +32,8 @@ func Commands(stateDir *string) []*cobra.Command {
 	}
 }
 
-// service returns what a command that runs for ever needs: a context that ends
-// with SIGTERM or an interrupt, and a log. client-go's own goes there too.
+// service returns what a command needs that runs for ever: a context that ends with
+// SIGTERM or an interrupt, and a log. The log of client-go goes there too.
 func service(ctx context.Context, w io.Writer) (running context.Context, stop context.CancelFunc, log *slog.Logger) {
 	log = slog.New(slog.NewTextHandler(w, nil))
 	klog.SetSlogLogger(log)

@@ -31,7 +31,7 @@ func connect(kubeconfig string) (*rest.Config, *kube.API, error) {
 			"outside of a pod name a file with --kubeconfig; in a pod mount the ServiceAccount's token", "%w", err)
 	}
 	config.UserAgent = "rocectl/" + buildversion.BuildVersion
-	config.QPS = -1 // who calls waits between requests
+	config.QPS = -1 // the caller waits between requests
 	api, err := kube.Open(config, time.Now)
 	if err != nil {
 		return nil, nil, cnierr.New(cnierr.BadConfig, connecting, config.Host, "compare the certificates that the kubeconfig names", "%w", err)

@@ -24,7 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// leaseName is the Lease by which one of several is elected.
+// leaseName is the name of the Lease that elects one of several processes.
 const leaseName = "roce-cni-gc"
 
 // gcFlags are the flags of rocectl gc.
@@ -94,9 +94,9 @@ holder, and what each waits for, and changes nothing.`,
 	return cmd
 }
 
-// lead runs work while this process has the Lease. It returns an error when it has
-// lost it: what it remembers of the nodes is of no use to it any more, and a new
-// process starts with nothing.
+// lead runs work while this process has the Lease. It returns an error when the
+// process has lost the Lease: what it remembers of the nodes is useless then, and a
+// new process starts from nothing.
 func (f gcFlags) lead(ctx context.Context, config *rest.Config, log *slog.Logger, work func(context.Context) error) error {
 	client, err := coordination.NewForConfig(config)
 	if err != nil {
@@ -114,9 +114,9 @@ func (f gcFlags) lead(ctx context.Context, config *rest.Config, log *slog.Logger
 			Client:     client,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: me},
 		},
-		// As the controllers of Kubernetes itself have them.
+		// The same values as in the controllers of Kubernetes.
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		ReleaseOnCancel: true, // also while work ends: who comes next frees nothing for an hour
+		ReleaseOnCancel: true, // also while work ends: the next leader frees nothing for an hour
 		Name:            leaseName,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {

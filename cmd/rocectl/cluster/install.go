@@ -151,7 +151,7 @@ func (f installFlags) names() ([]string, error) {
 	return out, nil
 }
 
-// install puts one program in place, and says what it has done.
+// install installs one program, and says what it has done.
 func (f installFlags) install(name string) (string, error) {
 	path := filepath.Join(f.to, name)
 	want, err := os.ReadFile(filepath.Join(f.from, name))
@@ -174,8 +174,8 @@ func (f installFlags) install(name string) (string, error) {
 // half begins the names of files that are not finished. No runtime starts one.
 const half = ".rocectl-install-"
 
-// copyOf writes a program under a name of its own, and reads it again: a disk that
-// is full or broken shows here.
+// copyOf writes a program under a temporary name, and reads it again. This detects a
+// disk that is full or broken.
 func (f installFlags) copyOf(program []byte) (path string, err error) {
 	file, err := os.CreateTemp(f.to, half)
 	if err != nil {
@@ -189,7 +189,8 @@ func (f installFlags) copyOf(program []byte) (path string, err error) {
 	return file.Name(), err
 }
 
-// same says whether a file is a program with that content that all may run.
+// same says whether a file is a program with that content, and whether all users may
+// run it.
 func same(path string, content []byte) bool {
 	file, err := os.Open(path)
 	if err != nil {
@@ -204,7 +205,7 @@ func same(path string, content []byte) bool {
 	return err == nil && bytes.Equal(got, content)
 }
 
-// clean removes what an installer has left that was killed.
+// clean removes what a killed installer has left.
 func (f installFlags) clean() error {
 	left, err := filepath.Glob(filepath.Join(f.to, half+"*"))
 	if err != nil {

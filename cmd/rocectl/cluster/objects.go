@@ -18,12 +18,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
-// objects is a reconcile.Cluster on the API server. It is for one goroutine.
+// objects is a reconcile.Cluster on the API server. Only one goroutine may use it.
 type objects struct {
 	reap.Cluster
 	api *kube.API
-	// before has the pools as they were listed last: a condition says since when it
-	// is as it is.
+	// before has the pools of the last list, because a condition says since when it
+	// has its status.
 	before map[string]kube.RailPool
 }
 
@@ -63,7 +63,7 @@ func (o *objects) Pools(ctx context.Context) ([]agent.Pool, error) {
 	return out, err
 }
 
-// asPool returns what the agent and the reconciler know of a RailPool.
+// asPool returns a RailPool in the form of the agent and the reconciler.
 func asPool(p *kube.RailPool) agent.Pool {
 	return agent.Pool{
 		Pool: p.Pool(), UID: string(p.UID), Created: p.CreationTimestamp.Time,

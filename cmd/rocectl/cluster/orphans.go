@@ -15,7 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 )
 
-// writeOrphans prints the blocks whose node is not there, and what each waits for.
+// writeOrphans prints the blocks without node, and what each block waits for.
 func writeOrphans(w io.Writer, orphans []reconcile.Orphan, now time.Time) error {
 	if len(orphans) == 0 {
 		_, err := fmt.Fprintln(w, "every block has a node")
@@ -38,8 +38,8 @@ func ago(t, now time.Time) string {
 	return now.Sub(t).Round(time.Second).String() + " ago"
 }
 
-// needed says what a block waits for. Since when its node is gone only the process
-// knows that runs all the time.
+// needed says what a block waits for. Only the process that runs all the time knows
+// since when its node is gone.
 func needed(o reconcile.Orphan) string {
 	switch {
 	case o.Owner == block.Replaced:
@@ -50,8 +50,8 @@ func needed(o reconcile.Orphan) string {
 	return "the node has been gone for an hour"
 }
 
-// writeIdle prints the leases that nobody uses, if there are any, and what each waits
-// for.
+// writeIdle prints the leases that no node uses, if there are any, and what each
+// lease waits for.
 func writeIdle(w io.Writer, idle []reconcile.Idle, now time.Time) error {
 	if len(idle) == 0 {
 		return nil
@@ -69,7 +69,7 @@ func writeIdle(w io.Writer, idle []reconcile.Idle, now time.Time) error {
 	return t.Flush()
 }
 
-// ending says what becomes of a lease.
+// ending says what happens to a lease.
 func ending(i reconcile.Idle, now time.Time) string {
 	since := i.Created
 	if i.Spec.Written.After(since) {

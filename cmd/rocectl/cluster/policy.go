@@ -13,9 +13,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
-// installPolicy puts the policy of the node in place, if one is named. A policy with a
-// fault is refused, and the one that is there stays. The plugins find the old or the
-// new one.
+// installPolicy installs the policy of the node, if the user names one. It refuses a
+// policy with a fault, and then the old policy stays. The plugins always find the old
+// or the new policy.
 func (f installFlags) installPolicy(out io.Writer) error {
 	if f.policy == "" {
 		return nil

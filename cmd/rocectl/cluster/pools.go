@@ -26,11 +26,12 @@ import (
 const nodeEvery = 5 * time.Minute
 
 const (
-	// nodeSoon is after how long it is read when the pools have changed: all nodes do.
+	// nodeSoon is the delay before that read when the pools have changed, because all
+	// nodes do it then.
 	nodeSoon = 5 * time.Second
 	// firstLongest is the longest wait for the first answer.
 	firstLongest = 15 * time.Second
-	// glance is how often it is looked whether the RailPools have been listed.
+	// glance is the time between two checks whether the RailPools have been listed.
 	glance = 50 * time.Millisecond
 )
 
@@ -41,8 +42,8 @@ type watcher struct {
 	log  *slog.Logger
 }
 
-// watch is agent.Config's. Informers ask without a word for as long as nobody answers,
-// so the Node object is read first, and why it cannot be is said.
+// watch is agent.Config's. Informers log nothing while the API server does not
+// answer. So watch reads the Node object first, and reports why it cannot be read.
 func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 	first, err := v.first(ctx, see)
 	if err != nil {
@@ -61,7 +62,7 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 		says.note(err)
 		select {
 		case faults <- err:
-		default: // nobody has asked for the last one
+		default: // the previous one is not taken yet
 		}
 	}); err != nil {
 		return err
@@ -88,13 +89,13 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 	return v.follow(ctx, first, pools.GetStore(), changed, see)
 }
 
-// nodeRead is what was answered when the Node object was asked for.
+// nodeRead is the answer to a read of the Node object.
 type nodeRead struct {
 	kube.Node
 	err error // nil, or that there is none
 }
 
-// first reads the Node object, as often as it takes to get an answer.
+// first reads the Node object until there is an answer.
 func (v watcher) first(ctx context.Context, see func(agent.View)) (nodeRead, error) {
 	says := &once{log: v.log, what: "the API server does not answer, or refuses"}
 	for wait := time.Second; ; wait = min(2*wait, firstLongest) {
@@ -111,9 +112,9 @@ func (v watcher) first(ctx context.Context, see func(agent.View)) (nodeRead, err
 	}
 }
 
-// follow calls see whenever the pools have changed, and when the Node object was read
-// again. A read that gets no answer holds nothing up: what is said of the pools counts
-// for claims that are under way.
+// follow calls see whenever the pools have changed, and after each read of the Node
+// object. A read without answer delays nothing, because claims in progress need the
+// news of the pools.
 func (v watcher) follow(ctx context.Context, node nodeRead, pools cache.Store, changed <-chan struct{}, see func(agent.View)) error {
 	read, soon := make(chan nodeRead), make(chan struct{}, 1)
 	go v.reread(ctx, node.err, soon, read)
@@ -136,9 +137,9 @@ func (v watcher) follow(ctx context.Context, node nodeRead, pools cache.Store, c
 	}
 }
 
-// reread reads the Node object from time to time, and sooner after an error, and when
-// the pools have changed: who makes a pool labels nodes, too. It sends what it reads.
-// What was said last is what counts.
+// reread reads the Node object from time to time. It reads sooner after an error and
+// when the pools have changed, because an operator who makes a pool also labels
+// nodes. It sends what it reads. Only the last result counts.
 func (v watcher) reread(ctx context.Context, err error, soon <-chan struct{}, to chan<- nodeRead) {
 	says := &once{log: v.log, what: "the Node object cannot be read: the last known state is used"}
 	for retry := time.Second; ; {
@@ -179,8 +180,9 @@ func (v watcher) of(pools cache.Store, node kube.Node) agent.View {
 	return out
 }
 
-// handler calls changed when a pool comes, goes, or is meant to be another one. A
-// status is for people: it changes often, and every node would look again.
+// handler calls changed when a pool is created or deleted, or when its spec changes.
+// It ignores the status: that is for people and changes often, and every node would
+// look again.
 func handler(changed func()) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { changed() },
@@ -195,7 +197,7 @@ func handler(changed func()) cache.ResourceEventHandler {
 	}
 }
 
-// once logs an error that comes again and again when it begins and when it ends.
+// once logs a repeated error only when it begins and when it ends.
 type once struct {
 	log  *slog.Logger
 	what string

@@ -13,10 +13,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// closeToOthers takes a state folder from the eyes of others if kubelet has made it,
-// as a hostPath of 0755: it is ours and empty. A folder with something in it may be
-// somebody's, such as /run, and keeps its mode; one that is not there the first to
-// write will make, of 0700.
+// closeToOthers makes a state folder unreadable for other users if kubelet has made
+// it, as a hostPath of 0755. Such a folder is ours and empty. A folder that is not
+// empty may belong to another program, such as /run, and keeps its mode. If the
+// folder is missing, the first write makes it with 0700.
 func closeToOthers(dir string) error {
 	var s unix.Stat_t
 	err := unix.Stat(dir, &s)

@@ -28,9 +28,9 @@ import (
 
 // Config is one network configuration of a file.
 type Config struct {
-	Origin string // where it stands: the file, or the object in it
+	Origin string // where it is: the file, or the object in it
 	JSON   []byte // as a runtime would give it to the plugin
-	Before string // the plugin before it in its list, whose interface it adopts; "" if it makes one
+	Before string // the plugin before it in its list, which makes the interface to adopt; "" if roce makes one
 
 	pool *block.Pool // a RailPool, which is no configuration; nil if it is one
 }
@@ -47,7 +47,7 @@ func Read(path string, stdin io.Reader) (nets []Config, pools []block.Pool, err 
 		b, err = os.ReadFile(path)
 	}
 	if err != nil {
-		var without *fs.PathError // whose text has the path again
+		var without *fs.PathError // the text of fs.PathError would repeat the path
 		if errors.As(err, &without) {
 			err = without.Err
 		}
@@ -72,8 +72,8 @@ func Read(path string, stdin io.Reader) (nets []Config, pools []block.Pool, err 
 	return nets, pools, nil
 }
 
-// parseFile reads a file as JSON if it looks like it, because a runtime reads a
-// configuration as nothing else, and as YAML documents otherwise.
+// parseFile reads a file as JSON if it looks like JSON, because a runtime reads a
+// configuration only as JSON. Otherwise it reads YAML documents.
 func parseFile(path string, b []byte) ([]Config, error) {
 	if start := bytes.TrimSpace(b); bytes.HasPrefix(start, []byte("{")) || bytes.HasPrefix(start, []byte("[")) {
 		return parseJSON(path, b)
@@ -89,8 +89,8 @@ func parseFile(path string, b []byte) ([]Config, error) {
 	return out, nil
 }
 
-// parseYAML reads one YAML document. Only Kubernetes objects may be YAML: what
-// is none must be JSON.
+// parseYAML reads one YAML document. Only Kubernetes objects may be YAML. All else
+// must be JSON.
 func parseYAML(origin string, b []byte) ([]Config, error) {
 	asJSON, err := yaml.YAMLToJSON(b)
 	if err != nil {
@@ -109,8 +109,8 @@ func parseYAML(origin string, b []byte) ([]Config, error) {
 	return parseJSON(origin, asJSON)
 }
 
-// document is the union of what a file may hold. Values of a wrong type are for
-// the reader of the configuration to judge.
+// document is the union of what a file may have. The reader of the configuration
+// reports values of a wrong type.
 type document struct {
 	Kind     json.RawMessage `json:"kind"`
 	Metadata json.RawMessage `json:"metadata"`
@@ -123,8 +123,8 @@ type document struct {
 	Plugins    *json.RawMessage `json:"plugins"` // nil: absent or null
 }
 
-// parseJSON reads one document. What is no JSON object is returned as it is, so
-// that the parser of the plugin says what is wrong.
+// parseJSON reads one document. It returns anything that is no JSON object unchanged,
+// so that the parser of the plugin reports the error.
 func parseJSON(origin string, b []byte) ([]Config, error) {
 	var d document
 	if json.Unmarshal(b, &d) != nil {
@@ -153,8 +153,7 @@ func parseJSON(origin string, b []byte) ([]Config, error) {
 	return nil, nil
 }
 
-// text returns the string that raw is; the second result is false if it is
-// something else.
+// text returns raw as a string. The second result is false if raw is no string.
 func text(raw json.RawMessage) (string, bool) {
 	var s string
 	err := json.Unmarshal(raw, &s)
@@ -176,8 +175,8 @@ func fromObject(d document) ([]Config, error) {
 	return parseJSON(origin, []byte(config))
 }
 
-// member returns what an object has under a key, nil if it has nothing there or
-// is no object.
+// member returns the value of a key of an object. It returns nil if there is none, or
+// if raw is no object.
 func member(raw json.RawMessage, key string) json.RawMessage {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) != nil {
@@ -254,8 +253,8 @@ func (c Config) Parse(ifName, netns, args string) (conf.Request, error) {
 	return req, nil
 }
 
-// behind returns the configuration as it comes behind another plugin that has
-// made an interface. What else that one would say, only it knows.
+// behind returns the configuration for a call after another plugin that has made an
+// interface. Only that plugin knows the rest of its result.
 func (c Config) behind(ifName, netns string) ([]byte, error) {
 	if c.Before == "" {
 		return c.JSON, nil

@@ -27,7 +27,7 @@ const (
 type request struct {
 	since time.Duration
 	next  pace.Pause
-	why   error         // it is not
+	why   error         // why there is no answer yet
 	seen  time.Duration // the last look that found it
 }
 
