@@ -15,8 +15,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// journal is an executor whose state is the list of operations that stand, by
-// name; it fails where it is told to.
+// journal is an executor. Its state is the list of operations that are done and
+// not undone, by name. It fails where it is told to.
 type journal struct {
 	stands   []string
 	failDo   string

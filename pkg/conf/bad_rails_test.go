@@ -19,7 +19,7 @@ const (
 	byRail = `"subnets": [{"subnet": "172.16.{rail+11}.0/24", "gateway": "172.16.{rail+11}.254"}]`
 )
 
-// railed returns a call whose configuration has no master.
+// railed returns a call with a configuration that has no master.
 func railed(members string) conf.Input {
 	return call(`{"cniVersion": "1.1.0", "name": "rails", ` + members + `}`)
 }

@@ -68,8 +68,8 @@ func TestAnAddressThatIsSetAsideIsFreeWhenItsNamespaceGoes(t *testing.T) {
 	}
 }
 
-// The record says that a pod has an address, and another namespace has it too: when the
-// pod gives it back, nobody gets it.
+// The record says that a pod has an address, and another namespace has it too. When the
+// pod releases it, no pod gets it.
 func TestAnAddressThatIsOnRecordAndInUseElsewhereIsNotGivenBack(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -83,7 +83,7 @@ func TestAnAddressThatIsOnRecordAndInUseElsewhereIsNotGivenBack(t *testing.T) {
 		if got := n.mustLease(a); got[0] == addr.String()+"/30" {
 			t.Errorf("got %v back, which a namespace has", got)
 		}
-		b := ask("b", subnet("10.0.0.0/30")) // the oldest that rests is this address
+		b := ask("b", subnet("10.0.0.0/30")) // the address that is longest in quarantine is this one
 		if got, err := n.lease(b); err == nil {
 			t.Errorf("b got %v of a full pool", got)
 		}

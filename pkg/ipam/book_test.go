@@ -301,7 +301,7 @@ func TestLeasesOfDeadNamespacesAreReaped(t *testing.T) {
 	n.mustLease(ask("b", s))
 	n.dead["/run/netns/a"] = true
 	n.dead["/run/netns/c"] = true
-	n.mustLease(ask("c", s)) // cannot see its own namespace, so it judges nobody
+	n.mustLease(ask("c", s)) // it cannot see its own namespace, so it judges no other
 	if got := n.holders(); !slices.Equal(got, []string{"a", "b", "c"}) {
 		t.Errorf("held by %v", got)
 	}

@@ -21,9 +21,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
-// busy is a node on which pods come and go, one each second, so that there are
-// always about 120 addresses at rest, and each lease finds one whose rest is
-// over.
+// busy is a node on which pods come and go, one each second. So about 120
+// addresses are always in quarantine, and each lease finds an address after its
+// quarantine.
 type busy struct {
 	dir     string
 	now     time.Duration

@@ -118,7 +118,7 @@ func (m model) held(pod string) []netip.Addr {
 	return out
 }
 
-// unused returns the addresses that are neither leased nor resting.
+// unused returns the addresses that are neither leased nor in quarantine.
 func (m model) unused(s ipam.Subnet) []netip.Addr {
 	var out []netip.Addr
 	for a := s.Ranges[0].First; s.Ranges[0].Contains(a); a = a.Next() {
@@ -134,8 +134,9 @@ func (m model) oldest() time.Duration {
 	return slices.MinFunc(slices.Collect(maps.Values(m.resting)), func(a, b rest) int { return int(a.freed - b.freed) }).freed
 }
 
-// compare checks that the book lists the model's leases, and no address as
-// resting that does not rest. What has rested long enough may be forgotten.
+// compare checks that the book lists the model's leases. It checks that every
+// address that the book lists in quarantine is in quarantine. The book may
+// forget an address after its quarantine.
 func (m model) compare(t *testing.T, n *node) {
 	t.Helper()
 	entries, err := n.book().List(ctx, "rail")

@@ -221,7 +221,7 @@ func TestRoomIsMadeForACommonSlot(t *testing.T) {
 	n, s := newNode(t), group(subnet("10.0.0.0/29", "10.0.0.2-10.0.0.4"), subnet("10.1.0.0/29", "10.1.0.2-10.1.0.4"))
 	n.occupy(s, "10.0.0.2", "10.1.0.3", "10.1.0.4")
 	n.release("other-10.1.0.4")
-	n.now += 2 * time.Minute // one address rests too long, too few to be freed by the way
+	n.now += 2 * time.Minute // one address is past its quarantine, too few for a batch
 	if l := n.mustLease(ask("a", s...)); !slices.Equal(slots(l), []string{"4"}) {
 		t.Errorf("got %v", l)
 	}

@@ -95,7 +95,7 @@ func TestReleaseOfOneAddressLeavesTheOthers(t *testing.T) {
 	n := newNode(t)
 	n.mustLease(ask("a", subnet("10.0.0.1/32"), subnet("fd00::1/128")))
 	one := netip.MustParseAddr("10.0.0.1")
-	for range 2 { // the second time it rests already
+	for range 2 { // the second time it is already in quarantine
 		if err := n.book().ReleaseAddress(ctx, "rail", one); err != nil {
 			t.Fatal(err)
 		}
@@ -113,8 +113,8 @@ func TestReleaseOfOneAddressLeavesTheOthers(t *testing.T) {
 	}
 }
 
-// Somebody else on the wire uses the address: a quarantine of zero must not
-// give it out again at once, and its last owner must not get it back.
+// Another host on the network uses the address. Also with a quarantine of zero,
+// it must not be leased again at once, and its last owner must not get it back.
 func TestARejectedAddressRestsAMinuteAtLeast(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

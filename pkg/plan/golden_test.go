@@ -56,7 +56,7 @@ func TestPlanIsAsInItsGolden(t *testing.T) {
 	}
 }
 
-// run returns the archive with its outputs made anew from its inputs.
+// run returns the archive with outputs that are made from its inputs again.
 func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
 	t.Helper()
 	in := map[string][]byte{}
@@ -87,8 +87,9 @@ func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
 	return out
 }
 
-// rails reads the facts and the lease of an attachment of one interface, or a
-// list of each for one of several. A rail whose facts are null is left out.
+// rails reads the facts and the lease of an attachment with one interface, or
+// lists of both for one with several. A rail with null as its facts is left
+// out.
 func rails(t *testing.T, req conf.Request, facts, leases []byte) []plan.Rail {
 	t.Helper()
 	if req.Rails == nil {

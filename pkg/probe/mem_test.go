@@ -87,7 +87,7 @@ func (c *memConn) SetReadDeadline(t time.Time) error {
 
 func (c *memConn) Close() error { c.closed = true; return nil }
 
-// memProber returns a Prober whose sockets are conns, and its log.
+// memProber returns a Prober that uses conns as its sockets, and its log.
 func memProber(conns map[port]*memConn) (*Prober, *bytes.Buffer) {
 	var log bytes.Buffer
 	p := &Prober{

@@ -164,9 +164,10 @@ func TestKernelOwnerIsFound(t *testing.T) {
 	}
 }
 
-// TestOwnerWithOurMAC: on an ordinary link it is found. Between two macvlans in
-// bridge mode it is not, for each drops a group frame whose source it holds for
-// its own child (macvlan_process_broadcast): two nodes must not have one MAC.
+// TestOwnerWithOurMAC: on an ordinary link the owner is found. Between two
+// macvlans in bridge mode it is not found, because each drops a group frame
+// with a source that it takes for its own child (macvlan_process_broadcast). So
+// two nodes must not have the same MAC.
 func TestOwnerWithOurMAC(t *testing.T) {
 	t.Parallel()
 	for name, macvlans := range map[string]bool{"ordinary links": false, "macvlans": true} {
@@ -210,8 +211,8 @@ func TestAnswerInAWindowOfNoLengthIsHeard(t *testing.T) {
 	wantTaken(t, err, Taken{four, mac, "ARP reply"}, Taken{six, mac, "neighbour advertisement"})
 }
 
-// TestGroupsAreJoinedForTheWindow: with the network card, for a link whose IPv6
-// is off, and with IPv6, which reports it to the switches.
+// TestGroupsAreJoinedForTheWindow: in the network card, for a link without
+// IPv6, and in IPv6, which reports it to the switches.
 func TestGroupsAreJoinedForTheWindow(t *testing.T) {
 	t.Parallel()
 	pod, far := wired(t)

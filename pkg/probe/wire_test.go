@@ -138,8 +138,8 @@ func TestNothingStaysOpen(t *testing.T) {
 	await(t, "no packet socket is left in the kernel", func() bool { return pod.packetSockets() == 0 })
 }
 
-// TestOperationsShareTheirSockets, for each family, until one fails: the
-// interface may have been made anew since.
+// TestOperationsShareTheirSockets, for each family, until one fails: another
+// interface may have its name after that.
 func TestOperationsShareTheirSockets(t *testing.T) {
 	t.Parallel()
 	pod, far := wired(t)

@@ -20,8 +20,8 @@ const (
 	freelistFlag     = 0x10
 )
 
-// sample is a file whose trees have three levels, with free pages, and what its tables
-// hold.
+// sample returns a file with free pages and with trees of three levels, and the content
+// of its tables.
 func sample(t *testing.T) (file []byte, a, b model) {
 	t.Helper()
 	path := create(t)

@@ -63,9 +63,9 @@ func TestAnAddressIsSetAsideUntilItIsDropped(t *testing.T) {
 	}
 }
 
-// testdata/past.db.gz was written by the version before. It has three leases, of which
-// one rests and one is at conflict, and a rebuild has left 10.0.0.9 and 10.0.0.10 in the
-// pool "*", of which the second rests.
+// The previous version wrote testdata/past.db.gz. It had three leases: one is still
+// held, one address is in quarantine, and one is at conflict. A rebuild has left
+// 10.0.0.9 and 10.0.0.10 in the pool "*"; the second of them is in quarantine.
 func TestADatabaseOfTheVersionBeforeIsRead(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)

@@ -100,7 +100,8 @@ func (n naive) runs() map[string][]netrange.Range {
 	return used
 }
 
-// last is the resting addresses of an identity in a pool, by definition.
+// last returns the addresses of a pool that are in quarantine and that an
+// identity had last, by definition.
 func (n naive) last(pool string, o Owner) []Spot {
 	var out []Spot
 	for _, r := range n.rest {
@@ -165,7 +166,7 @@ func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
 		}
 		n.held[at] = Holding{o, append(slices.Clone(n.held[at].Places), Place{spot, l.Now, false})}
 		return l.Give(o, spot)
-	case 2: // wake any resting one
+	case 2: // lease any address in quarantine
 		if len(n.rest) == 0 {
 			return nil
 		}
@@ -177,7 +178,7 @@ func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
 			return l.WakeEarly(o, rest)
 		}
 		return l.Wake(o, rest)
-	case 3: // free any resting one
+	case 3: // free any address in quarantine
 		if len(n.rest) == 0 {
 			return nil
 		}
@@ -305,7 +306,8 @@ func retireTwice(l *Ledger) error {
 	return err
 }
 
-// Whoever looks at a few neighbours of its own place comes by everybody.
+// A call that looks at a few neighbours of each position sees all holdings over
+// time.
 func TestNeighboursAreAllHoldingsFromAnyPlace(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)

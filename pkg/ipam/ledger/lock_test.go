@@ -62,8 +62,8 @@ func TestALockedStoreIsWaitedForAsLongAsTheContextAllows(t *testing.T) {
 	}
 }
 
-// A lock on a file that has been removed excludes nobody, so whoever has waited
-// for it goes on waiting for the one that has taken its place.
+// A lock on a file that has been removed excludes no other process. So a
+// process that has waited for it must wait for the file that replaced it.
 func TestALockFileThatIsReplacedIsWaitedForAnew(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)

@@ -26,8 +26,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// node returns a node whose lease database is damaged, with a pod of which nothing
-// is known but its address.
+// node returns a node with a damaged lease database. It has a pod of which only the
+// address is known.
 func node(t *testing.T) repair.Node {
 	t.Helper()
 	records := record.Store{Dir: t.TempDir(), BootID: boot}
@@ -142,8 +142,8 @@ func TestRecordsTellWhoHasWhat(t *testing.T) {
 	}
 }
 
-// What is leased on record or is in a namespace is leased to nobody else, whatever
-// happened to the file.
+// An address that a record has leased, or that a namespace has, is leased to no other
+// pod, whatever happened to the file.
 func TestNoAddressInUseIsLeasedAfterARepair(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{

@@ -189,7 +189,7 @@ func (m macvlan) differences(l, p *iface) []string {
 	return out
 }
 
-// path returns the path of a setting, and whether it is one of the link.
+// ours says whether the path of a setting belongs to the link.
 func (c sysctl) ours(path string) bool {
 	parts := strings.Split(path, "/")
 	return len(parts) == 5 && parts[0] == "net" && parts[3] == string(c.op.Link) && c.op.Link != "all" && c.op.Link != "default"

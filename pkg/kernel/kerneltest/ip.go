@@ -17,7 +17,6 @@ import (
 // add NAME type KIND, link del, link set with up, down, name, mtu, address, group and
 // alias; addr add and del; route add and del; rule add and del. Anything else fails the
 // test.
-// del. Anything else fails the test.
 func (s *Space) IP(command string) {
 	s.f.t.Helper()
 	s.f.mu.Lock()

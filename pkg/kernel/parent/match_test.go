@@ -27,9 +27,9 @@ func rails(n int, p conf.Parent, order conf.Order) conf.Request {
 	return conf.Request{Rails: make([]conf.Request, n), Match: &conf.Match{Parent: p, Count: n, Order: order}}
 }
 
-// railNode is a node whose NICs are listed in no order that they should have:
-// two PCI domains, buses above 9, two ports of one function, a virtual and two
-// scalable functions, a virtio NIC, and links that are on no bus.
+// railNode is a node that lists its NICs in a wrong order: two PCI domains,
+// buses above 9, two ports of one function, a virtual and two scalable
+// functions, a virtio NIC, and links that are on no bus.
 func railNode() (host, fstest.MapFS) {
 	h := host{
 		{Name: "lo", Type: unix.ARPHRD_LOOPBACK, Flags: unix.IFF_LOOPBACK},
@@ -179,7 +179,7 @@ func (c counting) Links(ctx context.Context) ([]rtnl.Link, error) {
 func TestNothingIsAskedTwice(t *testing.T) {
 	t.Parallel()
 	h, sys := railNode()
-	h[1].Kind, h[2].Kind = "bond", "bond" // whose layers are looked for
+	h[1].Kind, h[2].Kind = "bond", "bond" // their layers are looked for
 	asked := map[string]int{}
 	p := Place{counting{h, asked}, nil, func(ctx context.Context) (nldev.System, error) {
 		asked["rdma"]++

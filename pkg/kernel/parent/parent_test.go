@@ -21,7 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// host is a namespace whose links have their place in it as index.
+// host is a namespace in which the index of a link is its position.
 type host []rtnl.Link
 
 func (h host) LinksByName(_ context.Context, names ...string) []rtnl.Named {

@@ -24,8 +24,8 @@ func noRDMA(context.Context) (nldev.System, error) {
 	return nldev.System{}, unix.EPROTONOSUPPORT
 }
 
-// gpuRDMA is the RDMA devices of gpuNode: one port, two ports, a bond, one
-// whose driver names no interface. A pod has mlx5_9.
+// gpuRDMA has the RDMA devices of gpuNode: one port, two ports, a bond, and a
+// device with a driver that names no interface. A pod has mlx5_9.
 func gpuRDMA(context.Context) (nldev.System, error) {
 	port := func(n uint32, index int32) nldev.Port { return nldev.Port{Number: n, NetdevIndex: index} }
 	return nldev.System{Devices: []nldev.Device{
