@@ -185,7 +185,7 @@ func writeEnv(w io.Writer, rails []gids.Rail, a gids.Advice, reason error) error
 	return nil
 }
 
-// printable removes characters from a name that would end the comment.
+// printable replaces a character of a name that would end the comment.
 func printable(r rune) rune {
 	if unicode.IsPrint(r) {
 		return r

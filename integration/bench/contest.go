@@ -35,7 +35,7 @@ type row struct {
 	verb       verb
 	ours, with string  // players
 	target     float64 // the ratio of the medians at most; 0: only shown
-	less       string  // a player whose time is taken off both; "": none
+	less       string  // the time of this player is taken off both; "": none
 }
 
 type verb string

@@ -16,9 +16,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// floor is what an attachment costs the kernel: the operations of our plan,
-// without a process, a lease, a record or a question to the wire; and the
-// removal of the link, alone. Nobody can be faster and do the same.
+// floor is what an attachment costs the kernel: the operations of our plan, without a
+// process, a lease, a record or a question to the wire; and the removal of the link,
+// alone. No program can do the same faster.
 type floor struct {
 	conf      []byte // of roce
 	addresses []plan.LeasedAddress

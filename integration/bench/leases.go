@@ -61,7 +61,7 @@ func leases(ctx context.Context, o options, out io.Writer) (missed int, err erro
 	return missed, nil
 }
 
-// leasesIn compares nodes whose addresses lie in a subnet as number says.
+// leasesIn compares nodes. number says where their addresses are in a subnet.
 func leasesIn(ctx context.Context, dir string, subnet netip.Prefix, number func(int, []int) int) (contest, samples, error) {
 	const few, node, many = "none", "10,000", "60,000"
 	c := contest{against: "against an empty node", runs: 400, rows: []row{

@@ -85,7 +85,7 @@ func TestWhatIsKeptCostsAnADDTwoLooksMore(t *testing.T) {
 // poolName is the network's and the pool's, so that the databases are alike.
 const poolName = "pool-1"
 
-// state is the state folder of a node whose addresses come from there.
+// state is the state folder of a node with addresses from there.
 func (w *world) state(source string) string { return filepath.Join(w.dir, "of-"+source) }
 
 // count returns how many system calls of each name the second ADD of a node makes,

@@ -23,8 +23,8 @@ type tracer struct {
 	lines []string // of the last program, by time
 }
 
-// traced are the calls that change something or ask somebody. Those that only
-// older kernels or other machines have may be missing (?).
+// traced are the calls that change something or send a request. Those that only older
+// kernels or other machines have may be missing (?).
 const traced = "trace=socket,sendto,sendmsg,?open,openat,?mkdir,mkdirat,?rename,renameat,renameat2,?unlink,unlinkat,?rmdir,execve"
 
 func (t *tracer) run(cmd *exec.Cmd) error {

@@ -69,7 +69,7 @@ func applyFile(t testing.TB, c *ground.Cluster, path string, dryRun ...string) {
 	}
 }
 
-// apply applies an object. A kind is looked for anew each time.
+// apply applies an object. A kind is looked up again each time.
 func apply(ctx context.Context, c *ground.Cluster, object *unstructured.Unstructured, dryRun []string) error {
 	config := c.Admin()
 	find, err := discovery.NewDiscoveryClientForConfig(config)

@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
-// holder is node a or b, "" nobody.
+// holder is node a or b, "" for none.
 func (g guarded) holder(name string) sticky.Holder {
 	if name == "" {
 		return sticky.Holder{}

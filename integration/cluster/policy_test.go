@@ -67,7 +67,7 @@ func (g guarded) impersonated() *rest.Config {
 	return as
 }
 
-// try makes a block as somebody does, and deletes it.
+// try makes a block as a given user does, and deletes it.
 func (g guarded) try(ctx context.Context, t *testing.T, who *rest.Config, b block.Block) error {
 	t.Helper()
 	made, err := api(t, who).Blocks().Create(ctx, b)
@@ -84,7 +84,7 @@ func (g guarded) block(index int, owner string) block.Block {
 	}}
 }
 
-// act is what somebody does to a block.
+// act is what a user does to a block.
 type act struct {
 	name string
 	do   func(context.Context, kube.Blocks, block.Block) error

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// damage is one thing that somebody does to an attachment.
+// damage is one thing that another program does to an attachment.
 type damage struct {
 	name   string
 	script string // %s: the IPv4 address, net1's

@@ -109,7 +109,7 @@ func newCrowd(t *testing.T, w *world, size int, of func(i int) network) *crowd {
 		c.pods[i] = &pod{ns, "sandbox-" + ns.name, fmt.Sprintf("job-%d", i)}
 		c.all[i] = w.attach(of(i), c.pods[i], "net1")
 	}
-	// What somebody else has in the pod must stay.
+	// What another program has made in the pod must stay.
 	c.each(func(i int) {
 		c.pods[i].ip(t, `
 			link set dev lo up

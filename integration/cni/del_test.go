@@ -120,7 +120,7 @@ func TestForeignInterfaceOfTheSameNameIsLeftAlone(t *testing.T) {
 	p := w.pod(t)
 	a := w.attach(w.rail(0), p, "net1")
 	a.mustAdd(t)
-	// Somebody puts a link of his own in the place of ours.
+	// Another program replaces our link by its own.
 	p.ip(t, "link del net1")
 	w.ip(t, "link add link rail0 name net1 netns "+p.namespace.name+" type macvlan mode bridge")
 	p.ip(t, "link set dev net1 addrgenmode none\nlink set dev net1 alias somebody's\naddr add 192.0.2.7/24 dev net1\nlink set dev net1 up")

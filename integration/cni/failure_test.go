@@ -26,7 +26,7 @@ func change(path string, value any) func(*testing.T, *world, *pod, network) netw
 	return func(_ *testing.T, _ *world, _ *pod, c network) network { return c.With(path, value) }
 }
 
-// inPod is the spoil of a pod in which somebody did something before.
+// inPod is the spoil of a pod in which another program did something before.
 func inPod(script string) func(*testing.T, *world, *pod, network) network {
 	return func(t *testing.T, _ *world, p *pod, c network) network {
 		t.Helper()

@@ -44,7 +44,7 @@ func (f frame) String() string {
 	return fmt.Sprintf("%s %s %s>%s %s>%s (%s)", way, f.kind, f.src, f.dst, f.from, f.to, f.mac)
 }
 
-// gratuitous says whether the frame announces an address to everybody.
+// gratuitous says whether the frame announces an address to all hosts.
 func (f frame) gratuitous(addr netip.Addr) bool {
 	switch f.kind {
 	case arpRequest:

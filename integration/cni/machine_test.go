@@ -92,7 +92,7 @@ func newMachine(t *testing.T, seed uint64) *machine {
 		story:  []string{fmt.Sprintf("replay: go test ./integration/cni -run 'TestRandomSequences' -sequences 1 -steps %d -time 10m -seed %d", *randomSteps, seed)},
 		counts: map[string]int{},
 	}
-	// Somebody else routes on the node, too.
+	// Another program also makes routes on the node.
 	w.ip(t, `
 		addr add 172.16.10.1/24 dev rail0
 		rule add from 172.16.10.64/26 lookup 100 priority 32100

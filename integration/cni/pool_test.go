@@ -224,7 +224,7 @@ func TestAddressRestsBeforeAnotherPodGetsIt(t *testing.T) {
 	if got := addrOfResult(t, second.mustAdd(t)); got == rests {
 		t.Errorf("%s was given to another pod at once, with another one free", got)
 	}
-	// Nothing but the resting address is left: better early than not at all.
+	// Only the address in quarantine is left: better early than not at all.
 	if got := addrOfResult(t, third.mustAdd(t)); got != rests {
 		t.Errorf("got %s, want %s", got, rests)
 	}

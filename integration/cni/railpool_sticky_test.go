@@ -253,7 +253,7 @@ func TestAddressesThatAreGivenBackMeanwhileAreNotUsed(t *testing.T) {
 	}
 }
 
-// holdLeases lets nobody lease until the function that it returns is called.
+// holdLeases prevents all leases until the function that it returns is called.
 func (n *node) holdLeases(t *testing.T) (release func()) {
 	t.Helper()
 	f, err := os.Open(filepath.Join(n.state, "leases.lock"))
@@ -267,7 +267,7 @@ func (n *node) holdLeases(t *testing.T) (release func()) {
 	return func() { _ = f.Close() }
 }
 
-// leasesAreWaitedFor says whether somebody waits for holdLeases.
+// leasesAreWaitedFor says whether a process waits for holdLeases.
 func (n *node) leasesAreWaitedFor(t *testing.T) bool {
 	t.Helper()
 	var st unix.Stat_t

@@ -46,14 +46,15 @@ func onRail6() []failure {
 			return c.With("probe.gateway.timeout", "5ms")
 		}},
 		{"every address is taken on the wire", 100, func(t *testing.T, w *world, _ *pod, c network) network {
-			// The kernel answers in time, which the test itself might not. Nobody does on the other rails.
+			// The kernel answers in time, which the test itself might not. No host
+			// answers on the other rails.
 			w.leaf.ip(t, "route add local 172.16.16.64/26 dev lo")
 			return c.With("probe.conflict.wait", "100ms")
 		}},
 	}
 }
 
-// onNode is the spoil of a node on which somebody did something before.
+// onNode is the spoil of a node on which another program did something before.
 func onNode(script string) func(*testing.T, *world, *pod, network) network {
 	return func(t *testing.T, w *world, _ *pod, c network) network {
 		t.Helper()

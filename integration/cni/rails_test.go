@@ -193,8 +193,8 @@ func checkResultTables(t *testing.T, res *current.Result, families int) {
 	}
 }
 
-// checkDamageOfOneRail wants CHECK to tell of damage on rail 3 and to name no
-// other rail, and ADD to mend it.
+// checkDamageOfOneRail wants CHECK to tell of damage on rail 3 and to name no other
+// rail, and ADD to repair it.
 func checkDamageOfOneRail(t *testing.T, p *pod, a attachment, res *current.Result) {
 	t.Helper()
 	if err := a.check(t); err != nil {

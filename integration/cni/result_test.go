@@ -35,7 +35,7 @@ func addrOfResult(t testing.TB, res *current.Result) netip.Addr {
 	return got[0]
 }
 
-// detailed is a network whose results have something in every field.
+// detailed is a network with results that have a value in every field.
 func detailed(n *node, version string) network {
 	return n.rail(0).With("cniVersion", version).With("mac", "02:00:00:00:00:07").
 		With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}).

@@ -196,8 +196,8 @@ func portable(snapshot string) []string {
 	return lines
 }
 
-// leases returns the addresses in a state (leased, resting, conflict), as
-// "pool address".
+// leases returns the addresses in a state (leased, resting, conflict) as "pool
+// address".
 func (n *node) leases(t testing.TB, state string) []string {
 	t.Helper()
 	out, err := exec.Command(filepath.Join(programs, "rocectl"), "--state-dir", n.state, "pool", "list").CombinedOutput()

@@ -51,7 +51,7 @@ func newWorld(t testing.TB, rails int) *world {
 // prefix begins the names of our namespaces; the number of our process follows.
 const prefix = "rocecni-"
 
-// uniqueName returns a name that nobody else on this machine uses.
+// uniqueName returns a name that no other test on this machine uses.
 func uniqueName() string {
 	return fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), strings.ToLower(rand.Text()[:8]))
 }

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// few and many are how many things there are in lists and objects when their
-	// costs are measured: the difference is what each of them costs.
+	// few and many are the numbers of things in lists and objects when their costs
+	// are measured. The difference of the two costs gives the cost of one thing.
 	few, many = 10, 2000
-	// Each request is asked for so many times for so long, and the best time counts:
-	// what disturbs only adds.
+	// Each request is sent so many times for so long. The best time counts, because
+	// other work only makes a request slower.
 	times           = 3
 	crowded, lonely = time.Second, 300 * time.Millisecond
 )
@@ -116,7 +116,7 @@ func expected(want, got error) error {
 	return fmt.Errorf("want %w, got: %w", want, got)
 }
 
-// blockOf is a block of an actor that nobody else makes.
+// blockOf is a block of an actor that no other actor makes.
 func blockOf(a actor, index int) block.Block {
 	node := scenario{}.member(a)
 	return block.Block{Name: "scale." + a.name() + "-" + strconv.Itoa(index), Spec: block.Spec{

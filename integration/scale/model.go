@@ -82,7 +82,7 @@ func (m *model) prepare(ctx context.Context, s scenario, spaces []block.Space, s
 	return nil
 }
 
-// actor is the node whose process p is.
+// actor is the node of process p.
 func (m *model) actor(p *sim.Process, number int, random *rand.Rand, t *tally) actor {
 	c := modelClient{m, p}
 	return actor{
@@ -98,8 +98,8 @@ type modelClient struct {
 	p *sim.Process
 }
 
-// ask waits in line for a request, does it, and brings the answer. To say no is
-// work that waits in line, too.
+// ask waits in the queue for a request, does it, and returns the answer. A refusal is
+// also work that waits in the queue.
 func (c modelClient) ask(r request, busy time.Duration, do func() error) error {
 	if !c.seats.Enter() {
 		no := c.costs.Requests[refused]
@@ -118,8 +118,8 @@ func (c modelClient) ask(r request, busy time.Duration, do func() error) error {
 		return fmt.Errorf("%w: %w", block.ErrUnknown, err)
 	}
 	answer := do()
-	// What one request takes longer than it keeps the machine busy is time in
-	// which others are served: above all that of the disk.
+	// A request may take longer than it keeps the machine busy, mostly because of the
+	// disk. In this time the server serves other requests.
 	cost := c.costs.Requests[r]
 	if err := c.p.Sleep(max(0, cost.Alone-cost.Work)); err != nil {
 		return fmt.Errorf("%w: %w", block.ErrUnknown, err)
@@ -193,7 +193,7 @@ func (m modelBlocks) List(ctx context.Context, q block.Query) (out []block.Block
 	return out, err
 }
 
-// Touch is block.Store's. Nobody does it in these scenarios; it is a write.
+// Touch is block.Store's. These scenarios do not use it. It is a write.
 func (m modelBlocks) Touch(ctx context.Context, name, uid string) (out block.Block, err error) {
 	err = m.plain(createBlock, func() (err error) { out, err = m.blocks.Touch(ctx, name, uid); return err })
 	return out, err

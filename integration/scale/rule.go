@@ -89,7 +89,7 @@ func (s scenario) member(a actor) block.Node {
 func (s scenario) claimBlock(ctx context.Context, a actor, spaces []block.Space) ([]string, error) {
 	c := &block.Claimer{
 		Store: a.store, Node: s.member(a), Wait: a.wait, Rand: a.rand, Now: a.now,
-		// Nobody has the machine-id of another node.
+		// No node has the machine-id of another node.
 		Machine: func(context.Context, string) (string, error) { return "", block.ErrNotFound },
 	}
 	if s.Rule == blind {
@@ -112,7 +112,7 @@ func (s scenario) claimBlock(ctx context.Context, a actor, spaces []block.Space)
 	return []string{got.Name}, err
 }
 
-// blindBlocks is a store whose cache has nothing.
+// blindBlocks is a store with an empty cache.
 type blindBlocks struct{ block.Store }
 
 // Peek is block.Store's.

@@ -99,7 +99,7 @@ func (w *work) failure(timeUp ...error) error {
 	return nil
 }
 
-// outcome returns the numbers, when nobody works any more.
+// outcome returns the numbers, after all nodes have ended their work.
 func (w *work) outcome(limit time.Duration) outcome {
 	w.mu.Lock()
 	defer w.mu.Unlock()

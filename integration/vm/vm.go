@@ -53,9 +53,9 @@ type Machine struct {
 	// Dir is the working directory of the command: absolute, and not below
 	// /run, which is the guest's own.
 	Dir string
-	// Together, if there is one, keeps the machine until the commands of all
-	// that share it have ended: the others may need its last frames again.
-	// Whoever makes the machines adds one for each.
+	// Together, if set, keeps the machine until the commands of all machines that
+	// share it have ended: the others may need its last frames again. The caller adds
+	// one for each machine.
 	Together *sync.WaitGroup
 	// Output gets what the command writes to stdout and stderr.
 	Output io.Writer
@@ -64,8 +64,8 @@ type Machine struct {
 // Type is what a machine imitates by modules of ours, which 6.1 alone has.
 type Type string
 
-// OFEDView has Soft-RoCE devices whose GID files hide the entries of other
-// network namespaces from who reads them, as NVIDIA's own driver does.
+// OFEDView has Soft-RoCE devices with GID files that hide the entries of other
+// network namespaces from the reader, as NVIDIA's own driver does.
 const OFEDView Type = "ofed-view"
 
 // MLX5Like has, in place of Soft-RoCE devices, such as a NIC's driver makes: see
@@ -75,7 +75,7 @@ const MLX5Like Type = "mlx5-like"
 // modules returns the modules of a type that init.sh loads.
 func (t Type) modules() ([]string, error) {
 	switch t {
-	case "", MLX5Like: // whose module wants to know the netdevs
+	case "", MLX5Like: // its module needs the names of the netdevs
 		return nil, nil
 	case OFEDView:
 		return []string{"ofed_view"}, nil
@@ -162,8 +162,8 @@ func (k Kernel) qemu(ctx context.Context, m Machine, dir string, ended func()) (
 	return "", fmt.Errorf("it told no status: qemu: %w %s", exit, bytes.TrimSpace(complaints.Bytes()))
 }
 
-// connect makes cmd.ExtraFiles, for the caller to close: pipes for the output
-// and the status, whose other ends it returns, and cables.
+// connect makes cmd.ExtraFiles, which the caller closes: pipes for the output and the
+// status, and cables. It returns the other ends of the pipes.
 func connect(cmd *exec.Cmd, rails []*Wire) (output, status *os.File, err error) {
 	ends := make([]*os.File, 2)
 	for i := range ends {

@@ -14,10 +14,10 @@ import (
 	"syscall"
 )
 
-// Wire joins the NICs of machines as a hub does: each gets what the others
-// send, and never its own frames back. It loses the frames of a machine that
-// does not read them, so that one that is booting stops nobody. The zero Wire
-// is ready.
+// Wire joins the NICs of machines as a hub does: each gets what the others send, and
+// never its own frames back. It loses the frames of a machine that does not read
+// them, so a machine that is booting does not stop the others. The zero Wire is
+// ready.
 type Wire struct {
 	mu    sync.Mutex
 	ports []*port

@@ -43,7 +43,7 @@ func moment(short, long time.Duration) time.Duration {
 	return rand.N(short)
 }
 
-// fragile is a store whose user may die before and after each request.
+// fragile is a store with a user that may die before and after each request.
 type fragile struct {
 	sticky.Store
 	crash func()
@@ -143,7 +143,8 @@ func (m *model) live(n *node, pod string) {
 	n.release(container)
 }
 
-// judge finds an address that two nodes use, or one whose node does not hold it.
+// judge finds an address that two nodes use, or an address that its node does not
+// hold.
 func (m *model) judge(n *node, pod string, addr netip.Addr) {
 	if other, used := m.running[addr]; used {
 		m.Errorf("%s on %s has %v, which is used on %s", pod, n.name, addr, other)

@@ -132,7 +132,7 @@ func (c *cluster) heldBy(t *testing.T, pod, node string) {
 	}
 }
 
-// two are two nodes of a cluster whose pool is sticky.
+// two are two nodes of a cluster with a sticky pool.
 func two(t *testing.T) (a, b *node) {
 	t.Helper()
 	c := newCluster(keeping(t))

@@ -40,7 +40,7 @@ type cluster struct {
 	mu      sync.Mutex
 	view    agent.View
 	changed chan struct{}   // closed when view changes
-	mute    bool            // nobody says whether a pool stands
+	mute    bool            // there is no answer to Stands
 	behind  bool            // agents do not see that all pools were deleted
 	fault   blocktest.Fault // of all requests
 	reports []report

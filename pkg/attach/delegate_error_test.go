@@ -261,7 +261,8 @@ func (f foreign) untilItHangs() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// alive says whether a process runs; one that nobody has waited for does not.
+// alive says whether a process runs. A process that has ended but was not waited for
+// does not run.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ") && !errors.Is(unix.Kill(pid, 0), unix.ESRCH)

@@ -19,8 +19,8 @@ type hca struct {
 	exclusive bool
 	each      bool // each parent has one; they all share it
 	name      string
-	in        plan.NetnsID // whose it is; zero: the host's
-	full      bool         // there is no place for another GID
+	in        plan.NetnsID // the namespace that has it; zero: the host's
+	full      bool         // there is no free entry for another GID
 }
 
 var device = plan.RDMADevice{Name: "mlx5_0", GUID: "0c42:a103:0016:054c", Port: 1, Link: "ens1", PCI: "0000:0b:00.2"}

@@ -17,7 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// exclusive returns a world whose RDMA device is moved into the pod.
+// exclusive returns a world with an RDMA device that ADD moves into the pod.
 func exclusive(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)

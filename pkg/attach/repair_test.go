@@ -35,7 +35,7 @@ func attached(t *testing.T) (w *world, v4, v6 string) {
 	return w, res.IPs[0].Address.IP.String(), res.IPs[1].Address.IP.String()
 }
 
-// damages are what somebody may do to an attachment in the pod; ADDR4 and ADDR6
+// damages are what a program may do to an attachment in the pod; ADDR4 and ADDR6
 // stand for its addresses.
 var damages = map[string]struct {
 	script []string
@@ -227,7 +227,7 @@ func TestRepairRefusesWhatItCannotRestore(t *testing.T) {
 	}
 }
 
-// Making the interface anew would destroy the one that the pod works with.
+// Making the interface again would destroy the one that the pod works with.
 func TestRepairOfARenamedInterfaceSaysWhatCheckSays(t *testing.T) {
 	t.Parallel()
 	w, _, _ := attached(t)

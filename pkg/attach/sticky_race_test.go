@@ -80,7 +80,7 @@ func (a *withdrawal) serve() {
 	}
 }
 
-// follow does the steps whose turn comes before a gate.
+// follow does the steps that come before a gate.
 func (a *withdrawal) follow(when []int, gate int) {
 	for len(a.steps) > 0 && when[3-len(a.steps)] <= gate {
 		a.steps[0]()

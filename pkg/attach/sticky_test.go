@@ -69,7 +69,7 @@ func (w *world) answer(a nodefile.Answer) {
 	}
 }
 
-// wanted returns the pods whose addresses are asked for.
+// wanted returns the pods with a request for addresses.
 func (w *world) wanted() (pods []string) {
 	w.t.Helper()
 	keys, err := w.ranges().Wanted("gpu")

@@ -66,7 +66,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// newRailsWorld returns a node whose networks have three rails.
+// newRailsWorld returns a node with networks of three rails.
 func newRailsWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -170,7 +170,7 @@ func (w *world) step() {
 	}
 }
 
-// mortal is a kernel whose process may die before each operation.
+// mortal is a kernel for a process that may die before each operation.
 type mortal struct {
 	*kerneltest.FakeKernel
 	w *world
@@ -221,8 +221,8 @@ func (w *world) run(verb func(attach.Node)) (died bool) {
 	return false
 }
 
-// wire is a segment on which somebody else has the first addresses that we ask
-// for, or the gateway is silent.
+// wire is a segment on which another host has the first addresses that we ask for, or
+// the gateway is silent.
 type wire struct {
 	refuse int      // how many more
 	asked  []string // the first address of each question

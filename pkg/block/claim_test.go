@@ -165,7 +165,7 @@ func TestAFullPoolIsExhausted(t *testing.T) {
 	}
 }
 
-// fill makes block n somebody's.
+// fill gives block n to another node.
 func fill(t *testing.T, store *blocktest.Mem, s block.Space, n int) block.Block {
 	t.Helper()
 	index := s.Index(n)

@@ -30,7 +30,7 @@ func newLockstep(nodes int) *lockstep {
 	return &lockstep{Mem: blocktest.NewMem(), active: nodes, open: make(chan struct{})}
 }
 
-// move opens the gate if nobody is missing. The lock is held.
+// move opens the gate if all have arrived. The lock is held.
 func (l *lockstep) move() {
 	if l.waiting == l.active {
 		close(l.open)
@@ -156,8 +156,7 @@ func TestConflictsOfOneMoreNode(t *testing.T) {
 	}
 }
 
-// rival is a store on which somebody else is faster for the first block that is
-// free.
+// rival is a store on which another node is faster for the first block that is free.
 type rival struct {
 	*blocktest.Mem
 	came bool

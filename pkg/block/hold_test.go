@@ -116,7 +116,7 @@ func TestNodesThatWereRefusedComeBackApart(t *testing.T) {
 	}
 }
 
-// vanishing is a store in which a block goes just before somebody gets it.
+// vanishing is a store in which a block is deleted just before a Get.
 type vanishing struct {
 	*blocktest.Mem
 	gone bool

@@ -14,8 +14,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// guarded returns a store in which a program has the guard of a container that
-// nobody works on any more, and what ends that program.
+// guarded returns a store in which a program has the guard of a container that no
+// process works on any more, and what ends that program.
 func guarded(t *testing.T) (s Store, end func()) {
 	t.Helper()
 	s = Store{Dir: filepath.Join(t.TempDir(), "state"), BootID: "boot"}

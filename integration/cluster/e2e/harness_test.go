@@ -144,7 +144,7 @@ func build(dir string) error {
 	return nil
 }
 
-// need skips the test where nobody has asked for a node.
+// need skips the test if no node was requested.
 func need(t *testing.T) {
 	t.Helper()
 	if os.Getenv(asked) == "" {

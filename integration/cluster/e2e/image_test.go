@@ -40,7 +40,7 @@ func writeImage(t *testing.T, to, name string, entrypoint []string, files map[st
 	must(t, os.WriteFile(to, image, 0o600))
 }
 
-// pack makes a tar archive of files that anybody may run, and of their folders.
+// pack makes a tar archive of files that all users may run, and of their folders.
 func pack(t *testing.T, files map[string][]byte) []byte {
 	t.Helper()
 	var out bytes.Buffer

@@ -34,8 +34,8 @@ type Options struct {
 	// Dir is an empty folder for keys, data and logs. It is the caller's to
 	// remove.
 	Dir string
-	// Nodes are the names of those whose kubelets get a token; there may be more
-	// nodes without a kubelet.
+	// Nodes are the names of the nodes with a kubelet that gets a token. There may be
+	// more nodes without a kubelet.
 	Nodes []string
 	// Listen is where the API server listens; the zero value is a free port of
 	// 127.0.0.1.
@@ -158,10 +158,10 @@ func (c *Cluster) As(token string) *rest.Config {
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.o.Dir, name) }
 
-// freePort returns a port that nobody listens on at the moment. It is below those
-// that the kernel gives to connections (ip_local_port_range): one of these could
-// have the port while a server that was killed is started again, and a client that
-// tries to reach that server would even connect to itself.
+// freePort returns a port without a listener at the moment. It is below those that
+// the kernel gives to connections (ip_local_port_range): one of these could have the
+// port while a server that was killed is started again, and a client that tries to
+// reach that server would even connect to itself.
 func freePort() (uint16, error) {
 	const tries = 100
 	var last error

@@ -55,8 +55,8 @@ func (n Node) UnderLease(ctx context.Context, pool string) (taken int, err error
 	return p.Taken - 1, err
 }
 
-// lock takes the lease when nobody has it, as client-go's leader election does:
-// those who wait ask every RetryPeriod of 0.5 s, and up to 1.2 times that later.
+// lock takes the lease when it is free, as client-go's leader election does: those
+// who wait ask every RetryPeriod of 0.5 s, and up to 1.2 times that later.
 func (n Node) lock(ctx context.Context) (Object, error) {
 	const retryPeriod, jitter = 500 * time.Millisecond, 1.2
 	for {

@@ -37,8 +37,8 @@ type Object struct {
 	Name    string
 	Version string // of a written one
 	Holder  string // of a lease
-	// Taken is how many addresses of a pool are: the next one, because nobody
-	// returns any, is the lowest that is free.
+	// Taken is how many addresses of a pool are: the next one, because no pod returns
+	// any, is the lowest that is free.
 	Taken int
 }
 

@@ -83,7 +83,8 @@ func (l *Loop) push(at time.Duration, p *Process) {
 	heap.Push(&l.queue, event{at, l.asked, p})
 }
 
-// event is that a process goes on. At one time, whoever has asked first does.
+// event is that a process goes on. At the same time, the process that asked first
+// goes first.
 type event struct {
 	at      time.Duration
 	asked   int

@@ -104,7 +104,7 @@ func Call[T any](ctx context.Context, f *Faulty, op Op, name string, do func() (
 	if err := ctx.Err(); err != nil {
 		return none, fmt.Errorf("%w: %w", block.ErrUnknown, err)
 	}
-	unheard := func() { _, _ = do() } // whatever it was, nobody hears of it
+	unheard := func() { _, _ = do() } // the caller does not get the answer
 	switch f.fault(op, name) {
 	case Refused:
 		return none, &block.BusyError{After: cmp.Or(f.After, RetryAfter)}

@@ -16,8 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 )
 
-// Suite tests what block.Store promises. The store needs not be empty: each
-// behaviour is shown in pools of its own, whose names begin with "suite".
+// Suite tests what block.Store promises. The store needs not be empty: each behaviour
+// is shown in its own pools, with names that begin with "suite".
 func Suite(t *testing.T, s block.Store) {
 	pools := 0
 	for name, test := range map[string]func(*testing.T, block.Store, string){

@@ -32,7 +32,7 @@ func busy(after time.Duration) func(error) bool {
 	}
 }
 
-// lasting says whether an error is one that waiting does not mend, with a hint.
+// lasting says whether an error is one that waiting does not correct, with a hint.
 func lasting(code cnierr.Code, hint string) func(error) bool {
 	return func(err error) bool {
 		c := cnierr.CNI("rocectl", err)

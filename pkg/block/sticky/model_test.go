@@ -135,7 +135,7 @@ func (m *model) serve(n *modelNode, k nodefile.Key) step {
 	}
 }
 
-// withdraw is what an agent does about an answer that nobody uses.
+// withdraw is what an agent does about an answer that no pod uses.
 func (m *model) withdraw(n *modelNode, k nodefile.Key) step {
 	slot := n.answers[k]
 	if _, used := n.ledger[slot]; used || n.wanted[k] {

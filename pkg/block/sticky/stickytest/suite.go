@@ -20,7 +20,7 @@ import (
 )
 
 // Suite tests what sticky.Store promises. The store needs not be empty: each
-// behaviour is shown in pools of its own, whose names begin with "suite".
+// behaviour is shown in its own pools, with names that begin with "suite".
 func Suite(t *testing.T, s sticky.Store) {
 	pools := 0
 	for name, test := range map[string]func(*testing.T, sticky.Store, string){
