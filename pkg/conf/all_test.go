@@ -23,8 +23,7 @@ func subjects(t *testing.T, err error) []string {
 	return out
 }
 
-// wrong has members of which each has a fault, in three parts, and the places of the
-// faults of each.
+// wrong has members with one fault each, in three parts, and the paths of these faults.
 var wrong = []struct {
 	members string
 	env     bool // the environment too

@@ -194,8 +194,8 @@ func validSubnet(t *testing.T, s conf.Subnet) {
 	check(t, !s.Gateway.IsValid() || s.Prefix.Contains(s.Gateway) && netrange.Unusable(s.Prefix)[s.Gateway] == "", "a gateway inside", s)
 	unusable := netrange.Unusable(s.Prefix)
 	left := slices.ContainsFunc(s.Ranges, func(r netrange.Range) bool {
-		// More than 2^16 addresses are not walked through; a gap among the
-		// first of them is enough.
+		// The check does not walk through more than 2^16 addresses: a gap among
+		// the first ones is enough.
 		a := r.First
 		for range 1 << 16 {
 			if !r.Contains(a) {

@@ -16,8 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// input returns a call with the configuration's members beside name, version
-// and master.
+// input returns a call with name, version, master and the members of the
+// configuration.
 func input(members string) conf.Input {
 	if members != "" {
 		members = ", " + members

@@ -29,8 +29,8 @@ func pooled() conf.IPAM {
 	return conf.IPAM{Type: conf.PoolType, Pool: "rails", Quarantine: 2 * time.Minute}
 }
 
-// railsOf returns what a configuration with n rails means, when each differs
-// from the others by its number and by what set does.
+// railsOf returns the request of a configuration with n rails. Each rail
+// differs from the others by its number and by what set changes.
 func railsOf(ipam conf.IPAM, n int, set func(r *conf.Request)) conf.Request {
 	whole := defaults()
 	whole.Network, whole.Parent, whole.IPAM = "rails", conf.Parent{}, ipam

@@ -36,7 +36,8 @@ func newBusy(tb testing.TB, s ...ipam.Subnet) *busy {
 	return &busy{dir: tb.TempDir(), now: time.Hour, subnets: s}
 }
 
-// book looks at real files for the namespaces, which all are alive.
+// book returns a Book that finds every namespace alive. It looks at real files
+// for that.
 func (b *busy) book() *ipam.Book {
 	return ipam.New(ipam.Config{
 		Dir: b.dir, BootID: boot1,
@@ -51,12 +52,13 @@ func (b *busy) book() *ipam.Book {
 // addresses says where in a subnet the address number i lies.
 type addresses func(first netip.Addr, i int) netip.Addr
 
-// everyNth are addresses n apart: for 1, all are one run; else each is one.
+// everyNth returns addresses n apart. For 1 all are one run, otherwise each is
+// a run.
 func everyNth(n int) addresses {
 	return func(first netip.Addr, i int) netip.Addr { return add(first, uint64(1+i*n)) }
 }
 
-// random are random addresses of a /16, of which most are used.
+// random returns random addresses of a /16. Most addresses of the /16 are used.
 func random() addresses {
 	order := rand.New(rand.NewPCG(1, 2)).Perm(65_534)
 	return func(first netip.Addr, i int) netip.Addr { return add(first, uint64(1+order[i])) }
@@ -181,9 +183,9 @@ func costOfPods(t *testing.T, count int, at addresses, s ...ipam.Subnet) [4]int6
 	return costOf(t, func() { b.pod(t) })
 }
 
-// atMost fails the test for each count that is more than factor times another;
-// for page faults, which depend on where in the file the pages lie, it is twice
-// that.
+// atMost fails the test for each count that is more than factor times another.
+// For page faults the factor is twice that, because they depend on where in the
+// file the pages are.
 func atMost(t *testing.T, factor float64, got, of [4]int64) {
 	t.Helper()
 	for i, name := range (cost{}).names() {
@@ -198,11 +200,11 @@ func atMost(t *testing.T, factor float64, got, of [4]int64) {
 	}
 }
 
-// TestCostOfALeaseDoesNotGrowWithTheLeases holds what a lease and its release
-// read, write and allocate beside 10,000 leases within 1.5 times of what they
-// do beside 500: a tree is one page deeper, and all else is the same. Code that
-// looks at each lease allocates and touches many times as much. The time that a
-// lease takes is measured by make bench.
+// TestCostOfALeaseDoesNotGrowWithTheLeases compares what a lease and its
+// release read, write and allocate beside 10,000 leases and beside 500. The
+// first may be at most 1.5 times the second: a tree is one page deeper, and all
+// else is the same. Code that looks at each lease costs many times as much.
+// make bench measures the time of a lease.
 func TestCostOfALeaseDoesNotGrowWithTheLeases(t *testing.T) {
 	for _, tc := range []struct {
 		name, subnet string

@@ -27,7 +27,7 @@ func ranges(t testing.TB, s string) []netrange.Range {
 	return out
 }
 
-// usedIn is a Used over runs in a slice, which counts how often it is asked.
+// usedIn is a Used for runs in a slice. It counts its calls.
 func usedIn(runs []netrange.Range, asked *int) Used {
 	runs = netrange.Minus(runs, nil)
 	return func(a netip.Addr) (netip.Addr, bool, error) {

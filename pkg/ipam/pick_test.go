@@ -26,9 +26,8 @@ func (s set) used(a netip.Addr) (netip.Addr, bool, error) {
 	return a, true, nil
 }
 
-// FuzzPick checks on a /24 that Pick gives only what is usable and free, that
-// it gives something whenever there is something, and that it is the first
-// from start on.
+// FuzzPick checks Pick on a /24: the address is usable and free, there is one
+// whenever there can be one, and it is the first one from start on.
 func FuzzPick(f *testing.F) {
 	f.Add([]byte{}, []byte{}, byte(0))
 	f.Add([]byte{10, 20}, []byte{10, 11, 12}, byte(11))

@@ -116,9 +116,10 @@ func (h *heard) done() bool {
 	return strings.Contains(h.String(), "leased ") || strings.Contains(h.String(), "failed ")
 }
 
-// mustBeSound checks that the database can be read and has no address twice,
-// that each attachment holds one address of each family, and that those hold
-// any of which it was said.
+// mustBeSound checks that the database can be read and has no address twice.
+// Each attachment that holds addresses must hold one of each family. said has
+// the last word about an attachment: after "leased" it must hold addresses,
+// after "released" none.
 func (n *node) mustBeSound(said map[string]string) {
 	n.t.Helper()
 	entries, err := n.book().List(ctx, "")

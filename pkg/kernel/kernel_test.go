@@ -62,7 +62,7 @@ func wantCode(t *testing.T, err error, code cnierr.Code) {
 	}
 }
 
-// A RoCE node's NIC has indices that are the pod's too; here both are 2.
+// On a RoCE node, a NIC has an index that the pod also uses. Here both are 2.
 func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	damages := map[string][]string{

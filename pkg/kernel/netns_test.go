@@ -105,8 +105,8 @@ func TestThreadThatCannotReturnEnds(t *testing.T) {
 	}
 }
 
-// threadsIn counts the threads of this process that are in a namespace, but
-// for the first one, which cannot end: the runtime parks it.
+// threadsIn counts the threads of this process that are in a namespace. It
+// leaves out the first thread, which cannot end: the runtime parks it.
 func threadsIn(t *testing.T, ino uint64) int {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*")

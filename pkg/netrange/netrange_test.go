@@ -115,8 +115,8 @@ func TestUnusableAddressesAreThoseOfTheRFCs(t *testing.T) {
 	}
 }
 
-// What Parse accepts prints as something that Parse reads as the same range;
-// the range is of one family and not IPv4-mapped, and holds its own ends.
+// What Parse accepts is printed as text that Parse reads as the same range. The
+// range has one family, is not IPv4-mapped, and contains its own ends.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"10.0.0.1", "10.0.0.1-10.0.0.9", "10.0.0.0/24", "fd00::1-fd00::ff", "fd00::/64", "::ffff:10.0.0.0/104",

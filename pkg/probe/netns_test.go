@@ -138,8 +138,8 @@ func (s *space) target(link string, addr, gateway netip.Addr) plan.Target {
 	return plan.Target{Link: conf.LinkName(link), MAC: s.mac(link), Addr: addr, Gateway: gateway}
 }
 
-// peer is a host that answers by script, which gets the number of each
-// question, from 1 for each family, and returns frames to send.
+// peer is a host that answers by script. The script gets the number of each
+// question, from 1 for each family, and returns the frames to send.
 type peer struct {
 	mu    sync.Mutex
 	heard map[bool]int // by family, true is IPv6

@@ -104,8 +104,8 @@ func await(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestKernelOwnerIsFound lets the kernel of another host answer, over each way
-// that it can be connected.
+// TestKernelOwnerIsFound lets the kernel of another host answer, over each kind
+// of connection.
 func TestKernelOwnerIsFound(t *testing.T) {
 	t.Parallel()
 	type scene struct {

@@ -108,9 +108,9 @@ func read(path string) (a, b model, err error) {
 	return a, b, err
 }
 
-// Thousands of random steps in hundreds of transactions, many of which delete
-// and iterate at once, must leave what a map would. The tree grows to three
-// levels and shrinks to nothing on the way.
+// Thousands of random steps in hundreds of transactions must leave the same
+// content as in a map. Many steps delete during a loop. The tree grows to three
+// levels and shrinks to nothing.
 func TestTableIsASortedMap(t *testing.T) {
 	t.Parallel()
 	path, want := create(t), model{}

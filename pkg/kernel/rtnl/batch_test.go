@@ -97,8 +97,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// As a group of links of which one cannot be removed: the kernel then removes
-// none.
+// One link of the group cannot be removed: the kernel then removes none.
 func TestLinksThatCannotGoTogetherGoOneByOne(t *testing.T) {
 	t.Parallel()
 	c := dialFresh(t)
@@ -129,7 +128,7 @@ func TestLinksThatCannotGoTogetherGoOneByOne(t *testing.T) {
 	}
 }
 
-// bridge makes a link that stands on none.
+// bridge makes a link without a lower link.
 func bridge(name string) Change {
 	req := request(unix.RTM_NEWLINK, creation, linkHeader(0))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))

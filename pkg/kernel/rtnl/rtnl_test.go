@@ -68,8 +68,9 @@ func TestBatchTellsTheResultOfEach(t *testing.T) {
 }
 
 // TestDumpsAreWholeWhileWhatTheyListChanges dumps more addresses than fit in
-// one message while others come and go. Those are link-local: the kernel puts
-// them in front of the others (__inet_insert_ifa), which so change places.
+// one message, while other addresses come and go. Those are link-local: the
+// kernel puts them in front (__inet_insert_ifa), so the addresses behind them
+// move.
 func TestDumpsAreWholeWhileWhatTheyListChanges(t *testing.T) {
 	t.Parallel()
 	c := dialFresh(t)
