@@ -56,7 +56,7 @@ func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rai
 	if err != nil {
 		return nil, cnierr.New(cnierr.Decode, "read result of IPAM plugin", req.IPAM.Type, pluginHint, "%w", err)
 	}
-	// The child cannot hear its own master, so the wire would not tell.
+	// The child cannot hear its own master, so a probe would not find a conflict.
 	for _, a := range l.Addresses {
 		if req.Probe.Conflict.Mode == conf.Require && slices.Contains(rails[0].Facts.HostAddrs, a.Prefix.Addr()) {
 			return nil, cnierr.New(cnierr.AddressTaken, op, req.IPAM.Type,

@@ -11,7 +11,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// A caller that cannot ask the wire gets no address before its quarantine is over.
+// A caller that cannot ask the network gets no address before its quarantine is over.
 func TestARestingAddressIsNotLeasedToWhoCannotAskTheWire(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -151,8 +151,8 @@ func tagged(f []byte) []byte {
 	return append(append(bytes.Clone(f[:12]), 0x81, 0, 0, 20), f[12:]...)
 }
 
-// TestHairpinBringsOurFramesBackAndTheyAreNoConflict: a switch port that
-// reflects, which macvlan does not undo in private and passthru mode.
+// TestHairpinBringsOurFramesBackAndTheyAreNoConflict: a switch port reflects our
+// frames. macvlan does not drop them in private and passthru mode.
 func TestHairpinBringsOurFramesBackAndTheyAreNoConflict(t *testing.T) {
 	t.Parallel()
 	for mode, back := range map[netlink.MacvlanMode]bool{
