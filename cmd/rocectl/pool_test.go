@@ -59,7 +59,7 @@ func TestAddressOfALivingPodIsReleasedOnlyByForce(t *testing.T) {
 	}
 }
 
-// The entries of a pool that is gone, conflicts too, are nobody's to take out.
+// No ADD removes the entries of a pool that is gone, not even its conflicts.
 func TestWhatHasRestedLongEnoughIsNotListed(t *testing.T) {
 	t.Parallel()
 	entry := func(pool string, s ipam.State, age time.Duration) ipam.Entry {

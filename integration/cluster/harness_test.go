@@ -58,8 +58,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// need skips the test where nobody has asked for a cluster: beside other tests it
-// would take the processors that those are timed on.
+// need skips the test if no cluster was requested: beside other tests it would take
+// the processors that those are timed on.
 func need(t testing.TB, programs ...string) {
 	t.Helper()
 	if os.Getenv("REQUIRE_CLUSTER") == "" {

@@ -144,7 +144,7 @@ func TestADeletionByMistakeIsRepaired(t *testing.T) {
 }
 
 // TestTheReaperMarksPoolsAndWritesNothingElseOfThem goes past the policy in each way
-// that is left to somebody who has its token.
+// that a client with its token still has.
 func TestTheReaperMarksPoolsAndWritesNothingElseOfThem(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "marks")

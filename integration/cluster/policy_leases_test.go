@@ -35,7 +35,7 @@ func (g guarded) lease(slot int, holder string) sticky.Lease {
 	}}
 }
 
-// pass writes who is to hold a lease, as somebody does.
+// pass writes the holder of a lease, as a given user does.
 func (g guarded) pass(ctx context.Context, t *testing.T, who *rest.Config, name, to string) error {
 	t.Helper()
 	l, err := api(t, g.Admin()).Leases().Get(ctx, name)

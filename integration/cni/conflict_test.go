@@ -200,8 +200,7 @@ func TestPointToPointPrefixesNeedNoProbe(t *testing.T) {
 	}
 }
 
-// Two nodes whose pools are the same by mistake give one address at the same
-// moment.
+// Two nodes with the same pool by mistake give one address at the same moment.
 func TestTwoNodesNeverBothGetOneAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)

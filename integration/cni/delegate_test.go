@@ -17,9 +17,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/flock/flocktest"
 )
 
-// foreignIPAM is an IPAM plugin of somebody else's. As host-local does, it
-// refuses a second address for an interface that has one, and as dhcp does, it
-// needs the interface, and looks at it before it releases.
+// foreignIPAM is an IPAM plugin of another project. As host-local does, it refuses a
+// second address for an interface that has one, and as dhcp does, it needs the
+// interface, and looks at it before it releases.
 const foreignIPAM = `#!/bin/sh
 cd "${0%/*}"
 cat >stdin
@@ -44,8 +44,8 @@ DEL)
 esac
 `
 
-// delegated returns an attachment whose addresses come from foreignIPAM, and
-// the folder of that plugin.
+// delegated returns an attachment with addresses from foreignIPAM, and the folder of
+// that plugin.
 func (w *world) delegated(t *testing.T, p *pod) (a attachment, dir string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// viaDHCP returns an attachment whose address comes from the real dhcp plugin
-// with its daemon, which runs on the node as a service would.
+// viaDHCP returns an attachment with an address from the real dhcp plugin with its
+// daemon, which runs on the node as a service would.
 func (w *world) viaDHCP(t *testing.T, p *pod) attachment {
 	t.Helper()
 	dir, run := upstream(t), t.TempDir()

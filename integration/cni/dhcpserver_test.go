@@ -38,10 +38,10 @@ const (
 	optEnd       byte = 255
 )
 
-// dhcpServer is a DHCP server on leaf 0 that gives its addresses out in order
-// (RFC 2131). It is as large as the tests need it to be. It hears frames,
-// because Linux takes a release whose sender is 0.0.0.0 for a martian
-// (ip_route_input_slow), and answers through a socket.
+// dhcpServer is a DHCP server on leaf 0 that gives its addresses out in order (RFC
+// 2131). It is as large as the tests need it to be. It hears frames, because Linux
+// takes a release from the sender 0.0.0.0 for a martian (ip_route_input_slow), and
+// answers through a socket.
 type dhcpServer struct {
 	wire    *os.File
 	conn    net.PacketConn

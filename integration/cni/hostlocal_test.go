@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// hostLocal returns an attachment whose addresses come from the real
-// host-local, and what lists its leases.
+// hostLocal returns an attachment with addresses from the real host-local, and what
+// lists its leases.
 func (w *world) hostLocal(t *testing.T, p *pod) (a attachment, leases func() []string) {
 	t.Helper()
 	dir := upstream(t)

@@ -104,8 +104,8 @@ func newMachine(t *testing.T, seed uint64) *machine {
 	return m
 }
 
-// tenant returns a new pod. It is connected to the leaf, so that the node is
-// not changed by pods that come and go, and somebody else has routed in it.
+// tenant returns a new pod. It is connected to the leaf, so that the node is not
+// changed by pods that come and go, and another program has made routes in it.
 func (m *machine) tenant() *tenant {
 	m.t.Helper()
 	i := m.world.pods.Add(1)

@@ -202,7 +202,7 @@ func TestIPAMPluginLeasesWhatIsKept(t *testing.T) {
 }
 
 // An ADD that has read that it may have addresses waits for its turn to lease them,
-// while the agent takes them back: it sees that nobody has leased them.
+// while the agent takes them back: it sees that no pod has leased them.
 func TestAddressesThatAreGivenBackMeanwhileAreNotUsed(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"roce", "roce-ipam"} {

@@ -114,9 +114,9 @@ func TestCommandsOfRepairRestoreThePod(t *testing.T) {
 	}
 }
 
-// What somebody else has put in the way stays, and so does an interface that is
-// there but different: it could only be made anew, and what the pod has open on
-// it would be gone.
+// What another program has put in the way stays, and so does an interface that is
+// there but different: it could only be made again, and what the pod has open on it
+// would be gone.
 func TestRepairLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

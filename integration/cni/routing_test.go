@@ -100,7 +100,7 @@ func testEightRails(t *testing.T, w *world, share int, attach func(*testing.T, *
 		checkTable(t, p, a)
 	}
 	checkMain(t, p, main, all)
-	// Forget the announcements, so that everybody is asked for each address.
+	// Forget the announcements, so that each address is resolved again.
 	w.leaf.mustRun(t, "ip", "neigh", "flush", "all")
 	for _, a := range all {
 		for i, addr := range a.addrs {
@@ -173,8 +173,8 @@ func checkMain(t *testing.T, p *pod, before []string, all []attached) {
 	}
 }
 
-// checkAnswers checks that both pings to each address of a were answered on
-// a's own rail by a's own MAC, and that nobody else spoke for the addresses.
+// checkAnswers checks that both pings to each address of a were answered on a's own
+// rail by a's own MAC, and that no other host answered for the addresses.
 func checkAnswers(t *testing.T, a attached, all []attached) {
 	t.Helper()
 	for _, addr := range a.addrs {

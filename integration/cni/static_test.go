@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// static returns an attachment whose addresses come from the real static
-// plugin, as pairs of address and gateway.
+// static returns an attachment with addresses from the real static plugin, as pairs
+// of address and gateway.
 func (w *world) static(t *testing.T, p *pod, pairs ...string) attachment {
 	t.Helper()
 	list := []any{}

@@ -35,7 +35,7 @@ func TestAPodWhoseEveryADDIsUndoneIsNotKeptWaitingForEver(t *testing.T) {
 	})
 }
 
-// The lease does not go to a node whose pod has gone elsewhere.
+// The lease does not go to a node if its pod is on another node now.
 func TestARequestThatWasTakenBackIsNotGranted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b := two(t)

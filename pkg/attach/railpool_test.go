@@ -26,8 +26,8 @@ const (
 	"stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam", "railPool": "gpu"}%s}`
 )
 
-// newPoolWorld returns a node whose networks have three rails with addresses of
-// a RailPool, of which it owns nothing yet.
+// newPoolWorld returns a node with networks of three rails with addresses of a
+// RailPool, of which it owns nothing yet.
 func newPoolWorld(t *testing.T) *world {
 	t.Helper()
 	w := newRailsWorld(t)

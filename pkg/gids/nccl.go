@@ -35,7 +35,7 @@ func ncclChoice(p Port, ipv6 bool, within netip.Prefix) int {
 	return chosen
 }
 
-// ncclPrefers says whether NCCL takes another entry instead of one that it has
+// ncclPrefers says whether NCCL prefers the candidate to its current entry
 // (ncclUpdateGidIndex). An unused index is the zero Entry. For NCCL that is an IPv6
 // entry.
 func ncclPrefers(candidate, current rdma.Entry, ipv6 bool, within netip.Prefix) bool {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestDeviceThatItsDriverMadeAnewIsTheSame has one of the same name and GUID, and
-// another index, as after the driver was loaded anew.
+// another index, as after the driver was loaded again.
 func TestDeviceThatItsDriverMadeAnewIsTheSame(t *testing.T) {
 	t.Parallel()
 	n, op := movable()

@@ -163,7 +163,7 @@ func row(d *hca) []byte {
 	return nlsock.AppendText(b, 67, d.Protocol)
 }
 
-// answer serves the requests whose number is in the low bits of the type.
+// answer serves a request. Its number is in the low bits of the type.
 func (s socket) answer(r nlsock.Request) nlsock.Reply {
 	args := map[uint16][]byte{}
 	for typ, v := range nlsock.Attributes(r.Body) {

@@ -110,8 +110,8 @@ func TestGIDsAreFoundByAddressAndType(t *testing.T) {
 	}
 }
 
-// TestGIDThatComesLaterIsWaitedFor changes the table while it is looked at
-// every millisecond, of a clock that runs when nobody does.
+// TestGIDThatComesLaterIsWaitedFor changes the table while it is looked at every
+// millisecond, of a clock that runs when no goroutine runs.
 func TestGIDThatComesLaterIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -264,7 +264,7 @@ func TestCheckOfAMoveSaysWhereTheDeviceIs(t *testing.T) {
 	}
 }
 
-// TestDeviceIsAwaitedWhenThePodIsGone has a clock that runs when nobody does.
+// TestDeviceIsAwaitedWhenThePodIsGone has a clock that runs when no goroutine runs.
 func TestDeviceIsAwaitedWhenThePodIsGone(t *testing.T) {
 	t.Parallel()
 	proc := fstest.MapFS{

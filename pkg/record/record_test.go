@@ -220,7 +220,7 @@ func FuzzRecord(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The text of a configuration is written anew, without spaces and with
+		// The text of a configuration is written again, without spaces and with
 		// escapes; what it means is the same.
 		var was, is any
 		if err := errors.Join(json.Unmarshal(first.Config, &was), json.Unmarshal(again.Config, &is)); err == nil {

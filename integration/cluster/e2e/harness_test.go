@@ -4,12 +4,12 @@
 // Package e2e tests roce as pods get it: Multus reads a pod's annotation from a
 // real API server, calls the plugin, and writes the pod's network-status.
 //
-// The test process is the node: it runs in network, mount and process namespaces
-// of its own, with folders that nobody else sees, and everything ends with it.
+// The test process is the node: it runs in network, mount and process namespaces of
+// its own, with folders that no other process sees, and everything ends with it.
 // There is RDMA only in rdma_test.go, which boots a machine of integration/vm. Read
 // this file first, then node_test.go for what a node has, multus_test.go for Multus
-// called as a runtime does, and kubelet_test.go for pods that kubelet and
-// containerd run.
+// called as a runtime does, and kubelet_test.go for pods that kubelet and containerd
+// run.
 package e2e
 
 import (

@@ -38,7 +38,7 @@ type cluster struct {
 	err                   error           // of lists of nodes
 	away                  error           // of lists of pools
 	refuse                error           // of marks
-	unanswered            string          // the pool whose mark gets no answer
+	unanswered            string          // the pool with a mark that gets no answer
 	glances, lists, marks int
 	said                  map[string]reconcile.Summary
 	log                   bytes.Buffer

@@ -30,7 +30,7 @@ func TestWhatIsHeldIsAffirmedWithOneWrite(t *testing.T) {
 	if n := store.Calls(blocktest.Get) - gets; n != 0 || store.Calls(stickytest.Update) != 1 {
 		t.Errorf("%d reads, %d writes", n, store.Calls(stickytest.Update))
 	}
-	// An agent that has been restarted, or one whose lease was written since.
+	// An agent that was restarted, or an agent with a lease that was written since.
 	for _, known := range []sticky.Lease{forgotten(l), l} {
 		if again, err := d.Affirm(t.Context(), known); err != nil || again.ResourceVersion == now.ResourceVersion || again.Spec.Holder != holder(1) {
 			t.Errorf("error %v, %+v", err, again)

@@ -235,7 +235,7 @@ func (m *model) reap() {
 	m.due = m.due[1:]
 }
 
-// act is one step of somebody.
+// act is one step of a participant.
 func (m *model) act() {
 	n := m.nodes[m.random.IntN(len(m.nodes))]
 	switch x := m.random.IntN(200); {
