@@ -93,7 +93,7 @@ vm-run-rdma-7:
 vm-run-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesShared')
 
-in_vm = .cache/vm/run -timeout 15m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2) -test.v
+in_vm = .cache/vm/run -timeout 30m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2) -test.v
 
 .PHONY: .cache/vm/run $(VM_RUNS:%=vm-run-%)
 .cache/vm/run:
