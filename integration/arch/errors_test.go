@@ -12,9 +12,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
-// TestNoErrorIsToldByItsText finds strings.X(err.Error(), ...), err.Error() ==
+// TestNoErrorIsRecognisedByItsText finds strings.X(err.Error(), ...), err.Error() ==
 // and switch err.Error(): texts change, silently. Tests may look at texts.
-func TestNoErrorIsToldByItsText(t *testing.T) {
+func TestNoErrorIsRecognisedByItsText(t *testing.T) {
 	t.Parallel()
 	for _, f := range sources(t) {
 		ast.Inspect(f.ast, func(n ast.Node) bool {

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestBuildTellsTheVersion runs the commands of the Makefile. The linker ignores
+// TestBuildPrintsTheVersion runs the commands of the Makefile. The linker ignores
 // an unknown -X without a word, so only the programs can tell that it is right.
-func TestBuildTellsTheVersion(t *testing.T) {
+func TestBuildPrintsTheVersion(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("it runs make, and links all programs")

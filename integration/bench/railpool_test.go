@@ -48,9 +48,9 @@ func TestARailPoolCostsAnADDOneFileMore(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptCostsAnADDTwoLooksMore does the same for a RailPool that is
+// TestAStickyAddressCostsAnADDTwoReadsMore does the same for a RailPool that is
 // sticky, with an answer for each pod.
-func TestWhatIsKeptCostsAnADDTwoLooksMore(t *testing.T) {
+func TestAStickyAddressCostsAnADDTwoReadsMore(t *testing.T) {
 	needStrace(t)
 	w := testWorld(t)
 	addPooled, delPooled := w.count(t, "railPool", func([]string) { write(t, w.told(t, "railPool"), owned(t)) })

@@ -64,7 +64,7 @@ func TestSlowPlayersHaveFewerRuns(t *testing.T) {
 	}
 }
 
-func TestOnlyOurMemoryIsJudged(t *testing.T) {
+func TestOnlyOurMemoryIsMeasured(t *testing.T) {
 	t.Parallel()
 	for peak, want := range map[int64]int{maxMemory: 0, maxMemory + 1: 1} {
 		s := scales{peak: map[string]int64{"roce": peak, "roce with eight rails": 1, "macvlan": 10 * maxMemory}}

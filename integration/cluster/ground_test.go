@@ -49,7 +49,7 @@ func TestATokenOfAnAgentSaysOnWhichNodeItIs(t *testing.T) {
 	}
 }
 
-func TestAProxyLosesWhatItIsTold(t *testing.T) {
+func TestAProxyDropsWhatTheTestSays(t *testing.T) {
 	t.Parallel()
 	c := shared(t)
 	admin := client(t, c.Admin())

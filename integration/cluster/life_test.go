@@ -138,10 +138,10 @@ func TestABlockIsFreedOnlyWhenItsNodeIsGoneForGood(t *testing.T) {
 	}
 }
 
-// TestBlocksThatABackupForgotAreAssertedAnew restores etcd to before half of the
+// TestBlocksThatABackupLacksAreAssertedAgain restores etcd to before half of the
 // claims. One of the forgotten blocks is taken before its owner asserts it: that
 // one is lost, and its owner is told.
-func TestBlocksThatABackupForgotAreAssertedAnew(t *testing.T) {
+func TestBlocksThatABackupLacksAreAssertedAgain(t *testing.T) {
 	t.Parallel()
 	c := withCRDs(t, own(t))
 	s := space(t, "restored", 16)

@@ -192,7 +192,7 @@ func TestFailureOfChainedRoceLeavesTheRestToDEL(t *testing.T) {
 	}
 }
 
-func TestDelAndGCOfAChainWhateverIsLeft(t *testing.T) {
+func TestDelAndGCOfAChainWithAnyPartMissing(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*testing.T, *world, *pod){
 		"the namespace is gone": func(t *testing.T, _ *world, p *pod) { t.Helper(); p.remove(t) },

@@ -33,7 +33,7 @@ func damages() []damage {
 	}
 }
 
-func TestCheckTellsTheDamageAndAddRepairsIt(t *testing.T) {
+func TestCheckReportsTheDamageAndAddRepairsIt(t *testing.T) {
 	t.Parallel()
 	for _, d := range damages() {
 		t.Run(d.name, func(t *testing.T) {

@@ -27,7 +27,7 @@ var families = []struct {
 	{"IPv6", cnitest.Subnet6, 64, " nodad"},
 }
 
-func TestAddressThatSomebodyHasIsPassedOver(t *testing.T) {
+func TestAddressThatAnotherHostHasIsPassedOver(t *testing.T) {
 	t.Parallel()
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func testThreeConflicts(t *testing.T, subnet map[string]any, answer func(frame) 
 	}
 }
 
-func TestRequestedAddressThatSomebodyHasIsAnErrorAtOnce(t *testing.T) {
+func TestRequestedAddressThatAnotherHostHasIsAnErrorAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-func TestDelSucceedsWhateverIsLeft(t *testing.T) {
+func TestDelSucceedsWithAnyPartMissing(t *testing.T) {
 	t.Parallel()
 	plain := filepath.Join(t.TempDir(), "plain")
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {

@@ -176,7 +176,7 @@ func TestHostNamespaceIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 	w.nothingLeased(t)
 }
 
-func TestFailedAddTakesBackWhatAnEarlierAddLeft(t *testing.T) {
+func TestFailedAddRemovesWhatAnEarlierAddLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)
@@ -191,7 +191,7 @@ func TestFailedAddTakesBackWhatAnEarlierAddLeft(t *testing.T) {
 	w.noRecords(t)
 }
 
-func TestAnAddWhoseResultCannotBeWrittenLeavesNothing(t *testing.T) {
+func TestAnAddLeavesNothingIfItsResultCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)

@@ -37,7 +37,7 @@ func valid(all ...attachment) []any {
 	return out
 }
 
-func TestGCTakesAwayWhatIsNotValidOfItsOwnNetwork(t *testing.T) {
+func TestGCRemovesInvalidAttachmentsOfItsOwnNetwork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	p, q := w.pod(t), w.pod(t)
@@ -139,7 +139,7 @@ func TestGCOfTheIPAMPlugin(t *testing.T) {
 	}
 }
 
-func TestStatusTellsWhetherAddCanBeServed(t *testing.T) {
+func TestStatusReportsWhetherAddCanBeServed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	w.wire(t, 7)

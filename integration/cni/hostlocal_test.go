@@ -195,7 +195,7 @@ func TestHostLocalThatIsExhaustedSaysSo(t *testing.T) {
 	}
 }
 
-func TestDelGivesBackToHostLocalWhateverIsLeft(t *testing.T) {
+func TestDelReleasesToHostLocalWithAnyPartMissing(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*testing.T, *world, *pod){
 		"nothing is missing": func(*testing.T, *world, *pod) {},

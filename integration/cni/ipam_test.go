@@ -99,7 +99,7 @@ func TestIPAMPluginNeverGivesTheHostsAddresses(t *testing.T) {
 	}
 }
 
-func TestIPAMPluginDeletesWhateverTheConfigurationSays(t *testing.T) {
+func TestIPAMPluginDeletesWithAnyConfiguration(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)

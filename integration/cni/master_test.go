@@ -65,7 +65,7 @@ func TestMasterIsFound(t *testing.T) {
 	}
 }
 
-func TestMasterThatIsNotFoundIsAnErrorThatTellsWhatThereIs(t *testing.T) {
+func TestMasterThatIsNotFoundIsAnErrorThatListsWhatThereIs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	w.wire(t, 7)

@@ -214,7 +214,7 @@ func TestRestartedPodGetsItsAddressAndMACBack(t *testing.T) {
 	}
 }
 
-func TestAddressRestsBeforeAnotherPodGetsIt(t *testing.T) {
+func TestAddressIsInQuarantineBeforeAnotherPodGetsIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	two := w.rail(0).With("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.65"})

@@ -166,7 +166,7 @@ func (a attachment) runs(t testing.TB, verb string) (string, uint, string) {
 	return string(out), err.Code, err.Msg
 }
 
-func TestIPAMPluginLeasesWhatIsKept(t *testing.T) {
+func TestIPAMPluginLeasesStickyAddresses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	w.ownSticky(t, 3, "32-32")

@@ -43,7 +43,7 @@ func TestConflictOnOneRailMovesAllToAnotherHostPart(t *testing.T) {
 	}
 }
 
-func TestRailsThatCannotBeInStepSaySo(t *testing.T) {
+func TestRailsThatCannotBeAlignedReportIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
 	// Each rail has two addresses, and no host part is on all.

@@ -148,7 +148,7 @@ func TestDelWithoutRecordRemovesAllRails(t *testing.T) {
 	w.noRecords(t)
 }
 
-func TestDelOfRailsSucceedsWhateverIsLeft(t *testing.T) {
+func TestDelOfRailsSucceedsWithAnyPartMissing(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T, w *world, p *pod, a attachment) attachment{
 		"the folder of attachments is gone": func(t *testing.T, w *world, _ *pod, a attachment) attachment {

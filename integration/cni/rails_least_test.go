@@ -27,7 +27,7 @@ func without(out ...int) []string {
 	return names
 }
 
-func TestRailThatCannotServeIsLeftOutWhenEnoughOthersCan(t *testing.T) {
+func TestRailThatCannotServeIsSkippedWhenEnoughOthersCan(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
@@ -109,7 +109,7 @@ func (a attachment) status(t *testing.T) error {
 	return nil
 }
 
-func TestStatusTellsWhichRailCannotServe(t *testing.T) {
+func TestStatusReportsWhichRailCannotServe(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
 	full := w.listed(cnitest.Subnet4).With("rails.4.subnets.0.ranges", []any{"172.16.14.64"})
@@ -136,7 +136,7 @@ func TestStatusTellsWhichRailCannotServe(t *testing.T) {
 	w.unchanged(t, node)
 }
 
-func TestGCTakesAwayAllRailsOfWhatIsNotValid(t *testing.T) {
+func TestGCRemovesAllRailsOfInvalidAttachments(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
 	p, q := w.pod(t), w.pod(t)
@@ -165,7 +165,7 @@ func TestGCTakesAwayAllRailsOfWhatIsNotValid(t *testing.T) {
 
 // A pod that asks for an address on each rail starts without the one of a rail
 // that is left out, however the rails' subnets are known.
-func TestAskedAddressOfARailThatIsLeftOutIsLeftOut(t *testing.T) {
+func TestRequestedAddressOfASkippedRailIsSkipped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
 	p := w.pod(t)

@@ -119,7 +119,7 @@ func TestLibcniReadsEveryVersion(t *testing.T) {
 	}
 }
 
-func TestPluginsTellTheVersionsTheySpeak(t *testing.T) {
+func TestPluginsReportTheVersionsTheySupport(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	a := w.attach(w.rail(0), &pod{w.leaf, "sandbox", "job"}, "net1")

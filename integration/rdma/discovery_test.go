@@ -118,7 +118,7 @@ func TestDiscoveryOfTheDeviceOfABond(t *testing.T) {
 	}
 }
 
-func TestDiscoveryOfASlaveWhosePortIsDown(t *testing.T) {
+func TestDiscoveryOfASlaveWithItsPortDown(t *testing.T) {
 	n := newNode(t, "shared")
 	bond(t)
 	addDevices(t, "rxe1 on r1")

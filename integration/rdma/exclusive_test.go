@@ -116,7 +116,7 @@ func TestExclusiveTypeOfServiceIsThePodsAndTheHostsAgain(t *testing.T) {
 	}
 }
 
-func TestExclusiveDeviceComesHomeUnderItsOwnName(t *testing.T) {
+func TestExclusiveDeviceMovesBackUnderItsOwnName(t *testing.T) {
 	n := newNode(t, "exclusive")
 	rename := func(a attachment) {
 		run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "name", "mine")
@@ -209,7 +209,7 @@ func TestExclusiveProcessThatKeepsTheNamespaceIsNamed(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestExclusiveDeviceComesHomeFromAProcessThatHasItOpen(t *testing.T) {
+func TestExclusiveDeviceMovesBackWhileAProcessHasItOpen(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.rail(0), n.pod())
 	addr := a.mustAdd()[0]

@@ -80,7 +80,7 @@ func eachKill(t *testing.T, kills int, whole time.Duration, try func(after time.
 	}
 }
 
-func TestExclusiveDeviceComesHomeFromAnAddThatWasKilled(t *testing.T) {
+func TestExclusiveDeviceMovesBackAfterAnAddThatWasKilled(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.rail(0), n.pod())
 	eachKill(t, 20, a.duration("ADD", a.mustDel), func(after time.Duration) bool {
@@ -95,7 +95,7 @@ func TestExclusiveDeviceComesHomeFromAnAddThatWasKilled(t *testing.T) {
 }
 
 // The moments after the move are few in the time of a whole call.
-func TestExclusiveDeviceComesHomeFromAnAddThatWasKilledAfterTheMove(t *testing.T) {
+func TestExclusiveDeviceMovesBackAfterAnAddThatWasKilledAfterTheMove(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.rail(0), n.pod())
 	eachKill(t, 6, 30*time.Millisecond, func(after time.Duration) bool {
@@ -114,7 +114,7 @@ func TestExclusiveDeviceComesHomeFromAnAddThatWasKilledAfterTheMove(t *testing.T
 	n.nothingLeft()
 }
 
-func TestExclusiveDeviceComesHomeFromADelThatWasKilled(t *testing.T) {
+func TestExclusiveDeviceMovesBackAfterADelThatWasKilled(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.rail(0), n.pod())
 	a.mustAdd()
@@ -131,7 +131,7 @@ func TestExclusiveDeviceComesHomeFromADelThatWasKilled(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestExclusiveDeviceComesHomeFromAKilledAddWhoseNamespaceIsGone(t *testing.T) {
+func TestExclusiveDeviceMovesBackAfterAKilledAddWhenTheNamespaceIsGone(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.rail(0), n.pod())
 	eachKill(t, 8, a.duration("ADD", a.mustDel), func(after time.Duration) bool {

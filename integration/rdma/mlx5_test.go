@@ -41,7 +41,7 @@ func firmware(t *testing.T, name, value string) {
 	shell(t, "echo "+value+" >"+file)
 }
 
-func TestMLX5EntriesOfRoCEv2AreToldWhatever(t *testing.T) {
+func TestMLX5OnlyEntriesOfRoCEv2AreReported(t *testing.T) {
 	n := newMLX5Node(t, "shared")
 	a := n.attach(dual(n.rail(0), 0), n.pod())
 	addrs := a.mustAdd()
@@ -89,7 +89,7 @@ func TestMLX5RoCEThatIsOffIsRefusedBeforeAnAddressIsLeased(t *testing.T) {
 	off.mustDel()
 }
 
-func TestMLX5TableOf32PlacesIsFullSoon(t *testing.T) {
+func TestMLX5TableOf32EntriesFillsUp(t *testing.T) {
 	n := newMLX5Node(t, "shared")
 	other := n.pod()
 	var script strings.Builder
@@ -107,7 +107,7 @@ func TestMLX5TableOf32PlacesIsFullSoon(t *testing.T) {
 	a.mustDel()
 }
 
-func TestMLX5FirmwareThatIsSlowIsWaitedForAndOneThatFailsIsTold(t *testing.T) {
+func TestMLX5SlowFirmwareIsAwaitedAndFailingFirmwareIsReported(t *testing.T) {
 	n := newMLX5Node(t, "shared")
 	firmware(t, "gid_late_ms", "1500")
 	a := n.attach(n.rail(0), n.pod())
@@ -119,7 +119,7 @@ func TestMLX5FirmwareThatIsSlowIsWaitedForAndOneThatFailsIsTold(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestMLX5ExclusiveDeviceWithoutGUIDMovesAndComesHome(t *testing.T) {
+func TestMLX5ExclusiveDeviceWithoutGUIDMovesAndMovesBack(t *testing.T) {
 	n := newMLX5Node(t, "exclusive")
 	for _, master := range []any{"r4", map[string]any{"rdma": "irdma0"}} {
 		a := n.attach(n.rail(4).With("master", master), n.pod())

@@ -176,8 +176,8 @@ func TestSharedRailsHaveOneIndexForAll(t *testing.T) {
 	n.nothingLeft()
 }
 
-// TestSharedRailsOfEightPodsStayInStep has pods come while others go.
-func TestSharedRailsOfEightPodsStayInStep(t *testing.T) {
+// TestSharedRailsOfEightPodsHaveAlignedIndexes has pods come while others go.
+func TestSharedRailsOfEightPodsHaveAlignedIndexes(t *testing.T) {
 	n := newNode(t, "shared")
 	before := allGIDs(t, "")
 	var all [12]attachment
@@ -232,8 +232,8 @@ func TestSharedRailsOfEightPodsStayInStep(t *testing.T) {
 	n.nothingLeft()
 }
 
-// TestSharedRailsWaitForWhoFillsTheTables plays another attachment that is at it.
-func TestSharedRailsWaitForWhoFillsTheTables(t *testing.T) {
+// TestSharedRailsWaitForAnotherAttachmentThatFillsTheTables plays another attachment that is at it.
+func TestSharedRailsWaitForAnotherAttachmentThatFillsTheTables(t *testing.T) {
 	n := newNode(t, "shared")
 	a := n.attach(n.allRails(), n.pod())
 	a.addRails()
@@ -271,7 +271,7 @@ func TestSharedRailsWaitForWhoFillsTheTables(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestSharedRailsOutOfStepAreTold(t *testing.T) {
+func TestSharedRailsWithoutAlignedIndexesAreReported(t *testing.T) {
 	n := newNode(t, "shared")
 	finally(t, "ip addr del 10.0.0.1/24 dev r0")
 	run(t, "ip", "addr", "add", "10.0.0.1/24", "dev", "r0")
@@ -294,7 +294,7 @@ func TestSharedRailsOutOfStepAreTold(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestSharedRailWhoseTableIsFullLeavesNothingOnTheOthers(t *testing.T) {
+func TestSharedFullTableOfOneRailLeavesNothingOnTheOthers(t *testing.T) {
 	n := newNode(t, "shared")
 	last := rails() - 1
 	fillTable(t, last, "")
@@ -332,7 +332,7 @@ func (n *node) leftOut(c network, code uint, why ...string) {
 	n.nothingLeft()
 }
 
-func TestSharedRailWhoseNICIsDownMayBeLeftOut(t *testing.T) {
+func TestSharedRailIsSkippedIfItsNICIsDown(t *testing.T) {
 	n := newNode(t, "shared")
 	link := fmt.Sprintf("r%d", rails()-1)
 	finally(t, "ip link set "+link+" up")
@@ -340,9 +340,9 @@ func TestSharedRailWhoseNICIsDownMayBeLeftOut(t *testing.T) {
 	n.leftOut(n.allRails(), 102, link, "it is down")
 }
 
-// TestSharedRailWhosePortIsDownMayBeLeftOut has the last rail on a bond that is up
+// TestSharedRailIsSkippedIfItsPortIsDown has the last rail on a bond that is up
 // by a link without RDMA, while its port is not.
-func TestSharedRailWhosePortIsDownMayBeLeftOut(t *testing.T) {
+func TestSharedRailIsSkippedIfItsPortIsDown(t *testing.T) {
 	n := newNode(t, "shared")
 	link, port := fmt.Sprintf("r%d", rails()-1), device(rails()-1)
 	finally(t, fmt.Sprintf(`ip link del bond0; ip link del side0

@@ -51,7 +51,7 @@ func TestExclusiveRailsAreThePodsUntilDel(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestExclusiveRailThatAnotherPodHasLeavesTheOthersAtHome(t *testing.T) {
+func TestExclusiveRailThatAnotherPodHasLeavesTheOthersInTheHost(t *testing.T) {
 	n := newNode(t, "exclusive")
 	last := rails() - 1
 	holder := n.attach(n.rail(last), n.pod())
@@ -69,7 +69,7 @@ func TestExclusiveRailThatAnotherPodHasLeavesTheOthersAtHome(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestExclusiveRailsComeHomeFromAnAddThatWasKilled(t *testing.T) {
+func TestExclusiveRailsMoveBackAfterAnAddThatWasKilled(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.allRails(), n.pod())
 	eachKill(t, 8, a.duration("ADD", a.mustDel), func(after time.Duration) bool {
@@ -84,7 +84,7 @@ func TestExclusiveRailsComeHomeFromAnAddThatWasKilled(t *testing.T) {
 }
 
 // The moments between the moves are few in the time of a whole call.
-func TestExclusiveRailsComeHomeFromAnAddThatWasKilledAmidTheMoves(t *testing.T) {
+func TestExclusiveRailsMoveBackAfterAnAddThatWasKilledBetweenTheMoves(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.allRails(), n.pod())
 	eachKill(t, 8, 40*time.Millisecond, func(after time.Duration) bool {
@@ -102,7 +102,7 @@ func TestExclusiveRailsComeHomeFromAnAddThatWasKilledAmidTheMoves(t *testing.T) 
 	n.nothingLeft()
 }
 
-func TestExclusiveRailsComeHomeFromADelThatWasKilled(t *testing.T) {
+func TestExclusiveRailsMoveBackAfterADelThatWasKilled(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.allRails(), n.pod())
 	a.mustAdd()

@@ -75,7 +75,7 @@ func TestSharedEachOfEightPodsFindsBothItsGIDs(t *testing.T) {
 	n.nothingLeft()
 }
 
-func TestSharedPodWithoutIPv6SubnetTakesOnePlaceOfTheTable(t *testing.T) {
+func TestSharedPodWithoutIPv6SubnetTakesOneEntryOfTheTable(t *testing.T) {
 	n := newNode(t, "shared")
 	before := gids(t, "", "rxe0")
 	a := n.attach(n.rail(0), n.pod())
@@ -123,7 +123,7 @@ func soon(more map[string]any) map[string]any {
 	return out
 }
 
-func TestSharedFullTableIsAnErrorUnlessNobodyCares(t *testing.T) {
+func TestSharedFullTableIsAnErrorUnlessTheConfigurationSaysWarn(t *testing.T) {
 	n := newNode(t, "shared")
 	fillTable(t, 0, "")
 	p := n.pod()
@@ -196,9 +196,9 @@ func TestSharedCheckNamesAnAddressThatTheHostHasToo(t *testing.T) {
 	a.mustDel()
 }
 
-// TestSharedTableThatOthersFilledIsToldAsFarAsItCanBeKnown has a namespace of
+// TestSharedTableThatOthersFilledIsReportedAsFull has a namespace of
 // another owner fill the table.
-func TestSharedTableThatOthersFilledIsToldAsFarAsItCanBeKnown(t *testing.T) {
+func TestSharedTableThatOthersFilledIsReportedAsFull(t *testing.T) {
 	n := newNode(t, "shared")
 	other := n.pod()
 	fillTable(t, 0, other.name)

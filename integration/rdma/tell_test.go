@@ -163,7 +163,7 @@ func TestTellWhoHasAnAddressTwice(t *testing.T) {
 	a.mustDel()
 }
 
-func TestTellAPodWithoutRails(t *testing.T) {
+func TestTellThatAPodHasNoRails(t *testing.T) {
 	n := newNode(t, "shared")
 	p := n.pod()
 	out, err := inside(t, p)
@@ -178,7 +178,7 @@ func TestTellAPodWithoutRails(t *testing.T) {
 	contains(t, out, `"10.244.0.5"`, "none has an entry in rxe0:1, rxe1:1", "rocectl gids")
 }
 
-func TestExclusiveTellsWhereTheDeviceIs(t *testing.T) {
+func TestExclusiveRocectlReportsWhereTheDeviceIs(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a, other := n.attach(n.rail(0), n.pod()), n.pod()
 	addr := a.mustAdd()
@@ -202,9 +202,9 @@ func TestExclusiveTellsWhereTheDeviceIs(t *testing.T) {
 	home(t)
 }
 
-// TestExclusiveDeviceThatAPodGaveAwayIsFoundAndBroughtHome types what the hints
+// TestExclusiveDeviceThatAPodGaveAwayIsFoundAndMovedBack types what the hints
 // of CHECK and DEL say.
-func TestExclusiveDeviceThatAPodGaveAwayIsFoundAndBroughtHome(t *testing.T) {
+func TestExclusiveDeviceThatAPodGaveAwayIsFoundAndMovedBack(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a, other := n.attach(n.rail(0), n.pod()), n.pod()
 	a.mustAdd()
@@ -221,7 +221,7 @@ func TestExclusiveDeviceThatAPodGaveAwayIsFoundAndBroughtHome(t *testing.T) {
 	home(t)
 }
 
-func TestSharedDeviceThatIsMadeAnewIsTheSame(t *testing.T) {
+func TestSharedDeviceThatIsRecreatedIsTheSame(t *testing.T) {
 	n := newNode(t, "shared")
 	a := n.attach(n.rail(0), n.pod())
 	addr := a.mustAdd()

@@ -77,7 +77,7 @@ func TestConflictsOfABlindClaimerAreThoseOfDoubleHashing(t *testing.T) {
 
 // The first name is not looked at: it has an owner for as many as the pool is full on
 // average, less than half. What the cache lacks comes on top.
-func TestWhoLooksMeetsNoMoreThanOneOwner(t *testing.T) {
+func TestAReaderSeesAtMostOneOwner(t *testing.T) {
 	t.Parallel()
 	var met []float64
 	for _, lag := range []time.Duration{0, 200 * ms} {
@@ -157,7 +157,7 @@ func TestWhatIsInAnObjectCosts(t *testing.T) {
 	}
 }
 
-func TestWhoIsNotDoneWhenTimeIsUpIsCounted(t *testing.T) {
+func TestNodesThatDoNotFinishInTimeAreCounted(t *testing.T) {
 	t.Parallel()
 	slow := even()
 	slow.Requests[createBlock] = cost{Work: 10 * time.Second, Alone: 10 * time.Second}

@@ -56,7 +56,7 @@ func TestAWireHandsFramesToAllOthers(t *testing.T) {
 	receive(t, c, "from b")
 }
 
-func TestAMachineThatDoesNotReadStopsNobody(t *testing.T) {
+func TestAMachineThatDoesNotReadStopsNoOther(t *testing.T) {
 	t.Parallel()
 	var w Wire
 	a, b, _ := join(t, &w), join(t, &w), join(t, &w)

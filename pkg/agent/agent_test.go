@@ -112,7 +112,7 @@ func TestAfterABootNothingIsLeasedBeforeTheServerWasAsked(t *testing.T) {
 	})
 }
 
-func TestWhileTheServerIsAwayPodsGetAddressesAndAfterwardsTheNodeClaims(t *testing.T) {
+func TestPodsGetAddressesWhileTheServerIsUnreachableAndTheNodeClaimsAfterwards(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()
@@ -261,7 +261,7 @@ func TestMoreExclusionsAreWrittenDown(t *testing.T) {
 	})
 }
 
-func TestAFileThatSomebodyRemovesIsWrittenAgain(t *testing.T) {
+func TestAFileThatWasRemovedIsWrittenAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()
@@ -331,7 +331,7 @@ func TestAnAgentThatIsStoppedInARequestEndsAtOnce(t *testing.T) {
 	})
 }
 
-func TestAFullPoolIsSaidAndTriedAgain(t *testing.T) {
+func TestAFullPoolIsReportedAndTriedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCluster(poolOf(t, "small", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/27"}]}]}`))
 		var nodes []*node
@@ -369,7 +369,7 @@ func (d denying) List(ctx context.Context, q block.Query) ([]block.Block, error)
 	return nil, cnierr.New(cnierr.NotAvailable, "list railblocks", "", "give the ServiceAccount the rights", "forbidden")
 }
 
-func TestARightThatIsMissingIsSaidAndAskedForSeldom(t *testing.T) {
+func TestAMissingRightIsReportedAndSeldomTried(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		config := n.config()

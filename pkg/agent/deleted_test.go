@@ -72,9 +72,9 @@ func TestABlockOfAPoolThatIsGoneIsNotLeased(t *testing.T) {
 	})
 }
 
-// TestABlockThatNobodyVouchesForIsNotLeased gets no answer to the last question, and
+// TestABlockThatIsNotConfirmedIsNotLeased gets no answer to the last question, and
 // then finds the block that it has claimed.
-func TestABlockThatNobodyVouchesForIsNotLeased(t *testing.T) {
+func TestABlockThatIsNotConfirmedIsNotLeased(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCluster(compute(t))
 		c.mute = true

@@ -13,7 +13,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent"
 )
 
-func TestLeasesThatCannotBeReadAreSaidUntilTheyCan(t *testing.T) {
+func TestLeasesThatCannotBeReadAreReportedUntilTheyCan(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()
@@ -44,9 +44,9 @@ func TestLeasesThatCannotBeReadAreSaidUntilTheyCan(t *testing.T) {
 	})
 }
 
-// TestAddressesOfAPoolThatWasMadeAnewAreSaid has a pool that comes back with other
+// TestAddressesOfAPoolThatWasRecreatedAreReported has a pool that comes back with other
 // subnets while pods have addresses of the old ones.
-func TestAddressesOfAPoolThatWasMadeAnewAreSaid(t *testing.T) {
+func TestAddressesOfAPoolThatWasRecreatedAreReported(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()

@@ -196,7 +196,7 @@ func TestAPoolThatWasFullIsClaimedOfWhenItIsWidened(t *testing.T) {
 	})
 }
 
-func TestNothingIsSaidOfAPoolThatWasDeleted(t *testing.T) {
+func TestNothingIsReportedOfADeletedPool(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bad := poolOf(t, "bad", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/33"}]}]}`)
 		n := newCluster(bad, compute(t)).node(t, "n1")
@@ -310,7 +310,7 @@ func TestAnAgentWithoutANodeObjectKeepsWhatItHas(t *testing.T) {
 	})
 }
 
-func TestWhyNothingIsSeenIsSaid(t *testing.T) {
+func TestTheReasonForNoGIDsIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCluster(compute(t))
 		pools := c.view.Pools

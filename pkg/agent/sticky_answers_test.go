@@ -28,9 +28,9 @@ func TestAPodThatLivedForAMomentDoesNotKeepTheNextNodeFromItsAddresses(t *testin
 	})
 }
 
-// TestWhoAsksAgainAtOnceIsNotTakenForThePodBefore has an answer of which the addresses
+// TestANewRequestIsNotTakenForThatOfTheOldPod has an answer of which the addresses
 // rest since before it was written.
-func TestWhoAsksAgainAtOnceIsNotTakenForThePodBefore(t *testing.T) {
+func TestANewRequestIsNotTakenForThatOfTheOldPod(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, _ := two(t)
 		a.mustAdd("db-0", "c1")

@@ -10,7 +10,7 @@ import (
 
 // A runtime calls DEL after each ADD that has failed, which takes the request back.
 // The pod starts all the same when its former node is cut off.
-func TestAPodWhoseEveryADDIsUndoneIsNotKeptWaitingForEver(t *testing.T) {
+func TestAPodDoesNotWaitForEverWhenEachADDIsUndone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b := two(t)
 		a.mustAdd("db-0", "c1") // and never goes

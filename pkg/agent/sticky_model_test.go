@@ -154,7 +154,7 @@ func (m *model) judge(n *node, pod string, addr netip.Addr) {
 	}
 }
 
-func TestTwoNodesNeverUseOneAddressThatIsKept(t *testing.T) {
+func TestTwoNodesNeverUseOneStickyAddress(t *testing.T) {
 	for seed := range 2 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -170,9 +170,9 @@ func TestAPoolThatIsWrongKeepsWhatItHas(t *testing.T) {
 	})
 }
 
-// TestANodeWhoseRackChangesKeepsNoSlotsOfTheNewOne has the file of the old rack, with
+// TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack has the file of the old rack, with
 // whose rails those of the new one must not be mixed.
-func TestANodeWhoseRackChangesKeepsNoSlotsOfTheNewOne(t *testing.T) {
+func TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.{rack}.0/24"}]}], "rackLabel": "rack", "sticky": {"ttl": "1h", "slots": "128-255"}, "blockSize": 16}`)).node(t, "n1")
 		n.view.Labels = map[string]string{"rack": "7"}

@@ -164,7 +164,7 @@ func TestAPodKeepsItsAddressesFromNodeToNode(t *testing.T) {
 	})
 }
 
-func TestARestartOfThePodOnItsNodeAsksNobody(t *testing.T) {
+func TestARestartOfThePodOnItsNodeNeedsNoServer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, _ := two(t)
 		first := a.mustAdd("db-0", "c1")
@@ -218,7 +218,7 @@ func TestANodeThatIsCutOffCostsThePodItsAddressesButNotItsStart(t *testing.T) {
 	})
 }
 
-func TestWhileTheServerIsAwayPodsGetOtherAddresses(t *testing.T) {
+func TestPodsGetOtherAddressesWhileTheServerIsUnreachable(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b := two(t)
 		a.goAway(true)
@@ -236,7 +236,7 @@ func TestWhileTheServerIsAwayPodsGetOtherAddresses(t *testing.T) {
 	})
 }
 
-func TestWhenAllSlotsAreKeptThereIsNoneAtOnce(t *testing.T) {
+func TestWhenAllHostIndexesAreStickyThereIsNoneAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := keeping(t)
 		p.Spec.Sticky.Slots = "512-527"

@@ -61,7 +61,7 @@ func TestALeaseOfTheSameTickOfTheFileSystemsClockIsSeen(t *testing.T) {
 	})
 }
 
-func TestRestingAddressesCountUntilTheirRestIsOver(t *testing.T) {
+func TestAddressesInQuarantineCountUntilItEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()
@@ -113,9 +113,9 @@ func TestAReportOnABlockThatIsGoneMakesItAgain(t *testing.T) {
 	})
 }
 
-// TestWhatRestsIsNoReasonToClaim has eight pods, each of which comes back on the node
+// TestQuarantineIsNoReasonToClaim has eight pods, each of which comes back on the node
 // again and again while its former addresses rest.
-func TestWhatRestsIsNoReasonToClaim(t *testing.T) {
+func TestQuarantineIsNoReasonToClaim(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()

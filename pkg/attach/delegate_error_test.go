@@ -117,7 +117,7 @@ func TestResultThatIsNoneIsRefusedAndReleased(t *testing.T) {
 	}
 }
 
-func TestWhatAPluginFailsWithIsKept(t *testing.T) {
+func TestTheErrorOfAPluginIsPreserved(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]struct {
 		code      cnierr.Code

@@ -71,7 +71,7 @@ func TestDelAfterACrashAtEveryOpGivesTheLeaseBack(t *testing.T) {
 	}
 }
 
-func TestAddAfterACrashAtEveryOpLeasesAnew(t *testing.T) {
+func TestAddAfterACrashAtEveryOpLeasesAgain(t *testing.T) {
 	t.Parallel()
 	for at := 1; ; at++ {
 		f := newForeign(t)

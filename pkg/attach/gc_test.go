@@ -25,7 +25,7 @@ func (w *world) gc(network string, valid ...conf.Attachment) conf.GC {
 	return conf.GC{Network: network, StateDir: w.dir, IPAM: conf.PoolType, Valid: valid}
 }
 
-func TestGCTakesAwayWhatIsNotValidAndNothingElse(t *testing.T) {
+func TestGCRemovesInvalidAttachmentsAndNothingElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, id := range []string{"c1", "c2", "c3"} {

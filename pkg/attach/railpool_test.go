@@ -156,7 +156,7 @@ func TestARailPoolThatIsExhaustedOnTheNodeGrowsByABlock(t *testing.T) {
 	}
 }
 
-func TestOfALostBlockNothingIsLeasedAndWhatStandsStands(t *testing.T) {
+func TestALostBlockLeasesNothingAndItsLeasesStay(t *testing.T) {
 	t.Parallel()
 	w := newPoolWorld(t)
 	w.own(3, "32-33")
@@ -233,7 +233,7 @@ func TestNothingButAnADDNeedsTheRanges(t *testing.T) {
 	w.mustBeEmpty("after GC")
 }
 
-func TestAddressesOfARailPoolRestAsLongAsTheNodeIsTold(t *testing.T) {
+func TestQuarantineOfARailPoolIsThatOfTheNodeFile(t *testing.T) {
 	t.Parallel()
 	w := newPoolWorld(t)
 	w.own(3, "32-32") // an hour
@@ -262,7 +262,7 @@ func TestAddressesOfARailPoolRestAsLongAsTheNodeIsTold(t *testing.T) {
 	}
 }
 
-func TestARailThatIsLeftOutLeavesItsNumberOfTheRailPool(t *testing.T) {
+func TestASkippedRailLeavesItsNumberOfTheRailPool(t *testing.T) {
 	t.Parallel()
 	w := newPoolWorld(t)
 	w.config = strings.Replace(poolOfRails, `"stateDir"`, `"minRails": 2, "stateDir"`, 1)

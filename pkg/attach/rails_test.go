@@ -95,7 +95,7 @@ func TestAConflictOnOneRailMovesAllToAnotherSlot(t *testing.T) {
 	}
 }
 
-func TestARailWhoseNICIsDownFailsTheADD(t *testing.T) {
+func TestADDFailsIfTheNICOfARailIsDown(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
 	w.fake.Pod(podPath("c1"))
@@ -107,7 +107,7 @@ func TestARailWhoseNICIsDownFailsTheADD(t *testing.T) {
 	w.mustBeEmpty("after an ADD that failed")
 }
 
-func TestARailMayBeLeftOut(t *testing.T) {
+func TestARailMayBeSkipped(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
 	w.fake.Pod(podPath("c1"))
@@ -143,7 +143,7 @@ func TestARailMayBeLeftOut(t *testing.T) {
 	w.mustBeEmpty("after DEL")
 }
 
-func TestOtherFaultsOfARailAreNotLeftOut(t *testing.T) {
+func TestOtherFaultsOfARailDoNotSkipIt(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
 	w.fake.Pod(podPath("c1")).IP("link add net1-1 type dummy")
@@ -256,7 +256,7 @@ func TestSubnetsFollowFromTheNICs(t *testing.T) {
 	}
 }
 
-func TestARailWhoseNICHasNoSubnetMayBeLeftOut(t *testing.T) {
+func TestARailIsSkippedIfItsNICHasNoSubnet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.config = derivedConfig

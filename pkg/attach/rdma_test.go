@@ -97,7 +97,7 @@ func TestAddTakesTheDeviceAgainAfterACrashAtEveryOp(t *testing.T) {
 	})
 }
 
-func TestTheSecondPodIsToldWhoHasTheDevice(t *testing.T) {
+func TestErrorOfTheSecondPodNamesThePodThatHasTheDevice(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
 	w.fake.Pod(podPath("c2"))
@@ -144,7 +144,7 @@ func TestALateDelLeavesTheDeviceToTheNextPod(t *testing.T) {
 	w.mustBeEmpty("after DEL of both")
 }
 
-func TestDelBringsTheDeviceBackThatAnEarlierPodLost(t *testing.T) {
+func TestDelMovesBackTheDeviceThatAnEarlierPodLost(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
 	w.fake.Pod(podPath("c2"))
@@ -165,7 +165,7 @@ func TestDelBringsTheDeviceBackThatAnEarlierPodLost(t *testing.T) {
 	w.mustBeEmpty("after DEL of both")
 }
 
-func TestRepairBringsTheDeviceOfADeadNamespaceHome(t *testing.T) {
+func TestRepairMovesTheDeviceOfADeadNamespaceBack(t *testing.T) {
 	t.Parallel()
 	w := exclusive(t)
 	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {

@@ -170,7 +170,7 @@ func TestWhatAKilledADDHasLeasedIsGivenUpByOneThatIsRefused(t *testing.T) {
 
 // What is kept is in none of the node's blocks: pods that have it leave no fewer for
 // others.
-func TestStatusCountsNoAddressesThatAreKept(t *testing.T) {
+func TestStatusDoesNotCountStickyAddresses(t *testing.T) {
 	t.Parallel()
 	w := newStickyWorld(t)
 	for i, host := range []int{64, 65} {

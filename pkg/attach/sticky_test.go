@@ -132,7 +132,7 @@ func (w *world) logs() *bytes.Buffer {
 	return b
 }
 
-func TestAPodGetsTheAddressesThatAreKeptForIt(t *testing.T) {
+func TestAPodGetsItsStickyAddresses(t *testing.T) {
 	t.Parallel()
 	w := newStickyWorld(t)
 	w.meanwhile = func() { t.Error("an ADD waited, although the answer was there") }
@@ -159,7 +159,7 @@ func TestAPodGetsTheAddressesThatAreKeptForIt(t *testing.T) {
 	w.mustBeEmpty("after DEL")
 }
 
-func TestAnADDAsksForWhatIsKeptAndWaits(t *testing.T) {
+func TestAnADDRequestsItsStickyAddressAndWaits(t *testing.T) {
 	t.Parallel()
 	w := newStickyWorld(t)
 	waits := 0
@@ -323,7 +323,7 @@ func TestAFormerSandboxThatHasTheAddressesIsWaitedFor(t *testing.T) {
 	w.mustGet("c2", "job-0", 64)
 }
 
-func TestAddressesThatSomebodyElseHasAreGivenUp(t *testing.T) {
+func TestAddressesThatAnotherHostHasAreGivenUp(t *testing.T) {
 	t.Parallel()
 	w := newStickyWorld(t)
 	logs := w.logs()
@@ -343,7 +343,7 @@ func TestAddressesThatSomebodyElseHasAreGivenUp(t *testing.T) {
 	w.mustBeEmpty("after DEL")
 }
 
-func TestAnAddressThatIsAskedForGoesBeforeWhatIsKept(t *testing.T) {
+func TestARequestedAddressHasPrecedenceOverAStickyOne(t *testing.T) {
 	t.Parallel()
 	w := newStickyWorld(t)
 	w.asked = silent{w.ranges(), t}
@@ -360,7 +360,7 @@ func TestAnAddressThatIsAskedForGoesBeforeWhatIsKept(t *testing.T) {
 	}
 }
 
-func TestOneInterfaceGetsWhatIsKeptOnItsRail(t *testing.T) {
+func TestOneInterfaceGetsTheStickyAddressOfItsRail(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.config = poolOfOne
@@ -373,7 +373,7 @@ func TestOneInterfaceGetsWhatIsKeptOnItsRail(t *testing.T) {
 	}
 }
 
-func TestARailThatIsLeftOutLeavesItsAddressThatIsKept(t *testing.T) {
+func TestASkippedRailLeavesItsStickyAddress(t *testing.T) {
 	t.Parallel()
 	w := newStickyWorld(t)
 	w.config = strings.Replace(poolOfRails, `"stateDir"`, `"minRails": 2, "stateDir"`, 1)

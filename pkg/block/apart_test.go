@@ -73,9 +73,9 @@ func TestThePoolIsApartFromItself(t *testing.T) {
 	}
 }
 
-// TestTheRackOfANodeIsComparedWhateverItsNumber has a rack beyond those that are
+// TestTheRackOfANodeIsComparedForAnyNumber has a rack beyond those that are
 // looked at for all pools.
-func TestTheRackOfANodeIsComparedWhateverItsNumber(t *testing.T) {
+func TestTheRackOfANodeIsComparedForAnyNumber(t *testing.T) {
 	t.Parallel()
 	const spec = `{"rackLabel": "rack", "template": {"count": 1, "subnets": [{"subnet": "fd00:{rack}::/64", "ranges": ["fd00:{rack}::10-fd00:{rack}::ff"]}]}}`
 	ours, theirs := space(t, spec, "4000"), read(t, spec)

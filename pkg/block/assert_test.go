@@ -56,7 +56,7 @@ func TestABlockThatAnotherNodeHasClaimedSinceIsLost(t *testing.T) {
 	}
 }
 
-func TestBlocksAreKeptWhileTheStoreIsAway(t *testing.T) {
+func TestBlocksStayWhileTheStoreIsUnreachable(t *testing.T) {
 	t.Parallel()
 	s, store := sized(t, 64), blocktest.NewMem()
 	b := mustClaim(t, claimer(store, 1), s)
@@ -110,7 +110,7 @@ func TestABlockThatOwnHasFoundIsNotClaimedOnceMore(t *testing.T) {
 	}
 }
 
-func TestAssertsLandWhateverGoesWrong(t *testing.T) {
+func TestAssertsLandWithAnyFault(t *testing.T) {
 	t.Parallel()
 	s, store := sized(t, 64), blocktest.NewMem()
 	c := claimer(store, 1)

@@ -59,7 +59,7 @@ func TestANodeThatGotAMachineIDOfItsOwnIsNoCloneAnyMore(t *testing.T) {
 	}
 }
 
-func TestANodeWhoseObjectReportsAnotherMachineIDMustNotClaim(t *testing.T) {
+func TestANodeWithAnotherMachineIDInItsObjectMustNotClaim(t *testing.T) {
 	t.Parallel()
 	n := block.Node{Name: "gpu-1", MachineID: "a"}
 	for reported, want := range map[string]cnierr.Code{"": 0, "a": 0, "b": cnierr.TryAgain} {

@@ -29,7 +29,7 @@ func TestAnAddressIsFoundInItsBlock(t *testing.T) {
 	}
 }
 
-func TestWhatWasWrittenDownTellsTheBlocks(t *testing.T) {
+func TestTheAgentsOwnFileHasTheBlocks(t *testing.T) {
 	t.Parallel()
 	s := space(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24", "exclude": ["10.0.0.40"]}]}, {"subnets": [{"subnet": "10.1.0.0/24"}]}]}`, "")
 	node := block.Node{Name: "n", MachineID: "m"}

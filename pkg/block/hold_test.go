@@ -138,9 +138,9 @@ func TestABlockThatGoesBetweenTwoRequestsIsAskedForAgain(t *testing.T) {
 	mustClaim(t, claimer(store, 1), s)
 }
 
-// TestWhoMeetsABlockDoesNotAskForItAgainBeforeItIsGone has the look at a block that
+// TestABlockOfAnotherNodeIsNotClaimedBeforeItIsGone has the look at a block that
 // exists go wrong a few times: writes cost the server most.
-func TestWhoMeetsABlockDoesNotAskForItAgainBeforeItIsGone(t *testing.T) {
+func TestABlockOfAnotherNodeIsNotClaimedBeforeItIsGone(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed} {
 		for op, ours := range map[blocktest.Op]bool{blocktest.Get: false, blocktest.Touch: true} {

@@ -163,7 +163,7 @@ func TestAPoolWithoutStickyKeepsNoSlots(t *testing.T) {
 	}
 }
 
-func TestSlotsThatCannotBeKeptAreRefused(t *testing.T) {
+func TestHostIndexesThatCannotBeStickyAreRefused(t *testing.T) {
 	t.Parallel()
 	for sticky, want := range map[string]string{
 		`{"ttl": "24h", "slots": "64-95"}`:          "",
@@ -193,7 +193,7 @@ func TestSlotsThatCannotBeKeptAreRefused(t *testing.T) {
 	}
 }
 
-func TestSlotsThatAreKeptMustBeInAllRails(t *testing.T) {
+func TestStickyHostIndexesMustBeInAllRails(t *testing.T) {
 	t.Parallel()
 	for subnets, want := range map[string]string{
 		`[{"subnet": "10.1.0.0/24", "ranges": ["10.1.0.32-10.1.0.79", "10.1.0.80-10.1.0.200"]}]`: "",

@@ -81,7 +81,7 @@ func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 	}
 }
 
-func TestOfManyFaultsTwentyAreTold(t *testing.T) {
+func TestOfManyFaultsTwentyAreReported(t *testing.T) {
 	t.Parallel()
 	_, err := conf.Parse(call("{" + wrong[0].members + ", " + wrong[1].members + ", " + wrong[2].members + "}"))
 	e := cnierr.CNI("roce", err)

@@ -62,7 +62,7 @@ func TestLongInputIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsToldInShort(t *testing.T) {
+func TestFaultsAreReportedInShort(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 1000)
 	for _, in := range []string{

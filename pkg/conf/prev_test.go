@@ -47,7 +47,7 @@ func TestPrevResultWithoutMasterIsAdopted(t *testing.T) {
 	}
 }
 
-func TestNobodyIsAskedForAnAddressOfAnAdoptedInterface(t *testing.T) {
+func TestAnAdoptedInterfaceGetsNoLease(t *testing.T) {
 	t.Parallel()
 	in := behind(`{"cniVersion": "1.0.0", "interfaces": [{"name": "net1", "mac": "80:00", "sandbox": "/x"}]}`, `"ipam": {}, "runtimeConfig": {"mac": "02:00:00:00:00:01", "ips": ["172.16.11.9"]}`)
 	in.Args = "MAC=02:00:00:00:00:02;IP=172.16.11.8"
@@ -60,7 +60,7 @@ func TestNobodyIsAskedForAnAddressOfAnAdoptedInterface(t *testing.T) {
 	}
 }
 
-func TestWhoMakesTheInterfaceAdoptsNone(t *testing.T) {
+func TestAPluginThatMakesTheInterfaceAdoptsNone(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"CHECK", "STATUS"} {
 		in := behind(`{"interfaces": []}`, `"mtu": 9000`)

@@ -12,7 +12,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-func TestRailPoolIsInThePlaceOfSubnets(t *testing.T) {
+func TestRailPoolReplacesSubnets(t *testing.T) {
 	t.Parallel()
 	seven := 7
 	for members, want := range map[string]conf.RailPool{
@@ -94,7 +94,7 @@ func TestFaultsOfARailPoolWithRails(t *testing.T) {
 	}
 }
 
-func TestARailPoolOfAnotherNumberOfRailsIsToldWithBoth(t *testing.T) {
+func TestARailPoolOfAnotherNumberOfRailsIsReportedWithBoth(t *testing.T) {
 	t.Parallel()
 	r := mustParse(t, railed(eight+`, `+pool(`"railPool": "compute"`)))
 	a := wide("10.0.0.0/24", "10.0.0.254")

@@ -62,7 +62,7 @@ func TestOneNICGetsItsSubnets(t *testing.T) {
 	}
 }
 
-func TestRailThatIsLeftOutGetsNothing(t *testing.T) {
+func TestSkippedRailGetsNothing(t *testing.T) {
 	t.Parallel()
 	r := mustParse(t, railed(two+`, `+pool(`"table": "/t", "routes": [{"dst": "10.9.0.0/16"}]`)+`, "minRails": 1, "runtimeConfig": {"ips": ["10.0.0.5"]}`))
 	got, err := r.WithSubnets([][]conf.Subnet{nil, {wide("10.0.0.0/24", "")}})

@@ -15,10 +15,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
-// TestMendingInTheKernel has faults that the kernel of any machine can have, runs the
+// TestRepairInTheKernel has faults that the kernel of any machine can have, runs the
 // commands that the checks name, and looks again. RDMA is recorded; interfaces,
 // addresses and settings are the kernel's.
-func TestMendingInTheKernel(t *testing.T) {
+func TestRepairInTheKernel(t *testing.T) {
 	node := kerneltest.NewNode(t)
 	w := healthy(t)
 	for i, name := range []string{"rail0", "rail1"} {

@@ -36,7 +36,7 @@ func variables(a Advice) map[string]string {
 	return out
 }
 
-func TestEqualIndexesAreTold(t *testing.T) {
+func TestEqualIndexesAreLogged(t *testing.T) {
 	t.Parallel()
 	ports := []Port{portOf("mlx5_0", "", "fe80::1", "172.16.0.5"), portOf("mlx5_10", "", "fe80::1", "172.17.0.5")}
 	got, err := Tell(rails(ports, 1, 1), "eth0")
@@ -59,7 +59,7 @@ func TestEqualIndexesAreTold(t *testing.T) {
 	}
 }
 
-func TestARangeIsToldOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
+func TestARangeIsPrintedOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
 	t.Parallel()
 	second := portOf("mlx5_1", "", "fe80::2", "172.17.0.5")
 	for _, tc := range []struct {

@@ -102,7 +102,7 @@ func TestRailsAreOfOneFamilyIfTheyCanBe(t *testing.T) {
 	}
 }
 
-func TestOfSeveralPortsTheBondsIsChosenAndItIsSaid(t *testing.T) {
+func TestThePortOfTheBondIsChosenAndLogged(t *testing.T) {
 	t.Parallel()
 	ports := []Port{portOf("rxe0", "r0", "", "172.16.0.5"), portOf("rxe1", "r1", "172.16.0.5"), portOf("rxeb", "bond0", "", "", "172.16.0.5")}
 	addr := on("net1", "172.16.0.5")
@@ -133,7 +133,7 @@ func TestOfSeveralPortsTheBondsIsChosenAndItIsSaid(t *testing.T) {
 	}
 }
 
-func TestOfAnAddressThatStandsTwiceOnesOwnPlaceIsTaken(t *testing.T) {
+func TestOfAnAddressThatExistsTwiceThePodsOwnIndexIsTaken(t *testing.T) {
 	t.Parallel()
 	addr := netip.MustParseAddr("172.16.0.5")
 	for _, tc := range []struct {
@@ -167,7 +167,7 @@ func TestOfAnAddressThatStandsTwiceOnesOwnPlaceIsTaken(t *testing.T) {
 
 func place(n int) *int { return &n }
 
-func TestAPortThatIsDownIsSaid(t *testing.T) {
+func TestAPortThatIsDownIsReported(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]string{"DOWN": "mlx5_0:1 is DOWN, not ACTIVE", "ACTIVE": "", "": ""} {
 		p := portOf("mlx5_0", "", "172.16.0.5")
@@ -182,7 +182,7 @@ func TestAPortThatIsDownIsSaid(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatLostItsEntryIsSaid(t *testing.T) {
+func TestAnAddressThatLostItsEntryIsReported(t *testing.T) {
 	t.Parallel()
 	recorded := map[netip.Addr]Recorded{
 		netip.MustParseAddr("172.16.0.5"): {Link: "net1", Device: "mlx5_0"},
@@ -248,7 +248,7 @@ func TestErrorsSayWhatThePodLacks(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatStandsTwiceIsSaid(t *testing.T) {
+func TestAnAddressThatExistsTwiceIsReported(t *testing.T) {
 	t.Parallel()
 	p := portOf("mlx5_0", "", "fe80::1", "172.16.0.5", "fe80::1", "172.16.0.5", "v1 172.16.0.6", "172.16.0.6")
 	rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{})

@@ -70,7 +70,7 @@ func TestANamespaceThatCannotBeEnteredSaysWhatToCallInstead(t *testing.T) {
 	}
 }
 
-func TestRecordsTellWhatADDFoundInThisNamespace(t *testing.T) {
+func TestRecordsHaveWhatADDFoundInThisNamespace(t *testing.T) {
 	t.Parallel()
 	here := plan.NetnsID{Dev: 4, Ino: 5}
 	rec := func(id plan.NetnsID, link, addr string) record.Record {

@@ -14,7 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-func TestOwnersAreToldByAddressAndThenByInterface(t *testing.T) {
+func TestOwnersAreIdentifiedByAddressAndThenByInterface(t *testing.T) {
 	t.Parallel()
 	pod := Owner{ContainerID: "c1", Link: "net1", Addr: netip.MustParseAddr("172.16.0.5"), recorded: Recorded{Device: "mlx5_0", Place: place(3)}}
 	twin := pod
@@ -111,7 +111,7 @@ func TestThePortsOwnEntryIsTheHosts(t *testing.T) {
 	}
 }
 
-func TestDevicesThatNobodyHasAreTold(t *testing.T) {
+func TestDevicesThatAreInNoNamespaceAreReported(t *testing.T) {
 	t.Parallel()
 	moved := func(container, name string, index uint32) record.Record {
 		d := plan.RDMADevice{Name: name, Index: index, GUID: "5054:00ff:fe00:0001", Port: 1}

@@ -211,7 +211,7 @@ func TestSameAttachmentGetsTheSameAddresses(t *testing.T) {
 	}
 }
 
-func TestAddressRestsBeforeAnotherPodGetsIt(t *testing.T) {
+func TestAddressIsInQuarantineBeforeAnotherPodGetsIt(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	s := subnet("10.0.0.0/30 10.0.0.2") // one address
@@ -232,7 +232,7 @@ func TestAddressRestsBeforeAnotherPodGetsIt(t *testing.T) {
 	}
 }
 
-func TestOnlyRestingAddressesLeftGivesTheOneThatRestedLongest(t *testing.T) {
+func TestOnlyQuarantineLeftGivesTheOldestAddress(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	s := subnet("10.0.0.0/29")

@@ -139,7 +139,7 @@ func inAny(ranges []netrange.Range, a netip.Addr) bool {
 
 // The start is a hash of the pod's name, so that it comes back to it, and all
 // starts are about equally likely.
-func TestHomeStaysAndIsSpreadOut(t *testing.T) {
+func TestPreferredAddressStaysAndIsSpreadOut(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"10.0.0.1-10.0.0.16", "10.0.0.1-10.0.0.4 10.0.0.9-10.0.0.20", "2001:db8::/124"} {
 		usable, count := ranges(t, s), map[netip.Addr]int{}

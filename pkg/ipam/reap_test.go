@@ -127,7 +127,7 @@ func TestARequestedAddressIsTakenFromTheDead(t *testing.T) {
 	}
 }
 
-func TestNetnsIsToldByItsFile(t *testing.T) {
+func TestNetnsIsIdentifiedByItsFile(t *testing.T) {
 	t.Parallel()
 	const self = "/proc/thread-self/ns/net"
 	n, err := ipam.NetnsAt(self)

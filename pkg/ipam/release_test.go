@@ -65,7 +65,7 @@ func TestReleaseFindsWhatIsHeldInAllPools(t *testing.T) {
 	}
 }
 
-func TestGCFreesOnlyWhatItsNetworkHoldsAndNobodyUses(t *testing.T) {
+func TestGCFreesOnlyUnusedAddressesOfItsNetwork(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	s := subnet("10.0.0.0/24", "10.0.0.1-10.0.0.9")
@@ -115,7 +115,7 @@ func TestReleaseOfOneAddressLeavesTheOthers(t *testing.T) {
 
 // Another host on the network uses the address. Also with a quarantine of zero,
 // it must not be leased again at once, and its last owner must not get it back.
-func TestARejectedAddressRestsAMinuteAtLeast(t *testing.T) {
+func TestARejectedAddressIsInQuarantineForAMinuteAtLeast(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	a := ask("a", subnet("10.0.0.0/30"))

@@ -12,7 +12,7 @@ import (
 )
 
 // A caller that cannot ask the network gets no address before its quarantine is over.
-func TestARestingAddressIsNotLeasedToWhoCannotAskTheWire(t *testing.T) {
+func TestAnAddressInQuarantineIsNotLeasedWithoutAConflictProbe(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	s := subnet("10.0.0.0/24", "10.0.0.9")

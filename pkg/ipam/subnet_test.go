@@ -125,7 +125,7 @@ func TestARequestedAddressIsRefusedWithTheReason(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeKeptIsRefused(t *testing.T) {
+func TestAnInvalidSpecIsRefused(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", maxName+1)
 	ok := Ask{Pool: "p", Subnets: []Subnet{{Prefix: netip.MustParsePrefix("10.0.0.0/24")}}}

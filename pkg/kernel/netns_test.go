@@ -74,7 +74,7 @@ func TestEnterHandsPanicsToItsCaller(t *testing.T) {
 	t.Error("Enter returned")
 }
 
-func TestEnterTellsWhenItsFunctionEndsTheGoroutine(t *testing.T) {
+func TestEnterReportsThatItsFunctionEndedTheGoroutine(t *testing.T) {
 	t.Parallel()
 	_, _, k := machine(t)
 	err := k.Enter(func() error {

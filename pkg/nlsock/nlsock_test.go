@@ -76,7 +76,7 @@ func TestAttributesAreWrittenAsTheyAreRead(t *testing.T) {
 	}
 }
 
-func TestAProtocolThatTheKernelLacksIsToldByItsErrno(t *testing.T) {
+func TestAProtocolThatTheKernelLacksIsRecognisedByItsErrno(t *testing.T) {
 	t.Parallel()
 	if _, err := Dial(31); !errors.Is(err, unix.EPROTONOSUPPORT) {
 		t.Errorf("got %v, want EPROTONOSUPPORT", err)

@@ -69,7 +69,7 @@ func TestPolicyOfAFile(t *testing.T) {
 	}
 }
 
-func TestEveryFaultOfAPolicyIsTold(t *testing.T) {
+func TestEveryFaultOfAPolicyIsReported(t *testing.T) {
 	t.Parallel()
 	for document, want := range map[string][]string{
 		`{`:              {"unexpected end"},

@@ -13,9 +13,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// TestDeviceThatItsDriverMadeAnewIsTheSame has one of the same name and GUID, and
+// TestDeviceIsTheSameAfterItsDriverIsReloaded has one of the same name and GUID, and
 // another index, as after the driver was loaded again.
-func TestDeviceThatItsDriverMadeAnewIsTheSame(t *testing.T) {
+func TestDeviceIsTheSameAfterItsDriverIsReloaded(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	s := n.subsystem(t, verbs("mlx5_0", "mlx5_1"))

@@ -44,7 +44,7 @@ func rails(n, size, used int) (*node, fstest.MapFS) {
 	return out, sys
 }
 
-func TestDiscoveryCostsTheSameWhateverTheNode(t *testing.T) {
+func TestDiscoveryCostsTheSameOnAnyNode(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ devices, size, used int }{{1, 16, 2}, {8, 256, 200}, {8, 256, 256}, {32, 16, 0}} {
 		n, sys := rails(c.devices, c.size, c.used)

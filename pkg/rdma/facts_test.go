@@ -117,7 +117,7 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 	}
 }
 
-func TestFactsTellIndexGUIDAndPCIAddress(t *testing.T) {
+func TestFactsHaveIndexGUIDAndPCIAddress(t *testing.T) {
 	t.Parallel()
 	sys := fstest.MapFS{
 		"class/infiniband/mlx5_0/device": symlink("../../../devices/0000:0b:00.0"),
@@ -134,9 +134,9 @@ func TestFactsTellIndexGUIDAndPCIAddress(t *testing.T) {
 	}
 }
 
-// TestFactsTellTheFunctionBeneathADevice has devices that are not on the PCI bus
+// TestFactsHaveTheFunctionBelowADevice has devices that are not on the PCI bus
 // themselves.
-func TestFactsTellTheFunctionBeneathADevice(t *testing.T) {
+func TestFactsHaveTheFunctionBelowADevice(t *testing.T) {
 	t.Parallel()
 	sys := fstest.MapFS{
 		"class/infiniband/rxe0":   symlink("../../devices/virtual/infiniband/rxe0"),

@@ -169,7 +169,7 @@ func (n *node) settings(t *testing.T) string {
 	return strings.Join(out, " ")
 }
 
-func TestUndoLeavesSettingsThatSomebodyElseMade(t *testing.T) {
+func TestUndoLeavesSettingsThatAnotherProgramMade(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	op.TOS, op.HostTOS, op.TrafficClass, op.HostTrafficClass = octet(26), octet(104), octet(8), octet(96)
@@ -264,8 +264,8 @@ func TestCheckOfAMoveSaysWhereTheDeviceIs(t *testing.T) {
 	}
 }
 
-// TestDeviceIsAwaitedWhenThePodIsGone has a clock that runs when no goroutine runs.
-func TestDeviceIsAwaitedWhenThePodIsGone(t *testing.T) {
+// TestMoveBackWaitsForTheKernelAfterThePodIsGone has a clock that runs when no goroutine runs.
+func TestMoveBackWaitsForTheKernelAfterThePodIsGone(t *testing.T) {
 	t.Parallel()
 	proc := fstest.MapFS{
 		"1/ns/net": symlink("net:[4026531840]"), "1/comm": {Data: []byte("systemd\n")},
@@ -311,9 +311,9 @@ func TestDeviceIsAwaitedWhenThePodIsGone(t *testing.T) {
 	}
 }
 
-// TestDriverThatWasLoadedAnewLeavesNothingToUndo has a device of the same name
+// TestReloadedDriverLeavesNothingToUndo has a device of the same name
 // and another index: the one that moved is no more.
-func TestDriverThatWasLoadedAnewLeavesNothingToUndo(t *testing.T) {
+func TestReloadedDriverLeavesNothingToUndo(t *testing.T) {
 	t.Parallel()
 	for _, change := range []func(*Config){podGone, func(*Config) {}} {
 		n, op := movable()
@@ -329,7 +329,7 @@ func TestDriverThatWasLoadedAnewLeavesNothingToUndo(t *testing.T) {
 	}
 }
 
-func TestUndoOfADeviceThatANamespaceBesidesHas(t *testing.T) {
+func TestUndoOfADeviceThatAThirdNamespaceHas(t *testing.T) {
 	t.Parallel()
 	n, op := movable()
 	n.devices[0].in = elsewhere

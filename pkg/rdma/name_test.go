@@ -30,7 +30,7 @@ func twoOf(name string) fstest.MapFS {
 // name, as Linux does since 7.3.
 func newcomer() *hca { return roce(5, "mlx5_0", r0, "r0") }
 
-func TestDeviceWhoseNameIsTakenComesHomeUnderAnother(t *testing.T) {
+func TestDeviceMovesBackUnderAnotherNameIfItsOwnIsTaken(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
@@ -76,9 +76,9 @@ func TestDeviceWhoseNameIsTakenComesHomeUnderAnother(t *testing.T) {
 	}
 }
 
-// TestNewcomerOfTheNameIsNotTheDevice has the device itself come back a second
+// TestAnotherDeviceOfTheSameNameIsNotTheDevice has the device itself come back a second
 // later, as when the kernel ends its namespace.
-func TestNewcomerOfTheNameIsNotTheDevice(t *testing.T) {
+func TestAnotherDeviceOfTheSameNameIsNotTheDevice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n, op := movable()

@@ -239,7 +239,7 @@ func TestFilesOfACheckedFolder(t *testing.T) {
 	}
 }
 
-func TestWhatCanBeNoFolderIsToldByTheKernel(t *testing.T) {
+func TestAnUnusableFolderIsReportedWithTheErrorOfTheKernel(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := write(t, filepath.Join(dir, "file"), "")

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(call{name: "roce", patience: 1}.main(Verbs{Add: forEver}))
 }
 
-func TestACallEndsByItselfWhateverHangs(t *testing.T) {
+func TestACallEndsWhenAnythingHangs(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), hangs+"=1", "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/x", "CNI_IFNAME=net1", "CNI_PATH=/x")

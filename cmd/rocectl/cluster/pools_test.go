@@ -106,9 +106,9 @@ func TestPoolsAreSeenInTheSameOrder(t *testing.T) {
 	}
 }
 
-// TestWhyTheFirstAnswerDoesNotComeIsSaid has nobody listen where the API server is to
+// TestTheErrorSaysWhyTheFirstAnswerDoesNotCome has nobody listen where the API server is to
 // be, and then a token that has expired.
-func TestWhyTheFirstAnswerDoesNotComeIsSaid(t *testing.T) {
+func TestTheErrorSaysWhyTheFirstAnswerDoesNotCome(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -208,7 +208,7 @@ func TestAPodThatAsksForRailsGetsThem(t *testing.T) {
 	b.isBare(t)
 }
 
-func TestAPodIsReleasedWhileTheAPIServerIsAway(t *testing.T) {
+func TestAPodIsReleasedWhileTheAPIServerIsUnreachable(t *testing.T) {
 	n := theNode(t)
 	n.network(t, "rails", rails())
 	pod := n.sandbox(t, "orphan", "rails")

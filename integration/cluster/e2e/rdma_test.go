@@ -37,9 +37,9 @@ type deviceInfo struct {
 	}
 }
 
-// TestAPodsStatusTellsItsRDMADevices boots a machine with Soft-RoCE on its NICs r0
+// TestAPodsStatusHasItsRDMADevices boots a machine with Soft-RoCE on its NICs r0
 // and r1, whose API server is the one here, and runs itself in it.
-func TestAPodsStatusTellsItsRDMADevices(t *testing.T) {
+func TestAPodsStatusHasItsRDMADevices(t *testing.T) {
 	if os.Getenv(machine) != "" {
 		tellsDevices(t)
 		return

@@ -50,7 +50,7 @@ func TestATimeThatHasPassedIsNow(t *testing.T) {
 	l.Run(never)
 }
 
-func TestWhatWaitsAtTheEndIsTold(t *testing.T) {
+func TestWhatWaitsAtTheEndIsReported(t *testing.T) {
 	t.Parallel()
 	var l sim.Loop
 	var last time.Duration

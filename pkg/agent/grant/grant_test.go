@@ -186,7 +186,7 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, test)
 }
 
-func TestAFaultOfThePoolIsWaitedForAndThenTold(t *testing.T) {
+func TestAFaultOfThePoolIsWaitedForAndThenReported(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.fault = errors.New("it overlaps another") })
 		if a, there := o.ask("db-0", patience-time.Second); there {
@@ -203,7 +203,7 @@ func TestAFaultOfThePoolIsWaitedForAndThenTold(t *testing.T) {
 	})
 }
 
-func TestAFaultThatIsMendedInTimeCostsNothing(t *testing.T) {
+func TestAFaultThatIsCorrectedInTimeCostsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.fault = errors.New("it overlaps another") })
 		o.ask("db-0", 10*time.Second)
@@ -225,7 +225,7 @@ func TestAPoolThatIsNotStickyAnyMoreHasNoneAtOnce(t *testing.T) {
 	})
 }
 
-func TestAServerThatIsAwayIsTroubleUntilItAnswers(t *testing.T) {
+func TestAnUnreachableServerIsTroubleUntilItAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.away = true })
 		o.heard(map[string]string{"kept slots": block.ErrUnknown.Error()}, map[string]int{})
@@ -239,8 +239,8 @@ func TestAServerThatIsAwayIsTroubleUntilItAnswers(t *testing.T) {
 	})
 }
 
-// TestWhileNobodyHasReadTheLeasesAnAnswerStays: a pod may have its addresses.
-func TestWhileNobodyHasReadTheLeasesAnAnswerStays(t *testing.T) {
+// TestAGrantStaysUntilTheLeasesAreRead: a pod may have its addresses.
+func TestAGrantStaysUntilTheLeasesAreRead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.unread = true })
 		if a, there := o.ask("db-0", 10*time.Minute); !there || !a.Granted() {

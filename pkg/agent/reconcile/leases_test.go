@@ -80,7 +80,7 @@ func TestALeaseEndsWhenItsPodDoesNotComeBack(t *testing.T) {
 	c.holders("db-1 n", "db-2 ")
 }
 
-func TestAReaperThatIsOftenStartedAnewEndsLeasesToo(t *testing.T) {
+func TestAReaperThatIsOftenRestartedEndsLeasesToo(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, kept))
 	c.join("n", nil)
@@ -131,7 +131,7 @@ func TestAHolderThatWritesKeepsItsSlot(t *testing.T) {
 	c.holders("db-0 n")
 }
 
-func TestOrphansSayWhichLeasesNobodyUses(t *testing.T) {
+func TestOrphansListUnusedLeases(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, kept))
 	for _, n := range []string{"here", "gone", "with-pods"} {

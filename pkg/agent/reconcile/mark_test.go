@@ -60,7 +60,7 @@ func TestAPoolIsMarkedAtOnceIfItMayBeClaimedOf(t *testing.T) {
 	}
 }
 
-func TestADeletedPoolGoesWhenNobodyHasAnythingOfIt(t *testing.T) {
+func TestADeletedPoolGoesWhenNothingOfItIsInUse(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, flat))
 	c.glancesFor(2 * time.Second)
@@ -93,9 +93,9 @@ func TestADeletedPoolGoesWhenNobodyHasAnythingOfIt(t *testing.T) {
 	}
 }
 
-// TestAMinuteInWhichNobodyLookedIsNone has the API server be away: nodes that had not
+// TestAMinuteWithoutALookDoesNotCount has the API server be away: nodes that had not
 // heard of the deletion have not heard of it meanwhile, either.
-func TestAMinuteInWhichNobodyLookedIsNone(t *testing.T) {
+func TestAMinuteWithoutALookDoesNotCount(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, flat))
 	c.glancesFor(2 * time.Second)
@@ -144,8 +144,8 @@ func TestNodesAreNotListedBecausePoolsAreLookedAt(t *testing.T) {
 	}
 }
 
-// TestOfADeletedPoolNothingIsKept has a lease that no node holds.
-func TestOfADeletedPoolNothingIsKept(t *testing.T) {
+// TestADeletedPoolHasNoStickyAddresses has a lease that no node holds.
+func TestADeletedPoolHasNoStickyAddresses(t *testing.T) {
 	t.Parallel()
 	p := poolOf(t, "p", 1, kept)
 	for deleted, ttl := range map[bool]time.Duration{false: 3 * time.Hour, true: 0} {

@@ -16,7 +16,7 @@ func TestMemIsAStore(t *testing.T) {
 	blocktest.Suite(t, blocktest.NewMem())
 }
 
-func TestMemIsAStoreWhoseListsAreOld(t *testing.T) {
+func TestMemIsAStoreWithOldLists(t *testing.T) {
 	t.Parallel()
 	m := blocktest.NewMem()
 	m.Lag = 2

@@ -96,7 +96,7 @@ func TestAWriteIsOfTheBlockWithThatUIDAlone(t *testing.T) {
 	}
 }
 
-func TestWhoIsRefusedLearnsFirstWhoseTheBlockIs(t *testing.T) {
+func TestARefusedClaimReadsTheOwnerOfTheBlock(t *testing.T) {
 	t.Parallel()
 	gone, invalid, forbidden, conflict := status(404, "NotFound"), status(422, "Invalid"), status(403, "Forbidden"), status(409, "Conflict")
 	for name, tt := range map[string]struct {

@@ -129,7 +129,7 @@ func TestAServerThatIsNotThereHasNoAnswer(t *testing.T) {
 	}
 }
 
-func TestAServerThatNobodyVouchesForIsAnErrorThatLasts(t *testing.T) {
+func TestAServerWithAnUnknownCertificateIsAPermanentError(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(s.Close)

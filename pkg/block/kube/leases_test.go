@@ -58,7 +58,7 @@ func TestALeaseIsWrittenWithTheVersionThatWasSeen(t *testing.T) {
 	}
 }
 
-func TestALeaseThatIsAnotherByNowIsAConflictWhateverTheAnswer(t *testing.T) {
+func TestALeaseThatChangedIsAConflictWithAnyAnswer(t *testing.T) {
 	t.Parallel()
 	refused := func(code int) answer { return status(code, http.StatusText(code)) }
 	for name, tt := range map[string]struct {

@@ -43,7 +43,7 @@ func TestAllNodesAreOfOneMoment(t *testing.T) {
 	}
 }
 
-func TestAPodInWhateverPhaseIsBound(t *testing.T) {
+func TestAPodInAnyPhaseIsBound(t *testing.T) {
 	t.Parallel()
 	s := serve(t, answer{code: 200, body: `{"items": [{"status": {"phase": "Failed"}}]}`}, answer{code: 200, body: `{"items": []}`}, status(403, "Forbidden"))
 	nodes := s.api(t).Nodes()

@@ -55,7 +55,7 @@ func mustEnd(t *testing.T, do func()) {
 	}
 }
 
-func TestWhatIsNoRegularFileStopsNobody(t *testing.T) {
+func TestAFileThatIsNotRegularStopsNoOther(t *testing.T) {
 	for name, put := range irregular() {
 		t.Run(name, func(t *testing.T) {
 			s := at(t.TempDir())

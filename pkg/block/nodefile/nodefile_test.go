@@ -93,7 +93,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestANodeWithoutFileIsToldToWaitForTheAgent(t *testing.T) {
+func TestWithoutANodeFileTheErrorSaysToWaitForTheAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	gone := func() {

@@ -169,7 +169,7 @@ func TestAnswersAndRequestsOfAnotherBootDoNotCount(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRequestOrAnswerIsRemovedAndSaid(t *testing.T) {
+func TestUnknownFilesAreRemovedAndLogged(t *testing.T) {
 	t.Parallel()
 	k := db("db-0")
 	head := `{"version": 1, "bootID": "boot-1", "namespace": "default", "pod": "db-0", "interface": "net1"`
@@ -218,7 +218,7 @@ func TestWhatIsNoRequestOrAnswerIsRemovedAndSaid(t *testing.T) {
 	}
 }
 
-func TestAMalformedRequestIsRemovedAndSaid(t *testing.T) {
+func TestAMalformedRequestIsRemovedAndLogged(t *testing.T) {
 	t.Parallel()
 	s := at(t.TempDir())
 	if err := s.Want("gpu", db("db-0")); err != nil {
@@ -259,7 +259,7 @@ func TestAFileThatCannotBeReadIsLeft(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatNobodyCouldReadIsNotWritten(t *testing.T) {
+func TestAGrantThatCannotBeReadIsNotWritten(t *testing.T) {
 	t.Parallel()
 	s := at(t.TempDir())
 	wide := granted(t, "db-0")
@@ -271,7 +271,7 @@ func TestAnAnswerThatNobodyCouldReadIsNotWritten(t *testing.T) {
 	}
 }
 
-func TestWhoReadsWhileOthersAskNeverSeesHalfARequest(t *testing.T) {
+func TestAReaderNeverSeesHalfARequest(t *testing.T) {
 	t.Parallel()
 	s := at(t.TempDir())
 	var all sync.WaitGroup

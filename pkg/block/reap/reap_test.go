@@ -87,7 +87,7 @@ func TestOnlyTheNamesWithoutNodeAreAskedForPods(t *testing.T) {
 	}
 }
 
-func TestSightingsTellSinceWhen(t *testing.T) {
+func TestSightingsHaveTheirFirstTime(t *testing.T) {
 	t.Parallel()
 	b := block.Block{Name: "gpu-1", UID: "1", Spec: block.Spec{NodeName: "a"}}
 	seen := reap.Sightings{}
@@ -104,7 +104,7 @@ func TestSightingsTellSinceWhen(t *testing.T) {
 
 // A node that asserts its blocks lives, whatever became of its Node object: an
 // operator may have deleted it, while the machine and its pods run on.
-func TestABlockThatWasWrittenInBetweenIsSeenAnew(t *testing.T) {
+func TestABlockThatChangedMeanwhileIsReadAgain(t *testing.T) {
 	t.Parallel()
 	nodes := block.Nodes{"other": ""}
 	b := block.Block{Name: "gpu-1", UID: "1", ResourceVersion: "1", Spec: block.Spec{NodeName: "a"}}

@@ -65,9 +65,9 @@ func TestWhatEtcdSaysWasReleasedIsHeldAgain(t *testing.T) {
 	}
 }
 
-// TestASlotThatIsAnotherPodsAfterARestoreIsHeldAllTheSame: the pod that had the
+// TestAHostIndexThatIsAnotherPodsAfterARestoreIsHeldAllTheSame: the pod that had the
 // slot when etcd was saved must not get it elsewhere.
-func TestASlotThatIsAnotherPodsAfterARestoreIsHeldAllTheSame(t *testing.T) {
+func TestAHostIndexThatIsAnotherPodsAfterARestoreIsHeldAllTheSame(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
 	former := put(t, store, s, 70, pod(7), sticky.Holder{})

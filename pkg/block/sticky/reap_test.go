@@ -70,7 +70,7 @@ func without(store *stickytest.Mem, name string) []sticky.Lease {
 	return slices.DeleteFunc(store.Snapshot(), func(l sticky.Lease) bool { return l.Name == name })
 }
 
-func TestALeaseThatNobodyHoldsIsKeptForTheTTL(t *testing.T) {
+func TestALeaseWithoutAHolderStaysForTheTTL(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(1)
 	store.Now = day
@@ -189,7 +189,7 @@ func TestLeasesOfAPoolThatIsGoneGoWithIt(t *testing.T) {
 	}
 }
 
-func TestALeaseWhoseHolderIsGoneIsFreedForItsPod(t *testing.T) {
+func TestALeaseIsFreedForItsPodWhenItsHolderIsGone(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(2)
 	l := mustTake(t, claimer(store, 1), s, pod(0))
@@ -272,7 +272,7 @@ func TestAMachineThatWasReplacedHoldsNothing(t *testing.T) {
 	}
 }
 
-func TestWithoutAnswerNothingIsSaidToBeReaped(t *testing.T) {
+func TestWithoutAnAnswerNothingIsReportedAsReaped(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster()
 	l := mustTake(t, claimer(store, 1), s, pod(0))

@@ -15,7 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 )
 
-func TestAPodGetsItsSlotAgainOnWhateverNode(t *testing.T) {
+func TestAPodGetsItsHostIndexAgainOnAnyNode(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
 	first := map[int]string{}
@@ -108,7 +108,7 @@ func TestARequestThatComesLateNeverUndoesAGrant(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsLostCostsAPodNothing(t *testing.T) {
+func TestALostGrantCostsAPodNothing(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []blocktest.Fault{blocktest.Refused, blocktest.Lost, blocktest.Landed, blocktest.Late} {
 		for nth := range 12 {
@@ -237,7 +237,7 @@ func TestASlotThatNoPodMayHaveIsNotGranted(t *testing.T) {
 	}
 }
 
-func TestALeaseWhoseNameIsAnotherSlotsIsNotGranted(t *testing.T) {
+func TestALeaseWithTheNameOfAnotherHostIndexIsNotGranted(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
 	l := put(t, store, s, 70, pod(0), sticky.Holder{})

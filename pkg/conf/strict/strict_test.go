@@ -139,7 +139,7 @@ func TestPathsLeadToTheValue(t *testing.T) {
 		`"w": want a number, got a string`, `"v.m": want a number, got a string`, `"x": missing`)
 }
 
-func TestSyntaxErrorsHaveAPlace(t *testing.T) {
+func TestSyntaxErrorsHaveAPosition(t *testing.T) {
 	t.Parallel()
 	for document, want := range map[string]string{
 		``:               `"standard input": unexpected end of JSON input`,

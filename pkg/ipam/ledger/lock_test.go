@@ -64,7 +64,7 @@ func TestALockedStoreIsWaitedForAsLongAsTheContextAllows(t *testing.T) {
 
 // A lock on a file that has been removed excludes no other process. So a
 // process that has waited for it must wait for the file that replaced it.
-func TestALockFileThatIsReplacedIsWaitedForAnew(t *testing.T) {
+func TestALockFileThatIsReplacedIsWaitedForAgain(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)

@@ -73,7 +73,7 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 // A kill can come right after the damaged database got its second name. The next ADD must
 // not find that there is no database: it would make an empty one and lease every address
 // again.
-func TestADatabaseThatIsKeptStaysWhereItIs(t *testing.T) {
+func TestADatabaseThatIsOpenStaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	give(t, s, 1)

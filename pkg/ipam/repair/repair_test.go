@@ -105,7 +105,7 @@ func save(t *testing.T, s record.Store, id conf.ContainerID, change func(*record
 	}
 }
 
-func TestRecordsTellWhoHasWhat(t *testing.T) {
+func TestRecordsHaveTheOwnerOfEach(t *testing.T) {
 	t.Parallel()
 	n := node(t)
 	save(t, n.Records, "c1", func(*record.Record) {})

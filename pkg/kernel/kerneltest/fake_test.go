@@ -92,7 +92,7 @@ func TestLinksOfAHostTakeTheirChildrenAlong(t *testing.T) {
 	}
 }
 
-func TestFaultsStrikeAtTheCallThatWasSaid(t *testing.T) {
+func TestFaultsStrikeAtTheNamedCall(t *testing.T) {
 	t.Parallel()
 	f, _, k := newFake(t)
 	ops, fault := kerneltest.Attachment("nic0"), errors.New("fault")

@@ -147,7 +147,7 @@ func TestAnotherNumberOfNICsIsAnErrorWithTheirNames(t *testing.T) {
 	}
 }
 
-func TestRailsThatCannotServeKeepTheirPlaces(t *testing.T) {
+func TestRailsThatCannotServeKeepTheirNumbers(t *testing.T) {
 	t.Parallel()
 	h, sys := railNode()
 	h[5].Flags = 0                          // yy

@@ -54,7 +54,7 @@ func TestErrorsCarryErrnoAndTheKernelsWords(t *testing.T) {
 	}
 }
 
-func TestBatchTellsTheResultOfEach(t *testing.T) {
+func TestBatchReturnsTheResultOfEach(t *testing.T) {
 	t.Parallel()
 	c := dialFresh(t)
 	errs := c.Batch(t.Context(), SetAlias("nosuch", "x"), SetUp("lo"), SetAlias("lo", "mine"))

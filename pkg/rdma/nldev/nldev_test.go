@@ -120,9 +120,9 @@ func TestExclusiveModeIsRead(t *testing.T) {
 	}
 }
 
-// TestDevicesThatVanishAreLeftOut has a device that goes between the dump and
+// TestDevicesThatDisappearAreSkipped has a device that goes between the dump and
 // the question about its port.
-func TestDevicesThatVanishAreLeftOut(t *testing.T) {
+func TestDevicesThatDisappearAreSkipped(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []error{unix.EINVAL, unix.ENODEV} {
 		r := load(t, "testdata/linux-6.1.txt")
