@@ -83,7 +83,7 @@ func choose(all []candidate, p conf.Parent, sys fs.FS) (rtnl.Link, error) {
 		return fit[0].Link, nil
 	case 0:
 		return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "correct the key master: ip -d link shows what there is",
-			"no NIC has all that master asks for; there are: %s", names(all))
+			"no NIC has all that master asks for%s", leftOut(all, p, sys))
 	}
 	return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "add a key to master that only one of them fits, or name one",
 		"want exactly one NIC, got %d: %s", len(fit), names(fit))
@@ -102,26 +102,34 @@ func names(cs []candidate) string {
 
 // fits says whether the link has every property that p asks for: for each list
 // that is not empty, one of its elements.
-func (c candidate) fits(p conf.Parent, sys fs.FS) bool {
-	if p.Subnet.IsValid() && !slices.ContainsFunc(c.addrs, func(a rtnl.Address) bool {
+func (c candidate) fits(p conf.Parent, sys fs.FS) bool { return c.lacks(p, sys) == "" }
+
+// lacks returns the first key of p that the link does not fit, "" if it fits all.
+func (c candidate) lacks(p conf.Parent, sys fs.FS) string {
+	switch {
+	case p.Subnet.IsValid() && !slices.ContainsFunc(c.addrs, func(a rtnl.Address) bool {
 		return p.Subnet.Contains(a.Prefix.Addr()) && a.Prefix.Bits() >= p.Subnet.Bits()
-	}) {
-		return false
-	}
-	if len(p.IfNames) > 0 && !slices.ContainsFunc(p.IfNames, c.matches) {
-		return false
-	}
-	if len(p.LinkTypes) > 0 && !slices.Contains(p.LinkTypes, c.Encap()) {
-		return false
-	}
-	if p.PCI == "" && len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers) == 0 {
-		return true
+	}):
+		return "subnet"
+	case len(p.IfNames) > 0 && !slices.ContainsFunc(p.IfNames, c.matches):
+		return "ifNames"
+	case len(p.LinkTypes) > 0 && !slices.Contains(p.LinkTypes, c.Encap()):
+		return "linkTypes"
+	case p.PCI == "" && len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers) == 0:
+		return ""
 	}
 	dir, id := c.device(sys)
-	return dir != "" && (p.PCI == "" || strings.EqualFold(p.PCI, id)) &&
-		among(p.Vendors, func() string { return readID(sys, dir+"/vendor") }) &&
-		among(p.DeviceIDs, func() string { return readID(sys, dir+"/device") }) &&
-		among(p.Drivers, func() string { return linkBase(sys, dir+"/driver") })
+	switch {
+	case p.PCI != "" && !strings.EqualFold(p.PCI, id):
+		return "pci"
+	case !among(p.Vendors, func() string { return readID(sys, dir+"/vendor") }):
+		return "vendors"
+	case !among(p.DeviceIDs, func() string { return readID(sys, dir+"/device") }):
+		return "deviceIDs"
+	case !among(p.Drivers, func() string { return linkBase(sys, dir+"/driver") }):
+		return "drivers"
+	}
+	return ""
 }
 
 // matches says whether the link's name or an alternative name matches glob.

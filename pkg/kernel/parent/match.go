@@ -11,6 +11,14 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 )
 
+// nearMisses returns what leftOut returns, if too few NICs fit.
+func (s search) nearMisses(all []candidate, fit int, m conf.Match) string {
+	if fit > m.Count {
+		return ""
+	}
+	return leftOut(all, m.Parent, s.sys)
+}
+
 // match returns the links that have what m asks for, in the order of m. It
 // includes links that are down: a rail keeps its NIC also when other NICs fail.
 //
@@ -25,7 +33,8 @@ func (s search) match(m conf.Match) ([]rtnl.Link, error) {
 	fit := fitting(all, m.Parent, s.sys)
 	if len(fit) != m.Count {
 		return nil, cnierr.New(cnierr.BadParent, selecting, "rails.match",
-			"correct rails.match or rails.count: ip -d link shows what there is", "want %d NICs, got %d: %s", m.Count, len(fit), names(fit))
+			"correct rails.match or rails.count: ip -d link shows what there is", "want %d NICs, got %d: %s%s",
+			m.Count, len(fit), names(fit), s.nearMisses(all, len(fit), m))
 	}
 	seats := map[int32]seat{}
 	if m.Order == conf.ByRDMA {

@@ -137,12 +137,44 @@ func TestAnotherNumberOfNICsIsAnErrorWithTheirNames(t *testing.T) {
 	h, sys := railNode()
 	for n, want := range map[int]string{
 		1: "want 1 NICs, got 2: rail9, rail10",
-		3: "want 3 NICs, got 2: rail9, rail10",
+		3: "want 3 NICs, got 2: rail9, rail10; left out: far (ifNames far), port0 (ifNames port0), port1 (ifNames port1), sf9 (ifNames sf9), " +
+			"sf10 (ifNames sf10), vf (ifNames vf), virt (ifNames virt), yy (ifNames yy), zz (ifNames zz)",
 	} {
 		_, _, err := Select(t.Context(), Place{h, nil, noRDMA, sys}, rails(n, conf.Parent{IfNames: []string{"rail*"}}, conf.ByPCI))
 		wantError(t, err, cnierr.BadParent, "rails.count")
 		if err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// TestANearMissIsNamedWithWhatItHas: each NIC that is left out has the key that it does
+// not fit, and its own value. NICs come before virtual links.
+func TestANearMissIsNamedWithWhatItHas(t *testing.T) {
+	t.Parallel()
+	h, addrs, sys := gpuNode()
+	match := conf.Parent{
+		Vendors: []string{"15b3"}, DeviceIDs: []string{"101b"}, LinkTypes: []string{"ether"}, Drivers: []string{"mlx5_core"},
+		Subnet: netip.MustParsePrefix("172.16.0.0/15"), IfNames: []string{"e*", "veth*"},
+	}
+	_, _, err := Select(t.Context(), Place{h, addrs, noRDMA, sys}, rails(8, match, conf.ByPCI))
+	const want = "want 8 NICs, got 2: enp11s0f0np0, enp11s0f1np1; left out: bondport (subnet none), eno1 (subnet 10.0.0.3/16), " +
+		"enp11s0f0s88 (subnet none), enp11s0f0v0 (subnet none), ibp1 (subnet none), bond0 (subnet none), tun0 (subnet none), vethpod (vendors none)"
+	if err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+	for key, c := range map[string]struct {
+		p    conf.Parent
+		want string
+	}{
+		"linkTypes": {conf.Parent{LinkTypes: []string{"none"}}, "eno1 (linkTypes ether)"},
+		"deviceIDs": {conf.Parent{DeviceIDs: []string{"1021"}}, "enp11s0f0v0 (deviceIDs 101c)"},
+		"vendors":   {conf.Parent{Vendors: []string{"14e4"}}, "eno1 (vendors 8086)"},
+		"drivers":   {conf.Parent{Drivers: []string{"bnxt_en"}}, "enp11s0f0s88 (drivers mlx5_core.sf)"},
+	} {
+		_, _, err := Select(t.Context(), Place{h, addrs, noRDMA, sys}, rails(2, c.p, conf.ByPCI))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %s", key, err, c.want)
 		}
 	}
 }

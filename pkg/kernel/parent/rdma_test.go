@@ -45,7 +45,7 @@ func TestMasterIsSelectedByItsRDMADevice(t *testing.T) {
 		{conf.Parent{RDMA: "mlx5_0"}, "enp11s0f0np0"},
 		{conf.Parent{RDMA: "mlx4_0"}, "!got 2: enp11s0f0v0, enp11s0f1np1"},
 		{conf.Parent{RDMA: "mlx4_0", IfNames: []string{"*v0"}}, "enp11s0f0v0"},
-		{conf.Parent{RDMA: "mlx5_0", IfNames: []string{"*v0"}}, "!there are: enp11s0f0np0"},
+		{conf.Parent{RDMA: "mlx5_0", IfNames: []string{"*v0"}}, "!left out: enp11s0f0np0 (ifNames"},
 		{conf.Parent{RDMA: "mlx5_bond_0"}, "bond0"}, // the device names a slave, which cannot carry a macvlan
 		{conf.Parent{RDMA: "irdma0"}, "eno1"},
 		{conf.Parent{RDMA: "mlx5_9"}, "enp11s0f0s88"},
