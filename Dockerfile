@@ -13,4 +13,5 @@ LABEL org.opencontainers.image.title="roce-cni" \
 COPY --chmod=0644 LICENSE /LICENSE
 COPY --chmod=0755 bin/roce bin/roce-ipam /plugins/
 COPY --chmod=0755 bin/rocectl /rocectl
+COPY --chmod=0755 bin/roce-env /pod/
 ENTRYPOINT ["/rocectl"]

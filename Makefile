@@ -31,7 +31,7 @@ GENERATED := ^(TestErrorsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePage
 GENERATORS := ./pkg/cnierr ./integration/arch ./cmd/rocectl
 
 PLUGINS := bin/roce bin/roce-ipam
-PROGRAMS := $(PLUGINS) bin/rocectl
+PROGRAMS := $(PLUGINS) bin/rocectl bin/roce-env
 
 # As root there is no excuse: a test that cannot make a namespace fails
 # instead of being skipped.
@@ -44,7 +44,7 @@ export REQUIRE_NETNS
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-build: $(PROGRAMS) ## build bin/roce, bin/roce-ipam and bin/rocectl, static
+build: $(PROGRAMS) ## build bin/roce, bin/roce-ipam, bin/rocectl and bin/roce-env, static
 
 # Where CNI plugins keep their version; what they print on VERSION and --version comes from it.
 BUILD_VERSION := github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion

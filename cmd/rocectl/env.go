@@ -6,14 +6,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/gids"
@@ -56,7 +55,7 @@ fails too, because the status of eval is not that of rocectl.`,
 			out := cmd.OutOrStdout()
 			ns, err := f.read(cmd)
 			if err != nil && !f.asJSON {
-				return errors.Join(err, writeEnv(out, nil, gids.Advice{}, err))
+				return errors.Join(err, podenv.Write(out, nil, gids.Advice{}, err))
 			}
 			if err != nil {
 				return err
@@ -65,7 +64,7 @@ fails too, because the status of eval is not that of rocectl.`,
 			if f.asJSON {
 				err = writeJSON(out, env{railRows(ns.Rails), advice})
 			} else {
-				err = writeEnv(out, ns.Rails, advice, undecided)
+				err = podenv.Write(out, ns.Rails, advice, undecided)
 			}
 			if err != nil {
 				return err
@@ -155,49 +154,4 @@ func railRows(rails []gids.Rail) []railRow {
 		out = append(out, railRow{r.Link, r.Addr, r.Port.Device, r.Port.Number, r.Index})
 	}
 	return out
-}
-
-// writeEnv writes the lines for a shell. If the lines are not complete, it adds a
-// line that fails, with the reason.
-func writeEnv(w io.Writer, rails []gids.Rail, a gids.Advice, reason error) error {
-	var b strings.Builder
-	comment := func(format string, args ...any) {
-		b.WriteString("# " + strings.Map(printable, fmt.Sprintf(format, args...)) + "\n")
-	}
-	for _, r := range rails {
-		comment("%s %s: %s port %d, GID index %d", r.Link, r.Addr, r.Port.Device, r.Port.Number, r.Index)
-	}
-	for _, why := range a.Why {
-		comment("why: %s", why)
-	}
-	for _, v := range a.Set {
-		fmt.Fprintf(&b, "export %s=%s\n", v.Name, quote(v.Value))
-	}
-	for i, command := range a.Perftest {
-		comment("%s: %s", rails[i].Link, command)
-	}
-	if reason != nil {
-		b.WriteString("false # see the error\n")
-	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
-		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
-	}
-	return nil
-}
-
-// printable replaces a character of a name that would end the comment.
-func printable(r rune) rune {
-	if unicode.IsPrint(r) {
-		return r
-	}
-	return '?'
-}
-
-// quote quotes a word for a shell.
-func quote(s string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:,/-"
-	if strings.Trim(s, plain) == "" && s != "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

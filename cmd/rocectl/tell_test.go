@@ -5,10 +5,8 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -58,41 +56,6 @@ mlx5_2  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           -     
 	}
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
-	}
-}
-
-// TestNamesCannotGiveAShellCommands evaluates what is printed for names that
-// the kernel allows: interfaces may have any but blanks and slashes.
-func TestNamesCannotGiveAShellCommands(t *testing.T) {
-	t.Parallel()
-	port := gids.Port{Device: "mlx5_0\necho bad", Number: 1}
-	rails := []gids.Rail{{Link: "$(echo;bad)", Addr: netip.MustParseAddr("172.16.0.5"), Port: port, Index: 3}}
-	a, err := gids.Tell(rails, "'`echo`")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var script bytes.Buffer
-	if err := writeEnv(&script, rails, a, nil); err != nil {
-		t.Fatal(err)
-	}
-	script.WriteString(`printf '<%s>' "$NCCL_IB_HCA" "$NCCL_SOCKET_IFNAME" "$NCCL_IB_GID_INDEX"`)
-	out, err := exec.Command("sh", "-ec", script.String()).CombinedOutput()
-	if want := "<=mlx5_0\necho bad:1><='`echo`><3>"; err != nil || string(out) != want {
-		t.Errorf("got %q (%v), want %q of\n%s", out, err, want, &script)
-	}
-}
-
-// TestAShellHearsThatThereIsNoSetting evaluates what is printed when no index is
-// right for all rails: eval "$(rocectl env)" does not see the exit status.
-func TestAShellHearsThatThereIsNoSetting(t *testing.T) {
-	t.Parallel()
-	var script bytes.Buffer
-	if err := writeEnv(&script, nil, gids.Advice{Set: []gids.Variable{{Name: "NCCL_IB_HCA", Value: "=mlx5_0:1"}}}, errors.New("they differ")); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command("sh", "-c", `eval "$1" || echo "failed with $NCCL_IB_HCA"`, "sh", script.String()).CombinedOutput()
-	if err != nil || string(out) != "failed with =mlx5_0:1\n" {
-		t.Errorf("got %q (%v) of\n%s", out, err, &script)
 	}
 }
 

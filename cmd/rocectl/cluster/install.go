@@ -21,11 +21,15 @@ import (
 )
 
 // installFlags are the flags of rocectl install and uninstall.
-type installFlags struct{ from, to, policy, policyTo string }
+type installFlags struct {
+	from, to, policy, policyTo string
+	tools                      bool
+}
 
 func (f *installFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.from, "from", "/plugins", "the `FOLDER` of the plugins in the image")
 	cmd.Flags().StringVar(&f.to, "to", "/opt/cni/bin", "the plugin `FOLDER` of the container runtime")
+	cmd.Flags().BoolVar(&f.tools, "tools", false, "also rocectl: it goes into the same folder")
 }
 
 func installCommand() *cobra.Command {
@@ -36,10 +40,16 @@ func installCommand() *cobra.Command {
 		Long: `Install the plugins into the folder of the container runtime. The runtime may
 start them at the same time: it finds the old or the new program, never a part
 of one. An identical program is not replaced. The folder is created if it does
-not exist.`,
+not exist. With --tools, you can then run the program on the node:
+/opt/cni/bin/rocectl check.
+
+The image has roce-env, the settings for programs in a pod, in the folder /pod. An
+init container of the pod installs it into a volume that the others mount.`,
+		Example: `  rocectl install --tools --to /host/opt/cni/bin
+  rocectl install --from /pod --to /roce`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			names, err := f.names()
+			programs, err := f.programs()
 			if err != nil {
 				return err
 			}
@@ -52,12 +62,12 @@ not exist.`,
 			if err := f.clean(); err != nil {
 				return err
 			}
-			for _, name := range names {
-				did, err := f.install(name)
+			for _, program := range programs {
+				did, err := f.install(program)
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", filepath.Join(f.to, name), did)
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", f.path(program), did)
 			}
 			return nil
 		},
@@ -79,7 +89,7 @@ It refuses while pods of this node have attachments or addresses, according to
 the state folder. Without its plugin a pod can never be deleted.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			names, err := f.names()
+			programs, err := f.programs()
 			if err != nil {
 				return err
 			}
@@ -88,8 +98,8 @@ the state folder. Without its plugin a pod can never be deleted.`,
 					return err
 				}
 			}
-			for _, name := range names {
-				path := filepath.Join(f.to, name)
+			for _, program := range programs {
+				path := f.path(program)
 				switch err := os.Remove(path); {
 				case errors.Is(err, fs.ErrNotExist):
 				case err != nil:
@@ -133,8 +143,9 @@ func unused(ctx context.Context, stateDir string) error {
 		"%d attachments and %d leased addresses of pods are left", len(attached), held)
 }
 
-// names returns the names of the programs in the folder from.
-func (f installFlags) names() ([]string, error) {
+// programs returns the paths of the programs in the folder from, and, with tools, of
+// this program.
+func (f installFlags) programs() ([]string, error) {
 	entries, err := os.ReadDir(f.from)
 	if err != nil {
 		return nil, installError(f.from, err)
@@ -142,21 +153,35 @@ func (f installFlags) names() ([]string, error) {
 	var out []string
 	for _, e := range entries {
 		if e.Type().IsRegular() {
-			out = append(out, e.Name())
+			out = append(out, filepath.Join(f.from, e.Name()))
 		}
 	}
 	if len(out) == 0 {
 		return nil, cnierr.New(cnierr.BadConfig, "look for plugins in", f.from, "name the folder of the plugins with --from", "there is none")
 	}
+	if f.tools {
+		out = append(out, self)
+	}
 	return out, nil
 }
 
+// self is this program.
+const self = "/proc/self/exe"
+
+// path returns the path to which a program is installed.
+func (f installFlags) path(program string) string {
+	if program == self {
+		return filepath.Join(f.to, "rocectl")
+	}
+	return filepath.Join(f.to, filepath.Base(program))
+}
+
 // install installs one program, and says what it has done.
-func (f installFlags) install(name string) (string, error) {
-	path := filepath.Join(f.to, name)
-	want, err := os.ReadFile(filepath.Join(f.from, name))
+func (f installFlags) install(program string) (string, error) {
+	path := f.path(program)
+	want, err := os.ReadFile(program)
 	if err != nil {
-		return "", installError(name, err)
+		return "", installError(program, err)
 	}
 	if same(path, want) {
 		return "there already", nil

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package podenv
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/gids"
+)
+
+// Container is the container in which the program runs.
+type Container struct {
+	Root    string // the folder with dev, proc and sys: "/"
+	Memlock uint64 // its limit for locked memory in bytes (RLIMIT_MEMLOCK)
+}
+
+// enough is a limit for locked memory that is none: RLIM_INFINITY, or more than a
+// machine has.
+const enough = 1 << 50
+
+// Check says whether programs can use the RDMA devices of the rails: each needs its
+// file uverbsN, and the memory that they register is locked. The errors say what the
+// manifest of the pod lacks. Errors: NoRDMA, BadEnv.
+func (c Container) Check(rails []gids.Rail) error {
+	checked := map[string]bool{}
+	var all error
+	for _, r := range rails {
+		if checked[r.Port.Device] {
+			continue
+		}
+		checked[r.Port.Device] = true
+		if err := c.open(r.Port.Device); err != nil {
+			all = errors.Join(all, cnierr.New(cnierr.NoRDMA, "open RDMA device", r.Port.Device,
+				"request the resource of the RDMA device plugin in the container: resources.limits, such as rdma/rails: 1", "%w", err))
+		}
+	}
+	return errors.Join(all, c.locks())
+}
+
+// open opens the file of a device, as libibverbs does.
+func (c Container) open(device string) error {
+	names, err := filepath.Glob(filepath.Join(c.Root, "sys/class/infiniband_verbs/uverbs*/ibdev"))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil || strings.TrimSpace(string(text)) != device {
+			continue
+		}
+		file, err := os.OpenFile(filepath.Join(c.Root, "dev/infiniband", filepath.Base(filepath.Dir(name))), os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		return file.Close()
+	}
+	return errors.New("no folder of /sys/class/infiniband_verbs is for it: ib_uverbs is not loaded on the node")
+}
+
+// capIPCLock is the number of CAP_IPC_LOCK (linux/capability.h).
+const capIPCLock = 14
+
+// locks says whether the container may lock memory without a limit.
+func (c Container) locks() error {
+	if c.Memlock >= enough {
+		return nil
+	}
+	status, err := os.ReadFile(filepath.Join(c.Root, "proc/self/status"))
+	if err != nil {
+		return cnierr.New(cnierr.IO, "read", "/proc/self/status", "", "%w", err)
+	}
+	_, line, _ := strings.Cut(string(status), "\nCapEff:")
+	line, _, _ = strings.Cut(line, "\n")
+	effective, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	if err == nil && effective&(1<<capIPCLock) != 0 {
+		return nil
+	}
+	return cnierr.New(cnierr.BadEnv, "check limit of", "locked memory",
+		"give the container securityContext.capabilities.add: [IPC_LOCK]; a container that is not root needs a higher limit of the runtime: docs/testing-rdma.md",
+		"at most %d KiB, and the program has no IPC_LOCK: ibv_reg_mr fails for larger buffers", c.Memlock/1024)
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package podenv
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/gids"
+)
+
+// container makes a folder with the files that Check reads.
+func container(t *testing.T, files map[string]string, memlock uint64) Container {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Container{Root: root, Memlock: memlock}
+}
+
+func TestAContainerIsToldWhatItsManifestLacks(t *testing.T) {
+	t.Parallel()
+	const (
+		verbs   = "sys/class/infiniband_verbs/uverbs3/ibdev"
+		file    = "dev/infiniband/uverbs3"
+		status  = "proc/self/status"
+		without = "Name:\tenv\nCapEff:\t00000000a80425fb\n"
+		with    = "Name:\tenv\nCapEff:\t00000000a80465fb\n"
+	)
+	for name, c := range map[string]struct {
+		files   map[string]string
+		memlock uint64
+		want    []string // in the error; none: no error
+	}{
+		"all is there": {map[string]string{verbs: "mlx5_1\n", file: "", status: with}, 64 << 10, nil},
+		"no limit":     {map[string]string{verbs: "mlx5_1\n", file: "", status: without}, ^uint64(0), nil},
+		"no resource":  {map[string]string{verbs: "mlx5_1\n", status: with}, 64 << 10, []string{"mlx5_1", "uverbs3: no such file", "resources.limits"}},
+		"no module":    {map[string]string{status: with}, 64 << 10, []string{"ib_uverbs is not loaded"}},
+		"no IPC_LOCK":  {map[string]string{verbs: "mlx5_1\n", file: "", status: without}, 64 << 10, []string{"at most 64 KiB", "IPC_LOCK"}},
+		"neither":      {map[string]string{verbs: "mlx5_1\n", status: without}, 64 << 10, []string{"resources.limits", "IPC_LOCK"}},
+	} {
+		err := container(t, c.files, c.memlock).Check([]gids.Rail{{Port: gids.Port{Device: "mlx5_1"}}, {Port: gids.Port{Device: "mlx5_1"}}})
+		if (err == nil) != (len(c.want) == 0) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if err == nil {
+			continue
+		}
+		said := cnierr.CNI("roce-env", err)
+		for _, want := range c.want {
+			if !strings.Contains(said.Msg+"\n"+said.Details, want) {
+				t.Errorf("%s: got %v, want %q in it", name, said, want)
+			}
+		}
+	}
+}
