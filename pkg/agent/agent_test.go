@@ -134,7 +134,10 @@ func TestPodsGetAddressesWhileTheServerIsUnreachableAndTheNodeClaimsAfterwards(t
 // when an old one goes more slowly than the new one comes.
 func TestManyNodesWithTwoAgentsEachHaveOneBlockEach(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		const nodes = 64
+		nodes := 64
+		if testing.Short() {
+			nodes = 16
+		}
 		c := newCluster(compute(t))
 		var all []*node
 		for i := range nodes {

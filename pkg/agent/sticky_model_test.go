@@ -155,7 +155,11 @@ func (m *model) judge(n *node, pod string, addr netip.Addr) {
 }
 
 func TestTwoNodesNeverUseOneStickyAddress(t *testing.T) {
-	for seed := range 2 {
+	seeds := 2
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				for range 3 { // once in a thousand times chance spares all pods

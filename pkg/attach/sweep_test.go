@@ -146,7 +146,11 @@ func TestDelAfterACrashAtEveryOpOfDEL(t *testing.T) {
 func TestRandomSequencesEndEmpty(t *testing.T) {
 	inEachWorld(t, func(t *testing.T, fresh func(*testing.T) *world) {
 		ids, ifNames := []string{"c1", "c2", "c3"}, []string{"net1", "net2"}
-		for seed := range uint64(60) {
+		seeds := uint64(60)
+		if testing.Short() {
+			seeds = 8
+		}
+		for seed := range seeds {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			w := fresh(t)
 			for _, id := range ids {

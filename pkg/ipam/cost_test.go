@@ -200,12 +200,21 @@ func atMost(t *testing.T, factor float64, got, of [4]int64) {
 	}
 }
 
+// full skips what makes a database of 10,000 leases.
+func full(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("makes 10,000 leases, which -short excludes")
+	}
+}
+
 // TestCostOfALeaseDoesNotGrowWithTheLeases compares what a lease and its
 // release read, write and allocate beside 10,000 leases and beside 500. The
 // first may be at most 1.5 times the second: a tree is one page deeper, and all
 // else is the same. Code that looks at each lease costs many times as much.
 // make bench measures the time of a lease.
 func TestCostOfALeaseDoesNotGrowWithTheLeases(t *testing.T) {
+	full(t)
 	for _, tc := range []struct {
 		name, subnet string
 		at           addresses
@@ -233,6 +242,7 @@ func eight() []ipam.Subnet {
 // TestCostOfRailsDoesNotGrowWithTheLeases does the same for eight rails at
 // once, with 60 and 1,250 leases on each rail.
 func TestCostOfRailsDoesNotGrowWithTheLeases(t *testing.T) {
+	full(t)
 	for name, at := range map[string]addresses{"one run": everyNth(1), "each slot alone": everyNth(2)} {
 		t.Run(name, func(t *testing.T) {
 			atMost(t, 1.5, costOfPods(t, 10_000/8, at, eight()...), costOfPods(t, 500/8, at, eight()...))

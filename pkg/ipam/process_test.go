@@ -61,6 +61,9 @@ func work(dir string) {
 // and kills them with SIGKILL at random moments, again and again. What a worker
 // has said of its leases before its end must be so after it.
 func TestProcessesThatAreKilledLoseAndDoubleNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts and kills 48 processes, which -short excludes")
+	}
 	t.Parallel()
 	n := newNode(t)
 	rnd := rand.New(rand.NewPCG(1, 2))
