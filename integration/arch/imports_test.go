@@ -72,6 +72,9 @@ var importMap = []layer{
 		"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/result", "pkg/apply",
 		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record", "pkg/lease",
 	}},
+	{"pkg/inventory", []string{
+		"pkg/cnierr", "pkg/conf", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/rdma/discover", "pkg/rdma/gidtable", "pkg/rdma/nldev",
+	}},
 	{"pkg/doctor", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/pool", "pkg/rdma/nldev", "pkg/rdma/gidtable", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile"}},
 }
 

@@ -82,7 +82,7 @@ func choose(all []candidate, p conf.Parent, sys fs.FS) (rtnl.Link, error) {
 	case 1:
 		return fit[0].Link, nil
 	case 0:
-		return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "correct the key master: ip -d link shows what there is",
+		return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "correct the key master: rocectl rails and ip -d link show what there is",
 			"no NIC has all that master asks for%s", leftOut(all, p, sys))
 	}
 	return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "add a key to master that only one of them fits, or name one",

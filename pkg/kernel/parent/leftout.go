@@ -24,7 +24,7 @@ func leftOut(all []candidate, p conf.Parent, sys fs.FS) string {
 		return number(dir == "")
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(virtual(a), virtual(b)), natural(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(virtual(a), virtual(b)), Natural(a.Name, b.Name))
 	})
 	if len(all) == 0 {
 		return "; there is no other NIC"

@@ -33,7 +33,7 @@ func (s search) match(m conf.Match) ([]rtnl.Link, error) {
 	fit := fitting(all, m.Parent, s.sys)
 	if len(fit) != m.Count {
 		return nil, cnierr.New(cnierr.BadParent, selecting, "rails.match",
-			"correct rails.match or rails.count: ip -d link shows what there is", "want %d NICs, got %d: %s%s",
+			"correct rails.match or rails.count: rocectl rails and ip -d link show what there is", "want %d NICs, got %d: %s%s",
 			m.Count, len(fit), names(fit), s.nearMisses(all, len(fit), m))
 	}
 	seats := map[int32]seat{}

@@ -279,7 +279,7 @@ func TestNamesAreComparedByTheValueOfTheirNumbers(t *testing.T) {
 	sorted := []string{"", "1", "02", "2", "10", "99999999999999999999", "eth", "eth0", "eth1v2", "eth1v10", "eth2", "mlx5_2", "mlx5_10", "mlx5_bond_0", "å1"}
 	for i, a := range sorted {
 		for j, b := range sorted {
-			if got := natural(a, b); got != cmpInt(i, j) {
+			if got := Natural(a, b); got != cmpInt(i, j) {
 				t.Errorf("%q and %q compare as %d", a, b, got)
 			}
 		}

@@ -9,7 +9,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 )
+
+// SortByPCI sorts links as rails.order "pci" does: by PCI function and port, then by
+// name. Links that are on no PCI bus come last. sys is the root of sysfs.
+func SortByPCI(links []rtnl.Link, sys fs.FS) {
+	key := func(l rtnl.Link) seat {
+		at := candidate{Link: l}.onBus(sys)
+		at.name = l.Name
+		return at
+	}
+	slices.SortFunc(links, func(a, b rtnl.Link) int { return key(a).compare(key(b)) })
+}
 
 // seat is the sort key of a NIC. The first field that differs decides.
 type seat struct {
@@ -24,9 +37,9 @@ func (a seat) compare(b seat) int {
 	return cmp.Or(
 		cmp.Compare(number(a.none), number(b.none)),
 		slices.Compare(a.pci[:], b.pci[:]),
-		natural(a.device, b.device),
+		Natural(a.device, b.device),
 		cmp.Compare(a.port, b.port),
-		natural(a.name, b.name),
+		Natural(a.name, b.name),
 	)
 }
 
@@ -103,7 +116,7 @@ func (s search) devicePorts() (map[int32]seat, error) {
 		all = append(all, d.Name)
 	}
 	all = append(all, ofPrograms(s.sys)...)
-	slices.SortFunc(all, natural)
+	slices.SortFunc(all, Natural)
 	out := map[int32]seat{}
 	for _, device := range slices.Compact(all) {
 		for port, index := range through(links, known, device, s.sys) {
@@ -115,8 +128,8 @@ func (s search) devicePorts() (map[int32]seat, error) {
 	return out, nil
 }
 
-// natural compares names, numbers in them by value: mlx5_2 before mlx5_10.
-func natural(a, b string) int {
+// Natural compares names, numbers in them by value: mlx5_2 before mlx5_10.
+func Natural(a, b string) int {
 	x, y := a, b
 	for x != "" && y != "" {
 		p, q := leading(x), leading(y)

@@ -136,7 +136,7 @@ func list(names []string) string {
 	if len(names) == 0 {
 		return "none"
 	}
-	slices.SortFunc(names, natural)
+	slices.SortFunc(names, Natural)
 	if more := len(names) - maxNames; more > 0 {
 		names = append(names[:maxNames], fmt.Sprintf("and %d more", more))
 	}

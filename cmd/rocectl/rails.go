@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// nodePort is a port of the node, and the pods that use it.
+type nodePort struct {
+	inventory.Port
+	Pods []string `json:"pods"`
+}
+
+func railsCommand(node *nodeFlags) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "rails",
+		Short: "Show the RoCE NICs of this node",
+		Long: `Show the RDMA ports of this node, one line for each: the NIC and what it is, its
+state, the nearest GPUs, the room in the GID table, and how many pods use it.
+
+RAIL is the number of the NIC in a network that takes all RoCE NICs of the node in
+the order "pci". A port without a number cannot be a rail: InfiniBand, a port of a
+bond, or a device without an interface on the host. Virtual functions are left out.
+
+GPU has the nearest GPUs, by their numbers in nvidia-smi, and how far they are:
+PIX at most one PCIe switch, PXB several switches, PHB the root complex of one host
+bridge, NODE several host bridges of one NUMA node, SYS the connection between NUMA
+nodes.
+
+The state AWAY means that a pod has the device. "-" means that the node does not tell.
+Run it on the node. Nothing is changed.`,
+		Args:    cobra.NoArgs,
+		PreRunE: node.mustExist,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			n, err := inventory.Live(cmd.Context())
+			if err != nil {
+				return err
+			}
+			records, err := node.records()
+			if err != nil {
+				return err
+			}
+			rows, unreadable := attachments(records)
+			ports := withPods(n.Ports(), rows)
+			switch {
+			case asJSON:
+				err = writeJSON(cmd.OutOrStdout(), ports)
+			case len(ports) == 0:
+				err = cnierr.New(cnierr.NoRDMA, "show", "rails",
+					"load the driver of the node's RDMA NICs; rocectl doctor says what is missing", "the node has no RDMA device")
+			default:
+				err = writeRails(cmd.OutOrStdout(), ports)
+			}
+			return errors.Join(err, unreadable)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
+	return cmd
+}
+
+// withPods adds the pods that have an interface on a NIC, or its RDMA device.
+func withPods(ports []inventory.Port, rows []record.Record) []nodePort {
+	out := make([]nodePort, 0, len(ports))
+	for _, p := range ports {
+		pods := []string{}
+		for _, r := range rows {
+			if uses(r.Plan, p) {
+				pods = append(pods, podOr(r.Pod.String(), string(r.ContainerID)))
+			}
+		}
+		slices.Sort(pods)
+		out = append(out, nodePort{p, slices.Compact(pods)})
+	}
+	return out
+}
+
+func uses(p plan.Plan, port inventory.Port) bool {
+	for m := range plan.All[plan.Macvlan](p.Ops) {
+		if port.Netdev != "" && m.Parent == port.Netdev {
+			return true
+		}
+	}
+	for m := range plan.All[plan.Move](p.Ops) {
+		if m.Device.Name == port.Device {
+			return true
+		}
+	}
+	return false
+}
+
+func writeRails(w io.Writer, ports []nodePort) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "RAIL\tNETDEV\tRDMA\tLAYER\tSTATE\tSPEED\tMTU\tADDRESS\tPCI\tNUMA\tGPU\tID\tDRIVER\tFIRMWARE\tGIDS FREE\tPODS")
+	for _, p := range ports {
+		fmt.Fprintln(t, strings.Join(columns(p), "\t"))
+	}
+	if err := t.Flush(); err != nil {
+		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
+	}
+	return nil
+}
+
+func columns(p nodePort) []string {
+	gids := "-"
+	if p.GIDs.Size > 0 {
+		gids = fmt.Sprintf("%d of %d", p.GIDs.Free(), p.GIDs.Size)
+	}
+	id := orDash(strings.Trim(p.VendorID+":"+p.DeviceID, ":"))
+	state := p.State
+	if p.Bond != "" {
+		state += " in " + p.Bond
+	}
+	return []string{
+		orMissing(p.Rail), orDash(string(p.Netdev)), p.String(), orDash(p.LinkLayer), state, speed(p.Speed), number(p.MTU), ownAddresses(p.Port),
+		orDash(p.PCI), orMissing(p.NUMA), nearest(p.GPUs), id, orDash(strings.TrimSpace(p.Name + " " + p.Version)), orDash(p.Firmware), gids, fmt.Sprint(len(p.Pods)),
+	}
+}
+
+func ownAddresses(p inventory.Port) string {
+	var out []string
+	for _, a := range p.Addresses {
+		out = append(out, a.String())
+	}
+	return orDash(strings.Join(out, ","))
+}
+
+func nearest(gpus []inventory.GPU) string {
+	var names []string
+	for _, g := range gpus {
+		names = append(names, g.Name)
+	}
+	if len(names) == 0 {
+		return "-"
+	}
+	return strings.Join(names, ",") + " " + string(gpus[0].Distance)
+}
+
+// speed prints Mb/s as people say it.
+func speed(mbits int) string {
+	if mbits >= 1000 {
+		return fmt.Sprintf("%gG", float64(mbits)/1000)
+	}
+	if mbits > 0 {
+		return fmt.Sprintf("%dM", mbits)
+	}
+	return "-"
+}
+
+func number(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+func orMissing(n *int) string {
+	if n == nil {
+		return "-"
+	}
+	return fmt.Sprint(*n)
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+func TestRailsArePrintedWithTheirPods(t *testing.T) {
+	t.Parallel()
+	rail, numa := 0, 1
+	ports := []inventory.Port{
+		{
+			Rail: &rail, Netdev: "ens1f0np0", PCI: "0000:13:00.0", NUMA: &numa, Device: "mlx5_7", Number: 1, LinkLayer: "Ethernet", State: "ACTIVE",
+			Speed: 400000, MTU: 9000, Addresses: []netip.Prefix{netip.MustParsePrefix("172.16.11.1/24")}, VendorID: "15b3", DeviceID: "1021",
+			Driver: inventory.Driver{Name: "mlx5_core", Version: "6.8.0", Firmware: "28.39.1002 (MT_0000000838)"},
+			GPUs:   []inventory.GPU{{Name: "GPU0", Distance: inventory.PIX}, {Name: "GPU1", Distance: inventory.PIX}},
+			GIDs:   inventory.GIDs{Used: 5, Size: 256},
+		},
+		{Netdev: "ens2", Device: "mlx5_8", Number: 1, LinkLayer: "Ethernet", State: "DOWN", Bond: "bond0", Speed: 2500},
+		{Device: "mlx5_9", Number: 2, State: "AWAY"},
+	}
+	on := plan.Plan{Ops: plan.InPod(plan.Macvlan{Parent: "ens1f0np0"})}
+	rows := []record.Record{
+		{Pod: conf.Pod{Namespace: "ml", Name: "b"}, Plan: on}, {ContainerID: "c1", Plan: on},
+		{Pod: conf.Pod{Namespace: "ml", Name: "b"}, Plan: on},
+		{Pod: conf.Pod{Namespace: "ml", Name: "x"}, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: plan.RDMADevice{Name: "mlx5_9"}})}},
+	}
+	got := withPods(ports, rows)
+	var pods [][]string
+	for _, p := range got {
+		pods = append(pods, p.Pods)
+	}
+	if diff := cmp.Diff([][]string{{"c1", "ml/b"}, {}, {"ml/x"}}, pods); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	var out bytes.Buffer
+	if err := writeRails(&out, got); err != nil {
+		t.Fatal(err)
+	}
+	const want = `RAIL  NETDEV     RDMA      LAYER     STATE          SPEED  MTU   ADDRESS         PCI           NUMA  GPU            ID         DRIVER           FIRMWARE                    GIDS FREE   PODS
+0     ens1f0np0  mlx5_7/1  Ethernet  ACTIVE         400G   9000  172.16.11.1/24  0000:13:00.0  1     GPU0,GPU1 PIX  15b3:1021  mlx5_core 6.8.0  28.39.1002 (MT_0000000838)  251 of 256  2
+-     ens2       mlx5_8/1  Ethernet  DOWN in bond0  2.5G   -     -               -             -     -              -          -                -                           -           0
+-     -          mlx5_9/2  -         AWAY           -      -     -               -             -     -              -          -                -                           -           1
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
