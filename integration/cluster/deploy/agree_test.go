@@ -36,7 +36,7 @@ type kustomization struct {
 
 func TestTheKustomizationsListAllFiles(t *testing.T) {
 	t.Parallel()
-	for folder, folders := range map[string][]string{dir: {"crds"}, dir + "/crds": nil, uninstall: nil} {
+	for folder, folders := range map[string][]string{dir: {"crds"}, dir + "/crds": nil, uninstall: nil, devicePlugin: nil} {
 		var k kustomization
 		must(t, folder, yaml.UnmarshalStrict(content(t, folder+"/kustomization.yaml"), &k))
 		var want []string

@@ -22,6 +22,7 @@ import (
 
 	admission "k8s.io/api/admissionregistration/v1"
 	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,8 +50,12 @@ type network struct {
 // typeOf returns the type of an object, by apiVersion and kind.
 func typeOf(apiVersion, kind string) reflect.Type {
 	types := map[string]reflect.Type{
-		"v1/Namespace":                                                     reflect.TypeFor[core.Namespace](),
-		"v1/ServiceAccount":                                                reflect.TypeFor[core.ServiceAccount](),
+		"v1/Namespace":      reflect.TypeFor[core.Namespace](),
+		"v1/ServiceAccount": reflect.TypeFor[core.ServiceAccount](),
+		"v1/Service":        reflect.TypeFor[core.Service](),
+		"v1/ConfigMap":      reflect.TypeFor[core.ConfigMap](),
+		"batch/v1/Job":      reflect.TypeFor[batch.Job](),
+		"leaderworkerset.x-k8s.io/v1/LeaderWorkerSet":                      reflect.TypeFor[leaderWorkerSet](),
 		"apps/v1/DaemonSet":                                                reflect.TypeFor[apps.DaemonSet](),
 		"apps/v1/Deployment":                                               reflect.TypeFor[apps.Deployment](),
 		"rbac.authorization.k8s.io/v1/ClusterRole":                         reflect.TypeFor[rbac.ClusterRole](),
@@ -124,6 +129,12 @@ func files(t *testing.T, dir string) []string {
 		t.Fatalf("%s has no files", dir)
 	}
 	return found
+}
+
+// strictYAML reads a file without a key left over.
+func strictYAML(t *testing.T, path string, into any) {
+	t.Helper()
+	must(t, path, yaml.UnmarshalStrict(content(t, path), into))
 }
 
 func content(t *testing.T, path string) []byte {

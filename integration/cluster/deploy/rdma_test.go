@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+const (
+	rdma         = dir + "/rdma"
+	devicePlugin = rdma + "/device-plugin"
+)
+
+// leaderWorkerSet is what the example uses of a LeaderWorkerSet: the keys of
+// api/leaderworkerset/v1/leaderworkerset_types.go in kubernetes-sigs/lws v0.7.0.
+type leaderWorkerSet struct {
+	meta.TypeMeta   `json:",inline"`
+	meta.ObjectMeta `json:"metadata"`
+	Spec            struct {
+		Replicas             *int32 `json:"replicas,omitempty"`
+		LeaderWorkerTemplate struct {
+			LeaderTemplate *core.PodTemplateSpec `json:"leaderTemplate,omitempty"`
+			WorkerTemplate core.PodTemplateSpec  `json:"workerTemplate"`
+			Size           *int32                `json:"size,omitempty"`
+			RestartPolicy  string                `json:"restartPolicy,omitempty"`
+		} `json:"leaderWorkerTemplate"`
+		StartupPolicy string `json:"startupPolicy,omitempty"`
+	} `json:"spec"`
+}
+
+// pluginConfig is config.json of k8s-rdma-shared-dev-plugin v1.5.3 (UserConfigList in
+// pkg/types/types.go), without the deprecated key devices.
+type pluginConfig struct {
+	PeriodicUpdateInterval *int `json:"periodicUpdateInterval"`
+	ConfigList             []struct {
+		ResourceName   string    `json:"resourceName"`
+		ResourcePrefix string    `json:"resourcePrefix"`
+		RdmaHcaMax     int       `json:"rdmaHcaMax"`
+		Selectors      selectors `json:"selectors"`
+	} `json:"configList"`
+}
+
+// selectors chooses NICs. The plugin and rails.match have the same keys.
+type selectors struct {
+	Vendors   []string `json:"vendors,omitempty"`
+	DeviceIDs []string `json:"deviceIDs,omitempty"`
+	Drivers   []string `json:"drivers,omitempty"`
+	IfNames   []string `json:"ifNames,omitempty"`
+	LinkTypes []string `json:"linkTypes,omitempty"`
+}
+
+func strictly(t *testing.T, what, text string, into any) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d.DisallowUnknownFields()
+	must(t, what, d.Decode(into))
+}
+
+// TestTheDevicePluginOffersTheNICsOfTheNetwork compares the selectors of the plugin
+// with those of the network, and the name of the resource with the annotation.
+func TestTheDevicePluginOffersTheNICsOfTheNetwork(t *testing.T) {
+	t.Parallel()
+	var plugin pluginConfig
+	strictly(t, "config.json", of[core.ConfigMap](objects(t, devicePlugin+"/config.yaml"))[0].Data["config.json"], &plugin)
+	if len(plugin.ConfigList) != 1 {
+		t.Fatalf("%d resources, want one for all rails", len(plugin.ConfigList))
+	}
+	resource := plugin.ConfigList[0]
+	net := of[network](objects(t, samples+"/network.yaml"))[0]
+	if got, want := net.Annotations["k8s.v1.cni.cncf.io/resourceName"], resource.ResourcePrefix+"/"+resource.ResourceName; got != want {
+		t.Errorf("the network names resource %q, the plugin offers %q", got, want)
+	}
+	var config struct {
+		Rails struct {
+			Match selectors `json:"match"`
+		} `json:"rails"`
+	}
+	must(t, "spec.config", json.Unmarshal([]byte(net.Spec.Config), &config))
+	if diff := cmp.Diff(config.Rails.Match, resource.Selectors); diff != "" {
+		t.Errorf("selectors (-network +plugin)\n%s", diff)
+	}
+}
+
+func TestTheDevicePluginHasOneVersion(t *testing.T) {
+	t.Parallel()
+	var k kustomization
+	strictYAML(t, devicePlugin+"/kustomization.yaml", &k)
+	plugin := of[apps.DaemonSet](objects(t, devicePlugin+"/daemonset.yaml"))[0]
+	if image := plugin.Spec.Template.Spec.Containers[0].Image; len(k.Images) != 1 || image != k.Images[0].Name || !strings.HasPrefix(k.Images[0].NewTag, "v") {
+		t.Errorf("image %q, and the kustomization has %v", image, k.Images)
+	}
+}
+
+// userPods returns the templates of the pods that use RDMA, by name.
+func userPods(t *testing.T) map[string]core.PodTemplateSpec {
+	t.Helper()
+	out := map[string]core.PodTemplateSpec{}
+	all := objects(t, files(t, rdma)...)
+	for _, j := range of[batch.Job](all) {
+		out[j.Name] = j.Spec.Template
+	}
+	for _, s := range of[leaderWorkerSet](all) {
+		out[s.Name+" leader"] = *s.Spec.LeaderWorkerTemplate.LeaderTemplate
+		out[s.Name+" worker"] = s.Spec.LeaderWorkerTemplate.WorkerTemplate
+	}
+	return out
+}
+
+// TestPodsThatUseRDMAHaveWhatTheyNeed looks for the network, the resource, IPC_LOCK,
+// /dev/shm, and roce-env from the image.
+func TestPodsThatUseRDMAHaveWhatTheyNeed(t *testing.T) {
+	t.Parallel()
+	net := of[network](objects(t, samples+"/network.yaml"))[0]
+	resource := core.ResourceName(net.Annotations["k8s.v1.cni.cncf.io/resourceName"])
+	var main kustomization
+	strictYAML(t, dir+"/kustomization.yaml", &main)
+	image := main.Images[0].NewName + ":" + main.Images[0].NewTag
+	pods := userPods(t)
+	if len(pods) != 5 {
+		t.Errorf("%d pods, want 5", len(pods))
+	}
+	for name, pod := range pods {
+		install, program := pod.Spec.InitContainers[0], pod.Spec.Containers[0]
+		script := strings.Join(program.Args, "\n")
+		for what, ok := range map[string]bool{
+			"the network":       pod.Annotations["k8s.v1.cni.cncf.io/networks"] == net.Name,
+			"the resource":      program.Resources.Limits.Name(resource, "") != nil && program.Resources.Limits.Name(resource, "").Value() == 1,
+			"no memory limit":   program.Resources.Limits.Memory().IsZero(),
+			"IPC_LOCK":          program.SecurityContext != nil && slices.Contains(program.SecurityContext.Capabilities.Add, core.Capability("IPC_LOCK")),
+			"/dev/shm":          slices.ContainsFunc(program.VolumeMounts, func(m core.VolumeMount) bool { return m.MountPath == "/dev/shm" }),
+			"our image":         install.Image == image,
+			"roce-env":          slices.Equal(install.Args, []string{"install", "--from", "/pod", "--to", "/roce"}) && strings.Contains(script, "/roce/roce-env"),
+			"a check of errors": strings.Contains(script, `eval "$(/roce/roce-env)" || exit`) || strings.Contains(script, "/roce/roce-env >/tmp/env || {"),
+		} {
+			if !ok {
+				t.Errorf("%s lacks %s", name, what)
+			}
+		}
+	}
+}
+
+// TestRailsAreNamedFromNet1 follows the names of interfaces to what other plugins have.
+func TestRailsAreNamedFromNet1(t *testing.T) {
+	t.Parallel()
+	net := of[network](objects(t, samples+"/network.yaml"))[0]
+	req, err := conf.Parse(conf.Input{ContainerID: "c1", Netns: "/run/netns/pod", IfName: "net1", Stdin: []byte(net.Spec.Config)})
+	must(t, net.Name, err)
+	var got []string
+	for _, r := range req.Each() {
+		got = append(got, string(r.IfName))
+	}
+	if diff := cmp.Diff([]string{"net1", "net2", "net3", "net4", "net5", "net6", "net7", "net8"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
