@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
@@ -40,7 +41,7 @@ func (k *poolController) findOrphans() {
 	}
 	found := orphans{slots: map[string]bool{}, blocks: map[string]bool{}, owners: map[string]bool{}}
 	for _, e := range entries {
-		if e.Pool == k.pool && e.State == ledger.Leased && !k.accounted(e.Addr, owned) {
+		if e.Pool == pool.OfRailPool(k.pool) && e.State == ledger.Leased && !k.accounted(e.Addr, owned) {
 			found.add(k, e)
 		}
 	}
@@ -66,11 +67,11 @@ func (s orphans) add(k *poolController, e ipam.Entry) {
 }
 
 // err returns nil if there are no orphans.
-func (s orphans) err(pool string) error {
+func (s orphans) err(name string) error {
 	if len(s.slots) == 0 {
 		return nil
 	}
-	return cnierr.New(cnierr.Limited, "keep addresses of RailPool", pool, "delete these pods, because other nodes may lease the same addresses: "+some(s.owners),
+	return cnierr.New(cnierr.Limited, "keep addresses of RailPool", name, "delete these pods, because other nodes may lease the same addresses: "+some(s.owners),
 		"pods of this node use %d host indexes of blocks that this node does not own: %s", len(s.slots), some(s.blocks))
 }
 

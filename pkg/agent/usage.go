@@ -14,6 +14,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -84,8 +85,9 @@ func (m *meter) last() (entries []ipam.Entry, since time.Duration, known bool) {
 }
 
 // usage returns the sum over blocks of a pool, and whether the leases are known.
-func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, bool) {
+func (m *meter) usage(name string, s block.Space, blocks []block.Block) (Usage, bool) {
 	entries, since, known := m.last()
+	key := pool.OfRailPool(name)
 	open := map[int]bool{} // by slot
 	for _, b := range blocks {
 		for number := range s.Open(b.Spec.Index) {
@@ -96,7 +98,7 @@ func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, 
 	for _, e := range entries {
 		_, number, ok := s.Find(e.Addr)
 		switch {
-		case !e.Of(pool) || !ok || !open[number]:
+		case !e.Of(key) || !ok || !open[number]:
 		case e.InUse():
 			leased[number] = true
 		case e.Age+since < s.Quarantine():
@@ -110,10 +112,10 @@ func (m *meter) usage(pool string, s block.Space, blocks []block.Block) (Usage, 
 }
 
 // inUse returns how many addresses of a pool are leased or in quarantine now.
-func (m *meter) inUse(ctx context.Context, pool string, quarantine time.Duration) (n int, err error) {
+func (m *meter) inUse(ctx context.Context, name string, quarantine time.Duration) (n int, err error) {
 	entries, err := m.book.List(ctx, "")
 	for _, e := range entries {
-		if e.Of(pool) && (e.InUse() || e.Age < quarantine) {
+		if e.Of(pool.OfRailPool(name)) && (e.InUse() || e.Age < quarantine) {
 			n++
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
 func TestAnotherBlockIsThereBeforeTheLastAddressIsLeased(t *testing.T) {
@@ -113,6 +114,29 @@ func TestAReportOnABlockThatIsGoneMakesItAgain(t *testing.T) {
 	})
 }
 
+// TestLeasesOfAnotherPoolAreNoReasonToClaim has a network whose pool has the name of the
+// RailPool, and which leases all addresses of the node's block and many more.
+func TestLeasesOfAnotherPoolAreNoReasonToClaim(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		ask := ipam.Ask{Pool: "compute", Owner: ipam.Owner{Network: "tenant", ContainerID: "t1", IfName: "net1"}}
+		a := netip.MustParseAddr("10.0.0.0")
+		for range 1022 {
+			a = a.Next()
+			ask.Subnets = append(ask.Subnets, ipam.Subnet{Prefix: netip.PrefixFrom(a, 32)})
+		}
+		if _, err := n.book().Acquire(t.Context(), ask); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Hour)
+		n.holds("compute", 1)
+		n.healthy()
+		n.counts(`roce_cni_block_used{block="` + n.blocks()[0] + `",pool="compute"} 0`)
+		n.mustLease("compute", 1, 8)
+	})
+}
+
 // TestQuarantineIsNoReasonToClaim has eight pods, each of which comes back on the node
 // again and again while its former addresses rest.
 func TestQuarantineIsNoReasonToClaim(t *testing.T) {
@@ -189,7 +213,7 @@ func TestWhatPodsMayNotHaveAnyMoreIsNotUsed(t *testing.T) {
 				"reservations": [{"ranges": ["10.1.0.25"], "reason": "a switch"}]}`)}
 		})
 		pass(2 * time.Minute)
-		entries, err := n.book().List(t.Context(), "compute")
+		entries, err := n.book().List(t.Context(), "rail:compute")
 		if err != nil {
 			t.Fatal(err)
 		}

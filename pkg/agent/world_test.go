@@ -28,6 +28,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -289,7 +290,7 @@ func (n *node) leaseOf(f nodefile.File, container string) error {
 }
 
 func (n *node) leaseTo(f nodefile.File, owner ipam.Owner) error {
-	ask := ipam.Ask{Pool: f.Pool, Quarantine: f.Quarantine, Owner: owner}
+	ask := ipam.Ask{Pool: pool.OfRailPool(f.Pool), Quarantine: f.Quarantine, Owner: owner}
 	for _, subnets := range f.Subnets() {
 		for _, s := range subnets {
 			ask.Subnets = append(ask.Subnets, ipam.Subnet{Prefix: s.Prefix, Ranges: s.Ranges, Exclude: s.Exclude, Gateway: s.Gateway, Group: 1})

@@ -117,7 +117,7 @@ func (n Node) do(ctx context.Context, k *pod, rails []plan.Rail, rec *record.Rec
 func (n Node) record(k *pod, req conf.Request) record.Record {
 	return record.Record{
 		Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Pod: req.Pod,
-		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.Pool, Config: req.IPAM.Raw,
+		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.LeasePool(), Config: req.IPAM.Raw,
 	}
 }
 

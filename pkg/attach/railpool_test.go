@@ -240,7 +240,7 @@ func TestQuarantineOfARailPoolIsThatOfTheNodeFile(t *testing.T) {
 	early := func(id string) bool {
 		w.t.Helper()
 		w.added(id)
-		entries, err := w.book().List(ctx, "gpu")
+		entries, err := w.book().List(ctx, "rail:gpu")
 		if err != nil || len(entries) != 3 {
 			t.Fatalf("%v, error %v", entries, err)
 		}

@@ -286,7 +286,7 @@ func TestAPodThatComesBackWithinTheQuarantineGetsItsAddressesBack(t *testing.T) 
 		if got, err := w.addPod(id, pod, `, "probe": {"conflict": {"mode": "off"}}`); err != nil || got != 64 {
 			t.Fatalf("%s of %s: got %d, error %v", id, pod, got, err)
 		}
-		entries, err := w.book().List(ctx, "gpu")
+		entries, err := w.book().List(ctx, "rail:gpu")
 		if err != nil || len(entries) != 3 {
 			t.Fatalf("%v, error %v", entries, err)
 		}

@@ -183,6 +183,14 @@ type IPAM struct {
 	RailPool *RailPool
 }
 
+// LeasePool returns the name of the node's pool that has the leases.
+func (p IPAM) LeasePool() string {
+	if p.RailPool != nil {
+		return pool.OfRailPool(p.RailPool.Name)
+	}
+	return p.Pool
+}
+
 // RailPool names a pool that spans nodes.
 type RailPool = pool.RailPool
 

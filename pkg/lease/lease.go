@@ -115,8 +115,8 @@ func (a Allocator) Claim(req conf.Request, facts []plan.RailFacts) (*Claim, erro
 	return c, nil
 }
 
-// notOfRailPool refuses a pool with the name of a RailPool of the node: the agent
-// would count its leases as those of the RailPool, and claim all blocks of the cluster.
+// notOfRailPool refuses a pool with the name of a RailPool of the node. Its leases would
+// not count as those of the RailPool, so two pods could get the same address.
 func (a Allocator) notOfRailPool(p conf.IPAM) error {
 	if p.Type != conf.PoolType || p.RailPool != nil || a.Agent == nil {
 		return nil

@@ -135,7 +135,7 @@ func exhausted(p conf.IPAM, usage []ipam.Usage) error {
 	if u := usage[i]; p.RailPool == nil {
 		return cnierr.New(cnierr.PoolExhausted, "lease from pool", p.Pool, "", "subnet %s is exhausted: %s", u.Prefix, u)
 	}
-	return cnierr.New(cnierr.PoolExhausted, "lease from RailPool", p.Pool,
+	return cnierr.New(cnierr.PoolExhausted, "lease from RailPool", p.RailPool.Name,
 		"wait: rocectl agent claims another block for the node, unless the RailPool is full, at fault or being deleted: kubectl get railpools, kubectl describe railpool; kubectl get railblocks shows who has the blocks",
 		"all %d addresses of the node's blocks in %s are leased", usage[i].Leased, usage[i].Prefix)
 }
@@ -146,7 +146,7 @@ func exhausted(p conf.IPAM, usage []ipam.Usage) error {
 // requests of the rails.
 func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 	ask := ipam.Ask{
-		Pool:       req.IPAM.Pool,
+		Pool:       req.IPAM.LeasePool(),
 		Quarantine: rails[0].Request.IPAM.Quarantine,
 		RestedOnly: p.RestedOnly,
 		Reserved:   rails[0].Facts.HostAddrs,

@@ -114,7 +114,7 @@ func (c *Claim) confirmSticky() error {
 	if !grant.Granted() {
 		return nil
 	}
-	now, there, err := c.a.Agent.Answer(c.req.IPAM.Pool, grant.Key)
+	now, there, err := c.a.Agent.Answer(c.sticky.file.Pool, grant.Key)
 	if err != nil || there && now.Equal(grant) {
 		return err
 	}
@@ -130,7 +130,7 @@ func (c *Claim) withoutSticky() bool {
 		return false
 	}
 	c.a.Log.Warn("another machine has a sticky address of the pod: it gets ordinary ones",
-		"pool", c.req.IPAM.Pool, "pod", c.req.Pod, "interface", c.req.IfName)
+		"pool", c.sticky.file.Pool, "pod", c.req.Pod, "interface", c.req.IfName)
 	c.rails, s.grant = s.ordinary, nodefile.Answer{}
 	return true
 }

@@ -32,7 +32,7 @@ func (c *Claim) withSubnets(facts []plan.RailFacts) (conf.Request, error) {
 	switch {
 	case c.req.IPAM.RailPool != nil:
 		var err error
-		if c.sticky.file, err = c.a.Agent.Read(c.req.IPAM.Pool); err != nil {
+		if c.sticky.file, err = c.a.Agent.Read(c.req.IPAM.RailPool.Name); err != nil {
 			return c.req, err
 		}
 		return ofRailPool(c.req, c.sticky.file, facts[0].Parent.Addrs)

@@ -45,7 +45,7 @@ type Record struct {
 	Netns       string           `json:"netns"`
 	NetnsID     plan.NetnsID     `json:"netnsID"`
 	IPAM        string           `json:"ipam,omitempty"`   // ipam.type
-	Pool        string           `json:"pool,omitempty"`   // ipam.pool, of our own pools
+	Pool        string           `json:"pool,omitempty"`   // the name of the pool in the lease database, of our own pools
 	Config      json.RawMessage  `json:"config,omitempty"` // what another IPAM plugin needs for DEL
 	// LeftOut says which rails were left out, and why.
 	LeftOut []string `json:"leftOut,omitempty"`

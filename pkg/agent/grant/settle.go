@@ -14,6 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
 // uses has the slots of a pool that a node uses.
@@ -89,7 +90,7 @@ func (c *Controller) uses(ctx context.Context) (uses, error) {
 	slots, _ := c.Terms()
 	u := uses{slots: slots, of: map[int]nodefile.Key{}, promised: map[nodefile.Key]bool{}}
 	for _, e := range entries {
-		if !e.Of(c.Pool) || !e.InUse() {
+		if !e.Of(pool.OfRailPool(c.Pool)) || !e.InUse() {
 			continue
 		}
 		u.leased = true

@@ -8,6 +8,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
 
@@ -35,7 +36,7 @@ func (c *Controller) usages(slots block.Slots) (usages, bool) {
 	for _, e := range entries {
 		var t usage
 		switch {
-		case !e.Of(c.Pool), e.State == ledger.Conflicted: // no pod has used that address
+		case !e.Of(pool.OfRailPool(c.Pool)), e.State == ledger.Conflicted: // no pod has used that address
 			continue
 		case e.InUse():
 			t.leased = true

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
 // Pools returns the names of the pools that have a file, in order. The file may be of
@@ -30,13 +31,14 @@ func (s Store) Pools() ([]string, error) {
 	return out, nil
 }
 
-// Quarantines returns the quarantine of each pool that has a valid file. Errors: IO.
+// Quarantines returns the quarantine of each RailPool that has a valid file, by the name
+// of the pool that has its leases. Errors: IO.
 func (s Store) Quarantines() (map[string]time.Duration, error) {
 	pools, err := s.Pools()
 	out := map[string]time.Duration{}
 	for _, name := range pools {
 		if f, err := s.Read(name); err == nil { // the readers of a file report its faults
-			out[name] = f.Quarantine
+			out[pool.OfRailPool(name)] = f.Quarantine
 		}
 	}
 	return out, err

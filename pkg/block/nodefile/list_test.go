@@ -52,7 +52,7 @@ func TestQuarantinesAreThoseOfFilesThatCanBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := s.Quarantines()
-	if diff := cmp.Diff(map[string]time.Duration{"gpu": 2 * time.Minute}, got); diff != "" || err != nil {
+	if diff := cmp.Diff(map[string]time.Duration{"rail:gpu": 2 * time.Minute}, got); diff != "" || err != nil {
 		t.Errorf("error %v, (-want +got)\n%s", err, diff)
 	}
 }

@@ -54,6 +54,10 @@ func ReadRailPool(ipam *strict.Object, rails int) *RailPool {
 	return &p
 }
 
+// OfRailPool returns the name of the node's pool that has the leases of a RailPool. No
+// configuration can have this name: there, the name of a pool has no colon.
+func OfRailPool(name string) string { return "rail:" + name }
+
 // isRailPool says whether a RailPool can have a name. The limit is lower than
 // for other objects, because names of blocks begin with the name of the pool.
 func isRailPool(name string) bool {

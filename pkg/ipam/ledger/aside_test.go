@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -69,7 +70,7 @@ func TestAnAddressIsSetAsideUntilItIsDropped(t *testing.T) {
 func TestADatabaseOfTheVersionBeforeIsRead(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
-	unpackPast(t, s)
+	unpack(t, s, "past.db.gz")
 	type seen struct {
 		Held    []Place
 		Resting []State
@@ -108,10 +109,10 @@ func TestADatabaseOfTheVersionBeforeIsRead(t *testing.T) {
 	}
 }
 
-// unpackPast gives a store the database of the version before.
-func unpackPast(t *testing.T, s Store) {
+// unpack gives a store a database of testdata.
+func unpack(t *testing.T, s Store, name string) {
 	t.Helper()
-	packed, err := os.Open("testdata/past.db.gz")
+	packed, err := os.Open(filepath.Join("testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,12 +38,14 @@ import (
 type Ledger struct {
 	Now time.Duration
 
+	former                      bool // the tables are of formerVersion
 	tx                          *kv.Tx
 	meta, hold, rest, last, run *kv.Table
 }
 
-// version is the version of the tables. Another version is not read.
-const version = 1
+// version is the version of the tables. A database of formerVersion is converted before
+// it is used. Another version is not read.
+const version, formerVersion = 2, 1
 
 func tableNames() []string { return []string{"meta", "hold", "rest", "last", "run"} }
 
@@ -68,7 +70,8 @@ func open(tx *kv.Tx, bootID string, now time.Duration) (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !bytes.Equal(v, []byte{version}) {
+	l.former = bytes.Equal(v, []byte{formerVersion})
+	if !l.former && !bytes.Equal(v, []byte{version}) {
 		return nil, kv.Damagef("the version is %x, this program reads %d", v, version)
 	}
 	boot, err := l.meta.Get([]byte("boot"))
@@ -78,10 +81,7 @@ func open(tx *kv.Tx, bootID string, now time.Duration) (*Ledger, error) {
 	if string(boot) != bootID {
 		return nil, ErrNone
 	}
-	if tx.Writable() {
-		err = l.convert()
-	}
-	return l, err
+	return l, nil
 }
 
 // holdKey hashes the attachment: keys stay short (one tree level less) and are spread

@@ -142,14 +142,14 @@ func (n Node) recorded() ([]ledger.Holding, error) {
 		case err != nil:
 			return nil, err
 		case rec.IPAM == conf.PoolType && rec.Pool != "" && rec.BootID == n.Records.BootID:
-			out = append(out, holding(rec))
+			out = append(out, n.holding(rec))
 		}
 	}
 	return out, nil
 }
 
-// holding returns the leases of a record.
-func holding(rec record.Record) ledger.Holding {
+// holding returns the leases of a record, which may be of a version before.
+func (n Node) holding(rec record.Record) ledger.Holding {
 	h := ledger.Holding{Owner: ledger.Owner{
 		ContainerID: string(rec.ContainerID), IfName: string(rec.IfName), Network: rec.Network,
 		PodNamespace: rec.Pod.Namespace, PodName: rec.Pod.Name, PodUID: rec.Pod.UID,
@@ -157,7 +157,7 @@ func holding(rec record.Record) ledger.Holding {
 	}}
 	for _, a := range rec.Plan.Addresses() {
 		h.Places = append(h.Places, ledger.Place{
-			Spot: ledger.Spot{Pool: rec.Pool, Addr: a.Prefix.Addr()}, Since: rec.Saved, Early: a.Early,
+			Spot: ledger.Spot{Pool: n.Leases.Current(rec.Pool), Addr: a.Prefix.Addr()}, Since: rec.Saved, Early: a.Early,
 		})
 	}
 	return h
