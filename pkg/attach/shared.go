@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
@@ -26,10 +28,11 @@ type sharing struct {
 	apply.Executor
 	records record.Store
 	at      conf.Attachment
+	log     *slog.Logger
 }
 
 func (n Node) sharing(x apply.Executor, rec record.Record) sharing {
-	return sharing{x, n.Records, conf.Attachment{ContainerID: rec.ContainerID, IfName: rec.IfName}}
+	return sharing{x, n.Records, conf.Attachment{ContainerID: rec.ContainerID, IfName: rec.IfName}, n.Log}
 }
 
 // Do implements apply.Executor. The record has the operations before they are done,
@@ -55,7 +58,7 @@ func (s sharing) Do(ctx context.Context, run ...plan.Op) error {
 // last.
 func (s sharing) Undo(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Shared {
-		return s.Executor.Undo(ctx, run...)
+		return s.undo(ctx, run...)
 	}
 	release, err := s.records.LockShared(ctx)
 	if err != nil {
@@ -69,6 +72,17 @@ func (s sharing) Undo(ctx context.Context, run ...plan.Op) error {
 	return errors.Join(errs...)
 }
 
+// undo undoes operations. Rules that stay in a pod are no reason to keep the pod: no
+// other pod sees them.
+func (s sharing) undo(ctx context.Context, run ...plan.Op) error {
+	err := s.Executor.Undo(ctx, run...)
+	if run[0].Place == plan.Pod && errors.Is(err, kernel.ErrRulesLeft) {
+		s.log.Warn("rules of the pod stay", "container", s.at.ContainerID, "interface", s.at.IfName, "error", err)
+		return nil
+	}
+	return err
+}
+
 // leave undoes an operation unless another attachment has it, and removes it from the
 // record.
 func (s sharing) leave(ctx context.Context, op plan.Op) error {
@@ -77,7 +91,7 @@ func (s sharing) leave(ctx context.Context, op plan.Op) error {
 		return err
 	}
 	if !held {
-		if err := s.Executor.Undo(ctx, op); err != nil {
+		if err := s.undo(ctx, op); err != nil {
 			return err
 		}
 	}

@@ -42,6 +42,11 @@ var ErrRenamed = errors.New("the pod has renamed the interface")
 // not bring the route back.
 var ErrNoSubnetRoute = errors.New("the main table has no route to its subnet")
 
+// ErrRulesLeft is in the error of Undo when all is undone but rules, because there
+// are more that agree with ours than Undo deletes. In a pod, these rules belong to
+// the pod's own namespace, and end with it.
+var ErrRulesLeft = errors.New("more rules agree with it than are deleted, or they are added again and again")
+
 // Kernel acts on one host and one pod, or on the host alone. It is safe for concurrent use.
 type Kernel struct {
 	path   string // of the pod's namespace

@@ -51,14 +51,13 @@ func (o orphans) undo(ctx context.Context) error {
 	if err != nil {
 		return classify(action, string(o.op.Link), err)
 	}
-	var errs []error
-	for _, err := range o.conn.Each(ctx, rules...) {
-		errs = append(errs, classify(action, string(o.op.Link), ignore(err, unix.ENOENT)))
+	if len(rules) > 0 {
+		err = rules.undo(ctx)
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil && !errors.Is(err, ErrRulesLeft) {
 		return err
 	}
-	return remove(ctx, o.conn, rails, links)
+	return errors.Join(remove(ctx, o.conn, rails, links), err)
 }
 
 // isRail says whether a link belongs to a rail after the first: its mark is the
@@ -69,8 +68,8 @@ func (o orphans) isRail(l rtnl.Link) bool {
 	return ok && err == nil && l.Kind == "macvlan"
 }
 
-// rules returns the changes that remove our rules for the addresses of links.
-func (o orphans) rules(ctx context.Context, links []rtnl.Link) ([]rtnl.Change, error) {
+// rules returns the rules for the addresses of links that are as we make them.
+func (o orphans) rules(ctx context.Context, links []rtnl.Link) (policies, error) {
 	addrs, err := o.conn.Addresses(ctx, 0)
 	if err != nil {
 		return nil, err
@@ -85,10 +84,12 @@ func (o orphans) rules(ctx context.Context, links []rtnl.Link) ([]rtnl.Change, e
 	if err != nil {
 		return nil, err
 	}
-	var out []rtnl.Change
+	var out policies
+	seen := map[policy]bool{}
 	for _, r := range rules {
-		if r.Protocol == plan.Protocol && r.From.IsSingleIP() && ours[r.From.Addr()] {
-			out = append(out, rtnl.DeleteRule(r))
+		p := policy{o.namespace, plan.Rule{From: r.From, Table: r.Table, Priority: r.Priority}}
+		if r.From.IsSingleIP() && ours[r.From.Addr()] && r == p.want() && !seen[p] {
+			out, seen[p] = append(out, p), true
 		}
 	}
 	return out, nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,39 +58,52 @@ func (p policy) added(ctx context.Context, err error) error {
 	return nil
 }
 
-// maxTwins bounds how often undo deletes a rule. do makes one rule; other tools
-// may have made equal ones.
-const maxTwins = 100
+// maxTwins and ruleTime bound how often, and for how long, undo deletes a rule. do
+// makes one rule. Other programs may have made equal ones, and a pod can make any
+// number.
+const (
+	maxTwins = 1024
+	ruleTime = 10 * time.Second
+)
 
 // undo removes the rules and their twins. The kernel deletes the first rule
 // that agrees with the request (rule_find). The request has our protocol
 // number, so the rules of others stay. undo deletes each rule twice in one
-// message: when the second deletion is refused, no twin is left.
+// message: when the last deletion is refused, no twin is left. Otherwise it
+// deletes twice as many in the next message.
 func (ps policies) undo(ctx context.Context) error {
 	const action = "delete rule"
+	limited, cancel := context.WithTimeout(ctx, ruleTime)
+	defer cancel()
 	var errs []error
-	ps = slices.Clone(ps)
-	slices.Reverse(ps)
-	for range maxTwins / 2 {
+	left := slices.Clone(ps)
+	slices.Reverse(left)
+	for n := 2; n <= maxTwins && len(left) > 0 && limited.Err() == nil; n *= 2 {
 		var changes []rtnl.Change
-		for _, p := range ps {
-			changes = append(changes, rtnl.DeleteRule(p.want()), rtnl.DeleteRule(p.want()))
-		}
-		answers := ps[0].conn.Each(ctx, changes...)
-		var left policies
-		for i, p := range ps {
-			if err := answers[2*i+1]; err != nil {
-				errs = append(errs, classify(action, p.subject(), ignore(err, unix.ENOENT, unix.EAFNOSUPPORT)))
-			} else {
-				left = append(left, p)
+		for _, p := range left {
+			for range n {
+				changes = append(changes, rtnl.DeleteRule(p.want()))
 			}
 		}
-		if ps = left; len(ps) == 0 {
-			return errors.Join(errs...)
+		answers := ps[0].conn.Each(limited, changes...)
+		again := policies{}
+		for i, p := range left {
+			if err := answers[(i+1)*n-1]; err == nil || limited.Err() != nil {
+				again = append(again, p)
+			} else {
+				errs = append(errs, classify(action, p.subject(), ignore(err, unix.ENOENT, unix.EAFNOSUPPORT)))
+			}
 		}
+		left = again
 	}
-	return errors.Join(append(errs, cnierr.New(cnierr.IO, action, ps[0].subject(),
-		"something adds it again and again: ip monitor rule in "+ps[0].place.String()+" shows when", "deleted it %d times", maxTwins))...)
+	switch err := errors.Join(errs...); {
+	case err != nil || len(left) == 0:
+		return err
+	case ctx.Err() != nil:
+		return classify(action, left[0].subject(), ctx.Err())
+	default:
+		return cnierr.New(cnierr.IO, action, left[0].subject(), "ip monitor rule in "+left[0].place.String()+" shows which program adds it", "%w", ErrRulesLeft)
+	}
 }
 
 func (ps policies) check(ctx context.Context) error { return checkEach(ctx, ps) }

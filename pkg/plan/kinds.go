@@ -31,7 +31,7 @@ var kinds = []row{
 		link: about(func(a Address) conf.LinkName { return a.Link }),
 	}),
 	of[Route](row{name: "route", phase: phaseRoute, goesWithLink: true, marked: true, link: about(func(r Route) conf.LinkName { return r.Link })}),
-	of[Rule](row{name: "rule", phase: phaseRule, marked: true, from: func(k Kind) netip.Addr { return k.(Rule).From.Addr() }}),
+	of[Rule](row{name: "rule", phase: phaseRule, afterLinks: true, marked: true, from: func(k Kind) netip.Addr { return k.(Rule).From.Addr() }}),
 	of[Orphans](row{name: "orphans"}),
 	of[Gateway](row{name: "gateway", by: ByWire, phase: phaseGateway, join: joined(Gateway.and)}),
 	of[Move](row{name: "move", by: ByRDMA, phase: phaseMove, stays: true, link: about(func(m Move) conf.LinkName { return m.Link })}),
@@ -54,6 +54,9 @@ type row struct {
 	// makesLink says that an operation makes a link: it is undone after all operations
 	// on links. goesWithLink says that the kernel undoes it when its link goes.
 	makesLink, goesWithLink bool
+	// afterLinks says that an operation is undone after all others: a pod can make
+	// that slow, and its link must not wait for it.
+	afterLinks bool
 	// marked says that what an operation makes carries our mark. Only such operations
 	// can be shared.
 	marked bool

@@ -3,11 +3,17 @@
 
 package plan
 
-import "github.com/roce-cni/roce-cni/pkg/conf"
+import (
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
 
 // Teardown returns the operations that must be undone one by one. The kernel
 // removes a link's settings, addresses and routes together with the link. So
-// only the link and the rules remain of an attachment with a link that we made.
+// only the link and the rules remain of an attachment with a link that we made. The
+// rules come first, so that they are undone last: a pod can add any number of rules
+// that agree with ours, and the link must not wait until they are deleted.
 func (o Ops) Teardown() Ops {
 	type link struct {
 		place Place
@@ -25,7 +31,9 @@ func (o Ops) Teardown() Ops {
 		}
 		out = append(out, op)
 	}
-	return out
+	late := func(op Op) bool { return op.row().afterLinks }
+	early := slices.DeleteFunc(slices.Clone(out), late)
+	return append(slices.DeleteFunc(out, func(op Op) bool { return !late(op) }), early...)
 }
 
 // Links returns the operations that make links; OnLinks returns all others.
