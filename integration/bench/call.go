@@ -18,6 +18,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 const (
@@ -102,13 +104,7 @@ func (cs chains) del(ctx context.Context, pod string) (whole time.Duration, err 
 func (c *chain) runtimeConf(pod string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
 		ContainerID: "sandbox-" + pod, NetNS: netnsPath(pod), IfName: c.ifName,
-		Args: [][2]string{
-			{"IgnoreUnknown", "1"},
-			{"K8S_POD_NAMESPACE", "bench"},
-			{"K8S_POD_NAME", pod},
-			{"K8S_POD_INFRA_CONTAINER_ID", "sandbox-" + pod},
-			{"K8S_POD_UID", "uid-" + pod},
-		},
+		Args: cnitest.Pod{Name: pod, ID: "sandbox-" + pod, UID: "uid-" + pod}.Args(),
 	}
 }
 

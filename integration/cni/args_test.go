@@ -86,7 +86,7 @@ func TestLinkOnlyNetworkHasNeitherAddressNorRoute(t *testing.T) {
 			t.Errorf("the route %q goes through net1; before: %q", route, main)
 		}
 	}
-	if got := p.mustRun(t, "ip", "-oneline", "addr", "show", "dev", "net1"); strings.Contains(got, "inet") {
+	if got := p.MustRun(t, "ip", "-oneline", "addr", "show", "dev", "net1"); strings.Contains(got, "inet") {
 		t.Errorf("net1 has an address: %s", got)
 	}
 	a.mustDel(t)

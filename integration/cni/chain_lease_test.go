@@ -70,7 +70,7 @@ func TestRoceReleasesNoLeaseOfThePluginBefore(t *testing.T) {
 
 	t.Log("roce's ADD is repeated for a pod that lost its routes")
 	res := second.mustAdd(t)
-	p.ip(t, "route flush table 100")
+	p.IP(t, "route flush table 100")
 	second.repeatRoce(t, res)
 	if got := w.leases(t, "leased"); !slices.Equal(got, oneLease) {
 		t.Fatalf("after the repeated ADD of roce, leased: %q", got)

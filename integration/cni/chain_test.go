@@ -63,7 +63,7 @@ func TestChainedRoceRoutesWhatAnotherPluginMade(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	p := w.pod(t)
-	w.leaf.ip(t, `
+	w.leaf.IP(t, `
 		addr add 198.51.100.1/32 dev lo
 		addr add 2001:db8::1/128 dev lo nodad
 		link set dev lo up`)
@@ -96,8 +96,8 @@ func TestChainedRoceRoutesWhatAnotherPluginMade(t *testing.T) {
 		})
 		// The default route in main is eth0's, so that an answer to somebody
 		// beyond the gateway shows which table it took.
-		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "198.51.100.1", v4.String())
-		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "2001:db8::1", v6.String())
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "198.51.100.1", v4.String())
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "2001:db8::1", v6.String())
 		if got := p.setting(t, "net/ipv4/conf/"+a.ifName+"/rp_filter"); got != "2" {
 			t.Errorf("rp_filter is %s", got)
 		}
@@ -105,7 +105,7 @@ func TestChainedRoceRoutesWhatAnotherPluginMade(t *testing.T) {
 			if err := a.check(t); err != nil {
 				t.Errorf("CHECK of the list: %v", err)
 			}
-			p.ip(t, fmt.Sprintf("rule del from %s lookup %s priority 32000", v4, table))
+			p.IP(t, fmt.Sprintf("rule del from %s lookup %s priority 32000", v4, table))
 			if err := a.check(t); err == nil || !strings.HasPrefix(err.Msg, "roce[110] ") {
 				t.Errorf("CHECK without a rule: got %v, want roce's finding", err)
 			}
@@ -125,10 +125,10 @@ func TestChainedRoceAdoptsADeviceOfTheHost(t *testing.T) {
 	w := newWorld(t, 2)
 	p := w.pod(t)
 	before, node := p.snapshot(t), w.snapshot(t)
-	w.ip(t, "addr flush dev rail1")
+	w.IP(t, "addr flush dev rail1")
 	a := w.behind(t, p, 1, map[string]any{"type": "host-device", "device": "rail1"})
 	res := a.mustAdd(t)
-	w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addrs(res)[0].String())
+	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addrs(res)[0].String())
 	all(t, "rules", p.rules(t), []string{fmt.Sprintf("32000: from %s lookup 100 proto 82", addrs(res)[0])})
 	if err := a.check(t); err != nil {
 		t.Errorf("CHECK of the list: %v", err)
@@ -137,8 +137,8 @@ func TestChainedRoceAdoptsADeviceOfTheHost(t *testing.T) {
 	p.unchanged(t, before)
 	w.noRecords(t)
 	// The NIC is the host's again, with the host's settings.
-	w.ip(t, "link set dev rail1 addrgenmode none\nlink set dev rail1 up")
-	w.awaitCarrier(t)
+	w.IP(t, "link set dev rail1 addrgenmode none\nlink set dev rail1 up")
+	w.AwaitCarrier(t)
 	for _, s := range settings {
 		path := fmt.Sprintf(s, "rail1")
 		if want := path + "=" + w.setting(t, "net/"+path); !strings.Contains(node, want+"\n") {
@@ -182,7 +182,7 @@ func TestFailureOfChainedRoceLeavesTheRestToDEL(t *testing.T) {
 			if got := p.rules(t); len(got) > 0 {
 				t.Errorf("rules %q", got)
 			}
-			if got := p.mustRun(t, "ip", "route", "show", "table", "all", "proto", "82"); got != "" {
+			if got := p.MustRun(t, "ip", "route", "show", "table", "all", "proto", "82"); got != "" {
 				t.Errorf("routes %q", got)
 			}
 			w.noRecords(t)
@@ -195,9 +195,9 @@ func TestFailureOfChainedRoceLeavesTheRestToDEL(t *testing.T) {
 func TestDelAndGCOfAChainWithAnyPartMissing(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*testing.T, *world, *pod){
-		"the namespace is gone": func(t *testing.T, _ *world, p *pod) { t.Helper(); p.remove(t) },
-		"the link is gone":      func(t *testing.T, _ *world, p *pod) { t.Helper(); p.ip(t, "link del net1") },
-		"the master is gone":    func(t *testing.T, w *world, _ *pod) { t.Helper(); w.ip(t, "link del rail0") },
+		"the namespace is gone": func(t *testing.T, _ *world, p *pod) { t.Helper(); p.Remove(t) },
+		"the link is gone":      func(t *testing.T, _ *world, p *pod) { t.Helper(); p.IP(t, "link del net1") },
+		"the master is gone":    func(t *testing.T, w *world, _ *pod) { t.Helper(); w.IP(t, "link del rail0") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -208,7 +208,7 @@ func TestDelAndGCOfAChainWithAnyPartMissing(t *testing.T) {
 			spoil(t, w, p)
 			a.mustDel(t)
 			w.noRecords(t)
-			if _, err := os.Stat(p.path); err == nil && len(p.rules(t)) > 0 {
+			if _, err := os.Stat(p.Path); err == nil && len(p.rules(t)) > 0 {
 				t.Errorf("rules %q", p.rules(t))
 			}
 		})

@@ -49,7 +49,7 @@ func TestCheckReportsTheDamageAndAddRepairsIt(t *testing.T) {
 				t.Fatalf("CHECK of a whole attachment: %v", err)
 			}
 
-			p.ip(t, fill(d.script, addr))
+			p.IP(t, fill(d.script, addr))
 			damaged := p.snapshot(t)
 			err := a.check(t)
 			if err == nil || !strings.Contains(err.Msg, fill(d.says, addr)) || err.Details == "" {
@@ -83,7 +83,7 @@ func TestCheckOfAChangedSetting(t *testing.T) {
 	p := w.pod(t)
 	a := w.attach(w.rail(0), p, "net1")
 	a.mustAdd(t)
-	p.set(t, "net/ipv4/conf/net1/arp_ignore", "0")
+	p.Set(t, "net/ipv4/conf/net1/arp_ignore", "0")
 	if err := a.check(t); err == nil || !strings.Contains(err.Msg, "arp_ignore") {
 		t.Errorf("CHECK: got %v, want an error that names arp_ignore", err)
 	}
@@ -109,10 +109,10 @@ func TestNamespaceThatWasReplacedIsNotTheOldOne(t *testing.T) {
 	c := w.rail(0)
 	a := w.attach(c, old, "net1")
 	a.mustAdd(t)
-	old.remove(t)
-	fresh := newNamespace(t, old.namespace.name)
-	w.ip(t, "link add link rail0 name net1 netns "+fresh.name+" type macvlan mode bridge")
-	fresh.ip(t, "link set dev net1 addrgenmode none\nrule add from 192.0.2.1 lookup 100 priority 32000 protocol 82")
+	old.Remove(t)
+	fresh := newNamespace(t, old.namespace.Name)
+	w.IP(t, "link add link rail0 name net1 netns "+fresh.Name+" type macvlan mode bridge")
+	fresh.IP(t, "link set dev net1 addrgenmode none\nrule add from 192.0.2.1 lookup 100 priority 32000 protocol 82")
 	before := fresh.snapshot(t)
 	if err := a.check(t); err == nil {
 		t.Error("CHECK of a namespace that was replaced: no error")
@@ -122,7 +122,7 @@ func TestNamespaceThatWasReplacedIsNotTheOldOne(t *testing.T) {
 	w.nothingLeased(t)
 	w.noRecords(t)
 
-	fresh.ip(t, "link del net1")
+	fresh.IP(t, "link del net1")
 	a.addAtLast(t)
 	a.mustDel(t)
 }

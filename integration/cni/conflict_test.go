@@ -39,7 +39,7 @@ func TestAddressThatAnotherHostHasIsPassedOver(t *testing.T) {
 			a.mustDel(t)
 
 			// The pod would get its address back, but for a machine that took it.
-			w.leaf.ip(t, fmt.Sprintf("addr add %s/%d dev leaf0%s", home, f.bits, f.flags))
+			w.leaf.IP(t, fmt.Sprintf("addr add %s/%d dev leaf0%s", home, f.bits, f.flags))
 			w.leaf.snapshot(t) // waits until the kernel answers for an IPv6 address
 			again := w.attach(c.With("probe.conflict.wait", "300ms"), w.podNamed(t, "trainer"), "net1")
 			next := addrOfResult(t, again.mustAdd(t))
@@ -55,7 +55,7 @@ func TestAddressThatAnotherHostHasIsPassedOver(t *testing.T) {
 			again.mustDel(t)
 
 			// It is set aside, also when the machine is silent now.
-			w.leaf.ip(t, fmt.Sprintf("addr del %s/%d dev leaf0", home, f.bits))
+			w.leaf.IP(t, fmt.Sprintf("addr del %s/%d dev leaf0", home, f.bits))
 			if got := addrOfResult(t, w.attach(c, w.podNamed(t, "trainer"), "net1").mustAdd(t)); got == home {
 				t.Errorf("got %s at once after the conflict", got)
 			}
@@ -118,7 +118,7 @@ func TestRequestedAddressThatAnotherHostHasIsAnErrorAtOnce(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.pod(t)
 	before := p.snapshot(t)
-	w.leaf.ip(t, "addr add 172.16.10.70/24 dev leaf0")
+	w.leaf.IP(t, "addr add 172.16.10.70/24 dev leaf0")
 	err := w.attach(w.rail(0).Patient(), p, "net1").capable("ips", []string{"172.16.10.70"}).mustFail(t, 100)
 	if mac := w.leaf.mac(t, "leaf0"); !strings.Contains(err.Msg, "172.16.10.70") || !strings.Contains(err.Msg, mac) {
 		t.Errorf("%v: want it to name 172.16.10.70 and %s", err, mac)
@@ -185,7 +185,7 @@ func TestPointToPointPrefixesNeedNoProbe(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	w.wire(t, 0)
-	w.leaf.ip(t, "addr add 10.9.0.2/31 dev leaf0\naddr add fd00:9::/127 dev leaf0 nodad")
+	w.leaf.IP(t, "addr add 10.9.0.2/31 dev leaf0\naddr add fd00:9::/127 dev leaf0 nodad")
 	tap := w.leaf.listen(t, "leaf0", nil)
 	c := w.rail(0).With("ipam.subnets", []any{
 		map[string]any{"subnet": "10.9.0.2/31", "gateway": "10.9.0.2"}, map[string]any{"subnet": "fd00:9::/127", "gateway": "fd00:9::"},
@@ -196,7 +196,7 @@ func TestPointToPointPrefixesNeedNoProbe(t *testing.T) {
 		if got := tap.heard(func(f frame) bool { return f.probe(addr) }); len(got) > 0 {
 			t.Errorf("probes for %s: %v, want none", addr, got)
 		}
-		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addr.String())
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addr.String())
 	}
 }
 
@@ -205,10 +205,10 @@ func TestTwoNodesNeverBothGetOneAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	w.bridge(t, 1)
-	other := newNode(t, w.name+"-b")
+	other := newNode(t, w.Name+"-b")
 	other.host = "node-b"
 	w.wireTo(t, other, 0, "leaf1")
-	w.leaf.ip(t, "link set dev leaf1 master br0")
+	w.leaf.IP(t, "link set dev leaf1 master br0")
 	p, q := w.pod(t), w.pod(t)
 	for i := range 10 {
 		addr := fmt.Sprintf("172.16.10.%d", 64+i)

@@ -103,15 +103,15 @@ func newCrowd(t *testing.T, w *world, size int, of func(i int) network) *crowd {
 		world: w, all: make([]attachment, size), pods: make([]*pod, size), before: make([]string, size),
 		owner: map[netip.Addr]string{}, took: map[string][]time.Duration{},
 	}
-	prefix := strings.TrimSuffix(w.node.name, "-node")
+	prefix := strings.TrimSuffix(w.node.Name, "-node")
 	for i := range c.all {
 		ns := newNamespace(t, fmt.Sprintf("%s-%d", prefix, i))
-		c.pods[i] = &pod{ns, "sandbox-" + ns.name, fmt.Sprintf("job-%d", i)}
+		c.pods[i] = &pod{ns, "sandbox-" + ns.Name, fmt.Sprintf("job-%d", i)}
 		c.all[i] = w.attach(of(i), c.pods[i], "net1")
 	}
 	// What another program has made in the pod must stay.
 	c.each(func(i int) {
-		c.pods[i].ip(t, `
+		c.pods[i].IP(t, `
 			link set dev lo up
 			link add eth0 type veth peer name peer0
 			link set dev eth0 addrgenmode none
@@ -151,7 +151,7 @@ func (c *crowd) add(t *testing.T, i int) {
 		// All namespaces share one neighbour table of 1024 entries (arp_tbl,
 		// gc_thresh3), and a gateway does not answer who finds no room in it
 		// (arp_process). True gateways have tables of their own.
-		c.leaf.mustRun(t, "ip", "neigh", "flush", "all")
+		c.leaf.MustRun(t, "ip", "neigh", "flush", "all")
 	}
 	a := c.all[i]
 	if i%10 == 0 {
@@ -233,7 +233,7 @@ func TestGCLeavesAnAddAloneThatItDoesNotKnow(t *testing.T) {
 			t.Errorf("ADD: %v", err)
 		}
 	}()
-	w.await(t, "ADD has written its record", func() bool {
+	cnitest.Await(t, "ADD has written its record", func() bool {
 		return slices.Contains(w.files(t), filepath.Join("attachments", a.id, "net1.json"))
 	})
 	if err := a.gc(t, "roce", valid()); err != nil {

@@ -29,7 +29,7 @@ func TestDelSucceedsWithAnyPartMissing(t *testing.T) {
 	}{
 		{name: "nothing happened", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment { return a }},
 		{name: "the namespace is gone", kept: true, spoil: func(t *testing.T, _ *world, p *pod, a attachment) attachment {
-			p.remove(t)
+			p.Remove(t)
 			return a
 		}},
 		{name: "the namespace's path is a plain file", kept: true, spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
@@ -41,15 +41,15 @@ func TestDelSucceedsWithAnyPartMissing(t *testing.T) {
 			return a
 		}},
 		{name: "the master is gone", spoil: func(t *testing.T, w *world, _ *pod, a attachment) attachment {
-			w.ip(t, "link del rail0")
+			w.IP(t, "link del rail0")
 			return a
 		}},
 		{name: "the link is gone", spoil: func(t *testing.T, _ *world, p *pod, a attachment) attachment {
-			p.ip(t, "link del net1")
+			p.IP(t, "link del net1")
 			return a
 		}},
 		{name: "rules are gone", spoil: func(t *testing.T, _ *world, p *pod, a attachment) attachment {
-			p.ip(t, "rule del priority 32000\nrule del priority 32001")
+			p.IP(t, "rule del priority 32000\nrule del priority 32001")
 			return a
 		}},
 		{name: "the master's name is another", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
@@ -106,7 +106,7 @@ func TestDelOfWhatWasNeverAddedSucceedsAndTouchesNothing(t *testing.T) {
 		a.mustDel(t)
 		a.netns = ""
 		a.mustDel(t)
-		a.netns = w.path // hostNetwork: true
+		a.netns = w.Path // hostNetwork: true
 		a.mustDel(t)
 	}
 	p.unchanged(t, pod)
@@ -121,12 +121,12 @@ func TestForeignInterfaceOfTheSameNameIsLeftAlone(t *testing.T) {
 	a := w.attach(w.rail(0), p, "net1")
 	a.mustAdd(t)
 	// Another program replaces our link by its own.
-	p.ip(t, "link del net1")
-	w.ip(t, "link add link rail0 name net1 netns "+p.namespace.name+" type macvlan mode bridge")
-	p.ip(t, "link set dev net1 addrgenmode none\nlink set dev net1 alias somebody's\naddr add 192.0.2.7/24 dev net1\nlink set dev net1 up")
-	links := p.mustRun(t, "ip", "-details", "addr", "show")
+	p.IP(t, "link del net1")
+	w.IP(t, "link add link rail0 name net1 netns "+p.namespace.Name+" type macvlan mode bridge")
+	p.IP(t, "link set dev net1 addrgenmode none\nlink set dev net1 alias somebody's\naddr add 192.0.2.7/24 dev net1\nlink set dev net1 up")
+	links := p.MustRun(t, "ip", "-details", "addr", "show")
 	a.mustDel(t)
-	if diff := cmp.Diff(links, p.mustRun(t, "ip", "-details", "addr", "show")); diff != "" {
+	if diff := cmp.Diff(links, p.MustRun(t, "ip", "-details", "addr", "show")); diff != "" {
 		t.Errorf("links (-before +after DEL)\n%s", diff)
 	}
 	if got := p.rules(t); len(got) > 0 {

@@ -99,7 +99,7 @@ func TestAddressesMayComeFromAnotherIPAMPlugin(t *testing.T) {
 	if got := p.routes(t, "100"); len(got) != 4 {
 		t.Errorf("table 100 has %q, want both subnets, the default route and the route of the plugin", got)
 	}
-	w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", "172.16.10.90")
+	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", "172.16.10.90")
 	if stdin, err := os.ReadFile(filepath.Join(dir, "stdin")); err != nil || !strings.Contains(string(stdin), `"own keys"`) {
 		t.Errorf("the plugin was given %s, %v, want the configuration with its own keys", stdin, err)
 	}
@@ -177,9 +177,9 @@ func TestIPAMPluginIsCalledWhileTheInterfaceStandsWithoutTheAddress(t *testing.T
 			a.mustAdd(t)
 			a.mustDel(t)
 		} else {
-			w.leaf.ip(t, "addr del 172.16.10.254/24 dev leaf0")
+			w.leaf.IP(t, "addr del 172.16.10.254/24 dev leaf0")
 			a.mustFail(t, 106)
-			w.leaf.ip(t, "addr add 172.16.10.254/24 dev leaf0")
+			w.leaf.IP(t, "addr add 172.16.10.254/24 dev leaf0")
 		}
 		b, err := os.ReadFile(filepath.Join(dir, "seen"))
 		if err != nil {
@@ -240,7 +240,7 @@ func TestConflictOfAnAddressOfAnotherIPAMPluginGivesItBack(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.pod(t)
 	before := p.snapshot(t)
-	w.leaf.ip(t, "addr add 172.16.10.90/24 dev leaf0")
+	w.leaf.IP(t, "addr add 172.16.10.90/24 dev leaf0")
 	a, dir := w.delegated(t, p)
 	a.mustFail(t, 100)
 	p.unchanged(t, before)

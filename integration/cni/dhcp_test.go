@@ -14,6 +14,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // viaDHCP returns an attachment with an address from the real dhcp plugin with its
@@ -36,7 +38,7 @@ func (w *world) viaDHCP(t *testing.T, p *pod) attachment {
 			t.Logf("the daemon said:\n%s", log.String())
 		}
 	})
-	w.await(t, "the daemon of dhcp listens", func() bool {
+	cnitest.Await(t, "the daemon of dhcp listens", func() bool {
 		_, err := os.Stat(socket)
 		return err == nil
 	})
@@ -65,7 +67,7 @@ func TestDHCPLeasesAndReleasesThroughTheInterface(t *testing.T) {
 	}, p.routes(t, "100")); diff != "" {
 		t.Errorf("table 100 (-want +got)\n%s", diff)
 	}
-	w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "172.16.10.200")
+	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "172.16.10.200")
 	if err := a.check(t); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
@@ -92,7 +94,7 @@ func released(t *testing.T, s *dhcpServer, want int) {
 		}
 		return
 	}
-	(&namespace{name: "leaf"}).await(t, fmt.Sprintf("%d leases are given back", want), func() bool {
+	cnitest.Await(t, fmt.Sprintf("%d leases are given back", want), func() bool {
 		return s.count(dhcpRelease) == want && len(s.leases()) == 0
 	})
 }
@@ -112,7 +114,7 @@ func TestFailureOfALaterStepGivesTheAddressBackToTheDHCPServer(t *testing.T) {
 		w.noRecords(t)
 	}
 	// The machine that has the address answers.
-	w.leaf.ip(t, "addr add 172.16.10.200/24 dev leaf0")
+	w.leaf.IP(t, "addr add 172.16.10.200/24 dev leaf0")
 	a.mustFail(t, 100)
 	released(t, server, 3)
 	p.unchanged(t, before)
@@ -154,7 +156,7 @@ func TestDHCPServerThatIsSilentIsAnError(t *testing.T) {
 func TestDHCPWithClasslessRoutesToAGatewayBeyondTheSubnet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.leaf.ip(t, "addr add 169.254.1.1/32 dev leaf0\naddr add 198.51.100.1/32 dev lo")
+	w.leaf.IP(t, "addr add 169.254.1.1/32 dev leaf0\naddr add 198.51.100.1/32 dev lo")
 	p := w.pod(t)
 	before := p.snapshot(t)
 	w.dhcp(t, []string{"172.16.10.200", "172.16.10.201"}, dhcpOption{optMask, []byte{255, 255, 255, 255}}, dhcpOption{optRouter, []byte{169, 254, 1, 1}},
@@ -187,7 +189,7 @@ func TestDHCPWithClasslessRoutesToAGatewayBeyondTheSubnet(t *testing.T) {
 		addr := addrOfResult(t, a.mustAdd(t))
 		all(t, tt.mode, p.routes(t, tt.table), tt.want)
 		if tt.mode == "policy" {
-			w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "198.51.100.1", addr.String())
+			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "198.51.100.1", addr.String())
 		}
 		if err := a.check(t); err != nil {
 			t.Errorf("%s: CHECK: %v", tt.mode, err)
@@ -204,7 +206,7 @@ func TestDHCPGetsItsLeaseBackWhenTheNamespaceIsGone(t *testing.T) {
 	server := w.dhcp(t, []string{"172.16.10.200"}, subnetOptions()...)
 	a := w.viaDHCP(t, p)
 	a.mustAdd(t)
-	p.remove(t)
+	p.Remove(t)
 	a.mustDel(t)
 	released(t, server, 1) // the daemon is in the namespace still
 	w.noRecords(t)

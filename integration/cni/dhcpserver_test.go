@@ -64,7 +64,7 @@ func (w *world) dhcp(t *testing.T, addrs []string, options ...dhcpOption) *dhcpS
 	for _, o := range append(options, dhcpOption{optLeaseTime, []byte{0, 0, 14, 16}}) {
 		s.options = append(append(s.options, o.code, byte(len(o.value))), o.value...)
 	}
-	err := w.leaf.enter(func() (err error) {
+	err := w.leaf.Enter(func() (err error) {
 		if s.wire, err = packetSocket("leaf0"); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func change(path string, value any) func(*testing.T, *world, *pod, network) netw
 func inPod(script string) func(*testing.T, *world, *pod, network) network {
 	return func(t *testing.T, _ *world, p *pod, c network) network {
 		t.Helper()
-		p.ip(t, script)
+		p.IP(t, script)
 		return c
 	}
 }
@@ -51,7 +51,7 @@ func failures() []failure {
 			return c
 		}},
 		{"the table is taken", 105, func(t *testing.T, _ *world, p *pod, c network) network {
-			p.ip(t, "route add 192.0.2.0/24 dev eth0 table 200")
+			p.IP(t, "route add 192.0.2.0/24 dev eth0 table 200")
 			return c.With("routing.table", 200)
 		}},
 		{"the default route is taken", 105, change("routing.defaultRoute", true)},
@@ -64,7 +64,7 @@ func failures() []failure {
 				With("sysctl", map[string]any{"net.ipv6.conf.IFNAME.disable_ipv6": "1"})
 		}},
 		{"a route that the main table has", 0, func(t *testing.T, _ *world, p *pod, c network) network {
-			p.ip(t, "route add 192.0.2.0/24 dev eth0")
+			p.IP(t, "route add 192.0.2.0/24 dev eth0")
 			return c.With("ipam.routes", []any{map[string]any{"dst": "192.0.2.0/24", "table": 254}})
 		}},
 		{"the gateway is silent", 106, func(_ *testing.T, _ *world, _ *pod, c network) network {
@@ -127,11 +127,11 @@ func TestPodThatCouldNotBeServedGetsTheSameAddressLater(t *testing.T) {
 	a := w.attach(c, p, "net1")
 	was := addrOfResult(t, a.mustAdd(t))
 	a.mustDel(t)
-	w.leaf.ip(t, "addr del 172.16.10.254/24 dev leaf0")
+	w.leaf.IP(t, "addr del 172.16.10.254/24 dev leaf0")
 	for range 3 {
 		a.mustFail(t, 106)
 	}
-	w.leaf.ip(t, "addr add 172.16.10.254/24 dev leaf0")
+	w.leaf.IP(t, "addr add 172.16.10.254/24 dev leaf0")
 	if is := addrOfResult(t, a.mustAdd(t)); is != was {
 		t.Errorf("got %s, want %s", is, was)
 	}
@@ -169,7 +169,7 @@ func TestHostNamespaceIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 	w := newWorld(t, 1)
 	a := w.attach(w.rail(0), w.pod(t), "net1")
 	before := w.snapshot(t)
-	a.netns = w.path
+	a.netns = w.Path
 	a.mustFail(t, 8)
 	w.unchanged(t, before)
 	w.noRecords(t)
@@ -183,8 +183,8 @@ func TestFailedAddRemovesWhatAnEarlierAddLeft(t *testing.T) {
 	before := p.snapshot(t)
 	a := w.attach(w.rail(0), p, "net1")
 	a.mustAdd(t)
-	p.ip(t, "link del net1")
-	w.ip(t, "link set dev rail0 down")
+	p.IP(t, "link del net1")
+	w.IP(t, "link set dev rail0 down")
 	a.mustFail(t, 102)
 	p.unchanged(t, before)
 	w.nothingLeased(t)

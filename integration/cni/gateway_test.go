@@ -101,7 +101,7 @@ func TestSilentGatewayIsAnErrorAndLeavesNothing(t *testing.T) {
 func TestEveryGatewayMustAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.leaf.ip(t, "addr del fd00:10::fe/64 dev leaf0")
+	w.leaf.IP(t, "addr del fd00:10::fe/64 dev leaf0")
 	p := w.pod(t)
 	before := p.snapshot(t)
 	c := w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}).With("probe.gateway", map[string]any{"timeout": "20ms"})
@@ -129,9 +129,9 @@ func TestMasterWithoutCarrierIsAnErrorThatSaysSo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)
-	w.leaf.ip(t, "link set dev leaf0 down")
-	w.await(t, "rail0 has no carrier", func() bool {
-		return strings.Contains(w.mustRun(t, "ip", "link", "show", "dev", "rail0"), " state DOWN ")
+	w.leaf.IP(t, "link set dev leaf0 down")
+	cnitest.Await(t, "rail0 has no carrier", func() bool {
+		return strings.Contains(w.MustRun(t, "ip", "link", "show", "dev", "rail0"), " state DOWN ")
 	})
 	pod, node := p.snapshot(t), w.snapshot(t)
 	err := w.attach(w.rail(0), p, "net1").mustFail(t, 102)
@@ -147,7 +147,7 @@ func TestMasterWithoutCarrierIsAnErrorThatSaysSo(t *testing.T) {
 func TestArpAndNeighbourEntriesOfOthersAreOverwritten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.leaf.ip(t, `
+	w.leaf.IP(t, `
 		neigh add 172.16.10.70 lladdr 02:dd:dd:dd:dd:dd dev leaf0 nud stale
 		neigh add fd00:10::70 lladdr 02:dd:dd:dd:dd:dd dev leaf0 nud stale`)
 	tap := w.leaf.listen(t, "leaf0", nil)
@@ -155,7 +155,7 @@ func TestArpAndNeighbourEntriesOfOthersAreOverwritten(t *testing.T) {
 	res := w.attach(c, w.pod(t), "net1").mustAdd(t)
 	for _, addr := range addrs(res) {
 		tap.await(t, 1, "an announcement", func(f frame) bool { return f.gratuitous(addr) })
-		got := strings.Fields(w.leaf.mustRun(t, "ip", "neigh", "show", "to", addr.String(), "dev", "leaf0"))
+		got := strings.Fields(w.leaf.MustRun(t, "ip", "neigh", "show", "to", addr.String(), "dev", "leaf0"))
 		if !slices.Contains(got, res.Interfaces[0].Mac) {
 			t.Errorf("the leaf's entry of %s is %q, want %s in it", addr, got, res.Interfaces[0].Mac)
 		}

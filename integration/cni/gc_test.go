@@ -97,7 +97,7 @@ func TestGCOfARuntimeThatLostAnAttachment(t *testing.T) {
 	a, b := w.attach(w.rail(0), p, "net1"), w.attach(w.rail(0), q, "net1")
 	a.mustAdd(t)
 	b.mustAdd(t)
-	p.remove(t)
+	p.Remove(t)
 	if err := os.RemoveAll(w.cache); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestStatusReportsWhetherAddCanBeServed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	w.wire(t, 7)
-	w.ip(t, "link set dev rail7 down")
+	w.IP(t, "link set dev rail7 down")
 	full := w.rail(0).With("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/32"}}).With("ipam.pool", "full")
 	w.attach(full, w.pod(t), "net1").mustAdd(t)
 	file := filepath.Join(t.TempDir(), "file")

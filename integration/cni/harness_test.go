@@ -22,6 +22,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // programs is the folder of the built programs. TestMain sets it.
@@ -45,7 +47,9 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	programs = dir
-	if err := removeLeft(); err != nil {
+	// repair looks into every namespace of the machine, and would find the addresses
+	// of a run that was killed.
+	if err := cnitest.RemoveLeft(prefix); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -54,27 +58,6 @@ func run(m *testing.M) int {
 		return 1
 	}
 	return m.Run()
-}
-
-// removeLeft removes the namespaces of earlier runs that were killed: repair
-// looks into every namespace of the machine, and would find their addresses.
-func removeLeft() error {
-	left, err := filepath.Glob("/run/netns/" + prefix + "*")
-	if err != nil {
-		return err
-	}
-	for _, path := range left {
-		name := filepath.Base(path)
-		pid, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")
-		if _, err := os.Stat("/proc/" + pid); err == nil {
-			continue
-		}
-		out, err := exec.Command("ip", "netns", "del", name).CombinedOutput()
-		if _, missing := os.Lstat(path); err != nil && missing == nil { // else another run has removed it
-			return fmt.Errorf("ip netns del %s: %w: %s", name, err, out)
-		}
-	}
-	return nil
 }
 
 // build builds the programs as the Makefile does, but for the path of the policy:
@@ -100,7 +83,7 @@ func build(dir string) error {
 // mayMakeNamespaces returns why no network namespace can be made here, nil if
 // one can.
 var mayMakeNamespaces = sync.OnceValue(func() error {
-	name := uniqueName()
+	name := cnitest.UniqueName(prefix)
 	if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {
 		return fmt.Errorf("ip netns add: %w: %s", err, strings.TrimSpace(string(out)))
 	}

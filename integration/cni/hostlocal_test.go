@@ -98,7 +98,7 @@ func TestHostLocalFromADDToDEL(t *testing.T) {
 		t.Errorf("the result has the routes %v", res.Routes)
 	}
 	for _, addr := range addrs(res) {
-		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
 	}
 	if err := a.check(t); err != nil {
 		t.Errorf("CHECK: %v", err)
@@ -147,12 +147,12 @@ func TestFailureOfALaterStepGivesTheAddressBackToHostLocal(t *testing.T) {
 		}},
 		{"the address is taken on the wire", 100, func(t *testing.T, w *world, _ *pod, c network) network {
 			t.Helper()
-			w.leaf.ip(t, "addr add 172.16.10.130/24 dev leaf0")
+			w.leaf.IP(t, "addr add 172.16.10.130/24 dev leaf0")
 			return c
 		}},
 		{"the node has the address", 100, func(t *testing.T, w *world, _ *pod, c network) network {
 			t.Helper()
-			w.ip(t, "addr add 172.16.10.130/24 dev rail0")
+			w.IP(t, "addr add 172.16.10.130/24 dev rail0")
 			return c
 		}},
 		{"the default route is taken", 105, change("routing", "main")},
@@ -186,7 +186,7 @@ func TestHostLocalThatIsExhaustedSaysSo(t *testing.T) {
 	a.network = a.network.With("ipam.ranges.0.0.rangeEnd", "172.16.10.130")
 	a.mustAdd(t)
 	b := a
-	b.id, b.netns = q.id, q.path
+	b.id, b.netns = q.id, q.Path
 	if err := b.mustFail(t, 999); !strings.Contains(err.Msg, "no IP addresses available") || !strings.Contains(err.Msg, `"host-local"`) {
 		t.Errorf("got %v, want what host-local says, and its name", err)
 	}
@@ -205,9 +205,9 @@ func TestDelReleasesToHostLocalWithAnyPartMissing(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"the namespace is gone": func(t *testing.T, _ *world, p *pod) { t.Helper(); p.remove(t) },
-		"the link is gone":      func(t *testing.T, _ *world, p *pod) { t.Helper(); p.ip(t, "link del net1") },
-		"the master is gone":    func(t *testing.T, w *world, _ *pod) { t.Helper(); w.ip(t, "link del rail0") },
+		"the namespace is gone": func(t *testing.T, _ *world, p *pod) { t.Helper(); p.Remove(t) },
+		"the link is gone":      func(t *testing.T, _ *world, p *pod) { t.Helper(); p.IP(t, "link del net1") },
+		"the master is gone":    func(t *testing.T, w *world, _ *pod) { t.Helper(); w.IP(t, "link del rail0") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

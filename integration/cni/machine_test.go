@@ -93,7 +93,7 @@ func newMachine(t *testing.T, seed uint64) *machine {
 		counts: map[string]int{},
 	}
 	// Another program also makes routes on the node.
-	w.ip(t, `
+	w.IP(t, `
 		addr add 172.16.10.1/24 dev rail0
 		rule add from 172.16.10.64/26 lookup 100 priority 32100
 		route add 192.0.2.0/24 dev rail0 table 100`)
@@ -109,13 +109,13 @@ func newMachine(t *testing.T, seed uint64) *machine {
 func (m *machine) tenant() *tenant {
 	m.t.Helper()
 	i := m.world.pods.Add(1)
-	ns := newNamespace(m.t, fmt.Sprintf("%s-%d", strings.TrimSuffix(m.node.name, "-node"), i))
-	m.leaf.ip(m.t, fmt.Sprintf(`
+	ns := newNamespace(m.t, fmt.Sprintf("%s-%d", strings.TrimSuffix(m.node.Name, "-node"), i))
+	m.leaf.IP(m.t, fmt.Sprintf(`
 		link add pod%[1]d type veth peer name eth0 netns %[2]s
 		link set dev pod%[1]d addrgenmode none
-		link set dev pod%[1]d up`, i, ns.name))
-	m.ip(m.t, "link add link rail0 name theirs netns "+ns.name+" type macvlan mode bridge")
-	ns.ip(m.t, fmt.Sprintf(`
+		link set dev pod%[1]d up`, i, ns.Name))
+	m.IP(m.t, "link add link rail0 name theirs netns "+ns.Name+" type macvlan mode bridge")
+	ns.IP(m.t, fmt.Sprintf(`
 		link set dev lo up
 		link set dev eth0 addrgenmode none
 		link set dev theirs addrgenmode none
@@ -128,8 +128,8 @@ func (m *machine) tenant() *tenant {
 		route add 192.0.2.0/24 dev eth0 table 100
 		rule add from 192.0.2.1 lookup 100 priority 32000
 		rule add from 172.16.10.0/24 lookup 100 priority 32500`, 150+i%100))
-	ns.awaitCarrier(m.t)
-	p := &tenant{pod: &pod{ns, "sandbox-" + ns.name, fmt.Sprintf("job-%d", i)}}
+	ns.AwaitCarrier(m.t)
+	p := &tenant{pod: &pod{ns, "sandbox-" + ns.Name, fmt.Sprintf("job-%d", i)}}
 	for i, c := range m.nets {
 		p.slots = append(p.slots, &slot{attachment: m.attach(c, p.pod, fmt.Sprintf("net%d", i+1)), in: p, fate: missing})
 	}
@@ -141,10 +141,10 @@ func (m *machine) tenant() *tenant {
 // bury removes the namespace of a pod and waits until its links are gone.
 func (m *machine) bury(p *tenant) {
 	m.t.Helper()
-	link := "pod" + p.namespace.name[strings.LastIndex(p.namespace.name, "-")+1:]
-	p.remove(m.t)
-	m.leaf.await(m.t, "the links of the pod are gone", func() bool {
-		_, err := m.leaf.run("ip", "link", "show", "dev", link)
+	link := "pod" + p.namespace.Name[strings.LastIndex(p.namespace.Name, "-")+1:]
+	p.Remove(m.t)
+	cnitest.Await(m.t, "the links of the pod are gone", func() bool {
+		_, err := m.leaf.Run("ip", "link", "show", "dev", link)
 		return err != nil
 	})
 	p.dead = true
@@ -243,7 +243,7 @@ func (m *machine) lookAtNode() string {
 func (m *machine) comparePod(p *tenant) {
 	m.t.Helper()
 	var got map[string]string
-	p.await(m.t, "every IPv6 address has its local route", func() bool {
+	cnitest.Await(m.t, "every IPv6 address has its local route", func() bool {
 		got = shares(p.look(m.t))
 		standing := "\n" + got[""]
 		for _, s := range p.slots {

@@ -14,12 +14,12 @@ import (
 // parent returns the name of the link of parents that carries a macvlan.
 func (ns *namespace) parent(t testing.TB, link string, parents *namespace) string {
 	t.Helper()
-	_, rest, ok := strings.Cut(ns.mustRun(t, "ip", "-oneline", "link", "show", "dev", link), link+"@if")
+	_, rest, ok := strings.Cut(ns.MustRun(t, "ip", "-oneline", "link", "show", "dev", link), link+"@if")
 	index, _, _ := strings.Cut(rest, ":")
 	if !ok {
 		t.Fatalf("%s has no parent in another namespace", link)
 	}
-	for line := range strings.Lines(parents.mustRun(t, "ip", "-oneline", "link", "show")) {
+	for line := range strings.Lines(parents.MustRun(t, "ip", "-oneline", "link", "show")) {
 		if rest, ok := strings.CutPrefix(line, index+": "); ok {
 			name, _, _ := strings.Cut(rest, "@")
 			return name
@@ -32,7 +32,7 @@ func (ns *namespace) parent(t testing.TB, link string, parents *namespace) strin
 func TestMasterIsFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
-	w.ip(t, `
+	w.IP(t, `
 		link property add dev rail1 altname enp11s0f0np0-second-port
 		link property add dev rail1 altname short1
 		route add default via 172.16.12.254 dev rail2`)
@@ -69,7 +69,7 @@ func TestMasterThatIsNotFoundIsAnErrorThatListsWhatThereIs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	w.wire(t, 7)
-	w.ip(t, "link set dev rail7 down")
+	w.IP(t, "link set dev rail7 down")
 	p := w.pod(t)
 	pod, node := p.snapshot(t), w.snapshot(t)
 	tests := []struct {
@@ -103,14 +103,14 @@ func TestMasterMayBeInThePod(t *testing.T) {
 	w := newWorld(t, 0)
 	p := w.pod(t)
 	w.wireTo(t, &node{namespace: p.namespace}, 0, "leaf0")
-	w.leaf.ip(t, "addr add 172.16.10.254/24 dev leaf0")
+	w.leaf.IP(t, "addr add 172.16.10.254/24 dev leaf0")
 	before := p.snapshot(t)
 	a := w.attach(w.rail(0).With("linkInContainer", true), p, "net1")
 	res := a.mustAdd(t)
-	if got := p.mustRun(t, "ip", "-oneline", "link", "show", "dev", "net1"); !strings.Contains(got, "net1@rail0:") {
+	if got := p.MustRun(t, "ip", "-oneline", "link", "show", "dev", "net1"); !strings.Contains(got, "net1@rail0:") {
 		t.Errorf("got %s, want a child of rail0", got)
 	}
-	w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addrOfResult(t, res).String())
+	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addrOfResult(t, res).String())
 	a.mustDel(t)
 	p.unchanged(t, before)
 }
@@ -129,7 +129,7 @@ func TestEveryModeReachesTheGateway(t *testing.T) {
 			t.Errorf("%s: %v", mode, err)
 			continue
 		}
-		if got := p.mustRun(t, "ip", "-details", "link", "show", "dev", a.ifName); !strings.Contains(got, "macvlan mode "+mode+" ") {
+		if got := p.MustRun(t, "ip", "-details", "link", "show", "dev", a.ifName); !strings.Contains(got, "macvlan mode "+mode+" ") {
 			t.Errorf("%s: got %s", mode, got)
 		}
 		if mac := w.mac(t, fmt.Sprintf("rail%d", i)); (res.Interfaces[0].Mac == mac) != (mode == "passthru") {
@@ -138,7 +138,7 @@ func TestEveryModeReachesTheGateway(t *testing.T) {
 		if got, want := p.mac(t, a.ifName), res.Interfaces[0].Mac; got != want {
 			t.Errorf("%s: the MAC is %s, the result says %s", mode, got, want)
 		}
-		p.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", "-I", addrOfResult(t, res).String(), fmt.Sprintf("172.16.%d.254", 10+i))
+		p.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", "-I", addrOfResult(t, res).String(), fmt.Sprintf("172.16.%d.254", 10+i))
 	}
 	for _, a := range made {
 		a.mustDel(t)
@@ -160,7 +160,7 @@ func TestLinkHasTheMTUAndTheQueueAskedFor(t *testing.T) {
 	}
 	for _, tt := range tests {
 		res := w.attach(w.rail(0).With("mtu", tt.mtu), p, tt.ifName).mustAdd(t)
-		got := p.mustRun(t, "ip", "-oneline", "link", "show", "dev", tt.ifName)
+		got := p.MustRun(t, "ip", "-oneline", "link", "show", "dev", tt.ifName)
 		if !strings.Contains(got, fmt.Sprintf(" mtu %d ", tt.want)) || res.Interfaces[0].Mtu != tt.want {
 			t.Errorf("mtu %v: the result says %d, the link is %s, want %d", tt.mtu, res.Interfaces[0].Mtu, got, tt.want)
 		}
@@ -173,7 +173,7 @@ func TestLinkHasTheMTUAndTheQueueAskedFor(t *testing.T) {
 	p.unchanged(t, before)
 
 	w.attach(w.rail(0).With("bcqueuelen", 3000), p, "net5").mustAdd(t)
-	if got := p.mustRun(t, "ip", "-details", "link", "show", "dev", "net5"); !strings.Contains(got, " bcqueuelen 3000 ") {
+	if got := p.MustRun(t, "ip", "-details", "link", "show", "dev", "net5"); !strings.Contains(got, " bcqueuelen 3000 ") {
 		t.Errorf("got %s, want a queue of 3000", got)
 	}
 }

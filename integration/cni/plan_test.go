@@ -52,7 +52,7 @@ func TestCommandsOfThePlanDoWhatAddDoes(t *testing.T) {
 			a.mustDel(t)
 			p.unchanged(t, before)
 
-			w.mustRun(t, "sh", "-e", "-c", script)
+			w.MustRun(t, "sh", "-e", "-c", script)
 			typed := portable(strings.ReplaceAll(p.snapshot(t), "roce:plan/net1", "roce:"+a.id+"/net1"))
 			if diff := cmp.Diff(added, typed); diff != "" {
 				t.Errorf("ADD and these commands differ:\n%s\n(-ADD +typed)\n%s", script, diff)
@@ -72,6 +72,6 @@ func (n *node) plan(t *testing.T, a attachment, p *pod) string {
 	for _, pair := range a.args {
 		args = append(args, pair[0]+"="+pair[1])
 	}
-	return n.mustRun(t, filepath.Join(programs, "rocectl"), "plan", file,
-		"--ifname", a.ifName, "--netns", p.namespace.name, "--args", strings.Join(args, ";"), "--state-dir", n.state)
+	return n.MustRun(t, filepath.Join(programs, "rocectl"), "plan", file,
+		"--ifname", a.ifName, "--netns", p.namespace.Name, "--args", strings.Join(args, ";"), "--state-dir", n.state)
 }

@@ -47,7 +47,7 @@ func TestSmallSubnetsGiveExactlyTheirAddresses(t *testing.T) {
 			w := newWorld(t, 0)
 			w.wire(t, 0)
 			if tt.host != "" {
-				w.ip(t, "addr add "+tt.host+" dev lo")
+				w.IP(t, "addr add "+tt.host+" dev lo")
 			}
 			c := w.rail(0).Unasked().With("ipam.subnets", []any{tt.subnet})
 			p := w.pod(t)
@@ -80,8 +80,8 @@ func TestAttachmentGetsAnAddressOfEachSubnet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	p := w.pod(t)
-	p.set(t, "net/ipv6/conf/all/disable_ipv6", "1") // as runtimes do in IPv4 clusters
-	p.set(t, "net/ipv6/conf/default/disable_ipv6", "1")
+	p.Set(t, "net/ipv6/conf/all/disable_ipv6", "1") // as runtimes do in IPv4 clusters
+	p.Set(t, "net/ipv6/conf/default/disable_ipv6", "1")
 	before := p.snapshot(t)
 	second := map[string]any{"subnet": "10.9.0.0/24", "ranges": []any{"10.9.0.7"}}
 	third := map[string]any{"subnet": "fd00:9::/64", "ranges": []any{"fd00:9::7"}}
@@ -108,7 +108,7 @@ func TestAttachmentGetsAnAddressOfEachSubnet(t *testing.T) {
 		t.Errorf("rules (-want +got)\n%s", diff)
 	}
 	for _, addr := range []string{"172.16.10.70", "fd00:10::70"} {
-		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addr)
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addr)
 	}
 	a.mustDel(t)
 	p.unchanged(t, before)
@@ -256,7 +256,7 @@ func TestLeaseOfADeadPodComesBackWithoutDEL(t *testing.T) {
 	dead, next := w.pod(t), w.pod(t)
 	w.attach(one, dead, "net1").mustAdd(t)
 	w.attach(one, next, "net1").mustFail(t, 101)
-	dead.remove(t)
+	dead.Remove(t)
 	w.attach(one, next, "net1").addAtLast(t)
 }
 

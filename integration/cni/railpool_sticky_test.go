@@ -95,7 +95,7 @@ func TestAPodThatComesBackUnderItsNameKeepsItsAddresses(t *testing.T) {
 	all := each(t, a, res, 1)
 	for _, one := range all {
 		within(t, one.addrs, 77, 77)
-		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", one.addrs[0].String())
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", one.addrs[0].String())
 	}
 	if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
 		t.Errorf("result of the second ADD (-first +second)\n%s", diff)
@@ -227,7 +227,7 @@ func TestAddressesThatAreGivenBackMeanwhileAreNotUsed(t *testing.T) {
 
 			mayLease := w.holdLeases(t)
 			add := a.startProgram(t, program, "ADD")
-			w.await(t, "the ADD waits for the leases", func() bool { return w.leasesAreWaitedFor(t) })
+			cnitest.Await(t, "the ADD waits for the leases", func() bool { return w.leasesAreWaitedFor(t) })
 			if err := w.told(t).RemoveAnswer(railPool, key); err != nil {
 				t.Fatal(err)
 			}

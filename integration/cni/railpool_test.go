@@ -106,7 +106,7 @@ func TestAllRailsOfARailPool(t *testing.T) {
 		if one.addrs[0].As4()[2] != byte(10+i) {
 			t.Errorf("rail %d has %s", i, one.addrs[0])
 		}
-		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", one.addrs[0].String())
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", one.addrs[0].String())
 	}
 	checkResultTables(t, res, 1)
 	if got := w.leases(t, "leased"); len(got) != rails || !strings.HasPrefix(got[0], railPool+" ") {
@@ -162,7 +162,7 @@ func TestOneInterfaceIsOnTheRailOfItsNIC(t *testing.T) {
 		}
 		within(t, []netip.Addr{got}, 32, 47)
 	}
-	w.ip(t, "addr flush dev rail1")
+	w.IP(t, "addr flush dev rail1")
 	c := w.rail(1).Pooled(railPool).Unasked()
 	if err := w.attach(c, p, "net8").mustFail(t, 7); !strings.Contains(err.Details, "ipam.rail") {
 		t.Errorf("without an address: got %v", err)

@@ -26,7 +26,7 @@ func TestConflictOnOneRailMovesAllToAnotherHostPart(t *testing.T) {
 	a.mustDel(t)
 	// The pod would get its addresses back, but for a machine that took one.
 	taken := was[5].addrs[0]
-	w.leaf.ip(t, fmt.Sprintf("addr add %s/24 dev leaf5", taken))
+	w.leaf.IP(t, fmt.Sprintf("addr add %s/24 dev leaf5", taken))
 	again := w.attach(c, w.podNamed(t, "trainer"), "net1")
 	is := each(t, again, again.mustAdd(t), 1)
 	if !inStep(is) || slots(is)[0] == slots(was)[0] {
@@ -135,8 +135,8 @@ func TestAddressesFollowFromTheNICs(t *testing.T) {
 	w := newWorld(t, 0)
 	for i := range rails {
 		w.wire(t, i)
-		w.ip(t, fmt.Sprintf("addr add 172.16.%d.3/24 dev rail%d", 10+i, i))
-		w.leaf.ip(t, fmt.Sprintf("addr add 172.16.%d.254/24 dev leaf%d", 10+i, i))
+		w.IP(t, fmt.Sprintf("addr add 172.16.%d.3/24 dev rail%d", 10+i, i))
+		w.leaf.IP(t, fmt.Sprintf("addr add 172.16.%d.254/24 dev leaf%d", 10+i, i))
 	}
 	c := w.matched().With("ipam", map[string]any{
 		"type": "roce-ipam", "fromMaster": true, "gateway": "last", "derive": map[string]any{"base": 64, "perHost": 2},
@@ -168,7 +168,7 @@ func TestAddressesFollowFromTheNICs(t *testing.T) {
 		a.mustDel(t)
 	}
 	p.unchanged(t, before)
-	w.ip(t, "addr del 172.16.16.3/24 dev rail6")
+	w.IP(t, "addr del 172.16.16.3/24 dev rail6")
 	if err := w.attach(c, q, "net1").mustFail(t, 102); !strings.Contains(err.Msg, "rail6") {
 		t.Errorf("%v: want it to name the NIC without address", err)
 	}
@@ -183,7 +183,7 @@ func TestSubnetsOfRailsAreInATableOfTheNode(t *testing.T) {
 	var entries []string
 	for i := range rails {
 		w.wire(t, i)
-		w.leaf.ip(t, fmt.Sprintf("addr add 10.9.%d.2/31 dev leaf%d\naddr add fd00:9:%d::/127 dev leaf%d nodad", i, i, i, i))
+		w.leaf.IP(t, fmt.Sprintf("addr add 10.9.%d.2/31 dev leaf%d\naddr add fd00:9:%d::/127 dev leaf%d nodad", i, i, i, i))
 		entries = append(entries, fmt.Sprintf(`[{"subnet": "10.9.%[1]d.2/31", "gateway": "10.9.%[1]d.2"}, {"subnet": "fd00:9:%[1]d::/127", "gateway": "fd00:9:%[1]d::"}]`, i))
 	}
 	file := filepath.Join(t.TempDir(), "rails.json")
@@ -204,7 +204,7 @@ func TestSubnetsOfRailsAreInATableOfTheNode(t *testing.T) {
 			t.Errorf("rail %d has %v, want %v", i, one.addrs, want)
 		}
 		for _, addr := range one.addrs {
-			w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addr.String())
+			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addr.String())
 		}
 	}
 	if err := a.check(t); err != nil {

@@ -21,11 +21,11 @@ func onRail6() []failure {
 		{"no such master", 102, change("rails.6.master", "rail9")},
 		{"the master is down", 102, onNode("link set dev rail6 down")},
 		{"the master is another rail's by another name", 7, func(t *testing.T, w *world, _ *pod, c network) network {
-			w.ip(t, "link property add dev rail5 altname second-port")
+			w.IP(t, "link property add dev rail5 altname second-port")
 			return c.With("rails.6.master", "second-port")
 		}},
 		{"the MTU is larger than the master's", 7, func(t *testing.T, w *world, _ *pod, c network) network {
-			w.ip(t, "link set dev rail6 mtu 1500")
+			w.IP(t, "link set dev rail6 mtu 1500")
 			return c.With("mtu", 9000)
 		}},
 		{"a foreign link of the name", 4, inPod("link add net1-6 type bridge\nlink set dev net1-6 addrgenmode none")},
@@ -36,19 +36,19 @@ func onRail6() []failure {
 			return c.With("rails.6.subnets.0.ranges", []any{"172.16.16.64"})
 		}},
 		{"the table is taken", 105, func(t *testing.T, _ *world, p *pod, c network) network {
-			p.ip(t, "route add 192.0.2.0/24 dev eth0 table 206")
+			p.IP(t, "route add 192.0.2.0/24 dev eth0 table 206")
 			return c.With("routing.table", 200)
 		}},
 		{"the default route is taken", 105, change("rails.6", taken)},
 		{"a rule of somebody else's wins", 105, inPod("rule add from 172.16.16.0/24 lookup 50 priority 100")},
 		{"the gateway is silent", 106, func(t *testing.T, w *world, _ *pod, c network) network {
-			w.leaf.ip(t, "addr del 172.16.16.254/24 dev leaf6")
+			w.leaf.IP(t, "addr del 172.16.16.254/24 dev leaf6")
 			return c.With("probe.gateway.timeout", "5ms")
 		}},
 		{"every address is taken on the wire", 100, func(t *testing.T, w *world, _ *pod, c network) network {
 			// The kernel answers in time, which the test itself might not. No host
 			// answers on the other rails.
-			w.leaf.ip(t, "route add local 172.16.16.64/26 dev lo")
+			w.leaf.IP(t, "route add local 172.16.16.64/26 dev lo")
 			return c.With("probe.conflict.wait", "100ms")
 		}},
 	}
@@ -58,7 +58,7 @@ func onRail6() []failure {
 func onNode(script string) func(*testing.T, *world, *pod, network) network {
 	return func(t *testing.T, w *world, _ *pod, c network) network {
 		t.Helper()
-		w.ip(t, script)
+		w.IP(t, script)
 		return c
 	}
 }
@@ -158,11 +158,11 @@ func TestDelOfRailsSucceedsWithAnyPartMissing(t *testing.T) {
 			return a
 		},
 		"some masters are gone": func(t *testing.T, w *world, _ *pod, a attachment) attachment {
-			w.ip(t, "link del rail0\nlink del rail6")
+			w.IP(t, "link del rail0\nlink del rail6")
 			return a
 		},
 		"some links are gone": func(t *testing.T, _ *world, p *pod, a attachment) attachment {
-			p.ip(t, "link del net1\nlink del net1-5")
+			p.IP(t, "link del net1\nlink del net1-5")
 			return a
 		},
 		"the configuration has one rail now": func(_ *testing.T, w *world, _ *pod, a attachment) attachment {

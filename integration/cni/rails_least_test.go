@@ -45,7 +45,7 @@ func TestRailThatCannotServeIsSkippedWhenEnoughOthersCan(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, rails)
 			p := w.pod(t)
-			w.ip(t, tt.script)
+			w.IP(t, tt.script)
 			before := p.snapshot(t)
 			c := tt.form(w.node, cnitest.Subnet4, cnitest.Subnet6)
 			err := w.attach(c, p, "net1").mustFail(t, 102)
@@ -114,7 +114,7 @@ func TestStatusReportsWhichRailCannotServe(t *testing.T) {
 	w := newWorld(t, rails)
 	full := w.listed(cnitest.Subnet4).With("rails.4.subnets.0.ranges", []any{"172.16.14.64"})
 	w.attach(full, w.pod(t), "net1").mustAdd(t)
-	w.ip(t, "link set dev rail6 down")
+	w.IP(t, "link set dev rail6 down")
 	node := w.snapshot(t)
 	tests := []struct {
 		name string
@@ -169,7 +169,7 @@ func TestRequestedAddressOfASkippedRailIsSkipped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, rails)
 	p := w.pod(t)
-	w.ip(t, "link set dev rail2 down")
+	w.IP(t, "link set dev rail2 down")
 	before := p.snapshot(t)
 	var entries, ask []string
 	for i := range rails {

@@ -54,10 +54,10 @@ func TestRailsOfOneAttachmentAreEachAnsweredOnTheirOwnLink(t *testing.T) {
 // reach each other for as long as their announcements are fresh, half a minute.
 func (w *world) fabric(t *testing.T, other *node) {
 	t.Helper()
-	w.leaf.set(t, "net/ipv4/ip_forward", "1")
-	w.leaf.set(t, "net/ipv6/conf/all/forwarding", "1")
+	w.leaf.Set(t, "net/ipv4/ip_forward", "1")
+	w.leaf.Set(t, "net/ipv6/conf/all/forwarding", "1")
 	for i := range rails {
-		w.leaf.ip(t, fmt.Sprintf(`
+		w.leaf.IP(t, fmt.Sprintf(`
 			link add br%[1]d type bridge mcast_snooping 0
 			link set dev br%[1]d mtu 9000 addrgenmode none
 			addr add 172.16.%[2]d.254/24 dev br%[1]d
@@ -66,7 +66,7 @@ func (w *world) fabric(t *testing.T, other *node) {
 			link set dev br%[1]d up`, i, 10+i))
 		w.wire(t, i)
 		w.wireTo(t, other, i, fmt.Sprintf("leaf%d", rails+i))
-		w.leaf.ip(t, fmt.Sprintf("link set dev leaf%d master br%d\nlink set dev leaf%d master br%d", i, i, rails+i, i))
+		w.leaf.IP(t, fmt.Sprintf("link set dev leaf%d master br%d\nlink set dev leaf%d master br%d", i, i, rails+i, i))
 	}
 }
 
@@ -99,7 +99,7 @@ func (w *world) railsOf(t *testing.T, n *node, p *pod, first, host int) []attach
 func TestRepliesLeaveByTheRailTheyWereAskedOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	other := newNode(t, w.name+"-b")
+	other := newNode(t, w.Name+"-b")
 	other.host = "node-b"
 	w.fabric(t, other)
 	p, q := w.pod(t), w.pod(t)
@@ -108,7 +108,7 @@ func TestRepliesLeaveByTheRailTheyWereAskedOn(t *testing.T) {
 	for _, a := range here {
 		for _, b := range there {
 			for family := range 2 {
-				if out, err := p.run("ping", "-n", "-q", "-c", "1", "-W", "3", "-I", a.addrs[family].String(), b.addrs[family].String()); err != nil {
+				if out, err := p.Run("ping", "-n", "-q", "-c", "1", "-W", "3", "-I", a.addrs[family].String(), b.addrs[family].String()); err != nil {
 					t.Errorf("rail %d does not reach rail %d: %v\n%s", a.rail, b.rail, err, out)
 				}
 			}
@@ -156,7 +156,7 @@ func TestTwoPodsOfOneNodeReachEachOtherOnEveryRail(t *testing.T) {
 	here, there := each(t, a, a.mustAdd(t), 2), each(t, b, b.mustAdd(t), 2)
 	for i := range rails {
 		for family := range 2 {
-			p.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", here[i].addrs[family].String(), there[i].addrs[family].String())
+			p.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", here[i].addrs[family].String(), there[i].addrs[family].String())
 		}
 	}
 }

@@ -205,7 +205,7 @@ func checkDamageOfOneRail(t *testing.T, p *pod, a attachment, res *current.Resul
 		"link set dev net1-3 down", "addr flush dev net1-3", "link del net1-3",
 		fmt.Sprintf("rule del from %s priority 32000", addrs(res)[3*len(res.IPs)/rails]),
 	} {
-		p.ip(t, damage)
+		p.IP(t, damage)
 		err := a.check(t)
 		if err == nil || !strings.Contains(err.Msg, `rail "3 (net1-3)"`) || err.Details == "" {
 			t.Errorf("CHECK after %q: got %v, want an error that names rail 3, and a hint", damage, err)

@@ -65,7 +65,7 @@ func addTheirs(t *testing.T, a attachment, p *pod) netip.Addr {
 	}
 	ips := parse(t, string(out)).(map[string]any)["ips"].([]any)
 	prefix := netip.MustParsePrefix(ips[0].(map[string]any)["address"].(string))
-	p.ip(t, "link add net1 type veth peer name peer1\nlink set dev net1 up\naddr add "+prefix.String()+" dev net1")
+	p.IP(t, "link add net1 type veth peer name peer1\nlink set dev net1 up\naddr add "+prefix.String()+" dev net1")
 	return prefix.Addr()
 }
 
@@ -103,7 +103,7 @@ func TestLeasesAreRebuiltFromWhatTheNodeKnows(t *testing.T) {
 			if _, err := theirs.raw(t, "roce-ipam", "DEL", theirs.text(t)); err != nil {
 				t.Errorf("DEL of roce-ipam: %v", err)
 			}
-			pods[1].ip(t, "link del net1")
+			pods[1].IP(t, "link del net1")
 			w.noneLeased(t, addrs[:])
 			if got := addrOfResult(t, other.mustAdd(t)); got != addrs[1] {
 				t.Errorf("got %v, want %v, which is given back", got, addrs[1])
@@ -126,7 +126,7 @@ func TestDelEndsAfterTheLeasesWereRebuilt(t *testing.T) {
 	if _, err := theirs.raw(t, "roce-ipam", "DEL", theirs.text(t)); err == nil || err.Code != 107 {
 		t.Errorf("DEL of roce-ipam: got %v, want 107", err)
 	}
-	pods[1].remove(t) // and so is what only its namespace told
+	pods[1].Remove(t) // and so is what only its namespace told
 	if out, err := w.rocectl("repair", "--yes"); err != nil {
 		t.Fatalf("repair --yes: %v\n%s", err, out)
 	}

@@ -16,7 +16,7 @@ import (
 
 // rocectl runs rocectl on the node, as root does.
 func (n *node) rocectl(args ...string) (string, error) {
-	return n.run(filepath.Join(programs, "rocectl"), append([]string{"--state-dir", n.state}, args...)...)
+	return n.Run(filepath.Join(programs, "rocectl"), append([]string{"--state-dir", n.state}, args...)...)
 }
 
 // losses are what an attachment with an IPv4 and an IPv6 address may lose:
@@ -45,19 +45,19 @@ func TestRepairRestoresWhatThePodHasLost(t *testing.T) {
 			before := p.snapshot(t)
 			a := w.attach(w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}), p, "net1")
 			res := a.mustAdd(t)
-			p.ip(t, "rule add from 192.0.2.1 lookup 100 priority 32000\nroute add 192.0.2.0/24 dev eth0 table 4711")
+			p.IP(t, "rule add from 192.0.2.1 lookup 100 priority 32000\nroute add 192.0.2.0/24 dev eth0 table 4711")
 			whole := sorted(p.snapshot(t))
 			if out, err := w.rocectl("check"); err != nil || out != "train/"+p.name+" net1: ok\n" {
 				t.Fatalf("check of a whole attachment: %s, %v", out, err)
 			}
 
-			p.ip(t, strings.NewReplacer("ADDR4", addrs(res)[0].String(), "ADDR6", addrs(res)[1].String()).Replace(l.script))
+			p.IP(t, strings.NewReplacer("ADDR4", addrs(res)[0].String(), "ADDR6", addrs(res)[1].String()).Replace(l.script))
 			damaged := p.look(t)
 			if !strings.HasSuffix(l.script, " down") { // such a link has no local routes to wait for
 				damaged = p.snapshot(t)
 			}
 			out, err := w.rocectl("check", "--container", p.id)
-			if err == nil || !strings.Contains(out, l.says) || !strings.Contains(out, "restore it: ip -n "+p.namespace.name) {
+			if err == nil || !strings.Contains(out, l.says) || !strings.Contains(out, "restore it: ip -n "+p.namespace.Name) {
 				t.Errorf("check: %v, want status 1 and a line with %q and a command, got\n%s", err, l.says, out)
 			}
 			shown, err := w.rocectl("repair")
@@ -78,11 +78,11 @@ func TestRepairRestoresWhatThePodHasLost(t *testing.T) {
 			if diff := cmp.Diff(whole, sorted(p.snapshot(t))); diff != "" {
 				t.Errorf("after the repair (-want +got)\n%s", diff)
 			}
-			w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addrs(res)[0].String())
+			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addrs(res)[0].String())
 			if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: whole\n" {
 				t.Errorf("another repair: %s, %v", out, err)
 			}
-			p.ip(t, "rule del from 192.0.2.1\nroute del 192.0.2.0/24 table 4711")
+			p.IP(t, "rule del from 192.0.2.1\nroute del 192.0.2.0/24 table 4711")
 			a.mustDel(t)
 			p.unchanged(t, before)
 		})
@@ -103,12 +103,12 @@ func TestCommandsOfRepairRestoreThePod(t *testing.T) {
 	p := w.pod(t)
 	w.attach(w.rail(0), p, "net1").mustAdd(t)
 	whole := sorted(p.snapshot(t))
-	p.ip(t, "link set dev net1 down\nlink set dev net1 up")
+	p.IP(t, "link set dev net1 down\nlink set dev net1 up")
 	shown, err := w.rocectl("repair")
 	if err != nil {
 		t.Fatalf("repair: %v\n%s", err, shown)
 	}
-	w.mustRun(t, "sh", "-e", "-c", shown)
+	w.MustRun(t, "sh", "-e", "-c", shown)
 	if diff := cmp.Diff(whole, sorted(p.snapshot(t))); diff != "" {
 		t.Errorf("after the commands (-want +got)\n%s", diff)
 	}
@@ -138,9 +138,9 @@ func TestRepairLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 			w := newWorld(t, 1)
 			p := w.pod(t)
 			fill := strings.NewReplacer("ADDR", addrOfResult(t, w.attach(w.rail(0), p, "net1").mustAdd(t)).String())
-			p.ip(t, fill.Replace(tt.pod))
+			p.IP(t, fill.Replace(tt.pod))
 			if tt.leaf != "" {
-				w.leaf.ip(t, fill.Replace(tt.leaf))
+				w.leaf.IP(t, fill.Replace(tt.leaf))
 			}
 			damaged := p.snapshot(t)
 			out, err := w.rocectl("repair", "--yes")

@@ -86,7 +86,7 @@ func TestResultsAreInTheVersionAskedFor(t *testing.T) {
 		if err != nil {
 			t.Fatalf("ADD in version %s: %v", version, err)
 		}
-		if diff := cmp.Diff(parse(t, resultOf(version, p.path)), parse(t, string(out))); diff != "" {
+		if diff := cmp.Diff(parse(t, resultOf(version, p.Path)), parse(t, string(out))); diff != "" {
 			t.Errorf("result of version %s (-want +got)\n%s", version, diff)
 		}
 		if out, err = a.raw(t, "roce", "DEL", stdin); err != nil || len(out) > 0 {

@@ -71,7 +71,7 @@ func TestEightRailsAreEachAnsweredOnTheirOwnLink(t *testing.T) {
 // bridge: the subnets of rail 0.
 func (w *world) bridge(t testing.TB, n int) {
 	t.Helper()
-	w.leaf.ip(t, `
+	w.leaf.IP(t, `
 		link add br0 type bridge mcast_snooping 0
 		link set dev br0 addrgenmode none
 		addr add 172.16.10.254/24 dev br0
@@ -80,13 +80,13 @@ func (w *world) bridge(t testing.TB, n int) {
 		link set dev br0 up`)
 	for i := range n {
 		w.wire(t, i)
-		w.leaf.ip(t, fmt.Sprintf("link set dev leaf%d master br0", i))
+		w.leaf.IP(t, fmt.Sprintf("link set dev leaf%d master br0", i))
 	}
 }
 
 func testEightRails(t *testing.T, w *world, share int, attach func(*testing.T, *world, *pod, int) []attached) {
 	t.Helper()
-	w.leaf.ip(t, `
+	w.leaf.IP(t, `
 		addr add 198.51.100.1/32 dev lo
 		addr add 2001:db8::1/128 dev lo nodad
 		link set dev lo up`)
@@ -101,12 +101,12 @@ func testEightRails(t *testing.T, w *world, share int, attach func(*testing.T, *
 	}
 	checkMain(t, p, main, all)
 	// Forget the announcements, so that each address is resolved again.
-	w.leaf.mustRun(t, "ip", "neigh", "flush", "all")
+	w.leaf.MustRun(t, "ip", "neigh", "flush", "all")
 	for _, a := range all {
 		for i, addr := range a.addrs {
 			// From the rail's own subnet and from beyond the gateway.
 			for _, from := range []string{a.gateway(i), []string{"198.51.100.1", "2001:db8::1"}[i]} {
-				w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", from, addr.String())
+				w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", from, addr.String())
 			}
 		}
 	}
@@ -208,7 +208,7 @@ func TestLostTableFailsLoudlyInsteadOfLeakingIntoMain(t *testing.T) {
 	rules := p.rules(t)
 	whole := p.snapshot(t)
 
-	p.ip(t, "link set dev net1 down\nlink set dev net1 up")
+	p.IP(t, "link set dev net1 down\nlink set dev net1 up")
 	if diff := cmp.Diff(rules, p.rules(t)); diff != "" {
 		t.Errorf("rules after the link went down and up (-want +got)\n%s", diff)
 	}
@@ -244,7 +244,7 @@ func TestLostTableFailsLoudlyInsteadOfLeakingIntoMain(t *testing.T) {
 // connect connects a UDP socket, which sends nothing but looks up the route,
 // and sends a byte if there is one.
 func (ns *namespace) connect(from, to netip.Addr) error {
-	return ns.enter(func() error {
+	return ns.Enter(func() error {
 		family := unix.AF_INET
 		if from.Is6() {
 			family = unix.AF_INET6
@@ -316,7 +316,7 @@ func TestOtherRoutingModes(t *testing.T) {
 		if got := p.rules(t); len(got) > 0 {
 			t.Errorf("mode %s: rules %q, want none", tt.mode, got)
 		}
-		got := strings.Fields(p.mustRun(t, "ip", "-4", "route", "show", "table", "all", "proto", "82"))
+		got := strings.Fields(p.MustRun(t, "ip", "-4", "route", "show", "table", "all", "proto", "82"))
 		want := strings.Fields(strings.ReplaceAll(strings.Join(tt.want, " "), " proto 82", ""))
 		for i, word := range want {
 			want[i] = strings.ReplaceAll(word, "%s", ifName)

@@ -50,7 +50,7 @@ type attachment struct {
 // says about pods.
 func (n *node) attach(c network, p *pod, ifName string) attachment {
 	return attachment{
-		node: n, network: c, id: p.id, netns: p.path, ifName: ifName, path: []string{programs}, stderr: &bytes.Buffer{},
+		node: n, network: c, id: p.id, netns: p.Path, ifName: ifName, path: []string{programs}, stderr: &bytes.Buffer{},
 		args: cnitest.Pod{Name: p.name, ID: p.id, UID: "uid-" + p.name}.Args(),
 	}
 }
@@ -105,7 +105,7 @@ func (a attachment) mustAdd(t testing.TB) *current.Result {
 // and returns the result that there must be in the end.
 func (a attachment) addAtLast(t testing.TB) *current.Result {
 	t.Helper()
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(cnitest.Patience); ; {
 		res, err := a.add(t)
 		switch {
 		case err == nil:

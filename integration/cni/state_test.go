@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // settings are the kernel parameters that the plugin sets on its links and
@@ -32,7 +34,7 @@ func (ns *namespace) snapshot(t testing.TB) string {
 	var out string
 	// The kernel adds the local route of an IPv6 address in its own time
 	// (addrconf_dad_work), also without duplicate address detection.
-	ns.await(t, "every IPv6 address has its local route", func() bool {
+	cnitest.Await(t, "every IPv6 address has its local route", func() bool {
 		out = ns.look(t)
 		return routed(out)
 	})
@@ -58,12 +60,12 @@ func (ns *namespace) look(t testing.TB) string {
 	t.Helper()
 	cmd := exec.Command("ip", "-details", "-batch", "-")
 	cmd.Stdin = strings.NewReader("addr show\nrule show\nroute show table all\n")
-	out, err := ns.output(cmd)
+	out, err := ns.Output(cmd)
 	if err != nil {
 		t.Fatalf("ip: %v: %s", err, out)
 	}
-	out += "IPv6 rules\n" + ns.mustRun(t, "ip", "-6", "-details", "rule", "show")
-	err = ns.enter(func() error {
+	out += "IPv6 rules\n" + ns.MustRun(t, "ip", "-6", "-details", "rule", "show")
+	err = ns.Enter(func() error {
 		set, err := readSettings()
 		out += set
 		return err
@@ -98,7 +100,7 @@ func readSettings() (string, error) {
 func (ns *namespace) unchanged(t testing.TB, before string) {
 	t.Helper()
 	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(ns.snapshot(t), "\n")); diff != "" {
-		t.Errorf("%s is not as it was (-before +after)\n%s", ns.name, diff)
+		t.Errorf("%s is not as it was (-before +after)\n%s", ns.Name, diff)
 	}
 }
 
@@ -107,7 +109,7 @@ func (ns *namespace) rules(t testing.TB) []string {
 	t.Helper()
 	var out []string
 	for _, family := range []string{"-4", "-6"} {
-		for line := range strings.Lines(ns.mustRun(t, "ip", family, "rule", "show")) {
+		for line := range strings.Lines(ns.MustRun(t, "ip", family, "rule", "show")) {
 			if rule := strings.Join(strings.Fields(line), " "); !slices.Contains(kernelRules, rule) {
 				out = append(out, rule)
 			}
@@ -123,7 +125,7 @@ func (ns *namespace) routes(t testing.TB, table string) []string {
 	t.Helper()
 	var out []string
 	for _, family := range []string{"-4", "-6"} {
-		text, err := ns.run("ip", family, "route", "show", "table", table)
+		text, err := ns.Run("ip", family, "route", "show", "table", table)
 		if err != nil && !strings.Contains(text, "FIB table does not exist") {
 			t.Fatalf("routes of table %s: %v: %s", table, err, text)
 		}
@@ -141,7 +143,7 @@ func (ns *namespace) routes(t testing.TB, table string) []string {
 func (ns *namespace) setting(t testing.TB, path string) string {
 	t.Helper()
 	var b []byte
-	err := ns.enter(func() (err error) {
+	err := ns.Enter(func() (err error) {
 		b, err = os.ReadFile("/proc/sys/" + path)
 		return err
 	})

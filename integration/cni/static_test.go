@@ -30,7 +30,7 @@ func (w *world) static(t *testing.T, p *pod, pairs ...string) attachment {
 func TestSeveralAddressesOfOneFamily(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.leaf.ip(t, "addr add 172.16.20.254/24 dev leaf0")
+	w.leaf.IP(t, "addr add 172.16.20.254/24 dev leaf0")
 	p := w.pod(t)
 	before := p.snapshot(t)
 	a := w.static(t, p, "172.16.10.70/24", "172.16.10.254", "172.16.20.70/24", "172.16.20.254", "fd00:10::70/64", "fd00:10::fe", "fd00:10::71/64", "")
@@ -66,7 +66,7 @@ func TestSeveralAddressesOfOneFamily(t *testing.T) {
 		}
 	}
 	for _, addr := range addrs(res) {
-		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
 	}
 	if diff := cmp.Diff([]string{"10.96.0.10"}, res.DNS.Nameservers); diff != "" {
 		t.Errorf("nameservers (-want +got)\n%s", diff)
@@ -86,7 +86,7 @@ func TestSeveralAddressesOfOneFamily(t *testing.T) {
 func TestGatewayBeyondTheSubnetOfTheAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.leaf.ip(t, `
+	w.leaf.IP(t, `
 		addr add 169.254.1.1/32 dev leaf0
 		addr add fd00:99::1/128 dev leaf0 nodad
 		addr add fe80::1/64 dev leaf0 nodad`)
@@ -115,8 +115,8 @@ func TestGatewayBeyondTheSubnetOfTheAddress(t *testing.T) {
 			from = "2001:db8::1"
 		}
 		// nodad: else it is tentative, even on lo, until a kernel worker has run.
-		w.leaf.mustRun(t, "ip", "addr", "replace", from, "dev", "lo", "nodad")
-		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", from, addrs(res)[0].String())
+		w.leaf.MustRun(t, "ip", "addr", "replace", from, "dev", "lo", "nodad")
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", from, addrs(res)[0].String())
 		if err := a.check(t); err != nil {
 			t.Errorf("%s %s: CHECK: %v", tt.mode, tt.addr, err)
 		}
@@ -206,7 +206,7 @@ func TestResultsOfTheShapeOfWhereabouts(t *testing.T) {
 		if got := addrs(res)[0].String(); got != "172.16.10.90" {
 			t.Errorf("%s: got %s", version, got)
 		}
-		w.leaf.mustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "172.16.10.90")
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "172.16.10.90")
 		a.mustDel(t)
 		p.unchanged(t, before)
 	}

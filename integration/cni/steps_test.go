@@ -14,12 +14,14 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // tried calls ADD, again while it says so.
 func (m *machine) tried(a attachment) (*current.Result, uint) {
 	m.t.Helper()
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(cnitest.Patience); ; {
 		start := time.Now()
 		res, err := a.add(m.t)
 		switch {
@@ -264,7 +266,7 @@ func (m *machine) damage(s *slot) {
 	if s.fate != live || s.in.dead {
 		return
 	}
-	s.in.ip(m.t, strings.NewReplacer("IF", s.ifName, "ADDR", s.addrs[0].String()).Replace(script))
+	s.in.IP(m.t, strings.NewReplacer("IF", s.ifName, "ADDR", s.addrs[0].String()).Replace(script))
 	s.becomes(torn)
 	if err := s.attachment.check(m.t); err == nil {
 		m.t.Errorf("CHECK after %q: no error", script)

@@ -12,15 +12,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// patience is how long a test waits for what must come. It costs nothing when
-// it comes, and the kernel of a busy machine takes its time to let go of a
-// namespace: one work queue does it for all (cleanup_net).
-const patience = 30 * time.Second
+	"github.com/roce-cni/roce-cni/integration/cnitest"
+)
 
 // tap listens at a link. It hears what the link receives and what it sends.
 type tap struct {
@@ -36,12 +32,12 @@ type tap struct {
 func (ns *namespace) listen(t testing.TB, link string, answer func(frame) [][]byte) *tap {
 	t.Helper()
 	tp := &tap{more: make(chan struct{}, 1)}
-	err := ns.enter(func() (err error) {
+	err := ns.Enter(func() (err error) {
 		tp.conn, err = packetSocket(link)
 		return err
 	})
 	if err != nil {
-		t.Fatalf("listen at %s in %s: %v", link, ns.name, err)
+		t.Fatalf("listen at %s in %s: %v", link, ns.Name, err)
 	}
 	done := make(chan struct{})
 	go func() {
@@ -139,7 +135,7 @@ func (tp *tap) heard(match func(frame) bool) []frame {
 // them.
 func (tp *tap) await(t testing.TB, n int, what string, match func(frame) bool) []frame {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), cnitest.Patience)
 	defer cancel()
 	for {
 		if got := tp.heard(match); len(got) >= n {
@@ -165,7 +161,7 @@ func (tp *tap) String() string {
 // mac returns the MAC of a link of the namespace.
 func (ns *namespace) mac(t testing.TB, link string) string {
 	t.Helper()
-	fields := strings.Fields(ns.mustRun(t, "ip", "-oneline", "link", "show", "dev", link))
+	fields := strings.Fields(ns.MustRun(t, "ip", "-oneline", "link", "show", "dev", link))
 	i := slices.Index(fields, "link/ether")
 	if i < 0 {
 		t.Fatalf("%s has no MAC: %s", link, strings.Join(fields, " "))

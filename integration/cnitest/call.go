@@ -4,6 +4,7 @@
 package cnitest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,15 +18,15 @@ import (
 
 // Pod is what a runtime says of a pod, in CNI_ARGS.
 type Pod struct {
+	Namespace     string // "" is train
 	Name, ID, UID string // no UID: it is not told
 }
 
-// Args returns CNI_ARGS as containerd has them, for a pod in the namespace
-// "train".
+// Args returns CNI_ARGS as containerd has them.
 func (p Pod) Args() [][2]string {
 	args := [][2]string{
 		{"IgnoreUnknown", "1"},
-		{"K8S_POD_NAMESPACE", "train"},
+		{"K8S_POD_NAMESPACE", cmp.Or(p.Namespace, "train")},
 		{"K8S_POD_NAME", p.Name},
 		{"K8S_POD_INFRA_CONTAINER_ID", p.ID},
 	}

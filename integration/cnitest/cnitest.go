@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package cnitest has what tests of built plugins share: network
-// configurations, and the calls of a container runtime through libcni.
+// Package cnitest has what tests of built plugins share: network configurations,
+// the calls of a container runtime through libcni, and named network namespaces.
 //
-// It knows no node and no namespace: the tests of integration/cni have many
-// nodes of namespaces on one machine, those of integration/rdma one node in a
-// virtual machine. A test fills in a Call and makes it. Read this file first
-// for configurations, then call.go.
+// What a node is differs. The tests of integration/cni have many nodes of
+// namespaces on one machine, and those of integration/rdma have one node in a
+// virtual machine. In integration/cluster/e2e the process is the node, and
+// integration/bench has a node with many pods. So each of them puts its node
+// together from namespaces. Read this file first for configurations, then call.go
+// for calls and netns.go for namespaces.
 package cnitest
 
 import (

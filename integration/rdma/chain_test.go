@@ -62,7 +62,7 @@ func TestExclusiveAdoptedInterfaceGetsItsDevice(t *testing.T) {
 	a := n.attach(nil, n.pod()).behind(t)
 	addrs := a.mustAdd()
 	isIn(t, a.pod, "rxe0")
-	places(t, gids(t, a.pod.name, "rxe0"), addrs)
+	places(t, gids(t, a.pod.Name, "rxe0"), addrs)
 	a.mustCheck()
 	a.mustDel()
 	if !slices.Contains(entries("/sys/class/infiniband"), "rxe0") {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // uses attaches a pod to a master and returns the RDMA device that the plugin
@@ -14,7 +16,7 @@ import (
 func uses(n *node, master any) string {
 	n.t.Helper()
 	p := n.pod()
-	defer p.remove(n.t)
+	defer p.Remove(n.t)
 	a := n.attach(n.rail(0).With("master", master), p)
 	addrs := a.mustAdd()
 	defer a.mustDel()
@@ -90,7 +92,7 @@ func addDevices(t *testing.T, devices ...string) {
 	for _, d := range devices {
 		name, link, _ := strings.Cut(d, " on ")
 		run(t, "rdma", "link", "add", name, "type", "rxe", "netdev", link)
-		await(t, d+" is active", func() bool { return strings.Contains(run(t, "rdma", "link"), name+"/1 state ACTIVE") })
+		cnitest.Await(t, d+" is active", func() bool { return strings.Contains(run(t, "rdma", "link"), name+"/1 state ACTIVE") })
 	}
 }
 
@@ -123,7 +125,7 @@ func TestDiscoveryOfASlaveWithItsPortDown(t *testing.T) {
 	bond(t)
 	addDevices(t, "rxe1 on r1")
 	run(t, "ip", "link", "set", "r1", "down")
-	await(t, "the port is down", func() bool { return strings.Contains(run(t, "rdma", "link"), "rxe1/1 state DOWN") })
+	cnitest.Await(t, "the port is down", func() bool { return strings.Contains(run(t, "rdma", "link"), "rxe1/1 state DOWN") })
 	contains(t, n.attach(n.rail(0).With("master", "bond0"), n.pod()).mustFail(103), "rxe1/1", "its state is DOWN, want ACTIVE")
 	n.nothingLeft()
 }
@@ -138,7 +140,7 @@ func TestDiscoveryFailoverOfABondMovesGIDsAndCheckSaysSo(t *testing.T) {
 	was := a.indexes()
 	run(t, "ip", "link", "set", "bond0", "type", "bond", "active_slave", "r1")
 	var is table
-	await(t, "the failover is over", func() bool {
+	cnitest.Await(t, "the failover is over", func() bool {
 		is = gids(t, "", "rxeb")
 		return len(is.of(addrs[0])) == 1 && len(is.of(addrs[1])) == 1 &&
 			(is.of(addrs[0])[0] != was[addrs[0]] || is.of(addrs[1])[0] != was[addrs[1]])

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // isIn fails the test if the pod does not have just one RDMA device, or the
@@ -16,7 +18,7 @@ import (
 func isIn(t *testing.T, p *pod, device string) {
 	t.Helper()
 	if got := p.devices(t); !slices.Equal(got, []string{device}) {
-		t.Errorf("%s has the RDMA devices %q, want %s", p.name, got, device)
+		t.Errorf("%s has the RDMA devices %q, want %s", p.Name, got, device)
 	}
 	if got := entries("/sys/class/infiniband"); slices.Contains(got, device) {
 		t.Errorf("the host still has %s", device)
@@ -47,7 +49,7 @@ func TestExclusiveDeviceIsThePodsUntilDel(t *testing.T) {
 	if got := bystander.devices(t); len(got) > 0 {
 		t.Errorf("another pod sees %q", got)
 	}
-	want := places(t, gids(t, a.pod.name, "rxe0"), addr)
+	want := places(t, gids(t, a.pod.Name, "rxe0"), addr)
 	if got := a.indexes(); got[addr[0]] != want[addr[0]] {
 		t.Errorf("recorded index %v, want %v", got, want)
 	}
@@ -56,7 +58,7 @@ func TestExclusiveDeviceIsThePodsUntilDel(t *testing.T) {
 	isIn(t, a.pod, "rxe0")
 
 	b := n.attach(n.rail(0), bystander)
-	contains(t, b.mustFail(109), `pod "train/`+a.pod.name+`" has it`, `"net1"`, "rdma system set netns shared")
+	contains(t, b.mustFail(109), `pod "train/`+a.pod.Name+`" has it`, `"net1"`, "rdma system set netns shared")
 	other := n.attach(n.rail(1), bystander).as("net2")
 	other.mustAdd()
 	isIn(t, bystander, "rxe1")
@@ -78,7 +80,7 @@ func TestExclusiveCheckSaysWhereTheDeviceIs(t *testing.T) {
 	a.mustAdd()
 	finally(t, "ip netns del init")
 	run(t, "ip", "netns", "attach", "init", "1")
-	run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "netns", "init")
+	run(t, "ip", "netns", "exec", a.pod.Name, "rdma", "dev", "set", "rxe0", "netns", "init")
 	home(t)
 	found := a.check()
 	contains(t, found, "rxe0", "it is in the host's namespace, not in the pod's")
@@ -99,7 +101,7 @@ func TestExclusiveTypeOfServiceIsThePodsAndTheHostsAgain(t *testing.T) {
 	for want, c := range map[string]network{"106": n.rail(0).With("rdma", own), "32": n.rail(0)} {
 		a := n.attach(c, n.pod())
 		a.mustAdd()
-		if got := tos(t, "ip netns exec "+a.pod.name+" "); got != want {
+		if got := tos(t, "ip netns exec "+a.pod.Name+" "); got != want {
 			t.Errorf("the pod's type of service is %s, want %s", got, want)
 		}
 		a.mustCheck()
@@ -108,7 +110,7 @@ func TestExclusiveTypeOfServiceIsThePodsAndTheHostsAgain(t *testing.T) {
 			t.Errorf("after DEL the host's type of service is %s, want 32", got)
 		}
 		a.mustAdd()
-		a.pod.remove(t)
+		a.pod.Remove(t)
 		a.mustDel()
 		if got := tos(t, ""); got != "32" {
 			t.Errorf("after the namespace was gone the host's type of service is %s, want 32", got)
@@ -119,24 +121,24 @@ func TestExclusiveTypeOfServiceIsThePodsAndTheHostsAgain(t *testing.T) {
 func TestExclusiveDeviceMovesBackUnderItsOwnName(t *testing.T) {
 	n := newNode(t, "exclusive")
 	rename := func(a attachment) {
-		run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "name", "mine")
+		run(t, "ip", "netns", "exec", a.pod.Name, "rdma", "dev", "set", "rxe0", "name", "mine")
 		isIn(t, a.pod, "mine")
 		contains(t, a.check(), `it has another name in the pod, "mine"`, "rdma dev set mine name rxe0")
 	}
 	for name, del := range map[string]func(attachment){
 		"DEL": func(a attachment) { a.mustDel() },
 		"DEL after the namespace is gone": func(a attachment) {
-			a.pod.remove(t)
+			a.pod.Remove(t)
 			a.mustDel()
 		},
 		"GC after the namespace is gone": func(a attachment) {
-			a.pod.remove(t)
+			a.pod.Remove(t)
 			if err := a.gc(); err != nil {
 				t.Errorf("GC: %+v", err)
 			}
 		},
 		"repair after the namespace is gone": func(a attachment) {
-			a.pod.remove(t)
+			a.pod.Remove(t)
 			out, err := n.tryRocectl("repair", "--yes")
 			if err == nil {
 				t.Error("rocectl repair has nothing to say of a pod that is gone")
@@ -163,7 +165,7 @@ func TestExclusiveDelWaitsForTheDeviceOfANamespaceThatIsGone(t *testing.T) {
 		a := n.attach(n.rail(0), n.pod())
 		a.mustAdd()
 		isIn(t, a.pod, "rxe0")
-		a.pod.remove(t)
+		a.pod.Remove(t)
 		a.mustDel()
 		home(t)
 		n.nothingLeft()
@@ -174,8 +176,8 @@ func TestExclusiveLateDelLeavesTheDeviceToTheNextPod(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a, b := n.attach(n.rail(0), n.pod()), n.attach(n.rail(0), n.pod())
 	a.mustAdd()
-	a.pod.remove(t)
-	await(t, "the kernel brings the device home", func() bool { return len(entries("/sys/class/infiniband")) == 2 })
+	a.pod.Remove(t)
+	cnitest.Await(t, "the kernel brings the device home", func() bool { return len(entries("/sys/class/infiniband")) == 2 })
 	b.mustAdd()
 	a.mustDel()
 	isIn(t, b.pod, "rxe0")
@@ -189,12 +191,12 @@ func TestExclusiveProcessThatKeepsTheNamespaceIsNamed(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.rail(0), n.pod())
 	a.mustAdd()
-	pid, stop := background(t, "nsenter", "--net="+a.pod.path, "sleep", "600")
-	await(t, "sleep runs in the pod", func() bool {
+	pid, stop := background(t, "nsenter", "--net="+a.pod.Path, "sleep", "600")
+	cnitest.Await(t, "sleep runs in the pod", func() bool {
 		comm, _ := try("cat", fmt.Sprintf("/proc/%d/comm", pid))
 		return comm == "sleep"
 	})
-	a.pod.remove(t)
+	a.pod.Remove(t)
 	for range 2 { // and as often as the runtime tries
 		err := a.del()
 		if err == nil || err.Code != 109 {
@@ -213,9 +215,9 @@ func TestExclusiveDeviceMovesBackWhileAProcessHasItOpen(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.rail(0), n.pod())
 	addr := a.mustAdd()[0]
-	pid, stop := background(t, "ip", "netns", "exec", a.pod.name,
+	pid, stop := background(t, "ip", "netns", "exec", a.pod.Name,
 		"ib_write_bw", "--ib-dev=rxe0", "--gid-index="+strconv.Itoa(a.indexes()[addr]))
-	await(t, "the program has the device open", func() bool {
+	cnitest.Await(t, "the program has the device open", func() bool {
 		open, _ := try("ls", "-l", fmt.Sprintf("/proc/%d/fd", pid))
 		return strings.Contains(open, "/dev/infiniband/uverbs0")
 	})
@@ -232,9 +234,9 @@ func TestExclusiveRepairBringsTheDeviceBackToThePod(t *testing.T) {
 	a.mustAdd()
 	finally(t, "ip netns del init")
 	run(t, "ip", "netns", "attach", "init", "1")
-	run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "netns", "init")
+	run(t, "ip", "netns", "exec", a.pod.Name, "rdma", "dev", "set", "rxe0", "netns", "init")
 	home(t)
-	contains(t, n.rocectl("repair"), "rdma dev set rxe0 netns "+a.pod.name)
+	contains(t, n.rocectl("repair"), "rdma dev set rxe0 netns "+a.pod.Name)
 	home(t)
 	n.rocectl("repair", "--yes")
 	isIn(t, a.pod, "rxe0")
@@ -251,7 +253,7 @@ func TestExclusiveSwitchOfModeIsRefusedWhileADeviceIsAway(t *testing.T) {
 		t.Errorf("rdma system set netns shared: %q, %v", out, err)
 	}
 	a.mustDel()
-	a.pod.remove(t)
+	a.pod.Remove(t)
 	setMode(t, "shared")
 	setMode(t, "exclusive")
 }

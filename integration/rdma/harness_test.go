@@ -15,19 +15,13 @@
 package rdma
 
 import (
-	"context"
 	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
-
-// patience is how long a test waits for what must come. The processor is
-// emulated.
-const patience = 20 * time.Second
 
 // programs is the folder of the built programs; make build fills it.
 var programs = flag.String("programs", "bin", "folder of roce and rocectl")
@@ -76,22 +70,6 @@ func shell(t *testing.T, script string) string {
 func finally(t *testing.T, script string) {
 	t.Helper()
 	t.Cleanup(func() { _, _ = try("sh", "-c", script) })
-}
-
-// await waits until something is so, which the kernel does in its own time.
-func await(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
 }
 
 // background starts a program that runs until stop is called, or the test is

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // start starts a call as libcni does, and returns at once.
@@ -24,7 +26,7 @@ func (a attachment) start(command string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(*programs, "roce"))
 	cmd.Stdin = strings.NewReader(string(text))
 	cmd.Env = (&invoke.Args{
-		Command: command, ContainerID: a.id(), NetNS: a.pod.path, IfName: a.ifName, PluginArgs: a.runtime().Args, Path: *programs,
+		Command: command, ContainerID: a.id(), NetNS: a.pod.Path, IfName: a.ifName, PluginArgs: a.runtime().Args, Path: *programs,
 	}).AsEnv()
 	if err := cmd.Start(); err != nil {
 		a.node.t.Fatal(err)
@@ -100,7 +102,7 @@ func TestExclusiveDeviceMovesBackAfterAnAddThatWasKilledAfterTheMove(t *testing.
 	a := n.attach(n.rail(0), n.pod())
 	eachKill(t, 6, 30*time.Millisecond, func(after time.Duration) bool {
 		cmd := a.start("ADD")
-		await(t, "the device leaves", func() bool { return len(entries("/sys/class/infiniband")) < 2 })
+		cnitest.Await(t, "the device leaves", func() bool { return len(entries("/sys/class/infiniband")) < 2 })
 		<-time.After(after)
 		_ = cmd.Process.Kill() // it may be done already
 		_ = cmd.Wait()
@@ -137,7 +139,7 @@ func TestExclusiveDeviceMovesBackAfterAKilledAddWhenTheNamespaceIsGone(t *testin
 	eachKill(t, 8, a.duration("ADD", a.mustDel), func(after time.Duration) bool {
 		a := n.attach(n.rail(0), n.pod())
 		killed := a.killed("ADD", after)
-		a.pod.remove(t)
+		a.pod.Remove(t)
 		a.mustDel()
 		home(t)
 		n.noRecords()

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // newMLX5Node returns the node in a machine of the type mlx5-like: mlx5_0 on r0
@@ -47,20 +49,20 @@ func TestMLX5OnlyEntriesOfRoCEv2AreReported(t *testing.T) {
 	addrs := a.mustAdd()
 	found := a.indexes()
 	for _, addr := range addrs {
-		if is := v2Place(t, a.pod.name, "mlx5_0/ports/1", addr); found[addr] != is {
+		if is := v2Place(t, a.pod.Name, "mlx5_0/ports/1", addr); found[addr] != is {
 			t.Errorf("%s: recorded index %d, want %d", addr, found[addr], is)
 		}
 	}
 	a.mustCheck()
 	// mlx5_2, which has no table, changes nothing for others.
 	want := fmt.Sprintf("NCCL_IB_HCA='=mlx5_0:1'\nexport NCCL_IB_GID_INDEX=%d\n", found[addrs[0]])
-	contains(t, n.rocectl("env", "--netns", a.pod.name), want)
+	contains(t, n.rocectl("env", "--netns", a.pod.Name), want)
 	told, err := inside(t, a.pod)
 	if err != nil {
 		t.Error(err)
 	}
 	contains(t, told, want)
-	contains(t, n.rocectl("gids"), "train/"+a.pod.name, " v1 ", " v2 ", "# mlx5_2/1 on r3: it has no GID table, so RoCE is off")
+	contains(t, n.rocectl("gids"), "train/"+a.pod.Name, " v1 ", " v2 ", "# mlx5_2/1 on r3: it has no GID table, so RoCE is off")
 	a.mustDel()
 	n.nothingLeft()
 }
@@ -71,7 +73,7 @@ func TestMLX5EachPortOfADeviceIsThatOfItsNIC(t *testing.T) {
 		a := n.attach(n.rail(rail), n.pod())
 		a.mustAdd()
 		a.mustCheck()
-		contains(t, n.rocectl("env", "--netns", a.pod.name), "NCCL_IB_HCA='="+port+"'")
+		contains(t, n.rocectl("env", "--netns", a.pod.Name), "NCCL_IB_HCA='="+port+"'")
 		a.mustDel()
 	}
 	n.nothingLeft()
@@ -94,14 +96,14 @@ func TestMLX5TableOf32EntriesFillsUp(t *testing.T) {
 	other := n.pod()
 	var script strings.Builder
 	for i := range 40 {
-		fmt.Fprintf(&script, "ip -n %s addr add 10.99.0.%d/32 dev fill\n", other.name, 1+i)
+		fmt.Fprintf(&script, "ip -n %s addr add 10.99.0.%d/32 dev fill\n", other.Name, 1+i)
 	}
-	shell(t, fmt.Sprintf("ip link add link r4 name fill netns %s type macvlan mode bridge; ip -n %[1]s link set fill up\n", other.name)+script.String())
-	await(t, "the table is full", func() bool { return gids(t, "", "irdma0").used() == 32 })
+	shell(t, fmt.Sprintf("ip link add link r4 name fill netns %s type macvlan mode bridge; ip -n %[1]s link set fill up\n", other.Name)+script.String())
+	cnitest.Await(t, "the table is full", func() bool { return gids(t, "", "irdma0").used() == 32 })
 	contains(t, n.attach(n.rail(4).With("rdma", soon(nil)), n.pod()).mustFail(108), "irdma0/1 is full", "32 of 32")
 	n.nothingLeft()
-	other.remove(t)
-	await(t, "the table is empty again", func() bool { return gids(t, "", "irdma0").used() < 4 })
+	other.Remove(t)
+	cnitest.Await(t, "the table is empty again", func() bool { return gids(t, "", "irdma0").used() < 4 })
 	a := n.attach(n.rail(4), n.pod())
 	a.mustAdd()
 	a.mustDel()
@@ -127,7 +129,7 @@ func TestMLX5ExclusiveDeviceWithoutGUIDMovesAndMovesBack(t *testing.T) {
 		if got := a.pod.devices(t); len(got) != 1 || got[0] != "irdma0" {
 			t.Errorf("master %v: the pod has the devices %q, want irdma0", master, got)
 		}
-		if is := v2Place(t, a.pod.name, "irdma0/ports/1", addr); a.indexes()[addr] != is {
+		if is := v2Place(t, a.pod.Name, "irdma0/ports/1", addr); a.indexes()[addr] != is {
 			t.Errorf("master %v: recorded index %d, want %d", master, a.indexes()[addr], is)
 		}
 		a.mustCheck()

@@ -26,7 +26,7 @@ func TestModeThatContradictsTheNodesIsRefused(t *testing.T) {
 			if out, err := try("sh", "-c", change); err == nil || !strings.Contains(out, "busy") {
 				t.Errorf("%s, while there is a pod: %q", change, out)
 			}
-			a.pod.remove(t)
+			a.pod.Remove(t)
 			setMode(t, other)
 
 			if mode == "shared" { // the other way needs a device that moves
@@ -48,6 +48,6 @@ func TestModeOffIsContentWithEitherModeOfTheNode(t *testing.T) {
 		a.mustCheck()
 		a.mustDel()
 		n.nothingLeft()
-		a.pod.remove(t)
+		a.pod.Remove(t)
 	}
 }

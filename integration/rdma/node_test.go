@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
 )
 
@@ -43,7 +44,7 @@ func newNodeOf(t *testing.T, device, mode string) *node {
 	setMode(t, mode)
 	before := machine(t)
 	t.Cleanup(func() {
-		await(t, "the machine is as it was:\n"+before, func() bool { return machine(t) == before })
+		cnitest.Await(t, "the machine is as it was:\n"+before, func() bool { return machine(t) == before })
 	})
 	return &node{t: t, state: stateDir(t), cache: t.TempDir()}
 }
@@ -69,7 +70,7 @@ func stateDir(t *testing.T) string {
 // has ended the namespaces of the last test.
 func setMode(t *testing.T, mode string) {
 	t.Helper()
-	await(t, "rdma system set netns "+mode, func() bool {
+	cnitest.Await(t, "rdma system set netns "+mode, func() bool {
 		out, _ := try("rdma", "system")
 		if strings.HasPrefix(out, "netns "+mode) {
 			return true
@@ -119,7 +120,7 @@ func entries(folder string) []string {
 func (p *pod) devices(t *testing.T) []string {
 	t.Helper()
 	var names []string
-	for line := range strings.Lines(run(t, "ip", "netns", "exec", p.name, "rdma", "dev")) {
+	for line := range strings.Lines(run(t, "ip", "netns", "exec", p.Name, "rdma", "dev")) {
 		names = append(names, strings.TrimSuffix(strings.Fields(line)[1], ":"))
 	}
 	slices.Sort(names)
@@ -217,36 +218,23 @@ func (t table) used() (n int) {
 	return n
 }
 
-// pod is a container's namespace.
-type pod struct {
-	name string // the namespace's and the pod's
-	path string
-}
+// pod is a container's namespace. It has the name of the pod.
+type pod struct{ *cnitest.Netns }
 
 // pod returns a new pod.
 func (n *node) pod() *pod {
 	n.t.Helper()
 	n.pods++
-	p := &pod{name: fmt.Sprintf("job%d", n.pods)}
-	p.path = "/run/netns/" + p.name
-	run(n.t, "ip", "netns", "add", p.name)
-	finally(n.t, "ip netns del "+p.name)
-	return p
-}
-
-// remove removes the pod's namespace, as when its sandbox dies.
-func (p *pod) remove(t *testing.T) {
-	t.Helper()
-	run(t, "ip", "netns", "del", p.name)
+	return &pod{cnitest.NewNetns(n.t, fmt.Sprintf("job%d", n.pods))}
 }
 
 // empty fails the test if something of ours is in the pod.
 func (p *pod) empty(t *testing.T) {
 	t.Helper()
 	left := shell(t, fmt.Sprintf(`ip -n %[1]s -o link | grep -v ' lo: ' || true
-		ip -n %[1]s rule | grep 'proto 82' || true`, p.name))
+		ip -n %[1]s rule | grep 'proto 82' || true`, p.Name))
 	if left != "" {
-		t.Errorf("%s has\n%s", p.name, left)
+		t.Errorf("%s has\n%s", p.Name, left)
 	}
 }
 

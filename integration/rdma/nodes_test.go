@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // peer is the test in the other machine, over the wire of r1.
@@ -129,13 +131,13 @@ func (n *node) joined(c network) rail {
 	r := rail{attachment: n.attach(c, n.pod())}
 	r.addr = r.mustAdd()[0]
 	r.mustCheck()
-	for line := range strings.Lines(n.rocectl("env", "--netns", r.pod.name)) {
+	for line := range strings.Lines(n.rocectl("env", "--netns", r.pod.Name)) {
 		if command, ok := strings.CutPrefix(line, "# net1: ib_write_bw "); ok {
 			r.tests = append([]string{"ib_write_bw"}, strings.Fields(command)...)
 		}
 	}
 	if r.tests == nil {
-		n.t.Fatalf("rocectl env names no ib_write_bw for net1:\n%s", n.rocectl("env", "--netns", r.pod.name))
+		n.t.Fatalf("rocectl env names no ib_write_bw for net1:\n%s", n.rocectl("env", "--netns", r.pod.Name))
 	}
 	finally(n.t, "ip addr del "+r.addr+"/32 dev r0")
 	run(n.t, "ip", "addr", "add", r.addr+"/32", "dev", "r0", "scope", "host")
@@ -144,7 +146,7 @@ func (n *node) joined(c network) rail {
 
 // command returns a program that runs in the pod, and not for ever.
 func (r rail) command(args ...string) []string {
-	return append([]string{"netns", "exec", r.pod.name, "timeout", "100"}, args...)
+	return append([]string{"netns", "exec", r.pod.Name, "timeout", "100"}, args...)
 }
 
 // serve starts a server in the pod, waits until shows prints what says that it
@@ -159,14 +161,14 @@ func (r rail) serve(listens string, shows []string, args ...string) (end func())
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended, if all went well
-	await(t, args[0]+" listens", func() bool {
+	cnitest.Await(t, args[0]+" listens", func() bool {
 		got, _ := try("ip", r.command(shows...)...)
 		return strings.Contains(got, listens)
 	})
 	return func() {
 		t.Helper()
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s, as server in %s: %v\n%s", strings.Join(args, " "), r.pod.name, err, &out)
+			t.Errorf("%s, as server in %s: %v\n%s", strings.Join(args, " "), r.pod.Name, err, &out)
 		}
 	}
 }
@@ -185,7 +187,7 @@ func (r rail) writeTo(addr string) {
 	// It does not try again to connect; a guest that is short of processors may
 	// answer too late for the first time.
 	var out string
-	await(t, addr+" is reached", func() bool {
+	cnitest.Await(t, addr+" is reached", func() bool {
 		var err error
 		out, err = try("ip", r.command(append(append(r.tests, amount...), addr)...)...)
 		if err != nil && !strings.Contains(out, "Couldn't connect") {
@@ -259,7 +261,7 @@ func TestNodesExclusivePodsTransferWithWhatRocectlSays(t *testing.T) {
 		echo 2 >/proc/sys/net/ipv4/conf/via/arp_announce
 		echo 1 >/proc/sys/net/ipv4/conf/via/arp_ignore
 		ip link set via up
-		ip addr add 172.16.10.20%s/24 dev via`, r.pod.name, p.self))
+		ip addr add 172.16.10.20%s/24 dev via`, r.pod.Name, p.self))
 	isIn(t, r.pod, "rxe0")
 	across(p, r, r.writeServer, r.writeTo)
 	r.mustDel()

@@ -16,6 +16,8 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // rails returns how many rails the machine has.
@@ -94,7 +96,7 @@ func (a attachment) addRails() [][]string {
 	a.node.t.Helper()
 	res, err := a.add()
 	if err != nil {
-		a.node.t.Fatalf("ADD to %s: %v: %s", a.pod.name, err, err.Details)
+		a.node.t.Fatalf("ADD to %s: %v: %s", a.pod.Name, err, err.Details)
 	}
 	return perRail(res)
 }
@@ -114,7 +116,7 @@ func allGIDs(t *testing.T, netns string) []table {
 func (a attachment) inStep(now []table, addrs [][]string) []int {
 	a.node.t.Helper()
 	if len(addrs) != len(now) {
-		a.node.t.Fatalf("%s has the addresses %v, want some on each of %d rails", a.pod.name, addrs, len(now))
+		a.node.t.Fatalf("%s has the addresses %v, want some on each of %d rails", a.pod.Name, addrs, len(now))
 	}
 	recorded := a.indexes()
 	var first []int
@@ -123,7 +125,7 @@ func (a attachment) inStep(now []table, addrs [][]string) []int {
 		for _, addr := range on {
 			is := places(a.node.t, now[i], []string{addr})[addr]
 			if recorded[addr] != is {
-				a.node.t.Errorf("%s of %s is at %d of %s, its record says %d", addr, a.pod.name, is, device(i), recorded[addr])
+				a.node.t.Errorf("%s of %s is at %d of %s, its record says %d", addr, a.pod.Name, is, device(i), recorded[addr])
 			}
 			at = append(at, is)
 		}
@@ -131,7 +133,7 @@ func (a attachment) inStep(now []table, addrs [][]string) []int {
 			first = at
 		}
 		if !slices.Equal(at, first) {
-			a.node.t.Errorf("%s has its GIDs at %v of %s, but at %v of %s", a.pod.name, at, device(i), first, device(0))
+			a.node.t.Errorf("%s has its GIDs at %v of %s, but at %v of %s", a.pod.Name, at, device(i), first, device(0))
 		}
 	}
 	return first
@@ -168,10 +170,10 @@ func TestSharedRailsHaveOneIndexForAll(t *testing.T) {
 	table := strings.Join(strings.Fields(n.rocectl("gids")), " ")
 	for i, on := range addrs {
 		contains(t, told, fmt.Sprintf("# %s %s: %s port 1, GID index %d\n", ifName(i), on[0], device(i), at))
-		contains(t, table, fmt.Sprintf("%s 1 %d %s %s v2 train/%s %s", device(i), at, gidOf(on[0]), on[0], a.pod.name, ifName(i)))
+		contains(t, table, fmt.Sprintf("%s 1 %d %s %s v2 train/%s %s", device(i), at, gidOf(on[0]), on[0], a.pod.Name, ifName(i)))
 	}
 	a.mustDel()
-	await(t, "the GIDs are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
+	cnitest.Await(t, "the GIDs are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
 	a.pod.empty(t)
 	n.nothingLeft()
 }
@@ -188,14 +190,14 @@ func TestSharedRailsOfEightPodsHaveAlignedIndexes(t *testing.T) {
 	come := func(i int) {
 		res, err := all[i].add()
 		if err != nil {
-			t.Errorf("ADD to %s: %v: %s", all[i].pod.name, err, err.Details)
+			t.Errorf("ADD to %s: %v: %s", all[i].pod.Name, err, err.Details)
 			return
 		}
 		addrs[i] = perRail(res)
 	}
 	leave := func(i int) {
 		if err := all[i].del(); err != nil {
-			t.Errorf("DEL of %s: %v: %s", all[i].pod.name, err, err.Details)
+			t.Errorf("DEL of %s: %v: %s", all[i].pod.Name, err, err.Details)
 		}
 	}
 	var wg sync.WaitGroup
@@ -212,7 +214,7 @@ func TestSharedRailsOfEightPodsHaveAlignedIndexes(t *testing.T) {
 		for _, i := range who {
 			all[i].inStep(now, addrs[i])
 			if said := all[i].stderr.String(); said != "" {
-				t.Errorf("ADD to %s says\n%s", all[i].pod.name, said)
+				t.Errorf("ADD to %s says\n%s", all[i].pod.Name, said)
 			}
 		}
 	}
@@ -228,7 +230,7 @@ func TestSharedRailsOfEightPodsHaveAlignedIndexes(t *testing.T) {
 		wg.Go(func() { leave(i) })
 	}
 	wg.Wait()
-	await(t, "the GIDs are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
+	cnitest.Await(t, "the GIDs are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
 	n.nothingLeft()
 }
 
@@ -249,7 +251,7 @@ func TestSharedRailsWaitForAnotherAttachmentThatFillsTheTables(t *testing.T) {
 			t.Fatal(err)
 		}
 		call := a.start(command)
-		await(t, command+" wants the lock", func() bool {
+		cnitest.Await(t, command+" wants the lock", func() bool {
 			open, _ := try("ls", "-l", fmt.Sprintf("/proc/%d/fd", call.Process.Pid))
 			return strings.Contains(open, lock.Name())
 		})
@@ -355,7 +357,7 @@ func TestSharedRailIsSkippedIfItsPortIsDown(t *testing.T) {
 		ip link set bond0 up
 		ip link set bond0 type bond active_slave side0
 		ip link set %[1]s down`, link))
-	await(t, "the port is down, and the bond is up", func() bool {
+	cnitest.Await(t, "the port is down, and the bond is up", func() bool {
 		bond, _ := os.ReadFile("/sys/class/net/bond0/carrier")
 		return strings.HasPrefix(string(bond), "1") && strings.Contains(run(t, "rdma", "link"), port+"/1 state DOWN")
 	})

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // areIn fails the test if the pod does not have the devices of all rails, or the
@@ -15,7 +17,7 @@ import (
 func areIn(t *testing.T, p *pod) {
 	t.Helper()
 	if got := p.devices(t); !slices.Equal(got, devices()) {
-		t.Errorf("%s has the RDMA devices %q, want %q", p.name, got, devices())
+		t.Errorf("%s has the RDMA devices %q, want %q", p.Name, got, devices())
 	}
 	if got := entries("/sys/class/infiniband"); len(got) > 0 {
 		t.Errorf("the host still has %q", got)
@@ -27,25 +29,25 @@ func TestExclusiveRailsAreThePodsUntilDel(t *testing.T) {
 	a, other := n.attach(n.allRails(), n.pod()), n.pod()
 	addrs := a.addRails()
 	areIn(t, a.pod)
-	at := a.inStep(allGIDs(t, a.pod.name), addrs)[0]
+	at := a.inStep(allGIDs(t, a.pod.Name), addrs)[0]
 	want := fmt.Sprintf("export NCCL_IB_HCA='=%s'\nexport NCCL_IB_GID_INDEX=%d\n", hcas(devices()), at)
 	told, err := inside(t, a.pod)
 	if err != nil {
 		t.Error(err)
 	}
 	contains(t, told, want)
-	contains(t, n.rocectl("env", "--netns", a.pod.name), want)
+	contains(t, n.rocectl("env", "--netns", a.pod.Name), want)
 	a.mustCheck()
 	a.mustAdd() // again: all stands
 	areIn(t, a.pod)
-	contains(t, n.attach(n.allRails(), other).mustFail(109), `pod "train/`+a.pod.name+`" has it`, "rdma system set netns shared")
+	contains(t, n.attach(n.allRails(), other).mustFail(109), `pod "train/`+a.pod.Name+`" has it`, "rdma system set netns shared")
 	areIn(t, a.pod)
 	a.mustDel()
 	home(t)
 	a.pod.empty(t)
 
 	a.mustAdd()
-	a.pod.remove(t)
+	a.pod.Remove(t)
 	a.mustDel()
 	home(t)
 	n.nothingLeft()
@@ -58,7 +60,7 @@ func TestExclusiveRailThatAnotherPodHasLeavesTheOthersInTheHost(t *testing.T) {
 	holder.mustAdd()
 	for _, least := range []int{rails(), last} {
 		a := n.attach(n.allRails().With("minRails", least), n.pod())
-		contains(t, a.mustFail(109), fmt.Sprintf("%d (%s)", last, ifName(last)), `pod "train/`+holder.pod.name+`" has it`)
+		contains(t, a.mustFail(109), fmt.Sprintf("%d (%s)", last, ifName(last)), `pod "train/`+holder.pod.Name+`" has it`)
 		if got := entries("/sys/class/infiniband"); len(got) != last {
 			t.Errorf("the host has the RDMA devices %q, want all but %s", got, device(last))
 		}
@@ -89,7 +91,7 @@ func TestExclusiveRailsMoveBackAfterAnAddThatWasKilledBetweenTheMoves(t *testing
 	a := n.attach(n.allRails(), n.pod())
 	eachKill(t, 8, 40*time.Millisecond, func(after time.Duration) bool {
 		cmd := a.start("ADD")
-		await(t, "a device leaves", func() bool { return len(entries("/sys/class/infiniband")) < rails() })
+		cnitest.Await(t, "a device leaves", func() bool { return len(entries("/sys/class/infiniband")) < rails() })
 		<-time.After(after)
 		_ = cmd.Process.Kill() // it may be done already
 		_ = cmd.Wait()

@@ -71,11 +71,11 @@ func (a attachment) as(ifName string) attachment {
 	return a
 }
 
-func (a attachment) id() string { return "sandbox-" + a.pod.name }
+func (a attachment) id() string { return "sandbox-" + a.pod.Name }
 
 func (a attachment) runtime() *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
-		ContainerID: a.id(), NetNS: a.pod.path, IfName: a.ifName, Args: cnitest.Pod{Name: a.pod.name, ID: a.id()}.Args(),
+		ContainerID: a.id(), NetNS: a.pod.Path, IfName: a.ifName, Args: cnitest.Pod{Name: a.pod.Name, ID: a.id()}.Args(),
 	}
 }
 
@@ -107,7 +107,7 @@ func (a attachment) mustAdd() []string {
 	a.node.t.Helper()
 	res, err := a.add()
 	if err != nil {
-		a.node.t.Fatalf("ADD to %s: %v: %s", a.pod.name, err, err.Details)
+		a.node.t.Fatalf("ADD to %s: %v: %s", a.pod.Name, err, err.Details)
 	}
 	var out []string
 	for _, ip := range res.IPs {
@@ -122,10 +122,10 @@ func (a attachment) mustFail(code uint) string {
 	a.node.t.Helper()
 	res, err := a.add()
 	if err == nil {
-		a.node.t.Fatalf("ADD to %s: got %v, want error %d", a.pod.name, res, code)
+		a.node.t.Fatalf("ADD to %s: got %v, want error %d", a.pod.Name, res, code)
 	}
 	if err.Code != code || err.Details == "" || strings.Contains(err.Msg, "\n") {
-		a.node.t.Fatalf("ADD to %s: got %+v, want error %d of one line with a hint", a.pod.name, err, code)
+		a.node.t.Fatalf("ADD to %s: got %+v, want error %d of one line with a hint", a.pod.Name, err, code)
 	}
 	a.pod.empty(a.node.t)
 	return err.Msg + "\n" + err.Details
@@ -141,7 +141,7 @@ func (a attachment) del() *types.Error {
 func (a attachment) mustDel() {
 	a.node.t.Helper()
 	if err := a.del(); err != nil {
-		a.node.t.Fatalf("DEL of %s: %v: %s", a.pod.name, err, err.Details)
+		a.node.t.Fatalf("DEL of %s: %v: %s", a.pod.Name, err, err.Details)
 	}
 }
 
@@ -163,7 +163,7 @@ func (a attachment) check() string {
 func (a attachment) mustCheck() {
 	a.node.t.Helper()
 	if found := a.check(); found != "" {
-		a.node.t.Errorf("CHECK of %s: %s", a.pod.name, found)
+		a.node.t.Errorf("CHECK of %s: %s", a.pod.Name, found)
 	}
 }
 

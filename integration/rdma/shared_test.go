@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // places returns where the GIDs of addresses are in a table, each of which must
@@ -42,7 +44,7 @@ func TestSharedEachOfEightPodsFindsBothItsGIDs(t *testing.T) {
 		wg.Go(func() {
 			res, err := a.add()
 			if err != nil {
-				t.Errorf("ADD to %s: %v: %s", a.pod.name, err, err.Details)
+				t.Errorf("ADD to %s: %v: %s", a.pod.Name, err, err.Details)
 				return
 			}
 			for _, ip := range res.IPs {
@@ -54,24 +56,24 @@ func TestSharedEachOfEightPodsFindsBothItsGIDs(t *testing.T) {
 	now := gids(t, "", "rxe0")
 	for i, a := range all {
 		if len(addrs[i]) != 2 {
-			t.Fatalf("%s has the addresses %q, want one of each family", a.pod.name, addrs[i])
+			t.Fatalf("%s has the addresses %q, want one of each family", a.pod.Name, addrs[i])
 		}
 		if diff := cmp.Diff(places(t, now, addrs[i]), a.indexes()); diff != "" {
-			t.Errorf("%s: recorded indexes (-table +record)\n%s", a.pod.name, diff)
+			t.Errorf("%s: recorded indexes (-table +record)\n%s", a.pod.Name, diff)
 		}
-		sees := gids(t, a.pod.name, "rxe0")
+		sees := gids(t, a.pod.Name, "rxe0")
 		if diff := cmp.Diff(places(t, sees, addrs[i]), a.indexes()); diff != "" {
-			t.Errorf("%s sees its entries elsewhere (-pod +record)\n%s", a.pod.name, diff)
+			t.Errorf("%s sees its entries elsewhere (-pod +record)\n%s", a.pod.Name, diff)
 		}
 		if same := cmp.Equal(sees, now); same == hides() {
-			t.Errorf("%s sees\n%v\nof the table\n%v\nand the machine hides entries: %v", a.pod.name, sees, now, hides())
+			t.Errorf("%s sees\n%v\nof the table\n%v\nand the machine hides entries: %v", a.pod.Name, sees, now, hides())
 		}
 		a.mustCheck()
 	}
 	for _, a := range all {
 		a.mustDel()
 	}
-	await(t, "the GIDs are gone", func() bool { return cmp.Equal(gids(t, "", "rxe0"), before) })
+	cnitest.Await(t, "the GIDs are gone", func() bool { return cmp.Equal(gids(t, "", "rxe0"), before) })
 	n.nothingLeft()
 }
 
@@ -112,7 +114,7 @@ func fillTable(t *testing.T, rail int, netns string) {
 		run(t, "ip", "link", "set", "fill", "netns", netns)
 	}
 	shell(t, "ip "+at+" -batch "+file)
-	await(t, "the table is full", func() bool { return gids(t, "", device(rail)).used() == 1024 })
+	cnitest.Await(t, "the table is full", func() bool { return gids(t, "", device(rail)).used() == 1024 })
 }
 
 // soon returns a value of the key rdma that does not wait long for what will not
@@ -162,10 +164,10 @@ func TestSharedCheckNoticesThatThePortWentDown(t *testing.T) {
 	a.mustAdd()
 	finally(t, "ip link set r0 up")
 	run(t, "ip", "link", "set", "r0", "down")
-	await(t, "the port is down", func() bool { return strings.Contains(run(t, "rdma", "link"), "rxe0/1 state DOWN") })
+	cnitest.Await(t, "the port is down", func() bool { return strings.Contains(run(t, "rdma", "link"), "rxe0/1 state DOWN") })
 	contains(t, a.check(), "rxe0/1", "its state is DOWN, want ACTIVE", "rdma link show rxe0/1")
 	run(t, "ip", "link", "set", "r0", "up")
-	await(t, "CHECK is content again", func() bool { return a.check() == "" })
+	cnitest.Await(t, "CHECK is content again", func() bool { return a.check() == "" })
 	a.mustDel()
 }
 
@@ -175,8 +177,8 @@ func TestSharedCheckNamesAnAddressOfTwoPods(t *testing.T) {
 	addr := a.mustAdd()[0]
 	shell(t, fmt.Sprintf(`ip link add link r0 name eth7 netns %[1]s type macvlan mode bridge
 		ip -n %[1]s link set eth7 up
-		ip -n %[1]s addr add %[2]s/24 dev eth7`, thief.name, addr))
-	await(t, "the table has the address twice", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 2 })
+		ip -n %[1]s addr add %[2]s/24 dev eth7`, thief.Name, addr))
+	cnitest.Await(t, "the table has the address twice", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 2 })
 	if hides() { // the thief's entry is shown to the thief alone
 		a.mustCheck()
 	} else {
@@ -191,7 +193,7 @@ func TestSharedCheckNamesAnAddressThatTheHostHasToo(t *testing.T) {
 	addr := a.mustAdd()[0]
 	finally(t, "ip addr del "+addr+"/32 dev r0")
 	run(t, "ip", "addr", "add", addr+"/32", "dev", "r0")
-	await(t, "the table has the address twice", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 2 })
+	cnitest.Await(t, "the table has the address twice", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 2 })
 	contains(t, a.check(), addr, "2 RoCE v2 entries", "of r0", "of net1")
 	a.mustDel()
 }
@@ -201,7 +203,7 @@ func TestSharedCheckNamesAnAddressThatTheHostHasToo(t *testing.T) {
 func TestSharedTableThatOthersFilledIsReportedAsFull(t *testing.T) {
 	n := newNode(t, "shared")
 	other := n.pod()
-	fillTable(t, 0, other.name)
+	fillTable(t, 0, other.Name)
 	text := n.attach(n.rail(0).With("rdma", soon(nil)), n.pod()).mustFail(108)
 	if hides() {
 		contains(t, text, "may be full", "without them 1 of 1024 entries", `"unable to add gid" with error=-28`)
@@ -209,8 +211,8 @@ func TestSharedTableThatOthersFilledIsReportedAsFull(t *testing.T) {
 	} else {
 		contains(t, text, "rxe0/1 is full", "1024 of 1024")
 	}
-	other.remove(t)
-	await(t, "the table is empty again", func() bool { return gids(t, "", "rxe0").used() < 4 })
+	other.Remove(t)
+	cnitest.Await(t, "the table is empty again", func() bool { return gids(t, "", "rxe0").used() < 4 })
 	n.nothingLeft()
 }
 
@@ -219,11 +221,11 @@ func TestSharedCheckSaysFromWhereToWhereAGIDMoved(t *testing.T) {
 	a := n.attach(n.rail(0), n.pod())
 	addr := a.mustAdd()[0]
 	was := a.indexes()[addr]
-	run(t, "ip", "-n", a.pod.name, "addr", "del", addr+"/24", "dev", "net1")
-	await(t, "the GID is gone", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 0 })
+	run(t, "ip", "-n", a.pod.Name, "addr", "del", addr+"/24", "dev", "net1")
+	cnitest.Await(t, "the GID is gone", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 0 })
 	finally(t, "ip addr del 10.99.0.1/32 dev r0")
 	run(t, "ip", "addr", "add", "10.99.0.1/32", "dev", "r0") // takes the place
-	await(t, "the place is taken", func() bool { return len(gids(t, "", "rxe0").of("10.99.0.1")) == 1 })
+	cnitest.Await(t, "the place is taken", func() bool { return len(gids(t, "", "rxe0").of("10.99.0.1")) == 1 })
 	contains(t, a.check(), addr)
 	// The address comes back, and with it the GID, but not to its place.
 	if out, err := n.tryRocectl("repair", "--yes"); err == nil || !strings.Contains(out, "its index changed") {

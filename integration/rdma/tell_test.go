@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // inside returns what rocectl env prints in a pod, to nobody and without a state
@@ -19,7 +21,7 @@ func inside(t *testing.T, p *pod, args ...string) (string, error) {
 	finally(t, "rm -f /run/rocectl-tell")
 	shell(t, "install -m 755 "+filepath.Join(*programs, "rocectl")+" /run/rocectl-tell")
 	return try("ip", append([]string{
-		"netns", "exec", p.name, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+		"netns", "exec", p.Name, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
 		"/run/rocectl-tell", "env", "--state-dir=/none",
 	}, args...)...)
 }
@@ -33,7 +35,7 @@ func (n *node) twoRails() (p *pod, addrs []string, remove func()) {
 	return p, addrs, func() {
 		b.mustDel()
 		a.mustDel()
-		p.remove(n.t)
+		p.Remove(n.t)
 	}
 }
 
@@ -64,20 +66,20 @@ export UCX_IB_GID_INDEX=%[2]d
 # net2: ib_write_bw -d rxe1 -i 1 -x %[2]d`, addrs[0], at, addrs[1])
 		got, err := inside(t, p)
 		if err != nil || got != want {
-			t.Errorf("rocectl env in %s: %v\n%s\nwant\n%s", p.name, err, got, want)
+			t.Errorf("rocectl env in %s: %v\n%s\nwant\n%s", p.Name, err, got, want)
 		}
-		if got := n.rocectl("env", "--netns", p.name); got != want {
+		if got := n.rocectl("env", "--netns", p.Name); got != want {
 			t.Errorf("rocectl env --netns: %s\nwant\n%s", got, want)
 		}
-		if got := n.rocectl("env", "--container", "sandbox-"+p.name); got != want {
+		if got := n.rocectl("env", "--container", "sandbox-"+p.Name); got != want {
 			t.Errorf("rocectl env --container: %s\nwant\n%s", got, want)
 		}
-		contains(t, n.rocectl("env", "--netns", p.path, "--ifname", "net2"), "NCCL_IB_HCA='=rxe1:1'", fmt.Sprint("NCCL_IB_GID_INDEX=", at))
+		contains(t, n.rocectl("env", "--netns", p.Path, "--ifname", "net2"), "NCCL_IB_HCA='=rxe1:1'", fmt.Sprint("NCCL_IB_GID_INDEX=", at))
 		shell(t, fmt.Sprintf(`eval "$(ip netns exec %s %s env)"
-			test "$NCCL_IB_HCA $NCCL_IB_GID_INDEX" = "=rxe0:1,rxe1:1 %d"`, p.name, filepath.Join(*programs, "rocectl"), at))
+			test "$NCCL_IB_HCA $NCCL_IB_GID_INDEX" = "=rxe0:1,rxe1:1 %d"`, p.Name, filepath.Join(*programs, "rocectl"), at))
 
 		table := n.rocectl("gids")
-		row := strings.Join([]string{"rxe1", "1", fmt.Sprint(at), gidOf(addrs[1]), addrs[1], "v2", "train/" + p.name, "net2"}, " ")
+		row := strings.Join([]string{"rxe1", "1", fmt.Sprint(at), gidOf(addrs[1]), addrs[1], "v2", "train/" + p.Name, "net2"}, " ")
 		if !strings.Contains(strings.Join(strings.Fields(table), " "), row) {
 			t.Errorf("rocectl gids lacks %s:\n%s", row, table)
 		}
@@ -110,7 +112,7 @@ func TestTellWhatNCCLFindsByItself(t *testing.T) {
 		t.Errorf("rocectl env: %v\n%s", err, got)
 	}
 	contains(t, got, "rocectl[108]", fmt.Sprintf("it would take 2 instead of %d on net1, 1 instead of %d on net2", r0, r1), "--ifname")
-	contains(t, n.rocectl("env", "--netns", q.name, "--ifname", "net1"), fmt.Sprint("export NCCL_IB_GID_INDEX=", r0))
+	contains(t, n.rocectl("env", "--netns", q.Name, "--ifname", "net1"), fmt.Sprint("export NCCL_IB_GID_INDEX=", r0))
 	removeSecond()
 	remove()
 }
@@ -120,12 +122,12 @@ func TestTellWhoHasAnAddressTwice(t *testing.T) {
 	a := n.attach(n.rail(0), n.pod())
 	addr := a.mustAdd()[0]
 	p := n.pod()
-	shell(t, fmt.Sprintf("ip link add link r0 name net9 netns %s type macvlan mode private; ip -n %[1]s link set net9 up; ip -n %[1]s addr add %s/24 dev net9", p.name, addr))
-	await(t, "the second entry is there", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 2 })
+	shell(t, fmt.Sprintf("ip link add link r0 name net9 netns %s type macvlan mode private; ip -n %[1]s link set net9 up; ip -n %[1]s addr add %s/24 dev net9", p.Name, addr))
+	cnitest.Await(t, "the second entry is there", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 2 })
 	at := gids(t, "", "rxe0")[gidOf(addr)]
 	slices.Sort(at)
 	contains(t, n.rocectl("gids"), fmt.Sprintf("# rxe0/1: %s appears 2 times, at %d and %d", addr, at[0], at[1]))
-	contains(t, n.rocectl("env", "--netns", a.pod.name), "another interface on this node has the address too")
+	contains(t, n.rocectl("env", "--netns", a.pod.Name), "another interface on this node has the address too")
 
 	var tables []struct {
 		Device  string
@@ -149,17 +151,17 @@ func TestTellWhoHasAnAddressTwice(t *testing.T) {
 	}
 
 	// The other one comes first in the table: the pod is told its own place.
-	run(t, "ip", "-n", a.pod.name, "addr", "del", addr+"/24", "dev", "net1")
-	await(t, "the pod's entry is gone", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 1 })
-	shell(t, fmt.Sprintf("ip -n %s addr add 172.16.10.3/24 dev net9; ip -n %s addr add %s/24 dev net1", p.name, a.pod.name, addr))
-	await(t, "the pod's entry is back", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 2 })
+	run(t, "ip", "-n", a.pod.Name, "addr", "del", addr+"/24", "dev", "net1")
+	cnitest.Await(t, "the pod's entry is gone", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 1 })
+	shell(t, fmt.Sprintf("ip -n %s addr add 172.16.10.3/24 dev net9; ip -n %s addr add %s/24 dev net1", p.Name, a.pod.Name, addr))
+	cnitest.Await(t, "the pod's entry is back", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 2 })
 	own := slices.Max(gids(t, "", "rxe0")[gidOf(addr)])
 	got, err := inside(t, a.pod)
 	if err != nil {
 		t.Error(err)
 	}
 	contains(t, got, fmt.Sprintf("GID index %d\n", own))
-	p.remove(t)
+	p.Remove(t)
 	a.mustDel()
 }
 
@@ -171,7 +173,7 @@ func TestTellThatAPodHasNoRails(t *testing.T) {
 		t.Error("rocectl env succeeds in an empty pod")
 	}
 	contains(t, out, "false # see the error", "rocectl[108] look for GIDs of", "its interfaces have no addresses")
-	shell(t, fmt.Sprintf("ip -n %s link add eth0 type veth peer name eth1; ip -n %[1]s link set eth0 up; ip -n %[1]s addr add 10.244.0.5/24 dev eth0", p.name))
+	shell(t, fmt.Sprintf("ip -n %s link add eth0 type veth peer name eth1; ip -n %[1]s link set eth0 up; ip -n %[1]s addr add 10.244.0.5/24 dev eth0", p.Name))
 	if out, err = inside(t, p); err == nil {
 		t.Error("rocectl env succeeds in a pod without rails")
 	}
@@ -182,18 +184,18 @@ func TestExclusiveRocectlReportsWhereTheDeviceIs(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a, other := n.attach(n.rail(0), n.pod()), n.pod()
 	addr := a.mustAdd()
-	at := places(t, gids(t, a.pod.name, "rxe0"), addr)[addr[0]]
+	at := places(t, gids(t, a.pod.Name, "rxe0"), addr)[addr[0]]
 	want := fmt.Sprintf("export NCCL_IB_HCA='=rxe0:1'\nexport NCCL_IB_GID_INDEX=%d\n", at)
 	got, err := inside(t, a.pod)
 	if err != nil {
 		t.Error(err)
 	}
 	contains(t, got, want)
-	contains(t, n.rocectl("env", "--netns", a.pod.name), want)
-	contains(t, n.rocectl("gids"), "# rxe1/1 on r1: ", fmt.Sprintf("# rxe0/1, in pod train/%s: ", a.pod.name))
-	run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "name", "mine")
-	contains(t, n.rocectl("gids"), fmt.Sprintf("# mine/1, in pod train/%s: ", a.pod.name), addr[0])
-	run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "mine", "name", "rxe0")
+	contains(t, n.rocectl("env", "--netns", a.pod.Name), want)
+	contains(t, n.rocectl("gids"), "# rxe1/1 on r1: ", fmt.Sprintf("# rxe0/1, in pod train/%s: ", a.pod.Name))
+	run(t, "ip", "netns", "exec", a.pod.Name, "rdma", "dev", "set", "rxe0", "name", "mine")
+	contains(t, n.rocectl("gids"), fmt.Sprintf("# mine/1, in pod train/%s: ", a.pod.Name), addr[0])
+	run(t, "ip", "netns", "exec", a.pod.Name, "rdma", "dev", "set", "mine", "name", "rxe0")
 	if got, err = inside(t, other); err == nil {
 		t.Error("rocectl env succeeds in a pod without device")
 	}
@@ -208,15 +210,15 @@ func TestExclusiveDeviceThatAPodGaveAwayIsFoundAndMovedBack(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a, other := n.attach(n.rail(0), n.pod()), n.pod()
 	a.mustAdd()
-	run(t, "ip", "netns", "exec", a.pod.name, "rdma", "dev", "set", "rxe0", "netns", other.name)
-	contains(t, n.rocectl("gids"), fmt.Sprintf("# rxe0 was moved to pod train/%s; neither that nor the host has it now", a.pod.name))
+	run(t, "ip", "netns", "exec", a.pod.Name, "rdma", "dev", "set", "rxe0", "netns", other.Name)
+	contains(t, n.rocectl("gids"), fmt.Sprintf("# rxe0 was moved to pod train/%s; neither that nor the host has it now", a.pod.Name))
 	out, err := n.tryRocectl("check")
 	if err == nil {
 		t.Error("rocectl check succeeds without the device")
 	}
 	const how = "ip netns exec NAME rdma dev set rxe0 netns ../../proc/1/ns/net"
 	contains(t, out, "neither in the pod nor in the host", how)
-	shell(t, strings.ReplaceAll(how, "NAME", other.name))
+	shell(t, strings.ReplaceAll(how, "NAME", other.Name))
 	a.mustDel()
 	home(t)
 }
@@ -231,7 +233,7 @@ func TestSharedDeviceThatIsRecreatedIsTheSame(t *testing.T) {
 		t.Errorf("rocectl check succeeds without the device:\n%s", out)
 	}
 	run(t, "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "r0")
-	await(t, "the entry is there", func() bool { return len(gids(t, "", "rxe0").of(addr[0])) == 1 })
+	cnitest.Await(t, "the entry is there", func() bool { return len(gids(t, "", "rxe0").of(addr[0])) == 1 })
 	out, err := n.tryRocectl("check")
 	if err != nil && !strings.Contains(out, "its index changed") || strings.Contains(out, "RDMA port") {
 		t.Errorf("rocectl check: %v\n%s", err, out)
@@ -244,12 +246,12 @@ func TestTellWhichOfABondsDevicesIsMeant(t *testing.T) {
 	bond(t)
 	addDevices(t, "rxe0 on r0", "rxe1 on r1", "rxeb on bond0")
 	byHand, p := n.pod(), n.pod()
-	shell(t, fmt.Sprintf("ip link add link bond0 name net1 netns %s type macvlan mode bridge; ip -n %[1]s link set net1 up; ip -n %[1]s addr add 172.16.10.9/24 dev net1", byHand.name))
-	await(t, "all have the entry", func() bool {
+	shell(t, fmt.Sprintf("ip link add link bond0 name net1 netns %s type macvlan mode bridge; ip -n %[1]s link set net1 up; ip -n %[1]s addr add 172.16.10.9/24 dev net1", byHand.Name))
+	cnitest.Await(t, "all have the entry", func() bool {
 		out, _ := try("sh", "-c", "cat /sys/class/infiniband/*/ports/1/gids/* | grep -c "+gidOf("172.16.10.9"))
 		return out == "3"
 	})
-	contains(t, n.rocectl("env", "--netns", byHand.name), "NCCL_IB_HCA='=rxeb:1'", "entries in rxe0:1, rxe1:1, rxeb:1: rxeb:1, because it belongs to the bond")
+	contains(t, n.rocectl("env", "--netns", byHand.Name), "NCCL_IB_HCA='=rxeb:1'", "entries in rxe0:1, rxe1:1, rxeb:1: rxeb:1, because it belongs to the bond")
 	out, err := inside(t, byHand)
 	if err != nil {
 		t.Error(err)
@@ -258,8 +260,8 @@ func TestTellWhichOfABondsDevicesIsMeant(t *testing.T) {
 
 	a := n.attach(n.rail(0).With("master", "bond0"), p)
 	a.mustAdd()
-	contains(t, n.rocectl("env", "--netns", p.name), "NCCL_IB_HCA='=rxeb:1'", "as ADD found it")
+	contains(t, n.rocectl("env", "--netns", p.Name), "NCCL_IB_HCA='=rxeb:1'", "as ADD found it")
 	a.mustDel()
-	byHand.remove(t)
-	p.remove(t)
+	byHand.Remove(t)
+	p.Remove(t)
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // running is a pod with a network namespace.
@@ -32,6 +34,7 @@ type running struct {
 // sandbox is a pod as a runtime has it, which calls Multus for it.
 type sandbox struct {
 	running
+	pod  *cnitest.Netns
 	on   string // the path of the node's namespace
 	cni  *libcni.CNIConfig
 	list *libcni.NetworkConfigList
@@ -42,8 +45,8 @@ type sandbox struct {
 // sandbox makes the Pod object and its namespace.
 func (n *node) sandbox(t *testing.T, name, networks string) *sandbox {
 	t.Helper()
-	s := &sandbox{running: running{n.object(t, name, networks), n, "/run/netns/" + name, stateDir}, on: "/proc/self/ns/net"}
-	run(t, "ip", "netns", "add", name)
+	pod := cnitest.NewNetns(t, name)
+	s := &sandbox{running: running{n.object(t, name, networks), n, pod.Path, stateDir}, pod: pod, on: "/proc/self/ns/net"}
 	t.Cleanup(func() { s.remove(t) })
 	s.cni = libcni.NewCNIConfigWithCacheDir([]string{programs, plugins}, t.TempDir(), &invoke.DefaultExec{
 		RawExec:       &invoke.RawExec{Stderr: &bytes.Buffer{}}, // Multus tells of events there
@@ -52,13 +55,8 @@ func (n *node) sandbox(t *testing.T, name, networks string) *sandbox {
 	var err error
 	s.list, err = libcni.ConfListFromBytes(n.multus(t))
 	must(t, err)
-	s.conf = &libcni.RuntimeConf{ContainerID: "sandbox-of-" + name, NetNS: s.netns, IfName: "eth0", Args: [][2]string{
-		{"IgnoreUnknown", "1"},
-		{"K8S_POD_NAMESPACE", s.Namespace},
-		{"K8S_POD_NAME", s.Name},
-		{"K8S_POD_INFRA_CONTAINER_ID", "sandbox-of-" + name},
-		{"K8S_POD_UID", string(s.UID)},
-	}}
+	s.conf = &libcni.RuntimeConf{ContainerID: "sandbox-of-" + name, NetNS: s.netns, IfName: "eth0"}
+	s.conf.Args = cnitest.Pod{Namespace: s.Namespace, Name: s.Name, ID: s.conf.ContainerID, UID: string(s.UID)}.Args()
 	return s
 }
 
@@ -69,7 +67,7 @@ func (s *sandbox) remove(t *testing.T) {
 		return
 	}
 	s.gone = true
-	run(t, "ip", "netns", "del", s.Name)
+	s.pod.Remove(t)
 	atOnce := meta.DeleteOptions{GracePeriodSeconds: new(int64)}
 	must(t, s.node.admin.CoreV1().Pods(s.Namespace).Delete(context.Background(), s.Name, atOnce))
 }

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // node is this process's namespaces, with a control plane in them. Its rails are
@@ -77,16 +78,17 @@ func theNode(t *testing.T) *node {
 	need(t)
 	n, err := onlyNode()
 	must(t, err)
-	run(t, "ip", "netns", "add", "leaf")
+	leaf := cnitest.NewNetns(t, "leaf")
 	t.Cleanup(func() {
 		run(t, "ip", "link", "del", "rail0") // at once; with the namespace it would be later
 		run(t, "ip", "link", "del", "rail1")
-		run(t, "ip", "netns", "del", "leaf")
 	})
-	run(t, "ip", "-n", "leaf", "link", "add", "leaf", "type", "bridge")
-	run(t, "ip", "-n", "leaf", "link", "set", "dev", "leaf", "up")
+	leaf.IP(t, `
+		link add leaf type bridge
+		link set dev leaf up
+		addr add 172.16.10.254/24 dev leaf
+		addr add 172.16.11.254/24 dev leaf`)
 	for i := range 2 {
-		run(t, "ip", "-n", "leaf", "addr", "add", fmt.Sprintf("172.16.%d.254/24", 10+i), "dev", "leaf")
 		plug(t, fmt.Sprintf("rail%d", i), fmt.Sprintf("port%d", i))
 	}
 	return n

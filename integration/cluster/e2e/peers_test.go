@@ -19,6 +19,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // within does something in a network namespace. What it starts is there, too.
@@ -45,9 +46,7 @@ type peer struct {
 // peer makes node number i, which reaches the API server by way of this one.
 func (n *node) peer(t *testing.T, name string, i int) *peer {
 	t.Helper()
-	p := &peer{node: n, name: name, netns: "/run/netns/" + name, state: stateDir + "/" + name, address: fmt.Sprintf("192.0.2.%d", 16*i+2)}
-	run(t, "ip", "netns", "add", name)
-	t.Cleanup(func() { run(t, "ip", "netns", "del", name) })
+	p := &peer{node: n, name: name, netns: cnitest.NewNetns(t, name).Path, state: stateDir + "/" + name, address: fmt.Sprintf("192.0.2.%d", 16*i+2)}
 	run(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "uplink", "netns", name)
 	run(t, "ip", "addr", "add", fmt.Sprintf("192.0.2.%d/30", 16*i+1), "dev", name)
 	run(t, "ip", "link", "set", "dev", name, "up")
