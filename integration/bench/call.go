@@ -104,7 +104,7 @@ func (cs chains) del(ctx context.Context, pod string) (whole time.Duration, err 
 func (c *chain) runtimeConf(pod string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
 		ContainerID: "sandbox-" + pod, NetNS: netnsPath(pod), IfName: c.ifName,
-		Args: cnitest.Pod{Name: pod, ID: "sandbox-" + pod, UID: "uid-" + pod}.Args(),
+		Args: cnitest.Pod{Namespace: "bench", Name: pod, ID: "sandbox-" + pod, UID: "uid-" + pod}.Args(),
 	}
 }
 

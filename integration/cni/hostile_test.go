@@ -20,7 +20,7 @@ func (ns *namespace) batch(t *testing.T, lines []string) {
 	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("ip", "-n", ns.name, "-batch", file).CombinedOutput(); err != nil {
+	if out, err := exec.Command("ip", "-n", ns.Name, "-batch", file).CombinedOutput(); err != nil {
 		t.Fatalf("ip -batch: %v: %s", err, out)
 	}
 }
@@ -63,7 +63,7 @@ func TestRulesOfThePodDoNotHoldUpDEL(t *testing.T) {
 				}
 			}
 			a.mustDel(t)
-			if _, err := p.run("ip", "link", "show", "dev", "net1"); err == nil {
+			if _, err := p.Run("ip", "link", "show", "dev", "net1"); err == nil {
 				t.Error("the interface is still there")
 			}
 			a.mustDel(t)
