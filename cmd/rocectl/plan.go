@@ -254,10 +254,10 @@ func (f planFlags) facts(ctx context.Context, req conf.Request) (facts []plan.Ra
 	if err != nil {
 		return nil, err
 	}
-	for i, one := range req.Each() {
+	for i := range req.Rails {
 		if f := &facts[i]; f.Fault == nil {
 			f.Node = node
-			f.RDMA, f.Fault = device(ctx, one, f.Parent, sys, numbered("DEVICE", req, i))
+			f.RDMA, f.Fault = device(ctx, req, f.Parent, sys, numbered("DEVICE", req, i))
 		}
 	}
 	return facts, nil
@@ -266,7 +266,7 @@ func (f planFlags) facts(ctx context.Context, req conf.Request) (facts []plan.Ra
 // checkAddrs refuses --nic-addrs if it has no effect. It requires the flag if the
 // subnets are derived from it.
 func (f planFlags) checkAddrs(req conf.Request) error {
-	given, nics := len(f.nicAddrs), len(req.Each())
+	given, nics := len(f.nicAddrs), len(req.Rails)
 	switch {
 	case given > 0 && !f.offline:
 		return cnierr.New(cnierr.BadConfig, "read flag", "--nic-addrs", "add --offline, or leave the flag out: the NICs have their addresses",
@@ -281,8 +281,8 @@ func (f planFlags) checkAddrs(req conf.Request) error {
 // madeUp returns made-up facts for a node that cannot be read.
 func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
 	var out []plan.RailFacts
-	for i, one := range req.Each() {
-		parent := plan.Link{Name: one.Parent.Name, MAC: conf.MAC{0x02}, MTU: max(one.MTU, 1500)}
+	for i, one := range req.Rails {
+		parent := plan.Link{Name: one.Parent.Name, MAC: conf.MAC{0x02}, MTU: max(req.MTU, 1500)}
 		if parent.Name == "" {
 			parent.Name = conf.LinkName(numbered("MASTER", req, i))
 		}
@@ -293,7 +293,7 @@ func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
 			}
 			parent.Addrs = []netip.Prefix{own}
 		}
-		facts := plan.Facts{Parent: parent, Adopted: adopted(one), Pod: plan.PodFacts{IPv6: true}}
+		facts := plan.Facts{Parent: parent, Adopted: adopted(req), Pod: plan.PodFacts{IPv6: true}}
 		out = append(out, plan.RailFacts{Facts: facts})
 	}
 	return out, nil
@@ -301,7 +301,7 @@ func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
 
 // numbered returns a substitute for a name that only the node knows.
 func numbered(name string, req conf.Request, rail int) string {
-	if req.Rails == nil {
+	if len(req.Rails) == 1 {
 		return name
 	}
 	return fmt.Sprint(name, rail)

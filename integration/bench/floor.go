@@ -37,7 +37,7 @@ func (f *floor) add(ctx context.Context, pod string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	p, err := plan.Make(req, facts, plan.Lease{Addresses: f.addresses})
+	p, err := plan.Make(req, []plan.Rail{{Rail: req.Rails[0], Facts: facts, Lease: plan.Lease{Addresses: f.addresses}}})
 	if err != nil {
 		return 0, err
 	}

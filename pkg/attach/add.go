@@ -68,7 +68,7 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (record.Record, error) {
 	rec := n.record(k, req)
 	rec.LeftOut = s.leftOut
-	err := n.build(ctx, k, s.claim, &rec)
+	err := n.build(ctx, k, req, s.claim, &rec)
 	if err != nil {
 		before, _ := n.teardown(rec)
 		err = errors.Join(err, n.undoAligned(context.WithoutCancel(ctx), n.sharing(k, rec), before))
@@ -80,9 +80,9 @@ func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (
 // DEL finds it without a record. Each change in the kernel is on record before its
 // effect. Other IPAM plugins may lease through the interface, so for all of them it is
 // made first, without addresses.
-func (n Node) build(ctx context.Context, k *pod, claim *lease.Claim, rec *record.Record) error {
+func (n Node) build(ctx context.Context, k *pod, req conf.Request, claim *lease.Claim, rec *record.Record) error {
 	if claim.NeedsLink() {
-		if err := n.do(ctx, k, claim.Rails(), rec); err != nil {
+		if err := n.do(ctx, k, req, claim.Rails(), rec); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (n Node) build(ctx context.Context, k *pod, claim *lease.Claim, rec *record
 	if err != nil {
 		return err
 	}
-	if err := n.do(ctx, k, rails, rec); err != nil {
+	if err := n.do(ctx, k, req, rails, rec); err != nil {
 		return err
 	}
 	rec.Plan.Ops = rec.Plan.Ops.Located(k.rdma.Located())
@@ -101,8 +101,8 @@ func (n Node) build(ctx context.Context, k *pod, claim *lease.Claim, rec *record
 
 // do plans an attachment, records the plan, and does it. It repeats operations that
 // are done already, which changes nothing.
-func (n Node) do(ctx context.Context, k *pod, rails []plan.Rail, rec *record.Record) error {
-	p, err := plan.MakeAll(rec.IfName, rails)
+func (n Node) do(ctx context.Context, k *pod, req conf.Request, rails []plan.Rail, rec *record.Record) error {
+	p, err := plan.Make(req, rails)
 	if err != nil {
 		return err
 	}

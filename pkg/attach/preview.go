@@ -23,5 +23,5 @@ func (n Node) Preview(ctx context.Context, req conf.Request, facts []plan.RailFa
 	if err != nil {
 		return plan.Plan{}, err
 	}
-	return plan.MakeAll(req.IfName, rails)
+	return plan.Make(req, rails)
 }

@@ -20,13 +20,13 @@ import (
 // device returns the RDMA device behind the parent, nil if no RDMA work is
 // asked for. Errors are those of rdma.Subsystem.Facts, and RDMAHeld when
 // another attachment of this node has the device.
-func (n Node) device(ctx context.Context, r RDMA, req conf.Request, parent plan.Link) (*plan.RDMA, error) {
+func (n Node) device(ctx context.Context, r RDMA, req conf.Request, rail conf.Rail, parent plan.Link) (*plan.RDMA, error) {
 	if req.RDMA.Mode == conf.RDMAOff {
 		return nil, nil
 	}
 	found, err := r.Facts(ctx, req.RDMA, parent, parent.InPod || req.LinkInContainer)
 	if errors.Is(err, rdma.ErrNoDevice) {
-		return nil, cmp.Or(n.held(parent, req.Parent.RDMA), err)
+		return nil, cmp.Or(n.held(parent, rail.Parent.RDMA), err)
 	}
 	if err != nil {
 		return nil, err
@@ -117,10 +117,10 @@ func podText(p conf.Pod) string {
 
 // statusRDMA says why the node cannot serve the request's RDMA mode. A device that
 // another pod has is no error here. A mode that contradicts the node's is one.
-func (n Node) statusRDMA(ctx context.Context, req conf.Request, parent plan.Link) error {
+func (n Node) statusRDMA(ctx context.Context, req conf.Request, rail conf.Rail, parent plan.Link) error {
 	r := n.RDMA("", nil)
 	defer r.Close()
-	_, err := n.device(ctx, r, req, parent)
+	_, err := n.device(ctx, r, req, rail, parent)
 	if cnierr.CodeOf(err) == cnierr.RDMAHeld {
 		return nil
 	}

@@ -24,10 +24,10 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 		return cnierr.Unavailable(err)
 	}
 	unlock()
-	if req.Parent.Default() && req.Rails == nil && req.IPAM.Type == "" {
+	if req.Match == nil && req.Rails[0].Parent.Default() && req.IPAM.Type == "" {
 		return cnierr.Unavailable(n.statusMode(ctx, req)) // roce adopts an interface that another plugin makes later
 	}
-	nameless := slices.ContainsFunc(req.Each(), func(r conf.Request) bool { return r.Parent.Name == "" })
+	nameless := slices.ContainsFunc(req.Rails, func(r conf.Rail) bool { return r.Parent.Name == "" })
 	if req.LinkInContainer && (nameless || req.IPAM.FromMaster != nil || req.IPAM.RailPool != nil) {
 		return cnierr.Unavailable(n.statusMode(ctx, req)) // only the pod has this interface and its addresses
 	}
@@ -35,12 +35,12 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	if err != nil {
 		return cnierr.Unavailable(err)
 	}
-	for i, one := range req.Each() {
+	for i, one := range req.Rails {
 		if errors.Is(rails[i].Fault, rdma.ErrNoDevice) && n.held(plan.Link{}, one.Parent.RDMA) != nil {
 			return nil // a pod has it
 		}
 		if rails[i].Fault == nil {
-			rails[i].Fault = n.statusRDMA(ctx, one, rails[i].Parent)
+			rails[i].Fault = n.statusRDMA(ctx, req, one, rails[i].Parent)
 		}
 	}
 	s, err := n.choose(req, rails)

@@ -34,7 +34,7 @@ func (n Node) survey(ctx context.Context, k *pod, req conf.Request) (survey, err
 	if err != nil {
 		return survey{}, err
 	}
-	for i, one := range req.Each() {
+	for i, one := range req.Rails {
 		r := &rails[i]
 		if r.Fault != nil {
 			r.Fault = n.whoHas(one, r.Fault)
@@ -44,7 +44,7 @@ func (n Node) survey(ctx context.Context, k *pod, req conf.Request) (survey, err
 			return survey{}, err
 		}
 		r.Node = n.ID
-		r.RDMA, r.Fault = n.device(ctx, k.rdma, one, r.Parent)
+		r.RDMA, r.Fault = n.device(ctx, k.rdma, req, one, r.Parent)
 	}
 	return n.choose(req, rails)
 }
@@ -63,25 +63,24 @@ func (n Node) choose(req conf.Request, rails []plan.RailFacts) (survey, error) {
 	var s survey
 	var errs []error
 	lease.CheckNICs(req, rails)
-	each := req.Each()
+	all := len(req.Rails)
 	for i, r := range rails {
 		fault := r.Fault
 		if fault == nil {
 			continue
 		}
-		if req.Rails == nil {
-			return s, fault
+		if all > 1 {
+			fault = inRail(i, req.Rails[i].IfName, fault)
 		}
-		fault = inRail(each[i].Rail, each[i].IfName, fault)
 		errs = append(errs, fault)
 		if code := cnierr.CodeOf(fault); code != cnierr.BadParent && code != cnierr.NoRDMA {
 			return s, errors.Join(errs...)
 		}
 		s.leftOut = append(s.leftOut, fault.Error())
 	}
-	if serve := len(each) - len(errs); serve < req.MinRails {
-		if req.MinRails < len(each) {
-			errs = slices.Insert(errs, 0, error(cnierr.New(cnierr.CodeOf(errs[0]), "use rails", "minRails", "", "want %d of %d, got %d", req.MinRails, len(each), serve)))
+	if serve := all - len(errs); serve < req.MinRails {
+		if req.MinRails < all {
+			errs = slices.Insert(errs, 0, error(cnierr.New(cnierr.CodeOf(errs[0]), "use rails", "minRails", "", "want %d of %d, got %d", req.MinRails, all, serve)))
 		}
 		return s, errors.Join(errs...)
 	}
@@ -109,8 +108,8 @@ func distinct(rails []plan.Rail) error {
 				continue
 			}
 			err := cnierr.New(cnierr.BadConfig, "use master", string(r.Facts.Parent.Name), "give each rail a NIC of its own",
-				"it is that of rail %d", other.Request.Rail)
-			return inRail(r.Request.Rail, r.Request.IfName, err)
+				"it is that of rail %d", other.Number)
+			return inRail(r.Number, r.IfName, err)
 		}
 	}
 	return nil
@@ -118,19 +117,19 @@ func distinct(rails []plan.Rail) error {
 
 // whoHas returns the fault about a parent. If an RDMA device selects the parent and a
 // pod has that device, the fault names the pod.
-func (n Node) whoHas(req conf.Request, fault error) error {
+func (n Node) whoHas(rail conf.Rail, fault error) error {
 	if !errors.Is(fault, rdma.ErrNoDevice) {
 		return fault
 	}
-	return cmp.Or(n.held(plan.Link{}, req.Parent.RDMA), fault)
+	return cmp.Or(n.held(plan.Link{}, rail.Parent.RDMA), fault)
 }
 
 // free refuses the name of a link in the pod that we did not make.
-func free(req conf.Request, f plan.Facts) error {
+func free(rail conf.Rail, f plan.Facts) error {
 	if !f.Pod.Taken || f.Adopted != nil {
 		return nil
 	}
-	return cnierr.New(cnierr.BadEnv, "add interface", string(req.IfName),
+	return cnierr.New(cnierr.BadEnv, "add interface", string(rail.IfName),
 		"choose another interface name in the pod's networks annotation, or ifName in rails",
 		"the pod has an interface of this name, which is none of this attachment")
 }

@@ -230,7 +230,7 @@ func TestFaultsOfRailsRouting(t *testing.T) {
 	for _, b := range []bad{
 		{eight + `, "routing": {"defaultRoute": true}, ` + pool(byRail), cnierr.BadConfig, `"routing.defaultRoute": rail 0 and rail 1 cannot both have the pod's default route`, alone},
 		{two + `, "routing": {"defaultRoute": true}`, cnierr.BadConfig, `"routing.defaultRoute": rail 0 and rail 1`, alone},
-		{lists(`, "routing": {"defaultRoute": true, "metric": 7}`, `, "routing": {"defaultRoute": true, "metric": 7}`, ``), cnierr.BadConfig, `"rails[1].routing.defaultRoute": rail 0 and rail 1`, alone},
+		{`"rails": [{"master": "a", "routing": {"defaultRoute": true, "metric": 7}}, {"master": "b", "routing": {"defaultRoute": true, "metric": 7}}], ` + pool(byRail), cnierr.BadConfig, `"rails[1].routing.defaultRoute": rail 0 and rail 1`, alone},
 		{lists(``, `, "routing": {"defaultRoute": true}`, ``), cnierr.BadConfig, `"rails[1].routing.defaultRoute": no subnet has a gateway`, `ipam.subnets[].gateway`},
 		{lists(`, "routing": {"defaultRoute": true, "mode": "none"}`, ``, ``), cnierr.BadConfig, `"rails[0].routing.defaultRoute": the mode none`, `policy or main`},
 		{eight + `, "routing": {"table": 250}, ` + pool(byRail), cnierr.BadConfig, `"routing.table": rail 3 needs the tables 253 to 253`, `1 to 252`},

@@ -6,6 +6,7 @@ package conf
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
@@ -16,15 +17,20 @@ import (
 // valid alone.
 func contradictions(r Request, f *strict.Faults) {
 	contradictoryRDMA(r.RDMA, f)
-	contradictoryMTU(r, f)
 	contradictoryDefaults(r, f)
+}
+
+// contradictSubnets reports settings that contradict the subnets of the rails.
+func contradictSubnets(r Request, f *strict.Faults) {
+	contradictoryMTU(r, f)
+	missingGateways(r, f)
 	contradictoryTables(r, f)
 }
 
 func contradictoryMTU(r Request, f *strict.Faults) {
 	v4, v6 := 0, 0
-	for _, one := range r.Each() {
-		a, b := pool.Families(one.IPAM.Subnets)
+	for _, one := range r.Rails {
+		a, b := pool.Families(one.Subnets)
 		v4, v6 = v4+a, v6+b
 	}
 	if r.MTU != 0 && v4 > 0 && r.MTU < 68 { // inetdev_valid_mtu
@@ -36,10 +42,10 @@ func contradictoryMTU(r Request, f *strict.Faults) {
 }
 
 // contradictoryDefaults reports default routes in the main table that are not
-// possible, or not possible together.
+// possible together, or never possible.
 func contradictoryDefaults(r Request, f *strict.Faults) {
 	first := map[uint32]int{} // by metric: the rail that has it
-	for i, one := range r.Each() {
+	for i, one := range r.Rails {
 		if !one.Routing.DefaultRoute {
 			continue
 		}
@@ -50,23 +56,20 @@ func contradictoryDefaults(r Request, f *strict.Faults) {
 			return
 		}
 		first[one.Routing.Metric] = i
-		if p := one.IPAM; p.Type == PoolType && noGateway(p) {
-			f.Add(cnierr.BadConfig, place, "set ipam.subnets[].gateway", "no subnet has a gateway")
+		if from := r.IPAM.FromMaster; from != nil && from.Gateway == NoGateway {
+			f.Add(cnierr.BadConfig, place, `set ipam.gateway to "first" or "last"`, "no subnet has a gateway")
 		}
 	}
 }
 
-// noGateway says whether a pool surely has no gateway.
-func noGateway(p IPAM) bool {
-	if len(p.Subnets) == 0 {
-		return p.FromMaster != nil && p.FromMaster.Gateway == NoGateway
-	}
-	for _, s := range p.Subnets {
-		if s.Gateway.IsValid() {
-			return false
+// missingGateways reports default routes through subnets that have no gateway.
+func missingGateways(r Request, f *strict.Faults) {
+	has := func(s Subnet) bool { return s.Gateway.IsValid() }
+	for i, one := range r.Rails {
+		if one.Routing.DefaultRoute && len(one.Subnets) > 0 && !slices.ContainsFunc(one.Subnets, has) {
+			f.Add(cnierr.BadConfig, routingOf(r, i)+".defaultRoute", "set ipam.subnets[].gateway", "no subnet has a gateway")
 		}
 	}
-	return true
 }
 
 // contradictoryTables reports table numbers that belong to the kernel or to
@@ -74,11 +77,11 @@ func noGateway(p IPAM) bool {
 func contradictoryTables(r Request, f *strict.Faults) {
 	type span struct{ rail, first, last int64 }
 	var used []span
-	for i, one := range r.Each() {
-		v4, v6 := pool.Families(one.IPAM.Subnets)
+	for i, one := range r.Rails {
+		v4, v6 := pool.Families(one.Subnets)
 		n := int64(max(v4, v6, 1))
 		s := span{int64(i), int64(one.Routing.Table), int64(one.Routing.Table) + n - 1}
-		if s.first == 0 || one.Routing.Mode != RoutingPolicy && r.Rails != nil {
+		if s.first == 0 || one.Routing.Mode != RoutingPolicy {
 			continue
 		}
 		place, said := routingOf(r, i)+".table", s.first
@@ -104,7 +107,7 @@ func contradictoryTables(r Request, f *strict.Faults) {
 
 // who returns the words of a message for the rail that needs n tables.
 func who(r Request, rail int, n int64) string {
-	if r.Rails == nil {
+	if len(r.Rails) == 1 {
 		return fmt.Sprintf("%d subnets of one family need", n)
 	}
 	return fmt.Sprintf("rail %d needs", rail)
@@ -112,18 +115,10 @@ func who(r Request, rail int, n int64) string {
 
 // routingOf returns the JSON path of a rail's routing.
 func routingOf(r Request, rail int) string {
-	if r.Rails == nil || r.Rails[rail].Routing == inherited(r.Routing, rail, tables(ipams(r))) {
+	if !r.Rails[rail].OwnRouting {
 		return "routing"
 	}
 	return fmt.Sprintf("rails[%d].routing", rail)
-}
-
-func ipams(r Request) []IPAM {
-	var out []IPAM
-	for _, one := range r.Each() {
-		out = append(out, one.IPAM)
-	}
-	return out
 }
 
 // contradictoryRDMA refuses settings for a device that does not move into the

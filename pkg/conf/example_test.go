@@ -23,8 +23,8 @@ func ExampleParse() {
 		fmt.Println(err)
 		return
 	}
-	s := r.IPAM.Subnets[0]
-	fmt.Println("one of", s.Ranges, "via", s.Gateway, "on", r.Parent.Name)
+	s := r.Rails[0].Subnets[0]
+	fmt.Println("one of", s.Ranges, "via", s.Gateway, "on", r.Rails[0].Parent.Name)
 	fmt.Println("leased from pool", r.IPAM.Pool, "and routed by", r.Routing.Mode)
 
 	in.Stdin = []byte(`{"cniVersion": "1.1.0", "name": "gpu1-rail", "mtu": "9000", "routing": {"tabel": 100}}`)

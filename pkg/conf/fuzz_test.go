@@ -5,6 +5,7 @@ package conf_test
 
 import (
 	"cmp"
+	"encoding/json"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -45,14 +46,25 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		i, err := conf.ParseIPAM(in)
-		if r.Rails != nil || r.IPAM.FromMaster != nil || r.IPAM.Table != "" { // roce's alone
+		if len(r.Rails) > 1 || r.Match != nil || r.IPAM.FromMaster != nil || r.IPAM.Table != "" || hasRails(t, stdin) { // roce's alone
 			return
 		}
-		want := conf.Request{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Pod: r.Pod, StateDir: r.StateDir, Log: r.Log, Status: r.Status, IPAM: r.IPAM}
+		rail := r.Rails[0]
+		rail.Parent, rail.Routing = conf.Parent{}, conf.Routing{}
+		want := conf.Request{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Pod: r.Pod, StateDir: r.StateDir, Log: r.Log, Status: r.Status, IPAM: r.IPAM, Rails: []conf.Rail{rail}, MinRails: 1}
 		if d := diff(want, i); d != "" || err != nil {
 			t.Errorf("roce-ipam: %v (-want +got):\n%s", err, d)
 		}
 	})
+}
+
+// hasRails says whether a configuration has the key rails.
+func hasRails(t *testing.T, stdin []byte) bool {
+	var keys struct{ Rails json.RawMessage }
+	if err := json.Unmarshal(stdin, &keys); err != nil {
+		t.Errorf("accepted, but %v", err)
+	}
+	return keys.Rails != nil && string(keys.Rails) != "null"
 }
 
 func sayable(t *testing.T, err error) {
@@ -79,9 +91,6 @@ func between[T cmp.Ordered](v, lo, hi T) bool { return lo <= v && v <= hi }
 
 func valid(t *testing.T, r conf.Request, stdin []byte) {
 	t.Helper()
-	p := r.Parent
-	selects := p.RDMA != "" || p.PCI != "" || p.Subnet.IsValid() || len(p.IfNames)+len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers)+len(p.LinkTypes) > 0
-	check(t, p.Name == "" || !selects, "a name or a selector", p)
 	check(t, r.Network != "" && r.ContainerID != "" && len(r.ContainerID) <= 200 && between(len(r.IfName), 1, 15), "names", r)
 	check(t, filepath.IsAbs(r.Netns) && filepath.IsAbs(r.StateDir) && filepath.Clean(r.StateDir) == r.StateDir, "absolute paths", r)
 	check(t, slices.Contains([]string{"debug", "info", "warn", "error"}, r.Log.Level), "a level", r.Log)
@@ -105,14 +114,14 @@ func valid(t *testing.T, r conf.Request, stdin []byte) {
 	}
 	check(t, slices.Contains([]conf.RDMAMode{conf.RDMAAuto, conf.RDMAShared, conf.RDMAExclusive, conf.RDMAOff}, r.RDMA.Mode), "a mode", r.RDMA)
 	validRails(t, r)
-	for _, one := range r.Each() {
-		switch one.IPAM.Type {
+	for _, one := range r.Rails {
+		switch r.IPAM.Type {
 		case conf.PoolType:
-			validPool(t, one.IPAM)
+			validPool(t, r.IPAM, one)
 		case "":
-			check(t, one.IPAM.Raw == nil && one.IPAM.Subnets == nil, "nothing", one.IPAM)
+			check(t, r.IPAM.Raw == nil && one.Subnets == nil, "nothing", r.IPAM)
 		default:
-			check(t, r.Rails == nil && string(r.IPAM.Raw) == string(stdin) && r.IPAM.Subnets == nil, "the whole input", r.IPAM)
+			check(t, len(r.Rails) == 1 && string(r.IPAM.Raw) == string(stdin) && one.Subnets == nil, "the whole input", r.IPAM)
 		}
 	}
 }
@@ -120,59 +129,57 @@ func valid(t *testing.T, r conf.Request, stdin []byte) {
 // validRails checks what the interfaces of an attachment are to each other.
 func validRails(t *testing.T, r conf.Request) {
 	t.Helper()
-	each := r.Each()
-	check(t, between(len(each), 1, 32) && each[0].Rail == 0, "interfaces", each)
-	if r.Rails == nil {
-		check(t, r.Match == nil && r.MinRails == 0, "no rails", r)
-		return
-	}
-	check(t, between(r.MinRails, 1, len(each)) && r.Parent.Default() && r.Prev == nil, "rails", r)
-	check(t, r.IPAM.Subnets == nil && r.IPAM.Raw == nil && (len(each) == 1 || r.MAC.IsZero()), "nothing that is one rail's", r)
+	each := r.Rails
+	check(t, between(len(each), 1, 32) && between(r.MinRails, 1, len(each)), "rails", r)
+	check(t, len(each) == 1 || r.IPAM.Raw == nil && r.MAC.IsZero() && r.Prev == nil, "nothing that is one rail's", r)
 	check(t, r.Match == nil || r.Match.Count == len(each) && !r.Match.Parent.Default() && r.Match.Parent.Name == "", "a rule", r.Match)
 	for i, one := range each {
-		check(t, one.Rail == i && one.Rails == nil && one.Match == nil && one.MinRails == 0, "one rail", one)
-		check(t, between(len(one.IfName), 1, 15) && one.Parent.Default() == (r.Match != nil), "a name and a NIC", one)
+		p := one.Parent
+		selects := p.RDMA != "" || p.PCI != "" || p.Subnet.IsValid() || len(p.IfNames)+len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers)+len(p.LinkTypes) > 0
+		check(t, p.Name == "" || !selects, "a name or a selector", p)
+		check(t, one.Number == i && between(len(one.IfName), 1, 15), "a number and a name", one)
+		check(t, len(each) == 1 || p.Default() == (r.Match != nil), "a NIC", one)
 		check(t, !between(one.Routing.Table, 253, 255) && one.Routing.Table < 1<<31, "a table", one.Routing)
 		for _, other := range each[:i] {
 			check(t, one.IfName != other.IfName, "names of their own", r.Rails)
-			for _, s := range one.IPAM.Subnets {
+			for _, s := range one.Subnets {
 				clash := func(o conf.Subnet) bool { return o.Prefix != s.Prefix && o.Prefix.Overlaps(s.Prefix) }
-				check(t, !slices.ContainsFunc(other.IPAM.Subnets, clash), "subnets equal or apart", r.Rails)
+				check(t, !slices.ContainsFunc(other.Subnets, clash), "subnets equal or apart", r.Rails)
 			}
-			for _, a := range one.IPAM.Requested {
-				check(t, one.IPAM.Subnets == nil || !slices.Contains(other.IPAM.Requested, a), "each address once", a)
+			for _, a := range one.Requested {
+				check(t, !slices.Contains(other.Requested, a), "each address once", a)
 			}
 		}
 	}
 }
 
-func validPool(t *testing.T, p conf.IPAM) {
+func validPool(t *testing.T, p conf.IPAM, rail conf.Rail) {
 	t.Helper()
 	check(t, between(len(p.Pool), 1, 63) && !strings.Contains(p.Pool, "/") && p.Pool != ".." && p.Pool != ".", "a pool", p.Pool)
 	later := p.FromMaster != nil || p.Table != "" || p.RailPool != nil
-	check(t, between(p.Quarantine, 0, 24*time.Hour) && (len(p.Subnets) > 0) != later && p.Raw == nil, "quarantine and subnets", p)
+	check(t, between(p.Quarantine, 0, 24*time.Hour) && (len(rail.Subnets) > 0) != later && p.Raw == nil, "quarantine and subnets", p)
 	check(t, p.Table == "" || p.FromMaster == nil && filepath.IsAbs(p.Table), "one source of subnets", p)
 	check(t, p.RailPool == nil || p.FromMaster == nil && p.Table == "" && p.Pool == p.RailPool.Name && len(p.Pool) <= 40, "a RailPool alone", p)
-	for i, s := range p.Subnets {
+	for i, s := range rail.Subnets {
 		validSubnet(t, s)
-		for _, o := range p.Subnets[:i] {
-			check(t, !s.Prefix.Overlaps(o.Prefix), "subnets apart", p.Subnets)
+		for _, o := range rail.Subnets[:i] {
+			check(t, !s.Prefix.Overlaps(o.Prefix), "subnets apart", rail.Subnets)
 		}
-		asked := slices.DeleteFunc(slices.Clone(p.Requested), func(a netip.Addr) bool { return !s.Prefix.Contains(a) })
-		check(t, len(asked) <= 1, "one address of each subnet", p.Requested)
+		asked := slices.DeleteFunc(slices.Clone(rail.Requested), func(a netip.Addr) bool { return !s.Prefix.Contains(a) })
+		check(t, len(asked) <= 1, "one address of each subnet", rail.Requested)
 		for _, a := range asked {
 			check(t, a != s.Gateway && netrange.Unusable(s.Prefix)[a] == "" && !inAny(a, s.Exclude), "an address for a pod", a)
 		}
 	}
 	inSubnet := func(a netip.Addr) bool {
-		return slices.ContainsFunc(p.Subnets, func(s conf.Subnet) bool { return s.Prefix.Contains(a) })
+		return slices.ContainsFunc(rail.Subnets, func(s conf.Subnet) bool { return s.Prefix.Contains(a) })
 	}
-	for _, a := range p.Requested {
-		check(t, later || inSubnet(a), "an address of a subnet", a)
+	for _, a := range rail.Requested {
+		check(t, !later && inSubnet(a) && slices.Contains(p.Requested, a), "an address of a subnet", a)
 	}
-	for _, r := range p.Routes {
+	for _, r := range rail.Routes {
 		check(t, r.Dst.IsValid() && r.Dst == r.Dst.Masked(), "a destination", r)
-		check(t, !r.Via.IsValid() || (later || inSubnet(r.Via)) && r.Via.Is4() == r.Dst.Addr().Is4(), "a gateway of a subnet", r)
+		check(t, !r.Via.IsValid() || inSubnet(r.Via) && r.Via.Is4() == r.Dst.Addr().Is4(), "a gateway of a subnet", r)
 		check(t, r.MTU >= 0 && r.AdvMSS >= 0 && r.Priority >= 0, "metrics", r)
 		check(t, r.Table == nil || *r.Table > 0 && *r.Table != 255, "a table", r)
 		check(t, r.Scope == nil || between(*r.Scope, 0, 254), "a scope", r)

@@ -12,11 +12,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// addresses reads "ipam", and, for our own pools, the requested addresses. It
-// returns the settings that all rails share, and those of each rail. Without
-// rails there is one. Subnets are nil when they are not known yet or have a
-// fault.
-func addresses(top, runtime *strict.Object, args []string, network string, rs rails, f *strict.Faults) (IPAM, []IPAM) {
+// given is what a configuration says of the addresses of its rails.
+type given struct {
+	subnets [][]Subnet // of each rail; nil when they are not known yet or have a fault
+	places  []string   // the JSON path of each rail's subnets
+	asked   []pool.Asked
+}
+
+// addresses reads "ipam", and, for our own pools, the requested addresses.
+func addresses(top, runtime *strict.Object, args []string, network string, rs rails, f *strict.Faults) (IPAM, given) {
 	before := f.Len()
 	o := top.At("ipam").Object()
 	kind, _ := o.At("type").Text("")
@@ -25,7 +29,7 @@ func addresses(top, runtime *strict.Object, args []string, network string, rs ra
 		if f.Len() == before {
 			rs.needPool(o.At("type"), kind)
 		}
-		return IPAM{Type: kind}, slices.Repeat([]IPAM{{Type: kind}}, len(rs.each))
+		return IPAM{Type: kind}, given{}
 	}
 	defer o.Strict(notOurs)
 	p := IPAM{Type: PoolType, RailPool: pool.ReadRailPool(o, len(rs.each)), FromMaster: pool.ReadFromMaster(o, asOurs), Table: table(o.At("table"))}
@@ -34,15 +38,11 @@ func addresses(top, runtime *strict.Object, args []string, network string, rs ra
 	} else {
 		p.Pool = pool.Name(o.At("pool"), network, f)
 	}
-	subnets := ipamSubnets(o, rs, f)
+	g := given{subnets: ipamSubnets(o, rs, f), places: rs.places()}
 	p.Quarantine = pool.Quarantine(o.At("quarantine"))
-	asked := pool.ReadAsked(runtime, top.At("args").Object().At("cni").Object(), args, f)
-	p.Routes = pool.Routes(o.At("routes"))
-	if subnets == nil {
-		p.Requested = pool.Addresses(asked)
-		return p, slices.Repeat([]IPAM{p}, len(rs.each))
-	}
-	return p, share(p, subnets, asked, rs.places(), f)
+	g.asked = pool.ReadAsked(runtime, top.At("args").Object().At("cni").Object(), args, f)
+	p.Requested, p.Routes = pool.Addresses(g.asked), pool.Routes(o.At("routes"))
+	return p, g
 }
 
 // ipamSubnets returns the subnets of each rail. They are nil when they are not
@@ -80,18 +80,6 @@ func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]Subnet {
 	}
 	if f.Len() != before {
 		return nil
-	}
-	return out
-}
-
-// share gives each rail its subnets, and the addresses and routes in them.
-// where has the JSON path of each rail's subnets.
-func share(p IPAM, subnets [][]Subnet, asked []pool.Asked, where []string, f *strict.Faults) []IPAM {
-	pool.Apart(subnets, where, f)
-	addrs, routes := pool.Give(asked, subnets, f), pool.Share(p.Routes, subnets, f)
-	out := slices.Repeat([]IPAM{p}, len(subnets))
-	for i := range out {
-		out[i].Subnets, out[i].Requested, out[i].Routes = subnets[i], addrs[i], routes[i]
 	}
 	return out
 }

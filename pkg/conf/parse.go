@@ -53,7 +53,6 @@ func Parse(in Input) (Request, error) {
 	r := general(top, e)
 	r.DNS = dns(top.At("dns"))
 	rs := readRails(top)
-	r.Parent = parent(top.At("master"))
 	r.LinkInContainer = top.At("linkInContainer").True()
 	r.Mode = strict.Choice(top.At("mode"), Bridge, Private, VEPA, Passthru)
 	r.MTU = int(top.At("mtu").Whole(0, 0, math.MaxInt32))
@@ -69,17 +68,26 @@ func Parse(in Input) (Request, error) {
 	}
 	r.DeviceInfoFile = deviceInfoFile(runtime.At("CNIDeviceInfoFile"))
 	r.MAC = macAddress(top, runtime, e.mac, r.Mode, len(rs.each), f)
-	ipam, each := addresses(top, runtime, e.ips, r.Network, rs, f)
-	r = withRails(r, rs, ipam, each)
+	r = withRails(r, top, runtime, e.ips, rs, f)
 	if r.IPAM.Type != "" && r.IPAM.Type != PoolType {
 		r.IPAM.Raw = bytes.Clone(in.Stdin)
 	}
 	top.Lenient()
-	contradictions(r, f)
 	if err := f.Err(operation, r.Network); err != nil {
 		return Request{}, err
 	}
 	return r, nil
+}
+
+// withRails completes a request with its rails and their addresses.
+func withRails(r Request, top, runtime *strict.Object, args []string, rs rails, f *strict.Faults) Request {
+	ipam, g := addresses(top, runtime, args, r.Network, rs, f)
+	r.IPAM, r.Rails, r.Match, r.MinRails = ipam, rs.of(r.IfName, r.Routing), rs.match, rs.least
+	contradictions(r, f)
+	if rs.wrong || ipam.later() {
+		return r
+	}
+	return r.settled(g, f)
 }
 
 // general reads what is about the call, not about the link.
@@ -111,8 +119,7 @@ func ParseIPAM(in Input) (Request, error) {
 	r := general(top, e)
 	before := f.Len()
 	// The key rails is for the main plugin, too.
-	_, each := addresses(top, top.At("runtimeConfig").Object(), e.ips, r.Network, rails{each: make([]rail, 1)}, f)
-	r.IPAM = each[0]
+	r = withRails(r, top, top.At("runtimeConfig").Object(), e.ips, oneRail(), f)
 	onlyRoce(r.IPAM, f)
 	if r.IPAM.Type != PoolType && f.Len() == before {
 		f.Add(cnierr.BadConfig, "ipam.type", "set ipam.type to "+PoolType, "%q is not this plugin", r.IPAM.Type)

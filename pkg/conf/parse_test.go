@@ -22,7 +22,11 @@ func defaults() conf.Request {
 	return conf.Request{
 		CNIVersion: "1.1.0", Network: "rail1", ContainerID: "c1", IfName: "net1", Netns: "/run/netns/pod",
 		StateDir: "/run/roce", Log: conf.Log{Level: "info"}, Status: conf.Status{Pool: conf.Require},
-		Parent: conf.Parent{Name: "ens1f0"}, Mode: conf.Bridge,
+		Rails: []conf.Rail{{
+			IfName: "net1", Parent: conf.Parent{Name: "ens1f0"},
+			Routing: conf.Routing{Mode: conf.RoutingPolicy, Priority: 32000},
+		}},
+		MinRails: 1, Mode: conf.Bridge,
 		Routing: conf.Routing{Mode: conf.RoutingPolicy, Priority: 32000},
 		Probe: conf.Probe{
 			Conflict: conf.Conflict{Mode: conf.Require, Probes: 3, Interval: 2 * time.Millisecond, Wait: 4 * time.Millisecond},
@@ -52,14 +56,10 @@ func mac(s string) conf.MAC {
 	return m
 }
 
-// ours is what pool(one) means.
-func ours() conf.IPAM {
-	return conf.IPAM{
-		Type: conf.PoolType, Pool: "rail1", Quarantine: 2 * time.Minute,
-		Subnets: []conf.Subnet{{
-			Prefix: prefix("172.16.11.0/24"), Ranges: []netrange.Range{span("172.16.11.0/24")}, Gateway: addr("172.16.11.254"),
-		}},
-	}
+// ours sets what pool(one) means.
+func ours(r *conf.Request) {
+	r.IPAM = conf.IPAM{Type: conf.PoolType, Pool: "rail1", Quarantine: 2 * time.Minute}
+	r.Rails[0].Subnets = []conf.Subnet{wide("172.16.11.0/24", "172.16.11.254")}
 }
 
 // Each case says what differs from the defaults.
@@ -79,10 +79,12 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 		}},
 		{`"mode": "passthru"`, func(r *conf.Request) { r.Mode = conf.Passthru }},
 		{`"routing": "main", "probe": {"conflict": "warn", "gateway": "off"}, "rdma": "off"`, func(r *conf.Request) {
-			r.Routing.Mode, r.Probe.Conflict.Mode, r.Probe.Gateway.Mode, r.RDMA.Mode = conf.RoutingMain, conf.Warn, conf.Off, conf.RDMAOff
+			r.Routing.Mode, r.Rails[0].Routing.Mode = conf.RoutingMain, conf.RoutingMain
+			r.Probe.Conflict.Mode, r.Probe.Gateway.Mode, r.RDMA.Mode = conf.Warn, conf.Off, conf.RDMAOff
 		}},
 		{`"routing": {"table": 1011, "priority": 32764, "defaultRoute": true, "metric": 4294967295}`, func(r *conf.Request) {
 			r.Routing = conf.Routing{Mode: conf.RoutingPolicy, Table: 1011, Priority: 32764, DefaultRoute: true, Metric: 1<<32 - 1}
+			r.Rails[0].Routing = r.Routing
 		}},
 		{`"probe": {"conflict": {"mode": "off", "probes": 10, "interval": "1s", "wait": "5s"}, "gateway": {"mode": "warn", "attempts": 1, "timeout": "1ms"}}`, func(r *conf.Request) {
 			r.Probe.Conflict = conf.Conflict{Mode: conf.Off, Probes: 10, Interval: time.Second, Wait: 5 * time.Second}
@@ -105,16 +107,16 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 				{Tree: "ipv6/conf", Key: "mtu", Value: "1500"},
 			}
 		}},
-		{pool(one), func(r *conf.Request) { r.IPAM = ours() }},
+		{pool(one), ours},
 		{pool(`"pool": "gpu1-net11", "quarantine": "0s", "routes": null, ` + one), func(r *conf.Request) {
-			r.IPAM = ours()
+			ours(r)
 			r.IPAM.Pool, r.IPAM.Quarantine = "gpu1-net11", 0
 		}},
 		{pool(`"subnets": [
 			{"subnet": "172.16.11.0/24", "ranges": ["172.16.11.128/25", "172.16.11.9", "172.16.11.1-172.16.11.8"], "exclude": ["172.16.11.7", "172.16.11.2-172.16.11.9", "172.16.11.2"], "gateway": "172.16.11.130"},
 			{"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}, {"subnet": "172.16.12.0/31"}]`), func(r *conf.Request) {
-			r.IPAM = ours()
-			r.IPAM.Subnets = []conf.Subnet{
+			ours(r)
+			r.Rails[0].Subnets = []conf.Subnet{
 				{
 					Prefix:  prefix("172.16.11.0/24"),
 					Ranges:  []netrange.Range{span("172.16.11.1-172.16.11.8"), span("172.16.11.9"), span("172.16.11.128/25")},
@@ -127,21 +129,23 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 		}},
 		{pool(one + `, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0", "priority": 1}, {"dst": "10.0.0.0/8", "gw": "172.16.11.1", "mtu": 1500, "advmss": 1400, "priority": 5, "table": 7}, {"dst": "10.0.0.0/8", "table": 254, "scope": 253}]`), func(r *conf.Request) {
 			scope := 253
-			r.IPAM = ours()
+			ours(r)
 			r.IPAM.Routes = []conf.Route{
 				{Dst: prefix("0.0.0.0/0")},
 				{Dst: prefix("0.0.0.0/0"), Priority: 1},
 				{Dst: prefix("10.0.0.0/8"), Via: addr("172.16.11.1"), MTU: 1500, AdvMSS: 1400, Priority: 5, Table: &seven},
 				{Dst: prefix("10.0.0.0/8"), Table: &main, Scope: &scope},
 			}
+			r.Rails[0].Routes = r.IPAM.Routes
 		}},
 		{pool(`"subnets": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}]`) + `, "runtimeConfig": {"ips": ["fd00::5", "10.0.0.5/24"]}, "args": {"cni": {"ips": ["10.0.0.5"], "x": 1}}`, func(r *conf.Request) {
-			r.IPAM = ours()
-			r.IPAM.Subnets = []conf.Subnet{
+			ours(r)
+			r.Rails[0].Subnets = []conf.Subnet{
 				{Prefix: prefix("10.0.0.0/24"), Ranges: []netrange.Range{span("10.0.0.0/24")}},
 				{Prefix: prefix("fd00::/64"), Ranges: []netrange.Range{span("fd00::/64")}},
 			}
-			r.IPAM.Requested = []netip.Addr{addr("10.0.0.5"), addr("fd00::5")}
+			r.IPAM.Requested = []netip.Addr{addr("fd00::5"), addr("10.0.0.5")}
+			r.Rails[0].Requested = []netip.Addr{addr("10.0.0.5"), addr("fd00::5")}
 		}},
 	} {
 		want := defaults()
@@ -172,7 +176,7 @@ func TestMasterSelects(t *testing.T) {
 		got, err := conf.Parse(call(`{"cniVersion": "0.3.1", "name": "n", "master": ` + in + `}`))
 		if err != nil {
 			t.Errorf("%s: %v", in, err)
-		} else if d := diff(want, got.Parent); d != "" {
+		} else if d := diff(want, got.Rails[0].Parent); d != "" {
 			t.Errorf("%s (-want +got):\n%s", in, d)
 		}
 	}
@@ -192,7 +196,7 @@ func TestUpstreamMacvlanConfigurationsKeepTheirMeaning(t *testing.T) {
 			"deviceID": "17", "pciBusID": "17", "ipam": ` + ipam + `}`)
 		in.Args = "IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-0;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=f1a6;MAC=c2:b0:57:49:47:f1;IP=10.1.2.3/24,fd00::3"
 		want := defaults()
-		want.CNIVersion, want.Network, want.Parent.Name, want.Mode, want.MTU = "0.3.1", "macvlan-conf", "eth0", conf.Private, 1500
+		want.CNIVersion, want.Network, want.Rails[0].Parent.Name, want.Mode, want.MTU = "0.3.1", "macvlan-conf", "eth0", conf.Private, 1500
 		want.MAC = mac("c2:b0:57:49:47:f1")
 		want.Pod = conf.Pod{Namespace: "default", Name: "pod-0", UID: "f1a6"}
 		got, err := conf.Parse(in)
@@ -215,7 +219,7 @@ func TestArgumentsAskForAddressesOfThePool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := diff([]netip.Addr{addr("172.16.11.9")}, got.IPAM.Requested); d != "" {
+	if d := diff([]netip.Addr{addr("172.16.11.9")}, got.Rails[0].Requested); d != "" {
 		t.Errorf("requested (-want +got):\n%s", d)
 	}
 }

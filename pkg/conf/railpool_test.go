@@ -6,7 +6,6 @@ package conf_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -31,8 +30,8 @@ func TestRailPoolReplacesSubnets(t *testing.T) {
 				continue
 			}
 			p := r.IPAM
-			if d := diff(&want, p.RailPool); d != "" || p.Pool != want.Name || p.Subnets != nil {
-				t.Errorf("%s: %s: pool %q, subnets %v (-want +got)\n%s", which, members, p.Pool, p.Subnets, d)
+			if d := diff(&want, p.RailPool); d != "" || p.Pool != want.Name || r.Rails[0].Subnets != nil {
+				t.Errorf("%s: %s: pool %q, subnets %v (-want +got)\n%s", which, members, p.Pool, r.Rails[0].Subnets, d)
 			}
 		}
 	}
@@ -101,21 +100,5 @@ func TestARailPoolOfAnotherNumberOfRailsIsReportedWithBoth(t *testing.T) {
 	_, err := r.WithSubnets([][]conf.Subnet{{a}, {a}})
 	if want := `RailPool compute has subnets for 2 rails, the configuration has 8`; cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want code %d and %s", err, cnierr.BadConfig, want)
-	}
-}
-
-// The quarantine of a RailPool is known as late as its subnets.
-func TestRailsOfARailPoolHaveTheQuarantineThatTheNodeKnows(t *testing.T) {
-	t.Parallel()
-	r := mustParse(t, railed(two+`, `+pool(`"railPool": "compute"`)))
-	r.IPAM.Quarantine = 7 * time.Second
-	got, err := r.WithSubnets([][]conf.Subnet{{wide("10.0.0.0/24", "")}, {wide("10.0.1.0/24", "")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, one := range got.Rails {
-		if one.IPAM.Quarantine != 7*time.Second || one.IPAM.Pool != "compute" {
-			t.Errorf("rail %d has %+v", i, one.IPAM)
-		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// rails is what the keys "rails" and "minRails" say. Without these keys there
-// is one rail: the request itself.
+// rails is what the keys "rails", "minRails" and "master" say. Without "rails" there
+// is one rail.
 type rails struct {
 	given bool
 	wrong bool // their number, or what they say, is not known
@@ -35,14 +35,17 @@ type rail struct {
 
 const railsHint = `write a list [{"master": "ens1f0"}, {"master": "ens2f0"}] or a rule {"match": {"vendors": ["15b3"]}, "count": 8}`
 
+func oneRail() rails { return rails{each: make([]rail, 1), least: 1} }
+
 func readRails(top *strict.Object) rails {
-	v, least := top.At("rails"), top.At("minRails")
-	rs := rails{given: v.Present(), each: make([]rail, 1)}
+	v, least, rs := top.At("rails"), top.At("minRails"), oneRail()
+	rs.given = v.Present()
 	switch v.Kind() {
 	case strict.Absent:
 		if least.Present() {
 			least.Bad("remove the key", "means nothing without rails")
 		}
+		rs.each[0].parent = parent(top.At("master"))
 		return rs
 	case strict.AList:
 		rs.list(v)
@@ -54,6 +57,7 @@ func readRails(top *strict.Object) rails {
 	}
 	if master := top.At("master"); master.Present() && master.Raw() != `""` {
 		master.Bad("remove it: rails say which NICs there are", "means nothing with rails")
+		parent(master) // reports its other faults
 	}
 	rs.least = len(rs.each)
 	if !rs.wrong {
@@ -130,7 +134,7 @@ func (rs *rails) rule(o *strict.Object) {
 		Count:  n, Order: strict.Choice(o.At("order"), ByPCI, ByRDMA),
 	}
 	rs.wrong = n == 0
-	rs.each = make([]rail, max(n, 1))
+	rs.each = make([]rail, max(n, 1)) // without parents: match selects the NICs
 	name := nameTemplate(ifName)
 	if name != "" && n > 1 && !pool.Varies(name) {
 		ifName.Bad(`write a template such as "rail{rail}"`, "%q would be the name of all %d rails", name, n)
@@ -190,6 +194,19 @@ func (rs rails) places() []string {
 	return out
 }
 
+// of returns the rails of a request whose first interface has a name, with common
+// routing where a rail has none of its own.
+func (rs rails) of(first LinkName, common Routing) []Rail {
+	out, names := make([]Rail, len(rs.each)), rs.names(first)
+	for i, one := range rs.each {
+		out[i] = Rail{Number: i, IfName: names[i], Parent: one.parent, Routing: common}
+		if one.routing != nil {
+			out[i].Routing, out[i].OwnRouting = *one.routing, true
+		}
+	}
+	return out
+}
+
 // names returns the names of the interfaces. Without names in the
 // configuration, they are CNI_IFNAME for the first, and CNI_IFNAME with a
 // number from 1 for the others. Names from the configuration are used
@@ -201,7 +218,7 @@ func (rs rails) places() []string {
 // has a fault, or when there is none, as in STATUS.
 func (rs rails) names(first LinkName) []LinkName {
 	if !rs.given || rs.wrong {
-		return []LinkName{first}
+		return slices.Repeat([]LinkName{first}, len(rs.each))
 	}
 	known := ifNameProblem(string(first)) == ""
 	var out []LinkName

@@ -31,14 +31,11 @@ func pooled() conf.IPAM {
 
 // railsOf returns the request of a configuration with n rails. Each rail
 // differs from the others by its number and by what set changes.
-func railsOf(ipam conf.IPAM, n int, set func(r *conf.Request)) conf.Request {
+func railsOf(ipam conf.IPAM, n int, set func(r *conf.Rail)) conf.Request {
 	whole := defaults()
-	whole.Network, whole.Parent, whole.IPAM = "rails", conf.Parent{}, ipam
-	one := whole
-	whole.MinRails = n
+	whole.Network, whole.IPAM, whole.MinRails, whole.Rails = "rails", ipam, n, nil
 	for i := range n {
-		r := one
-		r.Rail = i
+		r := conf.Rail{Number: i, IfName: "net1", Routing: whole.Routing}
 		if i > 0 {
 			r.IfName = conf.LinkName(fmt.Sprintf("net1-%d", i))
 		}
@@ -64,12 +61,11 @@ func TestListOfRailsIsWhatItSays(t *testing.T) {
 	subnets := [][]conf.Subnet{
 		{wide("10.0.0.0/24", "10.0.0.254")}, {wide("172.16.1.0/24", "172.16.1.254"), wide("fd00:1::/64", "")}, {wide("10.0.0.0/24", "10.0.0.254")},
 	}
-	want := railsOf(pooled(), 3, func(r *conf.Request) {
-		r.Parent, r.IfName, r.IPAM.Subnets = own[r.Rail], names[r.Rail], subnets[r.Rail]
-		r.MTU, r.LinkInContainer = 9000, true
-		r.Routing.Table = 1000 + uint32(r.Rail)
-		if r.Rail == 1 {
-			r.Routing = conf.Routing{Mode: conf.RoutingMain, Priority: 32000, DefaultRoute: true, Metric: 9}
+	want := railsOf(pooled(), 3, func(r *conf.Rail) {
+		r.Parent, r.IfName, r.Subnets = own[r.Number], names[r.Number], subnets[r.Number]
+		r.Routing.Table = 1000 + uint32(r.Number)
+		if r.Number == 1 {
+			r.OwnRouting, r.Routing = true, conf.Routing{Mode: conf.RoutingMain, Priority: 32000, DefaultRoute: true, Metric: 9}
 		}
 	})
 	want.MinRails, want.MTU, want.LinkInContainer, want.Routing.Table = 2, 9000, true, 1000
@@ -86,16 +82,16 @@ func TestListOfRailsIsWhatItSays(t *testing.T) {
 
 func TestRuleOfRailsIsWhatItSays(t *testing.T) {
 	t.Parallel()
-	want := railsOf(pooled(), 8, func(r *conf.Request) {
-		s := wide(fmt.Sprintf("172.16.%d.0/24", r.Rail+11), fmt.Sprintf("172.16.%d.254", r.Rail+11))
-		r.IPAM.Subnets = []conf.Subnet{s}
+	want := railsOf(pooled(), 8, func(r *conf.Rail) {
+		s := wide(fmt.Sprintf("172.16.%d.0/24", r.Number+11), fmt.Sprintf("172.16.%d.254", r.Number+11))
+		r.Subnets = []conf.Subnet{s}
 	})
 	want.Match = &conf.Match{Parent: conf.Parent{Vendors: []string{"15b3"}}, Count: 8, Order: conf.ByPCI}
 	if d := diff(want, mustParse(t, railed(eight+`, `+pool(byRail)))); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 
-	want = railsOf(conf.IPAM{}, 2, func(r *conf.Request) { r.IfName = conf.LinkName(fmt.Sprintf("rail%d", 2*r.Rail+1)) })
+	want = railsOf(conf.IPAM{}, 2, func(r *conf.Rail) { r.IfName = conf.LinkName(fmt.Sprintf("rail%d", 2*r.Number+1)) })
 	want.Match = &conf.Match{Parent: conf.Parent{Subnet: prefix("10.0.0.0/8")}, Count: 2, Order: conf.ByRDMA}
 	want.MinRails = 1
 	got := mustParse(t, railed(`"minRails": 1, "rails": {"match": {"subnet": "10.0.0.0/8"}, "count": 2, "order": "rdma", "ifName": "rail{rail*2+1}"}`))
@@ -112,7 +108,7 @@ func TestPlaceholdersAreInAllStringsOfASubnet(t *testing.T) {
 		{Prefix: prefix("10.14.115.0/24"), Gateway: addr("10.14.115.8"), Ranges: []netrange.Range{span("10.14.115.100-10.14.115.109")}, Exclude: []netrange.Range{span("10.14.115.107")}},
 		wide("fd00:16::/64", ""),
 	}
-	if d := diff(want, got.Rails[7].IPAM.Subnets); d != "" {
+	if d := diff(want, got.Rails[7].Subnets); d != "" {
 		t.Errorf("rail 7 (-want +got):\n%s", d)
 	}
 }
@@ -123,11 +119,10 @@ func TestTablesOfRailsFollowEachOther(t *testing.T) {
 		`"subnets": [{"subnet": "10.0.{rail}.0/24"}]`:                                 {300, 301, 302},
 		`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "fd00:{rail}::/64"}]`: {300, 301, 302},
 		`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "10.1.{rail}.0/24"}]`: {300, 302, 304},
-		`"fromMaster": true, "gateway": "none"`:                                       {300, 301, 302},
 	} {
 		r := mustParse(t, railed(rule(`"count": 3`)+`, "routing": {"table": 300}, `+pool(in)))
 		var got []uint32
-		for _, one := range r.Each() {
+		for _, one := range r.Rails {
 			got = append(got, one.Routing.Table)
 		}
 		if d := cmp.Diff(want, got); d != "" || r.Routing.Table != 300 {
@@ -153,12 +148,9 @@ func TestRequestedAddressesGoToTheRailOfTheirSubnet(t *testing.T) {
 		in.Args = c.args
 		r := mustParse(t, in)
 		for i, one := range r.Rails {
-			if d := diff(c.want[i], one.IPAM.Requested); d != "" {
+			if d := diff(c.want[i], one.Requested); d != "" {
 				t.Errorf("%s: rail %d (-want +got):\n%s", c.ips, i, d)
 			}
-		}
-		if r.IPAM.Requested != nil || r.IPAM.Subnets != nil {
-			t.Errorf("%s: the whole has addresses too: %v, %v", c.ips, r.IPAM.Requested, r.IPAM.Subnets)
 		}
 	}
 }
@@ -173,7 +165,7 @@ func TestRailsHaveTheRoutesThatTheyCanHave(t *testing.T) {
 	any4, via, any6 := conf.Route{Dst: prefix("10.8.0.0/16")}, conf.Route{Dst: prefix("10.9.0.0/16"), Via: addr("10.0.2.7")}, conf.Route{Dst: prefix("fd01::/64")}
 	want := [][]conf.Route{{any4}, {any4, via, any6}, {any4, via}}
 	for i, one := range r.Rails {
-		if d := diff(want[i], one.IPAM.Routes); d != "" {
+		if d := diff(want[i], one.Routes); d != "" {
 			t.Errorf("rail %d (-want +got):\n%s", i, d)
 		}
 	}
@@ -199,7 +191,7 @@ func TestSubnetsMayFollowFromElsewhere(t *testing.T) {
 		ipam.Routes = []conf.Route{{Dst: prefix("10.8.0.0/16"), Via: addr("10.0.0.1")}}
 		const asked = `, "runtimeConfig": {"ips": ["10.0.0.9", "10.0.0.5/24", "10.0.0.9"]}`
 		members = pool(members+`, "routes": [{"dst": "10.8.0.0/16", "gw": "10.0.0.1"}]`) + asked
-		want := railsOf(ipam, 2, func(r *conf.Request) { r.Parent.Name = conf.LinkName(fmt.Sprintf("ens%df0", r.Rail+1)) })
+		want := railsOf(ipam, 2, func(r *conf.Rail) { r.Parent.Name = conf.LinkName(fmt.Sprintf("ens%df0", r.Number+1)) })
 		if d := diff(want, mustParse(t, railed(two+`, `+members))); d != "" {
 			t.Errorf("%s, rails (-want +got):\n%s", members, d)
 		}
@@ -219,9 +211,9 @@ func TestRailsAdoptNothingAndStatusHasNoNames(t *testing.T) {
 		t.Errorf("behind another plugin: adopts %v with %d rails", r.Prev, len(r.Rails))
 	}
 	in = conf.Input{Command: "STATUS", Stdin: in.Stdin}
-	for _, one := range mustParse(t, in).Each() {
+	for _, one := range mustParse(t, in).Rails {
 		if one.IfName != "" {
-			t.Errorf("STATUS: rail %d is %q", one.Rail, one.IfName)
+			t.Errorf("STATUS: rail %d is %q", one.Number, one.IfName)
 		}
 	}
 }
@@ -234,13 +226,5 @@ func TestDelAndGCDoNotLookAtRails(t *testing.T) {
 	}
 	if _, err := conf.ParseGC(in); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestEachIsTheRequestItselfWithoutRails(t *testing.T) {
-	t.Parallel()
-	r := mustParse(t, input(pool(one)))
-	if d := diff([]conf.Request{r}, r.Each()); d != "" || r.MinRails != 0 {
-		t.Errorf("(-want +got):\n%s", d)
 	}
 }

@@ -24,25 +24,22 @@ type ContainerID string
 // LinkName is the name of a network interface, or an alternative name of one.
 type LinkName string
 
-// Request is one ADD or CHECK after validation: defaults are filled in, and no
-// two fields contradict each other.
+// Request is one ADD, CHECK or STATUS, after validation: defaults are filled in, and
+// no two fields contradict each other. Settings of the request are those of all its
+// rails.
 type Request struct {
 	CNIVersion  string
 	Network     string // the network configuration's name
 	ContainerID ContainerID
-	IfName      LinkName
-	// Rail is the number of the interface that the request is for, from 0.
-	Rail int
-	// Rails has a request for each interface of an attachment, when the
-	// configuration has "rails". It is nil when the attachment has one
-	// interface: this one. The requests share all settings that are not a
-	// rail's own. Their own Rails is nil.
-	Rails []Request
+	IfName      LinkName // CNI_IFNAME: the name of the attachment
+	// Rails are the interfaces of the attachment, at least one. Without the key "rails"
+	// there is one.
+	Rails []Rail
 	// Match selects the NICs of all rails: the first NIC for the first rail,
 	// and so on. It is nil when each rail has its own Parent.
 	Match *Match
-	// MinRails is the least number of rails. Above it, a rail is left out when
-	// its NIC cannot serve. It is 0 when Rails is nil.
+	// MinRails is the least number of rails, at least 1. Above it, a rail is left out
+	// when its NIC cannot serve.
 	MinRails int
 
 	Netns    string // path of the pod's network namespace
@@ -53,10 +50,9 @@ type Request struct {
 	DNS      types.DNS
 
 	// Prev is the interface to adopt. It is nil when roce makes one, as the
-	// fields from Parent to BCQueueLen say.
+	// fields from LinkInContainer to BCQueueLen say.
 	Prev            *chain.Prev
-	Parent          Parent
-	LinkInContainer bool // the parent is in the pod's namespace
+	LinkInContainer bool // the parents are in the pod's namespace
 	Mode            Mode
 	MTU             int // 0: the parent's
 	MAC             MAC // zero: derived from the address
@@ -64,12 +60,29 @@ type Request struct {
 	Sysctl          []Sysctl // sorted by family and key; over our defaults
 
 	IPAM    IPAM
-	Routing Routing
+	Routing Routing // of rails without routing of their own
 	Probe   Probe
 	RDMA    RDMA
 	// DeviceInfoFile is the file in which Multus wants to find the device;
 	// absolute, "" for none.
 	DeviceInfoFile string
+}
+
+// Rail is one interface of an attachment: what it does not share with the others.
+type Rail struct {
+	Number int      // from 0, as the configuration counts; rails may be left out
+	IfName LinkName // "" in a STATUS
+	Parent Parent
+	// Routing is that of the request unless the rail has its OwnRouting. A table number
+	// of the request is that of the first rail; the other rails have the next ones.
+	Routing    Routing
+	OwnRouting bool
+	// Subnets are those of a pool. Requested are the requested addresses in them, at
+	// most one of each, and Routes the routes through them. If the subnets come from
+	// elsewhere than ipam.subnets, all three are empty until Request.WithSubnets.
+	Subnets   []Subnet
+	Requested []netip.Addr
+	Routes    []Route
 }
 
 // Pod is what Kubernetes runtimes say about the pod in CNI_ARGS. All fields may
@@ -127,15 +140,6 @@ const (
 	ByRDMA Order = "rdma"
 )
 
-// Each returns the requests for the interfaces of the attachment, in the order
-// of the rails. That is Rails, or the request itself if Rails is nil.
-func (r Request) Each() []Request {
-	if r.Rails == nil {
-		return []Request{r}
-	}
-	return r.Rails
-}
-
 // Mode is the macvlan mode, spelled as iproute2 does.
 type Mode string
 
@@ -166,20 +170,19 @@ const PoolType = "roce-ipam"
 type IPAM struct {
 	Type       string
 	Pool       string
-	Subnets    []Subnet
 	Quarantine time.Duration
-	Requested  []netip.Addr // at most one for each subnet
-	Routes     []Route
-	Raw        []byte // the whole configuration as it came in
-	// FromMaster says that the subnets come from the NIC's own addresses.
-	// Subnets is then empty.
+	Requested  []netip.Addr // of all rails, each once
+	Routes     []Route      // of all rails
+	Raw        []byte       // the whole configuration as it came in
+	// At most one of the following says where the subnets of the rails come from. If
+	// none does, they are those of ipam.subnets. FromMaster makes them from the NICs'
+	// own addresses.
 	FromMaster *FromMaster
 	// Table is a file that has the subnets of each node and rail; absolute, ""
-	// for none. If it is set, Subnets is empty.
+	// for none.
 	Table string
 	// RailPool is the cluster's pool that the addresses are from; nil for none. Pool is
-	// then its name and Subnets is empty. Quarantine is right only after the node file
-	// has been read.
+	// then its name. Quarantine is right only after the node file has been read.
 	RailPool *RailPool
 }
 

@@ -11,28 +11,27 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
 
-// withRails completes a request with the settings of its rails.
-func withRails(r Request, rs rails, ipam IPAM, each []IPAM) Request {
-	if !rs.given {
-		r.IPAM = each[0]
-		return r
-	}
-	r.IPAM = ipam
-	if rs.wrong {
-		return r
-	}
-	whole, names := r, rs.names(r.IfName)
-	whole.Rails = make([]Request, len(rs.each))
-	for i, one := range rs.each {
-		r.Rail, r.IfName, r.Parent, r.IPAM = i, names[i], one.parent, each[i]
-		r.Routing = inherited(whole.Routing, i, tables(each))
-		if one.routing != nil {
-			r.Routing = *one.routing
+// settled returns the request with the subnets of each rail, and with the requested
+// addresses and the routes in them. Without subnets, the rails get none. It then gives
+// each rail its routing, and reports what contradicts the subnets.
+func (r Request) settled(g given, f *strict.Faults) Request {
+	r.Rails = slices.Clone(r.Rails)
+	if g.subnets != nil {
+		pool.Apart(g.subnets, g.places, f)
+		addrs, routes := pool.Give(g.asked, g.subnets, f), pool.Share(r.IPAM.Routes, g.subnets, f)
+		for i := range r.Rails {
+			one := &r.Rails[i]
+			one.Subnets, one.Requested, one.Routes = g.subnets[i], addrs[i], routes[i]
 		}
-		whole.Rails[i] = r
 	}
-	whole.Match, whole.MinRails = rs.match, rs.least
-	return whole
+	n := tables(r.Rails)
+	for i := range r.Rails {
+		if one := &r.Rails[i]; !one.OwnRouting {
+			one.Routing = inherited(r.Routing, i, n)
+		}
+	}
+	contradictSubnets(r, f)
+	return r
 }
 
 // inherited returns the routing of a rail that has no routing of its own. If
@@ -47,56 +46,45 @@ func inherited(r Routing, rail, tables int) Routing {
 
 // tables returns how many tables a rail may need. A second address of a family
 // needs a second table.
-func tables(each []IPAM) int {
+func tables(each []Rail) int {
 	most := 1
-	for _, p := range each {
-		v4, v6 := pool.Families(p.Subnets)
+	for _, one := range each {
+		v4, v6 := pool.Families(one.Subnets)
 		most = max(most, v4, v6)
 	}
 	return most
 }
 
 // WithSubnets completes a request with subnets that come from the NICs, a table
-// or a RailPool, once they are known. perRail has the subnets for each request
-// of Each, none for a rail that is left out. Requested addresses and routes go
-// to the rails with subnets that contain them.
+// or a RailPool, once they are known. perRail has the subnets of each rail, none for
+// one that is left out. Requested addresses and routes go to the rails with subnets
+// that contain them. It does not change r.
 //
 // The error is BadConfig, as in Parse: for an address or a route that fits no
-// rail, for subnets that overlap, and for a wrong number of rails.
+// rail, for subnets that overlap, for a wrong number of rails, and for what else
+// contradicts the subnets.
 func (r Request) WithSubnets(perRail [][]Subnet) (Request, error) {
-	each, f := r.Each(), &strict.Faults{}
-	if len(perRail) != len(each) {
+	if len(perRail) != len(r.Rails) {
 		return Request{}, cnierr.New(cnierr.BadConfig, operation, r.Network, "let both have the same number of rails",
-			"%s has subnets for %d rails, the configuration has %d", r.IPAM.source(), len(perRail), len(each))
+			"%s has subnets for %d rails, the configuration has %d", r.IPAM.source(), len(perRail), len(r.Rails))
 	}
 	if !slices.ContainsFunc(perRail, func(s []Subnet) bool { return len(s) > 0 }) {
 		return Request{}, cnierr.New(cnierr.BadConfig, operation, r.Network, "give the NIC an address, or write ipam.subnets",
 			"%s has no subnet", r.IPAM.source())
 	}
-	var asked []pool.Asked
+	f, g := &strict.Faults{}, given{subnets: perRail, places: slices.Repeat([]string{r.IPAM.source()}, len(perRail))}
 	for _, a := range r.IPAM.Requested {
-		asked = append(asked, pool.Asked{Subject: "requested address", Addr: a, Bits: -1})
+		g.asked = append(g.asked, pool.Asked{Subject: "requested address", Addr: a, Bits: -1})
 	}
-	given := share(r.IPAM, perRail, asked, slices.Repeat([]string{r.IPAM.source()}, len(each)), f)
-	if r.Rails == nil {
-		r.IPAM = given[0]
-	} else {
-		r.IPAM.Requested = nil
-		r.Rails = slices.Clone(r.Rails)
-	}
-	for i := range r.Rails {
-		one := &r.Rails[i]
-		if one.Routing == inherited(r.Routing, i, 1) {
-			one.Routing = inherited(r.Routing, i, tables(given))
-		}
-		one.IPAM = given[i]
-	}
-	contradictions(r, f)
+	r = r.settled(g, f)
 	if err := f.Err(operation, r.Network); err != nil {
 		return Request{}, err
 	}
 	return r, nil
 }
+
+// later says whether the subnets come from elsewhere than the configuration.
+func (p IPAM) later() bool { return p.RailPool != nil || p.Table != "" || p.FromMaster != nil }
 
 // source names the source of the subnets.
 func (p IPAM) source() string {

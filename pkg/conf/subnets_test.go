@@ -5,7 +5,6 @@ package conf_test
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -27,7 +26,7 @@ func TestSubnetsThatAreKnownLaterAreAsGoodAsThoseOfTheConfiguration(t *testing.T
 	want := mustParse(t, railed(three+rest+pool(`"subnets": [{"subnet": "10.0.{rail}.0/24"}, {"subnet": "10.1.0.0/24"}]`+routes)))
 	var perRail [][]conf.Subnet
 	for _, one := range want.Rails {
-		perRail = append(perRail, one.IPAM.Subnets)
+		perRail = append(perRail, one.Subnets)
 	}
 	later := mustParse(t, railed(three+rest+pool(fromNIC+routes)))
 	before := fmt.Sprintf("%+v", later)
@@ -36,9 +35,6 @@ func TestSubnetsThatAreKnownLaterAreAsGoodAsThoseOfTheConfiguration(t *testing.T
 		t.Fatal(err)
 	}
 	want.IPAM.FromMaster = &conf.FromMaster{Gateway: conf.LastHost}
-	for i := range want.Rails {
-		want.Rails[i].IPAM.FromMaster = want.IPAM.FromMaster
-	}
 	if d := diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -56,7 +52,8 @@ func TestOneNICGetsItsSubnets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.IPAM.Subnets, r.IPAM.Requested = []conf.Subnet{s}, []netip.Addr{addr("10.0.0.5")}
+	one := &r.Rails[0]
+	one.Subnets, one.Requested, one.Routes = []conf.Subnet{s}, r.IPAM.Requested, r.IPAM.Routes
 	if d := diff(r, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -69,10 +66,10 @@ func TestSkippedRailGetsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := got.Rails[0].IPAM; p.Subnets != nil || p.Requested != nil || p.Routes != nil {
+	if p := got.Rails[0]; p.Subnets != nil || p.Requested != nil || p.Routes != nil {
 		t.Errorf("rail 0 has %+v", p)
 	}
-	if p := got.Rails[1].IPAM; len(p.Subnets) != 1 || len(p.Requested) != 1 || len(p.Routes) != 1 {
+	if p := got.Rails[1]; len(p.Subnets) != 1 || len(p.Requested) != 1 || len(p.Routes) != 1 {
 		t.Errorf("rail 1 has %+v", p)
 	}
 }

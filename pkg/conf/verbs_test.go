@@ -101,9 +101,12 @@ func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
 	in.Args = "IgnoreUnknown=1;MAC=nonsense;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
 	want := conf.Request{
 		CNIVersion: "1.0.0", Network: "rail1", ContainerID: "c1", IfName: "net1", Netns: "/run/netns/pod",
-		Pod: conf.Pod{Namespace: "ns", Name: "p"}, StateDir: "/var/roce", Log: conf.Log{Level: "warn"}, Status: conf.Status{Pool: conf.Require}, IPAM: ours(),
+		Pod: conf.Pod{Namespace: "ns", Name: "p"}, StateDir: "/var/roce", Log: conf.Log{Level: "warn"}, Status: conf.Status{Pool: conf.Require},
+		Rails: []conf.Rail{{IfName: "net1"}}, MinRails: 1,
 	}
+	ours(&want)
 	want.IPAM.Requested = []netip.Addr{addr("172.16.11.9")}
+	want.Rails[0].Requested = want.IPAM.Requested
 	got, err := conf.ParseIPAM(in)
 	if err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rai
 				"exclude the addresses of the nodes in the configuration of that plugin", "the node itself has %s", a.Prefix.Addr())
 		}
 	}
-	return []plan.Rail{{Request: req, Facts: rails[0].Facts, Lease: l}}, nil
+	return []plan.Rail{{Rail: rails[0].Rail, Facts: rails[0].Facts, Lease: l}}, nil
 }
 
 // Reject implements lease.source. The protocol has no way to ask for another

@@ -51,7 +51,7 @@ func (k *Kernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts,
 	if err != nil {
 		return nil, classify(action, k.path, err)
 	}
-	for i, one := range req.Each() {
+	for i, one := range req.Rails {
 		rails[i].Pod = k.podFacts(in, one.IfName)
 	}
 	return rails, nil

@@ -27,12 +27,13 @@ func TestHostFactsAreThoseOfAFreshPod(t *testing.T) {
 		node.IP(fmt.Sprintf("addr add 172.16.%d.3/24 dev %s", 9+i, name))
 	}
 	node.IP("link set rail10 down")
+	node.IP("link set rail11 mtu 1400")
 	rule := conf.Request{
-		Rails: []conf.Request{{IfName: "net1"}, {IfName: "net1-1"}, {IfName: "net1-2", MTU: 9000}},
+		MTU: 1500, Rails: []conf.Rail{{IfName: "net1"}, {IfName: "net1-1"}, {IfName: "net1-2"}},
 		Match: &conf.Match{Parent: conf.Parent{Subnet: netip.MustParsePrefix("172.16.0.0/16")}, Count: 3, Order: conf.ByPCI},
 	}
-	list := conf.Request{Rails: []conf.Request{
-		{Parent: conf.Parent{Name: "rail9"}}, {Parent: conf.Parent{Name: "rail10"}}, {Parent: conf.Parent{Name: "rail11"}, MTU: 9000},
+	list := conf.Request{MTU: 1500, Rails: []conf.Rail{
+		{Parent: conf.Parent{Name: "rail9"}}, {Parent: conf.Parent{Name: "rail10"}}, {Parent: conf.Parent{Name: "rail11"}},
 	}}
 	for name, req := range map[string]conf.Request{"rule": rule, "list": list} {
 		inPod, err := k.Facts(t.Context(), req)
@@ -66,9 +67,7 @@ func TestHostFactsAreThoseOfAFreshPod(t *testing.T) {
 func TestHostFactsTakeAParentInsideThePodByItsName(t *testing.T) {
 	t.Parallel()
 	machine(t)
-	req := conf.Request{LinkInContainer: true, Rails: []conf.Request{
-		{LinkInContainer: true, Parent: conf.Parent{Name: "eth0"}, MTU: 4200}, {LinkInContainer: true, Rail: 1},
-	}}
+	req := conf.Request{LinkInContainer: true, MTU: 4200, Rails: []conf.Rail{{Parent: conf.Parent{Name: "eth0"}}, {Number: 1}}}
 	facts, err := kernel.HostFacts(t.Context(), req, fstest.MapFS{})
 	if err != nil || len(facts) != 2 || facts[0].Parent.Name != "eth0" || facts[0].Parent.MTU != 4200 || facts[0].Fault != nil {
 		t.Errorf("got %+v, %v", facts, err)

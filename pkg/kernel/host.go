@@ -51,13 +51,13 @@ func HostFacts(ctx context.Context, req conf.Request, sys fs.FS) ([]plan.RailFac
 // unseen returns the facts of rails with parents inside a pod.
 func unseen(req conf.Request, addrs []rtnl.Address) (rails []plan.RailFacts) {
 	taken := unique(addrs)
-	for _, one := range req.Each() {
+	for _, one := range req.Rails {
 		var fault error
 		if one.Parent.Name == "" {
 			fault = cnierr.New(cnierr.BadParent, "select master", "linkInContainer",
 				"name the interface in master", "which interface of the pod is meant can be known only in the pod")
 		}
-		l := plan.Link{Name: one.Parent.Name, MTU: max(one.MTU, 1500)}
+		l := plan.Link{Name: one.Parent.Name, MTU: max(req.MTU, 1500)}
 		rails = append(rails, plan.RailFacts{Facts: plan.Facts{Parent: l, HostAddrs: taken}, Fault: fault})
 	}
 	return rails

@@ -90,8 +90,9 @@ func (a Allocator) NeedsLink(ipamType string) bool { return a.source(ipamType).N
 type Claim struct {
 	a      Allocator
 	source source
-	req    conf.Request
-	rails  []plan.Rail // their requests have the subnets; without leases
+	given  conf.Request // as the configuration has it
+	req    conf.Request // with the subnets of each rail
+	rails  []plan.Rail  // those without fault; without leases
 	sticky stickyClaim
 }
 
@@ -102,14 +103,14 @@ func (a Allocator) Claim(req conf.Request, facts []plan.RailFacts) (*Claim, erro
 	if err := a.notOfRailPool(req.IPAM); err != nil {
 		return nil, err
 	}
-	c := &Claim{a: a, source: a.source(req.IPAM.Type), req: req}
-	known, err := c.withSubnets(facts)
-	if err != nil {
+	c := &Claim{a: a, source: a.source(req.IPAM.Type), given: req}
+	var err error
+	if c.req, err = c.withSubnets(facts); err != nil {
 		return nil, err
 	}
-	for i, one := range known.Each() {
+	for i, one := range c.req.Rails {
 		if facts[i].Fault == nil {
-			c.rails = append(c.rails, plan.Rail{Request: one, Facts: facts[i].Facts})
+			c.rails = append(c.rails, plan.Rail{Rail: one, Facts: facts[i].Facts})
 		}
 	}
 	return c, nil

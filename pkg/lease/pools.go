@@ -142,12 +142,11 @@ func exhausted(p conf.IPAM, usage []ipam.Usage) error {
 
 // ask returns the request in the form that package ipam needs: the subnets of all
 // rails, one after the other. The n-th subnets of a family get the same host index on
-// all rails. What only the node knew, such as the quarantine of a RailPool, is in the
-// requests of the rails.
+// all rails.
 func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 	ask := ipam.Ask{
 		Pool:       req.IPAM.LeasePool(),
-		Quarantine: rails[0].Request.IPAM.Quarantine,
+		Quarantine: req.IPAM.Quarantine,
 		RestedOnly: p.RestedOnly,
 		Reserved:   rails[0].Facts.HostAddrs,
 		Owner: ipam.Owner{
@@ -158,7 +157,7 @@ func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 	}
 	for _, r := range rails {
 		var seen [2]int // IPv4, IPv6
-		for _, s := range r.Request.IPAM.Subnets {
+		for _, s := range r.Subnets {
 			sub := ipam.Subnet{Prefix: s.Prefix, Ranges: s.Ranges, Exclude: s.Exclude, Gateway: s.Gateway}
 			family := 0
 			if s.Prefix.Addr().Is6() {
@@ -169,7 +168,7 @@ func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 			}
 			ask.Subnets = append(ask.Subnets, sub)
 		}
-		ask.Requested = append(ask.Requested, r.Request.IPAM.Requested...)
+		ask.Requested = append(ask.Requested, r.Requested...)
 	}
 	return ask
 }
@@ -179,8 +178,8 @@ func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 func leased(rails []plan.Rail, leases []ipam.Lease) []plan.Rail {
 	out := slices.Clone(rails)
 	for i, r := range rails {
-		out[i].Lease = plan.Lease{Routes: r.Request.IPAM.Routes}
-		for range min(len(r.Request.IPAM.Subnets), len(leases)) {
+		out[i].Lease = plan.Lease{Routes: r.Routes}
+		for range min(len(r.Subnets), len(leases)) {
 			l := leases[0]
 			leases = leases[1:]
 			out[i].Lease.Addresses = append(out[i].Lease.Addresses, plan.LeasedAddress{Prefix: l.Prefix, Gateway: l.Gateway, Early: l.Early})

@@ -26,7 +26,7 @@ func (previous) Acquire(_ context.Context, req conf.Request, rails []plan.Rail) 
 		return rails, nil
 	}
 	given, err := result.Previous(*req.Prev)
-	return []plan.Rail{{Request: req, Facts: rails[0].Facts, Lease: given}}, err
+	return []plan.Rail{{Rail: rails[0].Rail, Facts: rails[0].Facts, Lease: given}}, err
 }
 
 // Reject implements source: only the plugin that leased an address has others.

@@ -21,7 +21,7 @@ import (
 // address is not this node's. Other errors are those of conf.Request.WithSubnets.
 func ofRailPool(req conf.Request, f nodefile.File, nic []netip.Prefix) (conf.Request, error) {
 	rails := f.Subnets()
-	if len(req.Each()) == 1 && (len(rails) > 1 || req.IPAM.RailPool.Rail != nil) {
+	if len(req.Rails) == 1 && (len(rails) > 1 || req.IPAM.RailPool.Rail != nil) {
 		i, err := railOf(*req.IPAM.RailPool, rails, nic)
 		if err != nil {
 			return req, err

@@ -66,15 +66,14 @@ func (c *Claim) askSticky(ctx context.Context) error {
 			"pool", s.file.Pool, "pod", c.req.Pod, "interface", k.Interface, "why", grant.None)
 		return nil
 	}
-	req, err := ofRailPool(c.req, s.file.Only(grant), c.rails[0].Facts.Parent.Addrs)
+	req, err := ofRailPool(c.given, s.file.Only(grant), c.rails[0].Facts.Parent.Addrs)
 	if err != nil {
 		return err
 	}
-	each := byNumber(req)
 	s.grant, s.ordinary, c.rails = grant, c.rails, slices.Clone(c.rails)
 	for i := range c.rails {
-		one := &c.rails[i].Request
-		*one = each[one.Rail]
+		one := &c.rails[i].Rail
+		*one = byNumber(req.Rails[one.Number])
 	}
 	return nil
 }
@@ -151,15 +150,12 @@ func waitFor(k nodefile.Key, hint, why string, args ...any) error {
 	return cnierr.New(cnierr.TryAgain, "lease the sticky addresses of", k.Namespace+"/"+k.Pod, hint, "interface %q: "+why, append([]any{k.Interface}, args...)...)
 }
 
-// byNumber returns the request of each rail, which now requests every granted address
-// by its number. If such an address is leased, the error then names the pod that has
-// it, and does not say that the pool is exhausted.
-func byNumber(req conf.Request) []conf.Request {
-	each := slices.Clone(req.Each())
-	for i := range each {
-		for _, s := range each[i].IPAM.Subnets {
-			each[i].IPAM.Requested = append(each[i].IPAM.Requested, s.Ranges[0].First)
-		}
+// byNumber returns a rail that requests every granted address by its number. If such
+// an address is leased, the error then names the pod that has it, and does not say
+// that the pool is exhausted.
+func byNumber(rail conf.Rail) conf.Rail {
+	for _, s := range rail.Subnets {
+		rail.Requested = append(rail.Requested, s.Ranges[0].First)
 	}
-	return each
+	return rail
 }

@@ -30,18 +30,18 @@ func ofNIC(req conf.Request, f plan.Facts) ([]conf.Subnet, error) {
 // the NICs, from a table of the node or from a RailPool.
 func (c *Claim) withSubnets(facts []plan.RailFacts) (conf.Request, error) {
 	switch {
-	case c.req.IPAM.RailPool != nil:
+	case c.given.IPAM.RailPool != nil:
 		var err error
-		if c.sticky.file, err = c.a.Agent.Read(c.req.IPAM.RailPool.Name); err != nil {
-			return c.req, err
+		if c.sticky.file, err = c.a.Agent.Read(c.given.IPAM.RailPool.Name); err != nil {
+			return c.given, err
 		}
-		return ofRailPool(c.req, c.sticky.file, facts[0].Parent.Addrs)
-	case c.req.IPAM.Table != "":
+		return ofRailPool(c.given, c.sticky.file, facts[0].Parent.Addrs)
+	case c.given.IPAM.Table != "":
 		return c.fromTable()
-	case c.req.IPAM.FromMaster != nil:
-		return fromMasters(c.req, facts)
+	case c.given.IPAM.FromMaster != nil:
+		return fromMasters(c.given, facts)
 	}
-	return c.req, nil
+	return c.given, nil
 }
 
 // fromMasters gives the rails the subnets of the NICs' own addresses.
@@ -70,15 +70,15 @@ func fromMasters(req conf.Request, facts []plan.RailFacts) (conf.Request, error)
 
 // fromTable gives the rails the subnets that the table has.
 func (c *Claim) fromTable() (conf.Request, error) {
-	file := c.req.IPAM.Table
+	file := c.given.IPAM.Table
 	b, err := c.a.ReadFile(file)
 	if err != nil {
-		return c.req, cnierr.New(cnierr.BadConfig, "read table of rails", file,
+		return c.given, cnierr.New(cnierr.BadConfig, "read table of rails", file,
 			"put the file of ipam.table on every node", "%w", err)
 	}
 	subnets, err := conf.ParseTable(file, b, c.a.NodeName)
 	if err != nil {
-		return c.req, err
+		return c.given, err
 	}
-	return c.req.WithSubnets(subnets)
+	return c.given.WithSubnets(subnets)
 }

@@ -54,11 +54,11 @@ func Told(p chain.Prev) *Adopted {
 func (m maker) link(mac conf.MAC, mtu int) Ops {
 	if m.facts.Adopted == nil {
 		return InPod(Macvlan{
-			Name: m.req.IfName, Parent: m.facts.Parent.Name, InPod: m.req.LinkInContainer, Mode: m.req.Mode,
+			Name: m.rail.IfName, Parent: m.facts.Parent.Name, InPod: m.req.LinkInContainer, Mode: m.req.Mode,
 			MTU: mtu, MAC: mac, BCQueueLen: m.req.BCQueueLen, Mark: m.mark,
 		})
 	}
-	op := Adopt{Link: m.req.IfName, MAC: mac}
+	op := Adopt{Link: m.rail.IfName, MAC: mac}
 	for _, a := range m.lease.Addresses {
 		op.Addresses = append(op.Addresses, a.Prefix)
 	}

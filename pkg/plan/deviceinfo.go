@@ -70,7 +70,7 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 // all but one, so there is no operation.
 func (m maker) deviceInfo() Ops {
 	r := m.facts.RDMA
-	if m.req.DeviceInfoFile == "" || m.req.Rail > 0 || len(m.behind) > 0 || r == nil || r.Function == "" {
+	if m.req.DeviceInfoFile == "" || m.rail.Number > 0 || len(m.behind) > 0 || r == nil || r.Function == "" {
 		return nil
 	}
 	return OnHost(DeviceInfo{File: m.req.DeviceInfoFile, PCI: r.Function, Device: r.Device.Name})

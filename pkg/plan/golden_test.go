@@ -72,7 +72,7 @@ func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
 		}
 	}
 	req := parse(t, in["conf.json"])
-	p, err := plan.MakeAll(req.IfName, rails(t, req, in["facts.json"], in["lease.json"]))
+	p, err := plan.Make(req, rails(t, req, in["facts.json"], in["lease.json"]))
 	if err != nil {
 		e := cnierr.CNI("roce", err)
 		text := fmt.Sprintf("%s\nhint: %s\n", e.Msg, e.Details)
@@ -92,8 +92,8 @@ func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
 // out.
 func rails(t *testing.T, req conf.Request, facts, leases []byte) []plan.Rail {
 	t.Helper()
-	if req.Rails == nil {
-		r := plan.Rail{Request: req}
+	if len(req.Rails) == 1 {
+		r := plan.Rail{Rail: req.Rails[0]}
 		strict(t, facts, &r.Facts)
 		strict(t, leases, &r.Lease)
 		return []plan.Rail{r}
@@ -108,7 +108,7 @@ func rails(t *testing.T, req conf.Request, facts, leases []byte) []plan.Rail {
 	var out []plan.Rail
 	for i, one := range req.Rails {
 		if f[i] != nil {
-			out = append(out, plan.Rail{Request: one, Facts: *f[i], Lease: l[i]})
+			out = append(out, plan.Rail{Rail: one, Facts: *f[i], Lease: l[i]})
 		}
 	}
 	return out

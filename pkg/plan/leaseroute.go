@@ -70,7 +70,7 @@ func (m maker) owner(r conf.Route) int {
 // the gateway of the address, unless its scope says that it is on the link.
 func (m maker) leaseRoute(r conf.Route, a LeasedAddress, table uint32) Route {
 	op := Route{
-		Link: m.req.IfName, Table: table, Dst: r.Dst, Via: r.Via,
+		Link: m.rail.IfName, Table: table, Dst: r.Dst, Via: r.Via,
 		Metric: uint32(r.Priority), MTU: r.MTU, AdvMSS: r.AdvMSS,
 	}
 	if !op.Via.IsValid() && !onLink(r) {

@@ -45,5 +45,6 @@ func (m Macvlan) commands(in namespaces) []string {
 
 // parentRequest asks for nothing but the link.
 func (m Macvlan) parentRequest() conf.Request {
-	return conf.Request{IfName: m.Name, Parent: conf.Parent{Name: m.Parent}, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU}
+	rail := conf.Rail{IfName: m.Name, Parent: conf.Parent{Name: m.Parent}}
+	return conf.Request{IfName: m.Name, Rails: []conf.Rail{rail}, MinRails: 1, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU}
 }

@@ -41,18 +41,13 @@ func (p Plan) Addresses() []LeasedAddress {
 
 // Rail is what is known of one interface of an attachment.
 type Rail struct {
-	Request conf.Request
-	Facts   Facts
-	Lease   Lease
+	conf.Rail
+	Facts Facts
+	Lease Lease
 }
 
-// Make returns the plan of an attachment that has one interface.
-func Make(req conf.Request, f Facts, l Lease) (Plan, error) {
-	return MakeAll(req.IfName, []Rail{{req, f, l}})
-}
-
-// MakeAll returns the plan of an attachment. ifName is the attachment's name. Equal
-// arguments give equal plans.
+// Make returns the plan of an attachment with these rails of the request. Rails may be
+// left out. Equal arguments give equal plans.
 //
 // The plan does one phase for all rails before the next phase, so that the executors
 // can do it in one batch, and all questions to the network share a time window. For a
@@ -63,18 +58,18 @@ func Make(req conf.Request, f Facts, l Lease) (Plan, error) {
 //
 // Errors: BadConfig for what the node cannot do, RouteTaken for a foreign table, rule
 // or default route.
-func MakeAll(ifName conf.LinkName, rails []Rail) (Plan, error) {
+func Make(req conf.Request, rails []Rail) (Plan, error) {
 	var out Plan
 	var all []Ops
 	for i, r := range rails {
-		m := maker{req: r.Request, facts: beside(r.Facts, all), lease: r.Lease, behind: rails[i+1:], mark: railMark(r.Request.ContainerID, ifName, r.Request.Rail)}
+		m := maker{req: req, rail: r.Rail, facts: beside(r.Facts, all), lease: r.Lease, behind: rails[i+1:], mark: railMark(req.ContainerID, req.IfName, r.Number)}
 		ops, err := m.ops()
 		if err != nil {
 			return Plan{}, err
 		}
 		all = append(all, ops)
 		out.Interfaces = append(out.Interfaces, Interface{
-			Rail: r.Request.Rail, Name: r.Request.IfName, MAC: m.mac(), MTU: m.mtu(), Addresses: r.Lease.Addresses,
+			Rail: r.Number, Name: r.IfName, MAC: m.mac(), MTU: m.mtu(), Addresses: r.Lease.Addresses,
 		})
 		if i == 0 {
 			out.DNS = m.dns()
@@ -87,6 +82,7 @@ func MakeAll(ifName conf.LinkName, rails []Rail) (Plan, error) {
 // maker makes one rail.
 type maker struct {
 	req    conf.Request
+	rail   conf.Rail
 	facts  Facts
 	lease  Lease
 	behind []Rail // rails that are still to be made
@@ -131,7 +127,7 @@ func (m maker) mac() conf.MAC {
 	if !m.req.MAC.IsZero() {
 		return m.req.MAC
 	}
-	owner := string(m.req.ContainerID) + "/" + string(m.req.IfName)
+	owner := string(m.req.ContainerID) + "/" + string(m.rail.IfName)
 	if m.req.IPAM.Type == conf.PoolType {
 		owner = m.lease.Addresses[0].Prefix.Addr().String()
 	}
@@ -163,7 +159,7 @@ func (m maker) hasIPv6() bool {
 func (m maker) addresses(mac conf.MAC) Ops {
 	var v4, v6 []Address
 	for _, a := range m.lease.Addresses {
-		op := Address{Link: m.req.IfName, Prefix: a.Prefix}
+		op := Address{Link: m.rail.IfName, Prefix: a.Prefix}
 		if a.Prefix.Addr().Is4() {
 			v4 = append(v4, op)
 		} else {
@@ -171,7 +167,7 @@ func (m maker) addresses(mac conf.MAC) Ops {
 		}
 	}
 	if len(v6) > 0 {
-		v6 = append(v6, Address{Link: m.req.IfName, Prefix: netip.PrefixFrom(eui64(mac), 64)})
+		v6 = append(v6, Address{Link: m.rail.IfName, Prefix: netip.PrefixFrom(eui64(mac), 64)})
 	}
 	return at(Pod, append(v4, v6...))
 }
@@ -195,7 +191,7 @@ func (m maker) conflict(mac conf.MAC) Ops {
 		if pointToPoint || (c.Mode == conf.Off && !a.Early) {
 			continue
 		}
-		targets = append(targets, Target{Link: m.req.IfName, MAC: mac, Addr: a.Prefix.Addr()})
+		targets = append(targets, Target{Link: m.rail.IfName, MAC: mac, Addr: a.Prefix.Addr()})
 	}
 	if len(targets) == 0 {
 		return nil
@@ -215,7 +211,7 @@ func (m maker) gateway(mac conf.MAC) Ops {
 	var targets []Target
 	for _, a := range m.lease.Addresses {
 		if a.Gateway.IsValid() {
-			targets = append(targets, Target{Link: m.req.IfName, MAC: mac, Addr: a.Prefix.Addr(), Gateway: a.Gateway})
+			targets = append(targets, Target{Link: m.rail.IfName, MAC: mac, Addr: a.Prefix.Addr(), Gateway: a.Gateway})
 		}
 	}
 	if len(targets) == 0 {
@@ -238,7 +234,7 @@ func (m maker) port() Ops {
 	if r == nil {
 		return nil
 	}
-	return r.at(Port{Link: m.req.IfName, Device: r.Device})
+	return r.at(Port{Link: m.rail.IfName, Device: r.Device})
 }
 
 // gid returns the wait for the addresses' GIDs.
@@ -249,7 +245,7 @@ func (m maker) gid() Ops {
 	}
 	var targets []GIDTarget
 	for _, a := range m.lease.Addresses {
-		targets = append(targets, GIDTarget{Link: m.req.IfName, Addr: a.Prefix.Addr()})
+		targets = append(targets, GIDTarget{Link: m.rail.IfName, Addr: a.Prefix.Addr()})
 	}
 	return r.at(GID{Mode: m.req.RDMA.GID, Device: r.Device, Wait: m.req.RDMA.GIDWait, Targets: targets})
 }
@@ -263,7 +259,7 @@ func (m maker) move() Ops {
 		return nil
 	}
 	out := Move{
-		Device: r.Device, Parent: m.facts.Parent.onNode(), Link: m.req.IfName, Netns: m.facts.Pod.Netns,
+		Device: r.Device, Parent: m.facts.Parent.onNode(), Link: m.rail.IfName, Netns: m.facts.Pod.Netns,
 		TOS: r.TOS, TrafficClass: r.TrafficClass, HostTOS: r.TOS, HostTrafficClass: r.TrafficClass,
 	}
 	if m.req.RDMA.TOS != nil {
@@ -278,7 +274,7 @@ func (m maker) move() Ops {
 func (m maker) announce(mac conf.MAC) Ops {
 	var targets []Target
 	for _, a := range m.lease.Addresses {
-		targets = append(targets, Target{Link: m.req.IfName, MAC: mac, Addr: a.Prefix.Addr()})
+		targets = append(targets, Target{Link: m.rail.IfName, MAC: mac, Addr: a.Prefix.Addr()})
 	}
 	if len(targets) == 0 || m.silent() {
 		return nil

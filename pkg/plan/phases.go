@@ -48,7 +48,7 @@ func (m maker) ops() (Ops, error) {
 		return nil, err
 	}
 	mac, mtu := m.mac(), m.mtu()
-	out := slices.Concat(m.link(mac, mtu), m.sysctl(), InPod(Up{m.req.IfName}))
+	out := slices.Concat(m.link(mac, mtu), m.sysctl(), InPod(Up{m.rail.IfName}))
 	if m.facts.Adopted == nil { // another plugin's link has its addresses, and they are in use: by us
 		out = slices.Concat(out, m.conflict(mac), m.addresses(mac))
 	}

@@ -18,7 +18,7 @@ const firstTable = 100
 // routing returns the routes and the rules of the attachment. The routes must
 // come first: a rule without the routes of its table would cut the address off.
 func (m maker) routing() (routes []Route, rules []Rule, err error) {
-	switch m.req.Routing.Mode {
+	switch m.rail.Routing.Mode {
 	case conf.RoutingNone:
 		return nil, nil, nil
 	case conf.RoutingMain:
@@ -29,7 +29,7 @@ func (m maker) routing() (routes []Route, rules []Rule, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if m.req.Routing.DefaultRoute {
+	if m.rail.Routing.DefaultRoute {
 		if err := m.checkGateways(); err != nil {
 			return nil, nil, err
 		}
@@ -56,7 +56,7 @@ func (m maker) policy() (routes []Route, rules []Rule, err error) {
 		if err := m.checkRules(addr); err != nil {
 			return nil, nil, err
 		}
-		own := []Route{{Link: m.req.IfName, Table: tables[i], Dst: a.Prefix.Masked(), Src: addr, Scope: onLinkScope(addr)}}
+		own := []Route{{Link: m.rail.IfName, Table: tables[i], Dst: a.Prefix.Masked(), Src: addr, Scope: onLinkScope(addr)}}
 		if a.Gateway.IsValid() {
 			own = append(own, m.defaultVia(a, tables[i], 0))
 		}
@@ -67,8 +67,8 @@ func (m maker) policy() (routes []Route, rules []Rule, err error) {
 		}
 		from := netip.PrefixFrom(addr, addr.BitLen())
 		rules = append(rules,
-			Rule{From: from, Table: tables[i], Priority: m.req.Routing.Priority},
-			Rule{From: from, Priority: m.req.Routing.Priority + 1})
+			Rule{From: from, Table: tables[i], Priority: m.rail.Routing.Priority},
+			Rule{From: from, Priority: m.rail.Routing.Priority + 1})
 	}
 	return append(routes, asked...), rules, nil
 }
@@ -106,14 +106,14 @@ func (m maker) tables() ([]uint32, error) {
 // nextTable returns the table number after the tables of this plan.
 func (m maker) nextTable(mine []uint32) (uint32, error) {
 	t := uint32(firstTable)
-	if m.req.Routing.Table != 0 {
-		t = m.req.Routing.Table
+	if m.rail.Routing.Table != 0 {
+		t = m.rail.Routing.Table
 	}
 	if len(mine) > 0 {
 		t = mine[len(mine)-1] + 1
 	}
-	for reserved(t) || slices.Contains(m.facts.Pod.Tables, t) || (m.req.Routing.Table == 0 && m.named(t)) {
-		if m.req.Routing.Table != 0 {
+	for reserved(t) || slices.Contains(m.facts.Pod.Tables, t) || (m.rail.Routing.Table == 0 && m.named(t)) {
+		if m.rail.Routing.Table != 0 {
 			return 0, cnierr.New(cnierr.RouteTaken, "use routing table", fmt.Sprint(t),
 				"set routing.table to 0 for the lowest free number, or to a number that ip rule and ip route show table all in the pod do not list",
 				"a route or a rule of somebody else's in the pod uses it")
@@ -131,7 +131,7 @@ func reserved(t uint32) bool { return t >= 252 && t <= 255 }
 // names a table.
 func (m maker) named(table uint32) bool {
 	later := func(r Rail) bool { // for a table below its first table the difference is huge, modulo 2^32
-		return r.Request.Routing.Table != 0 && table-r.Request.Routing.Table < uint32(len(r.Lease.Addresses))
+		return r.Routing.Table != 0 && table-r.Routing.Table < uint32(len(r.Lease.Addresses))
 	}
 	return slices.ContainsFunc(m.behind, later) || slices.ContainsFunc(m.lease.Routes, func(r conf.Route) bool { return r.Table != nil && uint32(*r.Table) == table })
 }
@@ -140,7 +140,7 @@ func (m maker) named(table uint32) bool {
 // packets would leave by a route that is not in the plan.
 func (m maker) checkRules(addr netip.Addr) error {
 	for _, r := range m.facts.Pod.Rules {
-		if r.Priority > m.req.Routing.Priority || !r.From.Contains(addr) {
+		if r.Priority > m.rail.Routing.Priority || !r.From.Contains(addr) {
 			continue
 		}
 		return cnierr.New(cnierr.RouteTaken, "route packets from", addr.String(),
@@ -156,7 +156,7 @@ func (m maker) checkRules(addr netip.Addr) error {
 func (m maker) mainDefaults(others []Route) []Route {
 	var out []Route
 	for _, a := range m.lease.Addresses {
-		r := m.defaultVia(a, MainTable, m.req.Routing.Metric)
+		r := m.defaultVia(a, MainTable, m.rail.Routing.Metric)
 		same := func(o Route) bool { return o.Table == r.Table && o.Dst == r.Dst && o.Metric == r.Metric }
 		if a.Gateway.IsValid() && !m.stands(r) && !slices.ContainsFunc(others, same) && !slices.ContainsFunc(out, same) {
 			out = append(out, r)
@@ -175,7 +175,7 @@ func (m maker) stands(r Route) bool {
 
 func (m maker) defaultVia(a LeasedAddress, table, metric uint32) Route {
 	return Route{
-		Link: m.req.IfName, Table: table, Dst: defaultDst(a.Prefix.Addr()),
+		Link: m.rail.IfName, Table: table, Dst: defaultDst(a.Prefix.Addr()),
 		Via: a.Gateway, Src: a.Prefix.Addr(), Metric: metric, OnLink: m.beyond(a.Gateway),
 	}
 }
@@ -186,7 +186,7 @@ func (m maker) checkGateways() error {
 	if len(m.lease.Addresses) == 0 || slices.ContainsFunc(m.lease.Addresses, has) {
 		return nil
 	}
-	return cnierr.New(cnierr.BadConfig, "add default route through", string(m.req.IfName),
+	return cnierr.New(cnierr.BadConfig, "add default route through", string(m.rail.IfName),
 		"set the gateway in ipam, or leave routing.defaultRoute out", "no address has a gateway")
 }
 

@@ -93,12 +93,12 @@ func (m maker) sysctl() Ops {
 			want = append(want, s)
 		}
 	}
-	op := Sysctl{Link: m.req.IfName}
+	op := Sysctl{Link: m.rail.IfName}
 	for _, s := range want {
 		if strings.HasPrefix(s.Tree, "ipv6/") && !m.facts.Pod.IPv6 {
 			continue
 		}
-		path := fmt.Sprintf("net/%s/%s/%s", s.Tree, m.req.IfName, s.Key)
+		path := fmt.Sprintf("net/%s/%s/%s", s.Tree, m.rail.IfName, s.Key)
 		op.Set = append(op.Set, Setting{Path: path, Value: s.Value})
 	}
 	return InPod(op)

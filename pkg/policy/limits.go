@@ -93,8 +93,7 @@ func (c check) limits(r conf.Request) {
 	if l.RequestMAC != nil && !*l.RequestMAC && r.MAC != (conf.MAC{}) {
 		c.no("mac", "requestMAC")
 	}
-	asks := func(one conf.Request) bool { return len(one.IPAM.Requested) > 0 }
-	if l.RequestAddresses != nil && !*l.RequestAddresses && (asks(r) || slices.ContainsFunc(r.Rails, asks)) {
+	if l.RequestAddresses != nil && !*l.RequestAddresses && len(r.IPAM.Requested) > 0 {
 		c.no("requested address", "requestAddresses")
 	}
 	if l.BCQueueLen != nil && r.BCQueueLen > *l.BCQueueLen {

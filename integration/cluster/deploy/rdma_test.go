@@ -159,7 +159,7 @@ func TestRailsAreNamedFromNet1(t *testing.T) {
 	req, err := conf.Parse(conf.Input{ContainerID: "c1", Netns: "/run/netns/pod", IfName: "net1", Stdin: []byte(net.Spec.Config)})
 	must(t, net.Name, err)
 	var got []string
-	for _, r := range req.Each() {
+	for _, r := range req.Rails {
 		got = append(got, string(r.IfName))
 	}
 	if diff := cmp.Diff([]string{"net1", "net2", "net3", "net4", "net5", "net6", "net7", "net8"}, got); diff != "" {

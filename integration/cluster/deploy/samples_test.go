@@ -67,7 +67,7 @@ func TestTheSamplesFitTogether(t *testing.T) {
 	if req.IPAM.RailPool == nil || req.IPAM.RailPool.Name != pool.Name {
 		t.Fatalf("%s has addresses of %+v, and there is RailPool %s", net.Name, req.IPAM.RailPool, pool.Name)
 	}
-	if rails := len(req.Each()); rails != pool.Spec.Template.Count {
+	if rails := len(req.Rails); rails != pool.Spec.Template.Count {
 		t.Errorf("%s has %d rails, RailPool %s has %d", net.Name, rails, pool.Name, pool.Spec.Template.Count)
 	}
 }

@@ -260,12 +260,12 @@ func TestARequestTakesThem(t *testing.T) {
 	for asked, ok := range map[string]bool{
 		"10.1.0.33": true, "10.1.0.255": false, "10.1.0.254": false, "10.1.0.40": false, "10.1.0.48": false, "fd00:0:0:1::30": false, "fd00::2f": true,
 	} {
-		r := conf.Request{Network: "net", Rails: make([]conf.Request, 2), IPAM: conf.IPAM{Type: conf.PoolType, Requested: []netip.Addr{netip.MustParseAddr(asked)}}}
+		r := conf.Request{Network: "net", Rails: make([]conf.Rail, 2), IPAM: conf.IPAM{Type: conf.PoolType, Requested: []netip.Addr{netip.MustParseAddr(asked)}}}
 		got, err := r.WithSubnets(f.Subnets())
 		if (err == nil) != ok {
 			t.Errorf("%s: %v", asked, err)
 		}
-		if err == nil && (len(got.Rails[0].IPAM.Subnets) != 2 || got.Rails[1].IPAM.Subnets[0].Gateway != netip.MustParseAddr("10.1.0.254")) {
+		if err == nil && (len(got.Rails[0].Subnets) != 2 || got.Rails[1].Subnets[0].Gateway != netip.MustParseAddr("10.1.0.254")) {
 			t.Errorf("%s: %+v", asked, got.Rails)
 		}
 	}

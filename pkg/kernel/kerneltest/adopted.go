@@ -104,14 +104,14 @@ func adoptedFacts(t *testing.T, w opened) {
 // adoptedChild adopts a macvlan: its device is the device of the host's link.
 func adoptedChild(t *testing.T, w opened) {
 	w.must(t, plan.Op{Kind: w.macvlan()})
-	got, err := plan.Only(w.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}}))
+	got, err := plan.Only(w.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.Parent.Name != w.NIC || got.Parent.InPod || got.Parent.Device != "" || got.Adopted.MAC != w.macvlan().MAC {
 		t.Errorf("a macvlan on %s: got %+v, parent %+v", w.NIC, got.Adopted, got.Parent)
 	}
-	got, err = plan.Only(w.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAOff}, Prev: &chain.Prev{}}))
+	got, err = plan.Only(w.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAOff}, Prev: &chain.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
 	if err != nil || got.Parent.Name != "" {
 		t.Errorf("without RDMA: got parent %+v, %v", got.Parent, err)
 	}

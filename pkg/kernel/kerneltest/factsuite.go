@@ -20,7 +20,7 @@ import (
 
 func facts(t *testing.T, w opened) {
 	w.HostIP(fmt.Sprintf("addr add 10.9.0.250/24 dev %s", w.NIC))
-	req := conf.Request{IfName: "net1", Parent: conf.Parent{Subnet: netip.MustParsePrefix("10.9.0.0/16")}}
+	req := conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Subnet: netip.MustParsePrefix("10.9.0.0/16")}}}}
 	got, err := plan.Only(w.Facts(t.Context(), req))
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func facts(t *testing.T, w opened) {
 	w.IP("route add default via 10.8.0.1 dev eth0 metric 7")
 	w.IP("route add 10.7.0.0/24 via 10.8.0.1 dev eth0 table 500")
 	w.IP("rule add from 10.8.0.0/24 lookup 600 priority 100 protocol 4")
-	req.IfName, req.Parent = "eth0", conf.Parent{Name: w.NIC}
+	req.Rails = []conf.Rail{{IfName: "eth0", Parent: conf.Parent{Name: w.NIC}}}
 	if got, err = plan.Only(w.Facts(t.Context(), req)); err != nil {
 		t.Fatal(err)
 	}
@@ -65,13 +65,13 @@ func badParents(t *testing.T, w opened) {
 		_, err := plan.Only(w.Facts(t.Context(), req))
 		wantCode(t, err, code)
 	}
-	named := conf.Request{IfName: "net1", Parent: conf.Parent{Name: w.NIC}}
-	fails(conf.Request{Parent: conf.Parent{Name: "nosuch0"}}, cnierr.BadParent)
-	fails(conf.Request{Parent: conf.Parent{Name: "lo"}}, cnierr.BadParent)
-	fails(conf.Request{Parent: conf.Parent{RDMA: "mlx5_0"}}, cnierr.NoRDMA)
-	fails(conf.Request{}, cnierr.BadParent) // no default route
-	fails(conf.Request{Parent: named.Parent, MTU: 1501}, cnierr.BadConfig)
-	fails(conf.Request{Parent: named.Parent, LinkInContainer: true}, cnierr.BadParent)
+	named := conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: w.NIC}}}}
+	fails(conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "nosuch0"}}}}, cnierr.BadParent)
+	fails(conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "lo"}}}}, cnierr.BadParent)
+	fails(conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{RDMA: "mlx5_0"}}}}, cnierr.NoRDMA)
+	fails(conf.Request{Rails: []conf.Rail{{}}}, cnierr.BadParent) // no default route
+	fails(conf.Request{MTU: 1501, Rails: named.Rails}, cnierr.BadConfig)
+	fails(conf.Request{LinkInContainer: true, Rails: named.Rails}, cnierr.BadParent)
 	w.HostIP(fmt.Sprintf("link set %s down", w.NIC))
 	fails(named, cnierr.BadParent)
 }
@@ -82,10 +82,10 @@ func railFacts(t *testing.T, w opened) {
 	w.HostIP(fmt.Sprintf("addr add 10.9.0.250/24 dev %s", w.NIC))
 	w.HostIP(fmt.Sprintf("addr add fd00:9::250/64 dev %s", w.NIC))
 	w.foreign()
-	req := conf.Request{IfName: "net1", Rails: []conf.Request{
+	req := conf.Request{IfName: "net1", Rails: []conf.Rail{
 		{IfName: "net1", Parent: conf.Parent{Name: w.NIC}},
-		{IfName: "net1-1", Rail: 1, Parent: conf.Parent{Name: "nosuch0"}},
-		{IfName: "eth0", Rail: 2, Parent: conf.Parent{IfNames: []string{string(w.NIC)}}},
+		{IfName: "net1-1", Number: 1, Parent: conf.Parent{Name: "nosuch0"}},
+		{IfName: "eth0", Number: 2, Parent: conf.Parent{IfNames: []string{string(w.NIC)}}},
 	}}
 	got, err := w.Facts(t.Context(), req)
 	if err != nil || len(got) != 3 {
@@ -112,7 +112,7 @@ func matchedFacts(t *testing.T, w opened) {
 		w.HostIP(fmt.Sprintf("link add %s type bridge", name))
 	}
 	match := conf.Match{Parent: conf.Parent{IfNames: []string{"rail*", string(w.NIC)}}, Count: 3, Order: conf.ByPCI}
-	req := conf.Request{Rails: make([]conf.Request, 3), Match: &match}
+	req := conf.Request{Rails: make([]conf.Rail, 3), Match: &match}
 	got, err := w.Facts(t.Context(), req)
 	if err != nil || len(got) != 3 {
 		t.Fatalf("%d facts, %v, want those of three rails", len(got), err)
@@ -127,7 +127,7 @@ func matchedFacts(t *testing.T, w opened) {
 		}
 	}
 	match.Count = 2
-	req.Rails = make([]conf.Request, 2)
+	req.Rails = make([]conf.Rail, 2)
 	_, err = w.Facts(t.Context(), req)
 	wantCode(t, err, cnierr.BadParent)
 	if want := fmt.Sprintf("want 2 NICs, got 3: %s, rail2, rail10", w.NIC); err == nil || !strings.HasSuffix(err.Error(), want) {

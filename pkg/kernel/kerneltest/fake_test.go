@@ -117,7 +117,7 @@ func TestFaultsStrikeAtTheNamedCall(t *testing.T) {
 		t.Errorf("open: %v, want the fault", err)
 	}
 	f.Heal()
-	if _, err := plan.Only(k.Facts(t.Context(), conf.Request{Parent: conf.Parent{Name: "nic0"}})); err != nil {
+	if _, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "nic0"}}}})); err != nil {
 		t.Errorf("after Heal: %v", err)
 	}
 	if got := f.Calls() - before; got != 8 {
@@ -143,7 +143,7 @@ func TestPodWithoutIPv6(t *testing.T) {
 	t.Parallel()
 	_, pod, k := newFake(t)
 	pod.WithoutIPv6()
-	got, err := plan.Only(k.Facts(t.Context(), conf.Request{Parent: conf.Parent{Name: "nic0"}}))
+	got, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "nic0"}}}}))
 	if err != nil || got.Pod.IPv6 {
 		t.Errorf("%+v, %v", got, err)
 	}

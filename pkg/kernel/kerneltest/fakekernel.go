@@ -189,7 +189,7 @@ func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFa
 		return nil, err
 	}
 	var rails []plan.RailFacts
-	for i, one := range req.Each() {
+	for i, one := range req.Rails {
 		facts := plan.Facts{Parent: links[i], HostAddrs: unique(taken), Pod: k.pod.facts(one.IfName)}
 		rails = append(rails, plan.RailFacts{Facts: facts, Fault: faults[i]})
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // Rails returns the operations of an attachment with an interface on each of
-// the NICs, as plan.MakeAll returns them, but without questions to the network.
+// the NICs, as plan.Make returns them, but without questions to the network.
 // There is one run of each kind. The NICs may be the same.
 func Rails(nics ...conf.LinkName) plan.Ops {
 	var links, settings, ups, addresses, routes, rules plan.Ops

@@ -24,7 +24,7 @@ import (
 
 // rails returns a request for n rails on NICs that fit p.
 func rails(n int, p conf.Parent, order conf.Order) conf.Request {
-	return conf.Request{Rails: make([]conf.Request, n), Match: &conf.Match{Parent: p, Count: n, Order: order}}
+	return conf.Request{Rails: make([]conf.Rail, n), Match: &conf.Match{Parent: p, Count: n, Order: order}}
 }
 
 // railNode is a node that lists its NICs in a wrong order: two PCI domains,
@@ -221,7 +221,7 @@ func TestNothingIsAskedTwice(t *testing.T) {
 	for _, m := range []conf.Parent{
 		{Name: "rail9"}, {Name: "rail10"}, {Name: "nosuch"}, {RDMA: "mlx5_2"}, {RDMA: "mlx5_10"}, {IfNames: []string{"vf"}}, {RDMA: "nosuch"},
 	} {
-		req.Rails = append(req.Rails, conf.Request{Parent: m})
+		req.Rails = append(req.Rails, conf.Rail{Parent: m})
 	}
 	got, faults := selected(t, p, req)
 	if diff := cmp.Diff([]string{"rail9", "rail10", "!", "yy", "zz", "vf", "!"}, got); diff != "" {
@@ -241,7 +241,7 @@ func TestANamespaceThatDoesNotAnswerIsAllRailsFailure(t *testing.T) {
 	if err == nil {
 		t.Error("links that cannot be listed can be matched")
 	}
-	req := conf.Request{Rails: []conf.Request{{Parent: conf.Parent{Name: "zz"}}, {Parent: conf.Parent{IfNames: []string{"vf"}}}}}
+	req := conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "zz"}}, {Parent: conf.Parent{IfNames: []string{"vf"}}}}}
 	if _, _, err = Select(t.Context(), Place{silent{h}, nil, noRDMA, sys}, req); err == nil {
 		t.Error("links that cannot be listed can be selected")
 	}
@@ -267,7 +267,7 @@ func TestAddressesThatReachBeyondTheLink(t *testing.T) {
 		address(3, "169.254.0.3/16", unix.RT_SCOPE_LINK, 0),
 		address(4, "172.16.12.3/24", unix.RT_SCOPE_UNIVERSE, 0),
 	}
-	l, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Parent: conf.Parent{Name: "zz"}})
+	l, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "zz"}}}})
 	want := []netip.Prefix{netip.MustParsePrefix("172.16.11.3/24"), netip.MustParsePrefix("172.16.11.4/24"), netip.MustParsePrefix("fd00:1::1/64")}
 	if diff := cmp.Diff(want, l.Addrs, cmpopts.EquateComparable(netip.Prefix{})); err != nil || diff != "" {
 		t.Errorf("%v (-want +got)\n%s", err, diff)

@@ -67,17 +67,17 @@ type Place struct {
 // unchanged.
 func Select(ctx context.Context, p Place, req conf.Request) (links []plan.Link, faults []error, err error) {
 	s := newSearch(ctx, p)
-	reqs := req.Each()
-	links, faults = make([]plan.Link, len(reqs)), make([]error, len(reqs))
-	found := make([]rtnl.Link, len(reqs))
+	n := len(req.Rails)
+	links, faults = make([]plan.Link, n), make([]error, n)
+	found := make([]rtnl.Link, n)
 	if req.Match == nil {
-		s.findEach(ctx, reqs, found, faults)
+		s.findEach(ctx, req.Rails, found, faults)
 	} else if found, err = s.match(*req.Match); err != nil {
 		return nil, nil, err
 	}
-	for i, one := range reqs {
+	for i := range links {
 		if faults[i] == nil {
-			links[i], faults[i] = s.use(ctx, found[i], one)
+			links[i], faults[i] = s.use(ctx, found[i], req)
 		}
 		var verdict *cnierr.Error
 		if faults[i] != nil && !errors.As(faults[i], &verdict) {
@@ -112,15 +112,15 @@ func newSearch(ctx context.Context, p Place) search {
 func (s search) Links(context.Context) ([]rtnl.Link, error) { return s.links() }
 
 // findEach finds the link of each rail. It looks up all names in one batch.
-func (s search) findEach(ctx context.Context, reqs []conf.Request, found []rtnl.Link, faults []error) {
+func (s search) findEach(ctx context.Context, rails []conf.Rail, found []rtnl.Link, faults []error) {
 	var names []string
-	for _, r := range reqs {
+	for _, r := range rails {
 		if r.Parent.Name != "" {
 			names = append(names, string(r.Parent.Name))
 		}
 	}
 	named := s.LinksByName(ctx, names...)
-	for i, r := range reqs {
+	for i, r := range rails {
 		if r.Parent.Name == "" {
 			found[i], faults[i] = s.find(ctx, r.Parent)
 			continue

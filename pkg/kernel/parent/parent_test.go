@@ -156,7 +156,7 @@ func TestSelectorMustMatchExactlyOne(t *testing.T) {
 		{conf.Parent{LinkTypes: []string{"infiniband"}}, "!InfiniBand"},
 	} {
 		h, addrs, sys := gpuNode()
-		l, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Parent: c.p})
+		l, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: c.p}}})
 		part, fails := strings.CutPrefix(c.want, "!")
 		switch {
 		case fails && (err == nil || !strings.Contains(err.Error(), part)):
@@ -189,7 +189,7 @@ func TestRepresentorsAreSelectedByTheirNamesAlone(t *testing.T) {
 		{conf.Parent{IfNames: []string{"rep1"}}, "rep1"},
 		{conf.Parent{Name: "rep2"}, "rep2"},
 	} {
-		got, err := selectOne(t.Context(), Place{h, nil, noRDMA, fstest.MapFS{}}, conf.Request{Parent: tc.p})
+		got, err := selectOne(t.Context(), Place{h, nil, noRDMA, fstest.MapFS{}}, conf.Request{Rails: []conf.Rail{{Parent: tc.p}}})
 		if err != nil || got.Name != tc.want {
 			t.Errorf("%+v: got %q, %v, want %q", tc.p, got.Name, err, tc.want)
 		}
@@ -202,7 +202,7 @@ func TestErrorsListOnlySomeNames(t *testing.T) {
 	for i := range 40 {
 		h = append(h, rtnl.Link{Name: fmt.Sprintf("nic%02d", i), Type: unix.ARPHRD_ETHER})
 	}
-	_, err := selectOne(t.Context(), Place{h, nil, noRDMA, fstest.MapFS{}}, conf.Request{Parent: conf.Parent{IfNames: []string{"nic*"}}})
+	_, err := selectOne(t.Context(), Place{h, nil, noRDMA, fstest.MapFS{}}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{IfNames: []string{"nic*"}}}}})
 	if err == nil || !strings.HasSuffix(err.Error(), "nic11, and 28 more") {
 		t.Errorf("got %v", err)
 	}
@@ -222,14 +222,14 @@ func TestLinksThatCannotCarryAMacvlan(t *testing.T) {
 		{"ibp1", cnierr.NoRDMA, "IPoIB"},
 	} {
 		h, addrs, sys := gpuNode()
-		_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Parent: conf.Parent{Name: conf.LinkName(c.name)}})
+		_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: conf.LinkName(c.name)}}}})
 		wantError(t, err, c.code, c.hint)
 	}
 }
 
 func TestLinksThatCarryNothingNow(t *testing.T) {
 	t.Parallel()
-	req := conf.Request{Parent: conf.Parent{Name: "bond0"}, MTU: 4200}
+	req := conf.Request{MTU: 4200, Rails: []conf.Rail{{Parent: conf.Parent{Name: "bond0"}}}}
 	for _, c := range []struct {
 		change func(*rtnl.Link)
 		code   cnierr.Code
@@ -252,7 +252,7 @@ func TestLinksThatCarryNothingNow(t *testing.T) {
 func TestWithoutMasterAndDefaultRouteTheKeyIsNamed(t *testing.T) {
 	t.Parallel()
 	h, addrs, sys := gpuNode()
-	_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{})
+	_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{}}})
 	wantError(t, err, cnierr.BadParent, "key master")
 }
 

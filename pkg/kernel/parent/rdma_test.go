@@ -62,7 +62,7 @@ func TestMasterIsSelectedByItsRDMADevice(t *testing.T) {
 		} {
 			sys[file] = &fstest.MapFile{Data: []byte(text)}
 		}
-		l, err := selectOne(t.Context(), Place{h, addrs, gpuRDMA, sys}, conf.Request{Parent: c.p})
+		l, err := selectOne(t.Context(), Place{h, addrs, gpuRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: c.p}}})
 		part, fails := strings.CutPrefix(c.want, "!")
 		switch {
 		case fails && (err == nil || !strings.Contains(err.Error(), part)):
@@ -76,7 +76,7 @@ func TestMasterIsSelectedByItsRDMADevice(t *testing.T) {
 func TestSelectingByRDMADeviceOnANodeWithoutRDMA(t *testing.T) {
 	t.Parallel()
 	h, addrs, sys := gpuNode()
-	_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Parent: conf.Parent{RDMA: "mlx5_0"}})
+	_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{RDMA: "mlx5_0"}}}})
 	wantError(t, err, cnierr.NoRDMA, "rdma link show")
 	if !errors.Is(err, nldev.ErrNoDevice) {
 		t.Errorf("%v is not nldev.ErrNoDevice", err)
