@@ -39,7 +39,7 @@ REQUIRE_NETNS ?= $(if $(filter 0,$(shell id -u)),1)
 export REQUIRE_NETNS
 
 .DEFAULT_GOAL := help
-.PHONY: help build unit test test-vm vm-runs test-cluster check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image clean $(PROGRAMS)
+.PHONY: help build unit test test-vm vm-runs test-cluster check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image deploy clean $(PROGRAMS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -200,6 +200,16 @@ install: build ## install into DESTDIR: the plugins in /opt/cni/bin, rocectl in 
 image: build ## build the image IMAGE (roce-cni:VERSION) with docker, podman or buildah
 	@[ -n '$(IMAGE_TOOL)' ] || { echo 'make image: there is no docker, podman or buildah here; IMAGE_TOOL names another program' >&2; exit 1; }
 	$(IMAGE_TOOL) build --network none --platform linux/$$(go env GOARCH) --build-arg 'VERSION=$(VERSION)' -t '$(IMAGE)' .
+
+# The name that the examples have for the image; the sed of the quick start replaces it too.
+EXAMPLE_IMAGE := registry.example.org/roce-cni:devel
+
+# docs/quickstart.md explains it. It applies conf-examples/deploy as it is on disk.
+deploy: image ## build and push the image IMAGE, and apply agents, reaper and RDMA device plugin with kubectl
+	$(IMAGE_TOOL) push '$(IMAGE)'
+	kubectl apply -k conf-examples/deploy/rdma/device-plugin
+	kubectl kustomize conf-examples/deploy | sed 's|$(EXAMPLE_IMAGE)|$(IMAGE)|' | kubectl apply --server-side -f -
+	kubectl -n roce-cni rollout status daemonset/roce-cni-agent --timeout=5m
 
 clean: ## remove bin (the tools in .cache stay)
 	rm -rf bin

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// maxCommands is what a reader pastes until the first byte.
+const maxCommands = 5
+
+// TestTheQuickStartCanBePasted reads the commands of README's quick start: they are
+// few, and name files, make targets and an image that exist.
+func TestTheQuickStartCanBePasted(t *testing.T) {
+	t.Parallel()
+	_, text, _ := strings.Cut(string(content(t, root+"/README.md")), "\n## Quick start\n")
+	_, text, _ = strings.Cut(text, "```bash\n")
+	text, _, _ = strings.Cut(text, "```")
+	commands := strings.Split(strings.TrimSpace(text), "\n")
+	if len(commands) > maxCommands || len(commands) < 2 {
+		t.Errorf("%d commands, want at most %d:\n%s", len(commands), maxCommands, text)
+	}
+	for _, file := range regexp.MustCompile(`conf-examples/[\w/.-]+`).FindAllString(text, -1) {
+		if _, err := os.Stat(filepath.Join(root, file)); err != nil {
+			t.Error(err)
+		}
+	}
+	makefile := string(content(t, root+"/Makefile"))
+	for _, m := range regexp.MustCompile(`(?m)^make (\w+)$`).FindAllStringSubmatch(text, -1) {
+		if !strings.Contains(makefile, "\n"+m[1]+": ") {
+			t.Errorf("the Makefile has no target %s", m[1])
+		}
+	}
+	image := regexp.MustCompile(`s\|([^|]+)\|\$IMAGE\|`).FindStringSubmatch(text)
+	for name, pod := range userPods(t) {
+		if len(image) == 0 || pod.Spec.InitContainers[0].Image != image[1] {
+			t.Errorf("%s has the image %s, and the quick start replaces %q", name, pod.Spec.InitContainers[0].Image, image)
+		}
+	}
+	if !strings.Contains(makefile, "EXAMPLE_IMAGE := "+image[1]+"\n") {
+		t.Errorf("make deploy replaces another image than %s", image[1])
+	}
+	jobs := regexp.MustCompile(`job/([\w-]+)`).FindAllStringSubmatch(text, -1)
+	if len(jobs) == 0 {
+		t.Error("no job is awaited")
+	}
+	for _, m := range jobs {
+		if _, ok := userPods(t)[m[1]]; !ok {
+			t.Errorf("there is no job %s", m[1])
+		}
+	}
+}
+
+// TestTheNetworkOfTheREADMEIsTheSample compares the two: a reader takes either.
+func TestTheNetworkOfTheREADMEIsTheSample(t *testing.T) {
+	t.Parallel()
+	sample := string(content(t, samples+"/network.yaml"))
+	lines := strings.Split(sample, "\n")
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "#") })
+	if want := "```yaml\n" + strings.Join(lines, "\n") + "```"; !strings.Contains(string(content(t, root+"/README.md")), want) {
+		t.Errorf("README.md lacks this network:\n%s", want)
+	}
+}
