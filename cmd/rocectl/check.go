@@ -31,9 +31,12 @@ func checkCommand(node *nodeFlags) *cobra.Command {
 addresses, routes, rules and leases. A runtime's CHECK does the same. Leases of
 other IPAM plugins are not checked. Nothing is changed.
 
-An intact attachment has one line. Any other attachment has one line for each
+An intact attachment has the line "ok". Any other attachment has one line for each
 object that is missing or different, with the command that restores it. The exit
-status is then 1.`,
+status is then 1.
+
+A MAC, an MTU or a setting of the interface that another program has set, for
+example the plugin tuning, has a line of its own. It is no damage.`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -64,11 +67,14 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 			fmt.Fprintf(w, "%s: %s\n", label(k, rec), state(rec))
 			continue
 		}
-		err = checkOne(ctx, n, k)
+		changed, err := checkOne(ctx, n, k)
 		if errors.Is(err, record.ErrNotExist) {
 			continue // deleted since it was listed
 		}
 		checked++
+		for _, c := range changed {
+			fmt.Fprintf(w, "%s: changed by another program: %v\n", label(k, rec), c)
+		}
 		if err == nil {
 			fmt.Fprintf(w, "%s: ok\n", label(k, rec))
 			continue
@@ -85,7 +91,7 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 		"%d of %d differ from their records", wrong, checked)
 }
 
-func checkOne(ctx context.Context, n attach.Node, k conf.Attachment) error {
+func checkOne(ctx context.Context, n attach.Node, k conf.Attachment) (changed []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return n.CheckRecord(ctx, k)

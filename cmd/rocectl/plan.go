@@ -102,8 +102,20 @@ type planned struct {
 	Network string    `json:"network"`
 	Plan    plan.Plan `json:"plan"`
 
-	before string // see netconf.Config
-	kept   string // the text about sticky addresses of the pod
+	before string   // see netconf.Config
+	after  []string // see netconf.Config
+	kept   string   // the text about sticky addresses of the pod
+}
+
+// behind is what plugins do that a list should not have behind roce.
+func behind(plugin string) string {
+	switch plugin {
+	case "sbr":
+		return "sbr adds a rule for each address that wins over those of roce, and moves the route to the subnet out of the main table: programs that bind no address cannot reach the rail; roce has tables and rules of its own, so take sbr out of the list"
+	case "bandwidth":
+		return "bandwidth fails, because it limits veth interfaces only: take it out of the list"
+	}
+	return ""
 }
 
 func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
@@ -136,7 +148,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Origin, err)
 		}
-		u.before = c.Before
+		u.before, u.after = c.Before, c.After
 		used = append(used, u)
 		pod.Tables = append(pod.Tables, tablesOf(u.Plan)...)
 	}
@@ -355,6 +367,11 @@ func (f planFlags) print(w io.Writer, u planned) {
 	}
 	if u.before != "" {
 		fmt.Fprintf(w, "# routes and rules depend on the result of %s: put it into the configuration of roce as prevResult\n", u.before)
+	}
+	for _, plugin := range u.after {
+		if does := behind(plugin); does != "" {
+			fmt.Fprintf(w, "# %s\n", does)
+		}
 	}
 	fmt.Fprintln(w, strings.Join(u.Plan.Ops.Commands(f.netns), "\n"))
 }

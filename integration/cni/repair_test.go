@@ -124,7 +124,7 @@ func TestRepairLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 		says      []string
 	}{
 		"an interface that is different": {
-			pod: "link set dev net1 mtu 1400\nlink set dev net1 down", says: []string{"rocectl[110]", "link set dev net1 mtu 9000"},
+			pod: "link set dev net1 type macvlan mode private\nlink set dev net1 down", says: []string{"rocectl[110]", "link set dev net1 type macvlan mode bridge"},
 		},
 		"a route that leads elsewhere": {
 			pod: "route change default via 172.16.10.253 dev net1 table 100 proto 82", says: []string{"rocectl[105]", "172.16.10.253"},

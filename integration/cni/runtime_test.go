@@ -37,6 +37,7 @@ type attachment struct {
 	node    *node
 	network network
 	before  []any // plugins that stand before it in the list
+	after   []any // plugins that stand behind it
 	id      string
 	netns   string
 	ifName  string
@@ -82,7 +83,7 @@ func (a attachment) libcni() *libcni.CNIConfig {
 }
 
 func (a attachment) call() cnitest.Call {
-	return cnitest.Call{Before: a.before, Network: a.network, CNI: a.libcni(), Conf: a.runtime()}
+	return cnitest.Call{Before: a.before, Network: a.network, After: a.after, CNI: a.libcni(), Conf: a.runtime()}
 }
 
 // add calls ADD.

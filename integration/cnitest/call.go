@@ -41,6 +41,7 @@ func (p Pod) Args() [][2]string {
 type Call struct {
 	Before  []any // configurations of plugins that stand before Network in the list
 	Network Network
+	After   []any // configurations of plugins that stand behind it
 	CNI     *libcni.CNIConfig
 	Conf    *libcni.RuntimeConf
 }
@@ -49,7 +50,7 @@ type Call struct {
 // runtimes work with.
 func (c Call) List() (*libcni.NetworkConfigList, error) {
 	b, err := json.Marshal(map[string]any{
-		"cniVersion": c.Network["cniVersion"], "name": c.Network["name"], "plugins": append(slices.Clone(c.Before), c.Network),
+		"cniVersion": c.Network["cniVersion"], "name": c.Network["name"], "plugins": append(append(slices.Clone(c.Before), c.Network), c.After...),
 	})
 	if err != nil {
 		return nil, err

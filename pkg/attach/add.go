@@ -139,7 +139,7 @@ func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Re
 			return nil, err
 		}
 	}
-	if here && rec.Committed && apply.Check(ctx, k, rec.Plan.Ops) == nil && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
+	if here && rec.Committed && len(examine(ctx, k, rec.Plan, nil).damage) == 0 && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
 		return result.Of(rec.Plan, req), nil
 	}
 	n.Log.Info("take away what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)

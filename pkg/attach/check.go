@@ -8,43 +8,35 @@ import (
 	"context"
 	"errors"
 
-	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
-	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
 // Check reports everything about an attachment that is not as ADD made it, and for
-// each finding the command that restores it. It changes nothing.
+// each finding the command that restores it. It changes nothing. It does not report
+// what other programs have set: the MTU and the settings of the interface, and its MAC
+// unless that differs from the MAC that the runtime knows.
 func (n Node) Check(ctx context.Context, req conf.Request) error {
 	at := conf.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
 	return n.standing(ctx, at, req.Netns, func(k *pod, rec record.Record) error {
-		return errors.Join(findings(ctx, k, rec.Plan), n.Addresses.Check(ctx, req, rec))
+		damage := examine(ctx, k, rec.Plan, req.MACs).damage
+		return errors.Join(append(damage, n.Addresses.Check(ctx, req, rec))...)
 	})
 }
 
 // CheckRecord is Check from the record alone, without the configuration of the
 // network. It does not ask other IPAM plugins, because they need the configuration.
-// Without a record, the error contains record.ErrNotExist.
-func (n Node) CheckRecord(ctx context.Context, at conf.Attachment) error {
-	return n.standing(ctx, at, "", func(k *pod, rec record.Record) error {
-		return errors.Join(findings(ctx, k, rec.Plan), n.Addresses.CheckRecord(ctx, rec))
+// Without a record, the error contains record.ErrNotExist. changed is what other
+// programs have set, and what is no damage.
+func (n Node) CheckRecord(ctx context.Context, at conf.Attachment) (changed []error, err error) {
+	err = n.standing(ctx, at, "", func(k *pod, rec record.Record) error {
+		found := examine(ctx, k, rec.Plan, nil)
+		changed = found.changed
+		return errors.Join(append(found.damage, n.Addresses.CheckRecord(ctx, rec))...)
 	})
-}
-
-// findings returns the operations of a plan that are not in place. With several
-// rails, it also says on which rail.
-func findings(ctx context.Context, x apply.Executor, p plan.Plan) error {
-	if len(p.Interfaces) < 2 {
-		return apply.Check(ctx, x, p.Ops)
-	}
-	var errs []error
-	for _, i := range p.Interfaces {
-		errs = append(errs, inRail(i.Rail, i.Name, apply.Check(ctx, x, p.Of(i))))
-	}
-	return errors.Join(errs...)
+	return changed, err
 }
 
 // standing runs fn with the record of an attachment that ADD finished. While fn runs,

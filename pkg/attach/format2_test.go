@@ -94,7 +94,7 @@ func TestARecordOfFormat2IsChecked(t *testing.T) {
 			t.Errorf("CHECK of an attachment that is whole: %v", err)
 		}
 		u.pod.IP("link del net1")
-		if err := u.node().CheckRecord(ctx, c1); err == nil {
+		if _, err := u.node().CheckRecord(ctx, c1); err == nil {
 			t.Error("CHECK finds nothing although the interface is gone")
 		}
 	})

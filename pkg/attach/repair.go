@@ -28,8 +28,8 @@ func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 }
 
 // Repair makes again, from the record, what CHECK finds missing of an attachment. It
-// changes nothing else in the pod, and nothing without our mark. It returns what it
-// did. After an error, this is still in place.
+// changes nothing else in the pod, and nothing without our mark. What other programs
+// have set stays. It returns what it did. After an error, this is still in place.
 //
 // It refuses an attachment if an address is not leased to it any more. It also
 // refuses an attachment if the interface exists but is different, or has another
@@ -44,7 +44,7 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 		if err != nil || refused != nil {
 			return errors.Join(err, refused)
 		}
-		return apply.Check(ctx, k, rec.Plan.Ops)
+		return errors.Join(examine(ctx, k, rec.Plan, nil).damage...)
 	})
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		err = errors.Join(err, n.bringHome(ctx, at))
@@ -121,9 +121,17 @@ func missingBeside(ctx context.Context, k *pod, p plan.Plan) (plan.Ops, error) {
 // missing returns the operations that are not in place. It returns an error if one of
 // them cannot be done again.
 func missing(ctx context.Context, k *pod, recorded plan.Ops) (plan.Ops, error) {
+	damage, changed := make([]error, len(recorded)), make([]error, len(recorded))
+	for i, op := range recorded {
+		d, c := divide(k.Check(ctx, op))
+		damage[i], changed[i] = errors.Join(d...), errors.Join(c...)
+	}
 	var ops plan.Ops
-	for _, op := range recorded {
-		finding := k.Check(ctx, op)
+	for i, op := range recorded {
+		finding := damage[i]
+		if _, ok := op.Kind.(plan.Sysctl); ok && changed[i] != nil && bare(recorded, damage, op.Link()) {
+			finding = errors.Join(finding, changed[i])
+		}
 		if finding == nil {
 			continue
 		}
@@ -136,6 +144,20 @@ func missing(ctx context.Context, k *pod, recorded plan.Ops) (plan.Ops, error) {
 		ops = append(ops, remedy(op, finding))
 	}
 	return ops, nil
+}
+
+// bare says that a link is down and has no address: a Repair that was interrupted has
+// made it again, and no program has set anything on it yet.
+func bare(recorded plan.Ops, damage []error, link conf.LinkName) bool {
+	for i, op := range recorded {
+		switch op.Kind.(type) {
+		case plan.Up, plan.Address:
+			if op.Link() == link && damage[i] == nil {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // remedy returns the operation to do again for a finding. For an address that lacks

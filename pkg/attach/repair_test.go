@@ -66,7 +66,7 @@ func TestRepairRestoresWhatCheckMisses(t *testing.T) {
 			}
 			damaged := w.fake.String()
 
-			err := n.CheckRecord(ctx, c1)
+			_, err := n.CheckRecord(ctx, c1)
 			if err == nil || cnierr.CodeOf(err) != cnierr.Damaged {
 				t.Errorf("CheckRecord: got %v, want code %d", err, cnierr.Damaged)
 			}
@@ -171,7 +171,7 @@ func TestRepairRefusesWhatItCannotRestore(t *testing.T) {
 		spoil func(w *world, v4 string)
 		code  cnierr.Code
 	}{
-		"interface is another one": {func(w *world, _ string) { w.pod.IP("link set net1 mtu 1400") }, cnierr.Damaged},
+		"interface is another one": {func(w *world, _ string) { w.pod.IP("link set net1 type macvlan mode private") }, cnierr.Damaged},
 		"interface is not ours": {func(w *world, _ string) {
 			w.pod.IP("link del net1")
 			w.pod.IP("link add net1 type dummy")
@@ -217,7 +217,7 @@ func TestRepairRefusesWhatItCannotRestore(t *testing.T) {
 					t.Errorf("%s: got %v, %v, want code %d", verb, ops, err, tt.code)
 				}
 			}
-			if err := w.node().CheckRecord(ctx, c1); err == nil {
+			if _, err := w.node().CheckRecord(ctx, c1); err == nil {
 				t.Error("CheckRecord finds nothing wrong")
 			}
 			if diff := cmp.Diff(before, w.fake.String()); diff != "" {
@@ -252,7 +252,7 @@ func TestRepairOfARenamedInterfaceSaysWhatCheckSays(t *testing.T) {
 func TestWhatWasNeverAddedHasNoRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if err := w.node().CheckRecord(ctx, c1); !errors.Is(err, record.ErrNotExist) || cnierr.CodeOf(err) != cnierr.Damaged {
+	if _, err := w.node().CheckRecord(ctx, c1); !errors.Is(err, record.ErrNotExist) || cnierr.CodeOf(err) != cnierr.Damaged {
 		t.Errorf("got %v, want record.ErrNotExist with code %d", err, cnierr.Damaged)
 	}
 	w.mustBeEmpty("after looking")
@@ -286,7 +286,7 @@ func TestARailThatCannotBeRestoredDoesNotHoldUpTheOthers(t *testing.T) {
 	t.Parallel()
 	for name, d := range map[string]struct{ host, pod, says string }{
 		"NIC gone":        {"link set ens2 name ens9", "link del net1-1", `"ens2"`},
-		"another MTU":     {"", "link set net1-1 mtu 1300", "MTU"},
+		"another mode":    {"", "link set net1-1 type macvlan mode private", "mode"},
 		"renamed, no NIC": {"link set ens2 name ens9", "link set net1-1 name mine", "renamed"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -314,7 +314,7 @@ func TestARailThatCannotBeRestoredDoesNotHoldUpTheOthers(t *testing.T) {
 			if diff := cmp.Diff(lost.Commands("pod"), done.Commands("pod")); diff != "" {
 				t.Errorf("Repair did something else than Lost said (-said +did):\n%s", diff)
 			}
-			if err := w.node().CheckRecord(ctx, c1); err == nil || strings.Contains(err.Error(), "net1-2") {
+			if _, err := w.node().CheckRecord(ctx, c1); err == nil || strings.Contains(err.Error(), "net1-2") {
 				t.Errorf("CHECK: %v, want findings about rail 1 alone", err)
 			}
 		})

@@ -63,7 +63,11 @@ func Parse(in Input) (Request, error) {
 	r.RDMA = rdma(top.At("rdma"))
 	runtime := top.At("runtimeConfig").Object()
 	// The prevResult of CHECK is the result of ADD, which may be our own.
-	if in.Command != "CHECK" && in.Command != "STATUS" {
+	switch in.Command {
+	case "CHECK":
+		r.MACs = finalMACs(top)
+	case "STATUS":
+	default:
 		r.Prev = chain.Read(top, runtime, string(r.IfName))
 	}
 	r.DeviceInfoFile = deviceInfoFile(runtime.At("CNIDeviceInfoFile"))
@@ -88,6 +92,23 @@ func withRails(r Request, top, runtime *strict.Object, args []string, rs rails, 
 		return r
 	}
 	return r.settled(g, f)
+}
+
+// finalMACs returns the MACs of the pod's interfaces in the prevResult of CHECK, which
+// is the result of the last plugin of the list.
+func finalMACs(top *strict.Object) map[LinkName]MAC {
+	var out map[LinkName]MAC
+	for name, text := range chain.MACs(top) {
+		mac, err := ParseMAC(text)
+		if err != nil {
+			continue
+		}
+		if out == nil {
+			out = map[LinkName]MAC{}
+		}
+		out[LinkName(name)] = mac
+	}
+	return out
 }
 
 // general reads what is about the call, not about the link.

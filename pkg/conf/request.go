@@ -42,6 +42,10 @@ type Request struct {
 	// when its NIC cannot serve.
 	MinRails int
 
+	// MACs has, for CHECK, the MACs of the pod's interfaces in the final result of ADD. A
+	// plugin behind roce may have set them.
+	MACs map[LinkName]MAC
+
 	Netns    string // path of the pod's network namespace
 	Pod      Pod
 	StateDir string // absolute

@@ -6,6 +6,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -147,7 +148,22 @@ func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) er
 	if addr.Is4() {
 		add = a.ip("route append %s dev %s proto kernel scope link src %s", subnet, a.op.Link, addr)
 	}
+	moved, err := a.routedByOthers(ctx)
+	if err != nil {
+		return classify(action, a.op.Prefix.String(), err)
+	}
+	if moved {
+		return damaged(action, a.op.Prefix.String(), []string{add}, "%w", &ChangedError{subnetRoute, "in the main table", "none"})
+	}
 	return damaged(action, a.op.Prefix.String(), []string{add}, "%w", ErrNoSubnetRoute)
+}
+
+// routedByOthers says whether another program has a rule for packets from the address.
+// The plugin sbr adds such a rule, and moves the routes of the main table to its own.
+func (a address) routedByOthers(ctx context.Context) (bool, error) {
+	rules, err := a.conn.Rules(ctx, rtnl.Family(a.op.Prefix.Addr()))
+	from := netip.PrefixFrom(a.op.Prefix.Addr(), a.op.Prefix.Addr().BitLen())
+	return slices.ContainsFunc(rules, func(r rtnl.Rule) bool { return r.From == from && r.Protocol != plan.Protocol }), err
 }
 
 func list(as []rtnl.Address) string {

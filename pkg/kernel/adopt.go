@@ -101,6 +101,8 @@ func (a adopt) do(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return classify(adopting, string(a.op.Link), err, absent())
+		case is.otherMAC != nil:
+			return cnierr.New(cnierr.TryAgain, adopting, string(a.op.Link), "", "%w", is.otherMAC)
 		case is.what != "":
 			return cnierr.New(is.code, adopting, string(a.op.Link), is.hint(), "%s", is.what)
 		case !is.unsure.IsValid():
@@ -126,18 +128,25 @@ func (a adopt) check(ctx context.Context) error {
 			"delete the pod: another plugin made the interface, and only that one can make it again", "the pod has no such interface")
 	case err != nil:
 		return classify(action, string(a.op.Link), err)
-	case is.what != "":
-		return cnierr.New(cnierr.Damaged, action, string(a.op.Link), is.hint(), "%s", is.what)
 	}
-	return nil
+	var errs []error
+	if is.otherMAC != nil {
+		errs = append(errs, damaged(action, string(a.op.Link), []string{a.ip("link set dev %s address %s", a.op.Link, a.op.MAC)}, "%w", is.otherMAC))
+	}
+	if is.what != "" {
+		errs = append(errs, cnierr.New(cnierr.Damaged, action, string(a.op.Link), is.hint(), "%s", is.what))
+	}
+	return errors.Join(errs...)
 }
 
-// looks is what is wrong with an adopted link. what is "" if nothing is wrong.
+// looks is what is wrong with an adopted link. what is "" if nothing is wrong with its
+// addresses.
 type looks struct {
-	code   cnierr.Code
-	what   string
-	fix    string     // the command that corrects it
-	unsure netip.Addr // an address that the kernel has not finished duplicate detection for
+	otherMAC *ChangedError // nil: it has the MAC
+	code     cnierr.Code
+	what     string
+	fix      string     // the command that corrects it
+	unsure   netip.Addr // an address that the kernel has not finished duplicate detection for
 }
 
 func (l looks) hint() string {
@@ -152,21 +161,24 @@ func (a adopt) look(ctx context.Context) (looks, error) {
 	if err != nil {
 		return looks{}, err
 	}
+	var out looks
 	if mac := ethernet(l); mac != a.op.MAC {
-		return looks{code: cnierr.TryAgain, what: fmt.Sprintf("want MAC %s, got %s", a.op.MAC, mac), fix: a.ip("link set dev %s address %s", a.op.Link, a.op.MAC)}, nil
+		out.otherMAC = &ChangedError{MAC, a.op.MAC.String(), mac.String()}
 	}
 	there, err := a.conn.Addresses(ctx, l.Index)
 	if err != nil {
 		return looks{}, err
 	}
-	var out looks
 	for _, p := range a.op.Addresses {
 		i := slices.IndexFunc(there, func(is rtnl.Address) bool { return is.Prefix == p })
 		switch {
 		case i < 0:
-			return looks{code: cnierr.BadConfig, what: fmt.Sprintf("want %s on it, got %s", p, list(there)), fix: a.ip("addr add %s dev %s", p, a.op.Link)}, nil
+			out.code, out.what = cnierr.BadConfig, fmt.Sprintf("want %s on it, got %s", p, list(there))
+			out.fix = a.ip("addr add %s dev %s", p, a.op.Link)
+			return out, nil
 		case there[i].Flags&unix.IFA_F_DADFAILED != 0:
-			return looks{code: cnierr.AddressTaken, what: fmt.Sprintf("duplicate address detection failed for %s: another machine has it", p)}, nil
+			out.code, out.what = cnierr.AddressTaken, fmt.Sprintf("duplicate address detection failed for %s: another machine has it", p)
+			return out, nil
 		case there[i].Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_OPTIMISTIC) == unix.IFA_F_TENTATIVE:
 			out.unsure = p.Addr()
 		}

@@ -146,13 +146,18 @@ func (m macvlan) check(ctx context.Context) error {
 		return err
 	}
 	var found, fixes []string
+	var changed []error
 	for _, d := range m.differences(is, parents[0]) {
+		if d.changed != nil {
+			changed = append(changed, damaged(action, string(m.op.Name), d.fix, "%w", d.changed))
+			continue
+		}
 		found, fixes = append(found, d.what), append(fixes, d.fix...)
 	}
 	if len(found) == 0 {
-		return nil
+		return errors.Join(changed...)
 	}
-	return damaged(action, string(m.op.Name), fixes, "%s", strings.Join(found, ", "))
+	return errors.Join(append([]error{damaged(action, string(m.op.Name), fixes, "%s", strings.Join(found, ", "))}, changed...)...)
 }
 
 // missing returns the finding that no link has our name. If our link has
@@ -247,26 +252,32 @@ func (r macvlans) parents(ctx context.Context, action string) ([]parentage, erro
 }
 
 // difference is one property of a link that is not as planned, and the commands
-// that correct it.
+// that correct it. If another program may set the property, changed says so.
 type difference struct {
-	what string
-	fix  []string
+	what    string
+	fix     []string
+	changed *ChangedError
 }
 
 func (m macvlan) differences(l rtnl.Link, p parentage) []difference {
 	var out []difference
 	differ := func(what string, want, got any, fix ...string) {
 		if want != got {
-			out = append(out, difference{fmt.Sprintf("want %s %v, got %v", what, want, got), fix})
+			out = append(out, difference{what: fmt.Sprintf("want %s %v, got %v", what, want, got), fix: fix})
+		}
+	}
+	change := func(what, want, got, fix string) {
+		if want != got {
+			out = append(out, difference{fix: []string{fix}, changed: &ChangedError{what, want, got}})
 		}
 	}
 	if l.Kind != "macvlan" || !p.carries(l) {
-		return []difference{{fmt.Sprintf("want a macvlan on %s, got %s", m.op.Parent, m.describe(l)), m.anew()}}
+		return []difference{{what: fmt.Sprintf("want a macvlan on %s, got %s", m.op.Parent, m.describe(l)), fix: m.anew()}}
 	}
 	set := m.ip("link set dev %s ", m.op.Name)
 	differ("alias", m.op.Mark, l.Alias, set+"alias "+m.op.Mark)
 	differ("mode", m.op.Mode, conf.Mode(l.Mode), set+"type macvlan mode "+string(m.op.Mode))
-	differ("MAC", m.op.MAC, ethernet(l), set+"address "+m.op.MAC.String())
-	differ("MTU", m.op.MTU, l.MTU, set+fmt.Sprint("mtu ", m.op.MTU))
+	change(MAC, m.op.MAC.String(), ethernet(l).String(), set+"address "+m.op.MAC.String())
+	change(MTU, fmt.Sprint(m.op.MTU), fmt.Sprint(l.MTU), set+fmt.Sprint("mtu ", m.op.MTU))
 	return out
 }

@@ -51,7 +51,11 @@ func (r sysctls) check(ctx context.Context) error {
 	return r.enter(func() error {
 		var errs []error
 		for _, s := range r {
-			errs = append(errs, s.each(ctx, s.compare))
+			err := s.each(ctx, func(v plan.Setting) error {
+				errs = append(errs, s.compare(v))
+				return nil
+			})
+			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
 	})
@@ -118,7 +122,7 @@ func (s sysctl) compare(v plan.Setting) error {
 		return classify(action, v.Path, err)
 	}
 	if got := words(string(b)); got != words(v.Value) {
-		return damaged(action, v.Path, s.redo(s.op), "want %s, got %s", words(v.Value), got)
+		return damaged(action, v.Path, s.redo(plan.Sysctl{Link: s.op.Link, Set: []plan.Setting{v}}), "%w", &ChangedError{v.Path, words(v.Value), got})
 	}
 	return nil
 }

@@ -43,6 +43,20 @@ func (m Macvlan) commands(in namespaces) []string {
 	}
 }
 
+// WithMAC returns the operation for a link that has another MAC now. An operation that
+// is not about the MAC of a link stays as it is.
+func (o Op) WithMAC(mac conf.MAC) Op {
+	switch k := o.Kind.(type) {
+	case Macvlan:
+		k.MAC = mac
+		o.Kind = k
+	case Adopt:
+		k.MAC = mac
+		o.Kind = k
+	}
+	return o
+}
+
 // parentRequest asks for nothing but the link.
 func (m Macvlan) parentRequest() conf.Request {
 	rail := conf.Rail{IfName: m.Name, Parent: conf.Parent{Name: m.Parent}}

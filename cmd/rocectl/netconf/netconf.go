@@ -31,6 +31,7 @@ type Config struct {
 	Origin string // where it is: the file, or the object in it
 	JSON   []byte // as a runtime would give it to the plugin
 	Before string // the plugin before it in its list, which makes the interface to adopt; "" if roce makes one
+	After  []string // the plugins behind it in its list
 
 	pool *block.Pool // a RailPool, which is no configuration; nil if it is one
 }
@@ -230,9 +231,21 @@ func fromList(origin string, list json.RawMessage, d document) ([]Config, error)
 		if plugin["master"] == nil && plugin["prevResult"] == nil {
 			c.Before = before
 		}
+		c.After = types(plugins[i+1:])
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+// types returns the types of plugins, without those that have none.
+func types(plugins []json.RawMessage) []string {
+	var out []string
+	for _, raw := range plugins {
+		if kind, _ := text(member(raw, "type")); kind != "" {
+			out = append(out, kind)
+		}
+	}
+	return out
 }
 
 // Parse validates the configuration as an ADD of ifName would.

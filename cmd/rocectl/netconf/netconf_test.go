@@ -29,6 +29,7 @@ func TestReadFindsTheConfigurationsOfRoce(t *testing.T) {
 		{"a plugin's configuration", `{"cniVersion": "1.0.0", "name": "n", "type": "roce"}`, []string{"-"}},
 		{"a list", `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "tuning"}, {"type": "roce", "master": "a"}]}`, []string{"-, plugins[1]"}},
 		{"a list in which roce adopts", `{"name": "n", "plugins": [{"type": "sriov"}, {"type": "roce"}]}`, []string{"-, plugins[1] behind sriov"}},
+		{"a list with plugins behind roce", `{"name": "n", "plugins": [{"type": "roce", "master": "a"}, {"type": "tuning"}, {"type": "sbr"}]}`, []string{"-, plugins[0] before tuning, sbr"}},
 		{"a definition", definition, []string{"network attachment definition rail0"}},
 		{
 			"definitions, a RailPool and other objects", definition + "---\nkind: Pod\n---\n# nothing\n---\nkind: RailPool\nmetadata: {name: gpu}\n---\n" + definition,
@@ -46,6 +47,9 @@ func TestReadFindsTheConfigurationsOfRoce(t *testing.T) {
 			at := n.Origin
 			if n.Before != "" {
 				at += " behind " + n.Before
+			}
+			if n.After != nil {
+				at += " before " + strings.Join(n.After, ", ")
 			}
 			got = append(got, at)
 		}

@@ -45,10 +45,8 @@ func Read(top, runtime *strict.Object, ifName string) *Prev {
 		return nil
 	}
 	ofMaker(top)
-	version, _ := top.At("cniVersion").Text("")
-	res, err := ReadResult([]byte(v.Raw()), version)
-	if err != nil {
-		v.Fault(cnierr.Decode, "the plugin before roce in the list, or the runtime, gives it", "not the result of a CNI plugin: %w", err)
+	res := result(top)
+	if res == nil {
 		return nil
 	}
 	i := slices.IndexFunc(res.Interfaces, func(l *current.Interface) bool {
@@ -59,6 +57,37 @@ func Read(top, runtime *strict.Object, ifName string) *Prev {
 			"the pod has no interface %q in it", ifName)
 	}
 	return &Prev{Result: res, Interface: i, Device: deviceID(top.At("deviceID"), runtime.At("deviceID"))}
+}
+
+// result returns the result in prevResult. It returns nil if there is none, or a fault.
+func result(top *strict.Object) *current.Result {
+	v := top.At("prevResult")
+	if !v.Present() {
+		return nil
+	}
+	version, _ := top.At("cniVersion").Text("")
+	res, err := ReadResult([]byte(v.Raw()), version)
+	if err != nil {
+		v.Fault(cnierr.Decode, "the plugin before roce in the list, or the runtime, gives it", "not the result of a CNI plugin: %w", err)
+		return nil
+	}
+	return res
+}
+
+// MACs returns the text of the MAC of each interface in the pod, as prevResult has it.
+// It notes a fault of prevResult.
+func MACs(top *strict.Object) map[string]string {
+	out := map[string]string{}
+	res := result(top)
+	if res == nil {
+		return out
+	}
+	for _, l := range res.Interfaces {
+		if l != nil && l.Sandbox != "" && l.Mac != "" {
+			out[l.Name] = l.Mac
+		}
+	}
+	return out
 }
 
 // ofMaker reports the keys that only the plugin that makes the interface can

@@ -4,11 +4,13 @@
 package kerneltest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
@@ -46,9 +48,9 @@ func (s *Space) adoptable(name conf.LinkName) (*iface, error) {
 type adopt struct{ op plan.Adopt }
 
 func (a adopt) do(s *Space) error {
-	code, what := a.look(s)
-	if what != "" {
-		return cnierr.New(code, "adopt interface", string(a.op.Link), "", "%s", what)
+	code, err := a.look(s)
+	if err != nil {
+		return cnierr.New(code, "adopt interface", string(a.op.Link), "", "%w", err)
 	}
 	return nil
 }
@@ -56,25 +58,25 @@ func (a adopt) do(s *Space) error {
 func (adopt) undo(*Space) error { return nil }
 
 func (a adopt) check(s *Space) error {
-	if _, what := a.look(s); what != "" {
-		return s.damaged("check adopted interface", string(a.op.Link), a.op, "%s", what)
+	if _, err := a.look(s); err != nil {
+		return s.damaged("check adopted interface", string(a.op.Link), a.op, "%w", err)
 	}
 	return nil
 }
 
-// look returns what differs from the operation, "" if nothing does.
-func (a adopt) look(s *Space) (cnierr.Code, string) {
+// look returns what differs from the operation.
+func (a adopt) look(s *Space) (cnierr.Code, error) {
 	l := s.link(a.op.Link)
 	if l == nil {
-		return cnierr.BadConfig, "no such device"
-	}
-	if l.mac != a.op.MAC {
-		return cnierr.TryAgain, fmt.Sprintf("want MAC %s, got %s", a.op.MAC, l.mac)
+		return cnierr.BadConfig, errors.New("no such device")
 	}
 	for _, p := range a.op.Addresses {
 		if !slices.Contains(l.addrs, p) {
-			return cnierr.BadConfig, fmt.Sprintf("want %s on it, got %v", p, l.addrs)
+			return cnierr.BadConfig, fmt.Errorf("want %s on it, got %v", p, l.addrs)
 		}
 	}
-	return 0, ""
+	if l.mac != a.op.MAC {
+		return cnierr.TryAgain, &kernel.ChangedError{Property: kernel.MAC, Want: a.op.MAC.String(), Got: l.mac.String()}
+	}
+	return 0, nil
 }

@@ -165,26 +165,32 @@ func (m macvlan) check(s *Space) error {
 	if err != nil {
 		return err
 	}
-	found := m.differences(l, p)
+	var found []error
+	for _, d := range m.differences(l, p) {
+		found = append(found, s.damaged(action, string(m.op.Name), m.op, "%w", d))
+	}
 	if l.alias == "" {
-		found = append(found, "no alias")
+		found = append(found, s.damaged(action, string(m.op.Name), m.op, "no alias"))
 	}
-	if len(found) > 0 {
-		return s.damaged(action, string(m.op.Name), m.op, "%s", strings.Join(found, ", "))
-	}
-	return nil
+	return errors.Join(found...)
 }
 
 // differences does not compare the alias: its callers do.
-func (m macvlan) differences(l, p *iface) []string {
-	var out []string
+func (m macvlan) differences(l, p *iface) []error {
+	var out []error
 	for _, d := range []struct {
 		what      string
 		want, got any
-	}{{"kind", "macvlan", l.kind}, {"parent", p, l.parent}, {"mode", m.op.Mode, l.mode}, {"MAC", m.op.MAC, l.mac}, {"MTU", m.op.MTU, l.mtu}} {
+	}{{"kind", "macvlan", l.kind}, {"parent", p, l.parent}, {"mode", m.op.Mode, l.mode}} {
 		if d.want != d.got {
-			out = append(out, fmt.Sprintf("want %s %v, got %v", d.what, d.want, d.got))
+			out = append(out, fmt.Errorf("want %s %v, got %v", d.what, d.want, d.got))
 		}
+	}
+	if l.mac != m.op.MAC {
+		out = append(out, &kernel.ChangedError{Property: kernel.MAC, Want: m.op.MAC.String(), Got: l.mac.String()})
+	}
+	if l.mtu != m.op.MTU {
+		out = append(out, &kernel.ChangedError{Property: kernel.MTU, Want: strconv.Itoa(m.op.MTU), Got: strconv.Itoa(l.mtu)})
 	}
 	return out
 }
@@ -215,12 +221,16 @@ func (c sysctl) do(s *Space) error {
 func (c sysctl) undo(*Space) error { return nil }
 
 func (c sysctl) check(s *Space) error {
+	var errs []error
+	l := s.link(c.op.Link)
 	for _, v := range c.op.Set {
-		if l := s.link(c.op.Link); l == nil || l.sysctls[v.Path] != v.Value {
-			return s.damaged("check sysctl", v.Path, c.op, "want %s", v.Value)
+		if l == nil {
+			errs = append(errs, s.damaged("check sysctl", v.Path, c.op, "the interface is gone"))
+		} else if got := l.sysctls[v.Path]; got != v.Value {
+			errs = append(errs, s.damaged("check sysctl", v.Path, c.op, "%w", &kernel.ChangedError{Property: v.Path, Want: v.Value, Got: got}))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (u up) do(s *Space) error {
@@ -275,6 +285,12 @@ func (a address) check(s *Space) error {
 		return r.Table == plan.MainTable && r.Link == l.name && r.Dst == a.op.Prefix.Masked() && !r.Via.IsValid()
 	}
 	if l.up && !a.op.Prefix.IsSingleIP() && !slices.ContainsFunc(s.routes, connected) {
+		foreign := func(r rule) bool {
+			return r.proto != plan.Protocol && r.From.IsSingleIP() && r.From.Addr() == a.op.Prefix.Addr()
+		}
+		if slices.ContainsFunc(s.rules, foreign) {
+			return s.damaged(action, a.op.Prefix.String(), a.op, "%w", &kernel.ChangedError{Property: "the route to its subnet", Want: "in the main table", Got: "none"})
+		}
 		return s.damaged(action, a.op.Prefix.String(), a.op, "%w", kernel.ErrNoSubnetRoute)
 	}
 	return nil

@@ -14,8 +14,8 @@ import (
 )
 
 // IP does in the namespace what ip(8) would, like an operator without roce-cni: link
-// add NAME type KIND, link del, link set with up, down, name, mtu, address, group and
-// alias; addr add and del; route add and del; rule add and del. Anything else fails the
+// add NAME type KIND, link del, link set with up, down, name, mtu, address, mode, group
+// and alias; addr add and del; route add and del; rule add and del. Anything else fails the
 // test.
 func (s *Space) IP(command string) {
 	s.f.t.Helper()
@@ -113,6 +113,12 @@ func (s *Space) ipLinkSet(name string, o map[string]string) bool {
 			l.unplug = v == "off"
 		case "mtu":
 			l.mtu = number(v, l.mtu)
+		case "type":
+			if v != l.kind {
+				return false
+			}
+		case "mode":
+			l.mode = conf.Mode(v)
 		case "group":
 			l.group = number(v, l.group)
 		case "alias":

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// tunings are what tuning can set, and the property that roce then finds changed.
+var tunings = []struct {
+	key     string
+	value   any
+	changed string
+}{
+	{"mtu", 1400, "MTU"},
+	{"mac", "02:00:00:00:00:99", "MAC"},
+	{"sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_ignore": "0"}, "arp_ignore"},
+	{"promisc", true, ""},
+	{"allmulti", true, ""},
+	{"txQLen", 4000, ""},
+}
+
+// then returns the attachment with another plugin behind roce.
+func (a attachment) then(t testing.TB, plugin map[string]any) attachment {
+	t.Helper()
+	a.path = append(a.path[:len(a.path):len(a.path)], upstream(t))
+	a.after = append(a.after[:len(a.after):len(a.after)], plugin)
+	return a
+}
+
+func TestCheckAcceptsWhatTuningSets(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
+		for _, tune := range tunings {
+			t.Run(version+" "+tune.key, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, 1)
+				p := w.pod(t)
+				before := p.snapshot(t)
+				a := w.attach(w.rail(0).With("cniVersion", version), p, "net1").
+					then(t, map[string]any{"type": "tuning", tune.key: tune.value, "dataDir": t.TempDir()})
+				first := a.mustAdd(t)
+				if err := a.check(t); err != nil {
+					t.Errorf("CHECK of the list: %v", err)
+				}
+				tuned := p.snapshot(t)
+				w.reportsChanged(t, p, tune.changed)
+				if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: whole\n" {
+					t.Errorf("repair: %v\n%s", err, out)
+				}
+				if diff := cmp.Diff(first, a.mustAdd(t)); diff != "" {
+					t.Errorf("result (-first +second ADD)\n%s", diff)
+				}
+				p.unchanged(t, tuned)
+				a.mustDel(t)
+				p.unchanged(t, before)
+				w.nothingLeased(t)
+				w.noRecords(t)
+			})
+		}
+	}
+}
+
+// reportsChanged fails the test unless rocectl check says that the interface is whole,
+// and that another program has changed a property, "" for none.
+func (w *world) reportsChanged(t testing.TB, p *pod, property string) {
+	t.Helper()
+	out, err := w.rocectl("check")
+	want := "train/" + p.name + " net1: ok\n"
+	changed, ok := strings.CutSuffix(out, want)
+	if err != nil || !ok || (property == "") != (changed == "") {
+		t.Errorf("rocectl check: %v\n%s", err, out)
+	}
+	if property != "" && (!strings.Contains(changed, "changed by another program") || !strings.Contains(changed, property)) {
+		t.Errorf("rocectl check: want that another program has changed %s, got\n%s", property, out)
+	}
+}
+
+func TestCheckAcceptsWhatTuningSetsOnAnAdoptedInterface(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a := w.behind(t, p, 0, macvlanOn(0)).then(t, map[string]any{"type": "tuning", "mac": "02:00:00:00:00:99", "dataDir": t.TempDir()})
+	a.mustAdd(t)
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK of the list: %v", err)
+	}
+	w.reportsChanged(t, p, "MAC")
+	a.mustDel(t)
+	w.noRecords(t)
+}
+
+func TestCheckFindsAMACThatNoPluginHasSet(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a := w.attach(w.rail(0), p, "net1")
+	a.mustAdd(t)
+	p.IP(t, "link set dev net1 address 02:00:00:00:00:99")
+	if err := a.check(t); err == nil || !strings.Contains(err.Msg, "got 02:00:00:00:00:99") {
+		t.Errorf("CHECK: got %v, want an error that says the MAC", err)
+	}
+}
+
+// sbr gives the address a table of its own, and moves the subnet's route of the main
+// table there.
+func TestCheckAcceptsWhatSBRDoes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	a := w.attach(w.rail(0).With("cniVersion", "1.0.0"), p, "net1").then(t, map[string]any{"type": "sbr"})
+	res := a.mustAdd(t)
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK of the list: %v", err)
+	}
+	w.reportsChanged(t, p, "route to its subnet")
+	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addrs(res)[0].String())
+	a.mustDel(t)
+	p.unchanged(t, before)
+	w.noRecords(t)
+}
+
+// bandwidth limits veth interfaces only. The failure of the list must leave nothing.
+func TestListWithBandwidthFailsAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	const rate, burst = 1 << 30, 1 << 24
+	a := w.attach(w.rail(0).With("cniVersion", "1.0.0"), p, "net1").
+		then(t, map[string]any{"type": "bandwidth", "ingressRate": rate, "ingressBurst": burst, "egressRate": rate, "egressBurst": burst})
+	if _, err := a.add(t); err == nil || !strings.Contains(err.Msg, "veth") {
+		t.Errorf("ADD: got %v, want bandwidth's error about a veth", err)
+	}
+	a.mustDel(t)
+	p.unchanged(t, before)
+	w.nothingLeased(t)
+	w.noRecords(t)
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ChangedError is in the finding of Check about a property that another program has
+// set since Do: the MAC and the MTU of a link, its settings, and the route to a subnet
+// that it has moved to a table of its own. Plugins behind roce do that, such as tuning
+// and sbr, so that it is no damage.
+type ChangedError struct {
+	Property  string // MAC, MTU, a route, or the path of a setting
+	Want, Got string
+}
+
+// Error says what Do set, and what is there now.
+func (e *ChangedError) Error() string {
+	if strings.Contains(e.Property, "/") { // the subject of the finding has the path
+		return fmt.Sprintf("want %s, got %s", e.Want, e.Got)
+	}
+	return fmt.Sprintf("want %s %s, got %s", e.Property, e.Want, e.Got)
+}
+
+// The properties of a link in a ChangedError.
+const (
+	MAC = "MAC"
+	MTU = "MTU"
+
+	subnetRoute = "the route to its subnet"
+)
