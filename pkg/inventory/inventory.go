@@ -250,3 +250,25 @@ func (n Node) exists(name string) bool {
 	_, err := fs.Stat(n.Sys, name)
 	return err == nil
 }
+
+// Others returns the names of the Ethernet NICs that have vendor and type of one of the
+// ports, but are none of them.
+func (n Node) Others(ports []Port) []string {
+	var out []string
+	for _, l := range n.Links {
+		if l.Encap() != "ether" || slices.ContainsFunc(ports, func(p Port) bool { return string(p.Netdev) == l.Name }) {
+			continue
+		}
+		pci := discover.Function(n.Sys, "", conf.LinkName(l.Name))
+		if pci == "" || l.Kind != "" {
+			continue
+		}
+		o := Port{PCI: pci}
+		n.hardware(&o)
+		if slices.ContainsFunc(ports, func(p Port) bool { return p.VendorID == o.VendorID && p.DeviceID == o.DeviceID }) {
+			out = append(out, l.Name)
+		}
+	}
+	slices.SortFunc(out, parent.Natural)
+	return out
+}

@@ -22,7 +22,9 @@ import (
 // tree is a sysfs that is built function by function.
 type tree struct{ fstest.MapFS }
 
-func (t tree) write(name, content string) { t.MapFS[name] = &fstest.MapFile{Data: []byte(content + "\n")} }
+func (t tree) write(name, content string) {
+	t.MapFS[name] = &fstest.MapFile{Data: []byte(content + "\n")}
+}
 
 func (t tree) link(name, target string) {
 	t.MapFS[name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink}

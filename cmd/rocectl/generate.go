@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/cmd/rocectl/generate"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
+)
+
+func generateCommand() *cobra.Command {
+	var from string
+	var choice generate.Choice
+	cmd := &cobra.Command{
+		Use:   "generate",
+		Short: "Write Kubernetes objects for this node's RoCE NICs, or from another network stack's",
+		Long: `Write Kubernetes objects for the RoCE NICs of this node: a RailPool, a
+NetworkAttachmentDefinition with all rails, the ConfigMap of
+k8s-rdma-shared-dev-plugin, and test pods. The addresses of the NICs give the
+subnets; without addresses, --subnet gives them.
+
+With --from the objects come from those of another network stack: SpiderIPPool and
+SpiderMultusConfig, MacvlanNetwork and HostDeviceNetwork with whereabouts or nv-ipam
+(IPPool), and NetworkAttachmentDefinitions or configuration files of the plugins
+macvlan, sriov, host-device and ipvlan, with sbr, tuning and rdma. The networks keep
+their names, so pods need no change. FILE may have all of a cluster:
+
+  kubectl get spiderippools,spidermultusconfigs -A -o yaml | rocectl generate --from -
+
+Comments say what replaces what, and what was dropped and why. The same input gives
+the same text. Nothing is changed: read the text, and show its effect with
+"rocectl plan" before you apply it.`,
+		Example: `  rocectl generate > rails.yaml
+  rocectl generate --subnet '172.{rail+16}.0.0/16' --gateway '172.{rail+16}.0.1'
+  rocectl generate --from spiderpool.yaml | rocectl plan --offline -`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			docs, err := documents(cmd, from, choice)
+			if err != nil {
+				return err
+			}
+			text, err := generate.Text(docs)
+			if err != nil {
+				return err
+			}
+			if _, err := io.WriteString(cmd.OutOrStdout(), text); err != nil {
+				return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&from, "from", "", "a `FILE` with the objects of another network stack; - for standard input")
+	cmd.Flags().StringVar(&choice.Name, "name", "rails", "the `NAME` of the network, the RailPool and the resource")
+	cmd.Flags().StringVar(&choice.Namespace, "namespace", "", "the `NAMESPACE` of the network and the test pods (default that of kubectl)")
+	cmd.Flags().StringVar(&choice.Subnet, "subnet", "", "the `TEMPLATE` of the rails' subnets (default the subnets of the NICs' addresses)")
+	cmd.Flags().StringVar(&choice.Gateway, "gateway", "", "the `TEMPLATE` of the rails' gateways, with --subnet (default none)")
+	cmd.Flags().StringVar(&choice.Image, "image", "docker.io/mellanox/rping-test", "the `IMAGE` of the test pods, with perftest")
+	cmd.MarkFlagsMutuallyExclusive("from", "subnet")
+	return cmd
+}
+
+func documents(cmd *cobra.Command, from string, choice generate.Choice) ([]generate.Document, error) {
+	if from == "" {
+		n, err := inventory.Live(cmd.Context())
+		if err != nil {
+			return nil, err
+		}
+		docs, err := generate.Node(n, choice)
+		if err != nil {
+			return nil, cnierr.New(cnierr.NoRDMA, "generate", "objects", "rocectl rails shows the NICs of the node", "%w", err)
+		}
+		return docs, nil
+	}
+	var text []byte
+	var err error
+	if from == "-" {
+		text, err = io.ReadAll(cmd.InOrStdin())
+	} else {
+		text, err = os.ReadFile(from)
+	}
+	if err != nil {
+		return nil, cnierr.New(cnierr.IO, "read objects", from, "name a file that can be read, or - for standard input", "%w", err)
+	}
+	docs, err := generate.From(text)
+	if err != nil {
+		return nil, cnierr.New(cnierr.Decode, "read objects", from, "correct the object, or leave it out", "%w", err)
+	}
+	if len(docs) == 0 {
+		return nil, cnierr.New(cnierr.BadConfig, "read objects", from, "give it a file with Kubernetes objects or a CNI configuration",
+			"%w", fmt.Errorf("there is no object in it"))
+	}
+	return docs, nil
+}

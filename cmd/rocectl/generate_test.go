@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestPlansOfWhatIsGenerated plans what rocectl generate has made of other network
+// stacks and of a node. The rules, the tables and their gateways are those that pods of
+// those stacks have.
+func TestPlansOfWhatIsGenerated(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("generate/testdata/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		name := filepath.Base(f)
+		if strings.Contains(name, ".in.") || name == "device-plugin.out.yaml" { // it has no network
+			continue
+		}
+		golden := filepath.Join("testdata", "generated", strings.TrimSuffix(name, ".yaml")+".txt")
+		args := []string{"plan", "--offline"}
+		if name == "macvlan-network-nv-ipam.out.yaml" { // one of its networks takes the subnet of the NIC
+			args = append(args, "--nic-addrs", "10.56.0.5/16")
+		}
+		equalsFile(t, golden, call(append(args, f)...))
+	}
+}
+
+func TestGenerateSaysWhatItCannotRead(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ args, want string }{
+		{"generate --from nosuch.yaml", `read objects "nosuch.yaml"`},
+		{"generate --from main.go", "document 1"},
+		{"generate --from testdata/nothing.yaml", "there is no object in it"},
+		{"generate --from - --subnet x", "if any flags in the group"},
+	} {
+		if got := call(strings.Fields(c.args)...); !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %s, want %q", c.args, got, c.want)
+		}
+	}
+}
