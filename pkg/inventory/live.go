@@ -54,7 +54,7 @@ func driver(netdev string) (Driver, error) {
 	if err != nil {
 		return Driver{}, err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }() // nothing was written
 	info, err := unix.IoctlGetEthtoolDrvinfo(fd, netdev)
 	if err != nil {
 		return Driver{}, err

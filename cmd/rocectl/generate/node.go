@@ -35,7 +35,9 @@ func Node(n inventory.Node, choice Choice) ([]Document, error) {
 	}
 	match, selectors, comment := matching(n, ports)
 	net, err := network(choice.Name, choice.Namespace, "", ordered{
-		{"cniVersion", cniVersion}, {"name", choice.Name}, {"type", "roce"},
+		{"cniVersion", cniVersion},
+		{"name", choice.Name},
+		{"type", "roce"},
 		{"rails", ordered{{"match", match}, {"count", len(ports)}, {"order", "pci"}}},
 		{"ipam", ordered{{"type", "roce-ipam"}, {"railPool", choice.Name}}},
 	})

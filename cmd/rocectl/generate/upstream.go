@@ -57,9 +57,7 @@ func (c *converter) upstream(o object, config map[string]any) error {
 	} else {
 		out = append(out, interfaceOf(plugins[0], ipam), l.roce(nil, nil))
 	}
-	for _, p := range l.rest {
-		out = append(out, p)
-	}
+	out = append(out, l.rest...)
 	head := ordered{{"cniVersion", cniVersion}, {"name", o.Metadata.Name}}
 	if one, ok := out[0].(ordered); ok && len(out) == 1 {
 		return c.addNetwork(d, o, o.Metadata.Namespace, o.Metadata.Annotations[resourceName], append(head, one...))
