@@ -48,6 +48,7 @@ func api(t testing.TB, config *rest.Config) *kube.API {
 func claimer(a *kube.API, name string) *block.Claimer {
 	began := time.Now()
 	return &block.Claimer{
+		Doubt:   func(error) {},
 		Store:   a.Blocks(),
 		Node:    block.Node{Name: name, MachineID: ground.MachineID(name)},
 		Machine: a.Nodes().Machine,

@@ -88,6 +88,7 @@ func (s scenario) member(a actor) block.Node {
 // claimBlock lets pkg/block claim.
 func (s scenario) claimBlock(ctx context.Context, a actor, spaces []block.Space) ([]string, error) {
 	c := &block.Claimer{
+		Doubt: func(error) {},
 		Store: a.store, Node: s.member(a), Wait: a.wait, Rand: a.rand, Now: a.now,
 		// No node has the machine-id of another node.
 		Machine: func(context.Context, string) (string, error) { return "", block.ErrNotFound },

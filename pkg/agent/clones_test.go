@@ -4,11 +4,13 @@
 package agent_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
+	"github.com/roce-cni/roce-cni/pkg/block"
 )
 
 // TestTheBlocksOfACloneAreNotTakenUp has another node with the machine-id of this
@@ -47,17 +49,37 @@ func TestAMachineIDThatTheNodeObjectDoesNotConfirmClaimsNothing(t *testing.T) {
 	})
 }
 
-func TestACloneClaimsNothing(t *testing.T) {
+// TestTheMachineIDOfANodeInTheBlockOfAnotherStopsNothing has a node that writes the
+// machine-id of this node into its block, and whose Node object reports it too.
+func TestTheMachineIDOfANodeInTheBlockOfAnotherStopsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCluster(compute(t))
-		first, clone := c.node(t, "n1"), c.node(t, "n2")
-		first.run()
-		config := clone.config()
+		victim, foe := c.node(t, "n1"), c.node(t, "foe")
+		config := foe.config()
 		config.Node.MachineID = "machine-of-n1"
-		config.Machine = first.config().Machine
-		clone.runWith(config)
+		foe.runWith(config)
+		config = victim.config()
+		config.Machine = func(context.Context, string) (string, error) { return "machine-of-n1", nil }
+		victim.runWith(config)
 		pass(time.Minute)
-		clone.gone("compute")
-		clone.says(503, "same machine-id")
+		victim.holds("compute", 1)
+		victim.healthy()
+		victim.logs("same machine-id")
+		foe.holds("compute", 1)
+	})
+}
+
+func TestABlockThatDoesNotFitStopsNoOtherNode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCluster(compute(t))
+		foe := block.Spec{Pool: "compute", Index: 40, Size: 17, NodeName: "foe", MachineID: "foe"}
+		if _, err := c.store.Create(t.Context(), block.Block{Name: "compute-40", Spec: foe}); err != nil {
+			t.Fatal(err)
+		}
+		n := c.node(t, "n1")
+		n.run()
+		n.holds("compute", 1)
+		n.healthy()
+		n.logs("they would overlap")
 	})
 }

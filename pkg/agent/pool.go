@@ -26,6 +26,8 @@ const (
 	// rejoin is the time over which all nodes spread the list of their blocks, when a
 	// pool was recreated under its name.
 	rejoin = 5 * time.Second
+	// mostDoubts is how many different faults of other nodes' blocks are logged.
+	mostDoubts = 100
 )
 
 // poolController manages the blocks of one pool. One goroutine makes its requests; mu
@@ -59,7 +61,18 @@ func newPoolController(a *Agent, pool string) *poolController {
 	begins(a.metrics.lost, pool)
 	return &poolController{
 		Config: a.Config, agent: a, pool: pool, reported: map[string]Usage{}, troubles: map[string]string{},
-		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Wait: a.Wait, Rand: a.Rand, Now: a.Now},
+		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Doubt: a.doubt(pool), Wait: a.Wait, Rand: a.Rand, Now: a.Now},
+	}
+}
+
+// doubt returns a Doubt of block.Claimer that logs each text once.
+func (a *Agent) doubt(pool string) func(error) {
+	told := map[string]bool{}
+	return func(err error) {
+		if text := err.Error(); !told[text] && len(told) < mostDoubts {
+			told[text] = true
+			a.Log.Warn("a block of another node is wrong: the claim goes on without it", append(About(err), "pool", pool)...)
+		}
 	}
 }
 

@@ -42,6 +42,10 @@ type Claimer struct {
 	// our machine-id. Its errors are those of a Store. ErrNotFound: there is no such
 	// object.
 	Machine func(ctx context.Context, node string) (string, error)
+	// Doubt is told what is wrong with another node's block: it does not fit the pool,
+	// or another live node has our machine-id. That stops no claim, because one node
+	// must not be able to stop the others. It may be told the same again and again.
+	Doubt func(err error)
 	// Wait returns after d, or with the context's error when that ends.
 	Wait func(ctx context.Context, d time.Duration) error
 	// Rand returns a number from 0 to below 1.
@@ -78,8 +82,8 @@ type Claim struct {
 // and only then tries the next name. If the context ends without an answer, the next
 // call begins with this name.
 //
-// Errors: PoolExhausted; BadConfig for a machine-id that is missing or that
-// another live node has; TryAgain when the context ends; and the store's.
+// Errors: PoolExhausted; BadConfig for a machine-id that is missing, or for a block of
+// this node that does not fit the pool; TryAgain when the context ends; and the store's.
 func (c *Claimer) Claim(ctx context.Context, s Space, have []Block) (Claim, error) {
 	w := &claim{Claimer: c, space: s, taken: map[string]bool{}, closed: map[string]bool{}}
 	for _, b := range have {
@@ -228,12 +232,23 @@ func (w *claim) peek(ctx context.Context, name string) (free bool, err error) {
 	return false, w.met(ctx, b)
 }
 
-// met returns the error about another node's block if that error stops the claim.
+// met looks at another node's block. The error is that of a request.
 func (w *claim) met(ctx context.Context, b Block) error {
 	if err := w.space.Check(b); err != nil {
-		return err
+		w.misfit(b, err)
 	}
 	return w.clone(ctx, b)
+}
+
+// misfit notes a block of another node that does not fit the pool. All blocks with which
+// it shares slots count as taken.
+func (w *claim) misfit(b Block, why error) {
+	w.Doubt(why)
+	size := min(max(b.Spec.Size, 1), MaxSize)
+	first := min(max(b.Spec.Index, 0), MaxBlocks) * size
+	for i := first / w.space.size; i <= (first+size-1)/w.space.size; i++ {
+		w.taken[w.space.Name(i)] = true
+	}
 }
 
 // all is a query for the blocks that the node can meet.
@@ -291,21 +306,25 @@ func (w *claim) look(ctx context.Context, q Query) (mine []Block, err error) {
 }
 
 // sift notes which blocks have an owner, and returns ours. It detects a clone of this
-// machine and a block of another size.
+// machine and blocks that do not fit the pool.
 func (w *claim) sift(ctx context.Context, all []Block) (mine []Block, err error) {
 	clear(w.taken)
 	asked := map[string]bool{}
 	for _, b := range all {
-		// A clone may be in another rack. Then its blocks do not conflict with ours.
-		if b.Spec.Rack == w.space.rack || w.Node.owns(b) {
-			if err := w.space.Check(b); err != nil {
-				return nil, err
-			}
-		}
 		w.taken[b.Name] = true
+		unfit := w.space.Check(b)
 		if w.Node.owns(b) {
+			if unfit != nil {
+				return nil, unfit
+			}
 			mine = append(mine, b)
-		} else if !asked[b.Spec.NodeName] {
+			continue
+		}
+		// A clone may be in another rack. Then its blocks do not conflict with ours.
+		if unfit != nil && b.Spec.Rack == w.space.rack {
+			w.misfit(b, unfit)
+		}
+		if !asked[b.Spec.NodeName] {
 			asked[b.Spec.NodeName] = true
 			if err := w.clone(ctx, b); err != nil {
 				return nil, err
@@ -315,9 +334,11 @@ func (w *claim) sift(ctx context.Context, all []Block) (mine []Block, err error)
 	return mine, nil
 }
 
-// clone reports another live node with our machine-id. If one of the two were
-// renamed, each would take the blocks of the other as its own. And an image that is
-// cloned with its machine-id is often cloned with other identities too.
+// clone reports another live node with our machine-id. It does not stop the claim: a
+// block is ours only with our node name, and any node can write our machine-id into its
+// blocks. But if one of the two were renamed, each would take the blocks of the other as
+// its own, and an image that is cloned with its machine-id is often cloned with other
+// identities too.
 func (w *claim) clone(ctx context.Context, b Block) error {
 	if b.Spec.MachineID != w.Node.MachineID || w.Node.owns(b) {
 		return nil
@@ -327,7 +348,8 @@ func (w *claim) clone(ctx context.Context, b Block) error {
 	if err != nil || state != Here {
 		return err
 	}
-	return cnierr.New(cnierr.BadConfig, claiming, w.space.pool,
+	w.Doubt(cnierr.New(cnierr.BadConfig, "compare machine-ids in RailPool", w.space.pool,
 		fmt.Sprintf("give one of the two a new machine-id: rm /etc/machine-id, systemd-machine-id-setup, reboot; and empty the file in the image of %s and %s", b.Spec.NodeName, w.Node.Name),
-		"nodes %q and %q have the same machine-id %s, and %s has block %s", b.Spec.NodeName, w.Node.Name, w.Node.MachineID, b.Spec.NodeName, b.Name)
+		"nodes %q and %q have the same machine-id %s, and %s has block %s", b.Spec.NodeName, w.Node.Name, w.Node.MachineID, b.Spec.NodeName, b.Name))
+	return nil
 }

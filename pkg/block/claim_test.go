@@ -317,11 +317,43 @@ func TestTheLastBlockIsFound(t *testing.T) {
 	}
 }
 
-func TestBlocksOfAnotherSizeStopAClaim(t *testing.T) {
+// One node cannot stop the others with a block that does not fit the pool. The blocks
+// that share host indexes with it are not claimed.
+func TestABlockThatDoesNotFitIsPassedOver(t *testing.T) {
+	t.Parallel()
+	for _, blocks := range []int{16, 2048} {
+		s, store := sized(t, blocks), blocktest.NewMem()
+		foe := block.Spec{Pool: "gpu", Index: 4, Size: 48, NodeName: "foe", MachineID: "foe"} // the blocks 12 to 14
+		if _, err := store.Create(t.Context(), block.Block{Name: "gpu-4", Spec: foe}); err != nil {
+			t.Fatal(err)
+		}
+		var doubts []string
+		c := claimer(store, 2)
+		c.Node.Own = []netip.Addr{netip.MustParseAddr("10.1.0.4")} // it begins with the foe's block
+		c.Doubt = func(err error) { doubts = append(doubts, err.Error()) }
+		if _, err := c.Own(t.Context(), s); err != nil {
+			t.Errorf("%d blocks: own: %v", blocks, err)
+		}
+		var have []block.Block
+		for range 8 {
+			have = append(have, mustClaim(t, c, s, have...))
+		}
+		for _, b := range have {
+			if b.Spec.Index == 4 || blocks == 16 && b.Spec.Index >= 12 && b.Spec.Index <= 14 {
+				t.Errorf("%d blocks: claimed %s", blocks, b.Name)
+			}
+		}
+		if len(doubts) == 0 || !strings.Contains(doubts[0], "they would overlap") {
+			t.Errorf("%d blocks: doubts %q", blocks, doubts)
+		}
+	}
+}
+
+func TestABlockOfTheNodeThatDoesNotFitStopsAClaim(t *testing.T) {
 	t.Parallel()
 	store := blocktest.NewMem()
 	mustClaim(t, claimer(store, 1), space(t, `{"blockSize": 8, "rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`, ""))
-	_, err := claimer(store, 2).Claim(t.Context(), space(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`, ""), nil)
+	_, err := claimer(store, 1).Claim(t.Context(), space(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`, ""), nil)
 	if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "overlap") {
 		t.Error(err)
 	}

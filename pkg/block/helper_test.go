@@ -62,6 +62,7 @@ func sized(t *testing.T, blocks int) block.Space {
 func claimer(store block.Store, i int) *block.Claimer {
 	random := rand.New(rand.NewPCG(uint64(i), 1))
 	return &block.Claimer{
+		Doubt:   func(error) {},
 		Store:   store,
 		Node:    block.Node{Name: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)},
 		Machine: func(context.Context, string) (string, error) { return "", nil },

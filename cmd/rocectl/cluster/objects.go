@@ -86,8 +86,8 @@ func (o *objects) Used(ctx context.Context, pool string) (bool, error) {
 	return slices.ContainsFunc(leases, func(l sticky.Lease) bool { return l.Spec.Holder != (sticky.Holder{}) }), err
 }
 
-// Stranger is reconcile.Cluster's.
-func (o *objects) Stranger(ctx context.Context, pools []string) (bool, error) {
+// Strangers is reconcile.Cluster's.
+func (o *objects) Strangers(ctx context.Context, pools []string) ([]block.Block, error) {
 	return o.api.Blocks().Others(ctx, pools)
 }
 
@@ -107,5 +107,10 @@ func (o *objects) Report(ctx context.Context, pool string, s reconcile.Summary) 
 		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, reason, agent.Line(s.Fault)
 	}
 	meta.SetStatusCondition(&now.Conditions, valid)
+	attention := metav1.Condition{Type: kube.AttentionCondition, Status: metav1.ConditionFalse, Reason: "Checked", Message: "no block and no lease looks wrong", ObservedGeneration: was.Generation}
+	if s.Attention != nil {
+		attention.Status, attention.Reason, attention.Message = metav1.ConditionTrue, "Wrong", agent.Line(s.Attention)
+	}
+	meta.SetStatusCondition(&now.Conditions, attention)
 	return o.api.Pools().Report(ctx, pool, now)
 }

@@ -23,6 +23,8 @@ const (
 	// atLeast is the minimum time between two rounds, even if a pool changes often: a
 	// round lists all nodes.
 	atLeast = 10 * time.Second
+	// mostStrangers is how many nodes with blocks of pools that do not exist are logged.
+	mostStrangers = 100
 )
 
 // Lull is how long a deleted pool must be unused before it is removed. Within that
@@ -37,6 +39,8 @@ type marks struct {
 	due    time.Duration            // when seldom is over next
 	unused map[string]time.Duration // by UID, since when a deleted pool is unused
 	failed bool                     // the last glance
+	known  map[string]bool          // the pools that were in use and were not released, by name
+	warned map[string]bool          // the strangers that were logged
 }
 
 // glance marks new pools, removes the finalizer of deleted pools that are unused, and
@@ -49,6 +53,7 @@ func (r *Reconciler) glance(ctx context.Context) (changed bool) {
 		return false
 	}
 	pools = byAge(pools)
+	r.know(pools)
 	changed = !reflect.DeepEqual(pools, r.marks.pools)
 	due := r.Now() >= r.marks.due
 	if changed || due && r.marks.owing {
@@ -80,7 +85,7 @@ func (r *Reconciler) tell(ctx context.Context, err error) {
 
 // markNew marks the pools from which nodes may claim blocks. First come pools of
 // which nodes already have something: the pool was created again, or an earlier
-// version knew no marks. Then come the others, the oldest first. While a node has
+// version knew no marks. Then come the others, the oldest first. While nodes have
 // blocks of a pool that is gone, the others wait, because the addresses of these
 // blocks are unknown. markNew notes in pools what it has done, and says whether to
 // try a pool again.
@@ -104,8 +109,8 @@ func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) (owing boo
 		}
 	}
 	if len(fresh) > 0 {
-		stranger, err := r.Cluster.Stranger(ctx, names)
-		if err != nil || stranger {
+		strangers, err := r.Cluster.Strangers(ctx, names)
+		if err != nil || r.unreleased(pools, strangers) {
 			return true, errors.Join(append(faults, err)...)
 		}
 	}
@@ -122,6 +127,53 @@ func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) (owing boo
 		err = nil
 	}
 	return owing, err
+}
+
+// know notes which pools are in use.
+func (r *Reconciler) know(pools []agent.Pool) {
+	if r.marks.known == nil {
+		r.marks.known, r.marks.warned = map[string]bool{}, map[string]bool{}
+	}
+	for _, p := range pools {
+		if p.InUse {
+			r.marks.known[p.Name] = true
+		}
+	}
+}
+
+// unreleased says whether nodes may still have addresses of a pool that is gone. It logs
+// the blocks that do not count.
+func (r *Reconciler) unreleased(pools []agent.Pool, strangers []block.Block) bool {
+	if gone(pools, strangers, r.marks.known) != "" {
+		return true
+	}
+	for _, b := range strangers {
+		if key := b.Spec.Pool + " " + b.Spec.NodeName; !r.marks.warned[key] && len(r.marks.warned) < mostStrangers {
+			r.marks.warned[key] = true
+			r.Log.Warn("one node has blocks of a RailPool that does not exist: they stop no new pool; look at the node, and delete them",
+				"pool", b.Spec.Pool, "block", b.Name, "node", b.Spec.NodeName)
+		}
+	}
+	return false
+}
+
+// gone returns a pool that is gone and of which nodes may still have addresses, or "". It
+// goes by the blocks of pools that do not exist. One node alone can make such blocks for
+// any name, so they count only if several nodes have blocks of the pool, or if the pool
+// is known.
+func gone(pools []agent.Pool, blocks []block.Block, known map[string]bool) string {
+	owner := map[string]string{}
+	for _, b := range blocks {
+		name := b.Spec.Pool
+		if slices.ContainsFunc(pools, func(p agent.Pool) bool { return p.Name == name }) {
+			continue
+		}
+		if other := owner[name]; known[name] || other != "" && other != b.Spec.NodeName {
+			return name
+		}
+		owner[name] = b.Spec.NodeName
+	}
+	return ""
 }
 
 func (r *Reconciler) mark(ctx context.Context, p *agent.Pool) error {
@@ -168,6 +220,7 @@ func (r *Reconciler) letGo(ctx context.Context, pools []agent.Pool) error {
 		}
 		err = r.Cluster.Mark(ctx, p.Name)
 		if err == nil {
+			delete(r.marks.known, p.Name)
 			r.Log.Info("the deleted pool is gone: all of its blocks were released", "pool", p.Name)
 		}
 		faults = append(faults, err)

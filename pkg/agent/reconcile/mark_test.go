@@ -5,11 +5,13 @@ package reconcile_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
@@ -195,7 +197,8 @@ func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
 	t.Parallel()
 	gone := poolOf(t, "gone", 3, flat)
 	c := newCluster(t, poolOf(t, "waits", 1, flat))
-	b := c.claim("gone", "", 1, "n")
+	c.claim("gone", "", 1, "n")
+	c.claim("gone", "", 2, "m")
 	c.glancesFor(12 * time.Second)
 	c.there("waits")
 	if s := c.said["waits"]; s.Fault == nil || !strings.Contains(s.Fault.Error(), "there are blocks of RailPool gone, which is gone") {
@@ -205,16 +208,43 @@ func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
 	c.glancesFor(2 * time.Second)
 	c.there("gone*", "waits")
 	c.pools[1].Deleted = true
-	if err := c.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
-		t.Fatal(err)
+	for _, b := range c.Snapshot() {
+		if err := c.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c.glancesFor(90 * time.Second)
 	c.there("waits*")
+	// The reaper remembers pools that were in use and were not released. One block of such
+	// a pool is enough.
+	c.claim("gone", "", 1, "n")
+	c.pools = append(c.pools, poolOf(t, "second", 4, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/24"}]}]}`))
+	c.glancesFor(12 * time.Second)
+	c.there("second*", "waits*")
+	c.claim("waits", "", 1, "n")
+	c.pools = []agent.Pool{poolOf(t, "third", 5, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)}
+	c.glancesFor(12 * time.Second)
+	c.there("third")
 }
 
-// TestAPoolOfWhichNothingCanBeClaimedIsNotValid has no slot left, and blocks of another
-// size.
-func TestAPoolOfWhichNothingCanBeClaimedIsNotValid(t *testing.T) {
+// TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool has a node whose token is in
+// foreign hands.
+func TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "new", 1, flat))
+	c.claim("nosuch", "", 0, "foe")
+	c.claim("nosuch", "", 1, "foe")
+	c.claim("nosuch-either", "", 0, "foe")
+	c.glancesFor(2 * time.Second)
+	c.there("new*")
+	if n := strings.Count(c.log.String(), "one node has blocks of a RailPool that does not exist"); n != 2 {
+		t.Errorf("it is logged %d times, want once for each pool:\n%s", n, c.log.String())
+	}
+}
+
+// TestWhatIsWrongWithAPoolIsReported has a pool without a free slot, of which nothing can
+// be claimed, and a block of another size, which stops no claim.
+func TestWhatIsWrongWithAPoolIsReported(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t,
 		poolOf(t, "reserved", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "reservations": [{"ranges": ["10.0.0.0/24"], "reason": "all"}]}`),
@@ -223,8 +253,8 @@ func TestAPoolOfWhichNothingCanBeClaimedIsNotValid(t *testing.T) {
 	c.claim("resized", "", 1, "n")
 	c.glancesFor(2 * time.Second)
 	for name, want := range map[string]string{"reserved": "no host index is usable", "resized": "it has 16 host indexes, the blocks of the pool have 32"} {
-		if s := c.said[name]; s.Fault == nil || !strings.Contains(s.Fault.Error(), want) {
-			t.Errorf("%s: %v", name, s.Fault)
+		if s := c.said[name]; !strings.Contains(fmt.Sprint(s.Fault, s.Attention), want) || (s.Fault == nil) == (s.Attention == nil) {
+			t.Errorf("%s: fault %v, attention %v", name, s.Fault, s.Attention)
 		}
 	}
 }

@@ -36,8 +36,8 @@ type Cluster interface {
 	Mark(ctx context.Context, pool string) error
 	// Used says whether there is a block of a pool, or a lease that a node holds.
 	Used(ctx context.Context, pool string) (bool, error)
-	// Stranger says whether there is a block of another pool than these.
-	Stranger(ctx context.Context, pools []string) (bool, error)
+	// Strangers returns the blocks of other pools than these.
+	Strangers(ctx context.Context, pools []string) ([]block.Block, error)
 	// Report writes the summary of a pool. ErrNotFound: there is no such pool.
 	Report(ctx context.Context, pool string, s Summary) error
 }
@@ -160,6 +160,8 @@ type world struct {
 	nodes  []Node
 	bound  map[string]bool
 
+	existed map[string]bool // marks.known
+
 	due       []block.Block
 	dueLeases []sticky.Lease
 }
@@ -167,7 +169,7 @@ type world struct {
 // look is one sighting. It lists leases before pools and nodes, blocks before nodes,
 // and nodes before pods, as sticky.World and reap.Sightings require.
 func (r *Reconciler) look(ctx context.Context) (world, error) {
-	w := world{bound: map[string]bool{}}
+	w := world{bound: map[string]bool{}, existed: r.marks.known}
 	var err error
 	if w.leases, err = r.Leases.List(ctx, sticky.Query{}); err != nil {
 		return world{}, err

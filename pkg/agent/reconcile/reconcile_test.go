@@ -96,8 +96,8 @@ func (c *cluster) Mark(_ context.Context, pool string) error {
 	return nil
 }
 
-func (c *cluster) Stranger(_ context.Context, pools []string) (bool, error) {
-	return slices.ContainsFunc(c.Snapshot(), func(b block.Block) bool { return !slices.Contains(pools, b.Spec.Pool) }), nil
+func (c *cluster) Strangers(_ context.Context, pools []string) ([]block.Block, error) {
+	return slices.DeleteFunc(c.Snapshot(), func(b block.Block) bool { return slices.Contains(pools, b.Spec.Pool) }), nil
 }
 
 func (c *cluster) Used(_ context.Context, pool string) (bool, error) {

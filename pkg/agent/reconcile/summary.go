@@ -24,6 +24,8 @@ type Summary struct {
 	// Fault is why no blocks are claimed from the pool. A deleted pool has a fault.
 	Fault   error
 	Deleted bool
+	// Attention is what an operator should look at, and what stops no claim.
+	Attention error
 }
 
 // summarize returns the summary of each pool.
@@ -54,8 +56,8 @@ func summarize(w world) map[string]Summary {
 			if known && space.Slots(b.Spec.Index) > 0 {
 				s.Claimed++
 			}
-			if known && s.Fault == nil {
-				s.Fault = space.Check(b.Block)
+			if known && s.Attention == nil {
+				s.Attention = space.Check(b.Block)
 			}
 			s.Used += b.Used
 			s.Resting += b.Resting
@@ -111,17 +113,17 @@ func (w world) held(pool string) int {
 	return n
 }
 
-// strange returns an error if there are blocks of a pool that is gone. Until they are
-// released, it is unknown whether a new pool has their addresses.
+// strange returns an error if nodes may have addresses of a pool that is gone. Until
+// they are released, it is unknown whether a new pool has the same addresses.
 func (w world) strange(pool string) error {
-	for _, b := range w.blocks {
-		if !slices.ContainsFunc(w.pools, func(p agent.Pool) bool { return p.Name == b.Spec.Pool }) {
-			return cnierr.New(cnierr.TryAgain, "claim blocks of RailPool", pool,
-				"create that pool again unchanged, or delete the pods that have its addresses and wait until their nodes have released the blocks: kubectl get railblocks -l roce-cni.io/pool="+b.Spec.Pool,
-				"there are blocks of RailPool %s, which is gone, and it is unknown whether these are the same addresses", b.Spec.Pool)
-		}
+	_, blocks := w.known()
+	name := gone(w.pools, blocks, w.existed)
+	if name == "" {
+		return nil
 	}
-	return nil
+	return cnierr.New(cnierr.TryAgain, "claim blocks of RailPool", pool,
+		"create that pool again unchanged, or delete the pods that have its addresses and wait until their nodes have released the blocks: kubectl get railblocks -l roce-cni.io/pool="+name,
+		"there are blocks of RailPool %s, which is gone, and it is unknown whether these are the same addresses", name)
 }
 
 // deleted says what a deleted pool waits for.

@@ -87,19 +87,22 @@ func (s Blocks) Objects(ctx context.Context, q block.Query) ([]RailBlock, error)
 // Any says whether there is a block of a pool. Its cost does not depend on the number
 // of blocks. The errors are those of List.
 func (s Blocks) Any(ctx context.Context, pool string) (bool, error) {
-	return s.any(ctx, PoolLabel+"="+pool)
-}
-
-// Others says whether there is a block of another pool than these, as Any does.
-func (s Blocks) Others(ctx context.Context, pools []string) (bool, error) {
-	if len(pools) == 0 {
-		return s.any(ctx, PoolLabel)
-	}
-	return s.any(ctx, PoolLabel+" notin ("+strings.Join(pools, ",")+")")
-}
-
-func (s Blocks) any(ctx context.Context, selector string) (bool, error) {
+	selector := PoolLabel + "=" + pool
 	return s.api.any(ctx, s.api.ours.Get().Resource(blocks).Param("labelSelector", selector), "list blocks with "+selector)
+}
+
+// Others returns the blocks of other pools than these. The errors are those of List.
+func (s Blocks) Others(ctx context.Context, pools []string) ([]block.Block, error) {
+	selector := PoolLabel
+	if len(pools) > 0 {
+		selector += " notin (" + strings.Join(pools, ",") + ")"
+	}
+	objects, err := items[RailBlock](ctx, s.api, s.api.ours, blocks, url.Values{"labelSelector": {selector}}, block.Latest)
+	out := make([]block.Block, 0, len(objects))
+	for i := range objects {
+		out = append(out, objects[i].Block())
+	}
+	return out, err
 }
 
 // Touch is block.Store's.

@@ -70,6 +70,10 @@ const InUse = "roce-cni.io/in-use"
 // message says why not, as block.Pool.Validate and block.Space.Apart do.
 const ValidCondition = "Valid"
 
+// AttentionCondition is True if something of a pool looks wrong that stops no claim, such
+// as a block that does not fit the pool. Its message says what.
+const AttentionCondition = "NeedsAttention"
+
 // RailBlock is block.Block as the API server stores it.
 //
 // +kubebuilder:object:root=true

@@ -26,6 +26,7 @@ func pool64(t *testing.T) block.Space {
 // owner is the claimer of node i, which never waits.
 func owner(store block.Store, i int) *block.Claimer {
 	return &block.Claimer{
+		Doubt:   func(error) {},
 		Store:   store,
 		Node:    block.Node{Name: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)},
 		Machine: func(context.Context, string) (string, error) { return "", nil },
