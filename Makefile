@@ -27,7 +27,7 @@ UPSTREAM_PLUGINS := main/macvlan ipam/host-local meta/sbr meta/tuning
 BENCHFLAGS ?= -times
 
 # The tests that compare generated texts, and write them with -update.
-GENERATED := ^(TestErrorsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent)$$
+GENERATED := ^(TestErrorsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPageIsCurrent)$$
 GENERATORS := ./pkg/cnierr ./integration/arch ./cmd/rocectl
 
 PLUGINS := bin/roce bin/roce-ipam
@@ -143,7 +143,7 @@ golden: ## rewrite every golden file; read the diff afterwards
 
 DEEPCOPY = $(CONTROLLER_GEN) object:headerFile=integration/deepcopy.header.txt paths=./pkg/block paths=./pkg/block/kube
 
-gen: $(CONTROLLER_GEN) ## rewrite docs/errors.md, docs/rocectl.md, the package map in docs/ARCHITECTURE.md and zz_generated.deepcopy.go
+gen: $(CONTROLLER_GEN) ## rewrite docs/errors.md, docs/rocectl.md, docs/troubleshooting.md, the package map in docs/ARCHITECTURE.md and zz_generated.deepcopy.go
 	@$(DEEPCOPY)
 	@go test -count=1 -run '$(GENERATED)' $(GENERATORS) -update
 

@@ -6,35 +6,91 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/rocectl/foreign"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
+// maxPasted limits what explain reads from standard input: 16 MiB of a log.
+const maxPasted = 16 << 20
+
 func explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain [CODE]",
-		Short: "Explain an error code, and what to do",
-		Args:  cobra.MaximumNArgs(1),
+		Use:   "explain [CODE | TEXT | -]",
+		Short: "Explain an error: what it means, and what to do",
+		Long: `Explain an error code of roce-cni, or the text of an error. The text may be that of
+another program: ibverbs, perftest, NCCL, UCX, the RDMA device plugin, kubelet or
+Multus. It may be a whole log. "-" reads it from standard input. Without an argument
+all codes of roce-cni are listed; docs/troubleshooting.md lists the texts.
+
+If the text has several known errors, the most probable cause comes first. The exit
+status is 1 if it has none.`,
+		Example: `  rocectl explain 106
+  rocectl explain "Couldn't allocate MR"
+  kubectl logs job/perftest-client | rocectl explain -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			out := cmd.OutOrStdout()
 			if len(args) == 0 {
 				for _, e := range cnierr.Table() {
-					explain(cmd.OutOrStdout(), e)
+					explain(out, e)
 				}
 				return nil
 			}
-			code, err := strconv.ParseUint(args[0], 10, 32)
-			if err != nil {
-				return fmt.Errorf("code %q: not a number; the number is in the brackets of the message, as in roce[101]", args[0])
+			text := strings.Join(args, " ")
+			if code, err := strconv.ParseUint(text, 10, 32); err == nil {
+				explain(out, cnierr.Explain(cnierr.Code(code)))
+				return nil
 			}
-			explain(cmd.OutOrStdout(), cnierr.Explain(cnierr.Code(code)))
-			return nil
+			if text == "-" {
+				b, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxPasted))
+				if err != nil {
+					return cnierr.New(cnierr.IO, "read", "standard input", "", "%w", err)
+				}
+				text = string(b)
+			}
+			return explainText(out, text)
 		},
 	}
 }
 
 func explain(w io.Writer, e cnierr.Entry) {
 	fmt.Fprintf(w, "%d  %s\n     %s\n", e.Code, e.Summary, e.Remedy)
+}
+
+// explainText explains all errors that a text has: our codes, and what is known of
+// other programs.
+func explainText(w io.Writer, text string) error {
+	seen := map[cnierr.Code]bool{}
+	for _, m := range regexp.MustCompile(`\b(?:roce|roce-ipam|roce-env|rocectl)\[(\d{1,9})\]`).FindAllStringSubmatch(text, -1) {
+		n, err := strconv.ParseUint(m[1], 10, 32)
+		if code := cnierr.Code(n); err == nil && !seen[code] {
+			seen[code] = true
+			explain(w, cnierr.Explain(code))
+		}
+	}
+	found := foreign.Find(text)
+	for _, e := range found {
+		fmt.Fprintf(w, "%s: %s\n  cause: %s\n  do:    %s\n", e.From, e.Texts[0], e.Cause, e.Do)
+	}
+	if len(seen)+len(found) == 0 {
+		return cnierr.New(cnierr.BadConfig, "explain", firstWords(text),
+			"give it the lines of the error itself, or a code in brackets as in roce[101]; docs/troubleshooting.md lists the texts that it knows",
+			"no known error in it")
+	}
+	return nil
+}
+
+// firstWords returns the beginning of a text, for a message.
+func firstWords(text string) string {
+	const most = 60
+	text = strings.Join(strings.Fields(text), " ")
+	if r := []rune(text); len(r) > most {
+		return string(r[:most]) + " …"
+	}
+	return text
 }

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package foreign
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestWholeTextsAreExplained gives Find what people paste: whole outputs, with lines
+// that mean nothing. The first answer must be the cause.
+func TestWholeTextsAreExplained(t *testing.T) {
+	t.Parallel()
+	for file, want := range map[string]string{
+		"device_plugin_issm.txt":   `RDMA device "…" not found`,
+		"mr_client.txt":            "Couldn't allocate MR",
+		"mr_server.txt":            "ethernet_read_keys: Couldn't read remote address",
+		"nccl_segv.txt":            "ncclProxyServiceUDS",
+		"nccl_closed.txt":          "socketProgress: Connection closed by remote peer",
+		"port_down.txt":            "Port number … state is Down",
+		"bond_not_found.txt":       "No IB devices found",
+		"other_namespaces.txt":     "Warning: couldn't stat '/sys/class/infiniband/",
+		"cpu_frequency.txt":        "Conflicting CPU frequency values",
+		"rtr.txt":                  "Failed to modify QP … to RTR",
+		"no_devices.txt":           "No IB devices found",
+		"reg_mr.txt":               "Couldn't allocate MR",
+		"netns_busy.txt":           "set netns…Device or resource busy",
+		"gid_full.txt":             "unable to add gid … error=-28",
+		"insufficient.txt":         "Insufficient rdma/",
+		"no_network.txt":           "cannot find a network-attachment-definition",
+		"no_plugin.txt":            `failed to find plugin "roce`,
+		"link_layer.txt":           "Link layer: InfiniBand",
+		"retry_exceeded.txt":       "Failed status 12",
+		"exclusive_mode.txt":       "incorrect RDMA subsystem network namespace",
+		"ucx_unreachable.txt":      "no active messages transport",
+		"shm.txt":                  "Error while creating shared memory segment",
+		"unexpected_admission.txt": "UnexpectedAdmissionError",
+	} {
+		text, err := os.ReadFile(filepath.Join("testdata", file))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		found := Find(string(text))
+		if len(found) == 0 || found[0].Texts[0] != want {
+			t.Errorf("%s: found %v, want %q first", file, texts(found), want)
+		}
+	}
+}
+
+func texts(all []Entry) []string {
+	var out []string
+	for _, e := range all {
+		out = append(out, e.Texts[0])
+	}
+	return out
+}
+
+func TestEachTextFindsItsEntry(t *testing.T) {
+	t.Parallel()
+	for _, e := range Table() {
+		if e.From == "" || e.Cause == "" || e.Do == "" {
+			t.Errorf("%+v: a word is missing", e)
+		}
+		for _, text := range e.Texts {
+			found := Find("before\n" + strings.ReplaceAll(text, "…", "x y") + "\nafter")
+			ok := false
+			for _, f := range found {
+				ok = ok || f.Cause == e.Cause
+			}
+			if !ok {
+				t.Errorf("%q finds %v", text, texts(found))
+			}
+		}
+	}
+}
+
+func TestWhatIsUnknownIsNotGuessed(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "x", "everything is fine", "Error 500", "  MTU : 4096[B]"} {
+		if found := Find(text); len(found) > 0 {
+			t.Errorf("%q finds %v", text, texts(found))
+		}
+	}
+}
