@@ -79,8 +79,9 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if !plugin.HasState(policyFile, d.StateDir, log) {
-		return nil
+	d, hasState, err := plugin.AllowedDel(policyFile, d, log)
+	if !hasState || err != nil {
+		return err
 	}
 	addresses, err := allocator(d.StateDir, log)
 	if err != nil {
@@ -122,10 +123,10 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := plugin.AllowedState(policyFile, g.StateDir); err != nil {
+	g.IPAM = conf.PoolType // the runtime called this program, so the addresses are from our pools
+	if g, err = plugin.AllowedGC(policyFile, g, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
-	g.IPAM = conf.PoolType // the runtime called this program, so the addresses are from our pools
 	addresses, err := allocator(g.StateDir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err

@@ -67,10 +67,10 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if !plugin.HasState(policyFile, d.StateDir, log) {
-		return with(args, conf.DefaultStateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.DelMarked(ctx, d) })
+	d, hasState, unknown := plugin.AllowedDel(policyFile, d, log)
+	if !hasState {
+		return with(args, conf.DefaultStateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return errors.Join(unknown, n.DelMarked(ctx, d)) })
 	}
-	d = plugin.AllowedDel(policyFile, d)
 	return with(args, d.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.Del(ctx, d) })
 }
 
@@ -90,7 +90,11 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if err := plugin.AllowedState(policyFile, g.StateDir); err != nil {
+	log, _, err := plugin.OpenLog(conf.Log{Level: "info"})
+	if err != nil {
+		return err
+	}
+	if g, err = plugin.AllowedGC(policyFile, g, log); err != nil {
 		return err
 	}
 	return with(args, g.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.GC(ctx, g) })

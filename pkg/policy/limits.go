@@ -28,9 +28,6 @@ type Limits struct {
 	BCQueueLen    *uint32 // the most
 }
 
-// IPAM says whether addresses may come from an ipam.type.
-func (l Limits) IPAM(kind string) bool { return l.IPAMTypes == nil || oneOf(kind, l.IPAMTypes) }
-
 // Masters are the host's NICs that a network may stand on: with one of the names and
 // of one of the vendors.
 type Masters struct{ IfNames, Vendors []string }
@@ -75,8 +72,7 @@ type check struct {
 // limits reports what a request asks for and its namespace may not have. What a
 // request is not about is not limited: roce-ipam knows no mode, and an interface of
 // another plugin has none.
-func (c check) limits(r conf.Request) {
-	l := c.policy.Of(c.namespace)
+func (c check) limits(r conf.Request, l Limits) {
 	if r.Prev == nil && r.Mode != "" && l.Modes != nil && !slices.Contains(l.Modes, r.Mode) {
 		c.fault("mode", string(r.Mode), "modes", words(l.Modes))
 	}

@@ -28,6 +28,9 @@ type Policy struct {
 	// StateDirs, LogDirs and TableDirs are absolute: stateDir is one of the first
 	// or below one, log.file and ipam.table are below one of the others.
 	StateDirs, LogDirs, TableDirs []string
+	// IPAMPaths are absolute: a path in "ipam" of another IPAM plugin is one of these
+	// or below one.
+	IPAMPaths []string
 	// Namespaces has the limits of the networks of pods, by the pods' namespace.
 	// "*" is all others.
 	Namespaces map[string]Limits
@@ -35,7 +38,7 @@ type Policy struct {
 
 // builtIn returns the policy of a node without file.
 func builtIn(path string) Policy {
-	return Policy{Path: path, StateDirs: []string{conf.DefaultStateDir}, LogDirs: []string{"/var/log/roce"}, TableDirs: []string{"/etc/roce"}}
+	return Policy{Path: path, StateDirs: []string{conf.DefaultStateDir}, LogDirs: []string{"/var/log/roce"}, TableDirs: []string{"/etc/roce"}, IPAMPaths: usualIPAMPaths()}
 }
 
 // deviceInfoDirs are where Multus and device plugins keep device information
@@ -53,7 +56,8 @@ func (p Policy) StateDir(path string) error {
 }
 
 // Request says everything that a configuration asks for and may not have, each with
-// the keys of both. The error is BadConfig.
+// the keys of both. A request without pod, that of STATUS, is allowed if the pods of
+// some namespace may have it. The error is BadConfig.
 func (p Policy) Request(r conf.Request) error {
 	f := &strict.Faults{}
 	p.stateDir(r.StateDir, f)
@@ -63,8 +67,19 @@ func (p Policy) Request(r conf.Request) error {
 		f.Add(cnierr.BadConfig, "runtimeConfig.CNIDeviceInfoFile", "leave it to Multus, which writes it for the capability CNIDeviceInfoFile",
 			"%q is not below %s", d, strings.Join(deviceInfoDirs(), " or "))
 	}
-	if r.ContainerID != "" { // STATUS is about no pod
-		check{p, r.Pod.Namespace, f}.limits(r)
+	if another(r) {
+		p.ipamPaths(r.IPAM.Raw, f)
+	}
+	within := func(l Limits) bool {
+		faults := &strict.Faults{}
+		check{p, "", faults}.limits(r, l)
+		return faults.Err(operation, p.Path) == nil
+	}
+	switch about := r.ContainerID != ""; { // STATUS is about no pod
+	case about:
+		check{p, r.Pod.Namespace, f}.limits(r, p.Of(r.Pod.Namespace))
+	case !p.anywhere(within):
+		check{p, "*", f}.limits(r, p.Namespaces["*"])
 	}
 	return f.Err(operation, p.Path)
 }

@@ -51,12 +51,12 @@ func TestFoldersOfANodeWithoutPolicy(t *testing.T) {
 func TestPolicyOfAFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "policy.json")
-	const policy = `{"version": 1, "stateDirs": ["/var/lib/roce"], "logDirs": [], "tableDirs": ["/a", "/b/c"]}`
+	const policy = `{"version": 1, "stateDirs": ["/var/lib/roce"], "logDirs": [], "tableDirs": ["/a", "/b/c"], "ipamPaths": ["/d"]}`
 	if err := os.WriteFile(path, []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Load(path)
-	want := Policy{Path: path, StateDirs: []string{"/var/lib/roce"}, TableDirs: []string{"/a", "/b/c"}}
+	want := Policy{Path: path, StateDirs: []string{"/var/lib/roce"}, TableDirs: []string{"/a", "/b/c"}, IPAMPaths: []string{"/d"}}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v, (-want +got):\n%s", err, d)
 	}
@@ -85,6 +85,31 @@ func TestEveryFaultOfAPolicyIsReported(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), text) {
 				t.Errorf("%s: %v, want %s", document, err, text)
 			}
+		}
+	}
+}
+
+func TestPathsOfAnotherIPAMPlugin(t *testing.T) {
+	t.Parallel()
+	p := builtIn("/etc/roce/policy.json")
+	for config, key := range map[string]string{
+		`{"ipam": {"type": "host-local"}}`: "",
+		`{"ipam": {"type": "host-local", "dataDir": "/var/lib/cni/networks", "resolvConf": "/etc/resolv.conf", "subnet": "10.0.0.0/24"}}`: "",
+		`{"log": {"file": "/x"}, "ipam": {"dataDir": ""}}`:                               "",
+		`{"ipam": {"dataDir": "/etc"}}`:                                                  "ipam.dataDir",
+		`{"ipam": {"dataDir": "etc"}}`:                                                   "ipam.dataDir",
+		`{"ipam": {"DATADIR": "../etc"}}`:                                                "ipam.DATADIR",
+		`{"IPAM": {"dataDir": "/etc"}, "ipam": {}}`:                                      "IPAM.dataDir",
+		`{"ipam": {"dataDir": "/etc", "dataDir": "/var/lib/cni/networks"}}`:              "ipam.dataDir",
+		`{"ipam": {"dataDir": "/var/lib/cni/networks/../../.."}}`:                        "ipam.dataDir",
+		`{"ipam": {"dataDir": "/var/lib/cni/networksx"}}`:                                "ipam.dataDir",
+		`{"ipam": {"anything": [["/etc/shadow"]]}}`:                                      "ipam.anything",
+		`{"ipam": {"kubernetes": {"kubeconfig": "/home/x/.kube/config"}}}`:                 "ipam.kubernetes.kubeconfig",
+		`{"ipam": {"daemonSocketPath": "/proc/self/root/run/cni/dhcp.sock", "x": null}}`: "ipam.daemonSocketPath",
+	} {
+		err := p.IPAMPlugin("", "host-local", []byte(config))
+		if (err != nil) != (key != "") || err != nil && !strings.Contains(err.Error(), `"`+key+`"`) {
+			t.Errorf("%s: %v, want a fault of %q", config, err, key)
 		}
 	}
 }

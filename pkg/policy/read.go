@@ -48,6 +48,7 @@ func Parse(file string, b []byte) (Policy, error) {
 	out.StateDirs = folders(top.At("stateDirs"), out.StateDirs)
 	out.LogDirs = folders(top.At("logDirs"), out.LogDirs)
 	out.TableDirs = folders(top.At("tableDirs"), out.TableDirs)
+	out.IPAMPaths = folders(top.At("ipamPaths"), out.IPAMPaths)
 	namespaces := top.At("namespaces").Object()
 	for _, name := range namespaces.Keys() {
 		if out.Namespaces == nil {

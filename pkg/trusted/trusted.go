@@ -37,6 +37,9 @@ var (
 	// ErrIrregular says that there is something else than a regular file. It is
 	// returned by Read and Append.
 	ErrIrregular = errors.New("it is not a regular file")
+	// ErrLink says that the last name of a path is a symbolic link. It is an
+	// ErrIrregular.
+	ErrLink = fmt.Errorf("%w but a symbolic link, which is followed only in the folders above the file: name the file that it leads to, or copy it", ErrIrregular)
 	// ErrTooLong says that a file has more than MaxSize bytes.
 	ErrTooLong = fmt.Errorf("it has more than %d bytes", MaxSize)
 )
@@ -139,6 +142,8 @@ func look(folder int, name, path string, flags int) error {
 		return err
 	case s.Mode&unix.S_IFMT == unix.S_IFDIR:
 		return unix.EISDIR
+	case s.Mode&unix.S_IFMT == unix.S_IFLNK:
+		return ErrLink
 	case s.Mode&unix.S_IFMT != unix.S_IFREG:
 		return ErrIrregular
 	case !roots(s) || s.Mode&0o022 != 0:

@@ -62,49 +62,66 @@ func vendors(sys fs.FS, link string) []string {
 	return out
 }
 
-// AllowedState is Allowed for a GC. It checks only the state folder.
-func AllowedState(policyFile, dir string) error {
+// AllowedGC is Allowed for a GC. It returns the GC without the IPAM plugin of its
+// configuration if no namespace may use that plugin: nothing was leased from it.
+func AllowedGC(policyFile string, g conf.GC, log *slog.Logger) (conf.GC, error) {
 	p, err := policy.Load(policyFile)
 	if err == nil {
-		err = p.StateDir(dir)
+		err = p.StateDir(g.StateDir)
 	}
-	return cmp.Or(err, stateDir(dir))
+	if err := cmp.Or(err, stateDir(g.StateDir)); err != nil {
+		return g, err
+	}
+	g.IPAM = ipamPlugin(p, "", g.IPAM, g.Raw, log)
+	return g, nil
 }
 
-// HasState says whether a DEL may look for an attachment in a state folder. If no ADD
-// is allowed or possible there, there is no attachment, and DEL must succeed: a
-// mistake in a configuration or in the policy must not prevent that a pod is deleted.
-func HasState(policyFile, dir string, log *slog.Logger) bool {
-	p, err := policy.Load(policyFile)
-	if err != nil {
-		log.Warn("the policy of the node is not as it must be", "error", err)
+// ipamPlugin returns an ipam.type, or "" if it names another plugin and the policy
+// does not allow it.
+func ipamPlugin(p policy.Policy, namespace, kind, config string, log *slog.Logger) string {
+	if kind == "" || kind == conf.PoolType {
+		return kind
 	}
-	err = p.StateDir(dir)
+	if err := p.IPAMPlugin(namespace, kind, []byte(config)); err != nil {
+		log.Warn("the IPAM plugin of the configuration is not called", "error", err)
+		return ""
+	}
+	return kind
+}
+
+// AllowedDel says whether a DEL may look for an attachment in its state folder. If no
+// ADD is allowed or possible there, there is no attachment, and DEL must succeed: a
+// mistake in a configuration must not prevent that a pod is deleted.
+//
+// If the policy has a fault, it is not known whether ADDs worked in a folder that the
+// rest of the policy does not allow. Then the error is that of policy.Load. DEL
+// succeeds, and finds the record, when the policy is correct again.
+//
+// The returned DEL is without the IPAM plugin of its configuration if the policy does
+// not allow that plugin, or has a fault. A DEL with a record uses the plugin of the
+// record, and a DEL without a record has leased nothing from it.
+func AllowedDel(policyFile string, d conf.Del, log *slog.Logger) (allowed conf.Del, hasState bool, err error) {
+	p, broken := policy.Load(policyFile)
+	err = p.StateDir(d.StateDir)
+	if err != nil && broken != nil && d.StateDir != "" {
+		return d, false, broken
+	}
+	if broken != nil {
+		log.Warn("the policy of the node is not as it must be", "error", broken)
+		p.Namespaces = map[string]policy.Limits{"*": {IPAMTypes: []string{}}}
+	}
+	d.IPAM = ipamPlugin(p, d.Pod.Namespace, d.IPAM, d.Raw, log)
 	if err == nil {
-		err = trusted.Folder(dir)
+		err = trusted.Folder(d.StateDir)
 		if err != nil && !unusable(err) { // DEL is tried again
-			return true
+			return d, true, nil
 		}
 	}
 	if err != nil {
 		log.Warn("the state folder is not looked into, because no ADD works there. What one left there before an upgrade, "+
-			"or before the policy or the folder changed, stays: correct that before you delete more pods", "stateDir", dir, "error", err)
+			"or before the policy or the folder changed, stays: correct that before you delete more pods", "stateDir", d.StateDir, "error", err)
 	}
-	return err == nil
-}
-
-// AllowedDel returns a DEL without the IPAM plugin of its configuration if the policy
-// does not allow that plugin: no ADD of the pod can have leased from it. The IPAM
-// plugin of a record is used in any case.
-func AllowedDel(policyFile string, d conf.Del) conf.Del {
-	if d.IPAM == "" || d.IPAM == conf.PoolType {
-		return d
-	}
-	p, _ := policy.Load(policyFile) // HasState has reported the error
-	if !p.Of(d.Pod.Namespace).IPAM(d.IPAM) {
-		d.IPAM = ""
-	}
-	return d
+	return d, err == nil, nil
 }
 
 // unusable says whether no ADD can ever work with a state folder. Other errors, such

@@ -20,6 +20,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
+// image is the folder of the plugins in the image.
+const image = "/plugins"
+
 // installFlags are the flags of rocectl install and uninstall.
 type installFlags struct {
 	from, to, policy, policyTo string
@@ -27,7 +30,7 @@ type installFlags struct {
 }
 
 func (f *installFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.from, "from", "/plugins", "the `FOLDER` of the plugins in the image")
+	cmd.Flags().StringVar(&f.from, "from", image, "the `FOLDER` of the plugins in the image")
 	cmd.Flags().StringVar(&f.to, "to", "/opt/cni/bin", "the plugin `FOLDER` of the container runtime")
 	cmd.Flags().BoolVar(&f.tools, "tools", false, "also rocectl: it goes into the same folder")
 }
@@ -53,7 +56,7 @@ init container of the pod installs it into a volume that the others mount.`,
 			if err != nil {
 				return err
 			}
-			if err := f.installPolicy(cmd.OutOrStdout()); err != nil {
+			if err := f.installPolicy(cmd.OutOrStdout()); err != nil || len(programs) == 0 {
 				return err
 			}
 			if err := os.MkdirAll(f.to, 0o755); err != nil {
@@ -73,7 +76,7 @@ init container of the pod installs it into a volume that the others mount.`,
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().StringVar(&f.policy, "policy", "", "a `FILE` with the policy of the node, which is installed too")
+	cmd.Flags().StringVar(&f.policy, "policy", "", "a `FILE` with the policy of the node, to install; without "+image+" it is installed alone")
 	cmd.Flags().StringVar(&f.policyTo, "policy-to", "/etc/roce/policy.json", "the `FILE` in which the plugins look for the policy")
 	return cmd
 }
@@ -147,6 +150,9 @@ func unused(ctx context.Context, stateDir string) error {
 // this program.
 func (f installFlags) programs() ([]string, error) {
 	entries, err := os.ReadDir(f.from)
+	if f.policy != "" && f.from == image && !f.tools && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // the policy alone
+	}
 	if err != nil {
 		return nil, installError(f.from, err)
 	}
