@@ -67,7 +67,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	if err := types.PrintResult(result.OfLease(rails[0].Lease), req.CNIVersion); err != nil {
-		rec := record.Record{ContainerID: req.ContainerID, IfName: req.IfName, Netns: req.Netns, NetnsID: facts.Pod.Netns, IPAM: conf.PoolType}
+		rec := record.Record{Attachment: req.Attachment, Netns: req.Netns, NetnsID: facts.Pod.Netns, IPAM: conf.PoolType}
 		return errors.Join(plugin.Untold(err), addresses.ReleaseUnrecorded(context.WithoutCancel(ctx), rec, conf.DelOf(req)))
 	}
 	return nil
@@ -89,7 +89,7 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	// The runtime called this program, so the addresses are from our pools, even if
 	// ipam.type names another plugin.
-	rec := record.Record{ContainerID: d.ContainerID, IfName: d.IfName, Netns: d.Netns, IPAM: conf.PoolType}
+	rec := record.Record{Attachment: d.Attachment, Netns: d.Netns, IPAM: conf.PoolType}
 	if id, err := kernel.NetnsID(d.Netns); err == nil {
 		rec.NetnsID = id
 	}

@@ -59,7 +59,7 @@ example the plugin tuning, has a line of its own. It is no damage.`,
 func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachment) error {
 	wrong, checked := 0, 0
 	for _, k := range keys {
-		rec, err := n.Records.Load(k.ContainerID, k.IfName)
+		rec, err := n.Records.Load(k)
 		switch {
 		case err != nil:
 			// CheckRecord reports it, because it holds the lock.

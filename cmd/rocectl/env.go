@@ -119,7 +119,7 @@ func (f envFlags) read(cmd *cobra.Command) (gids.Namespace, error) {
 		if err != nil {
 			return gids.Namespace{}, err
 		}
-		rec, err := records.Load(keys[0].ContainerID, keys[0].IfName)
+		rec, err := records.Load(keys[0])
 		if err != nil {
 			return gids.Namespace{}, err
 		}

@@ -105,7 +105,7 @@ func (s *selection) from(records record.Store) ([]conf.Attachment, error) {
 // hasInterface says whether an attachment or one of its rails has this interface
 // name.
 func hasInterface(records record.Store, k conf.Attachment, name conf.LinkName) bool {
-	rec, _ := records.Load(k.ContainerID, k.IfName) // an unreadable record still has its name
+	rec, _ := records.Load(k) // an unreadable record still has its name
 	return k.IfName == name || slices.ContainsFunc(rec.Plan.Interfaces, func(i plan.Interface) bool { return i.Name == name })
 }
 

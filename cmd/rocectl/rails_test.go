@@ -33,7 +33,7 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 	on := plan.Plan{Ops: plan.InPod(plan.Macvlan{Parent: "ens1f0np0"})}
 	rows := []record.Record{
 		{Pod: conf.Pod{Namespace: "ml", Name: "b"}, Plan: on},
-		{ContainerID: "c1", Plan: on},
+		{Attachment: conf.Attachment{ContainerID: "c1"}, Plan: on},
 		{Pod: conf.Pod{Namespace: "ml", Name: "b"}, Plan: on},
 		{Pod: conf.Pod{Namespace: "ml", Name: "x"}, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: plan.RDMADevice{Name: "mlx5_9"}})}},
 	}

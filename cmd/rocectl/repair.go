@@ -74,7 +74,7 @@ func repairAttachments(ctx context.Context, w io.Writer, records record.Store, k
 ) error {
 	var errs []error
 	for _, k := range keys {
-		rec, err := records.Load(k.ContainerID, k.IfName)
+		rec, err := records.Load(k)
 		if err == nil && ended(rec) {
 			continue
 		}

@@ -54,7 +54,7 @@ func attachments(s record.Store) ([]record.Record, error) {
 	keys, err := s.List()
 	errs := []error{err}
 	for _, k := range keys {
-		r, err := s.Load(k.ContainerID, k.IfName)
+		r, err := s.Load(k)
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -116,7 +116,7 @@ func (n Node) do(ctx context.Context, k *pod, req conf.Request, rails []plan.Rai
 // record returns the record of the attachment before anything is planned.
 func (n Node) record(k *pod, req conf.Request) record.Record {
 	return record.Record{
-		Network: req.Network, ContainerID: req.ContainerID, IfName: req.IfName, Pod: req.Pod,
+		Network: req.Network, Attachment: req.Attachment, Pod: req.Pod,
 		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.LeasePool(), Config: req.IPAM.Raw,
 	}
 }
@@ -126,7 +126,7 @@ func (n Node) record(k *pod, req conf.Request) record.Record {
 // is taken away with its lease, and the result is nil: this ADD starts from nothing. The
 // pod gets its own address back, because the quarantine is for others.
 func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Result, error) {
-	rec, err := n.Records.Load(req.ContainerID, req.IfName)
+	rec, err := n.Records.Load(req.Attachment)
 	if errors.Is(err, record.ErrNotExist) {
 		return nil, nil
 	}
@@ -200,7 +200,7 @@ func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause erro
 	if left(cause) || left(err) {
 		return err
 	}
-	return errors.Join(err, n.Records.Delete(rec.ContainerID, rec.IfName))
+	return errors.Join(err, n.Records.Delete(rec.Attachment))
 }
 
 // left says whether the undoing that followed a failure failed too.

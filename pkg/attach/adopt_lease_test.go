@@ -169,12 +169,12 @@ func TestTheLeaseOfAnotherInterfaceOfTheContainerIsNotOurs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rec, err := w.node().Records.Load("c1", "net1")
+	rec, err := w.node().Records.Load(c1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	addrs := rec.Plan.Addresses()
-	if err := w.book().Release(ctx, conf.Attachment{ContainerID: "c1", IfName: "net1"}, ipam.Netns{}); err != nil {
+	if err := w.book().Release(ctx, c1, ipam.Netns{}); err != nil {
 		t.Fatal(err)
 	}
 	w.lease("c1", "net2", addrs[0].Prefix.Addr().String(), addrs[1].Prefix.Addr().String())
@@ -184,7 +184,7 @@ func TestTheLeaseOfAnotherInterfaceOfTheContainerIsNotOurs(t *testing.T) {
 	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
 		t.Fatal(err)
 	}
-	again, err := w.node().Records.Load("c1", "net1")
+	again, err := w.node().Records.Load(c1)
 	if err != nil {
 		t.Fatal(err)
 	}

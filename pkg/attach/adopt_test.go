@@ -307,7 +307,7 @@ func TestTheHolderOfAnAdoptedDeviceIsNamed(t *testing.T) {
 	if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); err != nil {
 		t.Fatal(err)
 	}
-	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load("c1", "net1")
+	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(c1)
 	if err != nil {
 		t.Fatal(err)
 	}

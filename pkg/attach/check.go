@@ -19,7 +19,7 @@ import (
 // what other programs have set: the MTU and the settings of the interface, and its MAC
 // unless that differs from the MAC that the runtime knows.
 func (n Node) Check(ctx context.Context, req conf.Request) error {
-	at := conf.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
+	at := req.Attachment
 	return n.standing(ctx, at, req.Netns, func(k *pod, rec record.Record) error {
 		damage := examine(ctx, k, rec.Plan, req.MACs).damage
 		return errors.Join(append(damage, n.Addresses.Check(ctx, req, rec))...)
@@ -49,7 +49,7 @@ func (n Node) standing(ctx context.Context, at conf.Attachment, netns string, fn
 	}
 	defer unlock()
 
-	rec, err := n.Records.Load(at.ContainerID, at.IfName)
+	rec, err := n.Records.Load(at)
 	if errors.Is(err, record.ErrNotExist) {
 		return notAdded(at, "container %q has %w", at.ContainerID, err)
 	}

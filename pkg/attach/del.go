@@ -35,7 +35,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	}
 	defer unlock()
 
-	rec, err := n.Records.Load(d.ContainerID, d.IfName)
+	rec, err := n.Records.Load(d.Attachment)
 	switch {
 	case err == nil:
 		return n.remove(ctx, rec, d.Netns, func(ctx context.Context, rec record.Record) error {
@@ -56,15 +56,15 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 // It reads no state. It is for a state folder in which no ADD can have written
 // anything.
 func (n Node) DelMarked(ctx context.Context, d conf.Del) error {
-	return n.undo(ctx, lost(d), d.Netns, plan.Unrecorded(d.ContainerID, d.IfName))
+	return n.undo(ctx, lost(d), d.Netns, plan.Unrecorded(d.Attachment))
 }
 
 // lost returns the record that is missing, as far as DEL's input tells it.
 func lost(d conf.Del) record.Record {
 	return record.Record{
-		Network: d.Network, ContainerID: d.ContainerID, IfName: d.IfName, Netns: d.Netns,
+		Network: d.Network, Attachment: d.Attachment, Netns: d.Netns,
 		IPAM: d.IPAM, Config: json.RawMessage(d.Raw),
-		Plan: plan.Plan{Ops: plan.Unrecorded(d.ContainerID, d.IfName)},
+		Plan: plan.Plan{Ops: plan.Unrecorded(d.Attachment)},
 	}
 }
 
@@ -86,7 +86,7 @@ func (n Node) remove(ctx context.Context, rec record.Record, netns string, relea
 	if err := n.undo(context.WithoutCancel(ctx), rec, netns, after); err != nil {
 		return err
 	}
-	return n.Records.Delete(rec.ContainerID, rec.IfName)
+	return n.Records.Delete(rec.Attachment)
 }
 
 // teardown returns the operations to undo before the leases are released, and those

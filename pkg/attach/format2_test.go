@@ -140,7 +140,7 @@ func TestARecordOfFormat2IsUndoneByGC(t *testing.T) {
 		if err := u.node().GC(ctx, u.gc("rail")); err != nil {
 			t.Error(err)
 		}
-		if _, err := u.node().Records.Load("c1", "net1"); !errors.Is(err, record.ErrNotExist) {
+		if _, err := u.node().Records.Load(c1); !errors.Is(err, record.ErrNotExist) {
 			t.Errorf("load the record after GC: %v", err)
 		}
 		u.empty("after GC")

@@ -44,13 +44,13 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, stale 
 	}
 	defer unlock()
 
-	rec, err := n.Records.Load(k.ContainerID, k.IfName)
+	rec, err := n.Records.Load(k)
 	switch {
 	case errors.Is(err, record.ErrNotExist):
 		if err := n.Addresses.ReleaseHeld(ctx, gc, k); err != nil {
 			return err
 		}
-		return n.Records.Delete(k.ContainerID, k.IfName) // what an ADD left that was killed while it wrote
+		return n.Records.Delete(k) // what an ADD left that was killed while it wrote
 	case err != nil:
 		return err
 	case rec.Network != gc.Network || !stale(rec):

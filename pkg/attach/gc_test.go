@@ -38,7 +38,7 @@ func TestGCRemovesInvalidAttachmentsAndNothingElse(t *testing.T) {
 	if err := w.node().GC(ctx, w.gc("another")); err != nil || len(w.leases()) != 6 {
 		t.Errorf("GC of another network: %v, leased %v", err, w.leases())
 	}
-	if err := w.node().GC(ctx, w.gc("rail", conf.Attachment{ContainerID: "c1", IfName: "net1"})); err != nil {
+	if err := w.node().GC(ctx, w.gc("rail", c1)); err != nil {
 		t.Error(err)
 	}
 	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
@@ -189,7 +189,7 @@ func TestARecordWithoutNamespaceUndoesNothingElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		records := w.node().Records
-		rec, err := records.Load("c1", "net1")
+		rec, err := records.Load(c1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestARecordWithoutNamespaceUndoesNothingElsewhere(t *testing.T) {
 			d.Netns = "" // the runtime says it again without
 			err = w.node().Del(ctx, d)
 		} else {
-			err = w.node().GC(ctx, w.gc("rail", conf.Attachment{ContainerID: "c1", IfName: "net1"}))
+			err = w.node().GC(ctx, w.gc("rail", c1))
 		}
 		if diff := cmp.Diff(before, w.fake.String()); err != nil || diff != "" {
 			t.Errorf("%s: %v, kernel (-before +after):\n%s", verb, err, diff)

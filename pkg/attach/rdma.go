@@ -63,7 +63,7 @@ func (n Node) eachMove(fn func(record.Record, plan.Move)) {
 		return
 	}
 	for _, k := range keys {
-		rec, err := n.Records.Load(k.ContainerID, k.IfName)
+		rec, err := n.Records.Load(k)
 		if err != nil {
 			continue
 		}

@@ -173,7 +173,7 @@ func TestRepairMovesTheDeviceOfADeadNamespaceBack(t *testing.T) {
 	}
 	w.fake.RemovePod(podPath("c1"))
 	w.hca.name = "renamed-by-the-pod"
-	_, err := w.node().Repair(ctx, conf.Attachment{ContainerID: "c1", IfName: "net1"})
+	_, err := w.node().Repair(ctx, c1)
 	if !errors.Is(err, kernel.ErrNetnsGone) {
 		t.Errorf("got %v, want that the pod is gone", err)
 	}
@@ -203,7 +203,7 @@ func TestTheRecordSaysWhereTheGIDsAre(t *testing.T) {
 	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
 		t.Fatal(err)
 	}
-	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load("c1", "net1")
+	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(c1)
 	if err != nil {
 		t.Fatal(err)
 	}

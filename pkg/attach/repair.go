@@ -60,7 +60,7 @@ func (n Node) bringHome(ctx context.Context, at conf.Attachment) error {
 		return err
 	}
 	defer unlock()
-	rec, err := n.Records.Load(at.ContainerID, at.IfName)
+	rec, err := n.Records.Load(at)
 	if err != nil {
 		return err
 	}

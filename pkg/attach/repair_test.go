@@ -193,7 +193,7 @@ func TestRepairRefusesWhatItCannotRestore(t *testing.T) {
 			}
 		}, cnierr.Damaged},
 		"ADD did not finish": {func(w *world, _ string) {
-			rec, err := w.node().Records.Load("c1", "net1")
+			rec, err := w.node().Records.Load(c1)
 			rec.Committed = false
 			if err = errors.Join(err, w.node().Records.Save(rec)); err != nil {
 				t.Error(err)

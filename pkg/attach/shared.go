@@ -32,7 +32,7 @@ type sharing struct {
 }
 
 func (n Node) sharing(x apply.Executor, rec record.Record) sharing {
-	return sharing{x, n.Records, conf.Attachment{ContainerID: rec.ContainerID, IfName: rec.IfName}, n.Log}
+	return sharing{x, n.Records, rec.Attachment, n.Log}
 }
 
 // Do implements apply.Executor. The record has the operations before they are done,
@@ -95,7 +95,7 @@ func (s sharing) leave(ctx context.Context, op plan.Op) error {
 			return err
 		}
 	}
-	rec, err := s.records.Load(s.at.ContainerID, s.at.IfName)
+	rec, err := s.records.Load(s.at)
 	if errors.Is(err, record.ErrNotExist) {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (s sharing) held(op plan.Op) (bool, error) {
 		if k == s.at {
 			continue
 		}
-		rec, err := s.records.Load(k.ContainerID, k.IfName)
+		rec, err := s.records.Load(k)
 		switch {
 		case errors.Is(err, record.ErrNotExist):
 		case err != nil, slices.ContainsFunc(rec.Plan.Ops, op.Same):

@@ -12,12 +12,11 @@ import (
 
 // Del is one DEL: the facts that lead to the record of the attachment.
 type Del struct {
-	CNIVersion  string // "" if it is not a string
-	Network     string
-	ContainerID ContainerID
-	IfName      LinkName
-	Netns       string // may be empty or gone
-	StateDir    string // "" if it is no path: no ADD was ever done there
+	CNIVersion string // "" if it is not a string
+	Network    string
+	Attachment
+	Netns    string // may be empty or gone
+	StateDir string // "" if it is no path: no ADD was ever done there
 	// IPAM is ipam.type, and Raw is the whole input. They lead to the leases of an
 	// attachment that has lost its record. IPAM is "" if the configuration has no ipam:
 	// the ADD has then leased nothing. IPAM is PoolType if ipam cannot be read.
@@ -42,7 +41,7 @@ func ParseDel(in Input) (Del, error) {
 	}
 	return Del{
 		CNIVersion: c.cniVersion, Network: c.network,
-		ContainerID: ContainerID(in.ContainerID), IfName: LinkName(in.IfName), Netns: in.Netns,
+		Attachment: Attachment{ContainerID(in.ContainerID), LinkName(in.IfName)}, Netns: in.Netns,
 		StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin),
 		Pod: readArgs(in.Args, &strict.Faults{}).pod, RailPool: c.railPool,
 	}, nil
@@ -51,7 +50,7 @@ func ParseDel(in Input) (Del, error) {
 // DelOf returns the DEL that undoes an ADD.
 func DelOf(r Request) Del {
 	d := Del{
-		CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns,
+		CNIVersion: r.CNIVersion, Network: r.Network, Attachment: r.Attachment, Netns: r.Netns,
 		StateDir: r.StateDir, IPAM: r.IPAM.Type, Raw: string(r.IPAM.Raw), Pod: r.Pod,
 	}
 	if r.IPAM.RailPool != nil {
@@ -69,14 +68,6 @@ type GC struct {
 	// Valid are the attachments that stay. GC removes all others of the
 	// network.
 	Valid []Attachment
-}
-
-// Attachment names an attachment by its container and its interface. With
-// several rails that is the interface of the first rail. It is the key of
-// records and leases.
-type Attachment struct {
-	ContainerID ContainerID
-	IfName      LinkName
 }
 
 // ParseGC reads the input of a GC (SPEC.md, "GC: Clean up any stale

@@ -17,12 +17,11 @@ import (
 
 // env is what the CNI_ variables say.
 type env struct {
-	id     ContainerID
-	ifName LinkName
-	netns  string
-	mac    string   // CNI_ARGS MAC, as it came in
-	ips    []string // CNI_ARGS IP, as they came in
-	pod    Pod
+	Attachment
+	netns string
+	mac   string   // CNI_ARGS MAC, as it came in
+	ips   []string // CNI_ARGS IP, as they came in
+	pod   Pod
 }
 
 // maxID leaves room in a file name (255 bytes) and in a link's alias (256).
@@ -44,7 +43,7 @@ func readEnv(in Input, f *strict.Faults) env {
 		f.Add(cnierr.BadEnv, "CNI_NETNS", "", "%q is not an absolute path", in.Netns)
 	}
 	e := readArgs(in.Args, f)
-	e.id, e.ifName, e.netns = ContainerID(in.ContainerID), LinkName(in.IfName), in.Netns
+	e.Attachment, e.netns = Attachment{ContainerID(in.ContainerID), LinkName(in.IfName)}, in.Netns
 	return e
 }
 

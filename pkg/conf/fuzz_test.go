@@ -39,7 +39,7 @@ func FuzzParse(f *testing.F) {
 		if r.IPAM.RailPool != nil {
 			railPool = r.IPAM.RailPool.Name
 		}
-		if want := (conf.Del{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, StateDir: r.StateDir, IPAM: r.IPAM.Type, Raw: string(in.Stdin), Pod: r.Pod, RailPool: railPool}); err != nil || d != want {
+		if want := (conf.Del{CNIVersion: r.CNIVersion, Network: r.Network, Attachment: r.Attachment, Netns: r.Netns, StateDir: r.StateDir, IPAM: r.IPAM.Type, Raw: string(in.Stdin), Pod: r.Pod, RailPool: railPool}); err != nil || d != want {
 			t.Errorf("DEL got %v, %v, want %v", d, err, want)
 		}
 		if r.IPAM.Type != conf.PoolType {
@@ -51,7 +51,7 @@ func FuzzParse(f *testing.F) {
 		}
 		rail := r.Rails[0]
 		rail.Parent, rail.Routing = conf.Parent{}, conf.Routing{}
-		want := conf.Request{CNIVersion: r.CNIVersion, Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Pod: r.Pod, StateDir: r.StateDir, Log: r.Log, Status: r.Status, IPAM: r.IPAM, Rails: []conf.Rail{rail}, MinRails: 1}
+		want := conf.Request{CNIVersion: r.CNIVersion, Network: r.Network, Attachment: r.Attachment, Netns: r.Netns, Pod: r.Pod, StateDir: r.StateDir, Log: r.Log, Status: r.Status, IPAM: r.IPAM, Rails: []conf.Rail{rail}, MinRails: 1}
 		if d := diff(want, i); d != "" || err != nil {
 			t.Errorf("roce-ipam: %v (-want +got):\n%s", err, d)
 		}

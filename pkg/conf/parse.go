@@ -114,15 +114,14 @@ func finalMACs(top *strict.Object) map[LinkName]MAC {
 // general reads what is about the call, not about the link.
 func general(top *strict.Object, e env) Request {
 	return Request{
-		CNIVersion:  cniVersion(top.At("cniVersion")),
-		Network:     networkName(top.At("name")),
-		ContainerID: e.id,
-		IfName:      e.ifName,
-		Netns:       e.netns,
-		Pod:         e.pod,
-		StateDir:    stateDir(top.At("stateDir")),
-		Log:         logging(top.At("log")),
-		Status:      status(top.At("status")),
+		CNIVersion: cniVersion(top.At("cniVersion")),
+		Network:    networkName(top.At("name")),
+		Attachment: e.Attachment,
+		Netns:      e.netns,
+		Pod:        e.pod,
+		StateDir:   stateDir(top.At("stateDir")),
+		Log:        logging(top.At("log")),
+		Status:     status(top.At("status")),
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // defaults returns what input("") means.
 func defaults() conf.Request {
 	return conf.Request{
-		CNIVersion: "1.1.0", Network: "rail1", ContainerID: "c1", IfName: "net1", Netns: "/run/netns/pod",
+		CNIVersion: "1.1.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod",
 		StateDir: "/run/roce", Log: conf.Log{Level: "info"}, Status: conf.Status{Pool: conf.Require},
 		Rails: []conf.Rail{{
 			IfName: "net1", Parent: conf.Parent{Name: "ens1f0"},

@@ -24,14 +24,21 @@ type ContainerID string
 // LinkName is the name of a network interface, or an alternative name of one.
 type LinkName string
 
+// Attachment names an attachment by its container and its interface (CNI_IFNAME). With
+// several rails that is usually the interface of the first rail. It is the key of
+// records and leases.
+type Attachment struct {
+	ContainerID ContainerID `json:"containerID"`
+	IfName      LinkName    `json:"ifName"`
+}
+
 // Request is one ADD, CHECK or STATUS, after validation: defaults are filled in, and
 // no two fields contradict each other. Settings of the request are those of all its
 // rails.
 type Request struct {
-	CNIVersion  string
-	Network     string // the network configuration's name
-	ContainerID ContainerID
-	IfName      LinkName // CNI_IFNAME: the name of the attachment
+	CNIVersion string
+	Network    string // the network configuration's name
+	Attachment
 	// Rails are the interfaces of the attachment, at least one. Without the key "rails"
 	// there is one.
 	Rails []Rail

@@ -16,7 +16,7 @@ import (
 
 func TestDelLooksAtNothingButWhatLeadsToTheRecord(t *testing.T) {
 	t.Parallel()
-	want := conf.Del{CNIVersion: "1.1.0", Network: "rail1", ContainerID: "c1", IfName: "net1", Netns: "/run/netns/pod", StateDir: "/run/roce"}
+	want := conf.Del{CNIVersion: "1.1.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod", StateDir: "/run/roce"}
 	for config, set := range map[string]func(d *conf.Del){
 		`{"cniVersion": "1.1.0", "name": "rail1"}`:                                                   func(*conf.Del) {},
 		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": null}`:                                 func(*conf.Del) {},
@@ -100,7 +100,7 @@ func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
 	in := sriov(pool(one))
 	in.Args = "IgnoreUnknown=1;MAC=nonsense;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
 	want := conf.Request{
-		CNIVersion: "1.0.0", Network: "rail1", ContainerID: "c1", IfName: "net1", Netns: "/run/netns/pod",
+		CNIVersion: "1.0.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod",
 		Pod: conf.Pod{Namespace: "ns", Name: "p"}, StateDir: "/var/roce", Log: conf.Log{Level: "warn"}, Status: conf.Status{Pool: conf.Require},
 		Rails: []conf.Rail{{IfName: "net1"}}, MinRails: 1,
 	}

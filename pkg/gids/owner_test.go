@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/record"
@@ -115,7 +116,7 @@ func TestDevicesThatAreInNoNamespaceAreReported(t *testing.T) {
 	t.Parallel()
 	moved := func(container, name string, index uint32) record.Record {
 		d := plan.RDMADevice{Name: name, Index: index, GUID: "5054:00ff:fe00:0001", Port: 1}
-		return record.Record{ContainerID: "c", IfName: "net1", Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: d})}}
+		return record.Record{Attachment: conf.Attachment{ContainerID: "c", IfName: "net1"}, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: d})}}
 	}
 	seen := []Port{{Device: "renamed", GUID: "5054:00ff:fe00:0001", DeviceIndex: 1, Number: 1}}
 	got := Node{Records: []record.Record{moved("a", "mlx5_1", 1), moved("b", "mlx5_2", 2), moved("c", "mlx5_2", 2)}}.missing(seen)

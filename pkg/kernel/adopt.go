@@ -25,12 +25,13 @@ const adopting = "adopt interface"
 
 // adoptFacts is Facts for a link that another plugin has made.
 func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, error) {
-	l, err := k.pod.LinkByName(ctx, string(req.IfName))
+	name := req.Rails[0].IfName
+	l, err := k.pod.LinkByName(ctx, string(name))
 	if err == nil {
 		err = adoptable(l)
 	}
 	if err != nil {
-		return plan.Facts{}, classify(adopting, string(req.IfName), err, absent())
+		return plan.Facts{}, classify(adopting, string(name), err, absent())
 	}
 	facts := plan.Facts{Adopted: &plan.Adopted{MAC: ethernet(l), MTU: l.MTU, NoARP: l.Flags&unix.IFF_NOARP != 0}}
 	if req.RDMA.Mode != conf.RDMAOff {
@@ -46,7 +47,7 @@ func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, 
 	if err != nil {
 		return plan.Facts{}, classify("read facts of", k.path, err)
 	}
-	facts.Pod = k.podFacts(in, req.IfName)
+	facts.Pod = k.podFacts(in, name)
 	return facts, nil
 }
 
@@ -77,7 +78,7 @@ func adoptable(l rtnl.Link) error {
 func adoptedHost(req conf.Request) plan.Facts {
 	return plan.Facts{
 		Adopted: plan.Told(*req.Prev),
-		Parent:  plan.Link{Name: req.IfName, Device: req.Prev.Device, InPod: true},
+		Parent:  plan.Link{Name: req.Rails[0].IfName, Device: req.Prev.Device, InPod: true},
 		Pod:     plan.PodFacts{IPv6: hasIPv6()},
 	}
 }

@@ -101,7 +101,7 @@ func TestTheParentOfAnAdoptedLinkIsWhatItStandsOn(t *testing.T) {
 					pod.IP(rest)
 				}
 			}
-			got, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net1", RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
+			got, err := plan.Only(k.Facts(t.Context(), conf.Request{RDMA: conf.RDMA{Mode: conf.RDMAAuto}, Prev: &chain.Prev{}, Rails: []conf.Rail{{IfName: "net1"}}}))
 			if err != nil {
 				t.Fatal(err)
 			}

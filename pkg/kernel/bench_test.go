@@ -95,7 +95,7 @@ func BenchmarkRails(b *testing.B) {
 
 func BenchmarkFacts(b *testing.B) {
 	_, _, k := machine(b)
-	req := conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: nic}}}}
+	req := conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: nic}}}}
 	for b.Loop() {
 		if _, err := plan.Only(k.Facts(b.Context(), req)); err != nil {
 			b.Fatal(err)

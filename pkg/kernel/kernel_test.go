@@ -180,7 +180,7 @@ func TestParentMayHaveAnAltname(t *testing.T) {
 	node, _, k := machine(t)
 	for _, name := range []string{"short", "a-name-of-more-than-fifteen-bytes"} {
 		node.IP("link property add dev " + nic + " altname " + name)
-		f, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: conf.LinkName(name)}}}}))
+		f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: conf.LinkName(name)}}}}))
 		if err != nil || f.Parent.Name != nic {
 			t.Errorf("parent %q: got %q, %v, want its real name", name, f.Parent.Name, err)
 		}
@@ -192,8 +192,8 @@ func TestParentMayBeAMacvlanInThePod(t *testing.T) {
 	_, _, k := machine(t)
 	do(t, k, plan.Op{Kind: child()}, plan.Op{Kind: plan.Up{Link: "net1"}})
 	nested := child()
-	nested.Name, nested.Parent, nested.InPod, nested.MAC[5], nested.Mark = "net2", "net1", true, 6, plan.Mark("abc", "net2")
-	f, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net2", LinkInContainer: true, Rails: []conf.Rail{{IfName: "net2", Parent: conf.Parent{Name: "net1"}}}}))
+	nested.Name, nested.Parent, nested.InPod, nested.MAC[5], nested.Mark = "net2", "net1", true, 6, plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net2"})
+	f, err := plan.Only(k.Facts(t.Context(), conf.Request{LinkInContainer: true, Rails: []conf.Rail{{IfName: "net2", Parent: conf.Parent{Name: "net1"}}}}))
 	if err != nil || f.Parent.MAC != child().MAC {
 		t.Errorf("facts: %+v, %v", f.Parent, err)
 	}
@@ -208,7 +208,7 @@ func TestPortOfABridgeIsRefusedWithTheBridgesName(t *testing.T) {
 	node, _, k := machine(t)
 	node.IP("link add br0 type bridge")
 	node.IP("link set " + nic + " master br0")
-	_, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: nic}}}}))
+	_, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: nic}}}}))
 	wantCode(t, err, cnierr.BadParent)
 	var e *cnierr.Error
 	if errors.As(err, &e) && !strings.Contains(e.Hint, "br0") {
@@ -261,7 +261,7 @@ func TestMasterOfTheDefaultRouteOfLowestMetric(t *testing.T) {
 	node.IP("addr add 10.2.0.1/24 dev nic1")
 	node.IP("route add default via 10.1.0.254 metric 20")
 	node.IP("route add default via 10.2.0.254 metric 10")
-	f, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1"}}}))
+	f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1"}}}))
 	if err != nil || f.Parent.Name != "nic1" {
 		t.Errorf("got %q, %v, want nic1", f.Parent.Name, err)
 	}
@@ -279,7 +279,7 @@ func TestRulesThatLookAtMoreThanTheSourceAreNoFacts(t *testing.T) {
 	pod.IP("rule add not from 10.0.0.0/8 lookup 301 priority 11")
 	pod.IP("rule add lookup main suppress_prefixlength 0 priority 12")
 	pod.IP("-6 rule add from fd00::/64 unreachable priority 13")
-	f, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: nic}}}}))
+	f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: nic}}}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func TestSeveralPathsAreOneDefaultAndNoneOfOurs(t *testing.T) {
 		t.Error("check takes a route with two paths for ours")
 	}
 	wantCode(t, k.Do(t.Context(), plan.Op{Kind: ours}), cnierr.RouteTaken)
-	f, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net2", Rails: []conf.Rail{{IfName: "net2", Parent: conf.Parent{Name: nic}}}}))
+	f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net2", Parent: conf.Parent{Name: nic}}}}))
 	if err != nil {
 		t.Fatal(err)
 	}

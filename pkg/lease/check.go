@@ -42,7 +42,7 @@ func (a Allocator) CheckRepeated(ctx context.Context, req conf.Request, rec reco
 // CheckHeld says that an attachment holds no lease of our pools for its network. It
 // is CHECK of roce-ipam, which has no record.
 func (a Allocator) CheckHeld(ctx context.Context, req conf.Request, netns plan.NetnsID) error {
-	held, err := pools{Book: a.Book}.holds(ctx, req.Network, conf.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}, netns)
+	held, err := pools{Book: a.Book}.holds(ctx, req.Network, req.Attachment, netns)
 	if err != nil || held {
 		return err
 	}

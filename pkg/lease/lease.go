@@ -157,7 +157,7 @@ func (c *Claim) Acquire(ctx context.Context) ([]plan.Rail, error) {
 // leased.
 func (c *Claim) record() record.Record {
 	return record.Record{
-		ContainerID: c.req.ContainerID, IfName: c.req.IfName, IPAM: c.req.IPAM.Type,
+		Attachment: c.req.Attachment, IPAM: c.req.IPAM.Type,
 		Netns: c.req.Netns, NetnsID: c.rails[0].Facts.Pod.Netns,
 	}
 }

@@ -53,7 +53,7 @@ func (p pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, 
 
 // Release implements source.
 func (p pools) Release(ctx context.Context, rec record.Record) error {
-	at := conf.Attachment{ContainerID: rec.ContainerID, IfName: rec.IfName}
+	at := rec.Attachment
 	return p.Book.Release(ctx, at, ipam.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino})
 }
 
@@ -68,7 +68,7 @@ func (p pools) check(ctx context.Context, rec record.Record) error {
 	for _, a := range rec.Plan.Addresses() {
 		held := slices.ContainsFunc(entries, func(e ipam.Entry) bool {
 			return e.Addr == a.Prefix.Addr() && e.State == ledger.Leased &&
-				e.Owner.Attachment() == conf.Attachment{ContainerID: rec.ContainerID, IfName: rec.IfName}
+				e.Owner.Attachment() == rec.Attachment
 		})
 		if !held {
 			errs = append(errs, cnierr.New(cnierr.Damaged, "check lease of", a.Prefix.Addr().String(),

@@ -56,7 +56,7 @@ func (a Allocator) ReleaseHeld(ctx context.Context, gc conf.GC, at conf.Attachme
 	if gc.IPAM != conf.PoolType {
 		return nil
 	}
-	return pools{Book: a.Book}.Release(ctx, record.Record{ContainerID: at.ContainerID, IfName: at.IfName})
+	return pools{Book: a.Book}.Release(ctx, record.Record{Attachment: at})
 }
 
 // GC forwards a GC to the IPAM plugin of the network, if it has one.

@@ -60,5 +60,5 @@ func (o Op) WithMAC(mac conf.MAC) Op {
 // parentRequest asks for nothing but the link.
 func (m Macvlan) parentRequest() conf.Request {
 	rail := conf.Rail{IfName: m.Name, Parent: conf.Parent{Name: m.Parent}}
-	return conf.Request{IfName: m.Name, Rails: []conf.Rail{rail}, MinRails: 1, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU}
+	return conf.Request{Rails: []conf.Rail{rail}, MinRails: 1, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU}
 }

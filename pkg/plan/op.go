@@ -178,13 +178,13 @@ func (p Place) String() string {
 
 // Mark returns the alias that marks a link as ours and names its attachment. On
 // the links of rails after the first, "/" and the number of the rail follow.
-func Mark(id conf.ContainerID, ifName conf.LinkName) string {
-	return fmt.Sprintf("roce:%s/%s", id, ifName)
+func Mark(at conf.Attachment) string {
+	return fmt.Sprintf("roce:%s/%s", at.ContainerID, at.IfName)
 }
 
-func railMark(id conf.ContainerID, ifName conf.LinkName, rail int) string {
+func railMark(at conf.Attachment, rail int) string {
 	if rail == 0 {
-		return Mark(id, ifName)
+		return Mark(at)
 	}
-	return fmt.Sprintf("%s/%d", Mark(id, ifName), rail)
+	return fmt.Sprintf("%s/%d", Mark(at), rail)
 }

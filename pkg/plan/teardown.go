@@ -57,7 +57,7 @@ func (o Ops) where(makesLink bool) Ops {
 // Unrecorded returns what can be undone of an attachment that has lost its
 // record: the link that carries its mark, and the rules for that link's
 // addresses.
-func Unrecorded(id conf.ContainerID, ifName conf.LinkName) Ops {
-	mark := Mark(id, ifName)
-	return InPod(Macvlan{Name: ifName, Mark: mark}, Orphans{Link: ifName, Mark: mark})
+func Unrecorded(at conf.Attachment) Ops {
+	mark := Mark(at)
+	return InPod(Macvlan{Name: at.IfName, Mark: mark}, Orphans{Link: at.IfName, Mark: mark})
 }

@@ -31,7 +31,7 @@ func policyOf(t *testing.T, document string) Policy {
 // allowed is what all namespaces of limited but one may have.
 func allowed() conf.Request {
 	return conf.Request{
-		ContainerID: "c1", StateDir: "/run/roce", Mode: conf.Bridge, Pod: conf.Pod{Namespace: "team-a"}, BCQueueLen: 1000,
+		Attachment: conf.Attachment{ContainerID: "c1"}, StateDir: "/run/roce", Mode: conf.Bridge, Pod: conf.Pod{Namespace: "team-a"}, BCQueueLen: 1000,
 		IPAM:   conf.IPAM{Type: conf.PoolType, Pool: "shared-1"},
 		Sysctl: []conf.Sysctl{{Tree: "ipv4/conf", Key: "arp_filter", Value: "1"}},
 		Probe:  conf.Probe{Conflict: conf.Conflict{Mode: conf.Require}, Gateway: conf.Gateway{Mode: conf.Require}},

@@ -110,7 +110,7 @@ func (r rig) exclusive() {
 // parent returns the facts of a link of the host.
 func (r rig) parent(k *kernel.Kernel, name string) plan.Link {
 	r.t.Helper()
-	f, err := plan.Only(k.Facts(r.t.Context(), conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: conf.LinkName(name)}}}}))
+	f, err := plan.Only(k.Facts(r.t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: conf.LinkName(name)}}}}))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -183,11 +183,11 @@ func TestRealParentWithoutDeviceOrActivePort(t *testing.T) {
 func TestRealMasterIsSelectedByItsRDMADevice(t *testing.T) {
 	r := needRDMA(t)
 	k, _ := r.pod("p")
-	f, err := plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{RDMA: "rxe1"}}}}))
+	f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{RDMA: "rxe1"}}}}))
 	if err != nil || f.Parent.Name != "r1" {
 		t.Errorf("got %+v, %v, want r1", f.Parent, err)
 	}
-	_, err = plan.Only(k.Facts(t.Context(), conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{RDMA: "mlx5_0"}}}}))
+	_, err = plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{RDMA: "mlx5_0"}}}}))
 	if !errors.Is(err, ErrNoDevice) {
 		t.Errorf("got %v, want ErrNoDevice", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
 // guarded returns a store in which a program has the guard of a container that no
@@ -23,7 +24,7 @@ func guarded(t *testing.T) (s Store, end func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Save(Record{ContainerID: "c1", IfName: "net1"}); err != nil { // or the folder would go
+	if err := s.Save(Record{Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}}); err != nil { // or the folder would go
 		t.Fatal(err)
 	}
 	guard, err := s.Guard("c1")

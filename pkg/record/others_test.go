@@ -24,7 +24,7 @@ func TestASaveThatFailsKeepsTheRecordOfBefore(t *testing.T) {
 		if err := s.Save(example()); err != nil {
 			t.Fatal(err)
 		}
-		inTheWay := filepath.Join(s.path("c1", "net1")+".tmp", "file")
+		inTheWay := filepath.Join(s.path(conf.Attachment{ContainerID: "c1", IfName: "net1"})+".tmp", "file")
 		if err := os.MkdirAll(inTheWay, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +33,7 @@ func TestASaveThatFailsKeepsTheRecordOfBefore(t *testing.T) {
 		if err := s.Save(changed); err == nil {
 			t.Error("Save over a folder: no error")
 		}
-		got, err := s.Load("c1", "net1")
+		got, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"})
 		if err != nil || got.Network != "rail" || len(got.Plan.Ops) == 0 {
 			t.Errorf("Load() = network %q, %d operations, %v; want the record of before", got.Network, len(got.Plan.Ops), err)
 		}
@@ -64,13 +64,13 @@ func behind(t *testing.T, link string) {
 func TestNothingIsWrittenThroughALink(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-	behind(t, s.path("c1", "net1")+".tmp")
+	behind(t, s.path(conf.Attachment{ContainerID: "c1", IfName: "net1"})+".tmp")
 	locked(t, s, func() {
 		if err := s.Save(example()); err != nil {
 			t.Fatal(err)
 		}
 	})
-	if _, err := s.Load("c1", "net1"); err != nil {
+	if _, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -78,9 +78,9 @@ func TestNothingIsWrittenThroughALink(t *testing.T) {
 func TestNothingIsReadOrLockedThroughALink(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-	behind(t, s.path("c1", "net1"))
+	behind(t, s.path(conf.Attachment{ContainerID: "c1", IfName: "net1"}))
 	behind(t, filepath.Join(s.folder("c2"), lockName))
-	if _, err := s.Load("c1", "net1"); err == nil {
+	if _, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"}); err == nil {
 		t.Error("Load through a link: no error")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -99,7 +99,7 @@ func TestARecordThatCouldNotBeReadIsNotWritten(t *testing.T) {
 		if err := s.Save(r); cnierr.CodeOf(err) != cnierr.BadConfig {
 			t.Errorf("Save: %v, want code %d", err, cnierr.BadConfig)
 		}
-		if _, err := s.Load("c1", "net1"); !errors.Is(err, ErrNotExist) {
+		if _, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"}); !errors.Is(err, ErrNotExist) {
 			t.Errorf("Load: %v, want no record", err)
 		}
 	})
@@ -108,12 +108,12 @@ func TestARecordThatCouldNotBeReadIsNotWritten(t *testing.T) {
 func TestWhatIsNoRecordIsUnreadable(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-	behind(t, s.path("c1", "link"))
-	if err := os.WriteFile(s.path("c1", "long"), make([]byte, trusted.MaxSize+1), 0o600); err != nil {
+	behind(t, s.path(conf.Attachment{ContainerID: "c1", IfName: "link"}))
+	if err := os.WriteFile(s.path(conf.Attachment{ContainerID: "c1", IfName: "long"}), make([]byte, trusted.MaxSize+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, ifName := range []conf.LinkName{"link", "long"} {
-		if _, err := s.Load("c1", ifName); cnierr.CodeOf(err) != cnierr.Unreadable {
+		if _, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: ifName}); cnierr.CodeOf(err) != cnierr.Unreadable {
 			t.Errorf("%s: %v, want code %d: DEL would not come to an end", ifName, err, cnierr.Unreadable)
 		}
 	}

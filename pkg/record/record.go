@@ -36,17 +36,16 @@ const (
 
 // Record is what is known about one attachment.
 type Record struct {
-	Version     int              `json:"version"`
-	BootID      string           `json:"bootID"`
-	Network     string           `json:"network"`
-	ContainerID conf.ContainerID `json:"containerID"`
-	IfName      conf.LinkName    `json:"ifName"`
-	Pod         conf.Pod         `json:"pod,omitzero"`
-	Netns       string           `json:"netns"`
-	NetnsID     plan.NetnsID     `json:"netnsID"`
-	IPAM        string           `json:"ipam,omitempty"`   // ipam.type
-	Pool        string           `json:"pool,omitempty"`   // the name of the pool in the lease database, of our own pools
-	Config      json.RawMessage  `json:"config,omitempty"` // what another IPAM plugin needs for DEL
+	Version int    `json:"version"`
+	BootID  string `json:"bootID"`
+	Network string `json:"network"`
+	conf.Attachment
+	Pod     conf.Pod        `json:"pod,omitzero"`
+	Netns   string          `json:"netns"`
+	NetnsID plan.NetnsID    `json:"netnsID"`
+	IPAM    string          `json:"ipam,omitempty"`   // ipam.type
+	Pool    string          `json:"pool,omitempty"`   // the name of the pool in the lease database, of our own pools
+	Config  json.RawMessage `json:"config,omitempty"` // what another IPAM plugin needs for DEL
 	// LeftOut says which rails were left out, and why.
 	LeftOut []string `json:"leftOut,omitempty"`
 	// Committed says that ADD finished. An uncommitted record may describe
@@ -83,7 +82,7 @@ func (s Store) Save(r Record) error {
 	if err != nil {
 		return fmt.Errorf("encode record of %s/%s: %w", r.ContainerID, r.IfName, err)
 	}
-	path := s.path(r.ContainerID, r.IfName)
+	path := s.path(r.Attachment)
 	if len(b) > trusted.MaxSize {
 		return cnierr.New(cnierr.BadConfig, "write record", path, "make the configuration shorter: fewer rails, subnets or routes",
 			"it has %d bytes, at most %d are read", len(b), trusted.MaxSize)
@@ -101,8 +100,8 @@ func (s Store) Save(r Record) error {
 // Load reads the record of an attachment. A record of another boot is returned
 // without operations, because nothing that it describes has survived.
 // Errors: ErrNotExist, cnierr.Unreadable, cnierr.IO.
-func (s Store) Load(id conf.ContainerID, ifName conf.LinkName) (Record, error) {
-	path := s.path(id, ifName)
+func (s Store) Load(at conf.Attachment) (Record, error) {
+	path := s.path(at)
 	b, err := trusted.ReadInside(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Record{}, ErrNotExist
@@ -139,8 +138,8 @@ func (s Store) decode(path string, b []byte) (Record, error) {
 
 // Delete removes the record of an attachment. A missing record counts as success. The
 // caller holds the container's lock. Errors: cnierr.IO.
-func (s Store) Delete(id conf.ContainerID, ifName conf.LinkName) error {
-	path := s.path(id, ifName)
+func (s Store) Delete(at conf.Attachment) error {
+	path := s.path(at)
 	for _, p := range []string{path + ".tmp", path} {
 		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return ioError("delete record", p, err)
@@ -202,8 +201,8 @@ func (s Store) root() string { return filepath.Join(s.Dir, "attachments") }
 
 func (s Store) folder(id conf.ContainerID) string { return filepath.Join(s.root(), string(id)) }
 
-func (s Store) path(id conf.ContainerID, ifName conf.LinkName) string {
-	return filepath.Join(s.folder(id), string(ifName)+suffix)
+func (s Store) path(at conf.Attachment) string {
+	return filepath.Join(s.folder(at.ContainerID), string(at.IfName)+suffix)
 }
 
 func ioError(op, path string, err error) error {

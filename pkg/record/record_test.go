@@ -29,7 +29,7 @@ var comparable = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 func example() Record {
 	addr := netip.MustParsePrefix("172.16.11.9/24")
 	return Record{
-		Version: version, BootID: "boot-1", Network: "rail", ContainerID: "c1", IfName: "net1",
+		Version: version, BootID: "boot-1", Network: "rail", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"},
 		Pod: conf.Pod{Namespace: "ns", Name: "pod", UID: "uid"}, Netns: "/run/netns/c1",
 		NetnsID: plan.NetnsID{Dev: 4, Ino: 4026532000}, IPAM: "host-local", Config: []byte(`{"name":"rail"}`),
 		Plan: plan.Plan{
@@ -72,7 +72,7 @@ func TestSavedRecordLoadsAsItWas(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	got, err := s.Load("c1", "net1")
+	got, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestRecordOfAnotherBootHasNothingToUndo(t *testing.T) {
 		}
 	})
 	s.BootID = "boot-2"
-	got, err := s.Load("c1", "net1")
+	got, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"})
 	if err != nil || len(got.Plan.Ops) != 0 {
 		t.Errorf("Load() = %d operations, %v; want none", len(got.Plan.Ops), err)
 	}
@@ -113,14 +113,14 @@ func TestUnreadableRecordIsNeverGuessedAt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-			path := s.path("c1", "net1")
+			path := s.path(conf.Attachment{ContainerID: "c1", IfName: "net1"})
 			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Load("c1", "net1"); err == nil || cnierr.CodeOf(err) != cnierr.Unreadable {
+			if _, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"}); err == nil || cnierr.CodeOf(err) != cnierr.Unreadable {
 				t.Errorf("Load() error = %v, want code %d", err, cnierr.Unreadable)
 			}
 		})
@@ -135,7 +135,7 @@ func TestNothingRemainsOfADeletedContainer(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if fi, err := os.Stat(s.path("c1", "net1")); err != nil || fi.Mode().Perm() != 0o600 {
+	if fi, err := os.Stat(s.path(conf.Attachment{ContainerID: "c1", IfName: "net1"})); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("record: %v, mode %v; want 0600", err, fi.Mode())
 	}
 	if fi, err := os.Stat(s.folder("c1")); err != nil || fi.Mode().Perm() != 0o700 {
@@ -143,12 +143,12 @@ func TestNothingRemainsOfADeletedContainer(t *testing.T) {
 	}
 	locked(t, s, func() {
 		for range 2 { // a second DEL finds nothing and succeeds
-			if err := s.Delete("c1", "net1"); err != nil {
+			if err := s.Delete(conf.Attachment{ContainerID: "c1", IfName: "net1"}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	})
-	if _, err := s.Load("c1", "net1"); !errors.Is(err, ErrNotExist) {
+	if _, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"}); !errors.Is(err, ErrNotExist) {
 		t.Errorf("Load() error = %v, want ErrNotExist", err)
 	}
 	entries, err := os.ReadDir(s.root())
@@ -289,7 +289,7 @@ func TestSweepRemovesWhatWasLeftBeforeARecordWasWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(s.path("torn", "net1")+".tmp", []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(s.path(conf.Attachment{ContainerID: "torn", IfName: "net1"})+".tmp", []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	busy, err := s.Lock(t.Context(), "busy")

@@ -135,7 +135,7 @@ func (n Node) recorded() ([]ledger.Holding, error) {
 	}
 	var out []ledger.Holding
 	for _, k := range keys {
-		rec, err := n.Records.Load(k.ContainerID, k.IfName)
+		rec, err := n.Records.Load(k)
 		switch {
 		case errors.Is(err, record.ErrNotExist), cnierr.CodeOf(err) == cnierr.Unreadable:
 			continue

@@ -93,7 +93,7 @@ func save(t *testing.T, s record.Store, id conf.ContainerID, change func(*record
 	}
 	defer unlock()
 	rec := record.Record{
-		Network: "net", ContainerID: id, IfName: "net1", Pod: conf.Pod{Namespace: "ns", Name: "pod-" + string(id), UID: "u"},
+		Network: "net", Attachment: conf.Attachment{ContainerID: id, IfName: "net1"}, Pod: conf.Pod{Namespace: "ns", Name: "pod-" + string(id), UID: "u"},
 		Netns: "/run/netns/" + string(id), NetnsID: plan.NetnsID{Dev: 4, Ino: 5}, IPAM: "roce-ipam", Pool: "rail", Saved: time.Minute,
 		Plan: plan.Plan{Interfaces: []plan.Interface{{
 			Name: "net1", Addresses: []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("10.0.0." + string(id[1:]) + "/24"), Early: id == "c1"}},

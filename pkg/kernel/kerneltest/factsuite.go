@@ -20,7 +20,7 @@ import (
 
 func facts(t *testing.T, w opened) {
 	w.HostIP(fmt.Sprintf("addr add 10.9.0.250/24 dev %s", w.NIC))
-	req := conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Subnet: netip.MustParsePrefix("10.9.0.0/16")}}}}
+	req := conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Subnet: netip.MustParsePrefix("10.9.0.0/16")}}}}
 	got, err := plan.Only(w.Facts(t.Context(), req))
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func badParents(t *testing.T, w opened) {
 		_, err := plan.Only(w.Facts(t.Context(), req))
 		wantCode(t, err, code)
 	}
-	named := conf.Request{IfName: "net1", Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: w.NIC}}}}
+	named := conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: w.NIC}}}}
 	fails(conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "nosuch0"}}}}, cnierr.BadParent)
 	fails(conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "lo"}}}}, cnierr.BadParent)
 	fails(conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{RDMA: "mlx5_0"}}}}, cnierr.NoRDMA)
@@ -82,7 +82,7 @@ func railFacts(t *testing.T, w opened) {
 	w.HostIP(fmt.Sprintf("addr add 10.9.0.250/24 dev %s", w.NIC))
 	w.HostIP(fmt.Sprintf("addr add fd00:9::250/64 dev %s", w.NIC))
 	w.foreign()
-	req := conf.Request{IfName: "net1", Rails: []conf.Rail{
+	req := conf.Request{Rails: []conf.Rail{
 		{IfName: "net1", Parent: conf.Parent{Name: w.NIC}},
 		{IfName: "net1-1", Number: 1, Parent: conf.Parent{Name: "nosuch0"}},
 		{IfName: "eth0", Number: 2, Parent: conf.Parent{IfNames: []string{string(w.NIC)}}},

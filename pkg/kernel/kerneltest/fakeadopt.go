@@ -16,11 +16,12 @@ import (
 
 // adoptFacts is Facts for a link that another plugin has made.
 func (k *FakeKernel) adoptFacts(req conf.Request) (plan.Facts, error) {
-	l, err := k.pod.adoptable(req.IfName)
+	name := req.Rails[0].IfName
+	l, err := k.pod.adoptable(name)
 	if err != nil {
 		return plan.Facts{}, err
 	}
-	facts := plan.Facts{Adopted: &plan.Adopted{MAC: l.mac, MTU: l.mtu}, Pod: k.pod.facts(req.IfName)}
+	facts := plan.Facts{Adopted: &plan.Adopted{MAC: l.mac, MTU: l.mtu}, Pod: k.pod.facts(name)}
 	if req.RDMA.Mode == conf.RDMAOff {
 		return facts, nil
 	}

@@ -21,7 +21,7 @@ import (
 func Rails(nics ...conf.LinkName) plan.Ops {
 	var links, settings, ups, addresses, routes, rules plan.Ops
 	for i, nic := range nics {
-		name, mark := conf.LinkName("net1"), plan.Mark("abc", "net1")
+		name, mark := conf.LinkName("net1"), plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"})
 		if i > 0 {
 			name, mark = conf.LinkName(fmt.Sprintf("net1-%d", i)), fmt.Sprintf("%s/%d", mark, i)
 		}
@@ -219,12 +219,12 @@ func lostRails(t *testing.T, w opened) {
 	w.foreign()
 	w.IP("rule add from 10.8.0.5/32 lookup 100 priority 32000 protocol 82") // another attachment's
 	w.IP("link add eth1 type bridge")
-	w.IP("link set eth1 alias " + plan.Mark("abc", "net1") + "/1") // any program can set an alias
+	w.IP("link set eth1 alias " + plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"}) + "/1") // any program can set an alias
 	before := w.Show()
-	mark := plan.Mark("abc", "net1")
+	mark := plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"})
 	lost := plan.InPod(plan.Macvlan{Name: "net1", Mark: mark}, plan.Orphans{Link: "net1", Mark: mark})
 	others := plan.Ops{}
-	for i, mark := range []string{plan.Mark("abc", "net11"), mark + "1/1", mark + "/x", mark + "/", "x" + mark + "/1", mark + "/1/1"} {
+	for i, mark := range []string{plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net11"}), mark + "1/1", mark + "/x", mark + "/", "x" + mark + "/1", mark + "/1/1"} {
 		m := w.macvlan()
 		m.Name, m.Mark, m.MAC[5] = conf.LinkName(fmt.Sprintf("other%d", i)), mark, byte(100+i)
 		others = append(others, plan.Op{Kind: m})

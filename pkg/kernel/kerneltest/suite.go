@@ -110,7 +110,7 @@ func openWorld(t *testing.T, w World) opened {
 func Attachment(nic conf.LinkName) plan.Ops {
 	v4, v6 := netip.MustParsePrefix("10.9.0.5/24"), netip.MustParsePrefix("fd00:9::5/64")
 	ops := plan.InPod(
-		plan.Macvlan{Name: "net1", Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}, Mark: plan.Mark("abc", "net1")},
+		plan.Macvlan{Name: "net1", Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}, Mark: plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"})},
 		settings(),
 		plan.Up{Link: "net1"},
 		plan.Address{Link: "net1", Prefix: v4},
