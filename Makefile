@@ -27,8 +27,8 @@ UPSTREAM_PLUGINS := main/macvlan ipam/host-local meta/sbr meta/tuning
 BENCHFLAGS ?= -times
 
 # The tests that compare generated texts, and write them with -update.
-GENERATED := ^(TestErrorsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPageIsCurrent)$$
-GENERATORS := ./pkg/cnierr ./integration/arch ./cmd/rocectl
+GENERATED := ^(TestErrorsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPageIsCurrent|TestTheChartIsMadeFromTheManifests)$$
+GENERATORS := ./pkg/cnierr ./integration/arch ./cmd/rocectl ./integration/cluster/deploy
 
 PLUGINS := bin/roce bin/roce-ipam
 PROGRAMS := $(PLUGINS) bin/rocectl bin/roce-env
@@ -62,6 +62,7 @@ test: ## all tests, with the race detector, in random order (root, or those with
 	bash integration/deps.sh
 	go test -race -count=1 -shuffle=on -timeout 30m ./...
 	go -C integration/scale test -race -count=1 -shuffle=on ./...
+	go -C integration/others test -count=1 -shuffle=on ./...
 	$(if $(REQUIRE_NETNS),$(MAKE) test-vm)
 
 # What needs RDMA devices, in virtual machines with Soft-RoCE on two kernels: 6.1
@@ -120,10 +121,12 @@ check: lint test gen-check ## what CI runs: with test-cluster, as root
 lint: $(LINT) ## golangci-lint, formatting included
 	$(LINT) run ./...
 	cd integration/scale && $(LINT) run ./...
+	cd integration/others && $(LINT) run ./...
 
 fmt: $(LINT) ## format the Go files
 	$(LINT) fmt ./...
 	cd integration/scale && $(LINT) fmt ./...
+	cd integration/others && $(LINT) fmt ./...
 
 vuln: $(VULN) ## known vulnerabilities in the dependencies (needs internet)
 	$(VULN) ./...
@@ -143,7 +146,7 @@ golden: ## rewrite every golden file; read the diff afterwards
 
 DEEPCOPY = $(CONTROLLER_GEN) object:headerFile=integration/deepcopy.header.txt paths=./pkg/block paths=./pkg/block/kube
 
-gen: $(CONTROLLER_GEN) ## rewrite docs/errors.md, docs/rocectl.md, docs/troubleshooting.md, the package map in docs/ARCHITECTURE.md and zz_generated.deepcopy.go
+gen: $(CONTROLLER_GEN) ## rewrite docs/errors.md, docs/rocectl.md, docs/troubleshooting.md, the chart, the package map in docs/ARCHITECTURE.md and zz_generated.deepcopy.go
 	@$(DEEPCOPY)
 	@go test -count=1 -run '$(GENERATED)' $(GENERATORS) -update
 

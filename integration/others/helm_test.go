@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package others
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"sigs.k8s.io/yaml"
+)
+
+const chart = "../../charts/roce-cni"
+
+type object = map[string]any
+
+// rendered returns the objects that Helm would apply with these values.
+func rendered(t *testing.T, namespace string, values map[string]any) (map[string]object, error) {
+	t.Helper()
+	c, err := loader.Load(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := chartutil.ReleaseOptions{Name: "roce-cni", Namespace: namespace, IsInstall: true}
+	all, err := chartutil.ToRenderValues(c, values, release, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := engine.Render(c, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]object{}
+	for name, text := range texts {
+		if strings.HasSuffix(name, ".yaml") {
+			add(t, out, name, []byte(text))
+		}
+	}
+	for _, crd := range c.CRDObjects() {
+		add(t, out, crd.Filename, crd.File.Data)
+	}
+	return out, nil
+}
+
+// applied returns the objects of our kustomizations, as kubectl apply -k makes them,
+// but for the namespace, which Helm needs before.
+func applied(t *testing.T) map[string]object {
+	t.Helper()
+	out := map[string]object{}
+	for _, folder := range []string{examples, examples + "/crds", examples + "/rdma/device-plugin"} {
+		var k struct {
+			Resources []string `json:"resources"`
+			Images    []struct {
+				Name    string `json:"name"`
+				NewName string `json:"newName"`
+				NewTag  string `json:"newTag"`
+			} `json:"images"`
+		}
+		read(t, folder+"/kustomization.yaml", &k)
+		for _, name := range k.Resources {
+			path := filepath.Join(folder, name)
+			if name == "namespace.yaml" || !strings.HasSuffix(name, ".yaml") {
+				continue
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, i := range k.Images {
+				if i.NewName == "" {
+					i.NewName = i.Name
+				}
+				text = bytes.ReplaceAll(text, []byte("image: "+i.Name+"\n"), []byte("image: "+i.NewName+":"+i.NewTag+"\n"))
+			}
+			add(t, out, path, text)
+		}
+	}
+	return out
+}
+
+func read(t *testing.T, path string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = yaml.Unmarshal(text, into)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}
+
+// add adds the objects of a text, by kind and name.
+func add(t *testing.T, to map[string]object, where string, text []byte) {
+	t.Helper()
+	for _, doc := range bytes.Split(text, []byte("\n---\n")) {
+		var o object
+		if err := yaml.Unmarshal(doc, &o); err != nil {
+			t.Fatalf("%s: %v\n%s", where, err, doc)
+		}
+		if len(o) == 0 {
+			continue
+		}
+		name, _ := o["metadata"].(object)["name"].(string)
+		key := fmt.Sprintf("%s %s", o["kind"], name)
+		if to[key] != nil {
+			t.Errorf("%s: %s appears twice", where, key)
+		}
+		to[key] = o
+	}
+}
+
+// TestTheChartHasTheObjectsOfTheKustomizations renders the chart with its own values.
+// The device plugin alone has another namespace.
+func TestTheChartHasTheObjectsOfTheKustomizations(t *testing.T) {
+	t.Parallel()
+	got, err := rendered(t, "roce-cni", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := applied(t)
+	for _, key := range []string{"ConfigMap rdma-shared-device-plugin", "DaemonSet rdma-shared-device-plugin"} {
+		want[key]["metadata"].(object)["namespace"] = "roce-cni"
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-kustomize +helm)\n%s", diff)
+	}
+}
+
+// TestTheValuesReachTheirPlaces sets each value and looks where it appears.
+func TestTheValuesReachTheirPlaces(t *testing.T) {
+	t.Parallel()
+	gpu := map[string]any{"example.org/gpu": "true"}
+	got, err := rendered(t, "other", map[string]any{
+		"imageRegistry":    "mirror.example.org",
+		"image":            map[string]any{"tag": "v9"},
+		"imagePullSecrets": []any{map[string]any{"name": "pull"}},
+		"cniBinDir":        "/usr/libexec/cni",
+		"agent":            map[string]any{"nodeSelector": gpu},
+		"gc":               map[string]any{"replicas": 3},
+		"devicePlugin":     map[string]any{"nodeSelector": gpu},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := yaml.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for part, times := range map[string]int{
+		"image: mirror.example.org/roce-cni:v9\n":                                3,
+		"image: mirror.example.org/mellanox/k8s-rdma-shared-dev-plugin:v1.5.3\n": 1,
+		"image: ":                     4,
+		"example.org/gpu: \"true\"\n": 2,
+		"path: /usr/libexec/cni\n":    1,
+		"replicas: 3\n":               1,
+		"- name: pull\n":              3,
+		"namespace: roce-cni\n":       0,
+		"namespace: kube-system\n":    0,
+	} {
+		if n := strings.Count(string(text), part); n != times {
+			t.Errorf("%q appears %d times, want %d", part, n, times)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", text)
+	}
+}
+
+func TestTheDevicePluginCanBeLeftOut(t *testing.T) {
+	t.Parallel()
+	got, err := rendered(t, "roce-cni", map[string]any{"devicePlugin": map[string]any{"enabled": false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range got {
+		if strings.Contains(key, "rdma-shared-device-plugin") {
+			t.Errorf("%s is there", key)
+		}
+	}
+}
+
+// TestMistypedValuesAreRefused asks the schema.
+func TestMistypedValuesAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, values := range map[string]map[string]any{
+		"an unknown key":   {"imageRegistri": "x"},
+		"a relative path":  {"cniBinDir": "opt/cni/bin"},
+		"a number as text": {"gc": map[string]any{"replicas": "two"}},
+	} {
+		if _, err := rendered(t, "roce-cni", values); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
