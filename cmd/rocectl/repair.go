@@ -85,7 +85,7 @@ func repairAttachments(ctx context.Context, w io.Writer, records record.Store, k
 		case err != nil:
 			errs = append(errs, labelled(label(k, rec), err)...)
 		case len(ops) == 0:
-			fmt.Fprintf(w, "# %s: whole\n", label(k, rec))
+			fmt.Fprintf(w, "# %s: intact\n", label(k, rec))
 		}
 		if len(ops) > 0 {
 			fmt.Fprintf(w, "# %s: %s\n%s\n", label(k, rec), says, strings.Join(ops.Commands(netnsName(rec.Netns)), "\n"))

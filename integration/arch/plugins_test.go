@@ -39,7 +39,7 @@ var unwantedInPlugins = []unwanted{
 // unwantedInIPAM is what roce-ipam must not link besides: it leases addresses, and
 // has no link to ask the wire on.
 var unwantedInIPAM = []unwanted{
-	{module + "/pkg/probe", "roce-ipam cannot ask the wire: at its turn there may be no link", nil},
+	{module + "/pkg/probe", "roce-ipam cannot probe for conflicts: at its turn there may be no link", nil},
 	{module + "/pkg/rdma", "roce-ipam knows no RDMA device", []string{module + "/pkg/rdma"}},
 	{module + "/pkg/attach", "roce-ipam makes no attachment: it uses package lease as roce does", nil},
 }

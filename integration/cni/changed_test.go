@@ -49,7 +49,7 @@ func TestCheckAcceptsWhatTuningSets(t *testing.T) {
 				}
 				tuned := p.snapshot(t)
 				w.reportsChanged(t, p, tune.changed)
-				if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: whole\n" {
+				if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: intact\n" {
 					t.Errorf("repair: %v\n%s", err, out)
 				}
 				if diff := cmp.Diff(first, a.mustAdd(t)); diff != "" {

@@ -146,7 +146,7 @@ func TestRefusalOfAnotherIPAMPluginLeavesNothing(t *testing.T) {
 		"none-such":  dir, // and the other folders of CNI_PATH
 		"../foreign": "is not the name of a plugin",
 		"..":         dir,
-		"roce":       "is no IPAM plugin",
+		"roce":       "is not an IPAM plugin",
 	} {
 		a.network = a.network.With("ipam.type", name)
 		if err := a.mustFail(t, 7); !strings.Contains(err.Msg, fmt.Sprintf("%q", name)) || !strings.Contains(err.Msg, says) {

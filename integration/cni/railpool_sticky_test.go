@@ -236,7 +236,7 @@ func TestAddressesThatAreGivenBackMeanwhileAreNotUsed(t *testing.T) {
 				t.Errorf("ADD succeeded: %s", add.Stdout)
 			}
 			var fault types.Error
-			if err := json.Unmarshal(add.Stdout.(*bytes.Buffer).Bytes(), &fault); err != nil || fault.Code != 11 || !strings.Contains(fault.Msg, "given them back") {
+			if err := json.Unmarshal(add.Stdout.(*bytes.Buffer).Bytes(), &fault); err != nil || fault.Code != 11 || !strings.Contains(fault.Msg, "released them") {
 				t.Errorf("got %s, want error 11", add.Stdout)
 			}
 			p.unchanged(t, before)

@@ -172,7 +172,7 @@ func (w *world) repairLeases(t *testing.T, addrs []netip.Addr) {
 		t.Errorf("looking has changed the database (%v)", err)
 	}
 	done, err := w.rocectl("repair", "--yes")
-	if err != nil || !strings.Contains(done, ": rebuilt\n") || !strings.Contains(done, "net1: whole\n") {
+	if err != nil || !strings.Contains(done, ": rebuilt\n") || !strings.Contains(done, "net1: intact\n") {
 		t.Fatalf("repair --yes: %v\n%s", err, done)
 	}
 	for _, a := range addrs {

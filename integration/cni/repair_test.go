@@ -79,7 +79,7 @@ func TestRepairRestoresWhatThePodHasLost(t *testing.T) {
 				t.Errorf("after the repair (-want +got)\n%s", diff)
 			}
 			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addrs(res)[0].String())
-			if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: whole\n" {
+			if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: intact\n" {
 				t.Errorf("another repair: %s, %v", out, err)
 			}
 			p.IP(t, "rule del from 192.0.2.1\nroute del 192.0.2.0/24 table 4711")

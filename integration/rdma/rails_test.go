@@ -284,7 +284,7 @@ func TestSharedRailsWithoutAlignedIndexesAreReported(t *testing.T) {
 	if r0 == r1 {
 		t.Fatalf("both indexes are %d: the address of the host changed nothing", r0)
 	}
-	contains(t, a.stderr.String(), "level=WARN", "GID indexes differ from rail to rail", fmt.Sprintf("net1 [%d], net1-1 [%d]", r0, r1), a.id())
+	contains(t, a.stderr.String(), "level=WARN", "GID indexes differ between rails", fmt.Sprintf("net1 [%d], net1-1 [%d]", r0, r1), a.id())
 	a.mustCheck()
 	told, err := inside(t, a.pod)
 	if err != nil {

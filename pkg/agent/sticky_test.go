@@ -297,7 +297,7 @@ func TestWhatIsHeldIsAffirmed(t *testing.T) {
 		pass(7 * time.Minute)
 		a.counts(`roce_cni_kept_lost_total{pool="compute"} 1`)
 		a.logs("belongs to another node")
-		a.says(200, "lost slots", thief.Name, "delete the pods")
+		a.says(200, "lost sticky addresses", thief.Name, "delete the pods")
 		if _, there, err := a.files().Answer("compute", db("db-0")); there || err != nil {
 			t.Errorf("it would promise %v again, error %v", addr, err)
 		}

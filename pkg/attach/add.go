@@ -142,7 +142,7 @@ func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Re
 	if here && rec.Committed && len(examine(ctx, k, rec.Plan, nil).damage) == 0 && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
 		return result.Of(rec.Plan, req), nil
 	}
-	n.Log.Info("take away what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
+	n.Log.Info("remove what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
 	return nil, n.remove(ctx, rec, req.Netns, n.Addresses.ReleaseUnfinished)
 }
 
@@ -154,8 +154,8 @@ func fits(rec record.Record, req conf.Request) error {
 		return cnierr.New(cnierr.BadEnv, op, string(req.IfName), hint, "the pod has an interface of this name on the network %q", rec.Network)
 	}
 	if req.Prev != nil && len(rec.Plan.Ops.Links()) > 0 {
-		return cnierr.New(cnierr.BadConfig, op, string(req.IfName), "list roce once: with master it does all that it would do to an adopted interface",
-			"roce made it itself")
+		return cnierr.New(cnierr.BadConfig, op, string(req.IfName), "list roce only once: with master, it already does all that it does for an adopted interface",
+			"roce itself made this interface")
 	}
 	return nil
 }

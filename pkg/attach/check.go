@@ -80,7 +80,7 @@ func (n Node) openRecorded(netns string, rec record.Record) (*pod, error) {
 	k, err := n.open(rec.Netns)
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		return nil, cnierr.New(cnierr.Damaged, "check namespace", rec.Netns,
-			"the pod is gone: the runtime's DEL or GC takes away what is left of it", "%w", kernel.ErrNetnsGone)
+			"wait: the pod is gone, and the runtime's DEL or GC removes the rest", "%w", kernel.ErrNetnsGone)
 	}
 	return k, err
 }

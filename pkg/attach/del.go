@@ -43,7 +43,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 		})
 	case errors.Is(err, record.ErrNotExist):
 	case cnierr.CodeOf(err) == cnierr.Unreadable:
-		n.Log.Warn("the record is unreadable: removing what carries the attachment's mark", "error", err)
+		n.Log.Warn("the record is unreadable: everything with the attachment's mark is removed", "error", err)
 	default:
 		return err
 	}

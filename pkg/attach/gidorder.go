@@ -42,7 +42,7 @@ func (n Node) undoAligned(ctx context.Context, x apply.Executor, ops plan.Ops) e
 	var left error
 	err := n.aligned(ctx, to > from, func() error { left = apply.Undo(ctx, x, ops); return nil })
 	if err != nil {
-		n.Log.Warn("GID indexes may become different from rail to rail", "error", err)
+		n.Log.Warn("GID indexes may differ between rails", "error", err)
 		return apply.Undo(ctx, x, ops)
 	}
 	return left
@@ -75,7 +75,7 @@ func (n Node) warnUnaligned(rec record.Record) {
 		rails, indexes = append(rails, fmt.Sprintf("%s %v", g.Targets[0].Link, at)), append(indexes, at)
 	}
 	if slices.ContainsFunc(indexes, func(at []int) bool { return !slices.Equal(at, indexes[0]) }) {
-		n.Log.Warn("GID indexes differ from rail to rail: rocectl env tells how to go without one index for all",
+		n.Log.Warn("GID indexes differ between rails: rocectl env prints settings that need no common index",
 			"container", rec.ContainerID, "indexes", strings.Join(rails, ", "))
 	}
 }

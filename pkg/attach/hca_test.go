@@ -80,7 +80,7 @@ func (h handle) Undo(ctx context.Context, op plan.Op) error {
 	case h.in == m.Netns:
 		h.in, h.name = plan.NetnsID{}, m.Device.Name
 	case h.in != (plan.NetnsID{}):
-		return cnierr.New(cnierr.RDMAHeld, "bring back RDMA device", h.name, "", "it is in %v", h.in)
+		return cnierr.New(cnierr.RDMAHeld, "move back RDMA device", h.name, "", "it is in %v", h.in)
 	}
 	return nil
 }

@@ -286,11 +286,11 @@ func TestOneInterfaceIsOnTheRailOfItsNIC(t *testing.T) {
 		"by number":                        {3, "10.1.0.7/24", `, "rail": 2`, "10.2.0.32"},
 		"the only one":                     {1, "192.0.2.7/24", ``, "10.0.0.32"},
 		"the only one by number":           {1, "", `, "rail": 0`, "10.0.0.32"},
-		"no address":                       {3, "", ``, "it has 3 rails, and no address of the NIC"},
-		"no address of the pool":           {3, "192.0.2.7/24", ``, "no address of the NIC says which one is meant: it has [192.0.2.7/24]"},
+		"no address":                       {3, "", ``, "it has 3 rails, and the NIC's own addresses"},
+		"no address of the pool":           {3, "192.0.2.7/24", ``, "the NIC's own addresses [192.0.2.7/24] are on none of them"},
 		"two addresses of the pool":        {3, "10.0.0.7/24 10.2.0.7/24", ``, "on several of them: [0 2]"},
-		"a number that is too high":        {3, "10.1.0.7/24", `, "rail": 3`, "it has 3 rails, ipam.rail is 3"},
-		"another number of the only one":   {1, "10.0.0.7/24", `, "rail": 1`, "it has 1 rails, ipam.rail is 1"},
+		"a number that is too high":        {3, "10.1.0.7/24", `, "rail": 3`, "it has 3 rails, but ipam.rail is 3"},
+		"another number of the only one":   {1, "10.0.0.7/24", `, "rail": 1`, "it has 1 rails, but ipam.rail is 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -334,8 +334,8 @@ func TestAddressesOfOtherNodesAreNotToBeHadByName(t *testing.T) {
 		return err
 	}
 	for addr, want := range map[string]string{
-		"10.1.0.48":  `lease requested address "10.1.0.48": RailPool gpu has it, but not for this node`,
-		"10.1.0.254": `but not for this node`,
+		"10.1.0.48":  `lease requested address "10.1.0.48": it is an address of RailPool gpu, but not of this node`,
+		"10.1.0.254": `but not of this node`,
 		"192.0.2.1":  "192.0.2.1 is in none of the pool's subnets",
 	} {
 		if err := ask(addr); cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), want) {

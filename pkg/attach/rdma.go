@@ -104,7 +104,7 @@ func identity(m plan.Move) plan.RDMADevice {
 
 func heldBy(m plan.Move, rec record.Record) error {
 	return cnierr.New(cnierr.RDMAHeld, "move RDMA device", m.Device.Name,
-		"give one interface of one pod the whole NIC (one per RDMA device in exclusive mode), delete what has it, or share devices: rdma system set netns shared, which works only while no other network namespace exists",
+		"delete the pod that has it (in exclusive mode, each RDMA device serves one interface of one pod), or use the shared mode: rdma system set netns shared, which works only while no other network namespace exists",
 		"%s has it, for its interface %q", cmp.Or(podText(rec.Pod), fmt.Sprintf("container %q", rec.ContainerID)), rec.IfName)
 }
 

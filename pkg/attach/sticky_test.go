@@ -330,7 +330,7 @@ func TestAddressesThatAnotherHostHasAreGivenUp(t *testing.T) {
 	w.answer(slotFor("job-0", 3, 64))
 	w.wire.refuse = 2 // that which is kept, and the first ordinary one
 	w.mustGet("c1", "job-0", 32, 33)
-	if !strings.Contains(logs.String(), "it gets ordinary ones") {
+	if !strings.Contains(logs.String(), "the pod gets ordinary addresses") {
 		t.Errorf("the log has\n%s", logs)
 	}
 	if l := w.leases(); len(l) != 3 {

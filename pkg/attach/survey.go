@@ -107,8 +107,8 @@ func distinct(rails []plan.Rail) error {
 			if r.Facts.Parent.Name != other.Facts.Parent.Name {
 				continue
 			}
-			err := cnierr.New(cnierr.BadConfig, "use master", string(r.Facts.Parent.Name), "give each rail a NIC of its own",
-				"it is that of rail %d", other.Number)
+			err := cnierr.New(cnierr.BadConfig, "use master", string(r.Facts.Parent.Name), "give each rail its own NIC",
+				"rail %d uses it, too", other.Number)
 			return inRail(r.Number, r.IfName, err)
 		}
 	}
@@ -131,7 +131,7 @@ func free(rail conf.Rail, f plan.Facts) error {
 	}
 	return cnierr.New(cnierr.BadEnv, "add interface", string(rail.IfName),
 		"choose another interface name in the pod's networks annotation, or ifName in rails",
-		"the pod has an interface of this name, which is none of this attachment")
+		"the pod has another interface of this name, which is not of this attachment")
 }
 
 // inRail names the rail that an error is about.

@@ -86,9 +86,9 @@ func (p Pool) keeps(f *strict.Faults) {
 	size := uint64(p.blockSize())
 	switch {
 	case !ok:
-		f.Add(cnierr.BadConfig, path, "write the first and the last host index, such as 1024-2047", "%q is not a range of slots", p.Spec.Sticky.Slots)
+		f.Add(cnierr.BadConfig, path, "write the first and the last host index, such as 1024-2047", "%q is not a range of host indexes", p.Spec.Sticky.Slots)
 	case kept.last >= size*MaxBlocks:
-		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write slots up to %d", size*MaxBlocks-1), "%d is beyond all blocks", kept.last)
+		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write host indexes up to %d", size*MaxBlocks-1), "%d is beyond all blocks", kept.last)
 	case kept.first%size != 0 || (kept.last+1)%size != 0:
 		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write %d-%d, or another range of whole blocks", kept.first/size*size, (kept.last/size+1)*size-1), "%s begins or ends inside a block of %d host indexes", p.Spec.Sticky.Slots, size)
 	}
@@ -160,7 +160,7 @@ func (s Slots) Find(a netip.Addr) (number int, ok bool) {
 // for a slot for which Has is false.
 func (s Slots) Rails(number int) [][]pool.Subnet {
 	if !s.Has(number) {
-		panic(fmt.Sprintf("block: pool %s has no slot %d", s.Pool, number))
+		panic(fmt.Sprintf("block: pool %s has no host index %d", s.Pool, number))
 	}
 	out := make([][]pool.Subnet, len(s.rails))
 	for i, subnets := range s.rails {

@@ -54,7 +54,7 @@ func (p Pool) common(f *strict.Faults) {
 		f.Add(cnierr.BadConfig, "spec.blockSize", "16 is right for 8 pods on a node", "%d is not in 1 to %d", s.BlockSize, MaxSize)
 	}
 	if s.Fabric != "" && !label(s.Fabric) {
-		f.Add(cnierr.BadConfig, "spec.fabric", "use 1 to 40 lower-case letters, digits and -", "%q is no name of a network", s.Fabric)
+		f.Add(cnierr.BadConfig, "spec.fabric", "use 1 to 40 lower-case letters, digits and -", "%q is not the name of a network", s.Fabric)
 	}
 	sources := 0
 	for _, there := range []bool{len(s.Rails) > 0, s.Template != nil, len(s.Racks) > 0} {
@@ -148,7 +148,7 @@ func (p Pool) rails(rack string, f *strict.Faults) [][]pool.Subnet {
 	p.alike(f)
 	places, values := p.lists(rack, f)
 	if n := len(values); f.Len() == before && (n == 0 || n > pool.MaxRails) {
-		f.Add(cnierr.BadConfig, "spec", "write an entry for each rail", "%d rails, not 1 to %d", n, pool.MaxRails)
+		f.Add(cnierr.BadConfig, "spec", "write an entry for each rail", "want 1 to %d rails, got %d", pool.MaxRails, n)
 	}
 	out := make([][]pool.Subnet, 0, len(values))
 	for i, v := range values {

@@ -21,12 +21,12 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 		spec string
 		want []string
 	}{
-		"nothing":    {`{}`, []string{`"spec": 0 of them define the subnets`, `"spec": 0 rails`}},
+		"nothing":    {`{}`, []string{`"spec": 0 of them define the subnets`, `"spec": want 1 to 32 rails, got 0`}},
 		"everything": {`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "template": {"count": 1, "subnets": [{"subnet": "10.1.0.0/24"}]}}`, []string{`"spec": 2 of them`}},
 		"subnets": {
 			`{"rails": [{"subnets": [{"subnet": "10.0.0.1/24"}]}, {"subnets": [{"subnet": "10.1.0.0/24", "ranges": ["10.2.0.0/28"], "gateway": "10.1.0.0"}]}, {"subnets": null}]}`,
 			[]string{
-				`"spec.rails[0].subnets[0].subnet": 10.0.0.1/24 has bits`, `"spec.rails[1].subnets[0].ranges[0]": 10.2.0.0-10.2.0.15 is not inside`,
+				`"spec.rails[0].subnets[0].subnet": 10.0.0.1/24 has host bits`, `"spec.rails[1].subnets[0].ranges[0]": 10.2.0.0-10.2.0.15 is not inside`,
 				`"spec.rails[1].subnets[0].gateway": 10.1.0.0 is the network address`, `"spec.rails[2].subnets": no subnet`,
 			},
 		},
@@ -63,7 +63,7 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 		},
 		"ranges of a template": {
 			`{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/24", "ranges": ["10.{rail}.0.99-10.{rail}.0.10", "10.{rail}.0.65/26"]}]}}`,
-			[]string{`"spec.template.subnets[0].ranges[0]": rail 0: "10.0.0.99-10.0.0.10" is not a range`, `"spec.template.subnets[0].ranges[1]": rail 0: 10.0.0.65/26 has bits set`},
+			[]string{`"spec.template.subnets[0].ranges[0]": rail 0: "10.0.0.99-10.0.0.10" is not a range`, `"spec.template.subnets[0].ranges[1]": rail 0: 10.0.0.65/26 has host bits set`},
 		},
 		"what is of one rail only": {
 			`{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/24", "ranges": ["10.0.0.0/25"], "exclude": ["10.{rail}.0.7", "10.0.0.9"], "gateway": "10.0.0.1"}]}}`,
@@ -84,7 +84,7 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 		"reservations outside": {
 			`{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/24"}]}, "reservations": [{"ranges": ["10.1.0.9", "10.2.0.9", "10.0.0.0-10.255.255.255"], "reason": ""}, {"ranges": ["10.0.0.9/28", "fd00::/64"], "reason": ""}]}`,
 			[]string{
-				`"spec.reservations[0].ranges[1]": 10.2.0.9 is in no subnet`, `"spec.reservations[1].ranges[0]": 10.0.0.9/28 has bits set`, `"spec.reservations[1].ranges[1]": fd00::-fd00::ffff:ffff:ffff:ffff is in no subnet`,
+				`"spec.reservations[0].ranges[1]": 10.2.0.9 is in no subnet`, `"spec.reservations[1].ranges[0]": 10.0.0.9/28 has host bits set`, `"spec.reservations[1].ranges[1]": fd00::-fd00::ffff:ffff:ffff:ffff is in no subnet`,
 			},
 		},
 		"reservations in racks": {
@@ -102,7 +102,7 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 			`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "blockSize": 5000, "quarantine": "25h", "sticky": {"ttl": "soon", "slots": "7"}, "reservations": [{"ranges": ["10.0.0.9", "10.0.0.300"], "reason": ""}]}`,
 			[]string{
 				`"spec.blockSize": 5000 is not in 1 to 4096`, `"spec.quarantine": 25h is not in 0s to 24h0m0s`,
-				`"spec.sticky.ttl": "soon" is not a time`, `"spec.sticky.slots": "7" is not a range of slots`, `"spec.reservations[0].ranges[1]": "10.0.0.300" is not a range`,
+				`"spec.sticky.ttl": "soon" is not a time`, `"spec.sticky.slots": "7" is not a range of host indexes`, `"spec.reservations[0].ranges[1]": "10.0.0.300" is not a range`,
 			},
 		},
 	} {

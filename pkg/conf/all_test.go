@@ -74,7 +74,7 @@ func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 		}
 		told += e.Details
 	}
-	for _, s := range []string{`"master.rmda": did you mean "rdma"?`, `"ipam.subnets[0].subnet": did you mean "10.0.0.0/24"?`, `"rails": write a list [{"master"`} {
+	for _, s := range []string{`"master.rmda": did you mean "rdma"?`, `"ipam.subnets[0].subnet": did you mean "10.0.0.0/24"?`, `"rails": write a list such as [{"master"`} {
 		if !strings.Contains(told, s) {
 			t.Errorf("the hint lacks %s: %s", s, told)
 		}

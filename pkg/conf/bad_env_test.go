@@ -36,7 +36,7 @@ func TestFaultsOfTheInterfaceName(t *testing.T) {
 		"": `"" is empty`, ".": `"." is not the name`, "..": `".." is not the name`, "net1/": `has a character`,
 		"a:b": `has a character`, "a b": `has a character`, "a\u00a0b": `has a character`, "a\x00": `has a character`,
 		"a\x1b[0m": `has a character`, "a\xff": `has a character`, "net-123456789012": `too long`,
-		"all": `"all" is the kernel's word for other links`, "default": `"default" is the kernel's word`,
+		"all": `"all" is reserved: the kernel uses it for the settings of several links`, "default": `"default" is reserved`,
 	} {
 		in := input("")
 		in.IfName = name

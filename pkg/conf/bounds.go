@@ -28,7 +28,7 @@ const (
 func bounded(stdin []byte, f *strict.Faults) bool {
 	before := f.Len()
 	if len(stdin) > maxInput {
-		f.Add(cnierr.BadConfig, strict.Stdin, "", "%d bytes, at most %d are read", len(stdin), maxInput)
+		f.Add(cnierr.BadConfig, strict.Stdin, "", "it has %d bytes, the limit is %d", len(stdin), maxInput)
 		return false
 	}
 	type subnets []struct{ Ranges, Exclude []json.RawMessage }
@@ -49,7 +49,7 @@ func bounded(stdin []byte, f *strict.Faults) bool {
 	_ = json.Unmarshal(c.Rails, &rails) // an object has no subnets for each rail
 	most := func(path string, have, most int) {
 		if have > most {
-			f.Add(cnierr.BadConfig, path, "", "%d entries, at most %d are read", have, most)
+			f.Add(cnierr.BadConfig, path, "", "%d entries, the limit is %d", have, most)
 		}
 	}
 	each := func(path string, list subnets) {

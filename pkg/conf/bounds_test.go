@@ -54,7 +54,7 @@ func TestLongInputIsRefused(t *testing.T) {
 		for n, want := range map[int]bool{c.most: true, c.most + 1: false} {
 			in := strings.ReplaceAll(rest+c.in(n), "10.0.256.1", "10.0.255.9")
 			_, err := conf.Parse(call(in))
-			told := err != nil && strings.Contains(err.Error(), fmt.Sprintf("%q: ", subject)) && strings.Contains(err.Error(), "at most")
+			told := err != nil && strings.Contains(err.Error(), fmt.Sprintf("%q: ", subject)) && strings.Contains(err.Error(), "the limit is")
 			if told == want || told && cnierr.CodeOf(err) != cnierr.BadConfig {
 				t.Errorf("%s, %d: %v", subject, n, err)
 			}

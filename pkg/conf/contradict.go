@@ -34,10 +34,10 @@ func contradictoryMTU(r Request, f *strict.Faults) {
 		v4, v6 = v4+a, v6+b
 	}
 	if r.MTU != 0 && v4 > 0 && r.MTU < 68 { // inetdev_valid_mtu
-		f.Add(cnierr.BadConfig, "mtu", "", "%d is less than 68, the least that IPv4 works with", r.MTU)
+		f.Add(cnierr.BadConfig, "mtu", "", "%d is less than 68, the minimum of IPv4", r.MTU)
 	}
 	if r.MTU != 0 && v6 > 0 && r.MTU < 1280 { // addrconf_notify, RFC 8200 section 5
-		f.Add(cnierr.BadConfig, "mtu", "", "%d is less than 1280, the least that IPv6 works with", r.MTU)
+		f.Add(cnierr.BadConfig, "mtu", "", "%d is less than 1280, the minimum of IPv6", r.MTU)
 	}
 }
 
@@ -51,7 +51,7 @@ func contradictoryDefaults(r Request, f *strict.Faults) {
 		}
 		place := routingOf(r, i) + ".defaultRoute"
 		if j, taken := first[one.Routing.Metric]; taken {
-			f.Add(cnierr.BadConfig, place, "set it in the routing of one rail of a list alone, or with another metric",
+			f.Add(cnierr.BadConfig, place, "set routing.defaultRoute for one rail only, or give each rail another routing.metric",
 				"rail %d and rail %d cannot both have the pod's default route", j, i)
 			return
 		}
@@ -92,12 +92,12 @@ func contradictoryTables(r Request, f *strict.Faults) {
 			continue
 		}
 		if s.first <= lastKernelTable && s.last >= firstKernelTable || s.last > math.MaxInt32 {
-			f.Add(cnierr.BadConfig, place, tableHint, "%s the tables %d to %d, which are not all free to choose", who(r, i, n), s.first, s.last)
+			f.Add(cnierr.BadConfig, place, tableHint, "%s the tables %d to %d, but the kernel has reserved some of them", who(r, i, n), s.first, s.last)
 			return
 		}
 		for _, o := range used {
 			if s.first <= o.last && o.first <= s.last {
-				f.Add(cnierr.BadConfig, place, "choose other numbers, or 0 to let roce choose", "rail %d and rail %d would both have the table %d", o.rail, i, max(s.first, o.first))
+				f.Add(cnierr.BadConfig, place, "choose other numbers, or 0 to let roce choose", "rail %d and rail %d would both use table %d", o.rail, i, max(s.first, o.first))
 				return
 			}
 		}
@@ -127,7 +127,7 @@ func contradictoryRDMA(r RDMA, f *strict.Faults) {
 	for key, given := range map[string]bool{"rdma.tos": r.TOS != nil, "rdma.trafficClass": r.TrafficClass != nil} {
 		if given && r.Mode != RDMAExclusive {
 			f.Add(cnierr.BadConfig, key, `set rdma.mode to exclusive, or set it on the node: cma_roce_tos -d DEVICE -t TOS`,
-				"a device that is not the pod's alone has the host's")
+				"pods share the device, so it keeps the host's value")
 		}
 	}
 }

@@ -108,7 +108,7 @@ func attachments(list strict.Value) []Attachment {
 	out := []Attachment{}
 	for _, e := range list.List() {
 		if e.Kind() == strict.Null {
-			e.Bad(hint, "null is no attachment")
+			e.Bad(hint, "is null, want an attachment")
 			continue
 		}
 		if o := e.Object(); o.Present() {

@@ -52,7 +52,7 @@ func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]Subnet {
 	if source := pool.Elsewhere(o); source != "" {
 		for _, v := range append(rs.subnets(), common) {
 			if v.Present() {
-				v.Bad("keep one of the two", "ipam.%s says which subnets there are", source)
+				v.Bad("keep one of the two", "ipam.%s already defines the subnets", source)
 			}
 		}
 		return nil
@@ -102,7 +102,7 @@ func checkDelegated(o *strict.Object, kind string) {
 		v.Bad("", "%q is not the name of a plugin", kind)
 	}
 	if kind == PluginType { // roce would start itself and wait for itself
-		v.Bad(fmt.Sprintf("set ipam.type to %q", PoolType), "%q is no IPAM plugin", kind)
+		v.Bad(fmt.Sprintf("set ipam.type to %q", PoolType), "%q is not an IPAM plugin", kind)
 	}
 	others := slices.DeleteFunc(slices.Clone(o.Keys()), func(key string) bool { return key == "type" })
 	if len(others) == 0 || kind != "" || v.Present() && v.Kind() != strict.AString {

@@ -86,7 +86,7 @@ func words(v strict.Value, pattern, what, hint string) []string {
 		out = append(out, word(e, pattern, what, hint))
 	}
 	if v.Empty() {
-		v.Bad("leave the key out to select by the others", "the list is empty")
+		v.Bad("remove the key to select by the others", "the list is empty")
 	}
 	return out
 }

@@ -142,7 +142,7 @@ func ParseIPAM(in Input) (Request, error) {
 	r = withRails(r, top, top.At("runtimeConfig").Object(), e.ips, oneRail(), f)
 	onlyRoce(r.IPAM, f)
 	if r.IPAM.Type != PoolType && f.Len() == before {
-		f.Add(cnierr.BadConfig, "ipam.type", "set ipam.type to "+PoolType, "%q is not this plugin", r.IPAM.Type)
+		f.Add(cnierr.BadConfig, "ipam.type", "set ipam.type to "+PoolType, "want %q, got %q", PoolType, r.IPAM.Type)
 	}
 	top.Lenient()
 	if err := f.Err(operation, r.Network); err != nil {
@@ -153,7 +153,7 @@ func ParseIPAM(in Input) (Request, error) {
 
 // onlyRoce reports keys that need to know the NIC: only roce knows it.
 func onlyRoce(p IPAM, f *strict.Faults) {
-	const hint, unknown = "write ipam.subnets", "the NIC is known to roce alone, not to roce-ipam beside another plugin"
+	const hint, unknown = "write ipam.subnets", "roce knows the NIC, but roce-ipam called by another plugin does not"
 	if p.FromMaster != nil {
 		f.Add(cnierr.BadConfig, "ipam.fromMaster", hint, unknown)
 	}

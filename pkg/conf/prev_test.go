@@ -111,13 +111,13 @@ func TestFaultsOfAnAdoptedInterface(t *testing.T) {
 	t.Parallel()
 	const elsewhere, put = "without master, roce adopts the interface in prevResult", "set it in the configuration of the plugin that makes the interface"
 	for _, b := range []bad{
-		{`"mode": "bridge"`, cnierr.BadConfig, `"mode": not ours to set: ` + elsewhere, put},
-		{`"mtu": 0`, cnierr.BadConfig, `"mtu": not ours to set`, put},
-		{`"mac": "02:00:00:00:00:01"`, cnierr.BadConfig, `"mac": not ours to set`, put},
-		{`"bcqueuelen": 100`, cnierr.BadConfig, `"bcqueuelen": not ours to set`, put},
-		{`"linkInContainer": false`, cnierr.BadConfig, `"linkInContainer": not ours to set`, put},
-		{pool(one), cnierr.BadConfig, `"ipam.type": not ours to set`, put},
-		{`"ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": not ours to set`, `set master`},
+		{`"mode": "bridge"`, cnierr.BadConfig, `"mode": has no effect: ` + elsewhere, put},
+		{`"mtu": 0`, cnierr.BadConfig, `"mtu": has no effect`, put},
+		{`"mac": "02:00:00:00:00:01"`, cnierr.BadConfig, `"mac": has no effect`, put},
+		{`"bcqueuelen": 100`, cnierr.BadConfig, `"bcqueuelen": has no effect`, put},
+		{`"linkInContainer": false`, cnierr.BadConfig, `"linkInContainer": has no effect`, put},
+		{pool(one), cnierr.BadConfig, `"ipam.type": has no effect`, put},
+		{`"ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": has no effect`, `set master`},
 	} {
 		_, err := conf.Parse(behind(lent, b.in))
 		b.check(t, err)
@@ -130,7 +130,7 @@ func TestFaultsOfAnAdoptedInterface(t *testing.T) {
 
 func TestFaultsOfPrevResult(t *testing.T) {
 	t.Parallel()
-	const none, put = `"prevResult": the pod has no interface "net1" in it`, "put roce behind the plugin that makes the pod's interface"
+	const none, put = `"prevResult": it lists no interface "net1" of the pod`, "put roce behind the plugin that makes the pod's interface"
 	for _, b := range []bad{
 		{`{"cniVersion": "1.0.0"}`, cnierr.BadConfig, none, put},
 		{`{"cniVersion": "1.0.0", "interfaces": []}`, cnierr.BadConfig, none, put},

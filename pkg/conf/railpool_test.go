@@ -56,16 +56,16 @@ func TestFaultsOfARailPool(t *testing.T) {
 		{pool(`"railPool": "a.b"`), cnierr.BadConfig, `"ipam.railPool": "a.b" is not`, `kubectl get railpools`},
 		{pool(`"railPool": "` + strings.Repeat("r", 41) + `"`), cnierr.BadConfig, `"ipam.railPool": "rrr`, `kubectl get railpools`},
 		{pool(`"railpool": "compute", ` + one), cnierr.BadConfig, `"ipam.railpool": unknown key`, `did you mean "railPool"?`},
-		{pool(rp + `, ` + one), cnierr.BadConfig, `"ipam.subnets": ipam.railPool says which subnets there are`, `keep one of the two`},
-		{pool(rp + `, "pool": "compute"`), cnierr.BadConfig, `"ipam.pool": the RailPool says it`, `networks that name one RailPool share its leases`},
-		{pool(rp + `, "quarantine": "120s"`), cnierr.BadConfig, `"ipam.quarantine": the RailPool says it`, `spec.quarantine`},
-		{pool(rp + `, "gateway": "last"`), cnierr.BadConfig, `"ipam.gateway": means nothing without fromMaster`, `"fromMaster": true`},
-		{pool(rp + `, "derive": {"base": 1, "perHost": 1}`), cnierr.BadConfig, `"ipam.derive": means nothing without fromMaster`, `"fromMaster": true`},
+		{pool(rp + `, ` + one), cnierr.BadConfig, `"ipam.subnets": ipam.railPool already defines the subnets`, `keep one of the two`},
+		{pool(rp + `, "pool": "compute"`), cnierr.BadConfig, `"ipam.pool": the RailPool defines it`, `networks that name one RailPool share its leases`},
+		{pool(rp + `, "quarantine": "120s"`), cnierr.BadConfig, `"ipam.quarantine": the RailPool defines it`, `spec.quarantine`},
+		{pool(rp + `, "gateway": "last"`), cnierr.BadConfig, `"ipam.gateway": has no effect without fromMaster`, `"fromMaster": true`},
+		{pool(rp + `, "derive": {"base": 1, "perHost": 1}`), cnierr.BadConfig, `"ipam.derive": has no effect without fromMaster`, `"fromMaster": true`},
 		{pool(rp + `, "rail": -1`), cnierr.BadConfig, `"ipam.rail": -1 is not in 0 to 31`, ``},
 		{pool(rp + `, "rail": 32`), cnierr.BadConfig, `"ipam.rail": 32 is not in 0 to 31`, ``},
 		{pool(rp + `, "rail": "2"`), cnierr.Decode, `"ipam.rail": want a number, got a string`, `without quotes`},
-		{pool(`"rail": 2, ` + one), cnierr.BadConfig, `"ipam.rail": means nothing without railPool`, `"railPool": "compute"`},
-		{pool(rp + `, "routes": [{"dst": "10.0.0.1/8"}]`), cnierr.BadConfig, `10.0.0.1/8 has bits set`, `did you mean`},
+		{pool(`"rail": 2, ` + one), cnierr.BadConfig, `"ipam.rail": has no effect without railPool`, `"railPool": "compute"`},
+		{pool(rp + `, "routes": [{"dst": "10.0.0.1/8"}]`), cnierr.BadConfig, `10.0.0.1/8 has host bits set`, `did you mean`},
 	} {
 		for _, parse := range []func(conf.Input) (conf.Request, error){conf.Parse, conf.ParseIPAM} {
 			_, err := parse(input(b.in))
@@ -78,14 +78,14 @@ func TestFaultsOfARailPoolWithRails(t *testing.T) {
 	t.Parallel()
 	const rp = `"railPool": "compute"`
 	for _, b := range []bad{
-		{`"rails": [{"master": "a"}], ` + pool(rp+`, "fromMaster": true, "gateway": "last"`), cnierr.BadConfig, `"ipam.fromMaster": ipam.railPool says which`, `keep one of the two`},
-		{`"rails": [{"master": "a"}], ` + pool(rp+`, "table": "/etc/rails.json"`), cnierr.BadConfig, `"ipam.table": the RailPool says it`, `keep one of the two`},
-		{eight + `, ` + pool(rp+`, "rail": 3`), cnierr.BadConfig, `"ipam.rail": each of the 8 rails has the addresses`, `remove it`},
-		{two + `, ` + pool(rp+`, "rail": 0`), cnierr.BadConfig, `"ipam.rail": each of the 2 rails has`, `remove it`},
-		{eight + `, ` + pool(rp+`, `+one), cnierr.BadConfig, `"ipam.subnets": ipam.railPool says which subnets`, `keep one of the two`},
+		{`"rails": [{"master": "a"}], ` + pool(rp+`, "fromMaster": true, "gateway": "last"`), cnierr.BadConfig, `"ipam.fromMaster": ipam.railPool already defines`, `keep one of the two`},
+		{`"rails": [{"master": "a"}], ` + pool(rp+`, "table": "/etc/rails.json"`), cnierr.BadConfig, `"ipam.table": the RailPool defines it`, `keep one of the two`},
+		{eight + `, ` + pool(rp+`, "rail": 3`), cnierr.BadConfig, `"ipam.rail": each of the 8 rails uses the RailPool's rail`, `remove it`},
+		{two + `, ` + pool(rp+`, "rail": 0`), cnierr.BadConfig, `"ipam.rail": each of the 2 rails uses`, `remove it`},
+		{eight + `, ` + pool(rp+`, `+one), cnierr.BadConfig, `"ipam.subnets": ipam.railPool already defines the subnets`, `keep one of the two`},
 		{
 			`"rails": [{"master": "a", ` + one + `}, {"master": "b"}], ` + pool(rp),
-			cnierr.BadConfig, `"rails[0].subnets": ipam.railPool says which subnets`, `keep one of the two`,
+			cnierr.BadConfig, `"rails[0].subnets": ipam.railPool already defines the subnets`, `keep one of the two`,
 		},
 	} {
 		_, err := conf.Parse(railed(b.in))

@@ -33,7 +33,7 @@ type rail struct {
 	routing *Routing // nil: the one of the whole configuration
 }
 
-const railsHint = `write a list [{"master": "ens1f0"}, {"master": "ens2f0"}] or a rule {"match": {"vendors": ["15b3"]}, "count": 8}`
+const railsHint = `write a list such as [{"master": "ens1f0"}, {"master": "ens2f0"}] or a rule {"match": {"vendors": ["15b3"]}, "count": 8}`
 
 func oneRail() rails { return rails{each: make([]rail, 1), least: 1} }
 
@@ -43,7 +43,7 @@ func readRails(top *strict.Object) rails {
 	switch v.Kind() {
 	case strict.Absent:
 		if least.Present() {
-			least.Bad("remove the key", "means nothing without rails")
+			least.Bad("remove the key", "has no effect without rails")
 		}
 		rs.each[0].parent = parent(top.At("master"))
 		return rs
@@ -56,7 +56,7 @@ func readRails(top *strict.Object) rails {
 		v.Fault(cnierr.Decode, railsHint, "want a list or an object, got %s", v.Kind())
 	}
 	if master := top.At("master"); master.Present() && master.Raw() != `""` {
-		master.Bad("remove it: rails say which NICs there are", "means nothing with rails")
+		master.Bad("remove it: rails names the NICs", "has no effect with rails")
 		parent(master) // reports its other faults
 	}
 	rs.least = len(rs.each)
@@ -71,7 +71,7 @@ func (rs *rails) list(v strict.Value) {
 	list := v.List()
 	if len(list) == 0 || len(list) > pool.MaxRails {
 		rs.wrong = true
-		v.Bad(railsHint, "%d rails, not 1 to %d", len(list), pool.MaxRails)
+		v.Bad(railsHint, "want 1 to %d rails, got %d", pool.MaxRails, len(list))
 		return
 	}
 	rs.each = nil
@@ -80,7 +80,7 @@ func (rs *rails) list(v strict.Value) {
 		rs.wrong = rs.wrong || !r.listed
 		for j, other := range rs.each {
 			if !r.parent.Default() && reflect.DeepEqual(r.parent, other.parent) {
-				e.Bad("give each rail a NIC of its own", "its master is that of rail %d", j)
+				e.Bad("give each rail its own NIC", "it has the same master as rail %d", j)
 			}
 		}
 		rs.each = append(rs.each, r)
@@ -110,7 +110,7 @@ func listed(v strict.Value) rail {
 func notARails(key string) string {
 	switch key {
 	case "mode", "mtu", "mac", "bcqueuelen", "linkInContainer", "sysctl", "ipam", "probe", "rdma":
-		return "set it beside rails, for all of them"
+		return "write it next to rails: it applies to all rails"
 	case "subnet", "ranges", "range", "exclude", "gateway":
 		return `write "subnets": [{"subnet": "172.16.11.0/24", "gateway": "172.16.11.254"}]`
 	}
@@ -121,13 +121,13 @@ func notARails(key string) string {
 func (rs *rails) rule(o *strict.Object) {
 	defer o.Strict(func(key string) string {
 		if key == "subnets" || key == "routing" {
-			return "set it beside rails; {rail} in ipam.subnets is the number of the rail"
+			return "write it next to rails; {rail} in ipam.subnets is the number of the rail"
 		}
 		return ""
 	})
 	match, count, ifName := o.At("match"), o.At("count"), o.At("ifName")
-	match.Missing(`say what the NICs have in common, such as {"vendors": ["15b3"]}`)
-	count.Missing("say how many NICs match")
+	match.Missing(`write what the NICs have in common, such as {"vendors": ["15b3"]}`)
+	count.Missing("write how many NICs match")
 	n := int(count.Whole(0, 1, pool.MaxRails))
 	rs.match = &Match{
 		Parent: selector(match, "name the NICs in the list form: "+`"rails": [{"master": "ens1f0"}]`, "give a property that all NICs have, such as vendors"),
@@ -149,11 +149,11 @@ func (rs *rails) rule(o *strict.Object) {
 func nameTemplate(v strict.Value) string {
 	s, ok := v.Text("")
 	if ok && !pool.ValidTemplate(s) {
-		v.Bad(pool.TemplateHint, "%q has a brace that is no placeholder's", s)
+		v.Bad(pool.TemplateHint, "%q has a brace outside of a placeholder", s)
 		return ""
 	}
 	if ok && s == "" {
-		v.Bad("leave the key out for a name that follows from CNI_IFNAME", "the name is empty")
+		v.Bad("remove the key, and the names follow from CNI_IFNAME", "the name is empty")
 	}
 	return s
 }
@@ -166,7 +166,7 @@ func (rs rails) needPool(v strict.Value, kind string) {
 	}
 	for _, s := range rs.subnets() {
 		if kind == "" && s.Present() {
-			s.Bad(fmt.Sprintf("set ipam.type to %q", PoolType), "there is no IPAM to give an address of them")
+			s.Bad(fmt.Sprintf("set ipam.type to %q", PoolType), "without ipam.type, no IPAM plugin leases addresses")
 			return
 		}
 	}

@@ -65,7 +65,7 @@ func tables(each []Rail) int {
 // contradicts the subnets.
 func (r Request) WithSubnets(perRail [][]Subnet) (Request, error) {
 	if len(perRail) != len(r.Rails) {
-		return Request{}, cnierr.New(cnierr.BadConfig, operation, r.Network, "let both have the same number of rails",
+		return Request{}, cnierr.New(cnierr.BadConfig, operation, r.Network, "give both the same number of rails",
 			"%s has subnets for %d rails, the configuration has %d", r.IPAM.source(), len(perRail), len(r.Rails))
 	}
 	if !slices.ContainsFunc(perRail, func(s []Subnet) bool { return len(s) > 0 }) {

@@ -23,11 +23,11 @@ func sysctls(v strict.Value) []Sysctl {
 		s := Sysctl{Value: sysctlValue(o.At(key))}
 		var ok bool
 		if s.Tree, s.Key, ok = sysctlKey(key); !ok {
-			o.At(key).Bad(sysctlHint, "not net.{ipv4,ipv6}.{conf,neigh}.IFNAME.KEY, with IFNAME as it stands here")
+			o.At(key).Bad(sysctlHint, "not net.{ipv4,ipv6}.{conf,neigh}.IFNAME.KEY, with the word IFNAME as it is written here")
 			continue
 		}
 		if slices.ContainsFunc(out, func(b Sysctl) bool { return compareSysctl(s, b) == 0 }) {
-			o.At(key).Bad("keep one of the two", "the setting is there twice")
+			o.At(key).Bad("keep one of the two", "the setting appears twice")
 			continue
 		}
 		out = append(out, s)

@@ -119,8 +119,8 @@ func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
 func TestFaultsOfIPAM(t *testing.T) {
 	t.Parallel()
 	for _, b := range []bad{
-		{`"ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": "host-local" is not this plugin`, `set ipam.type to roce-ipam`},
-		{`"ipam": null`, cnierr.BadConfig, `"ipam.type": "" is not this plugin`, `set ipam.type to roce-ipam`},
+		{`"ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": want "roce-ipam", got "host-local"`, `set ipam.type to roce-ipam`},
+		{`"ipam": null`, cnierr.BadConfig, `"ipam.type": want "roce-ipam", got ""`, `set ipam.type to roce-ipam`},
 		{`"ipam": 5`, cnierr.Decode, `"ipam": want an object, got a number`, ``},
 		{`"ipam": {"pool": "p"}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
 		{pool(`"subnets": [{"subnet": "10.0.0.0/24"}]`), cnierr.BadConfig, `"runtimeConfig.ips[0]": 172.16.11.9 is in none`, `ipam.subnets`},
@@ -174,7 +174,7 @@ func TestGCWithAMalformedListFreesNothing(t *testing.T) {
 	t.Parallel()
 	const list, keys = `"cni.dev/valid-attachments[`, `{"containerID": "ID", "ifname": "net1"}`
 	for _, b := range []bad{
-		{`[null]`, cnierr.BadConfig, list + `0]": null is no attachment`, keys},
+		{`[null]`, cnierr.BadConfig, list + `0]": is null, want an attachment`, keys},
 		{`[{"containerID": "cid-p1"}]`, cnierr.BadConfig, list + `0].ifname": missing or empty`, keys},
 		{`[{"ifname": "net1"}]`, cnierr.BadConfig, list + `0].containerID": missing or empty`, keys},
 		{`[{"containerID": "c1", "ifname": ""}]`, cnierr.BadConfig, list + `0].ifname": missing or empty`, keys},

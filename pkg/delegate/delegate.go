@@ -71,7 +71,7 @@ func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rai
 func (Plugins) Reject(_ context.Context, req conf.Request, _ []plan.Rail, _ []plan.Target) (bool, error) {
 	return false, cnierr.New(cnierr.AddressTaken, "lease another address from IPAM plugin", req.IPAM.Type,
 		"find the machine with the MAC in the message, or exclude the address in the configuration of that plugin",
-		"the CNI protocol has no way to ask for one")
+		"the CNI protocol cannot request another address")
 }
 
 // Release implements lease.source. It runs DEL with the configuration of the record.

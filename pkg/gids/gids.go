@@ -162,7 +162,7 @@ func (h Hints) lost(ports []Port) []string {
 	for _, a := range slices.SortedFunc(maps.Keys(h.Recorded), netip.Addr.Compare) {
 		has := func(p Port) bool { return len(p.places(a, rdma.RoCEv2)) > 0 }
 		if r := h.Recorded[a]; !slices.ContainsFunc(ports, has) {
-			out = append(out, fmt.Sprintf("%s %s is left out: it had an entry in %s when the pod was made, and has none now; rocectl check says more",
+			out = append(out, fmt.Sprintf("%s %s is left out: it had an entry in %s when the pod was made, and has none now; rocectl check shows more",
 				r.Link, a, r.Device))
 		}
 	}
@@ -209,7 +209,7 @@ func find(ports []Port, a Addr, h Hints) (Rail, bool) {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s is in %s at %s: another interface on this node has the address too", a.Addr, best, Numbers(places)))
 	}
 	if best.State != "" && best.State != active {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s is %s, not %s: look at the NIC, its cable and the switch port", best, best.State, active))
+		r.Notes = append(r.Notes, fmt.Sprintf("%s is %s, not %s: check the NIC, its cable and the switch port", best, best.State, active))
 	}
 	return r, true
 }

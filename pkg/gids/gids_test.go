@@ -193,7 +193,7 @@ func TestAnAddressThatLostItsEntryIsReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "net2 172.17.0.5 is left out: it had an entry in mlx5_1 when the pod was made, and has none now; rocectl check says more"
+	const want = "net2 172.17.0.5 is left out: it had an entry in mlx5_1 when the pod was made, and has none now; rocectl check shows more"
 	if diff := cmp.Diff([]string{want}, rails[0].Notes); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

@@ -265,8 +265,8 @@ func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
 		if s.ask.RestedOnly && s.rests(r) {
 			return a, false, s.noneRested(w, r)
 		}
-		s.warn("only resting addresses are left: one is leased before its quarantine is over",
-			"pool", r.Pool, "address", r.Addr, "rested", s.Now-r.Freed, "quarantine", s.ask.Quarantine)
+		s.warn("all free addresses are in quarantine: one is leased before its quarantine ends",
+			"pool", r.Pool, "address", r.Addr, "in quarantine", s.Now-r.Freed, "quarantine", s.ask.Quarantine)
 		early, err := s.wake(r)
 		return r.Addr, early, err
 	}
@@ -304,7 +304,7 @@ func (s *session) request(w want) (early bool, err error) {
 			return s.wake(r)
 		}
 	}
-	return false, cnierr.New(cnierr.Bug, "lease requested address", spot.Addr.String(), "", "pool %q has it in use, but neither leased nor resting", spot.Pool)
+	return false, cnierr.New(cnierr.Bug, "lease requested address", spot.Addr.String(), "", "pool %q counts it as in use, but it is neither leased nor in quarantine", spot.Pool)
 }
 
 // isAside returns the error for a requested address that is set aside.
@@ -314,7 +314,7 @@ func (s *session) isAside(a netip.Addr) error {
 		return err
 	}
 	return cnierr.New(cnierr.TryAgain, "lease requested address", a.String(),
-		"wait until the pod that has it is gone, or ask for another address; rocectl pool list shows all leases",
+		"wait until the pod that has it is gone, or request another address; rocectl pool list shows all leases",
 		"it is set aside: %v had it when the lease database was rebuilt", is.Owner)
 }
 
@@ -342,7 +342,7 @@ func (s *session) evict(spot ledger.Spot) error {
 		return err
 	}
 	return cnierr.New(cnierr.TryAgain, "lease requested address", spot.Addr.String(),
-		"wait until the holder is gone, or ask for another address; rocectl pool list shows all leases",
+		"wait until the holder is gone, or request another address; rocectl pool list shows all leases",
 		"pool %q has leased it to %v (container %s, interface %s)", spot.Pool, h.Owner, h.Owner.ContainerID, h.Owner.IfName)
 }
 

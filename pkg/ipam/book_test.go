@@ -170,7 +170,7 @@ func TestSmallSubnetsGiveExactlyTheirAddresses(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 			_, err := next(len(tc.want))
-			wantCode(t, err, cnierr.PoolExhausted, `"rail"`, fmt.Sprintf("%d leased, 0 resting", len(tc.want)))
+			wantCode(t, err, cnierr.PoolExhausted, `"rail"`, fmt.Sprintf("%d leased, 0 in quarantine", len(tc.want)))
 		})
 	}
 }
@@ -222,7 +222,7 @@ func TestAddressIsInQuarantineBeforeAnotherPodGetsIt(t *testing.T) {
 	}
 	n.release("a")
 	n.now += time.Minute
-	if l := n.mustLease(ask("b", s)); l[0] != first[0]+" early" || !strings.Contains(n.log.String(), "only resting addresses are left") {
+	if l := n.mustLease(ask("b", s)); l[0] != first[0]+" early" || !strings.Contains(n.log.String(), "all free addresses are in quarantine") {
 		t.Errorf("got %v, log %q", l, n.log.String())
 	}
 	n.release("b")
@@ -326,7 +326,7 @@ func TestNothingIsReapedWhenMostSeemDead(t *testing.T) {
 		n.dead[fmt.Sprint("/run/netns/pod", i)] = true
 	}
 	n.mustLease(ask("x", s))
-	if got := n.holders(); len(got) != 9 || !strings.Contains(n.log.String(), "no lease of theirs is reaped") {
+	if got := n.holders(); len(got) != 9 || !strings.Contains(n.log.String(), "no lease is freed") {
 		t.Errorf("held by %v, log %s", got, n.log.String())
 	}
 }

@@ -96,7 +96,7 @@ type Usage struct {
 
 // String returns the numbers in the form of messages.
 func (u Usage) String() string {
-	return fmt.Sprintf("%d leased, %d resting, %v excluded or reserved, %v in all", u.Leased, u.Resting, u.Unusable, u.Total)
+	return fmt.Sprintf("%d leased, %d in quarantine, %v excluded or reserved, %v in all", u.Leased, u.Resting, u.Unusable, u.Total)
 }
 
 // Usage counts for each subnet of an Ask, once for subnets with the same

@@ -125,14 +125,14 @@ func (s *session) warnDifferent(members []int, fixed []netip.Addr) {
 	if len(slots) == 1 {
 		return
 	}
-	why := "no host part is free on all"
+	why := "no host index is free on all rails"
 	if len(fixed) > 0 {
-		why = "the host part of an address that was requested, or that the interface had, is not free on all"
+		why = "the host index of an address that was requested, or that the interface had, is not free on all rails"
 	}
 	if slices.ContainsFunc(fixed, func(slot netip.Addr) bool { return slot != fixed[0] }) {
-		why = "the addresses that were requested, or that the interface had, have different ones"
+		why = "the addresses that were requested, or that the interface had, have different host indexes"
 	}
-	s.warn("rails got different host parts because "+why,
+	s.warn("the rails have different host indexes: "+why,
 		"pool", s.ask.Pool, "owner", s.ask.Owner.String(), "interface", s.ask.Owner.IfName, "addresses", addrs)
 }
 

@@ -61,7 +61,7 @@ func (n *node) occupy(s []ipam.Subnet, addrs ...string) {
 
 func (n *node) wantWarning(text string) {
 	n.t.Helper()
-	const prefix = "rails got different host parts because "
+	const prefix = "the rails have different host indexes: "
 	if got := strings.Count(n.log.String(), prefix); text == "" && got > 0 || text != "" && (got != 1 || !strings.Contains(n.log.String(), prefix+text)) {
 		n.t.Errorf("%d warnings, want one that says %q; log %s", got, text, n.log.String())
 	}
@@ -82,7 +82,7 @@ func TestRailsGetTheSameSlotWheneverOneIsFreeOnAll(t *testing.T) {
 	if l := n.mustLease(ask("c", s...)); len(slots(l)) == 1 {
 		t.Errorf("got %v, and no slot is free", l)
 	}
-	n.wantWarning("no host part is free on all")
+	n.wantWarning("no host index is free on all rails")
 	for _, text := range []string{"pool=rail", "pod ns/c", "172.16.11."} {
 		if !strings.Contains(n.log.String(), text) {
 			t.Errorf("the warning does not say %q: %s", text, n.log.String())
@@ -126,7 +126,7 @@ func TestRailsFollowARequestedAddress(t *testing.T) {
 	if got := slots(l); len(got) != 3 || got[0] != got[2] || got[1] != "9" {
 		t.Errorf("got %v, want the others to agree", l)
 	}
-	n.wantWarning("the host part of an address that was requested")
+	n.wantWarning("the host index of an address that was requested")
 	n.log.Reset()
 	if l := n.mustLease(requesting(ask("c", s...), "172.16.11.1", "172.16.13.2")); !slices.Equal(slots(l), []string{"1", "1", "2"}[1:]) {
 		t.Errorf("got %v, want the second to follow the first", l)
@@ -138,7 +138,7 @@ func TestRailsFollowARequestedAddress(t *testing.T) {
 	if !strings.HasPrefix(l[1], "172.16.11.") || slots(l)[0] != "10" {
 		t.Errorf("got %v", l)
 	}
-	n.wantWarning("the host part of an address that was requested")
+	n.wantWarning("the host index of an address that was requested")
 	n = newNode(t)
 	n.mustLease(requesting(ask("a", s...), "172.16.11.3", "172.16.12.5", "172.16.13.6"))
 	n.wantWarning("") // so it was asked
@@ -156,7 +156,7 @@ func TestANewRailFollowsThoseThatAreKept(t *testing.T) {
 	if l := n.mustLease(ask("b", s...)); len(slots(l)) != 2 || !slices.Equal(first, l[:2]) {
 		t.Errorf("got %v, then %v", first, l)
 	}
-	n.wantWarning("the host part of an address that was requested, or that the interface had")
+	n.wantWarning("the host index of an address that was requested, or that the interface had")
 	n.mustLease(requesting(ask("c", s[0]), "172.16.11.3"))
 	l := n.mustLease(requesting(ask("c", s...), "172.16.12.11"))
 	if d := cmp.Diff([]string{"172.16.11.3/28", "172.16.12.11/28", "172.16.13.11/28"}, l); d != "" {
@@ -290,7 +290,7 @@ func TestRejectWithoutAnotherSlotGivesWhatThereIs(t *testing.T) {
 	if d := cmp.Diff([]string{"10.0.0.2/29", "10.1.0.3/29"}, n.mustLease(a)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	n.wantWarning("no host part is free on all")
+	n.wantWarning("no host index is free on all rails")
 }
 
 func TestRailsInOneSubnetGetAnAddressEach(t *testing.T) {

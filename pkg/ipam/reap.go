@@ -39,7 +39,7 @@ func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 		return err
 	}
 	if gone > 4 && 2*gone > judged {
-		w.warn("most namespaces that were looked at are gone: no lease of theirs is reaped", "looked at", judged, "gone", gone)
+		w.warn("most of the checked namespaces are gone, which can be an error: no lease is freed", "checked", judged, "gone", gone)
 		return nil
 	}
 	for _, n := range dead {
@@ -47,7 +47,7 @@ func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 		if err != nil {
 			return err
 		}
-		w.warn("leases are reaped: their namespace is gone", "owner", h.Owner.String(), "container", h.Owner.ContainerID,
+		w.warn("leases are freed: their namespace is gone", "owner", h.Owner.String(), "container", h.Owner.ContainerID,
 			"interface", h.Owner.IfName, "netns", h.Owner.Netns.Path, "addresses", len(h.Places))
 		if _, err := w.Retire(h, allPlaces); err != nil {
 			return err

@@ -90,7 +90,7 @@ func TestAnExhaustedPoolIsSearchedForTheDead(t *testing.T) {
 		n.mustLease(ask(fmt.Sprint("pod", i), s))
 	}
 	_, err := n.lease(ask("new", s))
-	wantCode(t, err, cnierr.PoolExhausted, "100 leased, 0 resting, 156 excluded or reserved, 256 in all")
+	wantCode(t, err, cnierr.PoolExhausted, "100 leased, 0 in quarantine, 156 excluded or reserved, 256 in all")
 	for i := range 10 {
 		gone, pod := fmt.Sprint("pod", 7*i), fmt.Sprint("new", i)
 		n.dead["/run/netns/"+gone] = true

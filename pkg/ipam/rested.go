@@ -21,7 +21,7 @@ const notRestedHint = "wait until the quarantine is over, widen ipam.subnets[].r
 // notRested returns the error for a requested address that is in quarantine.
 func (s *session) notRested(r ledger.Resting) error {
 	return cnierr.New(cnierr.TryAgain, "lease requested address", r.Addr.String(), notRestedHint,
-		"it is in quarantine for %v more: its last user may still have it, and this program cannot ask the wire", s.restLeft(r))
+		"it is in quarantine for %v more: its last user may still have it, and this program cannot probe for conflicts", s.restLeft(r))
 }
 
 // noneRested returns the error for a subnet in which all addresses that are left are in
@@ -32,6 +32,6 @@ func (s *session) noneRested(w want, r ledger.Resting) error {
 		return err
 	}
 	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool, notRestedHint,
-		"no address of %v is left but those in quarantine, the next of them (%v) for %v more, and this program cannot ask the wire whether they are in use: %v",
+		"all free addresses of %v are in quarantine, the next one (%v) for %v more, and this program cannot probe for conflicts: %v",
 		w.Prefix, r.Addr, s.restLeft(r), usage)
 }

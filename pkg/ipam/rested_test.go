@@ -23,10 +23,10 @@ func TestAnAddressInQuarantineIsNotLeasedWithoutAConflictProbe(t *testing.T) {
 	b := ask("b", s)
 	b.RestedOnly = true
 	_, err := n.lease(b)
-	wantCode(t, err, cnierr.PoolExhausted, "10.0.0.0/24", "1m30s", "cannot ask the wire")
+	wantCode(t, err, cnierr.PoolExhausted, "10.0.0.0/24", "1m30s", "cannot probe for conflicts")
 	b.Requested = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
 	_, err = n.lease(b)
-	wantCode(t, err, cnierr.TryAgain, "10.0.0.9", "1m30s", "cannot ask the wire")
+	wantCode(t, err, cnierr.TryAgain, "10.0.0.9", "1m30s", "cannot probe for conflicts")
 	n.wantEntries("rail 10.0.0.9 resting a 30s")
 
 	a := ask("a", s)

@@ -51,13 +51,13 @@ func (a Ask) check() error {
 	for _, name := range []string{a.Pool, o.ContainerID, o.IfName, o.Network, o.PodNamespace, o.PodName, o.PodUID, o.Netns.Path} {
 		if len(name) > maxName {
 			return cnierr.New(cnierr.BadConfig, "read request", name[:32]+"...", "shorten the name",
-				"the name has %d bytes, %d are possible", len(name), maxName)
+				"the name has %d bytes, the limit is %d", len(name), maxName)
 		}
 	}
 	family := map[int]netip.Addr{}
 	for _, s := range a.Subnets {
 		if !s.Prefix.IsValid() || s.Prefix.Addr().Is4In6() {
-			return cnierr.New(cnierr.BadConfig, "read request", s.Prefix.String(), "", "it is no subnet")
+			return cnierr.New(cnierr.BadConfig, "read request", s.Prefix.String(), "", "it is not a subnet")
 		}
 		if was, ok := family[s.Group]; ok && s.Group != 0 && was.Is4() != s.Prefix.Addr().Is4() {
 			return cnierr.New(cnierr.BadConfig, "read request", s.Prefix.String(), "", "its group has IPv4 and IPv6 subnets")
@@ -70,7 +70,7 @@ func (a Ask) check() error {
 // assignRequest gives a requested address to the first want of its subnet that
 // has no requested address yet.
 func assignRequest(wants []want, addr netip.Addr, reserved []netip.Addr) error {
-	const hint = "ask for another address, or change ipam.subnets"
+	const hint = "request another address, or change ipam.subnets"
 	var in *want
 	for i := range wants {
 		w := &wants[i]
@@ -90,7 +90,7 @@ func assignRequest(wants []want, addr netip.Addr, reserved []netip.Addr) error {
 		return cnierr.New(cnierr.BadConfig, "lease requested address", addr.String(), hint, "it is %s", why)
 	}
 	if in.requested.IsValid() {
-		return cnierr.New(cnierr.BadConfig, "lease requested address", addr.String(), "ask for one address of each subnet",
+		return cnierr.New(cnierr.BadConfig, "lease requested address", addr.String(), "request one address of each subnet",
 			"%v of %v is requested too", in.requested, in.Prefix)
 	}
 	in.requested = addr

@@ -136,7 +136,7 @@ func (w world) acquire(a ipam.Ask) (leases []string) {
 			w.t.Errorf("announced %v, got %v", said, leases)
 		}
 	}
-	if warned := w.log.Len() > 0 && strings.Contains(w.log.String(), "different host parts"); warned != (len(w.has[pod]) == 0 && w.slot(leases) < 0) {
+	if warned := w.log.Len() > 0 && strings.Contains(w.log.String(), "different host indexes"); warned != (len(w.has[pod]) == 0 && w.slot(leases) < 0) {
 		w.t.Errorf("got %v, log %s", leases, w.log.String())
 	}
 	w.has[pod] = leases

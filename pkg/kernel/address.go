@@ -58,7 +58,7 @@ func (a address) added(ctx context.Context, l rtnl.Link, err error) error {
 	if !errors.Is(err, unix.EEXIST) {
 		return classify(addingAddress, a.op.Prefix.String(), err,
 			// ipv6_add_addr, for a link with disable_ipv6
-			meaning{unix.EACCES, cnierr.IO, "set net/ipv6/conf/" + string(a.op.Link) + "/disable_ipv6 to 0 in " + a.place.String() + ": something has set it to 1 again"})
+			meaning{unix.EACCES, cnierr.IO, "set net/ipv6/conf/" + string(a.op.Link) + "/disable_ipv6 to 0 in " + a.place.String() + ": another program set it to 1 again"})
 	}
 	there, err := a.conn.Addresses(ctx, l.Index)
 	if err != nil {

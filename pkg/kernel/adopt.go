@@ -55,7 +55,7 @@ func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, 
 func absent() meaning {
 	return meaning{
 		unix.ENODEV, cnierr.BadConfig,
-		"look at the plugin before roce in the list, which says that it made the interface; a device that has none, as for DPDK, needs no roce",
+		"check the plugin before roce in the list: its result names this interface. A device without a network interface, as for DPDK, needs no roce",
 	}
 }
 
@@ -64,7 +64,7 @@ func adoptable(l rtnl.Link) error {
 	switch {
 	case l.Type == unix.ARPHRD_INFINIBAND:
 		return cnierr.New(cnierr.NoRDMA, adopting, l.Name,
-			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2), or take roce out of the list: InfiniBand needs none of it",
+			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2), or remove roce from the list: InfiniBand does not need it",
 			"its link layer is InfiniBand, and RoCE needs Ethernet")
 	case l.Type != unix.ARPHRD_ETHER:
 		return cnierr.New(cnierr.BadConfig, adopting, l.Name,
@@ -111,7 +111,7 @@ func (a adopt) do(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return cnierr.New(cnierr.TryAgain, adopting, string(a.op.Link), "", "the kernel still asks the wire whether %s is unique", is.unsure)
+			return cnierr.New(cnierr.TryAgain, adopting, string(a.op.Link), "", "duplicate address detection for %s has not finished", is.unsure)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -126,7 +126,7 @@ func (a adopt) check(ctx context.Context) error {
 	switch {
 	case errors.Is(err, unix.ENODEV):
 		return cnierr.New(cnierr.Damaged, action, string(a.op.Link),
-			"delete the pod: another plugin made the interface, and only that one can make it again", "the pod has no such interface")
+			"delete the pod: only the plugin that made the interface can make it again", "the pod has no such interface")
 	case err != nil:
 		return classify(action, string(a.op.Link), err)
 	}

@@ -35,7 +35,7 @@ func everywhere() []meaning {
 		{unix.ENOBUFS, cnierr.TryAgain, again},
 		{unix.EPERM, cnierr.IO, needsRoot},
 		{unix.EACCES, cnierr.IO, needsRoot},
-		{unix.ENODEV, cnierr.IO, "the interface vanished meanwhile: look at ip monitor link in the pod for who removes it"},
+		{unix.ENODEV, cnierr.IO, "the interface disappeared meanwhile: ip monitor link in the pod shows when another program removes it"},
 		{unix.EAFNOSUPPORT, cnierr.Unsupported, "remove the IPv6 addresses, or boot the node without ipv6.disable=1"},
 	}
 }

@@ -55,7 +55,7 @@ func unseen(req conf.Request, addrs []rtnl.Address) (rails []plan.RailFacts) {
 		var fault error
 		if one.Parent.Name == "" {
 			fault = cnierr.New(cnierr.BadParent, "select master", "linkInContainer",
-				"name the interface in master", "which interface of the pod is meant can be known only in the pod")
+				"name the interface in master", "only a look into the pod's namespace can find this interface")
 		}
 		l := plan.Link{Name: one.Parent.Name, MTU: max(req.MTU, 1500)}
 		rails = append(rails, plan.RailFacts{Facts: plan.Facts{Parent: l, HostAddrs: taken}, Fault: fault})

@@ -117,7 +117,7 @@ func netnsError(path string, err error) error {
 		return classify(opening, path, err)
 	}
 	return cnierr.New(cnierr.BadNetns, opening, path,
-		"the pod is gone, or CNI_NETNS is wrong: ip netns identify PID tells the namespace of a process", "%w", err)
+		"the pod is gone, or CNI_NETNS is wrong: ip netns identify PID prints the namespace of a process", "%w", err)
 }
 
 // ID returns the identity of the pod's namespace, zero for a Kernel from

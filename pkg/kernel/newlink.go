@@ -97,10 +97,10 @@ func remove(ctx context.Context, pod *rtnl.Conn, doomed, all []rtnl.Link) error 
 func (m macvlan) refused(err error) error {
 	return classify("add macvlan", string(m.op.Name), fmt.Errorf("on %q: %w", m.op.Parent, err),
 		meaning{unix.ENODEV, cnierr.BadParent, "ip link shows whether the master was renamed or removed"},
-		meaning{unix.EBUSY, cnierr.BadParent, "the master is a port of a bridge, bond or switch, whose own interface is then the master to use, or it has a passthru child already"},
-		meaning{unix.EINVAL, cnierr.BadParent, "the kernel refuses this combination: the master must be Ethernet, the MTU at most the master's, and a passthru child the only one"},
+		meaning{unix.EBUSY, cnierr.BadParent, "if the master is a port of a bridge, bond or switch, use the interface of that bridge, bond or switch as master; if it has a passthru child, delete that pod first"},
+		meaning{unix.EINVAL, cnierr.BadParent, "use an Ethernet master and an MTU of at most the master's; a passthru child must be the only child of its master"},
 		meaning{unix.EOPNOTSUPP, cnierr.Unsupported, "load the driver on the node: modprobe macvlan"},
-		meaning{unix.EEXIST, cnierr.TryAgain, "another process makes a link of that name; let the runtime try again"},
+		meaning{unix.EEXIST, cnierr.TryAgain, "another process made a link of the same name: the runtime tries again automatically"},
 	)
 }
 

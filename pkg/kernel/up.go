@@ -32,7 +32,7 @@ func (r ups) do(ctx context.Context) error {
 		if err != nil {
 			return classify("bring up", string(r[i].op.Link), err,
 				// macvlan_open
-				meaning{unix.EADDRINUSE, cnierr.TryAgain, "another child of the same master has this MAC: if it is not of a pod that is going away, give the pods different ones"})
+				meaning{unix.EADDRINUSE, cnierr.TryAgain, "another child of the same master has this MAC: wait if its pod is being deleted, otherwise give the pods different MACs"})
 		}
 	}
 	return nil

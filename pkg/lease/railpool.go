@@ -28,13 +28,13 @@ func ofRailPool(req conf.Request, f nodefile.File, nic []netip.Prefix) (conf.Req
 		}
 		rails = rails[i : i+1]
 	}
-	hint := "ask for an address of the node's own blocks, or for none: kubectl get railblocks"
+	hint := "request an address of the node's own blocks, or no address: kubectl get railblocks"
 	if f.Sticky {
-		hint += "; who wants to have an address of spec.sticky makes a RailLease with keep: true for the pod, and asks for none"
+		hint += "; for a fixed address of spec.sticky, create a RailLease with keep: true for the pod, and request no address"
 	}
 	for _, a := range req.IPAM.Requested {
 		if !mayLease(f, a) {
-			return req, cnierr.New(cnierr.BadConfig, "lease requested address", a.String(), hint, "RailPool %s has it, but not for this node", f.Pool)
+			return req, cnierr.New(cnierr.BadConfig, "lease requested address", a.String(), hint, "it is an address of RailPool %s, but not of this node's blocks", f.Pool)
 		}
 	}
 	req.IPAM.Quarantine = f.Quarantine
@@ -61,7 +61,7 @@ func railOf(p conf.RailPool, rails [][]conf.Subnet, nic []netip.Prefix) (int, er
 	}
 	if p.Rail != nil {
 		if *p.Rail >= len(rails) {
-			return 0, bad("it has %d rails, ipam.rail is %d", len(rails), *p.Rail)
+			return 0, bad("it has %d rails, but ipam.rail is %d", len(rails), *p.Rail)
 		}
 		return *p.Rail, nil
 	}
@@ -78,7 +78,7 @@ func railOf(p conf.RailPool, rails [][]conf.Subnet, nic []netip.Prefix) (int, er
 	case 1:
 		return on[0], nil
 	case 0:
-		return 0, bad("it has %d rails, and no address of the NIC says which one is meant: it has %v", len(rails), nic)
+		return 0, bad("it has %d rails, and the NIC's own addresses %v are on none of them", len(rails), nic)
 	}
 	return 0, bad("it has %d rails, and the NIC's own addresses %v are on several of them: %v", len(rails), nic, on)
 }

@@ -92,7 +92,7 @@ func (a Allocator) ask(ctx context.Context, pool string, k nodefile.Key) (nodefi
 			return answer, err
 		}
 	}
-	return answer, waitFor(k, "it has been asked for them; if that goes on, the log of rocectl agent on this node and http://NODE:9482/healthz say why, "+
+	return answer, waitFor(k, "wait: the runtime tries again automatically; if the error stays, the log of rocectl agent on this node and http://NODE:9482/healthz say why, "+
 		"and kubectl get railleases --field-selector spec.pod="+k.Pod+" shows which node has them",
 		"rocectl agent has not answered yet")
 }
@@ -117,7 +117,7 @@ func (c *Claim) confirmSticky() error {
 	if err != nil || there && now.Equal(grant) {
 		return err
 	}
-	return waitFor(grant.Key, "the next ADD asks for them again", "rocectl agent has given them back in the same moment")
+	return waitFor(grant.Key, "wait: the next ADD requests them again", "rocectl agent released them at the same moment")
 }
 
 // withoutSticky gives the rails ordinary addresses instead of sticky ones, because
@@ -128,7 +128,7 @@ func (c *Claim) withoutSticky() bool {
 	if !s.grant.Granted() {
 		return false
 	}
-	c.a.Log.Warn("another machine has a sticky address of the pod: it gets ordinary ones",
+	c.a.Log.Warn("another machine uses a sticky address of the pod: the pod gets ordinary addresses",
 		"pool", c.sticky.file.Pool, "pod", c.req.Pod, "interface", c.req.IfName)
 	c.rails, s.grant = s.ordinary, nodefile.Answer{}
 	return true
@@ -143,7 +143,7 @@ func stickyError(grant nodefile.Answer, err error) error {
 	if _, other := netip.ParseAddr(held.Subject); other != nil || !grant.Granted() || held.Code != cnierr.TryAgain {
 		return err
 	}
-	return waitFor(grant.Key, "the DEL of a former sandbox gives them back: rocectl pool list shows all leases", held.Subject+": %w", held.Err)
+	return waitFor(grant.Key, "wait: the DEL of the pod's former sandbox releases them; rocectl pool list shows all leases", held.Subject+": %w", held.Err)
 }
 
 func waitFor(k nodefile.Key, hint, why string, args ...any) error {

@@ -122,6 +122,6 @@ func (m maker) checkVia(r conf.Route) error {
 		return nil
 	}
 	return cnierr.New(cnierr.BadConfig, "add route to", r.Dst.String(),
-		"correct the gateway of the route, or let IPAM give a route of scope 253 to it",
-		"its gateway %s is in no subnet of the addresses, nor the gateway of one", r.Via)
+		"correct the gateway of the route, or add a route with scope 253 (link) to the gateway",
+		"its gateway %s is neither in a subnet of the pod's addresses nor the gateway of one", r.Via)
 }

@@ -112,8 +112,8 @@ func checkTwice(ops Ops) error {
 		key := Route{Table: r.Table, Dst: r.Dst, Metric: r.Metric}
 		if other := first[key]; other != "" && other != r.Link {
 			return cnierr.New(cnierr.BadConfig, "add route to", r.Dst.String(),
-				"give it a gw in the subnet of one rail, or leave the table to routing.mode policy, where each rail has its own",
-				"%s and %s would both have it in table %d", other, r.Link, r.Table)
+				"set gw to an address in the subnet of one rail, or use routing.mode policy without table: each rail then has its own table",
+				"%s and %s would both add it to table %d", other, r.Link, r.Table)
 		}
 		first[key] = r.Link
 	}

@@ -116,7 +116,7 @@ func (m maker) nextTable(mine []uint32) (uint32, error) {
 		if m.rail.Routing.Table != 0 {
 			return 0, cnierr.New(cnierr.RouteTaken, "use routing table", fmt.Sprint(t),
 				"set routing.table to 0 for the lowest free number, or to a number that ip rule and ip route show table all in the pod do not list",
-				"a route or a rule of somebody else's in the pod uses it")
+				"a route or rule of another program in the pod uses it")
 		}
 		t++
 	}
@@ -145,7 +145,7 @@ func (m maker) checkRules(addr netip.Addr) error {
 		}
 		return cnierr.New(cnierr.RouteTaken, "route packets from", addr.String(),
 			fmt.Sprintf("remove the rule from the pod, or set routing.priority below %d", r.Priority),
-			"the rule \"from %s lookup %d priority %d\" of somebody else's wins over ours", r.From, r.Table, r.Priority)
+			"the rule \"from %s lookup %d priority %d\" of another program has precedence over ours", r.From, r.Table, r.Priority)
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (m maker) checkGateways() error {
 		return nil
 	}
 	return cnierr.New(cnierr.BadConfig, "add default route through", string(m.rail.IfName),
-		"set the gateway in ipam, or leave routing.defaultRoute out", "no address has a gateway")
+		"set the gateway in ipam, or remove routing.defaultRoute", "no address has a gateway")
 }
 
 // checkDefaults refuses a default route if the pod has a foreign one with the
@@ -202,7 +202,7 @@ func (m maker) checkDefaults(routes []Route) error {
 				continue
 			}
 			return cnierr.New(cnierr.RouteTaken, "add default route through", string(r.Link),
-				"set routing.metric, or the priority of IPAM's route, to another number, or leave the default route out",
+				"set routing.metric, or the priority of IPAM's route, to another number, or remove routing.defaultRoute",
 				"the pod has one via %s on %q with the same metric", d.Via, d.Link)
 		}
 	}

@@ -47,7 +47,7 @@ func (c Conflict) commands(in namespaces) []string {
 		if t.Addr.Is4() {
 			out = append(out, in.run("arping -D -q -c %d -w 1 -I %s %s", c.Probes, t.Link, t.Addr))
 		} else {
-			out = append(out, fmt.Sprintf("# neighbour solicitations from :: for %s on %s: %d, nobody may answer", t.Addr, t.Link, c.Probes))
+			out = append(out, fmt.Sprintf("# neighbour solicitations from :: for %s on %s: %d, no host may answer", t.Addr, t.Link, c.Probes))
 		}
 	}
 	return out

@@ -64,7 +64,7 @@ func TestPolicyOfAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err = Load(path)
-	if d := cmp.Diff(builtIn(path), got); d != "" || cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "others than root can change it") {
+	if d := cmp.Diff(builtIn(path), got); d != "" || cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "users other than root can change it") {
 		t.Errorf("a file that all can write: %v, (-want +got):\n%s", err, d)
 	}
 }

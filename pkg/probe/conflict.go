@@ -104,7 +104,7 @@ func taken(asks []*ask) error {
 		found = append(found, Taken{Target: a.target, By: a.answer.by, What: a.answer.what})
 		addrs = append(addrs, a.target.Addr.String())
 		if a.answer.by == a.target.MAC {
-			hint = fmt.Sprintf("find the other interface with the MAC %s of ours and give one of them another: equal MACs blind conflict detection and switches alike", a.target.MAC)
+			hint = fmt.Sprintf("find the other interface with our MAC %s, and change one of the two: with equal MACs, conflict probes and switches do not work", a.target.MAC)
 		}
 	}
 	if found == nil {

@@ -73,7 +73,7 @@ func silent(asks []*ask, attempts int) error {
 			what, command = "neighbour solicitations", fmt.Sprintf("ndisc6 -s %s %s %s", t.Addr, t.Gateway, t.Link)
 		}
 		gateways = append(gateways, t.Gateway.String())
-		causes = append(causes, fmt.Sprintf("%s answers none of %d %s from %s on %s", t.Gateway, attempts, what, t.Addr, t.Link))
+		causes = append(causes, fmt.Sprintf("%s answered none of %d %s from %s on %s", t.Gateway, attempts, what, t.Addr, t.Link))
 		commands = append(commands, command)
 	}
 	if causes == nil {
@@ -81,7 +81,7 @@ func silent(asks []*ask, attempts int) error {
 	}
 	return &cnierr.Error{
 		Code: cnierr.GatewaySilent, Op: "ask gateway", Subject: strings.Join(gateways, ", "),
-		Hint: fmt.Sprintf("check the gateway's address in ipam.subnets[], the VLAN and the switch port of the master; %q in the pod's namespace asks again; probe.gateway \"warn\" starts pods all the same",
+		Hint: fmt.Sprintf("check the gateway's address in ipam.subnets[], the VLAN and the switch port of the master; run %q in the pod's namespace to ask again; probe.gateway \"warn\" starts pods without an answer",
 			strings.Join(commands, "; ")),
 		Err: errors.New(strings.Join(causes, "; ")),
 	}

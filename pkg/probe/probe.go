@@ -116,7 +116,7 @@ func (p *Prober) settle(ctx context.Context, mode conf.Severity, check func() er
 	if err == nil || mode != conf.Warn || ctx.Err() != nil || cnierr.CodeOf(err) == cnierr.Bug {
 		return err
 	}
-	p.Log.WarnContext(ctx, "wire check failed", "error", err, "code", cnierr.CodeOf(err))
+	p.Log.WarnContext(ctx, "probe failed", "error", err, "code", cnierr.CodeOf(err))
 	return nil
 }
 

@@ -29,8 +29,8 @@ func TestSilentGatewaysAreAllNamed(t *testing.T) {
 		})
 		err := p.Do(t.Context(), plan.Op{Kind: gatewayOp(target("net1"), target6("net1"), target("net2"), none)})
 		const text = `ask gateway "172.16.11.254, fd00:11::fe": ` +
-			`172.16.11.254 answers none of 3 ARP requests from 172.16.11.5 on net1; ` +
-			`fd00:11::fe answers none of 3 neighbour solicitations from fd00:11::a:5 on net1`
+			`172.16.11.254 answered none of 3 ARP requests from 172.16.11.5 on net1; ` +
+			`fd00:11::fe answered none of 3 neighbour solicitations from fd00:11::a:5 on net1`
 		if err == nil || err.Error() != text {
 			t.Errorf("got  %v\nwant %s", err, text)
 		}
@@ -56,7 +56,7 @@ func TestSeverityTurnsFailuresIntoWarnings(t *testing.T) {
 		"conflict, warn":    {plan.Op{Kind: withMode(conflictOp(target("net1")), conf.Warn)}, taken, false, "used on net1 by 02:00:00:00:00:02", true},
 		"conflict, off":     {plan.Op{Kind: withMode(conflictOp(target("net1")), conf.Off)}, taken, false, "", false},
 		"link down, warn":   {plan.Op{Kind: withMode(conflictOp(target("net1")), conf.Warn)}, broken, false, "the interface is down", true},
-		"gateway, warn":     {plan.Op{Kind: plan.Gateway{Mode: conf.Warn, Attempts: 1, Targets: []plan.Target{target("net1")}}}, taken, false, "answers none of 1 ARP requests", true},
+		"gateway, warn":     {plan.Op{Kind: plan.Gateway{Mode: conf.Warn, Attempts: 1, Targets: []plan.Target{target("net1")}}}, taken, false, "answered none of 1 ARP requests", true},
 		"gateway, off":      {plan.Op{Kind: plan.Gateway{Mode: conf.Off, Attempts: 1, Targets: []plan.Target{target("net1")}}}, taken, false, "", false},
 		"no probes, warn":   {plan.Op{Kind: plan.Conflict{Mode: conf.Warn, Targets: []plan.Target{target("net1")}}}, taken, true, "", false},
 		"no targets":        {plan.Op{Kind: conflictOp()}, taken, false, "", false},

@@ -65,7 +65,7 @@ func (p *Prober) query(ctx context.Context, asks []*ask, r rounds) error {
 		return nil
 	}
 	if r.n < 1 {
-		return cnierr.New(cnierr.Bug, "ask the wire", "", "", "want 1 question or more, got %d", r.n)
+		return cnierr.New(cnierr.Bug, "send probes", "", "", "want 1 question or more, got %d", r.n)
 	}
 	w, err := p.open(ctx, asks)
 	if err != nil {
@@ -282,5 +282,5 @@ func tell(port port, frame []byte, out chan<- heard) {
 func again(err error) bool { return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) }
 
 func canceled(ctx context.Context) error {
-	return cnierr.New(cnierr.TryAgain, "ask the wire", "", "", "%w", ctx.Err())
+	return cnierr.New(cnierr.TryAgain, "send probes", "", "", "%w", ctx.Err())
 }

@@ -185,7 +185,7 @@ func (w *wire) join(asks []*ask) error {
 		if reports < 0 {
 			fd, err := w.socket(unix.AF_INET6)
 			if err != nil {
-				w.log.Debug("no IPv6 here, so groups are not reported to switches", "error", err)
+				w.log.Debug("no IPv6 in this namespace, so multicast groups are not reported to switches", "error", err)
 				return nil
 			}
 			reports = fd
@@ -240,9 +240,9 @@ func (w *wire) awaitCarrier(ctx context.Context) error {
 		case <-ctx.Done():
 			return canceled(ctx)
 		case <-deadline.C:
-			return cnierr.New(cnierr.BadParent, "ask the wire", string(waiting),
-				"look at the master: ip -d link, cable, switch port",
-				"the interface has no carrier, and got none within %s", carrierWait)
+			return cnierr.New(cnierr.BadParent, "send probes on", string(waiting),
+				"check the master with ip -d link, its cable and its switch port",
+				"the interface got no carrier within %s", carrierWait)
 		}
 	}
 }
@@ -280,11 +280,11 @@ func linkError(link conf.LinkName, err error) error {
 	case errors.Is(err, unix.ENETDOWN):
 		err = fmt.Errorf("the interface is down: %w", err)
 	case errors.Is(err, unix.ENOBUFS):
-		err = fmt.Errorf("no frame has left the interface: %w", err)
+		err = fmt.Errorf("no frame was sent: %w", err)
 	case errors.Is(err, unix.EPERM):
 		hint = "run the plugin as root, or give it CAP_NET_RAW"
 	case errors.Is(err, unix.EAFNOSUPPORT):
 		hint = "load the kernel module af_packet, or set probe.conflict and probe.gateway to \"off\""
 	}
-	return &cnierr.Error{Code: cnierr.IO, Op: "ask the wire", Subject: string(link), Hint: hint, Err: err}
+	return &cnierr.Error{Code: cnierr.IO, Op: "send probes on", Subject: string(link), Hint: hint, Err: err}
 }

@@ -79,5 +79,5 @@ func (d deviceInfo) failed(action string, err error) error {
 		return nil
 	}
 	return cnierr.New(cnierr.IO, action, d.op.File,
-		"look at the folder: Multus and the plugin must see it at the same path; or leave the capability CNIDeviceInfoFile out", "%w", err)
+		"check the folder: Multus and the plugin must see it at the same path; or remove the capability CNIDeviceInfoFile", "%w", err)
 }

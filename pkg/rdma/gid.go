@@ -79,7 +79,7 @@ func (g gid) table() (gidtable.Table, error) {
 
 func (g gid) noTable(err error) error {
 	return cnierr.New(cnierr.NoRDMA, "read GID table of", portName(g.op.Device),
-		"look for the device with "+g.rdma(g.side, "dev"), "%w of this name in the namespace of %s: %w", ErrNoDevice, g.side, err)
+		"find the device with "+g.rdma(g.side, "dev"), "%w of this name in the namespace of %s: %w", ErrNoDevice, g.side, err)
 }
 
 func (g gid) addrs() []netip.Addr {
@@ -131,18 +131,18 @@ func (g gid) timeout() error {
 		return classify(waiting, g.missing(), err)
 	}
 	name, fill := portName(g.op.Device), gidtable.Fill(entries, size)
-	const slow = "look whether the address is on the interface; a NIC that is slow under load needs a longer rdma.gidWait, or passes with rdma.gid set to warn"
+	const slow = "check that the address is on the interface; if the NIC is slow under load, raise rdma.gidWait, or set rdma.gid to warn"
 	switch {
 	case len(entries) >= size:
 		return cnierr.New(cnierr.NoGID, waiting, g.missing(), fewerPods, "the GID table of %s is full: %s", name, fill)
 	case hidden:
 		return cnierr.New(cnierr.NoGID, waiting, g.missing(),
-			TableFull+" says that the table is full: then "+fewerPods+". Else "+slow,
+			"if "+TableFull+" shows that the table is full, "+fewerPods+"; otherwise "+slow,
 			"%s made no RoCE v2 entry for it within %s; its table may be full: the driver hides the entries of other pods, and without them %s",
 			name, g.op.Wait, fill)
 	}
 	return cnierr.New(cnierr.NoGID, waiting, g.missing(),
-		TableFull+" says that the table is full with addresses that are gone, which programs still use. Else "+slow,
+		"if "+TableFull+" shows that the table is full, end the programs that still use addresses that are gone; otherwise "+slow,
 		"%s made no RoCE v2 entry for it within %s; %s", name, g.op.Wait, fill)
 }
 

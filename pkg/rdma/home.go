@@ -73,7 +73,7 @@ func (m move) home(ctx context.Context) error {
 		return nil
 	}
 	if noDevice(err) {
-		return m.elsewhere(ctx, "bring back RDMA device", m.seek(), err)
+		return m.elsewhere(ctx, "move back RDMA device", m.seek(), err)
 	}
 	if err != nil {
 		return err
@@ -81,8 +81,8 @@ func (m move) home(ctx context.Context) error {
 	name := m.op.Device.Name
 	err = m.rename(ctx, Host, d)
 	if errors.Is(err, unix.EEXIST) {
-		m.c.Log.Warn("RDMA device is home, but another one has its name", "device", name, "is", d.Name,
-			"hint", "give them their names with rdma dev set OLD name NEW, or load the driver anew")
+		m.c.Log.Warn("the RDMA device is back in the host, but another device has its name", "device", name, "is", d.Name,
+			"hint", "give them their names with rdma dev set OLD name NEW, or reload the driver")
 		name, err = d.Name, nil
 	}
 	if err != nil {
@@ -183,11 +183,11 @@ func (m move) kept() error {
 	ns := fmt.Sprintf("net:[%d]", m.op.Netns.Ino)
 	holders := m.holders(ns)
 	if len(holders) == 0 {
-		return cnierr.New(cnierr.RDMAHeld, "bring back RDMA device", m.op.Device.Name,
+		return cnierr.New(cnierr.RDMAHeld, "move back RDMA device", m.op.Device.Name,
 			"find what keeps the namespace: findmnt -t nsfs, and lsns -t net; the device comes back when the namespace is gone",
 			"its namespace %s is still there, without a process in it", ns)
 	}
-	return cnierr.New(cnierr.RDMAHeld, "bring back RDMA device", m.op.Device.Name,
+	return cnierr.New(cnierr.RDMAHeld, "move back RDMA device", m.op.Device.Name,
 		"end the process that keeps the pod's namespace: kill "+holders[0].pid, "its namespace %s is kept by %s", ns, processes(holders))
 }
 

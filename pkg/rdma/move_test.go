@@ -335,8 +335,8 @@ func TestUndoOfADeviceThatAThirdNamespaceHas(t *testing.T) {
 	n.devices[0].in = elsewhere
 	err := n.subsystem(t, verbs("mlx5_0")).Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op})
 	const how = "ip netns exec NAME rdma dev set mlx5_0 netns ../../proc/1/ns/net"
-	if cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(hintOf(err), how) || !strings.Contains(err.Error(), "bring back") {
-		t.Errorf("got %v, hint %q, want code %d and how to bring it home", err, hintOf(err), cnierr.RDMAHeld)
+	if cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(hintOf(err), how) || !strings.Contains(err.Error(), "move back") {
+		t.Errorf("got %v, hint %q, want code %d and how to move it back", err, hintOf(err), cnierr.RDMAHeld)
 	}
 }
 

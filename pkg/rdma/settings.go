@@ -24,7 +24,7 @@ var errNoSetting = errors.New("there is no such setting")
 // errSeveral says that several devices of the node have one name, in different
 // namespaces. This is possible since Linux 7.3. configfs then looks at all devices
 // and takes any of these (cma_configfs.c, filter_by_name).
-var errSeveral = errors.New("several RDMA devices of the node have this name, and the kernel would take either")
+var errSeveral = errors.New("several RDMA devices of the node have this name, and the kernel would use any of them")
 
 const (
 	tosFile = "RoCE ToS of"

@@ -33,7 +33,7 @@ const MaxSize = 1 << 20
 var (
 	// ErrOthers says that others than root can change a path. It is returned by
 	// all functions.
-	ErrOthers = errors.New("others than root can change it")
+	ErrOthers = errors.New("users other than root can change it")
 	// ErrIrregular says that there is something else than a regular file. It is
 	// returned by Read and Append.
 	ErrIrregular = errors.New("it is not a regular file")

@@ -103,7 +103,7 @@ func passable(at string, folder unix.Stat_t, there string, child unix.Stat_t) er
 	case folder.Mode&0o002 != 0 && folder.Mode&unix.S_ISVTX == 0:
 		return others(at, folder)
 	case folder.Mode&0o022 != 0 && link:
-		return fmt.Errorf("%s is a link in a folder where others than root can make one: %w", there, ErrOthers)
+		return fmt.Errorf("%s is a symbolic link in a folder where users other than root can create one: %w", there, ErrOthers)
 	case !roots(child):
 		return others(there, child)
 	case !link && child.Mode&unix.S_IFMT != unix.S_IFDIR:

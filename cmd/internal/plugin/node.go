@@ -77,7 +77,7 @@ func Book(stateDir, bootID string, log *slog.Logger) *ipam.Book {
 // Untold returns the error of an ADD with a result that could not be written. The
 // runtime then does not know what was added.
 func Untold(err error) error {
-	return cnierr.New(cnierr.IO, "write result to", "standard output", "look why the runtime has closed it; what was added is taken away again", "%w", err)
+	return cnierr.New(cnierr.IO, "write result to", "standard output", "check why the runtime closed it; the plugin removes what it added", "%w", err)
 }
 
 // OpenLog opens the log of a call: standard error, or the file of the

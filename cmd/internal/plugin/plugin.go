@@ -104,8 +104,8 @@ func (c call) serve(verb Verb) func(*skel.CmdArgs) error {
 // giveUp reports that a call does not end, and returns the exit status.
 func (c call) giveUp() int {
 	err := cnierr.New(cnierr.TryAgain, "serve a call of", c.name,
-		"wait: the runtime tries again by itself; if it lasts, look in the node's log for what hangs, such as a file system or a device",
-		"it has not ended %s after its time was over", c.grace)
+		"wait: the runtime tries again automatically; if the error stays, look in the node's log for a file system or device that hangs",
+		"it still runs %s after its deadline", c.grace)
 	if cnierr.CNI(c.name, err).Print() != nil {
 		return 2
 	}

@@ -118,8 +118,8 @@ func AllowedDel(policyFile string, d conf.Del, log *slog.Logger) (allowed conf.D
 		}
 	}
 	if err != nil {
-		log.Warn("the state folder is not looked into, because no ADD works there. What one left there before an upgrade, "+
-			"or before the policy or the folder changed, stays: correct that before you delete more pods", "stateDir", d.StateDir, "error", err)
+		log.Warn("the state folder is ignored, because no ADD works there. What an ADD left there before an upgrade, "+
+			"or before the policy or the folder changed, stays: correct this before you delete more pods", "stateDir", d.StateDir, "error", err)
 	}
 	return d, err == nil, nil
 }

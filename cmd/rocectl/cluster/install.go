@@ -115,7 +115,7 @@ the state folder. Without its plugin a pod can never be deleted.`,
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "also while pods of this node need the plugins")
+	cmd.Flags().BoolVar(&force, "force", false, "remove them while pods of this node still need them")
 	return cmd
 }
 

@@ -228,7 +228,7 @@ func TestAPoolThatIsNotStickyAnyMoreHasNoneAtOnce(t *testing.T) {
 func TestAnUnreachableServerIsTroubleUntilItAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.away = true })
-		o.heard(map[string]string{"kept slots": block.ErrUnknown.Error()}, map[string]int{})
+		o.heard(map[string]string{"sticky addresses": block.ErrUnknown.Error()}, map[string]int{})
 		a, there := o.ask("db-0", patience+time.Second)
 		if want := block.Explain(block.ErrUnknown).Error(); !there || a.None != want {
 			t.Errorf("got %+v, %t, want %q", a, there, want)

@@ -32,7 +32,7 @@ func (c *Controller) settle(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	c.Trouble("kept slots", err)
+	c.Trouble("sticky addresses", err)
 	if err != nil {
 		c.settling.Fail(c.Clock)
 		return
@@ -150,7 +150,7 @@ func (c *Controller) affirmAll(ctx context.Context, u uses, held map[string]stic
 	}
 	c.missing = missing
 	c.affirming.OK(c.Clock, affirmEvery)
-	c.Trouble("lost slots", c.inUse(ctx, missing))
+	c.Trouble("lost sticky addresses", c.inUse(ctx, missing))
 	return nil
 }
 
@@ -195,5 +195,5 @@ func taken(names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return cnierr.New(cnierr.Limited, "keep", fmt.Sprint(names), "delete the pods of this node that have these addresses: kubectl get railleases", "another node has them now")
+	return cnierr.New(cnierr.Limited, "confirm sticky addresses", fmt.Sprint(names), "delete the pods of this node that have these addresses: kubectl get railleases", "another node has them now")
 }

@@ -181,7 +181,7 @@ func TestOrphansSayWhichLeasesKeepNothing(t *testing.T) {
 		got[i.Name] = i.Useless
 	}
 	want := map[string]string{
-		"p-s128": "", "p-s160": `slot 160 is outside sticky.slots 128-159 of RailPool "p", or excluded, or reserved`, "p.x-s129": `in RailPool "p" its name would be p-s129`,
+		"p-s128": "", "p-s160": `host index 160 is outside sticky.slots 128-159 of RailPool "p", or excluded, or reserved`, "p.x-s129": `in RailPool "p" its name would be p-s129`,
 		"typo-s128": `there is no RailPool "typo"`, "plain-s128": `RailPool "plain" is not sticky`, "racks.7-s128": "", "racks-s128": `RailPool "racks" has a fault, or no rack ""`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

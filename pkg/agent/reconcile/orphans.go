@@ -91,7 +91,7 @@ func (w world) useless(l sticky.Lease) string {
 	case slots.Name(l.Spec.Slot) != l.Name:
 		return fmt.Sprintf("in RailPool %q its name would be %s", p.Name, slots.Name(l.Spec.Slot))
 	case !slots.Has(l.Spec.Slot):
-		return fmt.Sprintf("slot %d is outside sticky.slots %s of RailPool %q, or excluded, or reserved", l.Spec.Slot, p.Spec.Sticky.Slots, p.Name)
+		return fmt.Sprintf("host index %d is outside sticky.slots %s of RailPool %q, or excluded, or reserved", l.Spec.Slot, p.Spec.Sticky.Slots, p.Name)
 	}
 	return ""
 }

@@ -93,7 +93,7 @@ func (form fileJSON) file() (File, error) {
 		bad("quarantine: %q is not a time", form.Quarantine)
 	}
 	if n := len(form.Rails); n == 0 || n > pool.MaxRails {
-		bad("rails: %d rails, not 1 to %d", n, pool.MaxRails)
+		bad("rails: want 1 to %d rails, got %d", pool.MaxRails, n)
 	}
 	for i, r := range form.Rails {
 		if len(r.Subnets) == 0 {
@@ -147,7 +147,7 @@ func within(p netip.Prefix, texts []string) ([]netrange.Range, error) {
 		case !r.Within(netrange.Of(p)):
 			return nil, fmt.Errorf("%s is not inside %s", r, p)
 		case i > 0 && !out[i-1].Last.Less(r.First):
-			return nil, fmt.Errorf("%s is not behind %s", r, out[i-1])
+			return nil, fmt.Errorf("%s does not follow %s", r, out[i-1])
 		}
 		out = append(out, r)
 	}

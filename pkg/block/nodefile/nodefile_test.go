@@ -146,7 +146,7 @@ func TestAFileThatIsNoneIsRefusedWithAllItsFaults(t *testing.T) {
 		`[]`:                            {"cannot unmarshal array"},
 		`{}`:                            {"version: the file has version 0, this program reads version 1"},
 		`{"version": 2, "pool": 7}`:     {"version: the file has version 2, this program reads version 1"},
-		`{"version": 1, "pool": "gpu"}`: {`rails: 0 rails`, `quarantine: "" is not a time`},
+		`{"version": 1, "pool": "gpu"}`: {`rails: want 1 to 32 rails, got 0`, `quarantine: "" is not a time`},
 		`{"version": 1} {}`:             {"invalid character '{' after top-level value"},
 		`{"version": 1, "pool": "other", "quarantine": "0s", "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.1"]}]}]}`: {`it is of pool "other"`},
 		`{"version": 1, "pool": "gpu", "quarantine": "9", "rails": [
@@ -157,7 +157,7 @@ func TestAFileThatIsNoneIsRefusedWithAllItsFaults(t *testing.T) {
 			{"subnets": [{"subnet": "10.5.0.0/24", "ranges": ["10.5.0.1"], "gateway": "10.0.0.1"}]},
 			{}]}`: {
 			`quarantine: "9" is not a time`, "rails[0].subnets[0]: ranges: none", "rails[1].subnets[0]: ranges: 10.1.1.1 is not inside 10.1.0.0/24",
-			"rails[1].subnets[1]: subnet: 10.2.0.1/24 is not a prefix", "rails[2].subnets[0]: ranges: 10.3.0.9 is not behind 10.3.0.0-10.3.0.15",
+			"rails[1].subnets[1]: subnet: 10.2.0.1/24 is not a prefix", "rails[2].subnets[0]: ranges: 10.3.0.9 does not follow 10.3.0.0-10.3.0.15",
 			`rails[3].subnets[0]: exclude: range "10.4.0.3-10.4.0.2" ends before`, "rails[4].subnets[0]: gateway: 10.0.0.1 is not inside", "rails[5].subnets: no subnet",
 		},
 		`{"version": 1, "pool": "gpu", "quarantine": "0s", "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.1"], "gate": "x"}]}]}`: {`unknown field "gate"`},

@@ -88,7 +88,7 @@ func first(s block.Slots, mine []Lease) (Lease, bool) {
 // reuse takes a slot that is reserved for the pod.
 func (c Claimer) reuse(ctx context.Context, s block.Slots, l Lease) (Lease, error) {
 	if !s.Has(l.Spec.Slot) || l.Name != s.Name(l.Spec.Slot) {
-		return Lease{}, &NoneError{fmt.Sprintf("RailLease %s reserves slot %d, which no pod can get: it is outside sticky.slots of RailPool %s, or excluded", l.Name, l.Spec.Slot, s.Pool)}
+		return Lease{}, &NoneError{fmt.Sprintf("RailLease %s reserves host index %d, which no pod can get: it is outside sticky.slots of RailPool %s, or excluded", l.Name, l.Spec.Slot, s.Pool)}
 	}
 	return c.hold(ctx, l)
 }

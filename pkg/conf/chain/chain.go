@@ -54,7 +54,7 @@ func Read(top, runtime *strict.Object, ifName string) *Prev {
 	})
 	if i < 0 {
 		v.Bad("put roce behind the plugin that makes the pod's interface, or set master to have roce make one",
-			"the pod has no interface %q in it", ifName)
+			"it lists no interface %q of the pod", ifName)
 	}
 	return &Prev{Result: res, Interface: i, Device: deviceID(top.At("deviceID"), runtime.At("deviceID"))}
 }
@@ -68,7 +68,7 @@ func result(top *strict.Object) *current.Result {
 	version, _ := top.At("cniVersion").Text("")
 	res, err := ReadResult([]byte(v.Raw()), version)
 	if err != nil {
-		v.Fault(cnierr.Decode, "the plugin before roce in the list, or the runtime, gives it", "not the result of a CNI plugin: %w", err)
+		v.Fault(cnierr.Decode, "check the plugin before roce in the list: its result is prevResult", "not the result of a CNI plugin: %w", err)
 		return nil
 	}
 	return res
@@ -100,7 +100,7 @@ func ofMaker(top *strict.Object) {
 	}
 	for _, v := range keys {
 		if v.Present() {
-			v.Bad(hint, "not ours to set: without master, roce adopts the interface in prevResult")
+			v.Bad(hint, "has no effect: without master, roce adopts the interface in prevResult")
 		}
 	}
 }
@@ -133,7 +133,7 @@ func ReadResult(b []byte, version string) (*current.Result, error) {
 	var doc map[string]json.RawMessage
 	err := json.Unmarshal(b, &doc)
 	if err == nil && doc == nil {
-		err = errors.New("null is no result")
+		err = errors.New("is null, want a result")
 	}
 	if err != nil {
 		return nil, err

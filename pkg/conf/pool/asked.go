@@ -85,7 +85,7 @@ func giveOne(a Asked, rails [][]Subnet, given map[place]netip.Addr, f *strict.Fa
 	bad := func(hint, format string, args ...any) { f.Add(cnierr.BadConfig, a.Subject, hint, format, args...) }
 	places := placesOf(a.Addr, rails)
 	if len(places) == 0 {
-		bad("ask for an address of ipam.subnets", "%s is in none of the pool's subnets", a.Addr)
+		bad("request an address of ipam.subnets", "%s is in none of the pool's subnets", a.Addr)
 		return
 	}
 	subnet := func(p place) Subnet { return rails[p.rail][p.subnet] }
@@ -97,17 +97,17 @@ func giveOne(a Asked, rails [][]Subnet, given map[place]netip.Addr, f *strict.Fa
 	open := slices.DeleteFunc(slices.Clone(fit), func(p place) bool { return given[p].IsValid() })
 	switch {
 	case a.Bits >= 0 && a.Bits != first.Prefix.Bits():
-		bad("leave the length out", "%s/%d: the length of %s is %d", a.Addr, a.Bits, first.Prefix, first.Prefix.Bits())
+		bad("write the address without length", "%s/%d: the length of %s is %d", a.Addr, a.Bits, first.Prefix, first.Prefix.Bits())
 	case len(fit) == 0:
 		why := cmp.Or(refusal(a.Addr, first), "a gateway")
-		bad("ask for another address", "%s is %s of %s", a.Addr, why, first.Prefix)
+		bad("request another address", "%s is %s of %s", a.Addr, why, first.Prefix)
 	case slices.ContainsFunc(fit, func(p place) bool { return given[p] == a.Addr }): // the address is requested twice
 	case len(open) > 0:
 		given[open[0]] = a.Addr
 	case len(rails) == 1:
-		bad("ask for one address of each subnet", "%s: %s of %s is asked for too", a.Addr, given[fit[0]], first.Prefix)
+		bad("request one address of each subnet", "%s: %s of %s is requested, too", a.Addr, given[fit[0]], first.Prefix)
 	default:
-		bad("ask for one address of each subnet and rail", "%s: each rail in %s has another one already", a.Addr, first.Prefix)
+		bad("request one address of each subnet and rail", "%s: each rail in %s already has another requested address", a.Addr, first.Prefix)
 	}
 }
 

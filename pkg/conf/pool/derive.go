@@ -14,7 +14,7 @@ import (
 
 const (
 	deriving   = "derive subnets from master"
-	deriveHint = "give the NIC one address of each family that its pods shall have, or say the subnets in ipam.subnets: ip addr show dev "
+	deriveHint = "give the NIC one address of each family that its pods need, or write the subnets into ipam.subnets; see the addresses: ip addr show dev "
 )
 
 // Subnets returns the subnets that follow from a NIC's own addresses: one for each
@@ -52,12 +52,12 @@ func (from FromMaster) around(nic string, own netip.Prefix) (Subnet, error) {
 	s := Subnet{Prefix: own.Masked(), Ranges: []netrange.Range{netrange.Of(own)}}
 	if own.Bits() == own.Addr().BitLen()-1 {
 		return s, cnierr.New(cnierr.BadParent, deriving, nic,
-			"take the address from the NIC, and say in ipam.table that the pod has it", "its subnet %s has one address for this end, which it has itself", s.Prefix)
+			"remove the address from the NIC, and write in ipam.table that the pod gets it", "its subnet %s has only one address for this end of the link, and the NIC has it", s.Prefix)
 	}
 	s.Gateway = gatewayAt(from.Gateway, s.Prefix)
 	if s.Gateway == own.Addr() {
 		return s, cnierr.New(cnierr.BadConfig, deriving, nic,
-			"set ipam.gateway to the other end of the subnet, or to "+NoGateway, "its own address %s would be the gateway", own.Addr())
+			"set ipam.gateway to the other end of the subnet, or to "+NoGateway, "the gateway would be %s, the NIC's own address", own.Addr())
 	}
 	if from.Derive == nil {
 		return s, nil
@@ -66,14 +66,14 @@ func (from FromMaster) around(nic string, own netip.Prefix) (Subnet, error) {
 	host := new(big.Int).Sub(netrange.Number(own.Addr()), netrange.Number(s.Prefix.Addr()))
 	first := new(big.Int).Add(base, new(big.Int).Mul(host, per))
 	last := new(big.Int).Add(first, new(big.Int).Sub(per, big.NewInt(1)))
-	hint := fmt.Sprintf("number the NICs from 0 to below ipam.derive.base (%d), and choose base and perHost so that all fit into %s", base, s.Prefix)
+	hint := fmt.Sprintf("give the NICs host indexes below ipam.derive.base (%d), and choose base and perHost so that all addresses fit into %s", base, s.Prefix)
 	switch {
 	case host.Cmp(base) >= 0:
 		return s, cnierr.New(cnierr.BadConfig, deriving, nic, hint,
-			"its address %s is number %d of its subnet, where the addresses of pods are", own.Addr(), host)
+			"its address %s has host index %d, which is in the range of the pods", own.Addr(), host)
 	case last.Cmp(netrange.Count(s.Ranges)) >= 0:
 		return s, cnierr.New(cnierr.BadConfig, deriving, nic, hint,
-			"addresses number %d to %d are not in %s", first, last, s.Prefix)
+			"host indexes %d to %d are not in %s", first, last, s.Prefix)
 	}
 	s.Ranges = []netrange.Range{{First: netrange.At(s.Ranges, first), Last: netrange.At(s.Ranges, last)}}
 	return s, nil

@@ -62,14 +62,14 @@ func TestWhatDoesNotFollowFromTheAddressesOfANIC(t *testing.T) {
 	}{
 		"no address":                  {"", pool.FromMaster{}, cnierr.BadParent, "no address with a subnet"},
 		"a single address":            {"10.0.0.5/32", pool.FromMaster{}, cnierr.BadParent, "no address with a subnet"},
-		"point to point":              {"10.0.0.0/31", pool.FromMaster{Gateway: pool.LastHost}, cnierr.BadParent, "which it has itself"},
+		"point to point":              {"10.0.0.0/31", pool.FromMaster{Gateway: pool.LastHost}, cnierr.BadParent, "and the NIC has it"},
 		"two subnets":                 {"10.0.0.5/24 10.1.0.5/24", pool.FromMaster{}, cnierr.BadParent, "10.1.0.5/24"},
 		"two to derive from":          {"10.0.0.5/24 10.0.0.6/24", pool.FromMaster{Derive: derive}, cnierr.BadParent, "10.0.0.6/24"},
-		"it is the gateway":           {"10.0.0.254/24", pool.FromMaster{Gateway: pool.LastHost}, cnierr.BadConfig, "would be the gateway"},
-		"host number at the base":     {"10.0.0.64/24", pool.FromMaster{Derive: derive}, cnierr.BadConfig, "number 64"},
-		"derived past the end":        {"10.0.0.30/24", pool.FromMaster{Derive: derive}, cnierr.BadConfig, "number 304 to 311"},
-		"derived to one past the end": {"10.0.0.1/28", pool.FromMaster{Derive: &pool.Derive{Base: 3, PerHost: 7}}, cnierr.BadConfig, "number 10 to 16"},
-		"an IPv6 address by its MAC":  {"fd00::5054:ff:fe00:1/64", pool.FromMaster{Derive: derive}, cnierr.BadConfig, "is number"},
+		"it is the gateway":           {"10.0.0.254/24", pool.FromMaster{Gateway: pool.LastHost}, cnierr.BadConfig, "the gateway would be"},
+		"host number at the base":     {"10.0.0.64/24", pool.FromMaster{Derive: derive}, cnierr.BadConfig, "host index 64"},
+		"derived past the end":        {"10.0.0.30/24", pool.FromMaster{Derive: derive}, cnierr.BadConfig, "host indexes 304 to 311"},
+		"derived to one past the end": {"10.0.0.1/28", pool.FromMaster{Derive: &pool.Derive{Base: 3, PerHost: 7}}, cnierr.BadConfig, "host indexes 10 to 16"},
+		"an IPv6 address by its MAC":  {"fd00::5054:ff:fe00:1/64", pool.FromMaster{Derive: derive}, cnierr.BadConfig, "has host index"},
 	} {
 		got, err := c.from.Subnets("ens1", addrs(c.own))
 		if cnierr.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "ens1") {

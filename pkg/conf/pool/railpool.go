@@ -25,7 +25,7 @@ func ReadRailPool(ipam *strict.Object, rails int) *RailPool {
 	v, rail := ipam.At("railPool"), ipam.At("rail")
 	if !v.Present() {
 		if rail.Present() {
-			rail.Bad(`write "railPool": "compute", or remove the key`, "means nothing without railPool")
+			rail.Bad(`write "railPool": "compute", or remove the key`, "has no effect without railPool")
 		}
 		return nil
 	}
@@ -40,7 +40,7 @@ func ReadRailPool(ipam *strict.Object, rails int) *RailPool {
 		{"quarantine", "remove it, or set spec.quarantine of the RailPool"},
 	} {
 		if key := ipam.At(other.key); key.Present() {
-			key.Bad(other.hint, "the RailPool says it")
+			key.Bad(other.hint, "the RailPool defines it")
 		}
 	}
 	if !rail.Present() {
@@ -49,7 +49,7 @@ func ReadRailPool(ipam *strict.Object, rails int) *RailPool {
 	n := int(rail.Whole(0, 0, MaxRails-1))
 	p.Rail = &n
 	if rails > 1 {
-		rail.Bad("remove it", "each of the %d rails has the addresses of the RailPool's rail of its number", rails)
+		rail.Bad("remove it", "each of the %d rails uses the RailPool's rail with the same number", rails)
 	}
 	return &p
 }

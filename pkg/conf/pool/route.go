@@ -33,7 +33,7 @@ func Routes(v strict.Value) []Route {
 		r := route(e)
 		for _, other := range out {
 			if r.Dst.IsValid() && sameRoute(r, other) {
-				e.Bad("give one of the two another priority or table", "a route to %s with the same priority and table is there already", r.Dst)
+				e.Bad("give one of the two another priority or table", "another route to %s has the same priority and table", r.Dst)
 			}
 		}
 		out = append(out, r)
@@ -62,7 +62,7 @@ func Share(routes []Route, rails [][]Subnet, f *strict.Faults) [][]Route {
 func checkDst(place string, r Route, rails [][]Subnet, f *strict.Faults) {
 	ofFamily := func(subnets []Subnet) bool { return hasFamily(r.Dst, subnets) }
 	if r.Dst.IsValid() && !slices.ContainsFunc(rails, ofFamily) {
-		f.Add(cnierr.BadConfig, place, "remove the route, or add a subnet of its family", "%s: no subnet is of its family", r.Dst)
+		f.Add(cnierr.BadConfig, place, "remove the route, or add a subnet of its family", "%s: no subnet has this address family", r.Dst)
 	}
 }
 
@@ -105,7 +105,7 @@ func route(v strict.Value) Route {
 		Scope:    number(o.At("scope"), 0, 254),
 	}
 	if r.Table != nil && *r.Table == localTable {
-		table.Bad("leave the key out", "255 is the kernel's table of local addresses")
+		table.Bad("remove the key", "255 is the kernel's table of local addresses")
 	}
 	dst.Missing("")
 	r.Dst, _ = dst.Prefix()

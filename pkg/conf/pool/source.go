@@ -49,17 +49,17 @@ func ReadFromMaster(ipam *strict.Object, instead string) *FromMaster {
 		wrong := v.Present() && v.Kind() != strict.TrueFalse
 		for _, key := range []strict.Value{gateway, derive} {
 			if key.Present() && !wrong {
-				key.Bad(instead+`, or "fromMaster": true`, "means nothing without fromMaster")
+				key.Bad(instead+`, or "fromMaster": true`, "has no effect without fromMaster")
 			}
 		}
 		return nil
 	}
 	if other := Elsewhere(ipam); other != "fromMaster" {
-		v.Bad("keep one of the two", "ipam.%s says which subnets there are", other)
+		v.Bad("keep one of the two", "ipam.%s already defines the subnets", other)
 	}
 	m := FromMaster{Gateway: strict.Choice(gateway, NoGateway, FirstHost, LastHost)}
 	if !gateway.Present() || gateway.Raw() == `""` {
-		gateway.Bad(`say which address of the NIC's subnet is the gateway: "first", "last" or "none"`, "missing")
+		gateway.Bad(`write which address of the NIC's subnet is the gateway: "first", "last" or "none"`, "missing")
 	}
 	if d := derive.Object(); d.Present() {
 		base, perHost := d.At("base"), d.At("perHost")

@@ -65,7 +65,7 @@ func Families(subnets []Subnet) (v4, v6 int) {
 func Braces(v strict.Value) {
 	for _, e := range v.Strings() {
 		if s, _ := e.Text(""); !ValidTemplate(s) {
-			e.Bad(TemplateHint, "%q has a brace that is no placeholder's", s)
+			e.Bad(TemplateHint, "%q has a brace outside of a placeholder", s)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func Braces(v strict.Value) {
 func NoBraces(v strict.Value) {
 	for _, e := range v.Strings() {
 		if s, _ := e.Text(""); IsTemplate(s) {
-			e.Bad("write the number", "%q has a placeholder, and there are no rails", s)
+			e.Bad("write the number", "%q has a placeholder, but the configuration has no rails", s)
 		}
 	}
 }
@@ -87,7 +87,7 @@ func Apart(rails [][]Subnet, where []string, f *strict.Faults) {
 	for i, subnets := range rails {
 		for j := range i + 1 {
 			if a, b, ok := clash(subnets, rails[j], i == j); ok {
-				f.Add(cnierr.BadConfig, where[i], "let the subnets of two rails be the same or have nothing in common",
+				f.Add(cnierr.BadConfig, where[i], "write the same subnet for both rails, or subnets that do not overlap",
 					"%s of rail %d overlaps %s of rail %d", a, i, b, j)
 				break
 			}
@@ -210,7 +210,7 @@ func Range(v strict.Value) (netrange.Range, bool) {
 // the whole subnet.
 func apart(v strict.Value, sorted []netrange.Range) {
 	if v.Empty() {
-		v.Bad("leave the key out to use the whole subnet", "the list is empty")
+		v.Bad("remove the key to use the whole subnet", "the list is empty")
 	}
 	for i := 1; i < len(sorted); i++ {
 		if sorted[i].Overlaps(sorted[i-1]) {

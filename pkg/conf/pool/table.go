@@ -33,7 +33,7 @@ func Table(file string, content []byte, node string, f *strict.Faults) [][]Subne
 	}
 	if !byName.Has(node) {
 		known := slices.DeleteFunc(slices.Clone(byName.Keys()), func(key string) bool { return !byName.Has(key) })
-		nodes.Bad("add the node, under this name", "node %q is none of %s", node, list(known))
+		nodes.Bad("add the node, under this name", "the table has no node %q, only %s", node, list(known))
 		return nil
 	}
 	return ofNode(byName.At(node), f)
@@ -43,7 +43,7 @@ func Table(file string, content []byte, node string, f *strict.Faults) [][]Subne
 func ofNode(v strict.Value, f *strict.Faults) [][]Subnet {
 	entries := v.List()
 	if n := len(entries); v.Kind() == strict.AList && (n == 0 || n > MaxRails) {
-		v.Bad("write one entry for each rail", "%d rails, not 1 to %d", n, MaxRails)
+		v.Bad("write one entry for each rail", "want 1 to %d rails, got %d", MaxRails, n)
 		return nil
 	}
 	var out [][]Subnet

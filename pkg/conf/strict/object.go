@@ -146,7 +146,7 @@ func (o *Object) At(key string) Value {
 	}
 	o.asked = append(o.asked, key)
 	if slices.Contains(o.twice, key) {
-		v.Bad("keep one of the two", "the key is there twice")
+		v.Bad("keep one of the two", "the key appears twice")
 	}
 	return v
 }

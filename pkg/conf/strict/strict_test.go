@@ -99,7 +99,7 @@ func TestAskingForAKeyDeclaresIt(t *testing.T) {
 	}
 	o.Strict(hint)
 	want := []string{
-		`"mtu": the key is there twice: keep one of the two`,
+		`"mtu": the key appears twice: keep one of the two`,
 		`"master": unknown key: use one of mtu, mode`,
 		`"mut": unknown key: did you mean "mtu"?`,
 		`"MODE": unknown key: did you mean "mode"?`,

@@ -190,7 +190,7 @@ func (v Value) Prefix() (netip.Prefix, bool) {
 	case p.Addr().Is4In6():
 		v.Bad("write it as IPv4", "%s is IPv4-mapped", s)
 	case p != p.Masked():
-		v.Bad(fmt.Sprintf("did you mean %q?", p.Masked()), "%s has bits set behind its length", s)
+		v.Bad(fmt.Sprintf("did you mean %q?", p.Masked()), "%s has host bits set", s)
 	default:
 		return p, true
 	}

@@ -160,12 +160,12 @@ func (r Resting) encode() []byte {
 func decodeResting(it kv.Item) (Resting, error) {
 	k, v := reader{b: it.Key}, reader{b: it.Value}
 	if n := v.byte(); n != valueVersion {
-		return Resting{}, kv.Damagef("a resting address has version %d", n)
+		return Resting{}, kv.Damagef("an address in quarantine has version %d", n)
 	}
 	var r Resting
 	r.Pool, r.Freed, r.Addr = k.string(), k.time(), k.addr()
 	r.State = State(v.byte())
 	r.Owner = v.owner()
 	v.short = v.short || k.short
-	return r, v.done("resting address", it.Key)
+	return r, v.done("address in quarantine", it.Key)
 }

@@ -248,7 +248,7 @@ func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Resting, error) {
 			return nil, err
 		}
 		if value == nil || k.short || v.short {
-			return nil, kv.Damagef("address %v of pool %q rests in one table only", spot.Addr, pool)
+			return nil, kv.Damagef("address %v of pool %q is in quarantine in one table only", spot.Addr, pool)
 		}
 		r, err := decodeResting(kv.Item{Key: key, Value: value})
 		if err != nil {

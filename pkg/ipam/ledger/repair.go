@@ -99,7 +99,7 @@ func (l *Ledger) checkTables() error {
 	spots := map[Spot]bool{}
 	add := func(s Spot) error {
 		if spots[s] {
-			return kv.Damagef("address %v of pool %q is there twice", s.Addr, s.Pool)
+			return kv.Damagef("address %v of pool %q exists twice", s.Addr, s.Pool)
 		}
 		spots[s] = true
 		return nil
@@ -136,7 +136,7 @@ func (l *Ledger) checkTables() error {
 func (l *Ledger) checkLast(r Resting) error {
 	v, err := l.last.Get(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr))
 	if err == nil && !bytes.Equal(v, appendTime(nil, r.Freed)) {
-		err = kv.Damagef("address %v of pool %q rests in one table only", r.Addr, r.Pool)
+		err = kv.Damagef("address %v of pool %q is in quarantine in one table only", r.Addr, r.Pool)
 	}
 	return err
 }
@@ -149,7 +149,7 @@ func (l *Ledger) checkCount(atRest int) error {
 		atRest--
 	}
 	if atRest != 0 {
-		return kv.Damagef("%d addresses rest in one table only", -atRest)
+		return kv.Damagef("%d addresses are in quarantine in one table only", -atRest)
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func (l *Ledger) checkRuns(spots map[Spot]bool) error {
 		}
 		for a := r.First; ; a = a.Next() {
 			if !spots[Spot{pool, a}] {
-				return kv.Damagef("address %v of pool %q is in a run, but neither leased nor resting", a, pool)
+				return kv.Damagef("address %v of pool %q is in a run, but neither leased nor in quarantine", a, pool)
 			}
 			delete(spots, Spot{pool, a})
 			if a == r.Last {

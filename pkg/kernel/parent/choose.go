@@ -85,7 +85,7 @@ func choose(all []candidate, p conf.Parent, sys fs.FS) (rtnl.Link, error) {
 		return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "correct the key master: rocectl rails and ip -d link show what there is",
 			"no NIC has all that master asks for%s", leftOut(all, p, sys))
 	}
-	return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "add a key to master that only one of them fits, or name one",
+	return rtnl.Link{}, cnierr.New(cnierr.BadParent, selecting, "", "add a key to master so that only one of them matches, or name one",
 		"want exactly one NIC, got %d: %s", len(fit), names(fit))
 }
 

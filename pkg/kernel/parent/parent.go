@@ -240,7 +240,7 @@ func carries(ctx context.Context, c Namespace, l rtnl.Link) error {
 			return err
 		}
 		return cnierr.New(cnierr.BadParent, using, l.Name,
-			fmt.Sprintf("use %s as master, or take %s out of it", upper, l.Name), "it is a port of the %s %q, which takes its frames", l.SlaveKind, upper)
+			fmt.Sprintf("use %s as master, or remove %s from it", upper, l.Name), "it is a port of the %s %q, which takes its frames", l.SlaveKind, upper)
 	}
 	return nil
 }

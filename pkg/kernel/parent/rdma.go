@@ -32,7 +32,7 @@ func (s search) ofDevice(links []rtnl.Link, device string) ([]int32, error) {
 	indexes := through(links, known, device, s.sys)
 	if len(indexes) == 0 {
 		return nil, cnierr.New(cnierr.NoRDMA, selecting, device,
-			"correct master.rdma: rdma link show tells the devices and their interfaces, in exclusive mode only those that no pod has",
+			"correct master.rdma: rdma link show lists the devices and their interfaces, in exclusive mode only those that are in no pod",
 			"%w of this name has a network interface here; there are: %s", nldev.ErrNoDevice, devices(known))
 	}
 	return indexes, nil

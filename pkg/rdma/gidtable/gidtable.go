@@ -123,7 +123,7 @@ func (t Table) places(fn func(place int, gid netip.Addr) bool) error {
 			return fmt.Errorf("%w in /sys/%s", ErrNone, t.dir)
 		}
 		if err != nil {
-			return fmt.Errorf("place %d: %w", i, err)
+			return fmt.Errorf("index %d: %w", i, err)
 		}
 		if !fn(i, gid) {
 			return nil
