@@ -93,7 +93,7 @@ func readArgs(args string, f *strict.Faults) env {
 		f.Add(cnierr.BadEnv, "CNI_ARGS IgnoreUnknown", "", "%q is none of true, false, 1, 0", known["IgnoreUnknown"])
 	}
 	if len(unknown) > 0 && !bool(ignore) {
-		f.Add(cnierr.BadEnv, "CNI_ARGS", "remove the keys, or add IgnoreUnknown=true to ignore them to ignore them", "unknown keys %q", unknown)
+		f.Add(cnierr.BadEnv, "CNI_ARGS", "remove the keys, or add IgnoreUnknown=true to ignore them", "unknown keys %q", unknown)
 	}
 	e.mac = known["MAC"]
 	if known["IP"] != "" {
