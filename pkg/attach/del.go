@@ -47,7 +47,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	default:
 		return err
 	}
-	return n.remove(ctx, lost(d), d.Netns, func(ctx context.Context, rec record.Record) error {
+	return n.remove(ctx, unrecorded(d), d.Netns, func(ctx context.Context, rec record.Record) error {
 		return n.Addresses.ReleaseUnrecorded(ctx, rec, d)
 	})
 }
@@ -56,11 +56,11 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 // It reads no state. It is for a state folder in which no ADD can have written
 // anything.
 func (n Node) DelMarked(ctx context.Context, d conf.Del) error {
-	return n.undo(ctx, lost(d), d.Netns, plan.Unrecorded(d.Attachment))
+	return n.undo(ctx, unrecorded(d), d.Netns, plan.Unrecorded(d.Attachment))
 }
 
-// lost returns the record that is missing, as far as DEL's input tells it.
-func lost(d conf.Del) record.Record {
+// unrecorded returns the record that is missing, as far as DEL's input tells it.
+func unrecorded(d conf.Del) record.Record {
 	return record.Record{
 		Network: d.Network, Attachment: d.Attachment, Netns: d.Netns,
 		IPAM: d.IPAM, Config: json.RawMessage(d.Raw),
@@ -74,7 +74,7 @@ func lost(d conf.Del) record.Record {
 // not remove a link that an IPAM plugin needs to release a lease. It keeps the
 // record.
 func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
-	rec.Plan.Ops = n.withoutLost(rec)
+	rec.Plan.Ops = n.withoutMoved(rec)
 	before, after := n.teardown(rec)
 	if err := n.undo(ctx, rec, netns, before); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (n Node) remove(ctx context.Context, rec record.Record, netns string, relea
 // to undo after. No address is released while it is on a link, and dhcp releases its
 // lease through the interface.
 func (n Node) teardown(rec record.Record) (before, after plan.Ops) {
-	if n.Addresses.NeedsLink(rec.IPAM) {
+	if n.Addresses.LinkFirst(rec.IPAM) {
 		return rec.Plan.Ops.OnLinks(), rec.Plan.Ops.Links()
 	}
 	return rec.Plan.Ops.Teardown(), nil

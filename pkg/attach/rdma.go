@@ -26,7 +26,7 @@ func (n Node) device(ctx context.Context, r RDMA, req conf.Request, rail conf.Ra
 	}
 	found, err := r.Facts(ctx, req.RDMA, parent, parent.InPod || req.LinkInContainer)
 	if errors.Is(err, rdma.ErrNoDevice) {
-		return nil, cmp.Or(n.held(parent, rail.Parent.RDMA), err)
+		return nil, cmp.Or(n.heldByPod(parent, rail.Parent.RDMA), err)
 	}
 	if err != nil {
 		return nil, err
@@ -34,10 +34,10 @@ func (n Node) device(ctx context.Context, r RDMA, req conf.Request, rail conf.Ra
 	return &found, nil
 }
 
-// held returns an error that names the attachment to which the RDMA device of a
+// heldByPod returns an error that names the attachment to which the RDMA device of a
 // parent, or the one that was selected by its name, was moved; nil if there is none.
 // A link in a pod may have the same name as the parent and be another link.
-func (n Node) held(parent plan.Link, selected string) error {
+func (n Node) heldByPod(parent plan.Link, selected string) error {
 	var owner record.Record
 	var has plan.Move
 	n.eachMove(func(rec record.Record, m plan.Move) {
@@ -73,11 +73,11 @@ func (n Node) eachMove(fn func(record.Record, plan.Move)) {
 	}
 }
 
-// withoutLost returns the operations of a record without the moves of devices that
+// withoutMoved returns the operations of a record without the moves of devices that
 // another attachment has since then. The kernel moves a device back to the host when
 // its namespace ends. So the next pod may have the device before the DEL of the last
 // pod.
-func (n Node) withoutLost(rec record.Record) plan.Ops {
+func (n Node) withoutMoved(rec record.Record) plan.Ops {
 	if !slices.ContainsFunc(rec.Plan.Ops, isMove) {
 		return rec.Plan.Ops
 	}

@@ -64,7 +64,7 @@ func (n Node) bringHome(ctx context.Context, at conf.Attachment) error {
 	if err != nil {
 		return err
 	}
-	return n.undoOnHost(ctx, rec, n.withoutLost(rec))
+	return n.undoOnHost(ctx, rec, n.withoutMoved(rec))
 }
 
 // again undoes and does each operation, and returns those that it did. It undoes

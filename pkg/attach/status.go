@@ -36,7 +36,7 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 		return cnierr.Unavailable(err)
 	}
 	for i, one := range req.Rails {
-		if errors.Is(rails[i].Fault, rdma.ErrNoDevice) && n.held(plan.Link{}, one.Parent.RDMA) != nil {
+		if errors.Is(rails[i].Fault, rdma.ErrNoDevice) && n.heldByPod(plan.Link{}, one.Parent.RDMA) != nil {
 			return nil // a pod has it
 		}
 		if rails[i].Fault == nil {

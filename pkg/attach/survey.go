@@ -121,7 +121,7 @@ func (n Node) whoHas(rail conf.Rail, fault error) error {
 	if !errors.Is(fault, rdma.ErrNoDevice) {
 		return fault
 	}
-	return cmp.Or(n.held(plan.Link{}, rail.Parent.RDMA), fault)
+	return cmp.Or(n.heldByPod(plan.Link{}, rail.Parent.RDMA), fault)
 }
 
 // free refuses the name of a link in the pod that we did not make.

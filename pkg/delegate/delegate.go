@@ -42,8 +42,9 @@ type Plugins struct {
 
 const pluginHint = "see that plugin's documentation and its configuration in ipam"
 
-// NeedsLink implements lease.source: dhcp asks through the interface.
-func (Plugins) NeedsLink() bool { return true }
+// LinkFirst implements lease.source: some plugins, such as dhcp, ask through the
+// interface.
+func (Plugins) LinkFirst() bool { return true }
 
 // Acquire implements lease.source. Such a plugin gives addresses to one interface.
 func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {

@@ -51,9 +51,10 @@ type Allocator struct {
 
 // source leases the addresses of one kind of ipam.type.
 type source interface {
-	// NeedsLink says that the interface must be there, up, before Acquire and until
-	// after Release.
-	NeedsLink() bool
+	// LinkFirst says that the interface must be there, up, before Acquire and until
+	// after Release. It does for every other IPAM plugin: roce cannot know which of
+	// them need the interface, as dhcp does.
+	LinkFirst() bool
 	// Acquire returns the rails with the addresses of each. It is idempotent: the
 	// same attachment gets the same addresses until they are released or rejected.
 	Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error)
@@ -81,10 +82,10 @@ func (a Allocator) source(ipamType string) source {
 // Installed returns an error if ipam.type names a plugin that is not installed.
 func (a Allocator) Installed(ipamType string) error { return a.Plugins.Installed(ipamType) }
 
-// NeedsLink says that the plugin of an ipam.type leases and releases addresses
-// through the interface. The interface must exist and be up before and during each
-// lease and release.
-func (a Allocator) NeedsLink(ipamType string) bool { return a.source(ipamType).NeedsLink() }
+// LinkFirst says that the source of an ipam.type may lease and release addresses
+// through the interface. The interface must then exist and be up before and during
+// each lease and release.
+func (a Allocator) LinkFirst(ipamType string) bool { return a.source(ipamType).LinkFirst() }
 
 // Claim is what one attachment asks for. It is not for concurrent use.
 type Claim struct {
@@ -132,8 +133,8 @@ func (a Allocator) notOfRailPool(p conf.IPAM) error {
 // Rails returns the rails without leases.
 func (c *Claim) Rails() []plan.Rail { return c.rails }
 
-// NeedsLink says that the interface must be there, up, before Acquire.
-func (c *Claim) NeedsLink() bool { return c.source.NeedsLink() }
+// LinkFirst says that the interface must be there, up, before Acquire.
+func (c *Claim) LinkFirst() bool { return c.source.LinkFirst() }
 
 // Acquire returns the rails with the addresses of each. It is idempotent: the same
 // attachment gets the same addresses until they are released or rejected. After an

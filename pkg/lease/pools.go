@@ -24,8 +24,8 @@ type pools struct {
 	RestedOnly bool
 }
 
-// NeedsLink implements source.
-func (pools) NeedsLink() bool { return false }
+// LinkFirst implements source.
+func (pools) LinkFirst() bool { return false }
 
 // Acquire implements source.
 func (p pools) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {

@@ -17,8 +17,8 @@ import (
 // the addresses of the plugins before roce.
 type previous struct{}
 
-// NeedsLink implements source.
-func (previous) NeedsLink() bool { return false }
+// LinkFirst implements source.
+func (previous) LinkFirst() bool { return false }
 
 // Acquire implements source.
 func (previous) Acquire(_ context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
