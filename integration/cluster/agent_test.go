@@ -25,6 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
+	confpool "github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -67,7 +68,15 @@ func runs(t *testing.T, kubeconfig string, args ...string) *program {
 	out, err := os.Create(p.log)
 	must(t, err)
 	defer out.Close()
-	p.cmd = exec.Command(rocectl, append(args, "--kubeconfig", kubeconfig)...)
+	p.run(out, exec.Command(rocectl, append(args, "--kubeconfig", kubeconfig)...))
+	return p
+}
+
+// run starts a command that is rocectl, or becomes it.
+func (p *program) run(out *os.File, cmd *exec.Cmd) {
+	t := p.t
+	t.Helper()
+	p.cmd = cmd
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	p.cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	must(t, p.cmd.Start())
@@ -77,10 +86,9 @@ func runs(t *testing.T, kubeconfig string, args ...string) *program {
 		}
 		if t.Failed() {
 			text, _ := os.ReadFile(p.log)
-			t.Logf("rocectl %s\n%s", strings.Join(args, " "), text)
+			t.Logf("%s\n%s", strings.Join(cmd.Args, " "), text)
 		}
 	})
-	return p
 }
 
 // kill ends it as a machine's failure does.
@@ -150,7 +158,11 @@ func joins(t *testing.T, c *ground.Cluster, name string) *machine {
 
 func (m *machine) start() {
 	m.t.Helper()
-	m.agent = runs(m.t, m.kubeconfig, "agent", "--node", m.name, "--host-root", m.host, "--state-dir", m.state, "--listen", m.address)
+	m.agent = runs(m.t, m.kubeconfig, m.args()...)
+}
+
+func (m *machine) args() []string {
+	return []string{"agent", "--node", m.name, "--host-root", m.host, "--state-dir", m.state, "--listen", m.address}
 }
 
 // get asks the agent over HTTP.
@@ -227,7 +239,7 @@ func (m *machine) lease(pool string, first, last int) {
 // leaseOf leases an address of each rail of a file.
 func (m *machine) leaseOf(f nodefile.File, owner ipam.Owner) {
 	m.t.Helper()
-	ask := ipam.Ask{Pool: f.Pool, Quarantine: f.Quarantine, Owner: owner}
+	ask := ipam.Ask{Pool: confpool.OfRailPool(f.Pool), Quarantine: f.Quarantine, Owner: owner}
 	for _, subnets := range f.Subnets() {
 		for _, s := range subnets {
 			ask.Subnets = append(ask.Subnets, ipam.Subnet{Prefix: s.Prefix, Ranges: s.Ranges, Exclude: s.Exclude, Group: 1})

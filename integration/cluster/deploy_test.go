@@ -62,6 +62,12 @@ func applyFile(t testing.TB, c *ground.Cluster, path string, dryRun ...string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	must(t, err)
+	applyText(t, c, path, text, dryRun...)
+}
+
+// applyText is applyFile with the content of the file.
+func applyText(t testing.TB, c *ground.Cluster, path string, text []byte, dryRun ...string) {
+	t.Helper()
 	for _, doc := range bytes.Split(text, []byte("\n---\n")) {
 		object := &unstructured.Unstructured{}
 		must(t, yaml.UnmarshalStrict(doc, &object.Object))

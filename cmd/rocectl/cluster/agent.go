@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
@@ -30,10 +31,10 @@ import (
 )
 
 // agentFlags are the flags of rocectl agent.
-type agentFlags struct{ node, hostRoot, kubeconfig, listen string }
+type agentFlags struct{ node, nodeIP, hostRoot, kubeconfig, listen string }
 
 func agentCommand(stateDir *string) *cobra.Command {
-	var f agentFlags
+	f := agentFlags{nodeIP: os.Getenv("NODE_IP")}
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Manage this node's share of the RailPools, until it is stopped",
@@ -47,13 +48,15 @@ Pods start and end without the agent and without the API server, as long as the
 node has free addresses. Only pods with sticky addresses need it when they start.
 
 It needs the network of the node, because the node's addresses tell it which
-block to try first, and write access to the state folder. It needs no
-capabilities. You may stop it at any time: there is nothing to undo.
+block to try first, and write access to the folder pools in the state
+folder. It needs no capabilities. You may stop it at any time: there is nothing to undo.
 
 It serves /metrics for Prometheus, and /healthz: 200 when pods get addresses of
 every pool that selects the node, otherwise 503 with the reason. Neither shows a
-secret or changes anything. The port must be free on the node. With --listen
-127.0.0.1:9482 other machines cannot reach it; nor can the probes of kubelet.`,
+secret or changes anything. The port must be free on the node. If --listen has
+no host and $NODE_IP is set, it listens at that address and at 127.0.0.1 alone;
+without $NODE_IP, at all addresses. With --listen 127.0.0.1:9482 other machines
+cannot reach it; nor can the probes of kubelet.`,
 		Example: `  rocectl agent --node "$(hostname)" --kubeconfig /etc/roce/agent.kubeconfig`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -84,8 +87,10 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	if err := closeToOthers(stateDir); err != nil {
-		return err
+	for _, dir := range []string{stateDir, filepath.Join(stateDir, "pools")} {
+		if err := closeToOthers(dir); err != nil {
+			return err
+		}
 	}
 	log = log.With("node", node.Name)
 	a := agent.New(agent.Config{
@@ -109,7 +114,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		Leases: plugin.Book(stateDir, boot, log),
 		Wait:   plugin.Wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,
 	})
-	stop, err := serve(f.listen, a.Handler())
+	stop, err := serve(f.addresses(), a.Handler())
 	if err != nil {
 		return err
 	}
@@ -161,22 +166,34 @@ func addresses(ctx context.Context) ([]netip.Addr, error) {
 // maxConnections is enough for kubelet and some collectors of metrics.
 const maxConnections = 64
 
-// serve answers requests until stop is called. It listens when it returns.
-func serve(address string, h http.Handler) (stop func(), err error) {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, cnierr.New(cnierr.IO, "listen at", address, "give another address with --listen; ss -ltnp shows who has the port", "%w", err)
+// addresses returns where to listen.
+func (f agentFlags) addresses() []string {
+	host, port, err := net.SplitHostPort(f.listen)
+	if err != nil || host != "" || f.nodeIP == "" { // net.Listen reports an error
+		return []string{f.listen}
 	}
-	// Every client that reaches the port may connect, and each connection takes
-	// memory.
-	l = netutil.LimitListener(l, maxConnections)
+	return []string{net.JoinHostPort("127.0.0.1", port), net.JoinHostPort(f.nodeIP, port)}
+}
+
+// serve answers requests until stop is called. It listens when it returns.
+func serve(addresses []string, h http.Handler) (stop func(), err error) {
 	s := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			slog.Error("/metrics and /healthz are no longer served", "error", err)
+	var all sync.WaitGroup
+	stop = func() { _ = s.Close(); all.Wait() }
+	for _, address := range addresses {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			stop()
+			return nil, cnierr.New(cnierr.IO, "listen at", address, "give another address with --listen; ss -ltnp shows who has the port", "%w", err)
 		}
-	}()
-	return func() { _ = s.Close(); <-ended }, nil
+		// Every client that reaches the port may connect, and each connection takes
+		// memory.
+		l = netutil.LimitListener(l, maxConnections)
+		all.Go(func() {
+			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				slog.Error("/metrics and /healthz are no longer served", "address", address, "error", err)
+			}
+		})
+	}
+	return stop, nil
 }

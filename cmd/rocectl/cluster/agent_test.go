@@ -6,6 +6,7 @@ package cluster
 import (
 	"net"
 	"net/http"
+	"slices"
 	"testing"
 )
 
@@ -20,7 +21,7 @@ func TestAConnectionThatIsClosedMakesRoomForAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	served := make(chan struct{}, maxConnections)
-	stop, err := serve(address, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served <- struct{}{} }))
+	stop, err := serve([]string{address}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served <- struct{}{} }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,5 +48,23 @@ func TestAConnectionThatIsClosedMakesRoomForAnother(t *testing.T) {
 	}
 	if err := <-answered; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestTheAgentListensAtTheAddressOfTheNode(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		listen, nodeIP string
+		want           []string
+	}{
+		{":9482", "", []string{":9482"}},
+		{":9482", "192.0.2.7", []string{"127.0.0.1:9482", "192.0.2.7:9482"}},
+		{":9482", "fd00::7", []string{"127.0.0.1:9482", "[fd00::7]:9482"}},
+		{"0.0.0.0:9482", "192.0.2.7", []string{"0.0.0.0:9482"}},
+		{"banana", "192.0.2.7", []string{"banana"}},
+	} {
+		if got := (agentFlags{listen: tt.listen, nodeIP: tt.nodeIP}).addresses(); !slices.Equal(got, tt.want) {
+			t.Errorf("--listen %s, NODE_IP %q: %q, want %q", tt.listen, tt.nodeIP, got, tt.want)
+		}
 	}
 }

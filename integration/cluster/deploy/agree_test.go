@@ -14,6 +14,7 @@ import (
 	admission "k8s.io/api/admissionregistration/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	flowcontrol "k8s.io/api/flowcontrol/v1"
 	rbac "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
@@ -126,7 +127,7 @@ func TestFoldersInContainersAreThoseThatTheCommandsUse(t *testing.T) {
 	}
 	want := map[string][]string{
 		"install":   {"cni-bin at " + flag("install", "--to")},
-		"agent":     {"state at " + conf.DefaultStateDir, "machine-id at " + flag("agent", "--host-root") + "/etc/machine-id"},
+		"agent":     {"state at " + conf.DefaultStateDir, "pools at " + conf.DefaultStateDir + "/pools", "machine-id at " + flag("agent", "--host-root") + "/etc/machine-id"},
 		"uninstall": {"cni-bin at " + flag("uninstall", "--to"), "state at " + conf.DefaultStateDir},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -169,6 +170,8 @@ func TestEverythingIsInOurNamespace(t *testing.T) {
 	for _, b := range all[rbac.ClusterRoleBinding](t) {
 		got["subject of "+b.Name] = b.Subjects[0].Namespace
 	}
+	account := one[flowcontrol.FlowSchema](t).Spec.Rules[0].Subjects[0].ServiceAccount
+	got["flow of "+account.Name] = account.Namespace
 	role, binding := one[rbac.Role](t), one[rbac.RoleBinding](t)
 	got["role"], got["role's binding"], got["role's subject"] = role.Namespace, binding.Namespace, binding.Subjects[0].Namespace
 	got["agent"], got["gc"] = one[apps.DaemonSet](t).Namespace, one[apps.Deployment](t).Namespace
@@ -228,6 +231,7 @@ func TestThePoliciesAreAboutOurAccounts(t *testing.T) {
 	agent, gc, _ := pods(t)
 	account := map[string]string{
 		"roce-cni-own-blocks": agent.Spec.ServiceAccountName, "roce-cni-own-leases": agent.Spec.ServiceAccountName,
+		"roce-cni-blocks-fit": agent.Spec.ServiceAccountName, "roce-cni-leases-fit": agent.Spec.ServiceAccountName,
 		"roce-cni-marks": gc.Spec.ServiceAccountName,
 	}
 	var names, bound []string
@@ -268,14 +272,14 @@ func TestPodsHaveNoMoreOfTheNodeThanTheyNeed(t *testing.T) {
 	for _, v := range slices.Concat(agent.Spec.Volumes, gc.Spec.Volumes, remove.Spec.Volumes) {
 		got[v.Name] = v.HostPath.Path
 	}
-	want := map[string]string{"cni-bin": "/opt/cni/bin", "state": conf.DefaultStateDir, "machine-id": "/etc/machine-id"}
+	want := map[string]string{"cni-bin": "/opt/cni/bin", "state": conf.DefaultStateDir, "pools": conf.DefaultStateDir + "/pools", "machine-id": "/etc/machine-id"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("folders of the node (-want +got)\n%s", diff)
 	}
 	for _, c := range containers(t) {
 		for _, m := range c.VolumeMounts {
-			if m.Name == "machine-id" && !m.ReadOnly {
-				t.Errorf("container %s may write the node's machine-id", c.Name)
+			if !m.ReadOnly && (m.Name == "machine-id" || m.Name == "state" && c.Name == "agent") {
+				t.Errorf("container %s may write %s of the node", c.Name, m.MountPath)
 			}
 		}
 	}

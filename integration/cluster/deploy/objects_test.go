@@ -24,6 +24,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
+	flowcontrol "k8s.io/api/flowcontrol/v1"
 	rbac "k8s.io/api/rbac/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -65,6 +66,8 @@ func typeOf(apiVersion, kind string) reflect.Type {
 		"rbac.authorization.k8s.io/v1/ClusterRoleBinding":                  reflect.TypeFor[rbac.ClusterRoleBinding](),
 		"admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy":        reflect.TypeFor[admission.ValidatingAdmissionPolicy](),
 		"admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding": reflect.TypeFor[admission.ValidatingAdmissionPolicyBinding](),
+		"flowcontrol.apiserver.k8s.io/v1/FlowSchema":                       reflect.TypeFor[flowcontrol.FlowSchema](),
+		"flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration":       reflect.TypeFor[flowcontrol.PriorityLevelConfiguration](),
 		kube.Version().String() + "/RailPool":                              reflect.TypeFor[kube.RailPool](),
 		kube.Version().String() + "/RailLease":                             reflect.TypeFor[kube.RailLease](),
 	}
