@@ -99,39 +99,56 @@ func (f envFlags) read(cmd *cobra.Command) (gids.Namespace, error) {
 	if err := f.given(cmd); err != nil {
 		return gids.Namespace{}, err
 	}
-	ctx := cmd.Context()
 	n := gids.Node{Sys: os.DirFS("/sys")}
 	only := conf.LinkName(f.at.ifName)
-	if f.netns == "" && f.pid == 0 && f.at.container == "" {
-		return n.Here(ctx, only)
+	path, err := f.path()
+	if err != nil {
+		return gids.Namespace{}, err
+	}
+	if path == "" {
+		return n.Here(cmd.Context(), only)
 	}
 	records, err := f.node.records()
 	if err != nil {
 		return gids.Namespace{}, err
 	}
 	n.Records, _ = attachments(records) // they only help to choose, so an error does not matter
-	path := f.netns
+	return n.At(cmd.Context(), path, only)
+}
+
+// path returns the path of the namespace that the flags name, "" for that of the
+// caller.
+func (f envFlags) path() (string, error) {
 	switch {
 	case f.pid != 0:
-		path = fmt.Sprintf("/proc/%d/ns/net", f.pid)
+		return fmt.Sprintf("/proc/%d/ns/net", f.pid), nil
 	case f.at.container != "":
-		keys, err := f.at.from(records)
-		if err != nil {
-			return gids.Namespace{}, err
-		}
-		rec, err := records.Load(keys[0])
-		if err != nil {
-			return gids.Namespace{}, err
-		}
-		if other := keys[len(keys)-1].ContainerID; other != keys[0].ContainerID {
-			return gids.Namespace{}, cnierr.New(cnierr.BadConfig, "choose container", f.at.container, "write more of its ID",
-				"several IDs have this beginning: %s, %s", keys[0].ContainerID, other)
-		}
-		path = rec.Netns
-	case !strings.Contains(path, "/"):
-		path = "/run/netns/" + path
+		return f.ofContainer()
+	case f.netns != "" && !strings.Contains(f.netns, "/"):
+		return "/run/netns/" + f.netns, nil
 	}
-	return n.At(ctx, path, only)
+	return f.netns, nil
+}
+
+// ofContainer returns the path of the namespace in the record of a container.
+func (f envFlags) ofContainer() (string, error) {
+	records, err := f.node.records()
+	if err != nil {
+		return "", err
+	}
+	keys, err := f.at.from(records)
+	if err != nil {
+		return "", err
+	}
+	rec, err := records.Load(keys[0])
+	if err != nil {
+		return "", err
+	}
+	if other := keys[len(keys)-1].ContainerID; other != keys[0].ContainerID {
+		return "", cnierr.New(cnierr.BadConfig, "choose container", f.at.container, "write more of its ID",
+			"several IDs have this beginning: %s, %s", keys[0].ContainerID, other)
+	}
+	return rec.Netns, nil
 }
 
 // env is what rocectl env --json prints.

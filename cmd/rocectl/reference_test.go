@@ -55,6 +55,7 @@ func describe(b *strings.Builder, cmd *cobra.Command) {
 		if c.Example != "" {
 			fmt.Fprintf(b, "\nFor example:\n\n%s", indented(c.Example+"\n"))
 		}
+		describe(b, c)
 	}
 }
 

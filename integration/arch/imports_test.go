@@ -76,6 +76,9 @@ var importMap = []layer{
 		"pkg/cnierr", "pkg/conf", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/rdma/discover", "pkg/rdma/gidtable", "pkg/rdma/nldev",
 	}},
 	{"pkg/doctor", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/pool", "pkg/rdma/nldev", "pkg/rdma/gidtable", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile"}},
+	{"pkg/verify", []string{
+		"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/probe", "pkg/doctor",
+	}},
 }
 
 // packages returns what importers get: all but the tests, by directory.

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/verify"
+)
+
+// verifyFlags are the flags of `rocectl verify`.
+type verifyFlags struct {
+	env    envFlags // which pod
+	name   string
+	token  string
+	all    bool
+	cross  bool
+	asJSON bool
+	page   string
+}
+
+const tokenVariable = "ROCE_VERIFY_TOKEN" //nolint:gosec // the name of a variable, not a secret
+
+func verifyCommand(node *nodeFlags) *cobra.Command {
+	f := verifyFlags{env: envFlags{node: node}}
+	cmd := &cobra.Command{
+		Use:   "verify [PEER...]",
+		Short: "Test the rails of a pod, and those between pods",
+		Long: `Test each rail of a pod: rule and table, whether the gateway answers, whether another
+host uses its address, and in the pod also the GID, the device files and the limit for
+locked memory. Run it in the pod, or on the node as root with --pid, --netns or
+--container. It needs NET_RAW for the tests on the network. Nothing is changed.
+
+With PEERs, other pods that run "rocectl verify serve", it also tests each rail with
+the same rail of each PEER: whether packets pass, and whether they pass with the full
+MTU. --cross tests each rail with all rails of the PEER to which it has a route. --all
+lets the PEERs test each other too, in rounds: no NIC is in two tests at the same
+time, and n pods need n rounds. A PEER is an address or a name, with a port if it is
+not 9483.
+
+Each answer is "ok", "problem" with the command that corrects it, or "cannot tell".
+The last lines name the faults: a rail of one pod if all of its tests fail, otherwise
+both ends. The exit status is that of doctor: 0, 1 for a problem, 2 if a test could
+not tell.`,
+		Example: `  rocectl verify
+  rocectl verify 10.244.1.17 10.244.2.9 --token "$ROCE_VERIFY_TOKEN"
+  rocectl verify --all --html report.html $(kubectl get pods -l app=rails-test -o jsonpath='{.items[*].status.podIP}')`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, peers []string) error {
+			return f.pod(cmd, func(p verify.Pod) error { return f.run(cmd, p, peers) })
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&f.all, "all", false, "test each pair of pods, not only those with this pod")
+	cmd.Flags().BoolVar(&f.cross, "cross", false, "test each rail with all rails to which it has a route")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
+	cmd.Flags().StringVar(&f.page, "html", "", "write the report to this `FILE` as one HTML page, too")
+	cmd.AddCommand(serveCommand(node))
+	return cmd
+}
+
+func serveCommand(node *nodeFlags) *cobra.Command {
+	f := verifyFlags{env: envFlags{node: node}}
+	var listen string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Let other pods test the rails of this pod",
+		Long: `Let other pods test the rails of this pod, until it is stopped: rocectl verify. It
+listens on the pod's ordinary network, and sends back UDP packets on each rail. It
+answers only callers with the same token, and no packet that they have not announced.
+The token is sent unencrypted: choose one for each test. Run it only for the test.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.token == "" {
+				return cnierr.New(cnierr.BadConfig, "serve", "--token", "choose a text, the same for all pods of the test: --token or $"+tokenVariable, "it is empty")
+			}
+			return f.pod(cmd, func(p verify.Pod) error {
+				var l net.Listener
+				if err := p.Enter(func() (err error) { l, err = net.Listen("tcp", listen); return err }); err != nil {
+					return cnierr.New(cnierr.IO, "listen", listen, "stop the other program, or choose another --listen", "%w", err)
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s listens on %s\n", p.Name, l.Addr())
+				s := verify.Server{Pod: p, Token: f.token}
+				return s.Serve(cmd.Context(), l)
+			})
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().StringVar(&listen, "listen", ":9483", "the `ADDRESS` to listen on")
+	return cmd
+}
+
+func (f *verifyFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.env.netns, "netns", "", "the pod's network namespace: a `PATH`, or a name in /run/netns")
+	cmd.Flags().IntVar(&f.env.pid, "pid", 0, "a process of the pod: its `PID` on the node")
+	cmd.Flags().StringVar(&f.env.at.container, "container", "", "the pod of this container: its `ID`, or the beginning of it")
+	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "container")
+	cmd.Flags().StringVar(&f.name, "name", "", "the `NAME` of this pod in answers (default $NODE_NAME, or the host name)")
+	cmd.Flags().StringVar(&f.token, "token", "", "a `TEXT` that all pods of the test know (default $"+tokenVariable+")")
+}
+
+// pod calls do with the pod that the flags name.
+func (f *verifyFlags) pod(cmd *cobra.Command, do func(verify.Pod) error) error {
+	if err := f.env.given(cmd); err != nil {
+		return err
+	}
+	f.token = cmp.Or(f.token, os.Getenv(tokenVariable))
+	host, err := os.Hostname()
+	if err != nil {
+		host = "this pod"
+	}
+	p := verify.Pod{Name: cmp.Or(f.name, os.Getenv("NODE_NAME"), host), Enter: func(fn func() error) error { return fn() }}
+	path, err := f.env.path()
+	if err != nil {
+		return err
+	}
+	p.Inside = func(context.Context, []verify.Rail) []doctor.Answer { return f.rdma(cmd, p, path == "") }
+	if path == "" {
+		return do(p)
+	}
+	k, err := kernel.Open(path, os.DirFS("/sys"))
+	if errors.Is(err, kernel.ErrHostNetns) {
+		return do(p)
+	}
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	p.Enter = k.Enter
+	return do(p)
+}
+
+// self is the pod of the caller among the members.
+type self struct {
+	verify.Pod
+	ctx   context.Context //nolint:containedctx // it is that of one command
+	rails []verify.Rail
+	token string
+}
+
+// Local implements verify.Member.
+func (s self) Local() ([]doctor.Answer, error) { return s.Pod.Local(s.ctx, s.rails), nil }
+
+// Test implements verify.Member.
+func (s self) Test(address string, cross bool) ([]doctor.Answer, error) {
+	return s.Pod.Test(s.ctx, s.rails, address, s.token, cross)
+}
+
+func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) error {
+	rails, err := p.Rails(cmd.Context())
+	if err != nil && (!f.all || cnierr.CodeOf(err) != cnierr.BadConfig) {
+		return err
+	}
+	var seats []verify.Seat
+	if err == nil {
+		seats = append(seats, verify.Seat{Member: self{p, cmd.Context(), rails, f.token}, Name: p.Name})
+	}
+	for _, address := range peers {
+		if !strings.Contains(address, ":") || strings.Count(address, ":") > 1 && !strings.HasPrefix(address, "[") {
+			address = net.JoinHostPort(address, "9483")
+		}
+		peer, err := p.Dial(cmd.Context(), address, f.token)
+		if err != nil {
+			return cnierr.New(cnierr.IO, "connect to", address, "run rocectl verify serve in that pod, with the same --token", "%w", err)
+		}
+		defer peer.Close()
+		seats = append(seats, verify.Seat{Member: peer, Name: peer.Name, Address: address})
+	}
+	report := verify.All(cmd.Context(), seats, f.cross, !f.all, func(round, of int) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "round %d of %d\n", round, of)
+	})
+	return f.write(cmd.OutOrStdout(), report)
+}
+
+func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
+	if f.page != "" {
+		file, err := os.Create(f.page)
+		if err == nil {
+			err = errors.Join(r.WritePage(file), file.Close())
+		}
+		if err != nil {
+			return cnierr.New(cnierr.IO, "write page", f.page, "name a file that can be written", "%w", err)
+		}
+	}
+	if f.asJSON {
+		if err := writeJSON(w, r); err != nil {
+			return err
+		}
+	} else {
+		for _, a := range r.Answers {
+			if err := doctor.WriteText(w, a); err != nil {
+				return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
+			}
+		}
+		fmt.Fprintln(w, "# "+doctor.Summary(r.Answers))
+		for _, v := range r.Verdicts {
+			fmt.Fprintln(w, "# fault: "+v)
+		}
+	}
+	if status := doctor.Status(r.Answers); status != 0 {
+		return statusError(status)
+	}
+	return nil
+}

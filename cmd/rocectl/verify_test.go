@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
+)
+
+// TestVerifyNamesTheFaultBetweenTwoPods: two pods, connected by one cable.
+func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
+	n := kerneltest.NewNode(t)
+	a, b := n.Pod(), n.Pod()
+	a.IP("link add net1 type veth peer name net1 netns " + b.Path)
+	for i, p := range []*kerneltest.Netns{a, b} {
+		addr := fmt.Sprintf("172.16.0.%d", i+1)
+		p.IP("link set net1 up mtu 9000")
+		p.IP("address add " + addr + "/24 dev net1")
+		p.IP("route add 172.16.0.0/24 dev net1 table 100 proto 82 src " + addr)
+		p.IP("rule add from " + addr + " lookup 100 priority 32000 protocol 82")
+		p.IP("rule add from " + addr + " unreachable priority 32001 protocol 82")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	reader, writer := io.Pipe()
+	done := make(chan error)
+	go func() {
+		cmd := root(writer, io.Discard)
+		cmd.SetArgs([]string{"verify", "serve", "--netns", b.Path, "--name", "gpu-02", "--token", "x", "--listen", "172.16.0.2:9483"})
+		done <- cmd.ExecuteContext(ctx)
+	}()
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := io.ReadFull(reader, make([]byte, len("gpu-02 listens on 172.16.0.2:9483\n"))); err != nil {
+		t.Fatal(err)
+	}
+	page := filepath.Join(t.TempDir(), "page.html")
+	verify := func() string {
+		var out bytes.Buffer
+		cmd := root(&out, io.Discard)
+		cmd.SetArgs([]string{"verify", "172.16.0.2", "--netns", a.Path, "--name", "gpu-01", "--token", "x", "--html", page})
+		if status := statusError(0); !errors.As(cmd.ExecuteContext(t.Context()), &status) {
+			t.Error("RDMA cannot be judged on the machine of the test, so want a status")
+		}
+		return out.String()
+	}
+	for _, want := range []string{"rail 0 of gpu-01: net1 172.16.0.1 has table 100", "rail 0 of gpu-01 to gpu-02: packets of 9000 bytes pass"} {
+		if out := verify(); !strings.Contains(out, want) || strings.Contains(out, "# fault") {
+			t.Errorf("want %q, got\n%s", want, out)
+		}
+	}
+	a.IP("link set net1 mtu 4200")
+	const fault = "# fault: rail 0 of gpu-01 to gpu-02: MTU 4200 on gpu-01 and 9000 on gpu-02"
+	if out := verify(); !strings.Contains(out, fault) {
+		t.Errorf("want %q, got\n%s", fault, out)
+	}
+	if b, err := os.ReadFile(page); err != nil || !strings.Contains(string(b), fault[len("# fault: "):]) {
+		t.Errorf("the page lacks the fault: %v\n%s", err, b)
+	}
+}
+
+func TestVerifySaysWhatItLacks(t *testing.T) {
+	n := kerneltest.NewNode(t)
+	empty := n.Pod()
+	for _, c := range []struct{ args, want string }{
+		{"verify serve --netns " + empty.Path, `serve "--token": it is empty`},
+		{"verify serve --netns " + empty.Path + " --token x --listen nonsense", `listen "nonsense"`},
+		{"verify serve --netns " + empty.Path + " --token x --listen 127.0.0.1:0", "no interface of roce"},
+		{"verify --netns " + empty.Path, "no interface of roce"},
+		{"verify --all --netns " + empty.Path + " 127.0.0.1:1", `connect to "127.0.0.1:1"`},
+		{"verify --netns=", `use flag "--netns"`},
+	} {
+		if got := call(strings.Fields(c.args)...); !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %s, want %q", c.args, got, c.want)
+		}
+	}
+}

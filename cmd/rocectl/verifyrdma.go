@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/gids"
+	"github.com/roce-cni/roce-cni/pkg/verify"
+)
+
+// rdma tests what RDMA programs of a pod need. here says that this is the pod itself.
+func (f *verifyFlags) rdma(cmd *cobra.Command, p verify.Pod, here bool) []doctor.Answer {
+	ns, err := f.env.read(cmd)
+	if err != nil {
+		return []doctor.Answer{failedRDMA(p, err)}
+	}
+	rails, err := p.Rails(cmd.Context())
+	if err != nil {
+		return []doctor.Answer{failedRDMA(p, err)}
+	}
+	var out []doctor.Answer
+	for _, r := range rails {
+		out = append(out, gidOf(p, r, ns.Rails))
+	}
+	return append(out, container(p, ns.Rails, here))
+}
+
+// failedRDMA tells a pod without GIDs from one that cannot be judged.
+func failedRDMA(p verify.Pod, err error) doctor.Answer {
+	if cnierr.CodeOf(err) == cnierr.NoGID {
+		return lacking(verify.GID, "all rails of "+p.Name, err.Error(), "rocectl doctor gid-table  # on the node")
+	}
+	return doctor.Answer{Check: verify.GID, Finding: doctor.Finding{
+		Verdict: doctor.CannotTell, Of: "all rails of " + p.Name, Found: err.Error(), Missing: "RDMA devices: rocectl doctor on the node says what is missing",
+	}}
+}
+
+func lacking(check, of, found, mend string) doctor.Answer {
+	return doctor.Answer{
+		Check: check, Why: "RDMA programs in the pod fail, or do not use this rail",
+		Finding: doctor.Finding{Verdict: doctor.Problem, Of: of, Found: found, Mend: mend},
+	}
+}
+
+func gidOf(p verify.Pod, r verify.Rail, have []gids.Rail) doctor.Answer {
+	for _, g := range have {
+		if g.Link == r.Link {
+			return doctor.Answer{Check: verify.GID, Finding: doctor.Finding{
+				Verdict: doctor.OK, Of: p.Of(r), Found: fmt.Sprintf("%s of %s has GID index %d of %s", g.Addr, r.Link, g.Index, g.Port),
+			}}
+		}
+	}
+	return lacking(verify.GID, p.Of(r), fmt.Sprintf("no RoCE v2 GID has an address of %s", r.Link), "rocectl doctor gid-table rdma-ports  # on the node")
+}
+
+// container tests the device files and the limit for locked memory.
+func container(p verify.Pod, rails []gids.Rail, here bool) doctor.Answer {
+	a := doctor.Answer{Check: verify.Container, Finding: doctor.Finding{Verdict: doctor.OK, Of: p.Name, Found: "it can open the RDMA devices and lock memory"}}
+	if !here {
+		a.Verdict, a.Found, a.Missing = doctor.CannotTell, "this is not the container", "rocectl verify in the container: device files and the limit for locked memory"
+		return a
+	}
+	var limit unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit)
+	if err == nil {
+		err = podenv.Container{Root: "/", Memlock: limit.Cur}.Check(rails)
+	}
+	if err != nil {
+		return lacking(verify.Container, p.Name, err.Error(), cnierr.CNI("rocectl", err).Details)
+	}
+	return a
+}
