@@ -10,6 +10,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/lease"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
@@ -28,7 +29,7 @@ func (n Node) attempts(ctx context.Context, k *pod, req conf.Request, s survey) 
 		if err == nil {
 			return rec, nil
 		}
-		again, rejectErr := n.reject(ctx, s.claim, err)
+		again, rejectErr := n.reject(ctx, s.claim, inUse(req, rec.Plan, err), err)
 		if !again || rejectErr != nil || i == maxAttempts {
 			return rec, errors.Join(err, rejectErr, n.abandon(ctx, k, rec, err))
 		}
@@ -50,20 +51,41 @@ func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (
 	return rec, err
 }
 
-// reject puts the addresses that other hosts answered for into quarantine, and returns
-// whether another attempt gets others. It does nothing after an error of another kind,
-// or if something of ours is left in the kernel.
-func (n Node) reject(ctx context.Context, claim *lease.Claim, cause error) (again bool, err error) {
-	var taken *probe.TakenError
-	if !errors.As(cause, &taken) || undoFailed(cause) {
+// reject puts addresses that are in use into quarantine, and returns whether another
+// attempt gets others. It does nothing without such addresses, or if something of ours
+// is left in the kernel.
+func (n Node) reject(ctx context.Context, claim *lease.Claim, taken []probe.Taken, cause error) (again bool, err error) {
+	if len(taken) == 0 || undoFailed(cause) {
 		return false, nil
 	}
-	targets := make([]plan.Target, 0, len(taken.Taken))
-	for _, t := range taken.Taken {
-		n.Log.Warn("address is in use", "address", t.Addr, "by", t.By, "interface", t.Link)
+	targets := make([]plan.Target, 0, len(taken))
+	for _, t := range taken {
+		n.Log.Warn("address is in use", "address", t.Addr, "by", t.By, "interface", t.Link, "what", t.What)
 		targets = append(targets, t.Target)
 	}
 	return claim.Reject(ctx, targets)
+}
+
+// inUse returns the addresses that an ADD found to be in use: another host answered for
+// them, or another child of the same NIC has the MAC that is made from them. A link that
+// was moved out of a namespace before its DEL is such a child.
+func inUse(req conf.Request, p plan.Plan, cause error) []probe.Taken {
+	var taken *probe.TakenError
+	if errors.As(cause, &taken) {
+		return taken.Taken
+	}
+	var busy *kernel.MACInUseError
+	if !errors.As(cause, &busy) || !plan.MACFromAddress(req) {
+		return nil
+	}
+	var out []probe.Taken
+	for _, i := range p.Interfaces {
+		if i.Name == busy.Link {
+			t := plan.Target{Link: i.Name, MAC: i.MAC, Addr: i.Addresses[0].Prefix.Addr()}
+			out = append(out, probe.Taken{Target: t, By: i.MAC, What: busy.Error()})
+		}
+	}
+	return out
 }
 
 // releaseTime is how long a failed ADD waits for its leases to be released. If that

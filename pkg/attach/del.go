@@ -25,10 +25,11 @@ import (
 func (n Node) Del(ctx context.Context, d conf.Del) error {
 	unlock, err := n.Records.Lock(ctx, d.ContainerID)
 	if err != nil && cnierr.CodeOf(err) == cnierr.IO {
-		if !n.Records.Exists() { // no ADD can have come further
+		exists, statErr := n.Records.Exists()
+		if !exists && statErr == nil { // no ADD can have come further
 			err = nil
 		}
-		return errors.Join(err, n.DelMarked(ctx, d))
+		return errors.Join(err, statErr, n.DelMarked(ctx, d))
 	}
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func unrecorded(d conf.Del) record.Record {
 func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
 	rec.Plan.Ops = n.withoutMoved(rec)
 	before, after := n.teardown(rec)
-	if err := n.undo(ctx, rec, netns, before); err != nil {
+	if err := n.undo(ctx, rec, netns, append(carriers(rec), before...)); err != nil {
 		return err
 	}
 	if err := release(ctx, rec); err != nil {
@@ -87,6 +88,19 @@ func (n Node) remove(ctx context.Context, rec record.Record, netns string, relea
 		return err
 	}
 	return n.Records.Delete(rec.Attachment)
+}
+
+// carriers returns what is left to undo of links that roce made, when their own
+// operations are undone. A link that an IPAM plugin needs keeps its addresses until then.
+func carriers(rec record.Record) plan.Ops {
+	var op plan.Carriers
+	for _, a := range rec.Plan.Addresses() {
+		op.Addresses = append(op.Addresses, a.Prefix.Addr())
+	}
+	if len(rec.Plan.Ops.Links()) == 0 || len(op.Addresses) == 0 {
+		return nil
+	}
+	return plan.InPod(op)
 }
 
 // teardown returns the operations to undo before the leases are released, and those

@@ -118,9 +118,15 @@ func netnsDir(t *testing.T) string {
 	return dir
 }
 
-// follow runs the commands in the hint of an error.
+// follow runs the commands in the hint of an error, and of each that is joined in it.
 func follow(t *testing.T, node *kerneltest.Node, err error) {
 	t.Helper()
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			follow(t, node, err)
+		}
+		return
+	}
 	var e *cnierr.Error
 	if !errors.As(err, &e) {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ func (w *work) add(m macvlan, p parentage, n rtnl.Named) error {
 	case len(m.differences(marked, p)) > 0:
 		w.wrong = append(w.wrong, is)
 		w.missing, w.on = append(w.missing, m), append(w.on, p)
-	case is.Alias == "":
+	case is.Alias != m.op.Mark:
 		w.unmarked = append(w.unmarked, m)
 	}
 	return nil
@@ -119,6 +119,9 @@ func (m macvlan) among(links []rtnl.Link) (rtnl.Link, bool) {
 	i := slices.IndexFunc(links, func(l rtnl.Link) bool { return l.Has(string(m.op.Name)) && m.owns(l) })
 	if i < 0 {
 		i = slices.IndexFunc(links, func(l rtnl.Link) bool { return l.Alias == m.op.Mark && m.owns(l) })
+	}
+	if i < 0 {
+		i = slices.IndexFunc(links, m.owns)
 	}
 	if i < 0 {
 		return rtnl.Link{}, false
@@ -184,10 +187,10 @@ func (m macvlan) owns(l rtnl.Link) bool {
 	if l.Kind != "macvlan" {
 		return false // any program can set an alias: it proves nothing alone
 	}
-	if l.Alias != "" {
-		return l.Alias == m.op.Mark
+	if l.Alias == m.op.Mark {
+		return true
 	}
-	return !m.op.MAC.IsZero() && ethernet(l) == m.op.MAC
+	return !m.op.MAC.IsZero() && ethernet(l) == m.op.MAC && !strings.HasPrefix(l.Alias, plan.MarkPrefix)
 }
 
 // describe describes a link that is not ours.

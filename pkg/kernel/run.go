@@ -56,6 +56,9 @@ func kinds() map[reflect.Type]kind {
 		reflect.TypeFor[plan.Rule](): {false, func(n namespace, run []plan.Op) executor {
 			return policies(each(run, func(op plan.Rule) policy { return policy{n, op} }))
 		}},
+		reflect.TypeFor[plan.Carriers](): {true, func(n namespace, run []plan.Op) executor {
+			return inTurn(each(run, func(op plan.Carriers) executor { return carriers{n, op} }))
+		}},
 		reflect.TypeFor[plan.Orphans](): {true, func(n namespace, run []plan.Op) executor {
 			return inTurn(each(run, func(op plan.Orphans) executor { return orphans{n, op} }))
 		}},

@@ -10,9 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
+
+// MACInUseError is returned by Do of plan.Up when another child of the same parent is up
+// with the MAC of the link. A pod that has gone may have left it, in a namespace that
+// something keeps.
+type MACInUseError struct{ Link conf.LinkName }
+
+// Error says who has the MAC.
+func (e *MACInUseError) Error() string { return "another child of the same master has its MAC" }
 
 // up executes plan.Up.
 type up struct {
@@ -29,10 +38,12 @@ func (r ups) do(ctx context.Context) error {
 		changes = append(changes, rtnl.SetUp(string(u.op.Link)))
 	}
 	for i, err := range r[0].conn.Each(ctx, changes...) {
+		if errors.Is(err, unix.EADDRINUSE) { // macvlan_open
+			return cnierr.New(cnierr.TryAgain, "bring up", string(r[i].op.Link),
+				"wait if the pod of that child is being deleted, otherwise give the pods different MACs", "%w", &MACInUseError{r[i].op.Link})
+		}
 		if err != nil {
-			return classify("bring up", string(r[i].op.Link), err,
-				// macvlan_open
-				meaning{unix.EADDRINUSE, cnierr.TryAgain, "another child of the same master has this MAC: wait if its pod is being deleted, otherwise give the pods different MACs"})
+			return classify("bring up", string(r[i].op.Link), err)
 		}
 	}
 	return nil

@@ -33,6 +33,7 @@ var kinds = []row{
 	of[Route](row{name: "route", phase: phaseRoute, goesWithLink: true, marked: true, link: about(func(r Route) conf.LinkName { return r.Link })}),
 	of[Rule](row{name: "rule", phase: phaseRule, afterLinks: true, marked: true, from: func(k Kind) netip.Addr { return k.(Rule).From.Addr() }}),
 	of[Orphans](row{name: "orphans"}),
+	of[Carriers](row{name: "carriers"}),
 	of[Gateway](row{name: "gateway", by: ByWire, phase: phaseGateway, join: joined(Gateway.and)}),
 	of[Move](row{name: "move", by: ByRDMA, phase: phaseMove, stays: true, link: about(func(m Move) conf.LinkName { return m.Link })}),
 	of[Port](row{name: "port", by: ByRDMA, phase: phasePort, phaseOnHost: phaseHostPort, link: about(func(p Port) conf.LinkName { return p.Link })}),
@@ -48,7 +49,7 @@ var kinds = []row{
 type row struct {
 	name string // in JSON, so it never changes
 	by   By
-	// phase is when an operation is done; none for Orphans, which is only undone.
+	// phase is when an operation is done; none for Orphans and Carriers, which are only undone.
 	// phaseOnHost, unless it is 0, is the phase of an operation that acts on the host.
 	phase, phaseOnHost phase
 	// makesLink says that an operation makes a link: it is undone after all operations

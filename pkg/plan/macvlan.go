@@ -12,10 +12,11 @@ import (
 // Macvlan creates the child of a NIC in the pod's namespace, down, and marks
 // it with the alias Mark.
 //
-// An existing link with that name is ours if it carries Mark. It is also ours
-// if it has no alias, is a macvlan and has this MAC: the kernel drops an alias
-// that is given at creation (rtnl_newlink does not read IFLA_IFALIAS), so a
-// process that died between the two messages leaves such a link.
+// An existing macvlan with that name is ours if it carries Mark. It is also ours
+// if it has this MAC and not the mark of another attachment. The kernel drops an
+// alias that is given at creation (rtnl_newlink does not read IFLA_IFALIAS), so a
+// process that died between the two messages leaves a link without alias. Other
+// programs may set another alias.
 type Macvlan struct {
 	Name       conf.LinkName `json:"name"`
 	Parent     conf.LinkName `json:"parent"`          // by name, in the host's namespace

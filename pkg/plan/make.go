@@ -128,11 +128,17 @@ func (m maker) mac() conf.MAC {
 		return m.req.MAC
 	}
 	owner := string(m.req.ContainerID) + "/" + string(m.rail.IfName)
-	if m.req.IPAM.Type == conf.PoolType {
+	if MACFromAddress(m.req) {
 		owner = m.lease.Addresses[0].Prefix.Addr().String()
 	}
 	sum := sha256.Sum256([]byte(m.facts.Node + "\x00" + m.req.IPAM.Pool + "\x00" + owner))
 	return conf.MAC{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}
+}
+
+// MACFromAddress says whether the MAC of a link of ours is made from its first address.
+// Another address then gives another MAC.
+func MACFromAddress(req conf.Request) bool {
+	return req.Prev == nil && req.Mode != conf.Passthru && req.MAC.IsZero() && req.IPAM.Type == conf.PoolType
 }
 
 // dns returns the DNS settings of the configuration, or else those of IPAM, as

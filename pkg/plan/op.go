@@ -29,7 +29,8 @@ const Protocol = 82
 //
 //   - Do is idempotent, and does all or nothing.
 //   - Undo of a missing thing is success. Undo removes only what carries our
-//     mark: the link alias, or the protocol number on routes and rules.
+//     mark: the link alias, or the protocol number on routes and rules. Of
+//     macvlans in the pod it also removes those with our MAC or an address of ours.
 //   - Check changes nothing.
 //   - All act in the namespace they were opened at, never in the ambient one.
 type Op struct {
@@ -179,7 +180,7 @@ func (p Place) String() string {
 // Mark returns the alias that marks a link as ours and names its attachment. On
 // the links of rails after the first, "/" and the number of the rail follow.
 func Mark(at conf.Attachment) string {
-	return fmt.Sprintf("roce:%s/%s", at.ContainerID, at.IfName)
+	return fmt.Sprintf("%s%s/%s", MarkPrefix, at.ContainerID, at.IfName)
 }
 
 func railMark(at conf.Attachment, rail int) string {

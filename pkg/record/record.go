@@ -20,6 +20,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
@@ -67,10 +69,17 @@ type Store struct {
 // ErrNotExist is returned by Load when there is no record.
 var ErrNotExist = errors.New("no record of the attachment")
 
-// Exists says whether there is a folder of records.
-func (s Store) Exists() bool {
+// Exists says whether there is a state folder. There is none below a file, or under a
+// name that is too long. Errors: cnierr.IO if the kernel does not say.
+func (s Store) Exists() (bool, error) {
 	_, err := os.Stat(s.Dir)
-	return err == nil
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG):
+		return false, nil
+	}
+	return false, ioError("look for records in", s.Dir, err)
 }
 
 // Save writes a record in one step: a reader finds the whole record or none. The
@@ -99,6 +108,7 @@ func (s Store) Save(r Record) error {
 
 // Load reads the record of an attachment. A record of another boot is returned
 // without operations, because nothing that it describes has survived.
+// A record of another attachment than its path says is unreadable.
 // Errors: ErrNotExist, cnierr.Unreadable, cnierr.IO.
 func (s Store) Load(at conf.Attachment) (Record, error) {
 	path := s.path(at)
@@ -112,7 +122,11 @@ func (s Store) Load(at conf.Attachment) (Record, error) {
 	if err != nil {
 		return Record{}, ioError("read record", path, err)
 	}
-	return s.decode(path, b)
+	r, err := s.decode(path, b)
+	if err == nil && (r.Attachment != at) {
+		return Record{}, unreadable(path, fmt.Errorf("it is the record of interface %q of container %q", r.IfName, r.ContainerID))
+	}
+	return r, err
 }
 
 func unreadable(path string, err error) error {

@@ -288,7 +288,7 @@ func damages() []damage {
 		{name: "a link that was down", do: ip("link set net1 down", "link set net1 up"), want: []string{"Address", "Route"}},
 		{name: "another MAC", do: ip("link set net1 address 02:00:00:00:00:99"), want: []string{"Macvlan"}},
 		{name: "another MTU", do: ip("link set net1 mtu 1400"), want: []string{"Macvlan"}},
-		{name: "another owner", do: ip("link set net1 alias theirs"), want: []string{"Macvlan"}, left: true},
+		{name: "another alias", do: ip("link set net1 alias theirs"), want: []string{"Macvlan"}},
 		{name: "an IPv4 address that is gone", do: ip("addr del 10.9.0.5/24 dev net1"), want: []string{"Address", "Route"}},
 		{name: "an IPv6 address that is gone", do: ip("addr del fd00:9::5/64 dev net1"), want: []string{"Address", "Route"}},
 		{name: "an IPv4 subnet's route that is gone", do: ip("route del 10.9.0.0/24 dev net1"), want: []string{"Address"}},

@@ -129,14 +129,15 @@ type kind struct {
 // they change what others made. An operation of any other kind makes a thing.
 func kinds() map[reflect.Type]kind {
 	return map[reflect.Type]kind{
-		reflect.TypeFor[plan.Macvlan](): {true, func(k plan.Kind) executor { return macvlan{k.(plan.Macvlan)} }},
-		reflect.TypeFor[plan.Adopt]():   {true, func(k plan.Kind) executor { return adopt{k.(plan.Adopt)} }},
-		reflect.TypeFor[plan.Sysctl]():  {false, func(k plan.Kind) executor { return sysctl{k.(plan.Sysctl)} }},
-		reflect.TypeFor[plan.Up]():      {false, func(k plan.Kind) executor { return up{k.(plan.Up)} }},
-		reflect.TypeFor[plan.Address](): {false, func(k plan.Kind) executor { return address{k.(plan.Address)} }},
-		reflect.TypeFor[plan.Route]():   {false, func(k plan.Kind) executor { return routing{k.(plan.Route)} }},
-		reflect.TypeFor[plan.Rule]():    {false, func(k plan.Kind) executor { return policy{k.(plan.Rule)} }},
-		reflect.TypeFor[plan.Orphans](): {true, func(k plan.Kind) executor { return orphans{k.(plan.Orphans)} }},
+		reflect.TypeFor[plan.Macvlan]():  {true, func(k plan.Kind) executor { return macvlan{k.(plan.Macvlan)} }},
+		reflect.TypeFor[plan.Adopt]():    {true, func(k plan.Kind) executor { return adopt{k.(plan.Adopt)} }},
+		reflect.TypeFor[plan.Sysctl]():   {false, func(k plan.Kind) executor { return sysctl{k.(plan.Sysctl)} }},
+		reflect.TypeFor[plan.Up]():       {false, func(k plan.Kind) executor { return up{k.(plan.Up)} }},
+		reflect.TypeFor[plan.Address]():  {false, func(k plan.Kind) executor { return address{k.(plan.Address)} }},
+		reflect.TypeFor[plan.Route]():    {false, func(k plan.Kind) executor { return routing{k.(plan.Route)} }},
+		reflect.TypeFor[plan.Rule]():     {false, func(k plan.Kind) executor { return policy{k.(plan.Rule)} }},
+		reflect.TypeFor[plan.Carriers](): {true, func(k plan.Kind) executor { return carriers{k.(plan.Carriers)} }},
+		reflect.TypeFor[plan.Orphans]():  {true, func(k plan.Kind) executor { return orphans{k.(plan.Orphans)} }},
 	}
 }
 

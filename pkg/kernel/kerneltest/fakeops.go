@@ -25,6 +25,8 @@ type (
 	routing struct{ op plan.Route }
 	policy  struct{ op plan.Rule }
 	orphans struct{ op plan.Orphans }
+
+	carriers struct{ op plan.Carriers }
 )
 
 // damaged returns the finding of a check.
@@ -101,10 +103,10 @@ func (m macvlan) owns(l *iface) bool {
 	if l.kind != "macvlan" {
 		return false
 	}
-	if l.alias != "" {
-		return l.alias == m.op.Mark
+	if l.alias == m.op.Mark {
+		return true
 	}
-	return !m.op.MAC.IsZero() && l.mac == m.op.MAC
+	return !m.op.MAC.IsZero() && l.mac == m.op.MAC && !strings.HasPrefix(l.alias, "roce:")
 }
 
 func (m macvlan) undo(s *Space) error {
@@ -121,9 +123,28 @@ func (m macvlan) ours(s *Space) *iface {
 	}
 	i := slices.IndexFunc(s.links, func(l *iface) bool { return l != nil && l.alias == m.op.Mark && m.owns(l) })
 	if i < 0 {
+		i = slices.IndexFunc(s.links, func(l *iface) bool { return l != nil && m.owns(l) })
+	}
+	if i < 0 {
 		return nil
 	}
 	return s.links[i]
+}
+
+func (c carriers) do(s *Space) error { return s.f.unexpected("carriers are only ever undone") }
+
+func (c carriers) check(s *Space) error { return s.f.unexpected("carriers are only ever undone") }
+
+func (c carriers) undo(s *Space) error {
+	has := func(l *iface) bool {
+		return slices.ContainsFunc(l.addrs, func(p netip.Prefix) bool { return slices.Contains(c.op.Addresses, p.Addr()) })
+	}
+	for _, l := range s.links {
+		if l != nil && l.kind == "macvlan" && !strings.HasPrefix(l.alias, "roce:") && has(l) {
+			s.removeLink(l)
+		}
+	}
+	return nil
 }
 
 func (r orphans) do(s *Space) error { return s.f.unexpected("orphans are only ever undone") }
@@ -169,8 +190,8 @@ func (m macvlan) check(s *Space) error {
 	for _, d := range m.differences(l, p) {
 		found = append(found, s.damaged(action, string(m.op.Name), m.op, "%w", d))
 	}
-	if l.alias == "" {
-		found = append(found, s.damaged(action, string(m.op.Name), m.op, "no alias"))
+	if l.alias != m.op.Mark {
+		found = append(found, s.damaged(action, string(m.op.Name), m.op, "another alias"))
 	}
 	return errors.Join(found...)
 }
@@ -239,7 +260,7 @@ func (u up) do(s *Space) error {
 		return err
 	}
 	if err := s.setUp(l, true); errors.Is(err, errMACInUse) {
-		return cnierr.New(cnierr.TryAgain, "bring up", string(u.op.Link), "", "%w", err)
+		return cnierr.New(cnierr.TryAgain, "bring up", string(u.op.Link), "", "%w", &kernel.MACInUseError{Link: u.op.Link})
 	}
 	return nil
 }

@@ -49,6 +49,8 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		"undoing the teardown leaves nothing":             undoTeardown,
 		"a link of somebody else's stays":                 foreignLink,
 		"a link without mark is ours by its MAC":          unmarkedTwin,
+		"a link with another alias is ours by its MAC":    changedLink,
+		"macvlans with an address of ours go":             carried,
 		"a lost record leaves its mark":                   lostRecord,
 		"a lost record leaves the marks of all rails":     lostRails,
 		"rails are done and undone in runs":               railsInRuns,

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+)
+
+// carriers executes plan.Carriers.
+type carriers struct {
+	namespace
+	op plan.Carriers
+}
+
+func (c carriers) do(context.Context) error { return c.onlyUndone() }
+
+func (c carriers) check(context.Context) error { return c.onlyUndone() }
+
+func (c carriers) onlyUndone() error {
+	return cnierr.New(cnierr.Bug, "do", c.path, "", "carriers are only ever undone")
+}
+
+// undo removes the macvlans that have one of the addresses. It reads the links only if a
+// link has one.
+func (c carriers) undo(ctx context.Context) error {
+	const action = "look for addresses in"
+	addrs, err := c.conn.Addresses(ctx, 0)
+	if err != nil {
+		return classify(action, c.path, err)
+	}
+	addrs = slices.DeleteFunc(addrs, func(a rtnl.Address) bool { return !slices.Contains(c.op.Addresses, a.Prefix.Addr()) })
+	if len(addrs) == 0 {
+		return nil
+	}
+	links, err := c.conn.Links(ctx)
+	if err != nil {
+		return classify(action, c.path, err)
+	}
+	doomed := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool {
+		has := func(a rtnl.Address) bool { return a.Index == l.Index }
+		return l.Kind != "macvlan" || strings.HasPrefix(l.Alias, plan.MarkPrefix) || !slices.ContainsFunc(addrs, has)
+	})
+	return remove(ctx, c.conn, doomed, links)
+}
