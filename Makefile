@@ -39,7 +39,7 @@ REQUIRE_NETNS ?= $(if $(filter 0,$(shell id -u)),1)
 export REQUIRE_NETNS
 
 .DEFAULT_GOAL := help
-.PHONY: help build unit test test-vm vm-runs test-cluster check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image deploy clean $(PROGRAMS)
+.PHONY: help build unit test test-vm vm-runs test-cluster check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image deploy release clean $(PROGRAMS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -204,6 +204,20 @@ image: build ## build the image IMAGE (roce-cni:VERSION) with docker, podman or 
 	@[ -n '$(IMAGE_TOOL)' ] || { echo 'make image: there is no docker, podman or buildah here; IMAGE_TOOL names another program' >&2; exit 1; }
 	$(IMAGE_TOOL) build --network none --platform linux/$$(go env GOARCH) --build-arg 'VERSION=$(VERSION)' -t '$(IMAGE)' .
 
+# The times of the files are that of the last commit, so that a second build has the same
+# bytes from the same commit with the same Go. RELEASE_ARCHS has the machine's own last.
+RELEASE_ARCHS := $(filter-out $(shell go env GOHOSTARCH),amd64 arm64) $(shell go env GOHOSTARCH)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+PACK = .cache/release -version '$(VERSION)' -time $(SOURCE_DATE_EPOCH)
+
+release: ## archives for amd64 and arm64, chart, krew manifest, sums and CycloneDX lists of VERSION, in dist
+	rm -rf dist && mkdir dist
+	CGO_ENABLED=0 go build -buildvcs=false -o .cache/release ./integration/release
+	for arch in $(RELEASE_ARCHS); do $(MAKE) --no-print-directory build GOARCH=$$arch && $(PACK) -arch $$arch || exit 1; done
+	$(PACK) -chart
+	$(PACK) -krew
+	cd dist && sha256sum -c --quiet *.sha256
+
 # The name that the examples have for the image; the sed of the quick start replaces it too.
 EXAMPLE_IMAGE := registry.example.org/roce-cni:devel
 
@@ -214,5 +228,5 @@ deploy: image ## build and push the image IMAGE, and apply agents, reaper and RD
 	kubectl kustomize conf-examples/deploy | sed 's|$(EXAMPLE_IMAGE)|$(IMAGE)|' | kubectl apply --server-side -f -
 	kubectl -n roce-cni rollout status daemonset/roce-cni-agent --timeout=5m
 
-clean: ## remove bin (the tools in .cache stay)
-	rm -rf bin
+clean: ## remove bin and dist (the tools in .cache stay)
+	rm -rf bin dist

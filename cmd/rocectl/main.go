@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
@@ -57,6 +58,9 @@ func root(out, errOut io.Writer) *cobra.Command {
 		Version:       buildversion.BuildVersion,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+	}
+	if filepath.Base(os.Args[0]) == "kubectl-roce" { // kubectl starts it for "kubectl roce"
+		cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl roce"}
 	}
 	cmd.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	cmd.SetOut(out)
