@@ -81,16 +81,16 @@ vm-runs: $(VM_RUNS:%=vm-run-%)
 vm-run-unit-6.1:
 	$(call in_vm,-kernel 6.1,unit.test -test.run '^TestReal')
 vm-run-rdma-6.1:
-	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell)')
+	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell|Promise)')
 vm-run-ofed-6.1:
-	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^Test(Shared|Exclusive|TellEach)')
+	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^Test(Shared|Exclusive|TellEach|PromiseEqual|PromiseExclusive)')
 vm-run-nodes-6.1:
 	$(call in_vm,-kernel 6.1 -machine mlx5-like -rails 5,rdma.test -test.run '^TestMLX5')
 	$(call in_vm,-kernel 6.1 -nodes 2,rdma.test -test.run '^TestNodesExclusive')
 vm-run-stock-6.1:
 	$(call in_vm,-kernel 6.1 -rails 0,rdma.test -test.run '^TestStock',sh integration/rdma/testdata/stock.sh)
 vm-run-rdma-7:
-	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell)')
+	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell|PromiseEqual|PromiseNumber)')
 vm-run-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesShared')
 

@@ -139,3 +139,49 @@ func TestMLX5ExclusiveDeviceWithoutGUIDMovesAndMovesBack(t *testing.T) {
 		}
 	}
 }
+
+// mixedRails returns a network on all NICs with RoCE: mlx5_0, both ports of mlx5_1, and
+// irdma0, which has no RoCE v1.
+func (n *node) mixedRails(index any) network {
+	list := []any{map[string]any{"master": "r0"}, map[string]any{"master": "r1"}, map[string]any{"master": "r2"}, map[string]any{"master": "r4"}}
+	return promising(n.allRails().With("rails", list), index)
+}
+
+// TestMLX5PromiseIsKeptOnNICsThatDiffer has NICs with two entries and with one entry
+// for an address, and a table of 32 entries.
+func TestMLX5PromiseIsKeptOnNICsThatDiffer(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	finally(t, "for r in r1 r4; do ip addr flush dev $r scope global; done")
+	shell(t, "for i in 1 2; do ip addr add 10.1.0.$i/24 dev r1; done; for i in 1 2 3; do ip addr add 10.4.0.$i/24 dev r4; done")
+	cnitest.Await(t, "the host's addresses have entries", func() bool {
+		return len(gids(t, "", "irdma0").of("10.4.0.3")) == 1 && len(gids(t, "", "mlx5_1").of("10.1.0.2")) == 2
+	})
+	ports := []string{"mlx5_0/ports/1", "mlx5_1/ports/1", "mlx5_1/ports/2", "irdma0/ports/1"}
+	same := func(a attachment) int {
+		t.Helper()
+		var at []int
+		for i, on := range a.addRails() {
+			at = append(at, v2Place(t, a.pod.Name, ports[i], on[0]))
+			if a.indexes()[on[0]] != at[i] {
+				t.Errorf("%s: recorded index %d, want %d", on[0], a.indexes()[on[0]], at[i])
+			}
+		}
+		if len(at) != 4 || at[1] != at[0] || at[2] != at[0] || at[3] != at[0] {
+			t.Errorf("%s has the indexes %v, want the same on four rails", a.pod.Name, at)
+		}
+		a.mustCheck()
+		return at[0]
+	}
+	first, second := n.attach(n.mixedRails("equal"), n.pod()), n.attach(n.mixedRails(21), n.pod())
+	same(first)
+	if at := same(second); at != 21 {
+		t.Errorf("got the index %d, want 21", at)
+	}
+	third := n.attach(n.mixedRails(21), n.pod())
+	contains(t, third.mustFail(108), "want index 21", second.pod.Name)
+	contains(t, n.attach(n.mixedRails(22), n.pod()).mustFail(108), "RoCE v1, which takes the index before", "set rdma.gidIndex to 23")
+	contains(t, n.attach(n.mixedRails(41), n.pod()).mustFail(108), "(irdma0/1)", "want index 41, and the table has 32 entries")
+	first.mustDel()
+	second.mustDel()
+	n.nothingLeft()
+}

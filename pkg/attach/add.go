@@ -82,7 +82,9 @@ func (n Node) do(ctx context.Context, k *pod, req conf.Request, rails []plan.Rai
 // commit records that the ADD has finished, and where its GIDs are.
 func (n Node) commit(k *pod, rec *record.Record) error {
 	rec.Plan.Ops = rec.Plan.Ops.Located(k.rdma.Located())
-	n.warnUnaligned(*rec)
+	if err := n.compareGIDs(*rec); err != nil {
+		return err
+	}
 	rec.Committed, rec.Saved = true, n.Now()
 	return n.Records.Save(*rec)
 }

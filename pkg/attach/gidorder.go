@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
@@ -60,9 +61,11 @@ func (n Node) aligned(ctx context.Context, several bool, fn func() error) error 
 	return fn()
 }
 
-// warnUnaligned logs the GID indexes of an attachment if they differ from rail to
-// rail. They differ when other users of a NIC have entries in its GID table.
-func (n Node) warnUnaligned(rec record.Record) {
+// compareGIDs logs the GID indexes of an attachment if they differ from rail to rail.
+// They differ when other users of a NIC have entries in its GID table. If the
+// configuration promises equal indexes, it is an error: they were equal, and something
+// has moved them.
+func (n Node) compareGIDs(rec record.Record) error {
 	var rails []string
 	var indexes [][]int
 	for g := range plan.All[plan.GID](rec.Plan.Ops) {
@@ -74,8 +77,14 @@ func (n Node) warnUnaligned(rec record.Record) {
 		}
 		rails, indexes = append(rails, fmt.Sprintf("%s %v", g.Targets[0].Link, at)), append(indexes, at)
 	}
-	if slices.ContainsFunc(indexes, func(at []int) bool { return !slices.Equal(at, indexes[0]) }) {
-		n.Log.Warn("GID indexes differ between rails: rocectl env prints settings that need no common index",
-			"container", rec.ContainerID, "indexes", strings.Join(rails, ", "))
+	if !slices.ContainsFunc(indexes, func(at []int) bool { return !slices.Equal(at, indexes[0]) }) {
+		return nil
 	}
+	for range plan.All[plan.Align](rec.Plan.Ops) {
+		return cnierr.New(cnierr.NoGID, aligning, string(rec.IfName), "look at the NICs: the runtime tries again",
+			"the indexes changed while the pod was made: %s", strings.Join(rails, ", "))
+	}
+	n.Log.Warn("GID indexes differ between rails: set rdma.gidIndex to equal, or use rocectl env, which prints settings that need no common index",
+		"container", rec.ContainerID, "indexes", strings.Join(rails, ", "))
+	return nil
 }

@@ -21,6 +21,7 @@ type hca struct {
 	name      string
 	in        plan.NetnsID // the namespace that has it; zero: the host's
 	full      bool         // there is no free entry for another GID
+	tables    *gidTables   // nil: the indexes are of no interest
 }
 
 var device = plan.RDMADevice{Name: "mlx5_0", GUID: "0c42:a103:0016:054c", Port: 1, Link: "ens1", PCI: "0000:0b:00.2"}
@@ -29,6 +30,7 @@ var device = plan.RDMADevice{Name: "mlx5_0", GUID: "0c42:a103:0016:054c", Port: 
 type handle struct {
 	*hca
 	w       *world
+	netns   string
 	located map[netip.Addr]int
 }
 
@@ -64,6 +66,9 @@ func (h handle) Do(ctx context.Context, op plan.Op) error {
 		}
 		for i, t := range kind.Targets {
 			h.located[t.Addr] = i + 3
+			if h.tables != nil {
+				h.located[t.Addr] = h.tables.of(kind.Device).index(t.Addr)
+			}
 		}
 	}
 	return nil
@@ -99,6 +104,6 @@ func (h handle) Located() map[netip.Addr]int { return h.located }
 
 func (h handle) Close() {}
 
-func (w *world) rdma(string, func(fn func() error) error) attach.RDMA {
-	return handle{hca: &w.hca, w: w, located: map[netip.Addr]int{}}
+func (w *world) rdma(netns string, _ func(fn func() error) error) attach.RDMA {
+	return handle{hca: &w.hca, w: w, netns: netns, located: map[netip.Addr]int{}}
 }

@@ -6,10 +6,12 @@ package attach
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
 
 // Kernel is one host and one pod's namespace, opened. *kernel.Kernel is one.
@@ -38,6 +40,12 @@ type RDMA interface {
 	Mode(ctx context.Context, want conf.RDMAMode) error
 	// Located returns the GID indexes of the GIDs that Do waited for.
 	Located() map[netip.Addr]int
+	// Place waits for the entries of addresses that were set, and for the end of those
+	// that were removed. It returns GID indexes.
+	Place(ctx context.Context, d plan.RDMADevice, wait time.Duration, set, unset []netip.Addr) (map[netip.Addr]int, error)
+	// Before returns the entries with an index below limit that a namespace sees, and
+	// how long that part of the table is.
+	Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]rdma.Entry, int, error)
 	// Close closes the sockets.
 	Close()
 }
@@ -49,6 +57,8 @@ type pod struct {
 	Kernel
 	wire apply.Single
 	rdma RDMA
+	// owner returns who has an address on this node, "" if it is unknown.
+	owner func(netip.Addr) string
 }
 
 // open opens a pod's namespace. The caller must Close it. Errors are those of
@@ -58,7 +68,7 @@ func (n Node) open(netns string) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pod{Kernel: k, wire: n.Wire(k), rdma: n.RDMA(netns, k.Enter)}, nil
+	return &pod{Kernel: k, wire: n.Wire(k), rdma: n.RDMA(netns, k.Enter), owner: n.owner}, nil
 }
 
 // openHost opens the host alone, where no operation of the wire acts. The caller
@@ -77,6 +87,8 @@ func (p *pod) of(op plan.Op) apply.Executor {
 		return apply.Each(p.wire)
 	case plan.ByRDMA:
 		return apply.Each(p.rdma)
+	case plan.ByAligner:
+		return apply.Each(aligner{p})
 	}
 	return p.Kernel
 }

@@ -77,7 +77,7 @@ func newRailsWorld(t *testing.T) *world {
 
 // worlds are the nodes that every failure is tried on.
 func worlds() map[string]func(*testing.T) *world {
-	return map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld}
+	return map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld}
 }
 
 // inEachWorld runs a test for each of worlds.
@@ -101,14 +101,14 @@ func (w *world) node() attach.Node {
 			if err != nil {
 				return nil, err
 			}
-			return mortal{k, w}, nil
+			return mortal{k, w, netns}, nil
 		},
 		OpenHost: func() (attach.Kernel, error) {
 			k, err := w.fake.OpenHost()
 			if err != nil {
 				return nil, err
 			}
-			return mortal{k, w}, nil
+			return mortal{k, w, ""}, nil
 		},
 		Wire: func(attach.Kernel) apply.Single { return mortalSteps{w.wire, w} },
 		RDMA: w.rdma,
@@ -173,7 +173,8 @@ func (w *world) step() {
 // mortal is a kernel for a process that may die before each operation.
 type mortal struct {
 	*kerneltest.FakeKernel
-	w *world
+	w     *world
+	netns string
 }
 
 func (m mortal) Do(ctx context.Context, run ...plan.Op) error {
@@ -182,6 +183,7 @@ func (m mortal) Do(ctx context.Context, run ...plan.Op) error {
 		if err := m.FakeKernel.Do(ctx, op); err != nil {
 			return err
 		}
+		m.w.hca.tables.done(m.netns, op)
 	}
 	return nil
 }
@@ -190,7 +192,11 @@ func (m mortal) Undo(ctx context.Context, run ...plan.Op) error {
 	var errs []error
 	for _, op := range slices.Backward(run) {
 		m.w.step()
-		errs = append(errs, m.FakeKernel.Undo(ctx, op))
+		err := m.FakeKernel.Undo(ctx, op)
+		if err == nil {
+			m.w.hca.tables.undone(m.netns, op)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -17,6 +17,7 @@ import (
 // valid alone.
 func contradictions(r Request, f *strict.Faults) {
 	contradictoryRDMA(r.RDMA, f)
+	contradictoryGIDIndex(r, f)
 	contradictoryDefaults(r, f)
 }
 
@@ -129,5 +130,22 @@ func contradictoryRDMA(r RDMA, f *strict.Faults) {
 			f.Add(cnierr.BadConfig, key, `set rdma.mode to exclusive, or set it on the node: cma_roce_tos -d DEVICE -t TOS`,
 				"pods share the device, so it keeps the host's value")
 		}
+	}
+}
+
+// contradictoryGIDIndex refuses a promise that ADD could not keep: without its
+// addresses, its interface or its GIDs.
+func contradictoryGIDIndex(r Request, f *strict.Faults) {
+	if r.RDMA.GIDIndex == AnyIndex {
+		return
+	}
+	const key = "rdma.gidIndex"
+	switch {
+	case r.RDMA.Mode == RDMAOff:
+		f.Add(cnierr.BadConfig, key, `remove it, or set rdma.mode to auto`, "without RDMA there is no GID index")
+	case r.RDMA.GID != Require:
+		f.Add(cnierr.BadConfig, key, `remove it, or set rdma.gid to require`, "it needs the GIDs, and rdma.gid is %q", r.RDMA.GID)
+	case r.Prev != nil:
+		f.Add(cnierr.BadConfig, key, `remove it: another plugin sets the addresses of an adopted interface`, "roce does not set the addresses")
 	}
 }

@@ -93,6 +93,9 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 		{`"rdma": {"mode": "exclusive", "gid": "warn", "gidWait": "30s"}`, func(r *conf.Request) {
 			r.RDMA = conf.RDMA{Mode: conf.RDMAExclusive, GID: conf.Warn, GIDWait: 30 * time.Second}
 		}},
+		{`"rdma": {"gidIndex": "equal"}`, func(r *conf.Request) { r.RDMA.GIDIndex = conf.EqualIndex }},
+		{`"rdma": {"gidIndex": 7}`, func(r *conf.Request) { r.RDMA.GIDIndex = 7 }},
+		{`"rdma": {"gidIndex": "any"}`, func(*conf.Request) {}},
 		{`"stateDir": "/var/lib/roce", "log": {"file": "/var/log/roce.log", "level": "debug"}`, func(r *conf.Request) {
 			r.StateDir, r.Log = "/var/lib/roce", conf.Log{File: "/var/log/roce.log", Level: "debug"}
 		}},

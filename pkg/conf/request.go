@@ -10,6 +10,7 @@ package conf
 
 import (
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -292,12 +293,40 @@ const (
 	RDMAOff       RDMAMode = "off"
 )
 
+// GIDIndex is the key rdma.gidIndex. A positive number is the GID index of the
+// first address of each rail.
+type GIDIndex int
+
+// AnyIndex promises nothing. EqualIndex means that the GID indexes are the same on
+// all rails of the pod.
+const (
+	AnyIndex   GIDIndex = 0
+	EqualIndex GIDIndex = -1
+)
+
+// MaxGIDIndex is the greatest number that the key takes: tables of NICs have 256
+// entries or fewer.
+const MaxGIDIndex = 255
+
+// String returns the value as the key has it.
+func (i GIDIndex) String() string {
+	switch i {
+	case AnyIndex:
+		return "any"
+	case EqualIndex:
+		return "equal"
+	}
+	return strconv.Itoa(int(i))
+}
+
 // RDMA is the key "rdma".
 type RDMA struct {
 	Mode RDMAMode
 	GID  Severity
 	// GIDWait is the longest wait for the GID table entries, for all together.
 	GIDWait time.Duration
+	// GIDIndex is the promise about the GID indexes.
+	GIDIndex GIDIndex
 	// Settings for a device that moves into the pod; nil: the host's settings.
 	TOS          *uint8 // IP type of service that rdma_cm sets
 	TrafficClass *uint8 // traffic class that the driver forces, where it can

@@ -75,9 +75,23 @@ func rdma(v strict.Value) RDMA {
 		// Soft-RoCE makes an entry within a millisecond. A NIC needs a firmware command
 		// for each entry, and one work queue serves all NICs of the node
 		// (gid-cache-wq).
-		GIDWait: o.At("gidWait").Duration(10*time.Second, 100*time.Millisecond, time.Minute),
+		GIDWait:  o.At("gidWait").Duration(10*time.Second, 100*time.Millisecond, time.Minute),
+		GIDIndex: gidIndex(o.At("gidIndex")),
 
 		TOS:          o.At("tos").Octet(),
 		TrafficClass: o.At("trafficClass").Octet(),
 	}
+}
+
+// gidIndex reads a word or a number. Index 0 is never an address of a pod: a NIC has
+// its own default entry there (ib_cache_gid_set_default_gid).
+func gidIndex(v strict.Value) GIDIndex {
+	if v.Kind() == strict.ANumber {
+		return GIDIndex(v.Whole(0, 1, MaxGIDIndex))
+	}
+	const equal = "equal"
+	if strict.Choice(v, "any", equal) == equal {
+		return EqualIndex
+	}
+	return AnyIndex
 }

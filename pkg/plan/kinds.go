@@ -30,6 +30,7 @@ var kinds = []row{
 		name: "address", phase: phaseAddress, goesWithLink: true, makesGIDs: true,
 		link: about(func(a Address) conf.LinkName { return a.Link }),
 	}),
+	of[Align](row{name: "align", by: ByAligner, phase: phaseAlign, join: joined(Align.and)}),
 	of[Route](row{name: "route", phase: phaseRoute, goesWithLink: true, marked: true, link: about(func(r Route) conf.LinkName { return r.Link })}),
 	of[Rule](row{name: "rule", phase: phaseRule, afterLinks: true, marked: true, from: func(k Kind) netip.Addr { return k.(Rule).From.Addr() }}),
 	of[Orphans](row{name: "orphans"}),
@@ -88,6 +89,7 @@ const (
 	ByKernel By = iota
 	ByWire
 	ByRDMA
+	ByAligner // uses the kernel and RDMA in turn
 )
 
 // of completes the row of a kind.

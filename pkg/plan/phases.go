@@ -26,6 +26,7 @@ const (
 	phaseUp
 	phaseConflict
 	phaseAddress
+	phaseAlign
 	phaseRoute
 	phaseRule
 	phaseHostPort
@@ -50,7 +51,8 @@ func (m maker) ops() (Ops, error) {
 	mac, mtu := m.mac(), m.mtu()
 	out := slices.Concat(m.link(mac, mtu), m.sysctl(), InPod(Up{m.rail.IfName}))
 	if m.facts.Adopted == nil { // another plugin's link has its addresses, and they are in use: by us
-		out = slices.Concat(out, m.conflict(mac), m.addresses(mac))
+		set := m.addresses(mac)
+		out = slices.Concat(out, m.conflict(mac), set, m.align(set))
 	}
 	return slices.Concat(out, at(Pod, routes), at(Pod, rules), m.gateway(mac),
 		m.move(), m.port(), m.gid(), m.deviceInfo(), m.announce(mac)), nil

@@ -166,22 +166,26 @@ func (o Ops) Located(index map[netip.Addr]int) Ops {
 }
 
 // Registration returns the beginning and the end of the operations that fill
-// the GID tables of shared devices. Both are the length of o if that concerns
-// fewer than two devices.
+// the GID tables of shared devices, or of any devices if their indexes are promised.
+// Both are the length of o if that concerns fewer than two devices, without a promise.
 func (o Ops) Registration() (from, to int) {
-	devices := 0
+	devices, promised := 0, false
 	from = len(o)
 	for i, op := range o {
 		_, waits := op.Kind.(GID)
-		waits = waits && op.Place == Host
+		_, aligns := op.Kind.(Align)
+		waits, promised = waits && op.Place == Host, promised || aligns
 		if waits {
-			devices, to = devices+1, i+1
+			devices++
+		}
+		if waits || aligns {
+			to = i + 1
 		}
 		if waits || op.row().makesGIDs {
 			from = min(from, i)
 		}
 	}
-	if devices < 2 {
+	if devices < 2 && !promised {
 		return len(o), len(o)
 	}
 	return from, to

@@ -64,12 +64,12 @@ func (g gid) wait(ctx context.Context) error {
 		return g.noTable(err)
 	}
 	if err != nil {
-		return classify(waiting, g.missing(), err)
+		return classify(waiting, g.missing(g.found), err)
 	}
 	if all {
 		return nil
 	}
-	return g.timeout()
+	return g.timeout(g.found)
 }
 
 func (g gid) table() (gidtable.Table, error) {
@@ -90,11 +90,11 @@ func (g gid) addrs() []netip.Addr {
 	return out
 }
 
-// missing returns the addresses without a GID in found.
-func (g gid) missing() string {
+// missing returns the addresses that are not in found.
+func (g gid) missing(found map[netip.Addr]int) string {
 	var out []string
 	for _, a := range g.addrs() {
-		if _, have := g.found[a]; !have {
+		if _, have := found[a]; !have {
 			out = append(out, a.String())
 		}
 	}
@@ -125,23 +125,23 @@ const TableFull = `"unable to add gid" with error=-28 in dmesg`
 const fewerPods = "start fewer pods on this NIC, or give them fewer addresses: each address takes one entry, or two if the NIC has RoCE v1 too, and so does each address of the host"
 
 // timeout returns the error for entries that did not appear in time.
-func (g gid) timeout() error {
+func (g gid) timeout(found map[netip.Addr]int) error {
 	entries, size, hidden, err := g.views()
 	if err != nil {
-		return classify(waiting, g.missing(), err)
+		return classify(waiting, g.missing(found), err)
 	}
 	name, fill := portName(g.op.Device), gidtable.Fill(entries, size)
 	const slow = "check that the address is on the interface; if the NIC is slow under load, raise rdma.gidWait, or set rdma.gid to warn"
 	switch {
 	case len(entries) >= size:
-		return cnierr.New(cnierr.NoGID, waiting, g.missing(), fewerPods, "the GID table of %s is full: %s", name, fill)
+		return cnierr.New(cnierr.NoGID, waiting, g.missing(found), fewerPods, "the GID table of %s is full: %s", name, fill)
 	case hidden:
-		return cnierr.New(cnierr.NoGID, waiting, g.missing(),
+		return cnierr.New(cnierr.NoGID, waiting, g.missing(found),
 			"if "+TableFull+" shows that the table is full, "+fewerPods+"; otherwise "+slow,
 			"%s made no RoCE v2 entry for it within %s; its table may be full: the driver hides the entries of other pods, and without them %s",
 			name, g.op.Wait, fill)
 	}
-	return cnierr.New(cnierr.NoGID, waiting, g.missing(),
+	return cnierr.New(cnierr.NoGID, waiting, g.missing(found),
 		"if "+TableFull+" shows that the table is full, end the programs that still use addresses that are gone; otherwise "+slow,
 		"%s made no RoCE v2 entry for it within %s; %s", name, g.op.Wait, fill)
 }

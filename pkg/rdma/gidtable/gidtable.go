@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -159,10 +160,26 @@ func (t Table) Locate(want []netip.Addr, found map[netip.Addr]int) (bool, error)
 	return len(missing) == 0, err
 }
 
-// Entries returns all entries of the table in order, and the size of the table. It
-// reads one file for each index, and two more for each entry. Errors: ErrNone; those
-// of sysfs as they are.
-func (t Table) Entries() ([]Entry, int, error) {
+// Settled finds the RoCE v2 entries of addresses as Locate does, and also returns
+// whether it has all of them and no entry of the addresses in gone. It sees an entry of
+// these only before the last entry that it looks for. That is enough after a change of
+// addresses: the kernel makes and removes entries in the order of the changes, from one
+// work queue (gid_cache_wq), and gives a new entry the lowest free index.
+func (t Table) Settled(want, gone []netip.Addr) (found map[netip.Addr]int, settled bool, err error) {
+	found, stale := map[netip.Addr]int{}, false
+	err = t.places(func(place int, gid netip.Addr) bool {
+		stale = slices.Contains(gone, gid)
+		if _, have := found[gid]; !have && slices.Contains(want, gid) && t.kind(place) == RoCEv2 {
+			found[gid] = place
+		}
+		return !stale && len(found) < len(want)
+	})
+	return found, !stale && len(found) == len(want), err
+}
+
+// Before returns the entries with an index below limit, as Entries does, and the size
+// of the table, or limit if the table is larger.
+func (t Table) Before(limit int) ([]Entry, int, error) {
 	var out []Entry
 	size := 0
 	err := t.places(func(place int, gid netip.Addr) bool {
@@ -170,10 +187,15 @@ func (t Table) Entries() ([]Entry, int, error) {
 		if gid.IsValid() {
 			out = append(out, Entry{Index: place, GID: gid, Type: t.kind(place), Netdev: t.netdev(place)})
 		}
-		return true
+		return size < limit
 	})
 	return out, size, err
 }
+
+// Entries returns all entries of the table in order, and the size of the table. It
+// reads one file for each index, and two more for each entry. Errors: ErrNone; those
+// of sysfs as they are.
+func (t Table) Entries() ([]Entry, int, error) { return t.Before(math.MaxInt) }
 
 // Merge joins the entries that two namespaces see of one table. It also says whether
 // the two see different GID indexes in use. The upstream kernel shows all namespaces

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
+)
+
+// promising returns a copy of a network with the key rdma.gidIndex. ADD waits long for
+// GIDs, because the machine may be busy.
+func promising(c network, index any) network {
+	return c.With("rdma", map[string]any{"gidIndex": index, "gidWait": "60s"})
+}
+
+// histories gives the NICs of the host different numbers of addresses, until the test
+// is over.
+func histories(t *testing.T, of func(rail int) int) {
+	t.Helper()
+	var add, remove strings.Builder
+	for i := range rails() {
+		for a := range of(i) {
+			fmt.Fprintf(&add, "ip addr add 10.%d.0.%d/24 dev r%d\n", i, a+1, i)
+			fmt.Fprintf(&remove, "ip addr del 10.%d.0.%d/24 dev r%d\n", i, a+1, i)
+		}
+	}
+	before := allGIDs(t, "")
+	t.Cleanup(func() {
+		_, _ = try("sh", "-c", remove.String())
+		cnitest.Await(t, "the entries of the host's addresses are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
+	})
+	shell(t, add.String())
+	cnitest.Await(t, "the host's addresses have entries", func() bool {
+		for i, now := range allGIDs(t, "") {
+			if now.used() < before[i].used()+of(i) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// byRail is a history in which each of four rails has one address more.
+func byRail(rail int) int { return rail % 4 }
+
+// fillers returns the fillers that are on interfaces of a pod.
+func (p *pod) fillers(t *testing.T) string {
+	t.Helper()
+	return shell(t, fmt.Sprintf("ip -n %s -o -4 addr | grep 169.254. || true", p.Name))
+}
+
+// rounds returns how many pods come or go: ROUNDS of the environment, or few.
+func rounds(t *testing.T) int {
+	t.Helper()
+	n, err := strconv.Atoi(os.Getenv("ROUNDS"))
+	if err != nil {
+		return 6
+	}
+	return n
+}
+
+// TestPromiseEqualHoldsWhilePodsComeAndGo has pods come and go at random.
+func TestPromiseEqualHoldsWhilePodsComeAndGo(t *testing.T) {
+	n := newNode(t, "shared")
+	histories(t, byRail)
+	before := allGIDs(t, "")
+	rnd := rand.New(rand.NewPCG(1, uint64(rails())))
+	var pods [4]attachment
+	there := map[int]bool{}
+	for i := range pods {
+		c := n.allRails()
+		if i%2 == 1 {
+			c = dualRails(c)
+		}
+		pods[i] = n.attach(promising(c, "equal"), n.pod())
+	}
+	for range rounds(t) {
+		i := rnd.IntN(len(pods))
+		if there[i] {
+			pods[i].mustDel()
+		} else {
+			addrs := pods[i].addRails()
+			pods[i].inStep(allGIDs(t, pods[i].pod.Name), addrs)
+			if left := pods[i].pod.fillers(t); left != "" {
+				t.Errorf("%s still has\n%s", pods[i].pod.Name, left)
+			}
+			pods[i].mustCheck()
+		}
+		there[i] = !there[i]
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	for i := range there {
+		if there[i] {
+			pods[i].mustDel()
+		}
+	}
+	cnitest.Await(t, "the GIDs are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
+	n.nothingLeft()
+}
+
+// TestPromiseNumberIsTheSameForAllHistories plays two nodes: each has a history of its
+// own.
+func TestPromiseNumberIsTheSameForAllHistories(t *testing.T) {
+	for name, history := range map[string]func(int) int{"one": byRail, "another": func(rail int) int { return 5 - byRail(rail) }} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "shared")
+			histories(t, history)
+			a := n.attach(promising(n.allRails(), 12), n.pod())
+			addrs := a.addRails()
+			if at := a.inStep(allGIDs(t, a.pod.Name), addrs); at[0] != 12 {
+				t.Errorf("got the index %d, want 12", at[0])
+			}
+			b := n.attach(promising(n.allRails(), 12), n.pod())
+			contains(t, b.mustFail(108), "want index 12, but the lowest free index is 13", "rocectl gids")
+			contains(t, n.attach(promising(n.allRails(), 1023), n.pod()).mustFail(7), "rdma.gidIndex", "not in 1 to 255")
+			a.mustCheck()
+			a.mustDel()
+			n.nothingLeft()
+		})
+	}
+}
+
+// TestPromiseOfAnAddThatWasKilledLeavesNoFillers has a DEL or another ADD of the pod
+// after each kill. Unit tests kill an ADD between any two operations.
+func TestPromiseOfAnAddThatWasKilledLeavesNoFillers(t *testing.T) {
+	n := newNode(t, "shared")
+	histories(t, byRail)
+	before := allGIDs(t, "")
+	a := n.attach(promising(n.allRails(), 9), n.pod())
+	kills := 0
+	eachKill(t, 4, a.duration("ADD", a.mustDel), func(after time.Duration) bool {
+		killed := a.killed("ADD", after)
+		if kills++; kills%2 == 0 {
+			a.addRails()
+			if left := a.pod.fillers(t); left != "" {
+				t.Errorf("%s still has\n%s", a.pod.Name, left)
+			}
+		}
+		a.mustDel()
+		a.pod.empty(t)
+		n.noRecords()
+		return killed
+	})
+	cnitest.Await(t, "the GIDs are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
+	n.nothingLeft()
+}
+
+// TestPromiseExclusiveHoldsAfterTheMove has the tables filled before the devices move.
+func TestPromiseExclusiveHoldsAfterTheMove(t *testing.T) {
+	n := newNode(t, "exclusive")
+	histories(t, byRail)
+	a := n.attach(promising(n.allRails(), "equal"), n.pod())
+	addrs := a.addRails()
+	now := make([]table, rails())
+	for i := range now {
+		now[i] = gidsInside(t, a.pod.Name, device(i))
+	}
+	a.inStep(now, addrs)
+	a.mustCheck()
+	a.mustDel()
+	home(t)
+	n.nothingLeft()
+}
+
+// TestPromiseCost prints what the promise costs beside none, where the tables differ
+// and where they do not. It judges nothing: the processor is emulated.
+func TestPromiseCost(t *testing.T) {
+	n := newNode(t, "shared")
+	add := func(index any) time.Duration {
+		a := n.attach(promising(n.allRails(), index), n.pod())
+		start := time.Now()
+		if err := a.start("ADD").Wait(); err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(start)
+		a.mustDel()
+		return took
+	}
+	for _, c := range []struct {
+		what    string
+		history func(int) int
+	}{{"all rails have the same entries", func(int) int { return 0 }}, {"rails differ by up to 3 entries", byRail}} {
+		t.Run(c.what, func(t *testing.T) {
+			histories(t, c.history)
+			least := map[any]time.Duration{}
+			for range 4 {
+				for _, index := range []any{"any", "equal"} {
+					if took := add(index); least[index] == 0 || took < least[index] {
+						least[index] = took
+					}
+				}
+			}
+			t.Logf("ADD of %d rails at best: any %d ms, equal %d ms, ratio %.2f", rails(), least["any"].Milliseconds(), least["equal"].Milliseconds(),
+				float64(least["equal"])/float64(least["any"]))
+		})
+	}
+}
