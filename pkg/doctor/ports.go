@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // rdmaPorts asks whether each port speaks RoCE and is active.
@@ -68,9 +69,9 @@ func (n Node) activity(p port, layer string) Finding {
 	if p.State != nldev.Active {
 		name := link.Attrs().Name
 		if link.Attrs().Flags&net.FlagUp == 0 {
-			return problem(p.State.String()+", because "+name+" is down", "ip link set "+name+" up  # and so in the configuration of the network of the node")
+			return problem(p.State.String()+", because "+name+" is down", shell.Command("ip link set %s up", name)+"  # and so in the configuration of the network of the node")
 		}
-		return problem(p.State.String()+", although "+name+" is up: it has no carrier", "ethtool "+name+"  # then look at the cable, and at the port of the switch")
+		return problem(p.State.String()+", although "+name+" is up: it has no carrier", shell.Command("ethtool %s", name)+"  # then look at the cable, and at the port of the switch")
 	}
 	rate, err := n.text(p.dir() + "/rate")
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Variable is an environment variable.
@@ -36,7 +37,7 @@ func Tell(rails []Rail, out conf.LinkName) (Advice, error) {
 	var a Advice
 	for _, r := range rails {
 		a.Why = append(a.Why, r.Notes...)
-		a.Perftest = append(a.Perftest, fmt.Sprintf("ib_write_bw -d %s -i %d -x %d", r.Port.Device, r.Port.Number, r.Index))
+		a.Perftest = append(a.Perftest, shell.Command("ib_write_bw -d %s -i %d -x %d", r.Port.Device, r.Port.Number, r.Index))
 	}
 	used := a.onePerPort(rails)
 	a.nccl(used)

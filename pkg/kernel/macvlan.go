@@ -174,7 +174,7 @@ func (m macvlan) missing(ctx context.Context, action string) error {
 	if !ok {
 		return damaged(action, string(m.op.Name), m.redo(m.op), "the pod has no such interface")
 	}
-	now := plan.Word(is.Name) // the pod chose it
+	now := is.Name // the pod chose it
 	down, name, up := m.ip("link set dev %s down", now), m.ip("link set dev %s name %s", now, m.op.Name), m.ip("link set dev %s up", m.op.Name)
 	return damaged(action, string(m.op.Name), []string{down, name, up}, "%w to %q", ErrRenamed, is.Name)
 }

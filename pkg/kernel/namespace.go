@@ -4,12 +4,11 @@
 package kernel
 
 import (
-	"fmt"
-
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // namespace is where the operations of a run act.
@@ -48,7 +47,7 @@ func (n namespace) redo(k plan.Kind, before ...string) []string {
 
 // ip returns an ip(8) command in the namespace.
 func (n namespace) ip(format string, args ...any) string {
-	command := " " + fmt.Sprintf(format, args...)
+	command := " " + shell.Command(format, args...)
 	if n.place == plan.Host {
 		return "ip" + command
 	}

@@ -4,10 +4,10 @@
 package plan
 
 import (
-	"fmt"
 	"net/netip"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Address puts an address on a link. An IPv6 address gets the flag NODAD,
@@ -28,5 +28,5 @@ func (a Address) commands(in namespaces) []string {
 	case a.Prefix.Bits() < 31:
 		extra = " brd +"
 	}
-	return []string{fmt.Sprintf("%s addr add %s dev %s%s", in.ip(), a.Prefix, a.Link, extra)}
+	return []string{in.ip() + shell.Command(" addr add %s dev %s", a.Prefix, a.Link) + extra}
 }

@@ -4,12 +4,12 @@
 package plan
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/conf/chain"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Adopt says that a link exists that another plugin has made, with its MAC and
@@ -35,7 +35,7 @@ func (a Adopt) commands(in namespaces) []string {
 	if len(have) == 0 {
 		have = []string{"no address"}
 	}
-	return []string{fmt.Sprintf("# %s is there already, with %s: %s addr show dev %s", a.Link, strings.Join(have, ", "), in.ip(), a.Link)}
+	return []string{shell.Command("# %s is there already, with ", a.Link) + strings.Join(have, ", ") + ": " + in.ip() + shell.Command(" addr show dev %s", a.Link)}
 }
 
 // Told returns what the plugins before roce reported about the link that they

@@ -6,8 +6,8 @@ package plan
 import (
 	"encoding/json"
 	"path"
-	"strings"
-	"unicode"
+
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // DeviceInfo writes the file in which Multus looks for the attachment's device. Multus
@@ -23,7 +23,7 @@ type DeviceInfo struct {
 
 // commands implements Kind.
 func (d DeviceInfo) commands(namespaces) []string {
-	return []string{"mkdir -p " + quote(path.Dir(d.File)) + "; echo " + quote(d.Text()) + " > " + quote(d.File)}
+	return []string{"mkdir -p " + shell.Quote(path.Dir(d.File)) + "; echo " + shell.Quote(d.Text()) + " > " + shell.Quote(d.File)}
 }
 
 // Text returns what the file holds.
@@ -42,27 +42,6 @@ func (d DeviceInfo) Text() string {
 	}
 	return string(b)
 }
-
-// Word returns a word that a pod or the kernel chose, in a form that is safe to paste
-// into a shell as root. It quotes a word that has other characters than letters, digits
-// and _.@-. It replaces what cannot be printed by ?.
-func Word(s string) string {
-	special := func(r rune) bool {
-		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.@-", r)
-	}
-	if s != "" && s[0] != '-' && !strings.ContainsFunc(s, special) {
-		return s
-	}
-	return quote(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s))
-}
-
-// quote quotes a word for a shell.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // deviceInfo returns the operation if the runtime names a file and the device
 // is on the PCI bus. The file has one device, and Multus shows it for each

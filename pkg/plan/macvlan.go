@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Macvlan creates the child of a NIC in the pod's namespace, down, and marks
@@ -38,9 +39,9 @@ func (m Macvlan) commands(in namespaces) []string {
 		queue = fmt.Sprintf(" bcqueuelen %d", m.BCQueueLen)
 	}
 	return []string{
-		fmt.Sprintf("%s link add link %s name %s netns %s address %s mtu %d type macvlan mode %s%s",
-			ip, m.Parent, m.Name, in.pod, m.MAC, m.MTU, m.Mode, queue),
-		fmt.Sprintf("%s link set dev %s alias %s", in.ip(), m.Name, m.Mark),
+		ip + shell.Command(" link add link %s name %s netns %s address %s mtu %d type macvlan mode %s",
+			m.Parent, m.Name, in.pod, m.MAC, m.MTU, m.Mode) + queue,
+		in.ip() + shell.Command(" link set dev %s alias %s", m.Name, m.Mark),
 	}
 }
 

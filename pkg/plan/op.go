@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Protocol marks routes and rules as ours (rtm_protocol, FRA_PROTOCOL).
@@ -145,7 +146,7 @@ func (n namespaces) ip() string {
 
 // run returns how a command is run where the operation acts.
 func (n namespaces) run(format string, args ...any) string {
-	command := fmt.Sprintf(format, args...)
+	command := shell.Command(format, args...)
 	if n.place == Host {
 		return command
 	}
@@ -158,15 +159,15 @@ func IP(netns string) string {
 	if strings.Contains(netns, "/") {
 		return Exec(netns) + " ip"
 	}
-	return "ip -n " + netns
+	return shell.Command("ip -n %s", netns)
 }
 
 // Exec returns how to run a program in a namespace. netns is as for IP.
 func Exec(netns string) string {
 	if strings.Contains(netns, "/") {
-		return "nsenter --net=" + netns
+		return shell.Command("nsenter --net=%s", netns)
 	}
-	return "ip netns exec " + netns
+	return shell.Command("ip netns exec %s", netns)
 }
 
 // String returns the place as messages name it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Orphans are what is left of an attachment after its record was lost: the
@@ -20,5 +21,5 @@ type Orphans struct {
 
 // commands implements Kind.
 func (o Orphans) commands(in namespaces) []string {
-	return []string{fmt.Sprintf("# rules of protocol %d from the addresses of %s in %s (%s show protocol %d)", Protocol, o.Link, in.pod, in.ip()+" rule", Protocol)}
+	return []string{shell.Command("# rules of protocol %d from the addresses of %s in %s (", Protocol, o.Link, in.pod) + in.ip() + fmt.Sprintf(" rule show protocol %d)", Protocol)}
 }

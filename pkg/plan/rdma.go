@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // RDMA has what the plan needs to know of the parent's RDMA device, and of how
@@ -65,11 +66,11 @@ type Move struct {
 func (m Move) commands(in namespaces) []string {
 	var out []string
 	if m.TrafficClass != nil {
-		out = append(out, fmt.Sprintf("echo %d > /sys/class/infiniband/%s/tc/%d/traffic_class", *m.TrafficClass, m.Device.Name, m.Device.Port))
+		out = append(out, fmt.Sprintf("echo %d > ", *m.TrafficClass)+shell.Word(fmt.Sprintf("/sys/class/infiniband/%s/tc/%d/traffic_class", m.Device.Name, m.Device.Port)))
 	}
-	out = append(out, fmt.Sprintf("rdma dev set %s netns %s", m.Device.Name, rdmaNetns(in.pod)))
+	out = append(out, shell.Command("rdma dev set %s netns %s", m.Device.Name, rdmaNetns(in.pod)))
 	if m.TOS != nil && *m.TOS != 0 { // 0 is the kernel's default
-		out = append(out, fmt.Sprintf("%s cma_roce_tos -d %s -p %d -t %d", Exec(in.pod), m.Device.Name, m.Device.Port, *m.TOS))
+		out = append(out, Exec(in.pod)+shell.Command(" cma_roce_tos -d %s -p %d -t %d", m.Device.Name, m.Device.Port, *m.TOS))
 	}
 	return out
 }
@@ -99,7 +100,7 @@ type Port struct {
 
 // commands implements Kind.
 func (p Port) commands(in namespaces) []string {
-	return []string{in.run("rdma link show %s/%d", p.Device.Name, p.Device.Port)}
+	return []string{in.run("rdma link show %s", fmt.Sprintf("%s/%d", p.Device.Name, p.Device.Port))}
 }
 
 // GID waits until the table of an RDMA device has a RoCE v2 entry for each address. The

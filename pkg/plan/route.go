@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Scope is the scope of an IPv4 route, with the numbers of rtnetlink.
@@ -46,7 +47,7 @@ func (r Route) commands(in namespaces) []string {
 	if r.Via.IsValid() {
 		fmt.Fprintf(&b, " via %s", r.Via)
 	}
-	fmt.Fprintf(&b, " dev %s table %d proto %d", r.Link, r.Table, Protocol)
+	b.WriteString(shell.Command(" dev %s table %d proto %d", r.Link, r.Table, Protocol))
 	if r.Dst.Addr().Is4() {
 		fmt.Fprintf(&b, " scope %s", r.Scope)
 	}

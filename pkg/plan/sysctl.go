@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Sysctl sets kernel parameters of one link. They belong to the link and vanish
@@ -30,20 +31,10 @@ type Setting struct {
 func (s Sysctl) commands(in namespaces) []string {
 	args := make([]string, 0, len(s.Set))
 	for _, v := range s.Set {
-		args = append(args, v.Path+"="+shellQuote(v.Value))
+		args = append(args, shell.Command("%s=%s", v.Path, v.Value))
 	}
-	return []string{in.run("sysctl -qw %s", strings.Join(args, " "))}
+	return []string{in.run("sysctl -qw ") + strings.Join(args, " ")}
 }
-
-// shellQuote quotes s for a POSIX shell if it needs to be.
-func shellQuote(s string) string {
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(plainShell, r) }) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
-const plainShell = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-"
 
 // minIPv6MTU is IPV6_MIN_MTU. The kernel removes IPv6 and its settings from a
 // link with a smaller MTU (addrconf_notify, RFC 8200 section 5).

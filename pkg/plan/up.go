@@ -4,9 +4,8 @@
 package plan
 
 import (
-	"fmt"
-
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Up brings a link up.
@@ -16,5 +15,5 @@ type Up struct {
 
 // commands implements Kind.
 func (u Up) commands(in namespaces) []string {
-	return []string{fmt.Sprintf("%s link set dev %s up", in.ip(), u.Link)}
+	return []string{in.ip() + shell.Command(" link set dev %s up", u.Link)}
 }

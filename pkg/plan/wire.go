@@ -4,12 +4,12 @@
 package plan
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Target is one of our addresses on one link, for questions and messages on the
@@ -47,7 +47,7 @@ func (c Conflict) commands(in namespaces) []string {
 		if t.Addr.Is4() {
 			out = append(out, in.run("arping -D -q -c %d -w 1 -I %s %s", c.Probes, t.Link, t.Addr))
 		} else {
-			out = append(out, fmt.Sprintf("# neighbour solicitations from :: for %s on %s: %d, no host may answer", t.Addr, t.Link, c.Probes))
+			out = append(out, shell.Command("# neighbour solicitations from :: for %s on %s: %d, no host may answer", t.Addr, t.Link, c.Probes))
 		}
 	}
 	return out
@@ -76,7 +76,7 @@ func (g Gateway) commands(in namespaces) []string {
 		if t.Addr.Is4() {
 			out = append(out, in.run("arping -f -q -c %d -w 1 -I %s -s %s %s", g.Attempts, t.Link, t.Addr, t.Gateway))
 		} else {
-			out = append(out, fmt.Sprintf("# neighbour solicitations from %s for gateway %s on %s: up to %d, one must be answered", t.Addr, t.Gateway, t.Link, g.Attempts))
+			out = append(out, shell.Command("# neighbour solicitations from %s for gateway %s on %s: up to %d, one must be answered", t.Addr, t.Gateway, t.Link, g.Attempts))
 		}
 	}
 	return out
@@ -104,7 +104,7 @@ func (a Announce) commands(in namespaces) []string {
 		if t.Addr.Is4() {
 			out = append(out, in.run("arping -U -q -c 1 -I %s %s", t.Link, t.Addr))
 		} else {
-			out = append(out, fmt.Sprintf("# unsolicited neighbour advertisement for %s on %s", t.Addr, t.Link))
+			out = append(out, shell.Command("# unsolicited neighbour advertisement for %s on %s", t.Addr, t.Link))
 		}
 	}
 	return out

@@ -104,7 +104,7 @@ func TestPathsOfAnotherIPAMPlugin(t *testing.T) {
 		`{"ipam": {"dataDir": "/var/lib/cni/networks/../../.."}}`:                        "ipam.dataDir",
 		`{"ipam": {"dataDir": "/var/lib/cni/networksx"}}`:                                "ipam.dataDir",
 		`{"ipam": {"anything": [["/etc/shadow"]]}}`:                                      "ipam.anything",
-		`{"ipam": {"kubernetes": {"kubeconfig": "/home/x/.kube/config"}}}`:                 "ipam.kubernetes.kubeconfig",
+		`{"ipam": {"kubernetes": {"kubeconfig": "/home/x/.kube/config"}}}`:               "ipam.kubernetes.kubeconfig",
 		`{"ipam": {"daemonSocketPath": "/proc/self/root/run/cni/dhcp.sock", "x": null}}`: "ipam.daemonSocketPath",
 	} {
 		err := p.IPAMPlugin("", "host-local", []byte(config))

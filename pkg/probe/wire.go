@@ -20,6 +20,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 const (
@@ -273,7 +274,7 @@ func (w *wire) write(a *ask) error {
 
 // linkError says what an errno of a packet socket means for the link.
 func linkError(link conf.LinkName, err error) error {
-	hint := "run ip -d link show dev " + string(link) + " in the pod's namespace"
+	hint := shell.Command("run ip -d link show dev %s in the pod's namespace", link)
 	switch {
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		err = fmt.Errorf("the interface is gone: %w", err)

@@ -6,7 +6,6 @@ package rdma
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // move executes plan.Move.
@@ -132,7 +132,7 @@ func (m move) refused(ctx context.Context, err error) error {
 	case noDevice(err):
 		return m.elsewhere(ctx, moving, inAnother, err)
 	case errors.Is(err, unix.EBUSY):
-		return cnierr.New(cnierr.RDMAHeld, moving, m.op.Device.Name, "end the programs that use it: rdma resource show qp link "+portName(m.op.Device), "%w", err)
+		return cnierr.New(cnierr.RDMAHeld, moving, m.op.Device.Name, "end the programs that use it: rdma resource show qp link "+shell.Word(portName(m.op.Device)), "%w", err)
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name,
 			"share devices on this node: rdma system set netns shared, which works only while no other network namespace exists",
@@ -156,7 +156,7 @@ func (m move) elsewhere(ctx context.Context, action, hint string, err error) err
 // from there. rdma(8) looks for every name in /run/netns, and has no name for the
 // host's namespace.
 func (m move) seek() string {
-	return fmt.Sprintf("look for it in the other namespaces: ip netns exec NAME rdma dev; its name may differ; it comes back when that namespace ends, or with "+
+	return shell.Command("look for it in the other namespaces: ip netns exec NAME rdma dev; its name may differ; it comes back when that namespace ends, or with "+
 		"ip netns exec NAME rdma dev set %s netns ../../proc/1/ns/net", m.op.Device.Name)
 }
 
@@ -201,7 +201,7 @@ func (m move) checkSettings(action string) error {
 			return err
 		}
 		if have != nil && *have != *want {
-			fix := fmt.Sprintf("%s cma_roce_tos -d %s -p %d -t %d", plan.Exec(m.netns()), d.Name, d.Port, *want)
+			fix := plan.Exec(m.netns()) + shell.Command(" cma_roce_tos -d %s -p %d -t %d", d.Name, d.Port, *want)
 			return damaged(action, d.Name, []string{fix}, "its RoCE ToS is %d, want %d", *have, *want)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // ErrNoDevice says that the namespace does not see the RDMA device. In exclusive mode
@@ -257,7 +258,7 @@ func (s *Subsystem) netns() string {
 
 // rdma returns an rdma(8) command in a namespace.
 func (s *Subsystem) rdma(side Side, format string, args ...any) string {
-	command := "rdma " + fmt.Sprintf(format, args...)
+	command := "rdma " + shell.Command(format, args...)
 	if side == Pod {
 		return plan.Exec(s.netns()) + " " + command
 	}

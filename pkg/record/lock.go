@@ -15,6 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/flock"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // lockName is the lock file in a container's folder. The names of records end in
@@ -116,7 +117,7 @@ func (s Store) unlock(id conf.ContainerID, f *os.File) {
 func lockError(action, subject, path string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return cnierr.New(cnierr.TryAgain, action, subject,
-			"wait: the runtime tries again automatically; if the error stays, fuser "+path+" names the process",
+			"wait: the runtime tries again automatically; if the error stays, fuser "+shell.Word(path)+" names the process",
 			"another call holds it and still runs")
 	}
 	return ioError(action, path, err)

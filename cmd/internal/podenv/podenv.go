@@ -16,6 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/gids"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Write writes the lines for a shell. If there is a reason why the lines are not
@@ -32,7 +33,7 @@ func Write(w io.Writer, rails []gids.Rail, a gids.Advice, reason error) error {
 		comment("why: %s", why)
 	}
 	for _, v := range a.Set {
-		fmt.Fprintf(&b, "export %s=%s\n", v.Name, quote(v.Value))
+		fmt.Fprintf(&b, "export %s=%s\n", v.Name, shell.Value(v.Value))
 	}
 	for i, command := range a.Perftest {
 		comment("%s: %s", rails[i].Link, command)
@@ -52,13 +53,4 @@ func printable(r rune) rune {
 		return r
 	}
 	return '?'
-}
-
-// quote quotes a word for a shell.
-func quote(s string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:,/-"
-	if strings.Trim(s, plain) == "" && s != "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

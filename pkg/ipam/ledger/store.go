@@ -18,6 +18,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 const (
@@ -314,7 +315,7 @@ func (s Store) classify(err error) error {
 		return err
 	case errors.Is(err, kv.ErrDamaged):
 		return cnierr.New(cnierr.Unreadable, "read lease database", s.db(),
-			"run rocectl --state-dir "+s.Dir+" repair on the node: it shows what it would rebuild, and does it with --yes", "%w", err)
+			"run rocectl --state-dir "+shell.Word(s.Dir)+" repair on the node: it shows what it would rebuild, and does it with --yes", "%w", err)
 	case errors.Is(err, kv.ErrBusy):
 		return cnierr.New(cnierr.TryAgain, "lock leases", s.db(), "close the program that has the lease database open", "%w", err)
 	case errors.As(err, &path):

@@ -28,6 +28,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 const (
@@ -204,13 +205,13 @@ func ready(l rtnl.Link, mtu int) error {
 	switch {
 	case l.Flags&unix.IFF_UP == 0:
 		return cnierr.New(cnierr.BadParent, using, l.Name,
-			fmt.Sprintf("bring it up: ip link set %s up", l.Name), "it is down")
+			shell.Command("bring it up: ip link set %s up", l.Name), "it is down")
 	case l.Flags&unix.IFF_LOWER_UP == 0:
 		return cnierr.New(cnierr.BadParent, using, l.Name,
-			fmt.Sprintf("check the cable and the switch port: ethtool %s", l.Name), "it is up but has no carrier")
+			shell.Command("check the cable and the switch port: ethtool %s", l.Name), "it is up but has no carrier")
 	case mtu > l.MTU:
 		return cnierr.New(cnierr.BadConfig, "check", "mtu",
-			fmt.Sprintf("set mtu to at most %d, or raise the master's: ip link set %s mtu %d", l.MTU, l.Name, mtu),
+			shell.Command("set mtu to at most %d, or raise the master's: ip link set %s mtu %d", l.MTU, l.Name, mtu),
 			"want at most %d, the MTU of master %q, got %d", l.MTU, l.Name, mtu)
 	}
 	return nil
