@@ -132,3 +132,61 @@ func TestInterfaceOfAnotherNetworkIsNotTakenForOurs(t *testing.T) {
 		t.Errorf("leased: %q, want the address of rail0", got)
 	}
 }
+
+// ADD refuses such a rule with error 105. A rule whose table leads the same way, as that
+// of the plugin sbr does, is no damage: TestCheckAcceptsWhatSBRDoes.
+func TestCheckFindsARuleThatWinsOverOurs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a := w.attach(w.rail(0), p, "net1")
+	addr := addrOfResult(t, a.mustAdd(t))
+	for _, rule := range []string{"from all lookup main priority 5", "from 172.16.0.0/12 unreachable priority 7"} {
+		p.IP(t, "rule add "+rule)
+		err := a.check(t)
+		if err == nil || !strings.Contains(err.Msg, "wins over it") || !strings.Contains(err.Msg, addr.String()) {
+			t.Errorf("CHECK with the rule %s: got %v, want a finding about the rule of %s", rule, err, addr)
+		}
+		if out, err := w.rocectl("check"); err == nil || !strings.Contains(out, "rule del priority ") {
+			t.Errorf("rocectl check with the rule %s: %v\n%s", rule, err, out)
+		}
+		p.IP(t, "rule del "+rule)
+		if err := a.check(t); err != nil {
+			t.Errorf("CHECK without the rule: %v", err)
+		}
+	}
+	p.IP(t, "rule add from all lookup main priority 5 suppress_prefixlength 0") // as wg-quick does: default routes do not count
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK with a rule that does no harm: %v", err)
+	}
+}
+
+func TestCheckFindsANICThatIsDown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a := w.attach(w.rail(0), p, "net1")
+	first := a.mustAdd(t)
+	w.IP(t, "link set dev rail0 down")
+	if err := a.check(t); err == nil || !strings.Contains(err.Msg, "its NIC rail0 is down") {
+		t.Errorf("CHECK: got %v, want a finding about the NIC", err)
+	}
+	if out, err := w.rocectl("check"); err == nil || !strings.Contains(out, "ip link set dev rail0 up") {
+		t.Errorf("rocectl check: %v, want the command that brings the NIC up\n%s", err, out)
+	}
+	if diff := cmp.Diff(first, a.mustAdd(t)); diff != "" {
+		t.Errorf("a repeated ADD made another interface (-first +second)\n%s", diff)
+	}
+	w.IP(t, "link set dev rail0 up")
+	w.AwaitCarrier(t)
+	w.leaf.IP(t, "link set dev leaf0 down")
+	if err := a.check(t); err == nil || !strings.Contains(err.Msg, "its NIC rail0 has no carrier") {
+		t.Errorf("CHECK: got %v, want a finding about the carrier", err)
+	}
+	w.leaf.IP(t, "link set dev leaf0 up")
+	w.AwaitCarrier(t)
+	p.AwaitCarrier(t)
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK with the NIC up: %v", err)
+	}
+}

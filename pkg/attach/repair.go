@@ -176,9 +176,10 @@ func remedy(op plan.Op, finding error) plan.Op {
 }
 
 // restorable returns the finding if Do cannot make the thing again: a link that
-// another plugin made, or a link that is there but different.
+// another plugin made, a link that is there but different, or a rule that is there
+// behind one of another program.
 func restorable(ctx context.Context, k *pod, op plan.Op, finding error) error {
-	if op.Foreign() {
+	if op.Foreign() || errors.Is(finding, kernel.ErrOutranked) {
 		return finding
 	}
 	if link, ok := op.Parent(); ok {

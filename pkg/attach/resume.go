@@ -6,11 +6,13 @@ package attach
 import (
 	"context"
 	"errors"
+	"slices"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/record"
 	"github.com/roce-cni/roce-cni/pkg/result"
 )
@@ -33,7 +35,7 @@ func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Re
 			return nil, err
 		}
 	}
-	if here && rec.Committed && len(examine(ctx, k, rec.Plan, nil).damage) == 0 && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
+	if here && rec.Committed && whole(examine(ctx, k, rec.Plan, nil)) && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
 		return result.Of(rec.Plan, req), nil
 	}
 	n.Log.Info("remove what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
@@ -52,4 +54,10 @@ func fits(rec record.Record, req conf.Request) error {
 			"roce itself made this interface")
 	}
 	return nil
+}
+
+// whole says that nothing is damaged that another ADD could make again. A NIC that is
+// down is no reason to take the link away from the pod.
+func whole(f findings) bool {
+	return !slices.ContainsFunc(f.damage, func(err error) bool { return !errors.Is(err, kernel.ErrParentDown) })
 }

@@ -66,14 +66,18 @@ func wantCode(t *testing.T, err error, code cnierr.Code) {
 func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	damages := map[string][]string{
-		"link gone":         {"link del net1"},
-		"link of another":   {"link del net1", "link add net1 type bridge"},
-		"link down":         {"link set net1 down"},
-		"link different":    {"link set net1 mtu 1400 address 02:00:00:00:00:99", "link set net1 type macvlan mode private"},
-		"mark gone":         {`link set net1 alias ""`},
-		"addresses gone":    {"addr flush dev net1"},
-		"rules gone":        {"rule flush", "rule add lookup main", "-6 rule flush", "-6 rule add lookup main"},
-		"routes gone":       {"route flush table 100", "-6 route flush table 100", "route del default metric 50"},
+		"link gone":       {"link del net1"},
+		"link of another": {"link del net1", "link add net1 type bridge"},
+		"link down":       {"link set net1 down"},
+		"link different":  {"link set net1 mtu 1400 address 02:00:00:00:00:99", "link set net1 type macvlan mode private"},
+		"mark gone":       {`link set net1 alias ""`},
+		"addresses gone":  {"addr flush dev net1"},
+		"rules gone":      {"rule flush", "rule add lookup main", "-6 rule flush", "-6 rule add lookup main"},
+		"routes gone":     {"route flush table 100", "-6 route flush table 100", "route del default metric 50"},
+		"a rule in front": {
+			"link add eth9 type bridge", "link set eth9 up", "addr add 10.8.0.5/24 dev eth9", "route add default via 10.8.0.1 dev eth9",
+			"rule add lookup main priority 5",
+		},
 		"half of a rule":    {"rule del from 10.9.0.5/32 unreachable priority 32001"},
 		"a route different": {"route del default table 100"},
 	}

@@ -149,7 +149,7 @@ func (m macvlan) check(ctx context.Context) error {
 		return err
 	}
 	var found, fixes []string
-	var changed []error
+	changed := []error{parents[0].down(m, action)}
 	for _, d := range m.differences(is, parents[0]) {
 		if d.changed != nil {
 			changed = append(changed, damaged(action, string(m.op.Name), d.fix, "%w", d.changed))
@@ -215,6 +215,26 @@ type parentage struct {
 	// number in our namespace, so only the index counts.
 	real   int32
 	nested bool
+	flags  uint32 // IFF_*, of the link that we ask for
+}
+
+// ErrParentDown is in the finding of Check about a link that is in place when the NIC
+// below it cannot carry anything.
+var ErrParentDown = errors.New("its NIC")
+
+// down returns a finding if the NIC is down or has no carrier.
+func (p parentage) down(m macvlan, action string) error {
+	ip := "ip"
+	if m.op.InPod {
+		ip = plan.IP(m.netnsName())
+	}
+	switch {
+	case p.flags&unix.IFF_UP == 0:
+		return damaged(action, string(m.op.Name), []string{fmt.Sprintf("%s link set dev %s up", ip, m.op.Parent)}, "%w %s is down", ErrParentDown, m.op.Parent)
+	case p.flags&unix.IFF_LOWER_UP == 0:
+		return cnierr.New(cnierr.Damaged, action, string(m.op.Name), "look at cable and switch port of the NIC", "%w %s has no carrier", ErrParentDown, m.op.Parent)
+	}
+	return nil
 }
 
 func (p parentage) carries(l rtnl.Link) bool {
@@ -237,7 +257,7 @@ func (r macvlans) parents(ctx context.Context, action string) ([]parentage, erro
 			return nil, classify(action, string(r[i].op.Parent), n.Err,
 				meaning{unix.ENODEV, cnierr.BadParent, "ip link shows whether the master was renamed or removed"})
 		}
-		out[i] = parentage{ask: rtnl.Lower{Index: n.Link.Index}, real: n.Link.Index}
+		out[i] = parentage{ask: rtnl.Lower{Index: n.Link.Index}, real: n.Link.Index, flags: n.Link.Flags}
 		if n.Link.Kind == "macvlan" {
 			out[i].real, out[i].nested = n.Link.Lower.Index, true
 		}

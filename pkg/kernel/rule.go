@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
@@ -117,7 +118,7 @@ func (p policy) check(ctx context.Context) error {
 	if !there.exact {
 		return damaged(action, p.subject(), p.redo(p.op), "want it with protocol %d, got %s", plan.Protocol, there.other)
 	}
-	return nil
+	return p.outranked(ctx, there.before)
 }
 
 func (p policy) subject() string {
@@ -129,6 +130,9 @@ func (p policy) subject() string {
 type found struct {
 	exact bool
 	other string
+	// before are the rules of others that the kernel looks at first, and that can catch
+	// a packet by its source alone.
+	before []rtnl.Rule
 }
 
 func (p policy) find(ctx context.Context) (found, error) {
@@ -140,7 +144,11 @@ func (p policy) find(ctx context.Context) (found, error) {
 	out := found{other: "none"}
 	for _, is := range there {
 		if is == want {
-			return found{exact: true}, nil
+			out.exact = true
+			continue
+		}
+		if is.Priority <= want.Priority && is.Protocol != plan.Protocol && look.MayCatch(is, p.op.From.Addr()) {
+			out.before = append(out.before, is)
 		}
 		if is.From == want.From && is.Priority == want.Priority {
 			out.other = fmt.Sprintf("one with table %d, action %d and protocol %d", is.Table, is.Action, is.Protocol)

@@ -187,6 +187,9 @@ func (m macvlan) check(s *Space) error {
 		return err
 	}
 	var found []error
+	if !p.up || p.unplug {
+		found = append(found, s.damaged(action, string(m.op.Name), m.op, "%w %s is down", kernel.ErrParentDown, p.name))
+	}
 	for _, d := range m.differences(l, p) {
 		found = append(found, s.damaged(action, string(m.op.Name), m.op, "%w", d))
 	}

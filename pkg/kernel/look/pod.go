@@ -70,17 +70,32 @@ func tables(routes []rtnl.Route, rules []rtnl.Rule) []uint32 {
 func foreignRules(rules []rtnl.Rule) []plan.ForeignRule {
 	var out []plan.ForeignRule
 	for _, r := range rules {
-		if r.Narrow || r.Action == unix.FR_ACT_NOP || kernelsOwn(r) {
+		if !bySource(r) {
 			continue
 		}
-		from := r.From.Masked()
-		if r.Inverted { // it matches all sources but From, so any address may match
-			from = netip.PrefixFrom(from.Addr(), 0).Masked()
-		}
-		out = append(out, plan.ForeignRule{From: from, Table: r.Table, Priority: r.Priority, Protocol: r.Protocol})
+		out = append(out, plan.ForeignRule{From: sources(r), Table: r.Table, Priority: r.Priority, Protocol: r.Protocol})
 	}
 	return out
 }
+
+// bySource says whether a rule, other than the kernel's own, can catch a packet by its
+// source alone.
+func bySource(r rtnl.Rule) bool {
+	return !r.Narrow && r.Action != unix.FR_ACT_NOP && !kernelsOwn(r)
+}
+
+// sources returns the sources that a rule may match.
+func sources(r rtnl.Rule) netip.Prefix {
+	from := r.From.Masked()
+	if r.Inverted { // it matches all sources but From, so any address may match
+		from = netip.PrefixFrom(from.Addr(), 0).Masked()
+	}
+	return from
+}
+
+// MayCatch says whether a rule, other than the kernel's own, can catch a packet by this
+// source alone.
+func MayCatch(r rtnl.Rule, from netip.Addr) bool { return bySource(r) && sources(r).Contains(from) }
 
 // kernelsOwn says whether a rule is one that the kernel makes (fib_default_rules_init).
 // The rule for the local table may have another priority: it still matches nothing that

@@ -104,6 +104,21 @@ func (c *Conn) RoutesOf(ctx context.Context, family uint8, table uint32) ([]Rout
 	return slices.DeleteFunc(parseRoutes(rows, family), func(r Route) bool { return r.Table != table }), nil
 }
 
+// RouteTo returns the route that packets from src to dst take, as the rules say. ENETUNREACH
+// and similar errors mean that there is none.
+func (c *Conn) RouteTo(ctx context.Context, src, dst netip.Addr) (Route, error) {
+	msg := &nl.RtMsg{}
+	msg.Family, msg.Src_len, msg.Dst_len = Family(dst), uint8(src.BitLen()), uint8(dst.BitLen())
+	req := request(unix.RTM_GETROUTE, 0, msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_SRC, src.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.RTA_DST, dst.AsSlice()))
+	b, err := c.get(ctx, req)
+	if err != nil {
+		return Route{}, err
+	}
+	return parseRoute(b), nil
+}
+
 // parseRoutes returns the routes of families. It leaves out multicast routing
 // and MPLS, which have tables too.
 func parseRoutes(rows [][]byte, families ...uint8) []Route {
