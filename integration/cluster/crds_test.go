@@ -93,9 +93,9 @@ func TestPoolsThatContradictThemselvesAreRefused(t *testing.T) {
 		`{rails: [{subnets: [{subnet: 10.0.0.0/24}, {subnet: 10.0.0.0/25}]}]}`:                                                                       "two subnets of a rail overlap",
 		`{rackLabel: rack, racks: [{name: r1, rails: [{subnets: [{subnet: 10.0.0.0/24}, {subnet: 10.0.0.0/24}]}]}]}`:                                 "two subnets of a rail overlap",
 		`{rails: [{subnets: [{subnet: 10.0.0.0/24}]}, {subnets: [{subnet: 10.0.0.0/25}]}]}`:                                                          "subnets of two rails overlap",
-		`{rackLabel: rack, ` + rail + `}`:                                                                                                            "rackLabel is needed with racks",
-		`{rails: [{subnets: [{subnet: "10.0.{rack}.0/24"}]}]}`:                                                                                       "rackLabel is needed with racks",
-		`{racks: [{name: r1, rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}]}`:                                                                         "rackLabel is needed with racks",
+		`{rackLabel: rack, ` + rail + `}`:                                                                                                            "rackLabel is required with racks",
+		`{rails: [{subnets: [{subnet: "10.0.{rack}.0/24"}]}]}`:                                                                                       "rackLabel is required with racks",
+		`{racks: [{name: r1, rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}]}`:                                                                         "rackLabel is required with racks",
 		`{rackLabel: rack, racks: [{name: R_1, rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}]}`:                                                       "spec.racks[0].name",
 		`{rackLabel: rack, racks: [{name: a, rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}, {name: a, rails: [{subnets: [{subnet: 10.1.0.0/24}]}]}]}`: "Duplicate value",
 		`{template: {count: 33, subnets: [{subnet: "10.{rail}.0.0/16"}]}}`:                                                                           "should be less than or equal to 32",
@@ -109,14 +109,14 @@ func TestPoolsThatContradictThemselvesAreRefused(t *testing.T) {
 		`{sticky: {ttl: 1h, slots: 64-95}, ` + rail + `}`:                                                                                            "",
 		`{sticky: {ttl: 1h}, ` + rail + `}`:                                                                                                          "spec.sticky.slots",
 		`{sticky: {slots: 64-95}, ` + rail + `}`:                                                                                                     "spec.sticky.ttl",
-		`{sticky: {ttl: 1h, slots: 64-94}, ` + rail + `}`:                                                                                            "slots are whole blocks",
-		`{sticky: {ttl: 1h, slots: 65-95}, ` + rail + `}`:                                                                                            "slots are whole blocks",
-		`{sticky: {ttl: 1h, slots: 96-95}, ` + rail + `}`:                                                                                            "slots are whole blocks",
+		`{sticky: {ttl: 1h, slots: 64-94}, ` + rail + `}`:                                                                                            "sticky.slots must be whole blocks",
+		`{sticky: {ttl: 1h, slots: 65-95}, ` + rail + `}`:                                                                                            "sticky.slots must be whole blocks",
+		`{sticky: {ttl: 1h, slots: 96-95}, ` + rail + `}`:                                                                                            "sticky.slots must be whole blocks",
 		`{blockSize: 1, sticky: {ttl: 1h, slots: 7-7}, ` + rail + `}`:                                                                                "",
 		`{sticky: {ttl: 1h, slots: "64"}, ` + rail + `}`:                                                                                             "spec.sticky.slots",
 		`{sticky: {ttl: 1h, slots: 064-95}, ` + rail + `}`:                                                                                           "spec.sticky.slots",
-		`{sticky: {ttl: 119s, slots: 64-95}, ` + rail + `}`:                                                                                          "ttl is shorter than quarantine",
-		`{quarantine: 10m, sticky: {ttl: 9m59s, slots: 64-95}, ` + rail + `}`:                                                                        "ttl is shorter than quarantine",
+		`{sticky: {ttl: 119s, slots: 64-95}, ` + rail + `}`:                                                                                          "sticky.ttl is shorter than quarantine",
+		`{quarantine: 10m, sticky: {ttl: 9m59s, slots: 64-95}, ` + rail + `}`:                                                                        "sticky.ttl is shorter than quarantine",
 		`{sticky: {ttl: 721h, slots: 64-95}, ` + rail + `}`:                                                                                          "ttl is not in 1s to 720h",
 		`{sticky: {ttl: banana, slots: 64-95}, ` + rail + `}`:                                                                                        "spec.sticky.ttl",
 	} {
@@ -141,23 +141,23 @@ func TestWhatBlocksFollowFromNeverChanges(t *testing.T) {
 	for i, tt := range []struct{ before, after, want string }{
 		{rails, `{quarantine: 5m, rails: [{subnets: [{subnet: 10.0.0.0/24, ranges: [10.0.0.64/26], exclude: [10.0.0.70], gateway: 10.0.0.1}]}, {subnets: [{subnet: 10.1.0.0/24}]}]}`, ""},
 		{rails, `{reservations: [{ranges: [10.0.0.9], reason: storage}], ` + rails[1:], ""},
-		{rails, `{rails: [{subnets: [{subnet: 10.2.0.0/24}]}, {subnets: [{subnet: 10.1.0.0/24}]}]}`, "the subnets of rails never change"},
-		{rails, `{rails: [{subnets: [{subnet: 10.1.0.0/24}]}, {subnets: [{subnet: 10.0.0.0/24}]}]}`, "the subnets of rails never change"},
-		{rails, `{rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}`, "the subnets of rails never change"},
-		{rails, template, "the subnets never change"},
-		{rails, `{blockSize: 8, ` + rails[1:], "blockSize never changes"},
-		{rails, `{sticky: {ttl: 1h, slots: 64-95}, ` + rails[1:], "the slots that pods keep never change"},
-		{kept, rails, "the slots that pods keep never change"},
-		{kept, strings.Replace(kept, "64-95", "64-79", 1), "the slots that pods keep never change"},
+		{rails, `{rails: [{subnets: [{subnet: 10.2.0.0/24}]}, {subnets: [{subnet: 10.1.0.0/24}]}]}`, "the subnets of rails cannot be changed"},
+		{rails, `{rails: [{subnets: [{subnet: 10.1.0.0/24}]}, {subnets: [{subnet: 10.0.0.0/24}]}]}`, "the subnets of rails cannot be changed"},
+		{rails, `{rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}`, "the subnets of rails cannot be changed"},
+		{rails, template, "the subnets cannot be changed"},
+		{rails, `{blockSize: 8, ` + rails[1:], "blockSize cannot be changed"},
+		{rails, `{sticky: {ttl: 1h, slots: 64-95}, ` + rails[1:], "sticky.slots cannot be changed"},
+		{kept, rails, "sticky.slots cannot be changed"},
+		{kept, strings.Replace(kept, "64-95", "64-79", 1), "sticky.slots cannot be changed"},
 		{kept, strings.Replace(kept, "1h", "2h", 1), ""},
 		{template, `{template: {count: 2, subnets: [{subnet: "10.{rail}.0.0/16", ranges: ["10.{rail}.1.0/24"]}]}}`, ""},
-		{template, `{template: {count: 3, subnets: [{subnet: "10.{rail}.0.0/16"}]}}`, "the rails of a template never change"},
-		{template, `{template: {count: 2, subnets: [{subnet: "10.{rail+1}.0.0/16"}]}}`, "the rails of a template never change"},
+		{template, `{template: {count: 3, subnets: [{subnet: "10.{rail}.0.0/16"}]}}`, "the rails of a template cannot be changed"},
+		{template, `{template: {count: 2, subnets: [{subnet: "10.{rail+1}.0.0/16"}]}}`, "the rails of a template cannot be changed"},
 		{table, `{rackLabel: rack, racks: [{name: r1, rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}, {name: r2, rails: [{subnets: [{subnet: 10.1.0.0/24}]}]}]}`, ""},
 		{table, `{rackLabel: rack, racks: [{name: r2, rails: [{subnets: [{subnet: 10.1.0.0/24}]}]}, {name: r1, rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}]}`, ""},
-		{table, `{rackLabel: rack, racks: [{name: r1, rails: [{subnets: [{subnet: 10.1.0.0/24}]}]}]}`, "the subnets of a rack never change"},
+		{table, `{rackLabel: rack, racks: [{name: r1, rails: [{subnets: [{subnet: 10.1.0.0/24}]}]}]}`, "the subnets of a rack cannot be changed"},
 		{table, `{rackLabel: rack, racks: [{name: r2, rails: [{subnets: [{subnet: 10.1.0.0/24}]}]}]}`, "a rack is never removed"},
-		{table, strings.Replace(table, "rackLabel: rack", "rackLabel: other", 1), "rackLabel never changes"},
+		{table, strings.Replace(table, "rackLabel: rack", "rackLabel: other", 1), "rackLabel cannot be changed"},
 	} {
 		before := object(t, "RailPool", "never-changes-"+string(rune('a'+i)), tt.before)
 		made, err := pools.Create(t.Context(), before, meta.CreateOptions{})
@@ -179,11 +179,11 @@ func TestABlockIsWhatItsNameSays(t *testing.T) {
 		{"says-7", "{pool: says, index: 7, " + owner + "}", ""},
 		{"says.r1-7", "{pool: says, rack: r1, index: 7, " + owner + "}", ""},
 		{"says-0", "{pool: says, index: 0, " + owner + "}", ""},
-		{"says-8", "{pool: says, index: 7, " + owner + "}", "the name of a block is its pool"},
+		{"says-8", "{pool: says, index: 7, " + owner + "}", "the name of a RailBlock must be its pool"},
 		{"says-07", "{pool: says, index: 7, " + owner + "}", "metadata.name"},
-		{"says-more-7", "{pool: says, index: 7, " + owner + "}", "the name of a block is its pool"},
-		{"says.r1-7", "{pool: says, index: 7, " + owner + "}", "the name of a block is its pool"},
-		{"says-7", "{pool: says, rack: r1, index: 7, " + owner + "}", "the name of a block is its pool"},
+		{"says-more-7", "{pool: says, index: 7, " + owner + "}", "the name of a RailBlock must be its pool"},
+		{"says.r1-7", "{pool: says, index: 7, " + owner + "}", "the name of a RailBlock must be its pool"},
+		{"says-7", "{pool: says, rack: r1, index: 7, " + owner + "}", "the name of a RailBlock must be its pool"},
 		{"says-1048576", "{pool: says, index: 1048576, " + owner + "}", "spec.index"},
 		{"says-7", "{pool: says, index: 7, size: 16, nodeName: a}", "spec.machineID"},
 	} {
@@ -195,7 +195,7 @@ func TestABlockIsWhatItsNameSays(t *testing.T) {
 	must(t, err)
 	must(t, unstructured.SetNestedField(made.Object, "another", "spec", "nodeName"))
 	_, err = blocks.Update(t.Context(), made, meta.UpdateOptions{})
-	says(t, "another owner", err, "the spec of a block never changes")
+	says(t, "another owner", err, "the spec of a RailBlock cannot be changed")
 }
 
 func TestUsageIsReportedWithoutTouchingAnythingElse(t *testing.T) {

@@ -138,10 +138,10 @@ func TestLeasesThatContradictThemselvesAreRefused(t *testing.T) {
 		{"p-s0", `{pool: p, slot: 0, ` + who + `}`, ""},
 		{"p.r1-s1100", `{pool: p, rack: r1, slot: 1100, keep: true, ` + who + `}`, ""},
 		{"p-s4294967295", `{pool: p, slot: 4294967295, ` + who + `, holder: {nodeName: a, machineID: b}, written: "2026-01-02T03:04:05.000006Z"}`, ""},
-		{"p-s1", `{pool: p, slot: 0, ` + who + `}`, "the name of a lease is"},
-		{"p-s0", `{pool: q, slot: 0, ` + who + `}`, "the name of a lease is"},
-		{"p-s0", `{pool: p, rack: r1, slot: 0, ` + who + `}`, "the name of a lease is"},
-		{"p-more-s0", `{pool: p, slot: 0, ` + who + `}`, "the name of a lease is"},
+		{"p-s1", `{pool: p, slot: 0, ` + who + `}`, "the name of a RailLease must be"},
+		{"p-s0", `{pool: q, slot: 0, ` + who + `}`, "the name of a RailLease must be"},
+		{"p-s0", `{pool: p, rack: r1, slot: 0, ` + who + `}`, "the name of a RailLease must be"},
+		{"p-more-s0", `{pool: p, slot: 0, ` + who + `}`, "the name of a RailLease must be"},
 		{"p-0", `{pool: p, slot: 0, ` + who + `}`, "metadata.name"},
 		{"p-s01", `{pool: p, slot: 1, ` + who + `}`, "metadata.name"},
 		{"p-s0", `{pool: p, slot: -1, ` + who + `}`, "greater than or equal to 0"},
@@ -168,10 +168,10 @@ func TestALeaseIsForOneSlotAndOnePod(t *testing.T) {
 	} {
 		changed := made.DeepCopy()
 		changed.Object["spec"].(map[string]any)[field] = value
-		want := "a lease is for one pod for ever"
+		want := "the pod of a RailLease cannot be changed"
 		switch field {
 		case "pool", "rack", "slot":
-			want = "the name of a lease is"
+			want = "the name of a RailLease must be"
 		case "keep", "holder", "written":
 			want = ""
 		}
