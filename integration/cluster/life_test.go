@@ -16,7 +16,6 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
-	"github.com/roce-cni/roce-cni/pkg/block/reap"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -24,7 +23,7 @@ import (
 type reaper struct {
 	api  *kube.API
 	pool string
-	seen reap.Sightings
+	seen block.Sightings
 }
 
 // look is one sighting, and returns what is due.
@@ -50,7 +49,7 @@ func (r *reaper) look(t *testing.T, now time.Duration) (due []block.Block) {
 // reap says whether a block that is due was deleted.
 func (r *reaper) reap(t *testing.T, due block.Block) bool {
 	t.Helper()
-	done, err := reap.Reap(t.Context(), r.api.Blocks(), r.api.Nodes(), due)
+	done, err := block.Reap(t.Context(), r.api.Blocks(), r.api.Nodes(), due)
 	must(t, err)
 	return done
 }
@@ -107,12 +106,12 @@ func TestABlockIsFreedOnlyWhenItsNodeIsGoneForGood(t *testing.T) {
 		}
 		r := &reaper{api: a, pool: "gone"}
 		at += 24 * time.Hour
-		for _, early := range []time.Duration{0, reap.Grace - time.Second} {
+		for _, early := range []time.Duration{0, block.Grace - time.Second} {
 			if due := r.look(t, at+early); len(due) != 0 {
 				t.Fatalf("%s: %v is due after %v", tt.what, due, early)
 			}
 		}
-		due := r.look(t, at+reap.Grace)
+		due := r.look(t, at+block.Grace)
 		if len(due) != 1 {
 			t.Fatalf("%s: %d blocks are due", tt.what, len(due))
 		}
@@ -124,7 +123,7 @@ func TestABlockIsFreedOnlyWhenItsNodeIsGoneForGood(t *testing.T) {
 	}
 	r := &reaper{api: a, pool: "gone"}
 	r.look(t, 0)
-	due := r.look(t, reap.Grace)
+	due := r.look(t, block.Grace)
 	if len(due) != 1 || !r.reap(t, due[0]) {
 		t.Fatalf("the block of a node that is gone stays; due is %v", due)
 	}
@@ -229,10 +228,10 @@ func TestClocksThatJumpChangeNothing(t *testing.T) {
 	// reaper has seen.
 	must(t, admin.CoreV1().Nodes().Delete(t.Context(), "clocks-0", meta.DeleteOptions{}))
 	r := &reaper{api: api(t, c.Admin()), pool: "clocks"}
-	if due := append(r.look(t, 0), r.look(t, reap.Grace-1)...); len(due) != 0 {
+	if due := append(r.look(t, 0), r.look(t, block.Grace-1)...); len(due) != 0 {
 		t.Errorf("%v is due at once", due)
 	}
-	if due := r.look(t, reap.Grace); len(due) != 1 || due[0].Spec.NodeName != "clocks-0" {
+	if due := r.look(t, block.Grace); len(due) != 1 || due[0].Spec.NodeName != "clocks-0" {
 		t.Errorf("%v is due after an hour", due)
 	}
 }

@@ -9,7 +9,7 @@
 // Package ipam leases the addresses, from the file that package nodefile writes. The
 // store is a parameter: package kube has the store on an API server, blocktest the
 // store in memory. Read this file first, then space.go for what a block is and
-// claim.go for how a node gets one; package reap is how a node loses one.
+// claim.go for how a node gets one, and reap.go for how a node loses one.
 package block
 
 import "time"

@@ -14,13 +14,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
-	"github.com/roce-cni/roce-cni/pkg/block/reap"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
 // objects is a reconcile.Cluster on the API server. Only one goroutine may use it.
 type objects struct {
-	reap.Cluster
+	block.Cluster
 	api *kube.API
 	// before has the pools of the last list, because a condition says since when it
 	// has its status.

@@ -20,14 +20,13 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/reap"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
 // Cluster is the view of the cluster. Every answer is as new as the call. Errors are
 // those of a block.Store.
 type Cluster interface {
-	reap.Cluster
+	block.Cluster
 	Blocks(ctx context.Context) ([]Block, error)
 	Nodes(ctx context.Context) ([]Node, error)
 	Pools(ctx context.Context) ([]agent.Pool, error)
@@ -78,7 +77,7 @@ type Config struct {
 // has seen is lost when its process ends; then everything waits longer.
 type Reconciler struct {
 	Config
-	sightings reap.Sightings
+	sightings block.Sightings
 	kept      sticky.Sightings
 	last      time.Duration // when the last round was
 	next      time.Duration // when the next one is due
@@ -118,7 +117,7 @@ func (r *Reconciler) round(ctx context.Context) error {
 	}
 	var faults []error
 	for _, b := range seen.due {
-		freed, err := reap.Reap(ctx, r.Store, r.Cluster, b)
+		freed, err := block.Reap(ctx, r.Store, r.Cluster, b)
 		switch {
 		case err != nil:
 			faults = append(faults, err)
@@ -167,7 +166,7 @@ type world struct {
 }
 
 // look is one sighting. It lists leases before pools and nodes, blocks before nodes,
-// and nodes before pods, as sticky.World and reap.Sightings require.
+// and nodes before pods, as sticky.World and block.Sightings require.
 func (r *Reconciler) look(ctx context.Context) (world, error) {
 	w := world{bound: map[string]bool{}, existed: r.marks.known}
 	var err error

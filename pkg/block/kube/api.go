@@ -25,7 +25,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/reap"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -79,8 +78,8 @@ func (a *API) Pools() Pools { return Pools{a} }
 func (a *API) Nodes() Nodes { return Nodes{a} }
 
 var (
-	_ block.Store  = Blocks{}
-	_ reap.Cluster = Nodes{}
+	_ block.Store   = Blocks{}
+	_ block.Cluster = Nodes{}
 )
 
 // do sends a request once, within the deadline, and reads the answer into out

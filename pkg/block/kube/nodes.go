@@ -13,7 +13,7 @@ import (
 )
 
 // Nodes accesses the Nodes of a cluster and the pods bound to them. It is a
-// reap.Cluster.
+// block.Cluster.
 type Nodes struct{ api *API }
 
 // Node has the fields of a Node object that we need.
@@ -65,13 +65,13 @@ func (s Nodes) All(ctx context.Context) ([]Node, error) {
 	return out, nil
 }
 
-// Machine is reap.Cluster's.
+// Machine is block.Cluster's.
 func (s Nodes) Machine(ctx context.Context, name string) (string, error) {
 	n, err := s.Node(ctx, name)
 	return n.MachineID, err
 }
 
-// Bound is reap.Cluster's. It asks for one pod in any phase: the containers of a
+// Bound is block.Cluster's. It asks for one pod in any phase: the containers of a
 // failed pod may still run if the node has not heard of it.
 func (s Nodes) Bound(ctx context.Context, name string) (bool, error) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", name).String()

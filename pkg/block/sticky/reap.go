@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/reap"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 )
 
@@ -30,11 +29,11 @@ func TermsOf(pools []block.Pool) map[string]Terms {
 	return out
 }
 
-// Sightings remembers since when leases have no use. As with reap.Sightings, the
+// Sightings remembers since when leases have no use. As with block.Sightings, the
 // zero value remembers nothing, which is safe.
 type Sightings struct {
 	idle    map[string]sighting // by UID: without holder
-	orphans reap.Sightings      // leases with a holder that is gone
+	orphans block.Sightings     // leases with a holder that is gone
 }
 
 // sighting is the time since which a lease has no holder, and the version of the
@@ -69,7 +68,7 @@ func (l Lease) owner() block.Spec {
 	return block.Spec{Pool: l.Spec.Pool, Rack: l.Spec.Rack, NodeName: l.Spec.Holder.NodeName, MachineID: l.Spec.Holder.MachineID}
 }
 
-// Look is one sighting. now is as in reap.Sightings.Look, and date is the time of the
+// Look is one sighting. now is as in block.Sightings.Look, and date is the time of the
 // wall clock. Look returns what to remember, and the leases that are due:
 //   - leases without holder and without keep: true that were not written for the TTL;
 //     a clock that jumps can make this time shorter than the TTL, but never shorter
@@ -108,7 +107,7 @@ func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sighti
 func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms) bool {
 	t, exists := pools[l.Spec.Pool]
 	if !exists {
-		t = Terms{TTL: pool.LongestQuarantine, Rest: reap.Grace}
+		t = Terms{TTL: pool.LongestQuarantine, Rest: block.Grace}
 	}
 	since := l.Created
 	if l.Spec.Written.After(since) {
@@ -122,12 +121,12 @@ func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms
 // pod. It first asks again whether the node is gone. It writes only a lease that has
 // not changed since Look. A changed lease is no error. Without an answer, the change
 // may be done or not; the next Look shows it.
-func Reap(ctx context.Context, store Store, c reap.Cluster, date time.Time, due Lease) (bool, error) {
+func Reap(ctx context.Context, store Store, c block.Cluster, date time.Time, due Lease) (bool, error) {
 	var err error
 	if due.Spec.Holder == (Holder{}) {
 		err = store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
 	} else {
-		gone, unsure := reap.Abandoned(ctx, c, due.owner())
+		gone, unsure := block.Abandoned(ctx, c, due.owner())
 		if unsure != nil || !gone {
 			return false, unsure
 		}

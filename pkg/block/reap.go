@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package reap decides when a block may be freed: its owner has been gone for an hour,
-// with all its pods, or was replaced.
-//
-// It never deletes a block that it has not seen abandoned twice, and never uses the
-// clock of another machine. It forgets everything when its process ends, which is
-// safe. It uses package block. Package sticky uses it and frees leases by the same
-// rules. Everything is in this file.
-package reap
+package block
 
 import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/roce-cni/roce-cni/pkg/block"
 )
+
+// The reaper decides when a block may be freed: its owner has been gone for an hour,
+// with all its pods, or was replaced. It never deletes a block that it has not seen
+// abandoned twice, and never uses the clock of another machine. It forgets everything
+// when its process ends, which is safe. Package sticky frees leases by the same rules.
 
 // Grace is how long a Node object must be gone before its blocks are freed. Node
 // objects go and come back: after a change of a label, with an autoscaler, or by
@@ -57,14 +53,14 @@ type Cluster interface {
 //
 // The caller must list blocks before nodes, and nodes before pods, so that a new node
 // is known. If there are no nodes at all, nothing is due: the list is probably wrong.
-func (s Sightings) Look(now time.Duration, blocks []block.Block, nodes block.Nodes, bound map[string]bool) (next Sightings, due []block.Block) {
+func (s Sightings) Look(now time.Duration, blocks []Block, nodes Nodes, bound map[string]bool) (next Sightings, due []Block) {
 	next.gone = map[string]sighting{}
 	if len(nodes) == 0 {
 		return next, nil
 	}
 	for _, b := range blocks {
 		state := nodes.Owner(b.Spec)
-		if state == block.Here || state == block.Gone && bound[b.Spec.NodeName] {
+		if state == Here || state == Gone && bound[b.Spec.NodeName] {
 			continue
 		}
 		seen, again := s.gone[b.UID]
@@ -81,7 +77,7 @@ func (s Sightings) Look(now time.Duration, blocks []block.Block, nodes block.Nod
 
 // Since returns when, in the clock of Look, the owner of a block was first seen to
 // be gone, and whether it is.
-func (s Sightings) Since(b block.Block) (first time.Duration, gone bool) {
+func (s Sightings) Since(b Block) (first time.Duration, gone bool) {
 	seen, gone := s.gone[b.UID]
 	return seen.since, gone
 }
@@ -92,23 +88,23 @@ func (s Sightings) Since(b block.Block) (first time.Duration, gone bool) {
 // owner has touched since. A node that comes back asserts its blocks before it leases
 // from them. A block that is gone or changed is no error. Without an answer, the
 // block may be deleted or not; the next Look shows it.
-func Reap(ctx context.Context, store block.Store, c Cluster, due block.Block) (bool, error) {
+func Reap(ctx context.Context, store Store, c Cluster, due Block) (bool, error) {
 	gone, err := Abandoned(ctx, c, due.Spec)
 	if err != nil || !gone {
 		return false, err
 	}
 	err = store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
-	if errors.Is(err, block.ErrNotFound) || errors.Is(err, block.ErrConflict) {
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
 // Abandoned asks whether an owner is gone with all its pods, or was replaced.
-func Abandoned(ctx context.Context, c Cluster, owner block.Spec) (bool, error) {
-	state, err := block.OwnerNow(ctx, c.Machine, owner)
-	if err != nil || state != block.Gone {
-		return state == block.Replaced, err
+func Abandoned(ctx context.Context, c Cluster, owner Spec) (bool, error) {
+	state, err := OwnerNow(ctx, c.Machine, owner)
+	if err != nil || state != Gone {
+		return state == Replaced, err
 	}
 	bound, err := c.Bound(ctx, owner.NodeName)
 	return err == nil && !bound, err

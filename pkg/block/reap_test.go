@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package reap_test
+package block_test
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
-	"github.com/roce-cni/roce-cni/pkg/block/reap"
 )
 
 // cluster has nodes, by machine-id, and pods.
@@ -37,8 +36,8 @@ func (c cluster) Bound(_ context.Context, node string) (bool, error) { return c.
 func TestABlockIsDueAnHourAfterItsOwnerWent(t *testing.T) {
 	t.Parallel()
 	store := blocktest.NewMem()
-	b := claim(t, store, 1)
-	claim(t, store, 2)
+	b := mustClaim(t, claimer(store, 1), sized(t, 64))
+	mustClaim(t, claimer(store, 2), sized(t, 64))
 	here := block.Nodes{"node-1": b.Spec.MachineID, "node-2": ""}
 	young := block.Nodes{"node-1": "", "node-2": ""} // kubelet has not reported yet
 	gone := block.Nodes{"node-2": ""}
@@ -64,7 +63,7 @@ func TestABlockIsDueAnHourAfterItsOwnerWent(t *testing.T) {
 		"a machine that has not said who":  {{0, young, pods, false}, {90, young, pods, false}},
 		"replaced by one that has not yet": {{0, anew, nil, false}, {60, young, nil, false}, {61, anew, nil, false}},
 	} {
-		var seen reap.Sightings
+		var seen block.Sightings
 		for _, look := range sightings {
 			var due []block.Block
 			seen, due = seen.Look(time.Duration(look.minute)*time.Minute, store.Snapshot(), look.nodes, look.bound)
@@ -90,7 +89,7 @@ func TestOnlyTheNamesWithoutNodeAreAskedForPods(t *testing.T) {
 func TestSightingsHaveTheirFirstTime(t *testing.T) {
 	t.Parallel()
 	b := block.Block{Name: "gpu-1", UID: "1", Spec: block.Spec{NodeName: "a"}}
-	seen := reap.Sightings{}
+	seen := block.Sightings{}
 	if _, gone := seen.Since(b); gone {
 		t.Error("gone before anybody has looked")
 	}
@@ -108,7 +107,7 @@ func TestABlockThatChangedMeanwhileIsReadAgain(t *testing.T) {
 	t.Parallel()
 	nodes := block.Nodes{"other": ""}
 	b := block.Block{Name: "gpu-1", UID: "1", ResourceVersion: "1", Spec: block.Spec{NodeName: "a"}}
-	seen, _ := reap.Sightings{}.Look(0, []block.Block{b}, nodes, nil)
+	seen, _ := block.Sightings{}.Look(0, []block.Block{b}, nodes, nil)
 	b.ResourceVersion = "2"
 	seen, due := seen.Look(time.Hour, []block.Block{b}, nodes, nil)
 	if len(due) != 0 {
@@ -127,7 +126,7 @@ func TestSightingsAreOfOneBlock(t *testing.T) {
 	t.Parallel()
 	nodes := block.Nodes{"other": ""}
 	b := block.Block{Name: "gpu-1", UID: "1", Spec: block.Spec{NodeName: "a"}}
-	seen, _ := reap.Sightings{}.Look(0, []block.Block{b}, nodes, nil)
+	seen, _ := block.Sightings{}.Look(0, []block.Block{b}, nodes, nil)
 	b.UID = "2" // the node was back, and has claimed it again
 	if _, due := seen.Look(2*time.Hour, []block.Block{b}, nodes, nil); len(due) != 0 {
 		t.Errorf("due %v", names(due))
@@ -137,7 +136,7 @@ func TestSightingsAreOfOneBlock(t *testing.T) {
 func TestWithoutAnyNodeNothingIsDue(t *testing.T) {
 	t.Parallel()
 	b, nodes := []block.Block{{Name: "gpu-1", UID: "1", Spec: block.Spec{NodeName: "a"}}}, block.Nodes{"other": ""}
-	seen, _ := reap.Sightings{}.Look(0, b, nodes, nil)
+	seen, _ := block.Sightings{}.Look(0, b, nodes, nil)
 	if seen, due := seen.Look(2*time.Hour, b, nil, nil); len(due) != 0 {
 		t.Errorf("due %v", names(due))
 	} else if _, due := seen.Look(3*time.Hour, b, nodes, nil); len(due) != 0 {
@@ -149,7 +148,7 @@ func TestWhatIsDueIsReapedOnlyIfItStillIs(t *testing.T) {
 	t.Parallel()
 	away := errors.New("no API server")
 	pods := map[string]bool{"node-1": true}
-	own := owner(nil, 1).Node.MachineID
+	own := claimer(nil, 1).Node.MachineID
 	for name, tt := range map[string]struct {
 		c      cluster
 		change func(t *testing.T, store *blocktest.Mem, b block.Block)
@@ -164,16 +163,16 @@ func TestWhatIsDueIsReapedOnlyIfItStillIs(t *testing.T) {
 		"nobody knows of the node":     {c: cluster{err: away}, err: away},
 		"nobody knows of its pods":     {c: cluster{podsErr: away}, err: away},
 		"its owner has touched it": {change: func(t *testing.T, store *blocktest.Mem, b block.Block) {
-			if _, lost, err := owner(store, 1).Assert(t.Context(), pool64(t), []block.Block{b}); err != nil || len(lost) > 0 {
+			if _, lost, err := claimer(store, 1).Assert(t.Context(), sized(t, 64), []block.Block{b}); err != nil || len(lost) > 0 {
 				t.Fatal(err)
 			}
 		}},
 		"its owner has claimed it": {change: func(t *testing.T, store *blocktest.Mem, _ block.Block) {
-			claim(t, store, 1)
+			mustClaim(t, claimer(store, 1), sized(t, 64))
 		}},
 		"its owner has met it": {change: func(t *testing.T, store *blocktest.Mem, _ block.Block) {
 			store.Lag = 10 // a list does not show it
-			claim(t, store, 1)
+			mustClaim(t, claimer(store, 1), sized(t, 64))
 		}},
 		"it is another block": {change: func(t *testing.T, store *blocktest.Mem, b block.Block) {
 			if err := store.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
@@ -188,12 +187,12 @@ func TestWhatIsDueIsReapedOnlyIfItStillIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := blocktest.NewMem()
-			b := claim(t, store, 1)
+			b := mustClaim(t, claimer(store, 1), sized(t, 64))
 			if tt.change != nil {
 				tt.change(t, store, b)
 			}
 			before := names(store.Snapshot())
-			reaped, err := reap.Reap(t.Context(), store, tt.c, b)
+			reaped, err := block.Reap(t.Context(), store, tt.c, b)
 			if reaped != tt.reaped || !errors.Is(err, tt.err) {
 				t.Errorf("reaped %t, error %v", reaped, err)
 			}
@@ -204,7 +203,7 @@ func TestWhatIsDueIsReapedOnlyIfItStillIs(t *testing.T) {
 				t.Errorf("(-want +there)\n%s", diff)
 			}
 			// Once more does no harm.
-			if again, err := reap.Reap(t.Context(), store, tt.c, b); again || !errors.Is(err, tt.err) {
+			if again, err := block.Reap(t.Context(), store, tt.c, b); again || !errors.Is(err, tt.err) {
 				t.Errorf("again: reaped %t, error %v", again, err)
 			}
 		})
@@ -216,16 +215,16 @@ func TestWhatIsDueIsReapedOnlyIfItStillIs(t *testing.T) {
 func TestANodeThatComesBackKeepsItsBlockOrGetsAnother(t *testing.T) {
 	t.Parallel()
 	for _, reaperFirst := range []bool{true, false} {
-		s, store := pool64(t), blocktest.NewMem()
-		b := claim(t, store, 1)
+		s, store := sized(t, 64), blocktest.NewMem()
+		b := mustClaim(t, claimer(store, 1), sized(t, 64))
 		steps := []func(){
 			func() {
-				if _, err := reap.Reap(t.Context(), store, cluster{}, b); err != nil {
+				if _, err := block.Reap(t.Context(), store, cluster{}, b); err != nil {
 					t.Error(err)
 				}
 			},
 			func() {
-				kept, _, err := owner(store, 1).Assert(t.Context(), s, []block.Block{b})
+				kept, _, err := claimer(store, 1).Assert(t.Context(), s, []block.Block{b})
 				if err != nil || len(kept) != 1 {
 					t.Errorf("kept %v, error %v", names(kept), err)
 				}
