@@ -22,8 +22,11 @@ import (
 func showCommand(node *nodeFlags) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "show",
-		Short:   "Show the attachments of this node's pods, from their records",
+		Use:   "show",
+		Short: "Show the attachments of this node's pods, from their records",
+		Long: `Show the attachments of this node's pods, from their records. The GID index is the
+one that each address had when it was attached; rocectl check says if it has changed,
+and rocectl gids shows what the tables have now.`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -66,12 +69,12 @@ func attachments(s record.Store) ([]record.Record, error) {
 
 func writeAttachments(w io.Writer, rows []record.Record) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "POD\tINTERFACE\tADDRESSES\tMASTER\tTABLES\tNETWORK\tSTATE")
+	fmt.Fprintln(t, "POD\tINTERFACE\tADDRESSES\tMASTER\tRDMA\tGID INDEX\tTABLES\tNETWORK\tSTATE")
 	for _, r := range rows {
 		for _, i := range interfaces(r) {
 			fmt.Fprintln(t, strings.Join([]string{
 				podOr(r.Pod.String(), string(r.ContainerID)), string(i.Name), addresses(i), parent(r.Plan, i),
-				tables(r.Plan, i), r.Network, state(r),
+				port(r.Plan, i), indexes(r.Plan, i), tables(r.Plan, i), r.Network, state(r),
 			}, "\t"))
 		}
 		for _, why := range r.LeftOut {
@@ -137,6 +140,31 @@ func rdmaDevice(p plan.Plan, i plan.Interface) string {
 		}
 	}
 	return "-"
+}
+
+// port returns the port of the RDMA device that carries the interface, as rdma link
+// prints it.
+func port(p plan.Plan, i plan.Interface) string {
+	for g := range plan.All[plan.GID](p.Ops) {
+		if g.Targets[0].Link == i.Name {
+			return fmt.Sprintf("%s/%d", g.Device.Name, g.Device.Port)
+		}
+	}
+	return "-"
+}
+
+// indexes returns the GID index that each address of the interface had when it was
+// attached.
+func indexes(p plan.Plan, i plan.Interface) string {
+	var out []string
+	for g := range plan.All[plan.GID](p.Ops) {
+		for _, t := range g.Targets {
+			if t.Link == i.Name && t.Index != nil {
+				out = append(out, fmt.Sprint(*t.Index))
+			}
+		}
+	}
+	return orDash(strings.Join(out, ","))
 }
 
 // state marks an attachment if its ADD did not finish, or if an earlier boot of the

@@ -54,8 +54,8 @@ func main() {
 		do = r.krew
 	}
 	if err := do(); err != nil {
-		fmt.Fprintln(os.Stderr, "release:", err)
-		os.Exit(1)
+		fmt.Fprintln(os.Stderr, "release:", err) //nolint:forbidigo // main touches the process
+		os.Exit(1)                               //nolint:forbidigo // as above
 	}
 }
 
