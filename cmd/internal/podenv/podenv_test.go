@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/netip"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/gids"
@@ -45,5 +46,29 @@ func TestAShellHearsThatThereIsNoSetting(t *testing.T) {
 	out, err := exec.Command("sh", "-c", `eval "$1" || echo "failed with $NCCL_IB_HCA"`, "sh", script.String()).CombinedOutput()
 	if err != nil || string(out) != "failed with =mlx5_0:1\n" {
 		t.Errorf("got %q (%v) of\n%s", out, err, &script)
+	}
+}
+
+// TestScriptsFindThePerftestLines runs the expression of the examples and of
+// docs/testing-rdma.md.
+func TestScriptsFindThePerftestLines(t *testing.T) {
+	t.Parallel()
+	rails := []gids.Rail{
+		{Link: "net1", Addr: netip.MustParseAddr("10.1.64.17"), Port: gids.Port{Device: "mlx5_0", Number: 1}, Index: 3},
+		{Link: "net2", Addr: netip.MustParseAddr("10.2.64.17"), Port: gids.Port{Device: "mlx5_1", Number: 1}, Index: 3},
+	}
+	a, err := gids.Tell(rails, "eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script bytes.Buffer
+	if err := Write(&script, rails, a, nil); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sed", "-n", `s/^# .*: \(ib_write_bw .*\)/\1/p`)
+	cmd.Stdin = &script
+	out, err := cmd.Output()
+	if want := strings.Join(a.Perftest, "\n") + "\n"; err != nil || string(out) != want {
+		t.Errorf("got %q (%v), want %q", out, err, want)
 	}
 }
