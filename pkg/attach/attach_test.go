@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
 var ctx = context.Background()
@@ -310,6 +312,33 @@ func TestThreeTakenAddressesAreEnough(t *testing.T) {
 		t.Errorf("asked for %v", w.wire.asked)
 	}
 	w.mustBeEmpty("after three conflicts")
+}
+
+func TestOneHostThatAnswersForAllSetsOneAddressAside(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.fake.Pod(podPath("c2"))
+	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac, err := net.ParseMAC(res.Interfaces[0].Mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.wire.refuse, w.wire.by = 3, conf.MAC(mac)
+	_, err = w.node().Add(ctx, w.request("c2", "net1", ""))
+	if err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken || !strings.Contains(err.Error(), `container "c1"`) && !strings.Contains(err.Error(), `pod "`) {
+		t.Errorf("got %v, want code %d, and the name of the one that answers", err, cnierr.AddressTaken)
+	}
+	if len(w.wire.asked) != 3 {
+		t.Errorf("asked for %v, want one address of c1 and two of c2", w.wire.asked)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after the DEL")
 }
 
 func TestRequestedAddressHasNoSubstitute(t *testing.T) {

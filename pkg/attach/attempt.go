@@ -24,12 +24,17 @@ const maxAttempts = 3
 // attempts makes the attachment, again with other addresses if another machine has
 // one. After an error, what it left is as Add says.
 func (n Node) attempts(ctx context.Context, k *pod, req conf.Request, s survey) (record.Record, error) {
+	heard := answers{}
 	for i := 1; ; i++ {
 		rec, err := n.attempt(ctx, k, req, s)
 		if err == nil {
 			return rec, nil
 		}
-		again, rejectErr := n.reject(ctx, s.claim, inUse(req, rec.Plan, err), err)
+		taken := inUse(req, rec.Plan, err)
+		if all := n.answersAll(heard, taken); all != nil {
+			taken, err = nil, errors.Join(all, err)
+		}
+		again, rejectErr := n.reject(ctx, s.claim, taken, err)
 		if !again || rejectErr != nil || i == maxAttempts {
 			return rec, errors.Join(err, rejectErr, n.abandon(ctx, k, rec, err))
 		}

@@ -58,6 +58,15 @@ func (n Node) heldByPod(parent plan.Link, selected string) error {
 // eachMove calls fn with each recorded move of an RDMA device. It skips a record that
 // cannot be read.
 func (n Node) eachMove(fn func(record.Record, plan.Move)) {
+	n.eachRecord(func(rec record.Record) {
+		for m := range plan.All[plan.Move](rec.Plan.Ops) {
+			fn(rec, m)
+		}
+	})
+}
+
+// eachRecord calls fn with each record that can be read.
+func (n Node) eachRecord(fn func(record.Record)) {
 	keys, err := n.Records.List()
 	if err != nil {
 		return
@@ -67,9 +76,7 @@ func (n Node) eachMove(fn func(record.Record, plan.Move)) {
 		if err != nil {
 			continue
 		}
-		for m := range plan.All[plan.Move](rec.Plan.Ops) {
-			fn(rec, m)
-		}
+		fn(rec)
 	}
 }
 
@@ -105,7 +112,12 @@ func identity(m plan.Move) plan.RDMADevice {
 func heldBy(m plan.Move, rec record.Record) error {
 	return cnierr.New(cnierr.RDMAHeld, "move RDMA device", m.Device.Name,
 		"delete the pod that has it (in exclusive mode, each RDMA device serves one interface of one pod), or use the shared mode: rdma system set netns shared, which works only while no other network namespace exists",
-		"%s has it, for its interface %q", cmp.Or(podText(rec.Pod), fmt.Sprintf("container %q", rec.ContainerID)), rec.IfName)
+		"%s has it, for its interface %q", who(rec), rec.IfName)
+}
+
+// who names the pod of a record, or its container if the record has no pod.
+func who(rec record.Record) string {
+	return cmp.Or(podText(rec.Pod), fmt.Sprintf("container %q", rec.ContainerID))
 }
 
 func podText(p conf.Pod) string {

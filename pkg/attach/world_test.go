@@ -231,6 +231,7 @@ func (w *world) run(verb func(attach.Node)) (died bool) {
 // the gateway is silent.
 type wire struct {
 	refuse int      // how many more
+	by     conf.MAC // who refuses; zero: another host each time
 	asked  []string // the first address of each question
 	silent bool
 }
@@ -242,7 +243,11 @@ func (w *wire) Do(_ context.Context, op plan.Op) error {
 		w.asked = append(w.asked, kind.Targets[0].Addr.String())
 		if w.refuse > 0 {
 			w.refuse--
-			err := &probe.TakenError{Taken: []probe.Taken{{Target: kind.Targets[0], By: nicMAC, What: "ARP reply"}}}
+			by := w.by
+			if by.IsZero() {
+				by = conf.MAC{2, 0xff, 0, 0, 0, byte(len(w.asked))}
+			}
+			err := &probe.TakenError{Taken: []probe.Taken{{Target: kind.Targets[0], By: by, What: "ARP reply"}}}
 			return &cnierr.Error{Code: cnierr.AddressTaken, Op: "probe address", Subject: kind.Targets[0].Addr.String(), Err: err}
 		}
 	case plan.Gateway:

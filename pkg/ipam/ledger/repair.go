@@ -59,7 +59,7 @@ func (s Store) fill(file *os.File, fill func(*Ledger) error) error {
 	if err := s.blank(file); err != nil {
 		return err
 	}
-	again, err := os.OpenFile(name, os.O_RDWR, 0)
+	again, err := os.OpenFile(name, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"cmp"
+	"net/netip"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/probe"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// answers has the MACs that answered in the attempts of an ADD, each with the address
+// that it answered for.
+type answers map[conf.MAC]netip.Addr
+
+// answersAll notes who answered in an attempt. It returns an error if one of them has
+// answered for another address in an earlier attempt. A pod with CAP_NET_RAW can answer
+// for every address, and if all these addresses were set aside, the pool would be
+// empty. The error names the pod if it is on this node.
+func (n Node) answersAll(heard answers, taken []probe.Taken) error {
+	for _, t := range taken {
+		if before, ok := heard[t.By]; ok && before != t.Addr {
+			return cnierr.New(cnierr.AddressTaken, "claim address", t.Addr.String(),
+				"if the host has not these addresses, it is a pod with CAP_NET_RAW that answers for each: delete it, and take NET_RAW from it",
+				"%s answers for it, and for %s before: %s", t.By, before, cmp.Or(n.podWith(t.By), "no pod of this node has this MAC"))
+		}
+	}
+	for _, t := range taken {
+		heard[t.By] = t.Addr
+	}
+	return nil
+}
+
+// podWith names the pod of this node that has a MAC, "" if there is none.
+func (n Node) podWith(mac conf.MAC) string {
+	found := ""
+	n.eachRecord(func(rec record.Record) {
+		for m := range plan.All[plan.Macvlan](rec.Plan.Ops) {
+			if m.MAC == mac {
+				found = "it is " + who(rec)
+			}
+		}
+	})
+	return found
+}
