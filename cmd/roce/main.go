@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// The program roce is the CNI plugin: it gives a pod one macvlan child of a
-// RoCE NIC, with address, routing and checks, and takes it away again.
+// The program roce is the CNI plugin. On ADD it gives a pod one or more rails: a macvlan
+// child of a RoCE NIC for each, with addresses, routes and RDMA. Behind another plugin it
+// uses the interface of that plugin instead. On DEL it removes what ADD made.
 //
-// It only puts the packages together; the order of an ADD is in pkg/attach.
+// It only connects the packages. The order of an ADD is in pkg/attach/add.go.
 package main
 
 import (
