@@ -324,7 +324,7 @@ func adopted(req conf.Request) *plan.Adopted {
 	if req.Prev == nil {
 		return nil
 	}
-	return plan.Told(*req.Prev)
+	return plan.FromPrev(*req.Prev)
 }
 
 // device reads the RDMA device behind the parent from the node. Without a node, it

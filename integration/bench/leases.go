@@ -56,7 +56,7 @@ func leases(ctx context.Context, o options, out io.Writer) (missed int, err erro
 			return missed, err
 		}
 		c.name = fmt.Sprintf("lease and release, %s %s", s.subnet, s.says)
-		missed += c.judge(samples, o, out)
+		missed += c.compare(samples, o, out)
 	}
 	return missed, nil
 }

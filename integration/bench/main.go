@@ -30,7 +30,7 @@ type options struct {
 	upstream string // folder of upstream's plugins
 	peak     string // program peak
 	runs     int
-	report   bool // judge nothing
+	report   bool // compare nothing
 	times    bool // print milliseconds, too
 }
 
@@ -78,7 +78,7 @@ func run(ctx context.Context, o options, out io.Writer) (missed int, err error) 
 		if err != nil {
 			return missed, fmt.Errorf("%s: %w", c.name, err)
 		}
-		missed += c.judge(s, o, out)
+		missed += c.compare(s, o, out)
 	}
 	heavy, err := w.memory(ctx, out)
 	fmt.Fprintln(out, machine())

@@ -92,10 +92,10 @@ func (w *world) memory(ctx context.Context, out io.Writer) (missed int, err erro
 			}
 		}
 	}
-	return s.judge(out), nil
+	return s.compare(out), nil
 }
 
-func (s *scales) judge(out io.Writer) (missed int) {
+func (s *scales) compare(out io.Writer) (missed int) {
 	fmt.Fprintf(out, "\n%-42s  %6s  %6s  %6s\n", "resident memory at its peak, in MB", "", "", "target")
 	for _, name := range slices.Sorted(maps.Keys(s.peak)) {
 		peak, verdict := s.peak[name], ""

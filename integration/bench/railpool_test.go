@@ -54,7 +54,7 @@ func TestAStickyAddressCostsAnADDTwoReadsMore(t *testing.T) {
 	needStrace(t)
 	w := testWorld(t)
 	addPooled, delPooled := w.count(t, "railPool", func([]string) { write(t, w.told(t, "railPool"), owned(t)) })
-	addKept, delKept := w.count(t, "sticky", func(pods []string) {
+	addSticky, delSticky := w.count(t, "sticky", func(pods []string) {
 		files, f := w.told(t, "sticky"), owned(t)
 		f.Sticky = true
 		write(t, files, f)
@@ -74,10 +74,10 @@ func TestAStickyAddressCostsAnADDTwoReadsMore(t *testing.T) {
 	for _, one := range []string{"openat", "read", "close"} {
 		addPooled[one] += 2
 	}
-	if diff := cmp.Diff(addPooled, addKept); diff != "" {
+	if diff := cmp.Diff(addPooled, addSticky); diff != "" {
 		t.Errorf("system calls of ADD, beside two times open, read and close (-RailPool +sticky)\n%s", diff)
 	}
-	if diff := cmp.Diff(delPooled, delKept); diff != "" {
+	if diff := cmp.Diff(delPooled, delSticky); diff != "" {
 		t.Errorf("system calls of DEL (-RailPool +sticky)\n%s", diff)
 	}
 }

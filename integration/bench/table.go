@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// judge prints the table of a contest and returns how many targets were
+// compare prints the table of a contest and returns how many targets were
 // missed.
-func (c contest) judge(s samples, o options, out io.Writer) (missed int) {
+func (c contest) compare(s samples, o options, out io.Writer) (missed int) {
 	fmt.Fprintf(out, "\n%s, %s\n%-42s  %6s  %6s  %6s\n", c.name, c.counted(s), cmp.Or(c.against, "against upstream's chain"), "median", "p90", "target")
 	for _, r := range c.rows {
 		ours, with := r.value(s, r.ours, median), r.value(s, r.with, median)

@@ -38,7 +38,7 @@ func TestOnlyRatiosAboveTheirTargetsAreMissed(t *testing.T) {
 		{0.25, "floor", 0, "0.250x"},
 	} {
 		var out strings.Builder
-		missed := contest{rows: []row{{"ADD", add, "fast", "slow", c.target, c.less}}}.judge(s, options{}, &out)
+		missed := contest{rows: []row{{"ADD", add, "fast", "slow", c.target, c.less}}}.compare(s, options{}, &out)
 		if missed != c.missed || !strings.Contains(out.String(), c.says) {
 			t.Errorf("target %v: got %d missed and\n%s\nwant %d and %q", c.target, missed, out.String(), c.missed, c.says)
 		}
@@ -69,7 +69,7 @@ func TestOnlyOurMemoryIsMeasured(t *testing.T) {
 	for peak, want := range map[int64]int{maxMemory: 0, maxMemory + 1: 1} {
 		s := scales{peak: map[string]int64{"roce": peak, "roce with eight rails": 1, "macvlan": 10 * maxMemory}}
 		var out strings.Builder
-		if missed := s.judge(&out); missed != want {
+		if missed := s.compare(&out); missed != want {
 			t.Errorf("%d bytes: got %d missed, want %d\n%s", peak, missed, want, out.String())
 		}
 	}

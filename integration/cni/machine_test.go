@@ -49,28 +49,28 @@ type tenant struct {
 	rest   string // what is there of others
 }
 
-// fate is what became of an attachment.
-type fate string
+// outcome is what became of an attachment.
+type outcome string
 
 const (
-	missing fate = "missing" // nothing of it may be there
-	live    fate = "live"    // it must be whole
-	torn    fate = "torn"    // a call was killed, or it was damaged: anything of it may be there
+	missing outcome = "missing" // nothing of it may be there
+	live    outcome = "live"    // it must be whole
+	torn    outcome = "torn"    // a call was killed, or it was damaged: anything of it may be there
 )
 
 // slot is an interface of a pod.
 type slot struct {
 	attachment
-	in    *tenant
-	fate  fate
-	addrs []netip.Addr // of a live one
-	is    string       // what a live one looks like; "" until it was looked at
+	in      *tenant
+	outcome outcome
+	addrs   []netip.Addr // of a live one
+	is      string       // what a live one looks like; "" until it was looked at
 	// litter says that a killed call may have left the container's lock.
 	litter bool
 }
 
-func (s *slot) becomes(f fate) {
-	s.fate, s.addrs, s.is = f, nil, ""
+func (s *slot) becomes(f outcome) {
+	s.outcome, s.addrs, s.is = f, nil, ""
 	if f == missing {
 		s.litter = false
 	}
@@ -131,7 +131,7 @@ func (m *machine) tenant() *tenant {
 	ns.AwaitCarrier(m.t)
 	p := &tenant{pod: &pod{ns, "sandbox-" + ns.Name, fmt.Sprintf("job-%d", i)}}
 	for i, c := range m.nets {
-		p.slots = append(p.slots, &slot{attachment: m.attach(c, p.pod, fmt.Sprintf("net%d", i+1)), in: p, fate: missing})
+		p.slots = append(p.slots, &slot{attachment: m.attach(c, p.pod, fmt.Sprintf("net%d", i+1)), in: p, outcome: missing})
 	}
 	p.before = p.snapshot(m.t)
 	p.rest = shares(p.before)[""]
@@ -150,7 +150,7 @@ func (m *machine) bury(p *tenant) {
 	p.dead = true
 	m.gone = append(m.gone, p)
 	for _, s := range p.slots {
-		if s.fate == live {
+		if s.outcome == live {
 			s.becomes(torn)
 		}
 	}
@@ -169,7 +169,7 @@ func (m *machine) slots() []*slot {
 func (m *machine) stands(s *slot, res *current.Result) {
 	m.t.Helper()
 	got := addrs(res)
-	if s.fate == live {
+	if s.outcome == live {
 		if !slices.Equal(got, s.addrs) {
 			m.t.Errorf("ADD of what stands with %v: got %v", s.addrs, got)
 		}
@@ -183,7 +183,7 @@ func (m *machine) stands(s *slot, res *current.Result) {
 func (m *machine) collected(c network, known []attachment) {
 	for _, s := range m.slots() {
 		isKnown := slices.ContainsFunc(known, func(a attachment) bool { return a.id == s.id && a.ifName == s.ifName })
-		if s.fate != missing && s.network["name"] == c["name"] && !isKnown {
+		if s.outcome != missing && s.network["name"] == c["name"] && !isKnown {
 			litter := s.litter
 			s.becomes(missing)
 			s.litter = litter
@@ -195,7 +195,7 @@ func (m *machine) collected(c network, known []attachment) {
 func (m *machine) mayBeFull(s *slot) bool {
 	held := 0
 	for _, o := range m.slots() {
-		if o != s && o.fate != missing {
+		if o != s && o.outcome != missing {
 			held++
 		}
 	}
@@ -247,7 +247,7 @@ func (m *machine) comparePod(p *tenant) {
 		got = shares(p.look(m.t))
 		standing := "\n" + got[""]
 		for _, s := range p.slots {
-			if s.fate == live {
+			if s.outcome == live {
 				standing += got[s.ifName]
 			}
 		}
@@ -260,11 +260,11 @@ func (m *machine) comparePod(p *tenant) {
 	for _, s := range p.slots {
 		is := got[s.ifName]
 		switch {
-		case s.fate == missing && is != "":
+		case s.outcome == missing && is != "":
 			m.t.Errorf("%s of %s is gone, but has left\n%s", s.ifName, p.pod.name, is)
-		case s.fate == live && s.is == "":
+		case s.outcome == live && s.is == "":
 			s.is = is
-		case s.fate == live && is != s.is:
+		case s.outcome == live && is != s.is:
 			m.t.Errorf("%s of %s is not as ADD made it (-want +got)\n%s", s.ifName, p.pod.name, cmp.Diff(s.is, is))
 		}
 		for _, a := range s.addrs {
@@ -272,7 +272,7 @@ func (m *machine) comparePod(p *tenant) {
 				m.t.Errorf("%s has %d rules, want two:\n%s", a, n, got["rules"])
 			}
 		}
-		rules, exact = rules+2*len(s.addrs), exact && s.fate != torn
+		rules, exact = rules+2*len(s.addrs), exact && s.outcome != torn
 	}
 	if n := strings.Count(got["rules"], "\n"); exact && n != rules {
 		m.t.Errorf("%s has %d rules, want %d:\n%s", p.pod.name, n, rules, got["rules"])
@@ -350,8 +350,8 @@ func (m *machine) compareLeases() {
 		got := held[at]
 		slices.SortFunc(got, netip.Addr.Compare)
 		delete(held, at)
-		if s.fate != torn && !slices.Equal(got, s.addrs) {
-			m.t.Errorf("%s %s is %s, with addresses %v, and holds leases of %v", s.in.pod.name, s.ifName, s.fate, s.addrs, got)
+		if s.outcome != torn && !slices.Equal(got, s.addrs) {
+			m.t.Errorf("%s %s is %s, with addresses %v, and holds leases of %v", s.in.pod.name, s.ifName, s.outcome, s.addrs, got)
 		}
 		for _, a := range s.addrs {
 			if used[a] != "" {
@@ -372,10 +372,10 @@ func (m *machine) compareFiles() {
 	allowed := []string{"leases.db", "leases.db.new", "leases.lock", "attachments/"}
 	for _, s := range m.slots() {
 		folder := filepath.Join("attachments", s.id)
-		if s.fate != missing || s.litter {
+		if s.outcome != missing || s.litter {
 			allowed = append(allowed, folder+"/", folder+"/lock")
 		}
-		if s.fate != missing {
+		if s.outcome != missing {
 			allowed = append(allowed, folder+"/"+s.ifName+".json", folder+"/"+s.ifName+".json.tmp")
 		}
 	}
@@ -391,7 +391,7 @@ func (m *machine) compareChecks() {
 	m.t.Helper()
 	found := m.rocectl("check")
 	for _, s := range m.slots() {
-		if line := fmt.Sprintf("train/%s %s: ok\n", s.in.pod.name, s.ifName); s.fate == live && !strings.Contains(found, line) {
+		if line := fmt.Sprintf("train/%s %s: ok\n", s.in.pod.name, s.ifName); s.outcome == live && !strings.Contains(found, line) {
 			m.t.Errorf("check does not say %q but\n%s", line, found)
 		}
 	}

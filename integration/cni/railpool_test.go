@@ -98,7 +98,7 @@ func TestAllRailsOfARailPool(t *testing.T) {
 	w.own(t, rails, "32-47")
 	res := a.mustAdd(t)
 	all := each(t, a, res, 1)
-	if !inStep(all) {
+	if !aligned(all) {
 		t.Errorf("the rails have the host parts %v, want one for all", slots(all))
 	}
 	for i, one := range all {

@@ -29,7 +29,7 @@ func TestConflictOnOneRailMovesAllToAnotherHostPart(t *testing.T) {
 	w.leaf.IP(t, fmt.Sprintf("addr add %s/24 dev leaf5", taken))
 	again := w.attach(c, w.podNamed(t, "trainer"), "net1")
 	is := each(t, again, again.mustAdd(t), 1)
-	if !inStep(is) || slots(is)[0] == slots(was)[0] {
+	if !aligned(is) || slots(is)[0] == slots(was)[0] {
 		t.Errorf("the rails have the host parts %v, want another one than %d for all", slots(is), slots(was)[0])
 	}
 	if got, want := w.leases(t, "conflict"), []string{"all " + taken.String()}; !slices.Equal(got, want) {
@@ -54,7 +54,7 @@ func TestRailsThatCannotBeAlignedReportIt(t *testing.T) {
 	})
 	a := w.attach(c, w.pod(t), "net1")
 	all := each(t, a, a.mustAdd(t), 1)
-	if inStep(all) {
+	if aligned(all) {
 		t.Errorf("the rails have the host parts %v", slots(all))
 	}
 	for _, want := range []string{"level=WARN", "host part", all[7].addrs[0].String()} {
@@ -153,7 +153,7 @@ func TestAddressesFollowFromTheNICs(t *testing.T) {
 		}
 		a := w.attach(c, q, "net1")
 		all := each(t, a, a.mustAdd(t), 1)
-		if !inStep(all) {
+		if !aligned(all) {
 			t.Errorf("the rails have the host parts %v, want one for all", slots(all))
 		}
 		made, got = append(made, a), append(got, slots(all)[0])

@@ -101,8 +101,8 @@ func slots(all []attached) []byte {
 	return out
 }
 
-// inStep says whether all rails have one host part.
-func inStep(all []attached) bool { return len(slices.Compact(slots(all))) == 1 }
+// aligned says whether all rails have one host part.
+func aligned(all []attached) bool { return len(slices.Compact(slots(all))) == 1 }
 
 func TestOneAddGivesAPodAllRails(t *testing.T) {
 	t.Parallel()
@@ -131,7 +131,7 @@ func testAllRails(t *testing.T, w *world, c network, families int) {
 	a := w.attach(c, p, "net1")
 	res := a.mustAdd(t)
 	all := each(t, a, res, families)
-	if !inStep(all) {
+	if !aligned(all) {
 		t.Errorf("the rails have the host parts %v, want one for all", slots(all))
 	}
 	for i, one := range all {

@@ -56,7 +56,7 @@ var steps = []struct {
 	{5, "ADD to another network", (*machine).addElsewhere},
 	{8, "ADD that cannot succeed", (*machine).addInVain},
 	{5, "ADD of both interfaces at once", (*machine).addBoth},
-	{5, "ADD and DEL at once", (*machine).addBesideDel},
+	{5, "ADD and DEL at once", (*machine).addDuringDel},
 	{12, "ADD, killed", (*machine).addKilled},
 	{5, "ADD, killed and overtaken by DEL", (*machine).addOvertaken},
 	{12, "DEL", (*machine).del},
@@ -82,7 +82,7 @@ func (m *machine) step(i int) {
 		if n -= step.weight; n >= 0 {
 			continue
 		}
-		m.tell("%3d %-9s %-4s %-6s %s", i, s.in.pod.name, s.ifName, s.fate, step.name)
+		m.tell("%3d %-9s %-4s %-6s %s", i, s.in.pod.name, s.ifName, s.outcome, step.name)
 		step.do(m, s)
 		m.counts[step.name]++
 		touched := []*tenant{s.in}

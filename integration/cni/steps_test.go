@@ -50,10 +50,10 @@ func (m *machine) added(s *slot, res *current.Result, code uint) {
 		m.t.Errorf("ADD in a pod that is gone: got error %d, want 8", code)
 	case code == 0:
 		m.stands(s, res)
-	case code == 101 && s.fate != live && m.mayBeFull(s):
+	case code == 101 && s.outcome != live && m.mayBeFull(s):
 		s.becomes(missing)
 	default:
-		m.t.Errorf("ADD of what was %s: error %d", s.fate, code)
+		m.t.Errorf("ADD of what was %s: error %d", s.outcome, code)
 	}
 }
 
@@ -82,9 +82,9 @@ func (m *machine) addBoth(s *slot) {
 	}
 }
 
-// addBesideDel has a runtime that gave an ADD up, but did not kill it. Either
+// addDuringDel has a runtime that gave an ADD up, but did not kill it. Either
 // call may come last.
-func (m *machine) addBesideDel(s *slot) {
+func (m *machine) addDuringDel(s *slot) {
 	m.t.Helper()
 	var calls sync.WaitGroup
 	calls.Go(func() {
@@ -114,7 +114,7 @@ func (m *machine) addElsewhere(s *slot) {
 	m.t.Helper()
 	a := s.attachment
 	a.network = m.nets[1-slices.IndexFunc(m.nets, func(c network) bool { return c["name"] == a.network["name"] })]
-	if s.fate == live {
+	if s.outcome == live {
 		if _, code := m.tried(a); code != 4 {
 			m.t.Errorf("ADD to another network: got error %d, want 4", code)
 		}
@@ -140,10 +140,10 @@ func (m *machine) addInVain(s *slot) {
 	}
 	res, code := m.tried(a)
 	switch {
-	case s.fate != missing && code == 0: // a DEL may have been killed before it did anything
+	case s.outcome != missing && code == 0: // a DEL may have been killed before it did anything
 		m.stands(s, res)
-	case s.fate == live, code == 0, code == 199, s.in.dead && code != 8:
-		m.t.Errorf("ADD that cannot succeed, of what was %s: error %d", s.fate, code)
+	case s.outcome == live, code == 0, code == 199, s.in.dead && code != 8:
+		m.t.Errorf("ADD that cannot succeed, of what was %s: error %d", s.outcome, code)
 	case !s.in.dead:
 		s.becomes(missing)
 	}
@@ -174,11 +174,11 @@ func (m *machine) addKilled(s *slot) {
 	switch {
 	case done && ok:
 		m.add(s) // again
-	case done && s.fate == live:
+	case done && s.outcome == live:
 		m.t.Error("ADD of what stands: it failed")
 	case done && !s.in.dead:
 		s.becomes(missing)
-	case !done && s.fate == missing:
+	case !done && s.outcome == missing:
 		s.becomes(torn)
 	}
 	s.litter = s.litter || !done
@@ -193,7 +193,7 @@ func (m *machine) del(s *slot) {
 	m.t.Helper()
 	start := time.Now()
 	if err := s.attachment.del(m.t); err != nil {
-		m.t.Errorf("DEL of what was %s: %v", s.fate, err)
+		m.t.Errorf("DEL of what was %s: %v", s.outcome, err)
 	}
 	m.took["DEL"] = max(m.took["DEL"], time.Since(start))
 	s.becomes(missing)
@@ -210,10 +210,10 @@ func (m *machine) delKilled(s *slot) {
 	done, ok := m.kill(s, "DEL", func() {})
 	switch {
 	case done && !ok:
-		m.t.Errorf("DEL of what was %s failed", s.fate)
+		m.t.Errorf("DEL of what was %s failed", s.outcome)
 	case done:
 		m.del(s) // again
-	case s.fate == live:
+	case s.outcome == live:
 		s.becomes(torn)
 	}
 	s.litter = s.litter || !done
@@ -222,7 +222,7 @@ func (m *machine) delKilled(s *slot) {
 // delUnrecorded has lost the record of what stands.
 func (m *machine) delUnrecorded(s *slot) {
 	m.t.Helper()
-	if s.fate == live {
+	if s.outcome == live {
 		if err := os.Remove(filepath.Join(m.state, "attachments", s.id, s.ifName+".json")); err != nil {
 			m.t.Fatal(err)
 		}
@@ -234,11 +234,11 @@ func (m *machine) check(s *slot) {
 	m.t.Helper()
 	_, err := s.raw(m.t, "roce", "CHECK", s.text(m.t))
 	switch {
-	case s.fate == live:
+	case s.outcome == live:
 		if err := s.attachment.check(m.t); err != nil {
 			m.t.Errorf("CHECK of what stands: %v", err)
 		}
-	case s.fate == missing && err == nil:
+	case s.outcome == missing && err == nil:
 		m.t.Error("CHECK of what is not there: no error")
 	}
 }
@@ -249,7 +249,7 @@ func (m *machine) gc(s *slot) {
 	m.t.Helper()
 	var known []attachment
 	for _, o := range m.slots() {
-		if m.rnd.IntN(6) > 0 && o.fate != missing && o.network["name"] == s.network["name"] {
+		if m.rnd.IntN(6) > 0 && o.outcome != missing && o.network["name"] == s.network["name"] {
 			known = append(known, o.attachment)
 		}
 	}
@@ -263,7 +263,7 @@ func (m *machine) gc(s *slot) {
 func (m *machine) damage(s *slot) {
 	m.t.Helper()
 	script := []string{"link del IF", "addr flush dev IF", "link set dev IF down", "rule del from ADDR priority 32000"}[m.rnd.IntN(4)]
-	if s.fate != live || s.in.dead {
+	if s.outcome != live || s.in.dead {
 		return
 	}
 	s.in.IP(m.t, strings.NewReplacer("IF", s.ifName, "ADDR", s.addrs[0].String()).Replace(script))

@@ -90,7 +90,7 @@ func TestPromiseEqualHoldsWhilePodsComeAndGo(t *testing.T) {
 			pods[i].mustDel()
 		} else {
 			addrs := pods[i].addRails()
-			pods[i].inStep(allGIDs(t, pods[i].pod.Name), addrs)
+			pods[i].aligned(allGIDs(t, pods[i].pod.Name), addrs)
 			if left := pods[i].pod.fillers(t); left != "" {
 				t.Errorf("%s still has\n%s", pods[i].pod.Name, left)
 			}
@@ -119,7 +119,7 @@ func TestPromiseNumberIsTheSameForAllHistories(t *testing.T) {
 			histories(t, history)
 			a := n.attach(promising(n.allRails(), 12), n.pod())
 			addrs := a.addRails()
-			if at := a.inStep(allGIDs(t, a.pod.Name), addrs); at[0] != 12 {
+			if at := a.aligned(allGIDs(t, a.pod.Name), addrs); at[0] != 12 {
 				t.Errorf("got the index %d, want 12", at[0])
 			}
 			b := n.attach(promising(n.allRails(), 12), n.pod())
@@ -167,7 +167,7 @@ func TestPromiseExclusiveHoldsAfterTheMove(t *testing.T) {
 	for i := range now {
 		now[i] = gidsInside(t, a.pod.Name, device(i))
 	}
-	a.inStep(now, addrs)
+	a.aligned(now, addrs)
 	a.mustCheck()
 	a.mustDel()
 	home(t)

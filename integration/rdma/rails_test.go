@@ -111,9 +111,9 @@ func allGIDs(t *testing.T, netns string) []table {
 	return out
 }
 
-// inStep returns at which indexes all rails have a pod's addresses, and fails the
+// aligned returns at which indexes all rails have a pod's addresses, and fails the
 // test if they are not the recorded ones, or differ from rail to rail.
-func (a attachment) inStep(now []table, addrs [][]string) []int {
+func (a attachment) aligned(now []table, addrs [][]string) []int {
 	a.node.t.Helper()
 	if len(addrs) != len(now) {
 		a.node.t.Fatalf("%s has the addresses %v, want some on each of %d rails", a.pod.Name, addrs, len(now))
@@ -153,7 +153,7 @@ func TestSharedRailsHaveOneIndexForAll(t *testing.T) {
 	before := allGIDs(t, "")
 	a := n.attach(n.allRails(), n.pod())
 	addrs := a.addRails()
-	at := a.inStep(allGIDs(t, ""), addrs)[0]
+	at := a.aligned(allGIDs(t, ""), addrs)[0]
 	if said := a.stderr.String(); said != "" {
 		t.Errorf("ADD says\n%s", said)
 	}
@@ -212,7 +212,7 @@ func TestSharedRailsOfEightPodsHaveAlignedIndexes(t *testing.T) {
 		}
 		now := allGIDs(t, "")
 		for _, i := range who {
-			all[i].inStep(now, addrs[i])
+			all[i].aligned(now, addrs[i])
 			if said := all[i].stderr.String(); said != "" {
 				t.Errorf("ADD to %s says\n%s", all[i].pod.Name, said)
 			}
@@ -322,7 +322,7 @@ func (n *node) leftOut(c network, code uint, why ...string) {
 
 	a = n.attach(c.With("minRails", last), a.pod)
 	addrs := a.addRails()
-	at := a.inStep(allGIDs(n.t, "")[:last], addrs)[0]
+	at := a.aligned(allGIDs(n.t, "")[:last], addrs)[0]
 	contains(n.t, a.stderr.String(), append(why, "level=WARN", "a rail is left out", fmt.Sprintf("%d (%s)", last, ifName(last)))...)
 	a.mustCheck()
 	told, err := inside(n.t, a.pod)

@@ -29,7 +29,7 @@ func TestExclusiveRailsAreThePodsUntilDel(t *testing.T) {
 	a, other := n.attach(n.allRails(), n.pod()), n.pod()
 	addrs := a.addRails()
 	areIn(t, a.pod)
-	at := a.inStep(allGIDs(t, a.pod.Name), addrs)[0]
+	at := a.aligned(allGIDs(t, a.pod.Name), addrs)[0]
 	want := fmt.Sprintf("export NCCL_IB_HCA='=%s'\nexport NCCL_IB_GID_INDEX=%d\n", hcas(devices()), at)
 	told, err := inside(t, a.pod)
 	if err != nil {

@@ -21,7 +21,7 @@ type metrics struct {
 	registry                                *prometheus.Registry
 	claims, conflicts, lists, asserts, lost *prometheus.CounterVec // by pool
 	requests                                *prometheus.CounterVec // by op and answer
-	keptLost                                *prometheus.CounterVec // by pool
+	stickyLost                              *prometheus.CounterVec // by pool
 	kept                                    *prometheus.CounterVec // by pool and answer
 }
 
@@ -38,7 +38,7 @@ func newMetrics(a *Agent) *metrics {
 	m.asserts = counter("block_asserts_total", "Confirmations of blocks.", "pool")
 	m.lost = counter("blocks_lost_total", "Blocks of this node that another node has claimed.", "pool")
 	m.kept = counter("kept_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
-	m.keptLost = counter("kept_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
+	m.stickyLost = counter("kept_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
 	m.requests = counter("api_requests_total", "Requests to the API server by answer: ok, exists, not_found, conflict, busy, none, or the code of an error.", "op", "answer")
 	m.registry.MustRegister(newGauges(a))
 	return m

@@ -20,7 +20,7 @@ const DefaultPatience = 30 * time.Second
 // startGrants answers the pool's requests for sticky addresses until endGrants is called
 // or the context ends.
 func (k *poolController) startGrants(ctx context.Context) {
-	begins(k.agent.metrics.keptLost, k.pool)
+	begins(k.agent.metrics.stickyLost, k.pool)
 	answers := func(answer string) func() {
 		return func() { k.agent.metrics.kept.WithLabelValues(k.pool, answer).Inc() }
 	}
@@ -29,7 +29,7 @@ func (k *poolController) startGrants(ctx context.Context) {
 		Ranges: k.Ranges, Leases: k.Leases, Seen: k.agent.meter.last,
 		Patience: k.Patience, Trouble: k.note,
 		Granted: answers("granted"), None: answers("none"),
-		Lost:  func() { k.agent.metrics.keptLost.WithLabelValues(k.pool).Inc() },
+		Lost:  func() { k.agent.metrics.stickyLost.WithLabelValues(k.pool).Inc() },
 		Clock: k.agent.clock, Wait: k.Wait, Log: k.Log,
 	})
 	ctx, cancel := context.WithCancel(ctx)

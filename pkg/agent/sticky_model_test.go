@@ -125,7 +125,7 @@ func (m *model) live(n *node, pod string) {
 		m.refused++
 	case err == nil && addr.IsValid():
 		m.granted++
-		m.judge(n, pod, addr)
+		m.verify(n, pod, addr)
 		m.running[addr] = n.name
 	case err == nil:
 		m.others++
@@ -136,16 +136,16 @@ func (m *model) live(n *node, pod string) {
 		m.mu.Lock()
 		if addr.IsValid() {
 			delete(m.running, addr)
-			m.judge(n, pod, addr)
+			m.verify(n, pod, addr)
 		}
 		m.mu.Unlock()
 	}
 	n.release(container)
 }
 
-// judge finds an address that two nodes use, or an address that its node does not
+// verify finds an address that two nodes use, or an address that its node does not
 // hold.
-func (m *model) judge(n *node, pod string, addr netip.Addr) {
+func (m *model) verify(n *node, pod string, addr netip.Addr) {
 	if other, used := m.running[addr]; used {
 		m.Errorf("%s on %s has %v, which is used on %s", pod, n.name, addr, other)
 	}

@@ -47,14 +47,14 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 		return errors.Join(examine(ctx, k, rec.Plan, nil).damage...)
 	})
 	if errors.Is(err, kernel.ErrNetnsGone) {
-		err = errors.Join(err, n.bringHome(ctx, at))
+		err = errors.Join(err, n.moveBack(ctx, at))
 	}
 	return done, err
 }
 
-// bringHome is for an attachment without namespace. It gives its RDMA devices their
+// moveBack is for an attachment without namespace. It gives its RDMA devices their
 // names and settings back. DEL removes all else.
-func (n Node) bringHome(ctx context.Context, at conf.Attachment) error {
+func (n Node) moveBack(ctx context.Context, at conf.Attachment) error {
 	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {
 		return err
@@ -96,15 +96,15 @@ func (n Node) lost(ctx context.Context, k *pod, rec record.Record) (plan.Ops, er
 	}
 	ops, err := missing(ctx, k, rec.Plan.Ops)
 	if err != nil && len(rec.Plan.Interfaces) > 1 {
-		ops, err = missingBeside(ctx, k, rec.Plan)
+		ops, err = missingNextToChild(ctx, k, rec.Plan)
 	}
 	return asking(rec.Plan.Ops, ops), err
 }
 
-// missingBeside returns what is missing of the rails that can be restored. The error
+// missingNextToChild returns what is missing of the rails that can be restored. The error
 // says why the other rails cannot be restored. A NIC that is gone must not stop the
 // repair of the other seven rails.
-func missingBeside(ctx context.Context, k *pod, p plan.Plan) (plan.Ops, error) {
+func missingNextToChild(ctx context.Context, k *pod, p plan.Plan) (plan.Ops, error) {
 	var can []plan.Interface
 	var errs []error
 	for _, i := range p.Interfaces {

@@ -12,8 +12,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// lent is the result of a plugin that has made the pod's interface.
-const lent = `{"cniVersion": "1.0.0", "interfaces": [{"name": "ens1f0"}, {"name": "net1", "mac": "02:00:00:00:00:07", "sandbox": "/run/netns/pod"}],
+// previous is the result of a plugin that has made the pod's interface.
+const previous = `{"cniVersion": "1.0.0", "interfaces": [{"name": "ens1f0"}, {"name": "net1", "mac": "02:00:00:00:00:07", "sandbox": "/run/netns/pod"}],
 	"ips": [{"address": "172.16.11.7/24", "gateway": "172.16.11.254", "interface": 1}]}`
 
 // behind returns the call of a roce behind another plugin, with a result and
@@ -30,7 +30,7 @@ func behind(result, members string) conf.Input {
 func TestPrevResultWithoutMasterIsAdopted(t *testing.T) {
 	t.Parallel()
 	for name, result := range map[string]string{
-		"1.0.0":  lent,
+		"1.0.0":  previous,
 		"0.4.0":  `{"cniVersion": "0.4.0", "interfaces": [{"name": "ens1f0"}, {"name": "net1", "mac": "02:00:00:00:00:07", "sandbox": "/x"}], "ips": [{"version": "4", "address": "172.16.11.7/24", "gateway": "172.16.11.254", "interface": 1}]}`,
 		"1.1.0":  `{"cniVersion": "1.1.0", "interfaces": [{"name": "net1"}, {"name": "net1", "mac": "02:00:00:00:00:07", "mtu": 9000, "sandbox": "/x"}], "ips": [{"address": "172.16.11.7/24", "gateway": "172.16.11.254", "interface": 1}]}`,
 		"unsaid": `{"interfaces": [{"name": "ens1f0"}, {"name": "net1", "mac": "02:00:00:00:00:07", "sandbox": "/x"}], "ips": [{"address": "172.16.11.7/24", "gateway": "172.16.11.254", "interface": 1}]}`,
@@ -98,7 +98,7 @@ func TestDeviceIDIsTakenOnlyInTheFormOfADevice(t *testing.T) {
 		`"deviceID": ["0000:0b:00.2"]`:                                              "",
 		`"deviceID": {"a": "0000:0b:00.2"}`:                                         "",
 	} {
-		r, err := conf.Parse(behind(lent, in))
+		r, err := conf.Parse(behind(previous, in))
 		if err != nil {
 			t.Errorf("%s: %v", in, err)
 		} else if r.Prev.Device != want {
@@ -119,10 +119,10 @@ func TestFaultsOfAnAdoptedInterface(t *testing.T) {
 		{pool(one), cnierr.BadConfig, `"ipam.type": has no effect`, put},
 		{`"ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": has no effect`, `set master`},
 	} {
-		_, err := conf.Parse(behind(lent, b.in))
+		_, err := conf.Parse(behind(previous, b.in))
 		b.check(t, err)
 	}
-	_, err := conf.Parse(behind(lent, `"linkInContainer": true, "mtu": 1, "ipam": {"type": "dhcp"}, "mac": "02:00:00:00:00:01", "mode": "vepa", "bcqueuelen": 1, "routing": "none"`))
+	_, err := conf.Parse(behind(previous, `"linkInContainer": true, "mtu": 1, "ipam": {"type": "dhcp"}, "mac": "02:00:00:00:00:01", "mode": "vepa", "bcqueuelen": 1, "routing": "none"`))
 	if d := cmp.Diff([]string{"ipam.type", "mode", "mtu", "mac", "bcqueuelen", "linkInContainer"}, subjects(t, err)); d != "" {
 		t.Errorf("all at once (-want +got):\n%s", d)
 	}

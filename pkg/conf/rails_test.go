@@ -205,7 +205,7 @@ func TestSubnetsMayFollowFromElsewhere(t *testing.T) {
 
 func TestRailsAdoptNothingAndStatusHasNoNames(t *testing.T) {
 	t.Parallel()
-	in := railed(`"mtu": 9000, ` + eight + `, "prevResult": ` + lent)
+	in := railed(`"mtu": 9000, ` + eight + `, "prevResult": ` + previous)
 	in.Command = "ADD"
 	if r := mustParse(t, in); r.Prev != nil || len(r.Rails) != 8 {
 		t.Errorf("behind another plugin: adopts %v with %d rails", r.Prev, len(r.Rails))

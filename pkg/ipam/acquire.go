@@ -134,7 +134,7 @@ func (s *session) choose(w want) (a netip.Addr, early bool, err error) {
 	if a, ok, err := s.recall(w); err != nil || ok {
 		return a, false, err
 	}
-	start := home(w.usable, s.ask.Owner)
+	start := preferred(w.usable, s.ask.Owner)
 	for _, makeRoom := range []func() error{nothing, s.expireAll, s.reapAll} {
 		if err := makeRoom(); err != nil {
 			return a, false, err
@@ -262,8 +262,8 @@ func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
 		} else if aside {
 			continue
 		}
-		if s.ask.RestedOnly && s.rests(r) {
-			return a, false, s.noneRested(w, r)
+		if s.ask.RefuseQuarantined && s.rests(r) {
+			return a, false, s.allInQuarantine(w, r)
 		}
 		s.warn("all free addresses are in quarantine: one is leased before its quarantine ends",
 			"pool", r.Pool, "address", r.Addr, "in quarantine", s.Now-r.Freed, "quarantine", s.ask.Quarantine)
@@ -321,8 +321,8 @@ func (s *session) isAside(a netip.Addr) error {
 // wake leases an address in quarantine. It says whether the quarantine was not
 // over.
 func (s *session) wake(r ledger.Resting) (early bool, err error) {
-	if s.ask.RestedOnly && s.rests(r) {
-		return false, s.notRested(r)
+	if s.ask.RefuseQuarantined && s.rests(r) {
+		return false, s.inQuarantine(r)
 	}
 	if s.rests(r) {
 		return true, s.WakeEarly(s.ask.Owner, r)

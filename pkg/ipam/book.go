@@ -54,9 +54,9 @@ type Ask struct {
 	// Quarantine is how long no other owner gets a released address. Zero: no
 	// quarantine.
 	Quarantine time.Duration
-	// RestedOnly refuses an address in quarantine. It is for a caller that cannot ask
+	// RefuseQuarantined refuses an address in quarantine. It is for a caller that cannot ask
 	// the network. The pod that had the address last still gets it back.
-	RestedOnly bool
+	RefuseQuarantined bool
 	// Requested are addresses that the attachment must get, at most one in each subnet.
 	// Subnets with the same prefix get theirs in this order. They may be outside of the
 	// subnet's Ranges.

@@ -47,11 +47,11 @@ func Pick(usable []netrange.Range, start netip.Addr, used Used) (netip.Addr, boo
 	return netip.Addr{}, false, nil
 }
 
-// home returns the address at which the search for an owner's address starts.
+// preferred returns the address at which the search for an owner's address starts.
 // It depends only on the owner and on what is usable. So a pod that comes back
 // under its name usually gets its address back, and pods that start at once do
 // not compete for the same address.
-func home(usable []netrange.Range, o Owner) netip.Addr {
+func preferred(usable []netrange.Range, o Owner) netip.Addr {
 	size := netrange.Count(usable)
 	if size.Sign() == 0 {
 		return netip.Addr{}

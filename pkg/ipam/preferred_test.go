@@ -111,7 +111,7 @@ func FuzzPickInSubnet(f *testing.F) {
 			}
 		}
 		asked, usable := 0, s.usable(host)
-		got, ok, err := Pick(usable, home(usable, Owner{PodName: pod, ContainerID: "c"}), usedIn(pairs(used), &asked))
+		got, ok, err := Pick(usable, preferred(usable, Owner{PodName: pod, ContainerID: "c"}), usedIn(pairs(used), &asked))
 		if err != nil || ok != (len(free) > 0) || ok && !free[got] {
 			t.Errorf("got %v, %v, %v of %d free addresses; usable %v", got, ok, err, len(free), usable)
 		}
@@ -145,12 +145,12 @@ func TestPreferredAddressStaysAndIsSpreadOut(t *testing.T) {
 		usable, count := ranges(t, s), map[netip.Addr]int{}
 		for i := range 1600 {
 			o := Owner{PodNamespace: "ns", PodName: fmt.Sprint("job-", i), IfName: "net1", ContainerID: "a"}
-			a := home(usable, o)
+			a := preferred(usable, o)
 			count[a]++
-			if o.ContainerID, o.PodUID = "b", "other"; home(usable, o) != a {
+			if o.ContainerID, o.PodUID = "b", "other"; preferred(usable, o) != a {
 				t.Errorf("%v starts elsewhere as another container", o)
 			}
-			if o.IfName = "net2"; i == 0 && home(usable, o) == a && home(usable, Owner{PodName: "x"}) == a {
+			if o.IfName = "net2"; i == 0 && preferred(usable, o) == a && preferred(usable, Owner{PodName: "x"}) == a {
 				t.Errorf("everything starts at %v", a)
 			}
 		}

@@ -16,22 +16,22 @@ func (s *session) restLeft(r ledger.Resting) time.Duration {
 	return (rest(r.State, s.ask.Quarantine) - (s.Now - r.Freed)).Round(time.Second)
 }
 
-const notRestedHint = "wait until the quarantine is over, widen ipam.subnets[].ranges, or shorten ipam.quarantine"
+const quarantineHint = "wait until the quarantine is over, widen ipam.subnets[].ranges, or shorten ipam.quarantine"
 
-// notRested returns the error for a requested address that is in quarantine.
-func (s *session) notRested(r ledger.Resting) error {
-	return cnierr.New(cnierr.TryAgain, "lease requested address", r.Addr.String(), notRestedHint,
+// inQuarantine returns the error for a requested address that is in quarantine.
+func (s *session) inQuarantine(r ledger.Resting) error {
+	return cnierr.New(cnierr.TryAgain, "lease requested address", r.Addr.String(), quarantineHint,
 		"it is in quarantine for %v more: its last user may still have it, and this program cannot probe for conflicts", s.restLeft(r))
 }
 
-// noneRested returns the error for a subnet in which all addresses that are left are in
+// allInQuarantine returns the error for a subnet in which all addresses that are left are in
 // quarantine. r is longest in quarantine.
-func (s *session) noneRested(w want, r ledger.Resting) error {
+func (s *session) allInQuarantine(w want, r ledger.Resting) error {
 	usage, err := s.usageOf(w)
 	if err != nil {
 		return err
 	}
-	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool, notRestedHint,
+	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool, quarantineHint,
 		"all free addresses of %v are in quarantine, the next one (%v) for %v more, and this program cannot probe for conflicts: %v",
 		w.Prefix, r.Addr, s.restLeft(r), usage)
 }

@@ -21,7 +21,7 @@ func TestAnAddressInQuarantineIsNotLeasedWithoutAConflictProbe(t *testing.T) {
 	n.now += 30 * time.Second
 
 	b := ask("b", s)
-	b.RestedOnly = true
+	b.RefuseQuarantined = true
 	_, err := n.lease(b)
 	wantCode(t, err, cnierr.PoolExhausted, "10.0.0.0/24", "1m30s", "cannot probe for conflicts")
 	b.Requested = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
@@ -30,7 +30,7 @@ func TestAnAddressInQuarantineIsNotLeasedWithoutAConflictProbe(t *testing.T) {
 	n.wantEntries("rail 10.0.0.9 resting a 30s")
 
 	a := ask("a", s)
-	a.RestedOnly = true
+	a.RefuseQuarantined = true
 	if got := n.mustLease(a); got[0] != "10.0.0.9/24" {
 		t.Errorf("the pod that had it got %v", got)
 	}

@@ -181,7 +181,7 @@ func (r rails) find(mine []ledger.Resting) (netip.Addr, error) {
 	if slot, err := r.firstOpen(r.had(mine), mine); err != nil || slot.IsValid() {
 		return slot, err
 	}
-	slot, _, err := Pick(r.usable, home(r.usable, r.ask.Owner), r.used)
+	slot, _, err := Pick(r.usable, preferred(r.usable, r.ask.Owner), r.used)
 	return slot, err
 }
 

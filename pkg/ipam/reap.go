@@ -34,12 +34,12 @@ func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 	if !w.visible(present) {
 		return nil
 	}
-	judged, gone, dead, err := w.look(at, present, limit)
+	checked, gone, dead, err := w.look(at, present, limit)
 	if err != nil {
 		return err
 	}
-	if gone > 4 && 2*gone > judged {
-		w.warn("most of the checked namespaces are gone, which can be an error: no lease is freed", "checked", judged, "gone", gone)
+	if gone > 4 && 2*gone > checked {
+		w.warn("most of the checked namespaces are gone, which can be an error: no lease is freed", "checked", checked, "gone", gone)
 		return nil
 	}
 	for _, n := range dead {
@@ -58,7 +58,7 @@ func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 
 // look judges up to limit namespaces. It returns the number of namespaces that
 // it judged, the number of those that are gone, and the holdings of those.
-func (w *work) look(at conf.Attachment, present Netns, limit int) (judged, gone int, dead []ledger.Neighbour, err error) {
+func (w *work) look(at conf.Attachment, present Netns, limit int) (checked, gone int, dead []ledger.Neighbour, err error) {
 	known := map[Netns]bool{present: false}
 	seen := 0
 	for n, err := range w.Neighbours(at) {
@@ -66,14 +66,14 @@ func (w *work) look(at conf.Attachment, present Netns, limit int) (judged, gone 
 			return 0, 0, nil, err
 		}
 		isDead, ok := known[n.Netns]
-		if seen == 4*limit || !ok && judged == limit {
+		if seen == 4*limit || !ok && checked == limit {
 			break
 		}
 		seen++
 		if !ok {
 			isDead = w.dead(present, n.Netns)
 			known[n.Netns] = isDead
-			judged++
+			checked++
 			if isDead {
 				gone++
 				limit = max(limit, reapSample)
@@ -83,7 +83,7 @@ func (w *work) look(at conf.Attachment, present Netns, limit int) (judged, gone 
 			dead = append(dead, n)
 		}
 	}
-	return judged, gone, dead, nil
+	return checked, gone, dead, nil
 }
 
 // visible says whether the namespace of the present call is at its path.

@@ -77,7 +77,7 @@ func adoptable(l rtnl.Link) error {
 // runs.
 func adoptedHost(req conf.Request) plan.Facts {
 	return plan.Facts{
-		Adopted: plan.Told(*req.Prev),
+		Adopted: plan.FromPrev(*req.Prev),
 		Parent:  plan.Link{Name: req.Rails[0].IfName, Device: req.Prev.Device, InPod: true},
 		Pod:     plan.PodFacts{IPv6: hasIPv6()},
 	}

@@ -141,7 +141,7 @@ func (m macvlan) check(ctx context.Context) error {
 		return classify(action, string(m.op.Name), err)
 	}
 	if !m.owns(is) {
-		return damaged(action, string(m.op.Name), m.anew(),
+		return damaged(action, string(m.op.Name), m.recreate(),
 			"want the interface with alias %s, got %s", m.op.Mark, m.describe(is))
 	}
 	parents, err := macvlans{m}.parents(ctx, action)
@@ -179,8 +179,8 @@ func (m macvlan) missing(ctx context.Context, action string) error {
 	return damaged(action, string(m.op.Name), []string{down, name, up}, "%w to %q", ErrRenamed, is.Name)
 }
 
-// anew returns the commands that replace an existing link with ours.
-func (m macvlan) anew() []string { return m.redo(m.op, m.ip("link del dev %s", m.op.Name)) }
+// recreate returns the commands that replace an existing link with ours.
+func (m macvlan) recreate() []string { return m.redo(m.op, m.ip("link del dev %s", m.op.Name)) }
 
 // owns says whether a link with our name is ours; see plan.Macvlan.
 func (m macvlan) owns(l rtnl.Link) bool {
@@ -295,7 +295,7 @@ func (m macvlan) differences(l rtnl.Link, p parentage) []difference {
 		}
 	}
 	if l.Kind != "macvlan" || !p.carries(l) {
-		return []difference{{what: fmt.Sprintf("want a macvlan on %s, got %s", m.op.Parent, m.describe(l)), fix: m.anew()}}
+		return []difference{{what: fmt.Sprintf("want a macvlan on %s, got %s", m.op.Parent, m.describe(l)), fix: m.recreate()}}
 	}
 	set := m.ip("link set dev %s ", m.op.Name)
 	differ("alias", m.op.Mark, l.Alias, set+"alias "+m.op.Mark)

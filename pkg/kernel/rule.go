@@ -59,12 +59,12 @@ func (p policy) added(ctx context.Context, err error) error {
 	return nil
 }
 
-// maxTwins and ruleTime bound how often, and for how long, undo deletes a rule. do
+// maxDuplicates and ruleTime bound how often, and for how long, undo deletes a rule. do
 // makes one rule. Other programs may have made equal ones, and a pod can make any
 // number.
 const (
-	maxTwins = 1024
-	ruleTime = 10 * time.Second
+	maxDuplicates = 1024
+	ruleTime      = 10 * time.Second
 )
 
 // undo removes the rules and their twins. The kernel deletes the first rule
@@ -79,7 +79,7 @@ func (ps policies) undo(ctx context.Context) error {
 	var errs []error
 	left := slices.Clone(ps)
 	slices.Reverse(left)
-	for n := 2; n <= maxTwins && len(left) > 0 && limited.Err() == nil; n *= 2 {
+	for n := 2; n <= maxDuplicates && len(left) > 0 && limited.Err() == nil; n *= 2 {
 		var changes []rtnl.Change
 		for _, p := range left {
 			for range n {

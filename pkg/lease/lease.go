@@ -31,8 +31,8 @@ import (
 type Allocator struct {
 	// Book has the leases of the node's pools.
 	Book *ipam.Book
-	// RestedOnly refuses addresses in quarantine, for a program that cannot ask the wire.
-	RestedOnly bool
+	// RefuseQuarantined refuses addresses in quarantine, for a program that cannot ask the wire.
+	RefuseQuarantined bool
 	// Plugins runs other IPAM plugins.
 	Plugins delegate.Plugins
 	// Agent has what the node's agent says about RailPools.
@@ -74,7 +74,7 @@ func (a Allocator) source(ipamType string) source {
 	case "":
 		return previous{}
 	case conf.PoolType:
-		return pools{a.Book, a.RestedOnly}
+		return pools{a.Book, a.RefuseQuarantined}
 	}
 	return a.Plugins
 }

@@ -111,8 +111,8 @@ func TestClaimAndPreviewLeaseNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.mustHold("after Preview", nil)
-		if foretold, got := addrs(rails), n.acquire("pod-0", ""); len(foretold) > 0 && !slices.Equal(foretold, got) {
-			t.Errorf("Preview gave %v, Acquire %v", foretold, got)
+		if previewed, got := addrs(rails), n.acquire("pod-0", ""); len(previewed) > 0 && !slices.Equal(previewed, got) {
+			t.Errorf("Preview gave %v, Acquire %v", previewed, got)
 		}
 	})
 }

@@ -20,8 +20,8 @@ import (
 
 // pools leases from the node's own address pools. Its fields are the Allocator's.
 type pools struct {
-	Book       *ipam.Book
-	RestedOnly bool
+	Book              *ipam.Book
+	RefuseQuarantined bool
 }
 
 // LinkFirst implements source.
@@ -145,10 +145,10 @@ func exhausted(p conf.IPAM, usage []ipam.Usage) error {
 // all rails.
 func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 	ask := ipam.Ask{
-		Pool:       req.IPAM.LeasePool(),
-		Quarantine: req.IPAM.Quarantine,
-		RestedOnly: p.RestedOnly,
-		Reserved:   rails[0].Facts.HostAddrs,
+		Pool:              req.IPAM.LeasePool(),
+		Quarantine:        req.IPAM.Quarantine,
+		RefuseQuarantined: p.RefuseQuarantined,
+		Reserved:          rails[0].Facts.HostAddrs,
 		Owner: ipam.Owner{
 			ContainerID: string(req.ContainerID), IfName: string(req.IfName), Network: req.Network,
 			PodNamespace: req.Pod.Namespace, PodName: req.Pod.Name, PodUID: req.Pod.UID,

@@ -38,9 +38,9 @@ func (a Adopt) commands(in namespaces) []string {
 	return []string{shell.Command("# %s is there already, with ", a.Link) + strings.Join(have, ", ") + ": " + in.ip() + shell.Command(" addr show dev %s", a.Link)}
 }
 
-// Told returns what the plugins before roce reported about the link that they
+// FromPrev returns what the plugins before roce reported about the link that they
 // make. It is for a plan without a pod, when the kernel cannot be asked yet.
-func Told(p chain.Prev) *Adopted {
+func FromPrev(p chain.Prev) *Adopted {
 	l := p.Result.Interfaces[p.Interface]
 	mac, err := conf.ParseMAC(l.Mac)
 	if err != nil { // the plugins need not report it

@@ -62,7 +62,7 @@ func Make(req conf.Request, rails []Rail) (Plan, error) {
 	var out Plan
 	var all []Ops
 	for i, r := range rails {
-		m := maker{req: req, rail: r.Rail, facts: beside(r.Facts, all), lease: r.Lease, behind: rails[i+1:], mark: railMark(req.Attachment, r.Number)}
+		m := maker{req: req, rail: r.Rail, facts: withBefore(r.Facts, all), lease: r.Lease, behind: rails[i+1:], mark: railMark(req.Attachment, r.Number)}
 		ops, err := m.ops()
 		if err != nil {
 			return Plan{}, err

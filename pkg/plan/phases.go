@@ -88,9 +88,9 @@ func (i Interface) has(op Op) bool {
 	return op.Link() == i.Name || from != nil && slices.ContainsFunc(i.Addresses, func(a LeasedAddress) bool { return a.Prefix.Addr() == from(op.Kind) })
 }
 
-// beside returns the facts of a rail after the rails before it are made: with
+// withBefore returns the facts of a rail after the rails before it are made: with
 // the tables and default routes that the pod has then.
-func beside(f Facts, before []Ops) Facts {
+func withBefore(f Facts, before []Ops) Facts {
 	f.Pod.Tables, f.Pod.Defaults = slices.Clone(f.Pod.Tables), slices.Clone(f.Pod.Defaults)
 	ops := slices.Concat(before...)
 	for r := range All[Rule](ops) {

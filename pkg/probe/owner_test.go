@@ -236,8 +236,8 @@ func TestGroupsAreJoinedForTheWindow(t *testing.T) {
 		}
 		return [][]byte{advert(t, otherMAC, ours6)} // ends the window
 	})
-	witness := far.listen("pb1", true)
-	defer witness.Close()
+	observer := far.listen("pb1", true)
+	defer observer.Close()
 	p := pod.prober()
 	six := pod.target("pb0", ours6, gateway6)
 	wantTaken(t, p.Do(t.Context(), plan.Op{Kind: answered(six)}), Taken{six, otherMAC, "neighbour advertisement"})
@@ -246,13 +246,13 @@ func TestGroupsAreJoinedForTheWindow(t *testing.T) {
 		t.Errorf("members of the group: %q in the window, want 2", in)
 	}
 	await(t, "the group has no member", func() bool { return members() == "" })
-	if err := witness.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := observer.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	const optionHeader, reportV2 = 8, 143 // RFC 3810 section 5.2
 	b := make([]byte, frameMax)
 	for {
-		n, _, err := witness.ReadFrom(b)
+		n, _, err := observer.ReadFrom(b)
 		if err != nil {
 			t.Fatalf("no MLD report for %s: %v", group, err)
 		}

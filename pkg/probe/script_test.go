@@ -169,8 +169,8 @@ func TestHairpinBringsOurFramesBackAndTheyAreNoConflict(t *testing.T) {
 			pod.macvlan("pbc", "pb0", mode)
 			bridge.address("pbbr", gateway4)
 			settle(t, pod, "pbc", gateway4)
-			witness := pod.listen("pbc", false)
-			defer witness.Close()
+			observer := pod.listen("pbc", false)
+			defer observer.Close()
 
 			four, six := pod.target("pbc", ours4, gateway4), pod.target("pbc", ours6, gateway6)
 			wantTaken(t, pod.prober().Do(t.Context(), plan.Op{Kind: conflictOp(four, six)}))
@@ -179,13 +179,13 @@ func TestHairpinBringsOurFramesBackAndTheyAreNoConflict(t *testing.T) {
 			if back {
 				patience = time.Minute
 			}
-			if err := witness.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			if err := observer.SetReadDeadline(time.Now().Add(patience)); err != nil {
 				t.Fatal(err)
 			}
 			b := make([]byte, frameMax)
-			n, _, err := witness.ReadFrom(b)
+			n, _, err := observer.ReadFrom(b)
 			for err == nil && !question(b[:n]) {
-				n, _, err = witness.ReadFrom(b)
+				n, _, err = observer.ReadFrom(b)
 			}
 			if (err == nil) != back {
 				t.Errorf("our frame came back: %v, want %v", err == nil, back)

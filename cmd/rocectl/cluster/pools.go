@@ -31,8 +31,8 @@ const (
 	nodeSoon = 5 * time.Second
 	// firstLongest is the longest wait for the first answer.
 	firstLongest = 15 * time.Second
-	// glance is the time between two checks whether the RailPools have been listed.
-	glance = 50 * time.Millisecond
+	// listedEvery is the time between two checks whether the RailPools have been listed.
+	listedEvery = 50 * time.Millisecond
 )
 
 // watcher watches the RailPools, and reads the Node object now and then.
@@ -83,7 +83,7 @@ func (v watcher) watch(ctx context.Context, see func(agent.View)) error {
 			return ctx.Err()
 		case err := <-faults:
 			see(agent.View{Fault: kube.Classify("watch RailPools", err)})
-		case <-time.After(glance):
+		case <-time.After(listedEvery):
 		}
 	}
 	return v.follow(ctx, first, pools.GetStore(), changed, see)

@@ -118,7 +118,7 @@ func tellsDevices(t *testing.T) {
 		t.Errorf("network-status (-want +got)\n%s", diff)
 	}
 	for i, w := range want[1:] {
-		if at := whoseTable(t, w.IPs[0]); at != fmt.Sprintf("rxe%d", i%2) {
+		if at := tableWith(t, w.IPs[0]); at != fmt.Sprintf("rxe%d", i%2) {
 			t.Errorf("%s of %s is in the table of %q", w.IPs[0], w.Interface, at)
 		}
 	}
@@ -127,7 +127,7 @@ func tellsDevices(t *testing.T) {
 	s.del(t)
 	s.isBare(t)
 	for _, w := range want[1:] {
-		if at := whoseTable(t, w.IPs[0]); at != "" {
+		if at := tableWith(t, w.IPs[0]); at != "" {
 			t.Errorf("%s is in the table of %s still", w.IPs[0], at)
 		}
 	}
@@ -189,8 +189,8 @@ func device(t *testing.T, rail int) deviceInfo {
 	return out
 }
 
-// whoseTable returns the RDMA devices that have an address's GID, "" if none has.
-func whoseTable(t *testing.T, address string) string {
+// tableWith returns the RDMA devices that have an address's GID, "" if none has.
+func tableWith(t *testing.T, address string) string {
 	t.Helper()
 	const list = `cd /sys/class/infiniband; for d in *; do ! grep -qsr "$0" $d/ports/1/gids || echo $d; done`
 	out, err := exec.Command("sh", "-c", list, plan.GIDText(netip.MustParseAddr(address))).Output()

@@ -93,7 +93,7 @@ func (c *Controller) take(ctx context.Context, k nodefile.Key) (nodefile.Answer,
 	defer cancel()
 	l, err := c.Claimer.Take(ctx, slots, k)
 	if err != nil {
-		return nodefile.Answer{}, c.heed(err)
+		return nodefile.Answer{}, c.noteBusy(err)
 	}
 	return nodefile.Answer{Key: k, Rails: slots.Rails(l.Spec.Slot)}, nil
 }

@@ -101,9 +101,9 @@ func (c *Controller) Run(ctx context.Context) error {
 // hushed says whether the API server has asked for no requests now.
 func (c *Controller) hushed() bool { return c.Clock.Now() < c.quiet }
 
-// heed returns the error of a request. If the API server says how long to wait, heed
+// noteBusy returns the error of a request. If the API server says how long to wait, heed
 // notes it.
-func (c *Controller) heed(err error) error {
+func (c *Controller) noteBusy(err error) error {
 	if busy := new(block.BusyError); errors.As(err, &busy) {
 		c.quiet = max(c.quiet, c.Clock.Now()+busy.After)
 	}

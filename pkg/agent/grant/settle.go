@@ -28,7 +28,7 @@ type uses struct {
 // settle releases the leases that the node holds and no pod uses. From time to time
 // it confirms the others. It is due at the start, and after an answer was removed.
 func (c *Controller) settle(ctx context.Context) {
-	err := c.heed(c.balance(ctx))
+	err := c.noteBusy(c.balance(ctx))
 	if ctx.Err() != nil {
 		return
 	}

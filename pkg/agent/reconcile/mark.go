@@ -43,9 +43,9 @@ type marks struct {
 	warned map[string]bool          // the strangers that were logged
 }
 
-// glance marks new pools, removes the finalizer of deleted pools that are unused, and
+// markPools marks new pools, removes the finalizer of deleted pools that are unused, and
 // says whether a pool has changed.
-func (r *Reconciler) glance(ctx context.Context) (changed bool) {
+func (r *Reconciler) markPools(ctx context.Context) (changed bool) {
 	pools, err := r.Cluster.Pools(ctx)
 	if err != nil {
 		r.marks.unused = nil // without a look, a pool is not known to be unused

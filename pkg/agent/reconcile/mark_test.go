@@ -16,8 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
-// glancesFor looks every two seconds for a while.
-func (c *cluster) glancesFor(d time.Duration) {
+// stepsFor looks every two seconds for a while.
+func (c *cluster) stepsFor(d time.Duration) {
 	for end := c.now + d; c.now < end; c.now += 2 * time.Second {
 		_ = c.Run(c.t.Context()) // what ends it is Wait's
 	}
@@ -46,7 +46,7 @@ func TestAPoolIsMarkedAtOnceIfItMayBeClaimedOf(t *testing.T) {
 		poolOf(t, "elsewhere", 4, `{"fabric": "storage", "rails": [{"subnets": [{"subnet": "10.1.0.0/25"}]}]}`),
 	)
 	c.join("plain", nil)
-	c.glancesFor(2 * time.Second)
+	c.stepsFor(2 * time.Second)
 	c.there("bad", "elsewhere*", "older*", "younger")
 	for name, want := range map[string]string{"bad": "10.9.0.0/33", "younger": `addresses of RailPool "older"`, "older": "", "elsewhere": ""} {
 		if err := c.said[name].Fault; (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -54,9 +54,9 @@ func TestAPoolIsMarkedAtOnceIfItMayBeClaimedOf(t *testing.T) {
 		}
 	}
 	c.pools = append(c.pools, poolOf(t, "new", 5, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`))
-	c.glancesFor(2 * time.Second)
+	c.stepsFor(2 * time.Second)
 	c.there("bad", "elsewhere*", "new*", "older*", "younger")
-	c.glancesFor(10 * time.Second)
+	c.stepsFor(10 * time.Second)
 	if s, said := c.said["new"]; !said || s.Fault != nil {
 		t.Errorf("what is said of the new one: %v, %v", said, s.Fault)
 	}
@@ -65,12 +65,12 @@ func TestAPoolIsMarkedAtOnceIfItMayBeClaimedOf(t *testing.T) {
 func TestADeletedPoolGoesWhenNothingOfItIsInUse(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, flat))
-	c.glancesFor(2 * time.Second)
+	c.stepsFor(2 * time.Second)
 	b := c.claim("p", "", 1, "n")
 	c.pools[0].Deleted = true
 	second := poolOf(t, "second", 2, flat)
 	c.pools = append(c.pools, second)
-	c.glancesFor(time.Hour)
+	c.stepsFor(time.Hour)
 	c.there("p*", "second")
 	if s := c.said["p"]; s.Fault == nil || !strings.Contains(s.Fault.Error(), "1 are left") {
 		t.Errorf("what is said of it: %v", s.Fault)
@@ -78,17 +78,17 @@ func TestADeletedPoolGoesWhenNothingOfItIsInUse(t *testing.T) {
 	if err := c.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
 		t.Fatal(err)
 	}
-	c.glancesFor(40 * time.Second)
+	c.stepsFor(40 * time.Second)
 	c.claim("p", "", 2, "late") // by a node that has not heard of it
-	c.glancesFor(2 * time.Minute)
+	c.stepsFor(2 * time.Minute)
 	c.there("p*", "second")
 	late := c.Snapshot()[0]
 	if err := c.Delete(t.Context(), late.Name, late.UID, late.ResourceVersion); err != nil {
 		t.Fatal(err)
 	}
-	c.glancesFor(58 * time.Second)
+	c.stepsFor(58 * time.Second)
 	c.there("p*", "second")
-	c.glancesFor(24 * time.Second)
+	c.stepsFor(24 * time.Second)
 	c.there("second*")
 	if !strings.Contains(c.log.String(), "all of its blocks were released") {
 		t.Errorf("the log is silent:\n%s", c.log.String())
@@ -100,15 +100,15 @@ func TestADeletedPoolGoesWhenNothingOfItIsInUse(t *testing.T) {
 func TestAMinuteWithoutALookDoesNotCount(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, flat))
-	c.glancesFor(2 * time.Second)
+	c.stepsFor(2 * time.Second)
 	c.pools[0].Deleted = true
-	c.glancesFor(20 * time.Second)
+	c.stepsFor(20 * time.Second)
 	c.away = block.ErrUnknown
-	c.glancesFor(10 * time.Minute)
+	c.stepsFor(10 * time.Minute)
 	c.away = nil
-	c.glancesFor(56 * time.Second)
+	c.stepsFor(56 * time.Second)
 	c.there("p*")
-	c.glancesFor(10 * time.Second)
+	c.stepsFor(10 * time.Second)
 	c.there()
 }
 
@@ -117,10 +117,10 @@ func TestAPoolThatMayHaveBeenMarkedKeepsItsAddresses(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "older", 1, flat), poolOf(t, "younger", 2, flat), poolOf(t, "elsewhere", 3, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`))
 	c.unanswered = "older"
-	c.glancesFor(2 * time.Second)
+	c.stepsFor(2 * time.Second)
 	c.there("elsewhere*", "older", "younger")
 	c.unanswered = ""
-	c.glancesFor(10 * time.Second)
+	c.stepsFor(10 * time.Second)
 	c.there("elsewhere*", "older*", "younger")
 }
 
@@ -129,17 +129,17 @@ func TestNodesAreNotListedBecausePoolsAreLookedAt(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, flat), poolOf(t, "q", 2, flat))
 	c.refuse = errors.New("it may not")
-	c.glancesFor(9 * time.Minute)
-	if c.glances < 270 || c.lists != 1 || c.marks < 50 || c.marks > 60 {
-		t.Errorf("%d glances, %d lists of nodes, %d tries to mark a pool", c.glances, c.lists, c.marks)
+	c.stepsFor(9 * time.Minute)
+	if c.steps < 270 || c.lists != 1 || c.marks < 50 || c.marks > 60 {
+		t.Errorf("%d glances, %d lists of nodes, %d tries to mark a pool", c.steps, c.lists, c.marks)
 	}
 	if n := strings.Count(c.log.String(), "level=WARN"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, c.log.String())
 	}
 	c.refuse, c.away = nil, block.ErrUnknown
-	c.glancesFor(4 * time.Second)
+	c.stepsFor(4 * time.Second)
 	c.away = nil
-	c.glancesFor(4 * time.Second)
+	c.stepsFor(4 * time.Second)
 	c.there("p*", "q")
 	if !strings.Contains(c.log.String(), "marked again") {
 		t.Errorf("the log is silent:\n%s", c.log.String())
@@ -187,7 +187,7 @@ func TestWhatNodesHaveIsMarkedFirst(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "older", 1, flat), poolOf(t, "younger", 2, flat))
 	c.claim("younger", "", 1, "n")
-	c.glancesFor(12 * time.Second)
+	c.stepsFor(12 * time.Second)
 	c.there("older", "younger*")
 }
 
@@ -199,13 +199,13 @@ func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
 	c := newCluster(t, poolOf(t, "waits", 1, flat))
 	c.claim("gone", "", 1, "n")
 	c.claim("gone", "", 2, "m")
-	c.glancesFor(12 * time.Second)
+	c.stepsFor(12 * time.Second)
 	c.there("waits")
 	if s := c.said["waits"]; s.Fault == nil || !strings.Contains(s.Fault.Error(), "there are blocks of RailPool gone, which is gone") {
 		t.Errorf("what is said of it: %v", s.Fault)
 	}
 	c.pools = append(c.pools, gone)
-	c.glancesFor(2 * time.Second)
+	c.stepsFor(2 * time.Second)
 	c.there("gone*", "waits")
 	c.pools[1].Deleted = true
 	for _, b := range c.Snapshot() {
@@ -213,17 +213,17 @@ func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.glancesFor(90 * time.Second)
+	c.stepsFor(90 * time.Second)
 	c.there("waits*")
 	// The reaper remembers pools that were in use and were not released. One block of such
 	// a pool is enough.
 	c.claim("gone", "", 1, "n")
 	c.pools = append(c.pools, poolOf(t, "second", 4, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/24"}]}]}`))
-	c.glancesFor(12 * time.Second)
+	c.stepsFor(12 * time.Second)
 	c.there("second*", "waits*")
 	c.claim("waits", "", 1, "n")
 	c.pools = []agent.Pool{poolOf(t, "third", 5, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)}
-	c.glancesFor(12 * time.Second)
+	c.stepsFor(12 * time.Second)
 	c.there("third")
 }
 
@@ -235,7 +235,7 @@ func TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool(t *testing.T) {
 	c.claim("nosuch", "", 0, "foe")
 	c.claim("nosuch", "", 1, "foe")
 	c.claim("nosuch-either", "", 0, "foe")
-	c.glancesFor(2 * time.Second)
+	c.stepsFor(2 * time.Second)
 	c.there("new*")
 	if n := strings.Count(c.log.String(), "one node has blocks of a RailPool that does not exist"); n != 2 {
 		t.Errorf("it is logged %d times, want once for each pool:\n%s", n, c.log.String())
@@ -251,7 +251,7 @@ func TestWhatIsWrongWithAPoolIsReported(t *testing.T) {
 		poolOf(t, "resized", 2, `{"blockSize": 32, "rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}`),
 	)
 	c.claim("resized", "", 1, "n")
-	c.glancesFor(2 * time.Second)
+	c.stepsFor(2 * time.Second)
 	for name, want := range map[string]string{"reserved": "no host index is usable", "resized": "it has 16 host indexes, the blocks of the pool have 32"} {
 		if s := c.said[name]; !strings.Contains(fmt.Sprint(s.Fault, s.Attention), want) || (s.Fault == nil) == (s.Attention == nil) {
 			t.Errorf("%s: fault %v, attention %v", name, s.Fault, s.Attention)

@@ -91,7 +91,7 @@ func New(c Config) *Reconciler { return &Reconciler{Config: c} }
 // a round that fails, and tries again in the next round.
 func (r *Reconciler) Run(ctx context.Context) error {
 	for {
-		if r.glance(ctx) {
+		if r.markPools(ctx) {
 			r.next = min(r.next, r.last+atLeast)
 		}
 		if now := r.Now(); now >= r.next {

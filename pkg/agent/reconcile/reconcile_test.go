@@ -27,21 +27,21 @@ import (
 // cluster is a cluster, which is looked at every ten minutes of its clock.
 type cluster struct {
 	*blocktest.Mem
-	kept                  *stickytest.Mem
-	t                     *testing.T
-	now                   time.Duration
-	nodes                 []reconcile.Node
-	bound                 map[string]bool
-	pools                 []agent.Pool
-	usage                 map[string]agent.Usage
-	unseen                map[string]bool // nodes that a list lacks, but no other request
-	err                   error           // of lists of nodes
-	away                  error           // of lists of pools
-	refuse                error           // of marks
-	unanswered            string          // the pool with a mark that gets no answer
-	glances, lists, marks int
-	said                  map[string]reconcile.Summary
-	log                   bytes.Buffer
+	kept                *stickytest.Mem
+	t                   *testing.T
+	now                 time.Duration
+	nodes               []reconcile.Node
+	bound               map[string]bool
+	pools               []agent.Pool
+	usage               map[string]agent.Usage
+	unseen              map[string]bool // nodes that a list lacks, but no other request
+	err                 error           // of lists of nodes
+	away                error           // of lists of pools
+	refuse              error           // of marks
+	unanswered          string          // the pool with a mark that gets no answer
+	steps, lists, marks int
+	said                map[string]reconcile.Summary
+	log                 bytes.Buffer
 
 	*reconcile.Reconciler
 }
@@ -76,7 +76,7 @@ func (c *cluster) Nodes(context.Context) ([]reconcile.Node, error) {
 }
 
 func (c *cluster) Pools(context.Context) ([]agent.Pool, error) {
-	c.glances++
+	c.steps++
 	return slices.Clone(c.pools), c.away
 }
 

@@ -310,8 +310,8 @@ func has(slots map[int]nodefile.Key, k nodefile.Key) bool {
 	return slices.Contains(slices.Collect(maps.Values(slots)), k)
 }
 
-// judge finds two nodes that use one slot, and one that uses what it does not hold.
-func (m *model) judge() {
+// verify finds two nodes that use one slot, and one that uses what it does not hold.
+func (m *model) verify() {
 	held := map[int]sticky.Holder{}
 	for _, l := range m.store.Snapshot() {
 		held[l.Spec.Slot] = l.Spec.Holder
@@ -338,7 +338,7 @@ func TestTwoNodesNeverUseOneSlot(t *testing.T) {
 			m := newModel(t, seed)
 			for range 6000 {
 				m.act()
-				m.judge()
+				m.verify()
 			}
 			granted, refused, returned, freed = granted+m.granted, refused+m.refused, returned+m.returned, freed+m.freed
 		})

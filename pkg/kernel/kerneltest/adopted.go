@@ -16,9 +16,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// lent makes a link of another plugin with an address, and returns the
+// previous makes a link of another plugin with an address, and returns the
 // operation that adopts it.
-func (w opened) lent() plan.Adopt {
+func (w opened) previous() plan.Adopt {
 	w.IP("link add net1 type bridge")
 	w.IP("link set net1 address 02:00:00:00:00:05")
 	w.IP("link set net1 up")
@@ -29,7 +29,7 @@ func (w opened) lent() plan.Adopt {
 func adoption(t *testing.T, w opened) {
 	w.refuses(t, plan.Op{Kind: plan.Adopt{Link: "net1"}}, cnierr.BadConfig)
 	wantCode(t, w.Check(t.Context(), plan.Op{Kind: plan.Adopt{Link: "net1"}}), cnierr.Damaged)
-	op := w.lent()
+	op := w.previous()
 	before := w.Show()
 	w.must(t, plan.Op{Kind: op})
 	if err := w.Check(t.Context(), plan.Op{Kind: op}); err != nil {
@@ -50,7 +50,7 @@ func adoption(t *testing.T, w opened) {
 
 // adoptedAttachment undoes what was added to a foreign link.
 func adoptedAttachment(t *testing.T, w opened) {
-	adopt := w.lent()
+	adopt := w.previous()
 	before := w.Show()
 	address := adopt.Addresses[0].Addr()
 	from := netip.PrefixFrom(address, 32)
@@ -81,7 +81,7 @@ func adoptedFacts(t *testing.T, w opened) {
 	}
 	_, err := plan.Only(w.Facts(t.Context(), req))
 	wantCode(t, err, cnierr.BadConfig)
-	w.lent()
+	w.previous()
 	got, err := plan.Only(w.Facts(t.Context(), req))
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func foreignLink(t *testing.T, w opened) {
 	}
 }
 
-func unmarkedTwin(t *testing.T, w opened) {
+func unmarkedDuplicate(t *testing.T, w opened) {
 	before := w.Show()
 	w.must(t, plan.Op{Kind: w.macvlan()})
 	marked := w.Show()
@@ -168,7 +168,7 @@ func foreignRule(t *testing.T, w opened) {
 	w.unchanged(t, before)
 }
 
-func twinRules(t *testing.T, w opened) {
+func duplicateRules(t *testing.T, w opened) {
 	before := w.Show()
 	for _, op := range []plan.Rule{
 		{From: netip.MustParsePrefix("10.9.0.5/32"), Table: 300, Priority: 32000},

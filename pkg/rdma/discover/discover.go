@@ -104,7 +104,7 @@ func Related(devices []nldev.Device, name conf.LinkName, links, all fs.FS) []Mat
 		var out []Match
 		var next []string
 		for _, l := range layer {
-			for _, d := range beside(l, links, all) {
+			for _, d := range onDevice(l, links, all) {
 				out = append(out, onlyPort(devices, d, l, links)...)
 			}
 			next = append(next, lowers(l, links)...)
@@ -153,8 +153,8 @@ func unique(ms []Match) []Match {
 	return slices.CompactFunc(ms, func(a, b Match) bool { return a.String() == b.String() })
 }
 
-// beside returns the names of the RDMA devices of a link's hardware.
-func beside(link string, links, all fs.FS) []string {
+// onDevice returns the names of the RDMA devices of a link's hardware.
+func onDevice(link string, links, all fs.FS) []string {
 	dir := "class/net/" + link + "/device"
 	id, err := fs.ReadLink(links, dir)
 	if err != nil {
