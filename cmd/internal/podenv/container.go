@@ -20,9 +20,9 @@ type Container struct {
 	Memlock uint64 // its limit for locked memory in bytes (RLIMIT_MEMLOCK)
 }
 
-// enough is a limit for locked memory that is none: RLIM_INFINITY, or more than a
-// machine has.
-const enough = 1 << 50
+// enough is a limit for locked memory that an operator chose for RDMA. The defaults
+// are 64 KiB or 8 MiB, and programs register gigabytes.
+const enough = 1 << 30
 
 // Check says whether programs can use the RDMA devices of the rails: each needs its
 // file uverbsN, and the memory that they register is locked. The errors say what the
@@ -66,7 +66,7 @@ func (c Container) open(device string) error {
 // capIPCLock is the number of CAP_IPC_LOCK (linux/capability.h).
 const capIPCLock = 14
 
-// locks says whether the container may lock memory without a limit.
+// locks says whether the container may lock as much memory as RDMA programs need.
 func (c Container) locks() error {
 	if c.Memlock >= enough {
 		return nil

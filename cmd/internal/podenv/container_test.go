@@ -45,6 +45,8 @@ func TestAContainerIsToldWhatItsManifestLacks(t *testing.T) {
 	}{
 		"all is there": {map[string]string{verbs: "mlx5_1\n", file: "", status: with}, 64 << 10, nil},
 		"no limit":     {map[string]string{verbs: "mlx5_1\n", file: "", status: without}, ^uint64(0), nil},
+		"a high limit": {map[string]string{verbs: "mlx5_1\n", file: "", status: without}, 128 << 30, nil},
+		"a low limit":  {map[string]string{verbs: "mlx5_1\n", file: "", status: without}, 8 << 20, []string{"at most 8192 KiB"}},
 		"no resource":  {map[string]string{verbs: "mlx5_1\n", status: with}, 64 << 10, []string{"mlx5_1", "uverbs3: no such file", "resources.limits"}},
 		"no module":    {map[string]string{status: with}, 64 << 10, []string{"ib_uverbs is not loaded"}},
 		"no IPC_LOCK":  {map[string]string{verbs: "mlx5_1\n", file: "", status: without}, 64 << 10, []string{"at most 64 KiB", "IPC_LOCK"}},
