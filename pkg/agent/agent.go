@@ -12,7 +12,8 @@
 // pools the agent also takes and releases RailLeases.
 //
 // It never leases an address itself. It never removes a node file because the API
-// server does not answer, and never releases a block unless its pool was deleted. It
+// server does not answer. It gives a block back only if its pool was deleted, or if the
+// block was empty for an hour and the node has others (surplus.go). It
 // uses the packages block, nodefile, ipam and grant. rocectl runs it and passes the
 // cluster as a parameter. Read this file first, then pool.go for the steps of one
 // pool and their order, and package grant for sticky addresses.

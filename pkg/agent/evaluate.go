@@ -21,6 +21,8 @@ type evaluation struct {
 	// slots are the host indexes for sticky addresses in this rack. The zero value
 	// means that the pool is not sticky.
 	slots block.Slots
+	// most is how many blocks the node may have; 0: any number.
+	most int
 	// fault is why nothing may be claimed.
 	fault error
 	// contested means that this pool overlaps another pool in use, because one of the
@@ -32,7 +34,7 @@ type evaluation struct {
 func evaluate(n block.Node, v View) map[string]evaluation {
 	out := map[string]evaluation{}
 	for _, p := range v.Pools {
-		j := evaluation{uid: p.UID, deleted: p.Deleted, selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
+		j := evaluation{uid: p.UID, most: p.Spec.MaxBlocksPerNode, deleted: p.Deleted, selected: v.NoNode == nil && p.Spec.Selects(v.Labels)}
 		space, err := p.Space(v.Labels[p.Spec.RackLabel])
 		if err == nil {
 			j.space, j.slots = &space, space.Kept()

@@ -28,6 +28,9 @@ const (
 	rejoin = 5 * time.Second
 	// mostDoubts is how many different faults of other nodes' blocks are logged.
 	mostDoubts = 100
+	// cappedEvery is how often a node with spec.maxBlocksPerNode blocks looks whether it
+	// may claim again.
+	cappedEvery = 10 * time.Second
 )
 
 // poolController manages the blocks of one pool. One goroutine makes its requests; mu
@@ -38,12 +41,14 @@ type poolController struct {
 	pool    string
 	claimer block.Claimer
 
-	joining, asserting, claiming, reporting, retiring pace.Pause
-	reported                                          map[string]Usage // by UID of the block
-	closed                                            bool             // the pool was deleted, and its file removed
-	quarantine                                        time.Duration    // the ones in the file
-	done                                              bool             // and the blocks given back
-	stopGrants                                        func()           // ends the grant controller; nil: there is none
+	joining, asserting, claiming, reporting, retiring, trimming pace.Pause
+	empty                                                       map[string]time.Duration // by name of the block, since when
+	paid                                                        time.Duration            // until when claims are used up: pace
+	reported                                                    map[string]Usage         // by UID of the block
+	closed                                                      bool                     // the pool was deleted, and its file removed
+	quarantine                                                  time.Duration            // the ones in the file
+	done                                                        bool                     // and the blocks given back
+	stopGrants                                                  func()                   // ends the grant controller; nil: there is none
 
 	mu sync.Mutex
 	evaluation
@@ -52,6 +57,7 @@ type poolController struct {
 	// off.
 	joined   bool
 	owned    []block.Block
+	leaving  *leaving          // one of owned; nil: none
 	orphans  int               // slots that pods have in other blocks
 	asserted time.Duration     // when all of owned were confirmed
 	troubles map[string]string // errors, by their subject
@@ -110,6 +116,8 @@ func (k *poolController) step(ctx context.Context) bool {
 		return k.assert(ctx)
 	case k.short() && k.claiming.Over(now):
 		return k.claim(ctx)
+	case k.selected && k.fault == nil && k.trimming.Over(now):
+		k.trim(ctx)
 	case k.reporting.Over(now):
 		k.report(ctx)
 	}
@@ -176,7 +184,7 @@ func (k *poolController) join(ctx context.Context) bool {
 		k.joining.Fail(k.agent.clock)
 		return false
 	}
-	k.joined, k.asserted = true, k.Now()
+	k.joined, k.asserted, k.leaving = true, k.Now(), nil
 	for _, b := range own {
 		k.Log.Info("the node has a block", "pool", k.pool, "block", b.Name)
 	}
@@ -206,7 +214,10 @@ func union(a, b []block.Block) []block.Block {
 
 // assert writes all blocks, so that a reaper sees that the node is alive.
 func (k *poolController) assert(ctx context.Context) bool {
-	kept, err := k.affirm(ctx, k.owned)
+	kept, err := k.affirm(ctx, k.leasable())
+	if k.leaving != nil {
+		kept = append(kept, k.leaving.Block)
+	}
 	if ctx.Err() != nil {
 		return false
 	}
@@ -253,11 +264,19 @@ func (k *poolController) short() bool {
 	if !k.selected || k.fault != nil {
 		return false
 	}
-	total, known := k.agent.meter.usage(k.pool, *k.space, k.owned)
+	total, known := k.agent.meter.usage(k.pool, *k.space, k.leasable())
 	return total.Size == 0 || known && total.nearlyFull()
 }
 
 func (k *poolController) claim(ctx context.Context) bool {
+	if k.leaving != nil && !k.leaving.asked {
+		k.putBack()
+		return true
+	}
+	if k.capped() {
+		k.claiming.OK(k.agent.clock, cappedEvery)
+		return false
+	}
 	own, err := k.Addresses(ctx)
 	if err != nil {
 		k.Log.Warn("the node's own addresses are unknown: it claims without a hint", About(err)...)
@@ -285,6 +304,7 @@ func (k *poolController) claim(ctx context.Context) bool {
 		return false
 	}
 	k.claiming.OK(k.agent.clock, 0)
+	k.pace()
 	// Not at once: when all nodes start, claims come first.
 	k.reporting = pace.Pause{Until: k.Now() + time.Duration(k.Rand()*float64(reportEvery/2))}
 	k.agent.metrics.claimed(k.pool, got)
@@ -306,8 +326,8 @@ func (k *poolController) write() {
 	if !k.joined {
 		return
 	}
-	rails, err := k.space.Rails(k.owned)
-	if err == nil && size(*k.space, k.owned) == 0 {
+	rails, err := k.space.Rails(k.leasable())
+	if err == nil && size(*k.space, k.leasable()) == 0 {
 		err = k.Ranges.Remove(k.pool)
 	} else if err == nil {
 		err = k.replace(nodefile.File{Pool: k.pool, Quarantine: k.space.Quarantine(), Rails: rails, Sticky: k.slots.Pool != ""})
@@ -323,14 +343,14 @@ func (k *poolController) replace(want nodefile.File) error {
 	if err := k.Ranges.Write(want); err != nil {
 		return err
 	}
-	k.Log.Info("wrote the node file", "pool", k.pool, "blocks", len(k.owned))
+	k.Log.Info("wrote the node file", "pool", k.pool, "blocks", len(k.leasable()))
 	return nil
 }
 
 // report writes the usage of the blocks for which it has changed.
 func (k *poolController) report(ctx context.Context) {
 	var faults []error
-	for _, b := range k.owned {
+	for _, b := range k.leasable() {
 		u, known := k.agent.meter.usage(k.pool, *k.space, []block.Block{b})
 		if last, told := k.reported[b.UID]; !known || told && last == u {
 			continue

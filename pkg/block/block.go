@@ -46,6 +46,9 @@ type PoolSpec struct {
 	// BlockSize is how many slots a block has; 0 means DefaultSize. A node of 8 pods
 	// needs 16 if the quarantine is as long as the life of a pod.
 	BlockSize int `json:"blockSize,omitempty"`
+	// MaxBlocksPerNode is how many blocks a node claims; 0 means any number. A node that
+	// has more keeps them.
+	MaxBlocksPerNode int `json:"maxBlocksPerNode,omitempty"`
 	// Quarantine is the quarantine of an address, as ipam.quarantine; "" means 120s.
 	Quarantine string `json:"quarantine,omitempty"`
 	// NodeSelector is the labels of the nodes that claim blocks; none: all nodes.

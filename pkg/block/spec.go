@@ -53,6 +53,9 @@ func (p Pool) common(f *strict.Faults) {
 	if s.BlockSize < 0 || s.BlockSize > MaxSize {
 		f.Add(cnierr.BadConfig, "spec.blockSize", "16 is right for 8 pods on a node", "%d is not in 1 to %d", s.BlockSize, MaxSize)
 	}
+	if s.MaxBlocksPerNode < 0 || s.MaxBlocksPerNode > MaxBlocks {
+		f.Add(cnierr.BadConfig, "spec.maxBlocksPerNode", "leave it out for no limit", "%d is not in 1 to %d", s.MaxBlocksPerNode, MaxBlocks)
+	}
 	if s.Fabric != "" && !label(s.Fabric) {
 		f.Add(cnierr.BadConfig, "spec.fabric", "use 1 to 40 lower-case letters, digits and -", "%q is not the name of a network", s.Fabric)
 	}

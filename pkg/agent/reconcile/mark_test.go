@@ -258,3 +258,20 @@ func TestWhatIsWrongWithAPoolIsReported(t *testing.T) {
 		}
 	}
 }
+
+func TestANodeWithMoreBlocksThanThePoolAllowsIsReported(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, `{"maxBlocksPerNode": 2, "rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`))
+	c.claim("p", "", 1, "n")
+	c.claim("p", "", 2, "n")
+	c.claim("p", "", 3, "m")
+	c.glancesFor(2 * time.Second)
+	if s := c.said["p"]; s.Attention != nil {
+		t.Errorf("two blocks: %v", s.Attention)
+	}
+	c.claim("p", "", 4, "n")
+	c.rounds(20 * time.Minute)
+	if s := c.said["p"]; s.Attention == nil || !strings.Contains(s.Attention.Error(), `blocks of node "n"`) || s.Fault != nil {
+		t.Errorf("three blocks: %v, fault %v", s.Attention, s.Fault)
+	}
+}

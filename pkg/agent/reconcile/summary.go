@@ -47,6 +47,7 @@ func summarize(w world) map[string]Summary {
 			s.Size += space.Total()
 			s.Reserved += reserved(p.Spec.Reservations, space)
 		}
+		counts := map[string]int{} // by node
 		for _, b := range w.blocks {
 			if b.Spec.Pool != p.Name {
 				continue
@@ -58,6 +59,9 @@ func summarize(w world) map[string]Summary {
 			}
 			if known && s.Attention == nil {
 				s.Attention = space.Check(b.Block)
+			}
+			if counts[b.Spec.NodeName]++; p.Spec.MaxBlocksPerNode > 0 && counts[b.Spec.NodeName] > p.Spec.MaxBlocksPerNode && s.Attention == nil {
+				s.Attention = tooMany(p, b.Spec.NodeName)
 			}
 			s.Used += b.Used
 			s.Resting += b.Resting
@@ -72,6 +76,13 @@ func summarize(w world) map[string]Summary {
 		out[p.Name] = s
 	}
 	return out
+}
+
+// tooMany says that a node has more blocks than the pool allows.
+func tooMany(p agent.Pool, node string) error {
+	return cnierr.New(cnierr.BadConfig, "count blocks of node", node,
+		"look what its agent does, unless spec.maxBlocksPerNode was lowered: kubectl get railblocks --field-selector spec.nodeName="+node,
+		"it has more blocks of RailPool %s than spec.maxBlocksPerNode, %d", p.Name, p.Spec.MaxBlocksPerNode)
 }
 
 // written says whether the spec of the pool names the rack.
