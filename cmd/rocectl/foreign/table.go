@@ -8,7 +8,7 @@ import "slices"
 // Table returns all problems. Of two that one log reports, the more probable cause
 // comes first. The remedies use "pod:" and "node:" for where a command is typed.
 func Table() []Entry {
-	return slices.Concat(container(), cluster(), transfer(), devices(), harmless())
+	return slices.Concat(container(), devicePlugin(), cluster(), queuePairs(), peers(), devices(), harmless())
 }
 
 // container has what a manifest lacks.
@@ -71,8 +71,8 @@ func container() []Entry {
 	}
 }
 
-// cluster has what kubelet, Multus and the device plugin report.
-func cluster() []Entry {
+// devicePlugin has what the RDMA device plugin reports.
+func devicePlugin() []Entry {
 	return []Entry{
 		{
 			"RDMA device plugin",
@@ -98,6 +98,12 @@ func cluster() []Entry {
 			"config.json in the ConfigMap of the plugin is wrong",
 			"start from conf-examples/deploy/rdma/device-plugin/config.yaml; resourceName takes letters, digits and underscores",
 		},
+	}
+}
+
+// cluster has what kubelet, Multus and the runtime report.
+func cluster() []Entry {
+	return []Entry{
 		{
 			"kubelet, scheduler",
 			[]string{"Insufficient rdma/", "Insufficient nvidia.com/", "Insufficient spidernet.io/"},
@@ -137,8 +143,8 @@ func cluster() []Entry {
 	}
 }
 
-// transfer has what fails between two programs.
-func transfer() []Entry {
+// queuePairs has what fails in a connection, or when it is made.
+func queuePairs() []Entry {
 	return []Entry{
 		{
 			"ibverbs, perftest",
@@ -170,6 +176,12 @@ func transfer() []Entry {
 			"memory was used after it was released, or keys were exchanged with another process",
 			"look at the first error of both sides; use a port of its own for each pair (perftest -p)",
 		},
+	}
+}
+
+// peers has what is reported when the other program fails, or is not found.
+func peers() []Entry {
+	return []Entry{
 		{
 			"perftest",
 			[]string{"Couldn't connect to", "Unable to init the socket connection", "Unable to open file descriptor for socket connection"},
