@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,12 +16,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
 // patience limits the work on one attachment, including the wait for a call of the
 // runtime.
 const patience = 30 * time.Second
+
+// unknownStatus is the exit status of a check that finds no damage, but cannot look at
+// everything.
+const unknownStatus = 2
 
 func checkCommand(node *nodeFlags) *cobra.Command {
 	var s selection
@@ -36,7 +42,10 @@ object that is missing or different, with the command that restores it. The exit
 status is then 1.
 
 A MAC, an MTU or a setting of the interface that another program has set, for
-example the plugin tuning, has a line of its own. It is no damage.`,
+example the plugin tuning, has a line of its own. It is no damage.
+
+Where the namespaces of the node are not visible, as in a container, the answer is
+"cannot tell". The exit status is then 2, unless there is damage elsewhere.`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -57,7 +66,7 @@ example the plugin tuning, has a line of its own. It is no damage.`,
 
 // check prints the findings of each attachment, and returns an error if there is one.
 func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachment) error {
-	wrong, checked := 0, 0
+	wrong, checked, unknown := 0, 0, 0
 	for _, k := range keys {
 		rec, err := n.Records.Load(k)
 		switch {
@@ -70,6 +79,11 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 		changed, err := checkOne(ctx, n, k)
 		if errors.Is(err, record.ErrNotExist) {
 			continue // deleted since it was listed
+		}
+		if hidden := visible(rec); hidden != nil && (errors.Is(err, kernel.ErrNetnsGone) || errors.Is(err, fs.ErrPermission)) {
+			unknown++
+			fmt.Fprintf(w, "%s: cannot tell: %s\n", label(k, rec), findingLine(hidden))
+			continue
 		}
 		checked++
 		for _, c := range changed {
@@ -84,8 +98,11 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 			fmt.Fprintf(w, "%s: %s\n", label(k, rec), findingLine(finding))
 		}
 	}
-	if wrong == 0 {
+	switch {
+	case wrong == 0 && unknown == 0:
 		return nil
+	case wrong == 0:
+		return statusError(unknownStatus)
 	}
 	return cnierr.New(cnierr.Damaged, "check attachments", "", "rocectl repair shows what it would restore",
 		"%d of %d differ from their records", wrong, checked)

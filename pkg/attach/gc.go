@@ -8,6 +8,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
@@ -57,4 +58,34 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, stale 
 		return nil
 	}
 	return n.remove(ctx, rec, "", n.Addresses.Release)
+}
+
+// Forget removes what is left of an attachment whose namespace is gone: its leases, its
+// record, and what it did on the host. It is for a DEL that never comes. The caller knows
+// that the namespaces of the node are visible. Errors: those of MustBeGone.
+func (n Node) Forget(ctx context.Context, at conf.Attachment) error {
+	unlock, err := n.Records.Lock(ctx, at.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	rec, err := n.Records.Load(at)
+	if err != nil {
+		return err
+	}
+	if err := n.MustBeGone(rec); err != nil {
+		return err
+	}
+	return n.remove(ctx, rec, "", n.Addresses.Release)
+}
+
+// MustBeGone returns an error of code TryAgain if the namespace of an attachment exists.
+func (n Node) MustBeGone(rec record.Record) error {
+	k, err := n.openAgain(rec, "")
+	if err != nil || k == nil {
+		return err
+	}
+	k.Close()
+	return cnierr.New(cnierr.TryAgain, "forget interface", string(rec.IfName), "delete the pod: DEL removes the interface",
+		"the namespace %q of its pod exists", rec.Netns)
 }

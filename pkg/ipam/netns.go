@@ -4,9 +4,14 @@
 package ipam
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +26,7 @@ func NetnsAt(path string) (Netns, error) {
 		err = unix.Stat(path, &st)
 	}
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ESRCH): // ESRCH: the process ends
 		return Netns{}, nil
 	case err != nil:
 		return Netns{}, &fs.PathError{Op: "stat", Path: path, Err: err}
@@ -31,11 +36,101 @@ func NetnsAt(path string) (Netns, error) {
 	return Netns{Path: path, Dev: st.Dev, Ino: st.Ino}, nil
 }
 
-// NetnsAlive says whether the path of n still leads to that namespace. An error
-// means that this is not known.
+// NetnsAlive says whether a namespace still exists: its path leads to it, or, if the path
+// names it by a process, another process or a mount has it. An error means that this is
+// not known.
 func NetnsAlive(n Netns) (bool, error) {
 	there, err := NetnsAt(n.Path)
-	return err == nil && there == n, err
+	if err == nil && there == n {
+		return true, nil
+	}
+	if proc, ok := ofProcess(n.Path); ok {
+		return held(proc, n)
+	}
+	return false, err
+}
+
+// ofProcess returns the procfs of a path such as /proc/PID/ns/net, which names a namespace
+// by a process. Some runtimes give such paths.
+func ofProcess(path string) (proc string, ok bool) {
+	rest, ok := strings.CutSuffix(path, "/ns/net")
+	if !ok {
+		return "", false
+	}
+	_, err := strconv.ParseUint(filepath.Base(rest), 10, 32)
+	return filepath.Dir(rest), err == nil
+}
+
+// held says whether a process or a mount has a namespace. An error means that a process
+// may not be inspected, so that this is not known. The first process of a node is in no
+// pod. The kernel denies access to the files of a process that has ended.
+func held(proc string, n Netns) (bool, error) {
+	processes, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "ns", "net"))
+	if err != nil {
+		return false, err
+	}
+	var hidden error
+	for _, path := range processes {
+		is, err := NetnsAt(path)
+		if is.Dev == n.Dev && is.Ino == n.Ino && err == nil {
+			return true, nil
+		}
+		if _, gone := os.Stat(filepath.Dir(path)); gone == nil && path != filepath.Join(proc, "1", "ns", "net") {
+			hidden = cmp.Or(hidden, err)
+		}
+	}
+	mounts, err := os.ReadFile(filepath.Join(proc, "thread-self", "mountinfo"))
+	return strings.Contains(string(mounts), fmt.Sprintf(" net:[%d] ", n.Ino)), cmp.Or(hidden, err)
+}
+
+// NetnsVisible returns an error if this process would not see the namespace at a path of
+// the node, for example in a container without the folder /run/netns. It then cannot tell
+// whether the namespace exists.
+func NetnsVisible(path string) error {
+	if proc, ok := ofProcess(path); ok {
+		return nodeOwn(filepath.Join(proc, "self", "ns", "pid"), filepath.Join(proc, "1", "ns", "pid"))
+	}
+	dir := filepath.Dir(path)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if there, err := NetnsAt(filepath.Join(dir, e.Name())); err == nil && there != (Netns{}) {
+			return nil
+		}
+	}
+	return nodeOwn("/proc/self/ns/mnt", "/proc/1/ns/mnt")
+}
+
+// initPID is the inode of the first PID namespace of every kernel (PROC_PID_INIT_INO).
+const initPID = 0xEFFFFFFC
+
+// nodeOwn returns an error if this process does not share a namespace with the first
+// process of the node.
+func nodeOwn(ours, first string) error {
+	var pid, a, b unix.Stat_t
+	for path, st := range map[string]*unix.Stat_t{"/proc/self/ns/pid": &pid, ours: &a, first: &b} {
+		if err := unix.Stat(path, st); err != nil {
+			return &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
+	}
+	if pid.Ino != initPID || a.Ino != b.Ino {
+		return errors.New("this process is in a container, and sees none of the namespaces of the node")
+	}
+	return nil
+}
+
+// samePlace says whether a process that finds a namespace at one path would also find
+// one at the other: both name it by a process of the same procfs, or both are in the same
+// folder.
+func samePlace(a, b string) bool {
+	procA, okA := ofProcess(a)
+	procB, okB := ofProcess(b)
+	if okA || okB {
+		return okA && okB && sameFolder(procA, procB)
+	}
+	return sameFolder(filepath.Dir(a), filepath.Dir(b))
 }
 
 // sameFolder says whether two paths are the same folder, such as /run/netns and

@@ -4,8 +4,6 @@
 package ipam
 
 import (
-	"path/filepath"
-
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 )
@@ -28,7 +26,7 @@ const (
 // A missing namespace proves nothing where this process cannot see the
 // namespaces of the node, for instance in a container without /run/netns. So
 // reap reaps nothing unless it finds the namespace of the present call in the
-// same folder. It also reaps nothing if most namespaces that it looked at seem
+// same folder, or both are named by a process. It also reaps nothing if most namespaces that it looked at seem
 // to be gone.
 func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 	if !w.visible(present) {
@@ -97,7 +95,7 @@ func (w *work) visible(present Netns) bool {
 
 // dead says whether a namespace is surely gone.
 func (w *work) dead(present, n Netns) bool {
-	if n.Path == "" || !sameFolder(filepath.Dir(n.Path), filepath.Dir(present.Path)) {
+	if n.Path == "" || !samePlace(n.Path, present.Path) {
 		return false
 	}
 	alive, err := w.alive(n)

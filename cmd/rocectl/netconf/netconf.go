@@ -28,9 +28,9 @@ import (
 
 // Config is one network configuration of a file.
 type Config struct {
-	Origin string // where it is: the file, or the object in it
-	JSON   []byte // as a runtime would give it to the plugin
-	Before string // the plugin before it in its list, which makes the interface to adopt; "" if roce makes one
+	Origin string   // where it is: the file, or the object in it
+	JSON   []byte   // as a runtime would give it to the plugin
+	Before string   // the plugin before it in its list, which makes the interface to adopt; "" if roce makes one
 	After  []string // the plugins behind it in its list
 
 	pool *block.Pool // a RailPool, which is no configuration; nil if it is one

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// sandbox returns the path of a namespace that only a process has, as some runtimes give
+// it, and a function that ends the process.
+func (w *world) sandbox(t testing.TB) (path string, end func()) {
+	t.Helper()
+	cmd := exec.Command("unshare", "--net", "sh", "-c", "echo ready; exec sleep 600")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	end = func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+	}
+	t.Cleanup(end)
+	if _, err := out.Read(make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), end
+}
+
+func TestLeasesOfDeadProcessesComeBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	c := w.rail(0).With("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.65"}).With("ipam.quarantine", "0s").Unasked()
+	p := w.pod(t)
+	for i := range 4 {
+		path, end := w.sandbox(t)
+		a := w.attach(c, p, "net1")
+		a.netns, a.id = path, fmt.Sprintf("process-%d", i)
+		a.mustAdd(t)
+		if i < 3 {
+			end()
+		}
+	}
+}
+
+func TestForgetRemovesWhatIsLeftOfADeadPod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p, lives := w.pod(t), w.pod(t)
+	w.attach(w.rail(0), p, "net1").mustAdd(t)
+	w.attach(w.rail(0), lives, "net1").mustAdd(t)
+	p.Remove(t)
+	if out, err := w.rocectl("forget", "--container", p.id); err != nil || !strings.Contains(out, "--yes forgets it") {
+		t.Errorf("forget: %v\n%s", err, out)
+	}
+	if out, err := w.rocectl("forget", "--container", lives.id, "--yes"); err == nil || !strings.Contains(out, "exists") {
+		t.Errorf("forget of a living pod: %v\n%s", err, out)
+	}
+	if got := w.leases(t, "leased"); len(got) != 2 {
+		t.Errorf("leased: %q, want both", got)
+	}
+	if out, err := w.rocectl("forget", "--container", p.id, "--yes"); err != nil {
+		t.Errorf("forget --yes: %v\n%s", err, out)
+	}
+	if got := w.leases(t, "leased"); len(got) != 1 {
+		t.Errorf("leased: %q, want that of the living pod", got)
+	}
+	if out, err := w.rocectl("check"); err != nil || out != "train/"+lives.name+" net1: ok\n" {
+		t.Errorf("check: %v\n%s", err, out)
+	}
+}
+
+// In a container without the folder of the namespaces, no pod is visible.
+func TestCheckCannotTellWhereNamespacesAreHidden(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a := w.attach(w.rail(0), p, "net1")
+	a.mustAdd(t)
+	empty := t.TempDir()
+	hidden := func(args ...string) (string, error) {
+		script := fmt.Sprintf(`mount --bind %s /run/netns && exec "$@"`, empty)
+		rocectl := []string{filepath.Join(programs, "rocectl"), "--state-dir", w.state}
+		return w.Run("unshare", append(append([]string{"--mount", "sh", "-c", script, "sh"}, rocectl...), args...)...)
+	}
+	out, err := hidden("check")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(out, "cannot tell") {
+		t.Errorf("check: %v, want status 2 and an answer that it cannot tell\n%s", err, out)
+	}
+	if out, err := hidden("forget", "--container", p.id, "--yes"); err == nil || !strings.Contains(out, "cannot tell") {
+		t.Errorf("forget --yes: %v, want a refusal\n%s", err, out)
+	}
+	if out, err := hidden("pool", "release", "rail0", strings.Fields(w.leases(t, "leased")[0])[1]); err == nil || !strings.Contains(out, "cannot tell") {
+		t.Errorf("pool release: %v, want a refusal\n%s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(w.state, "attachments", p.id)); err != nil {
+		t.Error(err)
+	}
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+}
