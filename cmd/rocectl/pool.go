@@ -127,7 +127,7 @@ func notFree(entries []ipam.Entry, rest map[string]time.Duration) []ipam.Entry {
 		if !known {
 			quarantine = pool.LongestQuarantine
 		}
-		return !e.InUse() && !e.Rests(quarantine)
+		return !e.InUse() && !e.InQuarantine(quarantine)
 	})
 }
 
@@ -135,7 +135,7 @@ func notFree(entries []ipam.Entry, rest map[string]time.Duration) []ipam.Entry {
 type leaseRow struct {
 	Pool        string     `json:"pool"`
 	Address     netip.Addr `json:"address"`
-	State       string     `json:"state"` // leased, resting, conflict or set-aside
+	State       string     `json:"state"` // leased, `resting` (in quarantine), conflict or set-aside
 	Seconds     int        `json:"seconds"`
 	Early       bool       `json:"early,omitempty"`
 	Network     string     `json:"network"`
@@ -156,10 +156,10 @@ func leaseRows(entries []ipam.Entry) []leaseRow {
 	return rows
 }
 
-// shown returns the state in words. The JSON keeps "resting" for the programs that
+// shown returns the state in words. The JSON keeps `resting` for the programs that
 // read it.
 func (r leaseRow) shown() string {
-	if r.State == ledger.AtRest.String() {
+	if r.State == ledger.Released.String() {
 		return "quarantine"
 	}
 	return r.State

@@ -54,7 +54,7 @@ func TestAddressOfALivingPodIsReleasedOnlyByForce(t *testing.T) {
 		t.Error(err)
 	}
 	entries, err := book.List(context.Background(), "rail")
-	if err != nil || len(entries) != 1 || entries[0].State != ledger.AtRest {
+	if err != nil || len(entries) != 1 || entries[0].State != ledger.Released {
 		t.Errorf("after --force: %v, %v", entries, err)
 	}
 }
@@ -66,9 +66,9 @@ func TestWhatHasRestedLongEnoughIsNotListed(t *testing.T) {
 		return ipam.Entry{Pool: pool, State: s, Age: age}
 	}
 	entries := []ipam.Entry{
-		entry("compute", ledger.Leased, 48*time.Hour), entry("compute", ledger.AtRest, 29*time.Second), entry("compute", ledger.AtRest, 30*time.Second),
+		entry("compute", ledger.Leased, 48*time.Hour), entry("compute", ledger.Released, 29*time.Second), entry("compute", ledger.Released, 30*time.Second),
 		entry("compute", ledger.Conflicted, 59*time.Second), entry("compute", ledger.Conflicted, time.Minute),
-		entry("gone", ledger.AtRest, 23*time.Hour), entry("gone", ledger.Conflicted, 24*time.Hour), entry("gone", ledger.Leased, 24*time.Hour),
+		entry("gone", ledger.Released, 23*time.Hour), entry("gone", ledger.Conflicted, 24*time.Hour), entry("gone", ledger.Leased, 24*time.Hour),
 	}
 	want := []ipam.Entry{entries[0], entries[1], entries[3], entries[5], entries[7]}
 	got := notFree(slices.Clone(entries), map[string]time.Duration{"compute": 30 * time.Second})

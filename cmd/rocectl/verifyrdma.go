@@ -43,10 +43,10 @@ func failedRDMA(p verify.Pod, err error) doctor.Answer {
 	}}
 }
 
-func lacking(check, of, found, mend string) doctor.Answer {
+func lacking(check, of, found, fix string) doctor.Answer {
 	return doctor.Answer{
 		Check: check, Why: "RDMA programs in the pod fail, or do not use this rail",
-		Finding: doctor.Finding{Verdict: doctor.Problem, Of: of, Found: found, Mend: mend},
+		Finding: doctor.Finding{Verdict: doctor.Problem, Of: of, Found: found, Fix: fix},
 	}
 }
 

@@ -6,6 +6,7 @@ package arch
 import (
 	"fmt"
 	"go/ast"
+	"go/token"
 	"regexp"
 	"slices"
 	"strconv"
@@ -79,6 +80,57 @@ func TestHelpAndPackageCommentsAreEasyToRead(t *testing.T) {
 			}
 			return true
 		})
+	}
+}
+
+// TestMessagesAreEasyToRead looks for hard words in the texts of programs: errors,
+// hints, log lines and outputs.
+func TestMessagesAreEasyToRead(t *testing.T) {
+	t.Parallel()
+	for _, f := range sources(t) {
+		if f.test() || !f.under("cmd") && !f.under("pkg") {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if text, ok := n.(*ast.BasicLit); ok && text.Kind == token.STRING {
+				if s, err := strconv.Unquote(text.Value); err == nil && strings.Contains(s, " ") {
+					easyToRead(t, f.at(n), s)
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestCommentsAreEasyToRead looks for hard words in the comments of all Go files, and
+// for long lines.
+func TestCommentsAreEasyToRead(t *testing.T) {
+	t.Parallel()
+	for _, f := range sources(t) {
+		for _, group := range f.ast.Comments {
+			easyToRead(t, f.at(group), group.Text())
+			for _, c := range group.List {
+				if n := utf8.RuneCountInString(c.Text); n > maxProseLine && !strings.HasPrefix(c.Text, "//nolint") && !strings.HasPrefix(c.Text, "//go:") {
+					t.Errorf("%s: %d characters, want at most %d: break the line", f.at(c), n, maxProseLine)
+				}
+			}
+		}
+	}
+}
+
+// TestExamplesAreEasyToRead looks for hard words in the comments, descriptions and
+// messages of the YAML files that users apply.
+func TestExamplesAreEasyToRead(t *testing.T) {
+	t.Parallel()
+	for _, p := range tracked(t) {
+		if !strings.HasPrefix(p, "conf-examples/") || !strings.HasSuffix(p, ".yaml") {
+			continue
+		}
+		for i, line := range strings.Split(read(t, p), "\n") {
+			if !regexp.MustCompile(`resting`).MatchString(line) { // a field of the API
+				easyToRead(t, fmt.Sprintf("%s:%d", p, i+1), line)
+			}
+		}
 	}
 }
 

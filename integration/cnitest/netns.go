@@ -33,7 +33,7 @@ func UniqueName(prefix string) string {
 	return fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), strings.ToLower(rand.Text()[:8]))
 }
 
-// RemoveLeft removes the namespaces with names from UniqueName whose process has
+// RemoveLeft removes the namespaces with names from UniqueName and a process that has
 // ended: a test that is killed leaves them.
 func RemoveLeft(prefix string) error {
 	left, err := filepath.Glob("/run/netns/" + prefix + "*")

@@ -30,8 +30,8 @@ type Kernel struct {
 
 // Fetch returns a kernel of a series, "6.1" or "7". What is in the cache is
 // taken as it is, without the network, unless our modules have changed since;
-// else Debian's newest is fetched into it, which takes root, apt, 200 MB and 15 s. Programs may fetch at the same time.
-// The progress goes to log.
+// else Debian's newest is fetched into it, which takes root, apt, 200 MB and 15 s.
+// Programs may fetch at the same time. The progress goes to log.
 func Fetch(ctx context.Context, cache, series string, log io.Writer) (Kernel, error) {
 	cache, err := filepath.Abs(cache)
 	if err != nil {

@@ -30,7 +30,7 @@ func (k *poolController) trouble(what string, err error) {
 		return
 	case err == nil:
 		delete(k.troubles, what)
-		k.Log.Info("mended: "+what, "pool", k.pool)
+		k.Log.Info("solved: "+what, "pool", k.pool)
 	default:
 		k.troubles[what] = text
 		k.Log.Warn(what, append(About(err), "pool", k.pool)...)

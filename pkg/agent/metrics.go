@@ -76,7 +76,7 @@ func answer(err error) string {
 // gauges are computed at each scrape.
 type gauges struct {
 	agent                                                    *Agent
-	size, used, resting, free, file, asserted, orphans, seen *prometheus.Desc
+	size, used, waiting, free, file, asserted, orphans, seen *prometheus.Desc
 }
 
 func newGauges(a *Agent) *gauges {
@@ -87,7 +87,7 @@ func newGauges(a *Agent) *gauges {
 		agent:    a,
 		size:     desc("block_size", "Host indexes of a block of this node that pods may have.", "pool", "block"),
 		used:     desc("block_used", "Host indexes of a block that are leased.", "pool", "block"),
-		resting:  desc("block_resting", "Host indexes of a block in quarantine.", "pool", "block"),
+		waiting:  desc("block_resting", "Host indexes of a block in quarantine.", "pool", "block"),
 		free:     desc("block_free", "Host indexes of a block that are neither leased nor in quarantine.", "pool", "block"),
 		file:     desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot, and the leases can be read.", "pool"),
 		asserted: desc("block_assert_age_seconds", "Time since the API server last confirmed the node's blocks of a pool.", "pool"),
@@ -98,7 +98,7 @@ func newGauges(a *Agent) *gauges {
 
 // Describe is prometheus.Collector's.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.size, g.used, g.resting, g.free, g.file, g.asserted, g.orphans, g.seen} {
+	for _, d := range []*prometheus.Desc{g.size, g.used, g.waiting, g.free, g.file, g.asserted, g.orphans, g.seen} {
 		out <- d
 	}
 }
@@ -137,7 +137,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			if !known {
 				continue
 			}
-			for d, n := range map[*prometheus.Desc]int{g.size: u.Size, g.used: u.Used, g.resting: u.Resting, g.free: u.Free} {
+			for d, n := range map[*prometheus.Desc]int{g.size: u.Size, g.used: u.Used, g.waiting: u.Resting, g.free: u.Free} {
 				set(d, float64(n), name, b.Name)
 			}
 		}

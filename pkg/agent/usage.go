@@ -94,7 +94,7 @@ func (m *meter) usage(name string, s block.Space, blocks []block.Block) (Usage, 
 			open[number] = true
 		}
 	}
-	leased, resting := map[int]bool{}, map[int]bool{}
+	leased, waiting := map[int]bool{}, map[int]bool{}
 	for _, e := range entries {
 		_, number, ok := s.Find(e.Addr)
 		switch {
@@ -102,13 +102,13 @@ func (m *meter) usage(name string, s block.Space, blocks []block.Block) (Usage, 
 		case e.InUse():
 			leased[number] = true
 		case e.Age+since < s.Quarantine():
-			resting[number] = true
+			waiting[number] = true
 		}
 	}
 	for number := range leased {
-		delete(resting, number)
+		delete(waiting, number)
 	}
-	return Usage{Size: len(open), Used: len(leased), Resting: len(resting), Free: len(open) - len(leased) - len(resting)}, known
+	return Usage{Size: len(open), Used: len(leased), Resting: len(waiting), Free: len(open) - len(leased) - len(waiting)}, known
 }
 
 // inUse returns how many addresses of a pool are leased or in quarantine now.

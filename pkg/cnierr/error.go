@@ -33,7 +33,7 @@ type Error struct {
 	Err error
 }
 
-// New returns an Error whose cause is the formatted text.
+// New returns an Error with the formatted text as its cause.
 func New(code Code, op, subject, hint, format string, args ...any) *Error {
 	return &Error{Code: code, Op: op, Subject: subject, Hint: hint, Err: fmt.Errorf(format, args...)}
 }
@@ -89,7 +89,7 @@ func Unavailable(err error) error {
 }
 
 // CodeOf returns the code of the outermost *Error in err's tree, Bug if there
-// is none: an error that nobody classified is a fault of ours.
+// is none: an error without a code is a bug of roce-cni.
 func CodeOf(err error) Code {
 	var e *Error
 	if errors.As(err, &e) {

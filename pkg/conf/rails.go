@@ -194,7 +194,7 @@ func (rs rails) places() []string {
 	return out
 }
 
-// of returns the rails of a request whose first interface has a name, with common
+// of returns the rails of a request with the name of the first interface, with common
 // routing where a rail has none of its own.
 func (rs rails) of(first LinkName, common Routing) []Rail {
 	out, names := make([]Rail, len(rs.each)), rs.names(first)

@@ -77,12 +77,12 @@ func (n Node) bridges(device string) Finding {
 	if len(redirecting) == 0 {
 		return ok("%s above it, none redirects", count(len(above), "bridge"))
 	}
-	var mend []string
+	var fix []string
 	for _, bridge := range redirecting {
-		mend = append(mend, "setpci -s "+bridge+" ECAP_ACS+0x6.w=0000")
+		fix = append(fix, "setpci -s "+bridge+" ECAP_ACS+0x6.w=0000")
 	}
 	return problem("redirected by "+strings.Join(redirecting, ", "),
-		strings.Join(mend, "\n")+"\n# until the next boot; for good in the BIOS. In a virtual machine ACS must stay: use ATS")
+		strings.Join(fix, "\n")+"\n# until the next boot; for good in the BIOS. In a virtual machine ACS must stay: use ATS")
 }
 
 // What of a PCIe configuration space is looked at (PCI Express Base Specification,

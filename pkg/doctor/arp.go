@@ -90,18 +90,18 @@ func (n Node) apart(name string) Finding {
 		}
 	}
 	found := fmt.Sprintf("arp_ignore=%d arp_announce=%d rp_filter=%d", value["arp_ignore"], value["arp_announce"], value["rp_filter"])
-	var mend []string
+	var fix []string
 	if value["arp_ignore"] == 0 {
-		mend = append(mend, "net/ipv4/conf/"+name+"/arp_ignore=1")
+		fix = append(fix, "net/ipv4/conf/"+name+"/arp_ignore=1")
 	}
 	if value["arp_announce"] < 2 {
-		mend = append(mend, "net/ipv4/conf/"+name+"/arp_announce=2")
+		fix = append(fix, "net/ipv4/conf/"+name+"/arp_announce=2")
 	}
 	if value["rp_filter"] == 1 {
-		mend = append(mend, "net/ipv4/conf/"+name+"/rp_filter=2")
+		fix = append(fix, "net/ipv4/conf/"+name+"/rp_filter=2")
 	}
-	if len(mend) == 0 {
+	if len(fix) == 0 {
 		return ok("%s", found)
 	}
-	return problem(found+", and another RoCE NIC has an address of the same subnet", "sysctl -w "+strings.Join(mend, " ")+"  # and so in /etc/sysctl.d")
+	return problem(found+", and another RoCE NIC has an address of the same subnet", "sysctl -w "+strings.Join(fix, " ")+"  # and so in /etc/sysctl.d")
 }

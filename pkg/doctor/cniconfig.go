@@ -53,7 +53,7 @@ func cniConfig() Check {
 func called(name string, types, before []string) Finding {
 	if len(before) > 0 {
 		return problem(fmt.Sprintf("the runtime uses %s, which comes before %s", before[0], name),
-			"kubectl -n kube-system rollout restart daemonset kube-multus-ds  # Multus writes its file anew; its name must sort before all others")
+			"kubectl -n kube-system rollout restart daemonset kube-multus-ds  # Multus writes its file again; its name must sort before all others")
 	}
 	return ok("%s calls %s", name, types[0])
 }

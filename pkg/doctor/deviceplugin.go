@@ -30,7 +30,7 @@ func devicePlugin() Check {
 				Data struct{ RegisteredDevices map[string][]string } // those that are healthy
 			}
 			if err := json.Unmarshal([]byte(text), &c); err != nil {
-				return []Finding{cannotTell("/"+checkpoint+": "+err.Error(), "a kubelet whose file can be read: kubectl describe node has the numbers")}
+				return []Finding{cannotTell("/"+checkpoint+": "+err.Error(), "a kubelet with a readable file: kubectl describe node has the numbers")}
 			}
 			resources := c.Data.RegisteredDevices
 			if len(resources) == 0 {
@@ -49,9 +49,9 @@ func offered(resource string, devices int) Finding {
 	if devices > 0 {
 		return ok("%s", count(devices, "device"))
 	}
-	mend := "kubectl -n kube-system get pods -o wide  # is the device plugin on this node? Its log says which devices it leaves out"
+	fix := "kubectl -n kube-system get pods -o wide  # is the device plugin on this node? Its log says which devices it leaves out"
 	if strings.Contains(resource, "rdma") {
-		mend += ", for example those without all files: rocectl doctor rdma-files"
+		fix += ", for example those without all files: rocectl doctor rdma-files"
 	}
-	return problem("no healthy device, or the plugin has stopped", mend)
+	return problem("no healthy device, or the plugin has stopped", fix)
 }

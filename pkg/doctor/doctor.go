@@ -34,9 +34,9 @@ type Finding struct {
 	// Of is the thing, such as a port ("mlx5_0/1"); "" is the node.
 	Of    string `json:"of,omitempty"`
 	Found string `json:"found"`
-	// Mend is the command that mends a problem, several with a new line between
+	// Fix is the command that solves a problem, several with a new line between
 	// them. A comment for the reader starts with "#", as for a shell.
-	Mend string `json:"mend,omitempty"`
+	Fix string `json:"fix,omitempty"`
 	// Missing is what the check needs to tell.
 	Missing string `json:"missing,omitempty"`
 }
@@ -57,7 +57,7 @@ type Check struct {
 	look func(ctx context.Context, n Node) []Finding
 }
 
-// Checks returns all checks, in the order in which to mend what they find: what
+// Checks returns all checks, in the order in which to solve what they find: what
 // others need comes first.
 func Checks() []Check {
 	return []Check{
@@ -122,7 +122,7 @@ func ok(format string, args ...any) Finding {
 	return Finding{Verdict: OK, Found: fmt.Sprintf(format, args...)}
 }
 
-func problem(found, mend string) Finding { return Finding{Verdict: Problem, Found: found, Mend: mend} }
+func problem(found, fix string) Finding { return Finding{Verdict: Problem, Found: found, Fix: fix} }
 
 func cannotTell(found, missing string) Finding {
 	return Finding{Verdict: CannotTell, Found: found, Missing: missing}

@@ -56,7 +56,7 @@ func TestEachFaultIsFound(t *testing.T) {
 				}
 				text := a.Of + ": " + a.Found
 				texts = append(texts, string(a.Verdict)+": "+text)
-				if a.Verdict == f.verdict && strings.Contains(text, f.says) && strings.Contains(a.Mend+a.Missing, f.advice) {
+				if a.Verdict == f.verdict && strings.Contains(text, f.says) && strings.Contains(a.Fix+a.Missing, f.advice) {
 					return
 				}
 			}
@@ -85,7 +85,7 @@ func TestEachAnswerIsComplete(t *testing.T) {
 		w := healthy(t)
 		f.change(w)
 		for _, a := range w.answers() {
-			if a.Found == "" || (a.Verdict == Problem) != (a.Why != "") || (a.Verdict == Problem) != (a.Mend != "") || (a.Verdict == CannotTell) != (a.Missing != "") {
+			if a.Found == "" || (a.Verdict == Problem) != (a.Why != "") || (a.Verdict == Problem) != (a.Fix != "") || (a.Verdict == CannotTell) != (a.Missing != "") {
 				t.Errorf("%s: %+v", f.name, a)
 			}
 		}

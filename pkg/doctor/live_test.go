@@ -50,7 +50,7 @@ func TestRepairInTheKernel(t *testing.T) {
 	for _, a := range look() {
 		if a.Verdict == Problem {
 			found = append(found, a.Check+" "+a.Of)
-			node.Exec("sh", "-ec", a.Mend)
+			node.Exec("sh", "-ec", a.Fix)
 		}
 	}
 	want := []string{"rdma-ports mlx5_1/1", "rdma-mtu mlx5_0/1", "host-arp rail0", "host-arp rail1"}

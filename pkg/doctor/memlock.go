@@ -80,7 +80,7 @@ func (n Node) limit(runtime, process string, memory uint64) Finding {
 			fmt.Sprintf("mkdir -p /etc/systemd/system/%[1]s.service.d && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > /etc/systemd/system/%[1]s.service.d/memlock.conf && systemctl daemon-reload && systemctl restart %[1]s  # pods that run keep the old limit",
 				unitOf(runtime)))
 	}
-	return cannotTell("its limits have no line for locked memory", "a kernel whose /proc/PID/limits has Max locked memory")
+	return cannotTell("its limits have no line for locked memory", "a kernel with the line Max locked memory in /proc/PID/limits")
 }
 
 // unitOf returns the systemd unit of a runtime.

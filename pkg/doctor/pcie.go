@@ -61,7 +61,7 @@ func (n Node) pcie(device string) (f Finding, is bool) {
 	found := fmt.Sprintf("%s x%d", v[0], width)
 	if speed < fastest || width < widest {
 		return problem(fmt.Sprintf("%s, of %s x%d that the NIC can have", found, v[1], widest),
-			"lspci -vv -s "+n.pci(device)+" | grep LnkSta  # then seat the card anew, use a slot with all lanes, and look at the BIOS settings of the slot"), true
+			"lspci -vv -s "+n.pci(device)+" | grep LnkSta  # then reseat the card, use a slot with all lanes, and look at the BIOS settings of the slot"), true
 	}
 	return ok("%s", found), true
 }

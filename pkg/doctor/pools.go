@@ -54,7 +54,7 @@ func (n Node) pool(ctx context.Context, name string) Finding {
 	}
 	var used []netip.Addr
 	for _, e := range entries {
-		if e.State == ledger.Leased || e.Rests(file.Quarantine) {
+		if e.State == ledger.Leased || e.InQuarantine(file.Quarantine) {
 			used = append(used, e.Addr)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // WriteText writes an answer for people: a line, and below it, indented, why a
-// problem matters, the commands that mend it, or what is missing to tell.
+// problem matters, the commands that solve it, or what is missing to tell.
 func WriteText(w io.Writer, a Answer) error {
 	found := a.Found
 	if a.Of != "" {
@@ -18,7 +18,7 @@ func WriteText(w io.Writer, a Answer) error {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-12s %-*s %s\n", a.Verdict, longestName(), a.Check, found)
-	for _, part := range []struct{ label, text string }{{"why: ", a.Why}, {"", a.Mend}, {"needs: ", a.Missing}} {
+	for _, part := range []struct{ label, text string }{{"why: ", a.Why}, {"", a.Fix}, {"needs: ", a.Missing}} {
 		for line := range strings.Lines(part.text) {
 			fmt.Fprintf(&b, "%13s%s%s\n", "", part.label, strings.TrimSuffix(line, "\n"))
 		}

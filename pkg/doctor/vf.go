@@ -14,7 +14,7 @@ import (
 )
 
 // vfTrust asks whether the VFs that the node itself uses let the frames of macvlan
-// children pass. VFs whose interface is in a pod need no trust for that.
+// children pass. A VF with its interface in a pod needs no trust for that.
 func vfTrust() Check {
 	return Check{
 		Name: "vf-trust",
@@ -54,16 +54,16 @@ func (n Node) vf(links []netlink.Link, pf string, vf netlink.VfInfo) (f Finding,
 	if !slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == name }) {
 		return f, false
 	}
-	var wrong, mend []string
+	var wrong, fix []string
 	if vf.Trust == 0 { // a driver without trust says -1
-		wrong, mend = append(wrong, "not trusted"), append(mend, "trust on")
+		wrong, fix = append(wrong, "not trusted"), append(fix, "trust on")
 	}
 	if vf.Spoofchk {
-		wrong, mend = append(wrong, "spoof check on"), append(mend, "spoofchk off")
+		wrong, fix = append(wrong, "spoof check on"), append(fix, "spoofchk off")
 	}
 	if len(wrong) > 0 {
 		return problem(fmt.Sprintf("VF %d of %s: %s", vf.ID, pf, strings.Join(wrong, ", ")),
-			fmt.Sprintf("ip link set %s vf %d %s", pf, vf.ID, strings.Join(mend, " "))).of(name), true
+			fmt.Sprintf("ip link set %s vf %d %s", pf, vf.ID, strings.Join(fix, " "))).of(name), true
 	}
 	return ok("VF %d of %s: trusted, no spoof check", vf.ID, pf).of(name), true
 }

@@ -30,7 +30,7 @@ import (
 
 // Port is a port of an RDMA device, and the NIC behind it.
 type Port struct {
-	// Rail is the number that the NIC has in a network whose match fits all RoCE NICs
+	// Rail is the number that the NIC has in a network with a match that fits all RoCE NICs
 	// of the node with an interface, in the order "pci"; nil for all other ports.
 	Rail   *int          `json:"rail"`
 	Netdev conf.LinkName `json:"netdev,omitempty"` // "" if it is in another namespace

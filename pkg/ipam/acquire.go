@@ -211,15 +211,15 @@ func (s *session) reapAll() error {
 // costs less than single addresses, and until then their last owners can still
 // get them back.
 func (s *session) expire(pool string, batch int) error {
-	var due []ledger.Resting
-	for r, err := range s.Resting(pool) {
+	var due []ledger.Quarantined
+	for r, err := range s.Quarantined(pool) {
 		if err != nil {
 			return err
 		}
 		if len(due) == batch || s.Now-r.Freed < s.ask.Quarantine {
 			break // all others are younger
 		}
-		if !s.rests(r) {
+		if !s.quarantined(r) {
 			due = append(due, r)
 		}
 	}
@@ -234,8 +234,8 @@ func (s *session) expire(pool string, batch int) error {
 	return nil
 }
 
-// rests says whether an address is still in quarantine.
-func (s *session) rests(r ledger.Resting) bool {
+// quarantined says whether an address is still in quarantine.
+func (s *session) quarantined(r ledger.Quarantined) bool {
 	return s.Now-r.Freed < rest(r.State, s.ask.Quarantine)
 }
 
@@ -250,7 +250,7 @@ func rest(of State, quarantine time.Duration) time.Duration {
 // oldest leases the address that is longest in quarantine, when no other is
 // left.
 func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
-	for r, err := range s.Resting(s.ask.Pool) {
+	for r, err := range s.Quarantined(s.ask.Pool) {
 		if err != nil {
 			return a, false, err
 		}
@@ -262,7 +262,7 @@ func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
 		} else if aside {
 			continue
 		}
-		if s.ask.RefuseQuarantined && s.rests(r) {
+		if s.ask.RefuseQuarantined && s.quarantined(r) {
 			return a, false, s.allInQuarantine(w, r)
 		}
 		s.warn("all free addresses are in quarantine: one is leased before its quarantine ends",
@@ -296,7 +296,7 @@ func (s *session) request(w want) (early bool, err error) {
 	if _, ok, err := s.recall(w); err != nil || ok {
 		return false, err
 	}
-	for r, err := range s.Resting(spot.Pool) {
+	for r, err := range s.Quarantined(spot.Pool) {
 		if err != nil {
 			return false, err
 		}
@@ -320,11 +320,11 @@ func (s *session) isAside(a netip.Addr) error {
 
 // wake leases an address in quarantine. It says whether the quarantine was not
 // over.
-func (s *session) wake(r ledger.Resting) (early bool, err error) {
-	if s.ask.RefuseQuarantined && s.rests(r) {
+func (s *session) wake(r ledger.Quarantined) (early bool, err error) {
+	if s.ask.RefuseQuarantined && s.quarantined(r) {
 		return false, s.inQuarantine(r)
 	}
-	if s.rests(r) {
+	if s.quarantined(r) {
 		return true, s.WakeEarly(s.ask.Owner, r)
 	}
 	return false, s.Wake(s.ask.Owner, r)
@@ -346,7 +346,7 @@ func (s *session) evict(spot ledger.Spot) error {
 		"pool %q has leased it to %v (container %s, interface %s)", spot.Pool, h.Owner, h.Owner.ContainerID, h.Owner.IfName)
 }
 
-func allPlaces(ledger.Place) State { return ledger.AtRest }
+func allPlaces(ledger.Place) State { return ledger.Released }
 
 // exhausted returns the error for a subnet without addresses left.
 func (s *session) exhausted(w want) error {

@@ -43,7 +43,7 @@ func TestAnAddressThatIsSetAsideIsFreeWhenItsNamespaceGoes(t *testing.T) {
 		_, err = n.lease(requests)
 		wantCode(t, err, cnierr.TryAgain, "namespace /run/netns/old")
 		entries, err := n.book().List(ctx, "")
-		if err != nil || len(entries) != 1 || !entries[0].Of("rail") || !entries[0].Of("any") || !entries[0].InUse() || entries[0].Rests(0) {
+		if err != nil || len(entries) != 1 || !entries[0].Of("rail") || !entries[0].Of("any") || !entries[0].InUse() || entries[0].InQuarantine(0) {
 			t.Errorf("listed as %v, %v", entries, err)
 		}
 		other := conf.Attachment{ContainerID: "c", IfName: "net2"}

@@ -24,7 +24,7 @@ func (s *session) keep() (missing int, err error) {
 		}
 		i := s.fitting(p.Addr)
 		if i < 0 {
-			return ledger.AtRest
+			return ledger.Released
 		}
 		s.leases[i] = s.wants[i].lease(p.Addr, p.Early)
 		missing--

@@ -33,9 +33,9 @@ func (e Entry) Of(pool string) bool { return e.Pool == pool || e.State == ledger
 // InUse says whether an interface has the address, as far as we know.
 func (e Entry) InUse() bool { return e.State == ledger.Leased || e.State == ledger.SetAside }
 
-// Rests says whether an address without lease is still in quarantine, in a pool with
+// InQuarantine says whether an address without lease is still in quarantine, in a pool with
 // that quarantine.
-func (e Entry) Rests(quarantine time.Duration) bool {
+func (e Entry) InQuarantine(quarantine time.Duration) bool {
 	return !e.InUse() && e.Age < rest(e.State, quarantine)
 }
 
@@ -69,7 +69,7 @@ func each(l *ledger.Ledger, fn func(Entry)) error {
 			fn(Entry{p.Pool, p.Addr, ledger.Leased, p.Early, l.Now - p.Since, h.Owner})
 		}
 	}
-	for r, err := range l.AllResting() {
+	for r, err := range l.AllQuarantined() {
 		if err != nil {
 			return err
 		}
@@ -84,19 +84,19 @@ func each(l *ledger.Ledger, fn func(Entry)) error {
 	return nil
 }
 
-// Usage is how full a subnet of a pool is. Total is the sum of Leased, Resting,
+// Usage is how full a subnet of a pool is. Total is the sum of Leased, Quarantined,
 // Free and Unusable. Unusable counts the addresses that are leased only on
 // request, or never: those that are excluded, reserved, or outside of the
 // ranges.
 type Usage struct {
 	Prefix                netip.Prefix
 	Total, Free, Unusable *big.Int
-	Leased, Resting       int
+	Leased, Quarantined   int
 }
 
 // String returns the numbers in the form of messages.
 func (u Usage) String() string {
-	return fmt.Sprintf("%d leased, %d in quarantine, %v excluded or reserved, %v in all", u.Leased, u.Resting, u.Unusable, u.Total)
+	return fmt.Sprintf("%d leased, %d in quarantine, %v excluded or reserved, %v in all", u.Leased, u.Quarantined, u.Unusable, u.Total)
 }
 
 // Usage counts for each subnet of an Ask, once for subnets with the same
@@ -150,7 +150,7 @@ func count(l *ledger.Ledger, pool string, wants []want, usage []Usage) error {
 			case e.State == ledger.Leased:
 				u.Leased++
 			default:
-				u.Resting++
+				u.Quarantined++
 			}
 			u.Free.Sub(u.Free, one)
 		}

@@ -19,7 +19,7 @@ import (
 // model is what the book must know, kept as simply as can be.
 type model struct {
 	leased  map[netip.Addr]string // pod
-	resting map[netip.Addr]rest
+	waiting map[netip.Addr]rest
 }
 
 type rest struct {
@@ -70,8 +70,8 @@ func (m model) acquire(t *testing.T, n *node, a ipam.Ask) {
 	leases, err := n.book().Acquire(ctx, a)
 	had := m.held(pod)
 	if err != nil {
-		if free := m.unused(a.Subnets[0]); len(free)+len(m.resting) >= len(a.Subnets) || len(had) > 0 {
-			t.Errorf("%s gets %v though %v are free and %v rest", pod, err, free, m.resting)
+		if free := m.unused(a.Subnets[0]); len(free)+len(m.waiting) >= len(a.Subnets) || len(had) > 0 {
+			t.Errorf("%s gets %v though %v are free and %v rest", pod, err, free, m.waiting)
 		}
 		return
 	}
@@ -90,25 +90,25 @@ func (m model) acquire(t *testing.T, n *node, a ipam.Ask) {
 func (m model) give(t *testing.T, n *node, a ipam.Ask, l ipam.Lease) {
 	t.Helper()
 	pod, addr := a.Owner.PodName, l.Prefix.Addr()
-	r, rested := m.resting[addr]
+	r, rested := m.waiting[addr]
 	switch {
 	case m.leased[addr] != "":
 		t.Errorf("%s gets %v, which %s has", pod, addr, m.leased[addr])
 	case rested && r.last != pod && n.now-r.freed < a.Quarantine:
 		if !l.Early || len(m.unused(a.Subnets[0])) > 0 || m.oldest() != r.freed {
-			t.Errorf("%s gets %v, which rests since %v; early %v, resting %v", pod, addr, r.freed, l.Early, m.resting)
+			t.Errorf("%s gets %v, which rests since %v; early %v, resting %v", pod, addr, r.freed, l.Early, m.waiting)
 		}
 	case l.Early:
 		t.Errorf("%s gets %v early, which has rested", pod, addr)
 	}
-	delete(m.resting, addr)
+	delete(m.waiting, addr)
 	m.leased[addr] = pod
 }
 
 func (m model) release(pod string, now time.Duration) {
 	for _, a := range m.held(pod) {
 		delete(m.leased, a)
-		m.resting[a] = rest{pod, now}
+		m.waiting[a] = rest{pod, now}
 	}
 }
 
@@ -127,7 +127,7 @@ func (m model) unused(s ipam.Subnet) []netip.Addr {
 	var out []netip.Addr
 	for a := s.Ranges[0].First; s.Ranges[0].Contains(a); a = a.Next() {
 		_, bad := netrange.Unusable(s.Prefix)[a]
-		if _, rests := m.resting[a]; !bad && !rests && m.leased[a] == "" && a != s.Gateway {
+		if _, quarantined := m.waiting[a]; !bad && !quarantined && m.leased[a] == "" && a != s.Gateway {
 			out = append(out, a)
 		}
 	}
@@ -135,7 +135,7 @@ func (m model) unused(s ipam.Subnet) []netip.Addr {
 }
 
 func (m model) oldest() time.Duration {
-	return slices.MinFunc(slices.Collect(maps.Values(m.resting)), func(a, b rest) int { return int(a.freed - b.freed) }).freed
+	return slices.MinFunc(slices.Collect(maps.Values(m.waiting)), func(a, b rest) int { return int(a.freed - b.freed) }).freed
 }
 
 // compare checks that the book lists the model's leases. It checks that every
@@ -148,27 +148,27 @@ func (m model) compare(t *testing.T, n *node) {
 		t.Fatal(err)
 	}
 	leased := map[netip.Addr]string{}
-	resting := map[netip.Addr]bool{}
+	waiting := map[netip.Addr]bool{}
 	for _, e := range entries {
 		if e.State.String() == "leased" {
 			leased[e.Addr] = e.Owner.PodName
 		} else {
-			resting[e.Addr] = true
+			waiting[e.Addr] = true
 		}
 	}
 	if !maps.Equal(m.leased, leased) {
 		t.Errorf("leased %v, want %v", leased, m.leased)
 	}
-	for a := range resting {
-		if _, ok := m.resting[a]; !ok {
+	for a := range waiting {
+		if _, ok := m.waiting[a]; !ok {
 			t.Errorf("%v rests, and should not", a)
 		}
 	}
-	for a, r := range m.resting {
-		if !resting[a] && n.now-r.freed < 2*time.Minute {
+	for a, r := range m.waiting {
+		if !waiting[a] && n.now-r.freed < 2*time.Minute {
 			t.Errorf("%v does not rest any more after %v", a, n.now-r.freed)
-		} else if !resting[a] {
-			delete(m.resting, a)
+		} else if !waiting[a] {
+			delete(m.waiting, a)
 		}
 	}
 }

@@ -147,7 +147,7 @@ func (r rails) lease(fixed []netip.Addr) ([]Lease, error) {
 	if len(fixed) > 0 {
 		// Not reapAll: an ADD that requests an address must not look at every
 		// lease only because its slot is taken on one rail.
-		leases, err := r.try(makeRoom[:2], func(mine []ledger.Resting) (netip.Addr, error) { return r.firstOpen(fixed, mine) })
+		leases, err := r.try(makeRoom[:2], func(mine []ledger.Quarantined) (netip.Addr, error) { return r.firstOpen(fixed, mine) })
 		if err != nil || leases != nil {
 			return leases, err
 		}
@@ -156,7 +156,7 @@ func (r rails) lease(fixed []netip.Addr) ([]Lease, error) {
 }
 
 // try leases the slot that find finds. It returns nil if find finds none.
-func (r rails) try(rooms []func() error, find func(mine []ledger.Resting) (netip.Addr, error)) ([]Lease, error) {
+func (r rails) try(rooms []func() error, find func(mine []ledger.Quarantined) (netip.Addr, error)) ([]Lease, error) {
 	for _, makeRoom := range rooms {
 		if err := makeRoom(); err != nil {
 			return nil, err
@@ -177,7 +177,7 @@ func (r rails) try(rooms []func() error, find func(mine []ledger.Resting) (netip
 }
 
 // find returns a slot that the pod had, or else the first free one.
-func (r rails) find(mine []ledger.Resting) (netip.Addr, error) {
+func (r rails) find(mine []ledger.Quarantined) (netip.Addr, error) {
 	if slot, err := r.firstOpen(r.had(mine), mine); err != nil || slot.IsValid() {
 		return slot, err
 	}
@@ -187,7 +187,7 @@ func (r rails) find(mine []ledger.Resting) (netip.Addr, error) {
 
 // had returns the slots that the pod had. The slots that it had on most rails
 // come first.
-func (r rails) had(mine []ledger.Resting) []netip.Addr {
+func (r rails) had(mine []ledger.Quarantined) []netip.Addr {
 	var slots []netip.Addr
 	on := map[netip.Addr]int{}
 	for _, w := range r.missing {
@@ -206,7 +206,7 @@ func (r rails) had(mine []ledger.Resting) []netip.Addr {
 }
 
 // firstOpen returns the first of slots that the pod can have on all rails.
-func (r rails) firstOpen(slots []netip.Addr, mine []ledger.Resting) (netip.Addr, error) {
+func (r rails) firstOpen(slots []netip.Addr, mine []ledger.Quarantined) (netip.Addr, error) {
 	for _, slot := range slots {
 		if open, err := r.open(slot, mine); err != nil || open {
 			return slot, err
@@ -217,14 +217,14 @@ func (r rails) firstOpen(slots []netip.Addr, mine []ledger.Resting) (netip.Addr,
 
 // open says whether the pod can have the address of a slot on all rails: the
 // address is free, or in quarantine and last leased by this pod.
-func (r rails) open(slot netip.Addr, mine []ledger.Resting) (bool, error) {
+func (r rails) open(slot netip.Addr, mine []ledger.Quarantined) (bool, error) {
 	for _, w := range r.missing {
 		a := w.at(slot)
 		if !w.has(a) {
 			return false, nil
 		}
 		taken := r.aside
-		if restsAt(mine, a) < 0 {
+		if quarantinedAt(mine, a) < 0 {
 			taken = r.taken
 		}
 		if is, err := taken(a); err != nil || is {
@@ -239,8 +239,8 @@ func (r rails) taken(a netip.Addr) (bool, error) {
 	return taken, err
 }
 
-func restsAt(resting []ledger.Resting, a netip.Addr) int {
-	return slices.IndexFunc(resting, func(r ledger.Resting) bool { return r.Addr == a })
+func quarantinedAt(waiting []ledger.Quarantined, a netip.Addr) int {
+	return slices.IndexFunc(waiting, func(r ledger.Quarantined) bool { return r.Addr == a })
 }
 
 // used tells Pick whether a slot is used. A slot is used if it is used on any
@@ -269,12 +269,12 @@ func (r rails) used(slot netip.Addr) (last netip.Addr, taken bool, err error) {
 }
 
 // take leases an open slot on all rails.
-func (r rails) take(slot netip.Addr, mine []ledger.Resting) ([]Lease, error) {
+func (r rails) take(slot netip.Addr, mine []ledger.Quarantined) ([]Lease, error) {
 	var out []Lease
 	for _, w := range r.missing {
 		a := w.at(slot)
 		var err error
-		if i := restsAt(mine, a); i >= 0 {
+		if i := quarantinedAt(mine, a); i >= 0 {
 			err = r.Wake(r.ask.Owner, mine[i])
 		} else {
 			err = r.Give(r.ask.Owner, ledger.Spot{Pool: r.ask.Pool, Addr: a})

@@ -313,7 +313,7 @@ func TestRailsInOneSubnetGetAnAddressEach(t *testing.T) {
 		}
 	}
 	low, high := subnet("10.0.0.0/28", "10.0.0.1-10.0.0.4"), subnet("10.0.0.0/28", "10.0.0.3-10.0.0.9")
-	if u := n.usage(ask("a", low, high)); len(u) != 1 || u[0].Leased+u[0].Resting+int(u[0].Free.Int64()) != 9 {
+	if u := n.usage(ask("a", low, high)); len(u) != 1 || u[0].Leased+u[0].Quarantined+int(u[0].Free.Int64()) != 9 {
 		t.Errorf("got %v", u)
 	}
 	for _, addrs := range [][]string{{"10.0.0.1", "10.0.0.1"}, {"10.0.0.1", "10.0.0.2", "10.0.0.4", "10.0.0.5", "10.0.0.6"}} {

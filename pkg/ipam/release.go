@@ -94,7 +94,7 @@ func (b *Book) Reject(ctx context.Context, ask Ask, addrs []netip.Addr) error {
 			case slices.Contains(addrs, p.Addr):
 				return ledger.Conflicted
 			case at.group != 0 && slots[at]:
-				return ledger.AtRest
+				return ledger.Released
 			}
 			return 0
 		})
@@ -143,7 +143,7 @@ func (b *Book) ReleaseAddress(ctx context.Context, pool string, addr netip.Addr)
 		}
 		_, err = l.Retire(h, func(p ledger.Place) State {
 			if p.Spot == spot {
-				return ledger.AtRest
+				return ledger.Released
 			}
 			return 0
 		})

@@ -213,7 +213,7 @@ func TestUsageAddsUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if u := got[0]; u.Leased != 2 || u.Resting != 1 || u.Free.Int64() != 15 || u.Unusable.Int64() != 238 || u.Total.Int64() != 256 {
+	if u := got[0]; u.Leased != 2 || u.Quarantined != 1 || u.Free.Int64() != 15 || u.Unusable.Int64() != 238 || u.Total.Int64() != 256 {
 		t.Errorf("got %v, %v free", u, u.Free)
 	}
 	all := new(big.Int).Lsh(big.NewInt(1), 64)

@@ -128,7 +128,7 @@ func (p pools) why(ctx context.Context, req conf.Request, rails []plan.Rail, err
 // quarantine. For a RailPool it has another hint, because a change of the
 // configuration does not give the node more addresses.
 func exhausted(p conf.IPAM, usage []ipam.Usage) error {
-	i := slices.IndexFunc(usage, func(u ipam.Usage) bool { return u.Free.Sign() <= 0 && u.Resting == 0 })
+	i := slices.IndexFunc(usage, func(u ipam.Usage) bool { return u.Free.Sign() <= 0 && u.Quarantined == 0 })
 	if i < 0 {
 		return nil
 	}

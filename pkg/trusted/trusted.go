@@ -45,7 +45,7 @@ var (
 )
 
 // Folder checks an absolute path on which a folder is or is to be made. What is
-// not there yet is no error if nobody but root can make it. Errors: ErrOthers, and a
+// not there yet is no error if only root can make it. Errors: ErrOthers, and a
 // *fs.PathError with the kernel's errno, such as ENOTDIR and ENAMETOOLONG.
 func Folder(path string) error {
 	fd, err := walk(path, 0)

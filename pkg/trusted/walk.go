@@ -95,7 +95,7 @@ func enter(folder int, name string, mode fs.FileMode) (int, error) {
 	return unix.Openat(folder, name, how, 0)
 }
 
-// passable says whether a name in a folder may be followed: whether nobody but root
+// passable says whether a name in a folder may be followed: whether only root
 // can have chosen what it names.
 func passable(at string, folder unix.Stat_t, there string, child unix.Stat_t) error {
 	link := child.Mode&unix.S_IFMT == unix.S_IFLNK

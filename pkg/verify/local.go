@@ -60,8 +60,8 @@ func answer(check, of string, f doctor.Finding) doctor.Answer {
 }
 
 // problem is an answer with the reason why it matters.
-func problem(check, of, found, mend, why string) doctor.Answer {
-	return doctor.Answer{Check: check, Why: why, Finding: doctor.Finding{Verdict: doctor.Problem, Of: of, Found: found, Mend: mend}}
+func problem(check, of, found, fix, why string) doctor.Answer {
+	return doctor.Answer{Check: check, Why: why, Finding: doctor.Finding{Verdict: doctor.Problem, Of: of, Found: found, Fix: fix}}
 }
 
 const restore = "rocectl repair --yes  # on the node; it restores routes and rules"

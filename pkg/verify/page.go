@@ -24,7 +24,7 @@ table { border-collapse: collapse } td, th { border: 1px solid #bbb; padding: .3
 {{if .Verdicts}}<ul>{{range .Verdicts}}<li>{{.}}</li>{{end}}</ul>{{else}}<p>none</p>{{end}}
 <h2>All answers</h2>
 <table><tr><th></th><th>test</th><th>of</th><th>found</th><th>what to do</th></tr>
-{{range .Answers}}<tr class="{{class .Verdict}}"><td>{{.Verdict}}</td><td>{{.Check}}</td><td>{{.Of}}</td><td>{{.Found}}</td><td><pre>{{.Mend}}{{.Missing}}</pre></td></tr>
+{{range .Answers}}<tr class="{{class .Verdict}}"><td>{{.Verdict}}</td><td>{{.Check}}</td><td>{{.Of}}</td><td>{{.Found}}</td><td><pre>{{.Fix}}{{.Missing}}</pre></td></tr>
 {{end}}</table></body></html>
 `
 

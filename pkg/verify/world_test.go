@@ -127,7 +127,7 @@ func problems(answers []doctor.Answer) string {
 		if a.Verdict != doctor.OK {
 			out = append(out, fmt.Sprintf("%s %s: %s: %s", a.Verdict, a.Check, a.Of, a.Found))
 		}
-		if a.Verdict == doctor.Problem && (a.Mend == "" || a.Why == "") {
+		if a.Verdict == doctor.Problem && (a.Fix == "" || a.Why == "") {
 			out = append(out, "without command or reason: "+a.Check)
 		}
 	}

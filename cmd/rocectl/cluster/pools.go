@@ -213,7 +213,7 @@ func (o *once) note(err error) {
 	case err != nil && !o.failed:
 		o.log.Warn(o.what, "error", err)
 	case err == nil && o.failed:
-		o.log.Info("mended: " + o.what)
+		o.log.Info("solved: " + o.what)
 	}
 	o.failed = err != nil
 }

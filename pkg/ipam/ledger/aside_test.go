@@ -72,9 +72,9 @@ func TestADatabaseOfTheVersionBeforeIsRead(t *testing.T) {
 	s, _ := store(t)
 	unpack(t, s, "past.db.gz")
 	type seen struct {
-		Held    []Place
-		Resting []State
-		Aside   []Aside
+		Held        []Place
+		Quarantined []State
+		Aside       []Aside
 	}
 	var got seen
 	err := s.Update(t.Context(), func(l *Ledger) error {
@@ -84,11 +84,11 @@ func TestADatabaseOfTheVersionBeforeIsRead(t *testing.T) {
 			}
 			got.Held = append(got.Held, h.Places...)
 		}
-		for r, err := range l.AllResting() {
+		for r, err := range l.AllQuarantined() {
 			if err != nil {
 				return err
 			}
-			got.Resting = append(got.Resting, r.State)
+			got.Quarantined = append(got.Quarantined, r.State)
 		}
 		return nil
 	})
@@ -97,9 +97,9 @@ func TestADatabaseOfTheVersionBeforeIsRead(t *testing.T) {
 	}
 	got.Aside = asides(t, s)
 	want := seen{
-		Held:    []Place{{Spot: Spot{"a", addr(1)}, Since: s.Now()}},
-		Resting: []State{AtRest, Conflicted},
-		Aside:   []Aside{{addr(9), Owner{IfName: "net1", Netns: Netns{"/run/netns/x", 4, 77}}}},
+		Held:        []Place{{Spot: Spot{"a", addr(1)}, Since: s.Now()}},
+		Quarantined: []State{Released, Conflicted},
+		Aside:       []Aside{{addr(9), Owner{IfName: "net1", Netns: Netns{"/run/netns/x", 4, 77}}}},
 	}
 	if diff := gocmp.Diff(want, got, addrs); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -153,16 +153,16 @@ func decodeHolding(it kv.Item) (Holding, error) {
 	return h, v.done("holding", it.Key)
 }
 
-func (r Resting) encode() []byte {
+func (r Quarantined) encode() []byte {
 	return appendOwner([]byte{valueVersion, byte(r.State)}, r.Owner)
 }
 
-func decodeResting(it kv.Item) (Resting, error) {
+func decodeQuarantined(it kv.Item) (Quarantined, error) {
 	k, v := reader{b: it.Key}, reader{b: it.Value}
 	if n := v.byte(); n != valueVersion {
-		return Resting{}, kv.Damagef("an address in quarantine has version %d", n)
+		return Quarantined{}, kv.Damagef("an address in quarantine has version %d", n)
 	}
-	var r Resting
+	var r Quarantined
 	r.Pool, r.Freed, r.Addr = k.string(), k.time(), k.addr()
 	r.State = State(v.byte())
 	r.Owner = v.owner()

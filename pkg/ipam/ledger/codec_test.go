@@ -29,8 +29,8 @@ func TestValuesSurviveFieldsOfALaterVersion(t *testing.T) {
 	if diff := gocmp.Diff(h, got, addrs); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	r := Resting{Spot{"pool", addr(1)}, Conflicted, 9, owner(2)}
-	gotRest, err := decodeResting(kv.Item{Key: restKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
+	r := Quarantined{Spot{"pool", addr(1)}, Conflicted, 9, owner(2)}
+	gotRest, err := decodeQuarantined(kv.Item{Key: restKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
 	if diff := gocmp.Diff(r, gotRest, addrs); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
@@ -39,7 +39,7 @@ func TestValuesSurviveFieldsOfALaterVersion(t *testing.T) {
 func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
 	t.Parallel()
 	hold := someHolding().encode()
-	rest := Resting{Spot{"pool", addr(1)}, AtRest, 9, owner(2)}
+	rest := Quarantined{Spot{"pool", addr(1)}, Released, 9, owner(2)}
 	key := restKey(rest.Spot, rest.Freed)
 	for n := range len(hold) {
 		if _, err := decodeHolding(kv.Item{Key: []byte("k"), Value: hold[:n]}); !errors.Is(err, kv.ErrDamaged) {
@@ -47,12 +47,12 @@ func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
 		}
 	}
 	for n := range len(rest.encode()) {
-		if _, err := decodeResting(kv.Item{Key: key, Value: rest.encode()[:n]}); !errors.Is(err, kv.ErrDamaged) {
+		if _, err := decodeQuarantined(kv.Item{Key: key, Value: rest.encode()[:n]}); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%d bytes of a resting address: got %v", n, err)
 		}
 	}
 	for n := range len(key) {
-		if _, err := decodeResting(kv.Item{Key: key[:n], Value: rest.encode()}); !errors.Is(err, kv.ErrDamaged) {
+		if _, err := decodeQuarantined(kv.Item{Key: key[:n], Value: rest.encode()}); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%d of %d bytes of the key of a resting address: got %v", n, len(key), err)
 		}
 	}
@@ -60,7 +60,7 @@ func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
 	for what, err := range map[string]error{
 		"holding":   second(decodeHolding(kv.Item{Key: []byte("k"), Value: hold})),
 		"neighbour": second(netnsOf(kv.Item{Key: []byte("k"), Value: hold})),
-		"resting":   second(decodeResting(kv.Item{Key: key, Value: append([]byte{9}, rest.encode()[1:]...)})),
+		"resting":   second(decodeQuarantined(kv.Item{Key: key, Value: append([]byte{9}, rest.encode()[1:]...)})),
 	} {
 		if !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%s of another version: got %v", what, err)
@@ -103,7 +103,7 @@ func TestKeysAreInjectiveAndSort(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("k"), someHolding().encode())
-	r := Resting{Spot{"pool", addr(1)}, AtRest, 9, owner(2)}
+	r := Quarantined{Spot{"pool", addr(1)}, Released, 9, owner(2)}
 	f.Add(restKey(r.Spot, r.Freed), r.encode())
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		if h, err := decodeHolding(kv.Item{Key: key, Value: value}); err == nil {
@@ -111,8 +111,8 @@ func FuzzDecode(f *testing.F) {
 				t.Errorf("%v becomes %v, %v", h, again, err)
 			}
 		}
-		if r, err := decodeResting(kv.Item{Key: key, Value: value}); err == nil {
-			if again, err := decodeResting(kv.Item{Key: restKey(r.Spot, r.Freed), Value: r.encode()}); err != nil || !gocmp.Equal(r, again, addrs) {
+		if r, err := decodeQuarantined(kv.Item{Key: key, Value: value}); err == nil {
+			if again, err := decodeQuarantined(kv.Item{Key: restKey(r.Spot, r.Freed), Value: r.encode()}); err != nil || !gocmp.Equal(r, again, addrs) {
 				t.Errorf("%v becomes %v, %v", r, again, err)
 			}
 		}

@@ -74,8 +74,8 @@ func (l *Ledger) renameLeased(current func(former string) string) error {
 
 // renameResting changes the pools of all addresses in quarantine.
 func (l *Ledger) renameResting(current func(former string) string) error {
-	var all []Resting
-	for r, err := range l.AllResting() {
+	var all []Quarantined
+	for r, err := range l.AllQuarantined() {
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (l *Ledger) renameResting(current func(former string) string) error {
 			return err
 		}
 		r.Pool = current(r.Pool)
-		if err := errors.Join(l.fileResting(r), l.addToRun(r.Spot)); err != nil {
+		if err := errors.Join(l.fileQuarantined(r), l.addToRun(r.Spot)); err != nil {
 			return err
 		}
 	}
@@ -133,7 +133,7 @@ func (l *Ledger) convertAsides() error {
 			return err
 		}
 	}
-	for r, err := range l.Resting(pastPool) {
+	for r, err := range l.Quarantined(pastPool) {
 		if err != nil {
 			return err
 		}

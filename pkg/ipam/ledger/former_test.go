@@ -92,7 +92,7 @@ func TestReleaseOfALeaseOfTheVersionBefore(t *testing.T) {
 		if err != nil || !held {
 			return fmt.Errorf("c1 holds nothing: %w", err)
 		}
-		_, err = l.Retire(h, func(Place) State { return AtRest })
+		_, err = l.Retire(h, func(Place) State { return Released })
 		return err
 	})
 	if err != nil {

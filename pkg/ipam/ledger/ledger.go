@@ -127,13 +127,13 @@ func (l *Ledger) give(o Owner, s Spot, early bool) error {
 }
 
 // Wake leases an address in quarantine.
-func (l *Ledger) Wake(o Owner, r Resting) error { return l.wake(o, r, false) }
+func (l *Ledger) Wake(o Owner, r Quarantined) error { return l.wake(o, r, false) }
 
 // WakeEarly leases an address before its quarantine is over. Early stays set in
 // the lease.
-func (l *Ledger) WakeEarly(o Owner, r Resting) error { return l.wake(o, r, true) }
+func (l *Ledger) WakeEarly(o Owner, r Quarantined) error { return l.wake(o, r, true) }
 
-func (l *Ledger) wake(o Owner, r Resting, early bool) error {
+func (l *Ledger) wake(o Owner, r Quarantined, early bool) error {
 	if err := l.drop(r); err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (l *Ledger) Save(h Holding) error {
 }
 
 // Retire ends leases of a holding. For each place, which returns the new state,
-// AtRest or Conflicted, or zero to keep the lease. Retire returns what is left.
+// Released or Conflicted, or zero to keep the lease. Retire returns what is left.
 func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
 	left := Holding{Owner: h.Owner}
 	for _, p := range h.Places {
@@ -168,7 +168,7 @@ func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
 			left.Places = append(left.Places, p)
 			continue
 		}
-		if err := l.fileResting(Resting{p.Spot, state, l.Now, h.Owner}); err != nil {
+		if err := l.fileQuarantined(Quarantined{p.Spot, state, l.Now, h.Owner}); err != nil {
 			return h, err
 		}
 	}
@@ -178,7 +178,7 @@ func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
 	return left, l.Save(left)
 }
 
-func (l *Ledger) fileResting(r Resting) error {
+func (l *Ledger) fileQuarantined(r Quarantined) error {
 	if err := l.rest.Put(restKey(r.Spot, r.Freed), r.encode()); err != nil || r.State == Conflicted {
 		return err
 	}
@@ -186,29 +186,29 @@ func (l *Ledger) fileResting(r Resting) error {
 }
 
 // Free ends the quarantine of an address.
-func (l *Ledger) Free(r Resting) error {
+func (l *Ledger) Free(r Quarantined) error {
 	if err := l.drop(r); err != nil {
 		return err
 	}
 	return l.takeFromRun(r.Spot)
 }
 
-func (l *Ledger) drop(r Resting) error {
+func (l *Ledger) drop(r Quarantined) error {
 	if err := l.rest.Del(restKey(r.Spot, r.Freed)); err != nil || r.State == Conflicted {
 		return err
 	}
 	return l.last.Del(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr))
 }
 
-// Resting yields the addresses of a pool that are in quarantine, in the order
+// Quarantined yields the addresses of a pool that are in quarantine, in the order
 // of their release. They may be leased and freed during the loop.
-func (l *Ledger) Resting(pool string) iter.Seq2[Resting, error] {
-	return decoded(l.rest.In(kv.Prefix(appendString(nil, pool))), decodeResting)
+func (l *Ledger) Quarantined(pool string) iter.Seq2[Quarantined, error] {
+	return decoded(l.rest.In(kv.Prefix(appendString(nil, pool))), decodeQuarantined)
 }
 
-// AllResting yields the addresses in quarantine of all pools.
-func (l *Ledger) AllResting() iter.Seq2[Resting, error] {
-	return decoded(l.rest.In(kv.Span{}), decodeResting)
+// AllQuarantined yields the addresses in quarantine of all pools.
+func (l *Ledger) AllQuarantined() iter.Seq2[Quarantined, error] {
+	return decoded(l.rest.In(kv.Span{}), decodeQuarantined)
 }
 
 // Holdings yields all holdings. They may be retired during the loop.
@@ -233,8 +233,8 @@ func decoded[T any](items iter.Seq2[kv.Item, error], decode func(kv.Item) (T, er
 
 // Last returns the addresses of a pool that are in quarantine and that an owner
 // with this identity had last.
-func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Resting, error) {
-	var out []Resting
+func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Quarantined, error) {
+	var out []Quarantined
 	prefix := lastKey(pool, id)
 	for it, err := range l.last.In(kv.Prefix(prefix)) {
 		if err != nil {
@@ -250,7 +250,7 @@ func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Resting, error) {
 		if value == nil || k.short || v.short {
 			return nil, kv.Damagef("address %v of pool %q is in quarantine in one table only", spot.Addr, pool)
 		}
-		r, err := decodeResting(kv.Item{Key: key, Value: value})
+		r, err := decodeQuarantined(kv.Item{Key: key, Value: value})
 		if err != nil {
 			return nil, err
 		}

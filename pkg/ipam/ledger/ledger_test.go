@@ -50,7 +50,7 @@ func addr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8)
 // naive is what a ledger should hold, kept in the simplest way.
 type naive struct {
 	held map[conf.Attachment]Holding
-	rest []Resting // in the order in which they became free
+	rest []Quarantined // in the order in which they became free
 }
 
 // content reads all tables.
@@ -62,7 +62,7 @@ func content(l *Ledger) (n naive, runs map[string][]netrange.Range, err error) {
 		}
 		n.held[h.Owner.Attachment()] = h
 	}
-	for r, err := range l.AllResting() {
+	for r, err := range l.AllQuarantined() {
 		if err != nil {
 			return n, nil, err
 		}
@@ -105,7 +105,7 @@ func (n naive) runs() map[string][]netrange.Range {
 func (n naive) last(pool string, o Owner) []Spot {
 	var out []Spot
 	for _, r := range n.rest {
-		if r.Pool == pool && r.State == AtRest && r.Owner.Identity() == o.Identity() {
+		if r.Pool == pool && r.State == Released && r.Owner.Identity() == o.Identity() {
 			out = append(out, r.Spot)
 		}
 	}
@@ -199,12 +199,12 @@ func retireSome(r *rand.Rand, l *Ledger, n *naive, at conf.Attachment) error {
 	states, left := map[Spot]State{}, Holding{Owner: h.Owner}
 	for _, p := range h.Places {
 		state := State(r.IntN(4))
-		if state < AtRest {
+		if state < Released {
 			left.Places = append(left.Places, p)
 			continue
 		}
 		states[p.Spot] = state
-		n.rest = append(n.rest, Resting{p.Spot, state, l.Now, h.Owner})
+		n.rest = append(n.rest, Quarantined{p.Spot, state, l.Now, h.Owner})
 	}
 	n.held[at] = left
 	if len(left.Places) == 0 {
@@ -227,7 +227,7 @@ func checkLedger(t *testing.T, s Store, want naive) {
 		if err != nil {
 			return err
 		}
-		byAge := func(a, b Resting) int {
+		byAge := func(a, b Quarantined) int {
 			return cmp.Or(len(a.Pool)-len(b.Pool), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Freed, b.Freed), a.Addr.Compare(b.Addr))
 		}
 		rest := slices.SortedFunc(slices.Values(want.rest), byAge)
@@ -277,7 +277,7 @@ func TestStepsRefuseWhatTheLawsForbid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := Resting{Spot: spot, State: AtRest, Freed: c.now, Owner: owner(1)}
+	gone := Quarantined{Spot: spot, State: Released, Freed: c.now, Owner: owner(1)}
 	for name, step := range map[string]func(*Ledger) error{
 		"give what is leased":    func(l *Ledger) error { return l.Give(owner(2), spot) },
 		"wake what is leased":    func(l *Ledger) error { return l.Wake(owner(2), gone) },
@@ -298,7 +298,7 @@ func retireTwice(l *Ledger) error {
 	if err != nil {
 		return err
 	}
-	all := func(Place) State { return AtRest }
+	all := func(Place) State { return Released }
 	if _, err := l.Retire(h, all); err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ type State byte
 // The states. Databases contain the numbers.
 const (
 	Leased     State = 1
-	AtRest     State = 2
+	Released   State = 2
 	Conflicted State = 3 // in quarantine because another host on the network answered for it
 	SetAside   State = 4 // its pool is not known; see Aside
 )
@@ -72,7 +72,7 @@ func (s State) String() string {
 	switch s {
 	case Leased:
 		return "leased"
-	case AtRest:
+	case Released:
 		return "resting"
 	case Conflicted:
 		return "conflict"
@@ -101,10 +101,10 @@ type Holding struct {
 	Places []Place
 }
 
-// Resting is an address in quarantine.
-type Resting struct {
+// Quarantined is an address in quarantine.
+type Quarantined struct {
 	Spot
-	State State // AtRest or Conflicted
+	State State // Released or Conflicted
 	Freed time.Duration
 	Owner Owner // the last one
 }

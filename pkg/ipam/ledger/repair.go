@@ -113,7 +113,7 @@ func (l *Ledger) checkTables() error {
 		}
 	}
 	atRest := 0
-	for r, err := range l.AllResting() {
+	for r, err := range l.AllQuarantined() {
 		if err == nil {
 			err = add(r.Spot)
 		}
@@ -133,7 +133,7 @@ func (l *Ledger) checkTables() error {
 	return errors.Join(l.checkCount(atRest), l.checkRuns(spots))
 }
 
-func (l *Ledger) checkLast(r Resting) error {
+func (l *Ledger) checkLast(r Quarantined) error {
 	v, err := l.last.Get(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr))
 	if err == nil && !bytes.Equal(v, appendTime(nil, r.Freed)) {
 		err = kv.Damagef("address %v of pool %q is in quarantine in one table only", r.Addr, r.Pool)

@@ -50,7 +50,7 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 			err := s.Update(t.Context(), func(l *Ledger) error {
 				h, _, err := l.Holding(owner(2).Attachment())
 				if err == nil {
-					_, err = l.Retire(h, func(Place) State { return AtRest })
+					_, err = l.Retire(h, func(Place) State { return Released })
 				}
 				return err
 			})

@@ -263,7 +263,7 @@ func TestAPeakOfLeasesLeavesNoHollowFile(t *testing.T) {
 				return err
 			}
 		}
-		for r, err := range l.AllResting() {
+		for r, err := range l.AllQuarantined() {
 			if err != nil {
 				return err
 			}
@@ -341,7 +341,7 @@ func TestAFullFileSystemChangesNothing(t *testing.T) {
 	err := s.Existing(t.Context(), func(l *Ledger) error {
 		h, _, err := l.Holding(owner(0).Attachment())
 		if err == nil {
-			_, err = l.Retire(h, func(Place) State { return AtRest })
+			_, err = l.Retire(h, func(Place) State { return Released })
 		}
 		return err
 	})
