@@ -13,8 +13,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// findings is how an attachment differs from what ADD made. With several rails, each
-// error names its rail.
+// findings is how an attachment differs from what ADD made. With several rails, an
+// error about one of them names it.
 type findings struct {
 	damage []error
 	// changed is what other programs have set. The attachment works with it.
@@ -27,7 +27,7 @@ func examine(ctx context.Context, x apply.Executor, p plan.Plan, told map[conf.L
 	if len(p.Interfaces) < 2 {
 		return examineOps(ctx, x, p.Ops, told)
 	}
-	var out findings
+	out := examineOps(ctx, x, p.OfNone(), nil)
 	for _, i := range p.Interfaces {
 		of := examineOps(ctx, x, p.Of(i), told)
 		for _, err := range of.damage {

@@ -334,3 +334,30 @@ func TestRequestedAddressesGoToTheirRails(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// What is on the host for all rails belongs to no interface of the pod.
+func TestCheckOfSeveralRailsSeesWhatBelongsToNoInterface(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	req := w.request("c1", "net1", "")
+	if _, err := w.node().Add(ctx, req); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := w.node().Records.Load(c1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Plan.Ops = append(rec.Plan.Ops, sharedRoute())
+	if err := w.node().Records.Save(rec); err != nil {
+		t.Fatal(err)
+	}
+	err = w.node().Check(ctx, req)
+	if cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "10.9.0.0/24") || strings.Contains(err.Error(), `rail "`) {
+		t.Errorf("the host lacks a route: CHECK says %v", err)
+	}
+	w.fake.Host().IP("route add 10.9.0.0/24 dev ens1 table 200 proto 82 scope link")
+	if err := w.node().Check(ctx, req); err != nil {
+		t.Errorf("the host has all: %v", err)
+	}
+}

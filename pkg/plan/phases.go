@@ -83,6 +83,14 @@ func (p Plan) Of(interfaces ...Interface) Ops {
 	})
 }
 
+// OfNone returns the operations that belong to no interface: what the attachment has
+// on the host, and the questions to the network.
+func (p Plan) OfNone() Ops {
+	return slices.DeleteFunc(slices.Clone(p.Ops), func(op Op) bool {
+		return slices.ContainsFunc(p.Interfaces, func(i Interface) bool { return i.has(op) })
+	})
+}
+
 func (i Interface) has(op Op) bool {
 	from := op.row().from
 	return op.Link() == i.Name || from != nil && slices.ContainsFunc(i.Addresses, func(a LeasedAddress) bool { return a.Prefix.Addr() == from(op.Kind) })
