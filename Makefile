@@ -28,7 +28,7 @@ BENCHFLAGS ?= -times
 
 # The tests that compare generated texts, and write them with -update.
 GENERATED := ^(TestErrorsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPageIsCurrent|TestTheChartIsMadeFromTheManifests)$$
-GENERATORS := ./pkg/cnierr ./integration/arch ./cmd/rocectl ./integration/cluster/deploy
+GENERATORS := ./pkg/cnierr ./pkg/doctor ./integration/arch ./cmd/rocectl ./integration/cluster/deploy
 
 PLUGINS := bin/roce bin/roce-ipam
 PROGRAMS := $(PLUGINS) bin/rocectl bin/roce-env

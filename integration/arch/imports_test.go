@@ -75,9 +75,12 @@ var importMap = []layer{
 	{"pkg/inventory", []string{
 		"pkg/cnierr", "pkg/conf", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/rdma/discover", "pkg/rdma/gidtable", "pkg/rdma/nldev",
 	}},
-	{"pkg/doctor", []string{"pkg/cnierr", "pkg/shell", "pkg/netrange", "pkg/conf/pool", "pkg/rdma/nldev", "pkg/rdma/gidtable", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile"}},
+	{"pkg/doctor", []string{
+		"pkg/cnierr", "pkg/shell", "pkg/netrange", "pkg/conf/pool", "pkg/inventory", "pkg/rdma/nldev", "pkg/rdma/gidtable",
+		"pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile",
+	}},
 	{"pkg/verify", []string{
-		"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/probe", "pkg/doctor",
+		"pkg/cnierr", "pkg/shell", "pkg/conf", "pkg/plan", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/probe", "pkg/doctor",
 	}},
 }
 

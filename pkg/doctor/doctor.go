@@ -62,10 +62,10 @@ type Check struct {
 func Checks() []Check {
 	return []Check{
 		machineID(),
-		rdmaModules(), rdmaDriver(), rdmaDevices(), rdmaMode(), rdmaPorts(), rdmaMTU(), rdmaBond(), vfTrust(), pcieLink(), gpuDirect(), pcieACS(),
+		rdmaModules(), rdmaDriver(), rdmaDevices(), rdmaMode(), rdmaPorts(), rdmaMTU(), rdmaBond(), eswitchMode(), vfTrust(), nicFirmware(), nicQoS(), pcieLink(), gpuDirect(), pcieACS(),
 		gidTable(), charDevices(), memlock(),
 		hostARP(), networkManagers(), neighbourTable(), firewall(),
-		cniPlugins(), cniConfig(), devicePlugin(), poolFill(), agentHealth(),
+		cniPlugins(), cniConfig(), devicePlugin(), poolFill(), poolRoutes(), agentHealth(),
 	}
 }
 

@@ -219,7 +219,7 @@ func softwareFaults() []fault {
 		},
 		{
 			name: "the state folder of the agent cannot be read", change: func(w *world) { w.spoil("pools") },
-			check: "agent", verdict: CannotTell, says: "list the pools", advice: "state folder", also: []string{"pools"},
+			check: "agent", verdict: CannotTell, says: "list the pools", advice: "state folder", also: []string{"pools", "pool-routes"},
 		},
 	}
 }

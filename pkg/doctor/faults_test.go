@@ -13,13 +13,14 @@ import (
 
 // faults are changes of the healthy node, in the order of the checks.
 func faults() []fault {
-	return slices.Concat(moduleFaults(), portFaults(), limitFaults(), nicFaults(), settingFaults(), softwareFaults())
+	return slices.Concat(moduleFaults(), portFaults(), limitFaults(), nicFaults(), configuredFaults(), settingFaults(), softwareFaults())
 }
 
 // withoutDevices are the checks that cannot look when the devices cannot be listed.
 func withoutDevices() []string {
 	return []string{
 		"rdma-devices", "rdma-netns-mode", "rdma-ports", "rdma-mtu", "rdma-bond", "pcie-link", "gid-table", "rdma-files", "host-arp", "firewall", "network-managers",
+		"eswitch-mode", "nic-firmware", "nic-qos", "pool-routes",
 	}
 }
 

@@ -32,6 +32,9 @@ func firewall() Check {
 			if !soft {
 				return []Finding{ok("no Soft-RoCE: the NICs take RoCE packets past the kernel's firewall")}
 			}
+			if f, found := n.legacyRules(ctx); found {
+				return []Finding{f}
+			}
 			rules, err := n.Run(ctx, "nft", "list", "ruleset")
 			if err != nil {
 				return []Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
@@ -45,6 +48,30 @@ func firewall() Check {
 			return []Finding{ok("no rule of nftables drops UDP 4791")}
 		},
 	}
+}
+
+// legacyRules looks at the rules of iptables-legacy, which nft does not show. The
+// kernel lists its tables only while there are some.
+func (n Node) legacyRules(ctx context.Context) (f Finding, found bool) {
+	tables, err := n.text("proc/net/ip_tables_names")
+	if isNotExist(err) || err == nil && tables == "" {
+		return f, false
+	}
+	if err != nil {
+		return cannotTell(err.Error(), "root, to read /proc/net/ip_tables_names"), true
+	}
+	rules, err := n.Run(ctx, "iptables-legacy-save")
+	if err != nil {
+		return cannotTell("the node has rules of iptables-legacy; iptables-legacy-save: "+err.Error(), "root, and the program iptables-legacy-save"), true
+	}
+	rule := regexp.MustCompile(`^-A .*-p udp .*--dports? (\S+).*-j (DROP|REJECT)`)
+	for line := range strings.Lines(rules) {
+		if m := rule.FindStringSubmatch(line); m != nil && includes(strings.ReplaceAll(m[1], ":", "-"), rocePort) {
+			line = strings.TrimSpace(line)
+			return problem("a rule of iptables-legacy drops it: "+line, "iptables-legacy-save | grep dport  # then iptables-legacy -t TABLE -D, and the rule"), true
+		}
+	}
+	return f, false
 }
 
 const rocePort = 4791

@@ -20,6 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
@@ -40,6 +41,14 @@ type Node struct {
 	Links func() ([]netlink.Link, error)
 	// RDMA returns the RDMA devices that the node has now.
 	RDMA func(ctx context.Context) (nldev.System, error)
+	// Routes returns the IPv4 and IPv6 routes of the main table.
+	Routes func() ([]netlink.Route, error)
+	// Devlink returns the devices that devlink knows.
+	Devlink func() ([]*netlink.DevlinkDevice, error)
+	// Driver asks the driver of an interface for its versions, and QoS for its classes
+	// of traffic.
+	Driver func(netdev string) (inventory.Driver, error)
+	QoS    func(netdev string) (QoS, error)
 	// Run runs a program of the node and returns what it prints, complaints included.
 	Run func(ctx context.Context, program string, args ...string) (string, error)
 	// Pools and Leases are what roce-cni itself keeps on the node.
@@ -61,6 +70,10 @@ func Live(pools nodefile.Store, leases *ipam.Book, agentURL string) Node {
 		Addrs:       func(link netlink.Link) ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) },
 		Links:       sync.OnceValues(netlink.LinkList),
 		RDMA:        readRDMA,
+		Routes:      func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) },
+		Devlink:     netlink.DevLinkGetDeviceList,
+		Driver:      inventory.ReadDriver,
+		QoS:         readQoS,
 		Run:         run,
 		Pools:       pools,
 		Leases:      leases,

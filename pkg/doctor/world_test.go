@@ -26,9 +26,11 @@ import (
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
@@ -52,6 +54,13 @@ type world struct {
 	leases   *ipam.Book
 	peers    int
 	agent    http.HandlerFunc // nil: nobody listens
+
+	routes     []netlink.Route
+	routesErr  error
+	devlink    []*netlink.DevlinkDevice
+	devlinkErr error
+	drivers    map[string]inventory.Driver // of an interface; none: it does not answer
+	qos        map[string]QoS
 }
 
 // healthy returns a node on which all is well.
@@ -74,7 +83,9 @@ func healthy(t *testing.T) *world {
 			Dir: dir, BootID: bootID, Now: func() time.Duration { return time.Hour },
 			Alive: ipam.NetnsAlive, Log: slog.New(slog.DiscardHandler),
 		}),
-		agent: func(out http.ResponseWriter, _ *http.Request) { fmt.Fprintln(out, "ok") },
+		drivers: map[string]inventory.Driver{}, qos: map[string]QoS{},
+		routes: []netlink.Route{route("172.20.0.0/16", 2), route("10.233.0.0/18", 9)},
+		agent:  func(out http.ResponseWriter, _ *http.Request) { fmt.Fprintln(out, "ok") },
 	}
 	w.pool(0)
 	for _, f := range archive.Files {
@@ -85,6 +96,12 @@ func healthy(t *testing.T) *world {
 			Index: i + 2, Name: name, MTU: 9000, Flags: net.FlagUp, OperState: netlink.OperUp,
 		}})
 		device := fmt.Sprintf("mlx5_%d", i)
+		w.drivers[name] = inventory.Driver{Name: "mlx5_core", Version: "6.8.0-60-generic", Firmware: "22.43.2026"}
+		w.qos[name] = QoS{PFC: 1 << 3, DSCP: true}
+		w.devlink = append(w.devlink, &netlink.DevlinkDevice{
+			BusName: "pci", DeviceName: []string{"0000:0b:00.0", "0000:5e:00.0"}[i],
+			Attrs: netlink.DevlinkDevAttrs{Eswitch: netlink.DevlinkDevEswitchAttr{Mode: "legacy"}},
+		})
 		w.rdma.Devices = append(w.rdma.Devices, nldev.Device{
 			Index: uint32(i), Name: device, Protocol: roce,
 			Ports: []nldev.Port{{Number: 1, State: nldev.Active, NetdevIndex: int32(i + 2), Netdev: name}},
@@ -96,6 +113,15 @@ func healthy(t *testing.T) *world {
 		w.gids(device, 256, 4)
 	}
 	return w
+}
+
+// route returns a route of the node.
+func route(dst string, link int) netlink.Route {
+	_, ipnet, err := net.ParseCIDR(dst)
+	if err != nil {
+		panic(err)
+	}
+	return netlink.Route{Dst: ipnet, LinkIndex: link, Type: unix.RTN_UNICAST}
 }
 
 const bootID = "8d5b6a4e-1f6e-4f6b-9f56-0d7c4d1f2a33"
@@ -169,8 +195,24 @@ func (w *world) node() Node {
 			return out, nil
 		},
 		Pools: w.pools, Leases: w.leases, Peers: w.peers, AgentURL: w.listen(),
-		Links: func() ([]netlink.Link, error) { return w.links, w.linksErr },
-		RDMA:  func(context.Context) (nldev.System, error) { return w.rdma, w.rdmaErr },
+		Links:   func() ([]netlink.Link, error) { return w.links, w.linksErr },
+		Routes:  func() ([]netlink.Route, error) { return w.routes, w.routesErr },
+		Devlink: func() ([]*netlink.DevlinkDevice, error) { return w.devlink, w.devlinkErr },
+		Driver: func(netdev string) (inventory.Driver, error) {
+			d, there := w.drivers[netdev]
+			if !there {
+				return d, errRefused
+			}
+			return d, nil
+		},
+		QoS: func(netdev string) (QoS, error) {
+			q, there := w.qos[netdev]
+			if !there {
+				return q, errRefused
+			}
+			return q, nil
+		},
+		RDMA: func(context.Context) (nldev.System, error) { return w.rdma, w.rdmaErr },
 	}
 }
 

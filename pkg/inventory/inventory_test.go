@@ -192,7 +192,7 @@ func TestThisMachine(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	if _, err := driver("lo"); err == nil {
+	if _, err := ReadDriver("lo"); err == nil {
 		t.Error("the loopback interface has a driver")
 	}
 }

@@ -18,7 +18,7 @@ import (
 // Live returns the node of the calling thread's network namespace. A kernel without
 // RDMA has no devices. Errors: cnierr.IO.
 func Live(ctx context.Context) (Node, error) {
-	n := Node{Sys: os.DirFS("/sys"), Driver: driver}
+	n := Node{Sys: os.DirFS("/sys"), Driver: ReadDriver}
 	c, err := rtnl.Dial()
 	if err != nil {
 		return Node{}, failed("interfaces", err)
@@ -48,8 +48,8 @@ func failed(what string, err error) error {
 	return cnierr.New(cnierr.IO, "list", what, "run it in the network namespace of the node", "%w", err)
 }
 
-// driver asks by ethtool's ioctl (ETHTOOL_GDRVINFO), as ethtool -i does.
-func driver(netdev string) (Driver, error) {
+// ReadDriver asks the driver of an interface by ethtool's ioctl (ETHTOOL_GDRVINFO), as ethtool -i does.
+func ReadDriver(netdev string) (Driver, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return Driver{}, err

@@ -17,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Names of the tests, which answers have as Check.
@@ -70,7 +71,7 @@ func (p Pod) routing(r Rail) doctor.Answer {
 	const why = "packets of this rail leave through another interface, or not at all"
 	switch {
 	case !r.up:
-		return problem(Routing, p.Of(r), string(r.Link)+" is down or has no carrier", fmt.Sprintf("ip link show %s  # then the NIC below it on the node: cable and switch port", r.Link), why)
+		return problem(Routing, p.Of(r), string(r.Link)+" is down or has no carrier", shell.Command("ip link show %s", r.Link)+"  # then the NIC below it on the node: cable and switch port", why)
 	case r.table != 0 && len(r.Reaches) == 0:
 		return problem(Routing, p.Of(r), fmt.Sprintf("table %d has no route through %s", r.table, r.Link), restore, why)
 	case r.table != 0 && !r.fails:
@@ -111,7 +112,7 @@ func (p Pod) gateway(ctx context.Context, r Rail) doctor.Answer {
 		return answer(GatewayUp, p.Of(r), doctor.Finding{Verdict: doctor.OK, Found: r.Gateway.String() + " answers"})
 	case cnierr.CodeOf(err) == cnierr.GatewaySilent:
 		return problem(GatewayUp, p.Of(r), fmt.Sprintf("the gateway %s does not answer on %s", r.Gateway, r.Link),
-			fmt.Sprintf("arping -I %s -s %s %s  # then check VLAN and switch port of the NIC, and the gateway", r.Link, r.Addr, r.Gateway),
+			shell.Command("arping -I %s -s %s %s", r.Link, r.Addr, r.Gateway)+"  # then check VLAN and switch port of the NIC, and the gateway",
 			"pods reach nothing outside of the rail's subnet")
 	}
 	return untold(GatewayUp, p.Of(r), err)
@@ -128,7 +129,7 @@ func (p Pod) duplicate(ctx context.Context, r Rail) doctor.Answer {
 		return answer(Duplicate, p.Of(r), doctor.Finding{Verdict: doctor.OK, Found: "no other host has " + r.Addr.String()})
 	case errors.As(err, &taken):
 		return problem(Duplicate, p.Of(r), taken.Error(),
-			fmt.Sprintf("arping -I %s -0 %s  # the MAC belongs to the other host: take the address from it, or delete this pod", r.Link, r.Addr),
+			shell.Command("arping -I %s -0 %s", r.Link, r.Addr)+"  # the MAC belongs to the other host: take the address from it, or delete this pod",
 			"packets for the pod reach the other host")
 	}
 	return untold(Duplicate, p.Of(r), err)

@@ -146,7 +146,7 @@ func (c couple) silent() doctor.Answer {
 
 func (c couple) oneWay(from, to string) doctor.Answer {
 	return problem(Reach, c.of(), fmt.Sprintf("frames are lost in one direction: from %s to %s", from, to),
-		fmt.Sprintf("ethtool -S NIC  # drops and errors of the rail's NIC on %s, and of its switch port", from), whyReach)
+		"ethtool -S NIC  # drops and errors of the rail's NIC at the first of the two, and of its switch port", whyReach)
 }
 
 // swapped looks for the rail of the peer that answers on our rail.

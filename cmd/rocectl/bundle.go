@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/cmd/rocectl/redact"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// bundleFlags are the flags of `rocectl bundle`.
+type bundleFlags struct {
+	node  *nodeFlags
+	out   string
+	logs  []string
+	names []string
+}
+
+func bundleCommand(node *nodeFlags) *cobra.Command {
+	f := bundleFlags{node: node}
+	cmd := &cobra.Command{
+		Use:   "bundle",
+		Short: "Pack what a bug report needs into one file, without names and addresses",
+		Long: `Pack what a bug report needs into one file (tar, gzip): the answers of doctor, rails,
+check, show, gids and pool list, the versions of the programs, the last part of the
+log files, and what the kernel says of RDMA. A command that fails leaves its error.
+Run it as root on the node. Nothing is changed.
+
+Addresses, hardware addresses, IDs, and the names of pods, namespaces, networks,
+pools and the node are replaced. The same value becomes the same text, such as ip-3,
+in all files. Names of NICs and of RDMA devices stay. With --name you add other names.
+Look at the file before you send it: tar -xzOf FILE | less`,
+		Args:    cobra.NoArgs,
+		PreRunE: node.mustExist,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	cmd.Flags().StringVar(&f.out, "out", "roce-bundle.tar.gz", "the `FILE` to write")
+	cmd.Flags().StringArrayVar(&f.logs, "log", nil, "a log `FILE` of a network (log.file); repeat it for more")
+	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
+	return cmd
+}
+
+// entry is a file of a bundle.
+type entry struct{ name, text string }
+
+func (f bundleFlags) run(cmd *cobra.Command) error {
+	records, err := f.node.records()
+	if err != nil {
+		return err
+	}
+	rows, unreadable := attachments(records)
+	r := redact.New()
+	f.learn(cmd, r, rows)
+	entries := []entry{{"versions.txt", versions(cmd)}, {"show.json", recordsText(rows, unreadable)}}
+	for _, c := range []string{"doctor", "rails", "rails --json", "check", "show", "gids", "pool list"} {
+		name := strings.NewReplacer(" --", ".", " ", "-").Replace(c)
+		entries = append(entries, entry{name + ".txt", f.output(cmd, strings.Fields(c))})
+	}
+	for i, log := range f.logs {
+		entries = append(entries, entry{fmt.Sprintf("log-%d.txt", i+1), tail(log)})
+	}
+	entries = append(entries, entry{"dmesg.txt", kernelMessages(cmd)})
+	if err := write(f.out, entries, r); err != nil {
+		return cnierr.New(cnierr.IO, "write bundle", f.out, "name a file that can be written: --out", "%w", err)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s has %d files; look at it before you send it: tar -xzOf %s | less\n", f.out, len(entries), f.out)
+	return nil
+}
+
+// learn tells the redactor the names of the user.
+func (f bundleFlags) learn(cmd *cobra.Command, r *redact.Redactor, rows []record.Record) {
+	for _, row := range rows {
+		r.Name("pod", row.Pod.Name)
+		r.Name("namespace", row.Pod.Namespace)
+		r.Name("network", row.Network)
+		r.Name("pool", row.Pool)
+		r.Name("container", string(row.ContainerID))
+		r.Name("netns", filepath.Base(row.Netns))
+	}
+	book, err := f.node.book()
+	if err == nil {
+		leases, _ := book.List(cmd.Context(), "") // what it cannot read, no other file has
+		for _, l := range leases {
+			r.Name("pool", l.Pool)
+			r.Name("pod", l.Owner.PodName)
+			r.Name("namespace", l.Owner.PodNamespace)
+			r.Name("network", l.Owner.Network)
+			r.Name("container", l.Owner.ContainerID)
+		}
+	}
+	if host, err := os.Hostname(); err == nil {
+		short, _, _ := strings.Cut(host, ".")
+		r.Name("node", host)
+		r.Name("node", short)
+	}
+	r.Name("node", os.Getenv("NODE_NAME"))
+	r.Name("folder", strings.Trim(f.node.stateDir, "/"))
+	for _, n := range f.names {
+		r.Name("name", n)
+	}
+}
+
+// output returns what a command of rocectl prints, errors included.
+func (f bundleFlags) output(cmd *cobra.Command, args []string) string {
+	var out bytes.Buffer
+	c := root(&out, &out)
+	c.SetArgs(append(args, "--state-dir", f.node.stateDir))
+	called, err := c.ExecuteContextC(cmd.Context())
+	if status := statusError(0); err != nil && !errors.As(err, &status) {
+		printError(&out, called.CommandPath(), err)
+	}
+	return out.String()
+}
+
+// recordsText returns the records without the configurations of other plugins, which
+// may contain secrets.
+func recordsText(rows []record.Record, unreadable error) string {
+	for i := range rows {
+		rows[i].Config = nil
+	}
+	b, err := json.MarshalIndent(rows, "", "  ")
+	if err = errors.Join(err, unreadable); err != nil {
+		return string(b) + "\n" + err.Error() + "\n"
+	}
+	return string(b) + "\n"
+}
+
+// versions returns those of rocectl, the plugins and the kernel.
+func versions(cmd *cobra.Command) string {
+	out := "rocectl " + buildversion.BuildVersion + "\n"
+	for _, c := range [][]string{
+		{"/opt/cni/bin/roce", "--version"}, {"/opt/cni/bin/roce-ipam", "--version"}, {"uname", "-rvm"}, {"ofed_info", "-s"}, {"ibv_devinfo", "-l"},
+	} {
+		b, err := exec.CommandContext(cmd.Context(), c[0], c[1:]...).CombinedOutput()
+		out += strings.Join(c, " ") + ": " + strings.TrimSpace(string(b))
+		if err != nil {
+			out += " (" + err.Error() + ")"
+		}
+		out += "\n"
+	}
+	return out
+}
+
+// kernelMessages returns what the kernel says of RDMA and its drivers.
+func kernelMessages(cmd *cobra.Command) string {
+	b, err := exec.CommandContext(cmd.Context(), "dmesg").CombinedOutput()
+	if err != nil {
+		return "dmesg: " + err.Error() + "\n"
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		for _, word := range []string{"mlx", "bnxt", "irdma", "infiniband", "rdma", "rxe", "gid", "macvlan"} {
+			if strings.Contains(strings.ToLower(line), word) {
+				out.WriteString(line)
+				break
+			}
+		}
+	}
+	return out.String()
+}
+
+// maxLog is how much of a log file is taken.
+const maxLog = 1 << 20
+
+func tail(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	if len(b) > maxLog {
+		b = b[len(b)-maxLog:]
+		_, b, _ = bytes.Cut(b, []byte("\n")) // the first line is not whole
+	}
+	return string(b)
+}
+
+// write writes the files of a bundle.
+func write(path string, entries []entry, r *redact.Redactor) (err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	z := gzip.NewWriter(file)
+	t := tar.NewWriter(z)
+	for _, e := range entries {
+		text := r.Text(e.text)
+		if err := t.WriteHeader(&tar.Header{Name: "roce-bundle/" + e.name, Mode: 0o600, Size: int64(len(text))}); err != nil {
+			return err
+		}
+		if _, err := t.Write([]byte(text)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(t.Close(), z.Close())
+}

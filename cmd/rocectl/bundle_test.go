@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
+)
+
+// TestABundleHasNothingThatIdentifiesAUser packs a node with a record, a lease and a
+// log, and looks for each of their names and addresses.
+func TestABundleHasNothingThatIdentifiesAUser(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	boot, err := plugin.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const secret = "a-password"
+	record := fmt.Sprintf(`{"version": 2, "bootID": %q, "network": "secretnet", "containerID": "0123abcd", "ifName": "net1",
+ "pod": {"namespace": "skunkworks", "name": "trainer-0"}, "netns": "/run/netns/cni-1", "netnsID": {"dev": 4, "ino": 1}, "config": {"password": %q},
+ "ipam": "roce-ipam", "pool": "secretpool", "committed": true, "saved": 1,
+ "plan": {"interfaces": [{"name": "net1", "mac": "02:00:5e:10:20:30", "mtu": 9000, "addresses": [{"prefix": "10.77.0.2/24"}]}], "ops": [
+  {"op": "macvlan", "args": {"name": "net1", "parent": "ens1f0", "mode": "bridge", "mtu": 9000, "mac": "02:00:5e:10:20:30", "mark": "roce:0123abcd/net1"}},
+  {"op": "rule", "args": {"from": "10.77.0.2/32", "table": 100, "priority": 32000}}]}}`, boot, secret)
+	file := filepath.Join(state, "attachments", "0123abcd", "net1.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(record), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	book, err := bookAt(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = book.Acquire(t.Context(), ipam.Ask{
+		Pool: "otherpool", Subnets: []ipam.Subnet{{Prefix: netip.MustParsePrefix("fd00:77::/64")}},
+		Owner: ipam.Owner{ContainerID: "9f9f", IfName: "net2", Network: "othernet", PodNamespace: "research", PodName: "server-1"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(t.TempDir(), "roce.log")
+	if err := os.WriteFile(log, []byte(`level=WARN msg="10.77.0.9 of skunkworks/trainer-0 is used by 02-00-5E-aa-bb-cc at acme.example"`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	if got := call("bundle", "--state-dir", state, "--out", out, "--log", log, "--name", "acme.example"); !strings.Contains(got, "files; look at it before you send it") {
+		t.Fatal(got)
+	}
+	files := unpack(t, out)
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := ""
+	for _, text := range files {
+		all += text
+	}
+	for _, not := range []string{
+		"secretnet", "0123abcd", "skunkworks", "trainer-0", "cni-1", secret, "secretpool", "02:00:5e:10:20:30", "10.77.0.", "otherpool", "fd00:77", "9f9f",
+		"othernet", "research", "server-1", "02-00-5E-aa", "acme.example", boot, state,
+	} {
+		if i := strings.Index(all, not); i >= 0 {
+			t.Errorf("%q is left: %s", not, all[max(0, i-60):min(len(all), i+60)])
+		}
+	}
+	if at := regexp.MustCompile(`\b` + regexp.QuoteMeta(host) + `\b`).FindStringIndex(all); at != nil {
+		t.Errorf("the name of the node is left: %s", all[max(0, at[0]-60):min(len(all), at[1]+60)])
+	}
+	for name, want := range map[string]string{
+		"show.txt": "net1", "show.json": `"op": "macvlan"`, "doctor.txt": "machine-id", "check.txt": "namespace-1/pod-", "pool-list.txt": "ip-",
+		"rails.txt": "rocectl", "log-1.txt": "is used by mac-", "versions.txt": "rocectl ", "gids.txt": "", "rails.json.txt": "", "dmesg.txt": "",
+	} {
+		text, there := files["roce-bundle/"+name]
+		if !there || !strings.Contains(text, want) {
+			t.Errorf("%s: %t, want %q in\n%s", name, there, want, text)
+		}
+	}
+	if got := call("bundle", "--state-dir", state, "--out", filepath.Join(state, "no", "such")); !strings.Contains(got, "rocectl[5] write bundle") {
+		t.Errorf("got %s, want that the file cannot be written", got)
+	}
+}
+
+// unpack returns the files of a bundle.
+func unpack(t *testing.T, path string) map[string]string {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	z, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[h.Name] = string(b)
+	}
+}

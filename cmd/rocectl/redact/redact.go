@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package redact replaces what identifies a user in texts: addresses, hardware
+// addresses, IDs, and the names that it is told.
+//
+// The same value becomes the same text wherever it appears, so that a reader can still
+// follow it: 172.16.11.5 is "ip-1" in the records and in the GID table. It knows no
+// format: it works on words. Everything is in this file.
+package redact
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Redactor replaces values. It is for one bundle, and not for concurrent use.
+type Redactor struct {
+	names   []name
+	aliases map[string]string // what replaces a value
+	counts  map[string]int    // of each kind
+}
+
+type name struct{ kind, text string }
+
+// New returns a redactor that knows no names.
+func New() *Redactor { return &Redactor{aliases: map[string]string{}, counts: map[string]int{}} }
+
+// Name adds a name of a kind, such as "pod". The empty name is none.
+func (r *Redactor) Name(kind, text string) {
+	if text == "" || slices.ContainsFunc(r.names, func(n name) bool { return n.text == text }) {
+		return
+	}
+	r.names = append(r.names, name{kind, text})
+	slices.SortStableFunc(r.names, func(a, b name) int { return cmp.Compare(len(b.text), len(a.text)) })
+}
+
+// alias returns what replaces a value.
+func (r *Redactor) alias(kind, value string) string {
+	key := kind + " " + value
+	if r.aliases[key] == "" {
+		r.counts[kind]++
+		r.aliases[key] = fmt.Sprintf("%s-%d", kind, r.counts[kind])
+	}
+	return r.aliases[key]
+}
+
+// Text returns a text without what identifies a user.
+func (r *Redactor) Text(s string) string {
+	for _, n := range r.names {
+		s = r.replaceName(s, n)
+	}
+	for _, p := range []struct{ kind, pattern string }{
+		{"id", `\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b`},
+		{"id", `\b[0-9a-f]{32,128}\b`},
+		{"mac", `\b[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5}\b`},
+		{"guid", `\b[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3}\b`},
+	} {
+		s = r.pattern(s, p.kind, p.pattern)
+	}
+	return regexp.MustCompile(`[0-9a-fA-F:.]{2,}`).ReplaceAllStringFunc(s, r.address)
+}
+
+// pattern replaces what matches a pattern. It leaves out what is part of a longer
+// address, because that is replaced as a whole.
+func (r *Redactor) pattern(s, kind, pattern string) string {
+	var b strings.Builder
+	at := 0
+	for _, m := range regexp.MustCompile(pattern).FindAllStringIndex(s, -1) {
+		if m[0] > 0 && s[m[0]-1] == ':' && kind == "guid" || m[1] < len(s) && s[m[1]] == ':' && kind == "guid" {
+			continue
+		}
+		b.WriteString(s[at:m[0]] + r.alias(kind, strings.ToLower(strings.ReplaceAll(s[m[0]:m[1]], "-", ":"))))
+		at = m[1]
+	}
+	return b.String() + s[at:]
+}
+
+// address replaces an IP address, however it is written. It keeps those that every
+// machine has.
+func (r *Redactor) address(word string) string {
+	text := strings.TrimRight(word, ".:")
+	a, err := netip.ParseAddr(text)
+	if err != nil { // an address and a port
+		if head, port, found := cutLast(text, ":"); found {
+			if a, err := netip.ParseAddr(head); err == nil && a.Is4() {
+				return r.address(head) + ":" + port + word[len(text):]
+			}
+		}
+		return word
+	}
+	a = a.Unmap()
+	if a.IsUnspecified() || a.IsLoopback() {
+		return word
+	}
+	return r.alias("ip", a.String()) + word[len(text):]
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// replaceName replaces a name where it is a whole word.
+func (r *Redactor) replaceName(s string, n name) string {
+	part := func(c rune) bool { return unicode.IsLetter(c) || unicode.IsDigit(c) }
+	var b strings.Builder
+	for {
+		i := strings.Index(s, n.text)
+		if i < 0 {
+			return b.String() + s
+		}
+		end := i + len(n.text)
+		before, _ := utf8.DecodeLastRuneInString(s[:i])
+		after, _ := utf8.DecodeRuneInString(s[end:])
+		if i > 0 && part(before) || end < len(s) && part(after) {
+			b.WriteString(s[:end])
+		} else {
+			b.WriteString(s[:i] + r.alias(n.kind, n.text))
+		}
+		s = s[end:]
+	}
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package redact
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestNothingOfTheUserIsLeft(t *testing.T) {
+	t.Parallel()
+	r := New()
+	for _, n := range []string{"trainer-0", "trainer-0-worker", "ml", "gpu-07.example.org", "gpu-07", ""} {
+		r.Name("name", n)
+	}
+	r.Name("name", "ml") // twice
+	for in, want := range map[string]string{
+		"ml/trainer-0 and ml/trainer-0-worker":                    "name-4/name-3 and name-4/name-2",
+		"html ml1 xml":                                            "html ml1 xml",
+		"172.16.11.5/24, 172.16.11.5.":                            "ip-1/24, ip-1.",
+		"0000:0000:0000:0000:0000:ffff:ac10:0b05":                 "ip-1",
+		"::ffff:172.16.11.5 fd00::5 FD00:0:0::5":                  "ip-1 ip-2 ip-2",
+		"listen 172.16.11.5:9483":                                 "listen ip-1:9483",
+		"0.0.0.0 127.0.0.1 ::1 ::":                                "0.0.0.0 127.0.0.1 ::1 ::",
+		"02:aB:00:00:00:01 02-ab-00-00-00-01":                     "mac-1 mac-1",
+		"guid 5054:00ff:fe00:0a01":                                "guid guid-1",
+		"0000:13:00.0 15:28:33 28.39.1002 v1.2.3":                 "0000:13:00.0 15:28:33 28.39.1002 v1.2.3",
+		"8d5b6a4e-1f6e-4f6b-9f56-0d7c4d1f2a33":                    "id-1",
+		"roce:" + strings.Repeat("0123456789abcdef", 4) + "/net1": "roce:id-2/net1",
+		"gpu-07.example.org is gpu-07":                            "name-1 is name-5",
+	} {
+		// The aliases count up over all texts, so only their shape is compared.
+		got := r.Text(in)
+		if shape(got) != shape(want) {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+	if a, b := r.Text("172.16.11.5"), r.Text("0000:0000:0000:0000:0000:ffff:ac10:0b05"); a != b {
+		t.Errorf("one address has two names: %s and %s", a, b)
+	}
+}
+
+// shape makes all numbers behind a dash equal.
+func shape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		b.WriteByte(s[i])
+		if s[i] != '-' {
+			continue
+		}
+		for i+1 < len(s) && s[i+1] >= '0' && s[i+1] <= '9' {
+			i++
+		}
+	}
+	return b.String()
+}
