@@ -4,8 +4,6 @@
 package doctor
 
 import (
-	"fmt"
-
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -38,13 +36,11 @@ func readQoS(netdev string) (QoS, error) {
 	if err != nil {
 		return QoS{}, err
 	}
-	for _, m := range replies {
-		if len(m) < (dcbHeader{}).Len() {
-			return QoS{}, fmt.Errorf("the answer of dcbnl has %d bytes", len(m))
-		}
-		return parseQoS(m[dcbHeader{}.Len():])
+	header := dcbHeader{}.Len()
+	if len(replies) == 0 || len(replies[0]) < header {
+		return QoS{}, unix.ENODATA
 	}
-	return QoS{}, unix.ENODATA
+	return parseQoS(replies[0][header:])
 }
 
 func parseQoS(b []byte) (q QoS, err error) {

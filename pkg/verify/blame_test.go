@@ -94,7 +94,8 @@ func TestAFaultIsThatOfARailIfAllItsTestsFail(t *testing.T) {
 			[]string{"rail 3 of a to b: no frame passes between 10.0.0.1 and 10.0.0.2 in either direction"},
 		},
 		{
-			"two pods", func(a, b string) string { return fmt.Sprintf(large, a, b) }, []string{"a", "b"},
+			"two pods", func(a, b string) string { return fmt.Sprintf(large, a, b) },
+			[]string{"a", "b"},
 			[]string{"rail 3 of a to b: " + fmt.Sprintf(large, "a", "b")},
 		},
 	} {

@@ -119,13 +119,8 @@ type end struct {
 // nothing comes back. It is for IPv4.
 func (p Pod) throw(r Rail, from uint16, to end, n nonce) error {
 	var c *packet.Conn
-	var mac net.HardwareAddr
-	err := p.Enter(func() error {
-		ifi, err := net.InterfaceByName(string(r.Link))
-		if err != nil {
-			return err
-		}
-		mac = ifi.HardwareAddr
+	err := p.Enter(func() (err error) {
+		ifi := &net.Interface{Index: int(r.index), Name: string(r.Link), HardwareAddr: r.MAC[:]}
 		c, err = packet.Listen(ifi, packet.Raw, unix.ETH_P_IP, &packet.Config{})
 		return err
 	})
@@ -133,7 +128,7 @@ func (p Pod) throw(r Rail, from uint16, to end, n nonce) error {
 		return err
 	}
 	defer c.Close() //nolint:errcheck // the frames are sent
-	f := frame(mac, to, netip.AddrPortFrom(r.Addr, from), payload(n, 0, smallest, r.Addr))
+	f := frame(r.MAC[:], to, netip.AddrPortFrom(r.Addr, from), payload(n, 0, smallest, r.Addr))
 	for range attempts {
 		if _, err := c.WriteTo(f, &packet.Addr{HardwareAddr: to.MAC}); err != nil {
 			return err
