@@ -18,7 +18,6 @@ import (
 	"os"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
-	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -62,15 +61,15 @@ func main() {
 }
 
 func run(w io.Writer, only conf.LinkName) error {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
-		return cnierr.New(cnierr.IO, "read limit of", "locked memory", "", "%w", err)
+	own, err := podenv.Own()
+	if err != nil {
+		return err
 	}
 	ns, err := gids.Node{Sys: os.DirFS("/sys")}.Here(context.Background(), only)
 	var advice gids.Advice
 	if err == nil {
 		advice, err = gids.Tell(ns.Rails, ns.Out)
-		err = errors.Join(err, podenv.Container{Root: "/", Memlock: limit.Cur}.Check(ns.Rails))
+		err = errors.Join(err, own.Check(ns.Rails))
 	}
 	return errors.Join(err, podenv.Write(w, ns.Rails, advice, err))
 }

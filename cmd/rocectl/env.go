@@ -36,7 +36,8 @@ func envCommand(node *nodeFlags) *cobra.Command {
 shell to evaluate: the RDMA devices, and the GID index of the pod's address on
 each. All values come from the kernel. Without flags the command reports on the
 network namespace in which it runs, for example inside a pod. There it needs no
-privileges, and no files but /sys. With --pid, --netns or --container it reports
+privileges. It fails if the container cannot open the RDMA devices, or cannot
+lock memory without a limit: the error names the line of the manifest. With --pid, --netns or --container it reports
 on a pod from the node, and needs root.
 
 A rail is an interface with an address that has a RoCE v2 GID. Other interfaces,
@@ -61,6 +62,7 @@ fails too, because the status of eval is not that of rocectl.`,
 				return err
 			}
 			advice, undecided := gids.Tell(ns.Rails, ns.Out)
+			undecided = errors.Join(undecided, f.usable(ns.Rails))
 			if f.asJSON {
 				err = writeJSON(out, env{railRows(ns.Rails), advice})
 			} else {
@@ -93,6 +95,19 @@ func (f envFlags) given(cmd *cobra.Command) error {
 		}
 	}
 	return nil
+}
+
+// usable says whether the caller can use the RDMA devices of the rails, if the command
+// reports on the container in which it runs. It cannot tell this of another container.
+func (f envFlags) usable(rails []gids.Rail) error {
+	if f.pid != 0 || f.netns != "" || f.at.container != "" {
+		return nil
+	}
+	own, err := podenv.Own()
+	if err != nil {
+		return err
+	}
+	return own.Check(rails)
 }
 
 func (f envFlags) read(cmd *cobra.Command) (gids.Namespace, error) {

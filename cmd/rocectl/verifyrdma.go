@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -68,10 +67,9 @@ func container(p verify.Pod, rails []gids.Rail, here bool) doctor.Answer {
 		a.Verdict, a.Found, a.Missing = doctor.CannotTell, "this is not the container", "rocectl verify in the container: device files and the limit for locked memory"
 		return a
 	}
-	var limit unix.Rlimit
-	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit)
+	own, err := podenv.Own()
 	if err == nil {
-		err = podenv.Container{Root: "/", Memlock: limit.Cur}.Check(rails)
+		err = own.Check(rails)
 	}
 	if err != nil {
 		return lacking(verify.Container, p.Name, err.Error(), cnierr.CNI("rocectl", err).Details)

@@ -32,7 +32,7 @@ func defaults() conf.Request {
 			Conflict: conf.Conflict{Mode: conf.Require, Probes: 3, Interval: 2 * time.Millisecond, Wait: 4 * time.Millisecond},
 			Gateway:  conf.Gateway{Mode: conf.Require, Attempts: 3, Timeout: 100 * time.Millisecond},
 		},
-		RDMA: conf.RDMA{Mode: conf.RDMAAuto, GID: conf.Require, GIDWait: 10 * time.Second},
+		RDMA: conf.RDMA{Mode: conf.RDMAAuto, GID: conf.Require, GIDWait: 10 * time.Second, UVerbs: conf.Warn},
 	}
 }
 
@@ -91,7 +91,7 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 			r.Probe.Gateway = conf.Gateway{Mode: conf.Warn, Attempts: 1, Timeout: time.Millisecond}
 		}},
 		{`"rdma": {"mode": "exclusive", "gid": "warn", "gidWait": "30s"}`, func(r *conf.Request) {
-			r.RDMA = conf.RDMA{Mode: conf.RDMAExclusive, GID: conf.Warn, GIDWait: 30 * time.Second}
+			r.RDMA = conf.RDMA{Mode: conf.RDMAExclusive, GID: conf.Warn, GIDWait: 30 * time.Second, UVerbs: conf.Warn}
 		}},
 		{`"rdma": {"gidIndex": "equal"}`, func(r *conf.Request) { r.RDMA.GIDIndex = conf.EqualIndex }},
 		{`"rdma": {"gidIndex": 7}`, func(r *conf.Request) { r.RDMA.GIDIndex = 7 }},

@@ -327,6 +327,8 @@ type RDMA struct {
 	GIDWait time.Duration
 	// GIDIndex is the promise about the GID indexes.
 	GIDIndex GIDIndex
+	// UVerbs is what follows when a move changes the file of a device.
+	UVerbs Severity
 	// Settings for a device that moves into the pod; nil: the host's settings.
 	TOS          *uint8 // IP type of service that rdma_cm sets
 	TrafficClass *uint8 // traffic class that the driver forces, where it can

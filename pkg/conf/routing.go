@@ -77,6 +77,7 @@ func rdma(v strict.Value) RDMA {
 		// (gid-cache-wq).
 		GIDWait:  o.At("gidWait").Duration(10*time.Second, 100*time.Millisecond, time.Minute),
 		GIDIndex: gidIndex(o.At("gidIndex")),
+		UVerbs:   strict.Choice(o.At("uverbs"), Warn, Require, Off),
 
 		TOS:          o.At("tos").Octet(),
 		TrafficClass: o.At("trafficClass").Octet(),

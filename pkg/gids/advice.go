@@ -5,6 +5,7 @@ package gids
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -50,7 +51,7 @@ func Tell(rails []Rail, out conf.LinkName) (Advice, error) {
 		return a, nil
 	}
 	return a, cnierr.New(cnierr.NoGID, "choose GID index for", strings.Join(links(used), ", "),
-		"start one process for each rail, each with what rocectl env --ifname NAME prints, or delete the pod: rails have equal indexes if their pods start and end together",
+		"start one process for each rail, each with what rocectl env --ifname NAME prints, or set rdma.gidIndex to equal in the network and delete the pod",
 		"%s", strings.Join(a.undecided, "; "))
 }
 
@@ -101,8 +102,8 @@ func (a *Advice) ucx(rails []Rail) {
 	}
 	for _, r := range rails {
 		if got := ucxChoice(r.Port); got != r.Index {
-			a.why("no UCX_IB_GID_INDEX: the indexes differ (%s), UCX takes one for all rails, and by itself it would take %d on %s",
-				indexes(rails), got, r.Link)
+			a.why("no UCX_IB_GID_INDEX: the indexes differ (%s), UCX takes one for all rails, and by itself it would take %d on %s. "+
+				"A UCX that has UCX_IB_ROCE_SUBNET_LIST (ucx_info -c -f) finds them with %s", indexes(rails), got, r.Link, ownAddresses(rails))
 			return
 		}
 	}
@@ -144,4 +145,15 @@ func links(rails []Rail) []string {
 		out = append(out, string(r.Link))
 	}
 	return out
+}
+
+// ownAddresses returns the addresses of the rails as UCX_IB_ROCE_SUBNET_LIST takes them.
+// UCX takes the first GID in one of the subnets (uct_ib_device_select_gid), so each
+// subnet has one address.
+func ownAddresses(rails []Rail) string {
+	var out []string
+	for _, r := range rails {
+		out = append(out, netip.PrefixFrom(r.Addr, r.Addr.BitLen()).String())
+	}
+	return strings.Join(out, ",")
 }

@@ -267,6 +267,7 @@ func (m maker) move() Ops {
 	out := Move{
 		Device: r.Device, Parent: m.facts.Parent.onNode(), Link: m.rail.IfName, Netns: m.facts.Pod.Netns,
 		TOS: r.TOS, TrafficClass: r.TrafficClass, HostTOS: r.TOS, HostTrafficClass: r.TrafficClass,
+		UVerbs: r.UVerbs, UVerbsMode: m.req.RDMA.UVerbs,
 	}
 	if m.req.RDMA.TOS != nil {
 		out.TOS = m.req.RDMA.TOS

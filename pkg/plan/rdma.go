@@ -25,6 +25,9 @@ type RDMA struct {
 	// where the kernel or the driver has no such setting.
 	TOS          *uint8 `json:"tos,omitempty"`
 	TrafficClass *uint8 `json:"trafficClass,omitempty"`
+	// UVerbs is the name of the device's file in /dev/infiniband, in exclusive mode;
+	// "" if it is not known.
+	UVerbs string `json:"uverbs,omitempty"`
 }
 
 // RDMADevice is a port of an RDMA device. The kernel keeps Index and GUID when
@@ -60,6 +63,10 @@ type Move struct {
 	TrafficClass     *uint8 `json:"trafficClass,omitempty"`
 	HostTOS          *uint8 `json:"hostTOS,omitempty"`
 	HostTrafficClass *uint8 `json:"hostTrafficClass,omitempty"`
+	// UVerbs is the name of the device's file before the move. UVerbsMode says what
+	// follows if the move changes it.
+	UVerbs     string        `json:"uverbs,omitempty"`
+	UVerbsMode conf.Severity `json:"uverbsMode,omitempty"`
 }
 
 // commands implements Kind.

@@ -134,6 +134,7 @@ func (s *Subsystem) describe(m discover.Match, at Side, exclusive bool) (plan.RD
 	if !exclusive {
 		return out, nil
 	}
+	out.UVerbs = s.uverbs(m.Device.Name)
 	if out.TOS, err = s.tos(at, out.Device); err != nil {
 		return plan.RDMA{}, err
 	}

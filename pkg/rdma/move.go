@@ -96,6 +96,9 @@ func (m move) give(ctx context.Context, index uint32) error {
 	if _, err := m.device(ctx, Pod, m.op.Device); err != nil {
 		return err
 	}
+	if err := m.renumbered(); err != nil {
+		return err
+	}
 	return m.settle()
 }
 
@@ -175,7 +178,7 @@ func (m move) check(ctx context.Context) error {
 		return damaged(action, m.op.Device.Name, []string{m.rdma(Pod, "dev set %s name %s", d.Name, m.op.Device.Name)},
 			"it has another name in the pod, %q", d.Name)
 	}
-	return m.checkSettings(action)
+	return errors.Join(m.sameFile(), m.checkSettings(action))
 }
 
 func (m move) checkHost(ctx context.Context) error {

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/gids"
 )
@@ -18,6 +20,15 @@ import (
 type Container struct {
 	Root    string // the folder with dev, proc and sys: "/"
 	Memlock uint64 // its limit for locked memory in bytes (RLIMIT_MEMLOCK)
+}
+
+// Own returns the container of the caller. Errors: IO.
+func Own() (Container, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return Container{}, cnierr.New(cnierr.IO, "read limit of", "locked memory", "", "%w", err)
+	}
+	return Container{Root: "/", Memlock: limit.Cur}, nil
 }
 
 // enough is a limit for locked memory that an operator chose for RDMA. The defaults
@@ -37,7 +48,8 @@ func (c Container) Check(rails []gids.Rail) error {
 		checked[r.Port.Device] = true
 		if err := c.open(r.Port.Device); err != nil {
 			all = errors.Join(all, cnierr.New(cnierr.NoRDMA, "open RDMA device", r.Port.Device,
-				"request the resource of the RDMA device plugin in the container: resources.limits, such as rdma/rails: 1", "%w", err))
+				"request the resource of the RDMA device plugin in the container: resources.limits, such as rdma/rails: 1; "+
+					"if it does, and the node is in exclusive mode, delete the pod: a move has changed the number of the file", "%w", err))
 		}
 	}
 	return errors.Join(all, c.locks())

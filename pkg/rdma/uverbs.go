@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"io/fs"
+	"path"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+)
+
+// uverbs returns the name of the file that programs open to use a device, such as
+// uverbs1. It returns "" if there is none, or if several devices of the node have the
+// name of this one. Every namespace sees these files.
+func (s *Subsystem) uverbs(device string) string {
+	files, err := fs.Glob(s.c.Sys, "class/infiniband_verbs/*/ibdev")
+	if err != nil {
+		return "" // the pattern is right: there are none
+	}
+	found := ""
+	for _, f := range files {
+		if text(s.c.Sys, f) != device {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = path.Base(path.Dir(f))
+	}
+	return found
+}
+
+const checkingFile = "check device file of"
+
+// sameFile returns a finding if the device has another file than before the move. The
+// kernel makes a new file on each move and takes the lowest free number
+// (ib_uverbs_add_one), which another device may have left. A device plugin gave the
+// container the old one.
+func (m move) sameFile() error {
+	was, is := m.op.UVerbs, m.uverbs(m.op.Device.Name)
+	if was == "" || is == "" || was == is || m.op.UVerbsMode == conf.Off {
+		return nil
+	}
+	return cnierr.New(cnierr.Damaged, checkingFile, m.op.Device.Name,
+		"if a device plugin gives device files to the container, delete the pod: a new one gets /dev/infiniband/"+is+"; if it uses all of /dev/infiniband, set rdma.uverbs to off",
+		"the move changed its file from /dev/infiniband/%s to /dev/infiniband/%s", was, is)
+}
+
+// renumbered treats such a finding as rdma.uverbs says, when a pod is made.
+func (m move) renumbered() error {
+	finding := m.sameFile()
+	if finding == nil || m.op.UVerbsMode == conf.Require {
+		return finding
+	}
+	m.c.Log.Warn("the move changed the file of an RDMA device", "error", finding.Error(), "hint", hintOf(finding))
+	return nil
+}
