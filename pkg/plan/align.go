@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Align makes the GID indexes of an attachment what rdma.gidIndex promises. The kernel
@@ -47,7 +48,7 @@ func (a Align) commands(namespaces) []string {
 	var out []string
 	for _, r := range a.Rails {
 		out = append(out, fmt.Sprintf("# %s: make the GID index %s, with temporary addresses of %s, in the table of %s/%d",
-			r.Link, a.wants(), Fillers, r.Device.Name, r.Device.Port))
+			shell.Word(r.Link), a.wants(), Fillers, shell.Word(r.Device.Name), r.Device.Port))
 	}
 	return out
 }
@@ -58,7 +59,7 @@ func (a Align) wants() string {
 	}
 	var links []string
 	for _, r := range a.Rails {
-		links = append(links, string(r.Link))
+		links = append(links, shell.Word(r.Link))
 	}
 	return "equal on " + strings.Join(links, ", ")
 }

@@ -23,7 +23,7 @@ func (c Carriers) commands(in namespaces) []string {
 	for _, a := range c.Addresses {
 		addrs = append(addrs, a.String())
 	}
-	return []string{fmt.Sprintf("# macvlans in %s with %s (%s -d addr show type macvlan)", in.pod, strings.Join(addrs, ", "), in.ip())}
+	return []string{fmt.Sprintf("# macvlans in %s with %s (%s -d addr show type macvlan)", shell.Word(in.pod), strings.Join(addrs, ", "), in.ip())}
 }
 
 // MarkPrefix begins the alias of each link of ours.
