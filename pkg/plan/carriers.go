@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // Carriers are the macvlans of the pod that have one of the addresses, although the
