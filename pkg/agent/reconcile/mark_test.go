@@ -265,7 +265,7 @@ func TestANodeWithMoreBlocksThanThePoolAllowsIsReported(t *testing.T) {
 	c.claim("p", "", 1, "n")
 	c.claim("p", "", 2, "n")
 	c.claim("p", "", 3, "m")
-	c.glancesFor(2 * time.Second)
+	c.stepsFor(2 * time.Second)
 	if s := c.said["p"]; s.Attention != nil {
 		t.Errorf("two blocks: %v", s.Attention)
 	}
