@@ -23,11 +23,11 @@ func forgetCommand(node *nodeFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forget",
 		Short: "Remove records and leases of pods that are gone",
-		Long: `Remove what is left of an attachment whose pod is gone: its record, its leases, and
+		Long: `Remove what is left of an attachment of a pod that is gone: its record, its leases, and
 what it did on the host. Use it when the runtime's DEL will never come, for example
 because the runtime has lost its state.
 
-It refuses an attachment whose namespace exists, and does nothing where the
+It refuses an attachment with a namespace that exists, and does nothing where the
 namespaces of the node are not visible. Without --yes nothing is changed: the
 attachments that would be forgotten are shown.`,
 		Args:    cobra.NoArgs,
@@ -80,7 +80,7 @@ func forget(ctx context.Context, w io.Writer, records record.Store, keys []conf.
 // visible returns an error if this process would not see the namespace of an attachment.
 func visible(rec record.Record) error {
 	if err := ipam.NetnsVisible(rec.Netns); err != nil {
-		return cnierr.New(cnierr.IO, "look for namespace", rec.Netns, "run rocectl as root on the node itself, not in a container", "cannot tell whether it exists: %w", err)
+		return cnierr.New(cnierr.IO, "look for namespace", rec.Netns, "as root, use the node itself, not a container", "cannot tell whether it exists: %w", err)
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Ad
 		}
 		if err := ipam.NetnsVisible(e.Owner.Netns.Path); err != nil {
 			return cnierr.New(cnierr.IO, "release address", addr.String(),
-				"run rocectl as root on the node itself, not in a container, or add --force if you are certain that the address is unused",
+				"as root, use the node itself, not a container, or add --force if you are certain that the address is unused",
 				"cannot tell whether the namespace %q of %v exists: %w", e.Owner.Netns.Path, e.Owner, err)
 		}
 		if alive, err := ipam.NetnsAlive(e.Owner.Netns); alive || err != nil {

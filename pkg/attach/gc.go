@@ -60,7 +60,7 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, stale 
 	return n.remove(ctx, rec, "", n.Addresses.Release)
 }
 
-// Forget removes what is left of an attachment whose namespace is gone: its leases, its
+// Forget removes what is left of an attachment of a pod that is gone: its leases, its
 // record, and what it did on the host. It is for a DEL that never comes. The caller knows
 // that the namespaces of the node are visible. Errors: those of MustBeGone.
 func (n Node) Forget(ctx context.Context, at conf.Attachment) error {

@@ -46,7 +46,7 @@ type Entry struct {
 // docs/errors.md and of `rocectl explain`.
 func Table() []Entry {
 	return []Entry{
-		{Version, "the plugin does not support the CNI version of the configuration", "set cniVersion to 0.3.1, 0.4.0, 1.0.0 or 1.1.0"},
+		{Version, "the plugin does not support the CNI version of the configuration", "set cniVersion to a version from 0.1.0 to 1.1.0; for several interfaces to 0.3.0 or newer"},
 		{Unsupported, "this version of roce-cni cannot do what the configuration requests", "remove the key that the message names, or install a version that supports it"},
 		{BadEnv, "an environment variable of the CNI call is missing or malformed", "check the CNI_ variable that the message names; the runtime, Multus or cnitool sets it"},
 		{IO, "a file or a kernel interface of the node could not be read or written", "check the path in the message: space, permissions, read-only mounts; then let the runtime try again"},

@@ -88,6 +88,7 @@ func withRails(r Request, top, runtime *strict.Object, args []string, rs rails, 
 	ipam, g := addresses(top, runtime, args, r.Network, rs, f)
 	r.IPAM, r.Rails, r.Match, r.MinRails = ipam, rs.of(r.IfName, r.Routing), rs.match, rs.least
 	contradictions(r, f)
+	oneInterface(r, f)
 	if rs.wrong || ipam.later() {
 		return r
 	}
@@ -171,7 +172,18 @@ func cniVersion(v strict.Value) string {
 }
 
 // Versions returns the CNI versions that we support.
-func Versions() []string { return []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
+func Versions() []string {
+	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+}
+
+// oneInterface reports a request for several interfaces in a version with results that
+// have no interfaces, only one address of each family.
+func oneInterface(r Request, f *strict.Faults) {
+	if len(r.Rails) > 1 && (r.CNIVersion == "0.1.0" || r.CNIVersion == "0.2.0") {
+		f.Add(cnierr.Version, "cniVersion", "set cniVersion to 0.3.0 or newer, or configure one interface",
+			"a result of version %s cannot have %d interfaces", r.CNIVersion, len(r.Rails))
+	}
+}
 
 func networkName(v strict.Value) string {
 	s, ok := v.Text("")
