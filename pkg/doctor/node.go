@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // Node is a node as checks see it. Each part may fail without the others.
@@ -90,7 +91,14 @@ func readRDMA(ctx context.Context) (nldev.System, error) {
 	return c.System(ctx)
 }
 
+// run refuses a program of an absolute path that others than root can have put there:
+// the doctor runs as root.
 func run(ctx context.Context, program string, args ...string) (string, error) {
+	if filepath.IsAbs(program) {
+		if err := trusted.Program(program); err != nil {
+			return "", err
+		}
+	}
 	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
 	return string(out), err
 }

@@ -58,6 +58,16 @@ func Folder(path string) error {
 	return unix.Close(fd)
 }
 
+// Program checks a program that is to be run: it is a regular file that root alone can
+// change, and root alone can put another one in its place. Errors: those of Append.
+func Program(path string) error {
+	folder, err := walk(filepath.Dir(path), 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(look(folder, filepath.Base(path), path, 0), unix.Close(folder))
+}
+
 // Read returns the content of a regular file that root alone can write. It never
 // waits, neither for a writer of a FIFO nor for a device. Errors: ErrOthers,
 // ErrIrregular, ErrTooLong, fs.ErrNotExist, and other *fs.PathError.

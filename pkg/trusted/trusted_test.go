@@ -33,8 +33,9 @@ func write(t *testing.T, path, content string) string {
 
 // functions are all that open a path; each gets the path of a file.
 var functions = map[string]func(path string) error{
-	"folder": func(path string) error { return Folder(filepath.Dir(path)) },
-	"read":   func(path string) error { _, err := Read(path); return err },
+	"folder":  func(path string) error { return Folder(filepath.Dir(path)) },
+	"program": Program,
+	"read":    func(path string) error { _, err := Read(path); return err },
 	"append": func(path string) error {
 		f, err := Append(path)
 		if err == nil {
@@ -182,7 +183,7 @@ func TestOnlyRegularFilesOfRootAreOpened(t *testing.T) {
 	write(t, at("everybody's"), "")
 	must(t, os.Chmod(at("everybody's"), 0o666))
 	for name, want := range map[string]error{"link": ErrIrregular, "fifo": ErrIrregular, "folder": unix.EISDIR, "everybody's": ErrOthers} {
-		for _, function := range []string{"read", "append"} {
+		for _, function := range []string{"read", "append", "program"} {
 			if err := functions[function](at(name)); !errors.Is(err, want) {
 				t.Errorf("%s of %s: %v", function, name, err)
 			}
