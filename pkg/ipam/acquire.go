@@ -361,6 +361,6 @@ func (s *session) exhausted(w want) error {
 // usageOf returns how full the subnet of a want is.
 func (s *session) usageOf(w want) (Usage, error) {
 	usage := []Usage{w.usage()}
-	err := count(s.Ledger, s.ask.Pool, []want{w}, usage)
+	err := count(s.Ledger, s.ask, []want{w}, usage)
 	return usage[0], err
 }

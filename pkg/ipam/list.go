@@ -92,6 +92,9 @@ type Usage struct {
 	Prefix                netip.Prefix
 	Total, Free, Unusable *big.Int
 	Leased, Quarantined   int
+	// Refused is how many of Quarantined are in quarantine still: those that
+	// Ask.RefuseQuarantined refuses.
+	Refused int
 }
 
 // String returns the numbers in the form of messages.
@@ -100,7 +103,7 @@ func (u Usage) String() string {
 }
 
 // Usage counts for each subnet of an Ask, once for subnets with the same
-// prefix. Of the Ask, it uses only Pool, Subnets and Reserved. Its cost grows
+// prefix. Of the Ask, it uses only Pool, Subnets, Quarantine and Reserved. Its cost grows
 // with the number of used addresses.
 func (b *Book) Usage(ctx context.Context, ask Ask) ([]Usage, error) {
 	ask.Requested = nil
@@ -113,7 +116,7 @@ func (b *Book) Usage(ctx context.Context, ask Ask) ([]Usage, error) {
 	for i, w := range wants {
 		out[i] = w.usage()
 	}
-	err = b.store.View(ctx, func(l *ledger.Ledger) error { return count(l, ask.Pool, wants, out) })
+	err = b.store.View(ctx, func(l *ledger.Ledger) error { return count(l, ask, wants, out) })
 	return out, ignoreNone(err)
 }
 
@@ -139,18 +142,21 @@ func (w want) usage() Usage {
 }
 
 // count adds the addresses that are leased or in quarantine.
-func count(l *ledger.Ledger, pool string, wants []want, usage []Usage) error {
+func count(l *ledger.Ledger, ask Ask, wants []want, usage []Usage) error {
 	one := big.NewInt(1)
 	return each(l, func(e Entry) {
 		for i := range wants {
 			u := &usage[i]
 			switch {
-			case e.Pool != pool || !wants[i].has(e.Addr):
+			case e.Pool != ask.Pool || !wants[i].has(e.Addr):
 				continue
 			case e.State == ledger.Leased:
 				u.Leased++
 			default:
 				u.Quarantined++
+				if e.InQuarantine(ask.Quarantine) {
+					u.Refused++
+				}
 			}
 			u.Free.Sub(u.Free, one)
 		}

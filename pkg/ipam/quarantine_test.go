@@ -40,3 +40,19 @@ func TestAnAddressInQuarantineIsNotLeasedWithoutAConflictProbe(t *testing.T) {
 		t.Errorf("after the quarantine: %v", got)
 	}
 }
+
+// STATUS of a program that cannot ask the network counts these addresses as used.
+func TestUsageTellsAddressesInQuarantineFromThoseAfterIt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := ask("a", subnet("10.0.0.0/24", "10.0.0.9"))
+	n.mustLease(a)
+	n.release("a")
+	for _, want := range []int{1, 0} {
+		n.now += 70 * time.Second // of 120
+		got, err := n.book().Usage(ctx, a)
+		if err != nil || got[0].Quarantined != 1 || got[0].Refused != want {
+			t.Errorf("%+v, error %v, want %d in quarantine", got, err, want)
+		}
+	}
+}

@@ -104,12 +104,18 @@ func (p pools) holds(ctx context.Context, network string, at conf.Attachment, ne
 	}), err
 }
 
-// Status returns an error if a subnet of the pool has no address left, not even in
-// quarantine, or if the leases cannot be read.
+// Status returns an error if a subnet of the pool has no address left that ADD could
+// lease, or if the leases cannot be read. With RefuseQuarantined, ADD leases no address in
+// quarantine.
 func (p pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) error {
 	usage, err := p.Book.Usage(ctx, p.ask(req, rails))
 	if err != nil || req.Status.Pool == conf.Off {
 		return err
+	}
+	if p.RefuseQuarantined { // ADD leases no address of these
+		for i := range usage {
+			usage[i].Quarantined -= usage[i].Refused
+		}
 	}
 	return exhausted(req.IPAM, usage)
 }
