@@ -23,7 +23,7 @@ const (
 	trimEvery = time.Minute
 	// claimBurst is how many blocks a node claims without a pause, and claimEvery the
 	// mean time between claims after that. A network that takes addresses without limit
-	// thus cannot drain a pool before somebody sees it.
+	// thus cannot drain a pool before an operator sees it.
 	claimBurst, claimEvery = 16, 4 * time.Second
 )
 
