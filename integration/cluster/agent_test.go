@@ -353,7 +353,7 @@ func TestTheReaperOnARealServer(t *testing.T) {
 	next.logs("another process is the leader")
 	eventually(t, "the pool is summed up", func(ctx context.Context) error {
 		pools, err := api(t, c.Admin()).Pools().All(ctx)
-		if err == nil && (pools[0].Status.Claimed != 1 || pools[0].Status.Blocks != 64 || len(pools[0].Status.Conditions) != 1) {
+		if err == nil && (pools[0].Status.Claimed != 1 || pools[0].Status.Blocks != 64 || len(pools[0].Status.Conditions) != 2) {
 			err = fmt.Errorf("%+v", pools[0].Status)
 		}
 		return err

@@ -61,7 +61,7 @@ func TestADeletedPoolKeepsItsAddressesUntilTheyAreGivenBack(t *testing.T) {
 	must(t, write(t, c, http.MethodPost, "RailPool", "heir", spec))
 	eventually(t, "it is said why the deleted pool stays", func(ctx context.Context) error {
 		p, err := pool(ctx, t, c, "compute")
-		if err == nil && (len(p.Status.Conditions) != 1 || !strings.Contains(p.Status.Conditions[0].Message, "1 are left")) {
+		if err == nil && (len(p.Status.Conditions) != 2 || !strings.Contains(p.Status.Conditions[0].Message, "1 are left")) {
 			err = fmt.Errorf("%+v", p.Status.Conditions)
 		}
 		return err
@@ -123,7 +123,7 @@ func TestADeletionByMistakeIsRepaired(t *testing.T) {
 		t.Helper()
 		eventually(t, why, func(ctx context.Context) error {
 			p, err := pool(ctx, t, c, "heir")
-			if err == nil && (len(p.Status.Conditions) != 1 || !strings.Contains(p.Status.Conditions[0].Message, why)) {
+			if err == nil && (len(p.Status.Conditions) != 2 || !strings.Contains(p.Status.Conditions[0].Message, why)) {
 				err = fmt.Errorf("%+v", p.Status.Conditions)
 			}
 			if slices.Contains(p.Finalizers, kube.InUse) {

@@ -40,8 +40,8 @@ func TestPeopleCanReadPoolsAndBlocks(t *testing.T) {
 		{"get railpools readable", "NAME SIZE BLOCKS CLAIMED USED FREE VALID AGE readable"},
 		{"get railblocks readable-3", "NAME POOL INDEX NODE SIZE USED FREE AGE readable-3 readable 3 n1"},
 		{"get railblocks --field-selector spec.nodeName=n1,spec.pool=readable -o name", "railblock.roce-cni.io/readable-3"},
-		{"explain railpool.spec", "Exactly one of rails, template and racks says which subnets there are."},
-		{"explain railpool.spec.template.subnets.exclude", "It may grow: pods keep what they have"},
+		{"explain railpool.spec", "Exactly one of rails, template and racks defines the subnets."},
+		{"explain railpool.spec.template.subnets.exclude", "It may be extended: pods keep their addresses"},
 		{"explain railblock.spec.machineID", "Another machine under the same name does not own the block."},
 	} {
 		got := strings.Join(strings.Fields(kubectl(t, c, strings.Fields(tt.command)...)), " ")
