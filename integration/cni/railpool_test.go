@@ -142,7 +142,7 @@ func TestGCOfARailPoolNeedsNoRanges(t *testing.T) {
 	if err := goes.gc(t, "roce", valid(stays)); err != nil {
 		t.Fatalf("GC: %v", err)
 	}
-	if got := w.leases(t, "leased"); !slices.Equal(got, []string{railPool + " " + kept.String()}) {
+	if got := w.leases(t, "leased"); !slices.Equal(got, []string{"rail:" + railPool + " " + kept.String()}) {
 		t.Errorf("leased: %q, want %s alone", got, kept)
 	}
 	if err := stays.check(t); err != nil {

@@ -57,7 +57,7 @@ func TestRailsThatCannotBeAlignedReportIt(t *testing.T) {
 	if aligned(all) {
 		t.Errorf("the rails have the host parts %v", slots(all))
 	}
-	for _, want := range []string{"level=WARN", "host part", all[7].addrs[0].String()} {
+	for _, want := range []string{"level=WARN", "host index", all[7].addrs[0].String()} {
 		if !strings.Contains(a.stderr.String(), want) {
 			t.Errorf("the log is %q, want %q in it", a.stderr, want)
 		}
