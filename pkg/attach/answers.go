@@ -26,8 +26,8 @@ func (n Node) answersAll(heard answers, taken []probe.Taken) error {
 	for _, t := range taken {
 		if before, ok := heard[t.By]; ok && before != t.Addr {
 			return cnierr.New(cnierr.AddressTaken, "claim address", t.Addr.String(),
-				"if the host has not these addresses, it is a pod with CAP_NET_RAW that answers for each: delete it, and take NET_RAW from it",
-				"%s answers for it, and for %s before: %s", t.By, before, cmp.Or(n.podWith(t.By), "no pod of this node has this MAC"))
+				"find the machine with this MAC; if it is a pod, which can answer for any address with CAP_NET_RAW, delete it and drop NET_RAW from its containers",
+				"%s answers for it, and answered for %s before: %s", t.By, before, cmp.Or(n.podWith(t.By), "no pod of this node has this MAC"))
 		}
 	}
 	for _, t := range taken {
