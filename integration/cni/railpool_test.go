@@ -109,7 +109,7 @@ func TestAllRailsOfARailPool(t *testing.T) {
 		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", one.addrs[0].String())
 	}
 	checkResultTables(t, res, 1)
-	if got := w.leases(t, "leased"); len(got) != rails || !strings.HasPrefix(got[0], railPool+" ") {
+	if got := w.leases(t, "leased"); len(got) != rails || !strings.HasPrefix(got[0], "rail:"+railPool+" ") {
 		t.Errorf("leased: %q", got)
 	}
 
