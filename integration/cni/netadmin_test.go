@@ -66,7 +66,7 @@ func TestAPodWithNetAdminStopsNoOtherPod(t *testing.T) {
 // hostileCommands returns what a pod does to its network in one step.
 func hostileCommands(rnd *rand.Rand, addr, elsewhere string) []string {
 	pick := func(words ...string) string { return words[rnd.IntN(len(words))] }
-	link := pick("net1", "net1", "net1", "x`id`", "eth0", "lo", "net9")
+	link := pick("net1", "net1", "net1", "x`id`", "lo", "net9")
 	n := rnd.IntN(200)
 	return [][]string{
 		{fmt.Sprintf("rule add from %s lookup %d priority %s protocol 82", addr, 1+n, pick("32000", "32001", "1"))},
