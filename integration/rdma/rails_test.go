@@ -291,7 +291,7 @@ func TestSharedRailsWithoutAlignedIndexesAreReported(t *testing.T) {
 		t.Error(err)
 	}
 	contains(t, told, "# why: no NCCL_IB_GID_INDEX: the indexes differ (net1 "+fmt.Sprint(r0),
-		"export NCCL_IB_HCA='="+hcas(devices())+"'\nexport NCCL_IB_GID_INDEX=-1\nexport NCCL_IB_ROCE_VERSION_NUM=2\n", "export NCCL_IB_ADDR_RANGE=172.16.")
+		"export NCCL_IB_HCA='="+hcas(devices())+"'\nexport NCCL_IB_GID_INDEX='-1'\nexport NCCL_IB_ROCE_VERSION_NUM=2\n", "export NCCL_IB_ADDR_RANGE=172.16.")
 	a.mustDel()
 	n.nothingLeft()
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-// inside returns what rocectl env prints in a pod, to nobody and without a state
-// folder.
+// inside returns what rocectl env prints in a pod, to a user that is not root, may
+// lock all memory, and has no state folder.
 func inside(t *testing.T, p *pod, args ...string) (string, error) {
 	t.Helper()
 	finally(t, "rm -f /run/rocectl-tell")
 	shell(t, "install -m 755 "+filepath.Join(*programs, "rocectl")+" /run/rocectl-tell")
 	return try("ip", append([]string{
-		"netns", "exec", p.Name, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+		"netns", "exec", p.Name, "prlimit", "--memlock=unlimited", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
 		"/run/rocectl-tell", "env", "--state-dir=/none",
 	}, args...)...)
 }
@@ -101,7 +101,7 @@ func TestTellWhatNCCLFindsByItself(t *testing.T) {
 		t.Error(err)
 	}
 	contains(t, got, fmt.Sprintf("# why: no NCCL_IB_GID_INDEX: the indexes differ (net1 %d, net2 %d)", r0, r1),
-		"export NCCL_IB_GID_INDEX=-1\nexport NCCL_IB_ROCE_VERSION_NUM=2\nexport NCCL_IB_ADDR_FAMILY=AF_INET\nexport NCCL_IB_ADDR_RANGE=172.16.10.0/23\n",
+		"export NCCL_IB_GID_INDEX='-1'\nexport NCCL_IB_ROCE_VERSION_NUM=2\nexport NCCL_IB_ADDR_FAMILY=AF_INET\nexport NCCL_IB_ADDR_RANGE=172.16.10.0/23\n",
 		"# why: no UCX_IB_GID_INDEX: ", "would take 1 on net1")
 
 	// The first pod's entries are those that NCCL would find for the second.
