@@ -254,9 +254,9 @@ func TestAPoolHasAStatusThatPeopleCanRead(t *testing.T) {
 	for path, words := range map[string]string{
 		"railpool.spec.template":          "{rail+1}.0.0/16 makes",
 		"railpool.spec.rails.subnets":     "An attachment gets one address of each",
-		"railblock":                       "The node that has created it owns it",
+		"railblock":                       "The node that created the object owns the block",
 		"railblock.spec.machineID":        "/etc/machine-id",
-		"railpool.spec.reservations":      "for what they are kept",
+		"railpool.spec.reservations":      "each with the reason",
 		"railpool.status.conditions.type": "Name of the condition",
 	} {
 		if told := strings.Join(strings.Fields(kubectl(t, c, "explain", path)), " "); !strings.Contains(told, words) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,6 +37,10 @@ func Classify(what string, err error) error {
 	switch {
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable && after > 0:
 		return &block.BusyError{After: after}
+	case strings.Contains(status.Status().Message, "failed to configure policy"):
+		// The admission policies look up RailPools. A server that has just started
+		// does not know that kind yet, and refuses everything with code 422.
+		return fmt.Errorf("%w: %s: %w", block.ErrUnknown, what, err)
 	case code >= http.StatusInternalServerError:
 		// 500 is also the timeout of etcd, and 504 that of the API server. 503
 		// without details comes from a proxy that may have passed the request on.
