@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -216,18 +215,14 @@ func (n Node) hardware(p *Port) {
 // away returns the devices that have files for programs, but are not in the namespace:
 // pods have them.
 func (n Node) away() []Port {
-	files, err := fs.Glob(n.Sys, "class/infiniband_verbs/*/ibdev")
-	if err != nil {
-		return nil // the pattern is right
-	}
 	var out []Port
-	for _, f := range files {
-		name := n.text(f)
+	for _, f := range discover.Files(n.Sys) {
+		name := f.Device
 		if name == "" || slices.ContainsFunc(n.RDMA.Devices, func(d nldev.Device) bool { return d.Name == name }) {
 			continue
 		}
 		p := Port{Device: name, Number: 1, State: "AWAY"}
-		if l, ok := n.beside(path.Dir(f) + "/device/net"); ok {
+		if l, ok := n.beside(f.Dir + "/device/net"); ok {
 			p.LinkLayer = map[string]string{"ether": "Ethernet", "infiniband": "InfiniBand"}[l.Encap()]
 			n.interfaceOf(&p, l)
 			p.PCI = discover.Function(n.Sys, "", p.Netdev)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
@@ -167,12 +168,11 @@ func (m move) exists(ctx context.Context) bool {
 	if named > 0 {
 		return true
 	}
-	files, err := fs.Glob(m.c.Sys, "class/infiniband_verbs/*/ibdev")
-	if err != nil || m.op.Device.PCI == "" {
+	if m.op.Device.PCI == "" {
 		return false
 	}
-	return slices.ContainsFunc(files, func(f string) bool {
-		id, err := fs.ReadLink(m.c.Sys, path.Join(path.Dir(f), "device"))
+	return slices.ContainsFunc(discover.Files(m.c.Sys), func(f discover.File) bool {
+		id, err := fs.ReadLink(m.c.Sys, path.Join(f.Dir, "device"))
 		return err == nil && path.Base(id) == m.op.Device.PCI
 	})
 }

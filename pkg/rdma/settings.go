@@ -65,18 +65,7 @@ func (s *Subsystem) setTOS(at Side, d plan.RDMADevice, v uint8) error {
 }
 
 // named returns how many devices of the node have a name, in all namespaces.
-func (s *Subsystem) named(name string) (n int) {
-	files, err := fs.Glob(s.c.Sys, "class/infiniband_verbs/*/ibdev")
-	if err != nil {
-		return 0 // the pattern is right: there are none
-	}
-	for _, f := range files {
-		if text(s.c.Sys, f) == name {
-			n++
-		}
-	}
-	return n
-}
+func (s *Subsystem) named(name string) int { return len(s.deviceFiles(name)) }
 
 // withCM calls fn with the file of the type of service in configfs. The folder of
 // this file exists only after a process makes it (make_cma_dev). The kernel looks the

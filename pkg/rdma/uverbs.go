@@ -4,32 +4,26 @@
 package rdma
 
 import (
-	"io/fs"
-	"path"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
 )
 
 // uverbs returns the name of the file that programs open to use a device, such as
 // uverbs1. It returns "" if there is none, or if several devices of the node have the
 // name of this one. Every namespace sees these files.
 func (s *Subsystem) uverbs(device string) string {
-	files, err := fs.Glob(s.c.Sys, "class/infiniband_verbs/*/ibdev")
-	if err != nil {
-		return "" // the pattern is right: there are none
+	if files := s.deviceFiles(device); len(files) == 1 {
+		return files[0].Name
 	}
-	found := ""
-	for _, f := range files {
-		if text(s.c.Sys, f) != device {
-			continue
-		}
-		if found != "" {
-			return ""
-		}
-		found = path.Base(path.Dir(f))
-	}
-	return found
+	return ""
+}
+
+// deviceFiles returns the files for programs of all devices of the node that have a name.
+func (s *Subsystem) deviceFiles(device string) []discover.File {
+	return slices.DeleteFunc(discover.Files(s.c.Sys), func(f discover.File) bool { return f.Device != device })
 }
 
 const checkingFile = "check device file of"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/gids"
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
 )
 
 // Container is the container in which the program runs.
@@ -57,16 +58,11 @@ func (c Container) Check(rails []gids.Rail) error {
 
 // open opens the file of a device, as libibverbs does.
 func (c Container) open(device string) error {
-	names, err := filepath.Glob(filepath.Join(c.Root, "sys/class/infiniband_verbs/uverbs*/ibdev"))
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		text, err := os.ReadFile(name)
-		if err != nil || strings.TrimSpace(string(text)) != device {
+	for _, f := range discover.Files(os.DirFS(filepath.Join(c.Root, "sys"))) {
+		if f.Device != device {
 			continue
 		}
-		file, err := os.OpenFile(filepath.Join(c.Root, "dev/infiniband", filepath.Base(filepath.Dir(name))), os.O_RDWR, 0)
+		file, err := os.OpenFile(filepath.Join(c.Root, "dev/infiniband", f.Name), os.O_RDWR, 0)
 		if err != nil {
 			return err
 		}

@@ -261,6 +261,28 @@ func Hardware(sys fs.FS, device string) (bus, name string) {
 	return path.Base(subsystem), path.Base(id)
 }
 
+// File is a file that programs open to use a device.
+type File struct {
+	Name   string // in /dev/infiniband, such as "uverbs1"
+	Device string // its RDMA device; several devices of the node can have one name
+	Dir    string // its folder in sysfs
+}
+
+// Files returns the files for programs of all RDMA devices of the node. Every namespace
+// sees them, also those of devices that pods have.
+func Files(sys fs.FS) []File {
+	names, err := fs.Glob(sys, "class/infiniband_verbs/*/ibdev")
+	if err != nil {
+		return nil // the pattern is right: there are none
+	}
+	out := make([]File, 0, len(names))
+	for _, name := range names {
+		dir := path.Dir(name)
+		out = append(out, File{Name: path.Base(dir), Device: text(sys, name), Dir: dir})
+	}
+	return out
+}
+
 // Function returns the address of the PCI function of a device, or else that of the
 // link that the device belongs to. It returns "" if neither has one. The address is
 // in the paths of sysfs: "../../devices/pci0000:00/0000:00:03.0/virtio2/net/ens1".
