@@ -64,6 +64,17 @@ func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, stale 
 // record, and what it did on the host. It is for a DEL that never comes. The caller knows
 // that the namespaces of the node are visible. Errors: those of MustBeGone.
 func (n Node) Forget(ctx context.Context, at conf.Attachment) error {
+	return n.withRecord(ctx, at, func(rec record.Record) error {
+		if err := n.MustBeGone(rec); err != nil {
+			return err
+		}
+		return n.remove(ctx, rec, "", n.Addresses.Release)
+	})
+}
+
+// withRecord runs fn with the record of an attachment. While fn runs, the container's
+// lock is held.
+func (n Node) withRecord(ctx context.Context, at conf.Attachment, fn func(record.Record) error) error {
 	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {
 		return err
@@ -73,10 +84,7 @@ func (n Node) Forget(ctx context.Context, at conf.Attachment) error {
 	if err != nil {
 		return err
 	}
-	if err := n.MustBeGone(rec); err != nil {
-		return err
-	}
-	return n.remove(ctx, rec, "", n.Addresses.Release)
+	return fn(rec)
 }
 
 // MustBeGone returns an error of code TryAgain if the namespace of an attachment exists.

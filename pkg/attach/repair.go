@@ -55,16 +55,7 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 // moveBack is for an attachment without namespace. It gives its RDMA devices their
 // names and settings back. DEL removes all else.
 func (n Node) moveBack(ctx context.Context, at conf.Attachment) error {
-	unlock, err := n.Records.Lock(ctx, at.ContainerID)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	rec, err := n.Records.Load(at)
-	if err != nil {
-		return err
-	}
-	return n.undoOnHost(ctx, rec, n.withoutMoved(rec))
+	return n.withRecord(ctx, at, func(rec record.Record) error { return n.undoOnHost(ctx, rec, n.withoutMoved(rec)) })
 }
 
 // again undoes and does each operation, and returns those that it did. It undoes
