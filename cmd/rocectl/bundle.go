@@ -10,8 +10,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -20,6 +20,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/rocectl/redact"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
@@ -146,8 +147,8 @@ func versions(cmd *cobra.Command) string {
 	for _, c := range [][]string{
 		{"/opt/cni/bin/roce", "--version"}, {"/opt/cni/bin/roce-ipam", "--version"}, {"uname", "-rvm"}, {"ofed_info", "-s"}, {"ibv_devinfo", "-l"},
 	} {
-		b, err := exec.CommandContext(cmd.Context(), c[0], c[1:]...).CombinedOutput()
-		out += strings.Join(c, " ") + ": " + strings.TrimSpace(string(b))
+		said, err := doctor.RunProgram(cmd.Context(), c[0], c[1:]...)
+		out += strings.Join(c, " ") + ": " + strings.TrimSpace(said)
 		if err != nil {
 			out += " (" + err.Error() + ")"
 		}
@@ -158,12 +159,12 @@ func versions(cmd *cobra.Command) string {
 
 // kernelMessages returns what the kernel says of RDMA and its drivers.
 func kernelMessages(cmd *cobra.Command) string {
-	b, err := exec.CommandContext(cmd.Context(), "dmesg").CombinedOutput()
+	said, err := doctor.RunProgram(cmd.Context(), "dmesg")
 	if err != nil {
 		return "dmesg: " + err.Error() + "\n"
 	}
 	var out strings.Builder
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(said) {
 		for _, word := range []string{"mlx", "bnxt", "irdma", "infiniband", "rdma", "rxe", "gid", "macvlan"} {
 			if strings.Contains(strings.ToLower(line), word) {
 				out.WriteString(line)
@@ -178,15 +179,31 @@ func kernelMessages(cmd *cobra.Command) string {
 const maxLog = 1 << 20
 
 func tail(path string) string {
-	b, err := os.ReadFile(path)
+	b, whole, err := last(path, maxLog)
 	if err != nil {
 		return err.Error() + "\n"
 	}
-	if len(b) > maxLog {
-		b = b[len(b)-maxLog:]
+	if !whole {
 		_, b, _ = bytes.Cut(b, []byte("\n")) // the first line is not whole
 	}
 	return string(b)
+}
+
+// last reads the last bytes of a file, however large it is, and says whether they are
+// all.
+func last(path string, limit int64) (b []byte, whole bool, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, false, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, false, err
+	}
+	start := max(0, info.Size()-limit)
+	b, err = io.ReadAll(io.NewSectionReader(file, start, limit))
+	return b, start == 0, err
 }
 
 // write writes the files of a bundle.

@@ -75,7 +75,7 @@ func Live(pools nodefile.Store, leases *ipam.Book, agentURL string) Node {
 		Devlink:     netlink.DevLinkGetDeviceList,
 		Driver:      inventory.ReadDriver,
 		QoS:         readQoS,
-		Run:         run,
+		Run:         RunProgram,
 		Pools:       pools,
 		Leases:      leases,
 		AgentURL:    agentURL,
@@ -91,9 +91,9 @@ func readRDMA(ctx context.Context) (nldev.System, error) {
 	return c.System(ctx)
 }
 
-// run refuses a program of an absolute path that others than root can have put there:
-// the doctor runs as root.
-func run(ctx context.Context, program string, args ...string) (string, error) {
+// RunProgram runs a program and returns what it prints, also with an error. It refuses a program
+// of an absolute path that others than root can have put there, because the caller is root.
+func RunProgram(ctx context.Context, program string, args ...string) (string, error) {
 	if filepath.IsAbs(program) {
 		if err := trusted.Program(program); err != nil {
 			return "", err

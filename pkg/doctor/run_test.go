@@ -18,13 +18,13 @@ func TestAProgramThatOthersCanChangeIsNotRun(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\necho ran\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := run(t.Context(), program); err != nil || out != "ran\n" {
+	if out, err := RunProgram(t.Context(), program); err != nil || out != "ran\n" {
 		t.Errorf("a program of root: %q, %v", out, err)
 	}
 	if err := os.Chmod(filepath.Dir(program), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := run(t.Context(), program); !errors.Is(err, trusted.ErrOthers) {
+	if out, err := RunProgram(t.Context(), program); !errors.Is(err, trusted.ErrOthers) {
 		t.Errorf("in a folder of all users: %q, %v", out, err)
 	}
 }
