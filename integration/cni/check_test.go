@@ -133,8 +133,8 @@ func TestInterfaceOfAnotherNetworkIsNotTakenForOurs(t *testing.T) {
 	}
 }
 
-// ADD refuses such a rule with error 105. A rule whose table leads the same way, as that
-// of the plugin sbr does, is no damage: TestCheckAcceptsWhatSBRDoes.
+// ADD refuses such a rule with error 105. The plugin sbr makes a rule that wins, too, but
+// its table has the same route. That is no damage: TestCheckAcceptsWhatSBRDoes.
 func TestCheckFindsARuleThatWinsOverOurs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

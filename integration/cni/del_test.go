@@ -123,7 +123,7 @@ func TestForeignInterfaceOfTheSameNameIsLeftAlone(t *testing.T) {
 	// Another program replaces our link by its own.
 	p.IP(t, "link del net1")
 	w.IP(t, "link add link rail0 name net1 netns "+p.namespace.Name+" type macvlan mode bridge")
-	p.IP(t, "link set dev net1 addrgenmode none\nlink set dev net1 alias somebody's\naddr add 192.0.2.7/24 dev net1\nlink set dev net1 up")
+	p.IP(t, "link set dev net1 addrgenmode none\nlink set dev net1 alias theirs\naddr add 192.0.2.7/24 dev net1\nlink set dev net1 up")
 	links := p.MustRun(t, "ip", "-details", "addr", "show")
 	a.mustDel(t)
 	if diff := cmp.Diff(links, p.MustRun(t, "ip", "-details", "addr", "show")); diff != "" {

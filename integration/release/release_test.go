@@ -49,7 +49,7 @@ func packed(t *testing.T) map[string]string {
 	return files
 }
 
-// pack packs a release whose programs are all roce-env, and returns its files.
+// pack packs a release and returns its files. Each program in it is a copy of roce-env.
 func pack() (map[string]string, error) {
 	program, err := built()
 	if err != nil {

@@ -49,8 +49,9 @@ func TestAMachineIDThatTheNodeObjectDoesNotConfirmClaimsNothing(t *testing.T) {
 	})
 }
 
-// TestTheMachineIDOfANodeInTheBlockOfAnotherStopsNothing has a node that writes the
-// machine-id of this node into its block, and whose Node object reports it too.
+// TestTheMachineIDOfANodeInTheBlockOfAnotherStopsNothing has another node that
+// writes the machine-id of this node into its block. The Node object of the other node
+// reports this machine-id, too.
 func TestTheMachineIDOfANodeInTheBlockOfAnotherStopsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCluster(compute(t))

@@ -114,8 +114,8 @@ func TestAReportOnABlockThatIsGoneMakesItAgain(t *testing.T) {
 	})
 }
 
-// TestLeasesOfAnotherPoolAreNoReasonToClaim has a network whose pool has the name of the
-// RailPool, and which leases all addresses of the node's block and many more.
+// TestLeasesOfAnotherPoolAreNoReasonToClaim has a network with a pool of the name of the
+// RailPool. The network leases all addresses of the node's block, and many more.
 func TestLeasesOfAnotherPoolAreNoReasonToClaim(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")

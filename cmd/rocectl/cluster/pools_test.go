@@ -106,8 +106,8 @@ func TestPoolsAreSeenInTheSameOrder(t *testing.T) {
 	}
 }
 
-// TestTheErrorSaysWhyTheFirstAnswerDoesNotCome has nobody listen where the API server is to
-// be, and then a token that has expired.
+// TestTheErrorSaysWhyTheFirstAnswerDoesNotCome first asks an address where no server
+// listens. Then it asks a server that refuses the token.
 func TestTheErrorSaysWhyTheFirstAnswerDoesNotCome(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

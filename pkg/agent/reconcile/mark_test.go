@@ -227,8 +227,8 @@ func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
 	c.there("third")
 }
 
-// TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool has a node whose token is in
-// foreign hands.
+// TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool has an attacker with the token of
+// one node.
 func TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "new", 1, flat))

@@ -54,7 +54,7 @@ func TestAnAnswerMeansWhetherAnythingWasDone(t *testing.T) {
 	}{
 		"too many requests":                             {create, answer{code: 429, header: "Retry-After: 7", body: "Too many requests"}, busy(7 * time.Second)},
 		"too many requests, as a Status":                {create, answer{code: 429, header: "Retry-After: 1", body: `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "TooManyRequests", "code": 429, "details": {"retryAfterSeconds": 1}}`}, busy(time.Second)},
-		"too many requests, for nobody knows how":       {create, answer{code: 429, body: "Too many requests"}, busy(0)},
+		"too many requests, without Retry-After":        {create, answer{code: 429, body: "Too many requests"}, busy(0)},
 		"too many requests of a list":                   {list, answer{code: 429, header: "Retry-After: 3", body: "Too many requests"}, busy(3 * time.Second)},
 		"unavailable, try again":                        {create, answer{code: 503, header: "Retry-After: 5", body: "starting"}, busy(5 * time.Second)},
 		"a policy that a new server cannot look up yet": {create, answer{code: 422, body: `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422, "message": "railblocks.roce-cni.io \"gpu-3\" is forbidden: ValidatingAdmissionPolicy 'roce-cni-blocks-fit' denied request: failed to configure policy: failed to find resource referenced by paramKind: 'roce-cni.io/v1alpha1, Kind=RailPool'"}`}, is(block.ErrUnknown)},
