@@ -6,6 +6,7 @@ package agent_test
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,16 +115,15 @@ func TestABlockWhoseDeletionGotNoAnswerIsNotLeased(t *testing.T) {
 		c := newCluster(compute(t))
 		n := grown(t, c)
 		n.ends(1, 40)
-		unanswered := true
+		var unanswered atomic.Bool // the agent deletes in a goroutine of its own
 		c.store.Fault = func(op blocktest.Op, _ string) blocktest.Fault {
-			if op == blocktest.Delete && unanswered {
-				unanswered = false
+			if op == blocktest.Delete && unanswered.CompareAndSwap(false, true) {
 				return blocktest.Landed
 			}
 			return blocktest.None
 		}
 		before := n.blocks()
-		for end := n.now() + 2*time.Hour; unanswered && n.now() < end; {
+		for end := n.now() + 2*time.Hour; !unanswered.Load() && n.now() < end; {
 			pass(time.Second)
 		}
 		n.holds("compute", 3)

@@ -62,25 +62,38 @@ func ofProcess(path string) (proc string, ok bool) {
 }
 
 // held says whether a process or a mount has a namespace. An error means that a process
-// may not be inspected, so that this is not known. The first process of a node is in no
-// pod. The kernel denies access to the files of a process that has ended.
+// may not be inspected, so that this is not known.
 func held(proc string, n Netns) (bool, error) {
-	processes, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "ns", "net"))
+	processes, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
 	if err != nil {
 		return false, err
 	}
 	var hidden error
-	for _, path := range processes {
-		is, err := NetnsAt(path)
+	for _, process := range processes {
+		is, err := NetnsAt(filepath.Join(process, "ns", "net"))
 		if is.Dev == n.Dev && is.Ino == n.Ino && err == nil {
 			return true, nil
 		}
-		if _, gone := os.Stat(filepath.Dir(path)); gone == nil && path != filepath.Join(proc, "1", "ns", "net") {
+		if err != nil && !ofNode(proc, process) {
 			hidden = cmp.Or(hidden, err)
 		}
 	}
 	mounts, err := os.ReadFile(filepath.Join(proc, "thread-self", "mountinfo"))
 	return strings.Contains(string(mounts), fmt.Sprintf(" net:[%d] ", n.Ino)), cmp.Or(hidden, err)
+}
+
+// ofNode says whether a process that may not be inspected has ended, or is in the
+// namespace of this process, and so in no pod. The kernel shows the folder net of every
+// process to all (get_proc_task_net). Each namespace has files of its own there.
+func ofNode(proc, process string) bool {
+	dev := filepath.Join("net", "dev")
+	its, err := os.Stat(filepath.Join(process, dev))
+	if err != nil {
+		_, err := os.Stat(process)
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	ours, err := os.Stat(filepath.Join(proc, "self", dev))
+	return err == nil && os.SameFile(its, ours)
 }
 
 // NetnsVisible returns an error if this process would not see the namespace at a path of

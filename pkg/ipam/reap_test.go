@@ -4,6 +4,7 @@
 package ipam_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -155,5 +156,37 @@ func TestNetnsIsIdentifiedByItsFile(t *testing.T) {
 		if got, err := ipam.NetnsAlive(c.n); got != c.want || err != nil {
 			t.Errorf("%s: got %v, %v; want %v", name, got, err, c.want)
 		}
+	}
+}
+
+// A process with more rights than ours hides its namespace. The loop of symbolic links
+// stands for it: root may read any file.
+func TestHiddenProcessesOfTheNodeKeepNoNamespaceAlive(t *testing.T) {
+	t.Parallel()
+	proc := t.TempDir()
+	write := func(path string) string {
+		path = filepath.Join(proc, path)
+		if err := cmp.Or(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	link := func(link func(from, to string) error, from, to string) {
+		to = filepath.Join(proc, to)
+		if err := cmp.Or(os.MkdirAll(filepath.Dir(to), 0o700), link(from, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("thread-self/mountinfo")
+	gone := ipam.Netns{Path: filepath.Join(proc, "9", "ns", "net"), Dev: 4, Ino: 99}
+	link(os.Link, write("self/net/dev"), "2/net/dev")
+	link(os.Symlink, "net", "2/ns/net")
+	if alive, err := ipam.NetnsAlive(gone); alive || err != nil {
+		t.Errorf("beside a hidden process of the node: %v, %v; want it gone", alive, err)
+	}
+	write("7/net/dev")
+	link(os.Symlink, "net", "7/ns/net")
+	if alive, err := ipam.NetnsAlive(gone); alive || err == nil {
+		t.Errorf("beside a hidden process of a pod: %v, %v; want an error", alive, err)
 	}
 }
