@@ -105,6 +105,7 @@ type planned struct {
 	before string   // see netconf.Config
 	after  []string // see netconf.Config
 	kept   string   // the text about sticky addresses of the pod
+	cutOff string   // see plan.Plan.CutOff
 }
 
 // behind is what plugins do that a list should not have behind roce.
@@ -201,7 +202,7 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	p, err := n.Preview(ctx, req, facts)
-	return planned{Network: req.Network, Plan: p, kept: agent.said}, err
+	return planned{Network: req.Network, Plan: p, kept: agent.said, cutOff: p.CutOff(req)}, err
 }
 
 // cniArgs returns CNI_ARGS with the pod's namespace.
@@ -364,6 +365,9 @@ func (f planFlags) print(w io.Writer, u planned) {
 	}
 	if u.kept != "" {
 		fmt.Fprintf(w, "# %s\n", u.kept)
+	}
+	if u.cutOff != "" {
+		fmt.Fprintf(w, "# WARNING: %s\n", u.cutOff)
 	}
 	if u.before != "" {
 		fmt.Fprintf(w, "# routes and rules depend on the result of %s: put it into the configuration of roce as prevResult\n", u.before)

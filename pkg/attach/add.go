@@ -44,6 +44,9 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	if err != nil {
 		return nil, err
 	}
+	if why := rec.Plan.CutOff(req); why != "" {
+		n.Log.Warn(why, "container", req.ContainerID, "network", req.Network, "pod", req.Pod.String())
+	}
 	return result.Of(rec.Plan, req), nil
 }
 
