@@ -18,10 +18,10 @@ import (
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
 
-	"github.com/roce-cni/roce-cni/cmd/rocectl/redact"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/redact"
 )
 
 // bundleFlags are the flags of `rocectl bundle`.

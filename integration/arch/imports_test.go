@@ -24,6 +24,7 @@ var importMap = []layer{
 	{"pkg/netrange", nil},
 	{"pkg/shell", nil},
 	{"pkg/trusted", nil},
+	{"pkg/redact", nil},
 	{"pkg/conf/strict", []string{"pkg/cnierr"}},
 	{"pkg/conf/chain", []string{"pkg/cnierr", "pkg/conf/strict"}},
 	{"pkg/conf/pool", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf/strict"}},
@@ -81,6 +82,11 @@ var importMap = []layer{
 	}},
 	{"pkg/verify", []string{
 		"pkg/cnierr", "pkg/shell", "pkg/conf", "pkg/plan", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/probe", "pkg/doctor",
+	}},
+	{"pkg/hwtest/recording", []string{"pkg/redact", "pkg/nlsock"}},
+	{"pkg/hwtest", []string{
+		"pkg/cnierr", "pkg/redact", "pkg/conf", "pkg/nlsock", "pkg/rdma/nldev", "pkg/kernel/rtnl", "pkg/kernel/parent",
+		"pkg/rdma/gidtable", "pkg/rdma/discover", "pkg/rdma", "pkg/inventory", "pkg/doctor", "pkg/hwtest/recording",
 	}},
 }
 

@@ -43,6 +43,8 @@ type Config struct {
 	Lock func(context.Context) (release func(), err error)
 	Log  *slog.Logger
 	Proc fs.FS // root of procfs, to name a process that keeps a namespace
+	// Dial opens a socket in the namespace of the calling thread; nil: nldev.Dial.
+	Dial func() (*nldev.Conn, error)
 }
 
 // Side is one of the two namespaces that a Subsystem acts in.
@@ -79,7 +81,11 @@ type Subsystem struct {
 // New returns a Subsystem. It opens nothing before it is used. The caller must
 // Close it.
 func New(c Config) *Subsystem {
-	return &Subsystem{c: c, dial: nldev.Dial, mount: mount, found: map[netip.Addr]int{}}
+	s := &Subsystem{c: c, dial: c.Dial, mount: mount, found: map[netip.Addr]int{}}
+	if s.dial == nil {
+		s.dial = nldev.Dial
+	}
+	return s
 }
 
 // Close closes the sockets and mounts.

@@ -6,7 +6,8 @@
 //
 // The same value becomes the same text wherever it appears, so that a reader can still
 // follow it: 172.16.11.5 is "ip-1" in the records and in the GID table. It knows no
-// format: it works on words. Everything is in this file.
+// format: it works on words. A redactor can also replace a value by another one of its
+// kind, so that programs can still read the text: alike.go.
 package redact
 
 import (
@@ -25,6 +26,7 @@ type Redactor struct {
 	names   []name
 	aliases map[string]string // what replaces a value
 	counts  map[string]int    // of each kind
+	alike   bool
 }
 
 type name struct{ kind, text string }
@@ -43,6 +45,16 @@ func (r *Redactor) Name(kind, text string) {
 
 // alias returns what replaces a value.
 func (r *Redactor) alias(kind, value string) string {
+	if r.alike {
+		if like, ok := r.like(kind, value); ok {
+			return like
+		}
+	}
+	return r.numbered(kind, value)
+}
+
+// numbered returns the name of a value, such as "pod-2".
+func (r *Redactor) numbered(kind, value string) string {
 	key := kind + " " + value
 	if r.aliases[key] == "" {
 		r.counts[kind]++
@@ -60,6 +72,7 @@ func (r *Redactor) Text(s string) string {
 		{"id", `\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b`},
 		{"id", `\b[0-9a-f]{32,128}\b`},
 		{"mac", `\b[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5}\b`},
+		{"device", `\b(?:en|roce|ib|iw)x[0-9a-f]{12}(?:[0-9a-f]{4})?\b`}, // udev's name for a MAC or GUID
 		{"guid", `\b[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3}\b`},
 	} {
 		s = r.pattern(s, p.kind, p.pattern)
@@ -98,6 +111,9 @@ func (r *Redactor) address(word string) string {
 	a = a.Unmap()
 	if a.IsUnspecified() || a.IsLoopback() {
 		return word
+	}
+	if r.alike {
+		return alikeText(text, r.Addr(a)) + word[len(text):]
 	}
 	return r.alias("ip", a.String()) + word[len(text):]
 }

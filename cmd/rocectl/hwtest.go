@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/hwtest"
+	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+	"github.com/roce-cni/roce-cni/pkg/redact"
+)
+
+// hwtestFlags are the flags of `rocectl hwtest`.
+type hwtestFlags struct {
+	node  *nodeFlags
+	out   string
+	names []string
+}
+
+func hwtestCommand(node *nodeFlags) *cobra.Command {
+	f := hwtestFlags{node: node}
+	cmd := &cobra.Command{
+		Use:   "hwtest",
+		Short: "Test whether the NICs of this node behave as roce-cni assumes",
+		Long: `Test whether the RoCE NICs of this node and their drivers behave as roce-cni assumes,
+and write one file that you can send to the project: docs/hardware.md. Run it as root
+on the node. Nothing is changed.
+
+Each step asks the kernel as the plugin does. Its answer is "ok", "problem", or "cannot
+tell", with what was found; the file also has what was expected. The exit status is
+that of doctor: 0, 1 for a problem, 2 if a step could not tell.
+
+The file (tar, gzip) has the answers, the answers of doctor about NICs, the bytes that
+the kernel sent about RDMA devices and interfaces, and the files of sysfs about them.
+Addresses, hardware addresses and GUIDs are replaced by others, the same value by the
+same one in all files. Names of interfaces and RDMA devices stay: --name replaces
+them, too. Look at the file before you send it: tar -xzOf FILE | less
+
+` + listSteps(),
+		Example: `  rocectl hwtest
+  rocectl hwtest --name acme0 --out acme.tar.gz`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	cmd.Flags().StringVar(&f.out, "out", "roce-hwtest.tar.gz", "the `FILE` to write")
+	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
+	return cmd
+}
+
+// listSteps returns a line for each step.
+func listSteps() string {
+	var b strings.Builder
+	b.WriteString("The steps are:\n")
+	for _, s := range hwtest.Steps() {
+		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
+	}
+	return b.String()
+}
+
+func (f hwtestFlags) run(cmd *cobra.Command) error {
+	out := cmd.OutOrStdout()
+	var rec recording.Recording
+	rec.Sys = recording.Capture(os.DirFS("/sys"))
+	node := hwtest.Live(&rec)
+	r := hwtest.Results{Rocectl: buildversion.BuildVersion, Date: time.Now().UTC().Format(time.DateOnly), Stack: node.Stack}
+	tell := func(a hwtest.Answer) {
+		r.Answers = append(r.Answers, a)
+		_ = doctor.WriteText(out, a.Answer) // the file has it, too
+	}
+	var err error
+	if r.Ports, err = node.Look(cmd.Context(), tell); err != nil {
+		return err
+	}
+	for a := range doctor.Run(cmd.Context(), doctor.Live(nodefile.Store{}, nil, ""), aboutNICs()) {
+		r.Doctor = append(r.Doctor, a)
+	}
+	if err := f.write(r, rec); err != nil {
+		return err
+	}
+	return f.end(out, r)
+}
+
+// aboutNICs returns the checks of doctor that concern NICs.
+func aboutNICs() []doctor.Check {
+	checks, err := chosen([]string{
+		"rdma-modules", "rdma-driver", "rdma-devices", "rdma-netns-mode", "rdma-ports", "rdma-mtu", "rdma-bond", "eswitch-mode",
+		"vf-trust", "nic-firmware", "nic-qos", "pcie-link", "gid-table", "rdma-files",
+	})
+	if err != nil {
+		panic(err) // a check has another name now: a test sees it
+	}
+	return checks
+}
+
+// write writes the file. It replaces what identifies the node.
+func (f hwtestFlags) write(r hwtest.Results, rec recording.Recording) (err error) {
+	with := redact.NewAlike()
+	if host, err := os.Hostname(); err == nil {
+		short, _, _ := strings.Cut(host, ".")
+		with.Name("node", host)
+		with.Name("node", short)
+	}
+	with.Name("node", os.Getenv("NODE_NAME"))
+	for _, n := range f.names {
+		with.Name("name", n)
+	}
+	file, err := os.OpenFile(f.out, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = errors.Join(hwtest.Write(file, r, rec, with), file.Close())
+	}
+	if err == nil || cnierr.CodeOf(err) == cnierr.Bug {
+		return err
+	}
+	return cnierr.New(cnierr.IO, "write", f.out, "name a file that can be written: --out", "%w", err)
+}
+
+// end prints the summary, and returns the exit status as an error.
+func (f hwtestFlags) end(out io.Writer, r hwtest.Results) error {
+	answers := make([]doctor.Answer, 0, len(r.Answers))
+	for _, a := range r.Answers {
+		answers = append(answers, a.Answer)
+	}
+	fmt.Fprintf(out, "# %s\n# %s has the results; look at it before you send it: tar -xzOf %s | less\n", doctor.Summary(answers), f.out, f.out)
+	if status := doctor.Status(answers); status != 0 {
+		return statusError(status)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package hwtest
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/redact"
+)
+
+// Results are what a run has found out.
+type Results struct {
+	Rocectl string           `json:"rocectl"` // its version
+	Date    string           `json:"date"`    // the day, as 2006-01-02
+	Stack   Stack            `json:"stack"`
+	Changed bool             `json:"mutate"` // whether the steps that make and move things ran
+	Peer    bool             `json:"peer"`   // whether those with another node did
+	Ports   []inventory.Port `json:"ports"`
+	Answers []Answer         `json:"answers"`
+	Doctor  []doctor.Answer  `json:"doctor,omitempty"`
+}
+
+const (
+	resultsFile = "results.json"
+	folder      = "roce-hwtest/"
+)
+
+// Write writes results and recording as one file (tar, gzip), without what identifies
+// the user. It looks once more for everything that was replaced. Errors: Bug if
+// something of it is left, and then nothing is written; those of w.
+func Write(w io.Writer, r Results, rec recording.Recording, with *redact.Redactor) error {
+	files, err := rec.Redact(with).Files()
+	if err != nil {
+		return err
+	}
+	if files[resultsFile], err = redacted(r, with); err != nil {
+		return err
+	}
+	z := gzip.NewWriter(w)
+	t := tar.NewWriter(z)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if left := with.Left(string(files[name])); len(left) > 0 {
+			return cnierr.New(cnierr.Bug, "write", name, "do not send anything; report this message", "it still contains values of these kinds: %s", strings.Join(left, ", "))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := t.WriteHeader(&tar.Header{Name: folder + name, Mode: 0o600, Size: int64(len(files[name]))}); err != nil {
+			return err
+		}
+		if _, err := t.Write(files[name]); err != nil {
+			return err
+		}
+	}
+	return errors.Join(t.Close(), z.Close())
+}
+
+// redacted returns results as JSON. It replaces values alone, never keys.
+func redacted(r Results, with *redact.Redactor) ([]byte, error) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	var v map[string]any
+	if err := json.Unmarshal(b, &v); err != nil {
+		return nil, err
+	}
+	return recording.Marshal(replaced(v, with))
+}
+
+func replaced(v any, with *redact.Redactor) any {
+	switch v := v.(type) {
+	case string:
+		return with.Text(v)
+	case []any:
+		for i := range v {
+			v[i] = replaced(v[i], with)
+		}
+	case map[string]any:
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			v[k] = replaced(v[k], with)
+		}
+	}
+	return v
+}
+
+// largest is the largest file of an archive that is read.
+const largest = 64 << 20
+
+// Unpack writes the files of an archive into an empty folder. It takes only files that
+// Write makes, because the archive may come from a stranger.
+func Unpack(r io.Reader, dir string) (err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return err
+	}
+	for t := tar.NewReader(z); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name := path.Base(h.Name)
+		if folder+name != h.Name || path.Ext(name) != ".json" || h.Typeflag != tar.TypeReg || h.Size > largest {
+			return fmt.Errorf("%q is no file of rocectl hwtest", h.Name)
+		}
+		b, err := io.ReadAll(io.LimitReader(t, largest))
+		if err != nil {
+			return err
+		}
+		if err := root.WriteFile(name, b, 0o600); err != nil {
+			return err
+		}
+	}
+}
+
+// Open returns the node of an archive that was unpacked into a folder, and the results
+// of its run. The tree of the recording is written into scratch, an empty folder. The
+// caller must call end.
+func Open(dir, scratch string) (n Node, r Results, end func(), err error) {
+	b, err := os.ReadFile(path.Join(dir, resultsFile))
+	if err != nil {
+		return n, r, nil, err
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return n, r, nil, err
+	}
+	rec, err := recording.Read(os.DirFS(dir))
+	if err != nil {
+		return n, r, nil, err
+	}
+	if err := rec.Sys.Unpack(scratch); err != nil {
+		return n, r, nil, err
+	}
+	root, err := os.OpenRoot(scratch) // links of a stranger lead nowhere else
+	if err != nil {
+		return n, r, nil, err
+	}
+	return Play(&rec, root.FS(), r), r, func() { _ = root.Close() }, nil
+}

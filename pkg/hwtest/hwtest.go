@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package hwtest tests whether RoCE NICs and their drivers behave as roce-cni assumes,
+// and collects what the kernel tells about them in one file without names and
+// addresses of the user.
+//
+// Each step asks the kernel through the code that the plugin uses, and compares the
+// answer with what the kernel tells elsewhere. The steps of this file change nothing,
+// and they can be repeated on a recording. It is for rocectl only. Read this file
+// first, then look.go and the files of the steps; rows.go has what was proven by which
+// step, archive.go the file.
+package hwtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/nlsock"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+)
+
+// Answer is what a step has found out about one thing.
+type Answer struct {
+	doctor.Answer
+	Expected string `json:"expected"`
+}
+
+// Step is one question about the NICs of a node.
+type Step struct {
+	Name   string // kebab-case; it is Check of the answers
+	Asks   string // the question in a few words
+	Expect string // what the code of roce-cni assumes
+	look   func(ctx context.Context, v view) []doctor.Finding
+}
+
+// Steps returns the steps that change nothing, in the order in which they run.
+func Steps() []Step {
+	return []Step{driverStack(), devices(), ports(), hardware(), discovery(), hostGIDs()}
+}
+
+// Node is a node, or the recording of one.
+type Node struct {
+	Sys    fs.FS                                         // the root of sysfs
+	Dial   func(protocol int) (recording.Socket, error)  // opens a netlink socket
+	Driver func(netdev string) (inventory.Driver, error) // asks the driver of an interface
+	Stack  Stack
+}
+
+// Stack is the software below roce-cni.
+type Stack struct {
+	Kernel string `json:"kernel"`         // uname -r
+	OS     string `json:"os"`             // PRETTY_NAME of os-release
+	OFED   string `json:"ofed,omitempty"` // version of NVIDIA's own driver, if it is loaded
+}
+
+// Live returns the node that the program runs on. What the kernel answers is added to
+// the recording.
+func Live(to *recording.Recording) Node {
+	return Node{
+		Sys: os.DirFS("/sys"),
+		Dial: func(protocol int) (recording.Socket, error) {
+			sock, err := nlsock.Dial(protocol)
+			if err != nil {
+				return nil, err
+			}
+			return to.Tap(protocol, sock), nil
+		},
+		Driver: inventory.ReadDriver,
+		Stack:  ReadStack(os.DirFS("/")),
+	}
+}
+
+// ReadStack reads the versions from the root of a file system.
+func ReadStack(root fs.FS) Stack {
+	line := func(name string) string {
+		b, err := fs.ReadFile(root, name)
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(string(b))
+	}
+	s := Stack{Kernel: line("proc/sys/kernel/osrelease")}
+	for l := range strings.Lines(line("etc/os-release")) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(l), "PRETTY_NAME="); ok {
+			s.OS = strings.Trim(name, `"`)
+		}
+	}
+	if _, err := fs.Stat(root, "sys/module/mlx_compat"); err == nil {
+		s.OFED = strings.TrimSpace("MLNX_OFED or DOCA-OFED " + line("sys/module/mlx_compat/version"))
+	}
+	return s
+}
+
+// Play returns the node of a recording. sys is its tree, unpacked.
+func Play(from *recording.Recording, sys fs.FS, r Results) Node {
+	return Node{
+		Sys:  sys,
+		Dial: func(protocol int) (recording.Socket, error) { return from.Play(protocol), nil },
+		Driver: func(netdev string) (inventory.Driver, error) {
+			for _, p := range r.Ports {
+				if string(p.Netdev) == netdev {
+					return p.Driver, nil
+				}
+			}
+			return inventory.Driver{}, errors.New("the recording has no driver of this interface")
+		},
+		Stack: r.Stack,
+	}
+}
+
+// view is a node as it was at one moment.
+type view struct {
+	Node
+	system nldev.System
+	links  []rtnl.Link
+	addrs  []rtnl.Address
+	route  *rtnl.Conn
+}
+
+// open looks at the node. The caller must close route.
+func (n Node) open(ctx context.Context) (v view, err error) {
+	v.Node = n
+	sock, err := n.Dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		return v, failed("interfaces", err)
+	}
+	v.route = rtnl.New(sock)
+	defer func() {
+		if err != nil {
+			v.route.Close()
+		}
+	}()
+	if v.links, err = v.route.Links(ctx); err != nil {
+		return v, failed("interfaces", err)
+	}
+	if v.addrs, err = v.route.Addresses(ctx, 0); err != nil {
+		return v, failed("addresses", err)
+	}
+	if v.system, err = n.rdma(ctx); err != nil {
+		return v, failed("RDMA devices", err)
+	}
+	if len(v.system.Devices) == 0 {
+		return v, cnierr.New(cnierr.NoRDMA, "test", "NICs", "load the RDMA driver of the NIC: rdma link shows its devices", "the node has no RDMA device in this namespace")
+	}
+	return v, nil
+}
+
+// rdma asks for the RDMA devices on a new socket.
+func (n Node) rdma(ctx context.Context) (nldev.System, error) {
+	sock, err := n.Dial(unix.NETLINK_RDMA)
+	if err != nil {
+		return nldev.System{}, err
+	}
+	c := nldev.New(sock)
+	defer c.Close()
+	return c.System(ctx)
+}
+
+func failed(what string, err error) error {
+	return cnierr.New(cnierr.IO, "list", what, "run it as root on the node, in the network namespace of the host", "%w", err)
+}
+
+// Look runs the steps that change nothing. It yields each answer as soon as it is
+// known, and returns the ports. Errors: NoRDMA if there is no RDMA device, IO.
+func (n Node) Look(ctx context.Context, yield func(Answer)) ([]inventory.Port, error) {
+	v, err := n.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer v.route.Close()
+	for _, s := range Steps() {
+		for _, f := range s.run(ctx, v) {
+			yield(s.answer(f))
+		}
+	}
+	return inventory.Node{Sys: n.Sys, Links: v.links, Addresses: v.addrs, RDMA: v.system, Driver: n.Driver}.Ports(), nil
+}
+
+// run looks, and turns a panic into an answer: the other steps are still of use.
+func (s Step) run(ctx context.Context, v view) (out []doctor.Finding) {
+	defer func() {
+		if r := recover(); r != nil {
+			out = append(out, cannotTell("", "the step itself failed: "+fmt.Sprint(r), "a bug report with this line"))
+		}
+	}()
+	return s.look(ctx, v)
+}
+
+func (s Step) answer(f doctor.Finding) Answer {
+	a := Answer{Answer: doctor.Answer{Check: s.Name, Finding: f}, Expected: s.Expect}
+	if f.Verdict == doctor.Problem {
+		a.Why = "roce-cni expects: " + s.Expect
+	}
+	return a
+}
+
+// Findings.
+
+func ok(of, format string, args ...any) doctor.Finding {
+	return doctor.Finding{Verdict: doctor.OK, Of: of, Found: fmt.Sprintf(format, args...)}
+}
+
+func problem(of, found, fix string) doctor.Finding {
+	return doctor.Finding{Verdict: doctor.Problem, Of: of, Found: found, Fix: fix}
+}
+
+func cannotTell(of, found, missing string) doctor.Finding {
+	return doctor.Finding{Verdict: doctor.CannotTell, Of: of, Found: found, Missing: missing}
+}
+
+// judge returns ok with what was found, or a problem for each fault.
+func judge(of, found string, faults []fault) []doctor.Finding {
+	if len(faults) == 0 {
+		return []doctor.Finding{ok(of, "%s", found)}
+	}
+	var out []doctor.Finding
+	for _, f := range faults {
+		out = append(out, problem(of, f.found, f.fix))
+	}
+	return out
+}
+
+// fault is something that is not as expected.
+type fault struct{ found, fix string }
+
+// text returns the text of a file of sysfs, "" if it cannot be read.
+func (v view) text(name string) string {
+	b, err := fs.ReadFile(v.Sys, name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// link returns the interface with an index.
+func (v view) link(index int32) (rtnl.Link, bool) {
+	i := slices.IndexFunc(v.links, func(l rtnl.Link) bool { return l.Index == index })
+	if i < 0 {
+		return rtnl.Link{}, false
+	}
+	return v.links[i], true
+}

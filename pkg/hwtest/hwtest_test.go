@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package hwtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+	"github.com/roce-cni/roce-cni/pkg/redact"
+)
+
+// look runs the steps on a node.
+func look(t *testing.T, n Node) []Answer {
+	t.Helper()
+	var out []Answer
+	if _, err := n.Look(t.Context(), func(a Answer) { out = append(out, a) }); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// open opens a recording of testdata, or another folder.
+func open(t *testing.T, dir string) (Node, Results) {
+	t.Helper()
+	n, r, end, err := Open(dir, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	return n, r
+}
+
+// TestRecordings runs the code of the plugin on what the kernel of other machines
+// told: what it says now must be what it said there.
+func TestRecordings(t *testing.T) {
+	t.Parallel()
+	dirs, err := filepath.Glob("testdata/*")
+	if err != nil || len(dirs) == 0 {
+		t.Fatal("there are no recordings", err)
+	}
+	for _, dir := range dirs {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			t.Parallel()
+			n, r := open(t, dir)
+			got := look(t, n)
+			// Texts may be those of another version, and steps that change things come later.
+			want := verdicts(r.Answers)
+			if diff := cmp.Diff(want[:min(len(got), len(want))], verdicts(got)); diff != "" {
+				t.Errorf("(-recorded +now)\n%s", diff)
+			}
+		})
+	}
+}
+
+// bench is the recording for the tests of lies.
+const bench = "testdata/mlx5-like"
+
+// lying returns a node that tells the truth but for files of sysfs.
+func lying(t *testing.T, lies map[string]string) Node {
+	t.Helper()
+	rec, err := recording.Read(os.DirFS(bench))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range lies {
+		names := slices.DeleteFunc(slices.Collect(maps.Keys(rec.Sys.Files)), func(f string) bool { return !strings.HasSuffix(f, name) })
+		if len(names) != 1 {
+			t.Fatalf("%s: %v", name, names)
+		}
+		if text == "" {
+			delete(rec.Sys.Files, names[0])
+		} else {
+			rec.Sys.Files[names[0]] = text + "\n"
+		}
+	}
+	sys := fstest.MapFS{}
+	for name, text := range rec.Sys.Files {
+		sys[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	for name, target := range rec.Sys.Links {
+		sys[name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink}
+	}
+	return Play(&rec, sys, Results{})
+}
+
+func TestLiesAreFound(t *testing.T) {
+	t.Parallel()
+	const dir = "infiniband/mlx5_0/"
+	for _, c := range []struct {
+		name, step, want string
+		lies             map[string]string
+	}{
+		{"the GUID of another device", "devices", "its GUID is 0252:4f00:ff00:0001 in netlink, and", map[string]string{dir + "node_guid": "0252:4f00:ff00:0009"}},
+		{"no GUID", "devices", "irdma0: it has no GUID", nil},
+		{"no table", "ports", "mlx5_2/1: it has no GID table", nil},
+		{"another state", "ports", `its state is ACTIVE in netlink, and "1: DOWN" in sysfs`, map[string]string{dir + "ports/1/state": "1: DOWN"}},
+		{"another link layer", "ports", `its link layer is "InfiniBand"`, map[string]string{dir + "ports/1/link_layer": "InfiniBand"}},
+		{"no device file", "devices", "mlx5_0: it has 0 device files", map[string]string{"uverbs0/ibdev": ""}},
+		{"two device files", "devices", "mlx5_0: it has 2 device files", map[string]string{"uverbs1/ibdev": "mlx5_0"}},
+		{"an address without an entry", "host-gids", "mlx5_0/1: 0 RoCE v2 entries are for 240.0.1.1", map[string]string{dir + "ports/1/gids/3": strings.Repeat("0000:", 7) + "0000"}},
+		{"an entry of RoCE v1 at the place of v2", "host-gids", "0 RoCE v2 entries are for 240.0.1.1", map[string]string{dir + "ports/1/gid_attrs/types/3": "IB/RoCE v1"}},
+		{"an unknown type", "host-gids", `index 3 has the type "RoCE v3"`, map[string]string{dir + "ports/1/gid_attrs/types/3": "RoCE v3"}},
+		{"RoCE v1 somewhere else", "host-gids", "index 3 has the RoCE v2 entry of 240.0.1.1, and index 4", map[string]string{
+			dir + "ports/1/gids/4": "0000:0000:0000:0000:0000:ffff:f000:0101", dir + "ports/1/gids/2": "fe80:0000:0000:0000:0000:0000:0000:0009",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var problems []string
+			for _, a := range look(t, lying(t, c.lies)) {
+				if a.Verdict == doctor.Problem {
+					problems = append(problems, a.Check+" "+a.Of+": "+a.Found)
+				}
+			}
+			if !slices.ContainsFunc(problems, func(p string) bool { return strings.HasPrefix(p, c.step) && strings.Contains(p, c.want) }) {
+				t.Errorf("no problem of %s says %q:\n%s", c.step, c.want, strings.Join(problems, "\n"))
+			}
+		})
+	}
+}
+
+// identified copies the files of a recording, with values of a user in place of the
+// replacements.
+func identified(t *testing.T) string {
+	t.Helper()
+	values := strings.NewReplacer(
+		"02524f", "525400", "0052:4fff", "5054:00ff", // MACs
+		"0252:4f00", "5254:0000", "ff004f5202", "ff00005452", // GUIDs
+		"240.0.", "172.16.", "f000:0", "ac10:0", "f00001", "ac1001", "f00002", "ac1002", "f00003", "ac1003", "2001:0db8:524f", "fd00:0db8:524f", "2001:db8:524f", "fd00:db8:524f", "20010db8524f", "fd000db8524f",
+	)
+	dir := t.TempDir()
+	for _, name := range archived {
+		b, err := os.ReadFile(filepath.Join(bench, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), []byte(values.Replace(string(b))), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+var archived = []string{"results.json", "netlink.json", "sys.json"}
+
+// TestTheFileHasNothingOfTheUser writes a recording, and looks for all that it had.
+func TestTheFileHasNothingOfTheUser(t *testing.T) {
+	t.Parallel()
+	before := identified(t)
+	n, r := open(t, before)
+	rec, err := recording.Read(os.DirFS(before))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Answers = append(look(t, n), Answer{Answer: doctor.Answer{Finding: doctor.Finding{Found: "on gpu-07"}}})
+	with := redact.NewAlike()
+	with.Name("node", "gpu-07")
+	var b bytes.Buffer
+	if err := Write(&b, r, rec, with); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := Unpack(&b, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{
+		"525400", "5054:00ff", "5254:0000", "ff00005452", "172.16.", "ac10:0", "ac1001", "fd00:", "fd000db8", "gpu-07",
+	} {
+		had := s == "gpu-07"
+		for _, name := range archived {
+			was, err := os.ReadFile(filepath.Join(before, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			is, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			had = had || strings.Contains(string(was), s)
+			if strings.Contains(string(is), s) {
+				t.Errorf("%s has %s", name, s)
+			}
+		}
+		if !had {
+			t.Errorf("no file had %s: the test proves nothing", s)
+		}
+	}
+	// It can still be read, and means the same.
+	again, _ := open(t, dir)
+	if was, is := verdicts(look(t, n)), verdicts(look(t, again)); !slices.Equal(was, is) {
+		t.Errorf("(-before +after)\n%s", cmp.Diff(was, is))
+	}
+}
+
+func verdicts(as []Answer) []string {
+	var out []string
+	for _, a := range as {
+		out = append(out, a.Check+" "+a.Of+" "+string(a.Verdict))
+	}
+	return out
+}
+
+func TestAnArchiveOfAStrangerStaysInItsFolder(t *testing.T) {
+	t.Parallel()
+	tree := recording.Tree{Files: map[string]string{"../out": "x"}}
+	dir := t.TempDir()
+	if err := tree.Unpack(dir); err == nil {
+		t.Error("a file was written outside of the folder")
+	}
+	tree = recording.Tree{Files: map[string]string{"a": "x"}, Links: map[string]string{"class": "/etc"}}
+	if err := tree.Unpack(dir); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if _, err := fs.ReadFile(root.FS(), "class/passwd"); err == nil {
+		t.Error("a link leads out of the folder")
+	}
+}
+
+func TestARequestThatWasNotRecordedIsAnError(t *testing.T) {
+	t.Parallel()
+	var rec recording.Recording
+	if _, err := Play(&rec, os.DirFS(t.TempDir()), Results{}).open(t.Context()); err == nil || !strings.Contains(err.Error(), "no answer to this request") {
+		t.Errorf("got %v", err)
+	}
+	if sock := rec.Play(unix.NETLINK_RDMA); sock == nil {
+		t.Error("no socket")
+	}
+}
+
+func TestResultsAreRead(t *testing.T) {
+	t.Parallel()
+	b, err := json.Marshal(Answer{Answer: doctor.Answer{Check: "ports", Finding: doctor.Finding{Verdict: doctor.OK, Of: "mlx5_0/1"}}, Expected: "x"})
+	if want := `{"check":"ports","verdict":"ok","of":"mlx5_0/1","found":"","expected":"x"}`; err != nil || string(b) != want {
+		t.Errorf("got %s, %v", b, err)
+	}
+}
