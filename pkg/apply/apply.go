@@ -83,8 +83,8 @@ func (e *UndoError) Error() string { return e.Err.Error() }
 func (e *UndoError) Unwrap() error { return e.Err }
 
 // Do does the operations in order and stops at the first that fails. What was
-// done before it stays. The caller then undoes the whole list: undoing what is
-// missing is success.
+// done before it stays. The caller then undoes the operations: undoing what is missing
+// is success.
 func Do(ctx context.Context, x Executor, ops plan.Ops) error {
 	for _, run := range ops.Runs() {
 		if err := x.Do(ctx, run...); err != nil {

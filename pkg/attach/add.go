@@ -16,10 +16,10 @@ import (
 )
 
 // Add makes an attachment and returns what to tell the runtime. It is all or nothing:
-// after an error there is no link, rule, route, lease or file of the attachment. The
-// exception is an error that says that undoing or releasing failed: then the record
-// stays and DEL finishes. If the whole attachment exists already, Add changes nothing
-// and returns the same result again.
+// after an error there is no link, rule, route, lease or record of the attachment. If
+// undoing failed too, the error says so. Then lease and record stay, and DEL finishes.
+// If only the release failed, the record stays if its plan has addresses. If the whole
+// attachment exists already, Add changes nothing and returns the same result again.
 func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error) {
 	unlock, err := n.Records.Lock(ctx, req.ContainerID)
 	if err != nil {
@@ -33,8 +33,8 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	}
 	defer k.Close()
 
-	if standing, err := n.resume(ctx, k, req); standing != nil || err != nil {
-		return standing, err
+	if earlier, err := n.resume(ctx, k, req); earlier != nil || err != nil {
+		return earlier, err
 	}
 	s, err := n.survey(ctx, k, req)
 	if err != nil {
@@ -50,11 +50,13 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	return result.Of(rec.Plan, req), nil
 }
 
-// make leases, plans and does. The lease comes first: it names the attachment, so a DEL
-// finds it without a record. Each change in the kernel is on record before its effect.
-func (n Node) make(ctx context.Context, k *pod, req conf.Request, claim *lease.Claim, rec *record.Record) error {
+// leaseAndPerform leases the addresses, plans, and performs the plan. If an IPAM plugin
+// needs the interface, a plan without addresses is performed first. Otherwise the lease
+// comes first: it names the attachment, so a DEL finds it without a record. Each change
+// in the kernel is in the record before it is made.
+func (n Node) leaseAndPerform(ctx context.Context, k *pod, req conf.Request, claim *lease.Claim, rec *record.Record) error {
 	if claim.LinkFirst() {
-		if err := n.do(ctx, k, req, claim.Rails(), rec); err != nil {
+		if err := n.planAndPerform(ctx, k, req, claim.Rails(), rec); err != nil {
 			return err
 		}
 	}
@@ -62,15 +64,15 @@ func (n Node) make(ctx context.Context, k *pod, req conf.Request, claim *lease.C
 	if err != nil {
 		return err
 	}
-	if err := n.do(ctx, k, req, rails, rec); err != nil {
+	if err := n.planAndPerform(ctx, k, req, rails, rec); err != nil {
 		return err
 	}
 	return n.commit(k, rec)
 }
 
-// do plans an attachment, records the plan, and does it. It repeats operations that
-// are done already, which changes nothing.
-func (n Node) do(ctx context.Context, k *pod, req conf.Request, rails []plan.Rail, rec *record.Record) error {
+// planAndPerform makes the plan of an attachment, saves it in the record, and performs
+// it. Operations that are done already are done again, without effect.
+func (n Node) planAndPerform(ctx context.Context, k *pod, req conf.Request, rails []plan.Rail, rec *record.Record) error {
 	p, err := plan.Make(req, rails)
 	if err != nil {
 		return err
@@ -79,10 +81,11 @@ func (n Node) do(ctx context.Context, k *pod, req conf.Request, rails []plan.Rai
 	if err := n.Records.Save(*rec); err != nil {
 		return err
 	}
-	return n.doAligned(ctx, n.sharing(k, *rec), p.Ops)
+	return n.performInGIDOrder(ctx, n.refCounted(k, *rec), p.Ops)
 }
 
-// commit records that the ADD has finished, and where its GIDs are.
+// commit compares the GID indexes, and fails if a promised one has moved. It records that
+// the ADD has finished, and where its GIDs are.
 func (n Node) commit(k *pod, rec *record.Record) error {
 	rec.Plan.Ops = rec.Plan.Ops.Located(k.rdma.Located())
 	if err := n.compareGIDs(*rec); err != nil {
@@ -92,8 +95,8 @@ func (n Node) commit(k *pod, rec *record.Record) error {
 	return n.Records.Save(*rec)
 }
 
-// record returns the record of the attachment before anything is planned.
-func (n Node) record(k *pod, req conf.Request) record.Record {
+// newRecord returns the record of the attachment before anything is planned.
+func (n Node) newRecord(k *pod, req conf.Request) record.Record {
 	return record.Record{
 		Network: req.Network, Attachment: req.Attachment, Pod: req.Pod,
 		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.LeasePool(), Config: req.IPAM.Raw,

@@ -91,7 +91,7 @@ func TestAnAdoptedLinkGetsWhatOursGets(t *testing.T) {
 		}
 	}
 	if len(w.wire.asked) > 0 {
-		t.Errorf("the wire was asked whether somebody has %v", w.wire.asked)
+		t.Errorf("the wire was asked for the owner of %v", w.wire.asked)
 	}
 	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
 		t.Errorf("CHECK: %v", err)

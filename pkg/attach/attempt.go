@@ -46,12 +46,12 @@ func (n Node) attempts(ctx context.Context, k *pod, req conf.Request, s survey) 
 // lease. An *apply.UndoError in the error says that more is left. The leases and the
 // record stay: reject or abandon comes next.
 func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (record.Record, error) {
-	rec := n.record(k, req)
+	rec := n.newRecord(k, req)
 	rec.LeftOut = s.leftOut
-	err := n.make(ctx, k, req, s.claim, &rec)
+	err := n.leaseAndPerform(ctx, k, req, s.claim, &rec)
 	if err != nil {
 		before, _ := n.teardown(rec)
-		err = errors.Join(err, n.undoAligned(context.WithoutCancel(ctx), n.sharing(k, rec), before))
+		err = errors.Join(err, n.undoInGIDOrder(context.WithoutCancel(ctx), n.refCounted(k, rec), before))
 	}
 	return rec, err
 }
@@ -113,7 +113,7 @@ func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause erro
 		return notReleased
 	}
 	_, after := n.teardown(rec)
-	err := errors.Join(notReleased, n.undoAligned(ctx, n.sharing(k, rec), after))
+	err := errors.Join(notReleased, n.undoInGIDOrder(ctx, n.refCounted(k, rec), after))
 	if undoFailed(cause) || undoFailed(err) {
 		return err
 	}

@@ -127,7 +127,7 @@ func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops pla
 		return n.undoOnHost(ctx, rec, ops)
 	}
 	defer k.Close()
-	return n.undoAligned(ctx, n.sharing(k, rec), ops)
+	return n.undoInGIDOrder(ctx, n.refCounted(k, rec), ops)
 }
 
 // undoOnHost undoes what operations did on the host. It is for a pod without
@@ -141,7 +141,7 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 		return err
 	}
 	defer k.Close()
-	return apply.Undo(ctx, n.sharing(k, rec), ops)
+	return apply.Undo(ctx, n.refCounted(k, rec), ops)
 }
 
 // openAgain opens the namespace that ADD worked in. It looks at the path that the

@@ -24,9 +24,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// foreign is a world in which addresses come from an IPAM plugin of somebody
-// else's: a script that has leases as files, does first what a test tells it
-// to, and keeps what it was given if the test asks for that.
+// foreign is a world in which addresses come from a foreign IPAM
+// plugin: a script that has leases as files. It first does what a test tells it, and
+// keeps what it was given if the test asks for that.
 type foreign struct {
 	*world
 	plugins string // CNI_PATH
@@ -100,7 +100,7 @@ func (f foreign) node(environ ...string) attach.Node {
 	return n
 }
 
-// impatient is a kernel that works for nobody whose time is over, as Linux does
+// impatient is a kernel that refuses work for a caller without time left, as Linux does
 // behind a socket with a deadline.
 type impatient struct{ attach.Kernel }
 

@@ -23,17 +23,17 @@ func (n Node) AddOps(ctx context.Context, req conf.Request, ops plan.Ops) error 
 		return err
 	}
 	defer k.Close()
-	rec := n.record(k, req)
+	rec := n.newRecord(k, req)
 	rec.Plan.Ops, rec.Saved = ops, n.Now()
 	if err := n.Records.Save(rec); err != nil {
 		return err
 	}
-	err = n.doAligned(ctx, n.sharing(k, rec), ops)
+	err = n.performInGIDOrder(ctx, n.refCounted(k, rec), ops)
 	if err == nil {
 		rec.Committed = true
 		return n.Records.Save(rec)
 	}
 	before, _ := n.teardown(rec)
-	err = errors.Join(err, n.undoAligned(context.WithoutCancel(ctx), n.sharing(k, rec), before))
+	err = errors.Join(err, n.undoInGIDOrder(context.WithoutCancel(ctx), n.refCounted(k, rec), before))
 	return errors.Join(err, n.abandon(ctx, k, rec, err))
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// upgraded is a node with one attachment. Its record is a file that a program
-// wrote whose records had format 2.
+// upgraded is a node with one attachment. Its record is a file of
+// format 2, as a former version wrote it.
 type upgraded struct {
 	*world
 	node  func() attach.Node

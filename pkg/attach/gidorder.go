@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -19,46 +20,57 @@ import (
 // find_gid). If two pods came and went at the same time, the GID indexes of one pod
 // would differ from rail to rail. NCCL takes one index for all rails.
 
-// doAligned does the operations of an attachment. If it has several rails on shared
-// devices, then from its first address to its last GID no other such attachment of the
-// node adds or removes GIDs. So the GID indexes are the same on all rails ("aligned").
-// Attachments with one rail do not take this lock.
-func (n Node) doAligned(ctx context.Context, x apply.Executor, ops plan.Ops) error {
+// undoLockTime is how long an undo waits for attachments that add or remove GIDs.
+const undoLockTime = 20 * time.Second
+
+// performInGIDOrder does the operations of an attachment. If it has several rails on
+// shared devices, or promises a GID index, then from its first address to its last GID no
+// other such attachment of the node adds or removes GIDs. This makes equal indexes on all
+// rails likely ("aligned"). Only the operation Align makes them certain.
+func (n Node) performInGIDOrder(ctx context.Context, x apply.Executor, ops plan.Ops) error {
 	from, to := ops.Registration()
+	if from == to {
+		return apply.Do(ctx, x, ops)
+	}
 	if err := apply.Do(ctx, x, ops[:from]); err != nil {
 		return err
 	}
-	err := n.aligned(ctx, to > from, func() error { return apply.Do(ctx, x, ops[from:to]) })
-	if err != nil {
+	if err := n.register(ctx, x, ops[from:to]); err != nil {
 		return err
 	}
 	return apply.Do(ctx, x, ops[to:])
 }
 
-// undoAligned undoes operations. For several rails it holds the same lock. If it does
-// not get the lock in time, it goes on without it: GID indexes may then differ, but
-// nothing stays behind.
-func (n Node) undoAligned(ctx context.Context, x apply.Executor, ops plan.Ops) error {
-	from, to := ops.Registration()
-	var left error
-	err := n.aligned(ctx, to > from, func() error { left = apply.Undo(ctx, x, ops); return nil })
-	if err != nil {
-		n.Log.Warn("GID indexes may differ between rails", "error", err)
-		return apply.Undo(ctx, x, ops)
-	}
-	return left
-}
-
-func (n Node) aligned(ctx context.Context, several bool, fn func() error) error {
-	if !several {
-		return fn()
-	}
+// register does the operations that add GIDs, with the lock held.
+func (n Node) register(ctx context.Context, x apply.Executor, ops plan.Ops) error {
 	release, err := n.Records.LockGIDs(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return fn()
+	return apply.Do(ctx, x, ops)
+}
+
+// undoInGIDOrder undoes operations. It takes the same lock for the same attachments. It
+// waits for the lock for no more than half of the time that the call has left. Then it
+// goes on without the lock: GID indexes may differ, but nothing stays behind.
+func (n Node) undoInGIDOrder(ctx context.Context, x apply.Executor, ops plan.Ops) error {
+	if from, to := ops.Registration(); from == to {
+		return apply.Undo(ctx, x, ops)
+	}
+	wait := undoLockTime
+	if end, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(end)/2)
+	}
+	locking, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	release, err := n.Records.LockGIDs(locking)
+	if err != nil {
+		n.Log.Warn("GID indexes may differ between rails", "error", err)
+		return apply.Undo(ctx, x, ops)
+	}
+	defer release()
+	return apply.Undo(ctx, x, ops)
 }
 
 // compareGIDs logs the GID indexes of an attachment if they differ from rail to rail.

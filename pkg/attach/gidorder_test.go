@@ -4,9 +4,11 @@
 package attach_test
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/flock/flocktest"
@@ -50,6 +52,29 @@ func TestOneAttachmentAtATimeFillsTheGIDTables(t *testing.T) {
 			t.Fatalf("%s: %v", call.name, err)
 		}
 		whole = w.fake.String()
+	}
+	w.mustBeEmpty("in the end")
+}
+
+// TestDELEndsWithoutTheLockOfTheGIDs has a call that keeps the lock for longer than DEL
+// can wait.
+func TestDELEndsWithoutTheLockOfTheGIDs(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.mode, w.hca.each = conf.RDMAShared, true
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	release, err := w.node().Records.LockGIDs(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	call, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := w.node().Del(call, w.del("c1", "net1")); err != nil {
+		t.Error(err)
 	}
 	w.mustBeEmpty("in the end")
 }

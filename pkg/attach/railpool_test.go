@@ -258,7 +258,7 @@ func TestQuarantineOfARailPoolIsThatOfTheNodeFile(t *testing.T) {
 	}
 	w.now += 61 * time.Minute
 	if early("c3") {
-		t.Error("after 61 minutes an address rests still")
+		t.Error("after 61 minutes an address is still in quarantine")
 	}
 }
 

@@ -40,7 +40,7 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 	var done plan.Ops
 	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
 		ops, refused := n.lost(ctx, k, rec)
-		done, err = again(ctx, n.sharing(k, rec), ops)
+		done, err = again(ctx, n.refCounted(k, rec), ops)
 		if err != nil || refused != nil {
 			return errors.Join(err, refused)
 		}

@@ -154,7 +154,7 @@ func TestRepairAsksOnlyForTheAddressThatWasLost(t *testing.T) {
 	w.wire.refuse = 1
 	before := w.fake.String()
 	if _, err := w.node().Repair(ctx, c1); err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken {
-		t.Errorf("got %v, want code %d: somebody took the address", err, cnierr.AddressTaken)
+		t.Errorf("got %v, want code %d: another host took the address", err, cnierr.AddressTaken)
 	}
 	if diff := cmp.Diff([]string{v6}, w.wire.asked); diff != "" {
 		t.Errorf("asked for (-want +got):\n%s", diff)

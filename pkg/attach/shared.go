@@ -18,26 +18,27 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// sharing is the executor of one attachment. Operations that it shares with other
-// attachments of the node are done and undone with the node's lock held. The last
+// refCounted is the executor of one attachment. It counts the attachments that have a
+// shared operation in their records. It does and undoes such operations with the node's
+// lock held. The last
 // attachment that has the operation in its record undoes it.
 //
 // The executor below knows our objects by the mark. If a foreign object is where ours
 // should be, it is an error, and the object stays.
-type sharing struct {
+type refCounted struct {
 	apply.Executor
 	records record.Store
 	at      conf.Attachment
 	log     *slog.Logger
 }
 
-func (n Node) sharing(x apply.Executor, rec record.Record) sharing {
-	return sharing{x, n.Records, rec.Attachment, n.Log}
+func (n Node) refCounted(x apply.Executor, rec record.Record) refCounted {
+	return refCounted{x, n.Records, rec.Attachment, n.Log}
 }
 
 // Do implements apply.Executor. The record has the operations before they are done,
 // so that no other attachment undoes them from then on.
-func (s sharing) Do(ctx context.Context, run ...plan.Op) error {
+func (s refCounted) Do(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Shared {
 		return s.Executor.Do(ctx, run...)
 	}
@@ -56,7 +57,7 @@ func (s sharing) Do(ctx context.Context, run ...plan.Op) error {
 // attachment, is removed from the record before the lock is released. If two
 // attachments are deleted at the same time, the second one then finds that it is the
 // last.
-func (s sharing) Undo(ctx context.Context, run ...plan.Op) error {
+func (s refCounted) Undo(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Shared {
 		return s.undo(ctx, run...)
 	}
@@ -74,7 +75,7 @@ func (s sharing) Undo(ctx context.Context, run ...plan.Op) error {
 
 // undo undoes operations. Rules that stay in a pod are no reason to keep the pod: no
 // other pod sees them.
-func (s sharing) undo(ctx context.Context, run ...plan.Op) error {
+func (s refCounted) undo(ctx context.Context, run ...plan.Op) error {
 	err := s.Executor.Undo(ctx, run...)
 	if run[0].Place == plan.Pod && errors.Is(err, kernel.ErrRulesLeft) {
 		s.log.Warn("rules of the pod stay", "container", s.at.ContainerID, "interface", s.at.IfName, "error", err)
@@ -85,7 +86,7 @@ func (s sharing) undo(ctx context.Context, run ...plan.Op) error {
 
 // leave undoes an operation unless another attachment has it, and removes it from the
 // record.
-func (s sharing) leave(ctx context.Context, op plan.Op) error {
+func (s refCounted) leave(ctx context.Context, op plan.Op) error {
 	held, err := s.held(op)
 	if err != nil {
 		return err
@@ -108,7 +109,7 @@ func (s sharing) leave(ctx context.Context, op plan.Op) error {
 
 // held says whether another attachment has the operation. If a record cannot be read,
 // its attachment may have the operation, so held returns true.
-func (s sharing) held(op plan.Op) (bool, error) {
+func (s refCounted) held(op plan.Op) (bool, error) {
 	keys, err := s.records.List()
 	if err != nil {
 		return false, err

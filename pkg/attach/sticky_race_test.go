@@ -34,8 +34,8 @@ func (g *gates) Answer(pool string, k nodefile.Key) (nodefile.Answer, bool, erro
 	return g.Store.Answer(pool, k)
 }
 
-// withdrawal is an agent that gives back, in three steps, addresses that it thinks
-// nobody has.
+// withdrawal is an agent that gives back, in three steps, addresses that it takes
+// for unused.
 type withdrawal struct {
 	*world
 	answered nodefile.Answer
@@ -186,6 +186,6 @@ func TestStatusDoesNotCountStickyAddresses(t *testing.T) {
 	w.mustGet("c3", "web", 32, 33)
 	err := w.node().Status(ctx, w.request("c9", "net1", ""))
 	if cnierr.CodeOf(err) != cnierr.NotAvailable || !strings.Contains(err.Error(), "all 2 addresses") {
-		t.Errorf("with a full block beside resting addresses that are kept: got %v, want code %d", err, cnierr.NotAvailable)
+		t.Errorf("with a full block beside sticky addresses in quarantine: got %v, want code %d", err, cnierr.NotAvailable)
 	}
 }

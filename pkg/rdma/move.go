@@ -36,7 +36,7 @@ func (m move) do(ctx context.Context) error {
 		return err
 	}
 	if !host.Exclusive {
-		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name, setMode(conf.RDMAExclusive), "the node shares its devices: each namespace has all of them of them of them")
+		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name, setMode(conf.RDMAExclusive), "the node shares its devices: each namespace has all of them")
 	}
 	d, ok := match(host, m.op.Device)
 	if !ok {

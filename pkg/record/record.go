@@ -94,7 +94,7 @@ func (s Store) Save(r Record) error {
 	path := s.path(r.Attachment)
 	if len(b) > trusted.MaxSize {
 		return cnierr.New(cnierr.BadConfig, "write record", path, "make the configuration shorter: fewer rails, subnets or routes",
-			"it has it has %d bytes, the limit is %d", len(b), trusted.MaxSize)
+			"it has %d bytes, the limit is %d", len(b), trusted.MaxSize)
 	}
 	tmp := path + ".tmp"
 	if err := trusted.CreateInside(tmp, b, 0o600); err != nil {
