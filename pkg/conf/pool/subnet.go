@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package pool reads which addresses an attachment may have: the subnets, the routes
-// through them, and the requested addresses.
+// Package pool reads which addresses an attachment may have, and how long released ones stay
+// in quarantine: the subnets, the routes through them, and the requested addresses.
 //
 // It leases nothing and does no I/O. It stands below package conf, which puts the
 // result into its request. Read subnet.go first.

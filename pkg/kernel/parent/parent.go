@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package parent finds the parent links of an attachment's macvlans. It refuses links
-// that cannot carry a macvlan before an address is leased.
+// Package parent finds the parent links of an attachment's macvlans, and refuses those that are
+// down, have a smaller MTU than requested, or are of a type that cannot carry a macvlan. This is
+// before an address is leased.
 //
 // It changes nothing. It stands below package kernel, which gives it a socket in the
 // right namespace and sysfs. Read this file first. choose.go matches a selector
