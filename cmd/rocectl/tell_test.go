@@ -59,8 +59,8 @@ mlx5_2  1     0      fe80:0000:0000:0000:5054:00ff:fe00:0a01  -           -     
 	}
 }
 
-// TestAFlagWithoutValueIsNoQuestionAboutTheHost is about what a script gives whose
-// variable is empty: the host's answer would be taken for the pod's.
+// TestAFlagWithoutValueIsNoQuestionAboutTheHost is about a script with an
+// empty variable: it would take the host's answer for the pod's.
 func TestAFlagWithoutValueIsNoQuestionAboutTheHost(t *testing.T) {
 	t.Parallel()
 	for _, arg := range []string{"--netns=", "--container=", "--ifname=", "--pid=0", "--pid=-1"} {

@@ -102,11 +102,11 @@ func TestMessagesAreEasyToRead(t *testing.T) {
 	}
 }
 
-// TestCommentsAreEasyToRead looks for hard words in the comments of all Go files, and
-// for long lines.
+// TestCommentsAreEasyToRead looks for hard words in the comments of all Go files, tests
+// included, and for long lines.
 func TestCommentsAreEasyToRead(t *testing.T) {
 	t.Parallel()
-	for _, f := range sources(t) {
+	for _, f := range goFiles(t) {
 		for _, group := range f.ast.Comments {
 			easyToRead(t, f.at(group), group.Text())
 			for _, c := range group.List {

@@ -117,7 +117,7 @@ func (w *world) count(t *testing.T, source string, prepare func(pods []string)) 
 const wakeup = `, "\1\0\0\0\0\0\0\0", 8`
 
 // begunAgain marks a call that the kernel itself begins again. A write of a setting
-// is, as often as somebody else on the machine has the lock that it needs
+// is, as often as another process has the lock that it needs
 // (addrconf_sysctl_addr_gen_mode: restart_syscall).
 const begunAgain = " = ? ERESTART"
 

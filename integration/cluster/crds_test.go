@@ -35,7 +35,7 @@ func object(t testing.TB, kind, name, spec string) *unstructured.Unstructured {
 	var fields map[string]any
 	must(t, yaml.UnmarshalStrict([]byte(spec), &fields))
 	if kind == "RailPool" {
-		fields["nodeSelector"] = map[string]any{"example.org/nobody": "true"}
+		fields["nodeSelector"] = map[string]any{"example.org/none": "true"}
 	}
 	o.Object["spec"] = fields
 	o.SetAPIVersion(kube.Version().String())

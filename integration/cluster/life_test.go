@@ -81,7 +81,7 @@ func TestABlockIsFreedOnlyWhenItsNodeIsGoneForGood(t *testing.T) {
 		what        string
 		then, after func() // between the last sighting and the deletion; before the next
 	}{
-		{"its Node object is made anew", func() { node(t, admin, "gone-node") }, remove},
+		{"its Node object is created again", func() { node(t, admin, "gone-node") }, remove},
 		{
 			"its owner asserts it",
 			func() {

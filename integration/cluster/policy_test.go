@@ -125,7 +125,7 @@ func TestAnAgentWritesBlocksOfItsNodeAlone(t *testing.T) {
 	}{
 		{"the agent of another node", g.a, ofB},
 		{"an agent on no node", g.nowhere, ofA},
-		{"somebody in the name of the agents", g.impersonated(), ofA},
+		{"another user in the name of the agents", g.impersonated(), ofA},
 	} {
 		if err := g.try(ctx, t, foe.config, g.block(3, foe.block.Spec.NodeName[len(g.pool)+1:])); !apierrors.IsForbidden(err) {
 			t.Errorf("%s makes a block: %v", foe.name, err)

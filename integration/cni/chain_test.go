@@ -94,7 +94,7 @@ func TestChainedRoceRoutesWhatAnotherPluginMade(t *testing.T) {
 		all(t, "main", p.routes(t, "main"), []string{
 			"default via 10.244.1.1 dev eth0", fmt.Sprintf("10.%d.0.0/16 via 172.16.%d.254 dev %s", i, 10+i, a.ifName),
 		})
-		// The default route in main is eth0's, so that an answer to somebody
+		// The default route in main is eth0's, so that an answer to a host
 		// beyond the gateway shows which table it took.
 		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "198.51.100.1", v4.String())
 		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", "2001:db8::1", v6.String())

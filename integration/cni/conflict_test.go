@@ -250,7 +250,7 @@ func TestTwoNodesNeverBothGetOneAddress(t *testing.T) {
 	other.noRecords(t)
 }
 
-// contested is a network whose window is long enough for a process to be kept
+// contested is a network with a window that is long enough for a process to be kept
 // waiting by the others of a busy machine.
 func contested(n *node) network { return n.rail(0).With("probe.conflict.wait", "300ms") }
 

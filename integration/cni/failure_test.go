@@ -55,8 +55,8 @@ func failures() []failure {
 			return c.With("routing.table", 200)
 		}},
 		{"the default route is taken", 105, change("routing.defaultRoute", true)},
-		{"a rule of somebody else's wins", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 100")},
-		{"a rule of somebody else's wins by order", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 32000")},
+		{"a foreign rule wins", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 100")},
+		{"a foreign rule wins by order", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 32000")},
 		{"no such setting", 0, change("sysctl", map[string]any{"net.ipv4.conf.IFNAME.no_such_key": "1"})},
 		{"a setting that the kernel refuses", 0, change("sysctl", map[string]any{"net.ipv4.conf.IFNAME.arp_ignore": "many"})},
 		{"IPv6 disabled on the link", 0, func(_ *testing.T, _ *world, _ *pod, c network) network {

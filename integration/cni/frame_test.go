@@ -55,7 +55,7 @@ func (f frame) gratuitous(addr netip.Addr) bool {
 	return false
 }
 
-// probe says whether the frame asks who has an address, on behalf of nobody.
+// probe says whether the frame asks who has an address, and names no sender address (RFC 5227).
 func (f frame) probe(addr netip.Addr) bool {
 	return (f.kind == arpRequest || f.kind == solicit) && f.to == addr && f.from.IsUnspecified()
 }
@@ -146,7 +146,7 @@ func addrOf(b []byte) netip.Addr {
 }
 
 // reply returns the frame in which by says that it has the address that f
-// asks for: to the one who asked, or to all if nobody did.
+// asks for: to the host that asked, or to all if no host did.
 func reply(f frame, by string) []byte {
 	if f.kind == arpRequest {
 		return arpFrame(2, by, f.to, f.src, f.from)

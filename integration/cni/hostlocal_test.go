@@ -156,7 +156,7 @@ func TestFailureOfALaterStepGivesTheAddressBackToHostLocal(t *testing.T) {
 			return c
 		}},
 		{"the default route is taken", 105, change("routing", "main")},
-		{"a rule of somebody else's wins", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 100")},
+		{"a foreign rule wins", 105, inPod("rule add from 172.16.0.0/12 lookup 50 priority 100")},
 		{"a route in the pod stands in the way", 105, inPod("route add 10.1.0.0/16 dev eth0 table 300 metric 7")},
 		{"nothing leads to a gateway", 7, change("ipam.routes.2.gw", "192.0.2.1")},
 		{"the kernel refuses a setting", 7, change("sysctl", map[string]any{"net.ipv4.conf.IFNAME.no_such_key": "1"})},

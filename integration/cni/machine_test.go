@@ -119,7 +119,7 @@ func (m *machine) tenant() *tenant {
 		link set dev lo up
 		link set dev eth0 addrgenmode none
 		link set dev theirs addrgenmode none
-		link set dev theirs alias roce:somebody/theirs
+		link set dev theirs alias roce:another/theirs
 		addr add 10.244.0.2/24 dev eth0
 		addr add 172.16.10.%d/24 dev theirs
 		link set dev eth0 up
@@ -285,31 +285,31 @@ var (
 	settingLine = regexp.MustCompile(`^ipv[46]/conf/([^/]+)/`)
 )
 
-// shares splits a snapshot by whose its lines are: net1's, net2's, "rules" with
+// shares splits a snapshot by the owner of each line: net1's, net2's, "rules" with
 // our protocol number, and "", which is others'.
 func shares(snapshot string) map[string]string {
 	out := map[string]string{}
 	link := ""
 	for line := range strings.Lines(snapshot) {
-		whose := link
+		owner := link
 		if m := linkLine.FindStringSubmatch(line); m != nil {
-			link, whose = m[1], m[1]
+			link, owner = m[1], m[1]
 		} else if !strings.HasPrefix(line, " ") {
-			link, whose = "", ""
+			link, owner = "", ""
 			for _, re := range []*regexp.Regexp{deviceField, settingLine} {
 				if m := re.FindStringSubmatch(line); m != nil {
-					whose = m[1]
+					owner = m[1]
 				}
 			}
 		}
 		switch {
-		case whose == "net1" || whose == "net2":
+		case owner == "net1" || owner == "net2":
 		case strings.Contains(line, "proto 82"):
-			whose = "rules"
+			owner = "rules"
 		default:
-			whose = ""
+			owner = ""
 		}
-		out[whose] += line
+		out[owner] += line
 	}
 	return out
 }
@@ -361,7 +361,7 @@ func (m *machine) compareLeases() {
 		}
 	}
 	if len(held) > 0 {
-		m.t.Errorf("leases of nobody: %v", held)
+		m.t.Errorf("leases of no attachment: %v", held)
 	}
 }
 

@@ -219,14 +219,14 @@ func TestAddressIsInQuarantineBeforeAnotherPodGetsIt(t *testing.T) {
 	w := newWorld(t, 1)
 	two := w.rail(0).With("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.65"})
 	first, second, third := w.attach(two, w.pod(t), "net1"), w.attach(two, w.pod(t), "net1"), w.attach(two, w.pod(t), "net1")
-	rests := addrOfResult(t, first.mustAdd(t))
+	freed := addrOfResult(t, first.mustAdd(t))
 	first.mustDel(t)
-	if got := addrOfResult(t, second.mustAdd(t)); got == rests {
+	if got := addrOfResult(t, second.mustAdd(t)); got == freed {
 		t.Errorf("%s was given to another pod at once, with another one free", got)
 	}
 	// Only the address in quarantine is left: better early than not at all.
-	if got := addrOfResult(t, third.mustAdd(t)); got != rests {
-		t.Errorf("got %s, want %s", got, rests)
+	if got := addrOfResult(t, third.mustAdd(t)); got != freed {
+		t.Errorf("got %s, want %s", got, freed)
 	}
 }
 

@@ -190,8 +190,8 @@ func TestARailPoolGrowsByABlockAndLosesOne(t *testing.T) {
 	w.own(t, 1, "32-33", "96-96")
 	within(t, addrs(third.mustAdd(t)), 96, 96)
 
-	// Another node has the first block now: nobody gets more of it, and who has
-	// addresses of it goes as ever.
+	// Another node has the first block now: no pod gets more of it. Pods with
+	// addresses of it are deleted as before.
 	w.own(t, 1, "96-97")
 	for _, a := range first {
 		if err := a.check(t); err != nil {

@@ -40,7 +40,7 @@ func onRail6() []failure {
 			return c.With("routing.table", 200)
 		}},
 		{"the default route is taken", 105, change("rails.6", taken)},
-		{"a rule of somebody else's wins", 105, inPod("rule add from 172.16.16.0/24 lookup 50 priority 100")},
+		{"a foreign rule wins", 105, inPod("rule add from 172.16.16.0/24 lookup 50 priority 100")},
 		{"the gateway is silent", 106, func(t *testing.T, w *world, _ *pod, c network) network {
 			w.leaf.IP(t, "addr del 172.16.16.254/24 dev leaf6")
 			return c.With("probe.gateway.timeout", "5ms")

@@ -28,9 +28,8 @@ var damagesOfLeases = []struct {
 	{"no database", func([]byte) []byte { return []byte("this is no database\n") }},
 }
 
-// lonely returns a rail whose addresses no other test has, nor, if luck is not
-// bad, another run of the tests beside this one: repair looks into every
-// namespace of the machine.
+// lonely returns a rail with addresses that no other test uses, and most probably no
+// other run of the tests beside this one: repair looks into every namespace of the machine.
 func lonely(i int) int {
 	most := len(damagesOfLeases) + 1
 	return 20 + most*(os.Getpid()%35) + i // subnets have numbers up to 255

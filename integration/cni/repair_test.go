@@ -129,7 +129,7 @@ func TestRepairLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 		"a route that leads elsewhere": {
 			pod: "route change default via 172.16.10.253 dev net1 table 100 proto 82", says: []string{"rocectl[105]", "172.16.10.253"},
 		},
-		"an address that somebody took": {
+		"an address that another host took": {
 			pod: "addr del ADDR/24 dev net1", leaf: "addr add ADDR/24 dev leaf0", says: []string{"rocectl[100]", "ADDR"},
 		},
 	} {

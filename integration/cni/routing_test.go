@@ -67,7 +67,7 @@ func TestEightRailsAreEachAnsweredOnTheirOwnLink(t *testing.T) {
 	})
 }
 
-// bridge makes rails without node addresses, whose leaf links are ports of one
+// bridge makes rails without node addresses. Their leaf links are ports of one
 // bridge: the subnets of rail 0.
 func (w *world) bridge(t testing.TB, n int) {
 	t.Helper()

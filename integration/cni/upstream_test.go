@@ -16,11 +16,12 @@ import (
 	"testing"
 )
 
-// upstreamVersion is the version of containernetworking/plugins whose plugins
+// upstreamVersion is the version of containernetworking/plugins of which the plugins
 // are run here.
 const upstreamVersion = "v1.9.1"
 
-// upstream returns the folder that has the real plugins. They are built and kept, because that needs their modules from the internet.
+// upstream returns the folder that has the real plugins. They are built once and kept,
+// because a build needs their modules from the internet.
 func upstream(t testing.TB) string {
 	t.Helper()
 	dir, err := upstreamPlugins()
@@ -52,7 +53,7 @@ var upstreamPlugins = sync.OnceValues(func() (string, error) {
 })
 
 // buildUpstream builds plugins beside their folder and moves them in, so that
-// nobody runs half of one.
+// no test runs a plugin that is half written.
 func buildUpstream(cache string, plugins []string) error {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package rdma tests the built programs on RDMA devices, as a container runtime
-// uses them: called through libcni, in the virtual machines of integration/vm,
-// whose NICs r0 and r1 have the Soft-RoCE devices rxe0 and rxe1. The tests of
+// uses them: called through libcni, in the virtual machines of integration/vm.
+// Their NICs r0 and r1 have the Soft-RoCE devices rxe0 and rxe1. The tests of
 // all rails in one attachment use those of a machine that has more, too.
 //
 // The node is the machine itself, so its tests run one after another, and each

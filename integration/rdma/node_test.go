@@ -133,8 +133,8 @@ type table map[string][]int
 
 const gidsFolder = "/sys/class/infiniband/%s/ports/1/gids/"
 
-// hides says whether the machine is of the type ofed-view, whose GID files show
-// a reader only the entries of its own network namespace.
+// hides says whether the machine is of the type ofed-view. Its GID files show a
+// reader only the entries of its own network namespace.
 func hides() bool {
 	_, err := os.Stat("/sys/module/ofed_view")
 	return err == nil

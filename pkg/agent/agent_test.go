@@ -279,7 +279,7 @@ func TestAFileThatWasRemovedIsWrittenAgain(t *testing.T) {
 	})
 }
 
-// TestAnAgentThatIsStoppedInAClaimDoesNotLoseABlock stops it while nobody knows
+// TestAnAgentThatIsStoppedInAClaimDoesNotLoseABlock stops it while it is unknown
 // whether the request was done.
 func TestAnAgentThatIsStoppedInAClaimDoesNotLoseABlock(t *testing.T) {
 	for name, fault := range map[string]blocktest.Fault{"which was done": blocktest.Landed, "which was not": blocktest.Lost} {
@@ -335,6 +335,7 @@ func TestAnAgentThatIsStoppedInARequestEndsAtOnce(t *testing.T) {
 }
 
 func TestAFullPoolIsReportedAndTriedAgain(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		c := newCluster(poolOf(t, "small", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/27"}]}]}`))
 		var nodes []*node

@@ -108,7 +108,7 @@ func TestWhatAnotherPoolHasIsNotLeasedWhenThisOneIsWidened(t *testing.T) {
 	})
 }
 
-// TestWhatIsNotInUseAnyMoreIsLeasedAsBefore has somebody have taken the mark off a pool
+// TestWhatIsNotInUseAnyMoreIsLeasedAsBefore has an operator take the mark off a pool
 // of which nodes have blocks, when another one got it.
 func TestWhatIsNotInUseAnyMoreIsLeasedAsBefore(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -125,8 +125,8 @@ func TestWhatIsNotInUseAnyMoreIsLeasedAsBefore(t *testing.T) {
 	})
 }
 
-// TestAnotherPoolOfTheSameNameIsAskedAbout misses that the first one was deleted, by
-// somebody who has deleted its blocks as well.
+// TestAnotherPoolOfTheSameNameIsAskedAbout does not see that an operator deleted
+// the first one with its blocks.
 func TestAnotherPoolOfTheSameNameIsAskedAbout(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		first := compute(t)
@@ -171,6 +171,7 @@ func TestAnotherPoolOfTheSameNameIsAskedAbout(t *testing.T) {
 // TestAPoolThatIsFullIsNotAskedAgainBecauseAnotherOneHasChanged counts what 10,000
 // nodes would do in one second.
 func TestAPoolThatIsFullIsNotAskedAgainBecauseAnotherOneHasChanged(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		narrow := poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/22", "ranges": ["10.0.0.16/28"]}]}]}`)
 		another := poolOf(t, "another", 2, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}], "nodeSelector": {"gpu": "yes"}}`)

@@ -179,6 +179,7 @@ func TestAPoolThatIsWrongIsNoOtherPools(t *testing.T) {
 // TestAPoolThatWasFullIsClaimedOfWhenItIsWidened waits for no time that has grown with
 // each try before.
 func TestAPoolThatWasFullIsClaimedOfWhenItIsWidened(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		narrow := poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/22", "ranges": ["10.0.0.16/28"]}]}]}`)
 		c := newCluster(narrow)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestAPodThatLivedForAMomentDoesNotKeepTheNextNodeFromItsAddresses has one whose DEL
-// comes before anybody has seen its lease.
+// TestAPodThatLivedForAMomentDoesNotKeepTheNextNodeFromItsAddresses has one with
+// a DEL that comes before any agent has seen its lease.
 func TestAPodThatLivedForAMomentDoesNotKeepTheNextNodeFromItsAddresses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b := two(t)

@@ -17,9 +17,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 )
 
-// model is two nodes with real files and leases, whose agents are killed at any
-// request, pods that are deleted by force and come back elsewhere, and an API server
-// whose answers get lost.
+// model is two nodes with real files and leases. Their agents are killed at any request.
+// Pods are deleted by force and come back elsewhere. Answers of the API server get lost.
 type model struct {
 	*testing.T
 	nodes []*node

@@ -170,8 +170,8 @@ func TestAPoolThatIsWrongKeepsWhatItHas(t *testing.T) {
 	})
 }
 
-// TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack has the file of the old rack, with
-// whose rails those of the new one must not be mixed.
+// TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack has the file of the old
+// rack. Its rails must not be mixed with those of the new one.
 func TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := newCluster(poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.{rack}.0/24"}]}], "rackLabel": "rack", "sticky": {"ttl": "1h", "slots": "128-255"}, "blockSize": 16}`)).node(t, "n1")

@@ -223,7 +223,7 @@ func TestPodsGetOtherAddressesWhileTheServerIsUnreachable(t *testing.T) {
 		a, b := two(t)
 		a.goAway(true)
 		if got := a.eventuallyAdds("db-0", "c1", 40*time.Second); got.IsValid() {
-			t.Errorf("it got %v from nobody", got)
+			t.Errorf("it got %v from no node", got)
 		}
 		a.logs("no answer")
 		if got := a.kept.Calls(blocktest.List); got > 20 {
@@ -277,6 +277,7 @@ func TestNothingThatADDsWriteStopsTheAgent(t *testing.T) {
 // TestWhatIsHeldIsAffirmed has an etcd that forgets a lease, and one that gives it to
 // another node.
 func TestWhatIsHeldIsAffirmed(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		a, b := two(t)
 		addr := a.mustAdd("db-0", "c1")
@@ -311,6 +312,7 @@ func TestWhatIsHeldIsAffirmed(t *testing.T) {
 }
 
 func TestAPoolThatIsNotStickyCostsNothing(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()

@@ -46,6 +46,7 @@ func grown(t *testing.T, c *cluster) *node {
 }
 
 func TestEmptyBlocksAreGivenBackAfterAnHour(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		n := grown(t, newCluster(compute(t)))
 		n.ends(1, 40)
@@ -111,6 +112,7 @@ func TestAPodThatComesWhileABlockLeavesIsNotHurt(t *testing.T) {
 // TestABlockWhoseDeletionGotNoAnswerIsNotLeased has the API server do the request, and
 // another node take the block.
 func TestABlockWhoseDeletionGotNoAnswerIsNotLeased(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		c := newCluster(compute(t))
 		n := grown(t, c)

@@ -117,6 +117,7 @@ func TestAReportOnABlockThatIsGoneMakesItAgain(t *testing.T) {
 // TestLeasesOfAnotherPoolAreNoReasonToClaim has a network with a pool of the name of the
 // RailPool. The network leases all addresses of the node's block, and many more.
 func TestLeasesOfAnotherPoolAreNoReasonToClaim(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()
@@ -157,6 +158,7 @@ func TestQuarantineIsNoReasonToClaim(t *testing.T) {
 }
 
 func TestBlocksOfOneSlotAreOneMoreThanPods(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		n := newCluster(poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "blockSize": 1}`)).node(t, "n1")
 		n.run()

@@ -222,6 +222,15 @@ func (n *node) begin(c agent.Config) {
 	n.t.Cleanup(n.stop)
 }
 
+// hours skips a test with -short. It simulates hours of many nodes or leases, which takes
+// seconds of processor time.
+func hours(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("simulates hours, which -short excludes")
+	}
+}
+
 // pass lets time pass, and waits until all is done that was due.
 func pass(d time.Duration) {
 	time.Sleep(d)

@@ -54,7 +54,7 @@ func TestAPoolWithAFaultKeepsItsSubnets(t *testing.T) {
 	bad := read(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.300"]}]}]}`)
 	bad.Name = "bad"
 	if err := ours.Apart(bad); err == nil {
-		t.Error("what nodes have of it is anybody's")
+		t.Error("what nodes have of it is free")
 	}
 	if err := bad.Apart(read(t, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`)); err != nil {
 		t.Errorf("nothing is claimed of it, and it is said: %v", err)

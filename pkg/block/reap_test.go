@@ -41,7 +41,7 @@ func TestABlockIsDueAnHourAfterItsOwnerWent(t *testing.T) {
 	here := block.Nodes{"node-1": b.Spec.MachineID, "node-2": ""}
 	young := block.Nodes{"node-1": "", "node-2": ""} // kubelet has not reported yet
 	gone := block.Nodes{"node-2": ""}
-	anew := block.Nodes{"node-1": "another", "node-2": ""}
+	again := block.Nodes{"node-1": "another", "node-2": ""}
 	pods := map[string]bool{"node-1": true}
 	type sighting struct {
 		minute int
@@ -57,11 +57,11 @@ func TestABlockIsDueAnHourAfterItsOwnerWent(t *testing.T) {
 		"back at the last sighting":        {{0, gone, nil, false}, {60, here, nil, false}, {61, gone, nil, false}},
 		"a pod is bound to its name":       {{0, gone, pods, false}, {90, gone, pods, false}},
 		"a pod was, in between":            {{0, gone, nil, false}, {30, gone, pods, false}, {60, gone, nil, false}, {120, gone, nil, true}},
-		"replaced, with pods of its own":   {{0, anew, pods, false}, {59, anew, pods, false}, {60, anew, pods, true}},
-		"replaced, then gone":              {{0, anew, pods, false}, {60, gone, nil, true}},
-		"replaced, then itself again":      {{0, anew, pods, false}, {30, here, pods, false}, {60, anew, pods, false}},
+		"replaced, with pods of its own":   {{0, again, pods, false}, {59, again, pods, false}, {60, again, pods, true}},
+		"replaced, then gone":              {{0, again, pods, false}, {60, gone, nil, true}},
+		"replaced, then itself again":      {{0, again, pods, false}, {30, here, pods, false}, {60, again, pods, false}},
 		"a machine that has not said who":  {{0, young, pods, false}, {90, young, pods, false}},
-		"replaced by one that has not yet": {{0, anew, nil, false}, {60, young, nil, false}, {61, anew, nil, false}},
+		"replaced by one that has not yet": {{0, again, nil, false}, {60, young, nil, false}, {61, again, nil, false}},
 	} {
 		var seen block.Sightings
 		for _, look := range sightings {
@@ -91,7 +91,7 @@ func TestSightingsHaveTheirFirstTime(t *testing.T) {
 	b := block.Block{Name: "gpu-1", UID: "1", Spec: block.Spec{NodeName: "a"}}
 	seen := block.Sightings{}
 	if _, gone := seen.Since(b); gone {
-		t.Error("gone before anybody has looked")
+		t.Error("gone before the reaper has looked")
 	}
 	for _, minute := range []time.Duration{3, 9} {
 		seen, _ = seen.Look(minute*time.Minute, []block.Block{b}, block.Nodes{"other": ""}, nil)
@@ -160,8 +160,8 @@ func TestWhatIsDueIsReapedOnlyIfItStillIs(t *testing.T) {
 		"a node is back":               {c: cluster{nodes: block.Nodes{"node-1": ""}}},
 		"another machine has its name": {c: cluster{nodes: block.Nodes{"node-1": "another"}, bound: pods}, reaped: true},
 		"a pod is bound":               {c: cluster{bound: pods}},
-		"nobody knows of the node":     {c: cluster{err: away}, err: away},
-		"nobody knows of its pods":     {c: cluster{podsErr: away}, err: away},
+		"the node is unknown":     {c: cluster{err: away}, err: away},
+		"its pods are unknown":     {c: cluster{podsErr: away}, err: away},
 		"its owner has touched it": {change: func(t *testing.T, store *blocktest.Mem, b block.Block) {
 			if _, lost, err := claimer(store, 1).Assert(t.Context(), sized(t, 64), []block.Block{b}); err != nil || len(lost) > 0 {
 				t.Fatal(err)

@@ -105,7 +105,7 @@ func TestABlockIsTheSameSlotsOnEveryRail(t *testing.T) {
 			if name == "both families" { // the IPv4 subnet is the same in every rack
 				p := read(t, tt.spec)
 				if err := p.Validate(); err == nil {
-					t.Error("racks share a subnet, and nobody says so")
+					t.Error("racks share a subnet, and no error says so")
 				}
 				p.Spec.Rails[0].Subnets[0].Subnet = "10.0.{rack}.0/26"
 				if err := p.Validate(); err != nil {

@@ -91,7 +91,7 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 			`{"rackLabel": "x", "template": {"count": 2, "subnets": [{"subnet": "10.{rail}.{rack}.0/24"}]}, "reservations": [{"ranges": ["10.0.255.9", "10.2.0.9"], "reason": ""}]}`,
 			[]string{`"spec.reservations[0].ranges[1]": 10.2.0.9 is in no subnet`},
 		},
-		"reservations in racks that nobody counts": {
+		"reservations in racks that are not counted": {
 			`{"rackLabel": "x", "template": {"count": 2, "subnets": [{"subnet": "fd00:{rail}:{rack}::/64"}]}, "reservations": [{"ranges": ["fd00::300:0:0:0:1"], "reason": ""}]}`, nil,
 		},
 		"reservations in a table": {

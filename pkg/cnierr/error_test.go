@@ -56,7 +56,7 @@ func TestCodeIsThatOfTheOutermostError(t *testing.T) {
 		{"classified again", cnierr.New(cnierr.Unreadable, "load", "z", "", "lost: %w", inner), cnierr.Unreadable},
 		{"the first of those joined", errors.Join(errors.New("plain"), other, inner), cnierr.BadParent},
 		{"joined below a wrapping", fmt.Errorf("a: %w", errors.Join(inner, other)), cnierr.IO},
-		{"classified by nobody", errors.New("plain"), cnierr.Bug},
+		{"not classified", errors.New("plain"), cnierr.Bug},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestNoErrorIsNoError(t *testing.T) {
 	}
 }
 
-// libcni hands runtimes an error whose text is what types.Error makes of it.
+// libcni gives runtimes an error with the text that types.Error makes of it.
 func TestConvertedErrorPrintsMessageAndHint(t *testing.T) {
 	t.Parallel()
 	err := error(cnierr.CNI("roce", cnierr.New(cnierr.GatewaySilent, "ask gateway", "172.16.11.254", "look at VLAN 11", "no answer")))

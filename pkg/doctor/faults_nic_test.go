@@ -26,7 +26,7 @@ func nicFaults() []fault {
 			w.write("sys/class/net/ens1f0np0/device/virtfn0/net/ens1f0v0/mtu", "9000")
 		}
 	}
-	// A GPU, and a bridge above the NIC whose second capability is ACS.
+	// A GPU, and a bridge above the NIC with ACS as its second capability.
 	acs := func(control byte, size int) func(*world) {
 		return func(w *world) {
 			w.gpu()

@@ -53,7 +53,7 @@ type world struct {
 	pools    nodefile.Store
 	leases   *ipam.Book
 	peers    int
-	agent    http.HandlerFunc // nil: nobody listens
+	agent    http.HandlerFunc // nil: no process listens
 
 	routes     []netlink.Route
 	routesErr  error
@@ -243,7 +243,7 @@ func (w *world) gpu() {
 	}
 }
 
-// gids gives a port a table, of whose entries the first ones are used: RoCE v1 and
+// gids gives a port a table. Its first entries are used: RoCE v1 and
 // v2 by turns, as mlx5 has them.
 func (w *world) gids(device string, size, used int) {
 	dir := "sys/class/infiniband/" + device + "/ports/1/"

@@ -69,7 +69,7 @@ func TestAWaitEndsWithItsContextAndTakesNothingAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Wait(t.Context(), next, unix.LOCK_EX); err != nil {
-		t.Errorf("the lock that nobody waits for any more was kept: %v", err)
+		t.Errorf("the lock that no process waits for was kept: %v", err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
-// rails returns one for each port, whose address is at the place that is asked
+// rails returns one for each port, with its address at the place that is asked
 // for: net1 on the first and so on.
 func rails(ports []Port, at ...int) []Rail {
 	var out []Rail

@@ -41,7 +41,7 @@ func TestOwnersAreIdentifiedByAddressAndThenByInterface(t *testing.T) {
 			[][]Owner{{host}, {vlan}},
 		},
 		{"the one of a VLAN alone", []rdma.Entry{entry(2, vlan.Addr, "r0.100")}, []Owner{host, vlan}, [][]Owner{{vlan}}},
-		{"nobody", []rdma.Entry{entry(2, stranger, "net1")}, []Owner{host, pod}, [][]Owner{none}},
+		{"no owner", []rdma.Entry{entry(2, stranger, "net1")}, []Owner{host, pod}, [][]Owner{none}},
 		{
 			"a stranger has the pod's address too",
 			[]rdma.Entry{entry(2, pod.Addr, "net9"), entry(4, pod.Addr, "net1")},

@@ -289,7 +289,7 @@ func TestRequestedAddresses(t *testing.T) {
 	wantCode(t, err, cnierr.TryAgain, "10.0.0.200", "ns/a")
 	n.release("a")
 	if l := n.mustLease(want("b", "10.0.0.200")); l[0] != "10.0.0.200/24 early" {
-		t.Errorf("of the resting address: %v", l)
+		t.Errorf("of the address in quarantine: %v", l)
 	}
 }
 

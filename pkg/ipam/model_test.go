@@ -96,7 +96,7 @@ func (m model) give(t *testing.T, n *node, a ipam.Ask, l ipam.Lease) {
 		t.Errorf("%s gets %v, which %s has", pod, addr, m.leased[addr])
 	case rested && r.last != pod && n.now-r.freed < a.Quarantine:
 		if !l.Early || len(m.unused(a.Subnets[0])) > 0 || m.oldest() != r.freed {
-			t.Errorf("%s gets %v, which rests since %v; early %v, resting %v", pod, addr, r.freed, l.Early, m.waiting)
+			t.Errorf("%s gets %v, which is in quarantine since %v; early %v, in quarantine %v", pod, addr, r.freed, l.Early, m.waiting)
 		}
 	case l.Early:
 		t.Errorf("%s gets %v early, which has rested", pod, addr)
@@ -161,7 +161,7 @@ func (m model) compare(t *testing.T, n *node) {
 	}
 	for a := range waiting {
 		if _, ok := m.waiting[a]; !ok {
-			t.Errorf("%v rests, and should not", a)
+			t.Errorf("%v is in quarantine, and should not be", a)
 		}
 	}
 	for a, r := range m.waiting {

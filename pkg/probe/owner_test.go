@@ -152,7 +152,7 @@ func TestKernelOwnerIsFound(t *testing.T) {
 			s.owner.address(s.other, gateway4)
 			settle(t, s.pod, s.link, gateway4)
 			if err := s.pod.prober().Do(t.Context(), plan.Op{Kind: op}); err != nil {
-				t.Fatalf("nobody has the addresses yet, got %v", err)
+				t.Fatalf("no host has the addresses yet, got %v", err)
 			}
 			s.owner.address(s.other, ours4)
 			s.owner.address(s.other, ours6)

@@ -28,7 +28,7 @@ func TestWindowIsExact(t *testing.T) {
 	t.Parallel()
 	net1 := port{link: "net1"}
 	probe := func(mac conf.MAC) []byte {
-		return arp{op: arpRequest, senderMAC: mac, sender: unset4, target: ours4}.frame([]byte("nobody"))
+		return arp{op: arpRequest, senderMAC: mac, sender: unset4, target: ours4}.frame([]byte("no-one"))
 	}
 	for name, c := range map[string]struct {
 		op     plan.Op
@@ -125,7 +125,7 @@ func TestWindowIsExact(t *testing.T) {
 			}),
 			took: 3 * ms, sent: []time.Duration{0},
 		},
-		"gateway, somebody wants its address": {
+		"gateway, another host wants its address": {
 			op: plan.Op{Kind: gatewayOp(target("net1"))},
 			script: onNth(1, func(c *memConn) {
 				c.hear(arp{op: arpRequest, senderMAC: otherMAC, sender: unset4, target: gateway4}.frame(nil))

@@ -90,7 +90,7 @@ func TestConflictWithAScriptedPeer(t *testing.T) {
 			},
 			four: taken{otherMAC, "ARP reply"},
 		},
-		"answers somebody else": {
+		"answers another host": {
 			script: func(conf.MAC, int, []byte) [][]byte {
 				a := arp{op: arpReply, senderMAC: otherMAC, sender: ours4, target: unset4}
 				return [][]byte{ether{dst: thirdMAC, src: otherMAC, proto: unix.ETH_P_ARP, payload: a.marshal()}.marshal()}

@@ -63,8 +63,8 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 		{"a NIC of none", [][]int32{{9}}, []*hca{rxe0, rxe1}, nil, "!no RDMA device belongs to it; there are: rxe0/1 on r0, rxe1/1 on r1"},
 		{"a VLAN", [][]int32{{vlan}, {r0}}, []*hca{rxe0, rxe1}, nil, "rxe0/1 r0"},
 		{"a bond with a device", bonded, []*hca{rxe0, rxe1, roce(2, "rxeb", bond, "bond0")}, nil, "rxeb/1 bond0"},
-		{"a bond whose device names a slave", bonded, []*hca{roce(2, "mlx5_bond_0", r1, "r1")}, nil, "mlx5_bond_0/1 r1"},
-		{"a bond whose slaves have a device each", bonded, []*hca{rxe0, rxe1}, nil, "!want exactly one, got 2: rxe0/1 on r0, rxe1/1 on r1"},
+		{"a bond with a device that names a slave", bonded, []*hca{roce(2, "mlx5_bond_0", r1, "r1")}, nil, "mlx5_bond_0/1 r1"},
+		{"a bond with a device for each slave", bonded, []*hca{rxe0, rxe1}, nil, "!want exactly one, got 2: rxe0/1 on r0, rxe1/1 on r1"},
 		{"a VLAN on a bond", [][]int32{{vlanOnBond}, {bond}, {r0, r1}}, []*hca{roce(2, "mlx5_bond_0", r1, "r1")}, nil, "mlx5_bond_0/1 r1"},
 		{"a NIC with another protocol too", plain, []*hca{siw(roce(7, "siw0", r0, "r0")), rxe0}, nil, "rxe0/1 r0"},
 		{"a bond with another protocol", bonded, []*hca{siw(roce(7, "siw0", bond, "bond0")), rxe0}, nil, "rxe0/1 r0"},
@@ -86,7 +86,7 @@ func TestFactsFindTheDeviceOfAParent(t *testing.T) {
 			"rxe0/1 r0",
 		},
 		{
-			"a port whose RoCE is off", plain,
+			"a port with RoCE off", plain,
 			[]*hca{oldKernel},
 			fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("Ethernet\n")}},
 			"!RoCE is off: the port has no GID table",
@@ -194,9 +194,8 @@ func TestFactsOfAKernelWithoutRDMA(t *testing.T) {
 	}
 }
 
-// TestDeviceOfAParentInThePodIsFoundInTheHost is a virtual function whose
-// interface another plugin moved into the pod, and whose RDMA device is still
-// in the host.
+// TestDeviceOfAParentInThePodIsFoundInTheHost is a virtual function.
+// Another plugin moved its interface into the pod. Its RDMA device is still in the host.
 func TestDeviceOfAParentInThePodIsFoundInTheHost(t *testing.T) {
 	t.Parallel()
 	sys := fstest.MapFS{"bus/pci/devices/0000:0b:00.2/infiniband/mlx5_3/state": {}}
@@ -238,7 +237,7 @@ func TestDeviceIDNamesTheHardware(t *testing.T) {
 		{"mlx5_core.sf.4", nil, "mlx5_6"},
 		{"0000:0c:00.0", [][]int32{{r1}}, "mlx5_5"},
 		{"0000:0c:00.0", nil, "want exactly one, got 2: mlx5_4/1, mlx5_5/1"},
-		{"0000:0d:00.0", [][]int32{{r1}}, "mlx5_5"}, // as of a bond, whose device is another function's
+		{"0000:0d:00.0", [][]int32{{r1}}, "mlx5_5"}, // as of a bond: its device is another function's
 		{"0000:0d:00.0", nil, "no RDMA device"},
 	} {
 		s := (&node{devices: devices}).subsystem(t, sys)

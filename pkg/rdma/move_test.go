@@ -73,7 +73,7 @@ func TestMovesAreSerialised(t *testing.T) {
 			return func() { held-- }, nil
 		}
 	})
-	busy := errors.New("somebody else moves")
+	busy := errors.New("another process moves")
 	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || held != 0 {
 		t.Errorf("got %v, and the lock is held %d times", err, held)
 	}

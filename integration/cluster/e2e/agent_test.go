@@ -73,7 +73,7 @@ func (n *node) agent(t *testing.T) *core.Pod {
 	return pod
 }
 
-// inCluster is a pod of ours as a controller would make it of a template, whose
+// inCluster is a pod of ours as a controller would make it of a template. Its
 // container reaches the API server. The volume is what the admission of service
 // accounts would add.
 func (n *node) inCluster(t *testing.T, name string, template core.PodTemplateSpec) *core.Pod {

@@ -32,8 +32,8 @@ func within(path string, do func() error) error {
 	return there.Do(func(ns.NetNS) error { return do() })
 }
 
-// peer is one of several nodes: a namespace with an agent and without kubelet,
-// whose rails end on the leaf of all.
+// peer is one of several nodes: a namespace with an agent and without kubelet.
+// Its rails end on the leaf of all.
 type peer struct {
 	*node
 	name    string

@@ -25,7 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// series is the kernel whose Soft-RoCE pods can share.
+// series is the kernel where pods can share Soft-RoCE devices.
 const series = "7"
 
 // deviceInfo is what Multus tells of the device of an interface.
@@ -38,7 +38,7 @@ type deviceInfo struct {
 }
 
 // TestAPodsStatusHasItsRDMADevices boots a machine with Soft-RoCE on its NICs r0
-// and r1, whose API server is the one here, and runs itself in it.
+// and r1, and runs itself in it. The machine uses the API server of this test.
 func TestAPodsStatusHasItsRDMADevices(t *testing.T) {
 	if os.Getenv(machine) != "" {
 		tellsDevices(t)

@@ -191,7 +191,7 @@ func TestWhatNodesHaveIsMarkedFirst(t *testing.T) {
 	c.there("older", "younger*")
 }
 
-// TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone has somebody take the mark off a
+// TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone has an operator take the mark off a
 // deleted pool by hand, and make it again.
 func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,7 @@ func TestAPodInAnyPhaseIsBound(t *testing.T) {
 		}
 	}
 	if _, err := nodes.Bound(t.Context(), "gpu-1"); err == nil {
-		t.Error("whoever must not look knows that there is no pod")
+		t.Error("a reader without rights knows that there is no pod")
 	}
 	if r := s.requests()[0]; r.path != "/api/v1/pods" || r.query != "fieldSelector=spec.nodeName%3Dgpu-1&limit=1" {
 		t.Errorf("asked %+v", r)

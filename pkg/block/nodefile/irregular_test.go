@@ -20,7 +20,7 @@ func irregular() map[string]func(t *testing.T, path string) error {
 	fifo := func(path string) error { return unix.Mkfifo(path, 0o600) }
 	return map[string]func(t *testing.T, path string) error{
 		"a FIFO": func(_ *testing.T, path string) error { return fifo(path) },
-		"a FIFO that somebody writes to": func(t *testing.T, path string) error {
+		"a FIFO that a process writes to": func(t *testing.T, path string) error {
 			t.Helper()
 			if err := fifo(path); err != nil {
 				return err

@@ -48,12 +48,12 @@ func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
 	}
 	for n := range len(rest.encode()) {
 		if _, err := decodeQuarantined(kv.Item{Key: key, Value: rest.encode()[:n]}); !errors.Is(err, kv.ErrDamaged) {
-			t.Errorf("%d bytes of a resting address: got %v", n, err)
+			t.Errorf("%d bytes of an address in quarantine: got %v", n, err)
 		}
 	}
 	for n := range len(key) {
 		if _, err := decodeQuarantined(kv.Item{Key: key[:n], Value: rest.encode()}); !errors.Is(err, kv.ErrDamaged) {
-			t.Errorf("%d of %d bytes of the key of a resting address: got %v", n, len(key), err)
+			t.Errorf("%d of %d bytes of the key of an address in quarantine: got %v", n, len(key), err)
 		}
 	}
 	hold[0]++

@@ -38,7 +38,7 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 		"an owner without rest": func(l *Ledger) error {
 			return l.last.Put(appendAddr(lastKey("a", owner(8).Identity()), addr(8)), appendTime(nil, 1))
 		},
-		"an owner who rests otherwise": func(l *Ledger) error {
+		"an owner with another quarantine": func(l *Ledger) error {
 			return l.last.Put(appendAddr(lastKey("a", owner(2).Identity()), addr(2)), appendTime(nil, 1))
 		},
 	} {

@@ -187,7 +187,7 @@ func TestASoundDatabaseIsLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.Scan = func(context.Context) (nsscan.Result, error) { return nsscan.Result{}, errors.New("nobody should ask") }
+	n.Scan = func(context.Context) (nsscan.Result, error) { return nsscan.Result{}, errors.New("no scan is needed") }
 	if got, err := n.Do(t.Context()); err != nil || got.Why != nil || len(lines(got)) > 0 {
 		t.Errorf("got %v, %v", got, err)
 	}
