@@ -120,6 +120,9 @@ func TestFaultsOfTheMaster(t *testing.T) {
 		{`{"deviceIDs": ["101"]}`, cnierr.BadConfig, `"master.deviceIDs[0]": "101" is not a PCI device`, `lspci -nn`},
 		{`{"drivers": ["mlx5 core"]}`, cnierr.BadConfig, `"master.drivers[0]": "mlx5 core" is not the name of a driver`, ``},
 		{`{"linkTypes": ["Ether!"]}`, cnierr.BadConfig, `"master.linkTypes[0]": "Ether!" is not a link type`, ``},
+		{`{"function": "vf"}`, cnierr.BadConfig, `"master.function": "vf" is not one of physical, virtual, scalable`, ``},
+		{`{"function": ""}`, cnierr.BadConfig, `"master.function": "" is not one of physical`, ``},
+		{`{"function": ["virtual"]}`, cnierr.Decode, `"master.function": want a string, got a list`, ``},
 	} {
 		_, err := conf.Parse(call(`{"cniVersion": "1.1.0", "name": "n", "master": ` + b.in + `}`))
 		b.check(t, err)

@@ -40,6 +40,7 @@ func selector(v strict.Value, named, empty string) Parent {
 		DeviceIDs: words(o.At("deviceIDs"), `[0-9a-f]{4}`, "a PCI device such as 101b", "write four hexadecimal digits, as lspci -nn does"),
 		Drivers:   words(o.At("drivers"), `[A-Za-z0-9_-]+`, "the name of a driver such as mlx5_core", ""),
 		LinkTypes: words(o.At("linkTypes"), `[a-z0-9_/]+`, "a link type such as ether", ""),
+		Function:  Function(word(o.At("function"), "physical|virtual|scalable", "one of physical, virtual, scalable", "")),
 	}
 	if s := o.At("subnet"); s.Present() {
 		p.Subnet, _ = s.Prefix()

@@ -126,12 +126,24 @@ type Parent struct {
 	DeviceIDs []string     `json:"deviceIDs,omitempty"`
 	Drivers   []string     `json:"drivers,omitempty"`
 	LinkTypes []string     `json:"linkTypes,omitempty"`
+	Function  Function     `json:"function,omitempty"`
 }
+
+// Function is a kind of PCI or auxiliary function of a NIC.
+type Function string
+
+// The functions: the NIC itself (PF), one of its virtual functions (VF, SR-IOV), and
+// one of its scalable functions (SF, on the auxiliary bus).
+const (
+	Physical Function = "physical"
+	Virtual  Function = "virtual"
+	Scalable Function = "scalable"
+)
 
 // Default says whether p selects nothing. It then means the interface of the
 // default route, or, behind another plugin, that plugin's interface.
 func (p Parent) Default() bool {
-	return p.Name == "" && p.RDMA == "" && p.PCI == "" && !p.Subnet.IsValid() &&
+	return p.Name == "" && p.RDMA == "" && p.PCI == "" && p.Function == "" && !p.Subnet.IsValid() &&
 		len(p.IfNames)+len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers)+len(p.LinkTypes) == 0
 }
 

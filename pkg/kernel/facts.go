@@ -37,7 +37,7 @@ func (k *Kernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts,
 	}
 	place := parent.Place{Namespace: k.host, Addrs: addrs, Ask: k.system(req.LinkInContainer), Sys: k.sys}
 	if req.LinkInContainer {
-		place.Namespace = k.pod
+		place.Namespace = inPod{k.pod, k.host}
 		if place.Addrs, err = k.pod.Addresses(ctx, 0); err != nil {
 			return nil, classify(action, k.path, err)
 		}
@@ -56,6 +56,15 @@ func (k *Kernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts,
 	}
 	return rails, nil
 }
+
+// inPod is the pod's namespace. The physical functions of its NICs are in the host's.
+type inPod struct {
+	*rtnl.Conn
+	host *rtnl.Conn
+}
+
+// VFs implements parent.Namespace.
+func (n inPod) VFs(ctx context.Context, pf string) ([]rtnl.VF, error) { return n.host.VFs(ctx, pf) }
 
 // onParents returns the facts of each rail except those of the pod. addrs are
 // the addresses that must not be leased.

@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
@@ -50,6 +51,8 @@ const HostPath = "/proc/1/ns/net"
 type Fake struct {
 	// Sys is the root of sysfs, for selecting NICs by their properties.
 	Sys fstest.MapFS
+	// VFs has the settings of virtual functions, by the interface of the physical one.
+	VFs map[string][]rtnl.VF
 
 	t    testing.TB
 	mu   sync.Mutex

@@ -184,7 +184,7 @@ func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFa
 	if req.LinkInContainer {
 		from, taken = k.pod, append(taken, k.pod.addresses()...)
 	}
-	place := parent.Place{Namespace: seen{from}, Addrs: from.addresses(), Ask: noRDMA, Sys: k.f.Sys}
+	place := parent.Place{Namespace: seen{from, k.f.VFs}, Addrs: from.addresses(), Ask: noRDMA, Sys: k.f.Sys}
 	links, faults, err := parent.Select(ctx, place, req)
 	if err != nil {
 		return nil, err
@@ -272,7 +272,12 @@ func (s *Space) rtnl(i int) (rtnl.Link, error) {
 }
 
 // seen is a namespace in the form that parent.Select reads.
-type seen struct{ *Space }
+type seen struct {
+	*Space
+	vfs map[string][]rtnl.VF
+}
+
+func (s seen) VFs(_ context.Context, pf string) ([]rtnl.VF, error) { return s.vfs[pf], nil }
 
 func (s seen) LinksByName(_ context.Context, names ...string) []rtnl.Named {
 	var out []rtnl.Named

@@ -14,6 +14,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
@@ -25,6 +27,9 @@ type View struct {
 	// Out is the interface of the default route with the lowest metric. An IPv4
 	// route counts before an IPv6 one. Out is "" if there is no default route.
 	Out conf.LinkName
+	// OutAddr is the first address of Out that is valid beyond the link and has the family
+	// of that route. It is the zero value if there is none.
+	OutAddr netip.Addr
 	// Slaves are the interfaces that a bond consists of.
 	Slaves []conf.LinkName
 }
@@ -65,23 +70,29 @@ func Here(ctx context.Context) (View, error) {
 	for _, a := range addrs {
 		v.Addrs = append(v.Addrs, LinkAddr{names[a.Index], a.Prefix.Addr()})
 	}
-	v.Out = names[out(routes)]
+	out := defaultRoute(routes)
+	v.Out = names[out.Index]
+	for _, a := range addrs {
+		if addr := a.Prefix.Addr(); a.Index == out.Index && a.Scope == unix.RT_SCOPE_UNIVERSE && addr.Is4() == out.Dst.Addr().Is4() {
+			v.OutAddr = addr
+			break
+		}
+	}
 	return v, nil
 }
 
-// out returns the index of the interface of the default route, 0 if there is no
-// default route.
-func out(routes []rtnl.Route) int32 {
+// defaultRoute returns the default route, the zero value if there is none.
+func defaultRoute(routes []rtnl.Route) rtnl.Route {
 	defaults := slices.DeleteFunc(slices.Clone(routes), func(r rtnl.Route) bool { return !r.IsDefault() })
 	if len(defaults) == 0 {
-		return 0
+		return rtnl.Route{}
 	}
 	return slices.MinFunc(defaults, func(a, b rtnl.Route) int {
 		if a.Dst.Addr().Is4() != b.Dst.Addr().Is4() {
 			return a.Dst.Addr().BitLen() - b.Dst.Addr().BitLen()
 		}
 		return int(int64(a.Metric) - int64(b.Metric))
-	}).Index
+	})
 }
 
 func failed(err error) error {

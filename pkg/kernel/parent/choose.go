@@ -115,6 +115,8 @@ func (c candidate) lacks(p conf.Parent, sys fs.FS) string {
 		return "ifNames"
 	case len(p.LinkTypes) > 0 && !slices.Contains(p.LinkTypes, c.Encap()):
 		return "linkTypes"
+	case p.Function != "" && p.Function != c.function(sys):
+		return "function"
 	case p.PCI == "" && len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers) == 0:
 		return ""
 	}

@@ -52,6 +52,8 @@ func (c candidate) property(key string, sys fs.FS) string {
 		has = strings.Join(append([]string{c.Name}, c.AltNames...), " ")
 	case "linkTypes":
 		has = c.Encap()
+	case "function":
+		has = string(c.function(sys))
 	case "pci":
 		has = id
 	case "vendors":

@@ -9,7 +9,8 @@
 // right namespace and sysfs. Read this file first. choose.go matches a selector
 // against links and is pure, match.go finds the NICs of all rails at once, order.go
 // sorts them, rdma.go finds the link of an RDMA device, layers.go the links below a
-// link, carrier.go the link below another plugin's interface.
+// link, vf.go is about virtual functions, carrier.go finds the link below another
+// plugin's interface.
 package parent
 
 import (
@@ -43,6 +44,9 @@ type Namespace interface {
 	LinkByIndex(ctx context.Context, index int32) (rtnl.Link, error)
 	Links(ctx context.Context) ([]rtnl.Link, error)
 	RoutesOf(ctx context.Context, family uint8, table uint32) ([]rtnl.Route, error)
+	// VFs returns the virtual functions of an interface of the host, also if the
+	// namespace is that of a pod.
+	VFs(ctx context.Context, pf string) ([]rtnl.VF, error)
 }
 
 // Place is where the NICs are.
@@ -59,8 +63,8 @@ type Place struct {
 // faults has, for each rail, the reason why its link cannot serve, nil if it
 // can. The codes of a fault are:
 //
-//   - BadParent: the link is missing, ambiguous, down or of a kind that cannot
-//     carry a macvlan.
+//   - BadParent: the link is missing, ambiguous, down, of a kind that cannot
+//     carry a macvlan, or a virtual function with the spoof check on.
 //   - NoRDMA: the link is InfiniBand, or the RDMA device does not exist.
 //   - BadConfig: the MTU is larger than that of the link.
 //
@@ -95,12 +99,13 @@ type search struct {
 	links  func() ([]rtnl.Link, error)
 	system func() (nldev.System, error)
 	addrs  map[int32][]rtnl.Address
+	asked  map[string][]rtnl.VF // by PF
 	sys    fs.FS
 }
 
 func newSearch(ctx context.Context, p Place) search {
 	s := search{
-		Namespace: p.Namespace, sys: p.Sys, addrs: map[int32][]rtnl.Address{},
+		Namespace: p.Namespace, sys: p.Sys, addrs: map[int32][]rtnl.Address{}, asked: map[string][]rtnl.VF{},
 		links:  sync.OnceValues(func() ([]rtnl.Link, error) { return p.Links(ctx) }),
 		system: sync.OnceValues(func() (nldev.System, error) { return p.Ask(ctx) }),
 	}
@@ -158,12 +163,16 @@ func (s search) use(ctx context.Context, l rtnl.Link, req conf.Request) (plan.Li
 		return plan.Link{}, err
 	}
 	out := plan.Link{Name: conf.LinkName(l.Name), MAC: ethernet(l), MTU: l.MTU, Addrs: own(s.addrs[l.Index])}
-	if req.RDMA.Mode == conf.RDMAOff {
-		return out, nil // only RDMA needs the layers
+	if req.RDMA.Mode != conf.RDMAOff { // only RDMA needs the layers
+		var err error
+		if out.Layers, err = Layers(ctx, s, l); err != nil {
+			return plan.Link{}, err
+		}
 	}
-	var err error
-	out.Layers, err = Layers(ctx, s, l)
-	return out, err
+	if req.Mode == conf.Passthru { // the child has the MAC of the parent
+		return out, nil
+	}
+	return out, s.passes(ctx, l, out.Layers)
 }
 
 // own returns a link's own addresses that are valid beyond the link, IPv4

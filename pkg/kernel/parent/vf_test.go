@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package parent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+)
+
+func (h host) VFs(context.Context, string) ([]rtnl.VF, error) { return nil, unix.ENODEV }
+
+// pf is a node with a NIC whose VFs have settings. It counts the requests.
+type pf struct {
+	host
+	vfs   []rtnl.VF
+	err   error
+	asked *[]string
+}
+
+func (p pf) VFs(_ context.Context, name string) ([]rtnl.VF, error) {
+	*p.asked = append(*p.asked, name)
+	return p.vfs, p.err
+}
+
+// vfNode is a node with a NIC in 0000:0b:00.0 and two VFs of it, a scalable function, a
+// virtio NIC, a VLAN and a bond on the VFs, and a link without hardware.
+func vfNode() (pf, fstest.MapFS) {
+	h := host{
+		{Name: "lo", Type: unix.ARPHRD_LOOPBACK, Flags: unix.IFF_LOOPBACK},
+		{Name: "pf0", Dev: "0000:0b:00.0", Bus: "pci"},
+		{Name: "vf0", Dev: "0000:0b:00.2", Bus: "pci"},
+		{Name: "vf1", Dev: "0000:0b:00.3", Bus: "pci"},
+		{Name: "sf88", Dev: "mlx5_core.sf.4", Bus: "auxiliary"},
+		{Name: "virt", Dev: "virtio3", Bus: "virtio"},
+		{Name: "vf1.100", Kind: "vlan", Lower: rtnl.Lower{Index: 3, NSID: rtnl.NoNSID}},
+		{Name: "dummy0", Kind: "dummy"},
+	}
+	for i := range h {
+		h[i].Index, h[i].MTU = int32(i), 4200
+		h[i].Flags |= unix.IFF_UP | unix.IFF_LOWER_UP
+		if h[i].Type == 0 {
+			h[i].Type = unix.ARPHRD_ETHER
+		}
+	}
+	sys := fstest.MapFS{}
+	for i := range 2 {
+		physfn := fmt.Sprintf("bus/pci/devices/0000:0b:00.%d/physfn/", i+2)
+		sys[physfn+"net/pf0/mtu"] = &fstest.MapFile{}
+		sys[physfn+"net/rep0/phys_port_name"] = &fstest.MapFile{Data: []byte("pf0vf0\n")}
+		for n := range 2 {
+			symlink(sys, fmt.Sprintf("%svirtfn%d", physfn, n), fmt.Sprintf("../0000:0b:00.%d", n+2))
+		}
+	}
+	symlink(sys, "bus/virtio/devices/virtio3", "../../../devices/pci0000:00/0000:00:03.0/virtio3")
+	return pf{host: h, asked: new([]string)}, sys
+}
+
+func TestVFWithSpoofCheckIsRefusedWithTheCommandForItsPF(t *testing.T) {
+	t.Parallel()
+	const all = "ip link set pf0 vf 1 trust on spoofchk off"
+	for name, c := range map[string]struct {
+		settings rtnl.VF
+		master   string
+		change   func(*conf.Request)
+		hint     string // "": not refused
+	}{
+		"both settings are wrong":     {rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, "vf1", nil, all},
+		"it is trusted":               {rtnl.VF{Number: 1, SpoofCheck: true}, "vf1", nil, "ip link set pf0 vf 1 spoofchk off"},
+		"it is not trusted":           {rtnl.VF{Number: 1, Untrusted: true}, "vf1", nil, ""},
+		"the driver does not tell":    {rtnl.VF{Number: 1}, "vf1", nil, ""},
+		"the other VF is checked":     {rtnl.VF{Number: 1, SpoofCheck: true}, "vf0", nil, ""},
+		"the PF itself":               {rtnl.VF{Number: 1, SpoofCheck: true}, "pf0", nil, ""},
+		"a VLAN on it":                {rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, "vf1.100", nil, all},
+		"the child has the VF's MAC":  {rtnl.VF{Number: 1, SpoofCheck: true}, "vf1", func(r *conf.Request) { r.Mode = conf.Passthru }, ""},
+		"without RDMA it is the same": {rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, "vf1", func(r *conf.Request) { r.RDMA.Mode = conf.RDMAOff }, all},
+	} {
+		n, sys := vfNode()
+		n.vfs = []rtnl.VF{{}, c.settings}
+		req := conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: conf.LinkName(c.master)}}}}
+		if c.change != nil {
+			c.change(&req)
+		}
+		_, err := selectOne(t.Context(), Place{n, nil, noRDMA, sys}, req)
+		if c.hint != "" {
+			wantError(t, err, cnierr.BadParent, c.hint)
+		} else if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestVFWithUnknownSettingsIsNotRefused has reasons why nothing is known: the PF is in
+// another namespace, or does not answer, or another driver has it.
+func TestVFWithUnknownSettingsIsNotRefused(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*pf, fstest.MapFS){
+		"no interface of the PF": func(_ *pf, sys fstest.MapFS) {
+			for file := range sys {
+				if strings.Contains(file, "/physfn/net/") {
+					delete(sys, file)
+				}
+			}
+		},
+		"no number of the VF": func(_ *pf, sys fstest.MapFS) { delete(sys, "bus/pci/devices/0000:0b:00.3/physfn/virtfn1") },
+		"no answer":           func(n *pf, _ fstest.MapFS) { n.err = unix.ENODEV },
+	} {
+		n, sys := vfNode()
+		n.vfs = []rtnl.VF{{Number: 1, SpoofCheck: true}}
+		change(&n, sys)
+		if _, err := selectOne(t.Context(), Place{n, nil, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "vf1"}}}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestEachPFIsAskedOnceAndOnlyForItsVFs(t *testing.T) {
+	t.Parallel()
+	n, sys := vfNode()
+	var req conf.Request
+	for _, name := range []string{"pf0", "sf88", "dummy0"} {
+		req.Rails = append(req.Rails, conf.Rail{Parent: conf.Parent{Name: conf.LinkName(name)}})
+	}
+	selected(t, Place{n, nil, noRDMA, sys}, req)
+	if len(*n.asked) > 0 {
+		t.Errorf("without a VF it asked for the VFs of %q", *n.asked)
+	}
+	n.vfs = []rtnl.VF{{SpoofCheck: true}, {Number: 1, SpoofCheck: true}}
+	got, faults := selected(t, Place{n, nil, noRDMA, sys}, rails(2, conf.Parent{Function: conf.Virtual}, conf.ByPCI))
+	if diff := cmp.Diff([]string{"!", "!"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	wantError(t, faults[0], cnierr.BadParent, "ip link set pf0 vf 0 spoofchk off")
+	wantError(t, faults[1], cnierr.BadParent, "ip link set pf0 vf 1 spoofchk off")
+	if diff := cmp.Diff([]string{"pf0"}, *n.asked); diff != "" {
+		t.Errorf("asked (-want +got)\n%s", diff)
+	}
+}
+
+func TestFunctionsOfANICAreToldApart(t *testing.T) {
+	t.Parallel()
+	for function, want := range map[conf.Function]string{conf.Physical: "virt pf0", conf.Virtual: "vf0 vf1", conf.Scalable: "sf88"} {
+		n, sys := vfNode()
+		got, _ := selected(t, Place{n, nil, noRDMA, sys}, rails(len(strings.Fields(want)), conf.Parent{Function: function}, conf.ByPCI))
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: got %q, want %q", function, got, want)
+		}
+	}
+	n, sys := vfNode()
+	_, _, err := Select(t.Context(), Place{n, nil, noRDMA, sys}, rails(3, conf.Parent{Function: conf.Virtual}, conf.ByPCI))
+	const want = "want 3 NICs, got 2: vf0, vf1; left out: pf0 (function physical), sf88 (function scalable), virt (function physical), " +
+		"dummy0 (function none), vf1.100 (function none)"
+	if err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
