@@ -27,6 +27,9 @@ func (a aligner) Do(ctx context.Context, op plan.Op) error {
 	if !ok {
 		return cnierr.New(cnierr.Bug, "align", fmt.Sprintf("%T", op.Kind), "", "it is no alignment")
 	}
+	if want.Rails[0].At != nil {
+		return a.restore(ctx, want.Rails)
+	}
 	var rails []*filling
 	most := 0
 	for _, r := range want.Rails {
@@ -108,7 +111,15 @@ func (a aligner) level(ctx context.Context, rails []*filling, i, to int) error {
 
 // raise moves address i of rails, and those behind it, to the lowest free index from
 // to on.
-func (a aligner) raise(ctx context.Context, low []*filling, i, to int) error {
+func (a aligner) raise(ctx context.Context, low []*filling, i, to int) (err error) {
+	over := map[*filling]plan.Ops{}
+	defer func() {
+		if err != nil {
+			for f, ops := range over {
+				f.fillers = append(f.fillers, ops...)
+			}
+		}
+	}()
 	var off plan.Ops
 	for _, f := range low {
 		if err := a.measure(f, i, to); err != nil {
@@ -119,7 +130,6 @@ func (a aligner) raise(ctx context.Context, low []*filling, i, to int) error {
 	if err := a.Kernel.Undo(ctx, off...); err != nil {
 		return err
 	}
-	over := map[*filling]plan.Ops{}
 	for {
 		more, err := a.fill(ctx, low, i, to, over)
 		if err != nil {

@@ -40,7 +40,10 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 	var done plan.Ops
 	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
 		ops, refused := n.lost(ctx, k, rec)
-		done, err = again(ctx, n.refCounted(k, rec), ops)
+		err = n.aligned(ctx, slices.ContainsFunc(ops, isAlign), func() (err error) {
+			done, err = again(ctx, n.refCounted(k, rec), ops)
+			return err
+		})
 		if err != nil || refused != nil {
 			return errors.Join(err, refused)
 		}
@@ -89,7 +92,7 @@ func (n Node) lost(ctx context.Context, k *pod, rec record.Record) (plan.Ops, er
 	if err != nil && len(rec.Plan.Interfaces) > 1 {
 		ops, err = missingNextToChild(ctx, k, rec.Plan)
 	}
-	return asking(rec.Plan.Ops, ops), err
+	return asking(rec.Plan.Ops, returning(rec.Plan.Ops, ops)), err
 }
 
 // missingNextToChild returns what is missing of the rails that can be restored. The error
@@ -198,7 +201,7 @@ func makeable(ctx context.Context, k *pod, link conf.Request, finding error) err
 // asking inserts the recorded conflict probe before the first lost address. It asks
 // only for the lost addresses.
 func asking(recorded, lost plan.Ops) plan.Ops {
-	first := slices.IndexFunc(lost, func(op plan.Op) bool { _, ok := op.Kind.(plan.Address); return ok })
+	first := slices.IndexFunc(lost, isAddress)
 	if first < 0 {
 		return lost
 	}

@@ -37,6 +37,9 @@ type AlignRail struct {
 	// set. Others are set after them and may have any index.
 	Addresses []netip.Prefix `json:"addresses"`
 	Others    []netip.Prefix `json:"others,omitempty"`
+	// At are the indexes of Addresses that programs have already. It is set only by a
+	// repair, and then counts instead of Align.Index.
+	At []int `json:"at,omitempty"`
 }
 
 // Fillers is where the temporary addresses are from. They are link-local IPv4
@@ -54,6 +57,9 @@ func (a Align) commands(namespaces) []string {
 }
 
 func (a Align) wants() string {
+	if at := a.Rails[0].At; at != nil {
+		return strings.Trim(fmt.Sprint(at), "[]")
+	}
 	if a.Index != conf.EqualIndex {
 		return a.Index.String()
 	}
