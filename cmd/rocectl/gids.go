@@ -144,14 +144,11 @@ func gidSummary(g gids.Table) string {
 	return out
 }
 
-// room says how many more pods the free entries are enough for. Each address takes
-// one entry, or two if the NIC has RoCE v1 too. A pod with IPv6 has three addresses,
-// because its link-local address counts.
+// room says how many more pods the free entries are enough for.
 func room(g gids.Table) string {
-	each := 1
+	width := 1
 	if slices.ContainsFunc(g.Entries, func(e gids.Entry) bool { return e.Type == rdma.RoCEv1 }) {
-		each = 2
+		width = 2
 	}
-	free := g.Size - len(g.Entries)
-	return fmt.Sprintf(": room for %d more pods with one IPv4 address, or for %d with an IPv6 address too", free/each, free/(3*each))
+	return ": " + rdma.Room(g.Size-len(g.Entries), width)
 }

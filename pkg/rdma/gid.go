@@ -134,7 +134,7 @@ func (g gid) timeout(found map[netip.Addr]int) error {
 	const slow = "check that the address is on the interface; if the NIC is slow under load, raise rdma.gidWait, or set rdma.gid to warn"
 	switch {
 	case len(entries) >= size:
-		return cnierr.New(cnierr.NoGID, waiting, g.missing(found), fewerPods, "the GID table of %s is full: %s", name, fill)
+		return cnierr.New(cnierr.NoGID, waiting, g.missing(found), fewerPods, "the GID table of %s is full: %s; %s", name, fill, g.room(entries, size))
 	case hidden:
 		return cnierr.New(cnierr.NoGID, waiting, g.missing(found),
 			"if "+TableFull+" shows that the table is full, "+fewerPods+"; otherwise "+slow,
@@ -144,6 +144,18 @@ func (g gid) timeout(found map[netip.Addr]int) error {
 	return cnierr.New(cnierr.NoGID, waiting, g.missing(found),
 		"if "+TableFull+" shows that the table is full, end the programs that still use addresses that are gone; otherwise "+slow,
 		"%s made no RoCE v2 entry for it within %s; %s", name, g.op.Wait, fill)
+}
+
+// room says what would fit into a full table without the entries of this pod's addresses.
+func (g gid) room(entries []Entry, size int) string {
+	free, width := size-len(entries), gidtable.Width(entries)
+	for _, e := range entries {
+		if slices.Contains(g.addrs(), e.GID) {
+			free++
+		}
+	}
+	return fmt.Sprintf("each address takes %d, this pod has at least %d addresses, and without it %d are free: %s",
+		width, len(g.op.Targets), free, gidtable.Room(free, width))
 }
 
 // undo has nothing to undo: the kernel removes the entries with the addresses.

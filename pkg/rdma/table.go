@@ -36,5 +36,8 @@ func (s *Subsystem) Table(of, reader Side, device string, port uint32) ([]Entry,
 	return entries, size, classify("read GID table of", device, err)
 }
 
+// Room says how many more pods free entries are enough for: see gidtable.Room.
+func Room(free, width int) string { return gidtable.Room(free, width) }
+
 // Merge joins the entries that two namespaces see of one table: see gidtable.Merge.
 func Merge(a, b []Entry) (all []Entry, differ bool) { return gidtable.Merge(a, b) }

@@ -227,6 +227,22 @@ func Of(entries []Entry, addr netip.Addr) []Entry {
 	})
 }
 
+// Width returns how many entries an address takes in a table: two if the NIC has RoCE v1
+// beside v2.
+func Width(entries []Entry) int {
+	if slices.ContainsFunc(entries, func(e Entry) bool { return e.Type == RoCEv1 }) {
+		return 2
+	}
+	return 1
+}
+
+// Room says how many more pods free entries are enough for. width is how many entries
+// an address takes. A pod with IPv6 has three addresses, because its link-local address
+// counts.
+func Room(free, width int) string {
+	return fmt.Sprintf("room for %d more pods with one IPv4 address, or for %d with an IPv6 address too", free/width, free/(3*width))
+}
+
 // Fill says how full a table is, and which interfaces have the entries.
 func Fill(entries []Entry, size int) string {
 	var v4 int
