@@ -25,7 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/gids"
 )
 
-const usage = `Print the settings that NCCL, UCX and perftest need to use this pod's rails:
+const usage = `Print the settings that NCCL, NVSHMEM, UCX, vLLM and perftest need to use this pod's rails:
 
     eval "$(roce-env)" || exit
 
@@ -68,7 +68,7 @@ func run(w io.Writer, only conf.LinkName) error {
 	ns, err := gids.Node{Sys: os.DirFS("/sys")}.Here(context.Background(), only)
 	var advice gids.Advice
 	if err == nil {
-		advice, err = gids.Tell(ns.Rails, ns.Out)
+		advice, err = gids.Tell(ns)
 		err = errors.Join(err, own.Check(ns.Rails))
 	}
 	return errors.Join(err, podenv.Write(w, ns.Rails, advice, err))

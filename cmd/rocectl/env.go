@@ -31,10 +31,10 @@ func envCommand(node *nodeFlags) *cobra.Command {
 	f := envFlags{node: node}
 	cmd := &cobra.Command{
 		Use:   "env",
-		Short: "Print a pod's RDMA settings for NCCL, UCX and perftest",
-		Long: `Print the settings that NCCL, UCX and perftest need to use a pod's rails, for a
-shell to evaluate: the RDMA devices, and the GID index of the pod's address on
-each. All values come from the kernel. Without flags the command reports on the
+		Short: "Print a pod's RDMA settings for NCCL, NVSHMEM, UCX, vLLM and perftest",
+		Long: `Print the settings that NCCL, NVSHMEM, UCX, vLLM and perftest need to use a pod's
+rails, for a shell to evaluate: the RDMA devices, and the GID index of the pod's
+address on each. All values come from the kernel. Without flags the command reports on the
 network namespace in which it runs, for example inside a pod. There it needs no
 privileges. It fails if the container cannot open the RDMA devices, or cannot
 lock memory without a limit: the error names the line of the manifest. With --pid, --netns or --container it reports
@@ -47,7 +47,10 @@ NCCL and UCX take one GID index for all rails. If the indexes differ, a line
 "# why" says so. NCCL (since 2.26.2) can find some of them from a range of
 addresses. The range is printed if NCCL would find all of the pod's GIDs with
 it. Otherwise the exit status is 1: then start one process for each rail, with
-the output of --ifname. On any error the last line is "false", so that eval
+the output of --ifname. NVSHMEM finds entries as NCCL does. It uses its list of
+devices only with NVSHMEM_ENABLE_NIC_PE_MAPPING=1, which assigns NICs by turns
+and not by distance. VLLM_HOST_IP is the address of the interface of the default
+route. On any error the last line is "false", so that eval
 fails too, because the status of eval is not that of rocectl.`,
 		Example: `  eval "$(rocectl env)" || exit
   rocectl env --pid 4711 --ifname net1`,
@@ -61,7 +64,7 @@ fails too, because the status of eval is not that of rocectl.`,
 			if err != nil {
 				return err
 			}
-			advice, undecided := gids.Tell(ns.Rails, ns.Out)
+			advice, undecided := gids.Tell(ns)
 			undecided = errors.Join(undecided, f.usable(ns.Rails))
 			if f.asJSON {
 				err = writeJSON(out, env{railRows(ns.Rails), advice})

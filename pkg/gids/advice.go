@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/shell"
 )
@@ -29,22 +28,27 @@ type Advice struct {
 	undecided []string
 }
 
-// Tell returns the settings that NCCL, UCX and perftest need. out is the interface
-// for NCCL's own connections; "" if that does not matter.
+// Tell returns the settings that NCCL, NVSHMEM, UCX, vLLM and perftest need in a
+// namespace. Programs use the interface of its default route for their own connections.
 //
 // Errors: NoGID when no setting of NCCL leads to the GIDs of all rails. The advice
 // that Tell returns is correct even then, but not complete.
-func Tell(rails []Rail, out conf.LinkName) (Advice, error) {
+func Tell(ns Namespace) (Advice, error) {
 	var a Advice
+	rails := ns.Rails
 	for _, r := range rails {
 		a.Why = append(a.Why, r.Notes...)
 		a.Perftest = append(a.Perftest, shell.Command("ib_write_bw -d %s -i %d -x %d", r.Port.Device, r.Port.Number, r.Index))
 	}
 	used := a.onePerPort(rails)
 	a.nccl(used)
-	if out != "" {
-		a.set("NCCL_SOCKET_IFNAME", "="+string(out))
-		a.set("GLOO_SOCKET_IFNAME", string(out)) // of PyTorch, which needs the exact name
+	a.nvshmem(used)
+	if ns.Out != "" {
+		a.set("NCCL_SOCKET_IFNAME", "="+string(ns.Out))
+		a.set("GLOO_SOCKET_IFNAME", string(ns.Out)) // of PyTorch, which needs the exact name
+	}
+	if ns.OutAddr.IsValid() {
+		a.set("VLLM_HOST_IP", ns.OutAddr.String()) // of the node's own part, which other parts connect to
 	}
 	a.ucx(used)
 	if len(a.undecided) == 0 {

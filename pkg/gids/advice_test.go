@@ -39,7 +39,7 @@ func variables(a Advice) map[string]string {
 func TestEqualIndexesAreLogged(t *testing.T) {
 	t.Parallel()
 	ports := []Port{portOf("mlx5_0", "", "fe80::1", "172.16.0.5"), portOf("mlx5_10", "", "fe80::1", "172.17.0.5")}
-	got, err := Tell(rails(ports, 1, 1), "eth0")
+	got, err := Tell(Namespace{Rails: rails(ports, 1, 1), Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,8 +47,11 @@ func TestEqualIndexesAreLogged(t *testing.T) {
 		Set: []Variable{
 			{"NCCL_IB_HCA", "=mlx5_0:1,mlx5_10:1"},
 			{"NCCL_IB_GID_INDEX", "1"},
+			{"NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_10:1"},
+			{"NVSHMEM_IB_GID_INDEX", "1"},
 			{"NCCL_SOCKET_IFNAME", "=eth0"},
 			{"GLOO_SOCKET_IFNAME", "eth0"},
+			{"VLLM_HOST_IP", "10.0.0.7"},
 			{"UCX_NET_DEVICES", "mlx5_0:1,mlx5_10:1"},
 			{"UCX_IB_GID_INDEX", "1"},
 		},
@@ -77,12 +80,14 @@ func TestARangeIsPrintedOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			a, err := Tell(rails([]Port{tc.first, second}, tc.at, 1), "")
+			a, err := Tell(Namespace{Rails: rails([]Port{tc.first, second}, tc.at, 1)})
 			got := variables(a)
-			want := map[string]string{"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1"}
-			if tc.within != "" {
-				want["NCCL_IB_GID_INDEX"], want["NCCL_IB_ROCE_VERSION_NUM"] = "-1", "2"
-				want["NCCL_IB_ADDR_FAMILY"], want["NCCL_IB_ADDR_RANGE"] = "AF_INET", tc.within
+			want := map[string]string{"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1", "NVSHMEM_HCA_LIST": "mlx5_0:1,mlx5_1:1"}
+			for _, library := range []string{"NCCL", "NVSHMEM"} {
+				if tc.within != "" {
+					want[library+"_IB_GID_INDEX"], want[library+"_IB_ROCE_VERSION_NUM"] = "-1", "2"
+					want[library+"_IB_ADDR_FAMILY"], want[library+"_IB_ADDR_RANGE"] = "AF_INET", tc.within
+				}
 			}
 			delete(got, "UCX_IB_GID_INDEX")
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -101,7 +106,7 @@ func TestARangeIsPrintedOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
 func TestARangeOfIPv6(t *testing.T) {
 	t.Parallel()
 	ports := []Port{portOf("mlx5_0", "", "10.0.0.1", "fd00:0:0:1::5"), portOf("mlx5_1", "", "fe80::1", "10.0.1.1", "fd00:0:0:2::5")}
-	a, err := Tell(rails(ports, 1, 2), "")
+	a, err := Tell(Namespace{Rails: rails(ports, 1, 2)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +119,7 @@ func TestARangeOfIPv6(t *testing.T) {
 func TestRailsOfBothFamiliesNeedEqualIndexes(t *testing.T) {
 	t.Parallel()
 	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "fe80::1", "fd00::5")}
-	if _, err := Tell(rails(ports, 0, 1), ""); cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "both families") {
+	if _, err := Tell(Namespace{Rails: rails(ports, 0, 1)}); cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "both families") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -122,7 +127,7 @@ func TestRailsOfBothFamiliesNeedEqualIndexes(t *testing.T) {
 func TestUCXFindsTheFirstEntryOfItsOrderByItself(t *testing.T) {
 	t.Parallel()
 	ports := []Port{portOf("mlx5_0", "", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.5")}
-	a, err := Tell(rails(ports, 2, 0), "")
+	a, err := Tell(Namespace{Rails: rails(ports, 2, 0)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +135,7 @@ func TestUCXFindsTheFirstEntryOfItsOrderByItself(t *testing.T) {
 		t.Errorf("UCX_IB_GID_INDEX=%q, want auto", got)
 	}
 	ports[1] = portOf("mlx5_1", "", "172.17.0.4", "172.17.0.5")
-	a, _ = Tell(rails(ports, 2, 1), "")
+	a, _ = Tell(Namespace{Rails: rails(ports, 2, 1)})
 	if got, set := variables(a)["UCX_IB_GID_INDEX"]; set {
 		t.Errorf("UCX_IB_GID_INDEX=%q, want none", got)
 	}
@@ -146,7 +151,7 @@ func TestAPortIsOneRailToPrograms(t *testing.T) {
 		{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5"), Port: p, Index: 1},
 		{Link: "net2", Addr: netip.MustParseAddr("172.16.0.6"), Port: p, Index: 2},
 	}
-	a, err := Tell(both, "")
+	a, err := Tell(Namespace{Rails: both})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,6 +91,20 @@ func (a *Advice) nccl(rails []Rail) {
 	a.set("NCCL_IB_ADDR_RANGE", within.String())
 }
 
+// nvshmem adds the settings of NVSHMEM. It chooses an entry as NCCL does: its code is
+// adapted from NCCL, and its variables have the same endings (env_defs_internal.h of
+// NVSHMEM 3). NVSHMEM uses the list of devices only with NVSHMEM_ENABLE_NIC_PE_MAPPING=1.
+func (a *Advice) nvshmem(rails []Rail) {
+	list := []Variable{{"NVSHMEM_HCA_LIST", strings.Join(a.devices(rails), ",")}}
+	for _, v := range a.Set {
+		ending, _ := strings.CutPrefix(v.Name, "NCCL_")
+		if v.Name != "NCCL_IB_HCA" {
+			list = append(list, Variable{"NVSHMEM_" + ending, v.Value})
+		}
+	}
+	a.Set = append(a.Set, list...)
+}
+
 // common returns the longest prefix that contains the addresses of all rails. It
 // returns the zero value if the addresses are of two families.
 func common(rails []Rail) netip.Prefix {

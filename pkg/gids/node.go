@@ -31,7 +31,9 @@ type Node struct {
 // Namespace is what programs in a network namespace can use.
 type Namespace struct {
 	Rails []Rail
-	Out   conf.LinkName // see look.View
+	// Out is the interface of the default route, OutAddr its address: see look.View.
+	Out     conf.LinkName
+	OutAddr netip.Addr
 }
 
 // Here returns the rails of the calling thread's namespace. If an interface is given,
@@ -53,7 +55,7 @@ func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 		return Namespace{}, err
 	}
 	rails, err := Find(ports, on, Hints{Slaves: here.Slaves})
-	return Namespace{rails, here.Out}, err
+	return Namespace{rails, here.Out, here.OutAddr}, err
 }
 
 // At returns the rails of the namespace at a path. Otherwise it is as Here. It needs
@@ -90,7 +92,7 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 		return Namespace{}, err
 	}
 	rails, err := Find(ports, on, Hints{Slaves: append(host.Slaves, pod.Slaves...), Recorded: n.recorded(k.ID(), only)})
-	return Namespace{rails, pod.Out}, err
+	return Namespace{rails, pod.Out, pod.OutAddr}, err
 }
 
 // usable returns the ports that a pod can use, with the entries that it sees. In

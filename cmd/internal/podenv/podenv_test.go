@@ -20,7 +20,7 @@ func TestNamesCannotGiveAShellCommands(t *testing.T) {
 	t.Parallel()
 	port := gids.Port{Device: "mlx5_0\necho bad", Number: 1}
 	rails := []gids.Rail{{Link: "$(echo;bad)", Addr: netip.MustParseAddr("172.16.0.5"), Port: port, Index: 3}}
-	a, err := gids.Tell(rails, "'`echo`")
+	a, err := gids.Tell(gids.Namespace{Rails: rails, Out: "'`echo`"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestScriptsFindThePerftestLines(t *testing.T) {
 		{Link: "net1", Addr: netip.MustParseAddr("10.1.64.17"), Port: gids.Port{Device: "mlx5_0", Number: 1}, Index: 3},
 		{Link: "net2", Addr: netip.MustParseAddr("10.2.64.17"), Port: gids.Port{Device: "mlx5_1", Number: 1}, Index: 3},
 	}
-	a, err := gids.Tell(rails, "eth0")
+	a, err := gids.Tell(gids.Namespace{Rails: rails, Out: "eth0"})
 	if err != nil {
 		t.Fatal(err)
 	}
