@@ -76,7 +76,7 @@ test-vm: build .cache/vm/run ## the tests that boot virtual machines with Soft-R
 
 # A machine boots on one processor and waits a lot, so two run at a time.
 VM_JOBS ?= 2
-VM_RUNS := unit-6.1 rdma-6.1 ofed-6.1 nodes-6.1 stock-6.1 rdma-7 nodes-7
+VM_RUNS := unit-6.1 rdma-6.1 ofed-6.1 nodes-6.1 stock-6.1 sriov-6.1 rdma-7 nodes-7
 vm-runs: $(VM_RUNS:%=vm-run-%)
 vm-run-unit-6.1:
 	$(call in_vm,-kernel 6.1,unit.test -test.run '^TestReal')
@@ -89,8 +89,10 @@ vm-run-nodes-6.1:
 	$(call in_vm,-kernel 6.1 -nodes 2,rdma.test -test.run '^TestNodesExclusive')
 vm-run-stock-6.1:
 	$(call in_vm,-kernel 6.1 -rails 0,rdma.test -test.run '^TestStock',sh integration/rdma/testdata/stock.sh)
+vm-run-sriov-6.1:
+	$(call in_vm,-kernel 6.1 -machine sriov,rdma.test -test.run '^TestSRIOV')
 vm-run-rdma-7:
-	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell|PromiseEqual|PromiseNumber)')
+	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell|PromiseEqual|PromiseNumber|Names)')
 vm-run-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesShared')
 

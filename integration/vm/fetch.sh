@@ -6,10 +6,13 @@
 # 7) into CACHE/<version>. MODULE is the folder with the sources of our modules,
 # which are built for 6.1 alone: other kernels want other compilers.
 #
+# fetch.sh qemu CACHE: puts QEMU of bookworm-backports into CACHE/qemu, which has
+# a NIC with SR-IOV (igb). That of bookworm has none.
+#
 # The packages come from the mirror that apt is set up for, through lists and
 # sources of our own: the machine's stay as they are, and so do its packages.
 set -euo pipefail
-series=$1 cache=$2 module=$3
+series=$1 cache=$2 module=${3:-}
 tmp=$cache/fetch.$$
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp"/{lists/partial,archives/partial,deb,root,kernel}
@@ -28,7 +31,11 @@ if [ -z "$debian" ]; then
 fi
 {
 	echo "deb [signed-by=$keys] $debian bookworm main"
-	echo "deb [signed-by=$keys] $debian trixie-backports main"
+	if [ "$series" = qemu ]; then
+		echo "deb [signed-by=$keys] $debian bookworm-backports main"
+	else
+		echo "deb [signed-by=$keys] $debian trixie-backports main"
+	fi
 	[ -z "$security" ] || echo "deb [signed-by=$keys] $security bookworm-security main"
 } >"$tmp/sources.list"
 : >"$tmp/status"
@@ -50,6 +57,14 @@ again() {
 	private "$@" </dev/null
 }
 again apt-get update --error-on=any
+
+if [ "$series" = qemu ]; then
+	(cd "$tmp/deb" && again apt-get download -t bookworm-backports qemu-system-{x86,common,data} seabios)
+	for deb in "$tmp"/deb/*.deb; do dpkg-deb -x "$deb" "$tmp/root"; done
+	rm -rf "${cache:?}/qemu"
+	mv "$tmp/root" "$cache/qemu"
+	exit
+fi
 
 # 6.1.0-56-amd64, 7.3.4+deb13-amd64; not -cloud-amd64, not -rt-amd64.
 version=$(private apt-cache pkgnames linux-image- |
@@ -77,7 +92,8 @@ cp "$from"/modules.{builtin,builtin.modinfo,order} "$to"
 cd "$from"
 # shellcheck disable=SC2046 # the names of Debian's modules are words
 tar -cf - $(find kernel/{arch,block,crypto,fs,lib,net} kernel/drivers/{block,char,infiniband,net,virtio} -name '*.ko*' |
-	grep -vE '/(ethernet|wireless|infiniband/hw)/') | tar -C "$to" -xf -
+	grep -vE '/(ethernet|wireless|infiniband/hw)/') \
+	$(find kernel/drivers/{dca,i2c/algos,net/ethernet/intel/igb*,pps,ptp} -name '*.ko*') | tar -C "$to" -xf -
 cd - >/dev/null
 find "$to" -name '*.ko.xz' -print0 | xargs -0 -r xz -d
 find "$to" -name '*.ko.zst' -print0 | xargs -0 -r zstd -qd --rm

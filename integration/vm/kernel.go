@@ -40,25 +40,34 @@ func Fetch(ctx context.Context, cache, series string, log io.Writer) (Kernel, er
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return Kernel{}, err
 	}
+	var k Kernel
+	err = locked(cache, func() error {
+		var ok bool
+		if k, ok = cached(cache, series); ok {
+			return nil
+		}
+		if err := fetch(ctx, cache, series, log); err != nil {
+			return fmt.Errorf("fetch kernel %s: %w", series, err)
+		}
+		if k, ok = cached(cache, series); !ok {
+			return fmt.Errorf("fetch kernel %s: it is not in %q", series, cache)
+		}
+		return nil
+	})
+	return k, err
+}
+
+// locked calls fn while no other program fetches into the cache.
+func locked(cache string, fn func() error) error {
 	lock, err := os.Create(filepath.Join(cache, "lock"))
 	if err != nil {
-		return Kernel{}, err
+		return err
 	}
 	defer lock.Close()
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return Kernel{}, fmt.Errorf("lock %q: %w", lock.Name(), err)
+		return fmt.Errorf("lock %q: %w", lock.Name(), err)
 	}
-	if k, ok := cached(cache, series); ok {
-		return k, nil
-	}
-	if err := fetch(ctx, cache, series, log); err != nil {
-		return Kernel{}, fmt.Errorf("fetch kernel %s: %w", series, err)
-	}
-	k, ok := cached(cache, series)
-	if !ok {
-		return Kernel{}, fmt.Errorf("fetch kernel %s: it is not in %q", series, cache)
-	}
-	return k, nil
+	return fn()
 }
 
 // cached finds a kernel in the cache. fetch.sh makes its folder by renaming, so

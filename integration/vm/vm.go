@@ -72,6 +72,10 @@ const OFEDView Type = "ofed-view"
 // module/fake_roce.c, and start.sh for which they are. It needs five rails.
 const MLX5Like Type = "mlx5-like"
 
+// SRIOV has NICs with virtual functions (igb, by a newer QEMU that is fetched for it),
+// and on both the RDMA devices of MLX5Like: see start.sh for which they are.
+const SRIOV Type = "sriov"
+
 // modules returns the modules of a type that init.sh loads.
 func (t Type) modules() ([]string, error) {
 	switch t {
@@ -79,8 +83,10 @@ func (t Type) modules() ([]string, error) {
 		return nil, nil
 	case OFEDView:
 		return []string{"ofed_view"}, nil
+	case SRIOV:
+		return []string{"igb"}, nil
 	}
-	return nil, fmt.Errorf("there is no machine type %q; there are %s and %s", t, OFEDView, MLX5Like)
+	return nil, fmt.Errorf("there is no machine type %q; there are %s, %s and %s", t, OFEDView, MLX5Like, SRIOV)
 }
 
 // Run boots the machine, runs the command as root in it, and returns the exit
@@ -119,7 +125,11 @@ func (k Kernel) Run(ctx context.Context, m Machine, command ...string) (status i
 // qemu runs the machine until it tells a status, and returns that. It calls
 // ended when the command has.
 func (k Kernel) qemu(ctx context.Context, m Machine, dir string, ended func()) (told string, err error) {
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", k.arguments(m, dir)...)
+	cmd, err := k.emulator(ctx, m)
+	if err != nil {
+		return "", err
+	}
+	cmd.Args = append(cmd.Args, k.arguments(m, dir)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
@@ -162,6 +172,28 @@ func (k Kernel) qemu(ctx context.Context, m Machine, dir string, ended func()) (
 	return "", fmt.Errorf("it told no status: qemu: %w %s", exit, bytes.TrimSpace(complaints.Bytes()))
 }
 
+// emulator returns the command of QEMU without its arguments: the one of this machine,
+// or the one that has NICs with virtual functions, which it fetches if it is not there.
+func (k Kernel) emulator(ctx context.Context, m Machine) (*exec.Cmd, error) {
+	const program = "qemu-system-x86_64"
+	if m.Type != SRIOV {
+		return exec.CommandContext(ctx, program), nil
+	}
+	dir := filepath.Join(filepath.Dir(k.Dir), "qemu")
+	err := locked(filepath.Dir(k.Dir), func() error {
+		if _, err := os.Stat(dir); err == nil {
+			return nil
+		}
+		return fetch(ctx, filepath.Dir(k.Dir), "qemu", m.Output)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("fetch QEMU: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, "usr/bin", program), "-L", filepath.Join(dir, "usr/share/qemu"), "-L", filepath.Join(dir, "usr/share/seabios"))
+	cmd.Env = []string{"LD_LIBRARY_PATH=" + filepath.Join(dir, "usr/lib/x86_64-linux-gnu"), "QEMU_MODULE_DIR=" + filepath.Join(dir, "usr/lib/x86_64-linux-gnu/qemu")}
+	return cmd, nil
+}
+
 // connect makes cmd.ExtraFiles, which the caller closes: pipes for the output and the
 // status, and cables. It returns the other ends of the pipes.
 func connect(cmd *exec.Cmd, rails []*Wire) (output, status *os.File, err error) {
@@ -201,9 +233,14 @@ func (k Kernel) arguments(m Machine, dir string) []string {
 		"-chardev", "file,id=status,path=/dev/fd/4", "-device", "virtserialport,chardev=status,nr=1",
 	}
 	for i := range m.Rails {
-		args = append(args,
-			"-netdev", fmt.Sprintf("socket,id=r%d,fd=%d", i, 5+i),
-			"-device", fmt.Sprintf("virtio-net-pci,netdev=r%d,mac=52:54:00:00:%02x:%02x,host_mtu=9000,romfile=", i, m.Node, i))
+		mac := fmt.Sprintf("52:54:00:00:%02x:%02x", m.Node, i)
+		args = append(args, "-netdev", fmt.Sprintf("socket,id=r%d,fd=%d", i, 5+i))
+		if m.Type == SRIOV { // a root port has room for the virtual functions
+			args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=port%d,slot=%d", i, i+1),
+				"-device", fmt.Sprintf("igb,bus=port%d,netdev=r%d,mac=%s", i, i, mac))
+			continue
+		}
+		args = append(args, "-device", fmt.Sprintf("virtio-net-pci,netdev=r%d,mac=%s,host_mtu=9000,romfile=", i, mac))
 	}
 	if m.Reach.IsValid() { // behind the rails, so that init.sh knows its name
 		args = append(args, "-netdev", "user,id=host,ipv6=off", "-device", "virtio-net-pci,netdev=host,romfile=")
