@@ -40,10 +40,14 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 	var done plan.Ops
 	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
 		ops, refused := n.lost(ctx, k, rec)
-		err = n.aligned(ctx, slices.ContainsFunc(ops, isAlign), func() (err error) {
-			done, err = again(ctx, n.refCounted(k, rec), ops)
-			return err
-		})
+		if slices.ContainsFunc(ops, isAlign) {
+			release, err := n.Records.LockGIDs(ctx)
+			if err != nil {
+				return err
+			}
+			defer release()
+		}
+		done, err = again(ctx, n.refCounted(k, rec), ops)
 		if err != nil || refused != nil {
 			return errors.Join(err, refused)
 		}
