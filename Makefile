@@ -186,7 +186,7 @@ scale: ## claim with 10 to 5,000 nodes at once on a real API server, and model 1
 	CGO_ENABLED=0 go -C integration/scale build -buildvcs=false -trimpath -o $(CURDIR)/.cache/scale .
 	.cache/scale $(SCALEFLAGS)
 
-demo: build .cache/vm/run ## attach two containers in a virtual machine with Soft-RoCE and look at the result (root)
+demo: build .cache/vm/run ## two containers in a virtual machine with Soft-RoCE, from ADD to ib_write_bw (root; 3 minutes, the first time more)
 	CGO_ENABLED=0 go build -o .cache/vm/cnitool github.com/containernetworking/cni/cnitool
 	.cache/vm/run -kernel 7 -- bash integration/demo/run.sh
 

@@ -68,7 +68,7 @@ run ip -n $podA -br addr
 run ip -n $podA rule
 run ip -n $podA route show table 100
 
-say "The node's view: who has which interface, and whose is which GID"
+say "The node's view: which pod has which interface and which GID"
 run rocectl show
 run rocectl gids
 
@@ -76,16 +76,50 @@ say "What NCCL, UCX and perftest have to be told in each pod"
 run ip netns exec $podA rocectl env
 run ip netns exec $podB rocectl env
 
+# interface RAIL and address POD RAIL print what a pod has of a rail.
+interface() { [ "$1" = 0 ] && echo net1 || echo "net1-$1"; }
+address() { ip -n "$1" -o -4 addr show "$(interface "$2")" | awk '{sub("/.*","",$4); print $4}'; }
+
 say "A ping over each rail: to the gateway, and from pod to pod"
 for i in 0 1; do
-	link=$([ $i = 0 ] && echo net1 || echo net1-$i)
-	a=$(ip -n $podA -o -4 addr show $link | awk '{sub("/.*","",$4); print $4}')
-	b=$(ip -n $podB -o -4 addr show $link | awk '{sub("/.*","",$4); print $4}')
+	a=$(address $podA $i)
 	run ip netns exec $podA ping -q -c 2 -i 0.2 -W 2 -I "$a" 172.16.1$i.254
-	run ip netns exec $podA ping -q -c 2 -i 0.2 -W 2 -I "$a" "$b"
+	run ip netns exec $podA ping -q -c 2 -i 0.2 -W 2 -I "$a" "$(address $podB $i)"
 done
 
-say "CHECK: is all as it was made? And after somebody took net1 down and up?"
+say "Soft-RoCE gets what a NIC does by itself: packets for the pods' addresses are its own"
+for i in 0 1; do
+	tc qdisc add dev r$i clsact
+	tc filter add dev r$i ingress pref 1 protocol ip flower ip_proto udp dst_port 4791 \
+		action pedit ex munge eth dst set "$(cat /sys/class/net/r$i/address)" pipe action skbedit ptype host
+	for setting in all/rp_filter=0 r$i/rp_filter=0 r$i/arp_ignore=3 r$i/arp_announce=2 r$i/accept_local=1; do
+		echo "${setting#*=}" >"/proc/sys/net/ipv4/conf/${setting%=*}"
+	done
+	for pod in $podA $podB; do
+		ip addr add "$(address $pod $i)/32" dev r$i scope host
+	done
+done
+
+say "ib_write_bw over each rail, from pod to pod, with what rocectl env names for it"
+# command POD INTERFACE prints the test that rocectl env names.
+command() { ip netns exec "$1" rocectl env | sed -n "s/^# $2: \(ib_write_bw .*\)/\1/p"; }
+for i in 0 1; do
+	# -F: an emulated processor has no even frequency.
+	# shellcheck disable=SC2046 # words of a command
+	ip netns exec $podA timeout 100 $(command $podA "$(interface $i)") -F -s 65536 -n 100 >"$work/server.log" 2>&1 &
+	server=$!
+	for _ in $(seq 100); do
+		[ -z "$(ip netns exec $podA ss -Hltn sport = 18515)" ] || break
+		sleep 0.1
+	done
+	# shellcheck disable=SC2046
+	run ip netns exec $podB timeout 100 $(command $podB "$(interface $i)") -F -s 65536 -n 100 "$(address $podA $i)" | tee "$work/rail$i.log"
+	wait $server || fail "the server of ib_write_bw ended with an error: $(cat "$work/server.log")"
+	for pod in $podA $podB; do ip addr del "$(address $pod $i)/32" dev r$i; done
+	tc qdisc del dev r$i clsact
+done
+
+say "CHECK: is all as it was made? And after an operator took net1 down and up?"
 run rocectl check
 run ip -n $podA link set net1 down
 run ip -n $podA link set net1 up
@@ -105,5 +139,9 @@ done
 run rocectl show
 run rocectl gids
 run rocectl pool list
-echo
-echo "demo: nothing is left but addresses that rest before another pod may have them"
+
+say "The result"
+echo "Nothing is left but addresses in quarantine. ib_write_bw from pod to pod, on emulated processors:"
+for i in 0 1; do
+	awk -v rail=$i '$1 == 65536 {print "rail " rail ": " $4 " MB/s on average"}' "$work/rail$i.log"
+done
