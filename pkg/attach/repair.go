@@ -177,7 +177,7 @@ func remedy(op plan.Op, finding error) plan.Op {
 // another plugin made, a link that is there but different, or a rule that is there
 // behind one of another program.
 func restorable(ctx context.Context, k *pod, op plan.Op, finding error) error {
-	if op.Foreign() || errors.Is(finding, kernel.ErrOutranked) {
+	if op.Foreign() || errors.Is(finding, kernel.ErrOutranked) || errors.Is(finding, kernel.ErrDifferent) {
 		return finding
 	}
 	if link, ok := op.Parent(); ok {

@@ -75,9 +75,18 @@ func newRailsWorld(t *testing.T) *world {
 	return w
 }
 
+// newLinkedWorld returns a node with networks that link their pods with the node.
+func newLinkedWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.config = strings.TrimSuffix(config, "%s}") + `, "hostLink": {"routes": ["10.96.0.0/12", "fd00:96::/108"]}%s}`
+	w.fake.Host().IP("addr add 10.0.0.7/24 dev ens2")
+	return w
+}
+
 // worlds are the nodes that every failure is tried on.
 func worlds() map[string]func(*testing.T) *world {
-	return map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld}
+	return map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld}
 }
 
 // inEachWorld runs a test for each of worlds.
@@ -336,6 +345,9 @@ func (w *world) mustBeEmpty(when string) {
 	w.t.Helper()
 	if s := w.fake.String(); s != "" {
 		w.t.Errorf("%s, the kernel has:\n%s", when, s)
+	}
+	if s := w.fake.Host().String(); strings.Contains(s, "veth") || strings.Contains(s, fmt.Sprint(plan.HostLinkTable)) {
+		w.t.Errorf("%s, the host has:\n%s", when, s)
 	}
 	if w.hca.in != (plan.NetnsID{}) || w.hca.name != device.Name {
 		w.t.Errorf("%s, the RDMA device is in %v as %q", when, w.hca.in, w.hca.name)

@@ -18,6 +18,7 @@ import (
 func contradictions(r Request, f *strict.Faults) {
 	contradictoryRDMA(r.RDMA, f)
 	contradictoryGIDIndex(r, f)
+	contradictoryHostLink(r, f)
 	contradictoryDefaults(r, f)
 }
 
@@ -26,6 +27,7 @@ func contradictSubnets(r Request, f *strict.Faults) {
 	contradictoryMTU(r, f)
 	missingGateways(r, f)
 	contradictoryTables(r, f)
+	misplacedHostRoutes(r, f)
 }
 
 func contradictoryMTU(r Request, f *strict.Faults) {

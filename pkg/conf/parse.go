@@ -59,6 +59,7 @@ func Parse(in Input) (Request, error) {
 	r.BCQueueLen = uint32(top.At("bcqueuelen").Whole(0, 0, maxBCQueueLen))
 	r.Sysctl = sysctls(top.At("sysctl"))
 	r.Routing = routing(top.At("routing"))
+	r.HostLink = hostLink(top.At("hostLink"))
 	r.Probe = probe(top.At("probe"))
 	r.RDMA = rdma(top.At("rdma"))
 	runtime := top.At("runtimeConfig").Object()
@@ -87,6 +88,9 @@ func Parse(in Input) (Request, error) {
 func withRails(r Request, top, runtime *strict.Object, args []string, rs rails, f *strict.Faults) Request {
 	ipam, g := addresses(top, runtime, args, r.Network, rs, f)
 	r.IPAM, r.Rails, r.Match, r.MinRails = ipam, rs.of(r.IfName, r.Routing), rs.match, rs.least
+	for i, one := range r.Rails {
+		r.Rails[i].Routing = r.withDefault(one)
+	}
 	contradictions(r, f)
 	oneInterface(r, f)
 	if rs.wrong || ipam.later() {

@@ -73,6 +73,8 @@ type Request struct {
 
 	IPAM    IPAM
 	Routing Routing // of rails without routing of their own
+	// HostLink connects the pod with its node; nil: the pod has another network for that.
+	HostLink *HostLink
 	Probe   Probe
 	RDMA    RDMA
 	// DeviceInfoFile is the file in which Multus wants to find the device;

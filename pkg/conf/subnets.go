@@ -28,6 +28,7 @@ func (r Request) settled(g given, f *strict.Faults) Request {
 	for i := range r.Rails {
 		if one := &r.Rails[i]; !one.OwnRouting {
 			one.Routing = inherited(r.Routing, i, n)
+			one.Routing = r.withDefault(*one)
 		}
 	}
 	contradictSubnets(r, f)

@@ -38,6 +38,12 @@ func kinds() map[reflect.Type]kind {
 		reflect.TypeFor[plan.Macvlan](): {true, func(n namespace, run []plan.Op) executor {
 			return macvlans(each(run, func(op plan.Macvlan) macvlan { return macvlan{n, op} }))
 		}},
+		reflect.TypeFor[plan.Veth](): {false, func(n namespace, run []plan.Op) executor {
+			return inTurn(each(run, func(op plan.Veth) executor { return veth{n, op} }))
+		}},
+		reflect.TypeFor[plan.Neighbour](): {false, func(n namespace, run []plan.Op) executor {
+			return neighbours(each(run, func(op plan.Neighbour) neighbour { return neighbour{n, op} }))
+		}},
 		reflect.TypeFor[plan.Adopt](): {true, func(n namespace, run []plan.Op) executor {
 			return inTurn(each(run, func(op plan.Adopt) executor { return adopt{n, op} }))
 		}},

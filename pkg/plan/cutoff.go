@@ -28,5 +28,5 @@ func (p Plan) CutOff(req conf.Request) string {
 	}
 	return fmt.Sprintf("%s is the first network of the pod, and the pod gets no default route: it reaches no ClusterIP, "+
 		"no DNS of the cluster and not its node, and probes of the kubelet fail. Let the CNI of the cluster make %s, and name this network "+
-		"in the annotation k8s.v1.cni.cncf.io/networks; or set routing.defaultRoute. See docs/default-network.md", firstInterface, firstInterface)
+		"in the annotation k8s.v1.cni.cncf.io/networks; or set hostLink. See docs/default-network.md", firstInterface, firstInterface)
 }

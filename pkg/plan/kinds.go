@@ -22,9 +22,15 @@ var kinds = []row{
 		link:   about(func(m Macvlan) conf.LinkName { return m.Name }),
 		parent: func(k Kind) conf.Request { return k.(Macvlan).parentRequest() },
 	}),
+	of[Veth](row{
+		name: "veth", phase: phaseLink, makesLink: true, marked: true,
+		link:   about(func(v Veth) conf.LinkName { return v.Name }),
+		podEnd: about(func(v Veth) conf.LinkName { return v.PodEnd }),
+	}),
 	of[Adopt](row{name: "adopt", phase: phaseLink, foreign: true, link: about(func(a Adopt) conf.LinkName { return a.Link })}),
 	of[Sysctl](row{name: "sysctl", phase: phaseSettings, goesWithLink: true, link: about(func(s Sysctl) conf.LinkName { return s.Link })}),
 	of[Up](row{name: "up", phase: phaseUp, goesWithLink: true, link: about(func(u Up) conf.LinkName { return u.Link })}),
+	of[Neighbour](row{name: "neighbour", phase: phaseNeighbour, goesWithLink: true, link: about(func(n Neighbour) conf.LinkName { return n.Link })}),
 	of[Conflict](row{name: "conflict", by: ByWire, phase: phaseConflict, join: joined(Conflict.and)}),
 	of[Address](row{
 		name: "address", phase: phaseAddress, goesWithLink: true, makesGIDs: true,
@@ -71,7 +77,9 @@ type row struct {
 	// link returns the link of an operation. from returns the source address of
 	// the packets that it affects. parent returns a request for nothing but the
 	// link that it makes. nil: there is none.
+	// podEnd returns the link that an operation on the host makes in the pod.
 	link   func(Kind) conf.LinkName
+	podEnd func(Kind) conf.LinkName
 	from   func(Kind) netip.Addr
 	parent func(Kind) conf.Request
 	// join makes one operation of two in the same phase; nil: they stay two.

@@ -61,11 +61,17 @@ type Rail struct {
 func Make(req conf.Request, rails []Rail) (Plan, error) {
 	var out Plan
 	var all []Ops
+	var linked Ops
 	for i, r := range rails {
 		m := maker{req: req, rail: r.Rail, facts: withBefore(r.Facts, all), lease: r.Lease, behind: rails[i+1:], mark: railMark(req.Attachment, r.Number)}
 		ops, err := m.ops()
 		if err != nil {
 			return Plan{}, err
+		}
+		if req.Linked(r.Rail) {
+			if linked, err = m.hostLink(); err != nil {
+				return Plan{}, err
+			}
 		}
 		all = append(all, ops)
 		out.Interfaces = append(out.Interfaces, Interface{
@@ -75,7 +81,7 @@ func Make(req conf.Request, rails []Rail) (Plan, error) {
 			out.DNS = m.dns()
 		}
 	}
-	out.Ops = inPhases(all)
+	out.Ops = inPhases(append(all, linked))
 	return out, checkTwice(out.Ops)
 }
 

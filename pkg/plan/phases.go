@@ -24,6 +24,7 @@ const (
 	phaseLink
 	phaseSettings
 	phaseUp
+	phaseNeighbour
 	phaseConflict
 	phaseAddress
 	phaseAlign
@@ -118,7 +119,7 @@ func withBefore(f Facts, before []Ops) Facts {
 // accepts only the first (NLM_F_EXCL).
 func checkTwice(ops Ops) error {
 	first := map[Route]conf.LinkName{}
-	for r := range All[Route](ops) {
+	for r := range All[Route](ops.At(Pod)) {
 		key := Route{Table: r.Table, Dst: r.Dst, Metric: r.Metric}
 		if other := first[key]; other != "" && other != r.Link {
 			return cnierr.New(cnierr.BadConfig, "add route to", r.Dst.String(),

@@ -25,6 +25,9 @@ func (o Ops) Teardown() Ops {
 		r, on := op.row(), link{op.Place, op.Link()}
 		if r.makesLink {
 			made[on] = true
+			if r.podEnd != nil {
+				made[link{Pod, r.podEnd(op.Kind)}] = true
+			}
 		}
 		if r.goesWithLink && made[on] {
 			continue
@@ -55,9 +58,9 @@ func (o Ops) where(makesLink bool) Ops {
 }
 
 // Unrecorded returns what can be undone of an attachment that has lost its
-// record: the link that carries its mark, and the rules for that link's
-// addresses.
+// record: the links that carry its mark, and the rules for the addresses of the
+// link in the pod.
 func Unrecorded(at conf.Attachment) Ops {
 	mark := Mark(at)
-	return InPod(Macvlan{Name: at.IfName, Mark: mark}, Orphans{Link: at.IfName, Mark: mark})
+	return append(OnHost(Veth{Name: hostLinkName(at), Mark: mark}), InPod(Macvlan{Name: at.IfName, Mark: mark}, Orphans{Link: at.IfName, Mark: mark})...)
 }

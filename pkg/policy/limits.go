@@ -22,6 +22,7 @@ type Limits struct {
 	Pools, RailPools []string
 	RequestAddresses *bool
 	RequestMAC       *bool
+	HostLink         *bool
 	Sysctl           []string // such as net.ipv4.conf.IFNAME.arp_filter
 	// ProbeRequired says that both checks of the wire must be able to fail an ADD.
 	ProbeRequired bool
@@ -91,6 +92,9 @@ func (c check) limits(r conf.Request, l Limits) {
 	}
 	if l.RequestAddresses != nil && !*l.RequestAddresses && len(r.IPAM.Requested) > 0 {
 		c.no("requested address", "requestAddresses")
+	}
+	if l.HostLink != nil && !*l.HostLink && r.HostLink != nil {
+		c.no("hostLink", "hostLink")
 	}
 	if l.BCQueueLen != nil && r.BCQueueLen > *l.BCQueueLen {
 		c.faults.Add(cnierr.BadConfig, "bcqueuelen", c.hint("bcqueuelen"), "%d is more than bcqueuelen of namespace %q, %d", r.BCQueueLen, c.namespace, *l.BCQueueLen)

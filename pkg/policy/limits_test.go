@@ -14,7 +14,7 @@ import (
 
 const limited = `{"version": 1, "namespaces": {
 	"*": {"masters": {"ifNames": ["enp*"], "vendors": ["15b3"]}, "modes": ["bridge", "private"], "ipamTypes": ["roce-ipam"],
-		"pools": ["shared-*"], "railPools": ["compute"], "requestAddresses": false, "requestMAC": false,
+		"pools": ["shared-*"], "railPools": ["compute"], "requestAddresses": false, "requestMAC": false, "hostLink": false,
 		"sysctl": ["net.ipv4.conf.IFNAME.arp_filter"], "probe": "required", "bcqueuelen": 1000},
 	"nothing": {"ipamTypes": [], "pools": [], "railPools": [], "modes": [], "sysctl": []},
 	"infra": {}}}`
@@ -51,6 +51,7 @@ func TestEachKeyLimitsANamespace(t *testing.T) {
 		`"ipam.pool": "team-b" is not in pools`:                      func(r *conf.Request) { r.IPAM.Pool = "team-b" },
 		`"ipam.railPool": "storage" is not in railPools`:             func(r *conf.Request) { r.IPAM.RailPool = &conf.RailPool{Name: "storage"} },
 		`"sysctl": "net.ipv6.neigh.IFNAME.retrans" is not in sysctl`: func(r *conf.Request) { r.Sysctl = []conf.Sysctl{{Tree: "ipv6/neigh", Key: "retrans"}} },
+		`"hostLink": hostLink is false`:                              func(r *conf.Request) { r.HostLink = &conf.HostLink{} },
 		`"mac": requestMAC is false`:                                 func(r *conf.Request) { r.MAC = conf.MAC{2} },
 		`"requested address": requestAddresses is false`:             func(r *conf.Request) { r.IPAM.Requested = asked },
 		`"bcqueuelen": 1001 is more than bcqueuelen`:                 func(r *conf.Request) { r.BCQueueLen = 1001 },

@@ -105,6 +105,13 @@ func (f *Fake) Pod(path string) *Space {
 func (f *Fake) RemovePod(path string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if s := f.pods[path]; s != nil {
+		for _, l := range s.links {
+			if l != nil && l.peer != nil {
+				s.removeLink(l)
+			}
+		}
+	}
 	delete(f.pods, path)
 }
 

@@ -109,7 +109,7 @@ func (k *FakeKernel) run(op plan.Op, fn func(*Space, executor) error) error {
 	if s == nil {
 		return cnierr.New(cnierr.Bug, "execute operation in", op.Place.String(), "", "its namespace is not open")
 	}
-	how := kinds()[reflect.TypeOf(op.Kind)]
+	how := kinds(k.pod)[reflect.TypeOf(op.Kind)]
 	if op.By() != plan.ByKernel || op.Place == plan.Host && how.podOnly {
 		return cnierr.New(cnierr.Bug, "execute operation", "", "", "the kernel has no executor for %T in %s", op.Kind, op.Place)
 	}
@@ -127,8 +127,10 @@ type kind struct {
 
 // kinds returns the kinds that have laws of their own: what they need, and how
 // they change what others made. An operation of any other kind makes a thing.
-func kinds() map[reflect.Type]kind {
+// pod is the pod of the kernel, nil for the host alone.
+func kinds(pod *Space) map[reflect.Type]kind {
 	return map[reflect.Type]kind{
+		reflect.TypeFor[plan.Veth]():     {false, func(k plan.Kind) executor { return veth{k.(plan.Veth), pod} }},
 		reflect.TypeFor[plan.Macvlan]():  {true, func(k plan.Kind) executor { return macvlan{k.(plan.Macvlan)} }},
 		reflect.TypeFor[plan.Adopt]():    {true, func(k plan.Kind) executor { return adopt{k.(plan.Adopt)} }},
 		reflect.TypeFor[plan.Sysctl]():   {false, func(k plan.Kind) executor { return sysctl{k.(plan.Sysctl)} }},

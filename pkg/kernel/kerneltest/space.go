@@ -40,6 +40,7 @@ type iface struct {
 	unplug   bool // no carrier
 	mode     conf.Mode
 	parent   *iface
+	peer     *iface // of a veth
 	addrs    []netip.Prefix
 	sysctls  map[string]string
 }
@@ -80,6 +81,10 @@ func (s *Space) link(name conf.LinkName) *iface {
 
 // removeLink removes a link with its addresses, routes and things; rules stay.
 func (s *Space) removeLink(l *iface) {
+	if peer := l.peer; peer != nil {
+		l.peer, peer.peer = nil, nil
+		s.f.removePeer(peer)
+	}
 	for _, other := range append(slices.Collect(maps.Values(s.f.pods)), s.f.host) {
 		for _, child := range other.links {
 			if child != nil && child.parent == l {
