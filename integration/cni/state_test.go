@@ -175,11 +175,11 @@ func (n *node) files(t testing.TB) []string {
 }
 
 // noRecords fails the test if the state folder has more than the lease
-// database, its lock and an empty folder for records.
+// database, locks and an empty folder for records.
 func (n *node) noRecords(t testing.TB) {
 	t.Helper()
 	for _, name := range n.files(t) {
-		if name != "leases.db" && name != "leases.lock" && name != "attachments/" {
+		if !slices.Contains([]string{"leases.db", "leases.lock", "shared.lock", "attachments/"}, name) {
 			t.Errorf("the state folder has %s, want no record", name)
 		}
 	}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
+)
+
+// linkedPod is a pod of which roce has made eth0, and a server in it.
+type linkedPod struct {
+	*pod
+	attachment
+	addr netip.Addr
+}
+
+// linkedPods returns pods of the node with addresses of both families.
+func (l *linked) linkedPods(t *testing.T, n int) []linkedPod {
+	t.Helper()
+	var out []linkedPod
+	for range n {
+		p := l.bare(t)
+		a := l.attach(linkedTo(l.node, cnitest.Subnet4(0), cnitest.Subnet6(0)), p, "eth0")
+		out = append(out, linkedPod{p, a, addrs(a.mustAdd(t))[0]})
+		p.serve(t, netip.AddrPortFrom(out[len(out)-1].addr, 8080))
+	}
+	return out
+}
+
+// probed wants that the node reaches the pod.
+func (l *linked) probed(t *testing.T, p linkedPod, when string) {
+	t.Helper()
+	l.mustSee(t, "a probe "+when, netip.AddrPortFrom(p.addr, 8080), "172.16.10.1", "10.0.0.7")
+}
+
+// hostEnds returns the ends of veth pairs of roce on the node.
+func (l *linked) hostEnds(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for line := range strings.Lines(l.MustRun(t, "ip", "-oneline", "link", "show", "type", "veth")) {
+		if strings.Contains(line, "alias roce:") {
+			name, _, _ := strings.Cut(strings.Fields(line)[1], "@")
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func TestTheLastPodWithALinkTakesTheRuleWithIt(t *testing.T) {
+	t.Parallel()
+	l := newLinked(t)
+	before := l.lookPlain(t)
+	pods := l.linkedPods(t, 2)
+	want := []string{"500: from all lookup 8200 proto 82", "500: from all lookup 8200 proto 82"}
+	if got := l.rules(t); !slices.Equal(got, want) {
+		t.Errorf("rules of the node: %v, want one of each family", got)
+	}
+	pods[0].mustDel(t)
+	pods[0].mustDel(t)
+	if got := l.rules(t); !slices.Equal(got, want) {
+		t.Errorf("rules of the node after a DEL: %v, want one of each family", got)
+	}
+	l.probed(t, pods[1], "after the DEL of another pod")
+	if err := pods[1].check(t); err != nil {
+		t.Errorf("CHECK after the DEL of another pod: %v", err)
+	}
+	pods[1].mustDel(t)
+	l.unchangedPlain(t, before)
+	l.nothingLeased(t)
+	l.noRecords(t)
+}
+
+// lookPlain is a snapshot without what a master without filters shows while it has children.
+func (l *linked) lookPlain(t *testing.T) string {
+	t.Helper()
+	return promiscuity.ReplaceAllString(l.snapshot(t), "")
+}
+
+func (l *linked) unchangedPlain(t *testing.T, before string) {
+	t.Helper()
+	if after := l.lookPlain(t); after != before {
+		t.Errorf("the node is not as it was. Before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+func TestWhateverIsGoneDelRemovesTheLink(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(t *testing.T, l *linked, p linkedPod){
+		"the namespace":    func(t *testing.T, _ *linked, p linkedPod) { p.Remove(t) },
+		"the host's end":   func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "link del "+l.hostEnds(t)[0]) },
+		"the pod's end":    func(t *testing.T, _ *linked, p linkedPod) { p.IP(t, "link del host0") },
+		"the pod's name":   func(t *testing.T, _ *linked, p linkedPod) { p.IP(t, "link set host0 name other0") },
+		"the rule":         func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "rule del priority 500") },
+		"nothing, but GC":  func(t *testing.T, l *linked, p linkedPod) { l.collect(t, p) },
+		"the record":       func(t *testing.T, l *linked, p linkedPod) { l.loseRecord(t, p); l.IP(t, "rule del priority 500\nrule del from ::/0 priority 500") },
+		"the table's rows": func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "route flush table 8200") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLinked(t)
+			before := l.lookPlain(t)
+			p := l.linkedPods(t, 1)[0]
+			spoil(t, l, p)
+			p.mustDel(t)
+			p.mustDel(t)
+			if ends := l.hostEnds(t); len(ends) > 0 {
+				t.Errorf("the node still has %v", ends)
+			}
+			cnitest.Await(t, "the node is as it was", func() bool { return l.lookPlain(t) == before })
+			l.nothingLeased(t)
+		})
+	}
+}
+
+func (l *linked) collect(t *testing.T, p linkedPod) {
+	t.Helper()
+	if err := p.call().GC(t, types.GCAttachment{ContainerID: "other", IfName: "eth0"}); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+}
+
+func (l *linked) loseRecord(t *testing.T, p linkedPod) {
+	t.Helper()
+	if err := os.Remove(filepath.Join(l.state, "attachments", p.attachment.id, "eth0.json")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRepairRestoresALink(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T, l *linked, p linkedPod)
+		says  string
+	}{
+		"the host's end is gone": {func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "link del "+l.hostEnds(t)[0]) }, "check veth pair"},
+		"the pod's end is gone":  {func(t *testing.T, _ *linked, p linkedPod) { p.IP(t, "link del host0") }, "check veth pair"},
+		"an end is down":         {func(t *testing.T, _ *linked, p linkedPod) { p.IP(t, "link set host0 down") }, "want it up"},
+		"the rule is gone":       {func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "rule del priority 500") }, "check rule"},
+		"the route is gone":      {func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "route flush table 8200") }, "check route"},
+		"a neighbour is gone": {func(t *testing.T, l *linked, p linkedPod) {
+			l.IP(t, fmt.Sprintf("neigh del %s dev %s", p.addr, l.hostEnds(t)[0]))
+		}, "check neighbour"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLinked(t)
+			p := l.linkedPods(t, 1)[0]
+			l.probed(t, p, "before")
+			c.spoil(t, l, p)
+			if err := p.check(t); err == nil || !strings.Contains(err.Msg, c.says) {
+				t.Errorf("CHECK: %v, want %q", err, c.says)
+			}
+			if out, err := l.rocectl("repair", "--yes"); err != nil {
+				t.Errorf("repair: %v\n%s", err, out)
+			}
+			if err := p.check(t); err != nil {
+				t.Errorf("CHECK after the repair: %v", err)
+			}
+			l.probed(t, p, "after the repair")
+		})
+	}
+}
+
+func TestRailsMayBeTheFirstNetworkOfAPod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, rails)
+	p := w.bare(t)
+	a := w.attach(w.matched(cnitest.Subnet4, cnitest.Subnet6).With("hostLink", map[string]any{"routes": []any{"10.96.0.0/12"}}), p, "eth0")
+	node := w.snapshot(t)
+	res := a.mustAdd(t)
+	for i, in := range res.Interfaces {
+		want := "eth0"
+		if i > 0 {
+			want = fmt.Sprintf("eth0-%d", i)
+		}
+		if in.Name != want || in.Sandbox != p.Path {
+			t.Errorf("interface %d is %+v, want %s in the pod alone", i, in, want)
+		}
+	}
+	for i, addr := range addrs(res)[:2] {
+		p.serve(t, netip.AddrPortFrom(addr, 8080))
+		w.mustSee(t, "a probe", netip.AddrPortFrom(addr, 8080), nodeAddresses(i)...)
+		w.serve(t, netip.AddrPortFrom(netip.MustParseAddr(nodeAddresses(i)[3]), 10250))
+		p.mustSee(t, "an address of the node on another rail", port(nodeAddresses(i)[3], 10250), addr.String())
+	}
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	a.mustDel(t)
+	w.unchanged(t, node)
+	w.noRecords(t)
+}
+
+// nodeAddresses are those of the node on its rails.
+func nodeAddresses(family int) []string {
+	var out []string
+	for i := range rails {
+		out = append(out, []string{fmt.Sprintf("172.16.%d.1", 10+i), fmt.Sprintf("fd00:%d::1", 10+i)}[family])
+	}
+	return out
+}
+
+func TestFiftyPodsWithALink(t *testing.T) {
+	t.Parallel()
+	l := newLinked(t)
+	before := l.lookPlain(t)
+	const pods = 50
+	var all []linkedPod
+	for range pods {
+		p := l.bare(t)
+		all = append(all, linkedPod{pod: p, attachment: l.attach(linkedTo(l.node, cnitest.Subnet4(0)), p, "eth0")})
+	}
+	eachAtOnce(pods, func(i int) { all[i].addr = addrs(all[i].addAtLast(t))[0] })
+	for _, p := range all {
+		p.serve(t, netip.AddrPortFrom(p.addr, 8080))
+		l.probed(t, p, "of one of many")
+	}
+	if got := l.rules(t); len(got) != 1 {
+		t.Errorf("rules of the node: %v, want one for all pods", got)
+	}
+	eachAtOnce(pods, func(i int) { all[i].mustDel(t) })
+	l.unchangedPlain(t, before)
+	l.nothingLeased(t)
+	l.noRecords(t)
+}
+
+// eachAtOnce calls fn for each number below n, eight at a time.
+func eachAtOnce(n int, fn func(int)) {
+	next := make(chan int)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for i := range next {
+				fn(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+}
