@@ -77,6 +77,11 @@ func writeAttachments(w io.Writer, rows []record.Record) error {
 				port(r.Plan, i), indexes(r.Plan, i), tables(r.Plan, i), r.Network, state(r),
 			}, "\t"))
 		}
+		for v := range plan.All[plan.Veth](r.Plan.Ops) {
+			fmt.Fprintln(t, strings.Join([]string{
+				podOr(r.Pod.String(), string(r.ContainerID)), string(v.PodEnd), "-", string(v.Name), "-", "-", "-", r.Network, "link to the node",
+			}, "\t"))
+		}
 		for _, why := range r.LeftOut {
 			fmt.Fprintf(t, "%s\t%s\tleft out: %s\n", podOr(r.Pod.String(), string(r.ContainerID)), "-", why)
 		}

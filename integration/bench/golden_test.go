@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
 var update = flag.Bool("update", false, "rewrite the goldens in testdata")
@@ -37,6 +40,7 @@ func TestCallsAskTheKernelNoMoreThanTheirGoldens(t *testing.T) {
 		{"ipv4-unchecked", w.roce, false, object{"conflict": "off", "gateway": "off"}},
 		{"ipv4", w.roce, false, patient},
 		{"dual-stack", w.roce, true, patient},
+		{"host-link", w.roceLinked, true, patient},
 		{"eight-rails", w.roceRails, false, patient},
 		{"eight-rails-dual-stack", w.roceRails, true, patient},
 	} {
@@ -61,7 +65,7 @@ func TestCallsAskTheKernelNoMoreThanTheirGoldens(t *testing.T) {
 func (w *world) compare(t *testing.T, name string, call func(context.Context, string) (time.Duration, error), pod string) {
 	t.Helper()
 	a := account{socket: map[string]string{}, names: strings.NewReplacer(
-		filepath.Join(w.dir, "roce"), "STATE", "sandbox-"+pod, "ID", netnsPath(pod), "POD", w.ours+"/", "")}
+		filepath.Join(w.dir, "roce"), "STATE", "sandbox-"+pod, "ID", netnsPath(pod), "POD", hostEnd(pod), "VETH", w.ours+"/", "")}
 	for _, line := range w.trace(t, traced, call, pod) {
 		if err := a.add(line); err != nil {
 			t.Fatal(err)
@@ -135,4 +139,12 @@ func needStrace(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		t.Skip("the kernel has no IPv6, so the goldens do not fit")
 	}
+}
+
+// hostEnd returns the name of the node's end of a link to a pod.
+func hostEnd(pod string) string {
+	for v := range plan.All[plan.Veth](plan.Unrecorded(conf.Attachment{ContainerID: conf.ContainerID("sandbox-" + pod), IfName: ifName})) {
+		return string(v.Name)
+	}
+	return ""
 }

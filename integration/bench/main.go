@@ -69,7 +69,7 @@ func run(ctx context.Context, o options, out io.Writer) (missed int, err error) 
 	if err != nil {
 		return missed, err
 	}
-	for _, prepare := range []func(*world, int) (contest, error){ipv4, dualStack, railsIPv4, railsDualStack} {
+	for _, prepare := range []func(*world, int) (contest, error){ipv4, dualStack, linked, railsIPv4, railsDualStack} {
 		c, err := prepare(w, o.runs)
 		if err != nil {
 			return missed, err

@@ -146,7 +146,9 @@ func (ns *namespace) mustSee(t *testing.T, what string, at netip.AddrPort, froms
 	t.Errorf("%s: the server sees %s, want one of %v", what, got, froms)
 }
 
-func port(addr string, n uint16) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(addr), n) }
+func port(addr string, n uint16) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(addr), n)
+}
 
 // places is what there is of each address in one family.
 type places struct {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -185,6 +186,9 @@ func (n *node) noRecords(t testing.TB) {
 	}
 }
 
+// peerIndex is the index of a veth's other end.
+var peerIndex = regexp.MustCompile(`@if\d+:`)
+
 // portable returns a snapshot without what the kernel chooses by itself:
 // the indexes of links.
 func portable(snapshot string) []string {
@@ -192,7 +196,7 @@ func portable(snapshot string) []string {
 	for i, line := range lines {
 		index, rest, ok := strings.Cut(line, ": ")
 		if ok && strings.Trim(index, "0123456789") == "" && strings.Contains(rest, " mtu ") {
-			lines[i] = rest
+			lines[i] = peerIndex.ReplaceAllString(rest, "@if:")
 		}
 	}
 	return lines

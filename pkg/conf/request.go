@@ -75,8 +75,8 @@ type Request struct {
 	Routing Routing // of rails without routing of their own
 	// HostLink connects the pod with its node; nil: the pod has another network for that.
 	HostLink *HostLink
-	Probe   Probe
-	RDMA    RDMA
+	Probe    Probe
+	RDMA     RDMA
 	// DeviceInfoFile is the file in which Multus wants to find the device;
 	// absolute, "" for none.
 	DeviceInfoFile string

@@ -62,6 +62,24 @@ func configuredFaults() []fault {
 			check: "pool-routes", verdict: CannotTell, says: "not permitted", advice: "root",
 		},
 		{
+			name: "pods with hostLink on a node that forwards nothing", change: func(w *world) {
+				w.linked()
+				w.write("proc/sys/net/ipv4/ip_forward", "0")
+			},
+			check: "host-link", verdict: Problem, says: "net.ipv4.ip_forward is 0", advice: "sysctl -w net.ipv4.ip_forward=1",
+		},
+		{
+			name: "pods with hostLink on a node that forwards", change: func(w *world) {
+				w.linked()
+				w.write("proc/sys/net/ipv4/ip_forward", "1")
+			},
+			check: "host-link", verdict: OK, says: "pods with a link to the node: 1",
+		},
+		{
+			name: "forwarding cannot be read", change: func(w *world) { w.linked() },
+			check: "host-link", verdict: CannotTell, says: "net.ipv4.ip_forward cannot be read", advice: "network namespace",
+		},
+		{
 			name: "iptables-legacy drops RoCE", change: legacy("*filter\n-A INPUT -i eth0 -p udp -m multiport --dports 53,4700:4800 -j DROP\n"),
 			check: "firewall", verdict: Problem, says: "a rule of iptables-legacy drops it: -A INPUT", advice: "iptables-legacy -t TABLE -D",
 		},

@@ -297,3 +297,8 @@ var errRefused = errors.New("operation not permitted")
 
 // answers runs all checks.
 func (w *world) answers() []Answer { return slices.Collect(Run(w.t.Context(), w.node(), Checks())) }
+
+// linked gives the node the end of a link to a pod.
+func (w *world) linked() {
+	w.links = append(w.links, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0123456789a", Alias: "roce:c1/eth0"}})
+}
