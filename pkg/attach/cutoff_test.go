@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
 func TestAPodWithoutDefaultRouteIsLogged(t *testing.T) {
@@ -30,6 +32,19 @@ func TestAPodWithoutDefaultRouteIsLogged(t *testing.T) {
 		}
 		if got := strings.Contains(log.String(), "docs/default-network.md"); got != c.warns {
 			t.Errorf("%s with %q: warns: %v, want %v. The log: %s", c.ifName, c.extra, got, c.warns, log.String())
+		}
+	}
+}
+
+func TestTheRailOfHostLinkIsNotLeftOut(t *testing.T) {
+	t.Parallel()
+	for nic, want := range map[string]cnierr.Code{"ens1": cnierr.BadParent, "ens2": 0} {
+		w := newRailsWorld(t)
+		w.fake.Pod(podPath("c1"))
+		w.fake.Host().IP("link set " + nic + " down")
+		_, err := w.node().Add(ctx, w.request("c1", "eth0", `, "minRails": 2, "hostLink": {"routes": []}`))
+		if cnierr.CodeOf(err) != want && (want != 0 || err != nil) {
+			t.Errorf("with %s down: got %v, want code %d", nic, err, want)
 		}
 	}
 }

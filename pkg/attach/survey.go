@@ -73,7 +73,8 @@ func (n Node) choose(req conf.Request, rails []plan.RailFacts) (survey, error) {
 			fault = inRail(i, req.Rails[i].IfName, fault)
 		}
 		errs = append(errs, fault)
-		if code := cnierr.CodeOf(fault); code != cnierr.BadParent && code != cnierr.NoRDMA {
+		code := cnierr.CodeOf(fault)
+		if code != cnierr.BadParent && code != cnierr.NoRDMA || req.Linked(req.Rails[i]) { // without it the pod has no IP
 			return s, errors.Join(errs...)
 		}
 		s.leftOut = append(s.leftOut, fault.Error())

@@ -201,8 +201,11 @@ func (m maker) checkDefaults(routes []Route) error {
 			if d.IPv6 != r.Dst.Addr().Is6() || metricOf(d.Metric, d.IPv6) != metricOf(r.Metric, d.IPv6) {
 				continue
 			}
-			return cnierr.New(cnierr.RouteTaken, "add default route through", string(r.Link),
-				"set routing.metric, or the priority of IPAM's route, to another number, or remove routing.defaultRoute",
+			hint := "set routing.metric, or the priority of IPAM's route, to another number, or remove routing.defaultRoute"
+			if m.req.Linked(m.rail) {
+				hint = "remove hostLink: it is for the first network of a pod, and another plugin has made that one"
+			}
+			return cnierr.New(cnierr.RouteTaken, "add default route through", string(r.Link), hint,
 				"the pod has one via %s on %q with the same metric", d.Via, d.Link)
 		}
 	}
