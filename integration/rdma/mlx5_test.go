@@ -5,8 +5,10 @@ package rdma
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -140,38 +142,65 @@ func TestMLX5ExclusiveDeviceWithoutGUIDMovesAndMovesBack(t *testing.T) {
 	}
 }
 
-// mixedRails returns a network on all NICs with RoCE: mlx5_0, both ports of mlx5_1, and
-// irdma0, which has no RoCE v1.
+// mlx5Ports are the interfaces with RoCE of a machine of the type mlx5-like, and their
+// ports: mlx5_0, both ports of mlx5_1, irdma0, which has no RoCE v1, and one device for
+// each more rail.
+func mlx5Ports() (links, ports []string) {
+	links = []string{"r0", "r1", "r2", "r4"}
+	ports = []string{"mlx5_0/ports/1", "mlx5_1/ports/1", "mlx5_1/ports/2", "irdma0/ports/1"}
+	for i := 5; i < rails(); i++ {
+		links, ports = append(links, fmt.Sprintf("r%d", i)), append(ports, fmt.Sprintf("mlx5_%d/ports/1", i-2))
+	}
+	return links, ports
+}
+
+// mixedRails returns a network on all NICs with RoCE.
 func (n *node) mixedRails(index any) network {
-	list := []any{map[string]any{"master": "r0"}, map[string]any{"master": "r1"}, map[string]any{"master": "r2"}, map[string]any{"master": "r4"}}
+	var list []any
+	links, _ := mlx5Ports()
+	for _, l := range links {
+		list = append(list, map[string]any{"master": l})
+	}
 	return promising(n.allRails().With("rails", list), index)
+}
+
+// hostAddresses gives some NICs addresses of the host, until the test is over.
+func hostAddresses(t *testing.T) {
+	t.Helper()
+	finally(t, "for r in r1 r4; do ip addr flush dev $r scope global; done")
+	shell(t, "for i in 1 2; do ip addr add 10.1.0.$i/24 dev r1; done; for i in 1 2 3; do ip addr add 10.4.0.$i/24 dev r4; done")
+	cnitest.Await(t, "the host's addresses have entries", func() bool {
+		return len(gids(t, "", "irdma0").of("10.4.0.3")) == 1 && len(gids(t, "", "mlx5_1").of("10.1.0.2")) == 2
+	})
+}
+
+// same calls ADD and returns the index that the address has on all rails.
+func same(a attachment) int {
+	t := a.node.t
+	t.Helper()
+	var at []int
+	_, ports := mlx5Ports()
+	for i, on := range a.addRails() {
+		at = append(at, v2Place(t, a.pod.Name, ports[i], on[0]))
+		if a.indexes()[on[0]] != at[i] {
+			t.Errorf("%s: recorded index %d, want %d", on[0], a.indexes()[on[0]], at[i])
+		}
+	}
+	if len(at) != len(ports) || slices.Min(at) != slices.Max(at) {
+		t.Errorf("%s has the indexes %v, want the same on %d rails", a.pod.Name, at, len(ports))
+	}
+	if left := a.pod.fillers(t); left != "" {
+		t.Errorf("%s still has\n%s", a.pod.Name, left)
+	}
+	a.mustCheck()
+	return at[0]
 }
 
 // TestMLX5PromiseIsKeptOnNICsThatDiffer has NICs with two entries and with one entry
 // for an address, and a table of 32 entries.
 func TestMLX5PromiseIsKeptOnNICsThatDiffer(t *testing.T) {
 	n := newMLX5Node(t, "shared")
-	finally(t, "for r in r1 r4; do ip addr flush dev $r scope global; done")
-	shell(t, "for i in 1 2; do ip addr add 10.1.0.$i/24 dev r1; done; for i in 1 2 3; do ip addr add 10.4.0.$i/24 dev r4; done")
-	cnitest.Await(t, "the host's addresses have entries", func() bool {
-		return len(gids(t, "", "irdma0").of("10.4.0.3")) == 1 && len(gids(t, "", "mlx5_1").of("10.1.0.2")) == 2
-	})
-	ports := []string{"mlx5_0/ports/1", "mlx5_1/ports/1", "mlx5_1/ports/2", "irdma0/ports/1"}
-	same := func(a attachment) int {
-		t.Helper()
-		var at []int
-		for i, on := range a.addRails() {
-			at = append(at, v2Place(t, a.pod.Name, ports[i], on[0]))
-			if a.indexes()[on[0]] != at[i] {
-				t.Errorf("%s: recorded index %d, want %d", on[0], a.indexes()[on[0]], at[i])
-			}
-		}
-		if len(at) != 4 || at[1] != at[0] || at[2] != at[0] || at[3] != at[0] {
-			t.Errorf("%s has the indexes %v, want the same on four rails", a.pod.Name, at)
-		}
-		a.mustCheck()
-		return at[0]
-	}
+	hostAddresses(t)
 	first, second := n.attach(n.mixedRails("equal"), n.pod()), n.attach(n.mixedRails(21), n.pod())
 	same(first)
 	if at := same(second); at != 21 {
@@ -183,5 +212,72 @@ func TestMLX5PromiseIsKeptOnNICsThatDiffer(t *testing.T) {
 	contains(t, n.attach(n.mixedRails(41), n.pod()).mustFail(108), "(irdma0/1)", "want index 41, and the table has 32 entries")
 	first.mustDel()
 	second.mustDel()
+	n.nothingLeft()
+}
+
+// TestLongMLX5PromiseHoldsWhilePodsComeAndGo is TestPromiseEqualHoldsWhilePodsComeAndGo on
+// NICs that differ.
+func TestLongMLX5PromiseHoldsWhilePodsComeAndGo(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	hostAddresses(t)
+	rnd := rand.New(rand.NewPCG(2, uint64(rails())))
+	var pods [3]attachment
+	there := map[int]bool{}
+	for i := range pods {
+		pods[i] = n.attach(n.mixedRails("equal"), n.pod())
+	}
+	for range rounds(t) {
+		i := rnd.IntN(len(pods))
+		if there[i] {
+			pods[i].mustDel()
+		} else {
+			same(pods[i])
+		}
+		there[i] = !there[i]
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	for i := range pods {
+		pods[i].mustDel()
+	}
+	n.nothingLeft()
+}
+
+// TestMLX5RepresentorMatchesOnlyIfItIsNamed has the representor r3 among the NICs.
+func TestMLX5RepresentorMatchesOnlyIfItIsNamed(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	ether := func(count int) network {
+		return n.allRails().With("rails", map[string]any{"match": map[string]any{"linkTypes": []any{"ether"}}, "count": count})
+	}
+	a := n.attach(ether(rails()-1), n.pod())
+	if addrs := a.addRails(); len(addrs) != rails()-1 {
+		t.Errorf("got the addresses %v, want some on %d rails", addrs, rails()-1)
+	}
+	a.mustDel()
+	contains(t, n.attach(ether(rails()), n.pod()).mustFail(102), fmt.Sprintf("want %d NICs, got %d: r0, r1, r2, r4", rails(), rails()-1))
+	named := map[string]any{"ifNames": []any{"r3"}}
+	a = n.attach(n.rail(3).With("master", named).With("rdma", map[string]any{"mode": "off"}), n.pod())
+	a.mustAdd()
+	a.mustDel()
+	n.nothingLeft()
+}
+
+func TestMLX5PortThatFlapsKeepsItsIndexes(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	a := n.attach(dual(n.rail(0), 0), n.pod())
+	addrs := a.mustAdd()
+	for range 3 {
+		shell(t, "ip link set r0 down")
+		contains(t, a.check(), "mlx5_0/1", "DOWN")
+		shell(t, "ip link set r0 up")
+		cnitest.Await(t, "CHECK finds nothing", func() bool { return a.check() == "" })
+	}
+	for _, addr := range addrs {
+		if is := v2Place(t, a.pod.Name, "mlx5_0/ports/1", addr); a.indexes()[addr] != is {
+			t.Errorf("%s is at %d, want the recorded index %d", addr, is, a.indexes()[addr])
+		}
+	}
+	a.mustDel()
 	n.nothingLeft()
 }

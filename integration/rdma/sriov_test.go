@@ -5,6 +5,7 @@ package rdma
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -104,6 +105,11 @@ func TestSRIOVFunctionsAreSelectedByTheirKind(t *testing.T) {
 		a.mustCheck()
 		a.mustDel()
 	}
+	pci := filepath.Base(run(t, "readlink", "-f", "/sys/class/net/v1/device"))
+	a := n.attach(n.on(map[string]any{"pci": pci}, 0), n.pod())
+	a.mustAdd()
+	contains(t, n.rocectl("env", "--netns", a.pod.Name), "NCCL_IB_HCA='=mlx5_3:1'")
+	a.mustDel()
 	contains(t, match("virtual", 3).mustFail(102), "want 3 NICs, got 2: v0, v1", "r0 (function physical)")
 	contains(t, n.attach(n.on(map[string]any{"function": "scalable"}, 0), n.pod()).mustFail(102), "v0 (function virtual)")
 	n.nothingLeft()
