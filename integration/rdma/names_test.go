@@ -10,7 +10,8 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-// newcomer makes another device of a name in the host, on an interface of its own. Before Linux 7.3 the kernel refuses a name that a pod's device has.
+// newcomer makes another device of a name in the host, on an interface of its own. Before
+// Linux 7.3 the kernel refuses a name that the device of a pod has.
 func newcomer(t *testing.T, name string) {
 	t.Helper()
 	finally(t, "ip link del new0") // and the device on it

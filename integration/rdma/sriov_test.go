@@ -41,7 +41,7 @@ func TestSRIOVSpoofCheckIsReportedBeforeAnAddressIsLeased(t *testing.T) {
 	n := newSRIOVNode(t, "shared")
 	a := n.attach(n.on("v1", 0), n.pod())
 	const command = "ip link set r0 vf 1 trust on spoofchk off"
-	contains(t, a.mustFail(102), `"v1"`, "it is VF 1 of r0 with the spoof check on", command)
+	contains(t, a.mustFail(102), `"v1"`, "it is VF 1 of r0, which is not trusted, with the spoof check on", command)
 	n.nothingLeft()
 	if err := a.status(); err == nil || err.Code != 51 || !strings.Contains(err.Details, command) {
 		t.Errorf("STATUS: %+v, want error 51 with the command", err)

@@ -64,7 +64,7 @@ type Place struct {
 // can. The codes of a fault are:
 //
 //   - BadParent: the link is missing, ambiguous, down, of a kind that cannot
-//     carry a macvlan, or a virtual function with the spoof check on.
+//     carry a macvlan, or a virtual function that cannot: see passes.
 //   - NoRDMA: the link is InfiniBand, or the RDMA device does not exist.
 //   - BadConfig: the MTU is larger than that of the link.
 //

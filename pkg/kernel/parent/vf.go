@@ -37,12 +37,18 @@ func (c candidate) function(sys fs.FS) conf.Function {
 }
 
 // passes refuses a virtual function (VF) that cannot carry a macvlan, because the NIC
-// drops the frames that it sends with another MAC than its own: the physical function
-// (PF) has the spoof check on. l is the parent, layers are those of plan.Link.
+// drops the frames that it sends with another MAC than its own. l is the parent, layers
+// are those of plan.Link. The physical function (PF) has two settings for that:
 //
-// Without spoof check, a VF that the PF does not trust is not refused. Most drivers then
-// accept some more MACs, and the gateway is asked anyhow. If the PF has no interface in
-// the host's namespace, the settings are unknown, and passes returns nil.
+//   - With the spoof check, mlx5 drops such frames in any case: the ingress ACL in
+//     esw/acl/ingress_lgcy.c has one source MAC. Drivers of Intel let a VF register more
+//     MACs, and the check passes these.
+//   - Without trust, such a driver refuses more MACs if the PF has set the MAC of the VF
+//     (ixgbe_set_vf_macvlan_msg), which nothing shows, or if they are too many.
+//
+// So passes refuses a VF with spoof check if mlx5 has it or it is not trusted. It refuses
+// no other VF: the gateway is asked anyhow. If the PF has no interface in the host's
+// namespace, the settings are unknown, and passes returns nil.
 func (s search) passes(ctx context.Context, l rtnl.Link, layers [][]int32) error {
 	below := []rtnl.Link{l}
 	if len(layers) > 1 {
@@ -63,15 +69,15 @@ func (s search) passes(ctx context.Context, l rtnl.Link, layers [][]int32) error
 }
 
 func refused(l rtnl.Link, pf string, vf rtnl.VF) error {
-	fix := "spoofchk off"
+	fix, is := "spoofchk off", "with the spoof check on"
 	if vf.Untrusted {
-		fix = "trust on " + fix
+		fix, is = "trust on "+fix, "which is not trusted, "+is
 	}
 	return cnierr.New(cnierr.BadParent, using, l.Name, shell.Command("ip link set %s vf %d ", pf, vf.Number)+fix,
-		"it is VF %d of %s with the spoof check on: the NIC drops the frames of a macvlan, which has a MAC of its own", vf.Number, pf)
+		"it is VF %d of %s, %s: the NIC drops the frames of a macvlan, which has a MAC of its own", vf.Number, pf, is)
 }
 
-// checked returns the settings of a link that is a VF with the spoof check on.
+// checked returns the settings of a link that is a VF with such settings.
 func (s search) checked(ctx context.Context, l rtnl.Link) (pf string, vf rtnl.VF, ok bool) {
 	if l.Kind != "" { // a virtual link
 		return "", rtnl.VF{}, false
@@ -80,21 +86,22 @@ func (s search) checked(ctx context.Context, l rtnl.Link) (pf string, vf rtnl.VF
 	if dir == "" {
 		return "", rtnl.VF{}, false
 	}
-	dir += "/physfn"
-	pfs, err := fs.ReadDir(s.sys, dir+"/net")
+	mlx5 := func() bool { return linkBase(s.sys, dir+"/driver") == "mlx5_core" }
+	physfn := dir + "/physfn"
+	pfs, err := fs.ReadDir(s.sys, physfn+"/net")
 	if err != nil || len(pfs) == 0 {
 		return "", rtnl.VF{}, false // it is no VF, or its PF has no interface here
 	}
-	number, ok := s.number(dir, id)
+	number, ok := s.number(physfn, id)
 	if !ok {
 		return "", rtnl.VF{}, false
 	}
 	for _, e := range pfs {
-		if representor(readID(s.sys, path.Join(dir, "net", e.Name(), "phys_port_name"))) {
+		if representor(readID(s.sys, path.Join(physfn, "net", e.Name(), "phys_port_name"))) {
 			continue
 		}
 		for _, vf := range s.vfs(ctx, e.Name()) {
-			if vf.Number == number && vf.SpoofCheck {
+			if vf.Number == number && vf.SpoofCheck && (vf.Untrusted || mlx5()) {
 				return e.Name(), vf, true
 			}
 		}

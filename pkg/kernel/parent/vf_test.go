@@ -4,13 +4,14 @@
 package parent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"testing/fstest"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -20,7 +21,7 @@ import (
 
 func (h host) VFs(context.Context, string) ([]rtnl.VF, error) { return nil, unix.ENODEV }
 
-// pf is a node with a NIC whose VFs have settings. It counts the requests.
+// pf is a node with a NIC that has VFs with settings. It records the requests.
 type pf struct {
 	host
 	vfs   []rtnl.VF
@@ -58,6 +59,7 @@ func vfNode() (pf, fstest.MapFS) {
 		physfn := fmt.Sprintf("bus/pci/devices/0000:0b:00.%d/physfn/", i+2)
 		sys[physfn+"net/pf0/mtu"] = &fstest.MapFile{}
 		sys[physfn+"net/rep0/phys_port_name"] = &fstest.MapFile{Data: []byte("pf0vf0\n")}
+		symlink(sys, fmt.Sprintf("bus/pci/devices/0000:0b:00.%d/driver", i+2), "../../../bus/pci/drivers/mlx5_core")
 		for n := range 2 {
 			symlink(sys, fmt.Sprintf("%svirtfn%d", physfn, n), fmt.Sprintf("../0000:0b:00.%d", n+2))
 		}
@@ -69,25 +71,34 @@ func vfNode() (pf, fstest.MapFS) {
 func TestVFWithSpoofCheckIsRefusedWithTheCommandForItsPF(t *testing.T) {
 	t.Parallel()
 	const all = "ip link set pf0 vf 1 trust on spoofchk off"
+	other := func(sys fstest.MapFS) {
+		symlink(sys, "bus/pci/devices/0000:0b:00.3/driver", "../../../bus/pci/drivers/iavf")
+	}
 	for name, c := range map[string]struct {
 		settings rtnl.VF
 		master   string
 		change   func(*conf.Request)
 		hint     string // "": not refused
+		driver   func(fstest.MapFS)
 	}{
-		"both settings are wrong":     {rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, "vf1", nil, all},
-		"it is trusted":               {rtnl.VF{Number: 1, SpoofCheck: true}, "vf1", nil, "ip link set pf0 vf 1 spoofchk off"},
-		"it is not trusted":           {rtnl.VF{Number: 1, Untrusted: true}, "vf1", nil, ""},
-		"the driver does not tell":    {rtnl.VF{Number: 1}, "vf1", nil, ""},
-		"the other VF is checked":     {rtnl.VF{Number: 1, SpoofCheck: true}, "vf0", nil, ""},
-		"the PF itself":               {rtnl.VF{Number: 1, SpoofCheck: true}, "pf0", nil, ""},
-		"a VLAN on it":                {rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, "vf1.100", nil, all},
-		"the child has the VF's MAC":  {rtnl.VF{Number: 1, SpoofCheck: true}, "vf1", func(r *conf.Request) { r.Mode = conf.Passthru }, ""},
-		"without RDMA it is the same": {rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, "vf1", func(r *conf.Request) { r.RDMA.Mode = conf.RDMAOff }, all},
+		"both settings are wrong":               {settings: rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, hint: all},
+		"the same with another driver":          {settings: rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, hint: all, driver: other},
+		"it is trusted":                         {settings: rtnl.VF{Number: 1, SpoofCheck: true}, hint: "ip link set pf0 vf 1 spoofchk off"},
+		"the same with another driver, trusted": {settings: rtnl.VF{Number: 1, SpoofCheck: true}, driver: other},
+		"it is not trusted":                     {settings: rtnl.VF{Number: 1, Untrusted: true}},
+		"the driver does not tell":              {settings: rtnl.VF{Number: 1}},
+		"the other VF is checked":               {settings: rtnl.VF{Number: 1, SpoofCheck: true}, master: "vf0"},
+		"the PF itself":                         {settings: rtnl.VF{Number: 1, SpoofCheck: true}, master: "pf0"},
+		"a VLAN on it":                          {settings: rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, master: "vf1.100", hint: all},
+		"the child has the VF's MAC":            {settings: rtnl.VF{Number: 1, SpoofCheck: true}, change: func(r *conf.Request) { r.Mode = conf.Passthru }},
+		"without RDMA it is the same":           {settings: rtnl.VF{Number: 1, SpoofCheck: true, Untrusted: true}, change: func(r *conf.Request) { r.RDMA.Mode = conf.RDMAOff }, hint: all},
 	} {
 		n, sys := vfNode()
 		n.vfs = []rtnl.VF{{}, c.settings}
-		req := conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: conf.LinkName(c.master)}}}}
+		if c.driver != nil {
+			c.driver(sys)
+		}
+		req := conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: conf.LinkName(cmp.Or(c.master, "vf1"))}}}}
 		if c.change != nil {
 			c.change(&req)
 		}
@@ -137,12 +148,12 @@ func TestEachPFIsAskedOnceAndOnlyForItsVFs(t *testing.T) {
 	}
 	n.vfs = []rtnl.VF{{SpoofCheck: true}, {Number: 1, SpoofCheck: true}}
 	got, faults := selected(t, Place{n, nil, noRDMA, sys}, rails(2, conf.Parent{Function: conf.Virtual}, conf.ByPCI))
-	if diff := cmp.Diff([]string{"!", "!"}, got); diff != "" {
+	if diff := gocmp.Diff([]string{"!", "!"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	wantError(t, faults[0], cnierr.BadParent, "ip link set pf0 vf 0 spoofchk off")
 	wantError(t, faults[1], cnierr.BadParent, "ip link set pf0 vf 1 spoofchk off")
-	if diff := cmp.Diff([]string{"pf0"}, *n.asked); diff != "" {
+	if diff := gocmp.Diff([]string{"pf0"}, *n.asked); diff != "" {
 		t.Errorf("asked (-want +got)\n%s", diff)
 	}
 }
