@@ -19,6 +19,17 @@ func (s search) nearMisses(all []candidate, fit int, m conf.Match) string {
 	return leftOut(all, m.Parent, s.sys)
 }
 
+// narrower returns the hint for a wrong number of NICs. On a node with SR-IOV, the
+// virtual functions of the NICs often match too.
+func (s search) narrower(fit []candidate, m conf.Match) string {
+	p := m.Parent
+	p.Function = conf.Physical
+	if m.Parent.Function == "" && len(fit) > m.Count && len(fitting(fit, p, s.sys)) == m.Count {
+		return `add "function": "physical" to rails.match, so that only the NICs match and not their functions`
+	}
+	return "correct rails.match or rails.count: rocectl rails and ip -d link show what there is"
+}
+
 // match returns the links that have what m asks for, in the order of m. It
 // includes links that are down: a rail keeps its NIC also when other NICs fail.
 //
@@ -32,8 +43,7 @@ func (s search) match(m conf.Match) ([]rtnl.Link, error) {
 	}
 	fit := fitting(all, m.Parent, s.sys)
 	if len(fit) != m.Count {
-		return nil, cnierr.New(cnierr.BadParent, selecting, "rails.match",
-			"correct rails.match or rails.count: rocectl rails and ip -d link show what there is", "want %d NICs, got %d: %s%s",
+		return nil, cnierr.New(cnierr.BadParent, selecting, "rails.match", s.narrower(fit, m), "want %d NICs, got %d: %s%s",
 			m.Count, len(fit), names(fit), s.nearMisses(all, len(fit), m))
 	}
 	seats := map[int32]seat{}

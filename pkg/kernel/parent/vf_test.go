@@ -168,7 +168,9 @@ func TestFunctionsOfANICAreToldApart(t *testing.T) {
 		}
 	}
 	n, sys := vfNode()
-	_, _, err := Select(t.Context(), Place{n, nil, noRDMA, sys}, rails(3, conf.Parent{Function: conf.Virtual}, conf.ByPCI))
+	_, _, err := Select(t.Context(), Place{n, nil, noRDMA, sys}, rails(2, conf.Parent{LinkTypes: []string{"ether"}}, conf.ByPCI))
+	wantError(t, err, cnierr.BadParent, `add "function": "physical" to rails.match`)
+	_, _, err = Select(t.Context(), Place{n, nil, noRDMA, sys}, rails(3, conf.Parent{Function: conf.Virtual}, conf.ByPCI))
 	const want = "want 3 NICs, got 2: vf0, vf1; left out: pf0 (function physical), sf88 (function scalable), virt (function physical), " +
 		"dummy0 (function none), vf1.100 (function none)"
 	if err == nil || !strings.HasSuffix(err.Error(), want) {
