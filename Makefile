@@ -81,9 +81,9 @@ vm-runs: $(VM_RUNS:%=vm-run-%)
 vm-run-unit-6.1:
 	$(call in_vm,-kernel 6.1,unit.test -test.run '^TestReal')
 vm-run-rdma-6.1:
-	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell|Promise)')
+	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell|Promise|HWTest)')
 vm-run-ofed-6.1:
-	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^Test(Shared|Exclusive|TellEach|PromiseEqual|PromiseExclusive)')
+	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^Test(Shared|Exclusive|TellEach|PromiseEqual|PromiseExclusive|HWTestShared|HWTestExclusive)')
 vm-run-nodes-6.1:
 	$(call in_vm,-kernel 6.1 -machine mlx5-like -rails 5,rdma.test -test.run '^TestMLX5')
 	$(call in_vm,-kernel 6.1 -nodes 2,rdma.test -test.run '^TestNodesExclusive')
@@ -92,7 +92,7 @@ vm-run-stock-6.1:
 vm-run-sriov-6.1:
 	$(call in_vm,-kernel 6.1 -machine sriov,rdma.test -test.run '^TestSRIOV')
 vm-run-rdma-7:
-	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell|PromiseEqual|PromiseNumber|Names)')
+	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell|PromiseEqual|PromiseNumber|Names|HWTestShared)')
 vm-run-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesShared')
 

@@ -4,29 +4,41 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/flock"
 	"github.com/roce-cni/roce-cni/pkg/hwtest"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+	"github.com/roce-cni/roce-cni/pkg/lease"
+	"github.com/roce-cni/roce-cni/pkg/record"
 	"github.com/roce-cni/roce-cni/pkg/redact"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // hwtestFlags are the flags of `rocectl hwtest`.
 type hwtestFlags struct {
-	node  *nodeFlags
-	out   string
-	names []string
+	node   *nodeFlags
+	out    string
+	names  []string
+	mutate bool
 }
 
 func hwtestCommand(node *nodeFlags) *cobra.Command {
@@ -36,11 +48,17 @@ func hwtestCommand(node *nodeFlags) *cobra.Command {
 		Short: "Test whether the NICs of this node behave as roce-cni assumes",
 		Long: `Test whether the RoCE NICs of this node and their drivers behave as roce-cni assumes,
 and write one file that you can send to the project: docs/hardware.md. Run it as root
-on the node. Nothing is changed.
+on the node. Without --mutate nothing is changed.
 
 Each step asks the kernel as the plugin does. Its answer is "ok", "problem", or "cannot
 tell", with what was found; the file also has what was expected. The exit status is
 that of doctor: 0, 1 for a problem, 2 if a step could not tell.
+
+With --mutate it also makes pods: network namespaces with interfaces on each active
+RoCE NIC, as ADD makes them, with addresses of 198.18.0.0/15 and 2001:2::/48, which are
+reserved for tests. In exclusive mode RDMA devices move there and back: programs that
+use them fail. So use a node without jobs. At the end everything is removed, also after
+an interrupt. What a killed run has left is removed by the next run.
 
 The file (tar, gzip) has the answers, the answers of doctor about NICs, the bytes that
 the kernel sent about RDMA devices and interfaces, and the files of sysfs about them.
@@ -50,11 +68,13 @@ them, too. Look at the file before you send it: tar -xzOf FILE | less
 
 ` + listSteps(),
 		Example: `  rocectl hwtest
+  rocectl hwtest --mutate
   rocectl hwtest --name acme0 --out acme.tar.gz`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	cmd.Flags().StringVar(&f.out, "out", "roce-hwtest.tar.gz", "the `FILE` to write")
+	cmd.Flags().BoolVar(&f.mutate, "mutate", false, "also run the steps that make pods and move devices")
 	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
 	return cmd
 }
@@ -66,30 +86,103 @@ func listSteps() string {
 	for _, s := range hwtest.Steps() {
 		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
 	}
+	b.WriteString("\n\nWith --mutate:\n")
+	for _, s := range hwtest.Changing() {
+		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
+	}
 	return b.String()
 }
 
 func (f hwtestFlags) run(cmd *cobra.Command) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var bench hwtest.Bench
+	if f.mutate {
+		b, unlock, err := openBench(ctx)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if err := b.Clean(ctx); err != nil { // a run that was killed may have left devices in pods
+			return err
+		}
+		bench = b
+	}
 	out := cmd.OutOrStdout()
 	var rec recording.Recording
 	rec.Sys = recording.Capture(os.DirFS("/sys"))
 	node := hwtest.Live(&rec)
-	r := hwtest.Results{Rocectl: buildversion.BuildVersion, Date: time.Now().UTC().Format(time.DateOnly), Stack: node.Stack}
+	r := hwtest.Results{Rocectl: buildversion.BuildVersion, Date: time.Now().UTC().Format(time.DateOnly), Stack: node.Stack, Changed: f.mutate}
 	tell := func(a hwtest.Answer) {
 		r.Answers = append(r.Answers, a)
 		_ = doctor.WriteText(out, a.Answer) // the file has it, too
 	}
 	var err error
-	if r.Ports, err = node.Look(cmd.Context(), tell); err != nil {
+	if r.Ports, err = node.Look(ctx, tell); err != nil {
 		return err
 	}
-	for a := range doctor.Run(cmd.Context(), doctor.Live(nodefile.Store{}, nil, ""), aboutNICs()) {
+	if f.mutate {
+		if err := changing(ctx, bench, node, tell); err != nil {
+			return err
+		}
+	}
+	for a := range doctor.Run(ctx, doctor.Live(nodefile.Store{}, nil, ""), aboutNICs()) {
 		r.Doctor = append(r.Doctor, a)
 	}
+	r.Rows = hwtest.Rows(r.Answers)
 	if err := f.write(r, rec); err != nil {
 		return err
 	}
 	return f.end(out, r)
+}
+
+// changing runs the steps that change the node.
+func changing(ctx context.Context, b hwtest.Bench, node hwtest.Node, tell func(hwtest.Answer)) error {
+	b.Node = node
+	b.Tell = func(a hwtest.Answer) {
+		if ctx.Err() == nil { // otherwise the answer is only that it was interrupted
+			tell(a)
+		}
+	}
+	if err := b.Run(ctx); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return cnierr.New(cnierr.TryAgain, "test", "NICs", "run it again", "it was interrupted; everything that it made is removed")
+	}
+	return nil
+}
+
+// openBench returns the bench of this node, which one process at a time may use.
+func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
+	boot, err := plugin.BootID()
+	if err != nil {
+		return b, nil, err
+	}
+	id, host, err := plugin.NodeID()
+	if err != nil {
+		return b, nil, err
+	}
+	log := slog.New(slog.DiscardHandler)
+	records := record.Store{Dir: hwtest.StateDir, BootID: boot}
+	b = hwtest.Bench{Attach: thisnode.New(records, netnsName, log), StateDir: hwtest.StateDir, Netns: "/run/netns"}
+	b.Attach.ID = id
+	b.Attach.Addresses = lease.Allocator{
+		Book: plugin.Book(hwtest.StateDir, boot, log), Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},
+		Now: plugin.BootTime, Wait: plugin.Wait, NodeName: host, ReadFile: trusted.Read, Log: log,
+	}
+	const file = hwtest.StateDir + ".lock"
+	lock, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		var got bool
+		if got, err = flock.Try(lock, unix.LOCK_EX); !got && err == nil {
+			err = errors.New("another rocectl hwtest runs")
+		}
+	}
+	if err != nil {
+		return b, nil, cnierr.New(cnierr.IO, "lock", file, "run it as root, and once at a time", "%w", err)
+	}
+	return b, func() { _ = lock.Close() }, nil
 }
 
 // aboutNICs returns the checks of doctor that concern NICs.

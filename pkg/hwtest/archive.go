@@ -32,6 +32,7 @@ type Results struct {
 	Peer    bool             `json:"peer"`   // whether those with another node did
 	Ports   []inventory.Port `json:"ports"`
 	Answers []Answer         `json:"answers"`
+	Rows    []Row            `json:"rows,omitempty"`
 	Doctor  []doctor.Answer  `json:"doctor,omitempty"`
 }
 

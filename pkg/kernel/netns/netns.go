@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package netns opens network namespaces, compares them, and runs functions in them.
+// Package netns opens network namespaces, compares them, and runs functions in them. It
+// makes and removes namespaces for tests of a node.
 //
 // It never leaves a thread in the wrong namespace, and nothing else of roce-cni enters
 // a namespace. It stands below package kernel. Everything is in this file.
@@ -10,6 +11,8 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -152,4 +155,41 @@ func enter(fd int, path string, fn func() error) error {
 		return cnierr.New(cnierr.IO, "enter network namespace", path, NeedsRoot, "%w", err)
 	}
 	return fn()
+}
+
+// Make makes a network namespace at a path, where it stays until Remove. EEXIST means
+// that something is there.
+func Make(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for ever: the thread has another namespace, and ends here
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = unix.Mount(threadNS, path, "", unix.MS_BIND, "")
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
+}
+
+// Remove removes what Make made. The namespace ends when no process and no file uses
+// it. It succeeds if nothing is at the path.
+func Remove(path string) error {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/hwtest"
+)
+
+// hwtest runs rocectl hwtest and returns the results in its file.
+func (n *node) hwtest(args ...string) hwtest.Results {
+	t := n.t
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "out.tar.gz")
+	said, _ := n.tryRocectl(append([]string{"hwtest", "--out", file}, args...)...) // its status tells of problems
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	defer f.Close()
+	dir := t.TempDir()
+	if err := hwtest.Unpack(f, dir); err != nil {
+		t.Fatal(err)
+	}
+	var r hwtest.Results
+	b, err := os.ReadFile(filepath.Join(dir, "results.json"))
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A recording tells what the machine told.
+	replayed, end := replay(t, dir)
+	defer end()
+	if got := told(replayed)[:len(replayed)]; !slices.Equal(got, told(r.Answers)[:len(got)]) {
+		t.Errorf("replayed (-run +replay)\n%s", cmp.Diff(told(r.Answers)[:len(got)], got))
+	}
+	return r
+}
+
+func replay(t *testing.T, dir string) (out []hwtest.Answer, end func()) {
+	t.Helper()
+	n, _, end, err := hwtest.Open(dir, t.TempDir())
+	if err == nil {
+		_, err = n.Look(t.Context(), func(a hwtest.Answer) { out = append(out, a) })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out, end
+}
+
+// told returns answers in one line each.
+func told(as []hwtest.Answer) []string {
+	var out []string
+	for _, a := range as {
+		out = append(out, fmt.Sprintf("%s %s %s: %s", a.Verdict, a.Check, a.Of, a.Found))
+	}
+	return out
+}
+
+// wants fails the test if the problems of a run are not these, or if one of the steps
+// has no answer that is ok.
+func wants(t *testing.T, r hwtest.Results, problems []string, fine ...string) {
+	t.Helper()
+	var rest []string
+	for _, line := range told(slices.DeleteFunc(slices.Clone(r.Answers), func(a hwtest.Answer) bool { return a.Verdict != doctor.Problem })) {
+		i := slices.IndexFunc(problems, func(p string) bool { return strings.HasPrefix(line, "problem "+p) })
+		if i < 0 {
+			rest = append(rest, line)
+			continue
+		}
+		problems = slices.Delete(slices.Clone(problems), i, i+1)
+	}
+	if len(rest)+len(problems) > 0 {
+		t.Errorf("problems that are not expected: %q; expected, and not found: %q\n%s", rest, problems, strings.Join(told(r.Answers), "\n"))
+	}
+	for _, step := range fine {
+		if !slices.ContainsFunc(r.Answers, func(a hwtest.Answer) bool { return a.Check == step && a.Verdict == doctor.OK }) {
+			t.Errorf("%s is not ok\n%s", step, strings.Join(told(r.Answers), "\n"))
+		}
+	}
+}
+
+func TestHWTestSharedFindsSoftRoCEAsItIs(t *testing.T) {
+	n := newNode(t, "shared")
+	finally(t, "ip addr flush dev r0 scope global")
+	run(t, "ip", "addr", "add", "172.16.10.5/24", "dev", "r0")
+	cnitest.Await(t, "the host's address has an entry", func() bool { return len(gids(t, "", "rxe0").of("172.16.10.5")) == 1 })
+	var lies []string
+	if hides() { // the machine hides entries as NVIDIA's driver does, which is not loaded
+		lies = slices.Repeat([]string{"pod-views rxe0/1: the host sees 0 of the pod's 2 entries"}, 2)
+		lies = append(lies, slices.Repeat([]string{"pod-views rxe1/1: the host sees 0 of the pod's 2 entries"}, 2)...)
+	}
+	fine := []string{"driver-stack", "devices", "ports", "discovery", "host-gids", "pod-add", "pod-env", "gid-time", "rails", "pod-del"}
+	wants(t, n.hwtest("--mutate"), lies, fine...)
+	n.nothingLeft()
+}
+
+func TestHWTestExclusiveMovesTheDevicesAndBack(t *testing.T) {
+	n := newNode(t, "exclusive")
+	var lies []string
+	if hides() {
+		lies = []string{"pod-views rxe0/1: the host sees 0 of", "pod-views rxe1/1: the host sees 0 of"}
+	}
+	wants(t, n.hwtest("--mutate"), lies, "pod-add", "pod-env", "exclusive", "rails", "pod-del")
+	home(t)
+}
+
+// TestHWTestKilledLeavesNothingAfterTheNextRun kills it when a pod has a device.
+func TestHWTestKilledLeavesNothingAfterTheNextRun(t *testing.T) {
+	for _, mode := range []string{"shared", "exclusive"} {
+		t.Run(mode, func(t *testing.T) {
+			n := newNode(t, mode)
+			cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
+			out, err := cmd.StdoutPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(out)
+			for lines.Scan() && !strings.Contains(lines.Text(), " pod-add ") {
+			}
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // it was killed
+			wants(t, n.hwtest("--mutate"), nil, "pod-add", "pod-del")
+			if _, err := os.Stat("/run/roce-hwtest"); err == nil {
+				t.Error("there are records left")
+			}
+			home(t)
+		})
+	}
+}
+
+// mlx5Problems are what is wrong with the machine of the type mlx5-like: irdma0 has no
+// GUID, and RoCE is off on mlx5_2.
+func mlx5Problems() []string {
+	return []string{"devices irdma0: it has no GUID", "ports mlx5_2/1: it has no GID table"}
+}
+
+func TestMLX5HWTestFindsWhatIsWrongWithTheMachine(t *testing.T) {
+	for _, mode := range []string{"shared", "exclusive"} {
+		t.Run(mode, func(t *testing.T) {
+			n := newMLX5Node(t, mode)
+			wants(t, n.hwtest("--mutate"), mlx5Problems(), "hardware", "discovery", "pod-add", "pod-views", "pod-env", "rails", "pod-del")
+		})
+	}
+}
+
+func TestMLX5HWTestFindsLies(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	t.Run("a GUID in sysfs that is not that of netlink", func(t *testing.T) {
+		const file = "/sys/class/infiniband/mlx5_0/node_guid"
+		lie := filepath.Join(t.TempDir(), "guid")
+		finally(t, "umount "+file)
+		shell(t, "echo 5054:00ff:fe00:0909 >"+lie+"; mount --bind "+lie+" $(readlink -f "+file+")")
+		wants(t, n.hwtest(), append(mlx5Problems(), "devices mlx5_0: its GUID is"))
+	})
+	t.Run("entries that do not appear", func(t *testing.T) {
+		firmware(t, "gid_fails", "Y")
+		got := n.hwtest("--mutate")
+		var failed int
+		for _, a := range got.Answers {
+			if a.Check == "pod-add" && a.Verdict == doctor.Problem && strings.Contains(a.Found, "made no RoCE v2 entry") {
+				failed++
+			}
+		}
+		if failed == 0 {
+			t.Errorf("no step says it:\n%s", strings.Join(told(got.Answers), "\n"))
+		}
+	})
+}

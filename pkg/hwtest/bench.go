@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package hwtest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/attach"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// Bench runs the steps that make pods and move devices. All that it makes is on record
+// in a state folder of its own before it is made, so that Clean finds it also after the
+// program was killed.
+type Bench struct {
+	Node     Node
+	Attach   attach.Node // with Records in StateDir
+	StateDir string
+	Netns    string // the folder of namespaces, /run/netns
+	// Second says that this is the second of two nodes, which uses other addresses.
+	Second bool
+	// Tell gets each answer as soon as it is known.
+	Tell func(Answer)
+}
+
+// name begins the names of everything that the bench makes.
+const name = "roce-hwtest"
+
+// StateDir is the state folder of the bench, apart from that of the node.
+const StateDir = "/run/" + name
+
+// Changing returns the steps of a Bench. They have no look: the Bench does them.
+func Changing() []Step {
+	return []Step{
+		{Name: "pod-add", Asks: "does ADD give pods interfaces with GIDs, and does CHECK agree?", Expect: "two pods of a NIC (one in exclusive mode) have IPv4 and IPv6 with one RoCE v2 entry each, and CHECK finds nothing"},
+		{Name: "pod-views", Asks: "which entries of the GID table does a pod see, and which the host?", Expect: "the kernel's own drivers show all entries to all, NVIDIA's shows each namespace its own; a pod always sees its own"},
+		{Name: "pod-env", Asks: "does rocectl env find the index that ADD found?", Expect: "device, port and index are those of the record"},
+		{Name: "gid-time", Asks: "how long does the NIC take for an entry?", Expect: "each of 20 addresses has its entry within rdma.gidWait, 10 s by default"},
+		{Name: "exclusive", Asks: "does the device move into a pod and come home?", Expect: "in exclusive mode the pod alone has the device, its device file keeps its number, and after DEL the host has it under its name"},
+		{Name: "rails", Asks: "can all NICs give a pod the same GID index?", Expect: "one pod on all NICs with rdma.gidIndex equal has one index"},
+		{Name: "pod-del", Asks: "is everything gone after DEL?", Expect: "no entry, record or lease is left, and the device is in the host under its name"},
+	}
+}
+
+// say tells findings of a step.
+func (b Bench) say(step string, findings ...doctor.Finding) {
+	for _, s := range Changing() {
+		if s.Name != step {
+			continue
+		}
+		for _, f := range findings {
+			b.Tell(s.answer(f))
+		}
+	}
+}
+
+// pod is a namespace with an attachment.
+type pod struct {
+	Bench
+	path  string
+	req   conf.Request
+	rec   record.Record
+	ports []port // of its rails
+}
+
+// subnets are those for benchmarks, which no network uses (RFC 2544, RFC 5180).
+func (b Bench) subnets(rail int) []any {
+	first := 10
+	if b.Second {
+		first = 110
+	}
+	text := func(format string, a ...any) map[string]any {
+		subnet, ranges, _ := strings.Cut(fmt.Sprintf(format, a...), " ")
+		return map[string]any{"subnet": subnet, "ranges": []any{ranges}}
+	}
+	return []any{
+		text("198.18.%[1]d.0/24 198.18.%[1]d.%[2]d-198.18.%[1]d.%[3]d", rail, first, first+90),
+		text("2001:2:0:%[1]x::/64 2001:2:0:%[1]x::%[2]x-2001:2:0:%[1]x::%[3]x", rail, first, first+90),
+	}
+}
+
+// pod makes a namespace and the request for an attachment to the NICs of ports, the
+// first of which is the rail of that number.
+func (b Bench) pod(id string, rail int, ports []port, rdma map[string]any) (*pod, error) {
+	p := &pod{Bench: b, path: filepath.Join(b.Netns, name+"-"+id), ports: ports}
+	subnets := b.subnets(rail)
+	c := map[string]any{
+		"cniVersion": "1.1.0", "name": fmt.Sprintf("%s-%d", name, rail), "type": "roce", "stateDir": b.StateDir,
+	}
+	if len(ports) == 1 {
+		c["master"] = ports[0].Netdev
+	} else {
+		var rails []any
+		for _, o := range ports {
+			rails = append(rails, map[string]any{"master": o.Netdev})
+		}
+		c["name"], c["rails"] = name+"-all", rails
+		subnets = []any{map[string]any{"subnet": "198.19.{rail}.0/24"}}
+	}
+	if rdma != nil {
+		c["rdma"] = rdma
+	}
+	c["ipam"] = map[string]any{"type": conf.PoolType, "quarantine": "0s", "subnets": subnets}
+	stdin, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(b.Netns, 0o755); err != nil {
+		return nil, err
+	}
+	if err := netns.Make(p.path); err != nil {
+		return nil, err
+	}
+	p.req, err = conf.Parse(conf.Input{Command: "ADD", ContainerID: name + "-" + id, Netns: p.path, IfName: "net1", Stdin: stdin})
+	return p, err
+}
+
+// add does ADD and CHECK.
+func (p *pod) add(ctx context.Context) error {
+	if _, err := p.Attach.Add(ctx, p.req); err != nil {
+		return fmt.Errorf("ADD: %w", err)
+	}
+	var err error
+	if p.rec, err = p.Attach.Records.Load(p.req.Attachment); err != nil {
+		return err
+	}
+	if err := p.Attach.Check(ctx, p.req); err != nil {
+		return fmt.Errorf("CHECK: %w", err)
+	}
+	return nil
+}
+
+// remove does DEL and removes the namespace.
+func (p *pod) remove(ctx context.Context) error {
+	return errors.Join(p.Attach.Del(ctx, conf.DelOf(p.req)), netns.Remove(p.path))
+}
+
+// indexes returns the GID indexes that ADD found.
+func (p *pod) indexes() map[netip.Addr]int {
+	out := map[netip.Addr]int{}
+	for g := range plan.All[plan.GID](p.rec.Plan.Ops) {
+		for _, t := range g.Targets {
+			if t.Index != nil {
+				out[t.Addr] = *t.Index
+			}
+		}
+	}
+	return out
+}
+
+// subsystem returns the RDMA subsystem as the pod's ADD has it. The caller must call
+// end.
+func (p *pod) subsystem() (s *rdma.Subsystem, k *kernel.Kernel, end func(), err error) {
+	k, err = kernel.Open(p.path, p.Node.Sys)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	s = rdma.New(rdma.Config{Sys: p.Node.Sys, Enter: k.Enter, Netns: filepath.Base(p.path), Log: p.Attach.Log})
+	return s, k, func() { s.Close(); k.Close() }, nil
+}
+
+// Clean removes everything that this or an earlier run of the bench has left.
+func (b Bench) Clean(ctx context.Context) error {
+	var errs []error
+	there, err := b.Attach.Records.Exists()
+	if err != nil {
+		return err
+	}
+	if there {
+		keys, err := b.Attach.Records.List()
+		errs = append(errs, err)
+		for _, k := range keys {
+			rec, err := b.Attach.Records.Load(k)
+			if err == nil {
+				err = b.Attach.Del(ctx, conf.Del{CNIVersion: "1.1.0", Network: rec.Network, Attachment: k, Netns: rec.Netns, StateDir: b.StateDir, IPAM: conf.PoolType})
+			}
+			errs = append(errs, err)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(b.Netns, name+"-*"))
+	errs = append(errs, err)
+	for _, path := range left {
+		errs = append(errs, netns.Remove(path))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // the records are still needed
+	}
+	if err := os.RemoveAll(b.StateDir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package hwtest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/gids"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/record"
+)
+
+// Run runs the steps that make pods and move devices on each active RoCE NIC, and
+// removes everything. Errors: those of Node.Look, and what Clean could not remove.
+func (b Bench) Run(ctx context.Context) error {
+	v, err := b.Node.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer v.route.Close()
+	nics := v.usable()
+	if len(nics) == 0 {
+		b.say("pod-add", cannotTell("", "the node has no active RoCE port with an interface of its own", "an active port: rdma link"))
+	}
+	for i, p := range nics {
+		if ctx.Err() != nil {
+			break
+		}
+		b.rail(ctx, v, p, i)
+	}
+	if ctx.Err() == nil {
+		b.rails(ctx, nics)
+	}
+	return b.Clean(context.WithoutCancel(ctx))
+}
+
+// usable returns the ports on which ADD can work: active, and not in a bond.
+func (v view) usable() []port {
+	return slices.DeleteFunc(v.roce(), func(p port) bool {
+		l, found := v.link(p.NetdevIndex)
+		return p.State != nldev.Active || !found || l.SlaveKind != ""
+	})
+}
+
+// rail tests the NIC of one port.
+func (b Bench) rail(ctx context.Context, v view, p port, i int) {
+	before := files(v, p.device.Name)
+	n := 2
+	if v.system.Exclusive {
+		n = 1
+	}
+	var pods []*pod
+	for j := range n {
+		pod, err := b.pod(fmt.Sprintf("%d-%d", i, j), i, []port{p}, nil)
+		if err != nil {
+			b.say("pod-add", cannotTell(p.String(), err.Error(), "root, and a namespace: ip netns add test"))
+			continue
+		}
+		start := time.Now()
+		if err := pod.add(ctx); err != nil {
+			b.say("pod-add", problem(p.String(), err.Error(), aKnownFault))
+		} else {
+			b.say("pod-add", ok(p.String(), "pod %d after %s: %s", j+1, time.Since(start).Round(time.Millisecond), at(pod.indexes())))
+		}
+		pods = append(pods, pod)
+	}
+	for _, pod := range pods {
+		if pod.rec.Committed {
+			b.say("pod-views", pod.views(v)...)
+			b.say("pod-env", pod.env(ctx)...)
+		}
+	}
+	if len(pods) > 0 && pods[0].rec.Committed {
+		b.say("gid-time", pods[0].times(ctx, v))
+		b.say("exclusive", pods[0].exclusive(ctx, v, before)...)
+	}
+	for _, pod := range pods {
+		b.say("pod-del", pod.gone(ctx, v, before)...)
+	}
+}
+
+// at writes indexes for people.
+func at(indexes map[netip.Addr]int) string {
+	out := ""
+	for _, a := range slices.SortedFunc(maps.Keys(indexes), netip.Addr.Compare) {
+		out += fmt.Sprintf(", %s at %d", a, indexes[a])
+	}
+	if out == "" {
+		return "no index"
+	}
+	return out[2:]
+}
+
+// files returns the device files of a device.
+func files(v view, device string) []string {
+	var out []string
+	for _, f := range discover.Files(v.Sys) {
+		if f.Device == device {
+			out = append(out, f.Name)
+		}
+	}
+	return out
+}
+
+// side returns the namespace that has the device of a pod.
+func (v view) side() rdma.Side {
+	if v.system.Exclusive {
+		return rdma.Pod
+	}
+	return rdma.Host
+}
+
+// views compares what pod and host see of the table.
+func (p *pod) views(v view) []doctor.Finding {
+	of := p.ports[0].String()
+	s, _, end, err := p.subsystem()
+	if err != nil {
+		return []doctor.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
+	}
+	defer end()
+	var seen [2][]rdma.Entry
+	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
+		if seen[reader], _, err = s.Table(v.side(), reader, p.ports[0].device.Name, p.ports[0].Number); err != nil {
+			return []doctor.Finding{cannotTell(of, err.Error(), "the GID table")}
+		}
+	}
+	shown := 0
+	var faults []fault
+	for a, index := range p.indexes() {
+		own := gidtable.Of(seen[rdma.Pod], a)
+		if len(own) != 1 || own[0].Index != index {
+			faults = append(faults, fault{fmt.Sprintf("the pod sees %d entries of its %s, want one, at %d", len(own), a, index), aKnownFault})
+		}
+		if len(gidtable.Of(seen[rdma.Host], a)) == 1 {
+			shown++
+		}
+	}
+	says := fmt.Sprintf("the host sees %d of the pod's %d entries", shown, len(p.indexes()))
+	if hides := shown == 0; hides != (v.Stack.OFED != "") {
+		faults = append(faults, fault{says + ", and NVIDIA's own driver is " + map[bool]string{true: "not ", false: ""}[hides] + "loaded", aKnownFault})
+	}
+	return judge(of, says, faults)
+}
+
+// env compares what rocectl env finds with the record.
+func (p *pod) env(ctx context.Context) []doctor.Finding {
+	of := p.ports[0].String()
+	ns, err := gids.Node{Sys: p.Node.Sys, Records: []record.Record{p.rec}}.At(ctx, p.path, "")
+	if err != nil {
+		return []doctor.Finding{problem(of, err.Error(), aKnownFault)}
+	}
+	var faults []fault
+	for _, r := range ns.Rails {
+		if want := p.indexes()[r.Addr]; r.Index != want || r.Port.Device != p.ports[0].device.Name || r.Port.Number != p.ports[0].Number {
+			faults = append(faults, fault{fmt.Sprintf("it prints index %d of %s for %s, and ADD found %d", r.Index, r.Port, r.Addr, want), aKnownFault})
+		}
+	}
+	if len(ns.Rails) != 1 {
+		faults = append(faults, fault{fmt.Sprintf("it finds %d rails, want 1", len(ns.Rails)), aKnownFault})
+	}
+	return judge(of, "it prints the index of ADD", faults)
+}
+
+// wait is how long an entry may take: rdma.gidWait, as it is by default.
+const wait = 10 * time.Second
+
+// addresses is how many addresses the step gid-time adds.
+const addresses = 20
+
+// times measures how long entries take, one after another.
+func (p *pod) times(ctx context.Context, v view) doctor.Finding {
+	of := p.ports[0].String()
+	if v.system.Exclusive {
+		return cannotTell(of, "it is measured in shared mode only", "rdma system set netns shared")
+	}
+	s, k, end, err := p.subsystem()
+	if err != nil {
+		return cannotTell(of, err.Error(), "the namespace of the pod")
+	}
+	defer end()
+	var took []time.Duration
+	for i := range addresses {
+		a := netip.AddrFrom4([4]byte{198, 18, 255, byte(10 + i)})
+		start := time.Now()
+		if err := change(ctx, k, rtnl.AddAddress, a); err != nil {
+			return cannotTell(of, err.Error(), "the right to set an address")
+		}
+		d := plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number}
+		if _, err := s.Place(ctx, d, wait, []netip.Addr{a}, nil); err != nil {
+			return problem(of, err.Error(), aKnownFault)
+		}
+		took = append(took, time.Since(start))
+		if err := change(ctx, k, rtnl.DeleteAddress, a); err != nil { // the table may be small
+			return cannotTell(of, err.Error(), "the right to remove an address")
+		}
+	}
+	slices.Sort(took)
+	return ok(of, "%d addresses: half within %s, all within %s", len(took), took[len(took)/2].Round(time.Microsecond), took[len(took)-1].Round(time.Microsecond))
+}
+
+// change adds an address to the interface of the pod, or removes it.
+func change(ctx context.Context, k *kernel.Kernel, how func(int32, netip.Prefix) rtnl.Change, a netip.Addr) error {
+	var c *rtnl.Conn
+	if err := k.Enter(func() (err error) { c, err = rtnl.Dial(); return err }); err != nil {
+		return err
+	}
+	defer c.Close()
+	l, err := c.LinkByName(ctx, "net1")
+	if err != nil {
+		return err
+	}
+	return c.Do(ctx, how(l.Index, netip.PrefixFrom(a, a.BitLen())))
+}
+
+// exclusive looks where the device is while the pod has it.
+func (p *pod) exclusive(ctx context.Context, v view, before []string) []doctor.Finding {
+	of, device := p.ports[0].String(), p.ports[0].device
+	if !v.system.Exclusive {
+		return []doctor.Finding{cannotTell(of, "the node is in shared mode", "rdma system set netns exclusive, while the node has no pods, and a second run")}
+	}
+	s, _, end, err := p.subsystem()
+	if err != nil {
+		return []doctor.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
+	}
+	defer end()
+	var faults []fault
+	for side, want := range map[rdma.Side]bool{rdma.Host: false, rdma.Pod: true} {
+		sys, err := s.System(ctx, side)
+		has := slices.ContainsFunc(sys.Devices, func(d nldev.Device) bool { return d.Name == device.Name })
+		if err != nil || has != want {
+			faults = append(faults, fault{fmt.Sprintf("in the namespace of %s the device is there: %t, want %t (%v)", side, has, want, err), aKnownFault})
+		}
+	}
+	if after := files(v, device.Name); !slices.Equal(before, after) {
+		faults = append(faults, fault{fmt.Sprintf("its device files were %v, and are %v in the pod", before, after), "# a device plugin gives the container another file: rdma.uverbs in docs/configuration.md"})
+	}
+	return judge(of, "the pod alone has the device, with the same device file", faults)
+}
+
+// gone removes the pod and looks what is left.
+func (p *pod) gone(ctx context.Context, v view, before []string) []doctor.Finding {
+	ctx = context.WithoutCancel(ctx)
+	of := p.ports[0].String()
+	addrs := slices.Collect(maps.Keys(p.indexes()))
+	if err := p.remove(ctx); err != nil {
+		return []doctor.Finding{problem(of, err.Error(), "rocectl hwtest --mutate  # a second run removes what is left")}
+	}
+	var faults []fault
+	sys, err := p.Node.rdma(ctx)
+	i := slices.IndexFunc(sys.Devices, func(d nldev.Device) bool { return d.Name == p.ports[0].device.Name && d.GUID == p.ports[0].device.GUID })
+	if err != nil || i < 0 {
+		faults = append(faults, fault{fmt.Sprintf("the host does not have the device under its name (%v)", err), "rdma dev"})
+	}
+	if after := files(v, p.ports[0].device.Name); !slices.Equal(before, after) {
+		faults = append(faults, fault{fmt.Sprintf("its device files were %v, and are %v", before, after), "ls /sys/class/infiniband_verbs"})
+	}
+	if left := v.left(ctx, p.ports[0], addrs); len(left) > 0 {
+		faults = append(faults, fault{fmt.Sprintf("after 10 s the table still has entries of %v", left), "rocectl gids"})
+	}
+	return judge(of, "nothing is left", faults)
+}
+
+// left returns the addresses that still have entries when the kernel has had time to
+// remove them.
+func (v view) left(ctx context.Context, p port, addrs []netip.Addr) []netip.Addr {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		entries, _, err := gidtable.New(v.Sys, p.device.Name, p.Number).Entries()
+		left := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
+			return !slices.ContainsFunc(entries, func(e gidtable.Entry) bool { return e.GID == a })
+		})
+		if err == nil && len(left) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return left
+		case <-tick.C:
+		}
+	}
+}
+
+// rails tests one pod on all NICs.
+func (b Bench) rails(ctx context.Context, nics []port) {
+	if len(nics) < 2 {
+		b.say("rails", cannotTell("", fmt.Sprintf("the node has %d usable RoCE NICs", len(nics)), "two NICs"))
+		return
+	}
+	p, err := b.pod("all", 0, nics, map[string]any{"gidIndex": "equal"})
+	if err != nil {
+		b.say("rails", cannotTell("", err.Error(), "root, and a namespace: ip netns add test"))
+		return
+	}
+	if err := p.add(ctx); err != nil {
+		b.say("rails", problem("", err.Error(), aKnownFault))
+	} else {
+		found := slices.Collect(maps.Values(p.indexes()))
+		slices.Sort(found)
+		says := fmt.Sprintf("%d rails: %s", len(nics), at(p.indexes()))
+		if found[0] != found[len(found)-1] {
+			b.say("rails", problem("", says, aKnownFault))
+		} else {
+			b.say("rails", ok("", "%s", says))
+		}
+	}
+	if err := p.remove(context.WithoutCancel(ctx)); err != nil {
+		b.say("pod-del", problem("all rails", err.Error(), "rocectl hwtest --mutate  # a second run removes what is left"))
+	}
+}

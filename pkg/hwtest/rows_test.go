@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package hwtest
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+)
+
+// TestRowsAreThoseOfTheTable compares the rows with docs/rdma.md.
+func TestRowsAreThoseOfTheTable(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/rdma.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "| behaviour |")
+	rows := table()
+	for line := range strings.Lines(text) {
+		cells := strings.Split(line, "|")
+		if !strings.HasPrefix(line, "|") || len(cells) < 3 {
+			continue
+		}
+		behaviour := strings.TrimSpace(cells[1])
+		if strings.HasPrefix(behaviour, "**") || strings.HasPrefix(behaviour, "--") {
+			continue
+		}
+		i := slices.IndexFunc(rows, func(r [2]string) bool { return strings.HasPrefix(behaviour, r[0]) })
+		if i < 0 {
+			t.Errorf("docs/rdma.md has the row %q: add it to rows.go, with the steps of hwtest that tell, or what is needed", behaviour)
+			continue
+		}
+		rows = slices.Delete(rows, i, i+1)
+	}
+	for _, r := range rows {
+		t.Errorf("docs/rdma.md has no row %q: remove it from rows.go", r[0])
+	}
+	var names []string
+	for _, s := range slices.Concat(Steps(), Changing()) {
+		names = append(names, s.Name)
+	}
+	for _, r := range Rows(nil) {
+		for _, step := range r.By {
+			if !slices.Contains(names, step) {
+				t.Errorf("%s: there is no step %q", r.Behaviour, step)
+			}
+		}
+		if r.Verdict != doctor.CannotTell {
+			t.Errorf("%s: %s without any answer", r.Behaviour, r.Verdict)
+		}
+	}
+}
+
+func TestTheWorstAnswerOfARowCounts(t *testing.T) {
+	t.Parallel()
+	of := func(step string, v doctor.Verdict) Answer {
+		return Answer{Answer: doctor.Answer{Check: step, Finding: doctor.Finding{Verdict: v}}}
+	}
+	for _, c := range []struct {
+		answers []Answer
+		want    doctor.Verdict
+	}{
+		{[]Answer{of("exclusive", doctor.OK), of("pod-del", doctor.OK)}, doctor.OK},
+		{[]Answer{of("exclusive", doctor.OK)}, doctor.CannotTell},
+		{[]Answer{of("exclusive", doctor.CannotTell), of("pod-del", doctor.OK)}, doctor.CannotTell},
+		{[]Answer{of("exclusive", doctor.Problem), of("exclusive", doctor.OK), of("pod-del", doctor.CannotTell)}, doctor.Problem},
+		{[]Answer{of("exclusive", doctor.CannotTell), of("pod-del", doctor.Problem)}, doctor.Problem},
+	} {
+		if got := together(c.answers, []string{"exclusive", "pod-del"}); got != c.want {
+			t.Errorf("%v: got %s, want %s", c.answers, got, c.want)
+		}
+	}
+}
