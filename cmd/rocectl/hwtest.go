@@ -76,6 +76,7 @@ them, too. Look at the file before you send it: tar -xzOf FILE | less
 	cmd.Flags().StringVar(&f.out, "out", "roce-hwtest.tar.gz", "the `FILE` to write")
 	cmd.Flags().BoolVar(&f.mutate, "mutate", false, "also run the steps that make pods and move devices")
 	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
+	cmd.AddCommand(replayCommand())
 	return cmd
 }
 
