@@ -16,6 +16,7 @@ needs=(
 	"tcpdump|tcpdump"
 	"sysctl|procps"
 	"strace|strace"
+	"iptables|iptables"
 	"make|make"
 	"git|git"
 	"gcc|gcc" # go test -race links with cgo
