@@ -179,7 +179,7 @@ func hostFacts(ctx context.Context, req conf.Request) (f plan.Facts, err error) 
 func allocator(stateDir string, log *slog.Logger) (lease.Allocator, error) {
 	boot, err := plugin.BootID()
 	return lease.Allocator{
-		Book: plugin.Book(stateDir, boot, log), RefuseQuarantined: true, Agent: nodefile.Store{Dir: stateDir, BootID: boot},
+		Book: plugin.Book(stateDir, boot, log, nil), RefuseQuarantined: true, Agent: nodefile.Store{Dir: stateDir, BootID: boot},
 		Now: plugin.BootTime, Wait: plugin.Wait, Log: log,
 	}, err
 }

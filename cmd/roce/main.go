@@ -24,7 +24,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/delegate"
+	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/lease"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
@@ -131,7 +133,9 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 	n := thisnode.New(records, func(path string) string { return path }, log)
 	n.ID = id
 	n.Addresses = lease.Allocator{
-		Book:     plugin.Book(stateDir, boot, log),
+		Book: plugin.Book(stateDir, boot, log, func(ctx context.Context, o ipam.Owner) {
+			n.ForgetReaped(ctx, o.Attachment(), plan.NetnsID{Dev: o.Netns.Dev, Ino: o.Netns.Ino})
+		}),
 		Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
 		Agent:    nodefile.Store{Dir: stateDir, BootID: boot},
 		Now:      plugin.BootTime,

@@ -28,7 +28,7 @@ what it did on the host. Use it when the runtime's DEL will never come, for exam
 because the runtime has lost its state.
 
 It refuses an attachment with a namespace that exists, and does nothing where the
-namespaces of the node are not visible. Without --yes nothing is changed: the
+namespaces of the node are not visible: the exit status is then 2. Without --yes nothing is changed: the
 attachments that would be forgotten are shown.`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
@@ -63,7 +63,7 @@ func forget(ctx context.Context, w io.Writer, records record.Store, keys []conf.
 	for _, k := range keys {
 		rec, err := records.Load(k)
 		if err == nil {
-			err = visible(rec)
+			err = cannotTell(visible(rec))
 		}
 		if err == nil {
 			err = do(ctx, rec)
@@ -75,6 +75,14 @@ func forget(ctx context.Context, w io.Writer, records record.Store, keys []conf.
 		fmt.Fprintf(w, "%s: %s\n", label(k, rec), says)
 	}
 	return errors.Join(errs...)
+}
+
+// cannotTell adds the exit status of a command that cannot tell to an error.
+func cannotTell(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.Join(err, statusError(unknownStatus))
 }
 
 // visible returns an error if this process would not see the namespace of an attachment.

@@ -11,7 +11,8 @@
 //     command's help, which are sentences.
 //   - Results go to standard output, errors to standard error; the exit status
 //     is 1 when there was an error, or when check or doctor finds something, and
-//     2 when doctor cannot tell.
+//     2 when a command cannot tell: doctor, and what needs to see the pods'
+//     namespaces.
 //   - An error is one line, rocectl[code] operation "subject": cause, and a
 //     line "hint: " that says what to do. A command line that cannot be read
 //     has no code.
@@ -43,11 +44,10 @@ const defaultPolicy = "/etc/roce/policy.json"
 
 func main() {
 	if cmd, err := root(os.Stdout, os.Stderr).ExecuteC(); err != nil {
-		if status := statusError(0); errors.As(err, &status) {
-			os.Exit(int(status))
-		}
+		status := statusError(1)
+		_ = errors.As(err, &status)
 		printError(os.Stderr, cmd.CommandPath(), err)
-		os.Exit(1)
+		os.Exit(int(status))
 	}
 }
 
@@ -74,10 +74,14 @@ func root(out, errOut io.Writer) *cobra.Command {
 	return cmd
 }
 
-// printError prints an error and its hint. It prints each of several joined errors.
+// printError prints an error and its hint. It prints each of several joined errors, but
+// no statusError.
 // command is the command that the user called.
 func printError(w io.Writer, command string, err error) {
 	for _, err := range each(err) {
+		if errors.As(err, new(statusError)) {
+			continue
+		}
 		var e *cnierr.Error
 		if !errors.As(err, &e) {
 			fmt.Fprintf(w, "rocectl: %v\nhint: %s --help shows the usage\n", err, command)

@@ -51,7 +51,7 @@ func bookAt(stateDir string) (*ipam.Book, error) {
 	if err != nil {
 		return nil, err
 	}
-	return plugin.Book(stateDir, boot, slog.New(slog.DiscardHandler)), nil
+	return plugin.Book(stateDir, boot, slog.New(slog.DiscardHandler), nil), nil
 }
 
 // records opens the node's records.

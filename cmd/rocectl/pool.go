@@ -106,9 +106,9 @@ func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Ad
 			continue
 		}
 		if err := ipam.NetnsVisible(e.Owner.Netns.Path); err != nil {
-			return cnierr.New(cnierr.IO, "release address", addr.String(),
+			return cannotTell(cnierr.New(cnierr.IO, "release address", addr.String(),
 				"as root, use the node itself, not a container, or add --force if you are certain that the address is unused",
-				"cannot tell whether the namespace %q of %v exists: %w", e.Owner.Netns.Path, e.Owner, err)
+				"cannot tell whether the namespace %q of %v exists: %w", e.Owner.Netns.Path, e.Owner, err))
 		}
 		if alive, err := ipam.NetnsAlive(e.Owner.Netns); alive || err != nil {
 			return cnierr.New(cnierr.TryAgain, "release address", addr.String(),

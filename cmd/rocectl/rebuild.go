@@ -14,10 +14,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/ipam/repair"
 	"github.com/roce-cni/roce-cni/pkg/kernel/nsscan"
+	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
 // repairLeases rebuilds the lease database if it is damaged, or only says what that
-// would do. It returns whether the database is damaged.
+// would do. It returns whether the database is damaged. It rebuilds nothing where it
+// would not see the namespaces of the pods.
 func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) (damaged bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -27,7 +29,11 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 		Scan:    func(ctx context.Context) (nsscan.Result, error) { return nsscan.Scan(ctx, "/proc", os.DirFS("/sys")) },
 	}
 	do, says := n.Plan, "--yes rebuilds it, and then checks the attachments"
-	if yes {
+	hidden := hiddenPod(node.Records)
+	switch {
+	case hidden != nil:
+		says = "cannot tell which addresses pods have: " + findingLine(hidden)
+	case yes:
 		do, says = n.Do, "rebuilt"
 	}
 	r, err := do(ctx)
@@ -38,7 +44,29 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 	if r.Hidden > 0 {
 		fmt.Fprintf(w, "# %d processes cannot be looked at: addresses in their namespaces may be leased again; run as root on the node itself\n", r.Hidden)
 	}
-	return true, writeRebuilt(w, r)
+	if err := writeRebuilt(w, r); err != nil || hidden == nil {
+		return true, err
+	}
+	return true, statusError(unknownStatus)
+}
+
+// hiddenPod returns an error if this process would not see the namespace of one of the
+// attachments.
+func hiddenPod(records record.Store) error {
+	keys, err := records.List()
+	if err != nil {
+		return nil // the rebuild reports it
+	}
+	for _, k := range keys {
+		rec, err := records.Load(k)
+		if err != nil || ended(rec) {
+			continue
+		}
+		if err := visible(rec); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeRebuilt prints what a rebuilt database has.

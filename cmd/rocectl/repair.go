@@ -39,7 +39,11 @@ recreated. check prints the commands that correct it.
 A lease database that cannot be read is rebuilt first, from the records and from
 the addresses in all network namespaces of the node. An address that a namespace
 has and no record explains is set aside: no pool leases it until its namespace is
-gone. An intact database is not changed.`,
+gone. An intact database is not changed.
+
+Where the namespaces of the node are not visible, as in a container, the answer is
+"cannot tell", and nothing is changed. The exit status is then 2, unless there is
+another error.`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -68,14 +72,21 @@ gone. An intact database is not changed.`,
 
 // repairAttachments calls do for each attachment and prints the operations that do
 // returns. says describes what happened to them. repairAttachments goes on after
-// failures and returns all of them.
+// failures and returns all of them. It leaves alone an attachment with a namespace that
+// this process would not see: its pod may live.
 func repairAttachments(ctx context.Context, w io.Writer, records record.Store, keys []conf.Attachment, says string,
 	do func(context.Context, conf.Attachment) (plan.Ops, error),
 ) error {
 	var errs []error
+	unknown := false
 	for _, k := range keys {
 		rec, err := records.Load(k)
 		if err == nil && ended(rec) {
+			continue
+		}
+		if err == nil && visible(rec) != nil {
+			unknown = true
+			fmt.Fprintf(w, "# %s: cannot tell: %s\n", label(k, rec), findingLine(visible(rec)))
 			continue
 		}
 		ops, err := within(ctx, k, do)
@@ -90,6 +101,9 @@ func repairAttachments(ctx context.Context, w io.Writer, records record.Store, k
 		if len(ops) > 0 {
 			fmt.Fprintf(w, "# %s: %s\n%s\n", label(k, rec), says, strings.Join(ops.Commands(netnsName(rec.Netns)), "\n"))
 		}
+	}
+	if unknown && len(errs) == 0 {
+		return statusError(unknownStatus)
 	}
 	return errors.Join(errs...)
 }

@@ -152,9 +152,12 @@ func (l *leaser) pod(ctx context.Context) (time.Duration, error) {
 	l.now += time.Second
 	book := ipam.New(ipam.Config{
 		Dir: l.dir, BootID: bootID, Now: l.clock,
-		Alive: func(n ipam.Netns) (bool, error) { // the cost of a look, and all are alive
-			_, err := ipam.NetnsAlive(n)
-			return true, err
+		Observe: func() func(ipam.Netns) (bool, error) { // the cost of a look, and all are alive
+			alive := ipam.Observe()
+			return func(n ipam.Netns) (bool, error) {
+				_, err := alive(n)
+				return true, err
+			}
 		},
 	})
 	o := l.owner(fmt.Sprintf("job-%d", l.pods))

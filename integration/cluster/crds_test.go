@@ -68,6 +68,11 @@ func TestPoolsThatContradictThemselvesAreRefused(t *testing.T) {
 		`{rackLabel: rack, racks: [{name: r1, rails: [{subnets: [{subnet: 10.0.0.0/24}]}]}]}`:                                                                                 "",
 		`{reservations: [{ranges: [10.0.0.9, 10.0.0.16/28, 10.0.0.1-10.0.0.2], reason: storage}], ` + rail + `}`:                                                              "",
 
+		`{rails: [{subnets: [{subnet: "fd00::/64", gateway: "fe80::1"}, {subnet: 10.0.0.0/24, gateway: 169.254.1.1}]}]}`:                                       "",
+		`{template: {count: 2, subnets: [{subnet: "10.{rail}.0.0/24", gateway: 172.31.1.1, onLink: true}, {subnet: "fd00:{rail}::/64", gateway: "fe80::1"}]}}`: "",
+
+		`{rails: [{subnets: [{subnet: 10.0.0.0/24, gateway: "fe80::1"}]}]}`: "the gateway is not an address of the subnet",
+		`{rails: [{subnets: [{subnet: 10.0.0.0/24, onLink: true}]}]}`:       "onLink has no effect without gateway",
 		`{}`: "exactly one of rails, template and racks",
 		`{template: {count: 1, subnets: [{subnet: 10.0.0.0/24}]}, ` + rail + `}`: "exactly one of rails, template and racks",
 		`{rails: []}`: "should have at least 1 items",

@@ -158,7 +158,7 @@ func (n *node) files() nodefile.Store { return nodefile.Store{Dir: n.dir, BootID
 func (n *node) now() time.Duration { return time.Since(n.start) + time.Hour }
 
 func (n *node) book() *ipam.Book {
-	return ipam.New(ipam.Config{Dir: n.dir, BootID: n.boot, Now: n.now, Alive: func(ipam.Netns) (bool, error) { return true, nil }})
+	return ipam.New(ipam.Config{Dir: n.dir, BootID: n.boot, Now: n.now, Observe: everyNetnsLives})
 }
 
 func wait(ctx context.Context, d time.Duration) error {
@@ -371,4 +371,9 @@ func (n *node) logs(text string) {
 	if !strings.Contains(n.log.String(), text) {
 		n.t.Errorf("the log lacks %q:\n%s", text, n.log.String())
 	}
+}
+
+// everyNetnsLives is an observation of a node on which no namespace ends.
+func everyNetnsLives() func(ipam.Netns) (bool, error) {
+	return func(ipam.Netns) (bool, error) { return true, nil }
 }

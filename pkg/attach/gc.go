@@ -10,6 +10,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
@@ -38,7 +39,14 @@ func (n Node) GC(ctx context.Context, gc conf.GC) error {
 // collect removes one attachment if its record names the network and stale returns
 // true for it. Without a record, it removes the leases of the attachment, and a
 // record that is only partly written.
+//
+// It reads the record before it waits for the lock: the ADD of another network may take
+// a minute. A record that names another network, or is not stale, never becomes one that
+// collect removes, because each later write makes it newer.
 func (n Node) collect(ctx context.Context, gc conf.GC, k conf.Attachment, stale func(record.Record) bool) error {
+	if rec, err := n.Records.Load(k); err == nil && (rec.Network != gc.Network || !stale(rec)) {
+		return nil
+	}
 	unlock, err := n.Records.Lock(ctx, k.ContainerID)
 	if err != nil {
 		return err
@@ -70,6 +78,26 @@ func (n Node) Forget(ctx context.Context, at conf.Attachment) error {
 		}
 		return n.remove(ctx, rec, "", n.Addresses.Release)
 	})
+}
+
+// ForgetReaped removes what is left of an attachment with leases that were reaped: its
+// record, and what it did on the host. netns is the namespace of the leases, which is
+// gone. ForgetReaped leaves alone an attachment with a record of another namespace, and
+// one that a call works on: that call does it. A failure is logged, because the call that
+// has reaped the leases is about another pod.
+func (n Node) ForgetReaped(ctx context.Context, at conf.Attachment, netns plan.NetnsID) {
+	unlock, ok, err := n.Records.TryLock(ctx, at.ContainerID)
+	if ok {
+		defer unlock()
+		var rec record.Record
+		rec, err = n.Records.Load(at)
+		if err == nil && rec.NetnsID == netns {
+			err = n.remove(ctx, rec, "", n.Addresses.Release)
+		}
+	}
+	if err != nil && !errors.Is(err, record.ErrNotExist) {
+		n.Log.Warn("the record of a pod that is gone stays", "container", at.ContainerID, "interface", at.IfName, "error", err)
+	}
 }
 
 // withRecord runs fn with the record of an attachment. While fn runs, the container's

@@ -4,6 +4,7 @@
 package attach_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -89,6 +90,28 @@ func TestGCLeavesWhatIsMadeWhileItRuns(t *testing.T) {
 	w.now = time.Hour
 	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
 		t.Errorf("GC damaged it: %v", err)
+	}
+}
+
+func TestGCDoesNotWaitForCallsOfOtherNetworks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := w.node().Records.Lock(ctx, "c1") // a call for c1 is running
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ended, cancel := context.WithCancel(ctx)
+	cancel() // a wait for the lock ends at once, with an error
+	if err := w.node().GC(ended, w.gc("another")); err != nil {
+		t.Errorf("GC of another network: %v", err)
+	}
+	if err := w.node().GC(ended, w.gc("rail")); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("GC of the network itself: got %v, want code %d", err, cnierr.TryAgain)
 	}
 }
 

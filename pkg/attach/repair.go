@@ -136,7 +136,7 @@ func missing(ctx context.Context, k *pod, recorded plan.Ops) (plan.Ops, error) {
 		if cnierr.CodeOf(finding) != cnierr.Damaged {
 			return nil, finding
 		}
-		if err := restorable(ctx, k, op, finding); err != nil {
+		if err := restorable(ctx, k, op, finding, changed[i]); err != nil {
 			return nil, err
 		}
 		ops = append(ops, remedy(op, finding))
@@ -175,12 +175,16 @@ func remedy(op plan.Op, finding error) plan.Op {
 
 // restorable returns the finding if Do cannot make the thing again: a link that
 // another plugin made, a link that is there but different, or a rule that is there
-// behind one of another program.
-func restorable(ctx context.Context, k *pod, op plan.Op, finding error) error {
+// behind one of another program. changed is what other programs have set.
+func restorable(ctx context.Context, k *pod, op plan.Op, finding, changed error) error {
 	if op.Foreign() || errors.Is(finding, kernel.ErrOutranked) || errors.Is(finding, kernel.ErrDifferent) {
 		return finding
 	}
 	if link, ok := op.Parent(); ok {
+		var c *kernel.ChangedError
+		if errors.As(changed, &c) && c.Property == kernel.Master {
+			link.Rails[0].Parent.Name = conf.LinkName(c.Got)
+		}
 		return makeable(ctx, k, link, finding)
 	}
 	return nil

@@ -161,9 +161,9 @@ func (w *world) ranges() nodefile.Store { return nodefile.Store{Dir: w.dir, Boot
 func (w *world) book() *ipam.Book {
 	return ipam.New(ipam.Config{
 		Dir: w.dir, BootID: w.boot,
-		Now:   func() time.Duration { return w.now },
-		Alive: func(ipam.Netns) (bool, error) { return true, nil },
-		Log:   slog.New(slog.DiscardHandler),
+		Now:     func() time.Duration { return w.now },
+		Observe: everyNetnsLives,
+		Log:     slog.New(slog.DiscardHandler),
 	})
 }
 
@@ -358,4 +358,9 @@ func (w *world) mustBeEmpty(when string) {
 	if f := w.files(); len(f) > 0 {
 		w.t.Errorf("%s, files: %v", when, f)
 	}
+}
+
+// everyNetnsLives is an observation of a node on which no namespace ends.
+func everyNetnsLives() func(ipam.Netns) (bool, error) {
+	return func(ipam.Netns) (bool, error) { return true, nil }
 }

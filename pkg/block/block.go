@@ -92,6 +92,7 @@ type Subnet struct {
 	Ranges  []string `json:"ranges,omitempty"` // none: all of it
 	Exclude []string `json:"exclude,omitempty"`
 	Gateway string   `json:"gateway,omitempty"`
+	OnLink  bool     `json:"onLink,omitempty"` // the gateway may be outside of the subnet
 }
 
 // Reservation keeps addresses from all blocks.

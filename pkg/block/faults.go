@@ -5,6 +5,7 @@ package block
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,6 +95,15 @@ func (p Pool) follow(f *strict.Faults, placeholder, path string, subnets []Subne
 		for j, r := range s.Exclude {
 			lacks(r, fmt.Sprintf("exclude[%d]", j), "write %s} into it, as in the subnet, or put the address into spec.reservations")
 		}
-		lacks(s.Gateway, "gateway", "write %s} into it, as in the subnet")
+		if !outside(s) {
+			lacks(s.Gateway, "gateway", "write %s} into it, as in the subnet")
+		}
 	}
+}
+
+// outside says whether the gateway of a subnet may be outside of the subnet. It can then
+// be the same on every rail.
+func outside(s Subnet) bool {
+	gateway, err := netip.ParseAddr(s.Gateway)
+	return s.OnLink || err == nil && gateway.IsLinkLocalUnicast()
 }

@@ -30,6 +30,10 @@ func TestEveryFaultOfAPoolIsReportedWithItsPath(t *testing.T) {
 				`"spec.rails[1].subnets[0].gateway": 10.1.0.0 is the network address`, `"spec.rails[2].subnets": no subnet`,
 			},
 		},
+		"a gateway outside": {
+			`{"template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/24", "gateway": "172.{rail}.0.1"}]}}`,
+			[]string{`"spec.template.subnets[0].gateway": rail 0: 172.0.0.1 is not inside 10.0.0.0/24`},
+		},
 		"overlapping ranges": {`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.0/28", "10.0.0.9"]}]}]}`, []string{`"spec.rails[0].subnets[0].ranges": 10.0.0.9 overlaps 10.0.0.0-10.0.0.15`}},
 		"rails that overlap": {
 			`{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}, {"subnets": [{"subnet": "10.0.0.0/25"}]}]}`,

@@ -137,7 +137,7 @@ func TestFaultsOfRailsAddresses(t *testing.T) {
 		{lists(`{"subnet": "10.0.0.0/24"}, {"subnet": "10.0.0.128/25"}`, `{"subnet": "10.0.1.0/24"}`), cnierr.BadConfig, `"rails[0].subnets[1]": 10.0.0.128/25 overlaps 10.0.0.0/24`, keep},
 		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail+250}.0/24"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": rail 6: "172.16.256.0/24" is not a prefix`, ``},
 		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail*16}.0/19"}]`), cnierr.BadConfig, `"ipam.subnets[0].subnet": rail 1: 172.16.16.0/19 has host bits set`, `did you mean "172.16.0.0/19"?`},
-		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail}.0/24", "gateway": "172.16.1.254"}]`), cnierr.BadConfig, `"ipam.subnets[0].gateway": rail 0: 172.16.1.254 is not inside 172.16.0.0/24`, ``},
+		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail}.0/24", "gateway": "172.16.1.254"}]`), cnierr.BadConfig, `"ipam.subnets[0].gateway": rail 0: 172.16.1.254 is not inside 172.16.0.0/24`, `write "onLink": true`},
 		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail}.0/24", "ranges": ["172.16.{rail}.{rail+250}-172.16.{rail}.254"]}]`), cnierr.BadConfig, `"ipam.subnets[0].ranges[0]": rail 5: "172.16.5.255-172.16.5.254" is not a range`, `first-last`},
 		{eight + `, ` + pool(`"subnets": [{"subnet": "172.16.{rail}.0/24", "exclude": ["172.16.1.7"]}]`), cnierr.BadConfig, `"ipam.subnets[0].exclude[0]": rail 0: 172.16.1.7 is not inside`, `write addresses of 172.16.0.0/24, or remove it`},
 		{eight + `, ` + pool(`"subnets": [{"subnet": "10.0.0.{rail*2}/31", "gateway": "10.0.0.{rail*2}", "exclude": ["10.0.0.99"]}]`), cnierr.BadConfig, `"ipam.subnets[0].exclude[0]": rail 0: 10.0.0.99 is not inside 10.0.0.0/31`, `write addresses of 10.0.0.0/31`},

@@ -242,6 +242,12 @@ type Subnet = pool.Subnet
 // Route is a route that IPAM asks for.
 type Route = pool.Route
 
+// The highest MTU and the highest advertised MSS that a route keeps.
+const (
+	MaxRouteMTU = pool.MaxRouteMTU
+	MaxAdvMSS   = pool.MaxAdvMSS
+)
+
 // RoutingMode says where routes go.
 type RoutingMode string
 

@@ -81,7 +81,7 @@ func healthy(t *testing.T) *world {
 		pools: nodefile.Store{Dir: dir, BootID: bootID},
 		leases: ipam.New(ipam.Config{
 			Dir: dir, BootID: bootID, Now: func() time.Duration { return time.Hour },
-			Alive: ipam.NetnsAlive, Log: slog.New(slog.DiscardHandler),
+			Observe: ipam.Observe, Log: slog.New(slog.DiscardHandler),
 		}),
 		drivers: map[string]inventory.Driver{}, qos: map[string]QoS{},
 		routes: []netlink.Route{route("172.20.0.0/16", 2), route("10.233.0.0/18", 9)},

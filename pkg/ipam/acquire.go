@@ -45,7 +45,7 @@ func (b *Book) Acquire(ctx context.Context, ask Ask) ([]Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.report(ctx, b.log)
+	b.report(ctx, s.work)
 	return s.leases, nil
 }
 

@@ -76,17 +76,20 @@ type Lease struct {
 	Early bool
 }
 
-// Config has what a Book needs. Only Log is optional.
+// Config has what a Book needs. Only Reaped and Log are optional.
 type Config struct {
 	Dir    string // the state directory, absolute
 	BootID string // leases of another boot are dropped
 	// Now returns CLOCK_BOOTTIME, which does not stop in a suspend and does not
 	// jump.
 	Now func() time.Duration
-	// Alive says whether the path of a Netns still leads to that namespace. An
-	// error means that this is not known. Use NetnsAlive.
-	Alive func(Netns) (bool, error)
-	Log   *slog.Logger
+	// Observe returns a function that says whether a namespace still exists, and is
+	// used in one transaction. An error means that this is not known. Use Observe.
+	Observe func() func(Netns) (bool, error)
+	// Reaped, if there is one, is called for each attachment with leases that were
+	// reaped, after the transaction.
+	Reaped func(context.Context, Owner)
+	Log    *slog.Logger
 }
 
 // Book has the leases of a node. Any number of goroutines and processes may
@@ -97,9 +100,10 @@ type Config struct {
 // All methods return code 107 for a database that cannot be read, and code 5
 // when the file system fails. A call that fails has changed nothing.
 type Book struct {
-	store ledger.Store
-	alive func(Netns) (bool, error)
-	log   *slog.Logger
+	store   ledger.Store
+	observe func() func(Netns) (bool, error)
+	reaped  func(context.Context, Owner)
+	log     *slog.Logger
 }
 
 // New returns a Book. It does no I/O.
@@ -108,18 +112,24 @@ func New(c Config) *Book {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	reaped := c.Reaped
+	if reaped == nil {
+		reaped = func(context.Context, Owner) {}
+	}
 	return &Book{
-		store: ledger.Store{Dir: c.Dir, BootID: c.BootID, Now: c.Now},
-		alive: c.Alive,
-		log:   log,
+		store:   ledger.Store{Dir: c.Dir, BootID: c.BootID, Now: c.Now},
+		observe: c.Observe,
+		reaped:  reaped,
+		log:     log,
 	}
 }
 
 // work is a transaction with the values that reaping and logging need.
 type work struct {
 	*ledger.Ledger
-	alive func(Netns) (bool, error)
-	notes []note
+	alive  func(Netns) (bool, error)
+	reaped []Owner
+	notes  []note
 }
 
 // note is a message to log after the transaction has committed: before, nothing
@@ -129,13 +139,17 @@ type note struct {
 	args []any
 }
 
-func (b *Book) work(l *ledger.Ledger) work { return work{Ledger: l, alive: b.alive} }
+func (b *Book) work(l *ledger.Ledger) work { return work{Ledger: l, alive: b.observe()} }
 
 func (w *work) warn(text string, args ...any) { w.notes = append(w.notes, note{text, args}) }
 
-func (w *work) report(ctx context.Context, log *slog.Logger) {
+// report tells what happened, after the transaction has committed.
+func (b *Book) report(ctx context.Context, w work) {
 	for _, n := range w.notes {
-		log.WarnContext(ctx, n.text, n.args...)
+		b.log.WarnContext(ctx, n.text, n.args...)
+	}
+	for _, o := range w.reaped {
+		b.reaped(ctx, o)
 	}
 }
 

@@ -51,9 +51,11 @@ func newNode(t *testing.T) *node {
 func (n *node) book() *ipam.Book {
 	return ipam.New(ipam.Config{
 		Dir: n.dir, BootID: n.boot,
-		Now:   func() time.Duration { return n.now },
-		Alive: func(ns ipam.Netns) (bool, error) { return !n.dead[ns.Path], nil },
-		Log:   slog.New(slog.NewTextHandler(&n.log, nil)),
+		Now: func() time.Duration { return n.now },
+		Observe: func() func(ipam.Netns) (bool, error) {
+			return func(ns ipam.Netns) (bool, error) { return !n.dead[ns.Path], nil }
+		},
+		Log: slog.New(slog.NewTextHandler(&n.log, nil)),
 	})
 }
 

@@ -42,9 +42,12 @@ func (b *busy) book() *ipam.Book {
 	return ipam.New(ipam.Config{
 		Dir: b.dir, BootID: boot1,
 		Now: func() time.Duration { return b.now },
-		Alive: func(ipam.Netns) (bool, error) {
-			_, err := ipam.NetnsAlive(ipam.Netns{Path: b.dir})
-			return true, err
+		Observe: func() func(ipam.Netns) (bool, error) {
+			alive := ipam.Observe()
+			return func(ipam.Netns) (bool, error) {
+				_, err := alive(ipam.Netns{Path: b.dir})
+				return true, err
+			}
 		},
 	})
 }

@@ -39,15 +39,32 @@ func NetnsAt(path string) (Netns, error) {
 // NetnsAlive says whether a namespace still exists: its path leads to it, or, if the path
 // names it by a process, another process or a mount has it. An error means that this is
 // not known.
-func NetnsAlive(n Netns) (bool, error) {
-	there, err := NetnsAt(n.Path)
-	if err == nil && there == n {
-		return true, nil
+func NetnsAlive(n Netns) (bool, error) { return Observe()(n) }
+
+// Observe returns a function that answers as NetnsAlive does. The function reads the
+// processes of the node once, when it first needs them, and not again for each namespace.
+// So use it for the namespaces of one moment: it does not see later ones.
+func Observe() func(Netns) (bool, error) {
+	var seen map[string]users // seldom needed
+	return func(n Netns) (bool, error) {
+		there, err := NetnsAt(n.Path)
+		if err == nil && there == n {
+			return true, nil
+		}
+		proc, ok := ofProcess(n.Path)
+		if !ok {
+			return false, err
+		}
+		u, known := seen[proc]
+		if !known {
+			if seen == nil {
+				seen = map[string]users{}
+			}
+			u = usersOf(proc)
+			seen[proc] = u
+		}
+		return u.have(n)
 	}
-	if proc, ok := ofProcess(n.Path); ok {
-		return held(proc, n)
-	}
-	return false, err
 }
 
 // ofProcess returns the procfs of a path such as /proc/PID/ns/net, which names a namespace
@@ -61,39 +78,78 @@ func ofProcess(path string) (proc string, ok bool) {
 	return filepath.Dir(rest), err == nil
 }
 
-// held says whether a process or a mount has a namespace. An error means that a process
-// may not be inspected, so that this is not known.
-func held(proc string, n Netns) (bool, error) {
-	processes, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
-	if err != nil {
-		return false, err
-	}
-	var hidden error
-	for _, process := range processes {
-		is, err := NetnsAt(filepath.Join(process, "ns", "net"))
-		if is.Dev == n.Dev && is.Ino == n.Ino && err == nil {
-			return true, nil
-		}
-		if err != nil && !ofNode(proc, process) {
-			hidden = cmp.Or(hidden, err)
-		}
-	}
-	mounts, err := os.ReadFile(filepath.Join(proc, "thread-self", "mountinfo"))
-	return strings.Contains(string(mounts), fmt.Sprintf(" net:[%d] ", n.Ino)), cmp.Or(hidden, err)
+// users is who has namespaces: the processes and the mounts of a node.
+type users struct {
+	processes map[inode]bool
+	mounts    string // mountinfo
+	hidden    error  // a process may not be inspected, or the mounts cannot be read
 }
 
-// ofNode says whether a process that may not be inspected has ended, or is in the
-// namespace of this process, and so in no pod. The kernel shows the folder net of every
-// process to all (get_proc_task_net). Each namespace has files of its own there.
-func ofNode(proc, process string) bool {
-	dev := filepath.Join("net", "dev")
-	its, err := os.Stat(filepath.Join(process, dev))
-	if err != nil {
-		_, err := os.Stat(process)
-		return errors.Is(err, fs.ErrNotExist)
+type inode struct{ dev, ino uint64 }
+
+// have says whether a process or a mount has a namespace. An error means that this is not
+// known.
+func (u users) have(n Netns) (bool, error) {
+	if u.processes[inode{n.Dev, n.Ino}] {
+		return true, nil
 	}
-	ours, err := os.Stat(filepath.Join(proc, "self", dev))
-	return err == nil && os.SameFile(its, ours)
+	return strings.Contains(u.mounts, fmt.Sprintf(" net:[%d] ", n.Ino)), u.hidden
+}
+
+// usersOf reads a procfs.
+func usersOf(proc string) users {
+	u := users{processes: map[inode]bool{}}
+	processes, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
+	if err != nil {
+		return users{hidden: err}
+	}
+	seen := []string{filepath.Join(proc, "self")}
+	hidden := map[string]error{}
+	for _, process := range processes {
+		is, err := NetnsAt(filepath.Join(process, "ns", "net"))
+		if err != nil {
+			hidden[process] = err
+			continue
+		}
+		u.processes[inode{is.Dev, is.Ino}] = true
+		seen = append(seen, process)
+	}
+	u.hidden = unknown(hidden, seen)
+	mounts, err := os.ReadFile(filepath.Join(proc, "thread-self", "mountinfo"))
+	u.mounts, u.hidden = string(mounts), cmp.Or(u.hidden, err)
+	return u
+}
+
+// unknown returns the error about a process that may not be inspected, if it can be in a
+// namespace that none of the seen processes has. The kernel shows the folder net of every
+// process to all (get_proc_task_net). Each namespace has files of its own there.
+func unknown(hidden map[string]error, seen []string) error {
+	if len(hidden) == 0 {
+		return nil
+	}
+	known := map[inode]bool{}
+	for _, process := range seen {
+		if of, err := filesOf(process); err == nil {
+			known[of] = true
+		}
+	}
+	for process, err := range hidden {
+		of, unread := filesOf(process)
+		if errors.Is(unread, fs.ErrNotExist) || errors.Is(unread, unix.ESRCH) {
+			continue // it has ended
+		}
+		if unread != nil || !known[of] {
+			return err
+		}
+	}
+	return nil
+}
+
+// filesOf returns what tells the namespace of a process from all others in procfs.
+func filesOf(process string) (inode, error) {
+	var st unix.Stat_t
+	err := unix.Stat(filepath.Join(process, "net", "dev"), &st)
+	return inode{uint64(st.Dev), st.Ino}, err
 }
 
 // NetnsVisible returns an error if this process would not see the namespace at a path of

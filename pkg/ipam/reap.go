@@ -26,8 +26,8 @@ const (
 // A missing namespace proves nothing where this process cannot see the
 // namespaces of the node, for instance in a container without /run/netns. So
 // reap reaps nothing unless it finds the namespace of the present call in the
-// same folder, or both are named by a process. It also reaps nothing if most namespaces that it looked at seem
-// to be gone.
+// same folder, or both are named by a process. It also reaps nothing if most
+// namespaces that it looked at seem to be gone.
 func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 	if !w.visible(present) {
 		return nil
@@ -47,6 +47,7 @@ func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 		}
 		w.warn("leases are freed: their namespace is gone", "owner", h.Owner.String(), "container", h.Owner.ContainerID,
 			"interface", h.Owner.IfName, "netns", h.Owner.Netns.Path, "addresses", len(h.Places))
+		w.reaped = append(w.reaped, h.Owner)
 		if _, err := w.Retire(h, allPlaces); err != nil {
 			return err
 		}

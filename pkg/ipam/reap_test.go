@@ -36,11 +36,13 @@ func TestOnlyWhatIsSurelyDeadIsReaped(t *testing.T) {
 			n := newNode(t)
 			book := ipam.New(ipam.Config{
 				Dir: n.dir, BootID: n.boot, Now: func() time.Duration { return n.now },
-				Alive: func(ns ipam.Netns) (bool, error) {
-					if c.unsure && ns == c.netns {
-						return false, errors.New("no answer")
+				Observe: func() func(ipam.Netns) (bool, error) {
+					return func(ns ipam.Netns) (bool, error) {
+						if c.unsure && ns == c.netns {
+							return false, errors.New("no answer")
+						}
+						return ns != c.netns, nil
 					}
-					return ns != c.netns, nil
 				},
 			})
 			a := ask("a", subnet("10.0.0.1/32"))
@@ -156,6 +158,34 @@ func TestNetnsIsIdentifiedByItsFile(t *testing.T) {
 		if got, err := ipam.NetnsAlive(c.n); got != c.want || err != nil {
 			t.Errorf("%s: got %v, %v; want %v", name, got, err, c.want)
 		}
+	}
+}
+
+// One ADD may find many dead leases, and a node has thousands of processes.
+func TestAnObservationReadsTheProcessesOnce(t *testing.T) {
+	t.Parallel()
+	proc := t.TempDir()
+	process := filepath.Join(proc, "7")
+	if err := cmp.Or(os.MkdirAll(filepath.Join(process, "ns"), 0o700), os.Symlink("/proc/self/ns/net", filepath.Join(process, "ns", "net")),
+		os.Mkdir(filepath.Join(proc, "thread-self"), 0o700), os.WriteFile(filepath.Join(proc, "thread-self", "mountinfo"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	held, err := ipam.NetnsAt("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive := ipam.Observe()
+	held.Path = filepath.Join(proc, "8", "ns", "net") // a process that has ended
+	for _, when := range []string{"at first", "after the process has ended"} {
+		if got, err := alive(held); !got || err != nil {
+			t.Errorf("%s: %v, %v; want it alive", when, got, err)
+		}
+		if err := os.RemoveAll(process); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := ipam.NetnsAlive(held); got || err != nil {
+		t.Errorf("a new observation: %v, %v; want it gone", got, err)
 	}
 }
 

@@ -35,7 +35,7 @@ func (b *Book) Release(ctx context.Context, at conf.Attachment, netns Netns) err
 	if err != nil {
 		return ignoreNone(err)
 	}
-	w.report(ctx, b.log)
+	b.report(ctx, w)
 	return nil
 }
 

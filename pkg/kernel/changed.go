@@ -9,8 +9,8 @@ import (
 )
 
 // ChangedError is in the finding of Check about a property that another program has
-// set since Do: the MAC and the MTU of a link, its settings, and the route to a subnet
-// that it has moved to a table of its own. Plugins behind roce do that, such as tuning
+// set since Do: the MAC and the MTU of a link, its settings, the name of its master, and the
+// route to a subnet that it has moved to a table of its own. Plugins behind roce do that, such as tuning
 // and sbr, so that it is no damage.
 type ChangedError struct {
 	Property  string // MAC, MTU, a route, or the path of a setting
@@ -27,8 +27,9 @@ func (e *ChangedError) Error() string {
 
 // The properties of a link in a ChangedError.
 const (
-	MAC = "MAC"
-	MTU = "MTU"
+	MAC    = "MAC"
+	MTU    = "MTU"
+	Master = "master" // its name
 
 	subnetRoute = "the route to its subnet"
 )

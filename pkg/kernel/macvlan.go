@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // macvlan executes plan.Macvlan.
@@ -149,7 +150,7 @@ func (m macvlan) check(ctx context.Context) error {
 		return err
 	}
 	var found, fixes []string
-	changed := []error{parents[0].down(m, action)}
+	changed := []error{parents[0].down(m, action), m.renamed(parents[0], action)}
 	for _, d := range m.differences(is, parents[0]) {
 		if d.changed != nil {
 			changed = append(changed, damaged(action, string(m.op.Name), d.fix, "%w", d.changed))
@@ -172,11 +173,23 @@ func (m macvlan) missing(ctx context.Context, action string) error {
 	}
 	is, ok := m.among(links)
 	if !ok {
-		return damaged(action, string(m.op.Name), m.redo(m.op), "the pod has no such interface")
+		found := damaged(action, string(m.op.Name), m.redo(m.op), "the pod has no such interface")
+		if parents, err := (macvlans{m}).parents(ctx, action); err == nil { // else do reports it
+			found = errors.Join(found, m.renamed(parents[0], action))
+		}
+		return found
 	}
 	now := is.Name // the pod chose it
 	down, name, up := m.ip("link set dev %s down", now), m.ip("link set dev %s name %s", now, m.op.Name), m.ip("link set dev %s up", m.op.Name)
 	return damaged(action, string(m.op.Name), []string{down, name, up}, "%w to %q", ErrRenamed, is.Name)
+}
+
+// renamed returns a finding if the parent has another name now.
+func (m macvlan) renamed(p parentage, action string) error {
+	if p.name == string(m.op.Parent) {
+		return nil
+	}
+	return damaged(action, string(m.op.Name), []string{m.parentIP("link set dev %s name %s", p.name, m.op.Parent)}, "%w", &ChangedError{Master, string(m.op.Parent), p.name})
 }
 
 // recreate returns the commands that replace an existing link with ours.
@@ -216,6 +229,7 @@ type parentage struct {
 	real   int32
 	nested bool
 	flags  uint32 // IFF_*, of the link that we ask for
+	name   string // its name now
 }
 
 // ErrParentDown is in the finding of Check about a link that is in place when the NIC
@@ -224,17 +238,30 @@ var ErrParentDown = errors.New("its NIC")
 
 // down returns a finding if the NIC is down or has no carrier.
 func (p parentage) down(m macvlan, action string) error {
+	switch {
+	case p.flags&unix.IFF_UP == 0:
+		return damaged(action, string(m.op.Name), []string{m.parentIP("link set dev %s up", p.name)}, "%w %s is down", ErrParentDown, p.named(m))
+	case p.flags&unix.IFF_LOWER_UP == 0:
+		return cnierr.New(cnierr.Damaged, action, string(m.op.Name), "look at cable and switch port of the NIC", "%w %s has no carrier", ErrParentDown, p.named(m))
+	}
+	return nil
+}
+
+// named returns the name of the parent now, and also its name in ADD if that was another.
+func (p parentage) named(m macvlan) string {
+	if p.name == string(m.op.Parent) {
+		return p.name
+	}
+	return fmt.Sprintf("%s (%s in ADD)", p.name, m.op.Parent)
+}
+
+// parentIP returns an ip(8) command in the namespace of the parent.
+func (m macvlan) parentIP(format string, args ...any) string {
 	ip := "ip"
 	if m.op.InPod {
 		ip = plan.IP(m.netnsName())
 	}
-	switch {
-	case p.flags&unix.IFF_UP == 0:
-		return damaged(action, string(m.op.Name), []string{fmt.Sprintf("%s link set dev %s up", ip, m.op.Parent)}, "%w %s is down", ErrParentDown, m.op.Parent)
-	case p.flags&unix.IFF_LOWER_UP == 0:
-		return cnierr.New(cnierr.Damaged, action, string(m.op.Name), "look at cable and switch port of the NIC", "%w %s has no carrier", ErrParentDown, m.op.Parent)
-	}
-	return nil
+	return ip + " " + shell.Command(format, args...)
 }
 
 func (p parentage) carries(l rtnl.Link) bool {
@@ -242,7 +269,7 @@ func (p parentage) carries(l rtnl.Link) bool {
 }
 
 // parents looks up the parents now: a stored index may belong to another link
-// by now.
+// by now, and so may a stored name.
 func (r macvlans) parents(ctx context.Context, action string) ([]parentage, error) {
 	k, out := r[0].Kernel, make([]parentage, len(r))
 	c, nsid := k.host, rtnl.NoNSID
@@ -253,13 +280,13 @@ func (r macvlans) parents(ctx context.Context, action string) ([]parentage, erro
 		if r[i].op.InPod != r[0].op.InPod {
 			return nil, cnierr.New(cnierr.Bug, action, string(r[i].op.Name), "", "a run has parents in both namespaces")
 		}
-		if n.Err != nil {
-			return nil, classify(action, string(r[i].op.Parent), n.Err,
-				meaning{unix.ENODEV, cnierr.BadParent, "ip link shows whether the master was renamed or removed"})
+		l, err := r[i].parentNow(ctx, c, n, action)
+		if err != nil {
+			return nil, err
 		}
-		out[i] = parentage{ask: rtnl.Lower{Index: n.Link.Index}, real: n.Link.Index, flags: n.Link.Flags}
-		if n.Link.Kind == "macvlan" {
-			out[i].real, out[i].nested = n.Link.Lower.Index, true
+		out[i] = parentage{ask: rtnl.Lower{Index: l.Index}, real: l.Index, flags: l.Flags, name: l.Name}
+		if l.Kind == "macvlan" {
+			out[i].real, out[i].nested = l.Lower.Index, true
 		}
 	}
 	if c == k.host {
@@ -272,6 +299,31 @@ func (r macvlans) parents(ctx context.Context, action string) ([]parentage, erro
 		out[i].ask.NSID = nsid
 	}
 	return out, nil
+}
+
+// parentNow returns the link that ADD used, whatever its name is now. found is what has
+// its name of ADD.
+func (m macvlan) parentNow(ctx context.Context, c *rtnl.Conn, found rtnl.Named, action string) (rtnl.Link, error) {
+	want := m.op.NIC
+	is := func(l rtnl.Link) bool {
+		return want == plan.NIC{} || l.Index == want.Index || ethernet(l) == want.MAC
+	}
+	if found.Err == nil && is(found.Link) {
+		return found.Link, nil
+	}
+	if found.Err != nil && !errors.Is(found.Err, unix.ENODEV) {
+		return rtnl.Link{}, classify(action, string(m.op.Parent), found.Err)
+	}
+	if want.Index != 0 {
+		if l, err := c.LinkByIndex(ctx, want.Index); err == nil && ethernet(l) == want.MAC {
+			return l, nil
+		}
+	}
+	if found.Err != nil {
+		return rtnl.Link{}, cnierr.New(cnierr.BadParent, action, string(m.op.Parent), "ip link shows whether the master was renamed or removed", "%w", found.Err)
+	}
+	return rtnl.Link{}, cnierr.New(cnierr.BadParent, action, string(m.op.Parent), "delete the pod: its NIC was removed, or renamed and given another MAC",
+		"it is another NIC than in ADD: want MAC %s, got %s", want.MAC, ethernet(found.Link))
 }
 
 // difference is one property of a link that is not as planned, and the commands

@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +42,12 @@ func (r sysctls) do(ctx context.Context) error {
 			if err := s.each(ctx, s.write); err != nil {
 				return err
 			}
+			if !s.op.Up {
+				continue
+			}
+			if err := s.each(ctx, s.kept); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
@@ -52,7 +61,9 @@ func (r sysctls) check(ctx context.Context) error {
 		var errs []error
 		for _, s := range r {
 			err := s.each(ctx, func(v plan.Setting) error {
-				errs = append(errs, s.compare(v))
+				if !v.Again {
+					errs = append(errs, s.compare(v))
+				}
 				return nil
 			})
 			errs = append(errs, err)
@@ -94,6 +105,21 @@ func (s sysctl) write(v plan.Setting) error {
 		meaning{unix.EROFS, cnierr.IO, "mount /proc/sys writable where the plugin runs"})
 }
 
+// kept refuses a value that the kernel has not kept. It rounds some values
+// (neigh_proc_dointvec_ms_jiffies), and some settings set others
+// (addrconf_sysctl_stable_secret).
+func (s sysctl) kept(v plan.Setting) error {
+	b, err := os.ReadFile(path.Join(procSys, v.Path))
+	if err != nil {
+		return classify("read sysctl", v.Path, err)
+	}
+	if got := words(string(b)); !sameValue(v.Value, got) {
+		return cnierr.New(cnierr.BadConfig, "set sysctl", v.Path, fmt.Sprintf("write %q, or another value that the kernel keeps, into the key sysctl", got),
+			"the kernel makes %q of the value %q", got, words(v.Value))
+	}
+	return nil
+}
+
 // writeFile writes a setting. It does not use package os, which would prepare
 // to wait for the file, because settings can be polled (proc_sys_poll): that
 // costs five system calls more for each. The kernel takes all bytes or none
@@ -121,7 +147,7 @@ func (s sysctl) compare(v plan.Setting) error {
 	if err != nil {
 		return classify(action, v.Path, err)
 	}
-	if got := words(string(b)); got != words(v.Value) {
+	if got := words(string(b)); !sameValue(v.Value, got) {
 		return damaged(action, v.Path, s.redo(plan.Sysctl{Link: s.op.Link, Set: []plan.Setting{v}}), "%w", &ChangedError{v.Path, words(v.Value), got})
 	}
 	return nil
@@ -142,3 +168,21 @@ func ofLink(link conf.LinkName, p string) bool {
 
 // words returns s with single blanks: the kernel prints tabs between numbers.
 func words(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// sameValue says whether two texts are the same value of a setting. The kernel reads
+// numbers of any base (proc_get_long), and prints addresses in full.
+func sameValue(a, b string) bool {
+	return slices.EqualFunc(strings.Fields(a), strings.Fields(b), func(x, y string) bool {
+		if x == y {
+			return true
+		}
+		m, errM := strconv.ParseInt(x, 0, 64)
+		n, errN := strconv.ParseInt(y, 0, 64)
+		if errM == nil && errN == nil {
+			return m == n
+		}
+		p, errP := netip.ParseAddr(x)
+		q, errQ := netip.ParseAddr(y)
+		return errP == nil && errQ == nil && p == q
+	})
+}

@@ -78,7 +78,7 @@ func (n *node) write(path, content string, mode os.FileMode) {
 func (n *node) book() *ipam.Book {
 	return ipam.New(ipam.Config{
 		Dir: n.dir, BootID: boot, Now: func() time.Duration { return n.now },
-		Alive: func(ipam.Netns) (bool, error) { return true, nil },
+		Observe: everyNetnsLives,
 	})
 }
 
@@ -237,4 +237,9 @@ func ofPool(span string) conf.Subnet {
 		panic(err)
 	}
 	return conf.Subnet{Prefix: netip.MustParsePrefix("10.7.0.0/24"), Gateway: netip.MustParseAddr("10.7.0.254"), Ranges: []netrange.Range{r}}
+}
+
+// everyNetnsLives is an observation of a node on which no namespace ends.
+func everyNetnsLives() func(ipam.Netns) (bool, error) {
+	return func(ipam.Netns) (bool, error) { return true, nil }
 }

@@ -54,7 +54,7 @@ func FromPrev(p chain.Prev) *Adopted {
 func (m maker) link(mac conf.MAC, mtu int) Ops {
 	if m.facts.Adopted == nil {
 		return InPod(Macvlan{
-			Name: m.rail.IfName, Parent: m.facts.Parent.Name, InPod: m.req.LinkInContainer, Mode: m.req.Mode,
+			Name: m.rail.IfName, Parent: m.facts.Parent.Name, NIC: m.facts.Parent.identity(), InPod: m.req.LinkInContainer, Mode: m.req.Mode,
 			MTU: mtu, MAC: mac, BCQueueLen: m.req.BCQueueLen, Mark: m.mark,
 		})
 	}

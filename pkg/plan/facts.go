@@ -41,9 +41,10 @@ func Only(rails []RailFacts, err error) (Facts, error) {
 
 // Link is a network interface that can carry a macvlan, or has an RDMA device.
 type Link struct {
-	Name conf.LinkName `json:"name"` // its real name, also if an altname selected it
-	MAC  conf.MAC      `json:"mac"`
-	MTU  int           `json:"mtu"`
+	Name  conf.LinkName `json:"name"` // its real name, also if an altname selected it
+	MAC   conf.MAC      `json:"mac"`
+	MTU   int           `json:"mtu"`
+	Index int32         `json:"-"` // in its own namespace; 0: unknown
 	// Layers are indexes of links in its own namespace: first the link itself,
 	// then the links directly below it (the NIC of a VLAN, the slaves of a
 	// bond), and so on down.
@@ -66,6 +67,14 @@ func (l Link) onNode() conf.LinkName {
 		return ""
 	}
 	return l.Name
+}
+
+// identity returns what tells the link from all others, zero if that is unknown.
+func (l Link) identity() NIC {
+	if l.Index == 0 {
+		return NIC{}
+	}
+	return NIC{l.Index, l.MAC}
 }
 
 // Adopted is the link that another plugin has made for the pod. The plan's

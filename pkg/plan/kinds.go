@@ -28,7 +28,10 @@ var kinds = []row{
 		podEnd: about(func(v Veth) conf.LinkName { return v.PodEnd }),
 	}),
 	of[Adopt](row{name: "adopt", phase: phaseLink, foreign: true, link: about(func(a Adopt) conf.LinkName { return a.Link })}),
-	of[Sysctl](row{name: "sysctl", phase: phaseSettings, goesWithLink: true, link: about(func(s Sysctl) conf.LinkName { return s.Link })}),
+	of[Sysctl](row{
+		name: "sysctl", phase: phaseSettings, goesWithLink: true, link: about(func(s Sysctl) conf.LinkName { return s.Link }),
+		late: func(k Kind) bool { return k.(Sysctl).Up }, phaseLate: phaseUpSettings,
+	}),
 	of[Up](row{name: "up", phase: phaseUp, goesWithLink: true, link: about(func(u Up) conf.LinkName { return u.Link })}),
 	of[Neighbour](row{name: "neighbour", phase: phaseNeighbour, goesWithLink: true, link: about(func(n Neighbour) conf.LinkName { return n.Link })}),
 	of[Conflict](row{name: "conflict", by: ByWire, phase: phaseConflict, join: joined(Conflict.and)}),
@@ -57,8 +60,10 @@ type row struct {
 	name string // in JSON, so it never changes
 	by   By
 	// phase is when an operation is done; none for Orphans and Carriers, which are only undone.
-	// phaseOnHost, unless it is 0, is the phase of an operation that acts on the host.
-	phase, phaseOnHost phase
+	// phaseOnHost, unless it is 0, is the phase of an operation that acts on the host, and
+	// phaseLate that of an operation for which late is true.
+	phase, phaseOnHost, phaseLate phase
+	late                          func(Kind) bool
 	// makesLink says that an operation makes a link: it is undone after all operations
 	// on links. goesWithLink says that the kernel undoes it when its link goes.
 	makesLink, goesWithLink bool
@@ -130,10 +135,14 @@ func (o Op) row() row {
 }
 
 func (o Op) phase() phase {
-	if r := o.row(); o.Place == Pod || r.phaseOnHost == 0 {
+	switch r := o.row(); {
+	case r.late != nil && r.late(o.Kind):
+		return r.phaseLate
+	case o.Place == Pod || r.phaseOnHost == 0:
 		return r.phase
+	default:
+		return r.phaseOnHost
 	}
-	return o.row().phaseOnHost
 }
 
 // By returns which executor does the operation.

@@ -71,7 +71,7 @@ func (m maker) owner(r conf.Route) int {
 func (m maker) leaseRoute(r conf.Route, a LeasedAddress, table uint32) Route {
 	op := Route{
 		Link: m.rail.IfName, Table: table, Dst: r.Dst, Via: r.Via,
-		Metric: uint32(r.Priority), MTU: r.MTU, AdvMSS: r.AdvMSS,
+		Metric: uint32(r.Priority), MTU: min(r.MTU, conf.MaxRouteMTU), AdvMSS: min(r.AdvMSS, conf.MaxAdvMSS),
 	}
 	if !op.Via.IsValid() && !onLink(r) {
 		op.Via = a.Gateway

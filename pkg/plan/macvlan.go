@@ -21,12 +21,20 @@ import (
 type Macvlan struct {
 	Name       conf.LinkName `json:"name"`
 	Parent     conf.LinkName `json:"parent"`          // by name, in the host's namespace
+	NIC        NIC           `json:"nic,omitzero"`    // which link that was; zero: unknown
 	InPod      bool          `json:"inPod,omitempty"` // the parent is in the pod's namespace instead
 	Mode       conf.Mode     `json:"mode"`
 	MTU        int           `json:"mtu"`
 	MAC        conf.MAC      `json:"mac"`
 	BCQueueLen uint32        `json:"bcQueueLen,omitempty"` // 0: the kernel's default
 	Mark       string        `json:"mark"`
+}
+
+// NIC is the identity of a link that is a parent. Its name may be given to another link.
+// Its index changes when its driver is loaded again, its MAC when a program sets another.
+type NIC struct {
+	Index int32    `json:"index"`
+	MAC   conf.MAC `json:"mac"`
 }
 
 // commands implements Kind.

@@ -24,6 +24,7 @@ const (
 	phaseLink
 	phaseSettings
 	phaseUp
+	phaseUpSettings
 	phaseNeighbour
 	phaseConflict
 	phaseAddress

@@ -18,6 +18,9 @@ import (
 type Sysctl struct {
 	Link conf.LinkName `json:"link"`
 	Set  []Setting     `json:"set"`
+	// Up says that the link is up, which resets some parameters (addrconf_notify). Do then
+	// fails for a value that the kernel does not keep, or rounds.
+	Up bool `json:"up,omitempty"`
 }
 
 // Setting is one kernel parameter. Path is below /proc/sys, with slashes,
@@ -25,6 +28,8 @@ type Sysctl struct {
 type Setting struct {
 	Path  string `json:"path"`
 	Value string `json:"value"`
+	// Again says that a later operation sets it again. Check leaves it to that operation.
+	Again bool `json:"again,omitempty"`
 }
 
 // commands implements Kind.
@@ -42,7 +47,8 @@ const minIPv6MTU = 1280
 
 // sysctl returns the settings of the link: our defaults for a NIC that shares
 // its subnet with others of the pod, and the settings of the configuration,
-// which override them.
+// which override them. If there are any of these, all are set again when the link is up:
+// roce does not know what they do to each other, and what the kernel makes of them.
 //
 // arp_ignore and arp_announce keep the ARP of one rail off the others.
 // rp_filter=2 permits replies that are routed by source. addr_gen_mode=1 and
@@ -84,13 +90,18 @@ func (m maker) sysctl() Ops {
 			want = append(want, s)
 		}
 	}
-	op := Sysctl{Link: m.rail.IfName}
+	again := len(m.req.Sysctl) > 0
+	first, second := Sysctl{Link: m.rail.IfName}, Sysctl{Link: m.rail.IfName, Up: true}
 	for _, s := range want {
 		if strings.HasPrefix(s.Tree, "ipv6/") && !m.facts.Pod.IPv6 {
 			continue
 		}
 		path := fmt.Sprintf("net/%s/%s/%s", s.Tree, m.rail.IfName, s.Key)
-		op.Set = append(op.Set, Setting{Path: path, Value: s.Value})
+		first.Set = append(first.Set, Setting{Path: path, Value: s.Value, Again: again})
+		second.Set = append(second.Set, Setting{Path: path, Value: s.Value})
 	}
-	return InPod(op)
+	if !again {
+		return InPod(first)
+	}
+	return InPod(first, second)
 }

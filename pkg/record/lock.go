@@ -56,6 +56,20 @@ func (s Store) Lock(ctx context.Context, id conf.ContainerID) (release func(), e
 	}
 }
 
+// TryLock is Lock if no other process works on the container now. Otherwise it returns
+// ok false, and nothing is locked. Errors: those of Lock.
+func (s Store) TryLock(ctx context.Context, id conf.ContainerID) (release func(), ok bool, err error) {
+	path := filepath.Join(s.folder(id), lockName)
+	switch free, err := lockable(path); {
+	case err != nil:
+		return nil, false, ioError("look at lock", path, err)
+	case !free:
+		return nil, false, nil
+	}
+	release, err = s.Lock(ctx, id)
+	return release, err == nil, err
+}
+
 // LockMoves waits until no other process moves an RDMA device between
 // namespaces. Errors: those of Lock.
 func (s Store) LockMoves(ctx context.Context) (release func(), err error) {

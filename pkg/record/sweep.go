@@ -28,18 +28,11 @@ func (s Store) Sweep(ctx context.Context) error {
 }
 
 func (s Store) sweep(ctx context.Context, id conf.ContainerID) error {
-	path := filepath.Join(s.folder(id), lockName)
 	if recorded, err := s.recorded(id); recorded || err != nil {
 		return err
 	}
-	switch free, err := lockable(path); {
-	case err != nil:
-		return ioError("look at lock", path, err)
-	case !free:
-		return nil
-	}
-	release, err := s.Lock(ctx, id)
-	if err != nil {
+	release, ok, err := s.TryLock(ctx, id)
+	if !ok || err != nil {
 		return err
 	}
 	defer release()

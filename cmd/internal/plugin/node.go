@@ -69,9 +69,10 @@ func Wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Book returns the leases of the node.
-func Book(stateDir, bootID string, log *slog.Logger) *ipam.Book {
-	return ipam.New(ipam.Config{Dir: stateDir, BootID: bootID, Now: BootTime, Alive: ipam.NetnsAlive, Log: log})
+// Book returns the leases of the node. reaped is called for attachments with leases that
+// were reaped; nil: nothing is called.
+func Book(stateDir, bootID string, log *slog.Logger, reaped func(context.Context, ipam.Owner)) *ipam.Book {
+	return ipam.New(ipam.Config{Dir: stateDir, BootID: bootID, Now: BootTime, Observe: ipam.Observe, Reaped: reaped, Log: log})
 }
 
 // Untold returns the error of an ADD with a result that could not be written. The

@@ -111,7 +111,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		},
 		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: nodefile.Store{Dir: stateDir, BootID: boot},
-		Leases: plugin.Book(stateDir, boot, log),
+		Leases: plugin.Book(stateDir, boot, log, nil),
 		Wait:   plugin.Wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,
 	})
 	stop, err := serve(f.addresses(), a.Handler())

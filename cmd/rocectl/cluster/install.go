@@ -129,7 +129,7 @@ func unused(ctx context.Context, stateDir string) error {
 	if err != nil {
 		return err
 	}
-	leases, err := plugin.Book(stateDir, boot, nil).List(ctx, "")
+	leases, err := plugin.Book(stateDir, boot, nil, nil).List(ctx, "")
 	if err != nil {
 		return err
 	}

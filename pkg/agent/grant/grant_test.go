@@ -98,7 +98,7 @@ func kept(t *testing.T) block.Slots {
 func (o *fixture) now() time.Duration { return time.Since(o.start) + time.Hour }
 
 func (o *fixture) config() grant.Config {
-	book := ipam.New(ipam.Config{Dir: o.files.Dir, BootID: o.files.BootID, Now: o.now, Alive: func(ipam.Netns) (bool, error) { return true, nil }})
+	book := ipam.New(ipam.Config{Dir: o.files.Dir, BootID: o.files.BootID, Now: o.now, Observe: everyNetnsLives})
 	return grant.Config{
 		Pool: "compute",
 		Terms: func() (block.Slots, error) {
@@ -279,4 +279,9 @@ func TestASlotThatIsLostIsPromisedNoMore(t *testing.T) {
 			t.Errorf("the log: %s", o.log.String())
 		}
 	})
+}
+
+// everyNetnsLives is an observation of a node on which no namespace ends.
+func everyNetnsLives() func(ipam.Netns) (bool, error) {
+	return func(ipam.Netns) (bool, error) { return true, nil }
 }

@@ -120,8 +120,8 @@ func (s subnetJSON) subnet() (pool.Subnet, error) {
 	if !s.Subnet.IsValid() || s.Subnet != s.Subnet.Masked() {
 		return out, fmt.Errorf("subnet: %s is not a prefix", s.Subnet)
 	}
-	if s.Gateway.IsValid() && !s.Subnet.Contains(s.Gateway) {
-		return out, fmt.Errorf("gateway: %s is not inside %s", s.Gateway, s.Subnet)
+	if s.Gateway.IsValid() && s.Gateway.BitLen() != s.Subnet.Addr().BitLen() { // it may be outside
+		return out, fmt.Errorf("gateway: %s is not of the family of %s", s.Gateway, s.Subnet)
 	}
 	if len(s.Ranges) == 0 {
 		return out, errors.New("ranges: none")

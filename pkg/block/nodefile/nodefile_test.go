@@ -154,11 +154,11 @@ func TestAFileThatIsNoneIsRefusedWithAllItsFaults(t *testing.T) {
 			{"subnets": [{"subnet": "10.1.0.0/24", "ranges": ["10.1.1.1"]}, {"subnet": "10.2.0.1/24", "ranges": ["10.2.0.1"]}]},
 			{"subnets": [{"subnet": "10.3.0.0/24", "ranges": ["10.3.0.0/28", "10.3.0.9"]}]},
 			{"subnets": [{"subnet": "10.4.0.0/24", "ranges": ["10.4.0.1"], "exclude": ["10.4.0.3-10.4.0.2"]}]},
-			{"subnets": [{"subnet": "10.5.0.0/24", "ranges": ["10.5.0.1"], "gateway": "10.0.0.1"}]},
+			{"subnets": [{"subnet": "10.5.0.0/24", "ranges": ["10.5.0.1"], "gateway": "fe80::1"}]},
 			{}]}`: {
 			`quarantine: "9" is not a time`, "rails[0].subnets[0]: ranges: none", "rails[1].subnets[0]: ranges: 10.1.1.1 is not inside 10.1.0.0/24",
 			"rails[1].subnets[1]: subnet: 10.2.0.1/24 is not a prefix", "rails[2].subnets[0]: ranges: 10.3.0.9 does not follow 10.3.0.0-10.3.0.15",
-			`rails[3].subnets[0]: exclude: range "10.4.0.3-10.4.0.2" ends before`, "rails[4].subnets[0]: gateway: 10.0.0.1 is not inside", "rails[5].subnets: no subnet",
+			`rails[3].subnets[0]: exclude: range "10.4.0.3-10.4.0.2" ends before`, "rails[4].subnets[0]: gateway: fe80::1 is not of the family of 10.5.0.0/24", "rails[5].subnets: no subnet",
 		},
 		`{"version": 1, "pool": "gpu", "quarantine": "0s", "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.1"], "gate": "x"}]}]}`: {`unknown field "gate"`},
 	} {

@@ -26,6 +26,13 @@ type Route struct {
 	Scope    *int         `json:"scope,omitempty"`
 }
 
+// The highest MTU and the highest advertised MSS that a route keeps. The kernel makes
+// these of higher ones (ip_metrics_convert).
+const (
+	MaxRouteMTU = 65535 - 15
+	MaxAdvMSS   = 65535 - 40
+)
+
 // Routes reads "ipam.routes", a list of routes with the keys of a CNI result.
 func Routes(v strict.Value) []Route {
 	var out []Route
@@ -51,7 +58,7 @@ func Share(routes []Route, rails [][]Subnet, f *strict.Faults) [][]Route {
 		checkDst(place+".dst", r, rails, f)
 		checkVia(place+".gw", r, rails, f)
 		for j, subnets := range rails {
-			if hasFamily(r.Dst, subnets) && (!r.Via.IsValid() || subnetOf(r.Via, subnets) >= 0) {
+			if hasFamily(r.Dst, subnets) && (!r.Via.IsValid() || reaches(subnets, r.Via)) {
 				out[j] = append(out[j], r)
 			}
 		}
@@ -70,15 +77,26 @@ func checkVia(place string, r Route, rails [][]Subnet, f *strict.Faults) {
 	if !r.Via.IsValid() {
 		return
 	}
+	if !slices.ContainsFunc(rails, func(subnets []Subnet) bool { return reaches(subnets, r.Via) }) {
+		f.Add(cnierr.BadConfig, place, "use an address of ipam.subnets, or one of their gateways", "%s is in none of the pool's subnets, and the gateway of none", r.Via)
+		return
+	}
 	places := placesOf(r.Via, rails)
 	if len(places) == 0 {
-		f.Add(cnierr.BadConfig, place, "use an address of ipam.subnets", "%s is in none of the pool's subnets", r.Via)
 		return
 	}
 	p := rails[places[0].rail][places[0].subnet].Prefix
 	if what := netrange.Unusable(p)[r.Via]; what != "" {
 		f.Add(cnierr.BadConfig, place, "", "%s is %s of %s", r.Via, what, p)
 	}
+}
+
+// reaches says whether an attachment to these subnets reaches a gateway: the gateway is
+// in one of them, or is the gateway of one. An IPv6 link-local address is on every link.
+func reaches(subnets []Subnet, via netip.Addr) bool {
+	return slices.ContainsFunc(subnets, func(s Subnet) bool {
+		return s.Prefix.Contains(via) || s.Gateway == via || s.Prefix.Addr().Is6() && via.Is6() && via.IsLinkLocalUnicast()
+	})
 }
 
 // sameRoute says whether the kernel treats the two as one (fib_table_insert,
@@ -98,8 +116,8 @@ func route(v strict.Value) Route {
 	defer o.Strict(notOursInRoute)
 	dst, gw, table := o.At("dst"), o.At("gw"), o.At("table")
 	r := Route{
-		MTU:      int(o.At("mtu").Whole(0, 0, math.MaxInt32)),
-		AdvMSS:   int(o.At("advmss").Whole(0, 0, math.MaxInt32)),
+		MTU:      int(o.At("mtu").Whole(0, 0, MaxRouteMTU)),
+		AdvMSS:   int(o.At("advmss").Whole(0, 0, MaxAdvMSS)),
 		Priority: int(o.At("priority").Whole(0, 0, math.MaxUint32)),
 		Table:    number(table, 1, math.MaxUint32),
 		Scope:    number(o.At("scope"), 0, 254),

@@ -24,7 +24,7 @@ type Subnet struct {
 	Prefix  netip.Prefix     // masked
 	Ranges  []netrange.Range // sorted, without overlap, inside Prefix; never empty
 	Exclude []netrange.Range // sorted
-	Gateway netip.Addr       // inside Prefix; zero: none
+	Gateway netip.Addr       // may be outside of Prefix; zero: none
 }
 
 // Subnets reads a list of subnets for one rail. It replaces placeholders by the
@@ -140,7 +140,7 @@ func subnet(v strict.Value, f *strict.Faults) Subnet {
 	}
 	before := f.Len()
 	defer o.Strict(notOursInSubnet)
-	key, ranges, exclude, gateway := o.At("subnet"), o.At("ranges"), o.At("exclude"), o.At("gateway")
+	key, ranges, exclude, gateway, onLink := o.At("subnet"), o.At("ranges"), o.At("exclude"), o.At("gateway"), o.At("onLink")
 	key.Missing("")
 	p, ok := key.Prefix()
 	if ok && netrange.SpecialIn(p) != "" {
@@ -153,7 +153,9 @@ func subnet(v strict.Value, f *strict.Faults) Subnet {
 		s.Ranges = []netrange.Range{netrange.Of(p)}
 	}
 	if gateway.Present() {
-		s.Gateway = gatewayIn(gateway, p)
+		s.Gateway = gatewayOf(gateway, p, onLink.True())
+	} else if onLink.True() {
+		onLink.Bad("write the gateway too", "has no effect without gateway")
 	}
 	if f.Len() == before && !free(s) {
 		v.Bad("widen ranges or exclude less", "no address of %s is left for pods", p)
@@ -219,15 +221,24 @@ func apart(v strict.Value, sorted []netrange.Range) {
 	}
 }
 
-func gatewayIn(v strict.Value, p netip.Prefix) netip.Addr {
+// gatewayOf reads the gateway of a subnet. Outside of the subnet it must be link-local,
+// or the subnet must be a single address, or onLink must say that it is meant: any
+// other address outside is probably mistyped.
+func gatewayOf(v strict.Value, p netip.Prefix, onLink bool) netip.Addr {
 	a, ok := v.Address()
 	if !ok || !p.IsValid() {
 		return a
 	}
-	if !p.Contains(a) {
-		v.Bad("", "%s is not inside %s", a, p)
-	} else if what := netrange.Unusable(p)[a]; what != "" {
+	switch what := netrange.Unusable(p)[a]; {
+	case what != "":
 		v.Bad("", "%s is %s of %s", a, what, p)
+	case a.BitLen() != p.Addr().BitLen():
+		v.Bad("write a gateway of the subnet's family", "%s is not of the family of %s", a, p)
+	case p.Contains(a), a.IsLinkLocalUnicast():
+	case !p.IsSingleIP() && !onLink:
+		v.Bad(`correct the address; if the gateway is on the link, but outside of the subnet, write "onLink": true beside it`, "%s is not inside %s", a, p)
+	case netrange.SpecialIn(netip.PrefixFrom(a, a.BitLen())) != "":
+		v.Bad("write the address of the router", "%s is in %s", a, netrange.SpecialIn(netip.PrefixFrom(a, a.BitLen())))
 	}
 	return a
 }

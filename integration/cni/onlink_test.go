@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
+)
+
+// outside are gateways outside of the subnet of the pod's address.
+var outside = []struct {
+	name    string
+	family  string // for ip(8)
+	subnet  map[string]any
+	gateway string
+	leaf    string // what gives the leaf the gateway's address
+	beyond  string // a host behind the gateway
+	route   string // the default route of the address's table
+}{
+	{
+		name:    "link-local, IPv6",
+		family:  "-6",
+		subnet:  map[string]any{"subnet": "fd00:10::/64", "ranges": []any{"fd00:10::64-fd00:10::7f"}},
+		gateway: "fe80::1",
+		leaf:    "addr add fe80::1/64 dev leaf0 nodad",
+		beyond:  "2001:db8::1",
+		route:   "default via fe80::1 dev net1 proto 82 src fd00:10::",
+	},
+	{
+		name:    "link-local, IPv4",
+		family:  "-4",
+		subnet:  map[string]any{"subnet": "172.16.10.0/24", "ranges": []any{"172.16.10.64-172.16.10.127"}},
+		gateway: "169.254.1.1",
+		leaf:    "addr add 169.254.1.1/32 dev leaf0",
+		beyond:  "198.51.100.1",
+		route:   "default via 169.254.1.1 dev net1 proto 82 src 172.16.10.",
+	},
+	{
+		name:    "of a single address",
+		family:  "-4",
+		subnet:  map[string]any{"subnet": "172.16.10.77/32"},
+		gateway: "172.31.1.1",
+		leaf:    "addr add 172.31.1.1/32 dev leaf0",
+		beyond:  "198.51.100.1",
+		route:   "default via 172.31.1.1 dev net1 proto 82 src 172.16.10.77 onlink",
+	},
+	{
+		name:    "of a single address, IPv6",
+		family:  "-6",
+		subnet:  map[string]any{"subnet": "fd00:10::77/128"},
+		gateway: "fe80::1",
+		leaf:    "addr add fe80::1/64 dev leaf0 nodad",
+		beyond:  "2001:db8::1",
+		route:   "default via fe80::1 dev net1 proto 82 src fd00:10::77",
+	},
+	{
+		name:    "on the link",
+		family:  "-4",
+		subnet:  map[string]any{"subnet": "172.16.10.0/24", "ranges": []any{"172.16.10.64-172.16.10.127"}, "onLink": true},
+		gateway: "172.31.1.1",
+		leaf:    "addr add 172.31.1.1/32 dev leaf0",
+		beyond:  "198.51.100.1",
+		route:   "default via 172.31.1.1 dev net1 proto 82 src 172.16.10.",
+	},
+	{
+		name:    "on the link, IPv6",
+		family:  "-6",
+		subnet:  map[string]any{"subnet": "fd00:10::/64", "ranges": []any{"fd00:10::64-fd00:10::7f"}, "onLink": true},
+		gateway: "fd00:99::1",
+		leaf:    "addr add fd00:99::1/128 dev leaf0 nodad",
+		beyond:  "2001:db8::1",
+		route:   "default via fd00:99::1 dev net1 proto 82 src fd00:10::",
+	},
+}
+
+func TestGatewaysOutsideOfTheSubnet(t *testing.T) {
+	t.Parallel()
+	for _, tt := range outside {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			before := p.snapshot(t)
+			tt.subnet["gateway"] = tt.gateway
+			a := w.attach(w.rail(0).With("ipam.subnets", []any{tt.subnet}), p, "net1")
+			if err := a.mustFail(t, 106); !strings.Contains(err.Msg, tt.gateway) {
+				t.Errorf("without the gateway: %v, want it to name %s", err, tt.gateway)
+			}
+			p.unchanged(t, before)
+
+			w.leaf.IP(t, fmt.Sprintf("link set dev lo up\n%s\naddr add %s dev lo", tt.leaf, tt.beyond))
+			res := a.mustAdd(t)
+			addr := addrs(res)[0].String()
+			if got := res.IPs[0].Gateway.String(); got != tt.gateway {
+				t.Errorf("the result has the gateway %s, want %s", got, tt.gateway)
+			}
+			table := strings.Join(p.routes(t, "100"), "\n")
+			if !strings.Contains(table, tt.route) {
+				t.Errorf("table 100 is\n%s\nwant %q in it", table, tt.route)
+			}
+			reach := func() { p.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "-I", addr, tt.beyond) }
+			reach()
+			if err := a.check(t); err != nil {
+				t.Errorf("CHECK: %v", err)
+			}
+			if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
+				t.Errorf("result (-first +second ADD)\n%s", diff)
+			}
+
+			p.MustRun(t, "ip", tt.family, "route", "flush", "table", "100")
+			if err := a.check(t); err == nil || err.Code != 110 {
+				t.Errorf("CHECK without routes: %v, want error 110", err)
+			}
+			if out, err := w.rocectl("repair", "--yes"); err != nil {
+				t.Errorf("repair: %v\n%s", err, out)
+			}
+			reach()
+			if err := a.check(t); err != nil {
+				t.Errorf("CHECK after repair: %v", err)
+			}
+			a.mustDel(t)
+			p.unchanged(t, before)
+			w.nothingLeased(t)
+			w.noRecords(t)
+		})
+	}
+}
+
+// Most IPv6 fabrics have one link-local gateway address on every link.
+func TestRailsShareALinkLocalGateway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.leaf.IP(t, "addr add fe80::1/64 dev leaf0 nodad\naddr add fe80::1/64 dev leaf1 nodad")
+	p := w.pod(t)
+	c := w.rail(0).With("rails", []any{map[string]any{"master": "rail0"}, map[string]any{"master": "rail1"}}).
+		With("ipam.subnets", []any{map[string]any{"subnet": "fd00:{rail+10}::/64", "ranges": []any{"fd00:{rail+10}::64-fd00:{rail+10}::7f"}, "gateway": "fe80::1"}}).
+		With("ipam.routes", []any{map[string]any{"dst": "2001:db8:9::/48", "gw": "fe80::1"}, map[string]any{"dst": "2001:db8:8::/48", "gw": "fe80::2"}})
+	delete(c, "master")
+	a := w.attach(c, p, "net1")
+	res := a.mustAdd(t)
+	for i, table := range []string{"100", "101"} {
+		got := strings.Join(p.routes(t, table), "\n")
+		for _, route := range []string{"default via fe80::1", "2001:db8:9::/48 via fe80::1", "2001:db8:8::/48 via fe80::2"} {
+			if want := fmt.Sprintf("%s dev %s proto 82 src %s", route, res.Interfaces[i].Name, addrs(res)[i]); !strings.Contains(got, want) {
+				t.Errorf("table %s is\n%s\nwant %q in it", table, got, want)
+			}
+		}
+	}
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	a.mustDel(t)
+	w.nothingLeased(t)
+}
+
+// A main plugin behind which roce-ipam leases may have such a gateway too.
+func TestIPAMPluginTellsAGatewayOutsideOfTheSubnet(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.leaf.IP(t, "addr add 169.254.1.1/32 dev leaf0")
+	maker := macvlanOn(0)
+	p := w.pod(t)
+	a := w.behind(t, p, 0, maker)
+	subnet := cnitest.Subnet4(0)
+	subnet["gateway"] = "169.254.1.1"
+	maker["stateDir"] = w.state
+	maker["ipam"] = map[string]any{"type": "roce-ipam", "pool": "shared", "subnets": []any{subnet}}
+	a.before = []any{maker}
+	res := a.mustAdd(t)
+	if got := res.IPs[0].Gateway.String(); got != "169.254.1.1" {
+		t.Errorf("the result has the gateway %s", got)
+	}
+	if table := strings.Join(p.routes(t, "100"), "\n"); !strings.Contains(table, "default via 169.254.1.1 dev net1") {
+		t.Errorf("table 100 is\n%s", table)
+	}
+	if err := a.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	a.mustDel(t)
+	w.nothingLeased(t)
+}
