@@ -41,7 +41,7 @@ var importMap = []layer{
 	{"pkg/kernel/look", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/kernel/rtnl"}},
 	{"pkg/kernel", []string{"pkg/cnierr", "pkg/shell", "pkg/conf", "pkg/plan", "pkg/rdma/nldev", "pkg/kernel/rtnl", "pkg/kernel/parent", "pkg/kernel/netns", "pkg/kernel/look"}},
 	{"pkg/kernel/kerneltest", []string{"pkg/cnierr", "pkg/conf", "pkg/conf/chain", "pkg/plan", "pkg/rdma/nldev", "pkg/kernel/rtnl", "pkg/kernel/parent", "pkg/kernel"}},
-	{"pkg/kernel/nsscan", []string{"pkg/cnierr", "pkg/plan", "pkg/kernel/rtnl", "pkg/kernel"}},
+	{"pkg/kernel/nsscan", []string{"pkg/cnierr", "pkg/plan", "pkg/kernel/rtnl", "pkg/kernel/netns", "pkg/kernel"}},
 	{"pkg/rdma/gidtable", nil},
 	{"pkg/rdma/discover", []string{"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/rdma/nldev"}},
 	{"pkg/rdma", []string{"pkg/cnierr", "pkg/shell", "pkg/trusted", "pkg/conf", "pkg/plan", "pkg/nlsock", "pkg/rdma/nldev", "pkg/rdma/gidtable", "pkg/rdma/discover"}},

@@ -28,6 +28,18 @@ func contradictSubnets(r Request, f *strict.Faults) {
 	missingGateways(r, f)
 	contradictoryTables(r, f)
 	misplacedHostRoutes(r, f)
+	moreThanAResultSays(r, f)
+}
+
+// moreThanAResultSays reports more addresses than the results of the CNI version can have.
+func moreThanAResultSays(r Request, f *strict.Faults) {
+	for _, one := range r.Rails {
+		if v4, v6 := pool.Families(one.Subnets); firstForm(r.CNIVersion) && max(v4, v6) > 1 {
+			f.Add(cnierr.Version, "cniVersion", "set cniVersion to 0.3.0 or newer, or configure one subnet of each family",
+				"a result of version %s has only one address of each family, the pod would get %d", r.CNIVersion, v4+v6)
+			return
+		}
+	}
 }
 
 func contradictoryMTU(r Request, f *strict.Faults) {

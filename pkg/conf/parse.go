@@ -180,10 +180,14 @@ func Versions() []string {
 	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 }
 
+// firstForm says whether the results of a version have the first form: one address of
+// each family, and nothing about interfaces.
+func firstForm(version string) bool { return version == "0.1.0" || version == "0.2.0" }
+
 // oneInterface reports a request for several interfaces in a version with results that
 // have no interfaces, only one address of each family.
 func oneInterface(r Request, f *strict.Faults) {
-	if len(r.Rails) > 1 && (r.CNIVersion == "0.1.0" || r.CNIVersion == "0.2.0") {
+	if len(r.Rails) > 1 && firstForm(r.CNIVersion) {
 		f.Add(cnierr.Version, "cniVersion", "set cniVersion to 0.3.0 or newer, or configure one interface",
 			"a result of version %s cannot have %d interfaces", r.CNIVersion, len(r.Rails))
 	}

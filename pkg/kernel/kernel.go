@@ -56,6 +56,7 @@ type Kernel struct {
 	podNS  int
 	host   *rtnl.Conn
 	pod    *rtnl.Conn
+	adds   bool // links were made by this Kernel, so that no program can have moved them
 }
 
 // Open opens two namespaces: that of the calling thread, which must be the

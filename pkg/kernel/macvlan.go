@@ -31,6 +31,7 @@ type macvlans []macvlan
 // do creates the links. It leaves alone a link of ours that is as planned. It replaces
 // a link of ours with other parameters: that one is a leftover of an earlier plan.
 func (r macvlans) do(ctx context.Context) error {
+	r[0].adds = true
 	parents, err := r.parents(ctx, adding)
 	if err != nil {
 		return err
@@ -100,19 +101,23 @@ func (w *work) do(ctx context.Context, pod *rtnl.Conn) error {
 	return w.missing.create(ctx, w.on)
 }
 
-// undo removes the links that are ours, also those that the pod has renamed.
+// undo removes the links that are ours, also those that the pod has renamed or moved to
+// another namespace.
 func (r macvlans) undo(ctx context.Context) error {
 	links, err := r[0].conn.Links(ctx)
 	if err != nil {
 		return classify(deleting, string(r[0].op.Name), err)
 	}
 	var ours []rtnl.Link
+	var away macvlans
 	for _, m := range slices.Backward(r) {
 		if l, ok := m.among(links); ok {
 			ours = append(ours, l)
+		} else if !m.op.MAC.IsZero() && !m.adds { // without MAC, the record is lost
+			away = append(away, m)
 		}
 	}
-	return remove(ctx, r[0].conn, ours, links)
+	return errors.Join(remove(ctx, r[0].conn, ours, links), away.removeElsewhere(ctx))
 }
 
 // among finds our link among those of the pod, whatever its name is.
@@ -174,6 +179,9 @@ func (m macvlan) missing(ctx context.Context, action string) error {
 	is, ok := m.among(links)
 	if !ok {
 		found := damaged(action, string(m.op.Name), m.redo(m.op), "the pod has no such interface")
+		if at, is := m.elsewhere(ctx); at != "" {
+			found = damaged(action, string(m.op.Name), m.redo(m.op, plan.IP(at)+shell.Command(" link del dev %s", is.Name)), "it was moved to the namespace %s, as %q", at, is.Name)
+		}
 		if parents, err := (macvlans{m}).parents(ctx, action); err == nil { // else do reports it
 			found = errors.Join(found, m.renamed(parents[0], action))
 		}

@@ -13,15 +13,12 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
@@ -57,23 +54,11 @@ const needsRoot = "run it as root on the node itself, where all processes and na
 // It leaves out a namespace that vanishes during the scan. It returns an error
 // of code IO for a namespace that it cannot look into.
 func Scan(ctx context.Context, proc string, sys fs.FS) (Result, error) {
-	paths, err := mounts(filepath.Join(proc, "thread-self", "mountinfo"))
+	paths, hidden, err := netns.Paths(proc)
 	if err != nil {
-		return Result{}, err
+		return Result{}, cnierr.New(cnierr.IO, "look for namespaces in", proc, needsRoot, "%w", err)
 	}
-	processes, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
-	if err != nil {
-		return Result{}, err
-	}
-	var out Result
-	for _, p := range processes {
-		path := filepath.Join(p, "ns", "net")
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrPermission) {
-			out.Hidden++
-		} else {
-			paths = append(paths, path)
-		}
-	}
+	out := Result{Hidden: hidden}
 	seen := map[plan.NetnsID]bool{}
 	for _, path := range paths {
 		n, err := look(ctx, path, sys, seen)
@@ -149,37 +134,4 @@ func addresses(ctx context.Context) ([]Addr, error) {
 		out = append(out, Addr{names[a.Index], a.Prefix.Addr()})
 	}
 	return out, err
-}
-
-// mounts returns the paths at which network namespaces are mounted
-// (proc_pid_mountinfo(5)).
-func mounts(mountinfo string) ([]string, error) {
-	b, err := os.ReadFile(mountinfo)
-	if err != nil {
-		return nil, cnierr.New(cnierr.IO, "read", mountinfo, needsRoot, "%w", err)
-	}
-	var out []string
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[3], "net:[") {
-			out = append(out, unescape(f[4]))
-		}
-	}
-	return out, nil
-}
-
-// unescape reverses how the kernel writes blanks and backslashes in paths
-// (seq_path, mangle_path): a backslash and three octal digits.
-func unescape(s string) string {
-	var out strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				out.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		out.WriteByte(s[i])
-	}
-	return out.String()
 }
