@@ -80,7 +80,7 @@ func (k *Kernel) lookInto(path string, seen map[plan.NetnsID]bool, fn func(path 
 	if err != nil || seen[id] {
 		return true, nil //nolint:nilerr // it has ended
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }() // nothing was written to it
 	seen[id] = true
 	var c *rtnl.Conn
 	if err := netns.Enter(fd, path, func() (err error) {
