@@ -169,7 +169,7 @@ func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
 	b = hwtest.Bench{Attach: thisnode.New(records, netnsName, log), StateDir: hwtest.StateDir, Netns: "/run/netns"}
 	b.Attach.ID = id
 	b.Attach.Addresses = lease.Allocator{
-		Book: plugin.Book(hwtest.StateDir, boot, log), Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},
+		Book: plugin.Book(hwtest.StateDir, boot, log, nil), Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},
 		Now: plugin.BootTime, Wait: plugin.Wait, NodeName: host, ReadFile: trusted.Read, Log: log,
 	}
 	const file = hwtest.StateDir + ".lock"
