@@ -35,10 +35,11 @@ import (
 
 // hwtestFlags are the flags of `rocectl hwtest`.
 type hwtestFlags struct {
-	node   *nodeFlags
-	out    string
-	names  []string
-	mutate bool
+	node        *nodeFlags
+	out         string
+	names       []string
+	mutate      bool
+	peer, token string
 }
 
 func hwtestCommand(node *nodeFlags) *cobra.Command {
@@ -60,6 +61,10 @@ reserved for tests. In exclusive mode RDMA devices move there and back: programs
 use them fail. So use a node without jobs. At the end everything is removed, also after
 an interrupt. What a killed run has left is removed by the next run.
 
+With --mutate and --peer it also tests each rail between a pod of this node and one of
+another node, which runs "rocectl hwtest serve": ARP, UDP with the full MTU, and
+ib_write_bw if both nodes have it.
+
 The file (tar, gzip) has the answers, the answers of doctor about NICs, the bytes that
 the kernel sent about RDMA devices and interfaces, and the files of sysfs about them.
 Addresses, hardware addresses and GUIDs are replaced by others, the same value by the
@@ -76,7 +81,9 @@ them, too. Look at the file before you send it: tar -xzOf FILE | less
 	cmd.Flags().StringVar(&f.out, "out", "roce-hwtest.tar.gz", "the `FILE` to write")
 	cmd.Flags().BoolVar(&f.mutate, "mutate", false, "also run the steps that make pods and move devices")
 	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
-	cmd.AddCommand(replayCommand())
+	cmd.Flags().StringVar(&f.peer, "peer", "", "with --mutate, the `ADDRESS` of another node that runs rocectl hwtest serve")
+	cmd.Flags().StringVar(&f.token, "token", "", "a `TEXT` that both nodes know")
+	cmd.AddCommand(hwserveCommand(), replayCommand())
 	return cmd
 }
 
@@ -91,6 +98,10 @@ func listSteps() string {
 	for _, s := range hwtest.Changing() {
 		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
 	}
+	b.WriteString("\n\nWith --peer:\n")
+	for _, s := range hwtest.Between() {
+		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
+	}
 	return b.String()
 }
 
@@ -98,6 +109,9 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var bench hwtest.Bench
+	if f.peer != "" && (!f.mutate || f.token == "") {
+		return cnierr.New(cnierr.BadConfig, "read flag", "--peer", "add --mutate and --token", "it needs pods, and a text that the other node knows")
+	}
 	if f.mutate {
 		b, unlock, err := openBench(ctx)
 		if err != nil {
@@ -113,7 +127,7 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 	var rec recording.Recording
 	rec.Sys = recording.Capture(os.DirFS("/sys"))
 	node := hwtest.Live(&rec)
-	r := hwtest.Results{Rocectl: buildversion.BuildVersion, Date: time.Now().UTC().Format(time.DateOnly), Stack: node.Stack, Changed: f.mutate}
+	r := hwtest.Results{Rocectl: buildversion.BuildVersion, Date: time.Now().UTC().Format(time.DateOnly), Stack: node.Stack, Changed: f.mutate, Peer: f.peer != ""}
 	tell := func(a hwtest.Answer) {
 		r.Answers = append(r.Answers, a)
 		_ = doctor.WriteText(out, a.Answer) // the file has it, too
@@ -123,7 +137,7 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if f.mutate {
-		if err := changing(ctx, bench, node, tell); err != nil {
+		if err := f.changing(ctx, bench, node, tell); err != nil {
 			return err
 		}
 	}
@@ -138,7 +152,7 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 }
 
 // changing runs the steps that change the node.
-func changing(ctx context.Context, b hwtest.Bench, node hwtest.Node, tell func(hwtest.Answer)) error {
+func (f hwtestFlags) changing(ctx context.Context, b hwtest.Bench, node hwtest.Node, tell func(hwtest.Answer)) error {
 	b.Node = node
 	b.Tell = func(a hwtest.Answer) {
 		if ctx.Err() == nil { // otherwise the answer is only that it was interrupted
@@ -147,6 +161,11 @@ func changing(ctx context.Context, b hwtest.Bench, node hwtest.Node, tell func(h
 	}
 	if err := b.Run(ctx); err != nil {
 		return err
+	}
+	if f.peer != "" && ctx.Err() == nil {
+		if err := b.With(ctx, f.peer, f.token); err != nil {
+			return err
+		}
 	}
 	if ctx.Err() != nil {
 		return cnierr.New(cnierr.TryAgain, "test", "NICs", "run it again", "it was interrupted; everything that it made is removed")

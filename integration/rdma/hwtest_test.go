@@ -189,3 +189,44 @@ func TestMLX5HWTestFindsLies(t *testing.T) {
 		}
 	})
 }
+
+// TestNodesSharedHWTestPassesBetweenNodes does not judge ib_write_bw: Soft-RoCE does
+// not listen for macvlan children, and the kit is right to say so.
+func TestNodesSharedHWTestPassesBetweenNodes(t *testing.T) {
+	n := newNode(t, "shared")
+	other := meet(t)
+	const address, token = "10.0.9.1:9484", "a test's token"
+	if other.self == "1" {
+		cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "serve", "--listen", address, "--token", token)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines := bufio.NewScanner(out); !lines.Scan() || !strings.HasPrefix(lines.Text(), "listens on ") {
+			t.Errorf("it says %q", lines.Text())
+		}
+		other.swap("serves")
+		other.swap("stop")
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	other.swap("waits")
+	file := filepath.Join(t.TempDir(), "out.tar.gz")
+	said, _ := n.tryRocectl("hwtest", "--mutate", "--out", file, "--peer", address, "--token", token) // its status tells of problems
+	other.swap("stop")
+	for _, step := range []string{"peer-reach", "peer-mtu"} {
+		if got := strings.Count(said, "ok           "+step); got != 2 {
+			t.Errorf("%s is ok on %d rails, want 2", step, got)
+		}
+	}
+	contains(t, said, "peer-rdma")
+	t.Log(said)
+}

@@ -59,7 +59,7 @@ func Changing() []Step {
 
 // say tells findings of a step.
 func (b Bench) say(step string, findings ...doctor.Finding) {
-	for _, s := range Changing() {
+	for _, s := range append(Changing(), Between()...) {
 		if s.Name != step {
 			continue
 		}
@@ -110,7 +110,11 @@ func (b Bench) pod(id string, rail int, ports []port, rdma map[string]any) (*pod
 			rails = append(rails, map[string]any{"master": o.Netdev})
 		}
 		c["name"], c["rails"] = name+"-all", rails
-		subnets = []any{map[string]any{"subnet": "198.19.{rail}.0/24"}}
+		first := 10
+		if b.Second {
+			first = 110
+		}
+		subnets = []any{map[string]any{"subnet": "198.19.{rail}.0/24", "ranges": []any{fmt.Sprintf("198.19.{rail}.%d-198.19.{rail}.%d", first, first+90)}}}
 	}
 	if rdma != nil {
 		c["rdma"] = rdma

@@ -41,7 +41,7 @@ func TestRowsAreThoseOfTheTable(t *testing.T) {
 		t.Errorf("docs/rdma.md has no row %q: remove it from rows.go", r[0])
 	}
 	var names []string
-	for _, s := range slices.Concat(Steps(), Changing()) {
+	for _, s := range slices.Concat(Steps(), Changing(), Between()) {
 		names = append(names, s.Name)
 	}
 	for _, r := range Rows(nil) {

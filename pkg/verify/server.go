@@ -213,10 +213,14 @@ type Peer struct {
 	out   *json.Encoder
 }
 
-// Dial connects to the server at an address, from the pod.
+// Dial connects to the server at an address, from Control.
 func (p Pod) Dial(ctx context.Context, address, token string) (*Peer, error) {
 	var conn net.Conn
-	err := p.Enter(func() (err error) {
+	control := p.Control
+	if control == nil {
+		control = p.Enter
+	}
+	err := control(func() (err error) {
 		d := net.Dialer{Timeout: 10 * time.Second}
 		conn, err = d.DialContext(ctx, "tcp", address)
 		return err

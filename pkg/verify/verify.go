@@ -32,6 +32,8 @@ type Pod struct {
 	Name string
 	// Enter runs fn in the pod's network namespace, on a locked thread.
 	Enter func(fn func() error) error
+	// Control runs fn where the servers of other pods are reached; nil: Enter.
+	Control func(fn func() error) error
 	// Inside tests what only programs in the pod can: RDMA devices and locked memory.
 	Inside func(ctx context.Context, rails []Rail) []doctor.Answer
 }

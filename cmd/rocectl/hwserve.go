@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/hwtest"
+	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+)
+
+func hwserveCommand() *cobra.Command {
+	var listen, token string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Be the second node of a test between two nodes",
+		Long: `Be the second node of a test between two nodes, until it is stopped: make one pod on all
+active RoCE NICs, as hwtest --mutate does, and answer the tests of the first node. It
+answers only callers with the same token. The token is sent unencrypted: choose one for
+each test. At the end everything is removed.`,
+		Example: `  rocectl hwtest serve --token "$TOKEN"                                # on the second node
+  rocectl hwtest --mutate --peer SECOND_NODE:9484 --token "$TOKEN"     # on the first`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if token == "" {
+				return cnierr.New(cnierr.BadConfig, "serve", "--token", "choose a text, the same for both nodes", "it is empty")
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			b, unlock, err := openBench(ctx)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			if err := b.Clean(ctx); err != nil {
+				return err
+			}
+			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+			if err != nil {
+				return cnierr.New(cnierr.IO, "listen", listen, "stop the other program, or choose another --listen", "%w", err)
+			}
+			defer l.Close()
+			b.Node, b.Second = hwtest.Live(&recording.Recording{}), true
+			return b.Serve(ctx, l, token, func() { fmt.Fprintf(cmd.OutOrStdout(), "listens on %s\n", l.Addr()) })
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", ":9484", "the `ADDRESS` to listen on")
+	cmd.Flags().StringVar(&token, "token", "", "a `TEXT` that both nodes know")
+	return cmd
+}
