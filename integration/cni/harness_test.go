@@ -65,7 +65,8 @@ func run(m *testing.M) int {
 func build(dir string) error {
 	policy := filepath.Join(dir, "policy.json")
 	allowed := fmt.Sprintf(`["/run/roce", %q]`, os.TempDir())
-	content := fmt.Sprintf(`{"version": 1, "stateDirs": %[1]s, "logDirs": %[1]s, "tableDirs": %[1]s, "ipamPaths": %[1]s}`, allowed)
+	content := fmt.Sprintf(`{"version": 1, "stateDirs": %[1]s, "logDirs": %[1]s, "tableDirs": %[1]s, "ipamPaths": %[1]s,
+		"namespaces": {"*": {"hostLink": true}}}`, allowed)
 	if err := os.WriteFile(policy, []byte(content), 0o600); err != nil {
 		return err
 	}

@@ -93,8 +93,8 @@ func (c check) limits(r conf.Request, l Limits) {
 	if l.RequestAddresses != nil && !*l.RequestAddresses && len(r.IPAM.Requested) > 0 {
 		c.no("requested address", "requestAddresses")
 	}
-	if l.HostLink != nil && !*l.HostLink && r.HostLink != nil {
-		c.no("hostLink", "hostLink")
+	if r.HostLink != nil {
+		c.link(r, l)
 	}
 	if l.BCQueueLen != nil && r.BCQueueLen > *l.BCQueueLen {
 		c.faults.Add(cnierr.BadConfig, "bcqueuelen", c.hint("bcqueuelen"), "%d is more than bcqueuelen of namespace %q, %d", r.BCQueueLen, c.namespace, *l.BCQueueLen)
@@ -108,6 +108,19 @@ func (c check) limits(r conf.Request, l Limits) {
 func (c check) probe(key string, mode conf.Severity) {
 	if mode != "" && mode != conf.Require {
 		c.fault(key, string(mode), "probe", []string{"required"})
+	}
+}
+
+// link reports a link between pod and node that the namespace may not have. The node sends
+// its own traffic for the pod's address through the link. So who chooses the address can
+// take the node's traffic to any address. An administrator chooses those of a RailPool.
+func (c check) link(r conf.Request, l Limits) {
+	switch {
+	case l.HostLink != nil && !*l.HostLink:
+		c.no("hostLink", "hostLink")
+	case l.HostLink == nil && r.IPAM.RailPool == nil:
+		c.faults.Add(cnierr.BadConfig, "hostLink", "use ipam.railPool, or "+c.hint("hostLink"),
+			"the addresses are of no RailPool, and hostLink is not true for namespace %q: the node would send its own traffic for such an address to the pod", c.namespace)
 	}
 }
 

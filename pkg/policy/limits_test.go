@@ -17,7 +17,7 @@ const limited = `{"version": 1, "namespaces": {
 		"pools": ["shared-*"], "railPools": ["compute"], "requestAddresses": false, "requestMAC": false, "hostLink": false,
 		"sysctl": ["net.ipv4.conf.IFNAME.arp_filter"], "probe": "required", "bcqueuelen": 1000},
 	"nothing": {"ipamTypes": [], "pools": [], "railPools": [], "modes": [], "sysctl": []},
-	"infra": {}}}`
+	"infra": {"hostLink": true}}}`
 
 func policyOf(t *testing.T, document string) Policy {
 	t.Helper()
@@ -139,4 +139,31 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestALinkToTheNodeNeedsAddressesOfAnAdministrator(t *testing.T) {
+	t.Parallel()
+	own, pooled := conf.IPAM{Type: conf.PoolType, Pool: "mine"}, conf.IPAM{Type: conf.PoolType, RailPool: &conf.RailPool{Name: "compute"}}
+	for _, c := range []struct {
+		name, limits string
+		ipam         conf.IPAM
+		want         bool
+	}{
+		{"own addresses", `{}`, own, false},
+		{"addresses of another plugin", `{}`, conf.IPAM{Type: "static"}, false},
+		{"addresses of a RailPool", `{}`, pooled, true},
+		{"own addresses, allowed", `{"hostLink": true}`, own, true},
+		{"addresses of a RailPool, forbidden", `{"hostLink": false}`, pooled, false},
+	} {
+		p := policyOf(t, `{"version": 1, "namespaces": {"*": `+c.limits+`}}`)
+		r := allowed()
+		r.IPAM, r.HostLink = c.ipam, &conf.HostLink{}
+		if err := p.Request(r); (err == nil) != c.want {
+			t.Errorf("%s: got %v, want it allowed: %v", c.name, err, c.want)
+		}
+		r.HostLink = nil
+		if err := p.Request(r); err != nil {
+			t.Errorf("%s, without hostLink: %v", c.name, err)
+		}
+	}
 }
