@@ -127,7 +127,7 @@ func TestAPodKeepsItsAddressesWhereverItRuns(t *testing.T) {
 	must(t, client(t, c.Admin()).CoreV1().Nodes().Delete(t.Context(), "b", meta.DeleteOptions{}))
 	out, err := exec.CommandContext(t.Context(), rocectl, "gc", "--cluster", "--once", "--kubeconfig", account(t, c, "roce-cni-gc", "a")).CombinedOutput()
 	must(t, err)
-	for _, want := range []string{"LEASE", held.Name, "default/db-0", "gone", "another node may have it when no pod is bound"} {
+	for _, want := range []string{"LEASE", held.Name, "default/db-0", "gone", "another node may have it when no pod is bound", "FOR PODS OF OTHER NODES"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("it lacks %q:\n%s", want, out)
 		}

@@ -6,7 +6,6 @@ package cluster
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"log/slog"
 	"os"
 	"time"
@@ -20,7 +19,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
-	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -54,11 +52,13 @@ A block is freed when all of these hold:
 - The owner has not written the block meanwhile.
 - The API server confirms it once more.
 
-A RailLease is taken from a node under the same conditions. It is deleted when no
-node has held it for spec.sticky.ttl of its RailPool, unless it has keep: true.
+A RailLease is taken from a node under the same conditions, or if its pod was not
+bound to the node at every check for an hour, while the node was Ready. It is
+deleted when no node has held it for spec.sticky.ttl of its RailPool, unless it
+has keep: true.
 
-With --once the command shows the blocks without a node, the RailLeases without a
-holder, and what each waits for, and changes nothing.`,
+With --once the command changes nothing. It shows the blocks without a node, the
+RailLeases that no node uses, what each waits for, and which nodes have the most.`,
 		Example: "  rocectl gc --cluster --once --kubeconfig ~/.kube/config",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -76,11 +76,7 @@ holder, and what each waits for, and changes nothing.`,
 				Wait: plugin.Wait, Now: plugin.BootTime, Date: time.Now, Log: log,
 			})
 			if f.once {
-				orphans, idle, err := r.Orphans(ctx)
-				if err != nil {
-					return block.Explain(err)
-				}
-				return errors.Join(writeOrphans(cmd.OutOrStdout(), orphans, time.Now()), writeIdle(cmd.OutOrStdout(), idle, time.Now()))
+				return overview(ctx, cmd.OutOrStdout(), r)
 			}
 			return f.lead(ctx, config, log, r.Run)
 		},

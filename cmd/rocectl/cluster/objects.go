@@ -19,7 +19,7 @@ import (
 
 // objects is a reconcile.Cluster on the API server. Only one goroutine may use it.
 type objects struct {
-	block.Cluster
+	sticky.Cluster
 	api *kube.API
 	// before has the pools of the last list, because a condition says since when it
 	// has its status.

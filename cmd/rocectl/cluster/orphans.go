@@ -4,6 +4,8 @@
 package cluster
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,6 +16,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/block"
 )
+
+// overview prints what a reconciler sees at one look.
+func overview(ctx context.Context, w io.Writer, r *reconcile.Reconciler) error {
+	o, err := r.Overview(ctx)
+	if err != nil {
+		return block.Explain(err)
+	}
+	return errors.Join(writeOrphans(w, o.Orphans, time.Now()), writeIdle(w, o.Idle, time.Now()), writeHoldings(w, o.Holdings))
+}
 
 // writeOrphans prints the blocks without node, and what each block waits for.
 func writeOrphans(w io.Writer, orphans []reconcile.Orphan, now time.Time) error {
@@ -83,6 +94,8 @@ func ending(i reconcile.Idle, now time.Time) string {
 		return "another node may have it when no pod is bound to the node, for an hour"
 	case i.Owner == block.Gone:
 		return "another node may have it when the node has been gone for an hour"
+	case i.Absent:
+		return "another node may have it when the pod has not been bound to the node for an hour"
 	case i.Useless != "":
 		return "it stays, but has no effect: " + i.Useless
 	case i.Spec.Keep:
@@ -93,4 +106,23 @@ func ending(i reconcile.Idle, now time.Time) string {
 		return "it is deleted when its quarantine is over"
 	}
 	return "it is deleted in " + left.Round(time.Second).String()
+}
+
+// mostHoldings is how many nodes are shown.
+const mostHoldings = 20
+
+// writeHoldings prints what nodes have of the pools.
+func writeHoldings(w io.Writer, all []reconcile.Holding) error {
+	if len(all) == 0 {
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\nNODE\tPOOL\tBLOCKS\tHOST INDEXES IN USE\tLEASES\tFOR PODS OF OTHER NODES")
+	for _, h := range all[:min(len(all), mostHoldings)] {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d of %d\t%d\t%d\n", h.Node, h.Pool, h.Blocks, h.Used, h.Size, h.Leases, h.Absent)
+	}
+	if more := len(all) - mostHoldings; more > 0 {
+		fmt.Fprintf(t, "and %d more with fewer\n", more)
+	}
+	return t.Flush()
 }

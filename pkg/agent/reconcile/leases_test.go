@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/roce-cni/roce-cni/pkg/agent"
 	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
@@ -141,18 +142,22 @@ func TestOrphansListUnusedLeases(t *testing.T) {
 	c.hold("db-1", "gone")
 	c.hold("db-2", "with-pods")
 	c.release(c.hold("db-3", "here"))
+	c.hold("db-4", "here")
+	c.absent["db-4"] = true
 	c.leave("gone")
 	c.leave("with-pods")
 	c.bound["with-pods"] = true
-	_, got, err := c.Orphans(t.Context())
+	o, err := c.Overview(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := o.Idle
 	slices.SortFunc(got, func(a, b reconcile.Idle) int { return strings.Compare(a.Spec.Pod, b.Spec.Pod) })
 	want := []reconcile.Idle{
 		{Owner: block.Gone, TTL: 3 * time.Hour},
 		{Owner: block.Gone, Bound: true, TTL: 3 * time.Hour},
 		{TTL: 3 * time.Hour},
+		{Owner: block.Here, Absent: true, TTL: 3 * time.Hour},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(reconcile.Idle{}, "Lease")); diff != "" {
 		t.Error(diff)
@@ -172,12 +177,12 @@ func TestOrphansSayWhichLeasesKeepNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, idle, err := c.Orphans(t.Context())
+	o, err := c.Overview(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := map[string]string{}
-	for _, i := range idle {
+	for _, i := range o.Idle {
 		got[i.Name] = i.Useless
 	}
 	want := map[string]string{
@@ -185,6 +190,82 @@ func TestOrphansSayWhichLeasesKeepNothing(t *testing.T) {
 		"typo-s128": `there is no RailPool "typo"`, "plain-s128": `RailPool "plain" is not sticky`, "racks.7-s128": "", "racks-s128": `RailPool "racks" has a fault, or no rack ""`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestALeaseIsTakenFromANodeThatDoesNotRunItsPod: a node that was taken over holds a
+// lease for a pod of another node, and writes it all the time.
+func TestALeaseIsTakenFromANodeThatDoesNotRunItsPod(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept))
+	for _, n := range []string{"n", "foe", "sick"} {
+		c.join(n, nil)
+	}
+	c.nodes[2].Ready = false // its kubelet may not know yet that the pod was deleted
+	c.hold("db-0", "n")
+	l := c.hold("db-1", "foe")
+	c.hold("db-2", "sick")
+	c.absent["db-1"], c.absent["db-2"] = true, true
+	for range 6 {
+		c.rounds(10 * time.Minute)
+		if _, err := c.claimer("foe").Affirm(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.holders("db-0 n", "db-1 foe", "db-2 sick")
+	if said := c.said["p"].Attention; said == nil || !strings.Contains(said.Error(), `it holds 1 RailLeases of RailPool p for pods that are not bound to it`) || !strings.Contains(said.Error(), "foe") {
+		t.Errorf("the pool says %v", said)
+	}
+	c.rounds(20 * time.Minute)
+	c.holders("db-0 n", "db-1 ", "db-2 sick")
+	if !strings.Contains(c.log.String(), "took a lease from a node that does not run its pod") || !strings.Contains(c.log.String(), "node=foe") {
+		t.Errorf("the log is silent:\n%s", c.log.String())
+	}
+	c.rounds(20 * time.Minute)
+	if said := c.said["p"].Attention; said != nil {
+		t.Errorf("the pool still says %v", said)
+	}
+}
+
+func TestAPodThatHasJustEndedNeedsNoAttention(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept))
+	c.join("n", nil)
+	c.hold("db-0", "n")
+	c.absent["db-0"] = true
+	c.rounds(10 * time.Minute)
+	c.absent["db-0"] = false
+	c.rounds(2 * time.Hour)
+	c.holders("db-0 n")
+	if said := c.said["p"].Attention; said != nil {
+		t.Errorf("the pool says %v", said)
+	}
+}
+
+func TestTheHoldingsOfTheNodesAreSummedUp(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept))
+	c.claim("p", "", 1, "much")
+	c.claim("p", "", 2, "much")
+	c.claim("p", "", 3, "little")
+	c.usage = map[string]agent.Usage{"p-1": {Used: 3, Size: 16}, "p-2": {Used: 4, Size: 16}, "p-3": {Size: 16}}
+	c.join("foe", nil)
+	c.hold("db-0", "much")
+	c.hold("db-1", "foe")
+	c.hold("db-2", "foe")
+	c.absent["db-2"] = true
+	c.release(c.hold("db-3", "little"))
+	o, err := c.Overview(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []reconcile.Holding{
+		{Node: "foe", Pool: "p", Leases: 2, Absent: 1},
+		{Node: "much", Pool: "p", Blocks: 2, Used: 7, Size: 32, Leases: 1},
+		{Node: "little", Pool: "p", Blocks: 1, Size: 16},
+	}
+	if diff := cmp.Diff(want, o.Holdings); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -155,9 +155,9 @@ func TestADeletedPoolHasNoStickyAddresses(t *testing.T) {
 		c.join("n", nil)
 		c.release(c.hold("trainer-0", "n"))
 		c.pools[0].Deleted = deleted
-		_, idle, err := c.Orphans(t.Context())
-		if err != nil || len(idle) != 1 || idle[0].TTL != ttl {
-			t.Errorf("deleted %v: %+v, %v", deleted, idle, err)
+		o, err := c.Overview(t.Context())
+		if err != nil || len(o.Idle) != 1 || o.Idle[0].TTL != ttl {
+			t.Errorf("deleted %v: %+v, %v", deleted, o.Idle, err)
 		}
 	}
 }

@@ -22,11 +22,14 @@ type Orphan struct {
 	For   time.Duration    // since it was first seen in this state
 }
 
-// Idle is a lease without holder, or with a holder that is gone or was replaced.
+// Idle is a lease without holder, or with a holder that is gone, was replaced, or does
+// not run the pod.
 type Idle struct {
 	sticky.Lease
 	Owner block.OwnerState // of the holder; "": there is none
 	Bound bool             // a pod is bound to the name of a node that is gone
+	// Absent says that the pod is not bound to the holder, which is there.
+	Absent bool
 	// TTL is how long the pool keeps it. It is 0 if the pool is gone or not sticky.
 	TTL time.Duration
 	// Useless is for a lease that an operator keeps for a pod. It says why the pod
@@ -34,14 +37,24 @@ type Idle struct {
 	Useless string
 }
 
-// Orphans returns the blocks without a living owner and the leases that no node uses.
-// It changes nothing.
-func (r *Reconciler) Orphans(ctx context.Context) ([]Orphan, []Idle, error) {
+// Overview is what people want to know of the objects of all nodes.
+type Overview struct {
+	Orphans  []Orphan  // the blocks without a living owner
+	Idle     []Idle    // the leases that no node uses
+	Holdings []Holding // what each node has of each pool, those with the most first
+}
+
+// Overview looks at the cluster, and changes nothing.
+func (r *Reconciler) Overview(ctx context.Context) (Overview, error) {
 	w, err := r.look(ctx)
 	if err != nil {
-		return nil, nil, err
+		return Overview{}, err
 	}
 	nodes, _ := w.known()
+	return Overview{r.orphans(w, nodes), w.idle(nodes), w.holdings()}, nil
+}
+
+func (r *Reconciler) orphans(w world, nodes block.Nodes) []Orphan {
 	var out []Orphan
 	for _, b := range w.blocks {
 		if state := nodes.Owner(b.Spec); state != block.Here {
@@ -52,7 +65,7 @@ func (r *Reconciler) Orphans(ctx context.Context) ([]Orphan, []Idle, error) {
 			out = append(out, o)
 		}
 	}
-	return out, w.idle(nodes), nil
+	return out
 }
 
 func (w world) idle(nodes block.Nodes) []Idle {
@@ -67,7 +80,8 @@ func (w world) idle(nodes block.Nodes) []Idle {
 		if l.Spec.Keep {
 			i.Useless = w.useless(l)
 		}
-		if i.Owner != block.Here {
+		_, i.Absent = w.absent[l.UID]
+		if i.Owner != block.Here || i.Absent {
 			out = append(out, i)
 		}
 	}

@@ -8,8 +8,9 @@
 // It never frees anything at the first check and never trusts a cache. No pod needs
 // it: while it does not run, ownership does not change. One instance must run at a
 // time; rocectl elects it. It uses block and sticky, as the agent does. The order of
-// the steps is in this file. mark.go handles new and deleted pools, orphans.go lists
-// for people what would be freed, and summary.go writes the status of a pool.
+// the steps is in this file. mark.go handles new and deleted pools, orphans.go and
+// holdings.go list for people what would be freed and what nodes have, and summary.go
+// writes the status of a pool.
 package reconcile
 
 import (
@@ -26,7 +27,7 @@ import (
 // Cluster is the view of the cluster. Every answer is as new as the call. Errors are
 // those of a block.Store.
 type Cluster interface {
-	block.Cluster
+	sticky.Cluster
 	Blocks(ctx context.Context) ([]Block, error)
 	Nodes(ctx context.Context) ([]Node, error)
 	Pools(ctx context.Context) ([]agent.Pool, error)
@@ -53,6 +54,7 @@ type Node struct {
 	Name      string
 	Labels    map[string]string
 	MachineID string
+	Ready     bool
 }
 
 // Config is what a Reconciler works with. All fields are needed.
@@ -79,6 +81,7 @@ type Reconciler struct {
 	Config
 	sightings block.Sightings
 	kept      sticky.Sightings
+	absences  sticky.Absences
 	last      time.Duration // when the last round was
 	next      time.Duration // when the next one is due
 	marks     marks
@@ -125,7 +128,7 @@ func (r *Reconciler) round(ctx context.Context) error {
 			r.Log.Info("freed a block: its node is gone", "pool", b.Spec.Pool, "block", b.Name, "node", b.Spec.NodeName, "machine-id", b.Spec.MachineID)
 		}
 	}
-	faults = append(faults, r.reapLeases(ctx, seen.dueLeases))
+	faults = append(faults, r.reapLeases(ctx, seen.dueLeases), r.freeLeases(ctx, seen.misheld))
 	for name, s := range summarize(seen) {
 		if err := r.Cluster.Report(ctx, name, s); err != nil && !errors.Is(err, block.ErrNotFound) {
 			faults = append(faults, err)
@@ -151,6 +154,20 @@ func (r *Reconciler) reapLeases(ctx context.Context, due []sticky.Lease) error {
 	return errors.Join(faults...)
 }
 
+// freeLeases removes the holders of leases that do not run the pods.
+func (r *Reconciler) freeLeases(ctx context.Context, due []sticky.Lease) error {
+	var faults []error
+	for _, l := range due {
+		done, err := sticky.Free(ctx, r.Leases, r.Cluster, r.Date(), l)
+		if done {
+			r.Log.Warn("took a lease from a node that does not run its pod: if this happens again, look at the agent of the node",
+				"pool", l.Spec.Pool, "lease", l.Name, "namespace", l.Spec.Namespace, "pod", l.Spec.Pod, "node", l.Spec.Holder.NodeName)
+		}
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
 // world is what a look has seen.
 type world struct {
 	leases []sticky.Lease
@@ -163,6 +180,8 @@ type world struct {
 
 	due       []block.Block
 	dueLeases []sticky.Lease
+	misheld   []sticky.Lease           // due: their holders do not run the pods
+	absent    map[string]time.Duration // by UID of the lease, since when its holder was seen not to run the pod
 }
 
 // look is one sighting. It lists leases before pools and nodes, blocks before nodes,
@@ -190,7 +209,32 @@ func (r *Reconciler) look(ctx context.Context) (world, error) {
 	}
 	r.sightings, w.due = r.sightings.Look(r.Now(), blocks, nodes, w.bound)
 	r.kept, w.dueLeases = r.kept.Look(r.Now(), r.Date(), sticky.World{Leases: w.leases, Pools: w.terms(), Nodes: nodes, Bound: w.bound})
-	return w, nil
+	return w, r.lookForPods(ctx, &w, nodes)
+}
+
+// lookForPods asks whether nodes run the pods of the leases that they hold.
+func (r *Reconciler) lookForPods(ctx context.Context, w *world, nodes block.Nodes) error {
+	ready := map[string]bool{}
+	for _, n := range w.nodes {
+		ready[n.Name] = n.Ready
+	}
+	var held []sticky.Lease
+	for _, l := range w.leases {
+		if h := l.Spec.Holder; ready[h.NodeName] && nodes[h.NodeName] == h.MachineID {
+			held = append(held, l)
+		}
+	}
+	var err error
+	r.absences, w.misheld, err = r.absences.Look(r.Now(), held, func(l sticky.Lease) (bool, error) {
+		return r.Cluster.Runs(ctx, l.Spec.Namespace, l.Spec.Pod, l.Spec.Holder.NodeName)
+	})
+	w.absent = map[string]time.Duration{}
+	for _, l := range held {
+		if since, absent := r.absences.Since(l); absent {
+			w.absent[l.UID] = r.Now() - since
+		}
+	}
+	return err
 }
 
 func (w world) known() (block.Nodes, []block.Block) {

@@ -32,6 +32,7 @@ type cluster struct {
 	now                 time.Duration
 	nodes               []reconcile.Node
 	bound               map[string]bool
+	absent              map[string]bool // pods that are not bound to any node, by name
 	pools               []agent.Pool
 	usage               map[string]agent.Usage
 	unseen              map[string]bool // nodes that a list lacks, but no other request
@@ -47,7 +48,7 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T, pools ...agent.Pool) *cluster {
-	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, said: map[string]reconcile.Summary{}}
+	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, said: map[string]reconcile.Summary{}}
 	c.Reconciler = reconcile.New(reconcile.Config{
 		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Lull: time.Minute, Now: func() time.Duration { return c.now }, Date: c.date,
 		Wait: func(context.Context, time.Duration) error { return errors.New("one round is enough") },
@@ -69,6 +70,14 @@ func (c *cluster) Machine(_ context.Context, name string) (string, error) {
 }
 
 func (c *cluster) Bound(_ context.Context, name string) (bool, error) { return c.bound[name], nil }
+
+func (c *cluster) Ready(_ context.Context, name string) (bool, error) {
+	return slices.ContainsFunc(c.nodes, func(n reconcile.Node) bool { return n.Name == name && n.Ready }), c.err
+}
+
+func (c *cluster) Runs(_ context.Context, _, pod, _ string) (bool, error) {
+	return !c.absent[pod], c.err
+}
 
 func (c *cluster) Nodes(context.Context) ([]reconcile.Node, error) {
 	c.lists++
@@ -138,7 +147,7 @@ func (c *cluster) claim(pool, rack string, index int, node string) block.Block {
 
 func (c *cluster) join(node string, labels map[string]string) {
 	c.leave(node)
-	c.nodes = append(c.nodes, reconcile.Node{Name: node, MachineID: "machine-of-" + node, Labels: labels})
+	c.nodes = append(c.nodes, reconcile.Node{Name: node, MachineID: "machine-of-" + node, Labels: labels, Ready: true})
 }
 
 func (c *cluster) leave(node string) {
@@ -237,7 +246,7 @@ func TestABlockStays(t *testing.T) {
 		"when one only asks": func(c *cluster, _ block.Block) {
 			c.leave("n")
 			for ; c.now < 24*time.Hour; c.now += 10 * time.Minute {
-				if _, _, err := c.Orphans(c.t.Context()); err != nil {
+				if _, err := c.Overview(c.t.Context()); err != nil {
 					c.t.Fatal(err)
 				}
 			}
@@ -276,14 +285,15 @@ func TestOrphansSayWhatIsInTheWay(t *testing.T) {
 	c.leave("with-pods")
 	c.bound["with-pods"] = true
 	c.nodes[len(c.nodes)-1].MachineID = "a new one"
-	if _, _, err := c.Orphans(t.Context()); err != nil {
+	if _, err := c.Overview(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c.now += time.Minute
-	got, _, err := c.Orphans(t.Context())
+	o, err := c.Overview(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := o.Orphans
 	slices.SortFunc(got, func(a, b reconcile.Orphan) int { return strings.Compare(a.Name, b.Name) })
 	want := []reconcile.Orphan{
 		{Owner: block.Gone, For: time.Minute},

@@ -4,7 +4,9 @@
 package reconcile
 
 import (
+	"cmp"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 
@@ -66,6 +68,9 @@ func summarize(w world) map[string]Summary {
 			s.Used += b.Used
 			s.Resting += b.Resting
 		}
+		if s.Attention == nil {
+			s.Attention = w.mishold(p.Name)
+		}
 		s.Free = max(0, s.Size-s.Used-s.Resting)
 		if !p.InUse && s.Fault == nil {
 			s.Fault = w.strange(p.Name)
@@ -83,6 +88,24 @@ func tooMany(p agent.Pool, node string) error {
 	return cnierr.New(cnierr.BadConfig, "count blocks of node", node,
 		"look what its agent does, unless spec.maxBlocksPerNode was lowered: kubectl get railblocks --field-selector spec.nodeName="+node,
 		"it has more blocks of RailPool %s than spec.maxBlocksPerNode, %d", p.Name, p.Spec.MaxBlocksPerNode)
+}
+
+// mishold returns an error if a node was seen twice to hold leases for pods that it does
+// not run. For a moment, that is usual: the agent releases a lease when its pod has gone.
+func (w world) mishold(pool string) error {
+	counts := map[string]int{}
+	for _, l := range w.leases {
+		if l.Spec.Pool == pool && w.absent[l.UID] > 0 {
+			counts[l.Spec.Holder.NodeName]++
+		}
+	}
+	if len(counts) == 0 {
+		return nil
+	}
+	node := slices.MaxFunc(slices.Sorted(maps.Keys(counts)), func(a, b string) int { return cmp.Compare(counts[a], counts[b]) })
+	return cnierr.New(cnierr.BadConfig, "look for the pods of node", node,
+		"look what its agent does: kubectl get railleases --field-selector spec.holder.nodeName="+node,
+		"it holds %d RailLeases of RailPool %s for pods that are not bound to it", counts[node], pool)
 }
 
 // written says whether the spec of the pool names the rack.

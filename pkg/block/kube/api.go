@@ -6,8 +6,9 @@
 //
 // It never decides who owns what, never retries, never caches, and never runs in a
 // plugin. Every method is one request, or one for each page of a list. It implements
-// Store and Cluster of package block; the agent and rocectl use it. Read this file
-// first; types.go has the objects, errors.go the meaning of answers.
+// the stores of packages block and sticky, and sticky's Cluster; the agent and rocectl
+// use it. Read this file first; types.go has the objects, errors.go the meaning of
+// answers.
 package kube
 
 import (
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -78,8 +80,8 @@ func (a *API) Pools() Pools { return Pools{a} }
 func (a *API) Nodes() Nodes { return Nodes{a} }
 
 var (
-	_ block.Store   = Blocks{}
-	_ block.Cluster = Nodes{}
+	_ block.Store    = Blocks{}
+	_ sticky.Cluster = Nodes{}
 )
 
 // do sends a request once, within the deadline, and reads the answer into out
@@ -114,13 +116,17 @@ func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, 
 	return a.do(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON).Body(body), what, nil)
 }
 
-// any says whether a list has an object, at some time after the call. It asks for one
-// object.
+// onlyMetadata asks for the metadata of the objects of a list. The specification of a
+// pod, with its environment, does not reach this process.
+const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+// any says whether a list has an object, at some time after the call. It asks for the
+// metadata of one object.
 func (a *API) any(ctx context.Context, r *rest.Request, what string) (bool, error) {
 	var page struct {
 		Items []json.RawMessage `json:"items"`
 	}
-	err := a.do(ctx, r.Param("limit", "1"), what, &page)
+	err := a.do(ctx, r.Param("limit", "1").SetHeader("Accept", onlyMetadata), what, &page)
 	return len(page.Items) > 0, err
 }
 

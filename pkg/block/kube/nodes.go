@@ -5,15 +5,17 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"net/url"
 
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 )
 
 // Nodes accesses the Nodes of a cluster and the pods bound to them. It is a
-// block.Cluster.
+// sticky.Cluster.
 type Nodes struct{ api *API }
 
 // Node has the fields of a Node object that we need.
@@ -21,6 +23,7 @@ type Node struct {
 	Name      string
 	Labels    map[string]string
 	MachineID string // as kubelet reports it; "" until it does: block.Node.Confirm
+	Ready     bool   // the condition of that name is True
 }
 
 // node is the form of the API server. A whole Node has about 10 kB, and we need only
@@ -34,11 +37,19 @@ type node struct {
 		NodeInfo struct {
 			MachineID string `json:"machineID"`
 		} `json:"nodeInfo"`
+		Conditions []struct {
+			Type   string `json:"type"`
+			Status string `json:"status"`
+		} `json:"conditions"`
 	} `json:"status"`
 }
 
 func (n node) node() Node {
-	return Node{Name: n.Metadata.Name, Labels: n.Metadata.Labels, MachineID: n.Status.NodeInfo.MachineID}
+	out := Node{Name: n.Metadata.Name, Labels: n.Metadata.Labels, MachineID: n.Status.NodeInfo.MachineID}
+	for _, c := range n.Status.Conditions {
+		out.Ready = out.Ready || c.Type == "Ready" && c.Status == "True"
+	}
+	return out
 }
 
 // Node returns the Node of that name as it was at some time after the call. The
@@ -76,4 +87,23 @@ func (s Nodes) Machine(ctx context.Context, name string) (string, error) {
 func (s Nodes) Bound(ctx context.Context, name string) (bool, error) {
 	selector := fields.OneTermEqualSelector("spec.nodeName", name).String()
 	return s.api.any(ctx, s.api.core.Get().Resource("pods").Param("fieldSelector", selector), "list pods of node "+name)
+}
+
+// Ready is sticky.Cluster's.
+func (s Nodes) Ready(ctx context.Context, name string) (bool, error) {
+	n, err := s.Node(ctx, name)
+	if errors.Is(err, block.ErrNotFound) {
+		return false, nil
+	}
+	return n.Ready, err
+}
+
+// Runs is sticky.Cluster's. The names are those of a RailLease, which an agent has
+// written. The API server finds one pod by its key, so the request costs little.
+func (s Nodes) Runs(ctx context.Context, namespace, pod, node string) (bool, error) {
+	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(pod)) > 0 {
+		return false, nil
+	}
+	selector := fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", pod), fields.OneTermEqualSelector("spec.nodeName", node)).String()
+	return s.api.any(ctx, s.api.core.Get().Namespace(namespace).Resource("pods").Param("fieldSelector", selector), "find pod "+namespace+"/"+pod)
 }

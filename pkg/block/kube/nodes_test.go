@@ -33,9 +33,9 @@ func TestAllNodesAreOfOneMoment(t *testing.T) {
 	t.Parallel()
 	s := serve(t,
 		answer{code: 200, body: `{"metadata": {"continue": "x"}, "items": [{"metadata": {"name": "a"}}]}`},
-		answer{code: 200, body: `{"metadata": {}, "items": [{"metadata": {"name": "b"}, "status": {"nodeInfo": {"machineID": "2"}}}]}`})
+		answer{code: 200, body: `{"metadata": {}, "items": [{"metadata": {"name": "b"}, "status": {"nodeInfo": {"machineID": "2"}, "conditions": [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": "True"}]}}]}`})
 	got, err := s.api(t).Nodes().All(t.Context())
-	if diff := cmp.Diff([]kube.Node{{Name: "a"}, {Name: "b", MachineID: "2"}}, got); diff != "" || err != nil {
+	if diff := cmp.Diff([]kube.Node{{Name: "a"}, {Name: "b", MachineID: "2", Ready: true}}, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got)\n%s", err, diff)
 	}
 	if asked := s.requests(); len(asked) != 2 || asked[1].query != "continue=x&limit=500" {
@@ -57,5 +57,47 @@ func TestAPodInAnyPhaseIsBound(t *testing.T) {
 	}
 	if r := s.requests()[0]; r.path != "/api/v1/pods" || r.query != "fieldSelector=spec.nodeName%3Dgpu-1&limit=1" {
 		t.Errorf("asked %+v", r)
+	}
+}
+
+func TestANodeIsReadyIfItsConditionSaysSo(t *testing.T) {
+	t.Parallel()
+	with := func(conditions string) answer {
+		return answer{code: 200, body: `{"metadata": {"name": "gpu-1"}, "status": {"conditions": [` + conditions + `]}}`}
+	}
+	s := serve(t, with(`{"type": "Ready", "status": "True"}`), with(`{"type": "Ready", "status": "Unknown"}`), with(`{"type": "Other", "status": "True"}`), status(404, "NotFound"), status(403, "Forbidden"))
+	nodes := s.api(t).Nodes()
+	for i, want := range []bool{true, false, false, false} {
+		if got, err := nodes.Ready(t.Context(), "gpu-1"); err != nil || got != want {
+			t.Errorf("%d: ready %t, error %v, want %t", i, got, err, want)
+		}
+	}
+	if _, err := nodes.Ready(t.Context(), "gpu-1"); err == nil {
+		t.Error("no error without the right to look")
+	}
+}
+
+// TestOneQuestionIsAskedAboutAPod: names that no pod can have, which an agent may have
+// written into a RailLease, cause neither a request nor an error.
+func TestOneQuestionIsAskedAboutAPod(t *testing.T) {
+	t.Parallel()
+	s := serve(t, answer{code: 200, body: `{"items": [{"metadata": {"name": "db-0"}}]}`}, answer{code: 200, body: `{"items": []}`}, status(403, "Forbidden"))
+	nodes := s.api(t).Nodes()
+	for _, name := range [][2]string{{"../nodes", "db-0"}, {"a/b", "db-0"}, {"", "db-0"}, {"team%2fb", "db-0"}, {"team", "../x"}, {"team", ""}, {"team", "db-0,spec.nodeName!=x"}, {"team", "DB"}, {"team", "a\x1b[2J"}} {
+		if got, err := nodes.Runs(t.Context(), name[0], name[1], "gpu-1"); got || err != nil {
+			t.Errorf("%q: %t, error %v", name, got, err)
+		}
+	}
+	for _, want := range []bool{true, false} {
+		if got, err := nodes.Runs(t.Context(), "team-b", "db-0", "gpu-1"); err != nil || got != want {
+			t.Errorf("runs %t, error %v, want %t", got, err, want)
+		}
+	}
+	if _, err := nodes.Runs(t.Context(), "team-b", "db-0", "gpu-1"); err == nil {
+		t.Error("no error without the right to look")
+	}
+	asked := s.requests()
+	if len(asked) != 3 || asked[0].path != "/api/v1/namespaces/team-b/pods" || asked[0].query != "fieldSelector=metadata.name%3Ddb-0%2Cspec.nodeName%3Dgpu-1&limit=1" {
+		t.Errorf("asked %+v", asked)
 	}
 }

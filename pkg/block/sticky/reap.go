@@ -130,8 +130,7 @@ func Reap(ctx context.Context, store Store, c block.Cluster, date time.Time, due
 		if unsure != nil || !gone {
 			return false, unsure
 		}
-		due.Spec.Holder, due.Spec.Written = Holder{}, date.UTC().Truncate(time.Microsecond)
-		_, err = store.Update(ctx, due)
+		_, err = vacate(ctx, store, date, due)
 	}
 	if errors.Is(err, block.ErrNotFound) || errors.Is(err, block.ErrConflict) {
 		return false, nil
