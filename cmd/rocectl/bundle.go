@@ -22,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/record"
 	"github.com/roce-cni/roce-cni/pkg/redact"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // bundleFlags are the flags of `rocectl bundle`.
@@ -208,7 +209,7 @@ func last(path string, limit int64) (b []byte, whole bool, err error) {
 
 // write writes the files of a bundle.
 func write(path string, entries []entry, r *redact.Redactor) (err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	file, err := trusted.Output(path, 0o600)
 	if err != nil {
 		return err
 	}

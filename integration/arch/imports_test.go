@@ -51,7 +51,7 @@ var importMap = []layer{
 	{"pkg/record", []string{"pkg/cnierr", "pkg/shell", "pkg/trusted", "pkg/conf", "pkg/plan", "pkg/flock"}},
 	{"pkg/gids", []string{"pkg/cnierr", "pkg/shell", "pkg/conf", "pkg/plan", "pkg/kernel", "pkg/kernel/look", "pkg/rdma", "pkg/record"}},
 	{"pkg/ipam/kv", nil},
-	{"pkg/ipam/ledger", []string{"pkg/cnierr", "pkg/shell", "pkg/netrange", "pkg/conf/pool", "pkg/conf", "pkg/flock", "pkg/ipam/kv"}},
+	{"pkg/ipam/ledger", []string{"pkg/cnierr", "pkg/shell", "pkg/netrange", "pkg/trusted", "pkg/conf/pool", "pkg/conf", "pkg/flock", "pkg/ipam/kv"}},
 	{"pkg/ipam", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/ipam/ledger"}},
 	{"pkg/ipam/repair", []string{"pkg/cnierr", "pkg/netrange", "pkg/conf", "pkg/kernel/nsscan", "pkg/record", "pkg/ipam/ledger"}},
 	{"pkg/block/nodefile", []string{"pkg/cnierr", "pkg/netrange", "pkg/trusted", "pkg/conf/strict", "pkg/conf/pool"}},

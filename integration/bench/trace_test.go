@@ -72,6 +72,7 @@ var (
 	result = regexp.MustCompile(` = (-?\d+)[^=]*$`)
 	asks   = regexp.MustCompile(`nlmsg_type=(\w+), nlmsg_flags=(\w+)`)
 	quoted = regexp.MustCompile(`"([^"]*)"`)
+	random = regexp.MustCompile(`\.new-[0-9a-f]{16}$`) // pkg/trusted
 )
 
 // add takes a line of strace.
@@ -172,7 +173,7 @@ func (a *account) file(name, line, args string) error {
 				return nil
 			}
 		}
-		paths = append(paths, a.names.Replace(m[1]))
+		paths = append(paths, random.ReplaceAllString(a.names.Replace(m[1]), ".new-RANDOM"))
 	}
 	verb := strings.TrimSuffix(strings.TrimSuffix(name, "2"), "at")
 	if verb == "open" {

@@ -136,7 +136,7 @@ func TestGCRemovesARecordThatWasHalfWritten(t *testing.T) {
 	w.run(func(n attach.Node) { _, _ = n.Add(ctx, w.request("c1", "net1", "")) })
 	w.crash = 0
 	path := filepath.Join(w.dir, "attachments", "c1", "net1.json")
-	if err := os.Rename(path, path+".tmp"); err != nil {
+	if err := os.Rename(path, path+".new-0123456789abcdef"); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
@@ -217,6 +217,12 @@ func TestARecordWithoutNamespaceUndoesNothingElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec.ContainerID, rec.NetnsID = "c2", plan.NetnsID{} // it names the namespace of c1
+		victim := filepath.Join(t.TempDir(), "c1-net1-device.json")
+		info := plan.DeviceInfo{File: victim, PCI: "0000:0b:00.2"}
+		if err := os.WriteFile(victim, []byte(info.Text()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		rec.Plan.Ops = append(rec.Plan.Ops, plan.OnHost(info)...) // and a file of c1
 		unlock, err := records.Lock(ctx, "c2")
 		if err == nil {
 			err = records.Save(rec)
@@ -235,6 +241,9 @@ func TestARecordWithoutNamespaceUndoesNothingElsewhere(t *testing.T) {
 		}
 		if diff := cmp.Diff(before, w.fake.String()); err != nil || diff != "" {
 			t.Errorf("%s: %v, kernel (-before +after):\n%s", verb, err, diff)
+		}
+		if _, err := os.Stat(victim); err != nil {
+			t.Errorf("%s: the file of another pod: %v", verb, err)
 		}
 	}
 }

@@ -23,17 +23,22 @@ type deviceInfo struct{ op plan.DeviceInfo }
 // the runtime, and stays.
 func (d deviceInfo) do(context.Context) error {
 	const action = "write device information"
-	if err := trusted.Create(d.draft(), []byte(d.op.Text()), 0o644, 0o755); err != nil {
+	if err := trusted.MakeFolder(filepath.Dir(d.op.File), 0o755); err != nil {
 		return d.failed(action, err)
 	}
-	err := os.Link(d.draft(), d.op.File)
+	draft, err := trusted.Fresh(d.op.File, 0o644)
+	if err != nil {
+		return d.failed(action, err)
+	}
+	_, err = draft.WriteString(d.op.Text())
+	if err = errors.Join(err, draft.Close()); err == nil {
+		err = os.Link(draft.Name(), d.op.File)
+	}
 	if errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
-	return d.failed(action, errors.Join(err, os.Remove(d.draft())))
+	return d.failed(action, errors.Join(err, os.Remove(draft.Name())))
 }
-
-func (d deviceInfo) draft() string { return d.op.File + ".roce" }
 
 // undo removes the file if it is ours. Multus itself removes the file of the device
 // plugin.
@@ -42,7 +47,7 @@ func (d deviceInfo) undo(context.Context) error {
 	if err := trusted.Folder(filepath.Dir(d.op.File)); err != nil {
 		return d.failed(action, err)
 	}
-	if err := gone(os.Remove(d.draft())); err != nil {
+	if err := trusted.Sweep(d.op.File); err != nil {
 		return d.failed(action, err)
 	}
 	info, err := os.Lstat(d.op.File)

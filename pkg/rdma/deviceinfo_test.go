@@ -4,6 +4,8 @@
 package rdma
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -46,7 +48,7 @@ func TestDeviceInfoIsWrittenAndRemoved(t *testing.T) {
 	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
 		t.Error(err)
 	}
-	if err := os.WriteFile(op.File+".roce", []byte(`{"ty`), 0o600); err != nil { // of a process that was killed
+	if err := os.WriteFile(op.File+".new-0123456789abcdef", []byte(`{"ty`), 0o600); err != nil { // of a process that was killed
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -102,5 +104,27 @@ func TestDeviceInfoThatCannotBeWrittenIsAnError(t *testing.T) {
 	}
 	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want code 5", err)
+	}
+}
+
+func TestDeviceInfoIsNotWrittenThroughALink(t *testing.T) {
+	t.Parallel()
+	s, op := info(t)
+	legit := filepath.Join(t.TempDir(), "legit")
+	if err := errors.Join(os.WriteFile(legit, []byte("legit"), 0o600), os.MkdirAll(filepath.Dir(op.File), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range []string{op.File, op.File + ".roce"} {
+		if err := os.Symlink(legit, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, do := range []func(context.Context, plan.Op) error{s.Do, s.Undo} {
+		if err := do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
+			t.Errorf("behind the links: %q, %v", b, err)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/flock"
 	"github.com/roce-cni/roce-cni/pkg/shell"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // lockName is the lock file in a container's folder. The names of records end in
@@ -117,15 +119,21 @@ func openLock(path string) (f *os.File, err error) {
 }
 
 // unlock removes the lock file and the folder if no record is left, and then releases
-// the lock. A failure does no harm: the folder is not empty while a record is there,
-// and an empty folder is harmless.
+// the lock. It also removes what killed calls have left of records that they did not
+// finish. A failure does no harm: the folder is not empty while a record is there, and
+// an empty folder is harmless.
 func (s Store) unlock(id conf.ContainerID, f *os.File) {
+	defer f.Close()
 	entries, err := os.ReadDir(s.folder(id))
-	if err == nil && len(entries) == 1 {
-		_ = os.Remove(f.Name())
-		_ = os.Remove(s.folder(id))
+	torn := slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.Name() == lockName })
+	if err != nil || slices.ContainsFunc(torn, func(e fs.DirEntry) bool { return !trusted.IsFresh(e.Name()) }) {
+		return
 	}
-	_ = f.Close()
+	for _, e := range torn {
+		_ = os.Remove(filepath.Join(s.folder(id), e.Name()))
+	}
+	_ = os.Remove(f.Name())
+	_ = os.Remove(s.folder(id))
 }
 
 func lockError(action, subject, path string, err error) error {

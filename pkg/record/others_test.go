@@ -24,14 +24,11 @@ func TestASaveThatFailsKeepsTheRecordOfBefore(t *testing.T) {
 		if err := s.Save(example()); err != nil {
 			t.Fatal(err)
 		}
-		inTheWay := filepath.Join(s.path(conf.Attachment{ContainerID: "c1", IfName: "net1"})+".tmp", "file")
-		if err := os.MkdirAll(inTheWay, 0o700); err != nil {
-			t.Fatal(err)
-		}
 		changed := example()
 		changed.Network = "other"
+		changed.Netns = strings.Repeat("x", trusted.MaxSize)
 		if err := s.Save(changed); err == nil {
-			t.Error("Save over a folder: no error")
+			t.Error("Save of a record that is too long: no error")
 		}
 		got, err := s.Load(conf.Attachment{ContainerID: "c1", IfName: "net1"})
 		if err != nil || got.Network != "rail" || len(got.Plan.Ops) == 0 {
@@ -64,7 +61,7 @@ func behind(t *testing.T, link string) {
 func TestNothingIsWrittenThroughALink(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-	behind(t, s.path(conf.Attachment{ContainerID: "c1", IfName: "net1"})+".tmp")
+	behind(t, s.path(conf.Attachment{ContainerID: "c1", IfName: "net1"}))
 	locked(t, s, func() {
 		if err := s.Save(example()); err != nil {
 			t.Fatal(err)

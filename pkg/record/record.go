@@ -96,11 +96,7 @@ func (s Store) Save(r Record) error {
 		return cnierr.New(cnierr.BadConfig, "write record", path, "make the configuration shorter: fewer rails, subnets or routes",
 			"it has %d bytes, the limit is %d", len(b), trusted.MaxSize)
 	}
-	tmp := path + ".tmp"
-	if err := trusted.CreateInside(tmp, b, 0o600); err != nil {
-		return ioError("write record", tmp, err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := trusted.Replace(path, b, 0o600); err != nil {
 		return ioError("write record", path, err)
 	}
 	return nil
@@ -154,10 +150,8 @@ func (s Store) decode(path string, b []byte) (Record, error) {
 // caller holds the container's lock. Errors: cnierr.IO.
 func (s Store) Delete(at conf.Attachment) error {
 	path := s.path(at)
-	for _, p := range []string{path + ".tmp", path} {
-		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return ioError("delete record", p, err)
-		}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ioError("delete record", path, err)
 	}
 	return nil
 }

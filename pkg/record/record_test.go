@@ -289,7 +289,7 @@ func TestSweepRemovesWhatWasLeftBeforeARecordWasWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(s.path(conf.Attachment{ContainerID: "torn", IfName: "net1"})+".tmp", []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(s.path(conf.Attachment{ContainerID: "torn", IfName: "net1"})+".new-0123456789abcdef", []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	busy, err := s.Lock(t.Context(), "busy")

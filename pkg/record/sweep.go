@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,33 +34,12 @@ func (s Store) sweep(ctx context.Context, id conf.ContainerID) error {
 	if !ok || err != nil {
 		return err
 	}
-	defer release()
-	if recorded, err := s.recorded(id); recorded || err != nil {
-		return err
-	}
-	return s.removeTorn(id)
+	release() // removes the folder, unless there is a record now
+	return nil
 }
 
 // recorded says whether a container has a record.
 func (s Store) recorded(id conf.ContainerID) (bool, error) {
 	entries, err := readDir(s.folder(id))
 	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), suffix) }), err
-}
-
-// removeTorn removes the files of records that were only partly written.
-func (s Store) removeTorn(id conf.ContainerID) error {
-	entries, err := readDir(s.folder(id))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		path := filepath.Join(s.folder(id), e.Name())
-		if !strings.HasSuffix(path, suffix+".tmp") {
-			continue
-		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return ioError("delete record", path, err)
-		}
-	}
-	return nil
 }

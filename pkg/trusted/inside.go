@@ -6,7 +6,6 @@ package trusted
 import (
 	"errors"
 	"io/fs"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,21 +68,4 @@ func regular(fd int) error {
 		return ErrIrregular
 	}
 	return err
-}
-
-// CreateInside is Create in a folder that is there and that Folder has checked.
-func CreateInside(path string, content []byte, mode fs.FileMode) error {
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL | unix.O_NOFOLLOW
-	f, err := os.OpenFile(path, flags, mode)
-	if errors.Is(err, fs.ErrExist) {
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-		f, err = os.OpenFile(path, flags, mode)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Close())
 }

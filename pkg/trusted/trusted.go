@@ -12,8 +12,8 @@
 // the same rules for a home directory (sshd_config(5)).
 //
 // It knows no policy: pkg/policy says which folders a configuration may name. This
-// file opens files, walk.go walks the path, inside.go handles the files of a checked
-// folder.
+// file opens files, walk.go walks the path, inside.go reads the files of a checked
+// folder, and replace.go writes them.
 package trusted
 
 import (
@@ -91,19 +91,6 @@ func Append(path string) (*os.File, error) {
 	return open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, 0o600, 0o700)
 }
 
-// Create makes a file of that content and mode in a folder, which it makes with
-// folderMode if it is not there. What is at the path, left by a process that was
-// killed, is removed first: nothing is ever written through a link or into a file
-// that is there already. Errors: those of Append.
-func Create(path string, content []byte, mode, folderMode fs.FileMode) error {
-	f, err := open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode, folderMode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Close())
-}
-
 // careful is how everything is opened.
 const careful = unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
 
@@ -122,19 +109,10 @@ func open(path string, flags int, mode, folderMode fs.FileMode) (f *os.File, err
 	}
 	defer unix.Close(folder) //nolint:errcheck // nothing was written to it
 	name := filepath.Base(path)
-	if flags&unix.O_EXCL == 0 {
-		if err := look(folder, name, path, flags); err != nil {
-			return nil, err
-		}
+	if err := look(folder, name, path, flags); err != nil {
+		return nil, err
 	}
-	do := func() (int, error) { return unix.Openat(folder, name, flags|careful, uint32(mode.Perm())) }
-	fd, err := uninterrupted(do)
-	if errors.Is(err, unix.EEXIST) {
-		if err := unix.Unlinkat(folder, name, 0); err != nil {
-			return nil, err
-		}
-		fd, err = uninterrupted(do)
-	}
+	fd, err := uninterrupted(func() (int, error) { return unix.Openat(folder, name, flags|careful, uint32(mode.Perm())) })
 	if err != nil {
 		return nil, err
 	}

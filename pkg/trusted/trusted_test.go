@@ -31,6 +31,14 @@ func write(t *testing.T, path, content string) string {
 	return path
 }
 
+// create makes a file in a folder that is made with it.
+func create(path, content string, mode, folderMode fs.FileMode) error {
+	if err := MakeFolder(filepath.Dir(path), folderMode); err != nil {
+		return err
+	}
+	return Replace(path, []byte(content), mode)
+}
+
 // functions are all that open a path; each gets the path of a file.
 var functions = map[string]func(path string) error{
 	"folder":  func(path string) error { return Folder(filepath.Dir(path)) },
@@ -43,7 +51,7 @@ var functions = map[string]func(path string) error{
 		}
 		return err
 	},
-	"create": func(path string) error { return Create(path, []byte("new"), 0o600, 0o700) },
+	"replace": func(path string) error { return create(path, "new", 0o600, 0o700) },
 }
 
 func TestFilesOfRootAreOpened(t *testing.T) {
@@ -66,9 +74,9 @@ func TestFilesOfRootAreOpened(t *testing.T) {
 	if b, err := Read(path); string(b) != "old and new" {
 		t.Errorf("after Append: %q, %v", b, err)
 	}
-	must(t, Create(path, []byte("newer"), 0o640, 0))
+	must(t, Replace(path, []byte("newer"), 0o640))
 	if b, err := Read(path); string(b) != "newer" {
-		t.Errorf("after Create: %q, %v", b, err)
+		t.Errorf("after Replace: %q, %v", b, err)
 	}
 }
 
@@ -79,7 +87,7 @@ func TestFoldersAreMadeForWhatIsWritten(t *testing.T) {
 	if _, err := Read(filepath.Join(dir, "not", "there")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Read of nothing: %v", err)
 	}
-	must(t, Create(filepath.Join(dir, "a", "b", "file"), nil, 0o600, 0o755))
+	must(t, create(filepath.Join(dir, "a", "b", "file"), "", 0o600, 0o755))
 	f, err := Append(filepath.Join(dir, "c", "d", "file"))
 	must(t, errors.Join(err, f.Close()))
 	for path, want := range map[string]fs.FileMode{"not": 0, "a/b": 0o755, "a/b/file": 0o600, "c/d": 0o700, "c/d/file": 0o600} {
@@ -167,7 +175,7 @@ func TestAFolderThatOthersCanMakeIsRefused(t *testing.T) {
 		if err := Folder(filepath.Join(dir, "not", "there")); !errors.Is(err, ErrOthers) {
 			t.Errorf("%s: %v", name, err)
 		}
-		must(t, Create(filepath.Join(dir, "made", "file"), nil, 0o600, 0o700))
+		must(t, create(filepath.Join(dir, "made", "file"), "", 0o600, 0o700))
 	}
 }
 
@@ -193,10 +201,10 @@ func TestOnlyRegularFilesOfRootAreOpened(t *testing.T) {
 		t.Errorf("read of /dev/zero: %v", err)
 	}
 	for _, name := range []string{"link", "fifo", "everybody's"} { // what is in the way goes
-		must(t, functions["create"](at(name)))
+		must(t, functions["replace"](at(name)))
 	}
-	if err := functions["create"](at("folder")); err == nil {
-		t.Error("create of a folder with something in it: no error")
+	if err := functions["replace"](at("folder")); err == nil {
+		t.Error("replacement of a folder with something in it: no error")
 	}
 	if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
 		t.Errorf("behind the link: %q, %v", b, err)
@@ -227,9 +235,9 @@ func TestFilesOfACheckedFolder(t *testing.T) {
 		if _, err := ReadInside(path); !errors.Is(err, ErrIrregular) {
 			t.Errorf("ReadInside(%s): %v", path, err)
 		}
-		must(t, CreateInside(path, []byte("new"), 0o600))
+		must(t, Replace(path, []byte("new"), 0o600))
 		if b, err := ReadInside(path); err != nil || string(b) != "new" {
-			t.Errorf("after CreateInside(%s): %q, %v", path, b, err)
+			t.Errorf("after Replace(%s): %q, %v", path, b, err)
 		}
 	}
 	if b, err := ReadInside(legit); err != nil || string(b) != "legit" {

@@ -18,6 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // image is the folder of the plugins in the image.
@@ -203,17 +204,17 @@ func (f installFlags) install(program string) (string, error) {
 }
 
 // half begins the names of files that are not finished. No runtime starts one.
-const half = ".rocectl-install-"
+const half = ".rocectl-install"
 
 // copyOf writes a program under a temporary name, and reads it again. This detects a
 // disk that is full or broken.
 func (f installFlags) copyOf(program []byte) (path string, err error) {
-	file, err := os.CreateTemp(f.to, half)
+	file, err := trusted.Fresh(filepath.Join(f.to, half), 0o755)
 	if err != nil {
 		return "", err
 	}
 	_, err = file.Write(program)
-	err = errors.Join(err, file.Chmod(0o755), file.Close())
+	err = errors.Join(err, file.Chmod(0o755), file.Close()) // whatever the umask is
 	if err == nil && !same(file.Name(), program) {
 		err = errors.New("the file differs from what was written")
 	}

@@ -4,10 +4,10 @@
 package cluster
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/roce-cni/roce-cni/pkg/policy"
 	"github.com/roce-cni/roce-cni/pkg/trusted"
@@ -27,12 +27,12 @@ func (f installFlags) installPolicy(out io.Writer) error {
 	if _, err := policy.Parse(f.policy, b); err != nil {
 		return err
 	}
-	temp := f.policyTo + ".new"
-	if err := trusted.Create(temp, b, 0o644, 0o755); err != nil {
-		return installError(f.policyTo, err)
+	err = trusted.MakeFolder(filepath.Dir(f.policyTo), 0o755)
+	if err == nil {
+		err = trusted.Replace(f.policyTo, b, 0o644)
 	}
-	if err := os.Rename(temp, f.policyTo); err != nil {
-		return installError(f.policyTo, errors.Join(err, os.Remove(temp)))
+	if err != nil {
+		return installError(f.policyTo, err)
 	}
 	fmt.Fprintf(out, "%s: installed\n", f.policyTo)
 	return nil

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // The form of requests and of answers. A request has neither the field rails nor the
@@ -92,9 +93,6 @@ func load(path string) (answerJSON, error) {
 	return form, nil
 }
 
-// fresh begins the names of files that are not yet complete.
-const fresh = ".new-"
-
 // put writes a file in one step. Several processes may write the same file at the
 // same time.
 func put(op, poolName, dir, name string, form answerJSON) error {
@@ -106,18 +104,7 @@ func put(op, poolName, dir, name string, form answerJSON) error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		f, err := os.CreateTemp(dir, fresh) // of mode 0600
-		if err != nil {
-			return err
-		}
-		_, err = f.Write(append(content, '\n'))
-		if err = errors.Join(err, f.Close()); err == nil {
-			err = os.Rename(f.Name(), filepath.Join(dir, name))
-		}
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-		return err
+		return trusted.Replace(filepath.Join(dir, name), append(content, '\n'), 0o600)
 	}()
 	return wrap(op, poolName, err)
 }

@@ -4,6 +4,7 @@
 package nodefile_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
@@ -95,5 +97,31 @@ func TestAFileThatIsNotRegularStopsNoOther(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func TestNothingIsWrittenThroughALink(t *testing.T) {
+	t.Parallel()
+	legit := filepath.Join(t.TempDir(), "legit")
+	if err := os.WriteFile(legit, []byte("legit"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := at(t.TempDir())
+	pool := filepath.Join(s.Dir, "pools", "gpu")
+	paths := []string{filepath.Join(pool, "ranges"), filepath.Join(pool, "ranges.new"), filepath.Join(pool, "wanted", db("db-0").String()), filepath.Join(pool, "sticky", db("db-0").String())}
+	for _, path := range paths {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.Symlink(legit, path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := nodefile.File{Pool: "gpu", Rails: granted(t, "db-0").Rails}
+	if err := errors.Join(s.Write(f), s.Want("gpu", db("db-0")), s.WriteAnswer("gpu", granted(t, "db-0"))); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
+		t.Errorf("behind the links: %q, %v", b, err)
+	}
+	if _, there, err := s.Answer("gpu", db("db-0")); !there || err != nil {
+		t.Errorf("the answer: %t, %v", there, err)
 	}
 }

@@ -9,12 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // Answer is the agent's answer to an ADD that requests the addresses of a Key. While
@@ -141,7 +141,7 @@ func (s Store) each(dir string, do func(answerJSON) error) error {
 	}
 	var faults []error
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), fresh) {
+		if !trusted.IsFresh(e.Name()) {
 			faults = append(faults, s.one(filepath.Join(dir, e.Name()), do))
 		}
 	}

@@ -33,11 +33,7 @@ func (s Store) Write(f File) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return ioError(f.Pool, err)
 	}
-	fresh := path + ".new"
-	if err := trusted.CreateInside(fresh, content, 0o600); err != nil {
-		return ioError(f.Pool, err)
-	}
-	if err := os.Rename(fresh, path); err != nil {
+	if err := errors.Join(trusted.Sweep(path), trusted.Replace(path, content, 0o600)); err != nil {
 		return ioError(f.Pool, err)
 	}
 	return nil

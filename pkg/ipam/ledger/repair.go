@@ -55,11 +55,10 @@ func (s Store) Rebuild(ctx context.Context, fn func(why error) (fill func(*Ledge
 
 // fill makes a new file a database and fills it.
 func (s Store) fill(file *os.File, fill func(*Ledger) error) error {
-	name := s.db() + ".new"
 	if err := s.blank(file); err != nil {
 		return err
 	}
-	again, err := os.OpenFile(name, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	again, err := os.OpenFile(file.Name(), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}

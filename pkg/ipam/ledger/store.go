@@ -19,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 	"github.com/roce-cni/roce-cni/pkg/shell"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 const (
@@ -257,19 +258,18 @@ func (s Store) compact() error { return s.replace(s.copyTo) }
 // replace makes a database with fn, which may close the file. It uses another
 // name first, so that a kill cannot leave half a database.
 func (s Store) replace(fn func(*os.File) error) error {
-	name := s.db() + ".new"
-	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := trusted.Sweep(s.db()); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := trusted.Fresh(s.db(), 0o600)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	if err := fn(file); err != nil {
-		return errors.Join(err, os.Remove(name)) // the file system may be full
+		return errors.Join(err, os.Remove(file.Name())) // the file system may be full
 	}
-	return os.Rename(name, s.db())
+	return os.Rename(file.Name(), s.db())
 }
 
 func (s Store) blank(file *os.File) error {

@@ -199,9 +199,9 @@ func TestWhatAKilledCreationLeavesIsOvercome(t *testing.T) {
 	for name, leave := range map[string]func(Store) error{
 		"an empty lock":       func(s Store) error { return os.WriteFile(s.lock(), nil, 0o600) },
 		"half a boot id":      func(s Store) error { return os.WriteFile(s.lock(), []byte("boo"), 0o600) },
-		"half a new database": func(s Store) error { return os.WriteFile(s.db()+".new", make([]byte, 4096), 0o600) },
+		"half a new database": func(s Store) error { return os.WriteFile(s.db()+".new-0123456789abcdef", make([]byte, 4096), 0o600) },
 		"a new database": func(s Store) error {
-			f, err := os.Create(s.db() + ".new")
+			f, err := os.Create(s.db() + ".new-fedcba9876543210")
 			if err != nil {
 				return err
 			}
@@ -362,5 +362,23 @@ func TestErrorsOfTheCallerPass(t *testing.T) {
 	}
 	if err := s.Update(t.Context(), func(*Ledger) error { return kv.Damagef("so it is") }); cnierr.CodeOf(err) != cnierr.Unreadable {
 		t.Errorf("got %v, want code %d", err, cnierr.Unreadable)
+	}
+}
+
+func TestNoDatabaseIsMadeThroughALink(t *testing.T) {
+	t.Parallel()
+	legit := filepath.Join(t.TempDir(), "legit")
+	if err := os.WriteFile(legit, []byte("legit"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{dbName, dbName + ".new", lockName} {
+		s, _ := store(t)
+		if err := os.Symlink(legit, filepath.Join(s.Dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(owner(1), Spot{"a", addr(1)}) })
+		if b, readErr := os.ReadFile(legit); readErr != nil || string(b) != "legit" {
+			t.Errorf("a link at %s: behind it there is %q, %v (Update: %v)", name, b, readErr, err)
+		}
 	}
 }

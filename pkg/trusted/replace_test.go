@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package trusted
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// names returns what a folder has.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func TestAFileIsReplacedAndNeverWrittenTo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	legit, path := write(t, filepath.Join(t.TempDir(), "legit"), "legit"), filepath.Join(dir, "file")
+	long := bytes.Repeat([]byte("x"), 3<<20)
+	for name, plant := range map[string]func() error{
+		"nothing":        func() error { return nil },
+		"another file":   func() error { return os.WriteFile(path, []byte("old"), 0o644) },
+		"a hard link":    func() error { return os.Link(legit, path) },
+		"a link":         func() error { return os.Symlink(legit, path) },
+		"a link to none": func() error { return os.Symlink(filepath.Join(dir, "none"), path) },
+		"a FIFO":         func() error { return unix.Mkfifo(path, 0o600) },
+	} {
+		must(t, plant())
+		must(t, Replace(path, long, 0o640))
+		info, err := os.Lstat(path)
+		must(t, err)
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, long) || info.Mode() != 0o640 {
+			t.Errorf("%s: %d bytes, mode %v, error %v", name, len(got), info.Mode(), err)
+		}
+		if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
+			t.Errorf("%s: the other file has %q, %v", name, b, err)
+		}
+		if got := names(t, dir); !slices.Equal(got, []string{"file"}) {
+			t.Errorf("%s: the folder has %q", name, got)
+		}
+		must(t, os.Remove(path))
+	}
+}
+
+func TestAReplacementThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "file", "in it"), "")
+	if err := Replace(filepath.Join(dir, "file"), []byte("new"), 0o600); err == nil {
+		t.Error("a folder was replaced")
+	}
+	if got := names(t, dir); !slices.Equal(got, []string{"file"}) {
+		t.Errorf("the folder has %q", got)
+	}
+	if err := Replace(filepath.Join(dir, "none", "file"), nil, 0o600); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a folder: %v", err)
+	}
+}
+
+// TestNamesOfFilesThatAreNotCompleteCannotBeGuessed: a link cannot be made at a name
+// that is not known.
+func TestNamesOfFilesThatAreNotCompleteCannotBeGuessed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	seen := map[string]bool{}
+	for range 100 {
+		f, err := Fresh(filepath.Join(dir, "file"), 0o600)
+		must(t, err)
+		info, err := f.Stat()
+		must(t, errors.Join(err, f.Close()))
+		if name := filepath.Base(f.Name()); !IsFresh(name) || seen[name] || info.Mode() != 0o600 {
+			t.Errorf("%s, mode %v", name, info.Mode())
+		}
+		seen[f.Name()] = true
+	}
+	write(t, filepath.Join(dir, "file"), "")
+	write(t, filepath.Join(dir, "file2.new-0123456789abcdef"), "")
+	must(t, Sweep(filepath.Join(dir, "file")))
+	if got := names(t, dir); !slices.Equal(got, []string{"file", "file2.new-0123456789abcdef"}) {
+		t.Errorf("after Sweep the folder has %q", got)
+	}
+	must(t, Sweep(filepath.Join(dir, "none", "file")))
+}
+
+func TestOtherNamesAreOfFilesThatAreComplete(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]bool{
+		"net1.json.new-0123456789abcdef": true, ".new-0123456789abcdef": true, "net1.json": false, "lock": false, "": false,
+		".new-0123456789abcde.json": false, "a.new-b.json": false, "x.new-0123456789ABCDEF": false, "x.new-0123456789abcde": false, "x.neu-0123456789abcdef": false,
+	} {
+		if IsFresh(name) != want {
+			t.Errorf("%q: %t", name, !want)
+		}
+	}
+}
+
+func TestAReportIsNotWrittenThroughALink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	legit, link := write(t, filepath.Join(dir, "legit"), "legit"), filepath.Join(dir, "link")
+	must(t, os.Symlink(legit, link))
+	if _, err := Output(link, 0o600); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("through a link: %v", err)
+	}
+	if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
+		t.Errorf("behind the link: %q, %v", b, err)
+	}
+	for range 2 {
+		f, err := Output(filepath.Join(dir, "report"), 0o600)
+		must(t, err)
+		_, err = f.WriteString("report")
+		must(t, errors.Join(err, f.Close()))
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "report")); err != nil || string(b) != "report" {
+		t.Errorf("the report: %q, %v", b, err)
+	}
+}
