@@ -75,6 +75,9 @@ func unrecorded(d conf.Del) record.Record {
 // not remove a link that an IPAM plugin needs to release a lease. It keeps the
 // record.
 func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
+	if rec.NetnsID == (plan.NetnsID{}) { // no ADD wrote that: it could name what other pods have
+		rec.Plan = plan.Plan{Ops: plan.Unrecorded(rec.Attachment)}
+	}
 	rec.Plan.Ops = n.withoutMoved(rec)
 	before, after := n.teardown(rec)
 	if err := n.undo(ctx, rec, netns, append(carriers(rec), before...)); err != nil {
