@@ -59,6 +59,7 @@ func TestConfigurationsOfATenantWriteOnlyWhereThePolicyAllows(t *testing.T) {
 		if err := tenant.mount(); err != nil {
 			return err
 		}
+		links := tenant.links(t)
 		empty := tenant.written(t)
 		control := exec.Command("sh", "-c", "echo >/etc/roce-cni-control")
 		control.SysProcAttr = &syscall.SysProcAttr{Chroot: tenant.at("root")}
@@ -81,6 +82,10 @@ func TestConfigurationsOfATenantWriteOnlyWhereThePolicyAllows(t *testing.T) {
 			}
 			if got := tenant.written(t); got != before {
 				t.Errorf("seed %d: %s\nhas written\n%s", seed, input, got)
+				return nil
+			}
+			if got := tenant.links(t); got != links {
+				t.Errorf("seed %d: %s\nhas changed the links of the node:\n%s\nbefore:\n%s", seed, input, got, links)
 				return nil
 			}
 		}
@@ -108,14 +113,27 @@ func (h *hostileTenant) at(name string) string { return filepath.Join(h.dir, nam
 // write, with links in it.
 func (h *hostileTenant) prepare(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"root", "allowed/state", "allowed/log", "allowed/table", "over", "volume", "bin"} {
+	for _, name := range []string{"root", "allowed/state", "allowed/log", "allowed/table", "allowed/ipam", "over", "volume", "bin"} {
 		if err := os.MkdirAll(h.at(name), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	policy := fmt.Sprintf(`{"version": 1, "stateDirs": [%q], "logDirs": [%q], "tableDirs": [%q], "ipamPaths": []}`,
-		h.at("allowed/state"), h.at("allowed/log"), h.at("allowed/table"))
+	policy := fmt.Sprintf(`{"version": 1, "stateDirs": [%q], "logDirs": [%q], "tableDirs": [%q], "ipamPaths": [%q]}`,
+		h.at("allowed/state"), h.at("allowed/log"), h.at("allowed/table"), h.at("allowed/ipam"))
+	plugins := upstream(t)
+	for _, name := range installed() {
+		b, err := os.ReadFile(filepath.Join(plugins, name))
+		if err == nil {
+			err = os.WriteFile(h.at("bin/"+name), b, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A plugin of others, which leases nothing.
+	const other = "#!/bin/sh\nprintf '{\"code\": 999, \"msg\": \"no address\"}'; exit 1\n"
 	err := errors.Join(
+		os.WriteFile(h.at("bin/whereabouts"), []byte(other), 0o755),
 		os.WriteFile(h.at("bin/policy.json"), []byte(policy), 0o600),
 		os.Symlink("/etc", h.at("volume/etc")), os.Symlink("/etc/passwd", h.at("volume/x.json")), os.Chmod(h.at("volume"), 0o777),
 		os.WriteFile(h.at("allowed/table/rails.json"), []byte(`{"nodes": {}}`), 0o600),
@@ -168,6 +186,22 @@ func (h *hostileTenant) mount() error {
 	return nil
 }
 
+// installed are the plugins beside roce that a tenant may name as IPAM plugin. Those that
+// lease no addresses would change links of the node.
+func installed() []string {
+	return []string{"host-local", "static", "dhcp", "macvlan", "host-device", "tuning", "sbr", "bandwidth"}
+}
+
+// links lists the links of the node, but not their counters.
+func (h *hostileTenant) links(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("ip", "-o", "link", "show").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return string(out)
+}
+
 // written lists what there is above the machine, and in the volume of the tenant.
 func (h *hostileTenant) written(t *testing.T) string {
 	t.Helper()
@@ -176,6 +210,9 @@ func (h *hostileTenant) written(t *testing.T) string {
 		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			if err != nil {
 				return err
+			}
+			if path == h.at("over/upper/var/lib/cni") { // host-local without dataDir: no configuration names it
+				return fs.SkipDir
 			}
 			info, err := e.Info()
 			size := int64(0)
@@ -228,6 +265,30 @@ func (h *hostileTenant) path(allowed string) string {
 	return path
 }
 
+// another makes a configuration lease from another plugin, with the paths that such
+// plugins use.
+func (h *hostileTenant) another(c, ipam map[string]any) {
+	ipam["type"] = append(installed(), "whereabouts", "sh", "../bin/roce", "host-local\x00", "")[h.rnd.IntN(len(installed())+5)]
+	ipam["ranges"] = []any{[]any{map[string]any{"subnet": "172.16.10.0/24"}}}
+	ipam["addresses"] = []any{map[string]any{"address": "172.16.10.77/24"}}
+	c["mode"], c["device"], c["pciBusID"] = "bridge", "rail0", "0000:00:1f.0"
+	if h.rnd.IntN(2) == 0 {
+		delete(c, "device")
+		delete(c, "pciBusID")
+	}
+	for _, key := range []string{"dataDir", "DATADIR", "resolvConf", "daemonSocketPath", "log_file", "configuration_path", "anything"} {
+		if h.rnd.IntN(8) == 0 {
+			ipam[key] = h.path(h.at("allowed/ipam"))
+		}
+	}
+	if h.rnd.IntN(8) == 0 {
+		ipam["kubernetes"] = map[string]any{"kubeconfig": h.path(h.at("allowed/ipam"))}
+	}
+	if h.rnd.IntN(4) == 0 {
+		delete(ipam, "subnets")
+	}
+}
+
 // configuration returns a configuration that is correct but for what it asks for.
 func (h *hostileTenant) configuration() string {
 	name := func(usual string) string {
@@ -251,7 +312,7 @@ func (h *hostileTenant) configuration() string {
 		},
 		"pool":     func() { ipam["pool"] = name("tenant") },
 		"railPool": func() { delete(ipam, "subnets"); ipam["railPool"] = name("compute") },
-		"dataDir":  func() { ipam["type"] = "host-local"; ipam["dataDir"] = h.path("/var/lib/cni/networks") },
+		"another":  func() { h.another(c, ipam) },
 		"big":      func() { c["note"] = strings.Repeat("z", h.rnd.IntN(300_000)) },
 	}
 	for _, key := range slices.Sorted(maps.Keys(changes)) {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/conf/strict"
 )
@@ -32,7 +33,7 @@ func (p Policy) IPAMPlugin(namespace, kind string, config []byte) error {
 	if !allowed {
 		check{p, namespace, f}.fault("ipam.type", kind, "ipamTypes", p.Of(namespace).IPAMTypes)
 	}
-	p.ipamPaths(config, f)
+	p.another(kind, config, f)
 	return f.Err(operation, p.Path)
 }
 
@@ -52,6 +53,23 @@ func (p Policy) anywhere(ok func(Limits) bool) bool {
 	return false
 }
 
+// otherPlugins are plugins that are installed in the same folder and lease no addresses.
+// As an IPAM plugin they would change links of the node.
+func otherPlugins() []string {
+	return []string{
+		"bandwidth", "bridge", "dummy", "firewall", "host-device", "ib-sriov", "ipvlan", "loopback", "macvlan", "multus", "multus-shim", "ovs",
+		"portmap", "ptp", "rdma", "roce-env", "rocectl", "sbr", "sriov", "tap", "tuning", "vlan", "vrf",
+	}
+}
+
+// another reports what a configuration may not ask for with another IPAM plugin.
+func (p Policy) another(kind string, config []byte, f *strict.Faults) {
+	if slices.Contains(otherPlugins(), kind) {
+		f.Add(cnierr.BadConfig, "ipam.type", "name a plugin that leases addresses, such as "+conf.PoolType, "%q is not an IPAM plugin", kind)
+	}
+	p.ipamPaths(config, f)
+}
+
 // ipamPaths reports the paths in "ipam" of a configuration that another IPAM plugin
 // may not use. That plugin runs as root, and opens them as they are.
 func (p Policy) ipamPaths(config []byte, f *strict.Faults) {
@@ -67,10 +85,12 @@ func (p Policy) ipamPaths(config []byte, f *strict.Faults) {
 }
 
 // isPath says whether an IPAM plugin may use a text as a path: an absolute one, or
-// the value of a key that is known to be a path.
+// the value of a key that ends as those of paths do, such as dataDir of host-local,
+// daemonSocketPath of dhcp, and log_file and kubeconfig of whereabouts.
 func isPath(key, text string) bool {
-	known := []string{"dataDir", "resolvConf", "daemonSocketPath", "log_file", "configuration_path", "kubeconfig"}
-	return strings.HasPrefix(text, "/") || text != "" && slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) })
+	key = strings.ToLower(strings.ToUpper(key)) // as encoding/json compares keys: ſ is s
+	ends := func(end string) bool { return strings.HasSuffix(key, end) }
+	return strings.HasPrefix(text, "/") || text != "" && slices.ContainsFunc([]string{"dir", "path", "conf", "config", "socket", "_file", "logfile"}, ends)
 }
 
 // eachText calls fn with each text of a JSON document, and with the keys that lead to
@@ -104,5 +124,5 @@ func eachText(d *json.Decoder, keys []string, fn func(keys []string, text string
 	return err
 }
 
-// another says whether a request leases from another IPAM plugin.
-func another(r conf.Request) bool { return r.IPAM.Type != "" && r.IPAM.Type != conf.PoolType }
+// leasesElsewhere says whether a request leases from another IPAM plugin.
+func leasesElsewhere(r conf.Request) bool { return r.IPAM.Type != "" && r.IPAM.Type != conf.PoolType }

@@ -67,8 +67,8 @@ func (p Policy) Request(r conf.Request) error {
 		f.Add(cnierr.BadConfig, "runtimeConfig.CNIDeviceInfoFile", "leave it to Multus, which writes it for the capability CNIDeviceInfoFile",
 			"%q is not below %s", d, strings.Join(deviceInfoDirs(), " or "))
 	}
-	if another(r) {
-		p.ipamPaths(r.IPAM.Raw, f)
+	if leasesElsewhere(r) {
+		p.another(r.IPAM.Type, r.IPAM.Raw, f)
 	}
 	within := func(l Limits) bool {
 		faults := &strict.Faults{}

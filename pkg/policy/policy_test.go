@@ -103,6 +103,9 @@ func TestPathsOfAnotherIPAMPlugin(t *testing.T) {
 		`{"ipam": {"dataDir": "/etc", "dataDir": "/var/lib/cni/networks"}}`:              "ipam.dataDir",
 		`{"ipam": {"dataDir": "/var/lib/cni/networks/../../.."}}`:                        "ipam.dataDir",
 		`{"ipam": {"dataDir": "/var/lib/cni/networksx"}}`:                                "ipam.dataDir",
+		`{"ipam": {"socketPath": "run/containerd/containerd.sock"}}`:                     "ipam.socketPath",
+		`{"ipam": {"plugin_ſocket": "run/x"}}`:                                           "ipam.plugin_ſocket",
+		`{"ipam": {"profile": "default", "type": "x", "range": "10.0.0.0/24"}}`:          "",
 		`{"ipam": {"anything": [["/etc/shadow"]]}}`:                                      "ipam.anything",
 		`{"ipam": {"kubernetes": {"kubeconfig": "/home/x/.kube/config"}}}`:               "ipam.kubernetes.kubeconfig",
 		`{"ipam": {"daemonSocketPath": "/proc/self/root/run/cni/dhcp.sock", "x": null}}`: "ipam.daemonSocketPath",
@@ -110,6 +113,22 @@ func TestPathsOfAnotherIPAMPlugin(t *testing.T) {
 		err := p.IPAMPlugin("", "host-local", []byte(config))
 		if (err != nil) != (key != "") || err != nil && !strings.Contains(err.Error(), `"`+key+`"`) {
 			t.Errorf("%s: %v, want a fault of %q", config, err, key)
+		}
+	}
+}
+
+func TestPluginsThatLeaseNothingAreNoIPAMPlugins(t *testing.T) {
+	t.Parallel()
+	p := builtIn("/etc/roce/policy.json")
+	for kind, allowed := range map[string]bool{
+		"host-local": true, "static": true, "dhcp": true, "whereabouts": true, "nv-ipam": true,
+		"bridge": false, "host-device": false, "macvlan": false, "tuning": false, "rocectl": false, "multus": false,
+	} {
+		r := conf.Request{StateDir: "/run/roce", IPAM: conf.IPAM{Type: kind, Raw: []byte(`{"ipam": {}}`)}}
+		for of, err := range map[string]error{"ADD": p.Request(r), "DEL": p.IPAMPlugin("team", kind, r.IPAM.Raw), "GC": p.IPAMPlugin("", kind, r.IPAM.Raw)} {
+			if (err == nil) != allowed || err != nil && !strings.Contains(err.Error(), "is not an IPAM plugin") {
+				t.Errorf("%s with %s: %v", of, kind, err)
+			}
 		}
 	}
 }
