@@ -18,6 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 	"github.com/roce-cni/roce-cni/pkg/verify"
 )
 
@@ -187,7 +188,7 @@ func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) erro
 
 func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
 	if f.page != "" {
-		file, err := os.Create(f.page)
+		file, err := trusted.Output(f.page, 0o644)
 		if err == nil {
 			err = errors.Join(r.WritePage(file), file.Close())
 		}
@@ -207,7 +208,7 @@ func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
 		}
 		fmt.Fprintln(w, "# "+doctor.Summary(r.Answers))
 		for _, v := range r.Verdicts {
-			fmt.Fprintln(w, "# fault: "+v)
+			fmt.Fprintln(w, "# fault: "+doctor.Printable(v))
 		}
 	}
 	if status := doctor.Status(r.Answers); status != 0 {

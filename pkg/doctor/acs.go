@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // pcieACS asks whether the bridges above the NICs send what goes from one device to
@@ -79,7 +81,7 @@ func (n Node) bridges(device string) Finding {
 	}
 	var fix []string
 	for _, bridge := range redirecting {
-		fix = append(fix, "setpci -s "+bridge+" ECAP_ACS+0x6.w=0000")
+		fix = append(fix, shell.Command("setpci -s %s", bridge)+" ECAP_ACS+0x6.w=0000")
 	}
 	return problem("redirected by "+strings.Join(redirecting, ", "),
 		strings.Join(fix, "\n")+"\n# until the next boot; for good in the BIOS. In a virtual machine ACS must stay: use ATS")

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // hostARP asks whether the node answers ARP on the NIC that has the address, where
@@ -92,13 +94,13 @@ func (n Node) apart(name string) Finding {
 	found := fmt.Sprintf("arp_ignore=%d arp_announce=%d rp_filter=%d", value["arp_ignore"], value["arp_announce"], value["rp_filter"])
 	var fix []string
 	if value["arp_ignore"] == 0 {
-		fix = append(fix, "net/ipv4/conf/"+name+"/arp_ignore=1")
+		fix = append(fix, shell.Word("net/ipv4/conf/"+name+"/arp_ignore")+"=1")
 	}
 	if value["arp_announce"] < 2 {
-		fix = append(fix, "net/ipv4/conf/"+name+"/arp_announce=2")
+		fix = append(fix, shell.Word("net/ipv4/conf/"+name+"/arp_announce")+"=2")
 	}
 	if value["rp_filter"] == 1 {
-		fix = append(fix, "net/ipv4/conf/"+name+"/rp_filter=2")
+		fix = append(fix, shell.Word("net/ipv4/conf/"+name+"/rp_filter")+"=2")
 	}
 	if len(fix) == 0 {
 		return ok("%s", found)

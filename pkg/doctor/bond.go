@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // rdmaBond asks whether the RDMA port of a bonded NIC belongs to the bond. With RoCE
@@ -35,7 +37,7 @@ func rdmaBond() Check {
 				}
 				bonded = true
 				return problem("it belongs to "+link.Attrs().Name+", a slave of "+bond.Attrs().Name+", not to the bond",
-					"devlink dev eswitch show pci/"+n.pci(p.device.Name)+"  # RoCE LAG needs two ports of one NIC, no SR-IOV, legacy mode, and bond mode 802.3ad, active-backup or balance-xor")
+					shell.Command("devlink dev eswitch show %s", "pci/"+n.pci(p.device.Name))+"  # RoCE LAG needs two ports of one NIC, no SR-IOV, legacy mode, and bond mode 802.3ad, active-backup or balance-xor")
 			})
 			if !bonded && len(out) > 0 && out[0].Verdict == OK {
 				return []Finding{ok("no RDMA device belongs to a slave of a bond")}

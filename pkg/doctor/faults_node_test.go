@@ -59,7 +59,7 @@ func settingFaults() []fault {
 				w.write(networkd, "# This is private data. Do not parse.\nADMIN_STATE=configured\nOPER_STATE=routable\n")
 				w.write("run/NetworkManager/devices/2", "[device]\nmanaged=true\n")
 			},
-			check: "network-managers", verdict: Problem, says: "mlx5_0/1: both systemd-networkd and NetworkManager manage ens1f0np0", advice: "unmanaged-devices+=interface-name:ens1f0np0",
+			check: "network-managers", verdict: Problem, says: "mlx5_0/1: both systemd-networkd and NetworkManager manage ens1f0np0", advice: "conf.d/ens1f0np0.conf && nmcli general reload",
 		},
 		{
 			name: "NetworkManager alone", change: func(w *world) {

@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // networkManagers asks who configures the RoCE interfaces of the node. Children of pods
@@ -55,7 +57,7 @@ func (n Node) managers(name string, index int) Finding {
 		return ok("%s manages %s", by[0], name)
 	}
 	return problem("both systemd-networkd and NetworkManager manage "+name,
-		fmt.Sprintf("printf '[keyfile]\\nunmanaged-devices+=interface-name:%[1]s\\n' > /etc/NetworkManager/conf.d/%[1]s.conf && nmcli general reload", name))
+		shell.Command(`printf '[keyfile]\nunmanaged-devices+=interface-name:%%s\n' %s > %s && nmcli general reload`, name, "/etc/NetworkManager/conf.d/"+name+".conf"))
 }
 
 // setting returns a value of a file with lines KEY=VALUE, "" if there is no file or

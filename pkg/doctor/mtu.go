@@ -6,6 +6,8 @@ package doctor
 import (
 	"context"
 	"fmt"
+
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // rdmaMTU asks whether the MTU of the interface lets RoCE use its largest one.
@@ -28,7 +30,7 @@ func rdmaMTU() Check {
 				if roceMTU(mtu) == largestMTU {
 					return ok("%s", found)
 				}
-				return problem(found, fmt.Sprintf("ip link set %s mtu 9000  # and so in the configuration of the network of the node, and on the switch: at least %d", name, largestMTU+headers))
+				return problem(found, shell.Command("ip link set %s mtu 9000  # and so in the configuration of the network of the node, and on the switch: at least %d", name, largestMTU+headers))
 			})
 		},
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // poolFill asks whether the RailPools of the node have addresses left. Pools in the
@@ -72,7 +73,7 @@ func (n Node) pool(ctx context.Context, name string) Finding {
 		}
 	}
 	if lowest < 10 {
-		return problem(worst, "rocectl pool list "+name+"  # who has them; kubectl get railpool "+name+" shows whether there are free blocks")
+		return problem(worst, shell.Command("rocectl pool list %s  # who has them; kubectl get railpool %s shows", name, name)+" whether there are free blocks")
 	}
 	return ok("%s", worst)
 }

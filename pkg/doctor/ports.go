@@ -6,7 +6,6 @@ package doctor
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net"
 
 	"github.com/vishvananda/netlink"
@@ -47,10 +46,10 @@ func (n Node) portState(p port) Finding {
 	switch {
 	case layer == "InfiniBand":
 		return problem("its link layer is InfiniBand, on which there is no macvlan and no RoCE",
-			fmt.Sprintf("mlxconfig -d %s set LINK_TYPE_P%d=2 && mlxfwreset -d %s reset  # 2 is Ethernet; leave it, if the port is meant for InfiniBand", pci, p.Number, pci))
+			shell.Command("mlxconfig -d %s set LINK_TYPE_P%d=2 && mlxfwreset -d %s reset  # 2 is Ethernet; leave it, if the port is meant for InfiniBand", pci, p.Number, pci))
 	case p.device.Protocol == "":
 		return problem("it speaks no RoCE: the NIC is in switchdev mode, or RoCE is off",
-			fmt.Sprintf("devlink dev param set pci/%s name enable_roce value true cmode driverinit && devlink dev reload pci/%s", pci, pci))
+			shell.Command("devlink dev param set %s name enable_roce value true cmode driverinit && devlink dev reload %s", "pci/"+pci, "pci/"+pci))
 	case p.device.Protocol != roce:
 		return problem("it speaks "+p.device.Protocol+", not RoCE", "rdma link  # choose the interface of another device for the network")
 	}

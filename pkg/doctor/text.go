@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 )
 
 // WriteText writes an answer for people: a line, and below it, indented, why a
@@ -14,17 +15,32 @@ import (
 func WriteText(w io.Writer, a Answer) error {
 	found := a.Found
 	if a.Of != "" {
-		found = a.Of + ": " + found
+		found = strings.ReplaceAll(a.Of, "\n", "?") + ": " + found
 	}
+	found, more, _ := strings.Cut(found, "\n")
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-12s %-*s %s\n", a.Verdict, longestName(), a.Check, found)
-	for _, part := range []struct{ label, text string }{{"why: ", a.Why}, {"", a.Fix}, {"needs: ", a.Missing}} {
+	fmt.Fprintf(&b, "%-12s %-*s %s\n", a.Verdict, longestName(), a.Check, Printable(found))
+	for _, part := range []struct{ label, text string }{{"", more}, {"why: ", a.Why}, {"", a.Fix}, {"needs: ", a.Missing}} {
 		for line := range strings.Lines(part.text) {
-			fmt.Fprintf(&b, "%13s%s%s\n", "", part.label, strings.TrimSuffix(line, "\n"))
+			fmt.Fprintf(&b, "%13s%s%s\n", "", part.label, Printable(strings.TrimSuffix(line, "\n")))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Printable returns a line for a terminal. A pod, a NIC or another host may have chosen
+// words of it, and a terminal obeys what it cannot print.
+func Printable(line string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, line)
 }
 
 func longestName() int {

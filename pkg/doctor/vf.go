@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // vfTrust asks whether the VFs that the node itself uses let the frames of macvlan
@@ -63,7 +65,7 @@ func (n Node) vf(links []netlink.Link, pf string, vf netlink.VfInfo) (f Finding,
 	}
 	if len(wrong) > 0 {
 		return problem(fmt.Sprintf("VF %d of %s: %s", vf.ID, pf, strings.Join(wrong, ", ")),
-			fmt.Sprintf("ip link set %s vf %d %s", pf, vf.ID, strings.Join(fix, " "))).of(name), true
+			shell.Command("ip link set %s vf %d ", pf, vf.ID)+strings.Join(fix, " ")).of(name), true
 	}
 	return ok("VF %d of %s: trusted, no spoof check", vf.ID, pf).of(name), true
 }
