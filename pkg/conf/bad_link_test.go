@@ -31,6 +31,7 @@ func TestFaultsOfTheDocument(t *testing.T) {
 		{`{"cniVersion": "1.0.0"}`, cnierr.BadConfig, `"name": "" is not the name of a network`, `letters, digits and _.-`},
 		{`{"cniVersion": "1.0.0", "name": null}`, cnierr.BadConfig, `"name": "" is not`, `letters, digits and _.-`},
 		{`{"cniVersion": "1.0.0", "name": "-n"}`, cnierr.BadConfig, `"name": "-n" is not`, `letters, digits and _.-`},
+		{`{"cniVersion": "1.0.0", "name": "` + strings.Repeat("n", 70_000) + `"}`, cnierr.BadConfig, `"name": 70000 characters, at most 253`, `shorter`},
 		{`{"cniVersion": "1.0.0", "name": "a/b"}`, cnierr.BadConfig, `"name": "a/b" is not`, `letters, digits and _.-`},
 		{`{"cniVersion": "1.0.0", "name": "a\u0000"}`, cnierr.BadConfig, `"name": "a\x00" is not`, `letters, digits and _.-`},
 		{`{"cniVersion": "1.0.0", "name": {"a": 1}}`, cnierr.Decode, `"name": want a string, got an object`, ``},

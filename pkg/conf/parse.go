@@ -193,10 +193,17 @@ func oneInterface(r Request, f *strict.Faults) {
 	}
 }
 
+// longestNetwork is the longest name of a network. Names of Kubernetes objects are not
+// longer, and the lease database has room for it.
+const longestNetwork = 253
+
 func networkName(v strict.Value) string {
 	s, ok := v.Text("")
 	if (ok || !v.Present()) && !plainName(s) {
 		v.Bad("use a letter or digit, then letters, digits and _.-", "%q is not the name of a network", s)
+	}
+	if len(s) > longestNetwork {
+		v.Bad("choose a shorter name", "%d characters, at most %d are possible", len(s), longestNetwork)
 	}
 	return s
 }

@@ -5,9 +5,12 @@ package ledger
 
 import (
 	"encoding/binary"
+	"fmt"
+	"math"
 	"net/netip"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/ipam/kv"
 )
@@ -89,10 +92,25 @@ func appendOwner(b []byte, o Owner) []byte {
 	b = appendString(b, o.Netns.Path)
 	b = binary.BigEndian.AppendUint64(b, o.Netns.Dev)
 	b = binary.BigEndian.AppendUint64(b, o.Netns.Ino)
-	for _, s := range []string{o.ContainerID, o.IfName, o.Network, o.PodNamespace, o.PodName, o.PodUID} {
+	for _, s := range o.names() {
 		b = appendString(b, s)
 	}
 	return b
+}
+
+func (o Owner) names() []string {
+	return []string{o.ContainerID, o.IfName, o.Network, o.PodNamespace, o.PodName, o.PodUID}
+}
+
+// encodable returns an error for a text that is longer than its length can say: what
+// stands behind it could not be read, and that ends all calls on the node.
+func (o Owner) encodable() error {
+	for _, s := range append(o.names(), o.Netns.Path) {
+		if len(s) > math.MaxUint16 {
+			return cnierr.New(cnierr.BadConfig, "write lease", fmt.Sprintf("%.20q", s), "use shorter names", "a name has %d bytes, at most %d are possible", len(s), math.MaxUint16)
+		}
+	}
+	return nil
 }
 
 func (r *reader) netns() Netns { return Netns{r.string(), r.uint64(), r.uint64()} }

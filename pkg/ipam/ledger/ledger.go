@@ -149,8 +149,11 @@ func (l *Ledger) add(o Owner, p Place) error {
 }
 
 // Save writes a holding after a change of its owner. The attachment must be the
-// same.
+// same. It returns BadConfig for names that are too long for the database.
 func (l *Ledger) Save(h Holding) error {
+	if err := h.Owner.encodable(); err != nil {
+		return err
+	}
 	key := holdKey(h.Owner.Attachment())
 	if len(h.Places) == 0 {
 		return l.hold.Del(key)

@@ -382,3 +382,22 @@ func TestNoDatabaseIsMadeThroughALink(t *testing.T) {
 		}
 	}
 }
+
+// TestANameThatIsTooLongDamagesNothing: a tenant chooses the name of a network, and the
+// database has the length of a name in 16 bits.
+func TestANameThatIsTooLongDamagesNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	for i, long := range []int{1 << 15, 1<<16 - 1, 1 << 16, 70_000} {
+		o := owner(i + 2)
+		o.Network = strings.Repeat("n", long)
+		err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(o, Spot{"a", addr(i + 2)}) })
+		if tooLong := long >= 1<<16; tooLong != (err != nil) {
+			t.Errorf("a name of %d bytes: %v", long, err)
+		}
+		if n, err := holdings(t, s.View); err != nil || n != min(3, i+2) {
+			t.Errorf("after a name of %d bytes: %d holdings, %v", long, n, err)
+		}
+	}
+}
