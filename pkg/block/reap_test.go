@@ -160,8 +160,8 @@ func TestWhatIsDueIsReapedOnlyIfItStillIs(t *testing.T) {
 		"a node is back":               {c: cluster{nodes: block.Nodes{"node-1": ""}}},
 		"another machine has its name": {c: cluster{nodes: block.Nodes{"node-1": "another"}, bound: pods}, reaped: true},
 		"a pod is bound":               {c: cluster{bound: pods}},
-		"the node is unknown":     {c: cluster{err: away}, err: away},
-		"its pods are unknown":     {c: cluster{podsErr: away}, err: away},
+		"the node is unknown":          {c: cluster{err: away}, err: away},
+		"its pods are unknown":         {c: cluster{podsErr: away}, err: away},
 		"its owner has touched it": {change: func(t *testing.T, store *blocktest.Mem, b block.Block) {
 			if _, lost, err := claimer(store, 1).Assert(t.Context(), sized(t, 64), []block.Block{b}); err != nil || len(lost) > 0 {
 				t.Fatal(err)

@@ -57,7 +57,7 @@ func (p program) run(ctx context.Context) ([]byte, error) {
 
 func (p program) once(ctx context.Context) ([]byte, error) {
 	var stdout, printed bytes.Buffer
-	cmd := exec.CommandContext(ctx, p.path)
+	cmd := exec.CommandContext(ctx, p.path) //nolint:gosec // a plugin of CNI_PATH, which the runtime chooses
 	cmd.Env, cmd.Stdin, cmd.ExtraFiles = p.environ, bytes.NewReader(p.stdin), p.inherit
 	cmd.Stdout, cmd.Stderr = &stdout, io.MultiWriter(p.stderr, &printed)
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}

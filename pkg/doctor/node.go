@@ -99,7 +99,7 @@ func RunProgram(ctx context.Context, program string, args ...string) (string, er
 			return "", err
 		}
 	}
-	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput() //nolint:gosec // of the checks, and of root
 	return string(out), err
 }
 

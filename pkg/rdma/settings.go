@@ -102,7 +102,7 @@ const maxShared = 100
 // inFolder calls fn while a folder of configfs exists. It makes and removes the
 // folder, unless another process made it.
 func inFolder(dir string, fn func() error) (made bool, err error) {
-	err = os.Mkdir(dir, 0o755)
+	err = os.Mkdir(dir, 0o755) //nolint:gosec // configfs, where the kernel chooses the mode of what is in it
 	switch {
 	case err == nil:
 		defer os.Remove(dir) //nolint:errcheck // the next user takes the folder as it is

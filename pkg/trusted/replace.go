@@ -56,7 +56,7 @@ func Fresh(path string, mode fs.FileMode) (*os.File, error) {
 
 func fresh(path string, flags int, mode fs.FileMode) (fd int, name string, err error) {
 	for {
-		name = fmt.Sprintf("%s%s%016x", path, mark, rand.Uint64())
+		name = fmt.Sprintf("%s%s%016x", path, mark, rand.Uint64()) //nolint:gosec // the kernel seeds it for each process (math/rand/v2)
 		fd, err = uninterrupted(func() (int, error) {
 			return unix.Open(name, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode.Perm()))
 		})

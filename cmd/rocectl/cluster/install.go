@@ -60,7 +60,7 @@ init container of the pod installs it into a volume that the others mount.`,
 			if err := f.installPolicy(cmd.OutOrStdout()); err != nil || len(programs) == 0 {
 				return err
 			}
-			if err := os.MkdirAll(f.to, 0o755); err != nil {
+			if err := os.MkdirAll(f.to, 0o755); err != nil { //nolint:gosec // as distributions make /opt/cni/bin
 				return installError(f.to, err)
 			}
 			if err := f.clean(); err != nil {

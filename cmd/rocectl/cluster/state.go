@@ -28,7 +28,7 @@ func closeToOthers(dir string) error {
 		inside, err = os.ReadDir(dir)
 	}
 	if err == nil && len(inside) == 0 {
-		err = os.Chmod(dir, 0o700)
+		err = os.Chmod(dir, 0o700) //nolint:gosec // a folder
 	}
 	if err != nil {
 		return cnierr.New(cnierr.IO, "prepare state folder", dir, "", "%w", err)

@@ -103,16 +103,16 @@ func TestARefusedClaimReadsTheOwnerOfTheBlock(t *testing.T) {
 		answers       []answer
 		touch, remove func(error) bool
 	}{
-		"the test fails: another block":      {[]answer{invalid, railBlock("uid-2")}, is(block.ErrConflict), is(block.ErrConflict)},
-		"a policy forbids: another's block":  {[]answer{forbidden, railBlock("uid-2")}, is(block.ErrConflict), is(block.ErrConflict)},
-		"a policy forbids our block":         {[]answer{forbidden, railBlock("uid-1")}, lasting(cnierr.NotAvailable, "ServiceAccount"), lasting(cnierr.NotAvailable, "ServiceAccount")},
-		"the block is invalid":               {[]answer{invalid, railBlock("uid-1")}, lasting(cnierr.BadConfig, ""), lasting(cnierr.BadConfig, "")},
-		"it is gone by then":                 {[]answer{invalid, gone}, is(block.ErrNotFound), is(block.ErrNotFound)},
-		"its owner is unknown":            {[]answer{forbidden, {cut: true}}, is(block.ErrUnknown), is(block.ErrUnknown)},
-		"others write our block at once":     {[]answer{conflict, railBlock("uid-1")}, busy(0), is(block.ErrConflict)},
-		"others have written, and have it":   {[]answer{conflict, railBlock("uid-2")}, is(block.ErrConflict), is(block.ErrConflict)},
-		"it is gone, without a question":   {[]answer{gone}, is(block.ErrNotFound), is(block.ErrNotFound)},
-		"no answer, and no question": {[]answer{{cut: true}, railBlock("uid-2")}, is(block.ErrUnknown), is(block.ErrUnknown)},
+		"the test fails: another block":     {[]answer{invalid, railBlock("uid-2")}, is(block.ErrConflict), is(block.ErrConflict)},
+		"a policy forbids: another's block": {[]answer{forbidden, railBlock("uid-2")}, is(block.ErrConflict), is(block.ErrConflict)},
+		"a policy forbids our block":        {[]answer{forbidden, railBlock("uid-1")}, lasting(cnierr.NotAvailable, "ServiceAccount"), lasting(cnierr.NotAvailable, "ServiceAccount")},
+		"the block is invalid":              {[]answer{invalid, railBlock("uid-1")}, lasting(cnierr.BadConfig, ""), lasting(cnierr.BadConfig, "")},
+		"it is gone by then":                {[]answer{invalid, gone}, is(block.ErrNotFound), is(block.ErrNotFound)},
+		"its owner is unknown":              {[]answer{forbidden, {cut: true}}, is(block.ErrUnknown), is(block.ErrUnknown)},
+		"others write our block at once":    {[]answer{conflict, railBlock("uid-1")}, busy(0), is(block.ErrConflict)},
+		"others have written, and have it":  {[]answer{conflict, railBlock("uid-2")}, is(block.ErrConflict), is(block.ErrConflict)},
+		"it is gone, without a question":    {[]answer{gone}, is(block.ErrNotFound), is(block.ErrNotFound)},
+		"no answer, and no question":        {[]answer{{cut: true}, railBlock("uid-2")}, is(block.ErrUnknown), is(block.ErrUnknown)},
 	} {
 		if _, err := serve(t, tt.answers...).api(t).Blocks().Touch(t.Context(), "gpu-3", "uid-1"); !tt.touch(err) {
 			t.Errorf("%s: touch: %v", name, err)
