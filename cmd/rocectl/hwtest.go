@@ -192,7 +192,7 @@ func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
 		Now: plugin.BootTime, Wait: plugin.Wait, NodeName: host, ReadFile: trusted.Read, Log: log,
 	}
 	const file = hwtest.StateDir + ".lock"
-	lock, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err == nil {
 		var got bool
 		if got, err = flock.Try(lock, unix.LOCK_EX); !got && err == nil {
@@ -229,7 +229,7 @@ func (f hwtestFlags) write(r hwtest.Results, rec recording.Recording) (err error
 	for _, n := range f.names {
 		with.Name("name", n)
 	}
-	file, err := os.OpenFile(f.out, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	file, err := trusted.Output(f.out, 0o600)
 	if err == nil {
 		err = errors.Join(hwtest.Write(file, r, rec, with), file.Close())
 	}
