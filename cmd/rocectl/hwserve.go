@@ -26,8 +26,8 @@ func hwserveCommand() *cobra.Command {
 active RoCE NICs, as hwtest --mutate does, and answer the tests of the first node. It
 answers only callers with the same token. The token is sent unencrypted: choose one for
 each test. At the end everything is removed.`,
-		Example: `  rocectl hwtest serve --token "$TOKEN"                                # on the second node
-  rocectl hwtest --mutate --peer SECOND_NODE:9484 --token "$TOKEN"     # on the first`,
+		Example: `  rocectl hwtest serve --token "$TOKEN"                           # on the second node
+  rocectl hwtest --mutate --peer SECOND_NODE --token "$TOKEN"     # on the first`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if token == "" {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"strings"
@@ -81,7 +83,7 @@ them, too. Look at the file before you send it: tar -xzOf FILE | less
 	cmd.Flags().StringVar(&f.out, "out", "roce-hwtest.tar.gz", "the `FILE` to write")
 	cmd.Flags().BoolVar(&f.mutate, "mutate", false, "also run the steps that make pods and move devices")
 	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
-	cmd.Flags().StringVar(&f.peer, "peer", "", "with --mutate, the `ADDRESS` of another node that runs rocectl hwtest serve")
+	cmd.Flags().StringVar(&f.peer, "peer", "", "with --mutate, the `ADDRESS` of another node that runs rocectl hwtest serve, with a port if it is not 9484")
 	cmd.Flags().StringVar(&f.token, "token", "", "a `TEXT` that both nodes know")
 	cmd.AddCommand(hwserveCommand(), replayCommand())
 	return cmd
@@ -163,7 +165,11 @@ func (f hwtestFlags) changing(ctx context.Context, b hwtest.Bench, node hwtest.N
 		return err
 	}
 	if f.peer != "" && ctx.Err() == nil {
-		if err := b.With(ctx, f.peer, f.token); err != nil {
+		address := f.peer
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			address = net.JoinHostPort(strings.Trim(address, "[]"), "9484")
+		}
+		if err := b.With(ctx, address, f.token); err != nil {
 			return err
 		}
 	}
@@ -226,6 +232,13 @@ func (f hwtestFlags) write(r hwtest.Results, rec recording.Recording) (err error
 		with.Name("node", short)
 	}
 	with.Name("node", os.Getenv("NODE_NAME"))
+	peer := f.peer
+	if host, _, err := net.SplitHostPort(peer); err == nil {
+		peer = host
+	}
+	if _, err := netip.ParseAddr(strings.Trim(peer, "[]")); err != nil { // addresses are replaced in any case
+		with.Name("node", peer)
+	}
 	for _, n := range f.names {
 		with.Name("name", n)
 	}

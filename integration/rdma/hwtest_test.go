@@ -6,6 +6,7 @@ package rdma
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -197,25 +198,7 @@ func TestNodesSharedHWTestPassesBetweenNodes(t *testing.T) {
 	other := meet(t)
 	const address, token = "10.0.9.1:9484", "a test's token"
 	if other.self == "1" {
-		cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "serve", "--listen", address, "--token", token)
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if lines := bufio.NewScanner(out); !lines.Scan() || !strings.HasPrefix(lines.Text(), "listens on ") {
-			t.Errorf("it says %q", lines.Text())
-		}
-		other.swap("serves")
-		other.swap("stop")
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Error(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			t.Error(err)
-		}
+		other.hwserve(address, token)
 		return
 	}
 	other.swap("waits")
@@ -229,4 +212,26 @@ func TestNodesSharedHWTestPassesBetweenNodes(t *testing.T) {
 	}
 	contains(t, said, "peer-rdma")
 	t.Log(said)
+}
+
+// hwserve is the second node until the first one has tested.
+func (p *peer) hwserve(address, token string) {
+	t := p.t
+	t.Helper()
+	cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "serve", "--listen", address, "--token", token)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := bufio.NewScanner(out); !lines.Scan() || !strings.HasPrefix(lines.Text(), "listens on ") {
+		t.Errorf("it says %q", lines.Text())
+	}
+	p.swap("serves")
+	p.swap("stop")
+	if err := errors.Join(cmd.Process.Signal(os.Interrupt), cmd.Wait()); err != nil {
+		t.Error(err)
+	}
 }

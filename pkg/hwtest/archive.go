@@ -45,6 +45,7 @@ const (
 // the user. It looks once more for everything that was replaced. Errors: Bug if
 // something of it is left, and then nothing is written; those of w.
 func Write(w io.Writer, r Results, rec recording.Recording, with *redact.Redactor) error {
+	keepVersions(r, rec, with)
 	files, err := rec.Redact(with).Files()
 	if err != nil {
 		return err
@@ -68,6 +69,21 @@ func Write(w io.Writer, r Results, rec recording.Recording, with *redact.Redacto
 		}
 	}
 	return errors.Join(t.Close(), z.Close())
+}
+
+// keepVersions keeps versions that look like addresses: they are what the file is for.
+func keepVersions(r Results, rec recording.Recording, with *redact.Redactor) {
+	for _, p := range r.Ports {
+		with.Keep(p.Version)
+		with.Keep(p.Firmware)
+	}
+	with.Keep(r.Stack.Kernel)
+	with.Keep(r.Stack.OFED)
+	for name, text := range rec.Sys.Files {
+		if path.Base(name) == "fw_ver" || strings.HasPrefix(name, "module/") {
+			with.Keep(text)
+		}
+	}
 }
 
 // redacted returns results as JSON. It replaces values alone, never keys.

@@ -77,7 +77,7 @@ func (r *Redactor) GUID(guid uint64) uint64 {
 // tests stay.
 func (r *Redactor) Addr(a netip.Addr) netip.Addr {
 	a = a.Unmap()
-	if a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || ours(a) || r.replaces(a) {
+	if a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || ours(a) || r.replaces(a) || slices.Contains(r.kept, a) {
 		return a
 	}
 	if a.Is4() {

@@ -14,6 +14,7 @@ func TestAnAlikeTextHasTheSameForm(t *testing.T) {
 	t.Parallel()
 	r := NewAlike()
 	r.Name("node", "gpu-07")
+	r.Keep("218.0.219.1/pkg 24.10-1.1.4.0")
 	for _, c := range []struct{ in, want string }{
 		{"gpu-07 172.16.11.5/24", "node-1 240.0.1.1/24"},
 		{"172.16.11.9 172.16.12.5 172.16.11.5", "240.0.1.2 240.0.2.1 240.0.1.1"},
@@ -26,6 +27,7 @@ func TestAnAlikeTextHasTheSameForm(t *testing.T) {
 		{"fd00:1::77/64 fd00:2::77", "2001:db8:524f:1::1/64 2001:db8:524f:2::1"},
 		{"5054:00ff:feaa:bbcc 0000:0000:0000:0000", "0252:4f00:ff00:0001 0000:0000:0000:0000"},
 		{"00:00:00:00:00:00 ff:ff:ff:ff:ff:ff 198.18.0.1 2001:2::1 127.0.0.1", "00:00:00:00:00:00 ff:ff:ff:ff:ff:ff 198.18.0.1 2001:2::1 127.0.0.1"},
+		{"firmware 218.0.219.1/pkg, MLNX_OFED 24.10-1.1.4.0", "firmware 218.0.219.1/pkg, MLNX_OFED 24.10-1.1.4.0"},
 		{"0000:0b:00.2 pci0000:00/0000:00:03.0 28.39.1002", "0000:0b:00.2 pci0000:00/0000:00:03.0 28.39.1002"},
 	} {
 		got := r.Text(c.in)

@@ -27,9 +27,24 @@ type Redactor struct {
 	aliases map[string]string // what replaces a value
 	counts  map[string]int    // of each kind
 	alike   bool
+	kept    []netip.Addr
 }
 
 type name struct{ kind, text string }
+
+// words are what can be addresses.
+const words = `[0-9a-fA-F:.]{2,}`
+
+// Keep says that nothing in a text is an address of the user, such as in the version of
+// a firmware: 218.0.219.1. A redactor that replaces values by others of their kind
+// keeps these words everywhere.
+func (r *Redactor) Keep(text string) {
+	for _, word := range regexp.MustCompile(words).FindAllString(text, -1) {
+		if a, err := netip.ParseAddr(strings.TrimRight(word, ".:")); err == nil {
+			r.kept = append(r.kept, a)
+		}
+	}
+}
 
 // New returns a redactor that knows no names.
 func New() *Redactor { return &Redactor{aliases: map[string]string{}, counts: map[string]int{}} }
@@ -77,7 +92,7 @@ func (r *Redactor) Text(s string) string {
 	} {
 		s = r.pattern(s, p.kind, p.pattern)
 	}
-	return regexp.MustCompile(`[0-9a-fA-F:.]{2,}`).ReplaceAllStringFunc(s, r.address)
+	return regexp.MustCompile(words).ReplaceAllStringFunc(s, r.address)
 }
 
 // pattern replaces what matches a pattern. It leaves out what is part of a longer
