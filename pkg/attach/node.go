@@ -31,6 +31,9 @@ type Node struct {
 	// OpenHost opens the kernel at the host alone. Its errors are those of
 	// kernel.OpenHost.
 	OpenHost func() (Kernel, error)
+	// Find returns another path of a namespace that was named by a process, "" if nothing
+	// has the namespace any more. nil: no process names namespaces.
+	Find func(path string, id plan.NetnsID) string
 	// Wire returns the executor of the operations that ask or tell the wire.
 	Wire func(Kernel) apply.Single
 	// RDMA returns the RDMA subsystem, which opens nothing before it is used. netns

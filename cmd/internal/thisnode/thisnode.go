@@ -20,6 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	netnspaths "github.com/roce-cni/roce-cni/pkg/kernel/netns"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/probe"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
@@ -34,6 +35,7 @@ func New(records record.Store, netns func(path string) string, log *slog.Logger)
 	return attach.Node{
 		Open:     func(path string) (attach.Kernel, error) { return kernel.Open(path, sys) },
 		OpenHost: func() (attach.Kernel, error) { return kernel.OpenHost() },
+		Find:     netnspaths.Find,
 		Wire: func(k attach.Kernel) apply.Single {
 			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
 		},

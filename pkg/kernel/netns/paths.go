@@ -8,8 +8,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
 // Paths returns paths of the network namespaces of a node: where they are mounted, as
@@ -33,6 +38,28 @@ func Paths(proc string) (paths []string, hidden int, err error) {
 		}
 	}
 	return paths, hidden, nil
+}
+
+// Find returns a path of a namespace that was named by a process: the path of that process
+// while it is there, or else of another process or a mount. It returns "" for another
+// path, and if nothing has the namespace.
+func Find(path string, id plan.NetnsID) string {
+	rest, ok := strings.CutSuffix(path, "/ns/net")
+	if _, err := strconv.ParseUint(filepath.Base(rest), 10, 32); !ok || err != nil {
+		return ""
+	}
+	is := func(path string) bool {
+		var st unix.Stat_t
+		return unix.Stat(path, &st) == nil && plan.NetnsID{Dev: st.Dev, Ino: st.Ino} == id
+	}
+	if is(path) {
+		return path
+	}
+	paths, _, err := Paths(filepath.Dir(rest))
+	if i := slices.IndexFunc(paths, is); err == nil && i >= 0 {
+		return paths[i]
+	}
+	return ""
 }
 
 // mounts returns the paths at which network namespaces are mounted
