@@ -38,17 +38,19 @@ func (w *world) sandbox(t testing.TB) (path string, end func()) {
 	return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), end
 }
 
+// There are four addresses for eight pods. A namespace of another test can get the inode
+// number of a dead pod, and keeps its lease then; four at once do not.
 func TestLeasesOfDeadProcessesComeBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	c := w.rail(0).With("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.65"}).With("ipam.quarantine", "0s").Unasked()
+	c := w.rail(0).With("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.67"}).With("ipam.quarantine", "0s").Unasked()
 	p := w.pod(t)
-	for i := range 4 {
+	for i := range 8 {
 		path, end := w.sandbox(t)
 		a := w.attach(c, p, "net1")
 		a.netns, a.id = path, fmt.Sprintf("process-%d", i)
 		a.mustAdd(t)
-		if i < 3 {
+		if i < 7 {
 			end()
 		}
 	}

@@ -78,6 +78,13 @@ func ofProcess(path string) (proc string, ok bool) {
 	return filepath.Dir(rest), err == nil
 }
 
+// leftByProcess says whether a path names a namespace by a process that has ended.
+func leftByProcess(path string) bool {
+	_, ok := ofProcess(path)
+	there, err := NetnsAt(path)
+	return ok && there == (Netns{}) && err == nil
+}
+
 // users is who has namespaces: the processes and the mounts of a node.
 type users struct {
 	processes map[inode]bool

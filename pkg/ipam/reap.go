@@ -70,7 +70,10 @@ func (w *work) look(at conf.Attachment, present Netns, limit int) (checked, gone
 		}
 		seen++
 		if !ok {
-			isDead = w.dead(present, n.Netns)
+			isDead, err = w.ended(at, present, n)
+			if err != nil {
+				return 0, 0, nil, err
+			}
 			known[n.Netns] = isDead
 			checked++
 			if isDead {
@@ -83,6 +86,20 @@ func (w *work) look(at conf.Attachment, present Netns, limit int) (checked, gone
 		}
 	}
 	return checked, gone, dead, nil
+}
+
+// ended says whether the namespace of a holding is surely gone. The kernel gives the inode
+// number of a namespace that is gone to the next one. Where namespaces are named by
+// process, the namespace of the present call can therefore look like that of a dead pod.
+func (w *work) ended(at conf.Attachment, present Netns, n ledger.Neighbour) (bool, error) {
+	if w.dead(present, n.Netns) {
+		return true, nil
+	}
+	if n.Netns.Path == present.Path || n.Netns.Dev != present.Dev || n.Netns.Ino != present.Ino || !leftByProcess(n.Netns.Path) {
+		return false, nil
+	}
+	h, err := n.Holding()
+	return err == nil && h.Owner.ContainerID != string(at.ContainerID), err
 }
 
 // visible says whether the namespace of the present call is at its path.

@@ -220,3 +220,41 @@ func TestHiddenProcessesOfTheNodeKeepNoNamespaceAlive(t *testing.T) {
 		t.Errorf("beside a hidden process of a pod: %v, %v; want an error", alive, err)
 	}
 }
+
+// The lease of a dead pod has the inode number that the kernel then gave to the namespace
+// of the present call.
+func TestAReusedInodeNumberKeepsNoLease(t *testing.T) {
+	t.Parallel()
+	present, err := ipam.NetnsAt(fmt.Sprintf("/proc/%d/ns/net", os.Getpid()))
+	if err != nil || present.Ino == 0 {
+		t.Fatalf("got %v, %v", present, err)
+	}
+	n := newNode(t)
+	book := ipam.New(ipam.Config{Dir: n.dir, BootID: n.boot, Now: func() time.Duration { return n.now }, Observe: ipam.Observe})
+	lease := func(pod, ifName string, netns ipam.Netns) error {
+		a := ask(pod, subnet("10.0.0.0/24", "10.0.0.1-10.0.0.2"))
+		a.Owner.IfName, a.Owner.Netns, a.Quarantine = ifName, netns, 0
+		_, err := book.Acquire(ctx, a)
+		return err
+	}
+	ended := present
+	ended.Path = "/proc/4194304/ns/net" // above the largest number of a process (PID_MAX_LIMIT)
+	for _, c := range []struct {
+		pod, ifName string
+		netns       ipam.Netns
+		want        []string
+	}{
+		{"old", "net1", ended, []string{"old"}},
+		{"old", "net2", present, []string{"old", "old"}}, // the same pod by another process
+		{"new", "net1", present, []string{"new", "old"}},
+	} {
+		if err := lease(c.pod, c.ifName, c.netns); err != nil {
+			t.Errorf("%s %s: %v", c.pod, c.ifName, err)
+		}
+		got := n.holders()
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("after %s %s: held by %v, want %v", c.pod, c.ifName, got, c.want)
+		}
+	}
+}
