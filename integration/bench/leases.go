@@ -108,7 +108,7 @@ func leasesIn(ctx context.Context, dir string, subnet netip.Prefix, number func(
 func plus(a netip.Addr, n int) netip.Addr {
 	b := a.As4()
 	var sum [4]byte
-	binary.BigEndian.PutUint32(sum[:], binary.BigEndian.Uint32(b[:])+uint32(n)) //nolint:gosec // below 2^18
+	binary.BigEndian.PutUint32(sum[:], binary.BigEndian.Uint32(b[:])+uint32(n))
 	return netip.AddrFrom4(sum)
 }
 

@@ -124,7 +124,7 @@ func (b Bench) pod(id string, rail int, ports []port, rdma map[string]any) (*pod
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(b.Netns, 0o755); err != nil {
+	if err := os.MkdirAll(b.Netns, 0o755); err != nil { //nolint:gosec // as ip-netns(8) makes it
 		return nil, err
 	}
 	if err := netns.Make(p.path); err != nil {

@@ -33,7 +33,7 @@ func runScript(t *testing.T, pod, env string) (calls []string, ok bool) {
 		"ib_write_bw": `echo "$@" >>` + log,
 		"roce-env":    "cat <<'END'\n" + env + "END\n" + `case "$(tail -n 1 ` + dir + `/env)" in false*) exit 1;; esac`,
 	} {
-		must(t, name, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700)) //nolint:gosec // a program
+		must(t, name, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700))
 	}
 	program := userPods(t)[pod].Spec.Containers[0]
 	script := strings.NewReplacer("/roce/roce-env", filepath.Join(dir, "roce-env"), "/tmp/env", dir+"/env", "/tmp/rails", dir+"/rails").

@@ -161,7 +161,7 @@ func enter(fd int, path string, fn func() error) error {
 // Make makes a network namespace at a path, where it stays until Remove. EEXIST means
 // that something is there.
 func Make(path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
