@@ -178,7 +178,7 @@ func softwareFaults() []fault {
 		},
 		{
 			name: "a pool is nearly empty", change: func(w *world) { w.pool(19) },
-			check: "pools", verdict: Problem, says: "gpu: rail 0: 19 of 20 addresses of 172.20.0.0/16 leased or in quarantine", advice: "rocectl pool list gpu",
+			check: "pools", verdict: Problem, says: "gpu: rail 0: 19 of 20 addresses of 172.20.0.0/16 leased or in quarantine", advice: "rocectl pool list rail:gpu",
 		},
 		{
 			name: "a pool has addresses", change: func(w *world) { w.pool(3) },

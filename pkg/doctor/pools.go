@@ -46,7 +46,7 @@ func (n Node) pool(ctx context.Context, name string) Finding {
 	if err != nil {
 		return problem(err.Error(), "curl -s "+n.AgentURL+"  # the agent says what it waits for")
 	}
-	entries, err := n.Leases.List(ctx, name)
+	entries, err := n.Leases.List(ctx, pool.OfRailPool(name))
 	if cnierr.CodeOf(err) == cnierr.Unreadable {
 		return problem(err.Error(), "rocectl repair  # shows what it would restore; with --yes it does")
 	}
@@ -73,7 +73,7 @@ func (n Node) pool(ctx context.Context, name string) Finding {
 		}
 	}
 	if lowest < 10 {
-		return problem(worst, shell.Command("rocectl pool list %s  # who has them; kubectl get railpool %s shows", name, name)+" whether there are free blocks")
+		return problem(worst, shell.Command("rocectl pool list %s  # who has them; kubectl get railpool %s shows", pool.OfRailPool(name), name)+" whether there are free blocks")
 	}
 	return ok("%s", worst)
 }

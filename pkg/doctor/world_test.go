@@ -137,7 +137,7 @@ func (w *world) pool(leased int) {
 	}
 	for i := range leased {
 		_, err := w.leases.Acquire(w.t.Context(), ipam.Ask{
-			Pool:    "gpu",
+			Pool:    pool.OfRailPool("gpu"),
 			Subnets: []ipam.Subnet{{Prefix: subnet, Ranges: []netrange.Range{owned}}},
 			Owner:   ipam.Owner{ContainerID: fmt.Sprint("c", i), IfName: "net1", Network: "rails"},
 		})
