@@ -4,6 +4,7 @@
 package cni
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -55,4 +56,31 @@ func TestLinkThatWasMovedToAnotherNamespace(t *testing.T) {
 			w.noRecords(t)
 		})
 	}
+}
+
+// A link can have as many alternative names as fit into 64 KiB. The kernel then tells all
+// links of its namespace in messages that are larger than that.
+func TestLargeLinksOfAPodStopNoDEL(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p, other := w.pod(t), w.pod(t)
+	const each = 40
+	for i := range 480 / each {
+		names := "link property add dev eth0"
+		for j := range each {
+			names += fmt.Sprintf(" altname %s%d", strings.Repeat("x", 120), i*each+j)
+		}
+		other.IP(t, names)
+	}
+	theirs, own := w.attach(w.rail(0), other, "net1"), w.attach(w.rail(0), p, "net1")
+	theirs.mustAdd(t)
+	own.mustAdd(t)
+	p.IP(t, "link del dev net1") // DEL looks for it everywhere
+	own.mustDel(t)
+	if err := theirs.check(t); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	theirs.mustDel(t)
+	w.nothingLeased(t)
+	w.noRecords(t)
 }

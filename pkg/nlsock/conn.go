@@ -33,9 +33,11 @@ type Conn struct {
 	buf []byte
 }
 
-// maxDump is more than the kernel puts into one message of a dump: it looks at
-// the size of the reader's buffer and stops at 32 KiB (netlink_dump).
-const maxDump = 64 << 10
+// maxDump is more than the kernel puts into one message. It stops a dump at 32 KiB
+// (netlink_dump), or at the size of the largest link of the namespace (rtnl_calcit). A link
+// can have up to 64 KiB of each list: alternative names, source MACs, virtual functions.
+// What is not used of the buffer costs no memory.
+const maxDump = 256 << 10
 
 // Dial opens a socket of a protocol, such as unix.NETLINK_ROUTE, in the
 // namespace of the calling thread. EPROTONOSUPPORT means that the kernel does
