@@ -159,8 +159,13 @@ func TestSharedRailsHaveOneIndexForAll(t *testing.T) {
 	}
 	a.mustCheck()
 
-	want := fmt.Sprintf("export NCCL_IB_HCA='=%[1]s'\nexport NCCL_IB_GID_INDEX=%[2]d\nexport UCX_NET_DEVICES=%[1]s\nexport UCX_IB_GID_INDEX=%[2]d\n",
-		hcas(devices()), at)
+	want := fmt.Sprintf(`export NCCL_IB_HCA='=%[1]s'
+export NCCL_IB_GID_INDEX=%[2]d
+export NVSHMEM_HCA_LIST=%[1]s
+export NVSHMEM_IB_GID_INDEX=%[2]d
+export UCX_NET_DEVICES=%[1]s
+export UCX_IB_GID_INDEX=%[2]d
+`, hcas(devices()), at)
 	told, err := inside(t, a.pod)
 	if err != nil {
 		t.Error(err)

@@ -60,6 +60,8 @@ func TestTellEachPodItsOwnIndex(t *testing.T) {
 # net2 %[3]s: rxe1 port 1, GID index %[2]d
 export NCCL_IB_HCA='=rxe0:1,rxe1:1'
 export NCCL_IB_GID_INDEX=%[2]d
+export NVSHMEM_HCA_LIST=rxe0:1,rxe1:1
+export NVSHMEM_IB_GID_INDEX=%[2]d
 export UCX_NET_DEVICES=rxe0:1,rxe1:1
 export UCX_IB_GID_INDEX=%[2]d
 # net1: ib_write_bw -d rxe0 -i 1 -x %[2]d
