@@ -14,10 +14,11 @@ import (
 func TestDelTakesDownAnInterfaceThatWasChanged(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
-		"alias":               "link set dev net1 alias foo",
-		"alias and name":      "link set dev net1 alias foo\nlink set dev net1 down\nlink set dev net1 name vpn0\nlink set dev vpn0 up",
-		"alias and MAC":       "link set dev net1 alias foo\nlink set dev net1 address 02:00:00:00:00:99",
-		"a copy with another": "link add link net1 name copy type macvlan mode bridge\naddr flush dev net1\nlink set dev copy up\naddr add ADDR/24 dev copy",
+		"alias":                       "link set dev net1 alias foo",
+		"the form of a mark as alias": "link set dev net1 alias roce:other/net1",
+		"alias and name":              "link set dev net1 alias foo\nlink set dev net1 down\nlink set dev net1 name vpn0\nlink set dev vpn0 up",
+		"alias and MAC":               "link set dev net1 alias foo\nlink set dev net1 address 02:00:00:00:00:99",
+		"a copy with another":         "link add link net1 name copy type macvlan mode bridge\naddr flush dev net1\nlink set dev copy up\naddr add ADDR/24 dev copy",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
@@ -80,7 +81,7 @@ func (n Node) remove(ctx context.Context, rec record.Record, netns string, relea
 	}
 	rec.Plan.Ops = n.withoutMoved(rec)
 	before, after := n.teardown(rec)
-	if err := n.undo(ctx, rec, netns, append(carriers(rec), before...)); err != nil {
+	if err := n.undo(ctx, rec, netns, append(n.carriers(rec), before...)); err != nil {
 		return err
 	}
 	if err := release(ctx, rec); err != nil {
@@ -94,14 +95,29 @@ func (n Node) remove(ctx context.Context, rec record.Record, netns string, relea
 }
 
 // carriers returns what is left to undo of links that roce made, when their own
-// operations are undone. A link that an IPAM plugin needs keeps its addresses until then.
-func carriers(rec record.Record) plan.Ops {
+// operations are undone. An IPAM plugin may still need such a link: then it has lost its
+// addresses. Addresses that another attachment of the pod has too are left out.
+func (n Node) carriers(rec record.Record) plan.Ops {
+	if len(rec.Plan.Ops.Links()) == 0 || len(rec.Plan.Addresses()) == 0 {
+		return nil
+	}
+	others := map[netip.Addr]bool{}
+	siblings, _ := n.Records.Of(rec.ContainerID) // without them, the addresses of this attachment still must go
+	for _, at := range siblings {
+		if at == rec.Attachment {
+			continue
+		}
+		if other, err := n.Records.Load(at); err == nil {
+			for _, a := range other.Plan.Addresses() {
+				others[a.Prefix.Addr()] = true
+			}
+		}
+	}
 	var op plan.Carriers
 	for _, a := range rec.Plan.Addresses() {
-		op.Addresses = append(op.Addresses, a.Prefix.Addr())
-	}
-	if len(rec.Plan.Ops.Links()) == 0 || len(op.Addresses) == 0 {
-		return nil
+		if !others[a.Prefix.Addr()] {
+			op.Addresses = append(op.Addresses, a.Prefix.Addr())
+		}
 	}
 	return plan.InPod(op)
 }

@@ -115,7 +115,8 @@ func replaced(v any, with *redact.Redactor) any {
 	return v
 }
 
-// largest is the largest file of an archive that is read.
+// largest is how many bytes the files of an archive that is read may have together. The
+// archive itself can be a thousand times smaller.
 const largest = 64 << 20
 
 // Unpack writes the files of an archive into an empty folder. It takes only files that
@@ -130,6 +131,7 @@ func Unpack(r io.Reader, dir string) (err error) {
 	if err != nil {
 		return err
 	}
+	left := int64(largest)
 	for t := tar.NewReader(z); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
@@ -139,10 +141,13 @@ func Unpack(r io.Reader, dir string) (err error) {
 			return err
 		}
 		name := path.Base(h.Name)
-		if folder+name != h.Name || path.Ext(name) != ".json" || h.Typeflag != tar.TypeReg || h.Size > largest {
+		if folder+name != h.Name || path.Ext(name) != ".json" || h.Typeflag != tar.TypeReg {
 			return fmt.Errorf("%q is no file of rocectl hwtest", h.Name)
 		}
-		b, err := io.ReadAll(io.LimitReader(t, largest))
+		if left -= h.Size; left < 0 {
+			return fmt.Errorf("the files have more than %d bytes", int64(largest))
+		}
+		b, err := io.ReadAll(t)
 		if err != nil {
 			return err
 		}

@@ -4,8 +4,11 @@
 package hwtest
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
@@ -237,6 +240,28 @@ func TestAnArchiveOfAStrangerStaysInItsFolder(t *testing.T) {
 	defer root.Close()
 	if _, err := fs.ReadFile(root.FS(), "class/passwd"); err == nil {
 		t.Error("a link leads out of the folder")
+	}
+}
+
+func TestAnArchiveDoesNotFillTheDisk(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	w := tar.NewWriter(z)
+	const size = 40 << 20
+	for _, name := range []string{"roce-hwtest/a.json", "roce-hwtest/b.json"} {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := Unpack(&b, t.TempDir()); err == nil {
+		t.Errorf("two files of %d bytes each were written", size)
 	}
 }
 

@@ -6,7 +6,6 @@ package kernel
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
@@ -45,7 +44,7 @@ func (c carriers) undo(ctx context.Context) error {
 	}
 	doomed := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool {
 		has := func(a rtnl.Address) bool { return a.Index == l.Index }
-		return l.Kind != "macvlan" || strings.HasPrefix(l.Alias, plan.MarkPrefix) || !slices.ContainsFunc(addrs, has)
+		return l.Kind != "macvlan" || !slices.ContainsFunc(addrs, has) // an alias proves nothing: the pod can set one
 	})
 	return remove(ctx, c.conn, doomed, links)
 }

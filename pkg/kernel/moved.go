@@ -6,6 +6,7 @@ package kernel
 import (
 	"context"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,17 +18,26 @@ import (
 // procfs is where the processes of the node are.
 const procfs = "/proc"
 
+const (
+	// searchTime is how long a search in all namespaces takes at most, and lookTime that
+	// in one of them. The programs of a namespace can change its links all the time, so
+	// that a dump never ends, and a node can have thousands of namespaces.
+	searchTime = 5 * time.Second
+	lookTime   = 200 * time.Millisecond
+)
+
 // removeElsewhere removes links with our marks from the other namespaces of the node. A
-// link that leaves its namespace loses addresses and routes, but keeps alias and MAC. What
-// cannot be read has nothing of ours: another pod must not be able to stop this one.
+// link that leaves its namespace loses addresses and routes, but keeps alias and MAC. A
+// namespace that cannot be read is left out: its programs must not stop the DEL of
+// another pod.
 func (r macvlans) removeElsewhere(ctx context.Context) error {
 	if len(r) == 0 {
 		return nil
 	}
-	return r[0].eachNamespace(func(_ string, c *rtnl.Conn) (bool, error) {
-		links, err := c.Links(ctx)
+	return r[0].eachNamespace(ctx, func(look context.Context, _ string, c *rtnl.Conn) (bool, error) {
+		links, err := c.Links(look)
 		if err != nil {
-			return ctx.Err() == nil, nil
+			return true, nil //nolint:nilerr // what cannot be read has nothing
 		}
 		moved := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool {
 			return !slices.ContainsFunc(r, func(m macvlan) bool { return m.moved(l) })
@@ -39,8 +49,8 @@ func (r macvlans) removeElsewhere(ctx context.Context) error {
 // elsewhere returns our link in another namespace of the node, and the path of that
 // namespace, "" if it is in none.
 func (m macvlan) elsewhere(ctx context.Context) (at string, is rtnl.Link) {
-	_ = m.eachNamespace(func(path string, c *rtnl.Conn) (bool, error) { // what cannot be read has nothing
-		links, err := c.Links(ctx)
+	_ = m.eachNamespace(ctx, func(look context.Context, path string, c *rtnl.Conn) (bool, error) { // what cannot be read has nothing
+		links, err := c.Links(look)
 		if i := slices.IndexFunc(links, m.moved); err == nil && i >= 0 {
 			at, is = path, links[i]
 		}
@@ -53,17 +63,25 @@ func (m macvlan) elsewhere(ctx context.Context) (at string, is rtnl.Link) {
 // nothing: a later pod with our address has it too.
 func (m macvlan) moved(l rtnl.Link) bool { return l.Kind == "macvlan" && l.Alias == m.op.Mark }
 
+// visit looks into a namespace, in the time of its context. It says whether to go on.
+type visit func(look context.Context, path string, c *rtnl.Conn) (more bool, err error)
+
 // eachNamespace calls fn for the namespaces of the node but the pod's, until fn returns
-// false or an error. It leaves out namespaces that cannot be opened, because most of them
-// are just ending.
-func (k *Kernel) eachNamespace(fn func(path string, c *rtnl.Conn) (bool, error)) error {
+// false or an error, or searchTime is over. It leaves out namespaces that cannot be
+// opened, because most of them are just ending.
+func (k *Kernel) eachNamespace(ctx context.Context, fn visit) error {
 	paths, _, err := netns.Paths(procfs)
 	if err != nil {
 		return nil //nolint:nilerr // without procfs, nothing is known of other namespaces
 	}
+	ctx, cancel := context.WithTimeout(ctx, searchTime)
+	defer cancel()
 	seen := map[plan.NetnsID]bool{k.id: true}
 	for _, path := range paths {
-		more, err := k.lookInto(path, seen, fn)
+		if ctx.Err() != nil {
+			return nil
+		}
+		more, err := k.lookInto(ctx, path, seen, fn)
 		if err != nil || !more {
 			return err
 		}
@@ -72,7 +90,7 @@ func (k *Kernel) eachNamespace(fn func(path string, c *rtnl.Conn) (bool, error))
 }
 
 // lookInto calls fn for the namespace at a path, unless it was seen before.
-func (k *Kernel) lookInto(path string, seen map[plan.NetnsID]bool, fn func(path string, c *rtnl.Conn) (bool, error)) (more bool, err error) {
+func (k *Kernel) lookInto(ctx context.Context, path string, seen map[plan.NetnsID]bool, fn visit) (more bool, err error) {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil || seen[plan.NetnsID{Dev: st.Dev, Ino: st.Ino}] {
 		return true, nil
@@ -91,5 +109,7 @@ func (k *Kernel) lookInto(path string, seen map[plan.NetnsID]bool, fn func(path 
 		return true, nil //nolint:nilerr // it may not be entered
 	}
 	defer c.Close()
-	return fn(path, c)
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	return fn(ctx, path, c)
 }

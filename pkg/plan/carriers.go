@@ -14,7 +14,8 @@ import (
 // Carriers are the macvlans of the pod that have one of the addresses, although the
 // attachment's own links are gone: a link of ours with another alias and MAC, or a copy
 // that the pod has made. No plan has them. DEL undoes them before it releases the
-// addresses; they are never done. A link with the mark of another attachment is none.
+// addresses; they are never done. Their aliases do not matter, because the pod can set
+// any alias, also one with the form of a mark.
 type Carriers struct {
 	Addresses []netip.Addr `json:"addresses"`
 }

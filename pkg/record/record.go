@@ -165,14 +165,26 @@ func (s Store) List() ([]conf.Attachment, error) {
 	}
 	var keys []conf.Attachment
 	for _, id := range containers {
-		files, err := readDir(s.folder(id))
+		of, err := s.Of(id)
 		if err != nil {
 			return nil, err
 		}
-		for _, f := range files {
-			if ifName, ok := strings.CutSuffix(f.Name(), suffix); ok {
-				keys = append(keys, conf.Attachment{ContainerID: id, IfName: conf.LinkName(ifName)})
-			}
+		keys = append(keys, of...)
+	}
+	return keys, nil
+}
+
+// Of returns the attachments of a container that have a record, ordered by interface;
+// none if there is no folder. Errors: cnierr.IO.
+func (s Store) Of(id conf.ContainerID) ([]conf.Attachment, error) {
+	files, err := readDir(s.folder(id))
+	if err != nil {
+		return nil, err
+	}
+	var keys []conf.Attachment
+	for _, f := range files {
+		if ifName, ok := strings.CutSuffix(f.Name(), suffix); ok {
+			keys = append(keys, conf.Attachment{ContainerID: id, IfName: conf.LinkName(ifName)})
 		}
 	}
 	return keys, nil

@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"sigs.k8s.io/yaml"
 
@@ -60,7 +61,13 @@ func wrap(s string) string {
 	const width = 96
 	var b strings.Builder
 	column := 0
-	for i, word := range strings.Fields(s) {
+	printable := strings.Map(func(r rune) rune { // the names are those of a file of others
+		if !unicode.IsPrint(r) && !unicode.IsSpace(r) {
+			return '?'
+		}
+		return r
+	}, s)
+	for i, word := range strings.Fields(printable) {
 		switch {
 		case i == 0:
 		case column+1+len(word) > width:

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -184,5 +185,28 @@ func TestTheDevicePluginReadsItsConfiguration(t *testing.T) {
 	want := []resource{{ResourceName: "rails", RdmaHcaMax: 32, Selectors: selectors{Vendors: []string{"15b3"}, DeviceIDs: []string{"1021"}, LinkTypes: []string{"ether"}}}}
 	if diff := cmp.Diff(want, got.ConfigList); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// Names that no cluster accepts can be in a file. Terminals obey some characters.
+func TestCommentsHaveNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	docs, err := From([]byte(`kind: "Foo\nkind: Evil\e[2J\x9b2J"`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := Text(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range text {
+		if !unicode.IsPrint(r) && r != '\n' {
+			t.Errorf("%q has the character %U", text, r)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "#") && strings.Contains(line, "Evil") {
+			t.Errorf("a line of a name is no comment: %q", line)
+		}
 	}
 }

@@ -140,7 +140,7 @@ func (c carriers) undo(s *Space) error {
 		return slices.ContainsFunc(l.addrs, func(p netip.Prefix) bool { return slices.Contains(c.op.Addresses, p.Addr()) })
 	}
 	for _, l := range s.links {
-		if l != nil && l.kind == "macvlan" && !strings.HasPrefix(l.alias, "roce:") && has(l) {
+		if l != nil && l.kind == "macvlan" && has(l) {
 			s.removeLink(l)
 		}
 	}
