@@ -141,7 +141,11 @@ func TestCheckFindsARuleThatWinsOverOurs(t *testing.T) {
 	p := w.pod(t)
 	a := w.attach(w.rail(0), p, "net1")
 	addr := addrOfResult(t, a.mustAdd(t))
-	for _, rule := range []string{"from all lookup main priority 5", "from 172.16.0.0/12 unreachable priority 7"} {
+	p.IP(t, "route add unreachable 203.0.113.0/24 table 51820")
+	for _, rule := range []string{
+		"from all lookup main priority 5", "from 172.16.0.0/12 unreachable priority 7",
+		"from all iif lo lookup main priority 5", "not from all fwmark 51820 lookup 51820 priority 5",
+	} {
 		p.IP(t, "rule add "+rule)
 		err := a.check(t)
 		if err == nil || !strings.Contains(err.Msg, "wins over it") || !strings.Contains(err.Msg, addr.String()) {

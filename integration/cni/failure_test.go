@@ -196,20 +196,30 @@ func TestAnAddLeavesNothingIfItsResultCannotBeWritten(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.pod(t)
 	before := p.snapshot(t)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	r, unread, err := os.Pipe() // of a runtime that has ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unread.Close()
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
 	for program, c := range map[string]network{"roce": w.rail(0), "roce-ipam": w.delegate("172.16.10.64")} {
-		a := w.attach(c, p, "net1")
-		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
+		for _, stdout := range []*os.File{full, unread} {
+			a := w.attach(c, p, "net1")
+			cmd := exec.Command(filepath.Join(programs, program))
+			cmd.Env, cmd.Stdin, cmd.Stdout = append(os.Environ(), a.environ("ADD")...), strings.NewReader(a.text(t)), stdout
+			if err := w.enter(cmd.Run); err == nil {
+				t.Errorf("%s to %s: ADD succeeds", program, stdout.Name())
+			}
+			p.unchanged(t, before)
+			w.nothingLeased(t)
+			w.noRecords(t)
 		}
-		defer full.Close()
-		cmd := exec.Command(filepath.Join(programs, program))
-		cmd.Env, cmd.Stdin, cmd.Stdout = append(os.Environ(), a.environ("ADD")...), strings.NewReader(a.text(t)), full
-		if err := w.enter(cmd.Run); err == nil {
-			t.Errorf("%s: ADD succeeds", program)
-		}
-		p.unchanged(t, before)
-		w.nothingLeased(t)
-		w.noRecords(t)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -42,11 +43,15 @@ func (p policy) outranked(ctx context.Context, before []rtnl.Rule) error {
 		if err == nil && is.Index == r.Index {
 			continue
 		}
-		fix := p.ip("rule del priority %d", before[0].Priority)
-		if from.Is6() {
-			fix = p.ip("-6 rule del priority %d", before[0].Priority)
+		first := before[0]
+		if i := slices.IndexFunc(before, func(b rtnl.Rule) bool { return err == nil && b.Table == is.Table }); i >= 0 {
+			first = before[i]
 		}
-		return damaged(action, p.subject(), []string{fix}, "%w: %q, so packets to %s take another route", ErrOutranked, text(before[0]), to)
+		fix := p.ip("rule del priority %d", first.Priority)
+		if from.Is6() {
+			fix = p.ip("-6 rule del priority %d", first.Priority)
+		}
+		return damaged(action, p.subject(), []string{fix}, "%w: %q, so packets to %s take another route", ErrOutranked, text(first), to)
 	}
 	return nil
 }

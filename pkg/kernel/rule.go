@@ -131,7 +131,7 @@ type found struct {
 	exact bool
 	other string
 	// before are the rules of others that the kernel looks at first, and that can catch
-	// a packet by its source alone.
+	// a packet of this source.
 	before []rtnl.Rule
 }
 

@@ -12,9 +12,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -59,6 +61,10 @@ func (c call) main(v Verbs) int {
 	// look for work and find none. That saves no time and costs CPU time
 	// (docs/performance.md).
 	runtime.GOMAXPROCS(1)
+	// The runtime may have ended, so that standard output and standard error have no
+	// reader. A write then returns an error, and ADD undoes what it did. Without this,
+	// the first write ends the process.
+	signal.Ignore(syscall.SIGPIPE)
 	// Without this, skel fails a DEL in the host's namespace after serving it. If an
 	// ADD was refused there, its pod could never be deleted. Our kernel package
 	// detects that namespace itself.

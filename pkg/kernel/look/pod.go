@@ -81,8 +81,11 @@ func foreignRules(rules []rtnl.Rule) []plan.ForeignRule {
 // bySource says whether a rule, other than the kernel's own, can catch a packet by its
 // source alone.
 func bySource(r rtnl.Rule) bool {
-	return !r.Narrow && r.Action != unix.FR_ACT_NOP && !kernelsOwn(r)
+	return !r.Narrow && acts(r)
 }
+
+// acts says whether a rule, other than the kernel's own, does something.
+func acts(r rtnl.Rule) bool { return r.Action != unix.FR_ACT_NOP && !kernelsOwn(r) }
 
 // sources returns the sources that a rule may match.
 func sources(r rtnl.Rule) netip.Prefix {
@@ -93,9 +96,9 @@ func sources(r rtnl.Rule) netip.Prefix {
 	return from
 }
 
-// MayCatch says whether a rule, other than the kernel's own, can catch a packet by this
-// source alone.
-func MayCatch(r rtnl.Rule, from netip.Addr) bool { return bySource(r) && sources(r).Contains(from) }
+// MayCatch says whether a rule, other than the kernel's own, can catch a packet of this
+// source. What else the rule looks at may exclude all such packets.
+func MayCatch(r rtnl.Rule, from netip.Addr) bool { return acts(r) && sources(r).Contains(from) }
 
 // kernelsOwn says whether a rule is one that the kernel makes (fib_default_rules_init).
 // The rule for the local table may have another priority: it still matches nothing that

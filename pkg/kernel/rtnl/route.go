@@ -109,6 +109,9 @@ func (c *Conn) RoutesOf(ctx context.Context, family uint8, table uint32) ([]Rout
 func (c *Conn) RouteTo(ctx context.Context, src, dst netip.Addr) (Route, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Src_len, msg.Dst_len = Family(dst), uint8(src.BitLen()), uint8(dst.BitLen())
+	if dst.Is4() { // IPv6 tells the table without being asked (inet6_rtm_valid_getroute_req)
+		msg.Flags = unix.RTM_F_LOOKUP_TABLE
+	}
 	req := request(unix.RTM_GETROUTE, 0, msg)
 	req.AddData(nl.NewRtAttr(unix.RTA_SRC, src.AsSlice()))
 	req.AddData(nl.NewRtAttr(unix.RTA_DST, dst.AsSlice()))
