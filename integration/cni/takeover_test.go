@@ -38,8 +38,8 @@ func TestDelTakesDownAnInterfaceThatWasChanged(t *testing.T) {
 	}
 }
 
-// A link that was moved to a namespace that lives on keeps its MAC, so that no other child
-// can have it.
+// A link that was moved to a namespace that lives on, and has another alias there, is not
+// found by DEL. It keeps its MAC, so that no other child can have it.
 func TestAddTakesTheNextAddressWhenTheMACIsInUse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -47,7 +47,7 @@ func TestAddTakesTheNextAddressWhenTheMACIsInUse(t *testing.T) {
 	first := w.attach(w.rail(0), p, "net1")
 	taken := addrOfResult(t, first.mustAdd(t))
 	p.IP(t, "link set dev net1 down\nlink set dev net1 netns "+other.Name+"\n")
-	other.IP(t, "link set dev net1 up")
+	other.IP(t, "link set dev net1 alias vpn up")
 	first.mustDel(t)
 	got := addrOfResult(t, w.attach(w.rail(0), next, "net1").mustAdd(t))
 	if got == taken {
