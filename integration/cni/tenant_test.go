@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -195,14 +196,13 @@ func installed() []string {
 // links lists the links of the node by index and name. Their states settle by themselves.
 func (h *hostileTenant) links(t *testing.T) string {
 	t.Helper()
-	out, err := exec.Command("ip", "-o", "link", "show").CombinedOutput()
+	all, err := net.Interfaces()
 	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatal(err)
 	}
 	var names []string
-	for line := range strings.Lines(string(out)) {
-		name, _, _ := strings.Cut(line, ": <")
-		names = append(names, name)
+	for _, l := range all {
+		names = append(names, fmt.Sprintf("%d: %s", l.Index, l.Name))
 	}
 	return strings.Join(names, "\n")
 }
