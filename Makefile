@@ -112,7 +112,7 @@ vm-run-hwtest-mlx5-6.1:
 vm-run-hwtest-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesSharedHWTest')
 
-in_vm = .cache/vm/run -timeout 30m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2) -test.v
+in_vm = .cache/vm/run -timeout 45m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2) -test.v
 
 .PHONY: .cache/vm/run $(VM_RUNS:%=vm-run-%) $(HWTEST_RUNS:%=vm-run-%)
 .cache/vm/run:
