@@ -78,12 +78,17 @@ type pod struct {
 	ports []port // of its rails
 }
 
+// first is the first of the 91 host numbers that the pods of this node use.
+func (b Bench) first() int {
+	if b.Second {
+		return 110
+	}
+	return 10
+}
+
 // subnets are those for benchmarks, which no network uses (RFC 2544, RFC 5180).
 func (b Bench) subnets(rail int) []any {
-	first := 10
-	if b.Second {
-		first = 110
-	}
+	first := b.first()
 	text := func(format string, a ...any) map[string]any {
 		subnet, ranges, _ := strings.Cut(fmt.Sprintf(format, a...), " ")
 		return map[string]any{"subnet": subnet, "ranges": []any{ranges}}
@@ -110,10 +115,7 @@ func (b Bench) pod(id string, rail int, ports []port, rdma map[string]any) (*pod
 			rails = append(rails, map[string]any{"master": o.Netdev})
 		}
 		c["name"], c["rails"] = name+"-all", rails
-		first := 10
-		if b.Second {
-			first = 110
-		}
+		first := b.first()
 		subnets = []any{map[string]any{"subnet": "198.19.{rail}.0/24", "ranges": []any{fmt.Sprintf("198.19.{rail}.%d-198.19.{rail}.%d", first, first+90)}}}
 	}
 	if rdma != nil {

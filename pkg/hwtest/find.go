@@ -20,8 +20,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
-func confLink(name string) conf.LinkName { return conf.LinkName(name) }
-
 // discovery asks whether the plugin finds the port of each NIC, and the NIC of each
 // device.
 func discovery() Step {
@@ -58,13 +56,7 @@ func (v view) finds(ctx context.Context, p port) doctor.Finding {
 		if links[0].Name != conf.LinkName(p.Netdev) {
 			return problem(p.String(), fmt.Sprintf("the plugin finds %s for the device, not %s", links[0].Name, p.Netdev), aKnownFault)
 		}
-		s := rdma.New(rdma.Config{Sys: v.Sys, Log: slog.New(slog.DiscardHandler), Dial: func() (*nldev.Conn, error) {
-			sock, err := v.Dial(unix.NETLINK_RDMA)
-			if err != nil {
-				return nil, err
-			}
-			return nldev.New(sock), nil
-		}})
+		s := rdma.New(rdma.Config{Sys: v.Sys, Log: slog.New(slog.DiscardHandler), Dial: v.dialRDMA})
 		found, err := s.Facts(ctx, req.RDMA, links[0], false)
 		s.Close()
 		if err != nil {

@@ -54,7 +54,7 @@ func Steps() []Step {
 // Node is a node, or the recording of one.
 type Node struct {
 	Sys    fs.FS                                         // the root of sysfs
-	Dial   func(protocol int) (recording.Socket, error)  // opens a netlink socket
+	Dial   func(protocol int) (nlsock.Socket, error)     // opens a netlink socket
 	Driver func(netdev string) (inventory.Driver, error) // asks the driver of an interface
 	Stack  Stack
 }
@@ -71,7 +71,7 @@ type Stack struct {
 func Live(to *recording.Recording) Node {
 	return Node{
 		Sys: os.DirFS("/sys"),
-		Dial: func(protocol int) (recording.Socket, error) {
+		Dial: func(protocol int) (nlsock.Socket, error) {
 			sock, err := nlsock.Dial(protocol)
 			if err != nil {
 				return nil, err
@@ -108,7 +108,7 @@ func ReadStack(root fs.FS) Stack {
 func Play(from *recording.Recording, sys fs.FS, r Results) Node {
 	return Node{
 		Sys:  sys,
-		Dial: func(protocol int) (recording.Socket, error) { return from.Play(protocol), nil },
+		Dial: func(protocol int) (nlsock.Socket, error) { return from.Play(protocol), nil },
 		Driver: func(netdev string) (inventory.Driver, error) {
 			for _, p := range r.Ports {
 				if string(p.Netdev) == netdev {
@@ -160,13 +160,20 @@ func (n Node) open(ctx context.Context) (v view, err error) {
 
 // rdma asks for the RDMA devices on a new socket.
 func (n Node) rdma(ctx context.Context) (nldev.System, error) {
-	sock, err := n.Dial(unix.NETLINK_RDMA)
+	c, err := n.dialRDMA()
 	if err != nil {
 		return nldev.System{}, err
 	}
-	c := nldev.New(sock)
 	defer c.Close()
 	return c.System(ctx)
+}
+
+func (n Node) dialRDMA() (*nldev.Conn, error) {
+	sock, err := n.Dial(unix.NETLINK_RDMA)
+	if err != nil {
+		return nil, err
+	}
+	return nldev.New(sock), nil
 }
 
 func failed(what string, err error) error {

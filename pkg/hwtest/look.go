@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
@@ -171,7 +172,7 @@ func hardware() Step {
 
 func (v view) function(p port) doctor.Finding {
 	bus, name := discover.Hardware(v.Sys, p.device.Name)
-	own, nic := discover.Function(v.Sys, p.device.Name, ""), discover.Function(v.Sys, "", confLink(p.Netdev))
+	own, nic := discover.Function(v.Sys, p.device.Name, ""), discover.Function(v.Sys, "", conf.LinkName(p.Netdev))
 	l, _ := v.link(p.NetdevIndex)
 	kind := "a physical function"
 	if _, err := fs.ReadLink(v.Sys, path.Join("bus/pci/devices", nic, "physfn")); err == nil {

@@ -33,6 +33,14 @@ type Conn struct {
 	buf []byte
 }
 
+// Socket is what a Conn does for the packages that speak a protocol. A recording of the
+// messages of a node does it too.
+type Socket interface {
+	Dump(ctx context.Context, req Request) ([][]byte, error)
+	Exchange(ctx context.Context, reqs ...Request) ([]Reply, error)
+	Close()
+}
+
 // maxDump is more than the kernel puts into one message. It stops a dump at 32 KiB
 // (netlink_dump), or at the size of the largest link of the namespace (rtnl_calcit). A link
 // can have up to 64 KiB of each list: alternative names, source MACs, virtual functions.

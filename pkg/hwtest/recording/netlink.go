@@ -39,30 +39,25 @@ type Message struct {
 	Errno    int     `json:"errno,omitempty"`
 }
 
-// Socket is a netlink socket as package nlsock has it.
-type Socket interface {
-	Dump(ctx context.Context, req nlsock.Request) ([][]byte, error)
-	Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error)
-	Close()
+// Tap returns a socket that adds to the recording what passes through another one.
+func (r *Recording) Tap(protocol int, sock nlsock.Socket) nlsock.Socket {
+	return &tap{sock, r, protocol}
 }
 
-// Tap returns a socket that adds to the recording what passes through another one.
-func (r *Recording) Tap(protocol int, sock Socket) Socket { return &tap{sock, r, protocol} }
-
 type tap struct {
-	Socket
+	nlsock.Socket
 	to       *Recording
 	protocol int
 }
 
-// Dump implements Socket.
+// Dump implements nlsock.Socket.
 func (t *tap) Dump(ctx context.Context, req nlsock.Request) ([][]byte, error) {
 	rows, err := t.Socket.Dump(ctx, req)
 	t.add(req, nlsock.Reply{Rows: rows, Err: err})
 	return rows, err
 }
 
-// Exchange implements Socket.
+// Exchange implements nlsock.Socket.
 func (t *tap) Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
 	replies, err := t.Socket.Exchange(ctx, reqs...)
 	for i := range replies {
@@ -93,7 +88,7 @@ func (m Message) asks(protocol int, req nlsock.Request) bool {
 
 // Play returns a socket that gives the recorded answers. Its error for a request that
 // was not recorded is ErrUnknown.
-func (r *Recording) Play(protocol int) Socket { return player{r, protocol} }
+func (r *Recording) Play(protocol int) nlsock.Socket { return player{r, protocol} }
 
 // ErrUnknown says that a recording lacks the answer to a request.
 var ErrUnknown = errors.New("the recording has no answer to this request")
@@ -103,10 +98,10 @@ type player struct {
 	protocol int
 }
 
-// Close implements Socket.
+// Close implements nlsock.Socket.
 func (player) Close() {}
 
-// Dump implements Socket.
+// Dump implements nlsock.Socket.
 func (p player) Dump(ctx context.Context, req nlsock.Request) ([][]byte, error) {
 	replies, err := p.Exchange(ctx, req)
 	if err != nil {
@@ -115,7 +110,7 @@ func (p player) Dump(ctx context.Context, req nlsock.Request) ([][]byte, error) 
 	return replies[0].Rows, replies[0].Err
 }
 
-// Exchange implements Socket.
+// Exchange implements nlsock.Socket.
 func (p player) Exchange(_ context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
 	var out []nlsock.Reply
 	for _, req := range reqs {

@@ -20,19 +20,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/nlsock"
 )
 
-// Socket is what carries the messages; *nlsock.Conn is one.
-type Socket interface {
-	Dump(ctx context.Context, req nlsock.Request) ([][]byte, error)
-	Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error)
-	Close()
-}
-
 // Conn is a NETLINK_ROUTE socket. It acts in the namespace of the thread that
 // opened it, whichever thread uses it. It is safe for concurrent use.
-type Conn struct{ sock Socket }
+type Conn struct{ sock nlsock.Socket }
 
 // New returns a connection over a socket, which it closes.
-func New(sock Socket) *Conn { return &Conn{sock} }
+func New(sock nlsock.Socket) *Conn { return &Conn{sock} }
 
 // Dial opens a socket in the namespace of the calling thread. The caller must
 // Close it.

@@ -50,16 +50,9 @@ type Port struct {
 	Netdev      string
 }
 
-// Socket is what carries the messages; *nlsock.Conn is one.
-type Socket interface {
-	Dump(ctx context.Context, req nlsock.Request) ([][]byte, error)
-	Exchange(ctx context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error)
-	Close()
-}
-
 // Conn is a NETLINK_RDMA socket. It sees the devices of the namespace of the thread
 // that opened it. The thread that uses it does not matter.
-type Conn struct{ sock Socket }
+type Conn struct{ sock nlsock.Socket }
 
 // Dial opens a socket in the namespace of the calling thread; EPROTONOSUPPORT
 // if the kernel has no RDMA. The caller must Close it.
@@ -72,7 +65,7 @@ func Dial() (*Conn, error) {
 }
 
 // New returns a connection over a socket, which it closes.
-func New(sock Socket) *Conn { return &Conn{sock} }
+func New(sock nlsock.Socket) *Conn { return &Conn{sock} }
 
 // Close closes the socket.
 func (c *Conn) Close() { c.sock.Close() }
