@@ -15,11 +15,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"unicode"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
 )
 
 // Document is a Kubernetes object with comments above it. Without an object it is
@@ -61,13 +61,8 @@ func wrap(s string) string {
 	const width = 96
 	var b strings.Builder
 	column := 0
-	printable := strings.Map(func(r rune) rune { // the names are those of a file of others
-		if !unicode.IsPrint(r) && !unicode.IsSpace(r) {
-			return '?'
-		}
-		return r
-	}, s)
-	for i, word := range strings.Fields(printable) {
+	for i, word := range strings.Fields(s) {
+		word = doctor.Printable(word) // the names are those of a file of others
 		switch {
 		case i == 0:
 		case column+1+len(word) > width:
