@@ -41,7 +41,9 @@ func DeleteNeighbour(n Neighbour) Change {
 // HasNeighbour says whether the entry exists, permanent and with this address of the link
 // layer.
 func (c *Conn) HasNeighbour(ctx context.Context, n Neighbour) (bool, error) {
-	rows, err := c.dump(ctx, request(unix.RTM_GETNEIGH, 0, ndmsg{Family: Family(n.Addr)}))
+	req := request(unix.RTM_GETNEIGH, 0, ndmsg{Family: Family(n.Addr)})
+	req.AddData(nl.NewRtAttr(unix.NDA_IFINDEX, u32(uint32(n.Index)))) // a node can have thousands of entries on other links
+	rows, err := c.dump(ctx, req)
 	if err != nil {
 		return false, err
 	}
