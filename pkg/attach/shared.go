@@ -20,8 +20,7 @@ import (
 
 // refCounted is the executor of one attachment. It counts the attachments that have a
 // shared operation in their records. It does and undoes such operations with the node's
-// lock held. The last
-// attachment that has the operation in its record undoes it.
+// lock held. The last attachment that has the operation in its record undoes it.
 //
 // The executor below knows our objects by the mark. If a foreign object is where ours
 // should be, it is an error, and the object stays.

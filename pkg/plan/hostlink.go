@@ -50,8 +50,7 @@ func hostLinkName(at conf.Attachment) conf.LinkName {
 	return conf.LinkName("veth" + hex.EncodeToString(sum[:])[:11])
 }
 
-// hostVeth returns the operation that makes the pair. Without a node it identifies the
-// pair for its removal.
+// hostVeth returns the operation that makes the pair. node is that of Facts.
 func hostVeth(at conf.Attachment, node string) Veth {
 	mac := func(end string) conf.MAC {
 		sum := sha256.Sum256([]byte(node + "\x00hostLink\x00" + Mark(at) + "\x00" + end))

@@ -5,8 +5,8 @@
 // makes and removes namespaces for tests of a node.
 //
 // It never leaves a thread in the wrong namespace, and nothing else of roce-cni enters
-// a namespace. It stands below package kernel. This file has all
-// of that; paths.go finds the namespaces of a node.
+// a namespace. It stands below package kernel. This file has all of that; paths.go finds
+// the namespaces of a node.
 package netns
 
 import (
