@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
 
 // sandbox returns the path of a namespace that only a process has, as some runtimes give
@@ -38,21 +39,26 @@ func (w *world) sandbox(t testing.TB) (path string, end func()) {
 	return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), end
 }
 
-// There are four addresses for eight pods. A namespace of another test can get the inode
-// number of a dead pod, and keeps its lease then; four at once do not.
+// There are 16 addresses for 20 pods. The kernel gives the inode number of a dead
+// namespace to the next one, which can be of another test. It keeps the lease then, until
+// it ends.
 func TestLeasesOfDeadProcessesComeBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	c := w.rail(0).With("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.67"}).With("ipam.quarantine", "0s").Unasked()
+	c := w.rail(0).With("ipam.subnets.0.ranges", []any{"172.16.10.64-172.16.10.79"}).With("ipam.quarantine", "0s").Unasked()
 	p := w.pod(t)
-	for i := range 8 {
+	for i := range 20 {
 		path, end := w.sandbox(t)
 		a := w.attach(c, p, "net1")
 		a.netns, a.id = path, fmt.Sprintf("process-%d", i)
-		a.mustAdd(t)
-		if i < 7 {
-			end()
-		}
+		cnitest.Await(t, "an address of a dead pod is free", func() bool {
+			_, err := a.add(t)
+			if err != nil && cnierr.Code(err.Code) != cnierr.PoolExhausted {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		end()
 	}
 }
 

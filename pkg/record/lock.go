@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -118,22 +117,29 @@ func openLock(path string) (f *os.File, err error) {
 	return nil, err
 }
 
-// unlock removes the lock file and the folder if no record is left, and then releases
-// the lock. It also removes what killed calls have left of records that they did not
-// finish. A failure does no harm: the folder is not empty while a record is there, and
-// an empty folder is harmless.
+// unlock removes what killed calls have left of records that they did not finish: only
+// who has the lock writes records. If no record is left, it also removes the lock file and
+// the folder. Then it releases the lock. A failure does no harm: the folder is not empty
+// while a record is there, and an empty folder is harmless.
 func (s Store) unlock(id conf.ContainerID, f *os.File) {
 	defer f.Close()
 	entries, err := os.ReadDir(s.folder(id))
-	torn := slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.Name() == lockName })
-	if err != nil || slices.ContainsFunc(torn, func(e fs.DirEntry) bool { return !trusted.IsFresh(e.Name()) }) {
+	if err != nil {
 		return
 	}
-	for _, e := range torn {
-		_ = os.Remove(filepath.Join(s.folder(id), e.Name()))
+	recorded := false
+	for _, e := range entries {
+		switch {
+		case trusted.IsFresh(e.Name()):
+			_ = os.Remove(filepath.Join(s.folder(id), e.Name()))
+		case e.Name() != lockName:
+			recorded = true
+		}
 	}
-	_ = os.Remove(f.Name())
-	_ = os.Remove(s.folder(id))
+	if !recorded {
+		_ = os.Remove(f.Name())
+		_ = os.Remove(s.folder(id))
+	}
 }
 
 func lockError(action, subject, path string, err error) error {

@@ -278,6 +278,29 @@ func TestUnusableFolderIsAnIOError(t *testing.T) {
 	}
 }
 
+func TestUnlockRemovesTornRecordsBesideWholeOnes(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	locked(t, s, func() {
+		r := example()
+		if err := s.Save(r); err != nil {
+			t.Fatal(err)
+		}
+		r.IfName = "net9"
+		if err := os.WriteFile(s.path(r.Attachment)+".new-0123456789abcdef", []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	entries, err := os.ReadDir(s.folder(example().ContainerID))
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if want := []string{lockName, filepath.Base(s.path(example().Attachment))}; err != nil || !cmp.Equal(names, want) {
+		t.Errorf("the folder has %q, %v: want %q", names, err, want)
+	}
+}
+
 func TestSweepRemovesWhatWasLeftBeforeARecordWasWritten(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
