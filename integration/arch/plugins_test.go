@@ -101,6 +101,9 @@ func TestUnwantedPackagesExist(t *testing.T) {
 const maxPluginBytes = 10_000_000
 
 func TestPluginsAreSmall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the plugins")
+	}
 	t.Parallel()
 	dir := t.TempDir()
 	for _, program := range plugins(t) {

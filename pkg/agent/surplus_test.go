@@ -68,6 +68,7 @@ func TestEmptyBlocksAreGivenBackAfterAnHour(t *testing.T) {
 
 // TestBlocksThatPodsNeedStay has pods that need more than half of one block.
 func TestBlocksThatPodsNeedStay(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()
@@ -82,6 +83,7 @@ func TestBlocksThatPodsNeedStay(t *testing.T) {
 // TestAPodThatComesWhileABlockLeavesIsNotHurt leases from a node file that was read before
 // the block was taken out of it.
 func TestAPodThatComesWhileABlockLeavesIsNotHurt(t *testing.T) {
+	hours(t)
 	bubble(t, func(t *testing.T) {
 		n := newCluster(compute(t)).node(t, "n1")
 		n.run()

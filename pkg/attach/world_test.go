@@ -84,9 +84,15 @@ func newLinkedWorld(t *testing.T) *world {
 	return w
 }
 
-// worlds are the nodes that every failure is tried on.
+// worlds are the nodes that every failure is tried on. Those of -short have operations of
+// every kind but those of GID indexes.
 func worlds() map[string]func(*testing.T) *world {
-	return map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld}
+	all := map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld}
+	if testing.Short() {
+		delete(all, "three rails")
+		delete(all, "promised GID indexes")
+	}
+	return all
 }
 
 // inEachWorld runs a test for each of worlds.
