@@ -39,7 +39,8 @@ other IPAM plugins are not checked. Nothing is changed.
 
 An intact attachment has the line "ok". Any other attachment has one line for each
 object that is missing or different, with the command that restores it. The exit
-status is then 1.
+status is then 1. GID indexes of several attachments that changed, as after a failover
+of a bond, have one line for each RDMA port.
 
 A MAC, an MTU or a setting of the interface that another program has set, for
 example the plugin tuning, has a line of its own. It is no damage.
@@ -67,6 +68,7 @@ Where the namespaces of the node are not visible, as in a container, the answer 
 // check prints the findings of each attachment, and returns an error if there is one.
 func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachment) error {
 	wrong, checked, unknown := 0, 0, 0
+	moved := movedIndexes{}
 	for _, k := range keys {
 		rec, err := n.Records.Load(k)
 		switch {
@@ -95,9 +97,12 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 		}
 		wrong++
 		for _, finding := range each(err) {
-			fmt.Fprintf(w, "%s: %s\n", label(k, rec), findingLine(finding))
+			if !moved.take(label(k, rec), finding) {
+				fmt.Fprintf(w, "%s: %s\n", label(k, rec), findingLine(finding))
+			}
 		}
 	}
+	moved.print(w)
 	switch {
 	case wrong == 0 && unknown == 0:
 		return nil

@@ -27,8 +27,7 @@ func newMLX5Node(t *testing.T, mode string) *node {
 // v2Place returns where the RoCE v2 entry of an address is, read in a namespace.
 func v2Place(t *testing.T, netns, port, addr string) int {
 	t.Helper()
-	const list = `cd /sys/class/infiniband/%s; for i in $(grep -l %s gids/*); do i=${i#gids/}; grep -q v2 gid_attrs/types/$i && echo $i; done`
-	out := run(t, "ip", "netns", "exec", netns, "sh", "-c", fmt.Sprintf(list, port, gidOf(addr)))
+	out := v2Places(netns, port, addr)
 	place, err := strconv.Atoi(out)
 	if err != nil {
 		t.Fatalf("the RoCE v2 entries of %s are at %q, want one", addr, out)

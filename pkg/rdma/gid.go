@@ -201,7 +201,7 @@ func (g gid) checkTarget(t plan.GIDTarget, have []Entry) error {
 			"%s has %d RoCE v2 entries for it, so another interface on this node has the address too: %s",
 			portName(g.op.Device), len(have), at(have))
 	case t.Index != nil && *t.Index != have[0].Index:
-		return g.moved(subject, *t.Index, have[0].Index)
+		return g.moved(t.Addr, *t.Index, have[0].Index)
 	}
 	return nil
 }
@@ -212,12 +212,24 @@ func (g gid) damaged(subject, format string, args ...any) error {
 		"check with rocectl gids, and delete the pod so that it is created again", format, args...)
 }
 
-// moved returns the finding for an entry with another GID index than before, for
-// example after a failover of a bond.
-func (g gid) moved(subject string, was, is int) error {
-	return cnierr.New(cnierr.Damaged, checking, subject,
-		"restart the programs in the pod with the new index of rocectl env, or delete the pod",
-		"its index changed from %d to %d", was, is)
+// MovedError says that the entry of an address has another GID index than ADD found. A
+// failover of a bond or a reset of the NIC moves the entries of all pods on a port.
+type MovedError struct {
+	Port    string // as rdma link calls it: mlx5_0/1
+	Addr    netip.Addr
+	Was, Is int
+}
+
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("its index changed from %d to %d", e.Was, e.Is)
+}
+
+// NewIndex is what to do after a MovedError.
+const NewIndex = "restart the programs in the pod with the new index of rocectl env, or delete the pod"
+
+func (g gid) moved(addr netip.Addr, was, is int) error {
+	return cnierr.New(cnierr.Damaged, checking, addr.String(), NewIndex, "%w",
+		&MovedError{Port: portName(g.op.Device), Addr: addr, Was: was, Is: is})
 }
 
 func at(entries []Entry) string {

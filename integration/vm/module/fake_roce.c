@@ -22,9 +22,16 @@
  *                raw_eth_profile. nldev tells no protocol of them
  *   option zero  node GUID 0: an mlx5 VF to which no GUID was given
  *   moves        disassociate_ucontext is there, as in mlx5, bnxt_re and irdma
+ *   option lag   one port on several netdevs, the slaves of a bond: RoCE LAG, mlx5
+ *                lag/lag.c. The port names the slave that sends: the first one, and
+ *                then the one that the bond reports (mlx5_lag_get_roce_netdev()).
+ *                Its state is that of the bond (mlx5_query_port_roce())
  *   parameters gid_late_ms and gid_fails, which can be written at any time:
  *                the firmware's part of add_gid (mlx5 main.c mlx5_ib_add_gid()),
  *                which takes its time or fails
+ *   parameter hold: references to all entries, as queue pairs of programs have them
+ *                (core/verbs.c, av_sgid_attr). An entry that is removed keeps its
+ *                index until the last reference is gone, and reads as zero
  *   port state   that of its netdev, so it flaps as that does
  */
 #include <linux/delay.h>
@@ -35,11 +42,12 @@
 #include <net/addrconf.h>
 #include <net/net_namespace.h>
 #include <rdma/ib_addr.h>
+#include <rdma/ib_cache.h>
 #include <rdma/ib_verbs.h>
 
 static char *devices = "";
 module_param(devices, charp, 0444);
-MODULE_PARM_DESC(devices, "NAME[:OPTION...]=NETDEV[,NETDEV...][;...]; options: SIZE, v2, raw, zero");
+MODULE_PARM_DESC(devices, "NAME[:OPTION...]=NETDEV[,NETDEV...][;...]; options: SIZE, v2, raw, zero, lag");
 
 static uint gid_late_ms;
 module_param(gid_late_ms, uint, 0644);
@@ -55,9 +63,10 @@ struct fake {
 	struct ib_device ib;
 	struct list_head list;
 	struct net_device *netdevs[MAX_PORTS];
-	int ports;
+	int count; /* of the netdevs */
+	int active; /* the one that sends, with lag */
 	int size; /* of the GID table */
-	bool v1, raw, zero;
+	bool v1, raw, zero, lag;
 };
 
 static LIST_HEAD(all);
@@ -76,11 +85,22 @@ static int query_device(struct ib_device *dev, struct ib_device_attr *attr, stru
 	return 0;
 }
 
+static bool is_up(struct fake *fake, u32 port)
+{
+	struct net_device *netdev;
+	bool up;
+
+	rcu_read_lock();
+	netdev = fake->lag ? netdev_master_upper_dev_get_rcu(fake->netdevs[0]) : fake->netdevs[port - 1];
+	up = netdev && netif_running(netdev) && netif_carrier_ok(netdev);
+	rcu_read_unlock();
+	return up;
+}
+
 static int query_port(struct ib_device *dev, u32 port, struct ib_port_attr *attr)
 {
 	struct fake *fake = to_fake(dev);
-	struct net_device *netdev = fake->netdevs[port - 1];
-	bool up = netif_running(netdev) && netif_carrier_ok(netdev);
+	bool up = is_up(fake, port);
 
 	attr->state = up ? IB_PORT_ACTIVE : IB_PORT_DOWN;
 	attr->phys_state = up ? IB_PORT_PHYS_STATE_LINK_UP : IB_PORT_PHYS_STATE_DISABLED;
@@ -161,6 +181,93 @@ static const struct ib_device_ops ops = {
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, fake_ucontext, ib),
 };
 
+static struct net_device *active_netdev(struct ib_device *dev, u32 port)
+{
+	struct fake *fake = to_fake(dev);
+	struct net_device *netdev = fake->netdevs[READ_ONCE(fake->active)];
+
+	dev_hold(netdev);
+	return netdev;
+}
+
+static const struct ib_device_ops lag_ops = {
+	.get_netdev = active_netdev,
+};
+
+/* What mlx5's LAG learns of a bond: lag/lag.c mlx5_handle_changelowerstate_event() */
+static int lower_state_changed(struct notifier_block *block, unsigned long event, void *ptr)
+{
+	struct netdev_notifier_changelowerstate_info *info = ptr;
+	struct netdev_lag_lower_state_info *state;
+	struct fake *fake;
+	int i;
+
+	if (event != NETDEV_CHANGELOWERSTATE)
+		return NOTIFY_DONE;
+	state = info->lower_state_info;
+	list_for_each_entry(fake, &all, list)
+		for (i = 0; fake->lag && state && i < fake->count; i++)
+			if (fake->netdevs[i] == netdev_notifier_info_to_dev(ptr) && state->tx_enabled)
+				WRITE_ONCE(fake->active, i);
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block lower_states = {
+	.notifier_call = lower_state_changed,
+};
+
+/* The references of parameter hold; the lock of the parameters protects them. */
+static const struct ib_gid_attr *held[2048];
+static int n_held;
+
+static void let_go(void)
+{
+	while (n_held)
+		rdma_put_gid_attr(held[--n_held]);
+}
+
+static void hold_entries(struct fake *fake)
+{
+	const struct ib_gid_attr *attr;
+	u32 port;
+	int i;
+
+	rdma_for_each_port(&fake->ib, port)
+		for (i = 0; i < fake->size && n_held < ARRAY_SIZE(held); i++) {
+			attr = rdma_get_gid_attr(&fake->ib, port, i);
+			if (!IS_ERR(attr))
+				held[n_held++] = attr;
+		}
+}
+
+static int set_hold(const char *value, const struct kernel_param *param)
+{
+	struct fake *fake;
+	bool hold;
+	int err = kstrtobool(value, &hold);
+
+	if (err)
+		return err;
+	let_go();
+	if (hold)
+		list_for_each_entry(fake, &all, list)
+			if (!fake->raw)
+				hold_entries(fake);
+	return 0;
+}
+
+static int get_hold(char *buffer, const struct kernel_param *param)
+{
+	return sysfs_emit(buffer, "%c\n", n_held ? 'Y' : 'N');
+}
+
+static const struct kernel_param_ops hold_ops = {
+	.set = set_hold,
+	.get = get_hold,
+};
+module_param_cb(hold, &hold_ops, NULL, 0644);
+MODULE_PARM_DESC(hold, "whether programs use all entries that there are when this is written");
+
 /* The PCI function that a device stands on, or else its parent: a virtio NIC is
  * on the virtio bus, and that on a PCI function. */
 static struct device *function_of(struct net_device *netdev)
@@ -181,6 +288,8 @@ static int parse_option(struct fake *fake, const char *option)
 		fake->v1 = false;
 	else if (!strcmp(option, "zero"))
 		fake->zero = true;
+	else if (!strcmp(option, "lag"))
+		fake->lag = true;
 	else
 		return kstrtoint(option, 10, &fake->size);
 	return 0;
@@ -190,7 +299,7 @@ static void release(struct fake *fake)
 {
 	int i;
 
-	for (i = 0; i < fake->ports; i++)
+	for (i = 0; i < fake->count; i++)
 		dev_put(fake->netdevs[i]);
 	ib_dealloc_device(&fake->ib);
 }
@@ -202,19 +311,21 @@ static int add_ports(struct fake *fake, char *netdevs)
 	char *name;
 
 	while ((name = strsep(&netdevs, ","))) {
-		netdev = fake->ports < MAX_PORTS ? dev_get_by_name(&init_net, name) : NULL;
+		netdev = fake->count < MAX_PORTS ? dev_get_by_name(&init_net, name) : NULL;
 		if (!netdev)
 			return -ENODEV;
-		fake->netdevs[fake->ports++] = netdev;
+		fake->netdevs[fake->count++] = netdev;
 	}
 	fake->ib.node_type = RDMA_NODE_IB_CA;
-	fake->ib.phys_port_cnt = fake->ports;
+	fake->ib.phys_port_cnt = fake->lag ? 1 : fake->count;
 	fake->ib.num_comp_vectors = 1;
 	fake->ib.dev.parent = function_of(fake->netdevs[0]);
 	if (!fake->zero)
 		addrconf_addr_eui48((u8 *)&fake->ib.node_guid, fake->netdevs[0]->dev_addr);
 	ib_set_device_ops(&fake->ib, &ops);
-	for (i = 0; !err && i < fake->ports; i++)
+	if (fake->lag)
+		ib_set_device_ops(&fake->ib, &lag_ops);
+	for (i = 0; !err && !fake->lag && i < fake->count; i++)
 		err = ib_device_set_netdev(&fake->ib, fake->netdevs[i], i + 1);
 	return err;
 }
@@ -268,12 +379,21 @@ static int __init start(void)
 	while (!err && (one = strsep(&rest, ";")))
 		err = make(one);
 	kfree(copy);
+	if (!err)
+		err = register_netdevice_notifier(&lower_states);
 	if (err)
 		stop();
 	return err;
 }
 module_init(start);
-module_exit(stop);
+
+static void __exit end(void)
+{
+	unregister_netdevice_notifier(&lower_states);
+	let_go();
+	stop();
+}
+module_exit(end);
 
 MODULE_DESCRIPTION("Testing aid: RDMA devices without a data path");
 MODULE_LICENSE("GPL");
