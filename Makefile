@@ -71,6 +71,7 @@ test: ## all tests, with the race detector, in random order (root, or those with
 test-vm: build .cache/vm/run ## the tests that boot virtual machines with Soft-RoCE (root)
 	REQUIRE_VM=1 go test -count=1 ./integration/vm
 	CGO_ENABLED=0 go test -c -o .cache/vm/unit.test ./pkg/rdma
+	CGO_ENABLED=0 go test -c -o .cache/vm/suite.test ./pkg/kernel/kerneltest
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target vm-runs
 
@@ -86,6 +87,7 @@ VM_RUNS := unit-6.1 rdma-6.1 ofed-6.1 nodes-6.1 stock-6.1 sriov-6.1 rdma-7 nodes
 vm-runs: $(VM_RUNS:%=vm-run-%)
 vm-run-unit-6.1:
 	$(call in_vm,-kernel 6.1,unit.test -test.run '^TestReal')
+	$(call in_vm,-kernel 6.1,suite.test -test.run '^TestLinuxObeysTheLaw$$/(ipvlan|VLAN)')
 vm-run-rdma-6.1:
 	$(call in_vm,-kernel 6.1,rdma.test -test.run '^Test(Shared|Exclusive|Mode|Discovery|Tell|Promise)')
 vm-run-ofed-6.1:

@@ -90,7 +90,7 @@ func withPods(ports []inventory.Port, rows []record.Record) []nodePort {
 }
 
 func uses(p plan.Plan, port inventory.Port) bool {
-	for m := range plan.All[plan.Macvlan](p.Ops) {
+	for m := range plan.All[plan.Child](p.Ops) {
 		if port.Netdev != "" && m.Parent == port.Netdev {
 			return true
 		}

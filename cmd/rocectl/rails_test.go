@@ -30,7 +30,7 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 		{Netdev: "ens2", Device: "mlx5_8", Number: 1, LinkLayer: "Ethernet", State: "DOWN", Bond: "bond0", Speed: 2500},
 		{Device: "mlx5_9", Number: 2, State: "AWAY"},
 	}
-	on := plan.Plan{Ops: plan.InPod(plan.Macvlan{Parent: "ens1f0np0"})}
+	on := plan.Plan{Ops: plan.InPod(plan.Child{Parent: "ens1f0np0"})}
 	rows := []record.Record{
 		{Pod: conf.Pod{Namespace: "ml", Name: "b"}, Plan: on},
 		{Attachment: conf.Attachment{ContainerID: "c1"}, Plan: on},

@@ -115,7 +115,7 @@ func addresses(i plan.Interface) string {
 }
 
 func parent(p plan.Plan, i plan.Interface) string {
-	for m := range plan.All[plan.Macvlan](p.Ops) {
+	for m := range plan.All[plan.Child](p.Ops) {
 		if m.Name == i.Name {
 			return string(m.Parent)
 		}

@@ -6,6 +6,7 @@ package attach
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -23,6 +24,7 @@ type answers map[conf.MAC]netip.Addr
 // for every address, and if all these addresses were set aside, the pool would be
 // empty. The error names the pod if it is on this node.
 func (n Node) answersAll(heard answers, taken []probe.Taken) error {
+	taken = slices.DeleteFunc(slices.Clone(taken), func(t probe.Taken) bool { return t.By.IsZero() }) // no host answered
 	for _, t := range taken {
 		if before, ok := heard[t.By]; ok && before != t.Addr {
 			return cnierr.New(cnierr.AddressTaken, "claim address", t.Addr.String(),
@@ -40,8 +42,8 @@ func (n Node) answersAll(heard answers, taken []probe.Taken) error {
 func (n Node) podWith(mac conf.MAC) string {
 	found := ""
 	n.eachRecord(func(rec record.Record) {
-		for m := range plan.All[plan.Macvlan](rec.Plan.Ops) {
-			if m.MAC == mac {
+		for m := range plan.All[plan.Child](rec.Plan.Ops) {
+			if m.MAC == mac && !m.Mode.SharesMAC() {
 				found = "it is " + who(rec)
 			}
 		}

@@ -71,13 +71,30 @@ func (n Node) reject(ctx context.Context, claim *lease.Claim, taken []probe.Take
 	return claim.Reject(ctx, targets)
 }
 
+// addressInUse returns the address that another ipvlan of the same NIC has. A link-local
+// address is not leased.
+func addressInUse(p plan.Plan, has *kernel.AddressInUseError) []probe.Taken {
+	for _, i := range p.Interfaces {
+		for _, a := range i.Addresses {
+			if a.Prefix.Addr() == has.Addr {
+				return []probe.Taken{{Target: plan.Target{Link: i.Name, MAC: i.MAC, Addr: has.Addr}, What: has.Error()}}
+			}
+		}
+	}
+	return nil
+}
+
 // inUse returns the addresses that an ADD found to be in use: another host answered for
-// them, or another child of the same NIC has the MAC that is made from them. A link that
+// them, another ipvlan has them, or another child of the same NIC has the MAC that is made from them. A link that
 // was moved out of a namespace before its DEL is such a child.
 func inUse(req conf.Request, p plan.Plan, cause error) []probe.Taken {
 	var taken *probe.TakenError
 	if errors.As(cause, &taken) {
 		return taken.Taken
+	}
+	var has *kernel.AddressInUseError
+	if errors.As(cause, &has) {
+		return addressInUse(p, has)
 	}
 	var busy *kernel.MACInUseError
 	if !errors.As(cause, &busy) || !plan.MACFromAddress(req) {

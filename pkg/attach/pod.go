@@ -23,8 +23,9 @@ type Kernel interface {
 	// fault says why one interface cannot be made: its parent is missing, down or of
 	// the wrong kind. err is about all interfaces.
 	Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
-	// Enter runs fn in the pod's namespace.
+	// Enter runs fn in the pod's namespace, and EnterHost in the host's.
 	Enter(fn func() error) error
+	EnterHost(fn func() error) error
 	// Close closes the sockets and the namespace.
 	Close()
 }
@@ -71,14 +72,13 @@ func (n Node) open(netns string) (*pod, error) {
 	return &pod{Kernel: k, wire: n.Wire(k), rdma: n.RDMA(netns, k.Enter), owner: n.owner}, nil
 }
 
-// openHost opens the host alone, where no operation of the wire acts. The caller
-// must Close it. Errors are those of n.OpenHost.
+// openHost opens the host alone. The caller must Close it. Errors are those of n.OpenHost.
 func (n Node) openHost() (*pod, error) {
 	k, err := n.OpenHost()
 	if err != nil {
 		return nil, err
 	}
-	return &pod{Kernel: k, rdma: n.RDMA("", nil)}, nil
+	return &pod{Kernel: k, wire: n.Wire(k), rdma: n.RDMA("", nil)}, nil
 }
 
 func (p *pod) of(op plan.Op) apply.Executor {

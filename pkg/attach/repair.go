@@ -219,10 +219,14 @@ func asking(recorded, lost plan.Ops) plan.Ops {
 			return ok && a.Prefix.Addr() == t.Addr
 		})
 	}
-	for c := range plan.All[plan.Conflict](recorded) {
+	for _, op := range recorded {
+		c, ok := op.Kind.(plan.Conflict)
+		if !ok {
+			continue
+		}
 		c.Targets = slices.DeleteFunc(slices.Clone(c.Targets), stands)
 		if len(c.Targets) > 0 {
-			return slices.Insert(lost, first, plan.InPod(c)...)
+			return slices.Insert(lost, first, plan.Op{Place: op.Place, Kind: c})
 		}
 	}
 	return lost

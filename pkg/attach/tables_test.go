@@ -90,7 +90,7 @@ func (g *gidTables) done(netns string, op plan.Op) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch k := op.Kind.(type) {
-	case plan.Macvlan:
+	case plan.Child:
 		g.parents[holder{netns, k.Name}] = k.Parent
 	case plan.Address:
 		of := holder{netns, k.Link}
@@ -107,7 +107,7 @@ func (g *gidTables) undone(netns string, op plan.Op) {
 	defer g.mu.Unlock()
 	for _, t := range g.tables {
 		switch k := op.Kind.(type) {
-		case plan.Macvlan:
+		case plan.Child:
 			t.unset(func(e gidEntry) bool { return e.of == holder{netns, k.Name} })
 		case plan.Address:
 			t.unset(func(e gidEntry) bool { return e.of == holder{netns, k.Link} && e.gid == k.Prefix.Addr() })

@@ -84,13 +84,22 @@ func newLinkedWorld(t *testing.T) *world {
 	return w
 }
 
+// newIpvlanWorld returns a node with networks of ipvlans.
+func newIpvlanWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.config = strings.TrimSuffix(config, "%s}") + `, "child": "ipvlan"%s}`
+	return w
+}
+
 // worlds are the nodes that every failure is tried on. Those of -short have operations of
 // every kind but those of GID indexes.
 func worlds() map[string]func(*testing.T) *world {
-	all := map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld}
+	all := map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld, "ipvlan": newIpvlanWorld}
 	if testing.Short() {
 		delete(all, "three rails")
 		delete(all, "promised GID indexes")
+		delete(all, "ipvlan")
 	}
 	return all
 }

@@ -132,8 +132,8 @@ func macAddress(top, runtime *strict.Object, args string, mode Mode, rails int, 
 	if rails > 1 && source != "" {
 		f.Add(cnierr.BadConfig, source, "leave the MAC out: each rail gets one of its own", "%d rails cannot have one MAC", rails)
 	}
-	if mode == Passthru && source != "" {
-		f.Add(cnierr.BadConfig, source, "leave the MAC out, or use another mode", "in passthru mode the MAC is the master's")
+	if mode.SharesMAC() && source != "" {
+		f.Add(cnierr.BadConfig, source, "leave the MAC out, or use another mode", "in %s mode the MAC is the master's", mode)
 	}
 	return won
 }

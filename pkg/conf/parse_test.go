@@ -78,6 +78,9 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 			r.Mode, r.MTU, r.BCQueueLen, r.LinkInContainer = conf.VEPA, 9000, 10_000, true
 		}},
 		{`"mode": "passthru"`, func(r *conf.Request) { r.Mode = conf.Passthru }},
+		{`"child": "macvlan"`, func(*conf.Request) {}},
+		{`"child": "ipvlan"`, func(r *conf.Request) { r.Mode = conf.L2 }},
+		{`"child": "ipvlan", "mode": "l2", "bcqueuelen": 0`, func(r *conf.Request) { r.Mode = conf.L2 }},
 		{`"routing": "main", "probe": {"conflict": "warn", "gateway": "off"}, "rdma": "off"`, func(r *conf.Request) {
 			r.Routing.Mode, r.Rails[0].Routing.Mode = conf.RoutingMain, conf.RoutingMain
 			r.Probe.Conflict.Mode, r.Probe.Gateway.Mode, r.RDMA.Mode = conf.Warn, conf.Off, conf.RDMAOff

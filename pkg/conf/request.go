@@ -166,7 +166,8 @@ const (
 	ByRDMA Order = "rdma"
 )
 
-// Mode is the macvlan mode, spelled as iproute2 does.
+// Mode is the mode of the child, spelled as iproute2 does. It says of which kind the
+// child is: L2 is an ipvlan, all others are macvlans.
 type Mode string
 
 // The macvlan modes (ip-link(8)).
@@ -176,6 +177,28 @@ const (
 	VEPA     Mode = "vepa"
 	Passthru Mode = "passthru"
 )
+
+// L2 is the ipvlan mode in which the child has ARP and neighbour discovery.
+const L2 Mode = "l2"
+
+// Kind returns the kind of the child, as iproute2 and the key "child" spell it.
+func (m Mode) Kind() string {
+	if m == L2 {
+		return "ipvlan"
+	}
+	return "macvlan"
+}
+
+// Article returns Kind with its article.
+func (m Mode) Article() string {
+	if m == L2 {
+		return "an ipvlan"
+	}
+	return "a macvlan"
+}
+
+// SharesMAC says whether the child has the MAC of its master.
+func (m Mode) SharesMAC() bool { return m == L2 || m == Passthru }
 
 // Sysctl is one per-interface kernel setting of the child.
 type Sysctl struct {

@@ -55,6 +55,10 @@ const addingAddress = "add address"
 // answers EEXIST only for the same link: in both families another link may have
 // the address too.
 func (a address) added(ctx context.Context, l rtnl.Link, err error) error {
+	if errors.Is(err, unix.EADDRINUSE) { // ipvlan_addr4_validator_event, ipvlan_addr6_validator_event
+		return cnierr.New(cnierr.AddressTaken, addingAddress, a.op.Prefix.String(),
+			"find the ipvlan of the same NIC that has the address: ip -d addr show type ipvlan, in each network namespace", "%w", &AddressInUseError{a.op.Link, a.op.Prefix.Addr()})
+	}
 	if !errors.Is(err, unix.EEXIST) {
 		return classify(addingAddress, a.op.Prefix.String(), err,
 			// ipv6_add_addr, for a link with disable_ipv6

@@ -26,7 +26,7 @@ func (c carriers) onlyUndone() error {
 	return cnierr.New(cnierr.Bug, "do", c.path, "", "carriers are only ever undone")
 }
 
-// undo removes the macvlans that have one of the addresses. It reads the links only if a
+// undo removes the macvlans and ipvlans that have one of the addresses. It reads the links only if a
 // link has one.
 func (c carriers) undo(ctx context.Context) error {
 	const action = "look for addresses in"
@@ -44,7 +44,7 @@ func (c carriers) undo(ctx context.Context) error {
 	}
 	doomed := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool {
 		has := func(a rtnl.Address) bool { return a.Index == l.Index }
-		return l.Kind != "macvlan" || !slices.ContainsFunc(addrs, has) // an alias proves nothing: the pod can set one
+		return !childKind(l) || !slices.ContainsFunc(addrs, has) // an alias proves nothing: the pod can set one
 	})
 	return remove(ctx, c.conn, doomed, links)
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // CreateAside is what Do falls back to on kernels before 6.15.
-func (k *Kernel) CreateAside(ctx context.Context, op plan.Macvlan) error {
-	m := macvlan{namespace{Kernel: k, conn: k.pod}, op}
-	parents, err := macvlans{m}.parents(ctx, adding)
+func (k *Kernel) CreateAside(ctx context.Context, op plan.Child) error {
+	m := child{namespace{Kernel: k, conn: k.pod}, op}
+	parents, err := children{m}.parents(ctx, m.doing("add"))
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ var ErrNetnsGone = netns.ErrGone
 var ErrHostNetns = errors.New("the host's own network namespace")
 
 // ErrRenamed is in the finding of Check about a link that exists under another
-// name, whether it is otherwise right or not. Doing plan.Macvlan again would
+// name, whether it is otherwise right or not. Doing plan.Child again would
 // not bring its name back.
 var ErrRenamed = errors.New("the pod has renamed the interface")
 
@@ -141,6 +141,11 @@ func (k *Kernel) Close() {
 
 // Enter runs fn in the pod's namespace; see netns.Enter.
 func (k *Kernel) Enter(fn func() error) error { return netns.Enter(k.podNS, k.path, fn) }
+
+// EnterHost runs fn in the host's namespace; see netns.Enter.
+func (k *Kernel) EnterHost(fn func() error) error {
+	return netns.Enter(k.hostNS, plan.Host.String(), fn)
+}
 
 // Do does a run of operations, in as few messages to the kernel as possible. It
 // returns the error of the first operation that fails; operations after that

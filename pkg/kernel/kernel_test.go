@@ -52,7 +52,7 @@ func do(t testing.TB, k *kernel.Kernel, ops ...plan.Op) {
 	}
 }
 
-func child() plan.Macvlan { return kerneltest.Attachment(nic)[0].Kind.(plan.Macvlan) }
+func child() plan.Child { return kerneltest.Attachment(nic)[0].Kind.(plan.Child) }
 
 func wantCode(t *testing.T, err error, code cnierr.Code) {
 	t.Helper()
@@ -348,7 +348,7 @@ func TestPodsAreMadeAtTheSameTime(t *testing.T) {
 	for i := range pods {
 		k := open(t, node.Pod())
 		ops := kerneltest.Attachment(nic)
-		m := ops[0].Kind.(plan.Macvlan)
+		m := ops[0].Kind.(plan.Child)
 		m.MAC[5] = byte(i)
 		ops[0] = plan.Op{Kind: m}
 		go func() {

@@ -30,7 +30,7 @@ const (
 // link that leaves its namespace loses addresses and routes, but keeps alias and MAC. A
 // namespace that cannot be read is left out: its programs must not stop the DEL of
 // another pod.
-func (r macvlans) removeElsewhere(ctx context.Context) error {
+func (r children) removeElsewhere(ctx context.Context) error {
 	if len(r) == 0 {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (r macvlans) removeElsewhere(ctx context.Context) error {
 			return true, nil //nolint:nilerr // what cannot be read has nothing
 		}
 		moved := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool {
-			return !slices.ContainsFunc(r, func(m macvlan) bool { return m.moved(l) })
+			return !slices.ContainsFunc(r, func(m child) bool { return m.moved(l) })
 		})
 		return true, remove(ctx, c, moved, links)
 	})
@@ -48,7 +48,7 @@ func (r macvlans) removeElsewhere(ctx context.Context) error {
 
 // elsewhere returns our link in another namespace of the node, and the path of that
 // namespace, "" if it is in none.
-func (m macvlan) elsewhere(ctx context.Context) (at string, is rtnl.Link) {
+func (m child) elsewhere(ctx context.Context) (at string, is rtnl.Link) {
 	_ = m.eachNamespace(ctx, func(look context.Context, path string, c *rtnl.Conn) (bool, error) { // what cannot be read has nothing
 		links, err := c.Links(look)
 		if i := slices.IndexFunc(links, m.moved); err == nil && i >= 0 {
@@ -61,7 +61,7 @@ func (m macvlan) elsewhere(ctx context.Context) (at string, is rtnl.Link) {
 
 // moved says whether a link of another namespace is ours. There, the MAC alone proves
 // nothing: a later pod with our address has it too.
-func (m macvlan) moved(l rtnl.Link) bool { return l.Kind == "macvlan" && l.Alias == m.op.Mark }
+func (m child) moved(l rtnl.Link) bool { return m.isKind(l) && l.Alias == m.op.Mark }
 
 // visit looks into a namespace, in the time of its context. It says whether to go on.
 type visit func(look context.Context, path string, c *rtnl.Conn) (more bool, err error)

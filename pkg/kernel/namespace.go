@@ -5,7 +5,6 @@ package kernel
 
 import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/shell"
@@ -31,10 +30,10 @@ func (k *Kernel) at(p plan.Place) (namespace, error) {
 	return n, nil
 }
 
-// enter runs fn in the namespace; see netns.Enter.
+// enter runs fn in the namespace.
 func (n namespace) enter(fn func() error) error {
 	if n.place == plan.Host {
-		return netns.Enter(n.hostNS, n.place.String(), fn)
+		return n.EnterHost(fn)
 	}
 	return n.Enter(fn)
 }

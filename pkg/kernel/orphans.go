@@ -19,7 +19,7 @@ import (
 )
 
 // orphans executes plan.Orphans. It leaves out the link of the first rail:
-// plan.Macvlan removes that one.
+// plan.Child removes that one.
 type orphans struct {
 	namespace
 	op plan.Orphans
@@ -42,7 +42,7 @@ func (o orphans) undo(ctx context.Context) error {
 	if err != nil {
 		return classify(action, string(o.op.Link), err)
 	}
-	first, ok := macvlan{o.namespace, plan.Macvlan{Name: o.op.Link, Mark: o.op.Mark}}.among(links)
+	first, ok := child{o.namespace, plan.Child{Name: o.op.Link, Mark: o.op.Mark}}.among(links)
 	rails := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool { return !o.isRail(l) })
 	if !ok && len(rails) == 0 {
 		return nil
@@ -65,7 +65,7 @@ func (o orphans) undo(ctx context.Context) error {
 func (o orphans) isRail(l rtnl.Link) bool {
 	rail, ok := strings.CutPrefix(l.Alias, o.op.Mark+"/")
 	_, err := strconv.ParseUint(rail, 10, 32)
-	return ok && err == nil && l.Kind == "macvlan"
+	return ok && err == nil && childKind(l)
 }
 
 // rules returns the rules for the addresses of links that are as we make them.

@@ -35,8 +35,8 @@ type kind struct {
 // kinds returns how the operations of each kind are done: a row for each.
 func kinds() map[reflect.Type]kind {
 	return map[reflect.Type]kind{
-		reflect.TypeFor[plan.Macvlan](): {true, func(n namespace, run []plan.Op) executor {
-			return macvlans(each(run, func(op plan.Macvlan) macvlan { return macvlan{n, op} }))
+		reflect.TypeFor[plan.Child](): {true, func(n namespace, run []plan.Op) executor {
+			return children(each(run, func(op plan.Child) child { return child{n, op} }))
 		}},
 		reflect.TypeFor[plan.Veth](): {false, func(n namespace, run []plan.Op) executor {
 			return inTurn(each(run, func(op plan.Veth) executor { return veth{n, op} }))

@@ -6,6 +6,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,16 @@ type MACInUseError struct{ Link conf.LinkName }
 
 // Error says who has the MAC.
 func (e *MACInUseError) Error() string { return "another child of the same master has its MAC" }
+
+// AddressInUseError is returned by Do of plan.Address when another ipvlan of the same NIC
+// has the address.
+type AddressInUseError struct {
+	Link conf.LinkName
+	Addr netip.Addr
+}
+
+// Error says who has the address.
+func (e *AddressInUseError) Error() string { return "another ipvlan of the same master has it" }
 
 // up executes plan.Up.
 type up struct {

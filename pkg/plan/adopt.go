@@ -53,7 +53,7 @@ func FromPrev(p chain.Prev) *Adopted {
 // adopt the link of another plugin with its addresses.
 func (m maker) link(mac conf.MAC, mtu int) Ops {
 	if m.facts.Adopted == nil {
-		return InPod(Macvlan{
+		return InPod(Child{
 			Name: m.rail.IfName, Parent: m.facts.Parent.Name, NIC: m.facts.Parent.identity(), InPod: m.req.LinkInContainer, Mode: m.req.Mode,
 			MTU: mtu, MAC: mac, BCQueueLen: m.req.BCQueueLen, Mark: m.mark,
 		})

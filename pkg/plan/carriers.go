@@ -11,7 +11,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
-// Carriers are the macvlans of the pod that have one of the addresses, although the
+// Carriers are the macvlans and ipvlans of the pod that have one of the addresses, although the
 // attachment's own links are gone: a link of ours with another alias and MAC, or a copy
 // that the pod has made. No plan has them. DEL undoes them before it releases the
 // addresses; they are never done. Their aliases do not matter, because the pod can set
@@ -26,7 +26,7 @@ func (c Carriers) commands(in namespaces) []string {
 	for _, a := range c.Addresses {
 		addrs = append(addrs, a.String())
 	}
-	return []string{fmt.Sprintf("# macvlans in %s with %s (%s -d addr show type macvlan)", shell.Word(in.pod), strings.Join(addrs, ", "), in.ip())}
+	return []string{fmt.Sprintf("# macvlans and ipvlans in %s with %s (%s -d addr show)", shell.Word(in.pod), strings.Join(addrs, ", "), in.ip())}
 }
 
 // MarkPrefix begins the alias of each link of ours.

@@ -17,10 +17,10 @@ import (
 //
 //nolint:gochecknoglobals // a table that nothing writes; every look at an operation reads it
 var kinds = []row{
-	of[Macvlan](row{
+	of[Child](row{
 		name: "macvlan", phase: phaseLink, makesLink: true, marked: true,
-		link:   about(func(m Macvlan) conf.LinkName { return m.Name }),
-		parent: func(k Kind) conf.Request { return k.(Macvlan).parentRequest() },
+		link:   about(func(m Child) conf.LinkName { return m.Name }),
+		parent: func(k Kind) conf.Request { return k.(Child).parentRequest() },
 	}),
 	of[Veth](row{
 		name: "veth", phase: phaseLink, makesLink: true, marked: true,

@@ -127,14 +127,19 @@ func (m maker) mac() conf.MAC {
 	if m.facts.Adopted != nil {
 		return m.facts.Adopted.MAC
 	}
-	if m.req.Mode == conf.Passthru {
+	if m.req.Mode.SharesMAC() {
 		return m.facts.Parent.MAC
 	}
 	if !m.req.MAC.IsZero() {
 		return m.req.MAC
 	}
+	return m.ownMAC()
+}
+
+// ownMAC returns the MAC of a link that has one of its own.
+func (m maker) ownMAC() conf.MAC {
 	owner := string(m.req.ContainerID) + "/" + string(m.rail.IfName)
-	if MACFromAddress(m.req) {
+	if m.req.IPAM.Type == conf.PoolType {
 		owner = m.lease.Addresses[0].Prefix.Addr().String()
 	}
 	sum := sha256.Sum256([]byte(m.facts.Node + "\x00" + m.req.IPAM.Pool + "\x00" + owner))
@@ -144,7 +149,7 @@ func (m maker) mac() conf.MAC {
 // MACFromAddress says whether the MAC of a link of ours is made from its first address.
 // Another address then gives another MAC.
 func MACFromAddress(req conf.Request) bool {
-	return req.Prev == nil && req.Mode != conf.Passthru && req.MAC.IsZero() && req.IPAM.Type == conf.PoolType
+	return req.Prev == nil && !req.Mode.SharesMAC() && req.MAC.IsZero() && req.IPAM.Type == conf.PoolType
 }
 
 // dns returns the DNS settings of the configuration, or else those of IPAM, as
@@ -167,7 +172,8 @@ func (m maker) hasIPv6() bool {
 
 // addresses returns the IPv4 addresses, then the IPv6 ones. With IPv6 it also
 // returns the link-local address. Without addr_gen_mode=1 the kernel would make
-// that one, and would start duplicate address detection for it.
+// that one, and would start duplicate address detection for it. For an ipvlan the
+// address cannot be made from its MAC, which all ipvlans of the NIC have.
 func (m maker) addresses(mac conf.MAC) Ops {
 	var v4, v6 []Address
 	for _, a := range m.lease.Addresses {
@@ -177,6 +183,9 @@ func (m maker) addresses(mac conf.MAC) Ops {
 		} else {
 			v6 = append(v6, op)
 		}
+	}
+	if m.req.Mode == conf.L2 {
+		mac = m.ownMAC()
 	}
 	if len(v6) > 0 {
 		v6 = append(v6, Address{Link: m.rail.IfName, Prefix: netip.PrefixFrom(eui64(mac), 64)})
@@ -212,7 +221,24 @@ func (m maker) conflict(mac conf.MAC) Ops {
 	if mode == conf.Off {
 		mode = conf.Require
 	}
-	return InPod(Conflict{Mode: mode, Probes: c.Probes, Interval: c.Interval, Wait: c.Wait, Targets: targets})
+	op := Conflict{Mode: mode, Probes: c.Probes, Interval: c.Interval, Wait: c.Wait, Targets: targets}
+	if m.req.Mode == conf.L2 && m.facts.Adopted == nil {
+		return m.onMaster(op)
+	}
+	return InPod(op)
+}
+
+// onMaster returns the conflict probe of an ipvlan. A NIC gives a frame to an ipvlan only
+// if that has the address to which the frame is sent (ipvlan_handle_mode_l2). The answer
+// to an ARP probe is sent to 0.0.0.0, so only the NIC itself hears it.
+func (m maker) onMaster(op Conflict) Ops {
+	for i := range op.Targets {
+		op.Targets[i].Link = m.facts.Parent.Name
+	}
+	if m.req.LinkInContainer {
+		return InPod(op)
+	}
+	return OnHost(op)
 }
 
 func (m maker) gateway(mac conf.MAC) Ops {

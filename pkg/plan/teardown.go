@@ -62,5 +62,5 @@ func (o Ops) where(makesLink bool) Ops {
 // link in the pod.
 func Unrecorded(at conf.Attachment) Ops {
 	mark := Mark(at)
-	return append(OnHost(Veth{Name: hostLinkName(at), Mark: mark}), InPod(Macvlan{Name: at.IfName, Mark: mark}, Orphans{Link: at.IfName, Mark: mark})...)
+	return append(OnHost(Veth{Name: hostLinkName(at), Mark: mark}), InPod(Child{Name: at.IfName, Mark: mark}, Orphans{Link: at.IfName, Mark: mark})...)
 }

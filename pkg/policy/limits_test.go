@@ -46,6 +46,7 @@ func TestEachKeyLimitsANamespace(t *testing.T) {
 	}
 	asked := []netip.Addr{netip.MustParseAddr("10.0.0.1")}
 	for key, change := range map[string]func(r *conf.Request){
+		`"mode": "l2" is not in modes`:                               func(r *conf.Request) { r.Mode = conf.L2 },
 		`"mode": "passthru" is not in modes`:                         func(r *conf.Request) { r.Mode = conf.Passthru },
 		`"ipam.type": "dhcp" is not in ipamTypes`:                    func(r *conf.Request) { r.IPAM = conf.IPAM{Type: "dhcp"} },
 		`"ipam.pool": "team-b" is not in pools`:                      func(r *conf.Request) { r.IPAM.Pool = "team-b" },

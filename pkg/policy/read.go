@@ -77,7 +77,7 @@ func limits(v strict.Value) Limits {
 	if modes := o.At("modes"); modes.Present() {
 		l.Modes = []conf.Mode{}
 		for _, e := range modes.List() {
-			l.Modes = append(l.Modes, strict.Choice(e, conf.Bridge, conf.Private, conf.VEPA, conf.Passthru))
+			l.Modes = append(l.Modes, strict.Choice(e, conf.Bridge, conf.Private, conf.VEPA, conf.Passthru, conf.L2))
 		}
 	}
 	if n := o.At("bcqueuelen"); n.Present() {

@@ -15,7 +15,7 @@ import (
 // announce sends each address once. The kernel does not do it for us: the link
 // was up before it got the address, and arp_notify works only when a link comes
 // up (inetdev_event).
-func (p *Prober) announce(ctx context.Context, op plan.Announce) error {
+func (p *Prober) announce(ctx context.Context, at plan.Place, op plan.Announce) error {
 	asks := make([]*ask, 0, len(op.Targets))
 	for _, t := range op.Targets {
 		a, err := announcement(t)
@@ -27,7 +27,7 @@ func (p *Prober) announce(ctx context.Context, op plan.Announce) error {
 	if len(asks) == 0 {
 		return nil
 	}
-	w, err := p.open(ctx, asks)
+	w, err := p.open(ctx, at, asks)
 	if err != nil {
 		return err
 	}

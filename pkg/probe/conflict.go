@@ -44,7 +44,7 @@ func (e *TakenError) Error() string {
 // conflict is what RFC 5227 section 2.1.1 and RFC 4862 section 5.4 list: any
 // message of a host that has the address, and a probe of a host that asks for
 // it at the same time as we do.
-func (p *Prober) conflict(ctx context.Context, op plan.Conflict) error {
+func (p *Prober) conflict(ctx context.Context, at plan.Place, op plan.Conflict) error {
 	mark, err := p.mark()
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (p *Prober) conflict(ctx context.Context, op plan.Conflict) error {
 		}
 		asks = append(asks, a)
 	}
-	if err := p.query(ctx, asks, rounds{n: op.Probes, interval: op.Interval, wait: op.Wait}); err != nil {
+	if err := p.query(ctx, at, asks, rounds{n: op.Probes, interval: op.Interval, wait: op.Wait}); err != nil {
 		return err
 	}
 	return taken(asks)

@@ -17,7 +17,7 @@ import (
 
 // gateway asks for the targets' gateways. Our addresses must be on their links
 // by then, because they are the senders.
-func (p *Prober) gateway(ctx context.Context, op plan.Gateway) error {
+func (p *Prober) gateway(ctx context.Context, at plan.Place, op plan.Gateway) error {
 	asks := make([]*ask, 0, len(op.Targets))
 	for _, t := range op.Targets {
 		if !t.Gateway.IsValid() {
@@ -29,7 +29,7 @@ func (p *Prober) gateway(ctx context.Context, op plan.Gateway) error {
 		}
 		asks = append(asks, a)
 	}
-	err := p.query(ctx, asks, rounds{n: op.Attempts, interval: op.Timeout, wait: op.Timeout})
+	err := p.query(ctx, at, asks, rounds{n: op.Attempts, interval: op.Timeout, wait: op.Timeout})
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,8 @@ type Prober struct {
 	// Enter runs fn in the pod's network namespace, on a locked thread. Sockets
 	// that fn opens are used after Enter has returned.
 	Enter func(fn func() error) error
+	// EnterHost does the same in the host's. It is only for operations that act there.
+	EnterHost func(fn func() error) error
 	// Log gets the errors that a severity of conf.Warn turns into warnings.
 	Log *slog.Logger
 	// Rand makes the mark in our frames. The mark distinguishes a frame of ours
@@ -38,10 +40,10 @@ type Prober struct {
 	Rand io.Reader
 
 	mu sync.Mutex
-	// wire has the sockets of all operations. They stay open until an operation
-	// fails, because closing one is the most expensive thing that we do; see
-	// leave. nil: none is open.
-	wire *wire
+	// wires has the sockets of all operations, by the place where they are open. They
+	// stay open until an operation fails, because closing one is the most expensive thing
+	// that we do; see leave. nil: none is open.
+	wires [2]*wire
 	// listen replaces the kernel's packet sockets in tests; nil: use the
 	// sockets.
 	listen func(*wire, []*ask) error
@@ -58,13 +60,14 @@ type Prober struct {
 func (p *Prober) Do(ctx context.Context, op plan.Op) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	at := op.Place
 	switch op := op.Kind.(type) {
 	case plan.Conflict:
-		return p.settle(ctx, op.Mode, func() error { return p.conflict(ctx, op) })
+		return p.settle(ctx, op.Mode, func() error { return p.conflict(ctx, at, op) })
 	case plan.Gateway:
-		return p.settle(ctx, op.Mode, func() error { return p.gateway(ctx, op) })
+		return p.settle(ctx, op.Mode, func() error { return p.gateway(ctx, at, op) })
 	case plan.Announce:
-		return p.settle(ctx, conf.Require, func() error { return p.announce(ctx, op) })
+		return p.settle(ctx, conf.Require, func() error { return p.announce(ctx, at, op) })
 	}
 	return foreign(op)
 }
@@ -78,9 +81,11 @@ func (p *Prober) Close() {
 }
 
 func (p *Prober) close() {
-	if p.wire != nil {
-		p.wire.close()
-		p.wire = nil
+	for at, w := range p.wires {
+		if w != nil {
+			w.close()
+			p.wires[at] = nil
+		}
 	}
 }
 
@@ -120,33 +125,38 @@ func (p *Prober) settle(ctx context.Context, mode conf.Severity, check func() er
 	return nil
 }
 
-// open returns the sockets that the asks need. It opens missing ones in the
-// pod's namespace.
-func (p *Prober) open(ctx context.Context, asks []*ask) (*wire, error) {
+// open returns the sockets that the asks need. It opens missing ones in the namespace
+// of the place.
+func (p *Prober) open(ctx context.Context, at plan.Place, asks []*ask) (*wire, error) {
 	if ctx.Err() != nil {
 		return nil, canceled(ctx)
 	}
-	if p.wire == nil {
-		p.wire = newWire(p.Log)
+	if p.wires[at] == nil {
+		p.wires[at] = newWire(p.Log)
 	}
-	err := p.complete(asks)
+	w := p.wires[at]
+	err := p.complete(w, at, asks)
 	if err == nil {
-		err = p.wire.awaitCarrier(ctx)
+		err = w.awaitCarrier(ctx)
 	}
 	if ours := (*cnierr.Error)(nil); err != nil && !errors.As(err, &ours) {
 		err = cnierr.New(cnierr.IO, "open packet sockets", "", "", "%w", err)
 	}
-	return p.wire, err
+	return w, err
 }
 
-func (p *Prober) complete(asks []*ask) error {
+func (p *Prober) complete(w *wire, at plan.Place, asks []*ask) error {
+	enter := p.Enter
+	if at == plan.Host {
+		enter = p.EnterHost
+	}
 	switch {
 	case p.listen != nil:
-		return p.listen(p.wire, asks)
-	case p.wire.serves(asks):
+		return p.listen(w, asks)
+	case w.serves(asks):
 		return nil
 	}
-	return p.Enter(func() error { return p.wire.open(asks) })
+	return enter(func() error { return w.open(asks) })
 }
 
 // mark returns bytes that no other machine puts into its frames. Six are what

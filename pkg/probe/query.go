@@ -60,14 +60,14 @@ type heard struct {
 
 // query asks all questions in one time window and stores the answers in the
 // asks. It returns when all have an answer or the time is up.
-func (p *Prober) query(ctx context.Context, asks []*ask, r rounds) error {
+func (p *Prober) query(ctx context.Context, at plan.Place, asks []*ask, r rounds) error {
 	if len(asks) == 0 {
 		return nil
 	}
 	if r.n < 1 {
 		return cnierr.New(cnierr.Bug, "send probes", "", "", "want 1 question or more, got %d", r.n)
 	}
-	w, err := p.open(ctx, asks)
+	w, err := p.open(ctx, at, asks)
 	if err != nil {
 		return err
 	}

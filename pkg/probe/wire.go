@@ -64,7 +64,7 @@ func (w *wire) serves(asks []*ask) bool {
 }
 
 // open opens a socket for each port of the asks that has none yet, and joins
-// the groups of the asks. It must run in the pod's namespace.
+// the groups of the asks. It must run in their namespace.
 func (w *wire) open(asks []*ask) error {
 	if w.control < 0 {
 		fd, err := w.socket(unix.AF_INET)

@@ -38,7 +38,7 @@ func example() Record {
 				Addresses: []plan.LeasedAddress{{Prefix: addr, Gateway: netip.MustParseAddr("172.16.11.254")}},
 			}},
 			Ops: plan.InPod(
-				plan.Macvlan{Name: "net1", Parent: "ens1", Mode: conf.Bridge, MTU: 9000, MAC: conf.MAC{2, 1, 2, 3, 4, 5}, Mark: "roce:c1/net1"},
+				plan.Child{Name: "net1", Parent: "ens1", Mode: conf.Bridge, MTU: 9000, MAC: conf.MAC{2, 1, 2, 3, 4, 5}, Mark: "roce:c1/net1"},
 				plan.Sysctl{Link: "net1", Set: []plan.Setting{{Path: "net/ipv4/conf/net1/arp_ignore", Value: "1"}}},
 				plan.Up{Link: "net1"},
 				plan.Conflict{Mode: conf.Require, Probes: 3, Interval: time.Millisecond, Wait: 8 * time.Millisecond, Targets: []plan.Target{{Link: "net1", Addr: addr.Addr()}}},

@@ -37,7 +37,7 @@ func New(records record.Store, netns func(path string) string, log *slog.Logger)
 		OpenHost: func() (attach.Kernel, error) { return kernel.OpenHost() },
 		Find:     netnspaths.Find,
 		Wire: func(k attach.Kernel) apply.Single {
-			return &probe.Prober{Enter: k.Enter, Log: log, Rand: rand.Reader}
+			return &probe.Prober{Enter: k.Enter, EnterHost: k.EnterHost, Log: log, Rand: rand.Reader}
 		},
 		RDMA: func(path string, enter func(func() error) error) attach.RDMA {
 			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: netns(path), Lock: records.LockMoves, Log: log})

@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-func (w opened) macvlan() plan.Macvlan { return Attachment(w.NIC)[0].Kind.(plan.Macvlan) }
+func (w opened) macvlan() plan.Child { return Attachment(w.NIC)[0].Kind.(plan.Child) }
 
 // foreign is a link that roce-cni did not make, with a subnet.
 func (w opened) foreign() {
@@ -32,7 +32,7 @@ func foreignLink(t *testing.T, w opened) {
 	w.IP("link add net1 type bridge")
 	before := w.Show()
 	w.refuses(t, plan.Op{Kind: w.macvlan()}, cnierr.BadEnv)
-	w.undo(t, plan.InPod(w.macvlan(), plan.Macvlan{Name: "net1", Mark: w.macvlan().Mark}))
+	w.undo(t, plan.InPod(w.macvlan(), plan.Child{Name: "net1", Mark: w.macvlan().Mark}))
 	w.unchanged(t, before)
 	// An alias alone is no proof: any program can set one.
 	w.IP("link set net1 alias " + w.macvlan().Mark)
@@ -60,7 +60,7 @@ func unmarkedDuplicate(t *testing.T, w opened) {
 	other := w.macvlan()
 	other.MAC[5]++
 	w.refuses(t, plan.Op{Kind: other}, cnierr.BadEnv)
-	w.undo(t, plan.InPod(other, plan.Macvlan{Name: "net1", Mark: other.Mark}))
+	w.undo(t, plan.InPod(other, plan.Child{Name: "net1", Mark: other.Mark}))
 	if w.Show() == before {
 		t.Error("undo removed a link with neither our alias nor our MAC")
 	}
@@ -239,7 +239,7 @@ func lostRecord(t *testing.T, w opened) {
 	before := w.Show()
 	w.attach(t)
 	m := w.macvlan()
-	lost := plan.InPod(plan.Macvlan{Name: m.Name, Mark: m.Mark}, plan.Orphans{Link: m.Name, Mark: m.Mark})
+	lost := plan.InPod(plan.Child{Name: m.Name, Mark: m.Mark}, plan.Orphans{Link: m.Name, Mark: m.Mark})
 	w.undo(t, lost)
 	w.unchanged(t, before)
 	w.undo(t, lost)
@@ -279,16 +279,16 @@ func damages() []damage {
 			}
 		}
 	}
-	onLink := []string{"Address", "Macvlan", "Route", "Sysctl", "Up"}
+	onLink := []string{"Address", "Child", "Route", "Sysctl", "Up"}
 	return []damage{
 		{name: "nothing", do: ip()},
 		{name: "a link that is gone", do: ip("link del net1"), want: onLink},
 		{name: "a link that was renamed", do: ip("link set net1 down", "link set net1 name gone0"), want: onLink},
 		{name: "a link that is down", do: ip("link set net1 down"), want: []string{"Address", "Route", "Up"}},
 		{name: "a link that was down", do: ip("link set net1 down", "link set net1 up"), want: []string{"Address", "Route"}},
-		{name: "another MAC", do: ip("link set net1 address 02:00:00:00:00:99"), want: []string{"Macvlan"}},
-		{name: "another MTU", do: ip("link set net1 mtu 1400"), want: []string{"Macvlan"}},
-		{name: "another alias", do: ip("link set net1 alias theirs"), want: []string{"Macvlan"}},
+		{name: "another MAC", do: ip("link set net1 address 02:00:00:00:00:99"), want: []string{"Child"}},
+		{name: "another MTU", do: ip("link set net1 mtu 1400"), want: []string{"Child"}},
+		{name: "another alias", do: ip("link set net1 alias theirs"), want: []string{"Child"}},
 		{name: "an IPv4 address that is gone", do: ip("addr del 10.9.0.5/24 dev net1"), want: []string{"Address", "Route"}},
 		{name: "an IPv6 address that is gone", do: ip("addr del fd00:9::5/64 dev net1"), want: []string{"Address", "Route"}},
 		{name: "an IPv4 subnet's route that is gone", do: ip("route del 10.9.0.0/24 dev net1"), want: []string{"Address"}},

@@ -32,6 +32,7 @@ type Kernel interface {
 	ID() plan.NetnsID
 	Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
 	Enter(fn func() error) error
+	EnterHost(fn func() error) error
 	Do(ctx context.Context, run ...plan.Op) error
 	Undo(ctx context.Context, run ...plan.Op) error
 	Check(ctx context.Context, run ...plan.Op) error

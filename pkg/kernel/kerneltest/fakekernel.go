@@ -39,6 +39,9 @@ func (k *FakeKernel) ID() plan.NetnsID {
 // Enter calls fn: there is no thread to move.
 func (k *FakeKernel) Enter(fn func() error) error { return fn() }
 
+// EnterHost calls fn, as Enter does.
+func (k *FakeKernel) EnterHost(fn func() error) error { return fn() }
+
 // Close makes every later use of k fail the test.
 func (k *FakeKernel) Close() {
 	k.f.mu.Lock()
@@ -131,7 +134,7 @@ type kind struct {
 func kinds(pod *Space) map[reflect.Type]kind {
 	return map[reflect.Type]kind{
 		reflect.TypeFor[plan.Veth]():     {false, func(k plan.Kind) executor { return veth{k.(plan.Veth), pod} }},
-		reflect.TypeFor[plan.Macvlan]():  {true, func(k plan.Kind) executor { return macvlan{k.(plan.Macvlan)} }},
+		reflect.TypeFor[plan.Child]():    {true, func(k plan.Kind) executor { return child{k.(plan.Child)} }},
 		reflect.TypeFor[plan.Adopt]():    {true, func(k plan.Kind) executor { return adopt{k.(plan.Adopt)} }},
 		reflect.TypeFor[plan.Sysctl]():   {false, func(k plan.Kind) executor { return sysctl{k.(plan.Sysctl)} }},
 		reflect.TypeFor[plan.Up]():       {false, func(k plan.Kind) executor { return up{k.(plan.Up)} }},

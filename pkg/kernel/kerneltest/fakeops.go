@@ -18,7 +18,6 @@ import (
 )
 
 type (
-	macvlan struct{ op plan.Macvlan }
 	sysctl  struct{ op plan.Sysctl }
 	up      struct{ op plan.Up }
 	address struct{ op plan.Address }
@@ -51,86 +50,6 @@ func (s *Space) need(action string, name conf.LinkName) (*iface, error) {
 	return nil, cnierr.New(cnierr.IO, action, string(name), "", "no such device")
 }
 
-func (m macvlan) parent(s *Space) (*iface, error) {
-	from := s.f.host
-	if m.op.InPod {
-		from = s
-	}
-	if p := from.link(m.op.Parent); p != nil {
-		return p, nil
-	}
-	return nil, cnierr.New(cnierr.BadParent, "add macvlan", string(m.op.Parent), "", "no such device")
-}
-
-func (m macvlan) do(s *Space) error {
-	const action = "add macvlan"
-	p, err := m.parent(s)
-	if err != nil {
-		return err
-	}
-	l := s.link(m.op.Name)
-	switch {
-	case l != nil && !m.owns(l):
-		return cnierr.New(cnierr.BadEnv, action, string(m.op.Name), "", "the pod has a link of that name")
-	case l != nil && len(m.differences(l, p)) == 0:
-		l.alias = m.op.Mark
-		return nil
-	case l != nil:
-		s.removeLink(l)
-	}
-	if p.kind == "loopback" || p.kind == "infiniband" || m.op.MTU > p.mtu || s.f.crowded(p, m.op.Mode) {
-		return cnierr.New(cnierr.BadParent, action, string(m.op.Name), "", "on %q: invalid argument", m.op.Parent)
-	}
-	s.links = append(s.links, &iface{
-		name: m.op.Name, kind: "macvlan", alias: m.op.Mark, mac: m.op.MAC, mtu: m.op.MTU, mode: m.op.Mode, parent: p, sysctls: map[string]string{},
-	})
-	return nil
-}
-
-// crowded says whether a passthru child would not be alone on p.
-func (f *Fake) crowded(p *iface, mode conf.Mode) bool {
-	for _, s := range f.pods {
-		for _, l := range s.links {
-			if l != nil && l.parent == p && (mode == conf.Passthru || l.mode == conf.Passthru) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func (m macvlan) owns(l *iface) bool {
-	if l.kind != "macvlan" {
-		return false
-	}
-	if l.alias == m.op.Mark {
-		return true
-	}
-	return !m.op.MAC.IsZero() && l.mac == m.op.MAC && !strings.HasPrefix(l.alias, "roce:")
-}
-
-func (m macvlan) undo(s *Space) error {
-	if l := m.ours(s); l != nil {
-		s.removeLink(l)
-	}
-	return nil
-}
-
-// ours returns our link, whatever its name is, nil if there is none.
-func (m macvlan) ours(s *Space) *iface {
-	if l := s.link(m.op.Name); l != nil && m.owns(l) {
-		return l
-	}
-	i := slices.IndexFunc(s.links, func(l *iface) bool { return l != nil && l.alias == m.op.Mark && m.owns(l) })
-	if i < 0 {
-		i = slices.IndexFunc(s.links, func(l *iface) bool { return l != nil && m.owns(l) })
-	}
-	if i < 0 {
-		return nil
-	}
-	return s.links[i]
-}
-
 func (c carriers) do(s *Space) error { return s.f.unexpected("carriers are only ever undone") }
 
 func (c carriers) check(s *Space) error { return s.f.unexpected("carriers are only ever undone") }
@@ -140,7 +59,7 @@ func (c carriers) undo(s *Space) error {
 		return slices.ContainsFunc(l.addrs, func(p netip.Prefix) bool { return slices.Contains(c.op.Addresses, p.Addr()) })
 	}
 	for _, l := range s.links {
-		if l != nil && l.kind == "macvlan" && has(l) {
+		if l != nil && childKind(l) && has(l) {
 			s.removeLink(l)
 		}
 	}
@@ -155,9 +74,9 @@ func (r orphans) undo(s *Space) error {
 	rail := func(l *iface) bool {
 		n, ok := strings.CutPrefix(l.alias, r.op.Mark+"/")
 		_, err := strconv.Atoi(n)
-		return ok && err == nil && l.kind == "macvlan"
+		return ok && err == nil && childKind(l)
 	}
-	first := macvlan{plan.Macvlan{Name: r.op.Link, Mark: r.op.Mark}}.ours(s)
+	first := child{plan.Child{Name: r.op.Link, Mark: r.op.Mark}}.ours(s)
 	for _, l := range s.links {
 		if l == nil || l != first && !rail(l) {
 			continue
@@ -171,52 +90,6 @@ func (r orphans) undo(s *Space) error {
 		}
 	}
 	return nil
-}
-
-func (m macvlan) check(s *Space) error {
-	const action = "check macvlan"
-	l := s.link(m.op.Name)
-	if l == nil && m.ours(s) != nil {
-		return s.damaged(action, string(m.op.Name), m.op, "%w", kernel.ErrRenamed)
-	}
-	if l == nil || !m.owns(l) {
-		return s.damaged(action, string(m.op.Name), m.op, "missing, or somebody else's")
-	}
-	p, err := m.parent(s)
-	if err != nil {
-		return err
-	}
-	var found []error
-	if !p.up || p.unplug {
-		found = append(found, s.damaged(action, string(m.op.Name), m.op, "%w %s is down", kernel.ErrParentDown, p.name))
-	}
-	for _, d := range m.differences(l, p) {
-		found = append(found, s.damaged(action, string(m.op.Name), m.op, "%w", d))
-	}
-	if l.alias != m.op.Mark {
-		found = append(found, s.damaged(action, string(m.op.Name), m.op, "another alias"))
-	}
-	return errors.Join(found...)
-}
-
-// differences does not compare the alias: its callers do.
-func (m macvlan) differences(l, p *iface) []error {
-	var out []error
-	for _, d := range []struct {
-		what      string
-		want, got any
-	}{{"kind", "macvlan", l.kind}, {"parent", p, l.parent}, {"mode", m.op.Mode, l.mode}} {
-		if d.want != d.got {
-			out = append(out, fmt.Errorf("want %s %v, got %v", d.what, d.want, d.got))
-		}
-	}
-	if l.mac != m.op.MAC {
-		out = append(out, &kernel.ChangedError{Property: kernel.MAC, Want: m.op.MAC.String(), Got: l.mac.String()})
-	}
-	if l.mtu != m.op.MTU {
-		out = append(out, &kernel.ChangedError{Property: kernel.MTU, Want: strconv.Itoa(m.op.MTU), Got: strconv.Itoa(l.mtu)})
-	}
-	return out
 }
 
 // ours says whether the path of a setting belongs to the link.
@@ -287,6 +160,12 @@ func (a address) do(s *Space) error {
 	}
 	if a.op.Prefix.Addr().Is6() && slices.ContainsFunc(l.addrs, func(p netip.Prefix) bool { return p.Addr() == a.op.Prefix.Addr() }) {
 		return cnierr.New(cnierr.IO, "add address", a.op.Prefix.String(), "", "it is there with another length")
+	}
+	inUse := func(o *iface) bool {
+		return slices.ContainsFunc(o.addrs, func(p netip.Prefix) bool { return p.Addr() == a.op.Prefix.Addr() })
+	}
+	if l.kind == "ipvlan" && slices.ContainsFunc(s.f.children(l.parent), inUse) {
+		return cnierr.New(cnierr.AddressTaken, "add address", a.op.Prefix.String(), "", "%w", &kernel.AddressInUseError{Link: a.op.Link, Addr: a.op.Prefix.Addr()})
 	}
 	s.addAddress(l, a.op.Prefix)
 	return nil

@@ -27,7 +27,7 @@ func Rails(nics ...conf.LinkName) plan.Ops {
 		}
 		v4 := netip.MustParsePrefix(fmt.Sprintf("10.9.%d.5/24", i))
 		v6 := netip.MustParsePrefix(fmt.Sprintf("fd00:9:%d::5/64", i))
-		links = append(links, plan.Op{Kind: plan.Macvlan{Name: name, Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 1, byte(i)}, Mark: mark}})
+		links = append(links, plan.Op{Kind: plan.Child{Name: name, Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 1, byte(i)}, Mark: mark}})
 		settings = append(settings, plan.Op{Kind: settingsOf(name)})
 		ups = append(ups, plan.Op{Kind: plan.Up{Link: name}})
 		for _, p := range []netip.Prefix{v4, v6} {
@@ -114,8 +114,8 @@ func runsThatFail(t *testing.T, w opened) {
 		harm func(plan.Op) plan.Op
 		code cnierr.Code
 	}{
-		{"Macvlan", func(op plan.Op) plan.Op { m := op.Kind.(plan.Macvlan); m.Parent = "nosuch0"; return plan.Op{Kind: m} }, cnierr.BadParent},
-		{"Macvlan", func(op plan.Op) plan.Op { m := op.Kind.(plan.Macvlan); m.MTU = 9000; return plan.Op{Kind: m} }, cnierr.BadParent},
+		{"Child", func(op plan.Op) plan.Op { m := op.Kind.(plan.Child); m.Parent = "nosuch0"; return plan.Op{Kind: m} }, cnierr.BadParent},
+		{"Child", func(op plan.Op) plan.Op { m := op.Kind.(plan.Child); m.MTU = 9000; return plan.Op{Kind: m} }, cnierr.BadParent},
 		{"Sysctl", func(op plan.Op) plan.Op { s := op.Kind.(plan.Sysctl); s.Link = "all"; return plan.Op{Kind: s} }, cnierr.Bug},
 		{"Up", func(plan.Op) plan.Op { return plan.Op{Kind: plan.Up{Link: "nosuch0"}} }, cnierr.IO},
 		{"Address", func(op plan.Op) plan.Op { a := op.Kind.(plan.Address); a.Link = "nosuch0"; return plan.Op{Kind: a} }, cnierr.IO},
@@ -222,7 +222,7 @@ func lostRails(t *testing.T, w opened) {
 	w.IP("link set eth1 alias " + plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"}) + "/1") // any program can set an alias
 	before := w.Show()
 	mark := plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"})
-	lost := plan.InPod(plan.Macvlan{Name: "net1", Mark: mark}, plan.Orphans{Link: "net1", Mark: mark})
+	lost := plan.InPod(plan.Child{Name: "net1", Mark: mark}, plan.Orphans{Link: "net1", Mark: mark})
 	others := plan.Ops{}
 	for i, mark := range []string{plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net11"}), mark + "1/1", mark + "/x", mark + "/", "x" + mark + "/1", mark + "/1/1"} {
 		m := w.macvlan()

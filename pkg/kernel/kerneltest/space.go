@@ -124,6 +124,9 @@ func (s *Space) setUp(l *iface, up bool) error {
 
 // macInUse says whether another child of the same parent is up with l's MAC.
 func (s *Space) macInUse(l *iface) bool {
+	if l.kind != "macvlan" {
+		return false
+	}
 	for _, pod := range s.f.pods {
 		for _, o := range pod.links {
 			if o != nil && o != l && o.up && o.parent == l.parent && o.mac == l.mac {

@@ -36,6 +36,8 @@ type World struct {
 	Show, ShowHost func() string
 	// OpenHost opens only the host.
 	OpenHost func() (Kernel, error)
+	// Has says whether the kernel can make links of a kind.
+	Has func(kind string) bool
 }
 
 // Suite runs the behaviours that every kernel must show, each in a new world.
@@ -51,6 +53,10 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		"a link without mark is ours by its MAC":          unmarkedDuplicate,
 		"a link with another alias is ours by its MAC":    changedLink,
 		"macvlans with an address of ours go":             carried,
+		"an ipvlan is made and removed":                   ipvlans,
+		"an ipvlan is told from others of its NIC":        unmarkedIpvlan,
+		"a lost record leaves the mark of an ipvlan":      lostIpvlan,
+		"one ipvlan of a NIC has an address":              addressOfIpvlans,
 		"a lost record leaves its mark":                   lostRecord,
 		"a lost record leaves the marks of all rails":     lostRails,
 		"rails are done and undone in runs":               railsInRuns,
@@ -116,7 +122,7 @@ func openWorld(t *testing.T, w World) opened {
 func Attachment(nic conf.LinkName) plan.Ops {
 	v4, v6 := netip.MustParsePrefix("10.9.0.5/24"), netip.MustParsePrefix("fd00:9::5/64")
 	ops := plan.InPod(
-		plan.Macvlan{Name: "net1", Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}, Mark: plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"})},
+		plan.Child{Name: "net1", Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}, Mark: plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"})},
 		settings(),
 		plan.Up{Link: "net1"},
 		plan.Address{Link: "net1", Prefix: v4},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,6 +49,7 @@ func fakeWorld(t *testing.T) kerneltest.World {
 		Sysctl: pod.Sysctl,
 		Show:   pod.String, ShowHost: f.Host().String,
 		OpenHost: func() (kerneltest.Kernel, error) { return f.OpenHost() },
+		Has:      func(string) bool { return true },
 	}
 }
 
@@ -69,6 +71,7 @@ func linuxWorld(t *testing.T) kerneltest.World {
 		Show:     func() string { return show(t, pod) },
 		ShowHost: func() string { return show(t, node.Netns) },
 		OpenHost: func() (kerneltest.Kernel, error) { return kernel.OpenHost() },
+		Has:      func(kind string) bool { return has(pod, kind) },
 	}
 }
 
@@ -134,11 +137,11 @@ func variants() plan.Ops {
 	ops := kerneltest.Attachment("nic0")
 	for _, op := range kerneltest.Attachment("nic0") {
 		switch k := op.Kind.(type) {
-		case plan.Macvlan:
+		case plan.Child:
 			k.MTU, k.MAC[5] = 1400, 9
 			other := k
 			other.Mark = "other"
-			ops = append(ops, plan.InPod(k, other, plan.Macvlan{Name: k.Name, Parent: "nic0", Mark: other.Mark, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}})...)
+			ops = append(ops, plan.InPod(k, other, plan.Child{Name: k.Name, Parent: "nic0", Mark: other.Mark, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}})...)
 		case plan.Route:
 			if k.Via.IsValid() {
 				k.Via = k.Src.Next()
@@ -185,4 +188,12 @@ func show(t *testing.T, pod *kerneltest.Netns) string {
 		}
 	}
 	return b.String()
+}
+
+// has says whether the kernel can make links of a kind in a namespace.
+func has(n *kerneltest.Netns, kind string) bool {
+	return n.Do(func() error {
+		return exec.Command("sh", "-c", "ip link add below type dummy && ip link add link below name above type "+kind+
+			map[string]string{"vlan": " id 7"}[kind]+"; r=$?; ip link del below; exit $r").Run()
+	}) == nil
 }

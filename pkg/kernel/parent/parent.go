@@ -169,7 +169,7 @@ func (s search) use(ctx context.Context, l rtnl.Link, req conf.Request) (plan.Li
 			return plan.Link{}, err
 		}
 	}
-	if req.Mode == conf.Passthru { // the child has the MAC of the parent
+	if req.Mode.SharesMAC() { // the child has the MAC of the parent
 		return out, nil
 	}
 	return out, s.passes(ctx, l, out.Layers)

@@ -4,8 +4,6 @@
 package rtnl
 
 import (
-	"fmt"
-
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -24,20 +22,12 @@ type Macvlan struct {
 // alias: the kernel ignores an alias at creation (rtnl_newlink does not read
 // IFLA_IFALIAS).
 func AddMacvlan(m Macvlan) Change {
-	req := request(unix.RTM_NEWLINK, creation, nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(m.Name)))
-	req.AddData(nl.NewRtAttr(unix.IFLA_LINK, u32(uint32(m.Lower.Index))))
-	if m.Lower.NSID != NoNSID {
-		req.AddData(nl.NewRtAttr(unix.IFLA_LINK_NETNSID, u32(uint32(m.Lower.NSID))))
-	}
+	req := stackedOn(m.Lower, m.Name, m.MTU)
 	if len(m.Address) != 0 {
 		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, m.Address))
 	}
-	if m.MTU != 0 {
-		req.AddData(nl.NewRtAttr(unix.IFLA_MTU, u32(uint32(m.MTU))))
-	}
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("macvlan"))
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(macvlanKind))
 	data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
 	data.AddRtAttr(unix.IFLA_MACVLAN_MODE, u32(modeNumber(m.Mode)))
 	if m.BCQueueLen != 0 {
@@ -45,6 +35,21 @@ func AddMacvlan(m Macvlan) Change {
 	}
 	req.AddData(info)
 	return Change{req}
+}
+
+// stackedOn returns the request for a link on another one. With an MTU of 0 the kernel
+// chooses it.
+func stackedOn(l Lower, name string, mtu int) *nl.NetlinkRequest {
+	req := request(unix.RTM_NEWLINK, creation, nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_LINK, u32(uint32(l.Index))))
+	if l.NSID != NoNSID {
+		req.AddData(nl.NewRtAttr(unix.IFLA_LINK_NETNSID, u32(uint32(l.NSID))))
+	}
+	if mtu != 0 {
+		req.AddData(nl.NewRtAttr(unix.IFLA_MTU, u32(uint32(mtu))))
+	}
+	return req
 }
 
 // SetAlias sets the alias of the link with a name.
@@ -102,34 +107,4 @@ func linkHeader(index int32) *nl.IfInfomsg {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = index
 	return msg
-}
-
-// modeNumber returns the number of a macvlan mode. For a name that is no mode
-// it returns 0, which the kernel refuses.
-func modeNumber(name string) uint32 {
-	for n := uint32(1); n < modes; n <<= 1 {
-		if modeName(n) == name {
-			return n
-		}
-	}
-	return 0
-}
-
-// modes is larger than every mode. A mode is a single bit.
-const modes = 32
-
-func modeName(n uint32) string {
-	switch n {
-	case nl.MACVLAN_MODE_PRIVATE:
-		return "private"
-	case nl.MACVLAN_MODE_VEPA:
-		return "vepa"
-	case nl.MACVLAN_MODE_BRIDGE:
-		return "bridge"
-	case nl.MACVLAN_MODE_PASSTHRU:
-		return "passthru"
-	case nl.MACVLAN_MODE_SOURCE:
-		return "source"
-	}
-	return fmt.Sprint(n)
 }

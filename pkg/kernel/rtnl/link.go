@@ -26,7 +26,7 @@ type Link struct {
 	MTU       int
 	Flags     uint32 // IFF_*
 	Type      uint16 // ARPHRD_*
-	Mode      string // of a macvlan, as ip link prints it
+	Mode      string // of a macvlan or ipvlan, as ip link prints it
 	Group     uint32 // that it was put into; 0 by default
 	Lower     Lower  // of a stacked link
 	PhysPort  string // the port's name on its hardware: "p0", "pf0vf3"
@@ -168,6 +168,7 @@ func parseLink(b []byte) Link {
 }
 
 func (l *Link) parseInfo(b []byte) {
+	var data []byte
 	for typ, v := range nlsock.Attributes(b) {
 		switch typ {
 		case unix.IFLA_INFO_KIND:
@@ -175,11 +176,8 @@ func (l *Link) parseInfo(b []byte) {
 		case unix.IFLA_INFO_SLAVE_KIND:
 			l.SlaveKind = nlsock.Text(v)
 		case unix.IFLA_INFO_DATA:
-			for typ, v := range nlsock.Attributes(v) {
-				if typ == nl.IFLA_MACVLAN_MODE {
-					l.Mode = modeName(nlsock.Number(v))
-				}
-			}
+			data = v
 		}
 	}
+	l.parseData(data)
 }

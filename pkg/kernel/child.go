@@ -19,25 +19,25 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
-// macvlan executes plan.Macvlan.
-type macvlan struct {
+// child executes plan.Child.
+type child struct {
 	namespace
-	op plan.Macvlan
+	op plan.Child
 }
 
 // macvlans is a run.
-type macvlans []macvlan
+type children []child
 
 // do creates the links. It leaves alone a link of ours that is as planned. It replaces
 // a link of ours with other parameters: that one is a leftover of an earlier plan.
-func (r macvlans) do(ctx context.Context) error {
+func (r children) do(ctx context.Context) error {
 	r[0].adds = true
-	parents, err := r.parents(ctx, adding)
+	parents, err := r.parents(ctx, r[0].doing("add"))
 	if err != nil {
 		return err
 	}
 	var todo work
-	for i, n := range named(ctx, r[0].conn, r, func(m macvlan) conf.LinkName { return m.op.Name }) {
+	for i, n := range named(ctx, r[0].conn, r, func(m child) conf.LinkName { return m.op.Name }) {
 		if err := todo.add(r[i], parents[i], n); err != nil {
 			return err
 		}
@@ -45,30 +45,30 @@ func (r macvlans) do(ctx context.Context) error {
 	return todo.do(ctx, r[0].conn)
 }
 
-const (
-	adding   = "add macvlan"
-	deleting = "delete macvlan"
-)
+const deleting = "delete interface"
+
+// doing returns the words for an error about the link, such as "add macvlan".
+func (m child) doing(verb string) string { return verb + " " + m.op.Mode.Kind() }
 
 // work is what a run has to do.
 type work struct {
-	unmarked macvlans // that lack nothing but their mark
+	unmarked children // that lack nothing but their mark
 	wrong    []rtnl.Link
-	missing  macvlans
+	missing  children
 	on       []parentage // of the missing ones
 }
 
 // add looks at what is there under a link's name.
-func (w *work) add(m macvlan, p parentage, n rtnl.Named) error {
+func (w *work) add(m child, p parentage, n rtnl.Named) error {
 	is := n.Link
 	switch {
 	case errors.Is(n.Err, unix.ENODEV):
 		w.missing, w.on = append(w.missing, m), append(w.on, p)
 		return nil
 	case n.Err != nil:
-		return classify(adding, string(m.op.Name), n.Err)
+		return classify(m.doing("add"), string(m.op.Name), n.Err)
 	case !m.owns(is):
-		return cnierr.New(cnierr.BadEnv, adding, string(m.op.Name),
+		return cnierr.New(cnierr.BadEnv, m.doing("add"), string(m.op.Name),
 			"choose another interface name in the pod's networks annotation", "the pod has %s of that name", m.describe(is))
 	}
 	marked := is
@@ -90,7 +90,7 @@ func (w *work) do(ctx context.Context, pod *rtnl.Conn) error {
 	}
 	for i, err := range pod.Each(ctx, changes...) {
 		if err != nil {
-			return classify(adding, string(w.unmarked[i].op.Name), err)
+			return classify(w.unmarked[i].doing("add"), string(w.unmarked[i].op.Name), err)
 		}
 	}
 	for _, l := range w.wrong { // seldom more than one
@@ -103,13 +103,13 @@ func (w *work) do(ctx context.Context, pod *rtnl.Conn) error {
 
 // undo removes the links that are ours, also those that the pod has renamed or moved to
 // another namespace.
-func (r macvlans) undo(ctx context.Context) error {
+func (r children) undo(ctx context.Context) error {
 	links, err := r[0].conn.Links(ctx)
 	if err != nil {
 		return classify(deleting, string(r[0].op.Name), err)
 	}
 	var ours []rtnl.Link
-	var away macvlans
+	var away children
 	for _, m := range slices.Backward(r) {
 		if l, ok := m.among(links); ok {
 			ours = append(ours, l)
@@ -121,7 +121,7 @@ func (r macvlans) undo(ctx context.Context) error {
 }
 
 // among finds our link among those of the pod, whatever its name is.
-func (m macvlan) among(links []rtnl.Link) (rtnl.Link, bool) {
+func (m child) among(links []rtnl.Link) (rtnl.Link, bool) {
 	i := slices.IndexFunc(links, func(l rtnl.Link) bool { return l.Has(string(m.op.Name)) && m.owns(l) })
 	if i < 0 {
 		i = slices.IndexFunc(links, func(l rtnl.Link) bool { return l.Alias == m.op.Mark && m.owns(l) })
@@ -135,10 +135,10 @@ func (m macvlan) among(links []rtnl.Link) (rtnl.Link, bool) {
 	return links[i], true
 }
 
-func (r macvlans) check(ctx context.Context) error { return checkEach(ctx, r) }
+func (r children) check(ctx context.Context) error { return checkEach(ctx, r) }
 
-func (m macvlan) check(ctx context.Context) error {
-	const action = "check macvlan"
+func (m child) check(ctx context.Context) error {
+	action := m.doing("check")
 	is, err := m.conn.LinkByName(ctx, string(m.op.Name))
 	if errors.Is(err, unix.ENODEV) {
 		return m.missing(ctx, action)
@@ -150,7 +150,7 @@ func (m macvlan) check(ctx context.Context) error {
 		return damaged(action, string(m.op.Name), m.recreate(),
 			"want the interface with alias %s, got %s", m.op.Mark, m.describe(is))
 	}
-	parents, err := macvlans{m}.parents(ctx, action)
+	parents, err := children{m}.parents(ctx, action)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (m macvlan) check(ctx context.Context) error {
 
 // missing returns the finding that no link has our name. If our link has
 // another name, it says which.
-func (m macvlan) missing(ctx context.Context, action string) error {
+func (m child) missing(ctx context.Context, action string) error {
 	links, err := m.conn.Links(ctx)
 	if err != nil {
 		return classify(action, string(m.op.Name), err)
@@ -182,7 +182,7 @@ func (m macvlan) missing(ctx context.Context, action string) error {
 		if at, is := m.elsewhere(ctx); at != "" {
 			found = damaged(action, string(m.op.Name), m.redo(m.op, plan.IP(at)+shell.Command(" link del dev %s", is.Name)), "it was moved to the namespace %s, as %q", at, is.Name)
 		}
-		if parents, err := (macvlans{m}).parents(ctx, action); err == nil { // else do reports it
+		if parents, err := (children{m}).parents(ctx, action); err == nil { // else do reports it
 			found = errors.Join(found, m.renamed(parents[0], action))
 		}
 		return found
@@ -193,7 +193,7 @@ func (m macvlan) missing(ctx context.Context, action string) error {
 }
 
 // renamed returns a finding if the parent has another name now.
-func (m macvlan) renamed(p parentage, action string) error {
+func (m child) renamed(p parentage, action string) error {
 	if p.name == string(m.op.Parent) {
 		return nil
 	}
@@ -201,21 +201,35 @@ func (m macvlan) renamed(p parentage, action string) error {
 }
 
 // recreate returns the commands that replace an existing link with ours.
-func (m macvlan) recreate() []string { return m.redo(m.op, m.ip("link del dev %s", m.op.Name)) }
+func (m child) recreate() []string { return m.redo(m.op, m.ip("link del dev %s", m.op.Name)) }
 
-// owns says whether a link with our name is ours; see plan.Macvlan.
-func (m macvlan) owns(l rtnl.Link) bool {
-	if l.Kind != "macvlan" {
+// owns says whether a link is ours; see plan.Child.
+func (m child) owns(l rtnl.Link) bool {
+	if !m.isKind(l) {
 		return false // any program can set an alias: it proves nothing alone
 	}
 	if l.Alias == m.op.Mark {
 		return true
 	}
+	if m.op.Mode == conf.L2 && l.Name != string(m.op.Name) && l.Name != m.nameAside() {
+		return false // all ipvlans of a NIC have its MAC
+	}
 	return !m.op.MAC.IsZero() && ethernet(l) == m.op.MAC && !strings.HasPrefix(l.Alias, plan.MarkPrefix)
 }
 
+// isKind says whether a link is of the kind of ours. Without a mode, the record is lost.
+func (m child) isKind(l rtnl.Link) bool {
+	if m.op.Mode == "" {
+		return childKind(l)
+	}
+	return l.Kind == m.op.Mode.Kind()
+}
+
+// childKind says whether a link is of a kind that roce makes on a NIC.
+func childKind(l rtnl.Link) bool { return l.Kind == "macvlan" || l.Kind == "ipvlan" }
+
 // describe describes a link that is not ours.
-func (m macvlan) describe(l rtnl.Link) string {
+func (m child) describe(l rtnl.Link) string {
 	kind := l.Kind
 	if kind == "" {
 		kind = l.Encap()
@@ -231,8 +245,8 @@ func (m macvlan) describe(l rtnl.Link) string {
 // the one that the kernel really uses.
 type parentage struct {
 	ask rtnl.Lower
-	// real differs from ask if ask is a macvlan: the kernel then uses the link
-	// below it (macvlan_common_newlink). The namespace of that link may have no
+	// real differs from ask if ask is of the same kind as ours: the kernel then uses the
+	// link below it (macvlan_common_newlink, ipvlan_link_new). The namespace of that link may have no
 	// number in our namespace, so only the index counts.
 	real   int32
 	nested bool
@@ -245,7 +259,7 @@ type parentage struct {
 var ErrParentDown = errors.New("its NIC")
 
 // down returns a finding if the NIC is down or has no carrier.
-func (p parentage) down(m macvlan, action string) error {
+func (p parentage) down(m child, action string) error {
 	switch {
 	case p.flags&unix.IFF_UP == 0:
 		return damaged(action, string(m.op.Name), []string{m.parentIP("link set dev %s up", p.name)}, "%w %s is down", ErrParentDown, p.named(m))
@@ -256,7 +270,7 @@ func (p parentage) down(m macvlan, action string) error {
 }
 
 // named returns the name of the parent now, and also its name in ADD if that was another.
-func (p parentage) named(m macvlan) string {
+func (p parentage) named(m child) string {
 	if p.name == string(m.op.Parent) {
 		return p.name
 	}
@@ -264,7 +278,7 @@ func (p parentage) named(m macvlan) string {
 }
 
 // parentIP returns an ip(8) command in the namespace of the parent.
-func (m macvlan) parentIP(format string, args ...any) string {
+func (m child) parentIP(format string, args ...any) string {
 	ip := "ip"
 	if m.op.InPod {
 		ip = plan.IP(m.netnsName())
@@ -278,13 +292,13 @@ func (p parentage) carries(l rtnl.Link) bool {
 
 // parents looks up the parents now: a stored index may belong to another link
 // by now, and so may a stored name.
-func (r macvlans) parents(ctx context.Context, action string) ([]parentage, error) {
+func (r children) parents(ctx context.Context, action string) ([]parentage, error) {
 	k, out := r[0].Kernel, make([]parentage, len(r))
 	c, nsid := k.host, rtnl.NoNSID
 	if r[0].op.InPod {
 		c = k.pod
 	}
-	for i, n := range named(ctx, c, r, func(m macvlan) conf.LinkName { return m.op.Parent }) {
+	for i, n := range named(ctx, c, r, func(m child) conf.LinkName { return m.op.Parent }) {
 		if r[i].op.InPod != r[0].op.InPod {
 			return nil, cnierr.New(cnierr.Bug, action, string(r[i].op.Name), "", "a run has parents in both namespaces")
 		}
@@ -293,7 +307,7 @@ func (r macvlans) parents(ctx context.Context, action string) ([]parentage, erro
 			return nil, err
 		}
 		out[i] = parentage{ask: rtnl.Lower{Index: l.Index}, real: l.Index, flags: l.Flags, name: l.Name}
-		if l.Kind == "macvlan" {
+		if l.Kind == r[i].op.Mode.Kind() {
 			out[i].real, out[i].nested = l.Lower.Index, true
 		}
 	}
@@ -311,7 +325,7 @@ func (r macvlans) parents(ctx context.Context, action string) ([]parentage, erro
 
 // parentNow returns the link that ADD used, whatever its name is now. found is what has
 // its name of ADD.
-func (m macvlan) parentNow(ctx context.Context, c *rtnl.Conn, found rtnl.Named, action string) (rtnl.Link, error) {
+func (m child) parentNow(ctx context.Context, c *rtnl.Conn, found rtnl.Named, action string) (rtnl.Link, error) {
 	want := m.op.NIC
 	is := func(l rtnl.Link) bool {
 		return want == plan.NIC{} || l.Index == want.Index || ethernet(l) == want.MAC
@@ -342,7 +356,7 @@ type difference struct {
 	changed *ChangedError
 }
 
-func (m macvlan) differences(l rtnl.Link, p parentage) []difference {
+func (m child) differences(l rtnl.Link, p parentage) []difference {
 	var out []difference
 	differ := func(what string, want, got any, fix ...string) {
 		if want != got {
@@ -354,12 +368,12 @@ func (m macvlan) differences(l rtnl.Link, p parentage) []difference {
 			out = append(out, difference{fix: []string{fix}, changed: &ChangedError{what, want, got}})
 		}
 	}
-	if l.Kind != "macvlan" || !p.carries(l) {
-		return []difference{{what: fmt.Sprintf("want a macvlan on %s, got %s", m.op.Parent, m.describe(l)), fix: m.recreate()}}
+	if !m.isKind(l) || !p.carries(l) {
+		return []difference{{what: fmt.Sprintf("want %s on %s, got %s", m.op.Mode.Article(), m.op.Parent, m.describe(l)), fix: m.recreate()}}
 	}
 	set := m.ip("link set dev %s ", m.op.Name)
 	differ("alias", m.op.Mark, l.Alias, set+"alias "+m.op.Mark)
-	differ("mode", m.op.Mode, conf.Mode(l.Mode), set+"type macvlan mode "+string(m.op.Mode))
+	differ("mode", m.op.Mode, conf.Mode(l.Mode), set+"type "+m.op.Mode.Kind()+" mode "+string(m.op.Mode))
 	change(MAC, m.op.MAC.String(), ethernet(l).String(), set+"address "+m.op.MAC.String())
 	change(MTU, fmt.Sprint(m.op.MTU), fmt.Sprint(l.MTU), set+fmt.Sprint("mtu ", m.op.MTU))
 	return out

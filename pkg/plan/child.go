@@ -10,15 +10,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
-// Macvlan creates the child of a NIC in the pod's namespace, down, and marks
-// it with the alias Mark.
+// Child creates the child of a NIC in the pod's namespace, down, and marks
+// it with the alias Mark. It is a macvlan, or an ipvlan if Mode is conf.L2. In records
+// and in JSON its name is "macvlan".
 //
 // An existing macvlan with that name is ours if it carries Mark. It is also ours
-// if it has this MAC and not the mark of another attachment. The kernel drops an
+// if it has this MAC and not the mark of another attachment. The MAC of an ipvlan is that
+// of its NIC, so there the name must be the planned one, too. The kernel drops an
 // alias that is given at creation (rtnl_newlink does not read IFLA_IFALIAS), so a
 // process that died between the two messages leaves a link without alias. Other
 // programs may set another alias.
-type Macvlan struct {
+type Child struct {
 	Name       conf.LinkName `json:"name"`
 	Parent     conf.LinkName `json:"parent"`          // by name, in the host's namespace
 	NIC        NIC           `json:"nic,omitzero"`    // which link that was; zero: unknown
@@ -38,18 +40,22 @@ type NIC struct {
 }
 
 // commands implements Kind.
-func (m Macvlan) commands(in namespaces) []string {
+func (c Child) commands(in namespaces) []string {
 	ip, queue := "ip", ""
-	if m.InPod {
+	if c.InPod {
 		ip = in.ip()
 	}
-	if m.BCQueueLen != 0 {
-		queue = fmt.Sprintf(" bcqueuelen %d", m.BCQueueLen)
+	if c.BCQueueLen != 0 {
+		queue = fmt.Sprintf(" bcqueuelen %d", c.BCQueueLen)
+	}
+	address := shell.Command(" address %s", c.MAC)
+	if c.Mode == conf.L2 { // it has that of the NIC
+		address = ""
 	}
 	return []string{
-		ip + shell.Command(" link add link %s name %s netns %s address %s mtu %d type macvlan mode %s",
-			m.Parent, m.Name, in.pod, m.MAC, m.MTU, m.Mode) + queue,
-		in.ip() + shell.Command(" link set dev %s alias %s", m.Name, m.Mark),
+		ip + shell.Command(" link add link %s name %s netns %s", c.Parent, c.Name, in.pod) + address +
+			shell.Command(" mtu %d type %s mode %s", c.MTU, c.Mode.Kind(), c.Mode) + queue,
+		in.ip() + shell.Command(" link set dev %s alias %s", c.Name, c.Mark),
 	}
 }
 
@@ -57,7 +63,7 @@ func (m Macvlan) commands(in namespaces) []string {
 // is not about the MAC of a link stays as it is.
 func (o Op) WithMAC(mac conf.MAC) Op {
 	switch k := o.Kind.(type) {
-	case Macvlan:
+	case Child:
 		k.MAC = mac
 		o.Kind = k
 	case Adopt:
@@ -68,7 +74,7 @@ func (o Op) WithMAC(mac conf.MAC) Op {
 }
 
 // parentRequest asks for nothing but the link.
-func (m Macvlan) parentRequest() conf.Request {
-	rail := conf.Rail{IfName: m.Name, Parent: conf.Parent{Name: m.Parent}}
-	return conf.Request{Rails: []conf.Rail{rail}, MinRails: 1, LinkInContainer: m.InPod, Mode: m.Mode, MTU: m.MTU}
+func (c Child) parentRequest() conf.Request {
+	rail := conf.Rail{IfName: c.Name, Parent: conf.Parent{Name: c.Parent}}
+	return conf.Request{Rails: []conf.Rail{rail}, MinRails: 1, LinkInContainer: c.InPod, Mode: c.Mode, MTU: c.MTU}
 }
