@@ -6,6 +6,10 @@ package cluster
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -47,6 +51,32 @@ func TestPeopleCanReadPoolsAndBlocks(t *testing.T) {
 		got := strings.Join(strings.Fields(kubectl(t, c, strings.Fields(tt.command)...)), " ")
 		if !strings.Contains(got, tt.want) {
 			t.Errorf("kubectl %s:\n%s\nwant %s", tt.command, got, tt.want)
+		}
+	}
+}
+
+// TestKubectlFindsThePlugin runs rocectl under the name that kubectl looks for.
+func TestKubectlFindsThePlugin(t *testing.T) {
+	t.Parallel()
+	c := shared(t)
+	need(t, "kubectl", "../../../bin/rocectl")
+	must(t, write(t, c, http.MethodPost, "RailPool", "listed", `spec: {rails: [{subnets: [{subnet: 10.77.0.0/24}]}]}`))
+	must(t, write(t, c, http.MethodPost, "RailBlock", "listed-3", `spec: {pool: listed, index: 3, size: 16, nodeName: nowhere, machineID: m1}`))
+	dir := t.TempDir()
+	program, err := filepath.Abs(rocectl)
+	must(t, err)
+	must(t, os.Symlink(program, filepath.Join(dir, "kubectl-roce")))
+	must(t, c.WriteKubeconfig(filepath.Join(dir, "kubeconfig"), c.Admin().BearerToken))
+	for verb, want := range map[string]string{
+		"pools":  `(?m)^listed +0 +0 +0 +0 +not seen by the reaper yet`,
+		"blocks": `(?m)^listed-3 +nowhere +10\.77\.0\.48-10\.77\.0\.63 `,
+		"nodes":  `(?m)^nowhere +gone +listed +1 `,
+	} {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "kubectl"), "roce", verb)
+		cmd.Env = append(os.Environ(), "PATH="+dir, "KUBECONFIG="+filepath.Join(dir, "kubeconfig"))
+		out, err := cmd.CombinedOutput()
+		if err != nil || !regexp.MustCompile(want).Match(out) {
+			t.Errorf("kubectl roce %s: %v, want %s in\n%s", verb, err, want, out)
 		}
 	}
 }

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package cluster has the commands of rocectl for clusters: the agent of each node,
-// the reaper, and the installer of the plugins.
+// the reaper, the installer of the plugins, and what an operator looks at.
 //
 // It decides nothing about blocks: it reads flags, opens the node and the API server,
 // and runs packages agent and reconcile. Read this file first. Each command has its
@@ -29,6 +29,7 @@ func Commands(stateDir *string) []*cobra.Command {
 	return []*cobra.Command{
 		agentCommand(stateDir), gcCommand(),
 		installCommand(), uninstallCommand(stateDir),
+		poolsCommand(), blocksCommand(), nodesCommand(),
 	}
 }
 

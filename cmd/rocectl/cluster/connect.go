@@ -30,6 +30,23 @@ func connect(kubeconfig string) (*rest.Config, *kube.API, error) {
 		return nil, nil, cnierr.New(cnierr.BadConfig, connecting, kubeconfig,
 			"outside of a pod name a file with --kubeconfig; in a pod mount the ServiceAccount's token", "%w", err)
 	}
+	return open(config)
+}
+
+// connectAsUser reads how to reach the API server as kubectl does: from the flags, from
+// $KUBECONFIG, from ~/.kube/config, or in a pod from what Kubernetes puts there.
+func connectAsUser(kubeconfig, kubeContext string) (*kube.API, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: kubeContext}).ClientConfig()
+	if err != nil {
+		return nil, cnierr.New(cnierr.BadConfig, connecting, kubeconfig, "it reads the same files as kubectl: compare with kubectl cluster-info", "%w", err)
+	}
+	_, api, err := open(config)
+	return api, err
+}
+
+func open(config *rest.Config) (*rest.Config, *kube.API, error) {
 	config.UserAgent = "rocectl/" + buildversion.BuildVersion
 	config.QPS = -1 // the caller waits between requests
 	api, err := kube.Open(config, time.Now)

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/kube"
+	"github.com/roce-cni/roce-cni/pkg/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+)
+
+// state is what the cluster has, from one list of each kind. The lists are from the
+// API server's cache, and a moment may lie between them.
+type state struct {
+	pools  []kube.RailPool
+	blocks []kube.RailBlock
+	nodes  []kube.Node
+}
+
+// listCommand returns a command that prints a table of the cluster's objects.
+func listCommand(cmd *cobra.Command, print func(io.Writer, state) error) *cobra.Command {
+	var kubeconfig, kubeContext string
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		api, err := connectAsUser(kubeconfig, kubeContext)
+		if err != nil {
+			return err
+		}
+		s, err := read(cmd.Context(), api)
+		if err != nil {
+			return block.Explain(err)
+		}
+		return print(cmd.OutOrStdout(), s)
+	}
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` (default: that of kubectl)")
+	cmd.Flags().StringVar(&kubeContext, "context", "", "the `CONTEXT` of the kubeconfig (default: the current one)")
+	return cmd
+}
+
+func poolsCommand() *cobra.Command {
+	return listCommand(&cobra.Command{
+		Use:   "pools",
+		Short: "List the RailPools of the cluster: how full they are, and whether nodes can claim",
+		Long: `List the RailPools of the cluster: how full they are, and whether nodes can claim.
+The numbers are those of the reaper, at most ten minutes old.`,
+		Example: "  kubectl roce pools",
+	}, writePools)
+}
+
+func blocksCommand() *cobra.Command {
+	return listCommand(&cobra.Command{
+		Use:   "blocks",
+		Short: "List the RailBlocks of the cluster: the node of each, its addresses on the first rail, and how full it is",
+		Long: `List the RailBlocks of the cluster: the node of each, its addresses on the first
+rail, and how full it is. A block has the same host indexes on all other rails. The
+numbers are those of the agents, at most two minutes old.`,
+		Example: "  kubectl roce blocks",
+	}, writeBlocks)
+}
+
+func nodesCommand() *cobra.Command {
+	return listCommand(&cobra.Command{
+		Use:   "nodes",
+		Short: "List the nodes of the cluster: which have blocks of RailPools, and which have none",
+		Long: `List the nodes of the cluster: which have blocks of RailPools, and which have none.
+A node without a block has no addresses for pods, unless no RailPool selects it.
+Blocks of a node that does not exist are freed after an hour.`,
+		Example: "  kubectl roce nodes",
+	}, writeNodes)
+}
+
+func read(ctx context.Context, api *kube.API) (s state, err error) {
+	if s.pools, err = api.Pools().All(ctx); err != nil {
+		return s, err
+	}
+	if s.blocks, err = api.Blocks().Objects(ctx, block.Query{Freshness: block.Cached}); err != nil {
+		return s, err
+	}
+	s.nodes, err = api.Nodes().All(ctx)
+	slices.SortFunc(s.pools, func(a, b kube.RailPool) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.blocks, func(a, b kube.RailBlock) int {
+		return cmp.Or(strings.Compare(a.Spec.Pool, b.Spec.Pool), strings.Compare(a.Spec.Rack, b.Spec.Rack), cmp.Compare(a.Spec.Index, b.Spec.Index))
+	})
+	return s, err
+}
+
+func writePools(w io.Writer, s state) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "POOL\tBLOCKS\tCLAIMED\tUSED\tFREE\tSTATE")
+	for i := range s.pools {
+		p := &s.pools[i]
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\n", p.Name, p.Status.Blocks, p.Status.Claimed, p.Status.Used, p.Status.Free, poolState(p))
+	}
+	return t.Flush()
+}
+
+// poolState says whether nodes can claim, and what looks wrong.
+func poolState(p *kube.RailPool) string {
+	valid := meta.FindStatusCondition(p.Status.Conditions, kube.ValidCondition)
+	attention := meta.FindStatusCondition(p.Status.Conditions, kube.AttentionCondition)
+	switch {
+	case valid == nil:
+		return "not seen by the reaper yet: kubectl -n roce-cni get pods"
+	case valid.Status != "True":
+		return doctor.Printable(valid.Message)
+	case attention != nil && attention.Status == "True":
+		return "look at it: " + doctor.Printable(attention.Message)
+	case p.Status.Free == 0:
+		return "full"
+	}
+	return "ok"
+}
+
+func writeBlocks(w io.Writer, s state) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "BLOCK\tNODE\tFIRST RAIL\tSIZE\tUSED\tFREE\tCONFIRMED")
+	now := time.Now()
+	for i := range s.blocks {
+		b := &s.blocks[i]
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", b.Name, doctor.Printable(b.Spec.NodeName), firstRail(s.pools, b.Block()),
+			b.Status.Size, b.Status.Used, b.Status.Free, ago(b.Status.Asserted.Time, now))
+	}
+	return t.Flush()
+}
+
+// firstRail returns the addresses of a block on the first rail, "?" if its pool is gone
+// or has changed.
+func firstRail(pools []kube.RailPool, b block.Block) string {
+	i := slices.IndexFunc(pools, func(p kube.RailPool) bool { return p.Name == b.Spec.Pool })
+	if i < 0 {
+		return "?"
+	}
+	space, err := pools[i].Pool().Space(b.Spec.Rack)
+	if err != nil {
+		return "?"
+	}
+	rails, err := space.Rails([]block.Block{b})
+	if err != nil || len(rails) == 0 {
+		return "?"
+	}
+	return strings.Join(ranges(rails[0]), ", ")
+}
+
+func ranges(subnets []pool.Subnet) []string {
+	var out []string
+	for _, s := range subnets {
+		for _, r := range s.Ranges {
+			out = append(out, r.String())
+		}
+	}
+	return out
+}
+
+// share is what a node has of a pool.
+type share struct{ blocks, size, used, free int }
+
+func writeNodes(w io.Writer, s state) error {
+	shares := map[string]map[string]share{}
+	exists := map[string]bool{}
+	for _, n := range s.nodes {
+		exists[n.Name], shares[n.Name] = n.Ready, map[string]share{}
+	}
+	for i := range s.blocks {
+		b := &s.blocks[i]
+		if shares[b.Spec.NodeName] == nil {
+			shares[b.Spec.NodeName] = map[string]share{}
+		}
+		was := shares[b.Spec.NodeName][b.Spec.Pool]
+		shares[b.Spec.NodeName][b.Spec.Pool] = share{was.blocks + 1, was.size + b.Status.Size, was.used + b.Status.Used, was.free + b.Status.Free}
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NODE\tIT IS\tPOOL\tBLOCKS\tSIZE\tUSED\tFREE")
+	for _, name := range slices.Sorted(maps.Keys(shares)) {
+		ready, there := exists[name]
+		is := map[bool]string{true: "Ready", false: "not Ready"}[ready]
+		if !there {
+			is = "gone"
+		}
+		if len(shares[name]) == 0 {
+			fmt.Fprintf(t, "%s\t%s\t-\t0\t0\t0\t0\n", doctor.Printable(name), is)
+		}
+		for _, of := range slices.Sorted(maps.Keys(shares[name])) {
+			x := shares[name][of]
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\n", doctor.Printable(name), is, doctor.Printable(of), x.blocks, x.size, x.used, x.free)
+		}
+	}
+	return t.Flush()
+}
