@@ -123,7 +123,7 @@ in_vm = .cache/vm/run -timeout 45m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2
 
 # The programs stay in .cache/cluster; integration/cluster/build.sh has their
 # versions, and builds those that are not there.
-CLUSTER_PROGRAMS := etcd kube-apiserver kubectl kubelet containerd runc busybox multus bridge loopback host-local
+CLUSTER_PROGRAMS := etcd kube-apiserver kubectl kubelet containerd ctr containerd-shim-runc-v2 runc busybox multus bridge loopback host-local helm lws-crds
 
 # One of the tests boots a virtual machine.
 test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kubelet (root)

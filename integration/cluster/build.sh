@@ -9,16 +9,23 @@
 # own, so that go.mod of this project lists nothing of theirs. From nothing the
 # API server takes ten minutes on two cores; the others share most of it. etcd
 # and the runtime are Debian's packages, unpacked and not installed.
+#
+# KUBERNETES, MULTUS and CONTAINERD choose other versions: KUBERNETES=v1.31.14. A
+# CONTAINERD that is set is built from the module proxy, with its shim and ctr.
 set -euo pipefail
 again=(bash "$(realpath "$(dirname "$0")/../again.sh")")
 cache=$(realpath -m "$1")
 shift
 
-kubernetes=v1.35.4
-multus=v4.2.4
+kubernetes=${KUBERNETES:-v1.35.4}
+multus=${MULTUS:-v4.2.4}
+containerd=${CONTAINERD:-}
 plugins=v1.9.1
+helm=v3.19.0
+lws=v0.7.0
+deviceplugin=v1.5.3
 
-declare -A packages=([etcd]=etcd-server [containerd]=containerd [runc]=runc [busybox]=busybox-static)
+declare -A packages=([etcd]=etcd-server [runc]=runc [busybox]=busybox-static [docker-registry]=docker-registry)
 
 tmp=$cache/new.$$
 trap 'rm -rf "$tmp"' EXIT
@@ -48,6 +55,14 @@ compile() {
 	mv "$tmp/program" "$out"
 }
 
+# publish OUT MODULE VERSION FILE: copies a file of a module.
+publish() {
+	printf 'module source\n' >"$tmp/go.mod"
+	cp "$(source_of "$2" "$3")/$4" "$tmp/program"
+	chmod 644 "$tmp/program"
+	mv "$tmp/program" "$1"
+}
+
 # fetch downloads a package. If the package index of the machine is too old, or
 # there is none, the next time finds a new one.
 # shellcheck disable=SC2016 # $1 is that of bash -c
@@ -63,8 +78,15 @@ unpack() {
 
 for program; do
 	case $program in
+	containerd | ctr | containerd-shim-runc-v2)
+		name=debian-containerd from=containerd
+		[ -z "$containerd" ] || name=$program-$containerd from="github.com/containerd/containerd/v2 $containerd cmd/$program"
+		;;
 	kube*) name=$program-$kubernetes from="k8s.io/kubernetes $kubernetes cmd/$program" ;;
 	multus) name=$program-$multus from="gopkg.in/k8snetworkplumbingwg/multus-cni.v4 $multus cmd/multus" ;;
+	helm) name=$program-$helm from="helm.sh/helm/v3 $helm cmd/helm" ;;
+	lws-crds) name=$program-$lws from="sigs.k8s.io/lws $lws config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml" ;;
+	k8s-rdma-shared-dp) name=$program-$deviceplugin from="github.com/Mellanox/k8s-rdma-shared-dev-plugin $deviceplugin cmd/$program" ;;
 	bridge | loopback) name=$program-$plugins from="github.com/containernetworking/plugins $plugins plugins/main/$program" ;;
 	host-local) name=$program-$plugins from="github.com/containernetworking/plugins $plugins plugins/ipam/$program" ;;
 	*) name=debian-$program from=${packages[$program]} ;;
@@ -75,6 +97,7 @@ for program; do
 		# shellcheck disable=SC2086 # three words
 		case $name in
 		debian-*) unpack "$at" "$from" ;;
+		lws-crds-*) publish "$at" $from ;;
 		*) compile "$at" $from ;;
 		esac
 	}

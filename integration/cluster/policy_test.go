@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -257,15 +256,5 @@ func TestAccountsHaveTheRightsThatTheyNeedAndNoMore(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// TestTheSamplesAreAdmitted asks the API server about them and leaves none: an
-// agent of another test would take a pool for its own.
-func TestTheSamplesAreAdmitted(t *testing.T) {
-	t.Parallel()
-	c := shared(t)
-	for _, name := range []string{"railpool.yaml", "railpool-racks.yaml", "railpool-sticky.yaml", "test.yaml"} {
-		applyFile(t, c, filepath.Join(deployment, "samples", name), meta.DryRunAll)
 	}
 }

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+)
+
+// examples is the folder of all examples, and chart that of the Helm chart.
+const (
+	examples = "../../conf-examples"
+	chart    = "../../charts/roce-cni"
+)
+
+// TestTheServerAcceptsTheChartAndAllExamples has a control plane of its own: Helm
+// installs the chart on it, and then the server is asked about each YAML file of the
+// examples, as an operator would apply it.
+func TestTheServerAcceptsTheChartAndAllExamples(t *testing.T) {
+	t.Parallel()
+	c := own(t)
+	helm(t, c, "install", "roce-cni", chart, "--create-namespace")
+	kubectl(t, c, "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io", "crd/railleases.roce-cni.io")
+	installed := chartObjects(t, c)
+	for _, want := range []string{
+		"daemonset.apps/roce-cni-agent", "deployment.apps/roce-cni-gc", "daemonset.apps/rdma-shared-device-plugin",
+		"flowschema.flowcontrol.apiserver.k8s.io/roce-cni-agents", "validatingadmissionpolicy.admissionregistration.k8s.io/roce-cni-own-blocks",
+	} {
+		if !strings.Contains(installed, want+"\n") {
+			t.Errorf("after helm install there is no %s:\n%s", want, installed)
+		}
+	}
+
+	applyFile(t, c, "e2e/testdata/network-attachment-definition.yaml")
+	applyFile(t, c, filepath.Join(bin, "lws-crds"))
+	for _, path := range manifests(t) {
+		applyFile(t, c, path, meta.DryRunAll)
+	}
+
+	helm(t, c, "upgrade", "roce-cni", chart, "--set=gc.replicas=3,imageRegistry=mirror.example.org")
+	if got := kubectl(t, c, "--namespace=roce-cni", "get", "deployment/roce-cni-gc", "--output=jsonpath={.spec.replicas} {.spec.template.spec.containers[0].image}"); !strings.HasPrefix(got, "3 mirror.example.org/") {
+		t.Errorf("after helm upgrade the reaper has %q", got)
+	}
+	helm(t, c, "uninstall", "roce-cni", "--wait=false")
+	if left := chartObjects(t, c); left != "" {
+		t.Errorf("after helm uninstall there is still\n%s", left)
+	}
+	kubectl(t, c, "get", "crd/railpools.roce-cni.io") // Helm keeps definitions, and with them the pools
+}
+
+// manifests returns the YAML files of the examples that an operator applies by
+// themselves, in any order.
+func manifests(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	must(t, filepath.WalkDir(examples, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || filepath.Ext(path) != ".yaml" || e.Name() == "kustomization.yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if strings.Contains(string(text), "\nkind: ") || strings.HasPrefix(string(text), "kind: ") {
+			out = append(out, path)
+		}
+		return err
+	}))
+	if len(out) < 20 {
+		t.Fatalf("the examples are only %q", out)
+	}
+	return out
+}
+
+// chartObjects lists what the chart has made in the cluster, by kind and name.
+func chartObjects(t *testing.T, c *ground.Cluster) string {
+	t.Helper()
+	const kinds = "daemonsets,deployments,configmaps,serviceaccounts,roles,rolebindings"
+	const clusterKinds = "clusterroles,clusterrolebindings,flowschemas,prioritylevelconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings"
+	return kubectl(t, c, "--namespace=roce-cni", "get", kinds+","+clusterKinds, "--selector=app.kubernetes.io/managed-by=Helm", "--output=name")
+}
+
+// helm runs it with all rights, for a release in the namespace roce-cni.
+func helm(t *testing.T, c *ground.Cluster, args ...string) {
+	t.Helper()
+	need(t, "helm")
+	dir := t.TempDir()
+	as := filepath.Join(dir, "kubeconfig")
+	must(t, c.WriteKubeconfig(as, c.Admin().BearerToken))
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "helm"), append(args, "--kubeconfig="+as, "--namespace=roce-cni")...)
+	cmd.Env = append(os.Environ(), "HOME="+dir, "HELM_CACHE_HOME="+dir, "HELM_CONFIG_HOME="+dir, "HELM_DATA_HOME="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
