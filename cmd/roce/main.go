@@ -132,12 +132,14 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 	records := record.Store{Dir: stateDir, BootID: boot}
 	n := thisnode.New(records, func(path string) string { return path }, log)
 	n.ID = id
+	files := nodefile.Store{Dir: stateDir, BootID: boot}
+	n.Services = files.Services
 	n.Addresses = lease.Allocator{
 		Book: plugin.Book(stateDir, boot, log, func(ctx context.Context, o ipam.Owner) {
 			n.ForgetReaped(ctx, o.Attachment(), plan.NetnsID{Dev: o.Netns.Dev, Ino: o.Netns.Ino})
 		}),
 		Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
-		Agent:    nodefile.Store{Dir: stateDir, BootID: boot},
+		Agent:    files,
 		Now:      plugin.BootTime,
 		Wait:     plugin.Wait,
 		NodeName: name,

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/cmd/rocectl/netconf"
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/block"
@@ -45,6 +45,7 @@ type planFlags struct {
 	table    string
 	nicAddrs []string
 	rack     string
+	services string
 
 	namespace string // the pod's
 	policy    string // the policy's path; "": the node's, or none offline
@@ -93,6 +94,7 @@ block, and that no address is reserved for another pod.`,
 	cmd.Flags().StringVar(&f.table, "table", "", "a `FILE` to read instead of ipam.table")
 	cmd.Flags().StringSliceVar(&f.nicAddrs, "nic-addrs", nil, "offline, the NICs' own `ADDRESSES` for ipam.fromMaster and ipam.railPool, such as 172.16.11.5/24: one for each rail")
 	cmd.Flags().StringVar(&f.rack, "rack", "", "offline, the node's `RACK`, for a RailPool with different subnets for each rack")
+	cmd.Flags().StringVar(&f.services, cluster.ServiceRange, "10.96.0.0/12", `offline, the `+"`CIDRS`"+` of the cluster's Services, for hostLink.routes "auto"`)
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the plans as JSON, in the format of the records")
 	return cmd
 }
@@ -199,7 +201,8 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 			Book: book, Agent: agent, NodeName: f.nodeName, ReadFile: f.readTable,
 			Log: slog.New(slog.DiscardHandler), // its text is in agent.said
 		},
-		Log: slog.New(slog.NewTextHandler(log, nil)),
+		Services: agent.services,
+		Log:      slog.New(slog.NewTextHandler(log, nil)),
 	}
 	p, err := n.Preview(ctx, req, facts)
 	return planned{Network: req.Network, Plan: p, kept: agent.said, cutOff: p.CutOff(req)}, err
@@ -289,43 +292,6 @@ func (f planFlags) checkAddrs(req conf.Request) error {
 			"write one for each, such as --nic-addrs 172.16.11.5/24,172.16.12.5/24", "%d addresses for %d NICs", given, nics)
 	}
 	return nil
-}
-
-// madeUp returns made-up facts for a node that cannot be read.
-func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
-	var out []plan.RailFacts
-	for i, one := range req.Rails {
-		parent := plan.Link{Name: one.Parent.Name, MAC: conf.MAC{0x02}, MTU: max(req.MTU, 1500)}
-		if parent.Name == "" {
-			parent.Name = conf.LinkName(numbered("MASTER", req, i))
-		}
-		if i < len(f.nicAddrs) {
-			own, err := netip.ParsePrefix(f.nicAddrs[i])
-			if err != nil {
-				return nil, cnierr.New(cnierr.BadConfig, "read flag", "--nic-addrs", "write 172.16.11.5/24,172.16.12.5/24", "%w", err)
-			}
-			parent.Addrs = []netip.Prefix{own}
-		}
-		facts := plan.Facts{Parent: parent, Adopted: adopted(req), Pod: plan.PodFacts{IPv6: true}}
-		out = append(out, plan.RailFacts{Facts: facts})
-	}
-	return out, nil
-}
-
-// numbered returns a substitute for a name that only the node knows.
-func numbered(name string, req conf.Request, rail int) string {
-	if len(req.Rails) == 1 {
-		return name
-	}
-	return fmt.Sprint(name, rail)
-}
-
-// adopted returns the facts of an adopted interface, nil if there is none.
-func adopted(req conf.Request) *plan.Adopted {
-	if req.Prev == nil {
-		return nil
-	}
-	return plan.FromPrev(*req.Prev)
 }
 
 // device reads the RDMA device behind the parent from the node. Without a node, it

@@ -6,9 +6,11 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -32,6 +34,18 @@ func (f *offlinePool) Read(name string) (nodefile.File, error) {
 		return nodefile.File{}, err
 	}
 	return s.Read(name)
+}
+
+// services reads the CIDRs of the cluster's Services, or, offline, those of the flag.
+func (f *offlinePool) services() ([]netip.Prefix, error) {
+	if !f.offline {
+		s, err := f.files()
+		if err != nil {
+			return nil, err
+		}
+		return s.Services()
+	}
+	return cluster.ServiceCIDRs(f.planFlags.services)
 }
 
 // Want implements lease.AgentFiles.

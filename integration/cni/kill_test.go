@@ -92,8 +92,9 @@ func killable(t *testing.T) (*world, *pod, attachment) {
 	t.Helper()
 	w := newWorld(t, 1)
 	p := w.pod(t)
+	w.services(t, "10.96.0.0/12", "fd00:96::/108")
 	return w, p, w.attach(w.rail(0).With("ipam.subnets", []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}).
-		With("hostLink", map[string]any{"routes": []any{"10.96.0.0/12", "fd00:96::/108"}}).
+		With("hostLink", map[string]any{"routes": []any{"auto"}}).
 		With("routing.metric", 50), p, "net1") // beside the default route of eth0
 }
 

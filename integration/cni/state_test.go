@@ -175,12 +175,12 @@ func (n *node) files(t testing.TB) []string {
 	return out
 }
 
-// noRecords fails the test if the state folder has more than the lease
-// database, locks and an empty folder for records.
+// noRecords fails the test if the state folder has more than the lease database, locks, an
+// empty folder for records, and what services has written.
 func (n *node) noRecords(t testing.TB) {
 	t.Helper()
 	for _, name := range n.files(t) {
-		if !slices.Contains([]string{"leases.db", "leases.lock", "shared.lock", "attachments/"}, name) {
+		if !slices.Contains([]string{"leases.db", "leases.lock", "shared.lock", "attachments/", "pools/", "pools/_services"}, name) {
 			t.Errorf("the state folder has %s, want no record", name)
 		}
 	}

@@ -143,7 +143,7 @@ func TestTheValuesReachTheirPlaces(t *testing.T) {
 		"image":            map[string]any{"tag": "v9"},
 		"imagePullSecrets": []any{map[string]any{"name": "pull"}},
 		"cniBinDir":        "/usr/libexec/cni",
-		"agent":            map[string]any{"nodeSelector": gpu},
+		"agent":            map[string]any{"nodeSelector": gpu, "serviceClusterIPRange": "10.96.0.0/12,fd00:96::/108"},
 		"gc":               map[string]any{"replicas": 3},
 		"devicePlugin":     map[string]any{"nodeSelector": gpu},
 	})
@@ -161,9 +161,10 @@ func TestTheValuesReachTheirPlaces(t *testing.T) {
 		"example.org/gpu: \"true\"\n": 2,
 		"path: /usr/libexec/cni\n":    1,
 		"replicas: 3\n":               1,
-		"- name: pull\n":              3,
-		"namespace: roce-cni\n":       0,
-		"namespace: kube-system\n":    0,
+		"- --service-cluster-ip-range=10.96.0.0/12,fd00:96::/108\n": 1,
+		"- name: pull\n":           3,
+		"namespace: roce-cni\n":    0,
+		"namespace: kube-system\n": 0,
 	} {
 		if n := strings.Count(string(text), part); n != times {
 			t.Errorf("%q appears %d times, want %d", part, n, times)
@@ -193,6 +194,7 @@ func TestMistypedValuesAreRefused(t *testing.T) {
 	for name, values := range map[string]map[string]any{
 		"an unknown key":   {"imageRegistri": "x"},
 		"a relative path":  {"cniBinDir": "opt/cni/bin"},
+		"no CIDR":          {"agent": map[string]any{"serviceClusterIPRange": "10.96.0.0"}},
 		"a number as text": {"gc": map[string]any{"replicas": "two"}},
 	} {
 		if _, err := rendered(t, "roce-cni", values); err == nil {

@@ -124,20 +124,27 @@ type rail struct {
 	tests []string // ib_write_bw -d DEVICE -i PORT -x INDEX
 }
 
-// joined attaches a pod, reads what rocectl env says, and lets rxe know the
-// address, which a NIC would not need.
+// joined attaches a pod and joins it.
 func (n *node) joined(c network) rail {
 	n.t.Helper()
-	r := rail{attachment: n.attach(c, n.pod())}
-	r.addr = r.mustAdd()[0]
-	r.mustCheck()
+	a := n.attach(c, n.pod())
+	addr := a.mustAdd()[0]
+	a.mustCheck()
+	return n.join(a, addr)
+}
+
+// join reads what rocectl env says of an attached pod, and lets rxe know the address,
+// which a NIC would not need.
+func (n *node) join(a attachment, addr string) rail {
+	n.t.Helper()
+	r := rail{attachment: a, addr: addr}
 	for line := range strings.Lines(n.rocectl("env", "--netns", r.pod.Name)) {
-		if command, ok := strings.CutPrefix(line, "# net1: ib_write_bw "); ok {
+		if command, ok := strings.CutPrefix(line, "# "+a.ifName+": ib_write_bw "); ok {
 			r.tests = append([]string{"ib_write_bw"}, strings.Fields(command)...)
 		}
 	}
 	if r.tests == nil {
-		n.t.Fatalf("rocectl env names no ib_write_bw for net1:\n%s", n.rocectl("env", "--netns", r.pod.Name))
+		n.t.Fatalf("rocectl env names no ib_write_bw for %s:\n%s", a.ifName, n.rocectl("env", "--netns", r.pod.Name))
 	}
 	finally(n.t, "ip addr del "+r.addr+"/32 dev r0")
 	run(n.t, "ip", "addr", "add", r.addr+"/32", "dev", "r0", "scope", "host")

@@ -3,7 +3,8 @@
 
 // Package agent manages one node's share of the cluster's RailPools. It claims
 // RailBlocks, writes the node file that tells the plugins which addresses they may
-// lease, and reports how full each block is.
+// lease, and reports how full each block is. It also writes the CIDRs of the cluster's
+// Services for the plugins (services.go).
 //
 // The agent claims another block when more than four fifths of the host indexes are
 // leased. Addresses in quarantine do not count, because a block of 16 is meant for
@@ -57,6 +58,10 @@ type Config struct {
 	// and is not deleted. If so, a block of it prevents its removal.
 	Stands func(ctx context.Context, pool, uid string) (bool, error)
 
+	// Services calls see with the CIDRs of the cluster's Services and again whenever they
+	// change, or with the reason why they are not known, until the context ends.
+	Services func(ctx context.Context, see func(cidrs []netip.Prefix, err error))
+
 	// Kept stores the RailLeases.
 	Kept sticky.Store
 	// Patience is how long a pod waits for its sticky addresses before it gets others:
@@ -105,9 +110,10 @@ type Pool struct {
 // Agent is the agent of one node.
 type Agent struct {
 	Config
-	clock   pace.Clock
-	meter   *meter
-	metrics *metrics
+	clock    pace.Clock
+	meter    *meter
+	metrics  *metrics
+	services services
 
 	mu      sync.Mutex
 	view    map[string]evaluation // nil: not seen yet
@@ -161,6 +167,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { a.look(ctx) })
 	all.Go(func() { a.sweeps(ctx, &all) })
+	all.Go(func() { a.keepServices(ctx) })
 	err := a.Watch(ctx, func(v View) { a.see(ctx, &all, v) })
 	stop()
 	all.Wait()
@@ -187,6 +194,7 @@ func (a *Agent) look(ctx context.Context) {
 
 // tidy corrects each node file, and looks for orphans.
 func (a *Agent) tidy() {
+	a.writeServices()
 	a.mu.Lock()
 	controllers := slices.Collect(maps.Values(a.controllers))
 	a.mu.Unlock()

@@ -81,7 +81,7 @@ func (a *Agent) Health() (well bool, lines []string) {
 	for _, name := range slices.Sorted(maps.Keys(controllers)) {
 		lines = append(lines, controllers[name].ills()...)
 	}
-	return well, lines
+	return well, append(lines, a.services.ills()...)
 }
 
 // ills returns the errors of a pool.

@@ -187,7 +187,10 @@ func (n *node) config() agent.Config {
 			return nil
 		},
 		Stands: n.stands,
-		Kept:   n.kept, Patience: agent.DefaultPatience, Date: time.Now,
+		Services: func(_ context.Context, see func([]netip.Prefix, error)) {
+			see([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, nil)
+		},
+		Kept: n.kept, Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: n.files(),
 		Leases: n.book(),
 		Wait:   wait, Rand: rand.Float64, Now: n.now,

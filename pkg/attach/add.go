@@ -36,6 +36,9 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	if earlier, err := n.resume(ctx, k, req); earlier != nil || err != nil {
 		return earlier, err
 	}
+	if req, err = n.withServices(req); err != nil {
+		return nil, err
+	}
 	s, err := n.survey(ctx, k, req)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ package attach
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
@@ -43,6 +44,8 @@ type Node struct {
 	// Host reads the facts of the host alone. Its errors are those of
 	// kernel.HostFacts.
 	Host func(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
+	// Services returns the CIDRs of the cluster's Services, for hostLink.routes "auto".
+	Services func() ([]netip.Prefix, error)
 	// Addresses gives addresses to attachments and takes them back.
 	Addresses lease.Allocator
 	// Now returns CLOCK_BOOTTIME.
@@ -54,4 +57,17 @@ type Node struct {
 	Records record.Store
 	// Log takes what an operator may want to know about calls that succeed.
 	Log *slog.Logger
+}
+
+// withServices completes a request with the CIDRs of the cluster's Services, if it is for
+// them. It asks no other process.
+func (n Node) withServices(req conf.Request) (conf.Request, error) {
+	if req.HostLink == nil || !req.HostLink.Auto {
+		return req, nil
+	}
+	cidrs, err := n.Services()
+	if err != nil {
+		return req, err
+	}
+	return req.WithServices(cidrs)
 }

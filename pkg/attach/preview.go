@@ -15,6 +15,10 @@ import (
 // node's agent has answered already. It does not ask other IPAM plugins: for them the
 // plan is without addresses.
 func (n Node) Preview(ctx context.Context, req conf.Request, facts []plan.RailFacts) (plan.Plan, error) {
+	req, err := n.withServices(req)
+	if err != nil {
+		return plan.Plan{}, err
+	}
 	s, err := n.choose(req, facts)
 	if err != nil {
 		return plan.Plan{}, err

@@ -24,6 +24,9 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 		return cnierr.Unavailable(err)
 	}
 	unlock()
+	if req, err = n.withServices(req); err != nil {
+		return cnierr.Unavailable(err)
+	}
 	if req.Match == nil && req.Rails[0].Parent.Default() && req.IPAM.Type == "" {
 		return cnierr.Unavailable(n.statusMode(ctx, req)) // roce adopts an interface that another plugin makes later
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,11 +76,13 @@ func newRailsWorld(t *testing.T) *world {
 	return w
 }
 
-// newLinkedWorld returns a node with networks that link their pods with the node.
+// newLinkedWorld returns a node with networks that link their pods with the node, and
+// with the CIDRs of the cluster's Services.
 func newLinkedWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
-	w.config = strings.TrimSuffix(config, "%s}") + `, "hostLink": {"routes": ["10.96.0.0/12", "fd00:96::/108"]}%s}`
+	w.config = strings.TrimSuffix(config, "%s}") + `, "hostLink": {"routes": ["auto", "10.244.0.0/16"]}%s}`
+	w.services("10.96.0.0/12", "fd00:96::/108")
 	w.fake.Host().IP("addr add 10.0.0.7/24 dev ens2")
 	return w
 }
@@ -147,9 +150,22 @@ func (w *world) node() attach.Node {
 			return k.Facts(ctx, req)
 		},
 		Now:       func() time.Duration { return w.now },
+		Services:  w.ranges().Services,
 		Addresses: w.allocator(),
 		Records:   record.Store{Dir: w.dir, BootID: w.boot},
 		Log:       w.log,
+	}
+}
+
+// services does what the agent does when these are the CIDRs of the cluster's Services.
+func (w *world) services(cidrs ...string) {
+	w.t.Helper()
+	var list []netip.Prefix
+	for _, c := range cidrs {
+		list = append(list, netip.MustParsePrefix(c))
+	}
+	if _, err := w.ranges().WriteServices(list); err != nil {
+		w.t.Fatal(err)
 	}
 }
 

@@ -4,6 +4,9 @@
 package conf_test
 
 import (
+	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +22,9 @@ func TestFaultsOfHostLink(t *testing.T) {
 		{pool(one) + `, "hostLink": {}`, cnierr.BadConfig, `"hostLink.routes": missing`, `the CIDRs of the cluster's Services`},
 		{pool(one) + `, "hostLink": {"routes": [], "route": []}`, cnierr.BadConfig, `"hostLink.route": unknown key`, `did you mean "routes"?`},
 		{pool(one) + `, "hostlink": {}`, cnierr.BadConfig, `"hostlink": unknown key`, `did you mean "hostLink"?`},
-		{link(`"auto"`), cnierr.BadConfig, `"hostLink.routes": "auto" is not possible`, `the CIDRs of the cluster's Services`},
+		{link(`"auto"`), cnierr.BadConfig, `"hostLink.routes": "auto" is not in a list`, `write {"routes": ["auto"]}`},
+		{link(`["auto", "10.96.0.0/12", "auto"]`), cnierr.BadConfig, `"hostLink.routes[2]": "auto" appears twice`, `keep one`},
+		{link(`["Auto"]`), cnierr.BadConfig, `"hostLink.routes[0]": "Auto" is not a prefix`, ``},
 		{link(`7`), cnierr.Decode, `"hostLink.routes": want a list, got a number`, ``},
 		{link(`[7]`), cnierr.Decode, `"hostLink.routes[0]": want a string, got a number`, ``},
 		{link(`["10.96.0.1/12"]`), cnierr.BadConfig, `"hostLink.routes[0]": 10.96.0.1/12 has host bits set`, `did you mean "10.96.0.0/12"?`},
@@ -29,8 +34,8 @@ func TestFaultsOfHostLink(t *testing.T) {
 		{link(`["169.254.0.0/16"]`), cnierr.BadConfig, `"hostLink.routes[0]": 169.254.0.0/16 is no range`, `always`},
 		{link(`["224.0.0.0/4"]`), cnierr.BadConfig, `"hostLink.routes[0]": 224.0.0.0/4 is no range`, `remove it`},
 		{link(`["127.0.0.0/8"]`), cnierr.BadConfig, `"hostLink.routes[0]": 127.0.0.0/8 is no range`, `remove it`},
-		{link(`["172.16.11.0/24"]`), cnierr.BadConfig, `"hostLink.routes[0]": 172.16.11.0/24 lies in the subnet 172.16.11.0/24 of the pod`, `only CIDRs of Services`},
-		{link(`["10.96.0.0/12", "172.16.11.128/25"]`), cnierr.BadConfig, `"hostLink.routes[1]": 172.16.11.128/25 lies in the subnet`, `only CIDRs`},
+		{link(`["172.16.11.0/24"]`), cnierr.BadConfig, `"hostLink.routes": 172.16.11.0/24 lies in the subnet 172.16.11.0/24 of the pod`, `give only CIDRs of Services`},
+		{link(`["10.96.0.0/12", "172.16.11.128/25"]`), cnierr.BadConfig, `"hostLink.routes": 172.16.11.128/25 lies in the subnet`, `only CIDRs`},
 		{link(`[` + strings.Repeat(`"10.0.0.0/8",`, 64) + `"10.0.0.0/8"]`), cnierr.BadConfig, `"hostLink.routes": 65 entries, the limit is 64`, ``},
 		{link(`[]`) + `, "routing": "none"`, cnierr.BadConfig, `"hostLink": with the mode none there are no routes`, `policy or main`},
 		{`"hostLink": {"routes": []}`, cnierr.BadConfig, `"hostLink": without ipam the pod has no address`, `set ipam.type`},
@@ -66,5 +71,53 @@ func TestHostLinkGivesTheDefaultRoute(t *testing.T) {
 				t.Errorf("%s: rail %d: default route %v, linked %v, want both %v", members, i, r.Routing.DefaultRoute, got.Linked(r), want)
 			}
 		}
+	}
+}
+
+func TestServicesOfTheClusterBelongToAutoRoutes(t *testing.T) {
+	t.Parallel()
+	prefixes := func(texts ...string) (out []netip.Prefix) {
+		for _, s := range texts {
+			out = append(out, netip.MustParsePrefix(s))
+		}
+		return out
+	}
+	r, err := conf.Parse(input(pool(one) + `, "hostLink": {"routes": ["10.244.0.0/16", "auto", "10.96.0.0/16"]}`))
+	if err != nil || !r.HostLink.Auto || len(r.HostLink.Routes) != 2 {
+		t.Fatalf("%+v, error %v", r.HostLink, err)
+	}
+	got, err := r.WithServices(prefixes("10.96.0.0/16", "fd00:96::/108"))
+	if want := prefixes("10.244.0.0/16", "10.96.0.0/16", "fd00:96::/108"); err != nil || !slices.Equal(got.HostLink.Routes, want) {
+		t.Errorf("%v, error %v, want %v", got.HostLink.Routes, err, want)
+	}
+	if len(r.HostLink.Routes) != 2 {
+		t.Errorf("the request itself has changed: %v", r.HostLink.Routes)
+	}
+	var many []netip.Prefix
+	for i := range 63 {
+		many = append(many, netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(i)}), 16))
+	}
+	for _, b := range []struct {
+		services []netip.Prefix
+		says     string
+	}{
+		{prefixes("172.16.11.64/26"), `"hostLink.routes": 172.16.11.64/26 lies in the subnet`},
+		{many, `"hostLink.routes": 65 with those of the cluster's Services, the limit is 64`},
+	} {
+		if _, err := r.WithServices(b.services); cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(fmt.Sprint(err), b.says) {
+			t.Errorf("%v, want %s", err, b.says)
+		}
+	}
+}
+
+func TestServicesThatCannotBe(t *testing.T) {
+	t.Parallel()
+	for _, s := range []string{"0.0.0.0/0", "::/0", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "fe80::/64", "::1/128", "10.96.0.1/12", "::ffff:10.96.0.0/108"} {
+		if conf.Service(netip.MustParsePrefix(s)) {
+			t.Errorf("%s counts as a range of ClusterIPs", s)
+		}
+	}
+	if conf.Service(netip.Prefix{}) || !conf.Service(netip.MustParsePrefix("10.96.0.0/12")) {
+		t.Error("want 10.96.0.0/12, and no invalid prefix")
 	}
 }

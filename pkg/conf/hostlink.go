@@ -18,6 +18,9 @@ type HostLink struct {
 	// Routes are what the pod reaches through its node, beside the addresses of the node
 	// and 169.254.0.0/16: the ClusterIPs. Masked, each once.
 	Routes []netip.Prefix
+	// Auto says that the CIDRs of the cluster's Services belong to Routes, too. Only the
+	// node knows them: Request.WithServices adds them.
+	Auto bool
 }
 
 // HostLinkInterface is the name of the pod's end of the veth pair.
@@ -25,7 +28,10 @@ const HostLinkInterface LinkName = "host0"
 
 const (
 	maxHostRoutes = 64
-	hostLinkHint  = `write the CIDRs of the cluster's Services, such as {"routes": ["10.96.0.0/12"]}; [] if the pod needs no ClusterIP`
+	// AutoRoutes is the element of hostLink.routes for the CIDRs of the cluster's Services.
+	AutoRoutes   = "auto"
+	hostRoutes   = "hostLink.routes"
+	hostLinkHint = `write {"routes": ["auto"]} if rocectl agent runs on the nodes, or the CIDRs of the cluster's Services, such as ["10.96.0.0/12"]; [] if the pod needs no ClusterIP`
 )
 
 // hostLink reads the key "hostLink", nil if it is absent.
@@ -41,7 +47,7 @@ func hostLink(v strict.Value) *HostLink {
 	routes := o.At("routes")
 	routes.Missing(hostLinkHint)
 	if routes.Kind() == strict.AString {
-		routes.Bad(hostLinkHint, "%s is not possible: roce does not know the CIDRs of the cluster's Services", routes.Raw())
+		routes.Bad(hostLinkHint, "%s is not in a list", routes.Raw())
 		return &HostLink{}
 	}
 	list := routes.List()
@@ -51,20 +57,62 @@ func hostLink(v strict.Value) *HostLink {
 	}
 	out := &HostLink{}
 	for _, e := range list {
-		p, ok := e.Prefix()
-		switch {
-		case !ok:
-		case p.Bits() == 0:
-			e.Bad("the pod has its default route through the gateway of its subnet", "%s is the default route", p)
-		case slices.Contains(out.Routes, p):
-			e.Bad("keep one of the two", "%s appears twice", p)
-		case p.Addr().IsMulticast() || p.Addr().IsLoopback() || p.Addr().IsLinkLocalUnicast():
-			e.Bad("remove it: 169.254.0.0/16 is always reached through the node", "%s is no range of ClusterIPs", p)
-		default:
-			out.Routes = append(out.Routes, p)
-		}
+		out.read(e)
 	}
 	return out
+}
+
+// read adds an element of hostLink.routes.
+func (h *HostLink) read(e strict.Value) {
+	if string(e.Raw()) == `"`+AutoRoutes+`"` {
+		if h.Auto {
+			e.Bad("keep one of the two", "%q appears twice", AutoRoutes)
+		}
+		h.Auto = true
+		return
+	}
+	p, ok := e.Prefix()
+	switch {
+	case !ok:
+	case p.Bits() == 0:
+		e.Bad("the pod has its default route through the gateway of its subnet", "%s is the default route", p)
+	case slices.Contains(h.Routes, p):
+		e.Bad("keep one of the two", "%s appears twice", p)
+	case !Service(p):
+		e.Bad("remove it: 169.254.0.0/16 is always reached through the node", "%s is no range of ClusterIPs", p)
+	default:
+		h.Routes = append(h.Routes, p)
+	}
+}
+
+// Service says whether ClusterIPs may be in a prefix: it is masked, and neither a default
+// route nor a range with a meaning of its own.
+func Service(p netip.Prefix) bool {
+	a := p.Addr()
+	return p.IsValid() && p == p.Masked() && p.Bits() > 0 && !a.Is4In6() && !a.IsMulticast() && !a.IsLoopback() && !a.IsLinkLocalUnicast()
+}
+
+// WithServices completes a request that has "auto" in its routes with the CIDRs of the
+// cluster's Services. It does not change r. The error is BadConfig: for more routes than hostLink may
+// have, and for a CIDR in a subnet of the pod. Subnets that are not known yet are compared
+// in Request.WithSubnets.
+func (r Request) WithServices(cidrs []netip.Prefix) (Request, error) {
+	link := *r.HostLink
+	for _, p := range cidrs {
+		if !slices.Contains(link.Routes, p) {
+			link.Routes = append(slices.Clip(link.Routes), p)
+		}
+	}
+	r.HostLink = &link
+	f := &strict.Faults{}
+	if n := len(link.Routes); n > maxHostRoutes {
+		f.Add(cnierr.BadConfig, hostRoutes, `write larger CIDRs in place of "auto"`, "%d with those of the cluster's Services, the limit is %d", n, maxHostRoutes)
+	}
+	misplacedHostRoutes(r, f)
+	if err := f.Err(operation, r.Network); err != nil {
+		return Request{}, err
+	}
+	return r, nil
 }
 
 // Linked says whether hostLink is about a rail: the interface that the runtime asked for.
@@ -104,11 +152,11 @@ func misplacedHostRoutes(r Request, f *strict.Faults) {
 	if r.HostLink == nil {
 		return
 	}
-	for i, p := range r.HostLink.Routes {
+	for _, p := range r.HostLink.Routes {
 		for _, one := range r.Rails {
 			for _, s := range one.Subnets {
 				if s.Prefix.Bits() <= p.Bits() && s.Prefix.Contains(p.Addr()) {
-					f.Add(cnierr.BadConfig, fmt.Sprintf("hostLink.routes[%d]", i), "give only CIDRs of Services: hosts in the subnet are reached without the node",
+					f.Add(cnierr.BadConfig, hostRoutes, "give only CIDRs of Services, and choose another subnet if it is one: hosts in the subnet are reached without the node",
 						"%s lies in the subnet %s of the pod", p, s.Prefix)
 				}
 			}

@@ -186,7 +186,7 @@ func softwareFaults() []fault {
 		},
 		{
 			name: "a pool has no block since the boot", change: func(w *world) { w.pools.BootID = "another" },
-			check: "pools", verdict: Problem, says: "of another boot", advice: "/healthz",
+			check: "pools", verdict: Problem, says: "of another boot", advice: "/healthz", also: []string{"host-link"},
 		},
 		{
 			name: "leases cannot be read", change: func(w *world) {

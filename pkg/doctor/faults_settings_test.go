@@ -76,6 +76,14 @@ func configuredFaults() []fault {
 			check: "host-link", verdict: OK, says: "pods with a link to the node: 1",
 		},
 		{
+			name: "the agent has not written the CIDRs of Services", change: (*world).withoutServices,
+			check: "host-link", verdict: CannotTell, says: "rocectl agent has not written it yet", advice: `hostLink.routes "auto"`,
+		},
+		{
+			name: "the file with the CIDRs of Services is damaged", change: func(w *world) { w.spoil("pools/_services") },
+			check: "host-link", verdict: Problem, says: "_services", advice: "remove the file",
+		},
+		{
 			name: "forwarding cannot be read", change: func(w *world) { w.linked() },
 			check: "host-link", verdict: CannotTell, says: "net.ipv4.ip_forward cannot be read", advice: "network namespace",
 		},

@@ -126,13 +126,17 @@ func route(dst string, link int) netlink.Route {
 
 const bootID = "8d5b6a4e-1f6e-4f6b-9f56-0d7c4d1f2a33"
 
-// pool gives the node the pool "gpu", with 20 addresses, of which some are leased.
+// pool gives the node the pool "gpu", with 20 addresses, of which some are leased, and the
+// CIDRs of Services.
 func (w *world) pool(leased int) {
 	w.t.Helper()
 	subnet := netip.MustParsePrefix("172.20.0.0/16")
 	owned := netrange.Range{First: netip.MustParseAddr("172.20.0.16"), Last: netip.MustParseAddr("172.20.0.35")}
 	err := w.pools.Write(nodefile.File{Pool: "gpu", Rails: [][]pool.Subnet{{{Prefix: subnet, Ranges: []netrange.Range{owned}}}}})
 	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := w.pools.WriteServices([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}); err != nil {
 		w.t.Fatal(err)
 	}
 	for i := range leased {
@@ -153,6 +157,14 @@ func (w *world) spoil(name string) {
 	w.t.Helper()
 	path := filepath.Join(w.pools.Dir, name)
 	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, []byte("neither database nor folder"), 0o600)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// withoutServices is an agent that does not know the CIDRs of Services.
+func (w *world) withoutServices() {
+	w.t.Helper()
+	if err := os.Remove(filepath.Join(w.pools.Dir, "pools", "_services")); err != nil {
 		w.t.Fatal(err)
 	}
 }

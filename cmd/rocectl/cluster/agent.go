@@ -31,7 +31,7 @@ import (
 )
 
 // agentFlags are the flags of rocectl agent.
-type agentFlags struct{ node, nodeIP, hostRoot, kubeconfig, listen string }
+type agentFlags struct{ node, nodeIP, hostRoot, kubeconfig, listen, services string }
 
 func agentCommand(stateDir *string) *cobra.Command {
 	f := agentFlags{nodeIP: os.Getenv("NODE_IP")}
@@ -42,7 +42,8 @@ func agentCommand(stateDir *string) *cobra.Command {
 on each node, see conf-examples/deploy/agent.yaml. It claims a block of each
 pool that selects the node, writes into the state folder what the plugins may
 lease, and claims another block when more than four fifths of the host indexes
-are leased. In a sticky pool it takes and releases sticky addresses.
+are leased. In a sticky pool it takes and releases sticky addresses. It also writes
+the CIDRs of the cluster's Services, for networks with hostLink.routes "auto".
 
 Pods start and end without the agent and without the API server, as long as the
 node has free addresses. Only pods with sticky addresses need it when they start.
@@ -69,6 +70,7 @@ cannot reach it; nor can the probes of kubelet.`,
 	cmd.Flags().StringVar(&f.hostRoot, "host-root", "/", "the `FOLDER` that contains the node's /etc/machine-id")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` to reach the API server (default: the service account of the pod)")
 	cmd.Flags().StringVar(&f.listen, "listen", ":9482", "the `ADDRESS` for /metrics and /healthz")
+	cmd.Flags().StringVar(&f.services, ServiceRange, "", "the `CIDRS` of the cluster's Services, as kube-apiserver has them in its flag of this name (default: its ServiceCIDRs, which Kubernetes has from 1.33 on)")
 	cmd.Flags().Lookup("node").DefValue = "" // the page about it is the same on all machines
 	return cmd
 }
@@ -93,6 +95,10 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		}
 	}
 	log = log.With("node", node.Name)
+	services, err := f.watchServices(serviceWatcher{api.Services(), log})
+	if err != nil {
+		return err
+	}
 	a := agent.New(agent.Config{
 		Node: node, Addresses: addresses,
 		Store: api.Blocks(), Machine: api.Nodes().Machine,
@@ -109,7 +115,8 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 			now := asPool(&p)
 			return now.UID == uid && now.InUse && !now.Deleted, err
 		},
-		Kept: api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
+		Services: services,
+		Kept:     api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: nodefile.Store{Dir: stateDir, BootID: boot},
 		Leases: plugin.Book(stateDir, boot, log, nil),
 		Wait:   plugin.Wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,

@@ -42,6 +42,7 @@ func templates() map[string][]change {
 		"agent.yaml": {
 			namespace, image,
 			{"path: /opt/cni/bin,", "path: {{ .Values.cniBinDir }},"},
+			{`["agent", "--host-root", "/host"]`, `["agent", "--host-root", "/host"{{ with .Values.agent.serviceClusterIPRange }}, {{ printf "--service-cluster-ip-range=%s" . | quote }}{{ end }}]`},
 			{"serviceAccountName: roce-cni-agent\n", pullSecrets + selector(".Values.agent.nodeSelector") + "serviceAccountName: roce-cni-agent\n"},
 		},
 		"gc.yaml": {

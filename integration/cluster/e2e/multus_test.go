@@ -80,6 +80,7 @@ func (n *node) multus(t *testing.T) []byte {
 		"cniVersion": "1.0.0", "name": "multus-cni-network",
 		"plugins": []any{map[string]any{
 			"type": "multus", "kubeconfig": n.kubeconfig, "logToStderr": false, "logLevel": "verbose", "logFile": "/var/lib/multus.log",
+			"multusNamespace": "default", // where it looks for a default network without namespace
 			"delegates": []any{map[string]any{
 				"cniVersion": "1.0.0", "name": "cluster", "type": "bridge", "bridge": "cluster",
 				"ipam": map[string]any{"type": "host-local", "subnet": "10.244.0.0/24"},

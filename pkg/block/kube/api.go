@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package kube stores RailPools, RailBlocks and RailLeases in the Kubernetes API, and
-// answers what claimer and reaper ask about nodes.
+// answers what claimer and reaper ask about nodes. It also watches the CIDRs of the
+// cluster's Services.
 //
 // It never decides who owns what, never retries, never caches, and never runs in a
 // plugin. Every method is one request, or one for each page of a list. It implements
@@ -19,6 +20,7 @@ import (
 	"strconv"
 	"time"
 
+	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -41,6 +43,7 @@ const pageSize = 500
 // API is an API server. Any number of goroutines may use it.
 type API struct {
 	ours, core rest.Interface // of the group roce-cni.io, and of Kubernetes itself
+	networking rest.Interface // of the group networking.k8s.io
 	now        func() time.Time
 	deadline   time.Duration
 }
@@ -67,6 +70,9 @@ func Open(cfg *rest.Config, now func() time.Time) (*API, error) {
 	if out.core, err = of("/api", schema.GroupVersion{Version: "v1"}); err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
+	if out.networking, err = of("/apis", networking.SchemeGroupVersion); err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
 	return out, nil
 }
 
@@ -75,6 +81,9 @@ func (a *API) Blocks() Blocks { return Blocks{a} }
 
 // Pools returns the RailPools.
 func (a *API) Pools() Pools { return Pools{a} }
+
+// Services returns the CIDRs of the cluster's Services.
+func (a *API) Services() Services { return Services{a} }
 
 // Nodes returns the Nodes.
 func (a *API) Nodes() Nodes { return Nodes{a} }

@@ -4,6 +4,7 @@
 package kube
 
 import (
+	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -141,11 +142,14 @@ func railBlock(b block.Block) *RailBlock {
 	return out
 }
 
-// newScheme knows our types, so that client-go can decode what a watch sends.
+// newScheme knows our types and ServiceCIDRs, so that client-go can decode what a watch
+// sends.
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	s.AddKnownTypes(Version(), &RailPool{}, &RailPoolList{}, &RailBlock{}, &RailBlockList{})
 	metav1.AddToGroupVersion(s, Version())
+	s.AddKnownTypes(networking.SchemeGroupVersion, &networking.ServiceCIDR{}, &networking.ServiceCIDRList{})
+	metav1.AddToGroupVersion(s, networking.SchemeGroupVersion)
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"}) // Status is always of that one
 	return s
 }

@@ -2,14 +2,14 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package nodefile reads and writes the node file, which says which addresses of a
-// RailPool a node may lease. rocectl agent writes it, and the plugins read it in every
-// ADD.
+// RailPool a node may lease, and the file with the CIDRs of the cluster's Services.
+// rocectl agent writes them, and the plugins read them in ADD.
 //
 // It does not know Kubernetes, and not how the node got the addresses. A reader never
 // sees a part of a file. It uses package block, and returns subnets in the form of
 // ipam.subnets in package conf. Read this file first. form.go has the format,
-// write.go the agent's side, and sticky.go the requests and answers for sticky
-// addresses.
+// write.go the agent's side, services.go the CIDRs of Services, and sticky.go the
+// requests and answers for sticky addresses.
 package nodefile
 
 import (
