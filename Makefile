@@ -98,19 +98,21 @@ vm-run-nodes-6.1:
 vm-run-stock-6.1:
 	$(call in_vm,-kernel 6.1 -rails 0,rdma.test -test.run '^TestStock',sh integration/rdma/testdata/stock.sh)
 vm-run-sriov-6.1:
-	$(call in_vm,-kernel 6.1 -machine sriov,rdma.test -test.run '^TestSRIOV')
+	$(call in_vm,-kernel 6.1 -machine sriov,rdma.test -test.run '^TestSRIOV' -test.skip HWTest)
 vm-run-rdma-7:
 	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell|PromiseEqual|PromiseNumber|Names|HWTestShared)')
 vm-run-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesShared' -test.skip HWTest)
 
-HWTEST_RUNS := hwtest-6.1 hwtest-ofed-6.1 hwtest-mlx5-6.1 hwtest-nodes-7
+HWTEST_RUNS := hwtest-6.1 hwtest-ofed-6.1 hwtest-mlx5-6.1 hwtest-sriov-6.1 hwtest-nodes-7
 vm-run-hwtest-6.1:
 	$(call in_vm,-kernel 6.1,rdma.test -test.run '^TestHWTest')
 vm-run-hwtest-ofed-6.1:
 	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^TestHWTest(Shared|Exclusive)')
 vm-run-hwtest-mlx5-6.1:
 	$(call in_vm,-kernel 6.1 -machine mlx5-like -rails 5,rdma.test -test.run '^TestMLX5HWTest')
+vm-run-hwtest-sriov-6.1:
+	$(call in_vm,-kernel 6.1 -machine sriov,rdma.test -test.run '^TestSRIOVHWTest')
 vm-run-hwtest-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesSharedHWTest')
 

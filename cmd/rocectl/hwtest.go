@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -41,6 +42,7 @@ type hwtestFlags struct {
 	out         string
 	names       []string
 	mutate      bool
+	disrupt     []string
 	peer, token string
 }
 
@@ -63,9 +65,12 @@ reserved for tests. In exclusive mode RDMA devices move there and back: programs
 use them fail. So use a node without jobs. At the end everything is removed, also after
 an interrupt. What a killed run has left is removed by the next run.
 
+Some steps disturb programs that use a NIC: they fill its GID table, fail over a bond, or
+reload the driver. They run with --mutate and --disrupt STEP.
+
 With --mutate and --peer it also tests each rail between a pod of this node and one of
 another node, which runs "rocectl hwtest serve": ARP, UDP with the full MTU, and
-ib_write_bw if both nodes have it.
+ib_write_bw, ib_send_lat and rping if both nodes have them.
 
 The file (tar, gzip) has the answers, the answers of doctor about NICs, the bytes that
 the kernel sent about RDMA devices and interfaces, and the files of sysfs about them.
@@ -83,6 +88,7 @@ them, too. Look at the file before you send it: tar -xzOf FILE | less
 	cmd.Flags().StringVar(&f.out, "out", "roce-hwtest.tar.gz", "the `FILE` to write")
 	cmd.Flags().BoolVar(&f.mutate, "mutate", false, "also run the steps that make pods and move devices")
 	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
+	cmd.Flags().StringSliceVar(&f.disrupt, "disrupt", nil, "with --mutate, also run these `STEPS`, which disturb programs that use the NICs: "+strings.Join(disruptions(), ", "))
 	cmd.Flags().StringVar(&f.peer, "peer", "", "with --mutate, the `ADDRESS` of another node that runs rocectl hwtest serve, with a port if it is not 9484")
 	cmd.Flags().StringVar(&f.token, "token", "", "a `TEXT` that both nodes know")
 	cmd.AddCommand(hwserveCommand(), replayCommand())
@@ -100,11 +106,24 @@ func listSteps() string {
 	for _, s := range hwtest.Changing() {
 		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
 	}
+	b.WriteString("\n\nWith --mutate and --disrupt:\n")
+	for _, s := range hwtest.Disrupting() {
+		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
+	}
 	b.WriteString("\n\nWith --peer:\n")
 	for _, s := range hwtest.Between() {
 		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
 	}
 	return b.String()
+}
+
+// disruptions are the names of the steps that --disrupt takes.
+func disruptions() []string {
+	var out []string
+	for _, s := range hwtest.Disrupting() {
+		out = append(out, s.Name)
+	}
+	return out
 }
 
 func (f hwtestFlags) run(cmd *cobra.Command) error {
@@ -113,6 +132,11 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 	var bench hwtest.Bench
 	if f.peer != "" && (!f.mutate || f.token == "") {
 		return cnierr.New(cnierr.BadConfig, "read flag", "--peer", "add --mutate and --token", "it needs pods, and a text that the other node knows")
+	}
+	for _, step := range f.disrupt {
+		if !f.mutate || !slices.Contains(disruptions(), step) {
+			return cnierr.New(cnierr.BadConfig, "read flag", "--disrupt", "add --mutate, and choose of "+strings.Join(disruptions(), ", "), "got %q", step)
+		}
 	}
 	if f.mutate {
 		b, unlock, err := openBench(ctx)
@@ -123,6 +147,7 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 		if err := b.Clean(ctx); err != nil { // a run that was killed may have left devices in pods
 			return err
 		}
+		b.Disrupt = f.disrupt
 		bench = b
 	}
 	out := cmd.OutOrStdout()

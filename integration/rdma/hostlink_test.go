@@ -106,7 +106,7 @@ func TestNodesSharedPodsWithALinkTransfer(t *testing.T) {
 	addr := a.mustAdd()[0]
 	a.mustCheck()
 	n.meets(a.pod, addr)
-	emulate(t)
+	emulate(t, "r0")
 	r := n.join(a, addr) // the machine has the address now, too
 	across(p, r, r.writeServer, r.writeTo)
 	r.mustDel()

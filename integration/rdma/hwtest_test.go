@@ -5,6 +5,7 @@ package rdma
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -108,7 +111,13 @@ func TestHWTestSharedFindsSoftRoCEAsItIs(t *testing.T) {
 		lies = slices.Repeat([]string{"pod-views rxe0/1: the host sees 0 of the pod's 2 entries"}, 2)
 		lies = append(lies, slices.Repeat([]string{"pod-views rxe1/1: the host sees 0 of the pod's 2 entries"}, 2)...)
 	}
-	fine := []string{"driver-stack", "devices", "ports", "discovery", "host-gids", "pod-add", "pod-env", "gid-time", "rails", "pod-del"}
+	fine := []string{
+		"driver-stack", "devices", "ports", "discovery", "host-gids", "mode", "function", "pod-add", "pod-env", "pod-reach", "check", "gid-time",
+		"gid-room", "gid-number", "rails", "pod-del",
+	}
+	if hides() {
+		fine = slices.DeleteFunc(fine, func(s string) bool { return s == "gid-room" })
+	}
 	wants(t, n.hwtest("--mutate"), lies, fine...)
 	n.nothingLeft()
 }
@@ -119,7 +128,8 @@ func TestHWTestExclusiveMovesTheDevicesAndBack(t *testing.T) {
 	if hides() {
 		lies = []string{"pod-views rxe0/1: the host sees 0 of", "pod-views rxe1/1: the host sees 0 of"}
 	}
-	wants(t, n.hwtest("--mutate"), lies, "pod-add", "pod-env", "exclusive", "rails", "pod-del")
+	fine := []string{"pod-add", "pod-env", "exclusive", "home-renamed", "home-gone", "home-open", "home-kept", "home-late", "tos", "rails", "pod-del"}
+	wants(t, n.hwtest("--mutate"), lies, fine...)
 	home(t)
 }
 
@@ -152,6 +162,44 @@ func TestHWTestKilledLeavesNothingAfterTheNextRun(t *testing.T) {
 	}
 }
 
+// TestHWTestInterruptedRemovesEverything stops it when pods are there.
+func TestHWTestInterruptedRemovesEverything(t *testing.T) {
+	for _, sent := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		t.Run(sent.String(), func(t *testing.T) {
+			newNode(t, "shared")
+			cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			out, err := cmd.StdoutPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(out)
+			for lines.Scan() && !strings.Contains(lines.Text(), " pod-add ") {
+			}
+			if left := entries("/run/netns"); len(left) == 0 {
+				t.Error("there is no pod yet: the test proves nothing")
+			}
+			if err := cmd.Process.Signal(sent); err != nil {
+				t.Fatal(err)
+			}
+			for lines.Scan() { // so that it can write
+			}
+			if err := cmd.Wait(); err == nil {
+				t.Error("it succeeds")
+			}
+			contains(t, stderr.String(), "it was interrupted; everything that it made is removed")
+			if left := slices.Concat(entries("/run/netns"), entries("/run/roce-hwtest")); len(left) > 0 {
+				t.Errorf("it has left %q", left)
+			}
+			home(t)
+		})
+	}
+}
+
 // mlx5Problems are what is wrong with the machine of the type mlx5-like: irdma0 has no
 // GUID, and RoCE is off on mlx5_2.
 func mlx5Problems() []string {
@@ -162,7 +210,12 @@ func TestMLX5HWTestFindsWhatIsWrongWithTheMachine(t *testing.T) {
 	for _, mode := range []string{"shared", "exclusive"} {
 		t.Run(mode, func(t *testing.T) {
 			n := newMLX5Node(t, mode)
-			wants(t, n.hwtest("--mutate"), mlx5Problems(), "hardware", "discovery", "pod-add", "pod-views", "pod-env", "rails", "pod-del")
+			fine := []string{"gid-room", "gid-number", "pod-reach", "check"}
+			if mode == "exclusive" {
+				fine = []string{"home-renamed", "home-gone", "home-open", "home-kept", "home-late"} // the devices have no rdma_cm
+			}
+			fine = append(fine, "hardware", "discovery", "mode", "refusal", "function", "pod-add", "pod-views", "pod-env", "rails", "pod-del")
+			wants(t, n.hwtest("--mutate"), mlx5Problems(), fine...)
 		})
 	}
 }
@@ -191,33 +244,137 @@ func TestMLX5HWTestFindsLies(t *testing.T) {
 	})
 }
 
-// TestNodesSharedHWTestPassesBetweenNodes does not judge ib_write_bw: Soft-RoCE does
-// not listen for macvlan children, and the kit is right to say so.
-func TestNodesSharedHWTestPassesBetweenNodes(t *testing.T) {
-	n := newNode(t, "shared")
+// TestMLX5HWTestDisrupts has a bond, and a devlink that loads the module again, as a
+// driver is reloaded.
+func TestMLX5HWTestDisrupts(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	lag(t)
+	dir := t.TempDir()
+	const reload = "#!/bin/sh -e\nd=$(cat /sys/module/fake_roce/parameters/devices)\nrmmod fake_roce\nexec modprobe fake_roce devices=$d\n"
+	if err := os.WriteFile(filepath.Join(dir, "devlink"), []byte(reload), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	r := n.hwtest("--mutate", "--disrupt", "gid-full,failover,reload")
+	wants(t, r, nil, "layers", "pod-add", "gid-full", "failover", "reload", "pod-del")
+	rows := map[string]doctor.Verdict{}
+	for _, row := range r.Rows {
+		rows[row.Behaviour] = row.Verdict
+	}
+	for _, behaviour := range []string{
+		"A bond fails over: CHECK reports the old and the new index.", "The driver is reloaded: the device is the same.",
+		"The device below a VLAN, a bond, and a VLAN on a bond.",
+	} {
+		if rows[behaviour] != doctor.OK {
+			t.Errorf("%s: %s\n%s", behaviour, rows[behaviour], strings.Join(told(r.Answers), "\n"))
+		}
+	}
+}
+
+// sriovProblems are what is wrong with the machine of the type sriov: its VFs have no
+// GUIDs.
+func sriovProblems() []string {
+	return []string{"devices mlx5_2: it has no GUID", "devices mlx5_3: it has no GUID"}
+}
+
+// TestSRIOVHWTestTellsWhatVFsMayDo runs in a machine of its own: igb runs out of MAC
+// filters when many children have come and gone.
+func TestSRIOVHWTestTellsWhatVFsMayDo(t *testing.T) {
+	n := newSRIOVNode(t, "shared")
+	r := n.hwtest()
+	wants(t, r, sriovProblems(), "hardware", "function", "vf-trust")
+	refused := 0
+	for _, a := range r.Answers {
+		if a.Check == "discovery" && a.Verdict == doctor.CannotTell && strings.Contains(a.Missing, "trust on spoofchk off") {
+			refused++
+		}
+	}
+	if refused != 2 {
+		t.Errorf("%d VFs are refused, want 2\n%s", refused, strings.Join(told(r.Answers), "\n"))
+	}
+	allowed(t, 0, 1)
+	wants(t, n.hwtest("--mutate"), sriovProblems(), "vf-trust", "discovery", "pod-add", "pod-reach", "vf-reach", "rails", "pod-del")
+	n.nothingLeft()
+}
+
+// TestNodesSharedHWTestTransfersBetweenNodes has all of --peer: ARP, UDP, ib_write_bw,
+// datagrams and rdma_cm, on two rails.
+func TestNodesSharedHWTestTransfersBetweenNodes(t *testing.T) {
+	newNode(t, "shared")
 	other := meet(t)
+	for rail := range 2 {
+		emulate(t, fmt.Sprintf("r%d", rail))
+	}
 	const address, token = "10.0.9.1:9484", "a test's token"
 	if other.self == "1" {
 		other.hwserve(address, token)
 		return
 	}
+	ready := gated(t)
 	other.swap("waits")
 	file := filepath.Join(t.TempDir(), "out.tar.gz")
-	said, _ := n.tryRocectl("hwtest", "--mutate", "--out", file, "--peer", address, "--token", token) // its status tells of problems
+	cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "--mutate", "--out", file, "--peer", address, "--token", token)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		fmt.Fprintln(&said, lines.Text())
+		if strings.Contains(lines.Text(), " peer-mtu ") { // the pod is there, and the transfers come
+			ready()
+		}
+	}
+	_ = cmd.Wait() // its status is that of a step that cannot tell
 	other.swap("stop")
-	for _, step := range []string{"peer-reach", "peer-mtu"} {
-		if got := strings.Count(said, "ok           "+step); got != 2 {
+	for _, step := range []string{"peer-reach", "peer-mtu", "peer-rdma", "peer-ud", "peer-cm"} {
+		if got := strings.Count(said.String(), "ok           "+step); got != 2 {
 			t.Errorf("%s is ok on %d rails, want 2", step, got)
 		}
 	}
-	contains(t, said, "peer-rdma")
-	t.Log(said)
+	t.Log(said.String())
+}
+
+// gated makes the RDMA programs of the kit wait until ready is called. This tells
+// Soft-RoCE the addresses of the pod, which a NIC need not know. ADD and CHECK come
+// before.
+func gated(t *testing.T) (ready func()) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, program := range []string{"ib_write_bw", "ib_send_lat", "rping"} {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		script := fmt.Sprintf("#!/bin/sh\nwhile [ ! -e %s/ready ]; do sleep 0.1; done\nexec %s \"$@\"\n", dir, path)
+		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return sync.OnceFunc(func() {
+		t.Helper()
+		for rail := range 2 {
+			link, device := fmt.Sprintf("r%d", rail), fmt.Sprintf("rxe%d", rail)
+			addr := shell(t, fmt.Sprintf("ip -n roce-hwtest-peer -4 -o addr | grep -o '198[.]19[.]%d[.][0-9]*/' | head -n 1", rail))
+			addr = strings.TrimSuffix(addr, "/")
+			finally(t, "ip addr del "+addr+"/32 dev "+link)
+			run(t, "ip", "addr", "add", addr+"/32", "dev", link, "scope", "host")
+			cnitest.Await(t, addr+" has both entries", func() bool { return len(gids(t, "", device).of(addr)) == 2 })
+		}
+		shell(t, "touch "+filepath.Join(dir, "ready"))
+	})
 }
 
 // hwserve is the second node until the first one has tested.
 func (p *peer) hwserve(address, token string) {
 	t := p.t
 	t.Helper()
+	ready := gated(t)
 	cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "serve", "--listen", address, "--token", token)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -229,6 +386,7 @@ func (p *peer) hwserve(address, token string) {
 	if lines := bufio.NewScanner(out); !lines.Scan() || !strings.HasPrefix(lines.Text(), "listens on ") {
 		t.Errorf("it says %q", lines.Text())
 	}
+	ready()
 	p.swap("serves")
 	p.swap("stop")
 	if err := errors.Join(cmd.Process.Signal(os.Interrupt), cmd.Wait()); err != nil {

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/attach"
@@ -34,6 +35,8 @@ type Bench struct {
 	Netns    string // the folder of namespaces, /run/netns
 	// Second says that this is the second of two nodes, which uses other addresses.
 	Second bool
+	// Disrupt are the names of the steps of Disrupting that may run.
+	Disrupt []string
 	// Tell gets each answer as soon as it is known.
 	Tell func(Answer)
 }
@@ -44,22 +47,45 @@ const name = "roce-hwtest"
 // StateDir is the state folder of the bench, apart from that of the node.
 const StateDir = "/run/" + name
 
-// Changing returns the steps of a Bench. They have no look: the Bench does them.
+// Changing returns the steps of a Bench. They have no look: the Bench does them. Some
+// have no answer on a node that does not have what they need.
 func Changing() []Step {
 	return []Step{
 		{Name: "pod-add", Asks: "does ADD give pods interfaces with GIDs, and does CHECK agree?", Expect: "two pods of a NIC (one in exclusive mode) have IPv4 and IPv6 with one RoCE v2 entry each, and CHECK finds nothing"},
 		{Name: "pod-views", Asks: "which entries of the GID table does a pod see, and which the host?", Expect: "the kernel's own drivers show all entries to all, NVIDIA's shows each namespace its own; a pod always sees its own"},
 		{Name: "pod-env", Asks: "does rocectl env find the index that ADD found?", Expect: "device, port and index are those of the record"},
+		{Name: "pod-reach", Asks: "do two pods of one NIC reach each other?", Expect: "ARP and UDP pass between two macvlan children of one NIC, with the full MTU"},
+		{Name: "check", Asks: "does CHECK find an address that another pod has too, and a moved index?", Expect: "CHECK names both entries, and the old and the new index"},
 		{Name: "gid-time", Asks: "how long does the NIC take for an entry?", Expect: "each of 20 addresses has its entry within rdma.gidWait, 10 s by default"},
+		{Name: "gid-room", Asks: "does the GID table take as many entries as it has places?", Expect: "each address has entries until 8 places are free, or 256 addresses are set"},
+		{Name: "gid-number", Asks: "can a pod have a chosen GID index?", Expect: "with a number as rdma.gidIndex the address has this index, and a second pod gets error 108"},
 		{Name: "exclusive", Asks: "does the device move into a pod and come home?", Expect: "in exclusive mode the pod alone has the device, its device file keeps its number, and after DEL the host has it under its name"},
+		{Name: "home-renamed", Asks: "does a device come home that the pod renamed?", Expect: "after DEL the host has the device under its own name"},
+		{Name: "home-gone", Asks: "does a device come home when the namespace ends before DEL?", Expect: "DEL waits for it, and the host has it under its name"},
+		{Name: "home-open", Asks: "does a device come home that a program has open?", Expect: "DEL moves it, and the program's file is dead"},
+		{Name: "home-kept", Asks: "does DEL name the process that keeps a dead namespace?", Expect: "error 109 with the process; when it has ended, DEL succeeds"},
+		{Name: "home-late", Asks: "does a late DEL leave the device to the next pod?", Expect: "DEL of the first pod succeeds, and the second keeps the device"},
+		{Name: "tos", Asks: "does a pod get its RoCE type of service, and the host its own?", Expect: "CHECK finds rdma.tos in the pod, and after DEL the host has its own value"},
+		{Name: "vf-reach", Asks: "do pods on two virtual functions of one NIC reach each other?", Expect: "ARP and UDP pass between children of VFs that may send their frames"},
+		{Name: "nccl", Asks: "does NCCL use the device that rocectl env names?", Expect: "all_reduce_perf in the pod says NET/IB with this device and port"},
 		{Name: "rails", Asks: "can all NICs give a pod the same GID index?", Expect: "one pod on all NICs with rdma.gidIndex equal has one index"},
 		{Name: "pod-del", Asks: "is everything gone after DEL?", Expect: "no entry, record or lease is left, and the device is in the host under its name"},
 	}
 }
 
+// Disrupting returns the steps that disturb other programs on the NIC. They run if
+// Bench.Disrupt has their names.
+func Disrupting() []Step {
+	return []Step{
+		{Name: "gid-full", Asks: "what does ADD say when the GID table is full?", Expect: "error 108 that says so, and nothing is left"},
+		{Name: "failover", Asks: "what does a failover of an active-backup bond do to the entries of a pod?", Expect: "they are there again within rdma.gidWait, and CHECK reports each index that changed"},
+		{Name: "reload", Asks: "what does a reload of the driver do to a pod (devlink dev reload)?", Expect: "the device comes back under its name and GUID, CHECK reports what is lost, and DEL succeeds"},
+	}
+}
+
 // say tells findings of a step.
 func (b Bench) say(step string, findings ...doctor.Finding) {
-	for _, s := range append(Changing(), Between()...) {
+	for _, s := range slices.Concat(Changing(), Disrupting(), Between()) {
 		if s.Name != step {
 			continue
 		}
@@ -75,7 +101,8 @@ type pod struct {
 	path  string
 	req   conf.Request
 	rec   record.Record
-	ports []port // of its rails
+	ports []port       // of its rails
+	more  []netip.Addr // that a step has set
 }
 
 // first is the first of the 91 host numbers that the pods of this node use.
@@ -108,11 +135,11 @@ func (b Bench) pod(id string, rail int, ports []port, rdma map[string]any) (*pod
 		"cniVersion": "1.1.0", "name": fmt.Sprintf("%s-%d", name, rail), "type": "roce", "stateDir": b.StateDir,
 	}
 	if len(ports) == 1 {
-		c["master"] = ports[0].Netdev
+		c["master"] = ports[0].nic
 	} else {
 		var rails []any
 		for _, o := range ports {
-			rails = append(rails, map[string]any{"master": o.Netdev})
+			rails = append(rails, map[string]any{"master": o.nic})
 		}
 		c["name"], c["rails"] = name+"-all", rails
 		first := b.first()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/kernel/parent"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
@@ -24,13 +27,13 @@ import (
 // device.
 func discovery() Step {
 	return Step{
-		Name: "discovery", Asks: "does the plugin find the RDMA port of each NIC by the name of the NIC, and by that of the device?",
-		Expect: "the port that names an interface is the one that ADD uses for a pod on that interface",
+		Name: "discovery", Asks: "does the plugin find the RDMA port of each NIC by each of its names, its PCI function, and its device?",
+		Expect: "the port that names an interface is the one that ADD uses for a pod on that interface, or on its bond",
 		look: func(ctx context.Context, v view) []doctor.Finding {
 			var out []doctor.Finding
 			for _, p := range v.roce() {
-				if l, _ := v.link(p.NetdevIndex); l.SlaveKind != "" {
-					out = append(out, cannotTell(p.String(), fmt.Sprintf("%s is a port of a %s", p.Netdev, l.SlaveKind), "a pod on the "+l.SlaveKind+" itself: --mutate"))
+				if !v.takes(p) {
+					out = append(out, cannotTell(p.String(), fmt.Sprintf("%s is a slave of %s, with others that have devices: ADD refuses the bond", p.Netdev, p.nic), "RoCE LAG: one device for the bond"))
 					continue
 				}
 				out = append(out, v.finds(ctx, p))
@@ -40,44 +43,78 @@ func discovery() Step {
 	}
 }
 
+// selectors are the ways to name the NIC of a port.
+func (v view) selectors(p port) []conf.Parent {
+	out := []conf.Parent{{Name: conf.LinkName(p.nic)}}
+	if len(p.device.Ports) == 1 { // a device with two ports has two NICs
+		out = append(out, conf.Parent{RDMA: p.device.Name})
+	}
+	i := slices.IndexFunc(v.links, func(l rtnl.Link) bool { return l.Name == p.nic })
+	if i < 0 {
+		return out
+	}
+	l := v.links[i]
+	for _, name := range l.AltNames {
+		out = append(out, conf.Parent{Name: conf.LinkName(name)})
+	}
+	on := slices.DeleteFunc(slices.Clone(v.links), func(o rtnl.Link) bool { return o.Dev != l.Dev })
+	if l.Bus == "pci" && len(on) == 1 {
+		out = append(out, conf.Parent{PCI: l.Dev})
+	}
+	return out
+}
+
+// chosen returns the link that a selector selects, as ADD does it.
+func (v view) chosen(ctx context.Context, master conf.Parent) (plan.Link, error) {
+	place := parent.Place{Namespace: v.route, Addrs: v.addrs, Sys: v.Sys, Ask: v.rdma}
+	links, faults, err := parent.Select(ctx, place, conf.Request{Rails: []conf.Rail{{Parent: master}}, RDMA: conf.RDMA{Mode: conf.RDMAAuto}})
+	if err := anyOf(err, faults); err != nil {
+		return plan.Link{}, err
+	}
+	return links[0], nil
+}
+
+// facts returns what ADD finds out about the RDMA port of a link.
+func (v view) facts(ctx context.Context, mode conf.RDMAMode, l plan.Link) (plan.RDMA, error) {
+	s := rdma.New(rdma.Config{Sys: v.Sys, Log: slog.New(slog.DiscardHandler), Dial: v.dialRDMA})
+	defer s.Close()
+	return s.Facts(ctx, conf.RDMA{Mode: mode}, l, false)
+}
+
 // finds selects the NIC of a port as the plugin does, and its RDMA port.
 func (v view) finds(ctx context.Context, p port) doctor.Finding {
-	selectors := []conf.Parent{{Name: conf.LinkName(p.Netdev)}}
-	if len(p.device.Ports) == 1 { // a device with two ports has two NICs
-		selectors = append(selectors, conf.Parent{RDMA: p.device.Name})
-	}
-	place := parent.Place{Namespace: v.route, Addrs: v.addrs, Sys: v.Sys, Ask: v.rdma}
+	selectors := v.selectors(p)
 	for _, master := range selectors {
-		req := conf.Request{Rails: []conf.Rail{{Parent: master}}, RDMA: conf.RDMA{Mode: conf.RDMAAuto}}
-		links, faults, err := parent.Select(ctx, place, req)
-		if err != nil || faults[0] != nil {
-			return v.refused(p, anyOf(err, faults))
-		}
-		if links[0].Name != conf.LinkName(p.Netdev) {
-			return problem(p.String(), fmt.Sprintf("the plugin finds %s for the device, not %s", links[0].Name, p.Netdev), aKnownFault)
-		}
-		s := rdma.New(rdma.Config{Sys: v.Sys, Log: slog.New(slog.DiscardHandler), Dial: v.dialRDMA})
-		found, err := s.Facts(ctx, req.RDMA, links[0], false)
-		s.Close()
+		l, err := v.chosen(ctx, master)
 		if err != nil {
-			return v.refused(p, err)
+			return v.refused(ctx, p, err)
+		}
+		if l.Name != conf.LinkName(p.nic) {
+			return problem(p.String(), fmt.Sprintf("the plugin finds %s for the device, not %s", l.Name, p.nic), aKnownFault)
+		}
+		found, err := v.facts(ctx, conf.RDMAAuto, l)
+		if err != nil {
+			return v.refused(ctx, p, err)
 		}
 		if found.Device.Name != p.device.Name || found.Device.Port != p.Number || found.Device.GUID != p.device.GUID {
-			return problem(p.String(), fmt.Sprintf("for a pod on %s the plugin takes %s/%d", p.Netdev, found.Device.Name, found.Device.Port), aKnownFault)
+			return problem(p.String(), fmt.Sprintf("for a pod on %s the plugin takes %s/%d", p.nic, found.Device.Name, found.Device.Port), aKnownFault)
 		}
 	}
 	mode := "shared"
 	if v.system.Exclusive {
 		mode = "exclusive"
 	}
-	return ok(p.String(), "ADD on %s takes it; the mode of the node is %s", p.Netdev, mode)
+	return ok(p.String(), "ADD on %s takes it, by %d selectors; the mode of the node is %s", p.nic, len(selectors), mode)
 }
 
 // refused is the finding for a NIC that ADD would refuse. That is right if the port is
-// not active.
-func (v view) refused(p port, err error) doctor.Finding {
+// not active, or for a VF that may not send frames of children.
+func (v view) refused(ctx context.Context, p port, err error) doctor.Finding {
 	if p.State != nldev.Active {
-		return cannotTell(p.String(), "ADD refuses the NIC, as it should: "+err.Error(), "an active port: cable, switch port, ip link set "+p.Netdev+" up")
+		return cannotTell(p.String(), "ADD refuses the NIC, as it should: "+err.Error(), "an active port: cable, switch port, ip link set "+p.nic+" up")
+	}
+	if vf, is := v.virtual(ctx, p); is && vf.blocked {
+		return cannotTell(p.String(), "ADD refuses the NIC, as it should: "+err.Error(), vf.allow())
 	}
 	return problem(p.String(), "ADD refuses the NIC: "+err.Error(), aKnownFault)
 }

@@ -8,8 +8,9 @@
 // Each step asks the kernel through the code that the plugin uses, and compares the
 // answer with what the kernel tells elsewhere. The steps of this file change nothing,
 // and they can be repeated on a recording. It is for rocectl only. Read this file
-// first, then look.go and the files of the steps; rows.go has what was proven by which
-// step, archive.go the file.
+// first, then look.go and the files of the steps: find.go and refuse.go change nothing,
+// mutate.go, fill.go, faults.go and disrupt.go do, peer.go is between two nodes. rows.go
+// has what was proven by which step, archive.go the file.
 package hwtest
 
 import (
@@ -48,7 +49,10 @@ type Step struct {
 
 // Steps returns the steps that change nothing, in the order in which they run.
 func Steps() []Step {
-	return []Step{driverStack(), devices(), ports(), hardware(), discovery(), hostGIDs()}
+	return []Step{
+		driverStack(), devices(), ports(), hardware(), discovery(), hostGIDs(),
+		modes(), refusals(), kinds(), layers(), vfTrust(),
+	}
 }
 
 // Node is a node, or the recording of one.

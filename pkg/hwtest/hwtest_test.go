@@ -59,10 +59,20 @@ func TestRecordings(t *testing.T) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Parallel()
 			n, r := open(t, dir)
+			// A version has steps that another one lacks, and texts of its own. Steps that
+			// change things are not repeated.
+			in := func(as []Answer) map[string]bool {
+				out := map[string]bool{}
+				for _, a := range as {
+					out[a.Check] = true
+				}
+				return out
+			}
 			got := look(t, n)
-			// Texts may be those of another version, and steps that change things come later.
-			want := verdicts(r.Answers)
-			if diff := cmp.Diff(want[:min(len(got), len(want))], verdicts(got)); diff != "" {
+			now, then := in(got), in(r.Answers)
+			want := slices.DeleteFunc(r.Answers, func(a Answer) bool { return !now[a.Check] })
+			got = slices.DeleteFunc(got, func(a Answer) bool { return !then[a.Check] })
+			if diff := cmp.Diff(verdicts(want), verdicts(got)); diff != "" || len(got) == 0 {
 				t.Errorf("(-recorded +now)\n%s", diff)
 			}
 		})

@@ -22,6 +22,7 @@ import (
 type port struct {
 	device nldev.Device
 	nldev.Port
+	nic string // the interface for pods: that of the port, or the bond if that is a slave
 }
 
 // String returns the port as rdma link calls it.
@@ -36,10 +37,26 @@ func (v view) ports() []port {
 	var out []port
 	for _, d := range v.system.Devices {
 		for _, p := range d.Ports {
-			out = append(out, port{d, p})
+			out = append(out, port{d, p, v.nic(p)})
 		}
 	}
 	return out
+}
+
+// nic returns the interface that pods of a port have as master.
+func (v view) nic(p nldev.Port) string {
+	if l, found := v.link(p.NetdevIndex); found && l.SlaveKind == "bond" {
+		if bond, found := v.link(l.Master); found {
+			return bond.Name
+		}
+	}
+	return p.Netdev
+}
+
+// takes says whether a pod on p.nic uses p: no other port is on the same bond, or p is
+// that of the bond itself.
+func (v view) takes(p port) bool {
+	return p.Netdev == p.nic || !slices.ContainsFunc(v.roce(), func(o port) bool { return o.nic == p.nic && o.String() != p.String() })
 }
 
 // roce returns the ports that speak RoCE and have an interface in the host.

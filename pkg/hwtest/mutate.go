@@ -31,27 +31,33 @@ func (b Bench) Run(ctx context.Context) error {
 		return err
 	}
 	defer v.route.Close()
-	nics := v.usable()
+	nics := v.usable(ctx)
 	if len(nics) == 0 {
-		b.say("pod-add", cannotTell("", "the node has no active RoCE port with an interface of its own", "an active port: rdma link"))
+		b.say("pod-add", cannotTell("", "the node has no active RoCE port with an interface of its own that ADD takes", "an active port: rdma link; for a VF see vf-trust"))
 	}
+	b.functions(ctx, v, nics)
 	for i, p := range nics {
 		if ctx.Err() != nil {
 			break
 		}
 		b.rail(ctx, v, p, i)
+		b.scenarios(ctx, v, p, i)
+		b.disrupting(ctx, v, p, i)
 	}
 	if ctx.Err() == nil {
 		b.rails(ctx, nics)
+		b.notAsked()
 	}
 	return b.Clean(context.WithoutCancel(ctx))
 }
 
-// usable returns the ports on which ADD can work: active, and not in a bond.
-func (v view) usable() []port {
+// usable returns the ports on which ADD can work: active, the one of their interface or
+// bond, and not on a VF that may not send the frames of children.
+func (v view) usable(ctx context.Context) []port {
 	return slices.DeleteFunc(v.roce(), func(p port) bool {
-		l, found := v.link(p.NetdevIndex)
-		return p.State != nldev.Active || !found || l.SlaveKind != ""
+		_, found := v.link(p.NetdevIndex)
+		vf, is := v.virtual(ctx, p)
+		return p.State != nldev.Active || !found || !v.takes(p) || is && vf.blocked
 	})
 }
 
@@ -83,9 +89,15 @@ func (b Bench) rail(ctx context.Context, v view, p port, i int) {
 			b.say("pod-env", pod.env(ctx)...)
 		}
 	}
+	if len(pods) > 1 && pods[0].rec.Committed && pods[1].rec.Committed {
+		b.say("pod-reach", b.reach(ctx, p.String(), pods[0], pods[1])...)
+		b.say("check", pods[0].checks(ctx, v, pods[1])...)
+	}
 	if len(pods) > 0 && pods[0].rec.Committed {
 		b.say("gid-time", pods[0].times(ctx, v))
+		b.say("gid-room", pods[0].room(ctx, v))
 		b.say("exclusive", pods[0].exclusive(ctx, v, before)...)
+		b.say("nccl", pods[0].nccl(ctx))
 	}
 	for _, pod := range pods {
 		b.say("pod-del", pod.gone(ctx, v, before)...)
@@ -254,7 +266,7 @@ func (p *pod) exclusive(ctx context.Context, v view, before []string) []doctor.F
 func (p *pod) gone(ctx context.Context, v view, before []string) []doctor.Finding {
 	ctx = context.WithoutCancel(ctx)
 	of := p.ports[0].String()
-	addrs := slices.Collect(maps.Keys(p.indexes()))
+	addrs := slices.AppendSeq(slices.Clone(p.more), maps.Keys(p.indexes()))
 	if err := p.remove(ctx); err != nil {
 		return []doctor.Finding{problem(of, err.Error(), "rocectl hwtest --mutate  # a second run removes what is left")}
 	}

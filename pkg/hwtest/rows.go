@@ -13,81 +13,96 @@ import (
 type Row struct {
 	Behaviour string         `json:"behaviour"`
 	Verdict   doctor.Verdict `json:"verdict"`
-	// By are the steps that tell. Needs is what is needed where no step does.
+	// By are the steps that tell. Needs is what they need, or what a person needs, where
+	// they cannot tell.
 	By    []string `json:"by,omitempty"`
 	Needs string   `json:"needs,omitempty"`
 }
 
+// Why no step tells something.
 const (
-	byHand     = "a test by hand, as docs/rdma.md has it"
-	faultyPods = "faults that the kit does not make on the nodes of others: the tests in virtual machines make them"
+	kills    = "the kit kills no process of a runtime: the tests in virtual machines do, at each step"
+	portDown = "a port that is down: the kit sets no NIC of the host down, because that can cut the node off"
+	onHost   = "an address on the host: the kit gives the host none"
+	noVF     = "virtual functions with their PF in the host"
+	oneMode  = "a run in exclusive mode: rdma system set netns exclusive, while the node has no pods"
+	adopted  = "another CNI plugin: configure the node's own before roce, and run rocectl check"
 )
 
-// table has the rows of docs/rdma.md in their order: the steps, with blanks between
-// them, or after "-" what is needed.
-func table() [][2]string {
-	return [][2]string{
-		{"Eight pods of one NIC, IPv4 and IPv6: each pod finds its own GIDs and indexes.", "pod-add pod-views pod-env"},
-		{"Several rails: the GID index is aligned, also for eight pods.", "rails"},
-		{"`rdma.gidIndex` `equal`, with host addresses on some rails, while pods come and go.", "rails"},
-		{"`rdma.gidIndex` with a number: the same for different histories; error 108 for a second pod.", "-" + byHand},
-		{"`kill -9` of ADD between temporary addresses: DEL and the next ADD leave none.", "-" + faultyPods},
-		{"`rdma.gidIndex` in exclusive mode.", "rails exclusive"},
-		{"A full table is an error that leaves nothing, or a warning with `\"gid\": \"warn\"`.", "-" + faultyPods},
-		{"A table that another namespace filled: `is full`, or `may be full` with ofed-view.", "-" + faultyPods},
-		{"ADD waits for a GID that appears late, and reports one that does not appear.", "gid-time"},
-		{"RoCE v1 entries are not used as v2.", "host-gids pod-views"},
-		{"CHECK finds a port that is down, and a moved index.", "-" + faultyPods},
-		{"CHECK finds an address that the host has, too.", "-" + faultyPods},
-		{"CHECK finds an address that another pod has, too.", "-" + faultyPods},
-		{"The driver is reloaded: the device is the same.", "-" + byHand},
-		{"The device below a VLAN, a bond, and a VLAN on a bond.", "-" + byHand},
-		{"An alternative name of the NIC; no device; several candidates.", "discovery"},
-		{"A bond fails over: CHECK reports the old and the new index.", "-" + byHand},
-		{"Each port of a device belongs to its NIC.", "hardware discovery"},
-		{"A port without a GID table is refused before ADD leases an address. Other ports work.", "ports pod-add"},
-		{"The device by its PCI address; SR-IOV.", "hardware"},
-		{"Scalable functions.", "-a scalable function, and " + byHand},
-		{"Selectors ask for physical or virtual functions.", "-" + byHand},
-		{"A VF with the spoof check on, not trusted, is refused before ADD leases an address, in the host and in the pod.", "-" + byHand},
-		{"Children of two VFs reach each other (ping) after the command of the hint.", "-two VFs, and " + byHand},
-		{"InfiniBand ports are refused.", "ports"},
-		{"Representors match no selector.", "-" + byHand},
-		{"`rocectl env` and `rocectl gids`, in a pod and on the node.", "pod-env"},
-		{"`network-status` has the device", "-a cluster"},
-		{"Pod to pod on two nodes and on one: `ib_write_bw`, `rping`", "peer-reach peer-mtu peer-rdma"},
-		{"The same with `ib_write_bw` on two nodes, after a move.", "exclusive peer-rdma"},
-		{"`rdma.mode` that contradicts the node is refused.", "-" + byHand},
-		{"Move into the pod, verify there, move back at DEL.", "exclusive pod-del"},
-		{"Move back after the pod renamed the device.", "-" + faultyPods},
-		{"Move back while another device has the name.", "-" + faultyPods},
-		{"DEL waits for the device of a namespace that is gone.", "-" + faultyPods},
-		{"A process keeps the namespace: DEL names it.", "-" + faultyPods},
-		{"Move back while a program has the device open.", "-" + byHand},
-		{"A late DEL leaves the device to the next pod.", "-" + faultyPods},
-		{"A pod gave the device to another namespace.", "-" + faultyPods},
-		{"Move back after `kill -9` of ADD", "-" + faultyPods},
-		{"RoCE type of service in the pod, and the host's own after DEL.", "-" + byHand},
-		{"Traffic class. Only NVIDIA's driver has it.", "-" + byHand},
-		{"A driver that cannot move is an error with the remedy.", "exclusive pod-add"},
-		{"The driver is reloaded while a pod has the device.", "-" + byHand},
-		{"The interface of another macvlan plugin: its GID is found.", "-" + byHand},
-		{"The same in exclusive mode: the device moves and moves back.", "-" + byHand},
+// table has the rows of docs/rdma.md in their order: the steps that tell, and what is
+// needed where they say nothing. A need that begins with "and " is needed in any case.
+func table() [][3]string {
+	return [][3]string{
+		{"Eight pods of one NIC, IPv4 and IPv6: each pod finds its own GIDs and indexes.", "pod-add pod-views pod-env", mutate},
+		{"Several rails: the GID index is aligned, also for eight pods.", "rails", mutate},
+		{"`rdma.gidIndex` `equal`, with host addresses on some rails, while pods come and go.", "rails", mutate},
+		{"`rdma.gidIndex` with a number: the same for different histories; error 108 for a second pod.", "gid-number", "a run with --mutate in shared mode"},
+		{"`kill -9` of ADD between temporary addresses: DEL and the next ADD leave none.", "", kills},
+		{"`rdma.gidIndex` in exclusive mode.", "rails exclusive", oneMode},
+		{"A full table is an error that leaves nothing, or a warning with `\"gid\": \"warn\"`.", "gid-full", disrupt},
+		{"A table that another namespace filled: `is full`, or `may be full` with ofed-view.", "gid-full", disrupt},
+		{"ADD waits for a GID that appears late, and reports one that does not appear.", "gid-time", "a run with --mutate in shared mode"},
+		{"RoCE v1 entries are not used as v2.", "host-gids pod-views", mutate},
+		{"CHECK finds a port that is down, and a moved index.", "check", "and " + portDown},
+		{"CHECK finds an address that the host has, too.", "", onHost},
+		{"CHECK finds an address that another pod has, too.", "check", "a run with --mutate in shared mode"},
+		{"The driver is reloaded: the device is the same.", "reload", disrupt},
+		{"The device below a VLAN, a bond, and a VLAN on a bond.", "layers", "a VLAN or a bond on a RoCE NIC"},
+		{"An alternative name of the NIC; no device; several candidates.", "discovery", "a RoCE NIC with an active port"},
+		{"A bond fails over: CHECK reports the old and the new index.", "failover", disrupt + ", and an active-backup bond with RoCE LAG"},
+		{"Each port of a device belongs to its NIC.", "hardware discovery", "a RoCE NIC with an active port"},
+		{"A port without a GID table is refused before ADD leases an address. Other ports work.", "refusal", "a port without a GID table: switchdev mode, or enable_roce false"},
+		{"The device by its PCI address; SR-IOV.", "hardware discovery", "a RoCE NIC with an active port"},
+		{"Scalable functions.", "", "a scalable function: look at its line of the step function"},
+		{"Selectors ask for physical or virtual functions.", "function", "a RoCE NIC"},
+		{"A VF with the spoof check on, not trusted, is refused before ADD leases an address, in the host and in the pod.", "vf-trust", noVF},
+		{"Children of two VFs reach each other (ping) after the command of the hint.", "vf-reach", "a run with --mutate and two " + noVF + ", after ip link set PF vf N trust on spoofchk off"},
+		{"InfiniBand ports are refused.", "", "an InfiniBand port: look at its line of the step refusal"},
+		{"Representors match no selector.", "", "a NIC in switchdev mode: rocectl plan with rails.match on it"},
+		{"`rocectl env` and `rocectl gids`, in a pod and on the node.", "pod-env", mutate},
+		{"`network-status` has the device", "", "a cluster: kubectl get pod -o yaml"},
+		{"Pod to pod on two nodes and on one: `ib_write_bw`, `rping`", "peer-reach peer-mtu peer-rdma peer-cm", withPeer},
+		{"The same with `ib_write_bw` on two nodes, after a move.", "exclusive peer-rdma", withPeer + ", in exclusive mode"},
+		{"`rdma.mode` that contradicts the node is refused.", "mode", "a RoCE NIC with an active port"},
+		{"Move into the pod, verify there, move back at DEL.", "exclusive pod-del", oneMode},
+		{"Move back after the pod renamed the device.", "home-renamed", oneMode},
+		{"Move back while another device has the name.", "", "Linux 7.3 and a virtual function that is made while a pod has a device: the kit makes none"},
+		{"DEL waits for the device of a namespace that is gone.", "home-gone", oneMode},
+		{"A process keeps the namespace: DEL names it.", "home-kept", oneMode},
+		{"Move back while a program has the device open.", "home-open", oneMode},
+		{"A late DEL leaves the device to the next pod.", "home-late", oneMode},
+		{"A pod gave the device to another namespace.", "", "a pod with CAP_NET_ADMIN that gives its device away: the code of roce-cni decides this, not the NIC"},
+		{"Move back after `kill -9` of ADD", "", kills},
+		{"RoCE type of service in the pod, and the host's own after DEL.", "tos", oneMode},
+		{"Traffic class. Only NVIDIA's driver has it.", "", "NVIDIA's own driver: set rdma.trafficClass, and compare /sys/class/infiniband/DEVICE/tc/1/traffic_class"},
+		{"A driver that cannot move is an error with the remedy.", "", "a driver that cannot move its devices: look at its line of the step pod-add in exclusive mode"},
+		{"The driver is reloaded while a pod has the device.", "reload exclusive", disrupt + ", in exclusive mode"},
+		{"The interface of another macvlan plugin: its GID is found.", "", adopted},
+		{"The same in exclusive mode: the device moves and moves back.", "", adopted},
 	}
 }
+
+const (
+	mutate   = "a run with --mutate"
+	disrupt  = "a run with --mutate and --disrupt"
+	withPeer = "a run with --mutate and --peer, and the programs perftest and rping on both nodes"
+)
 
 // Rows returns what answers say about each row of the table in docs/rdma.md. A row is
 // ok if all of its steps have answers that are ok, and no other answers.
 func Rows(answers []Answer) []Row {
 	var out []Row
 	for _, r := range table() {
-		row := Row{Behaviour: r[0], Verdict: doctor.CannotTell}
-		needs, none := strings.CutPrefix(r[1], "-")
-		if none {
-			row.Needs = needs
-		} else {
-			row.By = strings.Fields(r[1])
+		row := Row{Behaviour: r[0], Verdict: doctor.CannotTell, By: strings.Fields(r[1])}
+		if len(row.By) > 0 {
 			row.Verdict = together(answers, row.By)
+		}
+		needs, always := strings.CutPrefix(r[2], "and ")
+		if always && row.Verdict == doctor.OK {
+			row.Verdict = doctor.CannotTell
+		}
+		if row.Verdict == doctor.CannotTell {
+			row.Needs = needs
 		}
 		out = append(out, row)
 	}

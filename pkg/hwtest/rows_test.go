@@ -30,7 +30,7 @@ func TestRowsAreThoseOfTheTable(t *testing.T) {
 		if strings.HasPrefix(behaviour, "**") || strings.HasPrefix(behaviour, "--") {
 			continue
 		}
-		i := slices.IndexFunc(rows, func(r [2]string) bool { return strings.HasPrefix(behaviour, r[0]) })
+		i := slices.IndexFunc(rows, func(r [3]string) bool { return strings.HasPrefix(behaviour, r[0]) })
 		if i < 0 {
 			t.Errorf("docs/rdma.md has the row %q: add it to rows.go, with the steps of hwtest that tell, or what is needed", behaviour)
 			continue
@@ -41,7 +41,7 @@ func TestRowsAreThoseOfTheTable(t *testing.T) {
 		t.Errorf("docs/rdma.md has no row %q: remove it from rows.go", r[0])
 	}
 	var names []string
-	for _, s := range slices.Concat(Steps(), Changing(), Between()) {
+	for _, s := range slices.Concat(Steps(), Changing(), Disrupting(), Between()) {
 		names = append(names, s.Name)
 	}
 	for _, r := range Rows(nil) {
@@ -50,8 +50,8 @@ func TestRowsAreThoseOfTheTable(t *testing.T) {
 				t.Errorf("%s: there is no step %q", r.Behaviour, step)
 			}
 		}
-		if r.Verdict != doctor.CannotTell {
-			t.Errorf("%s: %s without any answer", r.Behaviour, r.Verdict)
+		if r.Verdict != doctor.CannotTell || r.Needs == "" {
+			t.Errorf("%s: %s without any answer, needs %q", r.Behaviour, r.Verdict, r.Needs)
 		}
 	}
 }

@@ -162,12 +162,20 @@ func layout(protocol int, typ uint16) (int, map[uint16]change) {
 	return unix.SizeofIfInfomsg, map[uint16]change{
 		unix.IFLA_ADDRESS: mac, unix.IFLA_BROADCAST: mac, unix.IFLA_IFNAME: text, unix.IFLA_ALT_IFNAME: text, unix.IFLA_PHYS_PORT_NAME: text,
 		unix.IFLA_PARENT_DEV_NAME: text, unix.IFLA_PARENT_DEV_BUS_NAME: text, unix.IFLA_IFALIAS: drop,
-		unix.IFLA_PROP_LIST: nested(map[uint16]change{unix.IFLA_ALT_IFNAME: text}),
+		unix.IFLA_PROP_LIST:   nested(map[uint16]change{unix.IFLA_ALT_IFNAME: text}),
+		unix.IFLA_VFINFO_LIST: nested(map[uint16]change{vfInfo: nested(map[uint16]change{vfSpoofCheck: keep, vfTrust: keep})}),
 		unix.IFLA_LINKINFO: nested(map[uint16]change{
 			unix.IFLA_INFO_KIND: text, unix.IFLA_INFO_SLAVE_KIND: text, unix.IFLA_INFO_DATA: drop, unix.IFLA_INFO_SLAVE_DATA: drop,
 		}),
 	}
 }
+
+// Attributes of a VF in linux/if_link.h: IFLA_VF_INFO, IFLA_VF_SPOOFCHK, IFLA_VF_TRUST.
+const (
+	vfInfo       = 1
+	vfSpoofCheck = 4
+	vfTrust      = 9
+)
 
 // longest is the length of an attribute that stays although no list names it: a number.
 const longest = 4
@@ -196,6 +204,8 @@ func attribute(b []byte, typ uint16, v []byte) []byte {
 	b = append(b, v...)
 	return append(b, make([]byte, -len(b)&3)...)
 }
+
+func keep(_ *redact.Redactor, v []byte) ([]byte, bool) { return v, true }
 
 func drop(*redact.Redactor, []byte) ([]byte, bool) { return nil, false }
 

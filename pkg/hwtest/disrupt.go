@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package hwtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+)
+
+// disrupting runs the steps of Disrupting that the user has asked for on a NIC.
+func (b Bench) disrupting(ctx context.Context, v view, p port, rail int) {
+	for _, step := range []struct {
+		name string
+		run  func(Bench, context.Context, view, *scene) []doctor.Finding
+	}{{"gid-full", Bench.full}, {"failover", Bench.failover}, {"reload", Bench.reload}} {
+		if ctx.Err() != nil || !slices.Contains(b.Disrupt, step.name) {
+			continue
+		}
+		s := &scene{Bench: b, v: v, port: p, rail: rail}
+		found := step.run(b, ctx, v, s)
+		if err := s.end(context.WithoutCancel(ctx)); err != nil {
+			found = append(found, problem(p.String(), err.Error(), aKnownFault))
+		}
+		b.say(step.name, found...)
+	}
+}
+
+// notAsked says which steps of Disrupting did not run.
+func (b Bench) notAsked() {
+	for _, s := range Disrupting() {
+		if !slices.Contains(b.Disrupt, s.Name) {
+			b.say(s.Name, cannotTell("", "it was not run, because programs that use the NIC are disturbed", "--disrupt "+s.Name+", on a node without jobs"))
+		}
+	}
+}
+
+// failover makes another slave of a bond the active one, and then the first one again.
+func (b Bench) failover(ctx context.Context, v view, s *scene) []doctor.Finding {
+	dir := path.Join("class/net", s.port.nic, "bonding")
+	mode, slaves, active := v.text(dir+"/mode"), strings.Fields(v.text(dir+"/slaves")), v.text(dir+"/active_slave")
+	others := slices.DeleteFunc(slices.Clone(slaves), func(n string) bool {
+		return n == active || v.text("class/net/"+n+"/operstate") != "up"
+	})
+	switch {
+	case mode == "":
+		return nil // no bond
+	case !strings.HasPrefix(mode, "active-backup") || len(others) == 0:
+		return []doctor.Finding{cannotTell(s.port.String(), fmt.Sprintf("%s has the mode %q, and the slaves %s", s.port.nic, mode, strings.Join(slaves, ", ")), "the mode active-backup, with two slaves that are up")}
+	}
+	p, err := s.add(ctx, nil)
+	if err != nil {
+		return []doctor.Finding{cannotTell(s.port.String(), err.Error(), "a pod: see pod-add")}
+	}
+	activate := func(slave string) error {
+		f, err := os.OpenFile("/sys/"+dir+"/active_slave", os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(slave)
+		return errors.Join(err, f.Close())
+	}
+	if err := activate(others[0]); err != nil {
+		return []doctor.Finding{cannotTell(s.port.String(), err.Error(), "the right to change the bond")}
+	}
+	found := p.settled(ctx, "after the failover from "+active+" to "+others[0])
+	if err := activate(active); err != nil {
+		found = append(found, problem(s.port.String(), err.Error(), "echo "+active+" >/sys/"+dir+"/active_slave"))
+	}
+	return found
+}
+
+// settled waits until the addresses of the pod have entries, and compares them and CHECK
+// with what ADD found.
+func (p *pod) settled(ctx context.Context, when string) []doctor.Finding {
+	of := p.ports[0].String()
+	s, _, end, err := p.subsystem()
+	if err != nil {
+		return []doctor.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
+	}
+	defer end()
+	was, is := p.indexes(), map[netip.Addr]int{}
+	err = p.wait(ctx, func() error {
+		clear(is)
+		// The table is that of the namespace that has the device.
+		for _, side := range []rdma.Side{rdma.Host, rdma.Pod} {
+			seen, _, err := s.Table(side, rdma.Pod, p.ports[0].device.Name, p.ports[0].Number)
+			if err != nil {
+				continue
+			}
+			for a := range was {
+				for _, e := range gidtable.Of(seen, a) {
+					is[a] = e.Index
+				}
+			}
+		}
+		if len(is) < len(was) {
+			return fmt.Errorf("%d of %d addresses have an entry", len(is), len(was))
+		}
+		return nil
+	})
+	if err != nil {
+		return []doctor.Finding{problem(of, when+": "+err.Error(), "rocectl gids")}
+	}
+	changed := !maps.Equal(was, is)
+	err = p.Attach.Check(ctx, p.req)
+	found := fmt.Sprintf("%s: indexes were %s, and are %s", when, at(was), at(is))
+	var moved *rdma.MovedError
+	if changed != errors.As(err, &moved) {
+		return []doctor.Finding{problem(of, fmt.Sprintf("%s; CHECK says: %v", found, err), aKnownFault)}
+	}
+	return []doctor.Finding{ok(of, "%s", found)}
+}
+
+// reload reloads the driver while a pod is there.
+func (b Bench) reload(ctx context.Context, v view, s *scene) []doctor.Finding {
+	of := s.port.String()
+	const program = "devlink"
+	function := discover.Function(v.Sys, s.port.device.Name, "")
+	if _, err := exec.LookPath(program); err != nil || function == "" {
+		return []doctor.Finding{cannotTell(of, "the device has no PCI function, or there is no program devlink", "a NIC, and the package iproute2")}
+	}
+	p, err := s.add(ctx, nil)
+	if err != nil {
+		return []doctor.Finding{cannotTell(of, err.Error(), "a pod: see pod-add")}
+	}
+	said, err := exec.CommandContext(ctx, program, "dev", "reload", "pci/"+function).CombinedOutput() //nolint:gosec // a PCI address
+	if err != nil {
+		return []doctor.Finding{cannotTell(of, fmt.Sprintf("devlink dev reload pci/%s: %v: %s", function, err, lastLine(string(said))), "a driver that can be reloaded by devlink")}
+	}
+	if err := b.wait(ctx, func() error { return b.there(ctx, s.port) }); err != nil {
+		return []doctor.Finding{problem(of, "after the reload: "+err.Error(), "rdma link; ip link")}
+	}
+	found := "the device is back under its name and GUID"
+	err = p.Attach.Check(ctx, p.req)
+	var out []doctor.Finding
+	switch err {
+	case nil:
+		found += ", and the pod has all that it had"
+	default:
+		found += fmt.Sprintf("; CHECK says: %v", err)
+	}
+	if err := p.del(ctx); err != nil {
+		out = append(out, problem(of, "DEL after the reload: "+err.Error(), aKnownFault))
+	}
+	return append(out, ok(of, "%s", found))
+}
+
+// there returns an error if the host does not have the device of a port, with the port
+// active on its interface.
+func (b Bench) there(ctx context.Context, p port) error {
+	v, err := b.Node.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer v.route.Close()
+	for _, o := range v.roce() {
+		if o.String() == p.String() && o.device.GUID == p.device.GUID && o.State == nldev.Active && o.nic == p.nic {
+			return nil
+		}
+	}
+	return fmt.Errorf("the host does not have %s on %s, active", p, p.nic)
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package hwtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
+	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+)
+
+// scene is a NIC on which a step makes pods of its own, and faults in them.
+type scene struct {
+	Bench
+	v    view
+	port port
+	rail int
+	pods []*pod
+}
+
+// add makes a pod and does ADD and CHECK.
+func (s *scene) add(ctx context.Context, rdma map[string]any) (*pod, error) {
+	p, err := s.Bench.pod(fmt.Sprintf("%d-s%d", s.rail, len(s.pods)), s.rail, []port{s.port}, rdma)
+	if err != nil {
+		return nil, err
+	}
+	s.pods = append(s.pods, p)
+	return p, p.add(ctx)
+}
+
+// end removes all pods.
+func (s *scene) end(ctx context.Context) error {
+	var errs []error
+	for _, p := range s.pods {
+		errs = append(errs, p.remove(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// scenarios runs the steps that need pods of their own on a NIC.
+func (b Bench) scenarios(ctx context.Context, v view, p port, rail int) {
+	type step struct {
+		name string
+		run  func(*scene, context.Context) error
+	}
+	steps := []step{{"gid-number", (*scene).number}}
+	if v.system.Exclusive {
+		steps = []step{
+			{"home-renamed", (*scene).renamed},
+			{"home-gone", (*scene).gone},
+			{"home-open", (*scene).open},
+			{"home-kept", (*scene).kept},
+			{"home-late", (*scene).late},
+			{"tos", (*scene).tos},
+		}
+	}
+	for _, step := range steps {
+		if ctx.Err() != nil {
+			return
+		}
+		s := &scene{Bench: b, v: v, port: p, rail: rail}
+		err := step.run(s, ctx)
+		err = errors.Join(err, s.end(context.WithoutCancel(ctx)))
+		var missing lack
+		switch {
+		case errors.As(err, &missing):
+			b.say(step.name, cannotTell(p.String(), err.Error(), string(missing)))
+		case err != nil:
+			b.say(step.name, problem(p.String(), err.Error(), aKnownFault))
+		default:
+			b.say(step.name, ok(p.String(), "it is as expected"))
+		}
+	}
+}
+
+// lack is an error that says what a step needs and the node does not have.
+type lack string
+
+func (l lack) Error() string { return "it needs " + string(l) }
+
+// atHome returns an error if the host does not have the device of a port under its name.
+func (b Bench) atHome(ctx context.Context, p port) error {
+	sys, err := b.Node.rdma(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range sys.Devices {
+		if d.Name == p.device.Name && d.GUID == p.device.GUID {
+			return nil
+		}
+	}
+	return fmt.Errorf("the host does not have %s", p.device.Name)
+}
+
+// number asks for a GID index above all that are used.
+func (s *scene) number(ctx context.Context) error {
+	entries, size, err := gidtable.New(s.Node.Sys, s.port.device.Name, s.port.Number).Entries()
+	if err != nil {
+		return err
+	}
+	index := 9
+	if len(entries) > 0 {
+		index += entries[len(entries)-1].Index &^ 1 // odd, for RoCE v1 and v2
+	}
+	if index+leave > size {
+		return lack("more free places in the GID table: gid-room")
+	}
+	first, err := s.add(ctx, map[string]any{"gidIndex": index})
+	if err != nil {
+		return err
+	}
+	for a, at := range first.indexes() {
+		if a.Is4() && at != index {
+			return fmt.Errorf("%s has index %d, want %d", a, at, index)
+		}
+	}
+	if _, err := s.add(ctx, map[string]any{"gidIndex": index}); cnierr.CodeOf(err) != cnierr.NoGID {
+		return fmt.Errorf("a second pod with this index: %w, want error 108", err)
+	}
+	return nil
+}
+
+// renamed gives the device another name in the pod.
+func (s *scene) renamed(ctx context.Context) error {
+	p, err := s.add(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := p.within(func() error {
+		c, err := nldev.Dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		sys, err := c.System(ctx)
+		if err != nil || len(sys.Devices) == 0 {
+			return fmt.Errorf("the pod has %d devices: %w", len(sys.Devices), err)
+		}
+		return c.Rename(ctx, sys.Devices[0].Index, name)
+	}); err != nil {
+		return err
+	}
+	return errors.Join(p.del(ctx), s.atHome(ctx, s.port))
+}
+
+// within runs fn in the namespace of the pod.
+func (p *pod) within(fn func() error) error {
+	k, err := kernel.Open(p.path, p.Node.Sys)
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	return k.Enter(fn)
+}
+
+// del calls DEL.
+func (p *pod) del(ctx context.Context) error { return p.Attach.Del(ctx, conf.DelOf(p.req)) }
+
+// gone ends the namespace before DEL.
+func (s *scene) gone(ctx context.Context) error {
+	p, err := s.add(ctx, nil)
+	if err != nil {
+		return err
+	}
+	return errors.Join(netns.Remove(p.path), p.del(ctx), s.atHome(ctx, s.port))
+}
+
+// open has the device file open in DEL.
+func (s *scene) open(ctx context.Context) error {
+	own := files(s.v, s.port.device.Name)
+	if len(own) == 0 {
+		return lack("a device file: modprobe ib_uverbs")
+	}
+	p, err := s.add(ctx, nil)
+	if err != nil {
+		return err
+	}
+	var file *os.File
+	if err := p.within(func() (err error) {
+		file, err = os.OpenFile(path.Join("/dev/infiniband", own[0]), os.O_RDWR, 0)
+		return err
+	}); err != nil {
+		return errors.Join(lack("a device file that root can open"), err)
+	}
+	err = errors.Join(p.del(ctx), s.atHome(ctx, s.port))
+	_ = file.Close() // it is dead
+	return err
+}
+
+// keeper is a program that keeps a namespace.
+const keeper = "sleep"
+
+// kept has a process in the namespace when that ends.
+func (s *scene) kept(ctx context.Context) error {
+	if _, err := exec.LookPath(keeper); err != nil {
+		return lack("the program " + keeper)
+	}
+	p, err := s.add(ctx, nil)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, keeper, "1000")
+	if err := p.within(cmd.Start); err != nil {
+		return err
+	}
+	stop := func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // it was killed
+	}
+	defer stop()
+	if err := netns.Remove(p.path); err != nil {
+		return err
+	}
+	err = p.del(ctx)
+	if says := fmt.Sprint(err); cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(says, keeper) {
+		return fmt.Errorf("DEL while process %d keeps the namespace: %w, want error 109 that names it", cmd.Process.Pid, err)
+	}
+	stop()
+	return errors.Join(p.del(ctx), s.atHome(ctx, s.port))
+}
+
+// late calls DEL when the next pod has the device.
+func (s *scene) late(ctx context.Context) error {
+	first, err := s.add(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := netns.Remove(first.path); err != nil {
+		return err
+	}
+	if err := s.wait(ctx, func() error { return s.atHome(ctx, s.port) }); err != nil {
+		return err
+	}
+	second, err := s.add(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := first.del(ctx); err != nil {
+		return fmt.Errorf("DEL of the first pod: %w", err)
+	}
+	return second.Attach.Check(ctx, second.req)
+}
+
+// wait waits until fn returns no error, for as long as an entry may take.
+func (Bench) wait(ctx context.Context, fn func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := fn()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// tos gives the pod a type of service that is not that of the host.
+func (s *scene) tos(ctx context.Context) error {
+	own := func() (*uint8, error) {
+		l, err := s.v.chosen(ctx, conf.Parent{Name: conf.LinkName(s.port.nic)})
+		if err != nil {
+			return nil, err
+		}
+		f, err := s.v.facts(ctx, conf.RDMAAuto, l)
+		return f.TOS, err
+	}
+	before, err := own()
+	if err != nil {
+		return err
+	}
+	if before == nil {
+		return lack("the module rdma_cm, and configfs")
+	}
+	p, err := s.add(ctx, map[string]any{"mode": "exclusive", "tos": int(*before ^ 0x60)}) // CHECK compares it
+	if err != nil {
+		return err
+	}
+	if err := p.del(ctx); err != nil {
+		return err
+	}
+	after, err := own()
+	if err != nil || after == nil || *after != *before {
+		return fmt.Errorf("the host had the type of service %d before, and another one after DEL (%w)", *before, err)
+	}
+	return nil
+}
+
+// checks makes two faults in a pod that CHECK must find, and removes them.
+func (p *pod) checks(ctx context.Context, v view, other *pod) []doctor.Finding {
+	of := p.ports[0].String()
+	var addr netip.Addr
+	for a := range p.indexes() {
+		if a.Is4() {
+			addr = a
+		}
+	}
+	s, k, end, err := p.subsystem()
+	if err != nil {
+		return []doctor.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
+	}
+	defer end()
+	_, _, hidden, err := entries(s, plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number})
+	if err != nil {
+		return []doctor.Finding{cannotTell(of, err.Error(), "the GID table")}
+	}
+	var out []doctor.Finding
+	if hidden {
+		out = append(out, cannotTell(of, "the driver hides the entry of the other pod", "the kernel's own driver"))
+	} else {
+		out = append(out, p.twice(ctx, other, addr))
+	}
+	return append(out, p.shifted(ctx, k, addr))
+}
+
+// twice gives another pod the address, too.
+func (p *pod) twice(ctx context.Context, other *pod, addr netip.Addr) doctor.Finding {
+	of := p.ports[0].String()
+	_, k, end, err := other.subsystem()
+	if err != nil {
+		return cannotTell(of, err.Error(), "the namespace of the other pod")
+	}
+	defer end()
+	if err := change(ctx, k, rtnl.AddAddress, addr); err != nil {
+		return cannotTell(of, err.Error(), "the right to set an address")
+	}
+	err = p.wait(ctx, func() error { return p.reports(ctx, "RoCE v2 entries") })
+	err = errors.Join(err, change(ctx, k, rtnl.DeleteAddress, addr), p.wait(ctx, func() error { return p.Attach.Check(ctx, p.req) }))
+	if err != nil {
+		return problem(of, "an address of two pods: "+err.Error(), aKnownFault)
+	}
+	return ok(of, "CHECK finds the address %s of two pods", addr)
+}
+
+// reports returns an error if CHECK does not report something.
+func (p *pod) reports(ctx context.Context, what string) error {
+	if says := fmt.Sprint(p.Attach.Check(ctx, p.req)); !strings.Contains(says, what) {
+		return fmt.Errorf("CHECK says %s, want %q", says, what)
+	}
+	return nil
+}
+
+// shifted takes the address away, gives its index to another address, and sets it again.
+func (p *pod) shifted(ctx context.Context, k *kernel.Kernel, addr netip.Addr) doctor.Finding {
+	of := p.ports[0].String()
+	filler := netip.AddrFrom4([4]byte{198, 18, 254, 1})
+	s, _, end, err := p.subsystem()
+	if err != nil {
+		return cannotTell(of, err.Error(), "the namespace of the pod")
+	}
+	defer end()
+	d := plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number}
+	p.more = append(p.more, filler)
+	for _, step := range []struct {
+		how        func(int32, netip.Prefix) rtnl.Change
+		addr       netip.Addr
+		set, unset []netip.Addr
+	}{
+		{rtnl.DeleteAddress, addr, nil, []netip.Addr{addr}},
+		{rtnl.AddAddress, filler, []netip.Addr{filler}, nil},
+		{rtnl.AddAddress, addr, []netip.Addr{addr, filler}, nil},
+	} {
+		err := change(ctx, k, step.how, step.addr)
+		if err == nil {
+			_, err = s.Place(ctx, d, wait, step.set, step.unset)
+		}
+		if err != nil {
+			return cannotTell(of, err.Error(), "an address that can be changed")
+		}
+	}
+	var moved *rdma.MovedError
+	if err := p.Attach.Check(ctx, p.req); !errors.As(err, &moved) {
+		return problem(of, fmt.Sprintf("the entry of %s moved, and CHECK says: %v", addr, err), aKnownFault)
+	}
+	return ok(of, "CHECK finds that the index of %s changed from %d to %d", addr, moved.Was, moved.Is)
+}
