@@ -27,6 +27,10 @@ func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
 			}
 			parent.Addrs = []netip.Prefix{own}
 		}
+		if req.VLAN != 0 {
+			on := conf.VLAN{ID: req.VLAN, NIC: parent.Name}
+			parent.Name, parent.VLAN = on.Name(), &plan.OnVLAN{VLAN: on}
+		}
 		facts := plan.Facts{Parent: parent, Adopted: adopted(req), Pod: plan.PodFacts{IPv6: true}}
 		out = append(out, plan.RailFacts{Facts: facts})
 	}

@@ -91,7 +91,7 @@ func withPods(ports []inventory.Port, rows []record.Record) []nodePort {
 
 func uses(p plan.Plan, port inventory.Port) bool {
 	for m := range plan.All[plan.Child](p.Ops) {
-		if port.Netdev != "" && m.Parent == port.Netdev {
+		if port.Netdev != "" && (m.Parent == port.Netdev || m.VLAN.NIC == port.Netdev) {
 			return true
 		}
 	}

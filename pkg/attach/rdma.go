@@ -42,7 +42,7 @@ func (n Node) heldByPod(parent plan.Link, selected string) error {
 	var has plan.Move
 	n.eachMove(func(rec record.Record, m plan.Move) {
 		d := m.Device
-		same := !parent.InPod && parent.Name != "" && m.Parent == parent.Name ||
+		same := parent.OnNode() != "" && m.Parent == parent.OnNode() ||
 			parent.Device != "" && (d.PCI == parent.Device || d.Auxiliary == parent.Device) ||
 			selected != "" && d.Name == selected
 		if same && rec.Saved >= owner.Saved {

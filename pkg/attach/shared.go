@@ -120,7 +120,7 @@ func (s refCounted) held(op plan.Op) (bool, error) {
 		rec, err := s.records.Load(k)
 		switch {
 		case errors.Is(err, record.ErrNotExist):
-		case err != nil, slices.ContainsFunc(rec.Plan.Ops, op.Same):
+		case err != nil, slices.ContainsFunc(rec.Plan.Ops, op.SharedWith):
 			return true, nil
 		}
 	}

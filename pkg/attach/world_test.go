@@ -95,14 +95,26 @@ func newIpvlanWorld(t *testing.T) *world {
 	return w
 }
 
+// newVLANWorld returns a node with networks of three rails, each on a VLAN of its NIC. The
+// operator has made one of the VLANs.
+func newVLANWorld(t *testing.T) *world {
+	t.Helper()
+	w := newRailsWorld(t)
+	w.config = strings.TrimSuffix(railsConfig, "%s}") + `, "vlan": 120%s}`
+	w.fake.Host().IP("link add link ens2 name storage type vlan id 120")
+	w.fake.Host().IP("link set storage up")
+	return w
+}
+
 // worlds are the nodes that every failure is tried on. Those of -short have operations of
 // every kind but those of GID indexes.
 func worlds() map[string]func(*testing.T) *world {
-	all := map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld, "ipvlan": newIpvlanWorld}
+	all := map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld, "ipvlan": newIpvlanWorld, "VLANs": newVLANWorld}
 	if testing.Short() {
 		delete(all, "three rails")
 		delete(all, "promised GID indexes")
 		delete(all, "ipvlan")
+		delete(all, "VLANs")
 	}
 	return all
 }
@@ -377,7 +389,7 @@ func (w *world) mustBeEmpty(when string) {
 	if s := w.fake.String(); s != "" {
 		w.t.Errorf("%s, the kernel has:\n%s", when, s)
 	}
-	if s := w.fake.Host().String(); strings.Contains(s, "veth") || strings.Contains(s, fmt.Sprint(plan.HostLinkTable)) {
+	if s := w.fake.Host().String(); strings.Contains(s, "veth") || strings.Contains(s, fmt.Sprint(plan.HostLinkTable)) || strings.Contains(s, plan.VLANMark) {
 		w.t.Errorf("%s, the host has:\n%s", when, s)
 	}
 	if w.hca.in != (plan.NetnsID{}) || w.hca.name != device.Name {

@@ -20,6 +20,7 @@ func contradictions(r Request, f *strict.Faults) {
 	contradictoryGIDIndex(r, f)
 	contradictoryHostLink(r, f)
 	contradictoryDefaults(r, f)
+	contradictoryVLAN(r, f)
 }
 
 // contradictSubnets reports settings that contradict the subnets of the rails.

@@ -54,6 +54,7 @@ func Parse(in Input) (Request, error) {
 	r.DNS = dns(top.At("dns"))
 	rs := readRails(top)
 	r.LinkInContainer = top.At("linkInContainer").True()
+	r.VLAN = int(top.At("vlan").Whole(0, 1, MaxVLAN))
 	r.Mode = childMode(top)
 	r.MTU = int(top.At("mtu").Whole(0, 0, math.MaxInt32))
 	r.BCQueueLen = bcQueueLen(top.At("bcqueuelen"), r.Mode)

@@ -78,6 +78,7 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 			r.Mode, r.MTU, r.BCQueueLen, r.LinkInContainer = conf.VEPA, 9000, 10_000, true
 		}},
 		{`"mode": "passthru"`, func(r *conf.Request) { r.Mode = conf.Passthru }},
+		{`"vlan": 4094`, func(r *conf.Request) { r.VLAN = 4094 }},
 		{`"child": "macvlan"`, func(*conf.Request) {}},
 		{`"child": "ipvlan"`, func(r *conf.Request) { r.Mode = conf.L2 }},
 		{`"child": "ipvlan", "mode": "l2", "bcqueuelen": 0`, func(r *conf.Request) { r.Mode = conf.L2 }},

@@ -65,6 +65,7 @@ type Request struct {
 	// fields from LinkInContainer to BCQueueLen say.
 	Prev            *chain.Prev
 	LinkInContainer bool // the parents are in the pod's namespace
+	VLAN            int  // the parents are this VLAN of the NICs; 0: the NICs themselves
 	Mode            Mode
 	MTU             int // 0: the parent's
 	MAC             MAC // zero: derived from the address

@@ -38,6 +38,9 @@ func kinds() map[reflect.Type]kind {
 		reflect.TypeFor[plan.Child](): {true, func(n namespace, run []plan.Op) executor {
 			return children(each(run, func(op plan.Child) child { return child{n, op} }))
 		}},
+		reflect.TypeFor[plan.VLAN](): {false, func(n namespace, run []plan.Op) executor {
+			return inTurn(each(run, func(op plan.VLAN) executor { return vlan{n, op} }))
+		}},
 		reflect.TypeFor[plan.Veth](): {false, func(n namespace, run []plan.Op) executor {
 			return inTurn(each(run, func(op plan.Veth) executor { return veth{n, op} }))
 		}},

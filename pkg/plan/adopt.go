@@ -53,10 +53,14 @@ func FromPrev(p chain.Prev) *Adopted {
 // adopt the link of another plugin with its addresses.
 func (m maker) link(mac conf.MAC, mtu int) Ops {
 	if m.facts.Adopted == nil {
-		return InPod(Child{
+		c := Child{
 			Name: m.rail.IfName, Parent: m.facts.Parent.Name, NIC: m.facts.Parent.identity(), InPod: m.req.LinkInContainer, Mode: m.req.Mode,
 			MTU: mtu, MAC: mac, BCQueueLen: m.req.BCQueueLen, Mark: m.mark,
-		})
+		}
+		if v := m.facts.Parent.VLAN; v != nil && !v.Foreign {
+			c.VLAN = v.VLAN
+		}
+		return InPod(c)
 	}
 	op := Adopt{Link: m.rail.IfName, MAC: mac}
 	for _, a := range m.lease.Addresses {

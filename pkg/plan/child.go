@@ -25,6 +25,7 @@ type Child struct {
 	Parent     conf.LinkName `json:"parent"`          // by name, in the host's namespace
 	NIC        NIC           `json:"nic,omitzero"`    // which link that was; zero: unknown
 	InPod      bool          `json:"inPod,omitempty"` // the parent is in the pod's namespace instead
+	VLAN       conf.VLAN     `json:"vlan,omitzero"`   // the parent is this VLAN, which roce has made
 	Mode       conf.Mode     `json:"mode"`
 	MTU        int           `json:"mtu"`
 	MAC        conf.MAC      `json:"mac"`
@@ -75,6 +76,10 @@ func (o Op) WithMAC(mac conf.MAC) Op {
 
 // parentRequest asks for nothing but the link.
 func (c Child) parentRequest() conf.Request {
-	rail := conf.Rail{IfName: c.Name, Parent: conf.Parent{Name: c.Parent}}
-	return conf.Request{Rails: []conf.Rail{rail}, MinRails: 1, LinkInContainer: c.InPod, Mode: c.Mode, MTU: c.MTU}
+	on := c.Parent
+	if c.VLAN.ID != 0 { // which may be gone, too
+		on = c.VLAN.NIC
+	}
+	rail := conf.Rail{IfName: c.Name, Parent: conf.Parent{Name: on}}
+	return conf.Request{Rails: []conf.Rail{rail}, MinRails: 1, LinkInContainer: c.InPod, VLAN: c.VLAN.ID, Mode: c.Mode, MTU: c.MTU}
 }

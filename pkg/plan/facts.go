@@ -59,12 +59,18 @@ type Link struct {
 	// InPod says that it is in the pod's namespace. Layers are then indexes
 	// there.
 	InPod bool `json:"inPod,omitempty"`
+	// VLAN says that it is the VLAN that the request asks for. It need not exist yet.
+	VLAN *OnVLAN `json:"vlan,omitempty"`
 }
 
-// onNode returns the link's name, or "" if the link is in the pod.
-func (l Link) onNode() conf.LinkName {
-	if l.InPod {
+// OnNode returns the name of the NIC on the node: that of the link, or of the NIC below
+// the VLAN of a request. It is "" if the link is in the pod.
+func (l Link) OnNode() conf.LinkName {
+	switch {
+	case l.InPod:
 		return ""
+	case l.VLAN != nil:
+		return l.VLAN.NIC
 	}
 	return l.Name
 }

@@ -17,6 +17,7 @@ import (
 //
 //nolint:gochecknoglobals // a table that nothing writes; every look at an operation reads it
 var kinds = []row{
+	of[VLAN](row{name: "vlan", phase: phaseVLAN, makesLink: true, marked: true, link: about(func(v VLAN) conf.LinkName { return v.Name })}),
 	of[Child](row{
 		name: "macvlan", phase: phaseLink, makesLink: true, marked: true,
 		link:   about(func(m Child) conf.LinkName { return m.Name }),

@@ -297,7 +297,7 @@ func (m maker) move() Ops {
 		return nil
 	}
 	out := Move{
-		Device: r.Device, Parent: m.facts.Parent.onNode(), Link: m.rail.IfName, Netns: m.facts.Pod.Netns,
+		Device: r.Device, Parent: m.facts.Parent.OnNode(), Link: m.rail.IfName, Netns: m.facts.Pod.Netns,
 		TOS: r.TOS, TrafficClass: r.TrafficClass, HostTOS: r.TOS, HostTrafficClass: r.TrafficClass,
 		UVerbs: r.UVerbs, UVerbsMode: m.req.RDMA.UVerbs,
 	}

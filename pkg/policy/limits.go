@@ -4,8 +4,10 @@
 package policy
 
 import (
+	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -27,6 +29,20 @@ type Limits struct {
 	// ProbeRequired says that both checks of the wire must be able to fail an ADD.
 	ProbeRequired bool
 	BCQueueLen    *uint32 // the most
+	// VLANs are those on which the pods may be. Without it there are none: who chooses a
+	// VLAN leaves the network in which the administrator has put the NIC.
+	VLANs []VLANs
+}
+
+// VLANs are the VLANs from First to Last.
+type VLANs struct{ First, Last int }
+
+// String returns the text as the policy has it.
+func (v VLANs) String() string {
+	if v.First == v.Last {
+		return strconv.Itoa(v.First)
+	}
+	return fmt.Sprintf("%d-%d", v.First, v.Last)
 }
 
 // Masters are the host's NICs that a network may stand on: with one of the names and
@@ -96,6 +112,9 @@ func (c check) limits(r conf.Request, l Limits) {
 	if r.HostLink != nil {
 		c.link(r, l)
 	}
+	if r.VLAN != 0 {
+		c.vlan(r.VLAN, l.VLANs)
+	}
 	if l.BCQueueLen != nil && r.BCQueueLen > *l.BCQueueLen {
 		c.faults.Add(cnierr.BadConfig, "bcqueuelen", c.hint("bcqueuelen"), "%d is more than bcqueuelen of namespace %q, %d", r.BCQueueLen, c.namespace, *l.BCQueueLen)
 	}
@@ -122,6 +141,21 @@ func (c check) link(r conf.Request, l Limits) {
 		c.faults.Add(cnierr.BadConfig, "hostLink", "use ipam.railPool, or "+c.hint("hostLink"),
 			"the addresses are of no RailPool, and hostLink is not true for namespace %q: the node would send its own traffic for such an address to the pod", c.namespace)
 	}
+}
+
+// vlan reports a VLAN on which the pods of the namespace may not be.
+func (c check) vlan(id int, allowed []VLANs) {
+	texts := make([]string, 0, len(allowed))
+	for _, v := range allowed {
+		if v.First <= id && id <= v.Last {
+			return
+		}
+		texts = append(texts, v.String())
+	}
+	if len(texts) == 0 {
+		texts = []string{"none"}
+	}
+	c.fault("vlan", strconv.Itoa(id), "vlans", texts)
 }
 
 // named reports a name that none of the patterns allows; "" is none, and without

@@ -15,7 +15,7 @@ import (
 const limited = `{"version": 1, "namespaces": {
 	"*": {"masters": {"ifNames": ["enp*"], "vendors": ["15b3"]}, "modes": ["bridge", "private"], "ipamTypes": ["roce-ipam"],
 		"pools": ["shared-*"], "railPools": ["compute"], "requestAddresses": false, "requestMAC": false, "hostLink": false,
-		"sysctl": ["net.ipv4.conf.IFNAME.arp_filter"], "probe": "required", "bcqueuelen": 1000},
+		"sysctl": ["net.ipv4.conf.IFNAME.arp_filter"], "probe": "required", "bcqueuelen": 1000, "vlans": [120, "200-299"]},
 	"nothing": {"ipamTypes": [], "pools": [], "railPools": [], "modes": [], "sysctl": []},
 	"infra": {"hostLink": true}}}`
 
@@ -114,9 +114,11 @@ func TestMastersOfANamespace(t *testing.T) {
 func TestFaultsOfLimits(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("/etc/roce/policy.json", []byte(`{"version": 1, "namespaces": {"a": {"pool": [], "modes": ["x"], "pools": ["[", ""], "probe": "off",
-		"bcqueuelen": -1, "masters": {"vendor": 1}, "requestMAC": "no"}, "b": 5}}`))
+		"bcqueuelen": -1, "vlans": [0, "9-8", "1-4095", 1.5, "x", true, {}], "masters": {"vendor": 1}, "requestMAC": "no"}, "b": 5}}`))
 	for _, text := range []string{
 		`"namespaces.a.pool": unknown key`, `"namespaces.a.modes[0]": "x"`, `"namespaces.a.pools[0]": "["`, `"namespaces.a.pools[1]": ""`, `"namespaces.a.probe": "off"`,
+		`"namespaces.a.vlans[0]": 0 is neither`, `"namespaces.a.vlans[1]": "9-8"`, `"namespaces.a.vlans[2]": "1-4095"`, `"namespaces.a.vlans[3]": 1.5`,
+		`"namespaces.a.vlans[4]": "x"`, `"namespaces.a.vlans[5]": true`, `"namespaces.a.vlans[6]": {}`,
 		`"namespaces.a.bcqueuelen": -1`, `"namespaces.a.masters.vendor": unknown key`, `"namespaces.a.requestMAC": want true or false`, `"namespaces.b": want an object`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), text) {
@@ -165,6 +167,27 @@ func TestALinkToTheNodeNeedsAddressesOfAnAdministrator(t *testing.T) {
 		r.HostLink = nil
 		if err := p.Request(r); err != nil {
 			t.Errorf("%s, without hostLink: %v", c.name, err)
+		}
+	}
+}
+
+func TestVLANsMustBeAllowed(t *testing.T) {
+	t.Parallel()
+	other := allowed()
+	other.VLAN = 300
+	if err := policyOf(t, limited).Request(other); err == nil || !strings.Contains(err.Error(), `"vlan": "300" is not in vlans of namespace "team-a": 120, 200-299`) {
+		t.Errorf("got %v, want the VLANs that are allowed", err)
+	}
+	for id, want := range map[int]bool{0: true, 119: false, 120: true, 121: false, 199: false, 200: true, 250: true, 299: true, 300: false} {
+		r := allowed()
+		r.VLAN = id
+		if err := policyOf(t, limited).Request(r); (err == nil) != want {
+			t.Errorf("VLAN %d: %v", id, err)
+		}
+		for _, without := range []string{`{"version": 1}`, `{"version": 1, "namespaces": {"*": {"vlans": []}}}`, `{"version": 1, "namespaces": {"*": {}}}`} {
+			if err := policyOf(t, without).Request(r); (err == nil) != (id == 0) {
+				t.Errorf("VLAN %d with %s: %v", id, without, err)
+			}
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"math"
 	"path"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -84,7 +86,31 @@ func limits(v strict.Value) Limits {
 		most := uint32(n.Whole(0, 0, math.MaxUint32))
 		l.BCQueueLen = &most
 	}
+	l.VLANs = vlans(o.At("vlans"))
 	return l
+}
+
+// vlans returns a list of numbers, and of texts such as "100-199".
+func vlans(v strict.Value) []VLANs {
+	var out []VLANs
+	for _, e := range v.List() {
+		text := e.Raw()
+		if s, err := strconv.Unquote(text); err == nil {
+			text = s
+		}
+		first, last, isRange := strings.Cut(text, "-")
+		if !isRange {
+			last = first
+		}
+		a, errA := strconv.ParseUint(first, 10, 16)
+		b, errB := strconv.ParseUint(last, 10, 16)
+		if errA != nil || errB != nil || a < 1 || a > b || b > conf.MaxVLAN {
+			e.Bad(`write a number, or a range such as "100-199"`, "%s is neither a VLAN from 1 to %d nor a range of them", e.Raw(), conf.MaxVLAN)
+			continue
+		}
+		out = append(out, VLANs{int(a), int(b)})
+	}
+	return out
 }
 
 // truth returns true or false, nil if neither is said.

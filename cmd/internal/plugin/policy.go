@@ -42,7 +42,8 @@ func AllowedBy(p policy.Policy, req conf.Request) (parent func(plan.Link) error,
 		if p.Of(req.Pod.Namespace).Masters == nil {
 			return nil
 		}
-		return p.Master(req.Pod.Namespace, nic.Name, vendors(os.DirFS("/sys"), string(nic.Name)))
+		name := nic.OnNode()
+		return p.Master(req.Pod.Namespace, name, vendors(os.DirFS("/sys"), string(name)))
 	}
 	return parent, p.Request(req)
 }

@@ -133,6 +133,7 @@ type kind struct {
 // pod is the pod of the kernel, nil for the host alone.
 func kinds(pod *Space) map[reflect.Type]kind {
 	return map[reflect.Type]kind{
+		reflect.TypeFor[plan.VLAN]():     {false, func(k plan.Kind) executor { return vlan{k.(plan.VLAN)} }},
 		reflect.TypeFor[plan.Veth]():     {false, func(k plan.Kind) executor { return veth{k.(plan.Veth), pod} }},
 		reflect.TypeFor[plan.Child]():    {true, func(k plan.Kind) executor { return child{k.(plan.Child)} }},
 		reflect.TypeFor[plan.Adopt]():    {true, func(k plan.Kind) executor { return adopt{k.(plan.Adopt)} }},
@@ -259,6 +260,9 @@ func (s *Space) rtnl(i int) (rtnl.Link, error) {
 	}
 	l := s.links[i]
 	out := rtnl.Link{Index: int32(i + 1), Name: string(l.name), AltNames: l.altNames, Kind: l.kind, Address: l.mac[:], MTU: l.mtu, Type: unix.ARPHRD_ETHER}
+	if out.Lower.NSID = rtnl.NoNSID; l.vlan != 0 {
+		out.VLAN, out.Alias, out.Lower.Index = l.vlan, l.alias, s.parentIndex(l)
+	}
 	switch l.kind {
 	case "loopback":
 		out.Kind, out.Type, out.Flags = "", unix.ARPHRD_LOOPBACK, unix.IFF_LOOPBACK

@@ -14,9 +14,9 @@ import (
 )
 
 // IP does in the namespace what ip(8) would, like an operator without roce-cni: link
-// add NAME type KIND, link del, link set with up, down, name, mtu, address, mode, group
-// and alias; addr add and del; route add and del; rule add and del. Anything else fails the
-// test.
+// add NAME type KIND, link add link NIC name NAME type vlan id ID, link del, link set with
+// up, down, name, mtu, address, mode, group and alias; addr add and del; route add and
+// del; rule add and del. Anything else fails the test.
 func (s *Space) IP(command string) {
 	s.f.t.Helper()
 	s.f.mu.Lock()
@@ -31,6 +31,12 @@ func (s *Space) IP(command string) {
 		rest = rest[1:]
 	}
 	opts, ok := options(rest[1:])
+	if verb == "link add" && rest[0] == "link" {
+		if opts, ok = options(rest); !ok || !s.ipLinkAddVLAN(opts) {
+			_ = s.f.unexpected("ip %s", command)
+		}
+		return
+	}
 	does := map[string]func(string, map[string]string) bool{
 		"link add": s.ipLinkAdd, "link del": s.ipLinkDel, "link set": s.ipLinkSet,
 		"addr add": s.ipAddr(s.addAddress), "addr del": s.ipAddr(s.removeAddress),

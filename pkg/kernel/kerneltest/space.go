@@ -39,6 +39,7 @@ type iface struct {
 	up       bool
 	unplug   bool // no carrier
 	mode     conf.Mode
+	vlan     int
 	parent   *iface
 	peer     *iface // of a veth
 	addrs    []netip.Prefix
@@ -238,7 +239,9 @@ func (s *Space) text() string {
 
 func (l *iface) print(b *strings.Builder) {
 	fmt.Fprintf(b, "link %s", l.name)
-	if l.parent != nil {
+	if l.vlan != 0 {
+		fmt.Fprintf(b, " link %s type vlan id %d", l.parent.name, l.vlan)
+	} else if l.parent != nil {
 		fmt.Fprintf(b, " link %s type %s mode %s", l.parent.name, l.kind, l.mode)
 	} else if l.kind != "ether" {
 		fmt.Fprintf(b, " type %s", l.kind)

@@ -25,7 +25,8 @@ type candidate struct {
 
 // candidates returns the links that can be selected: all of them, or those of
 // p's RDMA device. These links are never candidates: loopback, macvlans,
-// macvtaps, ipvlans and ipvtaps. A representor is a candidate only if p names
+// macvtaps, ipvlans, ipvtaps, the VLANs that roce has made, and, for a request with a VLAN,
+// all VLANs. A representor is a candidate only if p names
 // it.
 func (s search) candidates(p conf.Parent) ([]candidate, error) {
 	links, err := s.links()
@@ -41,6 +42,9 @@ func (s search) candidates(p conf.Parent) ([]candidate, error) {
 	var out []candidate
 	for _, l := range links {
 		if l.Flags&unix.IFF_LOOPBACK != 0 || slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "ipvtap"}, l.Kind) {
+			continue
+		}
+		if ours(l) || s.onVLAN && l.Kind == "vlan" {
 			continue
 		}
 		if representor(l.PhysPort) && !slices.ContainsFunc(p.IfNames, l.Has) {

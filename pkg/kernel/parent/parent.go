@@ -9,8 +9,8 @@
 // right namespace and sysfs. Read this file first. choose.go matches a selector
 // against links and is pure, match.go finds the NICs of all rails at once, order.go
 // sorts them, rdma.go finds the link of an RDMA device, layers.go the links below a
-// link, vf.go is about virtual functions, carrier.go finds the link below another
-// plugin's interface.
+// link, vf.go is about virtual functions, vlan.go about VLANs, carrier.go finds the link
+// below another plugin's interface.
 package parent
 
 import (
@@ -68,11 +68,14 @@ type Place struct {
 //   - NoRDMA: the link is InfiniBand, or the RDMA device does not exist.
 //   - BadConfig: the MTU is larger than that of the link.
 //
+// With req.VLAN the links are the VLANs of these NICs, which may not exist yet.
+//
 // err is BadParent when the number of NICs that fit req.Match is wrong, or when
 // they cannot be sorted. Select returns errors of the namespace and of System
 // unchanged.
 func Select(ctx context.Context, p Place, req conf.Request) (links []plan.Link, faults []error, err error) {
 	s := newSearch(ctx, p)
+	s.onVLAN = req.VLAN != 0
 	n := len(req.Rails)
 	links, faults = make([]plan.Link, n), make([]error, n)
 	found := make([]rtnl.Link, n)
@@ -90,7 +93,10 @@ func Select(ctx context.Context, p Place, req conf.Request) (links []plan.Link, 
 			return nil, nil, faults[i]
 		}
 	}
-	return links, faults, nil
+	if req.VLAN != 0 {
+		err = s.onVLANs(ctx, req, links, faults)
+	}
+	return links, faults, err
 }
 
 // search is a Place that remembers answers, so that it asks no question twice.
@@ -101,6 +107,7 @@ type search struct {
 	addrs  map[int32][]rtnl.Address
 	asked  map[string][]rtnl.VF // by PF
 	sys    fs.FS
+	onVLAN bool // a VLAN of the NIC is asked for
 }
 
 func newSearch(ctx context.Context, p Place) search {
@@ -240,6 +247,9 @@ func carries(ctx context.Context, c Namespace, l rtnl.Link) error {
 	case l.Flags&unix.IFF_LOOPBACK != 0 || l.Type != unix.ARPHRD_ETHER:
 		return cnierr.New(cnierr.BadParent, using, l.Name,
 			"use an Ethernet NIC as master", "its link layer is %s, and macvlan needs Ethernet", l.Encap())
+	case ours(l):
+		return cnierr.New(cnierr.BadParent, using, l.Name, fmt.Sprintf(`set master to the NIC below it, and "vlan": %d`, l.VLAN),
+			"roce has made this VLAN for pods of other networks, and removes it with the last of them")
 	case l.Kind == "ipvlan" || l.Kind == "ipvtap":
 		return cnierr.New(cnierr.BadParent, using, l.Name,
 			"use the NIC below it as master", "it is an %s, which shares its MAC and drops frames for any other", l.Kind)

@@ -86,6 +86,13 @@ func DeleteLink(index int32) Change {
 	return Change{request(unix.RTM_DELLINK, 0, linkHeader(index))}
 }
 
+// DeleteNamed removes the link with a name.
+func DeleteNamed(name string) Change {
+	req := request(unix.RTM_DELLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	return Change{req}
+}
+
 // setGroup puts the link with an index into a group of links.
 func setGroup(index int32, group uint32) Change {
 	req := request(unix.RTM_SETLINK, 0, linkHeader(index))

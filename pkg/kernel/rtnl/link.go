@@ -27,6 +27,7 @@ type Link struct {
 	Flags     uint32 // IFF_*
 	Type      uint16 // ARPHRD_*
 	Mode      string // of a macvlan or ipvlan, as ip link prints it
+	VLAN      int    // number of an 802.1Q VLAN; 0: it is none
 	Group     uint32 // that it was put into; 0 by default
 	Lower     Lower  // of a stacked link
 	PhysPort  string // the port's name on its hardware: "p0", "pf0vf3"

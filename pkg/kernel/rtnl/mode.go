@@ -39,20 +39,42 @@ func AddIpvlan(v Ipvlan) Change {
 const (
 	macvlanKind = "macvlan"
 	ipvlanKind  = "ipvlan"
+	vlanKind    = "vlan"
 )
+
+// AddVLAN makes a VLAN of a link in the namespace of the socket, with the MTU of that
+// link. EEXIST means that the name is taken, or that there is such a VLAN already, which
+// may have another name or be in another namespace. Like AddMacvlan it cannot set an alias.
+func AddVLAN(name string, lower int32, id int) Change {
+	req := stackedOn(Lower{Index: lower, NSID: NoNSID}, name, 0)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(vlanKind))
+	data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(nl.IFLA_VLAN_ID, binary.NativeEndian.AppendUint16(nil, uint16(id)))
+	req.AddData(info)
+	return Change{req}
+}
 
 // ipvlanModes returns the names of the modes, by their numbers (IPVLAN_MODE_*).
 func ipvlanModes() []string { return []string{"l2", "l3", "l3s"} }
 
 // parseData reads the part of a link's description that is different for each kind.
 func (l *Link) parseData(b []byte) {
+	protocol := uint16(unix.ETH_P_8021Q)
 	for typ, v := range nlsock.Attributes(b) {
 		switch {
+		case l.Kind == vlanKind && typ == nl.IFLA_VLAN_ID && len(v) >= 2:
+			l.VLAN = int(binary.NativeEndian.Uint16(v))
+		case l.Kind == vlanKind && typ == nl.IFLA_VLAN_PROTOCOL && len(v) >= 2:
+			protocol = binary.BigEndian.Uint16(v)
 		case l.Kind == macvlanKind && typ == nl.IFLA_MACVLAN_MODE:
 			l.Mode = modeName(nlsock.Number(v))
 		case l.Kind == ipvlanKind && typ == nl.IFLA_IPVLAN_MODE && len(v) >= 2:
 			l.Mode = ipvlanMode(int(binary.NativeEndian.Uint16(v)))
 		}
+	}
+	if protocol != unix.ETH_P_8021Q {
+		l.VLAN = 0
 	}
 }
 
