@@ -39,7 +39,7 @@ REQUIRE_NETNS ?= $(if $(filter 0,$(shell id -u)),1)
 export REQUIRE_NETNS
 
 .DEFAULT_GOAL := help
-.PHONY: help build unit test test-vm vm-runs test-hwtest test-cluster check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image deploy release clean $(PROGRAMS)
+.PHONY: help build unit test test-vm vm-runs test-hwtest test-cluster test-road check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image deploy release clean $(PROGRAMS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -132,6 +132,18 @@ test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kube
 	bash integration/deps.sh vm
 	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
 	REQUIRE_CLUSTER=1 go test -count=1 -timeout 30m ./integration/cluster/...
+
+# What a quick start needs beside that: the controllers, a registry, and the device plugin.
+ROAD_PROGRAMS := $(CLUSTER_PROGRAMS) kube-controller-manager kube-scheduler docker-registry k8s-rdma-shared-dp
+
+# It runs in namespaces of its own, which have no network, so all programs are made before.
+test-road: build .cache/vm/run ## the quick start, pasted, on two nodes with Soft-RoCE (root, 20 minutes); not part of check
+	bash integration/deps.sh road
+	bash integration/cluster/build.sh .cache/cluster $(ROAD_PROGRAMS)
+	.cache/vm/run -kernel 7 -- true
+	CGO_ENABLED=0 go test -c -o .cache/vm/road.test ./integration/road
+	cd integration/road && REQUIRE_ROAD=1 unshare --net --mount --pid --fork --kill-child --mount-proc \
+		../../.cache/vm/road.test -test.v -test.count=1 -test.timeout 90m
 
 # The formatters are linters too, so lint is also the check of the formatting,
 # and go vet is one of them. What size tests is part of test.
@@ -248,7 +260,7 @@ deploy: image ## build and push the image IMAGE, and apply agents, reaper and RD
 	$(IMAGE_TOOL) push '$(IMAGE)'
 	kubectl apply -k conf-examples/deploy/rdma/device-plugin
 	kubectl kustomize conf-examples/deploy | sed 's|$(EXAMPLE_IMAGE)|$(IMAGE)|' | kubectl apply --server-side -f -
-	kubectl -n roce-cni rollout status daemonset/roce-cni-agent --timeout=5m
+	kubectl -n roce-cni rollout status daemonset/roce-cni-agent --timeout=15m
 
 clean: ## remove bin and dist (the tools in .cache stay)
 	rm -rf bin dist

@@ -5,7 +5,8 @@
 # Installs the programs that the tests and the demo run, when one is missing.
 # This is the only list of them: make test, make demo and .ci/run all come
 # here. Nothing is touched, and no package index is read, when all are there.
-# "deps.sh vm" is for the virtual machines of integration/vm, too.
+# "deps.sh vm" is for the virtual machines of integration/vm, too, and
+# "deps.sh road" also for integration/road.
 set -euo pipefail
 
 # What must be there | the Debian package that has it.
@@ -22,7 +23,8 @@ needs=(
 	"gcc|gcc" # go test -race links with cgo
 	"/usr/include/stdlib.h|libc6-dev"
 )
-[ "${1:-}" != vm ] || needs+=(
+[ "${1:-}" != road ] || needs+=("buildah|buildah")
+[ "${1:-}" != vm ] && [ "${1:-}" != road ] || needs+=(
 	"qemu-system-x86_64|qemu-system-x86"
 	"/var/lib/dpkg/info/busybox-static.list|busybox-static" # busybox is not static
 	"depmod|kmod"

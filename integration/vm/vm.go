@@ -45,6 +45,9 @@ type Machine struct {
 	// reach by TCP: it has the NIC "host" then, and QEMU connects in its place,
 	// in the network namespace that Run is called in. The zero value: none.
 	Reach netip.Addr
+	// Serve is where this machine listens for the guest, with Reach: QEMU passes the
+	// connections on to the same port of the guest. The zero value: nowhere.
+	Serve netip.AddrPort
 	// Memory is in MiB, 0 means 1024. What the guest writes to files takes of
 	// it, too.
 	Memory int
@@ -243,7 +246,11 @@ func (k Kernel) arguments(m Machine, dir string) []string {
 		args = append(args, "-device", fmt.Sprintf("virtio-net-pci,netdev=r%d,mac=%s,host_mtu=9000,romfile=", i, mac))
 	}
 	if m.Reach.IsValid() { // behind the rails, so that init.sh knows its name
-		args = append(args, "-netdev", "user,id=host,ipv6=off", "-device", "virtio-net-pci,netdev=host,romfile=")
+		forward := ""
+		if m.Serve.IsValid() {
+			forward = fmt.Sprintf(",hostfwd=tcp:%s-:%d", m.Serve, m.Serve.Port())
+		}
+		args = append(args, "-netdev", "user,id=host,ipv6=off"+forward, "-device", "virtio-net-pci,netdev=host,romfile=")
 	}
 	return args
 }

@@ -130,14 +130,16 @@ func eventually(t *testing.T, what string, do func(context.Context) error) {
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	var before error // what the last try says is only that the time is over
 	for {
 		err := do(ctx)
 		if err == nil {
 			return
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("%s: %v", what, err)
+			t.Fatalf("%s: %v, and before: %v", what, err, before)
 		}
+		before = err
 		<-tick.C
 	}
 }

@@ -5,7 +5,8 @@
 // kube-apiserver as children of this process, with a proxy in front that loses
 // answers.
 //
-// It has no nodes, no scheduler and no controllers: tests create Node and Pod objects.
+// It has no nodes, and unless it is told otherwise no scheduler and no controllers:
+// tests create Node and Pod objects.
 // It never touches another cluster, listens on the loopback unless it is told
 // otherwise, and its processes end with this one. integration/cluster and
 // integration/scale use it; build.sh there builds its programs. Read this file first,
@@ -40,6 +41,10 @@ type Options struct {
 	// Listen is where the API server listens; the zero value is a free port of
 	// 127.0.0.1.
 	Listen netip.AddrPort
+	// Controllers starts kube-controller-manager and kube-scheduler too, so that Jobs,
+	// DaemonSets and service accounts work. Bin has these programs as well, and both
+	// listen on their usual ports: only one such cluster runs in a network namespace.
+	Controllers bool
 }
 
 // Missing returns the programs that are not in a folder.
@@ -62,6 +67,7 @@ type Cluster struct {
 	etcdPort     uint16
 	peerPort     uint16
 	etcd, server *Process
+	controllers  []*Process
 }
 
 // Start starts etcd and the API server, and waits until they are ready. The
@@ -88,6 +94,9 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err == nil {
 		err = c.StartServer(ctx)
 	}
+	if err == nil && o.Controllers {
+		err = c.startControllers(ctx)
+	}
 	if err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
@@ -95,7 +104,13 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 // Stop ends everything at once.
-func (c *Cluster) Stop() error { return errors.Join(c.KillServer(), c.KillEtcd()) }
+func (c *Cluster) Stop() error {
+	var errs []error
+	for _, p := range c.controllers {
+		errs = append(errs, p.Kill())
+	}
+	return errors.Join(append(errs, c.KillServer(), c.KillEtcd())...)
+}
 
 // KillServer ends the API server with SIGKILL, as a machine's failure does.
 func (c *Cluster) KillServer() error { return c.server.Kill() }

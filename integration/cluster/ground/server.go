@@ -68,9 +68,14 @@ func (c *Cluster) etcdReady(ctx context.Context) error {
 	return answers(ctx, http.DefaultClient, c.etcdURL()+"/health")
 }
 
-// serverCommand leaves out what needs a controller-manager or a network of
-// pods: the admission of service accounts, and the endpoints of the API server.
+// serverCommand leaves out what needs a controller-manager, if there is none, or a
+// network of pods: the admission of service accounts, and the endpoints of the API
+// server.
 func (c *Cluster) serverCommand() *exec.Cmd {
+	without := "ServiceAccount"
+	if c.o.Controllers {
+		without = ""
+	}
 	return exec.Command(filepath.Join(c.o.Bin, "kube-apiserver"),
 		"--etcd-servers="+c.etcdURL(),
 		"--bind-address="+c.o.Listen.Addr().String(),
@@ -84,7 +89,7 @@ func (c *Cluster) serverCommand() *exec.Cmd {
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
-		"--disable-admission-plugins=ServiceAccount",
+		"--disable-admission-plugins="+without,
 		"--endpoint-reconciler-type=none",
 		"--allow-privileged=true",
 		"--kubelet-preferred-address-types=InternalIP",
