@@ -122,6 +122,11 @@ func TestHWTestSharedFindsSoftRoCEAsItIs(t *testing.T) {
 	n.nothingLeft()
 }
 
+func TestHWTestWithoutAChangeFindsSoftRoCEAsItIs(t *testing.T) {
+	n := newNode(t, "shared")
+	wants(t, n.hwtest(), nil, "driver-stack", "devices", "ports", "discovery", "mode", "function")
+}
+
 func TestHWTestExclusiveMovesTheDevicesAndBack(t *testing.T) {
 	n := newNode(t, "exclusive")
 	var lies []string
