@@ -123,6 +123,40 @@ func TestWhateverIsGoneDelRemovesTheLink(t *testing.T) {
 	}
 }
 
+// TestAPodWithNetAdminHarmsOnlyItsOwnLink has a pod change all that it has of its link, take
+// the address of another pod, and hand its end to a third one.
+func TestAPodWithNetAdminHarmsOnlyItsOwnLink(t *testing.T) {
+	t.Parallel()
+	l := newLinked(t)
+	elsewhere := l.bare(t)
+	before := l.lookPlain(t)
+	pods := l.linkedPods(t, 2)
+	victim, attacker := pods[0], pods[1]
+	for _, commands := range []string{
+		"route flush dev host0", "neigh flush all dev host0 nud permanent",
+		fmt.Sprintf("addr add %s/32 dev host0", victim.addr),
+		"link set host0 address 02:00:00:00:00:07", "link set host0 mtu 9000", "link set host0 alias roce:other/eth0",
+		"link set host0 down", "link set host0 up", "link set host0 netns " + elsewhere.Name,
+		"link add host0 type bridge",
+	} {
+		attacker.IP(t, commands)
+		l.probed(t, victim, "of another pod, after: "+commands)
+	}
+	for range 2 {
+		attacker.mustDel(t)
+	}
+	if ends := l.hostEnds(t); len(ends) != 1 {
+		t.Errorf("the node has the ends %v, want that of the other pod alone", ends)
+	}
+	l.probed(t, victim, "after the DEL of the attacker")
+	if err := victim.check(t); err != nil {
+		t.Errorf("CHECK of the other pod: %v", err)
+	}
+	victim.mustDel(t)
+	cnitest.Await(t, "the node is as it was", func() bool { return l.lookPlain(t) == before })
+	l.nothingLeased(t)
+}
+
 func (l *linked) collect(t *testing.T, p linkedPod) {
 	t.Helper()
 	if err := p.call().GC(t, types.GCAttachment{ContainerID: "other", IfName: "eth0"}); err != nil {
