@@ -155,6 +155,7 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 	rec.Sys = recording.Capture(os.DirFS("/sys"))
 	node := hwtest.Live(&rec)
 	r := hwtest.Results{Rocectl: buildversion.BuildVersion, Date: time.Now().UTC().Format(time.DateOnly), Stack: node.Stack, Changed: f.mutate, Peer: f.peer != ""}
+	node = node.Keeping(&r)
 	tell := func(a hwtest.Answer) {
 		r.Answers = append(r.Answers, a)
 		_ = doctor.WriteText(out, a.Answer) // the file has it, too

@@ -31,9 +31,16 @@ type Results struct {
 	Changed bool             `json:"mutate"` // whether the steps that make and move things ran
 	Peer    bool             `json:"peer"`   // whether those with another node did
 	Ports   []inventory.Port `json:"ports"`
+	Drivers []LinkDriver     `json:"drivers,omitempty"` // of all interfaces that a step asked about
 	Answers []Answer         `json:"answers"`
 	Rows    []Row            `json:"rows,omitempty"`
 	Doctor  []doctor.Answer  `json:"doctor,omitempty"`
+}
+
+// LinkDriver is what the driver of an interface told.
+type LinkDriver struct {
+	Netdev string           `json:"netdev"`
+	Driver inventory.Driver `json:"driver"`
 }
 
 const (
@@ -76,6 +83,10 @@ func keepVersions(r Results, rec recording.Recording, with *redact.Redactor) {
 	for _, p := range r.Ports {
 		with.Keep(p.Version)
 		with.Keep(p.Firmware)
+	}
+	for _, l := range r.Drivers {
+		with.Keep(l.Driver.Version)
+		with.Keep(l.Driver.Firmware)
 	}
 	with.Keep(r.Stack.Kernel)
 	with.Keep(r.Stack.OFED)

@@ -87,6 +87,20 @@ func Live(to *recording.Recording) Node {
 	}
 }
 
+// Keeping returns the node that adds what drivers answer to the results.
+func (n Node) Keeping(r *Results) Node {
+	ask := n.Driver
+	n.Driver = func(netdev string) (inventory.Driver, error) {
+		d, err := ask(netdev)
+		known := func(l LinkDriver) bool { return l.Netdev == netdev }
+		if err == nil && !slices.ContainsFunc(r.Drivers, known) {
+			r.Drivers = append(r.Drivers, LinkDriver{netdev, d})
+		}
+		return d, err
+	}
+	return n
+}
+
 // ReadStack reads the versions from the root of a file system.
 func ReadStack(root fs.FS) Stack {
 	line := func(name string) string {
@@ -114,7 +128,12 @@ func Play(from *recording.Recording, sys fs.FS, r Results) Node {
 		Sys:  sys,
 		Dial: func(protocol int) (nlsock.Socket, error) { return from.Play(protocol), nil },
 		Driver: func(netdev string) (inventory.Driver, error) {
-			for _, p := range r.Ports {
+			for _, l := range r.Drivers {
+				if l.Netdev == netdev {
+					return l.Driver, nil
+				}
+			}
+			for _, p := range r.Ports { // a file of a version without Drivers
 				if string(p.Netdev) == netdev {
 					return p.Driver, nil
 				}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/redact"
 )
 
@@ -221,6 +222,23 @@ func TestTheFileHasNothingOfTheUser(t *testing.T) {
 	}
 	if was, is := verdicts(look(t, n)), verdicts(look(t, again)); !slices.Equal(was, is) {
 		t.Errorf("(-before +after)\n%s", cmp.Diff(was, is))
+	}
+}
+
+// TestAFileHasTheDriversOfAllInterfaces has one that is no port of the inventory, as that
+// of a virtual function.
+func TestAFileHasTheDriversOfAllInterfaces(t *testing.T) {
+	t.Parallel()
+	var r Results
+	n := Node{Driver: func(netdev string) (inventory.Driver, error) { return inventory.Driver{Name: "of " + netdev}, nil }}.Keeping(&r)
+	for range 2 {
+		if _, err := n.Driver("v0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := Play(&recording.Recording{}, nil, r).Driver("v0")
+	if err != nil || d.Name != "of v0" || len(r.Drivers) != 1 {
+		t.Errorf("got %+v, %v, and the results have %v", d, err, r.Drivers)
 	}
 }
 
