@@ -12,6 +12,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
+// newVLANWorld returns a node with networks of three rails, each on a VLAN of its NIC. The
+// operator has made one of the VLANs.
+func newVLANWorld(t *testing.T) *world {
+	t.Helper()
+	w := newRailsWorld(t)
+	w.config = strings.TrimSuffix(railsConfig, "%s}") + `, "vlan": 120%s}`
+	w.fake.Host().IP("link add link ens2 name storage type vlan id 120")
+	w.fake.Host().IP("link set storage up")
+	return w
+}
+
 func (w *world) mustHaveVLANs(want bool, when string) {
 	w.t.Helper()
 	host := w.fake.Host().String()

@@ -95,17 +95,6 @@ func newIpvlanWorld(t *testing.T) *world {
 	return w
 }
 
-// newVLANWorld returns a node with networks of three rails, each on a VLAN of its NIC. The
-// operator has made one of the VLANs.
-func newVLANWorld(t *testing.T) *world {
-	t.Helper()
-	w := newRailsWorld(t)
-	w.config = strings.TrimSuffix(railsConfig, "%s}") + `, "vlan": 120%s}`
-	w.fake.Host().IP("link add link ens2 name storage type vlan id 120")
-	w.fake.Host().IP("link set storage up")
-	return w
-}
-
 // worlds are the nodes that every failure is tried on. Those of -short have operations of
 // every kind but those of GID indexes.
 func worlds() map[string]func(*testing.T) *world {
