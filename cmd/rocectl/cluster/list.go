@@ -32,7 +32,7 @@ type state struct {
 }
 
 // listCommand returns a command that prints a table of the cluster's objects.
-func listCommand(cmd *cobra.Command, print func(io.Writer, state) error) *cobra.Command {
+func listCommand(cmd *cobra.Command, table func(io.Writer, state) error) *cobra.Command {
 	var kubeconfig, kubeContext string
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -44,7 +44,7 @@ func listCommand(cmd *cobra.Command, print func(io.Writer, state) error) *cobra.
 		if err != nil {
 			return block.Explain(err)
 		}
-		return print(cmd.OutOrStdout(), s)
+		return table(cmd.OutOrStdout(), s)
 	}
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` (default: that of kubectl)")
 	cmd.Flags().StringVar(&kubeContext, "context", "", "the `CONTEXT` of the kubeconfig (default: the current one)")
