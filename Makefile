@@ -139,7 +139,7 @@ test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kube
 ROAD_PROGRAMS := $(CLUSTER_PROGRAMS) kube-controller-manager kube-scheduler docker-registry k8s-rdma-shared-dp
 
 # It runs in namespaces of its own, which have no network, so all programs are made before.
-test-road: build .cache/vm/run ## the quick start, pasted, on two nodes with Soft-RoCE (root, 20 minutes); not part of check
+test-road: build .cache/vm/run ## the quick start, pasted, on two nodes with Soft-RoCE (root, 10 to 30 minutes); not part of check
 	bash integration/deps.sh road
 	bash integration/cluster/build.sh .cache/cluster $(ROAD_PROGRAMS)
 	.cache/vm/run -kernel 7 -- true

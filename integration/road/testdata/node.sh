@@ -42,7 +42,7 @@ for i in 0 1; do
 done
 listen() {
 	while sleep 1; do
-		for file in /run/roce/attachments/*; do
+		for file in /run/roce/attachments/*/*.json; do
 			grep -qs "\"committed\": *true" "$file" || continue
 			for i in 0 1; do
 				for address in $(grep -o "\"10\.$((i + 1))\.[0-9]*\.[0-9]*/16\"" "$file" | tr -d '"' | sort -u); do
