@@ -118,7 +118,11 @@ func TestHWTestSharedFindsSoftRoCEAsItIs(t *testing.T) {
 	if hides() {
 		fine = slices.DeleteFunc(fine, func(s string) bool { return s == "gid-room" })
 	}
-	wants(t, n.hwtest("--mutate"), lies, fine...)
+	r := n.hwtest("--mutate")
+	wants(t, r, lies, fine...)
+	if said := strings.Join(told(r.Answers), "\n"); !strings.Contains(said, "ok check rxe0/1: CHECK finds that the index of ") {
+		t.Errorf("no index moved:\n%s", said)
+	}
 	n.nothingLeft()
 }
 

@@ -343,11 +343,11 @@ func (p *pod) twice(ctx context.Context, other *pod, addr netip.Addr) doctor.Fin
 		return cannotTell(of, err.Error(), "the namespace of the other pod")
 	}
 	defer end()
-	if err := change(ctx, k, rtnl.AddAddress, addr); err != nil {
+	if err := change(ctx, k, rtnl.AddAddress, alone(addr)); err != nil {
 		return cannotTell(of, err.Error(), "the right to set an address")
 	}
 	err = p.wait(ctx, func() error { return p.reports(ctx, "RoCE v2 entries") })
-	err = errors.Join(err, change(ctx, k, rtnl.DeleteAddress, addr), p.wait(ctx, func() error { return p.Attach.Check(ctx, p.req) }))
+	err = errors.Join(err, change(ctx, k, rtnl.DeleteAddress, alone(addr)), p.wait(ctx, func() error { return p.Attach.Check(ctx, p.req) }))
 	if err != nil {
 		return problem(of, "an address of two pods: "+err.Error(), aKnownFault)
 	}
@@ -366,6 +366,7 @@ func (p *pod) reports(ctx context.Context, what string) error {
 func (p *pod) shifted(ctx context.Context, k *kernel.Kernel, addr netip.Addr) doctor.Finding {
 	of := p.ports[0].String()
 	filler := netip.AddrFrom4([4]byte{198, 18, 254, 1})
+	own := netip.PrefixFrom(addr, 24) // as Bench.subnets has it
 	s, _, end, err := p.subsystem()
 	if err != nil {
 		return cannotTell(of, err.Error(), "the namespace of the pod")
@@ -375,12 +376,12 @@ func (p *pod) shifted(ctx context.Context, k *kernel.Kernel, addr netip.Addr) do
 	p.more = append(p.more, filler)
 	for _, step := range []struct {
 		how        func(int32, netip.Prefix) rtnl.Change
-		addr       netip.Addr
+		addr       netip.Prefix
 		set, unset []netip.Addr
 	}{
-		{rtnl.DeleteAddress, addr, nil, []netip.Addr{addr}},
-		{rtnl.AddAddress, filler, []netip.Addr{filler}, nil},
-		{rtnl.AddAddress, addr, []netip.Addr{addr, filler}, nil},
+		{rtnl.DeleteAddress, own, nil, []netip.Addr{addr}},
+		{rtnl.AddAddress, alone(filler), []netip.Addr{filler}, nil},
+		{rtnl.AddAddress, own, []netip.Addr{addr, filler}, nil},
 	} {
 		err := change(ctx, k, step.how, step.addr)
 		if err == nil {

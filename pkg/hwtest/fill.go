@@ -59,7 +59,7 @@ func (p *pod) fill(ctx context.Context, leave, most int) (f filling, err error) 
 		var addrs []netip.Addr
 		for range n {
 			a := netip.AddrFrom4([4]byte{198, 18, byte(200 + f.set/250), byte(1 + f.set%250)})
-			if err := change(ctx, k, rtnl.AddAddress, a); err != nil {
+			if err := change(ctx, k, rtnl.AddAddress, alone(a)); err != nil {
 				return f, err
 			}
 			addrs = append(addrs, a)

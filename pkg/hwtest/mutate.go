@@ -207,7 +207,7 @@ func (p *pod) times(ctx context.Context, v view) doctor.Finding {
 	for i := range addresses {
 		a := netip.AddrFrom4([4]byte{198, 18, 255, byte(10 + i)})
 		start := time.Now()
-		if err := change(ctx, k, rtnl.AddAddress, a); err != nil {
+		if err := change(ctx, k, rtnl.AddAddress, alone(a)); err != nil {
 			return cannotTell(of, err.Error(), "the right to set an address")
 		}
 		d := plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number}
@@ -215,7 +215,7 @@ func (p *pod) times(ctx context.Context, v view) doctor.Finding {
 			return problem(of, err.Error(), aKnownFault)
 		}
 		took = append(took, time.Since(start))
-		if err := change(ctx, k, rtnl.DeleteAddress, a); err != nil { // the table may be small
+		if err := change(ctx, k, rtnl.DeleteAddress, alone(a)); err != nil { // the table may be small
 			return cannotTell(of, err.Error(), "the right to remove an address")
 		}
 	}
@@ -223,8 +223,11 @@ func (p *pod) times(ctx context.Context, v view) doctor.Finding {
 	return ok(of, "%d addresses: half within %s, all within %s", len(took), took[len(took)/2].Round(time.Microsecond), took[len(took)-1].Round(time.Microsecond))
 }
 
+// alone is an address with the longest prefix.
+func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
 // change adds an address to the interface of the pod, or removes it.
-func change(ctx context.Context, k *kernel.Kernel, how func(int32, netip.Prefix) rtnl.Change, a netip.Addr) error {
+func change(ctx context.Context, k *kernel.Kernel, how func(int32, netip.Prefix) rtnl.Change, a netip.Prefix) error {
 	var c *rtnl.Conn
 	if err := k.Enter(func() (err error) { c, err = rtnl.Dial(); return err }); err != nil {
 		return err
@@ -234,7 +237,7 @@ func change(ctx context.Context, k *kernel.Kernel, how func(int32, netip.Prefix)
 	if err != nil {
 		return err
 	}
-	return c.Do(ctx, how(l.Index, netip.PrefixFrom(a, a.BitLen())))
+	return c.Do(ctx, how(l.Index, a))
 }
 
 // exclusive looks where the device is while the pod has it.
