@@ -141,8 +141,8 @@ type node struct {
 	name string
 	dir  string
 	boot string
-	hint netip.Addr   // an address of its own
-	log  bytes.Buffer // of the agent, for one at a time
+	hint netip.Addr // an address of its own
+	log  logbook    // of the agent
 
 	*agent.Agent
 	kill func() // ends what it does, and does not wait for that
@@ -367,10 +367,28 @@ func (n *node) counts(lines ...string) {
 	}
 }
 
+// logbook is a log that a test reads while the agent writes it.
+type logbook struct {
+	mu    sync.Mutex
+	lines bytes.Buffer
+}
+
+func (l *logbook) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(line)
+}
+
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.String()
+}
+
 // logs fails the test unless the agent has logged that.
 func (n *node) logs(text string) {
 	n.t.Helper()
-	synctest.Wait() // it does not write now
+	synctest.Wait() // it has written all that was due
 	if !strings.Contains(n.log.String(), text) {
 		n.t.Errorf("the log lacks %q:\n%s", text, n.log.String())
 	}
