@@ -176,20 +176,23 @@ func TestPromiseExclusiveHoldsAfterTheMove(t *testing.T) {
 	n.nothingLeft()
 }
 
+// timeOfAdd calls ADD and DEL for a new pod and returns how long the ADD took.
+func (n *node) timeOfAdd(c network) time.Duration {
+	n.t.Helper()
+	a := n.attach(c, n.pod())
+	start := time.Now()
+	if err := a.start("ADD").Wait(); err != nil {
+		n.t.Fatal(err)
+	}
+	took := time.Since(start)
+	a.mustDel()
+	return took
+}
+
 // TestPromiseCost prints what the promise costs beside none, where the tables differ
 // and where they do not. It judges nothing: the processor is emulated.
 func TestPromiseCost(t *testing.T) {
 	n := newNode(t, "shared")
-	add := func(index any) time.Duration {
-		a := n.attach(promising(n.allRails(), index), n.pod())
-		start := time.Now()
-		if err := a.start("ADD").Wait(); err != nil {
-			t.Fatal(err)
-		}
-		took := time.Since(start)
-		a.mustDel()
-		return took
-	}
 	for _, c := range []struct {
 		what    string
 		history func(int) int
@@ -199,7 +202,7 @@ func TestPromiseCost(t *testing.T) {
 			least := map[any]time.Duration{}
 			for range 4 {
 				for _, index := range []any{"any", "equal"} {
-					if took := add(index); least[index] == 0 || took < least[index] {
+					if took := n.timeOfAdd(promising(n.allRails(), index)); least[index] == 0 || took < least[index] {
 						least[index] = took
 					}
 				}
