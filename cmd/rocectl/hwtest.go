@@ -98,22 +98,16 @@ them, too. Look at the file before you send it: tar -xzOf FILE | less
 // listSteps returns a line for each step.
 func listSteps() string {
 	var b strings.Builder
-	b.WriteString("The steps are:\n")
-	for _, s := range hwtest.Steps() {
-		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
+	list := func(title string, steps []hwtest.Step) {
+		b.WriteString(title + ":\n")
+		for _, s := range steps {
+			fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
+		}
 	}
-	b.WriteString("\n\nWith --mutate:\n")
-	for _, s := range hwtest.Changing() {
-		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
-	}
-	b.WriteString("\n\nWith --mutate and --disrupt:\n")
-	for _, s := range hwtest.Disrupting() {
-		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
-	}
-	b.WriteString("\n\nWith --peer:\n")
-	for _, s := range hwtest.Between() {
-		fmt.Fprintf(&b, "\n  %-14s %s", s.Name, s.Asks)
-	}
+	list("The steps are", hwtest.Steps())
+	list("\n\nWith --mutate", hwtest.Changing())
+	list("\n\nWith --mutate and --disrupt", hwtest.Disrupting())
+	list("\n\nWith --peer", hwtest.Between())
 	return b.String()
 }
 
