@@ -140,20 +140,26 @@ func TestHWTestExclusiveMovesTheDevicesAndBack(t *testing.T) {
 	home(t)
 }
 
+// start starts a program and returns the lines that it prints.
+func start(t *testing.T, cmd *exec.Cmd) *bufio.Scanner {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bufio.NewScanner(out)
+}
+
 // TestHWTestKilledLeavesNothingAfterTheNextRun kills it when a pod has a device.
 func TestHWTestKilledLeavesNothingAfterTheNextRun(t *testing.T) {
 	for _, mode := range []string{"shared", "exclusive"} {
 		t.Run(mode, func(t *testing.T) {
 			n := newNode(t, mode)
 			cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
-			out, err := cmd.StdoutPipe()
-			if err == nil {
-				err = cmd.Start()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewScanner(out)
+			lines := start(t, cmd)
 			for lines.Scan() && !strings.Contains(lines.Text(), " pod-add ") {
 			}
 			if err := cmd.Process.Kill(); err != nil {
@@ -177,14 +183,7 @@ func TestHWTestInterruptedRemovesEverything(t *testing.T) {
 			cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
-			out, err := cmd.StdoutPipe()
-			if err == nil {
-				err = cmd.Start()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewScanner(out)
+			lines := start(t, cmd)
 			for lines.Scan() && !strings.Contains(lines.Text(), " pod-add ") {
 			}
 			if left := entries("/run/netns"); len(left) == 0 {

@@ -4,7 +4,6 @@
 package rdma
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -34,15 +33,8 @@ func TestNodesSharedHWTestTransfersBetweenNodes(t *testing.T) {
 	other.swap("waits")
 	file := filepath.Join(t.TempDir(), "out.tar.gz")
 	cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "--mutate", "--out", file, "--peer", address, "--token", token)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	var said strings.Builder
-	lines := bufio.NewScanner(out)
+	lines := start(t, cmd)
 	for lines.Scan() {
 		fmt.Fprintln(&said, lines.Text())
 		if strings.Contains(lines.Text(), " peer-mtu ") { // the pod is there, and the transfers come
@@ -96,14 +88,7 @@ func (p *peer) hwserve(address, token string) {
 	t.Helper()
 	ready := gated(t)
 	cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "serve", "--listen", address, "--token", token)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if lines := bufio.NewScanner(out); !lines.Scan() || !strings.HasPrefix(lines.Text(), "listens on ") {
+	if lines := start(t, cmd); !lines.Scan() || !strings.HasPrefix(lines.Text(), "listens on ") {
 		t.Errorf("it says %q", lines.Text())
 	}
 	ready()

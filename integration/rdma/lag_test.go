@@ -103,13 +103,7 @@ func TestMLX5BondThatFailsOverWhileProgramsRun(t *testing.T) {
 // addresses while programs use the entries.
 func TestMLX5PlacesThatProgramsHoldAreInTheHint(t *testing.T) {
 	n := newMLX5Node(t, "shared")
-	other := n.pod()
-	var script strings.Builder
-	for i := range 40 {
-		fmt.Fprintf(&script, "ip -n %s addr add 10.99.0.%d/32 dev fill\n", other.Name, 1+i)
-	}
-	shell(t, fmt.Sprintf("ip link add link r4 name fill netns %s type macvlan mode bridge; ip -n %[1]s link set fill up\n", other.Name)+script.String())
-	cnitest.Await(t, "the table is full", func() bool { return gids(t, "", "irdma0").used() == 32 })
+	other := n.fills32()
 	firmware(t, "hold", "Y")
 	other.Remove(t)
 	cnitest.Await(t, "the table reads as empty", func() bool { return gids(t, "", "irdma0").used() < 4 })

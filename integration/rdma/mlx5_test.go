@@ -92,15 +92,22 @@ func TestMLX5RoCEThatIsOffIsRefusedBeforeAnAddressIsLeased(t *testing.T) {
 	off.mustDel()
 }
 
-func TestMLX5TableOf32EntriesFillsUp(t *testing.T) {
-	n := newMLX5Node(t, "shared")
+// fills32 makes a pod with so many addresses that the table of 32 entries is full.
+func (n *node) fills32() *pod {
+	n.t.Helper()
 	other := n.pod()
 	var script strings.Builder
 	for i := range 40 {
 		fmt.Fprintf(&script, "ip -n %s addr add 10.99.0.%d/32 dev fill\n", other.Name, 1+i)
 	}
-	shell(t, fmt.Sprintf("ip link add link r4 name fill netns %s type macvlan mode bridge; ip -n %[1]s link set fill up\n", other.Name)+script.String())
-	cnitest.Await(t, "the table is full", func() bool { return gids(t, "", "irdma0").used() == 32 })
+	shell(n.t, fmt.Sprintf("ip link add link r4 name fill netns %s type macvlan mode bridge; ip -n %[1]s link set fill up\n", other.Name)+script.String())
+	cnitest.Await(n.t, "the table is full", func() bool { return gids(n.t, "", "irdma0").used() == 32 })
+	return other
+}
+
+func TestMLX5TableOf32EntriesFillsUp(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	other := n.fills32()
 	contains(t, n.attach(n.rail(4).With("rdma", soon(nil)), n.pod()).mustFail(108), "irdma0/1 is full", "32 of 32")
 	n.nothingLeft()
 	other.Remove(t)
