@@ -84,9 +84,9 @@ func addressInUse(p plan.Plan, has *kernel.AddressInUseError) []probe.Taken {
 	return nil
 }
 
-// inUse returns the addresses that an ADD found to be in use: another host answered for
-// them, another ipvlan has them, or another child of the same NIC has the MAC that is made from them. A link that
-// was moved out of a namespace before its DEL is such a child.
+// inUse returns the addresses that an ADD found to be in use. Another host answered for
+// them, another ipvlan has them, or another child of the same NIC has the MAC that is made
+// from them. A link that was moved out of a namespace before its DEL is such a child.
 func inUse(req conf.Request, p plan.Plan, cause error) []probe.Taken {
 	var taken *probe.TakenError
 	if errors.As(cause, &taken) {

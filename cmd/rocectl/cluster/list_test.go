@@ -16,8 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
 )
 
-// aState has two pools, of which one is faulty, and blocks of a node that is there and
-// of one that is gone.
+// aState has a valid pool and a faulty one. One node with blocks exists, another does not.
 func aState() state {
 	var s state
 	compute := kube.RailPool{ObjectMeta: metav1.ObjectMeta{Name: "compute"}}

@@ -29,9 +29,9 @@ func (s Services) Watch() *cache.ListWatch {
 	return cache.NewListWatchFromClient(s.api.networking, serviceCIDRs, "", fields.Everything())
 }
 
-// ServiceCIDRs returns the CIDRs of an object of Watch, also of one that is being deleted:
-// its Services have their ClusterIPs until it is gone. The error is about CIDRs that
-// cannot be; the others are returned.
+// ServiceCIDRs returns the CIDRs of an object of Watch. An object that is being deleted
+// counts: its Services have their ClusterIPs until it is gone. CIDRs that cannot contain
+// ClusterIPs are left out, and the error names them.
 func ServiceCIDRs(object any) ([]netip.Prefix, error) {
 	o, ok := object.(*networking.ServiceCIDR)
 	if !ok {

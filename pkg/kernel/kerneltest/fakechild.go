@@ -133,7 +133,7 @@ func (m child) check(s *Space) error {
 		return s.damaged(action, string(m.op.Name), m.op, "%w", kernel.ErrRenamed)
 	}
 	if l == nil || !m.owns(l) {
-		return s.damaged(action, string(m.op.Name), m.op, "missing, or somebody else's")
+		return s.damaged(action, string(m.op.Name), m.op, "missing, or a link of another program")
 	}
 	p, err := m.parent(s)
 	if err != nil {
