@@ -4,29 +4,42 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os/signal"
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/lldp"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
-// nodePort is a port of the node, and the pods that use it.
+// nodePort is a port of the node, the pods that use it, and what its switch says.
 type nodePort struct {
 	inventory.Port
-	Pods []string `json:"pods"`
+	Pods   []string        `json:"pods"`
+	Switch *lldp.Neighbour `json:"switch,omitempty"` // nil: not asked, or not heard
+}
+
+// railsFlags are the flags of rocectl rails.
+type railsFlags struct {
+	json, lldp bool
+	wait       time.Duration
 }
 
 func railsCommand(node *nodeFlags) *cobra.Command {
-	var asJSON bool
+	var f railsFlags
 	cmd := &cobra.Command{
 		Use:   "rails",
 		Short: "Show the RoCE NICs of this node",
@@ -43,34 +56,78 @@ bridge, NODE several host bridges of one NUMA node, SYS the connection between N
 nodes.
 
 The state AWAY means that a pod has the device. "-" means that the node does not tell.
-Run it on the node. Nothing is changed.`,
+Run it on the node. Nothing is changed.
+
+With --lldp it listens for the LLDP frames of the switches, and shows the switch of
+each NIC and the port of that switch. A switch sends a frame every 30 seconds unless
+it is configured otherwise; the command ends when it has heard one on each NIC that is
+up, after --lldp-wait, or with ^C. It needs CAP_NET_RAW. LLDP is not protected: what a
+switch says of itself is not proven. If no switch is heard, LLDP may be off on its
+port, or the NIC's firmware takes the frames: with Intel's driver ice,
+ethtool --set-priv-flags NIC fw-lldp-agent off; with i40e, disable-fw-lldp on.`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := inventory.Live(cmd.Context())
-			if err != nil {
-				return err
-			}
-			records, err := node.records()
-			if err != nil {
-				return err
-			}
-			rows, unreadable := attachments(records)
-			ports := withPods(n.Ports(), rows)
-			switch {
-			case asJSON:
-				err = writeJSON(cmd.OutOrStdout(), ports)
-			case len(ports) == 0:
-				err = cnierr.New(cnierr.NoRDMA, "show", "rails",
-					"load the driver of the node's RDMA NICs; rocectl doctor says what is missing", "the node has no RDMA device")
-			default:
-				err = writeRails(cmd.OutOrStdout(), ports)
-			}
-			return errors.Join(err, unreadable)
+			return f.run(cmd, node)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print as JSON")
+	cmd.Flags().BoolVar(&f.lldp, "lldp", false, "listen for the switches' LLDP frames")
+	cmd.Flags().DurationVar(&f.wait, "lldp-wait", lldp.Interval+5*time.Second, "the longest `TIME` to listen")
 	return cmd
+}
+
+// run prints the ports of the node.
+func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
+	n, err := inventory.Live(cmd.Context())
+	if err != nil {
+		return err
+	}
+	records, err := node.records()
+	if err != nil {
+		return err
+	}
+	rows, unreadable := attachments(records)
+	ports := withPods(n.Ports(), rows)
+	var unheard error
+	if f.lldp {
+		unheard = f.listen(cmd, ports)
+	}
+	switch {
+	case f.json:
+		err = writeJSON(cmd.OutOrStdout(), ports)
+	case len(ports) == 0:
+		err = cnierr.New(cnierr.NoRDMA, "show", "rails",
+			"load the driver of the node's RDMA NICs; rocectl doctor says what is missing", "the node has no RDMA device")
+	default:
+		err = f.write(cmd.OutOrStdout(), ports)
+	}
+	return errors.Join(err, unheard, unreadable)
+}
+
+// listen adds what the switches say. The errors are about single NICs.
+func (f railsFlags) listen(cmd *cobra.Command, ports []nodePort) error {
+	var links []conf.LinkName
+	for _, p := range ports {
+		if p.RoCE() && !slices.Contains(links, p.Netdev) {
+			links = append(links, p.Netdev)
+		}
+	}
+	if len(links) == 0 {
+		return nil
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "# listening for LLDP on %d NICs, for %s at most; ^C ends it\n", len(links), f.wait)
+	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	ctx, end := context.WithTimeout(ctx, f.wait)
+	defer end()
+	heard, err := lldp.Listen(ctx, links)
+	for i := range ports {
+		if n, ok := heard[ports[i].Netdev]; ok {
+			ports[i].Switch = &n
+		}
+	}
+	return err
 }
 
 // withPods adds the pods that have an interface on a NIC, or its RDMA device.
@@ -84,7 +141,7 @@ func withPods(ports []inventory.Port, rows []record.Record) []nodePort {
 			}
 		}
 		slices.Sort(pods)
-		out = append(out, nodePort{p, slices.Compact(pods)})
+		out = append(out, nodePort{Port: p, Pods: slices.Compact(pods)})
 	}
 	return out
 }
@@ -103,11 +160,26 @@ func uses(p plan.Plan, port inventory.Port) bool {
 	return false
 }
 
-func writeRails(w io.Writer, ports []nodePort) error {
+// write prints the table. It has the columns of the switch if they were asked for.
+func (f railsFlags) write(w io.Writer, ports []nodePort) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RAIL\tNETDEV\tRDMA\tLAYER\tSTATE\tSPEED\tMTU\tADDRESS\tPCI\tNUMA\tGPU\tID\tDRIVER\tFIRMWARE\tGIDS FREE\tPODS")
+	head := []string{
+		"RAIL", "NETDEV", "RDMA", "LAYER", "STATE", "SPEED", "MTU", "ADDRESS", "PCI", "NUMA", "GPU", "ID", "DRIVER", "FIRMWARE", "GIDS FREE", "PODS",
+	}
+	if f.lldp {
+		head = append(head, "SWITCH", "SWITCH PORT")
+	}
+	fmt.Fprintln(t, strings.Join(head, "\t"))
 	for _, p := range ports {
-		fmt.Fprintln(t, strings.Join(columns(p), "\t"))
+		row := columns(p)
+		if f.lldp {
+			var n lldp.Neighbour
+			if p.Switch != nil {
+				n = *p.Switch
+			}
+			row = append(row, orDash(n.Switch), orDash(n.Port))
+		}
+		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}
 	if err := t.Flush(); err != nil {
 		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)

@@ -6,12 +6,14 @@ package main
 import (
 	"bytes"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/lldp"
 	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
@@ -46,7 +48,7 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	var out bytes.Buffer
-	if err := writeRails(&out, got); err != nil {
+	if err := (railsFlags{}).write(&out, got); err != nil {
 		t.Fatal(err)
 	}
 	const want = `RAIL  NETDEV     RDMA      LAYER     STATE          SPEED  MTU   ADDRESS         PCI           NUMA  GPU            ID         DRIVER           FIRMWARE                    GIDS FREE   PODS
@@ -56,5 +58,22 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+
+	got[0].Switch = &lldp.Neighbour{Switch: "leaf-03", Port: "swp12"}
+	out.Reset()
+	if err := (railsFlags{lldp: true}).write(&out, got); err != nil {
+		t.Fatal(err)
+	}
+	var ends []string
+	for line := range strings.Lines(out.String()) {
+		_, end, _ := strings.Cut(strings.TrimSpace(line), "PODS  ")
+		if words := strings.Fields(line); end == "" {
+			end = strings.Join(words[len(words)-3:], " ")
+		}
+		ends = append(ends, end)
+	}
+	if diff := cmp.Diff([]string{"SWITCH   SWITCH PORT", "2 leaf-03 swp12", "0 - -", "1 - -"}, ends); diff != "" {
+		t.Errorf("with LLDP (-want +got)\n%s", diff)
 	}
 }

@@ -76,6 +76,7 @@ var importMap = []layer{
 	{"pkg/inventory", []string{
 		"pkg/cnierr", "pkg/conf", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/rdma/discover", "pkg/rdma/gidtable", "pkg/rdma/nldev",
 	}},
+	{"pkg/lldp", []string{"pkg/cnierr", "pkg/conf"}},
 	{"pkg/doctor", []string{
 		"pkg/cnierr", "pkg/trusted", "pkg/shell", "pkg/netrange", "pkg/conf/pool", "pkg/inventory", "pkg/rdma/nldev", "pkg/rdma/gidtable",
 		"pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile",
