@@ -6,11 +6,15 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,12 +31,60 @@ import (
 const deployment = "../../conf-examples/deploy"
 
 // deploy applies what kustomization.yaml lists to a cluster, as
-// kubectl apply --server-side -k does, which may be done again and again.
+// kubectl apply --server-side -k does, which may be done again and again. When it
+// returns, all of it is in force.
 func deploy(t testing.TB, c *ground.Cluster) {
 	t.Helper()
 	for _, path := range kustomized(t, deployment) {
 		applyFile(t, c, path)
 	}
+	inForce(t, c)
+}
+
+// last is a right and a policy that refuses what the right allows. LAST is the name of
+// all of them, and of the user.
+const last = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: LAST}
+rules: [{apiGroups: [""], resources: [configmaps], verbs: [create]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: LAST}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: LAST}
+subjects: [{kind: User, name: LAST, apiGroup: rbac.authorization.k8s.io}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: LAST}
+spec:
+  matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: [CREATE]}]}
+  matchConditions: [{name: user, expression: request.userInfo.username == 'LAST'}]
+  validations: [{expression: "false", message: LAST is refused}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: LAST}
+spec: {policyName: LAST, validationActions: [Deny]}`
+
+// inForce waits until the API server acts on the cluster roles and the policies that
+// were written before. The server reads each kind in the order of the writes. So it has
+// read all others when it acts on the last ones.
+func inForce(t testing.TB, c *ground.Cluster) {
+	t.Helper()
+	name := "last-" + strings.ToLower(rand.Text())
+	applyText(t, c, "the last policy", []byte(strings.ReplaceAll(last, "LAST", name)))
+	user := c.Admin()
+	user.Impersonate.UserName = name
+	maps := client(t, user).CoreV1().ConfigMaps("default")
+	eventually(t, "rights and policies are in force", func(ctx context.Context) error {
+		_, err := maps.Create(ctx, &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name}}, meta.CreateOptions{DryRun: []string{meta.DryRunAll}})
+		if err == nil || !strings.Contains(err.Error(), name+" is refused") {
+			return errors.Join(errors.New("the last policy does not refuse"), err)
+		}
+		return nil
+	})
 }
 
 // kustomized returns the files that a folder's kustomization.yaml lists.
@@ -105,15 +157,11 @@ func apply(ctx context.Context, c *ground.Cluster, object *unstructured.Unstruct
 }
 
 // eventually waits for what the API server does a moment after it has answered.
-// What it says to be wrong stays wrong.
+// What it says to be wrong stays wrong. A server that was started again takes up to half
+// a minute until its policies find the RailPools.
 func eventually(t testing.TB, what string, do func(context.Context) error) {
 	t.Helper()
-	within(t, 30*time.Second, what, do)
-}
-
-func within(t testing.TB, limit time.Duration, what string, do func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

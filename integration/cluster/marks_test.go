@@ -85,7 +85,7 @@ func TestADeletedPoolKeepsItsAddressesUntilTheyAreGivenBack(t *testing.T) {
 	b := owned(t, c, "n1")[0]
 	must(t, api(t, c.Admin()).Blocks().Delete(t.Context(), b.Name, b.UID, b.ResourceVersion))
 	began := time.Now()
-	within(t, 2*time.Minute, "the heir has the addresses", func(ctx context.Context) error {
+	eventually(t, "the heir has the addresses", func(ctx context.Context) error {
 		if _, err := pool(ctx, t, c, "compute"); err == nil {
 			return errors.New("the deleted one is there still")
 		}

@@ -57,12 +57,12 @@ func (g guarded) refuses(t *testing.T, attempts []attempt) {
 	}
 }
 
-// until waits until the policies that compare with RailPools are in force, and know the
-// pool.
+// until waits until the policies know the pool, and refuse an attempt for the reason that
+// it wants.
 func (g guarded) until(t *testing.T, a attempt) {
 	t.Helper()
 	eventually(t, "the policies know the RailPool", func(ctx context.Context) error {
-		if err := g.makes(ctx, t, g.a, a); !apierrors.IsForbidden(err) {
+		if err := g.makes(ctx, t, g.a, a); err == nil || !strings.Contains(err.Error(), a.want) {
 			return errors.Join(errors.New("it is not refused"), err)
 		}
 		return nil
@@ -81,7 +81,7 @@ func TestAnAgentMakesOnlyBlocksThatFit(t *testing.T) {
 		return attempt{kind: "RailBlock", object: fmt.Sprintf("metadata: {name: POOL-%d, %s}\nspec: {pool: POOL, index: %d, size: %d, nodeName: POOL-a, machineID: m}", index, metadata, index, size)}
 	}
 	refused := func(a attempt, want string) attempt { a.want = want; return a }
-	g.until(t, block(40, 17, labels))
+	g.until(t, refused(block(40, 17, labels), "has 8 host indexes"))
 	g.refuses(t, []attempt{
 		block(0, 8, labels),
 		block(127, 8, labels),
@@ -111,7 +111,7 @@ func TestAnAgentMakesOnlyBlocksOfRacksThatThereAre(t *testing.T) {
 		}
 		return attempt{"RailBlock", fmt.Sprintf("metadata: {name: %s-%d, labels: {roce-cni.io/pool: POOL, roce-cni.io/machine-id: m%s}}\nspec: {pool: POOL, rack: %q, index: %d, size: 16, nodeName: POOL-a, machineID: m}", name, index, extra, rack, index), want}
 	}
-	g.until(t, block("r3", 0, ""))
+	g.until(t, block("r3", 0, "has no rack"))
 	g.refuses(t, []attempt{
 		block("r1", 15, ""), block("r2", 31, ""),
 		block("r1", 16, "has no block 16"), block("r2", 32, "has no block 32"),
@@ -127,7 +127,7 @@ func TestAnAgentMakesOnlyLeasesThatFit(t *testing.T) {
 		return attempt{"RailLease", fmt.Sprintf("metadata: {name: POOL-s%d%s}\nspec: {pool: POOL, slot: %d, namespace: team-b, pod: db-0, interface: net1, holder: {nodeName: POOL-a, machineID: m}, written: %q}", slot, metadata, slot, written), want}
 	}
 	now := time.Now().UTC().Format(time.RFC3339)
-	g.until(t, lease(511, "", now, ""))
+	g.until(t, lease(511, "", now, "is not one of spec.sticky.slots"))
 	g.refuses(t, []attempt{
 		lease(512, "", now, ""), lease(767, "", now, ""),
 		lease(511, "", now, "is not one of spec.sticky.slots"), lease(768, "", now, "is not one of spec.sticky.slots"),

@@ -5,7 +5,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -44,12 +43,7 @@ subjects: [{kind: User, name: tenant, apiGroup: rbac.authorization.k8s.io}]`))
 		}}, meta.CreateOptions{DryRun: []string{meta.DryRunAll}})
 		return err
 	}
-	eventually(t, "the policy is in force", func(ctx context.Context) error {
-		if err := create(ctx, ""); !apierrors.IsForbidden(err) {
-			return errors.Join(errors.New("it is not refused"), err)
-		}
-		return nil
-	})
+	inForce(t, c)
 	for config, want := range map[string]string{
 		`{"cniVersion": "1.1.0", "name": "x", "type": "roce", "master": "eth1", "ipam": {"type": "roce-ipam", "railPool": "compute"}}`: "",
 		`{"cniVersion": "1.1.0", "name": "x", "plugins": [{"type": "roce"}, {"type": "tuning", "mtu": 9000}]}`:                         "",

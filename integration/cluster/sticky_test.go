@@ -135,7 +135,7 @@ func TestAPodKeepsItsAddressesWhereverItRuns(t *testing.T) {
 	b.ends("c2")
 	// The agent looks at the leases each second. If the pod came and went in between,
 	// it waits a minute for the pod to come.
-	within(t, 90*time.Second, "the slot is given back", func(ctx context.Context) error {
+	eventually(t, "the slot is given back", func(ctx context.Context) error {
 		now, err := api(t, c.Admin()).Leases().Get(ctx, held.Name)
 		if err == nil && now.Spec.Holder != (sticky.Holder{}) {
 			err = fmt.Errorf("it is %+v", now)
