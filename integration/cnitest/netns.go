@@ -25,7 +25,7 @@ import (
 // that comes. In a virtual machine the processor is emulated, and the kernel of a
 // busy machine removes a namespace late: one work queue does it for all
 // (cleanup_net).
-const Patience = 30 * time.Second
+const Patience = 2 * time.Minute
 
 // UniqueName returns a name for namespaces that no other process of this machine
 // uses: the prefix, the number of this process, and chance.
