@@ -191,6 +191,9 @@ func columns(p nodePort) []string {
 	gids := "-"
 	if p.GIDs.Size > 0 {
 		gids = fmt.Sprintf("%d of %d", p.GIDs.Free(), p.GIDs.Size)
+		if p.GIDs.Hidden {
+			gids = "at most " + gids
+		}
 	}
 	id := orDash(strings.Trim(p.VendorID+":"+p.DeviceID, ":"))
 	state := p.State

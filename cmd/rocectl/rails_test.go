@@ -29,7 +29,7 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 			GPUs:   []inventory.GPU{{Name: "GPU0", Distance: inventory.PIX}, {Name: "GPU1", Distance: inventory.PIX}},
 			GIDs:   inventory.GIDs{Used: 5, Size: 256},
 		},
-		{Netdev: "ens2", Device: "mlx5_8", Number: 1, LinkLayer: "Ethernet", State: "DOWN", Bond: "bond0", Speed: 2500},
+		{Netdev: "ens2", Device: "mlx5_8", Number: 1, LinkLayer: "Ethernet", State: "DOWN", Bond: "bond0", Speed: 2500, GIDs: inventory.GIDs{Used: 4, Size: 256, Hidden: true}},
 		{Device: "mlx5_9", Number: 2, State: "AWAY"},
 	}
 	on := plan.Plan{Ops: plan.InPod(plan.Child{Parent: "ens1f0np0"})}
@@ -51,10 +51,10 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 	if err := (railsFlags{}).write(&out, got); err != nil {
 		t.Fatal(err)
 	}
-	const want = `RAIL  NETDEV     RDMA      LAYER     STATE          SPEED  MTU   ADDRESS         PCI           NUMA  GPU            ID         DRIVER           FIRMWARE                    GIDS FREE   PODS
-0     ens1f0np0  mlx5_7/1  Ethernet  ACTIVE         400G   9000  172.16.11.1/24  0000:13:00.0  1     GPU0,GPU1 PIX  15b3:1021  mlx5_core 6.8.0  28.39.1002 (MT_0000000838)  251 of 256  2
--     ens2       mlx5_8/1  Ethernet  DOWN in bond0  2.5G   -     -               -             -     -              -          -                -                           -           0
--     -          mlx5_9/2  -         AWAY           -      -     -               -             -     -              -          -                -                           -           1
+	const want = `RAIL  NETDEV     RDMA      LAYER     STATE          SPEED  MTU   ADDRESS         PCI           NUMA  GPU            ID         DRIVER           FIRMWARE                    GIDS FREE           PODS
+0     ens1f0np0  mlx5_7/1  Ethernet  ACTIVE         400G   9000  172.16.11.1/24  0000:13:00.0  1     GPU0,GPU1 PIX  15b3:1021  mlx5_core 6.8.0  28.39.1002 (MT_0000000838)  251 of 256          2
+-     ens2       mlx5_8/1  Ethernet  DOWN in bond0  2.5G   -     -               -             -     -              -          -                -                           at most 252 of 256  0
+-     -          mlx5_9/2  -         AWAY           -      -     -               -             -     -              -          -                -                           -                   1
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -64,9 +64,12 @@ type Driver struct {
 type GIDs struct {
 	Used int `json:"used"`
 	Size int `json:"size"`
+	// Hidden says that the driver is NVIDIA's own, which hides the entries of pods from
+	// the host: Used can be too small.
+	Hidden bool `json:"hidden,omitempty"`
 }
 
-// Free returns how many entries are unused.
+// Free returns how many entries are unused, or seem so: see Hidden.
 func (g GIDs) Free() int { return g.Size - g.Used }
 
 // String returns the port as rdma link calls it.
@@ -139,7 +142,8 @@ func (n Node) port(device string, p nldev.Port) Port {
 	n.hardware(&out)
 	entries, size, err := gidtable.New(n.Sys, device, p.Number).Entries()
 	if err == nil {
-		out.GIDs = GIDs{len(entries), size}
+		_, err := fs.Stat(n.Sys, "module/mlx_compat")
+		out.GIDs = GIDs{len(entries), size, err == nil}
 	}
 	return out
 }

@@ -138,6 +138,19 @@ func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
 
 // TestPortsThatAreNoRail have no number, and come after the rails: InfiniBand, the
 // ports of a bond, a device that a pod has. A virtual function is left out.
+func TestNVIDIAsDriverHidesEntriesOfPods(t *testing.T) {
+	t.Parallel()
+	s := tree{fstest.MapFS{}}
+	n := Node{Sys: s.MapFS}
+	n.nic(s, "pci0000:00/0000:00:01.0/0000:01:00.0", "ens1", "mlx5_0", 0)
+	for _, want := range []GIDs{{Used: 1, Size: 2}, {Used: 1, Size: 2, Hidden: true}} {
+		if got := n.Ports()[0].GIDs; got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		s.write("module/mlx_compat/refcnt", "12")
+	}
+}
+
 func TestPortsThatAreNoRail(t *testing.T) {
 	t.Parallel()
 	s := tree{fstest.MapFS{}}

@@ -148,6 +148,9 @@ func devicePlugin(ports []inventory.Port, selectors ordered, choice Choice) (Doc
 	d.note("The configuration of k8s-rdma-shared-dev-plugin: one resource for all rails, rdma/%s. It gives a pod /dev/infiniband.", choice.Name)
 	d.note("rdmaHcaMax: how many pods the GID table of %s has room for, with one IPv4 address each (%d of %d entries are free, and an address takes two).",
 		full.Netdev, full.GIDs.Free(), full.GIDs.Size)
+	if full.GIDs.Hidden {
+		d.note("NVIDIA's own driver hides the entries of pods from the host. If the node has pods with RDMA, take the number of rocectl gids.")
+	}
 	text, err := indent(ordered{
 		{"periodicUpdateInterval", 300},
 		{"configList", []ordered{{{"resourceName", choice.Name}, {"rdmaHcaMax", pods}, {"selectors", selectors}}}},
