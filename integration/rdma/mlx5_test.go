@@ -287,3 +287,25 @@ func TestMLX5PortThatFlapsKeepsItsIndexes(t *testing.T) {
 	a.mustDel()
 	n.nothingLeft()
 }
+
+// TestMLX5MoveThatRenumbersADeviceFileIsReported has a free number below those of the
+// devices, as a virtual function leaves one. Each move takes the lowest free number.
+func TestMLX5MoveThatRenumbersADeviceFileIsReported(t *testing.T) {
+	n := newMLX5Node(t, "exclusive")
+	was := run(t, "cat", "/sys/module/fake_roce/parameters/devices")
+	reload := "rmmod fake_roce\nrdma link add gap type rxe netdev r0\nmodprobe fake_roce devices='" + was + "'\nrdma link del gap"
+	finally(t, "rmmod fake_roce; modprobe fake_roce devices='"+was+"'")
+	shell(t, reload)
+	on := func(rail int, uverbs string) attachment {
+		return n.attach(n.rail(rail).With("rdma", map[string]any{"uverbs": uverbs}), n.pod())
+	}
+	contains(t, on(0, "require").mustFail(110), "from /dev/infiniband/uverbs1 to /dev/infiniband/uverbs0")
+	n.nothingLeft()
+	a := on(4, "warn") // mlx5_0 has number 0 now, and 1 is free
+	a.mustAdd()
+	const changed = "from /dev/infiniband/uverbs4 to /dev/infiniband/uverbs1"
+	contains(t, a.stderr.String(), changed)
+	contains(t, a.check(), changed)
+	a.mustDel()
+	n.nothingLeft()
+}
