@@ -179,11 +179,17 @@ func (g gid) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lost returns the finding for a device without files under its name.
+// lost returns the finding for a port without files of a table under the name of its
+// device.
 func (g gid) lost(ctx context.Context) error {
 	where, want := g.side, g.op.Device
 	d, err := g.device(ctx, where, want)
-	if err != nil || d.Name == want.Name {
+	if err == nil && d.Name == want.Name {
+		return cnierr.New(cnierr.Damaged, "check GIDs of", portName(want),
+			"look at the NIC with devlink dev param show and devlink dev eswitch show, set back what was changed, and delete the pod so that it is created again",
+			"the port has no GID table, so RoCE is off")
+	}
+	if err != nil {
 		return g.damaged(portName(want), "the device is not in the namespace of %s under its name", where)
 	}
 	return damaged("check GIDs of", portName(want), []string{g.rdma(where, "dev set %s name %s", d.Name, want.Name)},

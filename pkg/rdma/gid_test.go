@@ -251,6 +251,19 @@ func TestCheckOfGIDsHintsAtWhatHelps(t *testing.T) {
 	}
 }
 
+// TestCheckOfAPortThatLostItsTable has a NIC that went into switchdev mode, or on which
+// RoCE was switched off, while a pod uses it.
+func TestCheckOfAPortThatLostItsTable(t *testing.T) {
+	t.Parallel()
+	device := roce(0, "mlx5_0", r0, "r0")
+	op := wait("172.16.0.11")
+	op.Device.Index, op.Device.GUID = device.Index, device.GUID
+	err := (&node{devices: []*hca{device}}).subsystem(t, sysfs("mlx5_0")).Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})
+	if cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "the port has no GID table, so RoCE is off") || !strings.Contains(hintOf(err), "devlink dev param show") {
+		t.Errorf("got %v, hint %q, want 110 that says that RoCE is off", err, hintOf(err))
+	}
+}
+
 func TestTableListsWhatIsInUse(t *testing.T) {
 	t.Parallel()
 	s := (&node{}).subsystem(t, sysfs("mlx5_0", v1("10.0.0.1"), "", v2("fd00::11"), ""))
