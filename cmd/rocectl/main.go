@@ -59,7 +59,8 @@ func root(out, errOut io.Writer) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	if filepath.Base(os.Args[0]) == "kubectl-roce" { // kubectl starts it for "kubectl roce"
+	plugin := filepath.Base(os.Args[0]) == "kubectl-roce" // kubectl starts it for "kubectl roce"
+	if plugin {
 		cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl roce"}
 	}
 	cmd.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
@@ -69,7 +70,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 	node := &nodeFlags{}
 	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases: stateDir of the networks")
 	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), poolCommand(node),
-		doctorCommand(node), railsCommand(node), generateCommand(), verifyCommand(node), hwtestCommand(node), bundleCommand(node), gidsCommand(node), envCommand(node), explainCommand())
+		doctorCommand(node), railsCommand(node, plugin), generateCommand(), verifyCommand(node), hwtestCommand(node), bundleCommand(node), gidsCommand(node), envCommand(node), explainCommand())
 	cmd.AddCommand(cluster.Commands(&node.stateDir)...)
 	return cmd
 }

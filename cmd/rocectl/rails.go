@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/inventory"
@@ -34,15 +35,17 @@ type nodePort struct {
 
 // railsFlags are the flags of rocectl rails.
 type railsFlags struct {
-	json, lldp bool
-	wait       time.Duration
+	json, lldp, all bool
+	wait            time.Duration
+	cluster         cluster.Fleet
 }
 
-func railsCommand(node *nodeFlags) *cobra.Command {
+// railsCommand returns the command. As a plugin of kubectl it is about the cluster.
+func railsCommand(node *nodeFlags, plugin bool) *cobra.Command {
 	var f railsFlags
 	cmd := &cobra.Command{
 		Use:   "rails",
-		Short: "Show the RoCE NICs of this node",
+		Short: "Show the RoCE NICs of this node, or of all nodes",
 		Long: `Show the RDMA ports of this node, one line for each: the NIC and what it is, its
 state, the nearest GPUs, the room in the GID table, and how many pods use it.
 
@@ -64,16 +67,36 @@ it is configured otherwise; the command ends when it has heard one on each NIC t
 up, after --lldp-wait, or with ^C. It needs CAP_NET_RAW. LLDP is not protected: what a
 switch says of itself is not proven. If no switch is heard, LLDP may be off on its
 port, or the NIC's firmware takes the frames: with Intel's driver ice,
-ethtool --set-priv-flags NIC fw-lldp-agent off; with i40e, disable-fw-lldp on.`,
-		Args:    cobra.NoArgs,
-		PreRunE: node.mustExist,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+ethtool --set-priv-flags NIC fw-lldp-agent off; with i40e, disable-fw-lldp on.
+
+With --cluster it shows the rails of all nodes, as their agents have reported them,
+and then what differs: a rail with another MTU, firmware or speed than the same rail
+of most nodes, a NIC that is missing, or a cable in another switch than those of the
+nodes that share its other switches. The switches are known if the agents have the
+flag --lldp. It may run anywhere, and reads the same kubeconfig as kubectl. "kubectl
+roce rails" is the same. A report is at most two minutes behind the node.`,
+		Example: `  rocectl rails --lldp
+  kubectl roce rails --differences`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.all {
+				f.cluster.JSON = f.json
+				return f.cluster.Show(cmd.Context(), cmd.OutOrStdout())
+			}
+			if err := node.mustExist(cmd, args); err != nil {
+				return err
+			}
 			return f.run(cmd, node)
 		},
 	}
 	cmd.Flags().BoolVar(&f.json, "json", false, "print as JSON")
 	cmd.Flags().BoolVar(&f.lldp, "lldp", false, "listen for the switches' LLDP frames")
 	cmd.Flags().DurationVar(&f.wait, "lldp-wait", lldp.Interval+5*time.Second, "the longest `TIME` to listen")
+	cmd.Flags().BoolVar(&f.all, "cluster", plugin, "show the rails of all nodes")
+	cmd.Flags().BoolVar(&f.cluster.Differences, "differences", false, "with --cluster, show only what differs")
+	cmd.Flags().StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "with --cluster, a kubeconfig `FILE` (default: that of kubectl)")
+	cmd.Flags().StringVar(&f.cluster.Context, "context", "", "with --cluster, the `CONTEXT` of the kubeconfig (default: the current one)")
+	cmd.MarkFlagsMutuallyExclusive("cluster", "lldp")
 	return cmd
 }
 

@@ -59,7 +59,11 @@ var importMap = []layer{
 	{"pkg/block/blocktest", []string{"pkg/block"}},
 	{"pkg/block/sticky", []string{"pkg/conf/pool", "pkg/block/nodefile", "pkg/block"}},
 	{"pkg/block/sticky/stickytest", []string{"pkg/block/nodefile", "pkg/block", "pkg/block/blocktest", "pkg/block/sticky"}},
-	{"pkg/block/kube", []string{"pkg/cnierr", "pkg/conf", "pkg/block", "pkg/block/sticky"}},
+	{"pkg/inventory", []string{
+		"pkg/cnierr", "pkg/conf", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/rdma/discover", "pkg/rdma/gidtable", "pkg/rdma/nldev",
+	}},
+	{"pkg/inventory/fleet", []string{"pkg/inventory"}},
+	{"pkg/block/kube", []string{"pkg/cnierr", "pkg/conf", "pkg/block", "pkg/block/sticky", "pkg/inventory/fleet"}},
 	{"pkg/agent/pace", nil},
 	{"pkg/agent/grant", []string{"pkg/cnierr", "pkg/conf/pool", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile", "pkg/block", "pkg/block/sticky", "pkg/agent/pace"}},
 	{"pkg/agent", []string{"pkg/cnierr", "pkg/conf/pool", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile", "pkg/block", "pkg/block/sticky", "pkg/agent/pace", "pkg/agent/grant"}},
@@ -72,9 +76,6 @@ var importMap = []layer{
 	{"pkg/attach", []string{
 		"pkg/cnierr", "pkg/conf", "pkg/plan", "pkg/result", "pkg/apply",
 		"pkg/kernel", "pkg/rdma", "pkg/probe", "pkg/record", "pkg/lease",
-	}},
-	{"pkg/inventory", []string{
-		"pkg/cnierr", "pkg/conf", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/rdma/discover", "pkg/rdma/gidtable", "pkg/rdma/nldev",
 	}},
 	{"pkg/lldp", []string{"pkg/cnierr", "pkg/conf"}},
 	{"pkg/doctor", []string{

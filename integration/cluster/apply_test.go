@@ -29,7 +29,7 @@ func TestTheServerAcceptsTheChartAndAllExamples(t *testing.T) {
 	t.Parallel()
 	c := own(t)
 	helm(t, c, "install", "roce-cni", chart, "--create-namespace")
-	kubectl(t, c, "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io", "crd/railleases.roce-cni.io")
+	kubectl(t, c, "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io", "crd/railleases.roce-cni.io", "crd/railnodes.roce-cni.io")
 	installed := chartObjects(t, c)
 	for _, want := range []string{
 		"daemonset.apps/roce-cni-agent", "deployment.apps/roce-cni-gc", "daemonset.apps/rdma-shared-device-plugin",

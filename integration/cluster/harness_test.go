@@ -112,7 +112,8 @@ func withCRDs(t testing.TB, c *ground.Cluster) *ground.Cluster {
 		_, pools := api(t, c.Admin()).Pools().All(ctx)
 		_, blocks := api(t, c.Admin()).Blocks().List(ctx, block.Query{})
 		_, leases := api(t, c.Admin()).Leases().List(ctx, sticky.Query{})
-		return errors.Join(pools, blocks, leases)
+		_, nodes := api(t, c.Admin()).RailNodes().All(ctx)
+		return errors.Join(pools, blocks, leases, nodes)
 	})
 	return c
 }

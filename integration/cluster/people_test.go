@@ -62,6 +62,7 @@ func TestKubectlFindsThePlugin(t *testing.T) {
 	need(t, "kubectl", "../../../bin/rocectl")
 	must(t, write(t, c, http.MethodPost, "RailPool", "listed", `spec: {rails: [{subnets: [{subnet: 10.77.0.0/24}]}]}`))
 	must(t, write(t, c, http.MethodPost, "RailBlock", "listed-3", `spec: {pool: listed, index: 3, size: 16, nodeName: nowhere, machineID: m1}`))
+	must(t, write(t, c, http.MethodPost, "RailNode", "listed", "status: {rails: [{rail: 3, netdev: ens3, device: mlx5_3, port: 1, state: ACTIVE, speed: 400000, mtu: 9000}]}"))
 	dir := t.TempDir()
 	program, err := filepath.Abs(rocectl)
 	must(t, err)
@@ -71,6 +72,7 @@ func TestKubectlFindsThePlugin(t *testing.T) {
 		"pools":  `(?m)^listed +0 +0 +0 +0 +not seen by the reaper yet`,
 		"blocks": `(?m)^listed-3 +nowhere +10\.77\.0\.48-10\.77\.0\.63 `,
 		"nodes":  `(?m)^nowhere +gone +listed +1 `,
+		"rails":  `(?m)^listed +3 +ens3 +mlx5_3/1 +ACTIVE +400G +9000 `,
 	} {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "kubectl"), "roce", verb)
 		cmd.Env = append(os.Environ(), "PATH="+dir, "KUBECONFIG="+filepath.Join(dir, "kubeconfig"))
@@ -87,7 +89,7 @@ func TestApplyingTheFolderAgainWritesNothing(t *testing.T) {
 	t.Parallel()
 	c := own(t)
 	kubectl(t, c, "apply", "-k", deployment+"/crds")
-	kubectl(t, c, "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io", "crd/railleases.roce-cni.io")
+	kubectl(t, c, "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io", "crd/railleases.roce-cni.io", "crd/railnodes.roce-cni.io")
 	kubectl(t, c, "apply", "-k", deployment)
 	for _, line := range strings.Split(strings.TrimSpace(kubectl(t, c, "apply", "-k", deployment)), "\n") {
 		if !strings.HasSuffix(line, " unchanged") {

@@ -193,6 +193,8 @@ func TestAccountsHaveTheRightsThatTheyNeedAndNoMore(t *testing.T) {
 		{"list", ours, "railleases", "", ""},
 		{"create", ours, "railleases", "", ""},
 		{"patch", ours, "railleases", "", ""},
+		{"create", ours, "railnodes", "", ""},
+		{"patch", ours, "railnodes", "", ""},
 		{"get", "", "nodes", "", ""},
 	}
 	gc := []right{
@@ -219,6 +221,7 @@ func TestAccountsHaveTheRightsThatTheyNeedAndNoMore(t *testing.T) {
 		{"", ours, "railblocks", "", ""},
 		{"", ours, "railblocks/status", "", ""},
 		{"", ours, "railleases", "", ""},
+		{"", ours, "railnodes", "", ""},
 		{"", "", "nodes", "", ""},
 		{"", "", "nodes/status", "", ""},
 		{"", "", "pods", "", ""},

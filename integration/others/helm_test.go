@@ -143,7 +143,7 @@ func TestTheValuesReachTheirPlaces(t *testing.T) {
 		"image":            map[string]any{"tag": "v9"},
 		"imagePullSecrets": []any{map[string]any{"name": "pull"}},
 		"cniBinDir":        "/usr/libexec/cni",
-		"agent":            map[string]any{"nodeSelector": gpu, "serviceClusterIPRange": "10.96.0.0/12,fd00:96::/108"},
+		"agent":            map[string]any{"nodeSelector": gpu, "serviceClusterIPRange": "10.96.0.0/12,fd00:96::/108", "lldp": true},
 		"gc":               map[string]any{"replicas": 3},
 		"devicePlugin":     map[string]any{"nodeSelector": gpu},
 	})
@@ -162,6 +162,8 @@ func TestTheValuesReachTheirPlaces(t *testing.T) {
 		"path: /usr/libexec/cni\n":    1,
 		"replicas: 3\n":               1,
 		"- --service-cluster-ip-range=10.96.0.0/12,fd00:96::/108\n": 1,
+		"- --lldp\n":               1,
+		"- NET_RAW\n":              1,
 		"- name: pull\n":           3,
 		"namespace: roce-cni\n":    0,
 		"namespace: kube-system\n": 0,
@@ -195,6 +197,7 @@ func TestMistypedValuesAreRefused(t *testing.T) {
 		"an unknown key":   {"imageRegistri": "x"},
 		"a relative path":  {"cniBinDir": "opt/cni/bin"},
 		"no CIDR":          {"agent": map[string]any{"serviceClusterIPRange": "10.96.0.0"}},
+		"a word as switch": {"agent": map[string]any{"lldp": "on"}},
 		"a number as text": {"gc": map[string]any{"replicas": "two"}},
 	} {
 		if _, err := rendered(t, "roce-cni", values); err == nil {

@@ -31,7 +31,12 @@ import (
 )
 
 // agentFlags are the flags of rocectl agent.
-type agentFlags struct{ node, nodeIP, hostRoot, kubeconfig, listen, services string }
+type agentFlags struct {
+	node, nodeIP, hostRoot, kubeconfig, listen, services string
+
+	rails time.Duration
+	lldp  bool
+}
 
 func agentCommand(stateDir *string) *cobra.Command {
 	f := agentFlags{nodeIP: os.Getenv("NODE_IP")}
@@ -43,14 +48,15 @@ on each node, see conf-examples/deploy/agent.yaml. It claims a block of each
 pool that selects the node, writes into the state folder what the plugins may
 lease, and claims another block when more than four fifths of the host indexes
 are leased. In a sticky pool it takes and releases sticky addresses. It also writes
-the CIDRs of the cluster's Services, for networks with hostLink.routes "auto".
+the CIDRs of the cluster's Services, for networks with hostLink.routes "auto", and
+reports the NICs of the node for kubectl roce rails.
 
 Pods start and end without the agent and without the API server, as long as the
 node has free addresses. Only pods with sticky addresses need it when they start.
 
 It needs the network of the node, because the node's addresses tell it which
 block to try first, and write access to the folder pools in the state
-folder. It needs no capabilities. You may stop it at any time: there is nothing to undo.
+folder. It needs no capabilities, and with --lldp CAP_NET_RAW. You may stop it at any time: there is nothing to undo.
 
 It serves /metrics for Prometheus, and /healthz: 200 when pods get addresses of
 every pool that selects the node, otherwise 503 with the reason. Neither shows a
@@ -71,6 +77,8 @@ cannot reach it; nor can the probes of kubelet.`,
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` to reach the API server (default: the service account of the pod)")
 	cmd.Flags().StringVar(&f.listen, "listen", ":9482", "the `ADDRESS` for /metrics and /healthz")
 	cmd.Flags().StringVar(&f.services, ServiceRange, "", "the `CIDRS` of the cluster's Services, as kube-apiserver has them in its flag of this name (default: its ServiceCIDRs, which Kubernetes has from 1.33 on)")
+	cmd.Flags().DurationVar(&f.rails, "rails", time.Minute, "the `TIME` between two looks at the NICs, which are reported when they have changed; 0 reports nothing")
+	cmd.Flags().BoolVar(&f.lldp, "lldp", false, "report the switch and the switch port of each NIC, too")
 	cmd.Flags().Lookup("node").DefValue = "" // the page about it is the same on all machines
 	return cmd
 }
@@ -126,6 +134,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		return err
 	}
 	defer stop()
+	defer f.report(ctx, node.Name, api.RailNodes(), log)()
 	log.Info("the agent starts", "version", buildversion.BuildVersion, "machine-id", node.MachineID, "state-dir", stateDir, "listen", f.listen)
 	err = a.Run(ctx)
 	if ctx.Err() != nil {
@@ -133,6 +142,19 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		return nil
 	}
 	return err
+}
+
+// report reports the rails of the node until the returned function is called.
+func (f agentFlags) report(ctx context.Context, node string, to kube.RailNodes, log *slog.Logger) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	if r := newReporter(node, f.rails, to.Publish, log); f.rails > 0 {
+		all.Go(func() { r.run(ctx) })
+		if f.lldp {
+			all.Go(func() { r.listen(ctx) })
+		}
+	}
+	return func() { cancel(); all.Wait() }
 }
 
 // identity returns the node that claims.

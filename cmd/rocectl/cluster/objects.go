@@ -44,7 +44,7 @@ func (o *objects) Nodes(ctx context.Context) ([]reconcile.Node, error) {
 	all, err := o.api.Nodes().All(ctx)
 	var out []reconcile.Node
 	for _, n := range all {
-		out = append(out, reconcile.Node(n))
+		out = append(out, reconcile.Node{Name: n.Name, Labels: n.Labels, MachineID: n.MachineID, Ready: n.Ready})
 	}
 	return out, err
 }

@@ -29,6 +29,9 @@ func selector(values string) string {
 	return "{{- with " + values + " }}\n      nodeSelector: {{- toYaml . | nindent 8 }}\n      {{- end }}\n      "
 }
 
+// withPackets is the security context of an agent that listens for LLDP.
+const withPackets = `{runAsUser: 0, allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: ["ALL"], add: ["NET_RAW"]}, seccompProfile: {type: RuntimeDefault}}`
+
 const pullSecrets = "{{- with .Values.imagePullSecrets }}\n      imagePullSecrets: {{- toYaml . | nindent 8 }}\n      {{- end }}\n      "
 
 // templates has the manifests of the chart, and what is a value in each.
@@ -42,7 +45,8 @@ func templates() map[string][]change {
 		"agent.yaml": {
 			namespace, image,
 			{"path: /opt/cni/bin,", "path: {{ .Values.cniBinDir }},"},
-			{`["agent", "--host-root", "/host"]`, `["agent", "--host-root", "/host"{{ with .Values.agent.serviceClusterIPRange }}, {{ printf "--service-cluster-ip-range=%s" . | quote }}{{ end }}]`},
+			{`["agent", "--host-root", "/host"]`, `["agent", "--host-root", "/host"{{ with .Values.agent.serviceClusterIPRange }}, {{ printf "--service-cluster-ip-range=%s" . | quote }}{{ end }}{{ if .Values.agent.lldp }}, "--lldp"{{ end }}]`},
+			{"securityContext: *confined\n          ports:", `securityContext: {{ if .Values.agent.lldp }}` + withPackets + `{{ else }}*confined{{ end }}` + "\n          ports:"},
 			{"serviceAccountName: roce-cni-agent\n", pullSecrets + selector(".Values.agent.nodeSelector") + "serviceAccountName: roce-cni-agent\n"},
 		},
 		"gc.yaml": {

@@ -50,7 +50,7 @@ func (n *node) kubectl(t *testing.T, input string, args ...string) string {
 func (n *node) deploy(t *testing.T) {
 	t.Helper()
 	n.kubectl(t, "", "apply", "-k", deployment)
-	n.kubectl(t, "", "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io")
+	n.kubectl(t, "", "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io", "crd/railnodes.roce-cni.io")
 	n.kubectl(t, compute, "apply", "-f", "-")
 }
 

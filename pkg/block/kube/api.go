@@ -3,7 +3,7 @@
 
 // Package kube stores RailPools, RailBlocks and RailLeases in the Kubernetes API, and
 // answers what claimer and reaper ask about nodes. It also watches the CIDRs of the
-// cluster's Services.
+// cluster's Services, and stores what nodes report about their rails.
 //
 // It never decides who owns what, never retries, never caches, and never runs in a
 // plugin. Every method is one request, or one for each page of a list. It implements

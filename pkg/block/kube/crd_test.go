@@ -17,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
 	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+	"github.com/roce-cni/roce-cni/pkg/inventory/fleet"
 )
 
 // definition is what we look at of a CustomResourceDefinition.
@@ -76,6 +77,7 @@ func TestDefinitionsSayWhatTheProgramsRead(t *testing.T) {
 		"railblocks.spec":   {railBlock.Properties["spec"], reflect.TypeFor[block.Spec]()},
 		"railblocks.status": {railBlock.Properties["status"], reflect.TypeFor[kube.BlockStatus]()},
 		"railleases.spec":   {lease.Properties["spec"], reflect.TypeFor[sticky.Spec]()},
+		"railnodes.status":  {crd(t, "railnodes").Properties["status"], reflect.TypeFor[fleet.Report]()},
 	} {
 		same(t, path, tt.s, tt.typ)
 	}

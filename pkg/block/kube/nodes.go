@@ -21,6 +21,7 @@ type Nodes struct{ api *API }
 // Node has the fields of a Node object that we need.
 type Node struct {
 	Name      string
+	UID       string
 	Labels    map[string]string
 	MachineID string // as kubelet reports it; "" until it does: block.Node.Confirm
 	Ready     bool   // the condition of that name is True
@@ -31,6 +32,7 @@ type Node struct {
 type node struct {
 	Metadata struct {
 		Name   string            `json:"name"`
+		UID    string            `json:"uid"`
 		Labels map[string]string `json:"labels"`
 	} `json:"metadata"`
 	Status struct {
@@ -45,7 +47,7 @@ type node struct {
 }
 
 func (n node) node() Node {
-	out := Node{Name: n.Metadata.Name, Labels: n.Metadata.Labels, MachineID: n.Status.NodeInfo.MachineID}
+	out := Node{Name: n.Metadata.Name, UID: n.Metadata.UID, Labels: n.Metadata.Labels, MachineID: n.Status.NodeInfo.MachineID}
 	for _, c := range n.Status.Conditions {
 		out.Ready = out.Ready || c.Type == "Ready" && c.Status == "True"
 	}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/kube"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/inventory/fleet"
+)
+
+// Fleet shows the rails of all nodes.
+type Fleet struct {
+	Kubeconfig, Context string
+	Differences         bool // only these
+	JSON                bool
+}
+
+// reports is what the cluster has: the reports of nodes, and all nodes by name.
+type reports struct {
+	Nodes       []fleet.Node       `json:"nodes"`
+	Unreported  []string           `json:"unreported"` // nodes without a report
+	Differences []fleet.Difference `json:"differences"`
+}
+
+// Show prints the rails and what differs. It sends two requests.
+func (f Fleet) Show(ctx context.Context, w io.Writer) error {
+	all, err := f.read(ctx)
+	if err != nil {
+		return block.Explain(err)
+	}
+	if f.JSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		err = e.Encode(all)
+	} else {
+		err = f.write(w, all)
+	}
+	if err != nil {
+		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
+	}
+	return nil
+}
+
+func (f Fleet) read(ctx context.Context) (reports, error) {
+	api, err := connectAsUser(f.Kubeconfig, f.Context)
+	if err != nil {
+		return reports{}, err
+	}
+	objects, err := api.RailNodes().All(ctx)
+	if err != nil {
+		return reports{}, err
+	}
+	nodes, err := api.Nodes().All(ctx)
+	return reportsOf(objects, nodes), err
+}
+
+// reportsOf puts together what nodes have reported. The Node of a report may be gone
+// for a moment.
+func reportsOf(objects []kube.RailNode, nodes []kube.Node) reports {
+	out := reports{Nodes: []fleet.Node{}, Unreported: []string{}, Differences: []fleet.Difference{}}
+	for i := range objects {
+		n := fleet.Node{Name: objects[i].Name, Report: objects[i].Status}
+		slices.SortFunc(n.Rails, func(a, b fleet.Rail) int { return cmp.Compare(a.Rail, b.Rail) })
+		out.Nodes = append(out.Nodes, n)
+	}
+	slices.SortFunc(out.Nodes, func(a, b fleet.Node) int { return cmp.Compare(a.Name, b.Name) })
+	for _, n := range nodes {
+		if !slices.ContainsFunc(objects, func(o kube.RailNode) bool { return o.Name == n.Name }) {
+			out.Unreported = append(out.Unreported, n.Name)
+		}
+	}
+	slices.Sort(out.Unreported)
+	out.Differences = append(out.Differences, fleet.Compare(out.Nodes)...)
+	return out
+}
+
+func (f Fleet) write(w io.Writer, all reports) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if !f.Differences {
+		fmt.Fprintln(t, "NODE\tRAIL\tNETDEV\tRDMA\tSTATE\tSPEED\tMTU\tPCI\tGPU\tID\tDRIVER\tFIRMWARE\tSWITCH\tSWITCH PORT")
+		for _, n := range all.Nodes {
+			for _, r := range n.Rails {
+				row(t, n.Name, fmt.Sprint(r.Rail), r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, mbits(r.Speed), fmt.Sprint(r.MTU), r.PCI,
+					strings.TrimSpace(strings.Join(r.GPUs, ",")+" "+r.Distance), strings.Trim(r.Vendor+":"+r.DeviceID, ":"), r.Driver, r.Firmware, r.Switch, r.SwitchPort)
+			}
+			if len(n.Rails) == 0 {
+				row(t, n.Name, "none")
+			}
+		}
+		for _, n := range all.Unreported {
+			row(t, n, "no report: kubectl -n roce-cni get pods -o wide shows whether an agent runs there")
+		}
+		fmt.Fprintln(t)
+	}
+	if len(all.Differences) == 0 {
+		fmt.Fprintln(t, "# no rail differs from the same rail of most nodes")
+		return t.Flush()
+	}
+	fmt.Fprintln(t, "NODE\tRAIL\tWHAT DIFFERS\tIS\tMOST HAVE")
+	for _, d := range all.Differences {
+		var rails []string
+		for _, r := range d.Rails {
+			rails = append(rails, fmt.Sprint(r))
+		}
+		row(t, d.Node, strings.Join(rails, ","), d.What, d.Is, d.Most)
+	}
+	return t.Flush()
+}
+
+// row prints a row. An empty cell is a dash. Nodes and switches have chosen the words.
+func row(w io.Writer, cells ...string) {
+	for i, c := range cells {
+		cells[i] = cmp.Or(doctor.Printable(c), "-")
+	}
+	fmt.Fprintln(w, strings.Join(cells, "\t"))
+}
+
+// mbits prints Mb/s as people say it.
+func mbits(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%gG", float64(n)/1000)
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/block/kube"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/inventory/fleet"
+)
+
+func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
+	t.Parallel()
+	var objects []kube.RailNode
+	for i := range 3 {
+		o := kube.RailNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("gpu-%d", i)}}
+		for r := 1; r >= 0; r-- {
+			o.Status.Rails = append(o.Status.Rails, fleet.Rail{
+				Rail: r, Netdev: fmt.Sprintf("ens%d", r), PCI: fmt.Sprintf("0000:%d1:00.0", r), Device: fmt.Sprintf("mlx5_%d", r), Port: 1, State: "ACTIVE", Speed: 400000, MTU: 9000,
+				Vendor: "15b3", DeviceID: "1021", Driver: "mlx5_core 6.8.0", Firmware: "28.39", GPUs: []string{"GPU0", "GPU1"}, Distance: "PIX", GIDs: 256,
+			})
+		}
+		objects = append(objects, o)
+	}
+	objects[2].Status.Rails[0].MTU = 1500
+	objects[2].Status.Rails[0].Switch = "leaf\x1b[2J" // an older API server has let it pass
+	objects = append(objects, kube.RailNode{ObjectMeta: metav1.ObjectMeta{Name: "cpu-0"}})
+	all := reportsOf(objects, []kube.Node{{Name: "gpu-0"}, {Name: "gpu-9"}})
+	var out bytes.Buffer
+	if err := (Fleet{}).write(&out, all); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	if diff := cmp.Diff([]string{
+		"NODE RAIL NETDEV RDMA STATE SPEED MTU PCI GPU ID DRIVER FIRMWARE SWITCH SWITCH PORT",
+		"cpu-0 none",
+		"gpu-0 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 - -",
+		"gpu-0 1 ens1 mlx5_1/1 ACTIVE 400G 9000 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 - -",
+		"gpu-1 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 - -",
+		"gpu-1 1 ens1 mlx5_1/1 ACTIVE 400G 9000 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 - -",
+		"gpu-2 0 ens0 mlx5_0/1 ACTIVE 400G 9000 0000:01:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 - -",
+		"gpu-2 1 ens1 mlx5_1/1 ACTIVE 400G 1500 0000:11:00.0 GPU0,GPU1 PIX 15b3:1021 mlx5_core 6.8.0 28.39 leaf?[2J -",
+		"gpu-9 no report: kubectl -n roce-cni get pods -o wide shows whether an agent runs there",
+		"",
+		"NODE RAIL WHAT DIFFERS IS MOST HAVE",
+		"gpu-2 1 MTU 1500 9000 on 2 of 3 nodes",
+	}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	out.Reset()
+	if err := (Fleet{Differences: true}).write(&out, reportsOf(objects[:2], nil)); err != nil || out.String() != "# no rail differs from the same rail of most nodes\n" {
+		t.Errorf("error %v: %s", err, out.String())
+	}
+}
+
+// TestAReportIsWrittenOnlyWhenItHasChanged lets a node look at its NICs, with an API server
+// that does not always answer. A clock is moved by hand.
+func TestAReportIsWrittenOnlyWhenItHasChanged(t *testing.T) {
+	t.Parallel()
+	zero := 0
+	up := inventory.Port{Rail: &zero, Netdev: "ens1", Device: "mlx5_0", Number: 1, State: "ACTIVE", MTU: 9000}
+	down := up
+	down.State = "DOWN"
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	clock := time.Duration(0)
+	looks := []struct {
+		port   inventory.Port
+		answer error
+		wait   time.Duration
+		sent   string // in all, after this look
+	}{
+		{port: up, wait: time.Minute},
+		{port: up, wait: time.Minute, sent: "ACTIVE "},
+		{port: up, wait: time.Minute, sent: "ACTIVE "},
+		{port: down, wait: time.Minute, sent: "ACTIVE "}, // it flaps
+		{port: up, wait: time.Minute, sent: "ACTIVE "},
+		{port: down, wait: time.Minute, sent: "ACTIVE "},
+		{port: down, answer: errors.New("refused"), wait: time.Minute, sent: "ACTIVE DOWN "},
+		{port: down, wait: 10 * time.Minute, sent: "ACTIVE DOWN "}, // it waits
+		{port: down, wait: time.Minute, sent: "ACTIVE DOWN DOWN "},
+		{port: down, wait: 2 * time.Hour, sent: "ACTIVE DOWN DOWN "},
+		{port: down, wait: time.Minute, sent: "ACTIVE DOWN DOWN DOWN "}, // in case that it was deleted
+		{port: down, wait: time.Minute, sent: "ACTIVE DOWN DOWN DOWN "},
+	}
+	at, sent := 0, ""
+	r := &reporter{
+		node: "n", every: time.Minute, log: slog.New(slog.DiscardHandler), now: func() time.Duration { return clock },
+		ports: func(context.Context) ([]inventory.Port, error) { return []inventory.Port{looks[at].port}, nil },
+		publish: func(_ context.Context, node string, f fleet.Report) error {
+			sent += f.Rails[0].State + " "
+			return looks[at].answer
+		},
+		wait: func(ctx context.Context, _ time.Duration) error {
+			if sent != looks[at].sent {
+				t.Errorf("after look %d it has sent %q, want %q", at, sent, looks[at].sent)
+			}
+			clock += looks[at].wait
+			if at++; at == len(looks) {
+				stop()
+			}
+			return ctx.Err()
+		},
+	}
+	r.run(ctx)
+	if p := r.pause(&block.BusyError{After: time.Hour}); p < 45*time.Minute {
+		t.Errorf("a busy server is asked again after %s", p)
+	}
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/inventory/fleet"
+	"github.com/roce-cni/roce-cni/pkg/lldp"
+)
+
+const (
+	// reportAgain is how often a report is sent that has not changed. The API server then
+	// writes nothing, unless the report was deleted.
+	reportAgain = time.Hour
+	// reportRetry is the longest wait after an error.
+	reportRetry = 5 * time.Minute
+	// listenEvery is how often the agent listens for switches, and listenFor for how long:
+	// two intervals of LLDP.
+	listenEvery, listenFor = 10 * time.Minute, 2*lldp.Interval + 5*time.Second
+)
+
+// reporter reports the rails of the node. No pod needs its report, so its errors are logged
+// and nothing else.
+type reporter struct {
+	node    string
+	every   time.Duration // between two looks
+	publish func(ctx context.Context, node string, r fleet.Report) error
+	ports   func(ctx context.Context) ([]inventory.Port, error)
+	wait    func(ctx context.Context, d time.Duration) error
+	now     func() time.Duration
+	log     *slog.Logger
+
+	published fleet.Report  // what was sent last
+	due       time.Duration // when it is sent again
+	retry     time.Duration // no report is sent before, after an error
+
+	mu    sync.Mutex
+	heard map[string]fleet.Connection
+}
+
+// newReporter returns the reporter of a node that looks at its NICs so often.
+func newReporter(node string, every time.Duration, publish func(context.Context, string, fleet.Report) error, log *slog.Logger) *reporter {
+	ports := func(ctx context.Context) ([]inventory.Port, error) {
+		n, err := inventory.Live(ctx)
+		return n.Ports(), err
+	}
+	wait := func(ctx context.Context, d time.Duration) error { return plugin.Wait(ctx, spread(d)) }
+	return &reporter{node: node, every: every, publish: publish, ports: ports, wait: wait, now: plugin.BootTime, log: log}
+}
+
+// run reports until the context ends. It sends a report that was the same at two looks,
+// so that a port that flaps is not reported all the time.
+func (r *reporter) run(ctx context.Context) {
+	sent := &once{log: r.log, what: "the rails of the node cannot be reported, which only kubectl roce rails needs"}
+	looked := &once{log: r.log, what: "the NICs of the node cannot be listed"}
+	var last *fleet.Report
+	for {
+		ports, err := r.ports(ctx)
+		looked.note(err)
+		if err == nil {
+			now := fleet.Of(ports, r.connections(), r.published)
+			if last != nil && now.Equal(*last) {
+				r.send(ctx, now, sent)
+			}
+			last = &now
+		}
+		if r.wait(ctx, r.every) != nil {
+			return
+		}
+	}
+}
+
+// send sends a report that has changed, or was sent a long time ago.
+func (r *reporter) send(ctx context.Context, now fleet.Report, says *once) {
+	at := r.now()
+	if at < r.retry || now.Equal(r.published) && at < r.due {
+		return
+	}
+	err := r.publish(ctx, r.node, now)
+	if ctx.Err() != nil {
+		return
+	}
+	says.note(block.Explain(err))
+	if err != nil {
+		r.retry = at + r.pause(err)
+		return
+	}
+	r.published, r.due = now, at+spread(reportAgain)
+}
+
+// pause returns how long to wait after an error.
+func (r *reporter) pause(err error) time.Duration {
+	var busy *block.BusyError
+	if errors.As(err, &busy) {
+		return spread(max(busy.After, r.every))
+	}
+	return spread(max(reportRetry, r.every))
+}
+
+func (r *reporter) connections() map[string]fleet.Connection {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.heard
+}
+
+// listen keeps what the switches say until the context ends. A switch that was not heard is
+// not known.
+func (r *reporter) listen(ctx context.Context) {
+	says := &once{log: r.log, what: "the switches cannot be heard by LLDP"}
+	for {
+		ports, err := r.ports(ctx)
+		if err == nil {
+			err = r.hear(ctx, ports)
+		}
+		says.note(err)
+		if r.wait(ctx, listenEvery) != nil {
+			return
+		}
+	}
+}
+
+func (r *reporter) hear(ctx context.Context, ports []inventory.Port) error {
+	var links []conf.LinkName
+	for _, p := range ports {
+		if p.Rail != nil {
+			links = append(links, p.Netdev)
+		}
+	}
+	ctx, stop := context.WithTimeout(ctx, listenFor)
+	defer stop()
+	neighbours, err := lldp.Listen(ctx, links)
+	heard := map[string]fleet.Connection{}
+	for link, n := range neighbours {
+		heard[string(link)] = fleet.Connection{Switch: n.Switch, Port: n.Port}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heard = heard
+	return err
+}
