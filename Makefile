@@ -108,7 +108,7 @@ HWTEST_RUNS := hwtest-6.1 hwtest-7 hwtest-ofed-6.1 hwtest-mlx5-6.1 hwtest-sriov-
 vm-run-hwtest-6.1:
 	$(call in_vm,-kernel 6.1,rdma.test -test.run '^TestHWTest')
 vm-run-hwtest-7:
-	$(call in_vm,-kernel 7,rdma.test -test.run '^TestHWTestShared')
+	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(HWTestShared|TransferHWTest)')
 vm-run-hwtest-ofed-6.1:
 	$(call in_vm,-kernel 6.1 -machine ofed-view,rdma.test -test.run '^TestHWTest(Shared|Exclusive)')
 vm-run-hwtest-mlx5-6.1:

@@ -212,16 +212,27 @@ func mlx5Problems() []string {
 	return []string{"devices irdma0: it has no GUID", "ports mlx5_2/1: it has no GID table"}
 }
 
+// noData are the problems of ports without a data path.
+func noData(ports ...string) []string {
+	var out []string
+	for _, p := range ports {
+		out = append(out, "pod-rdma "+p+": ib_write_bw")
+	}
+	return out
+}
+
 func TestMLX5HWTestFindsWhatIsWrongWithTheMachine(t *testing.T) {
 	for _, mode := range []string{"shared", "exclusive"} {
 		t.Run(mode, func(t *testing.T) {
 			n := newMLX5Node(t, mode)
-			fine := []string{"gid-room", "gid-number", "pod-reach", "check"}
-			if mode == "exclusive" {
+			fine, problems := []string{"gid-room", "gid-number", "pod-reach", "check"}, mlx5Problems()
+			if mode == "shared" {
+				problems = append(problems, noData("mlx5_0/1", "mlx5_1/1", "mlx5_1/2", "irdma0/1")...)
+			} else {
 				fine = []string{"home-renamed", "home-gone", "home-open", "home-kept", "home-late"} // the devices have no rdma_cm
 			}
 			fine = append(fine, "hardware", "discovery", "mode", "refusal", "function", "pod-add", "pod-views", "pod-env", "rails", "pod-del")
-			wants(t, n.hwtest("--mutate"), mlx5Problems(), fine...)
+			wants(t, n.hwtest("--mutate"), problems, fine...)
 		})
 	}
 }
@@ -262,7 +273,7 @@ func TestMLX5HWTestDisrupts(t *testing.T) {
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	r := n.hwtest("--mutate", "--disrupt", "gid-full,failover,reload")
-	wants(t, r, nil, "layers", "pod-add", "gid-full", "failover", "reload", "pod-del")
+	wants(t, r, noData("mlx5_bond_0/1"), "layers", "pod-add", "gid-full", "failover", "reload", "pod-del")
 	rows := map[string]doctor.Verdict{}
 	for _, row := range r.Rows {
 		rows[row.Behaviour] = row.Verdict
@@ -299,6 +310,7 @@ func TestSRIOVHWTestTellsWhatVFsMayDo(t *testing.T) {
 		t.Errorf("%d VFs are refused, want 2\n%s", refused, strings.Join(told(r.Answers), "\n"))
 	}
 	allowed(t, 0, 1)
-	wants(t, n.hwtest("--mutate"), sriovProblems(), "vf-trust", "discovery", "pod-add", "pod-reach", "vf-reach", "rails", "pod-del")
+	problems := append(sriovProblems(), noData("mlx5_0/1", "mlx5_1/1", "mlx5_2/1", "mlx5_3/1")...)
+	wants(t, n.hwtest("--mutate"), problems, "vf-trust", "discovery", "pod-add", "pod-reach", "vf-reach", "rails", "pod-del")
 	n.nothingLeft()
 }

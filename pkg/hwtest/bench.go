@@ -55,6 +55,7 @@ func Changing() []Step {
 		{Name: "pod-views", Asks: "which entries of the GID table does a pod see, and which the host?", Expect: "the kernel's own drivers show all entries to all, NVIDIA's shows each namespace its own; a pod always sees its own"},
 		{Name: "pod-env", Asks: "does rocectl env find the index that ADD found?", Expect: "device, port and index are those of the record"},
 		{Name: "pod-reach", Asks: "do two pods of one NIC reach each other?", Expect: "ARP and UDP pass between two macvlan children of one NIC, with the full MTU"},
+		{Name: "pod-rdma", Asks: "does RDMA transfer between two pods of one NIC (ib_write_bw, ib_send_lat, rping)?", Expect: "the NIC delivers RoCE frames from one macvlan child to the MAC of another one"},
 		{Name: "check", Asks: "does CHECK find an address that another pod has too, and a moved index?", Expect: "CHECK names both entries, and the old and the new index"},
 		{Name: "gid-time", Asks: "how long does the NIC take for an entry?", Expect: "each of 20 addresses has its entry within rdma.gidWait, 10 s by default"},
 		{Name: "gid-room", Asks: "does the GID table take as many entries as it has places?", Expect: "each address has entries until 8 places are free, or 256 addresses are set"},

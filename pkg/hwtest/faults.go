@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path"
@@ -16,12 +15,8 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
-	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
-	"github.com/roce-cni/roce-cni/pkg/plan"
-	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
@@ -56,13 +51,13 @@ func (s *scene) end(ctx context.Context) error {
 
 // scenarios runs the steps that need pods of their own on a NIC.
 func (b Bench) scenarios(ctx context.Context, v view, p port, rail int) {
-	type step struct {
+	type scenario struct {
 		name string
 		run  func(*scene, context.Context) error
 	}
-	steps := []step{{"gid-number", (*scene).number}}
+	steps := []scenario{{"gid-number", (*scene).number}}
 	if v.system.Exclusive {
-		steps = []step{
+		steps = []scenario{
 			{"home-renamed", (*scene).renamed},
 			{"home-gone", (*scene).gone},
 			{"home-open", (*scene).open},
@@ -306,94 +301,4 @@ func (s *scene) tos(ctx context.Context) error {
 		return fmt.Errorf("the host had the type of service %d before, and another one after DEL (%w)", *before, err)
 	}
 	return nil
-}
-
-// checks makes two faults in a pod that CHECK must find, and removes them.
-func (p *pod) checks(ctx context.Context, v view, other *pod) []doctor.Finding {
-	of := p.ports[0].String()
-	var addr netip.Addr
-	for a := range p.indexes() {
-		if a.Is4() {
-			addr = a
-		}
-	}
-	s, k, end, err := p.subsystem()
-	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
-	}
-	defer end()
-	_, _, hidden, err := entries(s, plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number})
-	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "the GID table")}
-	}
-	var out []doctor.Finding
-	if hidden {
-		out = append(out, cannotTell(of, "the driver hides the entry of the other pod", "the kernel's own driver"))
-	} else {
-		out = append(out, p.twice(ctx, other, addr))
-	}
-	return append(out, p.shifted(ctx, k, addr))
-}
-
-// twice gives another pod the address, too.
-func (p *pod) twice(ctx context.Context, other *pod, addr netip.Addr) doctor.Finding {
-	of := p.ports[0].String()
-	_, k, end, err := other.subsystem()
-	if err != nil {
-		return cannotTell(of, err.Error(), "the namespace of the other pod")
-	}
-	defer end()
-	if err := change(ctx, k, rtnl.AddAddress, alone(addr)); err != nil {
-		return cannotTell(of, err.Error(), "the right to set an address")
-	}
-	err = p.wait(ctx, func() error { return p.reports(ctx, "RoCE v2 entries") })
-	err = errors.Join(err, change(ctx, k, rtnl.DeleteAddress, alone(addr)), p.wait(ctx, func() error { return p.Attach.Check(ctx, p.req) }))
-	if err != nil {
-		return problem(of, "an address of two pods: "+err.Error(), aKnownFault)
-	}
-	return ok(of, "CHECK finds the address %s of two pods", addr)
-}
-
-// reports returns an error if CHECK does not report something.
-func (p *pod) reports(ctx context.Context, what string) error {
-	if says := fmt.Sprint(p.Attach.Check(ctx, p.req)); !strings.Contains(says, what) {
-		return fmt.Errorf("CHECK says %s, want %q", says, what)
-	}
-	return nil
-}
-
-// shifted takes the address away, gives its index to another address, and sets it again.
-func (p *pod) shifted(ctx context.Context, k *kernel.Kernel, addr netip.Addr) doctor.Finding {
-	of := p.ports[0].String()
-	filler := netip.AddrFrom4([4]byte{198, 18, 254, 1})
-	own := netip.PrefixFrom(addr, 24) // as Bench.subnets has it
-	s, _, end, err := p.subsystem()
-	if err != nil {
-		return cannotTell(of, err.Error(), "the namespace of the pod")
-	}
-	defer end()
-	d := plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number}
-	p.more = append(p.more, filler)
-	for _, step := range []struct {
-		how        func(int32, netip.Prefix) rtnl.Change
-		addr       netip.Prefix
-		set, unset []netip.Addr
-	}{
-		{rtnl.DeleteAddress, own, nil, []netip.Addr{addr}},
-		{rtnl.AddAddress, alone(filler), []netip.Addr{filler}, nil},
-		{rtnl.AddAddress, own, []netip.Addr{addr, filler}, nil},
-	} {
-		err := change(ctx, k, step.how, step.addr)
-		if err == nil {
-			_, err = s.Place(ctx, d, wait, step.set, step.unset)
-		}
-		if err != nil {
-			return cannotTell(of, err.Error(), "an address that can be changed")
-		}
-	}
-	var moved *rdma.MovedError
-	if err := p.Attach.Check(ctx, p.req); !errors.As(err, &moved) {
-		return problem(of, fmt.Sprintf("the entry of %s moved, and CHECK says: %v", addr, err), aKnownFault)
-	}
-	return ok(of, "CHECK finds that the index of %s changed from %d to %d", addr, moved.Was, moved.Is)
 }

@@ -42,6 +42,7 @@ func (b Bench) Run(ctx context.Context) error {
 		}
 		b.rail(ctx, v, p, i)
 		b.scenarios(ctx, v, p, i)
+		b.transfers(ctx, v, p, i)
 		b.disrupting(ctx, v, p, i)
 	}
 	if ctx.Err() == nil {

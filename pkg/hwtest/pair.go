@@ -16,6 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/verify"
 )
 
@@ -54,6 +55,50 @@ func (b Bench) reach(ctx context.Context, of string, first, second *pod) []docto
 		f := a.Finding
 		f.Of, f.Found = of, a.Check+": "+f.Of+": "+f.Found
 		out = append(out, f)
+	}
+	return out
+}
+
+// transfers sends by RDMA between two pods of one NIC.
+func (b Bench) transfers(ctx context.Context, v view, p port, rail int) {
+	if v.system.Exclusive || ctx.Err() != nil {
+		return
+	}
+	s := &scene{Bench: b, v: v, port: p, rail: rail}
+	found := s.transfers(ctx)
+	if err := s.end(context.WithoutCancel(ctx)); err != nil {
+		found = append(found, problem(p.String(), err.Error(), aKnownFault))
+	}
+	b.say("pod-rdma", found...)
+}
+
+func (s *scene) transfers(ctx context.Context) []doctor.Finding {
+	of := s.port.String()
+	var in [2]*kernel.Kernel
+	for i := range in {
+		p, err := s.add(ctx, nil)
+		if err == nil {
+			in[i], err = kernel.Open(p.path, s.Node.Sys)
+		}
+		if err != nil {
+			return []doctor.Finding{cannotTell(of, err.Error(), "two pods: see pod-add")}
+		}
+		defer in[i].Close()
+	}
+	first, second := s.pods[0], s.pods[1]
+	serving, stop := context.WithCancel(ctx)
+	defer second.serve(serving, in[1])()
+	defer stop()
+	var out []doctor.Finding
+	for _, t := range first.transfers() {
+		f := first.send(ctx, in[0], t, second.addr(s.port))
+		if bus, _ := discover.Hardware(s.v.Sys, s.port.device.Name); bus == "" && f.Verdict == doctor.Problem {
+			f = cannotTell(of, f.Found, "a NIC: Soft-RoCE does not take frames for macvlan children")
+		}
+		out = append(out, f)
+		if f.Verdict != doctor.OK {
+			break // the other programs would take as long to fail
+		}
 	}
 	return out
 }

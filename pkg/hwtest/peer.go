@@ -71,23 +71,30 @@ func (b Bench) Serve(ctx context.Context, l net.Listener, token string, ready fu
 	p, k, err := b.one(ctx)
 	if err == nil {
 		defer k.Close()
-		var wg sync.WaitGroup
-		for _, t := range p.transfers() {
-			wg.Go(func() {
-				for ctx.Err() == nil { // a server ends after each client
-					if _, err := inside(ctx, k, t.server...); errors.Is(err, exec.ErrNotFound) {
-						return
-					}
-					pause(ctx)
-				}
-			})
-		}
+		wait := p.serve(ctx, k)
 		ready()
 		s := verify.Server{Pod: b.member(k), Token: token}
 		err = s.Serve(ctx, l)
-		wg.Wait()
+		wait()
 	}
 	return errors.Join(err, b.Clean(context.WithoutCancel(ctx)))
+}
+
+// serve starts the servers of all transfers in the pod. They stop when ctx ends, and wait
+// waits for that.
+func (p *pod) serve(ctx context.Context, k *kernel.Kernel) (wait func()) {
+	var wg sync.WaitGroup
+	for _, t := range p.transfers() {
+		wg.Go(func() {
+			for ctx.Err() == nil { // a server ends after each client
+				if _, err := inside(ctx, k, t.server...); errors.Is(err, exec.ErrNotFound) {
+					return
+				}
+				pause(ctx)
+			}
+		})
+	}
+	return wg.Wait
 }
 
 // pause keeps a server that cannot start from starting all the time.
