@@ -4,10 +4,13 @@
 package cluster
 
 import (
+	"bytes"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,7 +27,7 @@ const (
 
 // TestTheServerAcceptsTheChartAndAllExamples has a control plane of its own: Helm
 // installs the chart on it, and then the server is asked about each YAML file of the
-// examples, as an operator would apply it.
+// examples, as an operator would apply it, and about what rocectl generate writes.
 func TestTheServerAcceptsTheChartAndAllExamples(t *testing.T) {
 	t.Parallel()
 	c := own(t)
@@ -44,6 +47,9 @@ func TestTheServerAcceptsTheChartAndAllExamples(t *testing.T) {
 	applyFile(t, c, filepath.Join(bin, "lws-crds"))
 	for _, path := range manifests(t) {
 		applyFile(t, c, path, meta.DryRunAll)
+	}
+	for path, text := range generated(t) {
+		applyText(t, c, path, text, meta.DryRunAll)
 	}
 
 	helm(t, c, "upgrade", "roce-cni", chart, "--set=gc.replicas=3,imageRegistry=mirror.example.org")
@@ -74,6 +80,32 @@ func manifests(t *testing.T) []string {
 	}))
 	if len(out) < 20 {
 		t.Fatalf("the examples are only %q", out)
+	}
+	return out
+}
+
+// generated returns what rocectl generate writes, from a node and from the objects of other
+// network stacks, in a namespace that exists, and without the documents that are comments
+// alone.
+func generated(t *testing.T) map[string][]byte {
+	t.Helper()
+	paths, err := filepath.Glob("../../cmd/rocectl/generate/testdata/*.yaml")
+	must(t, err)
+	namespace := regexp.MustCompile(`(?m)^  namespace: .*$`)
+	out := map[string][]byte{}
+	for _, path := range paths {
+		if strings.HasSuffix(path, ".in.yaml") {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		must(t, err)
+		docs := slices.DeleteFunc(bytes.Split(text, []byte("\n---\n")), func(doc []byte) bool { return !bytes.Contains(doc, []byte("kind: ")) })
+		if len(docs) > 0 {
+			out[path] = namespace.ReplaceAll(bytes.Join(docs, []byte("\n---\n")), []byte("  namespace: default"))
+		}
+	}
+	if len(out) < 8 {
+		t.Fatalf("what is generated is only %d files", len(out))
 	}
 	return out
 }
