@@ -39,7 +39,7 @@ REQUIRE_NETNS ?= $(if $(filter 0,$(shell id -u)),1)
 export REQUIRE_NETNS
 
 .DEFAULT_GOAL := help
-.PHONY: help build unit test test-vm vm-runs test-hwtest test-cluster test-road check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image deploy release clean $(PROGRAMS)
+.PHONY: help build unit test test-vm vm-runs test-hwtest test-verify test-cluster test-road check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image deploy release clean $(PROGRAMS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -80,6 +80,9 @@ test-vm: build .cache/vm/run ## the tests that boot virtual machines with Soft-R
 test-hwtest: build .cache/vm/run ## rocectl hwtest in all kinds of virtual machines (root); not part of check
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target $(HWTEST_RUNS:%=vm-run-%)
+
+test-verify: ## rocectl verify on four nodes with faults (root, 1 minute); not part of check
+	TEST_VERIFY=1 go test -count=1 -run 'FourNodes' -v ./pkg/verify
 
 # A machine boots on one processor and waits a lot, so two run at a time.
 VM_JOBS ?= 2

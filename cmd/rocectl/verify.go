@@ -11,11 +11,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/trusted"
@@ -28,10 +30,14 @@ type verifyFlags struct {
 	name   string
 	token  string
 	all    bool
-	cross  bool
+	tests  verify.Tests
 	asJSON bool
 	page   string
+	set    daemonSet // all of its pods are tested
 }
+
+// verifyPort is where servers listen.
+const verifyPort = 9483
 
 const tokenVariable = "ROCE_VERIFY_TOKEN" //nolint:gosec // the name of a variable, not a secret
 
@@ -50,7 +56,16 @@ the same rail of each PEER: whether packets pass, and whether they pass with the
 MTU. --cross tests each rail with all rails of the PEER to which it has a route. --all
 lets the PEERs test each other too, in rounds: no NIC is in two tests at the same
 time, and n pods need n rounds. A PEER is an address or a name, with a port if it is
-not 9483.
+not 9483. NODE=PEER says what answers call it; otherwise it says so itself. The PEER
+"-" reads more of them from the standard input, one a line.
+
+--rdma also connects the rails by rdma_cm (rping) and transfers with ib_write_bw, where
+both pods have these programs. This loads the rails: each test takes as much bandwidth
+as it can get, for moments.
+
+--daemonset tests all nodes of a cluster, from any machine with kubectl: the pods of the
+DaemonSet run "rocectl verify serve", and one of them leads the test.
+conf-examples/deploy/samples/verify.yaml has such a DaemonSet, and the rights.
 
 Each answer is "ok", "problem" with the command that corrects it, or "cannot tell".
 The last lines name the faults: a rail of one pod if all of its tests fail, otherwise
@@ -58,17 +73,29 @@ both ends. The exit status is that of doctor: 0, 1 for a problem, 2 if a test co
 not tell.`,
 		Example: `  rocectl verify
   rocectl verify 10.244.1.17 10.244.2.9 --token "$ROCE_VERIFY_TOKEN"
-  rocectl verify --all --html report.html $(kubectl get pods -l app=rails-test -o jsonpath='{.items[*].status.podIP}')`,
+  rocectl verify --all --html report.html $(kubectl get pods -l app=rails-test -o jsonpath='{.items[*].status.podIP}')
+  kubectl roce verify --daemonset rails-verify --html report.html`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, peers []string) error {
+			if f.set.name != "" {
+				return f.fleet(cmd)
+			}
 			return f.pod(cmd, func(p verify.Pod) error { return f.run(cmd, p, peers) })
 		},
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "test each pair of pods, not only those with this pod")
-	cmd.Flags().BoolVar(&f.cross, "cross", false, "test each rail with all rails to which it has a route")
+	cmd.Flags().BoolVar(&f.tests.Cross, "cross", false, "test each rail with all rails to which it has a route")
+	cmd.Flags().BoolVar(&f.tests.RDMA, "rdma", false, "test by RDMA, too: rping and ib_write_bw")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print as JSON")
 	cmd.Flags().StringVar(&f.page, "html", "", "write the report to this `FILE` as one HTML page, too")
+	cmd.Flags().StringVar(&f.set.name, "daemonset", "", "test all pods of the DaemonSet of this `NAME` with each other, by kubectl")
+	cmd.Flags().StringVarP(&f.set.namespace, "namespace", "n", "", "the `NAMESPACE` of the DaemonSet (default: that of kubectl)")
+	cmd.Flags().StringVar(&f.set.kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` (default: that of kubectl)")
+	cmd.Flags().StringVar(&f.set.context, "context", "", "the `CONTEXT` of the kubeconfig (default: the current one)")
+	for _, flag := range []string{"netns", "pid", "container", "all", "name", "token"} {
+		cmd.MarkFlagsMutuallyExclusive("daemonset", flag)
+	}
 	cmd.AddCommand(serveCommand(node))
 	return cmd
 }
@@ -82,7 +109,9 @@ func serveCommand(node *nodeFlags) *cobra.Command {
 		Long: `Let other pods test the rails of this pod, until it is stopped: rocectl verify. It
 listens on the pod's ordinary network, and sends back UDP packets on each rail. It
 answers only callers with the same token, and no packet that they have not announced.
-The token is sent unencrypted: choose one for each test. Run it only for the test.`,
+For a test by RDMA it starts rping and ib_write_bw, if they are there. The token is not
+sent, but who sees the connection can try to guess it: choose a random one for each
+test. Run it only for the test.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.token == "" {
@@ -100,7 +129,7 @@ The token is sent unencrypted: choose one for each test. Run it only for the tes
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().StringVar(&listen, "listen", ":9483", "the `ADDRESS` to listen on")
+	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf(":%d", verifyPort), "the `ADDRESS` to listen on")
 	return cmd
 }
 
@@ -128,7 +157,8 @@ func (f *verifyFlags) pod(cmd *cobra.Command, do func(verify.Pod) error) error {
 	if err != nil {
 		return err
 	}
-	p.Inside = func(context.Context, []verify.Rail) []doctor.Answer { return f.rdma(cmd, p, path == "") }
+	p.Inside = func(p verify.Pod) []doctor.Answer { return f.rdma(cmd, p, path == "") }
+	p.RDMA = func(context.Context) (map[conf.LinkName]verify.Port, error) { return f.ports(cmd) }
 	if path == "" {
 		return do(p)
 	}
@@ -156,8 +186,42 @@ type self struct {
 func (s self) Local() ([]doctor.Answer, error) { return s.Pod.Local(s.ctx, s.rails), nil }
 
 // Test implements verify.Member.
-func (s self) Test(address string, cross bool) ([]doctor.Answer, error) {
-	return s.Pod.Test(s.ctx, s.rails, address, s.token, cross)
+func (s self) Test(address string, tests verify.Tests) ([]doctor.Answer, error) {
+	return s.Pod.Test(s.ctx, s.rails, address, s.token, tests)
+}
+
+// absent is a pod of which the server did not answer.
+type absent struct{ err error }
+
+// Local implements verify.Member.
+func (a absent) Local() ([]doctor.Answer, error) { return nil, a.err }
+
+// Test implements verify.Member.
+func (a absent) Test(string, verify.Tests) ([]doctor.Answer, error) { return nil, a.err }
+
+// listed replaces "-" by the lines of the standard input.
+func listed(peers []string, in io.Reader) ([]string, error) {
+	i := slices.Index(peers, "-")
+	if i < 0 {
+		return peers, nil
+	}
+	b, err := io.ReadAll(in)
+	if err != nil {
+		return nil, cnierr.New(cnierr.IO, "read", "standard input", "give it the PEERs, one a line", "%w", err)
+	}
+	return slices.Replace(slices.Clone(peers), i, i+1, strings.Fields(string(b))...), nil
+}
+
+// peerOf reads NODE=ADDRESS:PORT, of which only the address must be there.
+func peerOf(given string) (name, address string) {
+	name, address, found := strings.Cut(given, "=")
+	if !found {
+		name, address = "", given
+	}
+	if !strings.Contains(address, ":") || strings.Count(address, ":") > 1 && !strings.HasPrefix(address, "[") {
+		address = net.JoinHostPort(address, fmt.Sprint(verifyPort))
+	}
+	return name, address
 }
 
 func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) error {
@@ -169,18 +233,23 @@ func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) erro
 	if err == nil {
 		seats = append(seats, verify.Seat{Member: self{p, cmd.Context(), rails, f.token}, Name: p.Name})
 	}
-	for _, address := range peers {
-		if !strings.Contains(address, ":") || strings.Count(address, ":") > 1 && !strings.HasPrefix(address, "[") {
-			address = net.JoinHostPort(address, "9483")
-		}
-		peer, err := p.Dial(cmd.Context(), address, f.token)
-		if err != nil {
+	if peers, err = listed(peers, cmd.InOrStdin()); err != nil {
+		return err
+	}
+	for _, given := range peers {
+		name, address := peerOf(given)
+		peer, err := p.Dial(cmd.Context(), address, f.token, name)
+		switch {
+		case err == nil:
+			defer peer.Close()
+			seats = append(seats, verify.Seat{Member: peer, Name: peer.Name, Address: address})
+		case f.all && name != "": // a test of all nodes also tells which cannot be tested
+			seats = append(seats, verify.Seat{Member: absent{err}, Name: name, Address: address})
+		default:
 			return cnierr.New(cnierr.IO, "connect to", address, "run rocectl verify serve in that pod, with the same --token", "%w", err)
 		}
-		defer peer.Close()
-		seats = append(seats, verify.Seat{Member: peer, Name: peer.Name, Address: address})
 	}
-	report := verify.All(cmd.Context(), seats, f.cross, !f.all, func(round, of int) {
+	report := verify.All(cmd.Context(), seats, f.tests, !f.all, func(round, of int) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "round %d of %d\n", round, of)
 	})
 	return f.write(cmd.OutOrStdout(), report)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/gids"
 	"github.com/roce-cni/roce-cni/pkg/verify"
@@ -30,6 +31,21 @@ func (f *verifyFlags) rdma(cmd *cobra.Command, p verify.Pod, here bool) []doctor
 		out = append(out, gidOf(p, r, ns.Rails))
 	}
 	return append(out, container(p, ns.Rails, here))
+}
+
+// ports returns the RDMA port of each rail, for tests by RDMA.
+func (f *verifyFlags) ports(cmd *cobra.Command) (map[conf.LinkName]verify.Port, error) {
+	ns, err := f.env.read(cmd)
+	if err != nil {
+		return nil, err
+	}
+	out := map[conf.LinkName]verify.Port{}
+	for _, r := range ns.Rails {
+		if _, there := out[r.Link]; !there || r.Addr.Is4() {
+			out[r.Link] = verify.Port{Device: r.Port.Device, Number: int(r.Port.Number), Index: r.Index}
+		}
+	}
+	return out, nil
 }
 
 // failedRDMA tells a pod without GIDs from one that cannot be judged.

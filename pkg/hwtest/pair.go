@@ -45,7 +45,7 @@ func (b Bench) reach(ctx context.Context, of string, first, second *pod) []docto
 	rails, err := members[0].Rails(ctx)
 	var answers []doctor.Answer
 	if err == nil {
-		answers, err = members[0].Test(ctx, rails, l.Addr().String(), server.Token, false)
+		answers, err = members[0].Test(ctx, rails, l.Addr().String(), server.Token, verify.Tests{})
 	}
 	if err != nil {
 		return []doctor.Finding{cannotTell(of, err.Error(), "two pods with addresses")}

@@ -119,7 +119,7 @@ func (b Bench) With(ctx context.Context, address, token string) error {
 	rails, err := self.Rails(ctx)
 	var answers []doctor.Answer
 	if err == nil {
-		answers, err = self.Test(ctx, rails, address, token, false)
+		answers, err = self.Test(ctx, rails, address, token, verify.Tests{})
 	}
 	if err != nil {
 		b.say("peer-reach", cannotTell(address, err.Error(), "rocectl hwtest serve on the other node, with the same --token"))
@@ -193,7 +193,7 @@ func (p *pod) transfers() []transfer {
 
 // transfer sends by RDMA on each rail.
 func (p *pod) transfer(ctx context.Context, k *kernel.Kernel, self verify.Pod, address, token string) {
-	peer, err := self.Dial(ctx, address, token)
+	peer, err := self.Dial(ctx, address, token, "")
 	if err != nil {
 		p.say("peer-rdma", cannotTell("", err.Error(), "the other node"))
 		return

@@ -27,7 +27,7 @@ type Member interface {
 	// Local tests the pod alone.
 	Local() ([]doctor.Answer, error)
 	// Test tests the pod with the server at an address.
-	Test(address string, cross bool) ([]doctor.Answer, error)
+	Test(address string, tests Tests) ([]doctor.Answer, error)
 }
 
 // Seat is a member, its name, and the address of its server.
@@ -37,19 +37,15 @@ type Seat struct {
 }
 
 // All tests each pod alone, and each pair of pods, round by round. With first, only the
-// pairs with the first pod. progress hears of each round.
-func All(ctx context.Context, seats []Seat, cross, first bool, progress func(round, of int)) Report {
+// pairs with the first pod. progress hears of each round. Answers of a member that are
+// not about its own pod, or not about the pair, do not count.
+func All(ctx context.Context, seats []Seat, tests Tests, first bool, progress func(round, of int)) Report {
 	var mu sync.Mutex
 	var r Report
-	add := func(seat Seat, answers []doctor.Answer, err error) {
+	add := func(seat Seat, peer string, answers []doctor.Answer, err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if err != nil {
-			answers = append(answers, answer(Reach, seat.Name, doctor.Finding{
-				Verdict: doctor.CannotTell, Found: err.Error(), Missing: "rocectl verify serve in the pod, with the same token",
-			}))
-		}
-		r.Answers = append(r.Answers, answers...)
+		r.Answers = append(r.Answers, counted(seat, peer, answers, err)...)
 	}
 	each := func(n int, do func(int)) {
 		var wg sync.WaitGroup
@@ -63,7 +59,7 @@ func All(ctx context.Context, seats []Seat, cross, first bool, progress func(rou
 	}
 	each(len(seats), func(i int) {
 		answers, err := seats[i].Local()
-		add(seats[i], answers, err)
+		add(seats[i], "", answers, err)
 	})
 	rounds := Schedule(len(seats))
 	for i, round := range rounds {
@@ -76,11 +72,13 @@ func All(ctx context.Context, seats []Seat, cross, first bool, progress func(rou
 		progress(i+1, len(rounds))
 		each(len(round), func(k int) {
 			a, b := seats[round[k].A], seats[round[k].B]
-			answers, err := a.Test(b.Address, cross)
+			with := tests
+			with.Peer = b.Name
+			answers, err := a.Test(b.Address, with)
 			if err != nil {
 				err = fmt.Errorf("test %s with %s: %w", a.Name, b.Name, err)
 			}
-			add(a, answers, err)
+			add(a, b.Name, answers, err)
 		})
 	}
 	slices.SortStableFunc(r.Answers, func(a, b doctor.Answer) int {
@@ -91,6 +89,37 @@ func All(ctx context.Context, seats []Seat, cross, first bool, progress func(rou
 	})
 	r.Verdicts = blame(r.Answers)
 	return r
+}
+
+// counted returns the answers of a member that count, and what it could not answer.
+func counted(seat Seat, peer string, answers []doctor.Answer, err error) []doctor.Answer {
+	all := len(answers)
+	answers = slices.DeleteFunc(answers, func(a doctor.Answer) bool { return !isAbout(a, seat.Name, peer) })
+	if n := all - len(answers); n > 0 && err == nil {
+		err = fmt.Errorf("%d answers of %s are not about itself", n, seat.Name)
+	}
+	if err != nil {
+		answers = append(answers, answer(Reach, seat.Name, doctor.Finding{
+			Verdict: doctor.CannotTell, Found: err.Error(), Missing: "rocectl verify serve in the pod, with the same token",
+		}))
+	}
+	return answers
+}
+
+// isAbout says whether an answer is valid, and about a pod, or, with a peer, about these
+// two. A pod that lies can only accuse itself, and the links that it has itself.
+func isAbout(a doctor.Answer, self, peer string) bool {
+	if a.Verdict != doctor.OK && a.Verdict != doctor.Problem && a.Verdict != doctor.CannotTell {
+		return false
+	}
+	_, x, y := between(a.Of)
+	if peer == "" {
+		return a.Of == self || x == self && y == ""
+	}
+	if _, other, cross := strings.Cut(y, " of "); cross {
+		y = other
+	}
+	return x == self && y == peer
 }
 
 // between reads what an answer is about: "rail 3 of gpu-07 to gpu-01".
@@ -118,21 +147,24 @@ func blame(answers []doctor.Answer) []string {
 		}
 	}
 	var out []string
+	blamed := map[place]bool{}
 	for _, a := range answers {
 		if a.Verdict != doctor.Problem {
 			continue
 		}
 		rail, x, y := between(a.Of)
-		line := a.Of + ": " + a.Found
+		line, of := a.Of+": "+a.Found, place{a.Check, a.Of, a.Found}
 		for _, pod := range []string{x, y} {
 			p := place{a.Check, rail, pod}
 			if n := tests[p]; y != "" && n >= 2 && failed[p] == n {
+				of = p
 				line = fmt.Sprintf("%s of %s: %s fails with all %d other pods: %s", rail, pod, a.Check, n, general(a.Found, x, y))
 			}
 		}
-		if !slices.Contains(out, line) {
+		if !blamed[of] {
 			out = append(out, line)
 		}
+		blamed[of] = true
 	}
 	return out
 }

@@ -31,7 +31,7 @@ func (m member) Local() ([]doctor.Answer, error) {
 	return nil, nil
 }
 
-func (m member) Test(address string, _ bool) ([]doctor.Answer, error) {
+func (m member) Test(address string, _ Tests) ([]doctor.Answer, error) {
 	if m.name == "gone" || address == "gone" {
 		return nil, errors.New("connection refused")
 	}
@@ -99,7 +99,7 @@ func TestAFaultIsThatOfARailIfAllItsTestsFail(t *testing.T) {
 			[]string{"rail 3 of a to b: " + fmt.Sprintf(large, "a", "b")},
 		},
 	} {
-		r := All(t.Context(), seats(c.faults, c.pods...), false, false, func(int, int) {})
+		r := All(t.Context(), seats(c.faults, c.pods...), Tests{}, false, func(int, int) {})
 		if diff := cmp.Diff(c.want, r.Verdicts); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", c.name, diff)
 		}
@@ -112,7 +112,7 @@ func TestAFaultIsThatOfARailIfAllItsTestsFail(t *testing.T) {
 func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 	t.Parallel()
 	var rounds []string
-	r := All(t.Context(), seats(func(string, string) string { return "" }, "a", "gone", "c"), false, false, func(i, of int) {
+	r := All(t.Context(), seats(func(string, string) string { return "" }, "a", "gone", "c"), Tests{}, false, func(i, of int) {
 		rounds = append(rounds, fmt.Sprintf("%d/%d", i, of))
 	})
 	if diff := cmp.Diff([]string{"1/3", "2/3", "3/3"}, rounds); diff != "" {
@@ -121,7 +121,7 @@ func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 	if got := doctor.Summary(r.Answers); got != "1 ok, 0 problems, 3 cannot tell" {
 		t.Errorf("got %s: %+v", got, r.Answers)
 	}
-	r = All(t.Context(), seats(func(string, string) string { return "" }, "a", "b", "c"), false, true, func(int, int) {})
+	r = All(t.Context(), seats(func(string, string) string { return "" }, "a", "b", "c"), Tests{}, true, func(int, int) {})
 	if got := doctor.Summary(r.Answers); got != "2 ok, 0 problems, 0 cannot tell" {
 		t.Errorf("the first pod with the others: got %s", got)
 	}
@@ -129,7 +129,7 @@ func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 
 func TestThePageNeedsNoNetwork(t *testing.T) {
 	t.Parallel()
-	r := All(t.Context(), seats(func(a, _ string) string { return "<b>" + a }, "a", "b"), false, false, func(int, int) {})
+	r := All(t.Context(), seats(func(a, _ string) string { return "<b>" + a }, "a", "b"), Tests{}, false, func(int, int) {})
 	var out bytes.Buffer
 	if err := r.WritePage(&out); err != nil {
 		t.Fatal(err)

@@ -29,6 +29,8 @@ const (
 	MTU       = "mtu"
 	GID       = "gid"
 	Container = "container"
+	Handshake = "rdma-handshake"
+	Bandwidth = "rdma-bandwidth"
 )
 
 // Local tests each rail of the pod alone: rule and table, gateway, and whether another
@@ -47,7 +49,7 @@ func (p Pod) Local(ctx context.Context, rails []Rail) []doctor.Answer {
 		out = append(out, a...)
 	}
 	if p.Inside != nil {
-		out = append(out, p.Inside(ctx, rails)...)
+		out = append(out, p.Inside(p)...)
 	}
 	return out
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
-// Test tests each rail with the same rail of the pod at an address, and with cross also
-// with its other rails, where the rail has a route to them. No rail of either pod is in
-// two tests at the same time.
-func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, cross bool) ([]doctor.Answer, error) {
-	peer, err := p.Dial(ctx, address, token)
+// Test tests each rail with the same rail of the pod at an address, and with Tests.Cross
+// also with its other rails, where the rail has a route to them. No rail of either pod is
+// in two tests at the same time.
+func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, tests Tests) ([]doctor.Answer, error) {
+	peer, err := p.Dial(ctx, address, token, tests.Peer)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
 	}
 	defer peer.Close()
 	n := max(len(rails), len(peer.Rails))
 	shifts := 1
-	if cross {
+	if tests.Cross {
 		shifts = n
 	}
 	var out []doctor.Answer
@@ -34,7 +34,7 @@ func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, cros
 		answers := make([][]doctor.Answer, n)
 		var wg sync.WaitGroup
 		for i := range n {
-			wg.Go(func() { answers[i] = p.test(ctx, rails, peer, i, (i+shift)%n) })
+			wg.Go(func() { answers[i] = p.test(ctx, rails, peer, i, (i+shift)%n, tests.RDMA) })
 		}
 		wg.Wait()
 		for _, a := range answers {
@@ -62,7 +62,7 @@ func (c couple) of() string {
 }
 
 // test tests rail i with rail j of the peer.
-func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int) []doctor.Answer {
+func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int, rdma bool) []doctor.Answer {
 	if i >= len(rails) || j >= len(peer.Rails) {
 		if i != j {
 			return nil
@@ -89,7 +89,11 @@ func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int) []doc
 		return []doctor.Answer{c.lost(ctx)}
 	}
 	reach := answer(Reach, c.of(), doctor.Finding{Verdict: doctor.OK, Found: fmt.Sprintf("%s answers", c.to.Addr)})
-	return []doctor.Answer{reach, c.mtu()}
+	out := []doctor.Answer{reach, c.mtu()}
+	if rdma {
+		out = append(out, c.rdma(ctx)...)
+	}
+	return out
 }
 
 func (c couple) target() netip.AddrPort { return netip.AddrPortFrom(c.to.Addr, c.to.UDP) }

@@ -4,38 +4,57 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/subtle"
-	"encoding/json"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 )
 
-// request is what a caller asks a server, one JSON document each. The first one is
-// empty but for the token, and the answer has the rails.
+// request is what a caller asks a server. The first one is empty, and the answer has the
+// rails.
 type request struct {
-	Token string `json:"token"`
 	// Received asks which packets of this connection's nonce have arrived.
 	Received bool `json:"received,omitempty"`
 	// Throw asks for frames from a rail to an end: see Pod.throw.
 	Throw *throwing `json:"throw,omitempty"`
+	// Launch asks for the server of a test by RDMA, and Ended whether the program of
+	// that number has ended.
+	Launch *launching `json:"launch,omitempty"`
+	Ended  int        `json:"ended,omitempty"`
 	// Local and Test ask for the answers of the server's own pod, and of a test with
-	// another pod. Test is the address of that pod's server.
+	// another pod. Test is the address of that pod's server. Self is what answers call
+	// the server's own pod; "": by its own name.
 	Local bool   `json:"local,omitempty"`
 	Test  string `json:"test,omitempty"`
-	Cross bool   `json:"cross,omitempty"`
+	Self  string `json:"self,omitempty"`
+	Tests
+}
+
+// Tests says which tests two pods make.
+type Tests struct {
+	// Cross tests each rail also with the other rails to which it has a route.
+	Cross bool `json:"cross,omitempty"`
+	// RDMA tests each couple of rails also by RDMA.
+	RDMA bool `json:"rdma,omitempty"`
+	// Peer is what answers call the other pod; "": by its own name.
+	Peer string `json:"peer,omitempty"`
 }
 
 type throwing struct {
 	Rail int `json:"rail"`
 	To   end `json:"to"`
+}
+
+type launching struct {
+	Rail  int    `json:"rail"`
+	Check string `json:"check"`
 }
 
 // reply is what a server answers.
@@ -46,6 +65,13 @@ type reply struct {
 	Rails    []Rail          `json:"rails,omitempty"`
 	Received []arrival       `json:"received,omitempty"`
 	Answers  []doctor.Answer `json:"answers,omitempty"`
+	// Missing is what a test by RDMA needs; otherwise Port is where the program of the
+	// number Launched listens. Over says that one has ended, and Said is its last line.
+	Missing  string `json:"missing,omitempty"`
+	Port     int    `json:"port,omitempty"`
+	Launched int    `json:"launched,omitempty"`
+	Over     bool   `json:"over,omitempty"`
+	Said     string `json:"said,omitempty"`
 }
 
 // arrival counts packets of one size at a rail.
@@ -65,8 +91,12 @@ type Server struct {
 	seen map[nonce]map[arrival]int // by arrival without count; a nonce lives as long as its connection
 }
 
-// patience bounds the time between two requests of a connection.
-const patience = 10 * time.Minute
+// patience bounds the time between two requests of a connection, and greeting that until
+// a caller has shown that it knows the token.
+const (
+	patience = 10 * time.Minute
+	greeting = 10 * time.Second
+)
 
 // Serve answers callers until ctx ends. Errors: those of Pod.Rails and of the sockets.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -139,65 +169,95 @@ func (s *Server) received(n nonce) []arrival {
 	return out
 }
 
-// talk answers the requests of one caller.
+// caller is a connection of a caller. Its requests come one after another.
+type caller struct {
+	pod      Pod
+	nonce    nonce
+	programs []*running
+}
+
+// maxPrograms bounds the programs of one connection.
+const maxPrograms = 1024
+
+// talk answers the requests of one caller. What it has started ends with the connection.
 func (s *Server) talk(ctx context.Context, conn net.Conn, rails []Rail) {
-	defer conn.Close() //nolint:errcheck // the caller is gone
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	var n nonce
-	if _, err := rand.Read(n[:]); err != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
+	c := &caller{pod: s.Pod}
+	if _, err := rand.Read(c.nonce[:]); err != nil || conn.SetDeadline(time.Now().Add(greeting)) != nil {
 		return
 	}
-	s.mu.Lock()
-	s.seen[n] = map[arrival]int{}
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.seen, n)
-	}()
-	in, out := json.NewDecoder(io.LimitReader(conn, 1<<20)), json.NewEncoder(conn)
-	for conn.SetReadDeadline(time.Now().Add(patience)) == nil {
+	w, err := newWire(conn, s.Token, true)
+	for first := true; err == nil; first = false {
 		var q request
-		if in.Decode(&q) != nil {
+		if err = w.read(&q); errors.Is(err, errCode) {
+			_ = w.write(reply{Error: "the token is wrong"}) // the caller sees from the code that it is not ours
+		}
+		if err != nil {
 			return
 		}
-		if subtle.ConstantTimeCompare([]byte(q.Token), []byte(s.Token)) != 1 {
-			_ = out.Encode(reply{Error: "the token is wrong: start all with the same --token"})
-			return
+		if first {
+			s.know(c.nonce)
+			defer s.forget(c.nonce)
 		}
-		if out.Encode(s.answer(ctx, q, n, rails)) != nil {
-			return
+		if err = conn.SetDeadline(time.Time{}); err == nil {
+			err = w.write(s.answer(ctx, q, c, rails))
+		}
+		if err == nil {
+			err = conn.SetReadDeadline(time.Now().Add(patience))
 		}
 	}
 }
 
-func (s *Server) answer(ctx context.Context, q request, n nonce, rails []Rail) reply {
+func (s *Server) know(n nonce) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[n] = map[arrival]int{}
+}
+
+func (s *Server) forget(n nonce) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.seen, n)
+}
+
+func (s *Server) answer(ctx context.Context, q request, c *caller, rails []Rail) reply {
+	pod := s.Pod
+	pod.Name = cmp.Or(q.Self, s.Name)
 	switch {
 	case q.Received:
-		return reply{Received: s.received(n)}
+		return reply{Received: s.received(c.nonce)}
 	case q.Throw != nil:
-		if q.Throw.Rail < 0 || q.Throw.Rail >= len(rails) {
-			return reply{Error: "there is no such rail"}
-		}
-		r := rails[q.Throw.Rail]
-		if !r.reach(q.Throw.To.Addr.Addr()) || !r.Addr.Is4() || !q.Throw.To.Addr.Addr().Is4() || len(q.Throw.To.MAC) != len(r.MAC) {
-			return reply{Error: "that is no neighbour of the rail"}
-		}
-		if err := s.throw(r, r.UDP, q.Throw.To, n); err != nil {
-			return reply{Error: err.Error()}
-		}
-		return reply{}
+		return s.thrown(*q.Throw, c.nonce, rails)
+	case q.Launch != nil:
+		return c.launchOf(ctx, *q.Launch, rails)
+	case q.Ended != 0:
+		return c.endedOf(q.Ended)
 	case q.Local:
-		return reply{Name: s.Name, Answers: s.Local(ctx, rails)}
+		return reply{Answers: pod.Local(ctx, rails)}
 	case q.Test != "":
-		answers, err := s.Test(ctx, rails, q.Test, s.Token, q.Cross)
+		answers, err := pod.Test(ctx, rails, q.Test, s.Token, q.Tests)
 		if err != nil {
 			return reply{Error: err.Error()}
 		}
-		return reply{Name: s.Name, Answers: answers}
+		return reply{Answers: answers}
 	}
-	return reply{Name: s.Name, Nonce: n, Rails: rails}
+	return reply{Name: s.Name, Nonce: c.nonce, Rails: rails}
+}
+
+func (s *Server) thrown(q throwing, n nonce, rails []Rail) reply {
+	if q.Rail < 0 || q.Rail >= len(rails) {
+		return reply{Error: "there is no such rail"}
+	}
+	r := rails[q.Rail]
+	if !r.reach(q.To.Addr.Addr()) || !r.Addr.Is4() || !q.To.Addr.Addr().Is4() || len(q.To.MAC) != len(r.MAC) {
+		return reply{Error: "that is no neighbour of the rail"}
+	}
+	if err := s.throw(r, r.UDP, q.To, n); err != nil {
+		return reply{Error: err.Error()}
+	}
+	return reply{}
 }
 
 // Peer is a connection to the server of another pod. It is safe for concurrent use.
@@ -206,49 +266,67 @@ type Peer struct {
 	Rails []Rail
 
 	nonce nonce
-	token string
 	mu    sync.Mutex
-	conn  net.Conn
-	in    *json.Decoder
-	out   *json.Encoder
+	wire  *wire
 }
 
-// Dial connects to the server at an address, from Control.
-func (p Pod) Dial(ctx context.Context, address, token string) (*Peer, error) {
+// Dial connects to the server at an address, from Control. The peer has the given name,
+// or, if that is "", the one that it says. Errors: those of the connection, and that the
+// token is wrong.
+func (p Pod) Dial(ctx context.Context, address, token, name string) (*Peer, error) {
 	var conn net.Conn
 	control := p.Control
 	if control == nil {
 		control = p.Enter
 	}
 	err := control(func() (err error) {
-		d := net.Dialer{Timeout: 10 * time.Second}
+		d := net.Dialer{Timeout: greeting}
 		conn, err = d.DialContext(ctx, "tcp", address)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	out := &Peer{token: token, conn: conn, in: json.NewDecoder(conn), out: json.NewEncoder(conn)}
-	hello, err := out.ask(request{})
+	out := &Peer{}
+	var hello reply
+	if err = conn.SetDeadline(time.Now().Add(greeting)); err == nil {
+		out.wire, err = newWire(conn, token, false)
+	}
+	if err == nil {
+		hello, err = out.ask(request{})
+	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	out.Name, out.Rails, out.nonce = hello.Name, hello.Rails, hello.Nonce
+	out.Name, out.Rails, out.nonce = cmp.Or(name, named(hello.Name), address), hello.Rails, hello.Nonce
+	for i := range out.Rails {
+		out.Rails[i].Number = i
+	}
 	return out, nil
 }
 
+// named returns a name that a pod has given itself, or "" if it would make an answer
+// look as if it were about other pods.
+func named(name string) string {
+	if len(name) > longestName || doctor.Printable(name) != name || strings.Contains(name, " of ") || strings.Contains(name, " to ") {
+		return ""
+	}
+	return name
+}
+
+const longestName = 253 // of a Kubernetes node
+
 // Close ends the connection.
-func (c *Peer) Close() { _ = c.conn.Close() }
+func (c *Peer) Close() { _ = c.wire.conn.Close() }
 
 func (c *Peer) ask(q request) (reply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	q.Token = c.token
-	if err := errors.Join(c.conn.SetDeadline(time.Now().Add(patience)), c.out.Encode(q)); err != nil {
+	if err := errors.Join(c.wire.conn.SetDeadline(time.Now().Add(patience)), c.wire.write(q)); err != nil {
 		return reply{}, err
 	}
 	var r reply
-	if err := c.in.Decode(&r); err != nil {
+	if err := c.wire.read(&r); err != nil {
 		return reply{}, err
 	}
 	if r.Error != "" {
@@ -259,12 +337,12 @@ func (c *Peer) ask(q request) (reply, error) {
 
 // Local returns the answers of the tests that the peer's pod makes alone.
 func (c *Peer) Local() ([]doctor.Answer, error) {
-	r, err := c.ask(request{Local: true})
+	r, err := c.ask(request{Local: true, Self: c.Name})
 	return r.Answers, err
 }
 
 // Test lets the peer test its rails with a third pod.
-func (c *Peer) Test(address string, cross bool) ([]doctor.Answer, error) {
-	r, err := c.ask(request{Test: address, Cross: cross})
+func (c *Peer) Test(address string, tests Tests) ([]doctor.Answer, error) {
+	r, err := c.ask(request{Test: address, Self: c.Name, Tests: tests})
 	return r.Answers, err
 }

@@ -4,10 +4,11 @@
 // Package verify tests whether the rails of pods work: in one pod, and between pods.
 // Each answer names the rail, and where it can the node, that has the fault.
 //
-// It changes nothing in a pod, and it sends only small tests: ARP and UDP. It opens
-// every socket through Pod.Enter. A server answers only callers that know its token.
-// Read this file first, then local.go for one pod, pair.go for two, server.go for the
-// protocol between them, schedule.go and blame.go for many.
+// It changes nothing in a pod, and it sends only small tests: ARP and UDP, and by RDMA
+// if the caller asks for it. It opens every socket through Pod.Enter. A server answers
+// only callers that know its token. Read this file first, then local.go for one pod,
+// pair.go and rdma.go for two, server.go and wire.go for the protocol between them,
+// schedule.go and blame.go for many.
 package verify
 
 import (
@@ -34,8 +35,12 @@ type Pod struct {
 	Enter func(fn func() error) error
 	// Control runs fn where the servers of other pods are reached; nil: Enter.
 	Control func(fn func() error) error
-	// Inside tests what only programs in the pod can: RDMA devices and locked memory.
-	Inside func(ctx context.Context, rails []Rail) []doctor.Answer
+	// Inside tests what only programs in the pod can: RDMA devices and locked memory. It
+	// gets the pod with the name that the answers must have.
+	Inside func(p Pod) []doctor.Answer
+	// RDMA returns the RDMA ports of the rails that have one, by their interfaces; nil:
+	// the pod makes no tests by RDMA.
+	RDMA func(ctx context.Context) (map[conf.LinkName]Port, error)
 }
 
 // Rail is an interface of a pod that roce made or adopted, with its first address.

@@ -157,10 +157,10 @@ func TestCrossTestsFollowThePlan(t *testing.T) {
 func TestAServerAnswersOnlyWhoKnowsTheToken(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.serve()
-	if _, err := w.pods[0].Dial(t.Context(), w.pods[1].address, "guessed"); err == nil || !strings.Contains(err.Error(), "the token is wrong") {
+	if _, err := w.pods[0].Dial(t.Context(), w.pods[1].address, "guessed", ""); err == nil || !strings.Contains(err.Error(), "the token is wrong") {
 		t.Errorf("got %v, want that the token is wrong", err)
 	}
-	peer, err := w.pods[0].Dial(t.Context(), w.pods[1].address, token)
+	peer, err := w.pods[0].Dial(t.Context(), w.pods[1].address, token, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,19 +192,19 @@ func TestAServerAnswersOnlyWhoKnowsTheToken(t *testing.T) {
 func TestAPeerTestsForOthers(t *testing.T) {
 	w := newWorld(t, "a", "b", "c")
 	w.serve()
-	peer, err := w.pods[0].Dial(t.Context(), w.pods[1].address, token)
+	peer, err := w.pods[0].Dial(t.Context(), w.pods[1].address, token, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer peer.Close()
-	answers, err := peer.Test(w.pods[2].address, false)
+	answers, err := peer.Test(w.pods[2].address, Tests{})
 	if err != nil || problems(answers) != "" || len(answers) != 4 || answers[0].Of != "rail 0 of b to c" {
 		t.Errorf("got %v, %+v", err, answers)
 	}
 	if answers, err = peer.Local(); err != nil || problems(answers) != "" || len(answers) != 6 {
 		t.Errorf("got %v, %+v", err, answers)
 	}
-	if _, err := peer.Test("10.0.0.99:1", false); err == nil {
+	if _, err := peer.Test("10.0.0.99:1", Tests{}); err == nil {
 		t.Error("it reaches a pod that is not there")
 	}
 }

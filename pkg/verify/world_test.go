@@ -103,7 +103,7 @@ func (w *world) test(cross bool) []doctor.Answer {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	answers, err := p.Test(w.t.Context(), rails, w.pods[1].address, token, cross)
+	answers, err := p.Test(w.t.Context(), rails, w.pods[1].address, token, Tests{Cross: cross})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ import (
 	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
 	flowcontrol "k8s.io/api/flowcontrol/v1"
+	networking "k8s.io/api/networking/v1"
 	rbac "k8s.io/api/rbac/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -60,6 +61,7 @@ func typeOf(apiVersion, kind string) reflect.Type {
 		"apps/v1/DaemonSet":                                                reflect.TypeFor[apps.DaemonSet](),
 		"apps/v1/Deployment":                                               reflect.TypeFor[apps.Deployment](),
 		"rbac.authorization.k8s.io/v1/ClusterRole":                         reflect.TypeFor[rbac.ClusterRole](),
+		"networking.k8s.io/v1/NetworkPolicy":                               reflect.TypeFor[networking.NetworkPolicy](),
 		"rbac.authorization.k8s.io/v1/Role":                                reflect.TypeFor[rbac.Role](),
 		"rbac.authorization.k8s.io/v1/RoleBinding":                         reflect.TypeFor[rbac.RoleBinding](),
 		"k8s.cni.cncf.io/v1/NetworkAttachmentDefinition":                   reflect.TypeFor[network](),

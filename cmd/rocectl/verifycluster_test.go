@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// kubectl puts a program of that name first into the PATH. It answers from files, and
+// keeps what it was asked.
+func kubectl(t *testing.T, report string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, content := range map[string]string{
+		"kubectl": `#!/bin/sh
+echo "$*" >>` + dir + `/calls
+case "$*" in
+*"get daemonset"*) cat ` + dir + `/daemonset ;;
+*"get pods"*) cat ` + dir + `/pods ;;
+*exec*) cat >` + dir + `/input; printf 'round 1 of 1 \033[2J\n' >&2; cat ` + dir + `/report; exit 1 ;;
+esac
+`,
+		"daemonset": `{"spec": {"selector": {"matchLabels": {"app": "rails-verify"}}}, "status": {"desiredNumberScheduled": 5}}`,
+		"pods": `{"items": [
+			{"metadata": {"name": "v-2"}, "spec": {"nodeName": "gpu-02"}, "status": {"phase": "Running", "podIP": "fd00::2"}},
+			{"metadata": {"name": "v-1"}, "spec": {"nodeName": "gpu-01"}, "status": {"phase": "Running", "podIP": "10.244.1.7"}},
+			{"metadata": {"name": "v-4", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": "gpu-04"}, "status": {"phase": "Running", "podIP": "10.244.4.7"}},
+			{"metadata": {"name": "v-3"}, "spec": {"nodeName": "gpu-03"}, "status": {"phase": "Pending"}}]}`,
+		"report": report,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return dir
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestVerifyOfADaemonSetNamesWhatItCannotTest: a pod that lies, one that does not run, and
+// nodes without a pod.
+func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
+	dir := kubectl(t, `{"pods": ["gpu-01", "gpu-02"], "answers": [
+		{"check": "reach", "verdict": "problem", "of": "rail 3 of gpu-01 to gpu-02", "found": "<script>\u001b[2J", "fix": "# look", "why": "why"},
+		{"check": "reach", "verdict": "all is \u001b[2J fine", "of": "rail 4 of gpu-01 to gpu-02", "found": "x"}],
+		"verdicts": ["rail 3 of gpu-01 to gpu-02: <script>\u001b[2J"]}`)
+	page := filepath.Join(dir, "page.html")
+	var out, errOut bytes.Buffer
+	cmd := root(&out, &errOut)
+	cmd.SetArgs([]string{"verify", "--daemonset", "rails-verify", "-n", "tests", "--rdma", "--cross", "--html", page})
+	if status := statusError(0); !errors.As(cmd.ExecuteContext(t.Context()), &status) || status != 1 {
+		t.Errorf("status %d", status)
+	}
+	if got := read(t, filepath.Join(dir, "input")); got != "gpu-02=[fd00::2]:9483\n" {
+		t.Errorf("the leader is told %q", got)
+	}
+	const call = "--namespace=tests exec -i v-1 -- /rocectl verify --all --json --name=gpu-01 --cross --rdma -\n"
+	if got := read(t, filepath.Join(dir, "calls")); !strings.HasSuffix(got, call) || !strings.Contains(got, "--selector=app=rails-verify") {
+		t.Errorf("it calls\n%s", got)
+	}
+	for _, want := range []string{
+		"v-3: the pod is Pending, on node \"gpu-03\"", "2 of 5 nodes have no pod of it",
+		"# 0 ok, 1 problem, 3 cannot tell\n", "# fault: rail 3 of gpu-01 to gpu-02: <script>?[2J\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("want %q in\n%s", want, &out)
+		}
+	}
+	for what, text := range map[string]string{"text": out.String(), "progress": errOut.String()} {
+		if strings.Contains(text, "\x1b") {
+			t.Errorf("%s of a pod controls the terminal: %q", what, text)
+		}
+	}
+	if got := read(t, page); strings.Contains(got, "<script>") || !strings.Contains(got, "&lt;script&gt;") {
+		t.Errorf("the page obeys a pod:\n%s", got)
+	}
+	if !strings.Contains(errOut.String(), "round 1 of 1") {
+		t.Errorf("no progress: %q", &errOut)
+	}
+}
+
+func TestVerifyOfADaemonSetSaysWhyThereIsNoReport(t *testing.T) {
+	kubectl(t, "no such program")
+	if got := call("verify", "--daemonset", "rails-verify"); !strings.Contains(got, `test from pod "v-1"`) || !strings.Contains(got, "its image needs /rocectl") {
+		t.Errorf("got %s", got)
+	}
+	t.Setenv("PATH", t.TempDir())
+	if got := call("verify", "--daemonset", "rails-verify"); !strings.Contains(got, `executable file not found`) {
+		t.Errorf("got %s", got)
+	}
+	if got := call("verify", "--daemonset", "rails-verify", "--pid", "1"); !strings.Contains(got, "daemonset pid") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestPeersAreReadFromTheStandardInput(t *testing.T) {
+	t.Parallel()
+	got, err := listed([]string{"a", "-", "z"}, strings.NewReader("gpu-02=[fd00::2]:9483\ngpu-03=10.0.0.3\n"))
+	if err != nil || strings.Join(got, " ") != "a gpu-02=[fd00::2]:9483 gpu-03=10.0.0.3 z" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for given, want := range map[string][2]string{
+		"10.0.0.3": {"", "10.0.0.3:9483"}, "gpu-03=10.0.0.3": {"gpu-03", "10.0.0.3:9483"}, "gpu-03=[fd00::2]:1": {"gpu-03", "[fd00::2]:1"}, "fd00::2": {"", "[fd00::2]:9483"},
+	} {
+		if name, address := peerOf(given); [2]string{name, address} != want {
+			t.Errorf("%s: got %s, %s", given, name, address)
+		}
+	}
+}

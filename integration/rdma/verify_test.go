@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// TestNodesSharedVerifyTestsByRDMA: rocectl verify --rdma between pods of two nodes, and
+// what it says where a program is not installed.
+func TestNodesSharedVerifyTestsByRDMA(t *testing.T) {
+	n := newNode(t, "shared")
+	p := meet(t)
+	emulate(t, "r0")
+	r := n.joined(n.ownRail(p.self))
+	theirs := p.swap(r.addr)
+	rocectl := filepath.Join(*programs, "rocectl")
+	const token = "a test's token"
+	if p.self == "1" {
+		cmd := exec.Command(rocectl, "verify", "serve", "--netns", r.pod.Name, "--name", "gpu-02", "--token", token, "--listen", r.addr+":9483")
+		if lines := start(t, cmd); !lines.Scan() {
+			t.Fatal("rocectl verify serve says nothing")
+		}
+		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // with the status of a killed program
+		p.swap("listens")
+		p.swap("tested")
+	} else {
+		p.swap("waits")
+		args := []string{"verify", "--rdma", "--netns", r.pod.Name, "--name", "gpu-01", "--token", token, theirs}
+		said, _ := try(rocectl, args...) // its status is that of the container, which --netns cannot tell
+		contains(t, said, "rail 0 of gpu-01 to gpu-02: rping connects", "rail 0 of gpu-01 to gpu-02: ib_write_bw transfers ", " 0 problems,")
+		t.Log(said)
+		said, _ = try("env", append([]string{"PATH=/nowhere", rocectl}, args...)...)
+		contains(t, said, "needs: rping of the package rdmacm-utils in gpu-01", "needs: ib_write_bw of the package perftest in gpu-01", " 0 problems,")
+		p.swap("tested")
+	}
+	r.mustDel()
+	p.swap("over")
+}
