@@ -79,8 +79,8 @@ var importMap = []layer{
 	}},
 	{"pkg/lldp", []string{"pkg/cnierr", "pkg/conf"}},
 	{"pkg/doctor", []string{
-		"pkg/cnierr", "pkg/trusted", "pkg/shell", "pkg/netrange", "pkg/conf/pool", "pkg/inventory", "pkg/rdma/nldev", "pkg/rdma/gidtable",
-		"pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile",
+		"pkg/cnierr", "pkg/trusted", "pkg/shell", "pkg/netrange", "pkg/conf", "pkg/conf/pool", "pkg/inventory", "pkg/rdma/nldev", "pkg/rdma/gidtable",
+		"pkg/plan", "pkg/record", "pkg/ipam/ledger", "pkg/ipam", "pkg/block/nodefile",
 	}},
 	{"pkg/verify", []string{
 		"pkg/cnierr", "pkg/shell", "pkg/conf", "pkg/plan", "pkg/kernel/parent", "pkg/kernel/rtnl", "pkg/probe", "pkg/doctor",

@@ -23,6 +23,14 @@ func newVLANWorld(t *testing.T) *world {
 	return w
 }
 
+// newLinkedVLANWorld returns the same node, with networks that also link their pods with it.
+func newLinkedVLANWorld(t *testing.T) *world {
+	t.Helper()
+	w := newVLANWorld(t)
+	w.config = strings.TrimSuffix(w.config, "%s}") + `, "hostLink": {"routes": ["10.96.0.0/12"]}%s}`
+	return w
+}
+
 func (w *world) mustHaveVLANs(want bool, when string) {
 	w.t.Helper()
 	host := w.fake.Host().String()
@@ -62,6 +70,43 @@ func TestVLANsGoWithTheLastPod(t *testing.T) {
 		w.mustHaveVLANs(false, "after the last DEL")
 		w.mustBeEmpty("after the last DEL")
 	}
+}
+
+// TestALinkOnAVLANGoesWithItsPod has two pods that share VLANs and the rule to their links.
+func TestALinkOnAVLANGoesWithItsPod(t *testing.T) {
+	t.Parallel()
+	w := newLinkedVLANWorld(t)
+	mustHaveLinks := func(want int, when string) {
+		t.Helper()
+		host := w.fake.Host().String()
+		if got := strings.Count(host, " alias roce:c"); got != want {
+			t.Errorf("%s: %d links to pods, want %d:\n%s", when, got, want, host)
+		}
+		if strings.Contains(host, "lookup 8200") != (want > 0) {
+			t.Errorf("%s: want the rule to table 8200: %v:\n%s", when, want > 0, host)
+		}
+	}
+	for i, id := range []string{"c1", "c2"} {
+		w.mustAdd(id)
+		mustHaveLinks(i+1, "after ADD to "+id)
+		if err := w.node().Check(ctx, w.request(id, "net1", "")); err != nil {
+			t.Errorf("CHECK of %s: %v", id, err)
+		}
+	}
+	w.mustLeave("c1", "")
+	w.mustLeave("c1", "again")
+	w.mustHaveVLANs(true, "after the first DEL")
+	mustHaveLinks(1, "after the first DEL")
+	if err := w.node().Check(ctx, w.request("c2", "net1", "")); err != nil {
+		t.Errorf("CHECK after the DEL of the other pod: %v", err)
+	}
+	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	w.mustHaveVLANs(false, "after GC without valid attachments")
+	mustHaveLinks(0, "after GC without valid attachments")
+	w.mustLeave("c2", "after GC")
+	w.mustBeEmpty("after all")
 }
 
 // TestVLANsGoOnlyWithTheLastRecord has a NIC that gets another name and MAC between two

@@ -98,12 +98,12 @@ func newIpvlanWorld(t *testing.T) *world {
 // worlds are the nodes that every failure is tried on. Those of -short have operations of
 // every kind but those of GID indexes.
 func worlds() map[string]func(*testing.T) *world {
-	all := map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld, "ipvlan": newIpvlanWorld, "VLANs": newVLANWorld}
+	all := map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld, "ipvlan": newIpvlanWorld, "a link on VLANs": newLinkedVLANWorld}
 	if testing.Short() {
 		delete(all, "three rails")
 		delete(all, "promised GID indexes")
 		delete(all, "ipvlan")
-		delete(all, "VLANs")
+		delete(all, "a link on VLANs")
 	}
 	return all
 }

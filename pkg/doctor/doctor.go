@@ -64,7 +64,7 @@ func Checks() []Check {
 		machineID(),
 		rdmaModules(), rdmaDriver(), rdmaDevices(), rdmaMode(), rdmaPorts(), rdmaMTU(), rdmaBond(), eswitchMode(), vfTrust(), nicFirmware(), nicQoS(), pcieLink(), gpuDirect(), pcieACS(),
 		gidTable(), charDevices(), memlock(),
-		hostARP(), networkManagers(), neighbourTable(), firewall(), hostLink(),
+		hostARP(), networkManagers(), neighbourTable(), firewall(), hostLink(), leftBehind(),
 		cniPlugins(), cniConfig(), devicePlugin(), poolFill(), poolRoutes(), agentHealth(),
 	}
 }

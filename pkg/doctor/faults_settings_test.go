@@ -88,6 +88,49 @@ func configuredFaults() []fault {
 			check: "host-link", verdict: CannotTell, says: "net.ipv4.ip_forward cannot be read", advice: "network namespace",
 		},
 		{
+			name: "a VLAN without record", change: (*world).onVLAN,
+			check: "left-behind", verdict: Problem, says: "ens1f0np0.120: a VLAN that roce has made: no record in ", advice: "ip link del ens1f0np0.120",
+		},
+		{
+			name: "a link to a pod without record", change: func(w *world) {
+				w.linked()
+				w.write("proc/sys/net/ipv4/ip_forward", "1")
+				w.forget()
+			},
+			check: "left-behind", verdict: Problem, says: "a link to the pod c1/eth0: no record in ", advice: "ip link del veth0123456789a",
+		},
+		{
+			name: "a rule without record", change: (*world).onVLAN,
+			check: "left-behind", verdict: Problem, says: "IPv6 rule: the rule to table 8200: no record in ", advice: "ip -6 rule del priority 500 table 8200",
+		},
+		{
+			name: "a pod on a VLAN with a link", change: func(w *world) {
+				w.onVLAN()
+				w.record()
+			},
+			check: "left-behind", verdict: OK, says: "interfaces and rules of pods on the node: 2; a record names each",
+		},
+		{
+			name: "a VLAN that has gone meanwhile", change: func(w *world) {
+				w.onVLAN()
+				w.rules = nil
+				w.remove("sys/class/net/ens1f0np0.120")
+			},
+			check: "left-behind", verdict: OK, says: "interfaces and rules of pods on the node: 0",
+		},
+		{
+			name: "a damaged record", change: func(w *world) {
+				w.onVLAN()
+				w.record()
+				w.spoil("attachments/c1/eth0.json")
+			},
+			check: "left-behind", verdict: CannotTell, says: "the records cannot be read: ", advice: "rocectl show",
+		},
+		{
+			name: "rules cannot be listed", change: func(w *world) { w.rulesErr = errRefused },
+			check: "left-behind", verdict: CannotTell, says: "not permitted", advice: "root",
+		},
+		{
 			name: "iptables-legacy drops RoCE", change: legacy("*filter\n-A INPUT -i eth0 -p udp -m multiport --dports 53,4700:4800 -j DROP\n"),
 			check: "firewall", verdict: Problem, says: "a rule of iptables-legacy drops it: -A INPUT", advice: "iptables-legacy -t TABLE -D",
 		},

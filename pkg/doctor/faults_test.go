@@ -26,7 +26,7 @@ func withoutDevices() []string {
 
 // withoutLinks are the checks that cannot look when the interfaces cannot be listed.
 func withoutLinks() []string {
-	return []string{"rdma-ports", "rdma-mtu", "rdma-bond", "vf-trust", "host-arp", "network-managers", "host-link"}
+	return []string{"rdma-ports", "rdma-mtu", "rdma-bond", "vf-trust", "host-arp", "network-managers", "host-link", "left-behind"}
 }
 
 func moduleFaults() []fault {

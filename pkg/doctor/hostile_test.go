@@ -79,7 +79,7 @@ func TestTheWordsOfOthersAreQuotedOrNotPrinted(t *testing.T) {
 			}
 		}
 	}
-	for _, check := range []string{"rdma-mtu", "vf-trust", "host-arp", "network-managers", "rdma-ports"} {
+	for _, check := range []string{"rdma-mtu", "vf-trust", "host-arp", "network-managers", "rdma-ports", "left-behind"} {
 		if !quoted[check] {
 			t.Errorf("no command of %s has such a name, so nothing was tested", check)
 		}

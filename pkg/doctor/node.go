@@ -23,6 +23,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/record"
 	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
@@ -44,6 +45,8 @@ type Node struct {
 	RDMA func(ctx context.Context) (nldev.System, error)
 	// Routes returns the IPv4 and IPv6 routes of the main table.
 	Routes func() ([]netlink.Route, error)
+	// Rules returns the routing rules of a family.
+	Rules func(family int) ([]netlink.Rule, error)
 	// Devlink returns the devices that devlink knows.
 	Devlink func() ([]*netlink.DevlinkDevice, error)
 	// Driver asks the driver of an interface for its versions, and QoS for its classes
@@ -52,9 +55,10 @@ type Node struct {
 	QoS    func(netdev string) (QoS, error)
 	// Run runs a program of the node and returns what it prints, complaints included.
 	Run func(ctx context.Context, program string, args ...string) (string, error)
-	// Pools and Leases are what roce-cni itself keeps on the node.
-	Pools  nodefile.Store
-	Leases *ipam.Book
+	// Pools, Leases and Records are what roce-cni itself keeps on the node.
+	Pools   nodefile.Store
+	Leases  *ipam.Book
+	Records record.Store
 	// Peers is with how many others each address talks; 0 if that is unknown.
 	Peers int
 	// AgentURL is where rocectl agent tells its health.
@@ -72,12 +76,14 @@ func Live(pools nodefile.Store, leases *ipam.Book, agentURL string) Node {
 		Links:       sync.OnceValues(netlink.LinkList),
 		RDMA:        readRDMA,
 		Routes:      func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) },
+		Rules:       netlink.RuleList,
 		Devlink:     netlink.DevLinkGetDeviceList,
 		Driver:      inventory.ReadDriver,
 		QoS:         readQoS,
 		Run:         RunProgram,
 		Pools:       pools,
 		Leases:      leases,
+		Records:     record.Store{Dir: pools.Dir, BootID: pools.BootID},
 		AgentURL:    agentURL,
 	}
 }

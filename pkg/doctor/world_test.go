@@ -29,11 +29,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 	"github.com/roce-cni/roce-cni/pkg/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/record"
 )
 
 // world is a node that was recorded, of which each part can be changed.
@@ -57,6 +60,8 @@ type world struct {
 
 	routes     []netlink.Route
 	routesErr  error
+	rules      []netlink.Rule
+	rulesErr   error
 	devlink    []*netlink.DevlinkDevice
 	devlinkErr error
 	drivers    map[string]inventory.Driver // of an interface; none: it does not answer
@@ -206,9 +211,12 @@ func (w *world) node() Node {
 			}
 			return out, nil
 		},
-		Pools: w.pools, Leases: w.leases, Peers: w.peers, AgentURL: w.listen(),
-		Links:   func() ([]netlink.Link, error) { return w.links, w.linksErr },
-		Routes:  func() ([]netlink.Route, error) { return w.routes, w.routesErr },
+		Pools: w.pools, Leases: w.leases, Records: w.records(), Peers: w.peers, AgentURL: w.listen(),
+		Links:  func() ([]netlink.Link, error) { return w.links, w.linksErr },
+		Routes: func() ([]netlink.Route, error) { return w.routes, w.routesErr },
+		Rules: func(family int) ([]netlink.Rule, error) {
+			return slices.DeleteFunc(slices.Clone(w.rules), func(r netlink.Rule) bool { return r.Family != family }), w.rulesErr
+		},
 		Devlink: func() ([]*netlink.DevlinkDevice, error) { return w.devlink, w.devlinkErr },
 		Driver: func(netdev string) (inventory.Driver, error) {
 			d, there := w.drivers[netdev]
@@ -310,7 +318,52 @@ var errRefused = errors.New("operation not permitted")
 // answers runs all checks.
 func (w *world) answers() []Answer { return slices.Collect(Run(w.t.Context(), w.node(), Checks())) }
 
-// linked gives the node the end of a link to a pod.
+// records are those of roce on the node.
+func (w *world) records() record.Store { return record.Store{Dir: w.pools.Dir, BootID: bootID} }
+
+// made gives the node a link that roce has made.
+func (w *world) made(l netlink.Link) {
+	w.links = append(w.links, l)
+	w.write("sys/class/net/"+l.Attrs().Name+"/ifalias", l.Attrs().Alias)
+}
+
+// onVLAN gives the node the VLAN of a pod, and a rule to its links.
+func (w *world) onVLAN() {
+	w.made(&netlink.Vlan{VlanId: 120, LinkAttrs: netlink.LinkAttrs{Name: "ens1f0np0.120", Alias: plan.VLANMark}})
+	w.made(&netlink.Vlan{VlanId: 130, LinkAttrs: netlink.LinkAttrs{Name: "storage"}}) // the operator's
+	w.rules = append(w.rules, netlink.Rule{Family: netlink.FAMILY_V6, Table: plan.HostLinkTable, Priority: plan.HostLinkPriority})
+}
+
+// record writes the record of a pod with what onVLAN and linked have made.
+func (w *world) record() {
+	w.t.Helper()
+	at := conf.Attachment{ContainerID: "c1", IfName: "eth0"}
+	release, err := w.records().Lock(w.t.Context(), at.ContainerID) // it makes the folder
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer release()
+	err = w.records().Save(record.Record{Attachment: at, Committed: true, Plan: plan.Plan{Ops: plan.Ops{
+		{Place: plan.Host, Shared: true, Kind: plan.VLAN{Name: "ens1f0np0.120", VLAN: conf.VLAN{NIC: "ens1f0np0", ID: 120}}},
+		{Place: plan.Host, Kind: plan.Veth{Name: "veth0123456789a", PodEnd: "host0", Mark: "roce:c1/eth0"}},
+		{Place: plan.Host, Shared: true, Kind: plan.Rule{From: netip.MustParsePrefix("::/0"), Table: plan.HostLinkTable, Priority: plan.HostLinkPriority}},
+	}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// forget removes the record of the pod.
+func (w *world) forget() {
+	w.t.Helper()
+	if err := w.records().Delete(conf.Attachment{ContainerID: "c1", IfName: "eth0"}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// linked gives the node the end of a link to a pod, and the record of the pod.
 func (w *world) linked() {
-	w.links = append(w.links, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0123456789a", Alias: "roce:c1/eth0"}})
+	w.t.Helper()
+	w.made(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0123456789a", Alias: "roce:c1/eth0"}})
+	w.record()
 }
