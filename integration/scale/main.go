@@ -39,6 +39,8 @@ type options struct {
 	costs    string // file of results: measure nothing
 	out      string // file for results
 	nodes    []int
+	crowds   bool // only the runs that crowds selects
+	flow     bool // install the queue of the agents
 	parallel int
 	repeat   int
 	limit    time.Duration
@@ -61,6 +63,8 @@ func main() {
 	flag.IntVar(&o.repeat, "repeat", 1, "how often each is measured")
 	flag.DurationVar(&o.limit, "limit", time.Minute, "how long each may take")
 	flag.Uint64Var(&o.seed, "seed", 1, "of the random numbers")
+	flag.BoolVar(&o.crowds, "crowds", false, "measure only nodes that start at the same moment, each after the same run with -parallel; no costs, no model")
+	flag.BoolVar(&o.flow, "flow", true, "install flow.yaml of -deploy, the queue of the agents at the API server")
 	nodes := flag.String("nodes", "10,100,1000,5000", "how many nodes there are, in the runs that are measured")
 	flag.Parse()
 
@@ -92,6 +96,9 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	var r results
 	var err error
 	modelled := large()
+	if o.crowds {
+		modelled = nil
+	}
 	if o.costs == "" {
 		r, err = onServer(ctx, o, out)
 	} else {
@@ -142,20 +149,27 @@ func onServer(ctx context.Context, o options, out io.Writer) (r results, err err
 		return r, fmt.Errorf("%w; make scale builds what is missing", err)
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	s, err := newServer(ctx, c, o.deploy, time.Now)
+	s, err := newServer(ctx, c, o.deploy, o.flow, time.Now)
 	if err != nil {
 		return r, err
 	}
-	const parallel = 64 // as many as keep the machine busy
-	if r.Costs, err = s.calibrate(ctx, parallel); err != nil {
-		return r, err
+	if !o.crowds {
+		const parallel = 64 // as many as keep the machine busy
+		if r.Costs, err = s.calibrate(ctx, parallel); err != nil {
+			return r, err
+		}
+		printCosts(out, r.Costs)
 	}
-	printCosts(out, r.Costs)
 	fmt.Fprintf(out, "\n%s\n", header)
 	for _, sc := range o.plan() {
 		got, err := s.repeat(ctx, o, sc)
 		if err != nil {
 			return r, fmt.Errorf("%+v: %w", sc, err)
+		}
+		if o.crowds {
+			fmt.Fprintln(out, got.row("load "+got.Load))
+			r.Outcomes = append(r.Outcomes, got)
+			continue
 		}
 		model, err := simulate(ctx, r.Costs, sc, o.limit, o.seed)
 		if err != nil {

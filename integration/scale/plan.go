@@ -7,7 +7,15 @@ import "time"
 
 // plan is what is measured: all nodes of a cluster want addresses of one pool, so
 // many at one time, and in the end all at once.
-func (o options) plan() (out []scenario) {
+func (o options) plan() []scenario {
+	if o.crowds {
+		return o.crowd()
+	}
+	return append(o.bounded(), o.atOnce()...)
+}
+
+// bounded is what is measured with a part of the nodes at work.
+func (o options) bounded() (out []scenario) {
 	for _, nodes := range o.nodes {
 		for _, fill := range []int{50, 90} {
 			for _, hints := range []bool{false, true} {
@@ -25,12 +33,28 @@ func (o options) plan() (out []scenario) {
 	for i := range out {
 		out[i].Parallel, out[i].Rails = o.parallel, 1
 	}
+	return out
+}
+
+// atOnce is what is measured without a bound.
+func (o options) atOnce() (out []scenario) {
 	for _, nodes := range o.nodes {
 		for _, hints := range []bool{false, true} {
 			if nodes > o.parallel && o.parallel > 0 {
 				out = append(out, scenario{Design: blocks, Nodes: nodes, Fill: 90, Hints: hints, Rails: 1})
 			}
 		}
+	}
+	return out
+}
+
+// crowd has each run without a bound after the same run with one, so that load beside
+// them changes both.
+func (o options) crowd() (out []scenario) {
+	for _, all := range o.atOnce() {
+		part := all
+		part.Parallel = o.parallel
+		out = append(out, part, all)
 	}
 	return out
 }

@@ -40,9 +40,9 @@ type server struct {
 	now   func() time.Time
 }
 
-// newServer installs our objects, rights and policy, and those of the two other
-// designs.
-func newServer(ctx context.Context, c *ground.Cluster, deploy string, now func() time.Time) (*server, error) {
+// newServer installs our objects, rights and policy, with flow the queue of the agents,
+// and the objects and rights of the two other designs.
+func newServer(ctx context.Context, c *ground.Cluster, deploy string, flow bool, now func() time.Time) (*server, error) {
 	cfg := c.Admin()
 	admin, err := rest.TransportFor(cfg)
 	if err != nil {
@@ -54,7 +54,11 @@ func newServer(ctx context.Context, c *ground.Cluster, deploy string, now func()
 	if err != nil || len(files) == 0 {
 		return nil, fmt.Errorf("no CustomResourceDefinitions in %s: run it in the root of the repository: %w", deploy, err)
 	}
-	for _, name := range []string{"namespace", "rbac", "policy"} {
+	names := []string{"namespace", "rbac", "policy"}
+	if flow {
+		names = append(names, "flow")
+	}
+	for _, name := range names {
 		files = append(files, filepath.Join(deploy, name+".yaml"))
 	}
 	var documents []string
@@ -85,6 +89,8 @@ func collections(kind string) string {
 		"RoleBinding":                      "/apis/rbac.authorization.k8s.io/v1/namespaces/roce-cni/rolebindings",
 		"ValidatingAdmissionPolicy":        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
 		"ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+		"PriorityLevelConfiguration":       "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations",
+		"FlowSchema":                       "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
 	}[kind]
 }
 
@@ -120,7 +126,7 @@ func (s *server) settled(ctx context.Context) error {
 			}
 		}
 	}
-	return pause(ctx, 2*time.Second) // for the policy, which nothing tells about
+	return pause(ctx, 2*time.Second) // for the policy and the queue, which nothing tells about
 }
 
 const blockPath = "/apis/roce-cni.io/v1alpha1/railblocks"
