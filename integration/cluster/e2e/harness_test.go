@@ -111,10 +111,18 @@ func hide() error {
 	if err := syscall.Mount("e2e", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mount /proc of this process namespace: %w", err)
 	}
+	// containerd looks for mounts by their paths, and would find the hidden one.
+	if err := syscall.Unmount("/run/netns", syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOENT) {
+		return fmt.Errorf("remove /run/netns of the machine: %w", err)
+	}
 	for _, dir := range []string{"/opt", "/run", "/var/lib", "/var/log"} {
-		if err := syscall.Mount("e2e", dir, "tmpfs", 0, ""); err != nil {
+		if err := syscall.Mount("e2e", dir, "tmpfs", 0, "mode=755"); err != nil {
 			return fmt.Errorf("hide %s: %w", dir, err)
 		}
+	}
+	// As systemd has it: containers may see namespaces that appear there while they run.
+	if err := syscall.Mount("", "/run", "", syscall.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("share /run: %w", err)
 	}
 	if err := os.MkdirAll(plugins, 0o755); err != nil {
 		return err

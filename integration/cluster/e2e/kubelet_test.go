@@ -66,6 +66,7 @@ func (n *node) startContainerd(t *testing.T) {
 		return exec.CommandContext(ctx, filepath.Join(from, "ctr"), "version").Run()
 	})
 	must(t, err)
+	n.containerd = cmd.Process.Pid
 }
 
 func (n *node) startKubelet(t *testing.T) {

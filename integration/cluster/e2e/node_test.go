@@ -35,6 +35,7 @@ type node struct {
 	kubeconfig string
 	address    string    // of the node in the cluster
 	once       sync.Once // kubelet
+	containerd int       // its process
 }
 
 // stateDir is roce's own default; kubeconfig has all rights.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	core "k8s.io/api/core/v1"
@@ -51,5 +52,41 @@ func TestTheUninstallerRemovesThePluginsWhenNoPodNeedsThem(t *testing.T) {
 			t.Errorf("%s is there: %v", path, err)
 		}
 		must(t, os.Symlink(filepath.Join(programs, plugin), path)) // as it was
+	}
+}
+
+// TestTheToolsSeeThePodsOfTheirNode starts the pod of the tools before a pod with
+// rails, so that the namespace of that pod is a mount that appears later, and runs
+// rocectl in it as an operator does.
+func TestTheToolsSeeThePodsOfTheirNode(t *testing.T) {
+	n := theNode(t)
+	n.kubelet(t)
+	n.deploy(t)
+	n.kubectl(t, "", "apply", "-k", deployment+"/tools")
+	set, err := n.admin.AppsV1().DaemonSets("roce-cni").Get(t.Context(), "roce-cni-tools", meta.GetOptions{})
+	must(t, err)
+	rocectl := filepath.Join(plugins, "rocectl")
+	text, err := os.ReadFile(filepath.Join(programs, "rocectl")) // a copy, as the agent's pod makes it
+	must(t, err)
+	must(t, os.WriteFile(rocectl, text, 0o755))
+	t.Cleanup(func() { must(t, os.Remove(rocectl)) })
+	tools := &core.Pod{ObjectMeta: meta.ObjectMeta{Namespace: "roce-cni", Name: set.Name}, Spec: set.Spec.Template.Spec}
+	tools.Spec.Containers[0].Image = "registry.k8s.io/pause:local"
+	n.start(t, tools)
+
+	n.network(t, "rails", rails())
+	pod := n.running(t, n.start(t, shell("seen-by-tools", "rails")))
+	inTools := func(args ...string) string {
+		return n.kubectl(t, "", append([]string{"exec", "--namespace=roce-cni", set.Name, "--", rocectl}, args...)...)
+	}
+	if got := inTools("show"); strings.Count(got, "default/seen-by-tools") != 2 {
+		t.Errorf("rocectl show, in the pod of the tools:\n%s", got)
+	}
+	inTools("check") // with status 0
+	pod.inside(t, "ip", "route", "flush", "table", "100")
+	inTools("repair", "--yes")
+	inTools("check")
+	if pod.inside(t, "ip", "route", "show", "table", "100") == "" {
+		t.Error("the pod does not have its routes again")
 	}
 }
