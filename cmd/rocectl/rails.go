@@ -224,7 +224,7 @@ func columns(p nodePort) []string {
 		state += " in " + p.Bond
 	}
 	return []string{
-		orMissing(p.Rail), orDash(string(p.Netdev)), p.String(), orDash(p.LinkLayer), state, speed(p.Speed), number(p.MTU), ownAddresses(p.Port),
+		orMissing(p.Rail), orDash(string(p.Netdev)), p.String(), orDash(p.LinkLayer), state, orDash(inventory.Rate(p.Speed)), number(p.MTU), ownAddresses(p.Port),
 		orDash(p.PCI), orMissing(p.NUMA), nearest(p.GPUs), id, orDash(strings.TrimSpace(p.Name + " " + p.Version)), orDash(p.Firmware), gids, fmt.Sprint(len(p.Pods)),
 	}
 }
@@ -246,17 +246,6 @@ func nearest(gpus []inventory.GPU) string {
 		return "-"
 	}
 	return strings.Join(names, ",") + " " + string(gpus[0].Distance)
-}
-
-// speed prints Mb/s as people say it.
-func speed(mbits int) string {
-	if mbits >= 1000 {
-		return fmt.Sprintf("%gG", float64(mbits)/1000)
-	}
-	if mbits > 0 {
-		return fmt.Sprintf("%dM", mbits)
-	}
-	return "-"
 }
 
 func number(n int) string {

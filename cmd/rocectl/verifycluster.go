@@ -170,7 +170,7 @@ func (f *verifyFlags) lead(cmd *cobra.Command, pods []fleetPod) (verify.Report, 
 		return report, cnierr.New(cnierr.IO, "test from pod", pods[0].Metadata.Name, "read what it says above; its image needs /rocectl, and its container "+tokenVariable, "%w", errors.Join(err, unread))
 	}
 	for i, a := range report.Answers {
-		if a.Verdict != doctor.OK && a.Verdict != doctor.Problem && a.Verdict != doctor.CannotTell {
+		if !a.Verdict.Valid() {
 			report.Answers[i].Verdict = doctor.CannotTell
 		}
 	}

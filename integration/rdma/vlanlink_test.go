@@ -33,6 +33,19 @@ func mustBeOnHost(t *testing.T, links []string, want bool, when string) {
 	}
 }
 
+// lastPodTakesVLANs ends the last of the pods that share VLANs: until then they are there,
+// and GC removes them when the pod is gone without a DEL.
+func lastPodTakesVLANs(t *testing.T, last attachment, vlans []string) {
+	t.Helper()
+	mustBeOnHost(t, vlans, true, "after the first of two pods")
+	last.mustCheck()
+	last.pod.Remove(t)
+	if err := last.gc(); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	mustBeOnHost(t, vlans, false, "after GC, when the last pod is gone")
+}
+
 // TestLongSharedRailsOnVLANs has each NIC's own VLAN below each rail of two pods.
 func TestLongSharedRailsOnVLANs(t *testing.T) {
 	n := newNode(t, "shared")
@@ -52,13 +65,7 @@ func TestLongSharedRailsOnVLANs(t *testing.T) {
 	for range 2 {
 		a.mustDel()
 	}
-	mustBeOnHost(t, vlans, true, "after the first of two pods")
-	b.mustCheck()
-	b.pod.Remove(t)
-	if err := b.gc(); err != nil {
-		t.Errorf("GC: %v", err)
-	}
-	mustBeOnHost(t, vlans, false, "after GC, when the last pod is gone")
+	lastPodTakesVLANs(t, b, vlans)
 	cnitest.Await(t, "the GIDs are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
 	n.nothingLeft()
 }
@@ -83,13 +90,7 @@ func TestLongSharedVLANWithALink(t *testing.T) {
 		a.mustDel()
 	}
 	a.pod.empty(t)
-	mustBeOnHost(t, vlans, true, "after the first of two pods")
-	b.mustCheck()
-	b.pod.Remove(t)
-	if err := b.gc(); err != nil {
-		t.Errorf("GC: %v", err)
-	}
-	mustBeOnHost(t, vlans, false, "after GC, when the last pod is gone")
+	lastPodTakesVLANs(t, b, vlans)
 	b.mustDel()
 	n.nothingLeft()
 	mustHaveNoLink(t)

@@ -39,7 +39,7 @@ type Port struct {
 	Device    string `json:"device"`
 	Number    uint32 `json:"port"`      // of the device, from 1
 	LinkLayer string `json:"linkLayer"` // as sysfs says: "Ethernet", "InfiniBand"; "" if unknown
-	State     string `json:"state"`     // as rdma link prints it; "AWAY" if a pod has the device
+	State     string `json:"state"`     // as rdma link prints it; Away if a pod has the device
 	Speed     int    `json:"speed,omitempty"`
 	MTU       int    `json:"mtu,omitempty"`
 	// Bond is the bond that the interface is a port of.
@@ -71,6 +71,20 @@ type GIDs struct {
 
 // Free returns how many entries are unused, or seem so: see Hidden.
 func (g GIDs) Free() int { return g.Size - g.Used }
+
+// Away is the state of a port of which a pod has the device.
+const Away = "AWAY"
+
+// Rate returns Mb/s as people say it, such as 400G; "" for an unknown speed.
+func Rate(mbits int) string {
+	if mbits >= 1000 {
+		return fmt.Sprintf("%gG", float64(mbits)/1000)
+	}
+	if mbits > 0 {
+		return fmt.Sprintf("%dM", mbits)
+	}
+	return ""
+}
 
 // String returns the port as rdma link calls it.
 func (p Port) String() string { return fmt.Sprintf("%s/%d", p.Device, p.Number) }
@@ -225,7 +239,7 @@ func (n Node) away() []Port {
 		if name == "" || slices.ContainsFunc(n.RDMA.Devices, func(d nldev.Device) bool { return d.Name == name }) {
 			continue
 		}
-		p := Port{Device: name, Number: 1, State: "AWAY"}
+		p := Port{Device: name, Number: 1, State: Away}
 		if l, ok := n.beside(f.Dir + "/device/net"); ok {
 			p.LinkLayer = map[string]string{"ether": "Ethernet", "infiniband": "InfiniBand"}[l.Encap()]
 			n.interfaceOf(&p, l)

@@ -109,7 +109,7 @@ func counted(seat Seat, peer string, answers []doctor.Answer, err error) []docto
 // isAbout says whether an answer is valid, and about a pod, or, with a peer, about these
 // two. A pod that lies can only accuse itself, and the links that it has itself.
 func isAbout(a doctor.Answer, self, peer string) bool {
-	if a.Verdict != doctor.OK && a.Verdict != doctor.Problem && a.Verdict != doctor.CannotTell {
+	if !a.Verdict.Valid() {
 		return false
 	}
 	_, x, y := between(a.Of)

@@ -6,7 +6,6 @@ package verify
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -272,7 +271,7 @@ func (c *caller) launchOf(ctx context.Context, q launching, rails []Rail) reply 
 		c.programs = append(c.programs, run)
 		return reply{Port: tcp, Launched: len(c.programs)}
 	}
-	return reply{Error: errors.New("there is no test " + q.Check).Error()}
+	return reply{Error: "there is no test " + q.Check}
 }
 
 // endedOf says what a program has said.

@@ -17,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/inventory/fleet"
 )
 
@@ -92,7 +93,7 @@ func (f Fleet) write(w io.Writer, all reports) error {
 		fmt.Fprintln(t, "NODE\tRAIL\tNETDEV\tRDMA\tSTATE\tSPEED\tMTU\tPCI\tGPU\tID\tDRIVER\tFIRMWARE\tSWITCH\tSWITCH PORT")
 		for _, n := range all.Nodes {
 			for _, r := range n.Rails {
-				row(t, n.Name, fmt.Sprint(r.Rail), r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, mbits(r.Speed), fmt.Sprint(r.MTU), r.PCI,
+				row(t, n.Name, fmt.Sprint(r.Rail), r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, inventory.Rate(r.Speed), fmt.Sprint(r.MTU), r.PCI,
 					strings.TrimSpace(strings.Join(r.GPUs, ",")+" "+r.Distance), strings.Trim(r.Vendor+":"+r.DeviceID, ":"), r.Driver, r.Firmware, r.Switch, r.SwitchPort)
 			}
 			if len(n.Rails) == 0 {
@@ -125,12 +126,4 @@ func row(w io.Writer, cells ...string) {
 		cells[i] = cmp.Or(doctor.Printable(c), "-")
 	}
 	fmt.Fprintln(w, strings.Join(cells, "\t"))
-}
-
-// mbits prints Mb/s as people say it.
-func mbits(n int) string {
-	if n <= 0 {
-		return ""
-	}
-	return fmt.Sprintf("%gG", float64(n)/1000)
 }

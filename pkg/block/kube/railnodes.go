@@ -43,11 +43,12 @@ func (s RailNodes) All(ctx context.Context) ([]RailNode, error) {
 // Publish writes the report of a node, which must have a Node object. If the report is the
 // same already, the API server writes nothing. block.ErrNotFound: there is no Node object.
 func (s RailNodes) Publish(ctx context.Context, name string, r fleet.Report) error {
+	const action = "publish rails of node"
+	what := action + " " + name
 	body, err := json.Marshal(map[string]fleet.Report{"status": r})
 	if err != nil {
-		return cnierr.New(cnierr.Bug, "publish rails of node", name, "", "%w", err)
+		return cnierr.New(cnierr.Bug, action, name, "", "%w", err)
 	}
-	what := "publish rails of node " + name
 	request := s.api.ours.Patch(types.MergePatchType).Resource(railNodes).Name(name).Body(body)
 	if err = s.api.do(ctx, request, what, nil); !errors.Is(err, block.ErrNotFound) {
 		return err
@@ -64,7 +65,7 @@ func (s RailNodes) Publish(ctx context.Context, name string, r fleet.Report) err
 		Status: r,
 	})
 	if err != nil {
-		return cnierr.New(cnierr.Bug, what, "", "", "%w", err)
+		return cnierr.New(cnierr.Bug, action, name, "", "%w", err)
 	}
 	return s.api.do(ctx, s.api.ours.Post().Resource(railNodes).SetHeader("Content-Type", asJSON).Body(body), what, nil)
 }

@@ -62,7 +62,7 @@ func Of(ports []inventory.Port, connections map[string]Connection, before Report
 			continue
 		}
 		r := railOf(p, connections[string(p.Netdev)])
-		if i := slices.IndexFunc(before.Rails, func(b Rail) bool { return b.Rail == r.Rail && b.PCI == r.PCI }); i >= 0 && p.State == "AWAY" {
+		if i := slices.IndexFunc(before.Rails, func(b Rail) bool { return b.Rail == r.Rail && b.PCI == r.PCI }); i >= 0 && p.State == inventory.Away {
 			r = before.Rails[i]
 		}
 		out.Rails = append(out.Rails, r)
