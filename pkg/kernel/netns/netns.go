@@ -135,14 +135,28 @@ func Enter(fd int, path string, fn func() error) error {
 	return err
 }
 
-// enter runs fn in the namespace and returns the thread to its own namespace.
-// If the return fails, the thread stays locked, so that it ends with its
-// goroutine. Otherwise the scheduler would run other goroutines on it, in the
-// wrong namespace.
+// enter runs fn in the namespace.
 func enter(fd int, path string, fn func() error) error {
+	return apart(func() error {
+		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			return cnierr.New(cnierr.IO, "enter network namespace", path, NeedsRoot, "%w", err)
+		}
+		return fn()
+	})
+}
+
+// apart runs fn, which may give the thread another namespace, and returns the thread to
+// its own one. If the return fails, the thread stays locked, so that it ends with its
+// goroutine. Otherwise the scheduler would run other goroutines on it, in the wrong
+// namespace.
+//
+// It does not leave that to the end of the thread in all cases: the runtime never ends
+// the first thread of the process, which would keep the namespace.
+func apart(fn func() error) error {
 	runtime.LockOSThread()
 	former, err := open(threadNS)
 	if err != nil {
+		runtime.UnlockOSThread()
 		return cnierr.New(cnierr.IO, "keep the namespace of", "this thread", "", "%w", err)
 	}
 	defer func() {
@@ -152,9 +166,6 @@ func enter(fd int, path string, fn func() error) error {
 			runtime.UnlockOSThread()
 		}
 	}()
-	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-		return cnierr.New(cnierr.IO, "enter network namespace", path, NeedsRoot, "%w", err)
-	}
 	return fn()
 }
 
@@ -170,12 +181,12 @@ func Make(path string) error {
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for ever: the thread has another namespace, and ends here
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = unix.Mount(threadNS, path, "", unix.MS_BIND, "")
-		}
-		done <- err
+		done <- apart(func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			return unix.Mount(threadNS, path, "", unix.MS_BIND, "")
+		})
 	}()
 	if err := <-done; err != nil {
 		return errors.Join(err, os.Remove(path))

@@ -66,3 +66,35 @@ func TestANamespaceStaysUntilItIsRemoved(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestNoThreadStaysInANamespaceThatWasMade: the first thread of a process never ends, so
+// a namespace that it stays in could not end either.
+func TestNoThreadStaysInANamespaceThatWasMade(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		path := filepath.Join(t.TempDir(), "pod")
+		err := Make(path)
+		if errors.Is(err, unix.EPERM) && os.Getenv("REQUIRE_NETNS") != "1" {
+			t.Skip("only root can make namespaces")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		threads, err := filepath.Glob("/proc/self/task/*/ns/net")
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("the threads of this process: %q, %v", threads, err)
+		}
+		for _, thread := range threads {
+			if has, err := os.Stat(thread); err == nil && os.SameFile(has, made) { // else it has ended
+				t.Errorf("%s is in the new namespace", thread)
+			}
+		}
+		if err := Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
