@@ -276,3 +276,32 @@ func TestNodesExclusivePodsTransferWithWhatRocectlSays(t *testing.T) {
 	home(t)
 	p.swap("over")
 }
+
+// TestNodesSharedPromiseOfANumberIsTheSameOnBoth has nodes with different histories: node
+// 1 has other addresses, and pods with entries came and went, or stay.
+func TestNodesSharedPromiseOfANumberIsTheSameOnBoth(t *testing.T) {
+	n := newNode(t, "shared")
+	p := meet(t)
+	network := n.allRails().With("ipam", map[string]any{"type": "roce-ipam", "quarantine": "0s", "subnets": []any{map[string]any{
+		"subnet": "172.16.{rail+10}.0/24", "ranges": []any{"172.16.{rail+10}.1" + p.self + "1-172.16.{rail+10}.1" + p.self + "9"},
+	}}})
+	if p.self == "0" {
+		histories(t, byRail)
+	} else {
+		histories(t, func(rail int) int { return 3 - byRail(rail) })
+		gone, stays := n.attach(n.ownRail(p.self), n.pod()), n.attach(network, n.pod())
+		gone.mustAdd()
+		stays.addRails()
+		gone.mustDel()
+		defer stays.mustDel()
+	}
+	a := n.attach(promising(network, 12), n.pod())
+	addrs := a.addRails()
+	at := fmt.Sprint(a.aligned(allGIDs(t, a.pod.Name), addrs))
+	if other := p.swap(at); at != "[12]" || other != at {
+		t.Errorf("got the indexes %s here and %s on the other node, want [12] on both", at, other)
+	}
+	a.mustCheck()
+	a.mustDel()
+	p.swap("over")
+}

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -59,13 +58,15 @@ func (p *pod) fillers(t *testing.T) string {
 	return shell(t, fmt.Sprintf("ip -n %s -o -4 addr | grep 169.254. || true", p.Name))
 }
 
-// rounds returns how many pods come or go: ROUNDS of the environment, or few.
+// rounds returns how many pods come or go: ROUNDS of the environment, or few. The
+// environment is that of the command in the machine.
 func rounds(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("ROUNDS"))
 	if err != nil {
-		return 6
+		n = 6
 	}
+	t.Logf("%d pods come or go, on %d NICs", n, rails())
 	return n
 }
 
@@ -134,31 +135,6 @@ func TestPromiseNumberIsTheSameForAllHistories(t *testing.T) {
 	}
 }
 
-// TestPromiseOfAnAddThatWasKilledLeavesNoFillers has a DEL or another ADD of the pod
-// after each kill. Unit tests kill an ADD between any two operations.
-func TestPromiseOfAnAddThatWasKilledLeavesNoFillers(t *testing.T) {
-	n := newNode(t, "shared")
-	histories(t, byRail)
-	before := allGIDs(t, "")
-	a := n.attach(promising(n.allRails(), 9), n.pod())
-	kills := 0
-	eachKill(t, 4, a.duration("ADD", a.mustDel), func(after time.Duration) bool {
-		killed := a.killed("ADD", after)
-		if kills++; kills%2 == 0 {
-			a.addRails()
-			if left := a.pod.fillers(t); left != "" {
-				t.Errorf("%s still has\n%s", a.pod.Name, left)
-			}
-		}
-		a.mustDel()
-		a.pod.empty(t)
-		n.noRecords()
-		return killed
-	})
-	cnitest.Await(t, "the GIDs are gone", func() bool { return cmp.Equal(allGIDs(t, ""), before) })
-	n.nothingLeft()
-}
-
 // TestPromiseExclusiveHoldsAfterTheMove has the tables filled before the devices move.
 func TestPromiseExclusiveHoldsAfterTheMove(t *testing.T) {
 	n := newNode(t, "exclusive")
@@ -174,41 +150,4 @@ func TestPromiseExclusiveHoldsAfterTheMove(t *testing.T) {
 	a.mustDel()
 	home(t)
 	n.nothingLeft()
-}
-
-// timeOfAdd calls ADD and DEL for a new pod and returns how long the ADD took.
-func (n *node) timeOfAdd(c network) time.Duration {
-	n.t.Helper()
-	a := n.attach(c, n.pod())
-	start := time.Now()
-	if err := a.start("ADD").Wait(); err != nil {
-		n.t.Fatal(err)
-	}
-	took := time.Since(start)
-	a.mustDel()
-	return took
-}
-
-// TestPromiseCost prints what the promise costs beside none, where the tables differ
-// and where they do not. It judges nothing: the processor is emulated.
-func TestPromiseCost(t *testing.T) {
-	n := newNode(t, "shared")
-	for _, c := range []struct {
-		what    string
-		history func(int) int
-	}{{"all rails have the same entries", func(int) int { return 0 }}, {"rails differ by up to 3 entries", byRail}} {
-		t.Run(c.what, func(t *testing.T) {
-			histories(t, c.history)
-			least := map[any]time.Duration{}
-			for range 4 {
-				for _, index := range []any{"any", "equal"} {
-					if took := n.timeOfAdd(promising(n.allRails(), index)); least[index] == 0 || took < least[index] {
-						least[index] = took
-					}
-				}
-			}
-			t.Logf("ADD of %d rails at best: any %d ms, equal %d ms, ratio %.2f", rails(), least["any"].Milliseconds(), least["equal"].Milliseconds(),
-				float64(least["equal"])/float64(least["any"]))
-		})
-	}
 }
