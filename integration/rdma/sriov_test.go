@@ -69,6 +69,8 @@ func TestSRIOVSpoofCheckIsReportedBeforeAnAddressIsLeased(t *testing.T) {
 
 	finally(t, "ip link set r0 vf 1 trust off spoofchk on")
 	shell(t, command)
+	out, _ := n.tryRocectl("doctor", "vf-trust") // its status is also that of the other VFs
+	contains(t, out, "v1: VF 1 of r0: trusted")
 	a.mustAdd()
 	a.mustCheck()
 	a.mustDel()

@@ -68,7 +68,7 @@ func Checks() []Check {
 		rdmaModules(), rdmaDriver(), rdmaDevices(), rdmaMode(), rdmaPorts(), rdmaMTU(), rdmaBond(), eswitchMode(), vfTrust(), nicFirmware(), nicQoS(), pcieLink(), gpuDirect(), pcieACS(),
 		gidTable(), charDevices(), memlock(),
 		hostARP(), networkManagers(), neighbourTable(), firewall(), hostLink(), leftBehind(),
-		cniPlugins(), cniConfig(), devicePlugin(), poolFill(), poolRoutes(), agentHealth(),
+		cniPlugins(), cniConfig(), cniLists(), devicePlugin(), poolFill(), poolRoutes(), agentHealth(),
 	}
 }
 

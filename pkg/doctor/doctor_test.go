@@ -7,6 +7,7 @@ import (
 	"context"
 	"flag"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,6 +27,9 @@ type fault struct {
 	says    string   // is in what was found, with what it is of
 	advice  string   // is in the command, or in what is missing
 	also    []string // checks that say something about it, too
+	// after puts the node into the state that the commands of a problem, and what their
+	// comments tell the reader to do, leave.
+	after func(*world)
 }
 
 func TestHealthyNodeHasNoProblem(t *testing.T) {
@@ -72,6 +76,52 @@ func TestEachCheckHasEachVerdict(t *testing.T) {
 		for _, v := range []Verdict{Problem, CannotTell} {
 			if !slices.ContainsFunc(faults(), func(f fault) bool { return f.check == c.Name && f.verdict == v }) {
 				t.Errorf("no fault makes %s say %q: add one to faults", c.Name, v)
+			}
+		}
+	}
+}
+
+// TestEachProblemIsGoneAfterItsCommand puts a node with a problem into the state that its
+// command leaves: no check reports a problem, and the one that did says ok.
+func TestEachProblemIsGoneAfterItsCommand(t *testing.T) {
+	t.Parallel()
+	for _, f := range faults() {
+		if f.verdict != Problem {
+			continue
+		}
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			w := healthy(t)
+			f.change(w)
+			commands(t, w.answers())
+			f.after(w)
+			for _, a := range w.answers() {
+				if a.Verdict == Problem || a.Verdict == CannotTell && a.Check == f.check {
+					t.Errorf("%s says %s: %s: %s", a.Check, a.Verdict, a.Of, a.Found)
+				}
+			}
+		})
+	}
+}
+
+// commands checks that the commands of problems are lines of a shell, each with a program
+// of the node. What a reader has to do by hand is in a comment.
+func commands(t *testing.T, answers []Answer) {
+	t.Helper()
+	programs := []string{
+		"curl", "dcb", "devlink", "dkms", "echo", "ethtool", "ip", "iptables-legacy", "jq", "kubectl", "lspci", "make", "mkdir", "mlxconfig", "modprobe", "mv", "nft", "printf",
+		"rdma", "rm", "rocectl", "setpci", "sysctl", "systemd-machine-id-setup",
+	}
+	for _, a := range answers {
+		if a.Verdict != Problem {
+			continue
+		}
+		if out, err := exec.Command("sh", "-n", "-c", a.Fix).CombinedOutput(); err != nil {
+			t.Errorf("%s: %q: %v: %s", a.Check, a.Fix, err, out)
+		}
+		for line := range strings.Lines(a.Fix) {
+			if word := strings.Fields(line)[0]; word != "#" && !slices.Contains(programs, word) {
+				t.Errorf("%s: %q is no program: %s", a.Check, word, line)
 			}
 		}
 	}

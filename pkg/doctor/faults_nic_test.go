@@ -44,6 +44,7 @@ func nicFaults() []fault {
 		{
 			name: "ACS redirects", change: acs(0x1d, 4096),
 			check: "pcie-acs", verdict: Problem, says: "mlx5_0: redirected by 0000:0a:00.0", advice: "setpci -s 0000:0a:00.0 ECAP_ACS+0x6.w=0000\n# until",
+			after: acs(0, 4096),
 		},
 		{
 			name: "ACS is off", change: acs(0, 4096),
@@ -60,6 +61,10 @@ func nicFaults() []fault {
 		{
 			name: "slaves keep their devices", change: func(w *world) { bond(w, true) },
 			check: "rdma-bond", verdict: Problem, says: "mlx5_0/1: it belongs to ens1f0np0, a slave of bond0", advice: "pci/0000:0b:00.0",
+			after: func(w *world) {
+				w.rdma.Devices = w.rdma.Devices[:1]
+				w.port(0).NetdevIndex, w.routes[0].LinkIndex = 9, 9
+			},
 		},
 		{
 			name: "the bond has the device", change: func(w *world) { bond(w, false) },
@@ -73,6 +78,7 @@ func nicFaults() []fault {
 			name: "a VF of the node is not trusted", change: vf(0, true),
 			check: "vf-trust", verdict: Problem, says: "ens1f0v0: VF 0 of ens1f0np0: not trusted, spoof check on",
 			advice: "ip link set ens1f0np0 vf 0 trust on spoofchk off",
+			after:  func(w *world) { w.link(0).Vfs[0] = netlink.VfInfo{Trust: 1} },
 		},
 		{
 			name: "a VF of the node is trusted", change: vf(1, false),
@@ -85,10 +91,12 @@ func nicFaults() []fault {
 		{
 			name: "half the lanes", change: func(w *world) { w.write(nic+"current_link_width", "8\n") },
 			check: "pcie-link", verdict: Problem, says: "mlx5_0: 16.0 GT/s PCIe x8, of 16.0 GT/s PCIe x16", advice: "lspci -vv -s 0000:0b:00.0",
+			after: func(w *world) { w.restore(nic + "current_link_width") },
 		},
 		{
 			name: "a slower generation", change: func(w *world) { w.write(nic+"current_link_speed", "8.0 GT/s PCIe\n") },
 			check: "pcie-link", verdict: Problem, says: "8.0 GT/s PCIe x16, of 16.0", advice: "lspci",
+			after: func(w *world) { w.restore(nic + "current_link_speed") },
 		},
 		{
 			name: "the link is unknown", change: func(w *world) { w.write(nic+"current_link_speed", "Unknown\n") },
@@ -107,6 +115,7 @@ func nicFaults() []fault {
 				w.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15")
 			},
 			check: "gpu-direct", verdict: Problem, says: "nvidia_peermem is not loaded", advice: "modprobe nvidia_peermem",
+			after: func(w *world) { w.write("sys/module/nvidia_peermem/refcnt", "0") },
 		},
 		{
 			name: "peermem is loaded", change: func(w *world) {

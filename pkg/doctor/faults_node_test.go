@@ -5,6 +5,8 @@ package doctor
 
 import (
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -29,6 +31,12 @@ func settingFaults() []fault {
 			name: "two NICs in one subnet", change: oneSubnet,
 			check: "host-arp", verdict: Problem, says: "ens2f0np0: arp_ignore=0 arp_announce=0 rp_filter=0",
 			advice: "sysctl -w net/ipv4/conf/ens2f0np0/arp_ignore=1 net/ipv4/conf/ens2f0np0/arp_announce=2",
+			after: func(w *world) {
+				for _, nic := range []string{"ens1f0np0", "ens2f0np0"} {
+					set(w, nic, "arp_ignore", "1")
+					set(w, nic, "arp_announce", "2")
+				}
+			},
 		},
 		{
 			name: "strict rp_filter", change: func(w *world) {
@@ -38,6 +46,10 @@ func settingFaults() []fault {
 				set(w, "all", "rp_filter", "1")
 			},
 			check: "host-arp", verdict: Problem, says: "ens1f0np0: arp_ignore=1 arp_announce=2 rp_filter=1", advice: "sysctl -w net/ipv4/conf/ens1f0np0/rp_filter=2 ",
+			after: func(w *world) {
+				set(w, "ens1f0np0", "rp_filter", "2")
+				set(w, "ens2f0np0", "rp_filter", "2")
+			},
 		},
 		{
 			name: "two NICs in one subnet that are apart", change: func(w *world) {
@@ -60,6 +72,7 @@ func settingFaults() []fault {
 				w.write("run/NetworkManager/devices/2", "[device]\nmanaged=true\n")
 			},
 			check: "network-managers", verdict: Problem, says: "mlx5_0/1: both systemd-networkd and NetworkManager manage ens1f0np0", advice: "conf.d/ens1f0np0.conf && nmcli general reload",
+			after: func(w *world) { w.write("run/NetworkManager/devices/2", "[device]\nmanaged=false\n") },
 		},
 		{
 			name: "NetworkManager alone", change: func(w *world) {
@@ -77,6 +90,7 @@ func settingFaults() []fault {
 				w.write(stat, strings.Replace(string(w.files[stat].Data), "00000000\n", "00000007\n", 1))
 			},
 			check: "neighbour-table", verdict: Problem, says: "ipv4: 130 of 4096 entries used, full 7 times", advice: "net.ipv4.neigh.default.gc_thresh3=16384",
+			after: func(w *world) { w.write("proc/sys/net/ipv4/neigh/default/gc_thresh3", "16384\n") },
 		},
 		{
 			name: "too many peers for the neighbour table", change: func(w *world) {
@@ -84,6 +98,14 @@ func settingFaults() []fault {
 				w.peers = 511
 			},
 			check: "neighbour-table", verdict: Problem, says: "ipv4: 130 of 4096 entries used, and 15 leased addresses x 511 peers need 7665", advice: "gc_thresh3=16384",
+			after: func(w *world) { w.write("proc/sys/net/ipv4/neigh/default/gc_thresh3", "16384\n") },
+		},
+		{
+			name: "the neighbour table was full before it was enlarged", change: func(w *world) {
+				w.write(stat, strings.Replace(string(w.files[stat].Data), "00000000\n", "00000007\n", 1))
+				w.write("proc/sys/net/ipv4/neigh/default/gc_thresh3", "16384\n")
+			},
+			check: "neighbour-table", verdict: OK, says: "ipv4: 130 of 16384 entries used, full 7 times",
 		},
 		{
 			name: "few peers", change: func(w *world) {
@@ -95,14 +117,16 @@ func settingFaults() []fault {
 		{
 			name: "the neighbour table is nearly full", change: func(w *world) { w.write("proc/sys/net/ipv6/neigh/default/gc_thresh3", "160\n") },
 			check: "neighbour-table", verdict: Problem, says: "ipv6: 130 of 160 entries used", advice: "net.ipv6.neigh.default.gc_thresh3=16384",
+			after: func(w *world) { w.write("proc/sys/net/ipv6/neigh/default/gc_thresh3", "16384\n") },
 		},
 		{
 			name: "no statistics of neighbours", change: func(w *world) { w.remove(stat) },
 			check: "neighbour-table", verdict: CannotTell, says: "ipv4: it has 4096 places", advice: "/proc/net/stat",
 		},
 		{
-			name: "a rule drops RoCE", change: soft("table inet filter {\n\tchain input {\n\t\tudp dport { 53, 4700-4800 } counter drop\n\t}\n}\n"),
-			check: "firewall", verdict: Problem, says: "udp dport { 53, 4700-4800 } counter drop", advice: "nft delete rule",
+			name: "a rule drops RoCE", change: soft("table inet filter { # handle 2\n\tchain input { # handle 1\n\t\tudp dport { 53, 4700-4800 } counter drop # handle 7\n\t}\n}\n"),
+			check: "firewall", verdict: Problem, says: "udp dport { 53, 4700-4800 } counter drop", advice: "nft delete rule inet filter input handle 7",
+			after: func(w *world) { w.programs["nft"] = "table inet filter { # handle 2\n}\n" },
 		},
 		{
 			name: "rules that let RoCE pass", change: soft("udp dport 4791 accept\nudp dport 53 drop\nudp dport != 4791 drop\ntcp dport 4791 reject\n"),
@@ -119,10 +143,12 @@ func settingFaults() []fault {
 		{
 			name: "no machine ID", change: func(w *world) { w.remove("etc/machine-id") },
 			check: "machine-id", verdict: Problem, says: "missing", advice: "systemd-machine-id-setup",
+			after: func(w *world) { w.restore("etc/machine-id") },
 		},
 		{
 			name: "a machine ID that is to be made", change: func(w *world) { w.write("etc/machine-id", "uninitialized\n") },
 			check: "machine-id", verdict: Problem, says: "32 hexadecimal digits", advice: "systemd-machine-id-setup",
+			after: func(w *world) { w.restore("etc/machine-id") },
 		},
 		{
 			name: "the machine ID cannot be read", change: func(w *world) { w.deny("etc/machine-id") },
@@ -137,10 +163,12 @@ func softwareFaults() []fault {
 		{
 			name: "the plugin is not installed", change: func(w *world) { w.remove("opt/cni/bin/roce") },
 			check: "cni-plugins", verdict: Problem, says: "roce: it is not in /opt/cni/bin/", advice: "make install",
+			after: func(w *world) { w.restore("opt/cni/bin/roce") },
 		},
 		{
 			name: "an old plugin", change: func(w *world) { w.programs["/opt/cni/bin/roce-ipam"] = "CNI roce-ipam plugin v0.1.0\nCNI" },
 			check: "cni-plugins", verdict: Problem, says: `roce-ipam: it is "CNI roce-ipam plugin v0.1.0"; this program`, advice: "rollout restart",
+			after: func(w *world) { w.programs = healthy(w.t).programs },
 		},
 		{
 			name: "a plugin cannot be run", change: func(w *world) { delete(w.programs, "/opt/cni/bin/roce") },
@@ -153,20 +181,39 @@ func softwareFaults() []fault {
 		{
 			name: "no Multus", change: func(w *world) { w.remove("etc/cni/net.d/00-multus.conf") },
 			check: "cni-config", verdict: Problem, says: "no file of /etc/cni/net.d calls Multus", advice: "kubectl apply",
+			after: func(w *world) { w.restore("etc/cni/net.d/00-multus.conf") },
 		},
 		{
 			name: "another plugin comes first", change: func(w *world) { w.write("etc/cni/net.d/00-cilium.conflist", `{"plugins": [{"type": "cilium-cni"}]}`) },
-			check: "cni-config", verdict: Problem, says: "the runtime uses 00-cilium.conflist, which comes before 00-multus.conf", advice: "kube-multus-ds",
+			check: "cni-config", verdict: Problem, says: "the runtime uses 00-cilium.conflist, which comes before 00-multus.conf", advice: "mv /etc/cni/net.d/00-cilium.conflist /etc/cni/net.d/00-multus.conf-00-cilium.conflist && kubectl",
+			after: func(w *world) {
+				w.remove("etc/cni/net.d/00-cilium.conflist")
+				w.write("etc/cni/net.d/00-multus.conf-00-cilium.conflist", `{"plugins": [{"type": "cilium-cni"}]}`)
+			},
 		},
 		{
 			name: "a configuration that is no JSON", change: func(w *world) { w.write("etc/cni/net.d/00-multus.conf", "{") },
 			check: "cni-config", verdict: CannotTell, says: "/etc/cni/net.d/00-multus.conf", advice: "CNI configuration",
 		},
 		{
+			name: "sbr behind roce", change: func(w *world) {
+				w.write("etc/cni/net.d/20-rails.conflist", `{"plugins": [{"type": "roce"}, {"type": "tuning"}, {"type": "sbr"}]}`)
+			},
+			check: "cni-lists", verdict: Problem, says: "20-rails.conflist: sbr is behind roce", advice: `jq 'del(.plugins[] | select(.type == "sbr"))' /etc/cni/net.d/20-rails.conflist`,
+			after: func(w *world) {
+				w.write("etc/cni/net.d/20-rails.conflist", `{"plugins": [{"type": "roce"}, {"type": "tuning"}]}`)
+			},
+		},
+		{
+			name: "a list that is no JSON", change: func(w *world) { w.write("etc/cni/net.d/20-rails.conflist", "{") },
+			check: "cni-lists", verdict: CannotTell, says: "/etc/cni/net.d/20-rails.conflist", advice: "CNI configuration",
+		},
+		{
 			name: "a resource without devices", change: func(w *world) {
 				w.write(checkpoint, `{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {"nvidia.com/gpu": ["GPU-1"], "rdma/hca_shared": []}}, "Checksum": 1}`)
 			},
 			check: "device-plugin", verdict: Problem, says: "rdma/hca_shared: no healthy device", advice: "rocectl doctor rdma-files",
+			after: func(w *world) { w.restore(checkpoint) },
 		},
 		{
 			name: "no device plugin", change: func(w *world) { w.write(checkpoint, `{"Data": {"RegisteredDevices": {}}}`) },
@@ -179,6 +226,7 @@ func softwareFaults() []fault {
 		{
 			name: "a pool is nearly empty", change: func(w *world) { w.pool(19) },
 			check: "pools", verdict: Problem, says: "gpu: rail 0: 19 of 20 addresses of 172.20.0.0/16 leased or in quarantine", advice: "rocectl pool list rail:gpu",
+			after: (*world).release,
 		},
 		{
 			name: "a pool has addresses", change: func(w *world) { w.pool(3) },
@@ -187,6 +235,7 @@ func softwareFaults() []fault {
 		{
 			name: "a pool has no block since the boot", change: func(w *world) { w.pools.BootID = "another" },
 			check: "pools", verdict: Problem, says: "of another boot", advice: "/healthz", also: []string{"host-link"},
+			after: func(w *world) { w.pools.BootID = bootID },
 		},
 		{
 			name: "leases cannot be read", change: func(w *world) {
@@ -194,10 +243,16 @@ func softwareFaults() []fault {
 				w.spoil("leases.db")
 			},
 			check: "pools", verdict: Problem, says: "leases.db", advice: "rocectl repair",
+			after: func(w *world) {
+				if err := os.Remove(filepath.Join(w.pools.Dir, "leases.db")); err != nil {
+					w.t.Fatal(err)
+				}
+			},
 		},
 		{
 			name: "the agent is absent", change: func(w *world) { w.agent = nil },
 			check: "agent", verdict: Problem, says: "the node has 1 pool, and it does not answer", advice: "kubectl -n roce-cni get pods",
+			after: func(w *world) { w.agent = healthy(w.t).agent },
 		},
 		{
 			name: "the agent waits for something", change: func(w *world) {
@@ -206,6 +261,7 @@ func softwareFaults() []fault {
 				}
 			},
 			check: "agent", verdict: Problem, says: "it says: pool gpu: no free block", advice: "logs daemonset/roce-cni-agent",
+			after: func(w *world) { w.agent = healthy(w.t).agent },
 		},
 		{
 			name: "no pool needs the agent", change: func(w *world) {

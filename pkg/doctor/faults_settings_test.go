@@ -26,6 +26,7 @@ func configuredFaults() []fault {
 		{
 			name: "switchdev mode", change: func(w *world) { w.devlink[1].Attrs.Eswitch.Mode = "switchdev" },
 			check: "eswitch-mode", verdict: Problem, says: "mlx5_1: its NIC is in switchdev mode", advice: "devlink dev eswitch set pci/",
+			after: func(w *world) { w.devlink[1].Attrs.Eswitch.Mode = "legacy" },
 		},
 		{
 			name: "devlink does not answer", change: func(w *world) { w.devlinkErr = errRefused },
@@ -40,6 +41,7 @@ func configuredFaults() []fault {
 				w.drivers["ens2f0np0"] = inventory.Driver{Name: "mlx5_core", Version: "6.8.0-60-generic", Firmware: "22.31.1014"}
 			},
 			check: "nic-firmware", verdict: Problem, says: "[ens2f0np0]: version 6.8.0-60-generic, firmware 22.31.1014", advice: "ethtool -i ens2f0np0",
+			after: func(w *world) { w.drivers["ens2f0np0"] = w.drivers["ens1f0np0"] },
 		},
 		{
 			name: "a driver that does not answer", change: func(w *world) { delete(w.drivers, "ens1f0np0") },
@@ -48,6 +50,7 @@ func configuredFaults() []fault {
 		{
 			name: "PFC on one rail only", change: func(w *world) { w.qos["ens2f0np0"] = QoS{} },
 			check: "nic-qos", verdict: Problem, says: "ens1f0np0: PFC for priority 3, trusts DSCP; ens2f0np0: PFC off, no mapping of DSCP", advice: "dcb pfc set dev",
+			after: func(w *world) { w.qos["ens2f0np0"] = w.qos["ens1f0np0"] },
 		},
 		{
 			name: "a driver without dcbnl", change: func(w *world) { clear(w.qos) },
@@ -56,6 +59,7 @@ func configuredFaults() []fault {
 		{
 			name: "the pod network has the pool's subnet", change: func(w *world) { w.routes = append(w.routes, route("172.20.128.0/24", 9)) },
 			check: "pool-routes", verdict: Problem, says: "gpu: 172.20.0.0/16 of the pool overlaps the route 172.20.128.0/24", advice: "ip route show 172.20.128.0/24",
+			after: func(w *world) { w.routes = w.routes[:2] },
 		},
 		{
 			name: "routes cannot be listed", change: func(w *world) { w.routesErr = errRefused },
@@ -67,6 +71,7 @@ func configuredFaults() []fault {
 				w.write("proc/sys/net/ipv4/ip_forward", "0")
 			},
 			check: "host-link", verdict: Problem, says: "net.ipv4.ip_forward is 0", advice: "sysctl -w net.ipv4.ip_forward=1",
+			after: func(w *world) { w.write("proc/sys/net/ipv4/ip_forward", "1") },
 		},
 		{
 			name: "pods with hostLink on a node that forwards", change: func(w *world) {
@@ -81,7 +86,11 @@ func configuredFaults() []fault {
 		},
 		{
 			name: "the file with the CIDRs of Services is damaged", change: func(w *world) { w.spoil("pools/_services") },
-			check: "host-link", verdict: Problem, says: "_services", advice: "remove the file",
+			check: "host-link", verdict: Problem, says: "_services", advice: "/pools/_services",
+			after: func(w *world) {
+				w.withoutServices()
+				w.pool(0)
+			},
 		},
 		{
 			name: "forwarding cannot be read", change: func(w *world) { w.linked() },
@@ -90,6 +99,7 @@ func configuredFaults() []fault {
 		{
 			name: "a VLAN without record", change: (*world).onVLAN,
 			check: "left-behind", verdict: Problem, says: "ens1f0np0.120: a VLAN that roce has made: no record in ", advice: "ip link del ens1f0np0.120",
+			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{
 			name: "a link to a pod without record", change: func(w *world) {
@@ -98,10 +108,12 @@ func configuredFaults() []fault {
 				w.forget()
 			},
 			check: "left-behind", verdict: Problem, says: "a link to the pod c1/eth0: no record in ", advice: "ip link del veth0123456789a",
+			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{
 			name: "a rule without record", change: (*world).onVLAN,
 			check: "left-behind", verdict: Problem, says: "IPv6 rule: the rule to table 8200: no record in ", advice: "ip -6 rule del priority 500 table 8200",
+			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{
 			name: "a pod on a VLAN with a link", change: func(w *world) {
@@ -132,7 +144,13 @@ func configuredFaults() []fault {
 		},
 		{
 			name: "iptables-legacy drops RoCE", change: legacy("*filter\n-A INPUT -i eth0 -p udp -m multiport --dports 53,4700:4800 -j DROP\n"),
-			check: "firewall", verdict: Problem, says: "a rule of iptables-legacy drops it: -A INPUT", advice: "iptables-legacy -t TABLE -D",
+			check: "firewall", verdict: Problem, says: "a rule of iptables-legacy drops it: -A INPUT", advice: "iptables-legacy -t filter -D INPUT -i eth0 -p udp -m multiport --dports 53,4700:4800 -j DROP",
+			after: func(w *world) { w.programs["iptables-legacy-save"] = "*filter\nCOMMIT\n" },
+		},
+		{
+			name: "iptables-legacy drops RoCE, with a comment", change: legacy("*filter\n-A INPUT -p udp -m udp --dport 4791 -m comment --comment \"$(id)\" -j DROP\n"),
+			check: "firewall", verdict: Problem, says: "a rule of iptables-legacy drops it: -A INPUT", advice: "iptables-legacy -D CHAIN NUMBER",
+			after: func(w *world) { w.programs["iptables-legacy-save"] = "*filter\nCOMMIT\n" },
 		},
 		{
 			name: "iptables-legacy lets RoCE pass", change: legacy("-A INPUT -p udp -m udp --dport 4791 -j ACCEPT\n-A INPUT -p tcp --dport 4791 -j DROP\n"),

@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"net"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +35,7 @@ func moduleFaults() []fault {
 		{
 			name: "a module is absent", change: func(w *world) { w.remove("sys/module/rdma_ucm") },
 			check: "rdma-modules", verdict: Problem, says: "not loaded: rdma_ucm", advice: "modprobe -a rdma_ucm",
+			after: func(w *world) { w.restore("sys/module/rdma_ucm/refcnt") },
 		},
 		{
 			name: "a module is built in", change: func(w *world) {
@@ -64,6 +66,10 @@ func moduleFaults() []fault {
 		{
 			name: "OFED is installed for another kernel", change: func(w *world) { w.write("usr/bin/ofed_info", "#!/bin/bash") },
 			check: "rdma-driver", verdict: Problem, says: "the drivers of Linux 6.8.0-60-generic run", advice: "dkms autoinstall",
+			after: func(w *world) {
+				w.write("sys/module/mlx_compat/refcnt", "12")
+				w.write("sys/module/mlx5_core/version", "24.10-0.7.0\n")
+			},
 		},
 		{
 			name: "the kernel's release cannot be read", change: func(w *world) { w.deny("proc/sys/kernel/osrelease") },
@@ -72,10 +78,12 @@ func moduleFaults() []fault {
 		{
 			name: "the kernel has no RDMA", change: func(w *world) { w.rdmaErr = unix.EPROTONOSUPPORT },
 			check: "rdma-devices", verdict: Problem, says: "no RDMA", advice: "modprobe", also: withoutDevices(),
+			after: func(w *world) { w.rdmaErr = nil },
 		},
 		{
 			name: "there is no device", change: func(w *world) { w.rdma.Devices = nil },
 			check: "rdma-devices", verdict: Problem, says: "no device", advice: "lspci -k", also: withoutDevices(),
+			after: func(w *world) { w.rdma = healthy(w.t).rdma },
 		},
 		{
 			name: "devices cannot be listed", change: func(w *world) { w.rdmaErr = errRefused },
@@ -85,10 +93,12 @@ func moduleFaults() []fault {
 			name: "exclusive until the next boot", change: func(w *world) { w.rdma.Exclusive = true },
 			check: "rdma-netns-mode", verdict: Problem, says: "exclusive now, and shared after the next boot (the kernel's default)",
 			advice: "netns_mode=0",
+			after:  func(w *world) { w.write("etc/modprobe.d/zz-roce.conf", "options ib_core netns_mode=0\n") },
 		},
 		{
 			name: "shared until the next boot", change: func(w *world) { w.write("etc/modprobe.d/rdma.conf", "# x\noptions ib_core netns_mode=0\n") },
 			check: "rdma-netns-mode", verdict: Problem, says: "shared now, and exclusive after the next boot (/etc/modprobe.d/rdma.conf)", advice: "netns_mode=1",
+			after: func(w *world) { w.write("etc/modprobe.d/zz-roce.conf", "options ib_core netns_mode=1\n") },
 		},
 		{
 			name: "exclusive for good", change: func(w *world) {
@@ -119,10 +129,12 @@ func portFaults() []fault {
 		{
 			name: "a cable is out", change: func(w *world) { w.port(1).State = nldev.Down },
 			check: "rdma-ports", verdict: Problem, says: "mlx5_1/1: DOWN, although ens2f0np0 is up", advice: "ethtool ens2f0np0",
+			after: func(w *world) { w.rdma = healthy(w.t).rdma },
 		},
 		{
 			name: "an interface is down", change: func(w *world) { w.port(1).State, w.link(1).Flags = nldev.Down, 0 },
 			check: "rdma-ports", verdict: Problem, says: "mlx5_1/1: DOWN, because ens2f0np0 is down", advice: "ip link set ens2f0np0 up",
+			after: func(w *world) { w.port(1).State, w.link(1).Flags = nldev.Active, net.FlagUp },
 		},
 		{
 			name: "InfiniBand", change: func(w *world) {
@@ -130,14 +142,20 @@ func portFaults() []fault {
 				w.write(port("mlx5_0")+"link_layer", "InfiniBand\n")
 			},
 			check: "rdma-ports", verdict: Problem, says: "mlx5_0/1: its link layer is InfiniBand", advice: "mlxconfig -d 0000:0b:00.0 set LINK_TYPE_P1=2",
+			after: func(w *world) {
+				w.rdma = healthy(w.t).rdma
+				w.restore(port("mlx5_0") + "link_layer")
+			},
 		},
 		{
 			name: "RoCE is off", change: func(w *world) { w.rdma.Devices[0].Protocol = "" },
 			check: "rdma-ports", verdict: Problem, says: "switchdev mode, or RoCE is off", advice: "pci/0000:0b:00.0 name enable_roce",
+			after: func(w *world) { w.rdma = healthy(w.t).rdma },
 		},
 		{
 			name: "iWARP", change: func(w *world) { w.rdma.Devices[0].Protocol = "iw" },
 			check: "rdma-ports", verdict: Problem, says: "it speaks iw, not RoCE", advice: "rdma link",
+			after: func(w *world) { w.rdma = healthy(w.t).rdma },
 		},
 		{
 			name: "a pod has the interface", change: func(w *world) { w.port(0).NetdevIndex = 0 },
@@ -150,6 +168,7 @@ func portFaults() []fault {
 		{
 			name: "MTU 1500", change: func(w *world) { w.link(0).MTU = 1500 },
 			check: "rdma-mtu", verdict: Problem, says: "mlx5_0/1: MTU 1500 of ens1f0np0, so RoCE uses 1024", advice: "ip link set ens1f0np0 mtu 9000",
+			after: func(w *world) { w.link(0).MTU = 9000 },
 		},
 		{
 			name: "the smallest MTU that will do", change: func(w *world) { w.link(0).MTU = 4192 },
@@ -162,6 +181,7 @@ func portFaults() []fault {
 		{
 			name: "a table is full", change: func(w *world) { w.gids("mlx5_0", 256, 255) },
 			check: "gid-table", verdict: Problem, says: "mlx5_0/1: 255 of 256 entries used, room for 0 more pods", advice: "rocectl gids",
+			after: func(w *world) { w.gids("mlx5_0", 256, 4) },
 		},
 		{
 			name: "a table has some room", change: func(w *world) { w.gids("mlx5_0", 32, 28) },
@@ -174,10 +194,12 @@ func portFaults() []fault {
 		{
 			name: "a file is absent", change: func(w *world) { w.remove("dev/infiniband/uverbs1") },
 			check: "rdma-files", verdict: Problem, says: "mlx5_1: without uverbs1", advice: "udevadm trigger",
+			after: func(w *world) { w.restore("dev/infiniband/uverbs1") },
 		},
 		{
 			name: "the kernel makes no file", change: func(w *world) { w.chars["mlx5_0"] = w.chars["mlx5_0"][1:] },
 			check: "rdma-files", verdict: Problem, says: "mlx5_0: without uverbs", advice: "modprobe -a ib_uverbs",
+			after: func(w *world) { w.chars = healthy(w.t).chars },
 		},
 		{
 			name: "/dev cannot be read", change: func(w *world) { w.deny("dev/infiniband") },
@@ -193,6 +215,7 @@ func limitFaults() []fault {
 				w.write("proc/911/limits", "Max locked memory         8388608              8388608              bytes     \n")
 			},
 			check: "memlock", verdict: Problem, says: "containerd: 8192 KiB of the 2064134 MiB", advice: "LimitMEMLOCK=infinity",
+			after: func(w *world) { w.restore("proc/911/limits") },
 		},
 		{
 			name: "no runtime in sight", change: func(w *world) { w.remove("proc/911") },

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // firewall asks whether a rule of the node drops RoCE. A NIC that does RoCE itself
@@ -35,12 +37,12 @@ func firewall() Check {
 			if f, found := n.legacyRules(ctx); found {
 				return []Finding{f}
 			}
-			rules, err := n.Run(ctx, "nft", "list", "ruleset")
+			rules, err := n.Run(ctx, "nft", "-a", "list", "ruleset")
 			if err != nil {
 				return []Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
 			}
-			if rule := dropsRoCE(rules); rule != "" {
-				return []Finding{problem("a rule drops it: "+rule, "nft -a list ruleset  # then nft delete rule FAMILY TABLE CHAIN handle NUMBER")}
+			if rule, remove := dropsRoCE(rules); rule != "" {
+				return []Finding{problem("a rule drops it: "+rule, remove+"  # and in the program or the file that makes the rule")}
 			}
 			if strings.Contains(rules, "policy drop") {
 				return []Finding{cannotTell("a chain drops what no rule accepts", "a look at the rules: nft list ruleset must accept udp dport 4791")}
@@ -65,27 +67,48 @@ func (n Node) legacyRules(ctx context.Context) (f Finding, found bool) {
 		return cannotTell("the node has rules of iptables-legacy; iptables-legacy-save: "+err.Error(), "root, and the program iptables-legacy-save"), true
 	}
 	rule := regexp.MustCompile(`^-A .*-p udp .*--dports? (\S+).*-j (DROP|REJECT)`)
+	table := ""
 	for line := range strings.Lines(rules) {
+		line = strings.TrimSpace(line)
+		if name, found := strings.CutPrefix(line, "*"); found {
+			table = name
+		}
 		if m := rule.FindStringSubmatch(line); m != nil && includes(strings.ReplaceAll(m[1], ":", "-"), rocePort) {
-			line = strings.TrimSpace(line)
-			return problem("a rule of iptables-legacy drops it: "+line, "iptables-legacy-save | grep dport  # then iptables-legacy -t TABLE -D, and the rule"), true
+			return problem("a rule of iptables-legacy drops it: "+line, removeLegacy(table, line)+"  # and in the program or the file that makes the rule"), true
 		}
 	}
 	return f, false
 }
 
+// removeLegacy returns the command that removes a rule, which is as iptables-save prints it.
+// A rule with quotes has a text that a shell must not see.
+func removeLegacy(table, rule string) string {
+	if !regexp.MustCompile(`^[a-zA-Z0-9 _.,:/!=+-]*$`).MatchString(table + rule) {
+		return "iptables-legacy -L -n --line-numbers  # then iptables-legacy -D CHAIN NUMBER"
+	}
+	return "iptables-legacy -t " + table + " -D " + strings.TrimPrefix(rule, "-A ")
+}
+
 const rocePort = 4791
 
-// dropsRoCE returns the first rule that drops UDP to RoCE's port by its number; "" if
-// there is none.
-func dropsRoCE(rules string) string {
+// dropsRoCE returns the first rule that drops UDP to RoCE's port by its number, and the
+// command that removes it; "" if there is none. The rules have their handles.
+func dropsRoCE(rules string) (found, remove string) {
 	rule := regexp.MustCompile(`udp dport (!= )?(\{[^}]*\}|\S+).*\b(drop|reject)\b`)
+	place := regexp.MustCompile(`^(table|chain) (\S+ )?(\S+) \{`)
+	var family, table, chain string
 	for line := range strings.Lines(rules) {
+		line, handle, _ := strings.Cut(strings.TrimSpace(line), " # handle ")
+		if m := place.FindStringSubmatch(line); m != nil && m[1] == "table" {
+			family, table = strings.TrimSpace(m[2]), m[3]
+		} else if m != nil {
+			chain = m[3]
+		}
 		if m := rule.FindStringSubmatch(line); m != nil && m[1] == "" && includes(m[2], rocePort) {
-			return strings.TrimSpace(line)
+			return line, shell.Command("nft delete rule %s %s %s handle %s", family, table, chain, handle)
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // includes says whether nft's notation of ports has one: "4791", "4000-5000",

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
 // hostLink asks whether the node forwards what pods send through their link to the node,
@@ -54,7 +55,7 @@ func (n Node) knowsServices() []Finding {
 	case err == nil:
 		return []Finding{ok("CIDRs of the cluster's Services: %v", cidrs)}
 	case cnierr.CodeOf(err) == cnierr.Unreadable:
-		return []Finding{problem(err.Error(), "remove the file: rocectl agent writes it again")}
+		return []Finding{problem(err.Error(), shell.Command("rm %s  # rocectl agent writes it again", n.Pools.ServicesPath()))}
 	}
 	if pools, _ := n.Pools.Pools(); len(pools) == 0 { // without rocectl agent no network can use it
 		return nil

@@ -39,6 +39,9 @@ func neighbourTable() Check {
 	}
 }
 
+// largeTable is how many neighbours of a family a node with RoCE pods should have places for.
+const largeTable = 16384
+
 // table judges the table of a family, of which the node has leased some addresses.
 func (n Node) table(family, cache string, leased int) Finding {
 	limit, err := n.number("net." + family + ".neigh.default.gc_thresh3")
@@ -57,8 +60,10 @@ func (n Node) table(family, cache string, leased int) Finding {
 	if need > 0 {
 		found += fmt.Sprintf(", and %d leased addresses x %d peers need %d", leased, n.Peers, need)
 	}
-	if overflows > 0 || entries*5 > limit*4 || need > limit {
-		size := max(limit*4, 16384)
+	// The kernel never sets the count of overflows back. So one of a table that is large
+	// now may be older than its size.
+	if overflows > 0 && limit < largeTable || entries*5 > limit*4 || need > limit {
+		size := max(limit*4, largeTable)
 		for size < 2*need {
 			size *= 2
 		}

@@ -252,6 +252,28 @@ func (w *world) remove(name string) {
 	}
 }
 
+// restore puts a file back as it is on the healthy node.
+func (w *world) restore(name string) {
+	w.t.Helper()
+	f, there := healthy(w.t).files[name]
+	if !there {
+		w.t.Fatalf("the healthy node has no %s", name)
+	}
+	w.files[name] = f
+}
+
+// release frees the addresses of pool, as when its pods and the quarantine have ended.
+func (w *world) release() {
+	w.t.Helper()
+	entries, err := w.leases.List(w.t.Context(), pool.OfRailPool("gpu"))
+	for _, e := range entries {
+		err = errors.Join(err, w.leases.ReleaseAddress(w.t.Context(), pool.OfRailPool("gpu"), e.Addr))
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // deny makes a file, or a folder with all that is in it, unreadable.
 func (w *world) deny(name string) { w.denied = append(w.denied, name) }
 

@@ -26,9 +26,9 @@ type servicesJSON struct {
 	Services []netip.Prefix `json:"services"`
 }
 
-// servicesPath is the file with the CIDRs of the cluster's Services. No RailPool can have
+// ServicesPath is the file with the CIDRs of the cluster's Services. No RailPool can have
 // this name, because names of Kubernetes have no underscore.
-func (s Store) servicesPath() string { return filepath.Join(s.Dir, "pools", "_services") }
+func (s Store) ServicesPath() string { return filepath.Join(s.Dir, "pools", "_services") }
 
 const (
 	readingServices = "read CIDRs of Services in"
@@ -40,7 +40,7 @@ const (
 // There is at least one. Errors: TryAgain while there is no file of this boot; IO;
 // Unreadable for an invalid file.
 func (s Store) Services() ([]netip.Prefix, error) {
-	path := s.servicesPath()
+	path := s.ServicesPath()
 	b, err := content(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, cnierr.New(cnierr.TryAgain, readingServices, path, servicesHint, "rocectl agent has not written it yet")
@@ -90,7 +90,7 @@ func (s Store) WriteServices(cidrs []netip.Prefix) (bool, error) {
 		return false, nil
 	}
 	const op = "write CIDRs of Services to"
-	path := s.servicesPath()
+	path := s.ServicesPath()
 	b, err := json.MarshalIndent(servicesJSON{version, s.BootID, cidrs}, "", "  ")
 	if err == nil {
 		_, err = parseServices(b)
