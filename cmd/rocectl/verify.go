@@ -190,15 +190,6 @@ func (s self) Test(address string, tests verify.Tests) ([]doctor.Answer, error) 
 	return s.Pod.Test(s.ctx, s.rails, address, s.token, tests)
 }
 
-// absent is a pod of which the server did not answer.
-type absent struct{ err error }
-
-// Local implements verify.Member.
-func (a absent) Local() ([]doctor.Answer, error) { return nil, a.err }
-
-// Test implements verify.Member.
-func (a absent) Test(string, verify.Tests) ([]doctor.Answer, error) { return nil, a.err }
-
 // listed replaces "-" by the lines of the standard input.
 func listed(peers []string, in io.Reader) ([]string, error) {
 	i := slices.Index(peers, "-")
@@ -236,19 +227,18 @@ func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) erro
 	if peers, err = listed(peers, cmd.InOrStdin()); err != nil {
 		return err
 	}
-	for _, given := range peers {
-		name, address := peerOf(given)
-		peer, err := p.Dial(cmd.Context(), address, f.token, name)
-		switch {
-		case err == nil:
-			defer peer.Close()
-			seats = append(seats, verify.Seat{Member: peer, Name: peer.Name, Address: address})
-		case f.all && name != "": // a test of all nodes also tells which cannot be tested
-			seats = append(seats, verify.Seat{Member: absent{err}, Name: name, Address: address})
-		default:
-			return cnierr.New(cnierr.IO, "connect to", address, "run rocectl verify serve in that pod, with the same --token", "%w", err)
+	guests := make([]verify.Guest, len(peers))
+	for i, given := range peers {
+		guests[i].Name, guests[i].Address = peerOf(given)
+	}
+	invited := p.Invite(cmd.Context(), guests, f.token)
+	defer verify.Leave(invited)
+	for i, s := range invited {
+		if s.Absent != nil && (!f.all || guests[i].Name == "") { // a test of all nodes also tells which cannot be tested
+			return cnierr.New(cnierr.IO, "connect to", s.Address, "run rocectl verify serve in that pod, with the same --token", "%w", s.Absent)
 		}
 	}
+	seats = append(seats, invited...)
 	report := verify.All(cmd.Context(), seats, f.tests, !f.all, func(round, of int) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "round %d of %d\n", round, of)
 	})
@@ -275,7 +265,7 @@ func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
 				return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
 			}
 		}
-		fmt.Fprintln(w, "# "+doctor.Summary(r.Answers))
+		fmt.Fprintln(w, "# "+r.Summary())
 		for _, v := range r.Verdicts {
 			fmt.Fprintln(w, "# fault: "+doctor.Printable(v))
 		}

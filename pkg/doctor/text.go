@@ -52,8 +52,11 @@ func longestName() int {
 }
 
 // Summary counts answers by verdict, in one line.
-func Summary(answers []Answer) string {
-	n := map[Verdict]int{}
+func Summary(answers []Answer) string { return Summarize(0, answers) }
+
+// Summarize counts answers, and others that are ok.
+func Summarize(others int, answers []Answer) string {
+	n := map[Verdict]int{OK: others}
 	for _, a := range answers {
 		n[a.Verdict]++
 	}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,15 +25,13 @@ type member struct {
 	busy   map[string]bool
 }
 
-func (m member) Local() ([]doctor.Answer, error) {
-	if m.name == "gone" {
-		return nil, errors.New("connection refused")
-	}
-	return nil, nil
-}
+func (m member) Local() ([]doctor.Answer, error) { return nil, nil }
 
 func (m member) Test(address string, _ Tests) ([]doctor.Answer, error) {
-	if m.name == "gone" || address == "gone" {
+	switch {
+	case m.name == "gone":
+		return nil, fmt.Errorf("%w: EOF", ErrGone)
+	case address == "gone":
 		return nil, errors.New("connection refused")
 	}
 	m.mu.Lock()
@@ -58,7 +57,7 @@ func seats(faults func(a, b string) string, names ...string) []Seat {
 	mu, busy := &sync.Mutex{}, map[string]bool{}
 	var out []Seat
 	for _, n := range names {
-		out = append(out, Seat{member{n, faults, mu, busy}, n, n})
+		out = append(out, Seat{Member: member{n, faults, mu, busy}, Name: n, Address: n})
 	}
 	return out
 }
@@ -109,20 +108,37 @@ func TestAFaultIsThatOfARailIfAllItsTestsFail(t *testing.T) {
 	}
 }
 
+func noFaults(string, string) string { return "" }
+
+// TestAPodThatDoesNotAnswerStopsNothing: it gives one answer if it is absent or its
+// connection ends, and one more for each of the three others that tried to reach it.
 func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 	t.Parallel()
 	var rounds []string
-	r := All(t.Context(), seats(func(string, string) string { return "" }, "a", "gone", "c"), Tests{}, false, func(i, of int) {
-		rounds = append(rounds, fmt.Sprintf("%d/%d", i, of))
-	})
+	absent := seats(noFaults, "a", "gone", "c")
+	absent[1].Member, absent[1].Absent = nil, errors.New("connection refused")
+	r := All(t.Context(), absent, Tests{}, false, func(i, of int) { rounds = append(rounds, fmt.Sprintf("%d/%d", i, of)) })
 	if diff := cmp.Diff([]string{"1/3", "2/3", "3/3"}, rounds); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if got := doctor.Summary(r.Answers); got != "1 ok, 0 problems, 3 cannot tell" {
-		t.Errorf("got %s: %+v", got, r.Answers)
+	if got := r.Summary(); got != "1 ok, 0 problems, 1 cannot tell" {
+		t.Errorf("absent: got %s: %+v", got, r.Answers)
 	}
-	r = All(t.Context(), seats(func(string, string) string { return "" }, "a", "b", "c"), Tests{}, true, func(int, int) {})
-	if got := doctor.Summary(r.Answers); got != "2 ok, 0 problems, 0 cannot tell" {
+	// It is A in all pairs, so its connection ends in the first round.
+	r = All(t.Context(), seats(noFaults, "gone", "b", "c", "d", "e"), Tests{}, false, func(int, int) {})
+	if got := r.Summary(); got != "6 ok, 0 problems, 1 cannot tell" {
+		t.Errorf("its connection has ended: got %s: %+v", got, r.Answers)
+	}
+	// It is B in all pairs.
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "gone"}
+	r = All(t.Context(), seats(noFaults, names...), Tests{}, false, func(int, int) {})
+	if got := r.Summary(); got != "21 ok, 0 problems, 4 cannot tell" || !slices.ContainsFunc(r.Answers, func(a doctor.Answer) bool {
+		return a.Of == "gone" && strings.HasPrefix(a.Found, "3 pods, one after another, could not reach it")
+	}) {
+		t.Errorf("three cannot reach it: got %s: %+v", got, r.Answers)
+	}
+	r = All(t.Context(), seats(noFaults, "a", "b", "c"), Tests{}, true, func(int, int) {})
+	if got := r.Summary(); got != "2 ok, 0 problems, 0 cannot tell" {
 		t.Errorf("the first pod with the others: got %s", got)
 	}
 }

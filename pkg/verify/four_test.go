@@ -22,7 +22,7 @@ func (w *world) all() Report {
 			w.t.Fatal(err)
 		}
 		defer peer.Close()
-		seats = append(seats, Seat{peer, p.Name, p.address})
+		seats = append(seats, Seat{Member: peer, Name: p.Name, Address: p.address})
 	}
 	return All(w.t.Context(), seats, Tests{}, false, func(int, int) {})
 }

@@ -22,7 +22,8 @@ table { border-collapse: collapse } td, th { border: 1px solid #bbb; padding: .3
 <p>{{len .Pods}} pods: {{range $i, $p := .Pods}}{{if $i}}, {{end}}{{$p}}{{end}}. {{.Summary}}</p>
 <h2>Faults</h2>
 {{if .Verdicts}}<ul>{{range .Verdicts}}<li>{{.}}</li>{{end}}</ul>{{else}}<p>none</p>{{end}}
-<h2>All answers</h2>
+<h2>Answers</h2>
+<p>{{range $check, $n := .OK}}{{$check}}: {{$n}} ok. {{end}}</p>
 <table><tr><th></th><th>test</th><th>of</th><th>found</th><th>what to do</th></tr>
 {{range .Answers}}<tr class="{{class .Verdict}}"><td>{{.Verdict}}</td><td>{{.Check}}</td><td>{{.Of}}</td><td>{{.Found}}</td><td><pre>{{.Fix}}{{.Missing}}</pre></td></tr>
 {{end}}</table></body></html>
@@ -36,8 +37,5 @@ func (r Report) WritePage(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return t.Execute(w, struct {
-		Report
-		Summary string
-	}{r, doctor.Summary(r.Answers)})
+	return t.Execute(w, r)
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -293,7 +294,10 @@ func (p Pod) Dial(ctx context.Context, address, token, name string) (*Peer, erro
 		out.wire, err = newWire(conn, token, false)
 	}
 	if err == nil {
-		hello, err = out.ask(request{})
+		hello, err = out.exchange(request{})
+	}
+	if err == nil && hello.Error != "" {
+		err = errors.New(hello.Error)
 	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -319,20 +323,26 @@ const longestName = 253 // of a Kubernetes node
 // Close ends the connection.
 func (c *Peer) Close() { _ = c.wire.conn.Close() }
 
+// ask returns ErrGone if the connection has failed: nothing more comes from it then.
 func (c *Peer) ask(q request) (reply, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := errors.Join(c.wire.conn.SetDeadline(time.Now().Add(patience)), c.wire.write(q)); err != nil {
-		return reply{}, err
-	}
-	var r reply
-	if err := c.wire.read(&r); err != nil {
-		return reply{}, err
+	r, err := c.exchange(q)
+	if err != nil {
+		return reply{}, fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	if r.Error != "" {
 		return reply{}, errors.New(r.Error)
 	}
 	return r, nil
+}
+
+func (c *Peer) exchange(q request) (r reply, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := errors.Join(c.wire.conn.SetDeadline(time.Now().Add(patience)), c.wire.write(q)); err != nil {
+		return reply{}, err
+	}
+	err = c.wire.read(&r)
+	return r, err
 }
 
 // Local returns the answers of the tests that the peer's pod makes alone.

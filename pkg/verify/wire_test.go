@@ -142,7 +142,7 @@ func TestAPodCannotAnswerForOthers(t *testing.T) {
 		{Check: Reach, Finding: doctor.Finding{Verdict: "fine", Of: "rail 3 of gpu-01"}},
 	} {
 		other := member{"gpu-02", func(string, string) string { return "" }, nil, nil}
-		r := All(t.Context(), []Seat{{liar{[]doctor.Answer{a}}, "gpu-01", "gpu-01"}, {other, "gpu-02", "gpu-02"}}, Tests{}, false, func(int, int) {})
+		r := All(t.Context(), []Seat{{Member: liar{[]doctor.Answer{a}}, Name: "gpu-01", Address: "gpu-01"}, {Member: other, Name: "gpu-02", Address: "gpu-02"}}, Tests{}, false, func(int, int) {})
 		if len(r.Verdicts) != 0 || len(r.Answers) != 2 || doctor.Status(r.Answers) != 2 || !strings.Contains(r.Answers[0].Found, "1 answers of gpu-01 are not about itself") {
 			t.Errorf("%+v\ngot %+v", a, r)
 		}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package verify
+
+import (
+	"cmp"
+	"context"
+	"sync"
+)
+
+// dials is how many servers are dialled at the same time.
+const dials = 64
+
+// Guest is a pod to invite: the address of its server, and what answers call it; "": by its
+// own name.
+type Guest struct{ Name, Address string }
+
+// Invite dials the servers of pods. The seats are in the order of the guests; a pod that
+// does not answer has a seat with Absent. The caller closes the others with Leave.
+func (p Pod) Invite(ctx context.Context, guests []Guest, token string) []Seat {
+	out := make([]Seat, len(guests))
+	limit := make(chan struct{}, dials)
+	var wg sync.WaitGroup
+	for i, g := range guests {
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			peer, err := p.Dial(ctx, g.Address, token, g.Name)
+			if err != nil {
+				out[i] = Seat{Name: cmp.Or(g.Name, g.Address), Address: g.Address, Absent: err}
+				return
+			}
+			out[i] = Seat{Member: peer, Name: peer.Name, Address: g.Address}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// Leave ends the connections to the servers of seats.
+func Leave(seats []Seat) {
+	for _, s := range seats {
+		if peer, is := s.Member.(*Peer); is {
+			peer.Close()
+		}
+	}
+}
