@@ -109,8 +109,8 @@ func TestAnEtcdThatWasRestoredLetsHoldersHoldAgain(t *testing.T) {
 func TestAnOperatorGivesAPodTheAddressOfHisChoice(t *testing.T) {
 	t.Parallel()
 	c := shared(t)
-	out, err := tryKubectl(t, c, `{apiVersion: roce-cni.io/v1alpha1, kind: RailLease, metadata: {name: chosen-s1030},
-		spec: {pool: chosen, slot: 1030, namespace: default, pod: db-7, interface: net1, keep: true}}`, "create", "-f", "-")
+	out, err := tryKubectl(t, c, `{"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailLease", "metadata": {"name": "chosen-s1030"},
+		"spec": {"pool": "chosen", "slot": 1030, "namespace": "default", "pod": "db-7", "interface": "net1", "keep": true}}`, "create", "-f", "-")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
