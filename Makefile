@@ -27,7 +27,7 @@ UPSTREAM_PLUGINS := main/macvlan ipam/host-local meta/sbr meta/tuning
 BENCHFLAGS ?= -times
 
 # The tests that compare generated texts, and write them with -update.
-GENERATED := ^(TestErrorsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPageIsCurrent|TestTheChartIsMadeFromTheManifests)$$
+GENERATED := ^(TestErrorsPageIsCurrent|TestFaultsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPageIsCurrent|TestTheChartIsMadeFromTheManifests)$$
 GENERATORS := ./pkg/cnierr ./pkg/doctor ./integration/arch ./cmd/rocectl ./integration/cluster/deploy
 
 PLUGINS := bin/roce bin/roce-ipam
@@ -190,7 +190,7 @@ golden: ## rewrite every golden file; read the diff afterwards
 
 DEEPCOPY = $(CONTROLLER_GEN) object:headerFile=integration/deepcopy.header.txt paths=./pkg/block paths=./pkg/block/kube
 
-gen: $(CONTROLLER_GEN) ## rewrite docs/errors.md, docs/rocectl.md, docs/troubleshooting.md, the chart, the package map in docs/ARCHITECTURE.md and zz_generated.deepcopy.go
+gen: $(CONTROLLER_GEN) ## rewrite docs/errors.md, docs/doctor.md, docs/rocectl.md, docs/troubleshooting.md, the chart, the package map in docs/ARCHITECTURE.md and zz_generated.deepcopy.go
 	@$(DEEPCOPY)
 	@go test -count=1 -run '$(GENERATED)' $(GENERATORS) -update
 

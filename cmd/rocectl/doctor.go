@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
 	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
@@ -77,7 +78,7 @@ func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check
 	if err != nil {
 		return err
 	}
-	live := doctor.Live(nodefile.Store{Dir: f.node.stateDir, BootID: boot}, book, f.agentURL)
+	live := doctor.Live(nodefile.Store{Dir: f.node.stateDir, BootID: boot}, book, thisnode.Common(), f.agentURL)
 	live.Peers = f.peers
 	var answers []doctor.Answer
 	for a := range doctor.Run(ctx, live, checks) {

@@ -163,7 +163,7 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	for a := range doctor.Run(ctx, doctor.Live(nodefile.Store{}, nil, ""), aboutNICs()) {
+	for a := range doctor.Run(ctx, doctor.Live(nodefile.Store{}, nil, thisnode.Common(), ""), aboutNICs()) {
 		r.Doctor = append(r.Doctor, a)
 	}
 	r.Rows = hwtest.Rows(r.Answers)

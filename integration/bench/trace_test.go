@@ -25,7 +25,7 @@ type tracer struct {
 
 // traced are the calls that change something or send a request. Those that only older
 // kernels or other machines have may be missing (?).
-const traced = "trace=socket,sendto,sendmsg,?open,openat,?mkdir,mkdirat,?rename,renameat,renameat2,?unlink,unlinkat,?rmdir,execve"
+const traced = "trace=socket,sendto,sendmsg,?open,openat,?mkdir,mkdirat,?symlink,symlinkat,?rename,renameat,renameat2,?unlink,unlinkat,?rmdir,execve"
 
 func (t *tracer) run(cmd *exec.Cmd) error {
 	strace, err := exec.LookPath("strace")
@@ -72,7 +72,8 @@ var (
 	result = regexp.MustCompile(` = (-?\d+)[^=]*$`)
 	asks   = regexp.MustCompile(`nlmsg_type=(\w+), nlmsg_flags=(\w+)`)
 	quoted = regexp.MustCompile(`"([^"]*)"`)
-	random = regexp.MustCompile(`\.new-[0-9a-f]{16}$`) // pkg/trusted
+	random = regexp.MustCompile(`\.new-[0-9a-f]{16}$`)         // pkg/trusted
+	entry  = regexp.MustCompile(`/sharing-\d+-\d+-[0-9a-f]+$`) // pkg/record
 )
 
 // add takes a line of strace.
@@ -173,7 +174,8 @@ func (a *account) file(name, line, args string) error {
 				return nil
 			}
 		}
-		paths = append(paths, random.ReplaceAllString(a.names.Replace(m[1]), ".new-RANDOM"))
+		path := random.ReplaceAllString(a.names.Replace(m[1]), ".new-RANDOM")
+		paths = append(paths, entry.ReplaceAllString(path, "/sharing-NETNS-HASH"))
 	}
 	verb := strings.TrimSuffix(strings.TrimSuffix(name, "2"), "at")
 	if verb == "open" {

@@ -43,7 +43,7 @@ func (n Node) performInGIDOrder(ctx context.Context, x apply.Executor, ops plan.
 
 // register does the operations that add GIDs, with the lock held.
 func (n Node) register(ctx context.Context, x apply.Executor, ops plan.Ops) error {
-	release, err := n.Records.LockGIDs(ctx)
+	release, err := n.Common.LockGIDs(ctx)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (n Node) undoInGIDOrder(ctx context.Context, x apply.Executor, ops plan.Ops
 	}
 	locking, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	release, err := n.Records.LockGIDs(locking)
+	release, err := n.Common.LockGIDs(locking)
 	if err != nil {
 		n.Log.Warn("GID indexes may differ between rails", "error", err)
 		return apply.Undo(ctx, x, ops)

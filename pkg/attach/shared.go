@@ -19,20 +19,22 @@ import (
 )
 
 // refCounted is the executor of one attachment. It counts the attachments that have a
-// shared operation in their records. It does and undoes such operations with the node's
-// lock held. The last attachment that has the operation in its record undoes it.
+// shared operation in their records, in all state folders of the node. It does and undoes
+// such operations with the node's lock held. The last attachment that has the operation in
+// its record undoes it.
 //
 // The executor below knows our objects by the mark. If a foreign object is where ours
 // should be, it is an error, and the object stays.
 type refCounted struct {
 	apply.Executor
 	records record.Store
+	common  record.Common
 	at      conf.Attachment
 	log     *slog.Logger
 }
 
 func (n Node) refCounted(x apply.Executor, rec record.Record) refCounted {
-	return refCounted{x, n.Records, rec.Attachment, n.Log}
+	return refCounted{x, n.Records, n.Common, rec.Attachment, n.Log}
 }
 
 // Do implements apply.Executor. The record has the operations before they are done,
@@ -44,11 +46,14 @@ func (s refCounted) Do(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Marked() {
 		return cnierr.New(cnierr.Bug, "share operation", fmt.Sprintf("%T", run[0].Kind), "", "what it makes carries no mark")
 	}
-	release, err := s.records.LockShared(ctx)
+	release, err := s.common.LockShared(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
+	if err := s.common.Enter(s.records.Dir); err != nil {
+		return err
+	}
 	return s.Executor.Do(ctx, run...)
 }
 
@@ -60,16 +65,20 @@ func (s refCounted) Undo(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Shared {
 		return s.undo(ctx, run...)
 	}
-	release, err := s.records.LockShared(ctx)
+	release, err := s.common.LockShared(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
+	dirs, err := s.common.StateDirs()
+	if err != nil {
+		return err
+	}
 	var errs []error
 	for _, op := range slices.Backward(run) {
-		errs = append(errs, s.leave(ctx, op))
+		errs = append(errs, s.leave(ctx, op, dirs))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.leaveFolder())...)
 }
 
 // undo undoes operations. Rules that stay in a pod are no reason to keep the pod: no
@@ -85,8 +94,8 @@ func (s refCounted) undo(ctx context.Context, run ...plan.Op) error {
 
 // leave undoes an operation unless another attachment has it, and removes it from the
 // record.
-func (s refCounted) leave(ctx context.Context, op plan.Op) error {
-	held, err := s.held(op)
+func (s refCounted) leave(ctx context.Context, op plan.Op, dirs []string) error {
+	held, err := s.held(op, dirs)
 	if err != nil {
 		return err
 	}
@@ -106,21 +115,52 @@ func (s refCounted) leave(ctx context.Context, op plan.Op) error {
 	return s.records.Save(rec)
 }
 
-// held says whether another attachment has the operation. If a record cannot be read,
-// its attachment may have the operation, so held returns true.
-func (s refCounted) held(op plan.Op) (bool, error) {
-	keys, err := s.records.List()
+// held says whether another attachment has the operation, in this state folder or in one
+// of the others. If another folder cannot be listed, its attachments may have the operation.
+func (s refCounted) held(op plan.Op, dirs []string) (bool, error) {
+	if held, err := anyHas(s.records, s.at, op.SharedWith); err != nil || held {
+		return held, err
+	}
+	for _, dir := range dirs {
+		if dir == s.records.Dir {
+			continue
+		}
+		held, err := anyHas(record.Store{Dir: dir, BootID: s.records.BootID}, conf.Attachment{}, op.SharedWith)
+		if err != nil {
+			s.log.Warn("what attachments share stays on the host", "container", s.at.ContainerID, "interface", s.at.IfName, "error", err)
+		}
+		if err != nil || held {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// leaveFolder removes the entry of the state folder if none of its attachments shares
+// anything any more.
+func (s refCounted) leaveFolder() error {
+	shares, err := anyHas(s.records, conf.Attachment{}, func(op plan.Op) bool { return op.Shared })
+	if err != nil || shares {
+		return err
+	}
+	return s.common.Leave(s.records.Dir)
+}
+
+// anyHas says whether an attachment, apart from one, has such an operation. If a record
+// cannot be read, its attachment may have the operation, so anyHas returns true.
+func anyHas(records record.Store, apart conf.Attachment, such func(plan.Op) bool) (bool, error) {
+	keys, err := records.List()
 	if err != nil {
 		return false, err
 	}
 	for _, k := range keys {
-		if k == s.at {
+		if k == apart {
 			continue
 		}
-		rec, err := s.records.Load(k)
+		rec, err := records.Load(k)
 		switch {
 		case errors.Is(err, record.ErrNotExist):
-		case err != nil, slices.ContainsFunc(rec.Plan.Ops, op.SharedWith):
+		case err != nil, slices.ContainsFunc(rec.Plan.Ops, such):
 			return true, nil
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -206,4 +207,71 @@ func TestOnlyWhatIsMarkedCanBeShared(t *testing.T) {
 		t.Errorf("got %v, want code %d", err, cnierr.Bug)
 	}
 	w.mustBeEmpty("after ADD")
+}
+
+// otherFolder returns the same node for networks with another state folder.
+func (w *world) otherFolder() *world {
+	other := *w
+	other.dir = filepath.Join(filepath.Dir(w.dir), "other")
+	return &other
+}
+
+// TestWhatIsSharedStaysForAttachmentsOfOtherStateFolders has two pods of networks with
+// different state folders. Each of them ends first once.
+func TestWhatIsSharedStaysForAttachmentsOfOtherStateFolders(t *testing.T) {
+	t.Parallel()
+	for _, otherFirst := range []bool{false, true} {
+		w, add := sharers(t)
+		other := w.otherFolder()
+		if err := errors.Join(add("c1"), other.share(other.node(), "c2")); err != nil {
+			t.Fatal(err)
+		}
+		first, second := func() { w.mustLeave("c1", "") }, func() { other.mustLeave("c2", "") }
+		if otherFirst {
+			first, second = second, first
+		}
+		first()
+		w.mustShare(true, "after the first DEL")
+		second()
+		w.mustShare(false, "after the last DEL")
+		w.mustBeEmpty("after the last DEL")
+		other.mustBeEmpty("after the last DEL")
+	}
+}
+
+func TestAVLANStaysForPodsOfOtherStateFolders(t *testing.T) {
+	t.Parallel()
+	w := newLinkedVLANWorld(t)
+	other := w.otherFolder()
+	w.mustAdd("c1")
+	other.mustAdd("c2")
+	w.mustLeave("c1", "")
+	w.mustHaveVLANs(true, "after the DEL in the first folder")
+	if err := other.node().Check(ctx, other.request("c2", "net1", "")); err != nil {
+		t.Errorf("CHECK after the DEL of a pod of another folder: %v", err)
+	}
+	other.mustLeave("c2", "")
+	w.mustHaveVLANs(false, "after the last DEL")
+	w.mustBeEmpty("after the last DEL")
+	other.mustBeEmpty("after the last DEL")
+}
+
+// TestAStateFolderThatIsGoneSharesNothing has the state folder of another network removed
+// by hand, and then replaced by a file.
+func TestAStateFolderThatIsGoneSharesNothing(t *testing.T) {
+	t.Parallel()
+	w, add := sharers(t)
+	other := w.otherFolder()
+	if err := errors.Join(add("c1"), other.share(other.node(), "c2"), os.RemoveAll(other.dir)); err != nil {
+		t.Fatal(err)
+	}
+	w.mustLeave("c1", "")
+	w.mustShare(false, "after the last DEL")
+
+	if err := add("c1"); err != nil {
+		t.Fatal(err)
+	}
+	write(t, other.dir, "not a folder")
+	w.mustLeave("c1", "with a file in place of the other folder")
+	w.mustShare(true, "beside a folder that cannot be listed")
 }

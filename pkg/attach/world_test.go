@@ -38,15 +38,16 @@ var (
 // world is a node on the fake kernel with real records and a real lease
 // database, and the wire that it is plugged into.
 type world struct {
-	t    *testing.T
-	fake *kerneltest.Fake
-	pod  *kerneltest.Space // c1's, in the tests that damage it
-	wire *wire
-	hca  hca
-	mode conf.RDMAMode
-	dir  string
-	now  time.Duration // since boot
-	boot string
+	t      *testing.T
+	fake   *kerneltest.Fake
+	pod    *kerneltest.Space // c1's, in the tests that damage it
+	wire   *wire
+	hca    hca
+	mode   conf.RDMAMode
+	dir    string        // the state folder
+	common string        // what all state folders have in common
+	now    time.Duration // since boot
+	boot   string
 	// config is the network's, for a mode of RDMA, a folder and more members.
 	config string
 	log    *slog.Logger
@@ -61,7 +62,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, config: config, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), boot: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001", log: slog.New(slog.DiscardHandler)}
+	w := &world{t: t, config: config, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), common: filepath.Join(t.TempDir(), "common"), boot: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001", log: slog.New(slog.DiscardHandler)}
 	w.fake.NIC("ens1", nicMAC)
 	w.fake.NIC("ens2", conf.MAC{0x52, 0x54, 0, 0, 0, 2})
 	return w
@@ -154,6 +155,7 @@ func (w *world) node() attach.Node {
 		Services:  w.ranges().Services,
 		Addresses: w.allocator(),
 		Records:   record.Store{Dir: w.dir, BootID: w.boot},
+		Common:    record.Common{Dir: w.common, Host: func() (plan.NetnsID, error) { return plan.NetnsID{Dev: 4, Ino: 4026531840}, nil }},
 		Log:       w.log,
 	}
 }
@@ -389,6 +391,9 @@ func (w *world) mustBeEmpty(when string) {
 	}
 	if f := w.files(); len(f) > 0 {
 		w.t.Errorf("%s, files: %v", when, f)
+	}
+	if dirs, err := w.node().Common.StateDirs(); err != nil || len(dirs) > 0 {
+		w.t.Errorf("%s, state folders that share: %v, %v", when, dirs, err)
 	}
 }
 

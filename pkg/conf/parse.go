@@ -35,6 +35,10 @@ const operation = "check configuration"
 // stateDir.
 const DefaultStateDir = "/run/roce"
 
+// CommonDir is the folder that all state folders of a node have in common
+// (record.Common), whatever stateDir a network has.
+const CommonDir = DefaultStateDir + "/common"
+
 // Parse reads the input of an ADD, a CHECK or a STATUS of roce. STATUS is about
 // no attachment, so its request has zero values in the fields of an attachment.
 //

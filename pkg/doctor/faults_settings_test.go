@@ -98,7 +98,7 @@ func configuredFaults() []fault {
 		},
 		{
 			name: "a VLAN without record", change: (*world).onVLAN,
-			check: "left-behind", verdict: Problem, says: "ens1f0np0.120: a VLAN that roce has made: no record in ", advice: "ip link del ens1f0np0.120",
+			check: "left-behind", verdict: Problem, says: "ens1f0np0.120: a VLAN that roce has made: no record names it", advice: "ip link del ens1f0np0.120",
 			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{
@@ -107,18 +107,25 @@ func configuredFaults() []fault {
 				w.write("proc/sys/net/ipv4/ip_forward", "1")
 				w.forget()
 			},
-			check: "left-behind", verdict: Problem, says: "a link to the pod c1/eth0: no record in ", advice: "ip link del veth0123456789a",
+			check: "left-behind", verdict: Problem, says: "a link to the pod c1/eth0: no record names it", advice: "ip link del veth0123456789a",
 			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{
 			name: "a rule without record", change: (*world).onVLAN,
-			check: "left-behind", verdict: Problem, says: "IPv6 rule: the rule to table 8200: no record in ", advice: "ip -6 rule del priority 500 table 8200",
+			check: "left-behind", verdict: Problem, says: "IPv6 rule: the rule to table 8200: no record names it", advice: "ip -6 rule del priority 500 table 8200",
 			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{
 			name: "a pod on a VLAN with a link", change: func(w *world) {
 				w.onVLAN()
 				w.record()
+			},
+			check: "left-behind", verdict: OK, says: "interfaces and rules of pods on the node: 2; a record names each",
+		},
+		{
+			name: "a pod of another state folder", change: func(w *world) {
+				w.onVLAN()
+				w.recordElsewhere()
 			},
 			check: "left-behind", verdict: OK, says: "interfaces and rules of pods on the node: 2; a record names each",
 		},

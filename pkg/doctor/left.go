@@ -51,8 +51,7 @@ func (n Node) leftBehind() []Finding {
 	var out []Finding
 	for _, m := range found {
 		if !named[m.key] {
-			out = append(out, problem(fmt.Sprintf("%s: no record in %s names it", m.what, n.Records.Dir),
-				m.remove+"  # unless a network has another stateDir").of(m.key))
+			out = append(out, problem(m.what+": no record names it", m.remove).of(m.key))
 		}
 	}
 	if len(out) == 0 {
@@ -115,20 +114,35 @@ func (n Node) madeByRoce(links []netlink.Link) (out []made, err error) {
 	return out, nil
 }
 
-// recorded returns the keys of what the records name on the node.
+// recorded returns the keys of what the records name on the node, in all state folders that
+// share something there.
 func (n Node) recorded() (map[string]bool, error) {
-	attachments, err := n.Records.List()
+	others, err := n.Common.StateDirs()
 	if err != nil {
 		return nil, err
 	}
 	out := map[string]bool{}
+	for _, dir := range append([]string{n.Records.Dir}, others...) {
+		if err := nameAll(record.Store{Dir: dir, BootID: n.Records.BootID}, out); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// nameAll adds the keys of what the records of a state folder name on the node.
+func nameAll(records record.Store, out map[string]bool) error {
+	attachments, err := records.List()
+	if err != nil {
+		return err
+	}
 	for _, at := range attachments {
-		rec, err := n.Records.Load(at)
+		rec, err := records.Load(at)
 		if errors.Is(err, record.ErrNotExist) { // DEL has removed it meanwhile
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		onHost := rec.Plan.Ops.At(plan.Host)
 		for _, op := range onHost.Links() {
@@ -140,5 +154,5 @@ func (n Node) recorded() (map[string]bool, error) {
 			}
 		}
 	}
-	return out, nil
+	return nil
 }

@@ -212,6 +212,7 @@ func (w *world) node() Node {
 			return out, nil
 		},
 		Pools: w.pools, Leases: w.leases, Records: w.records(), Peers: w.peers, AgentURL: w.listen(),
+		Common: w.common(),
 		Links:  func() ([]netlink.Link, error) { return w.links, w.linksErr },
 		Routes: func() ([]netlink.Route, error) { return w.routes, w.routesErr },
 		Rules: func(family int) ([]netlink.Rule, error) {
@@ -356,16 +357,39 @@ func (w *world) onVLAN() {
 	w.rules = append(w.rules, netlink.Rule{Family: netlink.FAMILY_V6, Table: plan.HostLinkTable, Priority: plan.HostLinkPriority})
 }
 
+// common is what all state folders of the node have in common.
+func (w *world) common() record.Common {
+	host := func() (plan.NetnsID, error) { return plan.NetnsID{Dev: 4, Ino: 1}, nil }
+	return record.Common{Dir: filepath.Join(w.pools.Dir, "common"), Host: host}
+}
+
 // record writes the record of a pod with what onVLAN and linked have made.
-func (w *world) record() {
+func (w *world) record() { w.recordIn(w.records()) }
+
+// recordElsewhere does it in another state folder of the node.
+func (w *world) recordElsewhere() {
 	w.t.Helper()
-	at := conf.Attachment{ContainerID: "c1", IfName: "eth0"}
-	release, err := w.records().Lock(w.t.Context(), at.ContainerID) // it makes the folder
+	release, err := w.common().LockShared(w.t.Context()) // it makes the folder
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	defer release()
-	err = w.records().Save(record.Record{Attachment: at, Committed: true, Plan: plan.Plan{Ops: plan.Ops{
+	other := record.Store{Dir: w.t.TempDir(), BootID: w.records().BootID}
+	if err := w.common().Enter(other.Dir); err != nil {
+		w.t.Fatal(err)
+	}
+	w.recordIn(other)
+}
+
+func (w *world) recordIn(records record.Store) {
+	w.t.Helper()
+	at := conf.Attachment{ContainerID: "c1", IfName: "eth0"}
+	release, err := records.Lock(w.t.Context(), at.ContainerID) // it makes the folder
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer release()
+	err = records.Save(record.Record{Attachment: at, Committed: true, Plan: plan.Plan{Ops: plan.Ops{
 		{Place: plan.Host, Shared: true, Kind: plan.VLAN{Name: "ens1f0np0.120", VLAN: conf.VLAN{NIC: "ens1f0np0", ID: 120}}},
 		{Place: plan.Host, Kind: plan.Veth{Name: "veth0123456789a", PodEnd: "host0", Mark: "roce:c1/eth0"}},
 		{Place: plan.Host, Shared: true, Kind: plan.Rule{From: netip.MustParsePrefix("::/0"), Table: plan.HostLinkTable, Priority: plan.HostLinkPriority}},

@@ -21,9 +21,10 @@ const procfs = "/proc"
 const (
 	// searchTime is how long a search in all namespaces takes at most, and lookTime that
 	// in one of them. The programs of a namespace can change its links all the time, so
-	// that a dump never ends, and a node can have thousands of namespaces.
-	searchTime = 5 * time.Second
-	lookTime   = 200 * time.Millisecond
+	// that a dump never ends, and a node can have thousands of namespaces. Only the
+	// attachment with the missing link waits. A busy node must find the link too.
+	searchTime = 30 * time.Second
+	lookTime   = time.Second
 )
 
 // removeElsewhere removes links with our marks from the other namespaces of the node. A

@@ -101,7 +101,7 @@ func (p Policy) stateDir(path string, f *strict.Faults) {
 // reserved says whether a state folder may hold something of that name: a folder in
 // the place of the lease database would stop all ADDs.
 func reserved(name string) bool {
-	return name == "attachments" || name == "pools" || strings.HasPrefix(name, "leases.") || strings.HasSuffix(name, ".lock")
+	return name == "attachments" || name == "pools" || name == "common" || strings.HasPrefix(name, "leases.") || strings.HasSuffix(name, ".lock")
 }
 
 // below reports a file that is not below one of the folders; "" is none.

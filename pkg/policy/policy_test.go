@@ -34,7 +34,7 @@ func TestFoldersOfANodeWithoutPolicy(t *testing.T) {
 	}
 	for _, dir := range []string{
 		"/", "/run", "/run/roces", "/etc", "/run/roce/pools", "/run/roce/attachments/c1", "/proc/self/root/run/roce",
-		"/run/roce/leases.db", "/run/roce/leases.db.new", "/run/roce/leases.db.damaged/x", "/run/roce/moves.lock", "/run/roce/rails/pools", "/run/roce/rails/leases.lock",
+		"/run/roce/leases.db", "/run/roce/leases.db.new", "/run/roce/leases.db.damaged/x", "/run/roce/moves.lock", "/run/roce/common", "/run/roce/common/x", "/run/roce/rails/pools", "/run/roce/rails/leases.lock",
 	} {
 		if p.StateDir(dir) == nil {
 			t.Errorf("stateDir %s is allowed", dir)

@@ -71,27 +71,8 @@ func (s Store) TryLock(ctx context.Context, id conf.ContainerID) (release func()
 	return release, err == nil, err
 }
 
-// LockMoves waits until no other process moves an RDMA device between
-// namespaces. Errors: those of Lock.
-func (s Store) LockMoves(ctx context.Context) (release func(), err error) {
-	return s.lockNode(ctx, "lock RDMA moves", "moves.lock")
-}
-
-// LockGIDs waits until no other process adds or removes the GIDs of several
-// rails. Errors: those of Lock.
-func (s Store) LockGIDs(ctx context.Context) (release func(), err error) {
-	return s.lockNode(ctx, "lock GID tables", "gids.lock")
-}
-
-// LockShared waits until no other process does or undoes operations that
-// attachments share. Errors: those of Lock.
-func (s Store) LockShared(ctx context.Context) (release func(), err error) {
-	return s.lockNode(ctx, "lock shared operations", "shared.lock")
-}
-
-// lockNode takes a lock of the whole node. Its file is never removed.
-func (s Store) lockNode(ctx context.Context, action, file string) (release func(), err error) {
-	path := filepath.Join(s.Dir, file)
+// lockFile takes the lock of a file that is never removed.
+func lockFile(ctx context.Context, action, path string) (release func(), err error) {
 	f, err := openLock(path)
 	if err != nil {
 		return nil, ioError(action, path, err)

@@ -48,6 +48,15 @@ func Own() (int, plan.NetnsID, error) {
 	return fd, id, nil
 }
 
+// OwnID returns the identity of the namespace of the calling thread.
+func OwnID() (plan.NetnsID, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(threadNS, &st); err != nil {
+		return plan.NetnsID{}, &os.PathError{Op: "stat", Path: threadNS, Err: err}
+	}
+	return plan.NetnsID{Dev: uint64(st.Dev), Ino: st.Ino}, nil
+}
+
 // Open opens a network namespace. It returns ErrGone for everything else, also
 // for a missing path: a runtime leaves a plain file behind when it unmounts a
 // namespace and cannot remove the mount point. The caller must close the file
