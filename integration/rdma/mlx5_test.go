@@ -92,6 +92,32 @@ func TestMLX5RoCEThatIsOffIsRefusedBeforeAnAddressIsLeased(t *testing.T) {
 	off.mustDel()
 }
 
+// TestMLX5PortThatLosesRoCEIsNamed has RoCE turned off on the first of two NICs of a pod.
+func TestMLX5PortThatLosesRoCEIsNamed(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	was := run(t, "cat", "/sys/module/fake_roce/parameters/devices")
+	reload := "rmmod fake_roce; modprobe fake_roce devices='%s'"
+	a := n.attach(n.allRails().With("rails", []any{map[string]any{"master": "r0"}, map[string]any{"master": "r1"}}), n.pod())
+	addrs := a.addRails()
+	finally(t, fmt.Sprintf(reload, was))
+	shell(t, fmt.Sprintf(reload, strings.Replace(was, "=r0", ":raw=r0", 1)))
+	cnitest.Await(t, "the other rail has its entry again", func() bool { return v2Places(a.pod.Name, "mlx5_1/ports/1", addrs[1][0]) != "" })
+	told := n.rocectl("env", "--netns", a.pod.Name)
+	contains(t, told, "NCCL_IB_HCA='=mlx5_1:1'", "# why: net1 "+addrs[0][0]+" is left out: RoCE is off on mlx5_0:1: the port has no GID table")
+	told, err := inside(t, a.pod)
+	if err != nil {
+		t.Error(err)
+	}
+	contains(t, told, "NCCL_IB_HCA='=mlx5_1:1'", "# why: net1 "+addrs[0][0]+" is left out: it has no entry. On mlx5_0:1, mlx5_2:1 RoCE is off")
+	out, err := n.tryRocectl("env", "--netns", a.pod.Name, "--ifname", "net1")
+	if err == nil {
+		t.Error("rocectl env succeeds for the rail that is lost")
+	}
+	contains(t, out, "RoCE is off on mlx5_0:1", "enable_roce")
+	a.mustDel()
+	n.nothingLeft()
+}
+
 // fills32 makes a pod with so many addresses that the table of 32 entries is full.
 func (n *node) fills32() *pod {
 	n.t.Helper()

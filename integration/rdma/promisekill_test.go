@@ -70,7 +70,7 @@ func killedBetweenFillers(a attachment, tables func() []table) {
 	t.Helper()
 	before := tables()
 	kills := 0
-	for i := 0; kills < 6; i++ {
+	for i := 0; kills < 4; i++ {
 		if i == 60 {
 			t.Fatalf("%d of %d ADDs could be killed while the pod had fillers", kills, i)
 		}

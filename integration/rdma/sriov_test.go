@@ -105,7 +105,11 @@ func TestSRIOVFunctionsAreSelectedByTheirKind(t *testing.T) {
 	for function, want := range map[string][]string{"physical": {"mlx5_0:1", "mlx5_1:1"}, "virtual": {"mlx5_2:1", "mlx5_3:1"}} {
 		a := match(function, 2)
 		a.addRails()
-		contains(t, n.rocectl("env", "--netns", a.pod.Name), "NCCL_IB_HCA='="+strings.Join(want, ",")+"'")
+		told := n.rocectl("env", "--netns", a.pod.Name)
+		contains(t, told, "NCCL_IB_HCA='="+strings.Join(want, ",")+"'")
+		if joins := strings.Contains(told, "export NCCL_IB_MERGE_NICS=0\n"); joins != (function == "virtual") {
+			t.Errorf("%s functions: only those of one NIC must be kept apart:\n%s", function, told)
+		}
 		a.mustCheck()
 		a.mustDel()
 	}

@@ -5,12 +5,10 @@ package gids
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/rdma"
 	"github.com/roce-cni/roce-cni/pkg/shell"
 )
 
@@ -43,6 +41,7 @@ func Tell(ns Namespace) (Advice, error) {
 	used := a.onePerPort(rails)
 	a.nccl(used)
 	a.nvshmem(used)
+	a.apart(used)
 	if ns.Out != "" {
 		a.set("NCCL_SOCKET_IFNAME", "="+string(ns.Out))
 		a.set("GLOO_SOCKET_IFNAME", string(ns.Out)) // of PyTorch, which needs the exact name
@@ -94,37 +93,6 @@ func (a *Advice) devices(rails []Rail) []string {
 	return out
 }
 
-// ucx adds the settings of UCX. UCX takes one GID index for all rails. Without a
-// setting it takes the first RoCE v2 entry of IPv4, or else of IPv6
-// (uct_ib_device_select_gid).
-func (a *Advice) ucx(rails []Rail) {
-	a.set("UCX_NET_DEVICES", strings.Join(a.devices(rails), ","))
-	index, same := commonIndex(rails)
-	if same {
-		a.set("UCX_IB_GID_INDEX", fmt.Sprint(index))
-		return
-	}
-	for _, r := range rails {
-		if got := ucxChoice(r.Port); got != r.Index {
-			a.why("no UCX_IB_GID_INDEX: the indexes differ (%s), UCX takes one for all rails, and by itself it would take %d on %s. "+
-				"A UCX that has UCX_IB_ROCE_SUBNET_LIST (ucx_info -c -f) finds them with %s", indexes(rails), got, r.Link, ownAddresses(rails))
-			return
-		}
-	}
-	a.set("UCX_IB_GID_INDEX", "auto")
-}
-
-func ucxChoice(p Port) int {
-	for _, ipv4 := range []bool{true, false} {
-		for _, e := range p.Entries {
-			if e.Type == rdma.RoCEv2 && e.GID.Is4() == ipv4 {
-				return e.Index
-			}
-		}
-	}
-	return 0
-}
-
 // commonIndex returns the GID index of the rails, if it is the same on all.
 func commonIndex(rails []Rail) (int, bool) {
 	for _, r := range rails {
@@ -149,15 +117,4 @@ func links(rails []Rail) []string {
 		out = append(out, string(r.Link))
 	}
 	return out
-}
-
-// ownAddresses returns the addresses of the rails as UCX_IB_ROCE_SUBNET_LIST takes them.
-// UCX takes the first GID in one of the subnets (uct_ib_device_select_gid), so each
-// subnet has one address.
-func ownAddresses(rails []Rail) string {
-	var out []string
-	for _, r := range rails {
-		out = append(out, netip.PrefixFrom(r.Addr, r.Addr.BitLen()).String())
-	}
-	return strings.Join(out, ",")
 }

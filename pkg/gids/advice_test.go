@@ -4,6 +4,7 @@
 package gids
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -89,7 +90,7 @@ func TestARangeIsPrintedOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
 					want[library+"_IB_ADDR_FAMILY"], want[library+"_IB_ADDR_RANGE"] = "AF_INET", tc.within
 				}
 			}
-			delete(got, "UCX_IB_GID_INDEX")
+			maps.DeleteFunc(got, func(name, _ string) bool { return strings.HasPrefix(name, "UCX_IB_") })
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
@@ -134,13 +135,37 @@ func TestUCXFindsTheFirstEntryOfItsOrderByItself(t *testing.T) {
 	if got := variables(a)["UCX_IB_GID_INDEX"]; got != "auto" {
 		t.Errorf("UCX_IB_GID_INDEX=%q, want auto", got)
 	}
-	ports[1] = portOf("mlx5_1", "", "172.17.0.4", "172.17.0.5")
-	a, _ = Tell(Namespace{Rails: rails(ports, 2, 1)})
-	if got, set := variables(a)["UCX_IB_GID_INDEX"]; set {
-		t.Errorf("UCX_IB_GID_INDEX=%q, want none", got)
-	}
-	if why := strings.Join(a.Why, "\n"); !strings.Contains(why, "it would take 0 on net2") {
-		t.Errorf("it says %q", why)
+}
+
+// TestUCXFindsTheEntriesByTheirAddresses: by itself it would take entries of others.
+func TestUCXFindsTheEntriesByTheirAddresses(t *testing.T) {
+	t.Parallel()
+	second := portOf("mlx5_1", "", "172.17.0.4", "172.17.0.5")
+	for _, tc := range []struct {
+		name  string
+		first Port
+		at    int
+		want  string // "": UCX cannot find them
+	}{
+		{"another's is first", portOf("mlx5_0", "", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 2, "172.16.0.5/32,172.17.0.5/32"},
+		{"the address exists twice", portOf("mlx5_0", "", "172.16.0.5", "fe80::1", "172.16.0.5"), 2, ""},
+		{"IPv6", portOf("mlx5_0", "", "fe80::1", "fe80::2", "fd00::5"), 2, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			a, _ := Tell(Namespace{Rails: rails([]Port{tc.first, second}, tc.at, 1)}) // NCCL cannot find them
+			got := variables(a)
+			if got["UCX_IB_ROCE_SUBNETS"] != tc.want {
+				t.Errorf("UCX_IB_ROCE_SUBNETS=%q, want %q", got["UCX_IB_ROCE_SUBNETS"], tc.want)
+			}
+			if index, set := got["UCX_IB_GID_INDEX"]; set { // UCX refuses both
+				t.Errorf("UCX_IB_GID_INDEX=%q, want none", index)
+			}
+			why := strings.Join(a.Why, "\n")
+			if !strings.Contains(why, "no UCX_IB_GID_INDEX: ") || strings.Contains(why, "UCX 1.18") != (tc.want != "") {
+				t.Errorf("it says %q", why)
+			}
+		})
 	}
 }
 
@@ -161,5 +186,46 @@ func TestAPortIsOneRailToPrograms(t *testing.T) {
 	}
 	if len(a.Why) != 1 || !strings.Contains(a.Why[0], "net2 is left out: net1 has mlx5_0:1") {
 		t.Errorf("it says %q", a.Why)
+	}
+}
+
+func TestNCCLDoesNotJoinRails(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		at      [2]string // the PCI functions of two devices
+		virtual bool
+		want    map[string]string
+	}{
+		{"two NICs", [2]string{"0000:0b:00.0", "0000:3b:00.0"}, false, map[string]string{}},
+		{"VFs of two NICs", [2]string{"0000:0b:00.2", "0000:3b:00.2"}, true, map[string]string{}},
+		{"two ports of a NIC", [2]string{"0000:0b:00.0", "0000:0b:00.1"}, false, map[string]string{}},
+		{"VFs of one PCI device", [2]string{"0000:0b:00.2", "0000:0b:00.3"}, true, map[string]string{"NCCL_IB_MERGE_NICS": "0"}},
+		{"VFs of one bus", [2]string{"0000:0b:00.7", "0000:0b:01.0"}, true, map[string]string{"NCCL_IB_MERGE_VFS": "0"}},
+		{"NICs of one bus, as in a guest", [2]string{"0000:00:03.0", "0000:00:04.0"}, false, map[string]string{"NCCL_IB_MERGE_VFS": "0"}},
+		{"another domain", [2]string{"0000:0b:00.2", "10000:0b:01.0"}, true, map[string]string{}},
+		{"Soft-RoCE", [2]string{"", ""}, false, map[string]string{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.5")}
+			for i := range ports {
+				ports[i].Function, ports[i].Virtual = tc.at[i], tc.virtual
+			}
+			a, err := Tell(Namespace{Rails: rails(ports, 0, 0)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := variables(a)
+			maps.DeleteFunc(got, func(name, _ string) bool { return !strings.Contains(name, "_MERGE_") })
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			for name := range tc.want {
+				if why := strings.Join(a.Why, "\n"); !strings.Contains(why, name) || !strings.Contains(why, "net1 on "+tc.at[0]+" and net2 on "+tc.at[1]) {
+					t.Errorf("it says %q, want %s and the rails", why, name)
+				}
+			}
+		})
 	}
 }

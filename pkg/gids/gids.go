@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -39,7 +38,14 @@ type Port struct {
 	// DeviceIndex and GUID identify the device. A rename does not change them.
 	DeviceIndex uint32
 	GUID        string
+	// Function is the PCI address of the device; "" for a device on no PCI function, such
+	// as Soft-RoCE. Virtual says that it is an SR-IOV virtual function.
+	Function string
+	Virtual  bool
 }
+
+// off says whether RoCE is off: the port then has no GID table.
+func (p Port) off() bool { return p.Size == 0 }
 
 // String returns the port as NCCL and UCX take it.
 func (p Port) String() string { return fmt.Sprintf("%s:%d", p.Device, p.Number) }
@@ -62,6 +68,7 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Po
 	}
 	var out []Port
 	for _, d := range sys.Devices {
+		function, virtual := s.Function(files, d.Name)
 		for _, p := range d.Ports {
 			entries, size, err := s.Table(files, reader, d.Name, p.Number)
 			if err != nil && !errors.Is(err, rdma.ErrNoTable) {
@@ -69,7 +76,7 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Po
 			}
 			out = append(out, Port{
 				Device: d.Name, Number: p.Number, Netdev: conf.LinkName(p.Netdev), State: p.State.String(),
-				Entries: entries, Size: size, DeviceIndex: d.Index, GUID: d.GUID,
+				Entries: entries, Size: size, DeviceIndex: d.Index, GUID: d.GUID, Function: function, Virtual: virtual,
 			})
 		}
 	}
@@ -97,6 +104,7 @@ type Rail struct {
 type Hints struct {
 	Recorded map[netip.Addr]Recorded
 	Slaves   []conf.LinkName // the interfaces of a bond
+	Out      conf.LinkName   // the interface of the default route, which needs no GID; "": unknown
 }
 
 // Recorded is what ADD found for an address.
@@ -138,7 +146,7 @@ func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 		}
 	}
 	if len(links) == 0 {
-		return nil, notFound(ports, addrs)
+		return nil, h.notFound(ports, addrs)
 	}
 	first, second := v4, v6 // of each link
 	if len(v4) < len(links) && len(v6) == len(links) {
@@ -152,21 +160,8 @@ func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 		}
 		out = append(out, r)
 	}
-	out[0].Notes = append(out[0].Notes, h.lost(ports)...)
+	out[0].Notes = append(out[0].Notes, h.leftOut(ports, addrs)...)
 	return out, nil
-}
-
-// lost says which addresses had an entry when the pod was made, and have none now.
-func (h Hints) lost(ports []Port) []string {
-	var out []string
-	for _, a := range slices.SortedFunc(maps.Keys(h.Recorded), netip.Addr.Compare) {
-		has := func(p Port) bool { return len(p.places(a, rdma.RoCEv2)) > 0 }
-		if r := h.Recorded[a]; !slices.ContainsFunc(ports, has) {
-			out = append(out, fmt.Sprintf("%s %s is left out: it had an entry in %s when the pod was made, and has none now; rocectl check shows more",
-				r.Link, a, r.Device))
-		}
-	}
-	return out
 }
 
 // none returns the error for a namespace without RDMA devices.
@@ -277,7 +272,7 @@ func (p Port) places(a netip.Addr, kind string) []int {
 }
 
 // notFound says why no address has a RoCE v2 entry.
-func notFound(ports []Port, addrs []Addr) error {
+func (h Hints) notFound(ports []Port, addrs []Addr) error {
 	const action = "look for GIDs of"
 	var asked, v1 []string
 	for _, a := range addrs {
@@ -301,7 +296,12 @@ func notFound(ports []Port, addrs []Addr) error {
 			"on the node choose a pod with --pid, --netns or --container; in a pod look with ip address, and with rocectl check on the node",
 			"its interfaces have no addresses")
 	}
-	if full := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return len(p.Entries) < p.Size || p.Size == 0 }); len(full) > 0 {
+	full := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return len(p.Entries) < p.Size || p.off() })
+	if off := h.off(ports, addrs); len(off) > 0 && (len(full) == 0 || len(h.Recorded) > 0) {
+		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "), turnOn,
+			"none has an entry in %s; RoCE is off on %s: it has no GID table", strings.Join(texts(ports), ", "), strings.Join(texts(off), ", "))
+	}
+	if len(full) > 0 {
 		p := full[0]
 		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
 			"start fewer pods on this NIC, or give them fewer addresses; rocectl gids on the node shows the owners of the entries. Then delete the pod, so that it is created again",

@@ -117,3 +117,44 @@ func common(rails []Rail) netip.Prefix {
 	}
 	return netip.Prefix{}
 }
+
+// apart adds the settings without which NCCL joins rails to one NIC (ncclIbMatchVfPath,
+// ncclTopoMakeVNics). For NCCL, all functions of one PCI bus are VFs of one NIC, unless
+// NCCL_IB_MERGE_VFS is 0. Functions of one PCI device are ports of one NIC in any case,
+// and it joins ports unless NCCL_IB_MERGE_NICS is 0. The ports of a physical NIC are left
+// to NCCL: it has two of them when there are two cables.
+func (a *Advice) apart(rails []Rail) {
+	var buses, devices []string
+	for i, r := range rails {
+		for _, o := range rails[:i] {
+			pair := fmt.Sprintf("%s on %s and %s on %s", o.Link, o.Port.Function, r.Link, r.Port.Function)
+			bus, device := sameFunction(o.Port, r.Port)
+			switch {
+			case device && o.Port.Virtual && r.Port.Virtual:
+				devices = append(devices, pair)
+			case bus && !device:
+				buses = append(buses, pair)
+			}
+		}
+	}
+	if len(buses) > 0 {
+		a.why("NCCL_IB_MERGE_VFS=0, because NCCL takes functions of one PCI bus for VFs of one NIC: %s", strings.Join(buses, ", "))
+		a.set("NCCL_IB_MERGE_VFS", "0")
+	}
+	if len(devices) > 0 {
+		a.why("NCCL_IB_MERGE_NICS=0, because NCCL joins functions of one PCI device, also with NCCL_IB_MERGE_VFS=0: %s", strings.Join(devices, ", "))
+		a.set("NCCL_IB_MERGE_NICS", "0")
+	}
+}
+
+// sameFunction says whether the PCI addresses of two devices have the same bus, and the
+// same device number. The last two parts of 0000:0b:00.2 are device number and function.
+func sameFunction(a, b Port) (bus, device bool) {
+	const function, slot = len(".2"), len("00.2")
+	short := min(len(a.Function), len(b.Function)) < slot
+	if short || a.Device == b.Device {
+		return false, false // Soft-RoCE, or two ports of one device
+	}
+	cut := func(p Port, n int) string { return p.Function[:len(p.Function)-n] }
+	return cut(a, slot) == cut(b, slot), cut(a, function) == cut(b, function)
+}

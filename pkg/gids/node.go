@@ -54,7 +54,7 @@ func (n Node) Here(ctx context.Context, only conf.LinkName) (Namespace, error) {
 	if err != nil {
 		return Namespace{}, err
 	}
-	rails, err := Find(ports, on, Hints{Slaves: here.Slaves})
+	rails, err := Find(ports, on, Hints{Slaves: here.Slaves, Out: here.Out})
 	return Namespace{rails, here.Out, here.OutAddr}, err
 }
 
@@ -91,7 +91,7 @@ func (n Node) At(ctx context.Context, netns string, only conf.LinkName) (Namespa
 	if err != nil {
 		return Namespace{}, err
 	}
-	rails, err := Find(ports, on, Hints{Slaves: append(host.Slaves, pod.Slaves...), Recorded: n.recorded(k.ID(), only)})
+	rails, err := Find(ports, on, Hints{Slaves: append(host.Slaves, pod.Slaves...), Recorded: n.recorded(k.ID(), only), Out: pod.Out})
 	return Namespace{rails, pod.Out, pod.OutAddr}, err
 }
 

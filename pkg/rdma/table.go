@@ -3,7 +3,12 @@
 
 package rdma
 
-import "github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
+import (
+	"io/fs"
+
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
+)
 
 // Entry is an entry of a GID table that is in use.
 type Entry = gidtable.Entry
@@ -41,3 +46,19 @@ func Room(free, width int) string { return gidtable.Room(free, width) }
 
 // Merge joins the entries that two namespaces see of one table: see gidtable.Merge.
 func Merge(a, b []Entry) (all []Entry, differ bool) { return gidtable.Merge(a, b) }
+
+// Function returns the PCI address of the function that a device of a namespace is, and
+// whether it is a virtual function (SR-IOV). It returns "" for a device that is none, such
+// as Soft-RoCE or a scalable function.
+func (s *Subsystem) Function(of Side, device string) (address string, virtual bool) {
+	sys, err := s.files(of)
+	if err != nil {
+		return "", false
+	}
+	bus, address := discover.Hardware(sys, device)
+	if bus != "pci" {
+		return "", false
+	}
+	_, err = fs.Stat(sys, "class/infiniband/"+device+"/device/physfn")
+	return address, err == nil
+}
