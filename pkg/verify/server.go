@@ -90,6 +90,8 @@ type Server struct {
 
 	mu   sync.Mutex
 	seen map[nonce]map[arrival]int // by arrival without count; a nonce lives as long as its connection
+
+	strangers strangers
 }
 
 // patience bounds the time between two requests of a connection, and greeting that until
@@ -126,6 +128,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		if err != nil {
 			return err
 		}
+		s.strangers.admit(conn)
 		go s.talk(ctx, conn, rails)
 	}
 }
@@ -185,6 +188,7 @@ func (s *Server) talk(ctx context.Context, conn net.Conn, rails []Rail) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer s.strangers.leave(conn)
 	c := &caller{pod: s.Pod}
 	if _, err := rand.Read(c.nonce[:]); err != nil || conn.SetDeadline(time.Now().Add(greeting)) != nil {
 		return
@@ -199,6 +203,7 @@ func (s *Server) talk(ctx context.Context, conn net.Conn, rails []Rail) {
 			return
 		}
 		if first {
+			s.strangers.leave(conn)
 			s.know(c.nonce)
 			defer s.forget(c.nonce)
 		}

@@ -28,6 +28,7 @@ type testPod struct {
 	Pod
 	ns      *kerneltest.Netns
 	address string // of its server
+	server  *Server
 }
 
 func newWorld(t *testing.T, names ...string) *world {
@@ -85,6 +86,7 @@ func (w *world) serve() {
 			w.t.Fatal(err)
 		}
 		s := &Server{Pod: p.Pod, Token: token}
+		p.server = s
 		done := make(chan error)
 		go func() { done <- s.Serve(w.t.Context(), l) }()
 		w.t.Cleanup(func() {
