@@ -30,6 +30,7 @@ func TestFaultsOfHostLink(t *testing.T) {
 		{link(`["10.96.0.1/12"]`), cnierr.BadConfig, `"hostLink.routes[0]": 10.96.0.1/12 has host bits set`, `did you mean "10.96.0.0/12"?`},
 		{link(`["0.0.0.0/0"]`), cnierr.BadConfig, `"hostLink.routes[0]": 0.0.0.0/0 is the default route`, `through the gateway`},
 		{link(`["::/0"]`), cnierr.BadConfig, `"hostLink.routes[0]": ::/0 is the default route`, `through the gateway`},
+		{link(`["128.0.0.0/1"]`), cnierr.BadConfig, `"hostLink.routes[0]": 128.0.0.0/1 is wider than /8`, `only CIDRs of Services`},
 		{link(`["10.96.0.0/12", "10.96.0.0/12"]`), cnierr.BadConfig, `"hostLink.routes[1]": 10.96.0.0/12 appears twice`, `keep one`},
 		{link(`["169.254.0.0/16"]`), cnierr.BadConfig, `"hostLink.routes[0]": 169.254.0.0/16 is no range`, `always`},
 		{link(`["224.0.0.0/4"]`), cnierr.BadConfig, `"hostLink.routes[0]": 224.0.0.0/4 is no range`, `remove it`},
@@ -47,6 +48,7 @@ func TestFaultsOfHostLink(t *testing.T) {
 	rails := pool(byRail) + `, "hostLink": {"routes": []}, `
 	for _, b := range []bad{
 		{rails + rule(`"count": 8, "ifName": "rail{rail}"`), cnierr.BadConfig, `"hostLink": no rail has the name "net1"`, `leave ifName out`},
+		{rails + `"rails": [{"master": "ens1f0", "ifName": "host0"}, {"master": "ens2f0", "ifName": "net1"}]`, cnierr.BadConfig, `"hostLink": the pod's end of the link has the name "host0"`, `another name`},
 		{rails + eight + `, "routing": {"defaultRoute": true}`, cnierr.BadConfig, `"routing.defaultRoute": rail 0 and rail 1 cannot both have`, `for one rail only`},
 	} {
 		_, err := conf.Parse(railed(b.in))
@@ -112,7 +114,7 @@ func TestServicesOfTheClusterBelongToAutoRoutes(t *testing.T) {
 
 func TestServicesThatCannotBe(t *testing.T) {
 	t.Parallel()
-	for _, s := range []string{"0.0.0.0/0", "::/0", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "fe80::/64", "::1/128", "10.96.0.1/12", "::ffff:10.96.0.0/108"} {
+	for _, s := range []string{"0.0.0.0/0", "::/0", "0.0.0.0/1", "8000::/1", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "fe80::/64", "::1/128", "10.96.0.1/12", "::ffff:10.96.0.0/108"} {
 		if conf.Service(netip.MustParsePrefix(s)) {
 			t.Errorf("%s counts as a range of ClusterIPs", s)
 		}

@@ -78,6 +78,8 @@ func (h *HostLink) read(e strict.Value) {
 		e.Bad("the pod has its default route through the gateway of its subnet", "%s is the default route", p)
 	case slices.Contains(h.Routes, p):
 		e.Bad("keep one of the two", "%s appears twice", p)
+	case p.Bits() < widestService && !p.Addr().IsMulticast():
+		e.Bad("give only CIDRs of Services: other packets leave through the gateway of the pod's subnet", "%s is wider than /%d", p, widestService)
 	case !Service(p):
 		e.Bad("remove it: 169.254.0.0/16 is always reached through the node", "%s is no range of ClusterIPs", p)
 	default:
@@ -85,11 +87,15 @@ func (h *HostLink) read(e strict.Value) {
 	}
 }
 
-// Service says whether ClusterIPs may be in a prefix: it is masked, and neither a default
-// route nor a range with a meaning of its own.
+// widestService is the shortest prefix through which a pod may reach its node. 0.0.0.0/1 and
+// 128.0.0.0/1 together would be a default route.
+const widestService = 8
+
+// Service says whether ClusterIPs may be in a prefix: it is masked, no wider than
+// widestService, and no range with a meaning of its own.
 func Service(p netip.Prefix) bool {
 	a := p.Addr()
-	return p.IsValid() && p == p.Masked() && p.Bits() > 0 && !a.Is4In6() && !a.IsMulticast() && !a.IsLoopback() && !a.IsLinkLocalUnicast()
+	return p.IsValid() && p == p.Masked() && p.Bits() >= widestService && !a.Is4In6() && !a.IsMulticast() && !a.IsLoopback() && !a.IsLinkLocalUnicast()
 }
 
 // WithServices completes a request that has "auto" in its routes with the CIDRs of the
@@ -141,6 +147,8 @@ func contradictoryHostLink(r Request, f *strict.Faults) {
 	case linked < 0:
 		f.Add(cnierr.BadConfig, key, fmt.Sprintf(`leave ifName out of rails, or set it to %q for the rail that the node is to reach`, r.IfName),
 			"no rail has the name %q, which the runtime asks for", r.IfName)
+	case slices.ContainsFunc(r.Rails, func(one Rail) bool { return one.IfName == HostLinkInterface }):
+		f.Add(cnierr.BadConfig, key, "choose another name for the interface of the rail", "the pod's end of the link has the name %q", HostLinkInterface)
 	case r.Rails[linked].Routing.Mode == RoutingNone:
 		f.Add(cnierr.BadConfig, key, "set routing.mode to policy or main", "with the mode none there are no routes")
 	}

@@ -30,6 +30,16 @@ func (k *Kernel) at(p plan.Place) (namespace, error) {
 	return n, nil
 }
 
+// orChoose returns the second half of a hint about a foreign rule or route: what keys of the
+// configuration choose another one. On the host nothing can be chosen: table and priority are
+// the same for all pods (plan.HostLinkTable).
+func (n namespace) orChoose(keys string) string {
+	if n.place == plan.Host {
+		return ": roce needs its table and its priority there"
+	}
+	return ", or choose another " + keys
+}
+
 // enter runs fn in the namespace.
 func (n namespace) enter(fn func() error) error {
 	if n.place == plan.Host {

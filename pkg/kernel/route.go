@@ -72,7 +72,7 @@ func (r routing) added(ctx context.Context, l rtnl.Link, err error) error {
 		}
 		if is.Dst == want.Dst && is.Metric == want.Metric {
 			return cnierr.New(cnierr.RouteTaken, addingRoute, r.subject(),
-				"remove the route from "+r.place.String()+", or choose another routing.table or routing.metric",
+				"remove the route from "+r.place.String()+r.orChoose("routing.table or routing.metric"),
 				"there is one already: %s", r.describe(ctx, is))
 		}
 	}

@@ -54,7 +54,7 @@ func (p policy) added(ctx context.Context, err error) error {
 	}
 	if !there.exact {
 		return cnierr.New(cnierr.RouteTaken, action, p.subject(),
-			"remove the rule from "+p.place.String()+", or choose another routing.priority or routing.table", "there is another one: %s", there.other)
+			"remove the rule from "+p.place.String()+p.orChoose("routing.priority or routing.table"), "there is another one: %s", there.other)
 	}
 	return nil
 }

@@ -4,9 +4,11 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -65,6 +67,14 @@ func (v veth) create(ctx context.Context) error {
 	here := rtnl.VethEnd{Name: string(v.op.Name), Address: v.op.MAC[:], MTU: v.op.MTU}
 	peer := rtnl.VethEnd{Name: string(v.op.PodEnd), Address: v.op.PodMAC[:], MTU: v.op.MTU}
 	answers := v.conn.Batch(ctx, rtnl.AddVeth(here, peer, v.podNS), v.marking())
+	if errors.Is(answers[0], unix.EEXIST) {
+		switch is, err := v.renamed(ctx); {
+		case err == nil:
+			return cmp.Or(v.remove(ctx, is), v.create(ctx))
+		case !errors.Is(err, unix.ENODEV):
+			return classify(action, string(v.op.Name), err)
+		}
+	}
 	if answers[0] != nil {
 		return classify(action, string(v.op.Name), answers[0],
 			meaning{unix.EEXIST, cnierr.BadEnv, fmt.Sprintf("the pod has another interface %q: hostLink needs the name", v.op.PodEnd)},
@@ -78,9 +88,27 @@ func (v veth) create(ctx context.Context) error {
 
 func (v veth) marking() rtnl.Change { return rtnl.SetAlias(string(v.op.Name), v.op.Mark) }
 
-// undo removes the pair by its end on the host. It does not look into the pod.
+// renamed returns the end on the host under another name that the operator, or a program of
+// the node, has given to it. The error is ENODEV if there is none.
+func (v veth) renamed(ctx context.Context) (rtnl.Link, error) {
+	links, err := v.conn.Links(ctx)
+	if err != nil {
+		return rtnl.Link{}, err
+	}
+	i := slices.IndexFunc(links, func(l rtnl.Link) bool { return l.Kind == "veth" && l.Alias == v.op.Mark })
+	if i < 0 {
+		return rtnl.Link{}, unix.ENODEV
+	}
+	return links[i], nil
+}
+
+// undo removes the pair by its end on the host. It does not look into the pod. An operation
+// of a record, which has the MAC, also finds an end that was renamed.
 func (v veth) undo(ctx context.Context) error {
 	is, err := v.conn.LinkByName(ctx, string(v.op.Name))
+	if errors.Is(err, unix.ENODEV) && !v.op.MAC.IsZero() {
+		is, err = v.renamed(ctx)
+	}
 	if err != nil {
 		return classify("delete veth pair", string(v.op.Name), ignore(err, unix.ENODEV))
 	}

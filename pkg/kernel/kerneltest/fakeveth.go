@@ -31,6 +31,9 @@ func (v veth) do(host *Space) error {
 	case l != nil:
 		host.removeLink(l)
 	}
+	if l := v.renamed(host); l != nil {
+		host.removeLink(l)
+	}
 	if v.pod.link(v.op.PodEnd) != nil {
 		return cnierr.New(cnierr.BadEnv, action, string(v.op.Name), "", "the pod has another interface %q", v.op.PodEnd)
 	}
@@ -40,8 +43,22 @@ func (v veth) do(host *Space) error {
 	return nil
 }
 
+// renamed returns the end on the host under another name.
+func (v veth) renamed(host *Space) *iface {
+	for _, l := range host.links {
+		if l != nil && l.kind == "veth" && l.alias == v.op.Mark {
+			return l
+		}
+	}
+	return nil
+}
+
 func (v veth) undo(host *Space) error {
-	if l := host.link(v.op.Name); l != nil && v.owns(l) {
+	l := host.link(v.op.Name)
+	if l == nil && !v.op.MAC.IsZero() {
+		l = v.renamed(host)
+	}
+	if l != nil && v.owns(l) {
 		host.removeLink(l)
 	}
 	return nil

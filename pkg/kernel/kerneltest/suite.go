@@ -75,6 +75,7 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		"a link to the host is removed without the pod":   linkWithoutPod,
 		"links with the names of its ends stay":           foreignEnds,
 		"a link to the host that is broken is made again": brokenPair,
+		"a link to the host of which an end was renamed":  renamedEnd,
 		"a renamed link is told from one that is gone":    renamedLink,
 		"a link of ours that is different is made again":  differentLink,
 		"a route of somebody else's is never replaced":    foreignRoute,

@@ -110,6 +110,23 @@ func foreignEnds(t *testing.T, w opened) {
 	w.asBefore(t, pod, host)
 }
 
+// renamedEnd has another name for the end on the host, as a program of the node gives it.
+func renamedEnd(t *testing.T, w opened) {
+	v := plan.OnHost(pair())
+	pod, host := w.Show(), w.ShowHost()
+	w.must(t, v[0])
+	w.HostIP("link set veth0a1b2c name uplink7")
+	wantCode(t, w.Check(t.Context(), v[0]), cnierr.Damaged)
+	w.must(t, v[0])
+	if strings.Contains(w.ShowHost(), "uplink7") {
+		t.Error("the renamed end is still there")
+	}
+	w.HostIP("link set veth0a1b2c name uplink7")
+	w.undo(t, v)
+	w.undo(t, v)
+	w.asBefore(t, pod, host)
+}
+
 func brokenPair(t *testing.T, w opened) {
 	v := plan.OnHost(pair())[0]
 	w.must(t, v)
