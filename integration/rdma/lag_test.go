@@ -99,6 +99,23 @@ func TestMLX5BondThatFailsOverWhileProgramsRun(t *testing.T) {
 	n.nothingLeft()
 }
 
+// TestLongMLX5BondThatLosesItsDevice has the device of the bond replaced by one for each
+// slave, as mlx5 does when the PF of a bond gets virtual functions.
+func TestLongMLX5BondThatLosesItsDevice(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	lag(t)
+	a := n.attach(n.rail(0).With("master", "bond0"), n.pod())
+	addr := a.mustAdd()[0]
+	shell(t, "rmmod fake_roce; modprobe fake_roce devices='mlx5_%d=r0;mlx5_%d=r1'")
+	cnitest.Await(t, "both slaves have a device", func() bool { return strings.Count(run(t, "rdma", "link"), "ACTIVE") == 2 })
+	contains(t, a.check(), "mlx5_bond_0/1", "no RDMA device", "delete the pod")
+	contains(t, n.rocectl("env", "--netns", a.pod.Name), "one NIC of a bond that has no RDMA device of its own now",
+		"net1 "+addr+": ADD found its entry in mlx5_bond_0, and no device has that name now")
+	contains(t, n.attach(n.rail(0).With("master", "bond0"), n.pod()).mustFail(103), "mlx5_0/1 on r0", "mlx5_1/1 on r1", "LAG")
+	a.mustDel()
+	n.nothingLeft()
+}
+
 // TestMLX5PlacesThatProgramsHoldAreInTheHint fills a table of 32 entries, and removes the
 // addresses while programs use the entries.
 func TestMLX5PlacesThatProgramsHoldAreInTheHint(t *testing.T) {

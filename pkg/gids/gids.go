@@ -254,6 +254,8 @@ func (h Hints) reason(p Port, a Addr) string {
 	switch {
 	case h.Recorded[a.Addr].Device == p.Device:
 		return "as ADD found it"
+	case slices.Contains(h.Slaves, p.Netdev):
+		return "one NIC of a bond that has no RDMA device of its own now, so RDMA does not fail over"
 	case len(h.Slaves) > 0 && p.Netdev != "":
 		return "because it belongs to the bond, not to a NIC in it"
 	}

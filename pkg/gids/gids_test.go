@@ -115,6 +115,7 @@ func TestThePortOfTheBondIsChosenAndLogged(t *testing.T) {
 		{"the record", Hints{Recorded: map[netip.Addr]Recorded{addr[0].Addr: {Device: "rxe1"}}, Slaves: []conf.LinkName{"r0", "r1"}}, "rxe1:1", "as ADD found it"},
 		{"the bond", Hints{Slaves: []conf.LinkName{"r0", "r1"}}, "rxeb:1", "it belongs to the bond"},
 		{"nothing known", Hints{}, "rxe0:1", "as the first of them; rocectl env on the node"},
+		{"only NICs of a bond", Hints{Slaves: []conf.LinkName{"r0", "r1", "bond0"}}, "rxe0:1", "one NIC of a bond that has no RDMA device of its own"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

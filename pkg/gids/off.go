@@ -18,14 +18,19 @@ import (
 const turnOn = "look at the NIC on the node with devlink dev param show and devlink dev eswitch show: enable_roce must be true; " +
 	"in switchdev mode use a VF or SF, or set the mode to legacy"
 
-// leftOut says which addresses are no rail although they should be, and why. In a pod
+// leftOut says which addresses are no rail although they should be, and why, and which
+// have their entry in another device than when the pod was made. In a pod
 // there are no records, and a port does not tell its interface. So it can only name the
 // ports that may be the reason.
 func (h Hints) leftOut(ports []Port, addrs []Addr) []string {
 	var out []string
 	for _, a := range slices.SortedFunc(maps.Keys(h.Recorded), netip.Addr.Compare) {
-		if r := h.Recorded[a]; !has(ports, a) {
+		r := h.Recorded[a]
+		switch {
+		case !has(ports, a):
 			out = append(out, fmt.Sprintf("%s %s is left out: %s", r.Link, a, r.lost(ports)))
+		case !slices.ContainsFunc(ports, func(p Port) bool { return p.Device == r.Device }):
+			out = append(out, fmt.Sprintf("%s %s: ADD found its entry in %s, and no device has that name now: rocectl check", r.Link, a, r.Device))
 		}
 	}
 	off := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return !p.off() })

@@ -46,6 +46,11 @@ func TestAPortThatLostRoCEIsNamed(t *testing.T) {
 		t.Errorf("in the pod it says %q", lines)
 	}
 
+	moved := Hints{Recorded: map[netip.Addr]Recorded{netip.MustParseAddr("172.16.0.5"): {Link: "net1", Device: "mlx5_bond_0"}}}
+	if got := notes(moved); got != "net1 172.16.0.5: ADD found its entry in mlx5_bond_0, and no device has that name now: rocectl check" {
+		t.Errorf("of another device it says %q", got)
+	}
+
 	_, err := Find(ports, on("net2", "172.17.0.5"), Hints{Recorded: recorded})
 	if err == nil || !strings.Contains(err.Error(), "RoCE is off on mlx5_1:1: it has no GID table") {
 		t.Errorf("the only rail is lost: got %v", err)
