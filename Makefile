@@ -39,7 +39,7 @@ REQUIRE_NETNS ?= $(if $(filter 0,$(shell id -u)),1)
 export REQUIRE_NETNS
 
 .DEFAULT_GOAL := help
-.PHONY: help build unit test test-vm vm-runs test-hwtest test-verify test-cluster test-road check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image deploy release clean $(PROGRAMS)
+.PHONY: help build unit test test-vm vm-runs test-hwtest test-verify test-cluster test-versions test-road check lint fmt vuln golden gen gen-check fuzz size bench scale demo install image deploy release clean $(PROGRAMS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -142,6 +142,12 @@ test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kube
 	bash integration/deps.sh vm
 	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
 	REQUIRE_CLUSTER=1 go test -count=1 -timeout 30m ./integration/cluster/...
+
+# The programs and machines of test-cluster are there first, so that what fails is the version.
+test-versions: build ## test-cluster with other versions of Kubernetes, Multus and containerd (root, hours); not part of check
+	bash integration/deps.sh vm
+	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
+	bash integration/cluster/versions.sh .cache/cluster
 
 # What a quick start needs beside that: the controllers, a registry, and the device plugin.
 ROAD_PROGRAMS := $(CLUSTER_PROGRAMS) kube-controller-manager kube-scheduler docker-registry k8s-rdma-shared-dp

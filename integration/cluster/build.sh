@@ -10,8 +10,8 @@
 # API server takes ten minutes on two cores; the others share most of it. etcd
 # and the runtime are Debian's packages, unpacked and not installed.
 #
-# KUBERNETES, MULTUS and CONTAINERD choose other versions: KUBERNETES=v1.31.14. A
-# CONTAINERD that is set is built from the module proxy, with its shim and ctr.
+# KUBERNETES and MULTUS choose other versions: KUBERNETES=v1.31.14. CONTAINERD=sid takes
+# containerd of another Debian than this machine runs; runc stays.
 set -euo pipefail
 again=(bash "$(realpath "$(dirname "$0")/../again.sh")")
 cache=$(realpath -m "$1")
@@ -68,10 +68,30 @@ publish() {
 # shellcheck disable=SC2016 # $1 is that of bash -c
 fetch='apt-get download -qq -o APT::Sandbox::User=root "$1" </dev/null || { apt-get update -qq </dev/null; exit 1; }'
 
-# unpack OUT PACKAGE: unpacks a package of the Debian that this machine runs.
+# suite NAME: writes apt's configuration for another Debian than this machine runs.
+suite() {
+	mkdir -p "$tmp/apt/lists/partial" "$tmp/apt/archives/partial"
+	: >"$tmp/apt/status"
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $1 main" >"$tmp/apt/sources"
+	cat >"$tmp/apt/conf" <<-EOF
+		Dir::Etc::sourcelist "$tmp/apt/sources";
+		Dir::Etc::sourceparts "-";
+		Dir::State::lists "$tmp/apt/lists";
+		Dir::State::status "$tmp/apt/status";
+		Dir::Cache "$tmp/apt";
+	EOF
+}
+
+# unpack OUT PACKAGE [SUITE]: unpacks a package of the Debian that this machine runs, or
+# of another one.
 unpack() {
 	mkdir -p "$tmp/deb"
+	if [ -n "${3:-}" ]; then
+		suite "$3"
+		export APT_CONFIG=$tmp/apt/conf
+	fi
 	(cd "$tmp/deb" && "${again[@]}" bash -c "$fetch" fetch "$2")
+	unset APT_CONFIG
 	dpkg-deb -x "$tmp/deb/$2"_*.deb "$tmp/root"
 	mv "$tmp/root" "$1"
 }
@@ -79,8 +99,7 @@ unpack() {
 for program; do
 	case $program in
 	containerd | ctr | containerd-shim-runc-v2)
-		name=debian-containerd from=containerd
-		[ -z "$containerd" ] || name=$program-$containerd from="github.com/containerd/containerd/v2 $containerd cmd/$program"
+		name=debian-${containerd:+$containerd-}containerd from="containerd $containerd"
 		;;
 	kube*) name=$program-$kubernetes from="k8s.io/kubernetes $kubernetes cmd/$program" ;;
 	multus) name=$program-$multus from="gopkg.in/k8snetworkplumbingwg/multus-cni.v4 $multus cmd/multus" ;;
@@ -94,9 +113,9 @@ for program; do
 	at=$cache/$name
 	[ -e "$at" ] || {
 		echo "build.sh: $name" >&2
-		# shellcheck disable=SC2086 # three words
+		# shellcheck disable=SC2086 # several words
 		case $name in
-		debian-*) unpack "$at" "$from" ;;
+		debian-*) unpack "$at" $from ;;
 		lws-crds-*) publish "$at" $from ;;
 		*) compile "$at" $from ;;
 		esac
