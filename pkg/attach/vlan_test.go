@@ -136,6 +136,26 @@ func TestAVLANIsLeftToTheOperator(t *testing.T) {
 	}
 }
 
+// TestAVLANOfTheOperatorCostsNothing counts what ADD asks of the kernel on NICs, and on VLANs
+// of NICs that the operator has made.
+func TestAVLANOfTheOperatorCostsNothing(t *testing.T) {
+	t.Parallel()
+	plain, onVLANs := newRailsWorld(t), newVLANWorld(t)
+	for _, nic := range []string{"ens1", "ens3"} {
+		onVLANs.fake.Host().IP("link add link " + nic + " name " + nic + ".120 type vlan id 120")
+		onVLANs.fake.Host().IP("link set " + nic + ".120 up")
+	}
+	calls := map[*world]int{}
+	for _, w := range []*world{plain, onVLANs} {
+		before := w.fake.Calls()
+		w.mustAdd("c1")
+		calls[w] = w.fake.Calls() - before
+	}
+	if calls[plain] == 0 || calls[plain] != calls[onVLANs] {
+		t.Errorf("ADD on VLANs of the operator has %d calls of the kernel, on NICs %d", calls[onVLANs], calls[plain])
+	}
+}
+
 func TestADDsAndDELsAtOnceKeepTheirVLANs(t *testing.T) {
 	t.Parallel()
 	for range 20 {
