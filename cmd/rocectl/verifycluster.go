@@ -54,9 +54,9 @@ func (d daemonSet) kubectl(cmd *cobra.Command, args ...string) *exec.Cmd {
 	return exec.CommandContext(cmd.Context(), "kubectl", append(flags, args...)...) //nolint:gosec // the caller is its user
 }
 
-// read asks the API server for objects.
+// read asks the API server for objects. Behind "--" kubectl reads no flags.
 func (d daemonSet) read(cmd *cobra.Command, into any, args ...string) error {
-	call := d.kubectl(cmd, append(args, "-o", "json")...)
+	call := d.kubectl(cmd, slices.Insert(slices.Clone(args), 1, "--output=json")...)
 	var said bytes.Buffer
 	call.Stderr = &said
 	b, err := call.Output()

@@ -21,8 +21,8 @@ func kubectl(t *testing.T, report string) (dir string) {
 		"kubectl": `#!/bin/sh
 echo "$*" >>` + dir + `/calls
 case "$*" in
-*"get daemonset"*) cat ` + dir + `/daemonset ;;
-*"get pods"*) cat ` + dir + `/pods ;;
+*"get --output=json daemonset"*) cat ` + dir + `/daemonset ;;
+*"get --output=json pods"*) cat ` + dir + `/pods ;;
 *exec*) cat >` + dir + `/input; printf 'round 1 of 1 \033[2J\n' >&2; cat ` + dir + `/report; exit 1 ;;
 esac
 `,

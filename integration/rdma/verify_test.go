@@ -12,6 +12,32 @@ import (
 // TestNodesSharedVerifyTestsByRDMA: rocectl verify --rdma between pods of two nodes, and
 // what it says where a program is not installed.
 func TestNodesSharedVerifyTestsByRDMA(t *testing.T) {
+	verifyByRDMA(t, func(rocectl string, args []string) {
+		said, _ := try(rocectl, args...) // its status is that of the container, which --netns cannot tell
+		contains(t, said, "rail 0 of gpu-01 to gpu-02: rping connects", "rail 0 of gpu-01 to gpu-02: ib_write_bw transfers ", " 0 problems,")
+		t.Log(said)
+		said, _ = try("env", append([]string{"PATH=/nowhere", rocectl}, args...)...)
+		contains(t, said, "needs: rping of the package rdmacm-utils in gpu-01", "needs: ib_write_bw of the package perftest in gpu-01", " 0 problems,")
+	})
+}
+
+// TestLongNodesSharedVerifyFindsDroppedRDMA: the node of the client drops UDP 4791. All else
+// passes, so verify blames RDMA on this rail, and only that.
+func TestLongNodesSharedVerifyFindsDroppedRDMA(t *testing.T) {
+	verifyByRDMA(t, func(rocectl string, args []string) {
+		shell(t, `tc filter del dev r0 ingress pref 1
+			tc filter add dev r0 ingress pref 1 protocol ip flower ip_proto udp dst_port 4791 action drop`)
+		said, _ := try(rocectl, args...)
+		t.Log(said)
+		contains(t, said, "rail 0 of gpu-01 to gpu-02: 172.16.10.", "packets of 9000 bytes pass", " 2 problems,",
+			"# fault: rail 0 of gpu-01 to gpu-02: rping -c ", "# fault: rail 0 of gpu-01 to gpu-02: ib_write_bw -d rxe0 ", "rocectl doctor  # on both nodes")
+	})
+}
+
+// verifyByRDMA has a pod on each of two nodes. One of them serves, and test runs in the other
+// one, with the arguments to test both.
+func verifyByRDMA(t *testing.T, test func(rocectl string, args []string)) {
+	t.Helper()
 	n := newNode(t, "shared")
 	p := meet(t)
 	emulate(t, "r0")
@@ -29,12 +55,7 @@ func TestNodesSharedVerifyTestsByRDMA(t *testing.T) {
 		p.swap("tested")
 	} else {
 		p.swap("waits")
-		args := []string{"verify", "--rdma", "--netns", r.pod.Name, "--name", "gpu-01", "--token", token, theirs}
-		said, _ := try(rocectl, args...) // its status is that of the container, which --netns cannot tell
-		contains(t, said, "rail 0 of gpu-01 to gpu-02: rping connects", "rail 0 of gpu-01 to gpu-02: ib_write_bw transfers ", " 0 problems,")
-		t.Log(said)
-		said, _ = try("env", append([]string{"PATH=/nowhere", rocectl}, args...)...)
-		contains(t, said, "needs: rping of the package rdmacm-utils in gpu-01", "needs: ib_write_bw of the package perftest in gpu-01", " 0 problems,")
+		test(rocectl, []string{"verify", "--rdma", "--netns", r.pod.Name, "--name", "gpu-01", "--token", token, theirs})
 		p.swap("tested")
 	}
 	r.mustDel()
