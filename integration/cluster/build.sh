@@ -68,11 +68,15 @@ publish() {
 # shellcheck disable=SC2016 # $1 is that of bash -c
 fetch='apt-get download -qq -o APT::Sandbox::User=root "$1" </dev/null || { apt-get update -qq </dev/null; exit 1; }'
 
-# suite NAME: writes apt's configuration for another Debian than this machine runs.
+# suite NAME: writes apt's configuration for another Debian than this machine runs, from the
+# same mirror.
 suite() {
+	local mirror
+	# shellcheck disable=SC2016 # apt expands it
+	mirror=$(apt-get indextargets --format '$(REPO_URI)' | awk '/\/debian\/$/ && !n++')
 	mkdir -p "$tmp/apt/lists/partial" "$tmp/apt/archives/partial"
 	: >"$tmp/apt/status"
-	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $1 main" >"$tmp/apt/sources"
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $1 main" >"$tmp/apt/sources"
 	cat >"$tmp/apt/conf" <<-EOF
 		Dir::Etc::sourcelist "$tmp/apt/sources";
 		Dir::Etc::sourceparts "-";
