@@ -86,8 +86,10 @@ test-hwtest: build .cache/vm/run ## rocectl hwtest in all kinds of virtual machi
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target $(HWTEST_RUNS:%=vm-run-%)
 
-test-verify: ## rocectl verify on four nodes with faults (root, 1 minute); not part of check
+test-verify: build ## rocectl verify on four nodes with faults, and on a real API server and kubelet (root, 3 minutes); not part of check
 	TEST_VERIFY=1 go test -count=1 -run 'FourNodes' -v ./pkg/verify
+	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
+	REQUIRE_CLUSTER=1 TEST_VERIFY=1 go test -count=1 -run 'DaemonSetAreVerified' -v ./integration/cluster/e2e
 
 # A machine boots on one processor and waits a lot, so two run at a time.
 VM_JOBS ?= 2

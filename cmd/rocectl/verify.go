@@ -114,7 +114,7 @@ sent, but who sees the connection can try to guess it: choose a random one for e
 test. Run it only for the test.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.token == "" {
+			if f.token = cmp.Or(f.token, os.Getenv(tokenVariable)); f.token == "" {
 				return cnierr.New(cnierr.BadConfig, "serve", "--token", "choose a text, the same for all pods of the test: --token or $"+tokenVariable, "it is empty")
 			}
 			return f.pod(cmd, func(p verify.Pod) error {

@@ -87,4 +87,8 @@ func TestVerifySaysWhatItLacks(t *testing.T) {
 			t.Errorf("%s: got %s, want %q", c.args, got, c.want)
 		}
 	}
+	t.Setenv(tokenVariable, "x")
+	if got := call("verify", "serve", "--netns", empty.Path, "--listen", "127.0.0.1:0"); !strings.Contains(got, "no interface of roce") {
+		t.Errorf("the token in the environment: got %s", got)
+	}
 }

@@ -51,6 +51,9 @@ func TestThePodsOfADaemonSetAreVerified(t *testing.T) {
 			t.Errorf("want %q in\n%s", want, out)
 		}
 	}
+	if t.Failed() {
+		t.Log(n.kubectl(t, "", "logs", "rails-verify-a"))
+	}
 	if html, err := os.ReadFile(page); err != nil || !strings.Contains(string(html), "packets of 1500 bytes pass") {
 		t.Errorf("the page: %v\n%s", err, html)
 	}
