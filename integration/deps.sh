@@ -18,6 +18,7 @@ needs=(
 	"sysctl|procps"
 	"strace|strace"
 	"iptables|iptables"
+	"nft|nftables"
 	"make|make"
 	"git|git"
 	"gcc|gcc" # go test -race links with cgo

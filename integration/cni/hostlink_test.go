@@ -247,7 +247,7 @@ func TestAPodReachesClusterIPs(t *testing.T) {
 		l.serve(t, port(f.lo, 53))
 		p.serve(t, netip.AddrPortFrom(a, 8080))
 		for n, to := range []netip.AddrPort{netip.AddrPortFrom(neighbours[i], 53), netip.AddrPortFrom(remote[i], 53), port(f.lo, 53), netip.AddrPortFrom(a, 8080)} {
-			l.service(t, f, uint16(1000+n), to)
+			l.service(t, f, "tcp", uint16(1000+n), to)
 		}
 		nodes := []string{f.node, f.lo, "169.254.20.10"}
 		p.mustSee(t, "a Service with a pod of the same node", port(f.service, 1000), nodes...)
@@ -260,16 +260,16 @@ func TestAPodReachesClusterIPs(t *testing.T) {
 }
 
 // service makes a ClusterIP and a NodePort with one endpoint.
-func (l *linked) service(t *testing.T, f places, n uint16, to netip.AddrPort) {
+func (l *linked) service(t *testing.T, f places, protocol string, n uint16, to netip.AddrPort) {
 	t.Helper()
 	for _, chain := range []string{"PREROUTING", "OUTPUT"} {
 		for _, at := range []string{f.service, f.node} {
-			l.MustRun(t, f.tables, "-w", "-t", "nat", "-A", chain, "-d", at, "-p", "tcp", "--dport", fmt.Sprint(n), "-j", "DNAT", "--to-destination", to.String())
+			l.MustRun(t, f.tables, "-w", "-t", "nat", "-A", chain, "-d", at, "-p", protocol, "--dport", fmt.Sprint(n), "-j", "DNAT", "--to-destination", to.String())
 		}
 	}
 	host := map[bool]string{true: "/32", false: "/128"}[to.Addr().Is4()]
 	if !strings.HasPrefix(to.Addr().String(), f.lo) {
-		l.MustRun(t, f.tables, "-w", "-t", "nat", "-A", "POSTROUTING", "-d", to.Addr().String()+host, "-p", "tcp", "--dport", fmt.Sprint(to.Port()), "-m", "conntrack", "--ctstate", "DNAT", "-j", "MASQUERADE")
+		l.MustRun(t, f.tables, "-w", "-t", "nat", "-A", "POSTROUTING", "-d", to.Addr().String()+host, "-p", protocol, "--dport", fmt.Sprint(to.Port()), "-m", "conntrack", "--ctstate", "DNAT", "-j", "MASQUERADE")
 	}
 }
 

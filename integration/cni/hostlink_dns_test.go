@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
+)
+
+// TestAPodResolvesNames asks a DNS server by UDP: one in a pod of the other node through a
+// ClusterIP, translated as kube-proxy does, and the node-local one.
+func TestAPodResolvesNames(t *testing.T) {
+	t.Parallel()
+	l := newLinked(t)
+	p, far := l.bare(t), l.bare(t)
+	v4, v6 := cnitest.Subnet4(0), cnitest.Subnet6(0)
+	l.attach(linkedTo(l.node, v4, v6), p, "eth0").mustAdd(t)
+	servers := addrs(l.other.attach(linkedTo(l.other, v4, v6), far, "eth0").mustAdd(t))
+	const local = "169.254.20.10"
+	l.resolve(t, port(local, 53), "192.0.2.1")
+	p.mustResolve(t, port(local, 53), "192.0.2.1")
+	for _, a := range servers {
+		f := placesOf(a)
+		if _, err := exec.LookPath(f.tables); err != nil {
+			t.Skipf("no %s: %v", f.tables, err)
+		}
+		far.resolve(t, netip.AddrPortFrom(a, 53), "192.0.2.2")
+		l.service(t, f, "udp", 53, netip.AddrPortFrom(a, 53))
+		p.mustResolve(t, port(f.service, 53), "192.0.2.2")
+	}
+}
+
+// resolve answers each question for an address with the same one.
+func (ns *namespace) resolve(t testing.TB, at netip.AddrPort, answer string) {
+	t.Helper()
+	var c net.PacketConn
+	err := ns.Enter(func() (err error) {
+		c, err = net.ListenPacket("udp", at.String())
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: listen on %s: %v", ns.Name, at, err)
+	}
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		b := make([]byte, 512)
+		for {
+			n, from, err := c.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			if reply, err := replied(b[:n], netip.MustParseAddr(answer)); err == nil {
+				_, _ = c.WriteTo(reply, from) // the client asks again
+			}
+		}
+	}()
+}
+
+// replied returns the reply of a DNS server that knows one address.
+func replied(question []byte, a netip.Addr) ([]byte, error) {
+	var m dnsmessage.Message
+	if err := m.Unpack(question); err != nil {
+		return nil, err
+	}
+	out := dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, Authoritative: true}, Questions: m.Questions}
+	for _, q := range m.Questions {
+		if q.Type == dnsmessage.TypeA {
+			out.Answers = append(out.Answers, dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: q.Name, Class: dnsmessage.ClassINET}, Body: &dnsmessage.AResource{A: a.As4()},
+			})
+		}
+	}
+	return out.Pack()
+}
+
+// mustResolve wants that a program of the namespace resolves a name.
+func (ns *namespace) mustResolve(t *testing.T, server netip.AddrPort, want string) {
+	t.Helper()
+	r := net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (c net.Conn, err error) {
+		err = ns.Enter(func() error {
+			c, err = net.Dial("udp", server.String())
+			return err
+		})
+		return c, err
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	got, err := r.LookupHost(ctx, "kubernetes.default.svc.cluster.local.")
+	if err != nil || !slices.Equal(got, []string{want}) {
+		t.Errorf("%s asks %s: got %v, %v, want %s", ns.Name, server, got, err, want)
+	}
+}
