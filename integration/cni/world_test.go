@@ -6,6 +6,7 @@ package cni
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
+	"github.com/roce-cni/roce-cni/pkg/plan"
 )
 
 // world is what a test has for itself: a node, the leaf that its NICs are
@@ -87,7 +91,31 @@ func newNode(t testing.TB, name string) *node {
 	dir := t.TempDir()
 	n := &node{namespace: newNamespace(t, name), state: filepath.Join(dir, "state"), cache: filepath.Join(dir, "cache")}
 	n.IP(t, "link set dev lo up")
+	n.forgetShared(t)
 	return n
+}
+
+// forgetShared removes, with the test, what the node has in the folder that all nodes of the
+// machine have in common: a later node may have the same inode.
+func (n *node) forgetShared(t testing.TB) {
+	t.Helper()
+	var id plan.NetnsID
+	err := n.Enter(func() (err error) {
+		id, err = netns.OwnID()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		entries, err := filepath.Glob(fmt.Sprintf("%s/sharing-*-%d-*", conf.CommonDir, id.Ino))
+		for _, e := range entries {
+			err = errors.Join(err, os.Remove(e))
+		}
+		if err != nil {
+			t.Errorf("%s: %v", n.Name, err)
+		}
+	})
 }
 
 // enter runs fn as a process of the node would run.

@@ -7,8 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -70,7 +74,7 @@ func (s refCounted) Undo(ctx context.Context, run ...plan.Op) error {
 		return err
 	}
 	defer release()
-	dirs, err := s.common.StateDirs()
+	dirs, err := s.others()
 	if err != nil {
 		return err
 	}
@@ -79,6 +83,26 @@ func (s refCounted) Undo(ctx context.Context, run ...plan.Op) error {
 		errs = append(errs, s.leave(ctx, op, dirs))
 	}
 	return errors.Join(append(errs, s.leaveFolder())...)
+}
+
+// others returns the other state folders of the node. It drops the entries of those that are
+// gone.
+func (s refCounted) others() ([]string, error) {
+	dirs, err := s.common.Others(s.records.Dir)
+	if err != nil {
+		return nil, err
+	}
+	var there []string
+	for _, dir := range dirs {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			there = append(there, dir)
+			continue
+		}
+		if err := s.common.Leave(dir); err != nil {
+			return nil, err
+		}
+	}
+	return there, nil
 }
 
 // undo undoes operations. Rules that stay in a pod are no reason to keep the pod: no
@@ -112,7 +136,12 @@ func (s refCounted) leave(ctx context.Context, op plan.Op, dirs []string) error 
 		return err
 	}
 	rec.Plan.Ops = slices.DeleteFunc(rec.Plan.Ops, op.Same)
-	return s.records.Save(rec)
+	err = s.records.Save(rec)
+	if errors.Is(err, unix.ENOSPC) { // DEL must work on a full disk, and deletes the record
+		s.log.Warn("the record still names what was left to other pods", "container", s.at.ContainerID, "interface", s.at.IfName, "error", err)
+		return nil
+	}
+	return err
 }
 
 // held says whether another attachment has the operation, in this state folder or in one
@@ -122,9 +151,6 @@ func (s refCounted) held(op plan.Op, dirs []string) (bool, error) {
 		return held, err
 	}
 	for _, dir := range dirs {
-		if dir == s.records.Dir {
-			continue
-		}
 		held, err := anyHas(record.Store{Dir: dir, BootID: s.records.BootID}, conf.Attachment{}, op.SharedWith)
 		if err != nil {
 			s.log.Warn("what attachments share stays on the host", "container", s.at.ContainerID, "interface", s.at.IfName, "error", err)

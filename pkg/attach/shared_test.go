@@ -256,6 +256,45 @@ func TestAVLANStaysForPodsOfOtherStateFolders(t *testing.T) {
 	other.mustBeEmpty("after the last DEL")
 }
 
+// TestAllPathsOfAStateFolderAreOneFolder has a second network that names the state folder by a
+// symbolic link, as /var/run/roce for /run/roce.
+func TestAllPathsOfAStateFolderAreOneFolder(t *testing.T) {
+	t.Parallel()
+	w, add := sharers(t)
+	other := w.otherFolder()
+	if err := errors.Join(add("c1"), os.Symlink(w.dir, other.dir), other.share(other.node(), "c2")); err != nil {
+		t.Fatal(err)
+	}
+	other.mustLeave("c2", "")
+	w.mustShare(true, "after the first DEL")
+	w.mustLeave("c1", "")
+	w.mustShare(false, "after the last DEL")
+	w.mustBeEmpty("after the last DEL")
+}
+
+// TestAForeignFileInTheCommonFolder stops no DEL. ADD says what to do.
+func TestAForeignFileInTheCommonFolder(t *testing.T) {
+	t.Parallel()
+	w, add := sharers(t)
+	if err := add("c1"); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := filepath.Glob(filepath.Join(w.common, "sharing-*"))
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("entries: %v, %v", entries, err)
+	}
+	if err := errors.Join(os.Remove(entries[0]), os.Mkdir(entries[0], 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	var e *cnierr.Error
+	if err := add("c2"); !errors.As(err, &e) || e.Subject != entries[0] || !strings.HasPrefix(e.Hint, "remove it") {
+		t.Errorf("ADD: %v, want an error that says to remove %s", err, entries[0])
+	}
+	w.mustLeave("c2", "")
+	w.mustLeave("c1", "")
+	w.mustShare(false, "after the last DEL")
+}
+
 // TestAStateFolderThatIsGoneSharesNothing has the state folder of another network removed
 // by hand, and then replaced by a file.
 func TestAStateFolderThatIsGoneSharesNothing(t *testing.T) {
@@ -268,7 +307,7 @@ func TestAStateFolderThatIsGoneSharesNothing(t *testing.T) {
 	w.mustLeave("c1", "")
 	w.mustShare(false, "after the last DEL")
 
-	if err := add("c1"); err != nil {
+	if err := errors.Join(add("c1"), other.share(other.node(), "c2"), os.RemoveAll(other.dir)); err != nil {
 		t.Fatal(err)
 	}
 	write(t, other.dir, "not a folder")

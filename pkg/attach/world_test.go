@@ -392,7 +392,7 @@ func (w *world) mustBeEmpty(when string) {
 	if f := w.files(); len(f) > 0 {
 		w.t.Errorf("%s, files: %v", when, f)
 	}
-	if dirs, err := w.node().Common.StateDirs(); err != nil || len(dirs) > 0 {
+	if dirs, err := w.node().Common.Others(""); err != nil || len(dirs) > 0 {
 		w.t.Errorf("%s, state folders that share: %v, %v", when, dirs, err)
 	}
 }

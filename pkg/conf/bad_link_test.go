@@ -87,6 +87,7 @@ func TestFaultsOfTheLink(t *testing.T) {
 		{`"stateDir": "/run/roce/"`, cnierr.BadConfig, `"stateDir": "/run/roce/" is not`, `/run/roce`},
 		{`"stateDir": "/run/../roce"`, cnierr.BadConfig, `"stateDir": "/run/../roce" is not`, `/run/roce`},
 		{`"stateDir": "/"`, cnierr.BadConfig, `"stateDir": "/" is not`, `/run/roce`},
+		{`"stateDir": "` + strings.Repeat("/run", 257) + `"`, cnierr.BadConfig, `/run…" is not a clean absolute path of at most 1024 bytes`, `/run/roce`},
 		{`"stateDir": ""`, cnierr.BadConfig, `"stateDir": "" is not`, `/run/roce`},
 		{`"stateDir": "/run/ro\nce"`, cnierr.BadConfig, `"stateDir": "/run/ro\nce" is not`, `/run/roce`},
 		{`"stateDir": true`, cnierr.Decode, `"stateDir": want a string, got true or false`, ``},

@@ -221,15 +221,19 @@ func stateDir(v strict.Value) string {
 		return DefaultStateDir
 	}
 	if !cleanAbs(s) {
-		v.Bad(stateDirHint, "%q is not a clean absolute path", s)
+		v.Bad(stateDirHint, "%q is not a clean absolute path of at most %d bytes", s, longestPath)
 	}
 	return s
 }
 
+// longestPath leaves room for the names of files in a folder: PATH_MAX is 4096. A DEL could not
+// look for its record in a folder with a longer path.
+const longestPath = 1024
+
 // cleanAbs says whether s is an absolute path below the root in its shortest
-// form: each folder must have exactly one spelling.
+// form, of at most longestPath bytes: each folder must have exactly one spelling.
 func cleanAbs(s string) bool {
-	return filepath.IsAbs(s) && s != "/" && filepath.Clean(s) == s && printable(s)
+	return len(s) <= longestPath && filepath.IsAbs(s) && s != "/" && filepath.Clean(s) == s && printable(s)
 }
 
 func logging(v strict.Value) Log {

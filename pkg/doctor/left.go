@@ -117,7 +117,7 @@ func (n Node) madeByRoce(links []netlink.Link) (out []made, err error) {
 // recorded returns the keys of what the records name on the node, in all state folders that
 // share something there.
 func (n Node) recorded() (map[string]bool, error) {
-	others, err := n.Common.StateDirs()
+	others, err := n.Common.Others(n.Records.Dir)
 	if err != nil {
 		return nil, err
 	}

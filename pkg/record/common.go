@@ -13,7 +13,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/flock"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/trusted"
 )
 
 // Common is the folder that all state folders of a node have in common. Networks with
@@ -32,19 +37,36 @@ type Common struct {
 // LockMoves waits until no other process moves an RDMA device between
 // namespaces. Errors: those of Store.Lock.
 func (c Common) LockMoves(ctx context.Context) (release func(), err error) {
-	return lockFile(ctx, "lock RDMA moves", filepath.Join(c.Dir, "moves.lock"))
+	return c.lock(ctx, "lock RDMA moves", "moves.lock")
 }
 
 // LockGIDs waits until no other process adds or removes the GIDs of several
 // rails. Errors: those of Store.Lock.
 func (c Common) LockGIDs(ctx context.Context) (release func(), err error) {
-	return lockFile(ctx, "lock GID tables", filepath.Join(c.Dir, "gids.lock"))
+	return c.lock(ctx, "lock GID tables", "gids.lock")
 }
 
 // LockShared waits until no other process does or undoes operations that
 // attachments share. Errors: those of Store.Lock.
 func (c Common) LockShared(ctx context.Context) (release func(), err error) {
-	return lockFile(ctx, "lock shared operations", filepath.Join(c.Dir, "shared.lock"))
+	return c.lock(ctx, "lock shared operations", "shared.lock")
+}
+
+// lock takes a lock. Its file is never removed. Others than root must not be able to change
+// the folder.
+func (c Common) lock(ctx context.Context, action, file string) (release func(), err error) {
+	if err := trusted.MakeFolder(c.Dir, 0o700); err != nil {
+		return nil, ioError(action, c.Dir, err)
+	}
+	path := filepath.Join(c.Dir, file)
+	f, err := openLock(path)
+	if err != nil {
+		return nil, ioError(action, path, err)
+	}
+	if err := flock.Wait(ctx, f, unix.LOCK_EX); err != nil {
+		return nil, lockError(action, path, path, err)
+	}
+	return func() { _ = f.Close() }, nil
 }
 
 // Enter notes that attachments of a state folder share operations. It is idempotent. The
@@ -54,12 +76,15 @@ func (c Common) Enter(stateDir string) error {
 	if err != nil {
 		return err
 	}
-	err = os.Symlink(stateDir, path)
-	if errors.Is(err, fs.ErrExist) {
-		_, err = os.Readlink(path)
+	const action = "enter state folder"
+	switch err := os.Symlink(stateDir, path); {
+	case err == nil:
+		return nil
+	case !errors.Is(err, fs.ErrExist):
+		return ioError(action, path, err)
 	}
-	if err != nil {
-		return ioError("enter state folder", path, err)
+	if _, err := os.Readlink(path); err != nil {
+		return cnierr.New(cnierr.IO, action, path, "remove it: only roce writes there", "it is no symbolic link")
 	}
 	return nil
 }
@@ -77,10 +102,14 @@ func (c Common) Leave(stateDir string) error {
 	return nil
 }
 
-// StateDirs returns the state folders that were entered. Without LockShared, a folder may come
-// or go meanwhile. Errors: cnierr.IO.
-func (c Common) StateDirs() ([]string, error) {
+// Others returns the state folders that were entered, apart from one. Without LockShared, a
+// folder may come or go meanwhile. Errors: cnierr.IO.
+func (c Common) Others(stateDir string) ([]string, error) {
 	prefix, err := c.prefix()
+	if err != nil {
+		return nil, err
+	}
+	own, err := c.entry(stateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -90,26 +119,31 @@ func (c Common) StateDirs() ([]string, error) {
 	}
 	var out []string
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), prefix) {
+		path := filepath.Join(c.Dir, e.Name())
+		if !strings.HasPrefix(e.Name(), prefix) || e.Type()&fs.ModeSymlink == 0 || path == own {
 			continue
 		}
-		dir, err := os.Readlink(filepath.Join(c.Dir, e.Name()))
+		dir, err := os.Readlink(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, ioError("read entry of state folder", c.Dir, err)
+			return nil, ioError("read entry of state folder", path, err)
 		}
 		out = append(out, dir)
 	}
 	return out, nil
 }
 
-// entry returns the path of the entry of a state folder, which may be too long for a name.
+// entry returns the path of the entry of a state folder. The folder may be too long for a
+// name. All paths of one folder have the same entry.
 func (c Common) entry(stateDir string) (string, error) {
 	prefix, err := c.prefix()
 	if err != nil {
 		return "", err
+	}
+	if real, err := filepath.EvalSymlinks(stateDir); err == nil {
+		stateDir = real
 	}
 	return filepath.Join(c.Dir, fmt.Sprintf("%s%x", prefix, sha256.Sum256([]byte(stateDir)))), nil
 }

@@ -71,18 +71,6 @@ func (s Store) TryLock(ctx context.Context, id conf.ContainerID) (release func()
 	return release, err == nil, err
 }
 
-// lockFile takes the lock of a file that is never removed.
-func lockFile(ctx context.Context, action, path string) (release func(), err error) {
-	f, err := openLock(path)
-	if err != nil {
-		return nil, ioError(action, path, err)
-	}
-	if err := flock.Wait(ctx, f, unix.LOCK_EX); err != nil {
-		return nil, lockError(action, path, path, err)
-	}
-	return func() { _ = f.Close() }, nil
-}
-
 // openLock opens the lock file. Another process may remove the folder between any two
 // steps. openLock then tries again, but not for ever, because a path that can never
 // be made looks the same.
