@@ -10,21 +10,38 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/cmd/rocectl/generate"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/inventory"
 )
 
-func generateCommand() *cobra.Command {
-	var from string
-	var choice generate.Choice
+// generateFlags are the flags of rocectl generate.
+type generateFlags struct {
+	from    string
+	all     bool
+	nodes   []string
+	cluster cluster.Fleet
+	choice  generate.Choice
+}
+
+// generateCommand returns the command. As a plugin of kubectl it is about the cluster.
+func generateCommand(plugin bool) *cobra.Command {
+	var f generateFlags
 	cmd := &cobra.Command{
 		Use:   "generate",
-		Short: "Write Kubernetes objects for this node's RoCE NICs, or from another network stack's",
+		Short: "Write Kubernetes objects for the RoCE NICs of this node or of all nodes, or from another network stack's",
 		Long: `Write Kubernetes objects for the RoCE NICs of this node: a RailPool, a
 NetworkAttachmentDefinition with all rails, the ConfigMap of
 k8s-rdma-shared-dev-plugin, and test pods. The addresses of the NICs give the
 subnets; without addresses, --subnet gives them.
+
+With --cluster the objects are for all nodes, as "kubectl roce rails" shows them.
+"kubectl roce generate" is the same. It needs --subnet, because the reports of nodes
+have no addresses. The match fits the same number of NICs on each node, by vendor and
+type. If there is none, for example because a node has one NIC less, the error groups
+the nodes by their NICs, and --nodes chooses one group. Comments name the nodes, what
+differs, and how many nodes the RailPool has room for.
 
 With --from the objects come from those of another network stack: SpiderIPPool and
 SpiderMultusConfig, MacvlanNetwork and HostDeviceNetwork with whereabouts or nv-ipam
@@ -39,10 +56,11 @@ the same text. Nothing is changed: read the text, and show its effect with
 "rocectl plan" before you apply it.`,
 		Example: `  rocectl generate > rails.yaml
   rocectl generate --subnet '172.{rail+16}.0.0/16' --gateway '172.{rail+16}.0.1'
+  kubectl roce generate --subnet '172.{rail+16}.0.0/16' | kubectl diff -f -
   rocectl generate --from spiderpool.yaml | rocectl plan --offline -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			docs, err := documents(cmd, from, choice)
+			docs, err := f.documents(cmd)
 			if err != nil {
 				return err
 			}
@@ -56,28 +74,56 @@ the same text. Nothing is changed: read the text, and show its effect with
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&from, "from", "", "a `FILE` with the objects of another network stack; - for standard input")
-	cmd.Flags().StringVar(&choice.Name, "name", "rails", "the `NAME` of the network, the RailPool and the resource")
-	cmd.Flags().StringVar(&choice.Namespace, "namespace", "", "the `NAMESPACE` of the network and the test pods (default that of kubectl)")
-	cmd.Flags().StringVar(&choice.Subnet, "subnet", "", "the `TEMPLATE` of the rails' subnets (default the subnets of the NICs' addresses)")
-	cmd.Flags().StringVar(&choice.Gateway, "gateway", "", "the `TEMPLATE` of the rails' gateways, with --subnet (default none)")
-	cmd.Flags().StringVar(&choice.Image, "image", "docker.io/mellanox/rping-test", "the `IMAGE` of the test pods, with perftest")
-	cmd.MarkFlagsMutuallyExclusive("from", "subnet")
+	f.register(cmd, plugin)
 	return cmd
 }
 
-func documents(cmd *cobra.Command, from string, choice generate.Choice) ([]generate.Document, error) {
-	if from == "" {
-		n, err := inventory.Live(cmd.Context())
+func (f *generateFlags) register(cmd *cobra.Command, plugin bool) {
+	cmd.Flags().StringVar(&f.from, "from", "", "a `FILE` with the objects of another network stack; - for standard input")
+	cmd.Flags().BoolVar(&f.all, "cluster", plugin, "write the objects for all nodes")
+	cmd.Flags().StringSliceVar(&f.nodes, "nodes", nil, "with --cluster, only these nodes: `NAME,...`")
+	cmd.Flags().StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "with --cluster, a kubeconfig `FILE` (default: that of kubectl)")
+	cmd.Flags().StringVar(&f.cluster.Context, "context", "", "with --cluster, the `CONTEXT` of the kubeconfig (default: the current one)")
+	cmd.Flags().StringVar(&f.choice.Name, "name", "rails", "the `NAME` of the network, the RailPool and the resource")
+	cmd.Flags().StringVar(&f.choice.Namespace, "namespace", "", "the `NAMESPACE` of the network and the test pods (default that of kubectl)")
+	cmd.Flags().StringVar(&f.choice.Subnet, "subnet", "", "the `TEMPLATE` of the rails' subnets (default the subnets of the NICs' addresses)")
+	cmd.Flags().StringVar(&f.choice.Gateway, "gateway", "", "the `TEMPLATE` of the rails' gateways, with --subnet (default none)")
+	cmd.Flags().StringVar(&f.choice.Image, "image", "docker.io/mellanox/rping-test", "the `IMAGE` of the test pods, with perftest")
+	cmd.MarkFlagsMutuallyExclusive("from", "subnet")
+	cmd.MarkFlagsMutuallyExclusive("from", "cluster")
+	cmd.MarkFlagsMutuallyExclusive("from", "nodes")
+}
+
+func (f *generateFlags) documents(cmd *cobra.Command) ([]generate.Document, error) {
+	switch {
+	case f.from != "":
+		return convert(cmd, f.from)
+	case f.all:
+		nodes, unreported, err := f.cluster.Reports(cmd.Context())
 		if err != nil {
 			return nil, err
 		}
-		docs, err := generate.Node(n, choice)
+		docs, err := generate.Cluster(nodes, unreported, f.nodes, f.choice)
 		if err != nil {
-			return nil, cnierr.New(cnierr.NoRDMA, "generate", "objects", "rocectl rails shows the NICs of the node", "%w", err)
+			return nil, cnierr.New(cnierr.BadConfig, "generate", "objects", "kubectl roce rails shows the NICs of all nodes; --nodes leaves nodes out", "%w", err)
 		}
 		return docs, nil
+	case len(f.nodes) > 0:
+		return nil, cnierr.New(cnierr.BadConfig, "generate", "objects", "add --cluster", "--nodes chooses among the nodes of a cluster")
 	}
+	n, err := inventory.Live(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	docs, err := generate.Node(n, f.choice)
+	if err != nil {
+		return nil, cnierr.New(cnierr.NoRDMA, "generate", "objects", "rocectl rails shows the NICs of the node", "%w", err)
+	}
+	return docs, nil
+}
+
+// convert returns the objects that replace those of a file.
+func convert(cmd *cobra.Command, from string) ([]generate.Document, error) {
 	var text []byte
 	var err error
 	if from == "-" {

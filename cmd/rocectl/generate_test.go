@@ -39,6 +39,9 @@ func TestGenerateSaysWhatItCannotRead(t *testing.T) {
 		{"generate --from main.go", "document 1"},
 		{"generate --from testdata/nothing.yaml", "there is no object in it"},
 		{"generate --from - --subnet x", "if any flags in the group"},
+		{"generate --from - --cluster", "if any flags in the group"},
+		{"generate --nodes gpu-0", "hint: add --cluster"},
+		{"generate --cluster --kubeconfig nosuch.yaml", "nosuch.yaml"},
 	} {
 		if got := call(strings.Fields(c.args)...); !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %s, want %q", c.args, got, c.want)

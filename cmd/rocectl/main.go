@@ -70,7 +70,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 	node := &nodeFlags{}
 	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases: stateDir of the networks")
 	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), poolCommand(node),
-		doctorCommand(node), railsCommand(node, plugin), generateCommand(), verifyCommand(node), hwtestCommand(node), bundleCommand(node), gidsCommand(node), envCommand(node), explainCommand())
+		doctorCommand(node), railsCommand(node, plugin), generateCommand(plugin), verifyCommand(node), hwtestCommand(node), bundleCommand(node), gidsCommand(node), envCommand(node), explainCommand())
 	cmd.AddCommand(cluster.Commands(&node.stateDir)...)
 	return cmd
 }

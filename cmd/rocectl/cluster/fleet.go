@@ -54,6 +54,16 @@ func (f Fleet) Show(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
+// Reports returns what nodes have reported, by name, and the names of nodes without a
+// report. It sends two requests.
+func (f Fleet) Reports(ctx context.Context) (nodes []fleet.Node, unreported []string, err error) {
+	all, err := f.read(ctx)
+	if err != nil {
+		return nil, nil, block.Explain(err)
+	}
+	return all.Nodes, all.Unreported, nil
+}
+
 func (f Fleet) read(ctx context.Context) (reports, error) {
 	api, err := connectAsUser(f.Kubeconfig, f.Context)
 	if err != nil {

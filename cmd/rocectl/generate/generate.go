@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package generate writes Kubernetes objects for roce-cni: from the NICs of a node, or
-// from the objects of another network stack.
+// Package generate writes Kubernetes objects for roce-cni: from the NICs of a node or of
+// all nodes, or from the objects of another network stack.
 //
 // It reads only what it is given, and the same input gives the same text, so that the
 // text can be compared with an older one. A comment above each object says what it
 // comes from, what each part replaces, and what was dropped and why. Read this file
-// first; node.go is for a node, from.go for objects, and each other file for one stack.
+// first; node.go is for a node, cluster.go for all nodes, from.go for objects, and each
+// other file for one stack.
 package generate
 
 import (

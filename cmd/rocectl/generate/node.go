@@ -34,21 +34,27 @@ func Node(n inventory.Node, choice Choice) ([]Document, error) {
 		return nil, err
 	}
 	match, selectors, comment := matching(n, ports)
-	net, err := network(choice.Name, choice.Namespace, "", ordered{
-		{"cniVersion", cniVersion},
-		{"name", choice.Name},
-		{"type", "roce"},
-		{"rails", ordered{{"match", match}, {"count", len(ports)}, {"order", "pci"}}},
-		{"ipam", ordered{{"type", "roce-ipam"}, {"railPool", choice.Name}}},
-	})
+	net, err := railNetwork(match, len(ports), choice)
 	if err != nil {
 		return nil, err
 	}
-	plugin, err := devicePlugin(ports, selectors, choice)
+	pods, comments := podsOf(ports)
+	plugin, err := devicePlugin(pods, selectors, choice, comments)
 	if err != nil {
 		return nil, err
 	}
 	return []Document{pool, {Comments: append(railList(ports), comment), Object: net}, plugin, testPods(choice)}, nil
+}
+
+// railNetwork returns the network with so many rails that match.
+func railNetwork(match ordered, count int, choice Choice) (map[string]any, error) {
+	return network(choice.Name, choice.Namespace, "", ordered{
+		{"cniVersion", cniVersion},
+		{"name", choice.Name},
+		{"type", "roce"},
+		{"rails", ordered{{"match", match}, {"count", count}, {"order", "pci"}}},
+		{"ipam", ordered{{"type", "roce-ipam"}, {"railPool", choice.Name}}},
+	})
 }
 
 // railList says which NIC is which rail.
@@ -60,18 +66,26 @@ func railList(ports []inventory.Port) []string {
 	return out
 }
 
+const (
+	aboutPool     = "The addresses of the pods. Each node that has rocectl agent claims blocks of it. It is for all nodes with the same rails."
+	aboutTemplate = "subnet: check that no other machine has an address in it, or add ranges that are free."
+)
+
+// template returns a pool with the subnets of the user.
+func template(rails int, choice Choice) block.PoolSpec {
+	return block.PoolSpec{Template: &block.Template{Count: rails, Subnets: []block.Subnet{{Subnet: choice.Subnet, Gateway: choice.Gateway}}}}
+}
+
 // railPoolOf takes the subnets of the rails from the NICs' own addresses, or from the
 // template.
 func railPoolOf(ports []inventory.Port, choice Choice) (Document, error) {
-	d := Document{}
-	d.note("The addresses of the pods. Each node that has rocectl agent claims blocks of it. It is for all nodes with the same rails.")
-	var spec block.PoolSpec
+	d := Document{Comments: []string{aboutPool}}
 	if choice.Subnet != "" {
-		d.note("subnet: check that no other machine has an address in it, or add ranges that are free.")
-		spec.Template = &block.Template{Count: len(ports), Subnets: []block.Subnet{{Subnet: choice.Subnet, Gateway: choice.Gateway}}}
-		d.Object = railPool(choice.Name, spec)
+		d.note(aboutTemplate)
+		d.Object = railPool(choice.Name, template(len(ports), choice))
 		return d, nil
 	}
+	var spec block.PoolSpec
 	d.note("ranges: the upper half of each NIC's subnet. No other machine may have an address in it, and no NIC of a node: check that.")
 	d.note("gateway: none is known here. Add it to each subnet if the rails are routed.")
 	for _, p := range ports {
@@ -123,10 +137,10 @@ func names(ports []inventory.Port) []string {
 	return out
 }
 
-// unique returns the values of the ports, sorted, each once, without empty ones.
-func unique(ports []inventory.Port, of func(inventory.Port) string) []string {
+// unique returns the values of ports or rails, sorted, each once, without empty ones.
+func unique[T any](all []T, of func(T) string) []string {
 	var out []string
-	for _, p := range ports {
+	for _, p := range all {
 		if v := of(p); v != "" {
 			out = append(out, v)
 		}
@@ -135,8 +149,8 @@ func unique(ports []inventory.Port, of func(inventory.Port) string) []string {
 	return slices.Compact(out)
 }
 
-// devicePlugin returns the configuration of k8s-rdma-shared-dev-plugin.
-func devicePlugin(ports []inventory.Port, selectors ordered, choice Choice) (Document, error) {
+// podsOf returns how many pods the fullest GID table has room for, and says why.
+func podsOf(ports []inventory.Port) (int, []string) {
 	pods, full := 0, ports[0]
 	for i, p := range ports {
 		// An IPv4 address takes two entries where the NIC also has RoCE v1, which is usual.
@@ -144,13 +158,19 @@ func devicePlugin(ports []inventory.Port, selectors ordered, choice Choice) (Doc
 			pods, full = n, p
 		}
 	}
+	comments := []string{fmt.Sprintf("rdmaHcaMax: how many pods the GID table of %s has room for, with one IPv4 address each (%d of %d entries are free, and an address takes two).",
+		full.Netdev, full.GIDs.Free(), full.GIDs.Size)}
+	if full.GIDs.Hidden {
+		comments = append(comments, "NVIDIA's own driver hides the entries of pods from the host. If the node has pods with RDMA, take the number of rocectl gids.")
+	}
+	return pods, comments
+}
+
+// devicePlugin returns the configuration of k8s-rdma-shared-dev-plugin.
+func devicePlugin(pods int, selectors ordered, choice Choice, comments []string) (Document, error) {
 	d := Document{}
 	d.note("The configuration of k8s-rdma-shared-dev-plugin: one resource for all rails, rdma/%s. It gives a pod /dev/infiniband.", choice.Name)
-	d.note("rdmaHcaMax: how many pods the GID table of %s has room for, with one IPv4 address each (%d of %d entries are free, and an address takes two).",
-		full.Netdev, full.GIDs.Free(), full.GIDs.Size)
-	if full.GIDs.Hidden {
-		d.note("NVIDIA's own driver hides the entries of pods from the host. If the node has pods with RDMA, take the number of rocectl gids.")
-	}
+	d.Comments = append(d.Comments, comments...)
 	text, err := indent(ordered{
 		{"periodicUpdateInterval", 300},
 		{"configList", []ordered{{{"resourceName", choice.Name}, {"rdmaHcaMax", pods}, {"selectors", selectors}}}},
