@@ -19,6 +19,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/gids"
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
@@ -76,7 +78,7 @@ func writeTables(w io.Writer, tables []gids.Table) error {
 	fmt.Fprintln(t, "DEVICE\tPORT\tINDEX\tGID\tIPV4\tTYPE\tPOD\tINTERFACE")
 	for _, g := range tables {
 		for _, e := range g.Entries {
-			fmt.Fprintln(t, gidRow(g, e))
+			fmt.Fprintln(t, strings.Join(gidRow(g, e), "\t"))
 		}
 	}
 	if err := t.Flush(); err != nil {
@@ -94,7 +96,7 @@ func writeTables(w io.Writer, tables []gids.Table) error {
 	return nil
 }
 
-func gidRow(g gids.Table, e gids.Entry) string {
+func gidRow(g gids.Table, e gids.Entry) []string {
 	var pods, links []string
 	for _, o := range e.Owners {
 		pods, links = append(pods, ownerName(o)), append(links, string(o.Link))
@@ -107,9 +109,11 @@ func gidRow(g gids.Table, e gids.Entry) string {
 		ipv4 = e.IPv4.String()
 	}
 	kind := strings.NewReplacer(rdma.RoCEv2, "v2", rdma.RoCEv1, "v1").Replace(e.Type)
-	return strings.Join([]string{
-		g.Device, fmt.Sprint(g.Port), fmt.Sprint(e.Index), e.GID, ipv4, orDash(kind), strings.Join(pods, ","), strings.Join(links, ","),
-	}, "\t")
+	out := []string{g.Device, fmt.Sprint(g.Port), fmt.Sprint(e.Index), e.GID, ipv4, orDash(kind), strings.Join(pods, ","), strings.Join(links, ",")}
+	for i, cell := range out { // a pod chooses the names of its links and devices
+		out[i] = doctor.Printable(cell)
+	}
+	return out
 }
 
 func ownerName(o gids.Owner) string {
@@ -121,6 +125,7 @@ func ownerName(o gids.Owner) string {
 
 // gidSummary returns the lines below a table.
 func gidSummary(g gids.Table) string {
+	g.Device, g.Netdev = doctor.Printable(g.Device), conf.LinkName(doctor.Printable(string(g.Netdev)))
 	name, where := fmt.Sprintf("%s/%d", g.Device, g.Port), ""
 	switch {
 	case g.Missing:

@@ -101,9 +101,9 @@ func replay(ctx context.Context, cmd *cobra.Command, n hwtest.Node, r hwtest.Res
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "# %s; Linux %s, %s, rocectl %s\n", doctor.Summary(answers), r.Stack.Kernel, r.Date, r.Rocectl)
-	for _, line := range others {
-		fmt.Fprintln(out, line)
+	of := fmt.Sprintf("# %s; Linux %s, %s, rocectl %s", doctor.Summary(answers), r.Stack.Kernel, r.Date, r.Rocectl)
+	for _, line := range append([]string{of}, others...) {
+		fmt.Fprintln(out, doctor.Printable(line)) // the file is of another person
 	}
 	if status := doctor.Status(answers); status != 0 {
 		return statusError(status)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -120,10 +121,8 @@ func disruptions() []string {
 	return out
 }
 
-func (f hwtestFlags) run(cmd *cobra.Command) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var bench hwtest.Bench
+// contradictory returns an error for flags that lack another one.
+func (f hwtestFlags) contradictory() error {
 	if f.peer != "" && (!f.mutate || f.token == "") {
 		return cnierr.New(cnierr.BadConfig, "read flag", "--peer", "add --mutate and --token", "it needs pods, and a text that the other node knows")
 	}
@@ -132,6 +131,21 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 			return cnierr.New(cnierr.BadConfig, "read flag", "--disrupt", "add --mutate, and choose of "+strings.Join(disruptions(), ", "), "got %q", step)
 		}
 	}
+	return nil
+}
+
+func (f hwtestFlags) run(cmd *cobra.Command) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var bench hwtest.Bench
+	if err := f.contradictory(); err != nil {
+		return err
+	}
+	file, err := trusted.Output(f.out, 0o600) // a run of minutes is lost without it
+	if err != nil {
+		return cnierr.New(cnierr.IO, "make", f.out, "name a file that can be written: --out", "%w", err)
+	}
+	defer file.Close()
 	if f.mutate {
 		b, unlock, err := openBench(ctx)
 		if err != nil {
@@ -154,7 +168,6 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 		r.Answers = append(r.Answers, a)
 		_ = doctor.WriteText(out, a.Answer) // the file has it, too
 	}
-	var err error
 	if r.Ports, err = node.Look(ctx, tell); err != nil {
 		return err
 	}
@@ -167,7 +180,7 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 		r.Doctor = append(r.Doctor, a)
 	}
 	r.Rows = hwtest.Rows(r.Answers)
-	if err := f.write(r, rec); err != nil {
+	if err := f.write(file, r, rec); err != nil {
 		return err
 	}
 	return f.end(out, r)
@@ -244,7 +257,7 @@ func aboutNICs() []doctor.Check {
 }
 
 // write writes the file. It replaces what identifies the node.
-func (f hwtestFlags) write(r hwtest.Results, rec recording.Recording) (err error) {
+func (f hwtestFlags) write(file io.Writer, r hwtest.Results, rec recording.Recording) error {
 	with := redact.NewAlike()
 	if host, err := os.Hostname(); err == nil {
 		short, _, _ := strings.Cut(host, ".")
@@ -262,14 +275,11 @@ func (f hwtestFlags) write(r hwtest.Results, rec recording.Recording) (err error
 	for _, n := range f.names {
 		with.Name("name", n)
 	}
-	file, err := trusted.Output(f.out, 0o600)
-	if err == nil {
-		err = errors.Join(hwtest.Write(file, r, rec, with), file.Close())
+	err := hwtest.Write(file, r, rec, with)
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return cnierr.New(cnierr.IO, "write", f.out, "name a file on another disk: --out", "%w", err)
 	}
-	if err == nil || cnierr.CodeOf(err) == cnierr.Bug {
-		return err
-	}
-	return cnierr.New(cnierr.IO, "write", f.out, "name a file that can be written: --out", "%w", err)
+	return err
 }
 
 // end prints the summary, and returns the exit status as an error.

@@ -31,6 +31,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/nlsock"
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 )
 
@@ -201,6 +202,9 @@ func (n Node) dialRDMA() (*nldev.Conn, error) {
 }
 
 func failed(what string, err error) error {
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return cnierr.New(cnierr.NoRDMA, "list", what, discover.LoadDriver, "the kernel has no RDMA: %w", err)
+	}
 	return cnierr.New(cnierr.IO, "list", what, "run it as root on the node, in the network namespace of the host", "%w", err)
 }
 

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/gids"
+)
+
+// TestNamesOfPodsCannotChangeTheTableOfGIDs has names that a terminal would obey, and that
+// would be a line of their own.
+func TestNamesOfPodsCannotChangeTheTableOfGIDs(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	if err := writeTables(&out, []gids.Table{
+		{Device: "mlx5_0", Port: 1, Netdev: "eth0", Size: 256, Entries: []gids.Entry{{GID: "::1", Type: "RoCE v2", Netdev: "\x1b[2J"}}},
+		{Device: "mlx5_1\nmlx5_9", Port: 1, Holder: &gids.Owner{ContainerID: "c1"}, Size: 256, Entries: []gids.Entry{{GID: "::2", Type: "RoCE v2", Netdev: "net1"}}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Contains(got, "\x1b") || strings.Count(got, "\n") != 5 {
+		t.Errorf("want 5 lines of printable text, got\n%q", got)
+	}
+}
