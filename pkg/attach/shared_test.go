@@ -272,6 +272,23 @@ func TestAllPathsOfAStateFolderAreOneFolder(t *testing.T) {
 	w.mustBeEmpty("after the last DEL")
 }
 
+// TestTheEntryOfAFolderThatIsGoneGoesWhateverItsPathWas has a state folder behind a symbolic
+// link, and nothing left of both.
+func TestTheEntryOfAFolderThatIsGoneGoesWhateverItsPathWas(t *testing.T) {
+	t.Parallel()
+	w, add := sharers(t)
+	other := w.otherFolder()
+	behind := other.dir + "-behind"
+	if err := errors.Join(os.Mkdir(behind, 0o700), os.Symlink(behind, other.dir), other.share(other.node(), "c2"), add("c1"), os.RemoveAll(behind), os.Remove(other.dir)); err != nil {
+		t.Fatal(err)
+	}
+	w.mustLeave("c1", "")
+	w.mustShare(false, "after the last DEL")
+	if dirs, err := w.node().Common.Others(""); err != nil || len(dirs) > 0 {
+		t.Errorf("state folders that share: %v, %v, want none", dirs, err)
+	}
+}
+
 // TestAForeignFileInTheCommonFolder stops no DEL. ADD says what to do.
 func TestAForeignFileInTheCommonFolder(t *testing.T) {
 	t.Parallel()

@@ -77,7 +77,7 @@ func (c Common) Enter(stateDir string) error {
 		return err
 	}
 	const action = "enter state folder"
-	switch err := os.Symlink(stateDir, path); {
+	switch err := os.Symlink(resolved(stateDir), path); {
 	case err == nil:
 		return nil
 	case !errors.Is(err, fs.ErrExist):
@@ -142,10 +142,16 @@ func (c Common) entry(stateDir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if real, err := filepath.EvalSymlinks(stateDir); err == nil {
-		stateDir = real
+	return filepath.Join(c.Dir, fmt.Sprintf("%s%x", prefix, sha256.Sum256([]byte(resolved(stateDir))))), nil
+}
+
+// resolved returns the path of a folder without symbolic links. A folder that is gone keeps
+// its path, which is that of its entry.
+func resolved(dir string) string {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		return real
 	}
-	return filepath.Join(c.Dir, fmt.Sprintf("%s%x", prefix, sha256.Sum256([]byte(stateDir)))), nil
+	return dir
 }
 
 func (c Common) prefix() (string, error) {
