@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
-
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
@@ -52,35 +50,7 @@ func (ns *namespace) resolve(t testing.TB, at netip.AddrPort, answer string) {
 		t.Fatalf("%s: listen on %s: %v", ns.Name, at, err)
 	}
 	t.Cleanup(func() { c.Close() })
-	go func() {
-		b := make([]byte, 512)
-		for {
-			n, from, err := c.ReadFrom(b)
-			if err != nil {
-				return
-			}
-			if reply, err := replied(b[:n], netip.MustParseAddr(answer)); err == nil {
-				_, _ = c.WriteTo(reply, from) // the client asks again
-			}
-		}
-	}()
-}
-
-// replied returns the reply of a DNS server that knows one address.
-func replied(question []byte, a netip.Addr) ([]byte, error) {
-	var m dnsmessage.Message
-	if err := m.Unpack(question); err != nil {
-		return nil, err
-	}
-	out := dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, Authoritative: true}, Questions: m.Questions}
-	for _, q := range m.Questions {
-		if q.Type == dnsmessage.TypeA {
-			out.Answers = append(out.Answers, dnsmessage.Resource{
-				Header: dnsmessage.ResourceHeader{Name: q.Name, Class: dnsmessage.ClassINET}, Body: &dnsmessage.AResource{A: a.As4()},
-			})
-		}
-	}
-	return out.Pack()
+	go cnitest.AnswerNames(c, func(string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(answer)} })
 }
 
 // mustResolve wants that a program of the namespace resolves a name.

@@ -9,7 +9,7 @@
 // virtual machine. In integration/cluster/e2e the process is the node, and
 // integration/bench has a node with many pods. So each of them puts its node
 // together from namespaces. Read this file first for configurations, then call.go
-// for calls and netns.go for namespaces.
+// for calls, netns.go for namespaces and answer.go for what others on the wire do.
 package cnitest
 
 import (

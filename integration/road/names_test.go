@@ -10,8 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/net/dns/dnsmessage"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // answerNames answers for services without an address of their own, which is what the
@@ -21,50 +22,16 @@ func (r *road) answerNames(t *testing.T) {
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp4", netip.AddrPortFrom(service.Addr(), 53).String())
 	must(t, err)
 	t.Cleanup(func() { must(t, conn.Close()) })
-	go func() {
-		buffer := make([]byte, 1500)
-		for {
-			n, from, err := conn.ReadFrom(buffer)
-			if err != nil {
-				return // closed
-			}
-			if answer := r.answer(context.Background(), buffer[:n]); answer != nil {
-				_, _ = conn.WriteTo(answer, from) // the resolver asks again
-			}
-		}
-	}()
+	go cnitest.AnswerNames(conn, func(name string) []netip.Addr { return r.service(context.Background(), name) })
 }
 
-// answer returns the answer to a message, nil if there is none.
-func (r *road) answer(ctx context.Context, question []byte) []byte {
-	var m dnsmessage.Message
-	if m.Unpack(question) != nil || len(m.Questions) != 1 {
+// service returns the addresses of the service with a name, nil if it is none.
+func (r *road) service(ctx context.Context, name string) []netip.Addr {
+	parts := strings.Split(name, ".") // NAME.NAMESPACE.svc.cluster.local.
+	if len(parts) != 6 || parts[2] != "svc" {
 		return nil
 	}
-	q := m.Questions[0]
-	name := strings.Split(q.Name.String(), ".") // NAME.NAMESPACE.svc.cluster.local.
-	out := dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, Authoritative: true}, Questions: m.Questions}
-	if len(name) == 6 && name[2] == "svc" {
-		found := r.pods(ctx, name[1], name[0])
-		for _, a := range found {
-			if q.Type == dnsmessage.TypeA {
-				out.Answers = append(out.Answers, dnsmessage.Resource{
-					Header: dnsmessage.ResourceHeader{Name: q.Name, Class: dnsmessage.ClassINET},
-					Body:   &dnsmessage.AResource{A: a.As4()},
-				})
-			}
-		}
-		if found == nil {
-			out.RCode = dnsmessage.RCodeNameError
-		}
-	} else {
-		out.RCode = dnsmessage.RCodeNameError
-	}
-	packed, err := out.Pack()
-	if err != nil {
-		return nil
-	}
-	return packed
+	return r.pods(ctx, parts[1], parts[0])
 }
 
 // pods returns the addresses of the ready pods of a service.

@@ -300,7 +300,7 @@ func (h Hints) notFound(ports []Port, addrs []Addr) error {
 	}
 	full := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return len(p.Entries) < p.Size || p.off() })
 	if off := h.off(ports, addrs); len(off) > 0 && (len(full) == 0 || len(h.Recorded) > 0) {
-		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "), turnOn,
+		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "), "on the node, "+rdma.TurnOnRoCE,
 			"none has an entry in %s; RoCE is off on %s: it has no GID table", strings.Join(texts(ports), ", "), strings.Join(texts(off), ", "))
 	}
 	if len(full) > 0 {

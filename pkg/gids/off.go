@@ -14,10 +14,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/rdma"
 )
 
-// turnOn is what to do about a port without a GID table.
-const turnOn = "look at the NIC on the node with devlink dev param show and devlink dev eswitch show: enable_roce must be true; " +
-	"in switchdev mode use a VF or SF, or set the mode to legacy"
-
 // leftOut says which addresses are no rail although they should be, and why, and which
 // have their entry in another device than when the pod was made. In a pod
 // there are no records, and a port does not tell its interface. So it can only name the
@@ -65,7 +61,7 @@ func (r Recorded) lost(ports []Port) string {
 	case len(of) == 0:
 		return fmt.Sprintf("it had an entry in %s when the pod was made, and that device is not there now: rdma dev on the node", r.Device)
 	case len(off) > 0:
-		return fmt.Sprintf("RoCE is off on %s: the port has no GID table. %s", strings.Join(texts(off), ", "), turnOn)
+		return fmt.Sprintf("RoCE is off on %s: the port has no GID table. %s", strings.Join(texts(off), ", "), "on the node, "+rdma.TurnOnRoCE)
 	}
 	return fmt.Sprintf("it had an entry in %s when the pod was made, and has none now; rocectl check shows more", r.Device)
 }

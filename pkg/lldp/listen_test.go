@@ -5,15 +5,12 @@ package lldp
 
 import (
 	"context"
-	"net"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/mdlayher/packet"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
@@ -41,38 +38,10 @@ link set nic1 up`)
 	return node, sw
 }
 
-// sends sends frames on a port again and again until the test of Listen is over, as a switch
-// does: a frame may come before the socket is open.
+// sends sends frames on a port until the test of Listen is over.
 func sends(ctx context.Context, t *testing.T, sw *cnitest.Netns, port string, frames ...[]byte) {
 	t.Helper()
-	var conn *packet.Conn
-	if err := sw.Enter(func() error {
-		ifi, err := net.InterfaceByName(port)
-		if err == nil {
-			conn, err = packet.Listen(ifi, packet.Raw, etherType, nil)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	t.Cleanup(func() { <-done })
-	go func() {
-		defer close(done)
-		defer conn.Close()
-		again := time.NewTicker(5 * time.Millisecond)
-		defer again.Stop()
-		for {
-			for _, f := range frames {
-				_, _ = conn.WriteTo(f, &packet.Addr{HardwareAddr: f[:6]}) // the next round sends it again
-			}
-			select {
-			case <-again.C:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	cnitest.SendFrames(ctx, t, sw.Enter, port, etherType, func() [][]byte { return frames })
 }
 
 // listens runs Listen in the namespace of the node.

@@ -58,6 +58,10 @@ func portOf(d nldev.Device, want plan.RDMADevice) (nldev.Port, error) {
 	return nldev.Port{}, cnierr.New(cnierr.NoRDMA, "use RDMA port", portName(want), "", "the device has %d ports", len(d.Ports))
 }
 
+// TurnOnRoCE is the hint for a port without a GID table.
+const TurnOnRoCE = "look at the NIC with devlink dev param show and devlink dev eswitch show: set enable_roce to true and reload it, or, " +
+	"in switchdev mode, use a VF or SF of it, or set the mode to legacy"
+
 // usable refuses a port that cannot carry RoCE traffic now.
 func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
 	const action = "use RDMA port"
@@ -67,10 +71,7 @@ func (s *Subsystem) usable(d nldev.Device, p nldev.Port, at Side) error {
 		return err
 	}
 	if off {
-		return cnierr.New(cnierr.NoRDMA, action, name,
-			"look at the NIC with devlink dev param show and devlink dev eswitch show: set enable_roce to true and reload it, or, "+
-				"in switchdev mode, use a VF or SF of it, or set the mode to legacy",
-			"RoCE is off: the port has no GID table")
+		return cnierr.New(cnierr.NoRDMA, action, name, TurnOnRoCE, "RoCE is off: the port has no GID table")
 	}
 	if layer := s.linkLayer(d, p, at); layer != "Ethernet" {
 		return cnierr.New(cnierr.NoRDMA, action, name,

@@ -7,15 +7,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/mdlayher/packet"
-
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/inventory/fleet"
 	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
@@ -36,8 +33,9 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 	n.NIC("ens1")
 	var sent atomic.Pointer[[]byte]
 	sent.Store(frameOf("leaf-1", "swp1"))
-	stop := sends(t, n, &sent)
+	sending, stop := context.WithCancel(t.Context())
 	defer stop()
+	stopped := cnitest.SendFrames(sending, t, n.Wire.Do, "ens1", 0x88cc, func() [][]byte { return [][]byte{*sent.Load()} })
 
 	rail := 0
 	ctx, end := context.WithCancel(t.Context())
@@ -59,6 +57,7 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 			sent.Store(frameOf("leaf-2", "swp7"))
 		case 2:
 			stop()
+			<-stopped
 			end()
 		default:
 			return errors.New("the end")
@@ -82,40 +81,4 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 	if len(reports) != 1 || len(reports[0].Rails) != 1 || reports[0].Rails[0].Switch != "leaf-2" || reports[0].Rails[0].SwitchPort != "swp7" {
 		t.Errorf("reported %+v", reports)
 	}
-}
-
-// sends sends a frame at the other end of ens1 again and again, as a switch does: a frame
-// may come before the socket of the agent is open.
-func sends(t *testing.T, n *kerneltest.Node, frame *atomic.Pointer[[]byte]) (stop func()) {
-	t.Helper()
-	var conn *packet.Conn
-	if err := n.Wire.Do(func() error {
-		ifi, err := net.InterfaceByName("ens1")
-		if err == nil {
-			conn, err = packet.Listen(ifi, packet.Raw, 0x88cc, nil)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	over, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		defer conn.Close()
-		again := time.NewTicker(5 * time.Millisecond)
-		defer again.Stop()
-		for {
-			f := *frame.Load()
-			_, _ = conn.WriteTo(f, &packet.Addr{HardwareAddr: f[:6]}) // the next one comes soon
-			select {
-			case <-again.C:
-			case <-over:
-				return
-			}
-		}
-	}()
-	return sync.OnceFunc(func() {
-		close(over)
-		<-done
-	})
 }
