@@ -16,9 +16,8 @@ import (
 
 // SendFrames sends frames on a port of a namespace again and again until ctx is over, as a
 // switch does: a frame may come before the socket of the receiver is open. enter runs a
-// function in the namespace. frames is called for each round. done is closed at the end, and
-// the test waits for it.
-func SendFrames(ctx context.Context, t *testing.T, enter func(func() error) error, port string, etherType int, frames func() [][]byte) (done <-chan struct{}) {
+// function in the namespace. done is closed when no more frames come; the test waits for it.
+func SendFrames(ctx context.Context, t *testing.T, enter func(func() error) error, port string, etherType int, frames ...[]byte) (done <-chan struct{}) {
 	t.Helper()
 	var conn *packet.Conn
 	if err := enter(func() error {
@@ -38,7 +37,7 @@ func SendFrames(ctx context.Context, t *testing.T, enter func(func() error) erro
 		again := time.NewTicker(5 * time.Millisecond)
 		defer again.Stop()
 		for {
-			for _, f := range frames() {
+			for _, f := range frames {
 				_, _ = conn.WriteTo(f, &packet.Addr{HardwareAddr: f[:6]}) // the next round sends it again
 			}
 			select {

@@ -41,7 +41,7 @@ link set nic1 up`)
 // sends sends frames on a port until the test of Listen is over.
 func sends(ctx context.Context, t *testing.T, sw *cnitest.Netns, port string, frames ...[]byte) {
 	t.Helper()
-	cnitest.SendFrames(ctx, t, sw.Enter, port, etherType, func() [][]byte { return frames })
+	cnitest.SendFrames(ctx, t, sw.Enter, port, etherType, frames...)
 }
 
 // listens runs Listen in the namespace of the node.

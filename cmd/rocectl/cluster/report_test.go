@@ -8,7 +8,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,11 +18,10 @@ import (
 )
 
 // frameOf is an LLDP frame of a switch: chassis, port, time to live, name.
-func frameOf(name, port string) *[]byte {
+func frameOf(name, port string) []byte {
 	tlv := func(typ byte, value string) []byte { return append([]byte{typ << 1, byte(len(value))}, value...) }
 	f := append([]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e}, 2, 0, 0, 0, 0, 1, 0x88, 0xcc)
-	f = slices.Concat(f, tlv(1, "\x04\x02\x00\x00\x00\x00\x01"), tlv(2, "\x05"+port), tlv(3, "\x00\x78"), tlv(5, name), []byte{0, 0})
-	return &f
+	return slices.Concat(f, tlv(1, "\x04\x02\x00\x00\x00\x00\x01"), tlv(2, "\x05"+port), tlv(3, "\x00\x78"), tlv(5, name), []byte{0, 0})
 }
 
 // TestTheAgentHearsTheSwitchOfEachNIC has a switch that sends LLDP, the cable in another
@@ -31,11 +29,15 @@ func frameOf(name, port string) *[]byte {
 func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 	n := kerneltest.NewNode(t)
 	n.NIC("ens1")
-	var sent atomic.Pointer[[]byte]
-	sent.Store(frameOf("leaf-1", "swp1"))
-	sending, stop := context.WithCancel(t.Context())
-	defer stop()
-	stopped := cnitest.SendFrames(sending, t, n.Wire.Do, "ens1", 0x88cc, func() [][]byte { return [][]byte{*sent.Load()} })
+	sends := func(frame []byte) (stop func()) {
+		ctx, end := context.WithCancel(t.Context())
+		done := cnitest.SendFrames(ctx, t, n.Wire.Do, "ens1", 0x88cc, frame)
+		return func() {
+			end()
+			<-done // no frame is on its way when the agent listens again
+		}
+	}
+	stop := sends(frameOf("leaf-1", "swp1"))
 
 	rail := 0
 	ctx, end := context.WithCancel(t.Context())
@@ -54,10 +56,10 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 		heard = append(heard, r.connections()["ens1"])
 		switch len(heard) {
 		case 1:
-			sent.Store(frameOf("leaf-2", "swp7"))
+			stop()
+			stop = sends(frameOf("leaf-2", "swp7"))
 		case 2:
 			stop()
-			<-stopped
 			end()
 		default:
 			return errors.New("the end")
