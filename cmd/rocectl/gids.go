@@ -144,7 +144,7 @@ func gidSummary(g gids.Table) string {
 		out += fmt.Sprintf("# %s: the driver shows each network namespace only its own entries: those of namespaces without a pod on record are not counted\n", name)
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(g.Twice), netip.Addr.Compare) {
-		out += fmt.Sprintf("# %s: %s appears %d times, at %s\n", name, a, len(g.Twice[a]), gids.Numbers(g.Twice[a]))
+		out += fmt.Sprintf("# %s: %s appears %d times, at %s\n", name, a, len(g.Twice[a]), rdma.Numbers(g.Twice[a]))
 	}
 	return out
 }

@@ -84,7 +84,7 @@ func (n Node) planAndPerform(ctx context.Context, k *pod, req conf.Request, rail
 	if err := n.Records.Save(*rec); err != nil {
 		return err
 	}
-	return n.performInGIDOrder(ctx, n.refCounted(k, *rec), p.Ops)
+	return n.performInGIDOrder(ctx, k, n.refCounted(k, *rec), p.Ops)
 }
 
 // commit compares the GID indexes, and fails if a promised one has moved. It records that

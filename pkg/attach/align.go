@@ -177,10 +177,11 @@ func (a aligner) measure(f *filling, i, to int) error {
 	moving := addresses(f.set(i))
 	for _, e := range entries {
 		f.used[e.GID] = true // a filler of an ADD that was killed
-		if e.GID == f.Addresses[i].Addr() {
+		own := a.rdma.Has(f.Link, e)
+		if own && e.GID == f.Addresses[i].Addr() {
 			width++
 		}
-		if e.Index < to && !slices.Contains(moving, e.GID) {
+		if e.Index < to && !(own && slices.Contains(moving, e.GID)) {
 			free--
 		}
 	}
@@ -205,7 +206,7 @@ func (a aligner) fill(ctx context.Context, low []*filling, i, to int, over map[*
 		return false, err
 	}
 	for _, f := range low {
-		at, err := a.rdma.Place(ctx, f.Device, f.Wait, addresses(of[f]), addresses(f.set(i)))
+		at, err := a.rdma.Place(ctx, f.AlignRail, addresses(of[f]), addresses(f.set(i)))
 		if err != nil {
 			return false, fmt.Errorf("want index %d on %s: %w", to, f, err)
 		}
@@ -239,7 +240,7 @@ func (a aligner) locate(ctx context.Context, f *filling, i int, gone []netip.Add
 	for _, p := range f.Addresses[i:] {
 		want = append(want, p.Addr())
 	}
-	at, err := a.rdma.Place(ctx, f.Device, f.Wait, want, gone)
+	at, err := a.rdma.Place(ctx, f.AlignRail, want, gone)
 	if err != nil {
 		return err
 	}
@@ -275,7 +276,7 @@ func (a aligner) taken(f *filling, i, want int) error {
 	who := "an entry that only another pod sees, or that a running program still uses"
 	for _, e := range entries {
 		switch {
-		case e.Index == want && e.GID == f.Addresses[i].Addr():
+		case e.Index == want && e.GID == f.Addresses[i].Addr() && a.rdma.Has(f.Link, e):
 			return cnierr.New(cnierr.NoGID, aligning, f.String(), fmt.Sprintf("set rdma.gidIndex to %d", f.at[i]),
 				"want index %d, and the NIC has RoCE v1, which takes the index before each RoCE v2 entry", want)
 		case e.Index == want:

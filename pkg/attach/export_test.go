@@ -28,7 +28,7 @@ func (n Node) AddOps(ctx context.Context, req conf.Request, ops plan.Ops) error 
 	if err := n.Records.Save(rec); err != nil {
 		return err
 	}
-	err = n.performInGIDOrder(ctx, n.refCounted(k, rec), ops)
+	err = n.performInGIDOrder(ctx, k, n.refCounted(k, rec), ops)
 	if err == nil {
 		rec.Committed = true
 		return n.Records.Save(rec)

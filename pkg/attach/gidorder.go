@@ -27,7 +27,8 @@ const undoLockTime = 20 * time.Second
 // shared devices, or promises a GID index, then from its first address to its last GID no
 // other such attachment of the node adds or removes GIDs. This makes equal indexes on all
 // rails likely ("aligned"). Only the operation Align makes them certain.
-func (n Node) performInGIDOrder(ctx context.Context, x apply.Executor, ops plan.Ops) error {
+func (n Node) performInGIDOrder(ctx context.Context, k *pod, x apply.Executor, ops plan.Ops) error {
+	x = &looker{x, k.rdma, ops}
 	from, to := ops.Registration()
 	if from == to {
 		return apply.Do(ctx, x, ops)
@@ -39,6 +40,24 @@ func (n Node) performInGIDOrder(ctx context.Context, x apply.Executor, ops plan.
 		return err
 	}
 	return apply.Do(ctx, x, ops[to:])
+}
+
+// looker is an executor of the operations of an attachment. It has the GID tables looked
+// at just before it sets addresses.
+type looker struct {
+	apply.Executor
+	rdma RDMA
+	all  plan.Ops
+}
+
+// Do implements apply.Executor.
+func (l *looker) Do(ctx context.Context, run ...plan.Op) error {
+	if isAddress(run[0]) {
+		if err := l.rdma.LookBefore(l.all, run); err != nil {
+			return err
+		}
+	}
+	return l.Executor.Do(ctx, run...)
 }
 
 // register does the operations that add GIDs, with the lock held.

@@ -6,7 +6,6 @@ package attach
 import (
 	"context"
 	"net/netip"
-	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/apply"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -43,7 +42,12 @@ type RDMA interface {
 	Located() map[netip.Addr]int
 	// Place waits for the entries of addresses that were set, and for the end of those
 	// that were removed. It returns GID indexes.
-	Place(ctx context.Context, d plan.RDMADevice, wait time.Duration, set, unset []netip.Addr) (map[netip.Addr]int, error)
+	Place(ctx context.Context, r plan.AlignRail, set, unset []netip.Addr) (map[netip.Addr]int, error)
+	// LookBefore notes which entries there are for addresses that set is about to set.
+	// all are the operations of the attachment. Has says whether an entry is that of an
+	// interface of the pod.
+	LookBefore(all, set plan.Ops) error
+	Has(link conf.LinkName, e rdma.Entry) bool
 	// Before returns the entries with an index below limit that a namespace sees, and
 	// how long that part of the table is.
 	Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]rdma.Entry, int, error)

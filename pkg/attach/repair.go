@@ -47,6 +47,9 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 			}
 			defer release()
 		}
+		if err := k.rdma.LookBefore(rec.Plan.Ops, ops); err != nil {
+			return err
+		}
 		done, err = again(ctx, n.refCounted(k, rec), ops)
 		if err != nil || refused != nil {
 			return errors.Join(err, refused)

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
@@ -80,6 +79,23 @@ func (t *gidTable) index(gid netip.Addr) int {
 	return slices.IndexFunc(t.entries, func(e gidEntry) bool { return e.gid == gid && e.kind == rdma.RoCEv2 })
 }
 
+// indexOf is index for the entry of one interface.
+func (t *gidTable) indexOf(of holder, gid netip.Addr) int {
+	return slices.IndexFunc(t.entries, func(e gidEntry) bool { return e.of == of && e.gid == gid && e.kind == rdma.RoCEv2 })
+}
+
+// LookBefore implements attach.RDMA. The fake knows the namespaces of the entries.
+func (h handle) LookBefore(plan.Ops, plan.Ops) error { return nil }
+
+// Has implements attach.RDMA.
+func (h handle) Has(link conf.LinkName, e rdma.Entry) bool {
+	h.tables.mu.Lock()
+	defer h.tables.mu.Unlock()
+	of := holder{h.netns, link}
+	all := h.tables.tables[h.tables.parents[of]].entries
+	return e.Index < len(all) && all[e.Index].of == of
+}
+
 func (g *gidTables) of(d plan.RDMADevice) *gidTable { return g.tables[d.Link] }
 
 // done adds what an operation has set.
@@ -130,18 +146,19 @@ func (g *gidTables) fillers() (n int) {
 }
 
 // Place implements attach.RDMA. The entries of the fake come and go at once.
-func (h handle) Place(_ context.Context, d plan.RDMADevice, _ time.Duration, set, unset []netip.Addr) (map[netip.Addr]int, error) {
+func (h handle) Place(_ context.Context, r plan.AlignRail, set, unset []netip.Addr) (map[netip.Addr]int, error) {
 	h.w.step()
+	d, of := r.Device, holder{h.netns, r.Link}
 	h.tables.mu.Lock()
 	defer h.tables.mu.Unlock()
 	out := map[netip.Addr]int{}
 	for _, a := range set {
-		if out[a] = h.tables.of(d).index(a); out[a] < 0 {
+		if out[a] = h.tables.of(d).indexOf(of, a); out[a] < 0 {
 			return nil, cnierr.New(cnierr.NoGID, "wait for GID of", a.String(), "", "the table is full")
 		}
 	}
 	for _, a := range unset {
-		if h.tables.of(d).index(a) >= 0 {
+		if h.tables.of(d).indexOf(of, a) >= 0 {
 			h.w.t.Errorf("%s still has an entry", a)
 		}
 	}

@@ -54,7 +54,7 @@ func Tell(ns Namespace) (Advice, error) {
 		return a, nil
 	}
 	return a, cnierr.New(cnierr.NoGID, "choose GID index for", strings.Join(links(used), ", "),
-		"start one process for each rail, each with what rocectl env --ifname NAME prints, or set rdma.gidIndex to equal in the network and delete the pod",
+		"start one process for each rail, each with what rocectl env --ifname NAME prints, or delete the pod: if the network has rdma.gidIndex equal, ADD makes the indexes equal",
 		"%s", strings.Join(a.undecided, "; "))
 }
 

@@ -97,6 +97,7 @@ type Rail struct {
 	Index int // of the address's RoCE v2 entry
 	// Notes say which of several was chosen and why, and what is unusual.
 	Notes []string
+	doubt []int // the indexes that it may have, if it is not known which
 }
 
 // Hints help to choose between ports with an entry for the same address. A bond and
@@ -119,7 +120,8 @@ type Recorded struct {
 // have addresses of one family. If both families are possible, it is IPv4. Link-local
 // addresses make no rail.
 //
-// Errors: NoRDMA when there is no port, NoGID when no address has an entry.
+// Errors: NoRDMA when there is no port, NoGID when no address has an entry, or when it is
+// not known which of several entries is that of an interface.
 func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 	if len(ports) == 0 {
 		return nil, none(rdma.ErrNoDevice)
@@ -160,6 +162,13 @@ func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 		}
 		out = append(out, r)
 	}
+	for _, r := range out {
+		if len(r.doubt) > 0 {
+			return nil, cnierr.New(cnierr.NoGID, "find GID index of", r.Addr.String(),
+				"use what rocectl env --container prints on the node; for another interface, --ifname; then find the other interface with rocectl gids, and remove the address there",
+				"it is in %s at %s, and the names of the interfaces do not tell which entry is that of %s: another interface on this node has the address too", r.Port, rdma.Numbers(r.doubt), r.Link)
+		}
+	}
 	out[0].Notes = append(out[0].Notes, h.leftOut(ports, addrs)...)
 	return out, nil
 }
@@ -196,12 +205,16 @@ func find(ports []Port, a Addr, h Hints) (Rail, bool) {
 	})
 	r := Rail{Link: a.Link, Addr: a.Addr, Port: best}
 	places := best.places(a.Addr, rdma.RoCEv2)
-	r.Index = best.own(places, a.Link, h.Recorded[a.Addr])[0]
+	own := best.own(places, a.Link, h.Recorded[a.Addr])
+	r.Index = own[0]
+	if len(own) > 1 {
+		r.doubt = own
+	}
 	if len(found) > 1 {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s has entries in %s: %s, %s", a.Addr, strings.Join(texts(found), ", "), best, h.reason(best, a)))
 	}
 	if len(places) > 1 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s is in %s at %s: another interface on this node has the address too", a.Addr, best, Numbers(places)))
+		r.Notes = append(r.Notes, fmt.Sprintf("%s is in %s at %s: another interface on this node has the address too", a.Addr, best, rdma.Numbers(places)))
 	}
 	if best.State != "" && best.State != active {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s is %s, not %s: check the NIC, its cable and the switch port", best, best.State, active))
@@ -211,32 +224,19 @@ func find(ports []Port, a Addr, h Hints) (Rail, bool) {
 
 const active = "ACTIVE"
 
-// own returns the GID indexes of an interface, among all indexes of one address and
-// type. These are the entries with the name of the interface. Entries of other pods
-// may have the same name: then own returns the one that ADD found.
+// own returns the GID indexes that may be those of an interface, among all indexes of one
+// address and type: see rdma.Own.
 func (p Port) own(places []int, link conf.LinkName, was Recorded) []int {
-	netdev := map[int]string{}
-	for _, e := range p.Entries {
-		netdev[e.Index] = e.Netdev
+	entries := slices.DeleteFunc(slices.Clone(p.Entries), func(e rdma.Entry) bool { return !slices.Contains(places, e.Index) })
+	index := was.Place
+	if was.Device != p.Device {
+		index = nil
 	}
-	var best []int
-	top := 0
-	for _, n := range places {
-		rank := 0
-		if netdev[n] == string(link) {
-			rank = 2
-		}
-		if was.Device == p.Device && was.Place != nil && *was.Place == n {
-			rank++
-		}
-		if rank > top {
-			best, top = nil, rank
-		}
-		if rank == top {
-			best = append(best, n)
-		}
+	var out []int
+	for _, e := range rdma.Own(entries, string(link), index) {
+		out = append(out, e.Index)
 	}
-	return best
+	return out
 }
 
 // rank is lower for better ports of an address.
@@ -284,7 +284,7 @@ func (h Hints) notFound(ports []Port, addrs []Addr) error {
 		asked = append(asked, a.Addr.String())
 		for _, p := range ports {
 			if places := p.places(a.Addr, rdma.RoCEv1); len(places) > 0 {
-				v1 = append(v1, fmt.Sprintf("%s in %s at %s", a.Addr, p, Numbers(places)))
+				v1 = append(v1, fmt.Sprintf("%s in %s at %s", a.Addr, p, rdma.Numbers(places)))
 			}
 		}
 	}
@@ -321,13 +321,4 @@ func texts(ports []Port) []string {
 		out = append(out, p.String())
 	}
 	return out
-}
-
-// Numbers joins GID indexes for a sentence.
-func Numbers(places []int) string {
-	out := make([]string, 0, len(places))
-	for _, n := range places {
-		out = append(out, fmt.Sprint(n))
-	}
-	return strings.Join(out, " and ")
 }

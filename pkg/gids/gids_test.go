@@ -137,6 +137,7 @@ func TestThePortOfTheBondIsChosenAndLogged(t *testing.T) {
 func TestOfAnAddressThatExistsTwiceThePodsOwnIndexIsTaken(t *testing.T) {
 	t.Parallel()
 	addr := netip.MustParseAddr("172.16.0.5")
+	const unknown = -1
 	for _, tc := range []struct {
 		name     string
 		netdevs  []string // of the places 0 and 1
@@ -146,8 +147,9 @@ func TestOfAnAddressThatExistsTwiceThePodsOwnIndexIsTaken(t *testing.T) {
 		{"by the interface", []string{"net9", "net1"}, Recorded{}, 1},
 		{"by the interface, though it went elsewhere", []string{"net9", "net1"}, Recorded{Device: "mlx5_0", Place: place(0)}, 1},
 		{"of equal names by what ADD found", []string{"net1", "net1"}, Recorded{Device: "mlx5_0", Place: place(1)}, 1},
-		{"not by what ADD found on another device", []string{"net1", "net1"}, Recorded{Device: "mlx5_1", Place: place(1)}, 0},
-		{"renamed", []string{"net8", "net9"}, Recorded{}, 0},
+		{"not by what ADD found on another device", []string{"net1", "net1"}, Recorded{Device: "mlx5_1", Place: place(1)}, unknown},
+		{"of equal names without a record", []string{"net1", "net1"}, Recorded{}, unknown},
+		{"of other names without a record", []string{"net8", "net9"}, Recorded{}, unknown},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -156,6 +158,12 @@ func TestOfAnAddressThatExistsTwiceThePodsOwnIndexIsTaken(t *testing.T) {
 				p.Entries[i].Netdev = name
 			}
 			rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{Recorded: map[netip.Addr]Recorded{addr: tc.recorded}})
+			if tc.want == unknown {
+				if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "mlx5_0:1 at 0 and 1") {
+					t.Errorf("got %v, want code %d and both places", err, cnierr.NoGID)
+				}
+				return
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -252,7 +260,8 @@ func TestErrorsSayWhatThePodLacks(t *testing.T) {
 func TestAnAddressThatExistsTwiceIsReported(t *testing.T) {
 	t.Parallel()
 	p := portOf("mlx5_0", "", "fe80::1", "172.16.0.5", "fe80::1", "172.16.0.5", "v1 172.16.0.6", "172.16.0.6")
-	rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{})
+	was := Recorded{Device: "mlx5_0", Place: place(1)}
+	rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{Recorded: map[netip.Addr]Recorded{netip.MustParseAddr("172.16.0.5"): was}})
 	if err != nil {
 		t.Fatal(err)
 	}

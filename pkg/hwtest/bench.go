@@ -44,6 +44,9 @@ type Bench struct {
 // name begins the names of everything that the bench makes.
 const name = "roce-hwtest"
 
+// podLink is the interface of each pod.
+const podLink = "net1"
+
 // StateDir is the state folder of the bench, apart from that of the node.
 const StateDir = "/run/" + name
 
@@ -160,7 +163,7 @@ func (b Bench) pod(id string, rail int, ports []port, rdma map[string]any) (*pod
 	if err := netns.Make(p.path); err != nil {
 		return nil, err
 	}
-	p.req, err = conf.Parse(conf.Input{Command: "ADD", ContainerID: name + "-" + id, Netns: p.path, IfName: "net1", Stdin: stdin})
+	p.req, err = conf.Parse(conf.Input{Command: "ADD", ContainerID: name + "-" + id, Netns: p.path, IfName: podLink, Stdin: stdin})
 	return p, err
 }
 

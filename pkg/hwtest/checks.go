@@ -117,12 +117,11 @@ func (p *pod) steps(ctx context.Context, k *kernel.Kernel, all []step) (at map[n
 		return nil, err
 	}
 	defer end()
-	d := plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number}
 	for _, one := range all {
 		if err := change(ctx, k, one.how, one.addr); err != nil {
 			return nil, err
 		}
-		if at, err = s.Place(ctx, d, wait, one.set, one.unset); err != nil {
+		if at, err = s.Place(ctx, p.rail(), one.set, one.unset); err != nil {
 			return nil, err
 		}
 	}

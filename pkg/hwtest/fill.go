@@ -47,7 +47,7 @@ func (p *pod) fill(ctx context.Context, leave, most int) (f filling, err error) 
 		return f, err
 	}
 	defer end()
-	d := plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number}
+	d := p.rail().Device
 	for {
 		if err := f.look(s, d); err != nil {
 			return f, err
@@ -66,7 +66,7 @@ func (p *pod) fill(ctx context.Context, leave, most int) (f filling, err error) 
 			f.set++
 		}
 		p.more = append(p.more, addrs...)
-		if _, err := s.Place(ctx, d, wait, addrs, nil); err != nil {
+		if _, err := s.Place(ctx, p.rail(), addrs, nil); err != nil {
 			return f, errors.Join(err, f.look(s, d))
 		}
 	}

@@ -211,8 +211,7 @@ func (p *pod) times(ctx context.Context, v view) doctor.Finding {
 		if err := change(ctx, k, rtnl.AddAddress, alone(a)); err != nil {
 			return cannotTell(of, err.Error(), "the right to set an address")
 		}
-		d := plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number}
-		if _, err := s.Place(ctx, d, wait, []netip.Addr{a}, nil); err != nil {
+		if _, err := s.Place(ctx, p.rail(), []netip.Addr{a}, nil); err != nil {
 			return problem(of, err.Error(), aKnownFault)
 		}
 		took = append(took, time.Since(start))
@@ -227,6 +226,12 @@ func (p *pod) times(ctx context.Context, v view) doctor.Finding {
 // alone is an address with the longest prefix.
 func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
+// rail returns the interface of the pod with its port, for addresses that no other
+// interface has.
+func (p *pod) rail() plan.AlignRail {
+	return plan.AlignRail{Link: podLink, Device: plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number}, Wait: wait}
+}
+
 // change adds an address to the interface of the pod, or removes it.
 func change(ctx context.Context, k *kernel.Kernel, how func(int32, netip.Prefix) rtnl.Change, a netip.Prefix) error {
 	var c *rtnl.Conn
@@ -234,7 +239,7 @@ func change(ctx context.Context, k *kernel.Kernel, how func(int32, netip.Prefix)
 		return err
 	}
 	defer c.Close()
-	l, err := c.LinkByName(ctx, "net1")
+	l, err := c.LinkByName(ctx, podLink)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ package rdma
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"testing"
 	"testing/fstest"
@@ -65,8 +66,9 @@ func TestDiscoveryCostsTheSameOnAnyNode(t *testing.T) {
 	}
 }
 
-// TestGIDLookupReadsOnlyEntriesThatAreOlder asserts that the lookup reads no
-// place behind ours: its cost is that of the entries that were there before us.
+// TestGIDLookupReadsOnlyEntriesThatAreOlder asserts that the lookup reads no place behind
+// ours, and the look before it only some more: the cost is that of the entries that were
+// there before us.
 func TestGIDLookupReadsOnlyEntriesThatAreOlder(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ size, used, place int }{{256, 200, 1}, {256, 200, 101}, {256, 256, 255}, {16, 16, 1}, {1024, 4, 3}} {
@@ -76,11 +78,21 @@ func TestGIDLookupReadsOnlyEntriesThatAreOlder(t *testing.T) {
 		addr := fmt.Sprintf("10.7.0.%d", c.place/2)
 		op := wait(addr)
 		op.Device.Name = "mlx5_7"
+		after := maps.Clone(sys)
+		for i := range 2 { // our v1 and v2 entries are not there yet
+			sys[fmt.Sprintf("class/infiniband/mlx5_7/ports/1/gids/%d", c.place-i)] = &fstest.MapFile{Data: []byte("::")}
+		}
+		if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil || reads > min(c.used+gidtable.UnusedRun, c.size)+1 {
+			t.Errorf("%+v: %v in %d reads before the address is set", c, err, reads)
+		}
+		maps.Copy(sys, after)
+		reads = 0
 		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || s.Located()[netip.MustParseAddr(addr)] != c.place {
 			t.Fatalf("got %v, %v", s.Located(), err)
 		}
-		// One for each place up to ours, and the types of our v1 and v2 entries.
-		if want := c.place + 1 + 2; reads != want || n.trips != 0 {
+		// One for each place up to ours, the types of our v1 and v2 entries, and the
+		// interface of the latter.
+		if want := c.place + 1 + 3; reads != want || n.trips != 0 {
 			t.Errorf("%+v: %d reads and %d round trips, want %d and none", c, reads, n.trips, want)
 		}
 	}
@@ -111,7 +123,7 @@ func BenchmarkGIDLookup(b *testing.B) {
 			addr := []netip.Addr{netip.AddrFrom4([4]byte{10, 7, 0, byte(place / 2)})}
 			b.ReportAllocs()
 			for b.Loop() {
-				if all, err := t.Locate(addr, map[netip.Addr]int{}); !all || err != nil {
+				if all, err := t.Locate(gidtable.Interface{Name: "net1", Alone: true}, addr, map[netip.Addr]int{}); !all || err != nil {
 					b.Fatal(all, err)
 				}
 			}

@@ -56,21 +56,46 @@ func (g gid) wait(ctx context.Context) error {
 	}
 	addrs := g.addrs()
 	var all bool
+	of := g.of(g.op.Targets[0].Link)
 	err = g.at(Pod, func() (err error) {
-		all, err = poll(ctx, g.op.Wait, gidInterval, func() (bool, error) { return t.Locate(addrs, g.found) })
+		all, err = poll(ctx, g.op.Wait, gidInterval, func() (bool, error) { return t.Locate(of, addrs, g.found) })
 		return err
 	})
-	if errors.Is(err, gidtable.ErrNone) {
-		return g.noTable(err)
-	}
 	if err != nil {
-		return classify(waiting, g.missing(g.found), err)
+		return g.failed(g.found, err)
 	}
-	if all {
-		return nil
+	if !all {
+		return g.timeout(g.found)
 	}
-	return g.timeout(g.found)
+	g.warn(of.Before)
+	return nil
 }
+
+// warn logs the addresses that another interface of the NIC has, too.
+func (g gid) warn(before gidtable.Before) {
+	for _, a := range g.addrs() {
+		if others := before.Others(a); len(others) > 0 {
+			g.c.Log.Warn("another interface on this NIC has the address of the pod too: find it with rocectl gids, and remove the address there",
+				"address", a, "device", portName(g.op.Device), "index", g.found[a], "others", gidtable.Numbers(others))
+		}
+	}
+}
+
+// failed returns the error for a table in which the entries cannot be found.
+func (g gid) failed(found map[netip.Addr]int, err error) error {
+	var several *gidtable.SeveralError
+	switch {
+	case errors.Is(err, gidtable.ErrNone):
+		return g.noTable(err)
+	case errors.As(err, &several):
+		return cnierr.New(cnierr.NoGID, waiting, several.Addr.String(), foreignEntry,
+			"in the table of %s %w, so another interface on this NIC has the address too, and nothing tells which entry is that of the pod", portName(g.op.Device), err)
+	}
+	return classify(waiting, g.missing(found), err)
+}
+
+// foreignEntry is what to do about an entry of another interface.
+const foreignEntry = "find the other interface with rocectl gids, and remove the address there; an interface that rocectl gids cannot name is in a namespace without a pod of roce: ip netns, lsns -t net"
 
 func (g gid) table() (gidtable.Table, error) {
 	sys, err := g.files(g.side)
@@ -202,14 +227,29 @@ func (g gid) checkTarget(t plan.GIDTarget, have []Entry) error {
 	case len(have) == 0:
 		return g.damaged(subject, "%s has no RoCE v2 entry for it", portName(g.op.Device))
 	case len(have) > 1:
-		return cnierr.New(cnierr.Damaged, checking, subject,
-			"remove the address from the other interface, which rocectl gids shows; until then start programs with the output of rocectl env",
-			"%s has %d RoCE v2 entries for it, so another interface on this node has the address too: %s",
-			portName(g.op.Device), len(have), at(have))
+		return g.twice(t, have)
+	case t.Index != nil && *t.Index != have[0].Index && have[0].Netdev != string(t.Link):
+		return g.damaged(subject, "%s has no RoCE v2 entry of %s for it, but another interface has the address: %s", portName(g.op.Device), t.Link, at(have))
 	case t.Index != nil && *t.Index != have[0].Index:
 		return g.moved(t.Addr, *t.Index, have[0].Index)
 	}
 	return nil
+}
+
+// twice returns the finding for an address with several entries.
+func (g gid) twice(t plan.GIDTarget, have []Entry) error {
+	own := gidtable.Own(have, string(t.Link), t.Index)
+	which := "which is the pod's is not known"
+	if len(own) == 1 {
+		which = fmt.Sprintf("the pod's is at %d", own[0].Index)
+		if t.Index != nil && *t.Index != own[0].Index {
+			which += fmt.Sprintf(", and was at %d", *t.Index)
+		}
+	}
+	return cnierr.New(cnierr.Damaged, checking, t.Addr.String(),
+		"remove the address from the other interface, which rocectl gids shows; until then start programs with the output of rocectl env --container on the node",
+		"%s has %d RoCE v2 entries for it, so another interface on this node has the address too: %s; %s",
+		portName(g.op.Device), len(have), at(have), which)
 }
 
 // damaged returns a finding that only a new pod corrects for certain.

@@ -99,7 +99,7 @@ func TestGIDsAreFoundByAddressAndType(t *testing.T) {
 	t.Parallel()
 	sys := sysfs("mlx5_0",
 		v1("fe80::1"), v2("fe80::1"), "", v1("10.0.0.1"), v2("10.0.0.1"),
-		v1("172.16.0.11"), v2("172.16.0.11"), v2("fd00::11"), v2("172.16.0.11"), "")
+		v1("172.16.0.11"), v2("172.16.0.11"), v2("fd00::11"), entry("172.16.0.11", "RoCE v2", "eth7"), "")
 	s := (&node{}).subsystem(t, sys)
 	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait("172.16.0.11", "fd00::11")}); err != nil {
 		t.Fatal(err)
@@ -211,6 +211,9 @@ func TestCheckOfGIDs(t *testing.T) {
 			"2 RoCE v2 entries for it, so another interface on this node has the address too: index 0 of net1, index 2 of ens1",
 		},
 		{"twice, one on its way out", place(0), []string{v2("172.16.0.11"), entry("172.16.0.11", "RoCE v2", "")}, ""},
+		{"twice, the pod's later", place(2), []string{v2("172.16.0.11"), "", v2("172.16.0.11")}, "the pod's is at 2"},
+		{"twice, not recorded", nil, []string{v2("172.16.0.11"), v2("172.16.0.11")}, "which is the pod's is not known"},
+		{"another interface has it alone", place(2), []string{entry("172.16.0.11", "RoCE v2", "eth7"), "", ""}, "no RoCE v2 entry of net1 for it, but another interface has the address: index 0 of eth7"},
 		{"no table", place(0), nil, "the device is not in the namespace of the host under its name"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -21,7 +21,9 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/shell"
 )
@@ -73,6 +75,8 @@ type Subsystem struct {
 	conns [2]*nldev.Conn
 	trees [2]*tree // of sysfs; the host's is of no use: c.Sys is
 	found map[netip.Addr]int
+	// before is what LookBefore noted, by interface of the pod.
+	before map[conf.LinkName]gidtable.Before
 	// What Facts saw. Facts asks the kernel once, and again only after an operation:
 	// the rails of an attachment share the answer.
 	surveyed [2]*nldev.System
@@ -81,7 +85,7 @@ type Subsystem struct {
 // New returns a Subsystem. It opens nothing before it is used. The caller must
 // Close it.
 func New(c Config) *Subsystem {
-	s := &Subsystem{c: c, dial: c.Dial, mount: mount, found: map[netip.Addr]int{}}
+	s := &Subsystem{c: c, dial: c.Dial, mount: mount, found: map[netip.Addr]int{}, before: map[conf.LinkName]gidtable.Before{}}
 	if s.dial == nil {
 		s.dial = nldev.Dial
 	}

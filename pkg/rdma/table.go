@@ -44,6 +44,12 @@ func (s *Subsystem) Table(of, reader Side, device string, port uint32) ([]Entry,
 // Room says how many more pods free entries are enough for: see gidtable.Room.
 func Room(free, width int) string { return gidtable.Room(free, width) }
 
+// Own returns the entries that may be that of an interface: see gidtable.Own.
+func Own(entries []Entry, name string, was *int) []Entry { return gidtable.Own(entries, name, was) }
+
+// Numbers joins GID indexes for a sentence.
+func Numbers(places []int) string { return gidtable.Numbers(places) }
+
 // Merge joins the entries that two namespaces see of one table: see gidtable.Merge.
 func Merge(a, b []Entry) (all []Entry, differ bool) { return gidtable.Merge(a, b) }
 

@@ -3,10 +3,10 @@
 
 // Package gidtable reads the GID table of a port of an RDMA device from sysfs.
 //
-// It changes nothing. It never distinguishes entries by the names of their
-// interfaces, because names are valid only in their own namespace: the interface of
-// every pod is net1. Package rdma uses it and knows the devices. Everything is in
-// this file.
+// It changes nothing. The name of an entry's interface is valid only in its own
+// namespace: the interface of every pod is net1. So a name alone does not say that an
+// entry is that of a pod. Package rdma uses it and knows the devices. Read this file
+// first, then own.go for which entry is that of a pod.
 package gidtable
 
 import (
@@ -130,51 +130,6 @@ func (t Table) places(fn func(place int, gid netip.Addr) bool) error {
 			return nil
 		}
 	}
-}
-
-// Locate finds the RoCE v2 entries of addresses and adds their lowest GID indexes to
-// found. It returns whether it has all. It does not look for addresses that are in
-// found already. It stops at the last address that it finds. So it reads one file for
-// each index before that one, and one file for each entry of an address. The kernel
-// gives a new entry the lowest free index (find_gid), so the entries before it are
-// older. If an entry is missing, Locate reads the whole table.
-//
-// Errors: ErrNone; those of sysfs as they are.
-func (t Table) Locate(want []netip.Addr, found map[netip.Addr]int) (bool, error) {
-	missing := map[netip.Addr]bool{}
-	for _, a := range want {
-		if _, have := found[a]; !have {
-			missing[a] = true
-		}
-	}
-	if len(missing) == 0 {
-		return true, nil
-	}
-	err := t.places(func(place int, gid netip.Addr) bool {
-		if missing[gid] && t.kind(place) == RoCEv2 {
-			found[gid] = place
-			delete(missing, gid)
-		}
-		return len(missing) > 0
-	})
-	return len(missing) == 0, err
-}
-
-// Settled finds the RoCE v2 entries of addresses as Locate does, and also returns
-// whether it has all of them and no entry of the addresses in gone. It sees an entry of
-// these only before the last entry that it looks for. That is enough after a change of
-// addresses: the kernel makes and removes entries in the order of the changes, from one
-// work queue (gid_cache_wq), and gives a new entry the lowest free index.
-func (t Table) Settled(want, gone []netip.Addr) (found map[netip.Addr]int, settled bool, err error) {
-	found, stale := map[netip.Addr]int{}, false
-	err = t.places(func(place int, gid netip.Addr) bool {
-		stale = slices.Contains(gone, gid)
-		if _, have := found[gid]; !have && slices.Contains(want, gid) && t.kind(place) == RoCEv2 {
-			found[gid] = place
-		}
-		return !stale && len(found) < len(want)
-	})
-	return found, !stale && len(found) == len(want), err
 }
 
 // Before returns the entries with an index below limit, as Entries does, and the size
