@@ -86,14 +86,16 @@ test-hwtest: build .cache/vm/run ## rocectl hwtest in all kinds of virtual machi
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target $(HWTEST_RUNS:%=vm-run-%)
 
-test-verify: build ## rocectl verify on four nodes with faults, and on a real API server and kubelet (root, 3 minutes); not part of check
+test-verify: build .cache/vm/run ## rocectl verify on four nodes with faults, in namespaces and in virtual machines, and on a real API server and kubelet (root, 10 minutes); not part of check
 	TEST_VERIFY=1 go test -count=1 -run 'FourNodes' -v ./pkg/verify
+	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
+	$(MAKE) --no-print-directory vm-run-four-7
 	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
 	REQUIRE_CLUSTER=1 TEST_VERIFY=1 go test -count=1 -run 'DaemonSetAreVerified' -v ./integration/cluster/e2e
 
 # A machine boots on one processor and waits a lot, so two run at a time.
 VM_JOBS ?= 2
-VM_RUNS := unit-6.1 rdma-6.1 ofed-6.1 nodes-6.1 stock-6.1 sriov-6.1 rdma-7 nodes-7
+VM_RUNS := unit-6.1 rdma-6.1 ofed-6.1 nodes-6.1 stock-6.1 sriov-6.1 pcie-6.1 rdma-7 nodes-7
 vm-runs: $(VM_RUNS:%=vm-run-%)
 vm-run-unit-6.1:
 	$(call in_vm,-kernel 6.1,unit.test -test.run '^TestReal')
@@ -109,6 +111,8 @@ vm-run-stock-6.1:
 	$(call in_vm,-kernel 6.1 -rails 0,rdma.test -test.run '^TestStock',sh integration/rdma/testdata/stock.sh)
 vm-run-sriov-6.1:
 	$(call in_vm,-kernel 6.1 -machine sriov,rdma.test -test.run '^TestSRIOV' -test.skip HWTest)
+vm-run-pcie-6.1:
+	$(call in_vm,-kernel 6.1 -machine pcie -rails 5,rdma.test -test.run '^TestPCIe')
 vm-run-rdma-7:
 	$(call in_vm,-kernel 7,rdma.test -test.run '^Test(Shared|Mode|Discovery|Tell|PromiseEqual|PromiseNumber|Names|HWTestWithout)')
 vm-run-nodes-7:
@@ -128,9 +132,13 @@ vm-run-hwtest-sriov-6.1:
 vm-run-hwtest-nodes-7:
 	$(call in_vm,-kernel 7 -nodes 2,rdma.test -test.run '^TestNodesSharedHWTest')
 
+# rocectl verify on four nodes: r2 is the network of the test itself.
+vm-run-four-7:
+	$(call in_vm,-kernel 7 -nodes 4 -rails 3,rdma.test -test.run '^TestFourNodesShared')
+
 in_vm = .cache/vm/run -timeout 45m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2) -test.v
 
-.PHONY: .cache/vm/run $(VM_RUNS:%=vm-run-%) $(HWTEST_RUNS:%=vm-run-%)
+.PHONY: .cache/vm/run vm-run-four-7 $(VM_RUNS:%=vm-run-%) $(HWTEST_RUNS:%=vm-run-%)
 .cache/vm/run:
 	bash integration/deps.sh vm
 	CGO_ENABLED=0 go build -o $@ ./integration/vm/run
@@ -139,7 +147,7 @@ in_vm = .cache/vm/run -timeout 45m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2
 # versions, and builds those that are not there.
 CLUSTER_PROGRAMS := etcd kube-apiserver kubectl kubelet containerd ctr containerd-shim-runc-v2 runc busybox multus bridge loopback host-local helm lws-crds
 
-# One of the tests boots a virtual machine.
+# Two of the tests boot virtual machines.
 test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kubelet (root)
 	bash integration/deps.sh vm
 	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
@@ -236,9 +244,9 @@ scale: ## claim with 10 to 5,000 nodes at once on a real API server, and model 1
 	CGO_ENABLED=0 go -C integration/scale build -buildvcs=false -trimpath -o $(CURDIR)/.cache/scale .
 	.cache/scale $(SCALEFLAGS)
 
-demo: build .cache/vm/run ## two containers in a virtual machine with Soft-RoCE, from ADD to ib_write_bw (root; 3 minutes, the first time more)
+demo: build .cache/vm/run ## two containers in a virtual machine with Soft-RoCE, from ADD to ib_write_bw (root; 3 minutes, the first time 7 and more)
 	CGO_ENABLED=0 go build -o .cache/vm/cnitool github.com/containernetworking/cni/cnitool
-	.cache/vm/run -kernel 7 -- bash integration/demo/run.sh
+	.cache/vm/run -timeout 20m -kernel 7 -- bash integration/demo/run.sh
 
 # By rename, because a runtime may run the plugin at any moment.
 install: build ## install into DESTDIR: the plugins in /opt/cni/bin, rocectl in /usr/local/bin

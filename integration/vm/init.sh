@@ -33,15 +33,17 @@ ln -s "$KERNEL/lib/modules/$RELEASE" /new/lib/modules/
 
 hostname "node$NODE"
 ip link set lo up
-i=0
-while [ "$i" -lt "$RAILS" ]; do
-	ip link set "eth$i" name "r$i"
-	ip link set "r$i" up
-	i=$((i + 1))
+for link in /new/sys/class/net/eth*; do # vm.go gives rails their MAC addresses; the order is that of the PCI bus
+	[ -e "$link" ] || continue
+	read -r mac <"$link/address"
+	case $mac in
+	52:54:00:00:*) name=r$((0x${mac##*:})) ;;
+	*) name=host ;;
+	esac
+	ip link set "${link##*/}" name "$name"
+	ip link set "$name" up
 done
 if [ -n "$REACH" ]; then # the addresses are those that QEMU gives to itself and to a guest
-	ip link set "eth$RAILS" name host
-	ip link set host up
 	ip addr add 10.0.2.15/24 dev host
 	ip route add "$REACH" via 10.0.2.2
 fi

@@ -2,16 +2,14 @@
 # SPDX-FileCopyrightText: The roce-cni authors
 #
 # Goes on where init.sh ended, with the host's programs: makes the RDMA devices,
-# says that the command begins, runs it, and tells its exit status.
+# runs the command, and tells its exit status.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 . /run/vm/machine
-
-tell() { echo "$1" >"$(echo /dev/vport*p1)"; }
 
 # The runner ends the machine when it has the status.
 finish() {
 	stty raw </dev/hvc0 # waits for the output
-	tell "$1"
+	echo "$1" >"$(echo /dev/vport*p1)"
 	while :; do sleep 1000; done
 }
 
@@ -45,6 +43,5 @@ while [ "$i" -lt "$RAILS" ]; do
 	i=$((i + 1))
 done
 export VM_NODE="$NODE"
-tell begins
 (cd "$DIR" && exec sh /run/vm/command)
 finish $?

@@ -159,27 +159,6 @@ func TestAMachineThatEndsBeforeItsCommandIsAnErrorWithTheKernelsLastWords(t *tes
 	}, "6.1")
 }
 
-func TestAMachineThatEndsBeforeItsCommandBeginsBootsAgain(t *testing.T) {
-	boots(t, func(t *testing.T, k Kernel) {
-		real, err := exec.LookPath("qemu-system-x86_64")
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir := t.TempDir()
-		script := fmt.Sprintf("#!/bin/sh\necho >>%[1]s/boots\n[ $(wc -l <%[1]s/boots) -gt 1 ] || exit 1\nexec %[2]s \"$@\"\n", dir, real)
-		if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte(script), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-		var out bytes.Buffer
-		m := machine(t, &out)
-		status, err := k.Run(limited(t), m, "sh", "-c", "echo booted; exit 3")
-		if status != 3 || err != nil || !strings.Contains(out.String(), "boot 1 failed before the command began") || !strings.HasSuffix(out.String(), "booted\n") {
-			t.Errorf("status %d, %v\n%s", status, err, &out)
-		}
-	}, "7")
-}
-
 func TestWhatACommandWritesToFilesIsItsOwn(t *testing.T) {
 	boots(t, func(t *testing.T, k Kernel) {
 		var out bytes.Buffer

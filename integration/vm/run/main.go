@@ -40,7 +40,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.kernel, "kernel", "6.1", "series of the kernel: 6.1 or 7")
 	flag.StringVar(&o.cache, "cache", ".cache/vm", "folder of the kernels")
-	flag.StringVar(&o.machine, "machine", "", "what the machine imitates: ofed-view, mlx5-like, sriov, or nothing")
+	flag.StringVar(&o.machine, "machine", "", "what the machine imitates: ofed-view, mlx5-like, sriov, pcie, or nothing")
 	flag.IntVar(&o.rails, "rails", 2, "NICs with Soft-RoCE")
 	flag.IntVar(&o.nodes, "nodes", 1, "machines; VM_NODE, from 0, tells the command which it is in")
 	flag.IntVar(&o.memory, "memory", 0, "MiB of each; 0: 1024")
