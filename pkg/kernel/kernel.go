@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os/exec"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -141,6 +142,11 @@ func (k *Kernel) Close() {
 
 // Enter runs fn in the pod's namespace; see netns.Enter.
 func (k *Kernel) Enter(fn func() error) error { return netns.Enter(k.podNS, k.path, fn) }
+
+// Start starts a program in the pod's namespace; see netns.Start.
+func (k *Kernel) Start(cmd *exec.Cmd) (wait func() error, err error) {
+	return netns.Start(k.podNS, k.path, cmd)
+}
 
 // EnterHost runs fn in the host's namespace; see netns.Enter.
 func (k *Kernel) EnterHost(fn func() error) error {

@@ -86,9 +86,13 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 			t.Parallel()
 			node := kerneltest.NewNode(t)
 			node.NIC(nic)
-			pod := node.PodAt(filepath.Join(netnsDir(t), fmt.Sprintf("roce-kernel-test-%d-%s", os.Getpid(), strings.ReplaceAll(name, " ", "-"))))
+			id := fmt.Sprintf("roce-kernel-test-%d-%s", os.Getpid(), strings.ReplaceAll(name, " ", "-"))
+			pod := node.PodAt(filepath.Join(netnsDir(t), id))
 			k := open(t, pod)
 			ops := kerneltest.Attachment(nic)
+			own := ops[0].Kind.(plan.Child) // another test looks for its own link in all mounted namespaces, and removes it
+			own.Mark = plan.Mark(conf.Attachment{ContainerID: conf.ContainerID(id), IfName: "net1"})
+			ops[0].Kind = own
 			do(t, k, ops...)
 			for _, c := range commands {
 				pod.IP(c)

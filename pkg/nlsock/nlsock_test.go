@@ -82,3 +82,30 @@ func TestAProtocolThatTheKernelLacksIsRecognisedByItsErrno(t *testing.T) {
 		t.Errorf("got %v, want EPROTONOSUPPORT", err)
 	}
 }
+
+// FuzzAttributes: no bytes panic, also as attributes in attributes, as an error of the
+// kernel, and as text or number. No attribute has more bytes than the message.
+func FuzzAttributes(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte{3, 0, 1, 0})                        // shorter than its head
+	f.Add([]byte{255, 255, 1, 0, 1})                 // longer than the message
+	f.Add([]byte{5, 0, 1, 0x80, 'a'})                // without padding
+	f.Add([]byte{12, 0, 1, 0x80, 8, 0, 2, 0, 1, 2})  // cut in the inner one
+	f.Add([]byte{254, 255, 255, 255, 0, 0, 0, 0, 9}) // an errno, and half a header
+	f.Fuzz(func(t *testing.T, b []byte) {
+		total := 0
+		for _, v := range Attributes(b) {
+			total += unix.SizeofRtAttr + len(v)
+			for _, inner := range Attributes(v) {
+				_, _ = Text(inner), Number(inner)
+			}
+		}
+		if total > len(b) {
+			t.Errorf("%x: attributes of %d bytes", b, total)
+		}
+		for _, typ := range []uint16{unix.NLMSG_ERROR, unix.NLMSG_DONE, unix.NLMSG_MIN_TYPE} {
+			var r Reply
+			r.add(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ, Flags: unix.NLM_F_ACK_TLVS | unix.NLM_F_CAPPED}, Data: b})
+		}
+	})
+}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package netns opens network namespaces, compares them, and runs functions in them. It
-// makes and removes namespaces for tests of a node.
+// Package netns opens network namespaces, compares them, and runs functions in them. For
+// tests of a node it makes and removes namespaces, and runs programs in them.
 //
 // It never leaves a thread in the wrong namespace, and nothing else of roce-cni enters
 // a namespace. It stands below package kernel. This file has all of that; paths.go finds
@@ -14,7 +14,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"runtime"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -142,6 +144,29 @@ func Enter(fd int, path string, fn func() error) error {
 		panic(panicked)
 	}
 	return err
+}
+
+// Start starts a program in the namespace. It does not outlive this process: the kernel
+// kills it when the thread ends that has started it (PR_SET_PDEATHSIG), so a goroutine
+// keeps this thread until the program has ended. wait waits for that.
+func Start(fd int, path string, cmd *exec.Cmd) (wait func() error, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	started, done := make(chan error, 1), make(chan struct{})
+	var ended error
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := enter(fd, path, cmd.Start)
+		started <- err
+		if err == nil {
+			ended = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return func() error { <-done; return ended }, nil
 }
 
 // enter runs fn in the namespace.

@@ -4,11 +4,18 @@
 package netns
 
 import (
+	"bufio"
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -97,4 +104,91 @@ func TestNoThreadStaysInANamespaceThatWasMade(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestAProgramDoesNotOutliveTheProcessThatStartedIt starts itself once more, which starts a
+// program in a namespace and ends threads of its own, and kills it.
+func TestAProgramDoesNotOutliveTheProcessThatStartedIt(t *testing.T) {
+	const variable = "NETNS_TEST_STARTS_IN"
+	if path := os.Getenv(variable); path != "" {
+		startAndBlock(path)
+	}
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pod")
+	err := Make(path)
+	if errors.Is(err, unix.EPERM) && os.Getenv("REQUIRE_NETNS") != "1" {
+		t.Skip("only root can make namespaces")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = Remove(path) })
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), variable+"="+path)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	lines.Scan()
+	var pid int
+	if _, err := fmt.Sscanf(lines.Text(), "program %d runs", &pid); err != nil {
+		t.Fatalf("%q: %v", lines.Text(), err)
+	}
+	fd, id, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &st); err != nil || st.Ino != id.Ino {
+		t.Errorf("the program is in namespace %d (%v), want %d", st.Ino, err, id.Ino)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait() // it was killed
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for tick := time.NewTicker(10 * time.Millisecond); runs(pid); {
+		select {
+		case <-ctx.Done():
+			_ = unix.Kill(pid, unix.SIGKILL)
+			t.Fatal("the program goes on")
+		case <-tick.C:
+		}
+	}
+}
+
+// startAndBlock starts a program, says so if it goes on when threads end, and blocks.
+func startAndBlock(path string) {
+	fd, _, err := Open(path)
+	if err != nil {
+		panic(err)
+	}
+	cmd := exec.CommandContext(context.Background(), "sleep", "1000")
+	if _, err := Start(fd, path, cmd); err != nil {
+		panic(err)
+	}
+	for range 100 {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread() // the thread ends with the goroutine
+		}()
+		<-done
+	}
+	time.Sleep(100 * time.Millisecond)
+	if !runs(cmd.Process.Pid) {
+		panic("the program ended")
+	}
+	fmt.Printf("program %d runs\n", cmd.Process.Pid)
+	select {}
+}
+
+// runs says whether a process runs: it is there, and has not ended.
+func runs(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(b), ") Z ")
 }

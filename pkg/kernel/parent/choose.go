@@ -47,7 +47,7 @@ func (s search) candidates(p conf.Parent) ([]candidate, error) {
 		if ours(l) || s.onVLAN && l.Kind == "vlan" {
 			continue
 		}
-		if representor(l.PhysPort) && !slices.ContainsFunc(p.IfNames, l.Has) {
+		if Representor(l.PhysPort) && !slices.ContainsFunc(p.IfNames, l.Has) {
 			continue
 		}
 		if p.RDMA == "" || slices.Contains(of, l.Index) {
@@ -57,12 +57,12 @@ func (s search) candidates(p conf.Parent) ([]candidate, error) {
 	return out, nil
 }
 
-// representor says whether port, the name of a link's port in the hardware, is
+// Representor says whether port, the name of a link's port in the hardware, is
 // that of the representor of a virtual or scalable function, such as "pf0vf3"
 // or "c1pf0sf88" (__devlink_port_phys_port_name_get). In switchdev mode each
 // function has one representor in the host. A representor gets the frames that
 // no rule of the switch takes. It has the PCI address of the physical function.
-func representor(port string) bool {
+func Representor(port string) bool {
 	if after, ok := strings.CutPrefix(port, "c"); ok {
 		port = strings.TrimLeft(after, "0123456789")
 	}
@@ -124,7 +124,7 @@ func (c candidate) lacks(p conf.Parent, sys fs.FS) string {
 	case p.PCI == "" && len(p.Vendors)+len(p.DeviceIDs)+len(p.Drivers) == 0:
 		return ""
 	}
-	dir, id := c.device(sys)
+	dir, id := c.listed(sys)
 	switch {
 	case p.PCI != "" && !strings.EqualFold(p.PCI, id):
 		return "pci"
@@ -132,7 +132,7 @@ func (c candidate) lacks(p conf.Parent, sys fs.FS) string {
 		return "vendors"
 	case !among(p.DeviceIDs, func() string { return readID(sys, dir+"/device") }):
 		return "deviceIDs"
-	case !among(p.Drivers, func() string { return linkBase(sys, dir+"/driver") }):
+	case !among(p.Drivers, func() string { return c.driver(sys) }):
 		return "drivers"
 	}
 	return ""
@@ -159,6 +159,25 @@ func (c candidate) device(sys fs.FS) (dir, id string) {
 		return "", ""
 	}
 	return path.Join("bus", cmp.Or(bus, "pci"), "devices", id), id
+}
+
+// listed returns the device as lspci lists it. That is the same, but for a virtio NIC: its
+// virtio device has numbers of its own, and is on a PCI function.
+func (c candidate) listed(sys fs.FS) (dir, id string) {
+	dir, id = c.device(sys)
+	if target, err := fs.ReadLink(sys, dir); err == nil && strings.HasPrefix(dir, "bus/virtio/") {
+		function := path.Base(path.Dir(target))
+		if _, ok := parsePCI(function); ok {
+			return "bus/pci/devices/" + function, function
+		}
+	}
+	return dir, id
+}
+
+// driver returns the name of the link's driver, "" if it has none.
+func (c candidate) driver(sys fs.FS) string {
+	dir, _ := c.device(sys)
+	return linkBase(sys, dir+"/driver")
 }
 
 // among says whether want is empty or contains what get returns. It ignores a

@@ -43,7 +43,7 @@ func leftOut(all []candidate, p conf.Parent, sys fs.FS) string {
 
 // property returns what the link has for a key of a selector, "none" for nothing.
 func (c candidate) property(key string, sys fs.FS) string {
-	dir, id := c.device(sys)
+	dir, id := c.listed(sys)
 	var has string
 	switch key {
 	case "subnet":
@@ -61,7 +61,7 @@ func (c candidate) property(key string, sys fs.FS) string {
 	case "deviceIDs":
 		has = bare(readID(sys, dir+"/device"))
 	case "drivers":
-		has = linkBase(sys, dir+"/driver")
+		has = c.driver(sys)
 	}
 	return cmp.Or(has, "none")
 }

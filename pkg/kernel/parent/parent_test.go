@@ -167,6 +167,31 @@ func TestSelectorMustMatchExactlyOne(t *testing.T) {
 	}
 }
 
+// TestAVirtioNICIsSelectedAsLspciShowsIt: its virtio device has numbers of its own.
+func TestAVirtioNICIsSelectedAsLspciShowsIt(t *testing.T) {
+	t.Parallel()
+	h, addrs, sys := gpuNode()
+	h = append(h, rtnl.Link{Index: int32(len(h)), Name: "virt", Type: unix.ARPHRD_ETHER, MTU: 4200, Flags: unix.IFF_UP | unix.IFF_LOWER_UP, Dev: "virtio3", Bus: "virtio"})
+	symlink(sys, "bus/virtio/devices/virtio3", "../../../devices/pci0000:00/0000:00:03.0/virtio3")
+	for name, id := range map[string]string{
+		"devices/pci0000:00/0000:00:03.0/virtio3/vendor": "0x1af4", "devices/pci0000:00/0000:00:03.0/virtio3/device": "0x0001",
+		"bus/pci/devices/0000:00:03.0/vendor": "0x1af4", "bus/pci/devices/0000:00:03.0/device": "0x1041",
+	} {
+		sys[name] = &fstest.MapFile{Data: []byte(id + "\n")}
+	}
+	symlink(sys, "devices/pci0000:00/0000:00:03.0/virtio3/driver", "../../../../bus/virtio/drivers/virtio_net")
+	for _, p := range []conf.Parent{{PCI: "0000:00:03.0"}, {Vendors: []string{"1af4"}, DeviceIDs: []string{"1041"}}, {Drivers: []string{"virtio_net"}}} {
+		l, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: p}}})
+		if err != nil || l.Name != "virt" {
+			t.Errorf("%+v: got %q, %v", p, l.Name, err)
+		}
+	}
+	_, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{DeviceIDs: []string{"9999"}, IfNames: []string{"virt"}}}}})
+	if err == nil || !strings.Contains(err.Error(), "virt (deviceIDs 1041)") {
+		t.Errorf("got %v, want the ID of the PCI function", err)
+	}
+}
+
 // TestRepresentorsAreSelectedByTheirNamesAlone has a NIC in switchdev mode: the
 // representors of its functions have its PCI address.
 func TestRepresentorsAreSelectedByTheirNamesAlone(t *testing.T) {

@@ -97,7 +97,7 @@ func (s search) checked(ctx context.Context, l rtnl.Link) (pf string, vf rtnl.VF
 		return "", rtnl.VF{}, false
 	}
 	for _, e := range pfs {
-		if representor(readID(s.sys, path.Join(physfn, "net", e.Name(), "phys_port_name"))) {
+		if Representor(readID(s.sys, path.Join(physfn, "net", e.Name(), "phys_port_name"))) {
 			continue
 		}
 		for _, vf := range s.vfs(ctx, e.Name()) {

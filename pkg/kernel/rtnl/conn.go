@@ -12,6 +12,8 @@ package rtnl
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/vishvananda/netlink/nl"
@@ -42,6 +44,10 @@ func (c *Conn) Close() { c.sock.Close() }
 
 // ErrInterrupted is returned for a dump that was interrupted in every attempt.
 var ErrInterrupted = nlsock.ErrInterrupted
+
+// ErrShort is returned for an answer with a row that ends in its fixed part. The kernel
+// makes none; a recording may have one.
+var ErrShort = errors.New("a netlink row is too short")
 
 // Change is a request to change something. Use it only once.
 type Change struct{ req *nl.NetlinkRequest }
@@ -98,6 +104,11 @@ func (c *Conn) exchange(ctx context.Context, reqs []*nl.NetlinkRequest) []nlsock
 	if err != nil {
 		replies = slices.Repeat([]nlsock.Reply{{Err: err}}, len(reqs))
 	}
+	for i, r := range replies {
+		if r.Err == nil {
+			replies[i].Err = short(reqs[i], r.Rows)
+		}
+	}
 	return replies
 }
 
@@ -119,7 +130,37 @@ func (c *Conn) get(ctx context.Context, req *nl.NetlinkRequest) ([]byte, error) 
 
 // dump returns all rows of a dump. It repeats a dump that a change interrupted.
 func (c *Conn) dump(ctx context.Context, req *nl.NetlinkRequest) ([][]byte, error) {
-	return c.sock.Dump(ctx, message(req))
+	rows, err := c.sock.Dump(ctx, message(req))
+	if err == nil {
+		err = short(req, rows)
+	}
+	return rows, err
+}
+
+// short returns an error that names the first row that ends in its fixed part, so that the
+// code that reads rows need not look.
+func short(req *nl.NetlinkRequest, rows [][]byte) error {
+	name, want := "", 0
+	switch req.Type {
+	case unix.RTM_GETLINK:
+		name, want = "RTM_GETLINK", unix.SizeofIfInfomsg
+	case unix.RTM_GETADDR:
+		name, want = "RTM_GETADDR", unix.SizeofIfAddrmsg
+	case unix.RTM_GETROUTE:
+		name, want = "RTM_GETROUTE", unix.SizeofRtMsg
+	case unix.RTM_GETRULE:
+		name, want = "RTM_GETRULE", unix.SizeofRtMsg
+	case unix.RTM_GETNEIGH:
+		name, want = "RTM_GETNEIGH", unix.SizeofNdMsg
+	case unix.RTM_GETNSID:
+		name, want = "RTM_GETNSID", nl.NewRtGenMsg().Len()
+	}
+	for i, row := range rows {
+		if len(row) < want {
+			return fmt.Errorf("%w: row %d of the answer to %s has %d bytes, want at least %d", ErrShort, i+1, name, len(row), want)
+		}
+	}
+	return nil
 }
 
 // message returns the request as nlsock takes it.

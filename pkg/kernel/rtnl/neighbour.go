@@ -51,9 +51,6 @@ func (c *Conn) HasNeighbour(ctx context.Context, n Neighbour) (bool, error) {
 }
 
 func (n Neighbour) is(row []byte) bool {
-	if len(row) < unix.SizeofNdMsg {
-		return false
-	}
 	index, state := int32(binary.NativeEndian.Uint32(row[4:])), binary.NativeEndian.Uint16(row[8:])
 	var dst netip.Addr
 	var lladdr []byte

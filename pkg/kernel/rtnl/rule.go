@@ -86,7 +86,9 @@ func parseRule(b []byte) Rule {
 		case unix.FRA_PRIORITY:
 			r.Priority = nlsock.Number(v)
 		case unix.FRA_PROTOCOL:
-			r.Protocol = v[0]
+			if len(v) > 0 {
+				r.Protocol = v[0]
+			}
 		case unix.FRA_SUPPRESS_PREFIXLEN, unix.FRA_SUPPRESS_IFGROUP:
 			r.Odd = r.Odd || nlsock.Number(v) != unset
 		case unix.FRA_FLOW, unix.FRA_GOTO:
