@@ -167,3 +167,36 @@ func TestLongAddressThatAnotherPodSetsLater(t *testing.T) {
 		})
 	}
 }
+
+// TestMLX5LateEntryIsNotThatOfAnotherPod has another pod hold the address at an index behind
+// unused ones, on an interface of the same name, and a NIC that is slow.
+func TestMLX5LateEntryIsNotThatOfAnotherPod(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	const addr = "172.16.0.64"
+	other := n.pod()
+	far := ""
+	for i := range 25 { // v1 and v2
+		far += fmt.Sprintf("ip -n %s addr add 10.99.0.%d/32 dev net1\n", other.Name, 1+i)
+	}
+	shell(t, fmt.Sprintf(`ip link add link r0 name net1 netns %[1]s type macvlan mode bridge
+		ip netns exec %[1]s sysctl -qw net.ipv4.conf.all.arp_ignore=8 net.ipv6.conf.all.disable_ipv6=1
+		ip -n %[1]s link set net1 up
+		%[2]sip -n %[1]s addr add %[3]s/32 dev net1
+		%[4]s`, other.Name, far, addr, strings.ReplaceAll(far, " add ", " del ")))
+	cnitest.Await(t, "the other pod has only the address", func() bool {
+		now := gids(t, "", "mlx5_0")
+		return len(now.of("10.99.0.25")) == 0 && len(now.of(addr)) > 0
+	})
+	foreign := v2Place(t, other.Name, "mlx5_0/ports/1", addr)
+	firmware(t, "gid_late_ms", "20")
+	a := n.attach(n.rail(0).With("ipam", map[string]any{
+		"type": "roce-ipam", "quarantine": "0s", "subnets": []any{map[string]any{"subnet": "172.16.0.0/24", "ranges": []any{addr + "-" + addr}}},
+	}), n.pod())
+	a.mustAdd()
+	if at := a.indexes()[addr]; at >= foreign {
+		t.Errorf("ADD found index %d, and the other pod has %d", at, foreign)
+	}
+	a.mustDel()
+	other.Remove(t)
+	n.nothingLeft()
+}

@@ -211,7 +211,7 @@ func find(ports []Port, a Addr, h Hints) (Rail, bool) {
 		r.doubt = own
 	}
 	if len(found) > 1 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s has entries in %s: %s, %s", a.Addr, strings.Join(texts(found), ", "), best, h.reason(best, a)))
+		r.Notes = append(r.Notes, fmt.Sprintf("%s has entries in %s: %s, %s", a.Addr, strings.Join(texts(found), ", "), best, h.reason(best, a, found)))
 	}
 	if len(places) > 1 {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s is in %s at %s: another interface on this node has the address too", a.Addr, best, rdma.Numbers(places)))
@@ -244,16 +244,28 @@ func (h Hints) rank(p Port, a Addr) int {
 	switch {
 	case h.Recorded[a.Addr].Device == p.Device:
 		return 0
+	case !p.has(a):
+		return 3
 	case slices.Contains(h.Slaves, p.Netdev):
 		return 2
 	}
 	return 1
 }
 
-func (h Hints) reason(p Port, a Addr) string {
+// has says whether an entry of an address is of an interface with the name of the address's.
+func (p Port) has(a Addr) bool {
+	return slices.ContainsFunc(p.Entries, func(e rdma.Entry) bool {
+		return e.GID == a.Addr && e.Type == rdma.RoCEv2 && e.Netdev == string(a.Link)
+	})
+}
+
+// reason says why a port was chosen among those with an entry for an address.
+func (h Hints) reason(p Port, a Addr, among []Port) string {
 	switch {
 	case h.Recorded[a.Addr].Device == p.Device:
 		return "as ADD found it"
+	case p.has(a) && slices.ContainsFunc(among, func(o Port) bool { return !o.has(a) }):
+		return fmt.Sprintf("because the entry there is of %s: another interface on this node has the address too", a.Link)
 	case slices.Contains(h.Slaves, p.Netdev):
 		return "one NIC of a bond that has no RDMA device of its own now, so RDMA does not fail over"
 	case len(h.Slaves) > 0 && p.Netdev != "":

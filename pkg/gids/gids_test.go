@@ -176,6 +176,22 @@ func TestOfAnAddressThatExistsTwiceThePodsOwnIndexIsTaken(t *testing.T) {
 
 func place(n int) *int { return &n }
 
+// TestAnEntryOnAnotherNICIsNotThatOfTheInterface has another pod set the address on the
+// first NIC, on an interface of another name.
+func TestAnEntryOnAnotherNICIsNotThatOfTheInterface(t *testing.T) {
+	t.Parallel()
+	foreign, own := portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "", "172.16.0.5")
+	foreign.Entries[0].Netdev = "eth7"
+	rails, err := Find([]Port{foreign, own}, on("net1", "172.16.0.5"), Hints{})
+	if err != nil || rails[0].Port.Device != "mlx5_1" || rails[0].Index != 1 {
+		t.Fatalf("got %v, %v, want mlx5_1 at 1", rails, err)
+	}
+	const note = "mlx5_1:1, because the entry there is of net1: another interface on this node has the address too"
+	if got := strings.Join(rails[0].Notes, "\n"); !strings.Contains(got, note) {
+		t.Errorf("it says %q, want %q", got, note)
+	}
+}
+
 func TestAPortThatIsDownIsReported(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]string{"DOWN": "mlx5_0:1 is DOWN, not ACTIVE", "ACTIVE": "", "": ""} {

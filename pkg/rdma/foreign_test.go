@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -42,12 +43,12 @@ func TestAnEntryOfAnotherInterfaceIsNotThatOfThePod(t *testing.T) {
 		{"of the same name", []string{v2(addr), "", ""}, []string{v2(addr), v2(addr), ""}, 1, "others=0"},
 		{"of the same name, and v1", []string{v1(addr), v2(addr), "", ""}, []string{v1(addr), v2(addr), v1(addr), v2(addr)}, 3, `others="0 and 1"`},
 		{"behind that of the pod", []string{v2("10.0.0.1"), "", v2(addr)}, []string{v2("10.0.0.1"), v2(addr), v2(addr)}, 1, "others=2"},
-		{"not there yet", []string{v2("10.0.0.1"), v2(addr), ""}, []string{v2("10.0.0.1"), v2(addr), ""}, -1, "no RoCE v2 entry"},
+		{"not there yet", []string{v2("10.0.0.1"), v2(addr), ""}, []string{v2("10.0.0.1"), v2(addr), ""}, -1, "had the address before, at the index 1"},
 		{
-			"both behind what was read", append([]string{v2("10.0.0.1")}, hole...),
-			append(append([]string{v2("10.0.0.1")}, hole...), v2(addr), v2(addr)), -1, "at the indexes 41 and 42, and each is of an interface called net1",
+			"behind many places that programs hold", append([]string{v2("10.0.0.1")}, hole...),
+			append(append([]string{v2("10.0.0.1")}, hole...), v2(addr)), -1, "at the index 41",
 		},
-		{"behind what was read, alone", append([]string{v2("10.0.0.1")}, hole...), append(append([]string{v2("10.0.0.1")}, hole...), v2(addr)), 41, ""},
+		{"behind some places that programs hold", append([]string{v2("10.0.0.1")}, hole[:20]...), append(append([]string{v2("10.0.0.1")}, hole[:20]...), v2(addr)), 21, ""},
 		{"the driver hides others", hole, append(append([]string{}, hole...), v2(addr)), 40, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -79,6 +80,39 @@ func TestAnEntryOfAnotherInterfaceIsNotThatOfThePod(t *testing.T) {
 	}
 }
 
+// TestRepairDoesNotTakeTheEntryOfThePodForThatOfAnother has the pod keep the entry of an
+// address that repair sets: it has the address with another prefix.
+func TestRepairDoesNotTakeTheEntryOfThePodForThatOfAnother(t *testing.T) {
+	t.Parallel()
+	const addr = "172.16.0.11"
+	for index, found := range map[int]bool{1: true, 3: false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := New(Config{Enter: here, Sys: sysfs("mlx5_0", v2("10.0.0.1"), v2(addr), "", ""), Log: slog.New(slog.DiscardHandler)})
+			op := wait(addr)
+			op.Targets[0].Index = &index
+			if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
+				t.Fatal(err)
+			}
+			at, err := s.Place(t.Context(), rail(time.Second), addrs(addr), nil)
+			if (err == nil) != found || found && at[addrs(addr)[0]] != 1 {
+				t.Errorf("ADD found index %d: got %v, %v", index, at, err)
+			}
+		})
+	}
+}
+
+// TestTwoEntriesOfAnAddressThatWasSetBeforeAreAnError has another plugin set the address, so
+// that nothing looked at the table before.
+func TestTwoEntriesOfAnAddressThatWasSetBeforeAreAnError(t *testing.T) {
+	t.Parallel()
+	const addr = "172.16.0.11"
+	s := New(Config{Enter: here, Sys: sysfs("mlx5_0", v2("10.0.0.1"), v2(addr), "", v2(addr), "")})
+	err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: wait(addr)})
+	if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "at the indexes 1 and 3, and each is of an interface called net1") || hintOf(err) == "" {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestPlaceWaitsForItsOwnEntriesToGo has an entry of another interface stay.
 func TestPlaceWaitsForItsOwnEntriesToGo(t *testing.T) {
 	t.Parallel()
@@ -96,4 +130,54 @@ func TestPlaceWaitsForItsOwnEntriesToGo(t *testing.T) {
 	if own := (Entry{Index: 1, GID: addrs(addr)[0], Netdev: "net1"}); !s.Has("net1", own) || s.Has("net1", Entry{GID: own.GID, Netdev: "net1"}) || s.Has("eth7", own) {
 		t.Error("Has does not know the entries apart")
 	}
+}
+
+// TestAnEntryBehindAGapIsNotTakenForOneThatIsLate has another interface of the same name
+// hold the address far behind the first free index, and has the NIC make the entry of the
+// pod late.
+func TestAnEntryBehindAGapIsNotTakenForOneThatIsLate(t *testing.T) {
+	t.Parallel()
+	const addr = "172.16.0.11"
+	for _, unused := range []int{2, 40, 200} {
+		synctest.Test(t, func(t *testing.T) {
+			before := make([]string, unused+2)
+			before[0], before[unused+1] = v2("10.0.0.1"), v2(addr)
+			after := slices.Clone(before)
+			after[1] = v2(addr)
+			sys := changing{sysfs("mlx5_0", before...), sysfs("mlx5_0", after...), time.Now().Add(5 * time.Millisecond)}
+			s := New(Config{Enter: here, Sys: sys, Log: slog.New(slog.DiscardHandler)})
+			op := wait(addr)
+			if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
+				t.Fatal(err)
+			}
+			at, placeErr := s.Place(t.Context(), rail(time.Second), addrs(addr), nil)
+			err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op})
+			a := addrs(addr)[0]
+			if err != nil || placeErr != nil || s.Located()[a] != 1 || at[a] != 1 {
+				t.Errorf("%d unused: got %v, %v and %v, %v, want 1", unused, s.Located(), err, at, placeErr)
+			}
+		})
+	}
+}
+
+// TestAnEntryThatWentAndCameIsThatOfThePod has an entry of the address go after the look,
+// and the pod get its index: the entry was of an address that the pod had until now, or the
+// other interface has lost the address.
+func TestAnEntryThatWentAndCameIsThatOfThePod(t *testing.T) {
+	t.Parallel()
+	const addr = "172.16.0.11"
+	synctest.Test(t, func(t *testing.T) {
+		was, gone := sysfs("mlx5_0", v2("10.0.0.1"), v2(addr)), sysfs("mlx5_0", v2("10.0.0.1"), "")
+		now := time.Now()
+		s := New(Config{Enter: here, Log: slog.New(slog.DiscardHandler), Sys: changing{
+			was, changing{gone, was, now.Add(8 * time.Millisecond)}, now.Add(3 * time.Millisecond),
+		}})
+		op := wait(addr)
+		if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || s.Located()[addrs(addr)[0]] != 1 {
+			t.Errorf("got %v, %v, want 1", s.Located(), err)
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/plan"
@@ -18,8 +19,13 @@ import (
 // other interfaces with the same address. all are the operations of the attachment. It
 // does nothing for devices that are not in the host's namespace. Errors: NoRDMA when a
 // device is gone.
+//
+// It reads the whole table if fillers or recorded indexes can be anywhere in it. Otherwise
+// it need not: the lowest free index is the pod's.
 func (s *Subsystem) LookBefore(all, set plan.Ops) error {
+	aligned := slices.ContainsFunc(all, func(op plan.Op) bool { _, is := op.Kind.(plan.Align); return is })
 	for g := range plan.All[plan.GID](all) {
+		whole := aligned || slices.ContainsFunc(g.Targets, func(t plan.GIDTarget) bool { return t.Index != nil })
 		link := g.Targets[0].Link
 		var addrs []netip.Addr
 		for a := range plan.All[plan.Address](set.At(plan.Pod)) {
@@ -32,7 +38,7 @@ func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 		}
 		var before gidtable.Before
 		err := s.at(Pod, func() (err error) {
-			before, err = gidtable.New(s.c.Sys, g.Device.Name, g.Device.Port).Look(addrs)
+			before, err = gidtable.New(s.c.Sys, g.Device.Name, g.Device.Port).Look(addrs, whole)
 			return err
 		})
 		if errors.Is(err, gidtable.ErrNone) {
@@ -40,6 +46,11 @@ func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 		}
 		if err != nil {
 			return classify("read GID table of", portName(g.Device), err)
+		}
+		for _, t := range g.Targets {
+			if t.Index != nil { // repair can set an address that the pod has with another prefix
+				before.Own(*t.Index)
+			}
 		}
 		s.before[link] = before
 	}

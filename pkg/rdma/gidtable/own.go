@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Several interfaces of a NIC can have one address. Each has an entry of its own
@@ -17,41 +18,62 @@ import (
 // interface, and interfaces of other namespaces may have that name. So an entry is that
 // of an interface if it has the name, and if it was not there before the address was set.
 
-// Before is what a table had before addresses were set. The zero value knows nothing.
+// Before is where a table had entries of addresses before they were set. The zero value
+// knows nothing.
 type Before struct {
-	read   int                  // the indexes below it were read
-	others map[netip.Addr][]int // the indexes of entries of the same addresses
-	hides  bool                 // the driver shows the reader only its own entries
+	read   int // the indexes below it were read
+	others map[netip.Addr][]int
 }
 
-// Others returns the indexes of the entries that an address had already.
+// Others returns the indexes of the entries that an address had already, without those
+// that have been seen to be gone since then.
 func (b Before) Others(addr netip.Addr) []int { return b.others[addr] }
 
-// UnusedRun is how many unused indexes in a row end Look. The kernel takes the lowest
-// free index, and others may take some until the address is set.
+// see notes what an index has now. If it does not have an address any more, the next entry
+// there is new. If Look did not read it, its entry counts as there before.
+func (b Before) see(place int, gid netip.Addr) {
+	if b.others != nil && place >= b.read && gid.IsValid() && !slices.Contains(b.others[gid], place) {
+		b.others[gid] = append(b.others[gid], place)
+	}
+	for a, places := range b.others {
+		if a != gid {
+			b.others[a] = slices.DeleteFunc(places, func(p int) bool { return p == place })
+		}
+	}
+}
+
+// Own says that the entry at an index is that of the interface itself: its address was set
+// already.
+func (b Before) Own(place int) { b.see(place, netip.Addr{}) }
+
+// UnusedRun is how many unused indexes in a row end a look that is not whole. The kernel
+// gives a new entry the lowest free index (find_gid), and others may take some until then.
 const UnusedRun = 32
 
-// Look returns which entries of addresses a table has. It does not read the rest of the
-// table behind a run of unused indexes. Errors: ErrNone; those of sysfs as they are.
-func (t Table) Look(addrs []netip.Addr) (Before, error) {
+// Look returns which entries of addresses a table has. If whole is false, it reads nothing
+// behind a run of unused indexes, and an entry there does not count as new: it is far behind
+// the lowest free index, unless programs hold the whole run. Errors: ErrNone; those of sysfs
+// as they are.
+func (t Table) Look(addrs []netip.Addr, whole bool) (Before, error) {
 	out := Before{others: map[netip.Addr][]int{}}
-	used, unused := 0, 0
+	used, unused := false, 0
 	err := t.places(func(place int, gid netip.Addr) bool {
 		out.read = place + 1
 		if !gid.IsValid() {
 			unused++
-			return unused < UnusedRun
+			return whole || unused < UnusedRun
 		}
-		used, unused = used+1, 0
+		used, unused = true, 0
 		if slices.Contains(addrs, gid) {
 			out.others[gid] = append(out.others[gid], place)
 		}
 		return true
 	})
-	if unused < UnusedRun {
+	// If no index is used, the driver shows only entries of the reader's namespace: the NIC
+	// itself has one.
+	if whole || unused < UnusedRun || !used {
 		out.read = math.MaxInt
 	}
-	out.hides = used == 0 // the NIC itself has the first entry
 	return out, err
 }
 
@@ -59,20 +81,17 @@ func (t Table) Look(addrs []netip.Addr) (Before, error) {
 type Interface struct {
 	Name   string // in the pod
 	Before Before // the addresses were set
-	// Alone says that the pod has the address alone. Then the first entry of the name is
-	// the right one, and the table is not read behind it.
+	// Alone says that the pod has the address alone, so that Before is not needed.
 	Alone bool
 }
 
-// certain says whether the entry of an address and the name is that of the interface:
-// Look has read the index, so the entry is new.
-func (i Interface) certain(place int) bool {
-	return i.Alone || i.Before.hides || place < i.Before.read
-}
+// certain says whether the first entry of the name that was not there before is that of the
+// interface.
+func (i Interface) certain() bool { return i.Alone || i.Before.others != nil }
 
-// was says whether an entry was there before the address was set.
+// was says whether an entry was there before the address was set, or counts as such.
 func (i Interface) was(place int, gid netip.Addr) bool {
-	return slices.Contains(i.Before.others[gid], place)
+	return i.Before.others != nil && place >= i.Before.read || slices.Contains(i.Before.others[gid], place)
 }
 
 // Has says whether an entry is that of the interface, as far as that is known.
@@ -91,22 +110,18 @@ func (e *SeveralError) Error() string {
 
 // Numbers joins GID indexes for a sentence.
 func Numbers(places []int) string {
-	out := ""
-	for i, n := range places {
-		if i > 0 {
-			out += " and "
-		}
-		out += fmt.Sprint(n)
+	words := make([]string, 0, len(places))
+	for _, n := range places {
+		words = append(words, fmt.Sprint(n))
 	}
-	return out
+	return strings.Join(words, " and ")
 }
 
 // Locate finds the RoCE v2 entries of the addresses of an interface, and adds their GID
 // indexes to found. It returns whether it has all. It does not look for addresses that
 // are in found already. It stops at the last address that it finds for certain. So it
 // reads one file for each index before that one, and two files for each entry of an
-// address. If an entry is missing, or was at an index that Look did not read, Locate
-// reads the whole table.
+// address. If an entry is missing, or Before knows nothing, Locate reads the whole table.
 //
 // Errors: ErrNone, SeveralError; those of sysfs as they are.
 func (t Table) Locate(of Interface, want []netip.Addr, found map[netip.Addr]int) (bool, error) {
@@ -136,6 +151,7 @@ func (t Table) find(of Interface, want, gone []netip.Addr) (found map[netip.Addr
 	found = map[netip.Addr]int{}
 	perhaps := map[netip.Addr][]int{}
 	err = t.places(func(place int, gid netip.Addr) bool {
+		of.Before.see(place, gid)
 		_, have := found[gid]
 		wanted := !have && slices.Contains(want, gid) && !of.was(place, gid) && t.kind(place) == RoCEv2
 		old := slices.Contains(gone, gid) && !of.was(place, gid)
@@ -143,7 +159,7 @@ func (t Table) find(of Interface, want, gone []netip.Addr) (found map[netip.Addr
 		case !wanted && !old || t.netdev(place) != of.Name:
 		case old:
 			stale = true
-		case of.certain(place):
+		case of.certain():
 			found[gid] = place
 		default:
 			perhaps[gid] = append(perhaps[gid], place)

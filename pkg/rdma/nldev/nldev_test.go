@@ -171,3 +171,20 @@ func TestStatesAreSpelledAsRdmaLinkDoes(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// FuzzSystem: no answer panics.
+func FuzzSystem(f *testing.F) {
+	f.Add([]byte{}, []byte{}, []byte{})
+	f.Add([]byte{1}, []byte{2, 3}, []byte{4, 5, 6})
+	f.Add([]byte{8, 0, attrPortIndex, 0, 1, 0, 0, 0, 4, 0, attrDevName, 0}, []byte{4, 0, attrState, 0}, []byte{4, 0, attrNetnsMode, 0})
+	f.Add([]byte{8, 0, attrPortIndex, 0, 255, 255, 255, 255, 8, 0, attrNodeGUID, 0, 1, 2, 3, 4}, []byte{4, 0, attrPhysState, 0}, []byte{})
+	f.Fuzz(func(t *testing.T, device, port, sys []byte) {
+		r := &recording{devices: [][]byte{device}, sys: sys, ports: make([][]byte, maxPorts)}
+		for i := range r.ports {
+			r.ports[i] = port
+		}
+		if _, err := New(r).System(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
