@@ -4,8 +4,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -25,34 +25,50 @@ func replayCommand() *cobra.Command {
 answers of the kernel are those in the file. It needs no privileges. Then it prints what
 the file says that is different now, as comments.
 
-With --keep the files are also written to a folder. In pkg/hwtest/testdata they are
+With --keep the files are then written to a folder, if they could be replayed. In pkg/hwtest/testdata they are
 a test: docs/hardware.md.`,
 		Example: `  rocectl hwtest replay roce-hwtest.tar.gz`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if files, err := os.ReadDir(keep); err == nil && len(files) > 0 {
+				return cnierr.New(cnierr.IO, "keep files in", keep, "name a folder that is empty, or not there: --keep", "it has files")
+			}
 			scratch, err := os.MkdirTemp("", "rocectl")
 			if err != nil {
 				return cnierr.New(cnierr.IO, "make folder in", os.TempDir(), "", "%w", err)
 			}
 			defer func() { _ = os.RemoveAll(scratch) }()
-			dir, tree := cmp.Or(keep, scratch+"/files"), scratch+"/sys"
-			for _, d := range []string{dir, tree} {
-				if err := os.MkdirAll(d, 0o755); err != nil { //nolint:gosec // a folder of the user
-					return cnierr.New(cnierr.IO, "make folder", d, "name another one: --keep", "%w", err)
-				}
+			files, tree := scratch+"/files", scratch+"/sys"
+			if err := errors.Join(os.Mkdir(files, 0o700), os.Mkdir(tree, 0o700)); err != nil {
+				return cnierr.New(cnierr.IO, "make folder in", scratch, "", "%w", err)
 			}
-			if err := extract(args[0], dir); err != nil {
+			if err := extract(args[0], files); err != nil {
 				return err
 			}
-			n, r, end, err := hwtest.Open(dir, tree)
+			n, r, end, err := hwtest.Open(files, tree)
 			if err != nil {
 				return unreadable(args[0], err)
 			}
 			defer end()
-			return replay(cmd.Context(), cmd, n, r)
+			status, err := replay(cmd.Context(), cmd, n, r)
+			if cnierr.CodeOf(err) == cnierr.IO { // of the recorded kernel, not of this node
+				return unreadable(args[0], err)
+			}
+			if err != nil {
+				return err
+			}
+			if keep != "" {
+				if err := os.CopyFS(keep, os.DirFS(files)); err != nil {
+					return cnierr.New(cnierr.IO, "keep files in", keep, "name another folder: --keep", "%w", err)
+				}
+			}
+			if status != 0 {
+				return statusError(status)
+			}
+			return nil
 		},
 	}
-	cmd.Flags().StringVar(&keep, "keep", "", "write the files into this `FOLDER`, too")
+	cmd.Flags().StringVar(&keep, "keep", "", "write the files into this new `FOLDER`, too")
 	return cmd
 }
 
@@ -73,8 +89,8 @@ func extract(file, dir string) error {
 }
 
 // replay prints the answers, and those of the file that are others. It compares the steps
-// that the file has: an earlier version has fewer.
-func replay(ctx context.Context, cmd *cobra.Command, n hwtest.Node, r hwtest.Results) error {
+// that the file has: an earlier version has fewer. It returns the exit status.
+func replay(ctx context.Context, cmd *cobra.Command, n hwtest.Node, r hwtest.Results) (int, error) {
 	out := cmd.OutOrStdout()
 	var answers []doctor.Answer
 	was := map[[2]string][]doctor.Verdict{}
@@ -99,14 +115,11 @@ func replay(ctx context.Context, cmd *cobra.Command, n hwtest.Node, r hwtest.Res
 		was[key] = was[key][1:]
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	of := fmt.Sprintf("# %s; Linux %s, %s, rocectl %s", doctor.Summary(answers), r.Stack.Kernel, r.Date, r.Rocectl)
 	for _, line := range append([]string{of}, others...) {
 		fmt.Fprintln(out, doctor.Printable(line)) // the file is of another person
 	}
-	if status := doctor.Status(answers); status != 0 {
-		return statusError(status)
-	}
-	return nil
+	return doctor.Status(answers), nil
 }

@@ -7,11 +7,19 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
 )
 
 // archive makes a file of hwtest from a recording, or with other contents.
@@ -76,5 +84,93 @@ func TestReplayRefusesOtherFiles(t *testing.T) {
 		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "is no file of rocectl hwtest") {
 			t.Errorf("%s: %v\n%s", name, err, &out)
 		}
+	}
+}
+
+// TestReplayNamesAShortRow has a file of a stranger with an answer that is no answer of a
+// kernel.
+func TestReplayNamesAShortRow(t *testing.T) {
+	t.Parallel()
+	for typ, want := range map[uint16]string{
+		unix.RTM_GETLINK: "row 2 of the answer to RTM_GETLINK has 7 bytes, want at least 16",
+		unix.RTM_GETADDR: "row 2 of the answer to RTM_GETADDR has 7 bytes, want at least 8",
+	} {
+		file := archive(t, func(name string, content []byte) (string, []byte) {
+			var ms []recording.Message
+			if path.Base(name) != "netlink.json" {
+				return name, content
+			}
+			if err := json.Unmarshal(content, &ms); err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(ms, func(m recording.Message) bool {
+				return m.Protocol == unix.NETLINK_ROUTE && m.Type == typ && len(m.Rows) > 1
+			})
+			ms[i].Rows[1] = ms[i].Rows[1][:7]
+			content, err := json.Marshal(ms)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return name, content
+		})
+		var out bytes.Buffer
+		c := root(&out, &out)
+		c.SetArgs([]string{"hwtest", "replay", file})
+		var e *cnierr.Error
+		err := c.Execute()
+		if !errors.As(err, &e) || e.Code != cnierr.IO || e.Subject != file || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(e.Hint, "that rocectl hwtest has written") {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// TestReplayKeepsOnlyWhatItCouldReplay has files of strangers that are refused, and a
+// folder that has files: nothing may be written.
+func TestReplayKeepsOnlyWhatItCouldReplay(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(string, []byte) (string, []byte){
+		"no file of hwtest": func(name string, content []byte) (string, []byte) {
+			if path.Base(name) == "sys.json" { // the last one
+				name = "roce-hwtest/a.sh"
+			}
+			return name, content
+		},
+		"no JSON": func(name string, content []byte) (string, []byte) {
+			if path.Base(name) == "netlink.json" {
+				content = content[:len(content)/2]
+			}
+			return name, content
+		},
+		"no answers": func(name string, content []byte) (string, []byte) {
+			if path.Base(name) == "netlink.json" {
+				content = []byte("[]")
+			}
+			return name, content
+		},
+	} {
+		var out bytes.Buffer
+		keep := filepath.Join(t.TempDir(), "kept")
+		c := root(&out, &out)
+		c.SetArgs([]string{"hwtest", "replay", archive(t, change), "--keep", keep})
+		if err := c.Execute(); cnierr.CodeOf(err) != cnierr.IO {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(keep); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: the folder was made (%v)", name, err)
+		}
+	}
+	keep := t.TempDir()
+	if err := os.WriteFile(filepath.Join(keep, "results.json"), []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	c := root(&out, &out)
+	c.SetArgs([]string{"hwtest", "replay", archive(t, func(n string, b []byte) (string, []byte) { return n, b }), "--keep", keep})
+	err := c.Execute()
+	files, _ := os.ReadDir(keep)
+	mine, _ := os.ReadFile(filepath.Join(keep, "results.json"))
+	if cnierr.CodeOf(err) != cnierr.IO || len(files) != 1 || string(mine) != "mine" || out.Len() > 0 {
+		t.Errorf("a folder with a file: %v, then it has %v, and %q was printed", err, files, out.String())
 	}
 }

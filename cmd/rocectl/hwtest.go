@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,9 @@ With --mutate it also makes pods: network namespaces with interfaces on each act
 RoCE NIC, as ADD makes them, with addresses of 198.18.0.0/15 and 2001:2::/48, which are
 reserved for tests. In exclusive mode RDMA devices move there and back: programs that
 use them fail. So use a node without jobs. At the end everything is removed, also after
-an interrupt. What a killed run has left is removed by the next run.
+an interrupt. What a killed run has left is removed by the next run, which also makes the
+slave of a bond active again that was it before. The file has the results of all steps
+that ended before an error or an interrupt.
 
 Some steps disturb programs that use a NIC: they fill its GID table, fail over a bond, or
 reload the driver. They run with --mutate and --disrupt STEP.
@@ -76,8 +79,9 @@ ib_write_bw, ib_send_lat and rping if both nodes have them.
 The file (tar, gzip) has the answers, the answers of doctor about NICs, the bytes that
 the kernel sent about RDMA devices and interfaces, and the files of sysfs about them.
 Addresses, hardware addresses and GUIDs are replaced by others, the same value by the
-same one in all files. Names of interfaces and RDMA devices stay: --name replaces
-them, too. Look at the file before you send it: tar -xzOf FILE | less
+same one in all files. The name of the node is replaced, too, unless every such file can
+have it as a word. Names of interfaces and RDMA devices stay: --name replaces them. Look
+at the file before you send it: tar -xzOf FILE | less
 
 ` + listSteps(),
 		Example: `  rocectl hwtest
@@ -141,6 +145,11 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 	if err := f.contradictory(); err != nil {
 		return err
 	}
+	for _, n := range f.names {
+		if hwtest.Usual(n) {
+			return cnierr.New(cnierr.BadConfig, "read flag", "--name", "name only what tells who you are", "%q is a word that every file of hwtest can have: it could not be read any more", n)
+		}
+	}
 	file, err := trusted.Output(f.out, 0o600) // a run of minutes is lost without it
 	if err != nil {
 		return cnierr.New(cnierr.IO, "make", f.out, "name a file that can be written: --out", "%w", err)
@@ -168,22 +177,22 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 		r.Answers = append(r.Answers, a)
 		_ = doctor.WriteText(out, a.Answer) // the file has it, too
 	}
-	if r.Ports, err = node.Look(ctx, tell); err != nil {
+	if r.Ports, err = node.Look(ctx, tell); err == nil && f.mutate {
+		err = f.changing(ctx, bench, node, tell)
+	}
+	if err != nil && len(r.Answers) == 0 {
 		return err
 	}
-	if f.mutate {
-		if err := f.changing(ctx, bench, node, tell); err != nil {
-			return err
-		}
-	}
-	for a := range doctor.Run(ctx, doctor.Live(nodefile.Store{}, nil, thisnode.Common(), ""), aboutNICs()) {
-		r.Doctor = append(r.Doctor, a)
+	if err != nil { // the steps before it have their results
+		r.Stopped = err.Error()
+	} else {
+		r.Doctor = slices.Collect(doctor.Run(ctx, doctor.Live(nodefile.Store{}, nil, thisnode.Common(), ""), aboutNICs()))
 	}
 	r.Rows = hwtest.Rows(r.Answers)
-	if err := f.write(file, r, rec); err != nil {
-		return err
+	if lost := f.write(out, file, r, rec); lost != nil {
+		return errors.Join(err, lost)
 	}
-	return f.end(out, r)
+	return cmp.Or(err, f.end(out, r))
 }
 
 // changing runs the steps that change the node.
@@ -256,21 +265,16 @@ func aboutNICs() []doctor.Check {
 	return checks
 }
 
-// write writes the file. It replaces what identifies the node.
-func (f hwtestFlags) write(file io.Writer, r hwtest.Results, rec recording.Recording) error {
+// write writes the file. It replaces what identifies the node, and says what it does not
+// replace.
+func (f hwtestFlags) write(out, file io.Writer, r hwtest.Results, rec recording.Recording) error {
 	with := redact.NewAlike()
-	if host, err := os.Hostname(); err == nil {
-		short, _, _ := strings.Cut(host, ".")
-		with.Name("node", host)
-		with.Name("node", short)
-	}
-	with.Name("node", os.Getenv("NODE_NAME"))
-	peer := f.peer
-	if host, _, err := net.SplitHostPort(peer); err == nil {
-		peer = host
-	}
-	if _, err := netip.ParseAddr(strings.Trim(peer, "[]")); err != nil { // addresses are replaced in any case
-		with.Name("node", peer)
+	for _, n := range f.nodes() {
+		if hwtest.Usual(n) {
+			fmt.Fprintf(out, "# the name %q of a node is not replaced: every file of hwtest can have this word\n", n)
+			continue
+		}
+		with.Name("node", n)
 	}
 	for _, n := range f.names {
 		with.Name("name", n)
@@ -280,6 +284,25 @@ func (f hwtestFlags) write(file io.Writer, r hwtest.Results, rec recording.Recor
 		return cnierr.New(cnierr.IO, "write", f.out, "name a file on another disk: --out", "%w", err)
 	}
 	return err
+}
+
+// nodes returns the names of this node and of the peer.
+func (f hwtestFlags) nodes() []string {
+	out := []string{os.Getenv("NODE_NAME")}
+	if host, err := os.Hostname(); err == nil {
+		short, _, _ := strings.Cut(host, ".")
+		out = append(out, host, short)
+	}
+	peer := f.peer
+	if host, _, err := net.SplitHostPort(peer); err == nil {
+		peer = host
+	}
+	if _, err := netip.ParseAddr(strings.Trim(peer, "[]")); err != nil { // addresses are replaced in any case
+		out = append(out, peer)
+	}
+	out = slices.DeleteFunc(out, func(n string) bool { return n == "" })
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // end prints the summary, and returns the exit status as an error.

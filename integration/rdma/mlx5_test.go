@@ -4,6 +4,7 @@
 package rdma
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
 )
 
 // newMLX5Node returns the node in a machine of the type mlx5-like: mlx5_0 on r0
@@ -42,6 +44,31 @@ func firmware(t *testing.T, name, value string) {
 	was := run(t, "cat", file)
 	finally(t, "echo "+was+" >"+file)
 	shell(t, "echo "+value+" >"+file)
+}
+
+// TestMLX5RailsAreThoseThatAMatchTakes: the representor r3 is none.
+func TestMLX5RailsAreThoseThatAMatchTakes(t *testing.T) {
+	n := newMLX5Node(t, "shared")
+	var ports []inventory.Port
+	if err := json.Unmarshal([]byte(n.rocectl("rails", "--json")), &ports); err != nil {
+		t.Fatal(err)
+	}
+	var rails []string
+	for _, p := range ports {
+		if p.Rail != nil {
+			rails = append(rails, fmt.Sprintf("%s:%d", p.Device, p.Number))
+		}
+	}
+	if want := []string{"mlx5_0:1", "mlx5_1:1", "mlx5_1:2", "irdma0:1"}; !slices.Equal(rails, want) {
+		t.Errorf("rocectl rails has %q, want %q", rails, want)
+	}
+	match := map[string]any{"vendors": []string{"1af4"}, "deviceIDs": []string{"1000"}}
+	a := n.attach(n.allRails().With("rails", map[string]any{"match": match, "count": len(rails)}), n.pod())
+	a.addRails()
+	contains(t, n.rocectl("env", "--netns", a.pod.Name), "NCCL_IB_HCA='="+strings.Join(rails, ",")+"'")
+	a.mustCheck()
+	a.mustDel()
+	n.nothingLeft()
 }
 
 func TestMLX5OnlyEntriesOfRoCEv2AreReported(t *testing.T) {

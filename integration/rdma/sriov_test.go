@@ -18,11 +18,12 @@ import (
 // with mlx5_2 and mlx5_3, which have no GUID.
 func newSRIOVNode(t *testing.T, mode string) *node {
 	t.Helper()
-	n := newNodeOf(t, "mlx5_2", mode)
-	for _, link := range []string{"r0", "r1", "v0", "v1"} {
+	const device = "mlx5_2"
+	needDevice(t, device)
+	for _, link := range []string{"r0", "r1", "v0", "v1"} { // before the node is looked at as it was
 		cnitest.Await(t, link+" has a carrier", func() bool { return run(t, "cat", "/sys/class/net/"+link+"/carrier") == "1" })
 	}
-	return n
+	return newNodeOf(t, device, mode)
 }
 
 // on returns a network on a link, with the addresses of a rail.

@@ -4,10 +4,13 @@
 package doctor
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // rename gives NICs and RDMA devices names as a pod can choose them: a NIC or a device
@@ -83,5 +86,40 @@ func TestTheWordsOfOthersAreQuotedOrNotPrinted(t *testing.T) {
 		if !quoted[check] {
 			t.Errorf("no command of %s has such a name, so nothing was tested", check)
 		}
+	}
+}
+
+// TestTheNameOfATestIsPrintable: rocectl verify prints answers of other pods.
+func TestTheNameOfATestIsPrintable(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	if err := WriteText(&out, Answer{Check: "reach\x1b[2J\nok", Finding: Finding{Verdict: Problem, Found: "x", Fix: "# do"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Contains(got, "\x1b") || strings.Count(got, "\n") != 2 {
+		t.Errorf("it controls the terminal: %q", got)
+	}
+}
+
+// TestAProcessOfAPodIsNoRuntime: any process can call itself containerd, and Docker in a pod
+// does. It is in a PID namespace of its own.
+func TestAProcessOfAPodIsNoRuntime(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	before := w.answers()
+	for pid := 4000; pid < 4100; pid++ {
+		process := fmt.Sprintf("proc/%d/", pid)
+		w.write(process+"comm", "containerd\n")
+		w.write(process+"status", fmt.Sprintf("Name:\tcontainerd\nNSpid:\t%d\t17\nNSsid:\t%d\t17\n", pid, pid))
+		w.write(process+"limits", "Max locked memory         8388608              8388608              bytes     \n")
+	}
+	if diff := cmp.Diff(before, w.answers()); diff != "" {
+		t.Errorf("(-without +with processes of pods)\n%s", diff)
+	}
+	w.write("proc/5000/comm", "containerd\n")
+	w.write("proc/5000/status", "Name:\tcontainerd\nNSpid:\t5000\n")
+	w.write("proc/5000/limits", "Max locked memory         8388608              8388608              bytes     \n")
+	if after := w.answers(); len(after) != len(before)+1 {
+		t.Errorf("a runtime of the node gives %d answers more, want 1", len(after)-len(before))
 	}
 }

@@ -28,7 +28,7 @@ func memlock() Check {
 			var out []Finding
 			for _, name := range n.files("proc/[0-9]*/comm") {
 				comm, err := n.text(name)
-				if err == nil && slices.Contains([]string{"containerd", "crio", "dockerd"}, comm) {
+				if err == nil && slices.Contains([]string{"containerd", "crio", "dockerd"}, comm) && !n.inPod(path.Dir(name)) {
 					out = append(out, n.limit(comm, path.Dir(name), memory).of(comm))
 				}
 			}
@@ -38,6 +38,21 @@ func memlock() Check {
 			return out
 		},
 	}
+}
+
+// inPod says whether a process has a PID namespace of its own, as those of most pods. They may
+// have any name.
+func (n Node) inPod(process string) bool {
+	text, err := n.text(process + "/status")
+	if err != nil {
+		return false // its limits tell more
+	}
+	for line := range strings.Lines(text) {
+		if numbers, found := strings.CutPrefix(line, "NSpid:"); found {
+			return len(strings.Fields(numbers)) > 1
+		}
+	}
+	return false // a kernel without PID namespaces
 }
 
 // memory returns the memory of the node, in bytes.

@@ -19,7 +19,7 @@ func WriteText(w io.Writer, a Answer) error {
 	}
 	found, more, _ := strings.Cut(found, "\n")
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-12s %-*s %s\n", a.Verdict, longestName(), a.Check, Printable(found))
+	fmt.Fprintf(&b, "%-12s %-*s %s\n", a.Verdict, longestName(), Printable(a.Check), Printable(found))
 	for _, part := range []struct{ label, text string }{{"", more}, {"why: ", a.Why}, {"", a.Fix}, {"needs: ", a.Missing}} {
 		for line := range strings.Lines(part.text) {
 			fmt.Fprintf(&b, "%13s%s%s\n", "", part.label, Printable(strings.TrimSuffix(line, "\n")))

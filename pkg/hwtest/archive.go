@@ -28,8 +28,9 @@ type Results struct {
 	Rocectl string           `json:"rocectl"` // its version
 	Date    string           `json:"date"`    // the day, as 2006-01-02
 	Stack   Stack            `json:"stack"`
-	Changed bool             `json:"mutate"` // whether the steps that make and move things ran
-	Peer    bool             `json:"peer"`   // whether those with another node did
+	Changed bool             `json:"mutate"`            // whether the steps that make and move things ran
+	Peer    bool             `json:"peer"`              // whether those with another node did
+	Stopped string           `json:"stopped,omitempty"` // why the run ended before the last step
 	Ports   []inventory.Port `json:"ports"`
 	Drivers []LinkDriver     `json:"drivers,omitempty"` // of all interfaces that a step asked about
 	Answers []Answer         `json:"answers"`

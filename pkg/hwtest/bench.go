@@ -213,11 +213,11 @@ func (p *pod) subsystem() (s *rdma.Subsystem, k *kernel.Kernel, end func(), err 
 
 // Clean removes everything that this or an earlier run of the bench has left.
 func (b Bench) Clean(ctx context.Context) error {
-	var errs []error
 	there, err := b.Attach.Records.Exists()
 	if err != nil {
 		return err
 	}
+	errs := []error{b.restoreSlaves()}
 	if there {
 		keys, err := b.Attach.Records.List()
 		errs = append(errs, err)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path"
 	"slices"
@@ -66,20 +65,12 @@ func (b Bench) failover(ctx context.Context, v view, s *scene) []doctor.Finding 
 	if err != nil {
 		return []doctor.Finding{cannotTell(s.port.String(), err.Error(), "a pod: see pod-add")}
 	}
-	activate := func(slave string) error {
-		f, err := os.OpenFile("/sys/"+dir+"/active_slave", os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		_, err = f.WriteString(slave)
-		return errors.Join(err, f.Close())
-	}
-	if err := activate(others[0]); err != nil {
+	if err := b.activate(s.port.nic, active, others[0]); err != nil {
 		return []doctor.Finding{cannotTell(s.port.String(), err.Error(), "the right to change the bond")}
 	}
 	found := p.settled(ctx, "after the failover from "+active+" to "+others[0])
-	if err := activate(active); err != nil {
-		found = append(found, problem(s.port.String(), err.Error(), "echo "+active+" >/sys/"+dir+"/active_slave"))
+	if err := b.restoreSlaves(); err != nil {
+		found = append(found, problem(s.port.String(), err.Error(), "echo "+active+" >"+activeFile(s.port.nic)))
 	}
 	return found
 }

@@ -211,13 +211,19 @@ func (s *scene) kept(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	k, err := kernel.Open(p.path, p.Node.Sys)
+	if err != nil {
+		return err
+	}
 	cmd := exec.CommandContext(ctx, keeper, "1000")
-	if err := p.within(cmd.Start); err != nil {
+	wait, err := k.Start(cmd)
+	k.Close()
+	if err != nil {
 		return err
 	}
 	stop := func() {
 		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()         // it was killed
+		_ = wait()             // it was killed
 	}
 	defer stop()
 	if err := netns.Remove(p.path); err != nil {

@@ -21,9 +21,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
 	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/redact"
 )
 
@@ -250,6 +252,36 @@ func verdicts(as []Answer) []string {
 	return out
 }
 
+// TestWithoutALibraryForTheDeviceATransferSaysNothingAboutTheNIC has what perftest 4.5 prints.
+func TestWithoutALibraryForTheDeviceATransferSaysNothingAboutTheNIC(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]doctor.Verdict{
+		"ib_write_bw -d mlx5_0: exit status 1: Unable to find the Infiniband/RoCE device": doctor.CannotTell,
+		"ib_write_bw -d mlx5_0: exit status 1: Couldn't connect to 198.18.0.69:18515":     doctor.Problem,
+	} {
+		if got := clientFailed("mlx5_0/1", said); got.Verdict != want {
+			t.Errorf("%s: got %+v, want %v", said, got, want)
+		}
+	}
+}
+
+func TestATransferOfSoftRoCEIsNoFaultOfANIC(t *testing.T) {
+	t.Parallel()
+	n := Node{Sys: fstest.MapFS{
+		"class/infiniband/mlx5_0/device": {Data: []byte("../../../devices/x"), Mode: fs.ModeSymlink},
+		"devices/x/subsystem":            {Data: []byte("../../bus/pci"), Mode: fs.ModeSymlink},
+	}}
+	for device, want := range map[string]doctor.Verdict{"mlx5_0": doctor.Problem, "rxe0": doctor.CannotTell} {
+		p := port{device: nldev.Device{Name: device}}
+		if got := n.ofNIC(p, problem(device, "ib_write_bw does not end", aKnownFault)); got.Verdict != want || got.Of != device {
+			t.Errorf("%s: got %+v, want %v", device, got, want)
+		}
+		if got := n.ofNIC(p, ok(device, "ib_write_bw transfers")); got.Verdict != doctor.OK {
+			t.Errorf("%s: got %+v, want ok", device, got)
+		}
+	}
+}
+
 func TestAnArchiveOfAStrangerStaysInItsFolder(t *testing.T) {
 	t.Parallel()
 	tree := recording.Tree{Files: map[string]string{"../out": "x"}}
@@ -310,4 +342,42 @@ func TestResultsAreRead(t *testing.T) {
 	if want := `{"check":"ports","verdict":"ok","of":"mlx5_0/1","found":"","expected":"x"}`; err != nil || string(b) != want {
 		t.Errorf("got %s, %v", b, err)
 	}
+}
+
+// FuzzReplay: no row in a recording of a stranger makes a step panic, or the redaction.
+func FuzzReplay(f *testing.F) {
+	rec, err := recording.Read(os.DirFS(bench))
+	if err != nil {
+		f.Fatal(err)
+	}
+	scratch := f.TempDir()
+	_, r, end, err := Open(bench, scratch)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(end)
+	seen := map[uint16]bool{}
+	for i, m := range rec.Netlink {
+		if seen[m.Type] || len(m.Rows) == 0 {
+			continue
+		}
+		seen[m.Type] = true
+		row := []byte(m.Rows[0])
+		for _, b := range [][]byte{{}, row[:7], row[:len(row)*2/3], row} {
+			f.Add(uint16(i), b)
+		}
+	}
+	f.Fuzz(func(t *testing.T, at uint16, row []byte) {
+		changed := recording.Recording{Netlink: slices.Clone(rec.Netlink)}
+		changed.Netlink[int(at)%len(rec.Netlink)].Rows = []recording.Bytes{row}
+		changed.Redact(redact.NewAlike())
+		_, err := Play(&changed, os.DirFS(scratch), r).Look(t.Context(), func(a Answer) {
+			if strings.Contains(a.Found, "the step itself failed") {
+				t.Errorf("%s: %s", a.Check, a.Found)
+			}
+		})
+		if err != nil && cnierr.CodeOf(err) == cnierr.Bug {
+			t.Errorf("an error without a reason: %v", err)
+		}
+	})
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
-	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/verify"
 )
 
@@ -91,10 +90,7 @@ func (s *scene) transfers(ctx context.Context) []doctor.Finding {
 	defer stop()
 	var out []doctor.Finding
 	for _, t := range first.transfers() {
-		f := first.send(ctx, in[0], t, second.addr(s.port))
-		if bus, _ := discover.Hardware(s.v.Sys, s.port.device.Name); bus == "" && f.Verdict == doctor.Problem {
-			f = cannotTell(of, f.Found, "a NIC: Soft-RoCE does not take frames for macvlan children")
-		}
+		f := s.Node.ofNIC(s.port, first.send(ctx, in[0], t, second.addr(s.port)))
 		out = append(out, f)
 		if f.Verdict != doctor.OK {
 			break // the other programs would take as long to fail

@@ -19,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/verify"
 )
 
@@ -201,9 +202,17 @@ func (p *pod) transfer(ctx context.Context, k *kernel.Kernel, self verify.Pod, a
 	defer peer.Close()
 	for _, t := range p.transfers() {
 		if t.rail < len(peer.Rails) && ctx.Err() == nil {
-			p.say(t.step, p.send(ctx, k, t, peer.Rails[t.rail].Addr.String()))
+			p.say(t.step, p.Node.ofNIC(p.ports[t.rail], p.send(ctx, k, t, peer.Rails[t.rail].Addr.String())))
 		}
 	}
+}
+
+// ofNIC returns what a transfer says about a port: a problem only if the device is a NIC.
+func (n Node) ofNIC(p port, f doctor.Finding) doctor.Finding {
+	if bus, _ := discover.Hardware(n.Sys, p.device.Name); bus == "" && f.Verdict == doctor.Problem {
+		return cannotTell(f.Of, f.Found, "a NIC: Soft-RoCE does not take frames for macvlan children")
+	}
+	return f
 }
 
 // clientTries is how often a client runs: the server may be between two clients.
@@ -226,7 +235,19 @@ func (p *pod) send(ctx context.Context, k *kernel.Kernel, t transfer, to string)
 		}
 		pause(ctx)
 	}
-	return problem(of, fmt.Sprintf("%s: %v: %s", strings.Join(args, " "), err, lastLine(said)), aKnownFault)
+	return clientFailed(of, fmt.Sprintf("%s: %v: %s", strings.Join(args, " "), err, lastLine(said)))
+}
+
+// noVerbs is what perftest prints if libibverbs does not list the device.
+const noVerbs = "Unable to find the Infiniband/RoCE device"
+
+// clientFailed returns the finding for a client that failed. Without a library for the device it
+// says nothing about the NIC.
+func clientFailed(of, found string) doctor.Finding {
+	if strings.Contains(found, noVerbs) {
+		return cannotTell(of, found, "libibverbs with a library for this driver: ibv_devices must list the device (package ibverbs-providers, or that of the NIC's vendor)")
+	}
+	return problem(of, found, aKnownFault)
 }
 
 func lastLine(said string) string {
@@ -244,9 +265,9 @@ func inside(ctx context.Context, k *kernel.Kernel, args ...string) (string, erro
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // the words are ours
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := k.Enter(cmd.Start) // a process has the namespace of the thread that starts it
+	wait, err := k.Start(cmd)
 	if err == nil {
-		err = cmd.Wait()
+		err = wait()
 	}
 	return out.String(), cmp.Or(ctx.Err(), err)
 }

@@ -26,6 +26,7 @@ const (
 	onHost   = "an address on the host: the kit gives the host none"
 	noVF     = "virtual functions with their PF in the host"
 	oneMode  = "a run in exclusive mode: rdma system set netns exclusive, while the node has no pods"
+	foreign  = "an interface of the NIC that has the address of a pod and answers no ARP: the kit makes no conflict for ADD"
 	adopted  = "another CNI plugin: configure the node's own before roce, and run rocectl check"
 )
 
@@ -47,12 +48,15 @@ func table() [][3]string {
 		{"CHECK finds a port that is down, and a moved index.", "check", "and " + portDown},
 		{"CHECK finds an address that the host has, too.", "", onHost},
 		{"CHECK finds an address that another pod has, too.", "check", "a run with --mutate in shared mode"},
+		{"An address that another interface of the NIC had first: ADD takes the pod's own entry.", "", foreign},
+		{"An address that another interface sets later: CHECK reports both entries, and repair keeps the index.", "check", "and " + foreign},
 		{"The driver is reloaded: the device is the same.", "reload", disrupt},
 		{"The device below a VLAN, a bond, and a VLAN on a bond.", "layers", "a VLAN or a bond on a RoCE NIC"},
 		{"An alternative name of the NIC; no device; several candidates.", "discovery", "a RoCE NIC with an active port"},
 		{"A bond fails over: CHECK reports the old and the new index.", "failover", disrupt + ", and an active-backup bond with RoCE LAG"},
 		{"The device of a bond is replaced by those of its NICs: CHECK, `rocectl env` and ADD say so.", "", "a bond with RoCE LAG: the kit does not break the device of a bond up"},
 		{"A transfer during the failover of a bond.", "", "a transfer that runs while you pull a cable of the bond"},
+		{"`sriov_numvfs` of a slave, with a pod on the bond.", "", "a bond of NICs with SR-IOV: the kit changes no number of virtual functions"},
 		{"Each port of a device belongs to its NIC.", "hardware discovery", "a RoCE NIC with an active port"},
 		{"A port without a GID table is refused before ADD leases an address. Other ports work.", "refusal", "a port without a GID table: switchdev mode, or enable_roce false"},
 		{"The device by its PCI address; SR-IOV.", "hardware discovery", "a RoCE NIC with an active port"},

@@ -129,11 +129,11 @@ func (n Node) Ports() []Port {
 }
 
 // number gives rails their numbers. Ports of a bond have none: the bond carries the
-// traffic.
+// traffic. Representors have none: a match does not select them.
 func (n Node) number(ports []Port) {
 	var links []rtnl.Link
 	for _, p := range ports {
-		if l, ok := n.link(string(p.Netdev)); ok && p.RoCE() && p.Bond == "" {
+		if l, ok := n.link(string(p.Netdev)); ok && p.RoCE() && p.Bond == "" && !parent.Representor(l.PhysPort) {
 			links = append(links, l)
 		}
 	}
@@ -265,7 +265,8 @@ func (n Node) exists(name string) bool {
 }
 
 // Others returns the names of the Ethernet NICs that have vendor and type of one of the
-// ports, but are none of them.
+// ports, but are none of them. Representors are not among them: a match by vendor and type
+// does not select them.
 func (n Node) Others(ports []Port) []string {
 	var out []string
 	for _, l := range n.Links {
@@ -273,7 +274,7 @@ func (n Node) Others(ports []Port) []string {
 			continue
 		}
 		pci := discover.Function(n.Sys, "", conf.LinkName(l.Name))
-		if pci == "" || l.Kind != "" {
+		if pci == "" || l.Kind != "" || parent.Representor(l.PhysPort) {
 			continue
 		}
 		o := Port{PCI: pci}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path"
+	"slices"
 	"testing"
 	"testing/fstest"
 
@@ -136,8 +137,6 @@ func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
 	}
 }
 
-// TestPortsThatAreNoRail have no number, and come after the rails: InfiniBand, the
-// ports of a bond, a device that a pod has. A virtual function is left out.
 func TestNVIDIAsDriverHidesEntriesOfPods(t *testing.T) {
 	t.Parallel()
 	s := tree{fstest.MapFS{}}
@@ -151,6 +150,9 @@ func TestNVIDIAsDriverHidesEntriesOfPods(t *testing.T) {
 	}
 }
 
+// TestPortsThatAreNoRail have no number, and come after the rails: InfiniBand, the ports
+// of a bond, a representor. A device that a pod has keeps its number. A virtual function is
+// left out.
 func TestPortsThatAreNoRail(t *testing.T) {
 	t.Parallel()
 	s := tree{fstest.MapFS{}}
@@ -170,6 +172,10 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	s.write("devices/pci0000:00/0000:00:04.0/0000:04:00.2/physfn/vendor", "0x15b3")
 	// A pod has mlx5_4: only the files for programs show it.
 	n.RDMA.Devices = n.RDMA.Devices[:4]
+	// In switchdev mode the device of the physical function has the ports of representors.
+	n.Links = append(n.Links, rtnl.Link{Index: 10, Name: "ens2r0", PhysPort: "pf0vf0", MTU: 9000, Type: unix.ARPHRD_ETHER, Dev: "0000:02:00.0", Bus: "pci"})
+	s.write("devices/pci0000:00/0000:00:02.0/0000:02:00.0/infiniband/mlx5_1/ports/2/link_layer", "Ethernet")
+	n.RDMA.Devices[1].Ports = append(n.RDMA.Devices[1].Ports, nldev.Port{Number: 2, State: nldev.Active, NetdevIndex: 10, Netdev: "ens2r0"})
 	s.write("class/infiniband_verbs/uverbs4/ibdev", "mlx5_4")
 	s.link("class/infiniband_verbs/uverbs4/device", "../../../devices/pci0000:00/0000:00:05.0/0000:05:00.0")
 	n.Addresses = []rtnl.Address{{Index: 2, Prefix: netip.MustParsePrefix("172.16.12.1/24")}, {Index: 2, Prefix: netip.MustParsePrefix("fe80::1/64")}}
@@ -186,10 +192,14 @@ func TestPortsThatAreNoRail(t *testing.T) {
 		"0 mlx5_1/1 ens2 Ethernet ACTIVE  [172.16.12.1/24]",
 		"1 mlx5_4/1 ens5 Ethernet AWAY  []",
 		"- mlx5_0/1 ens1 Ethernet ACTIVE bond0 []",
+		"- mlx5_1/2 ens2r0 Ethernet ACTIVE  []",
 		"- mlx5_2/1 ibp3s0 InfiniBand ACTIVE  []",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if others := n.Others(n.Ports()[:1]); !slices.Equal(others, []string{"ens1", "ens4v0", "ens5"}) {
+		t.Errorf("other NICs of the type of ens2: %q", others)
 	}
 }
 

@@ -5,6 +5,7 @@ package recording
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -48,6 +49,26 @@ func ofFunction() []string {
 
 // modules are those with a version that matters.
 const modules = "module/{mlx_compat,ib_core,ib_uverbs,mlx5_core,mlx5_ib,bnxt_en,bnxt_re,ice,irdma,rdma_rxe}"
+
+// Words returns the words that every recording can have: the names and contents of files
+// of sysfs, and the kinds of interfaces and devices. The list of contents has what the
+// kernel and its drivers call things.
+func Words() string {
+	var b strings.Builder
+	for class, files := range ofClass() {
+		fmt.Fprintln(&b, class, files)
+	}
+	fmt.Fprintln(&b, ofFunction(), modules, netlinkFile, sysFile)
+	b.WriteString(`bus class dev devices device drivers driver module net pci virtual virtio auxiliary platform sys files links
+		version srcversion initstate protocol type body rows errno infiniband_verbs uverbs roce ib iw opa iwarp usnic rxe rdma core en eth
+		down init armed active active_defer up unknown lowerlayerdown notpresent testing dormant full half live coming going
+		polling disabled linkup sleep phytest portconfigurationtraining linkerrorrecovery ethernet infiniband
+		ca switch router rnic GT/s PCIe Gb/sec SDR DDR QDR FDR10 FDR EDR HDR NDR XDR IB/RoCE RoCE v1 v2 4X 1X 2X 8X 12X
+		macvlan macvtap ipvlan ipvtap vlan bond team bridge veth dummy vxlan geneve gre tun ifb vrf macsec xfrm wireguard
+		mlx4_core mlx4_en mlx5_core mlx5_ib bnxt_en bnxt_re ice irdma iavf i40e ixgbe igb igbvf e1000e hns3 hns_roce qede qedr
+		ionic ena efa erdma mana cxgb4 virtio_net virtio_pci vmxnet3 vmw_pvrdma amdgpu nvidia nouveau`)
+	return b.String()
+}
 
 // Capture reads the part of sysfs that concerns RDMA.
 func Capture(sys fs.FS) Tree {

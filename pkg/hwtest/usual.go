@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package hwtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/redact"
+)
+
+// Usual says that every file of hwtest can have this name as a word of its own, such as
+// "ok" and "ports", or as a part of a number or an address. If it were replaced, the file
+// could not be replayed.
+func Usual(name string) bool {
+	if number := regexp.MustCompile(`^[0-9.:_-]*$|^(0x)?[0-9a-fA-F]{1,4}$`); number.MatchString(name) {
+		return true
+	}
+	r := redact.New()
+	r.Name("name", strings.ToLower(name))
+	return len(r.Left(strings.ToLower(words()))) > 0
+}
+
+// words are the texts that do not come from the node.
+func words() string {
+	var b strings.Builder
+	for _, s := range slices.Concat(Steps(), Changing(), Disrupting(), Between()) {
+		fmt.Fprintln(&b, s.Name, s.Asks, s.Expect)
+	}
+	for _, r := range table() {
+		fmt.Fprintln(&b, r)
+	}
+	for _, v := range []doctor.Verdict{doctor.OK, doctor.Problem, doctor.CannotTell} {
+		fmt.Fprintln(&b, v)
+	}
+	// The keys of JSON, also of fields that can be missing.
+	rail := 0
+	port := inventory.Port{
+		Rail: &rail, NUMA: &rail, Netdev: "x", PCI: "x", Speed: 1, MTU: 1, Bond: "x", VendorID: "x", DeviceID: "x",
+		Driver: inventory.Driver{Name: "x", Version: "x", Firmware: "x"}, GPUs: []inventory.GPU{{}},
+	}
+	finding := doctor.Answer{Check: "x", Why: "x", Finding: doctor.Finding{Of: "x", Found: "x", Fix: "x", Missing: "x"}}
+	keys, err := json.Marshal(Results{
+		Stack: Stack{OFED: "x"}, Stopped: "x", Ports: []inventory.Port{port}, Drivers: []LinkDriver{{}},
+		Answers: []Answer{{Answer: finding}}, Rows: []Row{{By: []string{"x"}, Needs: "x"}}, Doctor: []doctor.Answer{finding},
+	})
+	if err != nil {
+		panic("hwtest: results are no JSON: " + err.Error())
+	}
+	return b.String() + string(keys) + recording.Words()
+}
