@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -57,7 +58,8 @@ MTU. --cross tests each rail with all rails of the PEER to which it has a route.
 lets the PEERs test each other too, in rounds: no NIC is in two tests at the same
 time, and n pods need n rounds. A PEER is an address or a name, with a port if it is
 not 9483. NODE=PEER says what answers call it; otherwise it says so itself. The PEER
-"-" reads more of them from the standard input, one a line.
+"-" reads more of them from the standard input, one a line. If there is a line ".",
+the list ends there, and the test stops if the input ends before it.
 
 --rdma also connects the rails by rdma_cm (rping) and transfers with ib_write_bw, where
 both pods have these programs. This loads the rails: each test takes as much bandwidth
@@ -76,12 +78,7 @@ not tell.`,
   rocectl verify --all --html report.html $(kubectl get pods -l app=rails-test -o jsonpath='{.items[*].status.podIP}')
   kubectl roce verify --daemonset rails-verify --html report.html`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, peers []string) error {
-			if f.set.name != "" {
-				return f.fleet(cmd)
-			}
-			return f.pod(cmd, func(p verify.Pod) error { return f.run(cmd, p, peers) })
-		},
+		RunE: f.command,
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "test each pair of pods, not only those with this pod")
@@ -190,17 +187,27 @@ func (s self) Test(address string, tests verify.Tests) ([]doctor.Answer, error) 
 	return s.Pod.Test(s.ctx, s.rails, address, s.token, tests)
 }
 
-// listed replaces "-" by the lines of the standard input.
-func listed(peers []string, in io.Reader) ([]string, error) {
+// listed replaces "-" by the words of the standard input. caller is the rest of that, if a
+// line "." has ended the list: when it ends, the caller has gone.
+func listed(peers []string, in io.Reader) (out []string, caller io.Reader, err error) {
 	i := slices.Index(peers, "-")
 	if i < 0 {
-		return peers, nil
+		return peers, nil, nil
 	}
-	b, err := io.ReadAll(in)
-	if err != nil {
-		return nil, cnierr.New(cnierr.IO, "read", "standard input", "give it the PEERs, one a line", "%w", err)
+	lines := bufio.NewReader(in)
+	var words []string
+	for caller == nil && err == nil {
+		var line string
+		if line, err = lines.ReadString('\n'); strings.TrimSpace(line) == "." {
+			caller = lines
+			continue
+		}
+		words = append(words, strings.Fields(line)...)
 	}
-	return slices.Replace(slices.Clone(peers), i, i+1, strings.Fields(string(b))...), nil
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, cnierr.New(cnierr.IO, "read", "standard input", "give it the PEERs, one a line", "%w", err)
+	}
+	return slices.Replace(slices.Clone(peers), i, i+1, words...), caller, nil
 }
 
 // peerOf reads NODE=ADDRESS:PORT, of which only the address must be there.
@@ -215,17 +222,52 @@ func peerOf(given string) (name, address string) {
 	return name, address
 }
 
-func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) error {
+// command tests the DaemonSet that the flags name, or this pod and others.
+func (f *verifyFlags) command(cmd *cobra.Command, peers []string) error {
+	if f.set.name != "" {
+		return f.tell(cmd, func() (verify.Report, error) { return f.fleet(cmd) })
+	}
+	return f.pod(cmd, func(p verify.Pod) error {
+		return f.tell(cmd, func() (verify.Report, error) { return f.run(cmd, p, peers) })
+	})
+}
+
+// run tests this pod, and others. If the caller goes, it does not wait for the test, which
+// then ends with the process.
+func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) (verify.Report, error) {
+	peers, caller, err := listed(peers, cmd.InOrStdin())
+	switch {
+	case err != nil:
+		return verify.Report{}, err
+	case caller == nil:
+		return f.test(cmd, p, peers)
+	}
+	done, gone := make(chan func() (verify.Report, error), 1), make(chan struct{})
+	go func() {
+		r, err := f.test(cmd, p, peers)
+		done <- func() (verify.Report, error) { return r, err }
+	}()
+	go func() {
+		_, _ = io.Copy(io.Discard, caller) // however it ends
+		close(gone)
+	}()
+	select {
+	case result := <-done:
+		return result()
+	case <-gone:
+		return verify.Report{}, cnierr.New(cnierr.NotAvailable, "test for", "the caller", "start the test again", "its end of the standard input is closed")
+	}
+}
+
+func (f *verifyFlags) test(cmd *cobra.Command, p verify.Pod, peers []string) (verify.Report, error) {
+	none := verify.Report{}
 	rails, err := p.Rails(cmd.Context())
 	if err != nil && (!f.all || cnierr.CodeOf(err) != cnierr.BadConfig) {
-		return err
+		return none, err
 	}
 	var seats []verify.Seat
 	if err == nil {
 		seats = append(seats, verify.Seat{Member: self{p, cmd.Context(), rails, f.token}, Name: p.Name})
-	}
-	if peers, err = listed(peers, cmd.InOrStdin()); err != nil {
-		return err
 	}
 	guests := make([]verify.Guest, len(peers))
 	for i, given := range peers {
@@ -235,26 +277,42 @@ func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) erro
 	defer verify.Leave(invited)
 	for i, s := range invited {
 		if s.Absent != nil && (!f.all || guests[i].Name == "") { // a test of all nodes also tells which cannot be tested
-			return cnierr.New(cnierr.IO, "connect to", s.Address, "run rocectl verify serve in that pod, with the same --token", "%w", s.Absent)
+			return none, cnierr.New(cnierr.IO, "connect to", s.Address, "run rocectl verify serve in that pod, with the same --token", "%w", s.Absent)
 		}
 	}
 	seats = append(seats, invited...)
-	report := verify.All(cmd.Context(), seats, f.tests, !f.all, func(round, of int) {
+	return verify.All(cmd.Context(), seats, f.tests, !f.all, func(round, of int) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "round %d of %d\n", round, of)
-	})
-	return f.write(cmd.OutOrStdout(), report)
+	}), nil
+}
+
+// tell writes the report of a test. The file of the page is opened before the test, which may
+// take an hour. Whatever happens to the page, the report is printed.
+func (f *verifyFlags) tell(cmd *cobra.Command, test func() (verify.Report, error)) error {
+	write := func(verify.Report) error { return nil }
+	if f.page != "" {
+		file, err := trusted.Output(f.page, 0o644)
+		if err != nil {
+			return f.pageFailed(err)
+		}
+		defer file.Close() //nolint:errcheck // it is closed below, unless the test fails
+		write = func(r verify.Report) error { return f.pageFailed(errors.Join(r.WritePage(file), file.Close())) }
+	}
+	r, err := test()
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(r), f.write(cmd.OutOrStdout(), r))
+}
+
+func (f *verifyFlags) pageFailed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return cnierr.New(cnierr.IO, "write page", f.page, "name a file that can be written", "%w", err)
 }
 
 func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
-	if f.page != "" {
-		file, err := trusted.Output(f.page, 0o644)
-		if err == nil {
-			err = errors.Join(r.WritePage(file), file.Close())
-		}
-		if err != nil {
-			return cnierr.New(cnierr.IO, "write page", f.page, "name a file that can be written", "%w", err)
-		}
-	}
 	if f.asJSON {
 		if err := writeJSON(w, r); err != nil {
 			return err

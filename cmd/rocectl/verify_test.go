@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
 )
 
@@ -69,6 +71,37 @@ func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
 	}
 	if b, err := os.ReadFile(page); err != nil || !strings.Contains(string(b), fault[len("# fault: "):]) {
 		t.Errorf("the page lacks the fault: %v\n%s", err, b)
+	}
+}
+
+// TestVerifyEndsWithItsCaller: the input of a leader ends before its test does, here before a
+// pod that does not answer is given up.
+func TestVerifyEndsWithItsCaller(t *testing.T) {
+	n := kerneltest.NewNode(t)
+	pod := n.Pod()
+	pod.IP("link set lo up")
+	var silent net.Listener
+	err := pod.Do(func() (err error) { silent, err = net.Listen("tcp", "127.0.0.1:0"); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	reader, writer := io.Pipe()
+	go func() {
+		_, _ = fmt.Fprintf(writer, "gpu-02=%s\n.\n", silent.Addr())
+		conn, err := silent.Accept()
+		_ = writer.Close()
+		if err == nil {
+			<-t.Context().Done()
+			_ = conn.Close()
+		}
+	}()
+	var out bytes.Buffer
+	cmd := root(&out, &out)
+	cmd.SetIn(reader)
+	cmd.SetArgs([]string{"verify", "--all", "--netns", pod.Path, "--token", "x", "-"})
+	if err := cmd.ExecuteContext(t.Context()); cnierr.CodeOf(err) != cnierr.NotAvailable {
+		t.Errorf("got %v, want that the caller has gone", err)
 	}
 }
 

@@ -6,6 +6,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/shell"
 	"github.com/roce-cni/roce-cni/pkg/verify"
 )
 
@@ -37,9 +39,24 @@ type fleetPod struct {
 		NodeName string `json:"nodeName"`
 	} `json:"spec"`
 	Status struct {
-		Phase string     `json:"phase"`
-		PodIP netip.Addr `json:"podIP"`
+		Phase      string     `json:"phase"`
+		PodIP      netip.Addr `json:"podIP"`
+		Conditions []struct{ Type, Status string }
 	} `json:"status"`
+}
+
+// state is "" if the pod can take part, and otherwise what it is. The first pod leads the test, so
+// it matters that its node is there: that of a pod that runs may have gone, and a container may
+// end again and again.
+func (p fleetPod) state() string {
+	ready := slices.Contains(p.Status.Conditions, struct{ Type, Status string }{"Ready", "True"})
+	switch {
+	case p.Status.Phase != "Running" || !p.Status.PodIP.IsValid() || p.Spec.NodeName == "":
+		return cmp.Or(p.Status.Phase, "new")
+	case !ready:
+		return "not ready"
+	}
+	return ""
 }
 
 // kubectl returns a command of kubectl. It reads the same files as the user's kubectl, and
@@ -54,6 +71,44 @@ func (d daemonSet) kubectl(cmd *cobra.Command, args ...string) *exec.Cmd {
 	return exec.CommandContext(cmd.Context(), "kubectl", append(flags, args...)...) //nolint:gosec // the caller is its user
 }
 
+// in is the flag of kubectl in commands for people.
+func (d daemonSet) in() string {
+	if d.namespace == "" {
+		return "kubectl"
+	}
+	return shell.Command("kubectl -n %s", d.namespace)
+}
+
+// lacks returns which rights of the Role in conf-examples/deploy/samples/verify.yaml the user does
+// not have. It is for what has failed: kubectl has the same status for each error.
+func (d daemonSet) lacks(cmd *cobra.Command) []string {
+	var out []string
+	for _, right := range []struct{ verb, resource, sub string }{
+		{"get", "daemonsets.apps/" + d.name, ""}, {"get", "pods", ""}, {"list", "pods", ""}, {"create", "pods", "exec"},
+	} {
+		said, _ := d.kubectl(cmd, "auth", "can-i", "--subresource="+right.sub, "--", right.verb, right.resource).Output() // a no is an error, too
+		if answer, _, _ := strings.Cut(strings.TrimSpace(string(said)), " "); answer == "no" {
+			out = append(out, right.verb+" "+strings.Trim(right.resource+"/"+right.sub, "/"))
+		}
+	}
+	return out
+}
+
+// failed is the error of a call of kubectl. If the user lacks rights, it names them all, and the
+// command that gives them.
+func (d daemonSet) failed(cmd *cobra.Command, call, of, hint string, err error) error {
+	lacks := d.lacks(cmd)
+	if len(lacks) == 0 {
+		return cnierr.New(cnierr.IO, call, of, hint, "%w", err)
+	}
+	who, _ := d.kubectl(cmd, "auth", "whoami", "--output=jsonpath={.status.userInfo.username}").Output()
+	where := cmp.Or(d.namespace, "of your context")
+	return cnierr.New(cnierr.IO, call, of,
+		"an administrator applies conf-examples/deploy/samples/verify.yaml, which has a Role with these rights, and binds it: "+
+			d.in()+shell.Command(" create rolebinding rails-verify --role=rails-verify --user=%s", cmp.Or(string(who), "NAME")),
+		"%w; in the namespace %s you may not: %s", err, where, strings.Join(lacks, ", "))
+}
+
 // read asks the API server for objects. Behind "--" kubectl reads no flags.
 func (d daemonSet) read(cmd *cobra.Command, into any, args ...string) error {
 	call := d.kubectl(cmd, slices.Insert(slices.Clone(args), 1, "--output=json")...)
@@ -64,8 +119,8 @@ func (d daemonSet) read(cmd *cobra.Command, into any, args ...string) error {
 		err = json.Unmarshal(b, into)
 	}
 	if err != nil {
-		return cnierr.New(cnierr.IO, "kubectl "+args[0], d.name, "apply conf-examples/deploy/samples/verify.yaml, and name the DaemonSet's namespace with --namespace",
-			"%w: %s", err, doctor.Printable(strings.TrimSpace(said.String())))
+		return d.failed(cmd, "kubectl "+args[0], d.name, "apply conf-examples/deploy/samples/verify.yaml, and name the DaemonSet's namespace with --namespace",
+			fmt.Errorf("%w: %s", err, doctor.Printable(strings.TrimSpace(said.String()))))
 	}
 	return nil
 }
@@ -103,44 +158,45 @@ func (d daemonSet) pods(cmd *cobra.Command) (pods []fleetPod, want int, err erro
 	return list.Items, set.Status.Desired, err
 }
 
-// fleet lets the pods of a DaemonSet test each other, and writes what they find. The names
+// fleet lets the pods of a DaemonSet test each other, and returns what they find. The names
 // of nodes are those of the API server. The first pod leads the test.
-func (f *verifyFlags) fleet(cmd *cobra.Command) error {
+func (f *verifyFlags) fleet(cmd *cobra.Command) (report verify.Report, err error) {
 	pods, want, err := f.set.pods(cmd)
 	if err != nil {
-		return err
+		return report, err
 	}
 	var running []fleetPod
 	var absent []doctor.Answer
 	for _, p := range pods {
+		state := p.state()
 		switch {
 		case p.Metadata.DeletionTimestamp != "": // another one takes its place
-		case p.Status.Phase == "Running" && p.Status.PodIP.IsValid() && p.Spec.NodeName != "":
+		case state == "":
 			running = append(running, p)
 		default:
-			absent = append(absent, untested(p.Metadata.Name, fmt.Sprintf("the pod is %s, on node %q", p.Status.Phase, p.Spec.NodeName), "kubectl describe pod "+p.Metadata.Name))
+			absent = append(absent, untested(p.Metadata.Name, fmt.Sprintf("the pod is %s, on node %q", state, p.Spec.NodeName), f.set.in()+" describe pod "+p.Metadata.Name))
 		}
 	}
 	if n := want - len(running) - len(absent); n > 0 {
-		absent = append(absent, untested("DaemonSet "+f.set.name, fmt.Sprintf("%d of %d nodes have no pod of it", n, want), "kubectl describe daemonset "+f.set.name))
+		absent = append(absent, untested("DaemonSet "+f.set.name, fmt.Sprintf("%d of %d nodes have no pod of it", n, want), f.set.describe()))
 	}
 	if len(running) == 0 {
-		return cnierr.New(cnierr.NotAvailable, "test", f.set.name, "kubectl describe daemonset "+f.set.name, "none of its %d pods runs", len(pods))
+		return report, cnierr.New(cnierr.NotAvailable, "test", f.set.name, f.set.describe(), "none of its %d pods is ready", len(pods))
 	}
-	report, err := f.lead(cmd, running)
-	if err != nil {
-		return err
-	}
+	report, err = f.lead(cmd, running)
 	report.Answers = append(absent, report.Answers...)
-	return f.write(cmd.OutOrStdout(), report)
+	return report, err
 }
+
+func (d daemonSet) describe() string { return d.in() + shell.Command(" describe daemonset %s", d.name) }
 
 func untested(of, found, missing string) doctor.Answer {
 	return doctor.Answer{Check: verify.Reach, Finding: doctor.Finding{Verdict: doctor.CannotTell, Of: of, Found: found, Missing: missing}}
 }
 
 // lead runs the test in the first pod. The others are listed on its standard input: an
-// address of the API server would be too long with a thousand of them.
+// address of the API server would be too long with a thousand of them. The input stays open
+// until the test ends, so the leader ends with this process or with kubectl, however these end.
 func (f *verifyFlags) lead(cmd *cobra.Command, pods []fleetPod) (verify.Report, error) {
 	var list strings.Builder
 	for _, p := range pods[1:] {
@@ -154,20 +210,26 @@ func (f *verifyFlags) lead(cmd *cobra.Command, pods []fleetPod) (verify.Report, 
 		args = append(args, "--rdma")
 	}
 	call := f.set.kubectl(cmd, append(args, "-")...)
-	var out bytes.Buffer
-	call.Stdin, call.Stdout = strings.NewReader(list.String()), &out
-	said, err := call.StderrPipe()
+	list.WriteString(".\n")
+	out := bounded{most: longestReport}
+	call.Stdout = &out
+	in, err := call.StdinPipe()
+	var said io.ReadCloser
+	if err == nil {
+		said, err = call.StderrPipe()
+	}
 	if err == nil {
 		err = call.Start()
 	}
 	if err == nil {
+		go func() { _, _ = io.WriteString(in, list.String()) }() // if it fails, kubectl has ended, and says why
 		forward(cmd.ErrOrStderr(), said)
 		err = call.Wait()
 	}
 	var ended *exec.ExitError
 	var report verify.Report
-	if unread := json.Unmarshal(out.Bytes(), &report); unread != nil || err != nil && !errors.As(err, &ended) {
-		return report, cnierr.New(cnierr.IO, "test from pod", pods[0].Metadata.Name, "read what it says above; its image needs /rocectl, and its container "+tokenVariable, "%w", errors.Join(err, unread))
+	if unread := json.Unmarshal(out.kept.Bytes(), &report); unread != nil || err != nil && !errors.As(err, &ended) {
+		return report, f.set.failed(cmd, "test from pod", pods[0].Metadata.Name, "read what it says above; its image needs /rocectl, and its container "+tokenVariable, errors.Join(err, unread))
 	}
 	for i, a := range report.Answers {
 		if !a.Verdict.Valid() {
@@ -175,6 +237,23 @@ func (f *verifyFlags) lead(cmd *cobra.Command, pods []fleetPod) (verify.Report, 
 		}
 	}
 	return report, nil
+}
+
+// longestReport is far more than all pods of a large cluster say if all tests fail.
+const longestReport = 1 << 29
+
+// bounded keeps what the leader writes. Who controls its node could fill our memory.
+type bounded struct {
+	kept bytes.Buffer
+	most int
+}
+
+// Write implements io.Writer.
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.kept.Len()+len(p) > b.most {
+		return 0, fmt.Errorf("it writes more than %d bytes", b.most)
+	}
+	return b.kept.Write(p)
 }
 
 // forward copies lines to a terminal, which obeys what it cannot print.

@@ -21,16 +21,19 @@ func kubectl(t *testing.T, report string) (dir string) {
 		"kubectl": `#!/bin/sh
 echo "$*" >>` + dir + `/calls
 case "$*" in
+*"auth can-i"*) grep -qx -e "${*#*-- }" ` + dir + `/denied 2>/dev/null && echo "no - no RBAC policy matched" && exit 1; echo yes ;;
+*"auth whoami"*) printf 'system:serviceaccount:tests:o p' ;;
 *"get --output=json daemonset"*) cat ` + dir + `/daemonset ;;
 *"get --output=json pods"*) cat ` + dir + `/pods ;;
-*exec*) cat >` + dir + `/input; printf 'round 1 of 1 \033[2J\n' >&2; cat ` + dir + `/report; exit 1 ;;
+*exec*) sed '/^[.]$/q' >` + dir + `/input; printf 'round 1 of 1 \033[2J\n' >&2; cat ` + dir + `/report; exit 1 ;;
 esac
 `,
-		"daemonset": `{"spec": {"selector": {"matchLabels": {"app": "rails-verify"}}}, "status": {"desiredNumberScheduled": 5}}`,
+		"daemonset": `{"spec": {"selector": {"matchLabels": {"app": "rails-verify"}}}, "status": {"desiredNumberScheduled": 6}}`,
 		"pods": `{"items": [
-			{"metadata": {"name": "v-2"}, "spec": {"nodeName": "gpu-02"}, "status": {"phase": "Running", "podIP": "fd00::2"}},
-			{"metadata": {"name": "v-1"}, "spec": {"nodeName": "gpu-01"}, "status": {"phase": "Running", "podIP": "10.244.1.7"}},
-			{"metadata": {"name": "v-4", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": "gpu-04"}, "status": {"phase": "Running", "podIP": "10.244.4.7"}},
+			{"metadata": {"name": "v-0"}, "spec": {"nodeName": "gpu-00"}, "status": {"phase": "Running", "podIP": "10.244.0.7", "conditions": [{"type": "Ready", "status": "False"}]}},
+			{"metadata": {"name": "v-2"}, "spec": {"nodeName": "gpu-02"}, "status": {"phase": "Running", "podIP": "fd00::2", "conditions": [{"type": "Ready", "status": "True"}]}},
+			{"metadata": {"name": "v-1"}, "spec": {"nodeName": "gpu-01"}, "status": {"phase": "Running", "podIP": "10.244.1.7", "conditions": [{"type": "Ready", "status": "True"}]}},
+			{"metadata": {"name": "v-4", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": "gpu-04"}, "status": {"phase": "Running", "podIP": "10.244.4.7", "conditions": [{"type": "Ready", "status": "True"}]}},
 			{"metadata": {"name": "v-3"}, "spec": {"nodeName": "gpu-03"}, "status": {"phase": "Pending"}}]}`,
 		"report": report,
 	} {
@@ -65,7 +68,7 @@ func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
 	if status := statusError(0); !errors.As(cmd.ExecuteContext(t.Context()), &status) || status != 1 {
 		t.Errorf("status %d", status)
 	}
-	if got := read(t, filepath.Join(dir, "input")); got != "gpu-02=[fd00::2]:9483\n" {
+	if got := read(t, filepath.Join(dir, "input")); got != "gpu-02=[fd00::2]:9483\n.\n" {
 		t.Errorf("the leader is told %q", got)
 	}
 	const call = "--namespace=tests exec -i v-1 -- /rocectl verify --all --json --name=gpu-01 --cross --rdma -\n"
@@ -73,8 +76,9 @@ func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
 		t.Errorf("it calls\n%s", got)
 	}
 	for _, want := range []string{
-		"v-3: the pod is Pending, on node \"gpu-03\"", "2 of 5 nodes have no pod of it",
-		"# 0 ok, 1 problem, 3 cannot tell\n", "# fault: rail 3 of gpu-01 to gpu-02: <script>?[2J\n",
+		"v-0: the pod is not ready, on node \"gpu-00\"", "v-3: the pod is Pending, on node \"gpu-03\"", "2 of 6 nodes have no pod of it",
+		"needs: kubectl -n tests describe pod v-3\n", "needs: kubectl -n tests describe daemonset rails-verify\n",
+		"# 0 ok, 1 problem, 4 cannot tell\n", "# fault: rail 3 of gpu-01 to gpu-02: <script>?[2J\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in\n%s", want, &out)
@@ -90,6 +94,60 @@ func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
 	}
 	if !strings.Contains(errOut.String(), "round 1 of 1") {
 		t.Errorf("no progress: %q", &errOut)
+	}
+}
+
+// TestVerifyOfADaemonSetNamesMissingRights: all at once, and the command that gives them.
+func TestVerifyOfADaemonSetNamesMissingRights(t *testing.T) {
+	dir := kubectl(t, "")
+	if err := os.WriteFile(filepath.Join(dir, "denied"), []byte("list pods\ncreate pods\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := call("verify", "--daemonset", "rails-verify", "-n", "tests")
+	for _, want := range []string{
+		"in the namespace tests you may not: list pods, create pods/exec\n", "conf-examples/deploy/samples/verify.yaml",
+		`kubectl -n tests create rolebinding rails-verify --role=rails-verify --user='system:serviceaccount:tests:o p'`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("want %q in\n%s", want, got)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "pods")); err != nil {
+		t.Fatal(err)
+	}
+	if got := call("verify", "--daemonset", "rails-verify"); !strings.Contains(got, `kubectl get "rails-verify"`) || !strings.Contains(got, "you may not: list pods,") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestVerifyOpensThePageFirst: a test may take an hour.
+func TestVerifyOpensThePageFirst(t *testing.T) {
+	dir := kubectl(t, `{}`)
+	got := call("verify", "--daemonset", "rails-verify", "--html", filepath.Join(dir, "none", "page.html"))
+	if !strings.Contains(got, "name a file that can be written") {
+		t.Errorf("got %s", got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "calls")); err == nil {
+		t.Errorf("it has begun the test:\n%s", read(t, filepath.Join(dir, "calls")))
+	}
+}
+
+// TestAPageThatCannotBeWrittenTakesNoReport: the disk is full when the test ends.
+func TestAPageThatCannotBeWrittenTakesNoReport(t *testing.T) {
+	kubectl(t, `{"answers": [{"check": "reach", "verdict": "problem", "of": "rail 3 of gpu-01 to gpu-02", "found": "x", "fix": "y"}]}`)
+	got := call("verify", "--daemonset", "rails-verify", "--html", "/dev/full")
+	if !strings.Contains(got, "no space left") || !strings.Contains(got, "rail 3 of gpu-01 to gpu-02: x\n") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestTheLeaderCannotFillTheMemory(t *testing.T) {
+	t.Parallel()
+	b := bounded{most: 10}
+	for i, want := range []bool{true, true, false} {
+		if _, err := b.Write(make([]byte, 5)); (err == nil) != want {
+			t.Errorf("write %d: %v", i, err)
+		}
 	}
 }
 
@@ -109,9 +167,11 @@ func TestVerifyOfADaemonSetSaysWhyThereIsNoReport(t *testing.T) {
 
 func TestPeersAreReadFromTheStandardInput(t *testing.T) {
 	t.Parallel()
-	got, err := listed([]string{"a", "-", "z"}, strings.NewReader("gpu-02=[fd00::2]:9483\ngpu-03=10.0.0.3\n"))
-	if err != nil || strings.Join(got, " ") != "a gpu-02=[fd00::2]:9483 gpu-03=10.0.0.3 z" {
-		t.Errorf("got %q, %v", got, err)
+	for _, in := range []string{"gpu-02=[fd00::2]:9483\n\ngpu-03=10.0.0.3\n", "gpu-02=[fd00::2]:9483 gpu-03=10.0.0.3", "gpu-02=[fd00::2]:9483\ngpu-03=10.0.0.3\n.\nx\n"} {
+		got, caller, err := listed([]string{"a", "-", "z"}, strings.NewReader(in))
+		if err != nil || strings.Join(got, " ") != "a gpu-02=[fd00::2]:9483 gpu-03=10.0.0.3 z" || (caller != nil) != strings.Contains(in, "\n.\n") {
+			t.Errorf("%q: got %q, %v, %v", in, got, caller, err)
+		}
 	}
 	for given, want := range map[string][2]string{
 		"10.0.0.3": {"", "10.0.0.3:9483"}, "gpu-03=10.0.0.3": {"gpu-03", "10.0.0.3:9483"}, "gpu-03=[fd00::2]:1": {"gpu-03", "[fd00::2]:1"}, "fd00::2": {"", "[fd00::2]:9483"},

@@ -18,59 +18,75 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-// peer is the test in the other machine, over the wire of r1.
+// peer is the test in another machine.
 type peer struct {
 	t    *testing.T
 	conn net.Conn
 	in   *bufio.Reader
-	self string // VM_NODE of this machine, "0" or "1"
+	self string // VM_NODE of this machine, "0" or "1", and of four also "2" or "3"
 }
 
 // slow is how long the other machine may take for anything: its boot, or all steps of
 // rocectl hwtest on a busy machine.
 const slow = 20 * time.Minute
 
-// meet waits for the other machine.
+// meet waits for the other machine, of two.
 func meet(t *testing.T) *peer {
 	t.Helper()
-	p := &peer{t: t, self: os.Getenv("VM_NODE")}
-	finally(t, "ip addr flush dev r1 scope global")
-	run(t, "ip", "addr", "add", "10.0.9."+p.self+"/24", "dev", "r1")
+	return meetOn(t, "r1", 1)[0]
+}
+
+// meetOn waits for other machines, over the wire of a link. Node 1 has a connection to each of
+// them, and they have one to node 1.
+func meetOn(t *testing.T, link string, others int) (out []*peer) {
+	t.Helper()
+	self := os.Getenv("VM_NODE")
+	finally(t, "ip addr flush dev "+link+" scope global")
+	run(t, "ip", "addr", "add", "10.0.9."+self+"/24", "dev", link)
 	ctx, cancel := context.WithTimeout(t.Context(), slow)
 	defer cancel()
+	var conns []net.Conn
 	var err error
-	if p.self == "1" {
-		p.conn, err = accept(ctx)
+	if self == "1" {
+		conns, err = accept(ctx, others)
 	} else {
-		p.conn, err = dial(ctx)
+		conns, err = dial(ctx)
+	}
+	for _, c := range conns {
+		t.Cleanup(func() { _ = c.Close() })
+		out = append(out, &peer{t: t, conn: c, in: bufio.NewReader(c), self: self})
 	}
 	if err != nil {
 		t.Fatalf("the other machine: %v", err)
 	}
-	t.Cleanup(func() { _ = p.conn.Close() })
-	p.in = bufio.NewReader(p.conn)
-	return p
+	return out
 }
 
 const meeting = "10.0.9.1:4711"
 
-func accept(ctx context.Context) (net.Conn, error) {
+func accept(ctx context.Context, n int) (out []net.Conn, err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", meeting)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	return l.Accept()
+	for len(out) < n && err == nil {
+		var c net.Conn
+		if c, err = l.Accept(); err == nil {
+			out = append(out, c)
+		}
+	}
+	return out, err
 }
 
-func dial(ctx context.Context) (net.Conn, error) {
+func dial(ctx context.Context) ([]net.Conn, error) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", meeting)
 		if err == nil {
-			return conn, nil
+			return []net.Conn{conn}, nil
 		}
 		select {
 		case <-tick.C:
@@ -138,18 +154,30 @@ func (n *node) joined(c network) rail {
 // which a NIC would not need.
 func (n *node) join(a attachment, addr string) rail {
 	n.t.Helper()
-	r := rail{attachment: a, addr: addr}
-	for line := range strings.Lines(n.rocectl("env", "--netns", r.pod.Name)) {
+	return n.joinOn("r0", a, addr)
+}
+
+// joinOn joins a pod on a link.
+func (n *node) joinOn(link string, a attachment, addr string) rail {
+	n.t.Helper()
+	r := rail{attachment: a, addr: addr, tests: n.tests(a)}
+	finally(n.t, "ip addr del "+r.addr+"/32 dev "+link)
+	run(n.t, "ip", "addr", "add", r.addr+"/32", "dev", link, "scope", "host")
+	return r
+}
+
+// tests returns the command that rocectl env names.
+func (n *node) tests(a attachment) (out []string) {
+	n.t.Helper()
+	for line := range strings.Lines(n.rocectl("env", "--netns", a.pod.Name)) {
 		if command, ok := strings.CutPrefix(line, "# "+a.ifName+": ib_write_bw "); ok {
-			r.tests = append([]string{"ib_write_bw"}, strings.Fields(command)...)
+			out = append([]string{"ib_write_bw"}, strings.Fields(command)...)
 		}
 	}
-	if r.tests == nil {
-		n.t.Fatalf("rocectl env names no ib_write_bw for %s:\n%s", a.ifName, n.rocectl("env", "--netns", r.pod.Name))
+	if out == nil {
+		n.t.Fatalf("rocectl env names no ib_write_bw for %s:\n%s", a.ifName, n.rocectl("env", "--netns", a.pod.Name))
 	}
-	finally(n.t, "ip addr del "+r.addr+"/32 dev r0")
-	run(n.t, "ip", "addr", "add", r.addr+"/32", "dev", "r0", "scope", "host")
-	return r
+	return out
 }
 
 // command returns a program that runs in the pod, and not for ever.

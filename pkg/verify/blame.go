@@ -152,37 +152,6 @@ func (m *meeting) round(pairs []Pair, tests Tests) {
 	}
 }
 
-// counted returns the answers of a member that count, and what it could not answer.
-func counted(seat Seat, peer string, answers []doctor.Answer, err error) []doctor.Answer {
-	all := len(answers)
-	answers = slices.DeleteFunc(answers, func(a doctor.Answer) bool { return !isAbout(a, seat.Name, peer) })
-	if n := all - len(answers); n > 0 && err == nil {
-		err = fmt.Errorf("%d answers of %s are not about itself", n, seat.Name)
-	}
-	if err != nil {
-		answers = append(answers, answer(Reach, seat.Name, doctor.Finding{
-			Verdict: doctor.CannotTell, Found: err.Error(), Missing: "rocectl verify serve in the pod, with the same token",
-		}))
-	}
-	return answers
-}
-
-// isAbout says whether an answer is valid, and about a pod, or, with a peer, about these
-// two. A pod that lies can only accuse itself, and the links that it has itself.
-func isAbout(a doctor.Answer, self, peer string) bool {
-	if !a.Verdict.Valid() {
-		return false
-	}
-	_, x, y := between(a.Of)
-	if peer == "" {
-		return a.Of == self || x == self && y == ""
-	}
-	if _, other, cross := strings.Cut(y, " of "); cross {
-		y = other
-	}
-	return x == self && y == peer
-}
-
 // between reads what an answer is about: "rail 3 of gpu-07 to gpu-01".
 func between(of string) (rail, a, b string) {
 	rail, rest, _ := strings.Cut(of, " of ")

@@ -5,8 +5,10 @@ package verify
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
@@ -136,4 +138,46 @@ func oneOf(verdict string, wants []string) bool {
 		}
 	}
 	return false
+}
+
+// TestFourNodesOfWhichOneGoes: from the first round on, no packet reaches one of them. The
+// others do not wait for it as long as TCP does by itself.
+func TestFourNodesOfWhichOneGoes(t *testing.T) {
+	if os.Getenv("TEST_VERIFY") == "" {
+		t.Skip("make test-verify runs it")
+	}
+	w := newWorld(t, "gpu-01", "gpu-02", "gpu-03", "gpu-04")
+	w.serve()
+	var guests []Guest
+	for _, p := range w.pods {
+		guests = append(guests, Guest{Name: p.Name, Address: p.address})
+	}
+	seats := w.pods[0].Invite(t.Context(), guests, token)
+	defer Leave(seats)
+	var began time.Time
+	r := All(t.Context(), seats, Tests{}, false, func(round, _ int) {
+		if round == 1 {
+			began = time.Now()
+			w.wire.IP("link set gpu-03eth down")
+		}
+	})
+	waited := time.Since(began)
+	t.Logf("all rounds take %s", waited.Round(time.Second))
+	if waited > 4*silence { // TCP by itself waits for ten minutes and more
+		t.Errorf("a node that is gone makes the others wait for %s", waited)
+	}
+	untold := slices.DeleteFunc(slices.Clone(r.Answers), func(a doctor.Answer) bool { return a.Verdict != doctor.CannotTell })
+	for _, a := range untold {
+		if a.Of != "gpu-03" && !strings.HasSuffix(a.Of, " to gpu-03") && !strings.Contains(a.Found, "gpu-03") {
+			t.Errorf("it says of another node: %s: %s", a.Of, a.Found)
+		}
+	}
+	if len(untold) == 0 || !strings.Contains(problems(untold), "gpu-03: ") {
+		t.Errorf("it says nothing of the node that is gone: %s", problems(r.Answers))
+	}
+	for _, v := range r.Verdicts {
+		if !strings.Contains(v, "gpu-03") {
+			t.Errorf("it blames %q", v)
+		}
+	}
 }

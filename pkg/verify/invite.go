@@ -6,6 +6,7 @@ package verify
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"sync"
 )
 
@@ -17,7 +18,8 @@ const dials = 64
 type Guest struct{ Name, Address string }
 
 // Invite dials the servers of pods. The seats are in the order of the guests; a pod that
-// does not answer has a seat with Absent. The caller closes the others with Leave.
+// does not answer has a seat with Absent. No two pods that answer have the same name. The
+// caller closes the others with Leave.
 func (p Pod) Invite(ctx context.Context, guests []Guest, token string) []Seat {
 	out := make([]Seat, len(guests))
 	limit := make(chan struct{}, dials)
@@ -35,7 +37,25 @@ func (p Pod) Invite(ctx context.Context, guests []Guest, token string) []Seat {
 		})
 	}
 	wg.Wait()
+	p.distinguish(out, guests)
 	return out
+}
+
+// distinguish adds the address to each name that a pod has given itself and another one has,
+// too. Two pods of one node have its name, and one that lies may take that of another, so
+// that its answers would count as those of the other.
+func (p Pod) distinguish(seats []Seat, guests []Guest) {
+	count := map[string]int{p.Name: 1}
+	for _, s := range seats {
+		count[s.Name]++
+	}
+	for i := range seats {
+		s := &seats[i]
+		if peer, is := s.Member.(*Peer); is && guests[i].Name == "" && count[s.Name] > 1 {
+			peer.Name = fmt.Sprintf("%s (%s)", s.Name, s.Address)
+			s.Name = peer.Name
+		}
+	}
 }
 
 // Leave ends the connections to the servers of seats.

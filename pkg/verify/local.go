@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -120,11 +121,16 @@ func (p Pod) gateway(ctx context.Context, r Rail) doctor.Answer {
 	return untold(GatewayUp, p.Of(r), err)
 }
 
-func (p Pod) duplicate(ctx context.Context, r Rail) doctor.Answer {
-	err := p.ask(ctx, plan.Conflict{
+// taken asks on a rail which other host has an address: the error is a *probe.TakenError then.
+func (p Pod) taken(ctx context.Context, r Rail, a netip.Addr) error {
+	return p.ask(ctx, plan.Conflict{
 		Mode: conf.Require, Probes: attempts, Interval: interval, Wait: interval,
-		Targets: []plan.Target{{Link: r.Link, MAC: r.MAC, Addr: r.Addr}},
+		Targets: []plan.Target{{Link: r.Link, MAC: r.MAC, Addr: a}},
 	})
+}
+
+func (p Pod) duplicate(ctx context.Context, r Rail) doctor.Answer {
+	err := p.taken(ctx, r, r.Addr)
 	var taken *probe.TakenError
 	switch {
 	case err == nil:

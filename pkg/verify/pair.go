@@ -5,6 +5,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/probe"
 )
 
 // Test tests each rail with the same rail of the pod at an address, and with Tests.Cross
@@ -24,6 +26,8 @@ func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, test
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
 	}
 	defer peer.Close()
+	ctx, cancel := context.WithTimeout(ctx, testTime)
+	defer cancel()
 	n := max(len(rails), len(peer.Rails))
 	shifts := 1
 	if tests.Cross {
@@ -31,6 +35,11 @@ func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, test
 	}
 	var out []doctor.Answer
 	for shift := range shifts {
+		if ctx.Err() != nil {
+			return append(out, answer(Reach, fmt.Sprintf("%s of %s to %s", allRails, p.Name, peer.Name), doctor.Finding{
+				Verdict: doctor.CannotTell, Found: fmt.Sprintf("%d of %d couples of each rail were tested in %s", shift, shifts, testTime), Missing: "time: the rails that fail take most of it",
+			})), nil
+		}
 		answers := make([][]doctor.Answer, n)
 		var wg sync.WaitGroup
 		for i := range n {
@@ -135,7 +144,7 @@ func (c couple) silent() doctor.Answer {
 	if err := c.throw(c.r, own.Port(), end{c.to.MAC[:], c.target()}, c.peer.nonce); err != nil {
 		return both
 	}
-	if _, err := c.peer.ask(request{Throw: &throwing{c.to.Number, end{c.r.MAC[:], own}}}); err != nil {
+	if _, err := c.peer.ask(request{Throw: &throwing{c.to.Number, end{c.r.MAC[:], own}}}, moment); err != nil {
 		return both
 	}
 	back := hear(c.conn, make([]byte, largest), interval, func(got []byte) bool { return len(got) >= len(nonce{}) && nonce(got[:len(nonce{})]) == c.peer.nonce })
@@ -153,10 +162,15 @@ func (c couple) oneWay(from, to string) doctor.Answer {
 		"ethtool -S NIC  # drops and errors of the rail's NIC at the first of the two, and of its switch port", whyReach)
 }
 
-// swapped looks for the rail of the peer that answers on our rail.
+// swapped looks for the rail of the peer that answers on our rail. It asks as a host without
+// an address does: a rail without a gateway, with rp_filter=2, answers no host of another subnet.
 func (c couple) swapped(ctx context.Context) (Rail, bool) {
 	for _, other := range c.peer.Rails {
-		if other.Number != c.to.Number && other.Addr.Is4() == c.r.Addr.Is4() && c.answers(ctx, c.r, plan.Target{Gateway: other.Addr}) == nil {
+		if other.Number == c.to.Number || other.Addr.Is4() != c.r.Addr.Is4() {
+			continue
+		}
+		var taken *probe.TakenError
+		if errors.As(c.taken(ctx, c.r, other.Addr), &taken) && taken.Taken[0].By == other.MAC {
 			return other, true
 		}
 	}
@@ -165,7 +179,7 @@ func (c couple) swapped(ctx context.Context) (Rail, bool) {
 
 // arrived says whether the peer got a packet of a size from us.
 func (c couple) arrived(size int) bool {
-	r, err := c.peer.ask(request{Received: true})
+	r, err := c.peer.ask(request{Received: true}, moment)
 	if err != nil {
 		return false
 	}

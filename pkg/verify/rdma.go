@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/doctor"
@@ -121,11 +122,12 @@ func last(said string) string {
 	return line[:min(len(line), 200)]
 }
 
-// start starts a program in the pod. It is killed when ctx ends.
+// start starts a program in the pod. It is killed when ctx ends, and when this process does.
 func (p Pod) start(ctx context.Context, name string, args []string) (*running, *exec.Cmd, error) {
 	out := &running{done: make(chan struct{})}
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // the words are ours, and numbers and addresses
 	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the runtime keeps the thread that starts it
 	// A process has the namespace of the thread that starts it.
 	return out, cmd, p.Enter(cmd.Start)
 }
@@ -203,7 +205,7 @@ func (c couple) transfer(ctx context.Context, of program) doctor.Answer {
 	var there reply
 	var err error
 	if missing == "" {
-		there, err = c.peer.ask(request{Launch: &launching{Rail: c.to.Number, Check: of.check}})
+		there, err = c.peer.ask(request{Launch: &launching{Rail: c.to.Number, Check: of.check}}, moment)
 		missing = there.Missing
 	}
 	if err != nil {
@@ -229,7 +231,7 @@ func (c couple) transfer(ctx context.Context, of program) doctor.Answer {
 		case ctx.Err() != nil:
 			return failed(fmt.Sprintf("it does not end within %s: %s", transferTime, said))
 		}
-		far, asked := c.peer.ask(request{Ended: there.Launched})
+		far, asked := c.peer.ask(request{Ended: there.Launched}, moment)
 		if asked != nil || far.Over {
 			return failed(strings.TrimSpace(fmt.Sprintf("%v: %s; %s says: %s", err, said, c.peer.Name, far.Said)))
 		}

@@ -13,7 +13,10 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 )
@@ -94,11 +97,15 @@ type Server struct {
 	strangers strangers
 }
 
-// patience bounds the time between two requests of a connection, and greeting that until
-// a caller has shown that it knows the token.
+// Limits of time. A pod that lies can be as slow as they permit. So each is longer than
+// those that a peer of the same pod waits for: a pod that is slow makes no other one late.
 const (
-	patience = 10 * time.Minute
-	greeting = 10 * time.Second
+	greeting = 10 * time.Second // until a caller has shown that it knows the token
+	moment   = 30 * time.Second // for an answer for which a server sends no more than some packets
+	testTime = 15 * time.Minute // for the tests of a pod with one other
+	patience = 20 * time.Minute // for the answer of a server that tests
+	idle     = 30 * time.Minute // between two requests of a connection
+	silence  = 30 * time.Second // without a sign that the other node runs
 )
 
 // Serve answers callers until ctx ends. Errors: those of Pod.Rails and of the sockets.
@@ -211,7 +218,7 @@ func (s *Server) talk(ctx context.Context, conn net.Conn, rails []Rail) {
 			err = w.write(s.answer(ctx, q, c, rails))
 		}
 		if err == nil {
-			err = conn.SetReadDeadline(time.Now().Add(patience))
+			err = conn.SetReadDeadline(time.Now().Add(idle))
 		}
 	}
 }
@@ -286,7 +293,10 @@ func (p Pod) Dial(ctx context.Context, address, token, name string) (*Peer, erro
 		control = p.Enter
 	}
 	err := control(func() (err error) {
-		d := net.Dialer{Timeout: greeting}
+		d := net.Dialer{
+			Timeout: greeting, Control: alive,
+			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 3, Interval: silence / 3, Count: 3},
+		}
 		conn, err = d.DialContext(ctx, "tcp", address)
 		return err
 	})
@@ -299,10 +309,13 @@ func (p Pod) Dial(ctx context.Context, address, token, name string) (*Peer, erro
 		out.wire, err = newWire(conn, token, false)
 	}
 	if err == nil {
-		hello, err = out.exchange(request{})
+		hello, err = out.exchange(request{}, greeting)
 	}
 	if err == nil && hello.Error != "" {
 		err = errors.New(hello.Error)
+	}
+	if n := len(hello.Rails); err == nil && n > MostRails {
+		err = fmt.Errorf("it says that it has %d rails; a test takes at most %d", n, MostRails)
 	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -317,7 +330,7 @@ func (p Pod) Dial(ctx context.Context, address, token, name string) (*Peer, erro
 // named returns a name that a pod has given itself, or "" if it would make an answer
 // look as if it were about other pods.
 func named(name string) string {
-	if len(name) > longestName || doctor.Printable(name) != name || strings.Contains(name, " of ") || strings.Contains(name, " to ") {
+	if len(name) > longestName || doctor.Printable(name) != name || strings.ContainsRune(name, '(') || strings.Contains(name, " of ") || strings.Contains(name, " to ") {
 		return ""
 	}
 	return name
@@ -328,9 +341,20 @@ const longestName = 253 // of a Kubernetes node
 // Close ends the connection.
 func (c *Peer) Close() { _ = c.wire.conn.Close() }
 
-// ask returns ErrGone if the connection has failed: nothing more comes from it then.
-func (c *Peer) ask(q request) (reply, error) {
-	r, err := c.exchange(q)
+// alive lets a connection end if the other node is gone. Without it, what is sent to a node
+// without power is sent again for a quarter of an hour.
+func alive(_, _ string, raw syscall.RawConn) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+	})
+	return errors.Join(err, failed)
+}
+
+// ask returns ErrGone if the connection has failed, or nothing comes in time: nothing more
+// comes from it then.
+func (c *Peer) ask(q request, wait time.Duration) (reply, error) {
+	r, err := c.exchange(q, wait)
 	if err != nil {
 		return reply{}, fmt.Errorf("%w: %w", ErrGone, err)
 	}
@@ -340,24 +364,32 @@ func (c *Peer) ask(q request) (reply, error) {
 	return r, nil
 }
 
-func (c *Peer) exchange(q request) (r reply, err error) {
+// exchange ends the connection if it fails: the answer to this request could come later, and
+// look like that to the next one.
+func (c *Peer) exchange(q request, wait time.Duration) (r reply, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := errors.Join(c.wire.conn.SetDeadline(time.Now().Add(patience)), c.wire.write(q)); err != nil {
-		return reply{}, err
+	err = c.wire.conn.SetDeadline(time.Now().Add(wait))
+	if err == nil {
+		err = c.wire.write(q)
 	}
-	err = c.wire.read(&r)
+	if err == nil {
+		err = c.wire.read(&r)
+	}
+	if err != nil {
+		_ = c.wire.conn.Close()
+	}
 	return r, err
 }
 
 // Local returns the answers of the tests that the peer's pod makes alone.
 func (c *Peer) Local() ([]doctor.Answer, error) {
-	r, err := c.ask(request{Local: true, Self: c.Name})
+	r, err := c.ask(request{Local: true, Self: c.Name}, patience)
 	return r.Answers, err
 }
 
 // Test lets the peer test its rails with a third pod.
 func (c *Peer) Test(address string, tests Tests) ([]doctor.Answer, error) {
-	r, err := c.ask(request{Test: address, Self: c.Name, Tests: tests})
+	r, err := c.ask(request{Test: address, Self: c.Name, Tests: tests}, patience)
 	return r.Answers, err
 }

@@ -4,6 +4,7 @@
 package verify
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -138,6 +139,29 @@ func TestEachFaultBetweenPodsIsNamed(t *testing.T) {
 	}
 }
 
+// TestSwappedRailsWithoutAGatewayAreNamed: ADD sets rp_filter=2. A rail without a gateway then
+// answers no ARP request of a host in the subnet of another rail.
+func TestSwappedRailsWithoutAGatewayAreNamed(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	for _, p := range w.pods {
+		for i := range 2 {
+			p.ns.IP(fmt.Sprintf("route del default table %d", 100+i))
+			p.ns.Exec("sysctl", "-qw", fmt.Sprintf("net.ipv4.conf.net%d.rp_filter=2", i+1))
+		}
+	}
+	w.serve()
+	if got := problems(w.test(false)); got != "" {
+		t.Fatalf("before: %s", got)
+	}
+	w.wire.IP("link set b0 master br1")
+	w.wire.IP("link set b1 master br0")
+	const want = "problem reach: rail 0 of a to b: rail 0 of a is in the network of rail 1 of b\n" +
+		"problem reach: rail 1 of a to b: rail 1 of a is in the network of rail 0 of b"
+	if got := problems(w.test(false)); got != want {
+		t.Errorf("\ngot  %q\nwant %q", got, want)
+	}
+}
+
 func TestCrossTestsFollowThePlan(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.serve()
@@ -182,7 +206,7 @@ func TestAServerAnswersOnlyWhoKnowsTheToken(t *testing.T) {
 		t.Error("the echo does not answer")
 	}
 	for _, q := range []throwing{{Rail: 9}, {Rail: -1}, {To: end{rails[0].MAC[:], netip.MustParseAddrPort("[fd00::1]:1")}}, {To: end{nil, to}}} {
-		if _, err := peer.ask(request{Throw: &q}); err == nil {
+		if _, err := peer.ask(request{Throw: &q}, moment); err == nil {
 			t.Errorf("it throws frames to %+v", q)
 		}
 	}

@@ -46,8 +46,7 @@ func newWire(conn net.Conn, token string, server bool) (*wire, error) {
 	if server {
 		longest = longestRequest
 	}
-	w := &wire{conn: conn, in: bufio.NewScanner(conn), server: server}
-	w.in.Buffer(nil, longest)
+	w := &wire{conn: conn, in: newScanner(conn, longest), server: server}
 	own := rand.Text()
 	if _, err := io.WriteString(conn, own+"\n"); err != nil {
 		return nil, err
@@ -64,6 +63,12 @@ func newWire(conn net.Conn, token string, server bool) (*wire, error) {
 	_ = json.NewEncoder(h).Encode([]string{"roce verify", caller, answers}) // a hash takes all
 	w.key = h.Sum(nil)
 	return w, nil
+}
+
+func newScanner(conn net.Conn, longest int) *bufio.Scanner {
+	in := bufio.NewScanner(conn)
+	in.Buffer(nil, longest)
+	return in
 }
 
 func (w *wire) line() ([]byte, error) {

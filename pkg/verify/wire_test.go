@@ -11,8 +11,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-
-	"github.com/roce-cni/roce-cni/pkg/doctor"
 )
 
 // relay is between a caller and a server, and changes what it passes on.
@@ -122,34 +120,4 @@ func TestACallerDoesNotBelieveAProgramInPlaceOfAServer(t *testing.T) {
 	}
 	_ = l.Close()
 	<-done
-}
-
-// liar is a pod that answers for others.
-type liar struct{ says []doctor.Answer }
-
-func (l liar) Local() ([]doctor.Answer, error)             { return l.says, nil }
-func (l liar) Test(string, Tests) ([]doctor.Answer, error) { return l.says, nil }
-
-func TestAPodCannotAnswerForOthers(t *testing.T) {
-	t.Parallel()
-	good := doctor.Finding{Verdict: doctor.OK, Found: "all is well"}
-	for _, a := range []doctor.Answer{
-		problem(Reach, "rail 3 of gpu-02 to gpu-03", "it is broken", "# do", "why"),
-		problem(Reach, "rail 3 of gpu-03", "it is broken", "# do", "why"),
-		answer(Reach, "rail 3 of gpu-02", good),
-		answer(Reach, "rail 3 of gpu-01 to rail 2 of gpu-03", good),
-		answer(Reach, "gpu-02", good),
-		{Check: Reach, Finding: doctor.Finding{Verdict: "fine", Of: "rail 3 of gpu-01"}},
-	} {
-		other := member{"gpu-02", func(string, string) string { return "" }, nil, nil}
-		r := All(t.Context(), []Seat{{Member: liar{[]doctor.Answer{a}}, Name: "gpu-01", Address: "gpu-01"}, {Member: other, Name: "gpu-02", Address: "gpu-02"}}, Tests{}, false, func(int, int) {})
-		if len(r.Verdicts) != 0 || len(r.Answers) != 2 || doctor.Status(r.Answers) != 2 || !strings.Contains(r.Answers[0].Found, "1 answers of gpu-01 are not about itself") {
-			t.Errorf("%+v\ngot %+v", a, r)
-		}
-	}
-	for name, want := range map[string]string{"gpu-07": "gpu-07", "first node": "first node", "a to b": "", "x of y": "", "\x1b[2J": "", strings.Repeat("x", 300): ""} {
-		if got := named(name); got != want {
-			t.Errorf("%q becomes %q, want %q", name, got, want)
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
@@ -46,7 +47,23 @@ func newWorld(t *testing.T, names ...string) *world {
 	for _, name := range names {
 		w.pod(name)
 	}
+	w.awaitCarriers()
 	return w
+}
+
+// awaitCarriers waits until the kernel has noticed that all links are up, which may take a
+// second: it drops what is sent before that.
+func (w *world) awaitCarriers() {
+	w.t.Helper()
+	nets := []*kerneltest.Netns{w.wire}
+	for _, p := range w.pods {
+		nets = append(nets, p.ns)
+	}
+	for _, ns := range nets {
+		for strings.Contains(ns.IP("-oneline link show up"), "NO-CARRIER") {
+			time.Sleep(10 * time.Millisecond) // the test ends by its timeout
+		}
+	}
 }
 
 // pod adds a pod that listens, with the rails net1 and net2.
