@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/attach"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/kernel"
 	"github.com/roce-cni/roce-cni/pkg/record"
 )
@@ -89,7 +90,7 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 		}
 		checked++
 		for _, c := range changed {
-			fmt.Fprintf(w, "%s: changed by another program: %v\n", label(k, rec), c)
+			fmt.Fprintf(w, "%s: changed by another program: %s\n", label(k, rec), doctor.Printable(c.Error()))
 		}
 		if err == nil {
 			fmt.Fprintf(w, "%s: ok\n", label(k, rec))
@@ -119,8 +120,9 @@ func checkOne(ctx context.Context, n attach.Node, k conf.Attachment) (changed []
 	return n.CheckRecord(ctx, k)
 }
 
-// findingLine returns a finding and what to do about it, in one line.
+// findingLine returns a finding and what to do about it, in one line. A pod may have chosen
+// the names in it.
 func findingLine(err error) string {
 	hint := cnierr.CNI("rocectl", err).Details
-	return fmt.Sprintf("%v; %s", err, hint)
+	return doctor.Printable(fmt.Sprintf("%v; %s", err, hint))
 }

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -90,6 +91,7 @@ func (f *generateFlags) register(cmd *cobra.Command, plugin bool) {
 	cmd.Flags().StringVar(&f.choice.Gateway, "gateway", "", "the `TEMPLATE` of the rails' gateways, with --subnet (default none)")
 	cmd.Flags().StringVar(&f.choice.Image, "image", "docker.io/mellanox/rping-test", "the `IMAGE` of the test pods, with perftest")
 	cmd.MarkFlagsMutuallyExclusive("from", "subnet")
+	cmd.MarkFlagsMutuallyExclusive("from", "gateway")
 	cmd.MarkFlagsMutuallyExclusive("from", "cluster")
 	cmd.MarkFlagsMutuallyExclusive("from", "nodes")
 }
@@ -108,16 +110,20 @@ func (f *generateFlags) documents(cmd *cobra.Command) ([]generate.Document, erro
 			return nil, cnierr.New(cnierr.BadConfig, "generate", "objects", "kubectl roce rails shows the NICs of all nodes; --nodes leaves nodes out", "%w", err)
 		}
 		return docs, nil
-	case len(f.nodes) > 0:
-		return nil, cnierr.New(cnierr.BadConfig, "generate", "objects", "add --cluster", "--nodes chooses among the nodes of a cluster")
+	}
+	if err := notOfNode(cmd, "nodes", "kubeconfig", "context"); err != nil {
+		return nil, err
 	}
 	n, err := inventory.Live(cmd.Context())
 	if err != nil {
 		return nil, err
 	}
 	docs, err := generate.Node(n, f.choice)
-	if err != nil {
+	switch {
+	case errors.Is(err, generate.ErrNoRail):
 		return nil, cnierr.New(cnierr.NoRDMA, "generate", "objects", "rocectl rails shows the NICs of the node", "%w", err)
+	case err != nil:
+		return nil, cnierr.New(cnierr.BadConfig, "generate", "objects", "correct the flag that the message names; rocectl rails shows the NICs of the node", "%w", err)
 	}
 	return docs, nil
 }

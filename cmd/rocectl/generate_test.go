@@ -32,15 +32,19 @@ func TestPlansOfWhatIsGenerated(t *testing.T) {
 	}
 }
 
-func TestGenerateSaysWhatItCannotRead(t *testing.T) {
+func TestGenerateAndRailsSayWhatTheyCannotRead(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ args, want string }{
 		{"generate --from nosuch.yaml", `read objects "nosuch.yaml"`},
 		{"generate --from main.go", "document 1"},
 		{"generate --from testdata/nothing.yaml", "there is no object in it"},
 		{"generate --from - --subnet x", "if any flags in the group"},
+		{"generate --from - --gateway x", "if any flags in the group"},
 		{"generate --from - --cluster", "if any flags in the group"},
 		{"generate --nodes gpu-0", "hint: add --cluster"},
+		{"generate --kubeconfig nosuch.yaml", "hint: add --cluster"},
+		{"rails --differences", "hint: add --cluster"},
+		{"rails --context here", "hint: add --cluster"},
 		{"generate --cluster --kubeconfig nosuch.yaml", "nosuch.yaml"},
 	} {
 		if got := call(strings.Fields(c.args)...); !strings.Contains(got, c.want) {

@@ -27,6 +27,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
@@ -34,6 +35,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
 )
 
 // policyFile is where the policy of the node is. The linker sets another path in
@@ -89,7 +91,9 @@ func printError(w io.Writer, command string, err error) {
 			continue
 		}
 		c := cnierr.CNI("rocectl", err)
-		fmt.Fprintf(w, "%s\nhint: %s\n", c.Msg, c.Details)
+		for line := range strings.Lines(c.Msg + "\nhint: " + c.Details + "\n") {
+			fmt.Fprintln(w, doctor.Printable(strings.TrimSuffix(line, "\n"))) // a pod may have chosen names in it
+		}
 	}
 }
 

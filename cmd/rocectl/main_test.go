@@ -13,11 +13,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/ipam"
 )
 
@@ -107,4 +109,20 @@ func leaseFor(ts *testscript.TestScript, neg bool, args []string) {
 		Subnets: []ipam.Subnet{{Prefix: netip.MustParsePrefix("10.77.0.0/24")}},
 	})
 	ts.Check(err)
+}
+
+// TestWhatAPodNamedDoesNotReachTheTerminal has an interface of another pod with a name that
+// a terminal obeys.
+func TestWhatAPodNamedDoesNotReachTheTerminal(t *testing.T) {
+	t.Parallel()
+	err := cnierr.New(cnierr.Damaged, "check GID of", "172.16.0.5", "look\nand delete \x1b[2Jx", "index 5 of \x1b]0;x\x07")
+	var out strings.Builder
+	printError(&out, "rocectl check", err)
+	const want = "check GID of \"172.16.0.5\": index 5 of  ]0;x \nhint: look\nand delete ?[2Jx\n"
+	if got := out.String(); !strings.HasSuffix(got, want) {
+		t.Errorf("an error is printed as %q, want %q", got, want)
+	}
+	if got := findingLine(err); strings.ContainsAny(got, "\x1b\x07\n") {
+		t.Errorf("a finding is printed as %q", got)
+	}
 }

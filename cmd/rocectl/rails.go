@@ -20,6 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/lldp"
 	"github.com/roce-cni/roce-cni/pkg/plan"
@@ -51,7 +52,8 @@ state, the nearest GPUs, the room in the GID table, and how many pods use it.
 
 RAIL is the number of the NIC in a network that takes all RoCE NICs of the node in
 the order "pci". A port without a number cannot be a rail: InfiniBand, a port of a
-bond, or a device without an interface on the host. Virtual functions are left out.
+bond, a representor of switchdev mode, or a device without an interface on the host.
+Virtual functions are left out.
 
 GPU has the nearest GPUs, by their numbers in nvidia-smi, and how far they are:
 PIX at most one PCIe switch, PXB several switches, PHB the root complex of one host
@@ -59,7 +61,8 @@ bridge, NODE several host bridges of one NUMA node, SYS the connection between N
 nodes.
 
 The state AWAY means that a pod has the device. "-" means that the node does not tell.
-Run it on the node. Nothing is changed.
+Run it on the node. Nothing is changed. The lines are longer than most terminals are
+wide: "rocectl rails | less -S" does not break them.
 
 With --lldp it listens for the LLDP frames of the switches, and shows the switch of
 each NIC and the port of that switch. A switch sends a frame every 30 seconds unless
@@ -83,12 +86,20 @@ roce rails" is the same. A report is at most two minutes behind the node.`,
 				f.cluster.JSON = f.json
 				return f.cluster.Show(cmd.Context(), cmd.OutOrStdout())
 			}
+			if err := notOfNode(cmd, "differences", "kubeconfig", "context"); err != nil {
+				return err
+			}
 			if err := node.mustExist(cmd, args); err != nil {
 				return err
 			}
 			return f.run(cmd, node)
 		},
 	}
+	f.register(cmd, plugin)
+	return cmd
+}
+
+func (f *railsFlags) register(cmd *cobra.Command, plugin bool) {
 	cmd.Flags().BoolVar(&f.json, "json", false, "print as JSON")
 	cmd.Flags().BoolVar(&f.lldp, "lldp", false, "listen for the switches' LLDP frames")
 	cmd.Flags().DurationVar(&f.wait, "lldp-wait", lldp.Interval+5*time.Second, "the longest `TIME` to listen")
@@ -97,7 +108,16 @@ roce rails" is the same. A report is at most two minutes behind the node.`,
 	cmd.Flags().StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "with --cluster, a kubeconfig `FILE` (default: that of kubectl)")
 	cmd.Flags().StringVar(&f.cluster.Context, "context", "", "with --cluster, the `CONTEXT` of the kubeconfig (default: the current one)")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "lldp")
-	return cmd
+}
+
+// notOfNode refuses flags that only a command about the cluster reads.
+func notOfNode(cmd *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if cmd.Flags().Changed(name) {
+			return cnierr.New(cnierr.BadConfig, "use flag", "--"+name, "add --cluster", "it is about the cluster, and this is about one node")
+		}
+	}
+	return nil
 }
 
 // run prints the ports of the node.
@@ -201,6 +221,9 @@ func (f railsFlags) write(w io.Writer, ports []nodePort) error {
 				n = *p.Switch
 			}
 			row = append(row, orDash(n.Switch), orDash(n.Port))
+		}
+		for i, cell := range row { // a pod may have named a NIC or a device that came back from it
+			row[i] = doctor.Printable(cell)
 		}
 		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}

@@ -77,3 +77,18 @@ func TestRailsArePrintedWithTheirPods(t *testing.T) {
 		t.Errorf("with LLDP (-want +got)\n%s", diff)
 	}
 }
+
+// TestRailsObeyNoNameOfANIC: a NIC or a device that was in a pod comes back under the name that
+// the pod gave it.
+func TestRailsObeyNoNameOfANIC(t *testing.T) {
+	t.Parallel()
+	const evil = "n\x1b[2J\n\u202e"
+	var out bytes.Buffer
+	ports := []nodePort{{Port: inventory.Port{Netdev: evil, Device: evil, Bond: evil}, Switch: &lldp.Neighbour{Switch: evil}}}
+	if err := (railsFlags{lldp: true}).write(&out, ports); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.ContainsAny(got, "\x1b\u202e") || strings.Count(got, "\n") != 2 {
+		t.Errorf("a name controls the terminal: %q", got)
+	}
+}

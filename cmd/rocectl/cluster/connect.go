@@ -4,12 +4,15 @@
 package cluster
 
 import (
+	"errors"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 )
@@ -44,6 +47,19 @@ func connectAsUser(kubeconfig, kubeContext string) (*kube.API, error) {
 	}
 	_, api, err := open(config)
 	return api, err
+}
+
+// readers are the commands that give a person the rights of the commands that show the cluster.
+const readers = "kubectl create clusterrole roce-cni-reader --verb=list --resource=railpools.roce-cni.io,railblocks.roce-cni.io,railnodes.roce-cni.io,nodes" +
+	" && kubectl create clusterrolebinding roce-cni-reader --clusterrole=roce-cni-reader --user=NAME"
+
+// explained explains an error of connectAsUser's API. A person needs other rights than an agent.
+func explained(err error) error {
+	var refused *apierrors.StatusError
+	if errors.As(err, &refused) && apierrors.IsForbidden(refused) {
+		return cnierr.New(cnierr.NotAvailable, "read", "cluster", "an administrator gives you the right to read: "+readers, "%w", refused)
+	}
+	return block.Explain(err)
 }
 
 func open(config *rest.Config) (*rest.Config, *kube.API, error) {

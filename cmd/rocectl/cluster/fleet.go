@@ -13,7 +13,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/block/kube"
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
@@ -39,7 +38,7 @@ type reports struct {
 func (f Fleet) Show(ctx context.Context, w io.Writer) error {
 	all, err := f.read(ctx)
 	if err != nil {
-		return block.Explain(err)
+		return explained(err)
 	}
 	if f.JSON {
 		e := json.NewEncoder(w)
@@ -59,7 +58,7 @@ func (f Fleet) Show(ctx context.Context, w io.Writer) error {
 func (f Fleet) Reports(ctx context.Context) (nodes []fleet.Node, unreported []string, err error) {
 	all, err := f.read(ctx)
 	if err != nil {
-		return nil, nil, block.Explain(err)
+		return nil, nil, explained(err)
 	}
 	return all.Nodes, all.Unreported, nil
 }

@@ -42,7 +42,7 @@ func listCommand(cmd *cobra.Command, table func(io.Writer, state) error) *cobra.
 		}
 		s, err := read(cmd.Context(), api)
 		if err != nil {
-			return block.Explain(err)
+			return explained(err)
 		}
 		return table(cmd.OutOrStdout(), s)
 	}

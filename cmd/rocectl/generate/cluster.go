@@ -22,6 +22,9 @@ import (
 //
 // A report has no addresses, so choice.Subnet is needed.
 func Cluster(all []fleet.Node, unreported, names []string, choice Choice) ([]Document, error) {
+	if err := choice.check(); err != nil {
+		return nil, err
+	}
 	nodes, bare, err := chosen(all, names)
 	if err != nil {
 		return nil, err
@@ -263,18 +266,10 @@ func absent(bare, unreported, names []string, choice Choice) []string {
 
 // clusterPool returns the pool, and says how many nodes and pods it has room for.
 func clusterPool(nodes, rails int, choice Choice) (Document, error) {
-	d := Document{Comments: []string{aboutPool, aboutTemplate}}
-	spec := template(rails, choice)
-	d.Object = railPool(choice.Name, spec)
-	if strings.Contains(choice.Subnet+choice.Gateway, "{rack") {
-		d.note("Cannot tell how many nodes and pods have room: it depends on the racks. Add rackLabel, the label of a Node with its rack.")
-		return d, nil
-	}
-	space, err := block.Pool{Name: choice.Name, Spec: spec}.Space("")
-	if err != nil {
+	d, blocks, err := template(rails, choice)
+	if err != nil || blocks < 0 {
 		return d, err
 	}
-	blocks := space.Blocks()
 	d.note("It has %d blocks of %d pods, for %d nodes.", blocks, block.DefaultSize, nodes)
 	if blocks < nodes {
 		d.note("Problem: %d of these nodes can get no block. Use larger subnets, or a smaller blockSize.", nodes-blocks)
@@ -294,9 +289,9 @@ func podsOfAll(nodes []fleet.Node) (int, []string) {
 		}
 	}
 	if size == 0 {
-		return 0, []string{"rdmaHcaMax: cannot tell, because no node has reported the size of its GID tables. Write how many pods a node may have."}
+		return 0, []string{unknownTables}
 	}
 	return max(0, size-own) / 2, []string{fmt.Sprintf(
-		"rdmaHcaMax: how many pods the smallest GID table has room for, with one IPv4 address each: %d entries (%s), without %d for the NIC's own addresses; an address takes two. rocectl gids shows what is free.",
+		"rdmaHcaMax: how many pods the smallest GID table has room for, with one IPv4 address each: %d entries (%s), without %d for the NIC's own addresses; an address takes up to two. rocectl gids shows what is free.",
 		size, where, own)}
 }

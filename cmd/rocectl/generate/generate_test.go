@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -150,6 +151,50 @@ func TestObjectsOfANode(t *testing.T) {
 
 // TestTheDevicePluginReadsItsConfiguration reads it as k8s-rdma-shared-dev-plugin does
 // (types.UserConfigList), and with unknown keys as faults.
+// TestANICWithoutRoCE has no GID table. The NIC stays a rail, because a match selects it.
+func TestANICWithoutRoCE(t *testing.T) {
+	t.Parallel()
+	n := server("172.16.11.5/24", "172.16.12.5/24")
+	maps.DeleteFunc(n.Sys.(fstest.MapFS), func(name string, _ *fstest.MapFile) bool { return strings.Contains(name, "/mlx5_1/ports/1/gids/") })
+	docs, err := Node(n, Choice{Name: "rails"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := Text(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"count": 2,`, `"rdmaHcaMax": 32,`, "# Problem: RoCE is off on ens1"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+}
+
+func TestChoicesThatAreWrong(t *testing.T) {
+	t.Parallel()
+	for want, choice := range map[string]Choice{
+		"--gateway is for the subnets of --subnet": {Name: "rails", Gateway: "172.{rail+16}.0.1"},
+		"172.16.0.0/33":               {Name: "rails", Subnet: "172.{rail+16}.0.0/33"},
+		"10.16.0.1 is not inside":     {Name: "rails", Subnet: "172.{rail+16}.0.0/16", Gateway: "10.{rail+16}.0.1"},
+		`"my_rails" cannot be a name`: {Name: "my_rails"},
+		`"a space" cannot be a name`:  {Name: "rails", Namespace: "a space"},
+	} {
+		if _, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), choice); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", choice, err, want)
+		}
+		if choice.Subnet == "" {
+			choice.Subnet = "172.{rail+16}.0.0/16"
+			if choice.Gateway != "" {
+				continue
+			}
+		}
+		if _, err := Cluster(reports(2), nil, nil, choice); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v, of all nodes: %v, want %q", choice, err, want)
+		}
+	}
+}
+
 func TestTheDevicePluginReadsItsConfiguration(t *testing.T) {
 	t.Parallel()
 	docs, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), Choice{Name: "rails"})

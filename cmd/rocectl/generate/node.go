@@ -4,10 +4,14 @@
 package generate
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/roce-cni/roce-cni/pkg/block"
 	"github.com/roce-cni/roce-cni/pkg/inventory"
@@ -22,12 +26,28 @@ type Choice struct {
 	Image     string // of the test pods
 }
 
+// check refuses names that no API server accepts.
+func (c Choice) check() error {
+	for key, name := range map[string]string{"name": c.Name, "namespace": cmp.Or(c.Namespace, "default")} {
+		if len(validation.IsDNS1123Label(name)) > 0 {
+			return fmt.Errorf("--%s %q cannot be a name in Kubernetes: it may have a-z, 0-9 and -, and begins and ends with one of the first two", key, name)
+		}
+	}
+	return nil
+}
+
+// ErrNoRail says that the node has no NIC for the objects.
+var ErrNoRail = errors.New("the node has no RoCE NIC that can be a rail: rocectl rails shows its RDMA ports")
+
 // Node returns the objects for the rails of a node: a RailPool, a network, the
-// configuration of the device plugin, and test pods.
+// configuration of the device plugin, and test pods. Errors: ErrNoRail.
 func Node(n inventory.Node, choice Choice) ([]Document, error) {
+	if err := choice.check(); err != nil {
+		return nil, err
+	}
 	ports := slices.DeleteFunc(n.Ports(), func(p inventory.Port) bool { return p.Rail == nil })
 	if len(ports) == 0 {
-		return nil, fmt.Errorf("the node has no RoCE NIC that can be a rail: rocectl rails shows its RDMA ports")
+		return nil, ErrNoRail
 	}
 	pool, err := railPoolOf(ports, choice)
 	if err != nil {
@@ -43,7 +63,8 @@ func Node(n inventory.Node, choice Choice) ([]Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Document{pool, {Comments: append(railList(ports), comment), Object: net}, plugin, testPods(choice)}, nil
+	comments = append(append(railList(ports), comment), withoutRoCE(ports)...)
+	return []Document{pool, {Comments: comments, Object: net}, plugin, testPods(choice)}, nil
 }
 
 // railNetwork returns the network with so many rails that match.
@@ -71,20 +92,30 @@ const (
 	aboutTemplate = "subnet: check that no other machine has an address in it, or add ranges that are free."
 )
 
-// template returns a pool with the subnets of the user.
-func template(rails int, choice Choice) block.PoolSpec {
-	return block.PoolSpec{Template: &block.Template{Count: rails, Subnets: []block.Subnet{{Subnet: choice.Subnet, Gateway: choice.Gateway}}}}
+// template returns a pool with the subnets of the user, and how many blocks it has; -1 if
+// that depends on the racks.
+func template(rails int, choice Choice) (d Document, blocks int, err error) {
+	spec := block.PoolSpec{Template: &block.Template{Count: rails, Subnets: []block.Subnet{{Subnet: choice.Subnet, Gateway: choice.Gateway}}}}
+	d = Document{Comments: []string{aboutPool, aboutTemplate}, Object: railPool(choice.Name, spec)}
+	if strings.Contains(choice.Subnet+choice.Gateway, "{rack") {
+		d.note("Cannot tell how many nodes and pods have room: it depends on the racks. Add rackLabel, the label of a Node with its rack.")
+		return d, -1, nil
+	}
+	space, err := block.Pool{Name: choice.Name, Spec: spec}.Space("")
+	return d, space.Blocks(), err
 }
 
 // railPoolOf takes the subnets of the rails from the NICs' own addresses, or from the
 // template.
 func railPoolOf(ports []inventory.Port, choice Choice) (Document, error) {
-	d := Document{Comments: []string{aboutPool}}
 	if choice.Subnet != "" {
-		d.note(aboutTemplate)
-		d.Object = railPool(choice.Name, template(len(ports), choice))
-		return d, nil
+		d, _, err := template(len(ports), choice)
+		return d, err
 	}
+	if choice.Gateway != "" {
+		return Document{}, errors.New("--gateway is for the subnets of --subnet: give both")
+	}
+	d := Document{Comments: []string{aboutPool}}
 	var spec block.PoolSpec
 	d.note("ranges: the upper half of each NIC's subnet. No other machine may have an address in it, and no NIC of a node: check that.")
 	d.note("gateway: none is known here. Add it to each subnet if the rails are routed.")
@@ -149,8 +180,23 @@ func unique[T any](all []T, of func(T) string) []string {
 	return slices.Compact(out)
 }
 
+// withoutRoCE names the rails with RoCE off: they have no GID table.
+func withoutRoCE(ports []inventory.Port) []string {
+	off := slices.DeleteFunc(slices.Clone(ports), func(p inventory.Port) bool { return p.GIDs.Size > 0 || p.State == inventory.Away })
+	if len(off) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("Problem: RoCE is off on %s, so ADD fails there with error 103. rocectl doctor says how to turn it on.", strings.Join(names(off), ", "))}
+}
+
+const unknownTables = "rdmaHcaMax: cannot tell, because the size of no GID table is known. Write how many pods a node may have."
+
 // podsOf returns how many pods the fullest GID table has room for, and says why.
 func podsOf(ports []inventory.Port) (int, []string) {
+	ports = slices.DeleteFunc(slices.Clone(ports), func(p inventory.Port) bool { return p.GIDs.Size == 0 }) // RoCE is off, or a pod has the device
+	if len(ports) == 0 {
+		return 0, []string{unknownTables}
+	}
 	pods, full := 0, ports[0]
 	for i, p := range ports {
 		// An IPv4 address takes two entries where the NIC also has RoCE v1, which is usual.
@@ -158,7 +204,7 @@ func podsOf(ports []inventory.Port) (int, []string) {
 			pods, full = n, p
 		}
 	}
-	comments := []string{fmt.Sprintf("rdmaHcaMax: how many pods the GID table of %s has room for, with one IPv4 address each (%d of %d entries are free, and an address takes two).",
+	comments := []string{fmt.Sprintf("rdmaHcaMax: how many pods the GID table of %s has room for, with one IPv4 address each (%d of %d entries are free, and an address takes up to two).",
 		full.Netdev, full.GIDs.Free(), full.GIDs.Size)}
 	if full.GIDs.Hidden {
 		comments = append(comments, "NVIDIA's own driver hides the entries of pods from the host. If the node has pods with RDMA, take the number of rocectl gids.")
