@@ -89,7 +89,7 @@ var importMap = []layer{
 	{"pkg/hwtest", []string{
 		"pkg/cnierr", "pkg/shell", "pkg/redact", "pkg/conf", "pkg/nlsock", "pkg/rdma/nldev", "pkg/kernel/rtnl", "pkg/kernel/parent",
 		"pkg/rdma/gidtable", "pkg/rdma/discover", "pkg/rdma", "pkg/plan", "pkg/kernel/netns", "pkg/kernel", "pkg/record", "pkg/gids", "pkg/attach", "pkg/inventory", "pkg/doctor",
-		"pkg/verify", "pkg/hwtest/recording",
+		"pkg/verify", "pkg/trusted", "pkg/hwtest/recording",
 	}},
 }
 

@@ -106,7 +106,7 @@ for program; do
 		name=debian-${containerd:+$containerd-}containerd from="containerd $containerd"
 		;;
 	kube*) name=$program-$kubernetes from="k8s.io/kubernetes $kubernetes cmd/$program" ;;
-	multus) name=$program-$multus from="gopkg.in/k8snetworkplumbingwg/multus-cni.v4 $multus cmd/multus" ;;
+	multus | multus-daemon | multus-shim) name=$program-$multus from="gopkg.in/k8snetworkplumbingwg/multus-cni.v4 $multus cmd/$program" ;;
 	helm) name=$program-$helm from="helm.sh/helm/v3 $helm cmd/helm" ;;
 	lws-crds) name=$program-$lws from="sigs.k8s.io/lws $lws config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml" ;;
 	k8s-rdma-shared-dp) name=$program-$deviceplugin from="github.com/Mellanox/k8s-rdma-shared-dev-plugin $deviceplugin cmd/$program" ;;

@@ -4,6 +4,8 @@
 package cluster
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -80,6 +82,47 @@ func TestKubectlFindsThePlugin(t *testing.T) {
 		if err != nil || !regexp.MustCompile(want).Match(out) {
 			t.Errorf("kubectl roce %s: %v, want %s in\n%s", verb, err, want, out)
 		}
+	}
+}
+
+// TestPeopleLearnWhichRightsTheyNeed has a user without rights. The commands of the error give
+// them, as they are printed.
+func TestPeopleLearnWhichRightsTheyNeed(t *testing.T) {
+	t.Parallel()
+	c := own(t)
+	need(t, "kubectl", "../../../bin/rocectl")
+	kubectl(t, c, "apply", "-k", deployment+"/crds")
+	kubectl(t, c, "wait", "--for=condition=Established", "crd/railpools.roce-cni.io", "crd/railblocks.roce-cni.io", "crd/railnodes.roce-cni.io")
+	kubectl(t, c, "create", "serviceaccount", "reader", "-n", "default")
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, c.WriteKubeconfig(path, strings.TrimSpace(kubectl(t, c, "create", "token", "reader", "-n", "default"))))
+	says := func(args string) string {
+		out, _ := exec.Command(rocectl, append(strings.Fields(args), "--kubeconfig="+path)...).CombinedOutput()
+		return string(out)
+	}
+	const rails, generate = "rails --cluster", "generate --cluster --subnet=10.{rail+16}.0.0/16"
+	_, commands, _ := strings.Cut(says(rails), "gives you the right to read: ")
+	commands = strings.TrimSpace(commands)
+	for args, resource := range map[string]string{"pools": "railpools", "blocks": "railpools", "nodes": "railpools", rails: "railnodes", generate: "railnodes"} {
+		out := says(args)
+		for _, want := range []string{`User "system:serviceaccount:default:reader" cannot list resource "` + resource + `" in API group "roce-cni.io" at the cluster scope`, commands} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: want %q in\n%s", args, want, out)
+			}
+		}
+	}
+	for command := range strings.SplitSeq(strings.Replace(commands, "NAME", "system:serviceaccount:default:reader", 1), " && ") {
+		kubectl(t, c, strings.Fields(command)[1:]...)
+	}
+	for args, want := range map[string]string{
+		"pools": "POOL", "blocks": "BLOCK", "nodes": "NODE", rails: "no rail differs", generate: "no node has reported a RoCE NIC",
+	} {
+		eventually(t, args+" with the rights", func(context.Context) error { // the API server learns of them a moment later
+			if out := says(args); !strings.Contains(out, want) {
+				return errors.New(out)
+			}
+			return nil
+		})
 	}
 }
 

@@ -26,7 +26,7 @@ run() {
 	# shellcheck disable=SC2086 # several programs
 	if ! env "$version" bash integration/cluster/build.sh "$cache" $programs >"$logs/$name" 2>&1; then
 		result="could not be built"
-	elif REQUIRE_CLUSTER=1 go test -count=1 -timeout 60m -v "$@" >>"$logs/$name" 2>&1; then
+	elif env "$version" REQUIRE_CLUSTER=1 go test -count=1 -timeout 60m -v "$@" >>"$logs/$name" 2>&1; then
 		result=passed
 	else
 		result=failed
@@ -42,5 +42,6 @@ trap 'bash integration/cluster/build.sh "$cache" $server $node' EXIT # as make t
 run kubernetes-1.31.14 KUBERNETES=v1.31.14 "$server" ./integration/cluster
 run kubernetes-1.37.0 KUBERNETES=v1.37.0 "$server kubelet" ./integration/cluster ./integration/cluster/e2e
 run multus-4.3.0 MULTUS=v4.3.0 multus ./integration/cluster/e2e
+run multus-thick MULTUS_THICK=1 "multus-daemon multus-shim" ./integration/cluster/e2e
 run containerd-sid CONTAINERD=sid "$node" ./integration/cluster/e2e
 exit $failed

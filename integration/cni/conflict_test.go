@@ -225,7 +225,7 @@ func TestPointToPointPrefixesNeedNoProbe(t *testing.T) {
 		if got := tap.heard(func(f frame) bool { return f.probe(addr) }); len(got) > 0 {
 			t.Errorf("probes for %s: %v, want none", addr, got)
 		}
-		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addr.String())
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", addr.String())
 	}
 }
 

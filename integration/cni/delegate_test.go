@@ -99,7 +99,7 @@ func TestAddressesMayComeFromAnotherIPAMPlugin(t *testing.T) {
 	if got := p.routes(t, "100"); len(got) != 4 {
 		t.Errorf("table 100 has %q, want both subnets, the default route and the route of the plugin", got)
 	}
-	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", "172.16.10.90")
+	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", "172.16.10.90")
 	if stdin, err := os.ReadFile(filepath.Join(dir, "stdin")); err != nil || !strings.Contains(string(stdin), `"own keys"`) {
 		t.Errorf("the plugin was given %s, %v, want the configuration with its own keys", stdin, err)
 	}

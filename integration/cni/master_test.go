@@ -110,7 +110,7 @@ func TestMasterMayBeInThePod(t *testing.T) {
 	if got := p.MustRun(t, "ip", "-oneline", "link", "show", "dev", "net1"); !strings.Contains(got, "net1@rail0:") {
 		t.Errorf("got %s, want a child of rail0", got)
 	}
-	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addrOfResult(t, res).String())
+	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", addrOfResult(t, res).String())
 	a.mustDel(t)
 	p.unchanged(t, before)
 }
@@ -138,7 +138,7 @@ func TestEveryModeReachesTheGateway(t *testing.T) {
 		if got, want := p.mac(t, a.ifName), res.Interfaces[0].Mac; got != want {
 			t.Errorf("%s: the MAC is %s, the result says %s", mode, got, want)
 		}
-		p.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", "-I", addrOfResult(t, res).String(), fmt.Sprintf("172.16.%d.254", 10+i))
+		p.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", "-I", addrOfResult(t, res).String(), fmt.Sprintf("172.16.%d.254", 10+i))
 	}
 	for _, a := range made {
 		a.mustDel(t)

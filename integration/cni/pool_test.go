@@ -108,7 +108,7 @@ func TestAttachmentGetsAnAddressOfEachSubnet(t *testing.T) {
 		t.Errorf("rules (-want +got)\n%s", diff)
 	}
 	for _, addr := range []string{"172.16.10.70", "fd00:10::70"} {
-		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addr)
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", addr)
 	}
 	a.mustDel(t)
 	p.unchanged(t, before)

@@ -95,7 +95,7 @@ func TestAPodThatComesBackUnderItsNameKeepsItsAddresses(t *testing.T) {
 	all := each(t, a, res, 1)
 	for _, one := range all {
 		within(t, one.addrs, 77, 77)
-		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", one.addrs[0].String())
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", one.addrs[0].String())
 	}
 	if diff := cmp.Diff(res, a.mustAdd(t)); diff != "" {
 		t.Errorf("result of the second ADD (-first +second)\n%s", diff)

@@ -106,7 +106,7 @@ func TestAllRailsOfARailPool(t *testing.T) {
 		if one.addrs[0].As4()[2] != byte(10+i) {
 			t.Errorf("rail %d has %s", i, one.addrs[0])
 		}
-		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", one.addrs[0].String())
+		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", one.addrs[0].String())
 	}
 	checkResultTables(t, res, 1)
 	if got := w.leases(t, "leased"); len(got) != rails || !strings.HasPrefix(got[0], "rail:"+railPool+" ") {

@@ -204,7 +204,7 @@ func TestSubnetsOfRailsAreInATableOfTheNode(t *testing.T) {
 			t.Errorf("rail %d has %v, want %v", i, one.addrs, want)
 		}
 		for _, addr := range one.addrs {
-			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addr.String())
+			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", addr.String())
 		}
 	}
 	if err := a.check(t); err != nil {

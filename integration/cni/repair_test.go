@@ -78,7 +78,7 @@ func TestRepairRestoresWhatThePodHasLost(t *testing.T) {
 			if diff := cmp.Diff(whole, sorted(p.snapshot(t))); diff != "" {
 				t.Errorf("after the repair (-want +got)\n%s", diff)
 			}
-			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "2", addrs(res)[0].String())
+			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-w", "10", addrs(res)[0].String())
 			if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: intact\n" {
 				t.Errorf("another repair: %s, %v", out, err)
 			}

@@ -75,6 +75,7 @@ func TestTheQuickStart(t *testing.T) {
 	if got := len(bandwidth.FindAllString(out, -1)); got != rails {
 		t.Errorf("the output has the bandwidth of %d rails, want %d", got, rails)
 	}
+	r.look(t)
 	r.forget(t, "without the resource", `/limits: {rdma\/rails: 1}/d; s/^          resources:$//`, "roce-env[103] open RDMA device")
 	r.forget(t, "without IPC_LOCK", `s/add: \["IPC_LOCK"\]/drop: ["IPC_LOCK"]/`, `roce-env[4] check limit of "locked memory"`)
 }
@@ -241,6 +242,26 @@ func (r *road) result(t *testing.T, command string) string {
 		return nil
 	})
 	return out
+}
+
+// look runs rocectl gids on the node of a pod by kubectl alone, as an operator without a
+// login on the nodes does. The images are those of images.sh, which have no digest.
+func (r *road) look(t *testing.T) {
+	t.Helper()
+	shell(t, r.repository, `kubectl kustomize conf-examples/deploy/tools | sed 's|pause:3.10@sha256:[0-9a-f]*|pause:road|' | kubectl apply -f -`)
+	run(t, "kubectl", "apply", "-f", "testdata/pod.yaml")
+	out := r.result(t, `kubectl wait --for=condition=Ready --timeout=10m pod/looked-at >/dev/null
+		kubectl -n roce-cni rollout status daemonset/roce-cni-tools --timeout=10m >/dev/null
+		node=$(kubectl get pod looked-at -o jsonpath='{.spec.nodeName}')
+		tools=$(kubectl -n roce-cni get pods -l app.kubernetes.io/component=tools --field-selector=spec.nodeName=$node -o name)
+		kubectl -n roce-cni exec $tools -- /opt/cni/bin/rocectl gids`)
+	for rail := range rails {
+		if !regexp.MustCompile(fmt.Sprintf(`(?m) 10\.%d\.\S+ .*default/looked-at`, rail+1)).MatchString(out) {
+			t.Errorf("rocectl gids in the pod of the tools does not have rail %d of the pod:\n%s", rail, out)
+		}
+	}
+	t.Logf("rocectl gids in the pod of the tools:\n%s", out)
+	run(t, "kubectl", "delete", "--timeout=10m", "-f", "testdata/pod.yaml")
 }
 
 // forget runs the client of the test again with its file changed, and looks for what

@@ -34,10 +34,10 @@ spec:
 `
 
 // kubectl runs it with all rights and a standard input, and returns what it
-// prints.
+// prints. A cleanup may call it, too.
 func (n *node) kubectl(t *testing.T, input string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "kubectl"), append([]string{"--kubeconfig=" + n.kubeconfig, "--cache-dir=" + t.TempDir()}, args...)...)
+	cmd := exec.Command(filepath.Join(bin, "kubectl"), append([]string{"--kubeconfig=" + n.kubeconfig, "--cache-dir=" + t.TempDir()}, args...)...)
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

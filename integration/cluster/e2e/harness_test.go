@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -45,6 +46,7 @@ const (
 	inside  = "ROCE_E2E_PROGRAMS"
 	outside = "ROCE_E2E_OUTSIDE"
 	machine = "ROCE_E2E_MACHINE"
+	thick   = "MULTUS_THICK" // Multus is a daemon, and multus-shim in its place
 )
 
 // plugins is where a runtime looks for plugins.
@@ -75,7 +77,11 @@ func tests(m *testing.M) (code int, err error) {
 		}
 		return m.Run(), nil
 	}
-	if missing := ground.Missing(bin, others...); len(missing) > 0 {
+	wanted := others
+	if os.Getenv(thick) != "" {
+		wanted = slices.Concat(others, []string{"multus-daemon", "multus-shim"})
+	}
+	if missing := ground.Missing(bin, wanted...); len(missing) > 0 {
 		return 1, fmt.Errorf("there is no %v: make test-cluster builds them", missing)
 	}
 	if _, err := vm.Fetch(context.Background(), kernels, series, os.Stderr); err != nil { // while there is a network

@@ -27,15 +27,11 @@ import (
 // kubelet starts containerd and kubelet, once: they run until the node ends.
 func (n *node) kubelet(t *testing.T) {
 	t.Helper()
-	for _, program := range []string{"roce", "roce-ipam"} {
-		if err := os.Symlink(filepath.Join(programs, program), filepath.Join(plugins, program)); !errors.Is(err, fs.ErrExist) {
-			must(t, err)
-		}
-	}
+	linkPlugins(t)
 	began := time.Now()
 	n.once.Do(func() {
 		must(t, os.Mkdir("/opt/cni/net.d", 0o755))
-		must(t, os.WriteFile("/opt/cni/net.d/00-multus.conflist", n.multus(t), 0o600))
+		must(t, os.WriteFile("/opt/cni/net.d/00-multus.conflist", n.multus, 0o600))
 		n.startContainerd(t)
 		n.images(t)
 		n.startKubelet(t)
@@ -53,6 +49,16 @@ func (n *node) kubelet(t *testing.T) {
 		return fmt.Errorf("%+v", node.Status.Conditions)
 	})
 	t.Logf("the node is ready after %v", time.Since(began).Round(10*time.Millisecond))
+}
+
+// linkPlugins puts our plugins where runtimes look for them, unless they are there.
+func linkPlugins(t *testing.T) {
+	t.Helper()
+	for _, program := range []string{"roce", "roce-ipam"} {
+		if err := os.Symlink(filepath.Join(programs, program), filepath.Join(plugins, program)); !errors.Is(err, fs.ErrExist) {
+			must(t, err)
+		}
+	}
 }
 
 func (n *node) startContainerd(t *testing.T) {

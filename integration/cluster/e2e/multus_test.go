@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -42,18 +43,21 @@ type sandbox struct {
 	gone bool
 }
 
+// ownNetns is the path of the network namespace of this process.
+const ownNetns = "/proc/self/ns/net"
+
 // sandbox makes the Pod object and its namespace.
 func (n *node) sandbox(t *testing.T, name, networks string) *sandbox {
 	t.Helper()
 	pod := cnitest.NewNetns(t, name)
-	s := &sandbox{running: running{n.object(t, name, networks), n, pod.Path, stateDir}, pod: pod, on: "/proc/self/ns/net"}
+	s := &sandbox{running: running{n.object(t, name, networks), n, pod.Path, stateDir}, pod: pod, on: ownNetns}
 	t.Cleanup(func() { s.remove(t) })
 	s.cni = libcni.NewCNIConfigWithCacheDir([]string{programs, plugins}, t.TempDir(), &invoke.DefaultExec{
 		RawExec:       &invoke.RawExec{Stderr: &bytes.Buffer{}}, // Multus tells of events there
 		PluginDecoder: version.PluginDecoder{},
 	})
 	var err error
-	s.list, err = libcni.ConfListFromBytes(n.multus(t))
+	s.list, err = libcni.ConfListFromBytes(n.multus)
 	must(t, err)
 	s.conf = &libcni.RuntimeConf{ContainerID: "sandbox-of-" + name, NetNS: s.netns, IfName: "eth0"}
 	s.conf.Args = cnitest.Pod{Namespace: s.Namespace, Name: s.Name, ID: s.conf.ContainerID, UID: string(s.UID)}.Args()
@@ -72,21 +76,24 @@ func (s *sandbox) remove(t *testing.T) {
 	must(t, s.node.admin.CoreV1().Pods(s.Namespace).Delete(context.Background(), s.Name, atOnce))
 }
 
-// multus is the only configuration that the runtime has. The network of the
-// cluster is a bridge, so that pods have an eth0.
-func (n *node) multus(t *testing.T) []byte {
+// startMultus returns the only configuration that the runtime has, on the node of a
+// network namespace. The network of the cluster is a bridge, so that pods have an eth0.
+func (n *node) startMultus(t *testing.T, name, netns string) []byte {
 	t.Helper()
-	text, err := json.Marshal(map[string]any{
-		"cniVersion": "1.0.0", "name": "multus-cni-network",
-		"plugins": []any{map[string]any{
-			"type": "multus", "kubeconfig": n.kubeconfig, "logToStderr": false, "logLevel": "verbose", "logFile": "/var/lib/multus.log",
-			"multusNamespace": "default", // where it looks for a default network without namespace
-			"delegates": []any{map[string]any{
-				"cniVersion": "1.0.0", "name": "cluster", "type": "bridge", "bridge": "cluster",
-				"ipam": map[string]any{"type": "host-local", "subnet": "10.244.0.0/24"},
-			}},
-		}},
-	})
+	cluster := map[string]any{
+		"cniVersion": "1.0.0", "name": "cluster", "type": "bridge", "bridge": "cluster",
+		"ipam": map[string]any{"type": "host-local", "subnet": "10.244.0.0/24"},
+	}
+	config := map[string]any{
+		"cniVersion": "1.0.0", "logToStderr": false, "logLevel": "verbose", "logFile": "/var/lib/multus.log",
+		"multusNamespace": "default", // where it looks for a default network without namespace
+	}
+	if os.Getenv(thick) != "" {
+		config = n.startDaemon(t, name, netns, config, cluster)
+	} else {
+		config["type"], config["kubeconfig"], config["delegates"] = "multus", n.kubeconfig, []any{cluster}
+	}
+	text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "multus-cni-network", "plugins": []any{config}})
 	must(t, err)
 	return text
 }

@@ -34,6 +34,7 @@ type node struct {
 	admin      kubernetes.Interface
 	kubeconfig string
 	address    string    // of the node in the cluster
+	multus     []byte    // what the runtime has in place of a network
 	once       sync.Once // kubelet
 	containerd int       // its process
 }
@@ -92,6 +93,10 @@ func theNode(t *testing.T) *node {
 	for i := range 2 {
 		plug(t, fmt.Sprintf("rail%d", i), fmt.Sprintf("port%d", i))
 	}
+	n.define(t)
+	if n.multus == nil {
+		n.multus = n.startMultus(t, n.name, ownNetns)
+	}
 	return n
 }
 
@@ -145,27 +150,35 @@ func eventually(t *testing.T, what string, do func(context.Context) error) {
 	}
 }
 
-// network makes a NetworkAttachmentDefinition in the namespace default.
-func (n *node) network(t *testing.T, name string, config map[string]any) {
+// networksPath is where the API server has NetworkAttachmentDefinitions of the namespace
+// default.
+const networksPath = "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions"
+
+// define makes the definition of NetworkAttachmentDefinitions.
+func (n *node) define(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/network-attachment-definition.yaml")
 	must(t, err)
 	var definition map[string]any
 	must(t, yaml.Unmarshal(text, &definition))
 	n.create(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-	const path = "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions"
 	eventually(t, "the definition of networks", func(ctx context.Context) error {
-		return n.admin.CoreV1().RESTClient().Get().AbsPath(path).Do(ctx).Error()
+		return n.admin.CoreV1().RESTClient().Get().AbsPath(networksPath).Do(ctx).Error()
 	})
+}
+
+// network makes a NetworkAttachmentDefinition in the namespace default.
+func (n *node) network(t *testing.T, name string, config map[string]any) {
+	t.Helper()
 	inside, err := json.Marshal(config)
 	must(t, err)
-	n.create(t, path, map[string]any{
+	n.create(t, networksPath, map[string]any{
 		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
 		"metadata": map[string]any{"name": name},
 		"spec":     map[string]any{"config": string(inside)},
 	})
 	t.Cleanup(func() {
-		must(t, n.admin.CoreV1().RESTClient().Delete().AbsPath(path, name).Do(context.Background()).Error())
+		must(t, n.admin.CoreV1().RESTClient().Delete().AbsPath(networksPath, name).Do(context.Background()).Error())
 	})
 }
 

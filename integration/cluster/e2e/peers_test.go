@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/plugins/pkg/ns"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -40,6 +41,7 @@ type peer struct {
 	netns   string // its path
 	state   string
 	address string
+	multus  []byte
 	agent   *ground.Process
 }
 
@@ -65,6 +67,7 @@ func (n *node) peer(t *testing.T, name string, i int) *peer {
 		network["stateDir"] = p.state
 		n.network(t, pool+"-"+name, network)
 	}
+	p.multus = n.startMultus(t, name, p.netns)
 	p.startAgent(t, i)
 	return p
 }
@@ -119,6 +122,9 @@ func (p *peer) pod(t *testing.T, name, pool string) *sandbox {
 	t.Helper()
 	s := p.sandbox(t, name, pool+"-"+p.name)
 	s.on, s.state = p.netns, p.state
+	var err error
+	s.list, err = libcni.ConfListFromBytes(p.multus)
+	must(t, err)
 	return s
 }
 

@@ -76,7 +76,7 @@ func (n *node) boot(t *testing.T) {
 	defer cancel()
 	var out bytes.Buffer
 	m := vm.Machine{Rails: []*vm.Wire{new(vm.Wire), new(vm.Wire)}, Reach: service.Addr(), Dir: here, Output: &out}
-	status, err := kernel.Run(ctx, m, "env", asked+"=1", machine+"=1", inside+"="+programs, binary, "-test.v", "-test.run=^"+t.Name()+"$")
+	status, err := kernel.Run(ctx, m, "env", asked+"=1", machine+"=1", inside+"="+programs, thick+"="+os.Getenv(thick), binary, "-test.v", "-test.run=^"+t.Name()+"$")
 	if err != nil || status != 0 || !strings.Contains(out.String(), "--- PASS: "+t.Name()+" ") {
 		t.Fatalf("in the machine: status %d, %v\n%s", status, err, &out)
 	}
@@ -90,7 +90,9 @@ func tellsDevices(t *testing.T) {
 	must(t, err)
 	admin, err := kubernetes.NewForConfig(config)
 	must(t, err)
-	n := &node{admin: admin, kubeconfig: kubeconfig}
+	n := &node{admin: admin, name: "machine", kubeconfig: kubeconfig}
+	run(t, "mount", "--make-rshared", "/") // as systemd has it
+	n.multus = n.startMultus(t, n.name, ownNetns)
 	s := n.sandbox(t, "trainer", "rail0,rail1,rails")
 	s.allocate(t, "rail0", "rail1", "rails")
 	// Multus gives the API server 250 ms, twice: kubelet tries again, and so do we.

@@ -16,6 +16,7 @@ export PATH=$bin:$PATH
 # puts overlays of its own there.
 for d in /opt /var/lib /var/log; do mount -t tmpfs -o mode=755 node "$d"; done
 mount -t cgroup2 cgroup /sys/fs/cgroup
+mount --make-shared /run # as systemd has it: containers may see namespaces that appear there while they run
 modprobe -a ib_umad nf_tables nft_compat veth bridge macvlan
 printf '%032x\n' $((n + 1)) >/etc/machine-id
 
