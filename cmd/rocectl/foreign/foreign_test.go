@@ -38,6 +38,20 @@ func TestWholeTextsAreExplained(t *testing.T) {
 		"ucx_unreachable.txt":      "no active messages transport",
 		"shm.txt":                  "Error while creating shared memory segment",
 		"unexpected_admission.txt": "UnexpectedAdmissionError",
+		"image_pull.txt":           "ErrImagePull",
+		"registry_http.txt":        "server gave HTTP response to HTTPS client",
+		"apt_get.txt":              "Temporary failure resolving",
+		"job_wait.txt":             "timed out waiting for the condition on jobs/",
+		"no_crds.txt":              `no matches for kind "Rail`,
+		"no_module.txt":            "Module ib_umad not found",
+		"go_proxy.txt":             "go: … dial tcp … i/o timeout",
+		"no_folder.txt":            "No IB devices found",
+		"no_folder_zh.txt":         "No IB devices found",
+		"ib_mode.txt":              "Link layer: InfiniBand",
+		"ib_resources.txt":         "Couldn't create IB resources",
+		"segv.txt":                 "Segmentation fault",
+		"segv_zh.txt":              "Segmentation fault",
+		"roce_mtu.txt":             "Mtu : 1024[B]",
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
 		if err != nil {

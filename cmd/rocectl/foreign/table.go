@@ -8,7 +8,7 @@ import "slices"
 // Table returns all problems. Of two that one log reports, the more probable cause
 // comes first. The remedies use "pod:" and "node:" for where a command is typed.
 func Table() []Entry {
-	return slices.Concat(container(), devicePlugin(), cluster(), queuePairs(), peers(), devices(), harmless())
+	return slices.Concat(container(), devicePlugin(), install(), cluster(), queuePairs(), peers(), devices(), harmless(), slow())
 }
 
 // container has what a manifest lacks.
@@ -40,9 +40,9 @@ func container() []Entry {
 		},
 		{
 			"ibverbs, perftest",
-			[]string{"No IB devices found", "Unable to find the Infiniband/RoCE device", "Did not detect devices", "IB device … not found", "failed to open device … uverbs"},
+			[]string{"No IB devices found", "Unable to find the Infiniband/RoCE device", "Did not detect devices", "IB device … not found", "failed to open device … uverbs", "cannot access '/dev/infiniband", "无法访问 '/dev/infiniband"},
 			"the container has no file for the device in /dev/infiniband, although /sys shows it; or the device has another name; or the image lacks the driver library",
-			"request the resource of the device plugin (limits: rdma/rails: 1), install ibverbs-providers in the image, and use the device that roce-env prints. Pod: ls /dev/infiniband, ls /sys/class/infiniband. A bond without RoCE LAG has no mlx5_bond_0",
+			"request the resource of the device plugin (limits: rdma/rails: 1), install ibverbs-providers in the image, and use the device that roce-env prints. Pod: ls /dev/infiniband, ls /sys/class/infiniband. A bond without RoCE LAG has no mlx5_bond_0. Node without /dev/infiniband: rocectl doctor rdma-modules rdma-files",
 		},
 		{
 			"NCCL",
@@ -97,6 +97,54 @@ func devicePlugin() []Entry {
 			[]string{"configuration missmatch", "configuration mismatch. Cannot specify both", "no resources configuration found", "contains invalid characters"},
 			"config.json in the ConfigMap of the plugin is wrong",
 			"start from conf-examples/deploy/rdma/device-plugin/config.yaml; resourceName takes letters, digits and underscores",
+		},
+	}
+}
+
+// install has what is reported while images are built and pulled, and objects applied.
+func install() []Entry {
+	return []Entry{
+		{
+			"docker, containerd",
+			[]string{"server gave HTTP response to HTTPS client"},
+			"the registry has no TLS",
+			"give the registry a certificate, or allow HTTP for it: insecure-registries in /etc/docker/daemon.json where you push, and a hosts.toml in /etc/containerd/certs.d (config_path of containerd) on each node",
+		},
+		{
+			"kubelet",
+			[]string{"ErrImagePull", "ImagePullBackOff", "Failed to pull image"},
+			"the node cannot get the image: its registry is out of reach, asks for a password, or does not have the image",
+			"kubectl describe pod names the image and the reason. Set an image of a registry that the node reaches: IMAGE of make deploy, newName in the kustomizations of conf-examples/deploy, image in perftest.yaml",
+		},
+		{
+			"apt-get",
+			[]string{"Temporary failure resolving", "Unable to fetch some archives", "Unable to locate package perftest"},
+			"the container installs packages with apt-get, as that of perftest.yaml does, and reaches no package mirror",
+			"use an image that has the packages: docs/testing-rdma.md lists them. In perftest.yaml it replaces debian:12-slim, and the line with apt-get goes",
+		},
+		{
+			"go",
+			[]string{"go: … dial tcp … i/o timeout", "go: … TLS handshake timeout"},
+			"the Go module proxy is out of reach",
+			"set GOPROXY to a mirror, and run make deploy again",
+		},
+		{
+			"kubectl",
+			[]string{`no matches for kind "Rail`},
+			"the CRDs of roce-cni are not in the cluster",
+			"make deploy, or kubectl apply --server-side -k conf-examples/deploy; then apply the object again",
+		},
+		{
+			"kubectl",
+			[]string{`daemon set "roce-cni-agent" rollout to finish`},
+			"the agent of some node does not become ready",
+			"kubectl -n roce-cni get pods -o wide; kubectl -n roce-cni describe pods: the events name the reason",
+		},
+		{
+			"kubectl",
+			[]string{"timed out waiting for the condition on jobs/"},
+			"a pod of the test does not start, or the test failed: kubectl wait waits for success only",
+			"kubectl get pods -l app=perftest; kubectl describe pods -l app=perftest; kubectl logs job/perftest-client; kubectl logs job/perftest-server",
 		},
 	}
 }
@@ -218,6 +266,18 @@ func peers() []Entry {
 			"not RDMA: the GPU or its driver",
 			"pod: nvidia-smi; node: dmesg",
 		},
+		{
+			"perftest",
+			[]string{"Couldn't create IB resources"},
+			"perftest says only that it could not begin; the cause is a line above it",
+			"give all of its output to rocectl explain. Pod: roce-env",
+		},
+		{
+			"shell, Python, Ray",
+			[]string{"Segmentation fault", "SIGSEGV received", "段错误"},
+			"the process crashed; if it uses NCCL in a new manifest, the usual cause is that the container may not lock memory",
+			"pod: roce-env says whether IPC_LOCK is missing. If not, give the lines above it to rocectl explain, with NCCL_DEBUG=INFO",
+		},
 	}
 }
 
@@ -237,8 +297,8 @@ func devices() []Entry {
 			"pod: ls /dev/infiniband, and roce-env. Node: rdma link",
 		},
 		{
-			"perftest, ibstat",
-			[]string{"Link layer: InfiniBand", "Link type : IB"},
+			"perftest, ibstat, mlxconfig",
+			[]string{"Link layer: InfiniBand", "Link type : IB", "LINK_TYPE_P… IB(1)"},
 			"the port is InfiniBand, not Ethernet: RoCE and macvlan are impossible on it",
 			"docs/choosing.md has the ways for InfiniBand. Node: mlxconfig -d PCI query | grep LINK_TYPE",
 		},
@@ -259,6 +319,12 @@ func devices() []Entry {
 			[]string{"macvlan … Device or resource busy", "RTNETLINK answers: Device or resource busy"},
 			"the NIC is the slave of a bond or the port of a bridge: it cannot have children",
 			"use the bond itself as parent. Node: ip -d link show NIC",
+		},
+		{
+			"modprobe",
+			[]string{"Module ib_umad not found", "Module ib_uverbs not found", "Module rdma_ucm not found"},
+			"the node does not have the RDMA modules of the kernel that runs",
+			"install the package with all modules of this kernel (Ubuntu: linux-modules-extra-$(uname -r); RHEL: kernel-modules, kernel-modules-extra), or DOCA-OFED. Node: rocectl doctor rdma-modules",
 		},
 		{
 			"modprobe, lsmod",
@@ -289,6 +355,18 @@ func harmless() []Entry {
 			[]string{"Warning: couldn't load driver"},
 			"harmless if your NIC is of another vendor: the library of that driver is not installed",
 			"if it is your NIC: install ibverbs-providers in the image",
+		},
+	}
+}
+
+// slow has what is no error and costs speed.
+func slow() []Entry {
+	return []Entry{
+		{
+			"perftest",
+			[]string{"Mtu : 1024[B]"},
+			"no error, but slow: the MTU of the interface is less than 2200, so RoCE sends packets of 1024 bytes",
+			"set an MTU of 4200 or more on the NICs and the switches: docs/testing-rdma.md. Node: rocectl doctor rdma-mtu",
 		},
 	}
 }
