@@ -5,6 +5,7 @@ package rdma
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,26 +131,40 @@ func TestDiscoveryOfASlaveWithItsPortDown(t *testing.T) {
 	n.nothingLeft()
 }
 
+// At a failover the kernel removes the GIDs of the bond and of what is on it, and adds them
+// again, each at the lowest free index. The order is its own. So that all indexes of the pod
+// must change, there are free ones below them, as many as the pod has.
 func TestDiscoveryFailoverOfABondMovesGIDsAndCheckSaysSo(t *testing.T) {
 	n := newNode(t, "shared")
 	bond(t)
 	addDevices(t, "rxeb on bond0")
+	const below = 4 // two addresses, and the link-local one of an interface that comes late
+	for i := range below {
+		addr := fmt.Sprintf("10.99.99.%d", i+1)
+		run(t, "ip", "addr", "add", addr+"/32", "dev", "bond0")
+		cnitest.Await(t, "the GID of "+addr, func() bool { return len(gids(t, "", "rxeb").of(addr)) == 1 })
+	}
 	a := n.attach(dual(n.rail(0).With("master", "bond0"), 0), n.pod())
 	addrs := a.mustAdd()
 	a.mustCheck()
 	was := a.indexes()
+	for i := range below {
+		addr := fmt.Sprintf("10.99.99.%d", i+1)
+		run(t, "ip", "addr", "del", addr+"/32", "dev", "bond0")
+		cnitest.Await(t, "no GID of "+addr, func() bool { return len(gids(t, "", "rxeb").of(addr)) == 0 })
+	}
 	run(t, "ip", "link", "set", "bond0", "type", "bond", "active_slave", "r1")
 	var is table
-	cnitest.Await(t, "the failover is over", func() bool {
+	cnitest.Await(t, "all GIDs of the pod have another index", func() bool {
 		is = gids(t, "", "rxeb")
-		return len(is.of(addrs[0])) == 1 && len(is.of(addrs[1])) == 1 &&
-			(is.of(addrs[0])[0] != was[addrs[0]] || is.of(addrs[1])[0] != was[addrs[1]])
+		return !slices.ContainsFunc(addrs, func(addr string) bool {
+			at := is.of(addr)
+			return len(at) != 1 || at[0] == was[addr]
+		})
 	})
 	found := a.check()
 	for _, addr := range addrs {
-		if now := is.of(addr)[0]; now != was[addr] {
-			contains(t, found, addr, fmt.Sprintf("its index changed from %d to %d", was[addr], now))
-		}
+		contains(t, found, addr, fmt.Sprintf("its index changed from %d to %d", was[addr], is.of(addr)[0]))
 	}
 	a.mustDel()
 }
