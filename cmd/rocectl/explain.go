@@ -28,8 +28,8 @@ another program: ibverbs, perftest, NCCL, UCX, the RDMA device plugin, kubelet o
 Multus. It may be a whole log. "-" reads it from standard input. Without an argument
 all codes of roce-cni are listed; docs/troubleshooting.md lists the texts.
 
-If the text has several known errors, the most probable cause comes first. The exit
-status is 1 if it has none.`,
+If the text has several known errors, the most probable cause comes first. "Pod:" and
+"Node:" say where to type what follows. The exit status is 1 if the text has none.`,
 		Example: `  rocectl explain 106
   rocectl explain "Couldn't allocate MR"
   kubectl logs job/perftest-client | rocectl explain -`,
@@ -65,6 +65,7 @@ func explain(w io.Writer, e cnierr.Entry) {
 // explainText explains all errors that a text has: our codes, and what is known of
 // other programs.
 func explainText(w io.Writer, text string) error {
+	text = foreign.Plain(text)
 	seen := map[cnierr.Code]bool{}
 	for _, m := range regexp.MustCompile(`\b(?:roce|roce-ipam|roce-env|rocectl)\[(\d{1,9})\]`).FindAllStringSubmatch(text, -1) {
 		n, err := strconv.ParseUint(m[1], 10, 32)
@@ -75,7 +76,7 @@ func explainText(w io.Writer, text string) error {
 	}
 	found := foreign.Find(text)
 	for _, e := range found {
-		fmt.Fprintf(w, "%s: %s\n  cause: %s\n  do:    %s\n", e.From, e.Texts[0], e.Cause, e.Do)
+		fmt.Fprintf(w, "%s: %s\n  cause: %s\n  do:    %s\n", e.From, e.Text, e.Cause, e.Do)
 	}
 	if len(seen)+len(found) == 0 {
 		return cnierr.New(cnierr.BadConfig, "explain", firstWords(text),

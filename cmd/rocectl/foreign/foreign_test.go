@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
 )
 
 // TestWholeTextsAreExplained gives Find what people paste: whole outputs, with lines
@@ -65,10 +67,31 @@ func TestWholeTextsAreExplained(t *testing.T) {
 	}
 }
 
-func texts(all []Entry) []string {
+// TestPastedTextsAreExplained gives Find each text of testdata/pasted.txtar. There "␛" is
+// the escape character.
+func TestPastedTextsAreExplained(t *testing.T) {
+	t.Parallel()
+	archive, err := txtar.ParseFile(filepath.Join("testdata", "pasted.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range archive.Files {
+		first, text, _ := strings.Cut(strings.ReplaceAll(string(f.Data), "␛", "\x1b"), "\n")
+		want := strings.TrimPrefix(first, "want: ")
+		got := "nothing"
+		if found := Find(Plain(text)); len(found) > 0 {
+			got = found[0].Text
+		}
+		if got != want {
+			t.Errorf("%s: found %q first, want %q", f.Name, got, want)
+		}
+	}
+}
+
+func texts(all []Found) []string {
 	var out []string
 	for _, e := range all {
-		out = append(out, e.Texts[0])
+		out = append(out, e.Text)
 	}
 	return out
 }

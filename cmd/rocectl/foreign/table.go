@@ -8,17 +8,29 @@ import "slices"
 // Table returns all problems. Of two that one log reports, the more probable cause
 // comes first. The remedies use "pod:" and "node:" for where a command is typed.
 func Table() []Entry {
-	return slices.Concat(container(), devicePlugin(), install(), cluster(), queuePairs(), peers(), devices(), harmless(), slow())
+	return slices.Concat(memory(), container(), devicePlugin(), install(), kubernetes(), nodes(), multus(), addresses(), queuePairs(), transfers(), peers(), ranks(), devices(), kernel(), harmless(), slow())
 }
 
-// container has what a manifest lacks.
-func container() []Entry {
+// memory has what programs report when they may not register memory.
+func memory() []Entry {
 	return []Entry{
 		{
 			"ibverbs, perftest",
-			[]string{"Couldn't allocate MR", "failed to create mr", "ibv_reg_mr … Cannot allocate memory"},
+			[]string{"Couldn't allocate MR", "failed to create mr", "Couldn't register MR", "ibv_reg_mr … Cannot allocate memory"},
 			"the container may not lock the memory that it registers; or its memory limit is too small for it",
 			"give the container capabilities.add: [IPC_LOCK], and no memory limit or a larger one; a container that is not root needs a higher ulimit -l: docs/testing-rdma.md. Pod: roce-env says which of them it is",
+		},
+		{
+			"ibverbs, perftest",
+			[]string{"Couldn't create CQ", "Couldn't create QP", "Failed to create CQ", "Failed to create QP", "Unable to create QP"},
+			"the container may not lock the memory of the queue, or the queue is longer than the NIC can have it (-t, -q)",
+			"give the container capabilities.add: [IPC_LOCK]. Pod: roce-env; then try without -t and -q",
+		},
+		{
+			"NCCL, NVSHMEM",
+			[]string{"Call to ibv_reg_mr … Bad address", "Call to ibv_reg_mr_iova2 … Bad address", "Call to ibv_reg_dmabuf_mr … failed", "mem registration failed"},
+			"the NIC cannot register memory of the GPU (GPUDirect RDMA): nvidia_peermem is not loaded, and dmabuf does not work",
+			"node: rocectl doctor gpu-direct. To see whether all else works: NCCL_NET_GDR_LEVEL=LOC",
 		},
 		{
 			"NCCL",
@@ -28,7 +40,7 @@ func container() []Entry {
 		},
 		{
 			"UCX",
-			[]string{"UCX ERROR ibv_reg_mr", "UCX ERROR … Please set max locked memory", "UCX … failed to register … memory"},
+			[]string{"UCX ERROR ibv_reg_mr", "Please set max locked memory", "UCX … failed to register … memory"},
 			"the container may not lock the memory that UCX registers",
 			"give the container capabilities.add: [IPC_LOCK]. Pod: roce-env",
 		},
@@ -38,15 +50,33 @@ func container() []Entry {
 			"/dev/shm of a container is 64 MiB, which is too small for NCCL",
 			"mount an emptyDir with medium: Memory at /dev/shm, as conf-examples/deploy/rdma/nccl.yaml does",
 		},
+	}
+}
+
+// container has what else a manifest or an image lacks.
+func container() []Entry {
+	return []Entry{
+		{
+			"ibverbs",
+			[]string{"no userspace device-specific driver found"},
+			"the image has no library for the driver of the NIC",
+			"install ibverbs-providers (Debian, Ubuntu) or libibverbs (RHEL, Rocky) in the image, or the vendor's own package",
+		},
+		{
+			"rdma_cm",
+			[]string{"librdmacm: Fatal: unable to open", "librdmacm: Fatal: no RDMA devices found", "librdmacm: … couldn't read ABI version", "rdma_create_event_channel: No such"},
+			"the container has no /dev/infiniband/rdma_cm: it does not request the resource, or rdma_ucm is not loaded on the node",
+			"request the resource of the device plugin (limits: rdma/rails: 1). Pod: ls /dev/infiniband. Node: rocectl doctor rdma-modules rdma-files",
+		},
 		{
 			"ibverbs, perftest",
-			[]string{"No IB devices found", "Unable to find the Infiniband/RoCE device", "Did not detect devices", "IB device … not found", "failed to open device … uverbs", "cannot access '/dev/infiniband", "无法访问 '/dev/infiniband"},
+			[]string{"No IB devices found", "Unable to find the Infiniband/RoCE device", "Did not detect devices", "IB device … not found", "Failed to get IB devices list", "failed to open device … uverbs", "cannot access '/dev/infiniband", "无法访问 '/dev/infiniband"},
 			"the container has no file for the device in /dev/infiniband, although /sys shows it; or the device has another name; or the image lacks the driver library",
 			"request the resource of the device plugin (limits: rdma/rails: 1), install ibverbs-providers in the image, and use the device that roce-env prints. Pod: ls /dev/infiniband, ls /sys/class/infiniband. A bond without RoCE LAG has no mlx5_bond_0. Node without /dev/infiniband: rocectl doctor rdma-modules rdma-files",
 		},
 		{
 			"NCCL",
-			[]string{"NET/IB : No device found", "NET/Socket : Using", "Failed to open libibverbs.so", "NCCL WARN Error: network IB not found", "NCCL INFO Using network Socket"},
+			[]string{"NET/IB : No device found", "NET/Socket : Using", "Failed to open libibverbs.so", "NET/IB : Unable to open device", "NCCL WARN Error: network IB not found", "NCCL INFO Using network Socket"},
 			"NCCL uses TCP: the image lacks libibverbs, the container has no device files, or NCCL_IB_HCA names other devices",
 			`install libibverbs1, librdmacm1 and ibverbs-providers in the image, request rdma/rails: 1, and start the program after eval "$(roce-env)"`,
 		},
@@ -58,225 +88,15 @@ func container() []Entry {
 		},
 		{
 			"UCX",
-			[]string{"no active messages transport", "network device … is not available", "UCX ERROR no usable transports", "Destination is unreachable"},
+			[]string{"no active messages transport", "network device … is not available", "network devices … are not available", "transport … is not available", "transports … are not available", "UCX ERROR no usable transports", "Destination is unreachable"},
 			"UCX may not use the device that UCX_NET_DEVICES or UCX_TLS names: no device files, a wrong name, or a wrong GID index",
 			`eval "$(roce-env)" in the same shell; request rdma/rails: 1. Pod: ucx_info -d`,
 		},
 		{
 			"UCX",
-			[]string{"UCX … gid_index … out of range", "UCX ERROR … invalid gid index", "UCX_IB_GID_INDEX"},
+			[]string{"UCX … gid_index … out of range", "UCX ERROR … invalid gid index", "ibv_query_gid(…failed"},
 			"the GID index is not one of the table of the port",
 			`unset UCX_IB_GID_INDEX, and eval "$(roce-env)" in each start of the program: the index changes with each pod`,
-		},
-	}
-}
-
-// devicePlugin has what the RDMA device plugin reports.
-func devicePlugin() []Entry {
-	return []Entry{
-		{
-			"RDMA device plugin",
-			[]string{`RDMA device "…" not found`, "missing RDMA device spec for device"},
-			"the NIC has no uverbs, umad or rdma_cm file in /dev/infiniband (issm in older versions), so the plugin does not offer it",
-			"node: modprobe -a ib_uverbs ib_umad rdma_ucm, in /etc/modules-load.d for the next boot (with rdma-core of the distribution this is automatic); then restart the plugin's pod. Node: rocectl doctor rdma-modules rdma-files",
-		},
-		{
-			"RDMA device plugin",
-			[]string{"incorrect RDMA subsystem network namespace"},
-			"the node is in exclusive RDMA mode, in which devices cannot be shared",
-			"node: rdma system set netns shared, while no other network namespace exists; or use exclusive mode with another device plugin: docs/choosing.md",
-		},
-		{
-			"RDMA device plugin",
-			[]string{"no devices in device pool, creating empty resource server", "no PCI network device found"},
-			"no NIC of the node fits the selectors, so the node offers 0 of the resource",
-			`compare selectors in the ConfigMap with the NICs. Node: rocectl rails, lspci -nn. linkTypes is "ether" for RoCE and "infiniband" for InfiniBand`,
-		},
-		{
-			"RDMA device plugin",
-			[]string{"configuration missmatch", "configuration mismatch. Cannot specify both", "no resources configuration found", "contains invalid characters"},
-			"config.json in the ConfigMap of the plugin is wrong",
-			"start from conf-examples/deploy/rdma/device-plugin/config.yaml; resourceName takes letters, digits and underscores",
-		},
-	}
-}
-
-// install has what is reported while images are built and pulled, and objects applied.
-func install() []Entry {
-	return []Entry{
-		{
-			"docker, containerd",
-			[]string{"server gave HTTP response to HTTPS client"},
-			"the registry has no TLS",
-			"give the registry a certificate, or allow HTTP for it: insecure-registries in /etc/docker/daemon.json where you push, and a hosts.toml in /etc/containerd/certs.d (config_path of containerd) on each node",
-		},
-		{
-			"kubelet",
-			[]string{"ErrImagePull", "ImagePullBackOff", "Failed to pull image"},
-			"the node cannot get the image: its registry is out of reach, asks for a password, or does not have the image",
-			"kubectl describe pod names the image and the reason. Set an image of a registry that the node reaches: IMAGE of make deploy, newName in the kustomizations of conf-examples/deploy, image in perftest.yaml",
-		},
-		{
-			"apt-get",
-			[]string{"Temporary failure resolving", "Unable to fetch some archives", "Unable to locate package perftest"},
-			"the container installs packages with apt-get, as that of perftest.yaml does, and reaches no package mirror",
-			"use an image that has the packages: docs/testing-rdma.md lists them. In perftest.yaml it replaces debian:12-slim, and the line with apt-get goes",
-		},
-		{
-			"go",
-			[]string{"go: … dial tcp … i/o timeout", "go: … TLS handshake timeout"},
-			"the Go module proxy is out of reach",
-			"set GOPROXY to a mirror, and run make deploy again",
-		},
-		{
-			"kubectl",
-			[]string{`no matches for kind "Rail`},
-			"the CRDs of roce-cni are not in the cluster",
-			"make deploy, or kubectl apply --server-side -k conf-examples/deploy; then apply the object again",
-		},
-		{
-			"kubectl",
-			[]string{`daemon set "roce-cni-agent" rollout to finish`},
-			"the agent of some node does not become ready",
-			"kubectl -n roce-cni get pods -o wide; kubectl -n roce-cni describe pods: the events name the reason",
-		},
-		{
-			"kubectl",
-			[]string{"timed out waiting for the condition on jobs/"},
-			"a pod of the test does not start, or the test failed: kubectl wait waits for success only",
-			"kubectl get pods -l app=perftest; kubectl describe pods -l app=perftest; kubectl logs job/perftest-client; kubectl logs job/perftest-server",
-		},
-	}
-}
-
-// cluster has what kubelet, Multus and the runtime report.
-func cluster() []Entry {
-	return []Entry{
-		{
-			"kubelet, scheduler",
-			[]string{"Insufficient rdma/", "Insufficient nvidia.com/", "Insufficient spidernet.io/"},
-			"no node has as many of the resource left as the pod requests: no device plugin runs, its resource has another name, or all are taken",
-			"kubectl get nodes -o custom-columns=N:.metadata.name,RAILS:.status.allocatable.rdma/rails; kubectl -n kube-system logs ds/rdma-shared-device-plugin. Raise rdmaHcaMax if all are taken and rocectl gids shows free places",
-		},
-		{
-			"kubelet",
-			[]string{"UnexpectedAdmissionError", "Allocate failed due to", "requested number of devices unavailable"},
-			"the device plugin offered the resource and does not any more: it was restarted, or its NIC is gone",
-			"delete the pod, so that it is scheduled again; kubectl -n kube-system logs ds/rdma-shared-device-plugin",
-		},
-		{
-			"Multus",
-			[]string{"cannot find a network-attachment-definition", "network-attachment-definitions.k8s.cni.cncf.io … not found"},
-			"the network is not in the namespace of the pod, or has another name",
-			"kubectl get net-attach-def -A; apply the network in the namespace of the pod, or write NAMESPACE/NAME into the annotation",
-		},
-		{
-			"kubectl",
-			[]string{`no matches for kind "NetworkAttachmentDefinition"`},
-			"Multus is not installed in the cluster",
-			"install Multus first: https://github.com/k8snetworkplumbingwg/multus-cni",
-		},
-		{
-			"Multus, containerd",
-			[]string{`failed to find plugin "roce`, `failed to find plugin "roce-ipam"`},
-			"the plugins are not in the folder of the runtime on this node",
-			"kubectl -n roce-cni get pods -o wide: the agent's init container installs them. If the runtime uses another folder, set it in agent.yaml",
-		},
-		{
-			"kubelet",
-			[]string{"cni plugin not initialized", "cni config uninitialized", "No networks found in /etc/cni/net.d"},
-			"the node has no CNI configuration yet: neither Multus nor the CNI of eth0 is ready",
-			"kubectl -n kube-system get pods -o wide: look for Multus and your CNI on this node. Node: rocectl doctor cni-config",
-		},
-	}
-}
-
-// queuePairs has what fails in a connection, or when it is made.
-func queuePairs() []Entry {
-	return []Entry{
-		{
-			"ibverbs, perftest",
-			[]string{"Failed to modify QP … to RTR", "Unable to Connect the HCA's through the link", "Failed to modify QP"},
-			"the GID at this index is not the pod's, or has no route to the peer",
-			"use device and index that roce-env prints, on both sides, again after each start of a pod. Pod: ping -I net1 ADDRESS-OF-PEER",
-		},
-		{
-			"NCCL",
-			[]string{"Call to ibv_modify_qp failed", "ibv_modify_qp … failed", "ibv_modify_qp_with_mask"},
-			"the GID at this index is not the pod's, or has no route to the peer; a GID index that was copied from another pod is usual",
-			`start the program after eval "$(roce-env)" in each pod; remove NCCL_IB_GID_INDEX from the manifest`,
-		},
-		{
-			"perftest, NCCL, UCX",
-			[]string{"Failed status 12", "IBV_WC_RETRY_EXC_ERR", "completion with error 12", "status=12", "transport retry counter exceeded", "Transport retry count exceeded"},
-			"packets do not arrive: UDP port 4791 is dropped, the MTU is larger than the path's, the rails are not connected, or the link loses packets",
-			"pod: ping -I net1 -M do -s 4000 PEER (with the MTU of your network), on each rail. Node: rocectl doctor firewall rdma-mtu rdma-ports; then PFC and ECN on the switches",
-		},
-		{
-			"perftest, NCCL, UCX",
-			[]string{"Failed status 13", "IBV_WC_RNR_RETRY_EXC_ERR", "completion with error 13"},
-			"the receiver had no buffers ready: its process hangs or has ended",
-			"look at the log of the other side",
-		},
-		{
-			"perftest, NCCL, UCX",
-			[]string{"Failed status 10", "IBV_WC_REM_ACCESS_ERR", "Failed status 4 ", "IBV_WC_LOC_PROT_ERR"},
-			"memory was used after it was released, or keys were exchanged with another process",
-			"look at the first error of both sides; use a port of its own for each pair (perftest -p)",
-		},
-	}
-}
-
-// peers has what is reported when the other program fails, or is not found.
-func peers() []Entry {
-	return []Entry{
-		{
-			"perftest",
-			[]string{"Couldn't connect to", "Unable to init the socket connection", "Unable to open file descriptor for socket connection"},
-			"the server does not run yet, or the address is not reachable by TCP, port 18515",
-			"start the server first; give the client an address of the server's pod, such as that of eth0",
-		},
-		{
-			"perftest",
-			[]string{"ethernet_read_keys: Couldn't read remote address", "ethernet_write_keys: Couldn't write", "Unable to read to socket/rdma_cm", "Failed to exchange data between server and clients"},
-			"the other side ended with an error before the transfer began",
-			"look at the output of the other side: its error is the cause. Options such as -q, -a, -s and -R must be equal on both sides",
-		},
-		{
-			"rdma_cm, perftest -R",
-			[]string{"RDMA_CM_EVENT_ADDR_ERROR", "RDMA_CM_EVENT_ROUTE_ERROR", "RDMA_CM_EVENT_UNREACHABLE", "RDMA_CM_EVENT_REJECTED", "rdma_resolve_addr", "rdma_resolve_route"},
-			"rdma_cm found no device, no route or no listener for the address: with -R the address must be the one of a rail",
-			"use the net1 address of the server. Pod: ip route get ADDRESS from OWN-ADDRESS. Node: rocectl check",
-		},
-		{
-			"NCCL",
-			[]string{"socketProgress: Connection closed by remote peer", "socketStartConnect: Connect to … failed", "Connection closed by remote peer"},
-			"another rank ended; its own error is the cause. At the start it is often a bootstrap over the wrong interface",
-			`look at the log of the rank that is named; eval "$(roce-env)" sets NCCL_SOCKET_IFNAME`,
-		},
-		{
-			"NCCL",
-			[]string{"unhandled system error", "NCCL error: unhandled"},
-			"NCCL says only that a system call failed; the cause is a WARN line above it",
-			"NCCL_DEBUG=INFO, and give the WARN lines to rocectl explain. In a new manifest, IPC_LOCK is the usual cause",
-		},
-		{
-			"NCCL",
-			[]string{"unhandled cuda error"},
-			"not RDMA: the GPU or its driver",
-			"pod: nvidia-smi; node: dmesg",
-		},
-		{
-			"perftest",
-			[]string{"Couldn't create IB resources"},
-			"perftest says only that it could not begin; the cause is a line above it",
-			"give all of its output to rocectl explain. Pod: roce-env",
-		},
-		{
-			"shell, Python, Ray",
-			[]string{"Segmentation fault", "SIGSEGV received", "段错误"},
-			"the process crashed; if it uses NCCL in a new manifest, the usual cause is that the container may not lock memory",
-			"pod: roce-env says whether IPC_LOCK is missing. If not, give the lines above it to rocectl explain, with NCCL_DEBUG=INFO",
 		},
 	}
 }
@@ -297,11 +117,29 @@ func devices() []Entry {
 			"pod: ls /dev/infiniband, and roce-env. Node: rdma link",
 		},
 		{
+			"NCCL",
+			[]string{"async event : port error", "async event: device fatal", "async event: local catastrophic error"},
+			"the port of the NIC went down, or its driver was reset",
+			"node: rdma link, dmesg; cable and switch port",
+		},
+		{
+			"perftest",
+			[]string{"Requested mtu is higher than active mtu"},
+			"-m asks for a larger RoCE MTU than the MTU of the interface allows",
+			"leave out -m, or set a larger MTU on NICs and switches: docs/testing-rdma.md has which is needed. Node: rocectl doctor rdma-mtu",
+		},
+		{
 			"perftest, ibstat, mlxconfig",
 			[]string{"Link layer: InfiniBand", "Link type : IB", "LINK_TYPE_P… IB(1)"},
 			"the port is InfiniBand, not Ethernet: RoCE and macvlan are impossible on it",
 			"docs/choosing.md has the ways for InfiniBand. Node: mlxconfig -d PCI query | grep LINK_TYPE",
 		},
+	}
+}
+
+// kernel has what the kernel and its tools report.
+func kernel() []Entry {
+	return []Entry{
 		{
 			"rdma",
 			[]string{"set netns…Device or resource busy", "error: Device or resource busy"},
@@ -343,6 +181,18 @@ func harmless() []Entry {
 			[]string{"Conflicting CPU frequency values"},
 			"harmless: the clock of the CPU changes, so times are less exact; bandwidth is not affected",
 			"use -F, which ignores it",
+		},
+		{
+			"NCCL",
+			[]string{"async event : GID table change"},
+			"harmless: a pod with an address on this NIC started or ended. All pods that share the NIC are told",
+			"nothing, as long as roce-env in the pod prints the same indexes as before",
+		},
+		{
+			"NCCL",
+			[]string{"No plugin found (libnccl-net.so)", "Could not find: libnccl-net.so"},
+			"harmless: there is no network plugin in the image, so NCCL uses its own code for RDMA",
+			"nothing; the lines with NET/IB tell which devices it uses",
 		},
 		{
 			"ibverbs",
