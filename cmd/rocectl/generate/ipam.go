@@ -264,7 +264,7 @@ func subnet(text string) (out string, notes []string, err error) {
 		return "", nil, fmt.Errorf("subnet %q: %w", text, err)
 	}
 	if p != p.Masked() {
-		notes = []string{fmt.Sprintf("subnet: %s was written %s.", p.Masked(), text)}
+		notes = []string{fmt.Sprintf("subnet: %s was written %s. If the prefix length is wrong, correct it here.", p.Masked(), text)}
 	}
 	return p.Masked().String(), notes, nil
 }
