@@ -27,7 +27,7 @@ UPSTREAM_PLUGINS := main/macvlan ipam/host-local meta/sbr meta/tuning
 BENCHFLAGS ?= -times
 
 # The tests that compare generated texts, and write them with -update.
-GENERATED := ^(TestErrorsPageIsCurrent|TestFaultsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPageIsCurrent|TestTheChartIsMadeFromTheManifests)$$
+GENERATED := ^(TestErrorsPageIsCurrent|TestFaultsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPageIsCurrent|TestChineseTroubleshootingPageIsCurrent|TestTheChartIsMadeFromTheManifests)$$
 GENERATORS := ./pkg/cnierr ./pkg/doctor ./integration/arch ./cmd/rocectl ./integration/cluster/deploy
 
 PLUGINS := bin/roce bin/roce-ipam
