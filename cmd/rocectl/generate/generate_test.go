@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
 
 	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
@@ -230,6 +231,27 @@ func TestTheDevicePluginReadsItsConfiguration(t *testing.T) {
 	want := []resource{{ResourceName: "rails", RdmaHcaMax: 32, Selectors: selectors{Vendors: []string{"15b3"}, DeviceIDs: []string{"1021"}, LinkTypes: []string{"ether"}}}}
 	if diff := cmp.Diff(want, got.ConfigList); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestTheDevicePluginOfTheQuickStartReadsTheConfiguration compares the name of the
+// ConfigMap with the one that the DaemonSet of the examples mounts.
+func TestTheDevicePluginOfTheQuickStartReadsTheConfiguration(t *testing.T) {
+	t.Parallel()
+	docs, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), Choice{Name: "rails"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile("../../../conf-examples/deploy/rdma/device-plugin/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var example map[string]any
+	if err := yaml.Unmarshal(b, &example); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(example["metadata"], docs[2].Object["metadata"]); diff != "" {
+		t.Errorf("the ConfigMap (-example +generated)\n%s", diff)
 	}
 }
 

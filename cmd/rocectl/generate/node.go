@@ -73,7 +73,7 @@ func railNetwork(match ordered, count int, choice Choice) (map[string]any, error
 		{"cniVersion", cniVersion},
 		{"name", choice.Name},
 		{"type", "roce"},
-		{"rails", ordered{{"match", match}, {"count", count}, {"order", "pci"}}},
+		{"rails", ordered{{"match", match}, {"count", count}, {"order", "pci"}, {"ifName", "net{rail+1}"}}},
 		{"ipam", ordered{{"type", "roce-ipam"}, {"railPool", choice.Name}}},
 	})
 }
@@ -216,6 +216,7 @@ func podsOf(ports []inventory.Port) (int, []string) {
 func devicePlugin(pods int, selectors ordered, choice Choice, comments []string) (Document, error) {
 	d := Document{}
 	d.note("The configuration of k8s-rdma-shared-dev-plugin: one resource for all rails, rdma/%s. It gives a pod /dev/infiniband.", choice.Name)
+	d.note("name: that of conf-examples/deploy/rdma/device-plugin, which make deploy applies: write config.json there, too. The plugin reads it when it starts: kubectl -n kube-system rollout restart daemonset/rdma-shared-device-plugin. The plugin's own examples have the name rdma-devices.")
 	d.Comments = append(d.Comments, comments...)
 	text, err := indent(ordered{
 		{"periodicUpdateInterval", 300},
@@ -225,7 +226,7 @@ func devicePlugin(pods int, selectors ordered, choice Choice, comments []string)
 		return d, err
 	}
 	d.Object = map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "rdma-devices", "namespace": "kube-system"},
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "rdma-shared-device-plugin", "namespace": "kube-system"},
 		"data": map[string]any{"config.json": text},
 	}
 	return d, nil

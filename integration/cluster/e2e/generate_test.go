@@ -65,7 +65,7 @@ func TestTheNetworkOfTheNodesReportsServesTheirPods(t *testing.T) {
 	for i, name := range names {
 		out := ends[i]()
 		for rail := range wires {
-			planned, has := fmt.Sprintf("%d net1%s r%d rxe%d ", rail, suffix(rail), rail, rail), fmt.Sprintf("rxe%d 1 1 ", rail)
+			planned, has := fmt.Sprintf("%d net%d r%d rxe%d ", rail, rail+1, rail, rail), fmt.Sprintf("rxe%d 1 1 ", rail)
 			if lineWith(out, planned) == "" || !strings.Contains(lineWith(out, has), fmt.Sprintf(" 10.%d.", rail+16)) {
 				t.Errorf("%s: %q or %q with an address of the rail is not in\n%s", name, planned, has, out)
 			}
@@ -147,12 +147,4 @@ func lineWith(text, words string) string {
 		}
 	}
 	return ""
-}
-
-// suffix is that of the pod's interface on a rail.
-func suffix(rail int) string {
-	if rail == 0 {
-		return ""
-	}
-	return fmt.Sprintf("-%d", rail)
 }
