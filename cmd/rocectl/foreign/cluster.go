@@ -81,6 +81,36 @@ func install() []Entry {
 	}
 }
 
+// commands has what a shell and ping report when you type what the documents say.
+func commands() []Entry {
+	return []Entry{
+		{
+			"shell",
+			[]string{"roce-env: command not found", "roce-env: not found", "rocectl: command not found", "rocectl: not found"},
+			"the program is there, but not in PATH; or nothing has put it into the container",
+			"pod: /roce/roce-env, which an init container installs in the examples of conf-examples/deploy/rdma. Node: /opt/cni/bin/rocectl. Where you have built it: bin/rocectl",
+		},
+		{
+			"shell",
+			[]string{"ibdev2netdev: command not found", "ibdev2netdev: not found", "show_gids: command not found", "show_gids: not found"},
+			"the program comes with MLNX_OFED or DOCA-OFED only",
+			"rocectl rails instead of ibdev2netdev, rocectl gids instead of show_gids; docs/troubleshooting.md has more of them",
+		},
+		{
+			"ping",
+			[]string{"local error: message too long"},
+			"the packet is larger than the MTU of the interface",
+			"-s is the MTU less 28 bytes: 1472 for 1500, 8972 for 9000. Node: rocectl doctor rdma-mtu",
+		},
+		{
+			"ping",
+			[]string{"ping: … Network is unreachable"},
+			"the pod has no route to the address: the rail lost its routes, or the address is in no subnet of the interface and there is no gateway",
+			"node: rocectl check; rocectl repair --yes restores what is lost",
+		},
+	}
+}
+
 // kubernetes has what the API server and the scheduler report.
 func kubernetes() []Entry {
 	return []Entry{

@@ -146,7 +146,7 @@ func ranks() []Entry {
 		},
 		{
 			"shell, Python, Ray",
-			[]string{"Segmentation fault", "SIGSEGV received", "段错误"},
+			[]string{"Segmentation fault", "SIGSEGV received"},
 			"the process crashed; if it uses NCCL in a new manifest, the usual cause is that the container may not lock memory",
 			"pod: roce-env says whether IPC_LOCK is missing. If not, give the lines above it to rocectl explain, with NCCL_DEBUG=INFO",
 		},

@@ -54,6 +54,14 @@ func TestWholeTextsAreExplained(t *testing.T) {
 		"segv.txt":                 "Segmentation fault",
 		"segv_zh.txt":              "Segmentation fault",
 		"roce_mtu.txt":             "Mtu : 1024[B]",
+		"reg_mr_zh.txt":            "Couldn't allocate MR",
+		"no_program.txt":           "roce-env: command not found",
+		"no_program_zh.txt":        "roce-env: command not found",
+		"no_ofed.txt":              "ibdev2netdev: command not found",
+		"ping_size.txt":            "local error: message too long",
+		"ping_route.txt":           "ping: … Network is unreachable",
+		"ping_route_zh.txt":        "ping: … Network is unreachable",
+		"port_disabled.txt":        "Port number … state is Down",
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
 		if err != nil {

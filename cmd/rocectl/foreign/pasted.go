@@ -19,9 +19,25 @@ func Plain(text string) string {
 	return regexp.MustCompile(`\\+[nrt]`).ReplaceAllString(text, "\n")
 }
 
-// alike makes equal what terminals, logs, documents and versions of a program write in
-// different ways: quotation marks, blanks, and the blank before a colon.
+// english has what libc, the shell and ls print in a Chinese locale, and the English.
+func english() *strings.Replacer {
+	return strings.NewReplacer(
+		"无法分配内存", "Cannot allocate memory",
+		"设备或资源忙", "Device or resource busy",
+		"设备上没有空间", "No space left on device",
+		"没有那个文件或目录", "No such file or directory",
+		"网络不可达", "Network is unreachable",
+		"未找到命令", "command not found",
+		"无法访问", "cannot access",
+		"段错误", "Segmentation fault",
+		"：", ": ",
+	)
+}
+
+// alike makes equal what terminals, logs, documents, languages and versions of a program
+// write in different ways: quotation marks, blanks, and the blank before a colon.
 func alike(text string) string {
+	text = english().Replace(text)
 	text = strings.NewReplacer("’", "'", "‘", "'", "“", `"`, "”", `"`, "\u00a0", " ", "\r", "\n").Replace(text)
 	text = regexp.MustCompile(`[ \t]+`).ReplaceAllString(text, " ")
 	text = regexp.MustCompile(` ?\n[ \n]*`).ReplaceAllString(text, "\n")

@@ -8,7 +8,7 @@ import "slices"
 // Table returns all problems. Of two that one log reports, the more probable cause
 // comes first. The remedies use "pod:" and "node:" for where a command is typed.
 func Table() []Entry {
-	return slices.Concat(memory(), container(), devicePlugin(), install(), kubernetes(), nodes(), multus(), addresses(), queuePairs(), transfers(), peers(), ranks(), devices(), kernel(), harmless(), slow())
+	return slices.Concat(memory(), container(), devicePlugin(), install(), commands(), kubernetes(), nodes(), multus(), addresses(), queuePairs(), transfers(), peers(), ranks(), devices(), kernel(), harmless(), slow())
 }
 
 // memory has what programs report when they may not register memory.
@@ -70,7 +70,7 @@ func container() []Entry {
 		},
 		{
 			"ibverbs, perftest",
-			[]string{"No IB devices found", "Unable to find the Infiniband/RoCE device", "Did not detect devices", "IB device … not found", "Failed to get IB devices list", "failed to open device … uverbs", "cannot access '/dev/infiniband", "无法访问 '/dev/infiniband"},
+			[]string{"No IB devices found", "Unable to find the Infiniband/RoCE device", "Did not detect devices", "IB device … not found", "Failed to get IB devices list", "failed to open device … uverbs", "cannot access '/dev/infiniband"},
 			"the container has no file for the device in /dev/infiniband, although /sys shows it; or the device has another name; or the image lacks the driver library",
 			"request the resource of the device plugin (limits: rdma/rails: 1), install ibverbs-providers in the image, and use the device that roce-env prints. Pod: ls /dev/infiniband, ls /sys/class/infiniband. A bond without RoCE LAG has no mlx5_bond_0. Node without /dev/infiniband: rocectl doctor rdma-modules rdma-files",
 		},
@@ -105,8 +105,8 @@ func container() []Entry {
 func devices() []Entry {
 	return []Entry{
 		{
-			"perftest",
-			[]string{"Port number … state is Down", "Couldn't set the link layer"},
+			"perftest, ibstat, rdma",
+			[]string{"Port number … state is Down", "Couldn't set the link layer", "Physical state: Disabled", "physical_state DISABLED"},
 			"the port is down, or perftest took another device than you mean: without -d it takes the first",
 			"use -d with the device that roce-env prints. Node: rdma link, ip link show NIC; cable and switch port",
 		},
