@@ -281,12 +281,17 @@ release: ## archives for amd64 and arm64, chart, krew manifest, sums and Cyclone
 # The name that the examples have for the image; the sed of the quick start replaces it too.
 EXAMPLE_IMAGE := registry.example.org/roce-cni:devel
 
-# docs/quickstart.md explains it. It applies conf-examples/deploy as it is on disk.
-deploy: image ## build and push the image IMAGE, and apply agents, reaper and RDMA device plugin with kubectl
+# docs/quickstart.md explains it. It applies conf-examples/deploy as it is on disk. Without
+# IMAGE it would push to a registry of strangers.
+deploy: $(if $(filter file,$(origin IMAGE)),no-image) image ## build and push the image IMAGE, and apply agents, reaper and RDMA device plugin with kubectl
 	$(IMAGE_TOOL) push '$(IMAGE)'
 	kubectl apply -k conf-examples/deploy/rdma/device-plugin
 	kubectl kustomize conf-examples/deploy | sed 's|$(EXAMPLE_IMAGE)|$(IMAGE)|' | kubectl apply --server-side -f -
 	kubectl -n roce-cni rollout status daemonset/roce-cni-agent --timeout=15m
+
+.PHONY: no-image
+no-image:
+	@echo 'make deploy: IMAGE is not set: export IMAGE=REGISTRY/roce-cni:TAG, with a registry that the nodes reach' >&2; exit 1
 
 clean: ## remove bin and dist (the tools in .cache stay)
 	rm -rf bin dist
