@@ -67,7 +67,7 @@ func Read(path string, stdin io.Reader) (nets []Config, pools []block.Pool, err 
 	}
 	if len(nets) == 0 {
 		return nil, nil, cnierr.New(cnierr.BadConfig, "read configuration", path,
-			`give a file with "type": "roce": a CNI configuration, a list of them, or NetworkAttachmentDefinitions`,
+			`give a file with "type": "roce": a CNI configuration, a list of them, or NetworkAttachmentDefinitions; rocectl generate --from makes them from those of other systems`,
 			"it has no configuration of the plugin roce")
 	}
 	return nets, pools, nil
