@@ -154,7 +154,7 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return cnierr.New(cnierr.IO, "make", f.out, "name a file that can be written: --out", "%w", err)
 	}
-	defer file.Close()
+	defer closeReport(file)
 	if f.mutate {
 		b, unlock, err := openBench(ctx)
 		if err != nil {
@@ -193,6 +193,14 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 		return errors.Join(err, lost)
 	}
 	return cmp.Or(err, f.end(out, r))
+}
+
+// closeReport also removes a report with nothing in it: the run did not begin.
+func closeReport(file *os.File) {
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
+		_ = os.Remove(file.Name())
+	}
+	_ = file.Close()
 }
 
 // changing runs the steps that change the node.

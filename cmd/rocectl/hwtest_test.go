@@ -32,6 +32,21 @@ func TestHWTestOpensItsFileFirst(t *testing.T) {
 	}
 }
 
+// TestHWTestLeavesNoEmptyFile has a node without RDMA devices, as that of a typing error.
+func TestHWTestLeavesNoEmptyFile(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	cmd, file := root(&out, &out), filepath.Join(t.TempDir(), "x.tar.gz")
+	cmd.SetArgs([]string{"hwtest", "--out", file})
+	err := cmd.Execute()
+	if cnierr.CodeOf(err) != cnierr.NoRDMA {
+		t.Skipf("the node has RDMA devices: %v", err)
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("the file is there, with nothing in it")
+	}
+}
+
 // TestHWTestRefusesNamesThatSpoilItsFile has words that the file has anyway.
 func TestHWTestRefusesNamesThatSpoilItsFile(t *testing.T) {
 	t.Parallel()
