@@ -57,7 +57,7 @@ const UnusedRun = 32
 func (t Table) Look(addrs []netip.Addr, whole bool) (Before, error) {
 	out := Before{others: map[netip.Addr][]int{}}
 	used, unused := false, 0
-	err := t.places(func(place int, gid netip.Addr) bool {
+	err := t.places(func(_ port, place int, gid netip.Addr) bool {
 		out.read = place + 1
 		if !gid.IsValid() {
 			unused++
@@ -150,13 +150,13 @@ func (t Table) Settled(of Interface, want, gone []netip.Addr) (found map[netip.A
 func (t Table) find(of Interface, want, gone []netip.Addr) (found map[netip.Addr]int, stale bool, err error) {
 	found = map[netip.Addr]int{}
 	perhaps := map[netip.Addr][]int{}
-	err = t.places(func(place int, gid netip.Addr) bool {
+	err = t.places(func(p port, place int, gid netip.Addr) bool {
 		of.Before.see(place, gid)
 		_, have := found[gid]
-		wanted := !have && slices.Contains(want, gid) && !of.was(place, gid) && t.kind(place) == RoCEv2
+		wanted := !have && slices.Contains(want, gid) && !of.was(place, gid) && p.kind(place) == RoCEv2
 		old := slices.Contains(gone, gid) && !of.was(place, gid)
 		switch {
-		case !wanted && !old || t.netdev(place) != of.Name:
+		case !wanted && !old || p.netdev(place) != of.Name:
 		case old:
 			stale = true
 		case of.certain():
