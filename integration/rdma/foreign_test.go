@@ -168,6 +168,29 @@ func TestLongAddressThatAnotherPodSetsLater(t *testing.T) {
 	}
 }
 
+// TestSharedSecondInterfaceBehindEntriesOfOthers has a pod get another interface on a NIC,
+// after others took many entries. If the driver hides those, only that of the first interface
+// is before that of the second.
+func TestSharedSecondInterfaceBehindEntriesOfOthers(t *testing.T) {
+	n := newNode(t, "shared")
+	a := n.attach(n.rail(0), n.pod())
+	a.mustAdd()
+	other, far := n.pod(), ""
+	for i := range 40 {
+		far += fmt.Sprintf("ip -n %s addr add 10.99.0.%d/32 dev net1\n", other.Name, 1+i)
+	}
+	shell(t, fmt.Sprintf(`ip link add link r0 name net1 netns %[1]s type macvlan mode bridge
+		ip -n %[1]s link set net1 up
+		%[2]s`, other.Name, far))
+	cnitest.Await(t, "the other pod has all entries", func() bool { return len(gids(t, other.Name, device(0)).of("10.99.0.40")) > 0 })
+	second := a.as("net9")
+	second.mustAdd()
+	second.mustDel()
+	a.mustDel()
+	other.Remove(t)
+	n.nothingLeft()
+}
+
 // TestMLX5LateEntryIsNotThatOfAnotherPod has another pod hold the address at an index behind
 // unused ones, on an interface of the same name, and a NIC that is slow.
 func TestMLX5LateEntryIsNotThatOfAnotherPod(t *testing.T) {

@@ -71,7 +71,7 @@ func TestDiscoveryCostsTheSameOnAnyNode(t *testing.T) {
 // there before us.
 func TestGIDLookupReadsOnlyEntriesThatAreOlder(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ size, used, place int }{{256, 200, 1}, {256, 200, 101}, {256, 256, 255}, {16, 16, 1}, {1024, 4, 3}} {
+	for _, c := range []struct{ size, used, place int }{{256, 200, 3}, {256, 200, 101}, {256, 256, 255}, {16, 16, 3}, {1024, 4, 3}} {
 		n, sys := rails(8, c.size, c.used)
 		reads := 0
 		s := n.subsystem(t, counting{sys, &reads})

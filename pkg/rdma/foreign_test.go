@@ -181,3 +181,23 @@ func TestAnEntryThatWentAndCameIsThatOfThePod(t *testing.T) {
 		}
 	})
 }
+
+// TestASecondInterfaceOfAPodIsFoundBehindHiddenEntries has the driver hide the entries of
+// others, and show the pod that of its first interface.
+func TestASecondInterfaceOfAPodIsFoundBehindHiddenEntries(t *testing.T) {
+	t.Parallel()
+	const addr = "172.16.0.11"
+	places := make([]string, 60)
+	places[1] = entry("172.16.0.10", RoCEv2, "net0")
+	sys := sysfs("mlx5_0", places...)
+	s := New(Config{Enter: here, Sys: sys, Log: slog.New(slog.DiscardHandler)})
+	op := wait(addr)
+	if err := s.LookBefore(plan.OnHost(op), setting("net1", addr)); err != nil {
+		t.Fatal(err)
+	}
+	places[42] = v2(addr)
+	maps.Copy(sys, sysfs("mlx5_0", places...))
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || s.Located()[addrs(addr)[0]] != 42 {
+		t.Errorf("got %v, %v, want 42", s.Located(), err)
+	}
+}

@@ -20,8 +20,9 @@ import (
 // does nothing for devices that are not in the host's namespace. Errors: NoRDMA when a
 // device is gone.
 //
-// It reads the whole table if fillers or recorded indexes can be anywhere in it. Otherwise
-// it need not: the lowest free index is the pod's.
+// It reads the whole table if fillers or recorded indexes can be anywhere in it, or if the
+// driver hides entries (gidtable.Table.Look). Otherwise it need not: the lowest free index
+// is the pod's.
 func (s *Subsystem) LookBefore(all, set plan.Ops) error {
 	aligned := slices.ContainsFunc(all, func(op plan.Op) bool { _, is := op.Kind.(plan.Align); return is })
 	for g := range plan.All[plan.GID](all) {

@@ -52,26 +52,27 @@ const UnusedRun = 32
 
 // Look returns which entries of addresses a table has. If whole is false, it reads nothing
 // behind a run of unused indexes, and an entry there does not count as new: it is far behind
-// the lowest free index, unless programs hold the whole run. Errors: ErrNone; those of sysfs
-// as they are.
+// the lowest free index, unless programs hold the whole run. If the first index, which the
+// NIC itself has, reads as unused, the driver hides the entries of others, and Look reads
+// the whole table: the lowest free index can be far behind the last entry that is visible.
+// Errors: ErrNone; those of sysfs as they are.
 func (t Table) Look(addrs []netip.Addr, whole bool) (Before, error) {
 	out := Before{others: map[netip.Addr][]int{}}
-	used, unused := false, 0
+	unused := 0
 	err := t.places(func(_ port, place int, gid netip.Addr) bool {
 		out.read = place + 1
 		if !gid.IsValid() {
+			whole = whole || place == 0
 			unused++
 			return whole || unused < UnusedRun
 		}
-		used, unused = true, 0
+		unused = 0
 		if slices.Contains(addrs, gid) {
 			out.others[gid] = append(out.others[gid], place)
 		}
 		return true
 	})
-	// If no index is used, the driver shows only entries of the reader's namespace: the NIC
-	// itself has one.
-	if whole || unused < UnusedRun || !used {
+	if whole || unused < UnusedRun {
 		out.read = math.MaxInt
 	}
 	return out, err
