@@ -239,7 +239,6 @@ func (f *four) find(c fault) {
 	if f.self == c.of {
 		c.spoil()
 	}
-	f.forgetNeighbours()
 	said := f.lead(c.name, "--all")
 	if f.self == leader {
 		var verdicts []string
@@ -259,8 +258,8 @@ func (f *four) find(c fault) {
 	f.well(c.name + " is gone")
 }
 
-// forgetNeighbours lets the kernel of the pod ask again. Otherwise it also does that during the
-// next test, and an ARP request of a peer passes for an answer.
+// forgetNeighbours lets the kernel of the pod ask again, so that it knows no MAC of a host that
+// was there for the fault.
 func (f *four) forgetNeighbours() {
 	f.t.Helper()
 	run(f.t, "ip", "-n", f.job.Name, "neigh", "flush", "all")

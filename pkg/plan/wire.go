@@ -55,7 +55,8 @@ func (c Conflict) commands(in namespaces) []string {
 
 // Gateway asks whether each target's gateway answers ARP or neighbour
 // discovery. It asks all gateways in the same time window, and ends as soon as
-// all have answered.
+// all have answered. Only a reply or advertisement to us is an answer: what a
+// gateway asks or announces does not prove that it hears us.
 type Gateway struct {
 	Mode     conf.Severity `json:"mode"`
 	Attempts int           `json:"attempts"`

@@ -12,15 +12,29 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/conf"
 )
 
+// group is the bit of the first byte of an Ethernet address that means many hosts.
+const group = 1
+
 // claim says that the sender of a frame has an address, or wants it.
 type claim struct {
 	addr netip.Addr
 	by   conf.MAC
 	what string
-	// wanted says that the sender asks, like us, whether the address is free.
-	// The sender is then a rival, but this is no sign that a host has the
-	// address.
-	wanted bool
+	// to is the address to which the frame is an answer. A frame that answers no
+	// question has none: a request, a solicitation, a probe.
+	to netip.Addr
+	// alone says that an ARP reply was sent to us and not to all hosts.
+	alone bool
+}
+
+// answers says whether the claim is an answer to the question of an address. This
+// proves both directions: the owner has heard the question. Other frames of the owner
+// prove only that its frames arrive here (RFC 4861 section 7.3.1 says the same of
+// advertisements that were not solicited). By RFC 826, a reply is sent to the host that
+// asks. One that is sent to all hosts counts if it names the address that asks. One that
+// is sent to us counts whatever it names, because the kernel takes it too (arp_process).
+func (c claim) answers(asker netip.Addr) bool {
+	return c.to.IsValid() && (c.to == asker || c.alone)
 }
 
 // claimOf reads a frame. It returns false for a frame that claims no address.
@@ -35,7 +49,7 @@ func claimOf(frame []byte) (claim, bool) {
 		if !ok {
 			return claim{}, false
 		}
-		return arpClaim(a)
+		return arpClaim(a, e.dst[0]&group == 0)
 	case unix.ETH_P_IPV6:
 		n, ok := parseNeighbour(e.payload)
 		if !ok {
@@ -46,14 +60,14 @@ func claimOf(frame []byte) (claim, bool) {
 	return claim{}, false
 }
 
-func arpClaim(a arp) (claim, bool) {
+func arpClaim(a arp, alone bool) (claim, bool) {
 	switch {
 	case !a.sender.IsUnspecified() && a.op == arpRequest:
 		return claim{addr: a.sender, by: a.senderMAC, what: "ARP request"}, true
 	case !a.sender.IsUnspecified():
-		return claim{addr: a.sender, by: a.senderMAC, what: "ARP reply"}, true
+		return claim{addr: a.sender, by: a.senderMAC, what: "ARP reply", to: a.target, alone: alone}, true
 	case a.op == arpRequest:
-		return claim{addr: a.target, by: a.senderMAC, what: "ARP probe", wanted: true}, true
+		return claim{addr: a.target, by: a.senderMAC, what: "ARP probe"}, true
 	}
 	return claim{}, false
 }
@@ -61,10 +75,10 @@ func arpClaim(a arp) (claim, bool) {
 func neighbourClaim(n neighbour, from conf.MAC) claim {
 	switch m := n.msg.(type) {
 	case *ndp.NeighborAdvertisement:
-		return claim{addr: m.TargetAddress, by: from, what: "neighbour advertisement"}
+		return claim{addr: m.TargetAddress, by: from, what: "neighbour advertisement", to: n.dst}
 	case *ndp.NeighborSolicitation:
 		if n.src.IsUnspecified() {
-			return claim{addr: m.TargetAddress, by: from, what: "duplicate address detection", wanted: true}
+			return claim{addr: m.TargetAddress, by: from, what: "duplicate address detection"}
 		}
 	}
 	return claim{addr: n.src, by: from, what: "neighbour solicitation"}

@@ -224,14 +224,14 @@ func TestFramesSayWhoHasAnAddressAndWhoWantsIt(t *testing.T) {
 		frame []byte
 		want  claim
 	}{
-		"ARP reply":    {arp{op: arpReply, senderMAC: otherMAC, sender: ours4, targetMAC: ourMAC, target: unset4}.frame(nil), claim{ours4, otherMAC, "ARP reply", false}},
-		"ARP request":  {arp{op: arpRequest, senderMAC: otherMAC, sender: ours4, target: gateway4}.frame(nil), claim{ours4, otherMAC, "ARP request", false}},
-		"ARP probe":    {arp{op: arpRequest, senderMAC: otherMAC, sender: unset4, target: ours4}.frame(nil), claim{ours4, otherMAC, "ARP probe", true}},
+		"ARP reply":    {arp{op: arpReply, senderMAC: otherMAC, sender: ours4, targetMAC: ourMAC, target: unset4}.frame(nil), claim{ours4, otherMAC, "ARP reply", unset4, false}},
+		"ARP request":  {arp{op: arpRequest, senderMAC: otherMAC, sender: ours4, target: gateway4}.frame(nil), claim{addr: ours4, by: otherMAC, what: "ARP request"}},
+		"ARP probe":    {arp{op: arpRequest, senderMAC: otherMAC, sender: unset4, target: ours4}.frame(nil), claim{addr: ours4, by: otherMAC, what: "ARP probe"}},
 		"reply of 0":   {arp{op: arpReply, senderMAC: otherMAC, sender: unset4, target: ours4}.frame(nil), claim{}},
-		"relayed":      {ether{dst: ourMAC, src: thirdMAC, proto: unix.ETH_P_ARP, payload: arp{op: arpReply, senderMAC: otherMAC, sender: ours4, target: unset4}.marshal()}.marshal(), claim{ours4, otherMAC, "ARP reply", false}},
-		"NA":           {frameOf(t, neighbour{gateway6, netip.IPv6LinkLocalAllNodes(), na}), claim{ours6, otherMAC, "neighbour advertisement", false}},
-		"NS":           {frameOf(t, neighbour{gateway6, solicitedNode(ours6), ns}), claim{gateway6, otherMAC, "neighbour solicitation", false}},
-		"DAD":          {frameOf(t, neighbour{unset6, solicitedNode(ours6), ns}), claim{ours6, otherMAC, "duplicate address detection", true}},
+		"relayed":      {ether{dst: ourMAC, src: thirdMAC, proto: unix.ETH_P_ARP, payload: arp{op: arpReply, senderMAC: otherMAC, sender: ours4, target: unset4}.marshal()}.marshal(), claim{ours4, otherMAC, "ARP reply", unset4, true}},
+		"NA":           {frameOf(t, neighbour{gateway6, netip.IPv6LinkLocalAllNodes(), na}), claim{ours6, otherMAC, "neighbour advertisement", netip.IPv6LinkLocalAllNodes(), false}},
+		"NS":           {frameOf(t, neighbour{gateway6, solicitedNode(ours6), ns}), claim{addr: gateway6, by: otherMAC, what: "neighbour solicitation"}},
+		"DAD":          {frameOf(t, neighbour{unset6, solicitedNode(ours6), ns}), claim{addr: ours6, by: otherMAC, what: "duplicate address detection"}},
 		"LLDP":         {ether{src: otherMAC, proto: 0x88cc, payload: make([]byte, 50)}.marshal(), claim{}},
 		"empty":        {nil, claim{}},
 		"runt":         {make([]byte, 13), claim{}},

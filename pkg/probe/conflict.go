@@ -70,7 +70,7 @@ func conflictAsk(t plan.Target, mark []byte) (*ask, error) {
 	if err := checkTarget(t); err != nil {
 		return nil, err
 	}
-	a := &ask{target: t, about: t.Addr, rivals: true}
+	a := &ask{target: t, about: t.Addr, claims: true}
 	if t.Addr.Is4() {
 		probe := arp{op: arpRequest, senderMAC: t.MAC, sender: netip.IPv4Unspecified(), target: t.Addr}
 		a.frame = probe.frame(mark)

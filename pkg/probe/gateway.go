@@ -16,7 +16,8 @@ import (
 )
 
 // gateway asks for the targets' gateways. Our addresses must be on their links
-// by then, because they are the senders.
+// by then, because they are the senders. Only an answer to us counts, as in
+// claim.answers: a gateway that asks or announces something may still not hear us.
 func (p *Prober) gateway(ctx context.Context, at plan.Place, op plan.Gateway) error {
 	asks := make([]*ask, 0, len(op.Targets))
 	for _, t := range op.Targets {

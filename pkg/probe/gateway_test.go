@@ -28,16 +28,10 @@ func TestGatewayAnswers(t *testing.T) {
 				if n != 3 {
 					return nil
 				}
-				return [][]byte{arpFrom(otherMAC, gateway4), advert(t, otherMAC, gateway6)}
-			})
-		},
-		"with requests of its own": func(t *testing.T, far *space) {
-			ns, err := neighbour{gateway6, solicitedNode(ours6), &ndp.NeighborSolicitation{TargetAddress: ours6}}.frame(otherMAC)
-			if err != nil {
-				t.Fatal(err)
-			}
-			far.peer("pb1", func(int, []byte) [][]byte {
-				return [][]byte{arp{op: arpRequest, senderMAC: otherMAC, sender: gateway4, target: ours4}.frame(nil), ns}
+				return [][]byte{
+					arp{op: arpReply, senderMAC: otherMAC, sender: gateway4, target: ours4}.frame(nil),
+					frameOf(t, neighbour{gateway6, ours6, &ndp.NeighborAdvertisement{Solicited: true, TargetAddress: gateway6}}),
+				}
 			})
 		},
 	} {
@@ -60,7 +54,10 @@ func TestGatewayAnswers(t *testing.T) {
 func TestSilentGatewayIsNamedWithAllThatIsKnown(t *testing.T) {
 	t.Parallel()
 	pod, far := wired(t)
-	p := far.peer("pb1", func(int, []byte) [][]byte { return [][]byte{arpProbe(otherMAC), advert(t, otherMAC, ours6)} })
+	p := far.peer("pb1", func(int, []byte) [][]byte {
+		own := arp{op: arpRequest, senderMAC: otherMAC, sender: gateway4, target: ours4} // it does not hear us
+		return [][]byte{arpProbe(otherMAC), advert(t, otherMAC, ours6), own.frame(nil)}
+	})
 	pod.address("pb0", ours4)
 	op := plan.Gateway{Mode: conf.Require, Attempts: 3, Timeout: 10 * ms, Targets: []plan.Target{pod.target("pb0", ours4, gateway4)}}
 	wantCode(t, pod.prober().Do(t.Context(), plan.Op{Kind: op}), cnierr.GatewaySilent, "172.16.11.254", "pb0", "172.16.11.5", "3 ARP requests")

@@ -25,13 +25,13 @@ import (
 type ask struct {
 	target plan.Target
 	about  netip.Addr   // the owner of this address answers
-	rivals bool         // so does a host that wants it
+	claims bool         // every frame that claims the address counts, not only an answer
 	groups []netip.Addr // groups to join, so that the answer can be heard
 	frame  []byte
 
 	sent   bool
 	lost   error  // why a frame did not leave
-	answer *claim // nil until heard
+	answer *claim // what decided it; nil until heard
 }
 
 func (a *ask) port() port { return port{link: a.target.Link, v6: a.target.Addr.Is6()} }
@@ -139,7 +139,7 @@ func note(asks []*ask, h heard) {
 		}
 	}
 	for _, a := range asks {
-		if a.answer == nil && a.port() == h.port && a.about == h.claim.addr && (a.rivals || !h.claim.wanted) {
+		if a.answer == nil && a.port() == h.port && a.about == h.claim.addr && (a.claims || h.claim.answers(a.target.Addr)) {
 			a.answer = &h.claim
 		}
 	}
