@@ -304,7 +304,7 @@ func TestFourNodesSharedVerifyNamesEachFault(t *testing.T) {
 		name: "one-way loss", of: third, // nothing that is sent to it arrives
 		spoil: func() { shell(t, "tc filter add dev r1 ingress pref 2 protocol all matchall action drop") },
 		heal:  func() { shell(t, "tc filter del dev r1 ingress pref 2") },
-		want:  []string{"rail 1 of gpu-03: reach fails with all 3 other pods: frames are lost in one direction"},
+		want:  []string{"rail 1 of gpu-03: reach fails with all 3 other pods: frames are lost in one direction: to gpu-03"},
 	})
 	var intruder *pod
 	f.find(fault{

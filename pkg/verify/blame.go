@@ -170,11 +170,12 @@ func (t *tally) blame() []string {
 		}
 		rail, x, y := between(a.Of)
 		line, of := a.Of+": "+a.Found, place{a.Check, a.Of, a.Found}
-		for _, pod := range []string{x, y} {
+		for _, pods := range [][2]string{{x, y}, {y, x}} {
+			pod, other := pods[0], pods[1]
 			p := place{a.Check, rail, pod}
 			if n := t.tests[p]; y != "" && n >= 2 && t.failed[p] == n {
 				of = p
-				line = fmt.Sprintf("%s of %s: %s fails with all %d other pods: %s", rail, pod, a.Check, n, general(a.Found, x, y))
+				line = fmt.Sprintf("%s of %s: %s fails with all %d other pods: %s", rail, pod, a.Check, n, general(a.Found, pod, other))
 			}
 		}
 		if !blamed[of] {
@@ -185,13 +186,11 @@ func (t *tally) blame() []string {
 	return out
 }
 
-// general leaves out of a text which of the other pods it was.
-func general(found, a, b string) string {
+// general leaves out of a text about a pod which of the others it was.
+func general(found, pod, other string) string {
 	found, _, _ = strings.Cut(found, " passes from ")
-	for _, end := range []string{a, b} {
-		found = strings.ReplaceAll(found, " from "+end, "")
-		found = strings.ReplaceAll(found, " to "+end, "")
-	}
+	found = strings.ReplaceAll(found, " from "+other+" to "+pod, " to "+pod)
+	found = strings.ReplaceAll(found, " from "+pod+" to "+other, " from "+pod)
 	if rest, is := strings.CutPrefix(found, "no frame passes between "); is && rest != "" {
 		return "no frame passes in either direction"
 	}

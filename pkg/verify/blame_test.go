@@ -83,6 +83,32 @@ func TestAFaultIsThatOfARailIfAllItsTestsFail(t *testing.T) {
 			[]string{"rail 3 of gpu-07: reach fails with all 3 other pods: no packet with more than 1500 bytes"},
 		},
 		{
+			"loss to one rail", func(a, b string) string {
+				switch "gpu-07" {
+				case a:
+					return fmt.Sprintf("frames are lost in one direction: from %s to %s", b, a)
+				case b:
+					return fmt.Sprintf("frames are lost in one direction: from %s to %s", a, b)
+				}
+				return ""
+			},
+			[]string{"gpu-01", "gpu-02", "gpu-07", "gpu-08"},
+			[]string{"rail 3 of gpu-07: reach fails with all 3 other pods: frames are lost in one direction: to gpu-07"},
+		},
+		{
+			"loss from one rail", func(a, b string) string {
+				switch "gpu-07" {
+				case a:
+					return fmt.Sprintf("frames are lost in one direction: from %s to %s", a, b)
+				case b:
+					return fmt.Sprintf("frames are lost in one direction: from %s to %s", b, a)
+				}
+				return ""
+			},
+			[]string{"gpu-01", "gpu-02", "gpu-07", "gpu-08"},
+			[]string{"rail 3 of gpu-07: reach fails with all 3 other pods: frames are lost in one direction: from gpu-07"},
+		},
+		{
 			"one pair", func(a, b string) string {
 				if a == "a" && b == "b" {
 					return "no frame passes between 10.0.0.1 and 10.0.0.2 in either direction"

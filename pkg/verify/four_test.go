@@ -100,7 +100,7 @@ func TestEachFaultOfFourNodesIsNamed(t *testing.T) {
 		{
 			"one-way loss", func() { passes("off") }, func() { passes("on") },
 			[]string{
-				"rail 1 of gpu-03: reach fails with all 3 other pods: frames are lost in one direction",
+				"rail 1 of gpu-03: reach fails with all 3 other pods: frames are lost in one direction: to gpu-03",
 				"rail 1 of gpu-03: the gateway 172.16.11.254 does not answer on net2",
 			},
 		},
