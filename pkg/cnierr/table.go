@@ -42,6 +42,10 @@ type Entry struct {
 	Remedy string
 }
 
+// Again is the hint of a temporary condition. It is true for a call of a runtime, which is
+// repeated, and for a command of rocectl, such as repair, which is not.
+const Again = "wait, and try again (a runtime does so by itself)"
+
 // Table lists every code in ascending order. It is the source of
 // docs/errors.md and of `rocectl explain`.
 func Table() []Entry {
@@ -53,7 +57,7 @@ func Table() []Entry {
 		{Decode, "the configuration or a result is not JSON of the expected form", "run rocectl plan on the network configuration; it names the position"},
 		{BadConfig, "the configuration contradicts itself or the node", "correct the keys that the message names; rocectl plan FILE checks a configuration without changes, and kubectl describe railpool NAME shows the faults of a RailPool"},
 		{BadNetns, "the namespace path is not a network namespace, or is that of the host", "check CNI_NETNS; pods with hostNetwork cannot have attachments"},
-		{TryAgain, "a temporary condition prevents the call", "wait: the runtime tries again automatically; if the error stays, the message names what it waits for; with ipam.railPool that is rocectl agent: its log and http://NODE:9482/healthz name the problem"},
+		{TryAgain, "a temporary condition prevents the call", Again + "; if the error stays, the message names what it waits for; with ipam.railPool that is rocectl agent: its log and http://NODE:9482/healthz name the problem"},
 		{NotAvailable, "the plugin cannot serve ADD on this node now", "correct what the message names; until then pods that need this network cannot start on the node"},
 		{Limited, "the plugin cannot serve ADD, and running pods may have lost their network", "check the NIC that the message names: cable, switch port, driver; if the message names a block or a host index of a RailPool, another node has those addresses: delete the pods that http://NODE:9482/healthz names"},
 		{AddressTaken, "another host on the network uses the leased address", "find the machine with the MAC in the message, or exclude the address in ipam.subnets[].exclude"},

@@ -26,7 +26,7 @@ type meaning struct {
 // everywhere returns the meanings that errors have for every operation. A
 // meaning for one operation is in the file of that operation.
 func everywhere() []meaning {
-	const again = "the runtime tries again automatically; if the error stays, check the load of the node"
+	const again = cnierr.Again + "; if the error stays, check the load of the node"
 	return []meaning{
 		{context.Canceled, cnierr.TryAgain, again},
 		{context.DeadlineExceeded, cnierr.TryAgain, again},

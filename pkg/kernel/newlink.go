@@ -114,7 +114,7 @@ func (m child) refused(err error) error {
 		meaning{unix.EBUSY, cnierr.BadParent, "a NIC has either macvlans or ipvlans: use one kind of child for all networks of the master; if the master is a port of a bridge, bond or switch, use the interface of that bridge, bond or switch as master; if it has a passthru child, delete that pod first"},
 		meaning{unix.EINVAL, cnierr.BadParent, "use an Ethernet master and an MTU of at most the master's; a passthru child must be the only child of its master"},
 		meaning{unix.EOPNOTSUPP, cnierr.Unsupported, "load the driver on the node: modprobe " + m.op.Mode.Kind()},
-		meaning{unix.EEXIST, cnierr.TryAgain, "another process made a link of the same name: the runtime tries again automatically"},
+		meaning{unix.EEXIST, cnierr.TryAgain, "another process made a link of the same name: " + cnierr.Again},
 	)
 }
 

@@ -76,7 +76,7 @@ func (r routing) added(ctx context.Context, l rtnl.Link, err error) error {
 				"there is one already: %s", r.describe(ctx, is))
 		}
 	}
-	return cnierr.New(cnierr.TryAgain, addingRoute, r.subject(), "the runtime tries again automatically", "a conflicting route was removed at the same moment")
+	return cnierr.New(cnierr.TryAgain, addingRoute, r.subject(), cnierr.Again, "a conflicting route was removed at the same moment")
 }
 
 // undo removes the routes that have our protocol number, our link and our

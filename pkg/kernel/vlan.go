@@ -41,7 +41,7 @@ func (v vlan) do(ctx context.Context) error {
 	}
 	if different := v.different(is, nic); different != "" {
 		return cnierr.New(cnierr.TryAgain, addingVLAN, string(v.op.Name),
-			"the runtime tries again automatically; if it fails again, compare with ip -d link show dev "+shell.Word(string(v.op.Name)),
+			cnierr.Again+"; if it fails again, compare with ip -d link show dev "+shell.Word(string(v.op.Name)),
 			"another program has made or changed the link: %s", different)
 	}
 	if is.Flags&unix.IFF_UP != 0 {

@@ -22,7 +22,7 @@ const needsRoot = "run the plugin as root, with CAP_NET_ADMIN and CAP_SYS_ADMIN 
 // classify gives an error of the kernel its code and hint. Nil stays nil, and an
 // error with a code keeps its code.
 func classify(action, subject string, err error) error {
-	const again = "the runtime tries again automatically; if the error stays, check the load of the node"
+	const again = cnierr.Again + "; if the error stays, check the load of the node"
 	var known *cnierr.Error
 	if err == nil || errors.As(err, &known) {
 		return err

@@ -114,7 +114,7 @@ func (s Store) unlock(id conf.ContainerID, f *os.File) {
 func lockError(action, subject, path string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return cnierr.New(cnierr.TryAgain, action, subject,
-			"wait: the runtime tries again automatically; if the error stays, fuser "+shell.Word(path)+" names the process",
+			cnierr.Again+"; if the error stays, fuser "+shell.Word(path)+" names the process",
 			"another call holds it and still runs")
 	}
 	return ioError(action, path, err)

@@ -43,5 +43,5 @@ func busy(ctx context.Context, path string, err error) error {
 		return err
 	}
 	return cnierr.New(cnierr.TryAgain, "lock leases", path,
-		"wait: the runtime tries again automatically; fuser -v on the file names the process that holds it", "another call holds it: %w", err)
+		cnierr.Again+"; fuser -v on the file names the process that holds it", "another call holds it: %w", err)
 }
