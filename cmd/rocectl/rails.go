@@ -82,6 +82,9 @@ roce rails" is the same. A report is at most two minutes behind the node.`,
   kubectl roce rails --differences`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.listens(cmd); err != nil {
+				return err
+			}
 			if f.all {
 				f.cluster.JSON = f.json
 				return f.cluster.Show(cmd.Context(), cmd.OutOrStdout())
@@ -107,7 +110,21 @@ func (f *railsFlags) register(cmd *cobra.Command, plugin bool) {
 	cmd.Flags().BoolVar(&f.cluster.Differences, "differences", false, "with --cluster, show only what differs")
 	cmd.Flags().StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "with --cluster, a kubeconfig `FILE` (default: that of kubectl)")
 	cmd.Flags().StringVar(&f.cluster.Context, "context", "", "with --cluster, the `CONTEXT` of the kubeconfig (default: the current one)")
-	cmd.MarkFlagsMutuallyExclusive("cluster", "lldp")
+}
+
+// listens refuses flags about LLDP that would have no effect.
+func (f *railsFlags) listens(cmd *cobra.Command) error {
+	for _, name := range []string{"lldp", "lldp-wait"} {
+		switch given := cmd.Flags().Changed(name); {
+		case given && f.all:
+			return cnierr.New(cnierr.BadConfig, "use flag", "--"+name,
+				"run rocectl rails --lldp on the node; or start the agents with --lldp (agent.lldp of the chart), and leave this flag out: then the switches of all nodes are shown",
+				"the agents of the nodes listen, and this command does not")
+		case given && !f.lldp && name == "lldp-wait":
+			return cnierr.New(cnierr.BadConfig, "use flag", "--"+name, "add --lldp", "it has no effect without --lldp")
+		}
+	}
+	return nil
 }
 
 // notOfNode refuses flags that only a command about the cluster reads.

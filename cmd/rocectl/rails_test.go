@@ -5,12 +5,14 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/conf"
 	"github.com/roce-cni/roce-cni/pkg/inventory"
 	"github.com/roce-cni/roce-cni/pkg/lldp"
@@ -90,5 +92,31 @@ func TestRailsObeyNoNameOfANIC(t *testing.T) {
 	}
 	if got := out.String(); strings.ContainsAny(got, "\x1b\u202e") || strings.Count(got, "\n") != 2 {
 		t.Errorf("a name controls the terminal: %q", got)
+	}
+}
+
+// TestFlagsOfRailsThatHaveNoEffectAreRefused: "kubectl roce rails" is about the cluster
+// without a flag that says so.
+func TestFlagsOfRailsThatHaveNoEffectAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		plugin bool
+		args   []string
+		want   string
+	}{
+		"LLDP of all nodes":                   {true, []string{"--lldp", "--kubeconfig", "/dev/null"}, `use flag "--lldp": the agents`},
+		"LLDP of all nodes, by rocectl":       {false, []string{"--cluster", "--lldp", "--kubeconfig", "/dev/null"}, `use flag "--lldp": the agents`},
+		"time to listen, of all nodes":        {true, []string{"--lldp-wait", "3s", "--kubeconfig", "/dev/null"}, `use flag "--lldp-wait": the agents`},
+		"time to listen, but not to listen":   {false, []string{"--lldp-wait", "3s"}, `use flag "--lldp-wait": it has no effect without --lldp`},
+		"differences of one node":             {false, []string{"--differences"}, `use flag "--differences": it is about the cluster`},
+		"differences of one node, by kubectl": {true, []string{"--cluster=false", "--differences"}, `use flag "--differences": it is about the cluster`},
+	} {
+		cmd := railsCommand(&nodeFlags{stateDir: t.TempDir()}, c.plugin)
+		cmd.SetArgs(c.args)
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), c.want) || cnierr.CodeOf(err) != cnierr.BadConfig {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
 	}
 }
