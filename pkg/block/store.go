@@ -73,5 +73,10 @@ type BusyError struct {
 	After time.Duration // its Retry-After; 0: none
 }
 
-// Error says for how long.
-func (e *BusyError) Error() string { return fmt.Sprintf("the server is busy, for %v", e.After) }
+// Error says for how long, if the server does.
+func (e *BusyError) Error() string {
+	if e.After == 0 {
+		return "the server is busy"
+	}
+	return fmt.Sprintf("the server is busy, for %v", e.After)
+}

@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -59,7 +60,40 @@ func explained(err error) error {
 	if errors.As(err, &refused) && apierrors.IsForbidden(refused) {
 		return cnierr.New(cnierr.NotAvailable, "read", "cluster", "an administrator gives you the right to read: "+readers, "%w", refused)
 	}
+	if errors.As(err, new(*block.BusyError)) {
+		return cnierr.New(cnierr.TryAgain, "read", "cluster", "try again; if the CustomResourceDefinitions were just applied, first run "+kube.AwaitKinds, "%w", err)
+	}
 	return block.Explain(err)
+}
+
+const (
+	// settling is how long a person waits for a server that is busy. One that has just got
+	// the definition of a kind refuses lists of it, with code 429 and "storage is
+	// (re)initializing".
+	settling = 10 * time.Second
+	// settlePoll is the least time between two requests.
+	settlePoll = 200 * time.Millisecond
+)
+
+// settled repeats read while the server is busy, but not for longer than settling.
+func settled(ctx context.Context, read func() error) error {
+	ends := time.Now().Add(settling)
+	for {
+		err := read()
+		var busy *block.BusyError
+		if !errors.As(err, &busy) {
+			return err
+		}
+		wait := max(busy.After, settlePoll)
+		if time.Now().Add(wait).After(ends) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
 }
 
 func open(config *rest.Config) (*rest.Config, *kube.API, error) {

@@ -34,7 +34,8 @@ type reports struct {
 	Differences []fleet.Difference `json:"differences"`
 }
 
-// Show prints the rails and what differs. It sends two requests.
+// Show prints the rails and what differs. It sends two requests, and repeats them for some
+// seconds if the server is busy.
 func (f Fleet) Show(ctx context.Context, w io.Writer) error {
 	all, err := f.read(ctx)
 	if err != nil {
@@ -54,7 +55,7 @@ func (f Fleet) Show(ctx context.Context, w io.Writer) error {
 }
 
 // Reports returns what nodes have reported, by name, and the names of nodes without a
-// report. It sends two requests.
+// report. It sends two requests, and repeats them for some seconds if the server is busy.
 func (f Fleet) Reports(ctx context.Context) (nodes []fleet.Node, unreported []string, err error) {
 	all, err := f.read(ctx)
 	if err != nil {
@@ -68,11 +69,14 @@ func (f Fleet) read(ctx context.Context) (reports, error) {
 	if err != nil {
 		return reports{}, err
 	}
-	objects, err := api.RailNodes().All(ctx)
-	if err != nil {
-		return reports{}, err
-	}
-	nodes, err := api.Nodes().All(ctx)
+	var objects []kube.RailNode
+	var nodes []kube.Node
+	err = settled(ctx, func() (err error) {
+		if objects, err = api.RailNodes().All(ctx); err == nil {
+			nodes, err = api.Nodes().All(ctx)
+		}
+		return err
+	})
 	return reportsOf(objects, nodes), err
 }
 

@@ -40,7 +40,11 @@ func listCommand(cmd *cobra.Command, table func(io.Writer, state) error) *cobra.
 		if err != nil {
 			return err
 		}
-		s, err := read(cmd.Context(), api)
+		var s state
+		err = settled(cmd.Context(), func() (err error) {
+			s, err = read(cmd.Context(), api)
+			return err
+		})
 		if err != nil {
 			return explained(err)
 		}

@@ -57,12 +57,16 @@ func Classify(what string, err error) error {
 	return refused(code, what, err)
 }
 
+// AwaitKinds is the command that waits until the API server serves our kinds. It takes a
+// moment after their definitions were applied.
+const AwaitKinds = "kubectl wait --for=condition=Established crd/railnodes.roce-cni.io crd/railpools.roce-cni.io crd/railblocks.roce-cni.io crd/railleases.roce-cni.io"
+
 // refused explains an error that waiting does not correct.
 func refused(code int, what string, err error) error {
 	explain := func(c cnierr.Code, hint string) error { return cnierr.New(c, what, "", hint, "%w", err) }
 	switch code {
 	case http.StatusNotFound: // of the resource, not of an object
-		return explain(cnierr.NotAvailable, "install the CustomResourceDefinitions: kubectl apply -k conf-examples/deploy/crds")
+		return explain(cnierr.NotAvailable, "install the CustomResourceDefinitions: kubectl apply -k conf-examples/deploy/crds; if you have just done it: "+AwaitKinds)
 	case http.StatusUnauthorized:
 		return explain(cnierr.NotAvailable, "check that the token or the certificate is still valid: kubectl auth whoami")
 	case http.StatusForbidden:
