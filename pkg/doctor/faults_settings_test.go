@@ -44,6 +44,15 @@ func configuredFaults() []fault {
 			after: func(w *world) { w.drivers["ens2f0np0"] = w.drivers["ens1f0np0"] },
 		},
 		{
+			name: "no NIC reports a firmware", change: func(w *world) {
+				for nic, d := range w.drivers {
+					d.Firmware = ""
+					w.drivers[nic] = d
+				}
+			},
+			check: "nic-firmware", verdict: OK, says: "version 6.8.0-60-generic, firmware unknown",
+		},
+		{
 			name: "a driver that does not answer", change: func(w *world) { delete(w.drivers, "ens1f0np0") },
 			check: "nic-firmware", verdict: CannotTell, says: "ens1f0np0: its driver", advice: "ethtool -i",
 		},

@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -52,6 +53,11 @@ func nicFirmware() Check {
 	}
 }
 
+// versions names both. A driver of a virtual NIC reports no firmware.
+func versions(d inventory.Driver) string {
+	return fmt.Sprintf("version %s, firmware %s", cmp.Or(d.Version, "unknown"), cmp.Or(d.Firmware, "unknown"))
+}
+
 // sameVersion judges the NICs of a driver. Most NICs are taken for right.
 func sameVersion(nics map[inventory.Driver][]string) Finding {
 	all := slices.SortedFunc(maps.Keys(nics), func(a, b inventory.Driver) int {
@@ -62,11 +68,11 @@ func sameVersion(nics map[inventory.Driver][]string) Finding {
 	})
 	most := all[0]
 	if len(all) == 1 {
-		return ok("version %s, firmware %s", most.Version, most.Firmware)
+		return ok("%s", versions(most))
 	}
 	found := ""
 	for _, d := range all {
-		found += fmt.Sprintf("; %v: version %s, firmware %s", nics[d], d.Version, d.Firmware)
+		found += fmt.Sprintf("; %v: %s", nics[d], versions(d))
 	}
 	return problem(found[2:], shell.Command("ethtool -i %s", nics[all[1]][0])+"  # then update the firmware as the vendor says (mlxfwmanager), and reboot")
 }
