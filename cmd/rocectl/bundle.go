@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/hwtest"
 	"github.com/roce-cni/roce-cni/pkg/record"
 	"github.com/roce-cni/roce-cni/pkg/redact"
 	"github.com/roce-cni/roce-cni/pkg/trusted"
@@ -45,7 +47,9 @@ Run it as root on the node. Nothing is changed.
 
 Addresses, hardware addresses, IDs, and the names of pods, namespaces, networks,
 pools and the node are replaced. The same value becomes the same text, such as ip-3,
-in all files. Names of NICs and of RDMA devices stay. With --name you add other names.
+in all files. Names of NICs and of RDMA devices stay, and names that are also words of
+these files, such as a node that is called ok: the command names them. With --name you
+add other names.
 Look at the file before you send it: tar -xzOf FILE | less`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
@@ -66,9 +70,10 @@ func (f bundleFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	rows, unreadable := attachments(records)
+	shown := recordsText(rows, unreadable)
 	r := redact.New()
-	f.learn(cmd, r, rows)
-	entries := []entry{{"versions.txt", versions(cmd)}, {"show.json", recordsText(rows, unreadable)}}
+	f.learn(cmd, userNames{r: r, words: bundleWords(shown), out: cmd.OutOrStdout(), seen: map[string]bool{}}, rows)
+	entries := []entry{{"versions.txt", versions(cmd)}, {"show.json", shown}}
 	for _, c := range []string{"doctor", "rails", "rails --json", "check", "show", "gids", "pool list"} {
 		name := strings.NewReplacer(" --", ".", " ", "-").Replace(c)
 		entries = append(entries, entry{name + ".txt", f.output(cmd, strings.Fields(c))})
@@ -84,37 +89,77 @@ func (f bundleFlags) run(cmd *cobra.Command) error {
 	return nil
 }
 
+// bundleWords are texts of a bundle that do not come from the user: those of doctor, the
+// keys of the records, and the kinds of their operations.
+func bundleWords(records string) string {
+	var b strings.Builder
+	for _, c := range doctor.Checks() {
+		fmt.Fprintln(&b, c.Name, c.Asks, c.Why)
+	}
+	for _, word := range regexp.MustCompile(`"[a-zA-Z]+": |"op": "[a-z0-9]+"`).FindAllString(records, -1) {
+		fmt.Fprintln(&b, word)
+	}
+	return b.String()
+}
+
+// userNames tells a redactor the names of the user, but not those that are also words of the
+// bundle. It says which stay.
+type userNames struct {
+	r     *redact.Redactor
+	words string
+	out   io.Writer
+	seen  map[string]bool
+}
+
+func (n userNames) add(kind, name string) {
+	if name == "" || n.seen[name] {
+		return
+	}
+	n.seen[name] = true
+	if hwtest.Usual(name) || redact.Usual(name, n.words) {
+		fmt.Fprintf(n.out, "# the name %q of a %s is not replaced: it is also a word of these files; --name replaces it\n", name, kind)
+		return
+	}
+	n.r.Name(kind, name)
+}
+
+// asked adds a name that is replaced whatever it is.
+func (n userNames) asked(kind, name string) {
+	n.seen[name] = true
+	n.r.Name(kind, name)
+}
+
 // learn tells the redactor the names of the user.
-func (f bundleFlags) learn(cmd *cobra.Command, r *redact.Redactor, rows []record.Record) {
+func (f bundleFlags) learn(cmd *cobra.Command, known userNames, rows []record.Record) {
+	for _, n := range f.names {
+		known.asked("name", n)
+	}
 	for _, row := range rows {
-		r.Name("pod", row.Pod.Name)
-		r.Name("namespace", row.Pod.Namespace)
-		r.Name("network", row.Network)
-		r.Name("pool", row.Pool)
-		r.Name("container", string(row.ContainerID))
-		r.Name("netns", filepath.Base(row.Netns))
+		known.add("pod", row.Pod.Name)
+		known.add("namespace", row.Pod.Namespace)
+		known.add("network", row.Network)
+		known.add("pool", row.Pool)
+		known.asked("container", string(row.ContainerID))
+		known.asked("netns", filepath.Base(row.Netns))
 	}
 	book, err := f.node.book()
 	if err == nil {
 		leases, _ := book.List(cmd.Context(), "") // what it cannot read, no other file has
 		for _, l := range leases {
-			r.Name("pool", l.Pool)
-			r.Name("pod", l.Owner.PodName)
-			r.Name("namespace", l.Owner.PodNamespace)
-			r.Name("network", l.Owner.Network)
-			r.Name("container", l.Owner.ContainerID)
+			known.add("pool", l.Pool)
+			known.add("pod", l.Owner.PodName)
+			known.add("namespace", l.Owner.PodNamespace)
+			known.add("network", l.Owner.Network)
+			known.asked("container", l.Owner.ContainerID)
 		}
 	}
 	if host, err := os.Hostname(); err == nil {
 		short, _, _ := strings.Cut(host, ".")
-		r.Name("node", host)
-		r.Name("node", short)
+		known.add("node", host)
+		known.add("node", short)
 	}
-	r.Name("node", os.Getenv("NODE_NAME"))
-	r.Name("folder", strings.Trim(f.node.stateDir, "/"))
-	for _, n := range f.names {
-		r.Name("name", n)
-	}
+	known.add("node", os.Getenv("NODE_NAME"))
+	known.asked("folder", strings.Trim(f.node.stateDir, "/"))
 }
 
 // output returns what a command of rocectl prints, errors included.

@@ -93,6 +93,39 @@ func TestABundleHasNothingThatIdentifiesAUser(t *testing.T) {
 	}
 }
 
+// TestABundleKeepsWordsThatAreNoNamesOfTheUser: a node, a pod and a pool can be called as
+// roce calls a thing. If these words were replaced, a reader could not read the file.
+func TestABundleKeepsWordsThatAreNoNamesOfTheUser(t *testing.T) {
+	t.Setenv("NODE_NAME", "ok")
+	state := t.TempDir()
+	boot, err := plugin.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := fmt.Sprintf(`{"version": 2, "bootID": %q, "network": "rails", "containerID": "0123abcd", "ifName": "net1",
+ "pod": {"namespace": "default", "name": "table"}, "netns": "/run/netns/cni-1", "netnsID": {"dev": 4, "ino": 1},
+ "ipam": "roce-ipam", "pool": "gpu", "committed": true, "saved": 1, "plan": {"interfaces": [{"name": "net1", "mac": "02:00:5e:10:20:30", "mtu": 9000}], "ops": [
+  {"op": "rule", "args": {"from": "10.77.0.2/32", "table": 100, "priority": 32000}}]}}`, boot)
+	file := filepath.Join(state, "attachments", "0123abcd", "net1.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(record), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	got := call("bundle", "--state-dir", state, "--out", out, "--name", "rule")
+	for _, want := range []string{`# the name "ok" of a node is not replaced`, `# the name "table" of a pod is not replaced`, `# the name "gpu" of a pool is not replaced`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("want %q in\n%s", want, got)
+		}
+	}
+	files := unpack(t, out)
+	if doctor := files["roce-bundle/doctor.txt"]; !strings.Contains(doctor, "ok  ") || !strings.Contains(doctor, "nic-firmware") {
+		t.Errorf("doctor.txt is spoilt:\n%s", doctor)
+	}
+	if show := files["roce-bundle/show.json"]; !strings.Contains(show, `"table": 100`) || !strings.Contains(show, `"op": "name-1"`) {
+		t.Errorf("show.json has not its words, or has a name of --name:\n%s", show)
+	}
+}
+
 // unpack returns the files of a bundle.
 func unpack(t *testing.T, path string) map[string]string {
 	t.Helper()

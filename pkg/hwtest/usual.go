@@ -6,7 +6,6 @@ package hwtest
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -19,14 +18,7 @@ import (
 // Usual says that every file of hwtest can have this name as a word of its own, such as
 // "ok" and "ports", or as a part of a number or an address. If it were replaced, the file
 // could not be replayed.
-func Usual(name string) bool {
-	if number := regexp.MustCompile(`^[0-9.:_-]*$|^(0x)?[0-9a-fA-F]{1,4}$`); number.MatchString(name) {
-		return true
-	}
-	r := redact.New()
-	r.Name("name", strings.ToLower(name))
-	return len(r.Left(strings.ToLower(words()))) > 0
-}
+func Usual(name string) bool { return redact.Usual(name, words()) }
 
 // words are the texts that do not come from the node.
 func words() string {

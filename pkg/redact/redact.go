@@ -58,6 +58,18 @@ func (r *Redactor) Name(kind, text string) {
 	slices.SortStableFunc(r.names, func(a, b name) int { return cmp.Compare(len(b.text), len(a.text)) })
 }
 
+// Usual says that a name is also a word of a text that does not come from the user, in
+// capitals or not, or that it can be a part of a number or an address. If it were replaced,
+// texts could not be read any more.
+func Usual(name, text string) bool {
+	if number := regexp.MustCompile(`^[0-9.:_-]*$|^(0x)?[0-9a-fA-F]{1,4}$`); number.MatchString(name) {
+		return true
+	}
+	r := New()
+	r.Name("name", strings.ToLower(name))
+	return len(r.Left(strings.ToLower(text))) > 0
+}
+
 // alias returns what replaces a value.
 func (r *Redactor) alias(kind, value string) string {
 	if r.alike {
