@@ -89,6 +89,11 @@ type Addr struct {
 	Addr netip.Addr
 }
 
+// compare orders by address.
+func (a Addr) compare(b Addr) int {
+	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link))
+}
+
 // Rail is an interface together with its way to RDMA.
 type Rail struct {
 	Link  conf.LinkName
@@ -97,22 +102,40 @@ type Rail struct {
 	Index int // of the address's RoCE v2 entry
 	// Notes say which of several was chosen and why, and what is unusual.
 	Notes []string
-	doubt []int // the indexes that it may have, if it is not known which
+	doubt []int  // the indexes that it may have, if it is not known which
+	other []Port // the other ports that it may have, if it is not known which
 }
 
 // Hints help to choose between ports with an entry for the same address. A bond and
 // its slaves are such ports.
 type Hints struct {
-	Recorded map[netip.Addr]Recorded
+	Recorded map[Addr]Recorded
 	Slaves   []conf.LinkName // the interfaces of a bond
 	Out      conf.LinkName   // the interface of the default route, which needs no GID; "": unknown
 }
 
 // Recorded is what ADD found for an address.
 type Recorded struct {
-	Link   conf.LinkName
 	Device string
 	Place  *int // nil: none, for example because the table was full
+}
+
+// recorded returns what ADD found for an address: for another interface of the pod, if it
+// is the only one that had the address.
+func (h Hints) recorded(a Addr) Recorded {
+	if r, ok := h.Recorded[a]; ok {
+		return r
+	}
+	var out []Recorded
+	for had, r := range h.Recorded {
+		if had.Addr == a.Addr {
+			out = append(out, r)
+		}
+	}
+	if len(out) != 1 {
+		return Recorded{}
+	}
+	return out[0]
 }
 
 // Find returns the rails of a namespace, in the order of addrs. It returns one rail
@@ -121,7 +144,7 @@ type Recorded struct {
 // addresses make no rail.
 //
 // Errors: NoRDMA when there is no port, NoGID when no address has an entry, or when it is
-// not known which of several entries is that of an interface.
+// not known which of several entries is that of an interface, or which of several ports.
 func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 	if len(ports) == 0 {
 		return nil, none(rdma.ErrNoDevice)
@@ -132,7 +155,7 @@ func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 		if a.Addr.IsLinkLocalUnicast() {
 			continue
 		}
-		r, ok := find(ports, a, h)
+		r, ok := find(ports, a, addrs, h)
 		if !ok {
 			continue
 		}
@@ -163,14 +186,27 @@ func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
 		out = append(out, r)
 	}
 	for _, r := range out {
-		if len(r.doubt) > 0 {
-			return nil, cnierr.New(cnierr.NoGID, "find GID index of", r.Addr.String(),
-				"use what rocectl env --container prints on the node; for another interface, --ifname; then find the other interface with rocectl gids, and remove the address there",
-				"it is in %s at %s, and the names of the interfaces do not tell which entry is that of %s: another interface on this node has the address too", r.Port, rdma.Numbers(r.doubt), r.Link)
+		if err := r.undecided(); err != nil {
+			return nil, err
 		}
 	}
 	out[0].Notes = append(out[0].Notes, h.leftOut(ports, addrs)...)
 	return out, nil
+}
+
+// undecided says of which entries or ports it is not known which one is the rail's.
+func (r Rail) undecided() error {
+	const hint = "use what rocectl env --container prints on the node; for another interface, --ifname; then find the other interface with rocectl gids, and remove the address there"
+	switch {
+	case len(r.other) > 0:
+		return cnierr.New(cnierr.NoGID, "find RDMA device of", r.Addr.String(), hint,
+			"it has entries in %s, and the names of the interfaces do not tell which one is that of %s: another interface on this node has the address too, or they are the NICs of a bond",
+			strings.Join(texts(append([]Port{r.Port}, r.other...)), ", "), r.Link)
+	case len(r.doubt) > 0:
+		return cnierr.New(cnierr.NoGID, "find GID index of", r.Addr.String(), hint,
+			"it is in %s at %s, and the names of the interfaces do not tell which entry is that of %s: another interface on this node has the address too", r.Port, rdma.Numbers(r.doubt), r.Link)
+	}
+	return nil
 }
 
 // none returns the error for a namespace without RDMA devices.
@@ -189,8 +225,8 @@ func cause(err error) error {
 	return err
 }
 
-// find returns the rail of an address.
-func find(ports []Port, a Addr, h Hints) (Rail, bool) {
+// find returns the rail of an address, which is one of all addresses of the namespace.
+func find(ports []Port, a Addr, all []Addr, h Hints) (Rail, bool) {
 	var found []Port
 	for _, p := range ports {
 		if len(p.places(a.Addr, rdma.RoCEv2)) > 0 {
@@ -200,12 +236,18 @@ func find(ports []Port, a Addr, h Hints) (Rail, bool) {
 	if len(found) == 0 {
 		return Rail{}, false
 	}
+	order := func(x, y Port) int {
+		return cmp.Or(cmp.Compare(h.rank(x, a), h.rank(y, a)), cmp.Compare(y.count(a.Link, all), x.count(a.Link, all)))
+	}
 	best := slices.MinFunc(found, func(x, y Port) int {
-		return cmp.Or(cmp.Compare(h.rank(x, a), h.rank(y, a)), cmp.Compare(len(x.Device), len(y.Device)), cmp.Compare(x.String(), y.String()))
+		return cmp.Or(order(x, y), cmp.Compare(len(x.Device), len(y.Device)), cmp.Compare(x.String(), y.String()))
 	})
 	r := Rail{Link: a.Link, Addr: a.Addr, Port: best}
+	if h.rank(best, a) != slave {
+		r.other = slices.DeleteFunc(slices.Clone(found), func(p Port) bool { return p.String() == best.String() || order(p, best) != 0 })
+	}
 	places := best.places(a.Addr, rdma.RoCEv2)
-	own := best.own(places, a.Link, h.Recorded[a.Addr])
+	own := best.own(places, a.Link, h.recorded(a))
 	r.Index = own[0]
 	if len(own) > 1 {
 		r.doubt = own
@@ -239,17 +281,32 @@ func (p Port) own(places []int, link conf.LinkName, was Recorded) []int {
 	return out
 }
 
+// slave is the rank of a NIC of a bond.
+const slave = 2
+
 // rank is lower for better ports of an address.
 func (h Hints) rank(p Port, a Addr) int {
 	switch {
-	case h.Recorded[a.Addr].Device == p.Device:
+	case h.recorded(a).Device == p.Device:
 		return 0
 	case !p.has(a):
 		return 3
 	case slices.Contains(h.Slaves, p.Netdev):
-		return 2
+		return slave
 	}
 	return 1
+}
+
+// count returns how many addresses of an interface have an entry. The port of the
+// interface has one of each.
+func (p Port) count(link conf.LinkName, all []Addr) int {
+	n := 0
+	for _, a := range all {
+		if a.Link == link && p.has(a) {
+			n++
+		}
+	}
+	return n
 }
 
 // has says whether an entry of an address is of an interface with the name of the address's.
@@ -262,7 +319,7 @@ func (p Port) has(a Addr) bool {
 // reason says why a port was chosen among those with an entry for an address.
 func (h Hints) reason(p Port, a Addr, among []Port) string {
 	switch {
-	case h.Recorded[a.Addr].Device == p.Device:
+	case h.recorded(a).Device == p.Device:
 		return "as ADD found it"
 	case p.has(a) && slices.ContainsFunc(among, func(o Port) bool { return !o.has(a) }):
 		return fmt.Sprintf("because the entry there is of %s: another interface on this node has the address too", a.Link)
@@ -271,7 +328,7 @@ func (h Hints) reason(p Port, a Addr, among []Port) string {
 	case len(h.Slaves) > 0 && p.Netdev != "":
 		return "because it belongs to the bond, not to a NIC in it"
 	}
-	return "as the first of them; rocectl env on the node, with --pid or --container, can distinguish a bond from its NICs"
+	return fmt.Sprintf("because it has all addresses of %s: another interface on this node has the address too", a.Link)
 }
 
 // places returns the GID indexes of the entries of an address and a type.

@@ -112,9 +112,8 @@ func TestThePortOfTheBondIsChosenAndLogged(t *testing.T) {
 		want  string
 		says  string
 	}{
-		{"the record", Hints{Recorded: map[netip.Addr]Recorded{addr[0].Addr: {Device: "rxe1"}}, Slaves: []conf.LinkName{"r0", "r1"}}, "rxe1:1", "as ADD found it"},
+		{"the record", Hints{Recorded: map[Addr]Recorded{addr[0]: {Device: "rxe1"}}, Slaves: []conf.LinkName{"r0", "r1"}}, "rxe1:1", "as ADD found it"},
 		{"the bond", Hints{Slaves: []conf.LinkName{"r0", "r1"}}, "rxeb:1", "it belongs to the bond"},
-		{"nothing known", Hints{}, "rxe0:1", "as the first of them; rocectl env on the node"},
 		{"only NICs of a bond", Hints{Slaves: []conf.LinkName{"r0", "r1", "bond0"}}, "rxe0:1", "one NIC of a bond that has no RDMA device of its own"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -157,7 +156,7 @@ func TestOfAnAddressThatExistsTwiceThePodsOwnIndexIsTaken(t *testing.T) {
 			for i, name := range tc.netdevs {
 				p.Entries[i].Netdev = name
 			}
-			rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{Recorded: map[netip.Addr]Recorded{addr: tc.recorded}})
+			rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{Recorded: map[Addr]Recorded{{"net1", addr}: tc.recorded}})
 			if tc.want == unknown {
 				if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "mlx5_0:1 at 0 and 1") {
 					t.Errorf("got %v, want code %d and both places", err, cnierr.NoGID)
@@ -192,6 +191,55 @@ func TestAnEntryOnAnotherNICIsNotThatOfTheInterface(t *testing.T) {
 	}
 }
 
+// TestAnAddressOnTwoNICsIsNotGuessed: two NICs have an entry of the address, each of an
+// interface with the name of the pod's. The other one is that of another pod, or both are
+// the NICs of a bond. In the pod, nothing tells which it is, unless the interface has more
+// addresses.
+func TestAnAddressOnTwoNICsIsNotGuessed(t *testing.T) {
+	t.Parallel()
+	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.16.0.5", "fd00::5"), portOf("mlx5_2", "", "172.18.0.5")}
+	_, err := Find(ports, append(on("net1", "172.16.0.5"), on("net3", "172.18.0.5")...), Hints{})
+	for _, want := range []string{`find RDMA device of "172.16.0.5"`, "mlx5_0:1, mlx5_1:1", "net1"} {
+		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want code %d and %q", err, cnierr.NoGID, want)
+		}
+	}
+	if rails, err := Find(ports, on("net3", "172.18.0.5"), Hints{}); err != nil || rails[0].Port.Device != "mlx5_2" {
+		t.Errorf("another interface: got %v, %v", rails, err)
+	}
+	rails, err := Find(ports, on("net1", "172.16.0.5", "fd00::5", "fe80::7"), Hints{})
+	if err != nil || rails[0].Port.Device != "mlx5_1" || rails[0].Addr != netip.MustParseAddr("172.16.0.5") {
+		t.Fatalf("with another address: got %v, %v", rails, err)
+	}
+	const note = "172.16.0.5 has entries in mlx5_0:1, mlx5_1:1: mlx5_1:1, because it has all addresses of net1: another interface on this node has the address too"
+	if got := strings.Join(rails[0].Notes, "\n"); got != note {
+		t.Errorf("it says %q, want %q", got, note)
+	}
+}
+
+// TestTwoInterfacesOfAPodHaveTheSameAddress in two networks with the same subnet. Each has
+// its own NIC and its own record.
+func TestTwoInterfacesOfAPodHaveTheSameAddress(t *testing.T) {
+	t.Parallel()
+	a, b := portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "", "172.16.0.5")
+	b.Entries[0].Netdev = "net2"
+	addrs := append(on("net1", "172.16.0.5"), on("net2", "172.16.0.5")...)
+	for name, h := range map[string]Hints{
+		"in the pod":  {},
+		"on the node": {Recorded: map[Addr]Recorded{addrs[0]: {Device: "mlx5_0", Place: place(0)}, addrs[1]: {Device: "mlx5_1", Place: place(1)}}},
+	} {
+		rails, err := Find([]Port{a, b}, addrs, h)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		want := map[string]int{"net1 172.16.0.5 mlx5_0:1": 0, "net2 172.16.0.5 mlx5_1:1": 1}
+		if diff := cmp.Diff(want, placesOf(rails)); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+}
+
 func TestAPortThatIsDownIsReported(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]string{"DOWN": "mlx5_0:1 is DOWN, not ACTIVE", "ACTIVE": "", "": ""} {
@@ -209,9 +257,9 @@ func TestAPortThatIsDownIsReported(t *testing.T) {
 
 func TestAnAddressThatLostItsEntryIsReported(t *testing.T) {
 	t.Parallel()
-	recorded := map[netip.Addr]Recorded{
-		netip.MustParseAddr("172.16.0.5"): {Link: "net1", Device: "mlx5_0"},
-		netip.MustParseAddr("172.17.0.5"): {Link: "net2", Device: "mlx5_1"},
+	recorded := map[Addr]Recorded{
+		{"net1", netip.MustParseAddr("172.16.0.5")}: {Device: "mlx5_0"},
+		{"net2", netip.MustParseAddr("172.17.0.5")}: {Device: "mlx5_1"},
 	}
 	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "fe80::1")}
 	rails, err := Find(ports, on("net1", "172.16.0.5"), Hints{Recorded: recorded})
@@ -277,7 +325,7 @@ func TestAnAddressThatExistsTwiceIsReported(t *testing.T) {
 	t.Parallel()
 	p := portOf("mlx5_0", "", "fe80::1", "172.16.0.5", "fe80::1", "172.16.0.5", "v1 172.16.0.6", "172.16.0.6")
 	was := Recorded{Device: "mlx5_0", Place: place(1)}
-	rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{Recorded: map[netip.Addr]Recorded{netip.MustParseAddr("172.16.0.5"): was}})
+	rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{Recorded: map[Addr]Recorded{{"net1", netip.MustParseAddr("172.16.0.5")}: was}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,24 +145,24 @@ func addrs(v look.View, only conf.LinkName) ([]Addr, error) {
 
 // recorded returns what ADD found for the addresses of a pod. If an interface is
 // given, it returns only what ADD found for that interface.
-func (n Node) recorded(id plan.NetnsID, only conf.LinkName) map[netip.Addr]Recorded {
-	out := map[netip.Addr]Recorded{}
+func (n Node) recorded(id plan.NetnsID, only conf.LinkName) map[Addr]Recorded {
+	out := map[Addr]Recorded{}
 	for _, r := range n.Records {
 		if r.NetnsID != id {
 			continue
 		}
 		maps.Copy(out, recorded(r))
 	}
-	maps.DeleteFunc(out, func(_ netip.Addr, r Recorded) bool { return only != "" && r.Link != only })
+	maps.DeleteFunc(out, func(a Addr, _ Recorded) bool { return only != "" && a.Link != only })
 	return out
 }
 
 // recorded returns what ADD found for the addresses of an attachment.
-func recorded(r record.Record) map[netip.Addr]Recorded {
-	out := map[netip.Addr]Recorded{}
+func recorded(r record.Record) map[Addr]Recorded {
+	out := map[Addr]Recorded{}
 	for g := range plan.All[plan.GID](r.Plan.Ops) {
 		for _, t := range g.Targets {
-			out[t.Addr] = Recorded{t.Link, g.Device.Name, t.Index}
+			out[Addr{t.Link, t.Addr}] = Recorded{g.Device.Name, t.Index}
 		}
 	}
 	return out

@@ -84,8 +84,8 @@ func TestRecordsHaveWhatADDFoundInThisNamespace(t *testing.T) {
 		t.Errorf("got %v, want two", got)
 	}
 	got := n.recorded(here, "net2")
-	r, ok := got[netip.MustParseAddr("172.17.0.5")]
-	if !ok || len(got) != 1 || r.Link != "net2" || r.Device != "mlx5_0" || *r.Place != 3 {
+	r, ok := got[on("net2", "172.17.0.5")[0]]
+	if !ok || len(got) != 1 || r.Device != "mlx5_0" || *r.Place != 3 {
 		t.Errorf("got %+v, want net2 on mlx5_0 at 3", got)
 	}
 }

@@ -20,13 +20,13 @@ import (
 // ports that may be the reason.
 func (h Hints) leftOut(ports []Port, addrs []Addr) []string {
 	var out []string
-	for _, a := range slices.SortedFunc(maps.Keys(h.Recorded), netip.Addr.Compare) {
+	for _, a := range slices.SortedFunc(maps.Keys(h.Recorded), Addr.compare) {
 		r := h.Recorded[a]
 		switch {
-		case !has(ports, a):
-			out = append(out, fmt.Sprintf("%s %s is left out: %s", r.Link, a, r.lost(ports)))
+		case !has(ports, a.Addr):
+			out = append(out, fmt.Sprintf("%s %s is left out: %s", a.Link, a.Addr, r.lost(ports)))
 		case !slices.ContainsFunc(ports, func(p Port) bool { return p.Device == r.Device }):
-			out = append(out, fmt.Sprintf("%s %s: ADD found its entry in %s, and no device has that name now: rocectl check", r.Link, a, r.Device))
+			out = append(out, fmt.Sprintf("%s %s: ADD found its entry in %s, and no device has that name now: rocectl check", a.Link, a.Addr, r.Device))
 		}
 	}
 	off := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return !p.off() })
@@ -70,7 +70,7 @@ func (r Recorded) lost(ports []Port) string {
 // or, without records, all.
 func (h Hints) off(ports []Port, addrs []Addr) []Port {
 	mine := func(p Port) bool {
-		return slices.ContainsFunc(addrs, func(a Addr) bool { return h.Recorded[a.Addr].Device == p.Device })
+		return slices.ContainsFunc(addrs, func(a Addr) bool { return h.recorded(a).Device == p.Device })
 	}
 	return slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return !p.off() || len(h.Recorded) > 0 && !mine(p) })
 }

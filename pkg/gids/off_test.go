@@ -14,10 +14,10 @@ import (
 // the third has gone.
 func TestAPortThatLostRoCEIsNamed(t *testing.T) {
 	t.Parallel()
-	recorded := map[netip.Addr]Recorded{
-		netip.MustParseAddr("172.16.0.5"): {Link: "net1", Device: "mlx5_0"},
-		netip.MustParseAddr("172.17.0.5"): {Link: "net2", Device: "mlx5_1"},
-		netip.MustParseAddr("172.18.0.5"): {Link: "net3", Device: "mlx5_2"},
+	recorded := map[Addr]Recorded{
+		{"net1", netip.MustParseAddr("172.16.0.5")}: {Device: "mlx5_0"},
+		{"net2", netip.MustParseAddr("172.17.0.5")}: {Device: "mlx5_1"},
+		{"net3", netip.MustParseAddr("172.18.0.5")}: {Device: "mlx5_2"},
 	}
 	off := portOf("mlx5_1", "")
 	off.Size = 0
@@ -46,7 +46,7 @@ func TestAPortThatLostRoCEIsNamed(t *testing.T) {
 		t.Errorf("in the pod it says %q", lines)
 	}
 
-	moved := Hints{Recorded: map[netip.Addr]Recorded{netip.MustParseAddr("172.16.0.5"): {Link: "net1", Device: "mlx5_bond_0"}}}
+	moved := Hints{Recorded: map[Addr]Recorded{{"net1", netip.MustParseAddr("172.16.0.5")}: {Device: "mlx5_bond_0"}}}
 	if got := notes(moved); got != "net1 172.16.0.5: ADD found its entry in mlx5_bond_0, and no device has that name now: rocectl check" {
 		t.Errorf("of another device it says %q", got)
 	}

@@ -123,7 +123,7 @@ func (n Node) owners(ctx context.Context) ([]Owner, error) {
 	for _, r := range n.Records {
 		found := recorded(r)
 		for a, link := range recordedAddrs(r) {
-			out = append(out, Owner{Pod: r.Pod, ContainerID: r.ContainerID, Link: link, Addr: a, recorded: found[a]})
+			out = append(out, Owner{Pod: r.Pod, ContainerID: r.ContainerID, Link: link, Addr: a, recorded: found[Addr{link, a}]})
 		}
 	}
 	return out, nil

@@ -57,7 +57,7 @@ func (n Node) lacksEntries(host []Port) bool {
 			if found.Place == nil {
 				continue
 			}
-			if slices.ContainsFunc(host, func(p Port) bool { return p.Device == found.Device && len(p.places(addr, rdma.RoCEv2)) == 0 }) {
+			if slices.ContainsFunc(host, func(p Port) bool { return p.Device == found.Device && len(p.places(addr.Addr, rdma.RoCEv2)) == 0 }) {
 				return true
 			}
 		}
