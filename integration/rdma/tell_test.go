@@ -167,6 +167,32 @@ func TestTellWhoHasAnAddressTwice(t *testing.T) {
 	a.mustDel()
 }
 
+// TestTellNoNICIfTwoHaveTheAddress: another pod has the address of the first one on the other
+// NIC, on an interface of the same name. The record tells, and another address of the interface.
+func TestTellNoNICIfTwoHaveTheAddress(t *testing.T) {
+	n := newNode(t, "shared")
+	a := n.attach(n.rail(0), n.pod())
+	addr := a.mustAdd()[0]
+	p := n.pod()
+	shell(t, fmt.Sprintf("ip link add link r1 name net1 netns %s type macvlan mode private; ip -n %[1]s link set net1 up; ip -n %[1]s addr add %s/24 dev net1", p.Name, addr))
+	cnitest.Await(t, "the second entry is there", func() bool { return len(gids(t, "", "rxe1")[gidOf(addr)]) == 1 })
+	got, err := inside(t, a.pod)
+	if err == nil {
+		t.Error("in the pod, nothing tells which NIC it is, and rocectl env succeeds")
+	}
+	contains(t, got, fmt.Sprintf(`rocectl[108] find RDMA device of "%s": it has entries in rxe0:1, rxe1:1`, addr), "false # see the error")
+	contains(t, n.rocectl("env", "--netns", a.pod.Name), "NCCL_IB_HCA='=rxe0:1'", "as ADD found it")
+
+	run(t, "ip", "-n", a.pod.Name, "addr", "add", "fd00:9::9/64", "dev", "net1", "nodad")
+	cnitest.Await(t, "the entry of the other address is there", func() bool { return len(gids(t, "", "rxe0")["fd00:0009:0000:0000:0000:0000:0000:0009"]) == 1 })
+	if got, err = inside(t, a.pod); err != nil {
+		t.Error(err)
+	}
+	contains(t, got, "NCCL_IB_HCA='=rxe0:1'", "because it has all addresses of net1")
+	p.Remove(t)
+	a.mustDel()
+}
+
 func TestTellThatAPodHasNoRails(t *testing.T) {
 	n := newNode(t, "shared")
 	p := n.pod()
