@@ -157,6 +157,12 @@ func nodes() []Entry {
 			"delete the pod, so that it is scheduled again; kubectl -n kube-system logs ds/rdma-shared-device-plugin",
 		},
 		{
+			"kubectl",
+			[]string{"is waiting to start: PodInitializing", "is waiting to start: ContainerCreating"},
+			"there is no log yet: the pod has not begun",
+			"try again in a moment; if it stays, kubectl describe pod has the reason",
+		},
+		{
 			"kubelet, runc",
 			[]string{"error gathering device information while adding custom device"},
 			"a file in /dev/infiniband that the device plugin has given to the pod is gone: the driver was reloaded, or the NIC moved",
@@ -185,6 +191,18 @@ func multus() []Entry {
 			[]string{"cannot find a network-attachment-definition", "network-attachment-definitions.k8s.cni.cncf.io … not found"},
 			"the network is not in the namespace of the pod, or has another name",
 			"kubectl get net-attach-def -A; apply the network in the namespace of the pod, or write NAMESPACE/NAME into the annotation",
+		},
+		{
+			"Multus",
+			[]string{"namespace isolation enabled"},
+			"Multus allows a pod only the networks of its own namespace (namespaceIsolation)",
+			"apply the network in the namespace of the pod, and write its name without NAMESPACE/ into the annotation; one RailPool serves all namespaces",
+		},
+		{
+			"Multus",
+			[]string{"parsePodNetworkAnnotation: failed to parse", "parsePodNetworkObjectName: Failed to parse"},
+			"the annotation k8s.v1.cni.cncf.io/networks is neither a list of names nor JSON",
+			"write the name of the network, as in README.md: k8s.v1.cni.cncf.io/networks: rails",
 		},
 		{
 			"Multus, containerd",

@@ -62,7 +62,7 @@ func transfers() []Entry {
 		},
 		{
 			"perftest, NCCL, UCX",
-			[]string{"Failed status 10", "IBV_WC_REM_ACCESS_ERR", "completion … with status=10 opcode", "Failed status 4:", "IBV_WC_LOC_PROT_ERR", "completion … with status=4 opcode"},
+			[]string{"Failed status 10", "IBV_WC_REM_ACCESS_ERR", "completion … with status=10 opcode", "Failed status 4:", "IBV_WC_LOC_PROT_ERR", "completion … with status=4 opcode", "Remote access on", "Local protection on"},
 			"memory was used after it was released, or keys were exchanged with another process",
 			"look at the first error of both sides; use a port of its own for each pair (perftest -p)",
 		},
@@ -119,6 +119,12 @@ func ranks() []Entry {
 			[]string{"socketProgress: Connection closed by remote peer", "socketStartConnect: Connect to … failed", "Connection closed by remote peer", "socketPollConnect: connect", "ncclRemoteError"},
 			"another rank ended; its own error is the cause. At the start it is often a bootstrap over the wrong interface",
 			`look at the log of the rank that is named; eval "$(roce-env)" sets NCCL_SOCKET_IFNAME`,
+		},
+		{
+			"PyTorch, Gloo",
+			[]string{"The client socket has timed out", "connectFullMesh failed"},
+			"the ranks do not reach each other by TCP: MASTER_ADDR is wrong, or Gloo takes another interface",
+			`eval "$(roce-env)" sets GLOO_SOCKET_IFNAME; MASTER_ADDR is the address of eth0 of rank 0, or the name of its Service`,
 		},
 		{
 			"PyTorch",

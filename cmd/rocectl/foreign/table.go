@@ -16,7 +16,7 @@ func memory() []Entry {
 	return []Entry{
 		{
 			"ibverbs, perftest",
-			[]string{"Couldn't allocate MR", "failed to create mr", "Couldn't register MR", "ibv_reg_mr … Cannot allocate memory"},
+			[]string{"Couldn't allocate MR", "failed to create mr", "Couldn't register MR", "allocate some locked memory", "ibv_reg_mr … Cannot allocate memory"},
 			"the container may not lock the memory that it registers; or its memory limit is too small for it",
 			"give the container capabilities.add: [IPC_LOCK], and no memory limit or a larger one; a container that is not root needs a higher ulimit -l: docs/testing-rdma.md. Pod: roce-env says which of them it is",
 		},
@@ -111,14 +111,14 @@ func devices() []Entry {
 			"use -d with the device that roce-env prints. Node: rdma link, ip link show NIC; cable and switch port",
 		},
 		{
-			"perftest",
-			[]string{"Couldn't get context for the device"},
-			"the device cannot be opened or used: its port is down, or its file is missing",
-			"pod: ls /dev/infiniband, and roce-env. Node: rdma link",
+			"ibverbs, perftest",
+			[]string{"Couldn't get context for the device", "uverbs… Operation not permitted", "Failed to open device"},
+			"the device cannot be opened or used: its port is down, its file is missing, or the file was mounted with hostPath, which does not give the right to open it",
+			"request the resource of the device plugin (limits: rdma/rails: 1) in place of a hostPath. Pod: ls /dev/infiniband, and roce-env. Node: rdma link",
 		},
 		{
-			"NCCL",
-			[]string{"async event : port error", "async event: device fatal", "async event: local catastrophic error"},
+			"NCCL, kernel",
+			[]string{"async event : port error", "async event: device fatal", "async event: local catastrophic error", "Cable unplugged", "Cable error"},
 			"the port of the NIC went down, or its driver was reset",
 			"node: rdma link, dmesg; cable and switch port",
 		},
@@ -187,6 +187,12 @@ func harmless() []Entry {
 			[]string{"async event : GID table change"},
 			"harmless: a pod with an address on this NIC started or ended. All pods that share the NIC are told",
 			"nothing, as long as roce-env in the pod prints the same indexes as before",
+		},
+		{
+			"Open MPI",
+			[]string{"There was an error initializing an OpenFabrics device"},
+			"harmless if UCX is used: the old openib code of Open MPI does not know the NIC",
+			"mpirun --mca pml ucx --mca btl ^openib",
 		},
 		{
 			"NCCL",
