@@ -183,8 +183,8 @@ func nodes() []Entry {
 	}
 }
 
-// multus has what Multus reports before or after it calls roce.
-func multus() []Entry {
+// networks has what Multus reports about the networks of a pod.
+func networks() []Entry {
 	return []Entry{
 		{
 			"Multus",
@@ -204,6 +204,12 @@ func multus() []Entry {
 			"the annotation k8s.v1.cni.cncf.io/networks is neither a list of names nor JSON",
 			"write the name of the network, as in README.md: k8s.v1.cni.cncf.io/networks: rails",
 		},
+	}
+}
+
+// multus has what Multus reports about programs and the cluster.
+func multus() []Entry {
+	return []Entry{
 		{
 			"Multus, containerd",
 			[]string{`failed to find plugin "roce`, `failed to find plugin "roce-ipam"`},

@@ -8,7 +8,7 @@ import "slices"
 // Table returns all problems. Of two that one log reports, the more probable cause
 // comes first. The remedies use "pod:" and "node:" for where a command is typed.
 func Table() []Entry {
-	return slices.Concat(memory(), container(), devicePlugin(), install(), commands(), kubernetes(), nodes(), multus(), addresses(), queuePairs(), transfers(), peers(), ranks(), devices(), kernel(), harmless(), slow())
+	return slices.Concat(memory(), container(), devicePlugin(), install(), commands(), kubernetes(), nodes(), networks(), multus(), addresses(), queuePairs(), transfers(), peers(), ranks(), devices(), kernel(), harmless(), slow())
 }
 
 // memory has what programs report when they may not register memory.
