@@ -74,7 +74,11 @@ func silent(asks []*ask, attempts int) error {
 			what, command = "neighbour solicitations", fmt.Sprintf("ndisc6 -s %s %s %s", t.Addr, t.Gateway, t.Link)
 		}
 		gateways = append(gateways, t.Gateway.String())
-		causes = append(causes, fmt.Sprintf("%s answered none of %d %s from %s on %s", t.Gateway, attempts, what, t.Addr, t.Link))
+		cause := fmt.Sprintf("%s answered none of %d %s from %s on %s", t.Gateway, attempts, what, t.Addr, t.Link)
+		if a.other != nil {
+			cause += fmt.Sprintf(", but %s sent another frame for it (%s), which is no answer", a.other.by, a.other.what)
+		}
+		causes = append(causes, cause)
 		commands = append(commands, command)
 	}
 	if causes == nil {

@@ -32,6 +32,7 @@ type ask struct {
 	sent   bool
 	lost   error  // why a frame did not leave
 	answer *claim // what decided it; nil until heard
+	other  *claim // of the address, and no answer; nil until heard
 }
 
 func (a *ask) port() port { return port{link: a.target.Link, v6: a.target.Addr.Is6()} }
@@ -139,8 +140,12 @@ func note(asks []*ask, h heard) {
 		}
 	}
 	for _, a := range asks {
-		if a.answer == nil && a.port() == h.port && a.about == h.claim.addr && (a.claims || h.claim.answers(a.target.Addr)) {
+		switch {
+		case a.answer != nil || a.port() != h.port || a.about != h.claim.addr:
+		case a.claims || h.claim.answers(a.target.Addr):
 			a.answer = &h.claim
+		default:
+			a.other = &h.claim
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -221,6 +222,9 @@ func TestOnlyAnAnswerToUsProvesAGateway(t *testing.T) {
 				}
 				if err := do(gatewayOp(asked)); (err == nil) != c.answer || err != nil && cnierr.CodeOf(err) != cnierr.GatewaySilent {
 					t.Errorf("gateway probe: got %v, want an answer: %v", err, c.answer)
+				}
+				if said := "but " + otherMAC.String() + " sent another frame for it ("; !c.answer && !strings.Contains(fmt.Sprint(do(gatewayOp(asked))), said) {
+					t.Errorf("the error does not say %q", said)
 				}
 				asked.Addr = asked.Gateway
 				if err := do(conflictOp(asked)); cnierr.CodeOf(err) != cnierr.AddressTaken {
