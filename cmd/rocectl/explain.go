@@ -21,7 +21,7 @@ const maxPasted = 16 << 20
 
 func explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain [CODE | TEXT | -]",
+		Use:   "explain [CODE... | TEXT | -]",
 		Short: "Explain an error: what it means, and what to do",
 		Long: `Explain an error code of roce-cni, or the text of an error. The text may be that of
 another program: ibverbs, perftest, NCCL, UCX, the RDMA device plugin, kubelet or
@@ -42,8 +42,10 @@ If the text has several known errors, the most probable cause comes first. "Pod:
 				return nil
 			}
 			text := strings.Join(args, " ")
-			if code, err := strconv.ParseUint(text, 10, 32); err == nil {
-				explain(out, cnierr.Explain(cnierr.Code(code)))
+			if all := codes(text); len(all) > 0 {
+				for _, code := range all {
+					explain(out, cnierr.Explain(code))
+				}
 				return nil
 			}
 			if text == "-" {
@@ -56,6 +58,23 @@ If the text has several known errors, the most probable cause comes first. "Pod:
 			return explainText(out, text)
 		},
 	}
+}
+
+// codes returns the codes of a text that is nothing else, such as "106" or "error 106".
+func codes(text string) []cnierr.Code {
+	var out []cnierr.Code
+	for _, word := range regexp.MustCompile(`[^\s\[\](),.:=]+`).FindAllString(text, -1) {
+		switch strings.ToLower(word) {
+		case "roce", "roce-ipam", "roce-env", "rocectl", "error", "errors", "code", "codes", "and":
+			continue
+		}
+		code, err := strconv.ParseUint(word, 10, 32)
+		if err != nil {
+			return nil
+		}
+		out = append(out, cnierr.Code(code))
+	}
+	return out
 }
 
 func explain(w io.Writer, e cnierr.Entry) {
