@@ -53,7 +53,7 @@ func Table() []Entry {
 		{Version, "the plugin does not support the CNI version of the configuration", "set cniVersion to a version from 0.1.0 to 1.1.0; for several interfaces to 0.3.0 or newer"},
 		{Unsupported, "this version of roce-cni cannot do what the configuration requests", "remove the key that the message names, or install a version that supports it"},
 		{BadEnv, "an environment variable of the CNI call is missing or malformed", "check the CNI_ variable that the message names; the runtime, Multus or cnitool sets it"},
-		{IO, "a file or a kernel interface of the node could not be read or written", "check the path in the message: space, permissions, read-only mounts; then let the runtime try again"},
+		{IO, "a file or a kernel interface of the node could not be read or written", "check the path in the message: space, permissions, read-only mounts; then try again (a runtime does so by itself)"},
 		{Decode, "the configuration or a result is not JSON of the expected form", "run rocectl plan on the network configuration; it names the position"},
 		{BadConfig, "the configuration contradicts itself or the node", "correct the keys that the message names; rocectl plan FILE checks a configuration without changes, and kubectl describe railpool NAME shows the faults of a RailPool"},
 		{BadNetns, "the namespace path is not a network namespace, or is that of the host", "check CNI_NETNS; pods with hostNetwork cannot have attachments"},

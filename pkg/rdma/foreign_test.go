@@ -31,7 +31,7 @@ func TestAnEntryOfAnotherInterfaceIsNotThatOfThePod(t *testing.T) {
 	t.Parallel()
 	const addr = "172.16.0.11"
 	eth7 := entry(addr, "RoCE v2", "eth7")
-	hole := make([]string, 40)
+	hole := make([]string, 100)
 	for _, c := range []struct {
 		name          string
 		before, after []string
@@ -46,10 +46,10 @@ func TestAnEntryOfAnotherInterfaceIsNotThatOfThePod(t *testing.T) {
 		{"not there yet", []string{v2("10.0.0.1"), v2(addr), ""}, []string{v2("10.0.0.1"), v2(addr), ""}, -1, "had the address before, at the index 1"},
 		{
 			"behind many places that programs hold", append([]string{v2("10.0.0.1")}, hole...),
-			append(append([]string{v2("10.0.0.1")}, hole...), v2(addr)), -1, "at the index 41",
+			append(append([]string{v2("10.0.0.1")}, hole...), v2(addr)), -1, "at the index 101",
 		},
-		{"behind some places that programs hold", append([]string{v2("10.0.0.1")}, hole[:20]...), append(append([]string{v2("10.0.0.1")}, hole[:20]...), v2(addr)), 21, ""},
-		{"the driver hides others", hole, append(append([]string{}, hole...), v2(addr)), 40, ""},
+		{"behind some places that programs hold", append([]string{v2("10.0.0.1")}, hole[:90]...), append(append([]string{v2("10.0.0.1")}, hole[:90]...), v2(addr)), 91, ""},
+		{"the driver hides others", hole, append(append([]string{}, hole...), v2(addr)), 100, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer

@@ -47,8 +47,10 @@ func (b Before) see(place int, gid netip.Addr) {
 func (b Before) Own(place int) { b.see(place, netip.Addr{}) }
 
 // UnusedRun is how many unused indexes in a row end a look that is not whole. The kernel
-// gives a new entry the lowest free index (find_gid), and others may take some until then.
-const UnusedRun = 32
+// gives a new entry the lowest free index (find_gid). Others may take some until then, and
+// after a failover of a bond programs hold the old indexes of all pods: those of 16 pods with
+// an IPv4, an IPv6 and a link-local address have 96 entries in RoCE v1 and v2.
+const UnusedRun = 96
 
 // Look returns which entries of addresses a table has. If whole is false, it reads nothing
 // behind a run of unused indexes, and an entry there does not count as new: it is far behind
