@@ -37,7 +37,7 @@ func TestPCIeRailsShowHowFarTheGPUIs(t *testing.T) {
 		for _, g := range p.GPUs {
 			line += fmt.Sprintf("%s %s", g.Name, g.Distance)
 			if class := run(t, "cat", "/sys/bus/pci/devices/"+g.PCI+"/class"); class != "0x038000" {
-				t.Errorf("%s is at %s, whose class is %s", g.Name, g.PCI, class)
+				t.Errorf("%s is at %s, which has the class %s", g.Name, g.PCI, class)
 			}
 		}
 		got = append(got, line)

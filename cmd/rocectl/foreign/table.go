@@ -101,7 +101,7 @@ func container() []Entry {
 	}
 }
 
-// devices has what the NIC and the kernel report.
+// devices has what is reported about the port of a NIC.
 func devices() []Entry {
 	return []Entry{
 		{

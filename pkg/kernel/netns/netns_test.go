@@ -32,8 +32,9 @@ func TestANamespaceIsNotGoneBecauseWeCannotLook(t *testing.T) {
 	}
 }
 
-func TestANamespaceStaysUntilItIsRemoved(t *testing.T) {
-	t.Parallel()
+// makeOne makes a namespace, and returns its path. The caller removes it.
+func makeOne(t *testing.T) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "pod")
 	err := Make(path)
 	if errors.Is(err, unix.EPERM) && os.Getenv("REQUIRE_NETNS") != "1" {
@@ -42,6 +43,12 @@ func TestANamespaceStaysUntilItIsRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return path
+}
+
+func TestANamespaceStaysUntilItIsRemoved(t *testing.T) {
+	t.Parallel()
+	path := makeOne(t)
 	if err := Make(path); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("made again: %v", err)
 	}
@@ -79,14 +86,7 @@ func TestANamespaceStaysUntilItIsRemoved(t *testing.T) {
 func TestNoThreadStaysInANamespaceThatWasMade(t *testing.T) {
 	t.Parallel()
 	for range 20 {
-		path := filepath.Join(t.TempDir(), "pod")
-		err := Make(path)
-		if errors.Is(err, unix.EPERM) && os.Getenv("REQUIRE_NETNS") != "1" {
-			t.Skip("only root can make namespaces")
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		path := makeOne(t)
 		made, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -114,14 +114,7 @@ func TestAProgramDoesNotOutliveTheProcessThatStartedIt(t *testing.T) {
 		startAndBlock(path)
 	}
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "pod")
-	err := Make(path)
-	if errors.Is(err, unix.EPERM) && os.Getenv("REQUIRE_NETNS") != "1" {
-		t.Skip("only root can make namespaces")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := makeOne(t)
 	t.Cleanup(func() { _ = Remove(path) })
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), variable+"="+path)
