@@ -31,6 +31,21 @@ func places(t *testing.T, in table, addrs []string) map[string]int {
 	return out
 }
 
+// takeIndex adds addresses of 10.99.0.0/16 until the entry of one has the index, the lowest
+// that no entry has. The kernel may free it a moment after the old entry reads as unused.
+func takeIndex(t *testing.T, device string, index int, add func(addr string)) {
+	t.Helper()
+	for i, taken := 1, false; !taken; i++ {
+		addr := fmt.Sprintf("10.99.0.%d", i)
+		add(addr)
+		cnitest.Await(t, "the GID of "+addr, func() bool {
+			at := gids(t, "", device).of(addr)
+			taken = len(at) == 1 && at[0] == index
+			return len(at) == 1
+		})
+	}
+}
+
 func TestSharedEachOfEightPodsFindsBothItsGIDs(t *testing.T) {
 	n := newNode(t, "shared")
 	before := gids(t, "", "rxe0")
@@ -224,15 +239,7 @@ func TestSharedCheckSaysFromWhereToWhereAGIDMoved(t *testing.T) {
 	run(t, "ip", "-n", a.pod.Name, "addr", "del", addr+"/24", "dev", "net1")
 	cnitest.Await(t, "the GID is gone", func() bool { return len(gids(t, "", "rxe0").of(addr)) == 0 })
 	finally(t, "ip addr flush dev r0 to 10.99.0.0/16")
-	for i, taken := 1, false; !taken; i++ { // the kernel may free the place a moment later
-		other := fmt.Sprintf("10.99.0.%d", i)
-		run(t, "ip", "addr", "add", other+"/32", "dev", "r0")
-		cnitest.Await(t, "the GID of "+other, func() bool {
-			at := gids(t, "", "rxe0").of(other)
-			taken = len(at) == 1 && at[0] == was
-			return len(at) == 1
-		})
-	}
+	takeIndex(t, "rxe0", was, func(other string) { run(t, "ip", "addr", "add", other+"/32", "dev", "r0") })
 	contains(t, a.check(), addr)
 	// The address comes back, and with it the GID, but not to its place.
 	if out, err := n.tryRocectl("repair", "--yes"); err == nil || !strings.Contains(out, "its index changed") {

@@ -155,7 +155,8 @@ func TestTellWhoHasAnAddressTwice(t *testing.T) {
 	// The other one comes first in the table: the pod is told its own place.
 	run(t, "ip", "-n", a.pod.Name, "addr", "del", addr+"/24", "dev", "net1")
 	cnitest.Await(t, "the pod's entry is gone", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 1 })
-	shell(t, fmt.Sprintf("ip -n %s addr add 172.16.10.3/24 dev net9; ip -n %s addr add %s/24 dev net1", p.Name, a.pod.Name, addr))
+	takeIndex(t, "rxe0", at[0], func(other string) { run(t, "ip", "-n", p.Name, "addr", "add", other+"/32", "dev", "net9") })
+	run(t, "ip", "-n", a.pod.Name, "addr", "add", addr+"/24", "dev", "net1")
 	cnitest.Await(t, "the pod's entry is back", func() bool { return len(gids(t, "", "rxe0")[gidOf(addr)]) == 2 })
 	own := slices.Max(gids(t, "", "rxe0")[gidOf(addr)])
 	got, err := inside(t, a.pod)
