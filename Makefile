@@ -28,7 +28,7 @@ BENCHFLAGS ?= -times
 
 # The tests that compare generated texts, and write them with -update.
 GENERATED := ^(TestErrorsPageIsCurrent|TestFaultsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPageIsCurrent|TestChineseTroubleshootingPageIsCurrent|TestTheChartIsMadeFromTheManifests)$$
-GENERATORS := ./pkg/cnierr ./pkg/doctor ./integration/arch ./cmd/rocectl ./integration/cluster/deploy
+GENERATORS := ./pkg/base/cnierr ./pkg/tool/doctor ./integration/arch ./cmd/rocectl ./integration/cluster/deploy
 
 PLUGINS := bin/roce bin/roce-ipam
 PROGRAMS := $(PLUGINS) bin/rocectl bin/roce-env
@@ -75,8 +75,8 @@ test: ## all tests, with the race detector, in random order (root, or those with
 # integration/rdma says what runs where.
 test-vm: build .cache/vm/run ## the tests that boot virtual machines with Soft-RoCE (root)
 	REQUIRE_VM=1 go test -count=1 ./integration/vm
-	CGO_ENABLED=0 go test -c -o .cache/vm/unit.test ./pkg/rdma
-	CGO_ENABLED=0 go test -c -o .cache/vm/suite.test ./pkg/kernel/kerneltest
+	CGO_ENABLED=0 go test -c -o .cache/vm/unit.test ./pkg/plugin/rdma
+	CGO_ENABLED=0 go test -c -o .cache/vm/suite.test ./pkg/plugin/kernel/kerneltest
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target vm-runs
 
@@ -87,7 +87,7 @@ test-hwtest: build .cache/vm/run ## rocectl hwtest in all kinds of virtual machi
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target $(HWTEST_RUNS:%=vm-run-%)
 
 test-verify: build .cache/vm/run ## rocectl verify on four nodes with faults, in namespaces and in virtual machines, and on a real API server and kubelet (root, 10 minutes); not part of check
-	TEST_VERIFY=1 go test -count=1 -run 'FourNodes' -v ./pkg/verify
+	TEST_VERIFY=1 go test -count=1 -run 'FourNodes' -v ./pkg/tool/verify
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	$(MAKE) --no-print-directory vm-run-four-7
 	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
@@ -204,7 +204,7 @@ golden: ## rewrite every golden file; read the diff afterwards
 	grep -rl --include='*_test.go' --exclude-dir=arch 'flag.Bool("update"' pkg cmd integration | \
 		xargs -n 1 dirname | sort -u | xargs -I DIR go test -count=1 ./DIR -update
 
-DEEPCOPY = $(CONTROLLER_GEN) object:headerFile=integration/deepcopy.header.txt paths=./pkg/block paths=./pkg/block/kube
+DEEPCOPY = $(CONTROLLER_GEN) object:headerFile=integration/deepcopy.header.txt paths=./pkg/cluster/block paths=./pkg/cluster/kube
 
 gen: $(CONTROLLER_GEN) ## rewrite docs/errors.md, docs/doctor.md, docs/rocectl.md, docs/troubleshooting.md, the chart, the package map in docs/ARCHITECTURE.md and zz_generated.deepcopy.go
 	@$(DEEPCOPY)

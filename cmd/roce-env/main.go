@@ -20,9 +20,9 @@ import (
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/gids"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
 const usage = `Print the settings that NCCL, NVSHMEM, UCX, vLLM and perftest need to use this pod's rails:

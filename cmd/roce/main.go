@@ -5,7 +5,7 @@
 // child of a RoCE NIC for each, with addresses, routes and RDMA. Behind another plugin it
 // uses the interface of that plugin instead. On DEL it removes what ADD made.
 //
-// It only connects the packages. The order of an ADD is in pkg/attach/add.go.
+// It only connects the packages. The order of an ADD is in pkg/plugin/attach/add.go.
 package main
 
 import (
@@ -19,16 +19,16 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
-	"github.com/roce-cni/roce-cni/pkg/attach"
-	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/delegate"
-	"github.com/roce-cni/roce-cni/pkg/ipam"
-	"github.com/roce-cni/roce-cni/pkg/lease"
-	"github.com/roce-cni/roce-cni/pkg/plan"
-	"github.com/roce-cni/roce-cni/pkg/record"
-	"github.com/roce-cni/roce-cni/pkg/trusted"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 // policyFile is where the policy of the node is. The linker sets another path in

@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
 
 // TestABundleHasNothingThatIdentifiesAUser packs a node with a record, a lease and a

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/gids"
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
 // TestNamesOfPodsCannotChangeTheTableOfGIDs has names that a terminal would obey, and that

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/hwtest"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
 )

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 )
 
 // movedIndexes are the findings about GID indexes that changed, by RDMA port. One event

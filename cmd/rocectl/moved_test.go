@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/rdma"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 )
 
 func TestIndexesOfOnePortThatChangedHaveOneLine(t *testing.T) {

@@ -16,12 +16,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/conf/pool"
-	"github.com/roce-cni/roce-cni/pkg/ipam"
-	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 func poolCommand(node *nodeFlags) *cobra.Command {

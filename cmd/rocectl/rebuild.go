@@ -10,11 +10,11 @@ import (
 	"os"
 	"text/tabwriter"
 
-	"github.com/roce-cni/roce-cni/pkg/attach"
-	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
-	"github.com/roce-cni/roce-cni/pkg/ipam/repair"
-	"github.com/roce-cni/roce-cni/pkg/kernel/nsscan"
-	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/nsscan"
+	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 )
 
 // repairLeases rebuilds the lease database if it is damaged, or only says what that

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 // TestACommandThatEndsAtItsDeadlineSaysWhatTheUserDoes: a runtime repeats its calls, but

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/cmd/rocectl/foreign"
+	"github.com/roce-cni/roce-cni/pkg/tool/foreign"
 )
 
 // TestTroubleshootingPageIsCurrent compares the tables of docs/troubleshooting.md
@@ -22,7 +22,7 @@ func TestTroubleshootingPageIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- errors: made by make gen from cmd/rocectl/foreign -->\n", "<!-- end of errors -->\n"
+	const begin, end = "<!-- errors: made by make gen from pkg/tool/foreign -->\n", "<!-- end of errors -->\n"
 	before, rest, ok := strings.Cut(string(b), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 )
 
 // TestVerifyNamesTheFaultBetweenTwoPods: two pods, connected by one cable.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
 // TestNoErrorIsRecognisedByItsText finds strings.X(err.Error(), ...), err.Error() ==
@@ -63,7 +63,7 @@ func TestEveryErrorCodeIsUsed(t *testing.T) {
 	t.Parallel()
 	declared, used := map[string]bool{}, map[string]bool{}
 	for _, f := range sources(t) {
-		if f.dir() == "pkg/cnierr" {
+		if f.dir() == "pkg/base/cnierr" {
 			declareCodes(f, declared)
 			continue
 		}
@@ -77,7 +77,7 @@ func TestEveryErrorCodeIsUsed(t *testing.T) {
 		})
 	}
 	if table := cnierr.Table(); len(declared) != len(table) {
-		t.Errorf("pkg/cnierr declares %d codes and explains %d", len(declared), len(table))
+		t.Errorf("pkg/base/cnierr declares %d codes and explains %d", len(declared), len(table))
 	}
 	for name := range declared {
 		if reserved := reservedCodes[name] != ""; used[name] == reserved {

@@ -25,10 +25,10 @@ var unwantedInPlugins = []unwanted{
 	{"sigs.k8s.io/yaml", "a runtime sends JSON: YAML is for people, so for rocectl", nil},
 	{"github.com/spf13/cobra", "a CNI plugin has no flags: its input is the environment and standard input", nil},
 	{"testing", "a program must not link test code", nil},
-	{"github.com/vishvananda/netlink", "only pkg/kernel talks netlink, with its package nl: docs/adr/0022", []string{module + "/pkg/kernel"}},
-	{"github.com/vishvananda/netlink/nl", "only pkg/kernel talks netlink", []string{module + "/pkg/kernel", "github.com/vishvananda/netlink"}},
-	{"github.com/vishvananda/netns", "only pkg/kernel enters namespaces", []string{
-		module + "/pkg/kernel", "github.com/vishvananda/netlink",
+	{"github.com/vishvananda/netlink", "only pkg/plugin/kernel talks netlink, with its package nl: docs/adr/0022", []string{module + "/pkg/plugin/kernel"}},
+	{"github.com/vishvananda/netlink/nl", "only pkg/plugin/kernel talks netlink", []string{module + "/pkg/plugin/kernel", "github.com/vishvananda/netlink"}},
+	{"github.com/vishvananda/netns", "only pkg/plugin/kernel enters namespaces", []string{
+		module + "/pkg/plugin/kernel", "github.com/vishvananda/netlink",
 		"github.com/containernetworking/cni/pkg/ns", // skel refuses the host's namespace, when ADD is over
 	}},
 	// libcni's pkg/invoke, which runs other IPAM plugins, passes trace headers
@@ -39,9 +39,9 @@ var unwantedInPlugins = []unwanted{
 // unwantedInIPAM is what roce-ipam must not link besides: it leases addresses, and
 // has no link to ask the wire on.
 var unwantedInIPAM = []unwanted{
-	{module + "/pkg/probe", "roce-ipam cannot probe for conflicts: at its turn there may be no link", nil},
-	{module + "/pkg/rdma", "roce-ipam knows no RDMA device", []string{module + "/pkg/rdma"}},
-	{module + "/pkg/attach", "roce-ipam makes no attachment: it uses package lease as roce does", nil},
+	{module + "/pkg/plugin/probe", "roce-ipam cannot probe for conflicts: at its turn there may be no link", nil},
+	{module + "/pkg/plugin/rdma", "roce-ipam knows no RDMA device", []string{module + "/pkg/plugin/rdma"}},
+	{module + "/pkg/plugin/attach", "roce-ipam makes no attachment: it uses package lease as roce does", nil},
 }
 
 func TestPluginsLinkOnlyWhatTheyMay(t *testing.T) {

@@ -48,7 +48,7 @@ func (f file) lines() int { return strings.Count(f.text, "\n") - 3 }
 func (f file) testFile() bool { return strings.HasSuffix(f.path, "_test.go") }
 
 // test says whether the file is test code: no program has it.
-func (f file) test() bool { return f.testFile() || f.under("pkg/kernel/kerneltest") }
+func (f file) test() bool { return f.testFile() || f.under("pkg/plugin/kernel/kerneltest") }
 
 // at returns the place of a node as an editor opens it.
 func (f file) at(n ast.Node) string { return f.fset.Position(n.Pos()).String() }

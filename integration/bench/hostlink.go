@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
-	"github.com/roce-cni/roce-cni/pkg/conf/pool"
-	"github.com/roce-cni/roce-cni/pkg/netrange"
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 // roceLinked returns our configuration of one NIC with a link to the node. Its addresses

@@ -15,8 +15,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/ipam"
-	"github.com/roce-cni/roce-cni/pkg/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
 // lease is the verb for a lease and its release, as a library call.

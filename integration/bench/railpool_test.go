@@ -15,9 +15,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
-	"github.com/roce-cni/roce-cni/pkg/conf/pool"
-	"github.com/roce-cni/roce-cni/pkg/netrange"
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 // accidental are calls of the Go runtime, of which it makes as many as it sees

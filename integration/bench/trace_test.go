@@ -72,8 +72,8 @@ var (
 	result = regexp.MustCompile(` = (-?\d+)[^=]*$`)
 	asks   = regexp.MustCompile(`nlmsg_type=(\w+), nlmsg_flags=(\w+)`)
 	quoted = regexp.MustCompile(`"([^"]*)"`)
-	random = regexp.MustCompile(`\.new-[0-9a-f]{16}$`)         // pkg/trusted
-	entry  = regexp.MustCompile(`/sharing-\d+-\d+-[0-9a-f]+$`) // pkg/record
+	random = regexp.MustCompile(`\.new-[0-9a-f]{16}$`)         // pkg/base/trusted
+	entry  = regexp.MustCompile(`/sharing-\d+-\d+-[0-9a-f]+$`) // pkg/plugin/record
 )
 
 // add takes a line of strace.

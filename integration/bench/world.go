@@ -9,7 +9,7 @@ import (
 	"os"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // world is a node with a NIC for each rail, leaves with the gateways at the

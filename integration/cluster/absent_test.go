@@ -13,7 +13,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
-	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
 // ready makes a node as one with a kubelet that works.

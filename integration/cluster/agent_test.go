@@ -22,11 +22,11 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
-	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/kube"
-	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
-	confpool "github.com/roce-cni/roce-cni/pkg/conf/pool"
-	"github.com/roce-cni/roce-cni/pkg/ipam"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
+	confpool "github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 // rocectl is what make build has built.

@@ -89,7 +89,7 @@ func manifests(t *testing.T) []string {
 // alone.
 func generated(t *testing.T) map[string][]byte {
 	t.Helper()
-	paths, err := filepath.Glob("../../cmd/rocectl/generate/testdata/*.yaml")
+	paths, err := filepath.Glob("../../pkg/tool/generate/testdata/*.yaml")
 	must(t, err)
 	namespace := regexp.MustCompile(`(?m)^  namespace: .*$`)
 	out := map[string][]byte{}

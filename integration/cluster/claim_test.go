@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
-	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 func TestNodesThatClaimAtOnceNeverShareABlock(t *testing.T) {

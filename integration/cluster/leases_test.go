@@ -15,10 +15,10 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
-	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
-	"github.com/roce-cni/roce-cni/pkg/block/sticky"
-	"github.com/roce-cni/roce-cni/pkg/block/sticky/stickytest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 func TestTheAPIServerIsAStoreOfLeases(t *testing.T) {

@@ -6,7 +6,7 @@ package cluster
 import (
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 )
 
 func TestTheAPIServerIsAStore(t *testing.T) {

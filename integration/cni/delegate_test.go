@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/roce-cni/roce-cni/pkg/flock/flocktest"
+	"github.com/roce-cni/roce-cni/pkg/base/flock/flocktest"
 )
 
 // foreignIPAM is an IPAM plugin of another project. As host-local does, it refuses a

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
 // sandbox returns the path of a namespace that only a process has, as some runtimes give

@@ -17,9 +17,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
-	"github.com/roce-cni/roce-cni/pkg/conf/pool"
-	"github.com/roce-cni/roce-cni/pkg/netrange"
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 const railPool = "compute"

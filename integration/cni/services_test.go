@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/block/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 // services does what rocectl agent does when these are the CIDRs of the cluster's Services.

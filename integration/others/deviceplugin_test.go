@@ -18,7 +18,7 @@ import (
 // does not know: integration/cluster/deploy finds those of the example.
 func TestTheDevicePluginReadsItsConfigMap(t *testing.T) {
 	t.Parallel()
-	paths, err := filepath.Glob("../../cmd/rocectl/generate/testdata/*.yaml")
+	paths, err := filepath.Glob("../../pkg/tool/generate/testdata/*.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

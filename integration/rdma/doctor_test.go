@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
 // TestLongSharedDoctorRepairs has faults of the machine, and runs the commands that rocectl

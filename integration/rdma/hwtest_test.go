@@ -17,8 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/doctor"
 	"github.com/roce-cni/roce-cni/pkg/hwtest"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
 // hwtest runs rocectl hwtest and returns the results in its file.

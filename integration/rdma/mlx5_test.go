@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 )
 
 // newMLX5Node returns the node in a machine of the type mlx5-like: mlx5_0 on r0

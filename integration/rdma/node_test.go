@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
 )
 
 // node is the machine, and the folders that the plugin and libcni have there.

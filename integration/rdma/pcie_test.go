@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 )
 
 // newPCIeNode returns the node in a machine of the type pcie with five rails:

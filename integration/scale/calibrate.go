@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/integration/scale/rival"
-	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 const (

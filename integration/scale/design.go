@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/integration/scale/rival"
-	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 // design is a way by which nodes come by addresses.

@@ -6,7 +6,7 @@
 // machine can run, in a model with costs that were measured on it.
 //
 // It never talks to a cluster that it has not started, and judges nothing. Both use
-// the claimer of pkg/block; two other designs are models of their requests. Read
+// the claimer of pkg/cluster/block; two other designs are models of their requests. Read
 // design.go first for the designs, then plan.go for what is run. docs/scale.md has
 // results.
 package main

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/integration/scale/rival"
-	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 // measure runs a scenario on the server, for at most so long.

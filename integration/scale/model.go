@@ -14,8 +14,8 @@ import (
 
 	"github.com/roce-cni/roce-cni/integration/scale/rival"
 	"github.com/roce-cni/roce-cni/integration/scale/sim"
-	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/blocktest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 )
 
 // model is an API server, and what is in it. The processes of one loop share it.

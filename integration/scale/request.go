@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/roce-cni/roce-cni/integration/scale/rival"
-	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 // request is what an API server is asked for, by what it costs.

@@ -10,16 +10,16 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 // rule is how a node looks for a block that is free. All run the claimer of
-// pkg/block; the others change what it sees.
+// pkg/cluster/block; the others change what it sees.
 type rule string
 
 const (
-	// asIs is what pkg/block does.
+	// asIs is what pkg/cluster/block does.
 	asIs rule = ""
 	// blind creates one block after the other, without looking whether they are
 	// free.
@@ -85,7 +85,7 @@ func (s scenario) member(a actor) block.Node {
 	return n
 }
 
-// claimBlock lets pkg/block claim.
+// claimBlock lets pkg/cluster/block claim.
 func (s scenario) claimBlock(ctx context.Context, a actor, spaces []block.Space) ([]string, error) {
 	c := &block.Claimer{
 		Doubt: func(error) {},

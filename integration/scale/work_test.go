@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 func TestQuantilesAreOfTheSample(t *testing.T) {

@@ -15,14 +15,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/roce-cni/roce-cni/pkg/attach"
-	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/doctor"
-	"github.com/roce-cni/roce-cni/pkg/kernel"
-	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
-	"github.com/roce-cni/roce-cni/pkg/plan"
-	"github.com/roce-cni/roce-cni/pkg/rdma"
-	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
 // Bench runs the steps that make pods and move devices. All that it makes is on record

@@ -14,11 +14,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/roce-cni/roce-cni/pkg/doctor"
-	"github.com/roce-cni/roce-cni/pkg/rdma"
-	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
-	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
-	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
 // disrupting runs the steps of Disrupting that the user has asked for on a NIC.

@@ -13,12 +13,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/conf"
-	"github.com/roce-cni/roce-cni/pkg/kernel"
-	"github.com/roce-cni/roce-cni/pkg/kernel/netns"
-	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
-	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
 // scene is a NIC on which a step makes pods of its own, and faults in them.

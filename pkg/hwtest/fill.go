@@ -11,13 +11,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/doctor"
-	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
-	"github.com/roce-cni/roce-cni/pkg/plan"
-	"github.com/roce-cni/roce-cni/pkg/rdma"
-	"github.com/roce-cni/roce-cni/pkg/rdma/gidtable"
-	"github.com/roce-cni/roce-cni/pkg/record"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
 // How far a table is filled: the step gid-room leaves some entries for the host, and

@@ -25,14 +25,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
-	"github.com/roce-cni/roce-cni/pkg/inventory"
-	"github.com/roce-cni/roce-cni/pkg/kernel/rtnl"
-	"github.com/roce-cni/roce-cni/pkg/nlsock"
-	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
-	"github.com/roce-cni/roce-cni/pkg/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 )
 
 // Answer is what a step has found out about one thing.

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/roce-cni/roce-cni/pkg/doctor"
-	"github.com/roce-cni/roce-cni/pkg/kernel"
-	"github.com/roce-cni/roce-cni/pkg/verify"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
 // reach tests whether two pods of this node reach each other.

@@ -16,11 +16,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/doctor"
-	"github.com/roce-cni/roce-cni/pkg/kernel"
-	"github.com/roce-cni/roce-cni/pkg/plan"
-	"github.com/roce-cni/roce-cni/pkg/rdma/discover"
-	"github.com/roce-cni/roce-cni/pkg/verify"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
 // Between returns the steps of a Bench that need a second node.

@@ -6,7 +6,7 @@ package hwtest
 import (
 	"strings"
 
-	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
 // Row is a behaviour of the table in docs/rdma.md, and what a run says about it.

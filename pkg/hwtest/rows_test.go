@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
 // TestRowsAreThoseOfTheTable compares the rows with docs/rdma.md.

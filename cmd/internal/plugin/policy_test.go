@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/roce-cni/roce-cni/pkg/trusted"
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 )
 
 func TestADELGivesUpOnlyAFolderThatCanHoldNothing(t *testing.T) {

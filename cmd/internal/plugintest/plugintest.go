@@ -23,7 +23,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // Run runs testdata/*.txtar for a plugin that testscript.Main knows by its name.

@@ -4,7 +4,7 @@
 // Package podenv prints the RDMA settings of a pod for a shell, and says what keeps
 // a container from using its RDMA devices.
 //
-// It finds nothing out about rails or GIDs: that is pkg/gids. The programs rocectl
+// It finds nothing out about rails or GIDs: that is pkg/tool/gids. The programs rocectl
 // and roce-env use it. Read this file first.
 package podenv
 
@@ -14,9 +14,9 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/gids"
-	"github.com/roce-cni/roce-cni/pkg/shell"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
 // Write writes the lines for a shell. If there is a reason why the lines are not

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/gids"
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
 // TestNamesCannotGiveAShellCommands evaluates what is printed for names that

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/roce-cni/roce-cni/pkg/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 )
 
 // Commands returns the commands. stateDir is read when one runs.

@@ -16,10 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/kube"
-	"github.com/roce-cni/roce-cni/pkg/inventory"
-	"github.com/roce-cni/roce-cni/pkg/inventory/fleet"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
+	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 )
 
 func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/record"
-	"github.com/roce-cni/roce-cni/pkg/trusted"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 // image is the folder of the plugins in the image.

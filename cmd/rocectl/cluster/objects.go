@@ -10,11 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/roce-cni/roce-cni/pkg/agent"
-	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
-	"github.com/roce-cni/roce-cni/pkg/block"
-	"github.com/roce-cni/roce-cni/pkg/block/kube"
-	"github.com/roce-cni/roce-cni/pkg/block/sticky"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
+	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
 // objects is a reconcile.Cluster on the API server. Only one goroutine may use it.

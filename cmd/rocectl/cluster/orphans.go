@@ -13,8 +13,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/agent/reconcile"
-	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 )
 
 // overview prints what a reconciler sees at one look.

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/roce-cni/roce-cni/pkg/agent"
-	"github.com/roce-cni/roce-cni/pkg/block/kube"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
 
 // follows runs a watcher that has read the Node object, on an API server that does not

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/inventory"
-	"github.com/roce-cni/roce-cni/pkg/inventory/fleet"
-	"github.com/roce-cni/roce-cni/pkg/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 )
 
 // frameOf is an LLDP frame of a switch: chassis, port, time to live, name.

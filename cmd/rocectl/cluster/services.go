@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/pkg/block/kube"
-	"github.com/roce-cni/roce-cni/pkg/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // ServiceRange is the flag of kube-apiserver with the CIDRs of the cluster's Services, and

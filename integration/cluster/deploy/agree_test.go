@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
-	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // kustomization is what we use of one (kustomize.config.k8s.io/v1beta1).

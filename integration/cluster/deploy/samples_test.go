@@ -8,8 +8,8 @@ import (
 
 	apps "k8s.io/api/apps/v1"
 
-	"github.com/roce-cni/roce-cni/pkg/block/kube"
-	"github.com/roce-cni/roce-cni/pkg/conf"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 func TestTheSamplesAreWhatTheySay(t *testing.T) {

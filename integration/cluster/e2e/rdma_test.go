@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/roce-cni/roce-cni/integration/vm"
-	"github.com/roce-cni/roce-cni/pkg/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // series is the kernel where pods can share Soft-RoCE devices.

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 // Node is one that wants addresses. All fields are needed.

@@ -6,7 +6,7 @@
 //
 // It never reads the clock of the machine and draws no random numbers. Only one
 // process runs at a time, so every run is the same. It stands below integration/scale,
-// which runs the claimer of pkg/block in it. Read this file first, then station.go for
+// which runs the claimer of pkg/cluster/block in it. Read this file first, then station.go for
 // the resources that processes wait for.
 package sim
 

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/roce-cni/roce-cni/pkg/nlsock"
-	"github.com/roce-cni/roce-cni/pkg/redact"
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 )
 
 // Bytes are written as hexadecimal digits.

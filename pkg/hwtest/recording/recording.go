@@ -14,7 +14,7 @@ import (
 	"encoding/json"
 	"io/fs"
 
-	"github.com/roce-cni/roce-cni/pkg/redact"
+	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 )
 
 // Recording is what the kernel told.

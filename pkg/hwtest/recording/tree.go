@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/roce-cni/roce-cni/pkg/redact"
+	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 )
 
 // Tree is a part of a file system: files and symbolic links by their paths.

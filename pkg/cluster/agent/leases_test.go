@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+)
+
+func TestLeasesThatCannotBeReadAreReportedUntilTheyCan(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 1)
+		pass(3 * time.Second)
+		n.healthy()
+		path := filepath.Join(n.dir, "leases.db")
+		good, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("garbage"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		n.says(503, "the leases of the node cannot be read", path, "repair")
+		n.counts(`roce_cni_pool_ready{pool="compute"} 0`)
+		if got := strings.Count(n.log.String(), "the leases of the node cannot be read"); got != 1 {
+			t.Errorf("it is logged %d times", got)
+		}
+		if err := os.WriteFile(path, good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pass(3 * time.Second)
+		n.healthy()
+		n.counts(`roce_cni_pool_ready{pool="compute"} 1`)
+		n.logs("the leases of the node can be read again")
+	})
+}
+
+// TestAddressesOfAPoolThatWasRecreatedAreReported has a pool that comes back with other
+// subnets while pods have addresses of the old ones.
+func TestAddressesOfAPoolThatWasRecreatedAreReported(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 7)
+		n.change(func(v *agent.View) {
+			v.Pools = []agent.Pool{poolOf(t, "compute", 2, `{"rails": [{"subnets": [{"subnet": "10.7.0.0/22"}]}]}`)}
+		})
+		pass(2 * time.Second)
+		n.says(200, "14 host indexes", "addresses that the RailPool does not have", "container c5, and 2 more")
+		n.counts(`roce_cni_pool_stray_slots{pool="compute"} 14`)
+	})
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+)
+
+// metrics counts what the agent does. Gauges of the current state are computed at
+// each scrape.
+type metrics struct {
+	registry                                *prometheus.Registry
+	claims, conflicts, lists, asserts, lost *prometheus.CounterVec // by pool
+	requests                                *prometheus.CounterVec // by op and answer
+	stickyLost                              *prometheus.CounterVec // by pool
+	kept                                    *prometheus.CounterVec // by pool and answer
+}
+
+func newMetrics(a *Agent) *metrics {
+	m := &metrics{registry: prometheus.NewRegistry()}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "roce_cni_" + name, Help: help}, labels)
+		m.registry.MustRegister(c)
+		return c
+	}
+	m.claims = counter("block_claims_total", "Blocks that were claimed.", "pool")
+	m.conflicts = counter("block_claim_conflicts_total", "Blocks that already had another owner when this node tried to claim them.", "pool")
+	m.lists = counter("block_claim_lists_total", "Lists of blocks that claims needed.", "pool")
+	m.asserts = counter("block_asserts_total", "Confirmations of blocks.", "pool")
+	m.lost = counter("blocks_lost_total", "Blocks of this node that another node has claimed.", "pool")
+	m.kept = counter("kept_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
+	m.stickyLost = counter("kept_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
+	m.requests = counter("api_requests_total", "Requests to the API server by answer: ok, exists, not_found, conflict, busy, none, or the code of an error.", "op", "answer")
+	m.registry.MustRegister(newGauges(a))
+	return m
+}
+
+// begins starts the counters of alerts at zero. An alert does not see a counter grow
+// if its first value is 1.
+func begins(c *prometheus.CounterVec, pool string) { c.WithLabelValues(pool).Add(0) }
+
+func (m *metrics) claimed(pool string, c block.Claim) {
+	m.claims.WithLabelValues(pool).Inc()
+	m.conflicts.WithLabelValues(pool).Add(float64(c.Conflicts))
+	m.lists.WithLabelValues(pool).Add(float64(c.Lists))
+}
+
+// answer names the answer of a store.
+func answer(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, block.ErrExists):
+		return "exists"
+	case errors.Is(err, block.ErrNotFound):
+		return "not_found"
+	case errors.Is(err, block.ErrConflict):
+		return "conflict"
+	case errors.As(err, new(*block.BusyError)):
+		return "busy"
+	case errors.Is(err, block.ErrUnknown):
+		return "none"
+	}
+	return strconv.Itoa(int(cnierr.CodeOf(err)))
+}
+
+// gauges are computed at each scrape.
+type gauges struct {
+	agent                                                    *Agent
+	size, used, waiting, free, file, asserted, orphans, seen *prometheus.Desc
+}
+
+func newGauges(a *Agent) *gauges {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("roce_cni_"+name, help, labels, nil)
+	}
+	return &gauges{
+		agent:    a,
+		size:     desc("block_size", "Host indexes of a block of this node that pods may have.", "pool", "block"),
+		used:     desc("block_used", "Host indexes of a block that are leased.", "pool", "block"),
+		waiting:  desc("block_resting", "Host indexes of a block in quarantine.", "pool", "block"),
+		free:     desc("block_free", "Host indexes of a block that are neither leased nor in quarantine.", "pool", "block"),
+		file:     desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot, and the leases can be read.", "pool"),
+		asserted: desc("block_assert_age_seconds", "Time since the API server last confirmed the node's blocks of a pool.", "pool"),
+		seen:     desc("cluster_seen", "Whether the RailPools and the Node object were read since the agent started. Before that, the agent does not know which pools the node needs."),
+		orphans:  desc("pool_stray_slots", "Orphans: host indexes that pods of this node use and that are in none of its blocks.", "pool"),
+	}
+}
+
+// Describe is prometheus.Collector's.
+func (g *gauges) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{g.size, g.used, g.waiting, g.free, g.file, g.asserted, g.orphans, g.seen} {
+		out <- d
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (g *gauges) Collect(out chan<- prometheus.Metric) {
+	g.agent.mu.Lock()
+	view, controllers, readable := maps.Clone(g.agent.view), maps.Clone(g.agent.controllers), g.agent.unreadable == ""
+	seen := view != nil && g.agent.unseen == ""
+	g.agent.mu.Unlock()
+	set := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	set(g.seen, map[bool]float64{true: 1}[seen])
+	for name, j := range view {
+		if !j.selected || j.deleted {
+			continue
+		}
+		ready := 0.0
+		if _, err := g.agent.Ranges.Read(name); err == nil && readable {
+			ready = 1
+		}
+		set(g.file, ready, name)
+	}
+	for name, k := range controllers {
+		k.mu.Lock()
+		space, owned, joined, asserted, orphans := k.space, slices.Clone(k.owned), k.joined, k.asserted, k.orphans
+		k.mu.Unlock()
+		if !joined {
+			continue
+		}
+		set(g.asserted, (k.Now() - asserted).Seconds(), name)
+		set(g.orphans, float64(orphans), name)
+		for _, b := range owned {
+			u, known := g.agent.meter.usage(name, *space, []block.Block{b})
+			if !known {
+				continue
+			}
+			for d, n := range map[*prometheus.Desc]int{g.size: u.Size, g.used: u.Used, g.waiting: u.Resting, g.free: u.Free} {
+				set(d, float64(n), name, b.Name)
+			}
+		}
+	}
+}

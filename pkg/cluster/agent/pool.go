@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+)
+
+const (
+	// assertEvery is how often a node confirms its blocks. It then sees which blocks it
+	// has lost, and creates blocks again that a restored etcd has lost.
+	assertEvery = 5 * time.Minute
+	// reportEvery is the minimum time between two writes of the usage of blocks.
+	reportEvery = time.Minute
+	// rejoin is the time over which all nodes spread the list of their blocks, when a
+	// pool was recreated under its name.
+	rejoin = 5 * time.Second
+	// mostDoubts is how many different faults of other nodes' blocks are logged.
+	mostDoubts = 100
+	// cappedEvery is how often a node with spec.maxBlocksPerNode blocks looks whether it
+	// may claim again.
+	cappedEvery = 10 * time.Second
+)
+
+// poolController manages the blocks of one pool. One goroutine makes its requests; mu
+// guards the fields that others read.
+type poolController struct {
+	Config
+	agent   *Agent
+	pool    string
+	claimer block.Claimer
+
+	joining, asserting, claiming, reporting, retiring, trimming pace.Pause
+	empty                                                       map[string]time.Duration // by name of the block, since when
+	paid                                                        time.Duration            // until when claims are used up: pace
+	reported                                                    map[string]Usage         // by UID of the block
+	closed                                                      bool                     // the pool was deleted, and its file removed
+	quarantine                                                  time.Duration            // the ones in the file
+	done                                                        bool                     // and the blocks given back
+	stopGrants                                                  func()                   // ends the grant controller; nil: there is none
+
+	mu sync.Mutex
+	evaluation
+	// joined says that this process has asked the server for the node's blocks. Before
+	// that no file is written, because the node may have lost its blocks while it was
+	// off.
+	joined   bool
+	owned    []block.Block
+	leaving  *leaving          // one of owned; nil: none
+	orphans  int               // slots that pods have in other blocks
+	asserted time.Duration     // when all of owned were confirmed
+	troubles map[string]string // errors, by their subject
+}
+
+func newPoolController(a *Agent, pool string) *poolController {
+	begins(a.metrics.lost, pool)
+	return &poolController{
+		Config: a.Config, agent: a, pool: pool, reported: map[string]Usage{}, troubles: map[string]string{},
+		claimer: block.Claimer{Store: a.Store, Node: a.Node, Machine: a.Machine, Doubt: a.doubt(pool), Wait: a.Wait, Rand: a.Rand, Now: a.Now},
+	}
+}
+
+// doubt returns a Doubt of block.Claimer that logs each text once.
+func (a *Agent) doubt(pool string) func(error) {
+	told := map[string]bool{}
+	return func(err error) {
+		if text := err.Error(); !told[text] && len(told) < mostDoubts {
+			told[text] = true
+			a.Log.Warn("a block of another node is wrong: the claim goes on without it", append(About(err), "pool", pool)...)
+		}
+	}
+}
+
+func (k *poolController) run(ctx context.Context) {
+	defer k.endGrants()
+	for !k.done {
+		k.work(ctx)
+		if k.Wait(ctx, tick) != nil {
+			return
+		}
+	}
+}
+
+// work does steps until none is due.
+func (k *poolController) work(ctx context.Context) {
+	for more := true; more && ctx.Err() == nil; {
+		more = k.step(ctx)
+	}
+}
+
+// step does one step that is due, and says whether another may be due.
+func (k *poolController) step(ctx context.Context) bool {
+	now := k.Now()
+	switch exists := k.look(); {
+	case !exists:
+		k.retire(ctx)
+	case k.space == nil:
+		return false
+	case !k.joined:
+		return k.joining.Over(now) && k.join(ctx)
+	case k.slots.Pool != "" && k.stopGrants == nil:
+		k.startGrants(ctx)
+		return true
+	case k.asserting.Over(now):
+		return k.assert(ctx)
+	case k.short() && k.claiming.Over(now):
+		return k.claim(ctx)
+	case k.selected && k.fault == nil && k.trimming.Over(now):
+		k.trim(ctx)
+	case k.reporting.Over(now):
+		k.report(ctx)
+	}
+	return false
+}
+
+// look reads the current evaluation of the pool, and says whether the pool exists. An
+// invalid pool changes nothing.
+func (k *poolController) look() bool {
+	now, exists := k.agent.evaluation(k.pool)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !exists {
+		delete(k.troubles, "RailPool")
+		delete(k.troubles, "claim")
+		if now.deleted {
+			k.hold(&now)
+			k.evaluation = now
+		}
+		return false
+	}
+	k.closed = false // if it was retired, the pool has come back
+	k.hold(&now)
+	if !reflect.DeepEqual(now.space, k.space) { // perhaps it has more blocks now
+		k.claiming.Until = min(k.claiming.Until, k.Now()+time.Duration(k.Rand()*float64(2*tick)))
+	}
+	if k.joined && k.selected && !now.selected {
+		k.Log.Warn("the pool does not select this node any more; its blocks stay until the pool is deleted", "pool", k.pool, "blocks", len(k.owned))
+	}
+	k.evaluation = now
+	k.trouble("RailPool", now.fault)
+	return true
+}
+
+// hold keeps the last valid spec of an invalid pool. A pool that was recreated under the
+// same name (new UID) starts empty: its blocks are listed again, and the node file stays
+// until then. It is called with the lock held.
+func (k *poolController) hold(now *evaluation) {
+	if now.uid != k.uid {
+		k.space, k.slots = nil, block.Slots{}
+		if k.joined {
+			k.joined, k.joining = false, pace.Pause{Until: k.Now() + time.Duration(k.Rand()*float64(rejoin))}
+		}
+	}
+	if now.space == nil || now.contested {
+		now.space, now.slots = k.space, k.slots
+	}
+}
+
+// join finds the blocks of the node: those on the server, and those that only the node
+// file of this boot has, because etcd was restored or the blocks were deleted by hand.
+func (k *poolController) join(ctx context.Context) bool {
+	own, err := k.claimer.Own(ctx, *k.space)
+	if err == nil {
+		own, err = k.affirm(ctx, union(own, k.recorded()))
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trouble("blocks", err)
+	if err != nil {
+		k.joining.Fail(k.agent.clock)
+		return false
+	}
+	k.joined, k.asserted, k.leaving = true, k.Now(), nil
+	for _, b := range own {
+		k.Log.Info("the node has a block", "pool", k.pool, "block", b.Name)
+	}
+	k.have(own)
+	return true
+}
+
+// recorded returns the blocks in the node file of this boot.
+func (k *poolController) recorded() []block.Block {
+	f, err := k.Ranges.Read(k.pool)
+	if err != nil { // a file of another boot, or none: no ADD leases from it
+		return nil
+	}
+	return k.space.Recorded(k.Node, f.Rails)
+}
+
+// union returns a, and the blocks of b that are not in a.
+func union(a, b []block.Block) []block.Block {
+	out := slices.Clone(a)
+	for _, x := range b {
+		if !slices.ContainsFunc(a, func(y block.Block) bool { return y.Name == x.Name }) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// assert writes all blocks, so that a reaper sees that the node is alive.
+func (k *poolController) assert(ctx context.Context) bool {
+	kept, err := k.affirm(ctx, k.leasable())
+	if k.leaving != nil {
+		kept = append(kept, k.leaving.Block)
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trouble("blocks", err)
+	k.have(kept)
+	if err != nil {
+		k.asserting.Fail(k.agent.clock)
+	} else {
+		k.asserted = k.Now()
+	}
+	return true
+}
+
+// affirm confirms blocks. A lost block is no error: it is logged here.
+func (k *poolController) affirm(ctx context.Context, blocks []block.Block) (kept []block.Block, err error) {
+	var faults []error
+	for _, b := range blocks {
+		still, gone, err := k.claimer.Assert(ctx, *k.space, []block.Block{b})
+		kept = append(kept, still...)
+		k.agent.metrics.asserts.WithLabelValues(k.pool).Inc()
+		switch {
+		case len(gone) > 0:
+			k.agent.metrics.lost.WithLabelValues(k.pool).Inc()
+			k.Log.Error("a block now belongs to another node: no more addresses are leased from it", append(About(err), "pool", k.pool, "block", b.Name)...)
+		case err != nil:
+			faults = append(faults, err)
+		}
+	}
+	return kept, errors.Join(faults...)
+}
+
+// have stores the blocks of the node and writes the node file. It is called with the
+// lock held.
+func (k *poolController) have(owned []block.Block) {
+	k.owned = owned
+	k.asserting.OK(k.agent.clock, assertEvery)
+	k.write()
+}
+
+// short says whether the node needs another block.
+func (k *poolController) short() bool {
+	if !k.selected || k.fault != nil {
+		return false
+	}
+	total, known := k.agent.meter.usage(k.pool, *k.space, k.leasable())
+	return total.Size == 0 || known && total.nearlyFull()
+}
+
+func (k *poolController) claim(ctx context.Context) bool {
+	if k.leaving != nil && !k.leaving.asked {
+		k.putBack()
+		return true
+	}
+	if k.capped() {
+		k.claiming.OK(k.agent.clock, cappedEvery)
+		return false
+	}
+	own, err := k.Addresses(ctx)
+	if err != nil {
+		k.Log.Warn("the node's own addresses are unknown: it claims without a hint", About(err)...)
+	}
+	k.claimer.Node.Own = own
+	began := k.Now()
+	got, err := k.claimer.Claim(ctx, *k.space, k.owned)
+	stands := err == nil && k.stands()
+	if stands {
+		stands, err = k.Stands(ctx, k.pool, k.uid)
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	if err == nil && !stands { // retire gives it back, or join or the next claim finds it
+		k.Log.Info("claimed a block too late: the pool was deleted or changed meanwhile", "pool", k.pool, "block", got.Name)
+		k.claiming.Fail(k.agent.clock)
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trouble("claim", err)
+	if err != nil {
+		k.claiming.Fail(k.agent.clock)
+		return false
+	}
+	k.claiming.OK(k.agent.clock, 0)
+	k.pace()
+	// Not at once: when all nodes start, claims come first.
+	k.reporting = pace.Pause{Until: k.Now() + time.Duration(k.Rand()*float64(reportEvery/2))}
+	k.agent.metrics.claimed(k.pool, got)
+	k.Log.Info("claimed a block", "pool", k.pool, "block", got.Name, "conflicts", got.Conflicts, "lists", got.Lists, "took", k.Now()-began)
+	k.owned = append(slices.Clone(k.owned), got.Block)
+	k.write()
+	return true
+}
+
+// stands says whether the pool is the same as when the step began, because an answer may
+// take long.
+func (k *poolController) stands() bool {
+	now, exists := k.agent.evaluation(k.pool)
+	return exists && now.uid == k.uid && !now.contested
+}
+
+// write updates the node file of the pool. It is called with the lock held.
+func (k *poolController) write() {
+	if !k.joined {
+		return
+	}
+	rails, err := k.space.Rails(k.leasable())
+	if err == nil && size(*k.space, k.leasable()) == 0 {
+		err = k.Ranges.Remove(k.pool)
+	} else if err == nil {
+		err = k.replace(nodefile.File{Pool: k.pool, Quarantine: k.space.Quarantine(), Rails: rails, Sticky: k.slots.Pool != ""})
+	}
+	k.trouble("file", err)
+}
+
+// replace writes the file, unless it is up to date.
+func (k *poolController) replace(want nodefile.File) error {
+	if have, err := k.Ranges.Read(k.pool); err == nil && reflect.DeepEqual(have, want) {
+		return nil
+	}
+	if err := k.Ranges.Write(want); err != nil {
+		return err
+	}
+	k.Log.Info("wrote the node file", "pool", k.pool, "blocks", len(k.leasable()))
+	return nil
+}
+
+// report writes the usage of the blocks for which it has changed.
+func (k *poolController) report(ctx context.Context) {
+	var faults []error
+	for _, b := range k.leasable() {
+		u, known := k.agent.meter.usage(k.pool, *k.space, []block.Block{b})
+		if last, told := k.reported[b.UID]; !known || told && last == u {
+			continue
+		}
+		err := k.Report(ctx, b, u)
+		switch {
+		case err == nil:
+			k.reported[b.UID] = u
+		case errors.Is(err, block.ErrNotFound), errors.Is(err, block.ErrConflict): // it has changed
+			k.asserting = pace.Pause{}
+		case errors.As(err, new(*cnierr.Error)):
+			faults = append(faults, err)
+		}
+		k.reporting.OK(k.agent.clock, reportEvery)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trouble("status", errors.Join(faults...))
+}

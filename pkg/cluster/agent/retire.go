@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+)
+
+const (
+	// linger is how long an ADD may still use a node file that was removed: the plugins
+	// end a call after 60 s.
+	linger = 2 * time.Minute
+	// scatter is the time over which all nodes then spread the release of their blocks.
+	scatter = time.Minute
+	// patience is how often the leases of a deleted pool are read.
+	patience = 10 * time.Second
+)
+
+// retire releases a deleted pool once no pod of the node has an address of it and none
+// is in quarantine. It removes the node file first, and the blocks after a delay. A pool
+// that is created again meanwhile is managed again.
+func (k *poolController) retire(ctx context.Context) {
+	if !k.retiring.Over(k.Now()) {
+		return
+	}
+	k.retiring.OK(k.agent.clock, patience)
+	n, err := k.agent.meter.inUse(ctx, k.pool, k.rest())
+	switch {
+	case err != nil:
+	case n > 0:
+		k.goOn(ctx)
+		return
+	case !k.closed:
+		err = k.closeFile()
+	default:
+		err = k.release(ctx)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trouble("deleted pool", err)
+	if err != nil {
+		k.retiring.Fail(k.agent.clock)
+	}
+}
+
+// goOn confirms the blocks that pods use and reports their usage. It also answers
+// requests for sticky addresses: these pods get ordinary ones.
+func (k *poolController) goOn(ctx context.Context) {
+	switch now := k.Now(); {
+	case !k.joined && k.space != nil && k.joining.Over(now):
+		k.join(ctx)
+	case k.joined && k.asserting.Over(now):
+		k.assert(ctx)
+	case k.joined && k.reporting.Over(now):
+		k.report(ctx)
+	}
+	if f, err := k.Ranges.Read(k.pool); err == nil && f.Sticky && k.stopGrants == nil {
+		k.startGrants(ctx)
+	}
+}
+
+// rest returns the quarantine of the pool, or the longest possible one if it is unknown.
+func (k *poolController) rest() time.Duration {
+	if k.space != nil {
+		return k.space.Quarantine()
+	}
+	if k.closed {
+		return k.quarantine
+	}
+	if f, err := k.Ranges.Read(k.pool); err == nil {
+		return f.Quarantine
+	}
+	return pool.LongestQuarantine
+}
+
+// closeFile prevents further ADDs from leasing. The answers are removed first, because a
+// restarted agent does not look at a pool without a node file.
+func (k *poolController) closeFile() error {
+	k.endGrants()
+	if err := k.unanswer(); err != nil {
+		return err
+	}
+	k.quarantine = k.rest() // after a restart, the file tells it
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.joined, k.owned = false, nil // it is not written again
+	_, none := k.Ranges.Read(k.pool)
+	if err := k.Ranges.Remove(k.pool); err != nil {
+		return err
+	}
+	if none == nil {
+		k.Log.Info("the pool was deleted, and no address of it is leased: its node file is removed, and its blocks will be released", "pool", k.pool)
+	}
+	k.closed, k.retiring = true, pace.Pause{Until: k.Now() + linger + time.Duration(k.Rand()*float64(scatter))}
+	return nil
+}
+
+// unanswer removes all answers.
+func (k *poolController) unanswer() error {
+	answers, err := k.Ranges.Answers(k.pool)
+	for _, a := range answers {
+		err = errors.Join(err, k.Ranges.RemoveAnswer(k.pool, a.Key))
+	}
+	return err
+}
+
+// release releases the RailLeases of the node, and then deletes its blocks: a restarted
+// agent finds the pool by its blocks. Requests without an answer are repeated, and so
+// are those that met a change. The list is Cached, because a Latest list would read the
+// blocks of all nodes from etcd, for each node; sweeps finds blocks that it lacks.
+func (k *poolController) release(ctx context.Context) error {
+	if err := k.releaseLeases(ctx); err != nil {
+		return err
+	}
+	blocks, err := k.Store.List(ctx, block.Query{Pool: k.pool, MachineID: k.Node.MachineID, Freshness: block.Cached})
+	if err != nil {
+		return err
+	}
+	var faults []error
+	for _, b := range blocks {
+		if b.Spec.NodeName != k.Node.Name {
+			continue
+		}
+		err := k.Store.Delete(ctx, b.Name, b.UID, b.ResourceVersion)
+		if err != nil && !errors.Is(err, block.ErrNotFound) {
+			faults = append(faults, err)
+			continue
+		}
+		k.Log.Info("released a block of a deleted pool", "pool", k.pool, "block", b.Name)
+	}
+	if len(faults) == 0 {
+		k.done = k.agent.forget(k.pool)
+	}
+	return errors.Join(faults...)
+}
+
+// releaseLeases releases the RailLeases that the node holds.
+func (k *poolController) releaseLeases(ctx context.Context) error {
+	if k.space != nil && k.slots.Pool == "" { // the node never held any
+		return nil
+	}
+	claimer := sticky.Claimer{Store: k.Kept, Node: k.Node, Now: k.Date}
+	held, err := claimer.Held(ctx, k.pool)
+	for _, l := range held {
+		if err == nil {
+			err = claimer.Release(ctx, l)
+		}
+	}
+	return err
+}

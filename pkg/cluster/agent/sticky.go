@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/grant"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+)
+
+// DefaultPatience is how long an ADD waits while the pod's previous node still holds
+// its addresses. That node needs about two seconds to see that the pod is gone.
+const DefaultPatience = 30 * time.Second
+
+// startGrants answers the pool's requests for sticky addresses until endGrants is called
+// or the context ends.
+func (k *poolController) startGrants(ctx context.Context) {
+	begins(k.agent.metrics.stickyLost, k.pool)
+	answers := func(answer string) func() {
+		return func() { k.agent.metrics.kept.WithLabelValues(k.pool, answer).Inc() }
+	}
+	c := grant.New(grant.Config{
+		Pool: k.pool, Terms: k.terms, Claimer: sticky.Claimer{Store: k.Kept, Node: k.Node, Now: k.Date},
+		Ranges: k.Ranges, Leases: k.Leases, Seen: k.agent.meter.last,
+		Patience: k.Patience, Trouble: k.note,
+		Granted: answers("granted"), None: answers("none"),
+		Lost:  func() { k.agent.metrics.stickyLost.WithLabelValues(k.pool).Inc() },
+		Clock: k.agent.clock, Wait: k.Wait, Log: k.Log,
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = c.Run(ctx) // the context's error
+	}()
+	k.stopGrants = func() { cancel(); <-ended }
+}
+
+// endGrants stops the grant controller, if one runs.
+func (k *poolController) endGrants() {
+	if k.stopGrants != nil {
+		k.stopGrants()
+		k.stopGrants = nil
+	}
+}
+
+// note is trouble for callers that do not hold the lock.
+func (k *poolController) note(what string, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trouble(what, err)
+}
+
+// terms returns the host indexes for sticky addresses, and why none may be taken now.
+func (k *poolController) terms() (block.Slots, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.deleted {
+		return k.slots, &sticky.NoneError{Why: "RailPool " + k.pool + " was deleted"}
+	}
+	err := k.fault
+	if text := k.troubles["file"]; err == nil && text != "" { // such as that the node is in another rack now
+		err = errors.New(text)
+	}
+	return k.slots, err
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+)
+
+func TestADeletedStickyPoolIsGivenBackWhenNothingOfItIsLeased(t *testing.T) {
+	for name, restart := range map[string]bool{"by its agent": false, "by the next": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				a, _ := two(t)
+				a.mustAdd("db-0", "c1")
+				a.change(func(v *agent.View) { v.Pools = nil })
+				if restart {
+					a.stop()
+					a.run()
+					pass(20 * time.Second)
+					if got, err := a.add("db-1", "c2"); err != nil || got.IsValid() {
+						t.Errorf("a pod that comes late gets %v, error %v", got, err)
+					}
+					a.release("c2")
+				}
+				pass(10 * time.Minute)
+				a.heldBy(t, "db-0", "a")
+				a.release("c1")
+				pass(10 * time.Minute)
+				a.gone("compute")
+				a.heldBy(t, "db-0", "")
+				if got := a.blocks(); got != nil {
+					t.Errorf("it has %v", got)
+				}
+				if all, err := a.files().Answers("compute"); err != nil || len(all) != 0 {
+					t.Errorf("answers %v, error %v", all, err)
+				}
+			})
+		})
+	}
+}
+
+// TestAnAgentThatWasKilledGoesOn has what one that was killed between two steps has
+// left: a slot that it holds, and maybe a request, an answer, or a lease of a pod.
+func TestAnAgentThatWasKilledGoesOn(t *testing.T) {
+	for name, tt := range map[string]struct {
+		wanted, answered, leased bool
+		holder                   string
+		answers                  int
+	}{
+		"after it took the slot":              {wanted: true, holder: "a", answers: 1},
+		"after it wrote the answer":           {wanted: true, answered: true, holder: "a", answers: 1},
+		"before it removed an answer":         {answered: true},
+		"after it removed an answer":          {},
+		"after it removed that of an ADD":     {leased: true, holder: "a"},
+		"after it removed that of one before": {wanted: true, leased: true, holder: "a", answers: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				a, _ := two(t)
+				a.stop()
+				k, p := db("db-0"), keeping(t)
+				slots, err := p.Slots("")
+				if err != nil {
+					t.Fatal(err)
+				}
+				l, err := sticky.Claimer{Store: a.kept, Node: a.config().Node, Now: time.Now}.Take(t.Context(), slots, k)
+				if err != nil {
+					t.Fatal(err)
+				}
+				answer := nodefile.Answer{Key: k, Rails: slots.Rails(l.Spec.Slot)}
+				if tt.leased {
+					f, err := a.files().Read("compute")
+					err = errors.Join(err, a.leaseTo(f.Only(answer), ipam.Owner{Network: "net", ContainerID: "c1", IfName: "net1"}))
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				if tt.answered {
+					err = a.files().WriteAnswer("compute", answer)
+				}
+				if tt.wanted {
+					err = errors.Join(err, a.files().Want("compute", k))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.run()
+				pass(5 * time.Second)
+				a.heldBy(t, "db-0", tt.holder)
+				answers, err := a.files().Answers("compute")
+				wanted, err2 := a.files().Wanted("compute")
+				if err != nil || err2 != nil || len(answers) != tt.answers || len(wanted) != 0 {
+					t.Errorf("%d answers, %d requests, errors %v, %v", len(answers), len(wanted), err, err2)
+				}
+			})
+		})
+	}
+}
+
+// TestAnADDThatIsSlowGetsNothingOfADeletedPool has one that has read its answer when
+// the pool goes.
+func TestAnADDThatIsSlowGetsNothingOfADeletedPool(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, _ := two(t)
+		_, err := a.slowAdd("db-0", "c1", func() {
+			a.change(func(v *agent.View) { v.Pools = nil })
+			pass(20 * time.Second)
+			a.gone("compute")
+		})
+		if !errors.Is(err, errWithdrawn) {
+			t.Errorf("got %v", err)
+		}
+		pass(20 * time.Minute)
+		a.heldBy(t, "db-0", "")
+	})
+}
+
+func TestWhatGotNoAnswerIsGivenBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, b := two(t)
+		a.fail(blocktest.Landed)
+		if _, err := a.kept.Create(t.Context(), sticky.Lease{
+			Name: "compute-s530", Spec: sticky.Spec{Pool: "compute", Slot: 530, Namespace: "train", Pod: "db-0", Interface: "net1", Holder: sticky.Holder{NodeName: "a", MachineID: "machine-of-a"}},
+		}); err == nil {
+			t.Fatal("there was an answer")
+		}
+		if got := a.eventuallyAdds("db-0", "c1", 40*time.Second); got.IsValid() {
+			t.Errorf("it got %v", got)
+		}
+		a.fail(blocktest.None)
+		pass(time.Minute)
+		a.heldBy(t, "db-0", "")
+		a.healthy()
+		b.healthy()
+	})
+}
+
+// TestAPoolThatIsWrongKeepsWhatItHas has a fault that comes while a pod runs.
+func TestAPoolThatIsWrongKeepsWhatItHas(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, _ := two(t)
+		first := a.mustAdd("db-0", "c1")
+		bad := keeping(t)
+		bad.Spec.Quarantine = "for ever"
+		a.change(func(v *agent.View) { v.Pools = []agent.Pool{bad} })
+		pass(2 * time.Second)
+		if f := a.holds("compute", 1); !f.Sticky {
+			t.Error("the file does not say that the pool is sticky")
+		}
+		if got := a.eventuallyAdds("db-1", "c2", 40*time.Second); got.IsValid() {
+			t.Errorf("a new pod gets %v", got)
+		}
+		a.release("c1")
+		if got := a.mustAdd("db-0", "c3"); got != first {
+			t.Errorf("it had %v and has %v", first, got)
+		}
+		a.change(func(v *agent.View) { v.Pools = []agent.Pool{keeping(t)} })
+		pass(2 * time.Minute)
+		a.release("c2")
+		a.mustAdd("db-1", "c4")
+	})
+}
+
+// TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack has the file of the old
+// rack. Its rails must not be mixed with those of the new one.
+func TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.{rack}.0/24"}]}], "rackLabel": "rack", "sticky": {"ttl": "1h", "slots": "128-255"}, "blockSize": 16}`)).node(t, "n1")
+		n.view.Labels = map[string]string{"rack": "7"}
+		n.run()
+		n.mustAdd("db-0", "c1")
+		n.change(func(v *agent.View) { v.Labels = map[string]string{"rack": "8"} })
+		pass(20 * time.Minute)
+		if got := n.eventuallyAdds("db-1", "c2", 40*time.Second); got.IsValid() {
+			t.Errorf("it gets %v", got)
+		}
+		n.heldBy(t, "db-0", "n1")
+		n.release("c1")
+		n.release("c2")
+		pass(10 * time.Minute)
+		n.heldBy(t, "db-0", "")
+	})
+}
+
+func TestAfterABootNothingIsHeld(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, _ := two(t)
+		a.mustAdd("db-0", "c1")
+		a.release("c1")
+		a.stop()
+		a.boot = "22222222-2222-4222-8222-222222222222"
+		a.run()
+		a.heldBy(t, "db-0", "")
+	})
+}

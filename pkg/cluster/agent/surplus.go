@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+)
+
+const (
+	// emptyFor is how long a block must be without any lease, and without an address in
+	// quarantine, before the node gives it back.
+	emptyFor = time.Hour
+	// trimEvery is the time between two looks for such a block. At each, at most one
+	// begins to leave.
+	trimEvery = time.Minute
+	// claimBurst is how many blocks a node claims without a pause, and claimEvery the
+	// mean time between claims after that. A network that takes addresses without limit
+	// thus cannot drain a pool before an operator sees it.
+	claimBurst, claimEvery = 16, 4 * time.Second
+)
+
+// leaving is a block that the node gives back. It is not in the node file any more, but
+// still among the blocks of the node.
+type leaving struct {
+	block.Block
+	since time.Duration
+	// asked says that the deletion was requested. Another node may have the block since.
+	asked bool
+}
+
+// leasable returns the blocks of the node file.
+func (k *poolController) leasable() []block.Block {
+	if k.leaving == nil {
+		return k.owned
+	}
+	return without(k.owned, k.leaving.Name)
+}
+
+func without(blocks []block.Block, name string) []block.Block {
+	return slices.DeleteFunc(slices.Clone(blocks), func(b block.Block) bool { return b.Name == name })
+}
+
+// trim gives back a block that the node does not need: first it takes the block out of
+// the node file, and after linger it deletes the block, unless pods need it meanwhile.
+func (k *poolController) trim(ctx context.Context) {
+	k.trimming.OK(k.agent.clock, trimEvery)
+	k.noteEmpty()
+	switch l := k.leaving; {
+	case l == nil:
+		k.beginLeaving()
+	case !l.asked && !k.surplus(l.Block):
+		k.putBack()
+	case k.Now()-l.since >= linger:
+		k.leave(ctx, l)
+	}
+}
+
+// noteEmpty notes since when each block is empty.
+func (k *poolController) noteEmpty() {
+	empty := map[string]time.Duration{}
+	for _, b := range k.owned {
+		u, known := k.agent.meter.usage(k.pool, *k.space, []block.Block{b})
+		if !known || u.Used+u.Resting > 0 {
+			continue
+		}
+		since, before := k.empty[b.Name]
+		if !before {
+			since = k.Now()
+		}
+		empty[b.Name] = since
+	}
+	k.empty = empty
+}
+
+// surplus says whether the node can do without a block: it is empty, and half of the
+// host indexes of the others are free. The node claims again only when more than four
+// fifths are leased, so a block does not come and go.
+func (k *poolController) surplus(b block.Block) bool {
+	others := without(k.leasable(), b.Name)
+	rest, known := k.agent.meter.usage(k.pool, *k.space, others)
+	_, empty := k.empty[b.Name]
+	return known && empty && rest.Size > 0 && 2*(rest.Used+rest.Resting) <= rest.Size
+}
+
+// beginLeaving takes a block that was empty for long enough out of the node file. The
+// last one that it claimed is the first.
+func (k *poolController) beginLeaving() {
+	for _, b := range slices.Backward(k.owned) {
+		since, empty := k.empty[b.Name]
+		if !empty || k.Now()-since < emptyFor || !k.surplus(b) {
+			continue
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.leaving = &leaving{Block: b, since: k.Now()}
+		k.write()
+		return
+	}
+}
+
+// putBack makes the block leasable again that was about to leave.
+func (k *poolController) putBack() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.leaving = nil
+	k.write()
+}
+
+// leave deletes the block. An ADD that read the node file before may have leased an
+// address of it, so leave reads the leases first. If an earlier request had no answer,
+// another node may have the block.
+func (k *poolController) leave(ctx context.Context, l *leaving) {
+	if !l.asked {
+		if used, err := k.inBlock(ctx, l.Spec.Index); used || err != nil {
+			k.putBack()
+			return
+		}
+	}
+	l.asked = true
+	there, err := k.Store.Get(ctx, l.Name)
+	if err == nil && there.Spec == l.Spec {
+		err = k.Store.Delete(ctx, there.Name, there.UID, there.ResourceVersion)
+	}
+	if err != nil && !errors.Is(err, block.ErrNotFound) {
+		return // the next look asks again
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.owned, k.leaving = without(k.owned, l.Name), nil
+	k.Log.Info("gave back a block that was empty for an hour", "pool", k.pool, "block", l.Name)
+}
+
+// inBlock says whether an address of a block is leased or in quarantine now.
+func (k *poolController) inBlock(ctx context.Context, index int) (bool, error) {
+	entries, err := k.Leases.List(ctx, "")
+	for _, e := range entries {
+		if i, _, ok := k.space.Find(e.Addr); ok && i == index && e.Of(pool.OfRailPool(k.pool)) && (e.InUse() || e.Age < k.space.Quarantine()) {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// capped says whether the node has as many blocks as spec.maxBlocksPerNode allows, and
+// reports it when pods get no address any more.
+func (k *poolController) capped() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.most == 0 || len(k.owned) < k.most {
+		return false
+	}
+	u, _ := k.agent.meter.usage(k.pool, *k.space, k.owned)
+	var err error
+	if u.Free == 0 {
+		err = cnierr.New(cnierr.PoolExhausted, "claim block of RailPool", k.pool,
+			"raise spec.maxBlocksPerNode of the RailPool, or look for leaks: rocectl pool list "+pool.OfRailPool(k.pool),
+			"the node has %d blocks, which is spec.maxBlocksPerNode, and all %d host indexes are in use", len(k.owned), u.Size)
+	}
+	k.trouble("claim", err)
+	return true
+}
+
+// pace makes the next claim wait after a burst of them.
+func (k *poolController) pace() {
+	k.paid = max(k.paid, k.Now()) + claimEvery
+	k.claiming.Until = k.paid - claimBurst*claimEvery
+}

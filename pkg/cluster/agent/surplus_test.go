@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent_test
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
+)
+
+// ends releases the addresses of the containers first to last.
+func (n *node) ends(first, last int) {
+	n.t.Helper()
+	for i := first; i <= last; i++ {
+		n.release(fmt.Sprintf("c%d", i))
+	}
+}
+
+// owns fails the test unless the node has so many blocks, and its file too.
+func (n *node) owns(blocks int) {
+	n.t.Helper()
+	if got := n.blocks(); len(got) != blocks {
+		n.t.Errorf("after %v it has %v, want %d blocks", n.now()-time.Hour, got, blocks)
+	}
+	n.holds("compute", blocks)
+}
+
+// grown returns a node that has four blocks for 40 containers.
+func grown(t *testing.T, c *cluster) *node {
+	t.Helper()
+	n := c.node(t, "n1")
+	n.run()
+	for i := 1; i <= 40; i++ {
+		n.mustLease("compute", i, i)
+		pass(time.Second)
+	}
+	n.owns(4)
+	return n
+}
+
+func TestEmptyBlocksAreGivenBackAfterAnHour(t *testing.T) {
+	hours(t)
+	bubble(t, func(t *testing.T) {
+		n := grown(t, newCluster(compute(t)))
+		n.ends(1, 40)
+		pass(50 * time.Minute)
+		n.owns(4)
+		pass(30 * time.Minute)
+		n.owns(1)
+		n.healthy()
+		n.logs("gave back a block")
+		pass(70 * time.Minute) // never the last one
+		n.owns(1)
+		for i := 41; i <= 80; i++ { // and it grows again
+			n.mustLease("compute", i, i)
+			pass(time.Second)
+		}
+		n.owns(4)
+	})
+}
+
+// TestBlocksThatPodsNeedStay has pods that need more than half of one block.
+func TestBlocksThatPodsNeedStay(t *testing.T) {
+	hours(t)
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 14)
+		pass(2 * time.Second)
+		n.ends(10, 14)
+		pass(70 * time.Minute)
+		n.owns(2)
+	})
+}
+
+// TestAPodThatComesWhileABlockLeavesIsNotHurt leases from a node file that was read before
+// the block was taken out of it.
+func TestAPodThatComesWhileABlockLeavesIsNotHurt(t *testing.T) {
+	hours(t)
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		n.mustLease("compute", 1, 14)
+		pass(2 * time.Second)
+		before := n.holds("compute", 2)
+		n.ends(1, 14)
+		for range 500 { // until the second block is out of the file
+			pass(10 * time.Second)
+			if f, err := n.files().Read("compute"); err == nil && fmt.Sprint(f) != fmt.Sprint(before) {
+				break
+			}
+		}
+		n.holds("compute", 1)
+		for i := 101; i <= 120; i++ {
+			if err := n.leaseOf(before, fmt.Sprintf("c%d", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(10 * time.Minute)
+		if got := len(n.blocks()); got < 2 {
+			t.Errorf("it has %d blocks for 20 pods", got)
+		}
+		n.healthy()
+	})
+}
+
+// TestABlockWhoseDeletionGotNoAnswerIsNotLeased has the API server do the request, and
+// another node take the block.
+func TestABlockWhoseDeletionGotNoAnswerIsNotLeased(t *testing.T) {
+	hours(t)
+	bubble(t, func(t *testing.T) {
+		c := newCluster(compute(t))
+		n := grown(t, c)
+		n.ends(1, 40)
+		var unanswered atomic.Bool // the agent deletes in a goroutine of its own
+		c.store.Fault = func(op blocktest.Op, _ string) blocktest.Fault {
+			if op == blocktest.Delete && unanswered.CompareAndSwap(false, true) {
+				return blocktest.Landed
+			}
+			return blocktest.None
+		}
+		before := n.blocks()
+		for end := n.now() + 2*time.Hour; !unanswered.Load() && n.now() < end; {
+			pass(time.Second)
+		}
+		n.holds("compute", 3)
+		lost := slices.DeleteFunc(before, func(name string) bool { return slices.Contains(n.blocks(), name) })
+		b := block.Block{Name: lost[0], Spec: block.Spec{Pool: "compute", Size: 16, NodeName: "other", MachineID: "other"}}
+		if _, err := fmt.Sscanf(lost[0], "compute-%d", &b.Spec.Index); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.store.Create(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		pass(20 * time.Minute)
+		n.owns(1)
+		n.healthy()
+		if got := c.blockNamed(lost[0]); got.Spec.NodeName != "other" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestANodeClaimsNoMoreBlocksThanThePoolAllows(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCluster(poolOf(t, "compute", 1, `{"maxBlocksPerNode": 2, "template": {"count": 2, "subnets": [{"subnet": "10.{rail}.0.0/22"}]}}`))
+		n := c.node(t, "n1")
+		n.run()
+		for i := 1; i <= 32; i++ {
+			n.mustLease("compute", i, i)
+			pass(time.Second)
+		}
+		pass(time.Minute)
+		n.owns(2)
+		n.says(200, "spec.maxBlocksPerNode")
+		n.change(func(v *agent.View) { v.Pools[0].Spec.MaxBlocksPerNode = 3 })
+		pass(time.Minute)
+		n.owns(3)
+		n.healthy()
+	})
+}
+
+// TestANodeDoesNotDrainAPoolAtOnce has a network that takes each address as soon as it is
+// there.
+func TestANodeDoesNotDrainAPoolAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newCluster(compute(t)).node(t, "n1")
+		n.run()
+		next := 0
+		take := func(d time.Duration) int {
+			for end := n.now() + d; n.now() < end; pass(200 * time.Millisecond) {
+				for n.lease("compute", fmt.Sprintf("c%d", next)) == nil {
+					next++
+				}
+			}
+			return len(n.blocks())
+		}
+		if got := take(20 * time.Second); got < 16 || got > 23 {
+			t.Errorf("%d blocks after 20 seconds, want a burst of 16 and some", got)
+		}
+		if got := take(40 * time.Second); got > 33 {
+			t.Errorf("%d blocks after a minute", got)
+		}
+	})
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+)
+
+// Usage counts the host indexes that pods may have on all rails. An index is leased if
+// one of its addresses is, on any rail. Leases of indexes that were taken out of the
+// pool are not counted, because the next pod cannot use them.
+type Usage struct{ Size, Used, Resting, Free int }
+
+// nearlyFull says that the node should claim another block: more than four fifths of the
+// host indexes are leased (with up to five: all). Then the next pod finds a free one.
+func (u Usage) nearlyFull() bool { return 5*u.Used > 4*u.Size }
+
+// size returns how many host indexes of blocks pods may have.
+func size(s block.Space, blocks []block.Block) int {
+	n := 0
+	for _, b := range blocks {
+		n += s.Slots(b.Spec.Index)
+	}
+	return n
+}
+
+// meter knows the leases of the node. It reads them when their file has changed. Five
+// calls of stat a second cost nothing.
+type meter struct {
+	book *ipam.Book
+	dir  string
+	now  func() time.Duration
+
+	seen   fs.FileInfo // of the file, when it was last looked at
+	steady bool        // it was the same twice
+
+	mu      sync.Mutex
+	known   bool // the leases were read once
+	entries []ipam.Entry
+	at      time.Duration // when entries were read
+}
+
+// read reads the leases if their file has changed. Only one goroutine may call it.
+func (m *meter) read(ctx context.Context) error {
+	path := filepath.Join(m.dir, "leases.db")
+	now, err := os.Stat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return cnierr.New(cnierr.IO, "look at", path, "", "%w", err)
+	}
+	unchanged := m.seen != nil && now != nil && os.SameFile(m.seen, now) && m.seen.ModTime().Equal(now.ModTime()) && m.seen.Size() == now.Size()
+	if unchanged && m.steady {
+		return nil
+	}
+	at := m.now()
+	entries, err := m.book.List(ctx, "")
+	if err != nil {
+		return err
+	}
+	// A write in the same tick of the file system's clock does not change the times
+	// of the file. So read reads a file once more when the file has stopped changing.
+	m.seen, m.steady = now, unchanged
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.entries, m.at, m.known = entries, at, true
+	return nil
+}
+
+// last returns the result of the last read, and its age.
+func (m *meter) last() (entries []ipam.Entry, since time.Duration, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.entries, m.now() - m.at, m.known
+}
+
+// usage returns the sum over blocks of a pool, and whether the leases are known.
+func (m *meter) usage(name string, s block.Space, blocks []block.Block) (Usage, bool) {
+	entries, since, known := m.last()
+	key := pool.OfRailPool(name)
+	open := map[int]bool{} // by slot
+	for _, b := range blocks {
+		for number := range s.Open(b.Spec.Index) {
+			open[number] = true
+		}
+	}
+	leased, waiting := map[int]bool{}, map[int]bool{}
+	for _, e := range entries {
+		_, number, ok := s.Find(e.Addr)
+		switch {
+		case !e.Of(key) || !ok || !open[number]:
+		case e.InUse():
+			leased[number] = true
+		case e.Age+since < s.Quarantine():
+			waiting[number] = true
+		}
+	}
+	for number := range leased {
+		delete(waiting, number)
+	}
+	return Usage{Size: len(open), Used: len(leased), Resting: len(waiting), Free: len(open) - len(leased) - len(waiting)}, known
+}
+
+// inUse returns how many addresses of a pool are leased or in quarantine now.
+func (m *meter) inUse(ctx context.Context, name string, quarantine time.Duration) (n int, err error) {
+	entries, err := m.book.List(ctx, "")
+	for _, e := range entries {
+		if e.Of(pool.OfRailPool(name)) && (e.InUse() || e.Age < quarantine) {
+			n++
+		}
+	}
+	return n, err
+}

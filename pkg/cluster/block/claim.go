@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+)
+
+const (
+	claiming = "claim block of RailPool"
+	// smallPool is the maximum number of blocks of a pool that is listed whole. For
+	// such a pool, a list costs less than requests for blocks that have an owner:
+	// 1,000 objects are about 0.7 MB.
+	smallPool = 1024
+	// patience is the number of conflicts after which Claim lists again. In a small
+	// pool, conflicts mean that other nodes claim at the same moment. In a large
+	// pool, they mean that it is nearly full.
+	patience, longPatience = 2, 256
+	// lists is how many lists are needed to know that no block is free. The last list
+	// has everything that existed when it was requested.
+	lists = 2
+	// recent is how long Claim uses the answer that Own got: an agent that starts
+	// claims at once.
+	recent = 5 * time.Second
+)
+
+// Claimer claims blocks for a node. All fields are needed. Only one goroutine at a
+// time may use it. A process should keep one Claimer for each pool, because the
+// Claimer remembers a name for which it got no answer.
+type Claimer struct {
+	Store Store
+	Node  Node
+	// Machine returns the machine-id that the Node object of that name reports, ""
+	// while it reports none. Claimer calls it for other nodes that have blocks with
+	// our machine-id. Its errors are those of a Store. ErrNotFound: there is no such
+	// object.
+	Machine func(ctx context.Context, node string) (string, error)
+	// Doubt is told what is wrong with another node's block: it does not fit the pool,
+	// or another live node has our machine-id. That stops no claim, because one node
+	// must not be able to stop the others. It may be told the same again and again.
+	Doubt func(err error)
+	// Wait returns after d, or with the context's error when that ends.
+	Wait func(ctx context.Context, d time.Duration) error
+	// Rand returns a number from 0 to below 1.
+	Rand func() float64
+	// Now returns a clock that is never put back.
+	Now func() time.Duration
+
+	pending string // a block that we may have made, or that the server may still make for us
+	told    told   // by Own
+}
+
+// told is the last answer to Own, and the rack of the node at that time.
+type told struct {
+	pool, rack string
+	blocks     []Block
+	until      time.Duration
+}
+
+// answers says whether it is as good as a new answer to this query of Claim.
+func (t told) answers(q Query, now time.Duration) bool {
+	return q.MachineID != "" && q.Pool == t.pool && q.Rack == t.rack && now < t.until
+}
+
+// Claim is a block that the node owns, and the work that was needed to get it.
+type Claim struct {
+	Block
+	Conflicts int // names that other nodes had
+	Lists     int
+}
+
+// Claim gets one more block for the node. If the node owns a block that is not in
+// have, it is that one. Otherwise it is the first free block in the node's order.
+// Claim requests one name at a time. It repeats the request until there is an answer,
+// and only then tries the next name. If the context ends without an answer, the next
+// call begins with this name.
+//
+// Errors: PoolExhausted; BadConfig for a machine-id that is missing, or for a block of
+// this node that does not fit the pool; TryAgain when the context ends; and the store's.
+func (c *Claimer) Claim(ctx context.Context, s Space, have []Block) (Claim, error) {
+	w := &claim{Claimer: c, space: s, taken: map[string]bool{}, closed: map[string]bool{}}
+	for _, b := range have {
+		w.closed[b.Name] = true
+	}
+	b, err := w.run(ctx)
+	if err != nil {
+		return Claim{}, c.explain(ctx, s, err)
+	}
+	w.result.Block = b
+	return w.result, nil
+}
+
+// Own returns the node's blocks, by index. A restarted agent begins with them. A
+// block that was claimed a moment ago may be missing: Claim adopts it when it meets
+// it. When a cluster starts, all nodes call Own, and each list from etcd reads every
+// block. So in a pool that is too large to be listed whole, a Claim in the next
+// seconds uses the same answer. The errors are those of Claim without PoolExhausted.
+func (c *Claimer) Own(ctx context.Context, s Space) ([]Block, error) {
+	w := &claim{Claimer: c, space: s, taken: map[string]bool{}}
+	all, err := w.list(ctx, Query{Pool: s.pool, MachineID: c.Node.MachineID, Freshness: Cached})
+	var mine []Block
+	if err == nil {
+		c.told = told{s.pool, s.rack, all, c.Now() + recent}
+		mine, err = w.sift(ctx, all)
+	}
+	if err != nil {
+		return nil, c.explain(ctx, s, err)
+	}
+	slices.SortFunc(mine, func(a, b Block) int { return a.Spec.Index - b.Spec.Index })
+	return mine, nil
+}
+
+// claim is one call of Claim.
+type claim struct {
+	*Claimer
+	space  Space
+	closed map[string]bool // ours, and known to the caller
+	taken  map[string]bool // blocks with an owner, when we last looked
+	result Claim
+}
+
+func (w *claim) run(ctx context.Context) (Block, error) {
+	if w.pending != "" {
+		if b, ours, err := w.settle(ctx, w.pending); err != nil || ours {
+			return b, err
+		}
+	}
+	q := w.all(Cached)
+	if w.space.Blocks() > smallPool {
+		q.MachineID = w.Node.MachineID
+	}
+	for range lists {
+		mine, err := w.look(ctx, q)
+		if err != nil {
+			return Block{}, err
+		}
+		b, ours, err := w.adopt(ctx, mine)
+		if err == nil && !ours {
+			b, ours, err = w.pass(ctx, q.Freshness)
+		}
+		if err != nil || ours {
+			return b, err
+		}
+		q = w.all(Latest)
+	}
+	return Block{}, cnierr.New(cnierr.PoolExhausted, claiming, w.space.pool,
+		"widen the ranges of the RailPool, or look at the owners of the blocks: kubectl get railblocks",
+		"all %d blocks of %d host indexes have an owner", w.space.Blocks(), w.space.size)
+}
+
+// adopt takes one of the node's blocks that the caller does not know. An earlier
+// agent of this node claimed it, or one that is about to end.
+func (w *claim) adopt(ctx context.Context, mine []Block) (Block, bool, error) {
+	for _, b := range mine {
+		if _, open := w.space.has(b.Name); w.closed[b.Name] || !open {
+			continue
+		}
+		if b, err := w.assert(ctx, b); !errors.Is(err, errHeld) {
+			return b, err == nil, err
+		}
+	}
+	return Block{}, false, nil
+}
+
+// settle repeats the request for the name that got no answer.
+func (w *claim) settle(ctx context.Context, name string) (Block, bool, error) {
+	if _, open := w.space.has(name); open && !w.closed[name] {
+		return w.take(ctx, name)
+	}
+	// The caller knows it by now, or the pool has changed and Own shows it.
+	w.pending = ""
+	return Block{}, false, nil
+}
+
+// pass tries each block without known owner, after a list of this freshness. A large
+// pool is not listed whole. There, pass looks at a block before it tries it, from the
+// second block on: a read from the server's cache costs far less than a write for a
+// block that has an owner.
+func (w *claim) pass(ctx context.Context, f Freshness) (b Block, ours bool, err error) {
+	met, limit := 0, patience
+	if w.space.Blocks() > smallPool {
+		limit = longPatience
+	}
+	for index := range w.space.order(w.Node) {
+		name := w.space.Name(index)
+		if w.taken[name] || w.closed[name] {
+			continue
+		}
+		free := true
+		if met > 0 && limit == longPatience && f == Cached {
+			if free, err = w.peek(ctx, name); err != nil {
+				return Block{}, false, err
+			}
+		}
+		if free {
+			if b, ours, err = w.take(ctx, name); err != nil || ours {
+				return b, ours, err
+			}
+		}
+		if met++; met%limit != 0 {
+			continue
+		}
+		mine, err := w.look(ctx, w.all(Cached))
+		if err == nil {
+			b, ours, err = w.adopt(ctx, mine)
+		}
+		if err != nil || ours {
+			return b, ours, err
+		}
+	}
+	return Block{}, false, nil
+}
+
+// peek says whether a block may be free. Our own block counts as free: take then
+// finds that it is ours.
+func (w *claim) peek(ctx context.Context, name string) (free bool, err error) {
+	var b Block
+	err = w.retry(ctx, func() (err error) { b, err = w.Store.Peek(ctx, name); return err })
+	if errors.Is(err, ErrNotFound) {
+		return true, nil
+	}
+	if err != nil || w.Node.owns(b) {
+		return true, err
+	}
+	return false, w.met(ctx, b)
+}
+
+// met looks at another node's block. The error is that of a request.
+func (w *claim) met(ctx context.Context, b Block) error {
+	if err := w.space.Check(b); err != nil {
+		w.misfit(b, err)
+	}
+	return w.clone(ctx, b)
+}
+
+// misfit notes a block of another node that does not fit the pool. All blocks with which
+// it shares slots count as taken.
+func (w *claim) misfit(b Block, why error) {
+	w.Doubt(why)
+	size := min(max(b.Spec.Size, 1), MaxSize)
+	first := min(max(b.Spec.Index, 0), MaxBlocks) * size
+	for i := first / w.space.size; i <= (first+size-1)/w.space.size; i++ {
+		w.taken[w.space.Name(i)] = true
+	}
+}
+
+// all is a query for the blocks that the node can meet.
+func (w *claim) all(f Freshness) Query {
+	return Query{Pool: w.space.pool, Rack: w.space.rack, Freshness: f}
+}
+
+// take creates a block, unless it has an owner, and says whether it is ours. Until
+// there is an answer, the name is pending. A request without an answer may still
+// create the block. If the claim went on to another name, the node would lose that
+// block.
+func (w *claim) take(ctx context.Context, name string) (Block, bool, error) {
+	w.pending = name
+	b, err := w.hold(ctx, w.block(name))
+	held := errors.Is(err, errHeld)
+	if err == nil || held {
+		w.pending = ""
+	}
+	if !held {
+		return b, err == nil, err
+	}
+	w.result.Conflicts++
+	return Block{}, false, w.met(ctx, b)
+}
+
+// block is the block that we request.
+func (w *claim) block(name string) Block {
+	index, _ := w.space.has(name)
+	return Block{Name: name, Spec: Spec{
+		Pool: w.space.pool, Rack: w.space.rack, Index: index, Size: w.space.size,
+		NodeName: w.Node.Name, MachineID: w.Node.MachineID,
+	}}
+}
+
+// list asks the store.
+func (w *claim) list(ctx context.Context, q Query) (all []Block, err error) {
+	if w.Node.Name == "" || w.Node.MachineID == "" {
+		return nil, cnierr.New(cnierr.BadConfig, claiming, w.space.pool, "make a machine-id: systemd-machine-id-setup",
+			"node %q has machine-id %q", w.Node.Name, w.Node.MachineID)
+	}
+	w.result.Lists++
+	err = w.retry(ctx, func() (err error) { all, err = w.Store.List(ctx, q); return err })
+	return all, err
+}
+
+// look lists blocks, unless Own has just listed them, and sifts them.
+func (w *claim) look(ctx context.Context, q Query) (mine []Block, err error) {
+	all := w.told.blocks
+	if !w.told.answers(q, w.Now()) {
+		if all, err = w.list(ctx, q); err != nil {
+			return nil, err
+		}
+	}
+	return w.sift(ctx, all)
+}
+
+// sift notes which blocks have an owner, and returns ours. It detects a clone of this
+// machine and blocks that do not fit the pool.
+func (w *claim) sift(ctx context.Context, all []Block) (mine []Block, err error) {
+	clear(w.taken)
+	asked := map[string]bool{}
+	for _, b := range all {
+		w.taken[b.Name] = true
+		unfit := w.space.Check(b)
+		if w.Node.owns(b) {
+			if unfit != nil {
+				return nil, unfit
+			}
+			mine = append(mine, b)
+			continue
+		}
+		// A clone may be in another rack. Then its blocks do not conflict with ours.
+		if unfit != nil && b.Spec.Rack == w.space.rack {
+			w.misfit(b, unfit)
+		}
+		if !asked[b.Spec.NodeName] {
+			asked[b.Spec.NodeName] = true
+			if err := w.clone(ctx, b); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return mine, nil
+}
+
+// clone reports another live node with our machine-id. It does not stop the claim: a
+// block is ours only with our node name, and any node can write our machine-id into its
+// blocks. But if one of the two were renamed, each would take the blocks of the other as
+// its own, and an image that is cloned with its machine-id is often cloned with other
+// identities too.
+func (w *claim) clone(ctx context.Context, b Block) error {
+	if b.Spec.MachineID != w.Node.MachineID || w.Node.owns(b) {
+		return nil
+	}
+	var state OwnerState
+	err := w.retry(ctx, func() (err error) { state, err = OwnerNow(ctx, w.Machine, b.Spec); return err })
+	if err != nil || state != Here {
+		return err
+	}
+	w.Doubt(cnierr.New(cnierr.BadConfig, "compare machine-ids in RailPool", w.space.pool,
+		fmt.Sprintf("give one of the two a new machine-id: rm /etc/machine-id, systemd-machine-id-setup, reboot; and empty the file in the image of %s and %s", b.Spec.NodeName, w.Node.Name),
+		"nodes %q and %q have the same machine-id %s, and %s has block %s", b.Spec.NodeName, w.Node.Name, w.Node.MachineID, b.Spec.NodeName, b.Name))
+	return nil
+}

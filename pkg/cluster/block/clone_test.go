@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package block_test
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
+)
+
+// Any node can write our machine-id into its blocks, so that does not stop a claim.
+func TestAnotherLiveNodeWithOurMachineIDIsReportedAndStopsNothing(t *testing.T) {
+	t.Parallel()
+	for _, blocks := range []int{64, 2048} {
+		s, store := sized(t, blocks), blocktest.NewMem()
+		theirs := mustClaim(t, claimer(store, 1), s)
+		clone := claimer(store, 1)
+		clone.Node.Name = "clone"
+		var doubt error
+		clone.Doubt = func(err error) { doubt = err }
+		if own, err := clone.Own(t.Context(), s); err != nil || len(own) != 0 {
+			t.Errorf("%d blocks: owns %v, error %v", blocks, own, err)
+		}
+		if got := mustClaim(t, clone, s); got.Spec.NodeName != "clone" || got.Name == theirs.Name || len(store.Snapshot()) != 2 {
+			t.Errorf("%d blocks: got %+v", blocks, got)
+		}
+		if doubt == nil || !strings.Contains(doubt.Error(), `"node-1" and "clone" have the same machine-id`) {
+			t.Errorf("%d blocks: %v", blocks, doubt)
+		}
+		// When the other node is gone, there is nothing to report.
+		doubt, clone.Machine = nil, noNode
+		if own, err := clone.Own(t.Context(), s); err != nil || len(own) != 1 || doubt != nil {
+			t.Errorf("%d blocks: owns %v, error %v, doubt %v", blocks, own, err, doubt)
+		}
+	}
+}
+
+func noNode(context.Context, string) (string, error) { return "", block.ErrNotFound }
+
+// Who does what the remedy says leaves a block under the old machine-id behind,
+// which must not keep the other node from claiming until it is reaped.
+func TestANodeThatGotAMachineIDOfItsOwnIsNoCloneAnyMore(t *testing.T) {
+	t.Parallel()
+	s, store := sized(t, 64), blocktest.NewMem()
+	original, renewed := claimer(store, 1), claimer(store, 1)
+	original.Node.Name, renewed.Node.MachineID = "original", "another"
+	old := mustClaim(t, claimer(store, 1), s)
+	original.Machine = func(context.Context, string) (string, error) { return "another", nil }
+	theirs, ours := mustClaim(t, renewed, s), mustClaim(t, original, s)
+	if there := store.Snapshot(); len(there) != 3 || theirs.Name == old.Name || ours.Name == old.Name {
+		t.Errorf("got %s and %s, there is %+v", theirs.Name, ours.Name, there)
+	}
+}
+
+func TestANodeWithAnotherMachineIDInItsObjectMustNotClaim(t *testing.T) {
+	t.Parallel()
+	n := block.Node{Name: "gpu-1", MachineID: "a"}
+	for reported, want := range map[string]cnierr.Code{"": 0, "a": 0, "b": cnierr.TryAgain} {
+		err := n.Confirm(reported)
+		if want == 0 && err != nil || want != 0 && cnierr.CodeOf(err) != want {
+			t.Errorf("reported %q: %v", reported, err)
+		}
+	}
+}
+
+// A clone that a cached list does not show yet is met at its block.
+func TestAnotherNodeWithOurMachineIDIsMetAtItsBlock(t *testing.T) {
+	t.Parallel()
+	s, store := sized(t, 16), blocktest.NewMem()
+	original, clone := claimer(store, 1), claimer(store, 1)
+	clone.Node.Name = "clone"
+	doubts := 0
+	clone.Doubt = func(error) { doubts++ }
+	hint := []netip.Addr{netip.MustParseAddr("10.1.0.9")} // the address is cloned too
+	original.Node.Own, clone.Node.Own = hint, hint
+	theirs := mustClaim(t, original, s)
+	store.Lag = 10
+	got := mustClaim(t, clone, s)
+	if there := store.Snapshot(); len(there) != 2 || !slices.Contains(there, theirs) || got.Name == theirs.Name || doubts == 0 {
+		t.Errorf("got %s, there is %+v, %d doubts", got.Name, there, doubts)
+	}
+}
+
+func TestANodeWithoutIdentityClaimsNothing(t *testing.T) {
+	t.Parallel()
+	for _, node := range []block.Node{{Name: "a"}, {MachineID: "b"}} {
+		store := blocktest.NewMem()
+		c := claimer(store, 1)
+		c.Node = node
+		if _, err := c.Claim(t.Context(), sized(t, 16), nil); cnierr.CodeOf(err) != cnierr.BadConfig || len(store.Snapshot()) != 0 {
+			t.Errorf("%+v: %v", node, err)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+)
+
+// The waits between requests for one thing: the first, and the longest. A real wait
+// is 0.5 to 1.5 times as long. If the server says when to come again, the wait is
+// longer by once to twice that time. Otherwise thousands of nodes that the server
+// refused in one second would all come again in the same second.
+const (
+	firstWait = 100 * time.Millisecond
+	longWait  = 5 * time.Second
+)
+
+var (
+	// errHeld says that another node owns a block.
+	errHeld = errors.New("the block belongs to another node")
+	// errAgain says that a block was deleted or created between two requests.
+	errAgain = errors.New("the block has just changed")
+)
+
+// hold makes a block ours or finds that it is ours, and returns the stored block.
+// With errHeld it returns the block of the owner. It trusts only the server, not the
+// answer to an earlier call, so it may be called repeatedly. If the block exists,
+// hold reads it until there is an answer: to create it again would be a useless
+// write, unless it is gone.
+func (c *Claimer) hold(ctx context.Context, want Block) (Block, error) {
+	var got Block
+	exists := false
+	err := c.retry(ctx, func() (err error) {
+		if !exists {
+			got, err = c.Store.Create(ctx, want)
+			exists = errors.Is(err, ErrExists)
+		}
+		if exists {
+			got, err = c.meet(ctx, want.Name)
+			exists = !errors.Is(err, errAgain)
+		}
+		return err
+	})
+	return got, err
+}
+
+// meet finds the owner of a block that exists. It touches our own block, because a
+// reaper that thinks we are gone may be about to delete it.
+func (c *Claimer) meet(ctx context.Context, name string) (Block, error) {
+	there, err := c.Store.Get(ctx, name)
+	if err == nil && !c.Node.owns(there) {
+		return there, errHeld
+	}
+	if err == nil {
+		there, err = c.Store.Touch(ctx, name, there.UID)
+	}
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) {
+		return Block{}, errAgain
+	}
+	return there, err
+}
+
+// retry repeats a request until there is an answer.
+func (c *Claimer) retry(ctx context.Context, do func() error) error {
+	for wait := firstWait; ; wait = min(2*wait, longWait) {
+		err := do()
+		var busy *BusyError
+		asked := errors.As(err, &busy)
+		if !asked && !errors.Is(err, ErrUnknown) && !errors.Is(err, errAgain) {
+			return err
+		}
+		d := time.Duration((0.5 + c.Rand()) * float64(wait))
+		if asked { // never earlier, and not all nodes at once
+			d += time.Duration((1 + c.Rand()) * float64(busy.After))
+		}
+		if stopped := c.Wait(ctx, d); stopped != nil {
+			return fmt.Errorf("%w: %w", stopped, err)
+		}
+	}
+}
+
+// explain completes the error of a claim.
+func (c *Claimer) explain(ctx context.Context, s Space, err error) error {
+	if ctx.Err() != nil && !errors.As(err, new(*cnierr.Error)) {
+		return cnierr.New(cnierr.TryAgain, claiming, s.pool, "check that the API server answers: kubectl get --raw /readyz", "%w", err)
+	}
+	return fmt.Errorf("node %s: %w", c.Node.Name, err)
+}
+
+// Assert confirms that the node still owns its blocks, after a restart and from time
+// to time. If a block is gone, Assert creates it again under its name: etcd may have
+// been restored to a state before the claim, or an operator has deleted the block.
+// Assert returns the blocks that the node has, also when the store does not answer: a
+// block is ours as long as we do not know that another node claimed it. Assert also
+// returns the lost blocks: another node has claimed them. The node must stop leasing
+// their addresses at once. Then the error is Limited, because pods use these
+// addresses already. For a block that does not fit the pool any more, the error is
+// BadConfig, and the node keeps the block.
+func (c *Claimer) Assert(ctx context.Context, s Space, recorded []Block) (kept, lost []Block, err error) {
+	var faults []error
+	for _, b := range recorded {
+		if err := s.Check(b); err != nil { // the pool was changed, but the block is still ours
+			faults = append(faults, err)
+		}
+		got, err := c.assert(ctx, b)
+		switch {
+		case errors.Is(err, errHeld):
+			lost = append(lost, b)
+			faults = append(faults, cnierr.New(cnierr.Limited, "keep block", b.Name,
+				fmt.Sprintf("remove the pods that use RailPool %s from the node: node %s leases the same addresses", s.pool, got.Spec.NodeName),
+				"node %q has claimed it, because it was missing for a while", got.Spec.NodeName))
+		case err != nil:
+			kept = append(kept, b)
+			faults = append(faults, c.explain(ctx, s, err))
+		default:
+			kept = append(kept, got)
+		}
+	}
+	return kept, lost, errors.Join(faults...)
+}
+
+// assert holds a block that we have had. It needs one write if nothing has changed.
+func (c *Claimer) assert(ctx context.Context, b Block) (Block, error) {
+	var got Block
+	err := c.retry(ctx, func() (err error) { got, err = c.Store.Touch(ctx, b.Name, b.UID); return err })
+	if !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrConflict) {
+		return got, err
+	}
+	return c.hold(ctx, Block{Name: b.Name, Spec: b.Spec})
+}

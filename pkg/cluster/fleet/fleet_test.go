@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package fleet
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+)
+
+// cluster has nodes with eight equal rails. Sixteen nodes share eight switches.
+func cluster(count int) []Node {
+	var out []Node
+	for i := range count {
+		n := Node{Name: fmt.Sprintf("gpu-%03d", i)}
+		for r := range 8 {
+			n.Rails = append(n.Rails, Rail{
+				Rail: r, Netdev: fmt.Sprintf("ens%d", r), PCI: fmt.Sprintf("0000:%02x:00.0", 16*r+1), Device: fmt.Sprintf("mlx5_%d", r), Port: 1, State: "ACTIVE",
+				Speed: 400000, MTU: 9000, Vendor: "15b3", DeviceID: "1021", Driver: "mlx5_core 6.8.0", Firmware: "28.39.1002", GIDs: 256,
+				Switch: fmt.Sprintf("leaf-%d-%d", i/16, r), SwitchPort: fmt.Sprintf("swp%d", i%16),
+			})
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// lines returns differences as lines.
+func lines(all []Difference) []string {
+	out := []string{}
+	for _, d := range all {
+		out = append(out, fmt.Sprintf("%s %v %s: %s; %s", d.Node, d.Rails, d.What, d.Is, d.Most))
+	}
+	return out
+}
+
+func TestWhatDiffersIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func([]Node) []Node
+		want   []string
+	}{
+		"equal nodes": {func(n []Node) []Node { return n }, []string{}},
+		"one rail has another MTU": {func(n []Node) []Node { n[7].Rails[3].MTU = 1500; return n }, []string{
+			"gpu-007 [3] MTU: 1500; 9000 on 47 of 48 nodes",
+		}},
+		"a node has another firmware": {func(n []Node) []Node {
+			for r := range n[7].Rails {
+				n[7].Rails[r].Firmware = "28.38.1900"
+			}
+			return n
+		}, []string{"gpu-007 [0 1 2 3 4 5 6 7] firmware: 28.38.1900; 28.39.1002 on 47 of 48 nodes"}},
+		"a port is down and slow": {func(n []Node) []Node { n[7].Rails[3].State, n[7].Rails[3].Speed = "DOWN", 0; return n }, []string{
+			"gpu-007 [3] speed: 0 Mb/s; 400000 Mb/s on 47 of 48 nodes", "gpu-007 [3] state: DOWN; ACTIVE on 47 of 48 nodes",
+		}},
+		"two cables are swapped": {func(n []Node) []Node {
+			n[7].Rails[3].Switch, n[7].Rails[4].Switch = n[7].Rails[4].Switch, n[7].Rails[3].Switch
+			return n
+		}, []string{
+			"gpu-007 [3] switch: leaf-0-4; leaf-0-3 on 15 of 16 nodes that share its other switches",
+			"gpu-007 [4] switch: leaf-0-3; leaf-0-4 on 15 of 16 nodes that share its other switches",
+		}},
+		"a switch is not heard": {func(n []Node) []Node { n[7].Rails[3].Switch = ""; return n }, []string{
+			"gpu-007 [3] switch: ; leaf-0-3 on 15 of 16 nodes that share its other switches",
+		}},
+		// The rails behind it have other numbers, and are the same NICs.
+		"a NIC is missing": {func(n []Node) []Node {
+			n[7].Rails = append(n[7].Rails[:3:3], n[7].Rails[4:]...)
+			for r := range n[7].Rails {
+				n[7].Rails[r].Rail = r
+			}
+			n[7].Rails[5].MTU = 1500
+			return n
+		}, []string{
+			"gpu-007 [] number of rails: 7; 8 on 47 of 48 nodes", "gpu-007 [3] NIC: missing; 0000:31:00.0", "gpu-007 [6] MTU: 1500; 9000 on 47 of 48 nodes",
+		}},
+		"another NIC differs in its type alone": {func(n []Node) []Node {
+			n[7].Rails[3].DeviceID, n[7].Rails[3].Firmware, n[7].Rails[3].Speed = "101b", "20.1", 200000
+			return n
+		}, []string{"gpu-007 [3] type of NIC: 15b3:101b; 15b3:1021 on 47 of 48 nodes"}},
+		"no value has a majority": {func(n []Node) []Node {
+			for i := range n {
+				n[i].Rails[0].MTU = []int{9000, 1500, 4200, 4200}[i%4]
+				n[i].Rails[1].MTU = []int{9000, 1500, 4200, 4200}[i%4]
+			}
+			return n
+		}, []string{" [0 1] MTU: 4200 on 24, 1500 on 12, 9000 on 12; "}},
+		"nodes without rails do not count": {func(n []Node) []Node {
+			for i := range 100 {
+				n = append(n, Node{Name: fmt.Sprintf("cpu-%03d", i)})
+			}
+			return n
+		}, []string{}},
+		"one node": {func(n []Node) []Node { return n[:1] }, []string{}},
+		"no node":  {func([]Node) []Node { return nil }, []string{}},
+		"two nodes, of which the cables of one are swapped": {func(n []Node) []Node {
+			n[0].Rails[3].Switch, n[0].Rails[4].Switch = n[0].Rails[4].Switch, n[0].Rails[3].Switch
+			return n[:2]
+		}, []string{}},
+		// Its own line, and no other.
+		"a node that lies": {func(n []Node) []Node {
+			n[7].Rails = []Rail{{Rail: 31, PCI: n[3].Rails[3].PCI, MTU: -1, Switch: "leaf-0-3"}, {Rail: 30, PCI: n[3].Rails[3].PCI, Switch: "leaf-0-3"}}
+			return n
+		}, nil},
+	} {
+		got := lines(Compare(tt.change(cluster(48))))
+		if tt.want == nil {
+			for _, line := range got {
+				if !strings.HasPrefix(line, "gpu-007 ") {
+					t.Errorf("%s: it says of another node: %s", name, line)
+				}
+			}
+			continue
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+}
+
+func TestAReportIsShortAndHasOnlyPrintableCharacters(t *testing.T) {
+	t.Parallel()
+	evil := strings.Repeat("\x1b[2J\u202e", 100)
+	var ports []inventory.Port
+	for i := range 40 {
+		ports = append(ports, inventory.Port{
+			Rail: &i, Netdev: "ens1", PCI: evil, Device: evil, Number: 1, State: evil, VendorID: evil, DeviceID: evil,
+			Driver: inventory.Driver{Name: evil, Version: evil, Firmware: evil}, GPUs: make([]inventory.GPU, 40),
+		})
+	}
+	ports = append(ports, inventory.Port{Device: "mlx5_9"}) // no rail
+	got := Of(ports, map[string]Connection{"ens1": {evil, evil}}, Report{})
+	if len(got.Rails) != MaxRails {
+		t.Fatalf("%d rails", len(got.Rails))
+	}
+	for _, r := range got.Rails {
+		for _, s := range []string{r.Netdev, r.PCI, r.Device, r.State, r.Vendor, r.DeviceID, r.Driver, r.Firmware, r.Switch, r.SwitchPort} {
+			if len(s) > 64 || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c > '~' }) {
+				t.Errorf("%q", s)
+			}
+		}
+		if len(r.GPUs) > MaxGPUs {
+			t.Errorf("%d GPUs", len(r.GPUs))
+		}
+	}
+}
+
+func TestADeviceOfAPodIsReportedAsBefore(t *testing.T) {
+	t.Parallel()
+	zero := 0
+	port := inventory.Port{Rail: &zero, Netdev: "ens1", PCI: "0000:01:00.0", Device: "mlx5_0", Number: 1, State: "ACTIVE", MTU: 9000, GIDs: inventory.GIDs{Size: 256}}
+	before := Of([]inventory.Port{port}, map[string]Connection{"ens1": {"leaf", "swp1"}}, Report{})
+	port.State, port.GIDs = "AWAY", inventory.GIDs{}
+	if now := Of([]inventory.Port{port}, nil, before); !now.Equal(before) {
+		t.Errorf("%+v, before %+v", now, before)
+	}
+	port.State = "DOWN"
+	if now := Of([]inventory.Port{port}, nil, before); now.Equal(before) {
+		t.Errorf("a port that is down is reported as %+v", now)
+	}
+}

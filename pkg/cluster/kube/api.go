@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package kube stores RailPools, RailBlocks and RailLeases in the Kubernetes API, and
+// answers what claimer and reaper ask about nodes. It also watches the CIDRs of the
+// cluster's Services, and stores what nodes report about their rails.
+//
+// It never decides who owns what, never retries, never caches, and never runs in a
+// plugin. Every method is one request, or one for each page of a list. It implements
+// the stores of packages block and sticky, and sticky's Cluster; the agent and rocectl
+// use it. Read this file first; types.go has the objects, errors.go the meaning of
+// answers.
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	networking "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+)
+
+// Deadline is how long a request may take. It is as long as the API server works on a
+// request, because a busy server must not get the same work twice.
+const Deadline = 60 * time.Second
+
+// pageSize is how many objects one request of a list returns, if the list is read
+// from etcd and not from the API server's cache.
+const pageSize = 500
+
+// API is an API server. Any number of goroutines may use it.
+type API struct {
+	ours, core rest.Interface // of the group roce-cni.io, and of Kubernetes itself
+	networking rest.Interface // of the group networking.k8s.io
+	now        func() time.Time
+	deadline   time.Duration
+}
+
+// Open makes an API from a configuration. It sends nothing. The limits of client-go
+// on requests are off: the caller waits between requests. now is the wall clock: its
+// time is written into blocks for people, and nothing depends on it.
+func Open(cfg *rest.Config, now func() time.Time) (*API, error) {
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	of := func(path string, gv schema.GroupVersion) (*rest.RESTClient, error) {
+		c := rest.CopyConfig(cfg)
+		c.APIPath, c.GroupVersion, c.QPS, c.RateLimiter = path, &gv, -1, nil
+		c.ContentType, c.AcceptContentTypes = "application/json", "application/json"
+		c.NegotiatedSerializer = serializer.NewCodecFactory(newScheme()).WithoutConversion()
+		return rest.RESTClientForConfigAndClient(c, client)
+	}
+	out := &API{now: now, deadline: Deadline}
+	if out.ours, err = of("/apis", Version()); err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	if out.core, err = of("/api", schema.GroupVersion{Version: "v1"}); err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	if out.networking, err = of("/apis", networking.SchemeGroupVersion); err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	return out, nil
+}
+
+// Blocks returns the RailBlocks.
+func (a *API) Blocks() Blocks { return Blocks{a} }
+
+// Pools returns the RailPools.
+func (a *API) Pools() Pools { return Pools{a} }
+
+// Services returns the CIDRs of the cluster's Services.
+func (a *API) Services() Services { return Services{a} }
+
+// Nodes returns the Nodes.
+func (a *API) Nodes() Nodes { return Nodes{a} }
+
+var (
+	_ block.Store    = Blocks{}
+	_ sticky.Cluster = Nodes{}
+)
+
+// do sends a request once, within the deadline, and reads the answer into out
+// unless that is nil.
+func (a *API) do(ctx context.Context, r *rest.Request, what string, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, a.deadline)
+	defer cancel()
+	result := r.MaxRetries(0).Do(ctx) // the error alone would not say what was tried
+	if err := result.Error(); err != nil {
+		return Classify(what, err)
+	}
+	body, err := result.Raw()
+	if err == nil && out != nil {
+		err = json.Unmarshal(body, out)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", block.ErrUnknown, what, err)
+	}
+	return nil
+}
+
+// remove deletes an object with this UID and resourceVersion.
+func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, what string) error {
+	id := types.UID(uid)
+	body, err := json.Marshal(metav1.DeleteOptions{
+		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		Preconditions: &metav1.Preconditions{UID: &id, ResourceVersion: &resourceVersion},
+	})
+	if err != nil {
+		return cnierr.New(cnierr.Bug, what, "", "", "%w", err)
+	}
+	return a.do(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON).Body(body), what, nil)
+}
+
+// onlyMetadata asks for the metadata of the objects of a list. The specification of a
+// pod, with its environment, does not reach this process.
+const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+// any says whether a list has an object, at some time after the call. It asks for the
+// metadata of one object.
+func (a *API) any(ctx context.Context, r *rest.Request, what string) (bool, error) {
+	var page struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	err := a.do(ctx, r.Param("limit", "1").SetHeader("Accept", onlyMetadata), what, &page)
+	return len(page.Items) > 0, err
+}
+
+// items returns the objects of a list. A Cached list is one request. A Latest list
+// shows one moment, even if it has many pages. If that moment is too long ago for the
+// next page, the error is a *block.BusyError.
+func items[T any](ctx context.Context, a *API, client rest.Interface, resource string, params url.Values, f block.Freshness) ([]T, error) {
+	if f == block.Cached {
+		params.Set("resourceVersion", "0")
+	} else {
+		params.Set("limit", strconv.Itoa(pageSize))
+	}
+	var out []T
+	for {
+		request := client.Get().Resource(resource)
+		for key := range params {
+			request = request.Param(key, params.Get(key))
+		}
+		var body json.RawMessage
+		if err := a.do(ctx, request, "list "+resource, &body); err != nil {
+			return nil, err
+		}
+		var page struct {
+			Metadata metav1.ListMeta `json:"metadata"`
+			Items    []T             `json:"items"`
+		}
+		if err := json.Unmarshal(body, &page); err != nil {
+			return nil, cnierr.New(cnierr.Decode, "list", resource, "", "%w", err)
+		}
+		out = append(out, page.Items...)
+		if page.Metadata.Continue == "" {
+			return out, nil
+		}
+		params.Set("continue", page.Metadata.Continue)
+	}
+}

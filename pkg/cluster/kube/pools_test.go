@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kube_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
+)
+
+const (
+	railPool = `{"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailPool", "metadata": {"name": "gpu", "labels": {"a": "b"}},
+		"spec": {"blockSize": 8, "nodeSelector": {"x": "y"}, "template": {"count": 8, "subnets": [{"subnet": "10.{rail}.0.0/16", "ranges": ["10.{rail}.1.0/24"]}]}},
+		"status": {"claimed": 3, "conditions": [{"type": "Valid", "status": "True"}]}}`
+	railPools = `{"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailPoolList", "metadata": {"resourceVersion": "7"}, "items": [` + railPool + `]}`
+)
+
+// want is what package block makes of it.
+func want() block.Pool {
+	return block.Pool{Name: "gpu", Spec: block.PoolSpec{
+		BlockSize: 8, NodeSelector: map[string]string{"x": "y"},
+		Template: &block.Template{Count: 8, Subnets: []block.Subnet{{Subnet: "10.{rail}.0.0/16", Ranges: []string{"10.{rail}.1.0/24"}}}},
+	}}
+}
+
+func TestAllPoolsAreListed(t *testing.T) {
+	t.Parallel()
+	s := serve(t, answer{code: 200, body: railPools})
+	got, err := s.api(t).Pools().All(t.Context())
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%d pools, error %v", len(got), err)
+	}
+	if diff := cmp.Diff(want(), got[0].Pool()); diff != "" || got[0].Status.Claimed != 3 {
+		t.Errorf("status %+v (-want +got)\n%s", got[0].Status, diff)
+	}
+}
+
+func TestReflectorsListAndWatchPools(t *testing.T) {
+	t.Parallel()
+	s := serve(t, answer{code: 200, body: railPools}, answer{code: 200, body: `{"type": "MODIFIED", "object": ` + railPool + `}`})
+	lw := s.api(t).Pools().Watch()
+	listed, err := lw.ListWithContextFunc(t.Context(), metav1.ListOptions{})
+	list, ok := listed.(*kube.RailPoolList)
+	if err != nil || !ok || len(list.Items) != 1 {
+		t.Fatalf("error %v, got %#v", err, listed)
+	}
+	events, err := lw.WatchFuncWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+	e := <-events.ResultChan()
+	changed, ok := e.Object.(*kube.RailPool)
+	if e.Type != watch.Modified || !ok {
+		t.Fatalf("got %#v", e)
+	}
+	for _, p := range []kube.RailPool{list.Items[0], *changed} {
+		if diff := cmp.Diff(want(), p.Pool()); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+	}
+}
+
+func TestAReportWritesNothingButTheStatus(t *testing.T) {
+	t.Parallel()
+	s := serve(t, answer{code: 200, body: railPool}, status(404, "NotFound"))
+	pools := s.api(t).Pools()
+	report := kube.PoolStatus{Blocks: 12, Claimed: 3, Size: 190, Used: 20, Free: 170, Conditions: []metav1.Condition{{
+		Type: kube.ValidCondition, Status: metav1.ConditionTrue, Reason: "Valid", LastTransitionTime: metav1.NewTime(noon()),
+	}}}
+	if err := pools.Report(t.Context(), "gpu", report); err != nil {
+		t.Fatal(err)
+	}
+	r := s.requests()[0]
+	if r.method != http.MethodPatch || r.path != "/apis/roce-cni.io/v1alpha1/railpools/gpu/status" || r.kind != "application/merge-patch+json" {
+		t.Errorf("asked %+v", r)
+	}
+	sent := `{"status": {"blocks": 12, "claimed": 3, "size": 190, "used": 20, "resting": 0, "free": 170, "reserved": 0,
+		"conditions": [{"type": "Valid", "status": "True", "reason": "Valid", "message": "", "lastTransitionTime": "2026-01-02T12:00:00Z"}]}}`
+	if diff := cmp.Diff(decoded(t, sent), decoded(t, r.body)); diff != "" {
+		t.Errorf("(-want +sent)\n%s", diff)
+	}
+	if err := pools.Report(t.Context(), "gone", report); !is(block.ErrNotFound)(err) {
+		t.Errorf("a pool that is gone: %v", err)
+	}
+}
+
+func TestCopiesShareNothingThatChanges(t *testing.T) {
+	t.Parallel()
+	s := serve(t, answer{code: 200, body: railPools})
+	got, err := s.api(t).Pools().All(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := &kube.RailPoolList{Items: got}
+	copies := []*kube.RailPool{got[0].DeepCopyObject().(*kube.RailPool), &list.DeepCopyObject().(*kube.RailPoolList).Items[0]}
+	for _, c := range copies {
+		if diff := cmp.Diff(&got[0], c); diff != "" {
+			t.Errorf("(-original +copy)\n%s", diff)
+		}
+		c.Labels["a"], c.Spec.NodeSelector["x"] = "changed", "changed"
+		c.Spec.Template.Subnets[0].Ranges[0], c.Status.Conditions[0].Type = "changed", "changed"
+	}
+	if diff := cmp.Diff(want(), got[0].Pool()); diff != "" || got[0].Labels["a"] != "b" || got[0].Status.Conditions[0].Type != "Valid" {
+		t.Errorf("the original has changed: %+v\n%s", got[0], diff)
+	}
+
+	block := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Status: kube.BlockStatus{Asserted: metav1.NewMicroTime(time.Unix(5, 0))}}
+	blocks := &kube.RailBlockList{Items: []kube.RailBlock{block}}
+	for _, c := range []*kube.RailBlock{block.DeepCopyObject().(*kube.RailBlock), &blocks.DeepCopyObject().(*kube.RailBlockList).Items[0]} {
+		if diff := cmp.Diff(&block, c); diff != "" {
+			t.Errorf("(-original +copy)\n%s", diff)
+		}
+		c.Labels["a"] = "changed"
+	}
+	if block.Labels["a"] != "b" {
+		t.Error("the original block has changed")
+	}
+}

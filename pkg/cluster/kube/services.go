@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	networking "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+// Services accesses the CIDRs of the Services of a cluster.
+type Services struct{ api *API }
+
+const serviceCIDRs = "servicecidrs"
+
+// Watch returns the list and watch functions for ServiceCIDRs that client-go's reflectors
+// and informers need. The objects are *networking.ServiceCIDR. Kubernetes before 1.33 has
+// none of them.
+func (s Services) Watch() *cache.ListWatch {
+	return cache.NewListWatchFromClient(s.api.networking, serviceCIDRs, "", fields.Everything())
+}
+
+// ServiceCIDRs returns the CIDRs of an object of Watch. An object that is being deleted
+// counts: its Services have their ClusterIPs until it is gone. CIDRs that cannot contain
+// ClusterIPs are left out, and the error names them.
+func ServiceCIDRs(object any) ([]netip.Prefix, error) {
+	o, ok := object.(*networking.ServiceCIDR)
+	if !ok {
+		return nil, cnierr.New(cnierr.Bug, "read ServiceCIDR", "", "", "it is a %T", object)
+	}
+	var out []netip.Prefix
+	var faults []error
+	for _, text := range o.Spec.CIDRs {
+		p, err := netip.ParsePrefix(text)
+		if p = p.Masked(); err != nil || !conf.Service(p) {
+			faults = append(faults, cnierr.New(cnierr.BadConfig, "read ServiceCIDR", o.Name, "kubectl get servicecidrs", "%q is no range of ClusterIPs", text))
+			continue
+		}
+		out = append(out, p)
+	}
+	return out, errors.Join(faults...)
+}
+
+// Fault says what an error of Watch or Served means.
+func (s Services) Fault(err error) error {
+	const what = "read ServiceCIDRs"
+	switch {
+	case apierrors.IsNotFound(err):
+		return cnierr.New(cnierr.NotAvailable, what, "", "start the agent with --service-cluster-ip-range, and the value of this flag of kube-apiserver",
+			"the API server has no ServiceCIDRs, as before Kubernetes 1.33: %w", err)
+	case apierrors.IsForbidden(err):
+		return cnierr.New(cnierr.NotAvailable, what, "", "give the ServiceAccount the rights that conf-examples/deploy/rbac.yaml lists", "%w", err)
+	}
+	return Classify(what, err)
+}
+
+// Served returns nil if the API server lists ServiceCIDRs. The error is that of Fault.
+func (s Services) Served(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.api.deadline)
+	defer cancel()
+	if err := s.api.networking.Get().Resource(serviceCIDRs).Param("limit", "1").MaxRetries(0).Do(ctx).Error(); err != nil {
+		return s.Fault(err)
+	}
+	return nil
+}

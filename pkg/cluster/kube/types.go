@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kube
+
+import (
+	networking "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+)
+
+// Version is the API group of our objects and its version.
+func Version() schema.GroupVersion {
+	return schema.GroupVersion{Group: "roce-cni.io", Version: "v1alpha1"}
+}
+
+// The labels of a RailBlock, which lists use as filters. They repeat its spec and
+// never change.
+const (
+	PoolLabel      = "roce-cni.io/pool"
+	RackLabel      = "roce-cni.io/rack"
+	MachineIDLabel = "roce-cni.io/machine-id"
+)
+
+// RailPool is block.Pool as the API server stores it.
+//
+// +kubebuilder:object:root=true
+type RailPool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	Spec   block.PoolSpec `json:"spec"`
+	Status PoolStatus     `json:"status,omitzero"`
+}
+
+// RailPoolList is a list of them.
+//
+// +kubebuilder:object:root=true
+type RailPoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []RailPool `json:"items"`
+}
+
+// PoolStatus is the reconciler's report about a pool. It is the sum over the racks
+// that the reconciler knows.
+//
+// +kubebuilder:object:generate=true
+type PoolStatus struct {
+	Blocks   int `json:"blocks"`   // how many blocks there are to claim
+	Claimed  int `json:"claimed"`  // how many of them have an owner
+	Size     int `json:"size"`     // slots of all blocks: pods that they are enough for
+	Used     int `json:"used"`     // slots that are leased, by the reports of the owners
+	Resting  int `json:"resting"`  // slots in quarantine
+	Free     int `json:"free"`     // slots that are neither, claimed or not
+	Reserved int `json:"reserved"` // addresses that reservations keep from pods
+	// Conditions has the ones named below.
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// InUse is the finalizer of a RailPool. A deleted pool and its addresses stay until
+// the nodes have released everything that they have of it. No block is claimed from a
+// pool without InUse.
+const InUse = "roce-cni.io/in-use"
+
+// ValidCondition is True for a pool from which blocks may be claimed. Otherwise its
+// message says why not, as block.Pool.Validate and block.Space.Apart do.
+const ValidCondition = "Valid"
+
+// AttentionCondition is True if something of a pool looks wrong that stops no claim, such
+// as a block that does not fit the pool. Its message says what.
+const AttentionCondition = "NeedsAttention"
+
+// RailBlock is block.Block as the API server stores it.
+//
+// +kubebuilder:object:root=true
+type RailBlock struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	Spec   block.Spec  `json:"spec"`
+	Status BlockStatus `json:"status,omitzero"`
+}
+
+// RailBlockList is a list of them.
+//
+// +kubebuilder:object:root=true
+type RailBlockList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+
+	Items []RailBlock `json:"items"`
+}
+
+// BlockStatus is the owner's report about a block.
+//
+// +kubebuilder:object:generate=true
+type BlockStatus struct {
+	// Asserted is the time of the owner's last write of the block, by the owner's
+	// clock. It is for people. It also makes every write a change: without a change,
+	// the API server keeps the old resourceVersion.
+	Asserted metav1.MicroTime `json:"asserted,omitzero"`
+	Usage
+}
+
+// Usage counts the slots of a block. Size is the number of slots that pods may have
+// on all rails. It is the sum of the other fields.
+//
+// +kubebuilder:object:generate=true
+type Usage struct {
+	Size    int `json:"size"`
+	Used    int `json:"used"`    // leased
+	Resting int `json:"resting"` // in quarantine
+	Free    int `json:"free"`
+}
+
+// Pool returns what package block knows of a RailPool.
+func (p *RailPool) Pool() block.Pool { return block.Pool{Name: p.Name, Spec: p.Spec} }
+
+// Block returns what package block knows of a RailBlock.
+func (b *RailBlock) Block() block.Block {
+	return block.Block{
+		Name: b.Name, UID: string(b.UID), ResourceVersion: b.ResourceVersion,
+		Created: b.CreationTimestamp.UTC(), Spec: b.Spec,
+	}
+}
+
+// railBlock returns the object to send to create a block.
+func railBlock(b block.Block) *RailBlock {
+	out := &RailBlock{
+		TypeMeta:   metav1.TypeMeta{APIVersion: Version().String(), Kind: "RailBlock"},
+		ObjectMeta: metav1.ObjectMeta{Name: b.Name, Labels: map[string]string{PoolLabel: b.Spec.Pool, MachineIDLabel: b.Spec.MachineID}},
+		Spec:       b.Spec,
+	}
+	if b.Spec.Rack != "" {
+		out.Labels[RackLabel] = b.Spec.Rack
+	}
+	return out
+}
+
+// newScheme knows our types and ServiceCIDRs, so that client-go can decode what a watch
+// sends.
+func newScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	s.AddKnownTypes(Version(), &RailPool{}, &RailPoolList{}, &RailBlock{}, &RailBlockList{})
+	metav1.AddToGroupVersion(s, Version())
+	s.AddKnownTypes(networking.SchemeGroupVersion, &networking.ServiceCIDR{}, &networking.ServiceCIDRList{})
+	metav1.AddToGroupVersion(s, networking.SchemeGroupVersion)
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"}) // Status is always of that one
+	return s
+}

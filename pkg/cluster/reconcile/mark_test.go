@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package reconcile_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+)
+
+// stepsFor looks every two seconds for a while.
+func (c *cluster) stepsFor(d time.Duration) {
+	for end := c.now + d; c.now < end; c.now += 2 * time.Second {
+		_ = c.Run(c.t.Context()) // what ends it is Wait's
+	}
+}
+
+// there fails the test unless these are the pools; a star is behind the name of one
+// that is in use.
+func (c *cluster) there(want ...string) {
+	c.t.Helper()
+	var got []string
+	for _, p := range c.pools {
+		got = append(got, p.Name+map[bool]string{true: "*"}[p.InUse])
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		c.t.Errorf("after %v there are %v, want %v\n%s", c.now, got, want, c.log.String())
+	}
+}
+
+func TestAPoolIsMarkedAtOnceIfItMayBeClaimedOf(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t,
+		poolOf(t, "younger", 2, `{"rails": [{"subnets": [{"subnet": "10.1.0.0/25"}]}], "nodeSelector": {"gpu": "yes"}}`),
+		poolOf(t, "older", 1, flat),
+		poolOf(t, "bad", 3, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/33"}]}]}`),
+		poolOf(t, "elsewhere", 4, `{"fabric": "storage", "rails": [{"subnets": [{"subnet": "10.1.0.0/25"}]}]}`),
+	)
+	c.join("plain", nil)
+	c.stepsFor(2 * time.Second)
+	c.there("bad", "elsewhere*", "older*", "younger")
+	for name, want := range map[string]string{"bad": "10.9.0.0/33", "younger": `addresses of RailPool "older"`, "older": "", "elsewhere": ""} {
+		if err := c.said[name].Fault; (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	c.pools = append(c.pools, poolOf(t, "new", 5, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`))
+	c.stepsFor(2 * time.Second)
+	c.there("bad", "elsewhere*", "new*", "older*", "younger")
+	c.stepsFor(10 * time.Second)
+	if s, said := c.said["new"]; !said || s.Fault != nil {
+		t.Errorf("what is said of the new one: %v, %v", said, s.Fault)
+	}
+}
+
+func TestADeletedPoolGoesWhenNothingOfItIsInUse(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	c.stepsFor(2 * time.Second)
+	b := c.claim("p", "", 1, "n")
+	c.pools[0].Deleted = true
+	second := poolOf(t, "second", 2, flat)
+	c.pools = append(c.pools, second)
+	c.stepsFor(time.Hour)
+	c.there("p*", "second")
+	if s := c.said["p"]; s.Fault == nil || !strings.Contains(s.Fault.Error(), "1 are left") {
+		t.Errorf("what is said of it: %v", s.Fault)
+	}
+	if err := c.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
+		t.Fatal(err)
+	}
+	c.stepsFor(40 * time.Second)
+	c.claim("p", "", 2, "late") // by a node that has not heard of it
+	c.stepsFor(2 * time.Minute)
+	c.there("p*", "second")
+	late := c.Snapshot()[0]
+	if err := c.Delete(t.Context(), late.Name, late.UID, late.ResourceVersion); err != nil {
+		t.Fatal(err)
+	}
+	c.stepsFor(58 * time.Second)
+	c.there("p*", "second")
+	c.stepsFor(24 * time.Second)
+	c.there("second*")
+	if !strings.Contains(c.log.String(), "all of its blocks were released") {
+		t.Errorf("the log is silent:\n%s", c.log.String())
+	}
+}
+
+// TestAMinuteWithoutALookDoesNotCount has the API server be away: nodes that had not
+// heard of the deletion have not heard of it meanwhile, either.
+func TestAMinuteWithoutALookDoesNotCount(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	c.stepsFor(2 * time.Second)
+	c.pools[0].Deleted = true
+	c.stepsFor(20 * time.Second)
+	c.away = block.ErrUnknown
+	c.stepsFor(10 * time.Minute)
+	c.away = nil
+	c.stepsFor(56 * time.Second)
+	c.there("p*")
+	c.stepsFor(10 * time.Second)
+	c.there()
+}
+
+// TestAPoolThatMayHaveBeenMarkedKeepsItsAddresses gets no answer for the older of two.
+func TestAPoolThatMayHaveBeenMarkedKeepsItsAddresses(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "older", 1, flat), poolOf(t, "younger", 2, flat), poolOf(t, "elsewhere", 3, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/25"}]}]}`))
+	c.unanswered = "older"
+	c.stepsFor(2 * time.Second)
+	c.there("elsewhere*", "older", "younger")
+	c.unanswered = ""
+	c.stepsFor(10 * time.Second)
+	c.there("elsewhere*", "older*", "younger")
+}
+
+// TestNodesAreNotListedBecausePoolsAreLookedAt counts what costs a large cluster.
+func TestNodesAreNotListedBecausePoolsAreLookedAt(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat), poolOf(t, "q", 2, flat))
+	c.refuse = errors.New("it may not")
+	c.stepsFor(9 * time.Minute)
+	if c.steps < 270 || c.lists != 1 || c.marks < 50 || c.marks > 60 {
+		t.Errorf("%d glances, %d lists of nodes, %d tries to mark a pool", c.steps, c.lists, c.marks)
+	}
+	if n := strings.Count(c.log.String(), "level=WARN"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, c.log.String())
+	}
+	c.refuse, c.away = nil, block.ErrUnknown
+	c.stepsFor(4 * time.Second)
+	c.away = nil
+	c.stepsFor(4 * time.Second)
+	c.there("p*", "q")
+	if !strings.Contains(c.log.String(), "marked again") {
+		t.Errorf("the log is silent:\n%s", c.log.String())
+	}
+}
+
+// TestADeletedPoolHasNoStickyAddresses has a lease that no node holds.
+func TestADeletedPoolHasNoStickyAddresses(t *testing.T) {
+	t.Parallel()
+	p := poolOf(t, "p", 1, kept)
+	for deleted, ttl := range map[bool]time.Duration{false: 3 * time.Hour, true: 0} {
+		c := newCluster(t, p)
+		c.join("n", nil)
+		c.release(c.hold("trainer-0", "n"))
+		c.pools[0].Deleted = deleted
+		o, err := c.Overview(t.Context())
+		if err != nil || len(o.Idle) != 1 || o.Idle[0].TTL != ttl {
+			t.Errorf("deleted %v: %+v, %v", deleted, o.Idle, err)
+		}
+	}
+}
+
+// TestADeletedPoolSaysWhatItWaitsFor has a node hold a slot, and no block.
+func TestADeletedPoolSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, kept), poolOf(t, "q", 2, flat))
+	c.join("n", nil)
+	l := c.hold("trainer-0", "n")
+	c.pools[0].Deleted = true
+	for _, want := range []string{"1 are left", "no node has any of its blocks"} {
+		c.rounds(10 * time.Minute)
+		if err := c.said["p"].Fault; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		if l.Spec.Holder != (sticky.Holder{}) {
+			c.release(l)
+			l.Spec.Holder = sticky.Holder{}
+		}
+	}
+}
+
+// TestWhatNodesHaveIsMarkedFirst has blocks of the younger of two pools without marks:
+// it was made again after a deletion by mistake, or a version made it that knew none.
+func TestWhatNodesHaveIsMarkedFirst(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "older", 1, flat), poolOf(t, "younger", 2, flat))
+	c.claim("younger", "", 1, "n")
+	c.stepsFor(12 * time.Second)
+	c.there("older", "younger*")
+}
+
+// TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone has an operator take the mark off a
+// deleted pool by hand, and make it again.
+func TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone(t *testing.T) {
+	t.Parallel()
+	gone := poolOf(t, "gone", 3, flat)
+	c := newCluster(t, poolOf(t, "waits", 1, flat))
+	c.claim("gone", "", 1, "n")
+	c.claim("gone", "", 2, "m")
+	c.stepsFor(12 * time.Second)
+	c.there("waits")
+	if s := c.said["waits"]; s.Fault == nil || !strings.Contains(s.Fault.Error(), "there are blocks of RailPool gone, which is gone") {
+		t.Errorf("what is said of it: %v", s.Fault)
+	}
+	c.pools = append(c.pools, gone)
+	c.stepsFor(2 * time.Second)
+	c.there("gone*", "waits")
+	c.pools[1].Deleted = true
+	for _, b := range c.Snapshot() {
+		if err := c.Delete(t.Context(), b.Name, b.UID, b.ResourceVersion); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.stepsFor(90 * time.Second)
+	c.there("waits*")
+	// The reaper remembers pools that were in use and were not released. One block of such
+	// a pool is enough.
+	c.claim("gone", "", 1, "n")
+	c.pools = append(c.pools, poolOf(t, "second", 4, `{"rails": [{"subnets": [{"subnet": "10.8.0.0/24"}]}]}`))
+	c.stepsFor(12 * time.Second)
+	c.there("second*", "waits*")
+	c.claim("waits", "", 1, "n")
+	c.pools = []agent.Pool{poolOf(t, "third", 5, `{"rails": [{"subnets": [{"subnet": "10.9.0.0/24"}]}]}`)}
+	c.stepsFor(12 * time.Second)
+	c.there("third")
+}
+
+// TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool has an attacker with the token of
+// one node.
+func TestBlocksOfOneNodeForAPoolThatNeverExistedStopNoPool(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "new", 1, flat))
+	c.claim("nosuch", "", 0, "foe")
+	c.claim("nosuch", "", 1, "foe")
+	c.claim("nosuch-either", "", 0, "foe")
+	c.stepsFor(2 * time.Second)
+	c.there("new*")
+	if n := strings.Count(c.log.String(), "one node has blocks of a RailPool that does not exist"); n != 2 {
+		t.Errorf("it is logged %d times, want once for each pool:\n%s", n, c.log.String())
+	}
+}
+
+// TestWhatIsWrongWithAPoolIsReported has a pool without a free slot, of which nothing can
+// be claimed, and a block of another size, which stops no claim.
+func TestWhatIsWrongWithAPoolIsReported(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t,
+		poolOf(t, "reserved", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "reservations": [{"ranges": ["10.0.0.0/24"], "reason": "all"}]}`),
+		poolOf(t, "resized", 2, `{"blockSize": 32, "rails": [{"subnets": [{"subnet": "10.1.0.0/24"}]}]}`),
+	)
+	c.claim("resized", "", 1, "n")
+	c.stepsFor(2 * time.Second)
+	for name, want := range map[string]string{"reserved": "no host index is usable", "resized": "it has 16 host indexes, the blocks of the pool have 32"} {
+		if s := c.said[name]; !strings.Contains(fmt.Sprint(s.Fault, s.Attention), want) || (s.Fault == nil) == (s.Attention == nil) {
+			t.Errorf("%s: fault %v, attention %v", name, s.Fault, s.Attention)
+		}
+	}
+}
+
+func TestANodeWithMoreBlocksThanThePoolAllowsIsReported(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, `{"maxBlocksPerNode": 2, "rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}]}`))
+	c.claim("p", "", 1, "n")
+	c.claim("p", "", 2, "n")
+	c.claim("p", "", 3, "m")
+	c.stepsFor(2 * time.Second)
+	if s := c.said["p"]; s.Attention != nil {
+		t.Errorf("two blocks: %v", s.Attention)
+	}
+	c.claim("p", "", 4, "n")
+	c.rounds(20 * time.Minute)
+	if s := c.said["p"]; s.Attention == nil || !strings.Contains(s.Attention.Error(), `blocks of node "n"`) || s.Fault != nil {
+		t.Errorf("three blocks: %v, fault %v", s.Attention, s.Fault)
+	}
+}

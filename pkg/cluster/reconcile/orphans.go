@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+)
+
+// Orphan is a block with an owner that is gone or was replaced.
+type Orphan struct {
+	Block
+	Owner block.OwnerState // Gone or Replaced
+	Bound bool             // a pod is bound to the name of a node that is gone
+	For   time.Duration    // since it was first seen in this state
+}
+
+// Idle is a lease without holder, or with a holder that is gone, was replaced, or does
+// not run the pod.
+type Idle struct {
+	sticky.Lease
+	Owner block.OwnerState // of the holder; "": there is none
+	Bound bool             // a pod is bound to the name of a node that is gone
+	// Absent says that the pod is not bound to the holder, which is there.
+	Absent bool
+	// TTL is how long the pool keeps it. It is 0 if the pool is gone or not sticky.
+	TTL time.Duration
+	// Useless is for a lease that an operator keeps for a pod. It says why the pod
+	// does not get this lease, "" if the pod gets it.
+	Useless string
+}
+
+// Overview is what people want to know of the objects of all nodes.
+type Overview struct {
+	Orphans  []Orphan  // the blocks without a living owner
+	Idle     []Idle    // the leases that no node uses
+	Holdings []Holding // what each node has of each pool, those with the most first
+}
+
+// Overview looks at the cluster, and changes nothing.
+func (r *Reconciler) Overview(ctx context.Context) (Overview, error) {
+	w, err := r.look(ctx)
+	if err != nil {
+		return Overview{}, err
+	}
+	nodes, _ := w.known()
+	return Overview{r.orphans(w, nodes), w.idle(nodes), w.holdings()}, nil
+}
+
+func (r *Reconciler) orphans(w world, nodes block.Nodes) []Orphan {
+	var out []Orphan
+	for _, b := range w.blocks {
+		if state := nodes.Owner(b.Spec); state != block.Here {
+			o := Orphan{Block: b, Owner: state, Bound: w.bound[b.Spec.NodeName]}
+			if since, gone := r.sightings.Since(b.Block); gone {
+				o.For = r.Now() - since
+			}
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func (w world) idle(nodes block.Nodes) []Idle {
+	var out []Idle
+	terms := w.terms()
+	for _, l := range w.leases {
+		i := Idle{Lease: l, TTL: terms[l.Spec.Pool].TTL}
+		if holder := l.Spec.Holder; holder != (sticky.Holder{}) {
+			i.Owner = nodes.Owner(block.Spec{NodeName: holder.NodeName, MachineID: holder.MachineID})
+			i.Bound = i.Owner == block.Gone && w.bound[holder.NodeName]
+		}
+		if l.Spec.Keep {
+			i.Useless = w.useless(l)
+		}
+		_, i.Absent = w.absent[l.UID]
+		if i.Owner != block.Here || i.Absent {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// useless says why no node would find a lease when its pod starts. It returns "" if a
+// node would find it.
+func (w world) useless(l sticky.Lease) string {
+	at := slices.IndexFunc(w.pools, func(p agent.Pool) bool { return p.Name == l.Spec.Pool && !p.Deleted })
+	if at < 0 {
+		return fmt.Sprintf("there is no RailPool %q", l.Spec.Pool)
+	}
+	p := w.pools[at]
+	slots, err := p.Slots(l.Spec.Rack)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("RailPool %q has a fault, or no rack %q", p.Name, l.Spec.Rack)
+	case p.Spec.Sticky == nil:
+		return fmt.Sprintf("RailPool %q is not sticky", p.Name)
+	case slots.Name(l.Spec.Slot) != l.Name:
+		return fmt.Sprintf("in RailPool %q its name would be %s", p.Name, slots.Name(l.Spec.Slot))
+	case !slots.Has(l.Spec.Slot):
+		return fmt.Sprintf("host index %d is outside sticky.slots %s of RailPool %q, or excluded, or reserved", l.Spec.Slot, p.Spec.Sticky.Slots, p.Name)
+	}
+	return ""
+}

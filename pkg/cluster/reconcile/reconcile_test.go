@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package reconcile_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
+	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
+)
+
+// cluster is a cluster, which is looked at every ten minutes of its clock.
+type cluster struct {
+	*blocktest.Mem
+	kept                *stickytest.Mem
+	t                   *testing.T
+	now                 time.Duration
+	nodes               []reconcile.Node
+	bound               map[string]bool
+	absent              map[string]bool // pods that are not bound to any node, by name
+	pools               []agent.Pool
+	usage               map[string]agent.Usage
+	unseen              map[string]bool // nodes that a list lacks, but no other request
+	err                 error           // of lists of nodes
+	away                error           // of lists of pools
+	refuse              error           // of marks
+	unanswered          string          // the pool with a mark that gets no answer
+	steps, lists, marks int
+	said                map[string]reconcile.Summary
+	log                 bytes.Buffer
+
+	*reconcile.Reconciler
+}
+
+func newCluster(t *testing.T, pools ...agent.Pool) *cluster {
+	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, said: map[string]reconcile.Summary{}}
+	c.Reconciler = reconcile.New(reconcile.Config{
+		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Lull: time.Minute, Now: func() time.Duration { return c.now }, Date: c.date,
+		Wait: func(context.Context, time.Duration) error { return errors.New("one round is enough") },
+		Log:  slog.New(slog.NewTextHandler(&c.log, nil)),
+	})
+	c.kept.Now = c.date
+	return c
+}
+
+func (c *cluster) date() time.Time { return time.Unix(1_700_000_000, 0).Add(c.now) }
+
+func (c *cluster) Machine(_ context.Context, name string) (string, error) {
+	for _, n := range c.nodes {
+		if n.Name == name {
+			return n.MachineID, nil
+		}
+	}
+	return "", block.ErrNotFound
+}
+
+func (c *cluster) Bound(_ context.Context, name string) (bool, error) { return c.bound[name], nil }
+
+func (c *cluster) Ready(_ context.Context, name string) (bool, error) {
+	return slices.ContainsFunc(c.nodes, func(n reconcile.Node) bool { return n.Name == name && n.Ready }), c.err
+}
+
+func (c *cluster) Runs(_ context.Context, _, pod, _ string) (bool, error) {
+	return !c.absent[pod], c.err
+}
+
+func (c *cluster) Nodes(context.Context) ([]reconcile.Node, error) {
+	c.lists++
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(n reconcile.Node) bool { return c.unseen[n.Name] }), c.err
+}
+
+func (c *cluster) Pools(context.Context) ([]agent.Pool, error) {
+	c.steps++
+	return slices.Clone(c.pools), c.away
+}
+
+func (c *cluster) Mark(_ context.Context, pool string) error {
+	i := slices.IndexFunc(c.pools, func(p agent.Pool) bool { return p.Name == pool })
+	if c.marks++; c.refuse != nil {
+		return c.refuse
+	}
+	if pool == c.unanswered {
+		return block.ErrUnknown
+	}
+	if c.pools[i].Deleted {
+		c.pools = slices.Delete(c.pools, i, i+1)
+		return nil
+	}
+	c.pools[i].InUse = true
+	return nil
+}
+
+func (c *cluster) Strangers(_ context.Context, pools []string) ([]block.Block, error) {
+	return slices.DeleteFunc(c.Snapshot(), func(b block.Block) bool { return slices.Contains(pools, b.Spec.Pool) }), nil
+}
+
+func (c *cluster) Used(_ context.Context, pool string) (bool, error) {
+	used := slices.ContainsFunc(c.Snapshot(), func(b block.Block) bool { return b.Spec.Pool == pool })
+	return used, nil
+}
+
+func (c *cluster) Blocks(context.Context) ([]reconcile.Block, error) {
+	var out []reconcile.Block
+	for _, b := range c.Snapshot() {
+		out = append(out, reconcile.Block{Block: b, Usage: c.usage[b.Name]})
+	}
+	return out, nil
+}
+
+func (c *cluster) Report(_ context.Context, pool string, s reconcile.Summary) error {
+	c.said[pool] = s
+	return nil
+}
+
+// claim makes a block of a node, which joins if it is not there.
+func (c *cluster) claim(pool, rack string, index int, node string) block.Block {
+	c.t.Helper()
+	name := pool
+	if rack != "" {
+		name += "." + rack
+	}
+	b, err := c.Create(c.t.Context(), block.Block{
+		Name: name + "-" + string(rune('0'+index)),
+		Spec: block.Spec{Pool: pool, Rack: rack, Index: index, Size: 16, NodeName: node, MachineID: "machine-of-" + node},
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.join(node, nil)
+	return b
+}
+
+func (c *cluster) join(node string, labels map[string]string) {
+	c.leave(node)
+	c.nodes = append(c.nodes, reconcile.Node{Name: node, MachineID: "machine-of-" + node, Labels: labels, Ready: true})
+}
+
+func (c *cluster) leave(node string) {
+	c.nodes = slices.DeleteFunc(c.nodes, func(n reconcile.Node) bool { return n.Name == node })
+}
+
+// rounds looks every ten minutes for a while.
+func (c *cluster) rounds(d time.Duration) {
+	for end := c.now + d; c.now < end; c.now += 10 * time.Minute {
+		_ = c.Run(c.t.Context()) // what ends it is Wait's
+	}
+}
+
+// owners fails the test unless these nodes have the blocks.
+func (c *cluster) owners(want ...string) {
+	c.t.Helper()
+	var got []string
+	for _, b := range c.Snapshot() {
+		got = append(got, b.Spec.NodeName)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		c.t.Errorf("after %v: (-want +got)\n%s\n%s", c.now, diff, c.log.String())
+	}
+}
+
+func poolOf(t *testing.T, name string, created int, spec string) agent.Pool {
+	t.Helper()
+	p := agent.Pool{Pool: block.Pool{Name: name}, UID: "uid-of-" + name, Created: time.Unix(int64(created), 0)}
+	d := json.NewDecoder(strings.NewReader(spec))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&p.Spec); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+const flat = `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}, {"subnets": [{"subnet": "10.1.0.0/24"}]}]}`
+
+func TestABlockIsFreedWhenItsNodeWasGoneForAnHour(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	c.claim("p", "", 1, "stays")
+	c.claim("p", "", 2, "goes")
+	c.rounds(2 * time.Hour)
+	c.leave("goes")
+	c.rounds(time.Hour)
+	c.owners("goes", "stays")
+	c.rounds(20 * time.Minute)
+	c.owners("stays")
+	if !strings.Contains(c.log.String(), "freed a block") {
+		t.Errorf("the log is silent:\n%s", c.log.String())
+	}
+}
+
+func TestABlockStays(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(c *cluster, b block.Block){
+		"when the node is back before the hour is over": func(c *cluster, _ block.Block) {
+			c.leave("n")
+			c.rounds(50 * time.Minute)
+			c.join("n", nil)
+			c.rounds(10 * time.Minute)
+			c.leave("n")
+			c.rounds(50 * time.Minute)
+		},
+		"as long as a pod is bound to the node": func(c *cluster, _ block.Block) {
+			c.bound["n"] = true
+			c.leave("n")
+			c.rounds(24 * time.Hour)
+		},
+		"when the list lacks a node that lives": func(c *cluster, _ block.Block) {
+			c.unseen["n"] = true
+			c.rounds(24 * time.Hour)
+		},
+		"when its owner writes it": func(c *cluster, b block.Block) {
+			c.leave("n")
+			for range 24 {
+				c.rounds(50 * time.Minute)
+				if _, err := c.Touch(c.t.Context(), b.Name, b.UID); err != nil {
+					c.t.Fatal(err)
+				}
+			}
+		},
+		"when nodes cannot be listed": func(c *cluster, _ block.Block) {
+			c.err = block.ErrUnknown
+			c.rounds(24 * time.Hour)
+			if !strings.Contains(c.log.String(), "not completed") {
+				c.t.Errorf("the log is silent:\n%s", c.log.String())
+			}
+		},
+		"when there are no nodes at all": func(c *cluster, _ block.Block) {
+			c.nodes = nil
+			c.rounds(24 * time.Hour)
+		},
+		"when one only asks": func(c *cluster, _ block.Block) {
+			c.leave("n")
+			for ; c.now < 24*time.Hour; c.now += 10 * time.Minute {
+				if _, err := c.Overview(c.t.Context()); err != nil {
+					c.t.Fatal(err)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, poolOf(t, "p", 1, flat))
+			c.claim("p", "", 1, "another")
+			b := c.claim("p", "", 2, "n")
+			test(c, b)
+			c.owners("another", "n")
+		})
+	}
+}
+
+func TestABlockOfAReplacedMachineIsFreedThoughPodsRunUnderItsName(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	c.claim("p", "", 1, "n")
+	c.nodes[0].MachineID, c.bound["n"] = "a new one", true
+	c.rounds(time.Hour)
+	c.owners("n")
+	c.rounds(20 * time.Minute)
+	c.owners()
+}
+
+func TestOrphansSayWhatIsInTheWay(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "p", 1, flat))
+	c.claim("p", "", 1, "here")
+	c.claim("p", "", 2, "gone")
+	c.claim("p", "", 3, "with-pods")
+	c.claim("p", "", 4, "replaced")
+	c.leave("gone")
+	c.leave("with-pods")
+	c.bound["with-pods"] = true
+	c.nodes[len(c.nodes)-1].MachineID = "a new one"
+	if _, err := c.Overview(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.now += time.Minute
+	o, err := c.Overview(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := o.Orphans
+	slices.SortFunc(got, func(a, b reconcile.Orphan) int { return strings.Compare(a.Name, b.Name) })
+	want := []reconcile.Orphan{
+		{Owner: block.Gone, For: time.Minute},
+		{Owner: block.Gone, Bound: true},
+		{Owner: block.Replaced, For: time.Minute},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(reconcile.Orphan{}, "Block")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestASummaryAddsUpWhatTheOwnersSay(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t,
+		poolOf(t, "p", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}, {"subnets": [{"subnet": "10.1.0.0/24"}]}], "reservations": [{"ranges": ["10.0.0.10-10.0.0.12", "10.1.0.11"], "reason": "switches"}]}`),
+		poolOf(t, "racked", 2, `{"rails": [{"subnets": [{"subnet": "10.2.{rack}.0/24"}]}], "rackLabel": "rack"}`),
+		poolOf(t, "table", 3, `{"racks": [{"name": "a", "rails": [{"subnets": [{"subnet": "10.3.0.0/24"}]}]}, {"name": "b", "rails": [{"subnets": [{"subnet": "10.3.1.0/24"}]}]}], "rackLabel": "rack"}`),
+	)
+	c.claim("p", "", 1, "n1")
+	c.claim("p", "", 2, "n2")
+	c.claim("p", "", 3, "narrowed")
+	c.pools[0].Spec.Rails[0].Subnets[0].Exclude = []string{"10.0.0.48/28"}
+	c.claim("racked", "7", 2, "n3")
+	c.join("n3", map[string]string{"rack": "7"})
+	c.join("n4", map[string]string{"rack": "8"})
+	c.usage = map[string]agent.Usage{"p-1": {Used: 3, Resting: 2}, "p-2": {Used: 4}}
+	c.rounds(10 * time.Minute)
+	want := map[string]reconcile.Summary{
+		"p":      {Blocks: 15, Claimed: 2, Usage: agent.Usage{Size: 235, Used: 7, Resting: 2, Free: 226}, Reserved: 4},
+		"racked": {Blocks: 32, Claimed: 1, Usage: agent.Usage{Size: 508, Free: 508}},
+		"table":  {Blocks: 32, Usage: agent.Usage{Size: 508, Free: 508}},
+	}
+	if diff := cmp.Diff(want, c.said, cmpopts.IgnoreFields(reconcile.Summary{}, "Fault")); diff != "" {
+		t.Error(diff)
+	}
+	for name, s := range c.said { // that a node has a rack which is none of the table's is the node's fault
+		if s.Fault != nil {
+			t.Errorf("%s: %v", name, s.Fault)
+		}
+	}
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+)
+
+// aligner executes plan.Align with the kernel and RDMA of a pod. It looks where the
+// kernel put each GID, and computes only how many fillers to set at once. So it is
+// right when the driver hides the entries of other pods, when an address takes two
+// entries (RoCE v1 and v2), and when others use the table at the same time.
+type aligner struct{ *pod }
+
+// Do implements apply.Single.
+func (a aligner) Do(ctx context.Context, op plan.Op) error {
+	want, ok := op.Kind.(plan.Align)
+	if !ok {
+		return cnierr.New(cnierr.Bug, "align", fmt.Sprintf("%T", op.Kind), "", "it is no alignment")
+	}
+	if want.Rails[0].At != nil {
+		return a.restore(ctx, want.Rails)
+	}
+	var rails []*filling
+	most := 0
+	for _, r := range want.Rails {
+		f := &filling{AlignRail: r, at: make([]int, len(r.Addresses))}
+		if err := a.locate(ctx, f, 0, nil); err != nil {
+			return err
+		}
+		rails, most = append(rails, f), max(most, len(r.Addresses))
+	}
+	to := max(0, int(want.Index))
+	for i := range most {
+		if err := a.level(ctx, rails, i, to); err != nil {
+			return err
+		}
+		to = 0
+	}
+	return a.empty(ctx, rails)
+}
+
+// Undo implements apply.Single. The kernel removes fillers with their link.
+func (aligner) Undo(context.Context, plan.Op) error { return nil }
+
+// Check implements apply.Single. Each GID is checked by its own operation, at the
+// index that ADD found.
+func (aligner) Check(context.Context, plan.Op) error { return nil }
+
+// filling is a rail while its table is filled.
+type filling struct {
+	plan.AlignRail
+	at      []int               // GID indexes of the addresses
+	fillers plan.Ops            // on the link now
+	used    map[netip.Addr]bool // not to be used as fillers: set before, or in the table already
+	room    int                 // how many fillers are still to be set
+}
+
+func (f *filling) String() string {
+	return fmt.Sprintf("%s (%s/%d)", f.Link, f.Device.Name, f.Device.Port)
+}
+
+// set returns the operations that set the addresses from i on.
+func (f *filling) set(i int) plan.Ops {
+	var out plan.Ops
+	for _, p := range slices.Concat(f.Addresses[i:], f.Others) {
+		out = append(out, plan.InPod(plan.Address{Link: f.Link, Prefix: p})...)
+	}
+	return out
+}
+
+const (
+	aligning = "align GID index of"
+	// maxRounds is how often rails are made level. Each round has a higher index.
+	maxRounds = 32
+	// maxFillers is how many fillers are set at once. If the driver hides entries,
+	// some of them may get an index that is too high.
+	maxFillers = 16
+)
+
+// level gives address i of all rails the same index: to, or the highest that a rail
+// has if to is 0.
+func (a aligner) level(ctx context.Context, rails []*filling, i, to int) error {
+	rails = slices.DeleteFunc(slices.Clone(rails), func(f *filling) bool { return len(f.Addresses) <= i })
+	for range maxRounds {
+		high := slices.MaxFunc(rails, func(x, y *filling) int { return cmp.Compare(x.at[i], y.at[i]) })
+		if to > 0 && high.at[i] > to {
+			return a.taken(high, i, to)
+		}
+		target := max(to, high.at[i])
+		low := slices.DeleteFunc(slices.Clone(rails), func(f *filling) bool { return f.at[i] == target })
+		if len(low) == 0 {
+			return nil
+		}
+		if err := a.raise(ctx, low, i, target); err != nil {
+			return err
+		}
+	}
+	return cnierr.New(cnierr.NoGID, aligning, rails[0].String(), "delete pods on these NICs, or set rdma.gidIndex to any",
+		"after %d attempts no index is free on all rails", maxRounds)
+}
+
+// raise moves address i of rails, and those behind it, to the lowest free index from
+// to on.
+func (a aligner) raise(ctx context.Context, low []*filling, i, to int) (err error) {
+	over := map[*filling]plan.Ops{}
+	defer func() {
+		if err != nil {
+			for f, ops := range over {
+				f.fillers = append(f.fillers, ops...)
+			}
+		}
+	}()
+	var off plan.Ops
+	for _, f := range low {
+		if err := a.measure(f, i, to); err != nil {
+			return err
+		}
+		off = append(off, f.set(i)...)
+	}
+	if err := a.Kernel.Undo(ctx, off...); err != nil {
+		return err
+	}
+	for {
+		more, err := a.fill(ctx, low, i, to, over)
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+	}
+	var all plan.Ops
+	for _, f := range low {
+		all = append(all, over[f]...)
+	}
+	if len(all) > 0 {
+		if err := a.Kernel.Undo(ctx, all...); err != nil {
+			return err
+		}
+	}
+	if err := a.Kernel.Do(ctx, off...); err != nil {
+		return err
+	}
+	for _, f := range low {
+		if err := a.locate(ctx, f, i, addresses(over[f])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measure computes how many fillers a rail needs below an index, as far as the pod
+// sees the table.
+func (a aligner) measure(f *filling, i, to int) error {
+	entries, size, err := a.rdma.Before(rdma.Pod, f.Device, to+1)
+	if err != nil {
+		return err
+	}
+	if size <= to {
+		return cnierr.New(cnierr.NoGID, aligning, f.String(), "delete pods on the NIC that has the higher index, or set rdma.gidIndex to any",
+			"want index %d, and the table has %d entries", to, size)
+	}
+	if f.used == nil {
+		f.used = map[netip.Addr]bool{}
+	}
+	free, width := to, 0
+	moving := addresses(f.set(i))
+	for _, e := range entries {
+		f.used[e.GID] = true // a filler of an ADD that was killed
+		own := a.rdma.Has(f.Link, e)
+		if own && e.GID == f.Addresses[i].Addr() {
+			width++
+		}
+		if e.Index < to && !(own && slices.Contains(moving, e.GID)) {
+			free--
+		}
+	}
+	f.room = free / max(width, 1)
+	return nil
+}
+
+// fill sets some fillers on each rail that has room for them, and returns whether it
+// set any. It removes those from fillers that are too high, and adds them to over.
+func (a aligner) fill(ctx context.Context, low []*filling, i, to int, over map[*filling]plan.Ops) (more bool, err error) {
+	var all plan.Ops
+	of := map[*filling]plan.Ops{}
+	for _, f := range low {
+		of[f] = f.next(min(f.room, maxFillers))
+		f.room -= len(of[f])
+		f.fillers, all = append(f.fillers, of[f]...), append(all, of[f]...)
+	}
+	if len(all) == 0 {
+		return false, nil
+	}
+	if err := a.Kernel.Do(ctx, all...); err != nil {
+		return false, err
+	}
+	for _, f := range low {
+		at, err := a.rdma.Place(ctx, f.AlignRail, addresses(of[f]), addresses(f.set(i)))
+		if err != nil {
+			return false, fmt.Errorf("want index %d on %s: %w", to, f, err)
+		}
+		high := func(op plan.Op) bool { place, ok := at[addresses(plan.Ops{op})[0]]; return ok && place >= to }
+		for _, op := range f.fillers {
+			if high(op) {
+				over[f], f.room = append(over[f], op), 0
+			}
+		}
+		f.fillers = slices.DeleteFunc(f.fillers, high)
+	}
+	return true, nil
+}
+
+// next returns the operations that set n more fillers.
+func (f *filling) next(n int) plan.Ops {
+	var out plan.Ops
+	for addr := plan.Fillers.Addr(); plan.Fillers.Contains(addr) && len(out) < n; addr = addr.Next() {
+		if !f.used[addr] {
+			f.used[addr] = true
+			out = append(out, plan.InPod(plan.Address{Link: f.Link, Prefix: netip.PrefixFrom(addr, 32)})...)
+		}
+	}
+	return out
+}
+
+// locate looks where the addresses from i on are. gone are those that must have no
+// entry any more.
+func (a aligner) locate(ctx context.Context, f *filling, i int, gone []netip.Addr) error {
+	var want []netip.Addr
+	for _, p := range f.Addresses[i:] {
+		want = append(want, p.Addr())
+	}
+	at, err := a.rdma.Place(ctx, f.AlignRail, want, gone)
+	if err != nil {
+		return err
+	}
+	for j, addr := range want {
+		f.at[i+j] = at[addr]
+	}
+	return nil
+}
+
+// empty removes the fillers.
+func (a aligner) empty(ctx context.Context, rails []*filling) error {
+	var all plan.Ops
+	for _, f := range rails {
+		all = append(all, f.fillers...)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return a.Kernel.Undo(ctx, all...)
+}
+
+// taken returns the error for a promised index that is not free. It names the owner
+// as far as the host and the pod see it.
+func (a aligner) taken(f *filling, i, want int) error {
+	var views [2][]rdma.Entry
+	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
+		var err error
+		if views[reader], _, err = a.rdma.Before(reader, f.Device, want+1); err != nil {
+			return err
+		}
+	}
+	entries, _ := rdma.Merge(views[rdma.Host], views[rdma.Pod])
+	who := "an entry that only another pod sees, or that a running program still uses"
+	for _, e := range entries {
+		switch {
+		case e.Index == want && e.GID == f.Addresses[i].Addr() && a.rdma.Has(f.Link, e):
+			return cnierr.New(cnierr.NoGID, aligning, f.String(), fmt.Sprintf("set rdma.gidIndex to %d", f.at[i]),
+				"want index %d, and the NIC has RoCE v1, which takes the index before each RoCE v2 entry", want)
+		case e.Index == want:
+			who = fmt.Sprintf("%s of %s", e.GID, cmp.Or(a.owner(e.GID), "interface "+cmp.Or(e.Netdev, "?")))
+		}
+	}
+	return cnierr.New(cnierr.NoGID, aligning, f.String(),
+		"look at the table with rocectl gids; set rdma.gidIndex to a number that is free on all rails, or to equal",
+		"want index %d, but the lowest free index is %d: at %d is %s", want, f.at[i], want, who)
+}
+
+// addresses returns the addresses that operations set.
+func addresses(ops plan.Ops) []netip.Addr {
+	var out []netip.Addr
+	for a := range plan.All[plan.Address](ops) {
+		out = append(out, a.Prefix.Addr())
+	}
+	return out
+}
+
+// owner returns the pod or container that has an address on this node, "" if none has.
+func (n Node) owner(addr netip.Addr) string {
+	keys, err := n.Records.List()
+	if err != nil {
+		return ""
+	}
+	for _, k := range keys {
+		rec, err := n.Records.Load(k)
+		if err == nil && slices.ContainsFunc(rec.Plan.Addresses(), func(a plan.LeasedAddress) bool { return a.Prefix.Addr() == addr }) {
+			return cmp.Or(podText(rec.Pod), fmt.Sprintf("container %q", rec.ContainerID))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// newPromisedWorld returns a node of three rails with different histories, and a
+// network with equal GID indexes.
+func newPromisedWorld(t *testing.T) *world {
+	t.Helper()
+	return promising(t, `"equal"`, newGIDTables(64, 2, 3, 0, 1))
+}
+
+func promising(t *testing.T, index string, tables *gidTables) *world {
+	t.Helper()
+	w := newRailsWorld(t)
+	w.config = strings.Replace(railsConfig, `"rdma": %q`, `"rdma": {"mode": %q, "gidIndex": `+index+`}`, 1)
+	w.mode, w.hca.each, w.hca.tables = conf.RDMAShared, true, tables
+	return w
+}
+
+// indexes returns the recorded GID indexes of a pod, by rail.
+func (w *world) indexes(id string) [][]int {
+	w.t.Helper()
+	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(conf.Attachment{ContainerID: conf.ContainerID(id), IfName: "net1"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out [][]int
+	for g := range plan.All[plan.GID](rec.Plan.Ops) {
+		var at []int
+		for _, target := range g.Targets {
+			if is := w.hca.tables.of(g.Device).index(target.Addr); target.Index == nil || *target.Index != is {
+				w.t.Errorf("%s of %s: recorded at %v, is at %d", target.Addr, id, target.Index, is)
+			}
+			at = append(at, *target.Index)
+		}
+		out = append(out, at)
+	}
+	return out
+}
+
+// mustBeEqual checks that the GID indexes of a pod are the same on all rails, and that
+// no filler is left.
+func (w *world) mustBeEqual(id string) []int {
+	w.t.Helper()
+	all := w.indexes(id)
+	if len(all) != 3 || slices.ContainsFunc(all, func(at []int) bool { return !slices.Equal(at, all[0]) }) {
+		w.t.Errorf("%s has the indexes %v, want the same on three rails", id, all)
+	}
+	if n := w.hca.tables.fillers(); n > 0 || strings.Contains(w.fake.String(), "169.254.") {
+		w.t.Errorf("%d entries of fillers are left:\n%s", n, w.fake.String())
+	}
+	return all[0]
+}
+
+func TestPromisedIndexesAreEqualWhateverTheTablesHave(t *testing.T) {
+	t.Parallel()
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		w := promising(t, `"equal"`, newGIDTables(128, 1+rnd.IntN(2), rnd.IntN(6), rnd.IntN(6), rnd.IntN(6)))
+		w.hca.tables.hides = rnd.IntN(2) == 0
+		there := map[string]bool{}
+		for range 20 {
+			id := fmt.Sprintf("c%d", rnd.IntN(5)) // the subnets have six addresses
+			if there[id] {
+				if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
+					t.Fatalf("seed %d: DEL: %v", seed, err)
+				}
+				delete(there, id)
+				continue
+			}
+			w.fake.Pod(podPath(id))
+			if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
+				t.Fatalf("seed %d: ADD of %s: %v", seed, id, err)
+			}
+			there[id] = true
+			w.mustBeEqual(id)
+			if err := w.node().Check(ctx, w.request(id, "net1", "")); err != nil {
+				t.Errorf("seed %d: CHECK of %s: %v", seed, id, err)
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("that was seed %d", seed)
+		}
+	}
+}
+
+func TestAPromisedNumberIsTheSameOnNodesWithDifferentHistories(t *testing.T) {
+	t.Parallel()
+	for _, tables := range []*gidTables{newGIDTables(64, 2, 1, 1, 1), newGIDTables(64, 2, 5, 0, 2), newGIDTables(64, 1, 1, 17, 3)} {
+		w := promising(t, "21", tables)
+		w.fake.Pod(podPath("c1"))
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+		if at := w.mustBeEqual("c1"); at[0] != 21 {
+			t.Errorf("got the index %d, want 21", at[0])
+		}
+		w.fake.Pod(podPath("c2"))
+		_, err := w.node().Add(ctx, w.request("c2", "net1", ""))
+		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "want index 21") || !strings.Contains(err.Error(), `of container "c1"`) {
+			t.Errorf("the second pod: got %v, want code %d that names c1", err, cnierr.NoGID)
+		}
+		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+			t.Error(err)
+		}
+		if n := tables.fillers(); n > 0 {
+			t.Errorf("%d fillers are left", n)
+		}
+		w.mustBeEmpty("after DEL")
+	}
+}
+
+func TestAPromiseThatCannotBeKeptLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		index  string
+		tables *gidTables
+		says   string
+	}{
+		"a NIC's own address has the number": {"1", newGIDTables(64, 1, 3, 1, 1), "at 1 is 10.0.0.2 of interface ens1"},
+		"the number is for RoCE v1":          {"6", newGIDTables(64, 2, 1, 1, 1), "RoCE v1, which takes the index before"},
+		"the number is behind the end":       {"200", newGIDTables(64, 2, 1, 1, 1), "want index 200, and the table has 64 entries"},
+		"the table is nearly full":           {`"equal"`, newGIDTables(10, 2, 4, 0, 0), "table is full"},
+		"no index is free on all rails":      {`"equal"`, newGIDTables(10, 1, 9, 1, 1), "table is full"},
+	} {
+		w := promising(t, c.index, c.tables)
+		w.fake.Pod(podPath("c1"))
+		_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+		if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want code %d and %q", name, err, cnierr.NoGID, c.says)
+		}
+		if n := c.tables.fillers(); n > 0 {
+			t.Errorf("%s: %d fillers are left", name, n)
+		}
+		w.mustBeEmpty(name)
+	}
+}
+
+// TestAKillBetweenFillersLeavesNone kills an ADD before each of its operations. The
+// pod's DEL, its next ADD and GC each remove the fillers. An ADD of another pod is
+// right beside them.
+func TestAKillBetweenFillersLeavesNone(t *testing.T) {
+	t.Parallel()
+	ends := map[string]func(w *world) error{
+		"DEL": func(w *world) error { return w.node().Del(ctx, w.del("c1", "net1")) },
+		"GC": func(w *world) error {
+			return w.node().GC(ctx, w.gc("rail", conf.Attachment{ContainerID: "c2", IfName: "net1"}))
+		},
+		"ADD": func(w *world) error { _, err := w.node().Add(ctx, w.request("c1", "net1", "")); return err },
+	}
+	step := 1
+	if testing.Short() {
+		step = 7
+	}
+	for verb, end := range ends {
+		killed := 0 // with fillers set
+		for at := 1; ; at += step {
+			w := newPromisedWorld(t)
+			w.fake.Pod(podPath("c1"))
+			w.fake.Pod(podPath("c2"))
+			w.crash = at
+			died := w.run(func(n attach.Node) { _, _ = n.Add(ctx, w.request("c1", "net1", "")) })
+			w.crash = 0
+			if !died {
+				break
+			}
+			if w.hca.tables.fillers() > 0 {
+				killed++
+			}
+			if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err != nil {
+				t.Fatalf("ADD of another pod after a kill before operation %d: %v", at, err)
+			}
+			if err := end(w); err != nil {
+				t.Fatalf("%s after a kill before operation %d: %v", verb, at, err)
+			}
+			w.mustBeEqual("c2")
+			if verb == "ADD" {
+				w.mustBeEqual("c1")
+			}
+		}
+		if killed < 10/step {
+			t.Errorf("%s: only %d kills left fillers", verb, killed)
+		}
+	}
+}

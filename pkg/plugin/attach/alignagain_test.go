@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+)
+
+// lose removes the addresses of an interface of c1 that are in a range.
+func (w *world) lose(link, within string) {
+	w.t.Helper()
+	rec, err := w.node().Records.Load(c1)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for a := range plan.All[plan.Address](rec.Plan.Ops) {
+		if string(a.Link) == link && netip.MustParsePrefix(within).Contains(a.Prefix.Addr()) {
+			w.pod.IP("addr del " + a.Prefix.String() + " dev " + link)
+			w.hca.tables.undone(podPath("c1"), plan.Op{Kind: a})
+		}
+	}
+}
+
+// history returns a node on which c1 has been attached behind another pod, which is gone.
+// So lower indexes than those of c1 are free.
+func history(t *testing.T, index string, width int) *world {
+	w := promising(t, index, newGIDTables(64, width, 2, 0, 1))
+	for _, id := range []string{"c0", "c1"} {
+		w.pod = w.fake.Pod(podPath(id))
+		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func TestRepairGivesAnAddressTheIndexThatADDFound(t *testing.T) {
+	t.Parallel()
+	for _, index := range []string{`"any"`, `"equal"`} {
+		for name, lost := range map[string]struct{ link, within string }{
+			"IPv4 address of the first rail": {"net1", "0.0.0.0/0"},
+			"IPv6 address of the first rail": {"net1", "fd00::/16"},
+			"IPv4 address of another rail":   {"net1-2", "0.0.0.0/0"},
+		} {
+			for width := 1; width <= 2; width++ {
+				t.Run(fmt.Sprintf("%s, %s, %d entries each", index, name, width), func(t *testing.T) {
+					t.Parallel()
+					w := history(t, index, width)
+					before, pod := w.indexes("c1"), w.fake.String()
+					w.lose(lost.link, lost.within)
+					if done, err := w.node().Repair(ctx, c1); err != nil || !slices.ContainsFunc(done, aligns) {
+						t.Fatalf("did %v, %v, want an alignment", done.Commands("pod"), err)
+					}
+					if diff := cmp.Diff(before, w.indexes("c1")); diff != "" {
+						t.Errorf("indexes (-before +after):\n%s", diff)
+					}
+					if diff := cmp.Diff(lines(pod), lines(w.fake.String())); diff != "" {
+						t.Errorf("the pod after Repair (-want +got):\n%s", diff)
+					}
+				})
+			}
+		}
+	}
+}
+
+func aligns(op plan.Op) bool { _, ok := op.Kind.(plan.Align); return ok }
+
+// TestRepairSetsAnAddressAlsoIfItsIndexIsTaken has an entry of another program at the
+// index, or a table without free entries. CHECK reports the other index then.
+func TestRepairSetsAnAddressAlsoIfItsIndexIsTaken(t *testing.T) {
+	t.Parallel()
+	for name, all := range map[string]bool{"one entry": false, "a full table": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := history(t, `"equal"`, 1)
+			at, pod := w.indexes("c1")[0][0], w.fake.String()
+			w.lose("net1", "0.0.0.0/0")
+			entries := w.hca.tables.tables["ens1"].entries
+			for i := range entries {
+				if i == at || all && i != 0 && entries[i] == (gidEntry{}) {
+					entries[i] = gidEntry{holder{link: "other"}, netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), rdma.RoCEv2}
+				}
+			}
+			if _, err := w.node().Repair(ctx, c1); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(lines(pod), lines(w.fake.String())); diff != "" {
+				t.Errorf("the pod after Repair (-want +got):\n%s", diff)
+			}
+			if n := w.hca.tables.fillers(); n > 0 {
+				t.Errorf("%d entries of fillers are left", n)
+			}
+		})
+	}
+}

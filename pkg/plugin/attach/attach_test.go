@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+var ctx = context.Background()
+
+func TestAddThenDelLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	n := w.node()
+	res, err := n.Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(res.IPs) != 2 || len(res.Interfaces) != 1 || len(res.Routes) != 4 {
+		t.Errorf("result has %d addresses, %d interfaces, %d routes", len(res.IPs), len(res.Interfaces), len(res.Routes))
+	}
+	if err := n.Check(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Errorf("CHECK right after ADD: %v", err)
+	}
+	for range 2 {
+		if err := n.Del(ctx, w.del("c1", "net1")); err != nil {
+			t.Fatal(err)
+		}
+		w.mustBeEmpty("after DEL")
+	}
+	if err := n.Check(ctx, w.request("c1", "net1", "")); err == nil {
+		t.Error("CHECK after DEL finds nothing wrong")
+	}
+}
+
+func TestAddOfAStandingAttachmentChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	first, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := w.fake.String()
+	second, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("result (-first +second):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, w.fake.String()); diff != "" {
+		t.Errorf("kernel (-before +after):\n%s", diff)
+	}
+}
+
+func TestAddRepairsAnAttachmentThatIsDamaged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pod := w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	want := w.fake.String()
+	pod.IP("link del net1")
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, w.fake.String()); diff != "" {
+		t.Errorf("kernel (-before +after):\n%s", diff)
+	}
+}
+
+func TestRebootForgetsEverything(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c1"))
+	w.boot = "5f0c2d1e-8a3b-4c6d-9e7f-000000000002"
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after a reboot and DEL")
+}
+
+func TestDelConverges(t *testing.T) {
+	t.Parallel()
+	recordOf := func(w *world) string { return filepath.Join(w.dir, "attachments", "c1", "net1.json") }
+	for name, spoil := range map[string]func(*testing.T, *world){
+		"namespace gone":       func(_ *testing.T, w *world) { w.fake.RemovePod(podPath("c1")) },
+		"namespace replaced":   func(_ *testing.T, w *world) { w.fake.RemovePod(podPath("c1")); w.fake.Pod(podPath("c1")) },
+		"master gone":          func(_ *testing.T, w *world) { w.fake.Host().IP("link del ens1") },
+		"link gone":            func(_ *testing.T, w *world) { w.pod.IP("link del net1") },
+		"record gone":          func(t *testing.T, w *world) { remove(t, recordOf(w)) },
+		"record unreadable":    func(t *testing.T, w *world) { write(t, recordOf(w), "{") },
+		"record of the future": func(t *testing.T, w *world) { write(t, recordOf(w), `{"version": 99}`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.pod = w.fake.Pod(podPath("c1"))
+			if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+				t.Fatal(err)
+			}
+			spoil(t, w)
+			for range 2 {
+				if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+					t.Error(err)
+				}
+				w.mustBeEmpty("after DEL")
+			}
+		})
+	}
+}
+
+// TestDelWorksOnlyInTheNamespaceOfADD replaces the namespace by one in which
+// another attachment of ours has the same address and rules.
+func TestDelWorksOnlyInTheNamespaceOfADD(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c1"))
+	pod := w.fake.Pod(podPath("c1"))
+	pod.IP(fmt.Sprintf("rule add from %s/32 lookup 100 priority 32000 protocol 82", res.IPs[0].Address.IP))
+	before := w.fake.String()
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, w.fake.String()); diff != "" {
+		t.Errorf("the other namespace changed (-before +after):\n%s", diff)
+	}
+}
+
+func TestAddLeasesAgainWhatAnOperatorReleased(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, _ := netip.AddrFromSlice(res.IPs[0].Address.IP)
+	if err := w.book().ReleaseAddress(ctx, "rail", addr.Unmap()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.leases()) != 2 {
+		t.Errorf("leased %v", w.leases())
+	}
+}
+
+// TestDelFindsTheNamespaceThatADDWorkedIn gives DEL a wrong CNI_NETNS while the
+// right namespace lives where it was.
+func TestDelFindsTheNamespaceThatADDWorkedIn(t *testing.T) {
+	t.Parallel()
+	for name, netns := range map[string]string{"another pod's": podPath("c2"), "none": podPath("gone"), "empty": ""} {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		w.fake.Pod(podPath("c2"))
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+		d := w.del("c1", "net1")
+		d.Netns = netns
+		if err := w.node().Del(ctx, d); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		w.mustBeEmpty("after DEL with " + name)
+	}
+}
+
+func TestAddressStaysLeasedWhileDELCannotTakeItOffTheLink(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.FailFrom(1, errFault)
+	if err := w.node().Del(ctx, w.del("c1", "net1")); !errors.Is(err, errFault) {
+		t.Errorf("got %v", err)
+	}
+	if len(w.leases()) != 2 || len(w.files()) == 0 {
+		t.Errorf("leased %v, files %v", w.leases(), w.files())
+	}
+	w.fake.Heal()
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after the second DEL")
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestForeignInterfaceIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pod := w.fake.Pod(podPath("c1"))
+	pod.IP("link add net1 type veth")
+	before := w.fake.String()
+	_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err == nil || cnierr.CodeOf(err) != cnierr.BadEnv || !strings.Contains(err.Error(), `"net1"`) {
+		t.Errorf("got %v, want code %d naming net1", err, cnierr.BadEnv)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(before, w.fake.String()); diff != "" {
+		t.Errorf("the pod changed (-before +after):\n%s", diff)
+	}
+	if l, f := w.leases(), w.files(); len(l)+len(f) > 0 {
+		t.Errorf("leased %v, files %v", l, f)
+	}
+}
+
+func TestUnusableStateFolderUndoesTheKernelFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	hidden := w.dir + ".hidden"
+	if err := os.Rename(w.dir, hidden); err != nil {
+		t.Fatal(err)
+	}
+	write(t, w.dir, "a file where the folder was")
+	err := w.node().Del(ctx, w.del("c1", "net1"))
+	if err == nil || cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want code %d", err, cnierr.IO)
+	}
+	if s := w.fake.String(); s != "" {
+		t.Errorf("the kernel has:\n%s", s)
+	}
+	remove(t, w.dir)
+	if err := os.Rename(hidden, w.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after the second DEL")
+}
+
+func TestTakenAddressIsSetAsideAndTheNextOneTried(t *testing.T) {
+	t.Parallel()
+	for refused := range 3 {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		w.wire.refuse = refused
+		res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+		if err != nil {
+			t.Fatalf("%d addresses taken: %v", refused, err)
+		}
+		if got := len(slices.Compact(slices.Sorted(slices.Values(w.wire.asked)))); got != refused+1 {
+			t.Errorf("%d addresses taken: asked for %v", refused, w.wire.asked)
+		}
+		last := w.wire.asked[len(w.wire.asked)-1]
+		if res.IPs[0].Address.IP.String() != last || len(w.leases()) != 2 {
+			t.Errorf("%d addresses taken: got %v, leased %v, asked for %v", refused, res.IPs[0], w.leases(), w.wire.asked)
+		}
+	}
+}
+
+func TestThreeTakenAddressesAreEnough(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.wire.refuse = 3
+	_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken {
+		t.Errorf("got %v, want code %d", err, cnierr.AddressTaken)
+	}
+	if w.wire.refuse != 0 || len(w.wire.asked) != 3 {
+		t.Errorf("asked for %v", w.wire.asked)
+	}
+	w.mustBeEmpty("after three conflicts")
+}
+
+func TestOneHostThatAnswersForAllSetsOneAddressAside(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.fake.Pod(podPath("c2"))
+	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac, err := net.ParseMAC(res.Interfaces[0].Mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.wire.refuse, w.wire.by = 3, conf.MAC(mac)
+	_, err = w.node().Add(ctx, w.request("c2", "net1", ""))
+	if err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken || !strings.Contains(err.Error(), `container "c1"`) && !strings.Contains(err.Error(), `pod "`) {
+		t.Errorf("got %v, want code %d, and the name of the one that answers", err, cnierr.AddressTaken)
+	}
+	if len(w.wire.asked) != 3 {
+		t.Errorf("asked for %v, want one address of c1 and two of c2", w.wire.asked)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after the DEL")
+}
+
+func TestRequestedAddressHasNoSubstitute(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.wire.refuse = 1
+	_, err := w.node().Add(ctx, w.request("c1", "net1", `, "runtimeConfig": {"ips": ["172.16.11.2"]}`))
+	if err == nil || cnierr.CodeOf(err) != cnierr.AddressTaken || len(w.wire.asked) != 1 {
+		t.Errorf("got %v after asking for %v, want code %d after one", err, w.wire.asked, cnierr.AddressTaken)
+	}
+	w.mustBeEmpty("after the conflict")
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+// A plugin behind roce may set the MAC, the MTU and the settings of the interface.
+func TestWhatOtherProgramsSetIsNoDamage(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		set  func(w *world)
+		says string
+	}{
+		"MTU":     {func(w *world) { w.pod.IP("link set net1 mtu 1400") }, "want MTU 1500, got 1400"},
+		"MAC":     {func(w *world) { w.pod.IP("link set net1 address 02:00:00:00:00:99") }, "got 02:00:00:00:00:99"},
+		"setting": {func(w *world) { w.pod.Sysctl("net/ipv4/conf/net1/arp_ignore", "0") }, "net/ipv4/conf/net1/arp_ignore"},
+	} {
+		for _, adopted := range []bool{false, true} {
+			if adopted && name == "MTU" {
+				continue // it is that of the plugin before roce
+			}
+			t.Run(map[bool]string{false: name, true: name + " of an adopted interface"}[adopted], func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				w.pod = w.fake.Pod(podPath("c1"))
+				req := w.request("c1", "net1", "")
+				if adopted {
+					w = chain(t)
+					req = w.adopted("c1", 3, "")
+				}
+				first, err := w.node().Add(ctx, req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				tt.set(w)
+				before := w.fake.String()
+				if err := w.node().Check(ctx, req); err != nil {
+					t.Errorf("CHECK: %v", err)
+				}
+				changed, err := w.node().CheckRecord(ctx, c1)
+				if err != nil || len(changed) != 1 || !strings.Contains(changed[0].Error(), tt.says) {
+					t.Errorf("CheckRecord: %v, %v, want one change that says %q", changed, err, tt.says)
+				}
+				if done, err := w.node().Repair(ctx, c1); err != nil || len(done) > 0 {
+					t.Errorf("Repair did %v, %v", done.Commands("pod"), err)
+				}
+				again, err := w.node().Add(ctx, req)
+				if err != nil {
+					t.Fatalf("second ADD: %v", err)
+				}
+				if diff := cmp.Diff(first, again); diff != "" {
+					t.Errorf("result (-first +second ADD):\n%s", diff)
+				}
+				if diff := cmp.Diff(before, w.fake.String()); diff != "" {
+					t.Errorf("the pod changed (-before +after):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// The result that the runtime knows is that of the last plugin.
+func TestCheckComparesTheMACWithTheResultOfTheLastPlugin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.pod = w.fake.Pod(podPath("c1"))
+	req := w.request("c1", "net1", "")
+	if _, err := w.node().Add(ctx, req); err != nil {
+		t.Fatal(err)
+	}
+	told := conf.MAC{2, 0, 0, 0, 0, 0x99}
+	req.MACs = map[conf.LinkName]conf.MAC{"net1": told}
+	if err := w.node().Check(ctx, req); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "want MAC "+told.String()) {
+		t.Errorf("CHECK: %v, want code %d and the MAC of the last result", err, cnierr.Damaged)
+	}
+	w.pod.IP("link set net1 address " + told.String())
+	if err := w.node().Check(ctx, req); err != nil {
+		t.Errorf("CHECK of an interface with the MAC of the last result: %v", err)
+	}
+}

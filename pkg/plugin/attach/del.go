@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// Del removes an attachment. It needs only the record: no master, no namespace, no
+// valid configuration. Without a record it removes the link that carries the
+// attachment's mark. If the configuration has an ipam, it also releases the leases of
+// the attachment. What is gone already counts as success. When the kernel part fails,
+// lease and record stay for the next DEL.
+func (n Node) Del(ctx context.Context, d conf.Del) error {
+	unlock, err := n.Records.Lock(ctx, d.ContainerID)
+	if err != nil && cnierr.CodeOf(err) == cnierr.IO {
+		exists, statErr := n.Records.Exists()
+		if !exists && statErr == nil { // no ADD can have come further
+			err = nil
+		}
+		return errors.Join(err, statErr, n.DelMarked(ctx, d))
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	rec, err := n.Records.Load(d.Attachment)
+	switch {
+	case err == nil:
+		return n.remove(ctx, rec, d.Netns, func(ctx context.Context, rec record.Record) error {
+			return n.Addresses.ReleaseByDEL(ctx, rec, d)
+		})
+	case errors.Is(err, record.ErrNotExist):
+	case cnierr.CodeOf(err) == cnierr.Unreadable:
+		n.Log.Warn("the record is unreadable: everything with the attachment's mark is removed", "error", err)
+	default:
+		return err
+	}
+	return n.remove(ctx, unrecorded(d), d.Netns, func(ctx context.Context, rec record.Record) error {
+		return n.Addresses.ReleaseUnrecorded(ctx, rec, d)
+	})
+}
+
+// DelMarked removes what carries the attachment's mark in the namespace of the call.
+// It reads no state. It is for a state folder in which no ADD can have written
+// anything.
+func (n Node) DelMarked(ctx context.Context, d conf.Del) error {
+	return n.undo(ctx, unrecorded(d), d.Netns, plan.Unrecorded(d.Attachment))
+}
+
+// unrecorded returns the record that is missing, as far as DEL's input tells it.
+func unrecorded(d conf.Del) record.Record {
+	return record.Record{
+		Network: d.Network, Attachment: d.Attachment, Netns: d.Netns,
+		IPAM: d.IPAM, Config: json.RawMessage(d.Raw),
+		Plan: plan.Plan{Ops: plan.Unrecorded(d.Attachment)},
+	}
+}
+
+// remove removes an attachment. The caller holds the container's lock. netns is the
+// path of its namespace, as the runtime says; "" means the recorded path. After a
+// failure, remove does not release an address that may still be on a link. It does
+// not remove a link that an IPAM plugin needs to release a lease. It keeps the
+// record.
+func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
+	if rec.NetnsID == (plan.NetnsID{}) { // no ADD wrote that: it could name what other pods have
+		rec.Plan = plan.Plan{Ops: plan.Unrecorded(rec.Attachment)}
+	}
+	rec.Plan.Ops = n.withoutMoved(rec)
+	before, after := n.teardown(rec)
+	if err := n.undo(ctx, rec, netns, append(n.carriers(rec), before...)); err != nil {
+		return err
+	}
+	if err := release(ctx, rec); err != nil {
+		return err
+	}
+	// An IPAM plugin may have used all the time of the call.
+	if err := n.undo(context.WithoutCancel(ctx), rec, netns, after); err != nil {
+		return err
+	}
+	return n.Records.Delete(rec.Attachment)
+}
+
+// carriers returns what is left to undo of links that roce made, when their own
+// operations are undone. An IPAM plugin may still need such a link: then it has lost its
+// addresses. Addresses that another attachment of the pod has too are left out.
+func (n Node) carriers(rec record.Record) plan.Ops {
+	if len(rec.Plan.Ops.Links()) == 0 || len(rec.Plan.Addresses()) == 0 {
+		return nil
+	}
+	others := map[netip.Addr]bool{}
+	siblings, _ := n.Records.Of(rec.ContainerID) // without them, the addresses of this attachment still must go
+	for _, at := range siblings {
+		if at == rec.Attachment {
+			continue
+		}
+		if other, err := n.Records.Load(at); err == nil {
+			for _, a := range other.Plan.Addresses() {
+				others[a.Prefix.Addr()] = true
+			}
+		}
+	}
+	var op plan.Carriers
+	for _, a := range rec.Plan.Addresses() {
+		if !others[a.Prefix.Addr()] {
+			op.Addresses = append(op.Addresses, a.Prefix.Addr())
+		}
+	}
+	return plan.InPod(op)
+}
+
+// teardown returns the operations to undo before the leases are released, and those
+// to undo after. No address is released while it is on a link, and dhcp releases its
+// lease through the interface.
+func (n Node) teardown(rec record.Record) (before, after plan.Ops) {
+	if n.Addresses.LinkFirst(rec.IPAM) {
+		return rec.Plan.Ops.OnLinks(), rec.Plan.Ops.Links()
+	}
+	return rec.Plan.Ops.Teardown(), nil
+}
+
+// undo undoes operations of a record in its namespace. If the namespace is gone, only
+// what is on the host is left to undo.
+func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops plan.Ops) error {
+	if len(ops) == 0 {
+		return nil
+	}
+	k, err := n.openAgain(rec, netns)
+	if err != nil {
+		return err
+	}
+	if k == nil {
+		return n.undoOnHost(ctx, rec, ops)
+	}
+	defer k.Close()
+	return n.undoInGIDOrder(ctx, n.refCounted(k, rec), ops)
+}
+
+// undoOnHost undoes what operations did on the host. It is for a pod without
+// namespace.
+func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) error {
+	if ops = ops.At(plan.Host); len(ops) == 0 {
+		return nil
+	}
+	k, err := n.openHost()
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	return apply.Undo(ctx, n.refCounted(k, rec), ops)
+}
+
+// openAgain opens the namespace that ADD worked in. It looks at the path that the
+// runtime says, and then at the recorded path. A namespace that was named by a process
+// may be found by another process. openAgain returns nil if the namespace is nowhere. If
+// the record is lost, the identity of the namespace is unknown: then openAgain opens the
+// namespace that the runtime names.
+func (n Node) openAgain(rec record.Record, netns string) (*pod, error) {
+	paths := slices.Compact([]string{netns, rec.Netns})
+	if n.Find != nil && rec.NetnsID != (plan.NetnsID{}) {
+		paths = append(paths, n.Find(rec.Netns, rec.NetnsID))
+	}
+	for _, path := range paths {
+		if path == "" || rec.NetnsID == (plan.NetnsID{}) && path != netns {
+			continue
+		}
+		k, err := n.open(path)
+		if errors.Is(err, kernel.ErrNetnsGone) || errors.Is(err, kernel.ErrHostNetns) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if rec.NetnsID == (plan.NetnsID{}) || k.ID() == rec.NetnsID {
+			return k, nil
+		}
+		k.Close()
+	}
+	return nil, nil
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// foreign is a world in which addresses come from a foreign IPAM
+// plugin: a script that has leases as files. It first does what a test tells it, and
+// keeps what it was given if the test asks for that.
+type foreign struct {
+	*world
+	plugins string // CNI_PATH
+	stderr  *bytes.Buffer
+}
+
+const foreignPlugin = `#!/bin/sh
+cd "${0%/*}" || exit 9
+echo $CNI_COMMAND >>calls
+if [ -e keep ]; then
+	cat >stdin.$CNI_COMMAND
+	env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= -e ^OLDPWD= | sort >environ.$CNI_COMMAND
+fi
+if [ -e on.$CNI_COMMAND ]; then . ./on.$CNI_COMMAND; fi
+case $CNI_COMMAND in
+ADD) : >lease-$CNI_CONTAINERID-$CNI_IFNAME; cat result ;;
+DEL) rm -f lease-$CNI_CONTAINERID-$CNI_IFNAME ;;
+esac
+`
+
+const foreignResult = `{"cniVersion": "1.1.0", "ips": [{"address": "172.16.11.5/24", "gateway": "172.16.11.254"}, {"address": "fd00:11::5/64"}],
+	"routes": [{"dst": "0.0.0.0/0"}, {"dst": "10.1.0.0/16", "table": 77}]}`
+
+// newForeign returns such a world with the pod of c1.
+func newForeign(t *testing.T) foreign {
+	t.Helper()
+	f := foreign{newWorld(t), t.TempDir(), &bytes.Buffer{}}
+	f.world.pod = f.fake.Pod(podPath("c1"))
+	if err := os.WriteFile(filepath.Join(f.plugins, "foreign"), []byte(foreignPlugin), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f.answer(foreignResult)
+	return f
+}
+
+// answer sets what the plugin answers to ADD.
+func (f foreign) answer(result string) {
+	f.t.Helper()
+	write(f.t, filepath.Join(f.plugins, "result"), result)
+}
+
+// on sets what the plugin does first when it is called with a verb.
+func (f foreign) on(verb, script string) {
+	f.t.Helper()
+	write(f.t, filepath.Join(f.plugins, "on."+verb), script)
+}
+
+// keep makes the plugin keep what it is given.
+func (f foreign) keep() {
+	f.t.Helper()
+	write(f.t, filepath.Join(f.plugins, "keep"), "")
+}
+
+// node returns the node as a process sees it that was called with environ.
+func (f foreign) node(environ ...string) attach.Node {
+	n := f.world.node()
+	open := n.Open
+	n.Open = func(netns string) (attach.Kernel, error) {
+		k, err := open(netns)
+		if err != nil {
+			return nil, err
+		}
+		return impatient{k}, nil
+	}
+	n.Addresses.Plugins = delegate.Plugins{
+		Path:    []string{"", "/nowhere", f.plugins},
+		Environ: append([]string{"PATH=" + os.Getenv("PATH")}, environ...),
+		Stderr:  f.stderr,
+		Guard:   n.Records.Guard,
+	}
+	return n
+}
+
+// impatient is a kernel that refuses work for a caller without time left, as Linux does
+// behind a socket with a deadline.
+type impatient struct{ attach.Kernel }
+
+func (i impatient) Undo(ctx context.Context, run ...plan.Op) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return i.Kernel.Undo(ctx, run...)
+}
+
+const foreignConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "stateDir": %q, "rdma": "off",
+	"ipam": {"type": "foreign", "its": "own keys"}%s}`
+
+func (f foreign) input(extra string) conf.Input {
+	return conf.Input{ContainerID: "c1", IfName: "net1", Netns: podPath("c1"), Stdin: fmt.Appendf(nil, foreignConfig, f.dir, extra)}
+}
+
+// request returns the request of c1's net1; extra is more JSON members.
+func (f foreign) request(extra string) conf.Request {
+	f.t.Helper()
+	r, err := conf.Parse(f.input(extra))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return r
+}
+
+func (f foreign) del(extra string) conf.Del {
+	f.t.Helper()
+	d, err := conf.ParseDel(f.input(extra))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return d
+}
+
+func (f foreign) mustAdd() {
+	f.t.Helper()
+	if _, err := f.node().Add(ctx, f.request("")); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f foreign) mustDel() {
+	f.t.Helper()
+	if err := f.node().Del(ctx, f.del("")); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// mustBeEmpty checks that nothing is left anywhere, the plugin's leases
+// included.
+func (f foreign) mustBeEmpty(when string) {
+	f.t.Helper()
+	f.world.mustBeEmpty(when)
+	if l := f.held(); len(l) > 0 {
+		f.t.Errorf("%s, the plugin still has %q", when, l)
+	}
+}
+
+// held returns the leases of the plugin.
+func (f foreign) held() []string {
+	f.t.Helper()
+	l, err := filepath.Glob(filepath.Join(f.plugins, "lease-*"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return l
+}
+
+// read returns what the plugin kept in a file, "" if nothing.
+func (f foreign) read(name string) string {
+	f.t.Helper()
+	b, err := os.ReadFile(filepath.Join(f.plugins, name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		f.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// calls returns the verbs that the plugin was called with.
+func (f foreign) calls() string { return strings.Join(strings.Fields(f.read("calls")), " ") }
+
+// given checks what the plugin was given with its last call of a verb.
+func (f foreign) given(verb string, environ []string, stdin string) {
+	f.t.Helper()
+	if diff := cmp.Diff(environ, strings.Split(strings.TrimSpace(f.read("environ."+verb)), "\n")); diff != "" {
+		f.t.Errorf("environment of %s (-want +got):\n%s", verb, diff)
+	}
+	if diff := cmp.Diff(object(f.t, stdin), object(f.t, f.read("stdin."+verb))); diff != "" {
+		f.t.Errorf("standard input of %s (-want +got):\n%s", verb, diff)
+	}
+}
+
+func object(t *testing.T, text string) (v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v
+}
+
+// TestPluginGetsWhatTheCallBrought is section 4 of the CNI specification: "the
+// same environment variables", "the complete network configuration".
+func TestPluginGetsWhatTheCallBrought(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.keep()
+	environ := func(verb, netns string) []string {
+		return []string{
+			"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=job", "CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=net1",
+			"CNI_NETNS=" + netns, "CNI_PATH=/a:/b", "KUBECONFIG=/etc/kube", "PATH=" + os.Getenv("PATH"),
+		}
+	}
+	call := func(verb, netns string) attach.Node { return f.node(environ(verb, netns)[:7]...) }
+	config := func(extra string) string { return string(f.input(extra).Stdin) }
+
+	if _, err := call("ADD", podPath("c1")).Add(ctx, f.request(`, "runtimeConfig": {"ips": ["10.0.0.1/24"]}`)); err != nil {
+		t.Fatal(err)
+	}
+	f.given("ADD", environ("ADD", podPath("c1")), config(`, "runtimeConfig": {"ips": ["10.0.0.1/24"]}`))
+
+	const prev = `, "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "net1"}]}`
+	in := f.input(prev)
+	in.Command = "CHECK"
+	req, err := conf.Parse(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := call("CHECK", podPath("c1")).Check(ctx, req); err != nil {
+		t.Error(err)
+	}
+	f.given("CHECK", environ("CHECK", podPath("c1")), config(prev))
+
+	// The configuration has changed since ADD, and the namespace is gone.
+	d := f.del(prev + `, "mtu": 1280`)
+	d.Netns, d.IPAM = "", "another"
+	if err := call("DEL", "").Del(ctx, d); err != nil {
+		t.Error(err)
+	}
+	f.given("DEL", environ("DEL", ""), config(`, "runtimeConfig": {"ips": ["10.0.0.1/24"]}`+prev))
+	f.mustBeEmpty("after DEL")
+}
+
+func TestPluginGetsGCAndStatus(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.keep()
+	environ := func(verb string) []string {
+		return []string{"CNI_COMMAND=" + verb, "CNI_PATH=/a:/b", "PATH=" + os.Getenv("PATH")}
+	}
+	in := f.input(`, "cni.dev/valid-attachments": [{"containerID": "c9", "ifname": "net1"}]`)
+	gc, err := conf.ParseGC(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.node(environ("GC")[:2]...).GC(ctx, gc); err != nil {
+		t.Error(err)
+	}
+	f.given("GC", environ("GC"), string(in.Stdin))
+
+	if err := f.node(environ("STATUS")[:2]...).Status(ctx, f.request("")); err != nil {
+		t.Error(err)
+	}
+	f.given("STATUS", environ("STATUS"), string(f.input("").Stdin))
+	if got := f.calls(); got != "GC STATUS" {
+		t.Errorf("the plugin was called with %s", got)
+	}
+}
+
+func TestGCReleasesWhatAnAttachmentThatIsNotValidHas(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.keep()
+	f.mustAdd()
+	f.fake.RemovePod(podPath("c1"))
+	f.now = time.Second
+	gc := conf.GC{Network: "rail", StateDir: f.dir, IPAM: "foreign", Raw: `{}`}
+	if err := f.node("CNI_COMMAND=GC").GC(ctx, gc); err != nil {
+		t.Error(err)
+	}
+	f.given("DEL", []string{
+		"CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_IFNAME=net1", "CNI_NETNS=" + podPath("c1"), "PATH=" + os.Getenv("PATH"),
+	}, string(f.input("").Stdin))
+	f.mustBeEmpty("after GC")
+}
+
+func TestStatusOfThePluginIsOurs(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[int]cnierr.Code{
+		50: cnierr.NotAvailable,
+		51: cnierr.Limited,
+		4:  cnierr.NotAvailable, // the plugin does not know STATUS
+	} {
+		f := newForeign(t)
+		f.on("STATUS", fmt.Sprintf(`echo '{"code": %d, "msg": "no server"}'; exit 1`, said))
+		err := f.node().Status(ctx, f.request(""))
+		if cnierr.CodeOf(err) != want || !strings.Contains(err.Error(), "no server") {
+			t.Errorf("code %d of the plugin: got %v, want code %d", said, err, want)
+		}
+	}
+	f := newForeign(t)
+	remove(t, filepath.Join(f.plugins, "foreign"))
+	if err := f.node().Status(ctx, f.request("")); cnierr.CodeOf(err) != cnierr.NotAvailable {
+		t.Errorf("without the plugin: got %v, want code %d", err, cnierr.NotAvailable)
+	}
+}
+
+func TestCheckAsksThePlugin(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.mustAdd()
+	f.on("CHECK", `echo '{"code": 998, "msg": "never heard of it"}'; exit 1`)
+	if err := f.node().Check(ctx, f.request("")); cnierr.CodeOf(err) != 998 || !strings.Contains(err.Error(), "never heard of it") {
+		t.Errorf("got %v, want what the plugin said", err)
+	}
+	// The network has another IPAM now.
+	if err := f.node().Check(ctx, f.world.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.Damaged {
+		t.Errorf("got %v, want code %d", err, cnierr.Damaged)
+	}
+}
+
+func TestDelWithoutRecordReleasesWhatTheConfigurationNames(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	if _, err := f.node().Add(ctx, f.request(`, "routing": "none"`)); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, filepath.Join(f.dir, "attachments", "c1", "net1.json"))
+	f.mustDel()
+	f.mustBeEmpty("after DEL")
+	f.mustDel()
+	if got := f.calls(); got != "ADD DEL DEL" {
+		t.Errorf("the plugin was called with %s", got)
+	}
+}
+
+func TestNodesOwnAddressIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.fake.Host().IP("addr add 172.16.11.5/24 dev ens1")
+	_, err := f.node().Add(ctx, f.request(""))
+	if cnierr.CodeOf(err) != cnierr.AddressTaken || !strings.Contains(err.Error(), "172.16.11.5") {
+		t.Errorf("got %v, want code %d naming the address", err, cnierr.AddressTaken)
+	}
+	f.mustBeEmpty("after ADD")
+	if _, err := f.node().Add(ctx, f.request(`, "probe": {"conflict": "off"}`)); err != nil {
+		t.Errorf("with the probe off: %v", err)
+	}
+}
+
+func TestConflictOfADelegatedAddressHasNoSubstitute(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.wire.refuse = 1
+	_, err := f.node().Add(ctx, f.request(""))
+	e := cnierr.CNI("roce", err)
+	if e.Code != uint(cnierr.AddressTaken) || len(f.wire.asked) != 1 || !strings.Contains(e.Details, "configuration of that plugin") {
+		t.Errorf("got %v after asking for %v, want code %d after one", e, f.wire.asked, cnierr.AddressTaken)
+	}
+	f.mustBeEmpty("after the conflict")
+	if got := f.calls(); got != "ADD DEL" {
+		t.Errorf("the plugin was called with %s", got)
+	}
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"errors"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// AddOps is Add with a plan that is given: no request makes shared operations yet.
+func (n Node) AddOps(ctx context.Context, req conf.Request, ops plan.Ops) error {
+	unlock, err := n.Records.Lock(ctx, req.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	k, err := n.open(req.Netns)
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	rec := n.newRecord(k, req)
+	rec.Plan.Ops, rec.Saved = ops, n.Now()
+	if err := n.Records.Save(rec); err != nil {
+		return err
+	}
+	err = n.performInGIDOrder(ctx, k, n.refCounted(k, rec), ops)
+	if err == nil {
+		rec.Committed = true
+		return n.Records.Save(rec)
+	}
+	before, _ := n.teardown(rec)
+	err = errors.Join(err, n.undoInGIDOrder(context.WithoutCancel(ctx), n.refCounted(k, rec), before))
+	return errors.Join(err, n.abandon(ctx, k, rec, err))
+}

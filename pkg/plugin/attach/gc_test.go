@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// gc returns a GC of a network a second after all that has been done.
+func (w *world) gc(network string, valid ...conf.Attachment) conf.GC {
+	w.now += time.Second
+	return conf.GC{Network: network, StateDir: w.dir, IPAM: conf.PoolType, Valid: valid}
+}
+
+func TestGCRemovesInvalidAttachmentsAndNothingElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, id := range []string{"c1", "c2", "c3"} {
+		w.fake.Pod(podPath(id))
+		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.fake.RemovePod(podPath("c3"))
+	if err := w.node().GC(ctx, w.gc("another")); err != nil || len(w.leases()) != 6 {
+		t.Errorf("GC of another network: %v, leased %v", err, w.leases())
+	}
+	if err := w.node().GC(ctx, w.gc("rail", c1)); err != nil {
+		t.Error(err)
+	}
+	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Errorf("the valid attachment is damaged: %v", err)
+	}
+	if l, f := w.leases(), w.files(); len(l) != 2 || len(f) != 3 {
+		t.Errorf("leased %v, files %v; want those of c1", l, f)
+	}
+	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after a GC to which nothing is valid")
+}
+
+func TestGCGoesOnAfterAnErrorAndReportsIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, id := range []string{"c1", "c2"} {
+		w.fake.Pod(podPath(id))
+		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(w.dir, "attachments", "c1", "net1.json"), "{")
+	err := w.node().GC(ctx, w.gc("rail"))
+	if err == nil || cnierr.CodeOf(err) != cnierr.Unreadable || !strings.Contains(err.Error(), "c1") {
+		t.Errorf("got %v, want code %d naming the record of c1", err, cnierr.Unreadable)
+	}
+	if err := w.node().Check(ctx, w.request("c2", "net1", "")); err == nil {
+		t.Error("c2 is still attached")
+	}
+}
+
+// TestGCLeavesWhatIsMadeWhileItRuns gives the record of an ADD a later time
+// than the beginning of GC, which its list cannot know.
+func TestGCLeavesWhatIsMadeWhileItRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.now = time.Hour
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.now = time.Minute
+	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+		t.Error(err)
+	}
+	w.now = time.Hour
+	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Errorf("GC damaged it: %v", err)
+	}
+}
+
+func TestGCDoesNotWaitForCallsOfOtherNetworks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := w.node().Records.Lock(ctx, "c1") // a call for c1 is running
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ended, cancel := context.WithCancel(ctx)
+	cancel() // a wait for the lock ends at once, with an error
+	if err := w.node().GC(ended, w.gc("another")); err != nil {
+		t.Errorf("GC of another network: %v", err)
+	}
+	if err := w.node().GC(ended, w.gc("rail")); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("GC of the network itself: got %v, want code %d", err, cnierr.TryAgain)
+	}
+}
+
+func TestGCAfterACrashAtEveryOpLeavesNothing(t *testing.T) {
+	inEachWorld(t, func(t *testing.T, fresh func(*testing.T) *world) {
+		crashes(t, fresh, func(w *world, at int) {
+			if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+				t.Errorf("GC after a crash before operation %d: %v", at, err)
+			}
+			w.mustBeEmpty(fmt.Sprintf("after a crash before operation %d and GC", at))
+		})
+	})
+}
+
+// TestGCRemovesARecordThatWasHalfWritten has an ADD that was killed while it
+// wrote its record: the addresses are leased, and there is nothing else.
+func TestGCRemovesARecordThatWasHalfWritten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.crash = 1
+	w.run(func(n attach.Node) { _, _ = n.Add(ctx, w.request("c1", "net1", "")) })
+	w.crash = 0
+	path := filepath.Join(w.dir, "attachments", "c1", "net1.json")
+	if err := os.Rename(path, path+".new-0123456789abcdef"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after GC")
+}
+
+func TestStatusSaysWhyADDWouldFail(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		extra string
+		spoil func(*testing.T, *world)
+		want  cnierr.Code // 0: fine
+	}{
+		"fine":                               {spoil: func(*testing.T, *world) {}},
+		"master gone":                        {spoil: func(_ *testing.T, w *world) { w.fake.Host().IP("link del ens1") }, want: cnierr.Limited},
+		"state folder a file":                {spoil: func(t *testing.T, w *world) { write(t, w.dir, "") }, want: cnierr.NotAvailable},
+		"pool exhausted":                     {spoil: exhaust, want: cnierr.NotAvailable},
+		"pool exhausted, which is not asked": {extra: `, "status": {"pool": "off"}`, spoil: exhaust},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			tc.spoil(t, w)
+			err := w.node().Status(ctx, w.request("c9", "net1", tc.extra))
+			if (err == nil) != (tc.want == 0) || (err != nil && cnierr.CodeOf(err) != tc.want) {
+				t.Errorf("got %v, want code %d", err, tc.want)
+			}
+		})
+	}
+}
+
+// exhaust leases all addresses of the IPv4 subnet: of eight, the network, the
+// broadcast and the gateway's are never leased.
+func exhaust(t *testing.T, w *world) {
+	t.Helper()
+	for i := range 5 {
+		id := fmt.Sprintf("c%d", i)
+		w.fake.Pod(podPath(id))
+		w.run(func(n attach.Node) {
+			if _, err := n.Add(ctx, w.request(id, "net1", "")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestGCRemovesWhatAnADDLeftBeforeItsRecord has an ADD that was killed with the
+// container's lock held and nothing done.
+func TestGCRemovesWhatAnADDLeftBeforeItsRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	folder := filepath.Join(w.dir, "attachments", "c1")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after GC")
+}
+
+func TestARecordWithoutNamespaceUndoesNothingElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{"DEL", "GC"} {
+		w := newWorld(t)
+		w.fake.Pod(podPath("c1"))
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+		records := w.node().Records
+		rec, err := records.Load(c1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.ContainerID, rec.NetnsID = "c2", plan.NetnsID{} // it names the namespace of c1
+		victim := filepath.Join(t.TempDir(), "c1-net1-device.json")
+		info := plan.DeviceInfo{File: victim, PCI: "0000:0b:00.2"}
+		if err := os.WriteFile(victim, []byte(info.Text()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		rec.Plan.Ops = append(rec.Plan.Ops, plan.OnHost(info)...) // and a file of c1
+		unlock, err := records.Lock(ctx, "c2")
+		if err == nil {
+			err = records.Save(rec)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock()
+		before := w.fake.String()
+		if verb == "DEL" {
+			d := w.del("c2", "net1")
+			d.Netns = "" // the runtime says it again without
+			err = w.node().Del(ctx, d)
+		} else {
+			err = w.node().GC(ctx, w.gc("rail", c1))
+		}
+		if diff := cmp.Diff(before, w.fake.String()); err != nil || diff != "" {
+			t.Errorf("%s: %v, kernel (-before +after):\n%s", verb, err, diff)
+		}
+		if _, err := os.Stat(victim); err != nil {
+			t.Errorf("%s: the file of another pod: %v", verb, err)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/flock/flocktest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+// TestOneAttachmentAtATimeFillsTheGIDTables has another attachment at work on
+// the tables: an ADD of several rails waits before its first address, a DEL
+// before it removes anything.
+func TestOneAttachmentAtATimeFillsTheGIDTables(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.mode, w.hca.each = conf.RDMAShared, true
+	w.fake.Pod(podPath("c1"))
+	whole := ""
+	for _, call := range []struct {
+		name   string
+		do     func() error
+		before func(state string) bool // what the pod may have while the call waits
+	}{
+		{
+			"ADD", func() error { _, err := w.node().Add(ctx, w.request("c1", "net1", "")); return err },
+			func(state string) bool { return !strings.Contains(state, "addr ") },
+		},
+		{
+			"DEL", func() error { return w.node().Del(ctx, w.del("c1", "net1")) },
+			func(state string) bool { return state == whole },
+		},
+	} {
+		release, err := w.node().Common.LockGIDs(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- call.do() }()
+		flocktest.UntilBlocked(t, filepath.Join(w.common, "gids.lock"))
+		if state := w.fake.String(); !call.before(state) {
+			t.Errorf("%s does not wait with:\n%s", call.name, state)
+		}
+		release()
+		if err := <-done; err != nil {
+			t.Fatalf("%s: %v", call.name, err)
+		}
+		whole = w.fake.String()
+	}
+	w.mustBeEmpty("in the end")
+}
+
+// TestDELEndsWithoutTheLockOfTheGIDs has a call that keeps the lock for longer than DEL
+// can wait.
+func TestDELEndsWithoutTheLockOfTheGIDs(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.mode, w.hca.each = conf.RDMAShared, true
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	release, err := w.node().Common.LockGIDs(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	call, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := w.node().Del(call, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("in the end")
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+)
+
+// hca is the one RDMA device of a node, on the parent "ens1".
+type hca struct {
+	exclusive bool
+	each      bool // each parent has one; they all share it
+	name      string
+	in        plan.NetnsID // the namespace that has it; zero: the host's
+	full      bool         // there is no free entry for another GID
+	tables    *gidTables   // nil: the indexes are of no interest
+}
+
+var device = plan.RDMADevice{Name: "mlx5_0", GUID: "0c42:a103:0016:054c", Port: 1, Link: "ens1", PCI: "0000:0b:00.2"}
+
+// handle is the hca as one process sees it.
+type handle struct {
+	*hca
+	w       *world
+	netns   string
+	located map[netip.Addr]int
+}
+
+func (h handle) Facts(_ context.Context, _ conf.RDMA, parent plan.Link, _ bool) (plan.RDMA, error) {
+	if h.each {
+		own := device
+		own.Link = parent.Name
+		return plan.RDMA{Device: own}, nil
+	}
+	if parent.Name != "ens1" && parent.Device != device.PCI || h.in != (plan.NetnsID{}) {
+		return plan.RDMA{}, cnierr.New(cnierr.NoRDMA, "find RDMA device of", string(parent.Name), "", "%w", rdma.ErrNoDevice)
+	}
+	return plan.RDMA{Exclusive: h.exclusive, Device: device, Function: device.PCI}, nil
+}
+
+func (h handle) Mode(_ context.Context, want conf.RDMAMode) error {
+	if h.exclusive != (want == conf.RDMAExclusive) {
+		return cnierr.New(cnierr.RDMAMode, "use RDMA mode", string(want), "", "the node has another")
+	}
+	return nil
+}
+
+func (h handle) Do(ctx context.Context, op plan.Op) error {
+	h.w.step()
+	switch kind := op.Kind.(type) {
+	case plan.DeviceInfo: // a file, which needs no fake
+		return rdma.New(rdma.Config{}).Do(ctx, op)
+	case plan.Move:
+		h.in = kind.Netns
+	case plan.GID:
+		if h.full {
+			return cnierr.New(cnierr.NoGID, "wait for GID of", kind.Targets[0].Addr.String(), "", "the table is full")
+		}
+		for i, t := range kind.Targets {
+			h.located[t.Addr] = i + 3
+			if h.tables != nil {
+				h.located[t.Addr] = h.tables.of(kind.Device).index(t.Addr)
+			}
+		}
+	}
+	return nil
+}
+
+func (h handle) Undo(ctx context.Context, op plan.Op) error {
+	h.w.step()
+	if _, ok := op.Kind.(plan.DeviceInfo); ok {
+		return rdma.New(rdma.Config{}).Undo(ctx, op)
+	}
+	m, ok := op.Kind.(plan.Move)
+	switch {
+	case !ok:
+	case h.in == m.Netns:
+		h.in, h.name = plan.NetnsID{}, m.Device.Name
+	case h.in != (plan.NetnsID{}):
+		return cnierr.New(cnierr.RDMAHeld, "move back RDMA device", h.name, "", "it is in %v", h.in)
+	}
+	return nil
+}
+
+func (h handle) Check(ctx context.Context, op plan.Op) error {
+	if _, ok := op.Kind.(plan.DeviceInfo); ok {
+		return rdma.New(rdma.Config{}).Check(ctx, op)
+	}
+	if m, ok := op.Kind.(plan.Move); ok && h.in != m.Netns {
+		return cnierr.New(cnierr.Damaged, "check RDMA device", h.name, "", "it is not in the pod")
+	}
+	return nil
+}
+
+func (h handle) Located() map[netip.Addr]int { return h.located }
+
+func (h handle) Close() {}
+
+func (w *world) rdma(netns string, _ func(fn func() error) error) attach.RDMA {
+	return handle{hca: &w.hca, w: w, netns: netns, located: map[netip.Addr]int{}}
+}

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// told returns the interfaces and addresses of a result, a line for each.
+func told(res *current.Result) []string {
+	var out []string
+	for _, ip := range res.IPs {
+		i := res.Interfaces[*ip.Interface]
+		out = append(out, fmt.Sprintf("%s %s via %s", i.Name, ip.Address.String(), ip.Gateway))
+	}
+	return out
+}
+
+func TestAllRailsGetTheSameSlotInOneADD(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, i := range res.Interfaces {
+		names = append(names, i.Name)
+	}
+	if diff := cmp.Diff([]string{"net1", "net1-1", "net1-2"}, names); diff != "" {
+		t.Error(diff)
+	}
+	slots := map[string]bool{}
+	for _, ip := range res.IPs {
+		if v4 := ip.Address.IP.To4(); v4 != nil {
+			slots[fmt.Sprint(v4[3])] = true
+		}
+	}
+	if len(res.IPs) != 6 || len(slots) != 1 {
+		t.Errorf("got %v: want two addresses on each rail, with one host part", told(res))
+	}
+	if len(w.wire.asked) != 1 {
+		t.Errorf("asked the wire %d times, want one question for all rails: %v", len(w.wire.asked), w.wire.asked)
+	}
+	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	w.mustBeEmpty("after DEL")
+}
+
+func TestAConflictOnOneRailMovesAllToAnotherSlot(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.wire.refuse = 1
+	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := w.wire.asked[0]
+	last := taken[strings.LastIndexAny(taken, ".:")+1:]
+	for _, line := range told(res)[:1] {
+		if strings.Contains(line, "."+last+"/") {
+			t.Errorf("%s was taken, got %v", taken, told(res))
+		}
+	}
+	var v4 []byte
+	for _, ip := range res.IPs {
+		if a := ip.Address.IP.To4(); a != nil {
+			v4 = append(v4, a[3])
+		}
+	}
+	if len(v4) != 3 || v4[0] != v4[1] || v4[1] != v4[2] {
+		t.Errorf("rails are not in one slot after a conflict: %v", told(res))
+	}
+}
+
+func TestADDFailsIfTheNICOfARailIsDown(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.fake.Host().IP("link set ens2 down")
+	_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if cnierr.CodeOf(err) != cnierr.BadParent || !strings.Contains(err.Error(), `rail "1 (net1-1)"`) || !strings.Contains(err.Error(), `"ens2"`) {
+		t.Errorf("got %v, want code %d that names the rail and the NIC", err, cnierr.BadParent)
+	}
+	w.mustBeEmpty("after an ADD that failed")
+}
+
+func TestARailMayBeSkipped(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.fake.Host().IP("link set ens2 down")
+	var log bytes.Buffer
+	n := w.node()
+	n.Log = slog.New(slog.NewTextHandler(&log, nil))
+	res, err := n.Add(ctx, w.request("c1", "net1", `, "minRails": 2`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(res.Interfaces) != 2 || res.Interfaces[1].Name != "net1-2" {
+		t.Errorf("got %v, want net1 and net1-2", res.Interfaces)
+	}
+	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(c1)
+	if err != nil || len(rec.LeftOut) != 1 || !strings.Contains(rec.LeftOut[0], "ens2") {
+		t.Errorf("the record says %q, %v: want why a rail is left out", rec.LeftOut, err)
+	}
+	if !strings.Contains(log.String(), "left out") || !strings.Contains(log.String(), "ens2") {
+		t.Errorf("the log says %q", log.String())
+	}
+	if err := w.node().Check(ctx, w.request("c1", "net1", `, "minRails": 2`)); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	w.fake.Host().IP("link set ens3 down")
+	w.fake.Pod(podPath("c2"))
+	if _, err := w.node().Add(ctx, w.request("c2", "net1", `, "minRails": 2`)); err == nil || !strings.Contains(err.Error(), "ens2") || !strings.Contains(err.Error(), "ens3") {
+		t.Errorf("got %v, want both NICs named", err)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after DEL")
+}
+
+func TestOtherFaultsOfARailDoNotSkipIt(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1")).IP("link add net1-1 type dummy")
+	_, err := w.node().Add(ctx, w.request("c1", "net1", `, "minRails": 1`))
+	if cnierr.CodeOf(err) != cnierr.BadEnv || !strings.Contains(err.Error(), "net1-1") {
+		t.Errorf("got %v, want code %d for the name that the pod has", err, cnierr.BadEnv)
+	}
+}
+
+func TestCheckNamesTheRail(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]string{
+		"link":    "link del net1-2",
+		"down":    "link set net1-2 down",
+		"address": "addr del %s dev net1-2",
+		"rule":    "rule del from %s priority 32000",
+		"route":   "route del default dev net1-2 table 102",
+	} {
+		w := newRailsWorld(t)
+		pod := w.fake.Pod(podPath("c1"))
+		res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ip := res.IPs[4].Address
+		switch name {
+		case "address":
+			damage = fmt.Sprintf(damage, ip.String())
+		case "rule":
+			damage = fmt.Sprintf("rule del from %s/32 lookup 102 priority 32000", ip.IP)
+		}
+		pod.IP(damage)
+		err = w.node().Check(ctx, w.request("c1", "net1", ""))
+		if err == nil || !strings.Contains(err.Error(), `rail "2 (net1-2)"`) || strings.Contains(err.Error(), `rail "1 `) {
+			t.Errorf("%s: got %v, want findings of rail 2 alone", name, err)
+		}
+	}
+}
+
+func TestDELWithoutARecordRemovesAllRails(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(w.dir, "attachments", "c1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after DEL")
+}
+
+const tableConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": [{"master": "ens1"}, {"master": "ens2"}],
+	"stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam", "table": "/etc/roce/rails.json"}%s}`
+
+func TestSubnetsComeFromTheNodesTable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config = tableConfig
+	w.fake.Pod(podPath("c1"))
+	n := w.node()
+	n.Addresses.NodeName = "gpu-01"
+	n.Addresses.ReadFile = func(path string) ([]byte, error) {
+		if path != "/etc/roce/rails.json" {
+			return nil, fs.ErrNotExist
+		}
+		return []byte(`{"nodes": {"gpu-01": [{"subnet": "172.16.0.0/31", "gateway": "172.16.0.0"}, {"subnet": "172.16.1.0/31", "gateway": "172.16.1.0"}]}}`), nil
+	}
+	res, err := n.Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"net1 172.16.0.1/31 via 172.16.0.0", "net1-1 172.16.1.1/31 via 172.16.1.0"}, told(res)); diff != "" {
+		t.Error(diff)
+	}
+	n.Addresses.NodeName = "gpu-02"
+	w.fake.Pod(podPath("c2"))
+	if _, err := n.Add(ctx, w.request("c2", "net1", "")); cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "gpu-02") {
+		t.Errorf("got %v, want code %d that names the node", err, cnierr.BadConfig)
+	}
+	n.Addresses.ReadFile = func(string) ([]byte, error) { return nil, fs.ErrNotExist }
+	if _, err := n.Add(ctx, w.request("c2", "net1", "")); cnierr.CodeOf(err) != cnierr.BadConfig || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v, want code %d for a table that is missing", err, cnierr.BadConfig)
+	}
+}
+
+const derivedConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": [{"master": "ens1"}, {"master": "ens2"}],
+	"stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam", "fromMaster": true, "gateway": "last", "derive": {"base": 64, "perHost": 8}}%s}`
+
+func TestSubnetsFollowFromTheNICs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config = derivedConfig
+	w.fake.Pod(podPath("c1"))
+	w.fake.Host().IP("addr add 10.1.0.5/24 dev ens1")
+	w.fake.Host().IP("addr add 10.2.0.5/24 dev ens2")
+	res, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := res.IPs[0].Address.IP.To4(), res.IPs[1].Address.IP.To4()
+	if a[3] != b[3] || a[3] < 64+40 || a[3] > 64+47 || a[1] != 1 || b[1] != 2 {
+		t.Errorf("got %v, want one slot of 104 to 111 on both rails", told(res))
+	}
+	if gw := res.IPs[1].Gateway.String(); gw != "10.2.0.254" {
+		t.Errorf("the gateway is %s, want the last address of the subnet", gw)
+	}
+}
+
+func TestARailIsSkippedIfItsNICHasNoSubnet(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config = derivedConfig
+	w.fake.Pod(podPath("c1"))
+	w.fake.Host().IP("addr add 10.2.0.5/24 dev ens2")
+	_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if cnierr.CodeOf(err) != cnierr.BadParent || !strings.Contains(err.Error(), `rail "0 (net1)"`) {
+		t.Errorf("got %v, want code %d that names the rail", err, cnierr.BadParent)
+	}
+	w.mustBeEmpty("after an ADD that failed")
+	res, err := w.node().Add(ctx, w.request("c1", "net1", `, "minRails": 1`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := told(res); len(got) != 1 || !strings.HasPrefix(got[0], "net1-1 10.2.0.") {
+		t.Errorf("got %v, want net1-1 alone", got)
+	}
+}
+
+func TestTooFewRailsSayHowManyAreWanted(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.fake.Host().IP("link set ens2 down")
+	w.fake.Host().IP("link set ens3 down")
+	_, err := w.node().Add(ctx, w.request("c1", "net1", `, "minRails": 2`))
+	if cnierr.CodeOf(err) != cnierr.BadParent || !strings.HasPrefix(err.Error(), `use rails "minRails": want 2 of 3, got 1`) {
+		t.Errorf("got %v, want code %d and how many there are", err, cnierr.BadParent)
+	}
+	if got := cnierr.CNI("roce", err).Details; !strings.Contains(got, "ens2") || !strings.Contains(got, "ens3") {
+		t.Errorf("the hint is %q, want what to do about both NICs", got)
+	}
+	status := w.node().Status(ctx, w.request("c1", "net1", `, "minRails": 2`))
+	if got := cnierr.CNI("roce", status).Details; cnierr.CodeOf(status) != cnierr.Limited || !strings.Contains(got, "ens3") {
+		t.Errorf("STATUS: %v, hint %q", status, got)
+	}
+}
+
+func TestStatusOfRails(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	if err := w.node().Status(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Errorf("with all NICs: %v", err)
+	}
+	w.fake.Host().IP("link set ens2 down")
+	if err := w.node().Status(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.Limited || !strings.Contains(err.Error(), "ens2") {
+		t.Errorf("with a NIC down: got %v, want code %d", err, cnierr.Limited)
+	}
+	if err := w.node().Status(ctx, w.request("c1", "net1", `, "minRails": 2`)); err != nil {
+		t.Errorf("with enough NICs: %v", err)
+	}
+}
+
+func TestStatusCannotKnowWhichInterfacesOfAPodAreMeant(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	if err := w.node().Status(ctx, w.request("c1", "net1", `, "linkInContainer": true`)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRequestedAddressesGoToTheirRails(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	res, err := w.node().Add(ctx, w.request("c1", "net1", `, "runtimeConfig": {"ips": ["172.16.13.4", "172.16.11.2"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := told(res)
+	want := func(s string) bool {
+		return slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, s) })
+	}
+	if !want("net1 172.16.11.2/") || !want("net1-2 172.16.13.4/") {
+		t.Errorf("got %v", got)
+	}
+}
+
+// What is on the host for all rails belongs to no interface of the pod.
+func TestCheckOfSeveralRailsSeesWhatBelongsToNoInterface(t *testing.T) {
+	t.Parallel()
+	w := newRailsWorld(t)
+	w.fake.Pod(podPath("c1"))
+	req := w.request("c1", "net1", "")
+	if _, err := w.node().Add(ctx, req); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := w.node().Records.Load(c1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Plan.Ops = append(rec.Plan.Ops, sharedRoute())
+	if err := w.node().Records.Save(rec); err != nil {
+		t.Fatal(err)
+	}
+	err = w.node().Check(ctx, req)
+	if cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "10.9.0.0/24") || strings.Contains(err.Error(), `rail "`) {
+		t.Errorf("the host lacks a route: CHECK says %v", err)
+	}
+	w.fake.Host().IP("route add 10.9.0.0/24 dev ens1 table 200 proto 82 scope link")
+	if err := w.node().Check(ctx, req); err != nil {
+		t.Errorf("the host has all: %v", err)
+	}
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// device returns the RDMA device behind the parent, nil if no RDMA work is
+// asked for. Errors are those of rdma.Subsystem.Facts, and RDMAHeld when
+// another attachment of this node has the device.
+func (n Node) device(ctx context.Context, r RDMA, req conf.Request, rail conf.Rail, parent plan.Link) (*plan.RDMA, error) {
+	if req.RDMA.Mode == conf.RDMAOff {
+		return nil, nil
+	}
+	found, err := r.Facts(ctx, req.RDMA, parent, parent.InPod || req.LinkInContainer)
+	if errors.Is(err, rdma.ErrNoDevice) {
+		return nil, cmp.Or(n.heldByPod(parent, rail.Parent.RDMA), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &found, nil
+}
+
+// heldByPod returns an error that names the attachment to which the RDMA device of a
+// parent, or the one that was selected by its name, was moved; nil if there is none.
+// A link in a pod may have the same name as the parent and be another link.
+func (n Node) heldByPod(parent plan.Link, selected string) error {
+	var owner record.Record
+	var has plan.Move
+	n.eachMove(func(rec record.Record, m plan.Move) {
+		d := m.Device
+		same := parent.OnNode() != "" && m.Parent == parent.OnNode() ||
+			parent.Device != "" && (d.PCI == parent.Device || d.Auxiliary == parent.Device) ||
+			selected != "" && d.Name == selected
+		if same && rec.Saved >= owner.Saved {
+			owner, has = rec, m
+		}
+	})
+	if owner.ContainerID == "" {
+		return nil
+	}
+	return heldBy(has, owner)
+}
+
+// eachMove calls fn with each recorded move of an RDMA device. It skips a record that
+// cannot be read.
+func (n Node) eachMove(fn func(record.Record, plan.Move)) {
+	n.eachRecord(func(rec record.Record) {
+		for m := range plan.All[plan.Move](rec.Plan.Ops) {
+			fn(rec, m)
+		}
+	})
+}
+
+// eachRecord calls fn with each record that can be read.
+func (n Node) eachRecord(fn func(record.Record)) {
+	keys, err := n.Records.List()
+	if err != nil {
+		return
+	}
+	for _, k := range keys {
+		rec, err := n.Records.Load(k)
+		if err != nil {
+			continue
+		}
+		fn(rec)
+	}
+}
+
+// withoutMoved returns the operations of a record without the moves of devices that
+// another attachment has since then. The kernel moves a device back to the host when
+// its namespace ends. So the next pod may have the device before the DEL of the last
+// pod.
+func (n Node) withoutMoved(rec record.Record) plan.Ops {
+	if !slices.ContainsFunc(rec.Plan.Ops, isMove) {
+		return rec.Plan.Ops
+	}
+	lost := map[plan.RDMADevice]bool{}
+	n.eachMove(func(other record.Record, m plan.Move) {
+		if other.Saved > rec.Saved {
+			lost[identity(m)] = true
+		}
+	})
+	return slices.DeleteFunc(slices.Clone(rec.Plan.Ops), func(op plan.Op) bool {
+		m, ok := op.Kind.(plan.Move)
+		return ok && lost[identity(m)]
+	})
+}
+
+func isMove(op plan.Op) bool { _, ok := op.Kind.(plan.Move); return ok }
+
+// identity returns the part of a device that stays the same. A rename in a pod does
+// not change it, because a record has the host's name. A driver that makes the device
+// again does not change it either.
+func identity(m plan.Move) plan.RDMADevice {
+	return plan.RDMADevice{Name: m.Device.Name, GUID: m.Device.GUID, PCI: m.Device.PCI, Auxiliary: m.Device.Auxiliary}
+}
+
+func heldBy(m plan.Move, rec record.Record) error {
+	return cnierr.New(cnierr.RDMAHeld, "move RDMA device", m.Device.Name,
+		"delete the pod that has it (in exclusive mode, each RDMA device serves one interface of one pod), or use the shared mode: rdma system set netns shared, which works only while no other network namespace exists",
+		"%s has it, for its interface %q", who(rec), rec.IfName)
+}
+
+// who names the pod of a record, or its container if the record has no pod.
+func who(rec record.Record) string {
+	return cmp.Or(podText(rec.Pod), fmt.Sprintf("container %q", rec.ContainerID))
+}
+
+func podText(p conf.Pod) string {
+	if p.Name == "" {
+		return ""
+	}
+	return fmt.Sprintf("pod %q", p.String())
+}
+
+// statusRDMA says why the node cannot serve the request's RDMA mode. A device that
+// another pod has is no error here. A mode that contradicts the node's is one.
+func (n Node) statusRDMA(ctx context.Context, req conf.Request, rail conf.Rail, parent plan.Link) error {
+	r := n.RDMA("", nil)
+	defer r.Close()
+	_, err := n.device(ctx, r, req, rail, parent)
+	if cnierr.CodeOf(err) == cnierr.RDMAHeld {
+		return nil
+	}
+	return err
+}
+
+// statusMode returns an error if the request names a mode and the node has the other
+// one.
+func (n Node) statusMode(ctx context.Context, req conf.Request) error {
+	if req.RDMA.Mode != conf.RDMAShared && req.RDMA.Mode != conf.RDMAExclusive {
+		return nil
+	}
+	r := n.RDMA("", nil)
+	defer r.Close()
+	return r.Mode(ctx, req.RDMA.Mode)
+}

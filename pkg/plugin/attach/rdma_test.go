@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// exclusive returns a world with an RDMA device that ADD moves into the pod.
+func exclusive(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.hca.exclusive, w.mode = true, conf.RDMAAuto
+	w.fake.Pod(podPath("c1"))
+	return w
+}
+
+// crashesWithRDMA runs fn for a crash before every operation of an ADD that
+// moves a device.
+func crashesWithRDMA(t *testing.T, fn func(w *world, when string)) {
+	t.Helper()
+	moved := 0
+	for at := 1; ; at++ {
+		w := exclusive(t)
+		w.crash = at
+		died := w.run(func(n attach.Node) { _, _ = n.Add(ctx, w.request("c1", "net1", "")) })
+		if !died {
+			break
+		}
+		w.crash = 0
+		if w.hca.in != (plan.NetnsID{}) {
+			moved++
+		}
+		fn(w, fmt.Sprintf("after a crash before operation %d", at))
+	}
+	if moved < 2 {
+		t.Errorf("only %d crashes left a device in the pod", moved)
+	}
+}
+
+func TestDelBringsTheDeviceBackAfterACrashAtEveryOp(t *testing.T) {
+	t.Parallel()
+	crashesWithRDMA(t, func(w *world, when string) {
+		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+			t.Errorf("DEL %s: %v", when, err)
+		}
+		w.mustBeEmpty("after DEL " + when)
+	})
+}
+
+func TestDelBringsTheDeviceBackWhenTheNamespaceIsGone(t *testing.T) {
+	t.Parallel()
+	crashesWithRDMA(t, func(w *world, when string) {
+		w.fake.RemovePod(podPath("c1"))
+		w.hca.name = "renamed-by-the-pod"
+		if w.hca.in == (plan.NetnsID{}) {
+			w.hca.name = device.Name
+		}
+		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+			t.Errorf("DEL %s: %v", when, err)
+		}
+		w.mustBeEmpty("after DEL " + when)
+	})
+}
+
+func TestGCBringsTheDeviceBack(t *testing.T) {
+	t.Parallel()
+	crashesWithRDMA(t, func(w *world, when string) {
+		w.fake.RemovePod(podPath("c1"))
+		if err := w.node().GC(ctx, w.gc("rail")); err != nil {
+			t.Errorf("GC %s: %v", when, err)
+		}
+		w.mustBeEmpty("after GC " + when)
+	})
+}
+
+func TestAddTakesTheDeviceAgainAfterACrashAtEveryOp(t *testing.T) {
+	t.Parallel()
+	crashesWithRDMA(t, func(w *world, when string) {
+		if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Errorf("ADD %s: %v", when, err)
+		}
+		if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
+			t.Errorf("CHECK after ADD %s: %v", when, err)
+		}
+	})
+}
+
+func TestErrorOfTheSecondPodNamesThePodThatHasTheDevice(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	w.fake.Pod(podPath("c2"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.node().Add(ctx, w.request("c2", "net1", ""))
+	if cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(err.Error(), `"c1"`) {
+		t.Errorf("got %v, want code %d that names c1", err, cnierr.RDMAHeld)
+	}
+	if err := w.node().Status(ctx, w.request("c3", "net1", "")); err != nil {
+		t.Errorf("STATUS while a pod has the device: %v", err)
+	}
+	for _, id := range []string{"c1", "c2"} {
+		if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
+			t.Error(err)
+		}
+	}
+	w.mustBeEmpty("after DEL of both")
+}
+
+func TestALateDelLeavesTheDeviceToTheNextPod(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	w.fake.Pod(podPath("c2"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c1"))
+	w.hca.in = plan.NetnsID{} // the kernel brings it home
+	w.now++
+	if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Errorf("the late DEL: %v", err)
+	}
+	if err := w.node().Check(ctx, w.request("c2", "net1", "")); err != nil {
+		t.Errorf("CHECK of the next pod: %v", err)
+	}
+	if err := w.node().Del(ctx, w.del("c2", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after DEL of both")
+}
+
+func TestDelMovesBackTheDeviceThatAnEarlierPodLost(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	w.fake.Pod(podPath("c2"))
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c1"))
+	w.hca.in = plan.NetnsID{}
+	w.now++
+	if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"c2", "c1"} { // the other way round
+		if err := w.node().Del(ctx, w.del(id, "net1")); err != nil {
+			t.Errorf("DEL of %s: %v", id, err)
+		}
+	}
+	w.mustBeEmpty("after DEL of both")
+}
+
+func TestRepairMovesTheDeviceOfADeadNamespaceBack(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.RemovePod(podPath("c1"))
+	w.hca.name = "renamed-by-the-pod"
+	_, err := w.node().Repair(ctx, c1)
+	if !errors.Is(err, kernel.ErrNetnsGone) {
+		t.Errorf("got %v, want that the pod is gone", err)
+	}
+	if w.hca.in != (plan.NetnsID{}) || w.hca.name != device.Name {
+		t.Errorf("the device is in %v as %q", w.hca.in, w.hca.name)
+	}
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after DEL")
+}
+
+func TestAFullTableOfGIDsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	w.hca.full = true
+	_, err := w.node().Add(ctx, w.request("c1", "net1", ""))
+	if cnierr.CodeOf(err) != cnierr.NoGID {
+		t.Errorf("got %v, want code %d", err, cnierr.NoGID)
+	}
+	w.mustBeEmpty("after ADD failed")
+}
+
+func TestTheRecordSaysWhereTheGIDsAre(t *testing.T) {
+	t.Parallel()
+	w := exclusive(t)
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := record.Store{Dir: w.dir, BootID: w.boot}.Load(c1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range rec.Plan.Ops {
+		g, ok := op.Kind.(plan.GID)
+		if !ok {
+			continue
+		}
+		for i, target := range g.Targets {
+			if target.Index == nil || *target.Index != i+3 {
+				t.Errorf("target %d is recorded at %v, want %d", i, target.Index, i+3)
+			}
+		}
+		return
+	}
+	t.Error("the record has no GID operation")
+}

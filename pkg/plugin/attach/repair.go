@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// Lost returns what Repair would do to an attachment. It returns nothing when nothing
+// is missing. It changes nothing.
+func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
+	var ops plan.Ops
+	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
+		ops, err = n.lost(ctx, k, rec)
+		return err
+	})
+	return ops, err
+}
+
+// Repair makes again, from the record, what CHECK finds missing of an attachment. It
+// changes nothing else in the pod, and nothing without our mark. What other programs
+// have set stays. It returns what it did. After an error, this is still in place.
+//
+// It refuses an attachment if an address is not leased to it any more. It also
+// refuses an attachment if the interface exists but is different, or has another
+// name. The kernel could only replace such an interface, and the pod would lose its
+// connections. With several rails, Repair refuses only the rails with such an
+// interface and restores the others.
+func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
+	var done plan.Ops
+	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
+		ops, refused := n.lost(ctx, k, rec)
+		if slices.ContainsFunc(ops, isAlign) {
+			release, err := n.Common.LockGIDs(ctx)
+			if err != nil {
+				return err
+			}
+			defer release()
+		}
+		if err := k.rdma.LookBefore(rec.Plan.Ops, ops); err != nil {
+			return err
+		}
+		done, err = again(ctx, n.refCounted(k, rec), ops)
+		if err != nil || refused != nil {
+			return errors.Join(err, refused)
+		}
+		return errors.Join(examine(ctx, k, rec.Plan, nil).damage...)
+	})
+	if errors.Is(err, kernel.ErrNetnsGone) {
+		err = errors.Join(err, n.moveBack(ctx, at))
+	}
+	return done, err
+}
+
+// moveBack is for an attachment without namespace. It gives its RDMA devices their
+// names and settings back. DEL removes all else.
+func (n Node) moveBack(ctx context.Context, at conf.Attachment) error {
+	return n.withRecord(ctx, at, func(rec record.Record) error { return n.undoOnHost(ctx, rec, n.withoutMoved(rec)) })
+}
+
+// again undoes and does each operation, and returns those that it did. It undoes
+// first, because an object of ours may be there but different: a route that lost its
+// source with the address (fib6_remove_prefsrc) would block the correct route. A
+// device that the pod has stays there: a move to the host and back would take it from
+// the pod's programs.
+func again(ctx context.Context, x apply.Executor, ops plan.Ops) (done plan.Ops, err error) {
+	for i, op := range ops {
+		if !op.Stays() {
+			if err := x.Undo(ctx, op); err != nil {
+				return ops[:i], err
+			}
+		}
+		if err := x.Do(ctx, op); err != nil {
+			return ops[:i], err
+		}
+	}
+	return ops, nil
+}
+
+// lost returns the operations of a record that are not in place, in their order. If
+// addresses are among them, the recorded conflict probe comes before them, because
+// another host may have taken them. Nothing else is sent on the wire: the gateway was
+// there when the pod started, and neighbours know the MAC.
+func (n Node) lost(ctx context.Context, k *pod, rec record.Record) (plan.Ops, error) {
+	if err := n.Addresses.CheckRecord(ctx, rec); err != nil {
+		return nil, err
+	}
+	ops, err := missing(ctx, k, rec.Plan.Ops)
+	if err != nil && len(rec.Plan.Interfaces) > 1 {
+		ops, err = missingNextToChild(ctx, k, rec.Plan)
+	}
+	return asking(rec.Plan.Ops, returning(rec.Plan.Ops, ops)), err
+}
+
+// missingNextToChild returns what is missing of the rails that can be restored. The error
+// says why the other rails cannot be restored. A NIC that is gone must not stop the
+// repair of the other seven rails.
+func missingNextToChild(ctx context.Context, k *pod, p plan.Plan) (plan.Ops, error) {
+	var can []plan.Interface
+	var errs []error
+	for _, i := range p.Interfaces {
+		_, err := missing(ctx, k, p.Of(i))
+		if err == nil {
+			can = append(can, i)
+		}
+		errs = append(errs, inRail(i.Rail, i.Name, err))
+	}
+	ops, err := missing(ctx, k, p.Of(can...))
+	return ops, errors.Join(append(errs, err)...)
+}
+
+// missing returns the operations that are not in place. It returns an error if one of
+// them cannot be done again.
+func missing(ctx context.Context, k *pod, recorded plan.Ops) (plan.Ops, error) {
+	damage, changed := make([]error, len(recorded)), make([]error, len(recorded))
+	for i, op := range recorded {
+		d, c := divide(k.Check(ctx, op))
+		damage[i], changed[i] = errors.Join(d...), errors.Join(c...)
+	}
+	var ops plan.Ops
+	for i, op := range recorded {
+		finding := damage[i]
+		if _, ok := op.Kind.(plan.Sysctl); ok && changed[i] != nil && bare(recorded, damage, op.Link()) {
+			finding = errors.Join(finding, changed[i])
+		}
+		if finding == nil {
+			continue
+		}
+		if cnierr.CodeOf(finding) != cnierr.Damaged {
+			return nil, finding
+		}
+		if err := restorable(ctx, k, op, finding, changed[i]); err != nil {
+			return nil, err
+		}
+		ops = append(ops, remedy(op, finding))
+	}
+	return ops, nil
+}
+
+// bare says that a link is down and has no address: a Repair that was interrupted has
+// made it again, and no program has set anything on it yet.
+func bare(recorded plan.Ops, damage []error, link conf.LinkName) bool {
+	for i, op := range recorded {
+		switch op.Kind.(type) {
+		case plan.Up, plan.Address:
+			if op.Link() == link && damage[i] == nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// remedy returns the operation to do again for a finding. For an address that lacks
+// only the route to its subnet, it is that route: undoing the address would remove
+// all its other routes too (fib_sync_down_addr).
+func remedy(op plan.Op, finding error) plan.Op {
+	a, ok := op.Kind.(plan.Address)
+	if !ok || !errors.Is(finding, kernel.ErrNoSubnetRoute) {
+		return op
+	}
+	r := plan.Route{Link: a.Link, Table: plan.MainTable, Dst: a.Prefix.Masked(), Metric: 256} // IP6_RT_PRIO_ADDRCONF
+	if a.Prefix.Addr().Is4() {
+		r.Scope, r.Src, r.Metric = plan.ScopeLink, a.Prefix.Addr(), 0
+	}
+	return plan.Op{Place: op.Place, Kind: r}
+}
+
+// restorable returns the finding if Do cannot make the thing again: a link that
+// another plugin made, a link that is there but different, or a rule that is there
+// behind one of another program. changed is what other programs have set.
+func restorable(ctx context.Context, k *pod, op plan.Op, finding, changed error) error {
+	if op.Foreign() || errors.Is(finding, kernel.ErrOutranked) || errors.Is(finding, kernel.ErrDifferent) {
+		return finding
+	}
+	if link, ok := op.Parent(); ok {
+		var c *kernel.ChangedError
+		if errors.As(changed, &c) && c.Property == kernel.Master {
+			link.Rails[0].Parent.Name = conf.LinkName(c.Got)
+		}
+		return makeable(ctx, k, link, finding)
+	}
+	return nil
+}
+
+// makeable returns the finding if the link exists, under any name. It returns nil if
+// the link is gone: then it can be made.
+func makeable(ctx context.Context, k *pod, link conf.Request, finding error) error {
+	if errors.Is(finding, kernel.ErrRenamed) {
+		return finding
+	}
+	facts, err := plan.Only(k.Facts(ctx, link))
+	if err != nil {
+		return err
+	}
+	if facts.Pod.Taken {
+		return finding
+	}
+	return nil
+}
+
+// asking inserts the recorded conflict probe before the first lost address. It asks
+// only for the lost addresses.
+func asking(recorded, lost plan.Ops) plan.Ops {
+	first := slices.IndexFunc(lost, isAddress)
+	if first < 0 {
+		return lost
+	}
+	stands := func(t plan.Target) bool {
+		return !slices.ContainsFunc(lost, func(op plan.Op) bool {
+			a, ok := op.Kind.(plan.Address)
+			return ok && a.Prefix.Addr() == t.Addr
+		})
+	}
+	for _, op := range recorded {
+		c, ok := op.Kind.(plan.Conflict)
+		if !ok {
+			continue
+		}
+		c.Targets = slices.DeleteFunc(slices.Clone(c.Targets), stands)
+		if len(c.Targets) > 0 {
+			return slices.Insert(lost, first, plan.Op{Place: op.Place, Kind: c})
+		}
+	}
+	return lost
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/plugin/result"
+)
+
+// resume deals with what an earlier ADD of the same attachment left. If that finished
+// in this namespace and all of it is in place, resume returns its result. Anything else
+// is taken away with its lease, and the result is nil: this ADD starts from nothing. The
+// pod gets its own address back, because the quarantine is for others.
+func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Result, error) {
+	rec, err := n.Records.Load(req.Attachment)
+	if errors.Is(err, record.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	here := rec.NetnsID == k.ID()
+	if here {
+		if err := fits(rec, req); err != nil {
+			return nil, err
+		}
+	}
+	if here && rec.Committed && whole(examine(ctx, k, rec.Plan, nil)) && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
+		return result.Of(rec.Plan, req), nil
+	}
+	n.Log.Info("remove what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
+	return nil, n.remove(ctx, rec, req.Netns, n.Addresses.ReleaseUnfinished)
+}
+
+// fits refuses a request for an interface that another network of the pod, or
+// another roce of the same list, has made.
+func fits(rec record.Record, req conf.Request) error {
+	const op, hint = "add interface", "choose another interface name in the pod's networks annotation"
+	if rec.Network != req.Network {
+		return cnierr.New(cnierr.BadEnv, op, string(req.IfName), hint, "the pod has an interface of this name on the network %q", rec.Network)
+	}
+	if req.Prev != nil && len(rec.Plan.Ops.Links()) > 0 {
+		return cnierr.New(cnierr.BadConfig, op, string(req.IfName), "list roce only once: with master, it already does all that it does for an adopted interface",
+			"roce itself made this interface")
+	}
+	return nil
+}
+
+// whole says that nothing is damaged that another ADD could make again. A NIC that is
+// down is no reason to take the link away from the pod.
+func whole(f findings) bool {
+	return !slices.ContainsFunc(f.damage, func(err error) bool { return !errors.Is(err, kernel.ErrParentDown) })
+}

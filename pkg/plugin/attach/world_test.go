@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/probe"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+var (
+	errFault = errors.New("fault injected")
+	nicMAC   = conf.MAC{0x52, 0x54, 0, 0, 0, 1}
+)
+
+// world is a node on the fake kernel with real records and a real lease
+// database, and the wire that it is plugged into.
+type world struct {
+	t      *testing.T
+	fake   *kerneltest.Fake
+	pod    *kerneltest.Space // c1's, in the tests that damage it
+	wire   *wire
+	hca    hca
+	mode   conf.RDMAMode
+	dir    string        // the state folder
+	common string        // what all state folders have in common
+	now    time.Duration // since boot
+	boot   string
+	// config is the network's, for a mode of RDMA, a folder and more members.
+	config string
+	log    *slog.Logger
+	// asked is what stands between the verbs and the files of the agent; nil: nothing.
+	asked lease.AgentFiles
+	// meanwhile is what others do while an ADD waits; nil: nothing.
+	meanwhile func()
+	// crash panics at the n-th operation from now, as a process that is killed
+	// does nothing any more; 0 never.
+	crash int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, config: config, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), common: filepath.Join(t.TempDir(), "common"), boot: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001", log: slog.New(slog.DiscardHandler)}
+	w.fake.NIC("ens1", nicMAC)
+	w.fake.NIC("ens2", conf.MAC{0x52, 0x54, 0, 0, 0, 2})
+	return w
+}
+
+// newRailsWorld returns a node with networks of three rails.
+func newRailsWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.config = railsConfig
+	w.fake.NIC("ens3", conf.MAC{0x52, 0x54, 0, 0, 0, 3})
+	return w
+}
+
+// newLinkedWorld returns a node with networks that link their pods with the node, and
+// with the CIDRs of the cluster's Services.
+func newLinkedWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.config = strings.TrimSuffix(config, "%s}") + `, "hostLink": {"routes": ["auto", "10.244.0.0/16"]}%s}`
+	w.services("10.96.0.0/12", "fd00:96::/108")
+	w.fake.Host().IP("addr add 10.0.0.7/24 dev ens2")
+	return w
+}
+
+// newIpvlanWorld returns a node with networks of ipvlans.
+func newIpvlanWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.config = strings.TrimSuffix(config, "%s}") + `, "child": "ipvlan"%s}`
+	return w
+}
+
+// worlds are the nodes that every failure is tried on. Those of -short have operations of
+// every kind but those of GID indexes.
+func worlds() map[string]func(*testing.T) *world {
+	all := map[string]func(*testing.T) *world{"one rail": newWorld, "three rails": newRailsWorld, "promised GID indexes": newPromisedWorld, "host link": newLinkedWorld, "ipvlan": newIpvlanWorld, "a link on VLANs": newLinkedVLANWorld}
+	if testing.Short() {
+		delete(all, "three rails")
+		delete(all, "promised GID indexes")
+		delete(all, "ipvlan")
+		delete(all, "a link on VLANs")
+	}
+	return all
+}
+
+// inEachWorld runs a test for each of worlds.
+func inEachWorld(t *testing.T, fn func(t *testing.T, fresh func(*testing.T) *world)) {
+	t.Helper()
+	t.Parallel()
+	for name, fresh := range worlds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fn(t, fresh)
+		})
+	}
+}
+
+// node returns the node as a new process sees it.
+func (w *world) node() attach.Node {
+	return attach.Node{
+		ID: "machine/host",
+		Open: func(netns string) (attach.Kernel, error) {
+			k, err := w.fake.Open(netns)
+			if err != nil {
+				return nil, err
+			}
+			return mortal{k, w, netns}, nil
+		},
+		OpenHost: func() (attach.Kernel, error) {
+			k, err := w.fake.OpenHost()
+			if err != nil {
+				return nil, err
+			}
+			return mortal{k, w, ""}, nil
+		},
+		Wire: func(attach.Kernel) apply.Single { return mortalSteps{w.wire, w} },
+		RDMA: w.rdma,
+		Host: func(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
+			w.fake.Pod("/an/empty/pod")
+			defer w.fake.RemovePod("/an/empty/pod")
+			k, err := w.fake.Open("/an/empty/pod")
+			if err != nil {
+				return nil, err
+			}
+			defer k.Close()
+			return k.Facts(ctx, req)
+		},
+		Now:       func() time.Duration { return w.now },
+		Services:  w.ranges().Services,
+		Addresses: w.allocator(),
+		Records:   record.Store{Dir: w.dir, BootID: w.boot},
+		Common:    record.Common{Dir: w.common, Host: func() (plan.NetnsID, error) { return plan.NetnsID{Dev: 4, Ino: 4026531840}, nil }},
+		Log:       w.log,
+	}
+}
+
+// services does what the agent does when these are the CIDRs of the cluster's Services.
+func (w *world) services(cidrs ...string) {
+	w.t.Helper()
+	var list []netip.Prefix
+	for _, c := range cidrs {
+		list = append(list, netip.MustParsePrefix(c))
+	}
+	if _, err := w.ranges().WriteServices(list); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// allocator returns the node's addresses as a new process sees them.
+func (w *world) allocator() lease.Allocator {
+	a := lease.Allocator{Book: w.book(), Agent: w.ranges(), Now: func() time.Duration { return w.now }, Wait: w.wait, Log: w.log}
+	if w.asked != nil {
+		a.Agent = w.asked
+	}
+	return a
+}
+
+// wait lets time pass, and others do something.
+func (w *world) wait(ctx context.Context, d time.Duration) error {
+	w.now += d
+	if w.meanwhile != nil {
+		w.meanwhile()
+	}
+	return ctx.Err()
+}
+
+func (w *world) ranges() nodefile.Store { return nodefile.Store{Dir: w.dir, BootID: w.boot} }
+
+func (w *world) book() *ipam.Book {
+	return ipam.New(ipam.Config{
+		Dir: w.dir, BootID: w.boot,
+		Now:     func() time.Duration { return w.now },
+		Observe: everyNetnsLives,
+		Log:     slog.New(slog.DiscardHandler),
+	})
+}
+
+// killed is what a crash panics with.
+type killed struct{}
+
+func (w *world) step() {
+	if w.crash == 0 {
+		return
+	}
+	if w.crash--; w.crash == 0 {
+		panic(killed{})
+	}
+}
+
+// mortal is a kernel for a process that may die before each operation.
+type mortal struct {
+	*kerneltest.FakeKernel
+	w     *world
+	netns string
+}
+
+func (m mortal) Do(ctx context.Context, run ...plan.Op) error {
+	for _, op := range run {
+		m.w.step()
+		if err := m.FakeKernel.Do(ctx, op); err != nil {
+			return err
+		}
+		m.w.hca.tables.done(m.netns, op)
+	}
+	return nil
+}
+
+func (m mortal) Undo(ctx context.Context, run ...plan.Op) error {
+	var errs []error
+	for _, op := range slices.Backward(run) {
+		m.w.step()
+		err := m.FakeKernel.Undo(ctx, op)
+		if err == nil {
+			m.w.hca.tables.undone(m.netns, op)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// mortalSteps is the same for the wire.
+type mortalSteps struct {
+	apply.Single
+	w *world
+}
+
+func (m mortalSteps) Do(ctx context.Context, op plan.Op) error {
+	m.w.step()
+	return m.Single.Do(ctx, op)
+}
+
+// run runs a verb in a process that may die: it returns whether it did.
+func (w *world) run(verb func(attach.Node)) (died bool) {
+	defer func() {
+		switch r := recover(); r {
+		case nil:
+		case killed{}:
+			died = true
+		default:
+			panic(r)
+		}
+	}()
+	verb(w.node())
+	return false
+}
+
+// wire is a segment on which another host has the first addresses that we ask for, or
+// the gateway is silent.
+type wire struct {
+	refuse int      // how many more
+	by     conf.MAC // who refuses; zero: another host each time
+	asked  []string // the first address of each question
+	silent bool
+}
+
+// Do implements apply.Executor.
+func (w *wire) Do(_ context.Context, op plan.Op) error {
+	switch kind := op.Kind.(type) {
+	case plan.Conflict:
+		w.asked = append(w.asked, kind.Targets[0].Addr.String())
+		if w.refuse > 0 {
+			w.refuse--
+			by := w.by
+			if by.IsZero() {
+				by = conf.MAC{2, 0xff, 0, 0, 0, byte(len(w.asked))}
+			}
+			err := &probe.TakenError{Taken: []probe.Taken{{Target: kind.Targets[0], By: by, What: "ARP reply"}}}
+			return &cnierr.Error{Code: cnierr.AddressTaken, Op: "probe address", Subject: kind.Targets[0].Addr.String(), Err: err}
+		}
+	case plan.Gateway:
+		if w.silent {
+			return cnierr.New(cnierr.GatewaySilent, "ask gateway", kind.Targets[0].Gateway.String(), "", "silent")
+		}
+	}
+	return nil
+}
+
+// Undo implements apply.Executor.
+func (w *wire) Undo(context.Context, plan.Op) error { return nil }
+
+// Check implements apply.Executor.
+func (w *wire) Check(context.Context, plan.Op) error { return nil }
+
+const (
+	config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam",
+	"subnets": [{"subnet": "172.16.11.0/29", "gateway": "172.16.11.6"}, {"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}]}%s}`
+	railsConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": {"match": {"ifNames": ["ens*"]}, "count": 3},
+	"stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam",
+	"subnets": [{"subnet": "172.16.{rail+11}.0/29", "gateway": "172.16.{rail+11}.6"}, {"subnet": "fd00:{rail+11}::/64", "gateway": "fd00:{rail+11}::fffe"}]}%s}`
+)
+
+func podPath(id string) string { return "/run/netns/" + id }
+
+// request returns the request of an attachment; extra is more JSON members.
+func (w *world) request(id, ifName, extra string) conf.Request {
+	w.t.Helper()
+	r, err := conf.Parse(conf.Input{
+		ContainerID: id, IfName: ifName, Netns: podPath(id),
+		Stdin: fmt.Appendf(nil, w.config, w.dir, w.mode, extra),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+func (w *world) del(id, ifName string) conf.Del {
+	w.t.Helper()
+	d, err := conf.ParseDel(conf.Input{
+		ContainerID: id, IfName: ifName, Netns: podPath(id),
+		Stdin: fmt.Appendf(nil, w.config, w.dir, w.mode, ""),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
+
+// leases returns the leased addresses, as address and owner.
+func (w *world) leases() []string {
+	w.t.Helper()
+	entries, err := w.book().List(context.Background(), "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		if e.State == ledger.Leased {
+			out = append(out, fmt.Sprintf("%s %s/%s", e.Addr, e.Owner.ContainerID, e.Owner.IfName))
+		}
+	}
+	return out
+}
+
+// files returns what is in the folder of records.
+func (w *world) files() []string {
+	w.t.Helper()
+	var out []string
+	err := filepath.WalkDir(filepath.Join(w.dir, "attachments"), func(path string, d os.DirEntry, err error) error {
+		if err == nil && filepath.Base(path) != "attachments" {
+			out = append(out, strings.TrimPrefix(path, w.dir))
+		}
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
+// mustBeEmpty checks that nothing of ours is left anywhere.
+func (w *world) mustBeEmpty(when string) {
+	w.t.Helper()
+	if s := w.fake.String(); s != "" {
+		w.t.Errorf("%s, the kernel has:\n%s", when, s)
+	}
+	if s := w.fake.Host().String(); strings.Contains(s, "veth") || strings.Contains(s, fmt.Sprint(plan.HostLinkTable)) || strings.Contains(s, plan.VLANMark) {
+		w.t.Errorf("%s, the host has:\n%s", when, s)
+	}
+	if w.hca.in != (plan.NetnsID{}) || w.hca.name != device.Name {
+		w.t.Errorf("%s, the RDMA device is in %v as %q", when, w.hca.in, w.hca.name)
+	}
+	if l := w.leases(); len(l) > 0 {
+		w.t.Errorf("%s, leased: %v", when, l)
+	}
+	if f := w.files(); len(f) > 0 {
+		w.t.Errorf("%s, files: %v", when, f)
+	}
+	if dirs, err := w.node().Common.Others(""); err != nil || len(dirs) > 0 {
+		w.t.Errorf("%s, state folders that share: %v, %v", when, dirs, err)
+	}
+}
+
+// everyNetnsLives is an observation of a node on which no namespace ends.
+func everyNetnsLives() func(ipam.Netns) (bool, error) {
+	return func(ipam.Netns) (bool, error) { return true, nil }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package conf
+
+import (
+	"encoding/json"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/strict"
+)
+
+// Del is one DEL: the facts that lead to the record of the attachment.
+type Del struct {
+	CNIVersion string // "" if it is not a string
+	Network    string
+	Attachment
+	Netns    string // may be empty or gone
+	StateDir string // "" if it is no path: no ADD was ever done there
+	// IPAM is ipam.type, and Raw is the whole input. They lead to the leases of an
+	// attachment that has lost its record. IPAM is "" if the configuration has no ipam:
+	// the ADD has then leased nothing. IPAM is PoolType if ipam cannot be read.
+	IPAM string
+	Raw  string
+	// An ADD may have requested addresses of RailPool for Pod. Both are empty if the
+	// call does not say them.
+	Pod      Pod
+	RailPool string
+}
+
+// ParseDel reads the input of a DEL of roce or roce-ipam. It looks only at the
+// fields of Del, so that no other fault of a configuration can stop the
+// deletion of a pod. It accepts everything that Parse or ParseIPAM accepts.
+// Errors are those of Parse.
+func ParseDel(in Input) (Del, error) {
+	f := &strict.Faults{}
+	checkAttachment(in, f)
+	c := readCall(in, f)
+	if err := f.Err(operation, c.network); err != nil {
+		return Del{}, err
+	}
+	return Del{
+		CNIVersion: c.cniVersion, Network: c.network,
+		Attachment: Attachment{ContainerID(in.ContainerID), LinkName(in.IfName)}, Netns: in.Netns,
+		StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin),
+		Pod: readArgs(in.Args, &strict.Faults{}).pod, RailPool: c.railPool,
+	}, nil
+}
+
+// DelOf returns the DEL that undoes an ADD.
+func DelOf(r Request) Del {
+	d := Del{
+		CNIVersion: r.CNIVersion, Network: r.Network, Attachment: r.Attachment, Netns: r.Netns,
+		StateDir: r.StateDir, IPAM: r.IPAM.Type, Raw: string(r.IPAM.Raw), Pod: r.Pod,
+	}
+	if r.IPAM.RailPool != nil {
+		d.RailPool = r.IPAM.RailPool.Name
+	}
+	return d
+}
+
+// GC is one GC: the attachments of one network that are still in use.
+type GC struct {
+	Network  string
+	StateDir string
+	IPAM     string // as in Del
+	Raw      string
+	// Valid are the attachments that stay. GC removes all others of the
+	// network.
+	Valid []Attachment
+}
+
+// ParseGC reads the input of a GC (SPEC.md, "GC: Clean up any stale
+// resources"). The list of valid attachments must exist, and each entry must
+// name an attachment. Otherwise the error is BadConfig, and nothing is removed.
+// null and an empty list mean that no attachment is valid. Other errors are
+// those of ParseDel.
+func ParseGC(in Input) (GC, error) {
+	f := &strict.Faults{}
+	c := readCall(in, f)
+	if c.wrong != nil { // we would look in the wrong place
+		f.Add(cnierr.BadConfig, "stateDir", stateDirHint, "%s is not a clean absolute path", c.wrong)
+	}
+	const key = "cni.dev/valid-attachments"
+	var valid []Attachment
+	if c.valid == nil {
+		f.Add(cnierr.BadConfig, key, "call GC with the list of attachments that are in use; an empty list frees all of the network", "is missing")
+	} else if string(c.valid) != string(strict.Null) {
+		valid = attachments(f.ValueAt(key, c.valid))
+	}
+	if err := f.Err(operation, c.network); err != nil {
+		return GC{}, err
+	}
+	return GC{Network: c.network, StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin), Valid: valid}, nil
+}
+
+// attachments reads the list of GC. Keys count only in the spelling of the
+// specification: an entry that we read wrongly would lose its attachment.
+func attachments(list strict.Value) []Attachment {
+	const hint = `write each entry as {"containerID": "ID", "ifname": "net1"}`
+	text := func(v strict.Value) string {
+		s, ok := v.Text(hint)
+		if s == "" && (ok || !v.Present()) {
+			v.Bad(hint, "missing or empty")
+		}
+		return s
+	}
+	out := []Attachment{}
+	for _, e := range list.List() {
+		if e.Kind() == strict.Null {
+			e.Bad(hint, "is null, want an attachment")
+			continue
+		}
+		if o := e.Object(); o.Present() {
+			out = append(out, Attachment{ContainerID(text(o.At("containerID"))), LinkName(text(o.At("ifname")))})
+		}
+	}
+	return out
+}
+
+// call has the keys that DEL and GC look at.
+type call struct {
+	cniVersion, network, stateDir, ipam, railPool string
+
+	valid json.RawMessage // nil: absent
+	wrong json.RawMessage // the value of a stateDir that is no path; nil: no fault
+}
+
+// readCall reads the keys as skel reads them before it calls us: upper and
+// lower case are the same, and the last of two equal keys counts.
+func readCall(in Input, f *strict.Faults) call {
+	var c struct {
+		CNIVersion json.RawMessage `json:"cniVersion"`
+		Name       json.RawMessage `json:"name"`
+		StateDir   json.RawMessage `json:"stateDir"`
+		IPAM       json.RawMessage `json:"ipam"`
+		Valid      json.RawMessage `json:"cni.dev/valid-attachments"`
+	}
+	if _, ok := strict.Document(in.Stdin, f); !ok || !f.Unmarshal(in.Stdin, &c) {
+		return call{}
+	}
+	out := call{
+		cniVersion: stringOf(c.CNIVersion), network: stringOf(c.Name), stateDir: DefaultStateDir,
+		valid: c.Valid,
+	}
+	out.ipam, out.railPool = ipamOf(c.IPAM)
+	if !plainName(out.network) {
+		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", out.network)
+	}
+	if c.StateDir != nil && string(c.StateDir) != string(strict.Null) {
+		out.stateDir = stringOf(c.StateDir)
+		if !cleanAbs(out.stateDir) {
+			out.stateDir, out.wrong = "", c.StateDir
+		}
+	}
+	return out
+}
+
+// ipamOf returns the type and the RailPool of an ipam object. Without ipam both are "".
+// If ipam cannot be read, the type is PoolType and the RailPool is "".
+func ipamOf(raw json.RawMessage) (kind, railPool string) {
+	var ipam struct {
+		Type     json.RawMessage `json:"type"`
+		RailPool json.RawMessage `json:"railPool"`
+	}
+	if raw == nil {
+		return "", ""
+	}
+	if json.Unmarshal(raw, &ipam) != nil || ipam.Type != nil && json.Unmarshal(ipam.Type, &kind) != nil {
+		kind = PoolType
+	}
+	if railPool = stringOf(ipam.RailPool); !plainName(railPool) { // files have its name
+		railPool = ""
+	}
+	return kind, railPool
+}
+
+// stringOf returns raw as a string, or "" if it is not a string.
+func stringOf(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) != nil {
+		return ""
+	}
+	return s
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package conf
+
+import (
+	"bytes"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/strict"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/chain"
+)
+
+// Input is the input of a CNI call. The results of the functions of this
+// package share no memory with it.
+type Input struct {
+	Command     string // CNI_COMMAND; prevResult of CHECK is from ADD, any other from earlier plugins
+	ContainerID string // CNI_CONTAINERID
+	Netns       string // CNI_NETNS
+	IfName      string // CNI_IFNAME
+	Args        string // CNI_ARGS
+	Stdin       []byte
+}
+
+// operation is what all errors of the package are about.
+const operation = "check configuration"
+
+// DefaultStateDir is where records and leases are when the configuration has no
+// stateDir.
+const DefaultStateDir = "/run/roce"
+
+// CommonDir is the folder that all state folders of a node have in common
+// (record.Common), whatever stateDir a network has.
+const CommonDir = DefaultStateDir + "/common"
+
+// Parse reads the input of an ADD, a CHECK or a STATUS of roce. STATUS is about
+// no attachment, so its request has zero values in the fields of an attachment.
+//
+// The error is a *cnierr.Error that joins one *cnierr.Error for each fault. The
+// subject of a fault is a JSON path or a CNI_ variable. The code is
+// cnierr.Decode if all faults are about JSON syntax or types, cnierr.BadEnv if
+// all are about CNI_ variables, cnierr.Version if all are of that code, and
+// cnierr.BadConfig otherwise.
+func Parse(in Input) (Request, error) {
+	f := &strict.Faults{}
+	e := readEnv(in, f)
+	top, ok := strict.Document(in.Stdin, f)
+	if !ok || !bounded(in.Stdin, f) {
+		return Request{}, f.Err(operation, "")
+	}
+	r := general(top, e)
+	r.DNS = dns(top.At("dns"))
+	rs := readRails(top)
+	r.LinkInContainer = top.At("linkInContainer").True()
+	r.VLAN = int(top.At("vlan").Whole(0, 1, MaxVLAN))
+	r.Mode = childMode(top)
+	r.MTU = int(top.At("mtu").Whole(0, 0, math.MaxInt32))
+	r.BCQueueLen = bcQueueLen(top.At("bcqueuelen"), r.Mode)
+	r.Sysctl = sysctls(top.At("sysctl"))
+	r.Routing = routing(top.At("routing"))
+	r.HostLink = hostLink(top.At("hostLink"))
+	r.Probe = probe(top.At("probe"))
+	r.RDMA = rdma(top.At("rdma"))
+	runtime := top.At("runtimeConfig").Object()
+	// The prevResult of CHECK is the result of ADD, which may be our own.
+	switch in.Command {
+	case "CHECK":
+		r.MACs = finalMACs(top)
+	case "STATUS":
+	default:
+		r.Prev = chain.Read(top, runtime, string(r.IfName))
+	}
+	r.DeviceInfoFile = deviceInfoFile(runtime.At("CNIDeviceInfoFile"))
+	r.MAC = macAddress(top, runtime, e.mac, r.Mode, len(rs.each), f)
+	r = withRails(r, top, runtime, e.ips, rs, f)
+	if r.IPAM.Type != "" && r.IPAM.Type != PoolType {
+		r.IPAM.Raw = bytes.Clone(in.Stdin)
+	}
+	top.Lenient()
+	if err := f.Err(operation, r.Network); err != nil {
+		return Request{}, err
+	}
+	return r, nil
+}
+
+// withRails completes a request with its rails and their addresses.
+func withRails(r Request, top, runtime *strict.Object, args []string, rs rails, f *strict.Faults) Request {
+	ipam, g := addresses(top, runtime, args, r.Network, rs, f)
+	r.IPAM, r.Rails, r.Match, r.MinRails = ipam, rs.of(r.IfName, r.Routing), rs.match, rs.least
+	for i, one := range r.Rails {
+		r.Rails[i].Routing = r.withDefault(one)
+	}
+	contradictions(r, f)
+	oneInterface(r, f)
+	if rs.wrong || ipam.later() {
+		return r
+	}
+	return r.settled(g, f)
+}
+
+// finalMACs returns the MACs of the pod's interfaces in the prevResult of CHECK, which
+// is the result of the last plugin of the list.
+func finalMACs(top *strict.Object) map[LinkName]MAC {
+	var out map[LinkName]MAC
+	for name, text := range chain.MACs(top) {
+		mac, err := ParseMAC(text)
+		if err != nil {
+			continue
+		}
+		if out == nil {
+			out = map[LinkName]MAC{}
+		}
+		out[LinkName(name)] = mac
+	}
+	return out
+}
+
+// general reads what is about the call, not about the link.
+func general(top *strict.Object, e env) Request {
+	return Request{
+		CNIVersion: cniVersion(top.At("cniVersion")),
+		Network:    networkName(top.At("name")),
+		Attachment: e.Attachment,
+		Netns:      e.netns,
+		Pod:        e.pod,
+		StateDir:   stateDir(top.At("stateDir")),
+		Log:        logging(top.At("log")),
+		Status:     status(top.At("status")),
+	}
+}
+
+// ParseIPAM reads the input of an ADD or a CHECK of roce-ipam. It looks only at
+// the keys ipam, stateDir and log. All others belong to the main plugin, also
+// dns and CNI_ARGS MAC; their fields of the request are zero. Errors are those
+// of Parse.
+func ParseIPAM(in Input) (Request, error) {
+	f := &strict.Faults{}
+	e := readEnv(in, f)
+	top, ok := strict.Document(in.Stdin, f)
+	if !ok || !bounded(in.Stdin, f) {
+		return Request{}, f.Err(operation, "")
+	}
+	r := general(top, e)
+	before := f.Len()
+	// The key rails is for the main plugin, too.
+	r = withRails(r, top, top.At("runtimeConfig").Object(), e.ips, oneRail(), f)
+	onlyRoce(r.IPAM, f)
+	if r.IPAM.Type != PoolType && f.Len() == before {
+		f.Add(cnierr.BadConfig, "ipam.type", "set ipam.type to "+PoolType, "want %q, got %q", PoolType, r.IPAM.Type)
+	}
+	top.Lenient()
+	if err := f.Err(operation, r.Network); err != nil {
+		return Request{}, err
+	}
+	return r, nil
+}
+
+// onlyRoce reports keys that need to know the NIC: only roce knows it.
+func onlyRoce(p IPAM, f *strict.Faults) {
+	const hint, unknown = "write ipam.subnets", "roce knows the NIC, but roce-ipam called by another plugin does not"
+	if p.FromMaster != nil {
+		f.Add(cnierr.BadConfig, "ipam.fromMaster", hint, unknown)
+	}
+	if p.Table != "" {
+		f.Add(cnierr.BadConfig, "ipam.table", hint, unknown)
+	}
+}
+
+func cniVersion(v strict.Value) string {
+	s, ok := v.Text("")
+	if (ok || !v.Present()) && !slices.Contains(Versions(), s) {
+		v.Fault(cnierr.Version, "", "%q is none of %s", s, strings.Join(Versions(), ", "))
+	}
+	return s
+}
+
+// Versions returns the CNI versions that we support.
+func Versions() []string {
+	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+}
+
+// firstForm says whether the results of a version have the first form: one address of
+// each family, and nothing about interfaces.
+func firstForm(version string) bool { return version == "0.1.0" || version == "0.2.0" }
+
+// oneInterface reports a request for several interfaces in a version with results that
+// have no interfaces, only one address of each family.
+func oneInterface(r Request, f *strict.Faults) {
+	if len(r.Rails) > 1 && firstForm(r.CNIVersion) {
+		f.Add(cnierr.Version, "cniVersion", "set cniVersion to 0.3.0 or newer, or configure one interface",
+			"a result of version %s cannot have %d interfaces", r.CNIVersion, len(r.Rails))
+	}
+}
+
+// longestNetwork is the longest name of a network. Names of Kubernetes objects are not
+// longer, and the lease database has room for it.
+const longestNetwork = 253
+
+func networkName(v strict.Value) string {
+	s, ok := v.Text("")
+	if (ok || !v.Present()) && !plainName(s) {
+		v.Bad("use a letter or digit, then letters, digits and _.-", "%q is not the name of a network", s)
+	}
+	if len(s) > longestNetwork {
+		v.Bad("choose a shorter name", "%d characters, at most %d are possible", len(s), longestNetwork)
+	}
+	return s
+}
+
+const stateDirHint = "use a path such as " + DefaultStateDir
+
+func stateDir(v strict.Value) string {
+	s, ok := v.Text("")
+	if !ok {
+		return DefaultStateDir
+	}
+	if !cleanAbs(s) {
+		v.Bad(stateDirHint, "%q is not a clean absolute path of at most %d bytes", s, longestPath)
+	}
+	return s
+}
+
+// longestPath leaves room for the names of files in a folder: PATH_MAX is 4096. A DEL could not
+// look for its record in a folder with a longer path.
+const longestPath = 1024
+
+// cleanAbs says whether s is an absolute path below the root in its shortest
+// form, of at most longestPath bytes: each folder must have exactly one spelling.
+func cleanAbs(s string) bool {
+	return len(s) <= longestPath && filepath.IsAbs(s) && s != "/" && filepath.Clean(s) == s && printable(s)
+}
+
+func logging(v strict.Value) Log {
+	o := v.Object()
+	defer o.Strict(nil)
+	file, ok := o.At("file").Text("")
+	if ok && file != "" && !cleanAbs(file) {
+		o.At("file").Bad("", "%q is not a clean absolute path", file)
+	}
+	return Log{File: file, Level: strict.Choice(o.At("level"), "info", "debug", "warn", "error")}
+}
+
+func status(v strict.Value) Status {
+	o := v.Object()
+	defer o.Strict(nil)
+	return Status{Pool: strict.Choice(o.At("pool"), Require, Off)}
+}
+
+func dns(v strict.Value) types.DNS {
+	o := v.Object()
+	domain, _ := o.At("domain").Text("")
+	return types.DNS{
+		Nameservers: o.At("nameservers").Texts(),
+		Domain:      domain,
+		Search:      o.At("search").Texts(),
+		Options:     o.At("options").Texts(),
+	}
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package conf_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+func TestDelLooksAtNothingButWhatLeadsToTheRecord(t *testing.T) {
+	t.Parallel()
+	want := conf.Del{CNIVersion: "1.1.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod", StateDir: "/run/roce"}
+	for config, set := range map[string]func(d *conf.Del){
+		`{"cniVersion": "1.1.0", "name": "rail1"}`:                                                   func(*conf.Del) {},
+		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": null}`:                                 func(*conf.Del) {},
+		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/x"}`:                                 func(d *conf.Del) { d.StateDir = "/x" },
+		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": 5}`:                                    func(d *conf.Del) { d.StateDir = "" },
+		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "x"}`:                                  func(d *conf.Del) { d.StateDir = "" },
+		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/a/../b"}`:                            func(d *conf.Del) { d.StateDir = "" },
+		`{"cniVersion": "1.1.0", "NAME": "rail1", "rails": 1, "prevResult": {}}`:                     func(*conf.Del) {},
+		`{"cniVersion": "1.1.0", "name": "a", "name": "rail1", "mtu": -1}`:                           func(*conf.Del) {},
+		`{"cniVersion": "9.9.9", "name": "rail1", "routing": {"tabel": "x"}, "ipam": []}`:            func(d *conf.Del) { d.CNIVersion, d.IPAM = "9.9.9", conf.PoolType },
+		`{"cniVersion": "1.1.0", "name": "rail1", "ipam": {"type": "host-local", "ranges": 1}}`:      func(d *conf.Del) { d.IPAM = "host-local" },
+		`{"cniVersion": "1.1.0", "name": "rail1", "ipam": {"type": 5}}`:                              func(d *conf.Del) { d.IPAM = conf.PoolType },
+		`{"cniVersion": "1.1.0", "name": "rail1", "ipam": {}}`:                                       func(*conf.Del) {},
+		`{"cniVersion": "1.1.0", "name": "rail1", "ipam": null}`:                                     func(*conf.Del) {},
+		`{"cniVersion": 1, "name": "rail1", "dns": 1, "log": 1, "sysctl": 1, "master": {"x": [{}]}}`: func(d *conf.Del) { d.CNIVersion = "" },
+	} {
+		in := call(config)
+		in.Args = "FOO=1;MAC"
+		want := want
+		want.Raw = config
+		set(&want)
+		got, err := conf.ParseDel(in)
+		if err != nil || got != want {
+			t.Errorf("%s:\n got %v, %v\nwant %v", config, got, err, want)
+		}
+	}
+}
+
+func TestDelSaysWhatAnADDMayHaveAskedFor(t *testing.T) {
+	t.Parallel()
+	for railPool, want := range map[string]string{`"gpu"`: "gpu", `"../../etc"`: "", `""`: "", `7`: "", `null`: ""} {
+		d, err := conf.ParseDel(conf.Input{
+			ContainerID: "c1", IfName: "net1", Args: "MAC;K8S_POD_NAMESPACE=ns;FOO=1;K8S_POD_NAME=p-0",
+			Stdin: []byte(`{"cniVersion": "1.1.0", "name": "n", "ipam": {"type": "roce-ipam", "railPool": ` + railPool + `}}`),
+		})
+		if err != nil || d.RailPool != want || d.Pod.Namespace != "ns" || d.Pod.Name != "p-0" {
+			t.Errorf("%s: got %q of pod %v, error %v, want %q", railPool, d.RailPool, d.Pod, err, want)
+		}
+	}
+}
+
+func TestDelNeedsNoNamespace(t *testing.T) {
+	t.Parallel()
+	in := input("")
+	in.Netns = ""
+	if d, err := conf.ParseDel(in); err != nil || d.Netns != "" {
+		t.Errorf("got %v, %v", d, err)
+	}
+}
+
+func TestFaultsOfDel(t *testing.T) {
+	t.Parallel()
+	for _, b := range []bad{
+		{`{"name": "n",}`, cnierr.Decode, `line 1, column 14: invalid character '}'`, ``},
+		{`[]`, cnierr.Decode, `"standard input": want an object, got a list`, ``},
+		{`{}`, cnierr.BadConfig, `"name": "" is not the name of a network`, ``},
+		{`{"name": "../n"}`, cnierr.BadConfig, `"name": "../n" is not`, ``},
+		{`{"name": 5}`, cnierr.BadConfig, `"name": "" is not`, ``},
+	} {
+		_, err := conf.ParseDel(call(b.in))
+		b.check(t, err)
+	}
+	in := call(`{"name": "", "stateDir": 1}`)
+	in.ContainerID, in.IfName = "", ""
+	_, err := conf.ParseDel(in)
+	if d := cmp.Diff([]string{"CNI_CONTAINERID", "CNI_IFNAME", "name"}, subjects(t, err)); d != "" {
+		t.Errorf("all at once (-want +got):\n%s", d)
+	}
+}
+
+// sriov is a main plugin's configuration: its keys are not ours, though some
+// have our names.
+func sriov(ipam string) conf.Input {
+	return call(`{"cniVersion": "1.0.0", "name": "rail1", "type": "sriov", "master": 5, "mode": {}, "mtu": "x", "mac": 1, "rdma": true,
+		"routing": 1, "probe": 1, "sysctl": 1, "rails": 1, "dns": 1, "prevResult": {}, "deviceID": "0000:0b:00.2", "vlan": 7,
+		"stateDir": "/var/roce", "log": {"level": "warn"}, ` + ipam + `, "runtimeConfig": {"mac": 5, "ips": ["172.16.11.9"]}}`)
+}
+
+func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
+	t.Parallel()
+	in := sriov(pool(one))
+	in.Args = "IgnoreUnknown=1;MAC=nonsense;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
+	want := conf.Request{
+		CNIVersion: "1.0.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod",
+		Pod: conf.Pod{Namespace: "ns", Name: "p"}, StateDir: "/var/roce", Log: conf.Log{Level: "warn"}, Status: conf.Status{Pool: conf.Require},
+		Rails: []conf.Rail{{IfName: "net1"}}, MinRails: 1,
+	}
+	ours(&want)
+	want.IPAM.Requested = []netip.Addr{addr("172.16.11.9")}
+	want.Rails[0].Requested = want.IPAM.Requested
+	got, err := conf.ParseIPAM(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestFaultsOfIPAM(t *testing.T) {
+	t.Parallel()
+	for _, b := range []bad{
+		{`"ipam": {"type": "host-local"}`, cnierr.BadConfig, `"ipam.type": want "roce-ipam", got "host-local"`, `set ipam.type to roce-ipam`},
+		{`"ipam": null`, cnierr.BadConfig, `"ipam.type": want "roce-ipam", got ""`, `set ipam.type to roce-ipam`},
+		{`"ipam": 5`, cnierr.Decode, `"ipam": want an object, got a number`, ``},
+		{`"ipam": {"pool": "p"}`, cnierr.BadConfig, `"ipam.type": missing`, `set ipam.type to "roce-ipam"`},
+		{pool(`"subnets": [{"subnet": "10.0.0.0/24"}]`), cnierr.BadConfig, `"runtimeConfig.ips[0]": 172.16.11.9 is in none`, `ipam.subnets`},
+		{pool(one) + `, "StateDir": "/x"`, cnierr.BadConfig, `"StateDir": unknown key`, `did you mean "stateDir"?`},
+		{pool(`"subnet": "10.0.0.0/24", ` + one), cnierr.BadConfig, `"ipam.subnet": unknown key`, `write "subnets"`},
+	} {
+		_, err := conf.ParseIPAM(sriov(b.in))
+		b.check(t, err)
+	}
+	in := sriov(pool(one))
+	in.Netns, in.Args = "", "MAC"
+	_, err := conf.ParseIPAM(in)
+	if cnierr.CodeOf(err) != cnierr.BadEnv || !strings.Contains(err.Error(), "CNI_NETNS") {
+		t.Errorf("without namespace: %v", err)
+	}
+	if _, err := conf.ParseIPAM(call(`{`)); cnierr.CodeOf(err) != cnierr.Decode {
+		t.Errorf("half a document: %v", err)
+	}
+}
+
+func TestGCNeedsAListThatMayBeEmpty(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string][]conf.Attachment{
+		`null`: nil,
+		`[]`:   {},
+		`[{"containerID": "c1", "ifname": "net1"}, {"containerID": "c2", "ifname": "net2"}]`: {{"c1", "net1"}, {"c2", "net2"}},
+	} {
+		g, err := conf.ParseGC(call(`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/x", "mtu": "wrong", "cni.dev/valid-attachments": ` + list + `}`))
+		if err != nil || g.Network != "rail1" || g.StateDir != "/x" {
+			t.Errorf("%s: got %v, %v", list, g, err)
+		}
+		if d := cmp.Diff(want, g.Valid); d != "" {
+			t.Errorf("%s (-want +got):\n%s", list, d)
+		}
+	}
+	for _, b := range []bad{
+		{`{"name": "n"}`, cnierr.BadConfig, `"cni.dev/valid-attachments": is missing`, `empty list`},
+		{`{"name": "n", "cni.dev/valid-attachments": "c1"}`, cnierr.Decode, `"cni.dev/valid-attachments": want a list, got a string`, ``},
+		{`{"name": "../n", "cni.dev/valid-attachments": []}`, cnierr.BadConfig, `"name": "../n" is not`, ``},
+		{`{"name": "n", "stateDir": "x", "cni.dev/valid-attachments": []}`, cnierr.BadConfig, `"stateDir": "x" is not a clean absolute path`, `/run/roce`},
+		{`{"name": "n", "stateDir": 5, "cni.dev/valid-attachments": []}`, cnierr.BadConfig, `"stateDir": 5 is not a clean absolute path`, `/run/roce`},
+	} {
+		_, err := conf.ParseGC(call(b.in))
+		b.check(t, err)
+	}
+}
+
+// TestGCWithAMalformedListFreesNothing: an entry that names no attachment would
+// not keep one, and the one that it was meant for would go.
+func TestGCWithAMalformedListFreesNothing(t *testing.T) {
+	t.Parallel()
+	const list, keys = `"cni.dev/valid-attachments[`, `{"containerID": "ID", "ifname": "net1"}`
+	for _, b := range []bad{
+		{`[null]`, cnierr.BadConfig, list + `0]": is null, want an attachment`, keys},
+		{`[{"containerID": "cid-p1"}]`, cnierr.BadConfig, list + `0].ifname": missing or empty`, keys},
+		{`[{"ifname": "net1"}]`, cnierr.BadConfig, list + `0].containerID": missing or empty`, keys},
+		{`[{"containerID": "c1", "ifname": ""}]`, cnierr.BadConfig, list + `0].ifname": missing or empty`, keys},
+		{`[{"container": "c1", "ifname": "net1"}]`, cnierr.BadConfig, list + `0].containerID": missing or empty`, keys},
+		{`[{"containerID": "c1", "ifname": "net1"}, {"containerID": null, "ifname": "net1"}]`, cnierr.BadConfig, list + `1].containerID": missing or empty`, keys},
+		{`[{"containerID": 7, "ifname": "net1"}]`, cnierr.Decode, list + `0].containerID": want a string, got a number`, keys},
+		{`["c1"]`, cnierr.Decode, list + `0]": want an object, got a string`, ``},
+	} {
+		_, err := conf.ParseGC(call(`{"name": "n", "cni.dev/valid-attachments": ` + b.in + `}`))
+		b.check(t, err)
+	}
+	_, err := conf.ParseGC(call(`{"name": "n", "cni.dev/valid-attachments": [{}]}`))
+	if d := cmp.Diff([]string{"cni.dev/valid-attachments[0].containerID", "cni.dev/valid-attachments[0].ifname"}, subjects(t, err)); d != "" {
+		t.Errorf("all at once (-want +got):\n%s", d)
+	}
+	g, err := conf.ParseGC(call(`{"name": "n", "cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "net1", "netns": 5}]}`))
+	if err != nil || len(g.Valid) != 1 {
+		t.Errorf("with a key that is not ours: got %v, %v", g.Valid, err)
+	}
+}
+
+func TestStatusIsAboutNoAttachment(t *testing.T) {
+	t.Parallel()
+	r, err := conf.Parse(conf.Input{Command: "STATUS", Stdin: []byte(`{"cniVersion": "1.1.0", "name": "rail1", "master": "ens1f0", "status": {"pool": "off"}}`)})
+	if err != nil || r.Status.Pool != conf.Off || r.ContainerID != "" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}

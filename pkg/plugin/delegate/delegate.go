@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package delegate leases addresses from other IPAM plugins, which it runs according
+// to the CNI specification.
+//
+// It runs only plugins in CNI_PATH, and never roce itself. It stands beside ipam,
+// below lease. This file has the verbs, execute.go runs a program.
+package delegate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/plugin/result"
+)
+
+// Plugins leases from another IPAM plugin (SPEC.md section 4). It looks for the
+// plugin in CNI_PATH. The plugin gets the environment of the current call, and
+// the whole configuration on standard input. An error of the plugin keeps its
+// code, message and hint.
+type Plugins struct {
+	Path    []string  // CNI_PATH
+	Environ []string  // of this process, the CNI_ variables of the call included
+	Stderr  io.Writer // where plugins print what is not a result
+	// Guard returns a file that a plugin that works for a container inherits.
+	// So the next call for this container waits for the plugin even if we are
+	// killed. Otherwise the plugin could lease an address after DEL, and the
+	// address would be lost. Its contract is that of record.Store.
+	Guard func(conf.ContainerID) (*os.File, error)
+}
+
+const pluginHint = "see that plugin's documentation and its configuration in ipam"
+
+// LinkFirst implements lease.source: some plugins, such as dhcp, ask through the
+// interface.
+func (Plugins) LinkFirst() bool { return true }
+
+// Acquire implements lease.source. Such a plugin gives addresses to one interface.
+func (d Plugins) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
+	const op = "lease addresses from IPAM plugin"
+	out, err := d.run(ctx, about(op, "ADD", req))
+	if err != nil {
+		return nil, err
+	}
+	l, err := result.Lease(out, req.CNIVersion)
+	if err != nil {
+		return nil, cnierr.New(cnierr.Decode, "read result of IPAM plugin", req.IPAM.Type, pluginHint, "%w", err)
+	}
+	// The child cannot hear its own master, so a probe would not find a conflict.
+	for _, a := range l.Addresses {
+		if req.Probe.Conflict.Mode == conf.Require && slices.Contains(rails[0].Facts.HostAddrs, a.Prefix.Addr()) {
+			return nil, cnierr.New(cnierr.AddressTaken, op, req.IPAM.Type,
+				"exclude the addresses of the nodes in the configuration of that plugin", "the node itself has %s", a.Prefix.Addr())
+		}
+	}
+	return []plan.Rail{{Rail: rails[0].Rail, Facts: rails[0].Facts, Lease: l}}, nil
+}
+
+// Reject implements lease.source. The protocol has no way to ask for another
+// address.
+func (Plugins) Reject(_ context.Context, req conf.Request, _ []plan.Rail, _ []plan.Target) (bool, error) {
+	return false, cnierr.New(cnierr.AddressTaken, "lease another address from IPAM plugin", req.IPAM.Type,
+		"find the machine with the MAC in the message, or exclude the address in the configuration of that plugin",
+		"the CNI protocol cannot request another address")
+}
+
+// Release implements lease.source. It runs DEL with the configuration of the record.
+func (d Plugins) Release(ctx context.Context, rec record.Record) error {
+	_, err := d.run(ctx, call{
+		op: "release addresses of IPAM plugin", plugin: rec.IPAM, verb: "DEL", stdin: rec.Config,
+		id: rec.ContainerID, ifName: rec.IfName, netns: rec.Netns,
+	})
+	return err
+}
+
+// Check forwards a CHECK to the plugin, with the result of ADD.
+func (d Plugins) Check(ctx context.Context, req conf.Request) error {
+	const op = "check leases of IPAM plugin"
+	if !Is(req.IPAM.Type) {
+		return cnierr.New(cnierr.Damaged, op, req.IPAM.Type,
+			"delete the pod: the network's ipam.type has changed since ADD", "it gave the pod no addresses")
+	}
+	_, err := d.run(ctx, about(op, "CHECK", req))
+	return err
+}
+
+// GC forwards a GC to the plugin (SPEC.md, "GC").
+func (d Plugins) GC(ctx context.Context, gc conf.GC) error {
+	_, err := d.run(ctx, call{op: "collect leases of IPAM plugin", plugin: gc.IPAM, verb: "GC", stdin: []byte(gc.Raw)})
+	return err
+}
+
+// Status forwards a STATUS to the plugin. An error with a code of STATUS keeps
+// its code. Any other error becomes cnierr.NotAvailable: ADD cannot be served.
+func (d Plugins) Status(ctx context.Context, req conf.Request) error {
+	_, err := d.run(ctx, call{op: "ask status of IPAM plugin", plugin: req.IPAM.Type, verb: "STATUS", stdin: req.IPAM.Raw})
+	if code := cnierr.CodeOf(err); err == nil || code == cnierr.NotAvailable || code == cnierr.Limited {
+		return err
+	}
+	return cnierr.Unavailable(err)
+}
+
+// Installed returns an error if an ipam.type needs a plugin that cannot be
+// found.
+func (d Plugins) Installed(ipamType string) error {
+	if !Is(ipamType) {
+		return nil
+	}
+	_, err := d.find(ipamType)
+	return err
+}
+
+// Is says whether addresses of an ipam.type come from another plugin.
+func Is(ipamType string) bool { return ipamType != "" && ipamType != conf.PoolType }
+
+// call is one call of a plugin. GC and STATUS have no attachment.
+type call struct {
+	op     string
+	plugin string
+	verb   string
+	stdin  []byte
+	id     conf.ContainerID
+	ifName conf.LinkName
+	netns  string
+}
+
+// about returns a call about the attachment of a request.
+func about(op, verb string, req conf.Request) call {
+	return call{op, req.IPAM.Type, verb, req.IPAM.Raw, req.ContainerID, req.IfName, req.Netns}
+}
+
+// environ returns the environment of the call: ours, with the variables of the
+// call instead of ours.
+func (c call) environ(ours []string) []string {
+	out := append(slices.Clone(ours), "CNI_COMMAND="+c.verb)
+	if c.id == "" {
+		return out
+	}
+	return append(out, "CNI_CONTAINERID="+string(c.id), "CNI_IFNAME="+string(c.ifName), "CNI_NETNS="+c.netns)
+}
+
+func (d Plugins) run(ctx context.Context, c call) ([]byte, error) {
+	path, err := d.find(c.plugin)
+	if err != nil {
+		return nil, err
+	}
+	p := program{path: path, environ: c.environ(d.Environ), stdin: c.stdin, stderr: d.Stderr}
+	if c.id != "" {
+		guard, err := d.Guard(c.id)
+		if err != nil {
+			return nil, err
+		}
+		defer guard.Close()
+		p.inherit = []*os.File{guard}
+	}
+	out, err := p.run(ctx)
+	if err != nil {
+		return nil, pluginError(c.op, c.plugin, err)
+	}
+	return out, nil
+}
+
+// ErrNotInstalled says that a plugin is in no folder of CNI_PATH.
+var ErrNotInstalled = errors.New("it is in no folder of CNI_PATH")
+
+// find returns the path of a plugin. It refuses a name with a slash: that could
+// lead to any program. It refuses our own program: we would wait for ourselves.
+func (d Plugins) find(plugin string) (string, error) {
+	if !strings.Contains(plugin, "/") && plugin != conf.PluginType {
+		for _, dir := range d.Path {
+			// With an empty folder the path would be the name alone, and the program
+			// would be looked for in PATH.
+			path := dir + "/" + plugin
+			if f, err := os.Stat(path); dir != "" && err == nil && f.Mode().IsRegular() {
+				return path, nil
+			}
+		}
+	}
+	return "", cnierr.New(cnierr.BadConfig, "find IPAM plugin", plugin,
+		"install it next to roce, or set ipam.type to "+conf.PoolType, "%w, which has %q", ErrNotInstalled, d.Path)
+}
+
+// pluginError converts an error of a plugin to our form.
+func pluginError(op, plugin string, err error) error {
+	var said *types.Error
+	switch {
+	case errors.As(err, &said):
+		e := &cnierr.Error{Code: cnierr.Code(said.Code), Op: op, Subject: plugin, Hint: said.Details, Err: errors.New(said.Msg)}
+		if e.Code == 0 {
+			e.Code = cnierr.IO
+		}
+		if e.Hint == "" {
+			e.Hint = pluginHint
+		}
+		return e
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return cnierr.New(cnierr.TryAgain, op, plugin, "check what it waits for: its daemon, its server, its store",
+			"it did not end in time: %w", err)
+	}
+	return cnierr.New(cnierr.IO, op, plugin, "run the plugin by hand: it did not answer as the CNI specification says", "%w", err)
+}

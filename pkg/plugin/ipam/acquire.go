@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam
+
+import (
+	"context"
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+)
+
+// expireBatch is how many addresses one Acquire frees from quarantine for each
+// address that it leases. The bound keeps the cost of an Acquire independent of
+// how many are in quarantine.
+const expireBatch = 4
+
+// unbounded is a window without end, for when no address is free.
+const unbounded = math.MaxInt32
+
+// conflictRest is the shortest quarantine of an address for which another host
+// on the network answered, even if the pool's quarantine is shorter: RFC 5227
+// section 1.1, RATE_LIMIT_INTERVAL.
+const conflictRest = time.Minute
+
+// Acquire leases one address of each subnet to the owner, in the order of the
+// subnets. It leases all or none. A repeated Acquire gives the same attachment
+// the same addresses, as long as they fit the request. It puts addresses that
+// do not fit into quarantine and replaces them. It logs a warning if the
+// subnets of a group have no common host index that is free.
+//
+// It returns code 7 for a request that can never be met, 11 when a requested
+// address is leased to another owner, and 101 when a subnet has no address
+// left. It also reaps leases of namespaces that are gone.
+func (b *Book) Acquire(ctx context.Context, ask Ask) ([]Lease, error) {
+	wants, err := ask.wants()
+	if err != nil {
+		return nil, err
+	}
+	s := session{ask: ask, wants: wants}
+	err = b.store.Update(ctx, func(l *ledger.Ledger) error { return s.acquire(b.work(l)) })
+	if err != nil {
+		return nil, err
+	}
+	b.report(ctx, s.work)
+	return s.leases, nil
+}
+
+// Preview returns what Acquire would lease now, or its error. It changes
+// nothing. Without a database it answers as for an empty one.
+func (b *Book) Preview(ctx context.Context, ask Ask) ([]Lease, error) {
+	wants, err := ask.wants()
+	if err != nil {
+		return nil, err
+	}
+	s := session{ask: ask, wants: wants}
+	err = b.store.Try(ctx, func(l *ledger.Ledger) error { return s.acquire(b.work(l)) })
+	if err != nil {
+		return nil, err
+	}
+	return s.leases, nil
+}
+
+// session is one Acquire.
+type session struct {
+	work
+	ask    Ask
+	wants  []want
+	leases []Lease // one for each want; the zero Lease: none yet
+}
+
+func (s *session) acquire(w work) error {
+	s.work = w
+	s.leases = make([]Lease, len(s.wants))
+	missing, err := s.keep()
+	if err != nil || missing == 0 {
+		return err
+	}
+	if err := s.reap(s.ask.Owner.Attachment(), s.ask.Owner.Netns, reapWindow); err != nil {
+		return err
+	}
+	if err := s.expire(s.ask.Pool, expireBatch*len(s.wants)); err != nil {
+		return err
+	}
+	return s.chooseAll()
+}
+
+// chooseAll leases what is missing. It leases requested addresses first,
+// because another subnet with the same prefix might get one of them without a
+// request.
+func (s *session) chooseAll() error {
+	for i, w := range s.wants {
+		if !w.requested.IsValid() {
+			continue
+		}
+		if err := s.chooseOne(i); err != nil {
+			return err
+		}
+	}
+	for _, members := range s.groups() {
+		if err := s.chooseGroup(members); err != nil {
+			return err
+		}
+	}
+	for i := range s.wants {
+		if err := s.chooseOne(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chooseOne leases an address for want number i, unless the want has one.
+func (s *session) chooseOne(i int) error {
+	if s.leases[i].Prefix.IsValid() {
+		return nil
+	}
+	a, early, err := s.choose(s.wants[i])
+	if err == nil {
+		s.leases[i] = s.wants[i].lease(a, early)
+	}
+	return err
+}
+
+// choose finds and leases an address for a want.
+func (s *session) choose(w want) (a netip.Addr, early bool, err error) {
+	if w.requested.IsValid() {
+		early, err = s.request(w)
+		return w.requested, early, err
+	}
+	if a, ok, err := s.recall(w); err != nil || ok {
+		return a, false, err
+	}
+	start := preferred(w.usable, s.ask.Owner)
+	for _, makeRoom := range []func() error{nothing, s.expireAll, s.reapAll} {
+		if err := makeRoom(); err != nil {
+			return a, false, err
+		}
+		a, ok, err := Pick(w.usable, start, s.used)
+		if err != nil {
+			return a, false, err
+		}
+		if ok {
+			return a, false, s.Give(s.ask.Owner, ledger.Spot{Pool: s.ask.Pool, Addr: a})
+		}
+	}
+	return s.oldest(w)
+}
+
+// used tells Pick whether an address of the pool is used.
+func (s *session) used(a netip.Addr) (last netip.Addr, used bool, err error) {
+	r, err := s.Run(s.ask.Pool, a)
+	if err != nil || r.Contains(a) {
+		return r.Last, err == nil, err
+	}
+	used, err = s.aside(a)
+	return a, used, err
+}
+
+// aside says whether an address is set aside: a namespace had it when the
+// database was rebuilt, and that namespace may still exist.
+func (s *session) aside(a netip.Addr) (bool, error) {
+	is, found, err := s.Aside(a)
+	if err != nil || !found {
+		return false, err
+	}
+	present := s.ask.Owner.Netns
+	return !s.visible(present) || !s.dead(present, is.Owner.Netns), nil
+}
+
+// recall leases an address in quarantine to the pod that had it last. The
+// quarantine is only for other pods.
+func (s *session) recall(w want) (netip.Addr, bool, error) {
+	mine, err := s.Last(s.ask.Pool, s.ask.Owner.Identity())
+	if err != nil {
+		return netip.Addr{}, false, err
+	}
+	for _, r := range mine {
+		if !w.fits(r.Addr) {
+			continue
+		}
+		aside, err := s.aside(r.Addr)
+		if err != nil {
+			return netip.Addr{}, false, err
+		}
+		if !aside {
+			return r.Addr, true, s.Wake(s.ask.Owner, r)
+		}
+	}
+	return netip.Addr{}, false, nil
+}
+
+func nothing() error { return nil }
+
+func (s *session) expireAll() error { return s.expire(s.ask.Pool, unbounded) }
+
+// reapAll looks at every lease. A reaped address is free at once only without
+// quarantine. Otherwise it goes into quarantine behind all others.
+func (s *session) reapAll() error {
+	if err := s.reap(s.ask.Owner.Attachment(), s.ask.Owner.Netns, unbounded); err != nil {
+		return err
+	}
+	return s.expireAll()
+}
+
+// expire frees addresses of a pool after their quarantine, oldest first. It
+// waits until there are batch of them, and frees no more than batch. A batch
+// costs less than single addresses, and until then their last owners can still
+// get them back.
+func (s *session) expire(pool string, batch int) error {
+	var due []ledger.Quarantined
+	for r, err := range s.Quarantined(pool) {
+		if err != nil {
+			return err
+		}
+		if len(due) == batch || s.Now-r.Freed < s.ask.Quarantine {
+			break // all others are younger
+		}
+		if !s.quarantined(r) {
+			due = append(due, r)
+		}
+	}
+	if len(due) < batch && batch != unbounded {
+		return nil
+	}
+	for _, r := range due {
+		if err := s.Free(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quarantined says whether an address is still in quarantine.
+func (s *session) quarantined(r ledger.Quarantined) bool {
+	return s.Now-r.Freed < rest(r.State, s.ask.Quarantine)
+}
+
+// rest returns how long the quarantine of an address is.
+func rest(of State, quarantine time.Duration) time.Duration {
+	if of == ledger.Conflicted {
+		return max(quarantine, conflictRest)
+	}
+	return quarantine
+}
+
+// oldest leases the address that is longest in quarantine, when no other is
+// left.
+func (s *session) oldest(w want) (a netip.Addr, early bool, err error) {
+	for r, err := range s.Quarantined(s.ask.Pool) {
+		if err != nil {
+			return a, false, err
+		}
+		if !w.fits(r.Addr) {
+			continue
+		}
+		if aside, err := s.aside(r.Addr); err != nil {
+			return a, false, err
+		} else if aside {
+			continue
+		}
+		if s.ask.RefuseQuarantined && s.quarantined(r) {
+			return a, false, s.allInQuarantine(w, r)
+		}
+		s.warn("all free addresses are in quarantine: one is leased before its quarantine ends",
+			"pool", r.Pool, "address", r.Addr, "in quarantine", s.Now-r.Freed, "quarantine", s.ask.Quarantine)
+		early, err := s.wake(r)
+		return r.Addr, early, err
+	}
+	return a, false, s.exhausted(w)
+}
+
+// request leases the requested address of a want.
+func (s *session) request(w want) (early bool, err error) {
+	spot := ledger.Spot{Pool: s.ask.Pool, Addr: w.requested}
+	if aside, err := s.aside(spot.Addr); err != nil {
+		return false, err
+	} else if aside {
+		return false, s.isAside(spot.Addr)
+	}
+	if _, used, err := s.used(spot.Addr); err != nil {
+		return false, err
+	} else if !used {
+		return false, s.Give(s.ask.Owner, spot)
+	}
+	if _, ok, err := s.recall(w); err != nil || ok {
+		return false, err
+	}
+	if err := s.evict(spot); err != nil {
+		return false, err
+	}
+	// The evicted owner may have been the same pod.
+	if _, ok, err := s.recall(w); err != nil || ok {
+		return false, err
+	}
+	for r, err := range s.Quarantined(spot.Pool) {
+		if err != nil {
+			return false, err
+		}
+		if r.Addr == spot.Addr {
+			return s.wake(r)
+		}
+	}
+	return false, cnierr.New(cnierr.Bug, "lease requested address", spot.Addr.String(), "", "pool %q counts it as in use, but it is neither leased nor in quarantine", spot.Pool)
+}
+
+// isAside returns the error for a requested address that is set aside.
+func (s *session) isAside(a netip.Addr) error {
+	is, _, err := s.Aside(a)
+	if err != nil {
+		return err
+	}
+	return cnierr.New(cnierr.TryAgain, "lease requested address", a.String(),
+		"wait until the pod that has it is gone, or request another address; rocectl pool list shows all leases",
+		"it is set aside: %v had it when the lease database was rebuilt", is.Owner)
+}
+
+// wake leases an address in quarantine. It says whether the quarantine was not
+// over.
+func (s *session) wake(r ledger.Quarantined) (early bool, err error) {
+	if s.ask.RefuseQuarantined && s.quarantined(r) {
+		return false, s.inQuarantine(r)
+	}
+	if s.quarantined(r) {
+		return true, s.WakeEarly(s.ask.Owner, r)
+	}
+	return false, s.Wake(s.ask.Owner, r)
+}
+
+// evict puts a leased address into quarantine if the namespace of its holder is
+// gone. Otherwise its error names the holder.
+func (s *session) evict(spot ledger.Spot) error {
+	h, held, err := s.Holder(spot)
+	if err != nil || !held {
+		return err
+	}
+	if present := s.ask.Owner.Netns; s.visible(present) && s.dead(present, h.Owner.Netns) {
+		_, err := s.Retire(h, allPlaces)
+		return err
+	}
+	return cnierr.New(cnierr.TryAgain, "lease requested address", spot.Addr.String(),
+		"wait until the holder is gone, or request another address; rocectl pool list shows all leases",
+		"pool %q has leased it to %v (container %s, interface %s)", spot.Pool, h.Owner, h.Owner.ContainerID, h.Owner.IfName)
+}
+
+func allPlaces(ledger.Place) State { return ledger.Released }
+
+// exhausted returns the error for a subnet without addresses left.
+func (s *session) exhausted(w want) error {
+	usage, err := s.usageOf(w)
+	if err != nil {
+		return err
+	}
+	return cnierr.New(cnierr.PoolExhausted, "lease address", s.ask.Pool,
+		"widen ipam.subnets[].ranges, or look for leaks with rocectl pool list", "no address of %v is left: %v", w.Prefix, usage)
+}
+
+// usageOf returns how full the subnet of a want is.
+func (s *session) usageOf(w want) (Usage, error) {
+	usage := []Usage{w.usage()}
+	err := count(s.Ledger, s.ask, []want{w}, usage)
+	return usage[0], err
+}

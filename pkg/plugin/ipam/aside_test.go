@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+)
+
+// setAside does what a repair does with an address that only a namespace knows.
+func (n *node) setAside(addr netip.Addr, owner ledger.Owner) {
+	n.t.Helper()
+	store := ledger.Store{Dir: n.dir, BootID: n.boot, Now: func() time.Duration { return n.now }}
+	if err := store.Update(ctx, func(l *ledger.Ledger) error { return l.SetAside(ledger.Aside{Addr: addr, Owner: owner}) }); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func inNamespace(name string) ledger.Owner {
+	return ledger.Owner{IfName: "net1", Netns: ipam.Netns{Path: "/run/netns/" + name, Dev: 4, Ino: 77}}
+}
+
+// No pool leases an address that is set aside, until its namespace goes: with its DEL, or
+// without.
+func TestAnAddressThatIsSetAsideIsFreeWhenItsNamespaceGoes(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddr("10.0.0.9")
+	for _, del := range []bool{true, false} {
+		n := newNode(t)
+		n.setAside(addr, inNamespace("old"))
+		_, err := n.lease(ask("next", subnet("10.0.0.9/32")))
+		wantCode(t, err, cnierr.PoolExhausted)
+		requests := ask("next", subnet("10.0.0.0/24"))
+		requests.Pool, requests.Requested = "any", []netip.Addr{addr}
+		_, err = n.lease(requests)
+		wantCode(t, err, cnierr.TryAgain, "namespace /run/netns/old")
+		entries, err := n.book().List(ctx, "")
+		if err != nil || len(entries) != 1 || !entries[0].Of("rail") || !entries[0].Of("any") || !entries[0].InUse() || entries[0].InQuarantine(0) {
+			t.Errorf("listed as %v, %v", entries, err)
+		}
+		other := conf.Attachment{ContainerID: "c", IfName: "net2"}
+		if err := n.book().Release(ctx, other, inNamespace("old").Netns); err != nil {
+			t.Fatal(err)
+		}
+		_, err = n.lease(requests) // that was another interface
+		wantCode(t, err, cnierr.TryAgain)
+		if del {
+			if err := n.book().Release(ctx, conf.Attachment{ContainerID: "c", IfName: "net1"}, inNamespace("old").Netns); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			n.dead["/run/netns/old"] = true
+		}
+		if got := n.mustLease(requests); got[0] != addr.String()+"/24" {
+			t.Errorf("got %q, want %v", got, addr)
+		}
+		if got := n.holders(); !slices.Equal(got, []string{"next"}) {
+			t.Errorf("held by %q", got)
+		}
+	}
+}
+
+// The record says that a pod has an address, and another namespace has it too. When the
+// pod releases it, no pod gets it.
+func TestAnAddressThatIsOnRecordAndInUseElsewhereIsNotGivenBack(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := ask("a", subnet("10.0.0.0/30"))
+	addr := netip.MustParsePrefix(n.mustLease(a)[0]).Addr()
+	n.setAside(addr, inNamespace("x"))
+	for range 2 {
+		if err := n.book().Release(ctx, a.Owner.Attachment(), ipam.Netns{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.mustLease(a); got[0] == addr.String()+"/30" {
+			t.Errorf("got %v back, which a namespace has", got)
+		}
+		b := ask("b", subnet("10.0.0.0/30")) // the address that is longest in quarantine is this one
+		if got, err := n.lease(b); err == nil {
+			t.Errorf("b got %v of a full pool", got)
+		}
+	}
+}
+
+func TestAnAddressOfSeveralNamespacesIsFreeWhenAnOperatorSaysSo(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddr("10.0.0.9")
+	n := newNode(t)
+	n.setAside(addr, ledger.Owner{})
+	if err := n.book().Release(ctx, conf.Attachment{ContainerID: "c", IfName: ""}, ipam.Netns{}); err != nil {
+		t.Fatal(err)
+	}
+	b := ask("b", subnet("10.0.0.9/32"))
+	_, err := n.lease(b)
+	wantCode(t, err, cnierr.PoolExhausted)
+	if err := n.book().ReleaseAddress(ctx, "-", addr); err != nil {
+		t.Fatal(err)
+	}
+	n.mustLease(b)
+}

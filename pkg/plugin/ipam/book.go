@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package ipam leases addresses from ranges. It has one database for each node and a
+// quarantine; Pick, which chooses an address, is pure.
+//
+// It never leases an address to two attachments, never enumerates a subnet, never
+// leases from a database that it cannot read, and never probes the network. It stands
+// between the facts of the node and the plan. roce calls it in process, roce-ipam as
+// an IPAM plugin. Read this file first, then acquire.go for the order in which an
+// address is searched, and rails.go for addresses that belong together. Package ledger
+// stores the leases.
+package ipam
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+)
+
+// The terms of a lease, from package ledger.
+type (
+	// Owner is the attachment that asks for an address, with its pod.
+	Owner = ledger.Owner
+	// Netns is a network namespace. The leases of a Netns without path are
+	// never reaped.
+	Netns = ledger.Netns
+	// State is the state of a used address.
+	State = ledger.State
+)
+
+// Subnet is one subnet of a pool. An attachment gets one address of it. If
+// several subnets have the same prefix, it gets one address for each.
+type Subnet struct {
+	Prefix  netip.Prefix
+	Ranges  []netrange.Range // what may be leased without a request; empty: all of Prefix
+	Exclude []netrange.Range // what is never leased, requested or not
+	Gateway netip.Addr       // never leased; zero: none
+	// Group connects subnets of one family. An attachment gets addresses with
+	// the same host index on all subnets of a group, if one is free on all.
+	// Zero: no group.
+	Group int
+}
+
+// Ask is a request for one address of each subnet.
+type Ask struct {
+	Pool    string
+	Subnets []Subnet
+	// Quarantine is how long no other owner gets a released address. Zero: no
+	// quarantine.
+	Quarantine time.Duration
+	// RefuseQuarantined refuses an address in quarantine. It is for a caller that cannot ask
+	// the network. The pod that had the address last still gets it back.
+	RefuseQuarantined bool
+	// Requested are addresses that the attachment must get, at most one in each subnet.
+	// Subnets with the same prefix get theirs in this order. They may be outside of the
+	// subnet's Ranges.
+	Requested []netip.Addr
+	Owner     Owner
+	// Reserved are the addresses of the host.
+	Reserved []netip.Addr
+}
+
+// Lease is one leased address.
+type Lease struct {
+	Prefix  netip.Prefix // the address, with the length of its subnet
+	Gateway netip.Addr
+	// Early says that the quarantine of the address was not over: the network
+	// must be asked before the address is used. It stays set while the address
+	// is leased.
+	Early bool
+}
+
+// Config has what a Book needs. Only Reaped and Log are optional.
+type Config struct {
+	Dir    string // the state directory, absolute
+	BootID string // leases of another boot are dropped
+	// Now returns CLOCK_BOOTTIME, which does not stop in a suspend and does not
+	// jump.
+	Now func() time.Duration
+	// Observe returns a function that says whether a namespace still exists, and is
+	// used in one transaction. An error means that this is not known. Use Observe.
+	Observe func() func(Netns) (bool, error)
+	// Reaped, if there is one, is called for each attachment with leases that were
+	// reaped, after the transaction.
+	Reaped func(context.Context, Owner)
+	Log    *slog.Logger
+}
+
+// Book has the leases of a node. Any number of goroutines and processes may
+// call its methods at once. Each call is one transaction on the database
+// leases.db in the state directory, and keeps it open no longer. Calls wait for
+// one another as long as the context allows, and then fail with code 11.
+//
+// All methods return code 107 for a database that cannot be read, and code 5
+// when the file system fails. A call that fails has changed nothing.
+type Book struct {
+	store   ledger.Store
+	observe func() func(Netns) (bool, error)
+	reaped  func(context.Context, Owner)
+	log     *slog.Logger
+}
+
+// New returns a Book. It does no I/O.
+func New(c Config) *Book {
+	log := c.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	reaped := c.Reaped
+	if reaped == nil {
+		reaped = func(context.Context, Owner) {}
+	}
+	return &Book{
+		store:   ledger.Store{Dir: c.Dir, BootID: c.BootID, Now: c.Now},
+		observe: c.Observe,
+		reaped:  reaped,
+		log:     log,
+	}
+}
+
+// work is a transaction with the values that reaping and logging need.
+type work struct {
+	*ledger.Ledger
+	alive  func(Netns) (bool, error)
+	reaped []Owner
+	notes  []note
+}
+
+// note is a message to log after the transaction has committed: before, nothing
+// has happened.
+type note struct {
+	text string
+	args []any
+}
+
+func (b *Book) work(l *ledger.Ledger) work { return work{Ledger: l, alive: b.observe()} }
+
+func (w *work) warn(text string, args ...any) { w.notes = append(w.notes, note{text, args}) }
+
+// report tells what happened, after the transaction has committed.
+func (b *Book) report(ctx context.Context, w work) {
+	for _, n := range w.notes {
+		b.log.WarnContext(ctx, n.text, n.args...)
+	}
+	for _, o := range w.reaped {
+		b.reaped(ctx, o)
+	}
+}
+
+// ignoreNone is for calls that treat a missing database as an empty one.
+func ignoreNone(err error) error {
+	if errors.Is(err, ledger.ErrNone) {
+		return nil
+	}
+	return err
+}

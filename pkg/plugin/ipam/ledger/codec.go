@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ledger
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
+)
+
+// A key consists of strings and addresses. Each string has its length in front,
+// so that two things never have the same key, whatever bytes a name has. An
+// address is a family byte and the address, so that keys sort like addresses.
+
+func appendString(b []byte, s string) []byte {
+	b = binary.BigEndian.AppendUint16(b, uint16(len(s)))
+	return append(b, s...)
+}
+
+func appendAddr(b []byte, a netip.Addr) []byte {
+	if a.Is4() {
+		b = append(b, '4')
+	} else {
+		b = append(b, '6')
+	}
+	return append(b, a.AsSlice()...)
+}
+
+func appendTime(b []byte, t time.Duration) []byte {
+	return binary.BigEndian.AppendUint64(b, uint64(t))
+}
+
+// reader reads a key or value part by part. After the first part that is
+// missing, all results are zero and short is set.
+type reader struct {
+	b     []byte
+	short bool
+}
+
+func (r *reader) take(n int) []byte {
+	if len(r.b) < n {
+		r.b, r.short = nil, true
+		return make([]byte, n)
+	}
+	out := r.b[:n]
+	r.b = r.b[n:]
+	return out
+}
+
+func (r *reader) byte() byte          { return r.take(1)[0] }
+func (r *reader) uint64() uint64      { return binary.BigEndian.Uint64(r.take(8)) }
+func (r *reader) time() time.Duration { return time.Duration(r.uint64()) }
+
+func (r *reader) string() string {
+	return string(r.take(int(binary.BigEndian.Uint16(r.take(2)))))
+}
+
+func (r *reader) addr() netip.Addr {
+	n := 16
+	switch r.byte() {
+	case '4':
+		n = 4
+	case '6':
+	default:
+		r.short = true
+	}
+	a, _ := netip.AddrFromSlice(r.take(n))
+	return a
+}
+
+// done returns an error if there were too few bytes. More bytes than needed are
+// no error: a later version may append fields.
+func (r *reader) done(what string, b []byte) error {
+	if r.short {
+		return kv.Damagef("%s %x is malformed", what, b)
+	}
+	return nil
+}
+
+// valueVersion is the first byte of the values of the tables hold and rest. A
+// later version that only appends fields keeps the number.
+const valueVersion = 1
+
+func appendOwner(b []byte, o Owner) []byte {
+	b = appendString(b, o.Netns.Path)
+	b = binary.BigEndian.AppendUint64(b, o.Netns.Dev)
+	b = binary.BigEndian.AppendUint64(b, o.Netns.Ino)
+	for _, s := range o.names() {
+		b = appendString(b, s)
+	}
+	return b
+}
+
+func (o Owner) names() []string {
+	return []string{o.ContainerID, o.IfName, o.Network, o.PodNamespace, o.PodName, o.PodUID}
+}
+
+// encodable returns an error for a text that is longer than its length can say: what
+// stands behind it could not be read, and that ends all calls on the node.
+func (o Owner) encodable() error {
+	for _, s := range append(o.names(), o.Netns.Path) {
+		if len(s) > math.MaxUint16 {
+			return cnierr.New(cnierr.BadConfig, "write lease", fmt.Sprintf("%.20q", s), "use shorter names", "a name has %d bytes, at most %d are possible", len(s), math.MaxUint16)
+		}
+	}
+	return nil
+}
+
+func (r *reader) netns() Netns { return Netns{r.string(), r.uint64(), r.uint64()} }
+
+func (r *reader) owner() Owner {
+	o := Owner{Netns: r.netns()}
+	for _, s := range []*string{&o.ContainerID, &o.IfName, &o.Network, &o.PodNamespace, &o.PodName, &o.PodUID} {
+		*s = r.string()
+	}
+	return o
+}
+
+func appendAttachment(b []byte, at conf.Attachment) []byte {
+	return appendString(appendString(b, string(at.ContainerID)), string(at.IfName))
+}
+
+// netnsOf reads only the namespace of a holding. It is the first field for that
+// reason.
+func netnsOf(it kv.Item) (Netns, error) {
+	v := reader{b: it.Value}
+	if n := v.byte(); n != valueVersion {
+		return Netns{}, kv.Damagef("a holding has version %d", n)
+	}
+	n := v.netns()
+	return n, v.done("holding", it.Key)
+}
+
+func (h Holding) encode() []byte {
+	b := appendOwner([]byte{valueVersion}, h.Owner)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(h.Places)))
+	for _, p := range h.Places {
+		early := byte(0)
+		if p.Early {
+			early = 1
+		}
+		b = append(appendTime(appendAddr(appendString(b, p.Pool), p.Addr), p.Since), early)
+	}
+	return b
+}
+
+func decodeHolding(it kv.Item) (Holding, error) {
+	v := reader{b: it.Value}
+	if n := v.byte(); n != valueVersion {
+		return Holding{}, kv.Damagef("a holding has version %d", n)
+	}
+	h := Holding{Owner: v.owner()}
+	n := binary.BigEndian.Uint16(v.take(2))
+	for range n {
+		h.Places = append(h.Places, Place{
+			Spot:  Spot{v.string(), v.addr()},
+			Since: v.time(),
+			Early: v.byte() != 0,
+		})
+		if v.short {
+			break
+		}
+	}
+	return h, v.done("holding", it.Key)
+}
+
+func (r Quarantined) encode() []byte {
+	return appendOwner([]byte{valueVersion, byte(r.State)}, r.Owner)
+}
+
+func decodeQuarantined(it kv.Item) (Quarantined, error) {
+	k, v := reader{b: it.Key}, reader{b: it.Value}
+	if n := v.byte(); n != valueVersion {
+		return Quarantined{}, kv.Damagef("an address in quarantine has version %d", n)
+	}
+	var r Quarantined
+	r.Pool, r.Freed, r.Addr = k.string(), k.time(), k.addr()
+	r.State = State(v.byte())
+	r.Owner = v.owner()
+	v.short = v.short || k.short
+	return r, v.done("address in quarantine", it.Key)
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package ledger stores which addresses of a node are leased, to which owner, and
+// which are in quarantine. It is one database for all pools, opened for one
+// transaction at a time.
+//
+// It never decides which attachment gets an address, and never writes a part of a
+// transaction. It stands between ipam, which decides, and kv, which reads and writes
+// the file. Read this file first for the states of an address, then store.go for the
+// file on disk.
+package ledger
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
+)
+
+// Ledger has the tables in one transaction. An address goes from free to
+// leased, to quarantine ("at rest"), and back to free. Each step keeps these
+// laws:
+//
+//   - hold has what each attachment has leased;
+//   - rest has the addresses of each pool that are at rest, in the order in
+//     which they were released;
+//   - last has the addresses at rest by pool and identity of the last owner. It
+//     leaves out addresses in conflict, which belong to no pod;
+//   - run has, for each pool, the longest runs of addresses that are leased or
+//     at rest. The key is the last address of a run.
+//
+// Times are those of Store.Now.
+type Ledger struct {
+	Now time.Duration
+
+	former                      bool // the tables are of formerVersion
+	tx                          *kv.Tx
+	meta, hold, rest, last, run *kv.Table
+}
+
+// version is the version of the tables. A database of formerVersion is converted before
+// it is used. Another version is not read.
+const version, formerVersion = 2, 1
+
+func tableNames() []string { return []string{"meta", "hold", "rest", "last", "run"} }
+
+// found fills the table meta of a new database, which is the first of tables.
+func found(tables []*kv.Table, bootID string) error {
+	if err := tables[0].Put([]byte("version"), []byte{version}); err != nil {
+		return err
+	}
+	return tables[0].Put([]byte("boot"), []byte(bootID))
+}
+
+// open returns ErrNone for a database of another boot.
+func open(tx *kv.Tx, bootID string, now time.Duration) (*Ledger, error) {
+	l := &Ledger{Now: now, tx: tx}
+	for i, t := range []**kv.Table{&l.meta, &l.hold, &l.rest, &l.last, &l.run} {
+		var err error
+		if *t, err = tx.Table(tableNames()[i]); err != nil {
+			return nil, err
+		}
+	}
+	v, err := l.meta.Get([]byte("version"))
+	if err != nil {
+		return nil, err
+	}
+	l.former = bytes.Equal(v, []byte{formerVersion})
+	if !l.former && !bytes.Equal(v, []byte{version}) {
+		return nil, kv.Damagef("the version is %x, this program reads %d", v, version)
+	}
+	boot, err := l.meta.Get([]byte("boot"))
+	if err != nil {
+		return nil, err
+	}
+	if string(boot) != bootID {
+		return nil, ErrNone
+	}
+	return l, nil
+}
+
+// holdKey hashes the attachment: keys stay short (one tree level less) and are spread
+// evenly over pages.
+func holdKey(at conf.Attachment) []byte {
+	sum := sha256.Sum256(appendAttachment(nil, at))
+	return sum[:16]
+}
+
+func restKey(s Spot, freed time.Duration) []byte {
+	return appendAddr(appendTime(appendString(nil, s.Pool), freed), s.Addr)
+}
+
+func lastKey(pool string, id [sha256.Size]byte) []byte {
+	return append(appendString(nil, pool), id[:16]...)
+}
+
+// Holding returns what an attachment has leased, and whether there is anything.
+func (l *Ledger) Holding(at conf.Attachment) (Holding, bool, error) {
+	v, err := l.hold.Get(holdKey(at))
+	if err != nil || v == nil {
+		return Holding{}, false, err
+	}
+	h, err := decodeHolding(kv.Item{Key: holdKey(at), Value: v})
+	if err == nil && h.Owner.Attachment() != at {
+		err = kv.Damagef("the holding of %v stands under the key of %v", h.Owner.Attachment(), at)
+	}
+	return h, true, err
+}
+
+// Give leases a free address.
+func (l *Ledger) Give(o Owner, s Spot) error { return l.give(o, s, false) }
+
+// GiveEarly leases a free address before its quarantine is over. Early stays
+// set in the lease.
+func (l *Ledger) GiveEarly(o Owner, s Spot) error { return l.give(o, s, true) }
+
+func (l *Ledger) give(o Owner, s Spot, early bool) error {
+	if err := l.addToRun(s); err != nil {
+		return err
+	}
+	return l.add(o, Place{s, l.Now, early})
+}
+
+// Wake leases an address in quarantine.
+func (l *Ledger) Wake(o Owner, r Quarantined) error { return l.wake(o, r, false) }
+
+// WakeEarly leases an address before its quarantine is over. Early stays set in
+// the lease.
+func (l *Ledger) WakeEarly(o Owner, r Quarantined) error { return l.wake(o, r, true) }
+
+func (l *Ledger) wake(o Owner, r Quarantined, early bool) error {
+	if err := l.drop(r); err != nil {
+		return err
+	}
+	return l.add(o, Place{r.Spot, l.Now, early})
+}
+
+func (l *Ledger) add(o Owner, p Place) error {
+	h, _, err := l.Holding(o.Attachment())
+	if err != nil {
+		return err
+	}
+	return l.Save(Holding{o, append(h.Places, p)})
+}
+
+// Save writes a holding after a change of its owner. The attachment must be the
+// same. It returns BadConfig for names that are too long for the database.
+func (l *Ledger) Save(h Holding) error {
+	if err := h.Owner.encodable(); err != nil {
+		return err
+	}
+	key := holdKey(h.Owner.Attachment())
+	if len(h.Places) == 0 {
+		return l.hold.Del(key)
+	}
+	return l.hold.Put(key, h.encode())
+}
+
+// Retire ends leases of a holding. For each place, which returns the new state,
+// Released or Conflicted, or zero to keep the lease. Retire returns what is left.
+func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
+	left := Holding{Owner: h.Owner}
+	for _, p := range h.Places {
+		state := which(p)
+		if state == 0 {
+			left.Places = append(left.Places, p)
+			continue
+		}
+		if err := l.fileQuarantined(Quarantined{p.Spot, state, l.Now, h.Owner}); err != nil {
+			return h, err
+		}
+	}
+	if len(left.Places) == len(h.Places) {
+		return h, nil
+	}
+	return left, l.Save(left)
+}
+
+func (l *Ledger) fileQuarantined(r Quarantined) error {
+	if err := l.rest.Put(restKey(r.Spot, r.Freed), r.encode()); err != nil || r.State == Conflicted {
+		return err
+	}
+	return l.last.Put(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr), appendTime(nil, r.Freed))
+}
+
+// Free ends the quarantine of an address.
+func (l *Ledger) Free(r Quarantined) error {
+	if err := l.drop(r); err != nil {
+		return err
+	}
+	return l.takeFromRun(r.Spot)
+}
+
+func (l *Ledger) drop(r Quarantined) error {
+	if err := l.rest.Del(restKey(r.Spot, r.Freed)); err != nil || r.State == Conflicted {
+		return err
+	}
+	return l.last.Del(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr))
+}
+
+// Quarantined yields the addresses of a pool that are in quarantine, in the order
+// of their release. They may be leased and freed during the loop.
+func (l *Ledger) Quarantined(pool string) iter.Seq2[Quarantined, error] {
+	return decoded(l.rest.In(kv.Prefix(appendString(nil, pool))), decodeQuarantined)
+}
+
+// AllQuarantined yields the addresses in quarantine of all pools.
+func (l *Ledger) AllQuarantined() iter.Seq2[Quarantined, error] {
+	return decoded(l.rest.In(kv.Span{}), decodeQuarantined)
+}
+
+// Holdings yields all holdings. They may be retired during the loop.
+func (l *Ledger) Holdings() iter.Seq2[Holding, error] {
+	return decoded(l.hold.In(kv.Span{}), decodeHolding)
+}
+
+// decoded yields the items of a table, decoded.
+func decoded[T any](items iter.Seq2[kv.Item, error], decode func(kv.Item) (T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for it, err := range items {
+			var v T
+			if err == nil {
+				v, err = decode(it)
+			}
+			if !yield(v, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Last returns the addresses of a pool that are in quarantine and that an owner
+// with this identity had last.
+func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Quarantined, error) {
+	var out []Quarantined
+	prefix := lastKey(pool, id)
+	for it, err := range l.last.In(kv.Prefix(prefix)) {
+		if err != nil {
+			return nil, err
+		}
+		k, v := reader{b: it.Key[len(prefix):]}, reader{b: it.Value}
+		spot, freed := Spot{pool, k.addr()}, v.time()
+		key := restKey(spot, freed)
+		value, err := l.rest.Get(key)
+		if err != nil {
+			return nil, err
+		}
+		if value == nil || k.short || v.short {
+			return nil, kv.Damagef("address %v of pool %q is in quarantine in one table only", spot.Addr, pool)
+		}
+		r, err := decodeQuarantined(kv.Item{Key: key, Value: value})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// Holder returns the holding that has leased an address. It is for messages
+// only: its cost grows with the number of leases. Other code finds an address
+// by its owner.
+func (l *Ledger) Holder(s Spot) (Holding, bool, error) {
+	for h, err := range l.Holdings() {
+		if err != nil {
+			return Holding{}, false, err
+		}
+		if slices.ContainsFunc(h.Places, func(p Place) bool { return p.Spot == s }) {
+			return h, true, nil
+		}
+	}
+	return Holding{}, false, nil
+}
+
+// Neighbour is a holding of which only the namespace has been read.
+type Neighbour struct {
+	Netns Netns
+	item  kv.Item
+}
+
+// Holding reads the rest.
+func (n Neighbour) Holding() (Holding, error) { return decodeHolding(n.item) }
+
+// Neighbours yields all holdings. It begins after the position that an
+// attachment has, or would have, among them. This position is random. So calls
+// that look at the first few holdings in each transaction see all holdings over
+// time. They read no more pages than the attachment itself needs.
+func (l *Ledger) Neighbours(at conf.Attachment) iter.Seq2[Neighbour, error] {
+	start := append(holdKey(at), 0)
+	return decoded(l.hold.Ring(kv.Span{}, start), func(it kv.Item) (Neighbour, error) {
+		n, err := netnsOf(it)
+		return Neighbour{n, it}, err
+	})
+}

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ledger
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
+)
+
+// Two boot ids.
+const (
+	boot1 = "5f0c2d1e-8a3b-4c6d-9e7f-000000000001"
+	boot2 = "5f0c2d1e-8a3b-4c6d-9e7f-000000000002"
+)
+
+// clock is a Store.Now that a test turns on.
+type clock struct{ now time.Duration }
+
+func store(t testing.TB) (Store, *clock) {
+	t.Helper()
+	c := &clock{now: time.Hour}
+	return Store{Dir: t.TempDir(), BootID: boot1, Now: func() time.Duration { return c.now }}, c
+}
+
+func owner(n int) Owner {
+	return Owner{
+		ContainerID: fmt.Sprintf("c%d", n), IfName: "net1", Network: "rail",
+		PodNamespace: "default", PodName: fmt.Sprintf("pod-%d", n%7), PodUID: fmt.Sprint("uid-", n),
+		Netns: Netns{fmt.Sprint("/run/netns/", n), 4, uint64(n)},
+	}
+}
+
+func addr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
+
+// naive is what a ledger should hold, kept in the simplest way.
+type naive struct {
+	held map[conf.Attachment]Holding
+	rest []Quarantined // in the order in which they became free
+}
+
+// content reads all tables.
+func content(l *Ledger) (n naive, runs map[string][]netrange.Range, err error) {
+	n.held, runs = map[conf.Attachment]Holding{}, map[string][]netrange.Range{}
+	for h, err := range l.Holdings() {
+		if err != nil {
+			return n, nil, err
+		}
+		n.held[h.Owner.Attachment()] = h
+	}
+	for r, err := range l.AllQuarantined() {
+		if err != nil {
+			return n, nil, err
+		}
+		n.rest = append(n.rest, r)
+	}
+	for it, err := range l.run.In(kv.Span{}) {
+		if err != nil {
+			return n, nil, err
+		}
+		k := reader{b: it.Key}
+		pool, last := k.string(), k.addr()
+		r, err := l.Run(pool, last)
+		if err != nil {
+			return n, nil, err
+		}
+		runs[pool] = append(runs[pool], r)
+	}
+	return n, runs, nil
+}
+
+// runs is the runs of used addresses, by definition.
+func (n naive) runs() map[string][]netrange.Range {
+	used := map[string][]netrange.Range{}
+	for _, h := range n.held {
+		for _, p := range h.Places {
+			used[p.Pool] = append(used[p.Pool], netrange.Range{First: p.Addr, Last: p.Addr})
+		}
+	}
+	for _, r := range n.rest {
+		used[r.Pool] = append(used[r.Pool], netrange.Range{First: r.Addr, Last: r.Addr})
+	}
+	for pool, ranges := range used {
+		used[pool] = netrange.Minus(ranges, nil)
+	}
+	return used
+}
+
+// last returns the addresses of a pool that are in quarantine and that an
+// identity had last, by definition.
+func (n naive) last(pool string, o Owner) []Spot {
+	var out []Spot
+	for _, r := range n.rest {
+		if r.Pool == pool && r.State == Released && r.Owner.Identity() == o.Identity() {
+			out = append(out, r.Spot)
+		}
+	}
+	return out
+}
+
+func (n naive) clone() naive { return naive{maps.Clone(n.held), slices.Clone(n.rest)} }
+
+// Random steps in many transactions must do to the tables what they do to the
+// naive ledger, and keep the laws. Some transactions fail and must do nothing.
+func TestStepsKeepTheLaws(t *testing.T) {
+	t.Parallel()
+	s, c := store(t)
+	r := rand.New(rand.NewPCG(7, 8))
+	want := naive{held: map[conf.Attachment]Holding{}}
+	for round := range 90 {
+		next, fail := want.clone(), r.IntN(6) == 0
+		err := s.Update(t.Context(), func(l *Ledger) error {
+			for range 1 + r.IntN(12) {
+				c.now++
+				l.Now = c.now
+				if err := randomStep(r, l, &next); err != nil {
+					return err
+				}
+			}
+			if fail {
+				return errStop
+			}
+			return nil
+		})
+		switch {
+		case err != nil && !(fail && errors.Is(err, errStop)):
+			t.Fatalf("round %d: %v", round, err)
+		case !fail:
+			want = next
+		}
+		checkLedger(t, s, want)
+		if t.Failed() {
+			t.Fatalf("in round %d", round)
+		}
+	}
+}
+
+var errStop = errors.New("stop")
+
+func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
+	pool := []string{"a", "b", "a\x00b"}[r.IntN(3)]
+	o := owner(r.IntN(20))
+	at := o.Attachment()
+	switch r.IntN(5) {
+	case 0, 1: // give a free address, of either family
+		spot := Spot{pool, addr(r.IntN(80))}
+		if r.IntN(3) == 0 {
+			spot.Addr = netip.AddrFrom16([16]byte{0x20, 1, 15: byte(r.IntN(40))})
+		}
+		if slices.ContainsFunc(n.runs()[pool], func(r netrange.Range) bool { return r.Contains(spot.Addr) }) {
+			return nil
+		}
+		n.held[at] = Holding{o, append(slices.Clone(n.held[at].Places), Place{spot, l.Now, false})}
+		return l.Give(o, spot)
+	case 2: // lease any address in quarantine
+		if len(n.rest) == 0 {
+			return nil
+		}
+		i := r.IntN(len(n.rest))
+		rest, early := n.rest[i], r.IntN(2) == 0
+		n.rest = slices.Delete(n.rest, i, i+1)
+		n.held[at] = Holding{o, append(slices.Clone(n.held[at].Places), Place{rest.Spot, l.Now, early})}
+		if early {
+			return l.WakeEarly(o, rest)
+		}
+		return l.Wake(o, rest)
+	case 3: // free any address in quarantine
+		if len(n.rest) == 0 {
+			return nil
+		}
+		i := r.IntN(len(n.rest))
+		rest := n.rest[i]
+		n.rest = slices.Delete(n.rest, i, i+1)
+		return l.Free(rest)
+	}
+	return retireSome(r, l, n, at)
+}
+
+// retireSome retires some of what an attachment holds.
+func retireSome(r *rand.Rand, l *Ledger, n *naive, at conf.Attachment) error {
+	h, ok := n.held[at]
+	if !ok {
+		return nil
+	}
+	states, left := map[Spot]State{}, Holding{Owner: h.Owner}
+	for _, p := range h.Places {
+		state := State(r.IntN(4))
+		if state < Released {
+			left.Places = append(left.Places, p)
+			continue
+		}
+		states[p.Spot] = state
+		n.rest = append(n.rest, Quarantined{p.Spot, state, l.Now, h.Owner})
+	}
+	n.held[at] = left
+	if len(left.Places) == 0 {
+		delete(n.held, at)
+	}
+	got, err := l.Retire(h, func(p Place) State { return states[p.Spot] })
+	if diff := gocmp.Diff(left.Places, got.Places, addrs); err == nil && diff != "" {
+		err = fmt.Errorf("left after retire (-want +got):\n%s", diff)
+	}
+	return err
+}
+
+var addrs = gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+
+// checkLedger compares the tables with the naive ledger.
+func checkLedger(t *testing.T, s Store, want naive) {
+	t.Helper()
+	err := s.View(t.Context(), func(l *Ledger) error {
+		got, runs, err := content(l)
+		if err != nil {
+			return err
+		}
+		byAge := func(a, b Quarantined) int {
+			return cmp.Or(len(a.Pool)-len(b.Pool), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Freed, b.Freed), a.Addr.Compare(b.Addr))
+		}
+		rest := slices.SortedFunc(slices.Values(want.rest), byAge)
+		for _, c := range []struct {
+			what      string
+			want, got any
+		}{{"held", want.held, got.held}, {"rest", rest, got.rest}, {"runs", want.runs(), runs}} {
+			if diff := gocmp.Diff(c.want, c.got, addrs, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.what, diff)
+			}
+		}
+		return checkLast(t, l, want)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func checkLast(t *testing.T, l *Ledger, want naive) error {
+	t.Helper()
+	n := 0
+	for i := range 20 {
+		for _, pool := range []string{"a", "b", "a\x00b", "c"} {
+			rest, err := l.Last(pool, owner(i).Identity())
+			if err != nil {
+				return err
+			}
+			var got []Spot
+			for _, r := range rest {
+				got = append(got, r.Spot)
+				n++
+			}
+			sorted := cmpopts.SortSlices(func(a, b Spot) bool { return a.Addr.Less(b.Addr) })
+			if diff := gocmp.Diff(want.last(pool, owner(i)), got, addrs, sorted, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("last of %v in %q (-want +got):\n%s", owner(i), pool, diff)
+			}
+		}
+	}
+	return nil
+}
+
+func TestStepsRefuseWhatTheLawsForbid(t *testing.T) {
+	t.Parallel()
+	s, c := store(t)
+	spot := Spot{"a", addr(1)}
+	err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(owner(1), spot) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := Quarantined{Spot: spot, State: Released, Freed: c.now, Owner: owner(1)}
+	for name, step := range map[string]func(*Ledger) error{
+		"give what is leased":    func(l *Ledger) error { return l.Give(owner(2), spot) },
+		"wake what is leased":    func(l *Ledger) error { return l.Wake(owner(2), gone) },
+		"free what is leased":    func(l *Ledger) error { return l.Free(gone) },
+		"retire what is at rest": retireTwice,
+	} {
+		if err := s.Update(t.Context(), step); !errors.Is(err, kv.ErrDamaged) {
+			t.Errorf("%s: got %v, want ErrDamaged", name, err)
+		}
+	}
+	checkLedger(t, s, naive{held: map[conf.Attachment]Holding{
+		owner(1).Attachment(): {owner(1), []Place{{spot, c.now, false}}},
+	}})
+}
+
+func retireTwice(l *Ledger) error {
+	h, _, err := l.Holding(owner(1).Attachment())
+	if err != nil {
+		return err
+	}
+	all := func(Place) State { return Released }
+	if _, err := l.Retire(h, all); err != nil {
+		return err
+	}
+	_, err = l.Retire(h, all)
+	return err
+}
+
+// A call that looks at a few neighbours of each position sees all holdings over
+// time.
+func TestNeighboursAreAllHoldingsFromAnyPlace(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	const n = 50
+	err := s.Update(t.Context(), func(l *Ledger) error {
+		for i := range n {
+			if err := l.Give(owner(i), Spot{"a", addr(i)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := map[Netns]bool{}
+	for from := range 400 {
+		err := s.View(t.Context(), func(l *Ledger) error {
+			seen := map[Netns]bool{}
+			for nb, err := range l.Neighbours(owner(from).Attachment()) {
+				if err != nil {
+					return err
+				}
+				if len(seen) == 0 {
+					next[nb.Netns] = true
+				}
+				seen[nb.Netns] = true
+				if h, err := nb.Holding(); err != nil || h.Owner.Netns != nb.Netns {
+					t.Errorf("%v, %v", h, err)
+				}
+			}
+			if len(seen) != n {
+				t.Errorf("from %d: %d neighbours, want %d", from, len(seen), n)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(next) < n*9/10 {
+		t.Errorf("%d of %d were the next neighbour of one of 400 attachments", len(next), n)
+	}
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ledger
+
+import (
+	"crypto/sha256"
+	"net/netip"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+// Netns is a network namespace: the path at which the runtime has mounted it,
+// and the device and inode numbers of the file there. Path "" means that
+// nothing is known of the namespace.
+type Netns struct {
+	Path     string
+	Dev, Ino uint64
+}
+
+// Owner is the attachment that asks for an address, with its pod. The pod's
+// fields are empty outside of Kubernetes.
+type Owner struct {
+	ContainerID, IfName           string
+	Network                       string // the network configuration's name
+	PodNamespace, PodName, PodUID string
+	Netns                         Netns
+}
+
+// Attachment returns the key under which an owner holds its leases.
+func (o Owner) Attachment() conf.Attachment {
+	return conf.Attachment{ContainerID: conf.ContainerID(o.ContainerID), IfName: conf.LinkName(o.IfName)}
+}
+
+// String names the owner in messages: its pod, or else its container. For an address
+// that is set aside, only the namespace is known.
+func (o Owner) String() string {
+	switch {
+	case o.PodName != "":
+		return "pod " + o.PodNamespace + "/" + o.PodName
+	case o.ContainerID != "":
+		return "container " + o.ContainerID
+	case o.Netns.Path != "":
+		return "namespace " + o.Netns.Path
+	}
+	return "several namespaces"
+}
+
+// Identity stays the same when a pod is created again under its name. Outside
+// of Kubernetes it is the attachment.
+func (o Owner) Identity() [sha256.Size]byte {
+	if o.PodName == "" {
+		return sha256.Sum256(appendAttachment([]byte("container"), o.Attachment()))
+	}
+	return sha256.Sum256(appendString(appendString(appendString([]byte("pod"), o.PodNamespace), o.PodName), o.IfName))
+}
+
+// State is the state of a used address.
+type State byte
+
+// The states. Databases contain the numbers.
+const (
+	Leased     State = 1
+	Released   State = 2
+	Conflicted State = 3 // in quarantine because another host on the network answered for it
+	SetAside   State = 4 // its pool is not known; see Aside
+)
+
+// String returns the word that rocectl pool list prints.
+func (s State) String() string {
+	switch s {
+	case Leased:
+		return "leased"
+	case Released:
+		return "resting"
+	case Conflicted:
+		return "conflict"
+	case SetAside:
+		return "set-aside"
+	}
+	return "unknown"
+}
+
+// Spot is an address of a pool.
+type Spot struct {
+	Pool string
+	Addr netip.Addr
+}
+
+// Place is a leased address.
+type Place struct {
+	Spot
+	Since time.Duration
+	Early bool // leased before its quarantine was over
+}
+
+// Holding is what an attachment has leased, in all pools. It is never empty.
+type Holding struct {
+	Owner  Owner
+	Places []Place
+}
+
+// Quarantined is an address in quarantine.
+type Quarantined struct {
+	Spot
+	State State // Released or Conflicted
+	Freed time.Duration
+	Owner Owner // the last one
+}

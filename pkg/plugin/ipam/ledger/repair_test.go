@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ledger
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
+)
+
+// damage returns what is wrong with a database, nil if nothing is.
+func damage(t *testing.T, s Store) (why error) {
+	t.Helper()
+	err := s.Rebuild(t.Context(), func(is error) (func(*Ledger) error, error) {
+		why = is
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return why
+}
+
+func TestWhatContradictsItselfIsDamaged(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*Ledger) error{
+		"a version of the future":     func(l *Ledger) error { return l.meta.Put([]byte("version"), []byte{version + 1}) },
+		"a lease that no run has":     func(l *Ledger) error { return l.takeFromRun(Spot{"a", addr(1)}) },
+		"a run without lease":         func(l *Ledger) error { return l.addToRun(Spot{"a", addr(9)}) },
+		"a lease of two":              func(l *Ledger) error { return l.Save(Holding{owner(7), []Place{{Spot: Spot{"a", addr(1)}}}}) },
+		"a rest of which no owner is": func(l *Ledger) error { return l.last.Del(appendAddr(lastKey("a", owner(2).Identity()), addr(2))) },
+		"an owner without rest": func(l *Ledger) error {
+			return l.last.Put(appendAddr(lastKey("a", owner(8).Identity()), addr(8)), appendTime(nil, 1))
+		},
+		"an owner with another quarantine": func(l *Ledger) error {
+			return l.last.Put(appendAddr(lastKey("a", owner(2).Identity()), addr(2)), appendTime(nil, 1))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := store(t)
+			give(t, s, 1)
+			give(t, s, 2)
+			err := s.Update(t.Context(), func(l *Ledger) error {
+				h, _, err := l.Holding(owner(2).Attachment())
+				if err == nil {
+					_, err = l.Retire(h, func(Place) State { return Released })
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if why := damage(t, s); why != nil {
+				t.Fatalf("the sound database: %v", why)
+			}
+			if err := s.Update(t.Context(), spoil); err != nil {
+				t.Fatal(err)
+			}
+			if why := damage(t, s); !errors.Is(why, kv.ErrDamaged) {
+				t.Errorf("got %v, want damage", why)
+			}
+		})
+	}
+}
+
+// A kill can come right after the damaged database got its second name. The next ADD must
+// not find that there is no database: it would make an empty one and lease every address
+// again.
+func TestADatabaseThatIsOpenStaysWhereItIs(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	if err := s.keep(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := holdings(t, s.Update); n != 1 || err != nil {
+		t.Errorf("got %d holdings, %v; want 1", n, err)
+	}
+}
+
+func TestTheDamagedFileEndsWithTheBoot(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	if err := s.keep(); err != nil {
+		t.Fatal(err)
+	}
+	s.BootID = boot2
+	give(t, s, 2)
+	if got, want := files(t, s.Dir), []string{dbName, lockName}; !slices.Equal(got, want) {
+		t.Errorf("got the files %q, want %q", got, want)
+	}
+}
+
+func TestARebuildThatCannotBeFilledChangesNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	if err := s.Update(t.Context(), func(l *Ledger) error { return l.addToRun(Spot{"a", addr(9)}) }); err != nil {
+		t.Fatal(err)
+	}
+	before := files(t, s.Dir)
+	err := s.Rebuild(t.Context(), func(error) (func(*Ledger) error, error) {
+		return func(l *Ledger) error {
+			h := Holding{owner(1), []Place{{Spot: Spot{"a", addr(1)}}}}
+			return errors.Join(l.Restore(h), l.Restore(h)) // twice
+		}, nil
+	})
+	if cnierr.CodeOf(err) != cnierr.Unreadable {
+		t.Errorf("got %v", err)
+	}
+	if after := files(t, s.Dir); len(after) != len(before) {
+		t.Errorf("there is now %q", after)
+	}
+	if why := damage(t, s); why == nil {
+		t.Error("the damaged database is gone")
+	}
+}
+
+// What the lock file said may be that the leases are of this boot.
+func TestALockFileWithoutBootIDEndsNoLease(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{
+		"one byte":           "x",
+		"half a boot id":     boot1[:20],
+		"a wrong byte in it": "x" + boot1[1:],
+		"a hyphen too many":  "-" + boot1[1:],
+		"a newline behind":   boot1 + "\n",
+		"nothing but zeros":  string(make([]byte, len(boot1))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := store(t)
+			give(t, s, 1)
+			if err := os.WriteFile(s.lock(), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for name, do := range map[string]func(context.Context, func(*Ledger) error) error{
+				"View": s.View, "Existing": s.Existing, "Try": s.Try, "Update": s.Update,
+			} {
+				if n, err := holdings(t, do); cnierr.CodeOf(err) != cnierr.Unreadable {
+					t.Errorf("%s: got %d holdings, %v; want code %d", name, n, err, cnierr.Unreadable)
+				}
+			}
+			if why := damage(t, s); !errors.Is(why, kv.ErrDamaged) {
+				t.Errorf("got %v, want damage", why)
+			}
+			if b, err := os.ReadFile(s.lock()); string(b) != content {
+				t.Errorf("the lock file has now %q, %v", b, err)
+			}
+			err := s.Rebuild(t.Context(), func(error) (func(*Ledger) error, error) {
+				return func(l *Ledger) error { return l.Restore(Holding{owner(1), []Place{{Spot: Spot{"a", addr(1)}}}}) }, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := holdings(t, s.Update); n != 1 || err != nil {
+				t.Errorf("rebuilt: got %d holdings, %v; want 1", n, err)
+			}
+			if b, err := os.ReadFile(s.lock()); string(b) != boot1 {
+				t.Errorf("rebuilt: the lock file has %q, %v", b, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ledger
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
+)
+
+// give leases an address to owner n.
+func give(t testing.TB, s Store, n int) {
+	t.Helper()
+	if err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(owner(n), Spot{"a", addr(n)}) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holdings counts what a store holds, in the way that do looks at it.
+func holdings(t testing.TB, do func(context.Context, func(*Ledger) error) error) (int, error) {
+	t.Helper()
+	n := 0
+	err := do(t.Context(), func(l *Ledger) error {
+		for _, err := range l.Holdings() {
+			if err != nil {
+				return err
+			}
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
+func files(t testing.TB, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func TestUpdateMakesPrivateFilesAndFolders(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	s.Dir = filepath.Join(s.Dir, "run", "roce")
+	give(t, s, 1)
+	if got, want := files(t, s.Dir), []string{dbName, lockName}; !slices.Equal(got, want) {
+		t.Errorf("got the files %q, want %q", got, want)
+	}
+	for path, want := range map[string]fs.FileMode{
+		filepath.Dir(s.Dir): fs.ModeDir | 0o700, s.Dir: fs.ModeDir | 0o700, s.db(): 0o600, s.lock(): 0o600,
+	} {
+		if info, err := os.Stat(path); err != nil || info.Mode() != want {
+			t.Errorf("%s: got %v, %v; want %v", path, info.Mode(), err, want)
+		}
+	}
+}
+
+func TestNoOtherCallMakesAnything(t *testing.T) {
+	t.Parallel()
+	for name, dir := range map[string]func(Store) string{
+		"no folder":    func(s Store) string { return filepath.Join(s.Dir, "none") },
+		"empty folder": func(s Store) string { return s.Dir },
+	} {
+		s, _ := store(t)
+		root := s.Dir
+		s.Dir = dir(s)
+		if _, err := holdings(t, s.View); !errors.Is(err, ErrNone) {
+			t.Errorf("%s: View: got %v", name, err)
+		}
+		if _, err := holdings(t, s.Existing); !errors.Is(err, ErrNone) {
+			t.Errorf("%s: Existing: got %v", name, err)
+		}
+		if n, err := holdings(t, s.Try); n != 0 || err != nil {
+			t.Errorf("%s: Try: got %d, %v", name, n, err)
+		}
+		if got := files(t, root); got != nil {
+			t.Errorf("%s: there is now %q", name, got)
+		}
+	}
+}
+
+func TestTryForgets(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	err := s.Try(t.Context(), func(l *Ledger) error { return l.Give(owner(2), Spot{"a", addr(2)}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := holdings(t, s.View); n != 1 || err != nil {
+		t.Errorf("got %d holdings, %v; want 1", n, err)
+	}
+}
+
+func TestViewNeedsNoPermissionToWrite(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	before, err := os.Stat(s.db())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{s.db(), s.lock()} {
+		if err := os.Chmod(path, 0o400); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := holdings(t, s.View); n != 1 || err != nil {
+		t.Errorf("got %d holdings, %v; want 1", n, err)
+	}
+	if n, err := holdings(t, s.Try); n != 1 || err != nil {
+		t.Errorf("got %d holdings, %v; want 1", n, err)
+	}
+	if after, err := os.Stat(s.db()); err != nil || after.ModTime() != before.ModTime() {
+		t.Errorf("the database has changed (%v)", err)
+	}
+}
+
+func TestLeasesEndWithTheBoot(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	s.BootID = boot2
+	for name, do := range map[string]func(context.Context, func(*Ledger) error) error{"View": s.View, "Existing": s.Existing} {
+		if _, err := holdings(t, do); !errors.Is(err, ErrNone) {
+			t.Errorf("%s: got %v, want %v", name, err, ErrNone)
+		}
+	}
+	if n, err := holdings(t, s.Try); n != 0 || err != nil {
+		t.Errorf("Try: got %d, %v", n, err)
+	}
+	if n, err := holdings(t, s.Update); n != 0 || err != nil {
+		t.Errorf("Update: got %d holdings, %v", n, err)
+	}
+	s.BootID = boot1
+	if n, err := holdings(t, s.Update); n != 0 || err != nil {
+		t.Errorf("the first boot again: got %d holdings, %v", n, err)
+	}
+}
+
+// After a power failure the database of the last boot can hold anything.
+func TestRubbishOfAnotherBootIsThrownAway(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	if err := os.WriteFile(s.db(), []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holdings(t, s.Update); cnierr.CodeOf(err) != cnierr.Unreadable {
+		t.Errorf("in the same boot: got %v, want code %d", err, cnierr.Unreadable)
+	}
+	s.BootID = boot2
+	give(t, s, 2)
+	if n, err := holdings(t, s.View); n != 1 || err != nil {
+		t.Errorf("got %d holdings, %v; want 1", n, err)
+	}
+}
+
+func TestALostLockFileEndsNoLease(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	if err := os.Remove(s.lock()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := holdings(t, s.Update); n != 1 || err != nil {
+		t.Errorf("got %d holdings, %v; want 1", n, err)
+	}
+	if err := os.Remove(s.lock()); err != nil {
+		t.Fatal(err)
+	}
+	s.BootID = boot2
+	if n, err := holdings(t, s.Update); n != 0 || err != nil {
+		t.Errorf("in another boot: got %d holdings, %v; want none", n, err)
+	}
+}
+
+// A kill can come between any two steps of making a database.
+func TestWhatAKilledCreationLeavesIsOvercome(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(Store) error{
+		"an empty lock":       func(s Store) error { return os.WriteFile(s.lock(), nil, 0o600) },
+		"half a boot id":      func(s Store) error { return os.WriteFile(s.lock(), []byte("boo"), 0o600) },
+		"half a new database": func(s Store) error { return os.WriteFile(s.db()+".new-0123456789abcdef", make([]byte, 4096), 0o600) },
+		"a new database": func(s Store) error {
+			f, err := os.Create(s.db() + ".new-fedcba9876543210")
+			if err != nil {
+				return err
+			}
+			return s.blank(f)
+		},
+	} {
+		s, _ := store(t)
+		if err := leave(s); err != nil {
+			t.Fatal(err)
+		}
+		give(t, s, 1)
+		if n, err := holdings(t, s.View); n != 1 || err != nil {
+			t.Errorf("%s: got %d holdings, %v; want 1", name, n, err)
+		}
+		if got, want := files(t, s.Dir), []string{dbName, lockName}; !slices.Equal(got, want) {
+			t.Errorf("%s: got the files %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestAVersionFromTheFutureIsNotRead(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	err := s.Update(t.Context(), func(l *Ledger) error { return l.meta.Put([]byte("version"), []byte{version + 1}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holdings(t, s.Update); cnierr.CodeOf(err) != cnierr.Unreadable {
+		t.Errorf("got %v, want code %d", err, cnierr.Unreadable)
+	}
+}
+
+func TestAPeakOfLeasesLeavesNoHollowFile(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	const peak = 1200
+	err := s.Update(t.Context(), func(l *Ledger) error {
+		for i := range peak {
+			o := owner(i)
+			o.PodUID = strings.Repeat("x", 1500) // two on a page
+			if err := l.Give(o, Spot{"a", addr(i)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.Existing(t.Context(), func(l *Ledger) error {
+		for h, err := range l.Holdings() {
+			if err != nil {
+				return err
+			}
+			if h.Owner.ContainerID == "c1" {
+				continue
+			}
+			if _, err := l.Retire(h, func(Place) State { return Conflicted }); err != nil {
+				return err
+			}
+		}
+		for r, err := range l.AllQuarantined() {
+			if err != nil {
+				return err
+			}
+			if err := l.Free(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hollow, _ := os.Stat(s.db())
+	give(t, s, 2)
+	solid, err := os.Stat(s.db())
+	if err != nil || solid.Size() > 100_000 || hollow.Size() < 10*solid.Size() {
+		t.Errorf("the file had %d bytes and has %d", hollow.Size(), solid.Size())
+	}
+	if n, err := holdings(t, s.View); n != 2 || err != nil {
+		t.Errorf("got %d holdings, %v; want 2", n, err)
+	}
+}
+
+func TestFailuresOfTheFileSystemAreCodeFive(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	file := Store{Dir: s.db(), BootID: s.BootID, Now: s.Now}
+	folder, _ := store(t)
+	if err := os.Mkdir(folder.db(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"the folder is a file, Update":     file.Update(t.Context(), nil),
+		"the folder is a file, View":       file.View(t.Context(), nil),
+		"the folder is a file, Existing":   file.Existing(t.Context(), nil),
+		"the database is a folder, Update": folder.Update(t.Context(), nil),
+	} {
+		if cnierr.CodeOf(err) != cnierr.IO {
+			t.Errorf("%s: got %v, want code %d", name, err, cnierr.IO)
+		}
+		var e *cnierr.Error
+		if errors.As(err, &e) && e.Subject == "" {
+			t.Errorf("%s: the error names no path: %v", name, err)
+		}
+	}
+}
+
+// A file system that fills up in the middle of a transaction must leave the
+// last one.
+func TestAFullFileSystemChangesNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	if err := unix.Mount("none", s.Dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("cannot mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(s.Dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	leased := 0
+	for ; ; leased++ {
+		err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(owner(leased), Spot{"a", addr(leased)}) })
+		if cnierr.CodeOf(err) == cnierr.IO {
+			break
+		}
+		if err != nil || leased > 5000 {
+			t.Fatalf("after %d leases: %v", leased, err)
+		}
+	}
+	if n, err := holdings(t, s.View); n != leased || err != nil {
+		t.Errorf("got %d holdings, %v; want %d", n, err, leased)
+	}
+	err := s.Existing(t.Context(), func(l *Ledger) error {
+		h, _, err := l.Holding(owner(0).Attachment())
+		if err == nil {
+			_, err = l.Retire(h, func(Place) State { return Released })
+		}
+		return err
+	})
+	if err != nil && cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want nil or code %d", err, cnierr.IO)
+	}
+	if _, err := holdings(t, s.View); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestErrorsOfTheCallerPass(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	mine := cnierr.New(cnierr.PoolExhausted, "lease", "a", "", "no")
+	if err := s.Update(t.Context(), func(*Ledger) error { return mine }); !errors.Is(err, mine) {
+		t.Errorf("got %v, want %v", err, mine)
+	}
+	if err := s.Update(t.Context(), func(*Ledger) error { return kv.Damagef("so it is") }); cnierr.CodeOf(err) != cnierr.Unreadable {
+		t.Errorf("got %v, want code %d", err, cnierr.Unreadable)
+	}
+}
+
+func TestNoDatabaseIsMadeThroughALink(t *testing.T) {
+	t.Parallel()
+	legit := filepath.Join(t.TempDir(), "legit")
+	if err := os.WriteFile(legit, []byte("legit"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{dbName, dbName + ".new", lockName} {
+		s, _ := store(t)
+		if err := os.Symlink(legit, filepath.Join(s.Dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(owner(1), Spot{"a", addr(1)}) })
+		if b, readErr := os.ReadFile(legit); readErr != nil || string(b) != "legit" {
+			t.Errorf("a link at %s: behind it there is %q, %v (Update: %v)", name, b, readErr, err)
+		}
+	}
+}
+
+// TestANameThatIsTooLongDamagesNothing: a tenant chooses the name of a network, and the
+// database has the length of a name in 16 bits.
+func TestANameThatIsTooLongDamagesNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := store(t)
+	give(t, s, 1)
+	for i, long := range []int{1 << 15, 1<<16 - 1, 1 << 16, 70_000} {
+		o := owner(i + 2)
+		o.Network = strings.Repeat("n", long)
+		err := s.Update(t.Context(), func(l *Ledger) error { return l.Give(o, Spot{"a", addr(i + 2)}) })
+		if tooLong := long >= 1<<16; tooLong != (err != nil) {
+			t.Errorf("a name of %d bytes: %v", long, err)
+		}
+		if n, err := holdings(t, s.View); err != nil || n != min(3, i+2) {
+			t.Errorf("after a name of %d bytes: %d holdings, %v", long, n, err)
+		}
+	}
+}

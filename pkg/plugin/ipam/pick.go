@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam
+
+import (
+	"math/big"
+	"net/netip"
+
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+)
+
+// Used says whether an address is used. If it is, last is the last address of
+// the longest run of used addresses that contains it: the next address is free.
+type Used func(netip.Addr) (last netip.Addr, used bool, err error)
+
+// Pick returns the first address at or after start that is in usable and not
+// used. After the last address it goes on with the first. It returns false if
+// there is none. usable must be in ascending order, and its ranges must not
+// touch.
+//
+// It calls used at most twice for each range. So its cost depends on how much
+// is excluded. It does not depend on the size of the subnet or on the number of
+// leases.
+func Pick(usable []netrange.Range, start netip.Addr, used Used) (netip.Addr, bool, error) {
+	n := len(usable)
+	if n == 0 {
+		return netip.Addr{}, false, nil
+	}
+	at := netrange.Find(usable, start)
+	for i := range n + 1 { // the range that holds start comes twice
+		r := usable[(at+i)%n]
+		if i == 0 && r.Contains(start) {
+			r.First = start
+		}
+		last, taken, err := used(r.First)
+		if err != nil {
+			return netip.Addr{}, false, err
+		}
+		if !taken {
+			return r.First, true, nil
+		}
+		if next := last.Next(); r.Contains(next) {
+			return next, true, nil
+		}
+	}
+	return netip.Addr{}, false, nil
+}
+
+// preferred returns the address at which the search for an owner's address starts.
+// It depends only on the owner and on what is usable. So a pod that comes back
+// under its name usually gets its address back, and pods that start at once do
+// not compete for the same address.
+func preferred(usable []netrange.Range, o Owner) netip.Addr {
+	size := netrange.Count(usable)
+	if size.Sign() == 0 {
+		return netip.Addr{}
+	}
+	id := o.Identity()
+	n := new(big.Int).SetBytes(id[:])
+	return netrange.At(usable, n.Mod(n, size))
+}

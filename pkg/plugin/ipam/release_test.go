@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package ipam_test
+
+import (
+	"fmt"
+	"math/big"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+)
+
+// entries lists the book as "pool address state owner age" lines.
+func (n *node) entries() []string {
+	n.t.Helper()
+	list, err := n.book().List(ctx, "")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range list {
+		out = append(out, fmt.Sprintf("%s %v %v %s %v", e.Pool, e.Addr, e.State, e.Owner.PodName, e.Age))
+	}
+	return out
+}
+
+func (n *node) wantEntries(want ...string) {
+	n.t.Helper()
+	if d := cmp.Diff(want, n.entries()); d != "" {
+		n.t.Errorf("entries (-want +got):\n%s", d)
+	}
+}
+
+func in(pool string, a ipam.Ask) ipam.Ask {
+	a.Pool = pool
+	return a
+}
+
+func TestReleaseFindsWhatIsHeldInAllPools(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.mustLease(in("rail2", ask("a", subnet("10.2.0.1/32"))))
+	n.mustLease(in("rail10", ask("a", subnet("10.10.0.1/32"), subnet("fd00::1/128"))))
+	n.mustLease(in("rail2", ask("b", subnet("10.2.0.2/32"))))
+	n.now += time.Second
+	n.release("a")
+	n.now += 2 * time.Second
+	n.wantEntries(
+		"rail10 10.10.0.1 resting a 2s",
+		"rail10 fd00::1 resting a 2s",
+		"rail2 10.2.0.1 resting a 2s",
+		"rail2 10.2.0.2 leased b 3s",
+	)
+	if list, err := n.book().List(ctx, "rail2"); err != nil || len(list) != 2 {
+		t.Errorf("of one pool: %v, %v", list, err)
+	}
+}
+
+func TestGCFreesOnlyUnusedAddressesOfItsNetwork(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := subnet("10.0.0.0/24", "10.0.0.1-10.0.0.9")
+	for i, pod := range []string{"kept", "gone", "other"} {
+		a := ask(pod, s)
+		a.Requested = []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.0.0.", i+1))}
+		if pod == "other" {
+			a.Owner.Network = "another"
+		}
+		n.mustLease(a)
+	}
+	freed, err := n.book().GC(ctx, "net", []conf.Attachment{{ContainerID: "id-kept", IfName: "net1"}})
+	if err != nil || freed != 1 {
+		t.Errorf("freed %d, %v; want 1", freed, err)
+	}
+	n.wantEntries("rail 10.0.0.1 leased kept 0s", "rail 10.0.0.2 resting gone 0s", "rail 10.0.0.3 leased other 0s")
+	if freed, err := n.book().GC(ctx, "net", nil); err != nil || freed != 1 {
+		t.Errorf("with nothing valid: freed %d, %v; want 1", freed, err)
+	}
+	if freed, err := newNode(t).book().GC(ctx, "net", nil); err != nil || freed != 0 {
+		t.Errorf("without a database: freed %d, %v", freed, err)
+	}
+}
+
+func TestReleaseOfOneAddressLeavesTheOthers(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.mustLease(ask("a", subnet("10.0.0.1/32"), subnet("fd00::1/128")))
+	one := netip.MustParseAddr("10.0.0.1")
+	for range 2 { // the second time it is already in quarantine
+		if err := n.book().ReleaseAddress(ctx, "rail", one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.wantEntries("rail 10.0.0.1 resting a 0s", "rail fd00::1 leased a 0s")
+	for name, err := range map[string]error{
+		"another address": n.book().ReleaseAddress(ctx, "rail", one.Next()),
+		"another pool":    n.book().ReleaseAddress(ctx, "rail2", one),
+		"no database":     newNode(t).book().ReleaseAddress(ctx, "rail", one),
+		"no address":      n.book().ReleaseAddress(ctx, "rail", netip.Addr{}),
+	} {
+		if cnierr.CodeOf(err) != cnierr.BadConfig {
+			t.Errorf("%s: got %v, want code %d", name, err, cnierr.BadConfig)
+		}
+	}
+}
+
+// Another host on the network uses the address. Also with a quarantine of zero,
+// it must not be leased again at once, and its last owner must not get it back.
+func TestARejectedAddressIsInQuarantineForAMinuteAtLeast(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := ask("a", subnet("10.0.0.0/30"))
+	a.Quarantine = 0
+	first := n.mustLease(a)
+	reject := func(l string) {
+		t.Helper()
+		if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(l).Addr()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reject(first[0])
+	second := n.mustLease(a)
+	if first[0] == second[0] {
+		t.Fatalf("got %v again", first)
+	}
+	n.now += time.Second
+	reject(second[0])
+	if third := n.mustLease(a); third[0] != first[0]+" early" {
+		t.Errorf("with nothing else left: got %v, want %v early", third, first)
+	}
+	if again := n.mustLease(a); again[0] != first[0]+" early" {
+		t.Errorf("asked again: got %v, want it to be early still", again)
+	}
+	n.release("a")
+	n.now += time.Minute
+	b := ask("b", subnet("10.0.0.0/30"))
+	b.Quarantine = 0
+	if l := n.mustLease(b); strings.HasSuffix(l[0], "early") {
+		t.Errorf("after a minute: got %v", l)
+	}
+}
+
+func TestRejectLeavesAloneWhatTheAttachmentDoesNotHold(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.mustLease(ask("a", subnet("10.0.0.1/32")))
+	for _, c := range []struct{ pool, addr, id string }{
+		{"rail", "10.0.0.1", "id-b"}, {"rail2", "10.0.0.1", "id-a"}, {"rail", "10.0.0.2", "id-a"},
+	} {
+		a := in(c.pool, ask("a", subnet("10.0.0.1/32")))
+		a.Owner.ContainerID = c.id
+		if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParseAddr(c.addr)}); err != nil {
+			t.Error(err)
+		}
+	}
+	n.wantEntries("rail 10.0.0.1 leased a 0s")
+	// In another pool it holds the address, and here the same slot.
+	n.mustLease(in("rail2", ask("a", subnet("10.1.0.1/32"))))
+	b := ask("a", group(subnet("10.0.0.1/32"), subnet("10.1.0.1/32"))...)
+	if err := n.book().Reject(ctx, b, []netip.Addr{netip.MustParseAddr("10.1.0.1")}); err != nil {
+		t.Error(err)
+	}
+	n.wantEntries("rail 10.0.0.1 leased a 0s", "rail2 10.1.0.1 leased a 0s")
+}
+
+func TestExpiredAddressesAreFreedAFewAtATime(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := subnet("10.0.0.0/16")
+	for i := range 20 {
+		n.mustLease(ask(fmt.Sprint("pod", i), s))
+	}
+	for i := range 20 {
+		n.release(fmt.Sprint("pod", i))
+	}
+	n.now += time.Hour
+	for i := range 6 {
+		before := len(n.entries())
+		n.mustLease(ask(fmt.Sprint("new", i), s))
+		if freed := before + 1 - len(n.entries()); freed < 0 || freed > 4 {
+			t.Errorf("one lease freed %d addresses", freed)
+		}
+	}
+	if got := len(n.entries()); got > 10 {
+		t.Errorf("%d addresses are used, want those of 6 pods and few more", got)
+	}
+}
+
+func TestUsageAddsUp(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	s := subnet("10.0.0.0/24 10.0.0.1", "10.0.0.0-10.0.0.20")
+	a := ask("a", s, subnet("fd00::/64"))
+	a.Reserved = []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	a.Requested = []netip.Addr{netip.MustParseAddr("10.0.0.77")} // outside of the ranges
+	n.mustLease(a)
+	for i := range 3 {
+		b := ask(fmt.Sprint("b", i), s)
+		b.Reserved = a.Reserved
+		n.mustLease(b)
+	}
+	n.release("b1")
+	got, err := n.book().Usage(ctx, ipam.Ask{Pool: "rail", Subnets: a.Subnets, Reserved: a.Reserved})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := got[0]; u.Leased != 2 || u.Quarantined != 1 || u.Free.Int64() != 15 || u.Unusable.Int64() != 238 || u.Total.Int64() != 256 {
+		t.Errorf("got %v, %v free", u, u.Free)
+	}
+	all := new(big.Int).Lsh(big.NewInt(1), 64)
+	if u := got[1]; u.Leased != 1 || u.Total.Cmp(all) != 0 || new(big.Int).Sub(all, u.Free).Int64() != 2 {
+		t.Errorf("got %v, %v free", u, u.Free)
+	}
+	empty, err := newNode(t).book().Usage(ctx, ipam.Ask{Pool: "rail", Subnets: a.Subnets})
+	if err != nil || empty[0].Free.Int64() != 19 {
+		t.Errorf("without a database: %v, %v", empty, err)
+	}
+}
+
+func TestARepeatedAskNotesTheNewNamespace(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a := ask("a", subnet("10.0.0.1/32"))
+	n.mustLease(a)
+	a.Owner.Netns = ipam.Netns{Path: "/run/netns/new", Dev: 4, Ino: 7}
+	n.mustLease(a)
+	list, err := n.book().List(ctx, "")
+	if err != nil || !slices.ContainsFunc(list, func(e ipam.Entry) bool { return e.Owner == a.Owner }) {
+		t.Errorf("got %v, %v", list, err)
+	}
+}

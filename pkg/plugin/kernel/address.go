@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// address executes plan.Address.
+type address struct {
+	namespace
+	op plan.Address
+}
+
+// addresses is a run.
+type addresses []address
+
+// do adds the addresses.
+func (r addresses) do(ctx context.Context) error {
+	var changes []rtnl.Change
+	links := r.links(ctx)
+	for i, a := range r {
+		if err := links[i].Err; err != nil {
+			return classify(addingAddress, string(a.op.Link), err)
+		}
+		changes = append(changes, rtnl.AddAddress(links[i].Link.Index, a.op.Prefix))
+	}
+	for i, err := range r[0].conn.Each(ctx, changes...) {
+		if err := r[i].added(ctx, links[i].Link, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r addresses) links(ctx context.Context) []rtnl.Named {
+	return named(ctx, r[0].conn, r, func(a address) conf.LinkName { return a.op.Link })
+}
+
+const addingAddress = "add address"
+
+// added interprets what the kernel answers about adding the address. The kernel
+// answers EEXIST only for the same link: in both families another link may have
+// the address too.
+func (a address) added(ctx context.Context, l rtnl.Link, err error) error {
+	if errors.Is(err, unix.EADDRINUSE) { // ipvlan_addr4_validator_event, ipvlan_addr6_validator_event
+		return cnierr.New(cnierr.AddressTaken, addingAddress, a.op.Prefix.String(),
+			"find the ipvlan of the same NIC that has the address: ip -d addr show type ipvlan, in each network namespace", "%w", &AddressInUseError{a.op.Link, a.op.Prefix.Addr()})
+	}
+	if !errors.Is(err, unix.EEXIST) {
+		return classify(addingAddress, a.op.Prefix.String(), err,
+			// ipv6_add_addr, for a link with disable_ipv6
+			meaning{unix.EACCES, cnierr.IO, "set net/ipv6/conf/" + string(a.op.Link) + "/disable_ipv6 to 0 in " + a.place.String() + ": another program set it to 1 again"})
+	}
+	there, err := a.conn.Addresses(ctx, l.Index)
+	if err != nil {
+		return classify(addingAddress, a.op.Prefix.String(), err)
+	}
+	for _, is := range there {
+		if is.Prefix == a.op.Prefix {
+			return nil
+		}
+	}
+	return cnierr.New(cnierr.IO, addingAddress, a.op.Prefix.String(),
+		"remove the address that is there, which roce-cni did not add", "%s has %s", a.op.Link, list(there))
+}
+
+// undo removes each address from its own link and from no other.
+func (r addresses) undo(ctx context.Context) error {
+	const action = "delete address"
+	var errs []error
+	var changes []rtnl.Change
+	var of addresses
+	for i, l := range slices.Backward(r.links(ctx)) {
+		if l.Err != nil {
+			errs = append(errs, classify(action, r[i].op.Prefix.String(), ignore(l.Err, unix.ENODEV)))
+			continue
+		}
+		changes, of = append(changes, rtnl.DeleteAddress(l.Link.Index, r[i].op.Prefix)), append(of, r[i])
+	}
+	for i, err := range r[0].conn.Each(ctx, changes...) {
+		errs = append(errs, classify(action, of[i].op.Prefix.String(), ignore(err, unix.ENODEV, unix.EADDRNOTAVAIL)))
+	}
+	return errors.Join(errs...)
+}
+
+func (r addresses) check(ctx context.Context) error { return checkEach(ctx, r) }
+
+func (a address) check(ctx context.Context) error {
+	const action = "check address"
+	l, err := a.conn.LinkByName(ctx, string(a.op.Link))
+	if errors.Is(err, unix.ENODEV) {
+		return damaged(action, a.op.Prefix.String(), a.redo(a.op), "%s has no interface %q", a.place, a.op.Link)
+	}
+	if err != nil {
+		return classify(action, a.op.Prefix.String(), err)
+	}
+	there, err := a.conn.Addresses(ctx, l.Index)
+	if err != nil {
+		return classify(action, a.op.Prefix.String(), err)
+	}
+	var before []string
+	for _, is := range there {
+		remove := a.ip("addr del %s dev %s", is.Prefix, a.op.Link)
+		switch {
+		case is.Prefix == a.op.Prefix && is.Flags&unix.IFA_F_DADFAILED == 0:
+			return a.connected(ctx, l, is)
+		case is.Prefix == a.op.Prefix:
+			return damaged(action, a.op.Prefix.String(), a.redo(a.op, remove),
+				"%s has it, but duplicate address detection failed: another machine has it too", a.op.Link)
+		case is.Prefix.Addr() == a.op.Prefix.Addr():
+			before = append(before, remove)
+		}
+	}
+	return damaged(action, a.op.Prefix.String(), a.redo(a.op, before...), "want it on %s, got %s", a.op.Link, list(there))
+}
+
+// connected looks for the route to the subnet. The kernel makes it with the
+// address (fib_add_ifaddr, addrconf_prefix_route) and removes it when the link
+// goes down. A route that another program made is good enough: it reaches the
+// subnet.
+func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) error {
+	const action = "check address"
+	subnet, addr := a.op.Prefix.Masked(), a.op.Prefix.Addr()
+	if subnet.IsSingleIP() || l.Flags&unix.IFF_UP == 0 || is.Flags&unix.IFA_F_NOPREFIXROUTE != 0 {
+		return nil
+	}
+	there, err := a.conn.RoutesOf(ctx, rtnl.Family(addr), plan.MainTable)
+	if err != nil {
+		return classify(action, a.op.Prefix.String(), err)
+	}
+	if slices.ContainsFunc(there, func(r rtnl.Route) bool {
+		return r.Dst == subnet && r.Index == l.Index && !r.Via.IsValid() && r.Type == unix.RTN_UNICAST
+	}) {
+		return nil
+	}
+	// Another link of the pod may be in the same subnet: then the kernel would
+	// refuse "add".
+	add := a.ip("route append %s dev %s proto kernel metric 256", subnet, a.op.Link)
+	if addr.Is4() {
+		add = a.ip("route append %s dev %s proto kernel scope link src %s", subnet, a.op.Link, addr)
+	}
+	moved, err := a.routedByOthers(ctx)
+	if err != nil {
+		return classify(action, a.op.Prefix.String(), err)
+	}
+	if moved {
+		return damaged(action, a.op.Prefix.String(), []string{add}, "%w", &ChangedError{subnetRoute, "in the main table", "none"})
+	}
+	return damaged(action, a.op.Prefix.String(), []string{add}, "%w", ErrNoSubnetRoute)
+}
+
+// routedByOthers says whether another program has a rule for packets from the address.
+// The plugin sbr adds such a rule, and moves the routes of the main table to its own.
+func (a address) routedByOthers(ctx context.Context) (bool, error) {
+	rules, err := a.conn.Rules(ctx, rtnl.Family(a.op.Prefix.Addr()))
+	from := netip.PrefixFrom(a.op.Prefix.Addr(), a.op.Prefix.Addr().BitLen())
+	return slices.ContainsFunc(rules, func(r rtnl.Rule) bool { return r.From == from && r.Protocol != plan.Protocol }), err
+}
+
+func list(as []rtnl.Address) string {
+	if len(as) == 0 {
+		return "no address"
+	}
+	var names []string
+	for _, a := range as {
+		names = append(names, a.Prefix.String())
+	}
+	return strings.Join(names, ", ")
+}

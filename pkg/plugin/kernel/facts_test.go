@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+func TestHostFactsAreThoseOfAFreshPod(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	for i := range 3 {
+		name := fmt.Sprint("rail", 9+i)
+		node.NIC(name)
+		node.IP(fmt.Sprintf("addr add 172.16.%d.3/24 dev %s", 9+i, name))
+	}
+	node.IP("link set rail10 down")
+	node.IP("link set rail11 mtu 1400")
+	rule := conf.Request{
+		MTU: 1500, Rails: []conf.Rail{{IfName: "net1"}, {IfName: "net1-1"}, {IfName: "net1-2"}},
+		Match: &conf.Match{Parent: conf.Parent{Subnet: netip.MustParsePrefix("172.16.0.0/16")}, Count: 3, Order: conf.ByPCI},
+	}
+	list := conf.Request{MTU: 1500, Rails: []conf.Rail{
+		{Parent: conf.Parent{Name: "rail9"}}, {Parent: conf.Parent{Name: "rail10"}}, {Parent: conf.Parent{Name: "rail11"}},
+	}}
+	for name, req := range map[string]conf.Request{"rule": rule, "list": list} {
+		inPod, err := k.Facts(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		onHost, err := kernel.HostFacts(t.Context(), req, fstest.MapFS{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range inPod {
+			inPod[i].Pod.Netns = plan.NetnsID{}
+		}
+		options := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(plan.RailFacts{}, "Fault")}
+		if diff := cmp.Diff(inPod, onHost, options); diff != "" {
+			t.Errorf("%s (-Facts +HostFacts)\n%s", name, diff)
+		}
+		if got := onHost[0].Parent; got.Name != "rail9" || len(got.Addrs) != 1 || got.Addrs[0] != netip.MustParsePrefix("172.16.9.3/24") {
+			t.Errorf("%s: parent of rail 0 is %+v", name, got)
+		}
+		for _, rails := range [][]plan.RailFacts{inPod, onHost} {
+			if rails[0].Fault != nil {
+				t.Errorf("%s: %v", name, rails[0].Fault)
+			}
+			wantCode(t, rails[1].Fault, cnierr.BadParent) // down
+			wantCode(t, rails[2].Fault, cnierr.BadConfig) // the MTU
+		}
+	}
+}
+
+func TestHostFactsTakeAParentInsideThePodByItsName(t *testing.T) {
+	t.Parallel()
+	machine(t)
+	req := conf.Request{LinkInContainer: true, MTU: 4200, Rails: []conf.Rail{{Parent: conf.Parent{Name: "eth0"}}, {Number: 1}}}
+	facts, err := kernel.HostFacts(t.Context(), req, fstest.MapFS{})
+	if err != nil || len(facts) != 2 || facts[0].Parent.Name != "eth0" || facts[0].Parent.MTU != 4200 || facts[0].Fault != nil {
+		t.Errorf("got %+v, %v", facts, err)
+	}
+	wantCode(t, facts[1].Fault, cnierr.BadParent)
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+const nic = "nic0"
+
+// machine returns a node with a NIC and an open pod. The test is in the node's
+// namespace from then on.
+func machine(t testing.TB) (*kerneltest.Node, *kerneltest.Netns, *kernel.Kernel) {
+	t.Helper()
+	node := kerneltest.NewNode(t)
+	node.NIC(nic)
+	pod := node.Pod()
+	return node, pod, open(t, pod)
+}
+
+func open(t testing.TB, pod *kerneltest.Netns) *kernel.Kernel {
+	t.Helper()
+	k, err := kernel.Open(pod.Path, fstest.MapFS{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	return k
+}
+
+func do(t testing.TB, k *kernel.Kernel, ops ...plan.Op) {
+	t.Helper()
+	for _, op := range ops {
+		if err := k.Do(t.Context(), op); err != nil {
+			t.Fatalf("do %+v: %v", op, err)
+		}
+	}
+}
+
+func child() plan.Child { return kerneltest.Attachment(nic)[0].Kind.(plan.Child) }
+
+func wantCode(t *testing.T, err error, code cnierr.Code) {
+	t.Helper()
+	var e *cnierr.Error
+	if !errors.As(err, &e) || e.Code != code {
+		t.Errorf("got %v, code %d, want code %d", err, cnierr.CodeOf(err), code)
+	}
+}
+
+// On a RoCE node, a NIC has an index that the pod also uses. Here both are 2.
+func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	damages := map[string][]string{
+		"link gone":       {"link del net1"},
+		"link of another": {"link del net1", "link add net1 type bridge"},
+		"link down":       {"link set net1 down"},
+		"link different":  {"link set net1 mtu 1400 address 02:00:00:00:00:99", "link set net1 type macvlan mode private"},
+		"mark gone":       {`link set net1 alias ""`},
+		"addresses gone":  {"addr flush dev net1"},
+		"rules gone":      {"rule flush", "rule add lookup main", "-6 rule flush", "-6 rule add lookup main"},
+		"routes gone":     {"route flush table 100", "-6 route flush table 100", "route del default metric 50"},
+		"a rule in front": {
+			"link add eth9 type bridge", "link set eth9 up", "addr add 10.8.0.5/24 dev eth9", "route add default via 10.8.0.1 dev eth9",
+			"rule add lookup main priority 5",
+		},
+		"half of a rule":    {"rule del from 10.9.0.5/32 unreachable priority 32001"},
+		"a route different": {"route del default table 100"},
+	}
+	for name, commands := range damages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node := kerneltest.NewNode(t)
+			node.NIC(nic)
+			id := fmt.Sprintf("roce-kernel-test-%d-%s", os.Getpid(), strings.ReplaceAll(name, " ", "-"))
+			pod := node.PodAt(filepath.Join(netnsDir(t), id))
+			k := open(t, pod)
+			ops := kerneltest.Attachment(nic)
+			own := ops[0].Kind.(plan.Child) // another test looks for its own link in all mounted namespaces, and removes it
+			own.Mark = plan.Mark(conf.Attachment{ContainerID: conf.ContainerID(id), IfName: "net1"})
+			ops[0].Kind = own
+			do(t, k, ops...)
+			for _, c := range commands {
+				pod.IP(c)
+			}
+			found := 0
+			for _, op := range ops {
+				err := k.Check(t.Context(), op)
+				if err == nil {
+					continue
+				}
+				found++
+				follow(t, node, err)
+				if err := k.Check(t.Context(), op); err != nil {
+					t.Errorf("after following the hint: %v", err)
+				}
+			}
+			if found == 0 {
+				t.Error("check found nothing")
+			}
+		})
+	}
+}
+
+// netnsDir returns the folder in which ip -n looks.
+func netnsDir(t *testing.T) string {
+	t.Helper()
+	const dir = "/run/netns"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Skipf("ip -n needs %s: %v", dir, err)
+	}
+	return dir
+}
+
+// follow runs the commands in the hint of an error, and of each that is joined in it.
+func follow(t *testing.T, node *kerneltest.Node, err error) {
+	t.Helper()
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			follow(t, node, err)
+		}
+		return
+	}
+	var e *cnierr.Error
+	if !errors.As(err, &e) {
+		t.Fatal(err)
+	}
+	_, commands, ok := strings.Cut(e.Hint, ": ")
+	if !ok {
+		t.Fatalf("%v: no commands in hint %q", err, e.Hint)
+	}
+	node.Exec("sh", "-ec", commands)
+}
+
+func TestLinkThatCannotBeMarkedIsRemoved(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	op := child()
+	op.Mark = strings.Repeat("x", 300) // IFALIASZ is 256
+	if err := k.Do(t.Context(), plan.Op{Kind: op}); err == nil {
+		t.Fatal("an alias of 300 bytes was taken")
+	}
+	if links := pod.IP("-o link"); strings.Contains(links, "net1") {
+		t.Errorf("the link is still there:\n%s", links)
+	}
+}
+
+func TestLinkMadeAsideIsLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	if err := k.CreateAside(t.Context(), child()); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err != nil {
+		t.Error(err)
+	}
+	other := child()
+	other.MAC[5]++
+	if err := k.CreateAside(t.Context(), other); err == nil {
+		t.Error("made a second link of the same name")
+	}
+	if links := strings.Count(pod.IP("-o link"), "\n"); links != 2 {
+		t.Errorf("%d links, want lo and net1:\n%s", links, pod.IP("-o link"))
+	}
+}
+
+// Before 6.15 the kernel makes the link in the host first.
+func TestLinkMayHaveTheNameOfALinkOfTheHost(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	node.IP("link add net1 type bridge")
+	do(t, k, plan.Op{Kind: child()})
+	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestParentMayHaveAnAltname(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	for _, name := range []string{"short", "a-name-of-more-than-fifteen-bytes"} {
+		node.IP("link property add dev " + nic + " altname " + name)
+		f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: conf.LinkName(name)}}}}))
+		if err != nil || f.Parent.Name != nic {
+			t.Errorf("parent %q: got %q, %v, want its real name", name, f.Parent.Name, err)
+		}
+	}
+}
+
+func TestParentMayBeAMacvlanInThePod(t *testing.T) {
+	t.Parallel()
+	_, _, k := machine(t)
+	do(t, k, plan.Op{Kind: child()}, plan.Op{Kind: plan.Up{Link: "net1"}})
+	nested := child()
+	nested.Name, nested.Parent, nested.InPod, nested.MAC[5], nested.Mark = "net2", "net1", true, 6, plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net2"})
+	f, err := plan.Only(k.Facts(t.Context(), conf.Request{LinkInContainer: true, Rails: []conf.Rail{{IfName: "net2", Parent: conf.Parent{Name: "net1"}}}}))
+	if err != nil || f.Parent.MAC != child().MAC {
+		t.Errorf("facts: %+v, %v", f.Parent, err)
+	}
+	do(t, k, plan.Op{Kind: nested}, plan.Op{Kind: nested})
+	if err := k.Check(t.Context(), plan.Op{Kind: nested}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPortOfABridgeIsRefusedWithTheBridgesName(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	node.IP("link add br0 type bridge")
+	node.IP("link set " + nic + " master br0")
+	_, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: nic}}}}))
+	wantCode(t, err, cnierr.BadParent)
+	var e *cnierr.Error
+	if errors.As(err, &e) && !strings.Contains(e.Hint, "br0") {
+		t.Errorf("hint %q does not name the bridge", e.Hint)
+	}
+	wantCode(t, k.Do(t.Context(), plan.Op{Kind: child()}), cnierr.BadParent)
+}
+
+func TestCheckFindsAnotherParent(t *testing.T) {
+	t.Parallel()
+	node, pod, k := machine(t)
+	node.NIC("nic1")
+	node.IP("link add link nic1 name net1 netns " + pod.Path + " address " + child().MAC.String() + " type macvlan mode bridge")
+	pod.IP("link set net1 alias " + child().Mark)
+	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err == nil {
+		t.Error("check takes a link on another NIC for ours")
+	}
+	do(t, k, plan.Op{Kind: child()})
+	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLinksMayHaveDotsInTheirNames(t *testing.T) {
+	t.Parallel()
+	_, _, k := machine(t)
+	op := child()
+	op.Name = "net1.5"
+	set := plan.Sysctl{Link: op.Name, Set: []plan.Setting{{Path: "net/ipv4/conf/net1.5/arp_ignore", Value: "1"}}}
+	do(t, k, plan.Op{Kind: op}, plan.Op{Kind: set})
+	if err := k.Check(t.Context(), plan.Op{Kind: set}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSecondPodWithTheSameMACWaits(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	other := open(t, node.Pod())
+	do(t, k, plan.Op{Kind: child()}, plan.Op{Kind: plan.Up{Link: "net1"}})
+	do(t, other, plan.Op{Kind: child()})
+	wantCode(t, other.Do(t.Context(), plan.Op{Kind: plan.Up{Link: "net1"}}), cnierr.TryAgain)
+}
+
+func TestMasterOfTheDefaultRouteOfLowestMetric(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	node.NIC("nic1")
+	node.IP("addr add 10.1.0.1/24 dev " + nic)
+	node.IP("addr add 10.2.0.1/24 dev nic1")
+	node.IP("route add default via 10.1.0.254 metric 20")
+	node.IP("route add default via 10.2.0.254 metric 10")
+	f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1"}}}))
+	if err != nil || f.Parent.Name != "nic1" {
+		t.Errorf("got %q, %v, want nic1", f.Parent.Name, err)
+	}
+}
+
+func TestRulesThatLookAtMoreThanTheSourceAreNoFacts(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	for _, r := range []string{
+		"from 10.0.0.0/8 fwmark 1 lookup 201", "from 10.0.0.0/8 iif lo lookup 202", "to 10.0.0.0/8 lookup 203",
+		"ipproto tcp lookup 204", "nop", "from 10.0.0.0/8 tos 0x10 lookup 205", "uidrange 1-2 lookup 206",
+	} {
+		pod.IP("rule add " + r + " priority 10")
+	}
+	pod.IP("rule add not from 10.0.0.0/8 lookup 301 priority 11")
+	pod.IP("rule add lookup main suppress_prefixlength 0 priority 12")
+	pod.IP("-6 rule add from fd00::/64 unreachable priority 13")
+	f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: nic}}}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range f.Pod.Rules {
+		got = append(got, r.From.String())
+	}
+	if want := "0.0.0.0/0 0.0.0.0/0 fd00::/64"; strings.Join(got, " ") != want {
+		t.Errorf("got rules from %q, want %q", got, want)
+	}
+	if len(f.Pod.Tables) != 7 {
+		t.Errorf("got tables %v, want those of all rules", f.Pod.Tables)
+	}
+}
+
+func TestSeveralPathsAreOneDefaultAndNoneOfOurs(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	do(t, k, kerneltest.Attachment(nic)...)
+	pod.IP("route del default table 100")
+	pod.IP("route add default table 100 proto 82 nexthop via 10.9.0.1 dev net1 nexthop via 10.9.0.2 dev net1")
+	pod.IP("route add default nexthop via 10.9.0.3 dev net1 nexthop via 10.9.0.4 dev net1")
+	ours := plan.Route{Link: "net1", Table: 100, Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.9.0.1")}
+	if err := k.Check(t.Context(), plan.Op{Kind: ours}); err == nil {
+		t.Error("check takes a route with two paths for ours")
+	}
+	wantCode(t, k.Do(t.Context(), plan.Op{Kind: ours}), cnierr.RouteTaken)
+	f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net2", Parent: conf.Parent{Name: nic}}}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := plan.DefaultRoute{Link: "net1", Via: netip.MustParseAddr("10.9.0.3")}
+	if len(f.Pod.Defaults) == 0 || f.Pod.Defaults[0] != want {
+		t.Errorf("defaults %+v, want %+v first", f.Pod.Defaults, want)
+	}
+}
+
+func TestNothingIsDoneAfterTheContextIsOver(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, op := range kerneltest.Attachment(nic) {
+		wantCode(t, k.Do(ctx, op), cnierr.TryAgain)
+	}
+	if links := strings.Count(pod.IP("-o link"), "\n"); links != 1 {
+		t.Errorf("%d links, want lo alone", links)
+	}
+}
+
+func TestPodsAreMadeAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	node, _, _ := machine(t)
+	done := make(chan error)
+	const pods = 8
+	for i := range pods {
+		k := open(t, node.Pod())
+		ops := kerneltest.Attachment(nic)
+		m := ops[0].Kind.(plan.Child)
+		m.MAC[5] = byte(i)
+		ops[0] = plan.Op{Kind: m}
+		go func() {
+			var errs []error
+			for _, op := range ops {
+				errs = append(errs, k.Do(t.Context(), op), k.Check(t.Context(), op))
+			}
+			for i := len(ops) - 1; i >= 0; i-- {
+				errs = append(errs, k.Undo(t.Context(), ops[i]))
+			}
+			done <- errors.Join(errs...)
+		}()
+	}
+	for range pods {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// orphans executes plan.Orphans. It leaves out the link of the first rail:
+// plan.Child removes that one.
+type orphans struct {
+	namespace
+	op plan.Orphans
+}
+
+func (o orphans) do(context.Context) error { return o.onlyUndone() }
+
+func (o orphans) check(context.Context) error { return o.onlyUndone() }
+
+func (o orphans) onlyUndone() error {
+	return cnierr.New(cnierr.Bug, "do", string(o.op.Link), "", "orphans are only ever undone")
+}
+
+// undo removes the rules that have our protocol number and an address of one of
+// the links, and then the links. While a rule is left, the links stay: only
+// their addresses tell to which attachment the rules belong.
+func (o orphans) undo(ctx context.Context) error {
+	const action = "delete orphaned rules of"
+	links, err := o.conn.Links(ctx)
+	if err != nil {
+		return classify(action, string(o.op.Link), err)
+	}
+	first, ok := child{o.namespace, plan.Child{Name: o.op.Link, Mark: o.op.Mark}}.among(links)
+	rails := slices.DeleteFunc(slices.Clone(links), func(l rtnl.Link) bool { return !o.isRail(l) })
+	if !ok && len(rails) == 0 {
+		return nil
+	}
+	rules, err := o.rules(ctx, append([]rtnl.Link{first}, rails...))
+	if err != nil {
+		return classify(action, string(o.op.Link), err)
+	}
+	if len(rules) > 0 {
+		err = rules.undo(ctx)
+	}
+	if err != nil && !errors.Is(err, ErrRulesLeft) {
+		return err
+	}
+	return errors.Join(remove(ctx, o.conn, rails, links), err)
+}
+
+// isRail says whether a link belongs to a rail after the first: its mark is the
+// mark of the first rail, a slash and a number.
+func (o orphans) isRail(l rtnl.Link) bool {
+	rail, ok := strings.CutPrefix(l.Alias, o.op.Mark+"/")
+	_, err := strconv.ParseUint(rail, 10, 32)
+	return ok && err == nil && childKind(l)
+}
+
+// rules returns the rules for the addresses of links that are as we make them.
+func (o orphans) rules(ctx context.Context, links []rtnl.Link) (policies, error) {
+	addrs, err := o.conn.Addresses(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		if slices.ContainsFunc(links, func(l rtnl.Link) bool { return l.Index == a.Index }) {
+			ours[a.Prefix.Addr()] = true
+		}
+	}
+	rules, err := o.conn.Rules(ctx, unix.AF_UNSPEC)
+	if err != nil {
+		return nil, err
+	}
+	var out policies
+	seen := map[policy]bool{}
+	for _, r := range rules {
+		p := policy{o.namespace, plan.Rule{From: r.From, Table: r.Table, Priority: r.Priority}}
+		if r.From.IsSingleIP() && ours[r.From.Addr()] && r == p.want() && !seen[p] {
+			out, seen[p] = append(out, p), true
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package parent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+)
+
+// rails returns a request for n rails on NICs that fit p.
+func rails(n int, p conf.Parent, order conf.Order) conf.Request {
+	return conf.Request{Rails: make([]conf.Rail, n), Match: &conf.Match{Parent: p, Count: n, Order: order}}
+}
+
+// railNode is a node that lists its NICs in a wrong order: two PCI domains,
+// buses above 9, two ports of one function, a virtual and two scalable
+// functions, a virtio NIC, and links that are on no bus.
+func railNode() (host, fstest.MapFS) {
+	h := host{
+		{Name: "lo", Type: unix.ARPHRD_LOOPBACK, Flags: unix.IFF_LOOPBACK},
+		{Name: "rail10"},
+		{Name: "rail9", Alias: "on no bus"},
+		{Name: "zz", Dev: "0000:0a:00.0", Bus: "pci"},
+		{Name: "far", Dev: "10000:01:00.0", Bus: "pci"},
+		{Name: "yy", Dev: "0000:9a:00.0", Bus: "pci"},
+		{Name: "port1", Dev: "0000:0b:00.0", Bus: "pci"},
+		{Name: "port0", Dev: "0000:0b:00.0", Bus: "pci"},
+		{Name: "vf", Dev: "0000:0a:01.2", Bus: "pci"},
+		{Name: "sf10", Dev: "mlx5_core.sf.10", Bus: "auxiliary"},
+		{Name: "sf9", Dev: "mlx5_core.sf.9", Bus: "auxiliary"},
+		{Name: "virt"}, // a kernel that does not tell the device
+		{Name: "mac0", Kind: "macvlan"},
+	}
+	for i := range h {
+		h[i].Index, h[i].MTU = int32(i), 4200
+		h[i].Flags |= unix.IFF_UP | unix.IFF_LOWER_UP
+		if h[i].Type == 0 {
+			h[i].Type = unix.ARPHRD_ETHER
+		}
+	}
+	sys := fstest.MapFS{
+		"class/net/port0/dev_port": {Data: []byte("0\n")},
+		"class/net/port1/dev_port": {Data: []byte("1\n")},
+	}
+	symlink(sys, "bus/auxiliary/devices/mlx5_core.sf.9", "../../../devices/pci0000:00/0000:00:01.0/0000:0a:00.1/mlx5_core.sf.9")
+	symlink(sys, "bus/auxiliary/devices/mlx5_core.sf.10", "../../../devices/pci0000:00/0000:00:01.0/0000:0a:00.1/mlx5_core.sf.10")
+	symlink(sys, "class/net/virt/device", "../../../virtio3")
+	symlink(sys, "virtio3/subsystem", "../bus/virtio")
+	symlink(sys, "bus/virtio/devices/virtio3", "../../../devices/pci0000:00/0000:00:03.0/virtio3")
+	return h, sys
+}
+
+// selected returns the names of the rails' links, and "!" for one with a fault.
+func selected(t *testing.T, p Place, req conf.Request) ([]string, []error) {
+	t.Helper()
+	links, faults, err := Select(t.Context(), p, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for i, l := range links {
+		name := string(l.Name)
+		if faults[i] != nil {
+			name = "!"
+		}
+		out = append(out, name)
+	}
+	return out, faults
+}
+
+func TestRailsAreInTheOrderOfThePCIBus(t *testing.T) {
+	t.Parallel()
+	h, sys := railNode()
+	want := []string{"virt", "zz", "sf9", "sf10", "vf", "port0", "port1", "yy", "far", "rail9", "rail10"}
+	got, _ := selected(t, Place{h, nil, noRDMA, sys}, rails(11, conf.Parent{LinkTypes: []string{"ether"}}, conf.ByPCI))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	slices.Reverse(h)
+	for i := range h {
+		h[i].Index = int32(i)
+	}
+	got, _ = selected(t, Place{h, nil, noRDMA, sys}, rails(11, conf.Parent{LinkTypes: []string{"ether"}}, conf.ByPCI))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("listed the other way round (-want +got)\n%s", diff)
+	}
+}
+
+// railRDMA is the RDMA devices of railNode: numbers above 9, and one device
+// with two ports.
+func railRDMA(context.Context) (nldev.System, error) {
+	return nldev.System{Devices: []nldev.Device{
+		{Name: "mlx5_10", Ports: []nldev.Port{{Number: 1, NetdevIndex: 3}}},
+		{Name: "mlx5_2", Ports: []nldev.Port{{Number: 1, NetdevIndex: 5}}},
+		{Name: "mlx4_0", Ports: []nldev.Port{{Number: 1, NetdevIndex: 7}, {Number: 2, NetdevIndex: 6}}},
+	}}, nil
+}
+
+func TestRailsAreInTheOrderOfTheirRDMADevices(t *testing.T) {
+	t.Parallel()
+	h, sys := railNode()
+	sys["class/infiniband_verbs/uverbs7/ibdev"] = &fstest.MapFile{Data: []byte("mlx5_9\n")} // a pod has it
+	sys["class/infiniband_verbs/uverbs7/device/net/vf/mtu"] = &fstest.MapFile{}
+	p := Place{h, nil, railRDMA, sys}
+	ofRDMA := conf.Parent{IfNames: []string{"port?", "zz", "yy", "vf"}}
+	got, _ := selected(t, p, rails(5, ofRDMA, conf.ByRDMA))
+	if diff := cmp.Diff([]string{"port0", "port1", "yy", "vf", "zz"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	_, _, err := Select(t.Context(), p, rails(2, conf.Parent{IfNames: []string{"zz", "far"}}, conf.ByRDMA))
+	wantError(t, err, cnierr.BadParent, "rails.order")
+	if err == nil || !strings.Contains(err.Error(), `"far"`) {
+		t.Errorf("got %v, want it to name the NIC without RDMA device", err)
+	}
+	p.Ask = noRDMA
+	_, _, err = Select(t.Context(), p, rails(1, conf.Parent{IfNames: []string{"zz"}}, conf.ByRDMA))
+	wantError(t, err, cnierr.BadParent, "rails.order")
+}
+
+func TestAnotherNumberOfNICsIsAnErrorWithTheirNames(t *testing.T) {
+	t.Parallel()
+	h, sys := railNode()
+	for n, want := range map[int]string{
+		1: "want 1 NICs, got 2: rail9, rail10",
+		3: "want 3 NICs, got 2: rail9, rail10; left out: far (ifNames far), port0 (ifNames port0), port1 (ifNames port1), sf9 (ifNames sf9), " +
+			"sf10 (ifNames sf10), vf (ifNames vf), virt (ifNames virt), yy (ifNames yy), zz (ifNames zz)",
+	} {
+		_, _, err := Select(t.Context(), Place{h, nil, noRDMA, sys}, rails(n, conf.Parent{IfNames: []string{"rail*"}}, conf.ByPCI))
+		wantError(t, err, cnierr.BadParent, "rails.count")
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// TestANearMissIsNamedWithWhatItHas: each NIC that is left out has the key that it does
+// not fit, and its own value. NICs come before virtual links.
+func TestANearMissIsNamedWithWhatItHas(t *testing.T) {
+	t.Parallel()
+	h, addrs, sys := gpuNode()
+	match := conf.Parent{
+		Vendors: []string{"15b3"}, DeviceIDs: []string{"101b"}, LinkTypes: []string{"ether"}, Drivers: []string{"mlx5_core"},
+		Subnet: netip.MustParsePrefix("172.16.0.0/15"), IfNames: []string{"e*", "veth*"},
+	}
+	_, _, err := Select(t.Context(), Place{h, addrs, noRDMA, sys}, rails(8, match, conf.ByPCI))
+	const want = "want 8 NICs, got 2: enp11s0f0np0, enp11s0f1np1; left out: bondport (subnet none), eno1 (subnet 10.0.0.3/16), " +
+		"enp11s0f0s88 (subnet none), enp11s0f0v0 (subnet none), ibp1 (subnet none), bond0 (subnet none), tun0 (subnet none), vethpod (vendors none)"
+	if err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+	for key, c := range map[string]struct {
+		p    conf.Parent
+		want string
+	}{
+		"linkTypes": {conf.Parent{LinkTypes: []string{"none"}}, "eno1 (linkTypes ether)"},
+		"deviceIDs": {conf.Parent{DeviceIDs: []string{"1021"}}, "enp11s0f0v0 (deviceIDs 101c)"},
+		"vendors":   {conf.Parent{Vendors: []string{"14e4"}}, "eno1 (vendors 8086)"},
+		"drivers":   {conf.Parent{Drivers: []string{"bnxt_en"}}, "enp11s0f0s88 (drivers mlx5_core.sf)"},
+	} {
+		_, _, err := Select(t.Context(), Place{h, addrs, noRDMA, sys}, rails(2, c.p, conf.ByPCI))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %s", key, err, c.want)
+		}
+	}
+}
+
+func TestRailsThatCannotServeKeepTheirNumbers(t *testing.T) {
+	t.Parallel()
+	h, sys := railNode()
+	h[5].Flags = 0                          // yy
+	h[3].SlaveKind, h[3].Master = "bond", 1 // zz
+	got, faults := selected(t, Place{h, nil, noRDMA, sys}, rails(3, conf.Parent{IfNames: []string{"yy", "zz", "far"}}, conf.ByPCI))
+	if diff := cmp.Diff([]string{"!", "!", "far"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	wantError(t, faults[0], cnierr.BadParent, "use rail10 as master")
+	wantError(t, faults[1], cnierr.BadParent, "ip link set yy up")
+}
+
+// counting counts what a namespace is asked.
+type counting struct {
+	host
+	asked map[string]int
+}
+
+func (c counting) LinksByName(ctx context.Context, names ...string) []rtnl.Named {
+	c.asked["names"]++
+	return c.host.LinksByName(ctx, names...)
+}
+
+func (c counting) Links(ctx context.Context) ([]rtnl.Link, error) {
+	c.asked["links"]++
+	return c.host.Links(ctx)
+}
+
+func TestNothingIsAskedTwice(t *testing.T) {
+	t.Parallel()
+	h, sys := railNode()
+	h[1].Kind, h[2].Kind = "bond", "bond" // their layers are looked for
+	asked := map[string]int{}
+	p := Place{counting{h, asked}, nil, func(ctx context.Context) (nldev.System, error) {
+		asked["rdma"]++
+		return railRDMA(ctx)
+	}, sys}
+	req := conf.Request{}
+	for _, m := range []conf.Parent{
+		{Name: "rail9"}, {Name: "rail10"}, {Name: "nosuch"}, {RDMA: "mlx5_2"}, {RDMA: "mlx5_10"}, {IfNames: []string{"vf"}}, {RDMA: "nosuch"},
+	} {
+		req.Rails = append(req.Rails, conf.Rail{Parent: m})
+	}
+	got, faults := selected(t, p, req)
+	if diff := cmp.Diff([]string{"rail9", "rail10", "!", "yy", "zz", "vf", "!"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	wantError(t, faults[2], cnierr.BadParent, "key master")
+	wantError(t, faults[6], cnierr.NoRDMA, "rdma link show")
+	if diff := cmp.Diff(map[string]int{"names": 1, "links": 1, "rdma": 1}, asked); diff != "" {
+		t.Errorf("questions (-want +got)\n%s", diff)
+	}
+}
+
+func TestANamespaceThatDoesNotAnswerIsAllRailsFailure(t *testing.T) {
+	t.Parallel()
+	h, sys := railNode()
+	_, _, err := Select(t.Context(), Place{silent{h}, nil, noRDMA, sys}, rails(2, conf.Parent{IfNames: []string{"rail*"}}, conf.ByPCI))
+	if err == nil {
+		t.Error("links that cannot be listed can be matched")
+	}
+	req := conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "zz"}}, {Parent: conf.Parent{IfNames: []string{"vf"}}}}}
+	if _, _, err = Select(t.Context(), Place{silent{h}, nil, noRDMA, sys}, req); err == nil {
+		t.Error("links that cannot be listed can be selected")
+	}
+	p := Place{h, nil, func(context.Context) (nldev.System, error) { return nldev.System{}, unix.EPERM }, sys}
+	if _, _, err = Select(t.Context(), p, rails(1, conf.Parent{IfNames: []string{"zz"}}, conf.ByRDMA)); !errors.Is(err, unix.EPERM) {
+		t.Errorf("got %v, want what the RDMA system said", err)
+	}
+}
+
+func TestAddressesThatReachBeyondTheLink(t *testing.T) {
+	t.Parallel()
+	h, sys := railNode()
+	address := func(index int32, s string, scope uint8, flags uint32) rtnl.Address {
+		return rtnl.Address{Index: index, Prefix: netip.MustParsePrefix(s), Scope: scope, Flags: flags}
+	}
+	addrs := []rtnl.Address{
+		address(3, "fd00:1::1/64", unix.RT_SCOPE_UNIVERSE, unix.IFA_F_PERMANENT),
+		address(3, "fd00:1::77/64", unix.RT_SCOPE_UNIVERSE, unix.IFA_F_TEMPORARY),
+		address(3, "fd00:1::78/64", unix.RT_SCOPE_UNIVERSE, unix.IFA_F_DADFAILED),
+		address(3, "fe80::1/64", unix.RT_SCOPE_LINK, 0),
+		address(3, "172.16.11.3/24", unix.RT_SCOPE_UNIVERSE, unix.IFA_F_PERMANENT),
+		address(3, "172.16.11.4/24", unix.RT_SCOPE_UNIVERSE, unix.IFA_F_SECONDARY),
+		address(3, "169.254.0.3/16", unix.RT_SCOPE_LINK, 0),
+		address(4, "172.16.12.3/24", unix.RT_SCOPE_UNIVERSE, 0),
+	}
+	l, err := selectOne(t.Context(), Place{h, addrs, noRDMA, sys}, conf.Request{Rails: []conf.Rail{{Parent: conf.Parent{Name: "zz"}}}})
+	want := []netip.Prefix{netip.MustParsePrefix("172.16.11.3/24"), netip.MustParsePrefix("172.16.11.4/24"), netip.MustParsePrefix("fd00:1::1/64")}
+	if diff := cmp.Diff(want, l.Addrs, cmpopts.EquateComparable(netip.Prefix{})); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+}
+
+func TestNamesAreComparedByTheValueOfTheirNumbers(t *testing.T) {
+	t.Parallel()
+	sorted := []string{"", "1", "02", "2", "10", "99999999999999999999", "eth", "eth0", "eth1v2", "eth1v10", "eth2", "mlx5_2", "mlx5_10", "mlx5_bond_0", "å1"}
+	for i, a := range sorted {
+		for j, b := range sorted {
+			if got := Natural(a, b); got != cmpInt(i, j) {
+				t.Errorf("%q and %q compare as %d", a, b, got)
+			}
+		}
+	}
+}
+
+func cmpInt(a, b int) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}

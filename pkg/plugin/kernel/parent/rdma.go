@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package parent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+)
+
+// System asks for the RDMA devices that the namespace of a Namespace sees.
+type System func(context.Context) (nldev.System, error)
+
+// ofDevice returns what through returns, or NoRDMA with nldev.ErrNoDevice when
+// the device does not exist.
+func (s search) ofDevice(links []rtnl.Link, device string) ([]int32, error) {
+	known, err := s.devices()
+	if err != nil {
+		return nil, err
+	}
+	indexes := through(links, known, device, s.sys)
+	if len(indexes) == 0 {
+		return nil, cnierr.New(cnierr.NoRDMA, selecting, device,
+			"correct master.rdma: rdma link show lists the devices and their interfaces, in exclusive mode only those that are in no pod",
+			"%w of this name has a network interface here; there are: %s", nldev.ErrNoDevice, devices(known))
+	}
+	return indexes, nil
+}
+
+// through returns the indexes of the links that carry the frames of an RDMA
+// device. These are the network interfaces of its ports, in the order of the
+// ports. For ports in a bond it is the bond. through returns none if the device
+// does not exist.
+func through(links []rtnl.Link, known nldev.System, device string, sys fs.FS) []int32 {
+	indexes := ports(known, device)
+	if len(indexes) == 0 {
+		indexes = siblings(links, device, sys)
+	}
+	for i := range indexes {
+		indexes[i] = top(links, indexes[i])
+	}
+	return indexes
+}
+
+// devices returns the RDMA devices that the kernel reports: none on a kernel
+// without RDMA.
+func (s search) devices() (nldev.System, error) {
+	known, err := s.system()
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		err = nil
+	}
+	return known, err
+}
+
+// ports returns the interfaces that the ports of a device name.
+func ports(s nldev.System, device string) []int32 {
+	var out []int32
+	for _, d := range s.Devices {
+		for _, p := range d.Ports {
+			if d.Name == device && p.NetdevIndex != 0 {
+				out = append(out, p.NetdevIndex)
+			}
+		}
+	}
+	return out
+}
+
+// programFiles are the files in sysfs that name the RDMA device of each device
+// file that programs open. In exclusive mode our tables do not have a device
+// that a pod has, but these files are visible in every namespace.
+const programFiles = "class/infiniband_verbs/*/ibdev"
+
+// ofPrograms returns the names of all RDMA devices that have such device files.
+func ofPrograms(sys fs.FS) []string {
+	files, err := fs.Glob(sys, programFiles)
+	if err != nil {
+		return nil // the pattern is right: there are none
+	}
+	var out []string
+	for _, f := range files {
+		out = append(out, readID(sys, f))
+	}
+	return out
+}
+
+// siblings returns the network interfaces on the same PCI or auxiliary device
+// as an RDMA device.
+func siblings(links []rtnl.Link, device string, sys fs.FS) []int32 {
+	files, err := fs.Glob(sys, programFiles)
+	if err != nil {
+		return nil // the pattern is right: there are none
+	}
+	var out []int32
+	for _, f := range files {
+		if readID(sys, f) != device {
+			continue
+		}
+		netdevs, err := fs.ReadDir(sys, path.Join(path.Dir(f), "device/net"))
+		if err != nil {
+			continue // Soft-RoCE has no such folder
+		}
+		for _, l := range links {
+			if slices.ContainsFunc(netdevs, func(e fs.DirEntry) bool { return e.Name() == l.Name }) {
+				out = append(out, l.Index)
+			}
+		}
+	}
+	return out
+}
+
+func devices(s nldev.System) string {
+	var out []string
+	for _, d := range s.Devices {
+		for _, p := range d.Ports {
+			if p.Netdev != "" {
+				out = append(out, fmt.Sprintf("%s (%s)", d.Name, p.Netdev))
+			}
+		}
+	}
+	return list(out)
+}
+
+// list returns the first maxNames of the names, sorted, numbers by value.
+func list(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	slices.SortFunc(names, Natural)
+	if more := len(names) - maxNames; more > 0 {
+		names = append(names[:maxNames], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}

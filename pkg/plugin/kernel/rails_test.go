@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+func TestRailsOfSeveralMastersGoTogether(t *testing.T) {
+	t.Parallel()
+	node, pod, k := machine(t)
+	node.NIC("nic1")
+	other := open(t, node.Pod())
+	ops := kerneltest.Rails(nic, "nic1", nic)
+	for _, run := range ops.Runs() {
+		if err := k.Do(t.Context(), run...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theirs := child() // of another pod on the same NIC
+	do(t, other, plan.Op{Kind: theirs})
+	for _, run := range slices.Backward(ops.Teardown().Runs()) {
+		if err := k.Undo(t.Context(), run...); err != nil {
+			t.Error(err)
+		}
+	}
+	if links := pod.IP("-o link"); strings.Count(links, "\n") != 1 {
+		t.Errorf("want lo to be left, got\n%s", links)
+	}
+	if err := other.Check(t.Context(), plan.Op{Kind: theirs}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Before 6.15 the kernel makes links in the host first, and answers EEXIST.
+func TestRunMayHaveNamesOfLinksOfTheHost(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	node.IP("link add net1-1 type bridge")
+	run := kerneltest.Rails(nic, nic, nic).Runs()[0]
+	for range 2 {
+		if err := k.Do(t.Context(), run...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := k.Check(t.Context(), run...); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAsManyRailsAsThereCanBe(t *testing.T) {
+	t.Parallel()
+	_, pod, k := machine(t)
+	before := pod.IP("-o addr")
+	ops := kerneltest.Rails(slices.Repeat([]conf.LinkName{nic}, 32)...)
+	for _, times := range []string{"once", "twice"} {
+		for _, run := range ops.Runs() {
+			if err := k.Do(t.Context(), run...); err != nil {
+				t.Fatalf("%s: %T: %v", times, run[0], err)
+			}
+			if err := k.Check(t.Context(), run...); err != nil {
+				t.Errorf("%s: %T: %v", times, run[0], err)
+			}
+		}
+	}
+	for _, times := range []string{"once", "twice"} {
+		for _, run := range slices.Backward(ops.Runs()) {
+			if err := k.Undo(t.Context(), run...); err != nil {
+				t.Errorf("%s: %T: %v", times, run[0], err)
+			}
+		}
+	}
+	if after := pod.IP("-o addr"); after != before || strings.Contains(pod.IP("rule"), fmt.Sprint(plan.Protocol)) {
+		t.Errorf("left behind:\n%s%s", after, pod.IP("rule"))
+	}
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// routing executes plan.Route.
+type routing struct {
+	namespace
+	op plan.Route
+}
+
+// routings is a run.
+type routings []routing
+
+// do adds the routes. With NLM_F_EXCL the kernel refuses a second route with the same
+// destination and metric in both families. Without it, IPv6 would add ours as another
+// path of an existing route (fib6_add_rt2node).
+func (rs routings) do(ctx context.Context) error {
+	var changes []rtnl.Change
+	links := rs.links(ctx)
+	for i, r := range rs {
+		if err := links[i].Err; err != nil {
+			return classify(addingRoute, r.subject(), err)
+		}
+		changes = append(changes, rtnl.AddRoute(r.want(links[i].Link.Index)))
+	}
+	for i, err := range rs[0].conn.Each(ctx, changes...) {
+		if err := rs[i].added(ctx, links[i].Link, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (rs routings) links(ctx context.Context) []rtnl.Named {
+	return named(ctx, rs[0].conn, rs, func(r routing) conf.LinkName { return r.op.Link })
+}
+
+const addingRoute = "add route"
+
+// added interprets what the kernel answers about adding the route.
+func (r routing) added(ctx context.Context, l rtnl.Link, err error) error {
+	if !errors.Is(err, unix.EEXIST) {
+		const unreachable = "the gateway must lie in a subnet of the interface: correct gateway or routes"
+		return classify(addingRoute, r.subject(), err,
+			meaning{unix.ENETUNREACH, cnierr.BadConfig, unreachable},
+			meaning{unix.EHOSTUNREACH, cnierr.BadConfig, unreachable},
+			meaning{unix.ENETDOWN, cnierr.IO, r.ip("link set dev %s up", r.op.Link)})
+	}
+	there, err := r.existing(ctx)
+	if err != nil {
+		return classify(addingRoute, r.subject(), err)
+	}
+	want := r.want(l.Index)
+	for _, is := range there {
+		if is == want {
+			return nil
+		}
+		if is.Dst == want.Dst && is.Metric == want.Metric {
+			return cnierr.New(cnierr.RouteTaken, addingRoute, r.subject(),
+				"remove the route from "+r.place.String()+r.orChoose("routing.table or routing.metric"),
+				"there is one already: %s", r.describe(ctx, is))
+		}
+	}
+	return cnierr.New(cnierr.TryAgain, addingRoute, r.subject(), cnierr.Again, "a conflicting route was removed at the same moment")
+}
+
+// undo removes the routes that have our protocol number, our link and our
+// gateway. It looks first, once for each table: a deletion in IPv4 with metric
+// 0 matches any metric (fib_table_delete, fib_nh_match).
+func (rs routings) undo(ctx context.Context) error {
+	const action = "delete route"
+	type place struct {
+		family uint8
+		table  uint32
+	}
+	tables := map[place][]rtnl.Route{}
+	var errs []error
+	var changes []rtnl.Change
+	var of routings
+	for i, l := range slices.Backward(rs.links(ctx)) {
+		r := rs[i]
+		at := place{rtnl.Family(r.op.Dst.Addr()), r.op.Table}
+		there, known := tables[at]
+		err := l.Err
+		if err == nil && !known {
+			there, err = r.existing(ctx)
+		}
+		if err != nil {
+			errs = append(errs, classify(action, r.subject(), ignore(err, unix.ENODEV)))
+			continue
+		}
+		if j := slices.IndexFunc(there, r.marked(l.Link.Index)); j >= 0 {
+			changes, of = append(changes, rtnl.DeleteRoute(there[j])), append(of, r)
+			there = slices.Delete(there, j, j+1) // a second equal operation needs another route
+		}
+		tables[at] = there
+	}
+	for i, err := range rs[0].conn.Each(ctx, changes...) {
+		errs = append(errs, classify(action, of[i].subject(), ignore(err, unix.ESRCH)))
+	}
+	return errors.Join(errs...)
+}
+
+// marked returns a function that says whether a route is ours to remove.
+func (r routing) marked(index int32) func(rtnl.Route) bool {
+	mark := func(x rtnl.Route) rtnl.Route {
+		return rtnl.Route{Dst: x.Dst, Metric: x.Metric, Via: x.Via, Index: x.Index, Protocol: x.Protocol}
+	}
+	want := mark(r.want(index))
+	return func(is rtnl.Route) bool { return mark(is) == want }
+}
+
+func (rs routings) check(ctx context.Context) error { return checkEach(ctx, rs) }
+
+func (r routing) check(ctx context.Context) error {
+	const action = "check route"
+	l, err := r.conn.LinkByName(ctx, string(r.op.Link))
+	if errors.Is(err, unix.ENODEV) {
+		return damaged(action, r.subject(), r.redo(r.op), "%s has no interface %q", r.place, r.op.Link)
+	}
+	if err != nil {
+		return classify(action, r.subject(), err)
+	}
+	there, err := r.existing(ctx)
+	if err != nil {
+		return classify(action, r.subject(), err)
+	}
+	want, got := r.want(l.Index), "none"
+	var before []string
+	for _, is := range there {
+		if is == want {
+			return nil
+		}
+		if is.Dst == want.Dst && is.Metric == want.Metric {
+			got = r.describe(ctx, is)
+			before = []string{r.ip("route del %s table %d metric %d", is.Dst, is.Table, is.Metric)}
+		}
+	}
+	return damaged(action, r.subject(), r.redo(r.op, before...), "want it through %s, got %s", r.op.Link, got)
+}
+
+// existing returns the routes of the operation's family and table.
+func (r routing) existing(ctx context.Context) ([]rtnl.Route, error) {
+	return r.conn.RoutesOf(ctx, rtnl.Family(r.op.Dst.Addr()), r.op.Table)
+}
+
+func (r routing) subject() string { return fmt.Sprintf("%s table %d", r.op.Dst, r.op.Table) }
+
+// describe describes an existing route that is not ours.
+func (r routing) describe(ctx context.Context, is rtnl.Route) string {
+	name := fmt.Sprintf("interface %d", is.Index)
+	if l, err := r.conn.LinkByIndex(ctx, is.Index); err == nil {
+		name = l.Name
+	}
+	s := fmt.Sprintf("%s through %s with protocol %d", is.Dst, name, is.Protocol)
+	if is.Via.IsValid() {
+		s += fmt.Sprintf(" via %s", is.Via)
+	}
+	return s
+}
+
+// defaultMetric is the metric that IPv6 uses when a route gives none
+// (IP6_RT_PRIO_USER).
+const defaultMetric = 1024
+
+func (r routing) want(index int32) rtnl.Route {
+	w := rtnl.Route{
+		Table: r.op.Table, Dst: r.op.Dst, Via: r.op.Via, Src: r.op.Src, Index: index, Metric: r.op.Metric,
+		MTU: uint32(r.op.MTU), AdvMSS: uint32(r.op.AdvMSS), Protocol: plan.Protocol, Type: unix.RTN_UNICAST, OnLink: r.op.OnLink,
+	}
+	switch {
+	case r.op.Dst.Addr().Is4():
+		w.Scope = uint8(r.op.Scope)
+	case w.Metric == 0:
+		w.Metric = defaultMetric
+	}
+	return w
+}

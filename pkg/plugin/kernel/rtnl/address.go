@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rtnl
+
+import (
+	"context"
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+)
+
+// Address is an address on a link.
+type Address struct {
+	Index  int32
+	Prefix netip.Prefix // not masked
+	Flags  uint32       // IFA_F_*
+	Scope  uint8        // RT_SCOPE_*
+}
+
+// AddAddress puts an address on a link. The kernel does not probe for an IPv6
+// address (IFA_F_NODAD). An IPv4 address gets the broadcast address of its
+// subnet, if there is one. EEXIST means that the same link has the address,
+// maybe with another prefix length. Other links may have it too.
+func AddAddress(index int32, p netip.Prefix) Change {
+	return changeAddress(unix.RTM_NEWADDR, creation, index, p)
+}
+
+// DeleteAddress takes an address off a link. EADDRNOTAVAIL means that the link
+// does not have this address.
+func DeleteAddress(index int32, p netip.Prefix) Change {
+	return changeAddress(unix.RTM_DELADDR, 0, index, p)
+}
+
+func changeAddress(typ, flags int, index int32, p netip.Prefix) Change {
+	ip := p.Addr()
+	msg := nl.NewIfAddrmsg(int(Family(ip)))
+	msg.Prefixlen, msg.Index = uint8(p.Bits()), uint32(index)
+	if ip.IsLinkLocalUnicast() {
+		msg.Scope = unix.RT_SCOPE_LINK
+	}
+	if ip.Is6() {
+		msg.Flags = unix.IFA_F_NODAD
+	}
+	req := request(typ, flags, msg)
+	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, ip.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, ip.AsSlice()))
+	if ip.Is4() && p.Bits() < 31 {
+		req.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(p)))
+	}
+	return Change{req}
+}
+
+// broadcast returns the highest address of an IPv4 prefix.
+func broadcast(p netip.Prefix) []byte {
+	b := p.Addr().As4()
+	return binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(b[:])|^uint32(0)>>p.Bits())
+}
+
+// Addresses returns the addresses of a link, or of all links for index 0. An
+// answer for one link may be inconsistent if it takes more than one message:
+// the kernel does not report changes between them (inet_dump_ifaddr sets no
+// sequence then). One message has room for some 400 addresses.
+func (c *Conn) Addresses(ctx context.Context, index int32) ([]Address, error) {
+	msg := nl.NewIfAddrmsg(unix.AF_UNSPEC)
+	msg.Index = uint32(index)
+	rows, err := c.dump(ctx, request(unix.RTM_GETADDR, 0, msg))
+	if err != nil {
+		return nil, err
+	}
+	var out []Address
+	for _, b := range rows {
+		if a := parseAddress(b); a.Prefix.IsValid() && (index == 0 || a.Index == index) {
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
+func parseAddress(b []byte) Address {
+	msg := nl.DeserializeIfAddrmsg(b)
+	a := Address{Index: int32(msg.Index), Flags: uint32(msg.Flags), Scope: msg.Scope}
+	var ip netip.Addr
+	for typ, v := range nlsock.Attributes(b[msg.Len():]) {
+		switch {
+		case typ == unix.IFA_LOCAL, typ == unix.IFA_ADDRESS && !ip.IsValid():
+			ip = addr(v) // on point-to-point links IFA_ADDRESS is the peer's
+		case typ == unix.IFA_FLAGS:
+			a.Flags = nlsock.Number(v)
+		}
+	}
+	a.Prefix = netip.PrefixFrom(ip, int(msg.Prefixlen))
+	return a
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rtnl
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+)
+
+// Route has everything that distinguishes a unicast route through one link from
+// others. Two routes are equal when == says so.
+type Route struct {
+	Table    uint32
+	Dst      netip.Prefix // masked
+	Via, Src netip.Addr
+	Index    int32  // of the link
+	Metric   uint32 // IPv6: the kernel never reports 0
+	MTU      uint32
+	AdvMSS   uint32
+	Protocol uint8
+	Scope    uint8 // 0 for IPv6
+	Type     uint8 // RTN_*
+	OnLink   bool
+	// Odd says that it has something that the fields above cannot express, such
+	// as several paths. Via and Index are then those of the first path.
+	Odd bool
+}
+
+// IsDefault says whether r is a unicast default route in the main table.
+func (r Route) IsDefault() bool {
+	return r.Table == unix.RT_TABLE_MAIN && r.Dst.Bits() == 0 && r.Type == unix.RTN_UNICAST
+}
+
+// AddRoute adds a route. EEXIST means that the table has a route with the same
+// destination and metric. Without NLM_F_EXCL, IPv6 would add the new one as
+// another path of that route (fib6_add_rt2node).
+func AddRoute(r Route) Change { return Change{r.message(unix.RTM_NEWROUTE, creation)} }
+
+// DeleteRoute removes a route. ESRCH means that there is none with the same
+// destination, link, gateway, metric and protocol.
+func DeleteRoute(r Route) Change { return Change{r.message(unix.RTM_DELROUTE, 0)} }
+
+func (r Route) message(typ, flags int) *nl.NetlinkRequest {
+	msg := nl.NewRtMsg()
+	msg.Family, msg.Dst_len = Family(r.Dst.Addr()), uint8(r.Dst.Bits())
+	msg.Table, msg.Protocol, msg.Scope = unix.RT_TABLE_UNSPEC, r.Protocol, r.Scope
+	if r.OnLink {
+		msg.Flags = unix.RTNH_F_ONLINK
+	}
+	req := request(typ, flags, msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_TABLE, u32(r.Table)))
+	req.AddData(nl.NewRtAttr(unix.RTA_DST, r.Dst.Addr().AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.RTA_OIF, u32(uint32(r.Index))))
+	if r.Via.IsValid() {
+		req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.Via.AsSlice()))
+	}
+	if r.Src.IsValid() {
+		req.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, r.Src.AsSlice()))
+	}
+	if r.Metric != 0 {
+		req.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, u32(r.Metric)))
+	}
+	if r.MTU != 0 || r.AdvMSS != 0 {
+		metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
+		if r.MTU != 0 {
+			metrics.AddRtAttr(unix.RTAX_MTU, u32(r.MTU))
+		}
+		if r.AdvMSS != 0 {
+			metrics.AddRtAttr(unix.RTAX_ADVMSS, u32(r.AdvMSS))
+		}
+		req.AddData(metrics)
+	}
+	return req
+}
+
+// Routes returns the IPv4 and IPv6 routes of all tables.
+func (c *Conn) Routes(ctx context.Context) ([]Route, error) {
+	rows, err := c.dump(ctx, request(unix.RTM_GETROUTE, 0, &nl.RtMsg{}))
+	if err != nil {
+		return nil, err
+	}
+	return parseRoutes(rows, unix.AF_INET, unix.AF_INET6), nil
+}
+
+// RoutesOf returns the routes of one family in one table. For the kernel a
+// table without routes does not exist.
+func (c *Conn) RoutesOf(ctx context.Context, family uint8, table uint32) ([]Route, error) {
+	msg := &nl.RtMsg{}
+	msg.Family = family
+	req := request(unix.RTM_GETROUTE, 0, msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_TABLE, u32(table)))
+	rows, err := c.dump(ctx, req)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, err
+	}
+	return slices.DeleteFunc(parseRoutes(rows, family), func(r Route) bool { return r.Table != table }), nil
+}
+
+// RouteTo returns the route that packets from src to dst take, as the rules say. ENETUNREACH
+// and similar errors mean that there is none.
+func (c *Conn) RouteTo(ctx context.Context, src, dst netip.Addr) (Route, error) {
+	msg := &nl.RtMsg{}
+	msg.Family, msg.Src_len, msg.Dst_len = Family(dst), uint8(src.BitLen()), uint8(dst.BitLen())
+	if dst.Is4() { // IPv6 tells the table without being asked (inet6_rtm_valid_getroute_req)
+		msg.Flags = unix.RTM_F_LOOKUP_TABLE
+	}
+	req := request(unix.RTM_GETROUTE, 0, msg)
+	req.AddData(nl.NewRtAttr(unix.RTA_SRC, src.AsSlice()))
+	req.AddData(nl.NewRtAttr(unix.RTA_DST, dst.AsSlice()))
+	b, err := c.get(ctx, req)
+	if err != nil {
+		return Route{}, err
+	}
+	return parseRoute(b), nil
+}
+
+// parseRoutes returns the routes of families. It leaves out multicast routing
+// and MPLS, which have tables too.
+func parseRoutes(rows [][]byte, families ...uint8) []Route {
+	var out []Route
+	for _, b := range rows {
+		msg := nl.DeserializeRtMsg(b)
+		if slices.Contains(families, msg.Family) && msg.Flags&unix.RTM_F_CLONED == 0 {
+			out = append(out, parseRoute(b))
+		}
+	}
+	return out
+}
+
+// nhID is RTA_NH_ID: the route uses a nexthop object.
+const nhID = 30
+
+func parseRoute(b []byte) Route {
+	msg := nl.DeserializeRtMsg(b)
+	r := Route{
+		Table: uint32(msg.Table), Dst: prefix(msg.Family, nil, msg.Dst_len), Protocol: msg.Protocol,
+		Scope: msg.Scope, Type: msg.Type, OnLink: msg.Flags&unix.RTNH_F_ONLINK != 0,
+		Odd: msg.Tos != 0 || msg.Src_len != 0,
+	}
+	for typ, v := range nlsock.Attributes(b[msg.Len():]) {
+		switch typ {
+		case unix.RTA_TABLE:
+			r.Table = nlsock.Number(v)
+		case unix.RTA_DST:
+			r.Dst = prefix(msg.Family, v, msg.Dst_len)
+		case unix.RTA_PREFSRC:
+			r.Src = addr(v)
+		case unix.RTA_PRIORITY:
+			r.Metric = nlsock.Number(v)
+		case unix.RTA_METRICS:
+			r.parseMetrics(v)
+		case unix.RTA_MULTIPATH:
+			r.Odd = true
+			r.parseFirstPath(v)
+		case unix.RTA_ENCAP, unix.RTA_VIA, unix.RTA_FLOW, nhID:
+			r.Odd = true
+		default:
+			r.parsePath(typ, v)
+		}
+	}
+	return r
+}
+
+func (r *Route) parsePath(typ uint16, v []byte) {
+	switch typ {
+	case unix.RTA_OIF:
+		r.Index = int32(nlsock.Number(v))
+	case unix.RTA_GATEWAY:
+		r.Via = addr(v)
+	}
+}
+
+// parseFirstPath reads the first struct rtnexthop.
+func (r *Route) parseFirstPath(b []byte) {
+	if len(b) < unix.SizeofRtNexthop {
+		return
+	}
+	hop := nl.DeserializeRtNexthop(b)
+	r.Index = hop.Ifindex
+	end := min(int(hop.RtNexthop.Len), len(b))
+	for typ, v := range nlsock.Attributes(b[unix.SizeofRtNexthop:max(end, unix.SizeofRtNexthop)]) {
+		r.parsePath(typ, v)
+	}
+}
+
+func (r *Route) parseMetrics(b []byte) {
+	for typ, v := range nlsock.Attributes(b) {
+		switch typ {
+		case unix.RTAX_MTU:
+			r.MTU = nlsock.Number(v)
+		case unix.RTAX_ADVMSS:
+			r.AdvMSS = nlsock.Number(v)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// executor is a run of operations of one kind, together with the kernel that
+// does them. Most kinds first ask for everything that the run needs, then make
+// all changes, then interpret each answer. So a run of eight operations takes
+// as many messages as a run of one.
+type executor interface {
+	do(ctx context.Context) error
+	undo(ctx context.Context) error
+	check(ctx context.Context) error
+}
+
+// kind is how the operations of one kind are done.
+type kind struct {
+	podOnly bool // they act in the pod, and nowhere else
+	run     func(n namespace, run []plan.Op) executor
+}
+
+// kinds returns how the operations of each kind are done: a row for each.
+func kinds() map[reflect.Type]kind {
+	return map[reflect.Type]kind{
+		reflect.TypeFor[plan.Child](): {true, func(n namespace, run []plan.Op) executor {
+			return children(each(run, func(op plan.Child) child { return child{n, op} }))
+		}},
+		reflect.TypeFor[plan.VLAN](): {false, func(n namespace, run []plan.Op) executor {
+			return inTurn(each(run, func(op plan.VLAN) executor { return vlan{n, op} }))
+		}},
+		reflect.TypeFor[plan.Veth](): {false, func(n namespace, run []plan.Op) executor {
+			return inTurn(each(run, func(op plan.Veth) executor { return veth{n, op} }))
+		}},
+		reflect.TypeFor[plan.Neighbour](): {false, func(n namespace, run []plan.Op) executor {
+			return neighbours(each(run, func(op plan.Neighbour) neighbour { return neighbour{n, op} }))
+		}},
+		reflect.TypeFor[plan.Adopt](): {true, func(n namespace, run []plan.Op) executor {
+			return inTurn(each(run, func(op plan.Adopt) executor { return adopt{n, op} }))
+		}},
+		reflect.TypeFor[plan.Sysctl](): {false, func(n namespace, run []plan.Op) executor {
+			return sysctls(each(run, func(op plan.Sysctl) sysctl { return sysctl{n, op} }))
+		}},
+		reflect.TypeFor[plan.Up](): {false, func(n namespace, run []plan.Op) executor {
+			return ups(each(run, func(op plan.Up) up { return up{n, op} }))
+		}},
+		reflect.TypeFor[plan.Address](): {false, func(n namespace, run []plan.Op) executor {
+			return addresses(each(run, func(op plan.Address) address { return address{n, op} }))
+		}},
+		reflect.TypeFor[plan.Route](): {false, func(n namespace, run []plan.Op) executor {
+			return routings(each(run, func(op plan.Route) routing { return routing{n, op} }))
+		}},
+		reflect.TypeFor[plan.Rule](): {false, func(n namespace, run []plan.Op) executor {
+			return policies(each(run, func(op plan.Rule) policy { return policy{n, op} }))
+		}},
+		reflect.TypeFor[plan.Carriers](): {true, func(n namespace, run []plan.Op) executor {
+			return inTurn(each(run, func(op plan.Carriers) executor { return carriers{n, op} }))
+		}},
+		reflect.TypeFor[plan.Orphans](): {true, func(n namespace, run []plan.Op) executor {
+			return inTurn(each(run, func(op plan.Orphans) executor { return orphans{n, op} }))
+		}},
+	}
+}
+
+// executor returns the executor of a run. All operations of the run have one
+// kind and one place.
+func (k *Kernel) executor(run []plan.Op) (executor, error) {
+	const action = "execute operation"
+	if len(run) == 0 {
+		return inTurn(nil), nil
+	}
+	first := run[0]
+	for _, op := range run {
+		if reflect.TypeOf(op.Kind) != reflect.TypeOf(first.Kind) || op.Place != first.Place {
+			return nil, cnierr.New(cnierr.Bug, action, fmt.Sprintf("%T", op.Kind), "", "it is in a run of %T in %s", first.Kind, first.Place)
+		}
+	}
+	how, ok := kinds()[reflect.TypeOf(first.Kind)]
+	if !ok || how.podOnly && first.Place != plan.Pod {
+		return nil, cnierr.New(cnierr.Bug, action, fmt.Sprintf("%T", first.Kind), "", "the kernel has no executor for it in %s", first.Place)
+	}
+	n, err := k.at(first.Place)
+	if err != nil {
+		return nil, err
+	}
+	return how.run(n, run), nil
+}
+
+// each returns the values that the operations of a run are done with. All
+// operations are of kind K.
+func each[K plan.Kind, X any](run []plan.Op, with func(K) X) []X {
+	out := make([]X, 0, len(run))
+	for k := range plan.All[K](run) {
+		out = append(out, with(k))
+	}
+	return out
+}
+
+// inTurn are operations that are done one after the other.
+type inTurn []executor
+
+func (r inTurn) do(ctx context.Context) error {
+	for _, x := range r {
+		if err := x.do(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r inTurn) undo(ctx context.Context) error {
+	var errs []error
+	for _, x := range slices.Backward(r) {
+		errs = append(errs, x.undo(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (r inTurn) check(ctx context.Context) error { return checkEach(ctx, r) }
+
+// checkEach checks the operations of a run one after the other. It need not be
+// fast: no pod waits for a check.
+func checkEach[X interface{ check(context.Context) error }](ctx context.Context, run []X) error {
+	var errs []error
+	for _, x := range run {
+		errs = append(errs, x.check(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// named looks up the link of each operation of a run. It asks once for each
+// link, and for all links together.
+func named[X any](ctx context.Context, c *rtnl.Conn, run []X, name func(X) conf.LinkName) []rtnl.Named {
+	place := map[conf.LinkName]int{}
+	var names []string
+	for _, x := range run {
+		if _, known := place[name(x)]; !known {
+			place[name(x)] = len(names)
+			names = append(names, string(name(x)))
+		}
+	}
+	found := c.LinksByName(ctx, names...)
+	out := make([]rtnl.Named, 0, len(run))
+	for _, x := range run {
+		out = append(out, found[place[name(x)]])
+	}
+	return out
+}

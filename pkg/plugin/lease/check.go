@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package lease
+
+import (
+	"context"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// Check says which addresses of a record are not leased to its attachment any more,
+// as the source of the addresses knows it.
+func (a Allocator) Check(ctx context.Context, req conf.Request, rec record.Record) error {
+	if rec.IPAM == "" || rec.IPAM == conf.PoolType {
+		return a.CheckRecord(ctx, rec)
+	}
+	return a.Plugins.Check(ctx, req)
+}
+
+// CheckRecord is Check from the record alone. It does not ask other IPAM plugins,
+// which want the configuration of the network.
+func (a Allocator) CheckRecord(ctx context.Context, rec record.Record) error {
+	if rec.IPAM != conf.PoolType {
+		return nil
+	}
+	return pools{Book: a.Book}.check(ctx, rec)
+}
+
+// CheckRepeated is CheckRecord for an ADD that is repeated. It also says that the
+// plugins before roce now give other addresses than the record has.
+func (a Allocator) CheckRepeated(ctx context.Context, req conf.Request, rec record.Record) error {
+	if !samePrevious(rec, req) {
+		return cnierr.New(cnierr.Damaged, "check addresses of", string(rec.IfName), "", "the plugins before roce give others")
+	}
+	return a.CheckRecord(ctx, rec)
+}
+
+// CheckHeld says that an attachment holds no lease of our pools for its network. It
+// is CHECK of roce-ipam, which has no record.
+func (a Allocator) CheckHeld(ctx context.Context, req conf.Request, netns plan.NetnsID) error {
+	held, err := pools{Book: a.Book}.holds(ctx, req.Network, req.Attachment, netns)
+	if err != nil || held {
+		return err
+	}
+	return cnierr.New(cnierr.Damaged, "check leases of container", string(req.ContainerID),
+		"delete the pod: its address may be given to another one; rocectl pool list shows who has it",
+		"network %q has none for interface %q", req.Network, req.IfName)
+}

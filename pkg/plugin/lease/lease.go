@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package lease leases addresses for attachments and releases them, from the source
+// that the configuration names: the node's own pools, a RailPool with or without
+// sticky addresses, another IPAM plugin, or the plugins before roce.
+//
+// It never touches a link, and never releases what it did not lease. Package attach
+// and the program roce-ipam call it; neither knows the source of the addresses. Read
+// this file first: Claim takes one attachment from its configuration to its addresses,
+// Allocator does what needs no claim. subnets.go finds the subnets of a rail. The
+// other files are one for each source.
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// Allocator has all sources of addresses of a node. A caller may leave the fields of
+// sources that it does not use at their zero values.
+type Allocator struct {
+	// Book has the leases of the node's pools.
+	Book *ipam.Book
+	// RefuseQuarantined refuses addresses in quarantine, for a program that cannot ask the wire.
+	RefuseQuarantined bool
+	// Plugins runs other IPAM plugins.
+	Plugins delegate.Plugins
+	// Agent has what the node's agent says about RailPools.
+	Agent AgentFiles
+	// Now is any clock that does not go back.
+	Now func() time.Duration
+	// Wait returns after d, or with the context's error when that ends.
+	Wait func(ctx context.Context, d time.Duration) error
+	// NodeName is what the tables of ipam.table call the node: its host name.
+	NodeName string
+	// ReadFile reads such a table.
+	ReadFile func(path string) ([]byte, error)
+	// Log takes why a pod does not get its sticky addresses.
+	Log *slog.Logger
+}
+
+// source leases the addresses of one kind of ipam.type.
+type source interface {
+	// LinkFirst says that the interface must be there, up, before Acquire and until
+	// after Release. It does for every other IPAM plugin: roce cannot know which of
+	// them need the interface, as dhcp does.
+	LinkFirst() bool
+	// Acquire returns the rails with the addresses of each. It is idempotent: the
+	// same attachment gets the same addresses until they are released or rejected.
+	Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error)
+	// Reject takes addresses away from the attachment because another machine
+	// answers for them. It returns true if the next Acquire returns others, false if
+	// there are no others.
+	Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error)
+	// Release releases everything that a recorded attachment has leased. Having no
+	// lease counts as success. If the record is lost, only container, interface and
+	// namespace are known.
+	Release(ctx context.Context, rec record.Record) error
+}
+
+// source returns the source for an ipam.type.
+func (a Allocator) source(ipamType string) source {
+	switch ipamType {
+	case "":
+		return previous{}
+	case conf.PoolType:
+		return pools{a.Book, a.RefuseQuarantined}
+	}
+	return a.Plugins
+}
+
+// Installed returns an error if ipam.type names a plugin that is not installed.
+func (a Allocator) Installed(ipamType string) error { return a.Plugins.Installed(ipamType) }
+
+// LinkFirst says that the source of an ipam.type may lease and release addresses
+// through the interface. The interface must then exist and be up before and during
+// each lease and release.
+func (a Allocator) LinkFirst(ipamType string) bool { return a.source(ipamType).LinkFirst() }
+
+// Claim is what one attachment asks for. It is not for concurrent use.
+type Claim struct {
+	a      Allocator
+	source source
+	given  conf.Request // as the configuration has it
+	req    conf.Request // with the subnets of each rail
+	rails  []plan.Rail  // those without fault; without leases
+	sticky stickyClaim
+}
+
+// Claim returns the claim of an attachment with the subnets of each rail. Rails
+// with a fault have no part in it. It leases nothing. The error is that of the
+// source of the subnets, or BadConfig.
+func (a Allocator) Claim(req conf.Request, facts []plan.RailFacts) (*Claim, error) {
+	if err := a.notOfRailPool(req.IPAM); err != nil {
+		return nil, err
+	}
+	c := &Claim{a: a, source: a.source(req.IPAM.Type), given: req}
+	var err error
+	if c.req, err = c.withSubnets(facts); err != nil {
+		return nil, err
+	}
+	for i, one := range c.req.Rails {
+		if facts[i].Fault == nil {
+			c.rails = append(c.rails, plan.Rail{Rail: one, Facts: facts[i].Facts})
+		}
+	}
+	return c, nil
+}
+
+// notOfRailPool refuses a pool with the name of a RailPool of the node. Its leases would
+// not count as those of the RailPool, so two pods could get the same address.
+func (a Allocator) notOfRailPool(p conf.IPAM) error {
+	if p.Type != conf.PoolType || p.RailPool != nil || a.Agent == nil {
+		return nil
+	}
+	if _, err := a.Agent.Read(p.Pool); err != nil && cnierr.CodeOf(err) != cnierr.Unreadable {
+		return nil // there is no such file
+	}
+	return cnierr.New(cnierr.BadConfig, "lease from pool", p.Pool, "set ipam.pool to another name, or use ipam.railPool",
+		"the node has a RailPool of this name")
+}
+
+// Rails returns the rails without leases.
+func (c *Claim) Rails() []plan.Rail { return c.rails }
+
+// LinkFirst says that the interface must be there, up, before Acquire.
+func (c *Claim) LinkFirst() bool { return c.source.LinkFirst() }
+
+// Acquire returns the rails with the addresses of each. It is idempotent: the same
+// attachment gets the same addresses until they are released or rejected. After an
+// error of our pools there is no new lease. It returns TryAgain when the agent does
+// not answer in time which sticky addresses the pod has.
+func (c *Claim) Acquire(ctx context.Context) ([]plan.Rail, error) {
+	if err := c.askSticky(ctx); err != nil {
+		return nil, err
+	}
+	rails, err := c.source.Acquire(ctx, c.req, c.rails)
+	if err != nil {
+		return nil, stickyError(c.sticky.grant, err)
+	}
+	if err := c.confirmSticky(); err != nil {
+		return nil, errors.Join(err, c.source.Release(ctx, c.record()))
+	}
+	return rails, nil
+}
+
+// record returns the fields of a record that are needed to release what the claim has
+// leased.
+func (c *Claim) record() record.Record {
+	return record.Record{
+		Attachment: c.req.Attachment, IPAM: c.req.IPAM.Type,
+		Netns: c.req.Netns, NetnsID: c.rails[0].Facts.Pod.Netns,
+	}
+}
+
+// Reject takes addresses away from the attachment because another machine answers
+// for them, and returns whether the next Acquire returns others. If one of them is a
+// sticky address, the next Acquire returns ordinary addresses for all rails, and the
+// agent is not asked again.
+func (c *Claim) Reject(ctx context.Context, taken []plan.Target) (again bool, err error) {
+	again, err = c.source.Reject(ctx, c.req, c.rails, taken)
+	if c.withoutSticky() {
+		again = true
+	}
+	return again, err
+}
+
+// Preview returns what Acquire would return now, and leases nothing. Other IPAM
+// plugins are not asked: the rails are then without addresses.
+func (c *Claim) Preview(ctx context.Context) ([]plan.Rail, error) {
+	if err := c.askSticky(ctx); err != nil {
+		return nil, err
+	}
+	switch from := c.source.(type) {
+	case previous:
+		return from.Acquire(ctx, c.req, c.rails)
+	case pools:
+		return from.Preview(ctx, c.req, c.rails)
+	}
+	return c.rails, nil
+}
+
+// Status returns an error if the source has no address left or cannot be asked. Its
+// code is cnierr.NotAvailable or cnierr.Limited.
+func (c *Claim) Status(ctx context.Context) error {
+	switch from := c.source.(type) {
+	case previous:
+		return nil
+	case pools:
+		return cnierr.Unavailable(from.Status(ctx, c.req, c.rails))
+	}
+	return c.a.Plugins.Status(ctx, c.req)
+}
+
+// StatusError returns the error of STATUS for an error of Claim. It is nil if the
+// node has no addresses of a RailPool yet and the network does not want STATUS to
+// fail for lack of addresses.
+func StatusError(req conf.Request, err error) error {
+	if req.IPAM.RailPool != nil && req.Status.Pool == conf.Off && cnierr.CodeOf(err) == cnierr.TryAgain {
+		return nil
+	}
+	return cnierr.Unavailable(err)
+}

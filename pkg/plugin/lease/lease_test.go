@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package lease_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// source is one place that addresses come from. A new source gets a row in sources:
+// then every test of this file is about it too.
+type source struct {
+	config string      // members of the network's configuration
+	before func(*node) // what the node needs; nil: nothing
+	from   string      // where the address of pod-0 is from
+	// others says that the source has other addresses when one is taken.
+	others bool
+	// nothing says that the source leases nothing: others do.
+	nothing bool
+}
+
+func sources() map[string]source {
+	return map[string]source{
+		"ranges of the configuration": {
+			config: `"master": "ens1", "ipam": {"type": "roce-ipam", "subnets": [{"subnet": "10.4.0.0/29", "gateway": "10.4.0.6"}]}`,
+			from:   "10.4.0.0/29", others: true,
+		},
+		"the NIC's own subnet": {
+			config: `"master": "ens1", "ipam": {"type": "roce-ipam", "fromMaster": true, "gateway": "last"}`,
+			from:   "172.16.11.0/24", others: true,
+		},
+		"a table of the nodes": {
+			config: `"master": "ens1", "ipam": {"type": "roce-ipam", "table": "/etc/roce/rails.json"}`,
+			from:   "10.5.0.0/29", others: true,
+		},
+		"a RailPool": {
+			config: `"master": "ens1", "ipam": {"type": "roce-ipam", "railPool": "gpu"}`,
+			before: func(n *node) { n.own(false) },
+			from:   "10.7.0.32/29", others: true,
+		},
+		"a RailPool with sticky addresses": {
+			config: `"master": "ens1", "ipam": {"type": "roce-ipam", "railPool": "gpu"}`,
+			before: func(n *node) { n.own(true); n.grant("pod-0", "10.7.0.64"); n.grant("pod-1", "10.7.0.65") },
+			from:   "10.7.0.64/32", others: true,
+		},
+		"another IPAM plugin": {
+			config: `"master": "ens1", "ipam": {"type": "foreign"}`,
+			from:   "10.9.0.5/32",
+		},
+		"the plugins before roce": {
+			config: `"prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "net1", "sandbox": "/run/netns/pod-0"}],
+				"ips": [{"address": "10.6.0.5/24", "interface": 0}]}`,
+			from: "10.6.0.5/32", nothing: true,
+		},
+	}
+}
+
+// forEach runs a test on a fresh node for each source.
+func forEach(t *testing.T, fn func(t *testing.T, n *node, s source)) {
+	t.Helper()
+	t.Parallel()
+	for name, s := range sources() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fn(t, newNode(t, s), s)
+		})
+	}
+}
+
+// holding returns the containers that must have a lease.
+func (s source) holding(ids ...string) []string {
+	if s.nothing {
+		return nil
+	}
+	return ids
+}
+
+func (n *node) mustHold(when string, want []string) {
+	n.t.Helper()
+	if diff := cmp.Diff(want, n.leased()); diff != "" {
+		n.t.Errorf("%s, these have leases (-want +got):\n%s", when, diff)
+	}
+}
+
+func TestAcquireGivesTheSameAddressesUntilTheyAreReleased(t *testing.T) {
+	forEach(t, func(t *testing.T, n *node, s source) {
+		first := n.acquire("pod-0", "")
+		if len(first) != 1 || !netip.MustParsePrefix(s.from).Contains(first[0]) {
+			t.Errorf("got %v, want one of %s", first, s.from)
+		}
+		n.mustHold("acquired", s.holding("pod-0"))
+		if again := n.acquire("pod-0", ""); !slices.Equal(first, again) {
+			t.Errorf("acquired again: got %v, want %v", again, first)
+		}
+		n.mustHold("acquired again", s.holding("pod-0"))
+	})
+}
+
+func TestClaimAndPreviewLeaseNothing(t *testing.T) {
+	forEach(t, func(t *testing.T, n *node, s source) {
+		rails, err := n.claim("pod-0", "").Preview(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.mustHold("after Preview", nil)
+		if previewed, got := addrs(rails), n.acquire("pod-0", ""); len(previewed) > 0 && !slices.Equal(previewed, got) {
+			t.Errorf("Preview gave %v, Acquire %v", previewed, got)
+		}
+	})
+}
+
+func TestReleaseReleasesWhatTheAttachmentHasAndNothingElse(t *testing.T) {
+	forEach(t, func(t *testing.T, n *node, s source) {
+		n.acquire("pod-0", "")
+		n.acquire("pod-1", "")
+		n.mustHold("two pods", s.holding("pod-0", "pod-1"))
+		for _, when := range []string{"released", "released again"} {
+			if err := n.allocator().Release(t.Context(), n.record("pod-0")); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+			n.mustHold(when, s.holding("pod-1"))
+		}
+	})
+}
+
+// A process is killed after Acquire and before it writes a record: DEL knows only its
+// own input.
+func TestADELWithoutRecordReleases(t *testing.T) {
+	forEach(t, func(t *testing.T, n *node, s source) {
+		n.acquire("pod-0", "")
+		n.acquire("pod-1", "")
+		d := n.del("pod-0")
+		rec := record.Record{Attachment: d.Attachment, Netns: d.Netns, IPAM: d.IPAM, Config: []byte(d.Raw)}
+		if err := n.allocator().ReleaseUnrecorded(t.Context(), rec, d); err != nil {
+			t.Error(err)
+		}
+		n.mustHold("DEL", s.holding("pod-1"))
+	})
+}
+
+// GC knows the attachments only from the leases. It does not know those of other
+// plugins, which get a GC of their own.
+func TestGCFindsLeasesWithoutRecordInOurPools(t *testing.T) {
+	forEach(t, func(t *testing.T, n *node, s source) {
+		n.acquire("pod-0", "")
+		n.acquire("pod-1", "")
+		gc := conf.GC{Network: "rail", IPAM: n.request("pod-0", "").IPAM.Type}
+		held, err := n.allocator().Held(t.Context(), gc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gc.IPAM != conf.PoolType {
+			if len(held) > 0 {
+				t.Errorf("held: %v", held)
+			}
+			return
+		}
+		if err := n.allocator().ReleaseHeld(t.Context(), gc, held[0]); err != nil || len(held) != 2 {
+			t.Errorf("held %v, release: %v", held, err)
+		}
+		n.mustHold("GC", []string{string(held[1].ContainerID)})
+		if other, err := n.allocator().Held(t.Context(), conf.GC{Network: "other", IPAM: gc.IPAM}); len(other) > 0 || err != nil {
+			t.Errorf("of another network: %v, %v", other, err)
+		}
+	})
+}
+
+func TestRejectedAddressesAreNotGivenAgain(t *testing.T) {
+	forEach(t, func(t *testing.T, n *node, s source) {
+		c := n.claim("pod-0", "")
+		first, err := c.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := c.Reject(t.Context(), taken(addrs(first)[0]))
+		if again != s.others || (err == nil) != (s.others || s.nothing) {
+			t.Fatalf("again is %v, error %v, and the source has others: %v", again, err, s.others)
+		}
+		if !again {
+			return
+		}
+		rails, err := c.Acquire(t.Context())
+		if err != nil || slices.Contains(addrs(rails), addrs(first)[0]) {
+			t.Errorf("the next addresses are %v, error %v", addrs(rails), err)
+		}
+		n.mustHold("after two attempts", []string{"pod-0"})
+	})
+}
+
+func TestARequestedAddressHasNoSubstitute(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, sources()["ranges of the configuration"])
+	const asked = `, "runtimeConfig": {"ips": ["10.4.0.4"]}`
+	c := n.claim("pod-0", asked)
+	if rails, err := c.Acquire(t.Context()); err != nil || addrs(rails)[0] != netip.MustParseAddr("10.4.0.4") {
+		t.Fatalf("got %v, %v", addrs(rails), err)
+	}
+	if again, err := c.Reject(t.Context(), taken(netip.MustParseAddr("10.4.0.4"))); again || err != nil {
+		t.Errorf("again is %v, error %v", again, err)
+	}
+}
+
+// roce adopts the interface of a plugin that has its address from roce-ipam: both
+// leases have the same name.
+func TestRoceNeverReleasesTheAddressOfThePluginBefore(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, sources()["ranges of the configuration"])
+	n.acquire("pod-0", "")
+	n.config = sources()["the plugins before roce"].config
+	n.acquire("pod-0", "")
+	for what, release := range map[string]func() error{
+		"with record":    func() error { return n.allocator().Release(t.Context(), n.record("pod-0")) },
+		"failed ADD":     func() error { return n.allocator().ReleaseUnfinished(t.Context(), n.record("pod-0")) },
+		"DEL":            func() error { return n.allocator().ReleaseByDEL(t.Context(), n.record("pod-0"), n.del("pod-0")) },
+		"without record": func() error { return n.allocator().ReleaseUnrecorded(t.Context(), n.record("pod-0"), n.del("pod-0")) },
+	} {
+		if err := release(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		n.mustHold(what, []string{"pod-0"})
+	}
+}
+
+func TestReleaseGoesByTheRecordNotByTheConfiguration(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, sources()["another IPAM plugin"])
+	n.acquire("pod-0", "")
+	rec := n.record("pod-0")
+	n.config = sources()["ranges of the configuration"].config // the network has changed since ADD
+	n.acquire("pod-1", "")
+	if err := n.allocator().ReleaseByDEL(t.Context(), rec, n.del("pod-0")); err != nil {
+		t.Error(err)
+	}
+	n.mustHold("after DEL", []string{"pod-1"})
+}
+
+func TestCheckSaysWhatIsNotLeasedAnyMore(t *testing.T) {
+	forEach(t, func(t *testing.T, n *node, s source) {
+		rec := n.record("pod-0", n.acquire("pod-0", "")...)
+		if err := n.allocator().Check(t.Context(), n.request("pod-0", ""), rec); err != nil {
+			t.Errorf("while it is leased: %v", err)
+		}
+		if err := n.allocator().Release(t.Context(), rec); err != nil {
+			t.Fatal(err)
+		}
+		err := n.allocator().CheckRecord(t.Context(), rec)
+		if ours := rec.IPAM == conf.PoolType; (cnierr.CodeOf(err) == cnierr.Damaged) != ours || (err == nil) == ours {
+			t.Errorf("after it is released: %v", err)
+		}
+	})
+}
+
+func TestAPluginThatIsNotInstalledHasNoLease(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, source{config: `"master": "ens1", "ipam": {"type": "nosuch"}`})
+	if err := n.allocator().Installed("nosuch"); cnierr.CodeOf(err) != cnierr.BadConfig {
+		t.Errorf("Installed: %v", err)
+	}
+	if err := n.allocator().ReleaseUnfinished(t.Context(), n.record("pod-0")); err != nil {
+		t.Errorf("of an ADD that did not finish: %v", err)
+	}
+	if err := n.allocator().Release(t.Context(), n.record("pod-0")); err == nil {
+		t.Error("a finished ADD has leased from it, and DEL says nothing")
+	}
+}

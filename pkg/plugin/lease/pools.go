@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package lease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// pools leases from the node's own address pools. Its fields are the Allocator's.
+type pools struct {
+	Book              *ipam.Book
+	RefuseQuarantined bool
+}
+
+// LinkFirst implements source.
+func (pools) LinkFirst() bool { return false }
+
+// Acquire implements source.
+func (p pools) Acquire(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
+	leases, err := p.Book.Acquire(ctx, p.ask(req, rails))
+	return leased(rails, leases), p.why(ctx, req, rails, err)
+}
+
+// Preview returns what Acquire would give now, and changes nothing.
+func (p pools) Preview(ctx context.Context, req conf.Request, rails []plan.Rail) ([]plan.Rail, error) {
+	leases, err := p.Book.Preview(ctx, p.ask(req, rails))
+	return leased(rails, leases), p.why(ctx, req, rails, err)
+}
+
+// Reject implements source. An address that was asked for has no substitute.
+func (p pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, taken []plan.Target) (bool, error) {
+	ask := p.ask(req, rails)
+	addrs := make([]netip.Addr, 0, len(taken))
+	more := true
+	for _, t := range taken {
+		addrs = append(addrs, t.Addr)
+		more = more && !slices.Contains(ask.Requested, t.Addr)
+	}
+	return more, p.Book.Reject(ctx, ask, addrs)
+}
+
+// Release implements source.
+func (p pools) Release(ctx context.Context, rec record.Record) error {
+	at := rec.Attachment
+	return p.Book.Release(ctx, at, ipam.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino})
+}
+
+// check says which addresses of a record are not leased to its attachment any more.
+// Another attachment may get these addresses.
+func (p pools) check(ctx context.Context, rec record.Record) error {
+	entries, err := p.Book.List(ctx, "")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range rec.Plan.Addresses() {
+		held := slices.ContainsFunc(entries, func(e ipam.Entry) bool {
+			return e.Addr == a.Prefix.Addr() && e.State == ledger.Leased &&
+				e.Owner.Attachment() == rec.Attachment
+		})
+		if !held {
+			errs = append(errs, cnierr.New(cnierr.Damaged, "check lease of", a.Prefix.Addr().String(),
+				"delete the pod: the address may be given to another one; rocectl pool list shows who has it",
+				"it is not leased to interface %q of container %q", rec.IfName, rec.ContainerID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// held returns the attachments that hold leases for a network.
+func (p pools) held(ctx context.Context, network string) ([]conf.Attachment, error) {
+	entries, err := p.Book.List(ctx, "")
+	var out []conf.Attachment
+	for _, e := range entries {
+		k := e.Owner.Attachment()
+		if e.State == ledger.Leased && e.Owner.Network == network && !slices.Contains(out, k) {
+			out = append(out, k)
+		}
+	}
+	return out, err
+}
+
+// holds says whether an attachment holds leases for a network. After a rebuild of the
+// database, it goes by the namespace of the attachment.
+func (p pools) holds(ctx context.Context, network string, at conf.Attachment, netns plan.NetnsID) (bool, error) {
+	entries, err := p.Book.List(ctx, "")
+	return slices.ContainsFunc(entries, func(e ipam.Entry) bool {
+		if e.State == ledger.SetAside {
+			return e.Owner.Netns.Ino == netns.Ino && e.Owner.IfName == string(at.IfName)
+		}
+		return e.State == ledger.Leased && e.Owner.Attachment() == at && e.Owner.Network == network
+	}), err
+}
+
+// Status returns an error if a subnet of the pool has no address left that ADD could
+// lease, or if the leases cannot be read. With RefuseQuarantined, ADD leases no address in
+// quarantine.
+func (p pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) error {
+	usage, err := p.Book.Usage(ctx, p.ask(req, rails))
+	if err != nil || req.Status.Pool == conf.Off {
+		return err
+	}
+	if p.RefuseQuarantined { // ADD leases no address of these
+		for i := range usage {
+			usage[i].Quarantined -= usage[i].Refused
+		}
+	}
+	return exhausted(req.IPAM, usage)
+}
+
+// why explains the error of an exhausted RailPool: it says how full the node's blocks
+// are. Other nodes own the other addresses of the subnets.
+func (p pools) why(ctx context.Context, req conf.Request, rails []plan.Rail, err error) error {
+	if req.IPAM.RailPool == nil || cnierr.CodeOf(err) != cnierr.PoolExhausted {
+		return err
+	}
+	usage, _ := p.Book.Usage(ctx, p.ask(req, rails)) // without usage, err says enough
+	return cmp.Or(exhausted(req.IPAM, usage), err)
+}
+
+// exhausted returns the error when a subnet has no address left, not even in
+// quarantine. For a RailPool it has another hint, because a change of the
+// configuration does not give the node more addresses.
+func exhausted(p conf.IPAM, usage []ipam.Usage) error {
+	i := slices.IndexFunc(usage, func(u ipam.Usage) bool { return u.Free.Sign() <= 0 && u.Quarantined == 0 })
+	if i < 0 {
+		return nil
+	}
+	if u := usage[i]; p.RailPool == nil {
+		return cnierr.New(cnierr.PoolExhausted, "lease from pool", p.Pool, "", "subnet %s is exhausted: %s", u.Prefix, u)
+	}
+	return cnierr.New(cnierr.PoolExhausted, "lease from RailPool", p.RailPool.Name,
+		"wait: rocectl agent claims another block for the node, unless the RailPool is full, at fault or being deleted: kubectl get railpools, kubectl describe railpool; kubectl get railblocks shows who has the blocks",
+		"all %d addresses of the node's blocks in %s are leased", usage[i].Leased, usage[i].Prefix)
+}
+
+// ask returns the request in the form that package ipam needs: the subnets of all
+// rails, one after the other. The n-th subnets of a family get the same host index on
+// all rails.
+func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
+	ask := ipam.Ask{
+		Pool:              req.IPAM.LeasePool(),
+		Quarantine:        req.IPAM.Quarantine,
+		RefuseQuarantined: p.RefuseQuarantined,
+		Reserved:          rails[0].Facts.HostAddrs,
+		Owner: ipam.Owner{
+			ContainerID: string(req.ContainerID), IfName: string(req.IfName), Network: req.Network,
+			PodNamespace: req.Pod.Namespace, PodName: req.Pod.Name, PodUID: req.Pod.UID,
+			Netns: ipam.Netns{Path: req.Netns, Dev: rails[0].Facts.Pod.Netns.Dev, Ino: rails[0].Facts.Pod.Netns.Ino},
+		},
+	}
+	for _, r := range rails {
+		var seen [2]int // IPv4, IPv6
+		for _, s := range r.Subnets {
+			sub := ipam.Subnet{Prefix: s.Prefix, Ranges: s.Ranges, Exclude: s.Exclude, Gateway: s.Gateway}
+			family := 0
+			if s.Prefix.Addr().Is6() {
+				family = 1
+			}
+			if seen[family]++; len(rails) > 1 {
+				sub.Group = 2*seen[family] + family
+			}
+			ask.Subnets = append(ask.Subnets, sub)
+		}
+		ask.Requested = append(ask.Requested, r.Requested...)
+	}
+	return ask
+}
+
+// leased returns the rails with their leases. The leases have the order of the
+// subnets.
+func leased(rails []plan.Rail, leases []ipam.Lease) []plan.Rail {
+	out := slices.Clone(rails)
+	for i, r := range rails {
+		out[i].Lease = plan.Lease{Routes: r.Routes}
+		for range min(len(r.Subnets), len(leases)) {
+			l := leases[0]
+			leases = leases[1:]
+			out[i].Lease.Addresses = append(out[i].Lease.Addresses, plan.LeasedAddress{Prefix: l.Prefix, Gateway: l.Gateway, Early: l.Early})
+		}
+	}
+	return out
+}

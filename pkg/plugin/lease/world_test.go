@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+const boot = "5f0c2d1e-8a3b-4c6d-9e7f-000000000001"
+
+// node is a node with real lease databases, node files and IPAM plugins. It has no
+// kernel: the facts of its NICs are given.
+type node struct {
+	t       *testing.T
+	dir     string // stateDir
+	plugins string // CNI_PATH
+	config  string // of the network; %s is more members
+	now     time.Duration
+	// meanwhile is what others do while an ADD waits for the agent; nil: nothing.
+	meanwhile func()
+}
+
+// foreign is an IPAM plugin that has its leases as files.
+const foreign = `#!/bin/sh
+cd "${0%/*}" || exit 9
+case $CNI_COMMAND in
+ADD) : >lease-$CNI_CONTAINERID; echo '{"cniVersion": "1.1.0", "ips": [{"address": "10.9.0.5/24"}]}' ;;
+DEL) rm -f lease-$CNI_CONTAINERID ;;
+esac
+`
+
+const table = `{"nodes": {"gpu-01": [{"subnet": "10.5.0.0/29", "gateway": "10.5.0.6"}]}}`
+
+func newNode(t *testing.T, s source) *node {
+	t.Helper()
+	n := &node{t: t, dir: filepath.Join(t.TempDir(), "state"), plugins: t.TempDir(), config: s.config}
+	n.write(filepath.Join(n.plugins, "foreign"), foreign, 0o700)
+	for _, id := range []conf.ContainerID{"pod-0", "pod-1"} { // an IPAM plugin inherits the lock
+		unlock, err := n.records().Lock(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(unlock)
+	}
+	if s.before != nil {
+		s.before(n)
+	}
+	return n
+}
+
+func (n *node) write(path, content string, mode os.FileMode) {
+	n.t.Helper()
+	if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) book() *ipam.Book {
+	return ipam.New(ipam.Config{
+		Dir: n.dir, BootID: boot, Now: func() time.Duration { return n.now },
+		Observe: everyNetnsLives,
+	})
+}
+
+func (n *node) files() nodefile.Store { return nodefile.Store{Dir: n.dir, BootID: boot} }
+
+func (n *node) records() record.Store { return record.Store{Dir: n.dir, BootID: boot} }
+
+// allocator returns the sources of the node as a new process sees them, with the
+// environment of a call.
+func (n *node) allocator() lease.Allocator {
+	return lease.Allocator{
+		Book: n.book(), Agent: n.files(), NodeName: "gpu-01",
+		ReadFile: func(string) ([]byte, error) { return []byte(table), nil },
+		Plugins: delegate.Plugins{
+			Path: []string{n.plugins}, Environ: []string{"PATH=" + os.Getenv("PATH")}, Stderr: n.t.Output(),
+			Guard: n.records().Guard,
+		},
+		Now: func() time.Duration { return n.now },
+		Wait: func(ctx context.Context, d time.Duration) error {
+			n.now += d
+			if n.meanwhile != nil {
+				n.meanwhile()
+			}
+			return ctx.Err()
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// input is the call for the interface net1 of a container. The pod's name is that of
+// the container up to a dot.
+func (n *node) input(id, more string) conf.Input {
+	pod, _, _ := strings.Cut(id, ".")
+	return conf.Input{
+		Command: "ADD", ContainerID: id, IfName: "net1", Netns: "/run/netns/" + id,
+		Args:  "K8S_POD_NAMESPACE=train;K8S_POD_NAME=" + pod,
+		Stdin: fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "rail", "stateDir": %q, %s%s}`, n.dir, n.config, more),
+	}
+}
+
+func (n *node) request(id, more string) conf.Request {
+	n.t.Helper()
+	r, err := conf.Parse(n.input(id, more))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return r
+}
+
+func (n *node) del(id string) conf.Del {
+	n.t.Helper()
+	d, err := conf.ParseDel(n.input(id, ""))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return d
+}
+
+// claim returns the claim of a container, for a NIC with the address 172.16.11.3/24.
+func (n *node) claim(id, more string) *lease.Claim {
+	n.t.Helper()
+	nic := plan.Link{Name: "ens1", Addrs: []netip.Prefix{netip.MustParsePrefix("172.16.11.3/24")}}
+	facts := plan.Facts{
+		Parent: nic, HostAddrs: []netip.Addr{nic.Addrs[0].Addr()},
+		Pod: plan.PodFacts{Netns: plan.NetnsID{Dev: 4, Ino: uint64(len(id)) + uint64(id[len(id)-1])}},
+	}
+	c, err := n.allocator().Claim(n.request(id, more), []plan.RailFacts{{Facts: facts}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return c
+}
+
+// acquire is Acquire in a new process. It returns the addresses.
+func (n *node) acquire(id, more string) []netip.Addr {
+	n.t.Helper()
+	rails, err := n.claim(id, more).Acquire(n.t.Context())
+	if err != nil {
+		n.t.Fatalf("acquire for %s: %v", id, err)
+	}
+	return addrs(rails)
+}
+
+func addrs(rails []plan.Rail) (out []netip.Addr) {
+	for _, r := range rails {
+		for _, a := range r.Lease.Addresses {
+			out = append(out, a.Prefix.Addr())
+		}
+	}
+	return out
+}
+
+// record returns what ADD records of an attachment that has these addresses.
+func (n *node) record(id string, as ...netip.Addr) record.Record {
+	n.t.Helper()
+	r := n.request(id, "")
+	rec := record.Record{Network: r.Network, Attachment: r.Attachment, Netns: r.Netns, IPAM: r.IPAM.Type, Config: r.IPAM.Raw}
+	i := plan.Interface{Name: "net1"}
+	for _, a := range as {
+		i.Addresses = append(i.Addresses, plan.LeasedAddress{Prefix: netip.PrefixFrom(a, a.BitLen())})
+	}
+	rec.Plan.Interfaces = []plan.Interface{i}
+	return rec
+}
+
+// leased returns the containers with a lease, in the node's database or of the plugin.
+func (n *node) leased() []string {
+	n.t.Helper()
+	entries, err := n.book().List(n.t.Context(), "")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		if e.State == ledger.Leased {
+			out = append(out, e.Owner.ContainerID)
+		}
+	}
+	files, err := filepath.Glob(n.plugins + "/lease-*")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, f := range files {
+		_, id, _ := strings.Cut(filepath.Base(f), "-")
+		out = append(out, id)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// own writes the node file of a RailPool with the addresses 10.7.0.32 to 10.7.0.39.
+func (n *node) own(sticky bool) {
+	n.t.Helper()
+	f := nodefile.File{Pool: "gpu", Quarantine: time.Hour, Sticky: sticky, Rails: [][]conf.Subnet{{ofPool("10.7.0.32-10.7.0.39")}}}
+	if err := n.files().Write(f); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// grant writes the agent's answer that a pod has an address of the RailPool.
+func (n *node) grant(pod, addr string) {
+	n.t.Helper()
+	a := nodefile.Answer{Key: stickyKey(pod), Rails: [][]conf.Subnet{{ofPool(addr + "-" + addr)}}}
+	if err := n.files().WriteAnswer("gpu", a); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func stickyKey(pod string) nodefile.Key {
+	return nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"}
+}
+
+func ofPool(span string) conf.Subnet {
+	r, err := netrange.Parse(span)
+	if err != nil {
+		panic(err)
+	}
+	return conf.Subnet{Prefix: netip.MustParsePrefix("10.7.0.0/24"), Gateway: netip.MustParseAddr("10.7.0.254"), Ranges: []netrange.Range{r}}
+}
+
+// everyNetnsLives is an observation of a node on which no namespace ends.
+func everyNetnsLives() func(ipam.Netns) (bool, error) {
+	return func(ipam.Netns) (bool, error) { return true, nil }
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package nodefile reads and writes the node file, which says which addresses of a
+// RailPool a node may lease, and the file with the CIDRs of the cluster's Services.
+// rocectl agent writes them, and the plugins read them in ADD.
+//
+// It does not know Kubernetes, and not how the node got the addresses. A reader never
+// sees a part of a file. It uses package block, and returns subnets in the form of
+// ipam.subnets in package conf. Read this file first. form.go has the format,
+// write.go the agent's side, services.go the CIDRs of Services, and sticky.go the
+// requests and answers for sticky addresses.
+package nodefile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+)
+
+// Store is the files of a node's pools, in its state folder.
+type Store struct {
+	Dir string
+	// BootID is that of the running kernel. While the node was off, it may have lost
+	// what it owned. So after a boot the agent must look before it writes the file
+	// again.
+	BootID string
+}
+
+// File is what a node may lease of one pool.
+type File struct {
+	Pool       string
+	Quarantine time.Duration
+	// Rails has the subnets of each rail. Ranges are the addresses that the node
+	// owns. Exclude and Gateway are addresses of these that it must not lease.
+	Rails [][]pool.Subnet
+	// Sticky says that the pool has sticky addresses: a pod that comes back under its
+	// name keeps its addresses. ADD requests them with Want. Rails has none of them.
+	Sticky bool
+}
+
+// path is the file of a pool.
+func (s Store) path(poolName string) string {
+	return filepath.Join(s.Dir, "pools", poolName, "ranges")
+}
+
+const reading = "read ranges of pool"
+
+// Read reads the file of a pool. Errors: TryAgain while there is no file of this
+// boot; IO; Unreadable for an invalid file, with all of its faults.
+func (s Store) Read(poolName string) (File, error) {
+	path := s.path(poolName)
+	b, err := content(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return File{}, notYet(poolName, "http://NODE:9482/healthz says what it waits for; kubectl get railpools shows whether the pool exists and has free blocks", "%s is missing", path)
+	}
+	if err != nil && !errors.As(err, &formError{}) {
+		return File{}, cnierr.New(cnierr.IO, reading, poolName, "", "%s: %w", path, err)
+	}
+	var out File
+	var boot string
+	if err == nil {
+		out, boot, err = parse(b)
+	}
+	if err == nil && out.Pool != poolName {
+		err = fmt.Errorf("it is of pool %q", out.Pool)
+	}
+	if err != nil {
+		return File{}, &cnierr.Error{
+			Code: cnierr.Unreadable, Op: reading, Subject: poolName,
+			Hint: "remove the file: rocectl agent writes it again", Err: fmt.Errorf("%s: %w", path, err),
+		}
+	}
+	if boot != s.BootID {
+		return File{}, notYet(poolName, "it has not reached the API server since the boot: its log and http://NODE:9482/healthz say why", "%s is of another boot", path)
+	}
+	return out, nil
+}
+
+// notYet says that the agent has not written the file.
+func notYet(poolName, hint, format string, path string) error {
+	return cnierr.New(cnierr.TryAgain, reading, poolName, "check that rocectl agent runs on this node; if it does, "+hint,
+		"the node has no addresses of the pool yet: "+format, path)
+}
+
+// content reads a file of the state folder.
+func content(path string) ([]byte, error) {
+	b, err := trusted.ReadInside(path)
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err // the callers name the path
+	}
+	if errors.Is(err, trusted.ErrIrregular) || errors.Is(err, trusted.ErrTooLong) {
+		err = formError{err}
+	}
+	return b, err
+}
+
+// Subnets returns the subnets of each rail, in the form that conf.Request.WithSubnets
+// takes. It excludes everything outside of the node's ranges. Otherwise a pod could
+// request an address of another node by its number, because a requested address may
+// lie outside of ranges.
+func (f File) Subnets() [][]pool.Subnet {
+	out := make([][]pool.Subnet, 0, len(f.Rails))
+	for _, subnets := range f.Rails {
+		subnets = slices.Clone(subnets)
+		for i, s := range subnets {
+			others := netrange.Minus([]netrange.Range{netrange.Of(s.Prefix)}, s.Ranges)
+			subnets[i].Exclude = netrange.Minus(slices.Concat(s.Exclude, others), nil)
+		}
+		out = append(out, subnets)
+	}
+	return out
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package nodefile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+)
+
+// Pools returns the names of the pools that have a file, in order. The file may be of
+// any boot. Errors: IO.
+func (s Store) Pools() ([]string, error) {
+	dir := filepath.Join(s.Dir, "pools")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, cnierr.New(cnierr.IO, "list the pools in", dir, "", "%w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		if _, err := os.Stat(s.path(e.Name())); err == nil {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// Quarantines returns the quarantine of each RailPool that has a valid file, by the name
+// of the pool that has its leases. Errors: IO.
+func (s Store) Quarantines() (map[string]time.Duration, error) {
+	pools, err := s.Pools()
+	out := map[string]time.Duration{}
+	for _, name := range pools {
+		if f, err := s.Read(name); err == nil { // the readers of a file report its faults
+			out[pool.OfRailPool(name)] = f.Quarantine
+		}
+	}
+	return out, err
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/result"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens in testdata")
+
+// TestPlanIsAsInItsGolden makes the plan of each testdata/*.txtar from
+// conf.json, facts.json and lease.json and compares it, as text, to plan.txt,
+// the result to result.json, or the error to error.txt.
+func TestPlanIsAsInItsGolden(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no goldens: %v", err)
+	}
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			arc, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := run(t, arc)
+			if *update {
+				if err := os.WriteFile(path, txtar.Format(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(txtar.Format(arc)), string(txtar.Format(got))); diff != "" {
+				t.Errorf("plan differs from its golden; if it should, run make golden (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// run returns the archive with outputs that are made from its inputs again.
+func run(t *testing.T, arc *txtar.Archive) *txtar.Archive {
+	t.Helper()
+	in := map[string][]byte{}
+	out := &txtar.Archive{Comment: arc.Comment}
+	for _, f := range arc.Files {
+		switch f.Name {
+		case "conf.json", "facts.json", "lease.json":
+			in[f.Name] = f.Data
+			out.Files = append(out.Files, f)
+		case "plan.txt", "result.json", "error.txt":
+		default:
+			t.Fatalf("unknown section %q", f.Name)
+		}
+	}
+	req := parse(t, in["conf.json"])
+	p, err := plan.Make(req, rails(t, req, in["facts.json"], in["lease.json"]))
+	if err != nil {
+		e := cnierr.CNI("roce", err)
+		text := fmt.Sprintf("%s\nhint: %s\n", e.Msg, e.Details)
+		out.Files = append(out.Files, txtar.File{Name: "error.txt", Data: []byte(text)})
+		return out
+	}
+	roundTrip(t, p)
+	text := strings.Join(p.Ops.Commands("pod"), "\n") + "\n"
+	out.Files = append(out.Files,
+		txtar.File{Name: "plan.txt", Data: []byte(text)},
+		txtar.File{Name: "result.json", Data: told(t, p, req)})
+	return out
+}
+
+// rails reads the facts and the lease of an attachment with one interface, or
+// lists of both for one with several. A rail with null as its facts is left
+// out.
+func rails(t *testing.T, req conf.Request, facts, leases []byte) []plan.Rail {
+	t.Helper()
+	if len(req.Rails) == 1 {
+		r := plan.Rail{Rail: req.Rails[0]}
+		strict(t, facts, &r.Facts)
+		strict(t, leases, &r.Lease)
+		return []plan.Rail{r}
+	}
+	var f []*plan.Facts
+	var l []plan.Lease
+	strict(t, facts, &f)
+	strict(t, leases, &l)
+	if len(f) != len(req.Rails) || len(l) != len(f) {
+		t.Fatalf("%d rails, facts of %d and leases of %d", len(req.Rails), len(f), len(l))
+	}
+	var out []plan.Rail
+	for i, one := range req.Rails {
+		if f[i] != nil {
+			out = append(out, plan.Rail{Rail: one, Facts: *f[i], Lease: l[i]})
+		}
+	}
+	return out
+}
+
+func parse(t *testing.T, config []byte) conf.Request {
+	t.Helper()
+	req, err := conf.Parse(conf.Input{ContainerID: "c1", Netns: "/run/netns/pod", IfName: "net1", Stdin: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+func strict(t *testing.T, b []byte, v any) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		t.Fatalf("%s: %v", b, err)
+	}
+}
+
+// roundTrip checks that the plan survives its record.
+func roundTrip(t *testing.T, p plan.Plan) {
+	t.Helper()
+	b, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again plan.Plan
+	if err := json.Unmarshal(b, &again); err != nil {
+		t.Fatal(err)
+	}
+	same := cmp.Options{cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})}
+	if diff := cmp.Diff(p, again, same); diff != "" {
+		t.Errorf("the plan changes on its way through JSON (-before +after):\n%s", diff)
+	}
+}
+
+// told returns what the runtime is told, in the version that it asked for.
+func told(t *testing.T, p plan.Plan, req conf.Request) []byte {
+	t.Helper()
+	res, err := result.Of(p, req).GetAsVersion(req.CNIVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.MarshalIndent(res, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(b, '\n')
+}

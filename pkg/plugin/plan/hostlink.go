@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+// The table on the host that has a route to each pod with hostLink, and the priority of
+// the rule that looks in it. The rule comes before those that a node has for its own
+// addresses: the table has nothing but single addresses of pods on this node.
+const (
+	HostLinkTable    = 8200
+	HostLinkPriority = 500
+)
+
+// hostLinkMTU is the usual MTU of Ethernet, whatever the rails have: the node forwards
+// the packets to networks of which the pod knows no MTU.
+const hostLinkMTU = 1500
+
+// maxNodeAddresses is the greatest number of routes to single addresses of the node.
+const maxNodeAddresses = 256
+
+// nextHop returns the address of the node on the link, for each family. The kernel never
+// asks who has it, because a Neighbour operation says so. So it need not exist.
+func nextHop(family netip.Addr) netip.Addr {
+	if family.Is4() {
+		return netip.AddrFrom4([4]byte{169, 254, 1, 1})
+	}
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: 1})
+}
+
+// linkLocal4 has the addresses that programs on the node offer to its pods, such as
+// node-local DNS and the metadata of a cloud.
+func linkLocal4() netip.Prefix { return netip.MustParsePrefix("169.254.0.0/16") }
+
+// hostLinkName returns the name of the host's end. It follows from the attachment, so
+// that DEL finds it without a record. Programs that look for addresses of the node skip
+// names that begin with "veth".
+func hostLinkName(at conf.Attachment) conf.LinkName {
+	sum := sha256.Sum256([]byte(Mark(at)))
+	return conf.LinkName("veth" + hex.EncodeToString(sum[:])[:11])
+}
+
+// hostVeth returns the operation that makes the pair. node is that of Facts.
+func hostVeth(at conf.Attachment, node string) Veth {
+	mac := func(end string) conf.MAC {
+		sum := sha256.Sum256([]byte(node + "\x00hostLink\x00" + Mark(at) + "\x00" + end))
+		return conf.MAC{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}
+	}
+	return Veth{
+		Name: hostLinkName(at), MAC: mac("host"), PodEnd: conf.HostLinkInterface, PodMAC: mac("pod"),
+		MTU: hostLinkMTU, Mark: Mark(at),
+	}
+}
+
+// hostLink returns the operations that connect the pod with its node. The pod reaches the
+// node, link-local addresses and the routes of the request through the pair, with its own
+// address as the source. The host has a route to each address of the rail.
+func (m maker) hostLink() (Ops, error) {
+	if len(m.lease.Addresses) == 0 { // another IPAM plugin leases them when the link is there
+		return nil, nil
+	}
+	veth := hostVeth(m.req.Attachment, m.facts.Node)
+	routes, err := m.nodeRoutes()
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Concat(OnHost(veth), InPod(m.podEndSettings(veth)), OnHost(m.hostEndSettings(veth)),
+		InPod(Up{veth.PodEnd}), OnHost(Up{veth.Name}))
+	var neighbours []Neighbour
+	var toPod []Route
+	var rules Ops
+	for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		own := m.ofFamily(family)
+		if len(own) == 0 {
+			continue
+		}
+		out = append(out, InPod(Neighbour{veth.PodEnd, nextHop(family), veth.MAC})...)
+		for _, a := range own {
+			addr := a.Prefix.Addr()
+			neighbours = append(neighbours, Neighbour{veth.Name, addr, veth.PodMAC})
+			toPod = append(toPod, Route{Link: veth.Name, Table: HostLinkTable, Dst: netip.PrefixFrom(addr, addr.BitLen()), Scope: onLinkScope(addr)})
+		}
+		rules = append(rules, Op{Place: Host, Shared: true, Kind: Rule{From: defaultDst(family), Table: HostLinkTable, Priority: HostLinkPriority}})
+	}
+	return slices.Concat(out, at(Host, neighbours), at(Pod, routes), at(Host, toPod), rules), nil
+}
+
+func (m maker) ofFamily(family netip.Addr) []LeasedAddress {
+	return slices.DeleteFunc(slices.Clone(m.lease.Addresses), func(a LeasedAddress) bool { return a.Prefix.Addr().Is4() != family.Is4() })
+}
+
+// podEndSettings returns the settings of the pod's end. With rp_filter=1 the pod drops
+// what comes through the link from a source that it does not reach through the link: its
+// answer would take another way, and the node's NAT would not see it. The link has no
+// address of its own, so that the pod never uses another source than its address.
+func (m maker) podEndSettings(v Veth) Sysctl {
+	op := Sysctl{Link: v.PodEnd}
+	op.Set = append(m.linkSettings(v.PodEnd), setting("ipv4", v.PodEnd, "rp_filter", "1"))
+	return op
+}
+
+// hostEndSettings returns the settings of the host's end. With rp_filter=1 the host drops
+// what does not come from an address of the pod. The node must forward what the pod sends
+// to ClusterIPs.
+func (m maker) hostEndSettings(v Veth) Sysctl {
+	op := Sysctl{Link: v.Name}
+	op.Set = append(m.linkSettings(v.Name), setting("ipv4", v.Name, "rp_filter", "1"), setting("ipv4", v.Name, "forwarding", "1"))
+	return op
+}
+
+// linkSettings returns the settings of both ends: the kernel makes no address of its own.
+func (m maker) linkSettings(link conf.LinkName) []Setting {
+	if !m.facts.Pod.IPv6 {
+		return nil
+	}
+	out := []Setting{setting("ipv6", link, "addr_gen_mode", "1"), setting("ipv6", link, "accept_ra", "0")}
+	if m.hasIPv6() {
+		out = append(out, setting("ipv6", link, "disable_ipv6", "0"))
+	}
+	return out
+}
+
+func setting(family string, link conf.LinkName, key, value string) Setting {
+	return Setting{Path: fmt.Sprintf("net/%s/conf/%s/%s", family, link, key), Value: value}
+}
+
+// nodeRoutes returns the routes of the pod through its node: in the main table for
+// programs that bind no address, and in the table of each address.
+func (m maker) nodeRoutes() ([]Route, error) {
+	tables := make([]uint32, len(m.lease.Addresses))
+	if m.rail.Routing.Mode == conf.RoutingPolicy {
+		var err error
+		if tables, err = m.tables(); err != nil {
+			return nil, err
+		}
+	}
+	to, err := m.nodePrefixes()
+	if err != nil {
+		return nil, err
+	}
+	var out []Route
+	var inMain [2]bool // IPv4, IPv6
+	for i, a := range m.lease.Addresses {
+		addr := a.Prefix.Addr()
+		family := 0
+		if addr.Is6() {
+			family = 1
+		}
+		in := []uint32{tables[i]}
+		if !inMain[family] {
+			in = append(in, MainTable)
+			inMain[family] = true
+		}
+		for _, table := range in {
+			for _, p := range to {
+				if table != 0 && p.Addr().Is4() == addr.Is4() {
+					out = append(out, Route{
+						Link: conf.HostLinkInterface, Table: table, Dst: p, Via: nextHop(addr), Src: addr, OnLink: addr.Is4(),
+					})
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// nodePrefixes returns what the pod reaches through its node. Of the addresses of the node
+// it leaves out those that the routes contain anyway: with IPVS, the node has
+// each ClusterIP.
+func (m maker) nodePrefixes() ([]netip.Prefix, error) {
+	out := append([]netip.Prefix{linkLocal4()}, m.req.HostLink.Routes...)
+	var single []netip.Prefix
+	for _, a := range m.facts.HostAddrs {
+		within := func(p netip.Prefix) bool { return p.Contains(a) }
+		if a.IsGlobalUnicast() && !slices.ContainsFunc(out, within) {
+			single = append(single, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	if len(single) > maxNodeAddresses {
+		return nil, cnierr.New(cnierr.BadConfig, "route to", "the node", "write the CIDRs of the cluster's Services into hostLink.routes",
+			"it has %d addresses outside of hostLink.routes, the limit is %d", len(single), maxNodeAddresses)
+	}
+	return append(out, single...), nil
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+// firstTable is the lowest table number that we choose ourselves.
+const firstTable = 100
+
+// routing returns the routes and the rules of the attachment. The routes must
+// come first: a rule without the routes of its table would cut the address off.
+func (m maker) routing() (routes []Route, rules []Rule, err error) {
+	switch m.rail.Routing.Mode {
+	case conf.RoutingNone:
+		return nil, nil, nil
+	case conf.RoutingMain:
+		routes, err = m.leaseRoutes(func(int) uint32 { return MainTable })
+	default:
+		routes, rules, err = m.policy()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if m.rail.Routing.DefaultRoute {
+		if err := m.checkGateways(); err != nil {
+			return nil, nil, err
+		}
+		routes = append(routes, m.mainDefaults(routes)...)
+	}
+	return routes, rules, m.checkDefaults(routes)
+}
+
+// policy returns a table and two rules for each address. A packet from the
+// address looks in the table. A table loses its routes when the interface goes
+// down. The second rule then makes the packet fail loudly, so that it does not
+// leave by the main table.
+func (m maker) policy() (routes []Route, rules []Rule, err error) {
+	tables, err := m.tables()
+	if err != nil {
+		return nil, nil, err
+	}
+	asked, err := m.leaseRoutes(func(i int) uint32 { return tables[i] })
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, a := range m.lease.Addresses {
+		addr := a.Prefix.Addr()
+		if err := m.checkRules(addr); err != nil {
+			return nil, nil, err
+		}
+		own := []Route{{Link: m.rail.IfName, Table: tables[i], Dst: a.Prefix.Masked(), Src: addr, Scope: onLinkScope(addr)}}
+		if a.Gateway.IsValid() {
+			own = append(own, m.defaultVia(a, tables[i], 0))
+		}
+		for _, r := range own {
+			if !leadTo(asked, r.Table, r.Dst) {
+				routes = append(routes, r)
+			}
+		}
+		from := netip.PrefixFrom(addr, addr.BitLen())
+		rules = append(rules,
+			Rule{From: from, Table: tables[i], Priority: m.rail.Routing.Priority},
+			Rule{From: from, Priority: m.rail.Routing.Priority + 1})
+	}
+	return append(routes, asked...), rules, nil
+}
+
+// leadTo says whether a table has a route to a destination. A route that IPAM
+// asks for replaces ours.
+func leadTo(routes []Route, table uint32, dst netip.Prefix) bool {
+	return slices.ContainsFunc(routes, func(r Route) bool { return r.Table == table && r.Dst == dst })
+}
+
+// tables returns the table of each address: one number for the first address of
+// each family, the next number for the second one of each family, and so on.
+func (m maker) tables() ([]uint32, error) {
+	var numbers []uint32 // by how many addresses of its family are before it
+	var seen [2]int      // IPv4, IPv6
+	out := make([]uint32, 0, len(m.lease.Addresses))
+	for _, a := range m.lease.Addresses {
+		n := &seen[0]
+		if a.Prefix.Addr().Is6() {
+			n = &seen[1]
+		}
+		if *n == len(numbers) {
+			t, err := m.nextTable(numbers)
+			if err != nil {
+				return nil, err
+			}
+			numbers = append(numbers, t)
+		}
+		out = append(out, numbers[*n])
+		*n++
+	}
+	return out, nil
+}
+
+// nextTable returns the table number after the tables of this plan.
+func (m maker) nextTable(mine []uint32) (uint32, error) {
+	t := uint32(firstTable)
+	if m.rail.Routing.Table != 0 {
+		t = m.rail.Routing.Table
+	}
+	if len(mine) > 0 {
+		t = mine[len(mine)-1] + 1
+	}
+	for reserved(t) || slices.Contains(m.facts.Pod.Tables, t) || (m.rail.Routing.Table == 0 && m.named(t)) {
+		if m.rail.Routing.Table != 0 {
+			return 0, cnierr.New(cnierr.RouteTaken, "use routing table", fmt.Sprint(t),
+				"set routing.table to 0 for the lowest free number, or to a number that ip rule and ip route show table all in the pod do not list",
+				"a route or rule of another program in the pod uses it")
+		}
+		t++
+	}
+	return t, nil
+}
+
+// reserved says whether a table number has a meaning to the kernel
+// (RT_TABLE_COMPAT 252, default 253, main 254, local 255).
+func reserved(t uint32) bool { return t >= 252 && t <= 255 }
+
+// named says whether a route of IPAM, or the configuration of a later rail,
+// names a table.
+func (m maker) named(table uint32) bool {
+	later := func(r Rail) bool { // for a table below its first table the difference is huge, modulo 2^32
+		return r.Routing.Table != 0 && table-r.Routing.Table < uint32(len(r.Lease.Addresses))
+	}
+	return slices.ContainsFunc(m.behind, later) || slices.ContainsFunc(m.lease.Routes, func(r conf.Route) bool { return r.Table != nil && uint32(*r.Table) == table })
+}
+
+// checkRules refuses an address for which a foreign rule wins over ours: the
+// packets would leave by a route that is not in the plan.
+func (m maker) checkRules(addr netip.Addr) error {
+	for _, r := range m.facts.Pod.Rules {
+		if r.Priority > m.rail.Routing.Priority || !r.From.Contains(addr) {
+			continue
+		}
+		return cnierr.New(cnierr.RouteTaken, "route packets from", addr.String(),
+			fmt.Sprintf("remove the rule from the pod, or set routing.priority below %d", r.Priority),
+			"the rule \"from %s lookup %d priority %d\" of another program has precedence over ours", r.From, r.Table, r.Priority)
+	}
+	return nil
+}
+
+// mainDefaults returns the default routes of routing.defaultRoute: one for each
+// family that has a gateway. It leaves out those that the other routes contain
+// already, or that the plugin of an adopted link has made.
+func (m maker) mainDefaults(others []Route) []Route {
+	var out []Route
+	for _, a := range m.lease.Addresses {
+		r := m.defaultVia(a, MainTable, m.rail.Routing.Metric)
+		same := func(o Route) bool { return o.Table == r.Table && o.Dst == r.Dst && o.Metric == r.Metric }
+		if a.Gateway.IsValid() && !m.stands(r) && !slices.ContainsFunc(others, same) && !slices.ContainsFunc(out, same) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// stands says whether the pod already has a default route through the link.
+func (m maker) stands(r Route) bool {
+	is := func(d DefaultRoute) bool {
+		return d.Link == r.Link && d.Via == r.Via && d.IPv6 == r.Dst.Addr().Is6() && metricOf(d.Metric, d.IPv6) == metricOf(r.Metric, d.IPv6)
+	}
+	return m.facts.Adopted != nil && slices.ContainsFunc(m.facts.Pod.Defaults, is)
+}
+
+func (m maker) defaultVia(a LeasedAddress, table, metric uint32) Route {
+	return Route{
+		Link: m.rail.IfName, Table: table, Dst: defaultDst(a.Prefix.Addr()),
+		Via: a.Gateway, Src: a.Prefix.Addr(), Metric: metric, OnLink: m.beyond(a.Gateway),
+	}
+}
+
+// checkGateways refuses routing.defaultRoute when no address has a gateway.
+func (m maker) checkGateways() error {
+	has := func(a LeasedAddress) bool { return a.Gateway.IsValid() }
+	if len(m.lease.Addresses) == 0 || slices.ContainsFunc(m.lease.Addresses, has) {
+		return nil
+	}
+	return cnierr.New(cnierr.BadConfig, "add default route through", string(m.rail.IfName),
+		"set the gateway in ipam, or remove routing.defaultRoute", "no address has a gateway")
+}
+
+// checkDefaults refuses a default route if the pod has a foreign one with the
+// same metric: only the metric distinguishes default routes.
+func (m maker) checkDefaults(routes []Route) error {
+	for _, r := range routes {
+		if r.Table != MainTable || r.Dst.Bits() != 0 {
+			continue
+		}
+		for _, d := range m.facts.Pod.Defaults {
+			if d.IPv6 != r.Dst.Addr().Is6() || metricOf(d.Metric, d.IPv6) != metricOf(r.Metric, d.IPv6) {
+				continue
+			}
+			hint := "set routing.metric, or the priority of IPAM's route, to another number, or remove routing.defaultRoute"
+			if m.req.Linked(m.rail) {
+				hint = "remove hostLink: it is for the first network of a pod, and another plugin has made that one"
+			}
+			return cnierr.New(cnierr.RouteTaken, "add default route through", string(r.Link), hint,
+				"the pod has one via %s on %q with the same metric", d.Via, d.Link)
+		}
+	}
+	return nil
+}
+
+// metricOf returns the metric that the kernel uses. An IPv6 route without
+// metric gets 1024 (IP6_RT_PRIO_USER).
+func metricOf(metric uint32, ipv6 bool) uint32 {
+	if metric == 0 && ipv6 {
+		return 1024
+	}
+	return metric
+}
+
+// onLinkScope returns the scope of a route without gateway; IPv6 has none.
+func onLinkScope(a netip.Addr) Scope {
+	if a.Is4() {
+		return ScopeLink
+	}
+	return ScopeGlobal
+}
+
+func defaultDst(family netip.Addr) netip.Prefix {
+	if family.Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}

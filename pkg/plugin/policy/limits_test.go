@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package policy
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+const limited = `{"version": 1, "namespaces": {
+	"*": {"masters": {"ifNames": ["enp*"], "vendors": ["15b3"]}, "modes": ["bridge", "private"], "ipamTypes": ["roce-ipam"],
+		"pools": ["shared-*"], "railPools": ["compute"], "requestAddresses": false, "requestMAC": false, "hostLink": false,
+		"sysctl": ["net.ipv4.conf.IFNAME.arp_filter"], "probe": "required", "bcqueuelen": 1000, "vlans": [120, "200-299"]},
+	"nothing": {"ipamTypes": [], "pools": [], "railPools": [], "modes": [], "sysctl": []},
+	"infra": {"hostLink": true}}}`
+
+func policyOf(t *testing.T, document string) Policy {
+	t.Helper()
+	p, err := Parse("/etc/roce/policy.json", []byte(document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// allowed is what all namespaces of limited but one may have.
+func allowed() conf.Request {
+	return conf.Request{
+		Attachment: conf.Attachment{ContainerID: "c1"}, StateDir: "/run/roce", Mode: conf.Bridge, Pod: conf.Pod{Namespace: "team-a"}, BCQueueLen: 1000,
+		IPAM:   conf.IPAM{Type: conf.PoolType, Pool: "shared-1"},
+		Sysctl: []conf.Sysctl{{Tree: "ipv4/conf", Key: "arp_filter", Value: "1"}},
+		Probe:  conf.Probe{Conflict: conf.Conflict{Mode: conf.Require}, Gateway: conf.Gateway{Mode: conf.Require}},
+	}
+}
+
+func TestEachKeyLimitsANamespace(t *testing.T) {
+	t.Parallel()
+	p := policyOf(t, limited)
+	if err := p.Request(allowed()); err != nil {
+		t.Errorf("what is allowed: %v", err)
+	}
+	asked := []netip.Addr{netip.MustParseAddr("10.0.0.1")}
+	for key, change := range map[string]func(r *conf.Request){
+		`"mode": "l2" is not in modes`:                               func(r *conf.Request) { r.Mode = conf.L2 },
+		`"mode": "passthru" is not in modes`:                         func(r *conf.Request) { r.Mode = conf.Passthru },
+		`"ipam.type": "dhcp" is not in ipamTypes`:                    func(r *conf.Request) { r.IPAM = conf.IPAM{Type: "dhcp"} },
+		`"ipam.pool": "team-b" is not in pools`:                      func(r *conf.Request) { r.IPAM.Pool = "team-b" },
+		`"ipam.railPool": "storage" is not in railPools`:             func(r *conf.Request) { r.IPAM.RailPool = &conf.RailPool{Name: "storage"} },
+		`"sysctl": "net.ipv6.neigh.IFNAME.retrans" is not in sysctl`: func(r *conf.Request) { r.Sysctl = []conf.Sysctl{{Tree: "ipv6/neigh", Key: "retrans"}} },
+		`"hostLink": hostLink is false`:                              func(r *conf.Request) { r.HostLink = &conf.HostLink{} },
+		`"mac": requestMAC is false`:                                 func(r *conf.Request) { r.MAC = conf.MAC{2} },
+		`"requested address": requestAddresses is false`:             func(r *conf.Request) { r.IPAM.Requested = asked },
+		`"bcqueuelen": 1001 is more than bcqueuelen`:                 func(r *conf.Request) { r.BCQueueLen = 1001 },
+		`"probe.conflict.mode": "warn" is not in probe`:              func(r *conf.Request) { r.Probe.Conflict.Mode = conf.Warn },
+		`"probe.gateway.mode": "off" is not in probe`:                func(r *conf.Request) { r.Probe.Gateway.Mode = conf.Off },
+	} {
+		r := allowed()
+		change(&r)
+		err := p.Request(r)
+		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), `namespace "team-a"`) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", key, err)
+		}
+		r.Pod.Namespace = "infra"
+		if err := p.Request(r); err != nil {
+			t.Errorf("%s in a namespace without limits: %v", key, err)
+		}
+		r.ContainerID = ""
+		r.Pod.Namespace = ""
+		if err := p.Request(r); err != nil {
+			t.Errorf("%s: STATUS: %v", key, err)
+		}
+	}
+}
+
+func TestAnEmptyListAllowsNothing(t *testing.T) {
+	t.Parallel()
+	r := allowed()
+	r.Pod.Namespace = "nothing"
+	err := policyOf(t, limited).Request(r)
+	for _, key := range []string{"mode", "ipam.type", "ipam.pool", "sysctl"} {
+		if err == nil || !strings.Contains(err.Error(), `"`+key+`": `) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+func TestMastersOfANamespace(t *testing.T) {
+	t.Parallel()
+	p := policyOf(t, limited)
+	for _, c := range []struct {
+		namespace string
+		nic       conf.LinkName
+		vendors   []string
+		ok        bool
+	}{
+		{"team-a", "enp1s0", []string{"15b3"}, true},
+		{"team-a", "enp1s0", []string{"15b3", "15b3"}, true}, // a bond
+		{"team-a", "enp1s0", []string{"15b3", "8086"}, false},
+		{"team-a", "enp1s0", nil, false},
+		{"team-a", "eth0", []string{"15b3"}, false},
+		{"infra", "eth0", nil, true},
+	} {
+		if err := p.Master(c.namespace, c.nic, c.vendors); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestFaultsOfLimits(t *testing.T) {
+	t.Parallel()
+	_, err := Parse("/etc/roce/policy.json", []byte(`{"version": 1, "namespaces": {"a": {"pool": [], "modes": ["x"], "pools": ["[", ""], "probe": "off",
+		"bcqueuelen": -1, "vlans": [0, "9-8", "1-4095", 1.5, "x", true, {}], "masters": {"vendor": 1}, "requestMAC": "no"}, "b": 5}}`))
+	for _, text := range []string{
+		`"namespaces.a.pool": unknown key`, `"namespaces.a.modes[0]": "x"`, `"namespaces.a.pools[0]": "["`, `"namespaces.a.pools[1]": ""`, `"namespaces.a.probe": "off"`,
+		`"namespaces.a.vlans[0]": 0 is neither`, `"namespaces.a.vlans[1]": "9-8"`, `"namespaces.a.vlans[2]": "1-4095"`, `"namespaces.a.vlans[3]": 1.5`,
+		`"namespaces.a.vlans[4]": "x"`, `"namespaces.a.vlans[5]": true`, `"namespaces.a.vlans[6]": {}`,
+		`"namespaces.a.bcqueuelen": -1`, `"namespaces.a.masters.vendor": unknown key`, `"namespaces.a.requestMAC": want true or false`, `"namespaces.b": want an object`,
+	} {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("want %s: %v", text, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(limited))
+	f.Add([]byte(`{"version": 1, "stateDirs": ["/run/roce"]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := Parse("/etc/roce/policy.json", b)
+		if err == nil {
+			_ = p.Request(allowed())
+			_ = p.Master("team-a", "enp1s0", nil)
+		}
+		for _, dir := range p.StateDirs {
+			if dir == "/" || !strings.HasPrefix(dir, "/") {
+				t.Errorf("stateDirs has %q", dir)
+			}
+		}
+	})
+}
+
+func TestALinkToTheNodeNeedsAddressesOfAnAdministrator(t *testing.T) {
+	t.Parallel()
+	own, pooled := conf.IPAM{Type: conf.PoolType, Pool: "mine"}, conf.IPAM{Type: conf.PoolType, RailPool: &conf.RailPool{Name: "compute"}}
+	for _, c := range []struct {
+		name, limits string
+		ipam         conf.IPAM
+		want         bool
+	}{
+		{"own addresses", `{}`, own, false},
+		{"addresses of another plugin", `{}`, conf.IPAM{Type: "static"}, false},
+		{"addresses of a RailPool", `{}`, pooled, true},
+		{"own addresses, allowed", `{"hostLink": true}`, own, true},
+		{"addresses of a RailPool, forbidden", `{"hostLink": false}`, pooled, false},
+	} {
+		p := policyOf(t, `{"version": 1, "namespaces": {"*": `+c.limits+`}}`)
+		r := allowed()
+		r.IPAM, r.HostLink = c.ipam, &conf.HostLink{}
+		if err := p.Request(r); (err == nil) != c.want {
+			t.Errorf("%s: got %v, want it allowed: %v", c.name, err, c.want)
+		}
+		r.HostLink = nil
+		if err := p.Request(r); err != nil {
+			t.Errorf("%s, without hostLink: %v", c.name, err)
+		}
+	}
+}
+
+func TestVLANsMustBeAllowed(t *testing.T) {
+	t.Parallel()
+	other := allowed()
+	other.VLAN = 300
+	if err := policyOf(t, limited).Request(other); err == nil || !strings.Contains(err.Error(), `"vlan": "300" is not in vlans of namespace "team-a": 120, 200-299`) {
+		t.Errorf("got %v, want the VLANs that are allowed", err)
+	}
+	for id, want := range map[int]bool{0: true, 119: false, 120: true, 121: false, 199: false, 200: true, 250: true, 299: true, 300: false} {
+		r := allowed()
+		r.VLAN = id
+		if err := policyOf(t, limited).Request(r); (err == nil) != want {
+			t.Errorf("VLAN %d: %v", id, err)
+		}
+		for _, without := range []string{`{"version": 1}`, `{"version": 1, "namespaces": {"*": {"vlans": []}}}`, `{"version": 1, "namespaces": {"*": {}}}`} {
+			if err := policyOf(t, without).Request(r); (err == nil) != (id == 0) {
+				t.Errorf("VLAN %d with %s: %v", id, without, err)
+			}
+		}
+	}
+}

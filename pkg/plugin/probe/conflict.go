@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package probe
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/mdlayher/ndp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// Taken is an address of ours that another host has or wants.
+type Taken struct {
+	plan.Target
+	// By is the MAC of the other host, from its message.
+	By conf.MAC
+	// What says what was heard: "ARP reply", "ARP request", "ARP probe",
+	// "neighbour advertisement", "neighbour solicitation" or "duplicate address
+	// detection".
+	What string
+}
+
+// TakenError lists all addresses of a plan.Conflict that are taken, in the
+// order of its targets.
+type TakenError struct{ Taken []Taken }
+
+// Error names each address with interface, MAC and what was heard.
+func (e *TakenError) Error() string {
+	parts := make([]string, 0, len(e.Taken))
+	for _, t := range e.Taken {
+		parts = append(parts, fmt.Sprintf("%s is used on %s by %s (%s)", t.Addr, t.Link, t.By, t.What))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// conflict asks whether another host has or wants the targets' addresses. A
+// conflict is what RFC 5227 section 2.1.1 and RFC 4862 section 5.4 list: any
+// message of a host that has the address, and a probe of a host that asks for
+// it at the same time as we do.
+func (p *Prober) conflict(ctx context.Context, at plan.Place, op plan.Conflict) error {
+	mark, err := p.mark()
+	if err != nil {
+		return err
+	}
+	asks := make([]*ask, 0, len(op.Targets))
+	for _, t := range op.Targets {
+		a, err := conflictAsk(t, mark)
+		if err != nil {
+			return err
+		}
+		asks = append(asks, a)
+	}
+	if err := p.query(ctx, at, asks, rounds{n: op.Probes, interval: op.Interval, wait: op.Wait}); err != nil {
+		return err
+	}
+	return taken(asks)
+}
+
+// conflictAsk makes the probe of one address. Its sender is none of our
+// addresses, because that would change the neighbours' caches before we know
+// the answer.
+func conflictAsk(t plan.Target, mark []byte) (*ask, error) {
+	if err := checkTarget(t); err != nil {
+		return nil, err
+	}
+	a := &ask{target: t, about: t.Addr, claims: true}
+	if t.Addr.Is4() {
+		probe := arp{op: arpRequest, senderMAC: t.MAC, sender: netip.IPv4Unspecified(), target: t.Addr}
+		a.frame = probe.frame(mark)
+		return a, nil
+	}
+	// The owner answers to all nodes (RFC 4861 section 7.2.4), and a rival asks
+	// the solicited-node group. A link with IPv6 disabled receives these groups
+	// only if it is told to.
+	group := solicitedNode(t.Addr)
+	a.groups = []netip.Addr{group, netip.IPv6LinkLocalAllNodes()}
+	solicitation := neighbour{
+		src: netip.IPv6Unspecified(), dst: group,
+		msg: &ndp.NeighborSolicitation{
+			TargetAddress: t.Addr,
+			Options:       []ndp.Option{&ndp.RawOption{Type: optNonce, Length: 1, Value: mark}}, // RFC 7527
+		},
+	}
+	var err error
+	a.frame, err = solicitation.frame(t.MAC)
+	return a, err
+}
+
+func taken(asks []*ask) error {
+	var found []Taken
+	var addrs []string
+	hint := ""
+	for _, a := range asks {
+		if a.answer == nil {
+			continue
+		}
+		found = append(found, Taken{Target: a.target, By: a.answer.by, What: a.answer.what})
+		addrs = append(addrs, a.target.Addr.String())
+		if a.answer.by == a.target.MAC {
+			hint = fmt.Sprintf("find the other interface with our MAC %s, and change one of the two: with equal MACs, conflict probes and switches do not work", a.target.MAC)
+		}
+	}
+	if found == nil {
+		return nil
+	}
+	return &cnierr.Error{
+		Code: cnierr.AddressTaken, Op: "claim address", Subject: strings.Join(addrs, ", "), Hint: hint,
+		Err: &TakenError{Taken: found},
+	}
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mdlayher/ndp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// gateway asks for the targets' gateways. Our addresses must be on their links
+// by then, because they are the senders. Only an answer to us counts, as in
+// claim.answers: a gateway that asks or announces something may still not hear us.
+func (p *Prober) gateway(ctx context.Context, at plan.Place, op plan.Gateway) error {
+	asks := make([]*ask, 0, len(op.Targets))
+	for _, t := range op.Targets {
+		if !t.Gateway.IsValid() {
+			continue
+		}
+		a, err := gatewayAsk(t)
+		if err != nil {
+			return err
+		}
+		asks = append(asks, a)
+	}
+	err := p.query(ctx, at, asks, rounds{n: op.Attempts, interval: op.Timeout, wait: op.Timeout})
+	if err != nil {
+		return err
+	}
+	return silent(asks, op.Attempts)
+}
+
+func gatewayAsk(t plan.Target) (*ask, error) {
+	if err := checkTarget(t); err != nil {
+		return nil, err
+	}
+	if !plain(t.Gateway) || t.Gateway.Is4() != t.Addr.Is4() {
+		return nil, cnierr.New(cnierr.Bug, "ask gateway", t.Gateway.String(), "", "not of the family of %s", t.Addr)
+	}
+	a := &ask{target: t, about: t.Gateway}
+	if t.Addr.Is4() {
+		request := arp{op: arpRequest, senderMAC: t.MAC, sender: t.Addr, target: t.Gateway}
+		a.frame = request.frame(nil)
+		return a, nil
+	}
+	solicitation := neighbour{
+		src: t.Addr, dst: solicitedNode(t.Gateway),
+		msg: &ndp.NeighborSolicitation{
+			TargetAddress: t.Gateway,
+			Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: t.MAC[:]}},
+		},
+	}
+	var err error
+	a.frame, err = solicitation.frame(t.MAC)
+	return a, err
+}
+
+func silent(asks []*ask, attempts int) error {
+	var gateways, causes, commands []string
+	for _, a := range asks {
+		if a.answer != nil {
+			continue
+		}
+		t := a.target
+		what, command := "ARP requests", fmt.Sprintf("arping -I %s -s %s %s", t.Link, t.Addr, t.Gateway)
+		if t.Addr.Is6() {
+			what, command = "neighbour solicitations", fmt.Sprintf("ndisc6 -s %s %s %s", t.Addr, t.Gateway, t.Link)
+		}
+		gateways = append(gateways, t.Gateway.String())
+		cause := fmt.Sprintf("%s answered none of %d %s from %s on %s", t.Gateway, attempts, what, t.Addr, t.Link)
+		if a.other != nil {
+			cause += fmt.Sprintf(", but %s sent another frame for it (%s), which is no answer", a.other.by, a.other.what)
+		}
+		causes = append(causes, cause)
+		commands = append(commands, command)
+	}
+	if causes == nil {
+		return nil
+	}
+	return &cnierr.Error{
+		Code: cnierr.GatewaySilent, Op: "ask gateway", Subject: strings.Join(gateways, ", "),
+		Hint: fmt.Sprintf("check the gateway's address in ipam.subnets[], the VLAN and the switch port of the master; run %q in the pod's namespace to ask again; probe.gateway \"warn\" starts pods without an answer",
+			strings.Join(commands, "; ")),
+		Err: errors.New(strings.Join(causes, "; ")),
+	}
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package probe
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+func TestSilentGatewaysAreAllNamed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		answers := newMemConn(onNth(2, func(c *memConn) { c.hear(gatewayReply4()) }))
+		none := plan.Target{Link: "net3", MAC: ourMAC, Addr: ours4}
+		p, _ := memProber(map[port]*memConn{
+			{link: "net1"}: newMemConn(nil), {link: "net1", v6: true}: newMemConn(nil), {link: "net2"}: answers,
+		})
+		err := p.Do(t.Context(), plan.Op{Kind: gatewayOp(target("net1"), target6("net1"), target("net2"), none)})
+		const text = `ask gateway "172.16.11.254, fd00:11::fe": ` +
+			`172.16.11.254 answered none of 3 ARP requests from 172.16.11.5 on net1; ` +
+			`fd00:11::fe answered none of 3 neighbour solicitations from fd00:11::a:5 on net1`
+		if err == nil || err.Error() != text {
+			t.Errorf("got  %v\nwant %s", err, text)
+		}
+		var e *cnierr.Error
+		if !errors.As(err, &e) || e.Code != cnierr.GatewaySilent || !strings.Contains(e.Hint, "arping -I net1 -s 172.16.11.5 172.16.11.254") {
+			t.Errorf("got %+v, want GatewaySilent with the command in its hint", e)
+		}
+	})
+}
+
+func TestSeverityTurnsFailuresIntoWarnings(t *testing.T) {
+	t.Parallel()
+	taken := func() *memConn { return newMemConn(onNth(1, func(c *memConn) { c.hear(reply4()) })) }
+	broken := func() *memConn { return newMemConn(failNth(1, unix.ENETDOWN)) }
+	for name, c := range map[string]struct {
+		op    plan.Op
+		conn  func() *memConn
+		fails bool
+		logs  string
+		sends bool
+	}{
+		"conflict, require": {plan.Op{Kind: conflictOp(target("net1"))}, taken, true, "", true},
+		"conflict, warn":    {plan.Op{Kind: withMode(conflictOp(target("net1")), conf.Warn)}, taken, false, "used on net1 by 02:00:00:00:00:02", true},
+		"conflict, off":     {plan.Op{Kind: withMode(conflictOp(target("net1")), conf.Off)}, taken, false, "", false},
+		"link down, warn":   {plan.Op{Kind: withMode(conflictOp(target("net1")), conf.Warn)}, broken, false, "the interface is down", true},
+		"gateway, warn":     {plan.Op{Kind: plan.Gateway{Mode: conf.Warn, Attempts: 1, Targets: []plan.Target{target("net1")}}}, taken, false, "answered none of 1 ARP requests", true},
+		"gateway, off":      {plan.Op{Kind: plan.Gateway{Mode: conf.Off, Attempts: 1, Targets: []plan.Target{target("net1")}}}, taken, false, "", false},
+		"no probes, warn":   {plan.Op{Kind: plan.Conflict{Mode: conf.Warn, Targets: []plan.Target{target("net1")}}}, taken, true, "", false},
+		"no targets":        {plan.Op{Kind: conflictOp()}, taken, false, "", false},
+		"no gateways":       {plan.Op{Kind: gatewayOp(plan.Target{Link: "net1", MAC: ourMAC, Addr: ours4})}, taken, false, "", false},
+		"no announcements":  {plan.Op{Kind: plan.Announce{}}, taken, false, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				conn := c.conn()
+				p, log := memProber(map[port]*memConn{{link: "net1"}: conn})
+				if err := p.Do(t.Context(), c.op); (err != nil) != c.fails {
+					t.Errorf("got %v, want an error: %v", err, c.fails)
+				}
+				if (c.logs == "") != (log.Len() == 0) || !strings.Contains(log.String(), c.logs) {
+					t.Errorf("log %q, want %q in it", log, c.logs)
+				}
+				if c.logs != "" && !strings.Contains(log.String(), "level=WARN") {
+					t.Errorf("log %q, want a warning", log)
+				}
+				if (len(conn.sent) > 0) != c.sends {
+					t.Errorf("sent %d frames, want some: %v", len(conn.sent), c.sends)
+				}
+			})
+		})
+	}
+}
+
+func withMode(c plan.Conflict, m conf.Severity) plan.Conflict {
+	c.Mode = m
+	return c
+}
+
+func TestOperationsThatAreNotOursAreABug(t *testing.T) {
+	t.Parallel()
+	p, _ := memProber(nil)
+	calls := map[string]func(context.Context, plan.Op) error{"do": p.Do, "undo": p.Undo, "check": p.Check}
+	for name, call := range calls {
+		if err := call(t.Context(), plan.Op{Kind: plan.Up{Link: "net1"}}); cnierr.CodeOf(err) != cnierr.Bug || !strings.Contains(err.Error(), "plan.Up") {
+			t.Errorf("%s: got %v, want a bug that names the operation", name, err)
+		}
+		if name == "do" {
+			continue
+		}
+		for _, op := range plan.InPod(conflictOp(target("net1")), gatewayOp(target("net1")), plan.Announce{Targets: []plan.Target{target("net1")}}) {
+			if err := call(t.Context(), op); err != nil {
+				t.Errorf("%s %T: %v", name, op, err)
+			}
+		}
+	}
+}
+
+func TestTargetsThatNoPlanHoldsAreABug(t *testing.T) {
+	t.Parallel()
+	mapped, zoned := target("net1"), target6("net1")
+	mapped.Addr = netip.AddrFrom16(ours4.As16())
+	zoned.Addr = zoned.Addr.WithZone("net1")
+	mixed := target("net1")
+	mixed.Gateway = gateway6
+	for name, op := range map[string]plan.Op{
+		"no address":   {Kind: conflictOp(plan.Target{Link: "net1", MAC: ourMAC})},
+		"no MAC":       {Kind: conflictOp(plan.Target{Link: "net1", Addr: ours4})},
+		"no link":      {Kind: plan.Announce{Targets: []plan.Target{{MAC: ourMAC, Addr: ours4}}}},
+		"mapped":       {Kind: conflictOp(mapped)},
+		"zone":         {Kind: conflictOp(zoned)},
+		"two families": {Kind: gatewayOp(mixed)},
+	} {
+		p, _ := memProber(nil)
+		if err := p.Do(t.Context(), op); cnierr.CodeOf(err) != cnierr.Bug || err == nil {
+			t.Errorf("%s: got %v, want a bug", name, err)
+		}
+	}
+}
+
+func TestFailureToEnterIsReported(t *testing.T) {
+	t.Parallel()
+	p := &Prober{Enter: func(func() error) error { return unix.EPERM }, Rand: bytes.NewReader(make([]byte, 6))}
+	err := p.Do(t.Context(), plan.Op{Kind: conflictOp(target("net1"))})
+	if cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, unix.EPERM) {
+		t.Errorf("got %v, want the cause with code IO", err)
+	}
+}

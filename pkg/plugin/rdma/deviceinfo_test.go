@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+const infoText = `{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:0b:00.2","rdma-device":"mlx5_4"}}`
+
+// info returns the operation for a file in a folder that is not there yet, and
+// what executes it.
+func info(t *testing.T) (*Subsystem, plan.DeviceInfo) {
+	t.Helper()
+	s := New(Config{})
+	t.Cleanup(s.Close)
+	return s, plan.DeviceInfo{File: filepath.Join(t.TempDir(), "devinfo", "cni", "rail-c1_net1"), PCI: "0000:0b:00.2", Device: "mlx5_4"}
+}
+
+// holds fails the test unless a file has a text, and nothing is beside it.
+func holds(t *testing.T, path, want string) {
+	t.Helper()
+	if b, err := os.ReadFile(path); err != nil || string(b) != want {
+		t.Errorf("the file holds %q (%v), want %q", b, err, want)
+	}
+	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
+		t.Errorf("its folder has %v (%v), want the file alone", files, err)
+	}
+}
+
+func TestDeviceInfoIsWrittenAndRemoved(t *testing.T) {
+	t.Parallel()
+	s, op := info(t)
+	for range 2 {
+		if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+			t.Fatal(err)
+		}
+		holds(t, op.File, infoText)
+	}
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(op.File+".new-0123456789abcdef", []byte(`{"ty`), 0o600); err != nil { // of a process that was killed
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if files, err := os.ReadDir(filepath.Dir(op.File)); err != nil || len(files) != 0 {
+		t.Errorf("the folder has %v (%v), want nothing", files, err)
+	}
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.Damaged {
+		t.Errorf("Check of a file that is gone: %v", err)
+	}
+}
+
+func TestDeviceInfoOfTheDevicePluginStays(t *testing.T) {
+	t.Parallel()
+	s, op := info(t)
+	if err := os.MkdirAll(filepath.Dir(op.File), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const theirs = `{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:0b:00.2","vhost-net":"/dev/vhost-net"}}`
+	if err := os.WriteFile(op.File, []byte(theirs), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, op.File, theirs)
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+		t.Error(err)
+	}
+	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, op.File, theirs)
+}
+
+func TestDeviceInfoUndoneWhereNothingWasDoneIsSuccess(t *testing.T) {
+	t.Parallel()
+	s, op := info(t)
+	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDeviceInfoThatCannotBeWrittenIsAnError(t *testing.T) {
+	t.Parallel()
+	s, op := info(t)
+	folder := filepath.Dir(filepath.Dir(op.File))
+	if err := os.WriteFile(folder, nil, 0o600); err != nil { // a file where the folder should be
+		t.Fatal(err)
+	}
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want code 5", err)
+	}
+}
+
+func TestDeviceInfoIsNotWrittenThroughALink(t *testing.T) {
+	t.Parallel()
+	s, op := info(t)
+	legit := filepath.Join(t.TempDir(), "legit")
+	if err := errors.Join(os.WriteFile(legit, []byte("legit"), 0o600), os.MkdirAll(filepath.Dir(op.File), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range []string{op.File, op.File + ".roce"} {
+		if err := os.Symlink(legit, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, do := range []func(context.Context, plan.Op) error{s.Do, s.Undo} {
+		if err := do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
+			t.Errorf("behind the links: %q, %v", b, err)
+		}
+	}
+}

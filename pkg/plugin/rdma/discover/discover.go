@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package discover finds the port of an RDMA device that carries the RoCE traffic of a
+// network interface.
+//
+// It never guesses: no port, or several ports, is an error that names the candidates.
+// It opens nothing: it works on values and a file system. Package rdma uses it and
+// asks the kernel. Everything is in this file.
+package discover
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+)
+
+const finding = "find RDMA device of"
+
+// LoadDriver is the hint for a node without RDMA devices.
+const LoadDriver = `load the NIC's RDMA driver (rdma link shows its devices), or set "rdma": {"mode": "off"} if the pods need no RDMA`
+
+// Match is a port, and the link that led to it.
+type Match struct {
+	Device nldev.Device
+	Port   nldev.Port
+	Link   conf.LinkName
+}
+
+// String returns the port as rdma link takes it.
+func (m Match) String() string { return fmt.Sprintf("%s/%d", m.Device.Name, m.Port.Number) }
+
+// Port returns the port that carries the RoCE traffic of a parent. It looks at the
+// layers of the parent one after the other. It takes the port with a network
+// interface in the first layer that has any. So the device of a bond comes before the
+// devices of its slaves. Some drivers bond their ports themselves: their device names
+// one slave, and is the device of the bond. Some drivers and kernels do not tell the
+// interface of a port. If no port names an interface of the parent, related returns
+// the ports of the same hardware.
+//
+// Errors: NoRDMA when there is no port (with nldev.ErrNoDevice), when there are
+// several, and when the port does not speak RoCE.
+func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Match, error) {
+	found := inLayers(slices.DeleteFunc(slices.Clone(devices), other), parent.Layers)
+	if len(found) == 0 {
+		found = inLayers(devices, parent.Layers)
+	}
+	if len(found) == 0 {
+		found = related()
+	}
+	switch {
+	case len(found) == 0:
+		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name), LoadDriver,
+			"%w belongs to it; there are: %s", nldev.ErrNoDevice, names(devices))
+	case len(found) > 1:
+		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name),
+			"use a NIC as master that has one RDMA device; a bond has one when the driver bonds the RDMA ports too (RoCE LAG)",
+			"want exactly one, got %d: %s", len(found), strings.Join(texts(found), ", "))
+	case other(found[0].Device):
+		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name),
+			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2) and to RoCE, or use another plugin for it",
+			"%s speaks %q, not RoCE", found[0].Device.Name, found[0].Device.Protocol)
+	}
+	return found[0], nil
+}
+
+// other says whether a device is known to speak another protocol than RoCE.
+func other(d nldev.Device) bool { return d.Protocol != "" && d.Protocol != "roce" }
+
+// inLayers returns the ports of the first layer that has any.
+func inLayers(devices []nldev.Device, layers [][]int32) []Match {
+	for _, layer := range layers {
+		var out []Match
+		for _, d := range devices {
+			for _, p := range d.Ports {
+				if p.NetdevIndex != 0 && slices.Contains(layer, p.NetdevIndex) {
+					out = append(out, Match{d, p, conf.LinkName(p.Netdev)})
+				}
+			}
+		}
+		if len(out) > 0 {
+			return out
+		}
+	}
+	return nil
+}
+
+// Related returns the ports of the devices that belong to the hardware of a link, or
+// of the links below it. sysfs has these devices in the folder of the PCI or
+// auxiliary device. links is sysfs as the link's namespace sees it. all is sysfs as
+// the namespace of the devices sees it.
+func Related(devices []nldev.Device, name conf.LinkName, links, all fs.FS) []Match {
+	const maxDepth = 8 // MAX_NEST_DEV of the kernel
+	layer := []string{string(name)}
+	for range maxDepth {
+		var out []Match
+		var next []string
+		for _, l := range layer {
+			for _, d := range onDevice(l, links, all) {
+				out = append(out, onlyPort(devices, d, l, links)...)
+			}
+			next = append(next, lowers(l, links)...)
+		}
+		if len(out) > 0 {
+			return unique(out)
+		}
+		layer = next
+	}
+	return nil
+}
+
+// On returns the devices on the hardware with this name on the PCI or the auxiliary
+// bus. The name has the form of deviceID. On returns none if sysfs knows no such
+// hardware.
+func On(devices []nldev.Device, hardware string, sys fs.FS) []nldev.Device {
+	var out []nldev.Device
+	for _, bus := range []string{"pci", "auxiliary"} {
+		entries, err := fs.ReadDir(sys, path.Join("bus", bus, "devices", hardware, "infiniband"))
+		if err != nil {
+			continue // it is not on this bus, or has no RDMA device
+		}
+		for _, d := range devices {
+			if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == d.Name }) {
+				out = append(out, d)
+			}
+		}
+	}
+	return out
+}
+
+// Ports returns all ports of devices.
+func Ports(devices []nldev.Device) []Match {
+	var out []Match
+	for _, d := range devices {
+		for _, p := range d.Ports {
+			out = append(out, Match{d, p, conf.LinkName(p.Netdev)})
+		}
+	}
+	return out
+}
+
+// unique returns each port once: two links may belong to the hardware of one port.
+func unique(ms []Match) []Match {
+	slices.SortStableFunc(ms, func(a, b Match) int { return strings.Compare(a.String(), b.String()) })
+	return slices.CompactFunc(ms, func(a, b Match) bool { return a.String() == b.String() })
+}
+
+// onDevice returns the names of the RDMA devices of a link's hardware.
+func onDevice(link string, links, all fs.FS) []string {
+	dir := "class/net/" + link + "/device"
+	id, err := fs.ReadLink(links, dir)
+	if err != nil {
+		return nil // it has no hardware
+	}
+	bus, err := fs.ReadLink(links, dir+"/subsystem")
+	if err != nil {
+		return nil
+	}
+	entries, err := fs.ReadDir(all, path.Join("bus", path.Base(bus), "devices", path.Base(id), "infiniband"))
+	if err != nil {
+		return nil // it has no RDMA device, or the device is in another namespace
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// onlyPort returns the port of a device that belongs to a link. If there are several,
+// it is the one with the link's number on the hardware (dev_port), as with mlx4.
+func onlyPort(devices []nldev.Device, name, link string, links fs.FS) []Match {
+	for _, d := range devices {
+		if d.Name != name || len(d.Ports) == 0 {
+			continue
+		}
+		p := 0
+		if len(d.Ports) > 1 {
+			n, err := strconv.Atoi(text(links, "class/net/"+link+"/dev_port"))
+			if err != nil || n >= len(d.Ports) {
+				return nil
+			}
+			p = n
+		}
+		return []Match{{d, d.Ports[p], conf.LinkName(link)}}
+	}
+	return nil
+}
+
+// lowers returns the links directly below a link (netdev_adjacent_sysfs_add).
+func lowers(link string, links fs.FS) []string {
+	entries, err := fs.ReadDir(links, "class/net/"+link)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		if name, ok := strings.CutPrefix(e.Name(), "lower_"); ok {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// text returns the text of a file of sysfs, "" if it cannot be read.
+func text(sys fs.FS, name string) string {
+	b, err := fs.ReadFile(sys, name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func texts(ms []Match) []string {
+	var out []string
+	for _, m := range ms {
+		s := m.String()
+		if m.Link != "" {
+			s += " on " + string(m.Link)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// maxNames limits what an error lists, because the error is shown in an event of the
+// pod.
+const maxNames = 12
+
+func names(devices []nldev.Device) string {
+	out := texts(Ports(devices))
+	if len(out) == 0 {
+		return "none"
+	}
+	if more := len(out) - maxNames; more > 0 {
+		out = append(out[:maxNames], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, ", ")
+}
+
+// Hardware returns the bus of a device's hardware and its name there:
+// "pci", "0000:0b:00.0"; "" and "" if it has none.
+func Hardware(sys fs.FS, device string) (bus, name string) {
+	dir := "class/infiniband/" + device + "/device"
+	id, err := fs.ReadLink(sys, dir)
+	if err != nil {
+		return "", ""
+	}
+	subsystem, err := fs.ReadLink(sys, dir+"/subsystem")
+	if err != nil {
+		return "", ""
+	}
+	return path.Base(subsystem), path.Base(id)
+}
+
+// File is a file that programs open to use a device.
+type File struct {
+	Name   string // in /dev/infiniband, such as "uverbs1"
+	Device string // its RDMA device; several devices of the node can have one name
+	Dir    string // its folder in sysfs
+}
+
+// Files returns the files for programs of all RDMA devices of the node. Every namespace
+// sees them, also those of devices that pods have.
+func Files(sys fs.FS) []File {
+	names, err := fs.Glob(sys, "class/infiniband_verbs/*/ibdev")
+	if err != nil {
+		return nil // the pattern is right: there are none
+	}
+	out := make([]File, 0, len(names))
+	for _, name := range names {
+		dir := path.Dir(name)
+		out = append(out, File{Name: path.Base(dir), Device: text(sys, name), Dir: dir})
+	}
+	return out
+}
+
+// Function returns the address of the PCI function of a device, or else that of the
+// link that the device belongs to. It returns "" if neither has one. The address is
+// in the paths of sysfs: "../../devices/pci0000:00/0000:00:03.0/virtio2/net/ens1".
+func Function(sys fs.FS, device string, link conf.LinkName) string {
+	for _, name := range []string{"class/infiniband/" + device, "class/net/" + string(link)} {
+		at, err := fs.ReadLink(sys, name)
+		if err != nil {
+			continue // it has no link, or the link is in another namespace
+		}
+		for _, folder := range slices.Backward(strings.Split(at, "/")) {
+			if isFunction(folder) {
+				return folder
+			}
+		}
+	}
+	return ""
+}
+
+// isFunction says whether a name is a PCI address: 0000:0b:00.2. The name of a host
+// bridge, pci0000:00, is none.
+func isFunction(name string) bool {
+	var domain, bus, device, function uint32
+	n, err := fmt.Sscanf(name, "%x:%x:%x.%x", &domain, &bus, &device, &function)
+	return err == nil && n == 4
+}

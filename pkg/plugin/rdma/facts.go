@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"context"
+	"io/fs"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+)
+
+// Facts returns the RDMA device behind a parent, and how the node shares devices. The
+// parent is in the pod's namespace if inPod is true. Facts changes nothing. It fails
+// if ADD would fail later, when an address is already leased.
+//
+// Facts needs two netlink round trips for all parents of a namespace. This does not
+// depend on the number of devices and the size of their GID tables (see
+// nldev.Conn.System). For each parent it reads two links of sysfs. In exclusive mode
+// it also reads the two settings that a move loses.
+//
+// Errors: RDMAMode when the request contradicts the mode of the node. NoRDMA when
+// there is no device (with ErrNoDevice), when there are several, when the device does
+// not speak RoCE, or when its port is not active.
+func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error) {
+	at := Host
+	if inPod {
+		at = Pod
+	}
+	sys, err := s.survey(ctx, at)
+	if err != nil {
+		return plan.RDMA{}, err
+	}
+	if err := fits(want.Mode, sys.Exclusive); err != nil {
+		return plan.RDMA{}, err
+	}
+	m, err := s.find(sys, at, at, parent)
+	if noDevice(err) && inPod && sys.Exclusive {
+		at = Host // where a device is that no pod has yet
+		if sys, err = s.survey(ctx, at); err != nil {
+			return plan.RDMA{}, err
+		}
+		m, err = s.find(sys, Pod, at, parent)
+	}
+	if err != nil {
+		return plan.RDMA{}, err
+	}
+	return s.describe(m, at, sys.Exclusive)
+}
+
+// survey returns the RDMA devices that a namespace sees, as they were when Facts
+// first looked.
+func (s *Subsystem) survey(ctx context.Context, at Side) (nldev.System, error) {
+	if s.surveyed[at] == nil {
+		sys, err := s.System(ctx, at)
+		if err != nil {
+			return nldev.System{}, err
+		}
+		s.surveyed[at] = &sys
+	}
+	return *s.surveyed[at], nil
+}
+
+// Mode fails when a request contradicts how the system shares devices: RDMAMode,
+// NoRDMA on a kernel without RDMA.
+func (s *Subsystem) Mode(ctx context.Context, want conf.RDMAMode) error {
+	sys, err := s.survey(ctx, Host)
+	if err != nil {
+		return err
+	}
+	return fits(want, sys.Exclusive)
+}
+
+// find returns the port of a parent, among the devices that the namespace at sees.
+// The parent is in the namespace links. If the parent names hardware that has
+// devices, find looks only at these devices.
+func (s *Subsystem) find(sys nldev.System, links, at Side, parent plan.Link) (discover.Match, error) {
+	var failed error
+	fallback := func() []discover.Match {
+		var trees [2]fs.FS
+		for i, side := range []Side{links, at} {
+			if trees[i], failed = s.files(side); failed != nil {
+				return nil
+			}
+		}
+		return discover.Related(sys.Devices, parent.Name, trees[0], trees[1])
+	}
+	if links != at {
+		parent.Layers = nil // indexes of another namespace
+	}
+	devices := sys.Devices
+	if parent.Device != "" {
+		files, err := s.files(at)
+		if err != nil {
+			return discover.Match{}, err
+		}
+		if on := discover.On(devices, parent.Device, files); len(on) > 0 {
+			devices = on
+			fallback = func() []discover.Match { return discover.Ports(on) }
+		}
+	}
+	m, err := discover.Port(devices, parent, fallback)
+	if failed != nil {
+		return discover.Match{}, failed
+	}
+	return m, err
+}
+
+// describe returns the facts of a port.
+func (s *Subsystem) describe(m discover.Match, at Side, exclusive bool) (plan.RDMA, error) {
+	files, err := s.files(at)
+	if err != nil {
+		return plan.RDMA{}, err
+	}
+	if err := s.usable(m.Device, m.Port, at); err != nil {
+		return plan.RDMA{}, err
+	}
+	out := plan.RDMA{Exclusive: exclusive, Device: plan.RDMADevice{
+		Name: m.Device.Name, Index: m.Device.Index, GUID: m.Device.GUID, Port: m.Port.Number, Link: m.Link,
+	}}
+	switch bus, name := discover.Hardware(files, m.Device.Name); bus {
+	case "pci":
+		out.Device.PCI, out.Function = name, name
+	case "auxiliary":
+		out.Device.Auxiliary = name
+	}
+	if out.Function == "" {
+		out.Function = discover.Function(files, m.Device.Name, m.Link)
+	}
+	if !exclusive {
+		return out, nil
+	}
+	out.UVerbs = s.uverbs(m.Device.Name)
+	if out.TOS, err = s.tos(at, out.Device); err != nil {
+		return plan.RDMA{}, err
+	}
+	out.TrafficClass, err = s.trafficClass(at, out.Device)
+	return out, err
+}
+
+// fits refuses a request that contradicts how the system shares devices.
+func fits(want conf.RDMAMode, exclusive bool) error {
+	have := conf.RDMAShared
+	if exclusive {
+		have = conf.RDMAExclusive
+	}
+	if want == conf.RDMAAuto || want == "" || want == have {
+		return nil
+	}
+	return cnierr.New(cnierr.RDMAMode, "use RDMA mode", string(want), setMode(want), "the node's is %q", have)
+}
+
+// setMode returns how to change the mode of a node.
+func setMode(to conf.RDMAMode) string {
+	n := "1"
+	if to == conf.RDMAExclusive {
+		n = "0"
+	}
+	return "set the node's mode: rdma system set netns " + string(to) +
+		", which works only while no other network namespace exists; options ib_core netns_mode=" + n +
+		" in a file of /etc/modprobe.d makes it last; or set rdma.mode to auto"
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+)
+
+// Indexes of the links of the tests of discovery.
+const (
+	r0, r1, bond, vlan, vlanOnBond = 2, 3, 4, 5, 6
+)
+
+func TestFactsFindTheDeviceOfAParent(t *testing.T) {
+	t.Parallel()
+	plain := [][]int32{{r0}}
+	bonded := [][]int32{{bond}, {r0, r1}}
+	siw := func(d *hca) *hca { d.Protocol = "iw"; return d }
+	silent := func(d *hca) *hca { d.Ports[0].NetdevIndex, d.Ports[0].Netdev = 0, ""; return d }
+	rxe0, rxe1 := roce(0, "rxe0", r0, "r0"), roce(1, "rxe1", r1, "r1")
+	pciDevice := fstest.MapFS{
+		"class/net/parent/device":                              symlink("../../../devices/0000:0b:00.0"),
+		"devices/0000:0b:00.0/subsystem":                       symlink("../../bus/pci"),
+		"bus/pci/devices/0000:0b:00.0/infiniband/mlx5_0/state": {},
+	}
+	onBond := fstest.MapFS{
+		"class/net/parent/lower_r0":                            symlink("../r0"),
+		"class/net/parent/lower_r1":                            symlink("../r1"),
+		"class/net/r1/device":                                  symlink("../../../devices/0000:0b:00.1"),
+		"devices/0000:0b:00.1/subsystem":                       symlink("../../bus/pci"),
+		"class/net/r1/dev_port":                                {Data: []byte("1\n")},
+		"bus/pci/devices/0000:0b:00.1/infiniband/mlx5_0/state": {},
+	}
+	twoPorts := silent(roce(0, "mlx5_0", 0, ""))
+	twoPorts.Ports = append(twoPorts.Ports, nldev.Port{Number: 2, State: nldev.Active})
+	oldKernel := roce(0, "rxe0", r0, "r0")
+	oldKernel.Protocol = ""
+	down := roce(0, "rxe0", r0, "r0")
+	down.Ports[0].State = nldev.Down
+
+	for _, c := range []struct {
+		name    string
+		layers  [][]int32
+		devices []*hca
+		sys     fstest.MapFS
+		want    string // device/port and link, or what the error says
+	}{
+		{"a NIC", plain, []*hca{rxe1, rxe0}, nil, "rxe0/1 r0"},
+		{"a NIC of none", [][]int32{{9}}, []*hca{rxe0, rxe1}, nil, "!no RDMA device belongs to it; there are: rxe0/1 on r0, rxe1/1 on r1"},
+		{"a VLAN", [][]int32{{vlan}, {r0}}, []*hca{rxe0, rxe1}, nil, "rxe0/1 r0"},
+		{"a bond with a device", bonded, []*hca{rxe0, rxe1, roce(2, "rxeb", bond, "bond0")}, nil, "rxeb/1 bond0"},
+		{"a bond with a device that names a slave", bonded, []*hca{roce(2, "mlx5_bond_0", r1, "r1")}, nil, "mlx5_bond_0/1 r1"},
+		{"a bond with a device for each slave", bonded, []*hca{rxe0, rxe1}, nil, "!want exactly one, got 2: rxe0/1 on r0, rxe1/1 on r1"},
+		{"a VLAN on a bond", [][]int32{{vlanOnBond}, {bond}, {r0, r1}}, []*hca{roce(2, "mlx5_bond_0", r1, "r1")}, nil, "mlx5_bond_0/1 r1"},
+		{"a NIC with another protocol too", plain, []*hca{siw(roce(7, "siw0", r0, "r0")), rxe0}, nil, "rxe0/1 r0"},
+		{"a bond with another protocol", bonded, []*hca{siw(roce(7, "siw0", bond, "bond0")), rxe0}, nil, "rxe0/1 r0"},
+		{"a NIC with another protocol only", plain, []*hca{siw(roce(7, "siw0", r0, "r0"))}, nil, `!siw0 speaks "iw", not RoCE`},
+		{"a NIC with two devices", plain, []*hca{rxe0, roce(7, "mlx5_0", r0, "r0")}, nil, "!got 2: rxe0/1 on r0, mlx5_0/1 on r0"},
+		{"a driver that names no interface", plain, []*hca{silent(roce(0, "mlx5_0", 0, "")), rxe1}, pciDevice, "mlx5_0/1 parent"},
+		{"a bond of it, of a device with two ports", bonded, []*hca{twoPorts}, onBond, "mlx5_0/2 r1"},
+		{"an interface behind the last port", bonded, []*hca{twoPorts}, merge(onBond, fstest.MapFS{
+			"class/net/r1/dev_port": {Data: []byte("2\n")},
+		}), "!no RDMA device belongs to it"},
+		{"a bond of two interfaces of one port's hardware", bonded, []*hca{silent(roce(0, "mlx5_0", 0, ""))}, merge(onBond, fstest.MapFS{
+			"class/net/r0/device": symlink("../../../devices/0000:0b:00.1"),
+		}), "mlx5_0/1 r0"},
+		{"a device that another namespace has", plain, nil, pciDevice, "!no RDMA device belongs to it; there are: none"},
+		{
+			"a kernel that does not tell protocols", plain,
+			[]*hca{oldKernel},
+			merge(sysfs("rxe0", ""), fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("Ethernet\n")}}),
+			"rxe0/1 r0",
+		},
+		{
+			"a port with RoCE off", plain,
+			[]*hca{oldKernel},
+			fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("Ethernet\n")}},
+			"!RoCE is off: the port has no GID table",
+		},
+		{
+			"InfiniBand of such a kernel", plain,
+			[]*hca{oldKernel},
+			merge(sysfs("rxe0", ""), fstest.MapFS{"class/infiniband/rxe0/ports/1/link_layer": {Data: []byte("InfiniBand\n")}}),
+			"!its link layer is InfiniBand",
+		},
+		{"a port that is down", plain, []*hca{down}, nil, "!its state is DOWN, want ACTIVE"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := (&node{devices: c.devices}).subsystem(t, c.sys)
+			got, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, plan.Link{Name: "parent", Layers: c.layers}, false)
+			part, fails := strings.CutPrefix(c.want, "!")
+			text := portName(got.Device) + " " + string(got.Device.Link)
+			switch {
+			case fails && (cnierr.CodeOf(err) != cnierr.NoRDMA || !strings.Contains(err.Error(), part)):
+				t.Errorf("got %v, want 103 with %q", err, part)
+			case fails && errors.Is(err, ErrNoDevice) != strings.HasPrefix(part, "no RDMA device"):
+				t.Errorf("%v: ErrNoDevice is for those that may be in a pod", err)
+			case !fails && (err != nil || text != c.want):
+				t.Errorf("got %s, %v, want %s", text, err, c.want)
+			}
+		})
+	}
+}
+
+func TestFactsHaveIndexGUIDAndPCIAddress(t *testing.T) {
+	t.Parallel()
+	sys := fstest.MapFS{
+		"class/infiniband/mlx5_0/device": symlink("../../../devices/0000:0b:00.0"),
+		"devices/0000:0b:00.0/subsystem": symlink("../../bus/pci"),
+	}
+	s := (&node{devices: []*hca{roce(7, "mlx5_0", r0, "r0")}}).subsystem(t, sys)
+	got, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAShared}, plan.Link{Layers: [][]int32{{r0}}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := plan.RDMA{Device: plan.RDMADevice{Name: "mlx5_0", Index: 7, GUID: "5054:00ff:fe00:0007", Port: 1, Link: "r0", PCI: "0000:0b:00.0"}, Function: "0000:0b:00.0"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestFactsHaveTheFunctionBelowADevice has devices that are not on the PCI bus
+// themselves.
+func TestFactsHaveTheFunctionBelowADevice(t *testing.T) {
+	t.Parallel()
+	sys := fstest.MapFS{
+		"class/infiniband/rxe0":   symlink("../../devices/virtual/infiniband/rxe0"),
+		"class/infiniband/rxe1":   symlink("../../devices/virtual/infiniband/rxe1"),
+		"class/infiniband/mlx5_6": symlink("../../devices/pci0000:00/0000:00:01.0/0000:0a:00.1/mlx5_core.sf.4/infiniband/mlx5_6"),
+		"class/net/r0":            symlink("../../devices/pci0000:00/10000:03:00.0/virtio2/net/r0"),
+		"class/net/bond0":         symlink("../../devices/virtual/net/bond0"),
+	}
+	for want, d := range map[string]*hca{
+		"rxe0 10000:03:00.0":  roce(0, "rxe0", r0, "r0"),
+		"rxe1 ":               roce(1, "rxe1", bond, "bond0"),
+		"mlx5_6 0000:0a:00.1": roce(2, "mlx5_6", r0, "eth0"),
+		"mlx5_7 ":             roce(3, "mlx5_7", r0, ""), // sysfs has neither
+	} {
+		s := (&node{devices: []*hca{d}}).subsystem(t, sys)
+		got, err := s.Facts(t.Context(), conf.RDMA{}, plan.Link{Layers: [][]int32{{d.Ports[0].NetdevIndex}}}, false)
+		if have := got.Device.Name + " " + got.Function; err != nil || have != want || got.Device.PCI != "" {
+			t.Errorf("got %s, %+v, %v, want %s", have, got, err, want)
+		}
+	}
+}
+
+func TestModeMustFitTheRequest(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		want      conf.RDMAMode
+		exclusive bool
+		hint      string // "": it fits
+	}{
+		{conf.RDMAAuto, false, ""},
+		{conf.RDMAAuto, true, ""},
+		{conf.RDMAShared, false, ""},
+		{conf.RDMAExclusive, true, ""},
+		{conf.RDMAShared, true, "options ib_core netns_mode=1"},
+		{conf.RDMAExclusive, false, "options ib_core netns_mode=0"},
+	} {
+		s := (&node{exclusive: c.exclusive, devices: []*hca{roce(0, "rxe0", r0, "r0")}}).subsystem(t, fstest.MapFS{})
+		got, err := s.Facts(t.Context(), conf.RDMA{Mode: c.want}, plan.Link{Layers: [][]int32{{r0}}}, false)
+		switch {
+		case c.hint == "" && (err != nil || got.Exclusive != c.exclusive):
+			t.Errorf("%s, exclusive %t: got %+v, %v", c.want, c.exclusive, got, err)
+		case c.hint != "" && (cnierr.CodeOf(err) != cnierr.RDMAMode || !strings.Contains(hintOf(err), c.hint) ||
+			!strings.Contains(hintOf(err), "rdma system set netns "+string(c.want))):
+			t.Errorf("%s, exclusive %t: got %v, hint %q", c.want, c.exclusive, err, hintOf(err))
+		}
+	}
+}
+
+func TestFactsOfAKernelWithoutRDMA(t *testing.T) {
+	t.Parallel()
+	s := (&node{noRDMA: true}).subsystem(t, fstest.MapFS{})
+	_, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, plan.Link{Name: "r0"}, false)
+	if cnierr.CodeOf(err) != cnierr.NoRDMA || !errors.Is(err, ErrNoDevice) || !strings.Contains(hintOf(err), "mode") {
+		t.Errorf("got %v, hint %q", err, hintOf(err))
+	}
+}
+
+// TestDeviceOfAParentInThePodIsFoundInTheHost is a virtual function.
+// Another plugin moved its interface into the pod. Its RDMA device is still in the host.
+func TestDeviceOfAParentInThePodIsFoundInTheHost(t *testing.T) {
+	t.Parallel()
+	sys := fstest.MapFS{"bus/pci/devices/0000:0b:00.2/infiniband/mlx5_3/state": {}}
+	n := &node{exclusive: true, devices: []*hca{roce(0, "mlx5_0", r0, "r0"), roce(3, "mlx5_3", 0, "")}}
+	n.withSettings(t, "mlx5_3", "0", "")
+	link(t, filepath.Join(n.files, "sysfs/class/net/vf0/device"), "../../../devices/0000:0b:00.2")
+	link(t, filepath.Join(n.files, "sysfs/devices/0000:0b:00.2/subsystem"), "../../bus/pci")
+	s := n.subsystem(t, sys)
+	got, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, plan.Link{Name: "vf0", Layers: [][]int32{{r0}}}, true)
+	if err != nil || got.Device.Name != "mlx5_3" {
+		t.Errorf("got %+v, %v, want mlx5_3, whatever has the index of vf0 in the host", got.Device, err)
+	}
+}
+
+// TestDeviceIDNamesTheHardware has several devices, and a link that none of
+// them tells to be its own.
+func TestDeviceIDNamesTheHardware(t *testing.T) {
+	t.Parallel()
+	sys := fstest.MapFS{
+		"bus/pci/devices/10000:0b:00.2/infiniband/mlx5_3/state":        {},
+		"bus/pci/devices/0000:0c:00.0/infiniband/mlx5_4/state":         {},
+		"bus/pci/devices/0000:0c:00.0/infiniband/mlx5_5/state":         {},
+		"bus/pci/devices/0000:0d:00.0/net/eth1/mtu":                    {},
+		"bus/auxiliary/devices/mlx5_core.sf.4/infiniband/mlx5_6/state": {},
+		"class/infiniband/mlx5_6/device":                               symlink("../../../devices/mlx5_core.sf.4"),
+		"devices/mlx5_core.sf.4/subsystem":                             symlink("../../bus/auxiliary"),
+	}
+	var devices []*hca
+	for i := range 7 {
+		devices = append(devices, roce(uint32(i), fmt.Sprintf("mlx5_%d", i), 0, ""))
+	}
+	devices[5].Ports[0].NetdevIndex = r1
+	for _, c := range []struct {
+		id     string
+		layers [][]int32
+		want   string // or what the error says
+	}{
+		{"10000:0b:00.2", nil, "mlx5_3"},
+		{"mlx5_core.sf.4", nil, "mlx5_6"},
+		{"0000:0c:00.0", [][]int32{{r1}}, "mlx5_5"},
+		{"0000:0c:00.0", nil, "want exactly one, got 2: mlx5_4/1, mlx5_5/1"},
+		{"0000:0d:00.0", [][]int32{{r1}}, "mlx5_5"}, // as of a bond: its device is another function's
+		{"0000:0d:00.0", nil, "no RDMA device"},
+	} {
+		s := (&node{devices: devices}).subsystem(t, sys)
+		got, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, plan.Link{Name: "net1", Device: c.id, Layers: c.layers}, false)
+		if err != nil && !strings.Contains(err.Error(), c.want) || err == nil && got.Device.Name != c.want {
+			t.Errorf("%s: got %+v, %v, want %s", c.id, got.Device, err, c.want)
+		}
+		if c.want == "mlx5_6" && (got.Device.Auxiliary != c.id || got.Device.PCI != "") {
+			t.Errorf("%s is told as %+v", c.id, got.Device)
+		}
+	}
+}
+
+func link(t *testing.T, name, target string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestErrorsListOnlySomeDevices(t *testing.T) {
+	t.Parallel()
+	var devices []*hca
+	for i := range 40 {
+		devices = append(devices, roce(uint32(i), fmt.Sprintf("mlx5_%d", i), int32(100+i), fmt.Sprintf("vf%d", i)))
+	}
+	s := (&node{devices: devices}).subsystem(t, fstest.MapFS{})
+	_, err := s.Facts(t.Context(), conf.RDMA{Mode: conf.RDMAAuto}, plan.Link{Name: "r0", Layers: [][]int32{{r0}}}, false)
+	if err == nil || !strings.HasSuffix(err.Error(), "mlx5_11/1 on vf11, and 28 more") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+)
+
+// move executes plan.Move.
+type move struct {
+	*Subsystem
+	op plan.Move
+}
+
+const moving = "move RDMA device"
+
+func (m move) do(ctx context.Context) error {
+	release, err := m.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	host, err := m.System(ctx, Host)
+	if err != nil {
+		return err
+	}
+	if !host.Exclusive {
+		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name, setMode(conf.RDMAExclusive), "the node shares its devices: each namespace has all of them")
+	}
+	d, ok := match(host, m.op.Device)
+	if !ok {
+		return m.again(ctx)
+	}
+	if err = m.give(ctx, d.Index); err != nil {
+		return errors.Join(err, m.home(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+func (m move) lock(ctx context.Context) (release func(), err error) {
+	if m.c.Lock == nil {
+		return func() {}, nil
+	}
+	return m.c.Lock(ctx)
+}
+
+// again finishes a move that an earlier call began.
+func (m move) again(ctx context.Context) error {
+	d, err := m.device(ctx, Pod, m.op.Device)
+	if noDevice(err) {
+		return m.elsewhere(ctx, moving, inAnother, err)
+	}
+	if err == nil {
+		err = m.rename(ctx, Pod, d)
+	}
+	if err != nil {
+		return err
+	}
+	return m.settle()
+}
+
+// rename gives the device its own name back if it has another one.
+func (m move) rename(ctx context.Context, at Side, d nldev.Device) error {
+	if d.Name == m.op.Device.Name {
+		return nil
+	}
+	c, err := m.conn(at)
+	if err == nil {
+		err = c.Rename(ctx, d.Index, m.op.Device.Name)
+	}
+	return classify("restore name of RDMA device", d.Name, err)
+}
+
+// give moves the device from the host to the pod, and checks that the pod has it.
+func (m move) give(ctx context.Context, index uint32) error {
+	// A driver may refuse to set it from the pod's namespace.
+	if m.op.TrafficClass != nil {
+		if err := m.setTrafficClass(m.op.Device, *m.op.TrafficClass); err != nil {
+			return err
+		}
+	}
+	if err := m.send(ctx, index, Host, Pod); err != nil {
+		return m.refused(ctx, err)
+	}
+	if _, err := m.device(ctx, Pod, m.op.Device); err != nil {
+		return err
+	}
+	if err := m.renumbered(); err != nil {
+		return err
+	}
+	return m.settle()
+}
+
+// settle sets what the kernel forgets on a move. After a move the value is 0.
+func (m move) settle() error {
+	if m.op.TOS == nil || *m.op.TOS == 0 {
+		return nil
+	}
+	return m.setTOS(Pod, m.op.Device, *m.op.TOS)
+}
+
+// send moves the device from one namespace to the other. It uses the current index of
+// the device.
+func (m move) send(ctx context.Context, index uint32, from, to Side) error {
+	var fd int
+	err := m.at(to, func() (err error) {
+		fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written to it
+	c, err := m.conn(from)
+	if err != nil {
+		return err
+	}
+	return m.at(from, func() error { return c.SetNetns(ctx, index, fd) })
+}
+
+// refused returns the error for a move that the kernel refused.
+func (m move) refused(ctx context.Context, err error) error {
+	switch {
+	case noDevice(err):
+		return m.elsewhere(ctx, moving, inAnother, err)
+	case errors.Is(err, unix.EBUSY):
+		return cnierr.New(cnierr.RDMAHeld, moving, m.op.Device.Name, "end the programs that use it: rdma resource show qp link "+shell.Word(portName(m.op.Device)), "%w", err)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return cnierr.New(cnierr.RDMAMode, moving, m.op.Device.Name,
+			"share devices on this node: rdma system set netns shared, which works only while no other network namespace exists",
+			"its driver cannot take it away from programs that use it (disassociate_ucontext): %w", err)
+	}
+	return classify(moving, m.op.Device.Name, err)
+}
+
+const inAnother = "look for it in the other pods: ip netns exec NAME rdma dev; one pod can have it at a time"
+
+// elsewhere returns the error for a device that is in neither namespace.
+func (m move) elsewhere(ctx context.Context, action, hint string, err error) error {
+	if !m.exists(ctx) {
+		return err
+	}
+	return cnierr.New(cnierr.RDMAHeld, action, m.op.Device.Name, hint,
+		"it is neither in the namespace of the host nor in that of the pod: %w", err)
+}
+
+// seek returns how to find a device in other namespaces, and how to bring it back
+// from there. rdma(8) looks for every name in /run/netns, and has no name for the
+// host's namespace.
+func (m move) seek() string {
+	return shell.Command("look for it in the other namespaces: ip netns exec NAME rdma dev; its name may differ; it comes back when that namespace ends, or with "+
+		"ip netns exec NAME rdma dev set %s netns ../../proc/1/ns/net", m.op.Device.Name)
+}
+
+// check says where the device is if it is not in the pod, and which of its settings
+// are different.
+func (m move) check(ctx context.Context) error {
+	const action = "check RDMA device"
+	d, err := m.device(ctx, Pod, m.op.Device)
+	if noDevice(err) {
+		return m.checkHost(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if d.Name != m.op.Device.Name {
+		return damaged(action, m.op.Device.Name, []string{m.rdma(Pod, "dev set %s name %s", d.Name, m.op.Device.Name)},
+			"it has another name in the pod, %q", d.Name)
+	}
+	return errors.Join(m.sameFile(), m.checkSettings(action))
+}
+
+func (m move) checkHost(ctx context.Context) error {
+	const action = "check RDMA device"
+	d, err := m.device(ctx, Host, m.op.Device)
+	switch {
+	case noDevice(err):
+		return cnierr.New(cnierr.Damaged, action, m.op.Device.Name, m.seek()+"; then delete the pod",
+			"it is neither in the pod nor in the host: %w", err)
+	case err != nil:
+		return err
+	}
+	back := m.op
+	back.Device.Name = d.Name
+	return damaged(action, m.op.Device.Name, plan.OnHost(back).Commands(m.netns()), "it is in the host's namespace, not in the pod's")
+}
+
+func (m move) checkSettings(action string) error {
+	d := m.op.Device
+	if want := m.op.TOS; want != nil {
+		have, err := m.tos(Pod, d)
+		if err != nil {
+			return err
+		}
+		if have != nil && *have != *want {
+			fix := plan.Exec(m.netns()) + shell.Command(" cma_roce_tos -d %s -p %d -t %d", d.Name, d.Port, *want)
+			return damaged(action, d.Name, []string{fix}, "its RoCE ToS is %d, want %d", *have, *want)
+		}
+	}
+	if want := m.op.TrafficClass; want != nil {
+		have, err := m.trafficClass(Pod, d)
+		if err != nil {
+			return err
+		}
+		if have != nil && *have != *want {
+			return damaged(action, d.Name, []string{"delete the pod: it can be set only in the host"},
+				"its traffic class is %d, want %d", *have, *want)
+		}
+	}
+	return nil
+}
+
+// inHost returns the device in the host's namespace. It is the same device, or a
+// device with its name on the same hardware: the driver made that one after the
+// device that moved was gone. The name alone is not enough. Since Linux 7.3 names are
+// unique only in a namespace (__alloc_name_id), so a device that is made while a pod
+// has mlx5_0 gets that name too.
+func (m move) inHost(ctx context.Context) (nldev.Device, error) {
+	d, err := m.device(ctx, Host, m.op.Device)
+	if !noDevice(err) {
+		return d, err
+	}
+	sys, listErr := m.System(ctx, Host)
+	if listErr != nil {
+		return nldev.Device{}, listErr
+	}
+	for _, d := range sys.Devices {
+		if d.Name == m.op.Device.Name && m.sameHardware() {
+			return d, nil
+		}
+	}
+	return nldev.Device{}, err
+}
+
+// sameHardware says whether the host's device with this name is on the same hardware
+// as the device that moved.
+func (m move) sameHardware() bool {
+	d := m.op.Device
+	bus, name := discover.Hardware(m.c.Sys, d.Name)
+	return bus == "pci" && name == d.PCI || bus == "auxiliary" && name == d.Auxiliary
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package nldev
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/nlsock"
+)
+
+// recording answers as a kernel did that was recorded: a file with a line for
+// each message, "device" and "port" in the order in which they came, and "sys".
+type recording struct {
+	devices, ports [][]byte
+	sys            []byte
+	failed         map[int]error // instead of the answer about the port of this place
+	trips          int
+	largest        int
+	sent           []nlsock.Request
+}
+
+func load(t *testing.T, name string) *recording {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r := &recording{failed: map[int]error{}}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		kind, data, _ := strings.Cut(lines.Text(), " ")
+		b, err := hex.DecodeString(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch kind {
+		case "device":
+			r.devices = append(r.devices, b)
+		case "port":
+			r.ports = append(r.ports, b)
+		case "sys":
+			r.sys = b
+		}
+	}
+	return r
+}
+
+func (r *recording) Close() {}
+
+func (r *recording) Dump(_ context.Context, req nlsock.Request) ([][]byte, error) {
+	r.trips++
+	r.sent = append(r.sent, req)
+	return r.devices, nil
+}
+
+func (r *recording) Exchange(_ context.Context, reqs ...nlsock.Request) ([]nlsock.Reply, error) {
+	r.trips++
+	r.largest = max(r.largest, len(reqs))
+	var out []nlsock.Reply
+	for _, req := range reqs {
+		r.sent = append(r.sent, req)
+		switch req.Type {
+		case client | cmdSysGet:
+			out = append(out, nlsock.Reply{Rows: [][]byte{r.sys}})
+		case client | cmdPortGet:
+			i := len(r.sent) - 3 // after the dump and the mode
+			out = append(out, nlsock.Reply{Rows: [][]byte{r.ports[i]}, Err: r.failed[i]})
+		}
+	}
+	return out, nil
+}
+
+func TestRecordedKernelsAreRead(t *testing.T) {
+	t.Parallel()
+	port := func(index int32, name string) []Port {
+		return []Port{{Number: 1, State: Active, PhysState: 5, NetdevIndex: index, Netdev: name}}
+	}
+	want := System{Devices: []Device{
+		{Index: 0, Name: "rxe0", GUID: "5054:00ff:fe00:0000", Protocol: "roce", Ports: port(2, "r0")},
+		{Index: 1, Name: "rxe1", GUID: "5054:00ff:fe00:0001", Protocol: "roce", Ports: port(3, "r1")},
+	}}
+	for _, name := range []string{"testdata/linux-6.1.txt", "testdata/linux-7.3.txt"} {
+		r := load(t, name)
+		got, err := New(r).System(t.Context())
+		if diff := cmp.Diff(want, got); err != nil || diff != "" || r.trips != 2 {
+			t.Errorf("%s: %v in %d round trips (-want +got)\n%s", name, err, r.trips, diff)
+		}
+	}
+}
+
+func TestExclusiveModeIsRead(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		reply nlsock.Reply
+		want  bool
+		err   error
+	}{
+		{nlsock.Reply{Rows: [][]byte{{5, 0, attrNetnsMode, 0, 0, 0, 0, 0}}}, true, nil},
+		{nlsock.Reply{Rows: [][]byte{{5, 0, attrNetnsMode, 0, 1, 0, 0, 0}}}, false, nil},
+		{nlsock.Reply{Err: unix.EINVAL}, false, nil},     // a kernel without modes
+		{nlsock.Reply{Err: unix.EOPNOTSUPP}, false, nil}, // likewise
+		{nlsock.Reply{Err: unix.EPERM}, false, unix.EPERM},
+		{nlsock.Reply{Rows: [][]byte{{1, 2}}}, false, nil},
+	} {
+		got, err := exclusive(c.reply)
+		if got != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%+v: got %t, %v", c.reply, got, err)
+		}
+	}
+}
+
+// TestDevicesThatDisappearAreSkipped has a device that goes between the dump and
+// the question about its port.
+func TestDevicesThatDisappearAreSkipped(t *testing.T) {
+	t.Parallel()
+	for _, gone := range []error{unix.EINVAL, unix.ENODEV} {
+		r := load(t, "testdata/linux-6.1.txt")
+		r.failed[0] = gone
+		got, err := New(r).System(t.Context())
+		if err != nil || len(got.Devices) != 1 || got.Devices[0].Name != "rxe1" || got.Devices[0].Ports[0].Netdev != "r1" {
+			t.Errorf("%v: got %+v, %v", gone, got, err)
+		}
+	}
+	r := load(t, "testdata/linux-6.1.txt")
+	r.failed[1] = unix.ENOMEM
+	if _, err := New(r).System(t.Context()); !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("got %v, want ENOMEM", err)
+	}
+}
+
+func TestAnswersFitInTheReceiveBuffer(t *testing.T) {
+	t.Parallel()
+	r := load(t, "testdata/linux-6.1.txt")
+	for range 99 {
+		r.devices, r.ports = append(r.devices, r.devices[0]), append(r.ports, r.ports[0])
+	}
+	got, err := New(r).System(t.Context())
+	if err != nil || len(got.Devices) != 101 || got.Devices[100].Ports[0].Netdev != "r0" || r.trips != 3 || r.largest != batch {
+		t.Errorf("got %d devices, %v, in %d round trips with at most %d requests", len(got.Devices), err, r.trips, r.largest)
+	}
+}
+
+func TestTruncatedAnswersAreHarmless(t *testing.T) {
+	t.Parallel()
+	r := load(t, "testdata/linux-7.3.txt")
+	for n := range len(r.devices[0]) {
+		d := parseDevice(r.devices[0][:n])
+		if len(d.Ports) > 1 {
+			t.Errorf("first %d bytes: %+v", n, d)
+		}
+		var p Port
+		p.parse(r.ports[0][:min(n, len(r.ports[0]))])
+	}
+}
+
+func TestStatesAreSpelledAsRdmaLinkDoes(t *testing.T) {
+	t.Parallel()
+	got := fmt.Sprint(Down, Init, Armed, Active, ActiveDefer, State(0))
+	if want := "DOWN INIT ARMED ACTIVE ACTIVE_DEFER state 0"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// FuzzSystem: no answer panics.
+func FuzzSystem(f *testing.F) {
+	f.Add([]byte{}, []byte{}, []byte{})
+	f.Add([]byte{1}, []byte{2, 3}, []byte{4, 5, 6})
+	f.Add([]byte{8, 0, attrPortIndex, 0, 1, 0, 0, 0, 4, 0, attrDevName, 0}, []byte{4, 0, attrState, 0}, []byte{4, 0, attrNetnsMode, 0})
+	f.Add([]byte{8, 0, attrPortIndex, 0, 255, 255, 255, 255, 8, 0, attrNodeGUID, 0, 1, 2, 3, 4}, []byte{4, 0, attrPhysState, 0}, []byte{})
+	f.Fuzz(func(t *testing.T, device, port, sys []byte) {
+		r := &recording{devices: [][]byte{device}, sys: sys, ports: make([][]byte, maxPorts)}
+		for i := range r.ports {
+			r.ports[i] = port
+		}
+		if _, err := New(r).System(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+)
+
+// LookBefore notes which entries there are for the addresses that set is about to set on
+// interfaces of the pod. So Do, Place and Has later know the pod's entries from those of
+// other interfaces with the same address. all are the operations of the attachment. It
+// does nothing for devices that are not in the host's namespace. Errors: NoRDMA when a
+// device is gone.
+//
+// It reads the whole table if fillers or recorded indexes can be anywhere in it, or if the
+// driver hides entries (gidtable.Table.Look). Otherwise it need not: the lowest free index
+// is the pod's.
+func (s *Subsystem) LookBefore(all, set plan.Ops) error {
+	aligned := slices.ContainsFunc(all, func(op plan.Op) bool { _, is := op.Kind.(plan.Align); return is })
+	for g := range plan.All[plan.GID](all) {
+		whole := aligned || slices.ContainsFunc(g.Targets, func(t plan.GIDTarget) bool { return t.Index != nil })
+		link := g.Targets[0].Link
+		var addrs []netip.Addr
+		for a := range plan.All[plan.Address](set.At(plan.Pod)) {
+			if a.Link == link {
+				addrs = append(addrs, a.Prefix.Addr())
+			}
+		}
+		if len(addrs) == 0 {
+			continue
+		}
+		var before gidtable.Before
+		err := s.at(Pod, func() (err error) {
+			before, err = gidtable.New(s.c.Sys, g.Device.Name, g.Device.Port).Look(addrs, whole)
+			return err
+		})
+		if errors.Is(err, gidtable.ErrNone) {
+			continue // what waits for the entries says so
+		}
+		if err != nil {
+			return classify("read GID table of", portName(g.Device), err)
+		}
+		for _, t := range g.Targets {
+			if t.Index != nil { // repair can set an address that the pod has with another prefix
+				before.Own(*t.Index)
+			}
+		}
+		s.before[link] = before
+	}
+	return nil
+}
+
+// of returns an interface of the pod, with what LookBefore noted.
+func (s *Subsystem) of(link conf.LinkName) gidtable.Interface {
+	return gidtable.Interface{Name: string(link), Before: s.before[link]}
+}
+
+// ofRail is of for addresses that the caller has chosen: without LookBefore they are taken
+// for the pod's alone.
+func (s *Subsystem) ofRail(link conf.LinkName) gidtable.Interface {
+	out := s.of(link)
+	_, looked := s.before[link]
+	out.Alone = !looked
+	return out
+}
+
+// Has says whether an entry is that of an interface of the pod, as far as LookBefore and
+// the name of the interface tell.
+func (s *Subsystem) Has(link conf.LinkName, e Entry) bool { return s.of(link).Has(e) }
+
+// Place waits until the table of the device of a rail has a RoCE v2 entry of the rail's
+// interface for each address of set, and none for those of unset: see
+// gidtable.Table.Settled. It returns the GID indexes. The device is in the host's
+// namespace. Errors: NoRDMA when the device is gone, NoGID when the time is over or when
+// it cannot be known which entry is that of the interface.
+func (s *Subsystem) Place(ctx context.Context, r plan.AlignRail, set, unset []netip.Addr) (map[netip.Addr]int, error) {
+	g := gid{s, Host, plan.GID{Device: r.Device, Wait: r.Wait}}
+	for _, a := range set {
+		g.op.Targets = append(g.op.Targets, plan.GIDTarget{Link: r.Link, Addr: a})
+	}
+	t, err := g.table()
+	if err != nil {
+		return nil, err
+	}
+	var found map[netip.Addr]int
+	var settled bool
+	err = g.at(Pod, func() (err error) {
+		settled, err = poll(ctx, r.Wait, gidInterval, func() (done bool, err error) {
+			found, done, err = t.Settled(s.ofRail(r.Link), set, unset)
+			return done, err
+		})
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, g.failed(found, err)
+	case !settled:
+		return nil, g.timeout(found)
+	}
+	return found, nil
+}
+
+// Before returns the entries with an index below limit that a reader in a namespace
+// sees: see gidtable.Table.Before. The device is in the host's namespace.
+func (s *Subsystem) Before(reader Side, d plan.RDMADevice, limit int) (entries []Entry, size int, err error) {
+	err = s.at(reader, func() (err error) {
+		entries, size, err = gidtable.New(s.c.Sys, d.Name, d.Port).Before(limit)
+		return err
+	})
+	return entries, size, classify("read GID table of", portName(d), err)
+}

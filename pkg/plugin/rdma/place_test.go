@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+func addrs(texts ...string) (out []netip.Addr) {
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+// rail is net1 on mlx5_0.
+func rail(wait time.Duration) plan.AlignRail {
+	return plan.AlignRail{Link: "net1", Device: plan.RDMADevice{Name: "mlx5_0", Port: 1}, Wait: wait}
+}
+
+func TestPlaceFindsWhatOnlyThePodSees(t *testing.T) {
+	t.Parallel()
+	n := &node{}
+	pod := sysfs("mlx5_0", "", v1("172.16.0.11"), v2("172.16.0.11"), v1("169.254.77.0"), v2("169.254.77.0"))
+	s := n.subsystem(t, hiding{n, sysfs("mlx5_0", v2("fe80::1"), "", "", "", ""), pod})
+	at, err := s.Place(t.Context(), rail(time.Second), addrs("169.254.77.0", "172.16.0.11"), addrs("172.16.0.12"))
+	if diff := cmp.Diff(map[netip.Addr]int{addrs("172.16.0.11")[0]: 2, addrs("169.254.77.0")[0]: 4}, at, cmp.Comparer(func(x, y netip.Addr) bool { return x == y })); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+}
+
+func TestPlaceWaitsUntilAnOldEntryIsGone(t *testing.T) {
+	t.Parallel()
+	s := (&node{}).subsystem(t, sysfs("mlx5_0", v1("172.16.0.12"), v2("172.16.0.11"), ""))
+	_, err := s.Place(t.Context(), rail(time.Millisecond), addrs("172.16.0.11"), addrs("172.16.0.12"))
+	if cnierr.CodeOf(err) != cnierr.NoGID {
+		t.Errorf("the old entry is there: got %v, want code %d", err, cnierr.NoGID)
+	}
+	_, err = s.Place(t.Context(), rail(time.Millisecond), addrs("172.16.0.13"), nil)
+	if cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "172.16.0.13") {
+		t.Errorf("the new entry is missing: got %v, want code %d that names it", err, cnierr.NoGID)
+	}
+	_, err = (&node{}).subsystem(t, fstest.MapFS{}).Place(t.Context(), rail(time.Millisecond), addrs("172.16.0.13"), nil)
+	if cnierr.CodeOf(err) != cnierr.NoRDMA {
+		t.Errorf("there is no device: got %v, want code %d", err, cnierr.NoRDMA)
+	}
+}
+
+func TestBeforeReadsABeginningOfTheTable(t *testing.T) {
+	t.Parallel()
+	reads := 0
+	s := (&node{}).subsystem(t, counting{sysfs("mlx5_0", v2("fe80::1"), "", v2("172.16.0.11"), v2("172.16.0.12")), &reads})
+	d := plan.RDMADevice{Name: "mlx5_0", Port: 1}
+	entries, size, err := s.Before(Pod, d, 3)
+	if err != nil || size != 3 || len(entries) != 2 || entries[1].Index != 2 || reads > 1+3+2*2 {
+		t.Errorf("got %v, %d, %v in %d reads", entries, size, err, reads)
+	}
+	if _, size, err := s.Before(Host, d, 9); err != nil || size != 4 {
+		t.Errorf("got the size %d, %v, want that of the table, 4", size, err)
+	}
+}

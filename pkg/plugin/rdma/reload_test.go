@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// TestDeviceIsTheSameAfterItsDriverIsReloaded has one of the same name and GUID, and
+// another index, as after the driver was loaded again.
+func TestDeviceIsTheSameAfterItsDriverIsReloaded(t *testing.T) {
+	t.Parallel()
+	n, op := movable()
+	s := n.subsystem(t, verbs("mlx5_0", "mlx5_1"))
+	if err := s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil {
+		t.Fatal(err)
+	}
+	n.devices[0].Index, n.devices[0].in = 9, Host
+	if err := s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op}); !strings.Contains(fmt.Sprint(err), "it is in the host's namespace") {
+		t.Errorf("check: got %v", err)
+	}
+	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || n.devices[0].in != Pod {
+		t.Errorf("got %v, the device is in %s", err, n.devices[0].in)
+	}
+	pod := plan.Op{Kind: plan.Port{Device: op.Device}}
+	if err := errors.Join(s.Do(t.Context(), pod), s.Check(t.Context(), pod)); err != nil {
+		t.Errorf("its port: %v", err)
+	}
+	if err := s.Undo(t.Context(), plan.Op{Place: plan.Host, Kind: op}); err != nil || n.devices[0].in != Host {
+		t.Errorf("undo: got %v, the device is in %s", err, n.devices[0].in)
+	}
+
+	host := plan.Port{Device: op.Device}
+	for _, change := range []func(*hca){
+		func(d *hca) { d.Name = "mlx5_7" },
+		func(d *hca) { d.GUID = "5054:00ff:fe00:0099" },
+		func(d *hca) { d.GUID = noGUID },
+	} {
+		n, _ := movable()
+		n.devices[0].Index = 9
+		change(n.devices[0])
+		host.Device.GUID = op.Device.GUID
+		if n.devices[0].GUID == noGUID {
+			host.Device.GUID = noGUID
+		}
+		if err := n.subsystem(t, fstest.MapFS{}).Do(t.Context(), plan.Op{Place: plan.Host, Kind: host}); !errors.Is(err, ErrNoDevice) {
+			t.Errorf("%+v: got %v, want no device", n.devices[0].Device, err)
+		}
+	}
+}
+
+func TestMoveDoneAgainGivesTheNameBack(t *testing.T) {
+	t.Parallel()
+	n, op := movable()
+	n.devices[0].in, n.devices[0].Name = Pod, "mine"
+	s := n.subsystem(t, verbs("mine", "mlx5_1"))
+	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || n.devices[0].Name != "mlx5_0" || n.devices[0].in != Pod {
+		t.Errorf("got %v, %q is in %s", err, n.devices[0].Name, n.devices[0].in)
+	}
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package rdma finds the RDMA device of a NIC, moves it between the host and a pod,
+// and finds the GIDs of addresses in its table.
+//
+// It never guesses: no device, or several devices, is an error that names the
+// candidates. It never moves or renames a device that it cannot identify for certain.
+// Package attach uses it, as it uses kernel. Read this file first, then find.go for
+// which device it is, and one file for each kind of operation; package nldev is the
+// way to Linux.
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+)
+
+// ErrNoDevice says that the namespace does not see the RDMA device. In exclusive mode
+// the device may be in a pod.
+var ErrNoDevice = nldev.ErrNoDevice
+
+// Config is what a Subsystem works on.
+type Config struct {
+	Sys fs.FS // root of sysfs, as the host's namespace sees it
+	// Enter runs fn in the pod's namespace; nil: the namespace is gone, or there is
+	// none.
+	Enter func(fn func() error) error
+	// Netns is how commands in hints name the pod's namespace, as plan.Op's
+	// take it; "": POD.
+	Netns string
+	// Lock serialises moves on this node; nil: no other process makes any.
+	Lock func(context.Context) (release func(), err error)
+	Log  *slog.Logger
+	Proc fs.FS // root of procfs, to name a process that keeps a namespace
+	// Dial opens a socket in the namespace of the calling thread; nil: nldev.Dial.
+	Dial func() (*nldev.Conn, error)
+}
+
+// Side is one of the two namespaces that a Subsystem acts in.
+type Side int
+
+// The host's namespace, which is that of the calling thread, and the pod's.
+const (
+	Host Side = iota
+	Pod
+)
+
+// String returns what the namespace is called in messages.
+func (s Side) String() string {
+	if s == Pod {
+		return "the pod"
+	}
+	return "the host"
+}
+
+// Subsystem is the RDMA devices of the host and of one pod. One goroutine at a
+// time may use it.
+type Subsystem struct {
+	c     Config
+	dial  func() (*nldev.Conn, error)
+	mount func(fstype string) (tree, error)
+	conns [2]*nldev.Conn
+	trees [2]*tree // of sysfs; the host's is of no use: c.Sys is
+	found map[netip.Addr]int
+	// before is what LookBefore noted, by interface of the pod.
+	before map[conf.LinkName]gidtable.Before
+	// What Facts saw. Facts asks the kernel once, and again only after an operation:
+	// the rails of an attachment share the answer.
+	surveyed [2]*nldev.System
+}
+
+// New returns a Subsystem. It opens nothing before it is used. The caller must
+// Close it.
+func New(c Config) *Subsystem {
+	s := &Subsystem{c: c, dial: c.Dial, mount: mount, found: map[netip.Addr]int{}, before: map[conf.LinkName]gidtable.Before{}}
+	if s.dial == nil {
+		s.dial = nldev.Dial
+	}
+	return s
+}
+
+// Close closes the sockets and mounts.
+func (s *Subsystem) Close() {
+	for _, c := range s.conns {
+		if c != nil {
+			c.Close()
+		}
+	}
+	for _, t := range s.trees {
+		if t != nil {
+			t.close()
+		}
+	}
+}
+
+// at runs fn in a namespace.
+func (s *Subsystem) at(side Side, fn func() error) error {
+	if side == Host {
+		return fn()
+	}
+	if s.c.Enter == nil {
+		return cnierr.New(cnierr.Bug, "enter network namespace of", "pod", "", "there is none")
+	}
+	return s.c.Enter(fn)
+}
+
+// System returns the RDMA devices that a namespace sees, in two round trips.
+// Errors: NoRDMA with ErrNoDevice on a kernel without RDMA.
+func (s *Subsystem) System(ctx context.Context, side Side) (nldev.System, error) {
+	const action = "list RDMA devices of"
+	c, err := s.conn(side)
+	if err != nil {
+		return nldev.System{}, classify(action, side.String(), err)
+	}
+	sys, err := c.System(ctx)
+	return sys, classify(action, side.String(), err)
+}
+
+// conn returns the socket in a namespace.
+func (s *Subsystem) conn(side Side) (*nldev.Conn, error) {
+	if s.conns[side] != nil {
+		return s.conns[side], nil
+	}
+	err := s.at(side, func() (err error) {
+		s.conns[side], err = s.dial()
+		return err
+	})
+	return s.conns[side], err
+}
+
+// files returns sysfs as a namespace sees it: /sys/class/infiniband has the
+// devices of the namespace that mounted it.
+func (s *Subsystem) files(side Side) (fs.FS, error) {
+	if side == Host {
+		return s.c.Sys, nil
+	}
+	if s.trees[side] != nil {
+		return s.trees[side].files(), nil
+	}
+	var t tree
+	err := s.at(side, func() (err error) {
+		t, err = s.mount("sysfs")
+		return err
+	})
+	if err != nil {
+		return nil, classify("mount sysfs of", side.String(), err)
+	}
+	s.trees[side] = &t
+	return t.files(), nil
+}
+
+// side returns the namespace that a device is in: the pod's or the host's.
+func side(at plan.Place) Side {
+	if at == plan.Pod {
+		return Pod
+	}
+	return Host
+}
+
+// device returns the device of a plan as a namespace has it now. Errors:
+// NoRDMA with ErrNoDevice.
+func (s *Subsystem) device(ctx context.Context, side Side, want plan.RDMADevice) (nldev.Device, error) {
+	sys, err := s.System(ctx, side)
+	if err != nil {
+		return nldev.Device{}, err
+	}
+	if d, ok := match(sys, want); ok {
+		return d, nil
+	}
+	return nldev.Device{}, cnierr.New(cnierr.NoRDMA, "find RDMA device", want.Name,
+		"look for it with rdma dev in the host and in the pods' namespaces", "%w of index %d and GUID %s in the namespace of %s",
+		ErrNoDevice, want.Index, want.GUID, side)
+}
+
+// noGUID is the GUID of a virtual function to which none was given.
+const noGUID = "0000:0000:0000:0000"
+
+// match returns the device of a plan among those that a namespace sees. The device
+// may have another name now. A driver that is loaded again makes the device again,
+// with the next index (ib_register_device). It is the same device if name and GUID
+// are the same.
+func match(sys nldev.System, want plan.RDMADevice) (nldev.Device, bool) {
+	for _, same := range []func(nldev.Device) bool{
+		func(d nldev.Device) bool { return d.Index == want.Index && d.GUID == want.GUID },
+		func(d nldev.Device) bool { return d.Name == want.Name && d.GUID == want.GUID && d.GUID != noGUID },
+	} {
+		if i := slices.IndexFunc(sys.Devices, same); i >= 0 {
+			return sys.Devices[i], true
+		}
+	}
+	return nldev.Device{}, false
+}
+
+// Located returns the GID indexes of the GIDs that Do found.
+func (s *Subsystem) Located() map[netip.Addr]int { return s.found }
+
+// Do does op: plan.Move, plan.Port or plan.GID; see plan.Op.
+func (s *Subsystem) Do(ctx context.Context, op plan.Op) error {
+	s.surveyed = [2]*nldev.System{}
+	x, err := s.executor(op)
+	if err != nil {
+		return err
+	}
+	return x.do(ctx)
+}
+
+// Undo undoes op. Only a move has something to undo.
+func (s *Subsystem) Undo(ctx context.Context, op plan.Op) error {
+	s.surveyed = [2]*nldev.System{}
+	x, err := s.executor(op)
+	if err != nil {
+		return err
+	}
+	return x.undo(ctx)
+}
+
+// Check returns an error of code Damaged that says what of op is missing or
+// different, with the commands that restore it as its hint.
+func (s *Subsystem) Check(ctx context.Context, op plan.Op) error {
+	x, err := s.executor(op)
+	if err != nil {
+		return err
+	}
+	return x.check(ctx)
+}
+
+// executor is one operation together with the subsystem to do it.
+type executor interface {
+	do(ctx context.Context) error
+	undo(ctx context.Context) error
+	check(ctx context.Context) error
+}
+
+func (s *Subsystem) executor(op plan.Op) (executor, error) {
+	switch kind := op.Kind.(type) {
+	case plan.Move:
+		return move{s, kind}, nil
+	case plan.Port:
+		return port{s, side(op.Place), kind}, nil
+	case plan.GID:
+		return gid{s, side(op.Place), kind}, nil
+	case plan.DeviceInfo:
+		return deviceInfo{kind}, nil
+	}
+	return nil, cnierr.New(cnierr.Bug, "execute operation", fmt.Sprintf("%T", op.Kind), "", "RDMA has no executor for it")
+}
+
+// netns returns the pod's namespace as commands take it.
+func (s *Subsystem) netns() string {
+	if s.c.Netns == "" {
+		return "POD"
+	}
+	return s.c.Netns
+}
+
+// rdma returns an rdma(8) command in a namespace.
+func (s *Subsystem) rdma(side Side, format string, args ...any) string {
+	command := "rdma " + shell.Command(format, args...)
+	if side == Pod {
+		return plan.Exec(s.netns()) + " " + command
+	}
+	return command
+}
+
+// hintOf returns the hint of an error, "" if it has none.
+func hintOf(err error) string {
+	var e *cnierr.Error
+	if errors.As(err, &e) {
+		return e.Hint
+	}
+	return ""
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package rdma
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+)
+
+// TestTablesInFilesOfTheSystemAreReadAsThoseInMemory: files of the system are read by
+// another path. It is not parallel, because it counts open files.
+func TestTablesInFilesOfTheSystemAreReadAsThoseInMemory(t *testing.T) {
+	memory := sysfs("mlx5_0", v2("fe80::1"), v1("172.16.0.11"), v2("172.16.0.11"), "", v2("172.16.0.12"))
+	delete(memory, "class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/4") // it is being removed
+	memory["class/infiniband/mlx5_1/ports/1/state"] = memory["class/infiniband/mlx5_0/ports/1/gids/0"]
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, memory); err != nil {
+		t.Fatal(err)
+	}
+	before := openFiles(t)
+	got, size, err := gidtable.New(os.DirFS(dir), "mlx5_0", 1).Entries()
+	want, wantSize, wantErr := gidtable.New(memory, "mlx5_0", 1).Entries()
+	if diff := cmp.Diff(texts(want), texts(got)); diff != "" || size != wantSize || size != 5 || err != nil || wantErr != nil {
+		t.Errorf("%d, %v and %d, %v\n%s", size, err, wantSize, wantErr, diff)
+	}
+	for _, device := range []string{"mlx5_1", "mlx5_2"} {
+		for _, sys := range []fs.FS{os.DirFS(dir), memory} {
+			if _, _, err := gidtable.New(sys, device, 1).Entries(); !errors.Is(err, ErrNoTable) {
+				t.Errorf("%s: got %v, want %v", device, err, ErrNoTable)
+			}
+		}
+	}
+	bad := dir + "/class/infiniband/mlx5_0/ports/1/gids/3"
+	if err := errors.Join(os.Remove(bad), os.Mkdir(bad, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := gidtable.New(os.DirFS(dir), "mlx5_0", 1).Entries(); err == nil || !strings.Contains(err.Error(), "index 3: read "+bad) {
+		t.Errorf("a file cannot be read: got %v", err)
+	}
+	if after := openFiles(t); after != before {
+		t.Errorf("%d files are open, %d were", after, before)
+	}
+}
+
+func texts(entries []Entry) (out []string) {
+	for _, e := range entries {
+		out = append(out, e.GID.String()+" "+e.Type+" "+e.Netdev)
+	}
+	return out
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}

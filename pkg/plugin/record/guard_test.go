@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package record
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+// guarded returns a store in which a program has the guard of a container that no
+// process works on any more, and what ends that program.
+func guarded(t *testing.T) (s Store, end func()) {
+	t.Helper()
+	s = Store{Dir: filepath.Join(t.TempDir(), "state"), BootID: "boot"}
+	release, err := s.Lock(t.Context(), "c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Save(Record{Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}}); err != nil { // or the folder would go
+		t.Fatal(err)
+	}
+	guard, err := s.Guard("c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("cat")
+	cmd.ExtraFiles = []*os.File{guard}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end = func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	}
+	if err := guard.Close(); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	return s, end
+}
+
+func TestLockWaitsForTheProgramThatHasTheGuard(t *testing.T) {
+	t.Parallel()
+	s, end := guarded(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.Lock(ctx, "c1"); err == nil || cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
+	}
+	other, err := s.Lock(t.Context(), "c2")
+	if err != nil {
+		t.Fatalf("another container: %v", err)
+	}
+	other()
+	end()
+	release, err := s.Lock(t.Context(), "c1")
+	if err != nil {
+		t.Fatalf("after the program has ended: %v", err)
+	}
+	release()
+}
+
+func TestGuardDoesNotKeepALockForEver(t *testing.T) {
+	t.Parallel()
+	s, end := guarded(t)
+	defer end()
+	path := filepath.Join(s.folder("c1"), lockName)
+	if err := awaitGuards(t.Context(), path, 10*time.Millisecond); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGuardNeedsTheLock(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: filepath.Join(t.TempDir(), "state"), BootID: "boot"}
+	if _, err := s.Guard("c1"); err == nil || cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want code %d", err, cnierr.IO)
+	}
+}

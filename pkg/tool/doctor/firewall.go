@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"context"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
+)
+
+// firewall asks whether a rule of the node drops RoCE. A NIC that does RoCE itself
+// passes the kernel by, so the question is only for Soft-RoCE.
+func firewall() Check {
+	return Check{
+		Name: "firewall",
+		Asks: "does a rule of the node drop UDP 4791, where RoCE packets pass the kernel?",
+		Why:  "RoCE v2 is UDP to port 4791: connections of Soft-RoCE time out",
+		look: func(ctx context.Context, n Node) []Finding {
+			s, err := n.RDMA(ctx)
+			if err != nil {
+				return unlisted(err)
+			}
+			soft := false
+			for _, d := range s.Devices {
+				// Soft-RoCE's has this file, and no device on a bus.
+				if there, err := n.has("sys/class/infiniband/" + d.Name + "/parent"); err == nil && there {
+					soft = true
+				}
+			}
+			if !soft {
+				return []Finding{ok("no Soft-RoCE: the NICs take RoCE packets past the kernel's firewall")}
+			}
+			if f, found := n.legacyRules(ctx); found {
+				return []Finding{f}
+			}
+			rules, err := n.Run(ctx, "nft", "-a", "list", "ruleset")
+			if err != nil {
+				return []Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
+			}
+			if rule, remove := dropsRoCE(rules); rule != "" {
+				return []Finding{problem("a rule drops it: "+rule, remove+"  # and in the program or the file that makes the rule")}
+			}
+			if strings.Contains(rules, "policy drop") {
+				return []Finding{cannotTell("a chain drops what no rule accepts", "a look at the rules: nft list ruleset must accept udp dport 4791")}
+			}
+			return []Finding{ok("no rule of nftables drops UDP 4791")}
+		},
+	}
+}
+
+// legacyRules looks at the rules of iptables-legacy, which nft does not show. The
+// kernel lists its tables only while there are some.
+func (n Node) legacyRules(ctx context.Context) (f Finding, found bool) {
+	tables, err := n.text("proc/net/ip_tables_names")
+	if isNotExist(err) || err == nil && tables == "" {
+		return f, false
+	}
+	if err != nil {
+		return cannotTell(err.Error(), "root, to read /proc/net/ip_tables_names"), true
+	}
+	rules, err := n.Run(ctx, "iptables-legacy-save")
+	if err != nil {
+		return cannotTell("the node has rules of iptables-legacy; iptables-legacy-save: "+err.Error(), "root, and the program iptables-legacy-save"), true
+	}
+	rule := regexp.MustCompile(`^-A .*-p udp .*--dports? (\S+).*-j (DROP|REJECT)`)
+	table := ""
+	for line := range strings.Lines(rules) {
+		line = strings.TrimSpace(line)
+		if name, found := strings.CutPrefix(line, "*"); found {
+			table = name
+		}
+		if m := rule.FindStringSubmatch(line); m != nil && includes(strings.ReplaceAll(m[1], ":", "-"), rocePort) {
+			return problem("a rule of iptables-legacy drops it: "+line, removeLegacy(table, line)+"  # and in the program or the file that makes the rule"), true
+		}
+	}
+	return f, false
+}
+
+// removeLegacy returns the command that removes a rule, which is as iptables-save prints it.
+// A rule with quotes has a text that a shell must not see.
+func removeLegacy(table, rule string) string {
+	if !regexp.MustCompile(`^[a-zA-Z0-9 _.,:/!=+-]*$`).MatchString(table + rule) {
+		return "iptables-legacy -L -n --line-numbers  # then iptables-legacy -D CHAIN NUMBER"
+	}
+	return "iptables-legacy -t " + table + " -D " + strings.TrimPrefix(rule, "-A ")
+}
+
+const rocePort = 4791
+
+// dropsRoCE returns the first rule that drops UDP to RoCE's port by its number, and the
+// command that removes it; "" if there is none. The rules have their handles.
+func dropsRoCE(rules string) (found, remove string) {
+	rule := regexp.MustCompile(`udp dport (!= )?(\{[^}]*\}|\S+).*\b(drop|reject)\b`)
+	place := regexp.MustCompile(`^(table|chain) (\S+ )?(\S+) \{`)
+	var family, table, chain string
+	for line := range strings.Lines(rules) {
+		line, handle, _ := strings.Cut(strings.TrimSpace(line), " # handle ")
+		if m := place.FindStringSubmatch(line); m != nil && m[1] == "table" {
+			family, table = strings.TrimSpace(m[2]), m[3]
+		} else if m != nil {
+			chain = m[3]
+		}
+		if m := rule.FindStringSubmatch(line); m != nil && m[1] == "" && includes(m[2], rocePort) {
+			return line, shell.Command("nft delete rule %s %s %s handle %s", family, table, chain, handle)
+		}
+	}
+	return "", ""
+}
+
+// includes says whether nft's notation of ports has one: "4791", "4000-5000",
+// "{ 53, 4791 }".
+func includes(ports string, port int) bool {
+	for _, p := range strings.Split(strings.Trim(ports, "{} "), ",") {
+		low, high, isRange := strings.Cut(strings.TrimSpace(p), "-")
+		first, err := strconv.Atoi(low)
+		if err != nil {
+			continue
+		}
+		last := first
+		if isRange {
+			if last, err = strconv.Atoi(high); err != nil {
+				continue
+			}
+		}
+		if first <= port && port <= last {
+			return true
+		}
+	}
+	return false
+}

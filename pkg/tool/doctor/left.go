@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// leftBehind asks for interfaces and rules that roce has made on the node and that no record
+// names. DEL and GC remove what is in a record, and only that.
+func leftBehind() Check {
+	return Check{
+		Name: "left-behind",
+		Asks: "does a record name each VLAN, each link to a pod, and the rule that roce has made on the node?",
+		Why:  "no DEL removes them: a VLAN stays until the next boot, and a link and the rule still lead packets to a pod that is gone",
+		look: func(_ context.Context, n Node) []Finding { return n.leftBehind() },
+	}
+}
+
+// leftBehind reads the records before and after it looks. A record is older than what it
+// names, and is removed later. So pods that come or go meanwhile are no problem.
+func (n Node) leftBehind() []Finding {
+	links, err := n.Links()
+	if err != nil {
+		return []Finding{noLinks(err)}
+	}
+	named, err := n.recorded()
+	if err != nil {
+		return []Finding{noRecords(err)}
+	}
+	found, err := n.madeByRoce(links)
+	if err != nil {
+		return []Finding{cannotTell("what roce has made cannot be listed: "+err.Error(), "root in the network namespace of the node")}
+	}
+	after, err := n.recorded()
+	if err != nil {
+		return []Finding{noRecords(err)}
+	}
+	maps.Copy(named, after)
+	var out []Finding
+	for _, m := range found {
+		if !named[m.key] {
+			out = append(out, problem(m.what+": no record names it", m.remove).of(m.key))
+		}
+	}
+	if len(out) == 0 {
+		return []Finding{ok("interfaces and rules of pods on the node: %d; a record names each", len(found))}
+	}
+	return out
+}
+
+func noRecords(err error) Finding {
+	return cannotTell("the records cannot be read: "+err.Error(), "readable records: rocectl show says which one is not")
+}
+
+// made is something that roce has made on the node. Its key is the name of a link, or that
+// of ruleKey.
+type made struct{ key, what, remove string }
+
+// ruleKey is what a rule to the table of pods with hostLink is called in an answer.
+func ruleKey(v6 bool) string {
+	if v6 {
+		return "IPv6 rule"
+	}
+	return "IPv4 rule"
+}
+
+// madeByRoce returns what of the links is still there and was made by roce, and its rules.
+func (n Node) madeByRoce(links []netlink.Link) (out []made, err error) {
+	for _, l := range links {
+		a := l.Attrs()
+		what := ""
+		switch {
+		case l.Type() == "vlan" && a.Alias == plan.VLANMark:
+			what = "a VLAN that roce has made"
+		case l.Type() == "veth" && strings.HasPrefix(a.Alias, plan.MarkPrefix):
+			what = "a link to the pod " + strings.TrimPrefix(a.Alias, plan.MarkPrefix)
+		default:
+			continue
+		}
+		there, err := n.has("sys/class/net/" + a.Name)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			out = append(out, made{a.Name, what, shell.Command("ip link del %s", a.Name)})
+		}
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		rules, err := n.Rules(family)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rules {
+			if r.Table == plan.HostLinkTable && r.Priority == plan.HostLinkPriority {
+				out = append(out, made{
+					ruleKey(family == netlink.FAMILY_V6), fmt.Sprintf("the rule to table %d", r.Table),
+					fmt.Sprintf("ip %s rule del priority %d table %d", map[int]string{netlink.FAMILY_V4: "-4", netlink.FAMILY_V6: "-6"}[family], r.Priority, r.Table),
+				})
+			}
+		}
+	}
+	return out, nil
+}
+
+// recorded returns the keys of what the records name on the node, in all state folders that
+// share something there.
+func (n Node) recorded() (map[string]bool, error) {
+	others, err := n.Common.Others(n.Records.Dir)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]bool{}
+	for _, dir := range append([]string{n.Records.Dir}, others...) {
+		if err := nameAll(record.Store{Dir: dir, BootID: n.Records.BootID}, out); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// nameAll adds the keys of what the records of a state folder name on the node.
+func nameAll(records record.Store, out map[string]bool) error {
+	attachments, err := records.List()
+	if err != nil {
+		return err
+	}
+	for _, at := range attachments {
+		rec, err := records.Load(at)
+		if errors.Is(err, record.ErrNotExist) { // DEL has removed it meanwhile
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		onHost := rec.Plan.Ops.At(plan.Host)
+		for _, op := range onHost.Links() {
+			out[string(op.Link())] = true
+		}
+		for r := range plan.All[plan.Rule](onHost) {
+			if r.Table == plan.HostLinkTable {
+				out[ruleKey(r.From.Addr().Is6())] = true
+			}
+		}
+	}
+	return nil
+}

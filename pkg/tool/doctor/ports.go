@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"net"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+)
+
+// rdmaPorts asks whether each port speaks RoCE and is active.
+func rdmaPorts() Check {
+	return Check{
+		Name: "rdma-ports",
+		Asks: "does each port speak RoCE, is it active, and at which speed?",
+		Why:  "a pod on the NIC of this port gets error 103, or a rail less if minRails permits it",
+		look: func(ctx context.Context, n Node) []Finding {
+			ports, err := n.ports(ctx)
+			if err != nil {
+				return unlisted(err)
+			}
+			if len(ports) == 0 {
+				return []Finding{cannotTell("there is no port", "an RDMA device: see rdma-devices")}
+			}
+			var out []Finding
+			for _, p := range ports {
+				out = append(out, n.portState(p).of(p.String()))
+			}
+			return out
+		},
+	}
+}
+
+func (n Node) portState(p port) Finding {
+	layer, err := n.text(p.dir() + "/link_layer")
+	if err != nil {
+		return cannotTell("its link layer cannot be read: "+err.Error(), "the sysfs of the namespace that has the device")
+	}
+	pci := n.pci(p.device.Name)
+	switch {
+	case layer == "InfiniBand":
+		return problem("its link layer is InfiniBand, on which there is no macvlan and no RoCE",
+			shell.Command("mlxconfig -d %s set LINK_TYPE_P%d=2 && mlxfwreset -d %s reset  # 2 is Ethernet; leave it, if the port is meant for InfiniBand", pci, p.Number, pci))
+	case p.device.Protocol == "":
+		return problem("it speaks no RoCE: the NIC is in switchdev mode, or RoCE is off",
+			shell.Command("devlink dev param set %s name enable_roce value true cmode driverinit && devlink dev reload %s", "pci/"+pci, "pci/"+pci))
+	case p.device.Protocol != roce:
+		return problem("it speaks "+p.device.Protocol+", not RoCE", "rdma link  # choose the interface of another device for the network")
+	}
+	return n.activity(p, layer)
+}
+
+// activity tells a port that is up from one that has to be set up, or plugged in.
+func (n Node) activity(p port, layer string) Finding {
+	link, err := n.link(p)
+	if err != nil {
+		return cannotTell(p.State.String()+"; the interfaces cannot be listed: "+err.Error(), "root in the network namespace of the node")
+	}
+	if link == nil && p.State != nldev.Active {
+		return cannotTell(p.State.String()+", and its interface is not in this namespace", "the pod that has the interface: rocectl show")
+	}
+	if p.State != nldev.Active {
+		name := link.Attrs().Name
+		if link.Attrs().Flags&net.FlagUp == 0 {
+			return problem(p.State.String()+", because "+name+" is down", shell.Command("ip link set %s up", name)+"  # and so in the configuration of the network of the node")
+		}
+		return problem(p.State.String()+", although "+name+" is up: it has no carrier", shell.Command("ethtool %s", name)+"  # then look at the cable, and at the port of the switch")
+	}
+	rate, err := n.text(p.dir() + "/rate")
+	if err != nil {
+		return cannotTell("ACTIVE; its speed cannot be read: "+err.Error(), "the sysfs of the namespace that has the device")
+	}
+	return ok("ACTIVE, %s, %s, %s", layer, nameOf(link), rate)
+}
+
+func nameOf(link netlink.Link) string {
+	if link == nil {
+		return "interface in another namespace"
+	}
+	return cmp.Or(link.Attrs().Name, "interface without a name")
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
+)
+
+// vfTrust asks whether the VFs that the node itself uses let the frames of macvlan
+// children pass. A VF with its interface in a pod needs no trust for that.
+func vfTrust() Check {
+	return Check{
+		Name: "vf-trust",
+		Asks: "are VFs of the node trusted and without spoof check, as parents need it?",
+		Why:  "a macvlan child has a MAC of its own, and a VF without these settings drops its frames: the gateway does not answer (error 106)",
+		look: func(_ context.Context, n Node) []Finding {
+			links, err := n.Links()
+			if err != nil {
+				return []Finding{noLinks(err)}
+			}
+			var out []Finding
+			for _, pf := range links {
+				for _, vf := range pf.Attrs().Vfs {
+					if f, here := n.vf(links, pf.Attrs().Name, vf); here {
+						out = append(out, f)
+					}
+				}
+			}
+			if len(out) == 0 {
+				return []Finding{ok("the node uses no VF itself")}
+			}
+			return out
+		},
+	}
+}
+
+// vf judges a VF. here is false if its interface is not in the node's namespace.
+func (n Node) vf(links []netlink.Link, pf string, vf netlink.VfInfo) (f Finding, here bool) {
+	entries, err := fs.ReadDir(n.Root, fmt.Sprintf("sys/class/net/%s/device/virtfn%d/net", pf, vf.ID))
+	if isNotExist(err) || err == nil && len(entries) == 0 {
+		return f, false
+	}
+	if err != nil {
+		return cannotTell("its interface cannot be looked up: "+err.Error(), "the right to read /sys/class/net").of(fmt.Sprintf("%s vf %d", pf, vf.ID)), true
+	}
+	name := entries[0].Name()
+	if !slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == name }) {
+		return f, false
+	}
+	var wrong, fix []string
+	if vf.Trust == 0 { // a driver without trust says -1
+		wrong, fix = append(wrong, "not trusted"), append(fix, "trust on")
+	}
+	if vf.Spoofchk {
+		wrong, fix = append(wrong, "spoof check on"), append(fix, "spoofchk off")
+	}
+	if len(wrong) > 0 {
+		return problem(fmt.Sprintf("VF %d of %s: %s", vf.ID, pf, strings.Join(wrong, ", ")),
+			shell.Command("ip link set %s vf %d ", pf, vf.ID)+strings.Join(fix, " ")).of(name), true
+	}
+	return ok("VF %d of %s: trusted, no spoof check", vf.ID, pf).of(name), true
+}

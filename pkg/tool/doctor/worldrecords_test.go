@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"net/netip"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+// records are those of roce on the node.
+func (w *world) records() record.Store { return record.Store{Dir: w.pools.Dir, BootID: bootID} }
+
+// made gives the node a link that roce has made.
+func (w *world) made(l netlink.Link) {
+	w.links = append(w.links, l)
+	w.write("sys/class/net/"+l.Attrs().Name+"/ifalias", l.Attrs().Alias)
+}
+
+// onVLAN gives the node the VLAN of a pod, and a rule to its links.
+func (w *world) onVLAN() {
+	w.made(&netlink.Vlan{VlanId: 120, LinkAttrs: netlink.LinkAttrs{Name: "ens1f0np0.120", Alias: plan.VLANMark}})
+	w.made(&netlink.Vlan{VlanId: 130, LinkAttrs: netlink.LinkAttrs{Name: "storage"}}) // the operator's
+	w.rules = append(w.rules, netlink.Rule{Family: netlink.FAMILY_V6, Table: plan.HostLinkTable, Priority: plan.HostLinkPriority})
+}
+
+// common is what all state folders of the node have in common.
+func (w *world) common() record.Common {
+	host := func() (plan.NetnsID, error) { return plan.NetnsID{Dev: 4, Ino: 1}, nil }
+	return record.Common{Dir: filepath.Join(w.pools.Dir, "common"), Host: host}
+}
+
+// record writes the record of a pod with what onVLAN and linked have made.
+func (w *world) record() { w.recordIn(w.records()) }
+
+// recordElsewhere does it in another state folder of the node.
+func (w *world) recordElsewhere() {
+	w.t.Helper()
+	release, err := w.common().LockShared(w.t.Context()) // it makes the folder
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer release()
+	other := record.Store{Dir: w.t.TempDir(), BootID: w.records().BootID}
+	if err := w.common().Enter(other.Dir); err != nil {
+		w.t.Fatal(err)
+	}
+	w.recordIn(other)
+}
+
+func (w *world) recordIn(records record.Store) {
+	w.t.Helper()
+	at := conf.Attachment{ContainerID: "c1", IfName: "eth0"}
+	release, err := records.Lock(w.t.Context(), at.ContainerID) // it makes the folder
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer release()
+	err = records.Save(record.Record{Attachment: at, Committed: true, Plan: plan.Plan{Ops: plan.Ops{
+		{Place: plan.Host, Shared: true, Kind: plan.VLAN{Name: "ens1f0np0.120", VLAN: conf.VLAN{NIC: "ens1f0np0", ID: 120}}},
+		{Place: plan.Host, Kind: plan.Veth{Name: "veth0123456789a", PodEnd: "host0", Mark: "roce:c1/eth0"}},
+		{Place: plan.Host, Shared: true, Kind: plan.Rule{From: netip.MustParsePrefix("::/0"), Table: plan.HostLinkTable, Priority: plan.HostLinkPriority}},
+	}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// forget removes the record of the pod.
+func (w *world) forget() {
+	w.t.Helper()
+	if err := w.records().Delete(conf.Attachment{ContainerID: "c1", IfName: "eth0"}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// linked gives the node the end of a link to a pod, and the record of the pod.
+func (w *world) linked() {
+	w.t.Helper()
+	w.made(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0123456789a", Alias: "roce:c1/eth0"}})
+	w.record()
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package generate
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected outputs in testdata")
+
+// TestOtherStacksAreConverted compares testdata/NAME.in.* with NAME.out.yaml.
+func TestOtherStacksAreConverted(t *testing.T) {
+	t.Parallel()
+	inputs, err := filepath.Glob("testdata/*.in.*")
+	if err != nil || len(inputs) == 0 {
+		t.Fatal(err, inputs)
+	}
+	for _, in := range inputs {
+		text, err := os.ReadFile(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs, err := From(text)
+		if err != nil {
+			t.Errorf("%s: %v", in, err)
+			continue
+		}
+		golden(t, strings.TrimSuffix(strings.TrimSuffix(in, filepath.Ext(in)), ".in")+".out.yaml", docs)
+	}
+}
+
+// golden compares documents with a file.
+func golden(t *testing.T, file string, docs []Document) {
+	t.Helper()
+	got, err := Text(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got); make golden rewrites it\n%s", file, diff)
+	}
+}
+
+func TestWhatCannotBeConverted(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"kind: SpiderMultusConfig\nmetadata: {name: a}\nspec: {cniType: macvlan}":                                  "macvlan has no master",
+		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{'}":                                             "MacvlanNetwork a: spec.ipam",
+		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{\"type\": \"whereabouts\"}'}":                   "whereabouts has no range",
+		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{\"type\": \"whereabouts\", \"range\": \"x\"}'}": `subnet "x"`,
+		"kind: NetworkAttachmentDefinition\nmetadata: {name: a}\nspec: {config: x}":                                "spec.config",
+		"kind: [":              "document 1",
+		"type: macvlan":        "the configuration has no name",
+		"name: a\nplugins: []": "it has no plugin",
+	} {
+		if _, err := From([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+// server is a node with two NICs, that can have addresses.
+func server(addresses ...string) inventory.Node {
+	sys := fstest.MapFS{}
+	n := inventory.Node{Sys: sys, Driver: func(string) (inventory.Driver, error) { return inventory.Driver{Name: "mlx5_core"}, nil }}
+	write := func(name, content string) { sys[name] = &fstest.MapFile{Data: []byte(content)} }
+	for i := range 2 {
+		pci := fmt.Sprintf("0000:0%d:00.0", i+1)
+		way := fmt.Sprintf("devices/pci0000:00/0000:00:0%d.0/%s", i+1, pci)
+		device := fmt.Sprintf("mlx5_%d", i)
+		for name, target := range map[string]string{
+			"bus/pci/devices/" + pci: "../../../" + way, fmt.Sprintf("class/net/ens%d", i): "../../" + way + fmt.Sprintf("/net/ens%d", i),
+			"class/infiniband/" + device: "../../" + way + "/infiniband/" + device,
+		} {
+			sys[name] = &fstest.MapFile{Data: []byte(target), Mode: os.ModeSymlink}
+		}
+		write(way+"/vendor", "0x15b3")
+		write(way+"/device", "0x1021")
+		write(way+"/infiniband/"+device+"/ports/1/link_layer", "Ethernet")
+		for j := range 64 {
+			write(fmt.Sprintf("%s/infiniband/%s/ports/1/gids/%d", way, device, j), "0000:0000:0000:0000:0000:0000:0000:0000")
+		}
+		index := int32(i + 1)
+		n.Links = append(n.Links, rtnl.Link{Index: index, Name: fmt.Sprintf("ens%d", i), Type: unix.ARPHRD_ETHER, MTU: 9000, Dev: pci, Bus: "pci"})
+		n.RDMA.Devices = append(n.RDMA.Devices, nldev.Device{Name: device, Ports: []nldev.Port{{Number: 1, State: nldev.Active, NetdevIndex: index}}})
+	}
+	for i, a := range addresses {
+		n.Addresses = append(n.Addresses, rtnl.Address{Index: int32(i + 1), Prefix: netip.MustParsePrefix(a)})
+	}
+	return n
+}
+
+func TestObjectsOfANode(t *testing.T) {
+	t.Parallel()
+	choice := Choice{Name: "rails", Image: "docker.io/mellanox/rping-test"}
+	docs, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), choice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/node.yaml", docs)
+	again, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), choice)
+	if diff := cmp.Diff(docs, again, cmp.AllowUnexported(member{})); diff != "" || err != nil {
+		t.Errorf("the same node gives other objects: %v\n%s", err, diff)
+	}
+
+	choice.Subnet, choice.Gateway, choice.Namespace = "172.{rail+16}.0.0/16", "172.{rail+16}.0.1", "ml"
+	n := server()
+	n.Links = append(n.Links, rtnl.Link{Index: 9, Name: "ens9", Type: unix.ARPHRD_ETHER, Dev: "0000:01:00.0", Bus: "pci"})
+	n.Sys.(fstest.MapFS)["class/net/ens9"] = &fstest.MapFile{Data: []byte("../../devices/pci0000:00/0000:00:01.0/0000:01:00.0/net/ens9"), Mode: os.ModeSymlink}
+	docs, err = Node(n, choice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/node-template.yaml", docs)
+
+	if _, err := Node(server("172.16.11.5/24"), Choice{Name: "rails"}); err == nil || !strings.Contains(err.Error(), "rail 1 (ens1) has no address") {
+		t.Errorf("got %v, want the rail without address", err)
+	}
+	if _, err := Node(inventory.Node{Sys: fstest.MapFS{}}, choice); err == nil || !strings.Contains(err.Error(), "no RoCE NIC") {
+		t.Errorf("got %v, want that there is no NIC", err)
+	}
+}
+
+// TestTheDevicePluginReadsItsConfiguration reads it as k8s-rdma-shared-dev-plugin does
+// (types.UserConfigList), and with unknown keys as faults.
+// TestANICWithoutRoCE has no GID table. The NIC stays a rail, because a match selects it.
+func TestANICWithoutRoCE(t *testing.T) {
+	t.Parallel()
+	n := server("172.16.11.5/24", "172.16.12.5/24")
+	maps.DeleteFunc(n.Sys.(fstest.MapFS), func(name string, _ *fstest.MapFile) bool { return strings.Contains(name, "/mlx5_1/ports/1/gids/") })
+	docs, err := Node(n, Choice{Name: "rails"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := Text(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"count": 2,`, `"rdmaHcaMax": 32,`, "# Problem: RoCE is off on ens1"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+}
+
+func TestChoicesThatAreWrong(t *testing.T) {
+	t.Parallel()
+	for want, choice := range map[string]Choice{
+		"--gateway is for the subnets of --subnet": {Name: "rails", Gateway: "172.{rail+16}.0.1"},
+		"172.16.0.0/33":               {Name: "rails", Subnet: "172.{rail+16}.0.0/33"},
+		"10.16.0.1 is not inside":     {Name: "rails", Subnet: "172.{rail+16}.0.0/16", Gateway: "10.{rail+16}.0.1"},
+		`"my_rails" cannot be a name`: {Name: "my_rails"},
+		`"a space" cannot be a name`:  {Name: "rails", Namespace: "a space"},
+	} {
+		if _, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), choice); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", choice, err, want)
+		}
+		if choice.Subnet == "" {
+			choice.Subnet = "172.{rail+16}.0.0/16"
+			if choice.Gateway != "" {
+				continue
+			}
+		}
+		if _, err := Cluster(reports(2), nil, nil, choice); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v, of all nodes: %v, want %q", choice, err, want)
+		}
+	}
+}
+
+func TestTheDevicePluginReadsItsConfiguration(t *testing.T) {
+	t.Parallel()
+	docs, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), Choice{Name: "rails"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, ok := docs[2].Object["data"].(map[string]any)
+	if !ok {
+		t.Fatalf("%+v", docs[2])
+	}
+	type selectors struct {
+		Vendors   []string `json:"vendors"`
+		DeviceIDs []string `json:"deviceIDs"`
+		Drivers   []string `json:"drivers"`
+		IfNames   []string `json:"ifNames"`
+		LinkTypes []string `json:"linkTypes"`
+	}
+	type resource struct {
+		ResourceName   string    `json:"resourceName"`
+		ResourcePrefix string    `json:"resourcePrefix"`
+		RdmaHcaMax     int       `json:"rdmaHcaMax"`
+		Selectors      selectors `json:"selectors"`
+	}
+	var got struct {
+		PeriodicUpdateInterval *int       `json:"periodicUpdateInterval"`
+		ConfigList             []resource `json:"configList"`
+	}
+	d := json.NewDecoder(bytes.NewReader([]byte(fmt.Sprint(data["config.json"]))))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	want := []resource{{ResourceName: "rails", RdmaHcaMax: 32, Selectors: selectors{Vendors: []string{"15b3"}, DeviceIDs: []string{"1021"}, LinkTypes: []string{"ether"}}}}
+	if diff := cmp.Diff(want, got.ConfigList); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestTheDevicePluginOfTheQuickStartReadsTheConfiguration compares the name of the
+// ConfigMap with the one that the DaemonSet of the examples mounts.
+func TestTheDevicePluginOfTheQuickStartReadsTheConfiguration(t *testing.T) {
+	t.Parallel()
+	docs, err := Node(server("172.16.11.5/24", "172.16.12.5/24"), Choice{Name: "rails"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile("../../../conf-examples/deploy/rdma/device-plugin/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var example map[string]any
+	if err := yaml.Unmarshal(b, &example); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(example["metadata"], docs[2].Object["metadata"]); diff != "" {
+		t.Errorf("the ConfigMap (-example +generated)\n%s", diff)
+	}
+}
+
+// Names that no cluster accepts can be in a file. Terminals obey some characters.
+func TestCommentsHaveNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	docs, err := From([]byte(`kind: "Foo\nkind: Evil\e[2J\x9b2J"`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := Text(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range text {
+		if !unicode.IsPrint(r) && r != '\n' {
+			t.Errorf("%q has the character %U", text, r)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "#") && strings.Contains(line, "Evil") {
+			t.Errorf("a line of a name is no comment: %q", line)
+		}
+	}
+}

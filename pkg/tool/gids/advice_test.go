@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package gids
+
+import (
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+// rails returns one for each port, with its address at the place that is asked
+// for: net1 on the first and so on.
+func rails(ports []Port, at ...int) []Rail {
+	var out []Rail
+	for i, p := range ports {
+		for _, e := range p.Entries {
+			if e.Index == at[i] {
+				out = append(out, Rail{Link: conf.LinkName("net" + string(rune('1'+i))), Addr: e.GID, Port: p, Index: e.Index})
+			}
+		}
+	}
+	return out
+}
+
+func variables(a Advice) map[string]string {
+	out := map[string]string{}
+	for _, v := range a.Set {
+		out[v.Name] = v.Value
+	}
+	return out
+}
+
+func TestEqualIndexesAreLogged(t *testing.T) {
+	t.Parallel()
+	ports := []Port{portOf("mlx5_0", "", "fe80::1", "172.16.0.5"), portOf("mlx5_10", "", "fe80::1", "172.17.0.5")}
+	got, err := Tell(Namespace{Rails: rails(ports, 1, 1), Out: "eth0", OutAddr: netip.MustParseAddr("10.0.0.7")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Advice{
+		Set: []Variable{
+			{"NCCL_IB_HCA", "=mlx5_0:1,mlx5_10:1"},
+			{"NCCL_IB_GID_INDEX", "1"},
+			{"NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_10:1"},
+			{"NVSHMEM_IB_GID_INDEX", "1"},
+			{"NCCL_SOCKET_IFNAME", "=eth0"},
+			{"GLOO_SOCKET_IFNAME", "eth0"},
+			{"VLLM_HOST_IP", "10.0.0.7"},
+			{"UCX_NET_DEVICES", "mlx5_0:1,mlx5_10:1"},
+			{"UCX_IB_GID_INDEX", "1"},
+		},
+		Perftest: []string{"ib_write_bw -d mlx5_0 -i 1 -x 1", "ib_write_bw -d mlx5_10 -i 1 -x 1"},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Advice{})); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestARangeIsPrintedOnlyIfNCCLFindsTheEntriesByIt(t *testing.T) {
+	t.Parallel()
+	second := portOf("mlx5_1", "", "fe80::2", "172.17.0.5")
+	for _, tc := range []struct {
+		name   string
+		first  Port
+		at     int
+		within string // "": NCCL cannot find them
+		says   string
+	}{
+		{"another's is out of range", portOf("mlx5_0", "", "fe80::1", "10.0.0.1", "172.16.0.5"), 2, "172.16.0.0/15", "since NCCL 2.26.2"},
+		{"v1 before v2", portOf("mlx5_0", "", "v1 fe80::1", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.26.2"},
+		{"another's is first", portOf("mlx5_0", "", "fe80::1", "172.16.0.4", "172.16.0.5"), 2, "", "take 1 instead of 2 on net1"},
+		{"the host's IPv4 is at place 0", portOf("mlx5_0", "", "10.0.0.1", "fe80::1", "172.16.0.5"), 2, "", "take 0 instead of 2 on net1"},
+		{"an empty place between", portOf("mlx5_0", "", "fe80::1", "", "", "172.16.0.5"), 3, "172.16.0.0/15", "since NCCL 2.26.2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			a, err := Tell(Namespace{Rails: rails([]Port{tc.first, second}, tc.at, 1)})
+			got := variables(a)
+			want := map[string]string{"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1", "NVSHMEM_HCA_LIST": "mlx5_0:1,mlx5_1:1"}
+			for _, library := range []string{"NCCL", "NVSHMEM"} {
+				if tc.within != "" {
+					want[library+"_IB_GID_INDEX"], want[library+"_IB_ROCE_VERSION_NUM"] = "-1", "2"
+					want[library+"_IB_ADDR_FAMILY"], want[library+"_IB_ADDR_RANGE"] = "AF_INET", tc.within
+				}
+			}
+			maps.DeleteFunc(got, func(name, _ string) bool { return strings.HasPrefix(name, "UCX_IB_") })
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if tc.within == "" && cnierr.CodeOf(err) != cnierr.NoGID || tc.within != "" && err != nil {
+				t.Errorf("error %v", err)
+			}
+			if why := strings.Join(a.Why, "\n"); !strings.Contains(why, tc.says) || !strings.Contains(why, "the indexes differ (net1 ") {
+				t.Errorf("it says %q, want %q", why, tc.says)
+			}
+		})
+	}
+}
+
+func TestARangeOfIPv6(t *testing.T) {
+	t.Parallel()
+	ports := []Port{portOf("mlx5_0", "", "10.0.0.1", "fd00:0:0:1::5"), portOf("mlx5_1", "", "fe80::1", "10.0.1.1", "fd00:0:0:2::5")}
+	a, err := Tell(Namespace{Rails: rails(ports, 1, 2)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := variables(a)
+	if got["NCCL_IB_ADDR_FAMILY"] != "AF_INET6" || got["NCCL_IB_ADDR_RANGE"] != "fd00::/62" {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestRailsOfBothFamiliesNeedEqualIndexes(t *testing.T) {
+	t.Parallel()
+	ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "fe80::1", "fd00::5")}
+	if _, err := Tell(Namespace{Rails: rails(ports, 0, 1)}); cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(err.Error(), "both families") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUCXFindsTheFirstEntryOfItsOrderByItself(t *testing.T) {
+	t.Parallel()
+	ports := []Port{portOf("mlx5_0", "", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.5")}
+	a, err := Tell(Namespace{Rails: rails(ports, 2, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := variables(a)["UCX_IB_GID_INDEX"]; got != "auto" {
+		t.Errorf("UCX_IB_GID_INDEX=%q, want auto", got)
+	}
+}
+
+// TestUCXFindsTheEntriesByTheirAddresses: by itself it would take entries of others.
+func TestUCXFindsTheEntriesByTheirAddresses(t *testing.T) {
+	t.Parallel()
+	second := portOf("mlx5_1", "", "172.17.0.4", "172.17.0.5")
+	for _, tc := range []struct {
+		name  string
+		first Port
+		at    int
+		want  string // "": UCX cannot find them
+	}{
+		{"another's is first", portOf("mlx5_0", "", "fe80::1", "v1 172.16.0.5", "172.16.0.5"), 2, "172.16.0.5/32,172.17.0.5/32"},
+		{"the address exists twice", portOf("mlx5_0", "", "172.16.0.5", "fe80::1", "172.16.0.5"), 2, ""},
+		{"IPv6", portOf("mlx5_0", "", "fe80::1", "fe80::2", "fd00::5"), 2, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			a, _ := Tell(Namespace{Rails: rails([]Port{tc.first, second}, tc.at, 1)}) // NCCL cannot find them
+			got := variables(a)
+			if got["UCX_IB_ROCE_SUBNETS"] != tc.want {
+				t.Errorf("UCX_IB_ROCE_SUBNETS=%q, want %q", got["UCX_IB_ROCE_SUBNETS"], tc.want)
+			}
+			if index, set := got["UCX_IB_GID_INDEX"]; set { // UCX refuses both
+				t.Errorf("UCX_IB_GID_INDEX=%q, want none", index)
+			}
+			why := strings.Join(a.Why, "\n")
+			if !strings.Contains(why, "no UCX_IB_GID_INDEX: ") || strings.Contains(why, "UCX 1.18") != (tc.want != "") {
+				t.Errorf("it says %q", why)
+			}
+		})
+	}
+}
+
+func TestAPortIsOneRailToPrograms(t *testing.T) {
+	t.Parallel()
+	p := portOf("mlx5_0", "", "fe80::1", "172.16.0.5", "172.16.0.6")
+	both := []Rail{
+		{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5"), Port: p, Index: 1},
+		{Link: "net2", Addr: netip.MustParseAddr("172.16.0.6"), Port: p, Index: 2},
+	}
+	a, err := Tell(Namespace{Rails: both})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := variables(a)
+	if got["NCCL_IB_HCA"] != "=mlx5_0:1" || got["NCCL_IB_GID_INDEX"] != "1" || len(a.Perftest) != 2 {
+		t.Errorf("got %v and %q", got, a.Perftest)
+	}
+	if len(a.Why) != 1 || !strings.Contains(a.Why[0], "net2 is left out: net1 has mlx5_0:1") {
+		t.Errorf("it says %q", a.Why)
+	}
+}
+
+func TestNCCLDoesNotJoinRails(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		at      [2]string // the PCI functions of two devices
+		virtual bool
+		want    map[string]string
+	}{
+		{"two NICs", [2]string{"0000:0b:00.0", "0000:3b:00.0"}, false, map[string]string{}},
+		{"VFs of two NICs", [2]string{"0000:0b:00.2", "0000:3b:00.2"}, true, map[string]string{}},
+		{"two ports of a NIC", [2]string{"0000:0b:00.0", "0000:0b:00.1"}, false, map[string]string{}},
+		{"VFs of one PCI device", [2]string{"0000:0b:00.2", "0000:0b:00.3"}, true, map[string]string{"NCCL_IB_MERGE_NICS": "0"}},
+		{"VFs of one bus", [2]string{"0000:0b:00.7", "0000:0b:01.0"}, true, map[string]string{"NCCL_IB_MERGE_VFS": "0"}},
+		{"NICs of one bus, as in a guest", [2]string{"0000:00:03.0", "0000:00:04.0"}, false, map[string]string{"NCCL_IB_MERGE_VFS": "0"}},
+		{"another domain", [2]string{"0000:0b:00.2", "10000:0b:01.0"}, true, map[string]string{}},
+		{"Soft-RoCE", [2]string{"", ""}, false, map[string]string{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			ports := []Port{portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "172.17.0.5")}
+			for i := range ports {
+				ports[i].Function, ports[i].Virtual = tc.at[i], tc.virtual
+			}
+			a, err := Tell(Namespace{Rails: rails(ports, 0, 0)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := variables(a)
+			maps.DeleteFunc(got, func(name, _ string) bool { return !strings.Contains(name, "_MERGE_") })
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			for name := range tc.want {
+				if why := strings.Join(a.Why, "\n"); !strings.Contains(why, name) || !strings.Contains(why, "net1 on "+tc.at[0]+" and net2 on "+tc.at[1]) {
+					t.Errorf("it says %q, want %s and the rails", why, name)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package gids finds the RDMA port and the GID index of each address of a pod, the
+// owners of the entries of a GID table, and the settings that programs need.
+//
+// It never assumes an index or a device: everything comes from the kernel. It uses
+// the packages kernel, rdma and record, and only rocectl uses it. Read this file
+// first, then nccl.go for what NCCL chooses by itself.
+package gids
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+)
+
+// Port is a port of an RDMA device with its GID table.
+type Port struct {
+	Device string
+	Number uint32 // from 1
+	// Netdev is the port's interface; "" when it is in another namespace.
+	Netdev  conf.LinkName
+	State   string // as rdma link prints it
+	Entries []rdma.Entry
+	Size    int // of the table
+	// Hidden says that the driver hides entries from readers in other namespaces. The
+	// table may then have more entries than are known: see rdma.Merge.
+	Hidden bool
+	// DeviceIndex and GUID identify the device. A rename does not change them.
+	DeviceIndex uint32
+	GUID        string
+	// Function is the PCI address of the device; "" for a device on no PCI function, such
+	// as Soft-RoCE. Virtual says that it is an SR-IOV virtual function.
+	Function string
+	Virtual  bool
+}
+
+// off says whether RoCE is off: the port then has no GID table.
+func (p Port) off() bool { return p.Size == 0 }
+
+// String returns the port as NCCL and UCX take it.
+func (p Port) String() string { return fmt.Sprintf("%s:%d", p.Device, p.Number) }
+
+// Ports returns the ports that a namespace sees. In shared mode the host's sysfs has
+// all of them. Their entries are those that a process in the namespace reader sees. A
+// port without a GID table has no entries: for example, RoCE is off. Errors: NoRDMA
+// on a kernel without RDMA, those of rdma.Subsystem.
+func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Port, error) {
+	sys, err := s.System(ctx, side)
+	if errors.Is(err, rdma.ErrNoDevice) {
+		return nil, none(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	files := rdma.Host
+	if sys.Exclusive {
+		files = side
+	}
+	var out []Port
+	for _, d := range sys.Devices {
+		function, virtual := s.Function(files, d.Name)
+		for _, p := range d.Ports {
+			entries, size, err := s.Table(files, reader, d.Name, p.Number)
+			if err != nil && !errors.Is(err, rdma.ErrNoTable) {
+				return nil, err
+			}
+			out = append(out, Port{
+				Device: d.Name, Number: p.Number, Netdev: conf.LinkName(p.Netdev), State: p.State.String(),
+				Entries: entries, Size: size, DeviceIndex: d.Index, GUID: d.GUID, Function: function, Virtual: virtual,
+			})
+		}
+	}
+	return out, nil
+}
+
+// Addr is an address on an interface.
+type Addr struct {
+	Link conf.LinkName
+	Addr netip.Addr
+}
+
+// compare orders by address.
+func (a Addr) compare(b Addr) int {
+	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link))
+}
+
+// Rail is an interface together with its way to RDMA.
+type Rail struct {
+	Link  conf.LinkName
+	Addr  netip.Addr
+	Port  Port
+	Index int // of the address's RoCE v2 entry
+	// Notes say which of several was chosen and why, and what is unusual.
+	Notes []string
+	doubt []int  // the indexes that it may have, if it is not known which
+	other []Port // the other ports that it may have, if it is not known which
+}
+
+// Hints help to choose between ports with an entry for the same address. A bond and
+// its slaves are such ports.
+type Hints struct {
+	Recorded map[Addr]Recorded
+	Slaves   []conf.LinkName // the interfaces of a bond
+	Out      conf.LinkName   // the interface of the default route, which needs no GID; "": unknown
+}
+
+// Recorded is what ADD found for an address.
+type Recorded struct {
+	Device string
+	Place  *int // nil: none, for example because the table was full
+}
+
+// recorded returns what ADD found for an address: for another interface of the pod, if it
+// is the only one that had the address.
+func (h Hints) recorded(a Addr) Recorded {
+	if r, ok := h.Recorded[a]; ok {
+		return r
+	}
+	var out []Recorded
+	for had, r := range h.Recorded {
+		if had.Addr == a.Addr {
+			out = append(out, r)
+		}
+	}
+	if len(out) != 1 {
+		return Recorded{}
+	}
+	return out[0]
+}
+
+// Find returns the rails of a namespace, in the order of addrs. It returns one rail
+// for each interface with an address that has a RoCE v2 entry. If possible, all rails
+// have addresses of one family. If both families are possible, it is IPv4. Link-local
+// addresses make no rail.
+//
+// Errors: NoRDMA when there is no port, NoGID when no address has an entry, or when it is
+// not known which of several entries is that of an interface, or which of several ports.
+func Find(ports []Port, addrs []Addr, h Hints) ([]Rail, error) {
+	if len(ports) == 0 {
+		return nil, none(rdma.ErrNoDevice)
+	}
+	var links []conf.LinkName
+	v4, v6 := map[conf.LinkName]Rail{}, map[conf.LinkName]Rail{}
+	for _, a := range addrs {
+		if a.Addr.IsLinkLocalUnicast() {
+			continue
+		}
+		r, ok := find(ports, a, addrs, h)
+		if !ok {
+			continue
+		}
+		family := v4
+		if a.Addr.Is6() {
+			family = v6
+		}
+		if _, have := family[a.Link]; !have {
+			family[a.Link] = r
+		}
+		if !slices.Contains(links, a.Link) {
+			links = append(links, a.Link)
+		}
+	}
+	if len(links) == 0 {
+		return nil, h.notFound(ports, addrs)
+	}
+	first, second := v4, v6 // of each link
+	if len(v4) < len(links) && len(v6) == len(links) {
+		first, second = v6, v4
+	}
+	out := make([]Rail, 0, len(links))
+	for _, l := range links {
+		r, ok := first[l]
+		if !ok {
+			r = second[l]
+		}
+		out = append(out, r)
+	}
+	for _, r := range out {
+		if err := r.undecided(); err != nil {
+			return nil, err
+		}
+	}
+	out[0].Notes = append(out[0].Notes, h.leftOut(ports, addrs)...)
+	return out, nil
+}
+
+// undecided says of which entries or ports it is not known which one is the rail's.
+func (r Rail) undecided() error {
+	const hint = "use what rocectl env --container prints on the node; for another interface, --ifname; then find the other interface with rocectl gids, and remove the address there"
+	switch {
+	case len(r.other) > 0:
+		return cnierr.New(cnierr.NoGID, "find RDMA device of", r.Addr.String(), hint,
+			"it has entries in %s, and the names of the interfaces do not tell which one is that of %s: another interface on this node has the address too, or they are the NICs of a bond",
+			strings.Join(texts(append([]Port{r.Port}, r.other...)), ", "), r.Link)
+	case len(r.doubt) > 0:
+		return cnierr.New(cnierr.NoGID, "find GID index of", r.Addr.String(), hint,
+			"it is in %s at %s, and the names of the interfaces do not tell which entry is that of %s: another interface on this node has the address too", r.Port, rdma.Numbers(r.doubt), r.Link)
+	}
+	return nil
+}
+
+// none returns the error for a namespace without RDMA devices.
+func none(err error) error {
+	return cnierr.New(cnierr.NoRDMA, "look for", "RDMA devices",
+		"run rdma dev on the node: if it shows none, load the driver of the RDMA NIC; in exclusive mode a pod has only the devices of its networks",
+		"the network namespace has none: %w", cause(err))
+}
+
+// cause returns the cause of an error without the name of the operation.
+func cause(err error) error {
+	var known *cnierr.Error
+	if errors.As(err, &known) {
+		return known.Err
+	}
+	return err
+}
+
+// find returns the rail of an address, which is one of all addresses of the namespace.
+func find(ports []Port, a Addr, all []Addr, h Hints) (Rail, bool) {
+	var found []Port
+	for _, p := range ports {
+		if len(p.places(a.Addr, rdma.RoCEv2)) > 0 {
+			found = append(found, p)
+		}
+	}
+	if len(found) == 0 {
+		return Rail{}, false
+	}
+	order := func(x, y Port) int {
+		return cmp.Or(cmp.Compare(h.rank(x, a), h.rank(y, a)), cmp.Compare(y.count(a.Link, all), x.count(a.Link, all)))
+	}
+	best := slices.MinFunc(found, func(x, y Port) int {
+		return cmp.Or(order(x, y), cmp.Compare(len(x.Device), len(y.Device)), cmp.Compare(x.String(), y.String()))
+	})
+	r := Rail{Link: a.Link, Addr: a.Addr, Port: best}
+	if h.rank(best, a) != slave {
+		r.other = slices.DeleteFunc(slices.Clone(found), func(p Port) bool { return p.String() == best.String() || order(p, best) != 0 })
+	}
+	places := best.places(a.Addr, rdma.RoCEv2)
+	own := best.own(places, a.Link, h.recorded(a))
+	r.Index = own[0]
+	if len(own) > 1 {
+		r.doubt = own
+	}
+	if len(found) > 1 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s has entries in %s: %s, %s", a.Addr, strings.Join(texts(found), ", "), best, h.reason(best, a, found)))
+	}
+	if len(places) > 1 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s is in %s at %s: another interface on this node has the address too", a.Addr, best, rdma.Numbers(places)))
+	}
+	if best.State != "" && best.State != active {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s is %s, not %s: check the NIC, its cable and the switch port", best, best.State, active))
+	}
+	return r, true
+}
+
+const active = "ACTIVE"
+
+// own returns the GID indexes that may be those of an interface, among all indexes of one
+// address and type: see rdma.Own.
+func (p Port) own(places []int, link conf.LinkName, was Recorded) []int {
+	entries := slices.DeleteFunc(slices.Clone(p.Entries), func(e rdma.Entry) bool { return !slices.Contains(places, e.Index) })
+	index := was.Place
+	if was.Device != p.Device {
+		index = nil
+	}
+	var out []int
+	for _, e := range rdma.Own(entries, string(link), index) {
+		out = append(out, e.Index)
+	}
+	return out
+}
+
+// slave is the rank of a NIC of a bond.
+const slave = 2
+
+// rank is lower for better ports of an address.
+func (h Hints) rank(p Port, a Addr) int {
+	switch {
+	case h.recorded(a).Device == p.Device:
+		return 0
+	case !p.has(a):
+		return 3
+	case slices.Contains(h.Slaves, p.Netdev):
+		return slave
+	}
+	return 1
+}
+
+// count returns how many addresses of an interface have an entry. The port of the
+// interface has one of each.
+func (p Port) count(link conf.LinkName, all []Addr) int {
+	n := 0
+	for _, a := range all {
+		if a.Link == link && p.has(a) {
+			n++
+		}
+	}
+	return n
+}
+
+// has says whether an entry of an address is of an interface with the name of the address's.
+func (p Port) has(a Addr) bool {
+	return slices.ContainsFunc(p.Entries, func(e rdma.Entry) bool {
+		return e.GID == a.Addr && e.Type == rdma.RoCEv2 && e.Netdev == string(a.Link)
+	})
+}
+
+// reason says why a port was chosen among those with an entry for an address.
+func (h Hints) reason(p Port, a Addr, among []Port) string {
+	switch {
+	case h.recorded(a).Device == p.Device:
+		return "as ADD found it"
+	case p.has(a) && slices.ContainsFunc(among, func(o Port) bool { return !o.has(a) }):
+		return fmt.Sprintf("because the entry there is of %s: another interface on this node has the address too", a.Link)
+	case slices.Contains(h.Slaves, p.Netdev):
+		return "one NIC of a bond that has no RDMA device of its own now, so RDMA does not fail over"
+	case len(h.Slaves) > 0 && p.Netdev != "":
+		return "because it belongs to the bond, not to a NIC in it"
+	}
+	return fmt.Sprintf("because it has all addresses of %s: another interface on this node has the address too", a.Link)
+}
+
+// places returns the GID indexes of the entries of an address and a type.
+func (p Port) places(a netip.Addr, kind string) []int {
+	var out []int
+	for _, e := range p.Entries {
+		if e.GID == a && e.Type == kind {
+			out = append(out, e.Index)
+		}
+	}
+	return out
+}
+
+// notFound says why no address has a RoCE v2 entry.
+func (h Hints) notFound(ports []Port, addrs []Addr) error {
+	const action = "look for GIDs of"
+	var asked, v1 []string
+	for _, a := range addrs {
+		if a.Addr.IsLoopback() || a.Addr.IsLinkLocalUnicast() {
+			continue
+		}
+		asked = append(asked, a.Addr.String())
+		for _, p := range ports {
+			if places := p.places(a.Addr, rdma.RoCEv1); len(places) > 0 {
+				v1 = append(v1, fmt.Sprintf("%s in %s at %s", a.Addr, p, rdma.Numbers(places)))
+			}
+		}
+	}
+	if len(v1) > 0 {
+		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
+			"load the driver with RoCE v2 (for mlx4_core the parameter roce_mode=2); v1 is not routed, and needs other settings of NCCL and UCX",
+			"there are only entries of RoCE v1: %s", strings.Join(v1, ", "))
+	}
+	if len(asked) == 0 {
+		return cnierr.New(cnierr.NoGID, action, "this network namespace",
+			"on the node choose a pod with --pid, --netns or --container; in a pod look with ip address, and with rocectl check on the node",
+			"its interfaces have no addresses")
+	}
+	full := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return len(p.Entries) < p.Size || p.off() })
+	if off := h.off(ports, addrs); len(off) > 0 && (len(full) == 0 || len(h.Recorded) > 0) {
+		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "), "on the node, "+rdma.TurnOnRoCE,
+			"none has an entry in %s; RoCE is off on %s: it has no GID table", strings.Join(texts(ports), ", "), strings.Join(texts(off), ", "))
+	}
+	if len(full) > 0 {
+		p := full[0]
+		return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
+			"start fewer pods on this NIC, or give them fewer addresses; rocectl gids on the node shows the owners of the entries. Then delete the pod, so that it is created again",
+			"none has an entry in %s, and the table of %s is full, with %d entries", strings.Join(texts(ports), ", "), p, p.Size)
+	}
+	return cnierr.New(cnierr.NoGID, action, strings.Join(asked, ", "),
+		"the pod needs an address on a child of an RDMA NIC: check its networks annotation, and the tables with rocectl gids on the node; "+
+			rdma.TableFull+" of the node says that a table is full",
+		"none has an entry in %s", strings.Join(texts(ports), ", "))
+}
+
+func texts(ports []Port) []string {
+	out := make([]string, 0, len(ports))
+	for _, p := range ports {
+		out = append(out, p.String())
+	}
+	return out
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package gids
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+func TestAnInterfaceThatIsNotThereIsNamedTogetherWithThoseThatAre(t *testing.T) {
+	t.Parallel()
+	v := look.View{Addrs: []look.LinkAddr{
+		{Link: "net2", Addr: netip.MustParseAddr("172.17.0.5")},
+		{Link: "net1", Addr: netip.MustParseAddr("172.16.0.5")},
+		{Link: "net2", Addr: netip.MustParseAddr("fd00::5")},
+	}}
+	if got, err := addrs(v, "net2"); err != nil || len(got) != 2 {
+		t.Errorf("net2: got %v, %v", got, err)
+	}
+	if got, err := addrs(look.View{}, ""); err != nil || len(got) != 0 {
+		t.Errorf("all of none: got %v, %v", got, err)
+	}
+	for want, v := range map[string]look.View{"with addresses are: net1, net2": v, "with addresses are: none": {}} {
+		_, err := addrs(v, "net3")
+		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(fmt.Sprint(err), `"net3"`) || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("got %v, want code %d and %q", err, cnierr.BadConfig, want)
+		}
+	}
+}
+
+func TestANamespaceThatCannotBeEnteredSaysWhatToCallInstead(t *testing.T) {
+	t.Parallel()
+	gone := cnierr.New(cnierr.BadNetns, "open network namespace", "/proc/7/ns/net", "", "%w: %w", kernel.ErrNetnsGone, unix.ENOENT)
+	forbidden := cnierr.New(cnierr.BadNetns, "open network namespace", "/proc/7/ns/net", "", "%w: %w", kernel.ErrNetnsGone, unix.EACCES)
+	other := errors.New("another")
+	for _, tc := range []struct {
+		err  error
+		code cnierr.Code
+		hint string
+	}{
+		{gone, cnierr.BadNetns, "ip netns list"},
+		{forbidden, cnierr.IO, "root on the node"},
+		{cnierr.New(cnierr.IO, "enter network namespace", "/run/netns/a", "", "%w", unix.EPERM), cnierr.IO, "root on the node"},
+	} {
+		var got *cnierr.Error
+		if !errors.As(unreachable("/proc/7/ns/net", tc.err), &got) || got.Code != tc.code || !strings.Contains(got.Hint, tc.hint) {
+			t.Errorf("%v: got %+v, want code %d and a hint with %q", tc.err, got, tc.code, tc.hint)
+		}
+	}
+	if got := unreachable("x", other); !errors.Is(got, other) {
+		t.Errorf("got %v, want it as it is", got)
+	}
+	_, err := Node{Sys: fstest.MapFS{}}.At(t.Context(), "/nonexistent", "")
+	if cnierr.CodeOf(err) != cnierr.BadNetns || errors.Is(err, fs.ErrPermission) {
+		t.Errorf("got %v, want code %d", err, cnierr.BadNetns)
+	}
+}
+
+func TestRecordsHaveWhatADDFoundInThisNamespace(t *testing.T) {
+	t.Parallel()
+	here := plan.NetnsID{Dev: 4, Ino: 5}
+	rec := func(id plan.NetnsID, link, addr string) record.Record {
+		target := plan.GIDTarget{Link: on(link, addr)[0].Link, Addr: netip.MustParseAddr(addr), Index: place(3)}
+		return record.Record{NetnsID: id, Plan: plan.Plan{Ops: plan.InPod(
+			plan.Port{}, plan.GID{Device: plan.RDMADevice{Name: "mlx5_0"}, Targets: []plan.GIDTarget{target}},
+		)}}
+	}
+	n := Node{Records: []record.Record{rec(here, "net1", "172.16.0.5"), rec(here, "net2", "172.17.0.5"), rec(plan.NetnsID{}, "net1", "172.16.0.6")}}
+	if got := n.recorded(here, ""); len(got) != 2 {
+		t.Errorf("got %v, want two", got)
+	}
+	got := n.recorded(here, "net2")
+	r, ok := got[on("net2", "172.17.0.5")[0]]
+	if !ok || len(got) != 1 || r.Device != "mlx5_0" || *r.Place != 3 {
+		t.Errorf("got %+v, want net2 on mlx5_0 at 3", got)
+	}
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package gids
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+)
+
+func TestOwnersAreIdentifiedByAddressAndThenByInterface(t *testing.T) {
+	t.Parallel()
+	pod := Owner{ContainerID: "c1", Link: "net1", Addr: netip.MustParseAddr("172.16.0.5"), recorded: Recorded{Device: "mlx5_0", Place: place(3)}}
+	twin := pod
+	twin.ContainerID, twin.recorded = "c2", Recorded{Device: "mlx5_0", Place: place(1)}
+	host := Owner{Link: "r0", Addr: netip.MustParseAddr("fe80::1")}
+	vlan := Owner{Link: "r0.100", Addr: netip.MustParseAddr("fe80::1")}
+	entry := func(place int, addr netip.Addr, netdev string) rdma.Entry {
+		return rdma.Entry{Index: place, GID: addr, Type: rdma.RoCEv2, Netdev: netdev}
+	}
+	stranger, none := netip.MustParseAddr("172.16.0.9"), []Owner{}
+	for _, tc := range []struct {
+		name    string
+		entries []rdma.Entry
+		all     []Owner
+		want    [][]Owner // of each entry
+	}{
+		{"by address", []rdma.Entry{entry(2, pod.Addr, "net1")}, []Owner{host, pod}, [][]Owner{{pod}}},
+		{"renamed in the pod", []rdma.Entry{entry(2, pod.Addr, "x")}, []Owner{host, pod}, [][]Owner{{pod}}},
+		{
+			"by interface",
+			[]rdma.Entry{entry(0, host.Addr, "r0"), entry(2, vlan.Addr, "r0.100")},
+			[]Owner{host, vlan, pod},
+			[][]Owner{{host}, {vlan}},
+		},
+		{"the one of a VLAN alone", []rdma.Entry{entry(2, vlan.Addr, "r0.100")}, []Owner{host, vlan}, [][]Owner{{vlan}}},
+		{"no owner", []rdma.Entry{entry(2, stranger, "net1")}, []Owner{host, pod}, [][]Owner{none}},
+		{
+			"a stranger has the pod's address too",
+			[]rdma.Entry{entry(2, pod.Addr, "net9"), entry(4, pod.Addr, "net1")},
+			[]Owner{host, pod},
+			[][]Owner{none, {pod}},
+		},
+		{
+			"and calls its interface so too",
+			[]rdma.Entry{entry(2, pod.Addr, "net1"), entry(3, pod.Addr, "net1")},
+			[]Owner{pod},
+			[][]Owner{none, {pod}},
+		},
+		{
+			"where ADD did not find it",
+			[]rdma.Entry{entry(5, pod.Addr, "net1"), entry(6, pod.Addr, "net1")},
+			[]Owner{pod},
+			[][]Owner{{pod}, {pod}},
+		},
+		{
+			"two pods on record",
+			[]rdma.Entry{entry(1, pod.Addr, "net1"), entry(3, pod.Addr, "net1")},
+			[]Owner{pod, twin},
+			[][]Owner{{twin}, {pod}},
+		},
+		{
+			"of v1 and v2",
+			[]rdma.Entry{{Index: 2, GID: pod.Addr, Type: rdma.RoCEv1, Netdev: "net1"}, entry(3, pod.Addr, "net1")},
+			[]Owner{pod},
+			[][]Owner{{pod}, {pod}},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			p := Port{Device: "mlx5_0", Number: 1, Netdev: "r0", Entries: tc.entries}
+			for i, e := range tc.entries {
+				if diff := cmp.Diff(tc.want[i], p.ownersOf(e, tc.all), cmp.AllowUnexported(Owner{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+					t.Errorf("place %d (-want +got)\n%s", e.Index, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestThePortsOwnEntryIsTheHosts has an interface without addresses, as one that
+// is down or has no IPv6: the kernel keeps the entry of its MAC.
+func TestThePortsOwnEntryIsTheHosts(t *testing.T) {
+	t.Parallel()
+	own := netip.MustParseAddr("fe80::1")
+	for _, tc := range []struct {
+		name  string
+		entry rdma.Entry
+		want  int
+	}{
+		{"v1", rdma.Entry{Index: 0, GID: own, Type: rdma.RoCEv1, Netdev: "r0"}, 1},
+		{"v2", rdma.Entry{Index: 1, GID: own, Type: rdma.RoCEv2, Netdev: "r0"}, 1},
+		{"a pod's link of its name", rdma.Entry{Index: 2, GID: own, Type: rdma.RoCEv2, Netdev: "r0"}, 0},
+		{"another interface", rdma.Entry{Index: 0, GID: own, Type: rdma.RoCEv2, Netdev: "net1"}, 0},
+		{"an address", rdma.Entry{Index: 0, GID: netip.MustParseAddr("fd00::1"), Type: rdma.RoCEv2, Netdev: "r0"}, 0},
+	} {
+		p := Port{Device: "mlx5_0", Number: 1, Netdev: "r0", Entries: []rdma.Entry{tc.entry}}
+		if got := p.ownersOf(tc.entry, nil); len(got) != tc.want {
+			t.Errorf("%s: got %+v, want %d", tc.name, got, tc.want)
+		}
+	}
+	p := Port{Device: "mlx5_0", Number: 1} // its interface is in another namespace
+	if got := p.ownersOf(rdma.Entry{GID: own}, nil); len(got) != 0 {
+		t.Errorf("without interface: got %+v", got)
+	}
+}
+
+func TestDevicesThatAreInNoNamespaceAreReported(t *testing.T) {
+	t.Parallel()
+	moved := func(container, name string, index uint32) record.Record {
+		d := plan.RDMADevice{Name: name, Index: index, GUID: "5054:00ff:fe00:0001", Port: 1}
+		return record.Record{Attachment: conf.Attachment{ContainerID: "c", IfName: "net1"}, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: d})}}
+	}
+	seen := []Port{{Device: "renamed", GUID: "5054:00ff:fe00:0001", DeviceIndex: 1, Number: 1}}
+	got := Node{Records: []record.Record{moved("a", "mlx5_1", 1), moved("b", "mlx5_2", 2), moved("c", "mlx5_2", 2)}}.missing(seen)
+	if len(got) != 1 || got[0].Device != "mlx5_2" || !got[0].Missing || got[0].Holder == nil || got[0].Holder.Link != "net1" {
+		t.Errorf("got %+v, want mlx5_2 alone, and once", got)
+	}
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path"
+	"slices"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+)
+
+// tree is a sysfs that is built function by function.
+type tree struct{ fstest.MapFS }
+
+func (t tree) write(name, content string) {
+	t.MapFS[name] = &fstest.MapFile{Data: []byte(content + "\n")}
+}
+
+func (t tree) link(name, target string) {
+	t.MapFS[name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink}
+}
+
+// function puts a PCI function at the end of a way below a host bridge.
+func (t tree) function(way, vendor, device, class string, numa int) {
+	address := path.Base(way)
+	t.link("bus/pci/devices/"+address, "../../../devices/"+way)
+	for file, content := range map[string]string{"vendor": vendor, "device": device, "class": class, "numa_node": fmt.Sprint(numa)} {
+		t.write("devices/"+way+"/"+file, content)
+	}
+}
+
+// nic adds an mlx5 NIC to a node.
+func (n *Node) nic(t tree, way, name, device string, numa int) {
+	t.function(way, "0x15b3", "0x1021", "0x020000", numa)
+	t.link("class/net/"+name, "../../devices/"+way+"/net/"+name)
+	t.write("devices/"+way+"/net/"+name+"/speed", "400000")
+	t.link("class/infiniband/"+device, "../../devices/"+way+"/infiniband/"+device)
+	t.write("devices/"+way+"/infiniband/"+device+"/ports/1/link_layer", "Ethernet")
+	t.write("devices/"+way+"/infiniband/"+device+"/ports/1/gids/0", "0000:0000:0000:0000:0000:ffff:ac10:0b01")
+	t.write("devices/"+way+"/infiniband/"+device+"/ports/1/gid_attrs/types/0", "RoCE v2")
+	t.write("devices/"+way+"/infiniband/"+device+"/ports/1/gids/1", "0000:0000:0000:0000:0000:0000:0000:0000")
+	index := int32(len(n.Links) + 1)
+	n.Links = append(n.Links, rtnl.Link{
+		Index: index, Name: name, MTU: 9000, Type: unix.ARPHRD_ETHER, Flags: unix.IFF_UP, Dev: path.Base(way), Bus: "pci",
+	})
+	n.RDMA.Devices = append(n.RDMA.Devices, nldev.Device{
+		Name: device, Protocol: "roce", Ports: []nldev.Port{{Number: 1, State: nldev.Active, NetdevIndex: index, Netdev: name}},
+	})
+}
+
+// gpuServer is a node with two sockets. Each has two PCIe switches with two NICs and
+// two GPUs. The NICs are not in the order of the bus. It has a graphics chip of its own.
+func gpuServer() Node {
+	t := tree{fstest.MapFS{}}
+	n := Node{Sys: t.MapFS, Driver: func(string) (Driver, error) { return Driver{"mlx5_core", "6.8.0", "28.39.1002"}, nil }}
+	for i := 7; i >= 0; i-- {
+		bus := 0x10 + i/2*0x20
+		upstream := fmt.Sprintf("pci0000:%02x/0000:%02x:01.0/0000:%02x:00.0", bus, bus, bus+1)
+		slot := func(port, at int) string {
+			return fmt.Sprintf("%s/0000:%02x:%02x.0/0000:%02x:00.0", upstream, bus+2, port, bus+at)
+		}
+		n.nic(t, slot(i%2, 3+i%2), fmt.Sprintf("ens%df0np0", i+1), fmt.Sprintf("mlx5_%d", 7-i), i/4)
+		t.function(slot(4+i%2, 5+i%2), "0x10de", "0x2330", "0x030200", i/4)
+	}
+	t.function("pci0000:00/0000:00:1c.0/0000:02:00.0", "0x1a03", "0x2000", "0x030000", 0)
+	return n
+}
+
+func TestRailsOfAGPUServer(t *testing.T) {
+	t.Parallel()
+	ports := gpuServer().Ports()
+	if len(ports) != 8 {
+		t.Fatalf("got %d ports, want 8", len(ports))
+	}
+	for i, p := range ports {
+		pair := i / 2 * 2
+		want := []GPU{
+			{fmt.Sprintf("GPU%d", pair), fmt.Sprintf("0000:%02x:00.0", 0x15+i/2*0x20), PIX},
+			{fmt.Sprintf("GPU%d", pair+1), fmt.Sprintf("0000:%02x:00.0", 0x16+i/2*0x20), PIX},
+		}
+		if diff := cmp.Diff(want, p.GPUs); diff != "" {
+			t.Errorf("rail %d (-want +got)\n%s", i, diff)
+		}
+		if p.Rail == nil || *p.Rail != i || string(p.Netdev) != fmt.Sprintf("ens%df0np0", i+1) || p.NUMA == nil || *p.NUMA != i/4 {
+			t.Errorf("rail %d: %+v", i, p)
+		}
+	}
+	zero, numa := 0, 0
+	want := Port{
+		Rail: &zero, Netdev: "ens1f0np0", PCI: "0000:13:00.0", NUMA: &numa, Device: "mlx5_7", Number: 1, LinkLayer: "Ethernet", State: "ACTIVE",
+		Speed: 400000, MTU: 9000, VendorID: "15b3", DeviceID: "1021", Driver: Driver{"mlx5_core", "6.8.0", "28.39.1002"},
+		GPUs: ports[0].GPUs, GIDs: GIDs{Used: 1, Size: 2},
+	}
+	if diff := cmp.Diff(want, ports[0]); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
+	t.Parallel()
+	s := tree{fstest.MapFS{}}
+	n := Node{Sys: s.MapFS}
+	const nic = "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0/0000:13:00.0"
+	s.function(nic, "0x15b3", "0x1021", "0x020000", 0)
+	for _, c := range []struct {
+		way  string
+		numa int
+		want Distance
+	}{
+		{"pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00.0", 0, PIX},
+		{"pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:02.0/0000:20:00.0/0000:21:01.0/0000:22:00.0", 0, PXB},
+		{"pci0000:10/0000:10:02.0/0000:30:00.0", 0, PHB},
+		{"pci0000:40/0000:40:01.0/0000:41:00.0", 0, NODE},
+		{"pci0000:80/0000:80:01.0/0000:81:00.0", 1, SYS},
+	} {
+		s.function(c.way, "0x1002", "0x74a1", "0x120000", c.numa)
+		if got := n.distance(path.Base(nic), path.Base(c.way)); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.way, got, c.want)
+		}
+	}
+	if got := n.distance(path.Base(nic), "0000:ff:00.0"); got != "" {
+		t.Errorf("a function that is not there is at the distance %q", got)
+	}
+	if got := n.nearest(path.Base(nic)); len(got) != 1 || got[0].PCI != "0000:14:00.0" || got[0].Name != "GPU0" {
+		t.Errorf("nearest: %+v", got)
+	}
+}
+
+func TestNVIDIAsDriverHidesEntriesOfPods(t *testing.T) {
+	t.Parallel()
+	s := tree{fstest.MapFS{}}
+	n := Node{Sys: s.MapFS}
+	n.nic(s, "pci0000:00/0000:00:01.0/0000:01:00.0", "ens1", "mlx5_0", 0)
+	for _, want := range []GIDs{{Used: 1, Size: 2}, {Used: 1, Size: 2, Hidden: true}} {
+		if got := n.Ports()[0].GIDs; got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		s.write("module/mlx_compat/refcnt", "12")
+	}
+}
+
+// TestPortsThatAreNoRail have no number, and come after the rails: InfiniBand, the ports
+// of a bond, a representor. A device that a pod has keeps its number. A virtual function is
+// left out.
+func TestPortsThatAreNoRail(t *testing.T) {
+	t.Parallel()
+	s := tree{fstest.MapFS{}}
+	n := Node{Sys: s.MapFS, Driver: func(string) (Driver, error) { return Driver{}, errors.New("no driver") }}
+	n.nic(s, "pci0000:00/0000:00:01.0/0000:01:00.0", "ens1", "mlx5_0", 0)
+	n.nic(s, "pci0000:00/0000:00:02.0/0000:02:00.0", "ens2", "mlx5_1", 0)
+	n.nic(s, "pci0000:00/0000:00:03.0/0000:03:00.0", "ibp3s0", "mlx5_2", -1)
+	n.nic(s, "pci0000:00/0000:00:04.0/0000:04:00.2", "ens4v0", "mlx5_3", 0)
+	n.nic(s, "pci0000:00/0000:00:05.0/0000:05:00.0", "ens5", "mlx5_4", 0)
+	n.Links = append(n.Links, rtnl.Link{Index: 9, Name: "bond0", Kind: "bond"})
+	n.Links[0].SlaveKind, n.Links[0].Master = "bond", 9
+	n.Links[2].Type = unix.ARPHRD_INFINIBAND
+	n.RDMA.Devices[2].Ports[0].NetdevIndex = 0
+	const ib = "devices/pci0000:00/0000:00:03.0/0000:03:00.0/"
+	s.write(ib+"infiniband/mlx5_2/ports/1/link_layer", "InfiniBand")
+	s.link(ib+"infiniband/mlx5_2/device", "../../../0000:03:00.0")
+	s.write("devices/pci0000:00/0000:00:04.0/0000:04:00.2/physfn/vendor", "0x15b3")
+	// A pod has mlx5_4: only the files for programs show it.
+	n.RDMA.Devices = n.RDMA.Devices[:4]
+	// In switchdev mode the device of the physical function has the ports of representors.
+	n.Links = append(n.Links, rtnl.Link{Index: 10, Name: "ens2r0", PhysPort: "pf0vf0", MTU: 9000, Type: unix.ARPHRD_ETHER, Dev: "0000:02:00.0", Bus: "pci"})
+	s.write("devices/pci0000:00/0000:00:02.0/0000:02:00.0/infiniband/mlx5_1/ports/2/link_layer", "Ethernet")
+	n.RDMA.Devices[1].Ports = append(n.RDMA.Devices[1].Ports, nldev.Port{Number: 2, State: nldev.Active, NetdevIndex: 10, Netdev: "ens2r0"})
+	s.write("class/infiniband_verbs/uverbs4/ibdev", "mlx5_4")
+	s.link("class/infiniband_verbs/uverbs4/device", "../../../devices/pci0000:00/0000:00:05.0/0000:05:00.0")
+	n.Addresses = []rtnl.Address{{Index: 2, Prefix: netip.MustParsePrefix("172.16.12.1/24")}, {Index: 2, Prefix: netip.MustParsePrefix("fe80::1/64")}}
+
+	var got []string
+	for _, p := range n.Ports() {
+		rail := "-"
+		if p.Rail != nil {
+			rail = fmt.Sprint(*p.Rail)
+		}
+		got = append(got, fmt.Sprintf("%s %s %s %s %s %s %v", rail, p, p.Netdev, p.LinkLayer, p.State, p.Bond, p.Addresses))
+	}
+	want := []string{
+		"0 mlx5_1/1 ens2 Ethernet ACTIVE  [172.16.12.1/24]",
+		"1 mlx5_4/1 ens5 Ethernet AWAY  []",
+		"- mlx5_0/1 ens1 Ethernet ACTIVE bond0 []",
+		"- mlx5_1/2 ens2r0 Ethernet ACTIVE  []",
+		"- mlx5_2/1 ibp3s0 InfiniBand ACTIVE  []",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if others := n.Others(n.Ports()[:1]); !slices.Equal(others, []string{"ens1", "ens4v0", "ens5"}) {
+		t.Errorf("other NICs of the type of ens2: %q", others)
+	}
+}
+
+// TestThisMachine reads the machine of the test, whatever it is.
+func TestThisMachine(t *testing.T) {
+	t.Parallel()
+	n, err := Live(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range n.Ports() {
+		if p.Device == "" || p.State == "" {
+			t.Errorf("%+v", p)
+		}
+	}
+	if _, err := ReadDriver("lo"); err == nil {
+		t.Error("the loopback interface has a driver")
+	}
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package nsscan_test
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/tool/nsscan"
+)
+
+// take returns the addresses of the namespaces by path.
+func take(t *testing.T) map[string][]nsscan.Addr {
+	t.Helper()
+	c, err := nsscan.Scan(t.Context(), "/proc", os.DirFS("/sys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]nsscan.Addr{}
+	for _, n := range c.Namespaces {
+		out[n.Path] = n.Addrs
+	}
+	return out
+}
+
+func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
+	t.Parallel()
+	node := kerneltest.NewNode(t)
+	path := filepath.Join(t.TempDir(), `a "b\c`+"\n") // as mountinfo has to quote
+	mounted, other := node.PodAt(path), node.Pod()
+	for _, pod := range []*kerneltest.Netns{mounted, other} {
+		pod.IP("link add eth0 type veth peer name eth1")
+		pod.IP("addr add 192.0.2.7/24 dev eth0")
+		pod.IP("addr add 2001:db8::7/64 dev eth1 nodad")
+	}
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = other.Do(cmd.Start)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+
+	got := take(t)
+	want := []nsscan.Addr{{IfName: "eth0", Addr: netip.MustParseAddr("192.0.2.7")}, {IfName: "eth1", Addr: netip.MustParseAddr("2001:db8::7")}}
+	process := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "ns/net")
+	for _, p := range []string{path, process} {
+		for _, a := range want {
+			if !slices.Contains(got[p], a) {
+				t.Errorf("%q has %v, want %v in it", p, got[p], a)
+			}
+		}
+	}
+	if _, ok := got["/proc/thread-self/ns/net"]; ok {
+		t.Error("the caller's own namespace is told")
+	}
+}
+
+func TestWithoutProcNothingIsGuessed(t *testing.T) {
+	t.Parallel()
+	if _, err := nsscan.Scan(t.Context(), t.TempDir(), os.DirFS("/sys")); err == nil || cnierr.CodeOf(err) != cnierr.IO {
+		t.Errorf("got %v, want code %d", err, cnierr.IO)
+	}
+}

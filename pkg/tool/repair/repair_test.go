@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package repair_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/nsscan"
+	"github.com/roce-cni/roce-cni/pkg/tool/repair"
+)
+
+// node returns a node with a damaged lease database. It has a pod of which only the
+// address is known.
+func node(t *testing.T) repair.Node {
+	t.Helper()
+	records := record.Store{Dir: t.TempDir(), BootID: boot}
+	n := repair.Node{
+		Leases:  ledger.Store{Dir: records.Dir, BootID: boot, Now: now},
+		Records: records,
+		Scan: func(context.Context) (nsscan.Result, error) {
+			return nsscan.Result{Hidden: 3, Namespaces: []nsscan.Namespace{{
+				Path: "/run/netns/x", ID: plan.NetnsID{Dev: 4, Ino: 77},
+				Addrs: []nsscan.Addr{
+					{IfName: "lo", Addr: netip.MustParseAddr("127.0.0.1")},
+					{IfName: "eth0", Addr: netip.MustParseAddr("fe80::1")},
+					{IfName: "eth0", Addr: netip.MustParseAddr("10.0.0.77")},
+				},
+			}}}, nil
+		},
+	}
+	write(t, n, "leases.lock", boot)
+	write(t, n, "leases.db", "lost")
+	return n
+}
+
+const boot = "5f0c2d1e-8a3b-4c6d-9e7f-000000000001"
+
+func now() time.Duration { return time.Hour }
+
+// write puts a file into the state folder.
+func write(t *testing.T, n repair.Node, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(n.Records.Dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// book returns the leases as the plugins use them.
+func book(n repair.Node) *ipam.Book {
+	return ipam.New(ipam.Config{
+		Dir: n.Records.Dir, BootID: n.Records.BootID, Now: now,
+		Observe: everyNetnsLives,
+	})
+}
+
+// lines returns what a database is rebuilt to.
+func lines(r repair.Rebuilt) []string {
+	var out []string
+	for _, h := range r.Leased {
+		for _, p := range h.Places {
+			out = append(out, fmt.Sprint(p.Pool, " ", p.Addr, " early ", p.Early, " since ", p.Since, " ", h.Owner, " ", h.Owner.Network))
+		}
+	}
+	for _, a := range r.Aside {
+		out = append(out, fmt.Sprint("aside ", a.Addr, " ", a.Owner, " ", a.Owner.IfName))
+	}
+	return out
+}
+
+// save records an attachment with one address.
+func save(t *testing.T, s record.Store, id conf.ContainerID, change func(*record.Record)) {
+	t.Helper()
+	unlock, err := s.Lock(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	rec := record.Record{
+		Network: "net", Attachment: conf.Attachment{ContainerID: id, IfName: "net1"}, Pod: conf.Pod{Namespace: "ns", Name: "pod-" + string(id), UID: "u"},
+		Netns: "/run/netns/" + string(id), NetnsID: plan.NetnsID{Dev: 4, Ino: 5}, IPAM: "roce-ipam", Pool: "rail", Saved: time.Minute,
+		Plan: plan.Plan{Interfaces: []plan.Interface{{
+			Name: "net1", Addresses: []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("10.0.0." + string(id[1:]) + "/24"), Early: id == "c1"}},
+		}}},
+	}
+	change(&rec)
+	if err := s.Save(rec); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRecordsHaveTheOwnerOfEach(t *testing.T) {
+	t.Parallel()
+	n := node(t)
+	save(t, n.Records, "c1", func(*record.Record) {})
+	save(t, n.Records, "c2", func(r *record.Record) { r.Pool = "" })
+	save(t, n.Records, "c3", func(r *record.Record) { r.IPAM = "host-local" })
+	save(t, n.Records, "c4", func(r *record.Record) { r.Plan.Interfaces[0].Addresses = nil })
+	save(t, record.Store{Dir: n.Records.Dir, BootID: "5f0c2d1e-8a3b-4c6d-9e7f-000000000000"}, "c5", func(*record.Record) {})
+	save(t, n.Records, "c6", func(*record.Record) {})
+	if err := os.WriteFile(filepath.Join(n.Records.Dir, "attachments/c6/net1.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := n.Plan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	did, err := n.Do(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"rail 10.0.0.1 early true since 1m0s pod ns/pod-c1 net",
+		"aside 10.0.0.77 namespace /run/netns/x eth0",
+	}
+	for what, r := range map[string]repair.Rebuilt{"plan": plan, "did": did} {
+		if diff := cmp.Diff(want, lines(r)); diff != "" || r.Hidden != 3 || r.Looked != 1 {
+			t.Errorf("%s: %+v (-want +got):\n%s", what, r, diff)
+		}
+	}
+	if kept, err := os.ReadFile(did.Kept); err != nil || string(kept) != "lost" {
+		t.Errorf("the damaged file is not kept: %q, %v", kept, err)
+	}
+	if again, err := n.Do(t.Context()); err != nil || again.Why != nil {
+		t.Errorf("the rebuilt database: %v, %v", again.Why, err)
+	}
+}
+
+// An address that a record has leased, or that a namespace has, is leased to no other
+// pod, whatever happened to the file.
+func TestNoAddressInUseIsLeasedAfterARepair(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"empty": "", "a line": "this is no database\n", "zeroes": string(make([]byte, 40960)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := node(t)
+			save(t, n.Records, "c1", func(*record.Record) {})
+			write(t, n, "leases.db", text)
+			ask := ipam.Ask{Pool: "rail", Owner: ipam.Owner{ContainerID: "c9", IfName: "net1"}, Subnets: []ipam.Subnet{{
+				Prefix: netip.MustParsePrefix("10.0.0.0/24"),
+				Ranges: []netrange.Range{one("10.0.0.1"), one("10.0.0.77")},
+			}}}
+			if _, err := book(n).Acquire(t.Context(), ask); cnierr.CodeOf(err) != cnierr.Unreadable {
+				t.Errorf("before the repair: got %v, want code %d", err, cnierr.Unreadable)
+			}
+			if _, err := n.Do(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := book(n).Acquire(t.Context(), ask); cnierr.CodeOf(err) != cnierr.PoolExhausted {
+				t.Errorf("got %v, %v, want code %d", got, err, cnierr.PoolExhausted)
+			}
+		})
+	}
+}
+
+func one(addr string) netrange.Range {
+	a := netip.MustParseAddr(addr)
+	return netrange.Range{First: a, Last: a}
+}
+
+func TestASoundDatabaseIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	n := node(t)
+	if _, err := n.Do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(n.Records.Dir, "leases.db")
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Scan = func(context.Context) (nsscan.Result, error) { return nsscan.Result{}, errors.New("no scan is needed") }
+	if got, err := n.Do(t.Context()); err != nil || got.Why != nil || len(lines(got)) > 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+	after, err := os.Stat(path)
+	if err != nil || !os.SameFile(before, after) || before.ModTime() != after.ModTime() {
+		t.Errorf("the file has changed (%v)", err)
+	}
+	n.Leases.Dir = filepath.Join(t.TempDir(), "none")
+	if got, err := n.Do(t.Context()); err != nil || got.Why != nil {
+		t.Errorf("without a database: got %v, %v", got, err)
+	}
+}
+
+// A DEL that was killed has given its address back, and its record is still there.
+func TestTheLaterOfTwoRecordsHasTheAddress(t *testing.T) {
+	t.Parallel()
+	n := node(t)
+	n.Scan = func(context.Context) (nsscan.Result, error) { return nsscan.Result{}, nil }
+	save(t, n.Records, "c1", func(*record.Record) {})
+	save(t, n.Records, "c2", func(r *record.Record) {
+		r.Plan.Interfaces[0].Addresses[0].Prefix = netip.MustParsePrefix("10.0.0.1/24")
+		r.Saved = 2 * time.Minute
+	})
+	got, err := n.Do(t.Context())
+	if diff := cmp.Diff([]string{"rail 10.0.0.1 early false since 2m0s pod ns/pod-c2 net"}, lines(got)); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// When one of two namespaces with one address goes, the address is not free.
+func TestAnAddressOfTwoNamespacesIsOfNone(t *testing.T) {
+	t.Parallel()
+	n := node(t)
+	addr := []nsscan.Addr{{IfName: "net1", Addr: netip.MustParseAddr("10.0.0.1")}}
+	n.Scan = func(context.Context) (nsscan.Result, error) {
+		return nsscan.Result{Namespaces: []nsscan.Namespace{
+			{Path: "/run/netns/a", ID: plan.NetnsID{Dev: 4, Ino: 7}, Addrs: addr},
+			{Path: "/run/netns/b", ID: plan.NetnsID{Dev: 4, Ino: 8}, Addrs: addr},
+			{Path: "/run/netns/c", ID: plan.NetnsID{Dev: 4, Ino: 9}, Addrs: addr},
+		}}, nil
+	}
+	got, err := n.Do(t.Context())
+	if diff := cmp.Diff([]string{"aside 10.0.0.1 several namespaces "}, lines(got)); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// A call that is at work may have leased an address that is not on record.
+func TestACallThatIsAtWorkIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	n := node(t)
+	unlock, err := n.Records.Lock(t.Context(), "c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Millisecond)
+	defer cancel()
+	if _, err := n.Do(ctx); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := n.Do(t.Context())
+		done <- err
+	}()
+	unlock()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWithoutAScanNothingIsRebuilt(t *testing.T) {
+	t.Parallel()
+	n := node(t)
+	mine := errors.New("mine")
+	n.Scan = func(context.Context) (nsscan.Result, error) { return nsscan.Result{}, mine }
+	if _, err := n.Do(t.Context()); !errors.Is(err, mine) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := book(n).List(t.Context(), ""); cnierr.CodeOf(err) != cnierr.Unreadable {
+		t.Errorf("the database: got %v", err)
+	}
+}
+
+// everyNetnsLives is an observation of a node on which no namespace ends.
+func everyNetnsLives() func(ipam.Netns) (bool, error) {
+	return func(ipam.Netns) (bool, error) { return true, nil }
+}

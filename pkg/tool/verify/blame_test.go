@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package verify
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+)
+
+// member answers as a pod of a cluster with faults.
+type member struct {
+	name   string
+	faults func(a, b string) string // what reach finds, "" if all is well
+	mu     *sync.Mutex
+	busy   map[string]bool
+}
+
+func (m member) Local() ([]doctor.Answer, error) { return nil, nil }
+
+func (m member) Test(address string, _ Tests) ([]doctor.Answer, error) {
+	switch {
+	case m.name == "gone":
+		return nil, fmt.Errorf("%w: EOF", ErrGone)
+	case address == "gone":
+		return nil, errors.New("connection refused")
+	}
+	m.mu.Lock()
+	twice := m.busy[m.name] || m.busy[address]
+	m.busy[m.name], m.busy[address] = true, true
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.busy[m.name], m.busy[address] = false, false
+	}()
+	if twice {
+		return nil, errors.New("two tests on one NIC")
+	}
+	of := fmt.Sprintf("rail 3 of %s to %s", m.name, address)
+	if found := m.faults(m.name, address); found != "" {
+		return []doctor.Answer{problem(Reach, of, found, "# do", "why")}, nil
+	}
+	return []doctor.Answer{answer(Reach, of, doctor.Finding{Verdict: doctor.OK, Found: "all is well"})}, nil
+}
+
+func seats(faults func(a, b string) string, names ...string) []Seat {
+	mu, busy := &sync.Mutex{}, map[string]bool{}
+	var out []Seat
+	for _, n := range names {
+		out = append(out, Seat{Member: member{n, faults, mu, busy}, Name: n, Address: n})
+	}
+	return out
+}
+
+func TestAFaultIsThatOfARailIfAllItsTestsFail(t *testing.T) {
+	t.Parallel()
+	const large = "no packet with more than 1500 bytes passes from %s to %s, and the MTU is 9000"
+	for _, c := range []struct {
+		name   string
+		faults func(a, b string) string
+		pods   []string
+		want   []string
+	}{
+		{"healthy", func(string, string) string { return "" }, []string{"a", "b", "c"}, nil},
+		{
+			"one rail", func(a, b string) string {
+				if a == "gpu-07" || b == "gpu-07" {
+					return fmt.Sprintf(large, a, b)
+				}
+				return ""
+			},
+			[]string{"gpu-01", "gpu-02", "gpu-07", "gpu-08"},
+			[]string{"rail 3 of gpu-07: reach fails with all 3 other pods: no packet with more than 1500 bytes"},
+		},
+		{
+			"loss to one rail", func(a, b string) string {
+				switch "gpu-07" {
+				case a:
+					return fmt.Sprintf("frames are lost in one direction: from %s to %s", b, a)
+				case b:
+					return fmt.Sprintf("frames are lost in one direction: from %s to %s", a, b)
+				}
+				return ""
+			},
+			[]string{"gpu-01", "gpu-02", "gpu-07", "gpu-08"},
+			[]string{"rail 3 of gpu-07: reach fails with all 3 other pods: frames are lost in one direction: to gpu-07"},
+		},
+		{
+			"loss from one rail", func(a, b string) string {
+				switch "gpu-07" {
+				case a:
+					return fmt.Sprintf("frames are lost in one direction: from %s to %s", a, b)
+				case b:
+					return fmt.Sprintf("frames are lost in one direction: from %s to %s", b, a)
+				}
+				return ""
+			},
+			[]string{"gpu-01", "gpu-02", "gpu-07", "gpu-08"},
+			[]string{"rail 3 of gpu-07: reach fails with all 3 other pods: frames are lost in one direction: from gpu-07"},
+		},
+		{
+			"one pair", func(a, b string) string {
+				if a == "a" && b == "b" {
+					return "no frame passes between 10.0.0.1 and 10.0.0.2 in either direction"
+				}
+				return ""
+			},
+			[]string{"a", "b", "c"},
+			[]string{"rail 3 of a to b: no frame passes between 10.0.0.1 and 10.0.0.2 in either direction"},
+		},
+		{
+			"two pods", func(a, b string) string { return fmt.Sprintf(large, a, b) },
+			[]string{"a", "b"},
+			[]string{"rail 3 of a to b: " + fmt.Sprintf(large, "a", "b")},
+		},
+	} {
+		r := All(t.Context(), seats(c.faults, c.pods...), Tests{}, false, func(int, int) {})
+		if diff := cmp.Diff(c.want, r.Verdicts); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", c.name, diff)
+		}
+		if n := len(c.pods); len(r.Answers) != n*(n-1)/2 {
+			t.Errorf("%s: %d answers of %d pods", c.name, len(r.Answers), n)
+		}
+	}
+}
+
+func noFaults(string, string) string { return "" }
+
+// TestAPodThatDoesNotAnswerStopsNothing: it gives one answer if it is absent or its
+// connection ends, and one more for each of the three others that tried to reach it.
+func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
+	t.Parallel()
+	var rounds []string
+	absent := seats(noFaults, "a", "gone", "c")
+	absent[1].Member, absent[1].Absent = nil, errors.New("connection refused")
+	r := All(t.Context(), absent, Tests{}, false, func(i, of int) { rounds = append(rounds, fmt.Sprintf("%d/%d", i, of)) })
+	if diff := cmp.Diff([]string{"1/3", "2/3", "3/3"}, rounds); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if got := r.Summary(); got != "1 ok, 0 problems, 1 cannot tell" {
+		t.Errorf("absent: got %s: %+v", got, r.Answers)
+	}
+	// It is A in all pairs, so its connection ends in the first round.
+	r = All(t.Context(), seats(noFaults, "gone", "b", "c", "d", "e"), Tests{}, false, func(int, int) {})
+	if got := r.Summary(); got != "6 ok, 0 problems, 1 cannot tell" {
+		t.Errorf("its connection has ended: got %s: %+v", got, r.Answers)
+	}
+	// It is B in all pairs.
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "gone"}
+	r = All(t.Context(), seats(noFaults, names...), Tests{}, false, func(int, int) {})
+	if got := r.Summary(); got != "21 ok, 0 problems, 4 cannot tell" || !slices.ContainsFunc(r.Answers, func(a doctor.Answer) bool {
+		return a.Of == "gone" && strings.HasPrefix(a.Found, "3 pods, one after another, could not reach it")
+	}) {
+		t.Errorf("three cannot reach it: got %s: %+v", got, r.Answers)
+	}
+	r = All(t.Context(), seats(noFaults, "a", "b", "c"), Tests{}, true, func(int, int) {})
+	if got := r.Summary(); got != "2 ok, 0 problems, 0 cannot tell" {
+		t.Errorf("the first pod with the others: got %s", got)
+	}
+}
+
+func TestThePageNeedsNoNetwork(t *testing.T) {
+	t.Parallel()
+	r := All(t.Context(), seats(func(a, _ string) string { return "<b>" + a }, "a", "b"), Tests{}, false, func(int, int) {})
+	var out bytes.Buffer
+	if err := r.WritePage(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, not := range []string{"http:", "https:", "src=", "href=", "<b>", "url("} {
+		if strings.Contains(out.String(), not) {
+			t.Errorf("the page has %q", not)
+		}
+	}
+	for _, want := range []string{"2 pods: a, b.", "<li>rail 3 of a to b: &lt;b&gt;a</li>", `<tr class="problem">`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the page lacks %q:\n%s", want, &out)
+		}
+	}
+}

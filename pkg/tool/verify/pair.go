@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/probe"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+)
+
+// Test tests each rail with the same rail of the pod at an address, and with Tests.Cross
+// also with its other rails, where the rail has a route to them. No rail of either pod is
+// in two tests at the same time.
+func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, tests Tests) ([]doctor.Answer, error) {
+	peer, err := p.Dial(ctx, address, token, tests.Peer)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", address, err)
+	}
+	defer peer.Close()
+	ctx, cancel := context.WithTimeout(ctx, testTime)
+	defer cancel()
+	n := max(len(rails), len(peer.Rails))
+	shifts := 1
+	if tests.Cross {
+		shifts = n
+	}
+	var out []doctor.Answer
+	for shift := range shifts {
+		if ctx.Err() != nil {
+			return append(out, answer(Reach, fmt.Sprintf("%s of %s to %s", allRails, p.Name, peer.Name), doctor.Finding{
+				Verdict: doctor.CannotTell, Found: fmt.Sprintf("%d of %d couples of each rail were tested in %s", shift, shifts, testTime), Missing: "time: the rails that fail take most of it",
+			})), nil
+		}
+		answers := make([][]doctor.Answer, n)
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() { answers[i] = p.test(ctx, rails, peer, i, (i+shift)%n, tests.RDMA) })
+		}
+		wg.Wait()
+		for _, a := range answers {
+			out = append(out, a...)
+		}
+	}
+	return out, nil
+}
+
+// couple is a rail of ours and one of the peer.
+type couple struct {
+	Pod
+	r    Rail
+	peer *Peer
+	to   Rail
+	conn *net.UDPConn
+}
+
+// of names the couple: "rail 3 of gpu-07 to gpu-01".
+func (c couple) of() string {
+	if c.r.Number != c.to.Number {
+		return fmt.Sprintf("rail %d of %s to rail %d of %s", c.r.Number, c.Name, c.to.Number, c.peer.Name)
+	}
+	return fmt.Sprintf("rail %d of %s to %s", c.r.Number, c.Name, c.peer.Name)
+}
+
+// test tests rail i with rail j of the peer.
+func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int, rdma bool) []doctor.Answer {
+	if i >= len(rails) || j >= len(peer.Rails) {
+		if i != j {
+			return nil
+		}
+		return []doctor.Answer{problem(Reach, fmt.Sprintf("rail %d of %s to %s", i, p.Name, peer.Name),
+			fmt.Sprintf("%s has %d rails and %s has %d", p.Name, len(rails), peer.Name, len(peer.Rails)), "rocectl show  # on the node with fewer: what was left out, and why",
+			"collectives use as few rails as the pod that has fewest")}
+	}
+	c := couple{Pod: p, r: rails[i], peer: peer, to: peer.Rails[j]}
+	if c.r.Addr.Is4() != c.to.Addr.Is4() || !c.r.reach(c.to.Addr) {
+		if i != j {
+			return nil // the plan does not connect them
+		}
+		return []doctor.Answer{answer(Reach, c.of(), doctor.Finding{
+			Verdict: doctor.CannotTell, Found: fmt.Sprintf("%s has no route to %s", c.r.Addr, c.to.Addr), Missing: "a gateway for the rail, if both must be connected",
+		})}
+	}
+	var err error
+	if c.conn, err = p.socket(ctx, c.r); err != nil {
+		return []doctor.Answer{untold(Reach, c.of(), err)}
+	}
+	defer c.conn.Close() //nolint:errcheck // nothing more is sent
+	if !echoed(c.conn, peer.nonce, c.target(), smallest, attempts) {
+		return []doctor.Answer{c.lost(ctx)}
+	}
+	reach := answer(Reach, c.of(), doctor.Finding{Verdict: doctor.OK, Found: fmt.Sprintf("%s answers", c.to.Addr)})
+	out := []doctor.Answer{reach, c.mtu()}
+	if rdma {
+		out = append(out, c.rdma(ctx)...)
+	}
+	return out
+}
+
+func (c couple) target() netip.AddrPort { return netip.AddrPortFrom(c.to.Addr, c.to.UDP) }
+
+const whyReach = "connections over this rail fail, and a collective over all rails hangs"
+
+// lost finds out why nothing comes back.
+func (c couple) lost(ctx context.Context) doctor.Answer {
+	if c.arrived(smallest) {
+		return c.oneWay(c.peer.Name, c.Name)
+	}
+	if !c.r.Subnet.Contains(c.to.Addr) {
+		return problem(Reach, c.of(), fmt.Sprintf("no packet from %s arrives at %s; they are in different subnets", c.r.Addr, c.to.Addr),
+			"rocectl verify  # in both pods: does the gateway of the rail answer?\n# then the routes of the gateways between the two subnets", whyReach)
+	}
+	switch err := c.answers(ctx, c.r, plan.Target{Gateway: c.to.Addr}); {
+	case err == nil:
+		return problem(Reach, c.of(), fmt.Sprintf("%s answers ARP, and no UDP packet arrives", c.to.Addr),
+			"nft list ruleset  # on both nodes and in both pods: a rule drops UDP", whyReach)
+	case cnierr.CodeOf(err) != cnierr.GatewaySilent:
+		return untold(Reach, c.of(), err)
+	}
+	if other, found := c.swapped(ctx); found {
+		return problem(Reach, c.of(), fmt.Sprintf("rail %d of %s is in the network of rail %d of %s", c.r.Number, c.Name, other.Number, c.peer.Name),
+			"rocectl rails  # on both nodes: are the NICs in the same order?\n# then cables and VLANs of the switch ports", whyReach)
+	}
+	return c.silent()
+}
+
+// silent tells loss in one direction from loss in both: it sends frames that need no
+// answer to ARP.
+func (c couple) silent() doctor.Answer {
+	both := problem(Reach, c.of(), fmt.Sprintf("no frame passes between %s and %s in either direction", c.r.Addr, c.to.Addr),
+		"# the VLAN of both switch ports, and the connection between the switches", whyReach)
+	own, err := netip.ParseAddrPort(c.conn.LocalAddr().String())
+	if err != nil || !c.r.Addr.Is4() {
+		return both
+	}
+	if err := c.throw(c.r, own.Port(), end{c.to.MAC[:], c.target()}, c.peer.nonce); err != nil {
+		return both
+	}
+	if _, err := c.peer.ask(request{Throw: &throwing{c.to.Number, end{c.r.MAC[:], own}}}, moment); err != nil {
+		return both
+	}
+	back := hear(c.conn, make([]byte, largest), interval, func(got []byte) bool { return len(got) >= len(nonce{}) && nonce(got[:len(nonce{})]) == c.peer.nonce })
+	switch forth := c.arrived(smallest); {
+	case forth && !back:
+		return c.oneWay(c.peer.Name, c.Name)
+	case back && !forth:
+		return c.oneWay(c.Name, c.peer.Name)
+	}
+	return both
+}
+
+func (c couple) oneWay(from, to string) doctor.Answer {
+	return problem(Reach, c.of(), fmt.Sprintf("frames are lost in one direction: from %s to %s", from, to),
+		"ethtool -S NIC  # drops and errors of the rail's NIC at the first of the two, and of its switch port", whyReach)
+}
+
+// swapped looks for the rail of the peer that answers on our rail. It asks as a host without
+// an address does: a rail without a gateway, with rp_filter=2, answers no host of another subnet.
+func (c couple) swapped(ctx context.Context) (Rail, bool) {
+	for _, other := range c.peer.Rails {
+		if other.Number == c.to.Number || other.Addr.Is4() != c.r.Addr.Is4() {
+			continue
+		}
+		var taken *probe.TakenError
+		if errors.As(c.taken(ctx, c.r, other.Addr), &taken) && taken.Taken[0].By == other.MAC {
+			return other, true
+		}
+	}
+	return Rail{}, false
+}
+
+// arrived says whether the peer got a packet of a size from us.
+func (c couple) arrived(size int) bool {
+	r, err := c.peer.ask(request{Received: true}, moment)
+	if err != nil {
+		return false
+	}
+	for _, a := range r.Received {
+		if a.Rail == c.to.Number && a.Size == size {
+			return true
+		}
+	}
+	return false
+}
+
+// mtu finds the largest packet that comes back.
+func (c couple) mtu() doctor.Answer {
+	const why = "large messages hang or are slow, although small ones pass"
+	if c.r.MTU != c.to.MTU {
+		return problem(MTU, c.of(), fmt.Sprintf("MTU %d on %s and %d on %s", c.r.MTU, c.Name, c.to.MTU, c.peer.Name),
+			fmt.Sprintf("ip link set NIC mtu %d  # of the NIC below the rail, and on the switch; mtu of the network; then restart the pod", max(c.r.MTU, c.to.MTU)), why)
+	}
+	if echoed(c.conn, c.peer.nonce, c.target(), c.r.MTU, attempts) {
+		return answer(MTU, c.of(), doctor.Finding{Verdict: doctor.OK, Found: fmt.Sprintf("packets of %d bytes pass", c.r.MTU)})
+	}
+	direction := fmt.Sprintf("from %s to %s", c.Name, c.peer.Name)
+	if c.arrived(c.r.MTU) {
+		direction = fmt.Sprintf("from %s to %s", c.peer.Name, c.Name)
+	}
+	low, high := smallest, c.r.MTU // low passes, high does not
+	for high-low > 1 {
+		if middle := (low + high) / 2; echoed(c.conn, c.peer.nonce, c.target(), middle, 2) {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return problem(MTU, c.of(), fmt.Sprintf("no packet with more than %d bytes passes %s, and the MTU is %d", low, direction, c.r.MTU),
+		fmt.Sprintf("# the MTU of the switch ports and of the connections between the switches: at least %d and their headers", c.r.MTU), why)
+}

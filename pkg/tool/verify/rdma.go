@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package verify
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+)
+
+// Port is the RDMA port of a rail, and the GID index of the rail's address.
+type Port struct {
+	Device string
+	Number int
+	Index  int
+}
+
+// program is one that both pods run to test a rail by RDMA.
+type program struct {
+	check, name, contained string // contained: the package that has it
+	server                 func(own Rail, on Port, tcp int) []string
+	client                 func(own Rail, on Port, tcp int, peer netip.Addr) []string
+	tells                  func(said string) string
+}
+
+func programs() []program {
+	write := func(own Rail, on Port, tcp int) []string {
+		args := []string{
+			"-d", on.Device, "-i", fmt.Sprint(on.Number), "-x", fmt.Sprint(on.Index), "-p", fmt.Sprint(tcp),
+			"--size=65536", "--iters=500", "--report_gbits", "--CPU-freq",
+		}
+		if !own.Addr.Is4() {
+			args = append(args, "--ipv6-addr")
+		}
+		return args
+	}
+	return []program{
+		{
+			check: Handshake, name: "rping", contained: "rdmacm-utils",
+			server: func(own Rail, _ Port, tcp int) []string {
+				return []string{"-s", "-a", own.Addr.String(), "-p", fmt.Sprint(tcp), "-C", "3"}
+			},
+			client: func(own Rail, _ Port, tcp int, peer netip.Addr) []string {
+				return []string{"-c", "-I", own.Addr.String(), "-a", peer.String(), "-p", fmt.Sprint(tcp), "-C", "3"}
+			},
+			tells: func(string) string { return "rping connects by rdma_cm and transfers" },
+		},
+		{
+			check: Bandwidth, name: "ib_write_bw", contained: "perftest",
+			server: write,
+			client: func(own Rail, on Port, tcp int, peer netip.Addr) []string {
+				args := write(own, on, tcp)
+				if !own.Subnet.Contains(peer) { // its TCP connection needs the rail's table, too
+					args = append(args, "--bind_source_ip="+own.Addr.String())
+				}
+				return append(args, peer.String())
+			},
+			tells: gigabits,
+		},
+	}
+}
+
+// gigabits reads the average in the table that ib_write_bw prints.
+func gigabits(said string) string {
+	for line := range strings.Lines(said) {
+		if f := strings.Fields(line); len(f) >= 4 && f[0] == "65536" {
+			return "ib_write_bw transfers " + f[3] + " Gb/s"
+		}
+	}
+	return "ib_write_bw transfers"
+}
+
+// Limits of one test by RDMA.
+const (
+	transferTime  = time.Minute
+	transferTries = 10
+	transferPause = 500 * time.Millisecond
+)
+
+// running is a server program. Its methods are safe for concurrent use.
+type running struct {
+	mu   sync.Mutex
+	said bytes.Buffer
+	done chan struct{}
+}
+
+// Write implements io.Writer; what is longer than any program of ours says is dropped.
+func (r *running) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.said.Len() < largest {
+		r.said.Write(b)
+	}
+	return len(b), nil
+}
+
+// ended says whether the program has ended, and its last line.
+func (r *running) ended() (lastLine string, ended bool) {
+	select {
+	case <-r.done:
+		ended = true
+	default:
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return last(r.said.String()), ended
+}
+
+func last(said string) string {
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	line := strings.TrimSpace(lines[len(lines)-1])
+	return line[:min(len(line), 200)]
+}
+
+// start starts a program in the pod. It is killed when ctx ends, and when this process does.
+func (p Pod) start(ctx context.Context, name string, args []string) (*running, *exec.Cmd, error) {
+	out := &running{done: make(chan struct{})}
+	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // the words are ours, and numbers and addresses
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // the runtime keeps the thread that starts it
+	// A process has the namespace of the thread that starts it.
+	return out, cmd, p.Enter(cmd.Start)
+}
+
+// port returns the RDMA port of a rail. The text says what is missing.
+func (p Pod) port(ctx context.Context, r Rail, of program) (on Port, missing string) {
+	if _, err := exec.LookPath(of.name); err != nil {
+		return Port{}, fmt.Sprintf("%s of the package %s in %s", of.name, of.contained, p.Name)
+	}
+	if p.RDMA == nil {
+		return Port{}, "a server with tests by RDMA in " + p.Name
+	}
+	ports, err := p.RDMA(ctx)
+	if err != nil {
+		return Port{}, fmt.Sprintf("RDMA in %s: %v", p.Name, err)
+	}
+	on, there := ports[r.Link]
+	if !there {
+		return Port{}, fmt.Sprintf("a GID for %s of %s: rocectl doctor on its node", r.Addr, p.Name)
+	}
+	return on, ""
+}
+
+// launch starts the server of a program, and returns where it listens.
+func (p Pod) launch(ctx context.Context, r Rail, of program) (run *running, tcp int, missing string, err error) {
+	on, missing := p.port(ctx, r, of)
+	if missing != "" {
+		return nil, 0, missing, nil
+	}
+	if tcp, err = p.free(ctx, r); err != nil {
+		return nil, 0, "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, transferTime)
+	run, cmd, err := p.start(ctx, of.name, of.server(r, on, tcp))
+	if err != nil {
+		cancel()
+		return nil, 0, "", err
+	}
+	go func() {
+		defer cancel()
+		_ = cmd.Wait() // what it says tells why it has failed
+		close(run.done)
+	}()
+	return run, tcp, "", nil
+}
+
+// free finds a port that no program of the pod uses now.
+func (p Pod) free(ctx context.Context, r Rail) (tcp int, err error) {
+	err = p.Enter(func() error {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", netip.AddrPortFrom(r.Addr, 0).String())
+		if err != nil {
+			return err
+		}
+		tcp = int(netip.MustParseAddrPort(l.Addr().String()).Port())
+		return l.Close()
+	})
+	return tcp, err
+}
+
+// rdma tests the couple with each program.
+func (c couple) rdma(ctx context.Context) []doctor.Answer {
+	var out []doctor.Answer
+	for _, of := range programs() {
+		out = append(out, c.transfer(ctx, of))
+	}
+	return out
+}
+
+const whyRDMA = "collectives over this rail fail, although IP works"
+
+func (c couple) transfer(ctx context.Context, of program) doctor.Answer {
+	ctx, cancel := context.WithTimeout(ctx, transferTime)
+	defer cancel()
+	on, missing := c.port(ctx, c.r, of)
+	var there reply
+	var err error
+	if missing == "" {
+		there, err = c.peer.ask(request{Launch: &launching{Rail: c.to.Number, Check: of.check}}, moment)
+		missing = there.Missing
+	}
+	if err != nil {
+		missing = c.peer.Name + ": " + err.Error()
+	}
+	if missing != "" {
+		return answer(of.check, c.of(), doctor.Finding{Verdict: doctor.CannotTell, Found: "not tested", Missing: missing})
+	}
+	args := of.client(c.r, on, there.Port, c.to.Addr)
+	failed := func(said string) doctor.Answer {
+		return problem(of.check, c.of(), fmt.Sprintf("%s %s: %s", of.name, strings.Join(args, " "), said),
+			"rocectl doctor  # on both nodes: gid-table, rdma-mtu, firewall, nic-qos; in both pods: rocectl env", whyRDMA)
+	}
+	for range transferTries {
+		run, cmd, err := c.start(ctx, of.name, args)
+		if err == nil {
+			err = cmd.Wait()
+		}
+		said, _ := run.ended()
+		switch {
+		case err == nil:
+			return answer(of.check, c.of(), doctor.Finding{Verdict: doctor.OK, Found: of.tells(run.said.String())})
+		case ctx.Err() != nil:
+			return failed(fmt.Sprintf("it does not end within %s: %s", transferTime, said))
+		}
+		far, asked := c.peer.ask(request{Ended: there.Launched}, moment)
+		if asked != nil || far.Over {
+			return failed(strings.TrimSpace(fmt.Sprintf("%v: %s; %s says: %s", err, said, c.peer.Name, far.Said)))
+		}
+		if !pause(ctx) { // the server may be about to listen
+			break
+		}
+	}
+	return failed("its server cannot be reached")
+}
+
+// pause waits, and says whether to go on.
+func pause(ctx context.Context) bool {
+	t := time.NewTimer(transferPause)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// launchOf starts the server program that a caller wants.
+func (c *caller) launchOf(ctx context.Context, q launching, rails []Rail) reply {
+	if q.Rail < 0 || q.Rail >= len(rails) || len(c.programs) >= maxPrograms {
+		return reply{Error: "there is no such rail, or too many programs"}
+	}
+	for _, of := range programs() {
+		if of.check != q.Check {
+			continue
+		}
+		run, tcp, missing, err := c.pod.launch(ctx, rails[q.Rail], of)
+		switch {
+		case err != nil:
+			return reply{Error: err.Error()}
+		case missing != "":
+			return reply{Missing: missing}
+		}
+		c.programs = append(c.programs, run)
+		return reply{Port: tcp, Launched: len(c.programs)}
+	}
+	return reply{Error: "there is no test " + q.Check}
+}
+
+// endedOf says what a program has said.
+func (c *caller) endedOf(number int) reply {
+	if number < 1 || number > len(c.programs) {
+		return reply{Error: "there is no such program"}
+	}
+	said, over := c.programs[number-1].ended()
+	return reply{Said: said, Over: over}
+}

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package verify
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+)
+
+// request is what a caller asks a server. The first one is empty, and the answer has the
+// rails.
+type request struct {
+	// Received asks which packets of this connection's nonce have arrived.
+	Received bool `json:"received,omitempty"`
+	// Throw asks for frames from a rail to an end: see Pod.throw.
+	Throw *throwing `json:"throw,omitempty"`
+	// Launch asks for the server of a test by RDMA, and Ended whether the program of
+	// that number has ended.
+	Launch *launching `json:"launch,omitempty"`
+	Ended  int        `json:"ended,omitempty"`
+	// Local and Test ask for the answers of the server's own pod, and of a test with
+	// another pod. Test is the address of that pod's server. Self is what answers call
+	// the server's own pod; "": by its own name.
+	Local bool   `json:"local,omitempty"`
+	Test  string `json:"test,omitempty"`
+	Self  string `json:"self,omitempty"`
+	Tests
+}
+
+// Tests says which tests two pods make.
+type Tests struct {
+	// Cross tests each rail also with the other rails to which it has a route.
+	Cross bool `json:"cross,omitempty"`
+	// RDMA tests each couple of rails also by RDMA.
+	RDMA bool `json:"rdma,omitempty"`
+	// Peer is what answers call the other pod; "": by its own name.
+	Peer string `json:"peer,omitempty"`
+}
+
+type throwing struct {
+	Rail int `json:"rail"`
+	To   end `json:"to"`
+}
+
+type launching struct {
+	Rail  int    `json:"rail"`
+	Check string `json:"check"`
+}
+
+// reply is what a server answers.
+type reply struct {
+	Error    string          `json:"error,omitempty"`
+	Name     string          `json:"name,omitempty"`
+	Nonce    nonce           `json:"nonce,omitzero"`
+	Rails    []Rail          `json:"rails,omitempty"`
+	Received []arrival       `json:"received,omitempty"`
+	Answers  []doctor.Answer `json:"answers,omitempty"`
+	// Missing is what a test by RDMA needs; otherwise Port is where the program of the
+	// number Launched listens. Over says that one has ended, and Said is its last line.
+	Missing  string `json:"missing,omitempty"`
+	Port     int    `json:"port,omitempty"`
+	Launched int    `json:"launched,omitempty"`
+	Over     bool   `json:"over,omitempty"`
+	Said     string `json:"said,omitempty"`
+}
+
+// arrival counts packets of one size at a rail.
+type arrival struct {
+	Rail  int `json:"rail"`
+	Size  int `json:"size"` // with headers
+	Count int `json:"count"`
+}
+
+// Server lets other pods test the rails of a pod.
+type Server struct {
+	Pod
+	// Token is what callers must know.
+	Token string
+
+	mu   sync.Mutex
+	seen map[nonce]map[arrival]int // by arrival without count; a nonce lives as long as its connection
+
+	strangers strangers
+}
+
+// Limits of time. A pod that lies can be as slow as they permit. So each is longer than
+// those that a peer of the same pod waits for: a pod that is slow makes no other one late.
+const (
+	greeting = 10 * time.Second // until a caller has shown that it knows the token
+	moment   = 30 * time.Second // for an answer for which a server sends no more than some packets
+	testTime = 15 * time.Minute // for the tests of a pod with one other
+	patience = 20 * time.Minute // for the answer of a server that tests
+	idle     = 30 * time.Minute // between two requests of a connection
+	silence  = 30 * time.Second // without a sign that the other node runs
+)
+
+// Serve answers callers until ctx ends. Errors: those of Pod.Rails and of the sockets.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	rails, err := s.Rails(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.seen = map[nonce]map[arrival]int{}
+	for i := range rails {
+		c, err := s.socket(ctx, rails[i])
+		if err != nil {
+			return err
+		}
+		rails[i].UDP = netip.MustParseAddrPort(c.LocalAddr().String()).Port()
+		context.AfterFunc(ctx, func() { _ = c.Close() })
+		go s.echo(c, rails[i])
+	}
+	context.AfterFunc(ctx, func() { _ = l.Close() })
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s.strangers.admit(conn)
+		go s.talk(ctx, conn, rails)
+	}
+}
+
+// echo sends back each packet with a known nonce.
+func (s *Server) echo(c *net.UDPConn, r Rail) {
+	buf := make([]byte, largest)
+	for {
+		length, from, err := c.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		var n nonce
+		if err != nil || length < len(n) {
+			continue
+		}
+		copy(n[:], buf)
+		if s.count(n, arrival{Rail: r.Number, Size: length + headers(r.Addr)}) {
+			_, _ = c.WriteToUDPAddrPort(buf[:length], from) // what does not leave is lost, as on the wire
+		}
+	}
+}
+
+func (s *Server) count(n nonce, a arrival) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts, known := s.seen[n]
+	if known {
+		counts[a]++
+	}
+	return known
+}
+
+func (s *Server) received(n nonce) []arrival {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []arrival
+	for a, count := range s.seen[n] {
+		a.Count = count
+		out = append(out, a)
+	}
+	return out
+}
+
+// caller is a connection of a caller. Its requests come one after another.
+type caller struct {
+	pod      Pod
+	nonce    nonce
+	programs []*running
+}
+
+// maxPrograms bounds the programs of one connection.
+const maxPrograms = 1024
+
+// talk answers the requests of one caller. What it has started ends with the connection.
+func (s *Server) talk(ctx context.Context, conn net.Conn, rails []Rail) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer s.strangers.leave(conn)
+	c := &caller{pod: s.Pod}
+	if _, err := rand.Read(c.nonce[:]); err != nil || conn.SetDeadline(time.Now().Add(greeting)) != nil {
+		return
+	}
+	w, err := newWire(conn, s.Token, true)
+	for first := true; err == nil; first = false {
+		var q request
+		if err = w.read(&q); errors.Is(err, errCode) {
+			_ = w.write(reply{Error: "the token is wrong"}) // the caller sees from the code that it is not ours
+		}
+		if err != nil {
+			return
+		}
+		if first {
+			s.strangers.leave(conn)
+			s.know(c.nonce)
+			defer s.forget(c.nonce)
+		}
+		if err = conn.SetDeadline(time.Time{}); err == nil {
+			err = w.write(s.answer(ctx, q, c, rails))
+		}
+		if err == nil {
+			err = conn.SetReadDeadline(time.Now().Add(idle))
+		}
+	}
+}
+
+func (s *Server) know(n nonce) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[n] = map[arrival]int{}
+}
+
+func (s *Server) forget(n nonce) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.seen, n)
+}
+
+func (s *Server) answer(ctx context.Context, q request, c *caller, rails []Rail) reply {
+	pod := s.Pod
+	pod.Name = cmp.Or(q.Self, s.Name)
+	switch {
+	case q.Received:
+		return reply{Received: s.received(c.nonce)}
+	case q.Throw != nil:
+		return s.thrown(*q.Throw, c.nonce, rails)
+	case q.Launch != nil:
+		return c.launchOf(ctx, *q.Launch, rails)
+	case q.Ended != 0:
+		return c.endedOf(q.Ended)
+	case q.Local:
+		return reply{Answers: pod.Local(ctx, rails)}
+	case q.Test != "":
+		answers, err := pod.Test(ctx, rails, q.Test, s.Token, q.Tests)
+		if err != nil {
+			return reply{Error: err.Error()}
+		}
+		return reply{Answers: answers}
+	}
+	return reply{Name: s.Name, Nonce: c.nonce, Rails: rails}
+}
+
+func (s *Server) thrown(q throwing, n nonce, rails []Rail) reply {
+	if q.Rail < 0 || q.Rail >= len(rails) {
+		return reply{Error: "there is no such rail"}
+	}
+	r := rails[q.Rail]
+	if !r.reach(q.To.Addr.Addr()) || !r.Addr.Is4() || !q.To.Addr.Addr().Is4() || len(q.To.MAC) != len(r.MAC) {
+		return reply{Error: "that is no neighbour of the rail"}
+	}
+	if err := s.throw(r, r.UDP, q.To, n); err != nil {
+		return reply{Error: err.Error()}
+	}
+	return reply{}
+}
+
+// Peer is a connection to the server of another pod. It is safe for concurrent use.
+type Peer struct {
+	Name  string
+	Rails []Rail
+
+	nonce nonce
+	mu    sync.Mutex
+	wire  *wire
+}
+
+// Dial connects to the server at an address, from Control. The peer has the given name,
+// or, if that is "", the one that it says. Errors: those of the connection, and that the
+// token is wrong.
+func (p Pod) Dial(ctx context.Context, address, token, name string) (*Peer, error) {
+	var conn net.Conn
+	control := p.Control
+	if control == nil {
+		control = p.Enter
+	}
+	err := control(func() (err error) {
+		d := net.Dialer{
+			Timeout: greeting, Control: alive,
+			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence / 3, Interval: silence / 3, Count: 3},
+		}
+		conn, err = d.DialContext(ctx, "tcp", address)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &Peer{}
+	var hello reply
+	if err = conn.SetDeadline(time.Now().Add(greeting)); err == nil {
+		out.wire, err = newWire(conn, token, false)
+	}
+	if err == nil {
+		hello, err = out.exchange(request{}, greeting)
+	}
+	if err == nil && hello.Error != "" {
+		err = errors.New(hello.Error)
+	}
+	if n := len(hello.Rails); err == nil && n > MostRails {
+		err = fmt.Errorf("it says that it has %d rails; a test takes at most %d", n, MostRails)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	out.Name, out.Rails, out.nonce = cmp.Or(name, named(hello.Name), address), hello.Rails, hello.Nonce
+	for i := range out.Rails {
+		out.Rails[i].Number = i
+	}
+	return out, nil
+}
+
+// named returns a name that a pod has given itself, or "" if it would make an answer
+// look as if it were about other pods.
+func named(name string) string {
+	if len(name) > longestName || doctor.Printable(name) != name || strings.ContainsRune(name, '(') || strings.Contains(name, " of ") || strings.Contains(name, " to ") {
+		return ""
+	}
+	return name
+}
+
+const longestName = 253 // of a Kubernetes node
+
+// Close ends the connection.
+func (c *Peer) Close() { _ = c.wire.conn.Close() }
+
+// alive lets a connection end if the other node is gone. Without it, what is sent to a node
+// without power is sent again for a quarter of an hour.
+func alive(_, _ string, raw syscall.RawConn) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+	})
+	return errors.Join(err, failed)
+}
+
+// ask returns ErrGone if the connection has failed, or nothing comes in time: nothing more
+// comes from it then.
+func (c *Peer) ask(q request, wait time.Duration) (reply, error) {
+	r, err := c.exchange(q, wait)
+	if err != nil {
+		return reply{}, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	if r.Error != "" {
+		return reply{}, errors.New(r.Error)
+	}
+	return r, nil
+}
+
+// exchange ends the connection if it fails: the answer to this request could come later, and
+// look like that to the next one.
+func (c *Peer) exchange(q request, wait time.Duration) (r reply, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err = c.wire.conn.SetDeadline(time.Now().Add(wait))
+	if err == nil {
+		err = c.wire.write(q)
+	}
+	if err == nil {
+		err = c.wire.read(&r)
+	}
+	if err != nil {
+		_ = c.wire.conn.Close()
+	}
+	return r, err
+}
+
+// Local returns the answers of the tests that the peer's pod makes alone.
+func (c *Peer) Local() ([]doctor.Answer, error) {
+	r, err := c.ask(request{Local: true, Self: c.Name}, patience)
+	return r.Answers, err
+}
+
+// Test lets the peer test its rails with a third pod.
+func (c *Peer) Test(address string, tests Tests) ([]doctor.Answer, error) {
+	r, err := c.ask(request{Test: address, Self: c.Name, Tests: tests}, patience)
+	return r.Answers, err
+}

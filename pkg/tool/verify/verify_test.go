@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package verify
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+func TestRailsOfAPod(t *testing.T) {
+	w := newWorld(t, "a")
+	got, err := w.pods[0].Rails(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	for _, r := range got {
+		seen = append(seen, strings.Join([]string{string(r.Link), r.Addr.String(), r.Subnet.String(), r.Gateway.String()}, " "))
+	}
+	want := []string{"net1 172.16.10.1 172.16.10.0/24 172.16.10.254", "net2 172.16.11.1 172.16.11.0/24 172.16.11.254"}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	empty := Pod{Name: "x", Enter: w.wire.Do}
+	if _, err := empty.Rails(t.Context()); err == nil || !strings.Contains(err.Error(), "no interface of roce") {
+		t.Errorf("got %v, want that there is none", err)
+	}
+}
+
+// TestEachFaultOfAPodIsNamed breaks something of one pod, and then repairs it.
+func TestEachFaultOfAPodIsNamed(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	a := w.pods[0].ns
+	for _, c := range []struct {
+		name, want  string
+		spoil, heal func()
+	}{
+		{
+			"silent gateway", "problem gateway: rail 1 of a: the gateway 172.16.11.254 does not answer on net2",
+			func() { w.wire.IP("address del 172.16.11.254/24 dev br1") }, func() { w.wire.IP("address add 172.16.11.254/24 dev br1") },
+		},
+		{
+			"duplicate address", "problem duplicate-address: rail 0 of a: 172.16.10.1 is used on net1 by ",
+			func() { w.pods[1].ns.IP("address add 172.16.10.1/24 dev net1") }, func() { w.pods[1].ns.IP("address del 172.16.10.1/24 dev net1") },
+		},
+		{
+			"empty table", "problem routing: rail 0 of a: table 100 has no route through net1",
+			func() { a.IP("route flush table 100") },
+			func() {
+				a.IP("route add 172.16.10.0/24 dev net1 table 100 proto 82 src 172.16.10.1")
+				a.IP("route add default via 172.16.10.254 dev net1 table 100 proto 82")
+			},
+		},
+		{
+			"second rule", "problem routing: rail 1 of a: no rule makes packets from 172.16.11.1 fail when table 101 is empty",
+			func() { a.IP("rule del priority 32001 from 172.16.11.1") }, func() { a.IP("rule add from 172.16.11.1 unreachable priority 32001 protocol 82") },
+		},
+	} {
+		if got := problems(w.local()); got != "" {
+			t.Fatalf("before %s: %s", c.name, got)
+		}
+		c.spoil()
+		if got := problems(w.local()); !strings.HasPrefix(got, c.want) || strings.Contains(got, "\n") {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+		c.heal()
+	}
+	if got := problems(w.local()); got != "" {
+		t.Errorf("at the end: %s", got)
+	}
+}
+
+// TestEachFaultBetweenPodsIsNamed breaks something on the way between two pods, and
+// then repairs it.
+func TestEachFaultBetweenPodsIsNamed(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.serve()
+	// A port that floods and learns nothing passes no frame to its pod.
+	passes := func(port, onOff string) {
+		w.wire.Exec("bridge", "link", "set", "dev", port, "flood", onOff, "bcast_flood", onOff, "mcast_flood", onOff, "learning", onOff)
+		w.wire.IP("link set " + port + " type bridge_slave fdb_flush")
+		for _, p := range w.pods {
+			p.ns.IP("neigh flush all")
+		}
+	}
+	closed, opened := func(port string) { passes(port, "off") }, func(port string) { passes(port, "on") }
+	swap := func(to0, to1 string) {
+		w.wire.IP("link set b0 master " + to0)
+		w.wire.IP("link set b1 master " + to1)
+	}
+	for _, c := range []struct {
+		name, want  string
+		spoil, heal func()
+	}{
+		{
+			"wrong MTU on the way", "problem mtu: rail 1 of a to b: no packet with more than 1500 bytes passes from a to b, and the MTU is 9000",
+			func() { w.wire.IP("link set b1 mtu 1500") }, func() { w.wire.IP("link set b1 mtu 9000") },
+		},
+		{
+			"wrong MTU of a pod", "problem mtu: rail 0 of a to b: MTU 1500 on a and 9000 on b",
+			func() { w.pods[0].ns.IP("link set net1 mtu 1500") }, func() { w.pods[0].ns.IP("link set net1 mtu 9000") },
+		},
+		{
+			"swapped rails", "problem reach: rail 0 of a to b: rail 0 of a is in the network of rail 1 of b\n" +
+				"problem reach: rail 1 of a to b: rail 1 of a is in the network of rail 0 of b",
+			func() { swap("br1", "br0") }, func() { swap("br0", "br1") },
+		},
+		{
+			"one-way loss to the peer", "problem reach: rail 0 of a to b: frames are lost in one direction: from a to b",
+			func() { closed("b0") }, func() { opened("b0") },
+		},
+		{
+			"one-way loss from the peer", "problem reach: rail 1 of a to b: frames are lost in one direction: from b to a",
+			func() { closed("a1") }, func() { opened("a1") },
+		},
+		{
+			"a port that is in no VLAN", "problem reach: rail 0 of a to b: no frame passes between 172.16.10.1 and 172.16.10.2 in either direction",
+			func() { w.wire.IP("link set b0 nomaster") }, func() { w.wire.IP("link set b0 master br0") },
+		},
+	} {
+		if got := problems(w.test(false)); got != "" {
+			t.Fatalf("before %s: %s", c.name, got)
+		}
+		c.spoil()
+		if got := problems(w.test(false)); got != c.want {
+			t.Errorf("%s:\ngot  %q\nwant %q", c.name, got, c.want)
+		}
+		c.heal()
+	}
+	if got := problems(w.test(true)); got != "" {
+		t.Errorf("each rail to each other one, at the end: %s", got)
+	}
+}
+
+// TestSwappedRailsWithoutAGatewayAreNamed: ADD sets rp_filter=2. A rail without a gateway then
+// answers no ARP request of a host in the subnet of another rail.
+func TestSwappedRailsWithoutAGatewayAreNamed(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	for _, p := range w.pods {
+		for i := range 2 {
+			p.ns.IP(fmt.Sprintf("route del default table %d", 100+i))
+			p.ns.Exec("sysctl", "-qw", fmt.Sprintf("net.ipv4.conf.net%d.rp_filter=2", i+1))
+		}
+	}
+	w.serve()
+	if got := problems(w.test(false)); got != "" {
+		t.Fatalf("before: %s", got)
+	}
+	w.wire.IP("link set b0 master br1")
+	w.wire.IP("link set b1 master br0")
+	const want = "problem reach: rail 0 of a to b: rail 0 of a is in the network of rail 1 of b\n" +
+		"problem reach: rail 1 of a to b: rail 1 of a is in the network of rail 0 of b"
+	if got := problems(w.test(false)); got != want {
+		t.Errorf("\ngot  %q\nwant %q", got, want)
+	}
+}
+
+func TestCrossTestsFollowThePlan(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.serve()
+	count := func() int { return len(w.test(true)) }
+	if got := count(); got != 8 {
+		t.Errorf("got %d answers, want 8: reach and MTU of each of four", got)
+	}
+	for _, p := range w.pods {
+		p.ns.IP("route del default table 100")
+		p.ns.IP("route del default table 101")
+	}
+	if got := count(); got != 4 {
+		t.Errorf("without gateways: got %d answers, want 4: no rail has a route to another one", got)
+	}
+}
+
+func TestAServerAnswersOnlyWhoKnowsTheToken(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.serve()
+	if _, err := w.pods[0].Dial(t.Context(), w.pods[1].address, "guessed", ""); err == nil || !strings.Contains(err.Error(), "the token is wrong") {
+		t.Errorf("got %v, want that the token is wrong", err)
+	}
+	peer, err := w.pods[0].Dial(t.Context(), w.pods[1].address, token, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	rails, err := w.pods[0].Rails(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := w.pods[0].socket(t.Context(), rails[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	to := netip.AddrPortFrom(peer.Rails[0].Addr, peer.Rails[0].UDP)
+	if echoed(c, nonce{1}, to, smallest, 1) {
+		t.Error("the echo answers a packet with a nonce that it has not given")
+	}
+	if !echoed(c, peer.nonce, to, smallest, attempts) {
+		t.Error("the echo does not answer")
+	}
+	for _, q := range []throwing{{Rail: 9}, {Rail: -1}, {To: end{rails[0].MAC[:], netip.MustParseAddrPort("[fd00::1]:1")}}, {To: end{nil, to}}} {
+		if _, err := peer.ask(request{Throw: &q}, moment); err == nil {
+			t.Errorf("it throws frames to %+v", q)
+		}
+	}
+}
+
+// TestAPeerTestsForOthers: one caller can let each pod test itself and all others.
+func TestAPeerTestsForOthers(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	w.serve()
+	peer, err := w.pods[0].Dial(t.Context(), w.pods[1].address, token, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	answers, err := peer.Test(w.pods[2].address, Tests{})
+	if err != nil || problems(answers) != "" || len(answers) != 4 || answers[0].Of != "rail 0 of b to c" {
+		t.Errorf("got %v, %+v", err, answers)
+	}
+	if answers, err = peer.Local(); err != nil || problems(answers) != "" || len(answers) != 6 {
+		t.Errorf("got %v, %+v", err, answers)
+	}
+	if _, err := peer.Test("10.0.0.99:1", Tests{}); err == nil {
+		t.Error("it reaches a pod that is not there")
+	}
+}
+
+// TestScheduleForAThousandNodes: each pair once, no pod twice in a round, n-1 rounds.
+func TestScheduleForAThousandNodes(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 1, 2, 3, 4, 7, 8, 999, 1000} {
+		rounds := Schedule(n)
+		want := n - 1 + n%2
+		if n < 2 {
+			want = 0
+		}
+		if len(rounds) != want {
+			t.Errorf("%d pods: %d rounds, want %d", n, len(rounds), want)
+		}
+		pairs := map[Pair]bool{}
+		for _, round := range rounds {
+			busy := map[int]bool{}
+			for _, p := range round {
+				if p.A >= p.B || p.B >= n || pairs[p] || busy[p.A] || busy[p.B] {
+					t.Fatalf("%d pods: the pair %v is wrong, or too often", n, p)
+				}
+				pairs[p], busy[p.A], busy[p.B] = true, true, true
+			}
+		}
+		if len(pairs) != n*(n-1)/2 {
+			t.Errorf("%d pods: %d pairs, want %d", n, len(pairs), n*(n-1)/2)
+		}
+	}
+}
+
+func TestAFrameIsAPacketOfUDP(t *testing.T) {
+	t.Parallel()
+	mac := conf.MAC{2, 0, 0, 0, 0, 1}
+	f := frame(mac[:], end{mac[:], netip.MustParseAddrPort("172.16.0.2:7")}, netip.MustParseAddrPort("172.16.0.1:9"), make([]byte, 72))
+	if len(f) != 14+smallest || checksum(f[14:34]) != 0 {
+		t.Errorf("% x", f)
+	}
+}
