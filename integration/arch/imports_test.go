@@ -4,93 +4,30 @@
 package arch
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
-// layer is one package of ours and what of ours it may import.
-type layer struct {
-	pkg string
-	may []string
+// room is a folder below pkg that says who needs its packages, and what of ours these may
+// import beside each other. A path that ends in "/" stands for everything below it.
+type room struct {
+	dir   string
+	holds string
+	may   []string
 }
 
-// importMap has every package below pkg, from the bottom up. Programs, tests
-// and what is below integration may import anything.
-var importMap = []layer{
-	{"pkg/base/cnierr", nil},
-	{"pkg/base/netrange", nil},
-	{"pkg/base/shell", nil},
-	{"pkg/base/trusted", nil},
-	{"pkg/tool/redact", nil},
-	{"pkg/base/strict", []string{"pkg/base/cnierr"}},
-	{"pkg/plugin/conf/chain", []string{"pkg/base/cnierr", "pkg/base/strict"}},
-	{"pkg/plugin/conf/pool", []string{"pkg/base/cnierr", "pkg/base/netrange", "pkg/base/strict"}},
-	{"pkg/plugin/conf", []string{"pkg/base/cnierr", "pkg/base/netrange", "pkg/base/strict", "pkg/plugin/conf/chain", "pkg/plugin/conf/pool"}},
-	{"pkg/plugin/policy", []string{"pkg/base/cnierr", "pkg/base/trusted", "pkg/base/strict", "pkg/plugin/conf"}},
-	{"pkg/plugin/plan", []string{"pkg/base/cnierr", "pkg/base/shell", "pkg/base/netrange", "pkg/plugin/conf", "pkg/plugin/conf/chain"}},
-	{"pkg/plugin/result", []string{"pkg/base/cnierr", "pkg/base/netrange", "pkg/plugin/conf", "pkg/plugin/conf/chain", "pkg/plugin/plan"}},
-	{"pkg/plugin/apply", []string{"pkg/base/cnierr", "pkg/plugin/plan"}},
-	{"pkg/base/nlsock", nil},
-	{"pkg/plugin/rdma/nldev", []string{"pkg/base/nlsock"}},
-	{"pkg/plugin/kernel/rtnl", []string{"pkg/base/nlsock"}},
-	{"pkg/plugin/kernel/parent", []string{"pkg/base/cnierr", "pkg/base/shell", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/plugin/rdma/nldev", "pkg/plugin/kernel/rtnl"}},
-	{"pkg/plugin/kernel/netns", []string{"pkg/base/cnierr", "pkg/plugin/plan"}},
-	{"pkg/plugin/kernel/look", []string{"pkg/base/cnierr", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/plugin/kernel/rtnl"}},
-	{"pkg/plugin/kernel", []string{"pkg/base/cnierr", "pkg/base/shell", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/plugin/rdma/nldev", "pkg/plugin/kernel/rtnl", "pkg/plugin/kernel/parent", "pkg/plugin/kernel/netns", "pkg/plugin/kernel/look"}},
-	{"pkg/plugin/kernel/kerneltest", []string{"pkg/base/cnierr", "pkg/plugin/conf", "pkg/plugin/conf/chain", "pkg/plugin/plan", "pkg/plugin/rdma/nldev", "pkg/plugin/kernel/rtnl", "pkg/plugin/kernel/parent", "pkg/plugin/kernel"}},
-	{"pkg/tool/nsscan", []string{"pkg/base/cnierr", "pkg/plugin/plan", "pkg/plugin/kernel/rtnl", "pkg/plugin/kernel/netns", "pkg/plugin/kernel"}},
-	{"pkg/plugin/rdma/gidtable", nil},
-	{"pkg/plugin/rdma/discover", []string{"pkg/base/cnierr", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/plugin/rdma/nldev"}},
-	{"pkg/plugin/rdma", []string{"pkg/base/cnierr", "pkg/base/shell", "pkg/base/trusted", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/base/nlsock", "pkg/plugin/rdma/nldev", "pkg/plugin/rdma/gidtable", "pkg/plugin/rdma/discover"}},
-	{"pkg/plugin/probe", []string{"pkg/base/cnierr", "pkg/base/shell", "pkg/plugin/conf", "pkg/plugin/plan"}},
-	{"pkg/base/flock", nil},
-	{"pkg/base/flock/flocktest", nil},
-	{"pkg/plugin/record", []string{"pkg/base/cnierr", "pkg/base/shell", "pkg/base/trusted", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/base/flock"}},
-	{"pkg/tool/gids", []string{"pkg/base/cnierr", "pkg/base/shell", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/plugin/kernel", "pkg/plugin/kernel/look", "pkg/plugin/rdma", "pkg/plugin/record"}},
-	{"pkg/plugin/ipam/kv", nil},
-	{"pkg/plugin/ipam/ledger", []string{"pkg/base/cnierr", "pkg/base/shell", "pkg/base/netrange", "pkg/base/trusted", "pkg/plugin/conf/pool", "pkg/plugin/conf", "pkg/base/flock", "pkg/plugin/ipam/kv"}},
-	{"pkg/plugin/ipam", []string{"pkg/base/cnierr", "pkg/base/netrange", "pkg/plugin/conf", "pkg/plugin/ipam/ledger"}},
-	{"pkg/tool/repair", []string{"pkg/base/cnierr", "pkg/base/netrange", "pkg/plugin/conf", "pkg/tool/nsscan", "pkg/plugin/record", "pkg/plugin/ipam/ledger"}},
-	{"pkg/plugin/nodefile", []string{"pkg/base/cnierr", "pkg/base/netrange", "pkg/base/trusted", "pkg/base/strict", "pkg/plugin/conf/pool", "pkg/plugin/conf"}},
-	{"pkg/cluster/block", []string{"pkg/base/cnierr", "pkg/base/netrange", "pkg/base/strict", "pkg/plugin/conf/pool"}},
-	{"pkg/cluster/block/blocktest", []string{"pkg/cluster/block"}},
-	{"pkg/cluster/sticky", []string{"pkg/plugin/conf/pool", "pkg/plugin/nodefile", "pkg/cluster/block"}},
-	{"pkg/cluster/sticky/stickytest", []string{"pkg/plugin/nodefile", "pkg/cluster/block", "pkg/cluster/block/blocktest", "pkg/cluster/sticky"}},
-	{"pkg/tool/inventory", []string{
-		"pkg/base/cnierr", "pkg/plugin/conf", "pkg/plugin/kernel/parent", "pkg/plugin/kernel/rtnl", "pkg/plugin/rdma/discover", "pkg/plugin/rdma/gidtable", "pkg/plugin/rdma/nldev",
+// rooms has all folders below pkg. Programs, tests and what is below integration may import
+// all of them.
+var rooms = []room{
+	{"pkg/base", "Leaves that know nothing of networks, pools or RDMA.", nil},
+	{"pkg/plugin", "What the plugins `roce` and `roce-ipam` link, and nothing else.", []string{"pkg/base/"}},
+	{"pkg/cluster", "Pools over nodes: claims, the agent of a node, the reaper, the reports of nodes.", []string{
+		"pkg/base/", "pkg/plugin/conf/pool", "pkg/plugin/conf", "pkg/plugin/ipam/", "pkg/plugin/ipam", "pkg/plugin/nodefile",
 	}},
-	{"pkg/cluster/fleet", []string{"pkg/tool/inventory"}},
-	{"pkg/cluster/kube", []string{"pkg/base/cnierr", "pkg/plugin/conf", "pkg/cluster/block", "pkg/cluster/sticky", "pkg/cluster/fleet"}},
-	{"pkg/cluster/agent/pace", nil},
-	{"pkg/cluster/agent/grant", []string{"pkg/base/cnierr", "pkg/plugin/conf/pool", "pkg/plugin/ipam/ledger", "pkg/plugin/ipam", "pkg/plugin/nodefile", "pkg/cluster/block", "pkg/cluster/sticky", "pkg/cluster/agent/pace"}},
-	{"pkg/cluster/agent", []string{"pkg/base/cnierr", "pkg/plugin/conf/pool", "pkg/plugin/ipam/ledger", "pkg/plugin/ipam", "pkg/plugin/nodefile", "pkg/cluster/block", "pkg/cluster/sticky", "pkg/cluster/agent/pace", "pkg/cluster/agent/grant"}},
-	{"pkg/cluster/reconcile", []string{"pkg/base/cnierr", "pkg/base/netrange", "pkg/cluster/block", "pkg/cluster/sticky", "pkg/cluster/agent"}},
-	{"pkg/plugin/delegate", []string{"pkg/base/cnierr", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/plugin/result", "pkg/plugin/record"}},
-	{"pkg/plugin/lease", []string{
-		"pkg/base/cnierr", "pkg/base/netrange", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/plugin/result", "pkg/plugin/record",
-		"pkg/plugin/ipam/ledger", "pkg/plugin/ipam", "pkg/plugin/nodefile", "pkg/plugin/delegate",
-	}},
-	{"pkg/plugin/attach", []string{
-		"pkg/base/cnierr", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/plugin/result", "pkg/plugin/apply",
-		"pkg/plugin/kernel", "pkg/plugin/rdma", "pkg/plugin/probe", "pkg/plugin/record", "pkg/plugin/lease",
-	}},
-	{"pkg/tool/lldp", []string{"pkg/base/cnierr", "pkg/plugin/conf"}},
-	{"pkg/tool/doctor", []string{
-		"pkg/base/cnierr", "pkg/base/trusted", "pkg/base/shell", "pkg/base/netrange", "pkg/plugin/conf", "pkg/plugin/conf/pool", "pkg/tool/inventory", "pkg/plugin/rdma/nldev", "pkg/plugin/rdma/gidtable",
-		"pkg/plugin/plan", "pkg/plugin/record", "pkg/plugin/ipam/ledger", "pkg/plugin/ipam", "pkg/plugin/nodefile",
-	}},
-	{"pkg/tool/verify", []string{
-		"pkg/base/cnierr", "pkg/base/shell", "pkg/plugin/conf", "pkg/plugin/plan", "pkg/plugin/kernel/parent", "pkg/plugin/kernel/rtnl", "pkg/plugin/probe", "pkg/tool/doctor",
-	}},
-	{"pkg/hwtest/recording", []string{"pkg/tool/redact", "pkg/base/nlsock"}},
-	{"pkg/hwtest", []string{
-		"pkg/base/cnierr", "pkg/base/shell", "pkg/tool/redact", "pkg/plugin/conf", "pkg/base/nlsock", "pkg/plugin/rdma/nldev", "pkg/plugin/kernel/rtnl", "pkg/plugin/kernel/parent",
-		"pkg/plugin/rdma/gidtable", "pkg/plugin/rdma/discover", "pkg/plugin/rdma", "pkg/plugin/plan", "pkg/plugin/kernel/netns", "pkg/plugin/kernel", "pkg/plugin/record", "pkg/tool/gids", "pkg/plugin/attach", "pkg/tool/inventory", "pkg/tool/doctor",
-		"pkg/tool/verify", "pkg/base/trusted", "pkg/hwtest/recording",
-	}},
+	{"pkg/tool", "What an operator asks: `rocectl` and `roce-env`.", []string{"pkg/base/", "pkg/plugin/", "pkg/cluster/"}},
+	{"pkg/hwtest", "The bench for the NICs of others.", []string{"pkg/base/", "pkg/plugin/", "pkg/tool/"}},
 }
 
 // packages returns what importers get: all but the tests, by directory.
@@ -99,55 +36,61 @@ func packages(t *testing.T) map[string][]file {
 	return byDir(slices.DeleteFunc(slices.Clone(goFiles(t)), file.testFile))
 }
 
-// find returns the place of a package in importMap, -1 if it is not there.
-func find(pkg string) int {
-	return slices.IndexFunc(importMap, func(l layer) bool { return l.pkg == pkg })
+// in returns the room of a package of ours.
+func in(pkg string) (room, bool) {
+	i := slices.IndexFunc(rooms, func(r room) bool { return pkg == r.dir || below(pkg, r.dir+"/") })
+	if i < 0 {
+		return room{}, false
+	}
+	return rooms[i], true
 }
 
-func TestPackagesImportWhatTheMapAllows(t *testing.T) {
+func TestPackagesImportWhatTheirRoomAllows(t *testing.T) {
 	t.Parallel()
 	for dir, files := range packages(t) {
-		if below(dir, "cmd/") || below(dir, "integration/") {
+		if !below(dir, "pkg/") {
 			continue
 		}
-		i := find(dir)
-		if i < 0 {
-			t.Errorf("%s is not in the import map: add it to importMap in integration/arch/imports_test.go, then make gen", dir)
+		r, ok := in(dir)
+		if !ok {
+			t.Errorf("%s is in no room: put it below one of pkg/base, pkg/plugin, pkg/cluster and pkg/tool", dir)
 			continue
 		}
 		for _, f := range files {
-			checkImports(t, f, importMap[i].may)
+			checkImports(t, f, r)
 		}
 	}
 }
 
-func checkImports(t *testing.T, f file, may []string) {
+func checkImports(t *testing.T, f file, r room) {
 	t.Helper()
 	for _, spec := range f.ast.Imports {
 		p, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if below(p, module+"/") && !slices.Contains(may, p[len(module)+1:]) {
-			t.Errorf("%s: %s may import of ours %v, not %s: move the code to where both sides can see it, or change the map and say why in docs/adr",
-				f.at(spec), f.dir(), may, p)
+		p, ours := strings.CutPrefix(p, module+"/")
+		if !ours || p == r.dir || below(p, r.dir+"/") || slices.ContainsFunc(r.may, func(m string) bool { return below(p, m) }) {
+			continue
 		}
+		t.Errorf("%s: %s may import %v of ours, not %s: move the code to where both sides can see it, or change rooms in integration/arch and say why in docs/adr",
+			f.at(spec), r.dir, r.may, p)
 	}
 }
 
-func TestImportMapGoesFromTheBottomUp(t *testing.T) {
+// TestPluginRoomIsWhatThePluginsLink keeps everything out of pkg/plugin and pkg/base that no
+// plugin needs, beside what is for tests.
+func TestPluginRoomIsWhatThePluginsLink(t *testing.T) {
 	t.Parallel()
-	dirs := packages(t)
-	for i, l := range importMap {
-		for _, p := range l.may {
-			if j := find(p); j < 0 || j >= i {
-				t.Errorf("importMap lets %s import %s, which does not stand above it", l.pkg, p)
-			}
+	linked := map[string]bool{}
+	for _, program := range plugins(t) {
+		for p := range strings.FieldsSeq(goTool(t, "list", "-deps", "./cmd/"+program)) {
+			linked[strings.TrimPrefix(p, module+"/")] = true
 		}
-		// An empty directory is a package that is about to be written; git
-		// keeps none, so a checkout never has one.
-		if _, err := os.Stat(filepath.Join(root, l.pkg)); len(dirs[l.pkg]) == 0 && err != nil {
-			t.Errorf("importMap lists %s, which does not exist: remove it, then make gen", l.pkg)
+	}
+	for dir := range packages(t) {
+		if below(dir, "pkg/plugin/") && !linked[dir] && !strings.HasSuffix(dir, "test") {
+			t.Errorf("%s is linked by no plugin: it belongs to pkg/cluster or pkg/tool", dir)
 		}
 	}
 }

@@ -4,22 +4,25 @@
 package arch
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"go/doc"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	diff "github.com/google/go-cmp/cmp"
 )
 
 var update = flag.Bool("update", false, "rewrite the package map in docs/ARCHITECTURE.md")
 
 // TestPackageMapIsCurrent compares the table in docs/ARCHITECTURE.md with the
-// first sentences of the package comments and with importMap.
+// first sentences of the package comments.
 func TestPackageMapIsCurrent(t *testing.T) {
 	t.Parallel()
 	page := filepath.Join(root, "docs/ARCHITECTURE.md")
@@ -40,38 +43,31 @@ func TestPackageMapIsCurrent(t *testing.T) {
 		}
 		return
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the package map in docs/ARCHITECTURE.md is old: run make gen (-want +got)\n%s", diff)
+	if d := diff.Diff(want, got); d != "" {
+		t.Errorf("the package map in docs/ARCHITECTURE.md is old: run make gen (-want +got)\n%s", d)
 	}
 }
 
-// packageMap returns the table of all packages in importMap.
+// packageMap returns a table of the packages of each room.
 func packageMap(t *testing.T) string {
 	t.Helper()
 	dirs := packages(t)
 	var b strings.Builder
-	b.WriteString("| package | what it does | may import of ours |\n|---|---|---|\n")
-	for _, l := range importMap {
-		says := ""
-		for _, f := range dirs[l.pkg] {
-			if f.ast.Doc != nil {
-				says = new(doc.Package).Synopsis(f.ast.Doc.Text())
+	for _, r := range rooms {
+		fmt.Fprintf(&b, "\n**`%s`.** %s\n\n| package | what it does |\n|---|---|\n", r.dir, r.holds)
+		for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+			if dir != r.dir && !below(dir, r.dir+"/") {
+				continue
 			}
+			says := ""
+			for _, f := range dirs[dir] {
+				if f.ast.Doc != nil {
+					says = new(doc.Package).Synopsis(f.ast.Doc.Text())
+				}
+			}
+			name := cmp.Or(strings.TrimPrefix(dir, r.dir+"/"), dir)
+			fmt.Fprintf(&b, "| `%s` | %s |\n", name, strings.TrimPrefix(says, "Package "+path.Base(dir)+" "))
 		}
-		says = strings.TrimPrefix(says, "Package "+path.Base(l.pkg)+" ")
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", l.pkg, says, baseNames(l.may))
 	}
-	return b.String()
-}
-
-// baseNames joins the last parts of paths.
-func baseNames(paths []string) string {
-	if len(paths) == 0 {
-		return "nothing"
-	}
-	names := make([]string, len(paths))
-	for i, p := range paths {
-		names[i] = path.Base(p)
-	}
-	return strings.Join(names, ", ")
+	return b.String() + "\n"
 }

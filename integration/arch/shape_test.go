@@ -61,7 +61,7 @@ func TestEveryGoFileNamesItsLicence(t *testing.T) {
 // limit that shapes names and borders, because a package has reached it,
 // measures the wrong thing.
 const (
-	maxFileLines     = 400
+	maxFileLines     = 600
 	maxFunctionLines = 60   // without tests
 	advisedLines     = 1900 // of a package, without tests
 )

@@ -6,7 +6,7 @@
 // get, and that texts name only commands that exist.
 //
 // It looks at source and at built programs and runs nothing else. A failure
-// says what to do instead. Read imports_test.go first: it holds the import map.
+// says what to do instead. Read imports_test.go first: it holds the rooms.
 package arch
 
 import (

@@ -68,7 +68,7 @@ func (r *reporter) run(ctx context.Context) {
 		ports, err := r.ports(ctx)
 		looked.note(err)
 		if err == nil {
-			now := fleet.Of(ports, r.connections(), r.published)
+			now := inventory.Report(ports, r.connections(), r.published)
 			if last != nil && now.Equal(*last) {
 				r.send(ctx, now, sent)
 			}

@@ -9,12 +9,7 @@
 // has the report; compare.go finds the differences, switches.go those of the cables.
 package fleet
 
-import (
-	"slices"
-	"strings"
-
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
-)
+import "slices"
 
 // MaxRails is the most rails of a report.
 const MaxRails = 32
@@ -28,7 +23,7 @@ type Report struct {
 	Rails []Rail `json:"rails"`
 }
 
-// Rail is a RoCE NIC of a node, with the number that it has in inventory.Port. Empty
+// Rail is a RoCE NIC of a node, with the number that package inventory gives it. Empty
 // fields are not known. All texts are short, and have only printable characters of ASCII.
 type Rail struct {
 	Rail       int      `json:"rail"`
@@ -52,52 +47,6 @@ type Rail struct {
 
 // Connection is the switch of a NIC and the port of that switch.
 type Connection struct{ Switch, Port string }
-
-// Of returns the report about ports, of which only rails count. A device that a pod has
-// is reported as in the report before, because it does not tell its state.
-func Of(ports []inventory.Port, connections map[string]Connection, before Report) Report {
-	out := Report{Rails: []Rail{}}
-	for _, p := range ports {
-		if p.Rail == nil || *p.Rail >= MaxRails {
-			continue
-		}
-		r := railOf(p, connections[string(p.Netdev)])
-		if i := slices.IndexFunc(before.Rails, func(b Rail) bool { return b.Rail == r.Rail && b.PCI == r.PCI }); i >= 0 && p.State == inventory.Away {
-			r = before.Rails[i]
-		}
-		out.Rails = append(out.Rails, r)
-	}
-	return out
-}
-
-func railOf(p inventory.Port, c Connection) Rail {
-	r := Rail{
-		Rail: *p.Rail, Netdev: clean(string(p.Netdev), 15), PCI: clean(p.PCI, 32), Device: clean(p.Device, 63), Port: int(p.Number),
-		State: clean(p.State, 16), Speed: p.Speed, MTU: p.MTU, Vendor: clean(p.VendorID, 4), DeviceID: clean(p.DeviceID, 4),
-		Driver: clean(strings.TrimSpace(p.Name+" "+p.Version), 64), Firmware: clean(p.Firmware, 32), GIDs: p.GIDs.Size,
-		Switch: clean(c.Switch, 64), SwitchPort: clean(c.Port, 64),
-	}
-	for _, g := range p.GPUs[:min(len(p.GPUs), MaxGPUs)] {
-		r.GPUs, r.Distance = append(r.GPUs, clean(g.Name, 16)), clean(string(g.Distance), 8)
-	}
-	return r
-}
-
-// clean returns at most so many characters of ASCII. The CustomResourceDefinition has the
-// same limits.
-func clean(s string, limit int) string {
-	var out []byte
-	for _, r := range s {
-		if len(out) == limit {
-			break
-		}
-		if r < ' ' || r > '~' {
-			r = '?'
-		}
-		out = append(out, byte(r))
-	}
-	return string(out)
-}
 
 // Equal says whether two reports say the same.
 func (r Report) Equal(other Report) bool {

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 )
 
 // cluster has nodes with eight equal rails. Sixteen nodes share eight switches.
@@ -120,47 +118,5 @@ func TestWhatDiffersIsNamed(t *testing.T) {
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", name, diff)
 		}
-	}
-}
-
-func TestAReportIsShortAndHasOnlyPrintableCharacters(t *testing.T) {
-	t.Parallel()
-	evil := strings.Repeat("\x1b[2J\u202e", 100)
-	var ports []inventory.Port
-	for i := range 40 {
-		ports = append(ports, inventory.Port{
-			Rail: &i, Netdev: "ens1", PCI: evil, Device: evil, Number: 1, State: evil, VendorID: evil, DeviceID: evil,
-			Driver: inventory.Driver{Name: evil, Version: evil, Firmware: evil}, GPUs: make([]inventory.GPU, 40),
-		})
-	}
-	ports = append(ports, inventory.Port{Device: "mlx5_9"}) // no rail
-	got := Of(ports, map[string]Connection{"ens1": {evil, evil}}, Report{})
-	if len(got.Rails) != MaxRails {
-		t.Fatalf("%d rails", len(got.Rails))
-	}
-	for _, r := range got.Rails {
-		for _, s := range []string{r.Netdev, r.PCI, r.Device, r.State, r.Vendor, r.DeviceID, r.Driver, r.Firmware, r.Switch, r.SwitchPort} {
-			if len(s) > 64 || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c > '~' }) {
-				t.Errorf("%q", s)
-			}
-		}
-		if len(r.GPUs) > MaxGPUs {
-			t.Errorf("%d GPUs", len(r.GPUs))
-		}
-	}
-}
-
-func TestADeviceOfAPodIsReportedAsBefore(t *testing.T) {
-	t.Parallel()
-	zero := 0
-	port := inventory.Port{Rail: &zero, Netdev: "ens1", PCI: "0000:01:00.0", Device: "mlx5_0", Number: 1, State: "ACTIVE", MTU: 9000, GIDs: inventory.GIDs{Size: 256}}
-	before := Of([]inventory.Port{port}, map[string]Connection{"ens1": {"leaf", "swp1"}}, Report{})
-	port.State, port.GIDs = "AWAY", inventory.GIDs{}
-	if now := Of([]inventory.Port{port}, nil, before); !now.Equal(before) {
-		t.Errorf("%+v, before %+v", now, before)
-	}
-	port.State = "DOWN"
-	if now := Of([]inventory.Port{port}, nil, before); now.Equal(before) {
-		t.Errorf("a port that is down is reported as %+v", now)
 	}
 }
