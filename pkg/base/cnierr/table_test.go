@@ -90,7 +90,7 @@ func TestCodesAreThoseOfTheSpecification(t *testing.T) {
 
 func TestErrorsPageIsCurrent(t *testing.T) {
 	t.Parallel()
-	const page = "../../docs/errors.md"
+	const page = "../../../docs/errors.md"
 	want := render(cnierr.Table())
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {

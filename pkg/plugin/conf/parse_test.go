@@ -247,7 +247,7 @@ func TestRequestSharesNoMemoryWithTheInput(t *testing.T) {
 
 func TestExamplesAreAccepted(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../../conf-examples/*.json")
+	files, err := filepath.Glob("../../../conf-examples/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}

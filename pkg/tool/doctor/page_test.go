@@ -17,7 +17,7 @@ import (
 // tests.
 func TestFaultsPageIsCurrent(t *testing.T) {
 	t.Parallel()
-	const file = "../../docs/doctor.md"
+	const file = "../../../docs/doctor.md"
 	got := page()
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -121,7 +121,7 @@ func between() []tried {
 func TestWhatThePageNamesIsThere(t *testing.T) {
 	t.Parallel()
 	for _, e := range slices.Concat(inMachines(), between()) {
-		b, err := os.ReadFile("../../" + e.file)
+		b, err := os.ReadFile("../../../" + e.file)
 		if err != nil || !strings.Contains(string(b), "func "+e.test+"(") {
 			t.Errorf("%s: %s has no %s: %v", e.fault, e.file, e.test, err)
 		}
