@@ -42,10 +42,10 @@ func page() string {
 Run "rocectl doctor" as root on the node. It changes nothing. "rocectl doctor rdma-mtu gid-table" runs these two
 checks only. [rocectl.md](rocectl.md#rocectl-doctor) has the flags and the exit status.
 
-Each fault in these tables is injected in a test: "TestEachFaultIsFound/NAME" in "pkg/tool/doctor" changes one thing of a
-recorded node that is healthy. The check that is named finds it, says what is in the table, and names the command that
-corrects it or what it needs to tell. All other checks stay as they were. "TestHealthyNodeHasNoProblem" has the node
-without the fault: no check reports a problem.
+Each fault in these tables is injected in a test: "TestEachFaultIsFound/NAME" in "pkg/tool/doctor" changes one thing of
+a recorded node that is healthy. The check that is named finds it, says what is in the table, and names the command
+that corrects it or what it needs to tell. All other checks stay as they were. "TestHealthyNodeHasNoProblem" has the
+node without the fault: no check reports a problem.
 
 After the command of a problem, no check reports one. The last column says how this was tested:
 
