@@ -227,7 +227,7 @@ size: ## fail when a plugin passes 10 MB or links what it must not
 
 bench: build $(UPSTREAM) ## measure against upstream's plugins, and fail above the targets (root, 10 minutes)
 	bash integration/deps.sh
-	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags '-s -w' -o .cache/bench/ ./integration/bench ./integration/bench/peak
+	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags '-s -w' -o .cache/bench/ ./integration/bench ./integration/bench/peak ./integration/bench/minimal
 	.cache/bench/bench -upstream $(UPSTREAM) -peak .cache/bench/peak $(BENCHFLAGS)
 
 # Built as ours are, from the module proxy, and no part of go.mod.

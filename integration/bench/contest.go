@@ -51,6 +51,7 @@ const (
 	roce      = "roce"
 	upstream  = "upstream"
 	bare      = "kernel"
+	least     = "minimal"
 )
 
 // ipv4 is the contest over the usual attachment of today.
@@ -67,6 +68,10 @@ func ipv4(w *world, runs int) (contest, error) {
 	if err != nil {
 		return contest{}, err
 	}
+	minimal, err := w.least("least")
+	if err != nil {
+		return contest{}, err
+	}
 	alone := &floor{conf: on.list.Plugins[0].Bytes, addresses: spare(false)}
 	return contest{
 		name: "IPv4", runs: runs,
@@ -75,12 +80,15 @@ func ipv4(w *world, runs int) (contest, error) {
 			{name: upstream, add: theirs.add, del: theirs.del},
 			{name: roce, add: on.add, del: on.del},
 			{name: bare, add: alone.add, del: alone.del},
+			{name: least, add: minimal.add, del: minimal.del},
 		},
 		rows: []row{
 			{"ADD, wire checks off", add, unchecked, upstream, 0.40, ""},
+			{"  against only what the kernel must have", add, unchecked, least, 1.5, ""},
 			{"ADD, default checks", add, roce, upstream, 0.90, ""},
 			{"  the kernel's work of an ADD alone", add, bare, upstream, 0, ""},
 			{"DEL", del, roce, upstream, 0.60, ""},
+			{"  against only what the kernel must have", del, roce, least, 1.2, ""},
 			{"  the kernel's removal of the link alone", del, bare, upstream, 0, ""},
 			{"  what is left of both without that", del, roce, upstream, 0, bare},
 		},

@@ -6,7 +6,8 @@
 //
 // Both are called through libcni, in turn, each time for a pod of its own.
 // It also measures what a lease costs beside thousands of others. Only ratios
-// are judged, never times: those are of the machine and of its other work. Read
+// are judged, never times: those are of the machine and of its other work. Program
+// minimal makes only what the kernel must have, and says what a promise of ours costs. Read
 // contest.go and rails.go first for who runs against whom and what the targets
 // are, leases.go for the leases; docs/performance.md has results and where the
 // time goes.
@@ -29,6 +30,7 @@ type options struct {
 	ours     string // folder of roce
 	upstream string // folder of upstream's plugins
 	peak     string // program peak
+	minimal  string // folder of program minimal
 	runs     int
 	report   bool // compare nothing
 	times    bool // print milliseconds, too
@@ -39,6 +41,7 @@ func main() {
 	flag.StringVar(&o.ours, "ours", "bin", "folder of roce")
 	flag.StringVar(&o.upstream, "upstream", "", "folder of upstream's macvlan, host-local, sbr and tuning")
 	flag.StringVar(&o.peak, "peak", "", "program peak; empty: do not measure memory")
+	flag.StringVar(&o.minimal, "minimal", ".cache/bench", "folder of program minimal")
 	flag.IntVar(&o.runs, "runs", 60, "how often each is run")
 	flag.BoolVar(&o.report, "report", false, "print, but do not judge")
 	flag.BoolVar(&o.times, "times", false, "print milliseconds of this machine, too")

@@ -93,6 +93,13 @@ func (w *world) chained(name string, dual bool, rail int) (*chain, error) {
 	return c, nil
 }
 
+// least returns the configuration of program minimal, with an address that no pool gives.
+func (w *world) least(name string) (*chain, error) {
+	return w.chain(name, w.minimal, object{
+		"type": "minimal", "master": nic(0), "address": spare(false)[0].Prefix, "gateway": gateway4(0),
+	})
+}
+
 // chainedRails returns upstream's configurations of all rails, a network for each.
 func (w *world) chainedRails(name string, dual bool) (chains, error) {
 	var out chains
