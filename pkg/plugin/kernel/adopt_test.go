@@ -24,7 +24,7 @@ import (
 // an IPv6 address that the kernel looks for duplicates of, for so long.
 func lend(t *testing.T, pod *kerneltest.Netns, k *kernel.Kernel, mac byte, detection time.Duration) plan.Adopt {
 	t.Helper()
-	m := child()
+	m := child(t)
 	m.MAC[5] = mac
 	do(t, k, plan.Op{Kind: m}, plan.Op{Kind: plan.Sysctl{Link: "net1", Set: []plan.Setting{
 		{Path: "net/ipv6/conf/net1/router_solicitation_delay", Value: "0"},

@@ -22,7 +22,7 @@ import (
 // microseconds of each operation, and of taking the attachment away.
 func BenchmarkAttachment(b *testing.B) {
 	_, _, k := machine(b)
-	all := kerneltest.Attachment(nic)
+	all := kerneltest.Attachment(kerneltest.Container(b), nic)
 	ops := plan.Ops{all[0], all[1], all[2], all[3], all[6], all[7], all[12], all[13]}
 	names := []string{"macvlan", "sysctl", "up", "address", "route", "default", "rule", "unreachable"}
 	spent, teardown := make([]time.Duration, len(ops)), time.Duration(0)
@@ -67,7 +67,7 @@ func BenchmarkRails(b *testing.B) {
 				node.NIC(string(nics[i]))
 			}
 			k := open(b, node.Pod())
-			ops, spent := kerneltest.Rails(nics...), map[string]time.Duration{}
+			ops, spent := kerneltest.Rails(kerneltest.Container(b), nics...), map[string]time.Duration{}
 			for b.Loop() {
 				for _, run := range way.cut(ops) {
 					start := time.Now()

@@ -52,7 +52,9 @@ func do(t testing.TB, k *kernel.Kernel, ops ...plan.Op) {
 	}
 }
 
-func child() plan.Child { return kerneltest.Attachment(nic)[0].Kind.(plan.Child) }
+func child(t testing.TB) plan.Child {
+	return kerneltest.Attachment(kerneltest.Container(t), nic)[0].Kind.(plan.Child)
+}
 
 func wantCode(t *testing.T, err error, code cnierr.Code) {
 	t.Helper()
@@ -89,10 +91,7 @@ func TestHintsOfCheckRestoreWhatIsMissing(t *testing.T) {
 			id := fmt.Sprintf("roce-kernel-test-%d-%s", os.Getpid(), strings.ReplaceAll(name, " ", "-"))
 			pod := node.PodAt(filepath.Join(netnsDir(t), id))
 			k := open(t, pod)
-			ops := kerneltest.Attachment(nic)
-			own := ops[0].Kind.(plan.Child) // another test looks for its own link in all mounted namespaces, and removes it
-			own.Mark = plan.Mark(conf.Attachment{ContainerID: conf.ContainerID(id), IfName: "net1"})
-			ops[0].Kind = own
+			ops := kerneltest.Attachment(kerneltest.Container(t), nic)
 			do(t, k, ops...)
 			for _, c := range commands {
 				pod.IP(c)
@@ -149,7 +148,7 @@ func follow(t *testing.T, node *kerneltest.Node, err error) {
 func TestLinkThatCannotBeMarkedIsRemoved(t *testing.T) {
 	t.Parallel()
 	_, pod, k := machine(t)
-	op := child()
+	op := child(t)
 	op.Mark = strings.Repeat("x", 300) // IFALIASZ is 256
 	if err := k.Do(t.Context(), plan.Op{Kind: op}); err == nil {
 		t.Fatal("an alias of 300 bytes was taken")
@@ -162,13 +161,13 @@ func TestLinkThatCannotBeMarkedIsRemoved(t *testing.T) {
 func TestLinkMadeAsideIsLikeAnyOther(t *testing.T) {
 	t.Parallel()
 	_, pod, k := machine(t)
-	if err := k.CreateAside(t.Context(), child()); err != nil {
+	if err := k.CreateAside(t.Context(), child(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err != nil {
+	if err := k.Check(t.Context(), plan.Op{Kind: child(t)}); err != nil {
 		t.Error(err)
 	}
-	other := child()
+	other := child(t)
 	other.MAC[5]++
 	if err := k.CreateAside(t.Context(), other); err == nil {
 		t.Error("made a second link of the same name")
@@ -183,8 +182,8 @@ func TestLinkMayHaveTheNameOfALinkOfTheHost(t *testing.T) {
 	t.Parallel()
 	node, _, k := machine(t)
 	node.IP("link add net1 type bridge")
-	do(t, k, plan.Op{Kind: child()})
-	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err != nil {
+	do(t, k, plan.Op{Kind: child(t)})
+	if err := k.Check(t.Context(), plan.Op{Kind: child(t)}); err != nil {
 		t.Error(err)
 	}
 }
@@ -204,11 +203,11 @@ func TestParentMayHaveAnAltname(t *testing.T) {
 func TestParentMayBeAMacvlanInThePod(t *testing.T) {
 	t.Parallel()
 	_, _, k := machine(t)
-	do(t, k, plan.Op{Kind: child()}, plan.Op{Kind: plan.Up{Link: "net1"}})
-	nested := child()
-	nested.Name, nested.Parent, nested.InPod, nested.MAC[5], nested.Mark = "net2", "net1", true, 6, plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net2"})
+	do(t, k, plan.Op{Kind: child(t)}, plan.Op{Kind: plan.Up{Link: "net1"}})
+	nested := child(t)
+	nested.Name, nested.Parent, nested.InPod, nested.MAC[5], nested.Mark = "net2", "net1", true, 6, plan.Mark(conf.Attachment{ContainerID: kerneltest.Container(t), IfName: "net2"})
 	f, err := plan.Only(k.Facts(t.Context(), conf.Request{LinkInContainer: true, Rails: []conf.Rail{{IfName: "net2", Parent: conf.Parent{Name: "net1"}}}}))
-	if err != nil || f.Parent.MAC != child().MAC {
+	if err != nil || f.Parent.MAC != child(t).MAC {
 		t.Errorf("facts: %+v, %v", f.Parent, err)
 	}
 	do(t, k, plan.Op{Kind: nested}, plan.Op{Kind: nested})
@@ -228,20 +227,20 @@ func TestPortOfABridgeIsRefusedWithTheBridgesName(t *testing.T) {
 	if errors.As(err, &e) && !strings.Contains(e.Hint, "br0") {
 		t.Errorf("hint %q does not name the bridge", e.Hint)
 	}
-	wantCode(t, k.Do(t.Context(), plan.Op{Kind: child()}), cnierr.BadParent)
+	wantCode(t, k.Do(t.Context(), plan.Op{Kind: child(t)}), cnierr.BadParent)
 }
 
 func TestCheckFindsAnotherParent(t *testing.T) {
 	t.Parallel()
 	node, pod, k := machine(t)
 	node.NIC("nic1")
-	node.IP("link add link nic1 name net1 netns " + pod.Path + " address " + child().MAC.String() + " type macvlan mode bridge")
-	pod.IP("link set net1 alias " + child().Mark)
-	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err == nil {
+	node.IP("link add link nic1 name net1 netns " + pod.Path + " address " + child(t).MAC.String() + " type macvlan mode bridge")
+	pod.IP("link set net1 alias " + child(t).Mark)
+	if err := k.Check(t.Context(), plan.Op{Kind: child(t)}); err == nil {
 		t.Error("check takes a link on another NIC for ours")
 	}
-	do(t, k, plan.Op{Kind: child()})
-	if err := k.Check(t.Context(), plan.Op{Kind: child()}); err != nil {
+	do(t, k, plan.Op{Kind: child(t)})
+	if err := k.Check(t.Context(), plan.Op{Kind: child(t)}); err != nil {
 		t.Error(err)
 	}
 }
@@ -249,7 +248,7 @@ func TestCheckFindsAnotherParent(t *testing.T) {
 func TestLinksMayHaveDotsInTheirNames(t *testing.T) {
 	t.Parallel()
 	_, _, k := machine(t)
-	op := child()
+	op := child(t)
 	op.Name = "net1.5"
 	set := plan.Sysctl{Link: op.Name, Set: []plan.Setting{{Path: "net/ipv4/conf/net1.5/arp_ignore", Value: "1"}}}
 	do(t, k, plan.Op{Kind: op}, plan.Op{Kind: set})
@@ -262,8 +261,8 @@ func TestSecondPodWithTheSameMACWaits(t *testing.T) {
 	t.Parallel()
 	node, _, k := machine(t)
 	other := open(t, node.Pod())
-	do(t, k, plan.Op{Kind: child()}, plan.Op{Kind: plan.Up{Link: "net1"}})
-	do(t, other, plan.Op{Kind: child()})
+	do(t, k, plan.Op{Kind: child(t)}, plan.Op{Kind: plan.Up{Link: "net1"}})
+	do(t, other, plan.Op{Kind: child(t)})
 	wantCode(t, other.Do(t.Context(), plan.Op{Kind: plan.Up{Link: "net1"}}), cnierr.TryAgain)
 }
 
@@ -312,7 +311,7 @@ func TestRulesThatLookAtMoreThanTheSourceAreNoFacts(t *testing.T) {
 func TestSeveralPathsAreOneDefaultAndNoneOfOurs(t *testing.T) {
 	t.Parallel()
 	_, pod, k := machine(t)
-	do(t, k, kerneltest.Attachment(nic)...)
+	do(t, k, kerneltest.Attachment(kerneltest.Container(t), nic)...)
 	pod.IP("route del default table 100")
 	pod.IP("route add default table 100 proto 82 nexthop via 10.9.0.1 dev net1 nexthop via 10.9.0.2 dev net1")
 	pod.IP("route add default nexthop via 10.9.0.3 dev net1 nexthop via 10.9.0.4 dev net1")
@@ -336,7 +335,7 @@ func TestNothingIsDoneAfterTheContextIsOver(t *testing.T) {
 	_, pod, k := machine(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, op := range kerneltest.Attachment(nic) {
+	for _, op := range kerneltest.Attachment(kerneltest.Container(t), nic) {
 		wantCode(t, k.Do(ctx, op), cnierr.TryAgain)
 	}
 	if links := strings.Count(pod.IP("-o link"), "\n"); links != 1 {
@@ -351,7 +350,7 @@ func TestPodsAreMadeAtTheSameTime(t *testing.T) {
 	const pods = 8
 	for i := range pods {
 		k := open(t, node.Pod())
-		ops := kerneltest.Attachment(nic)
+		ops := kerneltest.Attachment(kerneltest.Container(t), nic)
 		m := ops[0].Kind.(plan.Child)
 		m.MAC[5] = byte(i)
 		ops[0] = plan.Op{Kind: m}

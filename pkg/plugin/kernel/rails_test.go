@@ -19,13 +19,13 @@ func TestRailsOfSeveralMastersGoTogether(t *testing.T) {
 	node, pod, k := machine(t)
 	node.NIC("nic1")
 	other := open(t, node.Pod())
-	ops := kerneltest.Rails(nic, "nic1", nic)
+	ops := kerneltest.Rails(kerneltest.Container(t), nic, "nic1", nic)
 	for _, run := range ops.Runs() {
 		if err := k.Do(t.Context(), run...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	theirs := child() // of another pod on the same NIC
+	theirs := child(t) // of another pod on the same NIC
 	do(t, other, plan.Op{Kind: theirs})
 	for _, run := range slices.Backward(ops.Teardown().Runs()) {
 		if err := k.Undo(t.Context(), run...); err != nil {
@@ -45,7 +45,7 @@ func TestRunMayHaveNamesOfLinksOfTheHost(t *testing.T) {
 	t.Parallel()
 	node, _, k := machine(t)
 	node.IP("link add net1-1 type bridge")
-	run := kerneltest.Rails(nic, nic, nic).Runs()[0]
+	run := kerneltest.Rails(kerneltest.Container(t), nic, nic, nic).Runs()[0]
 	for range 2 {
 		if err := k.Do(t.Context(), run...); err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestAsManyRailsAsThereCanBe(t *testing.T) {
 	t.Parallel()
 	_, pod, k := machine(t)
 	before := pod.IP("-o addr")
-	ops := kerneltest.Rails(slices.Repeat([]conf.LinkName{nic}, 32)...)
+	ops := kerneltest.Rails(kerneltest.Container(t), slices.Repeat([]conf.LinkName{nic}, 32)...)
 	for _, times := range []string{"once", "twice"} {
 		for _, run := range ops.Runs() {
 			if err := k.Do(t.Context(), run...); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
-func (w opened) macvlan() plan.Child { return Attachment(w.NIC)[0].Kind.(plan.Child) }
+func (w opened) macvlan() plan.Child { return Attachment(w.Container, w.NIC)[0].Kind.(plan.Child) }
 
 // foreign is a link that roce-cni did not make, with a subnet.
 func (w opened) foreign() {

@@ -38,7 +38,7 @@ func TestFakePrintsItselfAsIPWould(t *testing.T) {
 	pod.IP("link set eth0 up")
 	pod.IP("addr add 10.8.0.5/24 dev eth0")
 	pod.IP("route add default via 10.8.0.1 dev eth0")
-	for _, op := range kerneltest.Attachment("nic0") {
+	for _, op := range kerneltest.Attachment("abc", "nic0") {
 		if err := k.Do(t.Context(), op); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func TestFakePrintsItselfAsIPWould(t *testing.T) {
 func TestLinksOfAHostTakeTheirChildrenAlong(t *testing.T) {
 	t.Parallel()
 	f, _, k := newFake(t)
-	if err := k.Do(t.Context(), kerneltest.Attachment("nic0")[0]); err != nil {
+	if err := k.Do(t.Context(), kerneltest.Attachment("abc", "nic0")[0]); err != nil {
 		t.Fatal(err)
 	}
 	f.Host().IP("link del nic0")
@@ -95,7 +95,7 @@ func TestLinksOfAHostTakeTheirChildrenAlong(t *testing.T) {
 func TestFaultsStrikeAtTheNamedCall(t *testing.T) {
 	t.Parallel()
 	f, _, k := newFake(t)
-	ops, fault := kerneltest.Attachment("nic0"), errors.New("fault")
+	ops, fault := kerneltest.Attachment("abc", "nic0"), errors.New("fault")
 	before := f.Calls()
 	f.FailAt(2, fault)
 	if err := k.Do(t.Context(), ops[0]); err != nil {
@@ -171,8 +171,8 @@ func TestFakeIsLoudAboutWhatItWasNotMadeFor(t *testing.T) {
 		}
 	}
 	l.heard = 0
-	bad := kerneltest.Attachment("nic0")[6].Kind.(plan.Route)
-	bad.Dst = kerneltest.Attachment("nic0")[3].Kind.(plan.Address).Prefix
+	bad := kerneltest.Attachment("abc", "nic0")[6].Kind.(plan.Route)
+	bad.Dst = kerneltest.Attachment("abc", "nic0")[3].Kind.(plan.Address).Prefix
 	if err := k.Do(t.Context(), plan.Op{Kind: bad}); err == nil || l.heard != 1 {
 		t.Errorf("a route that is not masked: %v", err)
 	}

@@ -36,7 +36,7 @@ func (w opened) nicMAC(t *testing.T) conf.MAC {
 
 func (w opened) ipvlan(t *testing.T, name conf.LinkName) plan.Op {
 	t.Helper()
-	mark := plan.Mark(conf.Attachment{ContainerID: "abc", IfName: name})
+	mark := plan.Mark(conf.Attachment{ContainerID: w.Container, IfName: name})
 	return plan.Op{Kind: plan.Child{Name: name, Parent: w.NIC, Mode: conf.L2, MTU: 1500, MAC: w.nicMAC(t), Mark: mark}}
 }
 
@@ -48,7 +48,7 @@ func ipvlans(t *testing.T, w opened) {
 	other := w.ipvlan(t, "net2")
 	w.must(t, other)
 	before := w.Show()
-	ops := Attachment(w.NIC)
+	ops := Attachment(w.Container, w.NIC)
 	ops[0] = w.ipvlan(t, "net1")
 	for _, undone := range []plan.Ops{ops, ops.Teardown()} {
 		for range 2 {
@@ -106,7 +106,7 @@ func unmarkedIpvlan(t *testing.T, w opened) {
 func lostIpvlan(t *testing.T, w opened) {
 	w.needs(t, "ipvlan")
 	before := w.Show()
-	ops := Attachment(w.NIC)
+	ops := Attachment(w.Container, w.NIC)
 	ops[0] = w.ipvlan(t, "net1")
 	for _, op := range ops {
 		w.must(t, op)

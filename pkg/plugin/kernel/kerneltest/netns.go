@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // Netns is a network namespace that lives as long as its test.
@@ -27,6 +29,13 @@ type Netns struct {
 type Node struct {
 	*Netns
 	Wire *Netns
+}
+
+// Container returns the ID of the container of a test: no other test on the machine has it.
+// DEL and Undo look for the links of an attachment in the namespaces of all processes, so
+// tests that run at the same time with one ID remove the links of each other.
+func Container(t testing.TB) conf.ContainerID {
+	return conf.ContainerID(fmt.Sprintf("%d-%s", os.Getpid(), t.Name()))
 }
 
 const threadNS = "/proc/thread-self/ns/net"

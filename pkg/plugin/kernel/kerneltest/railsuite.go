@@ -18,10 +18,10 @@ import (
 // Rails returns the operations of an attachment with an interface on each of
 // the NICs, as plan.Make returns them, but without questions to the network.
 // There is one run of each kind. The NICs may be the same.
-func Rails(nics ...conf.LinkName) plan.Ops {
+func Rails(container conf.ContainerID, nics ...conf.LinkName) plan.Ops {
 	var links, settings, ups, addresses, routes, rules plan.Ops
 	for i, nic := range nics {
-		name, mark := conf.LinkName("net1"), plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"})
+		name, mark := conf.LinkName("net1"), plan.Mark(conf.Attachment{ContainerID: container, IfName: "net1"})
 		if i > 0 {
 			name, mark = conf.LinkName(fmt.Sprintf("net1-%d", i)), fmt.Sprintf("%s/%d", mark, i)
 		}
@@ -47,7 +47,9 @@ func Rails(nics ...conf.LinkName) plan.Ops {
 
 const manyRails = 8
 
-func (w opened) rails() plan.Ops { return Rails(slices.Repeat([]conf.LinkName{w.NIC}, manyRails)...) }
+func (w opened) rails() plan.Ops {
+	return Rails(w.Container, slices.Repeat([]conf.LinkName{w.NIC}, manyRails)...)
+}
 
 func (w opened) doRuns(t *testing.T, ops plan.Ops) {
 	t.Helper()
@@ -219,12 +221,12 @@ func lostRails(t *testing.T, w opened) {
 	w.foreign()
 	w.IP("rule add from 10.8.0.5/32 lookup 100 priority 32000 protocol 82") // another attachment's
 	w.IP("link add eth1 type bridge")
-	w.IP("link set eth1 alias " + plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"}) + "/1") // any program can set an alias
+	w.IP("link set eth1 alias " + plan.Mark(conf.Attachment{ContainerID: w.Container, IfName: "net1"}) + "/1") // any program can set an alias
 	before := w.Show()
-	mark := plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"})
+	mark := plan.Mark(conf.Attachment{ContainerID: w.Container, IfName: "net1"})
 	lost := plan.InPod(plan.Child{Name: "net1", Mark: mark}, plan.Orphans{Link: "net1", Mark: mark})
 	others := plan.Ops{}
-	for i, mark := range []string{plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net11"}), mark + "1/1", mark + "/x", mark + "/", "x" + mark + "/1", mark + "/1/1"} {
+	for i, mark := range []string{plan.Mark(conf.Attachment{ContainerID: w.Container, IfName: "net11"}), mark + "1/1", mark + "/x", mark + "/", "x" + mark + "/1", mark + "/1/1"} {
 		m := w.macvlan()
 		m.Name, m.Mark, m.MAC[5] = conf.LinkName(fmt.Sprintf("other%d", i)), mark, byte(100+i)
 		others = append(others, plan.Op{Kind: m})
@@ -232,10 +234,10 @@ func lostRails(t *testing.T, w opened) {
 	w.doRuns(t, others)
 	withOthers := w.Show()
 	for _, without := range []string{"", "net1", "net1-1"} {
-		w.doRuns(t, Rails(w.NIC, w.NIC, w.NIC))
+		w.doRuns(t, Rails(w.Container, w.NIC, w.NIC, w.NIC))
 		rules := plan.Ops{}
 		if without != "" { // its rules cannot be known any more
-			for _, op := range Rails(w.NIC, w.NIC, w.NIC) {
+			for _, op := range Rails(w.Container, w.NIC, w.NIC, w.NIC) {
 				a, ok := op.Kind.(plan.Address)
 				if ok && string(a.Link) == without {
 					from := netip.PrefixFrom(a.Prefix.Addr(), a.Prefix.Addr().BitLen())

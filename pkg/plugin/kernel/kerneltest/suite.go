@@ -21,7 +21,8 @@ import (
 
 // World is a machine with one NIC and one pod without interfaces but lo.
 type World struct {
-	NIC conf.LinkName // in the host's namespace, up
+	NIC       conf.LinkName // in the host's namespace, up
+	Container conf.ContainerID
 	// Open opens the kernel at the path of a namespace.
 	Open func(path string) (Kernel, error)
 	// Pod and Host are paths of namespaces.
@@ -123,10 +124,10 @@ func openWorld(t *testing.T, w World) opened {
 // Attachment returns the operations of an attachment with an address of each
 // family on a NIC, as plan.Make returns them, but without questions to the
 // network.
-func Attachment(nic conf.LinkName) plan.Ops {
+func Attachment(container conf.ContainerID, nic conf.LinkName) plan.Ops {
 	v4, v6 := netip.MustParsePrefix("10.9.0.5/24"), netip.MustParsePrefix("fd00:9::5/64")
 	ops := plan.InPod(
-		plan.Child{Name: "net1", Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}, Mark: plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"})},
+		plan.Child{Name: "net1", Parent: nic, Mode: conf.Bridge, MTU: 1500, MAC: conf.MAC{2, 0, 0, 0, 0, 5}, Mark: plan.Mark(conf.Attachment{ContainerID: container, IfName: "net1"})},
 		settings(),
 		plan.Up{Link: "net1"},
 		plan.Address{Link: "net1", Prefix: v4},
@@ -167,7 +168,7 @@ func settingsOf(link conf.LinkName) plan.Sysctl {
 // attach does the attachment.
 func (w opened) attach(t *testing.T) plan.Ops {
 	t.Helper()
-	ops := Attachment(w.NIC)
+	ops := Attachment(w.Container, w.NIC)
 	for _, op := range ops {
 		w.must(t, op)
 	}
@@ -228,7 +229,7 @@ func doTwice(t *testing.T, w opened) {
 
 func undoMissing(t *testing.T, w opened) {
 	before := w.Show()
-	w.undo(t, Attachment(w.NIC))
+	w.undo(t, Attachment(w.Container, w.NIC))
 	w.unchanged(t, before)
 }
 

@@ -42,7 +42,7 @@ func fakeWorld(t *testing.T) kerneltest.World {
 	f.NIC("nic0", conf.MAC{2, 0, 0, 0, 1, 0})
 	pod := f.Pod("/run/netns/pod")
 	return kerneltest.World{
-		NIC: "nic0", Pod: "/run/netns/pod", Host: kerneltest.HostPath,
+		NIC: "nic0", Container: kerneltest.Container(t), Pod: "/run/netns/pod", Host: kerneltest.HostPath,
 		Open:   func(path string) (kerneltest.Kernel, error) { return f.Open(path) },
 		IP:     pod.IP,
 		HostIP: f.Host().IP,
@@ -58,7 +58,7 @@ func linuxWorld(t *testing.T) kerneltest.World {
 	node.NIC("nic0")
 	pod := node.Pod()
 	return kerneltest.World{
-		NIC: "nic0", Pod: pod.Path, Host: node.Path,
+		NIC: "nic0", Container: kerneltest.Container(t), Pod: pod.Path, Host: node.Path,
 		Open:   func(path string) (kerneltest.Kernel, error) { return kernel.Open(path, os.DirFS("/sys")) },
 		IP:     func(command string) { t.Helper(); pod.IP(command) },
 		HostIP: func(command string) { t.Helper(); node.IP(command) },
@@ -72,6 +72,47 @@ func linuxWorld(t *testing.T) kerneltest.World {
 		ShowHost: func() string { return show(t, node.Netns) },
 		OpenHost: func() (kerneltest.Kernel, error) { return kernel.OpenHost() },
 		Has:      func(kind string) bool { return has(pod, kind) },
+	}
+}
+
+// A program runs in the pod of one test while another test undoes the same attachment.
+func TestATestLeavesTheLinksOfOthersAlone(t *testing.T) {
+	t.Parallel()
+	w := linuxWorld(t)
+	k, err := w.Open(w.Pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	link := kerneltest.Attachment(w.Container, w.NIC)[0]
+	if err := k.Do(t.Context(), link); err != nil {
+		t.Fatal(err)
+	}
+	program := exec.Command("cat")
+	in, err := program.StdinPipe()
+	if err == nil {
+		err = k.Enter(program.Start)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = program.Wait()
+	})
+	t.Run("another", func(t *testing.T) {
+		w := linuxWorld(t)
+		k, err := w.Open(w.Pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(k.Close)
+		if err := k.Undo(t.Context(), kerneltest.Attachment(w.Container, w.NIC)[0]); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := k.Check(t.Context(), link); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -94,7 +135,7 @@ func TestFakeAndLinuxAgree(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			var story []string
 			for range 200 {
-				do, step := randomStep(random, worlds[0].Show())
+				do, step := randomStep(random, worlds[0].Container, worlds[0].Show())
 				story = append(story, step)
 				fake, linux := do(kernels[0], worlds[0]), do(kernels[1], worlds[1])
 				if code(fake) != code(linux) {
@@ -115,8 +156,8 @@ func code(err error) cnierr.Code {
 
 // randomStep returns something to do, and its name. What would fail the test
 // in the given state is not chosen.
-func randomStep(random *rand.Rand, state string) (func(kerneltest.Kernel, kerneltest.World) error, string) {
-	ops := variants()
+func randomStep(random *rand.Rand, container conf.ContainerID, state string) (func(kerneltest.Kernel, kerneltest.World) error, string) {
+	ops := variants(container)
 	op := ops[random.IntN(len(ops))]
 	switch n := random.IntN(20); {
 	case n < 12:
@@ -133,9 +174,9 @@ func randomStep(random *rand.Rand, state string) (func(kerneltest.Kernel, kernel
 
 // variants returns the operations of an attachment, and some that are in their
 // way.
-func variants() plan.Ops {
-	ops := kerneltest.Attachment("nic0")
-	for _, op := range kerneltest.Attachment("nic0") {
+func variants(container conf.ContainerID) plan.Ops {
+	ops := kerneltest.Attachment(container, "nic0")
+	for _, op := range kerneltest.Attachment(container, "nic0") {
 		switch k := op.Kind.(type) {
 		case plan.Child:
 			k.MTU, k.MAC[5] = 1400, 9

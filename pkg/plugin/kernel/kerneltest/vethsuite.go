@@ -17,16 +17,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
-func pair() plan.Veth {
+func (w World) pair() plan.Veth {
 	return plan.Veth{
 		Name: "veth0a1b2c", MAC: conf.MAC{2, 0, 0, 0, 2, 1}, PodEnd: "host0", PodMAC: conf.MAC{2, 0, 0, 0, 2, 2},
-		MTU: 1500, Mark: plan.Mark(conf.Attachment{ContainerID: "abc", IfName: "net1"}),
+		MTU: 1500, Mark: plan.Mark(conf.Attachment{ContainerID: w.Container, IfName: "net1"}),
 	}
 }
 
 // linkOps returns a link between pod and host, with what hostLink adds to it.
-func linkOps() plan.Ops {
-	v := pair()
+func (w World) linkOps() plan.Ops {
+	v := w.pair()
 	v4, v6 := netip.MustParseAddr("10.9.0.5"), netip.MustParseAddr("fd00:9::5")
 	var out plan.Ops
 	for _, ops := range []plan.Ops{
@@ -54,7 +54,7 @@ func (w opened) asBefore(t *testing.T, pod, host string) {
 
 func hostLinked(t *testing.T, w opened) {
 	pod, host := w.Show(), w.ShowHost()
-	ops := linkOps()
+	ops := w.linkOps()
 	for _, undone := range []plan.Ops{ops, ops.Teardown()} {
 		for range 2 {
 			for _, op := range ops {
@@ -86,7 +86,7 @@ func linkWithoutPod(t *testing.T, w opened) {
 		t.Fatal(err)
 	}
 	t.Cleanup(k.Close)
-	v := pair()
+	v := w.pair()
 	for _, undone := range []plan.Veth{v, {Name: v.Name, Mark: v.Mark}} {
 		w.must(t, plan.OnHost(v)[0])
 		if err := k.Undo(t.Context(), plan.OnHost(undone)...); err != nil {
@@ -97,7 +97,7 @@ func linkWithoutPod(t *testing.T, w opened) {
 }
 
 func foreignEnds(t *testing.T, w opened) {
-	v := pair()
+	v := w.pair()
 	w.IP("link add host0 type veth")
 	pod, host := w.Show(), w.ShowHost()
 	wantCode(t, w.Do(t.Context(), plan.OnHost(v)...), cnierr.BadEnv)
@@ -112,7 +112,7 @@ func foreignEnds(t *testing.T, w opened) {
 
 // renamedEnd has another name for the end on the host, as a program of the node gives it.
 func renamedEnd(t *testing.T, w opened) {
-	v := plan.OnHost(pair())
+	v := plan.OnHost(w.pair())
 	pod, host := w.Show(), w.ShowHost()
 	w.must(t, v[0])
 	w.HostIP("link set veth0a1b2c name uplink7")
@@ -128,7 +128,7 @@ func renamedEnd(t *testing.T, w opened) {
 }
 
 func brokenPair(t *testing.T, w opened) {
-	v := plan.OnHost(pair())[0]
+	v := plan.OnHost(w.pair())[0]
 	w.must(t, v)
 	pod, host := w.Show(), w.ShowHost()
 	w.HostIP(`link set veth0a1b2c alias ""`) // a process died before it set the mark
