@@ -2,23 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The roce-cni authors
 #
-# Installs the programs that the tests and the demo run, when one is missing.
-# This is the only list of them: make test, make demo and .ci/run all come
-# here. Nothing is touched, and no package index is read, when all are there.
+# Installs the programs that the tests and the demo run, when one is missing: those
+# below, and those in integration/vm/packages, which virtual machines have too. There
+# are no other lists: make test, make demo and .ci/run all come here. Nothing is
+# touched, and no package index is read, when all are there.
 # "deps.sh vm" is for the virtual machines of integration/vm, too, and
 # "deps.sh road" also for integration/road.
 set -euo pipefail
 
 # What must be there | the Debian package that has it.
 needs=(
-	"ip|iproute2"
-	"ping|iputils-ping"
-	"arping|iputils-arping"
-	"tcpdump|tcpdump"
-	"sysctl|procps"
-	"strace|strace"
-	"iptables|iptables"
-	"nft|nftables"
 	"make|make"
 	"git|git"
 	"gcc|gcc" # go test -race links with cgo
@@ -28,16 +21,13 @@ needs=(
 [ "${1:-}" != vm ] && [ "${1:-}" != road ] || needs+=(
 	"qemu-system-x86_64|qemu-system-x86"
 	"/var/lib/dpkg/info/busybox-static.list|busybox-static" # busybox is not static
-	"depmod|kmod"
 	"xz|xz-utils"
 	"zstd|zstd"
 	"gcc-12|gcc-12" # as Debian built 6.1
-	"rdma|iproute2"
-	"ibv_devinfo|ibverbs-utils"
-	"/etc/libibverbs.d/rxe.driver|ibverbs-providers"
-	"ib_write_bw|perftest"
-	"rping|rdmacm-utils"
 )
+while IFS='|' read -r when need; do
+	case $when-${1:-} in all-* | vm-vm | vm-road) needs+=("$need") ;; esac
+done <"$(dirname "$0")/vm/packages"
 
 PATH=$PATH:/usr/sbin:/sbin # not on the PATH of ordinary users of Debian
 

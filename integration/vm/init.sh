@@ -2,21 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The roce-cni authors
 #
-# Process 1 of the guest, in the initramfs: makes the host's files the root,
-# never to be written to, and goes on in start.sh there. What can be done here
-# is done here: starting a program from the host's files takes the guest half a
-# second the first time. machine has RELEASE, KERNEL (its folder), NODE, RAILS,
-# TYPE and DIR.
+# Process 1 of the guest, in the initramfs: makes the root that root.sh has copied
+# the root, never to be written to, and goes on in start.sh there. What can be done here
+# is done here: starting a program from there takes the guest half a second the first
+# time. machine has RELEASE, NODE, RAILS, TYPE and DIR; files has what the guest shares
+# with the host: a number, and the path in both.
 set -e
 /bin/busybox --install -s /bin
 . /vm/machine
 for m in /modules/*; do insmod "$m"; done
 
-mkdir -p /host /over /new
-mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=262144,cache=loose host /host
+# share TAG FOLDER: mounts what QEMU has under the tag, with an overlay in memory.
+share() {
+	mkdir -p "/shares/$1" "/over/$1/upper" "/over/$1/work" "$2"
+	mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=262144,cache=loose "$1" "/shares/$1"
+	mount -t overlay -o "lowerdir=/shares/$1,upperdir=/over/$1/upper,workdir=/over/$1/work" "$1" "$2"
+}
+mkdir /over
 mount -t tmpfs -o mode=755 over /over
-mkdir /over/upper /over/work
-mount -t overlay -o lowerdir=/host,upperdir=/over/upper,workdir=/over/work new /new
+share root /new
 
 mount -t proc proc /new/proc
 mount -t sysfs sysfs /new/sys
@@ -27,9 +31,8 @@ mount -t tmpfs shm /new/dev/shm
 mount -t tmpfs -o mode=755 run /new/run
 mkdir /new/run/vm
 cp /vm/* /new/run/vm
-mkdir -p /new/lib/modules
-rm -rf "/new/lib/modules/$RELEASE"
-ln -s "$KERNEL/lib/modules/$RELEASE" /new/lib/modules/
+share modules "/new/lib/modules/$RELEASE"
+while read -r tag folder; do share "$tag" "/new$folder"; done </vm/files
 
 hostname "node$NODE"
 ip link set lo up

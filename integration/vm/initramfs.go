@@ -14,7 +14,7 @@ import (
 )
 
 // What init.sh needs, and what the rails need, which is much faster from here
-// than by modprobe from the host's files. rxe_disassociate is ours, as
+// than by modprobe. rxe_disassociate is ours, as
 // those of a Type are.
 const (
 	bootModules = "virtio_pci virtio_console 9pnet_virtio 9p overlay"
@@ -67,8 +67,13 @@ func (k Kernel) writeInitramfs(to string, m Machine, command []string) error {
 		}
 		c.add(name, 0o100755, content)
 	}
-	c.add("vm/machine", 0o100644, fmt.Appendf(nil, "RELEASE=%s\nKERNEL=%s\nNODE=%d\nRAILS=%d\nTYPE=%s\nREACH=%s\nDIR=%s\n",
-		quote(k.Release), quote(k.Dir), m.Node, len(m.Rails), m.Type, reach, quote(m.Dir)))
+	c.add("vm/machine", 0o100644, fmt.Appendf(nil, "RELEASE=%s\nNODE=%d\nRAILS=%d\nTYPE=%s\nREACH=%s\nDIR=%s\n",
+		quote(k.Release), m.Node, len(m.Rails), m.Type, reach, quote(m.Dir)))
+	var shared strings.Builder
+	for i, folder := range m.Files {
+		fmt.Fprintf(&shared, "%s %s\n", tag(i), folder)
+	}
+	c.add("vm/files", 0o100644, []byte(shared.String()))
 	words := make([]string, len(command))
 	for i, word := range command {
 		words[i] = quote(word)

@@ -14,10 +14,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 )
 
-//go:embed fetch.sh init.sh start.sh module
+//go:embed fetch.sh root.sh packages init.sh start.sh module
 var files embed.FS
 
 // Kernel is a kernel in the cache.
@@ -26,6 +27,8 @@ type Kernel struct {
 	Release string
 	// Dir has the kernel as vmlinux and the modules in lib/modules/Release.
 	Dir string
+	// Root is the folder with the root of machines: root.sh says what is in it.
+	Root string
 }
 
 // Fetch returns a kernel of a series, "6.1" or "7". What is in the cache is
@@ -41,18 +44,18 @@ func Fetch(ctx context.Context, cache, series string, log io.Writer) (Kernel, er
 		return Kernel{}, err
 	}
 	var k Kernel
-	err = locked(cache, func() error {
+	err = locked(cache, func() (err error) {
 		var ok bool
-		if k, ok = cached(cache, series); ok {
-			return nil
-		}
-		if err := fetch(ctx, cache, series, log); err != nil {
-			return fmt.Errorf("fetch kernel %s: %w", series, err)
-		}
 		if k, ok = cached(cache, series); !ok {
-			return fmt.Errorf("fetch kernel %s: it is not in %q", series, cache)
+			if err := script(ctx, log, log, "fetch.sh", series, cache, "module"); err != nil {
+				return fmt.Errorf("fetch kernel %s: %w", series, err)
+			}
+			if k, ok = cached(cache, series); !ok {
+				return fmt.Errorf("fetch kernel %s: it is not in %q", series, cache)
+			}
 		}
-		return nil
+		k.Root, err = root(ctx, cache, log)
+		return err
 	})
 	return k, err
 }
@@ -105,8 +108,27 @@ func (k Kernel) hasOurModules() bool {
 	return true
 }
 
-// fetch runs fetch.sh, from a copy, because a program may run anywhere.
-func fetch(ctx context.Context, cache, series string, log io.Writer) error {
+// root returns the folder with the root of machines, and copies it if it is not in the cache.
+func root(ctx context.Context, cache string, log io.Writer) (string, error) {
+	list, err := file("packages")
+	if err != nil {
+		return "", err
+	}
+	args := []string{cache}
+	for line := range strings.Lines(string(list)) {
+		if fields := strings.Split(strings.TrimSpace(line), "|"); len(fields) == 3 {
+			args = append(args, fields[2])
+		}
+	}
+	var out bytes.Buffer
+	if err := script(ctx, &out, log, "root.sh", args...); err != nil {
+		return "", fmt.Errorf("copy the root of virtual machines: %w", err)
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// script runs one of our scripts in a copy of our files, because a program may run anywhere.
+func script(ctx context.Context, out, log io.Writer, name string, args ...string) error {
 	dir, err := os.MkdirTemp("", "roce-cni-vm")
 	if err != nil {
 		return err
@@ -115,8 +137,8 @@ func fetch(ctx context.Context, cache, series string, log io.Writer) error {
 	if err := os.CopyFS(dir, files); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "bash", filepath.Join(dir, "fetch.sh"), series, cache, filepath.Join(dir, "module"))
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd := exec.CommandContext(ctx, "bash", append([]string{name}, args...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, log
 	return cmd.Run()
 }
 

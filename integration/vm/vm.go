@@ -2,12 +2,13 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package vm runs a command on a kernel with RDMA: it boots one of Debian's kernels in
-// QEMU, with Soft-RoCE on its NICs and this machine's files.
+// QEMU, with Soft-RoCE on its NICs and Debian's programs.
 //
 // It emulates the processor, so it needs neither KVM nor an RDMA NIC, and it must not
-// be used to measure speed. The guest sees the files of this machine read-only and
-// writes to its own memory. Only the cache of kernels is written. Read README.md first
-// for manual use, then this file; init.sh and start.sh are the guest's side.
+// be used to measure speed. The guest has a root of its own, copied from this machine's
+// packages. It sees the folders that it is to see, read-only, and writes to its own memory.
+// Only the cache of kernels is written. Read README.md first for manual use, then this
+// file; init.sh and start.sh are the guest's side.
 package vm
 
 import (
@@ -53,8 +54,10 @@ type Machine struct {
 	Memory int
 	// CPUs, 0 means 2.
 	CPUs int
-	// Dir is the working directory of the command: absolute, and not below
-	// /run, which is the guest's own.
+	// Files are folders of this machine that the guest has too, under the same paths, which
+	// are absolute and have no space in them. All else that the guest sees is its own.
+	Files []string
+	// Dir is the working directory of the command, absolute.
 	Dir string
 	// Together, if set, keeps the machine until the commands of all machines that
 	// share it have ended: the others may need its last frames again. The caller adds
@@ -191,7 +194,7 @@ func (k Kernel) emulator(ctx context.Context, m Machine) (*exec.Cmd, error) {
 		if _, err := os.Stat(dir); err == nil {
 			return nil
 		}
-		return fetch(ctx, filepath.Dir(k.Dir), "qemu", m.Output)
+		return script(ctx, m.Output, m.Output, "fetch.sh", "qemu", filepath.Dir(k.Dir))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("fetch QEMU: %w", err)
@@ -238,10 +241,14 @@ func (k Kernel) arguments(m Machine, dir string) []string {
 		"-initrd", filepath.Join(dir, "initramfs"),
 		"-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check cryptomgr.notests random.trust_cpu=on audit=0 apparmor=0 i8042.nokbd i8042.noaux",
 		"-serial", "file:" + filepath.Join(dir, "console"),
-		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
 		"-device", "virtio-serial-pci",
 		"-chardev", "file,id=output,path=/dev/fd/3", "-device", "virtconsole,chardev=output",
 		"-chardev", "file,id=status,path=/dev/fd/4", "-device", "virtserialport,chardev=status,nr=1",
+	}
+	args = append(args, share("root", k.Root)...)
+	args = append(args, share("modules", filepath.Join(k.Dir, "lib/modules", k.Release))...)
+	for i, folder := range m.Files {
+		args = append(args, share(tag(i), folder)...)
 	}
 	if m.Type == PCIe {
 		args = append(args, pcieBridges(cmp.Or(m.Memory, 1024))...)
@@ -269,6 +276,14 @@ func (k Kernel) arguments(m Machine, dir string) []string {
 	}
 	return args
 }
+
+// share returns the arguments for a folder that the guest can mount, but never write to.
+func share(tag, folder string) []string {
+	return []string{"-virtfs", fmt.Sprintf("local,path=%s,mount_tag=%s,security_model=none,readonly=on,multidevs=remap", folder, tag)}
+}
+
+// tag is the name of one of Machine.Files for the guest.
+func tag(i int) string { return "files" + strconv.Itoa(i) }
 
 // closeAll closes files; a nil one is none.
 func closeAll(files []*os.File) error {

@@ -42,7 +42,7 @@ func machine(t *testing.T, output *bytes.Buffer) Machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Machine{Rails: []*Wire{new(Wire), new(Wire)}, Dir: dir, Output: output}
+	return Machine{Rails: []*Wire{new(Wire), new(Wire)}, Files: []string{dir}, Dir: dir, Output: output}
 }
 
 // limited is for all that could hang. It is many times what it takes.
@@ -157,6 +157,23 @@ func TestAMachineThatEndsBeforeItsCommandIsAnErrorWithTheKernelsLastWords(t *tes
 			t.Errorf("error %v, want one with the panic of the kernel", err)
 		}
 	}, "6.1")
+}
+
+// Guests have nothing of this machine but the folders that they are given.
+func TestAFileOfThisMachineIsNotInTheGuest(t *testing.T) {
+	boots(t, func(t *testing.T, k Kernel) {
+		made := filepath.Join(t.TempDir(), "made")
+		if err := os.WriteFile(made, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		m := machine(t, &out)
+		m.Rails = nil
+		status, err := k.Run(limited(t), m, "sh", "-c", `[ -e vm_test.go ] && [ ! -e "$0" ]`, made)
+		if status != 0 || err != nil {
+			t.Errorf("status %d, %v: the guest has %s of this machine, or not its own folder\n%s", status, err, made, &out)
+		}
+	}, "7")
 }
 
 func TestWhatACommandWritesToFilesIsItsOwn(t *testing.T) {

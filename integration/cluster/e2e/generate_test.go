@@ -109,7 +109,10 @@ func (n *node) boots(t *testing.T, number int, name string, wires []*vm.Wire) (e
 	must(t, n.WriteKubeconfig(filepath.Join(folder, "admin"), n.Admin().BearerToken))
 
 	var out bytes.Buffer
-	m := vm.Machine{Node: number, Type: vm.PCIe, Rails: wires, Reach: service.Addr(), Dir: here, Output: &out}
+	m := vm.Machine{
+		Node: number, Type: vm.PCIe, Rails: wires, Reach: service.Addr(), Output: &out,
+		Files: []string{here, programs, filepath.Dir(kubectl), folder}, Dir: here,
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute) // many times what it takes
 	done := make(chan error, 1)
 	go func() {

@@ -71,11 +71,16 @@ func (n *node) boot(t *testing.T) {
 	must(t, err)
 	here, err := os.Getwd()
 	must(t, err)
+	others, err := filepath.Abs(bin)
+	must(t, err)
 	const patience = 5 * time.Minute // many times what it takes
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var out bytes.Buffer
-	m := vm.Machine{Rails: []*vm.Wire{new(vm.Wire), new(vm.Wire)}, Reach: service.Addr(), Dir: here, Output: &out}
+	m := vm.Machine{
+		Rails: []*vm.Wire{new(vm.Wire), new(vm.Wire)}, Reach: service.Addr(), Output: &out,
+		Files: []string{here, filepath.Dir(binary), programs, others, plugins, filepath.Dir(kubeconfig)}, Dir: here,
+	}
 	status, err := kernel.Run(ctx, m, "env", asked+"=1", machine+"=1", inside+"="+programs, thick+"="+os.Getenv(thick), binary, "-test.v", "-test.run=^"+t.Name()+"$")
 	if err != nil || status != 0 || !strings.Contains(out.String(), "--- PASS: "+t.Name()+" ") {
 		t.Fatalf("in the machine: status %d, %v\n%s", status, err, &out)

@@ -5,8 +5,8 @@
 // that are joined by wires, and ends with the command's exit status: the
 // highest of several, 124 after the timeout, 125 if the machine did not work.
 //
-// The command sees this machine's files and changes none. All else is in
-// package vm.
+// The command sees the files of the folder that run is started in, and changes none. All
+// else is in package vm.
 package main
 
 import (
@@ -96,7 +96,7 @@ func boot(ctx context.Context, kernel vm.Kernel, o options, out io.Writer) (int,
 	var mu sync.Mutex
 	statuses, errs := make([]int, o.nodes), make([]error, o.nodes)
 	for n := range o.nodes {
-		m := vm.Machine{Node: n, Rails: wires, Type: vm.Type(o.machine), Memory: o.memory, CPUs: o.cpus, Dir: o.dir, Together: &together, Output: out}
+		m := vm.Machine{Node: n, Rails: wires, Type: vm.Type(o.machine), Memory: o.memory, CPUs: o.cpus, Files: []string{o.dir}, Dir: o.dir, Together: &together, Output: out}
 		if o.nodes > 1 {
 			m.Output = &prefixed{out: out, mu: &mu, prefix: fmt.Appendf(nil, "node%d| ", n)}
 		}
