@@ -103,6 +103,8 @@ done
 say "ib_write_bw over each rail, from pod to pod, with what rocectl env names for it"
 # command POD INTERFACE prints the test that rocectl env names.
 command() { ip netns exec "$1" rocectl env | sed -n "s/^# $2: \(ib_write_bw .*\)/\1/p"; }
+# shown prints the output of ib_write_bw, without a bandwidth if the processor is emulated.
+shown() { if [ "$VM_KVM" = true ]; then cat; else sed -E 's/^( *65536 +[0-9]+) .*/\1            (emulated: no measurement)/'; fi; }
 for i in 0 1; do
 	# -F: an emulated processor has no even frequency.
 	# shellcheck disable=SC2046 # words of a command
@@ -113,7 +115,7 @@ for i in 0 1; do
 		sleep 0.1
 	done
 	# shellcheck disable=SC2046
-	run ip netns exec $podB timeout 100 $(command $podB "$(interface $i)") -F -s 65536 -n 100 "$(address $podA $i)" | tee "$work/rail$i.log"
+	run ip netns exec $podB timeout 100 $(command $podB "$(interface $i)") -F -s 65536 -n 100 "$(address $podA $i)" | tee "$work/rail$i.log" | shown
 	wait $server || fail "the server of ib_write_bw ended with an error: $(cat "$work/server.log")"
 	for pod in $podA $podB; do ip addr del "$(address $pod $i)/32" dev r$i; done
 	tc qdisc del dev r$i clsact
@@ -141,7 +143,8 @@ run rocectl gids
 run rocectl pool list
 
 say "The result"
-echo "Nothing is left but addresses in quarantine. ib_write_bw from pod to pod, on emulated processors:"
+echo "Nothing is left but addresses in quarantine. From pod to pod went, with ib_write_bw:"
 for i in 0 1; do
-	awk -v rail=$i '$1 == 65536 {print "rail " rail ": " $4 " MB/s on average"}' "$work/rail$i.log"
+	awk -v rail=$i -v kvm="$VM_KVM" '$1 == 65536 {print "rail " rail ": " $2 " writes of 65536 bytes" (kvm == "true" ? ", " $4 " MB/s on average" : "")}' "$work/rail$i.log"
 done
+[ "$VM_KVM" = true ] || echo "The processor of this machine is emulated: that proves that bytes flow, and says nothing about bandwidth."

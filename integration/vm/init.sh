@@ -5,7 +5,7 @@
 # Process 1 of the guest, in the initramfs: makes the root that root.sh has copied
 # the root, never to be written to, and goes on in start.sh there. What can be done here
 # is done here: starting a program from there takes the guest half a second the first
-# time. machine has RELEASE, NODE, RAILS, TYPE and DIR; files has what the guest shares
+# time. machine has RELEASE, KVM, NODE, RAILS, TYPE and DIR; files has what the guest shares
 # with the host: a number, and the path in both.
 set -e
 /bin/busybox --install -s /bin

@@ -67,8 +67,8 @@ func (k Kernel) writeInitramfs(to string, m Machine, command []string) error {
 		}
 		c.add(name, 0o100755, content)
 	}
-	c.add("vm/machine", 0o100644, fmt.Appendf(nil, "RELEASE=%s\nNODE=%d\nRAILS=%d\nTYPE=%s\nREACH=%s\nDIR=%s\n",
-		quote(k.Release), m.Node, len(m.Rails), m.Type, reach, quote(m.Dir)))
+	c.add("vm/machine", 0o100644, fmt.Appendf(nil, "RELEASE=%s\nKVM=%t\nNODE=%d\nRAILS=%d\nTYPE=%s\nREACH=%s\nDIR=%s\n",
+		quote(k.Release), k.KVM, m.Node, len(m.Rails), m.Type, reach, quote(m.Dir)))
 	var shared strings.Builder
 	for i, folder := range m.Files {
 		fmt.Fprintf(&shared, "%s %s\n", tag(i), folder)

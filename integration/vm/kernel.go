@@ -29,12 +29,15 @@ type Kernel struct {
 	Dir string
 	// Root is the folder with the root of machines: root.sh says what is in it.
 	Root string
+	// KVM says whether machines use it. Without, QEMU emulates the processor.
+	KVM bool
 }
 
 // Fetch returns a kernel of a series, "6.1" or "7". What is in the cache is
 // taken as it is, without the network, unless our modules have changed since;
 // else Debian's newest is fetched into it, which takes root, apt, 200 MB and 15 s.
-// Programs may fetch at the same time. The progress goes to log.
+// Programs may fetch at the same time. The progress goes to log. Once, Fetch tries whether
+// a guest boots with KVM.
 func Fetch(ctx context.Context, cache, series string, log io.Writer) (Kernel, error) {
 	cache, err := filepath.Abs(cache)
 	if err != nil {
@@ -54,7 +57,10 @@ func Fetch(ctx context.Context, cache, series string, log io.Writer) (Kernel, er
 				return fmt.Errorf("fetch kernel %s: it is not in %q", series, cache)
 			}
 		}
-		k.Root, err = root(ctx, cache, log)
+		if k.Root, err = root(ctx, cache, log); err != nil {
+			return err
+		}
+		k.KVM, err = k.withKVM(ctx, cache, log)
 		return err
 	})
 	return k, err

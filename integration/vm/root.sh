@@ -21,7 +21,8 @@ echo "$root"
 [ ! -d "$root" ] || exit 0
 
 tmp=$cache/root.new
-rm -rf "$tmp" "$cache"/root-*
+rm -rf "$tmp"
+find "$cache" -maxdepth 1 -name 'root-*' -mtime +1 -exec rm -rf {} + # a machine may be using a newer one
 mkdir -p "$tmp"
 # The folders that Debian has as links to those below usr.
 for d in bin sbin lib lib64; do

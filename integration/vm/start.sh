@@ -42,6 +42,6 @@ while [ "$i" -lt "$RAILS" ]; do
 	rdma link add "rxe$i" type rxe netdev "r$i" || finish "rdma link add: status $?"
 	i=$((i + 1))
 done
-export VM_NODE="$NODE"
+export VM_NODE="$NODE" VM_KVM="$KVM"
 (cd "$DIR" && exec sh /run/vm/command)
 finish $?

@@ -4,8 +4,8 @@
 // Package vm runs a command on a kernel with RDMA: it boots one of Debian's kernels in
 // QEMU, with Soft-RoCE on its NICs and Debian's programs.
 //
-// It emulates the processor, so it needs neither KVM nor an RDMA NIC, and it must not
-// be used to measure speed. The guest has a root of its own, copied from this machine's
+// It needs no RDMA NIC. It uses KVM where a guest boots with it, and emulates the processor
+// elsewhere, so it must not be used to measure speed. The guest has a root of its own, copied from this machine's
 // packages. It sees the folders that it is to see, read-only, and writes to its own memory.
 // Only the cache of kernels is written. Read README.md first for manual use, then this
 // file; init.sh and start.sh are the guest's side.
@@ -232,8 +232,12 @@ func connect(cmd *exec.Cmd, rails []*Wire) (output, status *os.File, err error) 
 // one boot of kernel 7 in 75 ended with "Oops: int3", where the kernel changed a static
 // branch: with QEMU 7.2 and 10.0, of Debian 12 and its backports.
 func (k Kernel) arguments(m Machine, dir string) []string {
+	accel := "tcg,thread=single"
+	if k.KVM {
+		accel = "kvm"
+	}
 	args := []string{
-		"-machine", "q35", "-accel", "tcg,thread=single",
+		"-machine", "q35", "-accel", accel,
 		"-cpu", "max,la57=off", // a fifth level of page tables to walk is only slower
 		"-m", strconv.Itoa(cmp.Or(m.Memory, 1024)), "-smp", strconv.Itoa(cmp.Or(m.CPUs, 2)),
 		"-nodefaults", "-display", "none", "-no-reboot",
