@@ -63,11 +63,16 @@ SHM = $(shell findmnt -bno OPTIONS,AVAIL /dev/shm | awk 'NR == 1 && $$1 !~ /noex
 unit: ## the tests that need no root, no namespaces and no other programs
 	TMPDIR=$(SHM) GOGC=400 go test -short ./pkg/... ./cmd/... ./integration/arch
 
+# Tests that touch the machine run where they find nothing of others and leave nothing. There is
+# no network there, so all modules are fetched before.
+GROUND := bash integration/ground.sh
+
 test: ## all tests, with the race detector, in random order (root, or those with namespaces are skipped)
 	bash integration/deps.sh
-	go test -race -count=1 -shuffle=on -timeout 30m ./...
-	go -C integration/scale test -race -count=1 -shuffle=on ./...
-	go -C integration/others test -count=1 -shuffle=on ./...
+	for d in . integration/scale integration/others; do bash integration/again.sh go -C $$d mod download || exit 1; done
+	$(GROUND) go test -race -count=1 -shuffle=on -timeout 30m ./...
+	$(GROUND) go -C integration/scale test -race -count=1 -shuffle=on ./...
+	$(GROUND) go -C integration/others test -count=1 -shuffle=on ./...
 	$(if $(REQUIRE_NETNS),$(MAKE) test-vm)
 
 # What needs RDMA devices, in virtual machines with Soft-RoCE on two kernels: 6.1
@@ -87,11 +92,11 @@ test-hwtest: build .cache/vm/run ## rocectl hwtest in all kinds of virtual machi
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target $(HWTEST_RUNS:%=vm-run-%)
 
 test-verify: build .cache/vm/run ## rocectl verify on four nodes with faults, in namespaces and in virtual machines, and on a real API server and kubelet (root, 10 minutes); not part of check
-	TEST_VERIFY=1 go test -count=1 -run 'FourNodes' -v ./pkg/tool/verify
+	TEST_VERIFY=1 $(GROUND) go test -count=1 -run 'FourNodes' -v ./pkg/tool/verify
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	$(MAKE) --no-print-directory vm-run-four-7
 	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
-	REQUIRE_CLUSTER=1 TEST_VERIFY=1 go test -count=1 -run 'DaemonSetAreVerified' -v ./integration/cluster/e2e
+	REQUIRE_CLUSTER=1 TEST_VERIFY=1 $(GROUND) go test -count=1 -run 'DaemonSetAreVerified' -v ./integration/cluster/e2e
 
 # A machine boots on one processor and waits a lot, so two run at a time.
 VM_JOBS ?= 2
@@ -148,10 +153,10 @@ in_vm = .cache/vm/run -timeout 45m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2
 CLUSTER_PROGRAMS := etcd kube-apiserver kubectl kubelet containerd ctr containerd-shim-runc-v2 runc busybox multus bridge loopback host-local helm lws-crds
 
 # Two of the tests boot virtual machines.
-test-cluster: build ## the tests on a real etcd, kube-apiserver, Multus and kubelet (root)
-	bash integration/deps.sh vm
+test-cluster: build .cache/vm/run ## the tests on a real etcd, kube-apiserver, Multus and kubelet (root)
 	bash integration/cluster/build.sh .cache/cluster $(CLUSTER_PROGRAMS)
-	REQUIRE_CLUSTER=1 go test -count=1 -timeout 30m ./integration/cluster/...
+	.cache/vm/run -kernel 7 -- true
+	REQUIRE_CLUSTER=1 $(GROUND) go test -count=1 -timeout 30m ./integration/cluster/...
 
 # The programs and machines of test-cluster are there first, so that what fails is the version.
 test-versions: build ## test-cluster with other versions of Kubernetes, Multus and containerd (root, hours); not part of check

@@ -26,7 +26,7 @@ run() {
 	# shellcheck disable=SC2086 # several programs
 	if ! env "$version" bash integration/cluster/build.sh "$cache" $programs >"$logs/$name" 2>&1; then
 		result="could not be built"
-	elif env "$version" REQUIRE_CLUSTER=1 go test -count=1 -timeout 60m -v "$@" >>"$logs/$name" 2>&1; then
+	elif env "$version" REQUIRE_CLUSTER=1 bash integration/ground.sh go test -count=1 -timeout 60m -v "$@" >>"$logs/$name" 2>&1; then
 		result=passed
 	else
 		result=failed
