@@ -38,7 +38,8 @@ func main() {
 }
 
 func add(ctx context.Context, args *skel.CmdArgs) error {
-	req, err := conf.ParseIPAM(plugin.Input("ADD", args))
+	in := plugin.Input("ADD", args)
+	req, err := conf.ParseIPAM(in)
 	if err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	addresses, err := allocator(req.StateDir, log)
+	addresses, err := allocator(req.StateDir, conf.Program(in), log)
 	if err != nil {
 		return err
 	}
@@ -67,14 +68,15 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	if err := types.PrintResult(result.OfLease(rails[0].Lease), req.CNIVersion); err != nil {
-		rec := record.Record{Attachment: req.Attachment, Netns: req.Netns, NetnsID: facts.Pod.Netns, IPAM: conf.PoolType}
+		rec := record.Record{Network: req.Network, Attachment: req.Attachment, Netns: req.Netns, NetnsID: facts.Pod.Netns, IPAM: conf.PoolType}
 		return errors.Join(plugin.Untold(err), addresses.ReleaseUnrecorded(context.WithoutCancel(ctx), rec, conf.DelOf(req)))
 	}
 	return nil
 }
 
 func del(ctx context.Context, args *skel.CmdArgs) error {
-	d, err := conf.ParseDel(plugin.Input("DEL", args))
+	in := plugin.Input("DEL", args)
+	d, err := conf.ParseDel(in)
 	if err != nil {
 		return err
 	}
@@ -83,13 +85,13 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if !hasState || err != nil {
 		return err
 	}
-	addresses, err := allocator(d.StateDir, log)
+	addresses, err := allocator(d.StateDir, conf.Program(in), log)
 	if err != nil {
 		return err
 	}
 	// The runtime called this program, so the addresses are from our pools, even if
 	// ipam.type names another plugin.
-	rec := record.Record{Attachment: d.Attachment, Netns: d.Netns, IPAM: conf.PoolType}
+	rec := record.Record{Network: d.Network, Attachment: d.Attachment, Netns: d.Netns, IPAM: conf.PoolType}
 	if id, err := kernel.NetnsID(d.Netns); err == nil {
 		rec.NetnsID = id
 	}
@@ -99,14 +101,15 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 // check returns an error if an address of the main plugin is not leased to the
 // attachment any more.
 func check(ctx context.Context, args *skel.CmdArgs) error {
-	req, err := conf.ParseIPAM(plugin.Input("CHECK", args))
+	in := plugin.Input("CHECK", args)
+	req, err := conf.ParseIPAM(in)
 	if err != nil {
 		return err
 	}
 	if _, err := plugin.Allowed(policyFile, req); err != nil {
 		return err
 	}
-	addresses, err := allocator(req.StateDir, slog.New(slog.DiscardHandler))
+	addresses, err := allocator(req.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -119,7 +122,8 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 
 // gc releases the leases of the network's attachments that are not valid any more.
 func gc(ctx context.Context, args *skel.CmdArgs) error {
-	g, err := conf.ParseGC(plugin.Input("GC", args))
+	in := plugin.Input("GC", args)
+	g, err := conf.ParseGC(in)
 	if err != nil {
 		return err
 	}
@@ -127,7 +131,7 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	if g, err = plugin.AllowedGC(policyFile, g, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
-	addresses, err := allocator(g.StateDir, slog.New(slog.DiscardHandler))
+	addresses, err := allocator(g.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -142,14 +146,15 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 }
 
 func status(ctx context.Context, args *skel.CmdArgs) error {
-	req, err := conf.ParseIPAM(plugin.Input("STATUS", args))
+	in := plugin.Input("STATUS", args)
+	req, err := conf.ParseIPAM(in)
 	if err != nil {
 		return err
 	}
 	if _, err := plugin.Allowed(policyFile, req); err != nil {
 		return cnierr.Unavailable(err)
 	}
-	addresses, err := allocator(req.StateDir, slog.New(slog.DiscardHandler))
+	addresses, err := allocator(req.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -175,11 +180,12 @@ func hostFacts(ctx context.Context, req conf.Request) (f plan.Facts, err error) 
 }
 
 // allocator returns the allocator of this node. It leases no address in quarantine,
-// because this program cannot send a conflict probe.
-func allocator(stateDir string, log *slog.Logger) (lease.Allocator, error) {
+// because this program cannot send a conflict probe. program is the type of the plugin
+// that called.
+func allocator(stateDir, program string, log *slog.Logger) (lease.Allocator, error) {
 	boot, err := plugin.BootID()
 	return lease.Allocator{
-		Book: plugin.Book(stateDir, boot, log, nil), RefuseQuarantined: true, Agent: nodefile.Store{Dir: stateDir, BootID: boot},
+		Book: plugin.Book(stateDir, boot, log, nil), Program: program, RefuseQuarantined: true, Agent: nodefile.Store{Dir: stateDir, BootID: boot},
 		Now: plugin.BootTime, Wait: plugin.Wait, Log: log,
 	}, err
 }

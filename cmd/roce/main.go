@@ -138,6 +138,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		Book: plugin.Book(stateDir, boot, log, func(ctx context.Context, o ipam.Owner) {
 			n.ForgetReaped(ctx, o.Attachment(), plan.NetnsID{Dev: o.Netns.Dev, Ino: o.Netns.Ino})
 		}),
+		Program:  conf.PluginType,
 		Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
 		Agent:    files,
 		Now:      plugin.BootTime,

@@ -31,6 +31,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/hwtest"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -244,7 +245,7 @@ func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
 	b = hwtest.Bench{Attach: thisnode.New(records, netnsName, log), StateDir: hwtest.StateDir, Netns: "/run/netns"}
 	b.Attach.ID = id
 	b.Attach.Addresses = lease.Allocator{
-		Book: plugin.Book(hwtest.StateDir, boot, log, nil), Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},
+		Book: plugin.Book(hwtest.StateDir, boot, log, nil), Program: conf.PluginType, Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},
 		Now: plugin.BootTime, Wait: plugin.Wait, NodeName: host, ReadFile: trusted.Read, Log: log,
 	}
 	const file = hwtest.StateDir + ".lock"

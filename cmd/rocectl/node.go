@@ -71,7 +71,7 @@ func (n *nodeFlags) open(log io.Writer) (attach.Node, error) {
 		return attach.Node{}, err
 	}
 	out := thisnode.New(records, netnsName, slog.New(slog.NewTextHandler(log, nil)))
-	out.Addresses = lease.Allocator{Book: book}
+	out.Addresses = lease.Allocator{Book: book, Program: conf.PluginType}
 	return out, nil
 }
 

@@ -198,7 +198,7 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	agent := &offlinePool{planFlags: f}
 	n := attach.Node{
 		Addresses: lease.Allocator{
-			Book: book, Agent: agent, NodeName: f.nodeName, ReadFile: f.readTable,
+			Book: book, Program: conf.PluginType, Agent: agent, NodeName: f.nodeName, ReadFile: f.readTable,
 			Log: slog.New(slog.DiscardHandler), // its text is in agent.said
 		},
 		Services: agent.services,

@@ -165,7 +165,7 @@ func (l *leaser) pod(ctx context.Context) (time.Duration, error) {
 	if _, err := book.Acquire(ctx, ipam.Ask{Pool: "rail", Subnets: []ipam.Subnet{{Prefix: l.subnet}}, Quarantine: 2 * time.Minute, Owner: o}); err != nil {
 		return 0, err
 	}
-	if err := book.Release(ctx, o.Attachment(), o.Netns); err != nil {
+	if err := book.Release(ctx, o.Key(), o.Netns); err != nil {
 		return 0, err
 	}
 	return time.Since(start), nil

@@ -18,7 +18,6 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
@@ -59,7 +58,7 @@ func (m *machine) starts(k nodefile.Key, container string) nodefile.Answer {
 // ends is a DEL.
 func (m *machine) ends(container string) {
 	m.t.Helper()
-	must(m.t, m.book().Release(m.t.Context(), conf.Attachment{ContainerID: conf.ContainerID(container), IfName: "net1"}, ipam.Netns{}))
+	must(m.t, m.book().Release(m.t.Context(), ipam.Key{ContainerID: container, IfName: "net1", Network: "net"}, ipam.Netns{}))
 }
 
 // holds waits until the API server says that a node holds the slot of a pod.

@@ -41,7 +41,7 @@ var upstreamPlugins = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	var missing []string
-	for _, plugin := range []string{"ipam/host-local", "ipam/static", "ipam/dhcp", "main/macvlan", "main/host-device", "meta/tuning", "meta/sbr", "meta/bandwidth"} {
+	for _, plugin := range []string{"ipam/host-local", "ipam/static", "ipam/dhcp", "main/macvlan", "main/host-device", "main/ptp", "main/bridge", "meta/tuning", "meta/sbr", "meta/bandwidth"} {
 		if _, err := os.Stat(filepath.Join(cache, filepath.Base(plugin))); err != nil {
 			missing = append(missing, plugin)
 		}

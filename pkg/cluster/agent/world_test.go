@@ -26,7 +26,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
@@ -325,7 +324,7 @@ func (n *node) mustLease(pool string, first, last int) {
 // release gives the addresses of a container back, to rest.
 func (n *node) release(container string) {
 	n.t.Helper()
-	if err := n.book().Release(n.t.Context(), conf.Attachment{ContainerID: conf.ContainerID(container), IfName: "net1"}, ipam.Netns{}); err != nil {
+	if err := n.book().Release(n.t.Context(), ipam.Key{ContainerID: container, IfName: "net1", Network: "net"}, ipam.Netns{}); err != nil {
 		n.t.Fatal(err)
 	}
 }

@@ -174,7 +174,7 @@ func (w *world) services(cidrs ...string) {
 
 // allocator returns the node's addresses as a new process sees them.
 func (w *world) allocator() lease.Allocator {
-	a := lease.Allocator{Book: w.book(), Agent: w.ranges(), Now: func() time.Duration { return w.now }, Wait: w.wait, Log: w.log}
+	a := lease.Allocator{Book: w.book(), Program: conf.PluginType, Agent: w.ranges(), Now: func() time.Duration { return w.now }, Wait: w.wait, Log: w.log}
 	if w.asked != nil {
 		a.Agent = w.asked
 	}

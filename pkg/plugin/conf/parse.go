@@ -5,6 +5,7 @@ package conf
 
 import (
 	"bytes"
+	"encoding/json"
 	"math"
 	"path/filepath"
 	"slices"
@@ -74,7 +75,8 @@ func Parse(in Input) (Request, error) {
 		r.MACs = finalMACs(top)
 	case "STATUS":
 	default:
-		r.Prev = chain.Read(top, runtime, string(r.IfName))
+		r.Before = chain.Before(top)
+		r.Prev = chain.Read(top, r.Before, runtime, string(r.IfName))
 	}
 	r.DeviceInfoFile = deviceInfoFile(runtime.At("CNIDeviceInfoFile"))
 	r.MAC = macAddress(top, runtime, e.mac, r.Mode, len(rs.each), f)
@@ -135,8 +137,21 @@ func general(top *strict.Object, e env) Request {
 	}
 }
 
+// Program returns the type of the plugin that a configuration is for: of roce-ipam's
+// input, that is the plugin that calls it. It returns "" if there is none. All verbs
+// read it in this way, so that DEL finds what ADD has leased.
+func Program(in Input) string {
+	var c struct {
+		Type json.RawMessage `json:"type"`
+	}
+	if json.Unmarshal(in.Stdin, &c) != nil {
+		return ""
+	}
+	return stringOf(c.Type)
+}
+
 // ParseIPAM reads the input of an ADD or a CHECK of roce-ipam. It looks only at
-// the keys ipam, stateDir and log. All others belong to the main plugin, also
+// the keys ipam, stateDir, log and, for ADD, prevResult. All others belong to the main plugin, also
 // dns and CNI_ARGS MAC; their fields of the request are zero. Errors are those
 // of Parse.
 func ParseIPAM(in Input) (Request, error) {
@@ -151,6 +166,9 @@ func ParseIPAM(in Input) (Request, error) {
 	// The key rails is for the main plugin, too.
 	r = withRails(r, top, top.At("runtimeConfig").Object(), e.ips, oneRail(), f)
 	onlyRoce(r.IPAM, f)
+	if in.Command == "ADD" {
+		r.Before = chain.Before(top)
+	}
 	if r.IPAM.Type != PoolType && f.Len() == before {
 		f.Add(cnierr.BadConfig, "ipam.type", "set ipam.type to "+PoolType, "want %q, got %q", PoolType, r.IPAM.Type)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/chain"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
@@ -61,6 +62,9 @@ type Request struct {
 	Status   Status
 	DNS      types.DNS
 
+	// Before is, for ADD, the result of the plugins before this one in the list; nil if
+	// there are none.
+	Before *current.Result
 	// Prev is the interface to adopt. It is nil when roce makes one, as the
 	// fields from LinkInContainer to BCQueueLen say.
 	Prev            *chain.Prev

@@ -27,12 +27,13 @@ const unbounded = math.MaxInt32
 const conflictRest = time.Minute
 
 // Acquire leases one address of each subnet to the owner, in the order of the
-// subnets. It leases all or none. A repeated Acquire gives the same attachment
+// subnets. It leases all or none. A repeated Acquire gives the same owner
 // the same addresses, as long as they fit the request. It puts addresses that
 // do not fit into quarantine and replaces them. It logs a warning if the
 // subnets of a group have no common host index that is free.
 //
-// It returns code 7 for a request that can never be met, 11 when a requested
+// It returns code 7 for a request that can never be met, or when a plugin before in
+// the list has leased as the same owner. It returns 11 when a requested
 // address is leased to another owner, and 101 when a subnet has no address
 // left. It also reaps leases of namespaces that are gone.
 func (b *Book) Acquire(ctx context.Context, ask Ask) ([]Lease, error) {
@@ -79,7 +80,7 @@ func (s *session) acquire(w work) error {
 	if err != nil || missing == 0 {
 		return err
 	}
-	if err := s.reap(s.ask.Owner.Attachment(), s.ask.Owner.Netns, reapWindow); err != nil {
+	if err := s.reap(s.ask.Owner.Key(), s.ask.Owner.Netns, reapWindow); err != nil {
 		return err
 	}
 	if err := s.expire(s.ask.Pool, expireBatch*len(s.wants)); err != nil {
@@ -200,7 +201,7 @@ func (s *session) expireAll() error { return s.expire(s.ask.Pool, unbounded) }
 // reapAll looks at every lease. A reaped address is free at once only without
 // quarantine. Otherwise it goes into quarantine behind all others.
 func (s *session) reapAll() error {
-	if err := s.reap(s.ask.Owner.Attachment(), s.ask.Owner.Netns, unbounded); err != nil {
+	if err := s.reap(s.ask.Owner.Key(), s.ask.Owner.Netns, unbounded); err != nil {
 		return err
 	}
 	return s.expireAll()

@@ -46,14 +46,14 @@ func TestAnAddressThatIsSetAsideIsFreeWhenItsNamespaceGoes(t *testing.T) {
 		if err != nil || len(entries) != 1 || !entries[0].Of("rail") || !entries[0].Of("any") || !entries[0].InUse() || entries[0].InQuarantine(0) {
 			t.Errorf("listed as %v, %v", entries, err)
 		}
-		other := conf.Attachment{ContainerID: "c", IfName: "net2"}
+		other := ipam.Key{ContainerID: "c", IfName: "net2"}
 		if err := n.book().Release(ctx, other, inNamespace("old").Netns); err != nil {
 			t.Fatal(err)
 		}
 		_, err = n.lease(requests) // that was another interface
 		wantCode(t, err, cnierr.TryAgain)
 		if del {
-			if err := n.book().Release(ctx, conf.Attachment{ContainerID: "c", IfName: "net1"}, inNamespace("old").Netns); err != nil {
+			if err := n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: "net1"}, inNamespace("old").Netns); err != nil {
 				t.Fatal(err)
 			}
 		} else {
@@ -77,7 +77,7 @@ func TestAnAddressThatIsOnRecordAndInUseElsewhereIsNotGivenBack(t *testing.T) {
 	addr := netip.MustParsePrefix(n.mustLease(a)[0]).Addr()
 	n.setAside(addr, inNamespace("x"))
 	for range 2 {
-		if err := n.book().Release(ctx, a.Owner.Attachment(), ipam.Netns{}); err != nil {
+		if err := n.book().Release(ctx, a.Owner.Key(), ipam.Netns{}); err != nil {
 			t.Fatal(err)
 		}
 		if got := n.mustLease(a); got[0] == addr.String()+"/30" {
@@ -90,12 +90,41 @@ func TestAnAddressThatIsOnRecordAndInUseElsewhereIsNotGivenBack(t *testing.T) {
 	}
 }
 
+// After a rebuild, roce's DEL makes no address free that is on an interface of the plugin
+// before it, and the other way round.
+func TestAnAddressThatIsSetAsideIsFreedByThePluginThatMadeItsInterface(t *testing.T) {
+	t.Parallel()
+	for _, made := range []string{conf.PluginType, "macvlan"} {
+		n := newNode(t)
+		owner := inNamespace("old")
+		if made == conf.PluginType {
+			owner.Program = made
+		}
+		addr := netip.MustParseAddr("10.0.0.9")
+		n.setAside(addr, owner)
+		for _, program := range []string{"macvlan", conf.PluginType} {
+			if program == made {
+				continue
+			}
+			k := ipam.Key{ContainerID: "c", IfName: "net1", Network: "net", Program: program}
+			if err := n.book().Release(ctx, k, owner.Netns); err != nil {
+				t.Fatal(err)
+			}
+			n.wantEntries(" 10.0.0.9 set-aside  0s")
+		}
+		if err := n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: "net1", Network: "net", Program: made}, owner.Netns); err != nil {
+			t.Fatal(err)
+		}
+		n.wantEntries()
+	}
+}
+
 func TestAnAddressOfSeveralNamespacesIsFreeWhenAnOperatorSaysSo(t *testing.T) {
 	t.Parallel()
 	addr := netip.MustParseAddr("10.0.0.9")
 	n := newNode(t)
 	n.setAside(addr, ledger.Owner{})
-	if err := n.book().Release(ctx, conf.Attachment{ContainerID: "c", IfName: ""}, ipam.Netns{}); err != nil {
+	if err := n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: ""}, ipam.Netns{}); err != nil {
 		t.Fatal(err)
 	}
 	b := ask("b", subnet("10.0.0.9/32"))

@@ -4,7 +4,7 @@
 // Package ipam leases addresses from ranges. It has one database for each node and a
 // quarantine; Pick, which chooses an address, is pure.
 //
-// It never leases an address to two attachments, never enumerates a subnet, never
+// It never leases an address to two owners, never enumerates a subnet, never
 // leases from a database that it cannot read, and never probes the network. It stands
 // between the facts of the node and the plan. roce calls it in process, roce-ipam as
 // an IPAM plugin. Read this file first, then acquire.go for the order in which an
@@ -25,8 +25,10 @@ import (
 
 // The terms of a lease, from package ledger.
 type (
-	// Owner is the attachment that asks for an address, with its pod.
+	// Owner is the plugin that asks for an address for an attachment, with its pod.
 	Owner = ledger.Owner
+	// Key is what an Owner is known by.
+	Key = ledger.Key
 	// Netns is a network namespace. The leases of a Netns without path are
 	// never reaped.
 	Netns = ledger.Netns
@@ -62,6 +64,8 @@ type Ask struct {
 	// subnet's Ranges.
 	Requested []netip.Addr
 	Owner     Owner
+	// Earlier are the addresses that the plugins before in the list gave.
+	Earlier []netip.Addr
 	// Reserved are the addresses of the host.
 	Reserved []netip.Addr
 }
@@ -86,8 +90,7 @@ type Config struct {
 	// Observe returns a function that says whether a namespace still exists, and is
 	// used in one transaction. An error means that this is not known. Use Observe.
 	Observe func() func(Netns) (bool, error)
-	// Reaped, if there is one, is called for each attachment with leases that were
-	// reaped, after the transaction.
+	// Reaped, if there is one, is called for each owner with leases that were reaped, after the transaction.
 	Reaped func(context.Context, Owner)
 	Log    *slog.Logger
 }

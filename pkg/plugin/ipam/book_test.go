@@ -21,7 +21,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
 
@@ -113,7 +112,7 @@ func (n *node) mustLease(a ipam.Ask) []string {
 
 func (n *node) release(pod string) {
 	n.t.Helper()
-	if err := n.book().Release(ctx, conf.Attachment{ContainerID: conf.ContainerID("id-" + pod), IfName: "net1"}, ipam.Netns{}); err != nil {
+	if err := n.book().Release(ctx, ipam.Key{ContainerID: "id-" + pod, IfName: "net1", Network: "net"}, ipam.Netns{}); err != nil {
 		n.t.Fatal(err)
 	}
 }

@@ -148,7 +148,7 @@ func (b *busy) pod(tb testing.TB) {
 	if _, err := b.book().Acquire(ctx, a); err != nil {
 		tb.Fatal(err)
 	}
-	if err := b.book().Release(ctx, a.Owner.Attachment(), a.Owner.Netns); err != nil {
+	if err := b.book().Release(ctx, a.Owner.Key(), a.Owner.Netns); err != nil {
 		tb.Fatal(err)
 	}
 }

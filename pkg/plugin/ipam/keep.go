@@ -5,17 +5,26 @@ package ipam
 
 import (
 	"net/netip"
+	"slices"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
-// keep decides about the addresses that the attachment already has in the pool.
-// An address that fits the request is its lease again, any other goes into
-// quarantine. keep returns how many wants are left.
+// keep decides about the addresses that the owner already has in the pool. An address
+// that fits the request is its lease again, any other goes into quarantine. keep returns
+// how many wants are left. It refuses a request when a plugin before in the list has
+// leased as this owner: the address is on that plugin's interface.
 func (s *session) keep() (missing int, err error) {
-	h, _, err := s.Holding(s.ask.Owner.Attachment())
+	h, _, err := s.Holding(s.ask.Owner.Key())
 	if err != nil {
 		return 0, err
+	}
+	for _, p := range h.Places {
+		if slices.Contains(s.ask.Earlier, p.Addr) {
+			return 0, cnierr.New(cnierr.BadConfig, "lease address for", s.ask.Owner.IfName, "list each plugin that leases addresses only once",
+				"another plugin of type %q in the list of network %q has leased %s", s.ask.Owner.Program, s.ask.Owner.Network, p.Addr)
+		}
 	}
 	missing = len(s.wants)
 	left, err := s.Retire(h, func(p ledger.Place) State {

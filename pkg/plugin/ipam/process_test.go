@@ -47,7 +47,7 @@ func work(dir string) {
 		fmt.Println("leased", a.Owner.ContainerID)
 		if i%3 == 0 {
 			fmt.Println("releasing", a.Owner.ContainerID)
-			if err := book.Release(ctx, a.Owner.Attachment(), ipam.Netns{}); err != nil {
+			if err := book.Release(ctx, a.Owner.Key(), ipam.Netns{}); err != nil {
 				fmt.Println("failed to release:", err)
 				os.Exit(1)
 			}

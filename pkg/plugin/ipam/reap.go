@@ -4,7 +4,6 @@
 package ipam
 
 import (
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
@@ -18,8 +17,8 @@ const (
 
 // reap puts leases of namespaces that are gone into quarantine, because Multus
 // sends no GC to secondary networks and a DEL may never come. It looks at no
-// more than limit namespaces: those of the attachments that are stored next to
-// the attachment of this call. So it needs almost no further pages. Which
+// more than limit namespaces: those of the owners that are stored next to
+// the owner of this call. So it needs almost no further pages. Which
 // namespaces these are is chance. Without limit it looks at all, but only when
 // no address is free.
 //
@@ -28,11 +27,11 @@ const (
 // reap reaps nothing unless it finds the namespace of the present call in the
 // same folder, or both are named by a process. It also reaps nothing if most
 // namespaces that it looked at seem to be gone.
-func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
+func (w *work) reap(k Key, present Netns, limit int) error {
 	if !w.visible(present) {
 		return nil
 	}
-	checked, gone, dead, err := w.look(at, present, limit)
+	checked, gone, dead, err := w.look(k, present, limit)
 	if err != nil {
 		return err
 	}
@@ -57,10 +56,10 @@ func (w *work) reap(at conf.Attachment, present Netns, limit int) error {
 
 // look judges up to limit namespaces. It returns the number of namespaces that
 // it judged, the number of those that are gone, and the holdings of those.
-func (w *work) look(at conf.Attachment, present Netns, limit int) (checked, gone int, dead []ledger.Neighbour, err error) {
+func (w *work) look(k Key, present Netns, limit int) (checked, gone int, dead []ledger.Neighbour, err error) {
 	known := map[Netns]bool{present: false}
 	seen := 0
-	for n, err := range w.Neighbours(at) {
+	for n, err := range w.Neighbours(k) {
 		if err != nil {
 			return 0, 0, nil, err
 		}
@@ -70,7 +69,7 @@ func (w *work) look(at conf.Attachment, present Netns, limit int) (checked, gone
 		}
 		seen++
 		if !ok {
-			isDead, err = w.ended(at, present, n)
+			isDead, err = w.ended(k, present, n)
 			if err != nil {
 				return 0, 0, nil, err
 			}
@@ -91,7 +90,7 @@ func (w *work) look(at conf.Attachment, present Netns, limit int) (checked, gone
 // ended says whether the namespace of a holding is surely gone. The kernel gives the inode
 // number of a namespace that is gone to the next one. Where namespaces are named by
 // process, the namespace of the present call can therefore look like that of a dead pod.
-func (w *work) ended(at conf.Attachment, present Netns, n ledger.Neighbour) (bool, error) {
+func (w *work) ended(k Key, present Netns, n ledger.Neighbour) (bool, error) {
 	if w.dead(present, n.Netns) {
 		return true, nil
 	}
@@ -99,7 +98,7 @@ func (w *work) ended(at conf.Attachment, present Netns, n ledger.Neighbour) (boo
 		return false, nil
 	}
 	h, err := n.Holding()
-	return err == nil && h.Owner.ContainerID != string(at.ContainerID), err
+	return err == nil && h.Owner.ContainerID != k.ContainerID, err
 }
 
 // visible says whether the namespace of the present call is at its path.

@@ -71,7 +71,7 @@ func TestReleaseReapsWhereItsOwnNamespaceIsSeen(t *testing.T) {
 	release := func(pod string) []string {
 		t.Helper()
 		o := ask(pod).Owner
-		if err := n.book().Release(ctx, o.Attachment(), o.Netns); err != nil {
+		if err := n.book().Release(ctx, o.Key(), o.Netns); err != nil {
 			t.Fatal(err)
 		}
 		return n.holders()

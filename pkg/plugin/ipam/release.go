@@ -9,28 +9,27 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
-// Release puts every address that the attachment holds, in all pools, into
-// quarantine. It is success if the attachment holds nothing, or if there is no
-// database; Release makes none.
+// Release puts every address that the owner holds, in all pools, into quarantine. It
+// is success if the owner holds nothing, or if there is no database; Release makes
+// none.
 //
 // netns is the namespace of the call. If it still exists, Release also reaps
 // leases of namespaces that are gone.
-func (b *Book) Release(ctx context.Context, at conf.Attachment, netns Netns) error {
+func (b *Book) Release(ctx context.Context, k Key, netns Netns) error {
 	var w work
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
 		w = b.work(l)
-		released, err := w.retire(at)
+		released, err := w.retire(k)
 		if err == nil {
-			err = w.dropAsides(string(at.IfName), netns)
+			err = w.dropAsides(k, netns)
 		}
 		if err != nil || !released {
 			return err
 		}
-		return w.reap(at, netns, reapWindow)
+		return w.reap(k, netns, reapWindow)
 	})
 	if err != nil {
 		return ignoreNone(err)
@@ -39,24 +38,23 @@ func (b *Book) Release(ctx context.Context, at conf.Attachment, netns Netns) err
 	return nil
 }
 
-// retire puts everything that an attachment holds into quarantine. It says
-// whether the attachment held anything.
-func (w *work) retire(at conf.Attachment) (bool, error) {
-	h, held, err := w.Holding(at)
+// retire puts everything that an owner holds into quarantine. It says whether the
+// owner held anything.
+func (w *work) retire(k Key) (bool, error) {
+	h, held, err := w.Holding(k)
 	if err == nil && held {
 		_, err = w.Retire(h, allPlaces)
 	}
 	return held, err
 }
 
-// dropAsides frees the addresses that are set aside for an interface of a
-// namespace.
-func (w *work) dropAsides(ifName string, netns Netns) error {
+// dropAsides frees the addresses that are set aside for an owner in a namespace.
+func (w *work) dropAsides(k Key, netns Netns) error {
 	for a, err := range w.Asides() {
 		if err != nil {
 			return err
 		}
-		if netns.Ino == 0 || a.Owner.Netns.Ino != netns.Ino || a.Owner.IfName != ifName {
+		if !a.Of(k, netns) {
 			continue
 		}
 		if err := w.DropAside(a.Addr); err != nil {
@@ -66,17 +64,17 @@ func (w *work) dropAsides(ifName string, netns Netns) error {
 	return nil
 }
 
-// Reject takes addresses away from the attachment because another host on the
-// network answers for them. They go into quarantine behind all others, and the
-// attachment's next Acquire gets others. If such an address is in a group,
-// Reject also puts the attachment's other addresses with the same slot into
-// quarantine, so that the next Acquire finds another slot for the whole group.
-// It leaves alone addresses that the attachment does not hold.
+// Reject takes addresses away from the owner because another host on the network
+// answers for them. They go into quarantine behind all others, and the owner's next
+// Acquire gets others. If such an address is in a group, Reject also puts the owner's
+// other addresses with the same slot into quarantine, so that the next Acquire finds
+// another slot for the whole group. It leaves alone addresses that the owner does not
+// hold.
 //
-// Of the Ask, it uses only Pool, Subnets and the Owner's attachment.
+// Of the Ask, it uses only Pool, Subnets and the Owner's key.
 func (b *Book) Reject(ctx context.Context, ask Ask, addrs []netip.Addr) error {
 	return ignoreNone(b.store.Existing(ctx, func(l *ledger.Ledger) error {
-		h, held, err := l.Holding(ask.Owner.Attachment())
+		h, held, err := l.Holding(ask.Owner.Key())
 		if err != nil || !held {
 			return err
 		}
@@ -153,34 +151,4 @@ func (b *Book) ReleaseAddress(ctx context.Context, pool string, addr netip.Addr)
 		return err
 	}
 	return cnierr.New(cnierr.BadConfig, "release address", addr.String(), "look for it with rocectl pool list", "pool %q has not leased it", pool)
-}
-
-// GC puts addresses into quarantine that attachments of a network hold and that
-// are not in valid, in all pools. It returns the number of these addresses.
-// Leases of other networks stay, also in the same pools.
-func (b *Book) GC(ctx context.Context, network string, valid []conf.Attachment) (int, error) {
-	keep := make(map[conf.Attachment]bool, len(valid))
-	for _, at := range valid {
-		keep[at] = true
-	}
-	n := 0
-	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
-		for h, err := range l.Holdings() {
-			if err != nil {
-				return err
-			}
-			if h.Owner.Network != network || keep[h.Owner.Attachment()] {
-				continue
-			}
-			n += len(h.Places)
-			if _, err := l.Retire(h, allPlaces); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, ignoreNone(err)
-	}
-	return n, nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
 
@@ -65,29 +64,64 @@ func TestReleaseFindsWhatIsHeldInAllPools(t *testing.T) {
 	}
 }
 
-func TestGCFreesOnlyUnusedAddressesOfItsNetwork(t *testing.T) {
+// An attachment has a lease of each plugin of its list. None of them touches that of
+// another, whether it asks again, is refused, rejects or releases.
+func TestEachPluginHasItsOwnLease(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	s := subnet("10.0.0.0/24", "10.0.0.1-10.0.0.9")
-	for i, pod := range []string{"kept", "gone", "other"} {
-		a := ask(pod, s)
-		a.Requested = []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.0.0.", i+1))}
-		if pod == "other" {
-			a.Owner.Network = "another"
+	s := subnet("10.0.0.0/24")
+	of := func(program, network string) ipam.Ask {
+		a := ask("a", s)
+		a.Owner.Program, a.Owner.Network = program, network
+		return a
+	}
+	asks := []ipam.Ask{of("macvlan", "net"), of("roce", "net"), of("macvlan", "another")}
+	var had []string
+	for _, a := range asks {
+		had = append(had, n.mustLease(a)[0])
+	}
+	if had[0] == had[1] || had[1] == had[2] || had[0] == had[2] {
+		t.Fatalf("leased %q", had)
+	}
+	for i, a := range asks {
+		if again := n.mustLease(a)[0]; again != had[i] {
+			t.Errorf("%s of %s: got %s, had %s", a.Owner.Program, a.Owner.Network, again, had[i])
 		}
-		n.mustLease(a)
+		if err := n.book().Reject(ctx, a, []netip.Addr{netip.MustParsePrefix(had[(i+1)%3]).Addr()}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	freed, err := n.book().GC(ctx, "net", []conf.Attachment{{ContainerID: "id-kept", IfName: "net1"}})
-	if err != nil || freed != 1 {
-		t.Errorf("freed %d, %v; want 1", freed, err)
+	other := asks[1]
+	other.Subnets = []ipam.Subnet{subnet("10.1.0.0/24")}
+	n.mustLease(other)
+	if err := n.book().Release(ctx, other.Owner.Key(), other.Owner.Netns); err != nil {
+		t.Fatal(err)
 	}
-	n.wantEntries("rail 10.0.0.1 leased kept 0s", "rail 10.0.0.2 resting gone 0s", "rail 10.0.0.3 leased other 0s")
-	if freed, err := n.book().GC(ctx, "net", nil); err != nil || freed != 1 {
-		t.Errorf("with nothing valid: freed %d, %v; want 1", freed, err)
+	for _, i := range []int{0, 2} {
+		if again := n.mustLease(asks[i])[0]; again != had[i] {
+			t.Errorf("%s of %s: got %s, had %s", asks[i].Owner.Program, asks[i].Owner.Network, again, had[i])
+		}
 	}
-	if freed, err := newNode(t).book().GC(ctx, "net", nil); err != nil || freed != 0 {
-		t.Errorf("without a database: freed %d, %v", freed, err)
+}
+
+// The second plugin of one type in a list is refused, and changes nothing.
+func TestALeaseOfThePluginBeforeIsNotTakenOver(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	first := ask("a", subnet("10.0.0.0/24"))
+	first.Owner.Program = "ptp"
+	had := n.mustLease(first)[0]
+	for _, s := range []ipam.Subnet{subnet("10.0.0.0/24"), subnet("10.1.0.0/24")} {
+		second := ask("a", s)
+		second.Owner.Program = "ptp"
+		second.Earlier = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParsePrefix(had).Addr()}
+		for _, pool := range []string{second.Pool, "another"} {
+			second.Pool = pool
+			_, err := n.lease(second)
+			wantCode(t, err, cnierr.BadConfig, "ptp")
+		}
 	}
+	n.wantEntries("rail " + strings.TrimSuffix(had, "/24") + " leased a 0s")
 }
 
 func TestReleaseOfOneAddressLeavesTheOthers(t *testing.T) {

@@ -162,7 +162,7 @@ func (w world) comeBack(a ipam.Ask) {
 	if w.slot(had) >= 0 && !slices.Equal(had, back) {
 		w.t.Errorf("had %v, comes back to %v", had, back)
 	}
-	if err := w.book().Release(ctx, a.Owner.Attachment(), ipam.Netns{}); err != nil {
+	if err := w.book().Release(ctx, a.Owner.Key(), ipam.Netns{}); err != nil {
 		w.t.Error(err)
 	}
 	delete(w.has, pod)

@@ -27,7 +27,7 @@ func (a Allocator) CheckRecord(ctx context.Context, rec record.Record) error {
 	if rec.IPAM != conf.PoolType {
 		return nil
 	}
-	return pools{Book: a.Book}.check(ctx, rec)
+	return a.pools().check(ctx, rec)
 }
 
 // CheckRepeated is CheckRecord for an ADD that is repeated. It also says that the
@@ -42,7 +42,7 @@ func (a Allocator) CheckRepeated(ctx context.Context, req conf.Request, rec reco
 // CheckHeld says that an attachment holds no lease of our pools for its network. It
 // is CHECK of roce-ipam, which has no record.
 func (a Allocator) CheckHeld(ctx context.Context, req conf.Request, netns plan.NetnsID) error {
-	held, err := pools{Book: a.Book}.holds(ctx, req.Network, req.Attachment, netns)
+	held, err := a.pools().holds(ctx, req.Network, req.Attachment, netns)
 	if err != nil || held {
 		return err
 	}

@@ -31,6 +31,9 @@ import (
 type Allocator struct {
 	// Book has the leases of the node's pools.
 	Book *ipam.Book
+	// Program is the type of the plugin that leases from Book: conf.PluginType, or the
+	// plugin that calls roce-ipam. It has nothing to do with leases of other plugins.
+	Program string
 	// RefuseQuarantined refuses addresses in quarantine, for a program that cannot ask the wire.
 	RefuseQuarantined bool
 	// Plugins runs other IPAM plugins.
@@ -74,10 +77,12 @@ func (a Allocator) source(ipamType string) source {
 	case "":
 		return previous{}
 	case conf.PoolType:
-		return pools{a.Book, a.RefuseQuarantined}
+		return a.pools()
 	}
 	return a.Plugins
 }
+
+func (a Allocator) pools() pools { return pools{a.Book, a.Program, a.RefuseQuarantined} }
 
 // Installed returns an error if ipam.type names a plugin that is not installed.
 func (a Allocator) Installed(ipamType string) error { return a.Plugins.Installed(ipamType) }
@@ -158,7 +163,7 @@ func (c *Claim) Acquire(ctx context.Context) ([]plan.Rail, error) {
 // leased.
 func (c *Claim) record() record.Record {
 	return record.Record{
-		Attachment: c.req.Attachment, IPAM: c.req.IPAM.Type,
+		Network: c.req.Network, Attachment: c.req.Attachment, IPAM: c.req.IPAM.Type,
 		Netns: c.req.Netns, NetnsID: c.rails[0].Facts.Pod.Netns,
 	}
 }

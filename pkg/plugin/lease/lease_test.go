@@ -138,7 +138,7 @@ func TestADELWithoutRecordReleases(t *testing.T) {
 		n.acquire("pod-0", "")
 		n.acquire("pod-1", "")
 		d := n.del("pod-0")
-		rec := record.Record{Attachment: d.Attachment, Netns: d.Netns, IPAM: d.IPAM, Config: []byte(d.Raw)}
+		rec := record.Record{Network: d.Network, Attachment: d.Attachment, Netns: d.Netns, IPAM: d.IPAM, Config: []byte(d.Raw)}
 		if err := n.allocator().ReleaseUnrecorded(t.Context(), rec, d); err != nil {
 			t.Error(err)
 		}

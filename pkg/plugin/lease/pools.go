@@ -21,7 +21,13 @@ import (
 // pools leases from the node's own address pools. Its fields are the Allocator's.
 type pools struct {
 	Book              *ipam.Book
+	Program           string
 	RefuseQuarantined bool
+}
+
+// key returns the key under which the program holds the leases of an attachment.
+func (p pools) key(network string, at conf.Attachment) ipam.Key {
+	return ipam.Key{ContainerID: string(at.ContainerID), IfName: string(at.IfName), Network: network, Program: p.Program}
 }
 
 // LinkFirst implements source.
@@ -53,8 +59,7 @@ func (p pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, 
 
 // Release implements source.
 func (p pools) Release(ctx context.Context, rec record.Record) error {
-	at := rec.Attachment
-	return p.Book.Release(ctx, at, ipam.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino})
+	return p.Book.Release(ctx, p.key(rec.Network, rec.Attachment), ipam.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino})
 }
 
 // check says which addresses of a record are not leased to its attachment any more.
@@ -64,11 +69,11 @@ func (p pools) check(ctx context.Context, rec record.Record) error {
 	if err != nil {
 		return err
 	}
+	owner := p.key(rec.Network, rec.Attachment)
 	var errs []error
 	for _, a := range rec.Plan.Addresses() {
 		held := slices.ContainsFunc(entries, func(e ipam.Entry) bool {
-			return e.Addr == a.Prefix.Addr() && e.State == ledger.Leased &&
-				e.Owner.Attachment() == rec.Attachment
+			return e.Addr == a.Prefix.Addr() && e.State == ledger.Leased && e.Owner.Key() == owner
 		})
 		if !held {
 			errs = append(errs, cnierr.New(cnierr.Damaged, "check lease of", a.Prefix.Addr().String(),
@@ -79,28 +84,29 @@ func (p pools) check(ctx context.Context, rec record.Record) error {
 	return errors.Join(errs...)
 }
 
-// held returns the attachments that hold leases for a network.
+// held returns the attachments for which the program holds leases for a network.
 func (p pools) held(ctx context.Context, network string) ([]conf.Attachment, error) {
 	entries, err := p.Book.List(ctx, "")
 	var out []conf.Attachment
 	for _, e := range entries {
-		k := e.Owner.Attachment()
-		if e.State == ledger.Leased && e.Owner.Network == network && !slices.Contains(out, k) {
-			out = append(out, k)
+		at := e.Owner.Attachment()
+		if e.State == ledger.Leased && e.Owner.Key() == p.key(network, at) && !slices.Contains(out, at) {
+			out = append(out, at)
 		}
 	}
 	return out, err
 }
 
-// holds says whether an attachment holds leases for a network. After a rebuild of the
+// holds says whether the program holds leases of an attachment for a network. After a rebuild of the
 // database, it goes by the namespace of the attachment.
 func (p pools) holds(ctx context.Context, network string, at conf.Attachment, netns plan.NetnsID) (bool, error) {
 	entries, err := p.Book.List(ctx, "")
+	owner := p.key(network, at)
 	return slices.ContainsFunc(entries, func(e ipam.Entry) bool {
 		if e.State == ledger.SetAside {
-			return e.Owner.Netns.Ino == netns.Ino && e.Owner.IfName == string(at.IfName)
+			return ledger.Aside{Addr: e.Addr, Owner: e.Owner}.Of(owner, ipam.Netns{Dev: netns.Dev, Ino: netns.Ino})
 		}
-		return e.State == ledger.Leased && e.Owner.Attachment() == at && e.Owner.Network == network
+		return e.State == ledger.Leased && e.Owner.Key() == owner
 	}), err
 }
 
@@ -156,10 +162,17 @@ func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 		RefuseQuarantined: p.RefuseQuarantined,
 		Reserved:          rails[0].Facts.HostAddrs,
 		Owner: ipam.Owner{
-			ContainerID: string(req.ContainerID), IfName: string(req.IfName), Network: req.Network,
+			ContainerID: string(req.ContainerID), IfName: string(req.IfName), Network: req.Network, Program: p.Program,
 			PodNamespace: req.Pod.Namespace, PodName: req.Pod.Name, PodUID: req.Pod.UID,
 			Netns: ipam.Netns{Path: req.Netns, Dev: rails[0].Facts.Pod.Netns.Dev, Ino: rails[0].Facts.Pod.Netns.Ino},
 		},
+	}
+	if req.Before != nil {
+		for _, ip := range req.Before.IPs {
+			if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+				ask.Earlier = append(ask.Earlier, a.Unmap())
+			}
+		}
 	}
 	for _, r := range rails {
 		var seen [2]int // IPv4, IPv6

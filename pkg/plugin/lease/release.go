@@ -41,22 +41,22 @@ func (a Allocator) ReleaseUnrecorded(ctx context.Context, rec record.Record, d c
 	return errors.Join(a.ReleaseUnfinished(ctx, rec), a.forget(d))
 }
 
-// Held returns the attachments that hold leases of our pools for a network. It
-// returns none if the network does not lease from them.
+// Held returns the attachments for which the program holds leases of our pools for a
+// network. It returns none if the network does not lease from them.
 func (a Allocator) Held(ctx context.Context, gc conf.GC) ([]conf.Attachment, error) {
 	if gc.IPAM != conf.PoolType {
 		return nil, nil
 	}
-	return pools{Book: a.Book}.held(ctx, gc.Network)
+	return a.pools().held(ctx, gc.Network)
 }
 
-// ReleaseHeld releases what an attachment without record holds, if the network of a
+// ReleaseHeld releases what the program holds of an attachment without record, if the network of a
 // GC leases from our pools.
 func (a Allocator) ReleaseHeld(ctx context.Context, gc conf.GC, at conf.Attachment) error {
 	if gc.IPAM != conf.PoolType {
 		return nil
 	}
-	return pools{Book: a.Book}.Release(ctx, record.Record{Attachment: at})
+	return a.pools().Release(ctx, record.Record{Network: gc.Network, Attachment: at})
 }
 
 // GC forwards a GC to the IPAM plugin of the network, if it has one.

@@ -90,7 +90,7 @@ func (n *node) records() record.Store { return record.Store{Dir: n.dir, BootID: 
 // environment of a call.
 func (n *node) allocator() lease.Allocator {
 	return lease.Allocator{
-		Book: n.book(), Agent: n.files(), NodeName: "gpu-01",
+		Book: n.book(), Program: conf.PluginType, Agent: n.files(), NodeName: "gpu-01",
 		ReadFile: func(string) ([]byte, error) { return []byte(table), nil },
 		Plugins: delegate.Plugins{
 			Path: []string{n.plugins}, Environ: []string{"PATH=" + os.Getenv("PATH")}, Stderr: n.t.Output(),

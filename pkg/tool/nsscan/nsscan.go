@@ -13,6 +13,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -34,6 +35,7 @@ type Namespace struct {
 type Addr struct {
 	IfName string
 	Addr   netip.Addr
+	Marked bool // roce made the interface, as its alias says
 }
 
 // Result is the network namespaces of a node.
@@ -124,14 +126,14 @@ func addresses(ctx context.Context) ([]Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := map[int32]string{}
+	of := map[int32]rtnl.Link{}
 	for _, l := range links {
-		names[l.Index] = l.Name
+		of[l.Index] = l
 	}
 	addrs, err := c.Addresses(ctx, 0)
 	out := make([]Addr, 0, len(addrs))
 	for _, a := range addrs {
-		out = append(out, Addr{names[a.Index], a.Prefix.Addr()})
+		out = append(out, Addr{of[a.Index].Name, a.Prefix.Addr(), strings.HasPrefix(of[a.Index].Alias, plan.MarkPrefix)})
 	}
 	return out, err
 }

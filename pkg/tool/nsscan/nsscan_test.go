@@ -38,6 +38,7 @@ func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
 	mounted, other := node.PodAt(path), node.Pod()
 	for _, pod := range []*kerneltest.Netns{mounted, other} {
 		pod.IP("link add eth0 type veth peer name eth1")
+		pod.IP("link set dev eth1 alias roce:c1/eth1")
 		pod.IP("addr add 192.0.2.7/24 dev eth0")
 		pod.IP("addr add 2001:db8::7/64 dev eth1 nodad")
 	}
@@ -55,7 +56,7 @@ func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
 	})
 
 	got := take(t)
-	want := []nsscan.Addr{{IfName: "eth0", Addr: netip.MustParseAddr("192.0.2.7")}, {IfName: "eth1", Addr: netip.MustParseAddr("2001:db8::7")}}
+	want := []nsscan.Addr{{IfName: "eth0", Addr: netip.MustParseAddr("192.0.2.7")}, {IfName: "eth1", Addr: netip.MustParseAddr("2001:db8::7"), Marked: true}}
 	process := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "ns/net")
 	for _, p := range []string{path, process} {
 		for _, a := range want {

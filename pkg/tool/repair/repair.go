@@ -118,9 +118,9 @@ func (r Rebuilt) fill(l *ledger.Ledger) error {
 	return nil
 }
 
-// recorded returns the leases of our pools that records have. It skips a record that
-// cannot be read, or that is too old to name the pool: its addresses are found in the
-// namespace.
+// recorded returns the leases of our pools that records have. Only roce has records. It
+// skips a record that cannot be read, or that is too old to name the pool: its addresses
+// are found in the namespace.
 func (n Node) recorded() ([]ledger.Holding, error) {
 	busy, err := n.Records.Busy()
 	if err != nil {
@@ -142,22 +142,22 @@ func (n Node) recorded() ([]ledger.Holding, error) {
 		case err != nil:
 			return nil, err
 		case rec.IPAM == conf.PoolType && rec.Pool != "" && rec.BootID == n.Records.BootID:
-			out = append(out, n.holding(rec))
+			out = append(out, holding(rec))
 		}
 	}
 	return out, nil
 }
 
-// holding returns the leases of a record, which may be of a version before.
-func (n Node) holding(rec record.Record) ledger.Holding {
+// holding returns the leases of a record.
+func holding(rec record.Record) ledger.Holding {
 	h := ledger.Holding{Owner: ledger.Owner{
-		ContainerID: string(rec.ContainerID), IfName: string(rec.IfName), Network: rec.Network,
+		ContainerID: string(rec.ContainerID), IfName: string(rec.IfName), Network: rec.Network, Program: conf.PluginType,
 		PodNamespace: rec.Pod.Namespace, PodName: rec.Pod.Name, PodUID: rec.Pod.UID,
 		Netns: ledger.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino},
 	}}
 	for _, a := range rec.Plan.Addresses() {
 		h.Places = append(h.Places, ledger.Place{
-			Spot: ledger.Spot{Pool: n.Leases.Current(rec.Pool), Addr: a.Prefix.Addr()}, Since: rec.Saved, Early: a.Early,
+			Spot: ledger.Spot{Pool: rec.Pool, Addr: a.Prefix.Addr()}, Since: rec.Saved, Early: a.Early,
 		})
 	}
 	return h
@@ -211,6 +211,9 @@ func unexplained(leased []ledger.Holding, there []nsscan.Namespace) []ledger.Asi
 				continue
 			}
 			o := ledger.Owner{IfName: a.IfName, Netns: ledger.Netns{Path: n.Path, Dev: n.ID.Dev, Ino: n.ID.Ino}}
+			if a.Marked {
+				o.Program = conf.PluginType
+			}
 			if was, ok := found[a.Addr]; ok && was.Netns != o.Netns {
 				o = ledger.Owner{} // several namespaces: when one of them goes, the address is not free
 			}

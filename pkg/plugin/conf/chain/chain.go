@@ -38,29 +38,30 @@ type Prev struct {
 // Read returns the interface with a name, which an ADD is to adopt. It returns nil when
 // roce makes its own interface, because there is a master, or rails, or no result of an
 // earlier plugin. It notes faults of top.
-func Read(top, runtime *strict.Object, ifName string) *Prev {
+// before is what Before returns for top.
+func Read(top *strict.Object, before *current.Result, runtime *strict.Object, ifName string) *Prev {
 	master, v := top.At("master"), top.At("prevResult")
 	makes := master.Present() && master.Raw() != `""` || top.At("rails").Present()
 	if makes || !v.Present() {
 		return nil
 	}
 	ofMaker(top)
-	res := result(top)
-	if res == nil {
+	if before == nil {
 		return nil
 	}
-	i := slices.IndexFunc(res.Interfaces, func(l *current.Interface) bool {
+	i := slices.IndexFunc(before.Interfaces, func(l *current.Interface) bool {
 		return l != nil && l.Name == ifName && l.Sandbox != ""
 	})
 	if i < 0 {
 		v.Bad("put roce behind the plugin that makes the pod's interface, or set master to have roce make one",
 			"it lists no interface %q of the pod", ifName)
 	}
-	return &Prev{Result: res, Interface: i, Device: deviceID(top.At("deviceID"), runtime.At("deviceID"))}
+	return &Prev{Result: before, Interface: i, Device: deviceID(top.At("deviceID"), runtime.At("deviceID"))}
 }
 
-// result returns the result in prevResult. It returns nil if there is none, or a fault.
-func result(top *strict.Object) *current.Result {
+// Before returns the result of the plugins before in the list. It returns nil if there
+// is none, or a fault.
+func Before(top *strict.Object) *current.Result {
 	v := top.At("prevResult")
 	if !v.Present() {
 		return nil
@@ -78,7 +79,7 @@ func result(top *strict.Object) *current.Result {
 // It notes a fault of prevResult.
 func MACs(top *strict.Object) map[string]string {
 	out := map[string]string{}
-	res := result(top)
+	res := Before(top)
 	if res == nil {
 		return out
 	}

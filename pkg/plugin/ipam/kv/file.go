@@ -65,9 +65,6 @@ func (tx *Tx) Table(name string) (*Table, error) {
 	return t, nil
 }
 
-// Writable says whether the transaction may change anything.
-func (tx *Tx) Writable() bool { return tx.tx.Writable() }
-
 // Check returns what bbolt finds wrong with the pages of the file, as ErrDamaged. Call
 // it only after all tables have been read: bbolt checks in a goroutine of its own, and
 // there a fault on memory behind the end of the file ends the process.

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/netip"
 
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
@@ -14,9 +15,17 @@ import (
 // record explains. Its pool is not known, so no pool may lease it.
 type Aside struct {
 	Addr netip.Addr
-	// Owner has only the namespace and the interface. A zero Netns means that several
-	// namespaces had the address.
+	// Owner has only the namespace and the interface, and conf.PluginType as its program
+	// if roce made the interface. A zero Netns means that several namespaces had the
+	// address.
 	Owner Owner
+}
+
+// Of says whether the address may be an owner's in a namespace: it was on the owner's
+// interface, and only one plugin can have made that.
+func (a Aside) Of(k Key, netns Netns) bool {
+	return netns.Ino != 0 && a.Owner.Netns.Ino == netns.Ino && a.Owner.IfName == k.IfName &&
+		(a.Owner.Program == conf.PluginType) == (k.Program == conf.PluginType)
 }
 
 const asidePrefix = "aside"

@@ -4,11 +4,7 @@
 package ledger
 
 import (
-	"compress/gzip"
 	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -37,7 +33,7 @@ func TestAnAddressIsSetAsideUntilItIsDropped(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	want := []Aside{
-		{addr(1), Owner{IfName: "net1", Netns: Netns{"/run/netns/x", 4, 7}}},
+		{addr(1), Owner{IfName: "net1", Program: "roce", Netns: Netns{"/run/netns/x", 4, 7}}},
 		{addr(2), Owner{}},
 	}
 	err := s.Update(t.Context(), func(l *Ledger) error { return errors.Join(l.SetAside(want[1]), l.SetAside(want[0])) })
@@ -61,71 +57,5 @@ func TestAnAddressIsSetAsideUntilItIsDropped(t *testing.T) {
 	}
 	if why := damage(t, s); why != nil {
 		t.Errorf("it counts as damage: %v", why)
-	}
-}
-
-// The previous version wrote testdata/past.db.gz. It had three leases: one is still
-// held, one address is in quarantine, and one is at conflict. A rebuild has left
-// 10.0.0.9 and 10.0.0.10 in the pool "*"; the second of them is in quarantine.
-func TestADatabaseOfTheVersionBeforeIsRead(t *testing.T) {
-	t.Parallel()
-	s, _ := store(t)
-	unpack(t, s, "past.db.gz")
-	type seen struct {
-		Held        []Place
-		Quarantined []State
-		Aside       []Aside
-	}
-	var got seen
-	err := s.Update(t.Context(), func(l *Ledger) error {
-		for h, err := range l.Holdings() {
-			if err != nil {
-				return err
-			}
-			got.Held = append(got.Held, h.Places...)
-		}
-		for r, err := range l.AllQuarantined() {
-			if err != nil {
-				return err
-			}
-			got.Quarantined = append(got.Quarantined, r.State)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got.Aside = asides(t, s)
-	want := seen{
-		Held:        []Place{{Spot: Spot{"a", addr(1)}, Since: s.Now()}},
-		Quarantined: []State{Released, Conflicted},
-		Aside:       []Aside{{addr(9), Owner{IfName: "net1", Netns: Netns{"/run/netns/x", 4, 77}}}},
-	}
-	if diff := gocmp.Diff(want, got, addrs); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if why := damage(t, s); why != nil {
-		t.Errorf("it counts as damaged: %v", why)
-	}
-}
-
-// unpack gives a store a database of testdata.
-func unpack(t *testing.T, s Store, name string) {
-	t.Helper()
-	packed, err := os.Open(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer packed.Close()
-	file, err := gzip.NewReader(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.WriteFile(s.db(), b, 0o600), os.WriteFile(s.lock(), []byte(boot1), 0o600)); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
@@ -22,6 +21,13 @@ import (
 func appendString(b []byte, s string) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(len(s)))
 	return append(b, s...)
+}
+
+func appendStrings(b []byte, all ...string) []byte {
+	for _, s := range all {
+		b = appendString(b, s)
+	}
+	return b
 }
 
 func appendAddr(b []byte, a netip.Addr) []byte {
@@ -92,14 +98,11 @@ func appendOwner(b []byte, o Owner) []byte {
 	b = appendString(b, o.Netns.Path)
 	b = binary.BigEndian.AppendUint64(b, o.Netns.Dev)
 	b = binary.BigEndian.AppendUint64(b, o.Netns.Ino)
-	for _, s := range o.names() {
-		b = appendString(b, s)
-	}
-	return b
+	return appendStrings(b, o.names()...)
 }
 
 func (o Owner) names() []string {
-	return []string{o.ContainerID, o.IfName, o.Network, o.PodNamespace, o.PodName, o.PodUID}
+	return []string{o.ContainerID, o.IfName, o.Network, o.Program, o.PodNamespace, o.PodName, o.PodUID}
 }
 
 // encodable returns an error for a text that is longer than its length can say: what
@@ -117,14 +120,10 @@ func (r *reader) netns() Netns { return Netns{r.string(), r.uint64(), r.uint64()
 
 func (r *reader) owner() Owner {
 	o := Owner{Netns: r.netns()}
-	for _, s := range []*string{&o.ContainerID, &o.IfName, &o.Network, &o.PodNamespace, &o.PodName, &o.PodUID} {
+	for _, s := range []*string{&o.ContainerID, &o.IfName, &o.Network, &o.Program, &o.PodNamespace, &o.PodName, &o.PodUID} {
 		*s = r.string()
 	}
 	return o
-}
-
-func appendAttachment(b []byte, at conf.Attachment) []byte {
-	return appendString(appendString(b, string(at.ContainerID)), string(at.IfName))
 }
 
 // netnsOf reads only the namespace of a holding. It is the first field for that

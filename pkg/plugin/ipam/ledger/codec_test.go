@@ -11,7 +11,6 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
@@ -89,14 +88,15 @@ func TestKeysAreInjectiveAndSort(t *testing.T) {
 			seen[string(k)], last = true, k
 		}
 	}
-	attachments := map[string]conf.Attachment{}
-	for _, id := range pools {
-		for _, name := range pools {
-			at := conf.Attachment{ContainerID: conf.ContainerID(id), IfName: conf.LinkName(name)}
-			if other, ok := attachments[string(holdKey(at))]; ok {
-				t.Errorf("%q and %q share a key", at, other)
+	keys := map[string]Key{}
+	for _, a := range pools {
+		for _, b := range pools {
+			for _, k := range []Key{{a, b, "", ""}, {"", a, b, "net"}, {"", "c", a, b}} {
+				if other, ok := keys[string(holdKey(k))]; ok {
+					t.Errorf("%q and %q share a key", k, other)
+				}
+				keys[string(holdKey(k))] = k
 			}
-			attachments[string(holdKey(at))] = at
 		}
 	}
 }

@@ -14,11 +14,12 @@ package ledger
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
@@ -26,7 +27,7 @@ import (
 // leased, to quarantine ("at rest"), and back to free. Each step keeps these
 // laws:
 //
-//   - hold has what each attachment has leased;
+//   - hold has what each owner has leased;
 //   - rest has the addresses of each pool that are at rest, in the order in
 //     which they were released;
 //   - last has the addresses at rest by pool and identity of the last owner. It
@@ -38,14 +39,12 @@ import (
 type Ledger struct {
 	Now time.Duration
 
-	former                      bool // the tables are of formerVersion
 	tx                          *kv.Tx
 	meta, hold, rest, last, run *kv.Table
 }
 
-// version is the version of the tables. A database of formerVersion is converted before
-// it is used. Another version is not read.
-const version, formerVersion = 2, 1
+// version is the version of the tables. A database of another version is not read.
+const version = 3
 
 func tableNames() []string { return []string{"meta", "hold", "rest", "last", "run"} }
 
@@ -57,22 +56,26 @@ func found(tables []*kv.Table, bootID string) error {
 	return tables[0].Put([]byte("boot"), []byte(bootID))
 }
 
-// open returns ErrNone for a database of another boot.
+// errNewer says that a later version of the programs has written the database. It is not
+// damaged.
+var errNewer = errors.New("a newer version of roce-cni wrote it")
+
+// open returns ErrNone for a database of another boot, and errNewer for one of a later
+// version.
 func open(tx *kv.Tx, bootID string, now time.Duration) (*Ledger, error) {
 	l := &Ledger{Now: now, tx: tx}
-	for i, t := range []**kv.Table{&l.meta, &l.hold, &l.rest, &l.last, &l.run} {
-		var err error
-		if *t, err = tx.Table(tableNames()[i]); err != nil {
-			return nil, err
-		}
-	}
-	v, err := l.meta.Get([]byte("version"))
-	if err != nil {
+	var err error
+	if l.meta, err = tx.Table(tableNames()[0]); err != nil {
 		return nil, err
 	}
-	l.former = bytes.Equal(v, []byte{formerVersion})
-	if !l.former && !bytes.Equal(v, []byte{version}) {
-		return nil, kv.Damagef("the version is %x, this program reads %d", v, version)
+	// A later version may have other tables.
+	if err := l.checkVersion(); err != nil {
+		return nil, err
+	}
+	for i, t := range []**kv.Table{&l.hold, &l.rest, &l.last, &l.run} {
+		if *t, err = tx.Table(tableNames()[1+i]); err != nil {
+			return nil, err
+		}
 	}
 	boot, err := l.meta.Get([]byte("boot"))
 	if err != nil {
@@ -84,10 +87,23 @@ func open(tx *kv.Tx, bootID string, now time.Duration) (*Ledger, error) {
 	return l, nil
 }
 
-// holdKey hashes the attachment: keys stay short (one tree level less) and are spread
+func (l *Ledger) checkVersion() error {
+	v, err := l.meta.Get([]byte("version"))
+	switch {
+	case err != nil:
+		return err
+	case len(v) == 1 && v[0] > version:
+		return fmt.Errorf("%w: format %d, and this one reads %d", errNewer, v[0], version)
+	case !bytes.Equal(v, []byte{version}):
+		return kv.Damagef("the version is %x, this program reads %d", v, version)
+	}
+	return nil
+}
+
+// holdKey hashes the key of an owner: keys stay short (one tree level less) and are spread
 // evenly over pages.
-func holdKey(at conf.Attachment) []byte {
-	sum := sha256.Sum256(appendAttachment(nil, at))
+func holdKey(k Key) []byte {
+	sum := sha256.Sum256(appendStrings(nil, k.ContainerID, k.IfName, k.Network, k.Program))
 	return sum[:16]
 }
 
@@ -99,15 +115,15 @@ func lastKey(pool string, id [sha256.Size]byte) []byte {
 	return append(appendString(nil, pool), id[:16]...)
 }
 
-// Holding returns what an attachment has leased, and whether there is anything.
-func (l *Ledger) Holding(at conf.Attachment) (Holding, bool, error) {
-	v, err := l.hold.Get(holdKey(at))
+// Holding returns what an owner has leased, and whether there is anything.
+func (l *Ledger) Holding(k Key) (Holding, bool, error) {
+	v, err := l.hold.Get(holdKey(k))
 	if err != nil || v == nil {
 		return Holding{}, false, err
 	}
-	h, err := decodeHolding(kv.Item{Key: holdKey(at), Value: v})
-	if err == nil && h.Owner.Attachment() != at {
-		err = kv.Damagef("the holding of %v stands under the key of %v", h.Owner.Attachment(), at)
+	h, err := decodeHolding(kv.Item{Key: holdKey(k), Value: v})
+	if err == nil && h.Owner.Key() != k {
+		err = kv.Damagef("the holding of %v stands under the key of %v", h.Owner.Key(), k)
 	}
 	return h, true, err
 }
@@ -141,20 +157,20 @@ func (l *Ledger) wake(o Owner, r Quarantined, early bool) error {
 }
 
 func (l *Ledger) add(o Owner, p Place) error {
-	h, _, err := l.Holding(o.Attachment())
+	h, _, err := l.Holding(o.Key())
 	if err != nil {
 		return err
 	}
 	return l.Save(Holding{o, append(h.Places, p)})
 }
 
-// Save writes a holding after a change of its owner. The attachment must be the
+// Save writes a holding after a change of its owner. The owner's key must be the
 // same. It returns BadConfig for names that are too long for the database.
 func (l *Ledger) Save(h Holding) error {
 	if err := h.Owner.encodable(); err != nil {
 		return err
 	}
-	key := holdKey(h.Owner.Attachment())
+	key := holdKey(h.Owner.Key())
 	if len(h.Places) == 0 {
 		return l.hold.Del(key)
 	}
@@ -287,11 +303,11 @@ type Neighbour struct {
 func (n Neighbour) Holding() (Holding, error) { return decodeHolding(n.item) }
 
 // Neighbours yields all holdings. It begins after the position that an
-// attachment has, or would have, among them. This position is random. So calls
+// owner has, or would have, among them. This position is random. So calls
 // that look at the first few holdings in each transaction see all holdings over
-// time. They read no more pages than the attachment itself needs.
-func (l *Ledger) Neighbours(at conf.Attachment) iter.Seq2[Neighbour, error] {
-	start := append(holdKey(at), 0)
+// time. They read no more pages than the owner itself needs.
+func (l *Ledger) Neighbours(k Key) iter.Seq2[Neighbour, error] {
+	start := append(holdKey(k), 0)
 	return decoded(l.hold.Ring(kv.Span{}, start), func(it kv.Item) (Neighbour, error) {
 		n, err := netnsOf(it)
 		return Neighbour{n, it}, err

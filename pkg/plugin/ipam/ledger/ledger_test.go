@@ -18,7 +18,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
@@ -39,7 +38,7 @@ func store(t testing.TB) (Store, *clock) {
 
 func owner(n int) Owner {
 	return Owner{
-		ContainerID: fmt.Sprintf("c%d", n), IfName: "net1", Network: "rail",
+		ContainerID: fmt.Sprintf("c%d", n), IfName: "net1", Network: "rail", Program: [...]string{"roce", "macvlan"}[n%2],
 		PodNamespace: "default", PodName: fmt.Sprintf("pod-%d", n%7), PodUID: fmt.Sprint("uid-", n),
 		Netns: Netns{fmt.Sprint("/run/netns/", n), 4, uint64(n)},
 	}
@@ -49,18 +48,18 @@ func addr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8)
 
 // naive is what a ledger should hold, kept in the simplest way.
 type naive struct {
-	held map[conf.Attachment]Holding
+	held map[Key]Holding
 	rest []Quarantined // in the order in which they became free
 }
 
 // content reads all tables.
 func content(l *Ledger) (n naive, runs map[string][]netrange.Range, err error) {
-	n.held, runs = map[conf.Attachment]Holding{}, map[string][]netrange.Range{}
+	n.held, runs = map[Key]Holding{}, map[string][]netrange.Range{}
 	for h, err := range l.Holdings() {
 		if err != nil {
 			return n, nil, err
 		}
-		n.held[h.Owner.Attachment()] = h
+		n.held[h.Owner.Key()] = h
 	}
 	for r, err := range l.AllQuarantined() {
 		if err != nil {
@@ -120,7 +119,7 @@ func TestStepsKeepTheLaws(t *testing.T) {
 	t.Parallel()
 	s, c := store(t)
 	r := rand.New(rand.NewPCG(7, 8))
-	want := naive{held: map[conf.Attachment]Holding{}}
+	want := naive{held: map[Key]Holding{}}
 	for round := range 90 {
 		next, fail := want.clone(), r.IntN(6) == 0
 		err := s.Update(t.Context(), func(l *Ledger) error {
@@ -154,7 +153,7 @@ var errStop = errors.New("stop")
 func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
 	pool := []string{"a", "b", "a\x00b"}[r.IntN(3)]
 	o := owner(r.IntN(20))
-	at := o.Attachment()
+	at := o.Key()
 	switch r.IntN(5) {
 	case 0, 1: // give a free address, of either family
 		spot := Spot{pool, addr(r.IntN(80))}
@@ -191,7 +190,7 @@ func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
 }
 
 // retireSome retires some of what an attachment holds.
-func retireSome(r *rand.Rand, l *Ledger, n *naive, at conf.Attachment) error {
+func retireSome(r *rand.Rand, l *Ledger, n *naive, at Key) error {
 	h, ok := n.held[at]
 	if !ok {
 		return nil
@@ -288,13 +287,13 @@ func TestStepsRefuseWhatTheLawsForbid(t *testing.T) {
 			t.Errorf("%s: got %v, want ErrDamaged", name, err)
 		}
 	}
-	checkLedger(t, s, naive{held: map[conf.Attachment]Holding{
-		owner(1).Attachment(): {owner(1), []Place{{spot, c.now, false}}},
+	checkLedger(t, s, naive{held: map[Key]Holding{
+		owner(1).Key(): {owner(1), []Place{{spot, c.now, false}}},
 	}})
 }
 
 func retireTwice(l *Ledger) error {
-	h, _, err := l.Holding(owner(1).Attachment())
+	h, _, err := l.Holding(owner(1).Key())
 	if err != nil {
 		return err
 	}
@@ -327,7 +326,7 @@ func TestNeighboursAreAllHoldingsFromAnyPlace(t *testing.T) {
 	for from := range 400 {
 		err := s.View(t.Context(), func(l *Ledger) error {
 			seen := map[Netns]bool{}
-			for nb, err := range l.Neighbours(owner(from).Attachment()) {
+			for nb, err := range l.Neighbours(owner(from).Key()) {
 				if err != nil {
 					return err
 				}

@@ -19,16 +19,24 @@ type Netns struct {
 	Dev, Ino uint64
 }
 
-// Owner is the attachment that asks for an address, with its pod. The pod's
-// fields are empty outside of Kubernetes.
+// Owner is the plugin that asks for an address for an attachment, with the attachment's
+// pod. The pod's fields are empty outside of Kubernetes.
 type Owner struct {
 	ContainerID, IfName           string
 	Network                       string // the network configuration's name
+	Program                       string // the type of the plugin in the network's list
 	PodNamespace, PodName, PodUID string
 	Netns                         Netns
 }
 
-// Attachment returns the key under which an owner holds its leases.
+// Key is what an owner is known by. One attachment can have several owners, because
+// each plugin of the network's list leases for itself.
+type Key struct{ ContainerID, IfName, Network, Program string }
+
+// Key returns the key under which the owner holds its leases.
+func (o Owner) Key() Key { return Key{o.ContainerID, o.IfName, o.Network, o.Program} }
+
+// Attachment returns the attachment that the owner leases for.
 func (o Owner) Attachment() conf.Attachment {
 	return conf.Attachment{ContainerID: conf.ContainerID(o.ContainerID), IfName: conf.LinkName(o.IfName)}
 }
@@ -48,12 +56,13 @@ func (o Owner) String() string {
 }
 
 // Identity stays the same when a pod is created again under its name. Outside
-// of Kubernetes it is the attachment.
+// of Kubernetes it is the attachment. The plugins of a list share it: a pod gets its
+// addresses back, whichever of them asks first.
 func (o Owner) Identity() [sha256.Size]byte {
 	if o.PodName == "" {
-		return sha256.Sum256(appendAttachment([]byte("container"), o.Attachment()))
+		return sha256.Sum256(appendStrings([]byte("container"), o.ContainerID, o.IfName))
 	}
-	return sha256.Sum256(appendString(appendString(appendString([]byte("pod"), o.PodNamespace), o.PodName), o.IfName))
+	return sha256.Sum256(appendStrings([]byte("pod"), o.PodNamespace, o.PodName, o.IfName))
 }
 
 // State is the state of a used address.
@@ -95,7 +104,7 @@ type Place struct {
 	Early bool // leased before its quarantine was over
 }
 
-// Holding is what an attachment has leased, in all pools. It is never empty.
+// Holding is what an owner has leased, in all pools. It is never empty.
 type Holding struct {
 	Owner  Owner
 	Places []Place

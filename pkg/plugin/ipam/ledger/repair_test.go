@@ -30,7 +30,7 @@ func damage(t *testing.T, s Store) (why error) {
 func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*Ledger) error{
-		"a version of the future":     func(l *Ledger) error { return l.meta.Put([]byte("version"), []byte{version + 1}) },
+		"an older version":            func(l *Ledger) error { return l.meta.Put([]byte("version"), []byte{version - 1}) },
 		"a lease that no run has":     func(l *Ledger) error { return l.takeFromRun(Spot{"a", addr(1)}) },
 		"a run without lease":         func(l *Ledger) error { return l.addToRun(Spot{"a", addr(9)}) },
 		"a lease of two":              func(l *Ledger) error { return l.Save(Holding{owner(7), []Place{{Spot: Spot{"a", addr(1)}}}}) },
@@ -48,7 +48,7 @@ func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 			give(t, s, 1)
 			give(t, s, 2)
 			err := s.Update(t.Context(), func(l *Ledger) error {
-				h, _, err := l.Holding(owner(2).Attachment())
+				h, _, err := l.Holding(owner(2).Key())
 				if err == nil {
 					_, err = l.Retire(h, func(Place) State { return Released })
 				}

@@ -88,20 +88,6 @@ func (s Store) Existing(ctx context.Context, fn func(*Ledger) error) error {
 // View runs fn on the database. fn must change nothing. View makes and changes
 // no file. Without a database of this boot it returns ErrNone.
 func (s Store) View(ctx context.Context, fn func(*Ledger) error) error {
-	err := s.read(ctx, func(l *Ledger) error {
-		if l.former {
-			return errFormer
-		}
-		return fn(l)
-	})
-	if errors.Is(err, errFormer) {
-		return s.Try(ctx, fn)
-	}
-	return err
-}
-
-// read runs fn on the database, which may be of the version before.
-func (s Store) read(ctx context.Context, fn func(*Ledger) error) error {
 	return s.ifAny(ctx, os.O_RDONLY, unix.LOCK_SH, func() error { return s.transact(os.O_RDONLY, kv.Read, fn) })
 }
 
@@ -239,9 +225,6 @@ func (s Store) transact(flags int, m kv.Mode, fn func(*Ledger) error) error {
 func (s Store) bind(fn func(*Ledger) error) func(*kv.Tx) error {
 	return func(tx *kv.Tx) error {
 		l, err := open(tx, s.BootID, s.Now())
-		if err == nil && tx.Writable() {
-			err = l.convert(s.Current)
-		}
 		if err != nil {
 			return err
 		}
@@ -295,7 +278,7 @@ func (s Store) private(ctx context.Context) (*os.File, error) {
 	}
 	other := os.NewFile(uintptr(dup), s.db())
 	defer other.Close()
-	err = s.read(ctx, func(l *Ledger) error { return l.tx.Copy(other) })
+	err = s.View(ctx, func(l *Ledger) error { return l.tx.Copy(other) })
 	if errors.Is(err, ErrNone) {
 		err = s.blank(other)
 	}
@@ -316,6 +299,8 @@ func (s Store) classify(err error) error {
 	case errors.Is(err, kv.ErrDamaged):
 		return cnierr.New(cnierr.Unreadable, "read lease database", s.db(),
 			"run rocectl --state-dir "+shell.Word(s.Dir)+" repair on the node: it shows what it would rebuild, and does it with --yes", "%w", err)
+	case errors.Is(err, errNewer):
+		return cnierr.New(cnierr.Unreadable, "read lease database", s.db(), "install the version of roce-cni that wrote it, or newer", "%w", err)
 	case errors.Is(err, kv.ErrBusy):
 		return cnierr.New(cnierr.TryAgain, "lock leases", s.db(), "close the program that has the lease database open", "%w", err)
 	case errors.As(err, &path):

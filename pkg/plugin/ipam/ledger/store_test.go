@@ -222,15 +222,27 @@ func TestWhatAKilledCreationLeavesIsOvercome(t *testing.T) {
 	}
 }
 
-func TestAVersionFromTheFutureIsNotRead(t *testing.T) {
+// Nothing is wrong with such a database: the programs are too old.
+func TestADatabaseOfANewerVersionIsNewerAndNotDamaged(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	err := s.Update(t.Context(), func(l *Ledger) error { return l.meta.Put([]byte("version"), []byte{version + 1}) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holdings(t, s.Update); cnierr.CodeOf(err) != cnierr.Unreadable {
-		t.Errorf("got %v, want code %d", err, cnierr.Unreadable)
+	rebuild := func(ctx context.Context, _ func(*Ledger) error) error {
+		return s.Rebuild(ctx, func(why error) (func(*Ledger) error, error) {
+			t.Errorf("it counts as damaged: %v", why)
+			return nil, nil
+		})
+	}
+	for name, use := range map[string]func(context.Context, func(*Ledger) error) error{
+		"Update": s.Update, "Existing": s.Existing, "View": s.View, "Try": s.Try, "Rebuild": rebuild,
+	} {
+		err := use(t.Context(), func(*Ledger) error { return nil })
+		if e := cnierr.CNI("roce", err); e.Code != uint(cnierr.Unreadable) || !strings.Contains(e.Msg, "newer") || !strings.Contains(e.Details, "install the version") {
+			t.Errorf("%s: got %+v", name, e)
+		}
 	}
 }
 
@@ -339,7 +351,7 @@ func TestAFullFileSystemChangesNothing(t *testing.T) {
 		t.Errorf("got %d holdings, %v; want %d", n, err, leased)
 	}
 	err := s.Existing(t.Context(), func(l *Ledger) error {
-		h, _, err := l.Holding(owner(0).Attachment())
+		h, _, err := l.Holding(owner(0).Key())
 		if err == nil {
 			_, err = l.Retire(h, func(Place) State { return Released })
 		}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package cni
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
+)
+
+// pooled returns the configuration of one of upstream's plugins on rail 0, which leases
+// from roce-ipam, without quarantine.
+func (w *world) pooled(plugin string, subnets ...any) map[string]any {
+	c := map[string]any{
+		"type": plugin, "stateDir": w.state,
+		"ipam": map[string]any{"type": "roce-ipam", "quarantine": "0s", "subnets": subnets},
+	}
+	switch plugin {
+	case "macvlan":
+		c["master"], c["mode"] = "rail0", "bridge"
+	case "bridge":
+		c["bridge"] = "br0"
+	}
+	return c
+}
+
+// secondRail returns the attachment of a pod by a list of such a plugin and of roce,
+// which makes the interface rdma0 on rail 1 with addresses of its own. Both lease from
+// the pool that has the name of the network.
+func (w *world) secondRail(t testing.TB, p *pod, plugin string, subnet map[string]any) attachment {
+	t.Helper()
+	c := w.rail(1).With("name", "both").With("master", nil).Unasked()
+	c = c.With("rails", []any{map[string]any{"master": "rail1", "ifName": "rdma0"}})
+	c = c.With("ipam.subnets", []any{subnet}).With("ipam.quarantine", "0s")
+	a := w.attach(c, p, "net1")
+	a.path = append(a.path, upstream(t))
+	a.before = []any{w.pooled(plugin, cnitest.Subnet4(0))}
+	return a
+}
+
+// addresses returns the IPv4 addresses of an interface in the pod.
+func (p *pod) addresses(t testing.TB, ifName string) []netip.Addr {
+	t.Helper()
+	out, err := p.Run("ip", "-4", "-oneline", "addr", "show", "dev", ifName)
+	if err != nil {
+		return nil // there is no such interface
+	}
+	var addrs []netip.Addr
+	for line := range strings.Lines(out) {
+		addrs = append(addrs, netip.MustParsePrefix(strings.Fields(line)[3]).Addr())
+	}
+	return addrs
+}
+
+// one returns the address of an interface that has one.
+func (p *pod) one(t testing.TB, ifName string) netip.Addr {
+	t.Helper()
+	got := p.addresses(t, ifName)
+	if len(got) != 1 {
+		t.Fatalf("%s of %s has %v, want one address", ifName, p.name, got)
+	}
+	return got[0]
+}
+
+// collecting returns the attachment with the network as GC gets it, in which only one
+// attachment is valid.
+func (a attachment) collecting(valid attachment) attachment {
+	a.network = maps.Clone(a.network)
+	a.network["cni.dev/valid-attachments"] = []any{map[string]any{"containerID": valid.id, "ifname": valid.ifName}}
+	return a
+}
+
+// mustLease fails the test unless exactly these addresses of a pool are leased.
+func (w *world) mustLease(t testing.TB, when, pool string, want ...netip.Addr) {
+	t.Helper()
+	var lines []string
+	for _, a := range want {
+		lines = append(lines, fmt.Sprint(pool, " ", a))
+	}
+	got := w.leases(t, "leased")
+	slices.Sort(got)
+	slices.Sort(lines)
+	if !slices.Equal(got, lines) {
+		t.Fatalf("%s: leased are %q, want %q", when, got, lines)
+	}
+}
+
+func TestEachPluginOfAListHasItsOwnLease(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		subnet int
+		pool   string // "": that of the network
+	}{
+		"each with its subnet": {1, "both"},
+		"one subnet":           {0, "both"},
+		"one explicit pool":    {0, "common"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2)
+			list := func(p *pod) attachment {
+				a := w.secondRail(t, p, "macvlan", cnitest.Subnet4(c.subnet))
+				if c.pool == "common" {
+					a.network = a.network.With("ipam.pool", c.pool)
+					a.before[0].(map[string]any)["ipam"].(map[string]any)["pool"] = c.pool
+				}
+				return a
+			}
+			p, q := w.pod(t), w.pod(t)
+			first, second := list(p), list(q)
+			first.mustAdd(t)
+			net1, rdma0 := p.one(t, "net1"), p.one(t, "rdma0")
+			w.mustLease(t, "after ADD", c.pool, net1, rdma0)
+
+			t.Log("the next pod gets other addresses")
+			second.mustAdd(t)
+			all := []netip.Addr{net1, rdma0, q.one(t, "net1"), q.one(t, "rdma0")}
+			w.mustLease(t, "after the second ADD", c.pool, all...)
+
+			t.Log("CHECK, and a repeated ADD of roce")
+			if err := first.check(t); err != nil {
+				t.Errorf("CHECK: %v", err)
+			}
+			w.mustLease(t, "after CHECK", c.pool, all...)
+
+			t.Log("GC of roce alone")
+			if _, err := second.raw(t, "roce", "GC", first.collecting(second).text(t)); err != nil {
+				t.Fatal(err)
+			}
+			w.mustLease(t, "after GC of roce", c.pool, net1, all[2], all[3])
+
+			t.Log("DEL of roce alone, without and with a record")
+			for _, a := range []attachment{first, second} {
+				if _, err := a.raw(t, "roce", "DEL", a.text(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.mustLease(t, "after DEL of roce", c.pool, net1, all[2])
+			first.mustDel(t)
+			second.mustDel(t)
+			w.nothingLeased(t)
+		})
+	}
+}
+
+// A roce that fails behind another plugin releases what it leased itself.
+func TestAFailedRoceReleasesOnlyItsOwnLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p, q := w.pod(t), w.pod(t)
+	a := w.secondRail(t, p, "macvlan", cnitest.Subnet4(1))
+	subnet := cnitest.Subnet4(1)
+	subnet["gateway"] = "172.16.11.253" // silent
+	a.network = a.network.With("probe.gateway", map[string]any{"timeout": "5ms"}).With("ipam.subnets", []any{subnet})
+	a.mustFail(t, 106)
+	net1 := p.one(t, "net1")
+	w.mustLease(t, "after roce failed", "both", net1)
+	other := w.secondRail(t, q, "macvlan", cnitest.Subnet4(1))
+	other.mustAdd(t)
+	if q.one(t, "net1") == net1 {
+		t.Errorf("two living pods have %s", net1)
+	}
+	a.mustDel(t)
+	other.mustDel(t)
+	w.nothingLeased(t)
+}
+
+// The second ptp of a list asks for addresses before it finds that the interface is there
+// already, and gives back what it got.
+func TestASecondPluginOfOneTypeGetsNoLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	for _, second := range []map[string]any{
+		w.pooled("ptp", cnitest.Subnet4(0)), w.pooled("ptp", cnitest.Subnet4(1)),
+	} {
+		p := w.pod(t)
+		a := w.attach(network(second).With("cniVersion", "1.0.0").With("name", "both"), p, "net1")
+		a.path = append(a.path, upstream(t))
+		a.before = []any{w.pooled("ptp", cnitest.Subnet4(0))}
+		if _, err := a.add(t); err == nil || err.Code != 7 {
+			t.Errorf("a list with two ptp: %v, want error 7", err)
+		}
+		w.mustLease(t, "after the second ptp failed", "both", p.one(t, "net1"))
+		a.mustDel(t)
+		w.nothingLeased(t)
+	}
+}
+
+// Two networks that want one interface of a pod do not share a lease.
+func TestAnotherNetworkOnOneInterfaceHasItsOwnLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	on := func(name string, subnet any) attachment {
+		c := network(w.pooled("ptp", subnet)).With("cniVersion", "1.0.0").With("name", name).With("ipam.pool", "common")
+		a := w.attach(c, p, "net1")
+		a.path = append(a.path, upstream(t))
+		return a
+	}
+	first, second := on("one", cnitest.Subnet4(0)), on("two", cnitest.Subnet4(0))
+	first.mustAdd(t)
+	net1 := p.one(t, "net1")
+	if _, err := second.add(t); err == nil {
+		t.Fatal("two networks made one interface")
+	}
+	w.mustLease(t, "after the ADD of another network", "common", net1)
+	if err := second.call().GC(t, types.GCAttachment{ContainerID: "other", IfName: "net1"}); err != nil {
+		t.Logf("GC: %v", err)
+	}
+	w.mustLease(t, "after GC of another network", "common", net1)
+	first.mustDel(t)
+	w.nothingLeased(t)
+}
