@@ -6,13 +6,9 @@ package cni
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 )
 
@@ -20,65 +16,20 @@ import (
 // are run here.
 const upstreamVersion = "v1.9.1"
 
-// upstream returns the folder that has the real plugins. They are built once and kept,
-// because a build needs their modules from the internet.
+// upstream returns the folder that has the real plugins, which the Makefile builds.
 func upstream(t testing.TB) string {
 	t.Helper()
-	dir, err := upstreamPlugins()
-	switch {
-	case err == nil:
-	case os.Getenv("REQUIRE_UPSTREAM") == "1":
-		t.Fatalf("REQUIRE_UPSTREAM=1, but %v", err)
-	default:
-		t.Skipf("without the plugins of containernetworking: %v", err)
+	dir, err := filepath.Abs(filepath.Join("..", "..", ".cache", "plugins-"+upstreamVersion))
+	if err == nil {
+		_, err = os.Stat(dir)
+	}
+	if err != nil && os.Getenv("REQUIRE_UPSTREAM") == "1" {
+		t.Fatalf("REQUIRE_UPSTREAM=1, but the plugins of containernetworking are not there: %v", err)
+	}
+	if err != nil {
+		t.Skipf("the plugins of containernetworking are not there: make test builds them: %v", err)
 	}
 	return dir
-}
-
-var upstreamPlugins = sync.OnceValues(func() (string, error) {
-	cache, err := filepath.Abs(filepath.Join("..", "..", ".cache", "plugins-"+upstreamVersion))
-	if err != nil {
-		return "", err
-	}
-	var missing []string
-	for _, plugin := range []string{"ipam/host-local", "ipam/static", "ipam/dhcp", "main/macvlan", "main/host-device", "main/ptp", "main/bridge", "meta/tuning", "meta/sbr", "meta/bandwidth"} {
-		if _, err := os.Stat(filepath.Join(cache, filepath.Base(plugin))); err != nil {
-			missing = append(missing, plugin)
-		}
-	}
-	if len(missing) == 0 {
-		return cache, nil
-	}
-	return cache, buildUpstream(cache, missing)
-})
-
-// buildUpstream builds plugins beside their folder and moves them in, so that
-// no test runs a plugin that is half written.
-func buildUpstream(cache string, plugins []string) error {
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp(filepath.Dir(cache), "plugins")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	args := []string{filepath.Join("..", "again.sh"), "go", "install", "-trimpath", "-ldflags=-s -w"}
-	for _, plugin := range plugins {
-		args = append(args, "github.com/containernetworking/plugins/plugins/"+plugin+"@"+upstreamVersion)
-	}
-	cmd := exec.Command("bash", args...)
-	cmd.Env = append(os.Environ(), "GOBIN="+dir, "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go install %s: %w\n%s", strings.Join(plugins, " "), err, out)
-	}
-	for _, plugin := range plugins {
-		name := filepath.Base(plugin)
-		if err := os.Rename(filepath.Join(dir, name), filepath.Join(cache, name)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // from returns an attachment to rail 0 with another IPAM plugin: its
