@@ -7,8 +7,7 @@
 //
 // It never talks to a cluster that it has not started, and judges nothing. Both use
 // the claimer of pkg/cluster/block; two other designs are models of their requests. Read
-// design.go first for the designs, then plan.go for what is run. docs/scale.md has
-// results.
+// design.go first for the designs, then plan.go for what is run. README.md has results.
 package main
 
 import (
