@@ -32,7 +32,7 @@ GENERATED := ^(TestErrorsPageIsCurrent|TestFaultsPageIsCurrent|TestPackageMapIsC
 GENERATORS := ./pkg/base/cnierr ./pkg/tool/doctor ./integration/arch ./cmd/rocectl ./integration/cluster/deploy
 
 PLUGINS := bin/roce bin/roce-ipam
-PROGRAMS := $(PLUGINS) bin/rocectl bin/roce-env
+PROGRAMS := $(PLUGINS) bin/rocectl bin/roce-env bin/roce-hwtest
 
 # As root there is no excuse: a test that cannot make a namespace fails
 # instead of being skipped.
@@ -45,7 +45,7 @@ export REQUIRE_NETNS
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-build: $(PROGRAMS) ## build bin/roce, bin/roce-ipam, bin/rocectl and bin/roce-env, static
+build: $(PROGRAMS) ## build bin/roce, bin/roce-ipam, bin/rocectl, bin/roce-env and bin/roce-hwtest, static
 
 # Where CNI plugins keep their version; what they print on VERSION and --version comes from it.
 BUILD_VERSION := github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion
@@ -87,9 +87,9 @@ test-vm: build .cache/vm/run ## the tests that boot virtual machines with Soft-R
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target vm-runs
 
-# rocectl hwtest waits for GIDs that never come, and fills tables, so its tests take longer
+# roce-hwtest waits for GIDs that never come, and fills tables, so its tests take longer
 # than all others of test-vm. The latter has the steps that change nothing.
-test-hwtest: build .cache/vm/run ## rocectl hwtest in all kinds of virtual machines (root); not part of check
+test-hwtest: build .cache/vm/run ## roce-hwtest in all kinds of virtual machines (root); not part of check
 	CGO_ENABLED=0 go test -c -o .cache/vm/rdma.test ./integration/rdma
 	$(MAKE) --no-print-directory -j $(VM_JOBS) --output-sync=target $(HWTEST_RUNS:%=vm-run-%)
 

@@ -19,9 +19,9 @@ import (
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
-	"github.com/roce-cni/roce-cni/pkg/hwtest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
@@ -71,8 +71,6 @@ func (f bundleFlags) run(cmd *cobra.Command) error {
 	}
 	rows, unreadable := attachments(records)
 	shown := recordsText(rows, unreadable)
-	r := redact.New()
-	f.learn(cmd, userNames{r: r, words: bundleWords(shown), out: cmd.OutOrStdout(), seen: map[string]bool{}}, rows)
 	entries := []entry{{"versions.txt", versions(cmd)}, {"show.json", shown}}
 	for _, c := range []string{"doctor", "rails", "rails --json", "check", "show", "gids", "pool list"} {
 		name := strings.NewReplacer(" --", ".", " ", "-").Replace(c)
@@ -82,6 +80,8 @@ func (f bundleFlags) run(cmd *cobra.Command) error {
 		entries = append(entries, entry{fmt.Sprintf("log-%d.txt", i+1), tail(log)})
 	}
 	entries = append(entries, entry{"dmesg.txt", kernelMessages(cmd)})
+	r := redact.New()
+	f.learn(cmd, userNames{r: r, words: bundleWords(entries), out: cmd.OutOrStdout(), seen: map[string]bool{}}, rows)
 	if err := write(f.out, entries, r); err != nil {
 		return cnierr.New(cnierr.IO, "write bundle", f.out, "name a file that can be written: --out", "%w", err)
 	}
@@ -90,14 +90,16 @@ func (f bundleFlags) run(cmd *cobra.Command) error {
 }
 
 // bundleWords are texts of a bundle that do not come from the user: those of doctor, the
-// keys of the records, and the kinds of their operations.
-func bundleWords(records string) string {
+// keys of JSON, and the kinds of operations.
+func bundleWords(entries []entry) string {
 	var b strings.Builder
 	for _, c := range doctor.Checks() {
 		fmt.Fprintln(&b, c.Name, c.Asks, c.Why)
 	}
-	for _, word := range regexp.MustCompile(`"[a-zA-Z]+": |"op": "[a-z0-9]+"`).FindAllString(records, -1) {
-		fmt.Fprintln(&b, word)
+	fmt.Fprintln(&b, doctor.OK, doctor.Problem, doctor.CannotTell)
+	word := regexp.MustCompile(`"[a-zA-Z]+": |"op": "[a-z0-9]+"`)
+	for _, e := range entries {
+		fmt.Fprintln(&b, word.FindAllString(e.text, -1))
 	}
 	return b.String()
 }
@@ -116,7 +118,7 @@ func (n userNames) add(kind, name string) {
 		return
 	}
 	n.seen[name] = true
-	if hwtest.Usual(name) || redact.Usual(name, n.words) {
+	if redact.Usual(name, n.words) {
 		fmt.Fprintf(n.out, "# the name %q of a %s is not replaced: it is also a word of these files; --name replaces it\n", name, kind)
 		return
 	}
@@ -168,8 +170,8 @@ func (f bundleFlags) output(cmd *cobra.Command, args []string) string {
 	c := root(&out, &out)
 	c.SetArgs(append(args, "--state-dir", f.node.stateDir))
 	called, err := c.ExecuteContextC(cmd.Context())
-	if status := statusError(0); err != nil && !errors.As(err, &status) {
-		printError(&out, called.CommandPath(), err)
+	if err != nil {
+		cli.PrintError(&out, called, err)
 	}
 	return out.String()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -97,7 +98,7 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 			continue
 		}
 		wrong++
-		for _, finding := range each(err) {
+		for _, finding := range cli.Each(err) {
 			if !moved.take(label(k, rec), finding) {
 				fmt.Fprintf(w, "%s: %s\n", label(k, rec), findingLine(finding))
 			}
@@ -108,7 +109,7 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 	case wrong == 0 && unknown == 0:
 		return nil
 	case wrong == 0:
-		return statusError(unknownStatus)
+		return cli.Status(unknownStatus)
 	}
 	return cnierr.New(cnierr.Damaged, "check attachments", "", "rocectl repair shows what it would restore",
 		"%d of %d differ from their records", wrong, checked)

@@ -7,23 +7,17 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
-
-// statusError ends the program with a status and without a message, because the
-// message is already printed.
-type statusError int
-
-func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // doctorFlags are the flags of `rocectl doctor`.
 type doctorFlags struct {
@@ -55,7 +49,7 @@ problem but a check could not tell.
   rocectl doctor rdma-mtu gid-table --json`,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			checks, err := chosen(names)
+			checks, err := doctor.Named(names...)
 			if err != nil {
 				return err
 			}
@@ -96,23 +90,9 @@ func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check
 		fmt.Fprintln(w, "# "+doctor.Summary(answers))
 	}
 	if status := doctor.Status(answers); err == nil && status != 0 {
-		return statusError(status)
+		return cli.Status(status)
 	}
 	return err
-}
-
-// chosen returns the checks of these names, all for none.
-func chosen(names []string) ([]doctor.Check, error) {
-	all := doctor.Checks()
-	if len(names) == 0 {
-		return all, nil
-	}
-	for _, name := range names {
-		if !slices.ContainsFunc(all, func(c doctor.Check) bool { return c.Name == name }) {
-			return nil, fmt.Errorf("check %q: there is none of this name", name)
-		}
-	}
-	return slices.DeleteFunc(all, func(c doctor.Check) bool { return !slices.Contains(names, c.Name) }), nil
 }
 
 // listChecks returns a line for each check.

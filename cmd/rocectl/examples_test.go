@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 )
 
 // TestPlansOfTheExamples compares what rocectl plan --offline prints for each
@@ -63,7 +65,7 @@ func call(args ...string) string {
 	cmd := root(&out, &out)
 	cmd.SetArgs(args)
 	if called, err := cmd.ExecuteC(); err != nil {
-		printError(&out, called.CommandPath(), err)
+		cli.PrintError(&out, called, err)
 	}
 	return out.String()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
@@ -82,7 +83,7 @@ func cannotTell(err error) error {
 	if err == nil {
 		return nil
 	}
-	return errors.Join(err, statusError(unknownStatus))
+	return errors.Join(err, cli.Status(unknownStatus))
 }
 
 // visible returns an error if this process would not see the namespace of an attachment.

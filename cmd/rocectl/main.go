@@ -22,20 +22,16 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
 // policyFile is where the policy of the node is. The linker sets another path in
@@ -44,14 +40,7 @@ var policyFile = defaultPolicy //nolint:gochecknoglobals // the linker can set a
 
 const defaultPolicy = "/etc/roce/policy.json"
 
-func main() {
-	if cmd, err := root(os.Stdout, os.Stderr).ExecuteC(); err != nil {
-		status := statusError(1)
-		_ = errors.As(err, &status)
-		printError(os.Stderr, cmd.CommandPath(), err)
-		os.Exit(int(status))
-	}
-}
+func main() { os.Exit(cli.Run(root(os.Stdout, os.Stderr))) }
 
 func root(out, errOut io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
@@ -65,47 +54,12 @@ func root(out, errOut io.Writer) *cobra.Command {
 	if plugin {
 		cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl roce"}
 	}
-	cmd.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	cmd.SetOut(out)
 	cmd.SetErr(errOut)
-	cmd.CompletionOptions.HiddenDefaultCmd = true
 	node := &nodeFlags{}
 	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases: stateDir of the networks")
 	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), poolCommand(node),
-		doctorCommand(node), railsCommand(node, plugin), generateCommand(plugin), verifyCommand(node), hwtestCommand(node), bundleCommand(node), gidsCommand(node), envCommand(node), explainCommand())
+		doctorCommand(node), railsCommand(node, plugin), generateCommand(plugin), verifyCommand(node), bundleCommand(node), gidsCommand(node), envCommand(node), explainCommand())
 	cmd.AddCommand(cluster.Commands(&node.stateDir)...)
 	return cmd
-}
-
-// printError prints an error and its hint. It prints each of several joined errors, but
-// no statusError.
-// command is the command that the user called.
-func printError(w io.Writer, command string, err error) {
-	for _, err := range each(err) {
-		if errors.As(err, new(statusError)) {
-			continue
-		}
-		var e *cnierr.Error
-		if !errors.As(err, &e) {
-			fmt.Fprintf(w, "rocectl: %v\nhint: %s --help shows the usage\n", err, command)
-			continue
-		}
-		c := cnierr.CNI("rocectl", err)
-		for line := range strings.Lines(c.Msg + "\nhint: " + c.Details + "\n") {
-			fmt.Fprintln(w, doctor.Printable(strings.TrimSuffix(line, "\n"))) // a pod may have chosen names in it
-		}
-	}
-}
-
-// each returns the errors that are joined in err.
-func each(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
-	}
-	var out []error
-	for _, err := range joined.Unwrap() {
-		out = append(out, each(err)...)
-	}
-	return out
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
@@ -117,7 +118,7 @@ func TestWhatAPodNamedDoesNotReachTheTerminal(t *testing.T) {
 	t.Parallel()
 	err := cnierr.New(cnierr.Damaged, "check GID of", "172.16.0.5", "look\nand delete \x1b[2Jx", "index 5 of \x1b]0;x\x07")
 	var out strings.Builder
-	printError(&out, "rocectl check", err)
+	cli.PrintError(&out, root(&out, &out), err)
 	const want = "check GID of \"172.16.0.5\": index 5 of  ]0;x \nhint: look\nand delete ?[2Jx\n"
 	if got := out.String(); !strings.HasSuffix(got, want) {
 		t.Errorf("an error is printed as %q, want %q", got, want)

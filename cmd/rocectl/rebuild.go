@@ -10,6 +10,7 @@ import (
 	"os"
 	"text/tabwriter"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -47,7 +48,7 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 	if err := writeRebuilt(w, r); err != nil || hidden == nil {
 		return true, err
 	}
-	return true, statusError(unknownStatus)
+	return true, cli.Status(unknownStatus)
 }
 
 // hiddenPod returns an error if this process would not see the namespace of one of the

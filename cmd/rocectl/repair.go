@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -103,7 +104,7 @@ func repairAttachments(ctx context.Context, w io.Writer, records record.Store, k
 		}
 	}
 	if unknown && len(errs) == 0 {
-		return statusError(unknownStatus)
+		return cli.Status(unknownStatus)
 	}
 	return errors.Join(errs...)
 }
@@ -112,7 +113,7 @@ func repairAttachments(ctx context.Context, w io.Writer, records record.Store, k
 // error.
 func labelled(name string, err error) []error {
 	var out []error
-	for _, e := range each(err) {
+	for _, e := range cli.Each(err) {
 		out = append(out, fmt.Errorf("%s: %w", name, e))
 	}
 	return out

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -31,7 +32,7 @@ func TestACommandThatEndsAtItsDeadlineSaysWhatTheUserDoes(t *testing.T) {
 		"without a hint of its own":   cnierr.New(cnierr.TryAgain, "send probes", "", "", "%w", ctx.Err()),
 	} {
 		var out strings.Builder
-		printError(&out, "rocectl repair", err)
+		cli.PrintError(&out, root(&out, &out), err)
 		if !strings.Contains(out.String(), "hint: wait, and try again (a runtime does so by itself); if the error stays, ") {
 			t.Errorf("%s: %s", name, out.String())
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -329,7 +330,7 @@ func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
 		}
 	}
 	if status := doctor.Status(r.Answers); status != 0 {
-		return statusError(status)
+		return cli.Status(status)
 	}
 	return nil
 }

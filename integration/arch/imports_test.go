@@ -27,7 +27,7 @@ var rooms = []room{
 		"pkg/base/", "pkg/plugin/conf/pool", "pkg/plugin/conf", "pkg/plugin/ipam/", "pkg/plugin/ipam", "pkg/plugin/nodefile",
 	}},
 	{"pkg/tool", "What an operator asks: `rocectl` and `roce-env`.", []string{"pkg/base/", "pkg/plugin/", "pkg/cluster/"}},
-	{"pkg/hwtest", "The bench for the NICs of others.", []string{"pkg/base/", "pkg/plugin/", "pkg/tool/"}},
+	{"pkg/hwtest", "The bench for the NICs of others: `roce-hwtest`.", []string{"pkg/base/", "pkg/plugin/", "pkg/tool/"}},
 }
 
 // packages returns what importers get: all but the tests, by directory.
@@ -75,6 +75,24 @@ func checkImports(t *testing.T, f file, r room) {
 		}
 		t.Errorf("%s: %s may import %v of ours, not %s: move the code to where both sides can see it, or change rooms in integration/arch and say why in docs/adr",
 			f.at(spec), r.dir, r.may, p)
+	}
+}
+
+// TestOnlyRoceHWTestHasTheBench keeps code that fails bonds over and reloads drivers out of
+// the programs that are installed on nodes.
+func TestOnlyRoceHWTestHasTheBench(t *testing.T) {
+	t.Parallel()
+	for dir, files := range packages(t) {
+		if dir == "cmd/roce-hwtest" || below(dir, "pkg/hwtest") || below(dir, "pkg/hwtest/") {
+			continue
+		}
+		for _, f := range files {
+			for _, spec := range f.ast.Imports {
+				if strings.HasPrefix(spec.Path.Value, `"`+module+"/pkg/hwtest") {
+					t.Errorf("%s: only cmd/roce-hwtest imports pkg/hwtest: move what others need to pkg/tool", f.at(spec))
+				}
+			}
+		}
 	}
 }
 

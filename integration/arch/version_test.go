@@ -20,10 +20,11 @@ func TestBuildPrintsTheVersion(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for program, want := range map[string]string{
-		"roce":      "CNI roce plugin v1.2.3\nCNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n",
-		"roce-ipam": "CNI roce-ipam plugin v1.2.3\nCNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n",
-		"rocectl":   "rocectl v1.2.3\n",
-		"roce-env":  "roce-env v1.2.3\n",
+		"roce":        "CNI roce plugin v1.2.3\nCNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n",
+		"roce-ipam":   "CNI roce-ipam plugin v1.2.3\nCNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n",
+		"rocectl":     "rocectl v1.2.3\n",
+		"roce-env":    "roce-env v1.2.3\n",
+		"roce-hwtest": "roce-hwtest v1.2.3\n",
 	} {
 		out := filepath.Join(dir, program)
 		build := run(t, exec.CommandContext(t.Context(), "make", "-n", "--no-print-directory", "VERSION=v1.2.3", "bin/"+program))

@@ -21,12 +21,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
-// hwtest runs rocectl hwtest and returns the results in its file.
+// hwtest runs roce-hwtest and returns the results in its file.
 func (n *node) hwtest(args ...string) hwtest.Results {
 	t := n.t
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "out.tar.gz")
-	said, _ := n.tryRocectl(append([]string{"hwtest", "--out", file}, args...)...) // its status tells of problems
+	said, _ := try(filepath.Join(*programs, "roce-hwtest"), append([]string{"--out", file}, args...)...) // its status tells of problems
 	r, dir := results(t, file)
 	if r.Stopped != "" {
 		t.Errorf("it stopped: %s\n%s", r.Stopped, said)

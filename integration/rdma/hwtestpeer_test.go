@@ -78,7 +78,7 @@ func TestTransferHWTestBetweenPodsOfOneNode(t *testing.T) {
 func (p *peer) hwserve(address, token string) {
 	t := p.t
 	t.Helper()
-	cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "serve", "--listen", address, "--token", token)
+	cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "serve", "--listen", address, "--token", token)
 	if lines := start(t, cmd); !lines.Scan() || !strings.HasPrefix(lines.Text(), "listens on ") {
 		t.Errorf("it says %q", lines.Text())
 	}

@@ -22,7 +22,7 @@ func TestHWTestKilledLeavesNothingAfterTheNextRun(t *testing.T) {
 	for _, mode := range []string{"shared", "exclusive"} {
 		t.Run(mode, func(t *testing.T) {
 			n := newNode(t, mode)
-			cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
+			cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
 			lines := start(t, cmd)
 			for lines.Scan() && !strings.Contains(lines.Text(), " pod-add ") {
 			}
@@ -45,7 +45,7 @@ func TestHWTestInterruptedRemovesEverything(t *testing.T) {
 		t.Run(sent.String(), func(t *testing.T) {
 			newNode(t, "shared")
 			file := filepath.Join(t.TempDir(), "x")
-			cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "--mutate", "--out", file)
+			cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "--mutate", "--out", file)
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			lines := start(t, cmd)
@@ -89,7 +89,7 @@ func TestHWTestServeKilledLeavesNoProgram(t *testing.T) {
 	server := func() bool { _, err := try("pgrep", "-f", "^sleep 4321"); return err == nil }
 	finally(t, "pkill -f '^sleep 4321'; true")
 	serve := func() *exec.Cmd {
-		cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "serve", "--listen", "127.0.0.1:9484", "--token", "x")
+		cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "serve", "--listen", "127.0.0.1:9484", "--token", "x")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestMLX5HWTestKilledInAFailoverRestoresTheBondInTheNextRun(t *testing.T) {
 		return strings.TrimSpace(string(b))
 	}
 	was := active()
-	cmd := exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "--mutate", "--disrupt", "failover", "--out", filepath.Join(t.TempDir(), "x"))
+	cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "--mutate", "--disrupt", "failover", "--out", filepath.Join(t.TempDir(), "x"))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -151,7 +151,7 @@ func TestMLX5HWTestKilledInAFailoverRestoresTheBondInTheNextRun(t *testing.T) {
 	if active() == was {
 		t.Fatalf("it was not killed in the failover:\n%s", &out)
 	}
-	cmd = exec.Command(filepath.Join(*programs, "rocectl"), "hwtest", "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
+	cmd = exec.Command(filepath.Join(*programs, "roce-hwtest"), "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
 	lines := start(t, cmd)
 	lines.Scan() // the first step runs: what was left is removed
 	if now := active(); now != was {

@@ -27,7 +27,7 @@ type peer struct {
 }
 
 // slow is how long the other machine may take for anything: its boot, or all steps of
-// rocectl hwtest on a busy machine.
+// roce-hwtest on a busy machine.
 const slow = 20 * time.Minute
 
 // meet waits for the other machine, of two.

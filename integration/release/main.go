@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // The program release packs the built programs of one architecture: an archive as the
-// CNI plugins have it, kubectl's plugin, their SHA-256 sums, and a list of what is
-// linked (CycloneDX). With -chart it packs the Helm chart, with -krew it writes the
+// CNI plugins have it, kubectl's plugin, the test of NICs, their SHA-256 sums, and a list
+// of what is linked (CycloneDX). With -chart it packs the Helm chart, with -krew it writes the
 // manifest of the kubectl plugin.
 //
 // The same input gives the same bytes: names are sorted, times are those of -time,
@@ -59,8 +59,11 @@ func main() {
 	}
 }
 
-// shipped are the programs of the archive.
-func shipped() []string { return []string{"roce", "roce-env", "roce-ipam", "rocectl"} }
+// hwtest has an archive of its own, because it is no part of an installation.
+const hwtest = "roce-hwtest"
+
+// shipped are the programs that are packed.
+func shipped() []string { return []string{"roce", "roce-env", hwtest, "roce-ipam", "rocectl"} }
 
 // programs packs the programs of one architecture.
 func (r release) programs() error {
@@ -80,13 +83,16 @@ func (r release) programs() error {
 		all[name] = member{text, 0o755}
 	}
 	plugin := map[string]member{"LICENSE": all["LICENSE"], "kubectl-roce": all["rocectl"]}
+	test := map[string]member{"LICENSE": all["LICENSE"], hwtest: all[hwtest]}
 	bom, err := r.sbom(all)
 	if err != nil {
 		return err
 	}
+	delete(all, hwtest)
 	return errors.Join(
 		r.archive(r.name("roce-cni", "tgz"), all),
 		r.archive(r.name("kubectl-roce", "tgz"), plugin),
+		r.archive(r.name(hwtest, "tgz"), test),
 		r.write(r.name("roce-cni", "cdx.json"), bom),
 	)
 }

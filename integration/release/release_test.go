@@ -88,8 +88,8 @@ func TestTwoReleasesAreEqual(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(want) != 16 || len(got) != len(want) {
-		t.Errorf("%d and %d files, want 16", len(want), len(got))
+	if len(want) != 20 || len(got) != len(want) {
+		t.Errorf("%d and %d files, want 20", len(want), len(got))
 	}
 	for name := range want {
 		if want[name] != got[name] {
@@ -103,6 +103,7 @@ func TestTheArchivesHaveTheProgramsAtTheTop(t *testing.T) {
 	files := packed(t)
 	for name, want := range map[string]map[string]int64{
 		"roce-cni-linux-arm64-v1.2.3.tgz":     {"LICENSE": 0o644, "roce": 0o755, "roce-env": 0o755, "roce-ipam": 0o755, "rocectl": 0o755},
+		"roce-hwtest-linux-amd64-v1.2.3.tgz":  {"LICENSE": 0o644, "roce-hwtest": 0o755},
 		"kubectl-roce-linux-amd64-v1.2.3.tgz": {"LICENSE": 0o644, "kubectl-roce": 0o755},
 	} {
 		got := map[string]int64{}
@@ -166,7 +167,7 @@ func TestTheListNamesWhatIsLinked(t *testing.T) {
 	for _, c := range b.Components {
 		found[c.Name] = c.Version != "" && strings.HasPrefix(c.PURL, "pkg:golang/")
 	}
-	if !found["stdlib"] || !found["github.com/containernetworking/cni"] || b.Format != "CycloneDX" || len(b.Metadata.Component.Components) != 4 {
+	if !found["stdlib"] || !found["github.com/containernetworking/cni"] || b.Format != "CycloneDX" || len(b.Metadata.Component.Components) != 5 {
 		t.Errorf("got %+v", b)
 	}
 }

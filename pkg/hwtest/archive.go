@@ -25,7 +25,7 @@ import (
 
 // Results are what a run has found out.
 type Results struct {
-	Rocectl string           `json:"rocectl"` // its version
+	Version string           `json:"version"` // of roce-hwtest
 	Date    string           `json:"date"`    // the day, as 2006-01-02
 	Stack   Stack            `json:"stack"`
 	Changed bool             `json:"mutate"`            // whether the steps that make and move things ran
@@ -154,7 +154,7 @@ func Unpack(r io.Reader, dir string) (err error) {
 		}
 		name := path.Base(h.Name)
 		if folder+name != h.Name || path.Ext(name) != ".json" || h.Typeflag != tar.TypeReg {
-			return fmt.Errorf("%q is no file of rocectl hwtest", h.Name)
+			return fmt.Errorf("%q is no file of roce-hwtest", h.Name)
 		}
 		if left -= h.Size; left < 0 {
 			return fmt.Errorf("the files have more than %d bytes", int64(largest))

@@ -7,7 +7,7 @@
 //
 // Each step asks the kernel through the code that the plugin uses, and compares the
 // answer with what the kernel tells elsewhere. The steps of this file change nothing,
-// and they can be repeated on a recording. It is for rocectl only. Read this file
+// and they can be repeated on a recording. It is for the program roce-hwtest only. Read this file
 // first, then look.go and the files of the steps: find.go and refuse.go change nothing,
 // mutate.go, fill.go, checks.go, faults.go and disrupt.go do (slaves.go restores bonds),
 // pair.go is between two pods of a node, peer.go between two nodes. rows.go has what was

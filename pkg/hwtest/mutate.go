@@ -277,7 +277,7 @@ func (p *pod) gone(ctx context.Context, v view, before []string) []doctor.Findin
 	of := p.ports[0].String()
 	addrs := slices.AppendSeq(slices.Clone(p.more), maps.Keys(p.indexes()))
 	if err := p.remove(ctx); err != nil {
-		return []doctor.Finding{problem(of, err.Error(), "rocectl hwtest --mutate  # a second run removes what is left")}
+		return []doctor.Finding{problem(of, err.Error(), "roce-hwtest --mutate  # a second run removes what is left")}
 	}
 	var faults []fault
 	sys, err := p.Node.rdma(ctx)
@@ -341,6 +341,6 @@ func (b Bench) rails(ctx context.Context, nics []port) {
 		}
 	}
 	if err := p.remove(context.WithoutCancel(ctx)); err != nil {
-		b.say("pod-del", problem("all rails", err.Error(), "rocectl hwtest --mutate  # a second run removes what is left"))
+		b.say("pod-del", problem("all rails", err.Error(), "roce-hwtest --mutate  # a second run removes what is left"))
 	}
 }

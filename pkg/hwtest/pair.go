@@ -129,7 +129,7 @@ func (b Bench) functions(ctx context.Context, v view, nics []port) {
 		}
 		for _, p := range pods {
 			if err := p.remove(context.WithoutCancel(ctx)); err != nil {
-				b.say("pod-del", problem(p.ports[0].String(), err.Error(), "rocectl hwtest --mutate  # a second run removes what is left"))
+				b.say("pod-del", problem(p.ports[0].String(), err.Error(), "roce-hwtest --mutate  # a second run removes what is left"))
 			}
 		}
 	}

@@ -123,7 +123,7 @@ func (b Bench) With(ctx context.Context, address, token string) error {
 		answers, err = self.Test(ctx, rails, address, token, verify.Tests{})
 	}
 	if err != nil {
-		b.say("peer-reach", cannotTell(address, err.Error(), "rocectl hwtest serve on the other node, with the same --token"))
+		b.say("peer-reach", cannotTell(address, err.Error(), "roce-hwtest serve on the other node, with the same --token"))
 	}
 	for _, a := range answers {
 		b.say("peer-"+a.Check, a.Finding)

@@ -15,7 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 )
 
-// Usual says that every file of hwtest can have this name as a word of its own, such as
+// Usual says that every file of roce-hwtest can have this name as a word of its own, such as
 // "ok" and "ports", or as a part of a number or an address. If it were replaced, the file
 // could not be replayed.
 func Usual(name string) bool { return redact.Usual(name, words()) }

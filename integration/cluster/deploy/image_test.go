@@ -42,6 +42,7 @@ func TestTheImageHasThePrograms(t *testing.T) {
 		for _, program := range strings.Fields(regexp.MustCompile(`(?m)^` + list + ` := (.*)$`).FindStringSubmatch(makefile)[1]) {
 			switch {
 			case strings.HasPrefix(program, "$"):
+			case program == "bin/roce-hwtest": // it can break what runs on a node
 			case list == "PLUGINS":
 				want[program] = "/plugins/" + path.Base(program)
 			case program == "bin/roce-env":

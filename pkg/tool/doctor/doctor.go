@@ -15,6 +15,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 )
 
@@ -70,6 +71,20 @@ func Checks() []Check {
 		hostARP(), networkManagers(), neighbourTable(), firewall(), hostLink(), leftBehind(),
 		cniPlugins(), cniConfig(), cniLists(), devicePlugin(), poolFill(), poolRoutes(), agentHealth(),
 	}
+}
+
+// Named returns the checks of these names, all for none.
+func Named(names ...string) ([]Check, error) {
+	all := Checks()
+	if len(names) == 0 {
+		return all, nil
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(c Check) bool { return c.Name == name }) {
+			return nil, fmt.Errorf("check %q: there is none of this name", name)
+		}
+	}
+	return slices.DeleteFunc(all, func(c Check) bool { return !slices.Contains(names, c.Name) }), nil
 }
 
 // Run yields the answers of checks, each as soon as it is known. No check stops

@@ -22,7 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
 )
 
-// archive makes a file of hwtest from a recording, or with other contents.
+// archive makes a file of roce-hwtest from a recording, or with other contents.
 func archive(t *testing.T, change func(name string, content []byte) (string, []byte)) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -54,7 +54,7 @@ func TestReplayTellsWhatIsDifferentNow(t *testing.T) {
 	keep := filepath.Join(t.TempDir(), "kept")
 	var out bytes.Buffer
 	c := root(&out, &out)
-	c.SetArgs([]string{"hwtest", "replay", archive(t, same), "--keep", keep})
+	c.SetArgs([]string{"replay", archive(t, same), "--keep", keep})
 	if err := c.Execute(); err == nil || err.Error() != "exit status 1" { // its problems are known
 		t.Errorf("%v\n%s", err, &out)
 	}
@@ -67,7 +67,7 @@ func TestReplayTellsWhatIsDifferentNow(t *testing.T) {
 
 	out.Reset()
 	c = root(&out, &out)
-	c.SetArgs([]string{"hwtest", "replay", archive(t, func(name string, content []byte) (string, []byte) {
+	c.SetArgs([]string{"replay", archive(t, func(name string, content []byte) (string, []byte) {
 		return name, bytes.ReplaceAll(content, []byte("4: ACTIVE"), []byte("1: DOWN"))
 	})})
 	if err := c.Execute(); err == nil || !strings.Contains(out.String(), `# ports mlx5_0/1: "problem" now, ["ok"] in the file`) {
@@ -80,8 +80,8 @@ func TestReplayRefusesOtherFiles(t *testing.T) {
 	for _, name := range []string{"../../../etc/x.json", "roce-hwtest/../x.json", "roce-hwtest/a.sh", "/x.json"} {
 		var out bytes.Buffer
 		c := root(&out, &out)
-		c.SetArgs([]string{"hwtest", "replay", archive(t, func(_ string, content []byte) (string, []byte) { return name, content })})
-		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "is no file of rocectl hwtest") {
+		c.SetArgs([]string{"replay", archive(t, func(_ string, content []byte) (string, []byte) { return name, content })})
+		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "is no file of roce-hwtest") {
 			t.Errorf("%s: %v\n%s", name, err, &out)
 		}
 	}
@@ -115,11 +115,11 @@ func TestReplayNamesAShortRow(t *testing.T) {
 		})
 		var out bytes.Buffer
 		c := root(&out, &out)
-		c.SetArgs([]string{"hwtest", "replay", file})
+		c.SetArgs([]string{"replay", file})
 		var e *cnierr.Error
 		err := c.Execute()
 		if !errors.As(err, &e) || e.Code != cnierr.IO || e.Subject != file || !strings.Contains(err.Error(), want) ||
-			!strings.Contains(e.Hint, "that rocectl hwtest has written") {
+			!strings.Contains(e.Hint, "that roce-hwtest has written") {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -130,7 +130,7 @@ func TestReplayNamesAShortRow(t *testing.T) {
 func TestReplayKeepsOnlyWhatItCouldReplay(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(string, []byte) (string, []byte){
-		"no file of hwtest": func(name string, content []byte) (string, []byte) {
+		"no file of roce-hwtest": func(name string, content []byte) (string, []byte) {
 			if path.Base(name) == "sys.json" { // the last one
 				name = "roce-hwtest/a.sh"
 			}
@@ -152,7 +152,7 @@ func TestReplayKeepsOnlyWhatItCouldReplay(t *testing.T) {
 		var out bytes.Buffer
 		keep := filepath.Join(t.TempDir(), "kept")
 		c := root(&out, &out)
-		c.SetArgs([]string{"hwtest", "replay", archive(t, change), "--keep", keep})
+		c.SetArgs([]string{"replay", archive(t, change), "--keep", keep})
 		if err := c.Execute(); cnierr.CodeOf(err) != cnierr.IO {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -166,7 +166,7 @@ func TestReplayKeepsOnlyWhatItCouldReplay(t *testing.T) {
 	}
 	var out bytes.Buffer
 	c := root(&out, &out)
-	c.SetArgs([]string{"hwtest", "replay", archive(t, func(n string, b []byte) (string, []byte) { return n, b }), "--keep", keep})
+	c.SetArgs([]string{"replay", archive(t, func(n string, b []byte) (string, []byte) { return n, b }), "--keep", keep})
 	err := c.Execute()
 	files, _ := os.ReadDir(keep)
 	mine, _ := os.ReadFile(filepath.Join(keep, "results.json"))

@@ -22,7 +22,7 @@ func TestHWTestOpensItsFileFirst(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	cmd, file := root(&out, &out), filepath.Join(t.TempDir(), "none", "x.tar.gz")
-	cmd.SetArgs([]string{"hwtest", "--out", file})
+	cmd.SetArgs([]string{"--out", file})
 	var e *cnierr.Error
 	if err := cmd.Execute(); !errors.As(err, &e) || e.Code != cnierr.IO || e.Subject != file || !strings.Contains(e.Hint, "--out") {
 		t.Errorf("got %v, want an error that names the file", err)
@@ -37,7 +37,7 @@ func TestHWTestLeavesNoEmptyFile(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	cmd, file := root(&out, &out), filepath.Join(t.TempDir(), "x.tar.gz")
-	cmd.SetArgs([]string{"hwtest", "--out", file})
+	cmd.SetArgs([]string{"--out", file})
 	err := cmd.Execute()
 	if cnierr.CodeOf(err) != cnierr.NoRDMA {
 		t.Skipf("the node has RDMA devices: %v", err)
@@ -53,7 +53,7 @@ func TestHWTestRefusesNamesThatSpoilItsFile(t *testing.T) {
 	for _, name := range []string{"ok", "ports", "1"} {
 		var out bytes.Buffer
 		cmd, file := root(&out, &out), filepath.Join(t.TempDir(), "x.tar.gz")
-		cmd.SetArgs([]string{"hwtest", "--out", file, "--name", "acme", "--name", name})
+		cmd.SetArgs([]string{"--out", file, "--name", "acme", "--name", name})
 		var e *cnierr.Error
 		if err := cmd.Execute(); !errors.As(err, &e) || e.Code != cnierr.BadConfig || !strings.Contains(err.Error(), strconv.Quote(name)) {
 			t.Errorf("%s: got %v, want an error that names it", name, err)
@@ -86,7 +86,7 @@ func TestTheFileStaysReadableWhateverTheNodeIsCalled(t *testing.T) {
 		var said bytes.Buffer
 		file, err := os.Create(filepath.Join(t.TempDir(), "x.tar.gz"))
 		if err == nil {
-			err = errors.Join(hwtestFlags{}.write(&said, file, r, rec), file.Close())
+			err = errors.Join(flags{}.write(&said, file, r, rec), file.Close())
 		}
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -97,7 +97,7 @@ func TestTheFileStaysReadableWhateverTheNodeIsCalled(t *testing.T) {
 		}
 		var out bytes.Buffer
 		c := root(&out, &out)
-		c.SetArgs([]string{"hwtest", "replay", file.Name()})
+		c.SetArgs([]string{"replay", file.Name()})
 		if err := c.Execute(); err == nil || err.Error() != "exit status 1" || strings.Contains(out.String(), " in the file") {
 			t.Errorf("%s: %v\n%s", name, err, out.String())
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/hwtest"
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
@@ -20,20 +21,20 @@ func replayCommand() *cobra.Command {
 	var keep string
 	cmd := &cobra.Command{
 		Use:   "replay FILE",
-		Short: "Run the steps that change nothing on a file of hwtest, in place of this node",
-		Long: `Run the steps that change nothing on a file of hwtest, in place of this node: the
+		Short: "Run the steps that change nothing on a file of roce-hwtest, in place of this node",
+		Long: `Run the steps that change nothing on a file of roce-hwtest, in place of this node: the
 answers of the kernel are those in the file. It needs no privileges. Then it prints what
 the file says that is different now, as comments.
 
 With --keep the files are then written to a folder, if they could be replayed. In pkg/hwtest/testdata they are
 a test: docs/hardware.md.`,
-		Example: `  rocectl hwtest replay roce-hwtest.tar.gz`,
+		Example: `  roce-hwtest replay roce-hwtest.tar.gz`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if files, err := os.ReadDir(keep); err == nil && len(files) > 0 {
 				return cnierr.New(cnierr.IO, "keep files in", keep, "name a folder that is empty, or not there: --keep", "it has files")
 			}
-			scratch, err := os.MkdirTemp("", "rocectl")
+			scratch, err := os.MkdirTemp("", "roce-hwtest")
 			if err != nil {
 				return cnierr.New(cnierr.IO, "make folder in", os.TempDir(), "", "%w", err)
 			}
@@ -63,7 +64,7 @@ a test: docs/hardware.md.`,
 				}
 			}
 			if status != 0 {
-				return statusError(status)
+				return cli.Status(status)
 			}
 			return nil
 		},
@@ -73,7 +74,7 @@ a test: docs/hardware.md.`,
 }
 
 func unreadable(file string, err error) error {
-	return cnierr.New(cnierr.IO, "read", file, "name a file that rocectl hwtest has written", "%w", err)
+	return cnierr.New(cnierr.IO, "read", file, "name a file that roce-hwtest has written", "%w", err)
 }
 
 func extract(file, dir string) error {
@@ -117,7 +118,7 @@ func replay(ctx context.Context, cmd *cobra.Command, n hwtest.Node, r hwtest.Res
 	if err != nil {
 		return 0, err
 	}
-	of := fmt.Sprintf("# %s; Linux %s, %s, rocectl %s", doctor.Summary(answers), r.Stack.Kernel, r.Date, r.Rocectl)
+	of := fmt.Sprintf("# %s; Linux %s, %s, roce-hwtest %s", doctor.Summary(answers), r.Stack.Kernel, r.Date, r.Version)
 	for _, line := range append([]string{of}, others...) {
 		fmt.Fprintln(out, doctor.Printable(line)) // the file is of another person
 	}

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
+// The program roce-hwtest tests whether the RoCE NICs of a node and their drivers behave as
+// roce-cni assumes, and writes one file for the project: docs/hardware.md.
+//
+// It is no part of an installation: it fails bonds over, fills tables and reloads drivers.
+// main.go is the test of this node, serve.go the second node of a test between two, and
+// replay.go runs the steps on a file. Its texts follow the rules of rocectl's.
 package main
 
 import (
@@ -15,6 +21,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,6 +31,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -39,9 +47,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 )
 
-// hwtestFlags are the flags of `rocectl hwtest`.
-type hwtestFlags struct {
-	node        *nodeFlags
+func main() { os.Exit(cli.Run(root(os.Stdout, os.Stderr))) }
+
+// flags are the flags of a test of this node.
+type flags struct {
 	out         string
 	names       []string
 	mutate      bool
@@ -49,18 +58,21 @@ type hwtestFlags struct {
 	peer, token string
 }
 
-func hwtestCommand(node *nodeFlags) *cobra.Command {
-	f := hwtestFlags{node: node}
+func root(out, errOut io.Writer) *cobra.Command {
+	var f flags
 	cmd := &cobra.Command{
-		Use:   "hwtest",
-		Short: "Test whether the NICs of this node behave as roce-cni assumes",
+		Use:           "roce-hwtest",
+		Short:         "Test whether the NICs of this node behave as roce-cni assumes",
+		Version:       buildversion.BuildVersion,
+		SilenceErrors: true,
+		SilenceUsage:  true,
 		Long: `Test whether the RoCE NICs of this node and their drivers behave as roce-cni assumes,
 and write one file that you can send to the project: docs/hardware.md. Run it as root
 on the node. Without --mutate nothing is changed.
 
 Each step asks the kernel as the plugin does. Its answer is "ok", "problem", or "cannot
 tell", with what was found; the file also has what was expected. The exit status is
-that of doctor: 0, 1 for a problem, 2 if a step could not tell.
+that of rocectl doctor: 0, 1 for a problem, 2 if a step could not tell.
 
 With --mutate it also makes pods: network namespaces with interfaces on each active
 RoCE NIC, as ADD makes them, with addresses of 198.18.0.0/15 and 2001:2::/48, which are
@@ -74,10 +86,10 @@ Some steps disturb programs that use a NIC: they fill its GID table, fail over a
 reload the driver. They run with --mutate and --disrupt STEP.
 
 With --mutate and --peer it also tests each rail between a pod of this node and one of
-another node, which runs "rocectl hwtest serve": ARP, UDP with the full MTU, and
+another node, which runs "roce-hwtest serve": ARP, UDP with the full MTU, and
 ib_write_bw, ib_send_lat and rping if both nodes have them.
 
-The file (tar, gzip) has the answers, the answers of doctor about NICs, the bytes that
+The file (tar, gzip) has the answers, the answers of rocectl doctor about NICs, the bytes that
 the kernel sent about RDMA devices and interfaces, and the files of sysfs about them.
 Addresses, hardware addresses and GUIDs are replaced by others, the same value by the
 same one in all files. The name of the node is replaced, too, unless every such file can
@@ -85,19 +97,21 @@ have it as a word. Names of interfaces and RDMA devices stay: --name replaces th
 at the file before you send it: tar -xzOf FILE | less
 
 ` + listSteps(),
-		Example: `  rocectl hwtest
-  rocectl hwtest --mutate
-  rocectl hwtest --name acme0 --out acme.tar.gz`,
+		Example: `  roce-hwtest
+  roce-hwtest --mutate
+  roce-hwtest --name acme0 --out acme.tar.gz`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
+	cmd.SetOut(out)
+	cmd.SetErr(errOut)
 	cmd.Flags().StringVar(&f.out, "out", "roce-hwtest.tar.gz", "the `FILE` to write")
 	cmd.Flags().BoolVar(&f.mutate, "mutate", false, "also run the steps that make pods and move devices")
 	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
 	cmd.Flags().StringSliceVar(&f.disrupt, "disrupt", nil, "with --mutate, also run these `STEPS`, which disturb programs that use the NICs: "+strings.Join(disruptions(), ", "))
-	cmd.Flags().StringVar(&f.peer, "peer", "", "with --mutate, the `ADDRESS` of another node that runs rocectl hwtest serve, with a port if it is not 9484")
+	cmd.Flags().StringVar(&f.peer, "peer", "", "with --mutate, the `ADDRESS` of another node that runs roce-hwtest serve, with a port if it is not 9484")
 	cmd.Flags().StringVar(&f.token, "token", "", "a `TEXT` that both nodes know")
-	cmd.AddCommand(hwserveCommand(), replayCommand())
+	cmd.AddCommand(serveCommand(), replayCommand())
 	return cmd
 }
 
@@ -127,7 +141,7 @@ func disruptions() []string {
 }
 
 // contradictory returns an error for flags that lack another one.
-func (f hwtestFlags) contradictory() error {
+func (f flags) contradictory() error {
 	if f.peer != "" && (!f.mutate || f.token == "") {
 		return cnierr.New(cnierr.BadConfig, "read flag", "--peer", "add --mutate and --token", "it needs pods, and a text that the other node knows")
 	}
@@ -139,7 +153,7 @@ func (f hwtestFlags) contradictory() error {
 	return nil
 }
 
-func (f hwtestFlags) run(cmd *cobra.Command) error {
+func (f flags) run(cmd *cobra.Command) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var bench hwtest.Bench
@@ -148,7 +162,7 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 	}
 	for _, n := range f.names {
 		if hwtest.Usual(n) {
-			return cnierr.New(cnierr.BadConfig, "read flag", "--name", "name only what tells who you are", "%q is a word that every file of hwtest can have: it could not be read any more", n)
+			return cnierr.New(cnierr.BadConfig, "read flag", "--name", "name only what tells who you are", "%q is a word that every file of roce-hwtest can have: it could not be read any more", n)
 		}
 	}
 	file, err := trusted.Output(f.out, 0o600) // a run of minutes is lost without it
@@ -172,7 +186,7 @@ func (f hwtestFlags) run(cmd *cobra.Command) error {
 	var rec recording.Recording
 	rec.Sys = recording.Capture(os.DirFS("/sys"))
 	node := hwtest.Live(&rec)
-	r := hwtest.Results{Rocectl: buildversion.BuildVersion, Date: time.Now().UTC().Format(time.DateOnly), Stack: node.Stack, Changed: f.mutate, Peer: f.peer != ""}
+	r := hwtest.Results{Version: buildversion.BuildVersion, Date: time.Now().UTC().Format(time.DateOnly), Stack: node.Stack, Changed: f.mutate, Peer: f.peer != ""}
 	node = node.Keeping(&r)
 	tell := func(a hwtest.Answer) {
 		r.Answers = append(r.Answers, a)
@@ -205,7 +219,7 @@ func closeReport(file *os.File) {
 }
 
 // changing runs the steps that change the node.
-func (f hwtestFlags) changing(ctx context.Context, b hwtest.Bench, node hwtest.Node, tell func(hwtest.Answer)) error {
+func (f flags) changing(ctx context.Context, b hwtest.Bench, node hwtest.Node, tell func(hwtest.Answer)) error {
 	b.Node = node
 	b.Tell = func(a hwtest.Answer) {
 		if ctx.Err() == nil { // otherwise the answer is only that it was interrupted
@@ -242,7 +256,7 @@ func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	records := record.Store{Dir: hwtest.StateDir, BootID: boot}
-	b = hwtest.Bench{Attach: thisnode.New(records, netnsName, log), StateDir: hwtest.StateDir, Netns: "/run/netns"}
+	b = hwtest.Bench{Attach: thisnode.New(records, filepath.Base, log), StateDir: hwtest.StateDir, Netns: "/run/netns"}
 	b.Attach.ID = id
 	b.Attach.Addresses = lease.Allocator{
 		Book: plugin.Book(hwtest.StateDir, boot, log, nil), Program: conf.PluginType, Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},
@@ -253,7 +267,7 @@ func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
 	if err == nil {
 		var got bool
 		if got, err = flock.Try(lock, unix.LOCK_EX); !got && err == nil {
-			err = errors.New("another rocectl hwtest runs")
+			err = errors.New("another roce-hwtest runs")
 		}
 	}
 	if err != nil {
@@ -264,10 +278,10 @@ func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
 
 // aboutNICs returns the checks of doctor that concern NICs.
 func aboutNICs() []doctor.Check {
-	checks, err := chosen([]string{
+	checks, err := doctor.Named(
 		"rdma-modules", "rdma-driver", "rdma-devices", "rdma-netns-mode", "rdma-ports", "rdma-mtu", "rdma-bond", "eswitch-mode",
 		"vf-trust", "nic-firmware", "nic-qos", "pcie-link", "gid-table", "rdma-files",
-	})
+	)
 	if err != nil {
 		panic(err) // a check has another name now: a test sees it
 	}
@@ -276,11 +290,11 @@ func aboutNICs() []doctor.Check {
 
 // write writes the file. It replaces what identifies the node, and says what it does not
 // replace.
-func (f hwtestFlags) write(out, file io.Writer, r hwtest.Results, rec recording.Recording) error {
+func (f flags) write(out, file io.Writer, r hwtest.Results, rec recording.Recording) error {
 	with := redact.NewAlike()
 	for _, n := range f.nodes() {
 		if hwtest.Usual(n) {
-			fmt.Fprintf(out, "# the name %q of a node is not replaced: every file of hwtest can have this word\n", n)
+			fmt.Fprintf(out, "# the name %q of a node is not replaced: every file of roce-hwtest can have this word\n", n)
 			continue
 		}
 		with.Name("node", n)
@@ -296,7 +310,7 @@ func (f hwtestFlags) write(out, file io.Writer, r hwtest.Results, rec recording.
 }
 
 // nodes returns the names of this node and of the peer.
-func (f hwtestFlags) nodes() []string {
+func (f flags) nodes() []string {
 	out := []string{os.Getenv("NODE_NAME")}
 	if host, err := os.Hostname(); err == nil {
 		short, _, _ := strings.Cut(host, ".")
@@ -315,14 +329,14 @@ func (f hwtestFlags) nodes() []string {
 }
 
 // end prints the summary, and returns the exit status as an error.
-func (f hwtestFlags) end(out io.Writer, r hwtest.Results) error {
+func (f flags) end(out io.Writer, r hwtest.Results) error {
 	answers := make([]doctor.Answer, 0, len(r.Answers))
 	for _, a := range r.Answers {
 		answers = append(answers, a.Answer)
 	}
 	fmt.Fprintf(out, "# %s\n# %s has the results; look at it before you send it: tar -xzOf %s | less\n", doctor.Summary(answers), f.out, f.out)
 	if status := doctor.Status(answers); status != 0 {
-		return statusError(status)
+		return cli.Status(status)
 	}
 	return nil
 }

@@ -17,17 +17,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
 )
 
-func hwserveCommand() *cobra.Command {
+func serveCommand() *cobra.Command {
 	var listen, token string
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Be the second node of a test between two nodes",
 		Long: `Be the second node of a test between two nodes, until it is stopped: make one pod on all
-active RoCE NICs, as hwtest --mutate does, and answer the tests of the first node. It
+active RoCE NICs, as roce-hwtest --mutate does, and answer the tests of the first node. It
 answers only callers with the same token. The token is sent unencrypted: choose one for
 each test. At the end everything is removed.`,
-		Example: `  rocectl hwtest serve --token "$TOKEN"                           # on the second node
-  rocectl hwtest --mutate --peer SECOND_NODE --token "$TOKEN"     # on the first`,
+		Example: `  roce-hwtest serve --token "$TOKEN"                           # on the second node
+  roce-hwtest --mutate --peer SECOND_NODE --token "$TOKEN"     # on the first`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if token == "" {

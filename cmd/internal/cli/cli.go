@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package cli runs the programs that have commands and flags: it prints their errors with
+// hints, and knows the exit status. Everything is in this file.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+)
+
+// Status is an error without a message, because it is already printed: the program ends
+// with this exit status.
+type Status int
+
+func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// Run runs the command that the user called, prints its error where root prints errors,
+// and returns the exit status. Root prints neither errors nor usage itself.
+func Run(root *cobra.Command) int {
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
+	called, err := root.ExecuteC()
+	if err == nil {
+		return 0
+	}
+	PrintError(root.ErrOrStderr(), called, err)
+	status := Status(1)
+	_ = errors.As(err, &status)
+	return int(status)
+}
+
+// PrintError prints an error of a command and its hint. It prints each of several joined
+// errors, but no Status.
+func PrintError(w io.Writer, called *cobra.Command, err error) {
+	program := called.Root().Name()
+	for _, err := range Each(err) {
+		if errors.As(err, new(Status)) {
+			continue
+		}
+		var e *cnierr.Error
+		if !errors.As(err, &e) {
+			fmt.Fprintf(w, "%s: %v\nhint: %s --help shows the usage\n", program, err, called.CommandPath())
+			continue
+		}
+		c := cnierr.CNI(program, err)
+		for line := range strings.Lines(c.Msg + "\nhint: " + c.Details + "\n") {
+			fmt.Fprintln(w, doctor.Printable(strings.TrimSuffix(line, "\n"))) // a pod may have chosen names in it
+		}
+	}
+}
+
+// Each returns the errors that are joined in err.
+func Each(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var out []error
+	for _, err := range joined.Unwrap() {
+		out = append(out, Each(err)...)
+	}
+	return out
+}
