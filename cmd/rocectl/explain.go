@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/tool/foreign"
+	"github.com/roce-cni/roce-cni/pkg/tool/explain"
 )
 
 // maxPasted limits what explain reads from standard input: 16 MiB of a log.
@@ -37,14 +37,14 @@ If the text has several known errors, the most probable cause comes first. "Pod:
 			out := cmd.OutOrStdout()
 			if len(args) == 0 {
 				for _, e := range cnierr.Table() {
-					explain(out, e)
+					explainCode(out, e)
 				}
 				return nil
 			}
 			text := strings.Join(args, " ")
 			if all := codes(text); len(all) > 0 {
 				for _, code := range all {
-					explain(out, cnierr.Explain(code))
+					explainCode(out, cnierr.Explain(code))
 				}
 				return nil
 			}
@@ -77,23 +77,23 @@ func codes(text string) []cnierr.Code {
 	return out
 }
 
-func explain(w io.Writer, e cnierr.Entry) {
+func explainCode(w io.Writer, e cnierr.Entry) {
 	fmt.Fprintf(w, "%d  %s\n     %s\n", e.Code, e.Summary, e.Remedy)
 }
 
 // explainText explains all errors that a text has: our codes, and what is known of
 // other programs.
 func explainText(w io.Writer, text string) error {
-	text = foreign.Plain(text)
+	text = explain.Plain(text)
 	seen := map[cnierr.Code]bool{}
 	for _, m := range regexp.MustCompile(`\b(?:roce|roce-ipam|roce-env|rocectl)\[(\d{1,9})\]`).FindAllStringSubmatch(text, -1) {
 		n, err := strconv.ParseUint(m[1], 10, 32)
 		if code := cnierr.Code(n); err == nil && !seen[code] {
 			seen[code] = true
-			explain(w, cnierr.Explain(code))
+			explainCode(w, cnierr.Explain(code))
 		}
 	}
-	found := foreign.Find(text)
+	found := explain.Find(text)
 	for _, e := range found {
 		fmt.Fprintf(w, "%s: %s\n  cause: %s\n  do:    %s\n", e.From, e.Text, e.Cause, e.Do)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/foreign"
+	"github.com/roce-cni/roce-cni/pkg/tool/explain"
 )
 
 // TestTroubleshootingPageIsCurrent compares the tables of docs/troubleshooting.md
@@ -22,7 +22,7 @@ func TestTroubleshootingPageIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- errors: made by make gen from pkg/tool/foreign -->\n", "<!-- end of errors -->\n"
+	const begin, end = "<!-- errors: made by make gen from pkg/tool/explain/errors.yaml -->\n", "<!-- end of errors -->\n"
 	before, rest, ok := strings.Cut(string(b), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
@@ -30,7 +30,7 @@ func TestTroubleshootingPageIsCurrent(t *testing.T) {
 	}
 	var table strings.Builder
 	table.WriteString("| from | text | cause | what to do |\n|---|---|---|---|\n")
-	for _, e := range foreign.Table() {
+	for _, e := range explain.Table() {
 		row := fmt.Sprintf("%s | %s | %s | %s", e.From, markdown(e.Texts), e.Cause, e.Do)
 		fmt.Fprintf(&table, "| %s |\n", strings.ReplaceAll(strings.ReplaceAll(row, "| grep", `\| grep`), "\n", " "))
 	}
@@ -63,7 +63,7 @@ func TestChineseTroubleshootingPageIsCurrent(t *testing.T) {
 		chinese[first] = cells[2]
 	}
 	var table strings.Builder
-	for _, e := range foreign.Table() {
+	for _, e := range explain.Table() {
 		answer, ok := chinese["`"+e.Texts[0]+"`"]
 		if !ok {
 			answer = strings.ReplaceAll(fmt.Sprintf("%s | %s |\n", e.Cause, e.Do), "| grep", `\| grep`)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package foreign
+package explain
 
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -104,19 +105,31 @@ func texts(all []Found) []string {
 	return out
 }
 
+// TestEntriesAreWhole finds mistakes in errors.yaml: a field without a word, a first text that
+// another entry has too (the rows of docs/zh are found by it), and blanks that an editor does
+// not show.
+func TestEntriesAreWhole(t *testing.T) {
+	t.Parallel()
+	first := map[string]bool{}
+	for _, e := range Table() {
+		for _, word := range slices.Concat([]string{e.From, e.Cause, e.Do}, e.Texts) {
+			if word == "" || strings.Join(strings.Fields(word), " ") != word {
+				t.Errorf("the entry of %s with %q: %q is empty, or has lines or blanks too many", e.From, e.Texts, word)
+			}
+		}
+		if first[e.Texts[0]] {
+			t.Errorf("two entries begin with the text %q", e.Texts[0])
+		}
+		first[e.Texts[0]] = true
+	}
+}
+
 func TestEachTextFindsItsEntry(t *testing.T) {
 	t.Parallel()
 	for _, e := range Table() {
-		if e.From == "" || e.Cause == "" || e.Do == "" {
-			t.Errorf("%+v: a word is missing", e)
-		}
 		for _, text := range e.Texts {
 			found := Find("before\n" + strings.ReplaceAll(text, "…", "x y") + "\nafter")
-			ok := false
-			for _, f := range found {
-				ok = ok || f.Cause == e.Cause
-			}
-			if !ok {
+			if !slices.ContainsFunc(found, func(f Found) bool { return f.Cause == e.Cause }) {
 				t.Errorf("%q finds %v", text, texts(found))
 			}
 		}
