@@ -30,12 +30,12 @@ func TestABundleHasNothingThatIdentifiesAUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	const secret = "a-password"
-	record := fmt.Sprintf(`{"version": 2, "bootID": %q, "network": "secretnet", "containerID": "0123abcd", "ifName": "net1",
+	record := fmt.Sprintf(`{"version": 3, "bootID": %q, "network": "secretnet", "containerID": "0123abcd", "ifName": "net1",
  "pod": {"namespace": "skunkworks", "name": "trainer-0"}, "netns": "/run/netns/cni-1", "netnsID": {"dev": 4, "ino": 1}, "config": {"password": %q},
  "ipam": "roce-ipam", "pool": "secretpool", "committed": true, "saved": 1,
  "plan": {"interfaces": [{"name": "net1", "mac": "02:00:5e:10:20:30", "mtu": 9000, "addresses": [{"prefix": "10.77.0.2/24"}]}], "ops": [
-  {"op": "macvlan", "args": {"name": "net1", "parent": "ens1f0", "mode": "bridge", "mtu": 9000, "mac": "02:00:5e:10:20:30", "mark": "roce:0123abcd/net1"}},
-  {"op": "rule", "args": {"from": "10.77.0.2/32", "table": 100, "priority": 32000}}]}}`, boot, secret)
+  {"op": "macvlan", "place": "pod", "args": {"name": "net1", "parent": "ens1f0", "mode": "bridge", "mtu": 9000, "mac": "02:00:5e:10:20:30", "mark": "roce:0123abcd/net1"}},
+  {"op": "rule", "place": "pod", "args": {"from": "10.77.0.2/32", "table": 100, "priority": 32000}}]}}`, boot, secret)
 	file := filepath.Join(state, "attachments", "0123abcd", "net1.json")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(record), 0o600)); err != nil {
 		t.Fatal(err)
@@ -102,10 +102,10 @@ func TestABundleKeepsWordsThatAreNoNamesOfTheUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	record := fmt.Sprintf(`{"version": 2, "bootID": %q, "network": "rails", "containerID": "0123abcd", "ifName": "net1",
+	record := fmt.Sprintf(`{"version": 3, "bootID": %q, "network": "rails", "containerID": "0123abcd", "ifName": "net1",
  "pod": {"namespace": "default", "name": "table"}, "netns": "/run/netns/cni-1", "netnsID": {"dev": 4, "ino": 1},
  "ipam": "roce-ipam", "pool": "gpu", "committed": true, "saved": 1, "plan": {"interfaces": [{"name": "net1", "mac": "02:00:5e:10:20:30", "mtu": 9000}], "ops": [
-  {"op": "rule", "args": {"from": "10.77.0.2/32", "table": 100, "priority": 32000}}]}}`, boot)
+  {"op": "rule", "place": "pod", "args": {"from": "10.77.0.2/32", "table": 100, "priority": 32000}}]}}`, boot)
 	file := filepath.Join(state, "attachments", "0123abcd", "net1.json")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(record), 0o600)); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package apply does, undoes and checks a list of operations through an executor.
+// Package apply does and undoes a list of operations through an executor.
 //
 // It knows no operation: plan defines them, kernel, probe and rdma execute them. It
 // never writes a record; attach does that. Everything is in this file.
@@ -105,14 +105,4 @@ func Undo(ctx context.Context, x Executor, ops plan.Ops) error {
 		return &UndoError{err}
 	}
 	return nil
-}
-
-// Check checks the operations in order and returns everything that differs from
-// what was done, joined.
-func Check(ctx context.Context, x Executor, ops plan.Ops) error {
-	var errs []error
-	for _, run := range ops.Runs() {
-		errs = append(errs, x.Check(ctx, run...))
-	}
-	return errors.Join(errs...)
 }

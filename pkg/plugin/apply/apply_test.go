@@ -70,7 +70,7 @@ func TestDoDoesEverythingInOrder(t *testing.T) {
 	if diff := cmp.Diff(want, j.stands); diff != "" {
 		t.Error(diff)
 	}
-	if err := Check(context.Background(), Each(j), ops); err != nil {
+	if err := Each(j).Check(context.Background(), ops...); err != nil {
 		t.Error(err)
 	}
 }
@@ -130,7 +130,7 @@ func TestUndoGoesOnWithinARun(t *testing.T) {
 
 func TestCheckNamesEverythingThatIsGone(t *testing.T) {
 	t.Parallel()
-	err := Check(context.Background(), Each(&journal{stands: []string{"plan.Rule", "plan.Announce"}}), ops)
+	err := Each(&journal{stands: []string{"plan.Rule", "plan.Announce"}}).Check(context.Background(), ops...)
 	if err == nil || err.Error() != "plan.Conflict is gone\nplan.Gateway is gone" {
 		t.Errorf("got %v", err)
 	}

@@ -40,9 +40,8 @@ func (o Ops) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. It also reads operations without
-// a place, from records of format 2. An unknown kind or place is an error: a
-// record of a newer version must not be undone in part.
+// UnmarshalJSON reads what MarshalJSON wrote. An unknown kind or place is an error: a
+// record must not be undone in part.
 func (o *Ops) UnmarshalJSON(b []byte) error {
 	var in []envelope
 	if err := json.Unmarshal(b, &in); err != nil {
@@ -61,9 +60,6 @@ func (o *Ops) UnmarshalJSON(b []byte) error {
 }
 
 func (e envelope) decode() (Op, error) {
-	if e.Place == "" {
-		e = e.ofFormat2()
-	}
 	op := Op{Shared: e.Shared}
 	switch e.Place {
 	case inPod:
@@ -80,23 +76,4 @@ func (e envelope) decode() (Op, error) {
 		}
 	}
 	return Op{}, fmt.Errorf("unknown kind %q", e.Kind)
-}
-
-// ofFormat2 converts an operation of a record of format 2 to the format of
-// today. In format 2 all operations acted in the pod, except those in the list
-// below.
-func (e envelope) ofFormat2() envelope {
-	e.Place = inPod
-	switch e.Kind {
-	case "strays":
-		e.Kind = "orphans"
-	case "move", "deviceinfo":
-		e.Place = onHost
-	case "port", "gid":
-		var args struct{ InPod bool }
-		if json.Unmarshal(e.Args, &args) == nil && !args.InPod {
-			e.Place = onHost
-		}
-	}
-	return e
 }

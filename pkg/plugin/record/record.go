@@ -28,17 +28,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
-// version is the number of the format. before is the number of the older format that
-// can be read too: its operations had no place (plan.Ops). A record of any other
-// version is unreadable: a guess could undo the wrong thing.
-const (
-	version = 3
-	before  = 2
-)
+// version is the number of the format. A record of any other version is unreadable: a
+// guess could undo the wrong thing.
+const version = 3
 
 // Record is what is known about one attachment.
 type Record struct {
-	Version int    `json:"version"`
+	Version int    `json:"version"` // first in the file, so it is read before what another version may have changed
 	BootID  string `json:"bootID"`
 	Network string `json:"network"`
 	conf.Attachment
@@ -132,13 +128,15 @@ func unreadable(path string, err error) error {
 
 func (s Store) decode(path string, b []byte) (Record, error) {
 	var r Record
-	if err := json.Unmarshal(b, &r); err != nil {
+	err := json.Unmarshal(b, &r)
+	switch {
+	case r.Version > version:
+		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path, "install the version of roce-cni that wrote it, or newer",
+			"a newer version wrote it: format %d, and this version reads %d", r.Version, version)
+	case err != nil:
 		return Record{}, unreadable(path, err)
-	}
-	if r.Version != version && r.Version != before {
-		return Record{}, cnierr.New(cnierr.Unreadable, "read record", path,
-			"install the version of roce-cni that wrote it, or newer",
-			"want format %d or %d, got %d", before, version, r.Version)
+	case r.Version != version:
+		return Record{}, unreadable(path, fmt.Errorf("it has format %d, and this version reads %d", r.Version, version))
 	}
 	if r.BootID != s.BootID {
 		r.Plan.Ops = nil

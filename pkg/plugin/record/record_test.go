@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -105,8 +106,7 @@ func TestUnreadableRecordIsNeverGuessedAt(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty":             "",
 		"torn":              `{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"mac`,
-		"newer format":      `{"version":4,"bootID":"boot-1"}`,
-		"older format":      `{"version":1,"bootID":"boot-1"}`,
+		"older format":      `{"version":2,"bootID":"boot-1"}`,
 		"unknown operation": `{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"teleport","place":"pod","args":{}}]}}`,
 		"unknown place":     `{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"up","place":"moon","args":{}}]}}`,
 	} {
@@ -124,6 +124,16 @@ func TestUnreadableRecordIsNeverGuessedAt(t *testing.T) {
 				t.Errorf("Load() error = %v, want code %d", err, cnierr.Unreadable)
 			}
 		})
+	}
+}
+
+func TestARecordOfANewerFormatNamesTheRemedy(t *testing.T) {
+	t.Parallel()
+	for _, content := range []string{`{"version":4}`, `{"version":4,"plan":{"ops":[{"op":"teleport","at":"moon"}]}}`, `{"version":4,"network":7}`} {
+		_, err := Store{}.decode("file", []byte(content))
+		if e := cnierr.CNI("roce", err); e.Code != uint(cnierr.Unreadable) || !strings.Contains(e.Details, "install the version") {
+			t.Errorf("%s: got %+v, want code %d and what to install", content, e, cnierr.Unreadable)
+		}
 	}
 }
 
@@ -198,9 +208,8 @@ func FuzzRecord(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(good)
-	f.Add([]byte(`{"version":2,"bootID":"boot-1","plan":{"ops":[{"op":"rule","args":{"from":"10.0.0.1/32","priority":1}}]}}`))
 	f.Add([]byte(`{"version":3,"bootID":"boot-1","plan":{"ops":[{"op":"rule","place":"host","shared":true,"args":{"from":"10.0.0.1/32","priority":1}}]}}`))
-	f.Add([]byte(`{"version":2,"plan":{"ops":[{"op":"macvlan","args":null}]}}`))
+	f.Add([]byte(`{"version":3,"plan":{"ops":[{"op":"macvlan","place":"pod","args":null}]}}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		s := Store{BootID: "boot-1"}
 		first, err := s.decode("file", content)
