@@ -20,7 +20,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
@@ -53,11 +52,11 @@ that is free again may stay in the list for up to a day, until an ADD needs it.`
 			if err != nil {
 				return err
 			}
-			rest, err := nodefile.Store{Dir: node.stateDir, BootID: boot}.Quarantines()
+			quarantines, err := nodefile.Store{Dir: node.stateDir, BootID: boot}.Quarantines()
 			if err != nil {
 				return err
 			}
-			rows := leaseRows(notFree(entries, rest))
+			rows := leaseRows(notFree(entries, quarantines))
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), rows)
 			}
@@ -121,9 +120,9 @@ func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Ad
 
 // notFree leaves out addresses with a quarantine that is over. They stay in the
 // database until an ADD of their pool removes them, which may be never.
-func notFree(entries []ipam.Entry, rest map[string]time.Duration) []ipam.Entry {
+func notFree(entries []ipam.Entry, quarantines map[string]time.Duration) []ipam.Entry {
 	return slices.DeleteFunc(entries, func(e ipam.Entry) bool {
-		quarantine, known := rest[e.Pool]
+		quarantine, known := quarantines[e.Pool]
 		if !known {
 			quarantine = pool.LongestQuarantine
 		}
@@ -135,7 +134,7 @@ func notFree(entries []ipam.Entry, rest map[string]time.Duration) []ipam.Entry {
 type leaseRow struct {
 	Pool        string     `json:"pool"`
 	Address     netip.Addr `json:"address"`
-	State       string     `json:"state"` // leased, `resting` (in quarantine), conflict or set-aside
+	State       string     `json:"state"` // leased, quarantined, conflict or set-aside
 	Seconds     int        `json:"seconds"`
 	Early       bool       `json:"early,omitempty"`
 	Network     string     `json:"network"`
@@ -156,20 +155,11 @@ func leaseRows(entries []ipam.Entry) []leaseRow {
 	return rows
 }
 
-// shown returns the state in words. The JSON keeps `resting` for the programs that
-// read it.
-func (r leaseRow) shown() string {
-	if r.State == ledger.Released.String() {
-		return "quarantine"
-	}
-	return r.State
-}
-
 func writeLeases(w io.Writer, rows []leaseRow) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "POOL\tADDRESS\tSTATE\tFOR\tPOD\tINTERFACE")
 	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(r.Pool, "-"), r.Address, r.shown(), time.Duration(r.Seconds)*time.Second,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(r.Pool, "-"), r.Address, r.State, time.Duration(r.Seconds)*time.Second,
 			cmp.Or(podOr(r.Pod.String(), r.ContainerID), "-"), r.IfName)
 	}
 	return t.Flush()

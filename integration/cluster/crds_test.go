@@ -208,7 +208,7 @@ func TestUsageIsReportedWithoutTouchingAnythingElse(t *testing.T) {
 	a := api(t, shared(t).Admin())
 	made, err := a.Blocks().Create(t.Context(), block.Block{Name: "usage-1", Spec: block.Spec{Pool: "usage", Index: 1, Size: 16, NodeName: "n", MachineID: "m"}})
 	must(t, err)
-	usage := kube.Usage{Size: 15, Used: 4, Resting: 2, Free: 9}
+	usage := kube.Usage{Size: 15, Used: 4, Quarantined: 2, Free: 9}
 	reported, err := a.Blocks().Report(t.Context(), made.Name, made.UID, usage)
 	must(t, err)
 	touched, err := a.Blocks().Touch(t.Context(), made.Name, made.UID)
@@ -236,7 +236,7 @@ func TestAPoolHasAStatusThatPeopleCanRead(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, pools.Delete(context.Background(), "reported", meta.DeleteOptions{})) })
 	want := kube.PoolStatus{
-		Blocks: 16, Claimed: 3, Size: 254, Used: 40, Resting: 5, Free: 209,
+		Blocks: 16, Claimed: 3, Size: 254, Used: 40, Quarantined: 5, Free: 209,
 		Conditions: []meta.Condition{{Type: kube.ValidCondition, Status: meta.ConditionTrue, Reason: "Valid", LastTransitionTime: meta.NewTime(time.Unix(1e9, 0))}},
 	}
 	a := api(t, c.Admin())

@@ -202,7 +202,7 @@ func portable(snapshot string) []string {
 	return lines
 }
 
-// leases returns the addresses in a state (leased, `resting`, conflict) as "pool
+// leases returns the addresses in a state (leased, quarantined, conflict) as "pool
 // address".
 func (n *node) leases(t testing.TB, state string) []string {
 	t.Helper()

@@ -94,7 +94,7 @@ func (o *objects) Strangers(ctx context.Context, pools []string) ([]block.Block,
 func (o *objects) Report(ctx context.Context, pool string, s reconcile.Summary) error {
 	was := o.before[pool]
 	now := kube.PoolStatus{
-		Blocks: s.Blocks, Claimed: s.Claimed, Size: s.Size, Used: s.Used, Resting: s.Resting, Free: s.Free, Reserved: s.Reserved,
+		Blocks: s.Blocks, Claimed: s.Claimed, Size: s.Size, Used: s.Used, Quarantined: s.Quarantined, Free: s.Free, Reserved: s.Reserved,
 		Conditions: was.Status.Conditions,
 	}
 	valid := metav1.Condition{Type: kube.ValidCondition, Status: metav1.ConditionTrue, Reason: "Valid", Message: "its blocks can be claimed", ObservedGeneration: was.Generation}

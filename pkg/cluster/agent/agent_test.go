@@ -184,7 +184,7 @@ func TestALostBlockLeavesTheFileAtOnce(t *testing.T) {
 		n.logs("thief")
 		for range 2 {
 			n.says(200, "3 host indexes", "this node does not own: "+lost.Name, "delete", "container c1, container c2")
-			n.counts(`roce_cni_pool_stray_slots{pool="compute"} 3`)
+			n.counts(`roce_cni_pool_orphan_slots{pool="compute"} 3`)
 			n.stop()
 			n.run() // it finds that out again
 			pass(2 * time.Second)
@@ -194,7 +194,7 @@ func TestALostBlockLeavesTheFileAtOnce(t *testing.T) {
 		}
 		pass(3 * time.Second)
 		n.healthy()
-		n.counts(`roce_cni_pool_stray_slots{pool="compute"} 0`)
+		n.counts(`roce_cni_pool_orphan_slots{pool="compute"} 0`)
 	})
 }
 

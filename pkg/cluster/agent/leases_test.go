@@ -56,6 +56,6 @@ func TestAddressesOfAPoolThatWasRecreatedAreReported(t *testing.T) {
 		})
 		pass(2 * time.Second)
 		n.says(200, "14 host indexes", "addresses that the RailPool does not have", "container c5, and 2 more")
-		n.counts(`roce_cni_pool_stray_slots{pool="compute"} 14`)
+		n.counts(`roce_cni_pool_orphan_slots{pool="compute"} 14`)
 	})
 }

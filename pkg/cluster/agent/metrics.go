@@ -22,7 +22,7 @@ type metrics struct {
 	claims, conflicts, lists, asserts, lost *prometheus.CounterVec // by pool
 	requests                                *prometheus.CounterVec // by op and answer
 	stickyLost                              *prometheus.CounterVec // by pool
-	kept                                    *prometheus.CounterVec // by pool and answer
+	stickyAnswers                           *prometheus.CounterVec // by pool and answer
 }
 
 func newMetrics(a *Agent) *metrics {
@@ -37,8 +37,8 @@ func newMetrics(a *Agent) *metrics {
 	m.lists = counter("block_claim_lists_total", "Lists of blocks that claims needed.", "pool")
 	m.asserts = counter("block_asserts_total", "Confirmations of blocks.", "pool")
 	m.lost = counter("blocks_lost_total", "Blocks of this node that another node has claimed.", "pool")
-	m.kept = counter("kept_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
-	m.stickyLost = counter("kept_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
+	m.stickyAnswers = counter("sticky_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
+	m.stickyLost = counter("sticky_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
 	m.requests = counter("api_requests_total", "Requests to the API server by answer: ok, exists, not_found, conflict, busy, none, or the code of an error.", "op", "answer")
 	m.registry.MustRegister(newGauges(a))
 	return m
@@ -75,8 +75,8 @@ func answer(err error) string {
 
 // gauges are computed at each scrape.
 type gauges struct {
-	agent                                                    *Agent
-	size, used, waiting, free, file, asserted, orphans, seen *prometheus.Desc
+	agent                                                        *Agent
+	size, used, quarantined, free, file, asserted, orphans, seen *prometheus.Desc
 }
 
 func newGauges(a *Agent) *gauges {
@@ -84,21 +84,21 @@ func newGauges(a *Agent) *gauges {
 		return prometheus.NewDesc("roce_cni_"+name, help, labels, nil)
 	}
 	return &gauges{
-		agent:    a,
-		size:     desc("block_size", "Host indexes of a block of this node that pods may have.", "pool", "block"),
-		used:     desc("block_used", "Host indexes of a block that are leased.", "pool", "block"),
-		waiting:  desc("block_resting", "Host indexes of a block in quarantine.", "pool", "block"),
-		free:     desc("block_free", "Host indexes of a block that are neither leased nor in quarantine.", "pool", "block"),
-		file:     desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot, and the leases can be read.", "pool"),
-		asserted: desc("block_assert_age_seconds", "Time since the API server last confirmed the node's blocks of a pool.", "pool"),
-		seen:     desc("cluster_seen", "Whether the RailPools and the Node object were read since the agent started. Before that, the agent does not know which pools the node needs."),
-		orphans:  desc("pool_stray_slots", "Orphans: host indexes that pods of this node use and that are in none of its blocks.", "pool"),
+		agent:       a,
+		size:        desc("block_size", "Host indexes of a block of this node that pods may have.", "pool", "block"),
+		used:        desc("block_used", "Host indexes of a block that are leased.", "pool", "block"),
+		quarantined: desc("block_quarantined", "Host indexes of a block in quarantine.", "pool", "block"),
+		free:        desc("block_free", "Host indexes of a block that are neither leased nor in quarantine.", "pool", "block"),
+		file:        desc("pool_ready", "Whether pods get addresses of a pool that selects the node: there is a file of this boot, and the leases can be read.", "pool"),
+		asserted:    desc("block_assert_age_seconds", "Time since the API server last confirmed the node's blocks of a pool.", "pool"),
+		seen:        desc("cluster_seen", "Whether the RailPools and the Node object were read since the agent started. Before that, the agent does not know which pools the node needs."),
+		orphans:     desc("pool_orphan_slots", "Orphans: host indexes that pods of this node use and that are in none of its blocks.", "pool"),
 	}
 }
 
 // Describe is prometheus.Collector's.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.size, g.used, g.waiting, g.free, g.file, g.asserted, g.orphans, g.seen} {
+	for _, d := range []*prometheus.Desc{g.size, g.used, g.quarantined, g.free, g.file, g.asserted, g.orphans, g.seen} {
 		out <- d
 	}
 }
@@ -137,7 +137,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			if !known {
 				continue
 			}
-			for d, n := range map[*prometheus.Desc]int{g.size: u.Size, g.used: u.Used, g.waiting: u.Resting, g.free: u.Free} {
+			for d, n := range map[*prometheus.Desc]int{g.size: u.Size, g.used: u.Used, g.quarantined: u.Quarantined, g.free: u.Free} {
 				set(d, float64(n), name, b.Name)
 			}
 		}

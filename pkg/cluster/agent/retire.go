@@ -32,7 +32,7 @@ func (k *poolController) retire(ctx context.Context) {
 		return
 	}
 	k.retiring.OK(k.agent.clock, patience)
-	n, err := k.agent.meter.inUse(ctx, k.pool, k.rest())
+	n, err := k.agent.meter.inUse(ctx, k.pool, k.knownQuarantine())
 	switch {
 	case err != nil:
 	case n > 0:
@@ -70,8 +70,8 @@ func (k *poolController) goOn(ctx context.Context) {
 	}
 }
 
-// rest returns the quarantine of the pool, or the longest possible one if it is unknown.
-func (k *poolController) rest() time.Duration {
+// knownQuarantine returns the quarantine of the pool, or the longest possible one if it is unknown.
+func (k *poolController) knownQuarantine() time.Duration {
 	if k.space != nil {
 		return k.space.Quarantine()
 	}
@@ -91,7 +91,7 @@ func (k *poolController) closeFile() error {
 	if err := k.unanswer(); err != nil {
 		return err
 	}
-	k.quarantine = k.rest() // after a restart, the file tells it
+	k.quarantine = k.knownQuarantine() // after a restart, the file tells it
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.joined, k.owned = false, nil // it is not written again

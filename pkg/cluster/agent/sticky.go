@@ -22,7 +22,7 @@ const DefaultPatience = 30 * time.Second
 func (k *poolController) startGrants(ctx context.Context) {
 	begins(k.agent.metrics.stickyLost, k.pool)
 	answers := func(answer string) func() {
-		return func() { k.agent.metrics.kept.WithLabelValues(k.pool, answer).Inc() }
+		return func() { k.agent.metrics.stickyAnswers.WithLabelValues(k.pool, answer).Inc() }
 	}
 	c := grant.New(grant.Config{
 		Pool: k.pool, Terms: k.terms, Claimer: sticky.Claimer{Store: k.Kept, Node: k.Node, Now: k.Date},

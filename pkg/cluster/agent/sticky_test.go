@@ -145,7 +145,7 @@ func two(t *testing.T) (a, b *node) {
 func TestAPodKeepsItsAddressesFromNodeToNode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, b := two(t)
-		a.counts(`roce_cni_kept_lost_total{pool="compute"} 0`)
+		a.counts(`roce_cni_sticky_lost_total{pool="compute"} 0`)
 		first := a.mustAdd("db-0", "c1")
 		if other := a.mustAdd("db-1", "c2"); other == first {
 			t.Errorf("two pods have %v", other)
@@ -158,7 +158,7 @@ func TestAPodKeepsItsAddressesFromNodeToNode(t *testing.T) {
 		}
 		a.heldBy(t, "db-0", "b")
 		a.heldBy(t, "db-1", "a")
-		a.counts(`roce_cni_kept_answers_total{answer="granted",pool="compute"} 2`)
+		a.counts(`roce_cni_sticky_answers_total{answer="granted",pool="compute"} 2`)
 		a.holds("compute", 1)
 		a.healthy()
 	})
@@ -250,7 +250,7 @@ func TestWhenAllHostIndexesAreStickyThereIsNoneAtOnce(t *testing.T) {
 			t.Errorf("got %v, error %v", got, err)
 		}
 		n.logs("are reserved for other pods")
-		n.counts(`roce_cni_kept_answers_total{answer="none",pool="compute"} 1`)
+		n.counts(`roce_cni_sticky_answers_total{answer="none",pool="compute"} 1`)
 	})
 }
 
@@ -296,14 +296,14 @@ func TestWhatIsHeldIsAffirmed(t *testing.T) {
 		thief.UID = "another"
 		a.kept.Restore([]sticky.Lease{thief})
 		pass(7 * time.Minute)
-		a.counts(`roce_cni_kept_lost_total{pool="compute"} 1`)
+		a.counts(`roce_cni_sticky_lost_total{pool="compute"} 1`)
 		a.logs("belongs to another node")
 		a.says(200, "lost sticky addresses", thief.Name, "delete the pods")
 		if _, there, err := a.files().Answer("compute", db("db-0")); there || err != nil {
 			t.Errorf("it would promise %v again, error %v", addr, err)
 		}
 		pass(20 * time.Minute)
-		a.counts(`roce_cni_kept_lost_total{pool="compute"} 1`)
+		a.counts(`roce_cni_sticky_lost_total{pool="compute"} 1`)
 		a.release("c1")
 		pass(7 * time.Minute)
 		a.healthy()

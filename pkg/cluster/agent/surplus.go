@@ -68,7 +68,7 @@ func (k *poolController) noteEmpty() {
 	empty := map[string]time.Duration{}
 	for _, b := range k.owned {
 		u, known := k.agent.meter.usage(k.pool, *k.space, []block.Block{b})
-		if !known || u.Used+u.Resting > 0 {
+		if !known || u.Used+u.Quarantined > 0 {
 			continue
 		}
 		since, before := k.empty[b.Name]
@@ -85,9 +85,9 @@ func (k *poolController) noteEmpty() {
 // fifths are leased, so a block does not come and go.
 func (k *poolController) surplus(b block.Block) bool {
 	others := without(k.leasable(), b.Name)
-	rest, known := k.agent.meter.usage(k.pool, *k.space, others)
+	left, known := k.agent.meter.usage(k.pool, *k.space, others)
 	_, empty := k.empty[b.Name]
-	return known && empty && rest.Size > 0 && 2*(rest.Used+rest.Resting) <= rest.Size
+	return known && empty && left.Size > 0 && 2*(left.Used+left.Quarantined) <= left.Size
 }
 
 // beginLeaving takes a block that was empty for long enough out of the node file. The

@@ -21,7 +21,7 @@ import (
 // Usage counts the host indexes that pods may have on all rails. An index is leased if
 // one of its addresses is, on any rail. Leases of indexes that were taken out of the
 // pool are not counted, because the next pod cannot use them.
-type Usage struct{ Size, Used, Resting, Free int }
+type Usage struct{ Size, Used, Quarantined, Free int }
 
 // nearlyFull says that the node should claim another block: more than four fifths of the
 // host indexes are leased (with up to five: all). Then the next pod finds a free one.
@@ -94,7 +94,7 @@ func (m *meter) usage(name string, s block.Space, blocks []block.Block) (Usage, 
 			open[number] = true
 		}
 	}
-	leased, waiting := map[int]bool{}, map[int]bool{}
+	leased, quarantined := map[int]bool{}, map[int]bool{}
 	for _, e := range entries {
 		_, number, ok := s.Find(e.Addr)
 		switch {
@@ -102,13 +102,13 @@ func (m *meter) usage(name string, s block.Space, blocks []block.Block) (Usage, 
 		case e.InUse():
 			leased[number] = true
 		case e.Age+since < s.Quarantine():
-			waiting[number] = true
+			quarantined[number] = true
 		}
 	}
 	for number := range leased {
-		delete(waiting, number)
+		delete(quarantined, number)
 	}
-	return Usage{Size: len(open), Used: len(leased), Resting: len(waiting), Free: len(open) - len(leased) - len(waiting)}, known
+	return Usage{Size: len(open), Used: len(leased), Quarantined: len(quarantined), Free: len(open) - len(leased) - len(quarantined)}, known
 }
 
 // inUse returns how many addresses of a pool are leased or in quarantine now.

@@ -72,9 +72,9 @@ func TestAddressesInQuarantineCountUntilItEnds(t *testing.T) {
 		}
 		pass(2 * time.Second)
 		own := n.blocks()[0]
-		n.counts(`roce_cni_block_resting{block="`+own+`",pool="compute"} 5`, `roce_cni_block_used{block="`+own+`",pool="compute"} 2`, `roce_cni_block_free{block="`+own+`",pool="compute"} 9`)
+		n.counts(`roce_cni_block_quarantined{block="`+own+`",pool="compute"} 5`, `roce_cni_block_used{block="`+own+`",pool="compute"} 2`, `roce_cni_block_free{block="`+own+`",pool="compute"} 9`)
 		pass(2 * time.Minute)
-		n.counts(`roce_cni_block_resting{block="`+own+`",pool="compute"} 0`, `roce_cni_block_free{block="`+own+`",pool="compute"} 14`)
+		n.counts(`roce_cni_block_quarantined{block="`+own+`",pool="compute"} 0`, `roce_cni_block_free{block="`+own+`",pool="compute"} 14`)
 	})
 }
 

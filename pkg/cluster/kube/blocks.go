@@ -135,7 +135,7 @@ func (s Blocks) write(ctx context.Context, name, uid string, u *Usage) (block.Bl
 	if u != nil {
 		patch = append(patch,
 			operation{"add", "/status/size", u.Size}, operation{"add", "/status/used", u.Used},
-			operation{"add", "/status/resting", u.Resting}, operation{"add", "/status/free", u.Free})
+			operation{"add", "/status/quarantined", u.Quarantined}, operation{"add", "/status/free", u.Free})
 	}
 	body, err := json.Marshal(patch)
 	if err != nil {

@@ -73,7 +73,7 @@ func TestAWriteIsOfTheBlockWithThatUIDAlone(t *testing.T) {
 				return s.Report(t.Context(), "gpu-3", "uid-1", kube.Usage{Size: 16, Used: 4, Free: 12})
 			}, []string{
 				`{"op": "add", "path": "/status/size", "value": 16}`, `{"op": "add", "path": "/status/used", "value": 4}`,
-				`{"op": "add", "path": "/status/resting", "value": 0}`, `{"op": "add", "path": "/status/free", "value": 12}`,
+				`{"op": "add", "path": "/status/quarantined", "value": 0}`, `{"op": "add", "path": "/status/free", "value": 12}`,
 			},
 		},
 	} {

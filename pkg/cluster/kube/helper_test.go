@@ -104,5 +104,5 @@ func railBlock(uid string) answer {
 	return answer{code: http.StatusOK, body: fmt.Sprintf(`{"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailBlock",
 		"metadata": {"name": "gpu-3", "uid": %q, "resourceVersion": "42", "creationTimestamp": "2026-01-02T03:04:05Z", "labels": {"roce-cni.io/pool": "gpu"}},
 		"spec": {"pool": "gpu", "index": 3, "size": 16, "nodeName": "node-1", "machineID": "abc"},
-		"status": {"asserted": "2026-01-02T03:04:05.000006Z", "size": 16, "used": 4, "resting": 2, "free": 10}}`, uid)}
+		"status": {"asserted": "2026-01-02T03:04:05.000006Z", "size": 16, "used": 4, "quarantined": 2, "free": 10}}`, uid)}
 }

@@ -83,7 +83,7 @@ func TestAReportWritesNothingButTheStatus(t *testing.T) {
 	if r.method != http.MethodPatch || r.path != "/apis/roce-cni.io/v1alpha1/railpools/gpu/status" || r.kind != "application/merge-patch+json" {
 		t.Errorf("asked %+v", r)
 	}
-	sent := `{"status": {"blocks": 12, "claimed": 3, "size": 190, "used": 20, "resting": 0, "free": 170, "reserved": 0,
+	sent := `{"status": {"blocks": 12, "claimed": 3, "size": 190, "used": 20, "quarantined": 0, "free": 170, "reserved": 0,
 		"conditions": [{"type": "Valid", "status": "True", "reason": "Valid", "message": "", "lastTransitionTime": "2026-01-02T12:00:00Z"}]}}`
 	if diff := cmp.Diff(decoded(t, sent), decoded(t, r.body)); diff != "" {
 		t.Errorf("(-want +sent)\n%s", diff)

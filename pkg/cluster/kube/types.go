@@ -51,13 +51,13 @@ type RailPoolList struct {
 //
 // +kubebuilder:object:generate=true
 type PoolStatus struct {
-	Blocks   int `json:"blocks"`   // how many blocks there are to claim
-	Claimed  int `json:"claimed"`  // how many of them have an owner
-	Size     int `json:"size"`     // slots of all blocks: pods that they are enough for
-	Used     int `json:"used"`     // slots that are leased, by the reports of the owners
-	Resting  int `json:"resting"`  // slots in quarantine
-	Free     int `json:"free"`     // slots that are neither, claimed or not
-	Reserved int `json:"reserved"` // addresses that reservations keep from pods
+	Blocks      int `json:"blocks"`      // how many blocks there are to claim
+	Claimed     int `json:"claimed"`     // how many of them have an owner
+	Size        int `json:"size"`        // slots of all blocks: pods that they are enough for
+	Used        int `json:"used"`        // slots that are leased, by the reports of the owners
+	Quarantined int `json:"quarantined"` // slots in quarantine
+	Free        int `json:"free"`        // slots that are neither, claimed or not
+	Reserved    int `json:"reserved"`    // addresses that reservations keep from pods
 	// Conditions has the ones named below.
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
@@ -112,10 +112,10 @@ type BlockStatus struct {
 //
 // +kubebuilder:object:generate=true
 type Usage struct {
-	Size    int `json:"size"`
-	Used    int `json:"used"`    // leased
-	Resting int `json:"resting"` // in quarantine
-	Free    int `json:"free"`
+	Size        int `json:"size"`
+	Used        int `json:"used"`        // leased
+	Quarantined int `json:"quarantined"` // in quarantine
+	Free        int `json:"free"`
 }
 
 // Pool returns what package block knows of a RailPool.

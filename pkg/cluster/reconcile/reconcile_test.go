@@ -319,10 +319,10 @@ func TestASummaryAddsUpWhatTheOwnersSay(t *testing.T) {
 	c.claim("racked", "7", 2, "n3")
 	c.join("n3", map[string]string{"rack": "7"})
 	c.join("n4", map[string]string{"rack": "8"})
-	c.usage = map[string]agent.Usage{"p-1": {Used: 3, Resting: 2}, "p-2": {Used: 4}}
+	c.usage = map[string]agent.Usage{"p-1": {Used: 3, Quarantined: 2}, "p-2": {Used: 4}}
 	c.rounds(10 * time.Minute)
 	want := map[string]reconcile.Summary{
-		"p":      {Blocks: 15, Claimed: 2, Usage: agent.Usage{Size: 235, Used: 7, Resting: 2, Free: 226}, Reserved: 4},
+		"p":      {Blocks: 15, Claimed: 2, Usage: agent.Usage{Size: 235, Used: 7, Quarantined: 2, Free: 226}, Reserved: 4},
 		"racked": {Blocks: 32, Claimed: 1, Usage: agent.Usage{Size: 508, Free: 508}},
 		"table":  {Blocks: 32, Usage: agent.Usage{Size: 508, Free: 508}},
 	}

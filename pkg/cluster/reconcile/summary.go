@@ -66,12 +66,12 @@ func summarize(w world) map[string]Summary {
 				s.Attention = tooMany(p, b.Spec.NodeName)
 			}
 			s.Used += b.Used
-			s.Resting += b.Resting
+			s.Quarantined += b.Quarantined
 		}
 		if s.Attention == nil {
 			s.Attention = w.mishold(p.Name)
 		}
-		s.Free = max(0, s.Size-s.Used-s.Resting)
+		s.Free = max(0, s.Size-s.Used-s.Quarantined)
 		if !p.InUse && s.Fault == nil {
 			s.Fault = w.strange(p.Name)
 		}

@@ -14,16 +14,16 @@ import (
 
 // Terms is what a pool says about sticky slots.
 type Terms struct {
-	TTL  time.Duration // how long a slot without holder stays reserved
-	Rest time.Duration // the least time in quarantine: the pool's quarantine
+	TTL        time.Duration // how long a slot without holder stays reserved
+	Quarantine time.Duration // the least time in quarantine: the pool's quarantine
 }
 
 // TermsOf returns the terms of the pools that have sticky.
 func TermsOf(pools []block.Pool) map[string]Terms {
 	out := map[string]Terms{}
 	for _, p := range pools {
-		if ttl, rest, sticky := p.Terms(); sticky {
-			out[p.Name] = Terms{ttl, rest}
+		if ttl, quarantine, sticky := p.Terms(); sticky {
+			out[p.Name] = Terms{ttl, quarantine}
 		}
 	}
 	return out
@@ -107,13 +107,13 @@ func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sighti
 func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms) bool {
 	t, exists := pools[l.Spec.Pool]
 	if !exists {
-		t = Terms{TTL: pool.LongestQuarantine, Rest: block.Grace}
+		t = Terms{TTL: pool.LongestQuarantine, Quarantine: block.Grace}
 	}
 	since := l.Created
 	if l.Spec.Written.After(since) {
 		since = l.Spec.Written
 	}
-	return seen >= t.Rest && max(seen, date.Sub(since)) >= t.TTL
+	return seen >= t.Quarantine && max(seen, date.Sub(since)) >= t.TTL
 }
 
 // Reap deletes a lease that is due, and says whether it did. If the holder is gone,

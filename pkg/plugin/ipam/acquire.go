@@ -237,11 +237,11 @@ func (s *session) expire(pool string, batch int) error {
 
 // quarantined says whether an address is still in quarantine.
 func (s *session) quarantined(r ledger.Quarantined) bool {
-	return s.Now-r.Freed < rest(r.State, s.ask.Quarantine)
+	return s.Now-r.Freed < quarantineFor(r.State, s.ask.Quarantine)
 }
 
-// rest returns how long the quarantine of an address is.
-func rest(of State, quarantine time.Duration) time.Duration {
+// quarantineFor returns how long the quarantine of an address is.
+func quarantineFor(of State, quarantine time.Duration) time.Duration {
 	if of == ledger.Conflicted {
 		return max(quarantine, conflictRest)
 	}

@@ -36,7 +36,7 @@ func (e Entry) InUse() bool { return e.State == ledger.Leased || e.State == ledg
 // InQuarantine says whether an address without lease is still in quarantine, in a pool with
 // that quarantine.
 func (e Entry) InQuarantine(quarantine time.Duration) bool {
-	return !e.InUse() && e.Age < rest(e.State, quarantine)
+	return !e.InUse() && e.Age < quarantineFor(e.State, quarantine)
 }
 
 // List returns the used addresses of a pool, or of all pools for "". The order

@@ -13,7 +13,7 @@ import (
 // quarantineLeft returns how much of its quarantine an address still has, in whole
 // seconds.
 func (s *session) quarantineLeft(r ledger.Quarantined) time.Duration {
-	return (rest(r.State, s.ask.Quarantine) - (s.Now - r.Freed)).Round(time.Second)
+	return (quarantineFor(r.State, s.ask.Quarantine) - (s.Now - r.Freed)).Round(time.Second)
 }
 
 const quarantineHint = "wait until the quarantine is over, widen ipam.subnets[].ranges, or shorten ipam.quarantine"

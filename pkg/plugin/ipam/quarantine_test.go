@@ -27,7 +27,7 @@ func TestAnAddressInQuarantineIsNotLeasedWithoutAConflictProbe(t *testing.T) {
 	b.Requested = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
 	_, err = n.lease(b)
 	wantCode(t, err, cnierr.TryAgain, "10.0.0.9", "1m30s", "cannot probe for conflicts")
-	n.wantEntries("rail 10.0.0.9 resting a 30s")
+	n.wantEntries("rail 10.0.0.9 quarantined a 30s")
 
 	a := ask("a", s)
 	a.RefuseQuarantined = true

@@ -239,8 +239,8 @@ func (r rails) taken(a netip.Addr) (bool, error) {
 	return taken, err
 }
 
-func quarantinedAt(waiting []ledger.Quarantined, a netip.Addr) int {
-	return slices.IndexFunc(waiting, func(r ledger.Quarantined) bool { return r.Addr == a })
+func quarantinedAt(quarantined []ledger.Quarantined, a netip.Addr) int {
+	return slices.IndexFunc(quarantined, func(r ledger.Quarantined) bool { return r.Addr == a })
 }
 
 // used tells Pick whether a slot is used. A slot is used if it is used on any

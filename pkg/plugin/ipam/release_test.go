@@ -54,9 +54,9 @@ func TestReleaseFindsWhatIsHeldInAllPools(t *testing.T) {
 	n.release("a")
 	n.now += 2 * time.Second
 	n.wantEntries(
-		"rail10 10.10.0.1 resting a 2s",
-		"rail10 fd00::1 resting a 2s",
-		"rail2 10.2.0.1 resting a 2s",
+		"rail10 10.10.0.1 quarantined a 2s",
+		"rail10 fd00::1 quarantined a 2s",
+		"rail2 10.2.0.1 quarantined a 2s",
 		"rail2 10.2.0.2 leased b 3s",
 	)
 	if list, err := n.book().List(ctx, "rail2"); err != nil || len(list) != 2 {
@@ -134,7 +134,7 @@ func TestReleaseOfOneAddressLeavesTheOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.wantEntries("rail 10.0.0.1 resting a 0s", "rail fd00::1 leased a 0s")
+	n.wantEntries("rail 10.0.0.1 quarantined a 0s", "rail fd00::1 leased a 0s")
 	for name, err := range map[string]error{
 		"another address": n.book().ReleaseAddress(ctx, "rail", one.Next()),
 		"another pool":    n.book().ReleaseAddress(ctx, "rail2", one),

@@ -222,7 +222,7 @@ func (w world) open(a ipam.Ask) []int {
 		w.t.Fatal(err)
 	}
 	for _, e := range entries {
-		own := e.State.String() == "resting" && e.Owner.PodName == a.Owner.PodName
+		own := e.State.String() == "quarantined" && e.Owner.PodName == a.Owner.PodName
 		rested := e.State.String() != "leased" && e.Age >= a.Quarantine
 		used[e.Addr] = !own && !rested
 	}

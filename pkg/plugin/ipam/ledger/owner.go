@@ -82,7 +82,7 @@ func (s State) String() string {
 	case Leased:
 		return "leased"
 	case Released:
-		return "resting"
+		return "quarantined"
 	case Conflicted:
 		return "conflict"
 	case SetAside:
