@@ -102,6 +102,6 @@ func (n Node) commit(k *pod, rec *record.Record) error {
 func (n Node) newRecord(k *pod, req conf.Request) record.Record {
 	return record.Record{
 		Network: req.Network, Attachment: req.Attachment, Pod: req.Pod,
-		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.LeasePool(), Config: req.IPAM.Raw,
+		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.LeasePool(), Config: req.IPAM.Raw, Digest: req.Digest,
 	}
 }

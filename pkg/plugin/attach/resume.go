@@ -13,6 +13,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/plugin/result"
 )
@@ -49,11 +50,28 @@ func fits(rec record.Record, req conf.Request) error {
 	if rec.Network != req.Network {
 		return cnierr.New(cnierr.BadEnv, op, string(req.IfName), hint, "the pod has an interface of this name on the network %q", rec.Network)
 	}
-	if req.Prev != nil && len(rec.Plan.Ops.Links()) > 0 {
-		return cnierr.New(cnierr.BadConfig, op, string(req.IfName), "list roce only once: with master, it already does all that it does for an adopted interface",
-			"roce itself made this interface")
+	if second(rec, req) {
+		return cnierr.New(cnierr.BadConfig, op, string(req.IfName),
+			"list roce only once: with rails, it makes several interfaces. If the network has changed since the pod started, delete the pod",
+			"another roce in the list of network %q, or another version of it, has made this attachment", req.Network)
 	}
 	return nil
+}
+
+// second says whether the record is that of another roce before in the list, and not
+// that of an earlier ADD of the same.
+func second(rec record.Record, req conf.Request) bool {
+	switch {
+	case req.Before == nil:
+		return false
+	case req.Prev != nil && len(rec.Plan.Ops.Links()) > 0:
+		return true
+	case rec.Committed && rec.Digest != req.Digest:
+		return true
+	}
+	return req.Prev == nil && slices.ContainsFunc(req.Before.Interfaces, func(l *current.Interface) bool {
+		return l != nil && l.Sandbox != "" && slices.ContainsFunc(rec.Plan.Interfaces, func(i plan.Interface) bool { return string(i.Name) == l.Name })
+	})
 }
 
 // whole says that nothing is damaged that another ADD could make again. A NIC that is

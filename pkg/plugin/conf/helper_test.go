@@ -97,5 +97,5 @@ func faults(t *testing.T, err error) []*cnierr.Error {
 
 // diff compares requests.
 func diff(want, got any) string {
-	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}))
+	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreFields(conf.Request{}, "Digest"))
 }

@@ -5,6 +5,8 @@ package conf
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"math"
 	"path/filepath"
@@ -56,6 +58,7 @@ func Parse(in Input) (Request, error) {
 		return Request{}, f.Err(operation, "")
 	}
 	r := general(top, e)
+	r.Digest = digest(in.Stdin)
 	r.DNS = dns(top.At("dns"))
 	rs := readRails(top)
 	r.LinkInContainer = top.At("linkInContainer").True()
@@ -89,6 +92,22 @@ func Parse(in Input) (Request, error) {
 		return Request{}, err
 	}
 	return r, nil
+}
+
+// digest returns Request.Digest of a configuration.
+func digest(stdin []byte) string {
+	var c map[string]json.RawMessage
+	if json.Unmarshal(stdin, &c) != nil {
+		return ""
+	}
+	delete(c, "prevResult")
+	delete(c, "runtimeConfig")
+	b, err := json.Marshal(c)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
 
 // withRails completes a request with its rails and their addresses.

@@ -147,3 +147,25 @@ func TestFaultsOfPrevResult(t *testing.T) {
 		b.check(t, err)
 	}
 }
+
+// What Multus and the runtime add to a configuration does not change its digest.
+func TestDigestIsOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	digest := func(more string) string {
+		r, err := conf.Parse(conf.Input{
+			Command: "ADD", ContainerID: "c1", Netns: "/run/netns/c1", IfName: "net1",
+			Stdin: []byte(`{"cniVersion": "1.0.0", "name": "n", "type": "roce"` + more + `, "rails": [{"master": "a", "ifName": "r0"}]}`),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Digest
+	}
+	plain := digest("")
+	if again := digest(`, "prevResult": {"cniVersion": "1.0.0"}, "runtimeConfig": {"deviceID": "1"}`); again != plain {
+		t.Errorf("prevResult and runtimeConfig change it: %s, %s", plain, again)
+	}
+	if other := digest(`, "rdma": "off"`); other == plain {
+		t.Errorf("another configuration has the same: %s", other)
+	}
+}

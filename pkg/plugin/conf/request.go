@@ -65,6 +65,9 @@ type Request struct {
 	// Before is, for ADD, the result of the plugins before this one in the list; nil if
 	// there are none.
 	Before *current.Result
+	// Digest tells configurations of roce apart. It leaves out what differs between two
+	// calls with one configuration.
+	Digest string
 	// Prev is the interface to adopt. It is nil when roce makes one, as the
 	// fields from LinkInContainer to BCQueueLen say.
 	Prev            *chain.Prev

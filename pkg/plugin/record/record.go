@@ -44,6 +44,7 @@ type Record struct {
 	IPAM    string          `json:"ipam,omitempty"`   // ipam.type
 	Pool    string          `json:"pool,omitempty"`   // the name of the pool in the lease database, of our own pools
 	Config  json.RawMessage `json:"config,omitempty"` // what another IPAM plugin needs for DEL
+	Digest  string          `json:"digest,omitempty"` // of the configuration
 	// LeftOut says which rails were left out, and why.
 	LeftOut []string `json:"leftOut,omitempty"`
 	// Committed says that ADD finished. An uncommitted record may describe

@@ -6,6 +6,7 @@ package result
 import (
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -19,19 +20,24 @@ import (
 // main. Older results cannot name the table, and a route without its table
 // would be wrong.
 //
-// For an adopted link, the result has everything that the plugins before us
-// reported: their CHECK looks for all of it, and looks in the main table.
+// The result begins with everything that the plugins before us reported, because their
+// CHECK looks for all of it. An adopted link adds nothing: CHECK looks for its routes in
+// the main table.
 func Of(p plan.Plan, req conf.Request) *current.Result {
 	if req.Prev != nil {
 		return req.Prev.Result
 	}
 	tells11 := req.CNIVersion == "1.1.0"
-	res := &current.Result{CNIVersion: current.ImplementedSpecVersion, DNS: p.DNS}
-	for n, i := range p.Interfaces {
+	res := before(req)
+	if !p.DNS.IsEmpty() {
+		res.DNS = p.DNS
+	}
+	for _, i := range p.Interfaces {
 		child := &current.Interface{Name: string(i.Name), Mac: i.MAC.String(), Sandbox: req.Netns}
 		if tells11 {
 			child.Mtu = i.MTU
 		}
+		n := len(res.Interfaces)
 		res.Interfaces = append(res.Interfaces, child)
 		for _, a := range i.Addresses {
 			ip := address(a)
@@ -45,6 +51,17 @@ func Of(p plan.Plan, req conf.Request) *current.Result {
 		}
 	}
 	return res
+}
+
+// before returns a copy of the result of the plugins before us, which may be extended.
+func before(req conf.Request) *current.Result {
+	res := current.Result{}
+	if req.Before != nil {
+		res = *req.Before
+	}
+	res.CNIVersion = current.ImplementedSpecVersion
+	res.Interfaces, res.IPs, res.Routes = slices.Clip(res.Interfaces), slices.Clip(res.IPs), slices.Clip(res.Routes)
+	return &res
 }
 
 // OfLease returns the result that an IPAM plugin gives the main plugin:

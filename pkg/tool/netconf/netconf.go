@@ -17,6 +17,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -228,7 +229,7 @@ func fromList(origin string, list json.RawMessage, d document) ([]Config, error)
 			return nil, fmt.Errorf("plugins[%d]: %w", i, err)
 		}
 		c := Config{Origin: fmt.Sprintf("%s, plugins[%d]", origin, i), JSON: b}
-		if plugin["master"] == nil && plugin["prevResult"] == nil {
+		if plugin["master"] == nil && plugin["rails"] == nil && plugin["prevResult"] == nil {
 			c.Before = before
 		}
 		c.After = types(plugins[i+1:])
@@ -250,6 +251,10 @@ func types(plugins []json.RawMessage) []string {
 
 // Parse validates the configuration as an ADD of ifName would.
 func (c Config) Parse(ifName, netns, args string) (conf.Request, error) {
+	if slices.Contains(c.After, conf.PluginType) {
+		return conf.Request{}, cnierr.New(cnierr.BadConfig, "read list", c.Origin,
+			"list roce only once: with rails, it makes several interfaces", "roce stands in the list twice")
+	}
 	config, err := c.behind(ifName, netns)
 	if err != nil {
 		return conf.Request{}, err
