@@ -58,8 +58,17 @@ func root(out, errOut io.Writer) *cobra.Command {
 	cmd.SetErr(errOut)
 	node := &nodeFlags{}
 	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases: stateDir of the networks")
-	cmd.AddCommand(planCommand(node), showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), poolCommand(node),
-		doctorCommand(node), railsCommand(node, plugin), generateCommand(plugin), verifyCommand(node), bundleCommand(node), gidsCommand(node), envCommand(node), explainCommand())
-	cmd.AddCommand(cluster.Commands(&node.stateDir)...)
+	group := func(title string, commands ...*cobra.Command) {
+		cmd.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
+		for _, c := range commands {
+			c.GroupID = title
+		}
+		cmd.AddCommand(commands...)
+	}
+	group("The node", doctorCommand(node), railsCommand(node, plugin), gidsCommand(node), bundleCommand(node))
+	group("Pods of the node", showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), envCommand(node), verifyCommand(node))
+	group("Pools", poolCommand(node), cluster.PoolsCommand())
+	group("What the pods of roce-cni run", cluster.Commands(&node.stateDir)...)
+	group("Configuration and errors", planCommand(node), generateCommand(plugin), explainCommand())
 	return cmd
 }

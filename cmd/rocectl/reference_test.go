@@ -35,8 +35,31 @@ Flags of all commands:
 
 `, cmd.Short)
 	b.WriteString(indented(cmd.PersistentFlags().FlagUsages() + "      --version            print the version\n"))
+	for _, g := range cmd.Groups() {
+		var links []string
+		for _, c := range cmd.Commands() {
+			if c.GroupID == g.ID {
+				links = append(links, linksTo(c)...)
+			}
+		}
+		fmt.Fprintf(&b, "\n- %s\n  %s", g.Title, strings.Join(links, ",\n  "))
+	}
+	b.WriteString("\n")
 	describe(&b, cmd)
 	return b.String()
+}
+
+// linksTo returns links to the sections of a command, or of the ones that it groups.
+func linksTo(cmd *cobra.Command) []string {
+	if cmd.Runnable() {
+		path := cmd.CommandPath()
+		return []string{fmt.Sprintf("[%s](#%s)", strings.TrimPrefix(path, "rocectl "), strings.ReplaceAll(path, " ", "-"))}
+	}
+	var links []string
+	for _, c := range cmd.Commands() {
+		links = append(links, linksTo(c)...)
+	}
+	return links
 }
 
 // describe writes a section for each command below cmd that does something.

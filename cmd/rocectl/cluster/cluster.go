@@ -24,12 +24,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 )
 
-// Commands returns the commands. stateDir is read when one runs.
+// Commands returns the commands of our pods. stateDir is read when one runs.
 func Commands(stateDir *string) []*cobra.Command {
 	return []*cobra.Command{
 		agentCommand(stateDir), gcCommand(),
 		installCommand(), uninstallCommand(stateDir),
-		poolsCommand(), blocksCommand(), nodesCommand(),
 	}
 }
 

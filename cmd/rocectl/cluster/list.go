@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
@@ -31,60 +32,49 @@ type state struct {
 	nodes  []kube.Node
 }
 
-// listCommand returns a command that prints a table of the cluster's objects.
-func listCommand(cmd *cobra.Command, table func(io.Writer, state) error) *cobra.Command {
-	var kubeconfig, kubeContext string
-	cmd.Args = cobra.NoArgs
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		api, err := connectAsUser(kubeconfig, kubeContext)
-		if err != nil {
-			return err
-		}
-		var s state
-		err = settled(cmd.Context(), func() (err error) {
-			s, err = read(cmd.Context(), api)
-			return err
-		})
-		if err != nil {
-			return explained(err)
-		}
-		return table(cmd.OutOrStdout(), s)
+// PoolsCommand returns the command that shows how full the RailPools are.
+func PoolsCommand() *cobra.Command {
+	var kubeconfig, kubeContext, by string
+	cmd := &cobra.Command{
+		Use:   "pools",
+		Short: "Show how full the RailPools of the cluster are: by pool, block or node",
+		Long: `Show how full the RailPools of the cluster are, and whether nodes can claim. The
+numbers are those of the reaper, at most ten minutes old.
+
+With --by block, show each RailBlock: its node, its addresses on the first rail, and how
+full it is. A block has the same host indexes on all other rails. The numbers are those
+of the agents, at most two minutes old.
+
+With --by node, show which nodes have blocks, and which have none. A node without a
+block has no addresses for pods, unless no RailPool selects it. Blocks of a node that
+does not exist are freed after an hour.`,
+		Example: `  kubectl roce pools
+  kubectl roce pools --by node`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			write, known := map[string]func(io.Writer, state) error{"pool": writePools, "block": writeBlocks, "node": writeNodes}[by]
+			if !known {
+				return cnierr.New(cnierr.BadConfig, "read flag", "--by", "choose pool, block or node", "got %q", by)
+			}
+			api, err := connectAsUser(kubeconfig, kubeContext)
+			if err != nil {
+				return err
+			}
+			var s state
+			err = settled(cmd.Context(), func() (err error) {
+				s, err = read(cmd.Context(), api)
+				return err
+			})
+			if err != nil {
+				return explained(err)
+			}
+			return write(cmd.OutOrStdout(), s)
+		},
 	}
+	cmd.Flags().StringVar(&by, "by", "pool", "a line for each `OBJECT`: pool, block or node")
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` (default: that of kubectl)")
 	cmd.Flags().StringVar(&kubeContext, "context", "", "the `CONTEXT` of the kubeconfig (default: the current one)")
 	return cmd
-}
-
-func poolsCommand() *cobra.Command {
-	return listCommand(&cobra.Command{
-		Use:   "pools",
-		Short: "List the RailPools of the cluster: how full they are, and whether nodes can claim",
-		Long: `List the RailPools of the cluster: how full they are, and whether nodes can claim.
-The numbers are those of the reaper, at most ten minutes old.`,
-		Example: "  kubectl roce pools",
-	}, writePools)
-}
-
-func blocksCommand() *cobra.Command {
-	return listCommand(&cobra.Command{
-		Use:   "blocks",
-		Short: "List the RailBlocks of the cluster: the node of each, its addresses on the first rail, and how full it is",
-		Long: `List the RailBlocks of the cluster: the node of each, its addresses on the first
-rail, and how full it is. A block has the same host indexes on all other rails. The
-numbers are those of the agents, at most two minutes old.`,
-		Example: "  kubectl roce blocks",
-	}, writeBlocks)
-}
-
-func nodesCommand() *cobra.Command {
-	return listCommand(&cobra.Command{
-		Use:   "nodes",
-		Short: "List the nodes of the cluster: which have blocks of RailPools, and which have none",
-		Long: `List the nodes of the cluster: which have blocks of RailPools, and which have none.
-A node without a block has no addresses for pods, unless no RailPool selects it.
-Blocks of a node that does not exist are freed after an hour.`,
-		Example: "  kubectl roce nodes",
-	}, writeNodes)
 }
 
 func read(ctx context.Context, api *kube.API) (s state, err error) {
