@@ -41,14 +41,14 @@ type poolController struct {
 	pool    string
 	claimer block.Claimer
 
-	joining, asserting, claiming, reporting, retiring, trimming pace.Pause
-	empty                                                       map[string]time.Duration // by name of the block, since when
-	paid                                                        time.Duration            // until when claims are used up: pace
-	reported                                                    map[string]Usage         // by UID of the block
-	closed                                                      bool                     // the pool was deleted, and its file removed
-	quarantine                                                  time.Duration            // the ones in the file
-	done                                                        bool                     // and the blocks given back
-	stopGrants                                                  func()                   // ends the grant controller; nil: there is none
+	joining, asserting, claiming, reporting, retiring, releasing pace.Pause
+	empty                                                        map[string]time.Duration // by name of the block, since when
+	claimBudgetUntil                                             time.Duration            // until when claims are used up: pace
+	reported                                                     map[string]Usage         // by UID of the block
+	closed                                                       bool                     // the pool was deleted, and its file removed
+	quarantine                                                   time.Duration            // the ones in the file
+	done                                                         bool                     // and the blocks given back
+	stopGrants                                                   func()                   // ends the grant controller; nil: there is none
 
 	mu sync.Mutex
 	evaluation
@@ -116,7 +116,7 @@ func (k *poolController) step(ctx context.Context) bool {
 		return k.assert(ctx)
 	case k.short() && k.claiming.Over(now):
 		return k.claim(ctx)
-	case k.selected && k.fault == nil && k.trimming.Over(now):
+	case k.selected && k.fault == nil && k.releasing.Over(now):
 		k.trim(ctx)
 	case k.reporting.Over(now):
 		k.report(ctx)
@@ -134,13 +134,13 @@ func (k *poolController) look() bool {
 		delete(k.troubles, "RailPool")
 		delete(k.troubles, "claim")
 		if now.deleted {
-			k.hold(&now)
+			k.keepLastValid(&now)
 			k.evaluation = now
 		}
 		return false
 	}
 	k.closed = false // if it was retired, the pool has come back
-	k.hold(&now)
+	k.keepLastValid(&now)
 	if !reflect.DeepEqual(now.space, k.space) { // perhaps it has more blocks now
 		k.claiming.Until = min(k.claiming.Until, k.Now()+time.Duration(k.Rand()*float64(2*tick)))
 	}
@@ -152,10 +152,10 @@ func (k *poolController) look() bool {
 	return true
 }
 
-// hold keeps the last valid spec of an invalid pool. A pool that was recreated under the
+// keepLastValid keeps the last valid spec of an invalid pool. A pool that was recreated under the
 // same name (new UID) starts empty: its blocks are listed again, and the node file stays
 // until then. It is called with the lock held.
-func (k *poolController) hold(now *evaluation) {
+func (k *poolController) keepLastValid(now *evaluation) {
 	if now.uid != k.uid {
 		k.space, k.slots = nil, block.Slots{}
 		if k.joined {
@@ -188,7 +188,7 @@ func (k *poolController) join(ctx context.Context) bool {
 	for _, b := range own {
 		k.Log.Info("the node has a block", "pool", k.pool, "block", b.Name)
 	}
-	k.have(own)
+	k.setBlocks(own)
 	return true
 }
 
@@ -224,7 +224,7 @@ func (k *poolController) assert(ctx context.Context) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.trouble("blocks", err)
-	k.have(kept)
+	k.setBlocks(kept)
 	if err != nil {
 		k.asserting.Fail(k.agent.clock)
 	} else {
@@ -251,9 +251,9 @@ func (k *poolController) affirm(ctx context.Context, blocks []block.Block) (kept
 	return kept, errors.Join(faults...)
 }
 
-// have stores the blocks of the node and writes the node file. It is called with the
+// setBlocks stores the blocks of the node and writes the node file. It is called with the
 // lock held.
-func (k *poolController) have(owned []block.Block) {
+func (k *poolController) setBlocks(owned []block.Block) {
 	k.owned = owned
 	k.asserting.OK(k.agent.clock, assertEvery)
 	k.write()

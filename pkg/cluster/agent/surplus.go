@@ -51,7 +51,7 @@ func without(blocks []block.Block, name string) []block.Block {
 // trim gives back a block that the node does not need: first it takes the block out of
 // the node file, and after linger it deletes the block, unless pods need it meanwhile.
 func (k *poolController) trim(ctx context.Context) {
-	k.trimming.OK(k.agent.clock, trimEvery)
+	k.releasing.OK(k.agent.clock, trimEvery)
 	k.noteEmpty()
 	switch l := k.leaving; {
 	case l == nil:
@@ -170,6 +170,6 @@ func (k *poolController) capped() bool {
 
 // pace makes the next claim wait after a burst of them.
 func (k *poolController) pace() {
-	k.paid = max(k.paid, k.Now()) + claimEvery
-	k.claiming.Until = k.paid - claimBurst*claimEvery
+	k.claimBudgetUntil = max(k.claimBudgetUntil, k.Now()) + claimEvery
+	k.claiming.Until = k.claimBudgetUntil - claimBurst*claimEvery
 }

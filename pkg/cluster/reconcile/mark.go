@@ -32,13 +32,13 @@ const (
 // removed.
 const Lull = 7 * time.Minute
 
-// marks is what glance remembers until the next call.
+// marks is what markPools remembers until the next call.
 type marks struct {
 	pools  []agent.Pool
 	owing  bool                     // a pool could not be marked
 	due    time.Duration            // when seldom is over next
 	unused map[string]time.Duration // by UID, since when a deleted pool is unused
-	failed bool                     // the last glance
+	failed bool                     // of the last markPools
 	known  map[string]bool          // the pools that were in use and were not released, by name
 	warned map[string]bool          // the strangers that were logged
 }
@@ -70,7 +70,7 @@ func (r *Reconciler) markPools(ctx context.Context) (changed bool) {
 	return changed
 }
 
-// tell logs when glance begins to fail, and when it works again.
+// tell logs when markPools begins to fail, and when it works again.
 func (r *Reconciler) tell(ctx context.Context, err error) {
 	if ctx.Err() != nil || (err != nil) == r.marks.failed {
 		return

@@ -97,15 +97,15 @@ func (n Node) lost(ctx context.Context, k *pod, rec record.Record) (plan.Ops, er
 	}
 	ops, err := missing(ctx, k, rec.Plan.Ops)
 	if err != nil && len(rec.Plan.Interfaces) > 1 {
-		ops, err = missingNextToChild(ctx, k, rec.Plan)
+		ops, err = missingOfRails(ctx, k, rec.Plan)
 	}
 	return asking(rec.Plan.Ops, returning(rec.Plan.Ops, ops)), err
 }
 
-// missingNextToChild returns what is missing of the rails that can be restored. The error
+// missingOfRails returns what is missing of the rails that can be restored. The error
 // says why the other rails cannot be restored. A NIC that is gone must not stop the
 // repair of the other seven rails.
-func missingNextToChild(ctx context.Context, k *pod, p plan.Plan) (plan.Ops, error) {
+func missingOfRails(ctx context.Context, k *pod, p plan.Plan) (plan.Ops, error) {
 	var can []plan.Interface
 	var errs []error
 	for _, i := range p.Interfaces {

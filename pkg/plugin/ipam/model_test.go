@@ -18,19 +18,19 @@ import (
 
 // model is what the book must know, kept as simply as can be.
 type model struct {
-	leased  map[netip.Addr]string // pod
-	waiting map[netip.Addr]rest
+	leased      map[netip.Addr]string // pod
+	quarantined map[netip.Addr]quarantine
 }
 
-type rest struct {
+type quarantine struct {
 	last  string
 	freed time.Duration
 }
 
 // TestBookAgreesWithASimpleModel does thousands of random operations on a
 // small pool, with one address for each pod and with three, and checks after
-// each that no address has two owners, that what is given was free, or rested
-// long enough, or was the pod's own, or was the one that rested longest, and
+// each that no address has two owners, that what is given was free, or in quarantine
+// long enough, or was the pod's own, or was the one that was in quarantine longest, and
 // that the book lists what the model has.
 func TestBookAgreesWithASimpleModel(t *testing.T) {
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestBookAgreesWithASimpleModel(t *testing.T) {
 	for seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			n, m := newNode(t), model{map[netip.Addr]string{}, map[netip.Addr]rest{}}
+			n, m := newNode(t), model{map[netip.Addr]string{}, map[netip.Addr]quarantine{}}
 			rnd := rand.New(rand.NewPCG(seed, 7))
 			s := subnet("10.0.0.0/28 10.0.0.9", "10.0.0.0-10.0.0.12") // 11 addresses
 			rails := slices.Repeat([]ipam.Subnet{s}, 1+2*int(seed%2))
@@ -70,8 +70,8 @@ func (m model) acquire(t *testing.T, n *node, a ipam.Ask) {
 	leases, err := n.book().Acquire(ctx, a)
 	had := m.held(pod)
 	if err != nil {
-		if free := m.unused(a.Subnets[0]); len(free)+len(m.waiting) >= len(a.Subnets) || len(had) > 0 {
-			t.Errorf("%s gets %v though %v are free and %v rest", pod, err, free, m.waiting)
+		if free := m.unused(a.Subnets[0]); len(free)+len(m.quarantined) >= len(a.Subnets) || len(had) > 0 {
+			t.Errorf("%s gets %v though %v are free and %v in quarantine", pod, err, free, m.quarantined)
 		}
 		return
 	}
@@ -90,25 +90,25 @@ func (m model) acquire(t *testing.T, n *node, a ipam.Ask) {
 func (m model) give(t *testing.T, n *node, a ipam.Ask, l ipam.Lease) {
 	t.Helper()
 	pod, addr := a.Owner.PodName, l.Prefix.Addr()
-	r, rested := m.waiting[addr]
+	r, wasQuarantined := m.quarantined[addr]
 	switch {
 	case m.leased[addr] != "":
 		t.Errorf("%s gets %v, which %s has", pod, addr, m.leased[addr])
-	case rested && r.last != pod && n.now-r.freed < a.Quarantine:
+	case wasQuarantined && r.last != pod && n.now-r.freed < a.Quarantine:
 		if !l.Early || len(m.unused(a.Subnets[0])) > 0 || m.oldest() != r.freed {
-			t.Errorf("%s gets %v, which is in quarantine since %v; early %v, in quarantine %v", pod, addr, r.freed, l.Early, m.waiting)
+			t.Errorf("%s gets %v, which is in quarantine since %v; early %v, in quarantine %v", pod, addr, r.freed, l.Early, m.quarantined)
 		}
 	case l.Early:
-		t.Errorf("%s gets %v early, which has rested", pod, addr)
+		t.Errorf("%s gets %v early, though it was not in quarantine", pod, addr)
 	}
-	delete(m.waiting, addr)
+	delete(m.quarantined, addr)
 	m.leased[addr] = pod
 }
 
 func (m model) release(pod string, now time.Duration) {
 	for _, a := range m.held(pod) {
 		delete(m.leased, a)
-		m.waiting[a] = rest{pod, now}
+		m.quarantined[a] = quarantine{pod, now}
 	}
 }
 
@@ -127,7 +127,7 @@ func (m model) unused(s ipam.Subnet) []netip.Addr {
 	var out []netip.Addr
 	for a := s.Ranges[0].First; s.Ranges[0].Contains(a); a = a.Next() {
 		_, bad := netrange.Unusable(s.Prefix)[a]
-		if _, quarantined := m.waiting[a]; !bad && !quarantined && m.leased[a] == "" && a != s.Gateway {
+		if _, quarantined := m.quarantined[a]; !bad && !quarantined && m.leased[a] == "" && a != s.Gateway {
 			out = append(out, a)
 		}
 	}
@@ -135,7 +135,7 @@ func (m model) unused(s ipam.Subnet) []netip.Addr {
 }
 
 func (m model) oldest() time.Duration {
-	return slices.MinFunc(slices.Collect(maps.Values(m.waiting)), func(a, b rest) int { return int(a.freed - b.freed) }).freed
+	return slices.MinFunc(slices.Collect(maps.Values(m.quarantined)), func(a, b quarantine) int { return int(a.freed - b.freed) }).freed
 }
 
 // compare checks that the book lists the model's leases. It checks that every
@@ -148,27 +148,27 @@ func (m model) compare(t *testing.T, n *node) {
 		t.Fatal(err)
 	}
 	leased := map[netip.Addr]string{}
-	waiting := map[netip.Addr]bool{}
+	quarantined := map[netip.Addr]bool{}
 	for _, e := range entries {
 		if e.State.String() == "leased" {
 			leased[e.Addr] = e.Owner.PodName
 		} else {
-			waiting[e.Addr] = true
+			quarantined[e.Addr] = true
 		}
 	}
 	if !maps.Equal(m.leased, leased) {
 		t.Errorf("leased %v, want %v", leased, m.leased)
 	}
-	for a := range waiting {
-		if _, ok := m.waiting[a]; !ok {
+	for a := range quarantined {
+		if _, ok := m.quarantined[a]; !ok {
 			t.Errorf("%v is in quarantine, and should not be", a)
 		}
 	}
-	for a, r := range m.waiting {
-		if !waiting[a] && n.now-r.freed < 2*time.Minute {
-			t.Errorf("%v does not rest any more after %v", a, n.now-r.freed)
-		} else if !waiting[a] {
-			delete(m.waiting, a)
+	for a, r := range m.quarantined {
+		if !quarantined[a] && n.now-r.freed < 2*time.Minute {
+			t.Errorf("%v is not in quarantine any more after %v", a, n.now-r.freed)
+		} else if !quarantined[a] {
+			delete(m.quarantined, a)
 		}
 	}
 }

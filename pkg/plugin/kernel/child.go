@@ -25,7 +25,7 @@ type child struct {
 	op plan.Child
 }
 
-// macvlans is a run.
+// children is a run.
 type children []child
 
 // do creates the links. It leaves alone a link of ours that is as planned. It replaces

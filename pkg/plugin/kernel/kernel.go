@@ -46,7 +46,7 @@ var ErrNoSubnetRoute = errors.New("the main table has no route to its subnet")
 // ErrRulesLeft is in the error of Undo when all is undone but rules, because there
 // are more that agree with ours than Undo deletes. In a pod, these rules belong to
 // the pod's own namespace, and end with it.
-var ErrRulesLeft = errors.New("more rules agree with it than are deleted, or they are added again and again")
+var ErrRulesLeft = errors.New("rules equal to ours are left: there are too many, or a program keeps adding them")
 
 // Kernel acts on one host and one pod, or on the host alone. It is safe for concurrent use.
 type Kernel struct {

@@ -69,7 +69,7 @@ func (o orphans) isRail(l rtnl.Link) bool {
 }
 
 // rules returns the rules for the addresses of links that are as we make them.
-func (o orphans) rules(ctx context.Context, links []rtnl.Link) (policies, error) {
+func (o orphans) rules(ctx context.Context, links []rtnl.Link) (rules, error) {
 	addrs, err := o.conn.Addresses(ctx, 0)
 	if err != nil {
 		return nil, err
@@ -80,14 +80,14 @@ func (o orphans) rules(ctx context.Context, links []rtnl.Link) (policies, error)
 			ours[a.Prefix.Addr()] = true
 		}
 	}
-	rules, err := o.conn.Rules(ctx, unix.AF_UNSPEC)
+	there, err := o.conn.Rules(ctx, unix.AF_UNSPEC)
 	if err != nil {
 		return nil, err
 	}
-	var out policies
-	seen := map[policy]bool{}
-	for _, r := range rules {
-		p := policy{o.namespace, plan.Rule{From: r.From, Table: r.Table, Priority: r.Priority}}
+	var out rules
+	seen := map[rule]bool{}
+	for _, r := range there {
+		p := rule{o.namespace, plan.Rule{From: r.From, Table: r.Table, Priority: r.Priority}}
 		if r.From.IsSingleIP() && ours[r.From.Addr()] && r == p.want() && !seen[p] {
 			out, seen[p] = append(out, p), true
 		}

@@ -20,11 +20,10 @@ import (
 // again would not help.
 var ErrOutranked = errors.New("a rule of another program wins over it")
 
-// outranked returns a finding if a packet that our rule is for leaves through another link
-// than the routes of our table say. before are the rules that may be the reason. Without
-// them, the kernel is not asked. A rule with a table that leads the same way, or nowhere, does
-// no harm.
-func (p policy) outranked(ctx context.Context, before []rtnl.Rule) error {
+// outranked reports that a packet from our address leaves by another link than our table
+// says. before are the rules that may be the reason. Without them, the kernel is not asked.
+// A rule with a table that leads the same way, or nowhere, does no harm.
+func (p rule) outranked(ctx context.Context, before []rtnl.Rule) error {
 	const action = "check rule"
 	if len(before) == 0 || p.op.Table == 0 {
 		return nil

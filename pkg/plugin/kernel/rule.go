@@ -18,18 +18,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
-// policy executes plan.Rule.
-type policy struct {
+// rule executes plan.Rule.
+type rule struct {
 	namespace
 	op plan.Rule
 }
 
-// policies is a run.
-type policies []policy
+// rules is a run.
+type rules []rule
 
 // do adds the rules. With NLM_F_EXCL the kernel refuses a rule that equals an
 // existing one, protocol included (rule_exists).
-func (ps policies) do(ctx context.Context) error {
+func (ps rules) do(ctx context.Context) error {
 	var changes []rtnl.Change
 	for _, p := range ps {
 		changes = append(changes, rtnl.AddRule(p.want()))
@@ -43,7 +43,7 @@ func (ps policies) do(ctx context.Context) error {
 }
 
 // added interprets what the kernel answers about adding the rule.
-func (p policy) added(ctx context.Context, err error) error {
+func (p rule) added(ctx context.Context, err error) error {
 	const action = "add rule"
 	if !errors.Is(err, unix.EEXIST) {
 		return classify(action, p.subject(), err)
@@ -72,7 +72,7 @@ const (
 // number, so the rules of others stay. undo deletes each rule twice in one
 // message: when the last deletion is refused, no twin is left. Otherwise it
 // deletes twice as many in the next message.
-func (ps policies) undo(ctx context.Context) error {
+func (ps rules) undo(ctx context.Context) error {
 	const action = "delete rule"
 	limited, cancel := context.WithTimeout(ctx, ruleTime)
 	defer cancel()
@@ -87,7 +87,7 @@ func (ps policies) undo(ctx context.Context) error {
 			}
 		}
 		answers := ps[0].conn.Each(limited, changes...)
-		again := policies{}
+		again := rules{}
 		for i, p := range left {
 			if err := answers[(i+1)*n-1]; err == nil || limited.Err() != nil {
 				again = append(again, p)
@@ -107,9 +107,9 @@ func (ps policies) undo(ctx context.Context) error {
 	}
 }
 
-func (ps policies) check(ctx context.Context) error { return checkEach(ctx, ps) }
+func (ps rules) check(ctx context.Context) error { return checkEach(ctx, ps) }
 
-func (p policy) check(ctx context.Context) error {
+func (p rule) check(ctx context.Context) error {
 	const action = "check rule"
 	there, err := p.find(ctx)
 	if err != nil {
@@ -121,7 +121,7 @@ func (p policy) check(ctx context.Context) error {
 	return p.outranked(ctx, there.before)
 }
 
-func (p policy) subject() string {
+func (p rule) subject() string {
 	return fmt.Sprintf("from %s priority %d", p.op.From, p.op.Priority)
 }
 
@@ -135,7 +135,7 @@ type found struct {
 	before []rtnl.Rule
 }
 
-func (p policy) find(ctx context.Context) (found, error) {
+func (p rule) find(ctx context.Context) (found, error) {
 	want := p.want()
 	there, err := p.conn.Rules(ctx, rtnl.Family(p.op.From.Addr()))
 	if err != nil {
@@ -157,7 +157,7 @@ func (p policy) find(ctx context.Context) (found, error) {
 	return out, nil
 }
 
-func (p policy) want() rtnl.Rule {
+func (p rule) want() rtnl.Rule {
 	w := rtnl.Rule{From: p.op.From, Table: p.op.Table, Priority: p.op.Priority, Action: unix.FR_ACT_TO_TBL, Protocol: plan.Protocol}
 	if p.op.Table == 0 {
 		w.Action = unix.FR_ACT_UNREACHABLE

@@ -63,7 +63,7 @@ func kinds() map[reflect.Type]kind {
 			return routings(each(run, func(op plan.Route) routing { return routing{n, op} }))
 		}},
 		reflect.TypeFor[plan.Rule](): {false, func(n namespace, run []plan.Op) executor {
-			return policies(each(run, func(op plan.Rule) policy { return policy{n, op} }))
+			return rules(each(run, func(op plan.Rule) rule { return rule{n, op} }))
 		}},
 		reflect.TypeFor[plan.Carriers](): {true, func(n namespace, run []plan.Op) executor {
 			return inTurn(each(run, func(op plan.Carriers) executor { return carriers{n, op} }))

@@ -90,7 +90,7 @@ func (r *reader) done(what string, b []byte) error {
 	return nil
 }
 
-// valueVersion is the first byte of the values of the tables hold and rest. A
+// valueVersion is the first byte of the values of the tables hold and quarantine. A
 // later version that only appends fields keeps the number.
 const valueVersion = 1
 

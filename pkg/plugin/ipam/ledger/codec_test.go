@@ -29,8 +29,8 @@ func TestValuesSurviveFieldsOfALaterVersion(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	r := Quarantined{Spot{"pool", addr(1)}, Conflicted, 9, owner(2)}
-	gotRest, err := decodeQuarantined(kv.Item{Key: restKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
-	if diff := gocmp.Diff(r, gotRest, addrs); err != nil || diff != "" {
+	gotQuarantined, err := decodeQuarantined(kv.Item{Key: quarantineKey(r.Spot, r.Freed), Value: append(r.encode(), "more"...)})
+	if diff := gocmp.Diff(r, gotQuarantined, addrs); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }
@@ -38,28 +38,28 @@ func TestValuesSurviveFieldsOfALaterVersion(t *testing.T) {
 func TestValuesOfAnotherVersionOrCutShortAreDamage(t *testing.T) {
 	t.Parallel()
 	hold := someHolding().encode()
-	rest := Quarantined{Spot{"pool", addr(1)}, Released, 9, owner(2)}
-	key := restKey(rest.Spot, rest.Freed)
+	quarantined := Quarantined{Spot{"pool", addr(1)}, Released, 9, owner(2)}
+	key := quarantineKey(quarantined.Spot, quarantined.Freed)
 	for n := range len(hold) {
 		if _, err := decodeHolding(kv.Item{Key: []byte("k"), Value: hold[:n]}); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%d of %d bytes of a holding: got %v", n, len(hold), err)
 		}
 	}
-	for n := range len(rest.encode()) {
-		if _, err := decodeQuarantined(kv.Item{Key: key, Value: rest.encode()[:n]}); !errors.Is(err, kv.ErrDamaged) {
+	for n := range len(quarantined.encode()) {
+		if _, err := decodeQuarantined(kv.Item{Key: key, Value: quarantined.encode()[:n]}); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%d bytes of an address in quarantine: got %v", n, err)
 		}
 	}
 	for n := range len(key) {
-		if _, err := decodeQuarantined(kv.Item{Key: key[:n], Value: rest.encode()}); !errors.Is(err, kv.ErrDamaged) {
+		if _, err := decodeQuarantined(kv.Item{Key: key[:n], Value: quarantined.encode()}); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%d of %d bytes of the key of an address in quarantine: got %v", n, len(key), err)
 		}
 	}
 	hold[0]++
 	for what, err := range map[string]error{
-		"holding":   second(decodeHolding(kv.Item{Key: []byte("k"), Value: hold})),
-		"neighbour": second(netnsOf(kv.Item{Key: []byte("k"), Value: hold})),
-		"resting":   second(decodeQuarantined(kv.Item{Key: key, Value: append([]byte{9}, rest.encode()[1:]...)})),
+		"holding":     second(decodeHolding(kv.Item{Key: []byte("k"), Value: hold})),
+		"neighbour":   second(netnsOf(kv.Item{Key: []byte("k"), Value: hold})),
+		"quarantined": second(decodeQuarantined(kv.Item{Key: key, Value: append([]byte{9}, quarantined.encode()[1:]...)})),
 	} {
 		if !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%s of another version: got %v", what, err)
@@ -104,7 +104,7 @@ func TestKeysAreInjectiveAndSort(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("k"), someHolding().encode())
 	r := Quarantined{Spot{"pool", addr(1)}, Released, 9, owner(2)}
-	f.Add(restKey(r.Spot, r.Freed), r.encode())
+	f.Add(quarantineKey(r.Spot, r.Freed), r.encode())
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		if h, err := decodeHolding(kv.Item{Key: key, Value: value}); err == nil {
 			if again, err := decodeHolding(kv.Item{Key: key, Value: h.encode()}); err != nil || !gocmp.Equal(h, again, addrs) {
@@ -112,7 +112,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		if r, err := decodeQuarantined(kv.Item{Key: key, Value: value}); err == nil {
-			if again, err := decodeQuarantined(kv.Item{Key: restKey(r.Spot, r.Freed), Value: r.encode()}); err != nil || !gocmp.Equal(r, again, addrs) {
+			if again, err := decodeQuarantined(kv.Item{Key: quarantineKey(r.Spot, r.Freed), Value: r.encode()}); err != nil || !gocmp.Equal(r, again, addrs) {
 				t.Errorf("%v becomes %v, %v", r, again, err)
 			}
 		}

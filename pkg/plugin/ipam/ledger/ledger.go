@@ -24,29 +24,29 @@ import (
 )
 
 // Ledger has the tables in one transaction. An address goes from free to
-// leased, to quarantine ("at rest"), and back to free. Each step keeps these
+// leased, to quarantine, and back to free. Each step keeps these
 // laws:
 //
 //   - hold has what each owner has leased;
-//   - rest has the addresses of each pool that are at rest, in the order in
+//   - quarantine has the addresses of each pool that are in quarantine, in the order in
 //     which they were released;
-//   - last has the addresses at rest by pool and identity of the last owner. It
+//   - lastOwner has the addresses in quarantine by pool and identity of the last owner. It
 //     leaves out addresses in conflict, which belong to no pod;
 //   - run has, for each pool, the longest runs of addresses that are leased or
-//     at rest. The key is the last address of a run.
+//     in quarantine. The key is the last address of a run.
 //
 // Times are those of Store.Now.
 type Ledger struct {
 	Now time.Duration
 
-	tx                          *kv.Tx
-	meta, hold, rest, last, run *kv.Table
+	tx                                     *kv.Tx
+	meta, hold, quarantine, lastOwner, run *kv.Table
 }
 
 // version is the version of the tables. A database of another version is not read.
 const version = 3
 
-func tableNames() []string { return []string{"meta", "hold", "rest", "last", "run"} }
+func tableNames() []string { return []string{"meta", "hold", "quarantine", "lastOwner", "run"} }
 
 // found fills the table meta of a new database, which is the first of tables.
 func found(tables []*kv.Table, bootID string) error {
@@ -72,7 +72,7 @@ func open(tx *kv.Tx, bootID string, now time.Duration) (*Ledger, error) {
 	if err := l.checkVersion(); err != nil {
 		return nil, err
 	}
-	for i, t := range []**kv.Table{&l.hold, &l.rest, &l.last, &l.run} {
+	for i, t := range []**kv.Table{&l.hold, &l.quarantine, &l.lastOwner, &l.run} {
 		if *t, err = tx.Table(tableNames()[1+i]); err != nil {
 			return nil, err
 		}
@@ -107,11 +107,11 @@ func holdKey(k Key) []byte {
 	return sum[:16]
 }
 
-func restKey(s Spot, freed time.Duration) []byte {
+func quarantineKey(s Spot, freed time.Duration) []byte {
 	return appendAddr(appendTime(appendString(nil, s.Pool), freed), s.Addr)
 }
 
-func lastKey(pool string, id [sha256.Size]byte) []byte {
+func lastOwnerKey(pool string, id [sha256.Size]byte) []byte {
 	return append(appendString(nil, pool), id[:16]...)
 }
 
@@ -198,10 +198,10 @@ func (l *Ledger) Retire(h Holding, which func(Place) State) (Holding, error) {
 }
 
 func (l *Ledger) fileQuarantined(r Quarantined) error {
-	if err := l.rest.Put(restKey(r.Spot, r.Freed), r.encode()); err != nil || r.State == Conflicted {
+	if err := l.quarantine.Put(quarantineKey(r.Spot, r.Freed), r.encode()); err != nil || r.State == Conflicted {
 		return err
 	}
-	return l.last.Put(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr), appendTime(nil, r.Freed))
+	return l.lastOwner.Put(appendAddr(lastOwnerKey(r.Pool, r.Owner.Identity()), r.Addr), appendTime(nil, r.Freed))
 }
 
 // Free ends the quarantine of an address.
@@ -213,21 +213,21 @@ func (l *Ledger) Free(r Quarantined) error {
 }
 
 func (l *Ledger) drop(r Quarantined) error {
-	if err := l.rest.Del(restKey(r.Spot, r.Freed)); err != nil || r.State == Conflicted {
+	if err := l.quarantine.Del(quarantineKey(r.Spot, r.Freed)); err != nil || r.State == Conflicted {
 		return err
 	}
-	return l.last.Del(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr))
+	return l.lastOwner.Del(appendAddr(lastOwnerKey(r.Pool, r.Owner.Identity()), r.Addr))
 }
 
 // Quarantined yields the addresses of a pool that are in quarantine, in the order
 // of their release. They may be leased and freed during the loop.
 func (l *Ledger) Quarantined(pool string) iter.Seq2[Quarantined, error] {
-	return decoded(l.rest.In(kv.Prefix(appendString(nil, pool))), decodeQuarantined)
+	return decoded(l.quarantine.In(kv.Prefix(appendString(nil, pool))), decodeQuarantined)
 }
 
 // AllQuarantined yields the addresses in quarantine of all pools.
 func (l *Ledger) AllQuarantined() iter.Seq2[Quarantined, error] {
-	return decoded(l.rest.In(kv.Span{}), decodeQuarantined)
+	return decoded(l.quarantine.In(kv.Span{}), decodeQuarantined)
 }
 
 // Holdings yields all holdings. They may be retired during the loop.
@@ -254,15 +254,15 @@ func decoded[T any](items iter.Seq2[kv.Item, error], decode func(kv.Item) (T, er
 // with this identity had last.
 func (l *Ledger) Last(pool string, id [sha256.Size]byte) ([]Quarantined, error) {
 	var out []Quarantined
-	prefix := lastKey(pool, id)
-	for it, err := range l.last.In(kv.Prefix(prefix)) {
+	prefix := lastOwnerKey(pool, id)
+	for it, err := range l.lastOwner.In(kv.Prefix(prefix)) {
 		if err != nil {
 			return nil, err
 		}
 		k, v := reader{b: it.Key[len(prefix):]}, reader{b: it.Value}
 		spot, freed := Spot{pool, k.addr()}, v.time()
-		key := restKey(spot, freed)
-		value, err := l.rest.Get(key)
+		key := quarantineKey(spot, freed)
+		value, err := l.quarantine.Get(key)
 		if err != nil {
 			return nil, err
 		}

@@ -48,8 +48,8 @@ func addr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8)
 
 // naive is what a ledger should hold, kept in the simplest way.
 type naive struct {
-	held map[Key]Holding
-	rest []Quarantined // in the order in which they became free
+	held        map[Key]Holding
+	quarantined []Quarantined // in the order in which they became free
 }
 
 // content reads all tables.
@@ -65,7 +65,7 @@ func content(l *Ledger) (n naive, runs map[string][]netrange.Range, err error) {
 		if err != nil {
 			return n, nil, err
 		}
-		n.rest = append(n.rest, r)
+		n.quarantined = append(n.quarantined, r)
 	}
 	for it, err := range l.run.In(kv.Span{}) {
 		if err != nil {
@@ -90,7 +90,7 @@ func (n naive) runs() map[string][]netrange.Range {
 			used[p.Pool] = append(used[p.Pool], netrange.Range{First: p.Addr, Last: p.Addr})
 		}
 	}
-	for _, r := range n.rest {
+	for _, r := range n.quarantined {
 		used[r.Pool] = append(used[r.Pool], netrange.Range{First: r.Addr, Last: r.Addr})
 	}
 	for pool, ranges := range used {
@@ -103,7 +103,7 @@ func (n naive) runs() map[string][]netrange.Range {
 // identity had last, by definition.
 func (n naive) last(pool string, o Owner) []Spot {
 	var out []Spot
-	for _, r := range n.rest {
+	for _, r := range n.quarantined {
 		if r.Pool == pool && r.State == Released && r.Owner.Identity() == o.Identity() {
 			out = append(out, r.Spot)
 		}
@@ -111,7 +111,7 @@ func (n naive) last(pool string, o Owner) []Spot {
 	return out
 }
 
-func (n naive) clone() naive { return naive{maps.Clone(n.held), slices.Clone(n.rest)} }
+func (n naive) clone() naive { return naive{maps.Clone(n.held), slices.Clone(n.quarantined)} }
 
 // Random steps in many transactions must do to the tables what they do to the
 // naive ledger, and keep the laws. Some transactions fail and must do nothing.
@@ -166,25 +166,25 @@ func randomStep(r *rand.Rand, l *Ledger, n *naive) error {
 		n.held[at] = Holding{o, append(slices.Clone(n.held[at].Places), Place{spot, l.Now, false})}
 		return l.Give(o, spot)
 	case 2: // lease any address in quarantine
-		if len(n.rest) == 0 {
+		if len(n.quarantined) == 0 {
 			return nil
 		}
-		i := r.IntN(len(n.rest))
-		rest, early := n.rest[i], r.IntN(2) == 0
-		n.rest = slices.Delete(n.rest, i, i+1)
-		n.held[at] = Holding{o, append(slices.Clone(n.held[at].Places), Place{rest.Spot, l.Now, early})}
+		i := r.IntN(len(n.quarantined))
+		quarantined, early := n.quarantined[i], r.IntN(2) == 0
+		n.quarantined = slices.Delete(n.quarantined, i, i+1)
+		n.held[at] = Holding{o, append(slices.Clone(n.held[at].Places), Place{quarantined.Spot, l.Now, early})}
 		if early {
-			return l.WakeEarly(o, rest)
+			return l.WakeEarly(o, quarantined)
 		}
-		return l.Wake(o, rest)
+		return l.Wake(o, quarantined)
 	case 3: // free any address in quarantine
-		if len(n.rest) == 0 {
+		if len(n.quarantined) == 0 {
 			return nil
 		}
-		i := r.IntN(len(n.rest))
-		rest := n.rest[i]
-		n.rest = slices.Delete(n.rest, i, i+1)
-		return l.Free(rest)
+		i := r.IntN(len(n.quarantined))
+		quarantined := n.quarantined[i]
+		n.quarantined = slices.Delete(n.quarantined, i, i+1)
+		return l.Free(quarantined)
 	}
 	return retireSome(r, l, n, at)
 }
@@ -203,7 +203,7 @@ func retireSome(r *rand.Rand, l *Ledger, n *naive, at Key) error {
 			continue
 		}
 		states[p.Spot] = state
-		n.rest = append(n.rest, Quarantined{p.Spot, state, l.Now, h.Owner})
+		n.quarantined = append(n.quarantined, Quarantined{p.Spot, state, l.Now, h.Owner})
 	}
 	n.held[at] = left
 	if len(left.Places) == 0 {
@@ -229,11 +229,11 @@ func checkLedger(t *testing.T, s Store, want naive) {
 		byAge := func(a, b Quarantined) int {
 			return cmp.Or(len(a.Pool)-len(b.Pool), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Freed, b.Freed), a.Addr.Compare(b.Addr))
 		}
-		rest := slices.SortedFunc(slices.Values(want.rest), byAge)
+		quarantined := slices.SortedFunc(slices.Values(want.quarantined), byAge)
 		for _, c := range []struct {
 			what      string
 			want, got any
-		}{{"held", want.held, got.held}, {"rest", rest, got.rest}, {"runs", want.runs(), runs}} {
+		}{{"held", want.held, got.held}, {"quarantined", quarantined, got.quarantined}, {"runs", want.runs(), runs}} {
 			if diff := gocmp.Diff(c.want, c.got, addrs, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", c.what, diff)
 			}
@@ -250,12 +250,12 @@ func checkLast(t *testing.T, l *Ledger, want naive) error {
 	n := 0
 	for i := range 20 {
 		for _, pool := range []string{"a", "b", "a\x00b", "c"} {
-			rest, err := l.Last(pool, owner(i).Identity())
+			quarantined, err := l.Last(pool, owner(i).Identity())
 			if err != nil {
 				return err
 			}
 			var got []Spot
-			for _, r := range rest {
+			for _, r := range quarantined {
 				got = append(got, r.Spot)
 				n++
 			}
@@ -278,10 +278,10 @@ func TestStepsRefuseWhatTheLawsForbid(t *testing.T) {
 	}
 	gone := Quarantined{Spot: spot, State: Released, Freed: c.now, Owner: owner(1)}
 	for name, step := range map[string]func(*Ledger) error{
-		"give what is leased":    func(l *Ledger) error { return l.Give(owner(2), spot) },
-		"wake what is leased":    func(l *Ledger) error { return l.Wake(owner(2), gone) },
-		"free what is leased":    func(l *Ledger) error { return l.Free(gone) },
-		"retire what is at rest": retireTwice,
+		"give what is leased":          func(l *Ledger) error { return l.Give(owner(2), spot) },
+		"wake what is leased":          func(l *Ledger) error { return l.Wake(owner(2), gone) },
+		"free what is leased":          func(l *Ledger) error { return l.Free(gone) },
+		"retire what is in quarantine": retireTwice,
 	} {
 		if err := s.Update(t.Context(), step); !errors.Is(err, kv.ErrDamaged) {
 			t.Errorf("%s: got %v, want ErrDamaged", name, err)

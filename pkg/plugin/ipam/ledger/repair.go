@@ -133,7 +133,7 @@ func (l *Ledger) checkTables() error {
 }
 
 func (l *Ledger) checkLast(r Quarantined) error {
-	v, err := l.last.Get(appendAddr(lastKey(r.Pool, r.Owner.Identity()), r.Addr))
+	v, err := l.lastOwner.Get(appendAddr(lastOwnerKey(r.Pool, r.Owner.Identity()), r.Addr))
 	if err == nil && !bytes.Equal(v, appendTime(nil, r.Freed)) {
 		err = kv.Damagef("address %v of pool %q is in quarantine in one table only", r.Addr, r.Pool)
 	}
@@ -141,7 +141,7 @@ func (l *Ledger) checkLast(r Quarantined) error {
 }
 
 func (l *Ledger) checkCount(atRest int) error {
-	for _, err := range l.last.In(kv.Span{}) {
+	for _, err := range l.lastOwner.In(kv.Span{}) {
 		if err != nil {
 			return err
 		}

@@ -30,16 +30,18 @@ func damage(t *testing.T, s Store) (why error) {
 func TestWhatContradictsItselfIsDamaged(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*Ledger) error{
-		"an older version":            func(l *Ledger) error { return l.meta.Put([]byte("version"), []byte{version - 1}) },
-		"a lease that no run has":     func(l *Ledger) error { return l.takeFromRun(Spot{"a", addr(1)}) },
-		"a run without lease":         func(l *Ledger) error { return l.addToRun(Spot{"a", addr(9)}) },
-		"a lease of two":              func(l *Ledger) error { return l.Save(Holding{owner(7), []Place{{Spot: Spot{"a", addr(1)}}}}) },
-		"a rest of which no owner is": func(l *Ledger) error { return l.last.Del(appendAddr(lastKey("a", owner(2).Identity()), addr(2))) },
-		"an owner without rest": func(l *Ledger) error {
-			return l.last.Put(appendAddr(lastKey("a", owner(8).Identity()), addr(8)), appendTime(nil, 1))
+		"an older version":        func(l *Ledger) error { return l.meta.Put([]byte("version"), []byte{version - 1}) },
+		"a lease that no run has": func(l *Ledger) error { return l.takeFromRun(Spot{"a", addr(1)}) },
+		"a run without lease":     func(l *Ledger) error { return l.addToRun(Spot{"a", addr(9)}) },
+		"a lease of two":          func(l *Ledger) error { return l.Save(Holding{owner(7), []Place{{Spot: Spot{"a", addr(1)}}}}) },
+		"an address in quarantine without its owner": func(l *Ledger) error {
+			return l.lastOwner.Del(appendAddr(lastOwnerKey("a", owner(2).Identity()), addr(2)))
+		},
+		"an owner without its address in quarantine": func(l *Ledger) error {
+			return l.lastOwner.Put(appendAddr(lastOwnerKey("a", owner(8).Identity()), addr(8)), appendTime(nil, 1))
 		},
 		"an owner with another quarantine": func(l *Ledger) error {
-			return l.last.Put(appendAddr(lastKey("a", owner(2).Identity()), addr(2)), appendTime(nil, 1))
+			return l.lastOwner.Put(appendAddr(lastOwnerKey("a", owner(2).Identity()), addr(2)), appendTime(nil, 1))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
