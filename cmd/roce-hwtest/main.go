@@ -336,7 +336,7 @@ func (f flags) end(out io.Writer, r hwtest.Results) error {
 	}
 	fmt.Fprintf(out, "# %s\n# %s has the results; look at it before you send it: tar -xzOf %s | less\n", doctor.Summary(answers), f.out, f.out)
 	if status := doctor.Status(answers); status != 0 {
-		return cli.Status(status)
+		return cli.StatusError(status)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ a test: docs/hardware.md.`,
 				}
 			}
 			if status != 0 {
-				return cli.Status(status)
+				return cli.StatusError(status)
 			}
 			return nil
 		},

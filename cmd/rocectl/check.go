@@ -109,7 +109,7 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 	case wrong == 0 && unknown == 0:
 		return nil
 	case wrong == 0:
-		return cli.Status(unknownStatus)
+		return cli.StatusError(unknownStatus)
 	}
 	return cnierr.New(cnierr.Damaged, "check attachments", "", "rocectl repair shows what it would restore",
 		"%d of %d differ from their records", wrong, checked)

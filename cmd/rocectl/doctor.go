@@ -90,7 +90,7 @@ func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check
 		fmt.Fprintln(w, "# "+doctor.Summary(answers))
 	}
 	if status := doctor.Status(answers); err == nil && status != 0 {
-		return cli.Status(status)
+		return cli.StatusError(status)
 	}
 	return err
 }

@@ -83,7 +83,7 @@ func cannotTell(err error) error {
 	if err == nil {
 		return nil
 	}
-	return errors.Join(err, cli.Status(unknownStatus))
+	return errors.Join(err, cli.StatusError(unknownStatus))
 }
 
 // visible returns an error if this process would not see the namespace of an attachment.

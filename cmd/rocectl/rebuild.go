@@ -48,7 +48,7 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 	if err := writeRebuilt(w, r); err != nil || hidden == nil {
 		return true, err
 	}
-	return true, cli.Status(unknownStatus)
+	return true, cli.StatusError(unknownStatus)
 }
 
 // hiddenPod returns an error if this process would not see the namespace of one of the

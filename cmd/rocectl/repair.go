@@ -104,7 +104,7 @@ func repairAttachments(ctx context.Context, w io.Writer, records record.Store, k
 		}
 	}
 	if unknown && len(errs) == 0 {
-		return cli.Status(unknownStatus)
+		return cli.StatusError(unknownStatus)
 	}
 	return errors.Join(errs...)
 }

@@ -330,7 +330,7 @@ func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
 		}
 	}
 	if status := doctor.Status(r.Answers); status != 0 {
-		return cli.Status(status)
+		return cli.StatusError(status)
 	}
 	return nil
 }

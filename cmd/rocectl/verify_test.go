@@ -55,7 +55,7 @@ func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
 		var out bytes.Buffer
 		cmd := root(&out, io.Discard)
 		cmd.SetArgs([]string{"verify", "172.16.0.2", "--netns", a.Path, "--name", "gpu-01", "--token", "x", "--html", page})
-		if status := cli.Status(0); !errors.As(cmd.ExecuteContext(t.Context()), &status) {
+		if status := cli.StatusError(0); !errors.As(cmd.ExecuteContext(t.Context()), &status) {
 			t.Error("RDMA cannot be judged on the machine of the test, so want a status")
 		}
 		return out.String()

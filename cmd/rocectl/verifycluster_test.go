@@ -67,7 +67,7 @@ func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
 	var out, errOut bytes.Buffer
 	cmd := root(&out, &errOut)
 	cmd.SetArgs([]string{"verify", "--daemonset", "rails-verify", "-n", "tests", "--rdma", "--cross", "--html", page})
-	if status := cli.Status(0); !errors.As(cmd.ExecuteContext(t.Context()), &status) || status != 1 {
+	if status := cli.StatusError(0); !errors.As(cmd.ExecuteContext(t.Context()), &status) || status != 1 {
 		t.Errorf("status %d", status)
 	}
 	if got := read(t, filepath.Join(dir, "input")); got != "gpu-02=[fd00::2]:9483\n.\n" {

@@ -9,7 +9,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
-// Row is a behaviour of the table in docs/rdma.md, and what a run says about it.
+// Row is a behaviour of the table in docs/tested.md, and what a run says about it.
 type Row struct {
 	Behaviour string         `json:"behaviour"`
 	Verdict   doctor.Verdict `json:"verdict"`
@@ -30,7 +30,7 @@ const (
 	adopted  = "another CNI plugin: configure the node's own before roce, and run rocectl check"
 )
 
-// table has the rows of docs/rdma.md in their order: the steps that tell, and what is
+// table has the rows of docs/tested.md in their order: the steps that tell, and what is
 // needed where they say nothing. A need that begins with "and " is needed in any case.
 func table() [][3]string {
 	return [][3]string{
@@ -98,7 +98,7 @@ const (
 	withPeer = "a run with --mutate and --peer, and the programs perftest and rping on both nodes"
 )
 
-// Rows returns what answers say about each row of the table in docs/rdma.md. A row is
+// Rows returns what answers say about each row of the table in docs/tested.md. A row is
 // ok if all of its steps have answers that are ok, and no other answers.
 func Rows(answers []Answer) []Row {
 	var out []Row

@@ -12,10 +12,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
-// TestRowsAreThoseOfTheTable compares the rows with docs/rdma.md.
+// TestRowsAreThoseOfTheTable compares the rows with docs/tested.md.
 func TestRowsAreThoseOfTheTable(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/rdma.md")
+	page, err := os.ReadFile("../../docs/tested.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,13 +32,13 @@ func TestRowsAreThoseOfTheTable(t *testing.T) {
 		}
 		i := slices.IndexFunc(rows, func(r [3]string) bool { return strings.HasPrefix(behaviour, r[0]) })
 		if i < 0 {
-			t.Errorf("docs/rdma.md has the row %q: add it to rows.go, with the steps of hwtest that tell, or what is needed", behaviour)
+			t.Errorf("docs/tested.md has the row %q: add it to rows.go, with the steps of hwtest that tell, or what is needed", behaviour)
 			continue
 		}
 		rows = slices.Delete(rows, i, i+1)
 	}
 	for _, r := range rows {
-		t.Errorf("docs/rdma.md has no row %q: remove it from rows.go", r[0])
+		t.Errorf("docs/tested.md has no row %q: remove it from rows.go", r[0])
 	}
 	var names []string
 	for _, s := range slices.Concat(Steps(), Changing(), Disrupting(), Between()) {

@@ -17,11 +17,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 )
 
-// Status is an error without a message, because it is already printed: the program ends
+// StatusError is an error without a message, because it is already printed: the program ends
 // with this exit status.
-type Status int
+type StatusError int
 
-func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+func (s StatusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // Run runs the command that the user called, prints its error where root prints errors,
 // and returns the exit status. Root prints neither errors nor usage itself.
@@ -33,7 +33,7 @@ func Run(root *cobra.Command) int {
 		return 0
 	}
 	PrintError(root.ErrOrStderr(), called, err)
-	status := Status(1)
+	status := StatusError(1)
 	_ = errors.As(err, &status)
 	return int(status)
 }

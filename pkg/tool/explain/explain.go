@@ -20,7 +20,7 @@ import (
 )
 
 //go:embed errors.yaml
-var errorsFile []byte //nolint:gochecknoglobals // go:embed needs a variable of the package
+var errorsFile []byte
 
 // Entry is a problem, the texts by which programs report it, and its remedy. errors.yaml
 // says what each field has.
