@@ -27,7 +27,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
-	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -136,7 +135,7 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 	n.Services = files.Services
 	n.Addresses = lease.Allocator{
 		Book: plugin.Book(stateDir, boot, log, func(ctx context.Context, o ipam.Owner) {
-			n.ForgetReaped(ctx, o.Attachment(), plan.NetnsID{Dev: o.Netns.Dev, Ino: o.Netns.Ino})
+			n.ForgetReaped(ctx, o.Attachment(), o.Netns.ID)
 		}),
 		Program:  conf.PluginType,
 		Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
@@ -104,12 +105,12 @@ func mustBeDead(ctx context.Context, book *ipam.Book, pool string, addr netip.Ad
 		if e.Addr != addr || !e.InUse() || e.Owner.Netns.Path == "" {
 			continue
 		}
-		if err := ipam.NetnsVisible(e.Owner.Netns.Path); err != nil {
+		if err := netns.Visible(e.Owner.Netns.Path); err != nil {
 			return cannotTell(cnierr.New(cnierr.IO, "release address", addr.String(),
 				"as root, use the node itself, not a container, or add --force if you are certain that the address is unused",
 				"cannot tell whether the namespace %q of %v exists: %w", e.Owner.Netns.Path, e.Owner, err))
 		}
-		if alive, err := ipam.NetnsAlive(e.Owner.Netns); alive || err != nil {
+		if alive, err := netns.Alive(e.Owner.Netns); alive || err != nil {
 			return cnierr.New(cnierr.TryAgain, "release address", addr.String(),
 				"delete the pod, or add --force if you are certain that the address is unused",
 				"%v has it, and its namespace %q exists", e.Owner, e.Owner.Netns.Path)

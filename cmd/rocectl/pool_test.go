@@ -13,9 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
@@ -29,15 +29,14 @@ func TestAddressOfALivingPodIsReleasedOnlyByForce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var st unix.Stat_t
-	const netns = "/proc/self/ns/net"
-	if err := unix.Stat(netns, &st); err != nil {
+	here, err := netns.At("/proc/self/ns/net")
+	if err != nil {
 		t.Fatal(err)
 	}
 	leases, err := book.Acquire(context.Background(), ipam.Ask{
 		Pool:    "rail",
 		Subnets: []ipam.Subnet{{Prefix: netip.MustParsePrefix("10.77.0.0/24")}},
-		Owner:   ipam.Owner{ContainerID: "c1", IfName: "net1", Netns: ipam.Netns{Path: netns, Dev: st.Dev, Ino: st.Ino}},
+		Owner:   ipam.Owner{ContainerID: "c1", IfName: "net1", Netns: here},
 	})
 	if err != nil {
 		t.Fatal(err)

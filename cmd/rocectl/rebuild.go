@@ -7,14 +7,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"text/tabwriter"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/nsscan"
 	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 )
 
@@ -27,7 +25,7 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 	n := repair.Node{
 		Leases:  ledger.Store{Dir: node.Records.Dir, BootID: node.Records.BootID, Now: node.Now},
 		Records: node.Records,
-		Scan:    func(ctx context.Context) (nsscan.Result, error) { return nsscan.Scan(ctx, "/proc", os.DirFS("/sys")) },
+		Scan:    func(ctx context.Context) (repair.Found, error) { return repair.Scan(ctx, "/proc") },
 	}
 	do, says := n.Plan, "--yes rebuilds it, and then checks the attachments"
 	hidden := hiddenPod(node.Records)

@@ -27,8 +27,8 @@ var unwantedInPlugins = []unwanted{
 	{"testing", "a program must not link test code", nil},
 	{"github.com/vishvananda/netlink", "only pkg/plugin/kernel talks netlink, with its package nl: docs/adr/0022", []string{module + "/pkg/plugin/kernel"}},
 	{"github.com/vishvananda/netlink/nl", "only pkg/plugin/kernel talks netlink", []string{module + "/pkg/plugin/kernel", "github.com/vishvananda/netlink"}},
-	{"github.com/vishvananda/netns", "only pkg/plugin/kernel enters namespaces", []string{
-		module + "/pkg/plugin/kernel", "github.com/vishvananda/netlink",
+	{"github.com/vishvananda/netns", "only pkg/base/netns enters namespaces", []string{
+		module + "/pkg/base/netns", "github.com/vishvananda/netlink",
 		"github.com/containernetworking/cni/pkg/ns", // skel refuses the host's namespace, when ADD is over
 	}},
 	// libcni's pkg/invoke, which runs other IPAM plugins, passes trace headers

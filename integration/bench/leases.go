@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
@@ -129,7 +130,7 @@ func (l *leaser) clock() time.Duration { return l.now }
 func (l *leaser) owner(pod string) ipam.Owner {
 	return ipam.Owner{
 		ContainerID: "id-" + pod, IfName: "net1", Network: "net", PodNamespace: "ns", PodName: pod, PodUID: "uid-" + pod,
-		Netns: ipam.Netns{Path: l.dir, Dev: 4, Ino: 100},
+		Netns: netns.Ref{Path: l.dir, ID: netns.ID{Dev: 4, Ino: 100}},
 	}
 }
 
@@ -152,9 +153,9 @@ func (l *leaser) pod(ctx context.Context) (time.Duration, error) {
 	l.now += time.Second
 	book := ipam.New(ipam.Config{
 		Dir: l.dir, BootID: bootID, Now: l.clock,
-		Observe: func() func(ipam.Netns) (bool, error) { // the cost of a look, and all are alive
-			alive := ipam.Observe()
-			return func(n ipam.Netns) (bool, error) {
+		Observe: func() func(netns.Ref) (bool, error) { // the cost of a look, and all are alive
+			alive := netns.Observe()
+			return func(n netns.Ref) (bool, error) {
 				_, err := alive(n)
 				return true, err
 			}

@@ -22,6 +22,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	confpool "github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
@@ -374,6 +375,6 @@ func TestTheReaperOnARealServer(t *testing.T) {
 }
 
 // everyNetnsLives is an observation of a node on which no namespace ends.
-func everyNetnsLives() func(ipam.Netns) (bool, error) {
-	return func(ipam.Netns) (bool, error) { return true, nil }
+func everyNetnsLives() func(netns.Ref) (bool, error) {
+	return func(netns.Ref) (bool, error) { return true, nil }
 }

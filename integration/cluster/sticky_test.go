@@ -16,6 +16,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
@@ -58,7 +59,7 @@ func (m *machine) starts(k nodefile.Key, container string) nodefile.Answer {
 // ends is a DEL.
 func (m *machine) ends(container string) {
 	m.t.Helper()
-	must(m.t, m.book().Release(m.t.Context(), ipam.Key{ContainerID: container, IfName: "net1", Network: "net"}, ipam.Netns{}))
+	must(m.t, m.book().Release(m.t.Context(), ipam.Key{ContainerID: container, IfName: "net1", Network: "net"}, netns.Ref{}))
 }
 
 // holds waits until the API server says that a node holds the slot of a pod.

@@ -15,9 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
-	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // world is what a test has for itself: a node, the leaf that its NICs are
@@ -99,7 +98,7 @@ func newNode(t testing.TB, name string) *node {
 // machine have in common: a later node may have the same inode.
 func (n *node) forgetShared(t testing.TB) {
 	t.Helper()
-	var id plan.NetnsID
+	var id netns.ID
 	err := n.Enter(func() (err error) {
 		id, err = netns.OwnID()
 		return err

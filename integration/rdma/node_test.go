@@ -16,10 +16,9 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 )
 
 // node is the machine, and the folders that the plugin and libcni have there.
@@ -153,16 +152,16 @@ func gids(t *testing.T, namespace, device string) table {
 		return out
 	}
 	for _, name := range entries("/run/netns") {
-		path := "/run/netns/" + name
-		fd, _, err := netns.Open(path)
+		ns, err := netns.Open("/run/netns/" + name)
 		if err != nil {
 			continue // a test removes it
 		}
-		err = netns.Enter(fd, path, func() error {
+		err = ns.Enter(func() error {
 			out.read(t, device)
 			return nil
 		})
-		if err := errors.Join(err, unix.Close(fd)); err != nil {
+		ns.Close()
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

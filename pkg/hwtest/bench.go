@@ -15,10 +15,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"

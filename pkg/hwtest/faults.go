@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
@@ -72,7 +73,7 @@ func Wait(ctx context.Context, d time.Duration) error {
 // Book returns the leases of the node. reaped is called for attachments with leases that
 // were reaped; nil: nothing is called.
 func Book(stateDir, bootID string, log *slog.Logger, reaped func(context.Context, ipam.Owner)) *ipam.Book {
-	return ipam.New(ipam.Config{Dir: stateDir, BootID: bootID, Now: BootTime, Observe: ipam.Observe, Reaped: reaped, Log: log})
+	return ipam.New(ipam.Config{Dir: stateDir, BootID: bootID, Now: BootTime, Observe: netns.Observe, Reaped: reaped, Log: log})
 }
 
 // Untold returns the error of an ADD with a result that could not be written. The

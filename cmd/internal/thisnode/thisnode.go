@@ -16,32 +16,32 @@ import (
 	"os"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
-	netnspaths "github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/probe"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
-// New returns the node with these records. netns returns the name of the namespace at
+// New returns the node with these records. name returns the name of the namespace at
 // a path for commands in hints. The caller still sets Addresses, and ID for the verbs
 // that make attachments.
-func New(records record.Store, netns func(path string) string, log *slog.Logger) attach.Node {
+func New(records record.Store, name func(path string) string, log *slog.Logger) attach.Node {
 	sys := os.DirFS("/sys")
 	common := Common()
 	return attach.Node{
 		Open:     func(path string) (attach.Kernel, error) { return kernel.Open(path, sys) },
 		OpenHost: func() (attach.Kernel, error) { return kernel.OpenHost() },
-		Find:     netnspaths.Find,
+		Find:     netns.Find,
 		Wire: func(k attach.Kernel) apply.Single {
 			return &probe.Prober{Enter: k.Enter, EnterHost: k.EnterHost, Log: log, Rand: rand.Reader}
 		},
 		RDMA: func(path string, enter func(func() error) error) attach.RDMA {
-			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: netns(path), Lock: common.LockMoves, Log: log})
+			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: name(path), Lock: common.LockMoves, Log: log})
 		},
 		Host: func(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
 			return kernel.HostFacts(ctx, req, sys)
@@ -54,4 +54,4 @@ func New(records record.Store, netns func(path string) string, log *slog.Logger)
 }
 
 // Common returns what all state folders of the node have in common.
-func Common() record.Common { return record.Common{Dir: conf.CommonDir, Host: netnspaths.OwnID} }
+func Common() record.Common { return record.Common{Dir: conf.CommonDir, Host: netns.OwnID} }

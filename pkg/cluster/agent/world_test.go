@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
@@ -324,7 +325,7 @@ func (n *node) mustLease(pool string, first, last int) {
 // release gives the addresses of a container back, to rest.
 func (n *node) release(container string) {
 	n.t.Helper()
-	if err := n.book().Release(n.t.Context(), ipam.Key{ContainerID: container, IfName: "net1", Network: "net"}, ipam.Netns{}); err != nil {
+	if err := n.book().Release(n.t.Context(), ipam.Key{ContainerID: container, IfName: "net1", Network: "net"}, netns.Ref{}); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -394,6 +395,6 @@ func (n *node) logs(text string) {
 }
 
 // everyNetnsLives is an observation of a node on which no namespace ends.
-func everyNetnsLives() func(ipam.Netns) (bool, error) {
-	return func(ipam.Netns) (bool, error) { return true, nil }
+func everyNetnsLives() func(netns.Ref) (bool, error) {
+	return func(netns.Ref) (bool, error) { return true, nil }
 }

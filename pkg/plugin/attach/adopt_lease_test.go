@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
@@ -173,7 +174,7 @@ func TestTheLeaseOfAnotherInterfaceOfTheContainerIsNotOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	addrs := rec.Plan.Addresses()
-	if err := w.book().Release(ctx, ipam.Key{ContainerID: "c1", IfName: "net1", Network: "rail", Program: conf.PluginType}, ipam.Netns{}); err != nil {
+	if err := w.book().Release(ctx, ipam.Key{ContainerID: "c1", IfName: "net1", Network: "rail", Program: conf.PluginType}, netns.Ref{}); err != nil {
 		t.Fatal(err)
 	}
 	w.lease("macvlan", "c1", "net2", addrs[0].Prefix.Addr().String(), addrs[1].Prefix.Addr().String())

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -145,7 +146,7 @@ func adoptions(t *testing.T, fn func(w *world, when string)) {
 		w.crash = at
 		died := w.run(func(n attach.Node) { _, _ = n.Add(ctx, w.adopted("c1", 3, "")) })
 		if !died {
-			if w.hca.in == (plan.NetnsID{}) || at < 10 {
+			if w.hca.in == (netns.ID{}) || at < 10 {
 				t.Fatalf("an ADD has only %d operations, or did not move the device", at-1)
 			}
 			return

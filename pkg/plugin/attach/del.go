@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
@@ -70,25 +71,25 @@ func unrecorded(d conf.Del) record.Record {
 	}
 }
 
-// remove removes an attachment. The caller holds the container's lock. netns is the
+// remove removes an attachment. The caller holds the container's lock. path is the
 // path of its namespace, as the runtime says; "" means the recorded path. After a
 // failure, remove does not release an address that may still be on a link. It does
 // not remove a link that an IPAM plugin needs to release a lease. It keeps the
 // record.
-func (n Node) remove(ctx context.Context, rec record.Record, netns string, release func(context.Context, record.Record) error) error {
-	if rec.NetnsID == (plan.NetnsID{}) { // no ADD wrote that: it could name what other pods have
+func (n Node) remove(ctx context.Context, rec record.Record, path string, release func(context.Context, record.Record) error) error {
+	if rec.NetnsID == (netns.ID{}) { // no ADD wrote that: it could name what other pods have
 		rec.Plan = plan.Plan{Ops: plan.Unrecorded(rec.Attachment)}
 	}
 	rec.Plan.Ops = n.withoutMoved(rec)
 	before, after := n.teardown(rec)
-	if err := n.undo(ctx, rec, netns, append(n.carriers(rec), before...)); err != nil {
+	if err := n.undo(ctx, rec, path, append(n.carriers(rec), before...)); err != nil {
 		return err
 	}
 	if err := release(ctx, rec); err != nil {
 		return err
 	}
 	// An IPAM plugin may have used all the time of the call.
-	if err := n.undo(context.WithoutCancel(ctx), rec, netns, after); err != nil {
+	if err := n.undo(context.WithoutCancel(ctx), rec, path, after); err != nil {
 		return err
 	}
 	return n.Records.Delete(rec.Attachment)
@@ -134,11 +135,11 @@ func (n Node) teardown(rec record.Record) (before, after plan.Ops) {
 
 // undo undoes operations of a record in its namespace. If the namespace is gone, only
 // what is on the host is left to undo.
-func (n Node) undo(ctx context.Context, rec record.Record, netns string, ops plan.Ops) error {
+func (n Node) undo(ctx context.Context, rec record.Record, path string, ops plan.Ops) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	k, err := n.openAgain(rec, netns)
+	k, err := n.openAgain(rec, path)
 	if err != nil {
 		return err
 	}
@@ -168,23 +169,23 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 // may be found by another process. openAgain returns nil if the namespace is nowhere. If
 // the record is lost, the identity of the namespace is unknown: then openAgain opens the
 // namespace that the runtime names.
-func (n Node) openAgain(rec record.Record, netns string) (*pod, error) {
-	paths := slices.Compact([]string{netns, rec.Netns})
-	if n.Find != nil && rec.NetnsID != (plan.NetnsID{}) {
+func (n Node) openAgain(rec record.Record, path string) (*pod, error) {
+	paths := slices.Compact([]string{path, rec.Netns})
+	if n.Find != nil && rec.NetnsID != (netns.ID{}) {
 		paths = append(paths, n.Find(rec.Netns, rec.NetnsID))
 	}
-	for _, path := range paths {
-		if path == "" || rec.NetnsID == (plan.NetnsID{}) && path != netns {
+	for _, at := range paths {
+		if at == "" || rec.NetnsID == (netns.ID{}) && at != path {
 			continue
 		}
-		k, err := n.open(path)
+		k, err := n.open(at)
 		if errors.Is(err, kernel.ErrNetnsGone) || errors.Is(err, kernel.ErrHostNetns) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if rec.NetnsID == (plan.NetnsID{}) || k.ID() == rec.NetnsID {
+		if rec.NetnsID == (netns.ID{}) || k.ID() == rec.NetnsID {
 			return k, nil
 		}
 		k.Close()

@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -85,7 +85,7 @@ func (n Node) Forget(ctx context.Context, at conf.Attachment) error {
 // gone. ForgetReaped leaves alone an attachment with a record of another namespace, and
 // one that a call works on: that call does it. A failure is logged, because the call that
 // has reaped the leases is about another pod.
-func (n Node) ForgetReaped(ctx context.Context, at conf.Attachment, netns plan.NetnsID) {
+func (n Node) ForgetReaped(ctx context.Context, at conf.Attachment, netns netns.ID) {
 	unlock, ok, err := n.Records.TryLock(ctx, at.ContainerID)
 	if ok {
 		defer unlock()

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -216,7 +217,7 @@ func TestARecordWithoutNamespaceUndoesNothingElsewhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec.ContainerID, rec.NetnsID = "c2", plan.NetnsID{} // it names the namespace of c1
+		rec.ContainerID, rec.NetnsID = "c2", netns.ID{} // it names the namespace of c1
 		victim := filepath.Join(t.TempDir(), "c1-net1-device.json")
 		info := plan.DeviceInfo{File: victim, PCI: "0000:0b:00.2"}
 		if err := os.WriteFile(victim, []byte(info.Text()), 0o600); err != nil {

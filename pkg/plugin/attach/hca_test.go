@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -19,9 +20,9 @@ type hca struct {
 	exclusive bool
 	each      bool // each parent has one; they all share it
 	name      string
-	in        plan.NetnsID // the namespace that has it; zero: the host's
-	full      bool         // there is no free entry for another GID
-	tables    *gidTables   // nil: the indexes are of no interest
+	in        netns.ID   // the namespace that has it; zero: the host's
+	full      bool       // there is no free entry for another GID
+	tables    *gidTables // nil: the indexes are of no interest
 }
 
 var device = plan.RDMADevice{Name: "mlx5_0", GUID: "0c42:a103:0016:054c", Port: 1, Link: "ens1", PCI: "0000:0b:00.2"}
@@ -40,7 +41,7 @@ func (h handle) Facts(_ context.Context, _ conf.RDMA, parent plan.Link, _ bool) 
 		own.Link = parent.Name
 		return plan.RDMA{Device: own}, nil
 	}
-	if parent.Name != "ens1" && parent.Device != device.PCI || h.in != (plan.NetnsID{}) {
+	if parent.Name != "ens1" && parent.Device != device.PCI || h.in != (netns.ID{}) {
 		return plan.RDMA{}, cnierr.New(cnierr.NoRDMA, "find RDMA device of", string(parent.Name), "", "%w", rdma.ErrNoDevice)
 	}
 	return plan.RDMA{Exclusive: h.exclusive, Device: device, Function: device.PCI}, nil
@@ -83,8 +84,8 @@ func (h handle) Undo(ctx context.Context, op plan.Op) error {
 	switch {
 	case !ok:
 	case h.in == m.Netns:
-		h.in, h.name = plan.NetnsID{}, m.Device.Name
-	case h.in != (plan.NetnsID{}):
+		h.in, h.name = netns.ID{}, m.Device.Name
+	case h.in != (netns.ID{}):
 		return cnierr.New(cnierr.RDMAHeld, "move back RDMA device", h.name, "", "it is in %v", h.in)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
@@ -34,7 +35,7 @@ type Node struct {
 	OpenHost func() (Kernel, error)
 	// Find returns another path of a namespace that was named by a process, "" if nothing
 	// has the namespace any more. nil: no process names namespaces.
-	Find func(path string, id plan.NetnsID) string
+	Find func(path string, id netns.ID) string
 	// Wire returns the executor of the operations that ask or tell the wire.
 	Wire func(Kernel) apply.Single
 	// RDMA returns the RDMA subsystem, which opens nothing before it is used. netns

@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -17,7 +18,7 @@ import (
 type Kernel interface {
 	apply.Executor
 	// ID tells the pod's namespace from all others.
-	ID() plan.NetnsID
+	ID() netns.ID
 	// Facts reads what the plan needs to know of each interface of the request. A
 	// fault says why one interface cannot be made: its parent is missing, down or of
 	// the wrong kind. err is about all interfaces.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
@@ -39,7 +40,7 @@ func crashesWithRDMA(t *testing.T, fn func(w *world, when string)) {
 			break
 		}
 		w.crash = 0
-		if w.hca.in != (plan.NetnsID{}) {
+		if w.hca.in != (netns.ID{}) {
 			moved++
 		}
 		fn(w, fmt.Sprintf("after a crash before operation %d", at))
@@ -64,7 +65,7 @@ func TestDelBringsTheDeviceBackWhenTheNamespaceIsGone(t *testing.T) {
 	crashesWithRDMA(t, func(w *world, when string) {
 		w.fake.RemovePod(podPath("c1"))
 		w.hca.name = "renamed-by-the-pod"
-		if w.hca.in == (plan.NetnsID{}) {
+		if w.hca.in == (netns.ID{}) {
 			w.hca.name = device.Name
 		}
 		if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
@@ -127,7 +128,7 @@ func TestALateDelLeavesTheDeviceToTheNextPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.fake.RemovePod(podPath("c1"))
-	w.hca.in = plan.NetnsID{} // the kernel brings it home
+	w.hca.in = netns.ID{} // the kernel brings it home
 	w.now++
 	if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err != nil {
 		t.Fatal(err)
@@ -152,7 +153,7 @@ func TestDelMovesBackTheDeviceThatAnEarlierPodLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.fake.RemovePod(podPath("c1"))
-	w.hca.in = plan.NetnsID{}
+	w.hca.in = netns.ID{}
 	w.now++
 	if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err != nil {
 		t.Fatal(err)
@@ -177,7 +178,7 @@ func TestRepairMovesTheDeviceOfADeadNamespaceBack(t *testing.T) {
 	if !errors.Is(err, kernel.ErrNetnsGone) {
 		t.Errorf("got %v, want that the pod is gone", err)
 	}
-	if w.hca.in != (plan.NetnsID{}) || w.hca.name != device.Name {
+	if w.hca.in != (netns.ID{}) || w.hca.name != device.Name {
 		t.Errorf("the device is in %v as %q", w.hca.in, w.hca.name)
 	}
 	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {

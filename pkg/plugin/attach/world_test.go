@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -155,7 +156,7 @@ func (w *world) node() attach.Node {
 		Services:  w.ranges().Services,
 		Addresses: w.allocator(),
 		Records:   record.Store{Dir: w.dir, BootID: w.boot},
-		Common:    record.Common{Dir: w.common, Host: func() (plan.NetnsID, error) { return plan.NetnsID{Dev: 4, Ino: 4026531840}, nil }},
+		Common:    record.Common{Dir: w.common, Host: func() (netns.ID, error) { return netns.ID{Dev: 4, Ino: 4026531840}, nil }},
 		Log:       w.log,
 	}
 }
@@ -383,7 +384,7 @@ func (w *world) mustBeEmpty(when string) {
 	if s := w.fake.Host().String(); strings.Contains(s, "veth") || strings.Contains(s, fmt.Sprint(plan.HostLinkTable)) || strings.Contains(s, plan.VLANMark) {
 		w.t.Errorf("%s, the host has:\n%s", when, s)
 	}
-	if w.hca.in != (plan.NetnsID{}) || w.hca.name != device.Name {
+	if w.hca.in != (netns.ID{}) || w.hca.name != device.Name {
 		w.t.Errorf("%s, the RDMA device is in %v as %q", when, w.hca.in, w.hca.name)
 	}
 	if l := w.leases(); len(l) > 0 {
@@ -398,6 +399,6 @@ func (w *world) mustBeEmpty(when string) {
 }
 
 // everyNetnsLives is an observation of a node on which no namespace ends.
-func everyNetnsLives() func(ipam.Netns) (bool, error) {
-	return func(ipam.Netns) (bool, error) { return true, nil }
+func everyNetnsLives() func(netns.Ref) (bool, error) {
+	return func(netns.Ref) (bool, error) { return true, nil }
 }

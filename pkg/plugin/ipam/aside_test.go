@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
@@ -25,7 +26,7 @@ func (n *node) setAside(addr netip.Addr, owner ledger.Owner) {
 }
 
 func inNamespace(name string) ledger.Owner {
-	return ledger.Owner{IfName: "net1", Netns: ipam.Netns{Path: "/run/netns/" + name, Dev: 4, Ino: 77}}
+	return ledger.Owner{IfName: "net1", Netns: netns.Ref{Path: "/run/netns/" + name, ID: netns.ID{Dev: 4, Ino: 77}}}
 }
 
 // No pool leases an address that is set aside, until its namespace goes: with its DEL, or
@@ -77,7 +78,7 @@ func TestAnAddressThatIsOnRecordAndInUseElsewhereIsNotGivenBack(t *testing.T) {
 	addr := netip.MustParsePrefix(n.mustLease(a)[0]).Addr()
 	n.setAside(addr, inNamespace("x"))
 	for range 2 {
-		if err := n.book().Release(ctx, a.Owner.Key(), ipam.Netns{}); err != nil {
+		if err := n.book().Release(ctx, a.Owner.Key(), netns.Ref{}); err != nil {
 			t.Fatal(err)
 		}
 		if got := n.mustLease(a); got[0] == addr.String()+"/30" {
@@ -124,7 +125,7 @@ func TestAnAddressOfSeveralNamespacesIsFreeWhenAnOperatorSaysSo(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.9")
 	n := newNode(t)
 	n.setAside(addr, ledger.Owner{})
-	if err := n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: ""}, ipam.Netns{}); err != nil {
+	if err := n.book().Release(ctx, ipam.Key{ContainerID: "c", IfName: ""}, netns.Ref{}); err != nil {
 		t.Fatal(err)
 	}
 	b := ask("b", subnet("10.0.0.9/32"))

@@ -19,6 +19,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
@@ -29,9 +30,6 @@ type (
 	Owner = ledger.Owner
 	// Key is what an Owner is known by.
 	Key = ledger.Key
-	// Netns is a network namespace. The leases of a Netns without path are
-	// never reaped.
-	Netns = ledger.Netns
 	// State is the state of a used address.
 	State = ledger.State
 )
@@ -89,7 +87,7 @@ type Config struct {
 	Now func() time.Duration
 	// Observe returns a function that says whether a namespace still exists, and is
 	// used in one transaction. An error means that this is not known. Use Observe.
-	Observe func() func(Netns) (bool, error)
+	Observe func() func(netns.Ref) (bool, error)
 	// Reaped, if there is one, is called for each owner with leases that were reaped, after the transaction.
 	Reaped func(context.Context, Owner)
 	Log    *slog.Logger
@@ -104,7 +102,7 @@ type Config struct {
 // when the file system fails. A call that fails has changed nothing.
 type Book struct {
 	store   ledger.Store
-	observe func() func(Netns) (bool, error)
+	observe func() func(netns.Ref) (bool, error)
 	reaped  func(context.Context, Owner)
 	log     *slog.Logger
 }
@@ -130,7 +128,7 @@ func New(c Config) *Book {
 // work is a transaction with the values that reaping and logging need.
 type work struct {
 	*ledger.Ledger
-	alive  func(Netns) (bool, error)
+	alive  func(netns.Ref) (bool, error)
 	reaped []Owner
 	notes  []note
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
@@ -51,8 +52,8 @@ func (n *node) book() *ipam.Book {
 	return ipam.New(ipam.Config{
 		Dir: n.dir, BootID: n.boot,
 		Now: func() time.Duration { return n.now },
-		Observe: func() func(ipam.Netns) (bool, error) {
-			return func(ns ipam.Netns) (bool, error) { return !n.dead[ns.Path], nil }
+		Observe: func() func(netns.Ref) (bool, error) {
+			return func(ns netns.Ref) (bool, error) { return !n.dead[ns.Path], nil }
 		},
 		Log: slog.New(slog.NewTextHandler(&n.log, nil)),
 	})
@@ -81,7 +82,7 @@ func ask(pod string, subnets ...ipam.Subnet) ipam.Ask {
 		Pool: "rail", Subnets: subnets, Quarantine: 2 * time.Minute,
 		Owner: ipam.Owner{
 			ContainerID: "id-" + pod, IfName: "net1", Network: "net", PodNamespace: "ns", PodName: pod, PodUID: "uid-" + pod,
-			Netns: ipam.Netns{Path: "/run/netns/" + pod, Dev: 4, Ino: 100},
+			Netns: netns.Ref{Path: "/run/netns/" + pod, ID: netns.ID{Dev: 4, Ino: 100}},
 		},
 	}
 }
@@ -112,7 +113,7 @@ func (n *node) mustLease(a ipam.Ask) []string {
 
 func (n *node) release(pod string) {
 	n.t.Helper()
-	if err := n.book().Release(ctx, ipam.Key{ContainerID: "id-" + pod, IfName: "net1", Network: "net"}, ipam.Netns{}); err != nil {
+	if err := n.book().Release(ctx, ipam.Key{ContainerID: "id-" + pod, IfName: "net1", Network: "net"}, netns.Ref{}); err != nil {
 		n.t.Fatal(err)
 	}
 }

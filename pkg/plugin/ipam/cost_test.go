@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
@@ -42,10 +43,10 @@ func (b *busy) book() *ipam.Book {
 	return ipam.New(ipam.Config{
 		Dir: b.dir, BootID: boot1,
 		Now: func() time.Duration { return b.now },
-		Observe: func() func(ipam.Netns) (bool, error) {
-			alive := ipam.Observe()
-			return func(ipam.Netns) (bool, error) {
-				_, err := alive(ipam.Netns{Path: b.dir})
+		Observe: func() func(netns.Ref) (bool, error) {
+			alive := netns.Observe()
+			return func(netns.Ref) (bool, error) {
+				_, err := alive(netns.Ref{Path: b.dir})
 				return true, err
 			}
 		},

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
 
@@ -47,7 +48,7 @@ func work(dir string) {
 		fmt.Println("leased", a.Owner.ContainerID)
 		if i%3 == 0 {
 			fmt.Println("releasing", a.Owner.ContainerID)
-			if err := book.Release(ctx, a.Owner.Key(), ipam.Netns{}); err != nil {
+			if err := book.Release(ctx, a.Owner.Key(), netns.Ref{}); err != nil {
 				fmt.Println("failed to release:", err)
 				os.Exit(1)
 			}
@@ -178,6 +179,6 @@ func TestParallelCallsGiveEachAddressOnce(t *testing.T) {
 }
 
 // everyNetnsLives is an observation of a node on which no namespace ends.
-func everyNetnsLives() func(ipam.Netns) (bool, error) {
-	return func(ipam.Netns) (bool, error) { return true, nil }
+func everyNetnsLives() func(netns.Ref) (bool, error) {
+	return func(netns.Ref) (bool, error) { return true, nil }
 }

@@ -4,6 +4,10 @@
 package ipam
 
 import (
+	"os"
+	"path/filepath"
+
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
@@ -27,7 +31,7 @@ const (
 // reap reaps nothing unless it finds the namespace of the present call in the
 // same folder, or both are named by a process. It also reaps nothing if most
 // namespaces that it looked at seem to be gone.
-func (w *work) reap(k Key, present Netns, limit int) error {
+func (w *work) reap(k Key, present netns.Ref, limit int) error {
 	if !w.visible(present) {
 		return nil
 	}
@@ -56,8 +60,8 @@ func (w *work) reap(k Key, present Netns, limit int) error {
 
 // look judges up to limit namespaces. It returns the number of namespaces that
 // it judged, the number of those that are gone, and the holdings of those.
-func (w *work) look(k Key, present Netns, limit int) (checked, gone int, dead []ledger.Neighbour, err error) {
-	known := map[Netns]bool{present: false}
+func (w *work) look(k Key, present netns.Ref, limit int) (checked, gone int, dead []ledger.Neighbour, err error) {
+	known := map[netns.Ref]bool{present: false}
 	seen := 0
 	for n, err := range w.Neighbours(k) {
 		if err != nil {
@@ -90,11 +94,11 @@ func (w *work) look(k Key, present Netns, limit int) (checked, gone int, dead []
 // ended says whether the namespace of a holding is surely gone. The kernel gives the inode
 // number of a namespace that is gone to the next one. Where namespaces are named by
 // process, the namespace of the present call can therefore look like that of a dead pod.
-func (w *work) ended(k Key, present Netns, n ledger.Neighbour) (bool, error) {
+func (w *work) ended(k Key, present netns.Ref, n ledger.Neighbour) (bool, error) {
 	if w.dead(present, n.Netns) {
 		return true, nil
 	}
-	if n.Netns.Path == present.Path || n.Netns.Dev != present.Dev || n.Netns.Ino != present.Ino || !leftByProcess(n.Netns.Path) {
+	if n.Netns.Path == present.Path || n.Netns.ID != present.ID || !leftByProcess(n.Netns.Path) {
 		return false, nil
 	}
 	h, err := n.Holding()
@@ -102,7 +106,7 @@ func (w *work) ended(k Key, present Netns, n ledger.Neighbour) (bool, error) {
 }
 
 // visible says whether the namespace of the present call is at its path.
-func (w *work) visible(present Netns) bool {
+func (w *work) visible(present netns.Ref) bool {
 	if present.Path == "" {
 		return false
 	}
@@ -111,10 +115,40 @@ func (w *work) visible(present Netns) bool {
 }
 
 // dead says whether a namespace is surely gone.
-func (w *work) dead(present, n Netns) bool {
+func (w *work) dead(present, n netns.Ref) bool {
 	if n.Path == "" || !samePlace(n.Path, present.Path) {
 		return false
 	}
 	alive, err := w.alive(n)
 	return err == nil && !alive
+}
+
+// leftByProcess says whether a path names a namespace by a process that has ended.
+func leftByProcess(path string) bool {
+	_, ok := netns.ByProcess(path)
+	there, err := netns.At(path)
+	return ok && there == (netns.Ref{}) && err == nil
+}
+
+// samePlace says whether a process that finds a namespace at one path would also find
+// one at the other: both name it by a process of the same procfs, or both are in the same
+// folder.
+func samePlace(a, b string) bool {
+	procA, okA := netns.ByProcess(a)
+	procB, okB := netns.ByProcess(b)
+	if okA || okB {
+		return okA && okB && sameFolder(procA, procB)
+	}
+	return sameFolder(filepath.Dir(a), filepath.Dir(b))
+}
+
+// sameFolder says whether two paths are the same folder, such as /run/netns and
+// /var/run/netns on most machines.
+func sameFolder(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
@@ -16,20 +17,20 @@ import (
 // is success if the owner holds nothing, or if there is no database; Release makes
 // none.
 //
-// netns is the namespace of the call. If it still exists, Release also reaps
+// ns is the namespace of the call. If it still exists, Release also reaps
 // leases of namespaces that are gone.
-func (b *Book) Release(ctx context.Context, k Key, netns Netns) error {
+func (b *Book) Release(ctx context.Context, k Key, ns netns.Ref) error {
 	var w work
 	err := b.store.Existing(ctx, func(l *ledger.Ledger) error {
 		w = b.work(l)
 		released, err := w.retire(k)
 		if err == nil {
-			err = w.dropAsides(k, netns)
+			err = w.dropAsides(k, ns)
 		}
 		if err != nil || !released {
 			return err
 		}
-		return w.reap(k, netns, reapWindow)
+		return w.reap(k, ns, reapWindow)
 	})
 	if err != nil {
 		return ignoreNone(err)
@@ -49,12 +50,12 @@ func (w *work) retire(k Key) (bool, error) {
 }
 
 // dropAsides frees the addresses that are set aside for an owner in a namespace.
-func (w *work) dropAsides(k Key, netns Netns) error {
+func (w *work) dropAsides(k Key, ns netns.Ref) error {
 	for a, err := range w.Asides() {
 		if err != nil {
 			return err
 		}
-		if !a.Of(k, netns) {
+		if !a.Of(k, ns.ID) {
 			continue
 		}
 		if err := w.DropAside(a.Addr); err != nil {

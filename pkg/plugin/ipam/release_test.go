@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
 
@@ -265,7 +266,7 @@ func TestARepeatedAskNotesTheNewNamespace(t *testing.T) {
 	n := newNode(t)
 	a := ask("a", subnet("10.0.0.1/32"))
 	n.mustLease(a)
-	a.Owner.Netns = ipam.Netns{Path: "/run/netns/new", Dev: 4, Ino: 7}
+	a.Owner.Netns = netns.Ref{Path: "/run/netns/new", ID: netns.ID{Dev: 4, Ino: 7}}
 	n.mustLease(a)
 	list, err := n.book().List(ctx, "")
 	if err != nil || !slices.ContainsFunc(list, func(e ipam.Entry) bool { return e.Owner == a.Owner }) {

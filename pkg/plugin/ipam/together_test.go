@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 )
@@ -162,7 +163,7 @@ func (w world) comeBack(a ipam.Ask) {
 	if w.slot(had) >= 0 && !slices.Equal(had, back) {
 		w.t.Errorf("had %v, comes back to %v", had, back)
 	}
-	if err := w.book().Release(ctx, a.Owner.Key(), ipam.Netns{}); err != nil {
+	if err := w.book().Release(ctx, a.Owner.Key(), netns.Ref{}); err != nil {
 		w.t.Error(err)
 	}
 	delete(w.has, pod)

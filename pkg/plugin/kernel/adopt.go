@@ -35,7 +35,7 @@ func (k *Kernel) adoptFacts(ctx context.Context, req conf.Request) (plan.Facts, 
 	}
 	facts := plan.Facts{Adopted: &plan.Adopted{MAC: ethernet(l), MTU: l.MTU, NoARP: l.Flags&unix.IFF_NOARP != 0}}
 	if req.RDMA.Mode != conf.RDMAOff {
-		host, err := k.pod.NSID(ctx, k.hostNS)
+		host, err := k.pod.NSID(ctx, k.hostNS.FD())
 		if err == nil {
 			facts.Parent, err = parent.Carrier(ctx, parent.Pod{Links: k.pod, Host: k.host, NSID: host}, l, req.Prev.Device)
 		}

@@ -313,7 +313,7 @@ func (r children) parents(ctx context.Context, action string) ([]parentage, erro
 	}
 	if c == k.host {
 		var err error
-		if nsid, err = k.pod.GiveNSID(ctx, k.hostNS); err != nil {
+		if nsid, err = k.pod.GiveNSID(ctx, k.hostNS.FD()); err != nil {
 			return nil, classify(action, string(r[0].op.Parent), err)
 		}
 	}

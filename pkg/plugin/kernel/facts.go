@@ -120,6 +120,6 @@ func unique(as []rtnl.Address) []netip.Addr {
 // the pod.
 func (k *Kernel) podFacts(in look.Pod, name conf.LinkName) plan.PodFacts {
 	f := in.For(name)
-	f.Netns, f.IPv6 = k.id, hasIPv6()
+	f.Netns, f.IPv6 = k.ID(), hasIPv6()
 	return f
 }

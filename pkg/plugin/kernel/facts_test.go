@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -45,7 +46,7 @@ func TestHostFactsAreThoseOfAFreshPod(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range inPod {
-			inPod[i].Pod.Netns = plan.NetnsID{}
+			inPod[i].Pod.Netns = netns.ID{}
 		}
 		options := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(plan.RailFacts{}, "Fault")}
 		if diff := cmp.Diff(inPod, onHost, options); diff != "" {

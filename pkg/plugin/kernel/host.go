@@ -9,11 +9,9 @@ import (
 	"net/netip"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -77,12 +75,13 @@ func HostAddrs(ctx context.Context) ([]netip.Addr, error) {
 
 // NetnsID returns the identity of the namespace at a path. Like Open, it
 // returns ErrNetnsGone.
-func NetnsID(path string) (plan.NetnsID, error) {
-	fd, id, err := netns.Open(path)
+func NetnsID(path string) (netns.ID, error) {
+	ns, err := netns.Open(path)
 	if err != nil {
-		return plan.NetnsID{}, netnsError(path, err)
+		return netns.ID{}, netnsError(path, err)
 	}
-	return id, classify("close", path, unix.Close(fd))
+	ns.Close()
+	return ns.ID, nil
 }
 
 // hasIPv6 says whether the kernel has IPv6. Links may have it disabled.

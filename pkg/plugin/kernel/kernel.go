@@ -17,10 +17,8 @@ import (
 	"os/exec"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -52,9 +50,8 @@ var ErrRulesLeft = errors.New("rules equal to ours are left: there are too many,
 type Kernel struct {
 	path   string // of the pod's namespace
 	sys    fs.FS
-	id     plan.NetnsID
-	hostNS int // file descriptors of the two namespaces
-	podNS  int
+	hostNS *netns.Namespace
+	podNS  *netns.Namespace // nil in a Kernel from OpenHost
 	host   *rtnl.Conn
 	pod    *rtnl.Conn
 	adds   bool // links were made by this Kernel, so that no program can have moved them
@@ -67,7 +64,7 @@ type Kernel struct {
 // Errors: ErrNetnsGone and ErrHostNetns, both as *cnierr.Error of code
 // BadNetns; IO for what the kernel refuses.
 func Open(netnsPath string, sys fs.FS) (*Kernel, error) {
-	k := &Kernel{path: netnsPath, sys: sys, hostNS: -1, podNS: -1}
+	k := &Kernel{path: netnsPath, sys: sys}
 	if err := k.open(); err != nil {
 		k.Close()
 		return nil, err
@@ -78,8 +75,8 @@ func Open(netnsPath string, sys fs.FS) (*Kernel, error) {
 // OpenHost opens only the namespace of the calling thread. It is for undoing operations
 // on the host after the pod is gone. The caller must Close the Kernel. Errors: IO.
 func OpenHost() (*Kernel, error) {
-	k := &Kernel{hostNS: -1, podNS: -1}
-	if _, err := k.openHost(); err != nil {
+	k := &Kernel{}
+	if err := k.openHost(); err != nil {
 		k.Close()
 		return nil, err
 	}
@@ -88,22 +85,22 @@ func OpenHost() (*Kernel, error) {
 
 const opening = "open network namespace"
 
-func (k *Kernel) openHost() (id plan.NetnsID, err error) {
-	if k.hostNS, id, err = netns.Own(); err == nil {
+func (k *Kernel) openHost() (err error) {
+	if k.hostNS, err = netns.Own(); err == nil {
 		k.host, err = rtnl.Dial()
 	}
-	return id, classify(opening, "host", err)
+	return classify(opening, "host", err)
 }
 
 func (k *Kernel) open() error {
-	hostID, err := k.openHost()
+	err := k.openHost()
 	if err != nil {
 		return err
 	}
-	if k.podNS, k.id, err = netns.Open(k.path); err != nil {
+	if k.podNS, err = netns.Open(k.path); err != nil {
 		return netnsError(k.path, err)
 	}
-	if k.id == hostID {
+	if k.podNS.ID == k.hostNS.ID {
 		return cnierr.New(cnierr.BadNetns, opening, k.path,
 			"remove the network from pods with hostNetwork: true; they have the NICs themselves", "is %w", ErrHostNetns)
 	}
@@ -124,7 +121,12 @@ func netnsError(path string, err error) error {
 
 // ID returns the identity of the pod's namespace, zero for a Kernel from
 // OpenHost.
-func (k *Kernel) ID() plan.NetnsID { return k.id }
+func (k *Kernel) ID() netns.ID {
+	if k.podNS == nil {
+		return netns.ID{}
+	}
+	return k.podNS.ID
+}
 
 // Close closes the sockets and the namespaces.
 func (k *Kernel) Close() {
@@ -133,25 +135,18 @@ func (k *Kernel) Close() {
 			c.Close()
 		}
 	}
-	for _, fd := range []int{k.hostNS, k.podNS} {
-		if fd >= 0 {
-			_ = unix.Close(fd) // nothing was written to it
-		}
-	}
+	k.hostNS.Close()
+	k.podNS.Close()
 }
 
-// Enter runs fn in the pod's namespace; see netns.Enter.
-func (k *Kernel) Enter(fn func() error) error { return netns.Enter(k.podNS, k.path, fn) }
+// Enter runs fn in the pod's namespace; see netns.Namespace.
+func (k *Kernel) Enter(fn func() error) error { return k.podNS.Enter(fn) }
 
-// Start starts a program in the pod's namespace; see netns.Start.
-func (k *Kernel) Start(cmd *exec.Cmd) (wait func() error, err error) {
-	return netns.Start(k.podNS, k.path, cmd)
-}
+// Start starts a program in the pod's namespace; see netns.Namespace.
+func (k *Kernel) Start(cmd *exec.Cmd) (wait func() error, err error) { return k.podNS.Start(cmd) }
 
-// EnterHost runs fn in the host's namespace; see netns.Enter.
-func (k *Kernel) EnterHost(fn func() error) error {
-	return netns.Enter(k.hostNS, plan.Host.String(), fn)
-}
+// EnterHost runs fn in the host's namespace; see netns.Namespace.
+func (k *Kernel) EnterHost(fn func() error) error { return k.hostNS.Enter(fn) }
 
 // Do does a run of operations, in as few messages to the kernel as possible. It
 // returns the error of the first operation that fails; operations after that

@@ -8,11 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/netns"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
-	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // procfs is where the processes of the node are.
@@ -69,41 +66,29 @@ type visit func(look context.Context, path string, c *rtnl.Conn) (more bool, err
 
 // eachNamespace calls fn for the namespaces of the node but the pod's, until fn returns
 // false or an error, or searchTime is over. It leaves out namespaces that cannot be
-// opened, because most of them are just ending.
+// opened, because most of them are just ending. Without procfs, nothing is known of other
+// namespaces.
 func (k *Kernel) eachNamespace(ctx context.Context, fn visit) error {
-	paths, _, err := netns.Paths(procfs)
-	if err != nil {
-		return nil //nolint:nilerr // without procfs, nothing is known of other namespaces
-	}
 	ctx, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
-	seen := map[plan.NetnsID]bool{k.id: true}
-	for _, path := range paths {
+	for ns, err := range netns.Each(procfs) {
 		if ctx.Err() != nil {
 			return nil
 		}
-		more, err := k.lookInto(ctx, path, seen, fn)
-		if err != nil || !more {
+		if err != nil || ns.ID == k.ID() {
+			continue
+		}
+		if more, err := lookInto(ctx, ns, fn); err != nil || !more {
 			return err
 		}
 	}
 	return nil
 }
 
-// lookInto calls fn for the namespace at a path, unless it was seen before.
-func (k *Kernel) lookInto(ctx context.Context, path string, seen map[plan.NetnsID]bool, fn visit) (more bool, err error) {
-	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil || seen[plan.NetnsID{Dev: st.Dev, Ino: st.Ino}] {
-		return true, nil
-	}
-	fd, id, err := netns.Open(path)
-	if err != nil || seen[id] {
-		return true, nil //nolint:nilerr // it has ended
-	}
-	defer func() { _ = unix.Close(fd) }() // nothing was written to it
-	seen[id] = true
+// lookInto calls fn for a namespace that may be entered.
+func lookInto(ctx context.Context, ns *netns.Namespace, fn visit) (more bool, err error) {
 	var c *rtnl.Conn
-	if err := netns.Enter(fd, path, func() (err error) {
+	if err := ns.Enter(func() (err error) {
 		c, err = rtnl.Dial()
 		return err
 	}); err != nil {
@@ -112,5 +97,5 @@ func (k *Kernel) lookInto(ctx context.Context, path string, seen map[plan.NetnsI
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	return fn(ctx, path, c)
+	return fn(ctx, ns.Path, c)
 }

@@ -66,7 +66,7 @@ func (v veth) create(ctx context.Context) error {
 	const action = "add veth pair"
 	here := rtnl.VethEnd{Name: string(v.op.Name), Address: v.op.MAC[:], MTU: v.op.MTU}
 	peer := rtnl.VethEnd{Name: string(v.op.PodEnd), Address: v.op.PodMAC[:], MTU: v.op.MTU}
-	answers := v.conn.Batch(ctx, rtnl.AddVeth(here, peer, v.podNS), v.marking())
+	answers := v.conn.Batch(ctx, rtnl.AddVeth(here, peer, v.podNS.FD()), v.marking())
 	if errors.Is(answers[0], unix.EEXIST) {
 		switch is, err := v.renamed(ctx); {
 		case err == nil:

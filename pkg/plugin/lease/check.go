@@ -7,8 +7,8 @@ import (
 	"context"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -41,7 +41,7 @@ func (a Allocator) CheckRepeated(ctx context.Context, req conf.Request, rec reco
 
 // CheckHeld says that an attachment holds no lease of our pools for its network. It
 // is CHECK of roce-ipam, which has no record.
-func (a Allocator) CheckHeld(ctx context.Context, req conf.Request, netns plan.NetnsID) error {
+func (a Allocator) CheckHeld(ctx context.Context, req conf.Request, netns netns.ID) error {
 	held, err := a.pools().holds(ctx, req.Network, req.Attachment, netns)
 	if err != nil || held {
 		return err

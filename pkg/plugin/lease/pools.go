@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
@@ -59,7 +60,7 @@ func (p pools) Reject(ctx context.Context, req conf.Request, rails []plan.Rail, 
 
 // Release implements source.
 func (p pools) Release(ctx context.Context, rec record.Record) error {
-	return p.Book.Release(ctx, p.key(rec.Network, rec.Attachment), ipam.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino})
+	return p.Book.Release(ctx, p.key(rec.Network, rec.Attachment), netns.Ref{Path: rec.Netns, ID: rec.NetnsID})
 }
 
 // check says which addresses of a record are not leased to its attachment any more.
@@ -99,12 +100,12 @@ func (p pools) held(ctx context.Context, network string) ([]conf.Attachment, err
 
 // holds says whether the program holds leases of an attachment for a network. After a rebuild of the
 // database, it goes by the namespace of the attachment.
-func (p pools) holds(ctx context.Context, network string, at conf.Attachment, netns plan.NetnsID) (bool, error) {
+func (p pools) holds(ctx context.Context, network string, at conf.Attachment, ns netns.ID) (bool, error) {
 	entries, err := p.Book.List(ctx, "")
 	owner := p.key(network, at)
 	return slices.ContainsFunc(entries, func(e ipam.Entry) bool {
 		if e.State == ledger.SetAside {
-			return ledger.Aside{Addr: e.Addr, Owner: e.Owner}.Of(owner, ipam.Netns{Dev: netns.Dev, Ino: netns.Ino})
+			return ledger.Aside{Addr: e.Addr, Owner: e.Owner}.Of(owner, ns)
 		}
 		return e.State == ledger.Leased && e.Owner.Key() == owner
 	}), err
@@ -164,7 +165,7 @@ func (p pools) ask(req conf.Request, rails []plan.Rail) ipam.Ask {
 		Owner: ipam.Owner{
 			ContainerID: string(req.ContainerID), IfName: string(req.IfName), Network: req.Network, Program: p.Program,
 			PodNamespace: req.Pod.Namespace, PodName: req.Pod.Name, PodUID: req.Pod.UID,
-			Netns: ipam.Netns{Path: req.Netns, Dev: rails[0].Facts.Pod.Netns.Dev, Ino: rails[0].Facts.Pod.Netns.Ino},
+			Netns: netns.Ref{Path: req.Netns, ID: rails[0].Facts.Pod.Netns},
 		},
 	}
 	if req.Before != nil {

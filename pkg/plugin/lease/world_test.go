@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
@@ -143,7 +144,7 @@ func (n *node) claim(id, more string) *lease.Claim {
 	nic := plan.Link{Name: "ens1", Addrs: []netip.Prefix{netip.MustParsePrefix("172.16.11.3/24")}}
 	facts := plan.Facts{
 		Parent: nic, HostAddrs: []netip.Addr{nic.Addrs[0].Addr()},
-		Pod: plan.PodFacts{Netns: plan.NetnsID{Dev: 4, Ino: uint64(len(id)) + uint64(id[len(id)-1])}},
+		Pod: plan.PodFacts{Netns: netns.ID{Dev: 4, Ino: uint64(len(id)) + uint64(id[len(id)-1])}},
 	}
 	c, err := n.allocator().Claim(n.request(id, more), []plan.RailFacts{{Facts: facts}})
 	if err != nil {
@@ -240,6 +241,6 @@ func ofPool(span string) conf.Subnet {
 }
 
 // everyNetnsLives is an observation of a node on which no namespace ends.
-func everyNetnsLives() func(ipam.Netns) (bool, error) {
-	return func(ipam.Netns) (bool, error) { return true, nil }
+func everyNetnsLives() func(netns.Ref) (bool, error) {
+	return func(netns.Ref) (bool, error) { return true, nil }
 }

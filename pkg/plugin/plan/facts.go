@@ -8,6 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
@@ -92,17 +93,9 @@ type Adopted struct {
 	NoARP bool     `json:"noARP,omitempty"` // does without ARP and neighbour discovery
 }
 
-// NetnsID identifies a network namespace among all that exist at the same time:
-// the device and inode numbers of its file in nsfs. The kernel may reuse an
-// inode number at once after the namespace is gone.
-type NetnsID struct {
-	Dev uint64 `json:"dev"`
-	Ino uint64 `json:"ino"`
-}
-
 // PodFacts is what the pod's namespace holds before we start.
 type PodFacts struct {
-	Netns    NetnsID        `json:"netns"`
+	Netns    netns.ID       `json:"netns"`
 	IPv6     bool           `json:"ipv6"`               // the kernel has IPv6; links may have it disabled
 	Taken    bool           `json:"taken"`              // a link, or an altname of one, has the name CNI_IFNAME
 	Tables   []uint32       `json:"tables,omitempty"`   // numbers that a route or a rule uses, sorted, without 253 to 255

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
@@ -56,7 +57,7 @@ type Move struct {
 	Device RDMADevice    `json:"device"`
 	Parent conf.LinkName `json:"parent"`         // the NIC it was chosen for; "" when that is in the pod
 	Link   conf.LinkName `json:"link,omitempty"` // the pod's link that uses it
-	Netns  NetnsID       `json:"netns"`          // the pod's
+	Netns  netns.ID      `json:"netns"`          // the pod's
 	// Settings for the pod, and for the host after the move back; nil: left
 	// alone.
 	TOS              *uint8 `json:"tos,omitempty"`

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
@@ -25,7 +26,7 @@ import (
 // first.
 func movable() (*node, plan.Move) {
 	n := &node{exclusive: true, devices: []*hca{roce(0, "mlx5_0", r0, "r0"), roce(1, "mlx5_1", r1, "r1")}}
-	return n, plan.Move{Device: n.devices[0].device(), Parent: "r0", Netns: plan.NetnsID{Dev: 4, Ino: 4026532291}}
+	return n, plan.Move{Device: n.devices[0].device(), Parent: "r0", Netns: netns.ID{Dev: 4, Ino: 4026532291}}
 }
 
 // verbs returns the files that tell the devices of all namespaces.

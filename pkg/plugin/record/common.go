@@ -17,8 +17,8 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/flock"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
-	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // Common is the folder that all state folders of a node have in common. Networks with
@@ -31,7 +31,7 @@ type Common struct {
 	// Dir is made on first use, 0700.
 	Dir string
 	// Host returns the network namespace of the host.
-	Host func() (plan.NetnsID, error)
+	Host func() (netns.ID, error)
 }
 
 // LockMoves waits until no other process moves an RDMA device between

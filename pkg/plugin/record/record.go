@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -40,7 +41,7 @@ type Record struct {
 	conf.Attachment
 	Pod     conf.Pod        `json:"pod,omitzero"`
 	Netns   string          `json:"netns"`
-	NetnsID plan.NetnsID    `json:"netnsID"`
+	NetnsID netns.ID        `json:"netnsID"`
 	IPAM    string          `json:"ipam,omitempty"`   // ipam.type
 	Pool    string          `json:"pool,omitempty"`   // the name of the pool in the lease database, of our own pools
 	Config  json.RawMessage `json:"config,omitempty"` // what another IPAM plugin needs for DEL

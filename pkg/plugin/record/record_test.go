@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -32,7 +33,7 @@ func example() Record {
 	return Record{
 		Version: version, BootID: "boot-1", Network: "rail", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"},
 		Pod: conf.Pod{Namespace: "ns", Name: "pod", UID: "uid"}, Netns: "/run/netns/c1",
-		NetnsID: plan.NetnsID{Dev: 4, Ino: 4026532000}, IPAM: "host-local", Config: []byte(`{"name":"rail"}`),
+		NetnsID: netns.ID{Dev: 4, Ino: 4026532000}, IPAM: "host-local", Config: []byte(`{"name":"rail"}`),
 		Plan: plan.Plan{
 			Interfaces: []plan.Interface{{
 				Name: "net1", MAC: conf.MAC{2, 1, 2, 3, 4, 5}, MTU: 9000,

@@ -28,6 +28,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
@@ -83,7 +84,7 @@ func healthy(t *testing.T) *world {
 		pools: nodefile.Store{Dir: dir, BootID: bootID},
 		leases: ipam.New(ipam.Config{
 			Dir: dir, BootID: bootID, Now: func() time.Duration { return time.Hour },
-			Observe: ipam.Observe, Log: slog.New(slog.DiscardHandler),
+			Observe: netns.Observe, Log: slog.New(slog.DiscardHandler),
 		}),
 		drivers: map[string]inventory.Driver{}, qos: map[string]QoS{},
 		routes: []netlink.Route{route("172.20.0.0/16", 2), route("10.233.0.0/18", 9)},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -32,7 +33,7 @@ func (w *world) onVLAN() {
 
 // common is what all state folders of the node have in common.
 func (w *world) common() record.Common {
-	host := func() (plan.NetnsID, error) { return plan.NetnsID{Dev: 4, Ino: 1}, nil }
+	host := func() (netns.ID, error) { return netns.ID{Dev: 4, Ino: 1}, nil }
 	return record.Common{Dir: filepath.Join(w.pools.Dir, "common"), Host: host}
 }
 

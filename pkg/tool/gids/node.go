@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
@@ -145,7 +146,7 @@ func addrs(v look.View, only conf.LinkName) ([]Addr, error) {
 
 // recorded returns what ADD found for the addresses of a pod. If an interface is
 // given, it returns only what ADD found for that interface.
-func (n Node) recorded(id plan.NetnsID, only conf.LinkName) map[Addr]Recorded {
+func (n Node) recorded(id netns.ID, only conf.LinkName) map[Addr]Recorded {
 	out := map[Addr]Recorded{}
 	for _, r := range n.Records {
 		if r.NetnsID != id {

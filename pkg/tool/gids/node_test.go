@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -72,14 +73,14 @@ func TestANamespaceThatCannotBeEnteredSaysWhatToCallInstead(t *testing.T) {
 
 func TestRecordsHaveWhatADDFoundInThisNamespace(t *testing.T) {
 	t.Parallel()
-	here := plan.NetnsID{Dev: 4, Ino: 5}
-	rec := func(id plan.NetnsID, link, addr string) record.Record {
+	here := netns.ID{Dev: 4, Ino: 5}
+	rec := func(id netns.ID, link, addr string) record.Record {
 		target := plan.GIDTarget{Link: on(link, addr)[0].Link, Addr: netip.MustParseAddr(addr), Index: place(3)}
 		return record.Record{NetnsID: id, Plan: plan.Plan{Ops: plan.InPod(
 			plan.Port{}, plan.GID{Device: plan.RDMADevice{Name: "mlx5_0"}, Targets: []plan.GIDTarget{target}},
 		)}}
 	}
-	n := Node{Records: []record.Record{rec(here, "net1", "172.16.0.5"), rec(here, "net2", "172.17.0.5"), rec(plan.NetnsID{}, "net1", "172.16.0.6")}}
+	n := Node{Records: []record.Record{rec(here, "net1", "172.16.0.5"), rec(here, "net2", "172.17.0.5"), rec(netns.ID{}, "net1", "172.16.0.6")}}
 	if got := n.recorded(here, ""); len(got) != 2 {
 		t.Errorf("got %v, want two", got)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
@@ -25,7 +26,7 @@ type podView struct {
 // to host.
 func (n Node) views(ctx context.Context, host []Port) ([]podView, error) {
 	hidden := n.lacksEntries(host)
-	looked := map[plan.NetnsID]bool{}
+	looked := map[netns.ID]bool{}
 	var out []podView
 	for _, r := range n.Records {
 		moves := moved(r)

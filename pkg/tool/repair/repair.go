@@ -5,8 +5,8 @@
 // attachments and from the addresses in the network namespaces of the node.
 //
 // It never touches a sound database, and never makes an address free that a namespace
-// has. It stands above record, nsscan and ledger, and knows nothing of pools. This file
-// is all there is.
+// has. It stands above record and ledger, and knows nothing of pools. This file rebuilds;
+// scan.go looks into the namespaces.
 package repair
 
 import (
@@ -17,11 +17,11 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/nsscan"
 )
 
 // Node is the database, and the other sources of information about the node's
@@ -30,7 +30,7 @@ type Node struct {
 	Leases  ledger.Store
 	Records record.Store
 	// Scan returns all network namespaces but the host's own.
-	Scan func(context.Context) (nsscan.Result, error)
+	Scan func(context.Context) (Found, error)
 }
 
 // Rebuilt is the content of the rebuilt database.
@@ -153,7 +153,7 @@ func holding(rec record.Record) ledger.Holding {
 	h := ledger.Holding{Owner: ledger.Owner{
 		ContainerID: string(rec.ContainerID), IfName: string(rec.IfName), Network: rec.Network, Program: conf.PluginType,
 		PodNamespace: rec.Pod.Namespace, PodName: rec.Pod.Name, PodUID: rec.Pod.UID,
-		Netns: ledger.Netns{Path: rec.Netns, Dev: rec.NetnsID.Dev, Ino: rec.NetnsID.Ino},
+		Netns: netns.Ref{Path: rec.Netns, ID: rec.NetnsID},
 	}}
 	for _, a := range rec.Plan.Addresses() {
 		h.Places = append(h.Places, ledger.Place{
@@ -197,7 +197,7 @@ type use struct {
 
 // unexplained returns the addresses in namespaces that no interface there has leased,
 // in the order of the addresses.
-func unexplained(leased []ledger.Holding, there []nsscan.Namespace) []ledger.Aside {
+func unexplained(leased []ledger.Holding, there []Namespace) []ledger.Aside {
 	explained := map[use]bool{}
 	for _, h := range leased {
 		for _, p := range h.Places {
@@ -210,7 +210,7 @@ func unexplained(leased []ledger.Holding, there []nsscan.Namespace) []ledger.Asi
 			if explained[use{n.ID.Ino, a.Addr}] || !leasable(a.Addr) {
 				continue
 			}
-			o := ledger.Owner{IfName: a.IfName, Netns: ledger.Netns{Path: n.Path, Dev: n.ID.Dev, Ino: n.ID.Ino}}
+			o := ledger.Owner{IfName: a.IfName, Netns: n.Ref}
 			if a.Marked {
 				o.Program = conf.PluginType
 			}

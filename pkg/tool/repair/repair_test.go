@@ -16,13 +16,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/nsscan"
 	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 )
 
@@ -34,10 +34,10 @@ func node(t *testing.T) repair.Node {
 	n := repair.Node{
 		Leases:  ledger.Store{Dir: records.Dir, BootID: boot, Now: now},
 		Records: records,
-		Scan: func(context.Context) (nsscan.Result, error) {
-			return nsscan.Result{Hidden: 3, Namespaces: []nsscan.Namespace{{
-				Path: "/run/netns/x", ID: plan.NetnsID{Dev: 4, Ino: 77},
-				Addrs: []nsscan.Addr{
+		Scan: func(context.Context) (repair.Found, error) {
+			return repair.Found{Hidden: 3, Namespaces: []repair.Namespace{{
+				Ref: netns.Ref{Path: "/run/netns/x", ID: netns.ID{Dev: 4, Ino: 77}},
+				Addrs: []repair.Addr{
 					{IfName: "lo", Addr: netip.MustParseAddr("127.0.0.1")},
 					{IfName: "eth0", Addr: netip.MustParseAddr("fe80::1")},
 					{IfName: "eth0", Addr: netip.MustParseAddr("10.0.0.77")},
@@ -94,7 +94,7 @@ func save(t *testing.T, s record.Store, id conf.ContainerID, change func(*record
 	defer unlock()
 	rec := record.Record{
 		Network: "net", Attachment: conf.Attachment{ContainerID: id, IfName: "net1"}, Pod: conf.Pod{Namespace: "ns", Name: "pod-" + string(id), UID: "u"},
-		Netns: "/run/netns/" + string(id), NetnsID: plan.NetnsID{Dev: 4, Ino: 5}, IPAM: "roce-ipam", Pool: "rail", Saved: time.Minute,
+		Netns: "/run/netns/" + string(id), NetnsID: netns.ID{Dev: 4, Ino: 5}, IPAM: "roce-ipam", Pool: "rail", Saved: time.Minute,
 		Plan: plan.Plan{Interfaces: []plan.Interface{{
 			Name: "net1", Addresses: []plan.LeasedAddress{{Prefix: netip.MustParsePrefix("10.0.0." + string(id[1:]) + "/24"), Early: id == "c1"}},
 		}}},
@@ -187,7 +187,7 @@ func TestASoundDatabaseIsLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.Scan = func(context.Context) (nsscan.Result, error) { return nsscan.Result{}, errors.New("no scan is needed") }
+	n.Scan = func(context.Context) (repair.Found, error) { return repair.Found{}, errors.New("no scan is needed") }
 	if got, err := n.Do(t.Context()); err != nil || got.Why != nil || len(lines(got)) > 0 {
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -205,7 +205,7 @@ func TestASoundDatabaseIsLeftAlone(t *testing.T) {
 func TestTheLaterOfTwoRecordsHasTheAddress(t *testing.T) {
 	t.Parallel()
 	n := node(t)
-	n.Scan = func(context.Context) (nsscan.Result, error) { return nsscan.Result{}, nil }
+	n.Scan = func(context.Context) (repair.Found, error) { return repair.Found{}, nil }
 	save(t, n.Records, "c1", func(*record.Record) {})
 	save(t, n.Records, "c2", func(r *record.Record) {
 		r.Plan.Interfaces[0].Addresses[0].Prefix = netip.MustParsePrefix("10.0.0.1/24")
@@ -221,12 +221,12 @@ func TestTheLaterOfTwoRecordsHasTheAddress(t *testing.T) {
 func TestAnAddressOfTwoNamespacesIsOfNone(t *testing.T) {
 	t.Parallel()
 	n := node(t)
-	addr := []nsscan.Addr{{IfName: "net1", Addr: netip.MustParseAddr("10.0.0.1")}}
-	n.Scan = func(context.Context) (nsscan.Result, error) {
-		return nsscan.Result{Namespaces: []nsscan.Namespace{
-			{Path: "/run/netns/a", ID: plan.NetnsID{Dev: 4, Ino: 7}, Addrs: addr},
-			{Path: "/run/netns/b", ID: plan.NetnsID{Dev: 4, Ino: 8}, Addrs: addr},
-			{Path: "/run/netns/c", ID: plan.NetnsID{Dev: 4, Ino: 9}, Addrs: addr},
+	addr := []repair.Addr{{IfName: "net1", Addr: netip.MustParseAddr("10.0.0.1")}}
+	n.Scan = func(context.Context) (repair.Found, error) {
+		return repair.Found{Namespaces: []repair.Namespace{
+			{Ref: netns.Ref{Path: "/run/netns/a", ID: netns.ID{Dev: 4, Ino: 7}}, Addrs: addr},
+			{Ref: netns.Ref{Path: "/run/netns/b", ID: netns.ID{Dev: 4, Ino: 8}}, Addrs: addr},
+			{Ref: netns.Ref{Path: "/run/netns/c", ID: netns.ID{Dev: 4, Ino: 9}}, Addrs: addr},
 		}}, nil
 	}
 	got, err := n.Do(t.Context())
@@ -263,7 +263,7 @@ func TestWithoutAScanNothingIsRebuilt(t *testing.T) {
 	t.Parallel()
 	n := node(t)
 	mine := errors.New("mine")
-	n.Scan = func(context.Context) (nsscan.Result, error) { return nsscan.Result{}, mine }
+	n.Scan = func(context.Context) (repair.Found, error) { return repair.Found{}, mine }
 	if _, err := n.Do(t.Context()); !errors.Is(err, mine) {
 		t.Errorf("got %v", err)
 	}
@@ -273,6 +273,6 @@ func TestWithoutAScanNothingIsRebuilt(t *testing.T) {
 }
 
 // everyNetnsLives is an observation of a node on which no namespace ends.
-func everyNetnsLives() func(ipam.Netns) (bool, error) {
-	return func(ipam.Netns) (bool, error) { return true, nil }
+func everyNetnsLives() func(netns.Ref) (bool, error) {
+	return func(netns.Ref) (bool, error) { return true, nil }
 }

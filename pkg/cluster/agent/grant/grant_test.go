@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/grant"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
@@ -282,6 +283,6 @@ func TestASlotThatIsLostIsPromisedNoMore(t *testing.T) {
 }
 
 // everyNetnsLives is an observation of a node on which no namespace ends.
-func everyNetnsLives() func(ipam.Netns) (bool, error) {
-	return func(ipam.Netns) (bool, error) { return true, nil }
+func everyNetnsLives() func(netns.Ref) (bool, error) {
+	return func(netns.Ref) (bool, error) { return true, nil }
 }

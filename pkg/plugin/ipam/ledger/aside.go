@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/netip"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
@@ -23,8 +24,8 @@ type Aside struct {
 
 // Of says whether the address may be an owner's in a namespace: it was on the owner's
 // interface, and only one plugin can have made that.
-func (a Aside) Of(k Key, netns Netns) bool {
-	return netns.Ino != 0 && a.Owner.Netns.Ino == netns.Ino && a.Owner.IfName == k.IfName &&
+func (a Aside) Of(k Key, ns netns.ID) bool {
+	return ns.Ino != 0 && a.Owner.Netns.ID == ns && a.Owner.IfName == k.IfName &&
 		(a.Owner.Program == conf.PluginType) == (k.Program == conf.PluginType)
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 )
 
 // asides returns all addresses that are set aside.
@@ -33,7 +35,7 @@ func TestAnAddressIsSetAsideUntilItIsDropped(t *testing.T) {
 	t.Parallel()
 	s, _ := store(t)
 	want := []Aside{
-		{addr(1), Owner{IfName: "net1", Program: "roce", Netns: Netns{"/run/netns/x", 4, 7}}},
+		{addr(1), Owner{IfName: "net1", Program: "roce", Netns: netns.Ref{Path: "/run/netns/x", ID: netns.ID{Dev: 4, Ino: 7}}}},
 		{addr(2), Owner{}},
 	}
 	err := s.Update(t.Context(), func(l *Ledger) error { return errors.Join(l.SetAside(want[1]), l.SetAside(want[0])) })

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
@@ -116,7 +117,9 @@ func (o Owner) encodable() error {
 	return nil
 }
 
-func (r *reader) netns() Netns { return Netns{r.string(), r.uint64(), r.uint64()} }
+func (r *reader) netns() netns.Ref {
+	return netns.Ref{Path: r.string(), ID: netns.ID{Dev: r.uint64(), Ino: r.uint64()}}
+}
 
 func (r *reader) owner() Owner {
 	o := Owner{Netns: r.netns()}
@@ -128,10 +131,10 @@ func (r *reader) owner() Owner {
 
 // netnsOf reads only the namespace of a holding. It is the first field for that
 // reason.
-func netnsOf(it kv.Item) (Netns, error) {
+func netnsOf(it kv.Item) (netns.Ref, error) {
 	v := reader{b: it.Value}
 	if n := v.byte(); n != valueVersion {
-		return Netns{}, kv.Damagef("a holding has version %d", n)
+		return netns.Ref{}, kv.Damagef("a holding has version %d", n)
 	}
 	n := v.netns()
 	return n, v.done("holding", it.Key)

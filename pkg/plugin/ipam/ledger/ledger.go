@@ -20,6 +20,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
 
@@ -295,7 +296,7 @@ func (l *Ledger) Holder(s Spot) (Holding, bool, error) {
 
 // Neighbour is a holding of which only the namespace has been read.
 type Neighbour struct {
-	Netns Netns
+	Netns netns.Ref
 	item  kv.Item
 }
 

@@ -17,6 +17,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
@@ -40,7 +41,7 @@ func owner(n int) Owner {
 	return Owner{
 		ContainerID: fmt.Sprintf("c%d", n), IfName: "net1", Network: "rail", Program: [...]string{"roce", "macvlan"}[n%2],
 		PodNamespace: "default", PodName: fmt.Sprintf("pod-%d", n%7), PodUID: fmt.Sprint("uid-", n),
-		Netns: Netns{fmt.Sprint("/run/netns/", n), 4, uint64(n)},
+		Netns: netns.Ref{Path: fmt.Sprint("/run/netns/", n), ID: netns.ID{Dev: 4, Ino: uint64(n)}},
 	}
 }
 
@@ -322,10 +323,10 @@ func TestNeighboursAreAllHoldingsFromAnyPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := map[Netns]bool{}
+	next := map[netns.Ref]bool{}
 	for from := range 400 {
 		err := s.View(t.Context(), func(l *Ledger) error {
-			seen := map[Netns]bool{}
+			seen := map[netns.Ref]bool{}
 			for nb, err := range l.Neighbours(owner(from).Key()) {
 				if err != nil {
 					return err

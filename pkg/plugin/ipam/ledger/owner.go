@@ -8,25 +8,19 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
-// Netns is a network namespace: the path at which the runtime has mounted it,
-// and the device and inode numbers of the file there. Path "" means that
-// nothing is known of the namespace.
-type Netns struct {
-	Path     string
-	Dev, Ino uint64
-}
-
 // Owner is the plugin that asks for an address for an attachment, with the attachment's
-// pod. The pod's fields are empty outside of Kubernetes.
+// pod. The pod's fields are empty outside of Kubernetes. The leases of a Netns without
+// path are never reaped.
 type Owner struct {
 	ContainerID, IfName           string
 	Network                       string // the network configuration's name
 	Program                       string // the type of the plugin in the network's list
 	PodNamespace, PodName, PodUID string
-	Netns                         Netns
+	Netns                         netns.Ref
 }
 
 // Key is what an owner is known by. One attachment can have several owners, because

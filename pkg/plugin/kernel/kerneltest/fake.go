@@ -21,6 +21,7 @@ import (
 	"testing/fstest"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
@@ -29,7 +30,7 @@ import (
 
 // Kernel is the method set of *kernel.Kernel. The fake has the same methods.
 type Kernel interface {
-	ID() plan.NetnsID
+	ID() netns.ID
 	Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error)
 	Enter(fn func() error) error
 	EnterHost(fn func() error) error
@@ -79,7 +80,7 @@ func NewFake(t testing.TB) *Fake {
 
 func (f *Fake) space(name string) *Space {
 	f.last++
-	s := &Space{f: f, name: name, id: plan.NetnsID{Dev: 4, Ino: 4026531840 + f.last}, ipv6: true}
+	s := &Space{f: f, name: name, id: netns.ID{Dev: 4, Ino: 4026531840 + f.last}, ipv6: true}
 	s.links = []*iface{{name: "lo", kind: "loopback", mtu: 65536, up: true}}
 	return s
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
@@ -29,9 +30,9 @@ type FakeKernel struct {
 }
 
 // ID returns the identity of the pod's namespace.
-func (k *FakeKernel) ID() plan.NetnsID {
+func (k *FakeKernel) ID() netns.ID {
 	if k.pod == nil {
-		return plan.NetnsID{}
+		return netns.ID{}
 	}
 	return k.pod.id
 }

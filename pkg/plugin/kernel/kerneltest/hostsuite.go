@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -83,7 +84,7 @@ func hostAlone(t *testing.T, w opened) {
 		t.Errorf("undone on the host (-want +got):\n%s", diff)
 	}
 	wantCode(t, k.Do(t.Context(), plan.Op{Kind: plan.Up{Link: "lo"}}), cnierr.Bug)
-	if k.ID() != (plan.NetnsID{}) {
+	if k.ID() != (netns.ID{}) {
 		t.Errorf("the host alone has the ID %v of a pod", k.ID())
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -18,7 +19,7 @@ import (
 type Space struct {
 	f      *Fake
 	name   string
-	id     plan.NetnsID
+	id     netns.ID
 	ipv6   bool
 	links  []*iface
 	routes []route

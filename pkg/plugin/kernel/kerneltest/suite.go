@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -265,7 +266,7 @@ func badNamespaces(t *testing.T, w opened) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if other.ID() != w.ID() || w.ID() == (plan.NetnsID{}) {
+	if other.ID() != w.ID() || w.ID() == (netns.ID{}) {
 		t.Errorf("IDs of the same namespace: %v and %v", w.ID(), other.ID())
 	}
 }

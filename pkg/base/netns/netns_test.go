@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,18 +53,16 @@ func TestANamespaceStaysUntilItIsRemoved(t *testing.T) {
 	if err := Make(path); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("made again: %v", err)
 	}
-	own, host, err := Own()
+	host, err := Own()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(own)
-	fd, id, err := Open(path)
-	if err != nil || id == host {
-		t.Fatalf("the namespace is %v, the host's %v, %v", id, host, err)
+	defer host.Close()
+	ns, err := Open(path)
+	if err != nil || ns.ID == host.ID {
+		t.Fatalf("the namespace is %v, the host's %v, %v", ns, host, err)
 	}
-	if err := unix.Close(fd); err != nil {
-		t.Fatal(err)
-	}
+	ns.Close()
 	for range 2 { // the second time there is none
 		if err := Remove(path); err != nil {
 			t.Error(err)
@@ -131,14 +130,14 @@ func TestAProgramDoesNotOutliveTheProcessThatStartedIt(t *testing.T) {
 	if _, err := fmt.Sscanf(lines.Text(), "program %d runs", &pid); err != nil {
 		t.Fatalf("%q: %v", lines.Text(), err)
 	}
-	fd, id, err := Open(path)
+	ns, err := Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
+	defer ns.Close()
 	var st unix.Stat_t
-	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &st); err != nil || st.Ino != id.Ino {
-		t.Errorf("the program is in namespace %d (%v), want %d", st.Ino, err, id.Ino)
+	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &st); err != nil || st.Ino != ns.Ino {
+		t.Errorf("the program is in namespace %d (%v), want %d", st.Ino, err, ns.Ino)
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait() // it was killed
@@ -156,12 +155,12 @@ func TestAProgramDoesNotOutliveTheProcessThatStartedIt(t *testing.T) {
 
 // startAndBlock starts a program, says so if it goes on when threads end, and blocks.
 func startAndBlock(path string) {
-	fd, _, err := Open(path)
+	ns, err := Open(path)
 	if err != nil {
 		panic(err)
 	}
 	cmd := exec.CommandContext(context.Background(), "sleep", "1000")
-	if _, err := Start(fd, path, cmd); err != nil {
+	if _, err := ns.Start(cmd); err != nil {
 		panic(err)
 	}
 	for range 100 {
@@ -184,4 +183,56 @@ func startAndBlock(path string) {
 func runs(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(b), ") Z ")
+}
+
+// TestOwnIsTheThreadsWhereProcfsIsOfAnotherPIDNamespace starts itself once more in a
+// network namespace and a PID namespace of its own, with the procfs of the machine. There
+// it is process 1, and /proc/1 is the first process of the machine.
+func TestOwnIsTheThreadsWhereProcfsIsOfAnotherPIDNamespace(t *testing.T) {
+	const variable = "NETNS_TEST_PRINTS_OWN"
+	if other := os.Getenv(variable); other != "" {
+		printOwn(other)
+	}
+	t.Parallel()
+	path, other := makeOne(t), makeOne(t)
+	t.Cleanup(func() { _ = errors.Join(Remove(path), Remove(other)) })
+	ns, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), variable+"="+other)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	var out []byte
+	err = ns.Enter(func() (err error) {
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	want := fmt.Sprintf("process 1: %d, entered and back %d\n", ns.Ino, ns.Ino)
+	if err != nil || string(out) != want {
+		t.Errorf("got %q, %v, want %q", out, err, want)
+	}
+}
+
+// printOwn prints the namespace of this thread, before and after it was in another.
+func printOwn(path string) {
+	runtime.LockOSThread()
+	own, err := Own()
+	if err != nil {
+		panic(err)
+	}
+	other, err := Open(path)
+	if err != nil {
+		panic(err)
+	}
+	if err := other.enter(func() error { return nil }); err != nil {
+		panic(err)
+	}
+	after, err := OwnID()
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("process %d: %d, entered and back %d\n", os.Getpid(), own.Ino, after.Ino)
+	os.Exit(0)
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package nsscan_test
+package repair_test
 
 import (
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -14,17 +13,17 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
-	"github.com/roce-cni/roce-cni/pkg/tool/nsscan"
+	"github.com/roce-cni/roce-cni/pkg/tool/repair"
 )
 
 // take returns the addresses of the namespaces by path.
-func take(t *testing.T) map[string][]nsscan.Addr {
+func take(t *testing.T) map[string][]repair.Addr {
 	t.Helper()
-	c, err := nsscan.Scan(t.Context(), "/proc", os.DirFS("/sys"))
+	c, err := repair.Scan(t.Context(), "/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string][]nsscan.Addr{}
+	out := map[string][]repair.Addr{}
 	for _, n := range c.Namespaces {
 		out[n.Path] = n.Addrs
 	}
@@ -56,7 +55,7 @@ func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
 	})
 
 	got := take(t)
-	want := []nsscan.Addr{{IfName: "eth0", Addr: netip.MustParseAddr("192.0.2.7")}, {IfName: "eth1", Addr: netip.MustParseAddr("2001:db8::7"), Marked: true}}
+	want := []repair.Addr{{IfName: "eth0", Addr: netip.MustParseAddr("192.0.2.7")}, {IfName: "eth1", Addr: netip.MustParseAddr("2001:db8::7"), Marked: true}}
 	process := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "ns/net")
 	for _, p := range []string{path, process} {
 		for _, a := range want {
@@ -72,7 +71,7 @@ func TestNamespacesAreFoundByMountAndByProcess(t *testing.T) {
 
 func TestWithoutProcNothingIsGuessed(t *testing.T) {
 	t.Parallel()
-	if _, err := nsscan.Scan(t.Context(), t.TempDir(), os.DirFS("/sys")); err == nil || cnierr.CodeOf(err) != cnierr.IO {
+	if _, err := repair.Scan(t.Context(), t.TempDir()); err == nil || cnierr.CodeOf(err) != cnierr.IO {
 		t.Errorf("got %v, want code %d", err, cnierr.IO)
 	}
 }

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package netns
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestNetnsIsIdentifiedByItsFile(t *testing.T) {
+	t.Parallel()
+	const self = "/proc/thread-self/ns/net"
+	n, err := At(self)
+	if err != nil || n.Path != self || n.Ino == 0 {
+		t.Fatalf("got %v, %v", n, err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range map[string]string{"nothing": file + "x", "a file": file, "below a file": file + "/x"} {
+		if n, err := At(path); n != (Ref{}) || err != nil {
+			t.Errorf("%s: got %v, %v", name, n, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		n    Ref
+		want bool
+	}{
+		"itself":        {n, true},
+		"another inode": {Ref{Path: self, ID: ID{Dev: n.Dev, Ino: n.Ino + 1}}, false},
+		"another file":  {Ref{Path: file, ID: n.ID}, false},
+		"nothing":       {Ref{Path: file + "x", ID: n.ID}, false},
+	} {
+		if got, err := Alive(c.n); got != c.want || err != nil {
+			t.Errorf("%s: got %v, %v; want %v", name, got, err, c.want)
+		}
+	}
+}
+
+// One ADD may find many dead leases, and a node has thousands of processes.
+func TestAnObservationReadsTheProcessesOnce(t *testing.T) {
+	t.Parallel()
+	proc := t.TempDir()
+	process := filepath.Join(proc, "7")
+	if err := cmp.Or(os.MkdirAll(filepath.Join(process, "ns"), 0o700), os.Symlink("/proc/self/ns/net", filepath.Join(process, "ns", "net")),
+		os.Mkdir(filepath.Join(proc, "thread-self"), 0o700), os.WriteFile(filepath.Join(proc, "thread-self", "mountinfo"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	held, err := At("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive := Observe()
+	held.Path = filepath.Join(proc, "8", "ns", "net") // a process that has ended
+	for _, when := range []string{"at first", "after the process has ended"} {
+		if got, err := alive(held); !got || err != nil {
+			t.Errorf("%s: %v, %v; want it alive", when, got, err)
+		}
+		if err := os.RemoveAll(process); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := Alive(held); got || err != nil {
+		t.Errorf("a new observation: %v, %v; want it gone", got, err)
+	}
+}
+
+// A process with more rights than ours hides its namespace. The loop of symbolic links
+// stands for it: root may read any file.
+func TestHiddenProcessesOfTheNodeKeepNoNamespaceAlive(t *testing.T) {
+	t.Parallel()
+	proc := t.TempDir()
+	write := func(path string) string {
+		path = filepath.Join(proc, path)
+		if err := cmp.Or(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	link := func(link func(from, to string) error, from, to string) {
+		to = filepath.Join(proc, to)
+		if err := cmp.Or(os.MkdirAll(filepath.Dir(to), 0o700), link(from, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("thread-self/mountinfo")
+	gone := Ref{Path: filepath.Join(proc, "9", "ns", "net"), ID: ID{Dev: 4, Ino: 99}}
+	link(os.Link, write("self/net/dev"), "2/net/dev")
+	link(os.Symlink, "net", "2/ns/net")
+	if alive, err := Alive(gone); alive || err != nil {
+		t.Errorf("beside a hidden process of the node: %v, %v; want it gone", alive, err)
+	}
+	write("7/net/dev")
+	link(os.Symlink, "net", "7/ns/net")
+	if alive, err := Alive(gone); alive || err == nil {
+		t.Errorf("beside a hidden process of a pod: %v, %v; want an error", alive, err)
+	}
+}
