@@ -111,9 +111,11 @@ func ByProcess(path string) (proc string, ok bool) {
 	return filepath.Dir(rest), err == nil
 }
 
-// Alive says whether a namespace still exists: its path leads to it, or, if the path
-// names it by a process, another process or a mount has it. An error means that this is
-// not known.
+// Alive says whether a namespace still exists: its path leads to it, or a process has it,
+// because a path can go while processes live on. A path that names a process can also
+// leave a mount behind. But where the path was a mount and the namespace is mounted at
+// another path now, Alive says no: the namespace has ended, and another pod has its inode
+// number. An error means that this is not known.
 func Alive(n Ref) (bool, error) { return Observe()(n) }
 
 // Observe returns a function that answers as Alive does. The function reads the
@@ -126,16 +128,22 @@ func Observe() func(Ref) (bool, error) {
 		if err == nil && there == n {
 			return true, nil
 		}
-		proc, ok := ByProcess(n.Path)
-		if !ok {
-			return false, err
+		proc, byProcess := ByProcess(n.Path)
+		if !byProcess {
+			if err != nil {
+				return false, err
+			}
+			proc = procfs
 		}
 		u, known := seen[proc]
 		if !known {
 			u = usersOf(proc)
 			seen[proc] = u
 		}
-		return u.processes[n.ID] || u.mounts[n.ID], u.hidden
+		if u.mounts[n.ID] {
+			return byProcess, nil
+		}
+		return u.processes[n.ID], u.hidden
 	}
 }
 
@@ -157,8 +165,10 @@ func usersOf(proc string) users {
 			hidden[process] = err
 			continue
 		}
-		u.processes[is.ID] = true
-		seen = append(seen, process)
+		if is != (Ref{}) { // else it has ended
+			u.processes[is.ID] = true
+			seen = append(seen, process)
+		}
 	}
 	mounted, err := mounts(proc)
 	for _, m := range mounted {

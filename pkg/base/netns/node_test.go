@@ -5,9 +5,14 @@ package netns
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestNetnsIsIdentifiedByItsFile(t *testing.T) {
@@ -32,8 +37,8 @@ func TestNetnsIsIdentifiedByItsFile(t *testing.T) {
 	}{
 		"itself":        {n, true},
 		"another inode": {Ref{Path: self, ID: ID{Dev: n.Dev, Ino: n.Ino + 1}}, false},
-		"another file":  {Ref{Path: file, ID: n.ID}, false},
-		"nothing":       {Ref{Path: file + "x", ID: n.ID}, false},
+		"another file":  {Ref{Path: file, ID: ID{Dev: n.Dev, Ino: n.Ino + 1}}, false},
+		"nothing":       {Ref{Path: file + "x", ID: ID{Dev: n.Dev, Ino: n.Ino + 1}}, false},
 	} {
 		if got, err := Alive(c.n); got != c.want || err != nil {
 			t.Errorf("%s: got %v, %v; want %v", name, got, err, c.want)
@@ -99,4 +104,44 @@ func TestHiddenProcessesOfTheNodeKeepNoNamespaceAlive(t *testing.T) {
 	if alive, err := Alive(gone); alive || err == nil {
 		t.Errorf("beside a hidden process of a pod: %v, %v; want an error", alive, err)
 	}
+}
+
+// A runtime that removes a pod by force takes its path away, while a process of it does
+// not die. When the namespace has really ended, the kernel gives its inode number to the
+// next one, which another pod has at a path of its own.
+func TestANamespaceLivesInItsProcessesWhenItsPathIsGone(t *testing.T) {
+	t.Parallel()
+	path, next := makeOne(t), filepath.Join(t.TempDir(), "next")
+	ns, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	wait, err := ns.Start(exec.CommandContext(ctx, "sleep", "1000"))
+	if err == nil {
+		err = cmp.Or(os.WriteFile(next, nil, 0o600), Remove(path))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string, want bool) {
+		t.Helper()
+		if got, err := Alive(ns.Ref); got != want || err != nil {
+			t.Errorf("%s: alive is %v, %v, want %v", when, got, err, want)
+		}
+	}
+	check("a process has it", true)
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), next, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	check("another path has its number", false)
+	if err := Remove(next); err != nil {
+		t.Fatal(err)
+	}
+	check("a process has it again", true)
+	end()
+	_ = wait() // it was killed
+	check("nothing has it", false)
 }

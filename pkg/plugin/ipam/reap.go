@@ -26,7 +26,7 @@ const (
 // namespaces these are is chance. Without limit it looks at all, but only when
 // no address is free.
 //
-// A missing namespace proves nothing where this process cannot see the
+// A missing path proves nothing while a process has the namespace, and nothing where this process cannot see the
 // namespaces of the node, for instance in a container without /run/netns. So
 // reap reaps nothing unless it finds the namespace of the present call in the
 // same folder, or both are named by a process. It also reaps nothing if most
