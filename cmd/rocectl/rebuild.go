@@ -52,13 +52,8 @@ func repairLeases(ctx context.Context, w io.Writer, node attach.Node, yes bool) 
 // hiddenPod returns an error if this process would not see the namespace of one of the
 // attachments.
 func hiddenPod(records record.Store) error {
-	keys, err := records.List()
-	if err != nil {
-		return nil // the rebuild reports it
-	}
-	for _, k := range keys {
-		rec, err := records.Load(k)
-		if err != nil || ended(rec) {
+	for rec, err := range records.All() {
+		if err != nil || ended(rec) { // the rebuild reports it
 			continue
 		}
 		if err := visible(rec); err != nil {

@@ -54,10 +54,8 @@ and rocectl gids shows what the tables have now.`,
 // cannot.
 func attachments(s record.Store) ([]record.Record, error) {
 	rows := []record.Record{}
-	keys, err := s.List()
-	errs := []error{err}
-	for _, k := range keys {
-		r, err := s.Load(k)
+	var errs []error
+	for r, err := range s.All() {
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -219,12 +219,9 @@ func (b Bench) Clean(ctx context.Context) error {
 	}
 	errs := []error{b.restoreSlaves()}
 	if there {
-		keys, err := b.Attach.Records.List()
-		errs = append(errs, err)
-		for _, k := range keys {
-			rec, err := b.Attach.Records.Load(k)
+		for rec, err := range b.Attach.Records.All() {
 			if err == nil {
-				err = b.Attach.Del(ctx, conf.Del{CNIVersion: "1.1.0", Network: rec.Network, Attachment: k, Netns: rec.Netns, StateDir: b.StateDir, IPAM: conf.PoolType})
+				err = b.Attach.Del(ctx, conf.Del{CNIVersion: "1.1.0", Network: rec.Network, Attachment: rec.Attachment, Netns: rec.Netns, StateDir: b.StateDir, IPAM: conf.PoolType})
 			}
 			errs = append(errs, err)
 		}

@@ -299,14 +299,9 @@ func addresses(ops plan.Ops) []netip.Addr {
 
 // owner returns the pod or container that has an address on this node, "" if none has.
 func (n Node) owner(addr netip.Addr) string {
-	keys, err := n.Records.List()
-	if err != nil {
-		return ""
-	}
-	for _, k := range keys {
-		rec, err := n.Records.Load(k)
+	for rec, err := range n.Records.All() {
 		if err == nil && slices.ContainsFunc(rec.Plan.Addresses(), func(a plan.LeasedAddress) bool { return a.Prefix.Addr() == addr }) {
-			return cmp.Or(podText(rec.Pod), fmt.Sprintf("container %q", rec.ContainerID))
+			return who(rec)
 		}
 	}
 	return ""

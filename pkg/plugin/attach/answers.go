@@ -12,7 +12,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/probe"
-	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 // answers has the MACs that answered in the attempts of an ADD, each with the address
@@ -41,12 +40,12 @@ func (n Node) answersAll(heard answers, taken []probe.Taken) error {
 // podWith names the pod of this node that has a MAC, "" if there is none.
 func (n Node) podWith(mac conf.MAC) string {
 	found := ""
-	n.eachRecord(func(rec record.Record) {
+	for rec := range n.Records.All() { // one that cannot be read has no operations
 		for m := range plan.All[plan.Child](rec.Plan.Ops) {
 			if m.MAC == mac && !m.Mode.SharesMAC() {
 				found = "it is " + who(rec)
 			}
 		}
-	})
+	}
 	return found
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -40,7 +41,7 @@ func (n Node) device(ctx context.Context, r RDMA, req conf.Request, rail conf.Ra
 func (n Node) heldByPod(parent plan.Link, selected string) error {
 	var owner record.Record
 	var has plan.Move
-	n.eachMove(func(rec record.Record, m plan.Move) {
+	for rec, m := range n.moves() {
 		d := m.Device
 		same := parent.OnNode() != "" && m.Parent == parent.OnNode() ||
 			parent.Device != "" && (d.PCI == parent.Device || d.Auxiliary == parent.Device) ||
@@ -48,35 +49,24 @@ func (n Node) heldByPod(parent plan.Link, selected string) error {
 		if same && rec.Saved >= owner.Saved {
 			owner, has = rec, m
 		}
-	})
+	}
 	if owner.ContainerID == "" {
 		return nil
 	}
 	return heldBy(has, owner)
 }
 
-// eachMove calls fn with each recorded move of an RDMA device. It skips a record that
-// cannot be read.
-func (n Node) eachMove(fn func(record.Record, plan.Move)) {
-	n.eachRecord(func(rec record.Record) {
-		for m := range plan.All[plan.Move](rec.Plan.Ops) {
-			fn(rec, m)
+// moves returns each recorded move of an RDMA device. It skips a record that cannot be
+// read.
+func (n Node) moves() iter.Seq2[record.Record, plan.Move] {
+	return func(yield func(record.Record, plan.Move) bool) {
+		for rec := range n.Records.All() { // one that cannot be read has no operations
+			for m := range plan.All[plan.Move](rec.Plan.Ops) {
+				if !yield(rec, m) {
+					return
+				}
+			}
 		}
-	})
-}
-
-// eachRecord calls fn with each record that can be read.
-func (n Node) eachRecord(fn func(record.Record)) {
-	keys, err := n.Records.List()
-	if err != nil {
-		return
-	}
-	for _, k := range keys {
-		rec, err := n.Records.Load(k)
-		if err != nil {
-			continue
-		}
-		fn(rec)
 	}
 }
 
@@ -89,11 +79,11 @@ func (n Node) withoutMoved(rec record.Record) plan.Ops {
 		return rec.Plan.Ops
 	}
 	lost := map[plan.RDMADevice]bool{}
-	n.eachMove(func(other record.Record, m plan.Move) {
+	for other, m := range n.moves() {
 		if other.Saved > rec.Saved {
 			lost[identity(m)] = true
 		}
-	})
+	}
 	return slices.DeleteFunc(slices.Clone(rec.Plan.Ops), func(op plan.Op) bool {
 		m, ok := op.Kind.(plan.Move)
 		return ok && lost[identity(m)]

@@ -175,17 +175,11 @@ func (s refCounted) leaveFolder() error {
 // anyHas says whether an attachment, apart from one, has such an operation. If a record
 // cannot be read, its attachment may have the operation, so anyHas returns true.
 func anyHas(records record.Store, apart conf.Attachment, such func(plan.Op) bool) (bool, error) {
-	keys, err := records.List()
-	if err != nil {
-		return false, err
-	}
-	for _, k := range keys {
-		if k == apart {
-			continue
-		}
-		rec, err := records.Load(k)
+	for rec, err := range records.All() {
 		switch {
-		case errors.Is(err, record.ErrNotExist):
+		case err != nil && rec.Attachment == (conf.Attachment{}): // not even a list
+			return false, err
+		case rec.Attachment == apart:
 		case err != nil, slices.ContainsFunc(rec.Plan.Ops, such):
 			return true, nil
 		}

@@ -26,10 +26,10 @@ const (
 // namespaces these are is chance. Without limit it looks at all, but only when
 // no address is free.
 //
-// A missing path proves nothing while a process has the namespace, and nothing where this process cannot see the
-// namespaces of the node, for instance in a container without /run/netns. So
-// reap reaps nothing unless it finds the namespace of the present call in the
-// same folder, or both are named by a process. It also reaps nothing if most
+// A missing path proves nothing while a process has the namespace, and nothing
+// where this process cannot see the namespaces of the node, for instance in a
+// container without /run/netns. So reap reaps nothing unless it finds the
+// namespace of the present call in the same folder, or both are named by a process. It also reaps nothing if most
 // namespaces that it looked at seem to be gone.
 func (w *work) reap(k Key, present netns.Ref, limit int) error {
 	if !w.visible(present) {

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -172,6 +173,32 @@ func (s Store) List() ([]conf.Attachment, error) {
 		keys = append(keys, of...)
 	}
 	return keys, nil
+}
+
+// All returns the records, ordered by container and interface, without those that
+// another call deletes meanwhile. The record in the place of one that cannot be read has
+// only its attachment. If the folder cannot be listed, there is only that error, with a
+// record of no attachment. Errors: those of Load and List.
+func (s Store) All() iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		keys, err := s.List()
+		if err != nil {
+			yield(Record{}, err)
+			return
+		}
+		for _, k := range keys {
+			r, err := s.Load(k)
+			if errors.Is(err, ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				r = Record{Attachment: k}
+			}
+			if !yield(r, err) {
+				return
+			}
+		}
+	}
 }
 
 // Of returns the attachments of a container that have a record, ordered by interface;

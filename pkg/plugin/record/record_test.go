@@ -7,9 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -344,5 +346,41 @@ func TestSweepRemovesWhatWasLeftBeforeARecordWasWritten(t *testing.T) {
 	busy()
 	if keys, err := s.List(); err != nil || len(keys) != 1 {
 		t.Errorf("records are %v, %v", keys, err)
+	}
+}
+
+func TestAllSkipsWhatIsGoneAndNamesWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
+	for _, ifName := range []conf.LinkName{"net1", "net2", "net3"} {
+		r := example()
+		r.IfName = ifName
+		if err := s.Save(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(s.path(conf.Attachment{ContainerID: "c1", IfName: "net3"}), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for r, err := range s.All() {
+		got = append(got, fmt.Sprint(r.ContainerID, "/", r.IfName, " ", cnierr.CodeOf(err)))
+		if err := s.Delete(conf.Attachment{ContainerID: "c1", IfName: "net2"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"c1/net1 0", fmt.Sprint("c1/net3 ", cnierr.Unreadable)}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if err := os.RemoveAll(s.root()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.root(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for r, err := range s.All() {
+		if r.Attachment != (conf.Attachment{}) || err == nil {
+			t.Errorf("no folder: got %v, %v", r.Attachment, err)
+		}
 	}
 }

@@ -5,7 +5,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -132,15 +131,7 @@ func (n Node) recorded() (map[string]bool, error) {
 
 // nameAll adds the keys of what the records of a state folder name on the node.
 func nameAll(records record.Store, out map[string]bool) error {
-	attachments, err := records.List()
-	if err != nil {
-		return err
-	}
-	for _, at := range attachments {
-		rec, err := records.Load(at)
-		if errors.Is(err, record.ErrNotExist) { // DEL has removed it meanwhile
-			continue
-		}
+	for rec, err := range records.All() {
 		if err != nil {
 			return err
 		}

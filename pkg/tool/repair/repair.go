@@ -129,15 +129,10 @@ func (n Node) recorded() ([]ledger.Holding, error) {
 	if len(busy) > 0 {
 		return nil, cnierr.New(cnierr.TryAgain, "look at container", string(busy[0]), "wait until the call is over, and try again", "%w", errBusy)
 	}
-	keys, err := n.Records.List()
-	if err != nil {
-		return nil, err
-	}
 	var out []ledger.Holding
-	for _, k := range keys {
-		rec, err := n.Records.Load(k)
+	for rec, err := range n.Records.All() {
 		switch {
-		case errors.Is(err, record.ErrNotExist), cnierr.CodeOf(err) == cnierr.Unreadable:
+		case cnierr.CodeOf(err) == cnierr.Unreadable:
 			continue
 		case err != nil:
 			return nil, err
