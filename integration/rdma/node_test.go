@@ -16,7 +16,6 @@ import (
 	"strings"
 	"testing"
 
-
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 )

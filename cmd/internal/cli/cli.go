@@ -39,11 +39,11 @@ func Run(root *cobra.Command) int {
 }
 
 // PrintError prints an error of a command and its hint. It prints each of several joined
-// errors, but no Status.
+// errors, but no StatusError.
 func PrintError(w io.Writer, called *cobra.Command, err error) {
 	program := called.Root().Name()
 	for _, err := range Each(err) {
-		if errors.As(err, new(Status)) {
+		if errors.As(err, new(StatusError)) {
 			continue
 		}
 		var e *cnierr.Error
