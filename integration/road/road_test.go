@@ -170,7 +170,7 @@ func (r *road) boot(t *testing.T) {
 		}
 	})
 	for n := range nodes {
-		m := vm.Machine{Node: n, Rails: wires, Reach: service.Addr(), Serve: kubelet(n), Memory: 3072, Files: []string{here, programs, r.dir}, Dir: here, Output: &outputs[n]}
+		m := vm.Machine{Node: n, Rails: wires, Reach: service.Addr(), Serve: kubelet(n), Memory: 3072, Files: []string{here, filepath.Dir(programs), r.dir}, Dir: here, Output: &outputs[n]}
 		all.Go(func() {
 			if _, err := kernel.Run(ctx, m, "bash", "testdata/node.sh", r.dir, programs, registry); ctx.Err() == nil {
 				t.Errorf("node%d has ended: %v", n, err)

@@ -84,8 +84,7 @@ func TestTheNetworkOfTheNodesReportsServesTheirPods(t *testing.T) {
 // machine, and returns what it has written.
 func (n *node) boots(t *testing.T, number int, name string, wires []*vm.Wire) (ended func() string) {
 	t.Helper()
-	kernel, err := vm.Fetch(t.Context(), kernels, series, t.Output())
-	must(t, err)
+	kernel := theKernel(t)
 	here, err := os.Getwd()
 	must(t, err)
 	kubectl, err := filepath.Abs(filepath.Join(bin, "kubectl"))
@@ -111,7 +110,7 @@ func (n *node) boots(t *testing.T, number int, name string, wires []*vm.Wire) (e
 	var out bytes.Buffer
 	m := vm.Machine{
 		Node: number, Type: vm.PCIe, Rails: wires, Reach: service.Addr(), Output: &out,
-		Files: []string{here, programs, filepath.Dir(kubectl), folder}, Dir: here,
+		Files: []string{here, programs, filepath.Dir(filepath.Dir(kubectl)), filepath.Dir(kubeconfig), folder}, Dir: here,
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute) // many times what it takes
 	done := make(chan error, 1)

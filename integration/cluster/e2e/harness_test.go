@@ -14,6 +14,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -39,12 +40,13 @@ const (
 var others = []string{"etcd", "kube-apiserver", "kubectl", "kubelet", "containerd", "ctr", "runc", "busybox", "multus", "bridge", "host-local", "loopback"}
 
 // The environment: what make test-cluster sets, and for the process that is the
-// node where our programs are, and which process waits for it; a test that runs in
-// a virtual machine has another, beside the first two.
+// node where our programs are, which process waits for it, and the kernel of virtual
+// machines; a test that runs in one has another, beside the first two.
 const (
 	asked   = "REQUIRE_CLUSTER"
 	inside  = "ROCE_E2E_PROGRAMS"
 	outside = "ROCE_E2E_OUTSIDE"
+	booted  = "ROCE_E2E_KERNEL"
 	machine = "ROCE_E2E_MACHINE"
 	thick   = "MULTUS_THICK" // Multus is a daemon, and multus-shim in its place
 )
@@ -84,7 +86,12 @@ func tests(m *testing.M) (code int, err error) {
 	if missing := ground.Missing(bin, wanted...); len(missing) > 0 {
 		return 1, fmt.Errorf("there is no %v: make test-cluster builds them", missing)
 	}
-	if _, err := vm.Fetch(context.Background(), kernels, series, os.Stderr); err != nil { // while there is a network
+	kernel, err := vm.Fetch(context.Background(), kernels, series, os.Stderr) // while there are Debian's packages
+	if err != nil {
+		return 1, err
+	}
+	described, err := json.Marshal(kernel)
+	if err != nil {
 		return 1, err
 	}
 	runtime.LockOSThread() // PR_SET_PDEATHSIG is about the thread
@@ -97,7 +104,7 @@ func tests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"="+dir, fmt.Sprintf("%s=%d", outside, os.Getpid()))
+	cmd.Env = append(os.Environ(), inside+"="+dir, fmt.Sprintf("%s=%d", outside, os.Getpid()), fmt.Sprintf("%s=%s", booted, described))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	err = cmd.Run()
@@ -156,6 +163,13 @@ func build(dir string) error {
 		}
 	}
 	return nil
+}
+
+// theKernel returns the kernel of virtual machines, which the process outside has fetched.
+func theKernel(t *testing.T) (k vm.Kernel) {
+	t.Helper()
+	must(t, json.Unmarshal([]byte(os.Getenv(booted)), &k))
+	return k
 }
 
 // need skips the test if no node was requested.
