@@ -45,6 +45,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 func main() { os.Exit(cli.Run(root(os.Stdout, os.Stderr))) }
@@ -190,7 +191,7 @@ func (f flags) run(cmd *cobra.Command) error {
 	node = node.Keeping(&r)
 	tell := func(a hwtest.Answer) {
 		r.Answers = append(r.Answers, a)
-		_ = doctor.WriteText(out, a.Answer) // the file has it, too
+		_ = report.WriteText(out, a.Answer) // the file has it, too
 	}
 	if r.Ports, err = node.Look(ctx, tell); err == nil && f.mutate {
 		err = f.changing(ctx, bench, node, tell)
@@ -330,12 +331,12 @@ func (f flags) nodes() []string {
 
 // end prints the summary, and returns the exit status as an error.
 func (f flags) end(out io.Writer, r hwtest.Results) error {
-	answers := make([]doctor.Answer, 0, len(r.Answers))
+	answers := make([]report.Answer, 0, len(r.Answers))
 	for _, a := range r.Answers {
 		answers = append(answers, a.Answer)
 	}
-	fmt.Fprintf(out, "# %s\n# %s has the results; look at it before you send it: tar -xzOf %s | less\n", doctor.Summary(answers), f.out, f.out)
-	if status := doctor.Status(answers); status != 0 {
+	fmt.Fprintf(out, "# %s\n# %s has the results; look at it before you send it: tar -xzOf %s | less\n", report.Summary(answers), f.out, f.out)
+	if status := report.Status(answers); status != 0 {
 		return cli.StatusError(status)
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/hwtest"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 func replayCommand() *cobra.Command {
@@ -93,8 +93,8 @@ func extract(file, dir string) error {
 // that the file has: an earlier version has fewer. It returns the exit status.
 func replay(ctx context.Context, cmd *cobra.Command, n hwtest.Node, r hwtest.Results) (int, error) {
 	out := cmd.OutOrStdout()
-	var answers []doctor.Answer
-	was := map[[2]string][]doctor.Verdict{}
+	var answers []report.Answer
+	was := map[[2]string][]report.Verdict{}
 	steps := map[string]bool{}
 	for _, a := range r.Answers {
 		steps[a.Check] = true
@@ -104,7 +104,7 @@ func replay(ctx context.Context, cmd *cobra.Command, n hwtest.Node, r hwtest.Res
 	var others []string
 	_, err := n.Look(ctx, func(a hwtest.Answer) {
 		answers = append(answers, a.Answer)
-		_ = doctor.WriteText(out, a.Answer) // standard output is closed: then so is the rest
+		_ = report.WriteText(out, a.Answer) // standard output is closed: then so is the rest
 		if !steps[a.Check] {
 			return
 		}
@@ -118,9 +118,9 @@ func replay(ctx context.Context, cmd *cobra.Command, n hwtest.Node, r hwtest.Res
 	if err != nil {
 		return 0, err
 	}
-	of := fmt.Sprintf("# %s; Linux %s, %s, roce-hwtest %s", doctor.Summary(answers), r.Stack.Kernel, r.Date, r.Version)
+	of := fmt.Sprintf("# %s; Linux %s, %s, roce-hwtest %s", report.Summary(answers), r.Stack.Kernel, r.Date, r.Version)
 	for _, line := range append([]string{of}, others...) {
-		fmt.Fprintln(out, doctor.Printable(line)) // the file is of another person
+		fmt.Fprintln(out, report.Printable(line)) // the file is of another person
 	}
-	return doctor.Status(answers), nil
+	return report.Status(answers), nil
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // bundleFlags are the flags of `rocectl bundle`.
@@ -96,7 +97,7 @@ func bundleWords(entries []entry) string {
 	for _, c := range doctor.Checks() {
 		fmt.Fprintln(&b, c.Name, c.Asks, c.Why)
 	}
-	fmt.Fprintln(&b, doctor.OK, doctor.Problem, doctor.CannotTell)
+	fmt.Fprintln(&b, report.OK, report.Problem, report.CannotTell)
 	word := regexp.MustCompile(`"[a-zA-Z]+": |"op": "[a-z0-9]+"`)
 	for _, e := range entries {
 		fmt.Fprintln(&b, word.FindAllString(e.text, -1))
@@ -195,7 +196,7 @@ func versions(cmd *cobra.Command) string {
 	for _, c := range [][]string{
 		{"/opt/cni/bin/roce", "--version"}, {"/opt/cni/bin/roce-ipam", "--version"}, {"uname", "-rvm"}, {"ofed_info", "-s"}, {"ibv_devinfo", "-l"},
 	} {
-		said, err := doctor.RunProgram(cmd.Context(), c[0], c[1:]...)
+		said, err := report.RunProgram(cmd.Context(), c[0], c[1:]...)
 		out += strings.Join(c, " ") + ": " + strings.TrimSpace(said)
 		if err != nil {
 			out += " (" + err.Error() + ")"
@@ -207,7 +208,7 @@ func versions(cmd *cobra.Command) string {
 
 // kernelMessages returns what the kernel says of RDMA and its drivers.
 func kernelMessages(cmd *cobra.Command) string {
-	said, err := doctor.RunProgram(cmd.Context(), "dmesg")
+	said, err := report.RunProgram(cmd.Context(), "dmesg")
 	if err != nil {
 		return "dmesg: " + err.Error() + "\n"
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // patience limits the work on one attachment, including the wait for a call of the
@@ -91,7 +91,7 @@ func check(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachme
 		}
 		checked++
 		for _, c := range changed {
-			fmt.Fprintf(w, "%s: changed by another program: %s\n", label(k, rec), doctor.Printable(c.Error()))
+			fmt.Fprintf(w, "%s: changed by another program: %s\n", label(k, rec), report.Printable(c.Error()))
 		}
 		if err == nil {
 			fmt.Fprintf(w, "%s: ok\n", label(k, rec))
@@ -125,5 +125,5 @@ func checkOne(ctx context.Context, n attach.Node, k conf.Attachment) (changed []
 // the names in it.
 func findingLine(err error) string {
 	hint := cnierr.CNI("rocectl", err).Details
-	return doctor.Printable(fmt.Sprintf("%v; %s", err, hint))
+	return report.Printable(fmt.Sprintf("%v; %s", err, hint))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // doctorFlags are the flags of `rocectl doctor`.
@@ -74,22 +75,22 @@ func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check
 	}
 	live := doctor.Live(nodefile.Store{Dir: f.node.stateDir, BootID: boot}, book, thisnode.Common(), f.agentURL)
 	live.Peers = f.peers
-	var answers []doctor.Answer
+	var answers []report.Answer
 	for a := range doctor.Run(ctx, live, checks) {
 		answers = append(answers, a)
 		if f.asJSON {
 			continue
 		}
-		if err := doctor.WriteText(w, a); err != nil {
+		if err := report.WriteText(w, a); err != nil {
 			return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
 		}
 	}
 	if f.asJSON {
 		err = writeJSON(w, answers)
 	} else {
-		fmt.Fprintln(w, "# "+doctor.Summary(answers))
+		fmt.Fprintln(w, "# "+report.Summary(answers))
 	}
-	if status := doctor.Status(answers); err == nil && status != 0 {
+	if status := report.Status(answers); err == nil && status != 0 {
 		return cli.StatusError(status)
 	}
 	return err

@@ -21,8 +21,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 func gidsCommand(node *nodeFlags) *cobra.Command {
@@ -111,7 +111,7 @@ func gidRow(g gids.Table, e gids.Entry) []string {
 	kind := strings.NewReplacer(rdma.RoCEv2, "v2", rdma.RoCEv1, "v1").Replace(e.Type)
 	out := []string{g.Device, fmt.Sprint(g.Port), fmt.Sprint(e.Index), e.GID, ipv4, orDash(kind), strings.Join(pods, ","), strings.Join(links, ",")}
 	for i, cell := range out { // a pod chooses the names of its links and devices
-		out[i] = doctor.Printable(cell)
+		out[i] = report.Printable(cell)
 	}
 	return out
 }
@@ -125,7 +125,7 @@ func ownerName(o gids.Owner) string {
 
 // gidSummary returns the lines below a table.
 func gidSummary(g gids.Table) string {
-	g.Device, g.Netdev = doctor.Printable(g.Device), conf.LinkName(doctor.Printable(string(g.Netdev)))
+	g.Device, g.Netdev = report.Printable(g.Device), conf.LinkName(report.Printable(string(g.Netdev)))
 	name, where := fmt.Sprintf("%s/%d", g.Device, g.Port), ""
 	switch {
 	case g.Missing:

@@ -22,9 +22,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 	"github.com/roce-cni/roce-cni/pkg/tool/lldp"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // nodePort is a port of the node, the pods that use it, and what its switch says.
@@ -240,7 +240,7 @@ func (f railsFlags) write(w io.Writer, ports []nodePort) error {
 			row = append(row, orDash(n.Switch), orDash(n.Port))
 		}
 		for i, cell := range row { // a pod may have named a NIC or a device that came back from it
-			row[i] = doctor.Printable(cell)
+			row[i] = report.Printable(cell)
 		}
 		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
@@ -155,7 +155,7 @@ func (f *verifyFlags) pod(cmd *cobra.Command, do func(verify.Pod) error) error {
 	if err != nil {
 		return err
 	}
-	p.Inside = func(p verify.Pod) []doctor.Answer { return f.rdma(cmd, p, path == "") }
+	p.Inside = func(p verify.Pod) []report.Answer { return f.rdma(cmd, p, path == "") }
 	p.RDMA = func(context.Context) (map[conf.LinkName]verify.Port, error) { return f.ports(cmd) }
 	if path == "" {
 		return do(p)
@@ -181,10 +181,10 @@ type self struct {
 }
 
 // Local implements verify.Member.
-func (s self) Local() ([]doctor.Answer, error) { return s.Pod.Local(s.ctx, s.rails), nil }
+func (s self) Local() ([]report.Answer, error) { return s.Pod.Local(s.ctx, s.rails), nil }
 
 // Test implements verify.Member.
-func (s self) Test(address string, tests verify.Tests) ([]doctor.Answer, error) {
+func (s self) Test(address string, tests verify.Tests) ([]report.Answer, error) {
 	return s.Pod.Test(s.ctx, s.rails, address, s.token, tests)
 }
 
@@ -320,16 +320,16 @@ func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
 		}
 	} else {
 		for _, a := range r.Answers {
-			if err := doctor.WriteText(w, a); err != nil {
+			if err := report.WriteText(w, a); err != nil {
 				return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
 			}
 		}
 		fmt.Fprintln(w, "# "+r.Summary())
 		for _, v := range r.Verdicts {
-			fmt.Fprintln(w, "# fault: "+doctor.Printable(v))
+			fmt.Fprintln(w, "# fault: "+report.Printable(v))
 		}
 	}
-	if status := doctor.Status(r.Answers); status != 0 {
+	if status := report.Status(r.Answers); status != 0 {
 		return cli.StatusError(status)
 	}
 	return nil

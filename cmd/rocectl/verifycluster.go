@@ -20,7 +20,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
@@ -120,7 +120,7 @@ func (d daemonSet) read(cmd *cobra.Command, into any, args ...string) error {
 	}
 	if err != nil {
 		return d.failed(cmd, "kubectl "+args[0], d.name, "apply conf-examples/deploy/samples/verify.yaml, and name the DaemonSet's namespace with --namespace",
-			fmt.Errorf("%w: %s", err, doctor.Printable(strings.TrimSpace(said.String()))))
+			fmt.Errorf("%w: %s", err, report.Printable(strings.TrimSpace(said.String()))))
 	}
 	return nil
 }
@@ -160,13 +160,13 @@ func (d daemonSet) pods(cmd *cobra.Command) (pods []fleetPod, want int, err erro
 
 // fleet lets the pods of a DaemonSet test each other, and returns what they find. The names
 // of nodes are those of the API server. The first pod leads the test.
-func (f *verifyFlags) fleet(cmd *cobra.Command) (report verify.Report, err error) {
+func (f *verifyFlags) fleet(cmd *cobra.Command) (found verify.Report, err error) {
 	pods, want, err := f.set.pods(cmd)
 	if err != nil {
-		return report, err
+		return found, err
 	}
 	var running []fleetPod
-	var absent []doctor.Answer
+	var absent []report.Answer
 	for _, p := range pods {
 		state := p.state()
 		switch {
@@ -181,17 +181,17 @@ func (f *verifyFlags) fleet(cmd *cobra.Command) (report verify.Report, err error
 		absent = append(absent, untested("DaemonSet "+f.set.name, fmt.Sprintf("%d of %d nodes have no pod of it", n, want), f.set.describe()))
 	}
 	if len(running) == 0 {
-		return report, cnierr.New(cnierr.NotAvailable, "test", f.set.name, f.set.describe(), "none of its %d pods is ready", len(pods))
+		return found, cnierr.New(cnierr.NotAvailable, "test", f.set.name, f.set.describe(), "none of its %d pods is ready", len(pods))
 	}
-	report, err = f.lead(cmd, running)
-	report.Answers = append(absent, report.Answers...)
-	return report, err
+	found, err = f.lead(cmd, running)
+	found.Answers = append(absent, found.Answers...)
+	return found, err
 }
 
 func (d daemonSet) describe() string { return d.in() + shell.Command(" describe daemonset %s", d.name) }
 
-func untested(of, found, missing string) doctor.Answer {
-	return doctor.Answer{Check: verify.Reach, Finding: doctor.Finding{Verdict: doctor.CannotTell, Of: of, Found: found, Missing: missing}}
+func untested(of, found, missing string) report.Answer {
+	return report.Answer{Check: verify.Reach, Finding: report.Finding{Verdict: report.CannotTell, Of: of, Found: found, Missing: missing}}
 }
 
 // lead runs the test in the first pod. The others are listed on its standard input: an
@@ -227,16 +227,16 @@ func (f *verifyFlags) lead(cmd *cobra.Command, pods []fleetPod) (verify.Report, 
 		err = call.Wait()
 	}
 	var ended *exec.ExitError
-	var report verify.Report
-	if unread := json.Unmarshal(out.kept.Bytes(), &report); unread != nil || err != nil && !errors.As(err, &ended) {
-		return report, f.set.failed(cmd, "test from pod", pods[0].Metadata.Name, "read what it says above; its image needs /rocectl, and its container "+tokenVariable, errors.Join(err, unread))
+	var found verify.Report
+	if unread := json.Unmarshal(out.kept.Bytes(), &found); unread != nil || err != nil && !errors.As(err, &ended) {
+		return found, f.set.failed(cmd, "test from pod", pods[0].Metadata.Name, "read what it says above; its image needs /rocectl, and its container "+tokenVariable, errors.Join(err, unread))
 	}
-	for i, a := range report.Answers {
+	for i, a := range found.Answers {
 		if !a.Verdict.Valid() {
-			report.Answers[i].Verdict = doctor.CannotTell
+			found.Answers[i].Verdict = report.CannotTell
 		}
 	}
-	return report, nil
+	return found, nil
 }
 
 // longestReport is far more than all pods of a large cluster say if all tests fail.
@@ -260,7 +260,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 func forward(w io.Writer, from io.Reader) {
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
-		fmt.Fprintln(w, doctor.Printable(lines.Text()))
+		fmt.Fprintln(w, report.Printable(lines.Text()))
 	}
 	_, _ = io.Copy(io.Discard, from) // a line that is too long; the program must not wait for us
 }

@@ -11,22 +11,22 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
 // rdma tests what RDMA programs of a pod need. here says that this is the pod itself.
-func (f *verifyFlags) rdma(cmd *cobra.Command, p verify.Pod, here bool) []doctor.Answer {
+func (f *verifyFlags) rdma(cmd *cobra.Command, p verify.Pod, here bool) []report.Answer {
 	ns, err := f.env.read(cmd)
 	if err != nil {
-		return []doctor.Answer{failedRDMA(p, err)}
+		return []report.Answer{failedRDMA(p, err)}
 	}
 	rails, err := p.Rails(cmd.Context())
 	if err != nil {
-		return []doctor.Answer{failedRDMA(p, err)}
+		return []report.Answer{failedRDMA(p, err)}
 	}
-	var out []doctor.Answer
+	var out []report.Answer
 	for _, r := range rails {
 		out = append(out, gidOf(p, r, ns.Rails))
 	}
@@ -49,27 +49,27 @@ func (f *verifyFlags) ports(cmd *cobra.Command) (map[conf.LinkName]verify.Port, 
 }
 
 // failedRDMA tells a pod without GIDs from one that cannot be judged.
-func failedRDMA(p verify.Pod, err error) doctor.Answer {
+func failedRDMA(p verify.Pod, err error) report.Answer {
 	if cnierr.CodeOf(err) == cnierr.NoGID {
 		return lacking(verify.GID, "all rails of "+p.Name, err.Error(), "rocectl doctor gid-table  # on the node")
 	}
-	return doctor.Answer{Check: verify.GID, Finding: doctor.Finding{
-		Verdict: doctor.CannotTell, Of: "all rails of " + p.Name, Found: err.Error(), Missing: "RDMA devices: rocectl doctor on the node says what is missing",
+	return report.Answer{Check: verify.GID, Finding: report.Finding{
+		Verdict: report.CannotTell, Of: "all rails of " + p.Name, Found: err.Error(), Missing: "RDMA devices: rocectl doctor on the node says what is missing",
 	}}
 }
 
-func lacking(check, of, found, fix string) doctor.Answer {
-	return doctor.Answer{
+func lacking(check, of, found, fix string) report.Answer {
+	return report.Answer{
 		Check: check, Why: "RDMA programs in the pod fail, or do not use this rail",
-		Finding: doctor.Finding{Verdict: doctor.Problem, Of: of, Found: found, Fix: fix},
+		Finding: report.Finding{Verdict: report.Problem, Of: of, Found: found, Fix: fix},
 	}
 }
 
-func gidOf(p verify.Pod, r verify.Rail, have []gids.Rail) doctor.Answer {
+func gidOf(p verify.Pod, r verify.Rail, have []gids.Rail) report.Answer {
 	for _, g := range have {
 		if g.Link == r.Link {
-			return doctor.Answer{Check: verify.GID, Finding: doctor.Finding{
-				Verdict: doctor.OK, Of: p.Of(r), Found: fmt.Sprintf("%s of %s has GID index %d of %s", g.Addr, r.Link, g.Index, g.Port),
+			return report.Answer{Check: verify.GID, Finding: report.Finding{
+				Verdict: report.OK, Of: p.Of(r), Found: fmt.Sprintf("%s of %s has GID index %d of %s", g.Addr, r.Link, g.Index, g.Port),
 			}}
 		}
 	}
@@ -77,10 +77,10 @@ func gidOf(p verify.Pod, r verify.Rail, have []gids.Rail) doctor.Answer {
 }
 
 // container tests the device files and the limit for locked memory.
-func container(p verify.Pod, rails []gids.Rail, here bool) doctor.Answer {
-	a := doctor.Answer{Check: verify.Container, Finding: doctor.Finding{Verdict: doctor.OK, Of: p.Name, Found: "it can open the RDMA devices and lock memory"}}
+func container(p verify.Pod, rails []gids.Rail, here bool) report.Answer {
+	a := report.Answer{Check: verify.Container, Finding: report.Finding{Verdict: report.OK, Of: p.Name, Found: "it can open the RDMA devices and lock memory"}}
 	if !here {
-		a.Verdict, a.Found, a.Missing = doctor.CannotTell, "this is not the container", "rocectl verify in the container: device files and the limit for locked memory"
+		a.Verdict, a.Found, a.Missing = report.CannotTell, "this is not the container", "rocectl verify in the container: device files and the limit for locked memory"
 		return a
 	}
 	own, err := podenv.Own()

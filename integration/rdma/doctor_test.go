@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // TestLongSharedDoctorRepairs has faults of the machine, and runs the commands that rocectl
@@ -44,15 +44,15 @@ rdma system set netns shared; sysctl -qw `+thresholds+"="+run(t, "sysctl", "-n",
 }
 
 // problems returns what a check of rocectl doctor says, if it is not ok.
-func (n *node) problems(check string) []doctor.Answer {
+func (n *node) problems(check string) []report.Answer {
 	n.t.Helper()
 	said, _ := n.tryRocectl("doctor", check, "--json") // its status says which answers there are
-	var answers, out []doctor.Answer
+	var answers, out []report.Answer
 	if err := json.Unmarshal([]byte(said), &answers); err != nil {
 		n.t.Fatalf("%v: %s", err, said)
 	}
 	for _, a := range answers {
-		if a.Verdict != doctor.OK {
+		if a.Verdict != report.OK {
 			out = append(out, a)
 		}
 	}

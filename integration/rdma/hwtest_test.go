@@ -18,7 +18,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/hwtest"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // hwtest runs roce-hwtest and returns the results in its file.
@@ -88,7 +88,7 @@ func told(as []hwtest.Answer) []string {
 func wants(t *testing.T, r hwtest.Results, problems []string, fine ...string) {
 	t.Helper()
 	var rest []string
-	for _, line := range told(slices.DeleteFunc(slices.Clone(r.Answers), func(a hwtest.Answer) bool { return a.Verdict != doctor.Problem })) {
+	for _, line := range told(slices.DeleteFunc(slices.Clone(r.Answers), func(a hwtest.Answer) bool { return a.Verdict != report.Problem })) {
 		i := slices.IndexFunc(problems, func(p string) bool { return strings.HasPrefix(line, "problem "+p) })
 		if i < 0 {
 			rest = append(rest, line)
@@ -100,7 +100,7 @@ func wants(t *testing.T, r hwtest.Results, problems []string, fine ...string) {
 		t.Errorf("problems that are not expected: %q; expected, and not found: %q\n%s", rest, problems, strings.Join(told(r.Answers), "\n"))
 	}
 	for _, step := range fine {
-		if !slices.ContainsFunc(r.Answers, func(a hwtest.Answer) bool { return a.Check == step && a.Verdict == doctor.OK }) {
+		if !slices.ContainsFunc(r.Answers, func(a hwtest.Answer) bool { return a.Check == step && a.Verdict == report.OK }) {
 			t.Errorf("%s is not ok\n%s", step, strings.Join(told(r.Answers), "\n"))
 		}
 	}
@@ -194,7 +194,7 @@ func TestMLX5HWTestFindsLies(t *testing.T) {
 		got := n.hwtest("--mutate")
 		var failed int
 		for _, a := range got.Answers {
-			if a.Check == "pod-add" && a.Verdict == doctor.Problem && strings.Contains(a.Found, "made no RoCE v2 entry") {
+			if a.Check == "pod-add" && a.Verdict == report.Problem && strings.Contains(a.Found, "made no RoCE v2 entry") {
 				failed++
 			}
 		}
@@ -217,7 +217,7 @@ func TestMLX5HWTestDisrupts(t *testing.T) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	r := n.hwtest("--mutate", "--disrupt", "gid-full,failover,reload")
 	wants(t, r, nil, "layers", "pod-add", "gid-full", "failover", "reload", "pod-del")
-	rows := map[string]doctor.Verdict{}
+	rows := map[string]report.Verdict{}
 	for _, row := range r.Rows {
 		rows[row.Behaviour] = row.Verdict
 	}
@@ -225,7 +225,7 @@ func TestMLX5HWTestDisrupts(t *testing.T) {
 		"A bond fails over: CHECK reports the old and the new index.", "The driver is reloaded: the device is the same.",
 		"The device below a VLAN, a bond, and a VLAN on a bond.",
 	} {
-		if rows[behaviour] != doctor.OK {
+		if rows[behaviour] != report.OK {
 			t.Errorf("%s: %s\n%s", behaviour, rows[behaviour], strings.Join(told(r.Answers), "\n"))
 		}
 	}
@@ -245,7 +245,7 @@ func TestSRIOVHWTestTellsWhatVFsMayDo(t *testing.T) {
 	wants(t, r, sriovProblems(), "hardware", "function", "vf-trust")
 	refused := 0
 	for _, a := range r.Answers {
-		if a.Check == "discovery" && a.Verdict == doctor.CannotTell && strings.Contains(a.Missing, "trust on spoofchk off") {
+		if a.Check == "discovery" && a.Verdict == report.CannotTell && strings.Contains(a.Missing, "trust on spoofchk off") {
 			refused++
 		}
 	}

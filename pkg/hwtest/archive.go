@@ -18,9 +18,9 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Results are what a run has found out.
@@ -35,7 +35,7 @@ type Results struct {
 	Drivers []LinkDriver     `json:"drivers,omitempty"` // of all interfaces that a step asked about
 	Answers []Answer         `json:"answers"`
 	Rows    []Row            `json:"rows,omitempty"`
-	Doctor  []doctor.Answer  `json:"doctor,omitempty"`
+	Doctor  []report.Answer  `json:"doctor,omitempty"`
 }
 
 // LinkDriver is what the driver of an interface told.

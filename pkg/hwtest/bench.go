@@ -22,7 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Bench runs the steps that make pods and move devices. All that it makes is on record
@@ -88,7 +88,7 @@ func Disrupting() []Step {
 }
 
 // say tells findings of a step.
-func (b Bench) say(step string, findings ...doctor.Finding) {
+func (b Bench) say(step string, findings ...report.Finding) {
 	for _, s := range slices.Concat(Changing(), Disrupting(), Between()) {
 		if s.Name != step {
 			continue

@@ -14,11 +14,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // checks makes two faults in a pod that CHECK must find, and removes them.
-func (p *pod) checks(ctx context.Context, v view, other *pod) []doctor.Finding {
+func (p *pod) checks(ctx context.Context, v view, other *pod) []report.Finding {
 	of := p.ports[0].String()
 	var addr netip.Addr
 	for a := range p.indexes() {
@@ -28,14 +28,14 @@ func (p *pod) checks(ctx context.Context, v view, other *pod) []doctor.Finding {
 	}
 	s, k, end, err := p.subsystem()
 	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
+		return []report.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
 	}
 	defer end()
 	_, _, hidden, err := entries(s, plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number})
 	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "the GID table")}
+		return []report.Finding{cannotTell(of, err.Error(), "the GID table")}
 	}
-	var out []doctor.Finding
+	var out []report.Finding
 	if hidden {
 		out = append(out, cannotTell(of, "the driver hides the entry of the other pod", "the kernel's own driver"))
 	} else {
@@ -45,7 +45,7 @@ func (p *pod) checks(ctx context.Context, v view, other *pod) []doctor.Finding {
 }
 
 // twice gives another pod the address, too.
-func (p *pod) twice(ctx context.Context, other *pod, addr netip.Addr) doctor.Finding {
+func (p *pod) twice(ctx context.Context, other *pod, addr netip.Addr) report.Finding {
 	of := p.ports[0].String()
 	_, k, end, err := other.subsystem()
 	if err != nil {
@@ -73,7 +73,7 @@ func (p *pod) reports(ctx context.Context, what string) error {
 
 // shifted takes the address away, gives its index to another address, and sets it again.
 // At the end the address has its index again, for the steps that follow.
-func (p *pod) shifted(ctx context.Context, k *kernel.Kernel, addr netip.Addr) doctor.Finding {
+func (p *pod) shifted(ctx context.Context, k *kernel.Kernel, addr netip.Addr) report.Finding {
 	of := p.ports[0].String()
 	filler := netip.AddrFrom4([4]byte{198, 18, 254, 1})
 	own := netip.PrefixFrom(addr, 24) // as Bench.subnets has it

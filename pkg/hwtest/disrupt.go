@@ -18,14 +18,14 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // disrupting runs the steps of Disrupting that the user has asked for on a NIC.
 func (b Bench) disrupting(ctx context.Context, v view, p port, rail int) {
 	for _, step := range []struct {
 		name string
-		run  func(Bench, context.Context, view, *scene) []doctor.Finding
+		run  func(Bench, context.Context, view, *scene) []report.Finding
 	}{{"gid-full", Bench.full}, {"failover", Bench.failover}, {"reload", Bench.reload}} {
 		if ctx.Err() != nil || !slices.Contains(b.Disrupt, step.name) {
 			continue
@@ -49,7 +49,7 @@ func (b Bench) notAsked() {
 }
 
 // failover makes another slave of a bond the active one, and then the first one again.
-func (b Bench) failover(ctx context.Context, v view, s *scene) []doctor.Finding {
+func (b Bench) failover(ctx context.Context, v view, s *scene) []report.Finding {
 	dir := path.Join("class/net", s.port.nic, "bonding")
 	mode, slaves, active := v.text(dir+"/mode"), strings.Fields(v.text(dir+"/slaves")), v.text(dir+"/active_slave")
 	others := slices.DeleteFunc(slices.Clone(slaves), func(n string) bool {
@@ -59,14 +59,14 @@ func (b Bench) failover(ctx context.Context, v view, s *scene) []doctor.Finding 
 	case mode == "":
 		return nil // no bond
 	case !strings.HasPrefix(mode, "active-backup") || len(others) == 0:
-		return []doctor.Finding{cannotTell(s.port.String(), fmt.Sprintf("%s has the mode %q, and the slaves %s", s.port.nic, mode, strings.Join(slaves, ", ")), "the mode active-backup, with two slaves that are up")}
+		return []report.Finding{cannotTell(s.port.String(), fmt.Sprintf("%s has the mode %q, and the slaves %s", s.port.nic, mode, strings.Join(slaves, ", ")), "the mode active-backup, with two slaves that are up")}
 	}
 	p, err := s.add(ctx, nil)
 	if err != nil {
-		return []doctor.Finding{cannotTell(s.port.String(), err.Error(), "a pod: see pod-add")}
+		return []report.Finding{cannotTell(s.port.String(), err.Error(), "a pod: see pod-add")}
 	}
 	if err := b.activate(s.port.nic, active, others[0]); err != nil {
-		return []doctor.Finding{cannotTell(s.port.String(), err.Error(), "the right to change the bond")}
+		return []report.Finding{cannotTell(s.port.String(), err.Error(), "the right to change the bond")}
 	}
 	found := p.settled(ctx, "after the failover from "+active+" to "+others[0])
 	if err := b.restoreSlaves(); err != nil {
@@ -77,11 +77,11 @@ func (b Bench) failover(ctx context.Context, v view, s *scene) []doctor.Finding 
 
 // settled waits until the addresses of the pod have entries, and compares them and CHECK
 // with what ADD found.
-func (p *pod) settled(ctx context.Context, when string) []doctor.Finding {
+func (p *pod) settled(ctx context.Context, when string) []report.Finding {
 	of := p.ports[0].String()
 	s, _, end, err := p.subsystem()
 	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
+		return []report.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
 	}
 	defer end()
 	was, is := p.indexes(), map[netip.Addr]int{}
@@ -105,40 +105,40 @@ func (p *pod) settled(ctx context.Context, when string) []doctor.Finding {
 		return nil
 	})
 	if err != nil {
-		return []doctor.Finding{problem(of, when+": "+err.Error(), "rocectl gids")}
+		return []report.Finding{problem(of, when+": "+err.Error(), "rocectl gids")}
 	}
 	changed := !maps.Equal(was, is)
 	err = p.Attach.Check(ctx, p.req)
 	found := fmt.Sprintf("%s: indexes were %s, and are %s", when, at(was), at(is))
 	var moved *rdma.MovedError
 	if changed != errors.As(err, &moved) {
-		return []doctor.Finding{problem(of, fmt.Sprintf("%s; CHECK says: %v", found, err), aKnownFault)}
+		return []report.Finding{problem(of, fmt.Sprintf("%s; CHECK says: %v", found, err), aKnownFault)}
 	}
-	return []doctor.Finding{ok(of, "%s", found)}
+	return []report.Finding{ok(of, "%s", found)}
 }
 
 // reload reloads the driver while a pod is there.
-func (b Bench) reload(ctx context.Context, v view, s *scene) []doctor.Finding {
+func (b Bench) reload(ctx context.Context, v view, s *scene) []report.Finding {
 	of := s.port.String()
 	const program = "devlink"
 	function := discover.Function(v.Sys, s.port.device.Name, "")
 	if _, err := exec.LookPath(program); err != nil || function == "" {
-		return []doctor.Finding{cannotTell(of, "the device has no PCI function, or there is no program devlink", "a NIC, and the package iproute2")}
+		return []report.Finding{cannotTell(of, "the device has no PCI function, or there is no program devlink", "a NIC, and the package iproute2")}
 	}
 	p, err := s.add(ctx, nil)
 	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "a pod: see pod-add")}
+		return []report.Finding{cannotTell(of, err.Error(), "a pod: see pod-add")}
 	}
 	said, err := exec.CommandContext(ctx, program, "dev", "reload", "pci/"+function).CombinedOutput() //nolint:gosec // a PCI address
 	if err != nil {
-		return []doctor.Finding{cannotTell(of, fmt.Sprintf("devlink dev reload pci/%s: %v: %s", function, err, lastLine(string(said))), "a driver that can be reloaded by devlink")}
+		return []report.Finding{cannotTell(of, fmt.Sprintf("devlink dev reload pci/%s: %v: %s", function, err, lastLine(string(said))), "a driver that can be reloaded by devlink")}
 	}
 	if err := b.wait(ctx, func() error { return b.there(ctx, s.port) }); err != nil {
-		return []doctor.Finding{problem(of, "after the reload: "+err.Error(), "rdma link; ip link")}
+		return []report.Finding{problem(of, "after the reload: "+err.Error(), "rdma link; ip link")}
 	}
 	found := "the device is back under its name and GUID"
 	err = p.Attach.Check(ctx, p.req)
-	var out []doctor.Finding
+	var out []report.Finding
 	switch err {
 	case nil:
 		found += ", and the pod has all that it had"

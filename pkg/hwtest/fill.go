@@ -17,7 +17,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // How far a table is filled: the step gid-room leaves some entries for the host, and
@@ -97,7 +97,7 @@ func (f *filling) look(s *rdma.Subsystem, d plan.RDMADevice) error {
 const sharedOnly = "it is tested in shared mode only"
 
 // room asks how many entries the table takes.
-func (p *pod) room(ctx context.Context, v view) doctor.Finding {
+func (p *pod) room(ctx context.Context, v view) report.Finding {
 	of := p.ports[0].String()
 	if v.system.Exclusive {
 		return cannotTell(of, sharedOnly, "rdma system set netns shared")
@@ -117,32 +117,32 @@ func (p *pod) room(ctx context.Context, v view) doctor.Finding {
 }
 
 // full fills the table with the addresses of one pod, and asks for another pod.
-func (b Bench) full(ctx context.Context, v view, s *scene) []doctor.Finding {
+func (b Bench) full(ctx context.Context, v view, s *scene) []report.Finding {
 	of := s.port.String()
 	if v.system.Exclusive {
-		return []doctor.Finding{cannotTell(of, sharedOnly, "rdma system set netns shared")}
+		return []report.Finding{cannotTell(of, sharedOnly, "rdma system set netns shared")}
 	}
 	first, err := s.add(ctx, nil)
 	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "a pod: see pod-add")}
+		return []report.Finding{cannotTell(of, err.Error(), "a pod: see pod-add")}
 	}
 	f, err := first.fill(ctx, 0, mostFull)
 	if err == nil && f.set == mostFull {
-		return []doctor.Finding{cannotTell(of, fmt.Sprintf("after %d addresses it is not full: %s", f.set, f.table), "a smaller table")}
+		return []report.Finding{cannotTell(of, fmt.Sprintf("after %d addresses it is not full: %s", f.set, f.table), "a smaller table")}
 	}
 	if err != nil && !f.hidden { // with hidden entries the end is not seen before
-		return []doctor.Finding{problem(of, err.Error(), aKnownFault)}
+		return []report.Finding{problem(of, err.Error(), aKnownFault)}
 	}
 	second, err := s.add(ctx, map[string]any{"gidWait": "1s"})
 	says := fmt.Sprint(err)
 	switch {
 	case err == nil:
-		return []doctor.Finding{problem(of, "a pod was added although the table is full: "+f.table, aKnownFault)}
+		return []report.Finding{problem(of, "a pod was added although the table is full: "+f.table, aKnownFault)}
 	case cnierr.CodeOf(err) != cnierr.NoGID || !strings.Contains(says, "full"):
-		return []doctor.Finding{problem(of, "ADD does not say that the table is full: "+says, aKnownFault)}
+		return []report.Finding{problem(of, "ADD does not say that the table is full: "+says, aKnownFault)}
 	}
 	if _, left := b.Attach.Records.Load(second.req.Attachment); !errors.Is(left, record.ErrNotExist) {
-		return []doctor.Finding{problem(of, fmt.Sprintf("the ADD that failed has left a record (%v)", left), aKnownFault)}
+		return []report.Finding{problem(of, fmt.Sprintf("the ADD that failed has left a record (%v)", left), aKnownFault)}
 	}
-	return []doctor.Finding{ok(of, "after %d addresses ADD says: %s", f.set, says)}
+	return []report.Finding{ok(of, "after %d addresses ADD says: %s", f.set, says)}
 }

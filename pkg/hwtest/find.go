@@ -20,7 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // discovery asks whether the plugin finds the port of each NIC, and the NIC of each
@@ -29,8 +29,8 @@ func discovery() Step {
 	return Step{
 		Name: "discovery", Asks: "does the plugin find the RDMA port of each NIC by each of its names, its PCI function, and its device?",
 		Expect: "the port that names an interface is the one that ADD uses for a pod on that interface, or on its bond",
-		look: func(ctx context.Context, v view) []doctor.Finding {
-			var out []doctor.Finding
+		look: func(ctx context.Context, v view) []report.Finding {
+			var out []report.Finding
 			for _, p := range v.roce() {
 				if !v.takes(p) {
 					out = append(out, cannotTell(p.String(), fmt.Sprintf("%s is a slave of %s, with others that have devices: ADD refuses the bond", p.Netdev, p.nic), "RoCE LAG: one device for the bond"))
@@ -82,7 +82,7 @@ func (v view) facts(ctx context.Context, mode conf.RDMAMode, l plan.Link) (plan.
 }
 
 // finds selects the NIC of a port as the plugin does, and its RDMA port.
-func (v view) finds(ctx context.Context, p port) doctor.Finding {
+func (v view) finds(ctx context.Context, p port) report.Finding {
 	selectors := v.selectors(p)
 	for _, master := range selectors {
 		l, err := v.chosen(ctx, master)
@@ -109,7 +109,7 @@ func (v view) finds(ctx context.Context, p port) doctor.Finding {
 
 // refused is the finding for a NIC that ADD would refuse. That is right if the port is
 // not active, or for a VF that may not send frames of children.
-func (v view) refused(ctx context.Context, p port, err error) doctor.Finding {
+func (v view) refused(ctx context.Context, p port, err error) report.Finding {
 	if p.State != nldev.Active {
 		return cannotTell(p.String(), "ADD refuses the NIC, as it should: "+err.Error(), "an active port: cable, switch port, ip link set "+p.nic+" up")
 	}
@@ -131,8 +131,8 @@ func hostGIDs() Step {
 	return Step{
 		Name: "host-gids", Asks: "does each address of the host have an entry of RoCE v2, and how large is the table?",
 		Expect: "each address of an interface has one RoCE v2 entry; with RoCE v1, that entry is the one after the v1 entry of the address",
-		look: func(_ context.Context, v view) []doctor.Finding {
-			var out []doctor.Finding
+		look: func(_ context.Context, v view) []report.Finding {
+			var out []report.Finding
 			for _, p := range v.roce() {
 				out = append(out, v.entries(p)...)
 			}
@@ -141,10 +141,10 @@ func hostGIDs() Step {
 	}
 }
 
-func (v view) entries(p port) []doctor.Finding {
+func (v view) entries(p port) []report.Finding {
 	entries, size, err := gidtable.New(v.Sys, p.device.Name, p.Number).Entries()
 	if err != nil {
-		return []doctor.Finding{cannotTell(p.String(), err.Error(), "a GID table")}
+		return []report.Finding{cannotTell(p.String(), err.Error(), "a GID table")}
 	}
 	found := gidtable.Fill(entries, size)
 	faults := oddEntries(entries)
@@ -162,7 +162,7 @@ func (v view) entries(p port) []doctor.Finding {
 		at = append(at, fmt.Sprint(have[0].Index))
 	}
 	if len(at) == 0 && len(faults) == 0 {
-		return []doctor.Finding{cannotTell(p.String(), found+"; "+p.Netdev+" has no address", "an address on the interface, or --mutate")}
+		return []report.Finding{cannotTell(p.String(), found+"; "+p.Netdev+" has no address", "an address on the interface, or --mutate")}
 	}
 	return judge(p.String(), found+"; addresses of the interface at "+strings.Join(at, ", "), faults)
 }

@@ -31,13 +31,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Answer is what a step has found out about one thing.
 type Answer struct {
-	doctor.Answer
+	report.Answer
 	Expected string `json:"expected"`
 }
 
@@ -46,7 +46,7 @@ type Step struct {
 	Name   string // kebab-case; it is Check of the answers
 	Asks   string // the question in a few words
 	Expect string // what the code of roce-cni assumes
-	look   func(ctx context.Context, v view) []doctor.Finding
+	look   func(ctx context.Context, v view) []report.Finding
 }
 
 // Steps returns the steps that change nothing, in the order in which they run.
@@ -225,7 +225,7 @@ func (n Node) Look(ctx context.Context, yield func(Answer)) ([]inventory.Port, e
 }
 
 // run looks, and turns a panic into an answer: the other steps are still of use.
-func (s Step) run(ctx context.Context, v view) (out []doctor.Finding) {
+func (s Step) run(ctx context.Context, v view) (out []report.Finding) {
 	defer func() {
 		if r := recover(); r != nil {
 			out = append(out, cannotTell("", "the step itself failed: "+fmt.Sprint(r), "a bug report with this line"))
@@ -234,9 +234,9 @@ func (s Step) run(ctx context.Context, v view) (out []doctor.Finding) {
 	return s.look(ctx, v)
 }
 
-func (s Step) answer(f doctor.Finding) Answer {
-	a := Answer{Answer: doctor.Answer{Check: s.Name, Finding: f}, Expected: s.Expect}
-	if f.Verdict == doctor.Problem {
+func (s Step) answer(f report.Finding) Answer {
+	a := Answer{Answer: report.Answer{Check: s.Name, Finding: f}, Expected: s.Expect}
+	if f.Verdict == report.Problem {
 		a.Why = "roce-cni expects: " + s.Expect
 	}
 	return a
@@ -244,24 +244,24 @@ func (s Step) answer(f doctor.Finding) Answer {
 
 // Findings.
 
-func ok(of, format string, args ...any) doctor.Finding {
-	return doctor.Finding{Verdict: doctor.OK, Of: of, Found: fmt.Sprintf(format, args...)}
+func ok(of, format string, args ...any) report.Finding {
+	return report.Finding{Verdict: report.OK, Of: of, Found: fmt.Sprintf(format, args...)}
 }
 
-func problem(of, found, fix string) doctor.Finding {
-	return doctor.Finding{Verdict: doctor.Problem, Of: of, Found: found, Fix: fix}
+func problem(of, found, fix string) report.Finding {
+	return report.Finding{Verdict: report.Problem, Of: of, Found: found, Fix: fix}
 }
 
-func cannotTell(of, found, missing string) doctor.Finding {
-	return doctor.Finding{Verdict: doctor.CannotTell, Of: of, Found: found, Missing: missing}
+func cannotTell(of, found, missing string) report.Finding {
+	return report.Finding{Verdict: report.CannotTell, Of: of, Found: found, Missing: missing}
 }
 
 // judge returns ok with what was found, or a problem for each fault.
-func judge(of, found string, faults []fault) []doctor.Finding {
+func judge(of, found string, faults []fault) []report.Finding {
 	if len(faults) == 0 {
-		return []doctor.Finding{ok(of, "%s", found)}
+		return []report.Finding{ok(of, "%s", found)}
 	}
-	var out []doctor.Finding
+	var out []report.Finding
 	for _, f := range faults {
 		out = append(out, problem(of, f.found, f.fix))
 	}

@@ -24,9 +24,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // look runs the steps on a node.
@@ -138,7 +138,7 @@ func TestLiesAreFound(t *testing.T) {
 			t.Parallel()
 			var problems []string
 			for _, a := range look(t, lying(t, c.lies)) {
-				if a.Verdict == doctor.Problem {
+				if a.Verdict == report.Problem {
 					problems = append(problems, a.Check+" "+a.Of+": "+a.Found)
 				}
 			}
@@ -184,7 +184,7 @@ func TestTheFileHasNothingOfTheUser(t *testing.T) {
 	}
 	const firmware = "218.0.219.1/pkg 24.10-1.1.4.0" // it looks like addresses
 	r.Ports[0].Firmware, rec.Sys.Files["module/mlx_compat/version"] = firmware, "24.10-1.1.4.0\n"
-	r.Answers = append(look(t, n), Answer{Answer: doctor.Answer{Finding: doctor.Finding{Found: "on gpu-07"}}})
+	r.Answers = append(look(t, n), Answer{Answer: report.Answer{Finding: report.Finding{Found: "on gpu-07"}}})
 	with := redact.NewAlike()
 	with.Name("node", "gpu-07")
 	var b bytes.Buffer
@@ -255,9 +255,9 @@ func verdicts(as []Answer) []string {
 // TestWithoutALibraryForTheDeviceATransferSaysNothingAboutTheNIC has what perftest 4.5 prints.
 func TestWithoutALibraryForTheDeviceATransferSaysNothingAboutTheNIC(t *testing.T) {
 	t.Parallel()
-	for said, want := range map[string]doctor.Verdict{
-		"ib_write_bw -d mlx5_0: exit status 1: Unable to find the Infiniband/RoCE device": doctor.CannotTell,
-		"ib_write_bw -d mlx5_0: exit status 1: Couldn't connect to 198.18.0.69:18515":     doctor.Problem,
+	for said, want := range map[string]report.Verdict{
+		"ib_write_bw -d mlx5_0: exit status 1: Unable to find the Infiniband/RoCE device": report.CannotTell,
+		"ib_write_bw -d mlx5_0: exit status 1: Couldn't connect to 198.18.0.69:18515":     report.Problem,
 	} {
 		if got := clientFailed("mlx5_0/1", said); got.Verdict != want {
 			t.Errorf("%s: got %+v, want %v", said, got, want)
@@ -271,12 +271,12 @@ func TestATransferOfSoftRoCEIsNoFaultOfANIC(t *testing.T) {
 		"class/infiniband/mlx5_0/device": {Data: []byte("../../../devices/x"), Mode: fs.ModeSymlink},
 		"devices/x/subsystem":            {Data: []byte("../../bus/pci"), Mode: fs.ModeSymlink},
 	}}
-	for device, want := range map[string]doctor.Verdict{"mlx5_0": doctor.Problem, "rxe0": doctor.CannotTell} {
+	for device, want := range map[string]report.Verdict{"mlx5_0": report.Problem, "rxe0": report.CannotTell} {
 		p := port{device: nldev.Device{Name: device}}
 		if got := n.ofNIC(p, problem(device, "ib_write_bw does not end", aKnownFault)); got.Verdict != want || got.Of != device {
 			t.Errorf("%s: got %+v, want %v", device, got, want)
 		}
-		if got := n.ofNIC(p, ok(device, "ib_write_bw transfers")); got.Verdict != doctor.OK {
+		if got := n.ofNIC(p, ok(device, "ib_write_bw transfers")); got.Verdict != report.OK {
 			t.Errorf("%s: got %+v, want ok", device, got)
 		}
 	}
@@ -338,7 +338,7 @@ func TestARequestThatWasNotRecordedIsAnError(t *testing.T) {
 
 func TestResultsAreRead(t *testing.T) {
 	t.Parallel()
-	b, err := json.Marshal(Answer{Answer: doctor.Answer{Check: "ports", Finding: doctor.Finding{Verdict: doctor.OK, Of: "mlx5_0/1"}}, Expected: "x"})
+	b, err := json.Marshal(Answer{Answer: report.Answer{Check: "ports", Finding: report.Finding{Verdict: report.OK, Of: "mlx5_0/1"}}, Expected: "x"})
 	if want := `{"check":"ports","verdict":"ok","of":"mlx5_0/1","found":"","expected":"x"}`; err != nil || string(b) != want {
 		t.Errorf("got %s, %v", b, err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // port is a port of an RDMA device.
@@ -71,8 +71,8 @@ func driverStack() Step {
 	return Step{
 		Name: "driver-stack", Asks: "which kernel, driver and firmware does each NIC have?",
 		Expect: "the driver tells its name and version (ETHTOOL_GDRVINFO)",
-		look: func(_ context.Context, v view) []doctor.Finding {
-			var out []doctor.Finding
+		look: func(_ context.Context, v view) []report.Finding {
+			var out []report.Finding
 			for _, p := range v.ports() {
 				if p.Netdev == "" {
 					continue
@@ -98,8 +98,8 @@ func devices() Step {
 	return Step{
 		Name: "devices", Asks: "do netlink and sysfs agree about each device, and is it identified?",
 		Expect: "a device has the same name, GUID and ports in netlink and in sysfs, a GUID of its own, and one device file",
-		look: func(_ context.Context, v view) []doctor.Finding {
-			var out []doctor.Finding
+		look: func(_ context.Context, v view) []report.Finding {
+			var out []report.Finding
 			files := discover.Files(v.Sys)
 			for _, d := range v.system.Devices {
 				out = append(out, judge(d.Name, fmt.Sprintf("GUID %s, ports: %d, protocol %q", d.GUID, len(d.Ports), d.Protocol), v.identity(d, files))...)
@@ -138,8 +138,8 @@ func ports() Step {
 	return Step{
 		Name: "ports", Asks: "is each port active, on Ethernet, with RoCE and a GID table?",
 		Expect: "a port has the same state in netlink and in sysfs, is active, has Ethernet below it, and has a GID table",
-		look: func(_ context.Context, v view) []doctor.Finding {
-			var out []doctor.Finding
+		look: func(_ context.Context, v view) []report.Finding {
+			var out []report.Finding
 			for _, p := range v.ports() {
 				found := fmt.Sprintf("%s, %s, %s, on %s", p.State, v.text(p.dir()+"/link_layer"), v.text(p.dir()+"/rate"), cmp.Or(p.Netdev, "no interface"))
 				out = append(out, judge(p.String(), found, v.carries(p))...)
@@ -177,8 +177,8 @@ func hardware() Step {
 	return Step{
 		Name: "hardware", Asks: "are the RDMA device and the interface on the same PCI function?",
 		Expect: "port 1 of a device and its interface are on one PCI function; the device is on the PCI or the auxiliary bus",
-		look: func(_ context.Context, v view) []doctor.Finding {
-			var out []doctor.Finding
+		look: func(_ context.Context, v view) []report.Finding {
+			var out []report.Finding
 			for _, p := range v.roce() {
 				out = append(out, v.function(p))
 			}
@@ -187,7 +187,7 @@ func hardware() Step {
 	}
 }
 
-func (v view) function(p port) doctor.Finding {
+func (v view) function(p port) report.Finding {
 	bus, name := discover.Hardware(v.Sys, p.device.Name)
 	own, nic := discover.Function(v.Sys, p.device.Name, ""), discover.Function(v.Sys, "", conf.LinkName(p.Netdev))
 	l, _ := v.link(p.NetdevIndex)

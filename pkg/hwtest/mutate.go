@@ -19,8 +19,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Run runs the steps that make pods and move devices on each active RoCE NIC, and
@@ -137,17 +137,17 @@ func (v view) side() rdma.Side {
 }
 
 // views compares what pod and host see of the table.
-func (p *pod) views(v view) []doctor.Finding {
+func (p *pod) views(v view) []report.Finding {
 	of := p.ports[0].String()
 	s, _, end, err := p.subsystem()
 	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
+		return []report.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
 	}
 	defer end()
 	var seen [2][]rdma.Entry
 	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
 		if seen[reader], _, err = s.Table(v.side(), reader, p.ports[0].device.Name, p.ports[0].Number); err != nil {
-			return []doctor.Finding{cannotTell(of, err.Error(), "the GID table")}
+			return []report.Finding{cannotTell(of, err.Error(), "the GID table")}
 		}
 	}
 	shown := 0
@@ -169,11 +169,11 @@ func (p *pod) views(v view) []doctor.Finding {
 }
 
 // env compares what rocectl env finds with the record.
-func (p *pod) env(ctx context.Context) []doctor.Finding {
+func (p *pod) env(ctx context.Context) []report.Finding {
 	of := p.ports[0].String()
 	ns, err := gids.Node{Sys: p.Node.Sys, Records: []record.Record{p.rec}}.At(ctx, p.path, "")
 	if err != nil {
-		return []doctor.Finding{problem(of, err.Error(), aKnownFault)}
+		return []report.Finding{problem(of, err.Error(), aKnownFault)}
 	}
 	var faults []fault
 	for _, r := range ns.Rails {
@@ -194,7 +194,7 @@ const wait = 10 * time.Second
 const addresses = 20
 
 // times measures how long entries take, one after another.
-func (p *pod) times(ctx context.Context, v view) doctor.Finding {
+func (p *pod) times(ctx context.Context, v view) report.Finding {
 	of := p.ports[0].String()
 	if v.system.Exclusive {
 		return cannotTell(of, "it is measured in shared mode only", "rdma system set netns shared")
@@ -247,14 +247,14 @@ func change(ctx context.Context, k *kernel.Kernel, how func(int32, netip.Prefix)
 }
 
 // exclusive looks where the device is while the pod has it.
-func (p *pod) exclusive(ctx context.Context, v view, before []string) []doctor.Finding {
+func (p *pod) exclusive(ctx context.Context, v view, before []string) []report.Finding {
 	of, device := p.ports[0].String(), p.ports[0].device
 	if !v.system.Exclusive {
-		return []doctor.Finding{cannotTell(of, "the node is in shared mode", "rdma system set netns exclusive, while the node has no pods, and a second run")}
+		return []report.Finding{cannotTell(of, "the node is in shared mode", "rdma system set netns exclusive, while the node has no pods, and a second run")}
 	}
 	s, _, end, err := p.subsystem()
 	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
+		return []report.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
 	}
 	defer end()
 	var faults []fault
@@ -272,12 +272,12 @@ func (p *pod) exclusive(ctx context.Context, v view, before []string) []doctor.F
 }
 
 // gone removes the pod and looks what is left.
-func (p *pod) gone(ctx context.Context, v view, before []string) []doctor.Finding {
+func (p *pod) gone(ctx context.Context, v view, before []string) []report.Finding {
 	ctx = context.WithoutCancel(ctx)
 	of := p.ports[0].String()
 	addrs := slices.AppendSeq(slices.Clone(p.more), maps.Keys(p.indexes()))
 	if err := p.remove(ctx); err != nil {
-		return []doctor.Finding{problem(of, err.Error(), "roce-hwtest --mutate  # a second run removes what is left")}
+		return []report.Finding{problem(of, err.Error(), "roce-hwtest --mutate  # a second run removes what is left")}
 	}
 	var faults []fault
 	sys, err := p.Node.rdma(ctx)

@@ -15,24 +15,24 @@ import (
 	"sync"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
 // reach tests whether two pods of this node reach each other.
-func (b Bench) reach(ctx context.Context, of string, first, second *pod) []doctor.Finding {
+func (b Bench) reach(ctx context.Context, of string, first, second *pod) []report.Finding {
 	var members [2]verify.Pod
 	for i, p := range []*pod{first, second} {
 		k, err := kernel.Open(p.path, b.Node.Sys)
 		if err != nil {
-			return []doctor.Finding{cannotTell(of, err.Error(), "the namespaces of the pods")}
+			return []report.Finding{cannotTell(of, err.Error(), "the namespaces of the pods")}
 		}
 		defer k.Close()
 		members[i] = verify.Pod{Name: fmt.Sprintf("pod %d", i+1), Enter: k.Enter, Control: func(fn func() error) error { return fn() }}
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "the address 127.0.0.1")}
+		return []report.Finding{cannotTell(of, err.Error(), "the address 127.0.0.1")}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -42,14 +42,14 @@ func (b Bench) reach(ctx context.Context, of string, first, second *pod) []docto
 	defer l.Close() //nolint:errcheck // Serve may have closed it
 	defer cancel()
 	rails, err := members[0].Rails(ctx)
-	var answers []doctor.Answer
+	var answers []report.Answer
 	if err == nil {
 		answers, err = members[0].Test(ctx, rails, l.Addr().String(), server.Token, verify.Tests{})
 	}
 	if err != nil {
-		return []doctor.Finding{cannotTell(of, err.Error(), "two pods with addresses")}
+		return []report.Finding{cannotTell(of, err.Error(), "two pods with addresses")}
 	}
-	var out []doctor.Finding
+	var out []report.Finding
 	for _, a := range answers {
 		f := a.Finding
 		f.Of, f.Found = of, a.Check+": "+f.Of+": "+f.Found
@@ -71,7 +71,7 @@ func (b Bench) transfers(ctx context.Context, v view, p port, rail int) {
 	b.say("pod-rdma", found...)
 }
 
-func (s *scene) transfers(ctx context.Context) []doctor.Finding {
+func (s *scene) transfers(ctx context.Context) []report.Finding {
 	of := s.port.String()
 	var in [2]*kernel.Kernel
 	for i := range in {
@@ -80,7 +80,7 @@ func (s *scene) transfers(ctx context.Context) []doctor.Finding {
 			in[i], err = kernel.Open(p.path, s.Node.Sys)
 		}
 		if err != nil {
-			return []doctor.Finding{cannotTell(of, err.Error(), "two pods: see pod-add")}
+			return []report.Finding{cannotTell(of, err.Error(), "two pods: see pod-add")}
 		}
 		defer in[i].Close()
 	}
@@ -88,11 +88,11 @@ func (s *scene) transfers(ctx context.Context) []doctor.Finding {
 	serving, stop := context.WithCancel(ctx)
 	defer second.serve(serving, in[1])()
 	defer stop()
-	var out []doctor.Finding
+	var out []report.Finding
 	for _, t := range first.transfers() {
 		f := s.Node.ofNIC(s.port, first.send(ctx, in[0], t, second.addr(s.port)))
 		out = append(out, f)
-		if f.Verdict != doctor.OK {
+		if f.Verdict != report.OK {
 			break // the other programs would take as long to fail
 		}
 	}
@@ -136,7 +136,7 @@ func (b Bench) functions(ctx context.Context, v view, nics []port) {
 }
 
 // nccl runs a collective of one process in the pod and reads which devices NCCL uses.
-func (p *pod) nccl(ctx context.Context) doctor.Finding {
+func (p *pod) nccl(ctx context.Context) report.Finding {
 	const program = "all_reduce_perf"
 	of := p.ports[0].String()
 	if _, err := exec.LookPath(program); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
@@ -118,7 +118,7 @@ func (b Bench) With(ctx context.Context, address, token string) error {
 	defer k.Close()
 	self := b.member(k)
 	rails, err := self.Rails(ctx)
-	var answers []doctor.Answer
+	var answers []report.Answer
 	if err == nil {
 		answers, err = self.Test(ctx, rails, address, token, verify.Tests{})
 	}
@@ -208,8 +208,8 @@ func (p *pod) transfer(ctx context.Context, k *kernel.Kernel, self verify.Pod, a
 }
 
 // ofNIC returns what a transfer says about a port: a problem only if the device is a NIC.
-func (n Node) ofNIC(p port, f doctor.Finding) doctor.Finding {
-	if bus, _ := discover.Hardware(n.Sys, p.device.Name); bus == "" && f.Verdict == doctor.Problem {
+func (n Node) ofNIC(p port, f report.Finding) report.Finding {
+	if bus, _ := discover.Hardware(n.Sys, p.device.Name); bus == "" && f.Verdict == report.Problem {
 		return cannotTell(f.Of, f.Found, "a NIC: Soft-RoCE does not take frames for macvlan children")
 	}
 	return f
@@ -219,7 +219,7 @@ func (n Node) ofNIC(p port, f doctor.Finding) doctor.Finding {
 const clientTries = 5
 
 // send runs the client of a transfer.
-func (p *pod) send(ctx context.Context, k *kernel.Kernel, t transfer, to string) doctor.Finding {
+func (p *pod) send(ctx context.Context, k *kernel.Kernel, t transfer, to string) report.Finding {
 	of, args := p.ports[t.rail].String(), t.client(to)
 	if _, err := exec.LookPath(args[0]); err != nil {
 		return cannotTell(of, args[0]+" is not installed", "the packages perftest and rdmacm-utils on both nodes")
@@ -243,7 +243,7 @@ const noVerbs = "Unable to find the Infiniband/RoCE device"
 
 // clientFailed returns the finding for a client that failed. Without a library for the device it
 // says nothing about the NIC.
-func clientFailed(of, found string) doctor.Finding {
+func clientFailed(of, found string) report.Finding {
 	if strings.Contains(found, noVerbs) {
 		return cannotTell(of, found, "libibverbs with a library for this driver: ibv_devices must list the device (package ibverbs-providers, or that of the NIC's vendor)")
 	}

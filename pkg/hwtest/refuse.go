@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // The steps of this file have no answer where there is nothing to ask.
@@ -28,7 +28,7 @@ import (
 func modes() Step {
 	return Step{
 		Name: "mode", Asks: "does ADD refuse rdma.mode if it contradicts the node?", Expect: "error 104 for the other mode",
-		look: func(ctx context.Context, v view) []doctor.Finding {
+		look: func(ctx context.Context, v view) []report.Finding {
 			other := conf.RDMAExclusive
 			if v.system.Exclusive {
 				other = conf.RDMAShared
@@ -39,9 +39,9 @@ func modes() Step {
 					continue // discovery says it
 				}
 				if _, err := v.facts(ctx, other, l); cnierr.CodeOf(err) != cnierr.RDMAMode {
-					return []doctor.Finding{problem(p.String(), fmt.Sprintf("for mode %s, the answer is %v", other, err), aKnownFault)}
+					return []report.Finding{problem(p.String(), fmt.Sprintf("for mode %s, the answer is %v", other, err), aKnownFault)}
 				}
-				return []doctor.Finding{ok(p.String(), "mode %s is refused", other)}
+				return []report.Finding{ok(p.String(), "mode %s is refused", other)}
 			}
 			return nil
 		},
@@ -52,8 +52,8 @@ func modes() Step {
 func refusals() Step {
 	return Step{
 		Name: "refusal", Asks: "does ADD refuse ports that cannot carry RoCE, before it leases an address?", Expect: "error 103 for a port without RoCE or without a GID table",
-		look: func(ctx context.Context, v view) []doctor.Finding {
-			var out []doctor.Finding
+		look: func(ctx context.Context, v view) []report.Finding {
+			var out []report.Finding
 			for _, p := range v.ports() {
 				_, err := fs.Stat(v.Sys, p.dir()+"/gids/0")
 				if p.Netdev == "" || p.device.Protocol == "roce" && err == nil {
@@ -81,8 +81,8 @@ func refusals() Step {
 func kinds() Step {
 	return Step{
 		Name: "function", Asks: "do selectors tell physical, virtual and scalable functions apart?", Expect: "function selects an interface if and only if it is of that kind",
-		look: func(ctx context.Context, v view) []doctor.Finding {
-			var out []doctor.Finding
+		look: func(ctx context.Context, v view) []report.Finding {
+			var out []report.Finding
 			for _, p := range v.usable(ctx) {
 				l, found := v.link(p.NetdevIndex)
 				if p.nic != p.Netdev || !found || l.Kind != "" {
@@ -167,8 +167,8 @@ func vfTrust() Step {
 	return Step{
 		Name: "vf-trust", Asks: "may virtual functions send the frames of macvlan children?",
 		Expect: "ADD refuses a VF with the spoof check on that is not trusted, or that is of mlx5, and no other VF",
-		look: func(ctx context.Context, v view) []doctor.Finding {
-			var out []doctor.Finding
+		look: func(ctx context.Context, v view) []report.Finding {
+			var out []report.Finding
 			for _, p := range v.roce() {
 				vf, is := v.virtual(ctx, p)
 				if !is || p.State != nldev.Active {
@@ -192,8 +192,8 @@ func vfTrust() Step {
 func layers() Step {
 	return Step{
 		Name: "layers", Asks: "does ADD find the RDMA port below the VLANs and bonds of the host?", Expect: "the port of a VLAN or bond is that of the NIC below it",
-		look: func(ctx context.Context, v view) []doctor.Finding {
-			var out []doctor.Finding
+		look: func(ctx context.Context, v view) []report.Finding {
+			var out []report.Finding
 			for _, l := range v.links {
 				if l.Kind != "vlan" && l.Kind != "bond" {
 					continue

@@ -6,13 +6,13 @@ package hwtest
 import (
 	"strings"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Row is a behaviour of the table in docs/tested.md, and what a run says about it.
 type Row struct {
 	Behaviour string         `json:"behaviour"`
-	Verdict   doctor.Verdict `json:"verdict"`
+	Verdict   report.Verdict `json:"verdict"`
 	// By are the steps that tell. Needs is what they need, or what a person needs, where
 	// they cannot tell.
 	By    []string `json:"by,omitempty"`
@@ -103,15 +103,15 @@ const (
 func Rows(answers []Answer) []Row {
 	var out []Row
 	for _, r := range table() {
-		row := Row{Behaviour: r[0], Verdict: doctor.CannotTell, By: strings.Fields(r[1])}
+		row := Row{Behaviour: r[0], Verdict: report.CannotTell, By: strings.Fields(r[1])}
 		if len(row.By) > 0 {
 			row.Verdict = together(answers, row.By)
 		}
 		needs, always := strings.CutPrefix(r[2], "and ")
-		if always && row.Verdict == doctor.OK {
-			row.Verdict = doctor.CannotTell
+		if always && row.Verdict == report.OK {
+			row.Verdict = report.CannotTell
 		}
-		if row.Verdict == doctor.CannotTell {
+		if row.Verdict == report.CannotTell {
 			row.Needs = needs
 		}
 		out = append(out, row)
@@ -120,8 +120,8 @@ func Rows(answers []Answer) []Row {
 }
 
 // together joins the answers of steps: the worst counts.
-func together(answers []Answer, steps []string) doctor.Verdict {
-	out := doctor.OK
+func together(answers []Answer, steps []string) report.Verdict {
+	out := report.OK
 	for _, step := range steps {
 		said := false
 		for _, a := range answers {
@@ -129,12 +129,12 @@ func together(answers []Answer, steps []string) doctor.Verdict {
 				continue
 			}
 			said = true
-			if a.Verdict == doctor.Problem || out == doctor.OK {
+			if a.Verdict == report.Problem || out == report.OK {
 				out = a.Verdict
 			}
 		}
-		if !said && out == doctor.OK {
-			out = doctor.CannotTell
+		if !said && out == report.OK {
+			out = report.CannotTell
 		}
 	}
 	return out

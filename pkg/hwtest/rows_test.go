@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // TestRowsAreThoseOfTheTable compares the rows with docs/tested.md.
@@ -50,7 +50,7 @@ func TestRowsAreThoseOfTheTable(t *testing.T) {
 				t.Errorf("%s: there is no step %q", r.Behaviour, step)
 			}
 		}
-		if r.Verdict != doctor.CannotTell || r.Needs == "" {
+		if r.Verdict != report.CannotTell || r.Needs == "" {
 			t.Errorf("%s: %s without any answer, needs %q", r.Behaviour, r.Verdict, r.Needs)
 		}
 	}
@@ -58,18 +58,18 @@ func TestRowsAreThoseOfTheTable(t *testing.T) {
 
 func TestTheWorstAnswerOfARowCounts(t *testing.T) {
 	t.Parallel()
-	of := func(step string, v doctor.Verdict) Answer {
-		return Answer{Answer: doctor.Answer{Check: step, Finding: doctor.Finding{Verdict: v}}}
+	of := func(step string, v report.Verdict) Answer {
+		return Answer{Answer: report.Answer{Check: step, Finding: report.Finding{Verdict: v}}}
 	}
 	for _, c := range []struct {
 		answers []Answer
-		want    doctor.Verdict
+		want    report.Verdict
 	}{
-		{[]Answer{of("exclusive", doctor.OK), of("pod-del", doctor.OK)}, doctor.OK},
-		{[]Answer{of("exclusive", doctor.OK)}, doctor.CannotTell},
-		{[]Answer{of("exclusive", doctor.CannotTell), of("pod-del", doctor.OK)}, doctor.CannotTell},
-		{[]Answer{of("exclusive", doctor.Problem), of("exclusive", doctor.OK), of("pod-del", doctor.CannotTell)}, doctor.Problem},
-		{[]Answer{of("exclusive", doctor.CannotTell), of("pod-del", doctor.Problem)}, doctor.Problem},
+		{[]Answer{of("exclusive", report.OK), of("pod-del", report.OK)}, report.OK},
+		{[]Answer{of("exclusive", report.OK)}, report.CannotTell},
+		{[]Answer{of("exclusive", report.CannotTell), of("pod-del", report.OK)}, report.CannotTell},
+		{[]Answer{of("exclusive", report.Problem), of("exclusive", report.OK), of("pod-del", report.CannotTell)}, report.Problem},
+		{[]Answer{of("exclusive", report.CannotTell), of("pod-del", report.Problem)}, report.Problem},
 	} {
 		if got := together(c.answers, []string{"exclusive", "pod-del"}); got != c.want {
 			t.Errorf("%v: got %s, want %s", c.answers, got, c.want)

@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Usual says that every file of roce-hwtest can have this name as a word of its own, such as
@@ -29,7 +29,7 @@ func words() string {
 	for _, r := range table() {
 		fmt.Fprintln(&b, r)
 	}
-	for _, v := range []doctor.Verdict{doctor.OK, doctor.Problem, doctor.CannotTell} {
+	for _, v := range []report.Verdict{report.OK, report.Problem, report.CannotTell} {
 		fmt.Fprintln(&b, v)
 	}
 	// The keys of JSON, also of fields that can be missing.
@@ -38,10 +38,10 @@ func words() string {
 		Rail: &rail, NUMA: &rail, Netdev: "x", PCI: "x", Speed: 1, MTU: 1, Bond: "x", VendorID: "x", DeviceID: "x",
 		Driver: inventory.Driver{Name: "x", Version: "x", Firmware: "x"}, GPUs: []inventory.GPU{{}},
 	}
-	finding := doctor.Answer{Check: "x", Why: "x", Finding: doctor.Finding{Of: "x", Found: "x", Fix: "x", Missing: "x"}}
+	finding := report.Answer{Check: "x", Why: "x", Finding: report.Finding{Of: "x", Found: "x", Fix: "x", Missing: "x"}}
 	keys, err := json.Marshal(Results{
 		Stack: Stack{OFED: "x"}, Stopped: "x", Ports: []inventory.Port{port}, Drivers: []LinkDriver{{}},
-		Answers: []Answer{{Answer: finding}}, Rows: []Row{{By: []string{"x"}, Needs: "x"}}, Doctor: []doctor.Answer{finding},
+		Answers: []Answer{{Answer: finding}}, Rows: []Row{{By: []string{"x"}, Needs: "x"}}, Doctor: []report.Answer{finding},
 	})
 	if err != nil {
 		panic("hwtest: results are no JSON: " + err.Error())

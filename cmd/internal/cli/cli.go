@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // StatusError is an error without a message, because it is already printed: the program ends
@@ -53,7 +53,7 @@ func PrintError(w io.Writer, called *cobra.Command, err error) {
 		}
 		c := cnierr.CNI(program, err)
 		for line := range strings.Lines(c.Msg + "\nhint: " + c.Details + "\n") {
-			fmt.Fprintln(w, doctor.Printable(strings.TrimSuffix(line, "\n"))) // a pod may have chosen names in it
+			fmt.Fprintln(w, report.Printable(strings.TrimSuffix(line, "\n"))) // a pod may have chosen names in it
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Fleet shows the rails of all nodes.
@@ -136,7 +136,7 @@ func (f Fleet) write(w io.Writer, all reports) error {
 // row prints a row. An empty cell is a dash. Nodes and switches have chosen the words.
 func row(w io.Writer, cells ...string) {
 	for i, c := range cells {
-		cells[i] = cmp.Or(doctor.Printable(c), "-")
+		cells[i] = cmp.Or(report.Printable(c), "-")
 	}
 	fmt.Fprintln(w, strings.Join(cells, "\t"))
 }

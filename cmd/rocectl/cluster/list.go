@@ -21,7 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // state is what the cluster has, from one list of each kind. The lists are from the
@@ -110,9 +110,9 @@ func poolState(p *kube.RailPool) string {
 	case valid == nil:
 		return "not seen by the reaper yet: kubectl -n roce-cni get pods"
 	case valid.Status != "True":
-		return doctor.Printable(valid.Message)
+		return report.Printable(valid.Message)
 	case attention != nil && attention.Status == "True":
-		return "look at it: " + doctor.Printable(attention.Message)
+		return "look at it: " + report.Printable(attention.Message)
 	case p.Status.Free == 0:
 		return "full"
 	}
@@ -125,7 +125,7 @@ func writeBlocks(w io.Writer, s state) error {
 	now := time.Now()
 	for i := range s.blocks {
 		b := &s.blocks[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", b.Name, doctor.Printable(b.Spec.NodeName), firstRail(s.pools, b.Block()),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", b.Name, report.Printable(b.Spec.NodeName), firstRail(s.pools, b.Block()),
 			b.Status.Size, b.Status.Used, b.Status.Free, ago(b.Status.Asserted.Time, now))
 	}
 	return t.Flush()
@@ -185,11 +185,11 @@ func writeNodes(w io.Writer, s state) error {
 			is = "gone"
 		}
 		if len(shares[name]) == 0 {
-			fmt.Fprintf(t, "%s\t%s\t-\t0\t0\t0\t0\n", doctor.Printable(name), is)
+			fmt.Fprintf(t, "%s\t%s\t-\t0\t0\t0\t0\n", report.Printable(name), is)
 		}
 		for _, of := range slices.Sorted(maps.Keys(shares[name])) {
 			x := shares[name][of]
-			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\n", doctor.Printable(name), is, doctor.Printable(of), x.blocks, x.size, x.used, x.free)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\n", report.Printable(name), is, report.Printable(of), x.blocks, x.size, x.used, x.free)
 		}
 	}
 	return t.Flush()

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // pcieACS asks whether the bridges above the NICs send what goes from one device to
@@ -22,28 +23,28 @@ func pcieACS() Check {
 		Name: "pcie-acs",
 		Asks: "do PCIe bridges let NICs and GPUs talk to each other directly (ACS off)?",
 		Why:  "GPUDirect RDMA then goes through the root complex of the CPU, which is slower and may hang on some platforms",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			gpus := false
 			for _, m := range []string{"nvidia", "amdgpu"} {
 				there, err := n.has("sys/module/" + m)
 				if err != nil {
-					return []Finding{cannotTell(err.Error(), "the right to read /sys/module")}
+					return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
 				}
 				gpus = gpus || there
 			}
 			if !gpus {
-				return []Finding{ok("no driver of GPUs is loaded")}
+				return []report.Finding{ok("no driver of GPUs is loaded")}
 			}
 			s, err := n.RDMA(ctx)
 			if err != nil {
 				return unlisted(err)
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, d := range s.Devices {
-				out = append(out, n.bridges(d.Name).of(d.Name))
+				out = append(out, n.bridges(d.Name).About(d.Name))
 			}
 			if len(out) == 0 {
-				return []Finding{ok("no RDMA device")}
+				return []report.Finding{ok("no RDMA device")}
 			}
 			return out
 		},
@@ -51,7 +52,7 @@ func pcieACS() Check {
 }
 
 // bridges judges those between a device and the root of its bus.
-func (n Node) bridges(device string) Finding {
+func (n Node) bridges(device string) report.Finding {
 	path, err := fs.ReadLink(n.Root, "sys/class/infiniband/"+device)
 	if err != nil {
 		return cannotTell("its place on the bus cannot be read: "+err.Error(), "the right to read /sys/class/infiniband")

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // agentHealth asks whether the agent does its work, if the node has pools that need
@@ -18,23 +20,23 @@ func agentHealth() Check {
 		Name: "agent",
 		Asks: "does rocectl agent answer that all pools of the node are ready?",
 		Why:  "without it the node gets no further block of a RailPool, and pods with sticky addresses do not start",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			pools, err := n.Pools.Pools()
 			if err != nil {
-				return []Finding{cannotTell(err.Error(), "the right to read the state folder")}
+				return []report.Finding{cannotTell(err.Error(), "the right to read the state folder")}
 			}
 			health, err := n.health(ctx)
 			switch {
 			case err == nil && health == "":
-				return []Finding{ok("healthy, %s on this node", count(len(pools), "pool"))}
+				return []report.Finding{ok("healthy, %s on this node", count(len(pools), "pool"))}
 			case err == nil:
-				return []Finding{problem("it says: "+health, "kubectl -n roce-cni logs daemonset/roce-cni-agent --tail 20  # of the pod on this node")}
+				return []report.Finding{problem("it says: "+health, "kubectl -n roce-cni logs daemonset/roce-cni-agent --tail 20  # of the pod on this node")}
 			case len(pools) == 0:
-				return []Finding{ok("this node has no pool that needs it, and it does not answer at %s", n.AgentURL)}
+				return []report.Finding{ok("this node has no pool that needs it, and it does not answer at %s", n.AgentURL)}
 			case ctx.Err() != nil:
-				return []Finding{cannotTell("it did not answer in time", "more time")}
+				return []report.Finding{cannotTell("it did not answer in time", "more time")}
 			}
-			return []Finding{problem(fmt.Sprintf("the node has %s, and it does not answer: %v", count(len(pools), "pool"), err),
+			return []report.Finding{problem(fmt.Sprintf("the node has %s, and it does not answer: %v", count(len(pools), "pool"), err),
 				"kubectl -n roce-cni get pods -o wide  # is there an agent on this node? kubectl apply -k conf-examples/deploy makes it")}
 		},
 	}

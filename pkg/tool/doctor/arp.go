@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // hostARP asks whether the node answers ARP on the NIC that has the address, where
@@ -22,7 +23,7 @@ func hostARP() Check {
 		Name: "host-arp",
 		Asks: "do ARP and rp_filter of the node keep its RoCE NICs apart?",
 		Why:  "the node answers for the address of one NIC with the MAC of another, so RoCE traffic to the node takes the wrong rail; strict rp_filter drops the replies",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			ports, err := n.ports(ctx)
 			if err != nil {
 				return unlisted(err)
@@ -31,25 +32,25 @@ func hostARP() Check {
 			for _, p := range ports {
 				link, err := n.link(p)
 				if err != nil {
-					return []Finding{noLinks(err)}
+					return []report.Finding{noLinks(err)}
 				}
 				if link == nil {
 					continue
 				}
 				addrs, err := n.Addrs(link)
 				if err != nil {
-					return []Finding{cannotTell("the addresses of "+link.Attrs().Name+" cannot be listed: "+err.Error(), "root in the network namespace of the node").of(link.Attrs().Name)}
+					return []report.Finding{cannotTell("the addresses of "+link.Attrs().Name+" cannot be listed: "+err.Error(), "root in the network namespace of the node").About(link.Attrs().Name)}
 				}
 				nics = append(nics, nic{link.Attrs().Name, addrs})
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, i := range nics {
 				if i.shares(nics) {
-					out = append(out, n.apart(i.name).of(i.name))
+					out = append(out, n.apart(i.name).About(i.name))
 				}
 			}
 			if len(out) == 0 {
-				return []Finding{ok("no two RoCE NICs of the node have addresses of one subnet")}
+				return []report.Finding{ok("no two RoCE NICs of the node have addresses of one subnet")}
 			}
 			return out
 		},
@@ -79,7 +80,7 @@ func (i nic) shares(all []nic) bool {
 
 // apart judges the settings of an interface. Of a setting and that of "all" the
 // kernel takes the larger (IN_DEV_MAXCONF).
-func (n Node) apart(name string) Finding {
+func (n Node) apart(name string) report.Finding {
 	value := map[string]int{}
 	for _, key := range []string{"arp_ignore", "arp_announce", "rp_filter"} {
 		for _, of := range []string{"all", name} {

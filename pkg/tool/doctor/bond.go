@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // rdmaBond asks whether the RDMA port of a bonded NIC belongs to the bond. With RoCE
@@ -19,13 +20,13 @@ func rdmaBond() Check {
 		Name: "rdma-bond",
 		Asks: "has each bond of RoCE NICs an RDMA device of its own?",
 		Why:  "the GIDs of addresses on the bond and its children then belong to one slave, and connections do not survive when that one fails",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			links, err := n.Links()
 			if err != nil {
-				return []Finding{noLinks(err)}
+				return []report.Finding{noLinks(err)}
 			}
 			bonded := false
-			out := n.eachPort(ctx, func(p port) Finding {
+			out := n.eachPort(ctx, func(p port) report.Finding {
 				link, bond := bondOf(links, int(p.NetdevIndex))
 				switch {
 				case link == nil:
@@ -39,8 +40,8 @@ func rdmaBond() Check {
 				return problem("it belongs to "+link.Attrs().Name+", a slave of "+bond.Attrs().Name+", not to the bond",
 					shell.Command("devlink dev eswitch show %s", "pci/"+n.pci(p.device.Name))+"  # RoCE LAG needs two ports of one NIC, no SR-IOV, legacy mode, and bond mode 802.3ad, active-backup or balance-xor")
 			})
-			if !bonded && len(out) > 0 && out[0].Verdict == OK {
-				return []Finding{ok("no RDMA device belongs to a slave of a bond")}
+			if !bonded && len(out) > 0 && out[0].Verdict == report.OK {
+				return []report.Finding{ok("no RDMA device belongs to a slave of a bond")}
 			}
 			return out
 		},

@@ -7,6 +7,8 @@ import (
 	"context"
 	"slices"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // charDevices asks whether each device has its files in /dev/infiniband.
@@ -15,24 +17,24 @@ func charDevices() Check {
 		Name: "rdma-files",
 		Asks: "has each RDMA device its files uverbs, umad and rdma_cm in /dev/infiniband?",
 		Why:  "programs open the device by these files; a device plugin hands them to pods, and offers no device that lacks one",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			s, err := n.RDMA(ctx)
 			if err != nil {
 				return unlisted(err)
 			}
 			if len(s.Devices) == 0 {
-				return []Finding{cannotTell("the node has no RDMA device", "an RDMA device: see rdma-devices")}
+				return []report.Finding{cannotTell("the node has no RDMA device", "an RDMA device: see rdma-devices")}
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, d := range s.Devices {
-				out = append(out, n.filesOf(d.Name).of(d.Name))
+				out = append(out, n.filesOf(d.Name).About(d.Name))
 			}
 			return out
 		},
 	}
 }
 
-func (n Node) filesOf(device string) Finding {
+func (n Node) filesOf(device string) report.Finding {
 	const dir = "/dev/infiniband/"
 	wanted := n.CharDevices(device)
 	var there, missing []string

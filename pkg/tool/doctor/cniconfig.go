@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 const configDir = "etc/cni/net.d"
@@ -23,13 +24,13 @@ func cniConfig() Check {
 		Name: "cni-config",
 		Asks: "does the runtime call Multus (or roce itself)?",
 		Why:  "pods start without their RoCE interfaces, and nothing says so: the annotation k8s.v1.cni.cncf.io/networks is for Multus to read",
-		look: func(_ context.Context, n Node) []Finding {
+		look: func(_ context.Context, n Node) []report.Finding {
 			entries, err := fs.ReadDir(n.Root, configDir) // in the order of names
 			if isNotExist(err) {
-				return []Finding{cannotTell("there is no folder /"+configDir, "the folder that the runtime reads: conf_dir in the configuration of containerd, network_dir in that of CRI-O")}
+				return []report.Finding{cannotTell("there is no folder /"+configDir, "the folder that the runtime reads: conf_dir in the configuration of containerd, network_dir in that of CRI-O")}
 			}
 			if err != nil {
-				return []Finding{cannotTell(err.Error(), "the right to read /"+configDir)}
+				return []report.Finding{cannotTell(err.Error(), "the right to read /"+configDir)}
 			}
 			var others []string
 			for _, e := range entries {
@@ -38,21 +39,21 @@ func cniConfig() Check {
 				}
 				types, err := n.pluginTypes(path.Join(configDir, e.Name()))
 				if err != nil {
-					return []Finding{cannotTell(err.Error(), "a file that can be read as CNI configuration")}
+					return []report.Finding{cannotTell(err.Error(), "a file that can be read as CNI configuration")}
 				}
 				calls := slices.ContainsFunc(types, func(t string) bool { return slices.Contains([]string{"multus", "multus-shim", "roce"}, t) })
 				if calls {
-					return []Finding{called(e.Name(), types, others)}
+					return []report.Finding{called(e.Name(), types, others)}
 				}
 				others = append(others, e.Name())
 			}
-			return []Finding{problem("no file of /"+configDir+" calls Multus", "kubectl apply -f https://raw.githubusercontent.com/k8snetworkplumbingwg/multus-cni/master/deployments/multus-daemonset-thick.yml")}
+			return []report.Finding{problem("no file of /"+configDir+" calls Multus", "kubectl apply -f https://raw.githubusercontent.com/k8snetworkplumbingwg/multus-cni/master/deployments/multus-daemonset-thick.yml")}
 		},
 	}
 }
 
 // called judges the file that calls Multus or roce: it counts if no other is before it.
-func called(name string, types, before []string) Finding {
+func called(name string, types, before []string) report.Finding {
 	if len(before) == 0 {
 		return ok("%s calls %s", name, types[0])
 	}
@@ -71,28 +72,28 @@ func cniLists() Check {
 		Name: "cni-lists",
 		Asks: "is sbr behind roce in a list of plugins on the node?",
 		Why:  "its rules win over those of roce, and it moves the route to the subnet: programs that bind no address cannot reach the rail",
-		look: func(_ context.Context, n Node) []Finding {
+		look: func(_ context.Context, n Node) []report.Finding {
 			entries, err := fs.ReadDir(n.Root, configDir)
 			if err != nil && !isNotExist(err) {
-				return []Finding{cannotTell(err.Error(), "the right to read /"+configDir)}
+				return []report.Finding{cannotTell(err.Error(), "the right to read /"+configDir)}
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, e := range entries {
 				if path.Ext(e.Name()) != ".conflist" {
 					continue
 				}
 				types, err := n.pluginTypes(path.Join(configDir, e.Name()))
 				if err != nil {
-					return []Finding{cannotTell(err.Error(), "a file that can be read as CNI configuration")}
+					return []report.Finding{cannotTell(err.Error(), "a file that can be read as CNI configuration")}
 				}
 				if roce := slices.Index(types, "roce"); roce >= 0 && slices.Contains(types[roce:], "sbr") {
 					file := "/" + path.Join(configDir, e.Name())
 					out = append(out, problem("sbr is behind roce, which has rules and tables of its own",
-						shell.Command(`jq 'del(.plugins[] | select(.type == "sbr"))' %s > %s && mv %s %s  # then restart the pods`, file, file+".new", file+".new", file)).of(e.Name()))
+						shell.Command(`jq 'del(.plugins[] | select(.type == "sbr"))' %s > %s && mv %s %s  # then restart the pods`, file, file+".new", file+".new", file)).About(e.Name()))
 				}
 			}
 			if len(out) == 0 {
-				return []Finding{ok("no file of /%s has sbr behind roce; rocectl plan tells it of a NetworkAttachmentDefinition", configDir)}
+				return []report.Finding{ok("no file of /%s has sbr behind roce; rocectl plan tells it of a NetworkAttachmentDefinition", configDir)}
 			}
 			return out
 		},

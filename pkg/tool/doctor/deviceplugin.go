@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // checkpoint is where kubelet keeps which devices its device plugins offer.
@@ -21,31 +23,31 @@ func devicePlugin() Check {
 		Name: "device-plugin",
 		Asks: "has each resource of a device plugin devices on this node?",
 		Why:  "pods that request the resource stay Pending (\"Insufficient ...\"); unprivileged pods get their RDMA device files from it",
-		look: func(_ context.Context, n Node) []Finding {
+		look: func(_ context.Context, n Node) []report.Finding {
 			text, err := n.text(checkpoint)
 			if err != nil {
-				return []Finding{cannotTell(err.Error(), "root on a node of Kubernetes, or the root folder of kubelet if it is not /var/lib/kubelet")}
+				return []report.Finding{cannotTell(err.Error(), "root on a node of Kubernetes, or the root folder of kubelet if it is not /var/lib/kubelet")}
 			}
 			var c struct {
 				Data struct{ RegisteredDevices map[string][]string } // those that are healthy
 			}
 			if err := json.Unmarshal([]byte(text), &c); err != nil {
-				return []Finding{cannotTell("/"+checkpoint+": "+err.Error(), "a kubelet with a readable file: kubectl describe node has the numbers")}
+				return []report.Finding{cannotTell("/"+checkpoint+": "+err.Error(), "a kubelet with a readable file: kubectl describe node has the numbers")}
 			}
 			resources := c.Data.RegisteredDevices
 			if len(resources) == 0 {
-				return []Finding{cannotTell("no device plugin has registered", "whether the pods are privileged: if not, install k8s-rdma-shared-dev-plugin or sriov-network-device-plugin")}
+				return []report.Finding{cannotTell("no device plugin has registered", "whether the pods are privileged: if not, install k8s-rdma-shared-dev-plugin or sriov-network-device-plugin")}
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, name := range slices.Sorted(maps.Keys(resources)) {
-				out = append(out, offered(name, len(resources[name])).of(name))
+				out = append(out, offered(name, len(resources[name])).About(name))
 			}
 			return out
 		},
 	}
 }
 
-func offered(resource string, devices int) Finding {
+func offered(resource string, devices int) report.Finding {
 	if devices > 0 {
 		return ok("%s", count(devices, "device"))
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // rdmaDevices asks whether the node has an RDMA device at all.
@@ -18,21 +20,21 @@ func rdmaDevices() Check {
 		Name: "rdma-devices",
 		Asks: "has the node RDMA devices?",
 		Why:  "without one there is no RoCE: networks with rdma.mode other than off fail with error 103",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			s, err := n.RDMA(ctx)
 			switch {
 			case errors.Is(err, unix.EPROTONOSUPPORT):
-				return []Finding{problem("the kernel has no RDMA: ib_core is neither loaded nor built in", "modprobe ib_core && modprobe mlx5_ib  # or the driver of your NIC: lspci -k")}
+				return []report.Finding{problem("the kernel has no RDMA: ib_core is neither loaded nor built in", "modprobe ib_core && modprobe mlx5_ib  # or the driver of your NIC: lspci -k")}
 			case err != nil:
-				return []Finding{cannotTell("the kernel does not list them: "+err.Error(), "root in the network namespace of the node")}
+				return []report.Finding{cannotTell("the kernel does not list them: "+err.Error(), "root in the network namespace of the node")}
 			case len(s.Devices) == 0:
-				return []Finding{problem("the kernel has RDMA, and no device", "modprobe mlx5_ib  # or the driver of your NIC: lspci -k")}
+				return []report.Finding{problem("the kernel has RDMA, and no device", "modprobe mlx5_ib  # or the driver of your NIC: lspci -k")}
 			}
 			var names []string
 			for _, d := range s.Devices {
 				names = append(names, d.Name)
 			}
-			return []Finding{ok("%s: %s", count(len(names), "device"), strings.Join(names, ", "))}
+			return []report.Finding{ok("%s: %s", count(len(names), "device"), strings.Join(names, ", "))}
 		},
 	}
 }

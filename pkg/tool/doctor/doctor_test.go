@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected outputs in testdata")
@@ -23,7 +25,7 @@ type fault struct {
 	name    string
 	change  func(*world)
 	check   string
-	verdict Verdict
+	verdict report.Verdict
 	says    string   // is in what was found, with what it is of
 	advice  string   // is in the command, or in what is missing
 	also    []string // checks that say something about it, too
@@ -35,7 +37,7 @@ type fault struct {
 func TestHealthyNodeHasNoProblem(t *testing.T) {
 	t.Parallel()
 	answers := healthy(t).answers()
-	if got := Status(answers); got != 0 {
+	if got := report.Status(answers); got != 0 {
 		t.Errorf("status %d, want 0", got)
 	}
 	golden(t, "healthy", answers)
@@ -53,7 +55,7 @@ func TestEachFaultIsFound(t *testing.T) {
 			var texts []string
 			for _, a := range w.answers() {
 				if a.Check != f.check {
-					if a.Verdict != OK && !slices.Contains(f.also, a.Check) {
+					if a.Verdict != report.OK && !slices.Contains(f.also, a.Check) {
 						t.Errorf("%s says %s: %s", a.Check, a.Verdict, a.Found)
 					}
 					continue
@@ -73,7 +75,10 @@ func TestEachFaultIsFound(t *testing.T) {
 func TestEachCheckHasEachVerdict(t *testing.T) {
 	t.Parallel()
 	for _, c := range Checks() {
-		for _, v := range []Verdict{Problem, CannotTell} {
+		if len(c.Name) > report.NameWidth {
+			t.Errorf("%s is wider than report.NameWidth", c.Name)
+		}
+		for _, v := range []report.Verdict{report.Problem, report.CannotTell} {
 			if !slices.ContainsFunc(faults(), func(f fault) bool { return f.check == c.Name && f.verdict == v }) {
 				t.Errorf("no fault makes %s say %q: add one to faults", c.Name, v)
 			}
@@ -86,7 +91,7 @@ func TestEachCheckHasEachVerdict(t *testing.T) {
 func TestEachProblemIsGoneAfterItsCommand(t *testing.T) {
 	t.Parallel()
 	for _, f := range faults() {
-		if f.verdict != Problem {
+		if f.verdict != report.Problem {
 			continue
 		}
 		t.Run(f.name, func(t *testing.T) {
@@ -96,7 +101,7 @@ func TestEachProblemIsGoneAfterItsCommand(t *testing.T) {
 			commands(t, w.answers())
 			f.after(w)
 			for _, a := range w.answers() {
-				if a.Verdict == Problem || a.Verdict == CannotTell && a.Check == f.check {
+				if a.Verdict == report.Problem || a.Verdict == report.CannotTell && a.Check == f.check {
 					t.Errorf("%s says %s: %s: %s", a.Check, a.Verdict, a.Of, a.Found)
 				}
 			}
@@ -106,14 +111,14 @@ func TestEachProblemIsGoneAfterItsCommand(t *testing.T) {
 
 // commands checks that the commands of problems are lines of a shell, each with a program
 // of the node. What a reader has to do by hand is in a comment.
-func commands(t *testing.T, answers []Answer) {
+func commands(t *testing.T, answers []report.Answer) {
 	t.Helper()
 	programs := []string{
 		"curl", "dcb", "devlink", "dkms", "echo", "ethtool", "ip", "iptables-legacy", "jq", "kubectl", "lspci", "make", "mkdir", "mlxconfig", "modprobe", "mv", "nft", "printf",
 		"rdma", "rm", "rocectl", "setpci", "sysctl", "systemd-machine-id-setup",
 	}
 	for _, a := range answers {
-		if a.Verdict != Problem {
+		if a.Verdict != report.Problem {
 			continue
 		}
 		if out, err := exec.Command("sh", "-n", "-c", a.Fix).CombinedOutput(); err != nil {
@@ -135,7 +140,7 @@ func TestEachAnswerIsComplete(t *testing.T) {
 		w := healthy(t)
 		f.change(w)
 		for _, a := range w.answers() {
-			if a.Found == "" || (a.Verdict == Problem) != (a.Why != "") || (a.Verdict == Problem) != (a.Fix != "") || (a.Verdict == CannotTell) != (a.Missing != "") {
+			if a.Found == "" || (a.Verdict == report.Problem) != (a.Why != "") || (a.Verdict == report.Problem) != (a.Fix != "") || (a.Verdict == report.CannotTell) != (a.Missing != "") {
 				t.Errorf("%s: %+v", f.name, a)
 			}
 		}
@@ -153,9 +158,9 @@ func TestNamesAreKebabCase(t *testing.T) {
 
 func TestOneCheckThatFailsDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
-	broken := Check{Name: "broken", look: func(context.Context, Node) []Finding { panic("index out of range") }}
+	broken := Check{Name: "broken", look: func(context.Context, Node) []report.Finding { panic("index out of range") }}
 	got := slices.Collect(Run(t.Context(), healthy(t).node(), []Check{broken, rdmaModules()}))
-	want := []Answer{
+	want := []report.Answer{
 		{Check: "broken", Finding: cannotTell("the check itself failed: index out of range", "a bug report with this line")},
 		{Check: "rdma-modules", Finding: ok("ib_uverbs, rdma_ucm and ib_umad are loaded")},
 	}
@@ -167,19 +172,19 @@ func TestOneCheckThatFailsDoesNotStopTheOthers(t *testing.T) {
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		verdicts []Verdict
+		verdicts []report.Verdict
 		want     int
 	}{
 		{nil, 0},
-		{[]Verdict{OK, OK}, 0},
-		{[]Verdict{OK, CannotTell}, 2},
-		{[]Verdict{CannotTell, Problem, OK}, 1},
+		{[]report.Verdict{report.OK, report.OK}, 0},
+		{[]report.Verdict{report.OK, report.CannotTell}, 2},
+		{[]report.Verdict{report.CannotTell, report.Problem, report.OK}, 1},
 	} {
-		var answers []Answer
+		var answers []report.Answer
 		for _, v := range c.verdicts {
-			answers = append(answers, Answer{Finding: Finding{Verdict: v}})
+			answers = append(answers, report.Answer{Finding: report.Finding{Verdict: v}})
 		}
-		if got := Status(answers); got != c.want {
+		if got := report.Status(answers); got != c.want {
 			t.Errorf("%q: status %d, want %d", c.verdicts, got, c.want)
 		}
 	}
@@ -226,15 +231,15 @@ func TestLiveNodeAnswers(t *testing.T) {
 }
 
 // golden compares the answers as text with a file.
-func golden(t *testing.T, name string, answers []Answer) {
+func golden(t *testing.T, name string, answers []report.Answer) {
 	t.Helper()
 	var b strings.Builder
 	for _, a := range answers {
-		if err := WriteText(&b, a); err != nil {
+		if err := report.WriteText(&b, a); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.WriteString("# " + Summary(answers) + "\n")
+	b.WriteString("# " + report.Summary(answers) + "\n")
 	file := "testdata/" + name + ".txt"
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // eswitchMode asks whether the NICs of RoCE ports are in legacy mode. In switchdev mode
@@ -18,30 +19,30 @@ func eswitchMode() Check {
 		Name: "eswitch-mode",
 		Asks: "are the NICs of RDMA devices in legacy mode, and not in switchdev mode?",
 		Why:  "in switchdev mode the interface of the NIC has no RoCE for macvlan children: error 103; SR-IOV networks behind roce work",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			s, err := n.RDMA(ctx)
 			if err != nil {
 				return unlisted(err)
 			}
 			devices, err := n.Devlink()
 			if err != nil {
-				return []Finding{cannotTell("devlink does not list the devices: "+err.Error(), "root, and a kernel with devlink")}
+				return []report.Finding{cannotTell("devlink does not list the devices: "+err.Error(), "root, and a kernel with devlink")}
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, d := range s.Devices {
 				if f, has := n.eswitch(devices, d.Name); has {
-					out = append(out, f.of(d.Name))
+					out = append(out, f.About(d.Name))
 				}
 			}
 			if len(out) == 0 {
-				return []Finding{ok("no RDMA device has an e-switch")}
+				return []report.Finding{ok("no RDMA device has an e-switch")}
 			}
 			return out
 		},
 	}
 }
 
-func (n Node) eswitch(devices []*netlink.DevlinkDevice, device string) (f Finding, has bool) {
+func (n Node) eswitch(devices []*netlink.DevlinkDevice, device string) (f report.Finding, has bool) {
 	pci := n.pci(device)
 	for _, d := range devices {
 		if d.BusName != "pci" || d.DeviceName != pci || d.Attrs.Eswitch.Mode == "" {

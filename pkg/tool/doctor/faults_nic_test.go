@@ -5,6 +5,8 @@ package doctor
 
 import (
 	"github.com/vishvananda/netlink"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // nicFaults are of what is behind a port: bond, VF, PCIe, GPU.
@@ -43,24 +45,24 @@ func nicFaults() []fault {
 	return []fault{
 		{
 			name: "ACS redirects", change: acs(0x1d, 4096),
-			check: "pcie-acs", verdict: Problem, says: "mlx5_0: redirected by 0000:0a:00.0", advice: "setpci -s 0000:0a:00.0 ECAP_ACS+0x6.w=0000\n# until",
+			check: "pcie-acs", verdict: report.Problem, says: "mlx5_0: redirected by 0000:0a:00.0", advice: "setpci -s 0000:0a:00.0 ECAP_ACS+0x6.w=0000\n# until",
 			after: acs(0, 4096),
 		},
 		{
 			name: "ACS is off", change: acs(0, 4096),
-			check: "pcie-acs", verdict: OK, says: "mlx5_0: 1 bridge above it, none redirects",
+			check: "pcie-acs", verdict: report.OK, says: "mlx5_0: 1 bridge above it, none redirects",
 		},
 		{
 			name: "a device on no bus", change: acs(0, 4096),
-			check: "pcie-acs", verdict: OK, says: "mlx5_1: it is on no PCI bus",
+			check: "pcie-acs", verdict: report.OK, says: "mlx5_1: it is on no PCI bus",
 		},
 		{
 			name: "the configuration space cannot be read", change: acs(0x1d, 64),
-			check: "pcie-acs", verdict: CannotTell, says: "only 64 bytes", advice: "root",
+			check: "pcie-acs", verdict: report.CannotTell, says: "only 64 bytes", advice: "root",
 		},
 		{
 			name: "slaves keep their devices", change: func(w *world) { bond(w, true) },
-			check: "rdma-bond", verdict: Problem, says: "mlx5_0/1: it belongs to ens1f0np0, a slave of bond0", advice: "pci/0000:0b:00.0",
+			check: "rdma-bond", verdict: report.Problem, says: "mlx5_0/1: it belongs to ens1f0np0, a slave of bond0", advice: "pci/0000:0b:00.0",
 			after: func(w *world) {
 				w.rdma.Devices = w.rdma.Devices[:1]
 				w.port(0).NetdevIndex, w.routes[0].LinkIndex = 9, 9
@@ -68,53 +70,53 @@ func nicFaults() []fault {
 		},
 		{
 			name: "the bond has the device", change: func(w *world) { bond(w, false) },
-			check: "rdma-bond", verdict: OK, says: "no RDMA device belongs to a slave",
+			check: "rdma-bond", verdict: report.OK, says: "no RDMA device belongs to a slave",
 		},
 		{
 			name: "interfaces cannot be listed for bonds", change: func(w *world) { w.linksErr = errRefused },
-			check: "rdma-bond", verdict: CannotTell, says: "not permitted", advice: "root", also: withoutLinks(),
+			check: "rdma-bond", verdict: report.CannotTell, says: "not permitted", advice: "root", also: withoutLinks(),
 		},
 		{
 			name: "a VF of the node is not trusted", change: vf(0, true),
-			check: "vf-trust", verdict: Problem, says: "ens1f0v0: VF 0 of ens1f0np0: not trusted, spoof check on",
+			check: "vf-trust", verdict: report.Problem, says: "ens1f0v0: VF 0 of ens1f0np0: not trusted, spoof check on",
 			advice: "ip link set ens1f0np0 vf 0 trust on spoofchk off",
 			after:  func(w *world) { w.link(0).Vfs[0] = netlink.VfInfo{Trust: 1} },
 		},
 		{
 			name: "a VF of the node is trusted", change: vf(1, false),
-			check: "vf-trust", verdict: OK, says: "ens1f0v0: VF 0 of ens1f0np0: trusted",
+			check: "vf-trust", verdict: report.OK, says: "ens1f0v0: VF 0 of ens1f0np0: trusted",
 		},
 		{
 			name: "interfaces cannot be listed for VFs", change: func(w *world) { w.linksErr = errRefused },
-			check: "vf-trust", verdict: CannotTell, says: "not permitted", advice: "root", also: withoutLinks(),
+			check: "vf-trust", verdict: report.CannotTell, says: "not permitted", advice: "root", also: withoutLinks(),
 		},
 		{
 			name: "half the lanes", change: func(w *world) { w.write(nic+"current_link_width", "8\n") },
-			check: "pcie-link", verdict: Problem, says: "mlx5_0: 16.0 GT/s PCIe x8, of 16.0 GT/s PCIe x16", advice: "lspci -vv -s 0000:0b:00.0",
+			check: "pcie-link", verdict: report.Problem, says: "mlx5_0: 16.0 GT/s PCIe x8, of 16.0 GT/s PCIe x16", advice: "lspci -vv -s 0000:0b:00.0",
 			after: func(w *world) { w.restore(nic + "current_link_width") },
 		},
 		{
 			name: "a slower generation", change: func(w *world) { w.write(nic+"current_link_speed", "8.0 GT/s PCIe\n") },
-			check: "pcie-link", verdict: Problem, says: "8.0 GT/s PCIe x16, of 16.0", advice: "lspci",
+			check: "pcie-link", verdict: report.Problem, says: "8.0 GT/s PCIe x16, of 16.0", advice: "lspci",
 			after: func(w *world) { w.restore(nic + "current_link_speed") },
 		},
 		{
 			name: "the link is unknown", change: func(w *world) { w.write(nic+"current_link_speed", "Unknown\n") },
-			check: "pcie-link", verdict: CannotTell, says: "Unknown", advice: "LnkSta",
+			check: "pcie-link", verdict: report.CannotTell, says: "Unknown", advice: "LnkSta",
 		},
 		{
 			name: "Soft-RoCE has no link", change: func(w *world) {
 				w.remove("sys/class/infiniband/mlx5_0/device")
 				w.remove("sys/class/infiniband/mlx5_1/device")
 			},
-			check: "pcie-link", verdict: OK, says: "no RDMA device has a PCIe link",
+			check: "pcie-link", verdict: report.OK, says: "no RDMA device has a PCIe link",
 		},
 		{
 			name: "peermem is not loaded", change: func(w *world) {
 				w.gpu()
 				w.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15")
 			},
-			check: "gpu-direct", verdict: Problem, says: "nvidia_peermem is not loaded", advice: "modprobe nvidia_peermem",
+			check: "gpu-direct", verdict: report.Problem, says: "nvidia_peermem is not loaded", advice: "modprobe nvidia_peermem",
 			after: func(w *world) { w.write("sys/module/nvidia_peermem/refcnt", "0") },
 		},
 		{
@@ -122,18 +124,18 @@ func nicFaults() []fault {
 				w.gpu()
 				w.write("sys/module/nvidia_peermem/refcnt", "0")
 			},
-			check: "gpu-direct", verdict: OK, says: "nvidia_peermem is loaded",
+			check: "gpu-direct", verdict: report.OK, says: "nvidia_peermem is loaded",
 		},
 		{
 			name: "open kernel modules", change: func(w *world) {
 				w.gpu()
 				w.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15")
 			},
-			check: "gpu-direct", verdict: OK, says: "dmabuf",
+			check: "gpu-direct", verdict: report.OK, says: "dmabuf",
 		},
 		{
 			name: "which NVIDIA driver cannot be told", change: (*world).gpu,
-			check: "gpu-direct", verdict: CannotTell, says: "nvidia_peermem is not loaded", advice: "/proc/driver/nvidia/version",
+			check: "gpu-direct", verdict: report.CannotTell, says: "nvidia_peermem is not loaded", advice: "/proc/driver/nvidia/version",
 		},
 	}
 }

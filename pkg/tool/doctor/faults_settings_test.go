@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // configuredFaults are of what people or other programs have set: e-switch, firmware, PFC,
@@ -25,22 +26,22 @@ func configuredFaults() []fault {
 	return []fault{
 		{
 			name: "switchdev mode", change: func(w *world) { w.devlink[1].Attrs.Eswitch.Mode = "switchdev" },
-			check: "eswitch-mode", verdict: Problem, says: "mlx5_1: its NIC is in switchdev mode", advice: "devlink dev eswitch set pci/",
+			check: "eswitch-mode", verdict: report.Problem, says: "mlx5_1: its NIC is in switchdev mode", advice: "devlink dev eswitch set pci/",
 			after: func(w *world) { w.devlink[1].Attrs.Eswitch.Mode = "legacy" },
 		},
 		{
 			name: "devlink does not answer", change: func(w *world) { w.devlinkErr = errRefused },
-			check: "eswitch-mode", verdict: CannotTell, says: "not permitted", advice: "root",
+			check: "eswitch-mode", verdict: report.CannotTell, says: "not permitted", advice: "root",
 		},
 		{
 			name: "NICs without e-switch", change: func(w *world) { w.devlink = nil },
-			check: "eswitch-mode", verdict: OK, says: "no RDMA device has an e-switch",
+			check: "eswitch-mode", verdict: report.OK, says: "no RDMA device has an e-switch",
 		},
 		{
 			name: "another firmware", change: func(w *world) {
 				w.drivers["ens2f0np0"] = inventory.Driver{Name: "mlx5_core", Version: "6.8.0-60-generic", Firmware: "22.31.1014"}
 			},
-			check: "nic-firmware", verdict: Problem, says: "[ens2f0np0]: version 6.8.0-60-generic, firmware 22.31.1014", advice: "ethtool -i ens2f0np0",
+			check: "nic-firmware", verdict: report.Problem, says: "[ens2f0np0]: version 6.8.0-60-generic, firmware 22.31.1014", advice: "ethtool -i ens2f0np0",
 			after: func(w *world) { w.drivers["ens2f0np0"] = w.drivers["ens1f0np0"] },
 		},
 		{
@@ -50,36 +51,36 @@ func configuredFaults() []fault {
 					w.drivers[nic] = d
 				}
 			},
-			check: "nic-firmware", verdict: OK, says: "version 6.8.0-60-generic, firmware unknown",
+			check: "nic-firmware", verdict: report.OK, says: "version 6.8.0-60-generic, firmware unknown",
 		},
 		{
 			name: "a driver that does not answer", change: func(w *world) { delete(w.drivers, "ens1f0np0") },
-			check: "nic-firmware", verdict: CannotTell, says: "ens1f0np0: its driver", advice: "ethtool -i",
+			check: "nic-firmware", verdict: report.CannotTell, says: "ens1f0np0: its driver", advice: "ethtool -i",
 		},
 		{
 			name: "PFC on one rail only", change: func(w *world) { w.qos["ens2f0np0"] = QoS{} },
-			check: "nic-qos", verdict: Problem, says: "ens1f0np0: PFC for priority 3, trusts DSCP; ens2f0np0: PFC off, no mapping of DSCP", advice: "dcb pfc set dev",
+			check: "nic-qos", verdict: report.Problem, says: "ens1f0np0: PFC for priority 3, trusts DSCP; ens2f0np0: PFC off, no mapping of DSCP", advice: "dcb pfc set dev",
 			after: func(w *world) { w.qos["ens2f0np0"] = w.qos["ens1f0np0"] },
 		},
 		{
 			name: "a driver without dcbnl", change: func(w *world) { clear(w.qos) },
-			check: "nic-qos", verdict: CannotTell, says: "ens2f0np0: its driver does not tell PFC", advice: "mlnx_qos -i ens2f0np0",
+			check: "nic-qos", verdict: report.CannotTell, says: "ens2f0np0: its driver does not tell PFC", advice: "mlnx_qos -i ens2f0np0",
 		},
 		{
 			name: "the pod network has the pool's subnet", change: func(w *world) { w.routes = append(w.routes, route("172.20.128.0/24", 9)) },
-			check: "pool-routes", verdict: Problem, says: "gpu: 172.20.0.0/16 of the pool overlaps the route 172.20.128.0/24", advice: "ip route show 172.20.128.0/24",
+			check: "pool-routes", verdict: report.Problem, says: "gpu: 172.20.0.0/16 of the pool overlaps the route 172.20.128.0/24", advice: "ip route show 172.20.128.0/24",
 			after: func(w *world) { w.routes = w.routes[:2] },
 		},
 		{
 			name: "routes cannot be listed", change: func(w *world) { w.routesErr = errRefused },
-			check: "pool-routes", verdict: CannotTell, says: "not permitted", advice: "root",
+			check: "pool-routes", verdict: report.CannotTell, says: "not permitted", advice: "root",
 		},
 		{
 			name: "pods with hostLink on a node that forwards nothing", change: func(w *world) {
 				w.linked()
 				w.write("proc/sys/net/ipv4/ip_forward", "0")
 			},
-			check: "host-link", verdict: Problem, says: "net.ipv4.ip_forward is 0", advice: "sysctl -w net.ipv4.ip_forward=1",
+			check: "host-link", verdict: report.Problem, says: "net.ipv4.ip_forward is 0", advice: "sysctl -w net.ipv4.ip_forward=1",
 			after: func(w *world) { w.write("proc/sys/net/ipv4/ip_forward", "1") },
 		},
 		{
@@ -87,15 +88,15 @@ func configuredFaults() []fault {
 				w.linked()
 				w.write("proc/sys/net/ipv4/ip_forward", "1")
 			},
-			check: "host-link", verdict: OK, says: "pods with a link to the node: 1",
+			check: "host-link", verdict: report.OK, says: "pods with a link to the node: 1",
 		},
 		{
 			name: "the agent has not written the CIDRs of Services", change: (*world).withoutServices,
-			check: "host-link", verdict: CannotTell, says: "rocectl agent has not written it yet", advice: `hostLink.routes "auto"`,
+			check: "host-link", verdict: report.CannotTell, says: "rocectl agent has not written it yet", advice: `hostLink.routes "auto"`,
 		},
 		{
 			name: "the file with the CIDRs of Services is damaged", change: func(w *world) { w.spoil("pools/_services") },
-			check: "host-link", verdict: Problem, says: "_services", advice: "/pools/_services",
+			check: "host-link", verdict: report.Problem, says: "_services", advice: "/pools/_services",
 			after: func(w *world) {
 				w.withoutServices()
 				w.pool(0)
@@ -103,11 +104,11 @@ func configuredFaults() []fault {
 		},
 		{
 			name: "forwarding cannot be read", change: func(w *world) { w.linked() },
-			check: "host-link", verdict: CannotTell, says: "net.ipv4.ip_forward cannot be read", advice: "network namespace",
+			check: "host-link", verdict: report.CannotTell, says: "net.ipv4.ip_forward cannot be read", advice: "network namespace",
 		},
 		{
 			name: "a VLAN without record", change: (*world).onVLAN,
-			check: "left-behind", verdict: Problem, says: "ens1f0np0.120: a VLAN that roce has made: no record names it", advice: "ip link del ens1f0np0.120",
+			check: "left-behind", verdict: report.Problem, says: "ens1f0np0.120: a VLAN that roce has made: no record names it", advice: "ip link del ens1f0np0.120",
 			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{
@@ -116,12 +117,12 @@ func configuredFaults() []fault {
 				w.write("proc/sys/net/ipv4/ip_forward", "1")
 				w.forget()
 			},
-			check: "left-behind", verdict: Problem, says: "a link to the pod c1/eth0: no record names it", advice: "ip link del veth0123456789a",
+			check: "left-behind", verdict: report.Problem, says: "a link to the pod c1/eth0: no record names it", advice: "ip link del veth0123456789a",
 			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{
 			name: "a rule without record", change: (*world).onVLAN,
-			check: "left-behind", verdict: Problem, says: "IPv6 rule: the rule to table 8200: no record names it", advice: "ip -6 rule del priority 500 table 8200",
+			check: "left-behind", verdict: report.Problem, says: "IPv6 rule: the rule to table 8200: no record names it", advice: "ip -6 rule del priority 500 table 8200",
 			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{
@@ -129,14 +130,14 @@ func configuredFaults() []fault {
 				w.onVLAN()
 				w.record()
 			},
-			check: "left-behind", verdict: OK, says: "interfaces and rules of pods on the node: 2; a record names each",
+			check: "left-behind", verdict: report.OK, says: "interfaces and rules of pods on the node: 2; a record names each",
 		},
 		{
 			name: "a pod of another state folder", change: func(w *world) {
 				w.onVLAN()
 				w.recordElsewhere()
 			},
-			check: "left-behind", verdict: OK, says: "interfaces and rules of pods on the node: 2; a record names each",
+			check: "left-behind", verdict: report.OK, says: "interfaces and rules of pods on the node: 2; a record names each",
 		},
 		{
 			name: "a VLAN that has gone meanwhile", change: func(w *world) {
@@ -144,7 +145,7 @@ func configuredFaults() []fault {
 				w.rules = nil
 				w.remove("sys/class/net/ens1f0np0.120")
 			},
-			check: "left-behind", verdict: OK, says: "interfaces and rules of pods on the node: 0",
+			check: "left-behind", verdict: report.OK, says: "interfaces and rules of pods on the node: 0",
 		},
 		{
 			name: "a damaged record", change: func(w *world) {
@@ -152,29 +153,29 @@ func configuredFaults() []fault {
 				w.record()
 				w.spoil("attachments/c1/eth0.json")
 			},
-			check: "left-behind", verdict: CannotTell, says: "the records cannot be read: ", advice: "rocectl show",
+			check: "left-behind", verdict: report.CannotTell, says: "the records cannot be read: ", advice: "rocectl show",
 		},
 		{
 			name: "rules cannot be listed", change: func(w *world) { w.rulesErr = errRefused },
-			check: "left-behind", verdict: CannotTell, says: "not permitted", advice: "root",
+			check: "left-behind", verdict: report.CannotTell, says: "not permitted", advice: "root",
 		},
 		{
 			name: "iptables-legacy drops RoCE", change: legacy("*filter\n-A INPUT -i eth0 -p udp -m multiport --dports 53,4700:4800 -j DROP\n"),
-			check: "firewall", verdict: Problem, says: "a rule of iptables-legacy drops it: -A INPUT", advice: "iptables-legacy -t filter -D INPUT -i eth0 -p udp -m multiport --dports 53,4700:4800 -j DROP",
+			check: "firewall", verdict: report.Problem, says: "a rule of iptables-legacy drops it: -A INPUT", advice: "iptables-legacy -t filter -D INPUT -i eth0 -p udp -m multiport --dports 53,4700:4800 -j DROP",
 			after: func(w *world) { w.programs["iptables-legacy-save"] = "*filter\nCOMMIT\n" },
 		},
 		{
 			name: "iptables-legacy drops RoCE, with a comment", change: legacy("*filter\n-A INPUT -p udp -m udp --dport 4791 -m comment --comment \"$(id)\" -j DROP\n"),
-			check: "firewall", verdict: Problem, says: "a rule of iptables-legacy drops it: -A INPUT", advice: "iptables-legacy -D CHAIN NUMBER",
+			check: "firewall", verdict: report.Problem, says: "a rule of iptables-legacy drops it: -A INPUT", advice: "iptables-legacy -D CHAIN NUMBER",
 			after: func(w *world) { w.programs["iptables-legacy-save"] = "*filter\nCOMMIT\n" },
 		},
 		{
 			name: "iptables-legacy lets RoCE pass", change: legacy("-A INPUT -p udp -m udp --dport 4791 -j ACCEPT\n-A INPUT -p tcp --dport 4791 -j DROP\n"),
-			check: "firewall", verdict: OK, says: "no rule",
+			check: "firewall", verdict: report.OK, says: "no rule",
 		},
 		{
 			name: "no iptables-legacy-save", change: legacy(""),
-			check: "firewall", verdict: CannotTell, says: "not found", advice: "iptables-legacy-save",
+			check: "firewall", verdict: report.CannotTell, says: "not found", advice: "iptables-legacy-save",
 		},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // firewall asks whether a rule of the node drops RoCE. A NIC that does RoCE itself
@@ -19,7 +20,7 @@ func firewall() Check {
 		Name: "firewall",
 		Asks: "does a rule of the node drop UDP 4791, where RoCE packets pass the kernel?",
 		Why:  "RoCE v2 is UDP to port 4791: connections of Soft-RoCE time out",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			s, err := n.RDMA(ctx)
 			if err != nil {
 				return unlisted(err)
@@ -32,29 +33,29 @@ func firewall() Check {
 				}
 			}
 			if !soft {
-				return []Finding{ok("no Soft-RoCE: the NICs take RoCE packets past the kernel's firewall")}
+				return []report.Finding{ok("no Soft-RoCE: the NICs take RoCE packets past the kernel's firewall")}
 			}
 			if f, found := n.legacyRules(ctx); found {
-				return []Finding{f}
+				return []report.Finding{f}
 			}
 			rules, err := n.Run(ctx, "nft", "-a", "list", "ruleset")
 			if err != nil {
-				return []Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
+				return []report.Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
 			}
 			if rule, remove := dropsRoCE(rules); rule != "" {
-				return []Finding{problem("a rule drops it: "+rule, remove+"  # and in the program or the file that makes the rule")}
+				return []report.Finding{problem("a rule drops it: "+rule, remove+"  # and in the program or the file that makes the rule")}
 			}
 			if strings.Contains(rules, "policy drop") {
-				return []Finding{cannotTell("a chain drops what no rule accepts", "a look at the rules: nft list ruleset must accept udp dport 4791")}
+				return []report.Finding{cannotTell("a chain drops what no rule accepts", "a look at the rules: nft list ruleset must accept udp dport 4791")}
 			}
-			return []Finding{ok("no rule of nftables drops UDP 4791")}
+			return []report.Finding{ok("no rule of nftables drops UDP 4791")}
 		},
 	}
 }
 
 // legacyRules looks at the rules of iptables-legacy, which nft does not show. The
 // kernel lists its tables only while there are some.
-func (n Node) legacyRules(ctx context.Context) (f Finding, found bool) {
+func (n Node) legacyRules(ctx context.Context) (f report.Finding, found bool) {
 	tables, err := n.text("proc/net/ip_tables_names")
 	if isNotExist(err) || err == nil && tables == "" {
 		return f, false

@@ -12,6 +12,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // nicFirmware asks whether all RoCE NICs of one driver have one version of it, and of
@@ -21,20 +22,20 @@ func nicFirmware() Check {
 		Name: "nic-firmware",
 		Asks: "have RoCE NICs of one driver the same version of driver and firmware?",
 		Why:  "rails behave differently, and a collective is as slow as its slowest rail",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			ports, err := n.ports(ctx)
 			if err != nil {
 				return unlisted(err)
 			}
 			byDriver := map[string]map[inventory.Driver][]string{}
-			var out []Finding
+			var out []report.Finding
 			for _, p := range ports {
 				if p.device.Protocol != roce || p.Netdev == "" {
 					continue
 				}
 				d, err := n.Driver(p.Netdev)
 				if err != nil {
-					out = append(out, cannotTell("its driver does not answer: "+err.Error(), "a driver with ethtool -i").of(p.Netdev))
+					out = append(out, cannotTell("its driver does not answer: "+err.Error(), "a driver with ethtool -i").About(p.Netdev))
 					continue
 				}
 				if byDriver[d.Name] == nil {
@@ -43,10 +44,10 @@ func nicFirmware() Check {
 				byDriver[d.Name][d] = append(byDriver[d.Name][d], p.Netdev)
 			}
 			for _, name := range slices.Sorted(maps.Keys(byDriver)) {
-				out = append(out, sameVersion(byDriver[name]).of(name))
+				out = append(out, sameVersion(byDriver[name]).About(name))
 			}
 			if len(out) == 0 {
-				return []Finding{ok("the node has no RoCE NIC with an interface")}
+				return []report.Finding{ok("the node has no RoCE NIC with an interface")}
 			}
 			return out
 		},
@@ -59,7 +60,7 @@ func versions(d inventory.Driver) string {
 }
 
 // sameVersion judges the NICs of a driver. Most NICs are taken for right.
-func sameVersion(nics map[inventory.Driver][]string) Finding {
+func sameVersion(nics map[inventory.Driver][]string) report.Finding {
 	all := slices.SortedFunc(maps.Keys(nics), func(a, b inventory.Driver) int {
 		if n := len(nics[b]) - len(nics[a]); n != 0 {
 			return n

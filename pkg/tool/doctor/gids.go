@@ -10,6 +10,7 @@ import (
 	"io/fs"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // gidTable asks how full the GID table of each port is.
@@ -18,23 +19,23 @@ func gidTable() Check {
 		Name: "gid-table",
 		Asks: "how full are the GID tables, and how many more pods fit?",
 		Why:  "an address without a place in the table has no RDMA: ADD fails with error 108 when the table is full",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			hidden, err := n.has("sys/module/mlx_compat")
 			if err != nil {
-				return []Finding{cannotTell(err.Error(), "the right to read /sys/module")}
+				return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
 			}
 			sys, err := fs.Sub(n.Root, "sys")
 			if err != nil {
-				return []Finding{cannotTell(err.Error(), "the right to read /sys")}
+				return []report.Finding{cannotTell(err.Error(), "the right to read /sys")}
 			}
-			return n.eachPort(ctx, func(p port) Finding { return fill(sys, p, hidden) })
+			return n.eachPort(ctx, func(p port) report.Finding { return fill(sys, p, hidden) })
 		},
 	}
 }
 
 // fill judges a table. OFED hides the entries of other namespaces in sysfs, so there
 // it can be fuller than it looks.
-func fill(sys fs.FS, p port, hidden bool) Finding {
+func fill(sys fs.FS, p port, hidden bool) report.Finding {
 	entries, size, err := gidtable.New(sys, p.device.Name, p.Number).Entries()
 	if errors.Is(err, gidtable.ErrNone) {
 		return problem("the port has no GID table: RoCE is off, or the NIC is in switchdev mode", "devlink dev param show  # enable_roce must be true")

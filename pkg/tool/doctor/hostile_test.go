@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // rename gives NICs and RDMA devices names as a pod can choose them: a NIC or a device
@@ -69,7 +71,7 @@ func TestTheWordsOfOthersAreQuotedOrNotPrinted(t *testing.T) {
 				quoted[a.Check] = true
 			}
 			var out strings.Builder
-			if err := WriteText(&out, a); err != nil {
+			if err := report.WriteText(&out, a); err != nil {
 				t.Fatal(err)
 			}
 			if strings.ContainsFunc(out.String(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
@@ -93,7 +95,7 @@ func TestTheWordsOfOthersAreQuotedOrNotPrinted(t *testing.T) {
 func TestTheNameOfATestIsPrintable(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	if err := WriteText(&out, Answer{Check: "reach\x1b[2J\nok", Finding: Finding{Verdict: Problem, Found: "x", Fix: "# do"}}); err != nil {
+	if err := report.WriteText(&out, report.Answer{Check: "reach\x1b[2J\nok", Finding: report.Finding{Verdict: report.Problem, Found: "x", Fix: "# do"}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.String(); strings.Contains(got, "\x1b") || strings.Count(got, "\n") != 2 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // hostLink asks whether the node forwards what pods send through their link to the node,
@@ -18,14 +19,14 @@ func hostLink() Check {
 		Name: "host-link",
 		Asks: "does the node forward packets of pods with hostLink, and know the CIDRs of Services?",
 		Why:  `a pod reaches ClusterIPs through its node: connections to endpoints on other machines time out; without the CIDRs, pods of networks with hostLink.routes "auto" do not start (error 11)`,
-		look: func(_ context.Context, n Node) []Finding { return append(n.forwards(), n.knowsServices()...) },
+		look: func(_ context.Context, n Node) []report.Finding { return append(n.forwards(), n.knowsServices()...) },
 	}
 }
 
-func (n Node) forwards() []Finding {
+func (n Node) forwards() []report.Finding {
 	links, err := n.Links()
 	if err != nil {
-		return []Finding{noLinks(err)}
+		return []report.Finding{noLinks(err)}
 	}
 	pods := 0
 	for _, l := range links {
@@ -34,31 +35,31 @@ func (n Node) forwards() []Finding {
 		}
 	}
 	if pods == 0 {
-		return []Finding{ok("no pod has a link to the node")}
+		return []report.Finding{ok("no pod has a link to the node")}
 	}
 	forward, err := n.number("net/ipv4/ip_forward")
 	switch {
 	case err != nil:
-		return []Finding{cannotTell("net.ipv4.ip_forward cannot be read: "+err.Error(), "the network namespace of the node")}
+		return []report.Finding{cannotTell("net.ipv4.ip_forward cannot be read: "+err.Error(), "the network namespace of the node")}
 	case forward == 0:
-		return []Finding{problem("net.ipv4.ip_forward is 0", "sysctl -w net.ipv4.ip_forward=1  # and so in /etc/sysctl.d; for IPv6: net.ipv6.conf.all.forwarding=1")}
+		return []report.Finding{problem("net.ipv4.ip_forward is 0", "sysctl -w net.ipv4.ip_forward=1  # and so in /etc/sysctl.d; for IPv6: net.ipv6.conf.all.forwarding=1")}
 	}
-	return []Finding{ok("pods with a link to the node: %d; the node forwards IPv4", pods)}
+	return []report.Finding{ok("pods with a link to the node: %d; the node forwards IPv4", pods)}
 }
 
 // knowsServices asks about the file that rocectl agent writes. Only networks with
 // hostLink.routes "auto" need it, and those are in the cluster. So a missing file is a
 // problem that this node cannot tell.
-func (n Node) knowsServices() []Finding {
+func (n Node) knowsServices() []report.Finding {
 	cidrs, err := n.Pools.Services()
 	switch {
 	case err == nil:
-		return []Finding{ok("CIDRs of the cluster's Services: %v", cidrs)}
+		return []report.Finding{ok("CIDRs of the cluster's Services: %v", cidrs)}
 	case cnierr.CodeOf(err) == cnierr.Unreadable:
-		return []Finding{problem(err.Error(), shell.Command("rm %s  # rocectl agent writes it again", n.Pools.ServicesPath()))}
+		return []report.Finding{problem(err.Error(), shell.Command("rm %s  # rocectl agent writes it again", n.Pools.ServicesPath()))}
 	}
 	if pools, _ := n.Pools.Pools(); len(pools) == 0 { // without rocectl agent no network can use it
 		return nil
 	}
-	return []Finding{cannotTell(err.Error(), `whether a network has hostLink.routes "auto": if one has, its pods do not start; curl -s `+n.AgentURL)}
+	return []report.Finding{cannotTell(err.Error(), `whether a network has hostLink.routes "auto": if one has, its pods do not start; curl -s `+n.AgentURL)}
 }

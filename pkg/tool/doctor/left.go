@@ -14,6 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // leftBehind asks for interfaces and rules that roce has made on the node and that no record
@@ -23,43 +24,43 @@ func leftBehind() Check {
 		Name: "left-behind",
 		Asks: "does a record name each VLAN, each link to a pod, and the rule that roce has made on the node?",
 		Why:  "no DEL removes them: a VLAN stays until the next boot, and a link and the rule still lead packets to a pod that is gone",
-		look: func(_ context.Context, n Node) []Finding { return n.leftBehind() },
+		look: func(_ context.Context, n Node) []report.Finding { return n.leftBehind() },
 	}
 }
 
 // leftBehind reads the records before and after it looks. A record is older than what it
 // names, and is removed later. So pods that come or go meanwhile are no problem.
-func (n Node) leftBehind() []Finding {
+func (n Node) leftBehind() []report.Finding {
 	links, err := n.Links()
 	if err != nil {
-		return []Finding{noLinks(err)}
+		return []report.Finding{noLinks(err)}
 	}
 	named, err := n.recorded()
 	if err != nil {
-		return []Finding{noRecords(err)}
+		return []report.Finding{noRecords(err)}
 	}
 	found, err := n.madeByRoce(links)
 	if err != nil {
-		return []Finding{cannotTell("what roce has made cannot be listed: "+err.Error(), "root in the network namespace of the node")}
+		return []report.Finding{cannotTell("what roce has made cannot be listed: "+err.Error(), "root in the network namespace of the node")}
 	}
 	after, err := n.recorded()
 	if err != nil {
-		return []Finding{noRecords(err)}
+		return []report.Finding{noRecords(err)}
 	}
 	maps.Copy(named, after)
-	var out []Finding
+	var out []report.Finding
 	for _, m := range found {
 		if !named[m.key] {
-			out = append(out, problem(m.what+": no record names it", m.remove).of(m.key))
+			out = append(out, problem(m.what+": no record names it", m.remove).About(m.key))
 		}
 	}
 	if len(out) == 0 {
-		return []Finding{ok("interfaces and rules of pods on the node: %d; a record names each", len(found))}
+		return []report.Finding{ok("interfaces and rules of pods on the node: %d; a record names each", len(found))}
 	}
 	return out
 }
 
-func noRecords(err error) Finding {
+func noRecords(err error) report.Finding {
 	return cannotTell("the records cannot be read: "+err.Error(), "readable records: rocectl show says which one is not")
 }
 

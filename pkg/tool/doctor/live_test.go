@@ -14,6 +14,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // kernelFault is a fault that the kernel of any machine can have.
@@ -65,7 +66,7 @@ func TestRepairInTheKernel(t *testing.T) {
 			}
 			f := faults()[slices.IndexFunc(faults(), func(f fault) bool { return f.name == k.name })]
 			found := problemsOf(l.look())
-			if !slices.ContainsFunc(found, func(a Answer) bool { return a.Check == f.check }) {
+			if !slices.ContainsFunc(found, func(a report.Answer) bool { return a.Check == f.check }) {
 				t.Fatalf("%s does not find it: %+v", f.check, found)
 			}
 			for range 5 { // a check of rules finds one at a time
@@ -124,7 +125,7 @@ func newLive(t *testing.T, of kernelFault) live {
 }
 
 // look runs all checks that look at the network.
-func (l live) look() []Answer {
+func (l live) look() []report.Answer {
 	l.t.Helper()
 	kernel, n := Live(l.pools, l.leases, l.common(), l.listen()), l.world.node()
 	n.Links, n.Addrs, n.Sysctl, n.Rules = kernel.Links, kernel.Addrs, kernel.Sysctl, kernel.Rules
@@ -151,6 +152,6 @@ func (l live) look() []Answer {
 	return slices.Collect(Run(l.t.Context(), n, slices.DeleteFunc(Checks(), func(c Check) bool { return !slices.Contains(names, c.Name) })))
 }
 
-func problemsOf(answers []Answer) []Answer {
-	return slices.DeleteFunc(answers, func(a Answer) bool { return a.Verdict == OK })
+func problemsOf(answers []report.Answer) []report.Answer {
+	return slices.DeleteFunc(answers, func(a report.Answer) bool { return a.Verdict == report.OK })
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // networkManagers asks who configures the RoCE interfaces of the node. Children of pods
@@ -18,8 +19,8 @@ func networkManagers() Check {
 		Name: "network-managers",
 		Asks: "does at most one of systemd-networkd and NetworkManager manage each RoCE interface?",
 		Why:  "two programs undo each other's addresses, MTU and state; each address that goes takes its GID along",
-		look: func(ctx context.Context, n Node) []Finding {
-			return n.eachPort(ctx, func(p port) Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
+			return n.eachPort(ctx, func(p port) report.Finding {
 				link, err := n.link(p)
 				if err != nil {
 					return noLinks(err)
@@ -34,7 +35,7 @@ func networkManagers() Check {
 }
 
 // managers judges an interface by the files in which both programs keep its state.
-func (n Node) managers(name string, index int) Finding {
+func (n Node) managers(name string, index int) report.Finding {
 	networkd, err := n.setting(fmt.Sprintf("run/systemd/netif/links/%d", index), "ADMIN_STATE")
 	if err != nil {
 		return cannotTell("what systemd-networkd does with "+name+": "+err.Error(), "the right to read /run/systemd/netif")

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // memlock asks how much memory a container may lock. It inherits the limit of its
@@ -20,20 +22,20 @@ func memlock() Check {
 		Name: "memlock",
 		Asks: "may containers lock as much memory as the node has?",
 		Why:  "RDMA locks the memory that it transfers: programs fail to register it (ENOMEM, \"Cannot allocate memory\") at this limit, unless they have CAP_IPC_LOCK",
-		look: func(_ context.Context, n Node) []Finding {
+		look: func(_ context.Context, n Node) []report.Finding {
 			memory, err := n.memory()
 			if err != nil {
-				return []Finding{cannotTell("how much memory the node has: "+err.Error(), "the right to read /proc/meminfo")}
+				return []report.Finding{cannotTell("how much memory the node has: "+err.Error(), "the right to read /proc/meminfo")}
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, name := range n.files("proc/[0-9]*/comm") {
 				comm, err := n.text(name)
 				if err == nil && slices.Contains([]string{"containerd", "crio", "dockerd"}, comm) && !n.inPod(path.Dir(name)) {
-					out = append(out, n.limit(comm, path.Dir(name), memory).of(comm))
+					out = append(out, n.limit(comm, path.Dir(name), memory).About(comm))
 				}
 			}
 			if len(out) == 0 {
-				return []Finding{cannotTell("no process is called containerd, crio or dockerd", "the PID namespace of the node (hostPID in a pod), or another name of the runtime")}
+				return []report.Finding{cannotTell("no process is called containerd, crio or dockerd", "the PID namespace of the node (hostPID in a pod), or another name of the runtime")}
 			}
 			return out
 		},
@@ -70,7 +72,7 @@ func (n Node) memory() (uint64, error) {
 	return 0, errors.New("/proc/meminfo has no MemTotal")
 }
 
-func (n Node) limit(runtime, process string, memory uint64) Finding {
+func (n Node) limit(runtime, process string, memory uint64) report.Finding {
 	text, err := n.text(process + "/limits")
 	if err != nil {
 		return cannotTell("its limits cannot be read: "+err.Error(), "root on the node")

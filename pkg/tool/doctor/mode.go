@@ -9,6 +9,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // rdmaMode asks whether the mode of RDMA in namespaces is the one that the next
@@ -18,20 +20,20 @@ func rdmaMode() Check {
 		Name: "rdma-netns-mode",
 		Asks: "is the namespace mode, shared or exclusive, the same after the next boot?",
 		Why:  "networks that want the other mode fail with error 104 after the next boot, and no mode can be set while there are pods",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			s, err := n.RDMA(ctx)
 			if err != nil {
 				return unlisted(err)
 			}
 			next, from, err := n.nextMode()
 			if err != nil {
-				return []Finding{cannotTell(mode(s.Exclusive)+" now; "+err.Error(), "the right to read the files of modprobe.d")}
+				return []report.Finding{cannotTell(mode(s.Exclusive)+" now; "+err.Error(), "the right to read the files of modprobe.d")}
 			}
 			if next == s.Exclusive {
-				return []Finding{ok("%s, also after the next boot (%s)", mode(s.Exclusive), from)}
+				return []report.Finding{ok("%s, also after the next boot (%s)", mode(s.Exclusive), from)}
 			}
 			value := map[bool]string{true: "0", false: "1"}[s.Exclusive]
-			return []Finding{problem(mode(s.Exclusive)+" now, and "+mode(next)+" after the next boot ("+from+")",
+			return []report.Finding{problem(mode(s.Exclusive)+" now, and "+mode(next)+" after the next boot ("+from+")",
 				"echo 'options ib_core netns_mode="+value+"' > /etc/modprobe.d/zz-roce.conf  # then update-initramfs -u or dracut -f, if ib_core is in the initramfs")}
 		},
 	}

@@ -10,6 +10,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
@@ -21,28 +23,28 @@ func rdmaModules() Check {
 		Name: "rdma-modules",
 		Asks: "are ib_uverbs, rdma_ucm and ib_umad loaded or built in?",
 		Why:  "without ib_uverbs no program can use RDMA, without rdma_ucm none can use rdma_cm; the device plugin of shared devices offers no device that lacks a file of one of the three",
-		look: func(_ context.Context, n Node) []Finding {
+		look: func(_ context.Context, n Node) []report.Finding {
 			var missing []string
 			for _, m := range []string{"ib_uverbs", "rdma_ucm", "ib_umad"} {
 				loaded, err := n.has("sys/module/" + m)
 				if err != nil {
-					return []Finding{cannotTell(err.Error(), "the right to read /sys/module")}
+					return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
 				}
 				if !loaded {
 					missing = append(missing, m)
 				}
 			}
 			if len(missing) == 0 {
-				return []Finding{ok("ib_uverbs, rdma_ucm and ib_umad are loaded")}
+				return []report.Finding{ok("ib_uverbs, rdma_ucm and ib_umad are loaded")}
 			}
-			return []Finding{n.notLoaded(missing)}
+			return []report.Finding{n.notLoaded(missing)}
 		},
 	}
 }
 
 // notLoaded tells modules that are built in from those that are absent: sysfs shows
 // a module that is built in only if it has parameters or a version.
-func (n Node) notLoaded(modules []string) Finding {
+func (n Node) notLoaded(modules []string) report.Finding {
 	release, err := n.text("proc/sys/kernel/osrelease")
 	if err != nil {
 		return cannotTell(err.Error(), "the right to read /proc/sys/kernel/osrelease")

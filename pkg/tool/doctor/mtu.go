@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // rdmaMTU asks whether the MTU of the interface lets RoCE use its largest one.
@@ -16,8 +17,8 @@ func rdmaMTU() Check {
 		Name: "rdma-mtu",
 		Asks: "does the MTU of each RoCE interface fit RoCE's largest, 4096?",
 		Why:  "RoCE packets then carry less than 4096 bytes, so the NIC sends up to four times as many for the same data; connections between ends of different MTU may fail",
-		look: func(ctx context.Context, n Node) []Finding {
-			return n.eachPort(ctx, func(p port) Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
+			return n.eachPort(ctx, func(p port) report.Finding {
 				link, err := n.link(p)
 				if err != nil {
 					return noLinks(err)

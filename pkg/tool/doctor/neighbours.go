@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // neighbourTable asks whether the tables of neighbours are large enough. All network
@@ -21,12 +22,12 @@ func neighbourTable() Check {
 		Name: "neighbour-table",
 		Asks: "are the neighbour tables large enough for pods x rails x peers?",
 		Why:  "all pods share these tables; when one is full, gateways and peers stop answering (error 106, \"neighbor table overflow!\" in dmesg)",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			leased := map[bool]int{} // by whether the address is an IPv4 address
 			if n.Peers > 0 {
 				entries, err := n.Leases.List(ctx, "")
 				if err != nil {
-					return []Finding{cannotTell("how many addresses are leased: "+err.Error(), "the right to read the leases in the state folder")}
+					return []report.Finding{cannotTell("how many addresses are leased: "+err.Error(), "the right to read the leases in the state folder")}
 				}
 				for _, e := range entries {
 					if e.State == ledger.Leased {
@@ -34,7 +35,7 @@ func neighbourTable() Check {
 					}
 				}
 			}
-			return []Finding{n.table("ipv4", "arp_cache", leased[true]), n.table("ipv6", "ndisc_cache", leased[false])}
+			return []report.Finding{n.table("ipv4", "arp_cache", leased[true]), n.table("ipv6", "ndisc_cache", leased[false])}
 		},
 	}
 }
@@ -43,14 +44,14 @@ func neighbourTable() Check {
 const largeTable = 16384
 
 // table judges the table of a family, of which the node has leased some addresses.
-func (n Node) table(family, cache string, leased int) Finding {
+func (n Node) table(family, cache string, leased int) report.Finding {
 	limit, err := n.number("net." + family + ".neigh.default.gc_thresh3")
 	if err != nil {
-		return cannotTell("its size cannot be read: "+err.Error(), "the network namespace of the node").of(family)
+		return cannotTell("its size cannot be read: "+err.Error(), "the network namespace of the node").About(family)
 	}
 	entries, overflows, err := n.neighbours(cache)
 	if err != nil {
-		return cannotTell(fmt.Sprintf("it has %d places: %v", limit, err), "/proc/net/stat of the network namespace of the node").of(family)
+		return cannotTell(fmt.Sprintf("it has %d places: %v", limit, err), "/proc/net/stat of the network namespace of the node").About(family)
 	}
 	found := fmt.Sprintf("%d of %d entries used", entries, limit)
 	if overflows > 0 {
@@ -68,9 +69,9 @@ func (n Node) table(family, cache string, leased int) Finding {
 			size *= 2
 		}
 		setting := fmt.Sprintf("net.%s.neigh.default.gc_thresh", family)
-		return problem(found, fmt.Sprintf("sysctl -w %[1]s3=%[2]d %[1]s2=%[3]d %[1]s1=%[4]d  # and so in /etc/sysctl.d", setting, size, size/2, size/4)).of(family)
+		return problem(found, fmt.Sprintf("sysctl -w %[1]s3=%[2]d %[1]s2=%[3]d %[1]s1=%[4]d  # and so in /etc/sysctl.d", setting, size, size/2, size/4)).About(family)
 	}
-	return ok("%s", found).of(family)
+	return ok("%s", found).About(family)
 }
 
 // neighbours returns how many entries a table has, and how often it was full. The

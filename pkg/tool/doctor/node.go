@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,12 +18,12 @@ import (
 	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 
-	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Node is a node as checks see it. Each part may fail without the others.
@@ -82,7 +81,7 @@ func Live(pools nodefile.Store, leases *ipam.Book, common record.Common, agentUR
 		Devlink:     netlink.DevLinkGetDeviceList,
 		Driver:      inventory.ReadDriver,
 		QoS:         readQoS,
-		Run:         RunProgram,
+		Run:         report.RunProgram,
 		Pools:       pools,
 		Leases:      leases,
 		Records:     record.Store{Dir: pools.Dir, BootID: pools.BootID},
@@ -98,18 +97,6 @@ func readRDMA(ctx context.Context) (nldev.System, error) {
 	}
 	defer c.Close()
 	return c.System(ctx)
-}
-
-// RunProgram runs a program and returns what it prints, also with an error. It refuses a program
-// of an absolute path that others than root can have put there, because the caller is root.
-func RunProgram(ctx context.Context, program string, args ...string) (string, error) {
-	if filepath.IsAbs(program) {
-		if err := trusted.Program(program); err != nil {
-			return "", err
-		}
-	}
-	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput() //nolint:gosec // of the checks, and of root
-	return string(out), err
 }
 
 // text returns the content of a file, without the white space around it.
@@ -155,30 +142,30 @@ func (p port) dir() string {
 
 // eachPort asks about each port of the node that speaks RoCE. If there is none,
 // the finding says so.
-func (n Node) eachPort(ctx context.Context, look func(p port) Finding) []Finding {
+func (n Node) eachPort(ctx context.Context, look func(p port) report.Finding) []report.Finding {
 	ports, err := n.ports(ctx)
 	if err != nil {
 		return unlisted(err)
 	}
-	var out []Finding
+	var out []report.Finding
 	for _, p := range ports {
 		if p.device.Protocol == roce {
-			out = append(out, look(p).of(p.String()))
+			out = append(out, look(p).About(p.String()))
 		}
 	}
 	if len(out) == 0 {
-		return []Finding{cannotTell("the node has no RoCE port", "a port that speaks RoCE: see rdma-devices and rdma-ports")}
+		return []report.Finding{cannotTell("the node has no RoCE port", "a port that speaks RoCE: see rdma-devices and rdma-ports")}
 	}
 	return out
 }
 
 // unlisted is the answer of a check that needs the RDMA devices.
-func unlisted(err error) []Finding {
-	return []Finding{cannotTell("the RDMA devices cannot be listed: "+err.Error(), "what rdma-devices says")}
+func unlisted(err error) []report.Finding {
+	return []report.Finding{cannotTell("the RDMA devices cannot be listed: "+err.Error(), "what rdma-devices says")}
 }
 
 // noLinks is the answer of a check that needs the interfaces.
-func noLinks(err error) Finding {
+func noLinks(err error) report.Finding {
 	return cannotTell("the interfaces cannot be listed: "+err.Error(), "root in the network namespace of the node")
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // TestFaultsPageIsCurrent compares docs/doctor.md with the checks and the faults of the
@@ -59,7 +61,7 @@ After the command of a problem, no check reports one. The last column says how t
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", c.Name, lines(fmt.Sprintf("%s%s Why a problem matters: %s.", strings.ToUpper(c.Asks[:1]), c.Asks[1:], c.Why)))
 		b.WriteString("| fault | answer | it says | command, or what it needs | after it |\n|---|---|---|---|---|\n")
 		for _, f := range faults() {
-			if f.check == c.Name && f.verdict != OK {
+			if f.check == c.Name && f.verdict != report.OK {
 				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", f.name, f.verdict, code(f.says), code(f.advice), proof(f))
 			}
 		}
@@ -127,7 +129,7 @@ func TestWhatThePageNamesIsThere(t *testing.T) {
 		}
 	}
 	for _, name := range named() {
-		if !slices.ContainsFunc(faults(), func(f fault) bool { return f.name == name && f.verdict == Problem }) {
+		if !slices.ContainsFunc(faults(), func(f fault) bool { return f.name == name && f.verdict == report.Problem }) {
 			t.Errorf("there is no problem %q", name)
 		}
 	}
@@ -148,7 +150,7 @@ func named() []string {
 // proof says how the command of a problem was tried.
 func proof(f fault) string {
 	switch {
-	case f.verdict != Problem:
+	case f.verdict != report.Problem:
 		return ""
 	case slices.ContainsFunc(inMachines(), func(e tried) bool { return e.fault == f.name }):
 		return "virtual machine"

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // pcieLink asks whether each NIC has the PCIe link that it can have.
@@ -16,19 +18,19 @@ func pcieLink() Check {
 		Name: "pcie-link",
 		Asks: "has each NIC the PCIe speed and width that it can have?",
 		Why:  "the NIC cannot reach the speed of its port: half the width or one generation less halves what passes",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			s, err := n.RDMA(ctx)
 			if err != nil {
 				return unlisted(err)
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, d := range s.Devices {
 				if f, is := n.pcie(d.Name); is {
-					out = append(out, f.of(d.Name))
+					out = append(out, f.About(d.Name))
 				}
 			}
 			if len(out) == 0 {
-				return []Finding{ok("no RDMA device has a PCIe link of its own")}
+				return []report.Finding{ok("no RDMA device has a PCIe link of its own")}
 			}
 			return out
 		},
@@ -37,7 +39,7 @@ func pcieLink() Check {
 
 // pcie judges the link of a device. is is false for a device without one, such as
 // Soft-RoCE's, and for a VF, which has the link of its PF.
-func (n Node) pcie(device string) (f Finding, is bool) {
+func (n Node) pcie(device string) (f report.Finding, is bool) {
 	dir := "sys/class/infiniband/" + device + "/device/"
 	if there, err := n.has(dir + "max_link_speed"); err == nil && !there {
 		return f, false

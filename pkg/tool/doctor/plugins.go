@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 const pluginDir = "/opt/cni/bin/"
@@ -20,24 +22,24 @@ func cniPlugins() Check {
 		Name: "cni-plugins",
 		Asks: "are roce and roce-ipam installed, in the version of rocectl?",
 		Why:  "without the plugin no pod of its networks starts; programs of different versions may not read each other's records",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			there, err := n.has(strings.Trim(pluginDir, "/"))
 			switch {
 			case err != nil:
-				return []Finding{cannotTell(err.Error(), "the right to read "+pluginDir)}
+				return []report.Finding{cannotTell(err.Error(), "the right to read "+pluginDir)}
 			case !there:
-				return []Finding{cannotTell("there is no folder "+pluginDir, "the folder that the runtime looks in: bin_dir in the configuration of containerd, plugin_dirs in that of CRI-O")}
+				return []report.Finding{cannotTell("there is no folder "+pluginDir, "the folder that the runtime looks in: bin_dir in the configuration of containerd, plugin_dirs in that of CRI-O")}
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, name := range []string{"roce", "roce-ipam"} {
-				out = append(out, n.plugin(ctx, name).of(name))
+				out = append(out, n.plugin(ctx, name).About(name))
 			}
 			return out
 		},
 	}
 }
 
-func (n Node) plugin(ctx context.Context, name string) Finding {
+func (n Node) plugin(ctx context.Context, name string) report.Finding {
 	const install = "kubectl -n roce-cni rollout restart daemonset roce-cni-agent  # it installs the plugins; without it: make install"
 	path := pluginDir + name
 	there, err := n.has(path[1:])

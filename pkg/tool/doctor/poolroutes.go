@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // poolRoutes asks whether the node sends packets for the subnets of its RailPools
@@ -21,25 +22,25 @@ func poolRoutes() Check {
 		Name: "pool-routes",
 		Asks: "are the subnets of RailPools apart from what the node routes elsewhere?",
 		Why:  "two networks with the same addresses: pods and nodes reach one of them, and it depends on the side which",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			names, err := n.Pools.Pools()
 			if err != nil {
-				return []Finding{cannotTell(err.Error(), "the right to read the state folder")}
+				return []report.Finding{cannotTell(err.Error(), "the right to read the state folder")}
 			}
 			routes, err := n.Routes()
 			if err != nil {
-				return []Finding{cannotTell("the routes cannot be listed: "+err.Error(), "root in the network namespace of the node")}
+				return []report.Finding{cannotTell("the routes cannot be listed: "+err.Error(), "root in the network namespace of the node")}
 			}
 			nics, err := n.roceIndexes(ctx)
 			if err != nil {
 				return unlisted(err)
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, name := range names {
-				out = append(out, n.clash(name, routes, nics).of(name))
+				out = append(out, n.clash(name, routes, nics).About(name))
 			}
 			if len(out) == 0 {
-				return []Finding{ok("the node has no RailPool")}
+				return []report.Finding{ok("the node has no RailPool")}
 			}
 			return out
 		},
@@ -56,7 +57,7 @@ func (n Node) roceIndexes(ctx context.Context) (map[int]bool, error) {
 	return out, err
 }
 
-func (n Node) clash(pool string, routes []netlink.Route, nics map[int]bool) Finding {
+func (n Node) clash(pool string, routes []netlink.Route, nics map[int]bool) report.Finding {
 	file, err := n.Pools.Read(pool)
 	if err != nil {
 		return cannotTell(err.Error(), "what pools says")

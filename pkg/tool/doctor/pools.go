@@ -15,6 +15,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // poolFill asks whether the RailPools of the node have addresses left. Pools in the
@@ -24,24 +25,24 @@ func poolFill() Check {
 		Name: "pools",
 		Asks: "have the RailPools addresses left on this node?",
 		Why:  "pods do not start when there is none left (error 101), or while the node has no block of the pool (error 11)",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			names, err := n.Pools.Pools()
 			if err != nil {
-				return []Finding{cannotTell(err.Error(), "the right to read the state folder")}
+				return []report.Finding{cannotTell(err.Error(), "the right to read the state folder")}
 			}
 			if len(names) == 0 {
-				return []Finding{ok("the node has no RailPool")}
+				return []report.Finding{ok("the node has no RailPool")}
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, name := range names {
-				out = append(out, n.pool(ctx, name).of(name))
+				out = append(out, n.pool(ctx, name).About(name))
 			}
 			return out
 		},
 	}
 }
 
-func (n Node) pool(ctx context.Context, name string) Finding {
+func (n Node) pool(ctx context.Context, name string) report.Finding {
 	file, err := n.Pools.Read(name)
 	if err != nil {
 		return problem(err.Error(), "curl -s "+n.AgentURL+"  # the agent says what it waits for")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // rdmaPorts asks whether each port speaks RoCE and is active.
@@ -20,24 +21,24 @@ func rdmaPorts() Check {
 		Name: "rdma-ports",
 		Asks: "does each port speak RoCE, is it active, and at which speed?",
 		Why:  "a pod on the NIC of this port gets error 103, or a rail less if minRails permits it",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			ports, err := n.ports(ctx)
 			if err != nil {
 				return unlisted(err)
 			}
 			if len(ports) == 0 {
-				return []Finding{cannotTell("there is no port", "an RDMA device: see rdma-devices")}
+				return []report.Finding{cannotTell("there is no port", "an RDMA device: see rdma-devices")}
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, p := range ports {
-				out = append(out, n.portState(p).of(p.String()))
+				out = append(out, n.portState(p).About(p.String()))
 			}
 			return out
 		},
 	}
 }
 
-func (n Node) portState(p port) Finding {
+func (n Node) portState(p port) report.Finding {
 	layer, err := n.text(p.dir() + "/link_layer")
 	if err != nil {
 		return cannotTell("its link layer cannot be read: "+err.Error(), "the sysfs of the namespace that has the device")
@@ -57,7 +58,7 @@ func (n Node) portState(p port) Finding {
 }
 
 // activity tells a port that is up from one that has to be set up, or plugged in.
-func (n Node) activity(p port, layer string) Finding {
+func (n Node) activity(p port, layer string) report.Finding {
 	link, err := n.link(p)
 	if err != nil {
 		return cannotTell(p.State.String()+"; the interfaces cannot be listed: "+err.Error(), "root in the network namespace of the node")

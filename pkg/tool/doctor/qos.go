@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // QoS is what an interface does for the classes of traffic, as dcbnl tells it.
@@ -43,20 +44,20 @@ func nicQoS() Check {
 		Name: "nic-qos",
 		Asks: "have all RoCE NICs the same PFC and DSCP settings?",
 		Why:  "a rail with other settings than its switch port loses packets under load, and is then much slower than the others",
-		look: func(ctx context.Context, n Node) []Finding {
+		look: func(ctx context.Context, n Node) []report.Finding {
 			ports, err := n.ports(ctx)
 			if err != nil {
 				return unlisted(err)
 			}
 			nics := map[QoS][]string{}
-			var out []Finding
+			var out []report.Finding
 			for _, p := range ports {
 				if p.device.Protocol != roce || p.Netdev == "" {
 					continue
 				}
 				q, err := n.QoS(p.Netdev)
 				if err != nil {
-					out = append(out, cannotTell("its driver does not tell PFC: "+err.Error(), shell.Command("mlnx_qos -i %s", p.Netdev)+", or the tool of the NIC's vendor").of(p.Netdev))
+					out = append(out, cannotTell("its driver does not tell PFC: "+err.Error(), shell.Command("mlnx_qos -i %s", p.Netdev)+", or the tool of the NIC's vendor").About(p.Netdev))
 					continue
 				}
 				nics[q] = append(nics[q], p.Netdev)
@@ -68,14 +69,14 @@ func nicQoS() Check {
 			case len(nics) > 1:
 				return append(out, differentQoS(nics))
 			case len(out) == 0:
-				return []Finding{ok("the node has no RoCE NIC with an interface")}
+				return []report.Finding{ok("the node has no RoCE NIC with an interface")}
 			}
 			return out
 		},
 	}
 }
 
-func differentQoS(nics map[QoS][]string) Finding {
+func differentQoS(nics map[QoS][]string) report.Finding {
 	var found []string
 	for q, names := range nics {
 		found = append(found, strings.Join(names, ", ")+": "+q.String())

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // vfTrust asks whether the VFs that the node itself uses let the frames of macvlan
@@ -22,12 +23,12 @@ func vfTrust() Check {
 		Name: "vf-trust",
 		Asks: "are VFs of the node trusted and without spoof check, as parents need it?",
 		Why:  "a macvlan child has a MAC of its own, and a VF without these settings drops its frames: the gateway does not answer (error 106)",
-		look: func(_ context.Context, n Node) []Finding {
+		look: func(_ context.Context, n Node) []report.Finding {
 			links, err := n.Links()
 			if err != nil {
-				return []Finding{noLinks(err)}
+				return []report.Finding{noLinks(err)}
 			}
-			var out []Finding
+			var out []report.Finding
 			for _, pf := range links {
 				for _, vf := range pf.Attrs().Vfs {
 					if f, here := n.vf(links, pf.Attrs().Name, vf); here {
@@ -36,7 +37,7 @@ func vfTrust() Check {
 				}
 			}
 			if len(out) == 0 {
-				return []Finding{ok("the node uses no VF itself")}
+				return []report.Finding{ok("the node uses no VF itself")}
 			}
 			return out
 		},
@@ -44,13 +45,13 @@ func vfTrust() Check {
 }
 
 // vf judges a VF. here is false if its interface is not in the node's namespace.
-func (n Node) vf(links []netlink.Link, pf string, vf netlink.VfInfo) (f Finding, here bool) {
+func (n Node) vf(links []netlink.Link, pf string, vf netlink.VfInfo) (f report.Finding, here bool) {
 	entries, err := fs.ReadDir(n.Root, fmt.Sprintf("sys/class/net/%s/device/virtfn%d/net", pf, vf.ID))
 	if isNotExist(err) || err == nil && len(entries) == 0 {
 		return f, false
 	}
 	if err != nil {
-		return cannotTell("its interface cannot be looked up: "+err.Error(), "the right to read /sys/class/net").of(fmt.Sprintf("%s vf %d", pf, vf.ID)), true
+		return cannotTell("its interface cannot be looked up: "+err.Error(), "the right to read /sys/class/net").About(fmt.Sprintf("%s vf %d", pf, vf.ID)), true
 	}
 	name := entries[0].Name()
 	if !slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == name }) {
@@ -65,7 +66,7 @@ func (n Node) vf(links []netlink.Link, pf string, vf netlink.VfInfo) (f Finding,
 	}
 	if len(wrong) > 0 {
 		return problem(fmt.Sprintf("VF %d of %s: %s", vf.ID, pf, strings.Join(wrong, ", ")),
-			shell.Command("ip link set %s vf %d ", pf, vf.ID)+strings.Join(fix, " ")).of(name), true
+			shell.Command("ip link set %s vf %d ", pf, vf.ID)+strings.Join(fix, " ")).About(name), true
 	}
-	return ok("VF %d of %s: trusted, no spoof check", vf.ID, pf).of(name), true
+	return ok("VF %d of %s: trusted, no spoof check", vf.ID, pf).About(name), true
 }

@@ -35,6 +35,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // world is a node that was recorded, of which each part can be changed.
@@ -337,4 +338,6 @@ func (d recordedFS) Open(name string) (fs.File, error) {
 var errRefused = errors.New("operation not permitted")
 
 // answers runs all checks.
-func (w *world) answers() []Answer { return slices.Collect(Run(w.t.Context(), w.node(), Checks())) }
+func (w *world) answers() []report.Answer {
+	return slices.Collect(Run(w.t.Context(), w.node(), Checks()))
+}

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Document is a Kubernetes object with comments above it. Without an object it is
@@ -63,7 +63,7 @@ func wrap(s string) string {
 	var b strings.Builder
 	column := 0
 	for i, word := range strings.Fields(s) {
-		word = doctor.Printable(word) // the names are those of a file of others
+		word = report.Printable(word) // the names are those of a file of others
 		switch {
 		case i == 0:
 		case column+1+len(word) > width:

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // MostRails is how many rails a pod can have in a test. A pod that lies could name millions.
@@ -20,8 +20,8 @@ const allRails = "all rails"
 
 // counted returns the answers of a member that count, and what it could not answer. An answer
 // that it gives twice counts once.
-func counted(seat Seat, peer string, answers []doctor.Answer, err error) []doctor.Answer {
-	var out []doctor.Answer
+func counted(seat Seat, peer string, answers []report.Answer, err error) []report.Answer {
+	var out []report.Answer
 	given := map[[2]string]bool{}
 	for _, a := range answers {
 		if key := [2]string{a.Check, a.Of}; isAbout(a, seat.Name, peer) && !given[key] {
@@ -33,8 +33,8 @@ func counted(seat Seat, peer string, answers []doctor.Answer, err error) []docto
 		err = fmt.Errorf("%d answers of %s are twice the same, of no test, or not about itself", n, seat.Name)
 	}
 	if err != nil {
-		out = append(out, answer(Reach, seat.Name, doctor.Finding{
-			Verdict: doctor.CannotTell, Found: err.Error(), Missing: "rocectl verify serve in the pod, with the same token",
+		out = append(out, answer(Reach, seat.Name, report.Finding{
+			Verdict: report.CannotTell, Found: err.Error(), Missing: "rocectl verify serve in the pod, with the same token",
 		}))
 	}
 	for i := range out {
@@ -46,7 +46,7 @@ func counted(seat Seat, peer string, answers []doctor.Answer, err error) []docto
 
 // isAbout says whether an answer is one of a test, and about a pod, or, with a peer, about
 // these two. A pod that lies can only accuse itself, and the links that it has itself.
-func isAbout(a doctor.Answer, self, peer string) bool {
+func isAbout(a report.Answer, self, peer string) bool {
 	known := []string{Routing, GatewayUp, Duplicate, Reach, MTU, GID, Container, Handshake, Bandwidth}
 	if !a.Verdict.Valid() || !slices.Contains(known, a.Check) {
 		return false
@@ -83,7 +83,7 @@ func short(s string) string {
 	lines := strings.SplitN(s, "\n", mostLines+1)
 	lines = lines[:min(len(lines), mostLines)]
 	for i, line := range lines {
-		lines[i] = doctor.Printable(line[:min(len(line), longestLine)])
+		lines[i] = report.Printable(line[:min(len(line), longestLine)])
 	}
 	return strings.Join(lines, "\n")
 }

@@ -14,17 +14,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // liar is a pod with the token that answers what it likes.
-type liar struct{ says []doctor.Answer }
+type liar struct{ says []report.Answer }
 
-func (l liar) Local() ([]doctor.Answer, error)             { return nil, nil }
-func (l liar) Test(string, Tests) ([]doctor.Answer, error) { return l.says, nil }
+func (l liar) Local() ([]report.Answer, error)             { return nil, nil }
+func (l liar) Test(string, Tests) ([]report.Answer, error) { return l.says, nil }
 
 // lies is the report of a test of gpu-01, which lies, and gpu-02.
-func lies(t *testing.T, says ...doctor.Answer) Report {
+func lies(t *testing.T, says ...report.Answer) Report {
 	t.Helper()
 	other := member{"gpu-02", noFaults, nil, nil}
 	return All(t.Context(), []Seat{{Member: liar{says}, Name: "gpu-01", Address: "gpu-01"}, {Member: other, Name: "gpu-02", Address: "gpu-02"}}, Tests{}, false, func(int, int) {})
@@ -32,14 +32,14 @@ func lies(t *testing.T, says ...doctor.Answer) Report {
 
 func TestAPodCannotAnswerForOthers(t *testing.T) {
 	t.Parallel()
-	good := doctor.Finding{Verdict: doctor.OK, Found: "all is well"}
-	for _, a := range []doctor.Answer{
+	good := report.Finding{Verdict: report.OK, Found: "all is well"}
+	for _, a := range []report.Answer{
 		problem(Reach, "rail 3 of gpu-02 to gpu-03", "it is broken", "# do", "why"),
 		problem(Reach, "rail 3 of gpu-03", "it is broken", "# do", "why"),
 		answer(Reach, "rail 3 of gpu-02", good),
 		answer(Reach, "rail 3 of gpu-01 to rail 2 of gpu-03", good),
 		answer(Reach, "gpu-02", good),
-		{Check: Reach, Finding: doctor.Finding{Verdict: "fine", Of: "rail 3 of gpu-01 to gpu-02"}},
+		{Check: Reach, Finding: report.Finding{Verdict: "fine", Of: "rail 3 of gpu-01 to gpu-02"}},
 		problem("reach\nproblem      reach", "rail 3 of gpu-01 to gpu-02", "it is broken", "# do", "why"),
 		problem(Reach, "rail 3 of gpu-07 is broken, seen by rail 3 of gpu-01 to gpu-02", "it is broken", "# do", "why"),
 		problem(Reach, "rail 256 of gpu-01 to gpu-02", "it is broken", "# do", "why"),
@@ -48,7 +48,7 @@ func TestAPodCannotAnswerForOthers(t *testing.T) {
 		problem(Reach, "rail 3 of gpu-01 to x of gpu-02", "it is broken", "# do", "why"),
 	} {
 		r := lies(t, a)
-		if len(r.Verdicts) != 0 || len(r.Answers) != 1 || doctor.Status(r.Answers) != 2 || !strings.Contains(r.Answers[0].Found, "1 answers of gpu-01 are ") {
+		if len(r.Verdicts) != 0 || len(r.Answers) != 1 || report.Status(r.Answers) != 2 || !strings.Contains(r.Answers[0].Found, "1 answers of gpu-01 are ") {
 			t.Errorf("%+v\ngot %+v", a, r)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Report is the answers of tests of several pods.
@@ -19,7 +19,7 @@ type Report struct {
 	Pods []string `json:"pods"`
 	// Answers are those that are not ok: of very many that are alike, the first ones. If
 	// the pods are few, they are all answers.
-	Answers []doctor.Answer `json:"answers"`
+	Answers []report.Answer `json:"answers"`
 	// OK counts the answers that are ok, by check. Left counts those that are not ok, and
 	// not in Answers.
 	OK   map[string]int `json:"ok"`
@@ -35,7 +35,7 @@ func (r Report) Summary() string {
 	for _, n := range r.OK {
 		good += n
 	}
-	out := doctor.Summarize(good, slices.DeleteFunc(slices.Clone(r.Answers), func(a doctor.Answer) bool { return a.Verdict == doctor.OK }))
+	out := report.Summarize(good, slices.DeleteFunc(slices.Clone(r.Answers), func(a report.Answer) bool { return a.Verdict == report.OK }))
 	if r.Left > 0 {
 		out += fmt.Sprintf("; %d more that are like these", r.Left)
 	}
@@ -45,10 +45,10 @@ func (r Report) Summary() string {
 // Member is a pod that takes part in a test of many.
 type Member interface {
 	// Local tests the pod alone.
-	Local() ([]doctor.Answer, error)
+	Local() ([]report.Answer, error)
 	// Test tests the pod with the server at an address. Of its errors, ErrGone says that
 	// the pod itself does not answer.
-	Test(address string, tests Tests) ([]doctor.Answer, error)
+	Test(address string, tests Tests) ([]report.Answer, error)
 }
 
 // Seat is a member, its name, and the address of its server.
@@ -99,12 +99,12 @@ const unreachable = 3
 
 // outcome is what one member answers.
 type outcome struct {
-	answers []doctor.Answer
+	answers []report.Answer
 	err     error
 }
 
 // ask asks n members at the same time, and returns what they answer in their order.
-func ask(n int, one func(int) ([]doctor.Answer, error)) []outcome {
+func ask(n int, one func(int) ([]report.Answer, error)) []outcome {
 	out := make([]outcome, n)
 	var wg sync.WaitGroup
 	for i := range n {
@@ -116,7 +116,7 @@ func ask(n int, one func(int) ([]doctor.Answer, error)) []outcome {
 
 // alone lets each member test itself.
 func (m *meeting) alone() {
-	for i, o := range ask(len(m.seats), func(i int) ([]doctor.Answer, error) {
+	for i, o := range ask(len(m.seats), func(i int) ([]report.Answer, error) {
 		if m.seats[i].Absent != nil {
 			return nil, m.seats[i].Absent
 		}
@@ -129,7 +129,7 @@ func (m *meeting) alone() {
 
 // round tests pairs.
 func (m *meeting) round(pairs []Pair, tests Tests) {
-	for k, o := range ask(len(pairs), func(k int) ([]doctor.Answer, error) {
+	for k, o := range ask(len(pairs), func(k int) ([]report.Answer, error) {
 		with := tests
 		with.Peer = m.seats[pairs[k].B].Name
 		return m.seats[pairs[k].A].Test(m.seats[pairs[k].B].Address, with)
@@ -165,7 +165,7 @@ func (t *tally) blame() []string {
 	var out []string
 	blamed := map[place]bool{}
 	for _, a := range t.answers {
-		if a.Verdict != doctor.Problem {
+		if a.Verdict != report.Problem {
 			continue
 		}
 		rail, x, y := between(a.Of)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // member answers as a pod of a cluster with faults.
@@ -25,9 +25,9 @@ type member struct {
 	busy   map[string]bool
 }
 
-func (m member) Local() ([]doctor.Answer, error) { return nil, nil }
+func (m member) Local() ([]report.Answer, error) { return nil, nil }
 
-func (m member) Test(address string, _ Tests) ([]doctor.Answer, error) {
+func (m member) Test(address string, _ Tests) ([]report.Answer, error) {
 	switch {
 	case m.name == "gone":
 		return nil, fmt.Errorf("%w: EOF", ErrGone)
@@ -48,9 +48,9 @@ func (m member) Test(address string, _ Tests) ([]doctor.Answer, error) {
 	}
 	of := fmt.Sprintf("rail 3 of %s to %s", m.name, address)
 	if found := m.faults(m.name, address); found != "" {
-		return []doctor.Answer{problem(Reach, of, found, "# do", "why")}, nil
+		return []report.Answer{problem(Reach, of, found, "# do", "why")}, nil
 	}
-	return []doctor.Answer{answer(Reach, of, doctor.Finding{Verdict: doctor.OK, Found: "all is well"})}, nil
+	return []report.Answer{answer(Reach, of, report.Finding{Verdict: report.OK, Found: "all is well"})}, nil
 }
 
 func seats(faults func(a, b string) string, names ...string) []Seat {
@@ -158,7 +158,7 @@ func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 	// It is B in all pairs.
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "gone"}
 	r = All(t.Context(), seats(noFaults, names...), Tests{}, false, func(int, int) {})
-	if got := r.Summary(); got != "21 ok, 0 problems, 4 cannot tell" || !slices.ContainsFunc(r.Answers, func(a doctor.Answer) bool {
+	if got := r.Summary(); got != "21 ok, 0 problems, 4 cannot tell" || !slices.ContainsFunc(r.Answers, func(a report.Answer) bool {
 		return a.Of == "gone" && strings.HasPrefix(a.Found, "3 pods, one after another, could not reach it")
 	}) {
 		t.Errorf("three cannot reach it: got %s: %+v", got, r.Answers)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // all tests all pods from the first one, each by the name that the world gives it.
@@ -126,7 +126,7 @@ func TestEachFaultOfFourNodesIsNamed(t *testing.T) {
 			t.Fatalf("%s: %s", c.name, strings.Join(got.Verdicts, "\n"))
 		}
 	}
-	if got := w.all(); len(got.Verdicts) != 0 || doctor.Status(got.Answers) != 0 {
+	if got := w.all(); len(got.Verdicts) != 0 || report.Status(got.Answers) != 0 {
 		t.Fatalf("after all faults: %s", problems(got.Answers))
 	}
 }
@@ -166,7 +166,7 @@ func TestFourNodesOfWhichOneGoes(t *testing.T) {
 	if waited > 4*silence { // TCP by itself waits for ten minutes and more
 		t.Errorf("a node that is gone makes the others wait for %s", waited)
 	}
-	untold := slices.DeleteFunc(slices.Clone(r.Answers), func(a doctor.Answer) bool { return a.Verdict != doctor.CannotTell })
+	untold := slices.DeleteFunc(slices.Clone(r.Answers), func(a report.Answer) bool { return a.Verdict != report.CannotTell })
 	for _, a := range untold {
 		if a.Of != "gpu-03" && !strings.HasSuffix(a.Of, " to gpu-03") && !strings.Contains(a.Found, "gpu-03") {
 			t.Errorf("it says of another node: %s: %s", a.Of, a.Found)

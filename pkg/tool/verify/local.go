@@ -18,7 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/probe"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Names of the tests, which answers have as Check.
@@ -36,16 +36,16 @@ const (
 
 // Local tests each rail of the pod alone: rule and table, gateway, and whether another
 // host uses its address. The tests of all rails run at the same time.
-func (p Pod) Local(ctx context.Context, rails []Rail) []doctor.Answer {
-	answers := make([][]doctor.Answer, len(rails))
+func (p Pod) Local(ctx context.Context, rails []Rail) []report.Answer {
+	answers := make([][]report.Answer, len(rails))
 	var wg sync.WaitGroup
 	for i, r := range rails {
 		wg.Go(func() {
-			answers[i] = []doctor.Answer{p.routing(r), p.gateway(ctx, r), p.duplicate(ctx, r)}
+			answers[i] = []report.Answer{p.routing(r), p.gateway(ctx, r), p.duplicate(ctx, r)}
 		})
 	}
 	wg.Wait()
-	var out []doctor.Answer
+	var out []report.Answer
 	for _, a := range answers {
 		out = append(out, a...)
 	}
@@ -58,19 +58,19 @@ func (p Pod) Local(ctx context.Context, rails []Rail) []doctor.Answer {
 // Of names a rail of the pod in an answer.
 func (p Pod) Of(r Rail) string { return fmt.Sprintf("rail %d of %s", r.Number, p.Name) }
 
-func answer(check, of string, f doctor.Finding) doctor.Answer {
+func answer(check, of string, f report.Finding) report.Answer {
 	f.Of = of
-	return doctor.Answer{Check: check, Finding: f}
+	return report.Answer{Check: check, Finding: f}
 }
 
 // problem is an answer with the reason why it matters.
-func problem(check, of, found, fix, why string) doctor.Answer {
-	return doctor.Answer{Check: check, Why: why, Finding: doctor.Finding{Verdict: doctor.Problem, Of: of, Found: found, Fix: fix}}
+func problem(check, of, found, fix, why string) report.Answer {
+	return report.Answer{Check: check, Why: why, Finding: report.Finding{Verdict: report.Problem, Of: of, Found: found, Fix: fix}}
 }
 
 const restore = "rocectl repair --yes  # on the node; it restores routes and rules"
 
-func (p Pod) routing(r Rail) doctor.Answer {
+func (p Pod) routing(r Rail) report.Answer {
 	const why = "packets of this rail leave through another interface, or not at all"
 	switch {
 	case !r.up:
@@ -80,9 +80,9 @@ func (p Pod) routing(r Rail) doctor.Answer {
 	case r.table != 0 && !r.fails:
 		return problem(Routing, p.Of(r), fmt.Sprintf("no rule makes packets from %s fail when table %d is empty", r.Addr, r.table), restore, why)
 	case r.table == 0:
-		return answer(Routing, p.Of(r), doctor.Finding{Verdict: doctor.OK, Found: fmt.Sprintf("%s %s uses the main table", r.Link, r.Addr)})
+		return answer(Routing, p.Of(r), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("%s %s uses the main table", r.Link, r.Addr)})
 	}
-	return answer(Routing, p.Of(r), doctor.Finding{Verdict: doctor.OK, Found: fmt.Sprintf("%s %s has table %d", r.Link, r.Addr, r.table)})
+	return answer(Routing, p.Of(r), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("%s %s has table %d", r.Link, r.Addr, r.table)})
 }
 
 // How the questions are asked: as often as ADD does by default, so that a lost frame
@@ -105,14 +105,14 @@ func (p Pod) answers(ctx context.Context, r Rail, target plan.Target) error {
 	return p.ask(ctx, plan.Gateway{Mode: conf.Require, Attempts: attempts, Timeout: interval, Targets: []plan.Target{target}})
 }
 
-func (p Pod) gateway(ctx context.Context, r Rail) doctor.Answer {
+func (p Pod) gateway(ctx context.Context, r Rail) report.Answer {
 	if !r.Gateway.IsValid() {
-		return answer(GatewayUp, p.Of(r), doctor.Finding{Verdict: doctor.OK, Found: "it has no gateway"})
+		return answer(GatewayUp, p.Of(r), report.Finding{Verdict: report.OK, Found: "it has no gateway"})
 	}
 	err := p.answers(ctx, r, plan.Target{Gateway: r.Gateway})
 	switch {
 	case err == nil:
-		return answer(GatewayUp, p.Of(r), doctor.Finding{Verdict: doctor.OK, Found: r.Gateway.String() + " answers"})
+		return answer(GatewayUp, p.Of(r), report.Finding{Verdict: report.OK, Found: r.Gateway.String() + " answers"})
 	case cnierr.CodeOf(err) == cnierr.GatewaySilent:
 		return problem(GatewayUp, p.Of(r), fmt.Sprintf("the gateway %s does not answer on %s", r.Gateway, r.Link),
 			shell.Command("arping -I %s -s %s %s", r.Link, r.Addr, r.Gateway)+"  # then check VLAN and switch port of the NIC, and the gateway",
@@ -129,12 +129,12 @@ func (p Pod) taken(ctx context.Context, r Rail, a netip.Addr) error {
 	})
 }
 
-func (p Pod) duplicate(ctx context.Context, r Rail) doctor.Answer {
+func (p Pod) duplicate(ctx context.Context, r Rail) report.Answer {
 	err := p.taken(ctx, r, r.Addr)
 	var taken *probe.TakenError
 	switch {
 	case err == nil:
-		return answer(Duplicate, p.Of(r), doctor.Finding{Verdict: doctor.OK, Found: "no other host has " + r.Addr.String()})
+		return answer(Duplicate, p.Of(r), report.Finding{Verdict: report.OK, Found: "no other host has " + r.Addr.String()})
 	case errors.As(err, &taken):
 		return problem(Duplicate, p.Of(r), taken.Error(),
 			shell.Command("arping -I %s -0 %s", r.Link, r.Addr)+"  # the MAC belongs to the other host: take the address from it, or delete this pod",
@@ -144,8 +144,8 @@ func (p Pod) duplicate(ctx context.Context, r Rail) doctor.Answer {
 }
 
 // untold is the answer of a test that could not run.
-func untold(check, of string, err error) doctor.Answer {
-	return answer(check, of, doctor.Finding{
-		Verdict: doctor.CannotTell, Found: err.Error(), Missing: "the capability NET_RAW in the pod, or rocectl verify --pid as root on the node",
+func untold(check, of string, err error) report.Answer {
+	return answer(check, of, report.Finding{
+		Verdict: report.CannotTell, Found: err.Error(), Missing: "the capability NET_RAW in the pod, or rocectl verify --pid as root on the node",
 	})
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // crowd is a member of a large cluster: with each other one it tests so many rails.
@@ -27,17 +27,17 @@ type crowd struct {
 	fails func(rail int, a, b string) bool
 }
 
-func (c crowd) Local() ([]doctor.Answer, error) { return nil, nil }
+func (c crowd) Local() ([]report.Answer, error) { return nil, nil }
 
-func (c crowd) Test(address string, _ Tests) ([]doctor.Answer, error) {
-	var out []doctor.Answer
+func (c crowd) Test(address string, _ Tests) ([]report.Answer, error) {
+	var out []report.Answer
 	for rail := range c.rails {
 		of := fmt.Sprintf("rail %d of %s to %s", rail, c.name, address)
 		if c.fails(rail, c.name, address) {
 			out = append(out, problem(Reach, of, fmt.Sprintf("no packet passes from %s to %s", c.name, address), "# do", "why"))
 			continue
 		}
-		out = append(out, answer(Reach, of, doctor.Finding{Verdict: doctor.OK, Found: address + " answers"}), answer(MTU, of, doctor.Finding{Verdict: doctor.OK, Found: "packets of 9000 bytes pass"}))
+		out = append(out, answer(Reach, of, report.Finding{Verdict: report.OK, Found: address + " answers"}), answer(MTU, of, report.Finding{Verdict: report.OK, Found: "packets of 9000 bytes pass"}))
 	}
 	return out, nil
 }
@@ -52,7 +52,7 @@ func crowds(pods, rails int, fails func(rail int, a, b string) bool) []Seat {
 }
 
 // blameAll names faults from all answers: what blame does without the counts.
-func blameAll(answers []doctor.Answer) []string {
+func blameAll(answers []report.Answer) []string {
 	whole := newTally(0)
 	for _, a := range answers {
 		rail, x, y := between(a.Of)
@@ -81,12 +81,12 @@ func TestVerdictsOfManyPodsAreThoseOfAllAnswers(t *testing.T) {
 			return broken[fmt.Sprint(rail, " ", a)] || broken[fmt.Sprint(rail, " ", b)] || pairs[fmt.Sprint(rail, " ", a, " ", b)]
 		})
 		r := All(t.Context(), seats, Tests{}, false, func(int, int) {})
-		var all []doctor.Answer
+		var all []report.Answer
 		bad := 0
 		for _, p := range slices.Concat(Schedule(pods)...) {
 			answers, _ := seats[p.A].Test(seats[p.B].Address, Tests{})
 			for _, a := range answers {
-				if a.Verdict != doctor.OK {
+				if a.Verdict != report.OK {
 					bad++
 				}
 			}

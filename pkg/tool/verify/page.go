@@ -7,7 +7,7 @@ import (
 	"html/template"
 	"io"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // page is one file without references, so that a browser opens it without a network.
@@ -31,8 +31,8 @@ table { border-collapse: collapse } td, th { border: 1px solid #bbb; padding: .3
 
 // WritePage writes a report as one HTML page.
 func (r Report) WritePage(w io.Writer) error {
-	t, err := template.New("page").Funcs(template.FuncMap{"class": func(v doctor.Verdict) string {
-		return map[doctor.Verdict]string{doctor.OK: "ok", doctor.Problem: "problem"}[v] + map[bool]string{true: "cannot"}[v == doctor.CannotTell]
+	t, err := template.New("page").Funcs(template.FuncMap{"class": func(v report.Verdict) string {
+		return map[report.Verdict]string{report.OK: "ok", report.Problem: "problem"}[v] + map[bool]string{true: "cannot"}[v == report.CannotTell]
 	}}).Parse(page)
 	if err != nil {
 		return err

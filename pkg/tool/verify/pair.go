@@ -14,13 +14,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/probe"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Test tests each rail with the same rail of the pod at an address, and with Tests.Cross
 // also with its other rails, where the rail has a route to them. No rail of either pod is
 // in two tests at the same time.
-func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, tests Tests) ([]doctor.Answer, error) {
+func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, tests Tests) ([]report.Answer, error) {
 	peer, err := p.Dial(ctx, address, token, tests.Peer)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
@@ -33,14 +33,14 @@ func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, test
 	if tests.Cross {
 		shifts = n
 	}
-	var out []doctor.Answer
+	var out []report.Answer
 	for shift := range shifts {
 		if ctx.Err() != nil {
-			return append(out, answer(Reach, fmt.Sprintf("%s of %s to %s", allRails, p.Name, peer.Name), doctor.Finding{
-				Verdict: doctor.CannotTell, Found: fmt.Sprintf("%d of %d couples of each rail were tested in %s", shift, shifts, testTime), Missing: "time: the rails that fail take most of it",
+			return append(out, answer(Reach, fmt.Sprintf("%s of %s to %s", allRails, p.Name, peer.Name), report.Finding{
+				Verdict: report.CannotTell, Found: fmt.Sprintf("%d of %d couples of each rail were tested in %s", shift, shifts, testTime), Missing: "time: the rails that fail take most of it",
 			})), nil
 		}
-		answers := make([][]doctor.Answer, n)
+		answers := make([][]report.Answer, n)
 		var wg sync.WaitGroup
 		for i := range n {
 			wg.Go(func() { answers[i] = p.test(ctx, rails, peer, i, (i+shift)%n, tests.RDMA) })
@@ -71,12 +71,12 @@ func (c couple) of() string {
 }
 
 // test tests rail i with rail j of the peer.
-func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int, rdma bool) []doctor.Answer {
+func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int, rdma bool) []report.Answer {
 	if i >= len(rails) || j >= len(peer.Rails) {
 		if i != j {
 			return nil
 		}
-		return []doctor.Answer{problem(Reach, fmt.Sprintf("rail %d of %s to %s", i, p.Name, peer.Name),
+		return []report.Answer{problem(Reach, fmt.Sprintf("rail %d of %s to %s", i, p.Name, peer.Name),
 			fmt.Sprintf("%s has %d rails and %s has %d", p.Name, len(rails), peer.Name, len(peer.Rails)), "rocectl show  # on the node with fewer: what was left out, and why",
 			"collectives use as few rails as the pod that has fewest")}
 	}
@@ -85,20 +85,20 @@ func (p Pod) test(ctx context.Context, rails []Rail, peer *Peer, i, j int, rdma 
 		if i != j {
 			return nil // the plan does not connect them
 		}
-		return []doctor.Answer{answer(Reach, c.of(), doctor.Finding{
-			Verdict: doctor.CannotTell, Found: fmt.Sprintf("%s has no route to %s", c.r.Addr, c.to.Addr), Missing: "a gateway for the rail, if both must be connected",
+		return []report.Answer{answer(Reach, c.of(), report.Finding{
+			Verdict: report.CannotTell, Found: fmt.Sprintf("%s has no route to %s", c.r.Addr, c.to.Addr), Missing: "a gateway for the rail, if both must be connected",
 		})}
 	}
 	var err error
 	if c.conn, err = p.socket(ctx, c.r); err != nil {
-		return []doctor.Answer{untold(Reach, c.of(), err)}
+		return []report.Answer{untold(Reach, c.of(), err)}
 	}
 	defer c.conn.Close() //nolint:errcheck // nothing more is sent
 	if !echoed(c.conn, peer.nonce, c.target(), smallest, attempts) {
-		return []doctor.Answer{c.lost(ctx)}
+		return []report.Answer{c.lost(ctx)}
 	}
-	reach := answer(Reach, c.of(), doctor.Finding{Verdict: doctor.OK, Found: fmt.Sprintf("%s answers", c.to.Addr)})
-	out := []doctor.Answer{reach, c.mtu()}
+	reach := answer(Reach, c.of(), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("%s answers", c.to.Addr)})
+	out := []report.Answer{reach, c.mtu()}
 	if rdma {
 		out = append(out, c.rdma(ctx)...)
 	}
@@ -110,7 +110,7 @@ func (c couple) target() netip.AddrPort { return netip.AddrPortFrom(c.to.Addr, c
 const whyReach = "connections over this rail fail, and a collective over all rails hangs"
 
 // lost finds out why nothing comes back.
-func (c couple) lost(ctx context.Context) doctor.Answer {
+func (c couple) lost(ctx context.Context) report.Answer {
 	if c.arrived(smallest) {
 		return c.oneWay(c.peer.Name, c.Name)
 	}
@@ -134,7 +134,7 @@ func (c couple) lost(ctx context.Context) doctor.Answer {
 
 // silent tells loss in one direction from loss in both: it sends frames that need no
 // answer to ARP.
-func (c couple) silent() doctor.Answer {
+func (c couple) silent() report.Answer {
 	both := problem(Reach, c.of(), fmt.Sprintf("no frame passes between %s and %s in either direction", c.r.Addr, c.to.Addr),
 		"# the VLAN of both switch ports, and the connection between the switches", whyReach)
 	own, err := netip.ParseAddrPort(c.conn.LocalAddr().String())
@@ -157,7 +157,7 @@ func (c couple) silent() doctor.Answer {
 	return both
 }
 
-func (c couple) oneWay(from, to string) doctor.Answer {
+func (c couple) oneWay(from, to string) report.Answer {
 	return problem(Reach, c.of(), fmt.Sprintf("frames are lost in one direction: from %s to %s", from, to),
 		"ethtool -S NIC  # drops and errors of the rail's NIC at the first of the two, and of its switch port", whyReach)
 }
@@ -192,14 +192,14 @@ func (c couple) arrived(size int) bool {
 }
 
 // mtu finds the largest packet that comes back.
-func (c couple) mtu() doctor.Answer {
+func (c couple) mtu() report.Answer {
 	const why = "large messages hang or are slow, although small ones pass"
 	if c.r.MTU != c.to.MTU {
 		return problem(MTU, c.of(), fmt.Sprintf("MTU %d on %s and %d on %s", c.r.MTU, c.Name, c.to.MTU, c.peer.Name),
 			fmt.Sprintf("ip link set NIC mtu %d  # of the NIC below the rail, and on the switch; mtu of the network; then restart the pod", max(c.r.MTU, c.to.MTU)), why)
 	}
 	if echoed(c.conn, c.peer.nonce, c.target(), c.r.MTU, attempts) {
-		return answer(MTU, c.of(), doctor.Finding{Verdict: doctor.OK, Found: fmt.Sprintf("packets of %d bytes pass", c.r.MTU)})
+		return answer(MTU, c.of(), report.Finding{Verdict: report.OK, Found: fmt.Sprintf("packets of %d bytes pass", c.r.MTU)})
 	}
 	direction := fmt.Sprintf("from %s to %s", c.Name, c.peer.Name)
 	if c.arrived(c.r.MTU) {

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Port is the RDMA port of a rail, and the GID index of the rail's address.
@@ -188,8 +188,8 @@ func (p Pod) free(ctx context.Context, r Rail) (tcp int, err error) {
 }
 
 // rdma tests the couple with each program.
-func (c couple) rdma(ctx context.Context) []doctor.Answer {
-	var out []doctor.Answer
+func (c couple) rdma(ctx context.Context) []report.Answer {
+	var out []report.Answer
 	for _, of := range programs() {
 		out = append(out, c.transfer(ctx, of))
 	}
@@ -198,7 +198,7 @@ func (c couple) rdma(ctx context.Context) []doctor.Answer {
 
 const whyRDMA = "collectives over this rail fail, although IP works"
 
-func (c couple) transfer(ctx context.Context, of program) doctor.Answer {
+func (c couple) transfer(ctx context.Context, of program) report.Answer {
 	ctx, cancel := context.WithTimeout(ctx, transferTime)
 	defer cancel()
 	on, missing := c.port(ctx, c.r, of)
@@ -212,10 +212,10 @@ func (c couple) transfer(ctx context.Context, of program) doctor.Answer {
 		missing = c.peer.Name + ": " + err.Error()
 	}
 	if missing != "" {
-		return answer(of.check, c.of(), doctor.Finding{Verdict: doctor.CannotTell, Found: "not tested", Missing: missing})
+		return answer(of.check, c.of(), report.Finding{Verdict: report.CannotTell, Found: "not tested", Missing: missing})
 	}
 	args := of.client(c.r, on, there.Port, c.to.Addr)
-	failed := func(said string) doctor.Answer {
+	failed := func(said string) report.Answer {
 		return problem(of.check, c.of(), fmt.Sprintf("%s %s: %s", of.name, strings.Join(args, " "), said),
 			"rocectl doctor  # on both nodes: gid-table, rdma-mtu, firewall, nic-qos; in both pods: rocectl env", whyRDMA)
 	}
@@ -227,7 +227,7 @@ func (c couple) transfer(ctx context.Context, of program) doctor.Answer {
 		said, _ := run.ended()
 		switch {
 		case err == nil:
-			return answer(of.check, c.of(), doctor.Finding{Verdict: doctor.OK, Found: of.tells(run.said.String())})
+			return answer(of.check, c.of(), report.Finding{Verdict: report.OK, Found: of.tells(run.said.String())})
 		case ctx.Err() != nil:
 			return failed(fmt.Sprintf("it does not end within %s: %s", transferTime, said))
 		}

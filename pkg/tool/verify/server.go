@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // request is what a caller asks a server. The first one is empty, and the answer has the
@@ -68,7 +68,7 @@ type reply struct {
 	Nonce    nonce           `json:"nonce,omitzero"`
 	Rails    []Rail          `json:"rails,omitempty"`
 	Received []arrival       `json:"received,omitempty"`
-	Answers  []doctor.Answer `json:"answers,omitempty"`
+	Answers  []report.Answer `json:"answers,omitempty"`
 	// Missing is what a test by RDMA needs; otherwise Port is where the program of the
 	// number Launched listens. Over says that one has ended, and Said is its last line.
 	Missing  string `json:"missing,omitempty"`
@@ -330,7 +330,7 @@ func (p Pod) Dial(ctx context.Context, address, token, name string) (*Peer, erro
 // named returns a name that a pod has given itself, or "" if it would make an answer
 // look as if it were about other pods.
 func named(name string) string {
-	if len(name) > longestName || doctor.Printable(name) != name || strings.ContainsRune(name, '(') || strings.Contains(name, " of ") || strings.Contains(name, " to ") {
+	if len(name) > longestName || report.Printable(name) != name || strings.ContainsRune(name, '(') || strings.Contains(name, " of ") || strings.Contains(name, " to ") {
 		return ""
 	}
 	return name
@@ -383,13 +383,13 @@ func (c *Peer) exchange(q request, wait time.Duration) (r reply, err error) {
 }
 
 // Local returns the answers of the tests that the peer's pod makes alone.
-func (c *Peer) Local() ([]doctor.Answer, error) {
+func (c *Peer) Local() ([]report.Answer, error) {
 	r, err := c.ask(request{Local: true, Self: c.Name}, patience)
 	return r.Answers, err
 }
 
 // Test lets the peer test its rails with a third pod.
-func (c *Peer) Test(address string, tests Tests) ([]doctor.Answer, error) {
+func (c *Peer) Test(address string, tests Tests) ([]report.Answer, error) {
 	r, err := c.ask(request{Test: address, Self: c.Name, Tests: tests}, patience)
 	return r.Answers, err
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // fewPods is the most pods of a test of which each answer is kept. A thousand nodes with
@@ -24,7 +24,7 @@ type place struct{ check, rail, pod string }
 // tally counts answers, and keeps those that a reader needs.
 type tally struct {
 	all           bool // the pods are few
-	answers       []doctor.Answer
+	answers       []report.Answer
 	ok            map[string]int // by check
 	left          int
 	tests, failed map[place]int // between two pods
@@ -34,45 +34,45 @@ type tally struct {
 // kind is a verdict of a place.
 type kind struct {
 	place
-	verdict doctor.Verdict
+	verdict report.Verdict
 }
 
 func newTally(pods int) *tally {
 	return &tally{all: pods <= fewPods, ok: map[string]int{}, tests: map[place]int{}, failed: map[place]int{}, kept: map[kind]int{}}
 }
 
-func (t *tally) add(answers []doctor.Answer) {
+func (t *tally) add(answers []report.Answer) {
 	for _, a := range answers {
 		rail, x, y := between(a.Of)
 		t.vote(a, rail, x, y)
-		if a.Verdict == doctor.OK {
+		if a.Verdict == report.OK {
 			t.ok[a.Check]++
 		}
 		switch {
-		case t.all || a.Verdict != doctor.OK && t.wanted(a, rail, x, y):
+		case t.all || a.Verdict != report.OK && t.wanted(a, rail, x, y):
 			t.answers = append(t.answers, a)
-		case a.Verdict != doctor.OK:
+		case a.Verdict != report.OK:
 			t.left++
 		}
 	}
 }
 
 // vote counts a test between the same rail of two pods, for both.
-func (t *tally) vote(a doctor.Answer, rail, x, y string) {
+func (t *tally) vote(a report.Answer, rail, x, y string) {
 	if y == "" || strings.Contains(y, " ") {
 		return
 	}
 	for _, pod := range []string{x, y} {
 		p := place{a.Check, rail, pod}
 		t.tests[p]++
-		if a.Verdict == doctor.Problem {
+		if a.Verdict == report.Problem {
 			t.failed[p]++
 		}
 	}
 }
 
 // wanted says whether few answers like this one are kept so far, for one of its ends.
-func (t *tally) wanted(a doctor.Answer, rail, x, y string) bool {
+func (t *tally) wanted(a report.Answer, rail, x, y string) bool {
 	if x == "" { // about a pod, and not about a rail
 		rail, x = "", a.Of
 	}
@@ -95,7 +95,7 @@ func (t *tally) wanted(a doctor.Answer, rail, x, y string) bool {
 
 // report returns what is kept, in the order of what it is about.
 func (t *tally) report(pods []string) Report {
-	slices.SortStableFunc(t.answers, func(a, b doctor.Answer) int {
+	slices.SortStableFunc(t.answers, func(a, b report.Answer) int {
 		if a.Of != b.Of {
 			return strings.Compare(a.Of, b.Of)
 		}

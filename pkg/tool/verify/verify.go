@@ -24,7 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Pod is a pod to test.
@@ -37,7 +37,7 @@ type Pod struct {
 	Control func(fn func() error) error
 	// Inside tests what only programs in the pod can: RDMA devices and locked memory. It
 	// gets the pod with the name that the answers must have.
-	Inside func(p Pod) []doctor.Answer
+	Inside func(p Pod) []report.Answer
 	// RDMA returns the RDMA ports of the rails that have one, by their interfaces; nil:
 	// the pod makes no tests by RDMA.
 	RDMA func(ctx context.Context) (map[conf.LinkName]Port, error)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
-	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 const token = "a test's token"
@@ -115,7 +115,7 @@ func (w *world) serve() {
 }
 
 // test tests the first pod with the second one.
-func (w *world) test(cross bool) []doctor.Answer {
+func (w *world) test(cross bool) []report.Answer {
 	w.t.Helper()
 	p := w.pods[0]
 	rails, err := p.Rails(w.t.Context())
@@ -130,7 +130,7 @@ func (w *world) test(cross bool) []doctor.Answer {
 }
 
 // local tests the first pod alone.
-func (w *world) local() []doctor.Answer {
+func (w *world) local() []report.Answer {
 	w.t.Helper()
 	rails, err := w.pods[0].Rails(w.t.Context())
 	if err != nil {
@@ -140,13 +140,13 @@ func (w *world) local() []doctor.Answer {
 }
 
 // problems returns what is not ok, one line each.
-func problems(answers []doctor.Answer) string {
+func problems(answers []report.Answer) string {
 	var out []string
 	for _, a := range answers {
-		if a.Verdict != doctor.OK {
+		if a.Verdict != report.OK {
 			out = append(out, fmt.Sprintf("%s %s: %s: %s", a.Verdict, a.Check, a.Of, a.Found))
 		}
-		if a.Verdict == doctor.Problem && (a.Fix == "" || a.Why == "") {
+		if a.Verdict == report.Problem && (a.Fix == "" || a.Why == "") {
 			out = append(out, "without command or reason: "+a.Check)
 		}
 	}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+// Package report has what a check of a node, of rails or of NICs answers, and prints it.
+//
+// Each answer has one of three values: ok, problem, or cannot tell, with what is missing
+// for an answer. It never prints what a terminal would obey. It knows no check; doctor,
+// verify and hwtest stand on it. Everything is in this file.
+package report
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"unicode"
+
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
+)
+
+// Verdict is the value of an answer.
+type Verdict string
+
+// The verdicts.
+const (
+	OK         Verdict = "ok"
+	Problem    Verdict = "problem"
+	CannotTell Verdict = "cannot tell"
+)
+
+// Valid says whether it is one of these.
+func (v Verdict) Valid() bool { return v == OK || v == Problem || v == CannotTell }
+
+// Finding is what a check has found out about one thing.
+type Finding struct {
+	Verdict Verdict `json:"verdict"`
+	// Of is the thing, such as a port ("mlx5_0/1"); "" is the node.
+	Of    string `json:"of,omitempty"`
+	Found string `json:"found"`
+	// Fix is the command that solves a problem, several with a new line between
+	// them. A comment for the reader starts with "#", as for a shell.
+	Fix string `json:"fix,omitempty"`
+	// Missing is what the check needs to tell.
+	Missing string `json:"missing,omitempty"`
+}
+
+// About says what a finding is about.
+func (f Finding) About(thing string) Finding {
+	f.Of = thing
+	return f
+}
+
+// Answer is a finding of a check.
+type Answer struct {
+	Check string `json:"check"`
+	Finding
+	// Why says why a problem matters; "" if it is none.
+	Why string `json:"why,omitempty"`
+}
+
+// Status returns the exit status of a program that has got these answers: 0 if all
+// are ok, 1 if there is a problem, and 2 if there is none but something could not
+// be told.
+func Status(answers []Answer) int {
+	status := 0
+	for _, a := range answers {
+		switch a.Verdict {
+		case Problem:
+			return 1
+		case CannotTell:
+			status = 2
+		}
+	}
+	return status
+}
+
+// NameWidth is the width of the column with the names of checks.
+const NameWidth = 16
+
+// WriteText writes an answer for people: a line, and below it, indented, why a
+// problem matters, the commands that solve it, or what is missing to tell.
+func WriteText(w io.Writer, a Answer) error {
+	found := a.Found
+	if a.Of != "" {
+		found = strings.ReplaceAll(a.Of, "\n", "?") + ": " + found
+	}
+	found, more, _ := strings.Cut(found, "\n")
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-12s %-*s %s\n", a.Verdict, NameWidth, Printable(a.Check), Printable(found))
+	for _, part := range []struct{ label, text string }{{"", more}, {"why: ", a.Why}, {"", a.Fix}, {"needs: ", a.Missing}} {
+		for line := range strings.Lines(part.text) {
+			fmt.Fprintf(&b, "%13s%s%s\n", "", part.label, Printable(strings.TrimSuffix(line, "\n")))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Printable returns a line for a terminal. A pod, a NIC or another host may have chosen
+// words of it, and a terminal obeys what it cannot print.
+func Printable(line string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, line)
+}
+
+// Summary counts answers by verdict, in one line.
+func Summary(answers []Answer) string { return Summarize(0, answers) }
+
+// Summarize counts answers, and others that are ok.
+func Summarize(others int, answers []Answer) string {
+	n := map[Verdict]int{OK: others}
+	for _, a := range answers {
+		n[a.Verdict]++
+	}
+	problems := "problems"
+	if n[Problem] == 1 {
+		problems = "problem"
+	}
+	return fmt.Sprintf("%d ok, %d %s, %d cannot tell", n[OK], n[Problem], problems, n[CannotTell])
+}
+
+// RunProgram runs a program and returns what it prints, also with an error. It refuses a
+// program of an absolute path that others than root can have put there, because the
+// caller is root.
+func RunProgram(ctx context.Context, program string, args ...string) (string, error) {
+	if filepath.IsAbs(program) {
+		if err := trusted.Program(program); err != nil {
+			return "", err
+		}
+	}
+	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput() //nolint:gosec // the callers name it, and it is of root
+	return string(out), err
+}
