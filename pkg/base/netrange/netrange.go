@@ -6,7 +6,7 @@
 //
 // It is pure and knows neither configuration nor leases; conf validates with it and
 // ipam searches with it. Read this file first; set.go has the arithmetic of several
-// ranges, special.go the blocks that pods must not use.
+// ranges, index.go the host indexes, special.go the blocks that pods must not use.
 package netrange
 
 import (

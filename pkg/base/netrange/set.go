@@ -52,31 +52,43 @@ func merged(ranges []Range) []Range {
 }
 
 // Clip returns the parts of ranges that lie in o, in ascending order.
-func Clip(ranges []Range, o Range) []Range {
+func Clip(ranges []Range, o Range) []Range { return Common(ranges, []Range{o}) }
+
+// Common returns the addresses that are in both sets, in ascending order.
+func Common(a, b []Range) []Range {
+	a, b = merged(a), merged(b)
 	var out []Range
-	for _, r := range merged(ranges) {
-		if !r.Overlaps(o) {
-			continue
+	for i, j := 0, 0; i < len(a) && j < len(b); {
+		if a[i].Overlaps(b[j]) {
+			out = append(out, Range{higher(a[i].First, b[j].First), lower(a[i].Last, b[j].Last)})
 		}
-		if r.First.Less(o.First) {
-			r.First = o.First
+		if a[i].Last.Less(b[j].Last) {
+			i++
+		} else {
+			j++
 		}
-		if o.Last.Less(r.Last) {
-			r.Last = o.Last
-		}
-		out = append(out, r)
 	}
 	return out
 }
 
-// Common returns the parts of ranges that are also in others, in the order of
-// others.
-func Common(ranges, others []Range) []Range {
-	var out []Range
-	for _, o := range others {
-		out = append(out, Clip(ranges, o)...)
+func lower(a, b netip.Addr) netip.Addr {
+	if b.Less(a) {
+		return b
 	}
-	return out
+	return a
+}
+
+func higher(a, b netip.Addr) netip.Addr {
+	if a.Less(b) {
+		return b
+	}
+	return a
+}
+
+// Has says whether an address is in ranges, which must be in ascending order.
+func Has(ranges []Range, a netip.Addr) bool {
+	i := Find(ranges, a)
+	return i < len(ranges) && ranges[i].Contains(a)
 }
 
 // Find returns the index of the first range that ends at or after a. ranges

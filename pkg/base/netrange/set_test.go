@@ -87,7 +87,7 @@ func TestCommonIsWhatBothHave(t *testing.T) {
 		got  []netrange.Range
 		want string
 	}{
-		{netrange.Common(a, b), "10.0.0.25-10.0.0.29 10.0.0.5-10.0.0.9 10.0.0.20-10.0.0.21"},
+		{netrange.Common(a, b), "10.0.0.5-10.0.0.9 10.0.0.20-10.0.0.21 10.0.0.25-10.0.0.29"},
 		{netrange.Common(b, a), "10.0.0.5-10.0.0.9 10.0.0.20-10.0.0.21 10.0.0.25-10.0.0.29"},
 		{netrange.Common(a, nil), ""},
 	} {

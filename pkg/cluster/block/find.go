@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
@@ -15,15 +16,8 @@ import (
 // of the pool. It does not matter whether pods may have the address. ok is false for
 // an address that is in no block.
 func (s Space) Find(a netip.Addr) (index, number int, ok bool) {
-	for _, subnets := range s.rails {
-		for _, subnet := range subnets {
-			if !subnet.Prefix.Contains(a) {
-				continue
-			}
-			n := slot(a, subnet.Prefix)
-			if n >= uint64(s.size)*MaxBlocks {
-				return 0, 0, false
-			}
+	for _, subnet := range slices.Concat(s.rails...) {
+		if n := slot(a, subnet.Prefix); subnet.Prefix.Contains(a) && n < uint64(s.size)*MaxBlocks {
 			return int(n) / s.size, int(n), true
 		}
 	}
@@ -34,7 +28,7 @@ func (s Space) Find(a netip.Addr) (index, number int, ok bool) {
 func (s Space) Open(index int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for _, r := range s.openOf(index) {
-			for n := r.first; n <= r.last; n++ {
+			for n := netrange.ToNumber(r.First); n <= netrange.ToNumber(r.Last); n++ {
 				if !yield(int(n)) {
 					return
 				}
@@ -69,4 +63,4 @@ func (s Space) Recorded(node Node, rails [][]pool.Subnet) []Block {
 }
 
 // Total returns how many slots pods may have on all rails, in all blocks.
-func (s Space) Total() int { return sum(s.usable(s.open())) }
+func (s Space) Total() int { return count(s.usable(s.open())) }

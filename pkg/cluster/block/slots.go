@@ -25,8 +25,8 @@ type Slots struct {
 	Pool, Rack string
 
 	rails  [][]pool.Subnet
-	all    run
-	usable []run // the slots that pods may have on all rails, ascending, without overlap
+	all    netrange.Range
+	usable []netrange.Range // the slots that pods may have on all rails, ascending, without overlap
 }
 
 // Slots returns the sticky slots of a rack. It returns none for a pool without
@@ -45,12 +45,12 @@ func (s Space) Kept() Slots {
 }
 
 // readSlots reads first-last.
-func readSlots(text string) (run, bool) {
+func readSlots(text string) (netrange.Range, bool) {
 	first, last, two := strings.Cut(text, "-")
 	a, err := strconv.ParseUint(first, 10, 32)
 	b, err2 := strconv.ParseUint(last, 10, 32)
 	ok := two && err == nil && err2 == nil && a <= b
-	return run{a, b}, ok
+	return netrange.Numbers(a, b), ok
 }
 
 // Terms returns two times: how long the addresses stay reserved for a pod that is
@@ -83,14 +83,14 @@ func (p Pool) keeps(f *strict.Faults) {
 		f.Add(cnierr.BadConfig, "spec.sticky.ttl", fmt.Sprintf("write %v or more", quarantine), "%v is less than the quarantine: another pod would get addresses that are still in quarantine", ttl)
 	}
 	kept, ok := readSlots(p.Spec.Sticky.Slots)
-	size := uint64(p.blockSize())
+	size, begin, end := uint64(p.blockSize()), netrange.ToNumber(kept.First), netrange.ToNumber(kept.Last)
 	switch {
 	case !ok:
 		f.Add(cnierr.BadConfig, path, "write the first and the last host index, such as 1024-2047", "%q is not a range of host indexes", p.Spec.Sticky.Slots)
-	case kept.last >= size*MaxBlocks:
-		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write host indexes up to %d", size*MaxBlocks-1), "%d is beyond all blocks", kept.last)
-	case kept.first%size != 0 || (kept.last+1)%size != 0:
-		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write %d-%d, or another range of whole blocks", kept.first/size*size, (kept.last/size+1)*size-1), "%s begins or ends inside a block of %d host indexes", p.Spec.Sticky.Slots, size)
+	case end >= size*MaxBlocks:
+		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write host indexes up to %d", size*MaxBlocks-1), "%d is beyond all blocks", end)
+	case begin%size != 0 || (end+1)%size != 0:
+		f.Add(cnierr.BadConfig, path, fmt.Sprintf("write %d-%d, or another range of whole blocks", begin/size*size, (end/size+1)*size-1), "%s begins or ends inside a block of %d host indexes", p.Spec.Sticky.Slots, size)
 	}
 }
 
@@ -114,9 +114,7 @@ func (p Pool) keepsIn(rails [][]pool.Subnet, f *strict.Faults) {
 			return
 		}
 		seen[s.Prefix] = true
-		holds := func(r netrange.Range) bool {
-			return slot(r.First, s.Prefix) <= kept.first && kept.last <= slot(r.Last, s.Prefix)
-		}
+		holds := func(r netrange.Range) bool { return kept.Within(r.Indexes(s.Prefix)) }
 		if !slices.ContainsFunc(netrange.Minus(s.Ranges, nil), holds) {
 			bad("write host indexes that are in all ranges of all rails", "the ranges of %v do not contain all of %s", s.Prefix, p.Spec.Sticky.Slots)
 			return
@@ -129,13 +127,10 @@ func (p Pool) ttl(f *strict.Faults) time.Duration {
 }
 
 // Count returns how many slots there are that pods may have on all rails.
-func (s Slots) Count() int { return sum(s.usable) }
+func (s Slots) Count() int { return count(s.usable) }
 
 // Has says whether pods may have the slot.
-func (s Slots) Has(slot int) bool {
-	n := uint64(slot)
-	return slot >= 0 && slices.ContainsFunc(s.usable, func(r run) bool { return r.first <= n && n <= r.last })
-}
+func (s Slots) Has(slot int) bool { return slot >= 0 && has(s.usable, uint64(slot)) }
 
 // Name returns the name of the lease of a slot.
 func (s Slots) Name(slot int) string {
@@ -149,8 +144,9 @@ func (s Slots) Name(slot int) string {
 // true also if pods may not have the slot any more.
 func (s Slots) Find(a netip.Addr) (number int, ok bool) {
 	for _, subnet := range slices.Concat(s.rails...) {
-		if n := slot(a, subnet.Prefix); subnet.Prefix.Contains(a) {
-			return int(n), s.all.first <= n && n <= s.all.last
+		if subnet.Prefix.Contains(a) {
+			n := netrange.Index(a, subnet.Prefix)
+			return int(netrange.ToNumber(n)), s.all.Contains(n)
 		}
 	}
 	return 0, false
@@ -165,7 +161,7 @@ func (s Slots) Rails(number int) [][]pool.Subnet {
 	out := make([][]pool.Subnet, len(s.rails))
 	for i, subnets := range s.rails {
 		for _, whole := range subnets {
-			a := at(uint64(number), whole.Prefix)
+			a := netrange.AtNumber(uint64(number), whole.Prefix)
 			out[i] = append(out[i], pool.Subnet{Prefix: whole.Prefix, Gateway: whole.Gateway, Ranges: []netrange.Range{{First: a, Last: a}}})
 		}
 	}

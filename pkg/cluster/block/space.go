@@ -5,6 +5,7 @@ package block
 
 import (
 	"fmt"
+	"math/big"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -26,14 +27,9 @@ type Space struct {
 	size       int
 	quarantine time.Duration
 	rails      [][]pool.Subnet
-	sticky     []run // sticky slots: no block has them
-	runs       []run // the indexes of the blocks, ascending, without overlap
+	sticky     []netrange.Range // sticky slots: no block has them
+	blocks     []netrange.Range // the indexes of the blocks, ascending, without overlap
 }
-
-// run is the numbers first to last.
-type run struct{ first, last uint64 }
-
-func (r run) count() int { return int(r.last - r.first + 1) }
 
 // Space returns the blocks for a node in a rack. rack is "" in a pool without racks.
 // The errors are those of Validate.
@@ -51,11 +47,11 @@ func (p Pool) Space(rack string) (Space, error) {
 	p.reserve(s.rails)
 	if p.Spec.Sticky != nil {
 		if kept, ok := readSlots(p.Spec.Sticky.Slots); ok { // common has reported others
-			s.sticky = []run{kept}
+			s.sticky = []netrange.Range{kept}
 		}
 	}
-	s.runs = blocks(s.usable(s.open()), uint64(s.size))
-	if len(s.runs) == 0 {
+	s.blocks = s.with(s.usable(s.open()))
+	if len(s.blocks) == 0 {
 		return Space{}, cnierr.New(cnierr.BadConfig, reading, p.Name, "widen ranges or exclude less", "no host index is usable on all rails")
 	}
 	return s, nil
@@ -80,36 +76,20 @@ func (p Pool) reserve(rails [][]pool.Subnet) {
 }
 
 // open returns the slots that pods may have of blocks.
-func (s Space) open() []run {
-	all := run{0, uint64(s.size)*MaxBlocks - 1}
-	if len(s.sticky) == 0 {
-		return []run{all}
-	}
-	kept := s.sticky[0]
-	out := []run{{kept.last + 1, all.last}}
-	if kept.first > 0 {
-		out = []run{{0, kept.first - 1}, out[0]}
-	}
-	return out
+func (s Space) open() []netrange.Range {
+	return netrange.Minus([]netrange.Range{netrange.Numbers(0, uint64(s.size)*MaxBlocks-1)}, s.sticky)
 }
 
 // usable returns, of some slots, those that pods may have on all rails.
-func (s Space) usable(slots []run) []run {
-	for _, subnets := range s.rails {
-		for _, subnet := range subnets {
-			slots = common(slots, slotsOf(subnet))
+func (s Space) usable(slots []netrange.Range) []netrange.Range {
+	for _, subnet := range slices.Concat(s.rails...) {
+		var own []netrange.Range
+		for _, r := range free(subnet) {
+			own = append(own, r.Indexes(subnet.Prefix))
 		}
+		slots = netrange.Common(slots, own)
 	}
 	return slots
-}
-
-// slotsOf returns the slots that pods may have in a subnet, in ascending order.
-func slotsOf(s pool.Subnet) []run {
-	var out []run
-	for _, r := range free(s) {
-		out = append(out, run{slot(r.First, s.Prefix), slot(r.Last, s.Prefix)})
-	}
-	return out
 }
 
 // free returns the addresses of a subnet that pods may have, in ascending order.
@@ -126,77 +106,34 @@ func free(s pool.Subnet) []netrange.Range {
 
 // slot returns the host index of an address. If that is too high for the type, it
 // returns the highest number, which is beyond all blocks.
-func slot(a netip.Addr, p netip.Prefix) uint64 {
-	b, network := a.As16(), p.Masked().Addr().As16()
-	var n uint64
-	for i := range b {
-		if n>>56 != 0 {
-			return 1<<64 - 1
-		}
-		n = n<<8 | uint64(b[i]^network[i])
-	}
-	return n
-}
+func slot(a netip.Addr, p netip.Prefix) uint64 { return netrange.ToNumber(netrange.Index(a, p)) }
 
-// at returns the address of a slot that the subnet has.
-func at(n uint64, p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := len(b) - 1; n > 0; i-- {
-		b[i] |= byte(n)
-		n >>= 8
+// with returns the blocks that have at least one of the slots.
+func (s Space) with(slots []netrange.Range) []netrange.Range {
+	var out []netrange.Range
+	for _, r := range slots {
+		out = append(out, netrange.Numbers(netrange.ToNumber(r.First)/uint64(s.size), netrange.ToNumber(r.Last)/uint64(s.size)))
 	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
-}
-
-// common returns the elements that are in both ascending lists.
-func common(a, b []run) []run {
-	var out []run
-	for i, j := 0, 0; i < len(a) && j < len(b); {
-		both := run{max(a[i].first, b[j].first), min(a[i].last, b[j].last)}
-		if both.first <= both.last {
-			out = append(out, both)
-		}
-		if a[i].last < b[j].last {
-			i++
-		} else {
-			j++
-		}
-	}
-	return out
-}
-
-// blocks returns the blocks that have at least one of the slots.
-func blocks(slots []run, size uint64) []run {
-	var out []run
-	for _, s := range slots {
-		r, end := run{s.first / size, s.last / size}, len(out)-1
-		if end >= 0 && r.first <= out[end].last+1 {
-			out[end].last = r.last
-			continue
-		}
-		out = append(out, r)
-	}
-	return out
+	return netrange.Minus(out, nil)
 }
 
 // Blocks returns how many blocks there are: those with at least one slot that
 // pods may have on all rails.
-func (s Space) Blocks() int { return sum(s.runs) }
+func (s Space) Blocks() int { return count(s.blocks) }
 
 // Index returns the index of block number n, from 0. Blocks without a slot for pods
 // have no number.
-func (s Space) Index(n int) int { return nth(s.runs, n) }
+func (s Space) Index(n int) int { return nth(s.blocks, n) }
 
-// nth returns element n, from 0, of the numbers in runs.
-func nth(runs []run, n int) int {
-	for _, r := range runs {
-		if n < r.count() {
-			return int(r.first) + n
-		}
-		n -= r.count()
+func count(numbers []netrange.Range) int { return int(netrange.Count(numbers).Int64()) }
+
+// nth returns element n, from 0, of numbers.
+func nth(numbers []netrange.Range, n int) int {
+	a := netrange.At(numbers, big.NewInt(int64(n)))
+	if !a.IsValid() {
+		panic(fmt.Sprintf("block: there are not %d numbers", n+1))
 	}
-	panic(fmt.Sprintf("block: runs have no number %d more", n))
+	return int(netrange.ToNumber(a))
 }
 
 // Name returns the name of a block.
@@ -215,44 +152,34 @@ func (s Space) has(name string) (index int, ok bool) {
 	if err != nil || index < 0 || s.Name(index) != name {
 		return 0, false
 	}
-	n := uint64(index)
-	return index, slices.ContainsFunc(s.runs, func(r run) bool { return r.first <= n && n <= r.last })
+	return index, has(s.blocks, uint64(index))
+}
+
+func has(numbers []netrange.Range, n uint64) bool {
+	return netrange.Has(numbers, netrange.Numbers(n, n).First)
 }
 
 // Slots returns how many slots of a block pods may have on all rails.
-func (s Space) Slots(index int) int {
-	return sum(s.openOf(index))
-}
+func (s Space) Slots(index int) int { return count(s.openOf(index)) }
 
 // openOf returns the slots of a block that pods may have on all rails.
-func (s Space) openOf(index int) []run {
-	return common(s.usable([]run{s.slots(index)}), s.open())
+func (s Space) openOf(index int) []netrange.Range {
+	return netrange.Common(s.usable([]netrange.Range{s.slots(index)}), s.open())
 }
 
-// sum returns how many numbers runs has.
-func sum(runs []run) int {
-	n := 0
-	for _, r := range runs {
-		n += r.count()
-	}
-	return n
-}
-
-func (s Space) slots(index int) run {
+func (s Space) slots(index int) netrange.Range {
 	first := uint64(index) * uint64(s.size)
-	return run{first, first + uint64(s.size) - 1}
+	return netrange.Numbers(first, first+uint64(s.size)-1)
 }
 
 // Hint returns the number, from 0, of the block at which a node with one of these
 // addresses begins. For host number h of a rail's subnet it is block number h. So
 // nodes never meet if their NICs are numbered one by one.
 func (s Space) Hint(own []netip.Addr) (n int, ok bool) {
-	for _, subnets := range s.rails {
-		for _, subnet := range subnets {
-			for _, a := range own {
-				if subnet.Prefix.Contains(a) {
-					return int(slot(a, subnet.Prefix) % uint64(s.Blocks())), true
-				}
+	for _, subnet := range slices.Concat(s.rails...) {
+		for _, a := range own {
+			if subnet.Prefix.Contains(a) {
+				return int(slot(a, subnet.Prefix) % uint64(s.Blocks())), true
 			}
 		}
 	}
@@ -293,8 +220,8 @@ func (s Space) Rails(owned []Block) ([][]pool.Subnet, error) {
 // slice returns the addresses of a block in a subnet. The subnet must have the first
 // address of the block.
 func (s Space) slice(index int, p netip.Prefix) netrange.Range {
-	slots, last := s.slots(index), slot(netrange.Of(p).Last, p)
-	return netrange.Range{First: at(slots.first, p), Last: at(min(slots.last, last), p)}
+	part := netrange.Clip([]netrange.Range{s.slots(index)}, netrange.Of(p).Indexes(p))[0]
+	return netrange.Range{First: netrange.AtIndex(part.First, p), Last: netrange.AtIndex(part.Last, p)}
 }
 
 // Check returns nil, or BadConfig for a block that is not of this space.

@@ -11,25 +11,11 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 )
 
-// slot returns the host index of an address of the subnet: the address without
-// the bits of the network.
-func (s Subnet) slot(a netip.Addr) netip.Addr {
-	return xor(a, netip.PrefixFrom(a, s.Prefix.Bits()).Masked().Addr())
-}
+// slot returns the host index of an address of the subnet.
+func (s Subnet) slot(a netip.Addr) netip.Addr { return netrange.Index(a, s.Prefix) }
 
-// at returns the address with a slot in the subnet. If the subnet is too small
-// for the slot, the address is outside of the subnet.
-func (s Subnet) at(slot netip.Addr) netip.Addr { return xor(slot, s.Prefix.Masked().Addr()) }
-
-// xor returns the bits in which two addresses of one family differ.
-func xor(a, b netip.Addr) netip.Addr {
-	x, y := a.AsSlice(), b.AsSlice()
-	for i := range x {
-		x[i] ^= y[i]
-	}
-	out, _ := netip.AddrFromSlice(x)
-	return out
-}
+// at returns the address with a slot in the subnet.
+func (s Subnet) at(slot netip.Addr) netip.Addr { return netrange.AtIndex(slot, s.Prefix) }
 
 // rails searches one slot that is free on several subnets.
 type rails struct {
@@ -39,16 +25,18 @@ type rails struct {
 }
 
 func (s *session) rails(wants []want) rails {
-	all := []netrange.Range{netrange.Of(netip.PrefixFrom(wants[0].Prefix.Addr(), 0))}
-	var holes []netrange.Range
-	for _, w := range wants {
+	var usable []netrange.Range
+	for i, w := range wants {
 		own := make([]netrange.Range, len(w.usable))
-		for i, r := range w.usable {
-			own[i] = netrange.Range{First: w.slot(r.First), Last: w.slot(r.Last)}
+		for n, r := range w.usable {
+			own[n] = r.Indexes(w.Prefix)
 		}
-		holes = append(holes, netrange.Minus(all, own)...)
+		if i > 0 {
+			own = netrange.Common(usable, own)
+		}
+		usable = own
 	}
-	return rails{session: s, missing: wants, usable: netrange.Minus(all, holes)}
+	return rails{session: s, missing: wants, usable: usable}
 }
 
 // groups returns the wants of each group that can have a common slot. It leaves

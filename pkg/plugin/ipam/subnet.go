@@ -157,10 +157,7 @@ func (w want) fits(a netip.Addr) bool {
 }
 
 // has says whether an address may be leased without a request for it.
-func (w want) has(a netip.Addr) bool {
-	i := netrange.Find(w.usable, a)
-	return i < len(w.usable) && w.usable[i].Contains(a)
-}
+func (w want) has(a netip.Addr) bool { return netrange.Has(w.usable, a) }
 
 // lease returns the lease of an address of the subnet.
 func (w want) lease(a netip.Addr, early bool) Lease {

@@ -5,7 +5,6 @@ package pool
 
 import (
 	"fmt"
-	"math/big"
 	"net/netip"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -62,20 +61,20 @@ func (from FromMaster) around(nic string, own netip.Prefix) (Subnet, error) {
 	if from.Derive == nil {
 		return s, nil
 	}
-	base, per := big.NewInt(int64(from.Derive.Base)), big.NewInt(int64(from.Derive.PerHost))
-	host := new(big.Int).Sub(netrange.Number(own.Addr()), netrange.Number(s.Prefix.Addr()))
-	first := new(big.Int).Add(base, new(big.Int).Mul(host, per))
-	last := new(big.Int).Add(first, new(big.Int).Sub(per, big.NewInt(1)))
+	base, per, index := uint64(from.Derive.Base), uint64(from.Derive.PerHost), netrange.Index(own.Addr(), own)
+	host := netrange.ToNumber(index)
+	first := base + host*per
+	pods := netrange.Range{First: netrange.AtNumber(first, own), Last: netrange.AtNumber(first+per-1, own)}
 	hint := fmt.Sprintf("give the NICs host indexes below ipam.derive.base (%d), and choose base and perHost so that all addresses fit into %s", base, s.Prefix)
 	switch {
-	case host.Cmp(base) >= 0:
+	case host >= base:
 		return s, cnierr.New(cnierr.BadConfig, deriving, nic, hint,
-			"its address %s has host index %d, which is in the range of the pods", own.Addr(), host)
-	case last.Cmp(netrange.Count(s.Ranges)) >= 0:
+			"its address %s has host index %d, which is in the range of the pods", own.Addr(), netrange.Number(index))
+	case !pods.Within(s.Ranges[0]):
 		return s, cnierr.New(cnierr.BadConfig, deriving, nic, hint,
-			"host indexes %d to %d are not in %s", first, last, s.Prefix)
+			"host indexes %d to %d are not in %s", first, first+per-1, s.Prefix)
 	}
-	s.Ranges = []netrange.Range{{First: netrange.At(s.Ranges, first), Last: netrange.At(s.Ranges, last)}}
+	s.Ranges = []netrange.Range{pods}
 	return s, nil
 }
 
