@@ -83,3 +83,13 @@ func (c Child) parentRequest() conf.Request {
 	rail := conf.Rail{IfName: c.Name, Parent: conf.Parent{Name: on}}
 	return conf.Request{Rails: []conf.Rail{rail}, MinRails: 1, LinkInContainer: c.InPod, VLAN: c.VLAN.ID, Mode: c.Mode, MTU: c.MTU}
 }
+
+// Up brings a link up.
+type Up struct {
+	Link conf.LinkName `json:"link"`
+}
+
+// commands implements Kind.
+func (u Up) commands(in namespaces) []string {
+	return []string{in.ip() + shell.Command(" link set dev %s up", u.Link)}
+}

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
@@ -191,4 +192,64 @@ func (m maker) nodePrefixes() ([]netip.Prefix, error) {
 			"it has %d addresses outside of hostLink.routes, the limit is %d", len(single), maxNodeAddresses)
 	}
 	return append(out, single...), nil
+}
+
+// Veth creates a pair of connected links, down: one on the host, with the alias Mark, and
+// one in the pod. Its place is the host, so that DEL removes the pair also when the
+// namespace of the pod is gone. When one end goes, the kernel removes the other.
+//
+// An existing veth on the host with that name is ours if it carries Mark, or if it has
+// this MAC and not the mark of another attachment.
+type Veth struct {
+	Name   conf.LinkName `json:"name"`           // on the host
+	MAC    conf.MAC      `json:"mac"`            // on the host
+	PodEnd conf.LinkName `json:"podEnd"`         // its name in the pod
+	PodMAC conf.MAC      `json:"podMAC"`         // of the end in the pod
+	MTU    int           `json:"mtu,omitempty"`  // of both
+	Mark   string        `json:"mark,omitempty"` // alias of the end on the host
+}
+
+// commands implements Kind.
+func (v Veth) commands(in namespaces) []string {
+	return []string{
+		shell.Command("ip link add name %s address %s mtu %d type veth peer name %s netns %s address %s mtu %d",
+			v.Name, v.MAC, v.MTU, v.PodEnd, in.pod, v.PodMAC, v.MTU),
+		shell.Command("ip link set dev %s alias %s", v.Name, v.Mark),
+	}
+}
+
+// Neighbour says which MAC an address has on a link of ours, for ever: no question goes
+// over the link, and no answer of the other side changes the entry. It replaces an entry
+// of the same address.
+type Neighbour struct {
+	Link conf.LinkName `json:"link"`
+	Addr netip.Addr    `json:"addr"`
+	MAC  conf.MAC      `json:"mac"`
+}
+
+// commands implements Kind.
+func (n Neighbour) commands(in namespaces) []string {
+	return []string{in.ip() + shell.Command(" neigh replace %s lladdr %s dev %s nud permanent", n.Addr, n.MAC, n.Link)}
+}
+
+// firstInterface is the name that container runtimes give to the interface of the first
+// network of a pod. They look for the pod's IP under this name (containerd and CRI-O).
+const firstInterface = "eth0"
+
+// CutOff returns a warning about a plan that makes the first interface of a pod and gives
+// the pod no default route: the pod reaches only its subnets, and nothing else tells the
+// operator. It returns "" for all other plans. An interface of another plugin is left
+// to the configuration of that plugin.
+func (p Plan) CutOff(req conf.Request) string {
+	if req.IfName != firstInterface || req.Prev != nil {
+		return ""
+	}
+	for r := range All[Route](p.Ops.At(Pod)) {
+		if r.Table == MainTable && r.Dst.Bits() == 0 {
+			return ""
+		}
+	}
+	return fmt.Sprintf("%s is the first network of the pod, and the pod gets no default route: it reaches no ClusterIP, "+
+		"no DNS of the cluster and not its node, and probes of the kubelet fail. Let the CNI of the cluster make %s, and name this network "+
+		"in the annotation k8s.v1.cni.cncf.io/networks; or set hostLink. See docs/default-network.md", firstInterface, firstInterface)
 }

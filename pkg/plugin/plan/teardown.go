@@ -4,8 +4,12 @@
 package plan
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
@@ -64,3 +68,38 @@ func Unrecorded(at conf.Attachment) Ops {
 	mark := Mark(at)
 	return append(OnHost(Veth{Name: hostLinkName(at), Mark: mark}), InPod(Child{Name: at.IfName, Mark: mark}, Orphans{Link: at.IfName, Mark: mark})...)
 }
+
+// Orphans are what is left of an attachment after its record was lost: the
+// links of its other rails, and the rules that have our protocol number and an
+// address of the link with Mark. No plan has them. DEL undoes them before the
+// link itself; they are never done.
+type Orphans struct {
+	Link conf.LinkName `json:"link"`
+	Mark string        `json:"mark"`
+}
+
+// commands implements Kind.
+func (o Orphans) commands(in namespaces) []string {
+	return []string{shell.Command("# rules of protocol %d from the addresses of %s in %s (", Protocol, o.Link, in.pod) + in.ip() + fmt.Sprintf(" rule show protocol %d)", Protocol)}
+}
+
+// Carriers are the macvlans and ipvlans of the pod that have one of the addresses, although the
+// attachment's own links are gone: a link of ours with another alias and MAC, or a copy
+// that the pod has made. No plan has them. DEL undoes them before it releases the
+// addresses; they are never done. Their aliases do not matter, because the pod can set
+// any alias, also one with the form of a mark.
+type Carriers struct {
+	Addresses []netip.Addr `json:"addresses"`
+}
+
+// commands implements Kind.
+func (c Carriers) commands(in namespaces) []string {
+	var addrs []string
+	for _, a := range c.Addresses {
+		addrs = append(addrs, a.String())
+	}
+	return []string{fmt.Sprintf("# macvlans and ipvlans in %s with %s (%s -d addr show)", shell.Word(in.pod), strings.Join(addrs, ", "), in.ip())}
+}
+
+// MarkPrefix begins the alias of each link of ours.
+const MarkPrefix = "roce:"
