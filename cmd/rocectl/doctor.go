@@ -86,7 +86,7 @@ func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check
 		}
 	}
 	if f.asJSON {
-		err = writeJSON(w, answers)
+		err = cli.JSON(w, answers)
 	} else {
 		fmt.Fprintln(w, "# "+report.Summary(answers))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/podenv"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -74,7 +75,7 @@ func envCommand(node *nodeFlags) *cobra.Command {
 			advice, undecided := gids.Tell(ns)
 			undecided = errors.Join(undecided, f.usable(ns.Rails))
 			if f.asJSON {
-				err = writeJSON(out, env{railRows(ns.Rails), advice})
+				err = cli.JSON(out, env{railRows(ns.Rails), advice})
 			} else {
 				err = podenv.Write(out, ns.Rails, advice, undecided)
 			}

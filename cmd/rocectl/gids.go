@@ -14,10 +14,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
@@ -60,7 +60,7 @@ Run it on the node. In a pod it would show the pod as the host.`,
 			switch {
 			case err != nil:
 			case asJSON:
-				err = writeJSON(cmd.OutOrStdout(), tables)
+				err = cli.JSON(cmd.OutOrStdout(), tables)
 			default:
 				err = writeTables(cmd.OutOrStdout(), tables)
 			}
@@ -74,14 +74,13 @@ Run it on the node. In a pod it would show the pod as the host.`,
 // writeTables aligns the rows of all tables. Below each table it writes its summary.
 func writeTables(w io.Writer, tables []gids.Table) error {
 	var b bytes.Buffer
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "DEVICE\tPORT\tINDEX\tGID\tIPV4\tTYPE\tPOD\tINTERFACE")
+	t := cli.NewTable(&b, "DEVICE", "PORT", "INDEX", "GID", "IPV4", "TYPE", "POD", "INTERFACE")
 	for _, g := range tables {
 		for _, e := range g.Entries {
-			fmt.Fprintln(t, strings.Join(gidRow(g, e), "\t"))
+			t.Row(gidRow(g, e)...)
 		}
 	}
-	if err := t.Flush(); err != nil {
+	if err := t.Print(); err != nil {
 		return err
 	}
 	lines := strings.SplitAfter(b.String(), "\n")
@@ -96,31 +95,27 @@ func writeTables(w io.Writer, tables []gids.Table) error {
 	return nil
 }
 
-func gidRow(g gids.Table, e gids.Entry) []string {
+func gidRow(g gids.Table, e gids.Entry) []any {
 	var pods, links []string
 	for _, o := range e.Owners {
 		pods, links = append(pods, ownerName(o)), append(links, string(o.Link))
 	}
 	if len(e.Owners) == 0 {
-		pods, links = []string{"?"}, []string{cmp.Or(e.Netdev, "-")}
+		pods, links = []string{"?"}, []string{e.Netdev}
 	}
-	ipv4 := "-"
+	ipv4 := ""
 	if e.IPv4.IsValid() {
 		ipv4 = e.IPv4.String()
 	}
 	kind := strings.NewReplacer(rdma.RoCEv2, "v2", rdma.RoCEv1, "v1").Replace(e.Type)
-	out := []string{g.Device, fmt.Sprint(g.Port), fmt.Sprint(e.Index), e.GID, ipv4, orDash(kind), strings.Join(pods, ","), strings.Join(links, ",")}
-	for i, cell := range out { // a pod chooses the names of its links and devices
-		out[i] = report.Printable(cell)
-	}
-	return out
+	return []any{g.Device, g.Port, e.Index, e.GID, ipv4, kind, strings.Join(pods, ","), strings.Join(links, ",")}
 }
 
 func ownerName(o gids.Owner) string {
 	if o.ContainerID == "" {
 		return "host"
 	}
-	return podOr(o.Pod.String(), string(o.ContainerID))
+	return cmp.Or(o.Pod.String(), string(o.ContainerID))
 }
 
 // gidSummary returns the lines below a table.

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -111,7 +112,7 @@ func hasInterface(records record.Store, k conf.Attachment, name conf.LinkName) b
 
 // label names an attachment by its pod, if its record can be read and has the pod.
 func label(k conf.Attachment, r record.Record) string {
-	return podOr(r.Pod.String(), string(k.ContainerID)) + " " + string(k.IfName)
+	return cmp.Or(r.Pod.String(), string(k.ContainerID)) + " " + string(k.IfName)
 }
 
 // netnsName returns the namespace at a path in the form that commands take. It is the

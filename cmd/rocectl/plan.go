@@ -13,10 +13,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -156,7 +156,7 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 		pod.Tables = append(pod.Tables, tablesOf(u.Plan)...)
 	}
 	if f.asJSON {
-		return writeJSON(cmd.OutOrStdout(), used)
+		return cli.JSON(cmd.OutOrStdout(), used)
 	}
 	for _, u := range used {
 		f.print(cmd.OutOrStdout(), u)
@@ -325,7 +325,7 @@ func tablesOf(p plan.Plan) []uint32 {
 func (f planFlags) print(w io.Writer, u planned) {
 	if len(u.Plan.Interfaces) == 1 {
 		i := u.Plan.Interfaces[0]
-		fmt.Fprintf(w, "# network %s: %s on %s, %s\n", u.Network, i.Name, parent(u.Plan, i), addresses(i))
+		fmt.Fprintf(w, "# network %s: %s on %s, %s\n", u.Network, i.Name, cmp.Or(parent(u.Plan, i), "-"), cmp.Or(addresses(i), "-"))
 	} else {
 		printRails(w, u)
 	}
@@ -349,8 +349,7 @@ func (f planFlags) print(w io.Writer, u planned) {
 // printRails shows the rails side by side.
 func printRails(w io.Writer, u planned) {
 	fmt.Fprintf(w, "# network %s: %d rails\n", u.Network, len(u.Plan.Interfaces))
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "# RAIL\tINTERFACE\tMASTER\tRDMA\tMAC\tMTU\tADDRESSES\tGATEWAYS\tTABLES")
+	t := cli.NewTable(w, "# RAIL", "INTERFACE", "MASTER", "RDMA", "MAC", "MTU", "ADDRESSES", "GATEWAYS", "TABLES")
 	for _, i := range u.Plan.Interfaces {
 		var gateways []string
 		for _, a := range i.Addresses {
@@ -358,8 +357,17 @@ func printRails(w io.Writer, u planned) {
 				gateways = append(gateways, a.Gateway.String())
 			}
 		}
-		fmt.Fprintf(t, "# %d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", i.Rail, i.Name, parent(u.Plan, i), rdmaDevice(u.Plan, i), i.MAC, i.MTU,
-			addresses(i), orDash(strings.Join(gateways, ",")), tables(u.Plan, i))
+		t.Row(fmt.Sprintf("# %d", i.Rail), i.Name, parent(u.Plan, i), rdmaDevice(u.Plan, i), i.MAC, i.MTU,
+			addresses(i), strings.Join(gateways, ","), tables(u.Plan, i))
 	}
-	_ = t.Flush() // later writes report an error of w
+	_ = t.Print() // later writes report an error of w
+}
+
+func rdmaDevice(p plan.Plan, i plan.Interface) string {
+	for g := range plan.All[plan.GID](p.Ops) {
+		if g.Targets[0].Link == i.Name {
+			return g.Device.Name
+		}
+	}
+	return ""
 }

@@ -10,11 +10,11 @@ import (
 	"io"
 	"net/netip"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -59,7 +59,7 @@ that is free again may stay in the list for up to a day, until an ADD needs it.`
 			}
 			rows := leaseRows(notFree(entries, quarantines))
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), rows)
+				return cli.JSON(cmd.OutOrStdout(), rows)
 			}
 			return writeLeases(cmd.OutOrStdout(), rows)
 		},
@@ -157,11 +157,9 @@ func leaseRows(entries []ipam.Entry) []leaseRow {
 }
 
 func writeLeases(w io.Writer, rows []leaseRow) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "POOL\tADDRESS\tSTATE\tFOR\tPOD\tINTERFACE")
+	t := cli.NewTable(w, "POOL", "ADDRESS", "STATE", "FOR", "POD", "INTERFACE")
 	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(r.Pool, "-"), r.Address, r.State, time.Duration(r.Seconds)*time.Second,
-			cmp.Or(podOr(r.Pod.String(), r.ContainerID), "-"), r.IfName)
+		t.Row(r.Pool, r.Address, r.State, time.Duration(r.Seconds)*time.Second, cmp.Or(r.Pod.String(), r.ContainerID), r.IfName)
 	}
-	return t.Flush()
+	return t.Print()
 }

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,12 +12,12 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -24,7 +25,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 	"github.com/roce-cni/roce-cni/pkg/tool/lldp"
-	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // nodePort is a port of the node, the pods that use it, and what its switch says.
@@ -155,7 +155,7 @@ func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
 	}
 	switch {
 	case f.json:
-		err = writeJSON(cmd.OutOrStdout(), ports)
+		err = cli.JSON(cmd.OutOrStdout(), ports)
 	case len(ports) == 0:
 		err = cnierr.New(cnierr.NoRDMA, "show", "rails",
 			"load the driver of the node's RDMA NICs; rocectl doctor says what is missing", "the node has no RDMA device")
@@ -197,7 +197,7 @@ func withPods(ports []inventory.Port, rows []record.Record) []nodePort {
 		pods := []string{}
 		for _, r := range rows {
 			if uses(r.Plan, p) {
-				pods = append(pods, podOr(r.Pod.String(), string(r.ContainerID)))
+				pods = append(pods, cmp.Or(r.Pod.String(), string(r.ContainerID)))
 			}
 		}
 		slices.Sort(pods)
@@ -222,14 +222,13 @@ func uses(p plan.Plan, port inventory.Port) bool {
 
 // write prints the table. It has the columns of the switch if they were asked for.
 func (f railsFlags) write(w io.Writer, ports []nodePort) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	head := []string{
+	heads := []string{
 		"RAIL", "NETDEV", "RDMA", "LAYER", "STATE", "SPEED", "MTU", "ADDRESS", "PCI", "NUMA", "GPU", "ID", "DRIVER", "FIRMWARE", "GIDS FREE", "PODS",
 	}
 	if f.lldp {
-		head = append(head, "SWITCH", "SWITCH PORT")
+		heads = append(heads, "SWITCH", "SWITCH PORT")
 	}
-	fmt.Fprintln(t, strings.Join(head, "\t"))
+	t := cli.NewTable(w, heads...)
 	for _, p := range ports {
 		row := columns(p)
 		if f.lldp {
@@ -237,35 +236,28 @@ func (f railsFlags) write(w io.Writer, ports []nodePort) error {
 			if p.Switch != nil {
 				n = *p.Switch
 			}
-			row = append(row, orDash(n.Switch), orDash(n.Port))
+			row = append(row, n.Switch, n.Port)
 		}
-		for i, cell := range row { // a pod may have named a NIC or a device that came back from it
-			row[i] = report.Printable(cell)
-		}
-		fmt.Fprintln(t, strings.Join(row, "\t"))
+		t.Row(row...)
 	}
-	if err := t.Flush(); err != nil {
-		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
-	}
-	return nil
+	return t.Print()
 }
 
-func columns(p nodePort) []string {
-	gids := "-"
+func columns(p nodePort) []any {
+	gids := ""
 	if p.GIDs.Size > 0 {
 		gids = fmt.Sprintf("%d of %d", p.GIDs.Free(), p.GIDs.Size)
 		if p.GIDs.Hidden {
 			gids = "at most " + gids
 		}
 	}
-	id := orDash(strings.Trim(p.VendorID+":"+p.DeviceID, ":"))
 	state := p.State
 	if p.Bond != "" {
 		state += " in " + p.Bond
 	}
-	return []string{
-		orMissing(p.Rail), orDash(string(p.Netdev)), p.String(), orDash(p.LinkLayer), state, orDash(inventory.Rate(p.Speed)), number(p.MTU), ownAddresses(p.Port),
-		orDash(p.PCI), orMissing(p.NUMA), nearest(p.GPUs), id, orDash(strings.TrimSpace(p.Name + " " + p.Version)), orDash(p.Firmware), gids, fmt.Sprint(len(p.Pods)),
+	return []any{
+		orMissing(p.Rail), p.Netdev, p.String(), p.LinkLayer, state, inventory.Rate(p.Speed), number(p.MTU), ownAddresses(p.Port),
+		p.PCI, orMissing(p.NUMA), nearest(p.GPUs), strings.Trim(p.VendorID+":"+p.DeviceID, ":"), strings.TrimSpace(p.Name + " " + p.Version), p.Firmware, gids, len(p.Pods),
 	}
 }
 
@@ -274,7 +266,7 @@ func ownAddresses(p inventory.Port) string {
 	for _, a := range p.Addresses {
 		out = append(out, a.String())
 	}
-	return orDash(strings.Join(out, ","))
+	return strings.Join(out, ",")
 }
 
 func nearest(gpus []inventory.GPU) string {
@@ -283,21 +275,21 @@ func nearest(gpus []inventory.GPU) string {
 		names = append(names, g.Name)
 	}
 	if len(names) == 0 {
-		return "-"
+		return ""
 	}
 	return strings.Join(names, ",") + " " + string(gpus[0].Distance)
 }
 
 func number(n int) string {
 	if n == 0 {
-		return "-"
+		return ""
 	}
 	return fmt.Sprint(n)
 }
 
 func orMissing(n *int) string {
 	if n == nil {
-		return "-"
+		return ""
 	}
 	return fmt.Sprint(*n)
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
@@ -65,15 +64,14 @@ func hiddenPod(records record.Store) error {
 
 // writeRebuilt prints what a rebuilt database has.
 func writeRebuilt(w io.Writer, r repair.Rebuilt) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "# POOL\tADDRESS\tSTATE\tOF\tINTERFACE\tKNOWN FROM")
+	t := cli.NewTable(w, "# POOL", "ADDRESS", "STATE", "OF", "INTERFACE", "KNOWN FROM")
 	for _, h := range r.Leased {
 		for _, p := range h.Places {
-			fmt.Fprintf(t, "# %s\t%s\t%s\t%s\t%s\tits record\n", p.Pool, p.Addr, ledger.Leased, h.Owner, h.Owner.IfName)
+			t.Row("# "+p.Pool, p.Addr, ledger.Leased, h.Owner, h.Owner.IfName, "its record")
 		}
 	}
 	for _, a := range r.Aside {
-		fmt.Fprintf(t, "# -\t%s\t%s\t%s\t%s\tits namespace\n", a.Addr, ledger.SetAside, a.Owner, a.Owner.IfName)
+		t.Row("# -", a.Addr, ledger.SetAside, a.Owner, a.Owner.IfName, "its namespace")
 	}
-	return t.Flush()
+	return t.Print()
 }

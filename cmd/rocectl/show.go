@@ -4,17 +4,14 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
+	"cmp"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -36,7 +33,7 @@ and rocectl gids shows what the tables have now.`,
 			}
 			rows, failed := attachments(records)
 			if asJSON {
-				err = writeJSON(cmd.OutOrStdout(), rows)
+				err = cli.JSON(cmd.OutOrStdout(), rows)
 			} else {
 				err = writeAttachments(cmd.OutOrStdout(), rows)
 			}
@@ -50,124 +47,21 @@ and rocectl gids shows what the tables have now.`,
 	return cmd
 }
 
-// attachments returns all records that can be read, and the errors of those that
-// cannot.
-func attachments(s record.Store) ([]record.Record, error) {
-	rows := []record.Record{}
-	var errs []error
-	for r, err := range s.All() {
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		rows = append(rows, r)
-	}
-	return rows, errors.Join(errs...)
-}
-
 func writeAttachments(w io.Writer, rows []record.Record) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "POD\tINTERFACE\tADDRESSES\tMASTER\tRDMA\tGID INDEX\tTABLES\tNETWORK\tSTATE")
+	t := cli.NewTable(w, "POD", "INTERFACE", "ADDRESSES", "MASTER", "RDMA", "GID INDEX", "TABLES", "NETWORK", "STATE")
 	for _, r := range rows {
+		pod := cmp.Or(r.Pod.String(), string(r.ContainerID))
 		for _, i := range interfaces(r) {
-			fmt.Fprintln(t, strings.Join([]string{
-				podOr(r.Pod.String(), string(r.ContainerID)), string(i.Name), addresses(i), parent(r.Plan, i),
-				port(r.Plan, i), indexes(r.Plan, i), tables(r.Plan, i), r.Network, state(r),
-			}, "\t"))
+			t.Row(pod, i.Name, addresses(i), parent(r.Plan, i), port(r.Plan, i), indexes(r.Plan, i), tables(r.Plan, i), r.Network, state(r))
 		}
 		for v := range plan.All[plan.Veth](r.Plan.Ops) {
-			fmt.Fprintln(t, strings.Join([]string{
-				podOr(r.Pod.String(), string(r.ContainerID)), string(v.PodEnd), "-", string(v.Name), "-", "-", "-", r.Network, "link to the node",
-			}, "\t"))
+			t.Row(pod, v.PodEnd, "", v.Name, "", "", "", r.Network, "link to the node")
 		}
 		for _, why := range r.LeftOut {
-			fmt.Fprintf(t, "%s\t%s\tleft out: %s\n", podOr(r.Pod.String(), string(r.ContainerID)), "-", why)
+			t.Row(pod, "", "left out: "+why)
 		}
 	}
-	return t.Flush()
-}
-
-// interfaces returns the interfaces of an attachment. If the attachment was never
-// planned, it is the interface of the request.
-func interfaces(r record.Record) []plan.Interface {
-	if len(r.Plan.Interfaces) == 0 {
-		return []plan.Interface{{Name: r.IfName}}
-	}
-	return r.Plan.Interfaces
-}
-
-// podOr returns the name of the pod, or the container if the runtime named no pod.
-func podOr(pod, container string) string {
-	if pod != "" {
-		return pod
-	}
-	return container
-}
-
-func addresses(i plan.Interface) string {
-	out := make([]string, 0, len(i.Addresses))
-	for _, a := range i.Addresses {
-		out = append(out, a.Prefix.String())
-	}
-	return orDash(strings.Join(out, ","))
-}
-
-func parent(p plan.Plan, i plan.Interface) string {
-	for m := range plan.All[plan.Child](p.Ops) {
-		if m.Name == i.Name {
-			return string(m.Parent)
-		}
-	}
-	return "-"
-}
-
-// tables returns the routing tables for packets from the addresses of the interface.
-func tables(p plan.Plan, i plan.Interface) string {
-	var out []string
-	for r := range plan.All[plan.Rule](p.Ops.At(plan.Pod)) {
-		if r.Table == 0 {
-			continue
-		}
-		mine := func(a plan.LeasedAddress) bool { return a.Prefix.Addr() == r.From.Addr() }
-		if t := fmt.Sprint(r.Table); slices.ContainsFunc(i.Addresses, mine) && !slices.Contains(out, t) {
-			out = append(out, t)
-		}
-	}
-	return orDash(strings.Join(out, ","))
-}
-
-func rdmaDevice(p plan.Plan, i plan.Interface) string {
-	for g := range plan.All[plan.GID](p.Ops) {
-		if g.Targets[0].Link == i.Name {
-			return g.Device.Name
-		}
-	}
-	return "-"
-}
-
-// port returns the port of the RDMA device that carries the interface, as rdma link
-// prints it.
-func port(p plan.Plan, i plan.Interface) string {
-	for g := range plan.All[plan.GID](p.Ops) {
-		if g.Targets[0].Link == i.Name {
-			return fmt.Sprintf("%s/%d", g.Device.Name, g.Device.Port)
-		}
-	}
-	return "-"
-}
-
-// indexes returns the GID index that each address of the interface had when it was
-// attached.
-func indexes(p plan.Plan, i plan.Interface) string {
-	var out []string
-	for g := range plan.All[plan.GID](p.Ops) {
-		for _, t := range g.Targets {
-			if t.Link == i.Name && t.Index != nil {
-				out = append(out, fmt.Sprint(*t.Index))
-			}
-		}
-	}
-	return orDash(strings.Join(out, ","))
+	return t.Print()
 }
 
 // state marks an attachment if its ADD did not finish, or if an earlier boot of the
@@ -182,22 +76,36 @@ func state(r record.Record) string {
 	return "made"
 }
 
-// ended says whether an earlier boot of the node ended the attachment: the
-// store returns its record without operations.
-func ended(r record.Record) bool { return len(r.Plan.Ops) == 0 }
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
+// interfaces returns the interfaces of an attachment. If the attachment was never
+// planned, it is the interface of the request.
+func interfaces(r record.Record) []plan.Interface {
+	if len(r.Plan.Interfaces) == 0 {
+		return []plan.Interface{{Name: r.IfName}}
 	}
-	return s
+	return r.Plan.Interfaces
 }
 
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	if err := e.Encode(v); err != nil {
-		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
+// port returns the port of the RDMA device that carries the interface, as rdma link
+// prints it.
+func port(p plan.Plan, i plan.Interface) string {
+	for g := range plan.All[plan.GID](p.Ops) {
+		if g.Targets[0].Link == i.Name {
+			return fmt.Sprintf("%s/%d", g.Device.Name, g.Device.Port)
+		}
 	}
-	return nil
+	return ""
+}
+
+// indexes returns the GID index that each address of the interface had when it was
+// attached.
+func indexes(p plan.Plan, i plan.Interface) string {
+	var out []string
+	for g := range plan.All[plan.GID](p.Ops) {
+		for _, t := range g.Targets {
+			if t.Link == i.Name && t.Index != nil {
+				out = append(out, fmt.Sprint(*t.Index))
+			}
+		}
+	}
+	return strings.Join(out, ",")
 }

@@ -315,7 +315,7 @@ func (f *verifyFlags) pageFailed(err error) error {
 
 func (f *verifyFlags) write(w io.Writer, r verify.Report) error {
 	if f.asJSON {
-		if err := writeJSON(w, r); err != nil {
+		if err := cli.JSON(w, r); err != nil {
 			return err
 		}
 	} else {

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package cli runs the programs that have commands and flags: it prints their errors with
-// hints, and knows the exit status. Everything is in this file.
+// hints, and knows the exit status. table.go has the form of what they print.
 package cli
 
 import (

@@ -6,18 +6,15 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
-	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Fleet shows the rails of all nodes.
@@ -42,16 +39,9 @@ func (f Fleet) Show(ctx context.Context, w io.Writer) error {
 		return explained(err)
 	}
 	if f.JSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		err = e.Encode(all)
-	} else {
-		err = f.write(w, all)
+		return cli.JSON(w, all)
 	}
-	if err != nil {
-		return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
-	}
-	return nil
+	return f.write(w, all)
 }
 
 // Reports returns what nodes have reported, by name, and the names of nodes without a
@@ -101,42 +91,36 @@ func reportsOf(objects []kube.RailNode, nodes []kube.Node) reports {
 }
 
 func (f Fleet) write(w io.Writer, all reports) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if !f.Differences {
-		fmt.Fprintln(t, "NODE\tRAIL\tNETDEV\tRDMA\tSTATE\tSPEED\tMTU\tPCI\tGPU\tID\tDRIVER\tFIRMWARE\tSWITCH\tSWITCH PORT")
+		t := cli.NewTable(w, "NODE", "RAIL", "NETDEV", "RDMA", "STATE", "SPEED", "MTU", "PCI", "GPU", "ID", "DRIVER", "FIRMWARE", "SWITCH", "SWITCH PORT")
 		for _, n := range all.Nodes {
 			for _, r := range n.Rails {
-				row(t, n.Name, fmt.Sprint(r.Rail), r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, inventory.Rate(r.Speed), fmt.Sprint(r.MTU), r.PCI,
+				t.Row(n.Name, r.Rail, r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, inventory.Rate(r.Speed), r.MTU, r.PCI,
 					strings.TrimSpace(strings.Join(r.GPUs, ",")+" "+r.Distance), strings.Trim(r.Vendor+":"+r.DeviceID, ":"), r.Driver, r.Firmware, r.Switch, r.SwitchPort)
 			}
 			if len(n.Rails) == 0 {
-				row(t, n.Name, "none")
+				t.Row(n.Name, "none")
 			}
 		}
 		for _, n := range all.Unreported {
-			row(t, n, "no report: kubectl -n roce-cni get pods -o wide shows whether an agent runs there")
+			t.Row(n, "no report: kubectl -n roce-cni get pods -o wide shows whether an agent runs there")
 		}
-		fmt.Fprintln(t)
+		if err := t.Print(); err != nil {
+			return err
+		}
+		fmt.Fprintln(w)
 	}
 	if len(all.Differences) == 0 {
-		fmt.Fprintln(t, "# no rail differs from the same rail of most nodes")
-		return t.Flush()
+		fmt.Fprintln(w, "# no rail differs from the same rail of most nodes")
+		return nil
 	}
-	fmt.Fprintln(t, "NODE\tRAIL\tWHAT DIFFERS\tIS\tMOST HAVE")
+	t := cli.NewTable(w, "NODE", "RAIL", "WHAT DIFFERS", "IS", "MOST HAVE")
 	for _, d := range all.Differences {
 		var rails []string
 		for _, r := range d.Rails {
 			rails = append(rails, fmt.Sprint(r))
 		}
-		row(t, d.Node, strings.Join(rails, ","), d.What, d.Is, d.Most)
+		t.Row(d.Node, strings.Join(rails, ","), d.What, d.Is, d.Most)
 	}
-	return t.Flush()
-}
-
-// row prints a row. An empty cell is a dash. Nodes and switches have chosen the words.
-func row(w io.Writer, cells ...string) {
-	for i, c := range cells {
-		cells[i] = cmp.Or(report.Printable(c), "-")
-	}
-	fmt.Fprintln(w, strings.Join(cells, "\t"))
+	return t.Print()
 }

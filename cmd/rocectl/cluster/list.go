@@ -6,22 +6,20 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
-	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // state is what the cluster has, from one list of each kind. The lists are from the
@@ -93,13 +91,12 @@ func read(ctx context.Context, api *kube.API) (s state, err error) {
 }
 
 func writePools(w io.Writer, s state) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "POOL\tBLOCKS\tCLAIMED\tUSED\tFREE\tSTATE")
+	t := cli.NewTable(w, "POOL", "BLOCKS", "CLAIMED", "USED", "FREE", "STATE")
 	for i := range s.pools {
 		p := &s.pools[i]
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\n", p.Name, p.Status.Blocks, p.Status.Claimed, p.Status.Used, p.Status.Free, poolState(p))
+		t.Row(p.Name, p.Status.Blocks, p.Status.Claimed, p.Status.Used, p.Status.Free, poolState(p))
 	}
-	return t.Flush()
+	return t.Print()
 }
 
 // poolState says whether nodes can claim, and what looks wrong.
@@ -110,9 +107,9 @@ func poolState(p *kube.RailPool) string {
 	case valid == nil:
 		return "not seen by the reaper yet: kubectl -n roce-cni get pods"
 	case valid.Status != "True":
-		return report.Printable(valid.Message)
+		return valid.Message
 	case attention != nil && attention.Status == "True":
-		return "look at it: " + report.Printable(attention.Message)
+		return "look at it: " + attention.Message
 	case p.Status.Free == 0:
 		return "full"
 	}
@@ -120,15 +117,13 @@ func poolState(p *kube.RailPool) string {
 }
 
 func writeBlocks(w io.Writer, s state) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "BLOCK\tNODE\tFIRST RAIL\tSIZE\tUSED\tFREE\tCONFIRMED")
+	t := cli.NewTable(w, "BLOCK", "NODE", "FIRST RAIL", "SIZE", "USED", "FREE", "CONFIRMED")
 	now := time.Now()
 	for i := range s.blocks {
 		b := &s.blocks[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", b.Name, report.Printable(b.Spec.NodeName), firstRail(s.pools, b.Block()),
-			b.Status.Size, b.Status.Used, b.Status.Free, ago(b.Status.Asserted.Time, now))
+		t.Row(b.Name, b.Spec.NodeName, firstRail(s.pools, b.Block()), b.Status.Size, b.Status.Used, b.Status.Free, ago(b.Status.Asserted.Time, now))
 	}
-	return t.Flush()
+	return t.Print()
 }
 
 // firstRail returns the addresses of a block on the first rail, "?" if its pool is gone
@@ -176,8 +171,7 @@ func writeNodes(w io.Writer, s state) error {
 		was := shares[b.Spec.NodeName][b.Spec.Pool]
 		shares[b.Spec.NodeName][b.Spec.Pool] = share{was.blocks + 1, was.size + b.Status.Size, was.used + b.Status.Used, was.free + b.Status.Free}
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tIT IS\tPOOL\tBLOCKS\tSIZE\tUSED\tFREE")
+	t := cli.NewTable(w, "NODE", "IT IS", "POOL", "BLOCKS", "SIZE", "USED", "FREE")
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
 		ready, there := exists[name]
 		is := map[bool]string{true: "Ready", false: "not Ready"}[ready]
@@ -185,12 +179,12 @@ func writeNodes(w io.Writer, s state) error {
 			is = "gone"
 		}
 		if len(shares[name]) == 0 {
-			fmt.Fprintf(t, "%s\t%s\t-\t0\t0\t0\t0\n", report.Printable(name), is)
+			t.Row(name, is, "", 0, 0, 0, 0)
 		}
 		for _, of := range slices.Sorted(maps.Keys(shares[name])) {
 			x := shares[name][of]
-			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\n", report.Printable(name), is, report.Printable(of), x.blocks, x.size, x.used, x.free)
+			t.Row(name, is, of, x.blocks, x.size, x.used, x.free)
 		}
 	}
-	return t.Flush()
+	return t.Print()
 }

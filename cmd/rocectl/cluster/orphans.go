@@ -10,9 +10,9 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 )
@@ -33,12 +33,11 @@ func writeOrphans(w io.Writer, orphans []reconcile.Orphan, now time.Time) error 
 		return err
 	}
 	slices.SortFunc(orphans, func(a, b reconcile.Orphan) int { return strings.Compare(a.Name, b.Name) })
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "BLOCK\tNODE\tITS NODE IS\tWRITTEN\tFREED WHEN")
+	t := cli.NewTable(w, "BLOCK", "NODE", "ITS NODE IS", "WRITTEN", "FREED WHEN")
 	for _, o := range orphans {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", o.Name, o.Spec.NodeName, o.Owner, ago(o.Asserted, now), needed(o))
+		t.Row(o.Name, o.Spec.NodeName, o.Owner, ago(o.Asserted, now), needed(o))
 	}
-	return t.Flush()
+	return t.Print()
 }
 
 // ago says when the owner of a block has last written it, by its own clock.
@@ -68,16 +67,16 @@ func writeIdle(w io.Writer, idle []reconcile.Idle, now time.Time) error {
 		return nil
 	}
 	slices.SortFunc(idle, func(a, b reconcile.Idle) int { return strings.Compare(a.Name, b.Name) })
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nLEASE\tPOD\tNODE\tITS NODE IS\tWRITTEN\tNEXT")
+	fmt.Fprintln(w)
+	t := cli.NewTable(w, "LEASE", "POD", "NODE", "ITS NODE IS", "WRITTEN", "NEXT")
 	for _, i := range idle {
-		node, state := "-", "-"
+		var node, state string
 		if i.Owner != "" {
 			node, state = i.Spec.Holder.NodeName, string(i.Owner)
 		}
-		fmt.Fprintf(t, "%s\t%s/%s\t%s\t%s\t%s\t%s\n", i.Name, i.Spec.Namespace, i.Spec.Pod, node, state, ago(i.Spec.Written, now), ending(i, now))
+		t.Row(i.Name, i.Spec.Namespace+"/"+i.Spec.Pod, node, state, ago(i.Spec.Written, now), ending(i, now))
 	}
-	return t.Flush()
+	return t.Print()
 }
 
 // ending says what happens to a lease.
@@ -116,13 +115,13 @@ func writeHoldings(w io.Writer, all []reconcile.Holding) error {
 	if len(all) == 0 {
 		return nil
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nNODE\tPOOL\tBLOCKS\tHOST INDEXES IN USE\tLEASES\tFOR PODS OF OTHER NODES")
+	fmt.Fprintln(w)
+	t := cli.NewTable(w, "NODE", "POOL", "BLOCKS", "HOST INDEXES IN USE", "LEASES", "FOR PODS OF OTHER NODES")
 	for _, h := range all[:min(len(all), mostHoldings)] {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d of %d\t%d\t%d\n", h.Node, h.Pool, h.Blocks, h.Used, h.Size, h.Leases, h.Absent)
+		t.Row(h.Node, h.Pool, h.Blocks, fmt.Sprintf("%d of %d", h.Used, h.Size), h.Leases, h.Absent)
 	}
 	if more := len(all) - mostHoldings; more > 0 {
-		fmt.Fprintf(t, "and %d more with fewer\n", more)
+		t.Row(fmt.Sprintf("and %d more with fewer", more))
 	}
-	return t.Flush()
+	return t.Print()
 }
