@@ -46,17 +46,19 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
+	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
 func main() { os.Exit(cli.Run(root(os.Stdout, os.Stderr))) }
 
 // flags are the flags of a test of this node.
 type flags struct {
-	out         string
-	names       []string
-	mutate      bool
-	disrupt     []string
-	peer, token string
+	out     string
+	names   []string
+	mutate  bool
+	disrupt []string
+	peer    string
+	key     verify.Key // for the peer
 }
 
 func root(out, errOut io.Writer) *cobra.Command {
@@ -111,7 +113,6 @@ at the file before you send it: tar -xzOf FILE | less
 	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
 	cmd.Flags().StringSliceVar(&f.disrupt, "disrupt", nil, "with --mutate, also run these `STEPS`, which disturb programs that use the NICs: "+strings.Join(disruptions(), ", "))
 	cmd.Flags().StringVar(&f.peer, "peer", "", "with --mutate, the `ADDRESS` of another node that runs roce-hwtest serve, with a port if it is not 9484")
-	cmd.Flags().StringVar(&f.token, "token", "", "a `TEXT` that both nodes know")
 	cmd.AddCommand(serveCommand(), replayCommand())
 	return cmd
 }
@@ -141,10 +142,15 @@ func disruptions() []string {
 	return out
 }
 
-// contradictory returns an error for flags that lack another one.
-func (f flags) contradictory() error {
-	if f.peer != "" && (!f.mutate || f.token == "") {
-		return cnierr.New(cnierr.BadConfig, "read flag", "--peer", "add --mutate and --token", "it needs pods, and a text that the other node knows")
+// contradictory returns an error for flags that lack another one, or the token.
+func (f *flags) contradictory() (err error) {
+	if f.peer != "" && !f.mutate {
+		return cnierr.New(cnierr.BadConfig, "read flag", "--peer", "add --mutate", "it needs pods")
+	}
+	if f.peer != "" {
+		if f.key, err = verify.KeyOf(os.Getenv(verify.TokenVariable)); err != nil {
+			return err
+		}
 	}
 	for _, step := range f.disrupt {
 		if !f.mutate || !slices.Contains(disruptions(), step) {
@@ -235,7 +241,7 @@ func (f flags) changing(ctx context.Context, b hwtest.Bench, node hwtest.Node, t
 		if _, _, err := net.SplitHostPort(address); err != nil {
 			address = net.JoinHostPort(strings.Trim(address, "[]"), "9484")
 		}
-		if err := b.With(ctx, address, f.token); err != nil {
+		if err := b.With(ctx, address, f.key); err != nil {
 			return err
 		}
 	}

@@ -30,7 +30,6 @@ import (
 type verifyFlags struct {
 	env    envFlags // which pod
 	name   string
-	token  string
 	all    bool
 	tests  verify.Tests
 	asJSON bool
@@ -40,8 +39,6 @@ type verifyFlags struct {
 
 // verifyPort is where servers listen.
 const verifyPort = 9483
-
-const tokenVariable = "ROCE_VERIFY_TOKEN" //nolint:gosec // the name of a variable, not a secret
 
 func verifyCommand(node *nodeFlags) *cobra.Command {
 	f := verifyFlags{env: envFlags{node: node}}
@@ -53,7 +50,7 @@ host uses its address, and in the pod also the GID, the device files and the lim
 locked memory. Run it in the pod, or on the node as root with --pid, --netns or
 --container. It needs NET_RAW for the tests on the network. Nothing is changed.
 
-With PEERs, other pods that run "rocectl verify serve", it also tests each rail with
+With PEERs, other pods that run "rocectl verify serve" with the same $ROCE_VERIFY_TOKEN, it also tests each rail with
 the same rail of each PEER: whether packets pass, and whether they pass with the full
 MTU. --cross tests each rail with all rails of the PEER to which it has a route. --all
 lets the PEERs test each other too, in rounds: no NIC is in two tests at the same
@@ -75,7 +72,7 @@ The last lines name the faults: a rail of one pod if all of its tests fail, othe
 both ends. The exit status is that of doctor: 0, 1 for a problem, 2 if a test could
 not tell.`,
 		Example: `  rocectl verify
-  rocectl verify 10.244.1.17 10.244.2.9 --token "$ROCE_VERIFY_TOKEN"
+  rocectl verify 10.244.1.17 10.244.2.9
   rocectl verify --all --html report.html $(kubectl get pods -l app=rails-test -o jsonpath='{.items[*].status.podIP}')
   kubectl roce verify --daemonset rails-verify --html report.html`,
 		Args: cobra.ArbitraryArgs,
@@ -91,7 +88,7 @@ not tell.`,
 	cmd.Flags().StringVarP(&f.set.namespace, "namespace", "n", "", "the `NAMESPACE` of the DaemonSet (default: that of kubectl)")
 	cmd.Flags().StringVar(&f.set.kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` (default: that of kubectl)")
 	cmd.Flags().StringVar(&f.set.context, "context", "", "the `CONTEXT` of the kubeconfig (default: the current one)")
-	for _, flag := range []string{"netns", "pid", "container", "all", "name", "token"} {
+	for _, flag := range []string{"netns", "pid", "container", "all", "name"} {
 		cmd.MarkFlagsMutuallyExclusive("daemonset", flag)
 	}
 	cmd.AddCommand(serveCommand(node))
@@ -106,14 +103,14 @@ func serveCommand(node *nodeFlags) *cobra.Command {
 		Short: "Let other pods test the rails of this pod",
 		Long: `Let other pods test the rails of this pod, until it is stopped: rocectl verify. It
 listens on the pod's ordinary network, and sends back UDP packets on each rail. It
-answers only callers with the same token, and no packet that they have not announced.
-For a test by RDMA it starts rping and ib_write_bw, if they are there. The token is not
-sent, but who sees the connection can try to guess it: choose a random one for each
-test. Run it only for the test.`,
+answers only callers with the same $ROCE_VERIFY_TOKEN, and no packet that they have not
+announced. For a test by RDMA it starts rping and ib_write_bw, if they are there. Run it
+only for the test.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.token = cmp.Or(f.token, os.Getenv(tokenVariable)); f.token == "" {
-				return cnierr.New(cnierr.BadConfig, "serve", "--token", "choose a text, the same for all pods of the test: --token or $"+tokenVariable, "it is empty")
+			key, err := verify.KeyOf(os.Getenv(verify.TokenVariable))
+			if err != nil {
+				return err
 			}
 			return f.pod(cmd, func(p verify.Pod) error {
 				var l net.Listener
@@ -121,7 +118,7 @@ test. Run it only for the test.`,
 					return cnierr.New(cnierr.IO, "listen", listen, "stop the other program, or choose another --listen", "%w", err)
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "%s listens on %s\n", p.Name, l.Addr())
-				s := verify.Server{Pod: p, Token: f.token}
+				s := verify.Server{Pod: p, Key: key}
 				return s.Serve(cmd.Context(), l)
 			})
 		},
@@ -137,7 +134,6 @@ func (f *verifyFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.env.at.container, "container", "", "the pod of this container: its `ID`, or the beginning of it")
 	cmd.MarkFlagsMutuallyExclusive("netns", "pid", "container")
 	cmd.Flags().StringVar(&f.name, "name", "", "the `NAME` of this pod in answers (default $NODE_NAME, or the host name)")
-	cmd.Flags().StringVar(&f.token, "token", "", "a `TEXT` that all pods of the test know (default $"+tokenVariable+")")
 }
 
 // pod calls do with the pod that the flags name.
@@ -145,7 +141,6 @@ func (f *verifyFlags) pod(cmd *cobra.Command, do func(verify.Pod) error) error {
 	if err := f.env.given(cmd); err != nil {
 		return err
 	}
-	f.token = cmp.Or(f.token, os.Getenv(tokenVariable))
 	host, err := os.Hostname()
 	if err != nil {
 		host = "this pod"
@@ -177,7 +172,7 @@ type self struct {
 	verify.Pod
 	ctx   context.Context //nolint:containedctx // it is that of one command
 	rails []verify.Rail
-	token string
+	key   verify.Key
 }
 
 // Local implements verify.Member.
@@ -185,7 +180,7 @@ func (s self) Local() ([]report.Answer, error) { return s.Pod.Local(s.ctx, s.rai
 
 // Test implements verify.Member.
 func (s self) Test(address string, tests verify.Tests) ([]report.Answer, error) {
-	return s.Pod.Test(s.ctx, s.rails, address, s.token, tests)
+	return s.Pod.Test(s.ctx, s.rails, address, s.key, tests)
 }
 
 // listed replaces "-" by the words of the standard input. caller is the rest of that, if a
@@ -261,24 +256,30 @@ func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) (ver
 }
 
 func (f *verifyFlags) test(cmd *cobra.Command, p verify.Pod, peers []string) (verify.Report, error) {
-	none := verify.Report{}
+	none, key := verify.Report{}, verify.Key{}
+	if len(peers) > 0 {
+		var err error
+		if key, err = verify.KeyOf(os.Getenv(verify.TokenVariable)); err != nil {
+			return none, err
+		}
+	}
 	rails, err := p.Rails(cmd.Context())
 	if err != nil && (!f.all || cnierr.CodeOf(err) != cnierr.BadConfig) {
 		return none, err
 	}
 	var seats []verify.Seat
 	if err == nil {
-		seats = append(seats, verify.Seat{Member: self{p, cmd.Context(), rails, f.token}, Name: p.Name})
+		seats = append(seats, verify.Seat{Member: self{p, cmd.Context(), rails, key}, Name: p.Name})
 	}
 	guests := make([]verify.Guest, len(peers))
 	for i, given := range peers {
 		guests[i].Name, guests[i].Address = peerOf(given)
 	}
-	invited := p.Invite(cmd.Context(), guests, f.token)
+	invited := p.Invite(cmd.Context(), guests, key)
 	defer verify.Leave(invited)
 	for i, s := range invited {
 		if s.Absent != nil && (!f.all || guests[i].Name == "") { // a test of all nodes also tells which cannot be tested
-			return none, cnierr.New(cnierr.IO, "connect to", s.Address, "run rocectl verify serve in that pod, with the same --token", "%w", s.Absent)
+			return none, cnierr.New(cnierr.IO, "connect to", s.Address, "run rocectl verify serve in that pod, with the same $"+verify.TokenVariable, "%w", s.Absent)
 		}
 	}
 	seats = append(seats, invited...)

@@ -18,10 +18,14 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
+	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
+
+const token = "the token of a test"
 
 // TestVerifyNamesTheFaultBetweenTwoPods: two pods, connected by one cable.
 func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
+	t.Setenv(verify.TokenVariable, token)
 	n := kerneltest.NewNode(t)
 	a, b := n.Pod(), n.Pod()
 	a.IP("link add net1 type veth peer name net1 netns " + b.Path)
@@ -38,7 +42,7 @@ func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
 	done := make(chan error)
 	go func() {
 		cmd := root(writer, io.Discard)
-		cmd.SetArgs([]string{"verify", "serve", "--netns", b.Path, "--name", "gpu-02", "--token", "x", "--listen", "172.16.0.2:9483"})
+		cmd.SetArgs([]string{"verify", "serve", "--netns", b.Path, "--name", "gpu-02", "--listen", "172.16.0.2:9483"})
 		done <- cmd.ExecuteContext(ctx)
 	}()
 	defer func() {
@@ -51,23 +55,23 @@ func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := filepath.Join(t.TempDir(), "page.html")
-	verify := func() string {
+	test := func() string {
 		var out bytes.Buffer
 		cmd := root(&out, io.Discard)
-		cmd.SetArgs([]string{"verify", "172.16.0.2", "--netns", a.Path, "--name", "gpu-01", "--token", "x", "--html", page})
+		cmd.SetArgs([]string{"verify", "172.16.0.2", "--netns", a.Path, "--name", "gpu-01", "--html", page})
 		if status := cli.StatusError(0); !errors.As(cmd.ExecuteContext(t.Context()), &status) {
 			t.Error("RDMA cannot be judged on the machine of the test, so want a status")
 		}
 		return out.String()
 	}
 	for _, want := range []string{"rail 0 of gpu-01: net1 172.16.0.1 has table 100", "rail 0 of gpu-01 to gpu-02: packets of 9000 bytes pass"} {
-		if out := verify(); !strings.Contains(out, want) || strings.Contains(out, "# fault") {
+		if out := test(); !strings.Contains(out, want) || strings.Contains(out, "# fault") {
 			t.Errorf("want %q, got\n%s", want, out)
 		}
 	}
 	a.IP("link set net1 mtu 4200")
 	const fault = "# fault: rail 0 of gpu-01 to gpu-02: MTU 4200 on gpu-01 and 9000 on gpu-02"
-	if out := verify(); !strings.Contains(out, fault) {
+	if out := test(); !strings.Contains(out, fault) {
 		t.Errorf("want %q, got\n%s", fault, out)
 	}
 	if b, err := os.ReadFile(page); err != nil || !strings.Contains(string(b), fault[len("# fault: "):]) {
@@ -78,6 +82,7 @@ func TestVerifyNamesTheFaultBetweenTwoPods(t *testing.T) {
 // TestVerifyEndsWithItsCaller: the input of a leader ends before its test does, here before a
 // pod that does not answer is given up.
 func TestVerifyEndsWithItsCaller(t *testing.T) {
+	t.Setenv(verify.TokenVariable, token)
 	n := kerneltest.NewNode(t)
 	pod := n.Pod()
 	pod.IP("link set lo up")
@@ -100,7 +105,7 @@ func TestVerifyEndsWithItsCaller(t *testing.T) {
 	var out bytes.Buffer
 	cmd := root(&out, &out)
 	cmd.SetIn(reader)
-	cmd.SetArgs([]string{"verify", "--all", "--netns", pod.Path, "--token", "x", "-"})
+	cmd.SetArgs([]string{"verify", "--all", "--netns", pod.Path, "-"})
 	if err := cmd.ExecuteContext(t.Context()); cnierr.CodeOf(err) != cnierr.NotAvailable {
 		t.Errorf("got %v, want that the caller has gone", err)
 	}
@@ -109,10 +114,15 @@ func TestVerifyEndsWithItsCaller(t *testing.T) {
 func TestVerifySaysWhatItLacks(t *testing.T) {
 	n := kerneltest.NewNode(t)
 	empty := n.Pod()
+	for _, command := range [][]string{{"verify", "serve", "--netns", empty.Path}, {"verify", "--all", "--netns", empty.Path, "127.0.0.1:1"}} {
+		if got := call(command...); !strings.Contains(got, `use token "$ROCE_VERIFY_TOKEN": it has 0 bytes`) {
+			t.Errorf("without a token: got %s", got)
+		}
+	}
+	t.Setenv(verify.TokenVariable, token)
 	for _, c := range []struct{ args, want string }{
-		{"verify serve --netns " + empty.Path, `serve "--token": it is empty`},
-		{"verify serve --netns " + empty.Path + " --token x --listen nonsense", `listen "nonsense"`},
-		{"verify serve --netns " + empty.Path + " --token x --listen 127.0.0.1:0", "no interface of roce"},
+		{"verify serve --netns " + empty.Path + " --listen nonsense", `listen "nonsense"`},
+		{"verify serve --netns " + empty.Path + " --listen 127.0.0.1:0", "no interface of roce"},
 		{"verify --netns " + empty.Path, "no interface of roce"},
 		{"verify --all --netns " + empty.Path + " 127.0.0.1:1", `connect to "127.0.0.1:1"`},
 		{"verify --netns=", `use flag "--netns"`},
@@ -120,9 +130,5 @@ func TestVerifySaysWhatItLacks(t *testing.T) {
 		if got := call(strings.Fields(c.args)...); !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %s, want %q", c.args, got, c.want)
 		}
-	}
-	t.Setenv(tokenVariable, "x")
-	if got := call("verify", "serve", "--netns", empty.Path, "--listen", "127.0.0.1:0"); !strings.Contains(got, "no interface of roce") {
-		t.Errorf("the token in the environment: got %s", got)
 	}
 }

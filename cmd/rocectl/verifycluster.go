@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"encoding/json"
@@ -211,56 +210,20 @@ func (f *verifyFlags) lead(cmd *cobra.Command, pods []fleetPod) (verify.Report, 
 	}
 	call := f.set.kubectl(cmd, append(args, "-")...)
 	list.WriteString(".\n")
-	out := bounded{most: longestReport}
-	call.Stdout = &out
+	var out bytes.Buffer
+	call.Stdout, call.Stderr = &out, cmd.ErrOrStderr()
 	in, err := call.StdinPipe()
-	var said io.ReadCloser
-	if err == nil {
-		said, err = call.StderrPipe()
-	}
 	if err == nil {
 		err = call.Start()
 	}
 	if err == nil {
 		go func() { _, _ = io.WriteString(in, list.String()) }() // if it fails, kubectl has ended, and says why
-		forward(cmd.ErrOrStderr(), said)
 		err = call.Wait()
 	}
 	var ended *exec.ExitError
 	var found verify.Report
-	if unread := json.Unmarshal(out.kept.Bytes(), &found); unread != nil || err != nil && !errors.As(err, &ended) {
-		return found, f.set.failed(cmd, "test from pod", pods[0].Metadata.Name, "read what it says above; its image needs /rocectl, and its container "+tokenVariable, errors.Join(err, unread))
-	}
-	for i, a := range found.Answers {
-		if !a.Verdict.Valid() {
-			found.Answers[i].Verdict = report.CannotTell
-		}
+	if unread := json.Unmarshal(out.Bytes(), &found); unread != nil || err != nil && !errors.As(err, &ended) {
+		return found, f.set.failed(cmd, "test from pod", pods[0].Metadata.Name, "read what it says above; its image needs /rocectl, and its container "+verify.TokenVariable, errors.Join(err, unread))
 	}
 	return found, nil
-}
-
-// longestReport is far more than all pods of a large cluster say if all tests fail.
-const longestReport = 1 << 29
-
-// bounded keeps what the leader writes. Who controls its node could fill our memory.
-type bounded struct {
-	kept bytes.Buffer
-	most int
-}
-
-// Write implements io.Writer.
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.kept.Len()+len(p) > b.most {
-		return 0, fmt.Errorf("it writes more than %d bytes", b.most)
-	}
-	return b.kept.Write(p)
-}
-
-// forward copies lines to a terminal, which obeys what it cannot print.
-func forward(w io.Writer, from io.Reader) {
-	lines := bufio.NewScanner(from)
-	for lines.Scan() {
-		fmt.Fprintln(w, report.Printable(lines.Text()))
-	}
-	_, _ = io.Copy(io.Discard, from) // a line that is too long; the program must not wait for us
 }

@@ -27,7 +27,7 @@ case "$*" in
 *"auth whoami"*) printf 'system:serviceaccount:tests:o p' ;;
 *"get --output=json daemonset"*) cat ` + dir + `/daemonset ;;
 *"get --output=json pods"*) cat ` + dir + `/pods ;;
-*exec*) sed '/^[.]$/q' >` + dir + `/input; printf 'round 1 of 1 \033[2J\n' >&2; cat ` + dir + `/report; exit 1 ;;
+*exec*) sed '/^[.]$/q' >` + dir + `/input; echo round 1 of 1 >&2; cat ` + dir + `/report; exit 1 ;;
 esac
 `,
 		"daemonset": `{"spec": {"selector": {"matchLabels": {"app": "rails-verify"}}}, "status": {"desiredNumberScheduled": 6}}`,
@@ -56,12 +56,10 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// TestVerifyOfADaemonSetNamesWhatItCannotTest: a pod that lies, one that does not run, and
-// nodes without a pod.
+// TestVerifyOfADaemonSetNamesWhatItCannotTest: a pod that does not run, and nodes without a pod.
 func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
 	dir := kubectl(t, `{"pods": ["gpu-01", "gpu-02"], "answers": [
-		{"check": "reach", "verdict": "problem", "of": "rail 3 of gpu-01 to gpu-02", "found": "<script>\u001b[2J", "fix": "# look", "why": "why"},
-		{"check": "reach", "verdict": "all is \u001b[2J fine", "of": "rail 4 of gpu-01 to gpu-02", "found": "x"}],
+		{"check": "reach", "verdict": "problem", "of": "rail 3 of gpu-01 to gpu-02", "found": "<script>\u001b[2J", "fix": "# look", "why": "why"}],
 		"verdicts": ["rail 3 of gpu-01 to gpu-02: <script>\u001b[2J"]}`)
 	page := filepath.Join(dir, "page.html")
 	var out, errOut bytes.Buffer
@@ -80,16 +78,14 @@ func TestVerifyOfADaemonSetNamesWhatItCannotTest(t *testing.T) {
 	for _, want := range []string{
 		"v-0: the pod is not ready, on node \"gpu-00\"", "v-3: the pod is Pending, on node \"gpu-03\"", "2 of 6 nodes have no pod of it",
 		"needs: kubectl -n tests describe pod v-3\n", "needs: kubectl -n tests describe daemonset rails-verify\n",
-		"# 0 ok, 1 problem, 4 cannot tell\n", "# fault: rail 3 of gpu-01 to gpu-02: <script>?[2J\n",
+		"# 0 ok, 1 problem, 3 cannot tell\n", "# fault: rail 3 of gpu-01 to gpu-02: <script>?[2J\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in\n%s", want, &out)
 		}
 	}
-	for what, text := range map[string]string{"text": out.String(), "progress": errOut.String()} {
-		if strings.Contains(text, "\x1b") {
-			t.Errorf("%s of a pod controls the terminal: %q", what, text)
-		}
+	if strings.Contains(out.String(), "\x1b") {
+		t.Errorf("an answer controls the terminal: %q", &out)
 	}
 	if got := read(t, page); strings.Contains(got, "<script>") || !strings.Contains(got, "&lt;script&gt;") {
 		t.Errorf("the page obeys a pod:\n%s", got)
@@ -140,16 +136,6 @@ func TestAPageThatCannotBeWrittenTakesNoReport(t *testing.T) {
 	got := call("verify", "--daemonset", "rails-verify", "--html", "/dev/full")
 	if !strings.Contains(got, "no space left") || !strings.Contains(got, "rail 3 of gpu-01 to gpu-02: x\n") {
 		t.Errorf("got %s", got)
-	}
-}
-
-func TestTheLeaderCannotFillTheMemory(t *testing.T) {
-	t.Parallel()
-	b := bounded{most: 10}
-	for i, want := range []bool{true, true, false} {
-		if _, err := b.Write(make([]byte, 5)); (err == nil) != want {
-			t.Errorf("write %d: %v", i, err)
-		}
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
 // four is one of four machines, gpu-01 to gpu-04, with a pod on the rails r0 and r1. What the
@@ -36,6 +38,7 @@ const leader = 1
 
 func newFour(t *testing.T) *four {
 	t.Helper()
+	t.Setenv(verify.TokenVariable, "the token of a test")
 	f := &four{node: newNode(t, "shared"), stop: func() {}}
 	var err error
 	if f.self, err = strconv.Atoi(os.Getenv("VM_NODE")); err != nil {
@@ -108,8 +111,6 @@ func (f *four) join(addrs [][]string) (forget func()) {
 	return func() { shell(f.t, script) }
 }
 
-const fourToken = "a test's token"
-
 // serve starts the server of the pod, again if it runs: it has the rails of its start.
 func (f *four) serve() {
 	f.t.Helper()
@@ -117,7 +118,7 @@ func (f *four) serve() {
 		return
 	}
 	f.stop()
-	cmd := exec.Command(f.program(), "verify", "serve", "--netns", f.job.Name, "--name", gpu(f.self), "--token", fourToken, "--listen", control(f.self)+":9483")
+	cmd := exec.Command(f.program(), "verify", "serve", "--netns", f.job.Name, "--name", gpu(f.self), "--listen", control(f.self)+":9483")
 	if lines := start(f.t, cmd); !lines.Scan() {
 		f.t.Fatal("rocectl verify serve says nothing")
 	}
@@ -141,7 +142,7 @@ func (f *four) lead(when string, args ...string) (said string) {
 // command runs rocectl verify in this pod, with all others.
 func (f *four) command(when string, args ...string) string {
 	f.t.Helper()
-	args = append([]string{"verify", "--netns", f.job.Name, "--name", gpu(leader), "--token", fourToken}, args...)
+	args = append([]string{"verify", "--netns", f.job.Name, "--name", gpu(leader)}, args...)
 	for i := range nodes {
 		if i != leader {
 			args = append(args, gpu(i)+"="+control(i))

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
 // TestNodesSharedHWTestTransfersBetweenNodes has all of --peer: ARP, UDP, ib_write_bw,
@@ -19,13 +21,14 @@ func TestNodesSharedHWTestTransfersBetweenNodes(t *testing.T) {
 	n := newNode(t, "shared")
 	other := meet(t)
 	known(t)
-	const address, token = "10.0.9.1:9484", "a test's token"
+	const address = "10.0.9.1:9484"
+	t.Setenv(verify.TokenVariable, "the token of a test")
 	if other.self == "1" {
-		other.hwserve(address, token)
+		other.hwserve(address)
 		return
 	}
 	other.swap("waits")
-	r := n.hwtest("--mutate", "--peer", address, "--token", token)
+	r := n.hwtest("--mutate", "--peer", address)
 	other.swap("stop")
 	said := strings.Join(told(r.Answers), "\n")
 	for _, step := range []string{"peer-reach", "peer-mtu", "peer-rdma", "peer-ud", "peer-cm"} {
@@ -75,10 +78,10 @@ func TestTransferHWTestBetweenPodsOfOneNode(t *testing.T) {
 }
 
 // hwserve is the second node until the first one has tested.
-func (p *peer) hwserve(address, token string) {
+func (p *peer) hwserve(address string) {
 	t := p.t
 	t.Helper()
-	cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "serve", "--listen", address, "--token", token)
+	cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "serve", "--listen", address)
 	if lines := start(t, cmd); !lines.Scan() || !strings.HasPrefix(lines.Text(), "listens on ") {
 		t.Errorf("it says %q", lines.Text())
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
+	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
 // TestHWTestKilledLeavesNothingAfterTheNextRun kills it when a pod has a device.
@@ -88,8 +89,9 @@ func TestHWTestServeKilledLeavesNoProgram(t *testing.T) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	server := func() bool { _, err := try("pgrep", "-f", "^sleep 4321"); return err == nil }
 	finally(t, "pkill -f '^sleep 4321'; true")
+	t.Setenv(verify.TokenVariable, "the token of a test")
 	serve := func() *exec.Cmd {
-		cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "serve", "--listen", "127.0.0.1:9484", "--token", "x")
+		cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "serve", "--listen", "127.0.0.1:9484")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
 // TestNodesSharedVerifyTestsByRDMA: rocectl verify --rdma between pods of two nodes, and
@@ -44,9 +46,9 @@ func verifyByRDMA(t *testing.T, test func(rocectl string, args []string)) {
 	r := n.joined(n.ownRail(p.self))
 	theirs := p.swap(r.addr)
 	rocectl := filepath.Join(*programs, "rocectl")
-	const token = "a test's token"
+	t.Setenv(verify.TokenVariable, "the token of a test")
 	if p.self == "1" {
-		cmd := exec.Command(rocectl, "verify", "serve", "--netns", r.pod.Name, "--name", "gpu-02", "--token", token, "--listen", r.addr+":9483")
+		cmd := exec.Command(rocectl, "verify", "serve", "--netns", r.pod.Name, "--name", "gpu-02", "--listen", r.addr+":9483")
 		if lines := start(t, cmd); !lines.Scan() {
 			t.Fatal("rocectl verify serve says nothing")
 		}
@@ -55,7 +57,7 @@ func verifyByRDMA(t *testing.T, test func(rocectl string, args []string)) {
 		p.swap("tested")
 	} else {
 		p.swap("waits")
-		test(rocectl, []string{"verify", "--rdma", "--netns", r.pod.Name, "--name", "gpu-01", "--token", token, theirs})
+		test(rocectl, []string{"verify", "--rdma", "--netns", r.pod.Name, "--name", "gpu-01", theirs})
 		p.swap("tested")
 	}
 	r.mustDel()

@@ -30,13 +30,17 @@ func (b Bench) reach(ctx context.Context, of string, first, second *pod) []repor
 		defer k.Close()
 		members[i] = verify.Pod{Name: fmt.Sprintf("pod %d", i+1), Enter: k.Enter, Control: func(fn func() error) error { return fn() }}
 	}
+	key, err := verify.KeyOf(rand.Text())
+	if err != nil {
+		return []report.Finding{cannotTell(of, err.Error(), "a key")}
+	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return []report.Finding{cannotTell(of, err.Error(), "the address 127.0.0.1")}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	server := verify.Server{Pod: members[1], Token: rand.Text()}
+	server := verify.Server{Pod: members[1], Key: key}
 	wg.Go(func() { _ = server.Serve(ctx, l) }) // if it cannot, the test says that nothing answers
 	defer wg.Wait()
 	defer l.Close() //nolint:errcheck // Serve may have closed it
@@ -44,7 +48,7 @@ func (b Bench) reach(ctx context.Context, of string, first, second *pod) []repor
 	rails, err := members[0].Rails(ctx)
 	var answers []report.Answer
 	if err == nil {
-		answers, err = members[0].Test(ctx, rails, l.Addr().String(), server.Token, verify.Tests{})
+		answers, err = members[0].Test(ctx, rails, l.Addr().String(), key, verify.Tests{})
 	}
 	if err != nil {
 		return []report.Finding{cannotTell(of, err.Error(), "two pods with addresses")}

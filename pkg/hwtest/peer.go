@@ -68,13 +68,13 @@ func (b Bench) member(k *kernel.Kernel) verify.Pod {
 
 // Serve makes a pod on all NICs and answers the tests of the first node, until ctx
 // ends. ready is called when it listens.
-func (b Bench) Serve(ctx context.Context, l net.Listener, token string, ready func()) error {
+func (b Bench) Serve(ctx context.Context, l net.Listener, key verify.Key, ready func()) error {
 	p, k, err := b.one(ctx)
 	if err == nil {
 		defer k.Close()
 		wait := p.serve(ctx, k)
 		ready()
-		s := verify.Server{Pod: b.member(k), Token: token}
+		s := verify.Server{Pod: b.member(k), Key: key}
 		err = s.Serve(ctx, l)
 		wait()
 	}
@@ -109,7 +109,7 @@ func pause(ctx context.Context) {
 }
 
 // With tests a pod on all NICs with that of the second node.
-func (b Bench) With(ctx context.Context, address, token string) error {
+func (b Bench) With(ctx context.Context, address string, key verify.Key) error {
 	p, k, err := b.one(ctx)
 	if err != nil {
 		b.say("peer-reach", cannotTell("", err.Error(), "a pod on all NICs: see pod-add and rails"))
@@ -120,16 +120,16 @@ func (b Bench) With(ctx context.Context, address, token string) error {
 	rails, err := self.Rails(ctx)
 	var answers []report.Answer
 	if err == nil {
-		answers, err = self.Test(ctx, rails, address, token, verify.Tests{})
+		answers, err = self.Test(ctx, rails, address, key, verify.Tests{})
 	}
 	if err != nil {
-		b.say("peer-reach", cannotTell(address, err.Error(), "roce-hwtest serve on the other node, with the same --token"))
+		b.say("peer-reach", cannotTell(address, err.Error(), "roce-hwtest serve on the other node, with the same $"+verify.TokenVariable))
 	}
 	for _, a := range answers {
 		b.say("peer-"+a.Check, a.Finding)
 	}
 	if err == nil {
-		p.transfer(ctx, k, self, address, token)
+		p.transfer(ctx, k, self, address, key)
 	}
 	return b.Clean(context.WithoutCancel(ctx))
 }
@@ -193,8 +193,8 @@ func (p *pod) transfers() []transfer {
 }
 
 // transfer sends by RDMA on each rail.
-func (p *pod) transfer(ctx context.Context, k *kernel.Kernel, self verify.Pod, address, token string) {
-	peer, err := self.Dial(ctx, address, token, "")
+func (p *pod) transfer(ctx context.Context, k *kernel.Kernel, self verify.Pod, address string, key verify.Key) {
+	peer, err := self.Dial(ctx, address, key, "")
 	if err != nil {
 		p.say("peer-rdma", cannotTell("", err.Error(), "the other node"))
 		return

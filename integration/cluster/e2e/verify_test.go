@@ -30,7 +30,7 @@ func TestThePodsOfADaemonSetAreVerified(t *testing.T) {
 	n := theNode(t)
 	n.kubelet(t)
 	n.network(t, "rails", rails())
-	n.kubectl(t, "", "create", "secret", "generic", "rails-verify", "--from-literal=token=a-test")
+	n.kubectl(t, "", "create", "secret", "generic", "rails-verify", "--from-literal=token=the-token-of-a-test")
 	n.kubectl(t, "", "apply", "-f", deployment+"/samples/verify.yaml")
 	sets := n.admin.AppsV1().DaemonSets(core.NamespaceDefault)
 	set, err := sets.Get(t.Context(), "rails-verify", meta.GetOptions{})

@@ -30,9 +30,6 @@ const (
 	CannotTell Verdict = "cannot tell"
 )
 
-// Valid says whether it is one of these.
-func (v Verdict) Valid() bool { return v == OK || v == Problem || v == CannotTell }
-
 // Finding is what a check has found out about one thing.
 type Finding struct {
 	Verdict Verdict `json:"verdict"`

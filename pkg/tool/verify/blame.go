@@ -60,10 +60,9 @@ type Seat struct {
 }
 
 // All tests each pod alone, and each pair of pods, round by round. With first, only the
-// pairs with the first pod. progress hears of each round. Answers of a member that are
-// not about its own pod, or not about the pair, do not count. A member that is absent,
-// that does not answer any more, or that three others cannot reach gives one answer, and
-// is in no test after that.
+// pairs with the first pod. progress hears of each round. A member that is absent,
+// that does not answer any more, or that three others cannot reach gives one answer, and is in
+// no test after that.
 func All(ctx context.Context, seats []Seat, tests Tests, first bool, progress func(round, of int)) Report {
 	var pods []string
 	for _, s := range seats {
@@ -114,6 +113,16 @@ func ask(n int, one func(int) ([]report.Answer, error)) []outcome {
 	return out
 }
 
+// told returns the answers of a member, and one more that says what went wrong.
+func told(seat Seat, o outcome) []report.Answer {
+	if o.err == nil {
+		return o.answers
+	}
+	return append(o.answers, answer(Reach, seat.Name, report.Finding{
+		Verdict: report.CannotTell, Found: o.err.Error(), Missing: "rocectl verify serve in the pod, with the same $" + TokenVariable,
+	}))
+}
+
 // alone lets each member test itself.
 func (m *meeting) alone() {
 	for i, o := range ask(len(m.seats), func(i int) ([]report.Answer, error) {
@@ -123,7 +132,7 @@ func (m *meeting) alone() {
 		return m.seats[i].Local()
 	}) {
 		m.gone[i] = m.seats[i].Absent != nil || errors.Is(o.err, ErrGone)
-		m.tally.add(counted(m.seats[i], "", o.answers, o.err))
+		m.tally.add(told(m.seats[i], o))
 	}
 }
 
@@ -145,9 +154,9 @@ func (m *meeting) round(pairs []Pair, tests Tests) {
 		default:
 			m.strikes[a], m.strikes[b] = 0, 0
 		}
-		m.tally.add(counted(m.seats[a], m.seats[b].Name, o.answers, o.err))
+		m.tally.add(told(m.seats[a], o))
 		if m.gone[b] && !errors.Is(o.err, ErrGone) {
-			m.tally.add(counted(m.seats[b], "", nil, fmt.Errorf("%d pods, one after another, could not reach it, and no other has tried", unreachable)))
+			m.tally.add(told(m.seats[b], outcome{err: fmt.Errorf("%d pods, one after another, could not reach it, and no other has tried", unreachable)}))
 		}
 	}
 }

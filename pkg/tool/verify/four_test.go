@@ -19,7 +19,7 @@ func (w *world) all() Report {
 	w.t.Helper()
 	var seats []Seat
 	for _, p := range w.pods {
-		peer, err := w.pods[0].Dial(w.t.Context(), p.address, token, p.Name)
+		peer, err := w.pods[0].Dial(w.t.Context(), p.address, testKey, p.Name)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestFourNodesOfWhichOneGoes(t *testing.T) {
 	for _, p := range w.pods {
 		guests = append(guests, Guest{Name: p.Name, Address: p.address})
 	}
-	seats := w.pods[0].Invite(t.Context(), guests, token)
+	seats := w.pods[0].Invite(t.Context(), guests, testKey)
 	defer Leave(seats)
 	var began time.Time
 	r := All(t.Context(), seats, Tests{}, false, func(round, _ int) {

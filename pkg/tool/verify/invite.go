@@ -20,7 +20,7 @@ type Guest struct{ Name, Address string }
 // Invite dials the servers of pods. The seats are in the order of the guests; a pod that
 // does not answer has a seat with Absent. No two pods that answer have the same name. The
 // caller closes the others with Leave.
-func (p Pod) Invite(ctx context.Context, guests []Guest, token string) []Seat {
+func (p Pod) Invite(ctx context.Context, guests []Guest, key Key) []Seat {
 	out := make([]Seat, len(guests))
 	limit := make(chan struct{}, dials)
 	var wg sync.WaitGroup
@@ -28,7 +28,7 @@ func (p Pod) Invite(ctx context.Context, guests []Guest, token string) []Seat {
 		limit <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-limit }()
-			peer, err := p.Dial(ctx, g.Address, token, g.Name)
+			peer, err := p.Dial(ctx, g.Address, key, g.Name)
 			if err != nil {
 				out[i] = Seat{Name: cmp.Or(g.Name, g.Address), Address: g.Address, Absent: err}
 				return
@@ -42,8 +42,7 @@ func (p Pod) Invite(ctx context.Context, guests []Guest, token string) []Seat {
 }
 
 // distinguish adds the address to each name that a pod has given itself and another one has,
-// too. Two pods of one node have its name, and one that lies may take that of another, so
-// that its answers would count as those of the other.
+// too: two pods of one node have its name.
 func (p Pod) distinguish(seats []Seat, guests []Guest) {
 	count := map[string]int{p.Name: 1}
 	for _, s := range seats {

@@ -177,7 +177,7 @@ func TestInviteKeepsTheOrderAndItsLimit(t *testing.T) {
 		guests[i] = Guest{Address: fmt.Sprint("10.0.0.", i)}
 	}
 	guests[3].Name = "gpu-03"
-	for i, s := range p.Invite(t.Context(), guests, "x") {
+	for i, s := range p.Invite(t.Context(), guests, testKey) {
 		if s.Address != guests[i].Address || s.Absent == nil || s.Member != nil || (s.Name == "gpu-03") != (i == 3) {
 			t.Errorf("seat %d: %+v", i, s)
 		}
@@ -193,7 +193,7 @@ func TestLeaveEndsEachConnection(t *testing.T) {
 	var ends []net.Conn
 	for range 3 {
 		near, far := net.Pipe()
-		seats, ends = append(seats, Seat{Member: &Peer{wire: &wire{conn: near}}}, Seat{Absent: errors.New("refused")}, Seat{Member: crowd{}}), append(ends, far)
+		seats, ends = append(seats, Seat{Member: &Peer{wire: newWire(near)}}, Seat{Absent: errors.New("refused")}, Seat{Member: crowd{}}), append(ends, far)
 	}
 	Leave(seats)
 	for _, far := range ends {

@@ -20,8 +20,8 @@ import (
 // Test tests each rail with the same rail of the pod at an address, and with Tests.Cross
 // also with its other rails, where the rail has a route to them. No rail of either pod is
 // in two tests at the same time.
-func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, tests Tests) ([]report.Answer, error) {
-	peer, err := p.Dial(ctx, address, token, tests.Peer)
+func (p Pod) Test(ctx context.Context, rails []Rail, address string, key Key, tests Tests) ([]report.Answer, error) {
+	peer, err := p.Dial(ctx, address, key, tests.Peer)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
 	}
@@ -36,7 +36,7 @@ func (p Pod) Test(ctx context.Context, rails []Rail, address, token string, test
 	var out []report.Answer
 	for shift := range shifts {
 		if ctx.Err() != nil {
-			return append(out, answer(Reach, fmt.Sprintf("%s of %s to %s", allRails, p.Name, peer.Name), report.Finding{
+			return append(out, answer(Reach, fmt.Sprintf("all rails of %s to %s", p.Name, peer.Name), report.Finding{
 				Verdict: report.CannotTell, Found: fmt.Sprintf("%d of %d couples of each rail were tested in %s", shift, shifts, testTime), Missing: "time: the rails that fail take most of it",
 			})), nil
 		}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -88,19 +87,17 @@ type arrival struct {
 // Server lets other pods test the rails of a pod.
 type Server struct {
 	Pod
-	// Token is what callers must know.
-	Token string
+	// Key is what callers must have.
+	Key Key
 
 	mu   sync.Mutex
 	seen map[nonce]map[arrival]int // by arrival without count; a nonce lives as long as its connection
-
-	strangers strangers
 }
 
-// Limits of time. A pod that lies can be as slow as they permit. So each is longer than
-// those that a peer of the same pod waits for: a pod that is slow makes no other one late.
+// Limits of time. Each is longer than those that a peer of the same pod waits for: a pod that
+// is slow makes no other one late.
 const (
-	greeting = 10 * time.Second // until a caller has shown that it knows the token
+	greeting = 10 * time.Second // until a caller has shown that it has the key
 	moment   = 30 * time.Second // for an answer for which a server sends no more than some packets
 	testTime = 15 * time.Minute // for the tests of a pod with one other
 	patience = 20 * time.Minute // for the answer of a server that tests
@@ -135,7 +132,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		if err != nil {
 			return err
 		}
-		s.strangers.admit(conn)
 		go s.talk(ctx, conn, rails)
 	}
 }
@@ -187,34 +183,28 @@ type caller struct {
 	programs []*running
 }
 
-// maxPrograms bounds the programs of one connection.
-const maxPrograms = 1024
-
 // talk answers the requests of one caller. What it has started ends with the connection.
 func (s *Server) talk(ctx context.Context, conn net.Conn, rails []Rail) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer s.strangers.leave(conn)
-	c := &caller{pod: s.Pod}
-	if _, err := rand.Read(c.nonce[:]); err != nil || conn.SetDeadline(time.Now().Add(greeting)) != nil {
+	if conn.SetDeadline(time.Now().Add(greeting)) != nil {
 		return
 	}
-	w, err := newWire(conn, s.Token, true)
-	for first := true; err == nil; first = false {
+	w, err := answerCall(ctx, conn, s.Key)
+	if err != nil {
+		return
+	}
+	c := &caller{pod: s.Pod}
+	_, _ = rand.Read(c.nonce[:]) // it never fails
+	s.know(c.nonce)
+	defer s.forget(c.nonce)
+	for err == nil {
 		var q request
-		if err = w.read(&q); errors.Is(err, errCode) {
-			_ = w.write(reply{Error: "the token is wrong"}) // the caller sees from the code that it is not ours
+		if err = w.read(&q); err == nil {
+			err = conn.SetDeadline(time.Time{})
 		}
-		if err != nil {
-			return
-		}
-		if first {
-			s.strangers.leave(conn)
-			s.know(c.nonce)
-			defer s.forget(c.nonce)
-		}
-		if err = conn.SetDeadline(time.Time{}); err == nil {
+		if err == nil {
 			err = w.write(s.answer(ctx, q, c, rails))
 		}
 		if err == nil {
@@ -250,7 +240,7 @@ func (s *Server) answer(ctx context.Context, q request, c *caller, rails []Rail)
 	case q.Local:
 		return reply{Answers: pod.Local(ctx, rails)}
 	case q.Test != "":
-		answers, err := pod.Test(ctx, rails, q.Test, s.Token, q.Tests)
+		answers, err := pod.Test(ctx, rails, q.Test, s.Key, q.Tests)
 		if err != nil {
 			return reply{Error: err.Error()}
 		}
@@ -264,9 +254,6 @@ func (s *Server) thrown(q throwing, n nonce, rails []Rail) reply {
 		return reply{Error: "there is no such rail"}
 	}
 	r := rails[q.Rail]
-	if !r.reach(q.To.Addr.Addr()) || !r.Addr.Is4() || !q.To.Addr.Addr().Is4() || len(q.To.MAC) != len(r.MAC) {
-		return reply{Error: "that is no neighbour of the rail"}
-	}
 	if err := s.throw(r, r.UDP, q.To, n); err != nil {
 		return reply{Error: err.Error()}
 	}
@@ -286,7 +273,7 @@ type Peer struct {
 // Dial connects to the server at an address, from Control. The peer has the given name,
 // or, if that is "", the one that it says. Errors: those of the connection, and that the
 // token is wrong.
-func (p Pod) Dial(ctx context.Context, address, token, name string) (*Peer, error) {
+func (p Pod) Dial(ctx context.Context, address string, key Key, name string) (*Peer, error) {
 	var conn net.Conn
 	control := p.Control
 	if control == nil {
@@ -306,7 +293,7 @@ func (p Pod) Dial(ctx context.Context, address, token, name string) (*Peer, erro
 	out := &Peer{}
 	var hello reply
 	if err = conn.SetDeadline(time.Now().Add(greeting)); err == nil {
-		out.wire, err = newWire(conn, token, false)
+		out.wire, err = call(ctx, conn, key)
 	}
 	if err == nil {
 		hello, err = out.exchange(request{}, greeting)
@@ -314,32 +301,18 @@ func (p Pod) Dial(ctx context.Context, address, token, name string) (*Peer, erro
 	if err == nil && hello.Error != "" {
 		err = errors.New(hello.Error)
 	}
-	if n := len(hello.Rails); err == nil && n > MostRails {
-		err = fmt.Errorf("it says that it has %d rails; a test takes at most %d", n, MostRails)
-	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	out.Name, out.Rails, out.nonce = cmp.Or(name, named(hello.Name), address), hello.Rails, hello.Nonce
+	out.Name, out.Rails, out.nonce = cmp.Or(name, hello.Name, address), hello.Rails, hello.Nonce
 	for i := range out.Rails {
 		out.Rails[i].Number = i
 	}
 	return out, nil
 }
 
-// named returns a name that a pod has given itself, or "" if it would make an answer
-// look as if it were about other pods.
-func named(name string) string {
-	if len(name) > longestName || report.Printable(name) != name || strings.ContainsRune(name, '(') || strings.Contains(name, " of ") || strings.Contains(name, " to ") {
-		return ""
-	}
-	return name
-}
-
-const longestName = 253 // of a Kubernetes node
-
 // Close ends the connection.
-func (c *Peer) Close() { _ = c.wire.conn.Close() }
+func (c *Peer) Close() { _ = c.wire.Close() }
 
 // alive lets a connection end if the other node is gone. Without it, what is sent to a node
 // without power is sent again for a quarter of an hour.
@@ -369,7 +342,7 @@ func (c *Peer) ask(q request, wait time.Duration) (reply, error) {
 func (c *Peer) exchange(q request, wait time.Duration) (r reply, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err = c.wire.conn.SetDeadline(time.Now().Add(wait))
+	err = c.wire.SetDeadline(time.Now().Add(wait))
 	if err == nil {
 		err = c.wire.write(q)
 	}
@@ -377,7 +350,7 @@ func (c *Peer) exchange(q request, wait time.Duration) (r reply, err error) {
 		err = c.wire.read(&r)
 	}
 	if err != nil {
-		_ = c.wire.conn.Close()
+		_ = c.wire.Close()
 	}
 	return r, err
 }

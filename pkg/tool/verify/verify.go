@@ -6,9 +6,9 @@
 //
 // It changes nothing in a pod, and it sends only small tests: ARP and UDP, and by RDMA
 // if the caller asks for it. It opens every socket through Pod.Enter. A server answers
-// only callers that know its token. Read this file first, then local.go for one pod,
-// pair.go and rdma.go for two, server.go, strangers.go and wire.go for the protocol between them,
-// schedule.go, invite.go, believe.go, blame.go and tally.go for many.
+// only callers with its token, and trusts them. Read this file first, then local.go for one
+// pod, pair.go and rdma.go for two, server.go and wire.go for the protocol between them,
+// schedule.go, invite.go, blame.go and tally.go for many.
 package verify
 
 import (

@@ -4,116 +4,93 @@
 package verify
 
 import (
-	"bufio"
-	"bytes"
-	"crypto/hmac"
-	"crypto/rand"
+	"context"
+	"crypto/ed25519"
+	"crypto/hkdf"
 	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
+	"math/big"
 	"net"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
-// wire carries JSON documents between a caller and a server, one a line. Each has a
-// code (HMAC-SHA-256) of the token, of both sides' random numbers, of the direction and
-// of its position. So neither side believes a program that does not know the token, and
-// the token itself is never sent. The documents are not encrypted.
+// TokenVariable is the environment variable with the token of a test. The words of a command
+// are visible to all users of a node, the environment of a process is not.
+const TokenVariable = "ROCE_VERIFY_TOKEN" //nolint:gosec // the name of a variable, not a secret
+
+// shortestToken is in bytes. A server shows its public key to all who connect, so they can
+// try tokens at home: there must be too many.
+const shortestToken = 16
+
+// Key is by what the two sides of a connection know each other. All pods of a test have the
+// same one.
+type Key struct{ config *tls.Config }
+
+// KeyOf derives the key of a test from its token: an Ed25519 key, and a certificate that it
+// signs itself. Errors: cnierr.BadConfig if the token is short.
+func KeyOf(token string) (Key, error) {
+	if len(token) < shortestToken {
+		return Key{}, cnierr.New(cnierr.BadConfig, "use token", "$"+TokenVariable,
+			"export "+TokenVariable+"=$(openssl rand -hex 16)  # once, and the same value in all pods of the test", "it has %d bytes, and needs %d or more", len(token), shortestToken)
+	}
+	seed, err := hkdf.Key(sha256.New, []byte(token), nil, "roce-cni verify", ed25519.SeedSize)
+	if err != nil {
+		return Key{}, cnierr.New(cnierr.Bug, "derive key", TokenVariable, "", "%w", err)
+	}
+	private := ed25519.NewKeyFromSeed(seed)
+	public, _ := private.Public().(ed25519.PublicKey) // it always is
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0)}
+	certificate, err := x509.CreateCertificate(nil, template, template, public, private)
+	if err != nil {
+		return Key{}, cnierr.New(cnierr.Bug, "make certificate", TokenVariable, "", "%w", err)
+	}
+	return Key{&tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: private}},
+		ClientAuth:             tls.RequireAnyClientCert,
+		SessionTicketsDisabled: true,
+		InsecureSkipVerify:     true, //nolint:gosec // there is no authority: VerifyConnection wants our own key
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if !public.Equal(s.PeerCertificates[0].PublicKey) {
+				return errors.New("the other side has another token")
+			}
+			return nil
+		},
+	}}, nil
+}
+
+// errToken is what a caller with another token, or of a program that is none of ours, gets.
+var errToken = errors.New("the token is wrong, or it is no server of this test: start all with the same $" + TokenVariable)
+
+// wire carries JSON documents between a caller and a server.
 type wire struct {
-	conn     net.Conn
-	in       *bufio.Scanner
-	key      []byte
-	server   bool
-	sent     uint64
-	received uint64
+	net.Conn
+	in *json.Decoder
 }
 
-// The longest documents: what a caller asks is short, and what a server answers has
-// what it found on all rails.
-const (
-	longestRequest = 1 << 16
-	longestReply   = 1 << 24
-)
+func newWire(conn net.Conn) *wire { return &wire{conn, json.NewDecoder(conn)} }
 
-// errCode is what a caller with another token, or a program that is none of ours, gets.
-var errCode = errors.New("the token is wrong, or it is no server of this test: start all with the same --token")
-
-// newWire exchanges random numbers.
-func newWire(conn net.Conn, token string, server bool) (*wire, error) {
-	longest := longestReply
-	if server {
-		longest = longestRequest
+// call shows a server that we have the key, and wants to see that it has it. Errors: errToken.
+func call(ctx context.Context, conn net.Conn, key Key) (*wire, error) {
+	c := tls.Client(conn, key.config)
+	if err := c.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("%w: %w", errToken, err)
 	}
-	w := &wire{conn: conn, in: newScanner(conn, longest), server: server}
-	own := rand.Text()
-	if _, err := io.WriteString(conn, own+"\n"); err != nil {
-		return nil, err
-	}
-	other, err := w.line()
-	if err != nil {
-		return nil, err
-	}
-	caller, answers := own, string(other)
-	if server {
-		caller, answers = answers, caller
-	}
-	h := hmac.New(sha256.New, []byte(token))
-	_ = json.NewEncoder(h).Encode([]string{"roce verify", caller, answers}) // a hash takes all
-	w.key = h.Sum(nil)
-	return w, nil
+	return newWire(c), nil
 }
 
-func newScanner(conn net.Conn, longest int) *bufio.Scanner {
-	in := bufio.NewScanner(conn)
-	in.Buffer(nil, longest)
-	return in
+// answerCall is the server's side of call.
+func answerCall(ctx context.Context, conn net.Conn, key Key) (*wire, error) {
+	c := tls.Server(conn, key.config)
+	return newWire(c), c.HandshakeContext(ctx)
 }
 
-func (w *wire) line() ([]byte, error) {
-	if !w.in.Scan() {
-		if err := w.in.Err(); err != nil {
-			return nil, err
-		}
-		return nil, io.ErrUnexpectedEOF
-	}
-	return w.in.Bytes(), nil
-}
+func (w *wire) write(document any) error { return json.NewEncoder(w).Encode(document) }
 
-// code is that of a document of one side, at a position.
-func (w *wire) code(server bool, position uint64, document []byte) []byte {
-	h := hmac.New(sha256.New, w.key)
-	head := binary.BigEndian.AppendUint64([]byte{0}, position)
-	if server {
-		head[0] = 1
-	}
-	h.Write(append(head, document...))
-	return h.Sum(nil)
-}
-
-func (w *wire) write(document any) error {
-	b, err := json.Marshal(document)
-	if err != nil {
-		return err
-	}
-	line := hex.AppendEncode(nil, w.code(w.server, w.sent, b))
-	w.sent++
-	_, err = w.conn.Write(append(append(append(line, ' '), b...), '\n'))
-	return err
-}
-
-// read reads a document of the other side. Errors: errCode, and those of the connection.
-func (w *wire) read(document any) error {
-	line, err := w.line()
-	if err != nil {
-		return err
-	}
-	sum, b, _ := bytes.Cut(line, []byte(" "))
-	got, err := hex.AppendDecode(nil, sum)
-	if err != nil || !hmac.Equal(got, w.code(!w.server, w.received, b)) {
-		return errCode
-	}
-	w.received++
-	return json.Unmarshal(b, document)
-}
+func (w *wire) read(document any) error { return w.in.Decode(document) }

@@ -4,101 +4,62 @@
 package verify
 
 import (
-	"bufio"
 	"bytes"
+	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
 
-// relay is between a caller and a server, and changes what it passes on.
-type relay struct {
+func keyOf(t *testing.T, token string) Key {
+	t.Helper()
+	key, err := KeyOf(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// TestAShortTokenIsRefused: a server shows everybody a key that follows from the token.
+func TestAShortTokenIsRefused(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]cnierr.Code{0: cnierr.BadConfig, shortestToken - 1: cnierr.BadConfig, shortestToken: 0} {
+		_, err := KeyOf(strings.Repeat("x", n))
+		if (err == nil) != (want == 0) || err != nil && cnierr.CodeOf(err) != want {
+			t.Errorf("a token of %d bytes: %v", n, err)
+		}
+	}
+}
+
+// recorder keeps what goes over a connection.
+type recorder struct {
 	net.Conn
-	change func([]byte) []byte
-	seen   *bytes.Buffer
+	sent *bytes.Buffer
 }
 
-func (r relay) Write(b []byte) (int, error) {
-	r.seen.Write(b)
-	_, err := r.Conn.Write(r.change(b))
-	return len(b), err
+func (r recorder) Write(b []byte) (int, error) {
+	r.sent.Write(b)
+	return r.Conn.Write(b)
 }
 
-// exchange sends a request, and a reply to it, through a relay on the server's side.
-func exchange(t *testing.T, callers, servers string, change func([]byte) []byte) (got reply, seen string, callerErr, serverErr error) {
+// fake serves one caller as a pod with a key, which says what it likes.
+func fake(t *testing.T, key Key, says reply) (address string, sent *bytes.Buffer) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	var said bytes.Buffer
-	done := make(chan error, 1)
-	go func() { done <- serveOne(l, servers, change, &said) }()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	w, err := newWire(conn, callers, false)
-	if err == nil {
-		err = w.write(request{})
-	}
-	if err == nil {
-		err = w.read(&got)
-	}
-	serverErr = <-done
-	return got, said.String(), err, serverErr
-}
-
-// serveOne answers one request.
-func serveOne(l net.Listener, token string, change func([]byte) []byte, seen *bytes.Buffer) error {
-	conn, err := l.Accept()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	w, err := newWire(relay{conn, change, seen}, token, true)
-	if err != nil {
-		return err
-	}
-	var q request
-	if err := w.read(&q); err != nil {
-		return err
-	}
-	return w.write(reply{Name: "gpu-07"})
-}
-
-func TestNeitherSideBelievesWhoDoesNotKnowTheToken(t *testing.T) {
-	t.Parallel()
-	as := func(b []byte) []byte { return b }
-	got, seen, callerErr, serverErr := exchange(t, "the secret", "the secret", as)
-	if got.Name != "gpu-07" || callerErr != nil || serverErr != nil {
-		t.Errorf("got %+v, %v, %v", got, callerErr, serverErr)
-	}
-	if strings.Contains(seen, "secret") {
-		t.Errorf("the token is sent: %s", seen)
-	}
-	if _, _, _, err := exchange(t, "the secret", "another", as); !errors.Is(err, errCode) {
-		t.Errorf("a server believes a caller with another token: %v", err)
-	}
-	changed := func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("gpu-07"), []byte("gpu-08")) }
-	if got, _, err, _ := exchange(t, "the secret", "the secret", changed); !errors.Is(err, errCode) || got.Name != "" {
-		t.Errorf("a caller believes what was changed on the way: %+v, %v", got, err)
-	}
-}
-
-// TestACallerDoesNotBelieveAProgramInPlaceOfAServer: a pod that has got the address of
-// another one after that was deleted.
-func TestACallerDoesNotBelieveAProgramInPlaceOfAServer(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	done := make(chan struct{})
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	sent = &bytes.Buffer{}
 	go func() {
 		defer close(done)
 		conn, err := l.Accept()
@@ -106,18 +67,117 @@ func TestACallerDoesNotBelieveAProgramInPlaceOfAServer(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, "x\n")
-		in := bufio.NewScanner(conn)
-		for range 2 { // its random number, and its request
-			_ = in.Scan()
+		var q request
+		w, err := answerCall(context.WithoutCancel(t.Context()), recorder{conn, sent}, key)
+		if err == nil {
+			err = w.read(&q)
 		}
-		_, _ = io.WriteString(conn, strings.Repeat("0", 64)+` {"name": "gpu-07", "rails": []}`+"\n")
-		_ = in.Scan() // the end
+		if err == nil {
+			_ = w.write(says)
+		}
+		_, _ = io.Copy(io.Discard, conn) // until the caller ends it
 	}()
-	p := Pod{Name: "a", Enter: func(fn func() error) error { return fn() }}
-	if _, err := p.Dial(t.Context(), l.Addr().String(), "x", "gpu-07"); !errors.Is(err, errCode) {
-		t.Errorf("got %v, want that it is no server of the test", err)
+	return l.Addr().String(), sent
+}
+
+func outside() Pod { return Pod{Name: "gpu-00", Enter: func(fn func() error) error { return fn() }} }
+
+func TestACallerBelievesOnlyAServerWithItsToken(t *testing.T) {
+	t.Parallel()
+	address, sent := fake(t, testKey, reply{Name: "gpu-07"})
+	peer, err := outside().Dial(t.Context(), address, testKey, "")
+	if err != nil || peer.Name != "gpu-07" {
+		t.Fatalf("got %+v, %v", peer, err)
 	}
-	_ = l.Close()
-	<-done
+	peer.Close()
+	for _, secret := range []string{token, "gpu-07"} {
+		if strings.Contains(sent.String(), secret) {
+			t.Errorf("%q is sent without encryption", secret)
+		}
+	}
+	address, _ = fake(t, keyOf(t, "another test's token"), reply{Name: "gpu-07"})
+	if _, err := outside().Dial(t.Context(), address, testKey, ""); !errors.Is(err, errToken) {
+		t.Errorf("a caller believes a server with another token: %v", err)
+	}
+}
+
+// TestAServerTellsAStrangerNothing: the client of the stranger accepts every certificate.
+func TestAServerTellsAStrangerNothing(t *testing.T) {
+	t.Parallel()
+	stranger := keyOf(t, "another test's token").config.Clone()
+	stranger.VerifyConnection = nil
+	without := stranger.Clone()
+	without.Certificates = nil
+	for name, config := range map[string]*tls.Config{"another token": stranger, "no certificate": without} {
+		s := &Server{Pod: outside(), Key: testKey, seen: map[nonce]map[arrival]int{}}
+		near, far := net.Pipe()
+		go s.talk(t.Context(), far, nil)
+		c := tls.Client(near, config)
+		go func() { _, _ = io.WriteString(c, "{}\n") }()
+		if b, err := io.ReadAll(c); len(b) != 0 || err == nil {
+			t.Errorf("%s: got %q, %v", name, b, err)
+		}
+		_ = near.Close()
+	}
+}
+
+// TestAStrangerThatSaysNothingIsLeft: its connection ends, and so does the goroutine.
+func TestAStrangerThatSaysNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{Pod: outside(), Key: testKey, seen: map[nonce]map[arrival]int{}}
+		near, far := net.Pipe()
+		start := time.Now()
+		s.talk(t.Context(), far, nil)
+		if waited := time.Since(start); waited != greeting {
+			t.Errorf("it waits %s, want %s", waited, greeting)
+		}
+		if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("got %v, want the end", err)
+		}
+	})
+}
+
+// TestPodsWithOneNameAreToldApart: two pods of a node.
+func TestPodsWithOneNameAreToldApart(t *testing.T) {
+	t.Parallel()
+	guest := func(given, says string) Guest {
+		address, _ := fake(t, testKey, reply{Name: says})
+		return Guest{Name: given, Address: address}
+	}
+	guests := []Guest{guest("", "gpu-07"), guest("", "gpu-07"), guest("", "gpu-00"), guest("", "gpu-08"), guest("gpu-09", ""), guest("", "gpu-09")}
+	own := func(i int, name string) string { return fmt.Sprintf("%s (%s)", name, guests[i].Address) }
+	seats := outside().Invite(t.Context(), guests, testKey)
+	defer Leave(seats)
+	for i, want := range []string{own(0, "gpu-07"), own(1, "gpu-07"), own(2, "gpu-00"), "gpu-08", "gpu-09", own(5, "gpu-09")} {
+		if peer, _ := seats[i].Member.(*Peer); seats[i].Name != want || peer == nil || peer.Name != want {
+			t.Errorf("guest %d: %q (%v), want %q", i, seats[i].Name, seats[i].Absent, want)
+		}
+	}
+}
+
+// TestAPodThatIsSlowMakesNoOtherOneLate: a peer ends the connection to a pod that does not
+// answer long before the leader ends that to the peer. After that, no request waits.
+func TestAPodThatIsSlowMakesNoOtherOneLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		peer := &Peer{wire: newWire(near)}
+		start := time.Now()
+		for range 100 {
+			if (couple{peer: peer}).arrived(smallest) {
+				t.Error("a packet has arrived at a pod that does not answer")
+			}
+		}
+		if waited := time.Since(start); waited != moment {
+			t.Errorf("it waits %s, want %s", waited, moment)
+		}
+		if _, err := peer.Local(); !errors.Is(err, ErrGone) {
+			t.Errorf("got %v, want that it is gone", err)
+		}
+	})
+	if testTime+moment >= patience || patience >= idle {
+		t.Error("a pod that is slow makes another one late")
+	}
 }

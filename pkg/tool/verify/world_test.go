@@ -14,7 +14,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-const token = "a test's token"
+const token = "the token of a test"
+
+var testKey, _ = KeyOf(token) // TestACallerBelievesOnlyAServerWithItsToken would notice an error
 
 // world is pods with two rails each. Each rail is a switch (a bridge) with a gateway,
 // and a third one is the pods' ordinary network.
@@ -29,7 +31,6 @@ type testPod struct {
 	Pod
 	ns      *kerneltest.Netns
 	address string // of its server
-	server  *Server
 }
 
 func newWorld(t *testing.T, names ...string) *world {
@@ -102,8 +103,7 @@ func (w *world) serve() {
 		if err := p.Enter(func() (err error) { l, err = net.Listen("tcp", p.address); return err }); err != nil {
 			w.t.Fatal(err)
 		}
-		s := &Server{Pod: p.Pod, Token: token}
-		p.server = s
+		s := &Server{Pod: p.Pod, Key: testKey}
 		done := make(chan error)
 		go func() { done <- s.Serve(w.t.Context(), l) }()
 		w.t.Cleanup(func() {
@@ -122,7 +122,7 @@ func (w *world) test(cross bool) []report.Answer {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	answers, err := p.Test(w.t.Context(), rails, w.pods[1].address, token, Tests{Cross: cross})
+	answers, err := p.Test(w.t.Context(), rails, w.pods[1].address, testKey, Tests{Cross: cross})
 	if err != nil {
 		w.t.Fatal(err)
 	}
