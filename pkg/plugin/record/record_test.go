@@ -352,19 +352,25 @@ func TestSweepRemovesWhatWasLeftBeforeARecordWasWritten(t *testing.T) {
 func TestAllSkipsWhatIsGoneAndNamesWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir(), BootID: "boot-1"}
-	for _, ifName := range []conf.LinkName{"net1", "net2", "net3"} {
-		r := example()
-		r.IfName = ifName
-		if err := s.Save(r); err != nil {
-			t.Fatal(err)
+	locked(t, s, func() {
+		for _, ifName := range []conf.LinkName{"net1", "net2", "net3"} {
+			r := example()
+			r.IfName = ifName
+			if err := s.Save(r); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
+	})
 	if err := os.WriteFile(s.path(conf.Attachment{ContainerID: "c1", IfName: "net3"}), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for r, err := range s.All() {
-		got = append(got, fmt.Sprint(r.ContainerID, "/", r.IfName, " ", cnierr.CodeOf(err)))
+		code := cnierr.Code(0)
+		if err != nil {
+			code = cnierr.CodeOf(err)
+		}
+		got = append(got, fmt.Sprint(r.ContainerID, "/", r.IfName, " ", uint(code)))
 		if err := s.Delete(conf.Attachment{ContainerID: "c1", IfName: "net2"}); err != nil {
 			t.Fatal(err)
 		}
