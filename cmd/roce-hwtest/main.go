@@ -267,7 +267,7 @@ func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
 	b.Attach.ID = id
 	b.Attach.Addresses = lease.Allocator{
 		Book: plugin.Book(hwtest.StateDir, boot, log, nil), Program: conf.PluginType, Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},
-		Now: plugin.BootTime, Wait: plugin.Wait, NodeName: host, ReadFile: trusted.Read, Log: log,
+		Now: plugin.BootTime, NodeName: host, ReadFile: trusted.Read, Log: log,
 	}
 	const file = hwtest.StateDir + ".lock"
 	lock, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)

@@ -69,7 +69,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	if err := types.PrintResult(result.OfLease(rails[0].Lease), req.CNIVersion); err != nil {
 		rec := record.Record{Network: req.Network, Attachment: req.Attachment, Netns: req.Netns, NetnsID: facts.Pod.Netns, IPAM: conf.PoolType}
-		return errors.Join(plugin.Untold(err), addresses.ReleaseUnrecorded(context.WithoutCancel(ctx), rec, conf.DelOf(req)))
+		return errors.Join(plugin.Untold(err), addresses.ReleaseUnfinished(context.WithoutCancel(ctx), rec))
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if id, err := kernel.NetnsID(d.Netns); err == nil {
 		rec.NetnsID = id
 	}
-	return addresses.ReleaseUnrecorded(ctx, rec, d)
+	return addresses.ReleaseUnfinished(ctx, rec)
 }
 
 // check returns an error if an address of the main plugin is not leased to the
@@ -186,6 +186,6 @@ func allocator(stateDir, program string, log *slog.Logger) (lease.Allocator, err
 	boot, err := plugin.BootID()
 	return lease.Allocator{
 		Book: plugin.Book(stateDir, boot, log, nil), Program: program, RefuseQuarantined: true, Agent: nodefile.Store{Dir: stateDir, BootID: boot},
-		Now: plugin.BootTime, Wait: plugin.Wait, Log: log,
+		Now: plugin.BootTime, Log: log,
 	}, err
 }

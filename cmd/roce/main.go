@@ -141,7 +141,6 @@ func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node
 		Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
 		Agent:    files,
 		Now:      plugin.BootTime,
-		Wait:     plugin.Wait,
 		NodeName: name,
 		ReadFile: trusted.Read,
 		Log:      log,

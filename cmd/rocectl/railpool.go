@@ -16,14 +16,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
-// offlinePool is the node's agent as an ADD would find it. It has an answer to every
-// request, so it sends none.
+// offlinePool is the node's agent as an ADD would find it.
 type offlinePool struct {
 	planFlags
 	said string // what an operator should know about sticky addresses
 }
 
-// Read implements lease.AgentFiles: it reads what this node may lease of a RailPool,
+// Read implements lease.Agent: it reads what this node may lease of a RailPool,
 // or, offline, makes up a node that has the pool's first block.
 func (f *offlinePool) Read(name string) (nodefile.File, error) {
 	if f.offline {
@@ -48,36 +47,17 @@ func (f *offlinePool) services() ([]netip.Prefix, error) {
 	return cluster.ServiceCIDRs(f.planFlags.services)
 }
 
-// Want implements lease.AgentFiles.
-func (f *offlinePool) Want(string, nodefile.Key) error { return nil }
-
-// Unwant implements lease.AgentFiles.
-func (f *offlinePool) Unwant(string, nodefile.Key) error { return nil }
-
-// Answer implements lease.AgentFiles: it reads the agent's answer. Offline, it
-// answers for a cluster in which no address is reserved for another pod.
-func (f *offlinePool) Answer(name string, k nodefile.Key) (nodefile.Answer, bool, error) {
-	look := f.answered
+// Ask implements lease.Agent. On the node it asks nothing, because the agent would
+// reserve addresses. Offline, it answers for a cluster in which no address is reserved
+// for another pod.
+func (f *offlinePool) Ask(name string, k nodefile.Key) (a nodefile.Answer, err error) {
+	a.None = "only an ADD requests its sticky addresses from rocectl agent"
 	if f.offline {
-		look = f.firstSlot
+		a, err = f.firstSlot(name, k)
 	}
-	a, err := look(name, k)
 	f.said = fmt.Sprintf("%s of pod %s/%s gets the sticky addresses that RailPool %s reserves for it", k.Interface, k.Namespace, k.Pod, name)
 	if !a.Granted() {
-		f.said = fmt.Sprintf("%s of pod %s/%s gets ordinary addresses of RailPool %s: %s", k.Interface, k.Namespace, k.Pod, name, a.None)
-	}
-	return a, true, err
-}
-
-// answered returns the agent's answer, if there was a request.
-func (f *offlinePool) answered(name string, k nodefile.Key) (nodefile.Answer, error) {
-	s, err := f.files()
-	if err != nil {
-		return nodefile.Answer{}, err
-	}
-	a, there, err := s.Answer(name, k)
-	if !there {
-		a = nodefile.Answer{Key: k, None: "its sticky addresses were not requested from rocectl agent yet; an ADD requests them"}
+		f.said = fmt.Sprintf("%s of pod %s/%s gets ordinary addresses of RailPool %s here: %s", k.Interface, k.Namespace, k.Pod, name, a.None)
 	}
 	return a, err
 }
@@ -124,7 +104,7 @@ func (f *offlinePool) firstSlot(name string, k nodefile.Key) (nodefile.Answer, e
 	}
 	slots, err := pool.Slots(rack)
 	for slot := range slots.Order(k.String()) {
-		return nodefile.Answer{Key: k, Rails: slots.Rails(slot)}, err
+		return nodefile.Answer{Rails: slots.Rails(slot)}, err
 	}
-	return nodefile.Answer{Key: k, None: "exclusions and reservations leave no host index of spec.sticky.slots"}, err
+	return nodefile.Answer{None: "exclusions and reservations leave no host index of spec.sticky.slots"}, err
 }

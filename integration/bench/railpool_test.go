@@ -18,6 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile/nodefiletest"
 )
 
 // accidental are calls of the Go runtime, of which it makes as many as it sees
@@ -49,9 +50,9 @@ func TestARailPoolCostsAnADDOneFileMore(t *testing.T) {
 	}
 }
 
-// TestAStickyAddressCostsAnADDTwoReadsMore does the same for a RailPool that is
-// sticky, with an answer for each pod.
-func TestAStickyAddressCostsAnADDTwoReadsMore(t *testing.T) {
+// TestAStickyAddressCostsAnADDOneConnection does the same for a RailPool that is sticky,
+// with an agent that answers at once.
+func TestAStickyAddressCostsAnADDOneConnection(t *testing.T) {
 	needStrace(t)
 	w := testWorld(t)
 	addPooled, delPooled := w.count(t, "railPool", func([]string) { write(t, w.told(t, "railPool"), owned(t)) })
@@ -59,24 +60,21 @@ func TestAStickyAddressCostsAnADDTwoReadsMore(t *testing.T) {
 		files, f := w.told(t, "sticky"), owned(t)
 		f.Sticky = true
 		write(t, files, f)
-		for i, pod := range pods {
-			a := nodefile.Answer{Key: nodefile.Key{Namespace: "bench", Pod: pod, Interface: ifName}}
+		nodefiletest.Answer(t, files, func(_ string, k nodefile.Key) nodefile.Answer {
+			a := nodefile.Answer{Until: nodefiletest.Now(t) + time.Minute}
 			for rail, subnets := range f.Rails {
-				one := netip.AddrFrom4([4]byte{10, byte(firstNet + rail), 100, byte(i + 1)})
+				one := netip.AddrFrom4([4]byte{10, byte(firstNet + rail), 100, byte(slices.Index(pods, k.Pod) + 1)})
 				s := subnets[0]
 				s.Ranges = []netrange.Range{{First: one, Last: one}}
 				a.Rails = append(a.Rails, []pool.Subnet{s})
 			}
-			if err := files.WriteAnswer(f.Pool, a); err != nil {
-				t.Fatal(err)
-			}
-		}
+			return a
+		})
 	})
-	for _, one := range []string{"openat", "read", "close"} {
-		addPooled[one] += 2
-	}
-	if diff := cmp.Diff(addPooled, addSticky); diff != "" {
-		t.Errorf("system calls of ADD, beside two times open, read and close (-RailPool +sticky)\n%s", diff)
+	for _, one := range []string{"openat", "read", "write", "socket", "connect"} {
+		if more := addSticky[one] - addPooled[one]; more != 1 {
+			t.Errorf("%d more calls of %s, want 1", more, one)
+		}
 	}
 	if diff := cmp.Diff(delPooled, delSticky); diff != "" {
 		t.Errorf("system calls of DEL (-RailPool +sticky)\n%s", diff)

@@ -5,16 +5,15 @@ package cni
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile/nodefiletest"
 )
 
 // ownSticky is own for a sticky pool.
@@ -42,44 +42,18 @@ func (a attachment) named(pod string) attachment {
 	return a.arg("K8S_POD_NAME", pod)
 }
 
-// keeps is rocectl's agent for pods that keep addresses: until the test ends it
-// answers requests, with the host part that is kept for a pod, or with why not.
-func (n *node) keeps(t testing.TB, rails int, kept map[string]string, why string) {
+// keeps is rocectl's agent for pods that keep addresses: until the test ends or it is
+// stopped, it answers requests, with the host part that is kept for a pod, or with why
+// not.
+func (n *node) keeps(t *testing.T, rails int, kept map[string]string, why string) (stop func()) {
 	t.Helper()
-	files := n.told(t)
-	answers := map[string]nodefile.Answer{}
-	for pod, host := range kept {
-		answers[pod] = nodefile.Answer{Rails: owned(t, rails, host+"-"+host).Rails}
-	}
-	background(t, func() error {
-		keys, err := files.Wanted(railPool)
-		for _, k := range keys {
-			a, ok := answers[k.Pod]
-			if !ok {
-				a.None = why
-			}
-			a.Key = k
-			err = errors.Join(err, files.WriteAnswer(railPool, a), files.Unwant(railPool, k))
+	return nodefiletest.Answer(t, n.told(t), func(_ string, k nodefile.Key) nodefile.Answer {
+		host, there := kept[k.Pod]
+		if !there {
+			return nodefile.Answer{None: why}
 		}
-		return err
+		return nodefile.Answer{Rails: owned(t, rails, host+"-"+host).Rails, Until: nodefiletest.Now(t) + time.Minute}
 	})
-}
-
-// background does something again and again until the test ends or it fails.
-func background(t testing.TB, do func() error) {
-	t.Helper()
-	running, stop := context.WithCancel(context.Background())
-	var done sync.WaitGroup
-	done.Go(func() {
-		for running.Err() == nil {
-			if err := do(); err != nil {
-				t.Errorf("rocectl's agent: %v", err)
-				return
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-	})
-	t.Cleanup(func() { stop(); done.Wait() })
 }
 
 func TestAPodThatComesBackUnderItsNameKeepsItsAddresses(t *testing.T) {
@@ -127,31 +101,40 @@ func TestAPodThatComesBackUnderItsNameKeepsItsAddresses(t *testing.T) {
 	w.nothingLeased(t)
 }
 
-func TestWithoutAnswerAnADDIsToBeTriedAgain(t *testing.T) {
+// An agent is missing, hangs, dies and says nonsense.
+func TestWithoutAnswerAnADDIsToBeTriedAgainAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	w.ownSticky(t, 1, "32-47")
 	p := w.pod(t)
 	before := p.snapshot(t)
 	a := w.attach(w.rail(0).Pooled(railPool), p, "net1").named("job-0")
-	start := time.Now()
-	if err := a.mustFail(t, 11); !strings.Contains(err.Msg, "not answered yet") || !strings.Contains(err.Details, "log of rocectl agent") {
-		t.Errorf("got %v", err)
-	}
-	if took := time.Since(start); took < 2*time.Second {
-		t.Errorf("the ADD waited %v, want 2 s", took)
-	}
-	p.unchanged(t, before)
-	w.nothingLeased(t)
-	keys, err := w.told(t).Wanted(railPool)
-	if want := []nodefile.Key{{Namespace: "train", Pod: "job-0", Interface: "net1"}}; err != nil || !slices.Equal(keys, want) {
-		t.Errorf("asked for %v, error %v, want %v", keys, err, want)
+	for _, agent := range []struct {
+		do   func(net.Conn)
+		want string
+	}{
+		{nil, "does not run on this node"},
+		{func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }, "timeout"},
+		{func(conn net.Conn) { _, _, _ = nodefile.ReadRequest(conn) }, "EOF"},
+		{func(conn net.Conn) { _, _ = io.WriteString(conn, "Hello") }, ""},
+	} {
+		stop := func() {}
+		if agent.do != nil {
+			stop = nodefiletest.Listen(t, w.told(t), agent.do)
+		}
+		start := time.Now()
+		if err := a.mustFail(t, 11); !strings.Contains(err.Msg, agent.want) || !strings.Contains(err.Details, "log of rocectl agent") {
+			t.Errorf("got %v, want %q", err, agent.want)
+		}
+		if took := time.Since(start); agent.want == "timeout" && took < nodefile.AskTime {
+			t.Errorf("the ADD waited %v, want 2 s", took)
+		}
+		p.unchanged(t, before)
+		w.nothingLeased(t)
+		stop()
 	}
 	w.keeps(t, 1, map[string]string{"job-0": "77"}, "")
-	within(t, addrs(a.addAtLast(t)), 77, 77)
-	if err := os.RemoveAll(filepath.Join(w.state, "pools")); err != nil { // only an ADD needs it
-		t.Fatal(err)
-	}
+	within(t, addrs(a.mustAdd(t)), 77, 77)
 	a.mustDel(t)
 	p.unchanged(t, before)
 }
@@ -201,9 +184,9 @@ func TestIPAMPluginLeasesStickyAddresses(t *testing.T) {
 	w.nothingLeased(t)
 }
 
-// An ADD that has read that it may have addresses waits for its turn to lease them,
-// while the agent takes them back: it sees that no pod has leased them.
-func TestAddressesThatAreGivenBackMeanwhileAreNotUsed(t *testing.T) {
+// An ADD that was granted addresses waits for its turn to lease them until the grant has
+// ended: the agent has seen that no pod has leased them.
+func TestAddressesOfAGrantThatHasEndedAreNotUsed(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"roce", "roce-ipam"} {
 		t.Run(program, func(t *testing.T) {
@@ -217,26 +200,26 @@ func TestAddressesThatAreGivenBackMeanwhileAreNotUsed(t *testing.T) {
 			other := w.attach(w.rail(0).Pooled(railPool), w.pod(t), "net1").named("web-6d4cf56db6-x7k2p")
 			other.mustAdd(t)
 			leased := w.leases(t, "leased")
-			key := nodefile.Key{Namespace: "train", Pod: "job-0", Interface: "net1"}
-			if err := w.told(t).WriteAnswer(railPool, nodefile.Answer{Key: key, Rails: owned(t, 1, "77-77").Rails}); err != nil {
-				t.Fatal(err)
-			}
+			var end time.Duration
+			stop := nodefiletest.Answer(t, w.told(t), func(string, nodefile.Key) nodefile.Answer {
+				end = nodefiletest.Now(t) + 100*time.Millisecond
+				return nodefile.Answer{Rails: owned(t, 1, "77-77").Rails, Until: end}
+			})
 			p := w.pod(t)
 			before := p.snapshot(t)
-			a := w.attach(c, p, "net1").named(key.Pod)
+			a := w.attach(c, p, "net1").named("job-0")
 
 			mayLease := w.holdLeases(t)
 			add := a.startProgram(t, program, "ADD")
 			cnitest.Await(t, "the ADD waits for the leases", func() bool { return w.leasesAreWaitedFor(t) })
-			if err := w.told(t).RemoveAnswer(railPool, key); err != nil {
-				t.Fatal(err)
-			}
+			stop()
+			cnitest.Await(t, "the grant has ended", func() bool { return nodefiletest.Now(t) >= end })
 			mayLease()
 			if err := add.Wait(); err == nil {
 				t.Errorf("ADD succeeded: %s", add.Stdout)
 			}
 			var fault types.Error
-			if err := json.Unmarshal(add.Stdout.(*bytes.Buffer).Bytes(), &fault); err != nil || fault.Code != 11 || !strings.Contains(fault.Msg, "released them") {
+			if err := json.Unmarshal(add.Stdout.(*bytes.Buffer).Bytes(), &fault); err != nil || fault.Code != 11 || !strings.Contains(fault.Msg, "is over") {
 				t.Errorf("got %s, want error 11", add.Stdout)
 			}
 			p.unchanged(t, before)

@@ -24,6 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/grant"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/look"
@@ -107,6 +108,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
+	files := nodefile.Store{Dir: stateDir, BootID: boot}
 	a := agent.New(agent.Config{
 		Node: node, Addresses: addresses,
 		Store: api.Blocks(), Machine: api.Nodes().Machine,
@@ -125,7 +127,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		},
 		Services: services,
 		Kept:     api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
-		Ranges: nodefile.Store{Dir: stateDir, BootID: boot},
+		Ranges: files,
 		Leases: plugin.Book(stateDir, boot, log, nil),
 		Wait:   plugin.Wait, Rand: rand.Float64, Now: plugin.BootTime, Log: log,
 	})
@@ -134,14 +136,29 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		return err
 	}
 	defer stop()
+	socket, err := grant.Listen(files)
+	if err != nil {
+		return err
+	}
+	defer socket.Close() //nolint:errcheck // nothing was written to it
 	defer f.report(ctx, node.Name, api.RailNodes(), log)()
 	log.Info("the agent starts", "version", buildversion.BuildVersion, "machine-id", node.MachineID, "state-dir", stateDir, "listen", f.listen)
-	err = a.Run(ctx)
+	err = runBoth(ctx, a, socket)
 	if ctx.Err() != nil {
 		log.Info("the agent was stopped")
 		return nil
 	}
 	return err
+}
+
+// runBoth ends when the agent or the socket does, and returns why.
+func runBoth(ctx context.Context, a *agent.Agent, socket grant.Socket) error {
+	ctx, end := context.WithCancelCause(ctx)
+	var all sync.WaitGroup
+	all.Go(func() { end(socket.Serve(ctx, a.Ask)) })
+	end(a.Run(ctx))
+	all.Wait()
+	return context.Cause(ctx)
 }
 
 // report reports the rails of the node until the returned function is called.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/grant"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
@@ -57,6 +58,7 @@ type poolController struct {
 	// off.
 	joined   bool
 	owned    []block.Block
+	grants   *grant.Controller // nil: there is none
 	leaving  *leaving          // one of owned; nil: none
 	orphans  int               // slots that pods have in other blocks
 	asserted time.Duration     // when all of owned were confirmed

@@ -84,13 +84,10 @@ func (k *poolController) knownQuarantine() time.Duration {
 	return pool.LongestQuarantine
 }
 
-// closeFile prevents further ADDs from leasing. The answers are removed first, because a
-// restarted agent does not look at a pool without a node file.
+// closeFile prevents further ADDs from leasing. What they were granted ends before the
+// leases are released.
 func (k *poolController) closeFile() error {
 	k.endGrants()
-	if err := k.unanswer(); err != nil {
-		return err
-	}
 	k.quarantine = k.knownQuarantine() // after a restart, the file tells it
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -104,15 +101,6 @@ func (k *poolController) closeFile() error {
 	}
 	k.closed, k.retiring = true, pace.Pause{Until: k.Now() + linger + time.Duration(k.Rand()*float64(scatter))}
 	return nil
-}
-
-// unanswer removes all answers.
-func (k *poolController) unanswer() error {
-	answers, err := k.Ranges.Answers(k.pool)
-	for _, a := range answers {
-		err = errors.Join(err, k.Ranges.RemoveAnswer(k.pool, a.Key))
-	}
-	return err
 }
 
 // release releases the RailLeases of the node, and then deletes its blocks: a restarted

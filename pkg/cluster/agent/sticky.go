@@ -11,11 +11,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/grant"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 // DefaultPatience is how long an ADD waits while the pod's previous node still holds
 // its addresses. That node needs about two seconds to see that the pod is gone.
 const DefaultPatience = 30 * time.Second
+
+// answerTime leaves some of nodefile.AskTime for the way of the answer.
+const answerTime = nodefile.AskTime - 300*time.Millisecond
 
 // startGrants answers the pool's requests for sticky addresses until endGrants is called
 // or the context ends.
@@ -26,7 +30,7 @@ func (k *poolController) startGrants(ctx context.Context) {
 	}
 	c := grant.New(grant.Config{
 		Pool: k.pool, Terms: k.terms, Claimer: sticky.Claimer{Store: k.Kept, Node: k.Node, Now: k.Date},
-		Ranges: k.Ranges, Leases: k.Leases, Seen: k.agent.meter.last,
+		Leases: k.Leases, Seen: k.agent.meter.last,
 		Patience: k.Patience, Trouble: k.note,
 		Granted: answers("granted"), None: answers("none"),
 		Lost:  func() { k.agent.metrics.stickyLost.WithLabelValues(k.pool).Inc() },
@@ -39,11 +43,36 @@ func (k *poolController) startGrants(ctx context.Context) {
 		_ = c.Run(ctx) // the context's error
 	}()
 	k.stopGrants = func() { cancel(); <-ended }
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.grants = c
+}
+
+// Ask answers an ADD that requests the sticky addresses of a pod, in less time than the
+// ADD waits.
+func (a *Agent) Ask(ctx context.Context, pool string, key nodefile.Key) nodefile.Answer {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	a.mu.Lock()
+	k := a.controllers[pool]
+	a.mu.Unlock()
+	if k != nil {
+		k.mu.Lock()
+		c := k.grants
+		k.mu.Unlock()
+		if c != nil {
+			return c.Ask(ctx, key)
+		}
+	}
+	return nodefile.Answer{Wait: "rocectl agent has not got the sticky addresses of RailPool " + pool + " from the API server yet"}
 }
 
 // endGrants stops the grant controller, if one runs.
 func (k *poolController) endGrants() {
 	if k.stopGrants != nil {
+		k.mu.Lock()
+		k.grants = nil
+		k.mu.Unlock()
 		k.stopGrants()
 		k.stopGrants = nil
 	}

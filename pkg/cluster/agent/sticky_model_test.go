@@ -29,7 +29,7 @@ type model struct {
 	serial  int
 	granted int // ADDs that got what is kept
 	others  int // that got ordinary addresses
-	refused int // that found their answer gone
+	refused int // that leased too late
 }
 
 func sometimes(one int) bool { return rand.IntN(one) == 0 }
@@ -120,7 +120,7 @@ func (m *model) live(n *node, pod string) {
 	addr, err := n.slowAdd(pod, container, func() { time.Sleep(moment(time.Second, 90*time.Second)) })
 	m.mu.Lock()
 	switch {
-	case errors.Is(err, errWithdrawn):
+	case errors.Is(err, errLate):
 		m.refused++
 	case err == nil && addr.IsValid():
 		m.granted++
@@ -164,7 +164,7 @@ func TestTwoNodesNeverUseOneStickyAddress(t *testing.T) {
 				for range 3 { // once in a thousand times chance spares all pods
 					m := newModel(t)
 					m.play(10 * time.Minute)
-					t.Logf("%d ADDs got what is kept, %d others, %d found their answer gone", m.granted, m.others, m.refused)
+					t.Logf("%d ADDs got what is kept, %d others, %d leased too late", m.granted, m.others, m.refused)
 					if m.granted >= 10 && m.others > 0 {
 						return
 					}

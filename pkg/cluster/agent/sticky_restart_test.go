@@ -5,14 +5,13 @@ package agent_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
-	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
-	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 func TestADeletedStickyPoolIsGivenBackWhenNothingOfItIsLeased(t *testing.T) {
@@ -40,67 +39,33 @@ func TestADeletedStickyPoolIsGivenBackWhenNothingOfItIsLeased(t *testing.T) {
 				if got := a.blocks(); got != nil {
 					t.Errorf("it has %v", got)
 				}
-				if all, err := a.files().Answers("compute"); err != nil || len(all) != 0 {
-					t.Errorf("answers %v, error %v", all, err)
-				}
 			})
 		})
 	}
 }
 
-// TestAnAgentThatWasKilledGoesOn has what one that was killed between two steps has
-// left: a slot that it holds, and maybe a request, an answer, or a lease of a pod.
-func TestAnAgentThatWasKilledGoesOn(t *testing.T) {
-	for name, tt := range map[string]struct {
-		wanted, answered, leased bool
-		holder                   string
-		answers                  int
-	}{
-		"after it took the slot":              {wanted: true, holder: "a", answers: 1},
-		"after it wrote the answer":           {wanted: true, answered: true, holder: "a", answers: 1},
-		"before it removed an answer":         {answered: true},
-		"after it removed an answer":          {},
-		"after it removed that of an ADD":     {leased: true, holder: "a"},
-		"after it removed that of one before": {wanted: true, leased: true, holder: "a", answers: 1},
-	} {
+// TestWhatAnAgentGrantedBeforeItWasKilledIsNotReleasedTooEarly has an ADD that leases
+// under the next agent, and one that does not come.
+func TestWhatAnAgentGrantedBeforeItWasKilledIsNotReleasedTooEarly(t *testing.T) {
+	for name, comes := range map[string]bool{"the ADD goes on": true, "the ADD is gone": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				a, _ := two(t)
-				a.stop()
-				k, p := db("db-0"), keeping(t)
-				slots, err := p.Slots("")
-				if err != nil {
-					t.Fatal(err)
-				}
-				l, err := sticky.Claimer{Store: a.kept, Node: a.config().Node, Now: time.Now}.Take(t.Context(), slots, k)
-				if err != nil {
-					t.Fatal(err)
-				}
-				answer := nodefile.Answer{Key: k, Rails: slots.Rails(l.Spec.Slot)}
-				if tt.leased {
-					f, err := a.files().Read("compute")
-					err = errors.Join(err, a.leaseTo(f.Only(answer), ipam.Owner{Network: "net", ContainerID: "c1", IfName: "net1"}))
-					if err != nil {
+				a, b := two(t)
+				restart := sync.OnceFunc(func() { a.stop(); a.run(); pass(5 * time.Second) })
+				if comes {
+					if _, err := a.slowAdd("db-0", "c1", restart); err != nil {
 						t.Fatal(err)
 					}
+				} else {
+					a.ask(db("db-0"))
+					restart()
 				}
-				if tt.answered {
-					err = a.files().WriteAnswer("compute", answer)
+				a.heldBy(t, "db-0", "a")
+				if got, err := b.add("db-0", "c2"); err == nil {
+					t.Errorf("b has %v", got)
 				}
-				if tt.wanted {
-					err = errors.Join(err, a.files().Want("compute", k))
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				a.run()
-				pass(5 * time.Second)
-				a.heldBy(t, "db-0", tt.holder)
-				answers, err := a.files().Answers("compute")
-				wanted, err2 := a.files().Wanted("compute")
-				if err != nil || err2 != nil || len(answers) != tt.answers || len(wanted) != 0 {
-					t.Errorf("%d answers, %d requests, errors %v, %v", len(answers), len(wanted), err, err2)
-				}
+				pass(6 * time.Minute)
+				a.heldBy(t, "db-0", map[bool]string{true: "a"}[comes])
 			})
 		})
 	}
@@ -116,7 +81,7 @@ func TestAnADDThatIsSlowGetsNothingOfADeletedPool(t *testing.T) {
 			pass(20 * time.Second)
 			a.gone("compute")
 		})
-		if !errors.Is(err, errWithdrawn) {
+		if !errors.Is(err, errLate) {
 			t.Errorf("got %v", err)
 		}
 		pass(20 * time.Minute)
@@ -199,6 +164,7 @@ func TestAfterABootNothingIsHeld(t *testing.T) {
 		a.stop()
 		a.boot = "22222222-2222-4222-8222-222222222222"
 		a.run()
+		pass(12 * time.Second)
 		a.heldBy(t, "db-0", "")
 	})
 }

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -32,8 +30,8 @@ func db(pod string) nodefile.Key {
 
 // Why an ADD is tried again.
 var (
-	errNoAnswer  = errors.New("the agent has not answered")
-	errWithdrawn = errors.New("the agent has given the addresses back")
+	errNoAnswer = errors.New("the agent has no answer")
+	errLate     = errors.New("the addresses were leased after the end of the grant")
 )
 
 // add is an ADD for a pod that keeps its addresses: it returns the one on the first
@@ -53,9 +51,9 @@ func (n *node) slowAdd(pod, container string, pause func()) (netip.Addr, error) 
 	if !ok || !f.Sticky {
 		n.t.Fatalf("the file says sticky: %t, pod %s", f.Sticky, pod)
 	}
-	a, err := n.ask(key)
-	if err != nil {
-		return netip.Addr{}, err
+	a := n.ask(key)
+	if a.Wait != "" {
+		return netip.Addr{}, fmt.Errorf("%w: %s", errNoAnswer, a.Wait)
 	}
 	owner := ipam.Owner{Network: "net", ContainerID: container, IfName: "net1", PodNamespace: "train", PodName: pod}
 	if !a.Granted() {
@@ -66,27 +64,24 @@ func (n *node) slowAdd(pod, container string, pause func()) (netip.Addr, error) 
 		return netip.Addr{}, err
 	}
 	pause()
-	if again, there, err := n.files().Answer("compute", key); err != nil || !there || !again.Equal(a) {
+	if n.now() >= a.Until {
 		n.release(container)
-		return netip.Addr{}, errWithdrawn
+		return netip.Addr{}, errLate
 	}
 	return a.Rails[0][0].Ranges[0].First, nil
 }
 
-// ask waits for an answer as an ADD does.
-func (n *node) ask(key nodefile.Key) (nodefile.Answer, error) {
-	for i := range 200 {
-		if a, there, err := n.files().Answer("compute", key); err != nil || there {
-			return a, err
-		}
-		if i == 0 {
-			if err := n.files().Want("compute", key); err != nil {
-				return nodefile.Answer{}, err
-			}
-		}
-		time.Sleep(10 * time.Millisecond)
+// ask asks as an ADD does.
+func (n *node) ask(key nodefile.Key) nodefile.Answer {
+	n.mu.Lock()
+	a := n.Agent
+	n.mu.Unlock()
+	began := n.now()
+	answer := a.Ask(n.t.Context(), "compute", key)
+	if took := n.now() - began; took >= nodefile.AskTime {
+		n.t.Errorf("an answer took %v", took)
 	}
-	return nodefile.Answer{}, errNoAnswer
+	return answer
 }
 
 // mustAdd adds a pod that gets the addresses that are kept for it.
@@ -180,15 +175,12 @@ func TestARestartOfThePodOnItsNodeNeedsNoServer(t *testing.T) {
 func TestWhatIsNotUsedIsGivenBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a, _ := two(t)
-		if err := a.files().Want("compute", db("db-0")); err != nil {
-			t.Fatal(err)
-		}
-		pass(50 * time.Second)
-		a.heldBy(t, "db-0", "a")
-		pass(15 * time.Second)
-		a.heldBy(t, "db-0", "")
-		if all, err := a.files().Answers("compute"); err != nil || len(all) != 0 {
-			t.Errorf("answers %v, error %v", all, err)
+		for range 2 { // the second is not taken for the first
+			a.ask(db("db-0"))
+			pass(9 * time.Second)
+			a.heldBy(t, "db-0", "a")
+			pass(3 * time.Second)
+			a.heldBy(t, "db-0", "")
 		}
 	})
 }
@@ -211,7 +203,7 @@ func TestANodeThatIsCutOffCostsThePodItsAddressesButNotItsStart(t *testing.T) {
 		b.release("c2")
 		a.release("c1")
 		a.run()
-		pass(2 * time.Second)
+		pass(12 * time.Second)
 		if got := b.eventuallyAdds("db-0", "c3", 10*time.Second); got != kept {
 			t.Errorf("a is back, and it got %v, not %v", got, kept)
 		}
@@ -226,7 +218,7 @@ func TestPodsGetOtherAddressesWhileTheServerIsUnreachable(t *testing.T) {
 			t.Errorf("it got %v from no node", got)
 		}
 		a.logs("no answer")
-		if got := a.kept.Calls(blocktest.List); got > 20 {
+		if got := a.kept.Calls(blocktest.List); got > 40 {
 			t.Errorf("%d requests", got)
 		}
 		a.goAway(false)
@@ -254,33 +246,13 @@ func TestWhenAllHostIndexesAreStickyThereIsNoneAtOnce(t *testing.T) {
 	})
 }
 
-func TestNothingThatADDsWriteStopsTheAgent(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		a, _ := two(t)
-		dir := filepath.Join(a.dir, "pools/compute/wanted")
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range []string{"x", db("db-7").String()} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(`{"version":1`), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		a.mustAdd("db-0", "c1")
-		if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-			t.Errorf("there is %v, error %v", left, err)
-		}
-		a.logs("unexpected EOF")
-	})
-}
-
 // TestWhatIsHeldIsAffirmed has an etcd that forgets a lease, and one that gives it to
 // another node.
 func TestWhatIsHeldIsAffirmed(t *testing.T) {
 	hours(t)
 	bubble(t, func(t *testing.T) {
 		a, b := two(t)
-		addr := a.mustAdd("db-0", "c1")
+		a.mustAdd("db-0", "c1")
 		before := a.kept.Snapshot()[0]
 		a.kept.Restore(nil)
 		pass(7 * time.Minute)
@@ -299,8 +271,8 @@ func TestWhatIsHeldIsAffirmed(t *testing.T) {
 		a.counts(`roce_cni_sticky_lost_total{pool="compute"} 1`)
 		a.logs("belongs to another node")
 		a.says(200, "lost sticky addresses", thief.Name, "delete the pods")
-		if _, there, err := a.files().Answer("compute", db("db-0")); there || err != nil {
-			t.Errorf("it would promise %v again, error %v", addr, err)
+		if got := a.ask(db("db-0")); got.Granted() {
+			t.Errorf("it grants %v again", got)
 		}
 		pass(20 * time.Minute)
 		a.counts(`roce_cni_sticky_lost_total{pool="compute"} 1`)

@@ -215,7 +215,9 @@ func (n *node) begin(c agent.Config) {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	ended := make(chan struct{})
 	a := agent.New(c)
+	n.mu.Lock()
 	n.Agent = a
+	n.mu.Unlock()
 	n.kill = cancel
 	n.stop = sync.OnceFunc(func() { cancel(); <-ended })
 	go func() {

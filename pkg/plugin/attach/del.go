@@ -51,7 +51,7 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 		return err
 	}
 	return n.remove(ctx, unrecorded(d), d.Netns, func(ctx context.Context, rec record.Record) error {
-		return n.Addresses.ReleaseUnrecorded(ctx, rec, d)
+		return n.Addresses.ReleaseUnfinished(ctx, rec)
 	})
 }
 

@@ -52,10 +52,6 @@ type world struct {
 	// config is the network's, for a mode of RDMA, a folder and more members.
 	config string
 	log    *slog.Logger
-	// asked is what stands between the verbs and the files of the agent; nil: nothing.
-	asked lease.AgentFiles
-	// meanwhile is what others do while an ADD waits; nil: nothing.
-	meanwhile func()
 	// crash panics at the n-th operation from now, as a process that is killed
 	// does nothing any more; 0 never.
 	crash int
@@ -175,20 +171,7 @@ func (w *world) services(cidrs ...string) {
 
 // allocator returns the node's addresses as a new process sees them.
 func (w *world) allocator() lease.Allocator {
-	a := lease.Allocator{Book: w.book(), Program: conf.PluginType, Agent: w.ranges(), Now: func() time.Duration { return w.now }, Wait: w.wait, Log: w.log}
-	if w.asked != nil {
-		a.Agent = w.asked
-	}
-	return a
-}
-
-// wait lets time pass, and others do something.
-func (w *world) wait(ctx context.Context, d time.Duration) error {
-	w.now += d
-	if w.meanwhile != nil {
-		w.meanwhile()
-	}
-	return ctx.Err()
+	return lease.Allocator{Book: w.book(), Program: conf.PluginType, Agent: w.ranges(), Now: func() time.Duration { return w.now }, Log: w.log}
 }
 
 func (w *world) ranges() nodefile.Store { return nodefile.Store{Dir: w.dir, BootID: w.boot} }

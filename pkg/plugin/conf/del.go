@@ -22,10 +22,7 @@ type Del struct {
 	// the ADD has then leased nothing. IPAM is PoolType if ipam cannot be read.
 	IPAM string
 	Raw  string
-	// An ADD may have requested addresses of RailPool for Pod. Both are empty if the
-	// call does not say them.
-	Pod      Pod
-	RailPool string
+	Pod  Pod // empty if the call does not say it
 }
 
 // ParseDel reads the input of a DEL of roce or roce-ipam. It looks only at the
@@ -43,20 +40,16 @@ func ParseDel(in Input) (Del, error) {
 		CNIVersion: c.cniVersion, Network: c.network,
 		Attachment: Attachment{ContainerID(in.ContainerID), LinkName(in.IfName)}, Netns: in.Netns,
 		StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin),
-		Pod: readArgs(in.Args, &strict.Faults{}).pod, RailPool: c.railPool,
+		Pod: readArgs(in.Args, &strict.Faults{}).pod,
 	}, nil
 }
 
 // DelOf returns the DEL that undoes an ADD.
 func DelOf(r Request) Del {
-	d := Del{
+	return Del{
 		CNIVersion: r.CNIVersion, Network: r.Network, Attachment: r.Attachment, Netns: r.Netns,
 		StateDir: r.StateDir, IPAM: r.IPAM.Type, Raw: string(r.IPAM.Raw), Pod: r.Pod,
 	}
-	if r.IPAM.RailPool != nil {
-		d.RailPool = r.IPAM.RailPool.Name
-	}
-	return d
 }
 
 // GC is one GC: the attachments of one network that are still in use.
@@ -120,7 +113,7 @@ func attachments(list strict.Value) []Attachment {
 
 // call has the keys that DEL and GC look at.
 type call struct {
-	cniVersion, network, stateDir, ipam, railPool string
+	cniVersion, network, stateDir, ipam string
 
 	valid json.RawMessage // nil: absent
 	wrong json.RawMessage // the value of a stateDir that is no path; nil: no fault
@@ -143,7 +136,7 @@ func readCall(in Input, f *strict.Faults) call {
 		cniVersion: stringOf(c.CNIVersion), network: stringOf(c.Name), stateDir: DefaultStateDir,
 		valid: c.Valid,
 	}
-	out.ipam, out.railPool = ipamOf(c.IPAM)
+	out.ipam = ipamOf(c.IPAM)
 	if !plainName(out.network) {
 		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", out.network)
 	}
@@ -156,23 +149,19 @@ func readCall(in Input, f *strict.Faults) call {
 	return out
 }
 
-// ipamOf returns the type and the RailPool of an ipam object. Without ipam both are "".
-// If ipam cannot be read, the type is PoolType and the RailPool is "".
-func ipamOf(raw json.RawMessage) (kind, railPool string) {
+// ipamOf returns the type of an ipam object: "" without ipam, and PoolType if ipam
+// cannot be read.
+func ipamOf(raw json.RawMessage) (kind string) {
 	var ipam struct {
-		Type     json.RawMessage `json:"type"`
-		RailPool json.RawMessage `json:"railPool"`
+		Type json.RawMessage `json:"type"`
 	}
 	if raw == nil {
-		return "", ""
+		return ""
 	}
 	if json.Unmarshal(raw, &ipam) != nil || ipam.Type != nil && json.Unmarshal(ipam.Type, &kind) != nil {
 		kind = PoolType
 	}
-	if railPool = stringOf(ipam.RailPool); !plainName(railPool) { // files have its name
-		railPool = ""
-	}
-	return kind, railPool
+	return kind
 }
 
 // stringOf returns raw as a string, or "" if it is not a string.

@@ -45,19 +45,6 @@ func TestDelLooksAtNothingButWhatLeadsToTheRecord(t *testing.T) {
 	}
 }
 
-func TestDelSaysWhatAnADDMayHaveAskedFor(t *testing.T) {
-	t.Parallel()
-	for railPool, want := range map[string]string{`"gpu"`: "gpu", `"../../etc"`: "", `""`: "", `7`: "", `null`: ""} {
-		d, err := conf.ParseDel(conf.Input{
-			ContainerID: "c1", IfName: "net1", Args: "MAC;K8S_POD_NAMESPACE=ns;FOO=1;K8S_POD_NAME=p-0",
-			Stdin: []byte(`{"cniVersion": "1.1.0", "name": "n", "ipam": {"type": "roce-ipam", "railPool": ` + railPool + `}}`),
-		})
-		if err != nil || d.RailPool != want || d.Pod.Namespace != "ns" || d.Pod.Name != "p-0" {
-			t.Errorf("%s: got %q of pod %v, error %v, want %q", railPool, d.RailPool, d.Pod, err, want)
-		}
-	}
-}
-
 func TestDelNeedsNoNamespace(t *testing.T) {
 	t.Parallel()
 	in := input("")

@@ -39,11 +39,9 @@ type Allocator struct {
 	// Plugins runs other IPAM plugins.
 	Plugins delegate.Plugins
 	// Agent has what the node's agent says about RailPools.
-	Agent AgentFiles
-	// Now is any clock that does not go back.
+	Agent Agent
+	// Now returns CLOCK_BOOTTIME.
 	Now func() time.Duration
-	// Wait returns after d, or with the context's error when that ends.
-	Wait func(ctx context.Context, d time.Duration) error
 	// NodeName is what the tables of ipam.table call the node: its host name.
 	NodeName string
 	// ReadFile reads such a table.
@@ -146,12 +144,12 @@ func (c *Claim) LinkFirst() bool { return c.source.LinkFirst() }
 // error of our pools there is no new lease. It returns TryAgain when the agent does
 // not answer in time which sticky addresses the pod has.
 func (c *Claim) Acquire(ctx context.Context) ([]plan.Rail, error) {
-	if err := c.askSticky(ctx); err != nil {
+	if err := c.askSticky(); err != nil {
 		return nil, err
 	}
 	rails, err := c.source.Acquire(ctx, c.req, c.rails)
 	if err != nil {
-		return nil, stickyError(c.sticky.grant, err)
+		return nil, c.stickyError(err)
 	}
 	if err := c.confirmSticky(); err != nil {
 		return nil, errors.Join(err, c.source.Release(ctx, c.record()))
@@ -183,7 +181,7 @@ func (c *Claim) Reject(ctx context.Context, taken []plan.Target) (again bool, er
 // Preview returns what Acquire would return now, and leases nothing. Other IPAM
 // plugins are not asked: the rails are then without addresses.
 func (c *Claim) Preview(ctx context.Context) ([]plan.Rail, error) {
-	if err := c.askSticky(ctx); err != nil {
+	if err := c.askSticky(); err != nil {
 		return nil, err
 	}
 	switch from := c.source.(type) {

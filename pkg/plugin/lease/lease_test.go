@@ -48,8 +48,13 @@ func sources() map[string]source {
 		},
 		"a RailPool with sticky addresses": {
 			config: `"master": "ens1", "ipam": {"type": "roce-ipam", "railPool": "gpu"}`,
-			before: func(n *node) { n.own(true); n.grant("pod-0", "10.7.0.64"); n.grant("pod-1", "10.7.0.65") },
-			from:   "10.7.0.64/32", others: true,
+			before: func(n *node) {
+				n.own(true)
+				n.answers()
+				n.grant("pod-0", "10.7.0.64")
+				n.grant("pod-1", "10.7.0.65")
+			},
+			from: "10.7.0.64/32", others: true,
 		},
 		"another IPAM plugin": {
 			config: `"master": "ens1", "ipam": {"type": "foreign"}`,
@@ -139,7 +144,7 @@ func TestADELWithoutRecordReleases(t *testing.T) {
 		n.acquire("pod-1", "")
 		d := n.del("pod-0")
 		rec := record.Record{Network: d.Network, Attachment: d.Attachment, Netns: d.Netns, IPAM: d.IPAM, Config: []byte(d.Raw)}
-		if err := n.allocator().ReleaseUnrecorded(t.Context(), rec, d); err != nil {
+		if err := n.allocator().ReleaseUnfinished(t.Context(), rec); err != nil {
 			t.Error(err)
 		}
 		n.mustHold("DEL", s.holding("pod-1"))
@@ -220,7 +225,7 @@ func TestRoceNeverReleasesTheAddressOfThePluginBefore(t *testing.T) {
 		"with record":    func() error { return n.allocator().Release(t.Context(), n.record("pod-0")) },
 		"failed ADD":     func() error { return n.allocator().ReleaseUnfinished(t.Context(), n.record("pod-0")) },
 		"DEL":            func() error { return n.allocator().ReleaseByDEL(t.Context(), n.record("pod-0"), n.del("pod-0")) },
-		"without record": func() error { return n.allocator().ReleaseUnrecorded(t.Context(), n.record("pod-0"), n.del("pod-0")) },
+		"without record": func() error { return n.allocator().ReleaseUnfinished(t.Context(), n.record("pod-0")) },
 	} {
 		if err := release(); err != nil {
 			t.Errorf("%s: %v", what, err)

@@ -35,12 +35,6 @@ func (a Allocator) ReleaseUnfinished(ctx context.Context, rec record.Record) err
 	return nil
 }
 
-// ReleaseUnrecorded is ReleaseUnfinished for the DEL of an attachment without record.
-// It also withdraws what ADD requested from the agent.
-func (a Allocator) ReleaseUnrecorded(ctx context.Context, rec record.Record, d conf.Del) error {
-	return errors.Join(a.ReleaseUnfinished(ctx, rec), a.forget(d))
-}
-
 // Held returns the attachments for which the program holds leases of our pools for a
 // network. It returns none if the network does not lease from them.
 func (a Allocator) Held(ctx context.Context, gc conf.GC) ([]conf.Attachment, error) {

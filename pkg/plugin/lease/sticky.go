@@ -4,11 +4,9 @@
 package lease
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -16,61 +14,58 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
-// AgentFiles is the files between the plugins and rocectl agent. They say what the
-// node may lease of RailPools, and which sticky addresses a pod has. The two use no
-// other way: each reads what the other has written. nodefile.Store implements
-// AgentFiles, and has the contracts and the errors.
-type AgentFiles interface {
+// Agent is what an ADD knows from rocectl agent: what the node may lease of
+// RailPools, and which sticky addresses a pod has. nodefile.Store implements Agent, and
+// has the contracts and the errors.
+type Agent interface {
 	Read(pool string) (nodefile.File, error)
-	Want(pool string, k nodefile.Key) error
-	Unwant(pool string, k nodefile.Key) error
-	Answer(pool string, k nodefile.Key) (a nodefile.Answer, there bool, err error)
+	Ask(pool string, k nodefile.Key) (nodefile.Answer, error)
 }
 
-var _ AgentFiles = nodefile.Store{}
-
-const (
-	// agentTime is how long an ADD waits for an answer. The agent looks for requests
-	// every 100 ms, and needs one or two answers from the API server.
-	agentTime = 2 * time.Second
-	agentPoll = 10 * time.Millisecond
-)
+var _ Agent = nodefile.Store{}
 
 // stickyClaim is what a claim knows of the sticky addresses of its pod.
 type stickyClaim struct {
-	file  nodefile.File // what the node may lease of the RailPool
-	asked bool
-	// grant is the agent's answer that grants sticky addresses; the zero Answer if
-	// the pod has ordinary ones. ordinary is the rails with these.
-	grant    nodefile.Answer
-	ordinary []plan.Rail
+	file     nodefile.File // what the node may lease of the RailPool
+	key      nodefile.Key
+	refused  bool            // the pod has none, or another machine uses one of them
+	grant    nodefile.Answer // the zero Answer if the rails have ordinary addresses
+	ordinary []plan.Rail     // the rails with these
 }
 
-// askSticky asks the agent once for the sticky addresses of the pod. If the agent
-// grants them, the rails of the claim then request them by number. It asks nothing if
+// askSticky asks the agent for the sticky addresses of the pod. If the agent grants
+// them, the rails of the claim then request them by number. It asks nothing if
 // the pool is not sticky, if the pod is not one of a StatefulSet, or if the pod requests
-// an address itself. It returns TryAgain when the agent does not answer in time.
-func (c *Claim) askSticky(ctx context.Context) error {
+// an address itself. It returns TryAgain when the agent gives neither addresses nor a
+// reason why there are none.
+func (c *Claim) askSticky() error {
 	s := &c.sticky
 	k, ok := nodefile.Sticky(c.req.Pod.Namespace, c.req.Pod.Name, string(c.req.IfName))
-	if s.asked || !ok || !s.file.Sticky || len(c.req.IPAM.Requested) > 0 {
+	if s.refused || !ok || !s.file.Sticky || len(c.req.IPAM.Requested) > 0 {
 		return nil
 	}
-	grant, err := c.a.ask(ctx, s.file.Pool, k)
-	if err != nil {
-		return err
+	answer, err := c.a.Agent.Ask(s.file.Pool, k)
+	if answer.Wait != "" {
+		err = errors.New(answer.Wait)
 	}
-	s.asked = true
-	if !grant.Granted() {
+	if err != nil {
+		return waitFor(k, "wait: the runtime tries again automatically; if the error stays, the log of rocectl agent on this node and http://NODE:9482/healthz say why, "+
+			"and kubectl get railleases --field-selector spec.pod="+k.Pod+" shows which node has them", "%w", err)
+	}
+	if !answer.Granted() {
 		c.a.Log.Warn("the pod does not get its sticky addresses, but ordinary ones",
-			"pool", s.file.Pool, "pod", c.req.Pod, "interface", k.Interface, "why", grant.None)
+			"pool", s.file.Pool, "pod", c.req.Pod, "interface", k.Interface, "why", answer.None)
+		c.ordinaryOnly()
 		return nil
 	}
-	req, err := ofRailPool(c.given, s.file.Only(grant), c.rails[0].Facts.Parent.Addrs)
+	req, err := ofRailPool(c.given, s.file.Only(answer), c.rails[0].Facts.Parent.Addrs)
 	if err != nil {
 		return err
 	}
-	s.grant, s.ordinary, c.rails = grant, c.rails, slices.Clone(c.rails)
+	if !s.grant.Granted() {
+		s.ordinary = c.rails
+	}
+	s.key, s.grant, c.rails = k, answer, slices.Clone(s.ordinary)
 	for i := range c.rails {
 		one := &c.rails[i].Rail
 		*one = byNumber(req.Rails[one.Number])
@@ -78,72 +73,51 @@ func (c *Claim) askSticky(ctx context.Context) error {
 	return nil
 }
 
-// ask waits for the agent's answer and returns it.
-func (a Allocator) ask(ctx context.Context, pool string, k nodefile.Key) (nodefile.Answer, error) {
-	answer, there, err := a.Agent.Answer(pool, k)
-	if there || err != nil {
-		return answer, err
-	}
-	if err := a.Agent.Want(pool, k); err != nil {
-		return answer, err
-	}
-	for end := a.Now() + agentTime; a.Now() < end && a.Wait(ctx, agentPoll) == nil; {
-		if answer, there, err = a.Agent.Answer(pool, k); there || err != nil {
-			return answer, err
-		}
-	}
-	return answer, waitFor(k, "wait: the runtime tries again automatically; if the error stays, the log of rocectl agent on this node and http://NODE:9482/healthz say why, "+
-		"and kubectl get railleases --field-selector spec.pod="+k.Pod+" shows which node has them",
-		"rocectl agent has not answered yet")
-}
-
-// forget withdraws the request of an ADD that did not finish. Without forget, the
-// node would hold addresses for a pod that it does not have. If there is no request,
-// that is success.
-func (a Allocator) forget(d conf.Del) error {
-	return a.Agent.Unwant(d.RailPool, nodefile.Key{Namespace: d.Pod.Namespace, Pod: d.Pod.Name, Interface: string(d.IfName)})
-}
-
-// confirmSticky returns TryAgain if the grant is not valid any more. It is called
-// after the addresses are leased. The agent first removes its answer, then looks for
-// leases of the addresses, and releases them for other nodes if there are none. If
-// the agent looked before the addresses were leased, the answer is gone now.
+// confirmSticky returns TryAgain if the grant has ended. It is called after the
+// addresses are leased. From then on the agent, which looks for leases of the addresses
+// after the end, sees this one.
 func (c *Claim) confirmSticky() error {
-	grant := c.sticky.grant
-	if !grant.Granted() {
+	s := &c.sticky
+	if !s.grant.Granted() || c.a.Now() < s.grant.Until {
 		return nil
 	}
-	now, there, err := c.a.Agent.Answer(c.sticky.file.Pool, grant.Key)
-	if err != nil || there && now.Equal(grant) {
-		return err
+	return waitFor(s.key, "wait: the next ADD requests them again", "the time in which rocectl agent held them for this ADD is over")
+}
+
+// ordinaryOnly gives the rails ordinary addresses from now on, and returns whether they
+// had sticky ones.
+func (c *Claim) ordinaryOnly() bool {
+	s := &c.sticky
+	had := s.grant.Granted()
+	if had {
+		c.rails = s.ordinary
 	}
-	return waitFor(grant.Key, "wait: the next ADD requests them again", "rocectl agent released them at the same moment")
+	s.grant, s.refused = nodefile.Answer{}, true
+	return had
 }
 
 // withoutSticky gives the rails ordinary addresses instead of sticky ones, because
 // another machine has one of these. It returns whether the rails had sticky
 // addresses.
 func (c *Claim) withoutSticky() bool {
-	s := &c.sticky
-	if !s.grant.Granted() {
+	if !c.sticky.grant.Granted() {
 		return false
 	}
 	c.a.Log.Warn("another machine uses a sticky address of the pod: the pod gets ordinary addresses",
 		"pool", c.sticky.file.Pool, "pod", c.req.Pod, "interface", c.req.IfName)
-	c.rails, s.grant = s.ordinary, nodefile.Answer{}
-	return true
+	return c.ordinaryOnly()
 }
 
 // stickyError rewrites the error of leasing a granted address, so that it names the
 // pod: the user did not request this address by its number. An error that is not
 // about an address, such as one about a lock, stays as it is.
-func stickyError(grant nodefile.Answer, err error) error {
+func (c *Claim) stickyError(err error) error {
 	held := &cnierr.Error{}
 	errors.As(err, &held)
-	if _, other := netip.ParseAddr(held.Subject); other != nil || !grant.Granted() || held.Code != cnierr.TryAgain {
+	if _, other := netip.ParseAddr(held.Subject); other != nil || !c.sticky.grant.Granted() || held.Code != cnierr.TryAgain {
 		return err
 	}
-	return waitFor(grant.Key, "wait: the DEL of the pod's former sandbox releases them; rocectl pool list shows all leases", held.Subject+": %w", held.Err)
+	return waitFor(c.sticky.key, "wait: the DEL of the pod's former sandbox releases them; rocectl pool list shows all leases", held.Subject+": %w", held.Err)
 }
 
 func waitFor(k nodefile.Key, hint, why string, args ...any) error {

@@ -5,11 +5,12 @@ package lease_test
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -24,40 +25,82 @@ func sticky(t *testing.T) *node {
 	return newNode(t, sources()["a RailPool with sticky addresses"])
 }
 
-func TestAcquireWaitsForTheAgentAndThenSaysTryAgain(t *testing.T) {
+func TestWithoutAnAnswerAcquireSaysTryAgainAndLeasesNothing(t *testing.T) {
 	t.Parallel()
-	n := sticky(t)
-	_, err := n.claim("pod-7", "").Acquire(t.Context())
-	if cnierr.CodeOf(err) != cnierr.TryAgain {
-		t.Errorf("without an answer: %v", err)
+	n := newNode(t, source{config: sources()["a RailPool with sticky addresses"].config, before: func(n *node) { n.own(true) }})
+	for _, want := range []string{"rocectl agent does not run on this node", "node n7 still holds them"} {
+		_, err := n.claim("pod-7", "").Acquire(t.Context())
+		if cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `"train/pod-7"`) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		n.mustHold("without an answer", nil)
+		if want == "rocectl agent does not run on this node" {
+			n.answers()
+		}
 	}
-	n.mustHold("without an answer", nil)
-	wanted, err := n.files().Wanted("gpu")
-	if err != nil || !slices.Contains(wanted, stickyKey("pod-7")) {
-		t.Errorf("requests: %v, %v", wanted, err)
-	}
-	n.meanwhile = func() { n.grant("pod-7", "10.7.0.67") }
+	n.grant("pod-7", "10.7.0.67")
 	if got := n.acquire("pod-7", ""); got[0] != netip.MustParseAddr("10.7.0.67") {
 		t.Errorf("got %v", got)
 	}
 }
 
-// The agent takes a grant back between the question and the lease. It may have
-// looked for leases before this one was made.
-func TestAcquireReleasesWhatAGrantThatIsGoneGave(t *testing.T) {
+func TestAPodThatHasNoStickyAddressGetsAnOrdinaryOneAndAsksOnce(t *testing.T) {
+	t.Parallel()
+	n := sticky(t)
+	n.agent[stickyKey("pod-7")] = nodefile.Answer{None: "all are reserved"}
+	c := n.claim("pod-7", "")
+	for range 2 {
+		rails, err := c.Acquire(t.Context())
+		if err != nil || !ordinary(addrs(rails)[0]) {
+			t.Errorf("got %v, %v, want an ordinary address", addrs(rails), err)
+		}
+	}
+	if n.asked != 1 {
+		t.Errorf("%d requests", n.asked)
+	}
+}
+
+// After the end of the grant, the agent may have looked for leases before this one was
+// made.
+func TestAcquireReleasesWhatWasLeasedAfterTheEndOfTheGrant(t *testing.T) {
+	t.Parallel()
+	for after, ok := range map[time.Duration]bool{-1: true, 0: false, 1: false} {
+		n := sticky(t)
+		n.now += grantTime + after // n.grant was before
+		rails, err := n.claim("pod-0", "").Acquire(t.Context())
+		if ok {
+			if err != nil || addrs(rails)[0] != netip.MustParseAddr("10.7.0.64") {
+				t.Errorf("%v: got %v, %v", after, addrs(rails), err)
+			}
+			continue
+		}
+		if cnierr.CodeOf(err) != cnierr.TryAgain || !strings.Contains(err.Error(), `"train/pod-0"`) {
+			t.Errorf("%v: got %v", after, err)
+		}
+		n.mustHold("the grant has ended", nil)
+	}
+}
+
+// The first attempt of an ADD has failed, and its addresses were released.
+func TestEachAcquireHasAGrantOfItsOwn(t *testing.T) {
 	t.Parallel()
 	n := sticky(t)
 	c := n.claim("pod-0", "")
-	if _, err := c.Preview(t.Context()); err != nil { // it asks the agent
-		t.Fatal(err)
+	for _, want := range []string{"10.7.0.64", "10.7.0.66"} {
+		rails, err := c.Acquire(t.Context())
+		if err != nil || addrs(rails)[0] != netip.MustParseAddr(want) {
+			t.Errorf("got %v, %v, want %s", addrs(rails), err, want)
+		}
+		if err := n.allocator().Release(t.Context(), n.record("pod-0")); err != nil {
+			t.Fatal(err)
+		}
+		n.now += 2 * grantTime
+		n.grant("pod-0", "10.7.0.66")
 	}
-	if err := n.files().RemoveAnswer("gpu", stickyKey("pod-0")); err != nil {
-		t.Fatal(err)
+	n.agent[stickyKey("pod-0")] = nodefile.Answer{None: "all are reserved"}
+	if rails, err := c.Acquire(t.Context()); err != nil || !ordinary(addrs(rails)[0]) {
+		t.Errorf("got %v, %v, want an ordinary address", addrs(rails), err)
 	}
-	if _, err := c.Acquire(t.Context()); cnierr.CodeOf(err) != cnierr.TryAgain {
-		t.Errorf("got %v", err)
-	}
-	n.mustHold("the grant is gone", nil)
 }
 
 func TestAStickyAddressThatAnotherMachineHasIsNotAskedForAgain(t *testing.T) {
@@ -70,10 +113,9 @@ func TestAStickyAddressThatAnotherMachineHasIsNotAskedForAgain(t *testing.T) {
 	if again, err := c.Reject(t.Context(), taken(netip.MustParseAddr("10.7.0.64"))); !again || err != nil {
 		t.Fatalf("again is %v, error %v", again, err)
 	}
-	n.meanwhile = func() { t.Error("the agent is asked again") }
 	rails, err := c.Acquire(t.Context())
-	if err != nil || !ordinary(addrs(rails)[0]) {
-		t.Errorf("got %v, %v, want an ordinary address", addrs(rails), err)
+	if err != nil || !ordinary(addrs(rails)[0]) || n.asked != 1 {
+		t.Errorf("got %v, %v, %d requests, want an ordinary address", addrs(rails), err, n.asked)
 	}
 }
 
@@ -89,25 +131,12 @@ func TestAStickyAddressThatAFormerSandboxHasNamesThePod(t *testing.T) {
 	n.mustHold("refused", []string{"pod-0"})
 }
 
-func TestADELWithoutRecordWithdrawsTheRequest(t *testing.T) {
-	t.Parallel()
-	n := sticky(t)
-	if _, err := n.claim("pod-7", "").Acquire(t.Context()); err == nil {
-		t.Fatal("no agent has answered")
-	}
-	if err := n.allocator().ReleaseUnrecorded(t.Context(), n.record("pod-7"), n.del("pod-7")); err != nil {
-		t.Error(err)
-	}
-	if wanted, err := n.files().Wanted("gpu"); len(wanted) > 0 || err != nil {
-		t.Errorf("requests: %v, %v", wanted, err)
-	}
-}
-
 func TestOnlyPodsOfAStatefulSetAskTheAgent(t *testing.T) {
 	t.Parallel()
 	n := sticky(t)
-	n.meanwhile = func() { t.Error("the agent is asked") }
-	if got := n.acquire("web-7d4b", ""); !ordinary(got[0]) {
-		t.Errorf("got %v, want an ordinary address", got)
+	for pod, more := range map[string]string{"web-7d4b": "", "pod-1": `, "runtimeConfig": {"ips": ["10.7.0.33"]}`} {
+		if got := n.acquire(pod, more); !ordinary(got[0]) || n.asked != 0 {
+			t.Errorf("%s: got %v after %d requests, want an ordinary address", pod, got, n.asked)
+		}
 	}
 }

@@ -4,7 +4,6 @@
 package lease_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -23,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile/nodefiletest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -37,8 +37,9 @@ type node struct {
 	plugins string // CNI_PATH
 	config  string // of the network; %s is more members
 	now     time.Duration
-	// meanwhile is what others do while an ADD waits for the agent; nil: nothing.
-	meanwhile func()
+	// agent is what the agent answers. asked counts the requests.
+	agent map[nodefile.Key]nodefile.Answer
+	asked int
 }
 
 // foreign is an IPAM plugin that has its leases as files.
@@ -54,7 +55,7 @@ const table = `{"nodes": {"gpu-01": [{"subnet": "10.5.0.0/29", "gateway": "10.5.
 
 func newNode(t *testing.T, s source) *node {
 	t.Helper()
-	n := &node{t: t, dir: filepath.Join(t.TempDir(), "state"), plugins: t.TempDir(), config: s.config}
+	n := &node{t: t, dir: filepath.Join(t.TempDir(), "state"), plugins: t.TempDir(), config: s.config, agent: map[nodefile.Key]nodefile.Answer{}}
 	n.write(filepath.Join(n.plugins, "foreign"), foreign, 0o700)
 	for _, id := range []conf.ContainerID{"pod-0", "pod-1"} { // an IPAM plugin inherits the lock
 		unlock, err := n.records().Lock(t.Context(), id)
@@ -98,13 +99,6 @@ func (n *node) allocator() lease.Allocator {
 			Guard: n.records().Guard,
 		},
 		Now: func() time.Duration { return n.now },
-		Wait: func(ctx context.Context, d time.Duration) error {
-			n.now += d
-			if n.meanwhile != nil {
-				n.meanwhile()
-			}
-			return ctx.Err()
-		},
 		Log: slog.New(slog.DiscardHandler),
 	}
 }
@@ -219,13 +213,25 @@ func (n *node) own(sticky bool) {
 	}
 }
 
-// grant writes the agent's answer that a pod has an address of the RailPool.
-func (n *node) grant(pod, addr string) {
+// answers has an agent of the RailPool. It has nothing for a pod without a grant.
+func (n *node) answers() (stop func()) {
 	n.t.Helper()
-	a := nodefile.Answer{Key: stickyKey(pod), Rails: [][]conf.Subnet{{ofPool(addr + "-" + addr)}}}
-	if err := n.files().WriteAnswer("gpu", a); err != nil {
-		n.t.Fatal(err)
-	}
+	return nodefiletest.Answer(n.t, n.files(), func(pool string, k nodefile.Key) nodefile.Answer {
+		n.asked++
+		a, there := n.agent[k]
+		if !there || pool != "gpu" {
+			a.Wait = "node n7 still holds them"
+		}
+		return a
+	})
+}
+
+// grantTime is how long a grant counts.
+const grantTime = time.Minute
+
+// grant has the agent answer that a pod has an address of the RailPool.
+func (n *node) grant(pod, addr string) {
+	n.agent[stickyKey(pod)] = nodefile.Answer{Rails: [][]conf.Subnet{{ofPool(addr + "-" + addr)}}, Until: n.now + grantTime}
 }
 
 func stickyKey(pod string) nodefile.Key {

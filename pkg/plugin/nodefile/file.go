@@ -9,7 +9,7 @@
 // sees a part of a file. It uses package block, and returns subnets in the form of
 // ipam.subnets in package conf. Read this file first. form.go has the format,
 // write.go the agent's side, services.go the CIDRs of Services, and sticky.go the
-// requests and answers for sticky addresses.
+// request for sticky addresses, which goes over a socket of the agent.
 package nodefile
 
 import (
@@ -43,7 +43,7 @@ type File struct {
 	// owns. Exclude and Gateway are addresses of these that it must not lease.
 	Rails [][]pool.Subnet
 	// Sticky says that the pool has sticky addresses: a pod that comes back under its
-	// name keeps its addresses. ADD requests them with Want. Rails has none of them.
+	// name keeps its addresses. ADD requests them with Ask. Rails has none of them.
 	Sticky bool
 }
 
@@ -90,6 +90,11 @@ func notYet(poolName, hint, format string, path string) error {
 	return cnierr.New(cnierr.TryAgain, reading, poolName, "check that rocectl agent runs on this node; if it does, "+hint,
 		"the node has no addresses of the pool yet: "+format, path)
 }
+
+// formError is an error about the content of a file.
+type formError struct{ error }
+
+func (e formError) Unwrap() error { return e.error }
 
 // content reads a file of the state folder.
 func content(path string) ([]byte, error) {

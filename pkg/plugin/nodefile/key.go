@@ -30,8 +30,8 @@ func Sticky(namespace, pod, ifName string) (Key, bool) {
 	return k, digits && len(number) <= 4 && (number == "0" || number[0] != '0')
 }
 
-// String returns the name of the key's files. It is a hash, because the key may be
-// too long for a file name and may have characters that a file name cannot have.
+// String returns a hash of the key. The order in which an agent tries the sticky
+// addresses of a pool for the key follows from it.
 func (k Key) String() string {
 	sum := sha256.Sum256([]byte(k.Namespace + "/" + k.Pod + "/" + k.Interface))
 	return hex.EncodeToString(sum[:16])

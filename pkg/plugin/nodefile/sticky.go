@@ -4,38 +4,37 @@
 package nodefile
 
 import (
+	"encoding/json"
 	"errors"
-	"io/fs"
-	"os"
+	"fmt"
+	"io"
+	"net"
 	"path/filepath"
-	"reflect"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 )
 
-// Answer is the agent's answer to an ADD that requests the addresses of a Key. While
-// there is an answer with addresses, the node holds them, and no other node leases
-// them. The agent removes an answer before it looks at the leases for the last time.
-// An ADD reads the answer once more after it has leased. So the second of the two
-// always sees what the first has done.
+// Answer is the agent's answer to an ADD that requests the sticky addresses of a pod.
+// Exactly one of Rails, None and Wait is set.
 type Answer struct {
-	Key Key
-	// Rails has one address of each subnet, as File.Rails. nil: use the ordinary
-	// addresses of the node.
+	// Rails has one address of each subnet, as File.Rails. The node holds them until
+	// Until of CLOCK_BOOTTIME, and as long as they are leased. The agent reads the
+	// leases after Until, and releases the addresses for other nodes if they are not
+	// leased. So an ADD that has leased them before Until has them, and another one
+	// must release them.
 	Rails [][]pool.Subnet
-	// None is the reason why the pod gets no sticky addresses.
+	Until time.Duration
+	// None is why the pod gets ordinary addresses instead.
 	None string
+	// Wait is why the ADD must be tried again.
+	Wait string
 }
 
 // Granted says whether the answer has addresses.
 func (a Answer) Granted() bool { return len(a.Rails) > 0 }
-
-// Equal says whether two answers are the same.
-func (a Answer) Equal(b Answer) bool { return reflect.DeepEqual(a, b) }
 
 // Only returns the file with only the addresses of an answer.
 func (f File) Only(a Answer) File {
@@ -43,126 +42,128 @@ func (f File) Only(a Answer) File {
 	return f
 }
 
-const (
-	answering = "answer a request for sticky addresses"
-	asking    = "request sticky addresses"
+// The forms of a request and of an answer.
+type (
+	requestJSON struct {
+		Version   int    `json:"version"`
+		Pool      string `json:"pool"`
+		Namespace string `json:"namespace"`
+		Pod       string `json:"pod"`
+		Interface string `json:"interface"`
+	}
+	answerJSON struct {
+		Version int           `json:"version"`
+		Rails   []railJSON    `json:"rails,omitempty"`
+		Until   time.Duration `json:"until,omitempty"` // in nanoseconds
+		None    string        `json:"none,omitempty"`
+		Wait    string        `json:"wait,omitempty"`
+	}
 )
 
-// sticky returns the path of the answers of a pool, or of the answer to a key. wanted
-// returns the path of the requests.
-func (s Store) sticky(poolName string, name ...string) string {
-	return filepath.Join(append([]string{s.Dir, "pools", poolName, "sticky"}, name...)...)
-}
+const (
+	// AskTime is how long an ADD waits for the agent.
+	AskTime = 2 * time.Second
+	// maxRequest and maxAnswer are sizes in bytes.
+	maxRequest, maxAnswer = 4 << 10, 64 << 10
+)
 
-func (s Store) wanted(poolName string, name ...string) string {
-	return filepath.Join(append([]string{s.Dir, "pools", poolName, "wanted"}, name...)...)
-}
+// Socket returns the path of the socket at which the agent answers. No RailPool has
+// this name.
+func (s Store) Socket() string { return filepath.Join(s.Dir, "pools", "_agent") }
 
-// Want requests the addresses of a key from the agent. A second call changes nothing.
-// Errors: IO.
-func (s Store) Want(poolName string, k Key) error {
-	return put(asking, poolName, s.wanted(poolName), k.String(), answerJSON{Version: version, BootID: s.BootID, keyJSON: keyJSON(k)})
-}
-
-// Wanted returns the keys of all requests, in no fixed order. It removes and reports
-// files that are no requests. It removes requests of another boot without an error.
-// Errors: Unreadable and IO, joined. The keys of all other requests are returned even
-// then.
-func (s Store) Wanted(poolName string) ([]Key, error) {
-	var keys []Key
-	err := s.each(s.wanted(poolName), func(form answerJSON) error {
-		keys = append(keys, Key(form.keyJSON))
-		return nil
-	})
-	return keys, wrap("read requests of pool", poolName, err)
-}
-
-// Unwant removes the request for a key. It is no error if there is none. Errors: IO.
-func (s Store) Unwant(poolName string, k Key) error {
-	return remove(asking, poolName, s.wanted(poolName, k.String()))
-}
-
-// Answer returns the answer of this boot to a key; false: there is none. Errors: IO;
-// Unreadable for an invalid file.
-func (s Store) Answer(poolName string, k Key) (Answer, bool, error) {
-	form, err := load(s.sticky(poolName, k.String()))
-	if errors.Is(err, unix.ENOENT) {
-		return Answer{}, false, nil
+// Ask requests the addresses of a key from the agent. It takes AskTime at most. An
+// answer in another form counts as no answer. The error says why there is no answer.
+func (s Store) Ask(poolName string, k Key) (Answer, error) {
+	conn, err := dial(s.Socket())
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
+		return Answer{}, fmt.Errorf("rocectl agent does not run on this node: %w", err)
 	}
-	var a Answer
-	if err == nil {
+	if err != nil {
+		return Answer{}, fmt.Errorf("connect to rocectl agent: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // the answer was read
+	if err := conn.SetDeadline(time.Now().Add(AskTime)); err != nil {
+		return Answer{}, err
+	}
+	if err := json.NewEncoder(conn).Encode(requestJSON{version, poolName, k.Namespace, k.Pod, k.Interface}); err != nil {
+		return Answer{}, fmt.Errorf("send a request to rocectl agent: %w", err)
+	}
+	var form answerJSON
+	a := Answer{}
+	if err = receive(conn, maxAnswer, &form); err == nil {
 		a, err = form.answer()
 	}
-	switch {
-	case err != nil:
-		return Answer{}, false, wrap("read answer of pool", poolName, err)
-	case form.BootID != s.BootID:
-		return Answer{}, false, nil
+	if err != nil {
+		return Answer{}, fmt.Errorf("read the answer of rocectl agent: %w", err)
 	}
-	return a, true, nil
+	return a, nil
 }
 
-// Answers returns all answers of this boot, in no fixed order. It removes answers of
-// another boot. It removes and reports files that are no answers, as Wanted does.
-func (s Store) Answers(poolName string) ([]Answer, error) {
-	var out []Answer
-	err := s.each(s.sticky(poolName), func(form answerJSON) error {
-		a, err := form.answer()
-		if err == nil {
-			out = append(out, a)
+// dial connects to a socket of any path, and follows no link in the place of it.
+func dial(path string) (*net.UnixConn, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written to it
+	// The name of the file has room in an address; the path may have 108 bytes and more.
+	return net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d", fd)})
+}
+
+// ReadRequest reads a request, which names a RailPool and a key.
+func ReadRequest(r io.Reader) (poolName string, k Key, err error) {
+	var form requestJSON
+	err = receive(r, maxRequest, &form)
+	if err == nil && form.Version != version {
+		err = otherVersion(form.Version)
+	}
+	return form.Pool, Key{form.Namespace, form.Pod, form.Interface}, err
+}
+
+// WriteAnswer writes an answer.
+func WriteAnswer(w io.Writer, a Answer) error {
+	return json.NewEncoder(w).Encode(answerJSON{version, File{Rails: a.Rails}.form("").Rails, a.Until, a.None, a.Wait})
+}
+
+// receive reads one value.
+func receive(r io.Reader, limit int64, into any) error {
+	d := json.NewDecoder(io.LimitReader(r, limit))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
+}
+
+func otherVersion(v int) error {
+	return fmt.Errorf("version: it has version %d, and this program has version %d: install the same release of both", v, version)
+}
+
+// answer reports every fault, with its path.
+func (form answerJSON) answer() (Answer, error) {
+	out := Answer{Until: form.Until, None: form.None, Wait: form.Wait}
+	set := 0
+	for _, is := range []bool{len(form.Rails) > 0, form.None != "", form.Wait != ""} {
+		if is {
+			set++
 		}
-		return err
-	})
-	return out, wrap("read answers of pool", poolName, err)
-}
-
-// WriteAnswer writes an answer in one step. It returns Bug for an answer that Answer
-// would refuse to read. Other errors are IO.
-func (s Store) WriteAnswer(poolName string, a Answer) error {
-	form := a.form(s.BootID)
-	if _, err := form.answer(); err != nil {
-		return cnierr.New(cnierr.Bug, answering, poolName, "", "%w", err)
-	}
-	return put(answering, poolName, s.sticky(poolName), a.Key.String(), form)
-}
-
-// RemoveAnswer removes the answer to a key. It is no error if there is none. Errors:
-// IO.
-func (s Store) RemoveAnswer(poolName string, k Key) error {
-	return remove(answering, poolName, s.sticky(poolName, k.String()))
-}
-
-// each calls do with each file of this boot in a folder. It removes files of another
-// boot and invalid files.
-func (s Store) each(dir string, do func(answerJSON) error) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	var faults []error
-	for _, e := range entries {
-		if !trusted.IsFresh(e.Name()) {
-			faults = append(faults, s.one(filepath.Join(dir, e.Name()), do))
-		}
-	}
-	return errors.Join(faults...)
-}
-
-// one is each for one file.
-func (s Store) one(path string, do func(answerJSON) error) error {
-	form, err := load(path)
-	ours := err == nil && form.BootID == s.BootID
-	if ours {
-		err = do(form)
 	}
 	switch {
-	case ours && err == nil, errors.Is(err, unix.ENOENT): // it is gone meanwhile
-		return nil
-	case err != nil && !errors.As(err, &formError{}): // no fault of the file
-		return err
+	case form.Version != version:
+		return Answer{}, otherVersion(form.Version)
+	case set != 1:
+		return Answer{}, errors.New("rails: an answer has addresses, or the reason why it has none")
+	case len(form.Rails) == 0:
+		return out, nil
 	}
-	if gone := os.Remove(path); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
-		err = errors.Join(err, gone)
+	f, err := fileJSON{Quarantine: "0s", Rails: form.Rails}.file()
+	if err != nil {
+		return Answer{}, err
 	}
-	return err
+	for i, subnets := range f.Rails {
+		for j, s := range subnets {
+			if len(s.Ranges) != 1 || s.Ranges[0].First != s.Ranges[0].Last || len(s.Exclude) > 0 {
+				return Answer{}, fmt.Errorf("rails[%d].subnets[%d].ranges: not one address", i, j)
+			}
+		}
+	}
+	out.Rails = f.Rails
+	return out, nil
 }

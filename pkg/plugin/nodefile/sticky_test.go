@@ -4,19 +4,21 @@
 package nodefile_test
 
 import (
-	"io/fs"
+	"bytes"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile/nodefiletest"
 )
 
 func db(pod string) nodefile.Key {
@@ -24,9 +26,9 @@ func db(pod string) nodefile.Key {
 }
 
 // granted has one address of each subnet.
-func granted(t *testing.T, pod string) nodefile.Answer {
+func granted(t *testing.T) nodefile.Answer {
 	t.Helper()
-	return nodefile.Answer{Key: db(pod), Rails: [][]pool.Subnet{
+	return nodefile.Answer{Until: time.Hour, Rails: [][]pool.Subnet{
 		{
 			{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Ranges: among(t, "10.0.0.70"), Gateway: netip.MustParseAddr("10.0.0.254")},
 			{Prefix: netip.MustParsePrefix("fd00::/64"), Ranges: among(t, "fd00::46")},
@@ -62,260 +64,117 @@ func TestTheNameOfAKeyIsItsHash(t *testing.T) {
 	}
 }
 
-func TestARequestIsSeenUntilItIsTakenAway(t *testing.T) {
-	t.Parallel()
-	s := at(t.TempDir())
-	if keys, err := s.Wanted("gpu"); err != nil || len(keys) > 0 {
-		t.Errorf("%v, error %v", keys, err)
-	}
-	for _, pod := range []string{"db-0", "db-1", "db-0"} {
-		if err := s.Want("gpu", db(pod)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 2 {
-		keys, err := s.Wanted("gpu")
-		if len(keys) != 2 || err != nil || !cmp.Equal(keysOf(keys), map[nodefile.Key]bool{db("db-0"): true, db("db-1"): true}) {
-			t.Errorf("%v, error %v", keys, err)
-		}
-	}
-	for range 2 {
-		if err := s.Unwant("gpu", db("db-0")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if keys, err := s.Wanted("gpu"); err != nil || !cmp.Equal(keys, []nodefile.Key{db("db-1")}) {
-		t.Errorf("%v, error %v", keys, err)
+// deep is a store with a path that no socket's address has room for.
+func deep(t *testing.T) nodefile.Store {
+	t.Helper()
+	return at(filepath.Join(t.TempDir(), strings.Repeat("d", 108)))
+}
+
+func TestTheAgentsAnswerIsHeard(t *testing.T) {
+	s := deep(t)
+	for _, want := range []nodefile.Answer{granted(t), {None: "node-7 holds it"}, {Wait: "the API server does not answer"}} {
+		t.Run("", func(t *testing.T) {
+			nodefiletest.Answer(t, s, func(pool string, k nodefile.Key) nodefile.Answer {
+				if pool != "gpu" || k != db("db-0") {
+					t.Errorf("request for %+v in %s", k, pool)
+				}
+				return want
+			})
+			got, err := s.Ask("gpu", db("db-0"))
+			if diff := cmp.Diff(want, got, values); err != nil || diff != "" || got.Granted() != (len(want.Rails) > 0) {
+				t.Errorf("error %v, (-want +got)\n%s", err, diff)
+			}
+		})
 	}
 }
 
-func keysOf(keys []nodefile.Key) map[nodefile.Key]bool {
-	out := map[nodefile.Key]bool{}
-	for _, k := range keys {
-		out[k] = true
-	}
-	return out
-}
-
-func TestAnAnswerIsReadAsItWasWritten(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "roce")
-	s := at(dir)
-	if _, there, err := s.Answer("gpu", db("db-0")); there || err != nil {
-		t.Errorf("%t, error %v", there, err)
-	}
-	none := nodefile.Answer{Key: db("db-0"), None: "node-7 holds it"}
-	for _, want := range []nodefile.Answer{granted(t, "db-0"), none, granted(t, "db-0")} {
-		if err := s.WriteAnswer("gpu", want); err != nil {
-			t.Fatal(err)
-		}
-		got, there, err := s.Answer("gpu", want.Key)
-		if diff := cmp.Diff(want, got, values); err != nil || !there || diff != "" || !got.Equal(want) || got.Granted() != (want.None == "") {
-			t.Errorf("%t, error %v, (-want +got)\n%s", there, err, diff)
-		}
-		if all, err := s.Answers("gpu"); err != nil || len(all) != 1 || !all[0].Equal(want) {
-			t.Errorf("%v, error %v", all, err)
+func TestWithoutAnAnswerThatCanBeReadThereIsAnError(t *testing.T) {
+	say := func(text string) func(net.Conn) {
+		return func(conn net.Conn) {
+			_, _, _ = nodefile.ReadRequest(conn)
+			_, _ = io.WriteString(conn, text)
 		}
 	}
-	other := granted(t, "db-0")
-	other.Rails[1][0].Ranges = among(t, "10.1.0.71")
-	if other.Equal(granted(t, "db-0")) || none.Equal(other) {
-		t.Error("other addresses are the same")
-	}
-	for path, want := range map[string]fs.FileMode{
-		dir + "/pools/gpu/sticky": fs.ModeDir | 0o700, dir + "/pools/gpu/sticky/" + db("db-0").String(): 0o600,
-	} {
-		if info, err := os.Stat(path); err != nil || info.Mode() != want {
-			t.Errorf("%s: %v, error %v, want %v", path, info.Mode(), err, want)
-		}
-	}
-	for range 2 {
-		if err := s.RemoveAnswer("gpu", db("db-0")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if entries, err := os.ReadDir(dir + "/pools/gpu/sticky"); err != nil || len(entries) > 0 {
-		t.Errorf("%v are left, error %v", entries, err)
-	}
-	if pools, err := s.Pools(); err != nil || len(pools) > 0 {
-		t.Errorf("pools %v, error %v", pools, err)
-	}
-}
-
-func TestAnswersAndRequestsOfAnotherBootDoNotCount(t *testing.T) {
-	t.Parallel()
-	before := at(t.TempDir())
-	if err := before.WriteAnswer("gpu", granted(t, "db-0")); err != nil {
-		t.Fatal(err)
-	}
-	if err := before.Want("gpu", db("db-0")); err != nil {
-		t.Fatal(err)
-	}
-	now := before
-	now.BootID = "boot-2"
-	if _, there, err := now.Answer("gpu", db("db-0")); there || err != nil {
-		t.Errorf("%t, error %v", there, err)
-	}
-	if keys, err := now.Wanted("gpu"); err != nil || len(keys) > 0 {
-		t.Errorf("%v, error %v", keys, err)
-	}
-	if all, err := now.Answers("gpu"); err != nil || len(all) > 0 {
-		t.Errorf("%v, error %v", all, err)
-	}
-	for _, dir := range []string{"wanted", "sticky"} {
-		if entries, err := os.ReadDir(filepath.Join(now.Dir, "pools/gpu", dir)); err != nil || len(entries) > 0 {
-			t.Errorf("%v are left in %s, error %v", entries, dir, err)
-		}
-	}
-}
-
-func TestUnknownFilesAreRemovedAndLogged(t *testing.T) {
-	t.Parallel()
-	k := db("db-0")
-	head := `{"version": 1, "bootID": "boot-1", "namespace": "default", "pod": "db-0", "interface": "net1"`
-	for name, tt := range map[string]struct{ file, content, want string }{
-		"empty":                {k.String(), ``, "EOF"},
-		"half":                 {k.String(), head, "EOF"},
-		"another version":      {k.String(), `{"version": 2}`, "has version 2"},
-		"another key":          {k.String(), strings.Replace(head, "db-0", "db-1", 1) + `, "none": "x"}`, `default/db-1, interface "net1"`},
-		"another name":         {"x", head + `, "none": "x"}`, `default/db-0`},
-		"unknown":              {k.String(), head + `, "rail": []}`, `"rail"`},
-		"neither":              {k.String(), head + `}`, "why it has none"},
-		"both":                 {k.String(), head + `, "none": "x", "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.7"]}]}]}`, "why it has none"},
-		"more than an address": {k.String(), head + `, "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.7-10.0.0.8"]}]}]}`, "rails[0].subnets[0].ranges: not one address"},
-		"no address":           {k.String(), head + `, "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": []}]}]}`, "rails[0].subnets[0]: ranges: none"},
+	const address = `{"version": 1, "rails": [{"subnets": [{"subnet": "10.0.0.0/24", "ranges": ["10.0.0.7"]}]}]`
+	for name, tt := range map[string]struct {
+		agent func(net.Conn)
+		want  string
+	}{
+		"it hangs": {func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }, "timeout"},
+		"it sends byte after byte": {func(conn net.Conn) {
+			for err := error(nil); err == nil; time.Sleep(50 * time.Millisecond) {
+				_, err = io.WriteString(conn, " ")
+			}
+		}, "timeout"},
+		"it dies at once":      {func(net.Conn) {}, ""},
+		"it dies":              {say(""), "EOF"},
+		"it dies in between":   {say(`{"version": 1, "none": "no`), "EOF"},
+		"endless":              {func(conn net.Conn) { _, _ = io.WriteString(conn, strings.Repeat(" ", 1<<20)) }, ""},
+		"no JSON":              {say("Hello"), "invalid character"},
+		"another version":      {say(`{"version": 2, "none": "x"}`), "version 2"},
+		"unknown":              {say(`{"version": 1, "none": "x", "rail": []}`), `"rail"`},
+		"neither":              {say(`{"version": 1}`), "why it has none"},
+		"both":                 {say(address + `, "none": "x"}`), "why it has none"},
+		"more than an address": {say(strings.Replace(address, `.7"`, `.7-10.0.0.8"`, 1) + `}`), "rails[0].subnets[0].ranges: not one address"},
+		"no address":           {say(strings.Replace(address, `"10.0.0.7"`, ``, 1) + `}`), "rails[0].subnets[0]: ranges: none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := at(t.TempDir())
-			dir := filepath.Join(s.Dir, "pools/gpu/sticky")
-			put := func() {
-				t.Helper()
-				if err := os.MkdirAll(dir, 0o700); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(dir, tt.file), []byte(tt.content), 0o600); err != nil {
-					t.Fatal(err)
-				}
+			s := deep(t)
+			nodefiletest.Listen(t, s, tt.agent)
+			began := time.Now()
+			a, err := s.Ask("gpu", db("db-0"))
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "rocectl agent") {
+				t.Errorf("got %+v, error %v, want %q", a, err, tt.want)
 			}
-			put()
-			if err := s.WriteAnswer("gpu", granted(t, "db-9")); err != nil {
+			if took := time.Since(began); took > time.Minute {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+func TestWithoutAnAgentThereIsAnErrorAtOnce(t *testing.T) {
+	s := deep(t)
+	if _, err := s.Ask("gpu", db("db-0")); err == nil || !strings.Contains(err.Error(), "does not run") {
+		t.Errorf("got %v", err)
+	}
+	for name, put := range irregular() {
+		t.Run(name, func(t *testing.T) {
+			s := deep(t)
+			if err := os.MkdirAll(filepath.Dir(s.Socket()), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if tt.file == k.String() {
-				_, there, err := s.Answer("gpu", k)
-				if there || cnierr.CodeOf(err) != cnierr.Unreadable || !strings.Contains(err.Error(), tt.want) {
-					t.Errorf("%t, error %v, want %q in it", there, err, tt.want)
+			if err := put(t, s.Socket()); err != nil {
+				t.Fatal(err)
+			}
+			mustEnd(t, func() {
+				if _, err := s.Ask("gpu", db("db-0")); err == nil || !strings.Contains(err.Error(), "rocectl agent") {
+					t.Errorf("got %v", err)
 				}
-			}
-			all, err := s.Answers("gpu")
-			if len(all) != 1 || cnierr.CodeOf(err) != cnierr.Unreadable || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("%v, error %v, want %q in it", all, err, tt.want)
-			}
-			if all, err := s.Answers("gpu"); len(all) != 1 || err != nil {
-				t.Errorf("again: %v, error %v", all, err)
-			}
+			})
 		})
 	}
 }
 
-func TestAMalformedRequestIsRemovedAndLogged(t *testing.T) {
-	t.Parallel()
-	s := at(t.TempDir())
-	if err := s.Want("gpu", db("db-0")); err != nil {
+func TestALinkToASocketIsNotFollowed(t *testing.T) {
+	other, s := at(t.TempDir()), at(t.TempDir())
+	nodefiletest.Listen(t, other, func(net.Conn) { t.Error("the plugin connects") })
+	if err := os.MkdirAll(filepath.Dir(s.Socket()), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	junk := filepath.Join(s.Dir, "pools/gpu/wanted/junk")
-	if err := os.WriteFile(junk, []byte("{}"), 0o600); err != nil {
+	if err := os.Symlink(other.Socket(), s.Socket()); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := s.Wanted("gpu")
-	if len(keys) != 1 || cnierr.CodeOf(err) != cnierr.Unreadable || !strings.Contains(err.Error(), junk) {
-		t.Errorf("%v, error %v", keys, err)
-	}
-	if keys, err = s.Wanted("gpu"); len(keys) != 1 || err != nil {
-		t.Errorf("again: %v, error %v", keys, err)
+	if a, err := s.Ask("gpu", db("db-0")); err == nil {
+		t.Errorf("got %+v", a)
 	}
 }
 
-func TestAFileThatCannotBeReadIsLeft(t *testing.T) {
+func TestARequestIsReadOnlyIfItIsOne(t *testing.T) {
 	t.Parallel()
-	s := at(t.TempDir())
-	path := filepath.Join(s.Dir, "pools/gpu/sticky", db("db-0").String())
-	if err := os.MkdirAll(path, 0o700); err != nil { // EISDIR
-		t.Fatal(err)
-	}
-	if _, _, err := s.Answer("gpu", db("db-0")); cnierr.CodeOf(err) != cnierr.IO {
-		t.Errorf("error %v", err)
-	}
-	if _, err := s.Answers("gpu"); cnierr.CodeOf(err) != cnierr.IO {
-		t.Errorf("error %v", err)
-	}
-	if err := s.WriteAnswer("gpu", granted(t, "db-0")); cnierr.CodeOf(err) != cnierr.IO {
-		t.Errorf("error %v", err)
-	}
-	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("%v, error %v", entries, err)
-	}
-}
-
-func TestAGrantThatCannotBeReadIsNotWritten(t *testing.T) {
-	t.Parallel()
-	s := at(t.TempDir())
-	wide := granted(t, "db-0")
-	wide.Rails[0][0].Ranges = among(t, "10.0.0.70-10.0.0.71")
-	for _, a := range []nodefile.Answer{wide, {Key: db("db-0")}} {
-		if err := s.WriteAnswer("gpu", a); cnierr.CodeOf(err) != cnierr.Bug {
-			t.Errorf("%+v: error %v", a, err)
+	for _, text := range []string{"", "x", `{"version": 1, "pool": "gpu"`, `{"version": 2, "pool": "gpu"}`, `{"version": 1, "key": 7}`, strings.Repeat(" ", 1<<20) + `{"version": 1}`} {
+		if pool, k, err := nodefile.ReadRequest(bytes.NewBufferString(text)); err == nil {
+			t.Errorf("%.40q: %s, %+v", text, pool, k)
 		}
-	}
-}
-
-func TestAReaderNeverSeesHalfARequest(t *testing.T) {
-	t.Parallel()
-	s := at(t.TempDir())
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			for range 200 {
-				if err := s.Want("gpu", db("db-0")); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	for range 200 {
-		if keys, err := s.Wanted("gpu"); err != nil || len(keys) > 1 {
-			t.Fatalf("%v, error %v", keys, err)
-		}
-	}
-	all.Wait()
-	entries, err := os.ReadDir(filepath.Join(s.Dir, "pools/gpu/wanted"))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("%v are left, error %v", entries, err)
-	}
-}
-
-func TestAFileWithTheAddressesOfAnAnswerHasNoOthers(t *testing.T) {
-	t.Parallel()
-	f := sample(t, 2)
-	f.Sticky = true
-	dir := t.TempDir()
-	if err := at(dir).Write(f); err != nil {
-		t.Fatal(err)
-	}
-	got, err := at(dir).Read("gpu")
-	if err != nil || !got.Sticky {
-		t.Fatalf("sticky %t, error %v", got.Sticky, err)
-	}
-	a := granted(t, "db-0")
-	only := got.Only(a)
-	if diff := cmp.Diff(a.Rails, only.Rails, values); diff != "" || only.Quarantine != f.Quarantine || only.Pool != "gpu" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-	// What is asked for by name must be the address of the answer, too.
-	if diff := cmp.Diff(among(t, "10.0.0.0-10.0.0.69", "10.0.0.71-10.0.0.255"), only.Subnets()[0][0].Exclude, values); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -6,135 +6,113 @@ package grant
 import (
 	"context"
 	"errors"
-	"maps"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 const (
-	// firstTry is the wait between two tries for a pod. While the server does not
-	// answer at all, the waits grow.
-	firstTry, longTry = time.Second, 8 * time.Second
-	// tryTime is how long a try may take, because other requests wait.
-	tryTime = 5 * time.Second
+	// heldEvery is the wait between two tries for addresses that another node holds.
+	heldEvery = 250 * time.Millisecond
+	// forgotten is how long after the last request of a pod its first one counts.
+	// kubelet calls ADD again 15 seconds after one that failed.
+	forgotten = time.Minute
 )
 
-// request is a request without answer yet.
-type request struct {
-	since time.Duration
-	next  pace.Pause
-	why   error         // why there is no answer yet
-	seen  time.Duration // the last look that found it
-}
+// request is what is known of the requests of a pod that has no addresses yet.
+type request struct{ first, last time.Duration }
 
-// serve answers requests. It does not answer a request that is gone, but remembers
-// it. Runtimes call DEL after each failed ADD, and call ADD again 15 seconds later.
-// Because serve remembers the first request, no pod waits for ever.
-func (c *Controller) serve(ctx context.Context) {
-	keys, err := c.Ranges.Wanted(c.Pool)
-	c.Trouble("requests", err)
-	c.polled = c.Clock.Now()
-	for _, k := range keys {
-		if c.requests[k] == nil {
-			c.requests[k] = &request{since: c.polled}
-		}
-		c.requests[k].seen = c.polled
-	}
-	maps.DeleteFunc(c.requests, func(_ nodefile.Key, r *request) bool { return c.polled-r.seen >= unused })
-	for _, k := range keys {
-		if r := c.requests[k]; r.next.Over(c.Clock.Now()) && ctx.Err() == nil {
-			c.answer(ctx, k, r)
+// Ask answers an ADD, and waits until ctx ends for addresses that another node is about
+// to release. A pod does not wait for ever for addresses that another node holds, or for
+// an API server that does not answer: after Patience it gets others.
+func (c *Controller) Ask(ctx context.Context, k nodefile.Key) nodefile.Answer {
+	for {
+		a, held := c.try(ctx, k)
+		if !held || c.Wait(ctx, heldEvery) != nil {
+			return a
 		}
 	}
 }
 
-// answer answers a request, or says when to try again. A pod does not wait for ever
-// for addresses that another node holds, or for an API server that does not answer.
-func (c *Controller) answer(ctx context.Context, k nodefile.Key, r *request) {
-	if _, there, err := c.Ranges.Answer(c.Pool, k); there && err == nil { // a request of just before
-		c.known[k] = &known{since: c.Clock.Now()}
-		c.Trouble("requests", c.Ranges.Unwant(c.Pool, k))
-		delete(c.requests, k)
-		return
+// try answers with what can be said now, and says whether another node holds the slot.
+func (c *Controller) try(ctx context.Context, k nodefile.Key) (a nodefile.Answer, held bool) {
+	if c.lock(ctx) != nil {
+		return nodefile.Answer{Wait: "rocectl agent has not got through the requests before this one"}, false
 	}
-	a, err := c.take(ctx, k)
+	defer c.unlock()
+	first := c.note(k)
+	slots, slot, err := c.take(ctx, k)
+	late := c.Clock.Now()-first >= c.Patience
 	switch {
-	case ctx.Err() != nil:
-		return
-	case err != nil && !errors.As(err, new(*sticky.NoneError)) && c.Clock.Now()-r.since < c.Patience:
-		r.put(c, err)
-		return
-	case err != nil:
-		a = nodefile.Answer{Key: k, None: block.Explain(err).Error()}
-		c.settling = pace.Pause{} // a request without answer may have been done
+	case err == nil:
+		return c.grant(k, slots, slot), false
+	case late || errors.As(err, new(*sticky.NoneError)):
+		return c.refuse(k, err), false
 	}
-	if err := c.publish(a); err != nil {
-		r.put(c, err)
-	}
+	return nodefile.Answer{Wait: block.Explain(err).Error()}, errors.As(err, new(*sticky.HeldError))
 }
 
-// take gets the addresses that are reserved for a pod.
-func (c *Controller) take(ctx context.Context, k nodefile.Key) (nodefile.Answer, error) {
+// note remembers a request, and returns when the pod's first one came. Runtimes call DEL
+// after each failed ADD, and then ADD again. Because note remembers the first request,
+// no pod waits for ever.
+func (c *Controller) note(k nodefile.Key) (first time.Duration) {
+	now := c.Clock.Now()
+	if c.requests[k] == nil {
+		c.requests[k] = &request{first: now}
+	}
+	c.requests[k].last = now
+	return c.requests[k].first
+}
+
+// take gets the slot that is reserved for a pod. It asks no server for a slot that this
+// process has taken and not released: no request is on its way that could release it.
+func (c *Controller) take(ctx context.Context, k nodefile.Key) (block.Slots, int, error) {
 	slots, err := c.Terms()
+	if slot, there := c.mine[k]; there && slots.Has(slot) {
+		return slots, slot, nil
+	}
 	if err == nil && slots.Pool == "" {
 		err = &sticky.NoneError{Why: "RailPool " + c.Pool + " is not sticky any more"}
 	}
+	if err == nil && c.hushed() {
+		err = &block.BusyError{After: c.quiet - c.Clock.Now()}
+	}
 	if err != nil {
-		return nodefile.Answer{}, err
+		return slots, 0, err
 	}
-	if c.hushed() {
-		return nodefile.Answer{}, &block.BusyError{After: c.quiet - c.Clock.Now()}
-	}
-	ctx, cancel := context.WithTimeout(ctx, tryTime)
-	defer cancel()
 	l, err := c.Claimer.Take(ctx, slots, k)
 	if err != nil {
-		return nodefile.Answer{}, c.noteBusy(err)
+		if unanswered(err) && c.settling.Wait == 0 { // it may have been done
+			c.settling.Until = c.Clock.Now()
+		}
+		return slots, 0, c.noteBusy(err)
 	}
-	return nodefile.Answer{Key: k, Rails: slots.Rails(l.Spec.Slot)}, nil
+	c.mine[k] = l.Spec.Slot
+	return slots, l.Spec.Slot, nil
 }
 
-// asked says whether there was a request at the last look.
-func (c *Controller) asked(k nodefile.Key) bool {
-	r := c.requests[k]
-	return r != nil && r.seen == c.polled
+// grant lets an ADD lease a slot.
+func (c *Controller) grant(k nodefile.Key, slots block.Slots, slot int) nodefile.Answer {
+	until := c.Clock.Now() + Time
+	c.grants[slot] = grant{k, until}
+	delete(c.requests, k)
+	a := nodefile.Answer{Rails: slots.Rails(slot), Until: until}
+	c.Granted()
+	c.Log.Info("a pod gets its sticky addresses", c.about(k, "address", a.Rails[0][0].Ranges[0].First)...)
+	return a
 }
 
-// put schedules another try of a request.
-func (r *request) put(c *Controller, err error) {
-	first, wait := r.why == nil, firstTry
-	if held := new(sticky.HeldError); !first && !errors.As(err, &held) {
-		wait = min(2*r.next.Wait, longTry)
-	}
-	r.why, r.next = err, pace.Pause{Wait: wait, Until: max(c.Clock.Now(), c.quiet) + c.Clock.Spread(wait)}
-	if end := r.since + c.Patience; end > c.Clock.Now() {
-		r.next.Until = min(r.next.Until, end)
-	}
-}
-
-// publish writes an answer and removes the request.
-func (c *Controller) publish(a nodefile.Answer) error {
-	err := c.Ranges.WriteAnswer(c.Pool, a)
-	if err == nil {
-		err = c.Ranges.Unwant(c.Pool, a.Key)
-	}
-	c.Trouble("answers", err)
-	if err != nil {
-		return err
-	}
-	c.known[a.Key] = &known{since: c.Clock.Now()}
-	delete(c.requests, a.Key)
-	about := []any{"pool", c.Pool, "namespace", a.Key.Namespace, "pod", a.Key.Pod, "interface", a.Key.Interface}
-	if a.Granted() {
-		c.Granted()
-		c.Log.Info("a pod gets its sticky addresses", append(about, "address", a.Rails[0][0].Ranges[0].First)...)
-		return nil
-	}
+// refuse lets an ADD lease ordinary addresses. The request stays known for a while: if
+// this ADD fails for another reason, the next one need not wait again.
+func (c *Controller) refuse(k nodefile.Key, why error) nodefile.Answer {
+	a := nodefile.Answer{None: block.Explain(why).Error()}
 	c.None()
-	c.Log.Warn("a pod gets other addresses than its sticky ones", append(about, "why", a.None)...)
-	return nil
+	c.Log.Warn("a pod gets other addresses than its sticky ones", c.about(k, "why", a.None)...)
+	return a
+}
+
+func (c *Controller) about(k nodefile.Key, more ...any) []any {
+	return append([]any{"pool", c.Pool, "namespace", k.Namespace, "pod", k.Pod, "interface", k.Interface}, more...)
 }

@@ -4,11 +4,12 @@
 // Package grant answers ADDs that request sticky addresses, and releases sticky
 // addresses that no pod uses.
 //
-// It grants only what the API server has just confirmed for this node, and never
+// It grants only what the API server has confirmed for this node, and never
 // releases what a pod may be about to use. It uses sticky for the rules, nodefile for
-// the files it shares with the plugins, and ipam. The agent runs one controller for
-// each sticky pool. Read this file first, then answer.go for how a request is
-// granted, and review.go and settle.go for how addresses are released.
+// the form of requests and answers, and ipam. It reads the leases and writes none. The
+// agent runs one controller for each sticky pool. Read this file first, then answer.go
+// for how a request is granted, settle.go for how addresses are released, and
+// socket.go for how requests come in.
 package grant
 
 import (
@@ -25,17 +26,17 @@ import (
 )
 
 const (
-	// pollEvery is how often the requests are looked at: ADDs wait.
-	pollEvery = 100 * time.Millisecond
-	// reviewEvery is how often the answers are looked at.
-	reviewEvery = time.Second
+	// Time is how long an ADD may lease what it was granted.
+	Time = 10 * time.Second
+	// lookEvery is how often the controller looks for addresses that no pod uses.
+	lookEvery = time.Second
 	// affirmEvery is the time between two checks of the leases. A check finds slots
 	// that the node has lost, and makes leases again that a restored etcd has lost.
 	affirmEvery = 5 * time.Minute
 )
 
 // Config is what a Controller works with. All fields are needed. The functions are called
-// by the goroutine that runs the controller.
+// by one goroutine at a time.
 type Config struct {
 	Pool string
 	// Terms returns the sticky slots of the pool, and why none may be taken now. The
@@ -43,8 +44,7 @@ type Config struct {
 	Terms   func() (block.Slots, error)
 	Claimer sticky.Claimer
 
-	Ranges nodefile.Store
-	Leases *ipam.Book // in the folder Ranges.Dir
+	Leases *ipam.Book
 	// Seen returns the leases of the last read, the time since then, and whether
 	// there was a read at all.
 	Seen func() (entries []ipam.Entry, since time.Duration, known bool)
@@ -65,59 +65,77 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Controller manages the requests of one sticky pool in its own goroutine. Only the
-// Controller writes the answers of the pool.
+// Controller grants the slots of one sticky pool.
 //
-// It may be killed between any two steps, because it keeps no state that matters. The
-// API server has what the node holds, the files have what is granted, and the leases
-// have what pods use. The Controller removes an answer before it looks at the leases
-// for the last time (settle.go). An ADD looks for the answer again after it has
-// leased. So one of the two sees what the other has done.
+// It may be killed between any two steps. The API server has what the node holds, and
+// the leases have what pods use. Only what was granted in the last seconds, and is not
+// leased yet, is known to nobody else. So a controller releases nothing until the
+// grants of the controller before it have ended. After that it sees all leases.
 type Controller struct {
 	Config
+	began time.Duration
+	turn  chan struct{} // full: somebody uses the claimer and the fields below
+
 	requests map[nodefile.Key]*request
-	known    map[nodefile.Key]*known
-	polled   time.Duration // when requests were looked for last
-	quiet    time.Duration // no requests to the API server before this time
+	// mine has the slots that this process has taken or affirmed, and not tried to
+	// release since.
+	mine   map[nodefile.Key]int
+	grants map[int]grant // by slot
+	quiet  time.Duration // no requests to the API server before this time
 
-	looking, settling, affirming pace.Pause
-	missing                      map[string]bool // leases of other nodes, by name
+	settling, affirming pace.Pause
+	missing             map[string]bool // leases of other nodes, by name
 }
 
-// New returns a controller that has seen nothing yet.
+// grant is what an ADD may lease until a time.
+type grant struct {
+	key   nodefile.Key
+	until time.Duration
+}
+
+// New returns a controller that has seen nothing yet. No other may have granted slots of
+// the pool since then.
 func New(c Config) *Controller {
-	return &Controller{Config: c, requests: map[nodefile.Key]*request{}, known: map[nodefile.Key]*known{}, missing: map[string]bool{}}
+	return &Controller{
+		Config: c, began: c.Clock.Now(), turn: make(chan struct{}, 1), requests: map[nodefile.Key]*request{},
+		mine: map[nodefile.Key]int{}, grants: map[int]grant{}, missing: map[string]bool{},
+	}
 }
 
-// Run answers requests until the context ends, and returns its error.
+// Run releases what no pod uses until the context ends, and returns its error. After
+// that nothing is granted any more.
 func (c *Controller) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		c.work(ctx)
-		_ = c.Wait(ctx, pollEvery) // the context's error
+		if c.lock(ctx) == nil {
+			c.look(ctx)
+			c.unlock()
+		}
+		_ = c.Wait(ctx, lookEvery) // the context's error
 	}
+	c.turn <- struct{}{} // for ever
 	return ctx.Err()
 }
+
+// lock waits for the others in turn.
+func (c *Controller) lock(ctx context.Context) error {
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *Controller) unlock() { <-c.turn }
 
 // hushed says whether the API server has asked for no requests now.
 func (c *Controller) hushed() bool { return c.Clock.Now() < c.quiet }
 
-// noteBusy returns the error of a request. If the API server says how long to wait, heed
+// noteBusy returns the error of a request. If the API server says how long to wait, noteBusy
 // notes it.
 func (c *Controller) noteBusy(err error) error {
 	if busy := new(block.BusyError); errors.As(err, &busy) {
 		c.quiet = max(c.quiet, c.Clock.Now()+busy.After)
 	}
 	return err
-}
-
-// work does what is due.
-func (c *Controller) work(ctx context.Context) {
-	c.serve(ctx)
-	if c.looking.Over(c.Clock.Now()) {
-		c.looking.Until = c.Clock.Now() + reviewEvery
-		c.review()
-	}
-	if c.settling.Over(c.Clock.Now()) && !c.hushed() && ctx.Err() == nil {
-		c.settle(ctx)
-	}
 }

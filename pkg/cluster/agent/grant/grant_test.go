@@ -10,6 +10,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -38,15 +39,16 @@ const patience = 30 * time.Second
 type fixture struct {
 	*testing.T
 	store *stickytest.Mem
-	files nodefile.Store
+	dir   string
 	start time.Time
+	c     *grant.Controller
 	log   bytes.Buffer
 
 	mu       sync.Mutex
 	slots    block.Slots
 	fault    error // why no slot may be taken
-	unread   bool  // the leases were never read
 	away     bool  // the API server is
+	lost     bool  // its answers to updates are
 	troubles map[string]string
 	counted  map[string]int
 }
@@ -56,13 +58,13 @@ func open(t *testing.T, change func(o *fixture)) *fixture {
 	t.Helper()
 	o := &fixture{
 		T: t, store: stickytest.NewMem(), start: time.Now(), slots: kept(t),
-		files:    nodefile.Store{Dir: t.TempDir(), BootID: "11111111-1111-4111-8111-111111111111"},
+		dir:      t.TempDir(),
 		troubles: map[string]string{}, counted: map[string]int{},
 	}
-	o.store.Fault = func(blocktest.Op, string) blocktest.Fault {
+	o.store.Fault = func(op blocktest.Op, _ string) blocktest.Fault {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		if o.away {
+		if o.away || o.lost && op == stickytest.Update {
 			return blocktest.Lost
 		}
 		return blocktest.None
@@ -70,7 +72,8 @@ func open(t *testing.T, change func(o *fixture)) *fixture {
 	change(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- grant.New(o.config()).Run(ctx) }()
+	o.c = grant.New(o.config())
+	go func() { ended <- o.c.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -99,7 +102,7 @@ func kept(t *testing.T) block.Slots {
 func (o *fixture) now() time.Duration { return time.Since(o.start) + time.Hour }
 
 func (o *fixture) config() grant.Config {
-	book := ipam.New(ipam.Config{Dir: o.files.Dir, BootID: o.files.BootID, Now: o.now, Observe: everyNetnsLives})
+	book := ipam.New(ipam.Config{Dir: o.dir, BootID: "11111111-1111-4111-8111-111111111111", Now: o.now, Observe: everyNetnsLives})
 	return grant.Config{
 		Pool: "compute",
 		Terms: func() (block.Slots, error) {
@@ -108,11 +111,11 @@ func (o *fixture) config() grant.Config {
 			return o.slots, o.fault
 		},
 		Claimer: sticky.Claimer{Store: o.store, Node: block.Node{Name: "a", MachineID: "machine-of-a"}, Now: time.Now},
-		Ranges:  o.files, Leases: book,
+		Leases:  book,
 		Seen: func() ([]ipam.Entry, time.Duration, bool) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			return nil, 0, !o.unread
+			return nil, 0, true
 		},
 		Patience: patience,
 		Trouble: func(what string, err error) {
@@ -152,20 +155,18 @@ func (o *fixture) tell(change func()) {
 	change()
 }
 
-// ask asks for a pod, and returns the answer of a time after, if there is one.
-func (o *fixture) ask(pod string, after time.Duration) (nodefile.Answer, bool) {
+// ask asks for a pod again and again for a time, and returns the last answer.
+func (o *fixture) ask(pod string, during time.Duration) nodefile.Answer {
 	o.Helper()
 	k := nodefile.Key{Namespace: "train", Pod: pod, Interface: "net1"}
-	if err := o.files.Want("compute", k); err != nil {
-		o.Fatal(err)
+	for end := o.now() + during; ; time.Sleep(500 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(o.Context(), time.Second)
+		a := o.c.Ask(ctx, k)
+		cancel()
+		if o.now() >= end || a.Wait == "" {
+			return a
+		}
 	}
-	time.Sleep(after)
-	synctest.Wait()
-	a, there, err := o.files.Answer("compute", k)
-	if err != nil {
-		o.Fatal(err)
-	}
-	return a, there
 }
 
 // heard fails the test unless the agent knows of these troubles and numbers.
@@ -190,16 +191,38 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 func TestAFaultOfThePoolIsWaitedForAndThenReported(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.fault = errors.New("it overlaps another") })
-		if a, there := o.ask("db-0", patience-time.Second); there {
+		if a := o.ask("db-0", patience-2*time.Second); a.Wait != "it overlaps another" {
 			t.Errorf("it has answered %+v", a)
 		}
-		time.Sleep(2 * time.Second)
-		if a, there := o.ask("db-0", 0); !there || a.None != "it overlaps another" {
-			t.Errorf("got %+v, %t", a, there)
+		if a := o.ask("db-0", 3*time.Second); a.None != "it overlaps another" {
+			t.Errorf("got %+v", a)
 		}
 		o.heard(map[string]string{}, map[string]int{"none": 1})
 		if n := o.store.Calls(blocktest.Create); n != 0 {
 			t.Errorf("it has asked for a slot %d times", n)
+		}
+	})
+}
+
+// An ADD that fails later for another reason is followed by one that does not wait again,
+// and that gets the addresses if they are free now.
+func TestAPodWaitsOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := open(t, func(o *fixture) { o.fault = errors.New("it overlaps another") })
+		o.ask("db-0", patience+time.Second)
+		time.Sleep(50 * time.Second)
+		if a := o.ask("db-0", 0); a.None == "" {
+			t.Errorf("got %+v", a)
+		}
+		time.Sleep(50 * time.Second)
+		o.tell(func() { o.fault = nil })
+		if a := o.ask("db-0", 0); !a.Granted() {
+			t.Errorf("got %+v", a)
+		}
+		o.tell(func() { o.fault = errors.New("it overlaps another") })
+		time.Sleep(2 * time.Minute)
+		if a := o.ask("db-0", 0); a.Wait == "" {
+			t.Errorf("after two minutes: %+v", a)
 		}
 	})
 }
@@ -209,8 +232,8 @@ func TestAFaultThatIsCorrectedInTimeCostsNothing(t *testing.T) {
 		o := open(t, func(o *fixture) { o.fault = errors.New("it overlaps another") })
 		o.ask("db-0", 10*time.Second)
 		o.tell(func() { o.fault = nil })
-		if a, there := o.ask("db-0", 15*time.Second); !there || !a.Granted() {
-			t.Errorf("got %+v, %t", a, there)
+		if a := o.ask("db-0", 0); !a.Granted() || a.Until != o.now()+grant.Time {
+			t.Errorf("got %+v", a)
 		}
 		o.heard(map[string]string{}, map[string]int{"granted": 1})
 	})
@@ -219,8 +242,8 @@ func TestAFaultThatIsCorrectedInTimeCostsNothing(t *testing.T) {
 func TestAPoolThatIsNotStickyAnyMoreHasNoneAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.slots = block.Slots{} })
-		if a, there := o.ask("db-0", time.Second); !there || !strings.Contains(a.None, "compute is not sticky any more") {
-			t.Errorf("got %+v, %t", a, there)
+		if a := o.ask("db-0", 0); !strings.Contains(a.None, "compute is not sticky any more") {
+			t.Errorf("got %+v", a)
 		}
 		o.heard(map[string]string{}, map[string]int{"none": 1})
 	})
@@ -230,9 +253,9 @@ func TestAnUnreachableServerIsTroubleUntilItAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.away = true })
 		o.heard(map[string]string{"sticky addresses": block.ErrUnknown.Error()}, map[string]int{})
-		a, there := o.ask("db-0", patience+time.Second)
-		if want := block.Explain(block.ErrUnknown).Error(); !there || a.None != want {
-			t.Errorf("got %+v, %t, want %q", a, there, want)
+		a := o.ask("db-0", patience+time.Second)
+		if want := block.Explain(block.ErrUnknown).Error(); a.None != want {
+			t.Errorf("got %+v, want %q", a, want)
 		}
 		o.tell(func() { o.away = false })
 		time.Sleep(2 * time.Minute)
@@ -240,44 +263,61 @@ func TestAnUnreachableServerIsTroubleUntilItAnswers(t *testing.T) {
 	})
 }
 
-// TestAGrantStaysUntilTheLeasesAreRead: a pod may have its addresses.
-func TestAGrantStaysUntilTheLeasesAreRead(t *testing.T) {
+// A server that asks for no requests gets none, and the ADD is told.
+func TestAServerThatIsBusyIsLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		o := open(t, func(o *fixture) { o.unread = true })
-		if a, there := o.ask("db-0", 10*time.Minute); !there || !a.Granted() {
-			t.Fatalf("got %+v, %t", a, there)
-		}
-		if held := o.store.Snapshot(); held[0].Spec.Holder.NodeName != "a" {
-			t.Errorf("held: %+v", held)
-		}
-		o.tell(func() { o.unread = false })
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		if held := o.store.Snapshot(); held[0].Spec.Holder.NodeName != "" {
-			t.Errorf("held: %+v", held)
-		}
-		if left, err := o.files.Answers("compute"); err != nil || len(left) != 0 {
-			t.Errorf("answers %+v, error %v", left, err)
+		o := open(t, func(*fixture) {})
+		o.store.Fault = func(blocktest.Op, string) blocktest.Fault { return blocktest.Refused }
+		o.ask("db-0", 0)
+		calls := o.store.Calls(blocktest.List)
+		if a := o.ask("db-0", 0); a.Wait == "" || o.store.Calls(blocktest.List) != calls {
+			t.Errorf("got %+v after %d more requests", a, o.store.Calls(blocktest.List)-calls)
 		}
 	})
 }
 
-// TestASlotThatIsLostIsPromisedNoMore has an etcd that gives to another node what was
-// promised to a pod of this one.
-func TestASlotThatIsLostIsPromisedNoMore(t *testing.T) {
+// A slot of this process needs no request, until the process has tried to release it.
+func TestASlotThatTheNodeHasIsGrantedWithoutTheServer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		o := open(t, func(o *fixture) { o.unread = true })
-		o.ask("db-0", time.Second)
-		l := o.store.Snapshot()[0]
-		l.UID, l.Spec.Holder = "another", sticky.Holder{NodeName: "thief", MachineID: "machine-of-thief"}
-		o.store.Restore([]sticky.Lease{l})
-		time.Sleep(20 * time.Minute)
-		o.heard(map[string]string{}, map[string]int{"granted": 1, "lost": 1})
-		if left, err := o.files.Answers("compute"); err != nil || len(left) != 0 {
-			t.Errorf("answers %+v, error %v", left, err)
+		o := open(t, func(*fixture) {})
+		first := o.ask("db-0", 0)
+		o.tell(func() { o.away = true })
+		for range 3 {
+			time.Sleep(grant.Time / 2)
+			if a := o.ask("db-0", 0); !cmp.Equal(a.Rails, first.Rails, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })) {
+				t.Errorf("got %+v, want %+v", a, first)
+			}
 		}
-		if !strings.Contains(o.log.String(), `holder=thief`) {
-			t.Errorf("the log: %s", o.log.String())
+		o.tell(func() { o.away = false; o.lost = true })
+		time.Sleep(grant.Time + 2*time.Second) // it has tried
+		if a := o.ask("db-0", 0); a.Granted() {
+			t.Errorf("it has granted %+v, which it may have released", a)
+		}
+	})
+}
+
+// TestASlotThatIsLostIsGrantedNoMore has an etcd that gives to another node what was
+// granted to a pod of this one.
+func TestASlotThatIsLostIsGrantedNoMore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := open(t, func(*fixture) {})
+		time.Sleep(5*time.Minute - 2*time.Second)
+		var l sticky.Lease
+		for range 20 {
+			if a := o.ask("db-0", 0); a.Granted() {
+				l = o.store.Snapshot()[0]
+			}
+			l.UID, l.Spec.Holder = "another", sticky.Holder{NodeName: "thief", MachineID: "machine-of-thief"}
+			o.store.Restore([]sticky.Lease{l})
+			time.Sleep(9 * time.Second)
+		}
+		if a := o.ask("db-0", 0); a.Granted() {
+			t.Errorf("it has granted %+v", a)
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.counted["lost"] != 1 || !strings.Contains(o.log.String(), `holder=thief`) {
+			t.Errorf("counted %v, the log: %s", o.counted, o.log.String())
 		}
 	})
 }

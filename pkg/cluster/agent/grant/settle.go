@@ -14,30 +14,49 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 // uses has the slots of a pool that a node uses.
 type uses struct {
-	slots    block.Slots
-	of       map[int]nodefile.Key // by slot, the owner: slots that are leased or granted
-	promised map[nodefile.Key]bool
-	leased   bool // some address of the pool is leased
+	slots   block.Slots
+	of      map[int]nodefile.Key // by slot, the owner: slots that are leased or granted
+	granted map[nodefile.Key]bool
+	leased  bool // some address of the pool is leased
 }
 
-// settle releases the leases that the node holds and no pod uses. From time to time
-// it confirms the others. It is due at the start, and after an answer was removed.
-func (c *Controller) settle(ctx context.Context) {
-	err := c.noteBusy(c.balance(ctx))
+// look does what is due.
+func (c *Controller) look(ctx context.Context) {
+	now := c.Clock.Now()
+	maps.DeleteFunc(c.requests, func(_ nodefile.Key, r *request) bool { return now-r.last >= forgotten })
+	due := c.settling.Over(now) || c.settling.Wait == 0 && c.idle() // not after an error
+	if !due || c.hushed() {
+		return
+	}
+	err := c.noteBusy(c.settle(ctx))
 	if ctx.Err() != nil {
 		return
 	}
 	c.Trouble("sticky addresses", err)
 	if err != nil {
 		c.settling.Fail(c.Clock)
-		return
 	}
-	c.settling = c.affirming
+}
+
+// idle says whether the node holds a slot that no pod used at the last read of the
+// leases.
+func (c *Controller) idle() bool {
+	c.end()
+	entries, _, known := c.Seen()
+	slots, _ := c.Terms()
+	u := c.usesOf(slots, entries)
+	for _, slot := range c.mine {
+		if _, used := u.of[slot]; known && !used {
+			return true
+		}
+	}
+	return false
 }
 
 // unanswered says that other requests would get no answer now either.
@@ -45,7 +64,9 @@ func unanswered(err error) bool {
 	return errors.Is(err, block.ErrUnknown) || errors.As(err, new(*block.BusyError))
 }
 
-func (c *Controller) balance(ctx context.Context) error {
+// settle releases the leases that the node holds and no pod uses. From time to time
+// it confirms the others. It is due at the start, and when a pod is gone.
+func (c *Controller) settle(ctx context.Context) error {
 	held, err := c.Claimer.Held(ctx, c.Pool)
 	if err != nil {
 		return err
@@ -54,17 +75,19 @@ func (c *Controller) balance(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	young := false
 	var faults []error
 	keep := map[string]sticky.Lease{}
 	for _, l := range held {
-		if u.has(l) || c.asked(l.Spec.Key()) { // the next request takes that one again
+		if u.has(l) {
 			keep[l.Name] = l
 			continue
 		}
-		err := c.Claimer.Release(ctx, l)
-		if err == nil {
-			c.Log.Info("released a sticky host index: no pod uses it", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod)
+		if c.Clock.Now() < c.began+Time { // the controller before may have granted it
+			young = true
+			continue
 		}
+		err := c.release(ctx, l)
 		faults = append(faults, err)
 		if unanswered(err) {
 			break
@@ -73,22 +96,43 @@ func (c *Controller) balance(ctx context.Context) error {
 	if c.affirming.Over(c.Clock.Now()) && errors.Join(faults...) == nil {
 		faults = append(faults, c.affirmAll(ctx, u, keep))
 	}
-	return errors.Join(faults...)
+	if err := errors.Join(faults...); err != nil {
+		return err
+	}
+	c.settling = c.affirming
+	if young {
+		c.settling.Until = c.began + Time
+	}
+	return nil
 }
 
-// uses reads the leases of pods after the answers. Only the controller writes
-// answers, so they cannot change meanwhile.
+// release releases a lease. After an error the node may still be the holder, or not.
+func (c *Controller) release(ctx context.Context, l sticky.Lease) error {
+	maps.DeleteFunc(c.mine, func(_ nodefile.Key, slot int) bool { return slot == l.Spec.Slot })
+	err := c.Claimer.Release(ctx, l)
+	if err == nil {
+		c.Log.Info("released a sticky host index: no pod uses it", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod)
+	}
+	return err
+}
+
+// uses reads the leases of pods, after the grants that have ended are forgotten: what an
+// ADD has leased before the end of its grant is among the leases.
 func (c *Controller) uses(ctx context.Context) (uses, error) {
-	answers, err := c.Ranges.Answers(c.Pool)
-	if err != nil {
-		return uses{}, err
-	}
+	c.end()
 	entries, err := c.Leases.List(ctx, "")
-	if err != nil {
-		return uses{}, err
-	}
 	slots, _ := c.Terms()
-	u := uses{slots: slots, of: map[int]nodefile.Key{}, promised: map[nodefile.Key]bool{}}
+	return c.usesOf(slots, entries), err
+}
+
+// end forgets the grants that have ended.
+func (c *Controller) end() {
+	now := c.Clock.Now()
+	maps.DeleteFunc(c.grants, func(_ int, g grant) bool { return now >= g.until })
+}
+
+func (c *Controller) usesOf(slots block.Slots, entries []ipam.Entry) uses {
+	u := uses{slots: slots, of: map[int]nodefile.Key{}, granted: map[nodefile.Key]bool{}}
 	for _, e := range entries {
 		if !e.Of(pool.OfRailPool(c.Pool)) || !e.InUse() {
 			continue
@@ -98,13 +142,10 @@ func (c *Controller) uses(ctx context.Context) (uses, error) {
 			u.of[slot] = nodefile.Key{Namespace: e.Owner.PodNamespace, Pod: e.Owner.PodName, Interface: e.Owner.IfName}
 		}
 	}
-	for _, a := range answers {
-		u.promised[a.Key] = a.Granted()
-		if slot := slotOf(slots, a); slot >= 0 {
-			u.of[slot] = a.Key
-		}
+	for slot, g := range c.grants {
+		u.of[slot], u.granted[g.key] = g.key, true
 	}
-	return u, nil
+	return u
 }
 
 // has says whether the node uses a lease. It goes by the slot, because in a restored
@@ -113,14 +154,14 @@ func (c *Controller) uses(ctx context.Context) (uses, error) {
 // any address of the pool is leased, or while its pod has a grant.
 func (u uses) has(l sticky.Lease) bool {
 	if l.Spec.Rack != u.slots.Rack || !u.slots.Has(l.Spec.Slot) {
-		return u.leased || u.promised[l.Spec.Key()]
+		return u.leased || u.granted[l.Spec.Key()]
 	}
 	_, used := u.of[l.Spec.Slot]
 	return used
 }
 
 // affirmAll affirms the leases that the node holds. It also affirms the leases that
-// the node uses but does not hold, as the server says.
+// the node uses but does not hold, as the server says. ADDs need not wait for all.
 func (c *Controller) affirmAll(ctx context.Context, u uses, held map[string]sticky.Lease) error {
 	all := maps.Clone(held)
 	for slot, key := range u.of {
@@ -133,16 +174,20 @@ func (c *Controller) affirmAll(ctx context.Context, u uses, held map[string]stic
 	var faults []error
 	missing := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		_, err := c.Claimer.Affirm(ctx, all[name])
+		got, err := c.Claimer.Affirm(ctx, all[name])
 		if held := new(sticky.HeldError); errors.As(err, &held) {
 			missing[name] = true
-			faults = append(faults, c.lose(all[name], held))
-			continue
+			c.lose(all[name], held)
+		} else if err == nil && got.Spec.Rack == u.slots.Rack && u.of[got.Spec.Slot] == got.Spec.Key() {
+			c.mine[got.Spec.Key()] = got.Spec.Slot
+		} else {
+			faults = append(faults, err)
 		}
-		faults = append(faults, err)
 		if unanswered(err) {
 			break
 		}
+		c.unlock()
+		c.turn <- struct{}{}
 	}
 	err := errors.Join(faults...)
 	if err != nil {
@@ -154,21 +199,15 @@ func (c *Controller) affirmAll(ctx context.Context, u uses, held map[string]stic
 	return nil
 }
 
-// lose removes the answer that grants a lease that another node holds.
-func (c *Controller) lose(l sticky.Lease, held *sticky.HeldError) error {
-	answers, err := c.Ranges.Answers(c.Pool)
-	slots, _ := c.Terms()
-	for _, a := range answers {
-		if slotOf(slots, a) == l.Spec.Slot {
-			err = errors.Join(err, c.Ranges.RemoveAnswer(c.Pool, a.Key))
-		}
-	}
+// lose grants a slot no more that another node holds.
+func (c *Controller) lose(l sticky.Lease, held *sticky.HeldError) {
+	maps.DeleteFunc(c.mine, func(_ nodefile.Key, slot int) bool { return slot == l.Spec.Slot })
+	delete(c.grants, l.Spec.Slot)
 	if !c.missing[l.Name] {
 		c.missing[l.Name] = true
 		c.Lost()
 		c.Log.Error("a sticky host index of a pod of this node now belongs to another node", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod, "holder", held.Lease.Spec.Holder.NodeName)
 	}
-	return err
 }
 
 // inUse returns an error that names those of some leases that pods have addresses of.

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package grant_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/agent/grant"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+)
+
+func echo(_ context.Context, pool string, k nodefile.Key) nodefile.Answer {
+	return nodefile.Answer{None: pool + ":" + k.Pod}
+}
+
+// state is a state folder with a path that no socket's address has room for.
+func state(t *testing.T) nodefile.Store {
+	t.Helper()
+	s := nodefile.Store{Dir: filepath.Join(t.TempDir(), strings.Repeat("d", 108))}
+	if err := os.MkdirAll(filepath.Dir(s.Socket()), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// serve listens until the returned function is called.
+func serve(t *testing.T, s nodefile.Store) (stop func()) {
+	t.Helper()
+	socket, err := grant.Listen(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- socket.Serve(ctx, echo) }()
+	return func() {
+		cancel()
+		if err := errors.Join(<-ended, socket.Close()); !errors.Is(err, context.Canceled) {
+			t.Errorf("it ends with %v", err)
+		}
+	}
+}
+
+func TestOneAgentAfterTheOtherAnswersADDs(t *testing.T) {
+	t.Parallel()
+	s := state(t)
+	for range 2 {
+		stop := serve(t, s)
+		if a, err := s.Ask("gpu", nodefile.Key{Pod: "db-0"}); err != nil || a.None != "gpu:db-0" {
+			t.Errorf("got %+v, error %v", a, err)
+		}
+		if _, err := grant.Listen(s); cnierr.CodeOf(err) != cnierr.IO || !strings.Contains(err.Error(), "another process listens") {
+			t.Errorf("a second agent: %v", err)
+		}
+		if info, err := os.Stat(s.Socket()); err != nil || info.Mode() != os.ModeSocket|0o600 {
+			t.Errorf("%v, error %v", info, err)
+		}
+		stop()
+		if a, err := s.Ask("gpu", nodefile.Key{Pod: "db-0"}); err == nil {
+			t.Errorf("without an agent: %+v", a)
+		}
+	}
+}
+
+// An agent that was killed leaves its socket, and anything may stand there.
+func TestTheSocketReplacesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	s := state(t)
+	if err := os.Symlink("/dev/null", s.Socket()); err != nil {
+		t.Fatal(err)
+	}
+	defer serve(t, s)()
+	if a, err := s.Ask("gpu", nodefile.Key{Pod: "db-0"}); err != nil || a.None != "gpu:db-0" {
+		t.Errorf("got %+v, error %v", a, err)
+	}
+}
+
+func TestClientsThatSayNothingOrNonsenseStopNoOther(t *testing.T) {
+	t.Parallel()
+	s := state(t)
+	defer serve(t, s)()
+	dir, err := os.Open(filepath.Dir(s.Socket()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close() //nolint:errcheck // nothing was written to it
+	for _, say := range []string{"", "\x00", `{"version": 1`, strings.Repeat("[", 1<<16)} {
+		conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(s.Socket())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()             //nolint:errcheck // nothing was written to it
+		_, _ = conn.Write([]byte(say)) // the agent may have closed it
+	}
+	if a, err := s.Ask("gpu", nodefile.Key{Pod: "db-0"}); err != nil || a.None != "gpu:db-0" {
+		t.Errorf("got %+v, error %v", a, err)
+	}
+}
