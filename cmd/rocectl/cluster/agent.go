@@ -117,14 +117,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 			_, err := api.Blocks().Report(ctx, b.Name, b.UID, kube.Usage(u))
 			return err
 		},
-		Stands: func(ctx context.Context, pool, uid string) (bool, error) {
-			p, err := api.Pools().Pool(ctx, pool)
-			if errors.Is(err, block.ErrNotFound) {
-				return false, nil
-			}
-			now := asPool(&p)
-			return now.UID == uid && now.InUse && !now.Deleted, err
-		},
+		Stands:   stands(api.Pools()),
 		Services: services,
 		Kept:     api.Leases(), Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: files,
@@ -149,6 +142,18 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 		return nil
 	}
 	return err
+}
+
+// stands returns a function that asks whether a pool is there and in use.
+func stands(pools kube.Pools) func(ctx context.Context, pool, uid string) (bool, error) {
+	return func(ctx context.Context, pool, uid string) (bool, error) {
+		p, err := pools.Pool(ctx, pool)
+		if errors.Is(err, block.ErrNotFound) {
+			return false, nil
+		}
+		now := asPool(&p)
+		return now.UID == uid && now.InUse && !now.Deleted, err
+	}
 }
 
 // runBoth ends when the agent or the socket does, and returns why.

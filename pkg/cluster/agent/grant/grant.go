@@ -69,12 +69,12 @@ type Config struct {
 //
 // It may be killed between any two steps. The API server has what the node holds, and
 // the leases have what pods use. Only what was granted in the last seconds, and is not
-// leased yet, is known to nobody else. So a controller releases nothing until the
+// leased yet, is in its memory alone. So a controller releases nothing until the
 // grants of the controller before it have ended. After that it sees all leases.
 type Controller struct {
 	Config
 	began time.Duration
-	turn  chan struct{} // full: somebody uses the claimer and the fields below
+	turn  chan struct{} // full: a call uses the claimer and the fields below
 
 	requests map[nodefile.Key]*request
 	// mine has the slots that this process has taken or affirmed, and not tried to
