@@ -151,14 +151,23 @@ func (s *session) choose(w want) (a netip.Addr, early bool, err error) {
 	return s.oldest(w)
 }
 
-// used tells Pick whether an address of the pool is used.
+// used tells Pick whether an address of the pool is used: leased, in quarantine, or set
+// aside. Runs of the pool and addresses that are set aside may follow one another.
 func (s *session) used(a netip.Addr) (last netip.Addr, used bool, err error) {
-	r, err := s.Run(s.ask.Pool, a)
-	if err != nil || r.Contains(a) {
-		return r.Last, err == nil, err
+	for ; a.IsValid(); a = last.Next() {
+		r, err := s.Run(s.ask.Pool, a)
+		if err != nil {
+			return last, used, err
+		}
+		if !r.Contains(a) {
+			if aside, err := s.aside(a); err != nil || !aside {
+				return last, used, err
+			}
+			r.Last = a
+		}
+		last, used = r.Last, true
 	}
-	used, err = s.aside(a)
-	return a, used, err
+	return last, used, nil
 }
 
 // aside says whether an address is set aside: a namespace had it when the

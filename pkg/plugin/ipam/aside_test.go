@@ -4,6 +4,7 @@
 package ipam_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -65,6 +66,33 @@ func TestAnAddressThatIsSetAsideIsFreeWhenItsNamespaceGoes(t *testing.T) {
 		}
 		if got := n.holders(); !slices.Equal(got, []string{"next"}) {
 			t.Errorf("held by %q", got)
+		}
+	}
+}
+
+// Addresses that are leased and set aside may stand side by side in any order. All of them
+// are passed over, wherever the search begins.
+func TestAddressesThatAreSetAsideSideBySideAreNotLeased(t *testing.T) {
+	t.Parallel()
+	for _, used := range []string{"aaaa", "aala", "alal", "llaa", "laal", "aall"} {
+		for pod := range 8 { // the search of each begins elsewhere
+			n := newNode(t)
+			for i, state := range used {
+				addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
+				if state == 'a' {
+					n.setAside(addr, inNamespace("old"))
+					continue
+				}
+				a := ask(fmt.Sprint("other-", i), subnet("10.0.0.0/29"))
+				a.Requested = []netip.Addr{addr}
+				n.mustLease(a)
+			}
+			for i := range 2 {
+				got := netip.MustParsePrefix(n.mustLease(ask(fmt.Sprint("pod-", pod, "-", i), subnet("10.0.0.0/29", "10.0.0.1-10.0.0.6")))[0]).Addr()
+				if got.As4()[3] <= 4 {
+					t.Errorf("with %q used, pod %d got %s", used, pod, got)
+				}
+			}
 		}
 	}
 }
