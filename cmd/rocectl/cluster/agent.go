@@ -94,7 +94,9 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	_, api, err := connect(f.kubeconfig)
+	log = log.With("node", node.Name)
+	requests := agent.NewRequests(log)
+	_, api, err := connect(f.kubeconfig, requests.Through)
 	if err != nil {
 		return err
 	}
@@ -103,7 +105,6 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 			return err
 		}
 	}
-	log = log.With("node", node.Name)
 	services, err := f.watchServices(serviceWatcher{api.Services(), log})
 	if err != nil {
 		return err
@@ -111,7 +112,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 	files := nodefile.Store{Dir: stateDir, BootID: boot}
 	a := agent.New(agent.Config{
 		Node: node, Addresses: addresses,
-		Store: api.Blocks(), Machine: api.Nodes().Machine,
+		Store: api.Blocks(), Requests: requests, Machine: api.Nodes().Machine,
 		Watch: watcher{api, node.Name, log}.watch,
 		Report: func(ctx context.Context, b block.Block, u agent.Usage) error {
 			_, err := api.Blocks().Report(ctx, b.Name, b.UID, kube.Usage(u))

@@ -6,6 +6,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
@@ -21,8 +22,8 @@ import (
 const connecting = "connect to the API server"
 
 // connect reads how to reach the API server: from a kubeconfig, or, if that is "",
-// from what Kubernetes puts into a pod. It sends nothing.
-func connect(kubeconfig string) (*rest.Config, *kube.API, error) {
+// from what Kubernetes puts into a pod. It sends nothing. through is nil, or for all requests.
+func connect(kubeconfig string, through func(http.RoundTripper) http.RoundTripper) (*rest.Config, *kube.API, error) {
 	var config *rest.Config
 	var err error
 	if kubeconfig != "" {
@@ -33,6 +34,9 @@ func connect(kubeconfig string) (*rest.Config, *kube.API, error) {
 	if err != nil {
 		return nil, nil, cnierr.New(cnierr.BadConfig, connecting, kubeconfig,
 			"outside of a pod name a file with --kubeconfig; in a pod mount the ServiceAccount's token", "%w", err)
+	}
+	if through != nil {
+		config.Wrap(through)
 	}
 	return open(config)
 }

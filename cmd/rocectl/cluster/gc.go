@@ -65,7 +65,7 @@ RailLeases that no node uses, what each waits for, and which nodes have the most
 			if !f.cluster {
 				return cnierr.New(cnierr.BadConfig, "use command", "gc", "write rocectl gc --cluster; the plugins themselves free leases of pods that are gone", "gc works only on a cluster")
 			}
-			config, api, err := connect(f.kubeconfig)
+			config, api, err := connect(f.kubeconfig, nil)
 			if err != nil {
 				return err
 			}

@@ -45,6 +45,8 @@ type Config struct {
 	Addresses func(ctx context.Context) ([]netip.Addr, error)
 
 	Store block.Store
+	// Requests counts what Store and the others send, and is among the metrics.
+	Requests *Requests
 	// Machine is block.Claimer's.
 	Machine func(ctx context.Context, node string) (string, error)
 	// Watch calls see with the current view, and again whenever it changes, until the
@@ -140,23 +142,6 @@ func New(c Config) *Agent {
 	a.clock = pace.Clock{Now: c.Now, Rand: c.Rand}
 	a.meter = &meter{book: c.Leases, dir: c.Ranges.Dir, now: c.Now}
 	a.metrics = newMetrics(a)
-	seen := &watched{store: c.Store, log: c.Log, count: func(op, answer string) { a.metrics.requests.WithLabelValues(op, answer).Inc() }}
-	a.Store, a.Kept = seen, watchedLeases{seen, c.Kept}
-	a.Machine = func(ctx context.Context, node string) (string, error) {
-		id, err := c.Machine(ctx, node)
-		seen.note("machine", err)
-		return id, err
-	}
-	a.Stands = func(ctx context.Context, pool, uid string) (bool, error) {
-		ok, err := c.Stands(ctx, pool, uid)
-		seen.note("pool", err)
-		return ok, err
-	}
-	a.Report = func(ctx context.Context, b block.Block, u Usage) error {
-		err := c.Report(ctx, b, u)
-		seen.note("report", err)
-		return err
-	}
 	return a
 }
 

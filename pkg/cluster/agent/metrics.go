@@ -4,14 +4,11 @@
 package agent
 
 import (
-	"errors"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
@@ -20,7 +17,6 @@ import (
 type metrics struct {
 	registry                                *prometheus.Registry
 	claims, conflicts, lists, asserts, lost *prometheus.CounterVec // by pool
-	requests                                *prometheus.CounterVec // by op and answer
 	stickyLost                              *prometheus.CounterVec // by pool
 	stickyAnswers                           *prometheus.CounterVec // by pool and answer
 }
@@ -39,8 +35,7 @@ func newMetrics(a *Agent) *metrics {
 	m.lost = counter("blocks_lost_total", "Blocks of this node that another node has claimed.", "pool")
 	m.stickyAnswers = counter("sticky_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
 	m.stickyLost = counter("sticky_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
-	m.requests = counter("api_requests_total", "Requests to the API server by answer: ok, exists, not_found, conflict, busy, none, or the code of an error.", "op", "answer")
-	m.registry.MustRegister(newGauges(a))
+	m.registry.MustRegister(a.Requests, newGauges(a))
 	return m
 }
 
@@ -52,25 +47,6 @@ func (m *metrics) claimed(pool string, c block.Claim) {
 	m.claims.WithLabelValues(pool).Inc()
 	m.conflicts.WithLabelValues(pool).Add(float64(c.Conflicts))
 	m.lists.WithLabelValues(pool).Add(float64(c.Lists))
-}
-
-// answer names the answer of a store.
-func answer(err error) string {
-	switch {
-	case err == nil:
-		return "ok"
-	case errors.Is(err, block.ErrExists):
-		return "exists"
-	case errors.Is(err, block.ErrNotFound):
-		return "not_found"
-	case errors.Is(err, block.ErrConflict):
-		return "conflict"
-	case errors.As(err, new(*block.BusyError)):
-		return "busy"
-	case errors.Is(err, block.ErrUnknown):
-		return "none"
-	}
-	return strconv.Itoa(int(cnierr.CodeOf(err)))
 }
 
 // gauges are computed at each scrape.

@@ -171,10 +171,12 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 func (n *node) config() agent.Config {
+	log := slog.New(slog.NewTextHandler(&n.log, nil))
 	return agent.Config{
 		Node:      block.Node{Name: n.name, MachineID: "machine-of-" + n.name},
 		Addresses: func(context.Context) ([]netip.Addr, error) { return []netip.Addr{n.hint}, nil },
 		Store:     n.store,
+		Requests:  agent.NewRequests(log),
 		Machine:   func(_ context.Context, name string) (string, error) { return "machine-of-" + name, nil },
 		Watch:     n.watch,
 		Report: func(ctx context.Context, b block.Block, u agent.Usage) error {
@@ -194,7 +196,7 @@ func (n *node) config() agent.Config {
 		Ranges: n.files(),
 		Leases: n.book(),
 		Wait:   wait, Rand: rand.Float64, Now: n.now,
-		Log: slog.New(slog.NewTextHandler(&n.log, nil)),
+		Log: log,
 	}
 }
 
