@@ -4,12 +4,15 @@
 package lease_test
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
@@ -138,5 +141,29 @@ func TestOnlyPodsOfAStatefulSetAskTheAgent(t *testing.T) {
 		if got := n.acquire(pod, more); !ordinary(got[0]) || n.asked != 0 {
 			t.Errorf("%s: got %v after %d requests, want an ordinary address", pod, got, n.asked)
 		}
+	}
+}
+
+// A rail that is skipped leaves its address, and the others have their own.
+func TestASkippedRailLeavesItsStickyAddress(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, source{config: `"rails": [{"master": "ens1"}, {"master": "ens2"}], "minRails": 1, "ipam": {"type": "roce-ipam", "railPool": "gpu"}`})
+	second := ofPool("10.7.1.64-10.7.1.64")
+	second.Prefix, second.Gateway = netip.MustParsePrefix("10.7.1.0/24"), netip.Addr{}
+	ranges := second
+	ranges.Ranges = []netrange.Range{netrange.Of(netip.MustParsePrefix("10.7.1.32/29"))}
+	f := nodefile.File{Pool: "gpu", Quarantine: time.Hour, Sticky: true, Rails: [][]conf.Subnet{{ofPool("10.7.0.32-10.7.0.39")}, {ranges}}}
+	if err := n.files().Write(f); err != nil {
+		t.Fatal(err)
+	}
+	n.answers()
+	n.agent[stickyKey("pod-0")] = nodefile.Answer{Rails: [][]conf.Subnet{{ofPool("10.7.0.64-10.7.0.64")}, {second}}, Until: n.now + grantTime}
+	c, err := n.allocator().Claim(n.request("pod-0", ""), []plan.RailFacts{{Fault: errors.New("no carrier")}, {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rails, err := c.Acquire(t.Context())
+	if want := netip.MustParseAddr("10.7.1.64"); err != nil || len(rails) != 1 || addrs(rails)[0] != want {
+		t.Errorf("got %v, error %v, want %v", addrs(rails), err, want)
 	}
 }

@@ -79,6 +79,11 @@ func open(t *testing.T, change func(o *fixture)) *fixture {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("it ends with %v", err)
 		}
+		soon, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if a := o.c.Ask(soon, nodefile.Key{Namespace: "train", Pod: "late-0", Interface: "net1"}); a.Wait == "" {
+			t.Errorf("it has ended, and grants %+v", a)
+		}
 	})
 	synctest.Wait()
 	return o
@@ -220,8 +225,9 @@ func TestAPodWaitsOnce(t *testing.T) {
 			t.Errorf("got %+v", a)
 		}
 		o.tell(func() { o.fault = errors.New("it overlaps another") })
+		o.ask("db-1", patience+time.Second)
 		time.Sleep(2 * time.Minute)
-		if a := o.ask("db-0", 0); a.Wait == "" {
+		if a := o.ask("db-1", 0); a.Wait == "" {
 			t.Errorf("after two minutes: %+v", a)
 		}
 	})
@@ -303,7 +309,7 @@ func TestASlotThatIsLostIsGrantedNoMore(t *testing.T) {
 		o := open(t, func(*fixture) {})
 		time.Sleep(5*time.Minute - 2*time.Second)
 		var l sticky.Lease
-		for range 20 {
+		for range 60 { // two checks are less than seven minutes apart
 			if a := o.ask("db-0", 0); a.Granted() {
 				l = o.store.Snapshot()[0]
 			}
