@@ -23,9 +23,8 @@ import (
 // Conn is a netlink socket. It acts in the namespace of the thread that opened
 // it (sock_net), whichever thread uses it. It is safe for concurrent use.
 //
-// It is not a netlink.Handle because that cannot send two requests in one
-// message, cannot list rules when dumps are filtered in the kernel, and does not
-// ask for extended acknowledgements (docs/adr/0022).
+// It is not a netlink.Handle because that cannot send two requests in one message,
+// and panics when a dump is refused with an extended acknowledgement (docs/adr/0022).
 type Conn struct {
 	mu  sync.Mutex
 	fd  int
