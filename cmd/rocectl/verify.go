@@ -228,8 +228,8 @@ func (f *verifyFlags) command(cmd *cobra.Command, peers []string) error {
 	})
 }
 
-// run tests this pod, and others. If the caller goes, it does not wait for the test, which
-// then ends with the process.
+// run tests this pod, and others. If the caller goes, it ends the test, and waits for that,
+// because the test uses the namespace of the pod.
 func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) (verify.Report, error) {
 	peers, caller, err := listed(peers, cmd.InOrStdin())
 	switch {
@@ -238,6 +238,9 @@ func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) (ver
 	case caller == nil:
 		return f.test(cmd, p, peers)
 	}
+	ctx, stop := context.WithCancel(cmd.Context())
+	defer stop()
+	cmd.SetContext(ctx)
 	done, gone := make(chan func() (verify.Report, error), 1), make(chan struct{})
 	go func() {
 		r, err := f.test(cmd, p, peers)
@@ -251,6 +254,8 @@ func (f *verifyFlags) run(cmd *cobra.Command, p verify.Pod, peers []string) (ver
 	case result := <-done:
 		return result()
 	case <-gone:
+		stop()
+		<-done
 		return verify.Report{}, cnierr.New(cnierr.NotAvailable, "test for", "the caller", "start the test again", "its end of the standard input is closed")
 	}
 }
