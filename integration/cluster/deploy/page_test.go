@@ -18,7 +18,7 @@ import (
 func TestThePageNamesTheMetricsThatThereAre(t *testing.T) {
 	t.Parallel()
 	want := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?:counter|desc)\("([a-z_]+)"`).FindAllStringSubmatch(string(content(t, root+"/pkg/cluster/agent/metrics.go")), -1) {
+	for _, m := range regexp.MustCompile(`(?:counter|desc)\("([a-z_]+)"`).FindAllStringSubmatch(string(content(t, root+"/pkg/cluster/agent/metrics.go"))+string(content(t, root+"/pkg/cluster/agent/requests.go")), -1) {
 		want[m[1]] = true
 	}
 	page := string(content(t, root+"/docs/cluster.md"))

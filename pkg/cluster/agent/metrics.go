@@ -23,11 +23,6 @@ type metrics struct {
 
 func newMetrics(a *Agent) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry()}
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "roce_cni_" + name, Help: help}, labels)
-		m.registry.MustRegister(c)
-		return c
-	}
 	m.claims = counter("block_claims_total", "Blocks that were claimed.", "pool")
 	m.conflicts = counter("block_claim_conflicts_total", "Blocks that already had another owner when this node tried to claim them.", "pool")
 	m.lists = counter("block_claim_lists_total", "Lists of blocks that claims needed.", "pool")
@@ -35,8 +30,13 @@ func newMetrics(a *Agent) *metrics {
 	m.lost = counter("blocks_lost_total", "Blocks of this node that another node has claimed.", "pool")
 	m.stickyAnswers = counter("sticky_answers_total", "Answers to requests for sticky addresses: granted, or none.", "pool", "answer")
 	m.stickyLost = counter("sticky_lost_total", "Sticky host indexes of pods of this node that another node has now.", "pool")
-	m.registry.MustRegister(a.Requests, newGauges(a))
+	m.registry.MustRegister(m.claims, m.conflicts, m.lists, m.asserts, m.lost, m.stickyAnswers, m.stickyLost, a.Requests, newGauges(a))
 	return m
+}
+
+// counter returns a counter, which is not registered yet.
+func counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "roce_cni_" + name, Help: help}, labels)
 }
 
 // begins starts the counters of alerts at zero. An alert does not see a counter grow

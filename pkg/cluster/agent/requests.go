@@ -27,8 +27,8 @@ type Requests struct {
 
 // NewRequests returns a counter at zero.
 func NewRequests(log *slog.Logger) *Requests {
-	opts := prometheus.CounterOpts{Name: "roce_cni_api_requests_total", Help: "Requests to the API server by the code of the answer: none if there is no answer."}
-	return &Requests{CounterVec: prometheus.NewCounterVec(opts, []string{"verb", "resource", "code"}), log: log}
+	c := counter("api_requests_total", "Requests to the API server by the code of the answer: none if there is no answer.", "verb", "resource", "code")
+	return &Requests{CounterVec: c, log: log}
 }
 
 // Through returns a RoundTripper that counts what goes through another one: it is for
