@@ -71,12 +71,12 @@ func TestKubectlFindsThePlugin(t *testing.T) {
 	must(t, os.Symlink(program, filepath.Join(dir, "kubectl-roce")))
 	must(t, c.WriteKubeconfig(filepath.Join(dir, "kubeconfig"), c.Admin().BearerToken))
 	for verb, want := range map[string]string{
-		"pools":  `(?m)^listed +0 +0 +0 +0 +not seen by the reaper yet`,
-		"blocks": `(?m)^listed-3 +nowhere +10\.77\.0\.48-10\.77\.0\.63 `,
-		"nodes":  `(?m)^nowhere +gone +listed +1 `,
-		"rails":  `(?m)^listed +3 +ens3 +mlx5_3/1 +ACTIVE +400G +9000 `,
+		"pools":            `(?m)^listed +0 +0 +0 +0 +not seen by the reaper yet`,
+		"pools --by block": `(?m)^listed-3 +nowhere +10\.77\.0\.48-10\.77\.0\.63 `,
+		"pools --by node":  `(?m)^nowhere +gone +listed +1 `,
+		"rails":            `(?m)^listed +3 +ens3 +mlx5_3/1 +ACTIVE +400G +9000 `,
 	} {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "kubectl"), "roce", verb)
+		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "kubectl"), append([]string{"roce"}, strings.Fields(verb)...)...)
 		cmd.Env = append(os.Environ(), "PATH="+dir, "KUBECONFIG="+filepath.Join(dir, "kubeconfig"))
 		out, err := cmd.CombinedOutput()
 		if err != nil || !regexp.MustCompile(want).Match(out) {
@@ -103,7 +103,7 @@ func TestPeopleLearnWhichRightsTheyNeed(t *testing.T) {
 	const rails, generate = "rails --cluster", "generate --cluster --subnet=10.{rail+16}.0.0/16"
 	_, commands, _ := strings.Cut(says(rails), "gives you the right to read: ")
 	commands = strings.TrimSpace(commands)
-	for args, resource := range map[string]string{"pools": "railpools", "blocks": "railpools", "nodes": "railpools", rails: "railnodes", generate: "railnodes"} {
+	for args, resource := range map[string]string{"pools": "railpools", "pools --by block": "railpools", "pools --by node": "railpools", rails: "railnodes", generate: "railnodes"} {
 		out := says(args)
 		for _, want := range []string{`User "system:serviceaccount:default:reader" cannot list resource "` + resource + `" in API group "roce-cni.io" at the cluster scope`, commands} {
 			if !strings.Contains(out, want) {
@@ -115,7 +115,7 @@ func TestPeopleLearnWhichRightsTheyNeed(t *testing.T) {
 		kubectl(t, c, strings.Fields(command)[1:]...)
 	}
 	for args, want := range map[string]string{
-		"pools": "POOL", "blocks": "BLOCK", "nodes": "NODE", rails: "no rail differs", generate: "no node has reported a RoCE NIC",
+		"pools": "POOL", "pools --by block": "BLOCK", "pools --by node": "NODE", rails: "no rail differs", generate: "no node has reported a RoCE NIC",
 	} {
 		eventually(t, args+" with the rights", func(context.Context) error { // the API server learns of them a moment later
 			if out := says(args); !strings.Contains(out, want) {

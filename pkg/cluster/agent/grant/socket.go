@@ -38,6 +38,9 @@ func Listen(files nodefile.Store) (Socket, error) {
 	fail := func(err error) (Socket, error) {
 		return Socket{}, cnierr.New(cnierr.IO, "listen at", path, "stop the other rocectl agent of this node, or give this one write access to the folder", "%w", err)
 	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fail(err)
+	}
 	lock, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return fail(err)
