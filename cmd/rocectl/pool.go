@@ -139,6 +139,7 @@ type leaseRow struct {
 	Seconds     int        `json:"seconds"`
 	Early       bool       `json:"early,omitempty"`
 	Network     string     `json:"network"`
+	Program     string     `json:"program,omitempty"` // the plugin that leased
 	Pod         conf.Pod   `json:"pod,omitzero"`
 	ContainerID string     `json:"containerID"`
 	IfName      string     `json:"ifName"`
@@ -149,7 +150,7 @@ func leaseRows(entries []ipam.Entry) []leaseRow {
 	for _, e := range entries {
 		rows = append(rows, leaseRow{
 			Pool: e.Pool, Address: e.Addr, State: e.State.String(), Seconds: int(e.Age.Seconds()), Early: e.Early,
-			Network: e.Owner.Network, ContainerID: e.Owner.ContainerID, IfName: e.Owner.IfName,
+			Network: e.Owner.Network, Program: e.Owner.Program, ContainerID: e.Owner.ContainerID, IfName: e.Owner.IfName,
 			Pod: conf.Pod{Namespace: e.Owner.PodNamespace, Name: e.Owner.PodName, UID: e.Owner.PodUID},
 		})
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -216,4 +218,28 @@ func TestAnotherNetworkOnOneInterfaceHasItsOwnLease(t *testing.T) {
 	w.mustLease(t, "after GC of another network", "common", net1)
 	first.mustDel(t)
 	w.nothingLeased(t)
+}
+
+// host-local knows a lease by container and interface alone. A roce that fails before it
+// has asked releases nothing there: the lease is that of the plugin before.
+func TestARoceThatFailsBeforeItAskedReleasesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	ipam := map[string]any{
+		"type": "host-local", "dataDir": t.TempDir(),
+		"ranges": []any{[]any{map[string]any{"subnet": "172.16.10.0/24", "rangeStart": "172.16.10.130", "gateway": "172.16.10.254"}}},
+	}
+	first := w.pooled("macvlan")
+	first["ipam"] = ipam
+	a := w.attach(w.rail(0).With("name", "both").With("cniVersion", "1.0.0").With("ipam", ipam), p, "net1")
+	a.path = append(a.path, upstream(t))
+	a.before = []any{first}
+	if _, err := a.add(t); err == nil {
+		t.Fatal("two plugins made one interface")
+	}
+	if _, err := os.Stat(filepath.Join(ipam["dataDir"].(string), "both", p.one(t, "net1").String())); err != nil {
+		t.Errorf("the lease of macvlan: %v", err)
+	}
+	a.mustDel(t)
 }
