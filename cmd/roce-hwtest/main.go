@@ -208,7 +208,7 @@ func (f flags) run(cmd *cobra.Command) error {
 	if err != nil { // the steps before it have their results
 		r.Stopped = err.Error()
 	} else {
-		r.Doctor = slices.Collect(doctor.Run(ctx, doctor.Live(nodefile.Store{}, nil, thisnode.Common(), ""), aboutNICs()))
+		r.Doctor = slices.Collect(doctor.Run(ctx, doctor.Live(nodefile.Store{}, nil, ""), aboutNICs()))
 	}
 	r.Rows = hwtest.Rows(r.Answers)
 	if lost := f.write(out, file, r, rec); lost != nil {

@@ -27,11 +27,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/plugin/result"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
-// policyFile is where the policy of the node is. The linker sets another path in
+// settingsFile is where the settings of the node are. The linker sets another path in
 // programs for tests; nothing sets it in one that runs.
-var policyFile = "/etc/roce/policy.json" //nolint:gochecknoglobals // the linker can set a variable of a package, and nothing else
+var settingsFile = conf.SettingsFile //nolint:gochecknoglobals // the linker can set a variable of a package, and nothing else
 
 func main() {
 	os.Exit(plugin.Main("roce-ipam", plugin.Verbs{Add: add, Del: del, Check: check, GC: gc, Status: status}))
@@ -43,10 +44,11 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if _, err := plugin.Allowed(policyFile, req); err != nil {
+	s, err := allowed(req)
+	if err != nil {
 		return err
 	}
-	log, closeLog, err := plugin.OpenLog(req.Log)
+	log, closeLog, err := plugin.OpenLog(s.Log)
 	if err != nil {
 		return err
 	}
@@ -55,7 +57,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	addresses, err := allocator(req.StateDir, conf.Program(in), log)
+	addresses, err := allocator(s.StateDir, conf.Program(in), log)
 	if err != nil {
 		return err
 	}
@@ -81,11 +83,11 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	d, hasState, err := plugin.AllowedDel(policyFile, d, log)
-	if !hasState || err != nil {
+	s, d, err := plugin.SettingsForDEL(settingsFile, d, log)
+	if err != nil {
 		return err
 	}
-	addresses, err := allocator(d.StateDir, conf.Program(in), log)
+	addresses, err := allocator(s.StateDir, conf.Program(in), log)
 	if err != nil {
 		return err
 	}
@@ -106,10 +108,11 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if _, err := plugin.Allowed(policyFile, req); err != nil {
+	s, err := allowed(req)
+	if err != nil {
 		return err
 	}
-	addresses, err := allocator(req.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
+	addresses, err := allocator(s.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -128,10 +131,11 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	g.IPAM = conf.PoolType // the runtime called this program, so the addresses are from our pools
-	if g, err = plugin.AllowedGC(policyFile, g, slog.New(slog.DiscardHandler)); err != nil {
+	s, err := plugin.Settings(settingsFile)
+	if err != nil {
 		return err
 	}
-	addresses, err := allocator(g.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
+	addresses, err := allocator(s.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -151,10 +155,11 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if _, err := plugin.Allowed(policyFile, req); err != nil {
+	s, err := allowed(req)
+	if err != nil {
 		return cnierr.Unavailable(err)
 	}
-	addresses, err := allocator(req.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
+	addresses, err := allocator(s.StateDir, conf.Program(in), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -167,6 +172,17 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 		return lease.StatusError(req, err)
 	}
 	return claim.Status(ctx)
+}
+
+// allowed returns the settings of the node, and an error for a request that they do not
+// allow.
+func allowed(req conf.Request) (settings.Node, error) {
+	s, err := plugin.Settings(settingsFile)
+	if err != nil {
+		return s, err
+	}
+	_, err = plugin.Allowed(s, req)
+	return s, err
 }
 
 // hostFacts returns the facts that need no link: the pod's namespace, and the

@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "rewrite the expected outputs in testdat
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"roce-ipam": func() {
-		policyFile = plugintest.Policy()
+		settingsFile = plugintest.Settings()
 		main()
 	}})
 }

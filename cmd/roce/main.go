@@ -11,6 +11,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -28,11 +29,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
-// policyFile is where the policy of the node is. The linker sets another path in
+// settingsFile is where the settings of the node are. The linker sets another path in
 // programs for tests; nothing sets it in one that runs.
-var policyFile = "/etc/roce/policy.json" //nolint:gochecknoglobals // the linker can set a variable of a package, and nothing else
+var settingsFile = conf.SettingsFile //nolint:gochecknoglobals // the linker can set a variable of a package, and nothing else
 
 func main() {
 	os.Exit(plugin.Main("roce", plugin.Verbs{Add: add, Del: del, Check: check, GC: gc, Status: status}))
@@ -43,12 +45,7 @@ func add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	parent, err := plugin.Allowed(policyFile, req)
-	if err != nil {
-		return err
-	}
-	return with(args, req.StateDir, req.Log, func(n attach.Node) error {
-		n.Parent = parent
+	return with(args, req, func(n attach.Node) error {
 		res, err := n.Add(ctx, req)
 		if err != nil {
 			return err
@@ -65,15 +62,20 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	log, _, err := plugin.OpenLog(conf.Log{Level: "info"})
+	s, d, err := plugin.SettingsForDEL(settingsFile, d, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err
 	}
-	d, hasState, unknown := plugin.AllowedDel(policyFile, d, log)
-	if !hasState {
-		return with(args, conf.DefaultStateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return errors.Join(unknown, n.DelMarked(ctx, d)) })
+	log, closeLog, err := plugin.OpenLog(s.Log)
+	defer closeLog()
+	if err != nil {
+		log.Warn("the log of the settings cannot be used", "error", err)
 	}
-	return with(args, d.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.Del(ctx, d) })
+	n, err := node(args, s, log)
+	if err != nil {
+		return err
+	}
+	return n.Del(ctx, d)
 }
 
 func check(ctx context.Context, args *skel.CmdArgs) error {
@@ -81,10 +83,7 @@ func check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if _, err := plugin.Allowed(policyFile, req); err != nil {
-		return err
-	}
-	return with(args, req.StateDir, req.Log, func(n attach.Node) error { return n.Check(ctx, req) })
+	return with(args, req, func(n attach.Node) error { return n.Check(ctx, req) })
 }
 
 func gc(ctx context.Context, args *skel.CmdArgs) error {
@@ -92,14 +91,20 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	log, _, err := plugin.OpenLog(conf.Log{Level: "info"})
+	s, err := plugin.Settings(settingsFile)
 	if err != nil {
 		return err
 	}
-	if g, err = plugin.AllowedGC(policyFile, g, log); err != nil {
+	log, closeLog, err := plugin.OpenLog(s.Log)
+	if err != nil {
 		return err
 	}
-	return with(args, g.StateDir, conf.Log{Level: "info"}, func(n attach.Node) error { return n.GC(ctx, g) })
+	defer closeLog()
+	n, err := node(args, s, log)
+	if err != nil {
+		return err
+	}
+	return n.GC(ctx, plugin.ForGC(s, g, log))
 }
 
 func status(ctx context.Context, args *skel.CmdArgs) error {
@@ -107,43 +112,68 @@ func status(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if _, err := plugin.Allowed(policyFile, req); err != nil {
+	ready := false
+	err = with(args, req, func(n attach.Node) error {
+		ready = true
+		return n.Status(ctx, req)
+	})
+	if err != nil && !ready {
 		return cnierr.Unavailable(err)
 	}
-	return with(args, req.StateDir, req.Log, func(n attach.Node) error { return n.Status(ctx, req) })
+	return err
 }
 
-// with runs a verb on the node that this process runs on.
-func with(args *skel.CmdArgs, stateDir string, l conf.Log, verb func(attach.Node) error) error {
-	log, closeLog, err := plugin.OpenLog(l)
+// with runs a verb on the node that this process runs on, if the settings of the node
+// allow the request.
+func with(args *skel.CmdArgs, req conf.Request, verb func(attach.Node) error) error {
+	s, err := plugin.Settings(settingsFile)
+	if err != nil {
+		return err
+	}
+	parent, err := plugin.Allowed(s, req)
+	if err != nil {
+		return err
+	}
+	log, closeLog, err := plugin.OpenLog(s.Log)
 	if err != nil {
 		return err
 	}
 	defer closeLog()
-	id, name, err := plugin.NodeID()
+	n, err := node(args, s, log)
 	if err != nil {
 		return err
+	}
+	n.Parent = parent
+	return verb(n)
+}
+
+// node returns the node that this process runs on.
+func node(args *skel.CmdArgs, s settings.Node, log *slog.Logger) (attach.Node, error) {
+	id, name, err := plugin.NodeID()
+	if err != nil {
+		return attach.Node{}, err
 	}
 	boot, err := plugin.BootID()
 	if err != nil {
-		return err
+		return attach.Node{}, err
 	}
-	records := record.Store{Dir: stateDir, BootID: boot}
+	records := record.Store{Dir: s.StateDir, BootID: boot}
 	n := thisnode.New(records, func(path string) string { return path }, log)
 	n.ID = id
-	files := nodefile.Store{Dir: stateDir, BootID: boot}
+	files := nodefile.Store{Dir: s.StateDir, BootID: boot}
 	n.Services = files.Services
 	n.Addresses = lease.Allocator{
-		Book: plugin.Book(stateDir, boot, log, func(ctx context.Context, o ipam.Owner) {
+		Book: plugin.Book(s.StateDir, boot, log, func(ctx context.Context, o ipam.Owner) {
 			n.ForgetReaped(ctx, o.Attachment(), o.Netns.ID)
 		}),
 		Program:  conf.PluginType,
 		Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
 		Agent:    files,
 		Now:      plugin.BootTime,
+		Table:    s.Table,
 		NodeName: name,
 		ReadFile: trusted.Read,
 		Log:      log,
 	}
-	return verb(n)
+	return n, nil
 }

@@ -57,7 +57,7 @@ Look at the file before you send it: tar -xzOf FILE | less`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	cmd.Flags().StringVar(&f.out, "out", "roce-bundle.tar.gz", "the `FILE` to write")
-	cmd.Flags().StringArrayVar(&f.logs, "log", nil, "a log `FILE` of a network (log.file); repeat it for more")
+	cmd.Flags().StringArrayVar(&f.logs, "log", nil, "a log `FILE` of the plugins (log.file); repeat it for more")
 	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
 	return cmd
 }
@@ -162,14 +162,19 @@ func (f bundleFlags) learn(cmd *cobra.Command, known userNames, rows []record.Re
 		known.add("node", short)
 	}
 	known.add("node", os.Getenv("NODE_NAME"))
-	known.asked("folder", strings.Trim(f.node.stateDir, "/"))
+	if dir, err := f.node.dir(); err == nil {
+		known.asked("folder", strings.Trim(dir, "/"))
+	}
 }
 
 // output returns what a command of rocectl prints, errors included.
 func (f bundleFlags) output(cmd *cobra.Command, args []string) string {
 	var out bytes.Buffer
 	c := root(&out, &out)
-	c.SetArgs(append(args, "--state-dir", f.node.stateDir))
+	if f.node.stateDir != "" {
+		args = append(args, "--state-dir", f.node.stateDir)
+	}
+	c.SetArgs(args)
 	called, err := c.ExecuteContextC(cmd.Context())
 	if err != nil {
 		cli.PrintError(&out, called, err)

@@ -12,10 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
-	"github.com/roce-cni/roce-cni/cmd/internal/thisnode"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
@@ -65,7 +62,7 @@ problem but a check could not tell.
 
 // run prints the answers. As text, it prints each answer as soon as it is known.
 func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check) error {
-	boot, err := plugin.BootID()
+	files, err := f.node.files()
 	if err != nil {
 		return err
 	}
@@ -73,7 +70,7 @@ func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check
 	if err != nil {
 		return err
 	}
-	live := doctor.Live(nodefile.Store{Dir: f.node.stateDir, BootID: boot}, book, thisnode.Common(), f.agentURL)
+	live := doctor.Live(files, book, f.agentURL)
 	live.Peers = f.peers
 	var answers []report.Answer
 	for a := range doctor.Run(ctx, live, checks) {

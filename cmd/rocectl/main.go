@@ -34,11 +34,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
-// policyFile is where the policy of the node is. The linker sets another path in
+// settingsFile is where the settings of the node are. The linker sets another path in
 // programs for tests; nothing sets it in one that runs.
-var policyFile = defaultPolicy //nolint:gochecknoglobals // the linker can set a variable of a package, and nothing else
-
-const defaultPolicy = "/etc/roce/policy.json"
+var settingsFile = conf.SettingsFile //nolint:gochecknoglobals // the linker can set a variable of a package, and nothing else
 
 func main() { os.Exit(cli.Run(root(os.Stdout, os.Stderr))) }
 
@@ -57,7 +55,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 	cmd.SetOut(out)
 	cmd.SetErr(errOut)
 	node := &nodeFlags{}
-	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", conf.DefaultStateDir, "folder of records and leases: stateDir of the networks")
+	cmd.PersistentFlags().StringVar(&node.stateDir, "state-dir", "", "folder of records and leases (default: stateDir of "+conf.SettingsFile+")")
 	group := func(title string, commands ...*cobra.Command) {
 		cmd.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
 		for _, c := range commands {
@@ -68,7 +66,7 @@ func root(out, errOut io.Writer) *cobra.Command {
 	group("The node", doctorCommand(node), railsCommand(node, plugin), gidsCommand(node), bundleCommand(node))
 	group("Pods of the node", showCommand(node), checkCommand(node), repairCommand(node), forgetCommand(node), envCommand(node), verifyCommand(node))
 	group("Pools", poolCommand(node), cluster.PoolsCommand())
-	group("What the pods of roce-cni run", cluster.Commands(&node.stateDir)...)
+	group("What the pods of roce-cni run", cluster.Commands(node.dir)...)
 	group("Configuration and errors", planCommand(node), generateCommand(plugin), explainCommand())
 	return cmd
 }

@@ -6,10 +6,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -28,15 +26,14 @@ var update = flag.Bool("update", false, "rewrite the goldens in testdata and doc
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"rocectl": func() {
-		policyFile = filepath.Join(os.Getenv("WORK"), "policy.json")
+		settingsFile = filepath.Join(os.Getenv("WORK"), "node.json")
 		main()
 	}})
 }
 
 // TestScripts runs testdata/*.txtar. In their .json files, $WORK is the
-// script's folder and $BOOT_ID is this boot's. The policy of the node is policy.json
-// of the script, which allows state in the script's folder if the script has none. Besides the commands of package
-// testscript there is
+// script's folder and $BOOT_ID is this boot's. The settings of the node are node.json of
+// the script, or the defaults. Besides the commands of package testscript there is
 //
 //	lease POOL ADDRESS CONTAINER IFNAME [POD]
 //
@@ -61,12 +58,6 @@ func fill(env *testscript.Env) error {
 	boot, err := plugin.BootID()
 	if err != nil {
 		return err
-	}
-	policy := filepath.Join(env.WorkDir, "policy.json")
-	if _, err := os.Stat(policy); errors.Is(err, fs.ErrNotExist) { // the script has none
-		if err := os.WriteFile(policy, []byte(`{"version": 1, "stateDirs": ["/run/roce", "$WORK"]}`), 0o600); err != nil {
-			return err
-		}
 	}
 	return filepath.WalkDir(env.WorkDir, func(path string, _ os.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".json" {

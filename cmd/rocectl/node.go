@@ -23,12 +23,29 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
-// nodeFlags are the flags of all commands that look at this node.
+// nodeFlags are the flags of all commands that look at this node. stateDir is "" if the
+// user names no state folder.
 type nodeFlags struct{ stateDir string }
+
+// dir returns the state folder: the one that the user names, or that of the settings of
+// the node. Other faults of the settings do not hide the folder. The error is that of
+// settings.Load.
+func (n *nodeFlags) dir() (string, error) {
+	if n.stateDir != "" {
+		return n.stateDir, nil
+	}
+	s, err := settings.Load(settingsFile)
+	if s.StateDir == "" {
+		return "", err
+	}
+	return s.StateDir, nil
+}
 
 // mustExist refuses a state folder that the user names and that is missing: with a
 // mistyped folder, the node would look healthy. The first ADD makes the default
@@ -39,13 +56,19 @@ func (n *nodeFlags) mustExist(cmd *cobra.Command, _ []string) error {
 	}
 	if _, err := os.Stat(n.stateDir); errors.Is(err, fs.ErrNotExist) {
 		return cnierr.New(cnierr.BadConfig, "look for state folder", n.stateDir,
-			"set --state-dir to stateDir of the networks; an ADD creates the folder", "there is none")
+			"leave out --state-dir: the folder is then that of "+conf.SettingsFile+"; an ADD creates it", "there is none")
 	}
 	return nil // its reader reports all other errors
 }
 
 // book opens the node's leases.
-func (n *nodeFlags) book() (*ipam.Book, error) { return bookAt(n.stateDir) }
+func (n *nodeFlags) book() (*ipam.Book, error) {
+	dir, err := n.dir()
+	if err != nil {
+		return nil, err
+	}
+	return bookAt(dir)
+}
 
 func bookAt(stateDir string) (*ipam.Book, error) {
 	boot, err := plugin.BootID()
@@ -57,8 +80,18 @@ func bookAt(stateDir string) (*ipam.Book, error) {
 
 // records opens the node's records.
 func (n *nodeFlags) records() (record.Store, error) {
+	files, err := n.files()
+	return record.Store{Dir: files.Dir, BootID: files.BootID}, err
+}
+
+// files opens what the agent has written for the plugins.
+func (n *nodeFlags) files() (nodefile.Store, error) {
+	dir, err := n.dir()
+	if err != nil {
+		return nodefile.Store{}, err
+	}
 	boot, err := plugin.BootID()
-	return record.Store{Dir: n.stateDir, BootID: boot}, err
+	return nodefile.Store{Dir: dir, BootID: boot}, err
 }
 
 // open returns the node for the verbs that need only records. Warnings go to log.

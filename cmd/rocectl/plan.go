@@ -27,8 +27,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/policy"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 	"github.com/roce-cni/roce-cni/pkg/tool/netconf"
 )
 
@@ -48,7 +48,7 @@ type planFlags struct {
 	services string
 
 	namespace string // the pod's
-	policy    string // the policy's path; "": the node's, or none offline
+	settings  string // the path of the settings; "": those of the node, or none offline
 
 	pools []block.Pool // the RailPools in the file
 }
@@ -65,9 +65,6 @@ pools in use, because the folder of leases belongs to root.
 FILE is a CNI configuration, a configuration list, or Kubernetes objects. Of the
 objects, the NetworkAttachmentDefinitions are used. "-" is standard input. The
 plan is for a new pod that gets all networks of the file as net1, net2 and so on.
-
-The node's leases, and its blocks of a RailPool, are read from the stateDir of
-FILE, unless --state-dir names another folder.
 
 With ipam.railPool the pod gets addresses of this node's blocks. With --offline
 the RailPool must be in FILE. The plan then assumes that the node has its first
@@ -88,10 +85,10 @@ block, and that no address is reserved for another pod.`,
 	cmd.Flags().StringVar(&f.netns, "netns", "pod", "the pod's namespace in the printed commands")
 	cmd.Flags().StringVar(&f.args, "args", "", "CNI_ARGS, such as K8S_POD_NAME=trainer-0;K8S_POD_NAMESPACE=ml")
 	cmd.Flags().StringVar(&f.namespace, "namespace", "", "the pod's `NAMESPACE`, to which the node's policy applies")
-	cmd.Flags().StringVar(&f.policy, "policy", "", "a `FILE` with a policy, in place of the node's (default "+defaultPolicy+"; none with --offline)")
+	cmd.Flags().StringVar(&f.settings, "settings", "", "a `FILE` with settings of a node, in place of this node's (default "+conf.SettingsFile+"; none with --offline)")
 	cmd.Flags().BoolVar(&f.offline, "offline", false, "do not read this machine: assume that the named master exists with an MTU of 1500, and that pools are empty")
 	cmd.Flags().StringVar(&f.nodeName, "node", "", "the node's `NAME` in the table of ipam.table (default this host's name)")
-	cmd.Flags().StringVar(&f.table, "table", "", "a `FILE` to read instead of ipam.table")
+	cmd.Flags().StringVar(&f.table, "table", "", "a `FILE` to read instead of the table of the node, for ipam.table")
 	cmd.Flags().StringSliceVar(&f.nicAddrs, "nic-addrs", nil, "offline, the NICs' own `ADDRESSES` for ipam.fromMaster and ipam.railPool, such as 172.16.11.5/24: one for each rail")
 	cmd.Flags().StringVar(&f.rack, "rack", "", "offline, the node's `RACK`, for a RailPool with different subnets for each rack")
 	cmd.Flags().StringVar(&f.services, cluster.ServiceRange, "10.96.0.0/12", `offline, the `+"`CIDRS`"+` of the cluster's Services, for hostLink.routes "auto"`)
@@ -144,9 +141,6 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 		if err != nil {
 			return err
 		}
-		if !cmd.Flags().Changed("state-dir") {
-			f.node = &nodeFlags{stateDir: req.StateDir}
-		}
 		u, err := f.plan(cmd.Context(), cmd.ErrOrStderr(), req, pod, used)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Origin, err)
@@ -169,7 +163,11 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	if err := f.checkAddrs(req); err != nil {
 		return planned{}, err
 	}
-	allowed, err := f.allowed(req)
+	s, err := f.ofNode()
+	if err != nil {
+		return planned{}, err
+	}
+	allowed, err := f.allowed(s, req)
 	if err != nil {
 		return planned{}, err
 	}
@@ -198,7 +196,7 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 	agent := &offlinePool{planFlags: f}
 	n := attach.Node{
 		Addresses: lease.Allocator{
-			Book: book, Program: conf.PluginType, Agent: agent, NodeName: f.nodeName, ReadFile: f.readTable,
+			Book: book, Program: conf.PluginType, Agent: agent, Table: s.Table, NodeName: f.nodeName, ReadFile: f.readTable,
 			Log: slog.New(slog.DiscardHandler), // its text is in agent.said
 		},
 		Services: agent.services,
@@ -216,24 +214,30 @@ func (f planFlags) cniArgs() string {
 	return strings.TrimPrefix(f.args+";K8S_POD_NAMESPACE="+f.namespace, ";")
 }
 
-// allowed returns an error if the policy forbids the request, and the function that
+// ofNode returns the settings of the node, or those that the user gives instead. Offline
+// they are the defaults.
+func (f planFlags) ofNode() (settings.Node, error) {
+	switch {
+	case f.settings != "":
+		b, err := os.ReadFile(f.settings)
+		if err != nil {
+			return settings.Node{}, cnierr.New(cnierr.IO, "read settings", f.settings, "name a file that can be read: --settings", "%w", err)
+		}
+		return settings.Parse(f.settings, b)
+	case f.offline:
+		return settings.Default(conf.SettingsFile), nil
+	}
+	return settings.Load(settingsFile)
+}
+
+// allowed returns an error if the settings forbid the request, and the function that
 // says whether a NIC of the host may be the parent. Offline the NIC is unknown.
-func (f planFlags) allowed(req conf.Request) (parent func(plan.Link) error, err error) {
+func (f planFlags) allowed(s settings.Node, req conf.Request) (parent func(plan.Link) error, err error) {
 	all := func(plan.Link) error { return nil }
-	if f.offline && f.policy == "" {
+	if f.offline && f.settings == "" {
 		return all, nil
 	}
-	p, err := policy.Load(policyFile)
-	if f.policy != "" {
-		var b []byte
-		if b, err = os.ReadFile(f.policy); err == nil {
-			p, err = policy.Parse(f.policy, b)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	parent, err = plugin.AllowedBy(p, req)
+	parent, err = plugin.Allowed(s, req)
 	if f.offline {
 		parent = all
 	}

@@ -29,14 +29,14 @@ func TestNothingIsWrittenThroughALinkThatOthersHaveMade(t *testing.T) {
 		os.WriteFile(at("policy"), []byte(`{"version": 1}`), 0o600),
 		os.WriteFile(at("out/roce"), []byte("#!/bin/sh\n"), 0o755),
 	)
-	for _, link := range []string{"etc/policy.json", "etc/policy.json.new", "bin/roce", "bin/.rocectl-install-", "bundle.tar.gz"} {
+	for _, link := range []string{"etc/node.json", "etc/node.json.new", "bin/roce", "bin/.rocectl-install-", "bundle.tar.gz"} {
 		err = errors.Join(err, os.Symlink(at("legit"), at(link)))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"install", "--policy", at("policy"), "--policy-to", at("etc/policy.json"), "--from", at("out"), "--to", at("bin")},
+		{"install", "--settings", at("policy"), "--settings-to", at("etc/node.json"), "--from", at("out"), "--to", at("bin")},
 		{"bundle", "--state-dir", at("state"), "--out", at("bundle.tar.gz")},
 	} {
 		said := call(args...)
@@ -47,7 +47,7 @@ func TestNothingIsWrittenThroughALinkThatOthersHaveMade(t *testing.T) {
 			t.Errorf("%s says\n%s", args[0], said)
 		}
 	}
-	for name, want := range map[string]string{"etc/policy.json": `{"version": 1}`, "bin/roce": "#!/bin/sh\n"} {
+	for name, want := range map[string]string{"etc/node.json": `{"version": 1}`, "bin/roce": "#!/bin/sh\n"} {
 		info, err := os.Lstat(at(name))
 		if err != nil || !info.Mode().IsRegular() {
 			t.Fatalf("%s: %v, %v", name, info, err)

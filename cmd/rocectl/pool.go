@@ -15,13 +15,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
-	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 )
 
 func poolCommand(node *nodeFlags) *cobra.Command {
@@ -49,11 +47,11 @@ that is free again may stay in the list for up to a day, until an ADD needs it.`
 			if err != nil {
 				return err
 			}
-			boot, err := plugin.BootID()
+			files, err := node.files()
 			if err != nil {
 				return err
 			}
-			quarantines, err := nodefile.Store{Dir: node.stateDir, BootID: boot}.Quarantines()
+			quarantines, err := files.Quarantines()
 			if err != nil {
 				return err
 			}

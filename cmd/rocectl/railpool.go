@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
@@ -28,7 +27,7 @@ func (f *offlinePool) Read(name string) (nodefile.File, error) {
 	if f.offline {
 		return f.firstBlock(name)
 	}
-	s, err := f.files()
+	s, err := f.node.files()
 	if err != nil {
 		return nodefile.File{}, err
 	}
@@ -38,7 +37,7 @@ func (f *offlinePool) Read(name string) (nodefile.File, error) {
 // services reads the CIDRs of the cluster's Services, or, offline, those of the flag.
 func (f *offlinePool) services() ([]netip.Prefix, error) {
 	if !f.offline {
-		s, err := f.files()
+		s, err := f.node.files()
 		if err != nil {
 			return nil, err
 		}
@@ -60,12 +59,6 @@ func (f *offlinePool) Ask(name string, k nodefile.Key) (a nodefile.Answer, err e
 		f.said = fmt.Sprintf("%s of pod %s/%s gets ordinary addresses of RailPool %s here: %s", k.Interface, k.Namespace, k.Pod, name, a.None)
 	}
 	return a, err
-}
-
-// files is what this node's agent has written.
-func (f *offlinePool) files() (nodefile.Store, error) {
-	boot, err := plugin.BootID()
-	return nodefile.Store{Dir: f.node.stateDir, BootID: boot}, err
 }
 
 // pool returns a RailPool of the file, and the rack of the node if it needs one.

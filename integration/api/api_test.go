@@ -43,7 +43,7 @@ func TestTheAPIIsAsListed(t *testing.T) {
 	t.Parallel()
 	for name, lines := range map[string]func(t *testing.T) []string{
 		"configuration": func(t *testing.T) []string { return keys(t, "pkg/plugin/conf") },
-		"policy":        func(t *testing.T) []string { return keys(t, "pkg/plugin/policy") },
+		"settings":      func(t *testing.T) []string { return keys(t, "pkg/plugin/settings") },
 		"crds":          crds,
 		"metrics":       metrics,
 		"errors":        codes,

@@ -37,7 +37,7 @@ func allNICs() []any {
 }
 
 // ourChain returns our configuration with the keys of conf, and, unless those say
-// otherwise, a state folder for all networks and subnets with this number.
+// otherwise, subnets with this number.
 func (w *world) ourChain(name string, dual bool, probe any, interfaces int, conf object, number string) (*chain, error) {
 	subnet := func(subnet, ranges, gateway string) any {
 		filled := strings.NewReplacer("N", number)
@@ -49,9 +49,6 @@ func (w *world) ourChain(name string, dual bool, probe any, interfaces int, conf
 	}
 	conf["cniVersion"], conf["name"], conf["type"] = cniVersion, name, "roce"
 	conf["rdma"] = object{"mode": "off"}
-	if conf["stateDir"] == nil {
-		conf["stateDir"] = filepath.Join(w.dir, "roce")
-	}
 	if conf["ipam"] == nil {
 		conf["ipam"] = object{"type": "roce-ipam", "subnets": subnets}
 	}

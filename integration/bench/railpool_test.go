@@ -96,7 +96,10 @@ func (w *world) state(source string) string { return filepath.Join(w.dir, "of-"+
 // gives, or, if they come from elsewhere, the RailPool.
 func (w *world) count(t *testing.T, source string, prepare func(pods []string)) (add, del map[string]int) {
 	t.Helper()
-	conf := object{"stateDir": w.state(source), "rails": allNICs()}
+	if err := w.settle(w.state(source)); err != nil {
+		t.Fatal(err)
+	}
+	conf := object{"rails": allNICs()}
 	if source != "subnets" {
 		conf["ipam"] = object{"type": "roce-ipam", "railPool": poolName}
 	}

@@ -72,8 +72,7 @@ var (
 	result = regexp.MustCompile(` = (-?\d+)[^=]*$`)
 	asks   = regexp.MustCompile(`nlmsg_type=(\w+), nlmsg_flags=(\w+)`)
 	quoted = regexp.MustCompile(`"([^"]*)"`)
-	random = regexp.MustCompile(`\.new-[0-9a-f]{16}$`)         // pkg/base/trusted
-	entry  = regexp.MustCompile(`/sharing-\d+-\d+-[0-9a-f]+$`) // pkg/plugin/record
+	random = regexp.MustCompile(`\.new-[0-9a-f]{16}$`) // pkg/base/trusted
 )
 
 // add takes a line of strace.
@@ -175,7 +174,7 @@ func (a *account) file(name, line, args string) error {
 			}
 		}
 		path := random.ReplaceAllString(a.names.Replace(m[1]), ".new-RANDOM")
-		paths = append(paths, entry.ReplaceAllString(path, "/sharing-NETNS-HASH"))
+		paths = append(paths, path)
 	}
 	verb := strings.TrimSuffix(strings.TrimSuffix(name, "2"), "at")
 	if verb == "open" {

@@ -5,11 +5,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
 // world is a node with a NIC for each rail, leaves with the gateways at the
@@ -20,6 +23,7 @@ type world struct {
 	name     string
 	dir      string // of all state
 	made     []*cnitest.Netns
+	settled  bool // there are settings of this world
 	launcher launcher
 }
 
@@ -41,11 +45,14 @@ func gateway6(rail int) string { return fmt.Sprintf("fd00:%d::1", firstNet+rail)
 // newWorld makes a world. Its caller removes it, also after an error.
 func newWorld(o options) (*world, error) {
 	w := &world{options: o, name: cnitest.UniqueName("rocebench-")}
-	if err := os.MkdirAll(conf.DefaultStateDir, 0o700); err != nil {
+	if err := os.MkdirAll(settings.DefaultStateDir, 0o700); err != nil {
 		return w, err
 	}
 	var err error
-	if w.dir, err = os.MkdirTemp(conf.DefaultStateDir, w.name+"-"); err != nil {
+	if w.dir, err = os.MkdirTemp(settings.DefaultStateDir, w.name+"-"); err != nil {
+		return w, err
+	}
+	if err := w.settle(filepath.Join(w.dir, "roce")); err != nil {
 		return w, err
 	}
 	node, err := w.netns(w.name + "-node")
@@ -63,6 +70,25 @@ func newWorld(o options) (*world, error) {
 		}
 	}
 	return w, node.SetThread()
+}
+
+// settle writes the settings of the node, with this state folder. It replaces none that
+// the machine had.
+func (w *world) settle(stateDir string) error {
+	if err := os.MkdirAll(filepath.Dir(conf.SettingsFile), 0o755); err != nil {
+		return err
+	}
+	how := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	if w.settled {
+		how = os.O_WRONLY | os.O_TRUNC
+	}
+	f, err := os.OpenFile(conf.SettingsFile, how, 0o600)
+	if err != nil {
+		return err
+	}
+	w.settled = true
+	_, err = fmt.Fprintf(f, `{"version": 1, "stateDir": %q}`, stateDir)
+	return errors.Join(err, f.Close())
 }
 
 // wire makes a rail: the node's NIC, and a leaf with the gateway.
@@ -99,6 +125,9 @@ func (w *world) remove() {
 		_ = ns.Delete() // what it held is gone, or the next failure tells
 	}
 	_ = os.RemoveAll(w.dir)
+	if w.settled {
+		_ = os.Remove(conf.SettingsFile)
+	}
 }
 
 // netns makes a namespace as runtimes do, with lo up.

@@ -117,8 +117,8 @@ func TestLogGoesToTheFileAndNeverToStandardOutput(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	file := filepath.Join(t.TempDir(), "log", "roce.log")
-	c := w.rail(0).With("log", map[string]any{"file": file, "level": "debug"}).
-		With("ipam.subnets.0.gateway", "172.16.10.253").With("probe.gateway", map[string]any{"mode": "warn", "timeout": "5ms"})
+	w.log = file
+	c := w.rail(0).With("ipam.subnets.0.gateway", "172.16.10.253").With("probe.gateway", map[string]any{"mode": "warn", "timeout": "5ms"})
 	a := w.attach(c, w.pod(t), "net1")
 	a.mustAdd(t)
 	b, err := os.ReadFile(file)

@@ -23,7 +23,6 @@ func (w *world) behindIPAM(t *testing.T, p *pod, quarantine, gateway string) att
 	a.network = a.network.With("probe.gateway.timeout", "5ms")
 	subnet := cnitest.Subnet4(0)
 	subnet["ranges"], subnet["gateway"] = []any{"172.16.10.64"}, gateway
-	maker["stateDir"] = w.state
 	maker["ipam"] = map[string]any{"type": "roce-ipam", "pool": "shared", "quarantine": quarantine, "subnets": []any{subnet}}
 	a.before = []any{maker}
 	return a

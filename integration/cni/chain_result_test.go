@@ -102,7 +102,7 @@ func TestASecondRoceInAListIsRefused(t *testing.T) {
 		c := own(w.rail(1)).With("master", nil).With("rails", []any{map[string]any{"master": i, "ifName": ifName}})
 		return c.With("ipam.subnets", []any{cnitest.Subnet4(1)})
 	}
-	adopt := network{"type": "roce", "rdma": "off", "stateDir": w.state}
+	adopt := network{"type": "roce", "rdma": "off"}
 	macvlan := network(w.pooled("macvlan", cnitest.Subnet4(0)))
 	for name, list := range map[string][]network{
 		"master, rails":               {main, rails("rail1", "r1")},

@@ -19,7 +19,7 @@ func (w *world) behind(t testing.TB, p *pod, i int, maker map[string]any) attach
 	t.Helper()
 	dir := upstream(t)
 	data := t.TempDir()
-	roce := network{"cniVersion": "1.0.0", "name": fmt.Sprintf("chain%d", i), "type": "roce", "rdma": "off", "stateDir": w.state}
+	roce := network{"cniVersion": "1.0.0", "name": fmt.Sprintf("chain%d", i), "type": "roce", "rdma": "off"}
 	a := w.attach(roce, p, fmt.Sprintf("net%d", i+1))
 	a.path = append(a.path, dir)
 	maker["ipam"] = map[string]any{

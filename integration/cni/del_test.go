@@ -61,7 +61,7 @@ func TestDelSucceedsWithAnyPartMissing(t *testing.T) {
 			return a
 		}},
 		{name: "wrong types", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {
-			a.network = a.network.With("mtu", "big").With("routing", []any{1}).With("log", 1).With("master", 7).With("rdma", nil)
+			a.network = a.network.With("mtu", "big").With("routing", []any{1}).With("log", 1).With("stateDir", "/none").With("ipam.table", "/none").With("master", 7).With("rdma", nil)
 			return a
 		}},
 		{name: "another pool and routing", spoil: func(_ *testing.T, _ *world, _ *pod, a attachment) attachment {

@@ -146,10 +146,6 @@ func TestStatusReportsWhetherAddCanBeServed(t *testing.T) {
 	w.IP(t, "link set dev rail7 down")
 	full := w.rail(0).With("ipam.subnets", []any{map[string]any{"subnet": "10.9.0.0/32"}}).With("ipam.pool", "full")
 	w.attach(full, w.pod(t), "net1").mustAdd(t)
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	tests := []struct {
 		name string
 		c    network
@@ -162,7 +158,6 @@ func TestStatusReportsWhetherAddCanBeServed(t *testing.T) {
 		{"no RDMA device", w.rail(0).With("rdma", nil), 50, "RDMA"},
 		{"the master is gone", w.rail(0).With("master", "rail9"), 51, "rail9"},
 		{"the master is down", w.rail(0).With("master", "rail7"), 51, "rail7"},
-		{"the state folder cannot be used", w.rail(0).With("stateDir", file+"/state"), 50, "not a directory"},
 	}
 	node := w.snapshot(t)
 	for _, tt := range tests {
@@ -175,8 +170,17 @@ func TestStatusReportsWhetherAddCanBeServed(t *testing.T) {
 			t.Errorf("%s: got %v, want error %d that says %q, and a hint", tt.name, e, tt.code, tt.says)
 		}
 	}
+	files := w.files(t)
+	w.state = filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(w.state, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := w.attach(w.rail(0), &pod{w.leaf, "", ""}, "")
+	if e := a.call().Status(t); e == nil || e.Code != 50 || !strings.Contains(e.Error(), "not a directory") {
+		t.Errorf("the state folder cannot be used: got %v, want error 50", e)
+	}
 	w.unchanged(t, node)
-	if got := w.files(t); slices.ContainsFunc(got, func(name string) bool { return strings.Contains(name, "status") }) {
+	if got := files; slices.ContainsFunc(got, func(name string) bool { return strings.Contains(name, "status") }) {
 		t.Errorf("STATUS left %q", got)
 	}
 }

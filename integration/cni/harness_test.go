@@ -60,18 +60,11 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// build builds the programs as the Makefile does, but for the path of the policy:
-// this one allows the folders of tests.
+// build builds the programs as the Makefile does, but for the path of the settings: each
+// node of a test has its own, in the working directory of what runs there.
 func build(dir string) error {
-	policy := filepath.Join(dir, "policy.json")
-	allowed := fmt.Sprintf(`["/run/roce", %q]`, os.TempDir())
-	content := fmt.Sprintf(`{"version": 1, "stateDirs": %[1]s, "logDirs": %[1]s, "tableDirs": %[1]s, "ipamPaths": %[1]s,
-		"namespaces": {"*": {"hostLink": true}}}`, allowed)
-	if err := os.WriteFile(policy, []byte(content), 0o600); err != nil {
-		return err
-	}
 	for _, name := range []string{"roce", "roce-ipam", "rocectl"} {
-		cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.policyFile="+policy, "-o", filepath.Join(dir, name), "./cmd/"+name)
+		cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.settingsFile=/proc/self/cwd/node.json", "-o", filepath.Join(dir, name), "./cmd/"+name)
 		cmd.Dir = filepath.Join("..", "..")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {

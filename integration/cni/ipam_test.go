@@ -25,7 +25,6 @@ func (n *node) delegate(ranges ...any) network {
 			"type": "roce-ipam", "pool": "shared", "subnets": []any{subnet},
 			"routes": []any{map[string]any{"dst": "10.1.0.0/16"}, map[string]any{"dst": "10.2.0.0/16", "gw": "172.16.10.253"}},
 		},
-		"stateDir": n.state,
 	}
 }
 

@@ -169,7 +169,6 @@ func TestIPAMPluginTellsAGatewayOutsideOfTheSubnet(t *testing.T) {
 	a := w.behind(t, p, 0, maker)
 	subnet := cnitest.Subnet4(0)
 	subnet["gateway"] = "169.254.1.1"
-	maker["stateDir"] = w.state
 	maker["ipam"] = map[string]any{"type": "roce-ipam", "pool": "shared", "subnets": []any{subnet}}
 	a.before = []any{maker}
 	res := a.mustAdd(t)

@@ -22,7 +22,7 @@ import (
 // from roce-ipam, without quarantine.
 func (w *world) pooled(plugin string, subnets ...any) map[string]any {
 	c := map[string]any{
-		"type": plugin, "stateDir": w.state,
+		"type": plugin,
 		"ipam": map[string]any{"type": "roce-ipam", "quarantine": "0s", "subnets": subnets},
 	}
 	switch plugin {

@@ -187,13 +187,14 @@ func TestSubnetsOfRailsAreInATableOfTheNode(t *testing.T) {
 		entries = append(entries, fmt.Sprintf(`[{"subnet": "10.9.%[1]d.2/31", "gateway": "10.9.%[1]d.2"}, {"subnet": "fd00:9:%[1]d::/127", "gateway": "fd00:9:%[1]d::"}]`, i))
 	}
 	file := filepath.Join(t.TempDir(), "rails.json")
+	w.table = file
 	write := func(node string, entries []string) {
 		text := fmt.Sprintf(`{"nodes": {%q: [%s], "other": "whatever"}}`, node, strings.Join(entries, ","))
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c := w.matched().With("ipam", map[string]any{"type": "roce-ipam", "table": file})
+	c := w.matched().With("ipam", map[string]any{"type": "roce-ipam", "table": true})
 	p := w.pod(t)
 	before := p.snapshot(t)
 	a := w.attach(c, p, "net1")

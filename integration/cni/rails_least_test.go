@@ -181,12 +181,12 @@ func TestRequestedAddressOfASkippedRailIsSkipped(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.host = "gpu-01"
+	w.host, w.table = "gpu-01", file
 	derived := map[string]any{"type": "roce-ipam", "fromMaster": true, "gateway": "last"}
 	for name, c := range map[string]network{
 		"subnets":    w.listed(cnitest.Subnet4),
 		"fromMaster": w.matched().With("ipam", derived),
-		"table":      w.matched().With("ipam", map[string]any{"type": "roce-ipam", "table": file}),
+		"table":      w.matched().With("ipam", map[string]any{"type": "roce-ipam", "table": true}),
 	} {
 		a := w.attach(c.With("minRails", 7).Unasked(), p, "net1")
 		res, err := a.capable("ips", ask).add(t)

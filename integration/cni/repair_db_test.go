@@ -47,7 +47,7 @@ func tenants(t *testing.T, rail int) (w *world, ours, theirs attachment, pods [2
 	ours = w.attach(w.rail(rail).With("ipam.pool", "shared"), pods[0], "net1")
 	addrs[0] = addrOfResult(t, ours.mustAdd(t))
 	theirs = w.attach(network{
-		"cniVersion": "1.0.0", "name": "their-net", "type": "macvlan", "master": fmt.Sprintf("rail%d", rail), "stateDir": w.state,
+		"cniVersion": "1.0.0", "name": "their-net", "type": "macvlan", "master": fmt.Sprintf("rail%d", rail),
 		"ipam": map[string]any{"type": "roce-ipam", "pool": "shared", "subnets": []any{cnitest.Subnet4(rail)}},
 	}, pods[1], "net1")
 	addrs[1] = addTheirs(t, theirs, pods[1])
@@ -77,7 +77,7 @@ func TestLeasesAreRebuiltFromWhatTheNodeKnows(t *testing.T) {
 			w.damageLeases(t, damage.do)
 			next := w.pod(t)
 			other := w.attach(ours.network, next, "net1")
-			if err := other.mustFail(t, 107); !strings.Contains(err.Details, "rocectl --state-dir "+w.state+" repair") {
+			if err := other.mustFail(t, 107); !strings.Contains(err.Details, "rocectl repair") {
 				t.Errorf("the hint is %q, want rocectl repair", err.Details)
 			}
 			if _, err := theirs.raw(t, "roce-ipam", "CHECK", theirs.text(t)); err == nil || err.Code != 107 {

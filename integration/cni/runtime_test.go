@@ -28,7 +28,7 @@ func (n *node) rail(i int) network {
 	return network{
 		"cniVersion": "1.1.0", "name": fmt.Sprintf("rail%d", i), "type": "roce", "master": fmt.Sprintf("rail%d", i),
 		"ipam": map[string]any{"type": "roce-ipam", "subnets": []any{cnitest.Subnet4(i)}},
-		"rdma": map[string]any{"mode": "off"}, "stateDir": n.state,
+		"rdma": map[string]any{"mode": "off"},
 	}
 }
 

@@ -180,7 +180,7 @@ func (n *node) files(t testing.TB) []string {
 func (n *node) noRecords(t testing.TB) {
 	t.Helper()
 	for _, name := range n.files(t) {
-		if !slices.Contains([]string{"leases.db", "leases.lock", "attachments/", "pools/", "pools/_services"}, name) {
+		if !slices.Contains([]string{"leases.db", "leases.lock", "shared.lock", "gids.lock", "moves.lock", "attachments/", "pools/", "pools/_services"}, name) {
 			t.Errorf("the state folder has %s, want no record", name)
 		}
 	}

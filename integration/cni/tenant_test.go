@@ -26,7 +26,7 @@ import (
 
 // A tenant who may create networks writes configurations that root executes. Each
 // call here sees the whole machine through an overlay, so that a file that it makes,
-// changes or removes anywhere is found, but for the folders that the policy allows.
+// changes or removes anywhere is found, but for the folders that the settings name.
 //
 // HOSTILE_CPU is how much CPU time the calls may take, and HOSTILE_SEED the seed.
 func TestConfigurationsOfATenantWriteOnlyWhereThePolicyAllows(t *testing.T) {
@@ -110,7 +110,7 @@ type hostileTenant struct {
 
 func (h *hostileTenant) at(name string) string { return filepath.Join(h.dir, name) }
 
-// prepare makes a plugin with the policy of a node, and a volume that the tenant can
+// prepare makes a plugin with the settings of a node, and a volume that the tenant can
 // write, with links in it.
 func (h *hostileTenant) prepare(t *testing.T) {
 	t.Helper()
@@ -119,8 +119,8 @@ func (h *hostileTenant) prepare(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	policy := fmt.Sprintf(`{"version": 1, "stateDirs": [%q], "logDirs": [%q], "tableDirs": [%q], "ipamPaths": [%q]}`,
-		h.at("allowed/state"), h.at("allowed/log"), h.at("allowed/table"), h.at("allowed/ipam"))
+	settings := fmt.Sprintf(`{"version": 1, "stateDir": %q, "log": {"file": %q}, "table": %q, "ipamPaths": [%q]}`,
+		h.at("allowed/state"), h.at("allowed/log/roce.log"), h.at("allowed/table/rails.json"), h.at("allowed/ipam"))
 	plugins := upstream(t)
 	for _, name := range installed() {
 		b, err := os.ReadFile(filepath.Join(plugins, name))
@@ -135,14 +135,14 @@ func (h *hostileTenant) prepare(t *testing.T) {
 	const other = "#!/bin/sh\nprintf '{\"code\": 999, \"msg\": \"no address\"}'; exit 1\n"
 	err := errors.Join(
 		os.WriteFile(h.at("bin/whereabouts"), []byte(other), 0o755),
-		os.WriteFile(h.at("bin/policy.json"), []byte(policy), 0o600),
+		os.WriteFile(h.at("bin/node.json"), []byte(settings), 0o600),
 		os.Symlink("/etc", h.at("volume/etc")), os.Symlink("/etc/passwd", h.at("volume/x.json")), os.Chmod(h.at("volume"), 0o777),
 		os.WriteFile(h.at("allowed/table/rails.json"), []byte(`{"nodes": {}}`), 0o600),
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.policyFile="+h.at("bin/policy.json"), "-o", h.at("bin/roce"), "./cmd/roce")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.settingsFile="+h.at("bin/node.json"), "-o", h.at("bin/roce"), "./cmd/roce")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -305,13 +305,16 @@ func (h *hostileTenant) configuration() string {
 	ipam := map[string]any{"type": name("roce-ipam"), "subnets": []any{map[string]any{"subnet": "172.16.10.0/24"}}}
 	c := map[string]any{
 		"cniVersion": "1.1.0", "name": name("tenant"), "type": "roce", "master": "rail0", "rdma": "off", "ipam": ipam,
-		"stateDir": h.at("allowed/state"), "cni.dev/valid-attachments": []any{},
-		"probe": map[string]any{"conflict": "off", "gateway": "off"},
+		"cni.dev/valid-attachments": []any{},
+		"probe":                     map[string]any{"conflict": "off", "gateway": "off"},
 	}
 	changes := map[string]func(){
 		"stateDir": func() { c["stateDir"] = h.path(h.at("allowed/state")) },
 		"log":      func() { c["log"] = map[string]any{"file": h.path(h.at("allowed/log")), "level": "debug"} },
-		"table":    func() { delete(ipam, "subnets"); ipam["table"] = h.path(h.at("allowed/table")) },
+		"table": func() {
+			delete(ipam, "subnets")
+			ipam["table"] = []any{true, h.path(h.at("allowed/table"))}[h.rnd.IntN(2)]
+		},
 		"device": func() {
 			c["runtimeConfig"] = map[string]any{"CNIDeviceInfoFile": h.path("/run/k8s.cni.cncf.io/devinfo/x")}
 		},
@@ -321,7 +324,7 @@ func (h *hostileTenant) configuration() string {
 		"big":      func() { c["note"] = strings.Repeat("z", h.rnd.IntN(300_000)) },
 	}
 	for _, key := range slices.Sorted(maps.Keys(changes)) {
-		if usual := key == "stateDir" || key == "log"; h.rnd.IntN(6) == 0 || usual && h.rnd.IntN(2) == 0 {
+		if h.rnd.IntN(6) == 0 {
 			changes[key]()
 		}
 	}

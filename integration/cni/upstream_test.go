@@ -52,7 +52,7 @@ func (n *node) example(t testing.TB, name string) network {
 	if err := json.Unmarshal(b, &c); err != nil {
 		t.Fatal(err)
 	}
-	return c.With("master", "rail0").With("stateDir", n.state)
+	return c.With("master", "rail0")
 }
 
 // all fails the test for each of the lines that is not among the others.

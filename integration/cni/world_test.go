@@ -4,6 +4,8 @@
 package cni
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,8 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 )
 
 // world is what a test has for itself: a node, the leaf that its NICs are
@@ -81,50 +82,55 @@ type node struct {
 	*namespace
 	host  string // host name; "" is this machine's
 	boot  string // file that has the boot ID; "" is this machine's
+	dir   string // of its settings, and where its processes start
 	state string // stateDir
 	cache string // libcni's
+	log   string // log.file; "" is standard error
+	table string // table; "" is the default
 }
 
 func newNode(t testing.TB, name string) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := &node{namespace: newNamespace(t, name), state: filepath.Join(dir, "state"), cache: filepath.Join(dir, "cache")}
+	n := &node{namespace: newNamespace(t, name), dir: dir, state: filepath.Join(dir, "state"), cache: filepath.Join(dir, "cache")}
 	n.IP(t, "link set dev lo up")
-	n.forgetShared(t)
 	return n
-}
-
-// forgetShared removes, with the test, what the node has in the folder that all nodes of the
-// machine have in common: a later node may have the same inode.
-func (n *node) forgetShared(t testing.TB) {
-	t.Helper()
-	var id netns.ID
-	err := n.Enter(func() (err error) {
-		id, err = netns.OwnID()
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		entries, err := filepath.Glob(fmt.Sprintf("%s/sharing-*-%d-*", conf.CommonDir, id.Ino))
-		for _, e := range entries {
-			err = errors.Join(err, os.Remove(e))
-		}
-		if err != nil {
-			t.Errorf("%s: %v", n.Name, err)
-		}
-	})
 }
 
 // enter runs fn as a process of the node would run.
 func (n *node) enter(fn func() error) error {
 	return n.namespace.Enter(func() error {
-		if err := errors.Join(n.pretendHost(), n.pretendBoot()); err != nil {
+		if err := errors.Join(n.pretendHost(), n.pretendBoot(), n.settle()); err != nil {
 			return err
 		}
 		return fn()
 	})
+}
+
+// settle writes the settings of the node, and gives the thread their folder as its working
+// directory.
+func (n *node) settle() error {
+	settings := map[string]any{
+		"version": 1, "stateDir": n.state, "log": map[string]any{"level": "info"},
+		"ipamPaths": []string{"/run/roce", os.TempDir()}, "namespaces": map[string]any{"*": map[string]any{"hostLink": true}},
+	}
+	if n.log != "" {
+		settings["log"] = map[string]any{"file": n.log, "level": "debug"}
+	}
+	if n.table != "" {
+		settings["table"] = n.table
+	}
+	want, err := json.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(n.dir, "node.json")
+	if is, _ := os.ReadFile(file); !bytes.Equal(is, want) {
+		if err := trusted.Replace(file, want, 0o600); err != nil {
+			return err
+		}
+	}
+	return errors.Join(unix.Unshare(unix.CLONE_FS), unix.Chdir(n.dir))
 }
 
 // pretendHost gives the thread the host name of the node.

@@ -36,7 +36,7 @@ func (a attachment) behind(t *testing.T) attachment {
 		t.Fatal(err)
 	}
 	a.before = &plugin{dir, network{"type": "maker"}}
-	a.network = network{"cniVersion": "1.1.0", "name": "chain", "type": "roce", "stateDir": a.node.state}
+	a.network = network{"cniVersion": "1.1.0", "name": "chain", "type": "roce"}
 	return a
 }
 

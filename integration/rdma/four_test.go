@@ -322,7 +322,7 @@ func TestFourNodesSharedVerifyNamesEachFault(t *testing.T) {
 	})
 
 	// The pods' network is on a VLAN, which a switch port does not carry.
-	allowVLANs(t)
+	f.allowVLANs()
 	f.again(vlan(f.network("r0", "r1"), 120))
 	f.well("rails on a VLAN")
 	f.find(fault{

@@ -18,6 +18,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // node is the machine, and the folders that the plugin and libcni have there.
@@ -44,19 +45,31 @@ func newNodeOf(t *testing.T, device, mode string) *node {
 	t.Cleanup(func() {
 		cnitest.Await(t, "the machine is as it was:\n"+before, func() bool { return machine(t) == before })
 	})
-	return &node{t: t, state: stateDir(t), cache: t.TempDir()}
+	n := &node{t: t, state: stateDir(t), cache: t.TempDir()}
+	if _, err := os.Stat(conf.SettingsFile); err == nil {
+		t.Fatalf("the machine has settings: %s", conf.SettingsFile)
+	}
+	t.Cleanup(func() { _ = os.Remove(conf.SettingsFile) })
+	n.settle("")
+	return n
 }
 
-// stateDir returns a folder for the state of a test, which the programs allow without
-// a policy.
+// settle writes the settings of the node; more is more of its members.
+func (n *node) settle(more string) {
+	n.t.Helper()
+	err := os.MkdirAll(filepath.Dir(conf.SettingsFile), 0o755)
+	if err == nil {
+		err = os.WriteFile(conf.SettingsFile, fmt.Appendf(nil, `{"version": 1, "stateDir": %q%s}`, n.state, more), 0o600)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// stateDir returns a folder for the state of a test, on tmpfs as that of a node.
 func stateDir(t *testing.T) string {
 	t.Helper()
-	const allowed = "/run/roce"
-	err := os.MkdirAll(allowed, 0o700)
-	dir := ""
-	if err == nil {
-		dir, err = os.MkdirTemp(allowed, "test-") //nolint:usetesting // a temporary folder of the test is not below /run/roce
-	}
+	dir, err := os.MkdirTemp("/run", "roce-test-") //nolint:usetesting // a temporary folder of the test is not below /run
 	if err != nil {
 		t.Fatal(err)
 	}

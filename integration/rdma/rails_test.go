@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
 // rails returns how many rails the machine has.
@@ -245,7 +244,7 @@ func TestSharedRailsWaitForAnotherAttachmentThatFillsTheTables(t *testing.T) {
 	n := newNode(t, "shared")
 	a := n.attach(n.allRails(), n.pod())
 	a.addRails()
-	lock, err := os.Open(filepath.Join(conf.CommonDir, "gids.lock"))
+	lock, err := os.Open(filepath.Join(n.state, "gids.lock"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ type network = cnitest.Network
 func (n *node) rail(i int) network {
 	return network{
 		"cniVersion": "1.1.0", "name": fmt.Sprintf("rail%d", i), "type": "roce", "master": fmt.Sprintf("r%d", i),
-		"ipam": map[string]any{"type": "roce-ipam", "quarantine": "0s", "subnets": []any{subnet4(i)}}, "stateDir": n.state,
+		"ipam": map[string]any{"type": "roce-ipam", "quarantine": "0s", "subnets": []any{subnet4(i)}},
 	}
 }
 

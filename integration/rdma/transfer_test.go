@@ -24,7 +24,7 @@ func (r rail) takes(link, ingress string) {
 func TestNodesSharedPodsOnAVLANTransfer(t *testing.T) {
 	n := newNode(t, "shared")
 	p := meet(t)
-	allowVLANs(t)
+	n.allowVLANs()
 	r := n.joined(vlan(n.ownRail(p.self), 160))
 	r.takes("r0.160", `tc qdisc add dev r0.160 clsact
 		tc filter add dev r0.160 ingress pref 1 protocol ip flower ip_proto udp dst_port 4791 \

@@ -17,17 +17,10 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
-// allowVLANs writes the policy of the node, which allows the VLANs 100 to 199.
-func allowVLANs(t *testing.T) {
-	t.Helper()
-	const file = "/etc/roce/policy.json"
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.Remove(file) })
-	if err := os.WriteFile(file, []byte(`{"version": 1, "namespaces": {"*": {"vlans": ["100-199"]}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+// allowVLANs lets the settings of the node allow the VLANs 100 to 199.
+func (n *node) allowVLANs() {
+	n.t.Helper()
+	n.settle(`, "namespaces": {"*": {"vlans": ["100-199"]}}`)
 }
 
 func vlan(c network, id int) network { return c.With("vlan", id) }
@@ -41,8 +34,8 @@ func onHost(link string) bool {
 func TestSharedPodsShareAVLAN(t *testing.T) {
 	n := newNode(t, "shared")
 	config := vlan(dual(n.rail(0), 0), 120)
-	contains(t, n.attach(config, n.pod()).mustFail(7), "vlan", "120", "policy.json")
-	allowVLANs(t)
+	contains(t, n.attach(config, n.pod()).mustFail(7), "vlan", "120", "node.json")
+	n.allowVLANs()
 	contains(t, n.attach(vlan(n.rail(0), 200), n.pod()).mustFail(7), "vlan", "100-199")
 	before := gids(t, "", "rxe0")
 	a, b := n.attach(config, n.pod()), n.attach(config, n.pod())
@@ -100,7 +93,7 @@ func gidNetdev(t *testing.T, netns, device string, index int) string {
 
 func TestSharedVLANOfTheOperatorStays(t *testing.T) {
 	n := newNode(t, "shared")
-	allowVLANs(t)
+	n.allowVLANs()
 	finally(t, "ip link del storage")
 	shell(t, "ip link add link r0 name storage type vlan id 130; ip link set storage up")
 	a := n.attach(vlan(n.rail(0), 130), n.pod())
@@ -120,7 +113,7 @@ func TestSharedVLANOfTheOperatorStays(t *testing.T) {
 
 func TestSharedADDsAndDELsOfAVLANAtOnce(t *testing.T) {
 	n := newNode(t, "shared")
-	allowVLANs(t)
+	n.allowVLANs()
 	config := vlan(n.rail(0), 140)
 	last := n.attach(config, n.pod())
 	last.mustAdd()
@@ -150,7 +143,7 @@ func TestSharedADDsAndDELsOfAVLANAtOnce(t *testing.T) {
 
 func TestExclusivePodOnAVLANGetsTheDevice(t *testing.T) {
 	n := newNode(t, "exclusive")
-	allowVLANs(t)
+	n.allowVLANs()
 	a := n.attach(vlan(n.rail(0), 150), n.pod())
 	addrs := a.mustAdd()
 	isIn(t, a.pod, "rxe0")
@@ -171,7 +164,7 @@ func TestExclusivePodOnAVLANGetsTheDevice(t *testing.T) {
 // makes. It measures, and does not judge.
 func TestLongVLANCost(t *testing.T) {
 	n := newNode(t, "shared")
-	allowVLANs(t)
+	n.allowVLANs()
 	neighbour := n.attach(vlan(n.rail(0), 150), n.pod())
 	neighbour.mustAdd()
 	least := map[int]time.Duration{}

@@ -49,7 +49,7 @@ func lastPodTakesVLANs(t *testing.T, last attachment, vlans []string) {
 // TestLongSharedRailsOnVLANs has each NIC's own VLAN below each rail of two pods.
 func TestLongSharedRailsOnVLANs(t *testing.T) {
 	n := newNode(t, "shared")
-	allowVLANs(t)
+	n.allowVLANs()
 	before, vlans := allGIDs(t, ""), vlansOfRails(160)
 	config := vlan(dualRails(n.allRails()), 160)
 	a, b := n.attach(config, n.pod()), n.attach(config, n.pod())
@@ -73,7 +73,7 @@ func TestLongSharedRailsOnVLANs(t *testing.T) {
 // TestLongSharedVLANWithALink has eth0 on a VLAN with a link to the machine, in two pods.
 func TestLongSharedVLANWithALink(t *testing.T) {
 	n := newNode(t, "shared")
-	allowVLANs(t)
+	n.allowVLANs()
 	config, vlans := n.linkedTo(vlan(n.rail(0), 170), 64), []string{"r0.170"}
 	a, b := n.attach(config, n.pod()).as("eth0"), n.attach(config, n.pod()).as("eth0")
 	for _, att := range []attachment{a, b} {
@@ -107,7 +107,7 @@ func mustHaveNoLink(t *testing.T) {
 // a pod and the rule. The commands of doctor remove all three.
 func TestLongSharedDoctorRemovesWhatNoRecordNames(t *testing.T) {
 	n := newNode(t, "shared")
-	allowVLANs(t)
+	n.allowVLANs()
 	a := n.attach(n.linkedTo(vlan(n.rail(0), 180), 64), n.pod()).as("eth0")
 	a.mustAdd()
 	records := filepath.Join(n.state, "attachments")

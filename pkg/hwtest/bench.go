@@ -136,7 +136,7 @@ func (b Bench) pod(id string, rail int, ports []port, rdma map[string]any) (*pod
 	p := &pod{Bench: b, path: filepath.Join(b.Netns, name+"-"+id), ports: ports}
 	subnets := b.subnets(rail)
 	c := map[string]any{
-		"cniVersion": "1.1.0", "name": fmt.Sprintf("%s-%d", name, rail), "type": "roce", "stateDir": b.StateDir,
+		"cniVersion": "1.1.0", "name": fmt.Sprintf("%s-%d", name, rail), "type": "roce",
 	}
 	if len(ports) == 1 {
 		c["master"] = ports[0].nic
@@ -213,18 +213,12 @@ func (p *pod) subsystem() (s *rdma.Subsystem, k *kernel.Kernel, end func(), err 
 
 // Clean removes everything that this or an earlier run of the bench has left.
 func (b Bench) Clean(ctx context.Context) error {
-	there, err := b.Attach.Records.Exists()
-	if err != nil {
-		return err
-	}
 	errs := []error{b.restoreSlaves()}
-	if there {
-		for rec, err := range b.Attach.Records.All() {
-			if err == nil {
-				err = b.Attach.Del(ctx, conf.Del{CNIVersion: "1.1.0", Network: rec.Network, Attachment: rec.Attachment, Netns: rec.Netns, StateDir: b.StateDir, IPAM: conf.PoolType})
-			}
-			errs = append(errs, err)
+	for rec, err := range b.Attach.Records.All() {
+		if err == nil {
+			err = b.Attach.Del(ctx, conf.Del{CNIVersion: "1.1.0", Network: rec.Network, Attachment: rec.Attachment, Netns: rec.Netns, IPAM: conf.PoolType})
 		}
+		errs = append(errs, err)
 	}
 	left, err := filepath.Glob(filepath.Join(b.Netns, name+"-*"))
 	errs = append(errs, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
 // NodeID returns an identity that no other node of the cluster has, and the host name
@@ -82,21 +83,20 @@ func Untold(err error) error {
 	return cnierr.New(cnierr.IO, "write result to", "standard output", "check why the runtime closed it; the plugin removes what it added", "%w", err)
 }
 
-// OpenLog opens the log of a call: standard error, or the file of the
-// configuration, which is made with its folder if need be.
-func OpenLog(l conf.Log) (log *slog.Logger, closeLog func(), err error) {
+// OpenLog opens the log of a call: standard error, or the file of the settings, which is
+// made with its folder if need be. Beside an error, the log is standard error.
+func OpenLog(l settings.Log) (log *slog.Logger, closeLog func(), err error) {
 	var w io.Writer = os.Stderr
 	closeLog = func() {}
 	if l.File != "" {
-		f, err := trusted.Append(l.File)
-		if err != nil {
-			return nil, nil, cnierr.New(cnierr.IO, "open log", l.File, "set log.file to a path that can be written, or leave it out", "%w", err)
+		f, openErr := trusted.Append(l.File)
+		if openErr == nil {
+			w, closeLog = f, func() { _ = f.Close() }
+		} else {
+			err = cnierr.New(cnierr.IO, "open log", l.File, "set log.file of "+conf.SettingsFile+" to a path that can be written, or leave it out", "%w", openErr)
 		}
-		w, closeLog = f, func() { _ = f.Close() }
 	}
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
-		return nil, nil, cnierr.New(cnierr.BadConfig, "log at level", l.Level, "", "%w", err)
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), closeLog, nil
+	err = errors.Join(err, level.UnmarshalText([]byte(l.Level)))
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), closeLog, err
 }

@@ -23,15 +23,15 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
 // Run runs testdata/*.txtar for a plugin that testscript.Main knows by its name.
 //
 // A script starts with the environment of an ADD of interface net1 of container c1.
 // The namespace of c1 does not exist. In its .json files $WORK is the script's
-// folder. The policy of the node allows that folder, unless the script has a
-// policy.json. Besides the commands of package testscript there is
+// folder. The state folder of the node is "state" in there, unless the script has a
+// node.json. Besides the commands of package testscript there is
 //
 //	refused CODE TEXT...
 //
@@ -54,22 +54,21 @@ func Run(t *testing.T, plugin string, update bool) {
 	})
 }
 
-// Policy returns where the policy of the node is in a script.
-func Policy() string { return os.Getenv(policyVar) }
+// Settings returns where the settings of the node are in a script.
+func Settings() string { return os.Getenv(settingsVar) }
 
-const policyVar = "ROCE_TEST_POLICY"
+const settingsVar = "ROCE_TEST_SETTINGS"
 
 func setup(env *testscript.Env) error {
-	policy := filepath.Join(env.WorkDir, "policy.json")
-	if _, err := os.Stat(policy); errors.Is(err, fs.ErrNotExist) { // the script has none
-		const allowed = `{"version": 1, "stateDirs": ["$WORK"], "logDirs": ["$WORK"], "tableDirs": ["$WORK"]}`
-		if err := os.WriteFile(policy, []byte(allowed), 0o600); err != nil {
+	file := filepath.Join(env.WorkDir, "node.json")
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) { // the script has none
+		if err := os.WriteFile(file, []byte(`{"version": 1, "stateDir": "$WORK/state"}`), 0o600); err != nil {
 			return err
 		}
 	}
 	env.Vars = append(
 		env.Vars, "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=net1",
-		"CNI_NETNS="+filepath.Join(env.WorkDir, "netns"), "CNI_PATH="+env.WorkDir, policyVar+"="+policy,
+		"CNI_NETNS="+filepath.Join(env.WorkDir, "netns"), "CNI_PATH="+env.WorkDir, settingsVar+"="+file,
 		"GORACE=atexit_sleep_ms=0", // otherwise each process of a test with -race ends with a sleep of a second
 	)
 	files, err := filepath.Glob(filepath.Join(env.WorkDir, "*.json"))
@@ -149,6 +148,6 @@ func look(ts *testscript.TestScript) []string {
 		return nil
 	})
 	ts.Check(err)
-	_, err = os.Stat(conf.DefaultStateDir)
-	return append(out, fmt.Sprint(conf.DefaultStateDir, err == nil))
+	_, err = os.Stat(settings.DefaultStateDir)
+	return append(out, fmt.Sprint(settings.DefaultStateDir, err == nil))
 }

@@ -32,7 +32,6 @@ import (
 // that make attachments.
 func New(records record.Store, name func(path string) string, log *slog.Logger) attach.Node {
 	sys := os.DirFS("/sys")
-	common := Common()
 	return attach.Node{
 		Open:     func(path string) (attach.Kernel, error) { return kernel.Open(path, sys) },
 		OpenHost: func() (attach.Kernel, error) { return kernel.OpenHost() },
@@ -41,17 +40,13 @@ func New(records record.Store, name func(path string) string, log *slog.Logger) 
 			return &probe.Prober{Enter: k.Enter, EnterHost: k.EnterHost, Log: log, Rand: rand.Reader}
 		},
 		RDMA: func(path string, enter func(func() error) error) attach.RDMA {
-			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: name(path), Lock: common.LockMoves, Log: log})
+			return rdma.New(rdma.Config{Sys: sys, Proc: os.DirFS("/proc"), Enter: enter, Netns: name(path), Lock: records.LockMoves, Log: log})
 		},
 		Host: func(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
 			return kernel.HostFacts(ctx, req, sys)
 		},
 		Now:     plugin.BootTime,
 		Records: records,
-		Common:  common,
 		Log:     log,
 	}
 }
-
-// Common returns what all state folders of the node have in common.
-func Common() record.Common { return record.Common{Dir: conf.CommonDir, Host: netns.OwnID} }

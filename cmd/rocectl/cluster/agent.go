@@ -39,7 +39,7 @@ type agentFlags struct {
 	lldp  bool
 }
 
-func agentCommand(stateDir *string) *cobra.Command {
+func agentCommand(stateDir func() (string, error)) *cobra.Command {
 	f := agentFlags{nodeIP: os.Getenv("NODE_IP")}
 	cmd := &cobra.Command{
 		Use:   "agent",
@@ -70,7 +70,11 @@ cannot reach it; nor can the probes of kubelet.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop, log := service(cmd.Context(), cmd.ErrOrStderr())
 			defer stop()
-			return f.run(ctx, *stateDir, log)
+			dir, err := stateDir()
+			if err != nil {
+				return err
+			}
+			return f.run(ctx, dir, log)
 		},
 	}
 	cmd.Flags().StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "the `NAME` of this node's Node object (default $NODE_NAME)")

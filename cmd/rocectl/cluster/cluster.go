@@ -24,8 +24,9 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
 )
 
-// Commands returns the commands of our pods. stateDir is read when one runs.
-func Commands(stateDir *string) []*cobra.Command {
+// Commands returns the commands of our pods. stateDir returns the state folder of the
+// node, and is called when a command needs it.
+func Commands(stateDir func() (string, error)) []*cobra.Command {
 	return []*cobra.Command{
 		agentCommand(stateDir), gcCommand(),
 		installCommand(), uninstallCommand(stateDir),

@@ -18,6 +18,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -26,8 +27,8 @@ const image = "/plugins"
 
 // installFlags are the flags of rocectl install and uninstall.
 type installFlags struct {
-	from, to, policy, policyTo string
-	tools                      bool
+	from, to, settings, settingsTo string
+	tools                          bool
 }
 
 func (f *installFlags) register(cmd *cobra.Command) {
@@ -57,7 +58,7 @@ init container of the pod installs it into a volume that the others mount.`,
 			if err != nil {
 				return err
 			}
-			if err := f.installPolicy(cmd.OutOrStdout()); err != nil || len(programs) == 0 {
+			if err := f.installSettings(cmd.OutOrStdout()); err != nil || len(programs) == 0 {
 				return err
 			}
 			if err := os.MkdirAll(f.to, 0o755); err != nil { //nolint:gosec // as distributions make /opt/cni/bin
@@ -77,12 +78,12 @@ init container of the pod installs it into a volume that the others mount.`,
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().StringVar(&f.policy, "policy", "", "a `FILE` with the policy of the node, to install; without "+image+" it is installed alone")
-	cmd.Flags().StringVar(&f.policyTo, "policy-to", "/etc/roce/policy.json", "the `FILE` in which the plugins look for the policy")
+	cmd.Flags().StringVar(&f.settings, "settings", "", "a `FILE` with the settings of the node, to install; without "+image+" it is installed alone")
+	cmd.Flags().StringVar(&f.settingsTo, "settings-to", conf.SettingsFile, "the `FILE` in which the plugins look for the settings")
 	return cmd
 }
 
-func uninstallCommand(stateDir *string) *cobra.Command {
+func uninstallCommand(stateDir func() (string, error)) *cobra.Command {
 	var f installFlags
 	var force bool
 	cmd := &cobra.Command{
@@ -98,7 +99,11 @@ the state folder. Without its plugin a pod can never be deleted.`,
 				return err
 			}
 			if !force {
-				if err := unused(cmd.Context(), *stateDir); err != nil {
+				dir, err := stateDir()
+				if err == nil {
+					err = unused(cmd.Context(), dir)
+				}
+				if err != nil {
 					return err
 				}
 			}
@@ -151,8 +156,8 @@ func unused(ctx context.Context, stateDir string) error {
 // this program.
 func (f installFlags) programs() ([]string, error) {
 	entries, err := os.ReadDir(f.from)
-	if f.policy != "" && f.from == image && !f.tools && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // the policy alone
+	if f.settings != "" && f.from == image && !f.tools && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // the settings alone
 	}
 	if err != nil {
 		return nil, installError(f.from, err)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
 
 // kustomization is what we use of one (kustomize.config.k8s.io/v1beta1).
@@ -89,10 +90,9 @@ func containers(t *testing.T) []core.Container {
 // rocectl would.
 func TestTheProgramsHaveTheCommandsOfThePods(t *testing.T) {
 	t.Parallel()
-	stateDir := conf.DefaultStateDir
 	for _, c := range containers(t) {
 		known := false
-		for _, cmd := range cluster.Commands(&stateDir) {
+		for _, cmd := range cluster.Commands(nil) {
 			if cmd.Name() != c.Args[0] {
 				continue
 			}
@@ -127,8 +127,8 @@ func TestFoldersInContainersAreThoseThatTheCommandsUse(t *testing.T) {
 	}
 	want := map[string][]string{
 		"install":   {"cni-bin at " + flag("install", "--to")},
-		"agent":     {"state at " + conf.DefaultStateDir, "pools at " + conf.DefaultStateDir + "/pools", "machine-id at " + flag("agent", "--host-root") + "/etc/machine-id"},
-		"uninstall": {"cni-bin at " + flag("uninstall", "--to"), "state at " + conf.DefaultStateDir},
+		"agent":     {"settings at /etc/roce", "state at " + settings.DefaultStateDir, "pools at " + settings.DefaultStateDir + "/pools", "machine-id at " + flag("agent", "--host-root") + "/etc/machine-id"},
+		"uninstall": {"cni-bin at " + flag("uninstall", "--to"), "settings at /etc/roce", "state at " + settings.DefaultStateDir},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("what is mounted (-want +got)\n%s", diff)
@@ -272,13 +272,13 @@ func TestPodsHaveNoMoreOfTheNodeThanTheyNeed(t *testing.T) {
 	for _, v := range slices.Concat(agent.Spec.Volumes, gc.Spec.Volumes, remove.Spec.Volumes) {
 		got[v.Name] = v.HostPath.Path
 	}
-	want := map[string]string{"cni-bin": "/opt/cni/bin", "state": conf.DefaultStateDir, "pools": conf.DefaultStateDir + "/pools", "machine-id": "/etc/machine-id"}
+	want := map[string]string{"cni-bin": "/opt/cni/bin", "settings": filepath.Dir(conf.SettingsFile), "state": settings.DefaultStateDir, "pools": settings.DefaultStateDir + "/pools", "machine-id": "/etc/machine-id"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("folders of the node (-want +got)\n%s", diff)
 	}
 	for _, c := range containers(t) {
 		for _, m := range c.VolumeMounts {
-			if !m.ReadOnly && (m.Name == "machine-id" || m.Name == "state" && c.Name == "agent") {
+			if !m.ReadOnly && (m.Name == "machine-id" || m.Name == "settings" || m.Name == "state" && c.Name == "agent") {
 				t.Errorf("container %s may write %s of the node", c.Name, m.MountPath)
 			}
 		}

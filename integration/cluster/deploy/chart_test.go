@@ -45,6 +45,7 @@ func templates() map[string][]change {
 		"agent.yaml": {
 			namespace, image,
 			{"path: /opt/cni/bin,", "path: {{ .Values.cniBinDir }},"},
+			{": /run/roce", ": {{ .Values.stateDir }}"},
 			{`["agent", "--host-root", "/host"]`, `["agent", "--host-root", "/host"{{ with .Values.agent.serviceClusterIPRange }}, {{ printf "--service-cluster-ip-range=%s" . | quote }}{{ end }}{{ if .Values.agent.lldp }}, "--lldp"{{ end }}]`},
 			{"securityContext: *confined\n          ports:", `securityContext: {{ if .Values.agent.lldp }}` + withPackets + `{{ else }}*confined{{ end }}` + "\n          ports:"},
 			{"serviceAccountName: roce-cni-agent\n", pullSecrets + selector(".Values.agent.nodeSelector") + "serviceAccountName: roce-cni-agent\n"},

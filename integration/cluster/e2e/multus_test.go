@@ -29,14 +29,14 @@ type running struct {
 	*core.Pod
 	node  *node
 	netns string // its path
-	state string // stateDir of its networks
+	state string // of the node
 }
 
 // sandbox is a pod as a runtime has it, which calls Multus for it.
 type sandbox struct {
 	running
 	pod  *cnitest.Netns
-	on   string // the path of the node's namespace
+	on   func(do func() error) error // does something as the runtime of the node
 	cni  *libcni.CNIConfig
 	list *libcni.NetworkConfigList
 	conf *libcni.RuntimeConf
@@ -50,7 +50,7 @@ const ownNetns = "/proc/self/ns/net"
 func (n *node) sandbox(t *testing.T, name, networks string) *sandbox {
 	t.Helper()
 	pod := cnitest.NewNetns(t, name)
-	s := &sandbox{running: running{n.object(t, name, networks), n, pod.Path, stateDir}, pod: pod, on: ownNetns}
+	s := &sandbox{running: running{n.object(t, name, networks), n, pod.Path, stateDir}, pod: pod, on: func(do func() error) error { return within(ownNetns, do) }}
 	t.Cleanup(func() { s.remove(t) })
 	s.cni = libcni.NewCNIConfigWithCacheDir([]string{programs, plugins}, t.TempDir(), &invoke.DefaultExec{
 		RawExec:       &invoke.RawExec{Stderr: &bytes.Buffer{}}, // Multus tells of events there
@@ -78,7 +78,7 @@ func (s *sandbox) remove(t *testing.T) {
 
 // startMultus returns the only configuration that the runtime has, on the node of a
 // network namespace. The network of the cluster is a bridge, so that pods have an eth0.
-func (n *node) startMultus(t *testing.T, name, netns string) []byte {
+func (n *node) startMultus(t *testing.T, name, netns, etc string) []byte {
 	t.Helper()
 	cluster := map[string]any{
 		"cniVersion": "1.0.0", "name": "cluster", "type": "bridge", "bridge": "cluster",
@@ -89,7 +89,7 @@ func (n *node) startMultus(t *testing.T, name, netns string) []byte {
 		"multusNamespace": "default", // where it looks for a default network without namespace
 	}
 	if os.Getenv(thick) != "" {
-		config = n.startDaemon(t, name, netns, config, cluster)
+		config = n.startDaemon(t, name, netns, etc, config, cluster)
 	} else {
 		config["type"], config["kubeconfig"], config["delegates"] = "multus", n.kubeconfig, []any{cluster}
 	}
@@ -106,7 +106,7 @@ func (s *sandbox) add(t *testing.T) {
 func (s *sandbox) tryAdd(t *testing.T) error {
 	t.Helper()
 	began := time.Now()
-	err := within(s.on, func() error {
+	err := s.on(func() error {
 		_, err := s.cni.AddNetworkList(t.Context(), s.list, s.conf)
 		return err
 	})
@@ -117,7 +117,7 @@ func (s *sandbox) tryAdd(t *testing.T) error {
 func (s *sandbox) del(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	must(t, within(s.on, func() error { return s.cni.DelNetworkList(context.Background(), s.list, s.conf) }))
+	must(t, s.on(func() error { return s.cni.DelNetworkList(context.Background(), s.list, s.conf) }))
 	t.Logf("DEL of %s: %v", s.Name, time.Since(began).Round(time.Millisecond))
 }
 

@@ -95,7 +95,7 @@ func theNode(t *testing.T) *node {
 	}
 	n.define(t)
 	if n.multus == nil {
-		n.multus = n.startMultus(t, n.name, ownNetns)
+		n.multus = n.startMultus(t, n.name, ownNetns, "/etc/roce")
 	}
 	return n
 }

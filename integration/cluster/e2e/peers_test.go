@@ -17,6 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/plugins/pkg/ns"
+	"golang.org/x/sys/unix"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
@@ -38,7 +39,9 @@ func within(path string, do func() error) error {
 type peer struct {
 	*node
 	name    string
-	netns   string // its path
+	space   *cnitest.Netns
+	netns   string // the path of space
+	etc     string // its /etc/roce
 	state   string
 	address string
 	multus  []byte
@@ -48,7 +51,10 @@ type peer struct {
 // peer makes node number i, which reaches the API server by way of this one.
 func (n *node) peer(t *testing.T, name string, i int) *peer {
 	t.Helper()
-	p := &peer{node: n, name: name, netns: cnitest.NewNetns(t, name).Path, state: stateDir + "/" + name, address: fmt.Sprintf("192.0.2.%d", 16*i+2)}
+	p := &peer{node: n, name: name, space: cnitest.NewNetns(t, name), etc: t.TempDir(), state: stateDir + "/" + name, address: fmt.Sprintf("192.0.2.%d", 16*i+2)}
+	p.netns = p.space.Path
+	must(t, os.WriteFile(filepath.Join(p.etc, "node.json"), fmt.Appendf(nil, `{"version": 1, "stateDir": %q}`, p.state), 0o600))
+	must(t, os.MkdirAll("/etc/roce", 0o755))
 	run(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "uplink", "netns", name)
 	run(t, "ip", "addr", "add", fmt.Sprintf("192.0.2.%d/30", 16*i+1), "dev", name)
 	run(t, "ip", "link", "set", "dev", name, "up")
@@ -64,10 +70,9 @@ func (n *node) peer(t *testing.T, name string, i int) *peer {
 	}))
 	for _, pool := range []string{"compute", "kept"} {
 		network := railsOf(map[string]any{"type": "roce-ipam", "railPool": pool})
-		network["stateDir"] = p.state
 		n.network(t, pool+"-"+name, network)
 	}
-	p.multus = n.startMultus(t, name, p.netns)
+	p.multus = n.startMultus(t, name, p.netns, p.etc)
 	p.startAgent(t, i)
 	return p
 }
@@ -117,11 +122,27 @@ func healthy(ctx context.Context, address string) error {
 	return nil
 }
 
+// enter does something as the runtime of the node would, which sees its own /etc/roce.
+func (p *peer) enter(do func() error) error {
+	return p.space.Enter(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+			return err
+		}
+		if err := unix.Mount(p.etc, "/etc/roce", "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+		return do()
+	})
+}
+
 // pod is one of the node, with addresses of a pool.
 func (p *peer) pod(t *testing.T, name, pool string) *sandbox {
 	t.Helper()
 	s := p.sandbox(t, name, pool+"-"+p.name)
-	s.on, s.state = p.netns, p.state
+	s.on, s.state = p.enter, p.state
 	var err error
 	s.list, err = libcni.ConfListFromBytes(p.multus)
 	must(t, err)

@@ -96,7 +96,7 @@ func tellsDevices(t *testing.T) {
 	must(t, err)
 	n := &node{admin: admin, name: "machine", kubeconfig: kubeconfig}
 	run(t, "mount", "--make-rshared", "/") // as systemd has it
-	n.multus = n.startMultus(t, n.name, ownNetns)
+	n.multus = n.startMultus(t, n.name, ownNetns, "/etc/roce")
 	s := n.sandbox(t, "trainer", "rail0,rail1,rails")
 	s.allocate(t, "rail0", "rail1", "rails")
 	// Multus gives the API server 250 ms, twice: kubelet tries again, and so do we.

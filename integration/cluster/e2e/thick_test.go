@@ -26,7 +26,7 @@ import (
 //
 // With another multusConfigFile than auto, the daemon of 4.2.4 ends when it is ready: it
 // waits for nothing but the watch of the configuration. The shim then waits for it in vain.
-func (n *node) startDaemon(t *testing.T, name, netns string, config, cluster map[string]any) map[string]any {
+func (n *node) startDaemon(t *testing.T, name, netns, etc string, config, cluster map[string]any) map[string]any {
 	t.Helper()
 	linkPlugins(t) // the daemon does not read the CNI_PATH of its shim
 	n.writeAccount(t)
@@ -50,8 +50,8 @@ func (n *node) startDaemon(t *testing.T, name, netns string, config, cluster map
 	if _, err := os.Lstat(shim); os.IsNotExist(err) {
 		must(t, os.Symlink(filepath.Join(from, "multus-shim"), shim))
 	}
-	cmd := exec.Command("nsenter", "--net="+netns, "unshare", "--mount", "--propagation=slave", "sh", "-c", `mount --rbind / "$0" && exec "$@"`, root,
-		filepath.Join(from, "multus-daemon"), "-config="+filepath.Join(home, "daemon.json"))
+	cmd := exec.Command("nsenter", "--net="+netns, "unshare", "--mount", "--propagation=slave", "sh", "-c", `mkdir -p /etc/roce && mount --bind "$1" /etc/roce && shift && mount --rbind / "$0" && exec "$@"`, root,
+		etc, filepath.Join(from, "multus-daemon"), "-config="+filepath.Join(home, "daemon.json"))
 	host, port, err := net.SplitHostPort(service.String())
 	must(t, err)
 	cmd.Env = append(os.Environ(), "KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port)

@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
@@ -107,6 +110,24 @@ func (v Value) Text(hint string) (string, bool) {
 	}
 	var s string
 	return s, json.Unmarshal(v.raw, &s) == nil
+}
+
+// longestPath leaves room for the names of files in a folder: PATH_MAX is 4096.
+const longestPath = 1024
+
+// Absolute returns an absolute path below the root, in its shortest form, of printable
+// characters. The second result is false if there is none.
+func (v Value) Absolute() (string, bool) {
+	s, ok := v.Text("")
+	if !ok {
+		return "", false
+	}
+	printable := utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+	if len(s) > longestPath || !filepath.IsAbs(s) || s == "/" || filepath.Clean(s) != s || !printable {
+		v.Bad("", "%q is not a clean absolute path below /, of at most %d bytes", s, longestPath)
+		return "", false
+	}
+	return s, true
 }
 
 // True says whether the value is true.

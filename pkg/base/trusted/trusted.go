@@ -11,7 +11,7 @@
 // folder. Links that root made, such as /var/run, are followed. sshd's StrictModes has
 // the same rules for a home directory (sshd_config(5)).
 //
-// It knows no policy: pkg/plugin/policy says which folders a configuration may name. This
+// It knows no policy: pkg/plugin/settings says which files root names. This
 // file opens files, walk.go walks the path, inside.go reads the files of a checked
 // folder, and replace.go writes them.
 package trusted

@@ -57,7 +57,7 @@ func (w *world) stillLeased(when string) {
 func (w *world) adoptedDel() conf.Del {
 	w.t.Helper()
 	d, err := conf.ParseDel(conf.Input{
-		ContainerID: "c1", IfName: "net1", Netns: podPath("c1"), Stdin: fmt.Appendf(nil, behind, w.dir, w.mode, 3, ""),
+		ContainerID: "c1", IfName: "net1", Netns: podPath("c1"), Stdin: fmt.Appendf(nil, behind, w.mode, 3, ""),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -128,7 +128,7 @@ func TestDELWithoutRecordAndWithoutReadableIPAMReleases(t *testing.T) {
 			w.lease(conf.PluginType, "c1", "net1", "172.16.11.4")
 			d, err := conf.ParseDel(conf.Input{
 				ContainerID: "c1", IfName: "net1", Netns: podPath("c1"),
-				Stdin: fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "rail", "type": "roce", "stateDir": %q, "ipam": %s}`, w.dir, ipam),
+				Stdin: fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "rail", "type": "roce", "ipam": %s}`, ipam),
 			})
 			if err != nil {
 				t.Fatal(err)

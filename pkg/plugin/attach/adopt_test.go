@@ -41,7 +41,7 @@ func (w *world) made(id string) {
 	}
 }
 
-const behind = `{"cniVersion": "1.0.0", "name": "rail", "type": "roce", "stateDir": %q, "rdma": %q, "deviceID": "0000:0b:00.2",
+const behind = `{"cniVersion": "1.0.0", "name": "rail", "type": "roce", "rdma": %q, "deviceID": "0000:0b:00.2",
 	"prevResult": {"cniVersion": "1.0.0", "interfaces": [{"name": "ens1"}, {"name": "net1", "sandbox": "/x"}],
 		"ips": [{"address": "10.9.9.9/24", "interface": 0}, {"address": "172.16.11.%d/24", "gateway": "172.16.11.254", "interface": 1}, {"address": "fd00:11::3/64"}],
 		"routes": [{"dst": "10.0.0.0/8", "gw": "172.16.11.254"}], "dns": {"domain": "rail"}}%s}`
@@ -51,7 +51,7 @@ const behind = `{"cniVersion": "1.0.0", "name": "rail", "type": "roce", "stateDi
 func (w *world) adopted(id string, host int, extra string) conf.Request {
 	w.t.Helper()
 	r, err := conf.Parse(conf.Input{
-		Command: "ADD", ContainerID: id, IfName: "net1", Netns: podPath(id), Stdin: fmt.Appendf(nil, behind, w.dir, w.mode, host, extra),
+		Command: "ADD", ContainerID: id, IfName: "net1", Netns: podPath(id), Stdin: fmt.Appendf(nil, behind, w.mode, host, extra),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -286,7 +286,7 @@ func TestPrevResultOfNoUseIsRefused(t *testing.T) {
 func TestStatusCannotKnowWhatWillBeAdopted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := conf.Input{Command: "STATUS", Stdin: fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "stateDir": %q, "rdma": "exclusive"}`, w.dir)}
+	in := conf.Input{Command: "STATUS", Stdin: []byte(`{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rdma": "exclusive"}`)}
 	req, err := conf.Parse(in)
 	if err != nil {
 		t.Fatal(err)

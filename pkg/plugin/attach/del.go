@@ -26,12 +26,8 @@ import (
 // lease and record stay for the next DEL.
 func (n Node) Del(ctx context.Context, d conf.Del) error {
 	unlock, err := n.Records.Lock(ctx, d.ContainerID)
-	if err != nil && cnierr.CodeOf(err) == cnierr.IO {
-		exists, statErr := n.Records.Exists()
-		if !exists && statErr == nil { // no ADD can have come further
-			err = nil
-		}
-		return errors.Join(err, statErr, n.DelMarked(ctx, d))
+	if err != nil && cnierr.CodeOf(err) == cnierr.IO { // no state can be read: the pod loses at least what carries the mark
+		return errors.Join(err, n.undo(ctx, unrecorded(d), d.Netns, plan.Unrecorded(d.Attachment)))
 	}
 	if err != nil {
 		return err
@@ -53,13 +49,6 @@ func (n Node) Del(ctx context.Context, d conf.Del) error {
 	return n.remove(ctx, unrecorded(d), d.Netns, func(ctx context.Context, rec record.Record) error {
 		return n.Addresses.ReleaseUnfinished(ctx, rec)
 	})
-}
-
-// DelMarked removes what carries the attachment's mark in the namespace of the call.
-// It reads no state. It is for a state folder in which no ADD can have written
-// anything.
-func (n Node) DelMarked(ctx context.Context, d conf.Del) error {
-	return n.undo(ctx, unrecorded(d), d.Netns, plan.Unrecorded(d.Attachment))
 }
 
 // unrecorded returns the record that is missing, as far as DEL's input tells it.

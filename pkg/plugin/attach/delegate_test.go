@@ -111,11 +111,11 @@ func (i impatient) Undo(ctx context.Context, run ...plan.Op) error {
 	return i.Kernel.Undo(ctx, run...)
 }
 
-const foreignConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "stateDir": %q, "rdma": "off",
+const foreignConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "rdma": "off",
 	"ipam": {"type": "foreign", "its": "own keys"}%s}`
 
 func (f foreign) input(extra string) conf.Input {
-	return conf.Input{ContainerID: "c1", IfName: "net1", Netns: podPath("c1"), Stdin: fmt.Appendf(nil, foreignConfig, f.dir, extra)}
+	return conf.Input{ContainerID: "c1", IfName: "net1", Netns: podPath("c1"), Stdin: fmt.Appendf(nil, foreignConfig, extra)}
 }
 
 // request returns the request of c1's net1; extra is more JSON members.
@@ -278,7 +278,7 @@ func TestGCReleasesWhatAnAttachmentThatIsNotValidHas(t *testing.T) {
 	f.mustAdd()
 	f.fake.RemovePod(podPath("c1"))
 	f.now = time.Second
-	gc := conf.GC{Network: "rail", StateDir: f.dir, IPAM: "foreign", Raw: `{}`}
+	gc := conf.GC{Network: "rail", IPAM: "foreign", Raw: `{}`}
 	if err := f.node("CNI_COMMAND=GC").GC(ctx, gc); err != nil {
 		t.Error(err)
 	}

@@ -24,7 +24,7 @@ import (
 // gc returns a GC of a network a second after all that has been done.
 func (w *world) gc(network string, valid ...conf.Attachment) conf.GC {
 	w.now += time.Second
-	return conf.GC{Network: network, StateDir: w.dir, IPAM: conf.PoolType, Valid: valid}
+	return conf.GC{Network: network, IPAM: conf.PoolType, Valid: valid}
 }
 
 func TestGCRemovesInvalidAttachmentsAndNothingElse(t *testing.T) {

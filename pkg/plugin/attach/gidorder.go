@@ -62,7 +62,7 @@ func (l *looker) Do(ctx context.Context, run ...plan.Op) error {
 
 // register does the operations that add GIDs, with the lock held.
 func (n Node) register(ctx context.Context, x apply.Executor, ops plan.Ops) error {
-	release, err := n.Common.LockGIDs(ctx)
+	release, err := n.Records.LockGIDs(ctx)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (n Node) undoInGIDOrder(ctx context.Context, x apply.Executor, ops plan.Ops
 	}
 	locking, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	release, err := n.Common.LockGIDs(locking)
+	release, err := n.Records.LockGIDs(locking)
 	if err != nil {
 		n.Log.Warn("GID indexes may differ between rails", "error", err)
 		return apply.Undo(ctx, x, ops)

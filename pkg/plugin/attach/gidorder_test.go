@@ -37,13 +37,13 @@ func TestOneAttachmentAtATimeFillsTheGIDTables(t *testing.T) {
 			func(state string) bool { return state == whole },
 		},
 	} {
-		release, err := w.node().Common.LockGIDs(ctx)
+		release, err := w.node().Records.LockGIDs(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error, 1)
 		go func() { done <- call.do() }()
-		flocktest.UntilBlocked(t, filepath.Join(w.common, "gids.lock"))
+		flocktest.UntilBlocked(t, filepath.Join(w.dir, "gids.lock"))
 		if state := w.fake.String(); !call.before(state) {
 			t.Errorf("%s does not wait with:\n%s", call.name, state)
 		}
@@ -66,7 +66,7 @@ func TestDELEndsWithoutTheLockOfTheGIDs(t *testing.T) {
 	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); err != nil {
 		t.Fatal(err)
 	}
-	release, err := w.node().Common.LockGIDs(ctx)
+	release, err := w.node().Records.LockGIDs(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,8 +56,6 @@ type Node struct {
 	Parent func(nic plan.Link) error
 	// Records remembers what was done.
 	Records record.Store
-	// Common is what all state folders of the node have in common.
-	Common record.Common
 	// Log takes what an operator may want to know about calls that succeed.
 	Log *slog.Logger
 }

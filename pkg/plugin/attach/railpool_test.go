@@ -21,9 +21,9 @@ import (
 
 const (
 	poolOfRails = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": {"match": {"ifNames": ["ens*"]}, "count": 3},
-	"stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam", "railPool": "gpu"}%s}`
+	"rdma": %q, "ipam": {"type": "roce-ipam", "railPool": "gpu"}%s}`
 	poolOfOne = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens2",
-	"stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam", "railPool": "gpu"}%s}`
+	"rdma": %q, "ipam": {"type": "roce-ipam", "railPool": "gpu"}%s}`
 )
 
 // newPoolWorld returns a node with networks of three rails with addresses of a
@@ -265,7 +265,7 @@ func TestQuarantineOfARailPoolIsThatOfTheNodeFile(t *testing.T) {
 func TestASkippedRailLeavesItsNumberOfTheRailPool(t *testing.T) {
 	t.Parallel()
 	w := newPoolWorld(t)
-	w.config = strings.Replace(poolOfRails, `"stateDir"`, `"minRails": 2, "stateDir"`, 1)
+	w.config = strings.Replace(poolOfRails, `"rdma"`, `"minRails": 2, "rdma"`, 1)
 	w.own(3, "32-32")
 	w.fake.Host().IP("link set ens2 down")
 	want := []string{"net1 10.0.0.32/24 via 10.0.0.254", "net1-2 10.2.0.32/24 via 10.2.0.254"}

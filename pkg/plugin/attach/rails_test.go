@@ -200,7 +200,7 @@ func TestDELWithoutARecordRemovesAllRails(t *testing.T) {
 }
 
 const tableConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": [{"master": "ens1"}, {"master": "ens2"}],
-	"stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam", "table": "/etc/roce/rails.json"}%s}`
+	"rdma": %q, "ipam": {"type": "roce-ipam", "table": true}%s}`
 
 func TestSubnetsComeFromTheNodesTable(t *testing.T) {
 	t.Parallel()
@@ -208,7 +208,7 @@ func TestSubnetsComeFromTheNodesTable(t *testing.T) {
 	w.config = tableConfig
 	w.fake.Pod(podPath("c1"))
 	n := w.node()
-	n.Addresses.NodeName = "gpu-01"
+	n.Addresses.Table, n.Addresses.NodeName = "/etc/roce/rails.json", "gpu-01"
 	n.Addresses.ReadFile = func(path string) ([]byte, error) {
 		if path != "/etc/roce/rails.json" {
 			return nil, fs.ErrNotExist
@@ -234,7 +234,7 @@ func TestSubnetsComeFromTheNodesTable(t *testing.T) {
 }
 
 const derivedConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": [{"master": "ens1"}, {"master": "ens2"}],
-	"stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam", "fromMaster": true, "gateway": "last", "derive": {"base": 64, "perHost": 8}}%s}`
+	"rdma": %q, "ipam": {"type": "roce-ipam", "fromMaster": true, "gateway": "last", "derive": {"base": 64, "perHost": 8}}%s}`
 
 func TestSubnetsFollowFromTheNICs(t *testing.T) {
 	t.Parallel()

@@ -41,7 +41,7 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
 		ops, refused := n.lost(ctx, k, rec)
 		if slices.ContainsFunc(ops, isAlign) {
-			release, err := n.Common.LockGIDs(ctx)
+			release, err := n.Records.LockGIDs(ctx)
 			if err != nil {
 				return err
 			}

@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -23,8 +21,8 @@ import (
 )
 
 // refCounted is the executor of one attachment. It counts the attachments that have a
-// shared operation in their records, in all state folders of the node. It does and undoes
-// such operations with the node's lock held. The last attachment that has the operation in
+// shared operation in their records. It does and undoes such operations with the node's
+// lock held. The last attachment that has the operation in
 // its record undoes it.
 //
 // The executor below knows our objects by the mark. If a foreign object is where ours
@@ -32,13 +30,12 @@ import (
 type refCounted struct {
 	apply.Executor
 	records record.Store
-	common  record.Common
 	at      conf.Attachment
 	log     *slog.Logger
 }
 
 func (n Node) refCounted(x apply.Executor, rec record.Record) refCounted {
-	return refCounted{x, n.Records, n.Common, rec.Attachment, n.Log}
+	return refCounted{x, n.Records, rec.Attachment, n.Log}
 }
 
 // Do implements apply.Executor. The record has the operations before they are done,
@@ -50,14 +47,11 @@ func (s refCounted) Do(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Marked() {
 		return cnierr.New(cnierr.Bug, "share operation", fmt.Sprintf("%T", run[0].Kind), "", "what it makes carries no mark")
 	}
-	release, err := s.common.LockShared(ctx)
+	release, err := s.records.LockShared(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := s.common.Enter(s.records.Dir); err != nil {
-		return err
-	}
 	return s.Executor.Do(ctx, run...)
 }
 
@@ -69,40 +63,16 @@ func (s refCounted) Undo(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Shared {
 		return s.undo(ctx, run...)
 	}
-	release, err := s.common.LockShared(ctx)
+	release, err := s.records.LockShared(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	dirs, err := s.others()
-	if err != nil {
-		return err
-	}
 	var errs []error
 	for _, op := range slices.Backward(run) {
-		errs = append(errs, s.leave(ctx, op, dirs))
+		errs = append(errs, s.leave(ctx, op))
 	}
-	return errors.Join(append(errs, s.leaveFolder())...)
-}
-
-// others returns the other state folders of the node. It drops the entries of those that are
-// gone.
-func (s refCounted) others() ([]string, error) {
-	dirs, err := s.common.Others(s.records.Dir)
-	if err != nil {
-		return nil, err
-	}
-	var there []string
-	for _, dir := range dirs {
-		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-			there = append(there, dir)
-			continue
-		}
-		if err := s.common.Leave(dir); err != nil {
-			return nil, err
-		}
-	}
-	return there, nil
+	return errors.Join(errs...)
 }
 
 // undo undoes operations. Rules that stay in a pod are no reason to keep the pod: no
@@ -118,8 +88,8 @@ func (s refCounted) undo(ctx context.Context, run ...plan.Op) error {
 
 // leave undoes an operation unless another attachment has it, and removes it from the
 // record.
-func (s refCounted) leave(ctx context.Context, op plan.Op, dirs []string) error {
-	held, err := s.held(op, dirs)
+func (s refCounted) leave(ctx context.Context, op plan.Op) error {
+	held, err := s.held(op)
 	if err != nil {
 		return err
 	}
@@ -144,43 +114,15 @@ func (s refCounted) leave(ctx context.Context, op plan.Op, dirs []string) error 
 	return err
 }
 
-// held says whether another attachment has the operation, in this state folder or in one
-// of the others. If another folder cannot be listed, its attachments may have the operation.
-func (s refCounted) held(op plan.Op, dirs []string) (bool, error) {
-	if held, err := anyHas(s.records, s.at, op.SharedWith); err != nil || held {
-		return held, err
-	}
-	for _, dir := range dirs {
-		held, err := anyHas(record.Store{Dir: dir, BootID: s.records.BootID}, conf.Attachment{}, op.SharedWith)
-		if err != nil {
-			s.log.Warn("what attachments share stays on the host", "container", s.at.ContainerID, "interface", s.at.IfName, "error", err)
-		}
-		if err != nil || held {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// leaveFolder removes the entry of the state folder if none of its attachments shares
-// anything any more.
-func (s refCounted) leaveFolder() error {
-	shares, err := anyHas(s.records, conf.Attachment{}, func(op plan.Op) bool { return op.Shared })
-	if err != nil || shares {
-		return err
-	}
-	return s.common.Leave(s.records.Dir)
-}
-
-// anyHas says whether an attachment, apart from one, has such an operation. If a record
-// cannot be read, its attachment may have the operation, so anyHas returns true.
-func anyHas(records record.Store, apart conf.Attachment, such func(plan.Op) bool) (bool, error) {
-	for rec, err := range records.All() {
+// held says whether another attachment has the operation. If a record cannot be read, its
+// attachment may have the operation.
+func (s refCounted) held(op plan.Op) (bool, error) {
+	for rec, err := range s.records.All() {
 		switch {
 		case err != nil && rec.Attachment == (conf.Attachment{}): // not even a list
 			return false, err
-		case rec.Attachment == apart:
-		case err != nil, slices.ContainsFunc(rec.Plan.Ops, such):
+		case rec.Attachment == s.at:
+		case err != nil, slices.ContainsFunc(rec.Plan.Ops, op.SharedWith):
 			return true, nil
 		}
 	}

@@ -39,16 +39,15 @@ var (
 // world is a node on the fake kernel with real records and a real lease
 // database, and the wire that it is plugged into.
 type world struct {
-	t      *testing.T
-	fake   *kerneltest.Fake
-	pod    *kerneltest.Space // c1's, in the tests that damage it
-	wire   *wire
-	hca    hca
-	mode   conf.RDMAMode
-	dir    string        // the state folder
-	common string        // what all state folders have in common
-	now    time.Duration // since boot
-	boot   string
+	t    *testing.T
+	fake *kerneltest.Fake
+	pod  *kerneltest.Space // c1's, in the tests that damage it
+	wire *wire
+	hca  hca
+	mode conf.RDMAMode
+	dir  string        // the state folder
+	now  time.Duration // since boot
+	boot string
 	// config is the network's, for a mode of RDMA, a folder and more members.
 	config string
 	log    *slog.Logger
@@ -59,7 +58,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, config: config, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), common: filepath.Join(t.TempDir(), "common"), boot: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001", log: slog.New(slog.DiscardHandler)}
+	w := &world{t: t, config: config, fake: kerneltest.NewFake(t), wire: &wire{}, hca: hca{name: device.Name}, mode: conf.RDMAOff, dir: filepath.Join(t.TempDir(), "state"), boot: "5f0c2d1e-8a3b-4c6d-9e7f-000000000001", log: slog.New(slog.DiscardHandler)}
 	w.fake.NIC("ens1", nicMAC)
 	w.fake.NIC("ens2", conf.MAC{0x52, 0x54, 0, 0, 0, 2})
 	return w
@@ -152,7 +151,6 @@ func (w *world) node() attach.Node {
 		Services:  w.ranges().Services,
 		Addresses: w.allocator(),
 		Records:   record.Store{Dir: w.dir, BootID: w.boot},
-		Common:    record.Common{Dir: w.common, Host: func() (netns.ID, error) { return netns.ID{Dev: 4, Ino: 4026531840}, nil }},
 		Log:       w.log,
 	}
 }
@@ -292,10 +290,10 @@ func (w *wire) Undo(context.Context, plan.Op) error { return nil }
 func (w *wire) Check(context.Context, plan.Op) error { return nil }
 
 const (
-	config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam",
+	config = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "rdma": %q, "ipam": {"type": "roce-ipam",
 	"subnets": [{"subnet": "172.16.11.0/29", "gateway": "172.16.11.6"}, {"subnet": "fd00:11::/64", "gateway": "fd00:11::fffe"}]}%s}`
 	railsConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "rails": {"match": {"ifNames": ["ens*"]}, "count": 3},
-	"stateDir": %q, "rdma": %q, "ipam": {"type": "roce-ipam",
+	"rdma": %q, "ipam": {"type": "roce-ipam",
 	"subnets": [{"subnet": "172.16.{rail+11}.0/29", "gateway": "172.16.{rail+11}.6"}, {"subnet": "fd00:{rail+11}::/64", "gateway": "fd00:{rail+11}::fffe"}]}%s}`
 )
 
@@ -306,7 +304,7 @@ func (w *world) request(id, ifName, extra string) conf.Request {
 	w.t.Helper()
 	r, err := conf.Parse(conf.Input{
 		ContainerID: id, IfName: ifName, Netns: podPath(id),
-		Stdin: fmt.Appendf(nil, w.config, w.dir, w.mode, extra),
+		Stdin: fmt.Appendf(nil, w.config, w.mode, extra),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -318,7 +316,7 @@ func (w *world) del(id, ifName string) conf.Del {
 	w.t.Helper()
 	d, err := conf.ParseDel(conf.Input{
 		ContainerID: id, IfName: ifName, Netns: podPath(id),
-		Stdin: fmt.Appendf(nil, w.config, w.dir, w.mode, ""),
+		Stdin: fmt.Appendf(nil, w.config, w.mode, ""),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -375,9 +373,6 @@ func (w *world) mustBeEmpty(when string) {
 	}
 	if f := w.files(); len(f) > 0 {
 		w.t.Errorf("%s, files: %v", when, f)
-	}
-	if dirs, err := w.node().Common.Others(""); err != nil || len(dirs) > 0 {
-		w.t.Errorf("%s, state folders that share: %v, %v", when, dirs, err)
 	}
 }
 

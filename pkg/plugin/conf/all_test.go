@@ -33,7 +33,7 @@ var wrong = []struct {
 		"linkInContainer": 0, "bcqueuelen": -1, "stateDir": "run", "rails": [],
 		"sysctl": {"kernel.panic": "1"}, "log": {"file": "f", "level": "l"}, "dns": {"search": 1}`, true, []string{
 		"CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS",
-		"cniVersion", "name", "stateDir", "log.file", "log.level", "dns.search", "rails", "master",
+		"cniVersion", "name", "stateDir", "log", "dns.search", "rails", "master",
 		"master.pci", "master.rmda", "linkInContainer", "mode", "mtu", "bcqueuelen", "sysctl.kernel.panic",
 	}},
 	{`"mac": "nope", "runtimeConfig": {"mac": "no"}, "routing": {"mode": "m", "table": 254, "priority": 40000},

@@ -187,12 +187,10 @@ func TestFaultsOfAddressesThatFollowFromElsewhere(t *testing.T) {
 		{`"fromMaster": false, "gateway": "last", ` + one, cnierr.BadConfig, `"ipam.gateway": has no effect without fromMaster`, `"fromMaster": true`},
 		{`"fromMaster": false`, cnierr.BadConfig, `"ipam.subnets": no subnet`, `write "subnets"`},
 		{from + `, ` + one, cnierr.BadConfig, `"ipam.subnets": ipam.fromMaster already defines the subnets`, keep},
-		{from + `, "table": "/etc/rails.json"`, cnierr.BadConfig, `"ipam.fromMaster": ipam.table already defines the subnets`, keep},
-		{`"table": "/etc/rails.json", ` + one, cnierr.BadConfig, `"ipam.subnets": ipam.table already defines the`, keep},
-		{`"table": "rails.json"`, cnierr.BadConfig, `"ipam.table": "rails.json" is not a clean absolute path`, `/etc/roce/rails.json`},
-		{`"table": "/etc/../rails.json"`, cnierr.BadConfig, `"ipam.table": "/etc/../rails.json" is not a clean`, `/etc/roce/rails.json`},
-		{`"table": ""`, cnierr.BadConfig, `"ipam.table": "" is not a clean absolute path`, `/etc/roce/rails.json`},
-		{`"table": {}`, cnierr.Decode, `"ipam.table": want a string, got an object`, ``},
+		{from + `, "table": true`, cnierr.BadConfig, `"ipam.fromMaster": ipam.table already defines the subnets`, keep},
+		{`"table": true, ` + one, cnierr.BadConfig, `"ipam.subnets": ipam.table already defines the`, keep},
+		{`"table": "/etc/roce/rails.json"`, cnierr.BadConfig, `"ipam.table": the path of the table is a setting of the node`, `"table": true; the key "table" of /etc/roce/node.json`},
+		{`"table": {}`, cnierr.Decode, `"ipam.table": want true or false, got an object`, `without quotes`},
 		{from + `, "derive": 64`, cnierr.Decode, `"ipam.derive": want an object, got a number`, ``},
 		{from + `, "derive": {"base": 64}`, cnierr.BadConfig, `"ipam.derive.perHost": missing`, ``},
 		{from + `, "derive": {"perHost": 8}`, cnierr.BadConfig, `"ipam.derive.base": missing`, ``},
@@ -212,7 +210,7 @@ func TestFaultsOfAddressesThatFollowFromElsewhere(t *testing.T) {
 	}
 	for _, b := range []bad{
 		{`"rails": [{"master": "a", "subnets": [{"subnet": "10.0.0.0/24"}]}], ` + pool(from), cnierr.BadConfig, `"rails[0].subnets": ipam.fromMaster already defines the subnets`, keep},
-		{`"rails": [{"master": "a", "subnets": []}], ` + pool(`"table": "/t"`), cnierr.BadConfig, `"rails[0].subnets": ipam.table already defines the subnets`, keep},
+		{`"rails": [{"master": "a", "subnets": []}], ` + pool(`"table": true`), cnierr.BadConfig, `"rails[0].subnets": ipam.table already defines the subnets`, keep},
 		{`"master": "a", "routing": {"defaultRoute": true}, ` + pool(`"fromMaster": true, "gateway": "none"`), cnierr.BadConfig, `"routing.defaultRoute": no subnet has a gateway`, `gateway`},
 	} {
 		_, err := conf.Parse(railed(b.in))
@@ -265,7 +263,7 @@ func TestFaultsOfRailsThatFollowFromTheCall(t *testing.T) {
 	bad{eight, cnierr.BadEnv, `"CNI_IFNAME": "a/b" has a character`, ``}.check(t, err)
 
 	for members, place := range map[string]string{
-		`"fromMaster": true, "gateway": "none"`: "ipam.fromMaster", `"table": "/etc/rails.json"`: "ipam.table",
+		`"fromMaster": true, "gateway": "none"`: "ipam.fromMaster", `"table": true`: "ipam.table",
 	} {
 		_, err = conf.ParseIPAM(railed(eight + `, ` + pool(members)))
 		bad{members, cnierr.BadConfig, `"` + place + `": roce knows the NIC`, `write ipam.subnets`}.check(t, err)

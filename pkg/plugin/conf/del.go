@@ -15,8 +15,7 @@ type Del struct {
 	CNIVersion string // "" if it is not a string
 	Network    string
 	Attachment
-	Netns    string // may be empty or gone
-	StateDir string // "" if it is no path: no ADD was ever done there
+	Netns string // may be empty or gone
 	// IPAM is ipam.type, and Raw is the whole input. They lead to the leases of an
 	// attachment that has lost its record. IPAM is "" if the configuration has no ipam:
 	// the ADD has then leased nothing. IPAM is PoolType if ipam cannot be read.
@@ -39,7 +38,7 @@ func ParseDel(in Input) (Del, error) {
 	return Del{
 		CNIVersion: c.cniVersion, Network: c.network,
 		Attachment: Attachment{ContainerID(in.ContainerID), LinkName(in.IfName)}, Netns: in.Netns,
-		StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin),
+		IPAM: c.ipam, Raw: string(in.Stdin),
 		Pod: readArgs(in.Args, &strict.Faults{}).pod,
 	}, nil
 }
@@ -48,16 +47,15 @@ func ParseDel(in Input) (Del, error) {
 func DelOf(r Request) Del {
 	return Del{
 		CNIVersion: r.CNIVersion, Network: r.Network, Attachment: r.Attachment, Netns: r.Netns,
-		StateDir: r.StateDir, IPAM: r.IPAM.Type, Raw: string(r.IPAM.Raw), Pod: r.Pod,
+		IPAM: r.IPAM.Type, Raw: string(r.IPAM.Raw), Pod: r.Pod,
 	}
 }
 
 // GC is one GC: the attachments of one network that are still in use.
 type GC struct {
-	Network  string
-	StateDir string
-	IPAM     string // as in Del
-	Raw      string
+	Network string
+	IPAM    string // as in Del
+	Raw     string
 	// Valid are the attachments that stay. GC removes all others of the
 	// network.
 	Valid []Attachment
@@ -71,9 +69,6 @@ type GC struct {
 func ParseGC(in Input) (GC, error) {
 	f := &strict.Faults{}
 	c := readCall(in, f)
-	if c.wrong != nil { // we would look in the wrong place
-		f.Add(cnierr.BadConfig, "stateDir", stateDirHint, "%s is not a clean absolute path", c.wrong)
-	}
 	const key = "cni.dev/valid-attachments"
 	var valid []Attachment
 	if c.valid == nil {
@@ -84,7 +79,7 @@ func ParseGC(in Input) (GC, error) {
 	if err := f.Err(operation, c.network); err != nil {
 		return GC{}, err
 	}
-	return GC{Network: c.network, StateDir: c.stateDir, IPAM: c.ipam, Raw: string(in.Stdin), Valid: valid}, nil
+	return GC{Network: c.network, IPAM: c.ipam, Raw: string(in.Stdin), Valid: valid}, nil
 }
 
 // attachments reads the list of GC. Keys count only in the spelling of the
@@ -113,10 +108,9 @@ func attachments(list strict.Value) []Attachment {
 
 // call has the keys that DEL and GC look at.
 type call struct {
-	cniVersion, network, stateDir, ipam string
+	cniVersion, network, ipam string
 
 	valid json.RawMessage // nil: absent
-	wrong json.RawMessage // the value of a stateDir that is no path; nil: no fault
 }
 
 // readCall reads the keys as skel reads them before it calls us: upper and
@@ -125,26 +119,16 @@ func readCall(in Input, f *strict.Faults) call {
 	var c struct {
 		CNIVersion json.RawMessage `json:"cniVersion"`
 		Name       json.RawMessage `json:"name"`
-		StateDir   json.RawMessage `json:"stateDir"`
 		IPAM       json.RawMessage `json:"ipam"`
 		Valid      json.RawMessage `json:"cni.dev/valid-attachments"`
 	}
 	if _, ok := strict.Document(in.Stdin, f); !ok || !f.Unmarshal(in.Stdin, &c) {
 		return call{}
 	}
-	out := call{
-		cniVersion: stringOf(c.CNIVersion), network: stringOf(c.Name), stateDir: DefaultStateDir,
-		valid: c.Valid,
-	}
+	out := call{cniVersion: stringOf(c.CNIVersion), network: stringOf(c.Name), valid: c.Valid}
 	out.ipam = ipamOf(c.IPAM)
 	if !plainName(out.network) {
 		f.Add(cnierr.BadConfig, "name", "", "%q is not the name of a network", out.network)
-	}
-	if c.StateDir != nil && string(c.StateDir) != string(strict.Null) {
-		out.stateDir = stringOf(c.StateDir)
-		if !cleanAbs(out.stateDir) {
-			out.stateDir, out.wrong = "", c.StateDir
-		}
 	}
 	return out
 }

@@ -84,13 +84,14 @@ func ipamSubnets(o *strict.Object, rs rails, f *strict.Faults) [][]Subnet {
 	return out
 }
 
-// table reads the path of the file that has the subnets.
-func table(v strict.Value) string {
-	s, ok := v.Text("")
-	if ok && !cleanAbs(s) {
-		v.Bad("use a path such as /etc/roce/rails.json", "%q is not a clean absolute path", s)
+// table says whether the subnets are in the table of the node.
+func table(v strict.Value) bool {
+	if v.Kind() == strict.AString {
+		v.Bad(fmt.Sprintf(`write "table": true; the key "table" of %s on the node is the path of the table`, SettingsFile),
+			"the path of the table is a setting of the node, which a network cannot change")
+		return false
 	}
-	return s
+	return v.True()
 }
 
 // checkDelegated checks only the type: the plugin with that name checks the
@@ -128,7 +129,7 @@ func notOurs(key string) string {
 	case "addresses":
 		return `ask for fixed addresses with "capabilities": {"ips": true}`
 	case "dataDir":
-		return "set the top-level key stateDir"
+		return "the node has all leases in its state folder: the key stateDir of " + SettingsFile
 	case "dns", "resolvConf":
 		return "set the top-level key dns"
 	}

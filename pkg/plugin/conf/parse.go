@@ -8,8 +8,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -33,14 +33,6 @@ type Input struct {
 
 // operation is what all errors of the package are about.
 const operation = "check configuration"
-
-// DefaultStateDir is where records and leases are when the configuration has no
-// stateDir.
-const DefaultStateDir = "/run/roce"
-
-// CommonDir is the folder that all state folders of a node have in common
-// (record.Common), whatever stateDir a network has.
-const CommonDir = DefaultStateDir + "/common"
 
 // Parse reads the input of an ADD, a CHECK or a STATUS of roce. STATUS is about
 // no attachment, so its request has zero values in the fields of an attachment.
@@ -144,16 +136,17 @@ func finalMACs(top *strict.Object) map[LinkName]MAC {
 
 // general reads what is about the call, not about the link.
 func general(top *strict.Object, e env) Request {
-	return Request{
+	r := Request{
 		CNIVersion: cniVersion(top.At("cniVersion")),
 		Network:    networkName(top.At("name")),
 		Attachment: e.Attachment,
 		Netns:      e.netns,
 		Pod:        e.pod,
-		StateDir:   stateDir(top.At("stateDir")),
-		Log:        logging(top.At("log")),
 		Status:     status(top.At("status")),
 	}
+	ofNode(top.At("stateDir"))
+	ofNode(top.At("log"))
+	return r
 }
 
 // Program returns the type of the plugin that a configuration is for: of roce-ipam's
@@ -170,9 +163,9 @@ func Program(in Input) string {
 }
 
 // ParseIPAM reads the input of an ADD or a CHECK of roce-ipam. It looks only at
-// the keys ipam, stateDir, log and, for ADD, prevResult. All others belong to the main plugin, also
-// dns and CNI_ARGS MAC; their fields of the request are zero. Errors are those
-// of Parse.
+// the key ipam and, for ADD, prevResult, and refuses the settings of the node. All other keys belong to the main
+// plugin, also dns and CNI_ARGS MAC; their fields of the request are zero. Errors are
+// those of Parse.
 func ParseIPAM(in Input) (Request, error) {
 	f := &strict.Faults{}
 	e := readEnv(in, f)
@@ -204,7 +197,7 @@ func onlyRoce(p IPAM, f *strict.Faults) {
 	if p.FromMaster != nil {
 		f.Add(cnierr.BadConfig, "ipam.fromMaster", hint, unknown)
 	}
-	if p.Table != "" {
+	if p.Table {
 		f.Add(cnierr.BadConfig, "ipam.table", hint, unknown)
 	}
 }
@@ -250,37 +243,14 @@ func networkName(v strict.Value) string {
 	return s
 }
 
-const stateDirHint = "use a path such as " + DefaultStateDir
+// SettingsFile is where the settings of a node are, as package settings reads them.
+const SettingsFile = "/etc/roce/node.json"
 
-func stateDir(v strict.Value) string {
-	s, ok := v.Text("")
-	if !ok {
-		return DefaultStateDir
+// ofNode reports a key that is a setting of the node.
+func ofNode(v strict.Value) {
+	if v.Present() {
+		v.Bad(fmt.Sprintf("remove it from the network; the key %q of %s on the node sets it", v.Path, SettingsFile), "it is a setting of the node, which a network cannot change")
 	}
-	if !cleanAbs(s) {
-		v.Bad(stateDirHint, "%q is not a clean absolute path of at most %d bytes", s, longestPath)
-	}
-	return s
-}
-
-// longestPath leaves room for the names of files in a folder: PATH_MAX is 4096. A DEL could not
-// look for its record in a folder with a longer path.
-const longestPath = 1024
-
-// cleanAbs says whether s is an absolute path below the root in its shortest
-// form, of at most longestPath bytes: each folder must have exactly one spelling.
-func cleanAbs(s string) bool {
-	return len(s) <= longestPath && filepath.IsAbs(s) && s != "/" && filepath.Clean(s) == s && printable(s)
-}
-
-func logging(v strict.Value) Log {
-	o := v.Object()
-	defer o.Strict(nil)
-	file, ok := o.At("file").Text("")
-	if ok && file != "" && !cleanAbs(file) {
-		o.At("file").Bad("", "%q is not a clean absolute path", file)
-	}
-	return Log{File: file, Level: strict.Choice(o.At("level"), "info", "debug", "warn", "error")}
 }
 
 func status(v strict.Value) Status {

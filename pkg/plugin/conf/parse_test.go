@@ -21,7 +21,7 @@ import (
 func defaults() conf.Request {
 	return conf.Request{
 		CNIVersion: "1.1.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod",
-		StateDir: "/run/roce", Log: conf.Log{Level: "info"}, Status: conf.Status{Pool: conf.Require},
+		Status: conf.Status{Pool: conf.Require},
 		Rails: []conf.Rail{{
 			IfName: "net1", Parent: conf.Parent{Name: "ens1f0"},
 			Routing: conf.Routing{Mode: conf.RoutingPolicy, Priority: 32000},
@@ -72,8 +72,8 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 	}{
 		{``, func(*conf.Request) {}},
 		{`"type": "roce", "unknown": {"a": [1]}, "deviceID": "17", "pciBusID": "0000:0b:00.2", "capabilities": {"ips": true}, "cniVersions": ["1.0.0"], "isGateway": true`, func(*conf.Request) {}},
-		{`"mode": null, "mtu": null, "mac": null, "ipam": null, "routing": null, "probe": {"conflict": null}, "sysctl": null, "log": {"file": null}, "dns": null, "runtimeConfig": null, "args": 5`, func(*conf.Request) {}},
-		{`"mode": "", "mac": "", "runtimeConfig": {"mac": "", "portMappings": []}, "log": {"file": "", "level": ""}, "ipam": {}`, func(*conf.Request) {}},
+		{`"mode": null, "mtu": null, "mac": null, "ipam": null, "routing": null, "probe": {"conflict": null}, "sysctl": null, "log": null, "stateDir": null, "dns": null, "runtimeConfig": null, "args": 5`, func(*conf.Request) {}},
+		{`"mode": "", "mac": "", "runtimeConfig": {"mac": "", "portMappings": []}, "ipam": {}`, func(*conf.Request) {}},
 		{`"mode": "vepa", "mtu": 9000, "bcqueuelen": 10000, "linkInContainer": true`, func(r *conf.Request) {
 			r.Mode, r.MTU, r.BCQueueLen, r.LinkInContainer = conf.VEPA, 9000, 10_000, true
 		}},
@@ -100,9 +100,6 @@ func TestMembersMeanWhatTheDesignSays(t *testing.T) {
 		{`"rdma": {"gidIndex": "equal"}`, func(r *conf.Request) { r.RDMA.GIDIndex = conf.EqualIndex }},
 		{`"rdma": {"gidIndex": 7}`, func(r *conf.Request) { r.RDMA.GIDIndex = 7 }},
 		{`"rdma": {"gidIndex": "any"}`, func(*conf.Request) {}},
-		{`"stateDir": "/var/lib/roce", "log": {"file": "/var/log/roce.log", "level": "debug"}`, func(r *conf.Request) {
-			r.StateDir, r.Log = "/var/lib/roce", conf.Log{File: "/var/log/roce.log", Level: "debug"}
-		}},
 		{`"dns": {"nameservers": ["10.0.0.1"], "domain": "d", "search": ["s"], "options": ["o"], "x": 1}`, func(r *conf.Request) {
 			r.DNS = types.DNS{Nameservers: []string{"10.0.0.1"}, Domain: "d", Search: []string{"s"}, Options: []string{"o"}}
 		}},

@@ -79,7 +79,7 @@ func TestFaultsOfARailPoolWithRails(t *testing.T) {
 	const rp = `"railPool": "compute"`
 	for _, b := range []bad{
 		{`"rails": [{"master": "a"}], ` + pool(rp+`, "fromMaster": true, "gateway": "last"`), cnierr.BadConfig, `"ipam.fromMaster": ipam.railPool already defines`, `keep one of the two`},
-		{`"rails": [{"master": "a"}], ` + pool(rp+`, "table": "/etc/rails.json"`), cnierr.BadConfig, `"ipam.table": the RailPool defines it`, `keep one of the two`},
+		{`"rails": [{"master": "a"}], ` + pool(rp+`, "table": true`), cnierr.BadConfig, `"ipam.table": the RailPool defines it`, `keep one of the two`},
 		{eight + `, ` + pool(rp+`, "rail": 3`), cnierr.BadConfig, `"ipam.rail": each of the 8 rails uses the RailPool's rail`, `remove it`},
 		{two + `, ` + pool(rp+`, "rail": 0`), cnierr.BadConfig, `"ipam.rail": each of the 2 rails uses`, `remove it`},
 		{eight + `, ` + pool(rp+`, `+one), cnierr.BadConfig, `"ipam.subnets": ipam.railPool already defines the subnets`, `keep one of the two`},

@@ -182,8 +182,8 @@ func TestSubnetsMayFollowFromElsewhere(t *testing.T) {
 		`"fromMaster": true, "gateway": "last", "derive": {"base": 64, "perHost": 8}`: func(p *conf.IPAM) {
 			p.FromMaster = &conf.FromMaster{Gateway: conf.LastHost, Derive: &conf.Derive{Base: 64, PerHost: 8}}
 		},
-		`"table": "/etc/roce/rails.json"`:                      func(p *conf.IPAM) { p.Table = "/etc/roce/rails.json" },
-		`"table": "/etc/roce/rails.json", "fromMaster": false`: func(p *conf.IPAM) { p.Table = "/etc/roce/rails.json" },
+		`"table": true`:                      func(p *conf.IPAM) { p.Table = true },
+		`"table": true, "fromMaster": false`: func(p *conf.IPAM) { p.Table = true },
 	} {
 		ipam := pooled()
 		set(&ipam)

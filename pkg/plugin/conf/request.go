@@ -55,12 +55,10 @@ type Request struct {
 	// plugin behind roce may have set them.
 	MACs map[LinkName]MAC
 
-	Netns    string // path of the pod's network namespace
-	Pod      Pod
-	StateDir string // absolute
-	Log      Log
-	Status   Status
-	DNS      types.DNS
+	Netns  string // path of the pod's network namespace
+	Pod    Pod
+	Status Status
+	DNS    types.DNS
 
 	// Before is, for ADD, the result of the plugins before this one in the list; nil if
 	// there are none.
@@ -235,9 +233,8 @@ type IPAM struct {
 	// none does, they are those of ipam.subnets. FromMaster makes them from the NICs'
 	// own addresses.
 	FromMaster *FromMaster
-	// Table is a file that has the subnets of each node and rail; absolute, ""
-	// for none.
-	Table string
+	// Table says that the table of the node has the subnets of each rail.
+	Table bool
 	// RailPool is the cluster's pool that the addresses are from; nil for none. Pool is
 	// then its name. Quarantine is right only after the node file has been read.
 	RailPool *RailPool
@@ -388,9 +385,3 @@ type RDMA struct {
 // Status is the key "status": the reasons for which STATUS fails. Pool is
 // Require or Off.
 type Status struct{ Pool Severity }
-
-// Log is the key "log". File "" means standard error.
-type Log struct {
-	File  string
-	Level string // debug, info, warn or error
-}

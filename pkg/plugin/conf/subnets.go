@@ -85,15 +85,15 @@ func (r Request) WithSubnets(perRail [][]Subnet) (Request, error) {
 }
 
 // later says whether the subnets come from elsewhere than the configuration.
-func (p IPAM) later() bool { return p.RailPool != nil || p.Table != "" || p.FromMaster != nil }
+func (p IPAM) later() bool { return p.RailPool != nil || p.Table || p.FromMaster != nil }
 
 // source names the source of the subnets.
 func (p IPAM) source() string {
 	switch {
 	case p.RailPool != nil:
 		return "RailPool " + p.RailPool.Name
-	case p.Table != "":
-		return p.Table
+	case p.Table:
+		return "ipam.table"
 	case p.FromMaster != nil:
 		return "ipam.fromMaster"
 	}
@@ -101,7 +101,7 @@ func (p IPAM) source() string {
 }
 
 // ParseTable returns the subnets of each rail of a node from the file that
-// ipam.table names: {"nodes": {"gpu-01": [{"subnet": "172.16.0.0/31",
+// the settings of the node name, for ipam.table: {"nodes": {"gpu-01": [{"subnet": "172.16.0.0/31",
 // "gateway": "172.16.0.0"}]}}. Each rail has a subnet or a list of them, in the
 // form of ipam.subnets. Faults of other nodes do not matter. The error is
 // BadConfig and names the file, also when the file is not JSON.

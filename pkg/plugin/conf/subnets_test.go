@@ -61,7 +61,7 @@ func TestOneNICGetsItsSubnets(t *testing.T) {
 
 func TestSkippedRailGetsNothing(t *testing.T) {
 	t.Parallel()
-	r := mustParse(t, railed(two+`, `+pool(`"table": "/t", "routes": [{"dst": "10.9.0.0/16"}]`)+`, "minRails": 1, "runtimeConfig": {"ips": ["10.0.0.5"]}`))
+	r := mustParse(t, railed(two+`, `+pool(`"table": true, "routes": [{"dst": "10.9.0.0/16"}]`)+`, "minRails": 1, "runtimeConfig": {"ips": ["10.0.0.5"]}`))
 	got, err := r.WithSubnets([][]conf.Subnet{nil, {wide("10.0.0.0/24", "")}})
 	if err != nil {
 		t.Fatal(err)
@@ -108,8 +108,8 @@ func TestNumberOfRailsMustBeThatOfTheSubnets(t *testing.T) {
 		subnets [][]conf.Subnet
 		want    string
 	}{
-		{eight + `, ` + pool(`"table": "/etc/rails.json"`), make([][]conf.Subnet, 4), `/etc/rails.json has subnets for 4 rails, the configuration has 8`},
-		{`"master": "a", ` + pool(`"table": "/etc/rails.json"`), make([][]conf.Subnet, 2), `/etc/rails.json has subnets for 2 rails, the configuration has 1`},
+		{eight + `, ` + pool(`"table": true`), make([][]conf.Subnet, 4), `ipam.table has subnets for 4 rails, the configuration has 8`},
+		{`"master": "a", ` + pool(`"table": true`), make([][]conf.Subnet, 2), `ipam.table has subnets for 2 rails, the configuration has 1`},
 		{two + `, ` + pool(fromNIC), make([][]conf.Subnet, 2), `ipam.fromMaster has no subnet`},
 		{two + `, ` + pool(fromNIC), nil, `ipam.fromMaster has subnets for 0 rails`},
 	} {

@@ -16,14 +16,11 @@ import (
 
 func TestDelLooksAtNothingButWhatLeadsToTheRecord(t *testing.T) {
 	t.Parallel()
-	want := conf.Del{CNIVersion: "1.1.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod", StateDir: "/run/roce"}
+	want := conf.Del{CNIVersion: "1.1.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod"}
 	for config, set := range map[string]func(d *conf.Del){
 		`{"cniVersion": "1.1.0", "name": "rail1"}`:                                                   func(*conf.Del) {},
-		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": null}`:                                 func(*conf.Del) {},
-		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/x"}`:                                 func(d *conf.Del) { d.StateDir = "/x" },
-		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": 5}`:                                    func(d *conf.Del) { d.StateDir = "" },
-		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "x"}`:                                  func(d *conf.Del) { d.StateDir = "" },
-		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/a/../b"}`:                            func(d *conf.Del) { d.StateDir = "" },
+		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/x", "log": {"file": "/y"}}`:          func(*conf.Del) {},
+		`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": 5, "log": []}`:                         func(*conf.Del) {},
 		`{"cniVersion": "1.1.0", "NAME": "rail1", "rails": 1, "prevResult": {}}`:                     func(*conf.Del) {},
 		`{"cniVersion": "1.1.0", "name": "a", "name": "rail1", "mtu": -1}`:                           func(*conf.Del) {},
 		`{"cniVersion": "9.9.9", "name": "rail1", "routing": {"tabel": "x"}, "ipam": []}`:            func(d *conf.Del) { d.CNIVersion, d.IPAM = "9.9.9", conf.PoolType },
@@ -66,7 +63,7 @@ func TestFaultsOfDel(t *testing.T) {
 		_, err := conf.ParseDel(call(b.in))
 		b.check(t, err)
 	}
-	in := call(`{"name": "", "stateDir": 1}`)
+	in := call(`{"name": ""}`)
 	in.ContainerID, in.IfName = "", ""
 	_, err := conf.ParseDel(in)
 	if d := cmp.Diff([]string{"CNI_CONTAINERID", "CNI_IFNAME", "name"}, subjects(t, err)); d != "" {
@@ -79,7 +76,7 @@ func TestFaultsOfDel(t *testing.T) {
 func sriov(ipam string) conf.Input {
 	return call(`{"cniVersion": "1.0.0", "name": "rail1", "type": "sriov", "master": 5, "mode": {}, "mtu": "x", "mac": 1, "rdma": true,
 		"routing": 1, "probe": 1, "sysctl": 1, "rails": 1, "dns": 1, "prevResult": {}, "deviceID": "0000:0b:00.2", "vlan": 7,
-		"stateDir": "/var/roce", "log": {"level": "warn"}, ` + ipam + `, "runtimeConfig": {"mac": 5, "ips": ["172.16.11.9"]}}`)
+		` + ipam + `, "runtimeConfig": {"mac": 5, "ips": ["172.16.11.9"]}}`)
 }
 
 func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
@@ -88,7 +85,7 @@ func TestIPAMIgnoresTheKeysOfTheMainPlugin(t *testing.T) {
 	in.Args = "IgnoreUnknown=1;MAC=nonsense;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
 	want := conf.Request{
 		CNIVersion: "1.0.0", Network: "rail1", Attachment: conf.Attachment{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/pod",
-		Pod: conf.Pod{Namespace: "ns", Name: "p"}, StateDir: "/var/roce", Log: conf.Log{Level: "warn"}, Status: conf.Status{Pool: conf.Require},
+		Pod: conf.Pod{Namespace: "ns", Name: "p"}, Status: conf.Status{Pool: conf.Require},
 		Rails: []conf.Rail{{IfName: "net1"}}, MinRails: 1,
 	}
 	ours(&want)
@@ -136,7 +133,7 @@ func TestGCNeedsAListThatMayBeEmpty(t *testing.T) {
 		`[{"containerID": "c1", "ifname": "net1"}, {"containerID": "c2", "ifname": "net2"}]`: {{"c1", "net1"}, {"c2", "net2"}},
 	} {
 		g, err := conf.ParseGC(call(`{"cniVersion": "1.1.0", "name": "rail1", "stateDir": "/x", "mtu": "wrong", "cni.dev/valid-attachments": ` + list + `}`))
-		if err != nil || g.Network != "rail1" || g.StateDir != "/x" {
+		if err != nil || g.Network != "rail1" {
 			t.Errorf("%s: got %v, %v", list, g, err)
 		}
 		if d := cmp.Diff(want, g.Valid); d != "" {
@@ -147,8 +144,6 @@ func TestGCNeedsAListThatMayBeEmpty(t *testing.T) {
 		{`{"name": "n"}`, cnierr.BadConfig, `"cni.dev/valid-attachments": is missing`, `empty list`},
 		{`{"name": "n", "cni.dev/valid-attachments": "c1"}`, cnierr.Decode, `"cni.dev/valid-attachments": want a list, got a string`, ``},
 		{`{"name": "../n", "cni.dev/valid-attachments": []}`, cnierr.BadConfig, `"name": "../n" is not`, ``},
-		{`{"name": "n", "stateDir": "x", "cni.dev/valid-attachments": []}`, cnierr.BadConfig, `"stateDir": "x" is not a clean absolute path`, `/run/roce`},
-		{`{"name": "n", "stateDir": 5, "cni.dev/valid-attachments": []}`, cnierr.BadConfig, `"stateDir": 5 is not a clean absolute path`, `/run/roce`},
 	} {
 		_, err := conf.ParseGC(call(b.in))
 		b.check(t, err)

@@ -42,9 +42,10 @@ type Allocator struct {
 	Agent Agent
 	// Now returns CLOCK_BOOTTIME.
 	Now func() time.Duration
-	// NodeName is what the tables of ipam.table call the node: its host name.
-	NodeName string
-	// ReadFile reads such a table.
+	// Table is the path of the table for networks with ipam.table, and NodeName what the
+	// table calls the node: its host name.
+	Table, NodeName string
+	// ReadFile reads the table.
 	ReadFile func(path string) ([]byte, error)
 	// Log takes why a pod does not get its sticky addresses.
 	Log *slog.Logger

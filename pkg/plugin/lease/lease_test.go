@@ -38,7 +38,7 @@ func sources() map[string]source {
 			from:   "172.16.11.0/24", others: true,
 		},
 		"a table of the nodes": {
-			config: `"master": "ens1", "ipam": {"type": "roce-ipam", "table": "/etc/roce/rails.json"}`,
+			config: `"master": "ens1", "ipam": {"type": "roce-ipam", "table": true}`,
 			from:   "10.5.0.0/29", others: true,
 		},
 		"a RailPool": {

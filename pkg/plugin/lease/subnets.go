@@ -36,7 +36,7 @@ func (c *Claim) withSubnets(facts []plan.RailFacts) (conf.Request, error) {
 			return c.given, err
 		}
 		return ofRailPool(c.given, c.sticky.file, facts[0].Parent.Addrs)
-	case c.given.IPAM.Table != "":
+	case c.given.IPAM.Table:
 		return c.fromTable()
 	case c.given.IPAM.FromMaster != nil:
 		return fromMasters(c.given, facts)
@@ -70,11 +70,11 @@ func fromMasters(req conf.Request, facts []plan.RailFacts) (conf.Request, error)
 
 // fromTable gives the rails the subnets that the table has.
 func (c *Claim) fromTable() (conf.Request, error) {
-	file := c.given.IPAM.Table
+	file := c.a.Table
 	b, err := c.a.ReadFile(file)
 	if err != nil {
 		return c.given, cnierr.New(cnierr.BadConfig, "read table of rails", file,
-			"put the file of ipam.table on every node", "%w", err)
+			"put the table on every node, or name the file that is there: the key table of "+conf.SettingsFile, "%w", err)
 	}
 	subnets, err := conf.ParseTable(file, b, c.a.NodeName)
 	if err != nil {

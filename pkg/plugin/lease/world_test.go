@@ -110,7 +110,7 @@ func (n *node) input(id, more string) conf.Input {
 	return conf.Input{
 		Command: "ADD", ContainerID: id, IfName: "net1", Netns: "/run/netns/" + id,
 		Args:  "K8S_POD_NAMESPACE=train;K8S_POD_NAME=" + pod,
-		Stdin: fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "rail", "stateDir": %q, %s%s}`, n.dir, n.config, more),
+		Stdin: fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "rail", %s%s}`, n.config, more),
 	}
 }
 

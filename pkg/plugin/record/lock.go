@@ -71,6 +71,41 @@ func (s Store) TryLock(ctx context.Context, id conf.ContainerID) (release func()
 	return release, err == nil, err
 }
 
+// LockMoves waits until no other process moves an RDMA device between
+// namespaces. Errors: those of Store.Lock.
+func (s Store) LockMoves(ctx context.Context) (release func(), err error) {
+	return s.lock(ctx, "lock RDMA moves", "moves.lock")
+}
+
+// LockGIDs waits until no other process adds or removes the GIDs of several
+// rails. Errors: those of Store.Lock.
+func (s Store) LockGIDs(ctx context.Context) (release func(), err error) {
+	return s.lock(ctx, "lock GID tables", "gids.lock")
+}
+
+// LockShared waits until no other process does or undoes operations that
+// attachments share. Errors: those of Store.Lock.
+func (s Store) LockShared(ctx context.Context) (release func(), err error) {
+	return s.lock(ctx, "lock shared operations", "shared.lock")
+}
+
+// lock takes a lock. Its file is never removed. Others than root must not be able to change
+// the folder.
+func (s Store) lock(ctx context.Context, action, file string) (release func(), err error) {
+	if err := trusted.MakeFolder(s.Dir, 0o700); err != nil {
+		return nil, ioError(action, s.Dir, err)
+	}
+	path := filepath.Join(s.Dir, file)
+	f, err := openLock(path)
+	if err != nil {
+		return nil, ioError(action, path, err)
+	}
+	if err := flock.Wait(ctx, f, unix.LOCK_EX); err != nil {
+		return nil, lockError(action, path, path, err)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
 // openLock opens the lock file. Another process may remove the folder between any two
 // steps. openLock then tries again, but not for ever, because a path that can never
 // be made looks the same.

@@ -6,10 +6,7 @@ package record
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -39,28 +36,5 @@ func TestRecordUnderAnotherPathIsRefused(t *testing.T) {
 		if cnierr.CodeOf(err) != cnierr.Unreadable || len(rec.Plan.Ops) > 0 {
 			t.Errorf("record of c1/net1 as that of %v: %v, want code %d", at, err, cnierr.Unreadable)
 		}
-	}
-}
-
-func TestOnlyAStateFolderThatCannotBeThereIsAbsent(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	file, loop := filepath.Join(dir, "file"), filepath.Join(dir, "loop")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(loop, loop); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]bool{
-		dir: true, filepath.Join(dir, "none"): false, filepath.Join(file, "below"): false,
-		filepath.Join(dir, strings.Repeat("x", unix.NAME_MAX+1)): false,
-	} {
-		if got, err := (Store{Dir: path}).Exists(); got != want || err != nil {
-			t.Errorf("%s: %v, %v, want %v", path, got, err, want)
-		}
-	}
-	if got, err := (Store{Dir: loop}).Exists(); got || cnierr.CodeOf(err) != cnierr.IO {
-		t.Errorf("%s: %v, %v, want code %d: nothing says that there are no records", loop, got, err, cnierr.IO)
 	}
 }

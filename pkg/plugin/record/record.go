@@ -21,8 +21,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
@@ -67,19 +65,6 @@ type Store struct {
 
 // ErrNotExist is returned by Load when there is no record.
 var ErrNotExist = errors.New("no record of the attachment")
-
-// Exists says whether there is a state folder. There is none below a file, or under a
-// name that is too long. Errors: cnierr.IO if the kernel does not say.
-func (s Store) Exists() (bool, error) {
-	_, err := os.Stat(s.Dir)
-	switch {
-	case err == nil:
-		return true, nil
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG):
-		return false, nil
-	}
-	return false, ioError("look for records in", s.Dir, err)
-}
 
 // Save writes a record in one step: a reader finds the whole record or none. The
 // caller holds the container's lock. Errors: cnierr.IO, and cnierr.BadConfig for a

@@ -217,7 +217,7 @@ func TestSickNodeAsText(t *testing.T) {
 func TestLiveNodeAnswers(t *testing.T) {
 	t.Parallel()
 	asked, w := map[string]bool{}, healthy(t)
-	for a := range Run(t.Context(), Live(w.pools, w.leases, w.common(), w.listen()), Checks()) {
+	for a := range Run(t.Context(), Live(w.pools, w.leases, w.listen()), Checks()) {
 		asked[a.Check] = true
 		if strings.Contains(a.Found, "the check itself failed") {
 			t.Errorf("%s: %s", a.Check, a.Found)

@@ -133,13 +133,6 @@ func configuredFaults() []fault {
 			check: "left-behind", verdict: report.OK, says: "interfaces and rules of pods on the node: 2; a record names each",
 		},
 		{
-			name: "a pod of another state folder", change: func(w *world) {
-				w.onVLAN()
-				w.recordElsewhere()
-			},
-			check: "left-behind", verdict: report.OK, says: "interfaces and rules of pods on the node: 2; a record names each",
-		},
-		{
 			name: "a VLAN that has gone meanwhile", change: func(w *world) {
 				w.onVLAN()
 				w.rules = nil

@@ -13,7 +13,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -114,27 +113,12 @@ func (n Node) madeByRoce(links []netlink.Link) (out []made, err error) {
 	return out, nil
 }
 
-// recorded returns the keys of what the records name on the node, in all state folders that
-// share something there.
+// recorded returns the keys of what the records name on the node.
 func (n Node) recorded() (map[string]bool, error) {
-	others, err := n.Common.Others(n.Records.Dir)
-	if err != nil {
-		return nil, err
-	}
 	out := map[string]bool{}
-	for _, dir := range append([]string{n.Records.Dir}, others...) {
-		if err := nameAll(record.Store{Dir: dir, BootID: n.Records.BootID}, out); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-// nameAll adds the keys of what the records of a state folder name on the node.
-func nameAll(records record.Store, out map[string]bool) error {
-	for rec, err := range records.All() {
+	for rec, err := range n.Records.All() {
 		if err != nil {
-			return err
+			return nil, err
 		}
 		onHost := rec.Plan.Ops.At(plan.Host)
 		for _, op := range onHost.Links() {
@@ -146,5 +130,5 @@ func nameAll(records record.Store, out map[string]bool) error {
 			}
 		}
 	}
-	return nil
+	return out, nil
 }

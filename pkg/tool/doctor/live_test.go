@@ -127,7 +127,7 @@ func newLive(t *testing.T, of kernelFault) live {
 // look runs all checks that look at the network.
 func (l live) look() []report.Answer {
 	l.t.Helper()
-	kernel, n := Live(l.pools, l.leases, l.common(), l.listen()), l.world.node()
+	kernel, n := Live(l.pools, l.leases, l.listen()), l.world.node()
 	n.Links, n.Addrs, n.Sysctl, n.Rules = kernel.Links, kernel.Addrs, kernel.Sysctl, kernel.Rules
 	if l.of.program != "" {
 		recorded := n.Run

@@ -58,8 +58,6 @@ type Node struct {
 	Pools   nodefile.Store
 	Leases  *ipam.Book
 	Records record.Store
-	// Common says which other state folders the node has.
-	Common record.Common
 	// Peers is with how many others each address talks; 0 if that is unknown.
 	Peers int
 	// AgentURL is where rocectl agent tells its health.
@@ -68,7 +66,7 @@ type Node struct {
 
 // Live returns the node that the program runs on, in the network namespace of the
 // caller, with what roce-cni keeps on it.
-func Live(pools nodefile.Store, leases *ipam.Book, common record.Common, agentURL string) Node {
+func Live(pools nodefile.Store, leases *ipam.Book, agentURL string) Node {
 	return Node{
 		Root:        os.DirFS("/"),
 		Sysctl:      func(name string) (string, error) { return sysctl.Sysctl(name) },
@@ -85,7 +83,6 @@ func Live(pools nodefile.Store, leases *ipam.Book, common record.Common, agentUR
 		Pools:       pools,
 		Leases:      leases,
 		Records:     record.Store{Dir: pools.Dir, BootID: pools.BootID},
-		Common:      common,
 		AgentURL:    agentURL,
 	}
 }

@@ -211,7 +211,6 @@ func (w *world) node() Node {
 			return out, nil
 		},
 		Pools: w.pools, Leases: w.leases, Records: w.records(), Peers: w.peers, AgentURL: w.listen(),
-		Common: w.common(),
 		Links:  func() ([]netlink.Link, error) { return w.links, w.linksErr },
 		Routes: func() ([]netlink.Route, error) { return w.routes, w.routesErr },
 		Rules: func(family int) ([]netlink.Rule, error) {

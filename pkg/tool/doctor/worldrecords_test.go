@@ -5,11 +5,9 @@ package doctor
 
 import (
 	"net/netip"
-	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -31,32 +29,10 @@ func (w *world) onVLAN() {
 	w.rules = append(w.rules, netlink.Rule{Family: netlink.FAMILY_V6, Table: plan.HostLinkTable, Priority: plan.HostLinkPriority})
 }
 
-// common is what all state folders of the node have in common.
-func (w *world) common() record.Common {
-	host := func() (netns.ID, error) { return netns.ID{Dev: 4, Ino: 1}, nil }
-	return record.Common{Dir: filepath.Join(w.pools.Dir, "common"), Host: host}
-}
-
 // record writes the record of a pod with what onVLAN and linked have made.
-func (w *world) record() { w.recordIn(w.records()) }
-
-// recordElsewhere does it in another state folder of the node.
-func (w *world) recordElsewhere() {
+func (w *world) record() {
 	w.t.Helper()
-	release, err := w.common().LockShared(w.t.Context()) // it makes the folder
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer release()
-	other := record.Store{Dir: w.t.TempDir(), BootID: w.records().BootID}
-	if err := w.common().Enter(other.Dir); err != nil {
-		w.t.Fatal(err)
-	}
-	w.recordIn(other)
-}
-
-func (w *world) recordIn(records record.Store) {
-	w.t.Helper()
+	records := w.records()
 	at := conf.Attachment{ContainerID: "c1", IfName: "eth0"}
 	release, err := records.Lock(w.t.Context(), at.ContainerID) // it makes the folder
 	if err != nil {

@@ -183,7 +183,7 @@ func hostLocal(d *Document, in map[string]any) any {
 		}
 	}
 	d.note("ipam: host-local becomes a pool of the node. Give each node ranges of its own, or let the nodes share a RailPool.")
-	noteDropped(d, "ipam.", in, map[string]string{"dataDir": "`stateDir` of roce is for all of it", "resolvConf": "a rail needs no DNS"})
+	noteDropped(d, "ipam.", in, map[string]string{"dataDir": "the state folder of the node has all leases", "resolvConf": "a rail needs no DNS"})
 	out := ordered{{"type", "roce-ipam"}, {"subnets", subnets}}
 	if in["routes"] != nil {
 		out = append(out, member{"routes", in["routes"]})

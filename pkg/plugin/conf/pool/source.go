@@ -30,13 +30,10 @@ type Derive struct{ Base, PerHost int }
 // Elsewhere returns the key of ipam that says where subnets come from, "" if
 // that is "subnets".
 func Elsewhere(ipam *strict.Object) string {
-	for _, key := range []string{"railPool", "table"} {
-		if ipam.At(key).Present() {
+	for _, key := range []string{"railPool", "table", "fromMaster"} {
+		if v := ipam.At(key); v.Present() && v.Raw() != "false" {
 			return key
 		}
-	}
-	if v := ipam.At("fromMaster"); v.Present() && v.Raw() != "false" {
-		return "fromMaster"
 	}
 	return ""
 }

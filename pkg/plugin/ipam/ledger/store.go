@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/kv"
 )
@@ -298,7 +297,7 @@ func (s Store) classify(err error) error {
 		return err
 	case errors.Is(err, kv.ErrDamaged):
 		return cnierr.New(cnierr.Unreadable, "read lease database", s.db(),
-			"run rocectl --state-dir "+shell.Word(s.Dir)+" repair on the node: it shows what it would rebuild, and does it with --yes", "%w", err)
+			"run rocectl repair on the node: it shows what it would rebuild, and does it with --yes", "%w", err)
 	case errors.Is(err, errNewer):
 		return cnierr.New(cnierr.Unreadable, "read lease database", s.db(), "install the version of roce-cni that wrote it, or newer", "%w", err)
 	case errors.Is(err, kv.ErrBusy):

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package policy
+package settings
 
 import (
 	"errors"
 	"io/fs"
 	"math"
 	"path"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,39 +18,50 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 )
 
-// Load returns the policy at a path, or the built-in one if there is no file. The
-// error is BadConfig for a file that is not as it must be, or that others than root
-// can write; the policy is then what could be read of it, and otherwise built in,
-// which a DEL goes by.
-func Load(file string) (Policy, error) {
+// Load returns the settings at a path, or the defaults if there is no file. The error
+// is that of Parse, or BadConfig for a file that cannot be read, or that others than
+// root can write.
+func Load(file string) (Node, error) {
 	b, err := trusted.Read(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return builtIn(file), nil
+		return Default(file), nil
 	}
 	if err != nil {
-		return builtIn(file), cnierr.New(cnierr.BadConfig, "read policy of the node", file,
+		return Node{Path: file}, cnierr.New(cnierr.BadConfig, operationRead, file,
 			"make it a file that root alone can write, in a folder that root alone can write: chown root, chmod go-w", "%w", err)
 	}
 	return Parse(file, b)
 }
 
-// Parse reads a policy. The error reports every fault at once, each with its JSON
-// path; its code is BadConfig, or Decode if all are faults of JSON's syntax or types.
-// The policy is then what could be read, and otherwise built in.
-func Parse(file string, b []byte) (Policy, error) {
+const operationRead = "read settings of the node"
+
+// Parse reads settings. The error reports every fault at once, each with its JSON path;
+// its code is BadConfig, or Decode if all are faults of JSON's syntax or types. The
+// settings are then what could be read, and otherwise the defaults. A DEL uses them,
+// unless StateDir is "": then it is not known where its record is.
+func Parse(file string, b []byte) (Node, error) {
 	f := &strict.Faults{}
-	out := builtIn(file)
+	out := Default(file)
 	top, ok := f.Document(file, b)
 	if !ok {
-		return out, f.Err("read policy of the node", file)
+		return Node{Path: file}, f.Err(operationRead, file)
 	}
-	v := top.At("version")
-	v.Missing("write " + `"version": 1`)
-	v.Whole(1, 1, 1)
-	out.StateDirs = folders(top.At("stateDirs"), out.StateDirs)
-	out.LogDirs = folders(top.At("logDirs"), out.LogDirs)
-	out.TableDirs = folders(top.At("tableDirs"), out.TableDirs)
-	out.IPAMPaths = folders(top.At("ipamPaths"), out.IPAMPaths)
+	version := top.At("version")
+	version.Missing("write " + `"version": 1`)
+	version.Whole(1, 1, 1)
+	if v := top.At("stateDir"); v.Present() {
+		out.StateDir, _ = v.Absolute()
+	} else if slices.ContainsFunc(top.Keys(), func(key string) bool { return strict.Resembles(key, "stateDir") }) {
+		out.StateDir = "" // it is misspelt
+	}
+	log := top.At("log").Object()
+	out.Log.File, _ = log.At("file").Absolute()
+	out.Log.Level = strict.Choice(log.At("level"), "info", "debug", "warn", "error")
+	log.Strict(nil)
+	if s, ok := top.At("table").Absolute(); ok {
+		out.Table = s
+	}
+	out.IPAMPaths = paths(top.At("ipamPaths"), out.IPAMPaths)
 	namespaces := top.At("namespaces").Object()
 	for _, name := range namespaces.Keys() {
 		if out.Namespaces == nil {
@@ -59,7 +70,7 @@ func Parse(file string, b []byte) (Policy, error) {
 		out.Namespaces[name] = limits(namespaces.At(name))
 	}
 	top.Strict(nil)
-	return out, f.Err("read policy of the node", file)
+	return out, f.Err(operationRead, file)
 }
 
 // limits reads the limits of a namespace.
@@ -139,19 +150,14 @@ func patterns(v strict.Value) []string {
 	return out
 }
 
-// folders returns a list of absolute paths, or the default.
-func folders(v strict.Value, def []string) []string {
+// paths returns a list of absolute paths, or the default.
+func paths(v strict.Value, def []string) []string {
 	if !v.Present() {
 		return def
 	}
 	var out []string
 	for _, e := range v.List() {
-		s, ok := e.Text("")
-		switch {
-		case !ok:
-		case !filepath.IsAbs(s) || s == "/" || filepath.Clean(s) != s:
-			e.Bad("", "%q is not a clean absolute path below /", s)
-		default:
+		if s, ok := e.Absolute(); ok {
 			out = append(out, s)
 		}
 	}

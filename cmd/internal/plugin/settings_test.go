@@ -4,29 +4,10 @@
 package plugin
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"testing/fstest"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 )
-
-func TestADELGivesUpOnlyAFolderThatCanHoldNothing(t *testing.T) {
-	t.Parallel()
-	for _, err := range []error{trusted.ErrOthers, unix.ENOTDIR, unix.ENAMETOOLONG, unix.ELOOP} {
-		if !unusable(fmt.Errorf("walk: %w", err)) {
-			t.Errorf("%v: DEL would fail for ever", err)
-		}
-	}
-	for _, err := range []error{nil, unix.ENFILE, unix.ENOMEM, unix.EIO, unix.EACCES} {
-		if unusable(err) {
-			t.Errorf("%v: DEL would end well and leave everything", err)
-		}
-	}
-}
 
 func TestVendorsOfALinkAreThoseOfItsNICs(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package policy
+package settings
 
 import (
 	"bytes"
@@ -24,28 +24,28 @@ func usualIPAMPaths() []string {
 // IPAMPlugin says whether a DEL or a GC may call the IPAM plugin of a configuration.
 // If namespace is "", it is enough that one namespace may use the plugin: GC and
 // STATUS are about no pod. The error is BadConfig.
-func (p Policy) IPAMPlugin(namespace, kind string, config []byte) error {
+func (n Node) IPAMPlugin(namespace, kind string, config []byte) error {
 	f := &strict.Faults{}
-	allowed := p.Of(namespace).ipam(kind)
+	allowed := n.Of(namespace).ipam(kind)
 	if namespace == "" {
-		allowed = p.anywhere(func(l Limits) bool { return l.ipam(kind) })
+		allowed = n.anywhere(func(l Limits) bool { return l.ipam(kind) })
 	}
 	if !allowed {
-		check{p, namespace, f}.fault("ipam.type", kind, "ipamTypes", p.Of(namespace).IPAMTypes)
+		check{n, namespace, f}.fault("ipam.type", kind, "ipamTypes", n.Of(namespace).IPAMTypes)
 	}
-	p.another(kind, config, f)
-	return f.Err(operation, p.Path)
+	n.another(kind, config, f)
+	return f.Err(operation, n.Path)
 }
 
 // ipam says whether addresses may come from an ipam.type.
 func (l Limits) ipam(kind string) bool { return l.IPAMTypes == nil || oneOf(kind, l.IPAMTypes) }
 
 // anywhere says whether the limits of some namespace are as they must be.
-func (p Policy) anywhere(ok func(Limits) bool) bool {
-	if ok(p.Namespaces["*"]) {
+func (n Node) anywhere(ok func(Limits) bool) bool {
+	if ok(n.Namespaces["*"]) {
 		return true
 	}
-	for _, l := range p.Namespaces {
+	for _, l := range n.Namespaces {
 		if ok(l) {
 			return true
 		}
@@ -63,23 +63,24 @@ func otherPlugins() []string {
 }
 
 // another reports what a configuration may not ask for with another IPAM plugin.
-func (p Policy) another(kind string, config []byte, f *strict.Faults) {
+func (n Node) another(kind string, config []byte, f *strict.Faults) {
 	if slices.Contains(otherPlugins(), kind) {
 		f.Add(cnierr.BadConfig, "ipam.type", "name a plugin that leases addresses, such as "+conf.PoolType, "%q is not an IPAM plugin", kind)
 	}
-	p.ipamPaths(config, f)
+	n.ipamPaths(config, f)
 }
 
 // ipamPaths reports the paths in "ipam" of a configuration that another IPAM plugin
 // may not use. That plugin runs as root, and opens them as they are.
-func (p Policy) ipamPaths(config []byte, f *strict.Faults) {
+func (n Node) ipamPaths(config []byte, f *strict.Faults) {
 	_ = eachText(json.NewDecoder(bytes.NewReader(config)), nil, func(keys []string, text string) { // conf has read it
 		if len(keys) < 2 || !strings.EqualFold(keys[0], "ipam") || !isPath(keys[len(keys)-1], text) {
 			return
 		}
 		in := func(dir string) bool { return text == dir || strings.HasPrefix(text, dir+"/") }
-		if filepath.Clean(text) != text || !slices.ContainsFunc(p.IPAMPaths, in) {
-			p.fault(f, strings.Join(keys, "."), text, "ipamPaths", p.IPAMPaths)
+		if filepath.Clean(text) != text || !slices.ContainsFunc(n.IPAMPaths, in) {
+			f.Add(cnierr.BadConfig, strings.Join(keys, "."), "use a path that ipamPaths of "+filepath.Base(n.Path)+" allows, or ask the node's administrator to add the folder there",
+				"%q is not in ipamPaths: %s", text, strings.Join(n.IPAMPaths, ", "))
 		}
 	})
 }

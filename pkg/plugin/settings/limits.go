@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package policy
+package settings
 
 import (
 	"fmt"
@@ -50,19 +50,19 @@ func (v VLANs) String() string {
 type Masters struct{ IfNames, Vendors []string }
 
 // Of returns the limits of a namespace: its own, or those of all others, "*".
-func (p Policy) Of(namespace string) Limits {
-	if l, ok := p.Namespaces[namespace]; ok {
+func (n Node) Of(namespace string) Limits {
+	if l, ok := n.Namespaces[namespace]; ok {
 		return l
 	}
-	return p.Namespaces["*"]
+	return n.Namespaces["*"]
 }
 
 // Master says whether the pods of a namespace may use a NIC of the host. vendors has
 // those of the NIC, and of all that it stands on. The error is BadConfig.
-func (p Policy) Master(namespace string, nic conf.LinkName, vendors []string) error {
-	m := p.Of(namespace).Masters
+func (n Node) Master(namespace string, nic conf.LinkName, vendors []string) error {
+	m := n.Of(namespace).Masters
 	f := &strict.Faults{}
-	c := check{p, namespace, f}
+	c := check{n, namespace, f}
 	if m != nil && m.IfNames != nil && !oneOf(string(nic), m.IfNames) {
 		c.fault("master", string(nic), "masters.ifNames", m.IfNames)
 	}
@@ -76,12 +76,12 @@ func (p Policy) Master(namespace string, nic conf.LinkName, vendors []string) er
 			}
 		}
 	}
-	return f.Err(operation, p.Path)
+	return f.Err(operation, n.Path)
 }
 
 // check compares the requests of a namespace with its limits.
 type check struct {
-	policy    Policy
+	node      Node
 	namespace string
 	faults    *strict.Faults
 }
@@ -175,7 +175,7 @@ func (c check) no(key, limit string) {
 }
 
 func (c check) hint(limit string) string {
-	return "change the network, or ask the node's administrator to change namespaces." + c.namespace + "." + limit + " in " + path.Base(c.policy.Path)
+	return "change the network, or ask the node's administrator to change namespaces." + c.namespace + "." + limit + " in " + path.Base(c.node.Path)
 }
 
 func oneOf(name string, patterns []string) bool {

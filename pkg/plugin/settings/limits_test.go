@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package policy
+package settings
 
 import (
 	"net/netip"
@@ -19,9 +19,9 @@ const limited = `{"version": 1, "namespaces": {
 	"nothing": {"ipamTypes": [], "pools": [], "railPools": [], "modes": [], "sysctl": []},
 	"infra": {"hostLink": true}}}`
 
-func policyOf(t *testing.T, document string) Policy {
+func nodeOf(t *testing.T, document string) Node {
 	t.Helper()
-	p, err := Parse("/etc/roce/policy.json", []byte(document))
+	p, err := Parse("/etc/roce/node.json", []byte(document))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func policyOf(t *testing.T, document string) Policy {
 // allowed is what all namespaces of limited but one may have.
 func allowed() conf.Request {
 	return conf.Request{
-		Attachment: conf.Attachment{ContainerID: "c1"}, StateDir: "/run/roce", Mode: conf.Bridge, Pod: conf.Pod{Namespace: "team-a"}, BCQueueLen: 1000,
+		Attachment: conf.Attachment{ContainerID: "c1"}, Mode: conf.Bridge, Pod: conf.Pod{Namespace: "team-a"}, BCQueueLen: 1000,
 		IPAM:   conf.IPAM{Type: conf.PoolType, Pool: "shared-1"},
 		Sysctl: []conf.Sysctl{{Tree: "ipv4/conf", Key: "arp_filter", Value: "1"}},
 		Probe:  conf.Probe{Conflict: conf.Conflict{Mode: conf.Require}, Gateway: conf.Gateway{Mode: conf.Require}},
@@ -40,7 +40,7 @@ func allowed() conf.Request {
 
 func TestEachKeyLimitsANamespace(t *testing.T) {
 	t.Parallel()
-	p := policyOf(t, limited)
+	p := nodeOf(t, limited)
 	if err := p.Request(allowed()); err != nil {
 		t.Errorf("what is allowed: %v", err)
 	}
@@ -81,7 +81,7 @@ func TestAnEmptyListAllowsNothing(t *testing.T) {
 	t.Parallel()
 	r := allowed()
 	r.Pod.Namespace = "nothing"
-	err := policyOf(t, limited).Request(r)
+	err := nodeOf(t, limited).Request(r)
 	for _, key := range []string{"mode", "ipam.type", "ipam.pool", "sysctl"} {
 		if err == nil || !strings.Contains(err.Error(), `"`+key+`": `) {
 			t.Errorf("%s: %v", key, err)
@@ -91,7 +91,7 @@ func TestAnEmptyListAllowsNothing(t *testing.T) {
 
 func TestMastersOfANamespace(t *testing.T) {
 	t.Parallel()
-	p := policyOf(t, limited)
+	p := nodeOf(t, limited)
 	for _, c := range []struct {
 		namespace string
 		nic       conf.LinkName
@@ -113,7 +113,7 @@ func TestMastersOfANamespace(t *testing.T) {
 
 func TestFaultsOfLimits(t *testing.T) {
 	t.Parallel()
-	_, err := Parse("/etc/roce/policy.json", []byte(`{"version": 1, "namespaces": {"a": {"pool": [], "modes": ["x"], "pools": ["[", ""], "probe": "off",
+	_, err := Parse("/etc/roce/node.json", []byte(`{"version": 1, "namespaces": {"a": {"pool": [], "modes": ["x"], "pools": ["[", ""], "probe": "off",
 		"bcqueuelen": -1, "vlans": [0, "9-8", "1-4095", 1.5, "x", true, {}], "masters": {"vendor": 1}, "requestMAC": "no"}, "b": 5}}`))
 	for _, text := range []string{
 		`"namespaces.a.pool": unknown key`, `"namespaces.a.modes[0]": "x"`, `"namespaces.a.pools[0]": "["`, `"namespaces.a.pools[1]": ""`, `"namespaces.a.probe": "off"`,
@@ -129,16 +129,16 @@ func TestFaultsOfLimits(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(limited))
-	f.Add([]byte(`{"version": 1, "stateDirs": ["/run/roce"]}`))
+	f.Add([]byte(`{"version": 1, "stateDir": "/run/roce", "log": {"file": "/x"}, "ipamPaths": ["/y"]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := Parse("/etc/roce/policy.json", b)
+		p, err := Parse("/etc/roce/node.json", b)
 		if err == nil {
 			_ = p.Request(allowed())
 			_ = p.Master("team-a", "enp1s0", nil)
 		}
-		for _, dir := range p.StateDirs {
-			if dir == "/" || !strings.HasPrefix(dir, "/") {
-				t.Errorf("stateDirs has %q", dir)
+		for _, path := range append(p.IPAMPaths, p.StateDir, p.Log.File, p.Table) {
+			if path == "/" || path != "" && !strings.HasPrefix(path, "/") {
+				t.Errorf("%q is a path", path)
 			}
 		}
 	})
@@ -158,7 +158,7 @@ func TestALinkToTheNodeNeedsAddressesOfAnAdministrator(t *testing.T) {
 		{"own addresses, allowed", `{"hostLink": true}`, own, true},
 		{"addresses of a RailPool, forbidden", `{"hostLink": false}`, pooled, false},
 	} {
-		p := policyOf(t, `{"version": 1, "namespaces": {"*": `+c.limits+`}}`)
+		p := nodeOf(t, `{"version": 1, "namespaces": {"*": `+c.limits+`}}`)
 		r := allowed()
 		r.IPAM, r.HostLink = c.ipam, &conf.HostLink{}
 		if err := p.Request(r); (err == nil) != c.want {
@@ -175,17 +175,17 @@ func TestVLANsMustBeAllowed(t *testing.T) {
 	t.Parallel()
 	other := allowed()
 	other.VLAN = 300
-	if err := policyOf(t, limited).Request(other); err == nil || !strings.Contains(err.Error(), `"vlan": "300" is not in vlans of namespace "team-a": 120, 200-299`) {
+	if err := nodeOf(t, limited).Request(other); err == nil || !strings.Contains(err.Error(), `"vlan": "300" is not in vlans of namespace "team-a": 120, 200-299`) {
 		t.Errorf("got %v, want the VLANs that are allowed", err)
 	}
 	for id, want := range map[int]bool{0: true, 119: false, 120: true, 121: false, 199: false, 200: true, 250: true, 299: true, 300: false} {
 		r := allowed()
 		r.VLAN = id
-		if err := policyOf(t, limited).Request(r); (err == nil) != want {
+		if err := nodeOf(t, limited).Request(r); (err == nil) != want {
 			t.Errorf("VLAN %d: %v", id, err)
 		}
 		for _, without := range []string{`{"version": 1}`, `{"version": 1, "namespaces": {"*": {"vlans": []}}}`, `{"version": 1, "namespaces": {"*": {}}}`} {
-			if err := policyOf(t, without).Request(r); (err == nil) != (id == 0) {
+			if err := nodeOf(t, without).Request(r); (err == nil) != (id == 0) {
 				t.Errorf("VLAN %d with %s: %v", id, without, err)
 			}
 		}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package settings
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+)
+
+func TestANodeNeedsNoSettings(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "node.json")
+	got, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Node{
+		Path: path, StateDir: "/run/roce", Log: Log{Level: "info"}, Table: "/etc/roce/rails.json",
+		IPAMPaths: []string{"/var/lib/cni/networks", "/run/cni/dhcp.sock", "/etc/resolv.conf", "/etc/cni/net.d/whereabouts.d"},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("defaults (-want +got):\n%s", d)
+	}
+	got, err = Parse(path, []byte(`{"version": 1}`))
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Errorf("a file that sets nothing: %v, (-want +got):\n%s", err, d)
+	}
+}
+
+func TestSettingsOfAFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "node.json")
+	const document = `{"version": 1, "stateDir": "/var/lib/roce", "log": {"file": "/var/log/roce.log", "level": "debug"}, "table": "/a", "ipamPaths": ["/d"]}`
+	if err := os.WriteFile(path, []byte(document), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(path)
+	want := Node{Path: path, StateDir: "/var/lib/roce", Log: Log{"/var/log/roce.log", "debug"}, Table: "/a", IPAMPaths: []string{"/d"}}
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Errorf("%v, (-want +got):\n%s", err, d)
+	}
+}
+
+func TestTheSampleIsAccepted(t *testing.T) {
+	t.Parallel()
+	const sample = "../../../conf-examples/deploy/samples/node.json"
+	b, err := os.ReadFile(sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := Parse(sample, b); err != nil || n.StateDir != DefaultStateDir || len(n.Namespaces) != 2 {
+		t.Errorf("%+v, %v", n, err)
+	}
+}
+
+// TestSettingsThatOthersMayHaveWritten are not used, also not for a DEL.
+func TestSettingsThatOthersMayHaveWritten(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(path string) error{
+		"mode 0666": func(path string) error { return os.Chmod(path, 0o666) },
+		"mode 0620": func(path string) error { return os.Chmod(path, 0o620) },
+		"another owner": func(path string) error {
+			if os.Geteuid() != 0 {
+				return os.Chmod(path, 0o666)
+			}
+			return os.Chown(path, 1234, 0)
+		},
+		"a folder that all can write": func(path string) error { return os.Chmod(filepath.Dir(path), 0o777) },
+	} {
+		path := filepath.Join(t.TempDir(), "node.json")
+		if err := errors.Join(os.WriteFile(path, []byte(`{"version": 1}`), 0o600), change(path)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Load(path)
+		if cnierr.CodeOf(err) != cnierr.BadConfig || !strings.Contains(err.Error(), "users other than root can change it") || got.StateDir != "" {
+			t.Errorf("%s: %+v, %v", what, got, err)
+		}
+	}
+}
+
+func TestEveryFaultOfTheSettingsIsReported(t *testing.T) {
+	t.Parallel()
+	for document, c := range map[string]struct {
+		stateDir string // that a DEL uses; "" if it is not known
+		want     []string
+	}{
+		``:                                   {"", []string{"unexpected end"}},
+		`{`:                                  {"", []string{"unexpected end"}},
+		`[]`:                                 {"", []string{"want an object"}},
+		`{}`:                                 {"/run/roce", []string{`"version": missing`}},
+		`{"version": 2, "stateDir": "/new"}`: {"/new", []string{`"version": 2 is not in 1 to 1`}},
+		`{"version": 1, "ipamPath": [], "log": {"files": "/x"}, "tabel": "/x"}`: {"/run/roce", []string{
+			`"ipamPath": unknown key`, `did you mean "ipamPaths"?`, `"log.files": unknown key`, `did you mean "file"?`, `"tabel": unknown key`, `did you mean "table"?`,
+		}},
+		`{"version": 1, "statedirs": "/x"}`:                                 {"", []string{`"statedirs": unknown key`, `did you mean "stateDir"?`}},
+		`{"version": 1, "stateDir": "run/roce"}`:                            {"", []string{`"stateDir": "run/roce" is not a clean absolute path below /`}},
+		`{"version": 1, "stateDir": "/run//x"}`:                             {"", []string{`"stateDir": "/run//x" is not a clean absolute path`}},
+		`{"version": 1, "stateDir": "/"}`:                                   {"", []string{`"stateDir": "/" is not a clean absolute path`}},
+		`{"version": 1, "stateDir": "/run/x\n"}`:                            {"", []string{`"stateDir": "/run/x\n" is not a clean absolute path`}},
+		`{"version": 1, "stateDir": 5}`:                                     {"", []string{`"stateDir": want a string`}},
+		`{"version": 1, "stateDir": "` + strings.Repeat("/run", 257) + `"}`: {"", []string{`of at most 1024 bytes`}},
+		`{"version": 1, "log": {"file": "x", "level": "trace"}, "table": 7, "ipamPaths": ["x", "/", "/a/", 5]}`: {"/run/roce", []string{
+			`"log.file": "x"`, `"log.level": "trace" is none of info, debug, warn, error`, `"table": want a string`,
+			`"ipamPaths[0]": "x"`, `"ipamPaths[1]": "/"`, `"ipamPaths[2]": "/a/"`, `"ipamPaths[3]": want a string`,
+		}},
+	} {
+		got, err := Parse("/etc/roce/node.json", []byte(document))
+		if got.StateDir != c.stateDir {
+			t.Errorf("%s: state folder %q, want %q", document, got.StateDir, c.stateDir)
+		}
+		var e *cnierr.Error
+		for _, text := range c.want {
+			if !errors.As(err, &e) || !strings.Contains(e.Error()+e.Hint, text) {
+				t.Errorf("%s: %v, want %s", document, err, text)
+			}
+		}
+	}
+}
+
+func TestPathsOfAnotherIPAMPlugin(t *testing.T) {
+	t.Parallel()
+	p := Default("/etc/roce/node.json")
+	for config, key := range map[string]string{
+		`{"ipam": {"type": "host-local"}}`: "",
+		`{"ipam": {"type": "host-local", "dataDir": "/var/lib/cni/networks", "resolvConf": "/etc/resolv.conf", "subnet": "10.0.0.0/24"}}`: "",
+		`{"log": {"file": "/x"}, "ipam": {"dataDir": ""}}`:                               "",
+		`{"ipam": {"dataDir": "/etc"}}`:                                                  "ipam.dataDir",
+		`{"ipam": {"dataDir": "etc"}}`:                                                   "ipam.dataDir",
+		`{"ipam": {"DATADIR": "../etc"}}`:                                                "ipam.DATADIR",
+		`{"IPAM": {"dataDir": "/etc"}, "ipam": {}}`:                                      "IPAM.dataDir",
+		`{"ipam": {"dataDir": "/etc", "dataDir": "/var/lib/cni/networks"}}`:              "ipam.dataDir",
+		`{"ipam": {"dataDir": "/var/lib/cni/networks/../../.."}}`:                        "ipam.dataDir",
+		`{"ipam": {"dataDir": "/var/lib/cni/networksx"}}`:                                "ipam.dataDir",
+		`{"ipam": {"socketPath": "run/containerd/containerd.sock"}}`:                     "ipam.socketPath",
+		`{"ipam": {"plugin_ſocket": "run/x"}}`:                                           "ipam.plugin_ſocket",
+		`{"ipam": {"profile": "default", "type": "x", "range": "10.0.0.0/24"}}`:          "",
+		`{"ipam": {"anything": [["/etc/shadow"]]}}`:                                      "ipam.anything",
+		`{"ipam": {"kubernetes": {"kubeconfig": "/home/x/.kube/config"}}}`:               "ipam.kubernetes.kubeconfig",
+		`{"ipam": {"daemonSocketPath": "/proc/self/root/run/cni/dhcp.sock", "x": null}}`: "ipam.daemonSocketPath",
+	} {
+		err := p.IPAMPlugin("", "host-local", []byte(config))
+		if (err != nil) != (key != "") || err != nil && !strings.Contains(err.Error(), `"`+key+`"`) {
+			t.Errorf("%s: %v, want a fault of %q", config, err, key)
+		}
+	}
+}
+
+func TestPluginsThatLeaseNothingAreNoIPAMPlugins(t *testing.T) {
+	t.Parallel()
+	p := Default("/etc/roce/node.json")
+	for kind, allowed := range map[string]bool{
+		"host-local": true, "static": true, "dhcp": true, "whereabouts": true, "nv-ipam": true,
+		"bridge": false, "host-device": false, "macvlan": false, "tuning": false, "rocectl": false, "multus": false,
+	} {
+		r := conf.Request{IPAM: conf.IPAM{Type: kind, Raw: []byte(`{"ipam": {}}`)}}
+		for of, err := range map[string]error{"ADD": p.Request(r), "DEL": p.IPAMPlugin("team", kind, r.IPAM.Raw), "GC": p.IPAMPlugin("", kind, r.IPAM.Raw)} {
+			if (err == nil) != allowed || err != nil && !strings.Contains(err.Error(), "is not an IPAM plugin") {
+				t.Errorf("%s with %s: %v", of, kind, err)
+			}
+		}
+	}
+}
