@@ -15,6 +15,8 @@ set -euo pipefail
 mkdir -p /etc/roce /etc/cni /opt/cni /var/lib/cni /var/log/roce
 # The shell is process 1, which reaps what the tests leave.
 exec unshare --mount --propagation private --net --pid --fork --kill-child --mount-proc bash -euc '
+	# Runtimes look mounts up by their paths, and would find those that an empty /run only hides.
+	findmnt -rno TARGET | grep ^/run/ | tac | xargs -r umount --lazy
 	for d in /etc/roce /etc/cni /opt/cni /var/lib/cni /var/log/roce /run; do
 		mount -t tmpfs -o mode=755 ground "$d"
 	done
