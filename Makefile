@@ -28,7 +28,7 @@ UPSTREAM_PLUGINS := $(addprefix main/,macvlan host-device ptp bridge) $(addprefi
 BENCHFLAGS ?= -times
 
 # The tests that compare generated texts, and write them with -update.
-GENERATED := ^(TestErrorsPageIsCurrent|TestFaultsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPageIsCurrent|TestChineseTroubleshootingPageIsCurrent|TestTheChartIsMadeFromTheManifests)$$
+GENERATED := ^(TestErrorsPageIsCurrent|TestFaultsPageIsCurrent|TestPackageMapIsCurrent|TestReferencePageIsCurrent|TestTroubleshootingPagesAreCurrent|TestTheChartIsMadeFromTheManifests)$$
 GENERATORS := ./pkg/base/cnierr ./pkg/tool/doctor ./integration/arch ./cmd/rocectl ./integration/cluster/deploy
 
 PLUGINS := bin/roce bin/roce-ipam

@@ -4,8 +4,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -26,10 +28,11 @@ func explainCommand() *cobra.Command {
 		Long: `Explain an error code of roce-cni, or the text of an error. The text may be that of
 another program: ibverbs, perftest, NCCL, UCX, the RDMA device plugin, kubelet or
 Multus. It may be a whole log. "-" reads it from standard input. Without an argument
-all codes of roce-cni are listed; docs/troubleshooting.md lists the texts.
+all codes of roce-cni are listed.
 
 If the text has several known errors, the most probable cause comes first. "Pod:" and
-"Node:" say where to type what follows. The exit status is 1 if the text has none.`,
+"Node:" say where to type what follows. Where LANG is Chinese, so is the answer. The exit
+status is 1 if the text has none.`,
 		Example: `  rocectl explain 106
   rocectl explain "Couldn't allocate MR"
   kubectl logs job/perftest-client | rocectl explain -`,
@@ -93,13 +96,15 @@ func explainText(w io.Writer, text string) error {
 			explainCode(w, cnierr.Explain(code))
 		}
 	}
-	found := explain.Find(text)
+	found := explain.Load().Find(text)
+	locale := cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_MESSAGES"), os.Getenv("LANG"))
 	for _, e := range found {
-		fmt.Fprintf(w, "%s: %s\n  cause: %s\n  do:    %s\n", e.From, e.Text, e.Cause, e.Do)
+		a := e.In(locale)
+		fmt.Fprintf(w, "%s: %s\n  cause: %s\n  do:    %s\n", e.From, e.Text, a.Cause, a.Do)
 	}
 	if len(seen)+len(found) == 0 {
 		return cnierr.New(cnierr.BadConfig, "explain", firstWords(text),
-			"give it the lines of the error itself, or a code in brackets as in roce[101]; docs/troubleshooting.md lists the texts that it knows",
+			"give it the lines of the error itself, or a code in brackets as in roce[101]",
 			"no known error in it")
 	}
 	return nil

@@ -5,10 +5,9 @@
 // pods RDMA: ibverbs, perftest, NCCL, UCX, the RDMA device plugin, kubelet, Multus and the
 // kernel.
 //
-// The file errors.yaml is the source of "rocectl explain TEXT" and of
-// docs/troubleshooting.md, and says how to change it. It has no errors of roce-cni: those
-// are in pkg/base/cnierr. Here are the table and the search; pasted.go undoes what
-// terminals and logs do to a text.
+// The file errors.yaml is the source of "rocectl explain TEXT", and says how to change it. It
+// has no errors of roce-cni: those are in pkg/base/cnierr. Here are the table and the search;
+// pasted.go undoes what terminals and logs do to a text.
 package explain
 
 import (
@@ -25,10 +24,28 @@ var errorsFile []byte
 // Entry is a problem, the texts by which programs report it, and its remedy. errors.yaml
 // says what each field has.
 type Entry struct {
-	From  string `json:"from"`
-	Texts lines  `json:"texts"`
+	From   string  `json:"from"`
+	Texts  lines   `json:"texts"`
+	Answer         // in English
+	ZH     *Answer `json:"zh"` // nil: not translated
+	Source string  `json:"source"`
+	Often  bool    `json:"often"`
+
+	patterns [][]*regexp.Regexp // for each of Texts; a log must match all of one
+}
+
+// Answer is what is wrong and what to do.
+type Answer struct {
 	Cause string `json:"cause"`
 	Do    string `json:"do"`
+}
+
+// In returns the answer in the language of a locale, such as "zh_CN.UTF-8", or in English.
+func (e Entry) In(locale string) Answer {
+	if e.ZH != nil && strings.HasPrefix(locale, "zh") {
+		return *e.ZH
+	}
+	return e.Answer
 }
 
 // lines are written as one text.
@@ -40,11 +57,23 @@ func (l *lines) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Table returns all entries of errors.yaml.
-func Table() []Entry {
-	var all []Entry
+// Table has all entries, those with the more probable cause first.
+type Table []Entry
+
+// Load returns the entries of errors.yaml.
+func Load() Table {
+	var all Table
 	if err := yaml.UnmarshalStrict(errorsFile, &all); err != nil {
 		panic("explain: errors.yaml: " + err.Error()) // it is part of the program, and has a test
+	}
+	for i, e := range all {
+		for _, text := range e.Texts {
+			var parts []*regexp.Regexp
+			for part := range strings.SplitSeq(text, " && ") {
+				parts = append(parts, pattern(part))
+			}
+			all[i].patterns = append(all[i].patterns, parts)
+		}
 	}
 	return all
 }
@@ -55,16 +84,16 @@ type Found struct {
 	Text string // one of Texts
 }
 
-// Find returns the problems that a text reports, in the order of the table: what is
-// more probably the cause comes first. The text may be a whole log, as Plain returns it.
-func Find(text string) []Found {
+// Find returns the problems that a text reports, in the order of the table. The text may be
+// a whole log, as Plain returns it.
+func (t Table) Find(text string) []Found {
 	whole := strings.ToLower(alike(unwrapped(text)))
 	text = strings.ToLower(alike(text))
 	var out []Found
-	for _, e := range Table() {
-		for _, t := range e.Texts {
-			if p := pattern(t); p.MatchString(text) || whole != text && p.MatchString(whole) {
-				out = append(out, Found{e, t})
+	for _, e := range t {
+		for i, parts := range e.patterns {
+			if matchAll(parts, text) || whole != text && matchAll(parts, whole) {
+				out = append(out, Found{e, e.Texts[i]})
 				break
 			}
 		}
@@ -72,8 +101,17 @@ func Find(text string) []Found {
 	return out
 }
 
-// pattern returns the expression for one of Texts. It begins with a literal and has no
-// (?i): those make regexp a hundred times slower in a long log, so the text is in lower
+func matchAll(parts []*regexp.Regexp, log string) bool {
+	for _, p := range parts {
+		if !p.MatchString(log) {
+			return false
+		}
+	}
+	return true
+}
+
+// pattern returns the expression for one of Texts, or for a part of it. It begins with a
+// literal and has no (?i): those make regexp a hundred times slower in a long log, so the text is in lower
 // case. A blank may be the end of a line, because mail and kubectl describe wrap.
 func pattern(text string) *regexp.Regexp {
 	expr := regexp.QuoteMeta(strings.ToLower(alike(text)))

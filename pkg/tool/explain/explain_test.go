@@ -17,6 +17,7 @@ import (
 // that mean nothing. The first answer must be the cause.
 func TestWholeTextsAreExplained(t *testing.T) {
 	t.Parallel()
+	table := Load()
 	for file, want := range map[string]string{
 		"device_plugin_issm.txt":   `RDMA device "…" not found`,
 		"mr_client.txt":            "Couldn't allocate MR",
@@ -69,7 +70,7 @@ func TestWholeTextsAreExplained(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		found := Find(string(text))
+		found := table.Find(string(text))
 		if len(found) == 0 || found[0].Texts[0] != want {
 			t.Errorf("%s: found %v, want %q first", file, texts(found), want)
 		}
@@ -84,11 +85,12 @@ func TestPastedTextsAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	table := Load()
 	for _, f := range archive.Files {
 		first, text, _ := strings.Cut(strings.ReplaceAll(string(f.Data), "␛", "\x1b"), "\n")
 		want := strings.TrimPrefix(first, "want: ")
 		got := "nothing"
-		if found := Find(Plain(text)); len(found) > 0 {
+		if found := table.Find(Plain(text)); len(found) > 0 {
 			got = found[0].Text
 		}
 		if got != want {
@@ -111,8 +113,12 @@ func texts(all []Found) []string {
 func TestEntriesAreWhole(t *testing.T) {
 	t.Parallel()
 	first := map[string]bool{}
-	for _, e := range Table() {
-		for _, word := range slices.Concat([]string{e.From, e.Cause, e.Do}, e.Texts) {
+	for _, e := range Load() {
+		words := slices.Concat([]string{e.From, e.Cause, e.Do}, e.Texts)
+		if e.ZH != nil {
+			words = append(words, e.ZH.Cause, e.ZH.Do)
+		}
+		for _, word := range words {
 			if word == "" || strings.Join(strings.Fields(word), " ") != word {
 				t.Errorf("the entry of %s with %q: %q is empty, or has lines or blanks too many", e.From, e.Texts, word)
 			}
@@ -126,9 +132,10 @@ func TestEntriesAreWhole(t *testing.T) {
 
 func TestEachTextFindsItsEntry(t *testing.T) {
 	t.Parallel()
-	for _, e := range Table() {
+	table := Load()
+	for _, e := range table {
 		for _, text := range e.Texts {
-			found := Find("before\n" + strings.ReplaceAll(text, "…", "x y") + "\nafter")
+			found := table.Find("before\n" + strings.NewReplacer("…", "x y", " && ", "\n").Replace(text) + "\nafter")
 			if !slices.ContainsFunc(found, func(f Found) bool { return f.Cause == e.Cause }) {
 				t.Errorf("%q finds %v", text, texts(found))
 			}
@@ -139,7 +146,7 @@ func TestEachTextFindsItsEntry(t *testing.T) {
 func TestWhatIsUnknownIsNotGuessed(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "x", "everything is fine", "Error 500", "  MTU : 4096[B]"} {
-		if found := Find(text); len(found) > 0 {
+		if found := Load().Find(text); len(found) > 0 {
 			t.Errorf("%q finds %v", text, texts(found))
 		}
 	}
