@@ -52,19 +52,17 @@ their names, so pods need no change. FILE may have all of a cluster:
 
   kubectl get spiderippools,spidermultusconfigs -A -o yaml | rocectl generate --from -
 
-Comments say what replaces what, and what was dropped and why. The same input gives
-the same text. Nothing is changed: read the text, and show its effect with
-"rocectl plan" before you apply it.`,
+Comments say what replaces what, and what was dropped and why. An object that cannot
+be converted stops no other: a comment and the error name it, and the exit status
+is 1. The same input gives the same text. Nothing is changed: read the text, and show
+its effect with "rocectl plan" before you apply it.`,
 		Example: `  rocectl generate > rails.yaml
   rocectl generate --subnet '172.{rail+16}.0.0/16' --gateway '172.{rail+16}.0.1'
   kubectl roce generate --subnet '172.{rail+16}.0.0/16' | kubectl diff -f -
   rocectl generate --from spiderpool.yaml | rocectl plan --offline -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			docs, err := f.documents(cmd)
-			if err != nil {
-				return err
-			}
+			docs, incomplete := f.documents(cmd)
 			text, err := generate.Text(docs)
 			if err != nil {
 				return err
@@ -72,7 +70,7 @@ the same text. Nothing is changed: read the text, and show its effect with
 			if _, err := io.WriteString(cmd.OutOrStdout(), text); err != nil {
 				return cnierr.New(cnierr.IO, "write", "standard output", "", "%w", err)
 			}
-			return nil
+			return incomplete
 		},
 	}
 	f.register(cmd, plugin)
@@ -96,6 +94,8 @@ func (f *generateFlags) register(cmd *cobra.Command, plugin bool) {
 	cmd.MarkFlagsMutuallyExclusive("from", "nodes")
 }
 
+// documents returns the objects, and with --from an error beside them if some could not be
+// converted.
 func (f *generateFlags) documents(cmd *cobra.Command) ([]generate.Document, error) {
 	switch {
 	case f.from != "":
@@ -142,7 +142,7 @@ func convert(cmd *cobra.Command, from string) ([]generate.Document, error) {
 	}
 	docs, err := generate.From(text)
 	if err != nil {
-		return nil, cnierr.New(cnierr.Decode, "read objects", from, "correct the object, or leave it out", "%w", err)
+		return docs, cnierr.New(cnierr.Decode, "convert objects", from, "correct the object, or leave it out; all others are converted", "%w", err)
 	}
 	if len(docs) == 0 {
 		return nil, cnierr.New(cnierr.BadConfig, "read objects", from, "give it a file with Kubernetes objects or a CNI configuration",

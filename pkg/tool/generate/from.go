@@ -6,12 +6,16 @@ package generate
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/tool/netconf"
 )
 
 // object is a Kubernetes object, or a CNI configuration without kind.
@@ -23,10 +27,11 @@ type object struct {
 		// Annotations may have the resource of the device plugin.
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
-	Spec  map[string]any `json:"spec"`
-	Items []object       `json:"items"`
+	Items []map[string]any `json:"items"`
 
-	raw map[string]any
+	spec   *fields
+	status *fields
+	file   *fields // all of a CNI configuration; nil for a Kubernetes object
 }
 
 // String names the object for comments.
@@ -38,12 +43,12 @@ func (o object) String() string {
 	return strings.TrimSpace(o.Kind + " " + name)
 }
 
-// From returns what replaces the objects in a text of YAML documents or JSON.
+// From returns what replaces the objects in a text of YAML documents or JSON. The error says
+// which objects could not be converted, or would be refused by ADD or by the cluster; the
+// documents have all others, and comments about these.
 func From(text []byte) ([]Document, error) {
 	objects, err := read(text)
-	if err != nil {
-		return nil, err
-	}
+	faults := []error{err}
 	c := converter{sources: map[string]object{}, pools: map[string]string{}}
 	for _, o := range objects {
 		if isPool(o.Kind) {
@@ -52,41 +57,84 @@ func From(text []byte) ([]Document, error) {
 	}
 	for _, o := range objects {
 		if err := c.convert(o); err != nil {
-			return nil, fmt.Errorf("%s: %w", o, err)
+			c.out = append(c.out, Document{Comments: []string{fmt.Sprintf("%s: NOT converted: %v", o, err)}})
+			faults = append(faults, fmt.Errorf("%s: %w", o, err))
 		}
 	}
 	c.unused(objects)
-	return c.out, nil
+	for i := range c.out {
+		if err := netconf.Validate(c.out[i].Object); err != nil {
+			c.out[i].note("Problem: %v", err)
+			faults = append(faults, err)
+		}
+	}
+	return c.out, errors.Join(faults...)
 }
 
 func isPool(kind string) bool {
 	return kind == "SpiderIPPool" || kind == "IPPool" || kind == "CIDRPool"
 }
 
-func read(text []byte) ([]object, error) {
-	var out []object
+func isNetwork(kind string) bool {
+	return slices.Contains([]string{"NetworkAttachmentDefinition", "SpiderMultusConfig", "MacvlanNetwork", "HostDeviceNetwork"}, kind)
+}
+
+func read(text []byte) (out []object, err error) {
+	var faults []error
 	for i, doc := range bytes.Split(append([]byte("\n"), text...), []byte("\n---")) {
-		asJSON, err := yaml.YAMLToJSON(doc)
-		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", i+1, err)
-		}
-		if string(asJSON) == "null" {
+		var all map[string]any
+		if err := yaml.Unmarshal(doc, &all); err != nil {
+			faults = append(faults, fmt.Errorf("document %d: %w", i+1, err))
 			continue
 		}
-		var o object
-		if err := json.Unmarshal(asJSON, &o); err != nil {
-			return nil, fmt.Errorf("document %d: %w", i+1, err)
-		}
-		if err := json.Unmarshal(asJSON, &o.raw); err != nil {
-			return nil, fmt.Errorf("document %d: %w", i+1, err)
-		}
-		if strings.HasSuffix(o.Kind, "List") {
-			out = append(out, o.Items...)
+		if all == nil {
 			continue
 		}
-		out = append(out, o)
+		o, err := objectOf(all)
+		switch {
+		case err != nil:
+			faults = append(faults, fmt.Errorf("document %d: %w", i+1, err))
+		case strings.HasSuffix(o.Kind, "List"):
+			for j, item := range o.Items {
+				one, err := objectOf(item)
+				if err != nil {
+					faults = append(faults, fmt.Errorf("document %d: items[%d]: %w", i+1, j, err))
+					continue
+				}
+				out = append(out, one)
+			}
+		default:
+			out = append(out, o)
+		}
 	}
-	return out, nil
+	return out, errors.Join(faults...)
+}
+
+// objectOf reads a Kubernetes object or a CNI configuration. A Kubernetes object with other
+// members than it can have is probably indented wrongly, and an error.
+func objectOf(all map[string]any) (o object, err error) {
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = json.Unmarshal(text, &o)
+	}
+	if err != nil {
+		return o, err
+	}
+	top := newFields("", all)
+	if o.Kind == "" {
+		o.file = top
+		return o, nil
+	}
+	o.spec, o.status = top.object("spec"), top.object("status")
+	if !isNetwork(o.Kind) && !isPool(o.Kind) {
+		return o, nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "spec", "status", "items"}, key) {
+			return o, fmt.Errorf("%s: %q stands beside spec. Indent it so that it is in spec", o, key)
+		}
+	}
+	return o, nil
 }
 
 // converter collects what replaces the objects of one text.
@@ -112,8 +160,8 @@ func (c *converter) convert(o object) error {
 		c.out = append(c.out, Document{Comments: []string{o.String() + ": dropped. It is for InfiniBand, and roce needs Ethernet."}})
 		return nil
 	case o.Kind == "NetworkAttachmentDefinition":
-		text, ok := o.Spec["config"].(string)
-		if !ok {
+		text := o.spec.str("config")
+		if text == "" {
 			c.kept(o, "it has no spec.config, so Multus reads a file of the node: give that file to --from")
 			return nil
 		}
@@ -121,14 +169,16 @@ func (c *converter) convert(o object) error {
 		if err := json.Unmarshal([]byte(text), &config); err != nil {
 			return fmt.Errorf("spec.config: %w", err)
 		}
-		return c.upstream(o, config)
-	case o.Kind == "" && (o.raw["type"] != nil || o.raw["plugins"] != nil):
-		name, ok := o.raw["name"].(string)
-		if !ok {
+		return c.upstream(o, newFields("", config))
+	case o.file != nil && (o.file.whole("type") != nil || o.file.whole("plugins") != nil):
+		o.Metadata.Name = o.file.str("name")
+		if o.Metadata.Name == "" {
 			return fmt.Errorf("the configuration has no name")
 		}
-		o.Metadata.Name = name
-		return c.upstream(o, o.raw)
+		return c.upstream(o, o.file)
+	case strings.HasSuffix(o.Kind, "Network"): // SriovNetwork, OVSNetwork and others of an operator
+		c.kept(o, "give the NetworkAttachmentDefinition of the same name, which its operator has made, to --from")
+		return nil
 	}
 	c.kept(o, "it is no network")
 	return nil
@@ -143,11 +193,7 @@ func (c *converter) kept(o object, why string) {
 func (c *converter) unused(objects []object) {
 	for _, o := range objects {
 		key := o.Kind + " " + o.Metadata.Name
-		used := false
-		for _, u := range c.used {
-			used = used || u == key
-		}
-		if isPool(o.Kind) && !used {
+		if isPool(o.Kind) && !slices.Contains(c.used, key) {
 			c.out = append(c.out, Document{Comments: []string{o.String() + ": not converted, because no network of the file uses it. Give the networks to --from too."}})
 		}
 	}

@@ -73,17 +73,24 @@ func golden(t *testing.T, file string, docs []Document) {
 func TestWhatCannotBeConverted(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"kind: SpiderMultusConfig\nmetadata: {name: a}\nspec: {cniType: macvlan}":                                  "macvlan has no master",
-		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{'}":                                             "MacvlanNetwork a: spec.ipam",
-		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{\"type\": \"whereabouts\"}'}":                   "whereabouts has no range",
-		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{\"type\": \"whereabouts\", \"range\": \"x\"}'}": `subnet "x"`,
-		"kind: NetworkAttachmentDefinition\nmetadata: {name: a}\nspec: {config: x}":                                "spec.config",
-		"kind: [":              "document 1",
+		"kind: SpiderMultusConfig\nmetadata: {name: a}\nspec: {cniType: macvlan}":                                                                                     "macvlan has no master",
+		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{'}":                                                                                                "MacvlanNetwork a: spec.ipam",
+		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{\"type\": \"whereabouts\"}'}":                                                                      "whereabouts has no range",
+		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {ipam: '{\"type\": \"whereabouts\", \"range\": \"x\"}'}":                                                    `subnet "x"`,
+		"kind: NetworkAttachmentDefinition\nmetadata: {name: a}\nspec: {config: x}":                                                                                   "spec.config",
+		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {}\nmaster: ens1":                                                                                           `"master" stands beside spec`,
+		"kind: MacvlanNetwork\nmetadata: {name: a}\nspec: {master: ens1, ipam: '{\"type\": \"whereabouts\", \"range\": \"10.0.0.0/28\", \"gateway\": \"10.0.1.1\"}'}": "10.0.1.1 is not inside",
+		"kind: List\nitems: [{kind: NetworkAttachmentDefinition, metadata: {name: a}, spec: {config: '{\"type\": \"macvlan\",}'}}]":                                   "spec.config",
+		"kind: [":              "document 2",
 		"type: macvlan":        "the configuration has no name",
 		"name: a\nplugins: []": "it has no plugin",
 	} {
-		if _, err := From([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		docs, err := From([]byte("name: good\ntype: macvlan\nmaster: ens1\n---\n" + text))
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+		if len(docs) == 0 || docs[0].Object == nil {
+			t.Errorf("%s: the network beside it is not converted: %+v", text, docs)
 		}
 	}
 }

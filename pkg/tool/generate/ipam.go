@@ -4,8 +4,10 @@
 package generate
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
@@ -14,8 +16,8 @@ import (
 
 // ipam returns what replaces the ipam object of a network. It adds the RailPool that
 // it needs, and comments to d.
-func (c *converter) ipam(d *Document, o object, in map[string]any) (any, error) {
-	kind := str(in, "type")
+func (c *converter) ipam(d *Document, o object, in *fields) (any, error) {
+	kind := in.str("type")
 	switch kind {
 	case "":
 		d.note("no ipam: the pod gets an interface without an address, and so no RDMA. Add ipam.")
@@ -25,26 +27,22 @@ func (c *converter) ipam(d *Document, o object, in map[string]any) (any, error) 
 	case "nv-ipam":
 		return c.nvIPAM(d, in)
 	case "spiderpool":
-		return c.spiderIPAM(d, o, list(in, "default_ipv4_ippool"), list(in, "default_ipv6_ippool"))
+		return c.spiderIPAM(d, o, in.list("default_ipv4_ippool"), in.list("default_ipv6_ippool"))
 	case "host-local":
 		return hostLocal(d, in), nil
 	}
 	d.note("ipam stays: roce runs the plugin %s for addresses.", kind)
-	return in, nil
+	in.done()
+	return in.all, nil
 }
 
 // whereabouts reserves addresses in the cluster, for one pod at a time.
-func (c *converter) whereabouts(d *Document, o object, in map[string]any) (any, error) {
-	ranges := []map[string]any{in}
-	for _, r := range anys(in, "ipRanges") {
-		if m, ok := r.(map[string]any); ok {
-			ranges = append(ranges, m)
-		}
-	}
+func (c *converter) whereabouts(d *Document, o object, in *fields) (any, error) {
+	ranges := append([]*fields{in}, in.objects("ipRanges")...)
 	comments := []string{fmt.Sprintf("%s: its whereabouts ranges. Nodes claim blocks of them, and pods start without a request to the API server.", o)}
 	var subnets []block.Subnet
 	for _, r := range ranges {
-		if str(r, "range") == "" {
+		if r.str("range") == "" {
 			continue
 		}
 		s, notes, err := wherever(r)
@@ -57,22 +55,22 @@ func (c *converter) whereabouts(d *Document, o object, in map[string]any) (any, 
 	if len(subnets) == 0 {
 		return nil, fmt.Errorf("ipam: whereabouts has no range")
 	}
-	if gateway := str(in, "gateway"); gateway != "" {
+	if gateway := in.str("gateway"); gateway != "" {
 		subnets[0].Gateway = gateway
 	}
-	noteDropped(d, "ipam.", in, map[string]string{
+	in.drop(d, map[string]string{
 		"datastore": "the addresses are in RailPools", "kubernetes": "the plugin opens no connection", "etcd_host": "the addresses are in RailPools",
 		"log_file": "`log` of roce is for all of it", "log_level": "`log` of roce is for all of it", "configuration_path": "there is no such file",
 		"network_name": "use RailPools with different names", "leader_lease_duration": "there is no leader", "leader_renew_deadline": "there is no leader",
 		"leader_retry_period": "there is no leader", "node_slice_size": "spec.blockSize of the RailPool", "overlapping_ranges": "networks may share a RailPool",
 		"enable_overlapping_ranges": "networks may share a RailPool", "sleep_for_race": "there is no race",
 	})
-	return c.poolIPAM(d, o.Metadata.Name, comments, subnets, in["routes"])
+	return c.poolIPAM(d, o.Metadata.Name, comments, subnets, in.whole("routes"))
 }
 
 // wherever converts one range of whereabouts.
-func wherever(r map[string]any) (s block.Subnet, notes []string, err error) {
-	text := str(r, "range")
+func wherever(r *fields) (s block.Subnet, notes []string, err error) {
+	text := r.str("range")
 	first, prefix, isRange := strings.Cut(text, "-")
 	if !isRange {
 		prefix, first = first, ""
@@ -84,7 +82,7 @@ func wherever(r map[string]any) (s block.Subnet, notes []string, err error) {
 		last, _, _ := strings.Cut(prefix, "/")
 		s.Ranges = []string{first + "-" + last}
 	}
-	start, end := str(r, "range_start"), str(r, "range_end")
+	start, end := r.str("range_start"), r.str("range_end")
 	if start != "" || end != "" {
 		p := netip.MustParsePrefix(s.Subnet) // subnet has checked it
 		if start == "" {
@@ -95,8 +93,11 @@ func wherever(r map[string]any) (s block.Subnet, notes []string, err error) {
 		}
 		s.Ranges = []string{start + "-" + end}
 	}
-	for _, e := range anys(r, "exclude") {
-		s.Exclude = append(s.Exclude, strings.TrimSuffix(fmt.Sprint(e), "/32"))
+	for _, e := range r.list("exclude") {
+		if p, err := netip.ParsePrefix(e); err == nil {
+			e = p.Masked().String() // whereabouts takes a prefix with host bits, such as 10.0.0.5/30
+		}
+		s.Exclude = append(s.Exclude, strings.TrimSuffix(e, "/32"))
 	}
 	return s, notes, nil
 }
@@ -110,51 +111,103 @@ func lastHost(p netip.Prefix) netip.Addr {
 }
 
 // nvIPAM names a pool of NVIDIA's IPAM plugin.
-func (c *converter) nvIPAM(d *Document, in map[string]any) (any, error) {
-	name, kind := str(in, "poolName"), "IPPool"
-	if strings.EqualFold(str(in, "poolType"), "cidrpool") {
+func (c *converter) nvIPAM(d *Document, in *fields) (any, error) {
+	name, kind := in.str("poolName"), "IPPool"
+	if strings.EqualFold(in.str("poolType"), "cidrpool") {
 		kind = "CIDRPool"
 	}
 	c.used = append(c.used, kind+" "+name)
 	pool, there := c.sources[kind+" "+name]
-	switch {
-	case kind == "CIDRPool":
-		d.note("The CIDRPool %s gives each node a subnet of its own: write it as spec.racks of a RailPool, or use ipam.fromMaster if the NICs have "+
-			"addresses in these subnets (docs/configuration.md). The ipam below is the second.", name)
-		return ordered{{"type", "roce-ipam"}, {"fromMaster", true}, {"gateway", "first"}}, nil
-	case !there:
-		d.note("The IPPool %s is not in the file. Give it to --from too: the RailPool of that name is missing.", name)
+	if !there {
+		d.note("The %s %s is not in the file. Give it to --from too: the RailPool of that name is missing.", kind, name)
 		return ordered{{"type", "roce-ipam"}, {"railPool", label(name)}}, nil
 	}
-	s, notes, err := subnet(str(pool.Spec, "subnet"))
+	var notes Document
+	convert := ipPool
+	if kind == "CIDRPool" {
+		convert = cidrPool
+	}
+	spec, err := convert(&notes, pool)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pool, err)
 	}
-	out := block.Subnet{Subnet: s, Gateway: str(pool.Spec, "gateway")}
-	for _, e := range anys(pool.Spec, "exclusions") {
-		if m, ok := e.(map[string]any); ok {
-			out.Exclude = append(out.Exclude, str(m, "startIP")+"-"+str(m, "endIP"))
+	routes := pool.spec.whole("routes")
+	pool.spec.drop(&notes, map[string]string{
+		"nodeSelector": "write its labels as spec.nodeSelector", "defaultGateway": "the default route of the pod stays on eth0",
+	})
+	pool.spec.rest(&notes)
+	used, err := c.addPool(name, notes.Comments, spec)
+	out := ordered{{"type", "roce-ipam"}, {"railPool", used}}
+	if !empty(routes) {
+		out = append(out, member{"routes", routes})
+	}
+	return out, err
+}
+
+// ipPool converts a pool of which each node takes blocks.
+func ipPool(d *Document, pool object) (block.PoolSpec, error) {
+	s, notes, err := subnet(pool.spec.str("subnet"))
+	if err != nil {
+		return block.PoolSpec{}, err
+	}
+	out := block.Subnet{Subnet: s, Gateway: pool.spec.str("gateway"), Exclude: exclusions(pool.spec)}
+	d.note("%s: blockSize replaces perNodeBlockSize. A node claims another block when it needs one.", pool)
+	d.Comments = append(d.Comments, notes...)
+	spec := block.PoolSpec{Rails: []block.Rail{{Subnets: []block.Subnet{out}}}}
+	if size := pool.spec.number("perNodeBlockSize"); size != 0 {
+		spec.BlockSize = powerOfTwo(size)
+		if spec.BlockSize != size {
+			d.note("blockSize: perNodeBlockSize was %d. A block is a power of two, so a node claims %d addresses at a time.", size, spec.BlockSize)
 		}
 	}
-	spec := block.PoolSpec{Rails: []block.Rail{{Subnets: []block.Subnet{out}}}}
-	comments := append([]string{pool.String() + ": blockSize replaces perNodeBlockSize. A node claims another block when it needs one."}, notes...)
-	if size, ok := pool.Spec["perNodeBlockSize"].(float64); ok {
-		spec.BlockSize = powerOfTwo(int(size))
+	return spec, nil
+}
+
+func exclusions(in *fields) (out []string) {
+	for _, e := range in.objects("exclusions") {
+		out = append(out, e.str("startIP")+"-"+e.str("endIP"))
 	}
-	if pool.Spec["nodeSelector"] != nil {
-		comments = append(comments, "Dropped: nodeSelector. Write its labels as spec.nodeSelector.")
+	return out
+}
+
+// cidrPool converts a pool that gives each node a subnet of its own: the nodes become racks.
+// The subnets are those that the pool names, and those that nodes have by now.
+func cidrPool(d *Document, pool object) (block.PoolSpec, error) {
+	d.note("%s: each node has a subnet of its own, so each is a rack. A node that joins needs an entry in spec.racks first.", pool)
+	index, exclude := pool.spec.number("gatewayIndex"), exclusions(pool.spec)
+	pool.spec.drop(d, map[string]string{"cidr": "the subnets of the nodes are in spec.racks", "perNodeNetworkPrefix": "the subnets of the nodes are in spec.racks"})
+	spec := block.PoolSpec{RackLabel: "kubernetes.io/hostname"}
+	for _, n := range append(pool.spec.objects("staticAllocations"), pool.status.objects("allocations")...) {
+		node, prefix, gateway := n.str("nodeName"), n.str("prefix"), n.str("gateway")
+		if node == "" || slices.ContainsFunc(spec.Racks, func(r block.Rack) bool { return r.Name == node }) {
+			continue
+		}
+		p, err := netip.ParsePrefix(prefix)
+		if err != nil {
+			return spec, fmt.Errorf("node %s: %w", node, err)
+		}
+		if gateway == "" && index > 0 {
+			gateway = netrange.AtNumber(uint64(index), p).String()
+		}
+		spec.Racks = append(spec.Racks, block.Rack{Name: node, Rails: []block.Rail{{Subnets: []block.Subnet{{Subnet: p.Masked().String(), Gateway: gateway, Exclude: exclude}}}}})
 	}
-	used, err := c.addPool(name, comments, spec)
-	return ordered{{"type", "roce-ipam"}, {"railPool", used}}, err
+	if len(spec.Racks) == 0 {
+		return spec, errors.New("it names no subnet of a node. Give it to --from with its status (kubectl get cidrpools -A -o yaml), which has the subnets that nodes have")
+	}
+	return spec, nil
 }
 
 // hostLocal leases addresses of one node, and so does roce-ipam without a RailPool.
-func hostLocal(d *Document, in map[string]any) any {
+func hostLocal(d *Document, in *fields) any {
 	var subnets []ordered
-	add := func(r map[string]any) {
-		one := ordered{{"subnet", str(r, "subnet")}}
-		start, end := str(r, "rangeStart"), str(r, "rangeEnd")
-		if p, err := netip.ParsePrefix(str(r, "subnet")); err == nil && (start != "" || end != "") {
+	for _, r := range append([]*fields{in}, in.objects("ranges")...) {
+		text := r.str("subnet")
+		if text == "" {
+			continue
+		}
+		one := ordered{{"subnet", text}}
+		start, end := r.str("rangeStart"), r.str("rangeEnd")
+		if p, err := netip.ParsePrefix(text); err == nil && (start != "" || end != "") {
 			if start == "" {
 				start = p.Masked().Addr().Next().String()
 			}
@@ -163,30 +216,16 @@ func hostLocal(d *Document, in map[string]any) any {
 			}
 			one = append(one, member{"ranges", []string{start + "-" + end}})
 		}
-		if g := str(r, "gateway"); g != "" {
+		if g := r.str("gateway"); g != "" {
 			one = append(one, member{"gateway", g})
 		}
 		subnets = append(subnets, one)
 	}
-	if str(in, "subnet") != "" {
-		add(in)
-	}
-	for _, set := range anys(in, "ranges") {
-		ranges, ok := set.([]any)
-		if !ok {
-			continue
-		}
-		for _, r := range ranges {
-			if m, ok := r.(map[string]any); ok {
-				add(m)
-			}
-		}
-	}
 	d.note("ipam: host-local becomes a pool of the node. Give each node ranges of its own, or let the nodes share a RailPool.")
-	noteDropped(d, "ipam.", in, map[string]string{"dataDir": "the state folder of the node has all leases", "resolvConf": "a rail needs no DNS"})
+	in.drop(d, map[string]string{"dataDir": "the state folder of the node has all leases", "resolvConf": "a rail needs no DNS"})
 	out := ordered{{"type", "roce-ipam"}, {"subnets", subnets}}
-	if in["routes"] != nil {
-		out = append(out, member{"routes", in["routes"]})
+	if routes := in.whole("routes"); routes != nil {
+		out = append(out, member{"routes", routes})
 	}
 	return out
 }

@@ -6,6 +6,7 @@ package generate
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // macvlanNetwork converts a network of NVIDIA's network operator.
@@ -18,17 +19,19 @@ func (c *converter) macvlanNetwork(o object) error {
 	}
 	config := ordered{{"cniVersion", cniVersion}, {"name", o.Metadata.Name}, {"type", "roce"}}
 	for _, key := range []string{"master", "mode"} {
-		if v := str(o.Spec, key); v != "" {
+		if v := o.spec.str(key); v != "" {
 			config = append(config, member{key, v})
 		}
 	}
-	if mtu, ok := o.Spec["mtu"].(float64); ok && mtu != 0 {
+	if mtu := o.spec.number("mtu"); mtu != 0 {
 		config = append(config, member{"mtu", mtu})
 	}
 	if ipam != nil {
 		config = append(config, member{"ipam", ipam})
 	}
-	return c.addNetwork(d, o, str(o.Spec, "networkNamespace"), "", config)
+	namespace := o.spec.str("networkNamespace")
+	o.spec.rest(&d)
+	return c.addNetwork(d, o, namespace, "", config)
 }
 
 // hostDeviceNetwork converts a network with whole devices: host-device stays, and roce
@@ -41,24 +44,27 @@ func (c *converter) hostDeviceNetwork(o object) error {
 	if err != nil {
 		return err
 	}
-	resource := str(o.Spec, "resourceName")
-	if resource != "" {
+	resource := o.spec.str("resourceName")
+	if resource != "" && !strings.HasPrefix(resource, "nvidia.com/") { // as the operator does
 		resource = "nvidia.com/" + resource
 	}
-	return c.addNetwork(d, o, str(o.Spec, "networkNamespace"), resource, ordered{
-		{"cniVersion", cniVersion}, {"name", o.Metadata.Name}, {"plugins", []ordered{vf("host-device", nil, ipam), {{"type", "roce"}}}},
+	namespace := o.spec.str("networkNamespace")
+	o.spec.rest(&d)
+	return c.addNetwork(d, o, namespace, resource, ordered{
+		{"cniVersion", cniVersion}, {"name", o.Metadata.Name}, {"plugins", []ordered{vf("host-device", 0, ipam), {{"type", "roce"}}}},
 	})
 }
 
 // nvidiaIPAM converts the ipam object, which is a text.
 func (c *converter) nvidiaIPAM(d *Document, o object) (any, error) {
-	text := str(o.Spec, "ipam")
-	if text == "" {
-		return c.ipam(d, o, nil)
-	}
 	var in map[string]any
-	if err := json.Unmarshal([]byte(text), &in); err != nil {
-		return nil, fmt.Errorf("spec.ipam: %w", err)
+	if text := o.spec.str("ipam"); text != "" {
+		if err := json.Unmarshal([]byte(text), &in); err != nil {
+			return nil, fmt.Errorf("spec.ipam: %w", err)
+		}
 	}
-	return c.ipam(d, o, in)
+	ipam := newFields("spec.ipam.", in)
+	out, err := c.ipam(d, o, ipam)
+	ipam.rest(d)
+	return out, err
 }

@@ -13,27 +13,24 @@ import (
 const resourceName = "k8s.v1.cni.cncf.io/resourceName"
 
 // upstream converts a configuration, or a list, of the plugins of the CNI project.
-func (c *converter) upstream(o object, config map[string]any) error {
-	plugins := []map[string]any{config}
-	if l := anys(config, "plugins"); l != nil {
-		plugins = nil
-		for _, p := range l {
-			if m, ok := p.(map[string]any); ok {
-				plugins = append(plugins, m)
-			}
-		}
+func (c *converter) upstream(o object, config *fields) error {
+	plugins := []*fields{config}
+	if config.whole("plugins") != nil {
+		plugins = config.objects("plugins")
 	}
 	if len(plugins) == 0 {
 		return fmt.Errorf("it has no plugin")
 	}
+	config.whole("name")
+	config.whole("cniVersion")
 	for _, p := range plugins {
-		if str(p, "type") == "roce" {
+		if p.str("type") == "roce" {
 			c.kept(o, "it uses roce already")
 			return nil
 		}
 	}
 	var d Document
-	first := str(plugins[0], "type")
+	first := plugins[0].str("type")
 	switch first {
 	case "macvlan":
 		d.note("%s: roce replaces macvlan.", o)
@@ -43,21 +40,23 @@ func (c *converter) upstream(o object, config map[string]any) error {
 		c.kept(o, fmt.Sprintf("roce replaces macvlan and follows sriov, host-device and ipvlan, and this is %s", first))
 		return nil
 	}
-	ipam, err := c.ipam(&d, o, child(plugins[0], "ipam"))
+	ipam, err := c.ipam(&d, o, plugins[0].object("ipam"))
 	if err != nil {
 		return err
 	}
 	l := chain{d: &d, sysctl: map[string]any{}}
 	for _, p := range plugins[1:] {
 		l.add(p)
+		p.done() // what stays is whole, and what goes has a comment
 	}
 	var out []any
 	if first == "macvlan" {
 		out = append(out, l.roce(plugins[0], ipam))
 	} else {
-		out = append(out, interfaceOf(plugins[0], ipam), l.roce(nil, nil))
+		out = append(out, interfaceOf(plugins[0], ipam), l.roce(newFields("", nil), nil))
 	}
 	out = append(out, l.rest...)
+	config.rest(&d)
 	head := ordered{{"cniVersion", cniVersion}, {"name", o.Metadata.Name}}
 	if one, ok := out[0].(ordered); ok && len(out) == 1 {
 		return c.addNetwork(d, o, o.Metadata.Namespace, o.Metadata.Annotations[resourceName], append(head, one...))
@@ -67,11 +66,11 @@ func (c *converter) upstream(o object, config map[string]any) error {
 
 // interfaceOf returns the configuration of the plugin that makes the interface, with
 // another ipam.
-func interfaceOf(p map[string]any, ipam any) ordered {
-	out := ordered{{"type", str(p, "type")}}
-	for _, key := range slices.Sorted(maps.Keys(p)) {
+func interfaceOf(p *fields, ipam any) ordered {
+	out := ordered{{"type", p.str("type")}}
+	for _, key := range slices.Sorted(maps.Keys(p.all)) {
 		if !slices.Contains([]string{"type", "ipam", "name", "cniVersion"}, key) {
-			out = append(out, member{key, p[key]})
+			out = append(out, member{key, p.whole(key)})
 		}
 	}
 	if ipam != nil {
@@ -87,8 +86,8 @@ type chain struct {
 	rest   []any          // plugins that stay
 }
 
-func (l *chain) add(p map[string]any) {
-	switch kind := str(p, "type"); kind {
+func (l *chain) add(p *fields) {
+	switch kind := p.str("type"); kind {
 	case "sbr":
 		l.d.note("Dropped: sbr. roce makes a table and a rule for each address. Behind roce, sbr would move the routes away, and CHECK would fail.")
 	case "rdma":
@@ -99,15 +98,15 @@ func (l *chain) add(p map[string]any) {
 		l.tuning(p)
 	default:
 		l.d.note("%s stays, behind roce.", kind)
-		l.rest = append(l.rest, p)
+		l.rest = append(l.rest, p.all)
 	}
 }
 
 // tuning takes over the settings of the interface. What else tuning does stays.
-func (l *chain) tuning(p map[string]any) {
+func (l *chain) tuning(p *fields) {
 	rest := ordered{}
 	other := map[string]any{}
-	for key, value := range child(p, "sysctl") {
+	for key, value := range p.object("sysctl").all {
 		trees := []string{"net.ipv4.conf.IFNAME.", "net.ipv6.conf.IFNAME.", "net.ipv4.neigh.IFNAME.", "net.ipv6.neigh.IFNAME."}
 		if slices.ContainsFunc(trees, func(t string) bool { return strings.HasPrefix(key, t) }) {
 			l.sysctl[key] = value
@@ -118,9 +117,9 @@ func (l *chain) tuning(p map[string]any) {
 	if len(other) > 0 {
 		rest = append(rest, member{"sysctl", other})
 	}
-	for _, key := range slices.Sorted(maps.Keys(p)) {
+	for _, key := range slices.Sorted(maps.Keys(p.all)) {
 		if key != "type" && key != "sysctl" && key != "name" && key != "cniVersion" {
-			rest = append(rest, member{key, p[key]})
+			rest = append(rest, member{key, p.all[key]})
 		}
 	}
 	if len(l.sysctl) > 0 {
@@ -135,17 +134,11 @@ func (l *chain) tuning(p map[string]any) {
 }
 
 // roce returns the configuration that replaces macvlan, or that adopts an interface.
-func (l *chain) roce(macvlan map[string]any, ipam any) ordered {
+func (l *chain) roce(macvlan *fields, ipam any) ordered {
 	out := ordered{{"type", "roce"}}
 	for _, key := range []string{"master", "mode", "mtu", "mac", "linkInContainer", "bcqueuelen", "capabilities"} {
-		if v, there := macvlan[key]; there {
+		if v := macvlan.whole(key); v != nil {
 			out = append(out, member{key, v})
-		}
-	}
-	known := []string{"type", "ipam", "name", "cniVersion", "master", "mode", "mtu", "mac", "linkInContainer", "bcqueuelen", "capabilities"}
-	for _, key := range slices.Sorted(maps.Keys(macvlan)) {
-		if !slices.Contains(known, key) {
-			l.d.note("Dropped: %s: roce has no such key.", key)
 		}
 	}
 	if len(l.sysctl) > 0 {

@@ -34,7 +34,8 @@ type Config struct {
 	Before string   // the plugin before it in its list, which makes the interface to adopt; "" if roce makes one
 	After  []string // the plugins behind it in its list
 
-	pool *block.Pool // a RailPool, which is no configuration; nil if it is one
+	first []byte      // the plugin before it, if that one gets addresses of roce-ipam
+	pool  *block.Pool // a RailPool, which is no configuration; nil if it is one
 }
 
 // Read reads the configurations of a file: a plugin configuration, a
@@ -213,22 +214,26 @@ func fromList(origin string, list json.RawMessage, d document) ([]Config, error)
 	}
 	var out []Config
 	before := ""
+	var first []byte
 	for i, raw := range plugins {
 		var plugin map[string]any
 		if json.Unmarshal(raw, &plugin) != nil {
 			return nil, fmt.Errorf("plugins[%d] is not an object", i)
 		}
 		kind, _ := plugin["type"].(string)
-		if kind != conf.PluginType {
-			before = kind
-			continue
-		}
 		plugin["name"], plugin["cniVersion"] = d.Name, d.CNIVersion
 		b, err := json.Marshal(plugin)
 		if err != nil {
 			return nil, fmt.Errorf("plugins[%d]: %w", i, err)
 		}
-		c := Config{Origin: fmt.Sprintf("%s, plugins[%d]", origin, i), JSON: b}
+		if kind != conf.PluginType {
+			before = kind
+			if ipam, ok := plugin["ipam"].(map[string]any); ok && ipam["type"] == conf.PoolType {
+				first = b
+			}
+			continue
+		}
+		c := Config{Origin: fmt.Sprintf("%s, plugins[%d]", origin, i), JSON: b, first: first}
 		if plugin["master"] == nil && plugin["rails"] == nil && plugin["prevResult"] == nil {
 			c.Before = before
 		}
@@ -249,8 +254,18 @@ func types(plugins []json.RawMessage) []string {
 	return out
 }
 
-// Parse validates the configuration as an ADD of ifName would.
+// Parse validates the configuration as an ADD of ifName would, and ipam of the plugin before
+// it in its list, if that is roce-ipam. Another IPAM plugin is an error (cnierr.Unsupported),
+// because only that plugin knows the addresses.
 func (c Config) Parse(ifName, netns, args string) (conf.Request, error) {
+	req, err := c.validate(ifName, netns, args)
+	if err == nil && req.IPAM.Type != "" && req.IPAM.Type != conf.PoolType {
+		err = fmt.Errorf("%s: %w", c.Origin, errOtherIPAM(req.IPAM.Type))
+	}
+	return req, err
+}
+
+func (c Config) validate(ifName, netns, args string) (conf.Request, error) {
 	if slices.Contains(c.After, conf.PluginType) {
 		return conf.Request{}, cnierr.New(cnierr.BadConfig, "read list", c.Origin,
 			"list roce only once: with rails, it makes several interfaces", "roce stands in the list twice")
@@ -259,16 +274,38 @@ func (c Config) Parse(ifName, netns, args string) (conf.Request, error) {
 	if err != nil {
 		return conf.Request{}, err
 	}
-	req, err := conf.Parse(conf.Input{
-		ContainerID: "plan", Netns: netns, IfName: ifName, Args: args, Stdin: config,
-	})
+	in := conf.Input{ContainerID: "plan", Netns: netns, IfName: ifName, Args: args, Stdin: c.first}
+	if c.first != nil {
+		if _, err := conf.ParseIPAM(in); err != nil {
+			return conf.Request{}, fmt.Errorf("%s, the plugin before it: %w", c.Origin, err)
+		}
+	}
+	in.Stdin = config
+	req, err := conf.Parse(in)
 	if err != nil {
-		return req, fmt.Errorf("%s: %w", c.Origin, err)
+		err = fmt.Errorf("%s: %w", c.Origin, err)
 	}
-	if req.IPAM.Type != "" && req.IPAM.Type != conf.PoolType {
-		return req, fmt.Errorf("%s: %w", c.Origin, errOtherIPAM(req.IPAM.Type))
+	return req, err
+}
+
+// Validate returns what ADD, or the agents, would find wrong in a NetworkAttachmentDefinition
+// or a RailPool, nil for any other object.
+func Validate(object map[string]any) error {
+	b, err := json.Marshal(object)
+	if err != nil {
+		return err
 	}
-	return req, nil
+	found, err := parseJSON(fmt.Sprint(object["kind"]), b)
+	for _, c := range found {
+		switch {
+		case err != nil:
+		case c.pool != nil:
+			err = c.pool.Validate()
+		default:
+			_, err = c.validate("net1", "/run/netns/pod", "")
+		}
+	}
+	return err
 }
 
 // behind returns the configuration for a call after another plugin that has made an

@@ -95,3 +95,16 @@ func TestListGivesItsNameAndVersion(t *testing.T) {
 		t.Errorf("network %q of version %q, want n of 1.0.0", req.Network, req.CNIVersion)
 	}
 }
+
+// The plugin before roce may get addresses of roce-ipam, which cannot know the NIC there.
+func TestTheIPAMOfThePluginBeforeIsValidated(t *testing.T) {
+	t.Parallel()
+	nets, _, err := Read("-", strings.NewReader(`{"cniVersion": "1.0.0", "name": "n", "plugins": [
+		{"type": "sriov", "ipam": {"type": "roce-ipam", "fromMaster": true}}, {"type": "roce"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nets[0].Parse("net1", "/run/netns/pod", ""); cnierr.CodeOf(err) != cnierr.BadConfig {
+		t.Errorf("got %v, want that fromMaster is refused", err)
+	}
+}
