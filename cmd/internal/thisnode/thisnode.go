@@ -17,7 +17,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
@@ -36,7 +35,7 @@ func New(records record.Store, name func(path string) string, log *slog.Logger) 
 		Open:     func(path string) (attach.Kernel, error) { return kernel.Open(path, sys) },
 		OpenHost: func() (attach.Kernel, error) { return kernel.OpenHost() },
 		Find:     netns.Find,
-		Wire: func(k attach.Kernel) apply.Single {
+		Wire: func(k attach.Kernel) plan.Single {
 			return &probe.Prober{Enter: k.Enter, EnterHost: k.EnterHost, Log: log, Rand: rand.Reader}
 		},
 		RDMA: func(path string, enter func(func() error) error) attach.RDMA {

@@ -21,7 +21,7 @@ import (
 // entries (RoCE v1 and v2), and when others use the table at the same time.
 type aligner struct{ *pod }
 
-// Do implements apply.Single.
+// Do implements plan.Single.
 func (a aligner) Do(ctx context.Context, op plan.Op) error {
 	want, ok := op.Kind.(plan.Align)
 	if !ok {
@@ -49,10 +49,10 @@ func (a aligner) Do(ctx context.Context, op plan.Op) error {
 	return a.empty(ctx, rails)
 }
 
-// Undo implements apply.Single. The kernel removes fillers with their link.
+// Undo implements plan.Single. The kernel removes fillers with their link.
 func (aligner) Undo(context.Context, plan.Op) error { return nil }
 
-// Check implements apply.Single. Each GID is checked by its own operation, at the
+// Check implements plan.Single. Each GID is checked by its own operation, at the
 // index that ADD found.
 func (aligner) Check(context.Context, plan.Op) error { return nil }
 

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
@@ -43,7 +42,7 @@ func (n Node) attempts(ctx context.Context, k *pod, req conf.Request, s survey) 
 
 // attempt makes the attachment with the addresses that the claim gives now. After an
 // error all is undone but the link through which another IPAM plugin releases its
-// lease. An *apply.UndoError in the error says that more is left. The leases and the
+// lease. An *plan.UndoError in the error says that more is left. The leases and the
 // record stay: reject or abandon comes next.
 func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (record.Record, error) {
 	rec := n.newRecord(k, req)
@@ -139,6 +138,6 @@ func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause erro
 
 // undoFailed says whether the undoing that followed a failure failed too.
 func undoFailed(cause error) bool {
-	var undo *apply.UndoError
+	var undo *plan.UndoError
 	return errors.As(cause, &undo)
 }

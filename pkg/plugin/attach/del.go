@@ -12,7 +12,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -150,7 +149,7 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 		return err
 	}
 	defer k.Close()
-	return apply.Undo(ctx, n.refCounted(k, rec), ops)
+	return ops.Undo(ctx, n.refCounted(k, rec))
 }
 
 // openAgain opens the namespace that ADD worked in. It looks at the path that the

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // add calls ADD in a process that may die.
@@ -46,7 +46,7 @@ func TestLeaseThatMayBeOnALinkIsKeptForDEL(t *testing.T) {
 		if !errors.Is(err, errFault) {
 			t.Fatalf("failing from call %d: got %v", i, err)
 		}
-		var left *apply.UndoError
+		var left *plan.UndoError
 		if errors.As(err, &left) != (len(f.files()) > 0) {
 			t.Errorf("failing from call %d: undone: %v, but files %v", i, left == nil, f.files())
 		}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -23,7 +22,7 @@ type findings struct {
 
 // examine looks at every operation of a plan. told has the MACs that the runtime
 // expects of the interfaces. Another MAC is then damage, whatever the plan says.
-func examine(ctx context.Context, x apply.Executor, p plan.Plan, told map[conf.LinkName]conf.MAC) findings {
+func examine(ctx context.Context, x plan.Executor, p plan.Plan, told map[conf.LinkName]conf.MAC) findings {
 	if len(p.Interfaces) < 2 {
 		return examineOps(ctx, x, p.Ops, told)
 	}
@@ -40,7 +39,7 @@ func examine(ctx context.Context, x apply.Executor, p plan.Plan, told map[conf.L
 	return out
 }
 
-func examineOps(ctx context.Context, x apply.Executor, ops plan.Ops, told map[conf.LinkName]conf.MAC) findings {
+func examineOps(ctx context.Context, x plan.Executor, ops plan.Ops, told map[conf.LinkName]conf.MAC) findings {
 	var out findings
 	for _, op := range ops {
 		mac, known := told[op.Link()]

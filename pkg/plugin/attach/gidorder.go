@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -27,30 +26,30 @@ const undoLockTime = 20 * time.Second
 // shared devices, or promises a GID index, then from its first address to its last GID no
 // other such attachment of the node adds or removes GIDs. This makes equal indexes on all
 // rails likely ("aligned"). Only the operation Align makes them certain.
-func (n Node) performInGIDOrder(ctx context.Context, k *pod, x apply.Executor, ops plan.Ops) error {
+func (n Node) performInGIDOrder(ctx context.Context, k *pod, x plan.Executor, ops plan.Ops) error {
 	x = &looker{x, k.rdma, ops}
 	from, to := ops.Registration()
 	if from == to {
-		return apply.Do(ctx, x, ops)
+		return ops.Do(ctx, x)
 	}
-	if err := apply.Do(ctx, x, ops[:from]); err != nil {
+	if err := ops[:from].Do(ctx, x); err != nil {
 		return err
 	}
 	if err := n.register(ctx, x, ops[from:to]); err != nil {
 		return err
 	}
-	return apply.Do(ctx, x, ops[to:])
+	return ops[to:].Do(ctx, x)
 }
 
 // looker is an executor of the operations of an attachment. It has the GID tables looked
 // at just before it sets addresses.
 type looker struct {
-	apply.Executor
+	plan.Executor
 	rdma RDMA
 	all  plan.Ops
 }
 
-// Do implements apply.Executor.
+// Do implements plan.Executor.
 func (l *looker) Do(ctx context.Context, run ...plan.Op) error {
 	if isAddress(run[0]) {
 		if err := l.rdma.LookBefore(l.all, run); err != nil {
@@ -61,21 +60,21 @@ func (l *looker) Do(ctx context.Context, run ...plan.Op) error {
 }
 
 // register does the operations that add GIDs, with the lock held.
-func (n Node) register(ctx context.Context, x apply.Executor, ops plan.Ops) error {
+func (n Node) register(ctx context.Context, x plan.Executor, ops plan.Ops) error {
 	release, err := n.Records.LockGIDs(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return apply.Do(ctx, x, ops)
+	return ops.Do(ctx, x)
 }
 
 // undoInGIDOrder undoes operations. It takes the same lock for the same attachments. It
 // waits for the lock for no more than half of the time that the call has left. Then it
 // goes on without the lock: GID indexes may differ, but nothing stays behind.
-func (n Node) undoInGIDOrder(ctx context.Context, x apply.Executor, ops plan.Ops) error {
+func (n Node) undoInGIDOrder(ctx context.Context, x plan.Executor, ops plan.Ops) error {
 	if from, to := ops.Registration(); from == to {
-		return apply.Undo(ctx, x, ops)
+		return ops.Undo(ctx, x)
 	}
 	wait := undoLockTime
 	if end, ok := ctx.Deadline(); ok {
@@ -86,10 +85,10 @@ func (n Node) undoInGIDOrder(ctx context.Context, x apply.Executor, ops plan.Ops
 	release, err := n.Records.LockGIDs(locking)
 	if err != nil {
 		n.Log.Warn("GID indexes may differ between rails", "error", err)
-		return apply.Undo(ctx, x, ops)
+		return ops.Undo(ctx, x)
 	}
 	defer release()
-	return apply.Undo(ctx, x, ops)
+	return ops.Undo(ctx, x)
 }
 
 // compareGIDs logs the GID indexes of an attachment if they differ from rail to rail.

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -37,7 +36,7 @@ type Node struct {
 	// has the namespace any more. nil: no process names namespaces.
 	Find func(path string, id netns.ID) string
 	// Wire returns the executor of the operations that ask or tell the wire.
-	Wire func(Kernel) apply.Single
+	Wire func(Kernel) plan.Single
 	// RDMA returns the RDMA subsystem, which opens nothing before it is used. netns
 	// is the path of the pod's namespace. enter runs a function in that namespace; it
 	// is nil if there is none.

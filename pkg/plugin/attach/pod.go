@@ -8,7 +8,6 @@ import (
 	"net/netip"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
@@ -16,7 +15,7 @@ import (
 
 // Kernel is one host and one pod's namespace, opened. *kernel.Kernel is one.
 type Kernel interface {
-	apply.Executor
+	plan.Executor
 	// ID tells the pod's namespace from all others.
 	ID() netns.ID
 	// Facts reads what the plan needs to know of each interface of the request. A
@@ -33,7 +32,7 @@ type Kernel interface {
 // RDMA is the RDMA subsystem as one host and one pod see it. *rdma.Subsystem
 // is one.
 type RDMA interface {
-	apply.Single
+	plan.Single
 	// Facts finds the RDMA device behind a parent. The parent is in the pod's
 	// namespace if inPod is true. Facts fails when an ADD is already known to fail.
 	Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error)
@@ -61,7 +60,7 @@ type RDMA interface {
 // their kind.
 type pod struct {
 	Kernel
-	wire apply.Single
+	wire plan.Single
 	rdma RDMA
 	// owner returns who has an address on this node, "" if it is unknown.
 	owner func(netip.Addr) string
@@ -86,27 +85,27 @@ func (n Node) openHost() (*pod, error) {
 	return &pod{Kernel: k, wire: n.Wire(k), rdma: n.RDMA("", nil)}, nil
 }
 
-func (p *pod) of(op plan.Op) apply.Executor {
+func (p *pod) of(op plan.Op) plan.Executor {
 	switch op.By() {
 	case plan.ByWire:
-		return apply.Each(p.wire)
+		return plan.Each(p.wire)
 	case plan.ByRDMA:
-		return apply.Each(p.rdma)
+		return plan.Each(p.rdma)
 	case plan.ByAligner:
-		return apply.Each(aligner{p})
+		return plan.Each(aligner{p})
 	}
 	return p.Kernel
 }
 
-// Do implements apply.Executor.
+// Do implements plan.Executor.
 func (p *pod) Do(ctx context.Context, run ...plan.Op) error { return p.of(run[0]).Do(ctx, run...) }
 
-// Undo implements apply.Executor.
+// Undo implements plan.Executor.
 func (p *pod) Undo(ctx context.Context, run ...plan.Op) error {
 	return p.of(run[0]).Undo(ctx, run...)
 }
 
-// Check implements apply.Executor.
+// Check implements plan.Executor.
 func (p *pod) Check(ctx context.Context, run ...plan.Op) error {
 	return p.of(run[0]).Check(ctx, run...)
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -73,7 +72,7 @@ func (n Node) moveBack(ctx context.Context, at conf.Attachment) error {
 // source with the address (fib6_remove_prefsrc) would block the correct route. A
 // device that the pod has stays there: a move to the host and back would take it from
 // the pod's programs.
-func again(ctx context.Context, x apply.Executor, ops plan.Ops) (done plan.Ops, err error) {
+func again(ctx context.Context, x plan.Executor, ops plan.Ops) (done plan.Ops, err error) {
 	for i, op := range ops {
 		if !op.Stays() {
 			if err := x.Undo(ctx, op); err != nil {

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -28,17 +27,17 @@ import (
 // The executor below knows our objects by the mark. If a foreign object is where ours
 // should be, it is an error, and the object stays.
 type refCounted struct {
-	apply.Executor
+	plan.Executor
 	records record.Store
 	at      conf.Attachment
 	log     *slog.Logger
 }
 
-func (n Node) refCounted(x apply.Executor, rec record.Record) refCounted {
+func (n Node) refCounted(x plan.Executor, rec record.Record) refCounted {
 	return refCounted{x, n.Records, rec.Attachment, n.Log}
 }
 
-// Do implements apply.Executor. The record has the operations before they are done,
+// Do implements plan.Executor. The record has the operations before they are done,
 // so that no other attachment undoes them from then on.
 func (s refCounted) Do(ctx context.Context, run ...plan.Op) error {
 	if !run[0].Shared {
@@ -55,7 +54,7 @@ func (s refCounted) Do(ctx context.Context, run ...plan.Op) error {
 	return s.Executor.Do(ctx, run...)
 }
 
-// Undo implements apply.Executor. An operation that was undone, or left to another
+// Undo implements plan.Executor. An operation that was undone, or left to another
 // attachment, is removed from the record before the lock is released. If two
 // attachments are deleted at the same time, the second one then finds that it is the
 // last.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // calls returns how many kernel calls an ADD makes.
@@ -56,7 +56,7 @@ func TestWhatCannotBeUndoneIsKeptForDEL(t *testing.T) {
 			if !errors.Is(err, errFault) {
 				t.Fatalf("failing from call %d: got %v", i, err)
 			}
-			var left *apply.UndoError
+			var left *plan.UndoError
 			if errors.As(err, &left) != (len(w.leases()) > 0) {
 				t.Errorf("failing from call %d: undone: %v, but leased: %v", i, left == nil, w.leases())
 			}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/plugin/apply"
 	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
@@ -135,7 +134,7 @@ func (w *world) node() attach.Node {
 			}
 			return mortal{k, w, ""}, nil
 		},
-		Wire: func(attach.Kernel) apply.Single { return mortalSteps{w.wire, w} },
+		Wire: func(attach.Kernel) plan.Single { return mortalSteps{w.wire, w} },
 		RDMA: w.rdma,
 		Host: func(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
 			w.fake.Pod("/an/empty/pod")
@@ -228,7 +227,7 @@ func (m mortal) Undo(ctx context.Context, run ...plan.Op) error {
 
 // mortalSteps is the same for the wire.
 type mortalSteps struct {
-	apply.Single
+	plan.Single
 	w *world
 }
 
@@ -261,7 +260,7 @@ type wire struct {
 	silent bool
 }
 
-// Do implements apply.Executor.
+// Do implements plan.Executor.
 func (w *wire) Do(_ context.Context, op plan.Op) error {
 	switch kind := op.Kind.(type) {
 	case plan.Conflict:
@@ -283,10 +282,10 @@ func (w *wire) Do(_ context.Context, op plan.Op) error {
 	return nil
 }
 
-// Undo implements apply.Executor.
+// Undo implements plan.Executor.
 func (w *wire) Undo(context.Context, plan.Op) error { return nil }
 
-// Check implements apply.Executor.
+// Check implements plan.Executor.
 func (w *wire) Check(context.Context, plan.Op) error { return nil }
 
 const (

@@ -151,7 +151,7 @@ func (k *Kernel) EnterHost(fn func() error) error { return k.hostNS.Enter(fn) }
 // Do does a run of operations, in as few messages to the kernel as possible. It
 // returns the error of the first operation that fails; operations after that
 // one may be done too. Each operation is idempotent and all or nothing; see
-// plan.Op and apply.Executor.
+// plan.Op and plan.Executor.
 func (k *Kernel) Do(ctx context.Context, run ...plan.Op) error {
 	x, err := k.executor(run)
 	if err != nil {

@@ -4,9 +4,9 @@
 // Package plan turns requests, facts and leases into a list of operations. It is pure:
 // no I/O, no clock, no randomness.
 //
-// It stands between the inputs (conf, ipam, kernel facts) and the execution (apply
-// with the executors of kernel, probe and rdma). Read op.go for what an operation is,
-// kinds.go for the table of kinds, make.go and phases.go for the operations of an
+// It stands between the inputs (conf, ipam, kernel facts) and the executors in kernel,
+// probe and rdma. Read op.go for what an operation is, execute.go for what an executor
+// does, kinds.go for the table of kinds, make.go and phases.go for the operations of an
 // attachment and their order, and then one file for each kind of operation.
 package plan
 

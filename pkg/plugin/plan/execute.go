@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-// Package apply does and undoes a list of operations through an executor.
-//
-// It knows no operation: plan defines them, kernel, probe and rdma execute them. It
-// never writes a record; attach does that. Everything is in this file.
-package apply
+package plan
 
 import (
 	"context"
 	"errors"
 	"slices"
-
-	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // Executor does runs of operations: one or more of one kind, in one batch. The
-// comment of plan.Op has the law for each operation. The law for a run:
+// comment of Op has the law for each operation. The law for a run:
 //
 //   - Do does the operations in their order, so that a route may be the way to
 //     the gateway of the next one. It stops at the first that fails, and what it
@@ -28,17 +22,17 @@ import (
 //
 // Undo and Check return all that they found, joined.
 type Executor interface {
-	Do(ctx context.Context, run ...plan.Op) error
-	Undo(ctx context.Context, run ...plan.Op) error
-	Check(ctx context.Context, run ...plan.Op) error
+	Do(ctx context.Context, run ...Op) error
+	Undo(ctx context.Context, run ...Op) error
+	Check(ctx context.Context, run ...Op) error
 }
 
 // Single does operations one at a time. Its law is that of Executor for runs of
 // one operation.
 type Single interface {
-	Do(ctx context.Context, op plan.Op) error
-	Undo(ctx context.Context, op plan.Op) error
-	Check(ctx context.Context, op plan.Op) error
+	Do(ctx context.Context, op Op) error
+	Undo(ctx context.Context, op Op) error
+	Check(ctx context.Context, op Op) error
 }
 
 // Each returns an executor of runs that passes their operations to x, one by
@@ -47,7 +41,7 @@ func Each(x Single) Executor { return each{x} }
 
 type each struct{ Single }
 
-func (e each) Do(ctx context.Context, run ...plan.Op) error {
+func (e each) Do(ctx context.Context, run ...Op) error {
 	for _, op := range run {
 		if err := e.Single.Do(ctx, op); err != nil {
 			return err
@@ -56,7 +50,7 @@ func (e each) Do(ctx context.Context, run ...plan.Op) error {
 	return nil
 }
 
-func (e each) Undo(ctx context.Context, run ...plan.Op) error {
+func (e each) Undo(ctx context.Context, run ...Op) error {
 	var errs []error
 	for _, op := range slices.Backward(run) {
 		errs = append(errs, e.Single.Undo(ctx, op))
@@ -64,7 +58,7 @@ func (e each) Undo(ctx context.Context, run ...plan.Op) error {
 	return errors.Join(errs...)
 }
 
-func (e each) Check(ctx context.Context, run ...plan.Op) error {
+func (e each) Check(ctx context.Context, run ...Op) error {
 	var errs []error
 	for _, op := range run {
 		errs = append(errs, e.Single.Check(ctx, op))
@@ -85,8 +79,8 @@ func (e *UndoError) Unwrap() error { return e.Err }
 // Do does the operations in order and stops at the first that fails. What was
 // done before it stays. The caller then undoes the operations: undoing what is missing
 // is success.
-func Do(ctx context.Context, x Executor, ops plan.Ops) error {
-	for _, run := range ops.Runs() {
+func (o Ops) Do(ctx context.Context, x Executor) error {
+	for _, run := range o.Runs() {
 		if err := x.Do(ctx, run...); err != nil {
 			return err
 		}
@@ -96,9 +90,9 @@ func Do(ctx context.Context, x Executor, ops plan.Ops) error {
 
 // Undo undoes the operations in reverse order. It goes on after a failure and
 // returns all failures in one *UndoError, nil if there was none.
-func Undo(ctx context.Context, x Executor, ops plan.Ops) error {
+func (o Ops) Undo(ctx context.Context, x Executor) error {
 	var errs []error
-	for _, run := range slices.Backward(ops.Runs()) {
+	for _, run := range slices.Backward(o.Runs()) {
 		errs = append(errs, x.Undo(ctx, run...))
 	}
 	if err := errors.Join(errs...); err != nil {

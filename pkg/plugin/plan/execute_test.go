@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package apply
+package plan_test
 
 import (
 	"context"
@@ -63,14 +63,14 @@ var ops = plan.InPod(plan.Rule{}, plan.Conflict{}, plan.Gateway{}, plan.Announce
 func TestDoDoesEverythingInOrder(t *testing.T) {
 	t.Parallel()
 	j := &journal{}
-	if err := Do(context.Background(), Each(j), ops); err != nil {
+	if err := ops.Do(context.Background(), plan.Each(j)); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"plan.Rule", "plan.Conflict", "plan.Gateway", "plan.Announce"}
 	if diff := cmp.Diff(want, j.stands); diff != "" {
 		t.Error(diff)
 	}
-	if err := Each(j).Check(context.Background(), ops...); err != nil {
+	if err := plan.Each(j).Check(context.Background(), ops...); err != nil {
 		t.Error(err)
 	}
 }
@@ -79,13 +79,13 @@ func TestUndoingTheWholeListAfterAFailureLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for i, op := range ops {
 		j := &journal{failDo: name(op)}
-		if err := Do(context.Background(), Each(j), ops); !errors.Is(err, errRefused) {
+		if err := ops.Do(context.Background(), plan.Each(j)); !errors.Is(err, errRefused) {
 			t.Errorf("failing at %s: got %v", name(op), err)
 		}
 		if len(j.stands) != i {
 			t.Errorf("failing at %s: %v stand, want the %d before it", name(op), j.stands, i)
 		}
-		if err := Undo(context.Background(), Each(j), ops); err != nil || len(j.stands) != 0 {
+		if err := ops.Undo(context.Background(), plan.Each(j)); err != nil || len(j.stands) != 0 {
 			t.Errorf("failing at %s leaves %v, %v", name(op), j.stands, err)
 		}
 	}
@@ -94,8 +94,8 @@ func TestUndoingTheWholeListAfterAFailureLeavesNothing(t *testing.T) {
 func TestUndoGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	j := &journal{stands: []string{"plan.Rule"}, failUndo: "plan.Announce"}
-	err := Undo(context.Background(), Each(j), plan.InPod(plan.Rule{}, plan.Announce{}))
-	var left *UndoError
+	err := plan.InPod(plan.Rule{}, plan.Announce{}).Undo(context.Background(), plan.Each(j))
+	var left *plan.UndoError
 	if !errors.As(err, &left) || !errors.Is(err, errRefused) || len(j.stands) != 0 {
 		t.Errorf("got %v, %v stand; want an UndoError and nothing", err, j.stands)
 	}
@@ -119,7 +119,7 @@ func TestUndoGoesOnWithinARun(t *testing.T) {
 		run = append(run, plan.Op{Kind: plan.Move{Device: plan.RDMADevice{Name: name}}})
 	}
 	r := &refusing{}
-	err := Undo(context.Background(), Each(r), run)
+	err := run.Undo(context.Background(), plan.Each(r))
 	if diff := cmp.Diff([]string{"mlx5_2", "mlx5_1", "mlx5_0"}, r.tried); diff != "" {
 		t.Errorf("tried to undo (-want +got):\n%s", diff)
 	}
@@ -130,7 +130,7 @@ func TestUndoGoesOnWithinARun(t *testing.T) {
 
 func TestCheckNamesEverythingThatIsGone(t *testing.T) {
 	t.Parallel()
-	err := Each(&journal{stands: []string{"plan.Rule", "plan.Announce"}}).Check(context.Background(), ops...)
+	err := plan.Each(&journal{stands: []string{"plan.Rule", "plan.Announce"}}).Check(context.Background(), ops...)
 	if err == nil || err.Error() != "plan.Conflict is gone\nplan.Gateway is gone" {
 		t.Errorf("got %v", err)
 	}
