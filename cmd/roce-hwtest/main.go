@@ -39,6 +39,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/hwtest"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
@@ -263,12 +264,17 @@ func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	records := record.Store{Dir: hwtest.StateDir, BootID: boot}
-	b = hwtest.Bench{Attach: thisnode.New(records, filepath.Base, log), StateDir: hwtest.StateDir, Netns: "/run/netns"}
-	b.Attach.ID = id
-	b.Attach.Addresses = lease.Allocator{
-		Book: plugin.Book(hwtest.StateDir, boot, log, nil), Program: conf.PluginType, Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},
-		Now: plugin.BootTime, NodeName: host, ReadFile: trusted.Read, Log: log,
-	}
+	b = hwtest.Bench{StateDir: hwtest.StateDir, Netns: "/run/netns", Attach: attach.Node{
+		ID:      id,
+		Machine: thisnode.Machine{Records: records, Name: filepath.Base, Log: log},
+		Addresses: lease.Allocator{
+			Book: plugin.Book(hwtest.StateDir, boot, log, nil), Program: conf.PluginType, Agent: nodefile.Store{Dir: hwtest.StateDir, BootID: boot},
+			Now: plugin.BootTime, NodeName: host, ReadFile: trusted.Read, Log: log,
+		},
+		Now:     plugin.BootTime,
+		Records: records,
+		Log:     log,
+	}}
 	const file = hwtest.StateDir + ".lock"
 	lock, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err == nil {

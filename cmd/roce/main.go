@@ -28,6 +28,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 )
@@ -71,7 +72,7 @@ func del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		log.Warn("the log of the settings cannot be used", "error", err)
 	}
-	n, err := node(args, s, log)
+	n, err := node(args, s, nil, log)
 	if err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func gc(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	defer closeLog()
-	n, err := node(args, s, log)
+	n, err := node(args, s, nil, log)
 	if err != nil {
 		return err
 	}
@@ -139,41 +140,46 @@ func with(args *skel.CmdArgs, req conf.Request, verb func(attach.Node) error) er
 		return err
 	}
 	defer closeLog()
-	n, err := node(args, s, log)
+	n, err := node(args, s, parent, log)
 	if err != nil {
 		return err
 	}
-	n.Parent = parent
 	return verb(n)
 }
 
-// node returns the node that this process runs on.
-func node(args *skel.CmdArgs, s settings.Node, log *slog.Logger) (attach.Node, error) {
+// node returns the node that this process runs on. parent says whether a NIC may be the
+// parent in an ADD.
+func node(args *skel.CmdArgs, s settings.Node, parent func(plan.Link) error, log *slog.Logger) (n attach.Node, err error) {
 	id, name, err := plugin.NodeID()
 	if err != nil {
-		return attach.Node{}, err
+		return n, err
 	}
 	boot, err := plugin.BootID()
 	if err != nil {
-		return attach.Node{}, err
+		return n, err
 	}
-	records := record.Store{Dir: s.StateDir, BootID: boot}
-	n := thisnode.New(records, func(path string) string { return path }, log)
-	n.ID = id
-	files := nodefile.Store{Dir: s.StateDir, BootID: boot}
-	n.Services = files.Services
-	n.Addresses = lease.Allocator{
-		Book: plugin.Book(s.StateDir, boot, log, func(ctx context.Context, o ipam.Owner) {
-			n.ForgetReaped(ctx, o.Attachment(), o.Netns.ID)
-		}),
-		Program:  conf.PluginType,
-		Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
-		Agent:    files,
-		Now:      plugin.BootTime,
-		Table:    s.Table,
-		NodeName: name,
-		ReadFile: trusted.Read,
-		Log:      log,
+	records, files := record.Store{Dir: s.StateDir, BootID: boot}, nodefile.Store{Dir: s.StateDir, BootID: boot}
+	n = attach.Node{
+		ID:          id,
+		Machine:     thisnode.Machine{Records: records, Name: func(path string) string { return path }, Log: log},
+		AllowParent: parent,
+		Services:    files.Services,
+		Addresses: lease.Allocator{
+			Book: plugin.Book(s.StateDir, boot, log, func(ctx context.Context, o ipam.Owner) {
+				n.ForgetReaped(ctx, o.Attachment(), o.Netns.ID)
+			}),
+			Program:  conf.PluginType,
+			Plugins:  delegate.Plugins{Path: filepath.SplitList(args.Path), Environ: os.Environ(), Stderr: os.Stderr, Guard: records.Guard},
+			Agent:    files,
+			Now:      plugin.BootTime,
+			Table:    s.Table,
+			NodeName: name,
+			ReadFile: trusted.Read,
+			Log:      log,
+		},
+		Now:     plugin.BootTime,
+		Records: records,
+		Log:     log,
 	}
 	return n, nil
 }

@@ -94,19 +94,21 @@ func (n *nodeFlags) files() (nodefile.Store, error) {
 	return nodefile.Store{Dir: dir, BootID: boot}, err
 }
 
-// open returns the node for the verbs that need only records. Warnings go to log.
-func (n *nodeFlags) open(log io.Writer) (attach.Node, error) {
+// open returns the node for the verbs that need only records. Warnings go to w.
+func (n *nodeFlags) open(w io.Writer) (attach.Node, error) {
 	book, err := n.book()
 	if err != nil {
 		return attach.Node{}, err
 	}
 	records, err := n.records()
-	if err != nil {
-		return attach.Node{}, err
-	}
-	out := thisnode.New(records, netnsName, slog.New(slog.NewTextHandler(log, nil)))
-	out.Addresses = lease.Allocator{Book: book, Program: conf.PluginType}
-	return out, nil
+	log := slog.New(slog.NewTextHandler(w, nil))
+	return attach.Node{
+		Machine:   thisnode.Machine{Records: records, Name: netnsName, Log: log},
+		Addresses: lease.Allocator{Book: book, Program: conf.PluginType},
+		Now:       plugin.BootTime,
+		Records:   records,
+		Log:       log,
+	}, err
 }
 
 // selection is the flags that choose attachments.

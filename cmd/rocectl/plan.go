@@ -101,10 +101,10 @@ type planned struct {
 	Network string    `json:"network"`
 	Plan    plan.Plan `json:"plan"`
 
-	before string   // see netconf.Config
-	after  []string // see netconf.Config
-	kept   string   // the text about sticky addresses of the pod
-	cutOff string   // see plan.Plan.CutOff
+	before   string   // see netconf.Config
+	after    []string // see netconf.Config
+	kept     string   // the text about sticky addresses of the pod
+	isolated string   // see plan.Plan.Isolated
 }
 
 // behind is what plugins do that a list should not have behind roce.
@@ -203,7 +203,7 @@ func (f planFlags) plan(ctx context.Context, log io.Writer, req conf.Request, po
 		Log:      slog.New(slog.NewTextHandler(log, nil)),
 	}
 	p, err := n.Preview(ctx, req, facts)
-	return planned{Network: req.Network, Plan: p, kept: agent.said, cutOff: p.CutOff(req)}, err
+	return planned{Network: req.Network, Plan: p, kept: agent.said, isolated: p.Isolated(req)}, err
 }
 
 // cniArgs returns CNI_ARGS with the pod's namespace.
@@ -336,8 +336,8 @@ func (f planFlags) print(w io.Writer, u planned) {
 	if u.kept != "" {
 		fmt.Fprintf(w, "# %s\n", u.kept)
 	}
-	if u.cutOff != "" {
-		fmt.Fprintf(w, "# WARNING: %s\n", u.cutOff)
+	if u.isolated != "" {
+		fmt.Fprintf(w, "# WARNING: %s\n", u.isolated)
 	}
 	if u.before != "" {
 		fmt.Fprintf(w, "# routes and rules depend on the result of %s: put it into the configuration of roce as prevResult\n", u.before)

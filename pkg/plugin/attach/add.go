@@ -5,6 +5,7 @@ package attach
 
 import (
 	"context"
+	"errors"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 
@@ -15,11 +16,17 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/result"
 )
 
-// Add makes an attachment and returns what to tell the runtime. It is all or nothing:
-// after an error there is no link, rule, route, lease or record of the attachment. If
-// undoing failed too, the error says so. Then lease and record stay, and DEL finishes.
-// If only the release failed, the record stays if its plan has addresses. If the whole
-// attachment exists already, Add changes nothing and returns the same result again.
+// maxAttempts is how many attempts in a row may end because another machine has an
+// address, before ADD gives up.
+const maxAttempts = 3
+
+// Add makes an attachment and returns what to tell the runtime. If the whole attachment
+// exists already, Add changes nothing and returns the same result again. If another host
+// has one of the addresses, Add tries again with others, at most three times.
+//
+//   - After an error there is no link, rule, route, lease or record of the attachment.
+//   - If the undo failed too, the error says so: lease and record stay, and DEL finishes.
+//   - If only the release failed, the record stays if its plan has addresses.
 func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error) {
 	unlock, err := n.Records.Lock(ctx, req.ContainerID)
 	if err != nil {
@@ -27,55 +34,70 @@ func (n Node) Add(ctx context.Context, req conf.Request) (*current.Result, error
 	}
 	defer unlock()
 
-	k, err := n.open(req.Netns)
+	pod, err := n.open(req.Netns, req.Attachment)
 	if err != nil {
 		return nil, err
 	}
-	defer k.Close()
+	defer pod.Close()
 
-	if earlier, err := n.resume(ctx, k, req); earlier != nil || err != nil {
+	if earlier, err := n.resume(ctx, pod, req); earlier != nil || err != nil {
 		return earlier, err
 	}
-	if req, err = n.withServices(req); err != nil {
-		return nil, err
-	}
-	s, err := n.survey(ctx, k, req)
+	req, rails, err := n.survey(ctx, pod, req)
 	if err != nil {
 		return nil, err
 	}
-	rec, err := n.attempts(ctx, k, req, s)
+	claim, leftOut, err := n.claim(req, rails)
 	if err != nil {
 		return nil, err
 	}
-	if why := rec.Plan.CutOff(req); why != "" {
-		n.Log.Warn(why, "container", req.ContainerID, "network", req.Network, "pod", req.Pod.String())
+	heard := answers{}
+	for try := 1; ; try++ {
+		rec, err := n.make(ctx, pod, req, claim, newRecord(pod, req, leftOut))
+		if err == nil {
+			n.warnIfIsolated(req, rec.Plan)
+			return result.Of(rec.Plan, req), nil
+		}
+		again, err := n.another(ctx, req, claim, heard, rec, err)
+		if !again || try == maxAttempts {
+			return nil, errors.Join(err, n.abandon(ctx, pod, rec, err))
+		}
 	}
-	return result.Of(rec.Plan, req), nil
 }
 
-// leaseAndPerform leases the addresses, plans, and performs the plan. If an IPAM plugin
-// needs the interface, a plan without addresses is performed first. Otherwise the lease
-// comes first: it names the attachment, so a DEL finds it without a record. Each change
-// in the kernel is in the record before it is made.
-func (n Node) leaseAndPerform(ctx context.Context, k *pod, req conf.Request, claim *lease.Claim, rec *record.Record) error {
+// make makes the attachment with the addresses that the claim gives now. If an IPAM
+// plugin needs the interface, a plan without addresses is performed first. Otherwise the
+// lease comes first: it names the attachment, so a DEL finds it without a record.
+//
+// After an error all is undone but the link through which another IPAM plugin releases
+// its lease. A *plan.UndoError means that the undo was incomplete. The leases and the
+// record stay: another or abandon comes next.
+func (n Node) make(ctx context.Context, pod *pod, req conf.Request, claim *lease.Claim, rec record.Record) (_ record.Record, err error) {
+	defer func() {
+		if err != nil {
+			before, _ := n.teardown(rec)
+			err = errors.Join(err, pod.undo(context.WithoutCancel(ctx), before))
+		}
+	}()
 	if claim.LinkFirst() {
-		if err := n.planAndPerform(ctx, k, req, claim.Rails(), rec); err != nil {
-			return err
+		if err := n.perform(ctx, pod, req, claim.Rails(), &rec); err != nil {
+			return rec, err
 		}
 	}
 	rails, err := claim.Acquire(ctx)
 	if err != nil {
-		return err
+		return rec, err
 	}
-	if err := n.planAndPerform(ctx, k, req, rails, rec); err != nil {
-		return err
+	if err := n.perform(ctx, pod, req, rails, &rec); err != nil {
+		return rec, err
 	}
-	return n.commit(k, rec)
+	return rec, n.commit(pod, &rec)
 }
 
-// planAndPerform makes the plan of an attachment, saves it in the record, and performs
-// it. Operations that are done already are done again, without effect.
-func (n Node) planAndPerform(ctx context.Context, k *pod, req conf.Request, rails []plan.Rail, rec *record.Record) error {
+// perform makes the plan of an attachment, saves it in the record, and performs it: each
+// change in the kernel is in the record before it is made. Operations that are done
+// already are done again, without effect.
+func (n Node) perform(ctx context.Context, pod *pod, req conf.Request, rails []plan.Rail, rec *record.Record) error {
 	p, err := plan.Make(req, rails)
 	if err != nil {
 		return err
@@ -84,13 +106,13 @@ func (n Node) planAndPerform(ctx context.Context, k *pod, req conf.Request, rail
 	if err := n.Records.Save(*rec); err != nil {
 		return err
 	}
-	return n.performInGIDOrder(ctx, k, n.refCounted(k, *rec), p.Ops)
+	return pod.perform(ctx, p.Ops)
 }
 
 // commit compares the GID indexes, and fails if a promised one has moved. It records that
 // the ADD has finished, and where its GIDs are.
-func (n Node) commit(k *pod, rec *record.Record) error {
-	rec.Plan.Ops = rec.Plan.Ops.Located(k.rdma.Located())
+func (n Node) commit(pod *pod, rec *record.Record) error {
+	rec.Plan.Ops = rec.Plan.Ops.Located(pod.rdma.Located())
 	if err := n.compareGIDs(*rec); err != nil {
 		return err
 	}
@@ -99,9 +121,17 @@ func (n Node) commit(k *pod, rec *record.Record) error {
 }
 
 // newRecord returns the record of the attachment before anything is planned.
-func (n Node) newRecord(k *pod, req conf.Request) record.Record {
+func newRecord(pod *pod, req conf.Request, leftOut []string) record.Record {
 	return record.Record{
 		Network: req.Network, Attachment: req.Attachment, Pod: req.Pod,
-		Netns: req.Netns, NetnsID: k.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.LeasePool(), Config: req.IPAM.Raw, Digest: req.Digest,
+		Netns: req.Netns, NetnsID: pod.ID(), IPAM: req.IPAM.Type, Pool: req.IPAM.LeasePool(), Config: req.IPAM.Raw, Digest: req.Digest,
+		LeftOut: leftOut,
+	}
+}
+
+// warnIfIsolated logs why the pod cannot reach its node.
+func (n Node) warnIfIsolated(req conf.Request, p plan.Plan) {
+	if why := p.Isolated(req); why != "" {
+		n.Log.Warn(why, "container", req.ContainerID, "network", req.Network, "pod", req.Pod.String())
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -20,8 +21,8 @@ import (
 // unless that differs from the MAC that the runtime knows.
 func (n Node) Check(ctx context.Context, req conf.Request) error {
 	at := req.Attachment
-	return n.standing(ctx, at, req.Netns, func(k *pod, rec record.Record) error {
-		damage := examine(ctx, k, rec.Plan, req.MACs).damage
+	return n.standing(ctx, at, req.Netns, func(pod *pod, rec record.Record) error {
+		damage := examine(ctx, pod, rec.Plan, req.MACs).damage
 		return errors.Join(append(damage, n.Addresses.Check(ctx, req, rec))...)
 	})
 }
@@ -31,8 +32,8 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 // Without a record, the error contains record.ErrNotExist. changed is what other
 // programs have set, and what is no damage.
 func (n Node) CheckRecord(ctx context.Context, at conf.Attachment) (changed []error, err error) {
-	err = n.standing(ctx, at, "", func(k *pod, rec record.Record) error {
-		found := examine(ctx, k, rec.Plan, nil)
+	err = n.standing(ctx, at, "", func(pod *pod, rec record.Record) error {
+		found := examine(ctx, pod, rec.Plan, nil)
 		changed = found.changed
 		return errors.Join(append(found.damage, n.Addresses.CheckRecord(ctx, rec))...)
 	})
@@ -59,33 +60,100 @@ func (n Node) standing(ctx context.Context, at conf.Attachment, netns string, fn
 	if !rec.Committed {
 		return notAdded(at, "its record for container %q is unfinished", at.ContainerID)
 	}
-	k, err := n.openRecorded(netns, rec)
+	pod, err := n.openRecorded(netns, rec)
 	if err != nil {
 		return err
 	}
-	defer k.Close()
-	if k.ID() != rec.NetnsID {
+	defer pod.Close()
+	if pod.ID() != rec.NetnsID {
 		return cnierr.New(cnierr.Damaged, "check namespace", cmp.Or(netns, rec.Netns), "delete the pod: its namespace was replaced",
 			"it is not the one that ADD worked in")
 	}
-	return fn(k, rec)
+	return fn(pod, rec)
 }
 
 // openRecorded opens a namespace that the runtime named, or, for "", the
 // recorded one.
 func (n Node) openRecorded(netns string, rec record.Record) (*pod, error) {
 	if netns != "" {
-		return n.open(netns)
+		return n.open(netns, rec.Attachment)
 	}
-	k, err := n.open(rec.Netns)
+	pod, err := n.open(rec.Netns, rec.Attachment)
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		return nil, cnierr.New(cnierr.Damaged, "check namespace", rec.Netns,
 			"wait: the pod is gone, and the runtime's DEL or GC removes the rest", "%w", kernel.ErrNetnsGone)
 	}
-	return k, err
+	return pod, err
 }
 
 func notAdded(at conf.Attachment, format string, args ...any) error {
 	return cnierr.New(cnierr.Damaged, "check interface", string(at.IfName),
 		"delete the pod: its ADD did not finish, or was undone, on this node", format, args...)
+}
+
+// findings is how an attachment differs from what ADD made. With several rails, an
+// error about one of them names it.
+type findings struct {
+	damage []error
+	// changed is what other programs have set. The attachment works with it.
+	changed []error
+}
+
+// examine looks at every operation of a plan. told has the MACs that the runtime
+// expects of the interfaces. Another MAC is then damage, whatever the plan says.
+func examine(ctx context.Context, x plan.Executor, p plan.Plan, told map[conf.LinkName]conf.MAC) findings {
+	if len(p.Interfaces) < 2 {
+		return examineOps(ctx, x, p.Ops, told)
+	}
+	out := examineOps(ctx, x, p.OfNone(), nil)
+	for _, i := range p.Interfaces {
+		of := examineOps(ctx, x, p.Of(i), told)
+		for _, err := range of.damage {
+			out.damage = append(out.damage, inRail(i.Rail, i.Name, err))
+		}
+		for _, err := range of.changed {
+			out.changed = append(out.changed, inRail(i.Rail, i.Name, err))
+		}
+	}
+	return out
+}
+
+func examineOps(ctx context.Context, x plan.Executor, ops plan.Ops, told map[conf.LinkName]conf.MAC) findings {
+	var out findings
+	for _, op := range ops {
+		mac, known := told[op.Link()]
+		if known {
+			op = op.WithMAC(mac)
+		}
+		damage, changed := divide(x.Check(ctx, op))
+		for _, err := range changed {
+			var c *kernel.ChangedError
+			if errors.As(err, &c); known && c.Property == kernel.MAC {
+				out.damage = append(out.damage, err)
+			} else {
+				out.changed = append(out.changed, err)
+			}
+		}
+		out.damage = append(out.damage, damage...)
+	}
+	return out
+}
+
+// divide divides the findings of a check into damage and what others have changed.
+func divide(err error) (damage, changed []error) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			d, c := divide(e)
+			damage, changed = append(damage, d...), append(changed, c...)
+		}
+		return damage, changed
+	}
+	var c *kernel.ChangedError
+	switch {
+	case err == nil:
+		return nil, nil
+	case errors.As(err, &c):
+		return nil, []error{err}
+	}
+	return []error{err}, nil
 }

@@ -127,15 +127,15 @@ func (n Node) undo(ctx context.Context, rec record.Record, path string, ops plan
 	if len(ops) == 0 {
 		return nil
 	}
-	k, err := n.openAgain(rec, path)
+	pod, err := n.openAgain(rec, path)
 	if err != nil {
 		return err
 	}
-	if k == nil {
+	if pod == nil {
 		return n.undoOnHost(ctx, rec, ops)
 	}
-	defer k.Close()
-	return n.undoInGIDOrder(ctx, n.refCounted(k, rec), ops)
+	defer pod.Close()
+	return pod.undo(ctx, ops)
 }
 
 // undoOnHost undoes what operations did on the host. It is for a pod without
@@ -144,12 +144,12 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 	if ops = ops.At(plan.Host); len(ops) == 0 {
 		return nil
 	}
-	k, err := n.openHost()
+	host, err := n.openHost(rec.Attachment)
 	if err != nil {
 		return err
 	}
-	defer k.Close()
-	return ops.Undo(ctx, n.refCounted(k, rec))
+	defer host.Close()
+	return ops.Undo(ctx, host)
 }
 
 // openAgain opens the namespace that ADD worked in. It looks at the path that the
@@ -159,24 +159,24 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 // namespace that the runtime names.
 func (n Node) openAgain(rec record.Record, path string) (*pod, error) {
 	paths := slices.Compact([]string{path, rec.Netns})
-	if n.Find != nil && rec.NetnsID != (netns.ID{}) {
-		paths = append(paths, n.Find(rec.Netns, rec.NetnsID))
+	if rec.NetnsID != (netns.ID{}) {
+		paths = append(paths, netns.Find(rec.Netns, rec.NetnsID))
 	}
 	for _, at := range paths {
 		if at == "" || rec.NetnsID == (netns.ID{}) && at != path {
 			continue
 		}
-		k, err := n.open(at)
+		pod, err := n.open(at, rec.Attachment)
 		if errors.Is(err, kernel.ErrNetnsGone) || errors.Is(err, kernel.ErrHostNetns) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if rec.NetnsID == (netns.ID{}) || k.ID() == rec.NetnsID {
-			return k, nil
+		if rec.NetnsID == (netns.ID{}) || pod.ID() == rec.NetnsID {
+			return pod, nil
 		}
-		k.Close()
+		pod.Close()
 	}
 	return nil, nil
 }

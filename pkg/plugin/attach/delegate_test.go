@@ -83,14 +83,7 @@ func (f foreign) keep() {
 // node returns the node as a process sees it that was called with environ.
 func (f foreign) node(environ ...string) attach.Node {
 	n := f.world.node()
-	open := n.Open
-	n.Open = func(netns string) (attach.Kernel, error) {
-		k, err := open(netns)
-		if err != nil {
-			return nil, err
-		}
-		return impatient{k}, nil
-	}
+	n.Machine = impatientMachine{n.Machine}
 	n.Addresses.Plugins = delegate.Plugins{
 		Path:    []string{"", "/nowhere", f.plugins},
 		Environ: append([]string{"PATH=" + os.Getenv("PATH")}, environ...),
@@ -98,6 +91,17 @@ func (f foreign) node(environ ...string) attach.Node {
 		Guard:   n.Records.Guard,
 	}
 	return n
+}
+
+// impatientMachine has an impatient kernel.
+type impatientMachine struct{ attach.Machine }
+
+func (m impatientMachine) Open(netns string) (attach.Kernel, error) {
+	k, err := m.Machine.Open(netns)
+	if err != nil {
+		return nil, err
+	}
+	return impatient{k}, nil
 }
 
 // impatient is a kernel that refuses work for a caller without time left, as Linux does

@@ -18,22 +18,22 @@ func (n Node) AddOps(ctx context.Context, req conf.Request, ops plan.Ops) error 
 		return err
 	}
 	defer unlock()
-	k, err := n.open(req.Netns)
+	pod, err := n.open(req.Netns, req.Attachment)
 	if err != nil {
 		return err
 	}
-	defer k.Close()
-	rec := n.newRecord(k, req)
+	defer pod.Close()
+	rec := newRecord(pod, req, nil)
 	rec.Plan.Ops, rec.Saved = ops, n.Now()
 	if err := n.Records.Save(rec); err != nil {
 		return err
 	}
-	err = n.performInGIDOrder(ctx, k, n.refCounted(k, rec), ops)
+	err = pod.perform(ctx, ops)
 	if err == nil {
 		rec.Committed = true
 		return n.Records.Save(rec)
 	}
 	before, _ := n.teardown(rec)
-	err = errors.Join(err, n.undoInGIDOrder(context.WithoutCancel(ctx), n.refCounted(k, rec), before))
-	return errors.Join(err, n.abandon(ctx, k, rec, err))
+	err = errors.Join(err, pod.undo(context.WithoutCancel(ctx), before))
+	return errors.Join(err, n.abandon(ctx, pod, rec, err))
 }

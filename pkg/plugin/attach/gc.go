@@ -117,11 +117,11 @@ func (n Node) withRecord(ctx context.Context, at conf.Attachment, fn func(record
 
 // MustBeGone returns an error of code TryAgain if the namespace of an attachment exists.
 func (n Node) MustBeGone(rec record.Record) error {
-	k, err := n.openAgain(rec, "")
-	if err != nil || k == nil {
+	pod, err := n.openAgain(rec, "")
+	if err != nil || pod == nil {
 		return err
 	}
-	k.Close()
+	pod.Close()
 	return cnierr.New(cnierr.TryAgain, "forget interface", string(rec.IfName), "delete the pod: DEL removes the interface",
 		"the namespace %q of its pod exists", rec.Netns)
 }

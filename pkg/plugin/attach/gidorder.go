@@ -12,6 +12,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/align"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
@@ -22,59 +23,43 @@ import (
 // undoLockTime is how long an undo waits for attachments that add or remove GIDs.
 const undoLockTime = 20 * time.Second
 
-// performInGIDOrder does the operations of an attachment. If it has several rails on
-// shared devices, or promises a GID index, then from its first address to its last GID no
-// other such attachment of the node adds or removes GIDs. This makes equal indexes on all
-// rails likely ("aligned"). Only the operation Align makes them certain.
-func (n Node) performInGIDOrder(ctx context.Context, k *pod, x plan.Executor, ops plan.Ops) error {
-	x = &looker{x, k.rdma, ops}
-	from, to := ops.Registration()
-	if from == to {
-		return ops.Do(ctx, x)
-	}
-	if err := ops[:from].Do(ctx, x); err != nil {
+// perform does the operations of an attachment. If it has several rails on shared devices,
+// or promises a GID index, then from its first address to its last GID no other such
+// attachment of the node adds or removes GIDs. This makes equal indexes on all rails likely
+// ("aligned"). Only the operation Align makes them certain.
+func (p *pod) perform(ctx context.Context, ops plan.Ops) error {
+	from, to, several := ops.Registration()
+	if err := ops[:from].Do(ctx, p); err != nil {
 		return err
 	}
-	if err := n.register(ctx, x, ops[from:to]); err != nil {
+	if err := p.register(ctx, ops, ops[from:to], several); err != nil {
 		return err
 	}
-	return ops[to:].Do(ctx, x)
+	return ops[to:].Do(ctx, p)
 }
 
-// looker is an executor of the operations of an attachment. It has the GID tables looked
-// at just before it sets addresses.
-type looker struct {
-	plan.Executor
-	rdma RDMA
-	all  plan.Ops
-}
-
-// Do implements plan.Executor.
-func (l *looker) Do(ctx context.Context, run ...plan.Op) error {
-	if isAddress(run[0]) {
-		if err := l.rdma.LookBefore(l.all, run); err != nil {
+// register does those operations of an attachment that add GIDs. RDMA looks at the GID
+// tables just before, so that it can tell the new entries from old ones.
+func (p *pod) register(ctx context.Context, all, ops plan.Ops, several bool) error {
+	if several {
+		release, err := p.records.LockGIDs(ctx)
+		if err != nil {
 			return err
 		}
+		defer release()
 	}
-	return l.Executor.Do(ctx, run...)
-}
-
-// register does the operations that add GIDs, with the lock held.
-func (n Node) register(ctx context.Context, x plan.Executor, ops plan.Ops) error {
-	release, err := n.Records.LockGIDs(ctx)
-	if err != nil {
+	if err := p.rdma.LookBefore(all, all); err != nil {
 		return err
 	}
-	defer release()
-	return ops.Do(ctx, x)
+	return ops.Do(ctx, p)
 }
 
-// undoInGIDOrder undoes operations. It takes the same lock for the same attachments. It
-// waits for the lock for no more than half of the time that the call has left. Then it
-// goes on without the lock: GID indexes may differ, but nothing stays behind.
-func (n Node) undoInGIDOrder(ctx context.Context, x plan.Executor, ops plan.Ops) error {
-	if from, to := ops.Registration(); from == to {
-		return ops.Undo(ctx, x)
+// undo undoes operations of the attachment. It takes the same lock for the same
+// attachments. It waits for the lock for no more than half of the time that the call has
+// left. Then it goes on without the lock: GID indexes may differ, but nothing stays behind.
+func (p *pod) undo(ctx context.Context, ops plan.Ops) error {
+	if _, _, several := ops.Registration(); !several {
+		return ops.Undo(ctx, p)
 	}
 	wait := undoLockTime
 	if end, ok := ctx.Deadline(); ok {
@@ -82,13 +67,13 @@ func (n Node) undoInGIDOrder(ctx context.Context, x plan.Executor, ops plan.Ops)
 	}
 	locking, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	release, err := n.Records.LockGIDs(locking)
+	release, err := p.records.LockGIDs(locking)
 	if err != nil {
-		n.Log.Warn("GID indexes may differ between rails", "error", err)
-		return ops.Undo(ctx, x)
+		p.log.Warn("GID indexes may differ between rails", "error", err)
+		return ops.Undo(ctx, p)
 	}
 	defer release()
-	return ops.Undo(ctx, x)
+	return ops.Undo(ctx, p)
 }
 
 // compareGIDs logs the GID indexes of an attachment if they differ from rail to rail.
@@ -111,7 +96,7 @@ func (n Node) compareGIDs(rec record.Record) error {
 		return nil
 	}
 	for range plan.All[plan.Align](rec.Plan.Ops) {
-		return cnierr.New(cnierr.NoGID, aligning, string(rec.IfName), "look at the NICs: the runtime tries again",
+		return cnierr.New(cnierr.NoGID, align.Action, string(rec.IfName), "look at the NICs: the runtime tries again",
 			"the indexes changed while the pod was made: %s", strings.Join(rails, ", "))
 	}
 	n.Log.Warn("GID indexes differ between rails: set rdma.gidIndex to equal, or use rocectl env, which prints settings that need no common index",

@@ -9,7 +9,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
-	"github.com/roce-cni/roce-cni/pkg/plugin/attach"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
@@ -104,7 +103,3 @@ func (h handle) Check(ctx context.Context, op plan.Op) error {
 func (h handle) Located() map[netip.Addr]int { return h.located }
 
 func (h handle) Close() {}
-
-func (w *world) rdma(netns string, _ func(fn func() error) error) attach.RDMA {
-	return handle{hca: &w.hca, w: w, netns: netns, located: map[netip.Addr]int{}}
-}

@@ -5,12 +5,15 @@ package attach
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
+	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
-	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/align"
+	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 // Kernel is one host and one pod's namespace, opened. *kernel.Kernel is one.
@@ -33,6 +36,7 @@ type Kernel interface {
 // is one.
 type RDMA interface {
 	plan.Single
+	align.Tables
 	// Facts finds the RDMA device behind a parent. The parent is in the pod's
 	// namespace if inPod is true. Facts fails when an ADD is already known to fail.
 	Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error)
@@ -40,49 +44,43 @@ type RDMA interface {
 	Mode(ctx context.Context, want conf.RDMAMode) error
 	// Located returns the GID indexes of the GIDs that Do waited for.
 	Located() map[netip.Addr]int
-	// Place waits for the entries of addresses that were set, and for the end of those
-	// that were removed. It returns GID indexes.
-	Place(ctx context.Context, r plan.AlignRail, set, unset []netip.Addr) (map[netip.Addr]int, error)
 	// LookBefore notes which entries there are for addresses that set is about to set.
-	// all are the operations of the attachment. Has says whether an entry is that of an
-	// interface of the pod.
+	// all are the operations of the attachment.
 	LookBefore(all, set plan.Ops) error
-	Has(link conf.LinkName, e rdma.Entry) bool
-	// Before returns the entries with an index below limit that a namespace sees, and
-	// how long that part of the table is.
-	Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]rdma.Entry, int, error)
 	// Close closes the sockets.
 	Close()
 }
 
-// pod is where an attachment is made: the kernel, the wire and the RDMA subsystem of
+// pod is where one attachment is made: the kernel, the wire and the RDMA subsystem of
 // one host and one pod. It sends each run of operations to the one of them that does
-// their kind.
+// their kind, and counts the attachments that share an operation (shared.go).
 type pod struct {
 	Kernel
-	wire plan.Single
-	rdma RDMA
-	// owner returns who has an address on this node, "" if it is unknown.
-	owner func(netip.Addr) string
+	wire    plan.Single
+	rdma    RDMA
+	at      conf.Attachment
+	records record.Store
+	log     *slog.Logger
 }
 
-// open opens a pod's namespace. The caller must Close it. Errors are those of
-// n.Open.
-func (n Node) open(netns string) (*pod, error) {
-	k, err := n.Open(netns)
+// open opens a pod's namespace for an attachment. The caller must Close it. Errors are
+// those of Machine.Open.
+func (n Node) open(netns string, at conf.Attachment) (*pod, error) {
+	k, err := n.Machine.Open(netns)
 	if err != nil {
 		return nil, err
 	}
-	return &pod{Kernel: k, wire: n.Wire(k), rdma: n.RDMA(netns, k.Enter), owner: n.owner}, nil
+	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA(netns, k.Enter), at, n.Records, n.Log}, nil
 }
 
-// openHost opens the host alone. The caller must Close it. Errors are those of n.OpenHost.
-func (n Node) openHost() (*pod, error) {
-	k, err := n.OpenHost()
+// openHost opens the host alone for an attachment. The caller must Close it. Errors are
+// those of Machine.OpenHost.
+func (n Node) openHost(at conf.Attachment) (*pod, error) {
+	k, err := n.Machine.OpenHost()
 	if err != nil {
 		return nil, err
 	}
-	return &pod{Kernel: k, wire: n.Wire(k), rdma: n.RDMA("", nil)}, nil
+	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA("", nil), at, n.Records, n.Log}, nil
 }
 
 func (p *pod) of(op plan.Op) plan.Executor {
@@ -92,17 +90,9 @@ func (p *pod) of(op plan.Op) plan.Executor {
 	case plan.ByRDMA:
 		return plan.Each(p.rdma)
 	case plan.ByAligner:
-		return plan.Each(aligner{p})
+		return plan.Each(align.Aligner{Kernel: p.Kernel, Tables: p.rdma, Owner: p.owner})
 	}
 	return p.Kernel
-}
-
-// Do implements plan.Executor.
-func (p *pod) Do(ctx context.Context, run ...plan.Op) error { return p.of(run[0]).Do(ctx, run...) }
-
-// Undo implements plan.Executor.
-func (p *pod) Undo(ctx context.Context, run ...plan.Op) error {
-	return p.of(run[0]).Undo(ctx, run...)
 }
 
 // Check implements plan.Executor.
@@ -117,4 +107,14 @@ func (p *pod) Close() {
 	}
 	p.rdma.Close()
 	p.Kernel.Close()
+}
+
+// owner returns the pod or container that has an address on this node, "" if none has.
+func (p *pod) owner(addr netip.Addr) string {
+	for rec, err := range p.records.All() {
+		if err == nil && slices.ContainsFunc(rec.Plan.Addresses(), func(a plan.LeasedAddress) bool { return a.Prefix.Addr() == addr }) {
+			return who(rec)
+		}
+	}
+	return ""
 }

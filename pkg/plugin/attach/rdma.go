@@ -123,7 +123,7 @@ func podText(p conf.Pod) string {
 // statusRDMA says why the node cannot serve the request's RDMA mode. A device that
 // another pod has is no error here. A mode that contradicts the node's is one.
 func (n Node) statusRDMA(ctx context.Context, req conf.Request, rail conf.Rail, parent plan.Link) error {
-	r := n.RDMA("", nil)
+	r := n.Machine.RDMA("", nil)
 	defer r.Close()
 	_, err := n.device(ctx, r, req, rail, parent)
 	if cnierr.CodeOf(err) == cnierr.RDMAHeld {
@@ -138,7 +138,7 @@ func (n Node) statusMode(ctx context.Context, req conf.Request) error {
 	if req.RDMA.Mode != conf.RDMAShared && req.RDMA.Mode != conf.RDMAExclusive {
 		return nil
 	}
-	r := n.RDMA("", nil)
+	r := n.Machine.RDMA("", nil)
 	defer r.Close()
 	return r.Mode(ctx, req.RDMA.Mode)
 }

@@ -4,6 +4,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -19,8 +20,8 @@ import (
 // is missing. It changes nothing.
 func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	var ops plan.Ops
-	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
-		ops, err = n.lost(ctx, k, rec)
+	err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) (err error) {
+		ops, err = n.lost(ctx, pod, rec)
 		return err
 	})
 	return ops, err
@@ -37,8 +38,8 @@ func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 // interface and restores the others.
 func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	var done plan.Ops
-	err := n.standing(ctx, at, "", func(k *pod, rec record.Record) (err error) {
-		ops, refused := n.lost(ctx, k, rec)
+	err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) (err error) {
+		ops, refused := n.lost(ctx, pod, rec)
 		if slices.ContainsFunc(ops, isAlign) {
 			release, err := n.Records.LockGIDs(ctx)
 			if err != nil {
@@ -46,14 +47,14 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 			}
 			defer release()
 		}
-		if err := k.rdma.LookBefore(rec.Plan.Ops, ops); err != nil {
+		if err := pod.rdma.LookBefore(rec.Plan.Ops, ops); err != nil {
 			return err
 		}
-		done, err = again(ctx, n.refCounted(k, rec), ops)
+		done, err = redo(ctx, pod, ops)
 		if err != nil || refused != nil {
 			return errors.Join(err, refused)
 		}
-		return errors.Join(examine(ctx, k, rec.Plan, nil).damage...)
+		return errors.Join(examine(ctx, pod, rec.Plan, nil).damage...)
 	})
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		err = errors.Join(err, n.moveBack(ctx, at))
@@ -67,12 +68,12 @@ func (n Node) moveBack(ctx context.Context, at conf.Attachment) error {
 	return n.withRecord(ctx, at, func(rec record.Record) error { return n.undoOnHost(ctx, rec, n.withoutMoved(rec)) })
 }
 
-// again undoes and does each operation, and returns those that it did. It undoes
+// redo undoes and does each operation, and returns those that it did. It undoes
 // first, because an object of ours may be there but different: a route that lost its
 // source with the address (fib6_remove_prefsrc) would block the correct route. A
 // device that the pod has stays there: a move to the host and back would take it from
 // the pod's programs.
-func again(ctx context.Context, x plan.Executor, ops plan.Ops) (done plan.Ops, err error) {
+func redo(ctx context.Context, x plan.Executor, ops plan.Ops) (done plan.Ops, err error) {
 	for i, op := range ops {
 		if !op.Stays() {
 			if err := x.Undo(ctx, op); err != nil {
@@ -90,46 +91,46 @@ func again(ctx context.Context, x plan.Executor, ops plan.Ops) (done plan.Ops, e
 // addresses are among them, the recorded conflict probe comes before them, because
 // another host may have taken them. Nothing else is sent on the wire: the gateway was
 // there when the pod started, and neighbours know the MAC.
-func (n Node) lost(ctx context.Context, k *pod, rec record.Record) (plan.Ops, error) {
+func (n Node) lost(ctx context.Context, pod *pod, rec record.Record) (plan.Ops, error) {
 	if err := n.Addresses.CheckRecord(ctx, rec); err != nil {
 		return nil, err
 	}
-	ops, err := missing(ctx, k, rec.Plan.Ops)
+	ops, err := missing(ctx, pod, rec.Plan.Ops)
 	if err != nil && len(rec.Plan.Interfaces) > 1 {
-		ops, err = missingOfRails(ctx, k, rec.Plan)
+		ops, err = missingOfRails(ctx, pod, rec.Plan)
 	}
-	return asking(rec.Plan.Ops, returning(rec.Plan.Ops, ops)), err
+	return withProbe(rec.Plan.Ops, withAlignment(rec.Plan.Ops, ops)), err
 }
 
 // missingOfRails returns what is missing of the rails that can be restored. The error
 // says why the other rails cannot be restored. A NIC that is gone must not stop the
 // repair of the other seven rails.
-func missingOfRails(ctx context.Context, k *pod, p plan.Plan) (plan.Ops, error) {
+func missingOfRails(ctx context.Context, pod *pod, p plan.Plan) (plan.Ops, error) {
 	var can []plan.Interface
 	var errs []error
 	for _, i := range p.Interfaces {
-		_, err := missing(ctx, k, p.Of(i))
+		_, err := missing(ctx, pod, p.Of(i))
 		if err == nil {
 			can = append(can, i)
 		}
 		errs = append(errs, inRail(i.Rail, i.Name, err))
 	}
-	ops, err := missing(ctx, k, p.Of(can...))
+	ops, err := missing(ctx, pod, p.Of(can...))
 	return ops, errors.Join(append(errs, err)...)
 }
 
 // missing returns the operations that are not in place. It returns an error if one of
 // them cannot be done again.
-func missing(ctx context.Context, k *pod, recorded plan.Ops) (plan.Ops, error) {
+func missing(ctx context.Context, pod *pod, recorded plan.Ops) (plan.Ops, error) {
 	damage, changed := make([]error, len(recorded)), make([]error, len(recorded))
 	for i, op := range recorded {
-		d, c := divide(k.Check(ctx, op))
+		d, c := divide(pod.Check(ctx, op))
 		damage[i], changed[i] = errors.Join(d...), errors.Join(c...)
 	}
 	var ops plan.Ops
 	for i, op := range recorded {
 		finding := damage[i]
-		if _, ok := op.Kind.(plan.Sysctl); ok && changed[i] != nil && bare(recorded, damage, op.Link()) {
+		if _, ok := op.Kind.(plan.Sysctl); ok && changed[i] != nil && untouched(recorded, damage, op.Link()) {
 			finding = errors.Join(finding, changed[i])
 		}
 		if finding == nil {
@@ -138,17 +139,17 @@ func missing(ctx context.Context, k *pod, recorded plan.Ops) (plan.Ops, error) {
 		if cnierr.CodeOf(finding) != cnierr.Damaged {
 			return nil, finding
 		}
-		if err := restorable(ctx, k, op, finding, changed[i]); err != nil {
+		if err := restorable(ctx, pod, op, finding, changed[i]); err != nil {
 			return nil, err
 		}
-		ops = append(ops, remedy(op, finding))
+		ops = append(ops, fixFor(op, finding))
 	}
 	return ops, nil
 }
 
-// bare says that a link is down and has no address: a Repair that was interrupted has
+// untouched says that a link is down and has no address: a Repair that was interrupted has
 // made it again, and no program has set anything on it yet.
-func bare(recorded plan.Ops, damage []error, link conf.LinkName) bool {
+func untouched(recorded plan.Ops, damage []error, link conf.LinkName) bool {
 	for i, op := range recorded {
 		switch op.Kind.(type) {
 		case plan.Up, plan.Address:
@@ -160,10 +161,10 @@ func bare(recorded plan.Ops, damage []error, link conf.LinkName) bool {
 	return true
 }
 
-// remedy returns the operation to do again for a finding. For an address that lacks
+// fixFor returns the operation to do again for a finding. For an address that lacks
 // only the route to its subnet, it is that route: undoing the address would remove
 // all its other routes too (fib_sync_down_addr).
-func remedy(op plan.Op, finding error) plan.Op {
+func fixFor(op plan.Op, finding error) plan.Op {
 	a, ok := op.Kind.(plan.Address)
 	if !ok || !errors.Is(finding, kernel.ErrNoSubnetRoute) {
 		return op
@@ -178,7 +179,7 @@ func remedy(op plan.Op, finding error) plan.Op {
 // restorable returns the finding if Do cannot make the thing again: a link that
 // another plugin made, a link that is there but different, or a rule that is there
 // behind one of another program. changed is what other programs have set.
-func restorable(ctx context.Context, k *pod, op plan.Op, finding, changed error) error {
+func restorable(ctx context.Context, pod *pod, op plan.Op, finding, changed error) error {
 	if op.Foreign() || errors.Is(finding, kernel.ErrOutranked) || errors.Is(finding, kernel.ErrDifferent) {
 		return finding
 	}
@@ -187,18 +188,18 @@ func restorable(ctx context.Context, k *pod, op plan.Op, finding, changed error)
 		if errors.As(changed, &c) && c.Property == kernel.Master {
 			link.Rails[0].Parent.Name = conf.LinkName(c.Got)
 		}
-		return makeable(ctx, k, link, finding)
+		return makeable(ctx, pod, link, finding)
 	}
 	return nil
 }
 
 // makeable returns the finding if the link exists, under any name. It returns nil if
 // the link is gone: then it can be made.
-func makeable(ctx context.Context, k *pod, link conf.Request, finding error) error {
+func makeable(ctx context.Context, pod *pod, link conf.Request, finding error) error {
 	if errors.Is(finding, kernel.ErrRenamed) {
 		return finding
 	}
-	facts, err := plan.Only(k.Facts(ctx, link))
+	facts, err := plan.Only(pod.Facts(ctx, link))
 	if err != nil {
 		return err
 	}
@@ -208,9 +209,9 @@ func makeable(ctx context.Context, k *pod, link conf.Request, finding error) err
 	return nil
 }
 
-// asking inserts the recorded conflict probe before the first lost address. It asks
+// withProbe inserts the recorded conflict probe before the first lost address. It asks
 // only for the lost addresses.
-func asking(recorded, lost plan.Ops) plan.Ops {
+func withProbe(recorded, lost plan.Ops) plan.Ops {
 	first := slices.IndexFunc(lost, isAddress)
 	if first < 0 {
 		return lost
@@ -232,4 +233,55 @@ func asking(recorded, lost plan.Ops) plan.Ops {
 		}
 	}
 	return lost
+}
+
+// withAlignment inserts, behind the lost addresses, an alignment that gives them the GID
+// indexes that ADD found, because the programs of the pod use these. It does so for
+// shared devices: a device in the pod has only the pod's entries. Other addresses of the
+// pod stay as they are.
+func withAlignment(recorded, lost plan.Ops) plan.Ops {
+	var rails []plan.AlignRail
+	for _, op := range recorded {
+		g, ok := op.Kind.(plan.GID)
+		if !ok || op.Place != plan.Host {
+			continue
+		}
+		if r := lostRail(g, lost); len(r.Addresses) > 0 {
+			rails = append(rails, r)
+		}
+	}
+	if len(rails) == 0 {
+		return lost
+	}
+	behind := len(lost)
+	for !isAddress(lost[behind-1]) {
+		behind--
+	}
+	return slices.Insert(slices.Clone(lost), behind, plan.InPod(plan.Align{Index: conf.AnyIndex, Rails: rails})...)
+}
+
+func isAddress(op plan.Op) bool { _, ok := op.Kind.(plan.Address); return ok }
+
+func isAlign(op plan.Op) bool { _, ok := op.Kind.(plan.Align); return ok }
+
+// lostRail returns the lost addresses of an interface, in the order of their
+// indexes: the kernel gives each the lowest index that is free.
+func lostRail(g plan.GID, lost plan.Ops) plan.AlignRail {
+	r := plan.AlignRail{Link: g.Targets[0].Link, Device: g.Device, Wait: g.Wait}
+	targets := slices.SortedFunc(slices.Values(g.Targets), func(a, b plan.GIDTarget) int { return cmp.Compare(index(a), index(b)) })
+	for _, t := range targets {
+		for a := range plan.All[plan.Address](lost) {
+			if t.Index != nil && a.Link == t.Link && a.Prefix.Addr() == t.Addr {
+				r.Addresses, r.At = append(r.Addresses, a.Prefix), append(r.At, *t.Index)
+			}
+		}
+	}
+	return r
+}
+
+func index(t plan.GIDTarget) int {
+	if t.Index == nil {
+		return -1
+	}
+	return *t.Index
 }

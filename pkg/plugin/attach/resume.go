@@ -22,7 +22,7 @@ import (
 // in this namespace and all of it is in place, resume returns its result. Anything else
 // is taken away with its lease, and the result is nil: this ADD starts from nothing. The
 // pod gets its own address back, because the quarantine is for others.
-func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Result, error) {
+func (n Node) resume(ctx context.Context, pod *pod, req conf.Request) (*current.Result, error) {
 	rec, err := n.Records.Load(req.Attachment)
 	if errors.Is(err, record.ErrNotExist) {
 		return nil, nil
@@ -30,13 +30,13 @@ func (n Node) resume(ctx context.Context, k *pod, req conf.Request) (*current.Re
 	if err != nil {
 		return nil, err
 	}
-	here := rec.NetnsID == k.ID()
+	here := rec.NetnsID == pod.ID()
 	if here {
 		if err := fits(rec, req); err != nil {
 			return nil, err
 		}
 	}
-	if here && rec.Committed && whole(examine(ctx, k, rec.Plan, nil)) && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
+	if here && rec.Committed && whole(examine(ctx, pod, rec.Plan, nil)) && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
 		return result.Of(rec.Plan, req), nil
 	}
 	n.Log.Info("remove what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)

@@ -34,7 +34,7 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 	if req.LinkInContainer && (nameless || req.IPAM.FromMaster != nil || req.IPAM.RailPool != nil) {
 		return cnierr.Unavailable(n.statusMode(ctx, req)) // only the pod has this interface and its addresses
 	}
-	rails, err := n.Host(ctx, req)
+	rails, err := n.Machine.Facts(ctx, req)
 	if err != nil {
 		return cnierr.Unavailable(err)
 	}
@@ -46,9 +46,9 @@ func (n Node) Status(ctx context.Context, req conf.Request) error {
 			rails[i].Fault = n.statusRDMA(ctx, req, one, rails[i].Parent)
 		}
 	}
-	s, err := n.choose(req, rails)
+	claim, _, err := n.claim(req, rails)
 	if err != nil {
 		return lease.StatusError(req, err)
 	}
-	return s.claim.Status(ctx)
+	return claim.Status(ctx)
 }

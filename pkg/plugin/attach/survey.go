@@ -17,22 +17,20 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 )
 
-// survey is what ADD knows before it makes an attachment: the claim for the addresses
-// of its rails, and why some rails are left out.
-type survey struct {
-	claim   *lease.Claim
-	leftOut []string
-}
-
-// survey reads what the plan needs. It fails early if ADD must fail. It leaves out a
-// rail with a NIC that cannot serve, as long as enough other rails can.
-func (n Node) survey(ctx context.Context, k *pod, req conf.Request) (survey, error) {
-	if err := n.Addresses.Installed(req.IPAM.Type); err != nil {
-		return survey{}, err
-	}
-	rails, err := k.Facts(ctx, req)
+// survey reads what the plan needs: the facts of each rail, or why the rail cannot be
+// made. It returns the request with the CIDRs of the cluster's Services. It fails early if
+// ADD must fail.
+func (n Node) survey(ctx context.Context, pod *pod, req conf.Request) (conf.Request, []plan.RailFacts, error) {
+	req, err := n.withServices(req)
 	if err != nil {
-		return survey{}, err
+		return req, nil, err
+	}
+	if err := n.Addresses.Installed(req.IPAM.Type); err != nil {
+		return req, nil, err
+	}
+	rails, err := pod.Facts(ctx, req)
+	if err != nil {
+		return req, nil, err
 	}
 	for i, one := range req.Rails {
 		r := &rails[i]
@@ -41,28 +39,59 @@ func (n Node) survey(ctx context.Context, k *pod, req conf.Request) (survey, err
 			continue
 		}
 		if err := cmp.Or(free(one, r.Facts), n.mayCarry(r.Facts)); err != nil {
-			return survey{}, err
+			return req, nil, err
 		}
 		r.Node = n.ID
-		r.RDMA, r.Fault = n.device(ctx, k.rdma, req, one, r.Parent)
+		r.RDMA, r.Fault = n.device(ctx, pod.rdma, req, one, r.Parent)
 	}
-	return n.choose(req, rails)
+	return req, rails, nil
+}
+
+// withServices replaces "auto" in hostLink.routes by the CIDRs that the agent has written
+// to a file.
+func (n Node) withServices(req conf.Request) (conf.Request, error) {
+	if req.HostLink == nil || !req.HostLink.Auto {
+		return req, nil
+	}
+	cidrs, err := n.Services()
+	if err != nil {
+		return req, err
+	}
+	return req.WithServices(cidrs)
 }
 
 // mayCarry refuses a NIC of the host that the node's policy does not allow. The
 // policy is not about an interface of another plugin or of the pod.
 func (n Node) mayCarry(f plan.Facts) error {
-	if n.Parent == nil || f.Adopted != nil || f.Parent.InPod {
+	if n.AllowParent == nil || f.Adopted != nil || f.Parent.InPod {
 		return nil
 	}
-	return n.Parent(f.Parent)
+	return n.AllowParent(f.Parent)
 }
 
-// choose returns the rails without faults, with a claim to their addresses.
-func (n Node) choose(req conf.Request, rails []plan.RailFacts) (survey, error) {
-	var s survey
-	var errs []error
+// claim returns a claim to the addresses of the rails without faults. It leaves out a rail
+// with a NIC that cannot serve, as long as enough other rails can, and says why.
+func (n Node) claim(req conf.Request, rails []plan.RailFacts) (claim *lease.Claim, leftOut []string, err error) {
 	lease.CheckNICs(req, rails)
+	if leftOut, err = enough(req, rails); err != nil {
+		return nil, nil, err
+	}
+	if claim, err = n.Addresses.Claim(req, rails); err != nil {
+		return nil, nil, err
+	}
+	if err := distinct(claim.Rails()); err != nil {
+		return nil, nil, err
+	}
+	for _, why := range leftOut {
+		n.Log.Warn("a rail is left out", "container", req.ContainerID, "interface", req.IfName, "why", why)
+	}
+	return claim, leftOut, nil
+}
+
+// enough returns the faults of rails that can be left out. It returns an error if the
+// other rails are not enough.
+func enough(req conf.Request, rails []plan.RailFacts) (leftOut []string, err error) {
+	var errs []error
 	all := len(req.Rails)
 	for i, r := range rails {
 		fault := r.Fault
@@ -74,29 +103,39 @@ func (n Node) choose(req conf.Request, rails []plan.RailFacts) (survey, error) {
 		}
 		errs = append(errs, fault)
 		code := cnierr.CodeOf(fault)
-		if code != cnierr.BadParent && code != cnierr.NoRDMA || req.Linked(req.Rails[i]) { // without it the pod has no IP
-			return s, errors.Join(errs...)
+		if code != cnierr.BadParent && code != cnierr.NoRDMA || req.Linked(req.Rails[i]) { // this rail is the pod's eth0
+			return nil, errors.Join(errs...)
 		}
-		s.leftOut = append(s.leftOut, fault.Error())
+		leftOut = append(leftOut, fault.Error())
 	}
-	if serve := all - len(errs); serve < req.MinRails {
-		if req.MinRails < all {
-			errs = slices.Insert(errs, 0, error(cnierr.New(cnierr.CodeOf(errs[0]), "use rails", "minRails", "", "want %d of %d, got %d", req.MinRails, all, serve)))
-		}
-		return s, errors.Join(errs...)
+	serve := all - len(errs)
+	if serve >= req.MinRails {
+		return leftOut, nil
 	}
-	claim, err := n.Addresses.Claim(req, rails)
+	if req.MinRails < all {
+		errs = slices.Insert(errs, 0, error(cnierr.New(cnierr.CodeOf(errs[0]), "use rails", "minRails", "", "want %d of %d, got %d", req.MinRails, all, serve)))
+	}
+	return nil, errors.Join(errs...)
+}
+
+// Preview returns what an ADD would plan. The caller gives the facts of the node and
+// of the pod, in the form of Kernel.Facts. Preview changes nothing, as long as the
+// node's agent has answered already. It does not ask other IPAM plugins: for them the
+// plan is without addresses.
+func (n Node) Preview(ctx context.Context, req conf.Request, facts []plan.RailFacts) (plan.Plan, error) {
+	req, err := n.withServices(req)
 	if err != nil {
-		return s, err
+		return plan.Plan{}, err
 	}
-	if err := distinct(claim.Rails()); err != nil {
-		return s, err
+	claim, _, err := n.claim(req, facts)
+	if err != nil {
+		return plan.Plan{}, err
 	}
-	s.claim = claim
-	for _, why := range s.leftOut {
-		n.Log.Warn("a rail is left out", "container", req.ContainerID, "interface", req.IfName, "why", why)
+	rails, err := claim.Preview(ctx)
+	if err != nil {
+		return plan.Plan{}, err
 	}
-	return s, nil
+	return plan.Make(req, rails)
 }
 
 // distinct refuses a NIC that two rails share. They may name it in two ways, for

@@ -119,39 +119,50 @@ func inEachWorld(t *testing.T, fn func(t *testing.T, fresh func(*testing.T) *wor
 // node returns the node as a new process sees it.
 func (w *world) node() attach.Node {
 	return attach.Node{
-		ID: "machine/host",
-		Open: func(netns string) (attach.Kernel, error) {
-			k, err := w.fake.Open(netns)
-			if err != nil {
-				return nil, err
-			}
-			return mortal{k, w, netns}, nil
-		},
-		OpenHost: func() (attach.Kernel, error) {
-			k, err := w.fake.OpenHost()
-			if err != nil {
-				return nil, err
-			}
-			return mortal{k, w, ""}, nil
-		},
-		Wire: func(attach.Kernel) plan.Single { return mortalSteps{w.wire, w} },
-		RDMA: w.rdma,
-		Host: func(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
-			w.fake.Pod("/an/empty/pod")
-			defer w.fake.RemovePod("/an/empty/pod")
-			k, err := w.fake.Open("/an/empty/pod")
-			if err != nil {
-				return nil, err
-			}
-			defer k.Close()
-			return k.Facts(ctx, req)
-		},
+		ID:        "machine/host",
+		Machine:   machine{w},
 		Now:       func() time.Duration { return w.now },
 		Services:  w.ranges().Services,
 		Addresses: w.allocator(),
 		Records:   record.Store{Dir: w.dir, BootID: w.boot},
 		Log:       w.log,
 	}
+}
+
+// machine is what the node of a world runs on.
+type machine struct{ w *world }
+
+func (m machine) Open(netns string) (attach.Kernel, error) {
+	k, err := m.w.fake.Open(netns)
+	if err != nil {
+		return nil, err
+	}
+	return mortal{k, m.w, netns}, nil
+}
+
+func (m machine) OpenHost() (attach.Kernel, error) {
+	k, err := m.w.fake.OpenHost()
+	if err != nil {
+		return nil, err
+	}
+	return mortal{k, m.w, ""}, nil
+}
+
+func (m machine) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts, error) {
+	m.w.fake.Pod("/an/empty/pod")
+	defer m.w.fake.RemovePod("/an/empty/pod")
+	k, err := m.w.fake.Open("/an/empty/pod")
+	if err != nil {
+		return nil, err
+	}
+	defer k.Close()
+	return k.Facts(ctx, req)
+}
+
+func (m machine) Wire(attach.Kernel) plan.Single { return mortalSteps{m.w.wire, m.w} }
+
+func (m machine) RDMA(netns string, _ func(fn func() error) error) attach.RDMA {
+	return handle{hca: &m.w.hca, w: m.w, netns: netns, located: map[netip.Addr]int{}}
 }
 
 // services does what the agent does when these are the CIDRs of the cluster's Services.

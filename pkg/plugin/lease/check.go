@@ -30,8 +30,8 @@ func (a Allocator) CheckRecord(ctx context.Context, rec record.Record) error {
 	return a.pools().check(ctx, rec)
 }
 
-// CheckRepeated is CheckRecord for an ADD that is repeated. It also says that the
-// plugins before roce now give other addresses than the record has.
+// CheckRepeated is CheckRecord for an ADD that is repeated. It also fails if prevResult
+// now has other addresses.
 func (a Allocator) CheckRepeated(ctx context.Context, req conf.Request, rec record.Record) error {
 	if !samePrevious(rec, req) {
 		return cnierr.New(cnierr.Damaged, "check addresses of", string(rec.IfName), "", "the plugins before roce give others")

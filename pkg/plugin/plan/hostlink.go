@@ -236,11 +236,11 @@ func (n Neighbour) commands(in namespaces) []string {
 // network of a pod. They look for the pod's IP under this name (containerd and CRI-O).
 const firstInterface = "eth0"
 
-// CutOff returns a warning about a plan that makes the first interface of a pod and gives
-// the pod no default route: the pod reaches only its subnets, and nothing else tells the
-// operator. It returns "" for all other plans. An interface of another plugin is left
-// to the configuration of that plugin.
-func (p Plan) CutOff(req conf.Request) string {
+// Isolated says why the pod's eth0 cannot reach its node: the plan makes the first
+// interface of the pod and gives it no default route, and nothing else tells the operator.
+// It returns "" for all other plans. An interface of another plugin is left to the
+// configuration of that plugin.
+func (p Plan) Isolated(req conf.Request) string {
 	if req.IfName != firstInterface || req.Prev != nil {
 		return ""
 	}

@@ -176,10 +176,11 @@ func (o Ops) Located(index map[netip.Addr]int) Ops {
 	return out
 }
 
-// Registration returns the beginning and the end of the operations that fill
-// the GID tables of shared devices, or of any devices if their indexes are promised.
-// Both are the length of o if that concerns fewer than two devices, without a promise.
-func (o Ops) Registration() (from, to int) {
+// Registration returns the beginning and the end of the operations that fill the GID
+// tables of shared devices. The first one is the first that sets an address, if any does.
+// several says that other attachments must not fill these tables meanwhile: there are two
+// devices or more, or their indexes are promised.
+func (o Ops) Registration() (from, to int, several bool) {
 	devices, promised := 0, false
 	from = len(o)
 	for i, op := range o {
@@ -196,10 +197,7 @@ func (o Ops) Registration() (from, to int) {
 			from = min(from, i)
 		}
 	}
-	if devices < 2 && !promised {
-		return len(o), len(o)
-	}
-	return from, to
+	return from, max(from, to), devices > 1 || promised
 }
 
 // DeviceInfo writes the file in which Multus looks for the attachment's device. Multus

@@ -1,28 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package attach
+// Package align makes the GID indexes of an attachment what its configuration promises.
+//
+// It drives the kernel and the GID tables of one pod in turn, and knows no verb. It looks
+// where the kernel put each GID, and computes only how many fillers to set at once. So it
+// is right when the driver hides the entries of other pods, when an address takes two
+// entries (RoCE v1 and v2), and when others use the table at the same time. Everything is
+// in this file.
+package align
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 )
 
-// aligner executes plan.Align with the kernel and RDMA of a pod. It looks where the
-// kernel put each GID, and computes only how many fillers to set at once. So it is
-// right when the driver hides the entries of other pods, when an address takes two
-// entries (RoCE v1 and v2), and when others use the table at the same time.
-type aligner struct{ *pod }
+// Tables are the GID tables of the devices of a pod's rails, which are in the host's
+// namespace. *rdma.Subsystem has them.
+type Tables interface {
+	// Place waits for the entries of addresses that were set, and for the end of those
+	// that were removed. It returns GID indexes.
+	Place(ctx context.Context, r plan.AlignRail, set, unset []netip.Addr) (map[netip.Addr]int, error)
+	// Has says whether an entry is that of an interface of the pod.
+	Has(link conf.LinkName, e rdma.Entry) bool
+	// Before returns the entries with an index below limit that a namespace sees, and
+	// how long that part of the table is.
+	Before(reader rdma.Side, d plan.RDMADevice, limit int) ([]rdma.Entry, int, error)
+}
+
+// Aligner executes plan.Align.
+type Aligner struct {
+	Kernel plan.Executor // of the pod
+	Tables Tables
+	// Owner returns the pod that has an address on this node, "" if it is unknown.
+	Owner func(netip.Addr) string
+}
 
 // Do implements plan.Single.
-func (a aligner) Do(ctx context.Context, op plan.Op) error {
+func (a Aligner) Do(ctx context.Context, op plan.Op) error {
 	want, ok := op.Kind.(plan.Align)
 	if !ok {
 		return cnierr.New(cnierr.Bug, "align", fmt.Sprintf("%T", op.Kind), "", "it is no alignment")
@@ -50,11 +74,11 @@ func (a aligner) Do(ctx context.Context, op plan.Op) error {
 }
 
 // Undo implements plan.Single. The kernel removes fillers with their link.
-func (aligner) Undo(context.Context, plan.Op) error { return nil }
+func (Aligner) Undo(context.Context, plan.Op) error { return nil }
 
 // Check implements plan.Single. Each GID is checked by its own operation, at the
 // index that ADD found.
-func (aligner) Check(context.Context, plan.Op) error { return nil }
+func (Aligner) Check(context.Context, plan.Op) error { return nil }
 
 // filling is a rail while its table is filled.
 type filling struct {
@@ -79,7 +103,8 @@ func (f *filling) set(i int) plan.Ops {
 }
 
 const (
-	aligning = "align GID index of"
+	// Action is the operation in errors.
+	Action = "align GID index of"
 	// maxRounds is how often rails are made level. Each round has a higher index.
 	maxRounds = 32
 	// maxFillers is how many fillers are set at once. If the driver hides entries,
@@ -89,7 +114,7 @@ const (
 
 // level gives address i of all rails the same index: to, or the highest that a rail
 // has if to is 0.
-func (a aligner) level(ctx context.Context, rails []*filling, i, to int) error {
+func (a Aligner) level(ctx context.Context, rails []*filling, i, to int) error {
 	rails = slices.DeleteFunc(slices.Clone(rails), func(f *filling) bool { return len(f.Addresses) <= i })
 	for range maxRounds {
 		high := slices.MaxFunc(rails, func(x, y *filling) int { return cmp.Compare(x.at[i], y.at[i]) })
@@ -105,13 +130,13 @@ func (a aligner) level(ctx context.Context, rails []*filling, i, to int) error {
 			return err
 		}
 	}
-	return cnierr.New(cnierr.NoGID, aligning, rails[0].String(), "delete pods on these NICs, or set rdma.gidIndex to any",
+	return cnierr.New(cnierr.NoGID, Action, rails[0].String(), "delete pods on these NICs, or set rdma.gidIndex to any",
 		"after %d attempts no index is free on all rails", maxRounds)
 }
 
 // raise moves address i of rails, and those behind it, to the lowest free index from
 // to on.
-func (a aligner) raise(ctx context.Context, low []*filling, i, to int) (err error) {
+func (a Aligner) raise(ctx context.Context, low []*filling, i, to int) (err error) {
 	over := map[*filling]plan.Ops{}
 	defer func() {
 		if err != nil {
@@ -161,13 +186,13 @@ func (a aligner) raise(ctx context.Context, low []*filling, i, to int) (err erro
 
 // measure computes how many fillers a rail needs below an index, as far as the pod
 // sees the table.
-func (a aligner) measure(f *filling, i, to int) error {
-	entries, size, err := a.rdma.Before(rdma.Pod, f.Device, to+1)
+func (a Aligner) measure(f *filling, i, to int) error {
+	entries, size, err := a.Tables.Before(rdma.Pod, f.Device, to+1)
 	if err != nil {
 		return err
 	}
 	if size <= to {
-		return cnierr.New(cnierr.NoGID, aligning, f.String(), "delete pods on the NIC that has the higher index, or set rdma.gidIndex to any",
+		return cnierr.New(cnierr.NoGID, Action, f.String(), "delete pods on the NIC that has the higher index, or set rdma.gidIndex to any",
 			"want index %d, and the table has %d entries", to, size)
 	}
 	if f.used == nil {
@@ -177,7 +202,7 @@ func (a aligner) measure(f *filling, i, to int) error {
 	moving := addresses(f.set(i))
 	for _, e := range entries {
 		f.used[e.GID] = true // a filler of an ADD that was killed
-		own := a.rdma.Has(f.Link, e)
+		own := a.Tables.Has(f.Link, e)
 		if own && e.GID == f.Addresses[i].Addr() {
 			width++
 		}
@@ -191,7 +216,7 @@ func (a aligner) measure(f *filling, i, to int) error {
 
 // fill sets some fillers on each rail that has room for them, and returns whether it
 // set any. It removes those from fillers that are too high, and adds them to over.
-func (a aligner) fill(ctx context.Context, low []*filling, i, to int, over map[*filling]plan.Ops) (more bool, err error) {
+func (a Aligner) fill(ctx context.Context, low []*filling, i, to int, over map[*filling]plan.Ops) (more bool, err error) {
 	var all plan.Ops
 	of := map[*filling]plan.Ops{}
 	for _, f := range low {
@@ -206,7 +231,7 @@ func (a aligner) fill(ctx context.Context, low []*filling, i, to int, over map[*
 		return false, err
 	}
 	for _, f := range low {
-		at, err := a.rdma.Place(ctx, f.AlignRail, addresses(of[f]), addresses(f.set(i)))
+		at, err := a.Tables.Place(ctx, f.AlignRail, addresses(of[f]), addresses(f.set(i)))
 		if err != nil {
 			return false, fmt.Errorf("want index %d on %s: %w", to, f, err)
 		}
@@ -235,12 +260,12 @@ func (f *filling) next(n int) plan.Ops {
 
 // locate looks where the addresses from i on are. gone are those that must have no
 // entry any more.
-func (a aligner) locate(ctx context.Context, f *filling, i int, gone []netip.Addr) error {
+func (a Aligner) locate(ctx context.Context, f *filling, i int, gone []netip.Addr) error {
 	var want []netip.Addr
 	for _, p := range f.Addresses[i:] {
 		want = append(want, p.Addr())
 	}
-	at, err := a.rdma.Place(ctx, f.AlignRail, want, gone)
+	at, err := a.Tables.Place(ctx, f.AlignRail, want, gone)
 	if err != nil {
 		return err
 	}
@@ -250,8 +275,29 @@ func (a aligner) locate(ctx context.Context, f *filling, i int, gone []netip.Add
 	return nil
 }
 
+// restore gives each address its former index, as far as that is free. The check that
+// ends a repair reports the other ones, so an index that is not free is no error here.
+// The addresses are set in any case.
+func (a Aligner) restore(ctx context.Context, rails []plan.AlignRail) error {
+	var errs []error
+	for _, r := range rails {
+		f := &filling{AlignRail: r, at: make([]int, len(r.Addresses))}
+		err := a.locate(ctx, f, 0, nil)
+		for i := 0; err == nil && i < len(r.At); i++ {
+			if f.at[i] < r.At[i] {
+				err = a.raise(ctx, []*filling{f}, i, r.At[i])
+			}
+		}
+		if code := cnierr.CodeOf(err); code == cnierr.NoGID || code == cnierr.NoRDMA {
+			err = nil
+		}
+		errs = append(errs, err, a.empty(ctx, []*filling{f}), a.Kernel.Do(ctx, f.set(0)...))
+	}
+	return errors.Join(errs...)
+}
+
 // empty removes the fillers.
-func (a aligner) empty(ctx context.Context, rails []*filling) error {
+func (a Aligner) empty(ctx context.Context, rails []*filling) error {
 	var all plan.Ops
 	for _, f := range rails {
 		all = append(all, f.fillers...)
@@ -264,11 +310,11 @@ func (a aligner) empty(ctx context.Context, rails []*filling) error {
 
 // taken returns the error for a promised index that is not free. It names the owner
 // as far as the host and the pod see it.
-func (a aligner) taken(f *filling, i, want int) error {
+func (a Aligner) taken(f *filling, i, want int) error {
 	var views [2][]rdma.Entry
 	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
 		var err error
-		if views[reader], _, err = a.rdma.Before(reader, f.Device, want+1); err != nil {
+		if views[reader], _, err = a.Tables.Before(reader, f.Device, want+1); err != nil {
 			return err
 		}
 	}
@@ -276,14 +322,14 @@ func (a aligner) taken(f *filling, i, want int) error {
 	who := "an entry that only another pod sees, or that a running program still uses"
 	for _, e := range entries {
 		switch {
-		case e.Index == want && e.GID == f.Addresses[i].Addr() && a.rdma.Has(f.Link, e):
-			return cnierr.New(cnierr.NoGID, aligning, f.String(), fmt.Sprintf("set rdma.gidIndex to %d", f.at[i]),
+		case e.Index == want && e.GID == f.Addresses[i].Addr() && a.Tables.Has(f.Link, e):
+			return cnierr.New(cnierr.NoGID, Action, f.String(), fmt.Sprintf("set rdma.gidIndex to %d", f.at[i]),
 				"want index %d, and the NIC has RoCE v1, which takes the index before each RoCE v2 entry", want)
 		case e.Index == want:
-			who = fmt.Sprintf("%s of %s", e.GID, cmp.Or(a.owner(e.GID), "interface "+cmp.Or(e.Netdev, "?")))
+			who = fmt.Sprintf("%s of %s", e.GID, cmp.Or(a.Owner(e.GID), "interface "+cmp.Or(e.Netdev, "?")))
 		}
 	}
-	return cnierr.New(cnierr.NoGID, aligning, f.String(),
+	return cnierr.New(cnierr.NoGID, Action, f.String(),
 		"look at the table with rocectl gids; set rdma.gidIndex to a number that is free on all rails, or to equal",
 		"want index %d, but the lowest free index is %d: at %d is %s", want, f.at[i], want, who)
 }
@@ -295,14 +341,4 @@ func addresses(ops plan.Ops) []netip.Addr {
 		out = append(out, a.Prefix.Addr())
 	}
 	return out
-}
-
-// owner returns the pod or container that has an address on this node, "" if none has.
-func (n Node) owner(addr netip.Addr) string {
-	for rec, err := range n.Records.All() {
-		if err == nil && slices.ContainsFunc(rec.Plan.Addresses(), func(a plan.LeasedAddress) bool { return a.Prefix.Addr() == addr }) {
-			return who(rec)
-		}
-	}
-	return ""
 }

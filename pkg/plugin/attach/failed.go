@@ -4,10 +4,14 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
@@ -16,58 +20,64 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
-// maxAttempts is how many attempts in a row may end because another machine has an
-// address, before ADD gives up.
-const maxAttempts = 3
-
-// attempts makes the attachment, again with other addresses if another machine has
-// one. After an error, what it left is as Add says.
-func (n Node) attempts(ctx context.Context, k *pod, req conf.Request, s survey) (record.Record, error) {
-	heard := answers{}
-	for i := 1; ; i++ {
-		rec, err := n.attempt(ctx, k, req, s)
-		if err == nil {
-			return rec, nil
-		}
-		taken := inUse(req, rec.Plan, err)
-		if all := n.answersAll(heard, taken); all != nil {
-			taken, err = nil, errors.Join(all, err)
-		}
-		again, rejectErr := n.reject(ctx, s.claim, taken, err)
-		if !again || rejectErr != nil || i == maxAttempts {
-			return rec, errors.Join(err, rejectErr, n.abandon(ctx, k, rec, err))
-		}
+// another returns whether another attempt gets other addresses, because other machines
+// have some of rec's. It puts these into quarantine. It does nothing if there are none, or
+// if something of ours is left in the kernel. The error is cause, with what else went
+// wrong.
+func (n Node) another(ctx context.Context, req conf.Request, claim *lease.Claim, heard answers, rec record.Record, cause error) (again bool, err error) {
+	taken := inUse(req, rec.Plan, cause)
+	if all := n.answersAll(heard, taken); all != nil {
+		return false, errors.Join(all, cause)
 	}
-}
-
-// attempt makes the attachment with the addresses that the claim gives now. After an
-// error all is undone but the link through which another IPAM plugin releases its
-// lease. An *plan.UndoError in the error says that more is left. The leases and the
-// record stay: reject or abandon comes next.
-func (n Node) attempt(ctx context.Context, k *pod, req conf.Request, s survey) (record.Record, error) {
-	rec := n.newRecord(k, req)
-	rec.LeftOut = s.leftOut
-	err := n.leaseAndPerform(ctx, k, req, s.claim, &rec)
-	if err != nil {
-		before, _ := n.teardown(rec)
-		err = errors.Join(err, n.undoInGIDOrder(context.WithoutCancel(ctx), n.refCounted(k, rec), before))
-	}
-	return rec, err
-}
-
-// reject puts addresses that are in use into quarantine, and returns whether another
-// attempt gets others. It does nothing without such addresses, or if something of ours
-// is left in the kernel.
-func (n Node) reject(ctx context.Context, claim *lease.Claim, taken []probe.Taken, cause error) (again bool, err error) {
 	if len(taken) == 0 || undoFailed(cause) {
-		return false, nil
+		return false, cause
 	}
 	targets := make([]plan.Target, 0, len(taken))
 	for _, t := range taken {
 		n.Log.Warn("address is in use", "address", t.Addr, "by", t.By, "interface", t.Link, "what", t.What)
 		targets = append(targets, t.Target)
 	}
-	return claim.Reject(ctx, targets)
+	again, err = claim.Reject(ctx, targets)
+	return again && err == nil, errors.Join(cause, err)
+}
+
+// answers has the MACs that answered in the attempts of an ADD, each with the address
+// that it answered for.
+type answers map[conf.MAC]netip.Addr
+
+// answersAll notes who answered in an attempt. It returns an error if one of them has
+// answered for another address in an earlier attempt. A pod with CAP_NET_RAW can answer
+// for every address, and if all these addresses were set aside, the pool would be
+// empty. The error names the pod if it is on this node.
+func (n Node) answersAll(heard answers, taken []probe.Taken) error {
+	taken = slices.DeleteFunc(slices.Clone(taken), func(t probe.Taken) bool { return t.By.IsZero() }) // no host answered
+	for _, t := range taken {
+		if before, ok := heard[t.By]; ok && before != t.Addr {
+			return cnierr.New(cnierr.AddressTaken, "claim address", t.Addr.String(),
+				"find the machine with this MAC; if it is a pod, which can answer for any address with CAP_NET_RAW, delete it and drop NET_RAW from its containers",
+				"%s answers for it, and answered for %s before: %s", t.By, before, cmp.Or(n.podWith(t.By), "no pod of this node has this MAC"))
+		}
+	}
+	for _, t := range taken {
+		heard[t.By] = t.Addr
+	}
+	return nil
+}
+
+// podWith names the pod of this node that has a MAC, "" if there is none.
+func (n Node) podWith(mac conf.MAC) string {
+	found := ""
+	for rec, err := range n.Records.All() {
+		if err != nil {
+			continue
+		}
+		for m := range plan.All[plan.Child](rec.Plan.Ops) {
+			if m.MAC == mac && !m.Mode.SharesMAC() {
+				found = "it is " + who(rec)
+			}
+		}
+	}
+	return found
 }
 
 // addressInUse returns the address that another ipvlan of the same NIC has. A link-local
@@ -113,12 +123,12 @@ func inUse(req conf.Request, p plan.Plan, cause error) []probe.Taken {
 // takes longer, the DEL that follows releases them.
 const releaseTime = 30 * time.Second
 
-// abandon releases the lease of a failed ADD, undoes what attempt left, and deletes the
+// abandon releases the lease of a failed ADD, undoes what make left, and deletes the
 // record. If something of ours stays in the kernel, lease and record stay, so that the
 // address is not given away and DEL can finish. If the plan has addresses that could not
 // be released, the record stays too, and the link that their IPAM plugin needs. A plan
 // without addresses needs no record: DEL calls the IPAM plugin without one too.
-func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause error) error {
+func (n Node) abandon(ctx context.Context, pod *pod, rec record.Record, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	var notReleased error
@@ -129,7 +139,7 @@ func (n Node) abandon(ctx context.Context, k *pod, rec record.Record, cause erro
 		return notReleased
 	}
 	_, after := n.teardown(rec)
-	err := errors.Join(notReleased, n.undoInGIDOrder(ctx, n.refCounted(k, rec), after))
+	err := errors.Join(notReleased, pod.undo(ctx, after))
 	if undoFailed(cause) || undoFailed(err) {
 		return err
 	}
