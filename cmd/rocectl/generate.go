@@ -14,7 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/tool/generate"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 // generateFlags are the flags of rocectl generate.
@@ -114,7 +114,7 @@ func (f *generateFlags) documents(cmd *cobra.Command) ([]generate.Document, erro
 	if err := notOfNode(cmd, "nodes", "kubeconfig", "context"); err != nil {
 		return nil, err
 	}
-	n, err := inventory.Live(cmd.Context())
+	n, err := nic.Live(cmd.Context())
 	if err != nil {
 		return nil, err
 	}

@@ -23,13 +23,13 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 	"github.com/roce-cni/roce-cni/pkg/tool/lldp"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 // nodePort is a port of the node, the pods that use it, and what its switch says.
 type nodePort struct {
-	inventory.Port
+	nic.Details
 	Pods   []string        `json:"pods"`
 	Switch *lldp.Neighbour `json:"switch,omitempty"` // nil: not asked, or not heard
 }
@@ -51,9 +51,10 @@ func railsCommand(node *nodeFlags, plugin bool) *cobra.Command {
 state, the nearest GPUs, the room in the GID table, and how many pods use it.
 
 RAIL is the number of the NIC in a network that takes all RoCE NICs of the node in
-the order "pci". A port without a number cannot be a rail: InfiniBand, a port of a
-bond, a representor of switchdev mode, or a device without an interface on the host.
-Virtual functions are left out.
+the order "pci". A bond is one rail if it has one RDMA device (RoCE LAG). A port without
+a number cannot be a rail: InfiniBand, iWARP, a slave of a bond that keeps its own device,
+a representor of switchdev mode, or a device without an interface on the host. Virtual
+functions are left out.
 
 GPU has the nearest GPUs, by their numbers in nvidia-smi, and how far they are:
 PIX at most one PCIe switch, PXB several switches, PHB the root complex of one host
@@ -139,7 +140,7 @@ func notOfNode(cmd *cobra.Command, flags ...string) error {
 
 // run prints the ports of the node.
 func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
-	n, err := inventory.Live(cmd.Context())
+	n, err := nic.Live(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -148,7 +149,7 @@ func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
 		return err
 	}
 	rows, unreadable := attachments(records)
-	ports := withPods(n.Ports(), rows)
+	ports := withPods(n.Inventory(), rows)
 	var unheard error
 	if f.lldp {
 		unheard = f.listen(cmd, ports)
@@ -169,7 +170,7 @@ func (f railsFlags) run(cmd *cobra.Command, node *nodeFlags) error {
 func (f railsFlags) listen(cmd *cobra.Command, ports []nodePort) error {
 	var links []conf.LinkName
 	for _, p := range ports {
-		if p.RoCE() && !slices.Contains(links, p.Netdev) {
+		if p.Ethernet() && !slices.Contains(links, p.Netdev) {
 			links = append(links, p.Netdev)
 		}
 	}
@@ -191,7 +192,7 @@ func (f railsFlags) listen(cmd *cobra.Command, ports []nodePort) error {
 }
 
 // withPods adds the pods that have an interface on a NIC, or its RDMA device.
-func withPods(ports []inventory.Port, rows []record.Record) []nodePort {
+func withPods(ports []nic.Details, rows []record.Record) []nodePort {
 	out := make([]nodePort, 0, len(ports))
 	for _, p := range ports {
 		pods := []string{}
@@ -201,12 +202,12 @@ func withPods(ports []inventory.Port, rows []record.Record) []nodePort {
 			}
 		}
 		slices.Sort(pods)
-		out = append(out, nodePort{Port: p, Pods: slices.Compact(pods)})
+		out = append(out, nodePort{Details: p, Pods: slices.Compact(pods)})
 	}
 	return out
 }
 
-func uses(p plan.Plan, port inventory.Port) bool {
+func uses(p plan.Plan, port nic.Details) bool {
 	for m := range plan.All[plan.Child](p.Ops) {
 		if port.Netdev != "" && (m.Parent == port.Netdev || m.VLAN.NIC == port.Netdev) {
 			return true
@@ -256,12 +257,12 @@ func columns(p nodePort) []any {
 		state += " in " + p.Bond
 	}
 	return []any{
-		orMissing(p.Rail), p.Netdev, p.String(), p.LinkLayer, state, inventory.Rate(p.Speed), number(p.MTU), ownAddresses(p.Port),
+		orMissing(p.Rail), p.Netdev, p.String(), p.LinkLayer, state, nic.Rate(p.Speed), number(p.MTU), ownAddresses(p.Details),
 		p.PCI, orMissing(p.NUMA), nearest(p.GPUs), strings.Trim(p.VendorID+":"+p.DeviceID, ":"), strings.TrimSpace(p.Name + " " + p.Version), p.Firmware, gids, len(p.Pods),
 	}
 }
 
-func ownAddresses(p inventory.Port) string {
+func ownAddresses(p nic.Details) string {
 	var out []string
 	for _, a := range p.Addresses {
 		out = append(out, a.String())
@@ -269,7 +270,7 @@ func ownAddresses(p inventory.Port) string {
 	return strings.Join(out, ",")
 }
 
-func nearest(gpus []inventory.GPU) string {
+func nearest(gpus []nic.GPU) string {
 	var names []string
 	for _, g := range gpus {
 		names = append(names, g.Name)

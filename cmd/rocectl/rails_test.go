@@ -16,22 +16,22 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 	"github.com/roce-cni/roce-cni/pkg/tool/lldp"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 func TestRailsArePrintedWithTheirPods(t *testing.T) {
 	t.Parallel()
 	rail, numa := 0, 1
-	ports := []inventory.Port{
+	ports := []nic.Details{
 		{
 			Rail: &rail, Netdev: "ens1f0np0", PCI: "0000:13:00.0", NUMA: &numa, Device: "mlx5_7", Number: 1, LinkLayer: "Ethernet", State: "ACTIVE",
 			Speed: 400000, MTU: 9000, Addresses: []netip.Prefix{netip.MustParsePrefix("172.16.11.1/24")}, VendorID: "15b3", DeviceID: "1021",
-			Driver: inventory.Driver{Name: "mlx5_core", Version: "6.8.0", Firmware: "28.39.1002 (MT_0000000838)"},
-			GPUs:   []inventory.GPU{{Name: "GPU0", Distance: inventory.PIX}, {Name: "GPU1", Distance: inventory.PIX}},
-			GIDs:   inventory.GIDs{Used: 5, Size: 256},
+			Driver: nic.Driver{Name: "mlx5_core", Version: "6.8.0", Firmware: "28.39.1002 (MT_0000000838)"},
+			GPUs:   []nic.GPU{{Name: "GPU0", Distance: nic.PIX}, {Name: "GPU1", Distance: nic.PIX}},
+			GIDs:   nic.GIDs{Used: 5, Size: 256},
 		},
-		{Netdev: "ens2", Device: "mlx5_8", Number: 1, LinkLayer: "Ethernet", State: "DOWN", Bond: "bond0", Speed: 2500, GIDs: inventory.GIDs{Used: 4, Size: 256, Hidden: true}},
+		{Netdev: "ens2", Device: "mlx5_8", Number: 1, LinkLayer: "Ethernet", State: "DOWN", Bond: "bond0", Speed: 2500, GIDs: nic.GIDs{Used: 4, Size: 256, Hidden: true}},
 		{Device: "mlx5_9", Number: 2, State: "AWAY"},
 	}
 	on := plan.Plan{Ops: plan.InPod(plan.Child{Parent: "ens1f0np0"})}
@@ -86,7 +86,7 @@ func TestRailsObeyNoNameOfANIC(t *testing.T) {
 	t.Parallel()
 	const evil = "n\x1b[2J\n\u202e"
 	var out bytes.Buffer
-	ports := []nodePort{{Port: inventory.Port{Netdev: evil, Device: evil, Bond: evil}, Switch: &lldp.Neighbour{Switch: evil}}}
+	ports := []nodePort{{Details: nic.Details{Netdev: evil, Device: evil, Bond: evil}, Switch: &lldp.Neighbour{Switch: evil}}}
 	if err := (railsFlags{lldp: true}).write(&out, ports); err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func TestTheAPIIsAsListed(t *testing.T) {
 		"records":       records,
 		"leases":        leases,
 		"rocectl": func(t *testing.T) []string {
-			return fields(t, "cmd/rocectl/", "pkg/tool/report/", "pkg/tool/gids/", "pkg/tool/inventory/", "pkg/tool/lldp/",
+			return fields(t, "cmd/rocectl/", "pkg/tool/report/", "pkg/tool/gids/", "pkg/tool/nic/", "pkg/tool/lldp/",
 				"pkg/tool/netconf/", "pkg/tool/verify/verify.go", "pkg/tool/verify/blame.go", "pkg/cluster/fleet/")
 		},
 	} {

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 // newMLX5Node returns the node in a machine of the type mlx5-like: mlx5_0 on r0
@@ -49,7 +49,7 @@ func firmware(t *testing.T, name, value string) {
 // TestMLX5RailsAreThoseThatAMatchTakes: the representor r3 is none.
 func TestMLX5RailsAreThoseThatAMatchTakes(t *testing.T) {
 	n := newMLX5Node(t, "shared")
-	var ports []inventory.Port
+	var ports []nic.Details
 	if err := json.Unmarshal([]byte(n.rocectl("rails", "--json")), &ports); err != nil {
 		t.Fatal(err)
 	}

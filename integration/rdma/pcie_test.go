@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 // newPCIeNode returns the node in a machine of the type pcie with five rails:
@@ -24,7 +24,7 @@ func newPCIeNode(t *testing.T) *node {
 
 func TestPCIeRailsShowHowFarTheGPUIs(t *testing.T) {
 	n := newPCIeNode(t)
-	var ports []inventory.Port
+	var ports []nic.Details
 	if err := json.Unmarshal([]byte(n.rocectl("rails", "--json")), &ports); err != nil {
 		t.Fatal(err)
 	}

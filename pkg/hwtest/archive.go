@@ -18,30 +18,30 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // Results are what a run has found out.
 type Results struct {
-	Version string           `json:"version"` // of roce-hwtest
-	Date    string           `json:"date"`    // the day, as 2006-01-02
-	Stack   Stack            `json:"stack"`
-	Changed bool             `json:"mutate"`            // whether the steps that make and move things ran
-	Peer    bool             `json:"peer"`              // whether those with another node did
-	Stopped string           `json:"stopped,omitempty"` // why the run ended before the last step
-	Ports   []inventory.Port `json:"ports"`
-	Drivers []LinkDriver     `json:"drivers,omitempty"` // of all interfaces that a step asked about
-	Answers []Answer         `json:"answers"`
-	Rows    []Row            `json:"rows,omitempty"`
-	Doctor  []report.Answer  `json:"doctor,omitempty"`
+	Version string          `json:"version"` // of roce-hwtest
+	Date    string          `json:"date"`    // the day, as 2006-01-02
+	Stack   Stack           `json:"stack"`
+	Changed bool            `json:"mutate"`            // whether the steps that make and move things ran
+	Peer    bool            `json:"peer"`              // whether those with another node did
+	Stopped string          `json:"stopped,omitempty"` // why the run ended before the last step
+	Ports   []nic.Details   `json:"ports"`
+	Drivers []LinkDriver    `json:"drivers,omitempty"` // of all interfaces that a step asked about
+	Answers []Answer        `json:"answers"`
+	Rows    []Row           `json:"rows,omitempty"`
+	Doctor  []report.Answer `json:"doctor,omitempty"`
 }
 
 // LinkDriver is what the driver of an interface told.
 type LinkDriver struct {
-	Netdev string           `json:"netdev"`
-	Driver inventory.Driver `json:"driver"`
+	Netdev string     `json:"netdev"`
+	Driver nic.Driver `json:"driver"`
 }
 
 const (

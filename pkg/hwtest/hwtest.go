@@ -31,7 +31,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -59,9 +59,9 @@ func Steps() []Step {
 
 // Node is a node, or the recording of one.
 type Node struct {
-	Sys    fs.FS                                         // the root of sysfs
-	Dial   func(protocol int) (nlsock.Socket, error)     // opens a netlink socket
-	Driver func(netdev string) (inventory.Driver, error) // asks the driver of an interface
+	Sys    fs.FS                                     // the root of sysfs
+	Dial   func(protocol int) (nlsock.Socket, error) // opens a netlink socket
+	Driver func(netdev string) (nic.Driver, error)   // asks the driver of an interface
 	Stack  Stack
 }
 
@@ -84,7 +84,7 @@ func Live(to *recording.Recording) Node {
 			}
 			return to.Tap(protocol, sock), nil
 		},
-		Driver: inventory.ReadDriver,
+		Driver: nic.ReadDriver,
 		Stack:  ReadStack(os.DirFS("/")),
 	}
 }
@@ -92,7 +92,7 @@ func Live(to *recording.Recording) Node {
 // Keeping returns the node that adds what drivers answer to the results.
 func (n Node) Keeping(r *Results) Node {
 	ask := n.Driver
-	n.Driver = func(netdev string) (inventory.Driver, error) {
+	n.Driver = func(netdev string) (nic.Driver, error) {
 		d, err := ask(netdev)
 		known := func(l LinkDriver) bool { return l.Netdev == netdev }
 		if err == nil && !slices.ContainsFunc(r.Drivers, known) {
@@ -129,7 +129,7 @@ func Play(from *recording.Recording, sys fs.FS, r Results) Node {
 	return Node{
 		Sys:  sys,
 		Dial: func(protocol int) (nlsock.Socket, error) { return from.Play(protocol), nil },
-		Driver: func(netdev string) (inventory.Driver, error) {
+		Driver: func(netdev string) (nic.Driver, error) {
 			for _, l := range r.Drivers {
 				if l.Netdev == netdev {
 					return l.Driver, nil
@@ -140,7 +140,7 @@ func Play(from *recording.Recording, sys fs.FS, r Results) Node {
 					return p.Driver, nil
 				}
 			}
-			return inventory.Driver{}, errors.New("the recording has no driver of this interface")
+			return nic.Driver{}, errors.New("the recording has no driver of this interface")
 		},
 		Stack: r.Stack,
 	}
@@ -210,7 +210,7 @@ func failed(what string, err error) error {
 
 // Look runs the steps that change nothing. It yields each answer as soon as it is
 // known, and returns the ports. Errors: NoRDMA if there is no RDMA device, IO.
-func (n Node) Look(ctx context.Context, yield func(Answer)) ([]inventory.Port, error) {
+func (n Node) Look(ctx context.Context, yield func(Answer)) ([]nic.Details, error) {
 	v, err := n.open(ctx)
 	if err != nil {
 		return nil, err
@@ -221,7 +221,7 @@ func (n Node) Look(ctx context.Context, yield func(Answer)) ([]inventory.Port, e
 			yield(s.answer(f))
 		}
 	}
-	return inventory.Node{Sys: n.Sys, Links: v.links, Addresses: v.addrs, RDMA: v.system, Driver: n.Driver}.Ports(), nil
+	return nic.Node{Sys: n.Sys, Links: v.links, Addresses: v.addrs, RDMA: v.system, Driver: n.Driver}.Inventory(), nil
 }
 
 // run looks, and turns a panic into an answer: the other steps are still of use.

@@ -24,7 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
@@ -232,7 +232,7 @@ func TestTheFileHasNothingOfTheUser(t *testing.T) {
 func TestAFileHasTheDriversOfAllInterfaces(t *testing.T) {
 	t.Parallel()
 	var r Results
-	n := Node{Driver: func(netdev string) (inventory.Driver, error) { return inventory.Driver{Name: "of " + netdev}, nil }}.Keeping(&r)
+	n := Node{Driver: func(netdev string) (nic.Driver, error) { return nic.Driver{Name: "of " + netdev}, nil }}.Keeping(&r)
 	for range 2 {
 		if _, err := n.Driver("v0"); err != nil {
 			t.Fatal(err)

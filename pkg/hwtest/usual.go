@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
@@ -34,13 +34,13 @@ func words() string {
 	}
 	// The keys of JSON, also of fields that can be missing.
 	rail := 0
-	port := inventory.Port{
+	port := nic.Details{
 		Rail: &rail, NUMA: &rail, Netdev: "x", PCI: "x", Speed: 1, MTU: 1, Bond: "x", VendorID: "x", DeviceID: "x",
-		Driver: inventory.Driver{Name: "x", Version: "x", Firmware: "x"}, GPUs: []inventory.GPU{{}},
+		Driver: nic.Driver{Name: "x", Version: "x", Firmware: "x"}, GPUs: []nic.GPU{{}},
 	}
 	finding := report.Answer{Check: "x", Why: "x", Finding: report.Finding{Of: "x", Found: "x", Fix: "x", Missing: "x"}}
 	keys, err := json.Marshal(Results{
-		Stack: Stack{OFED: "x"}, Stopped: "x", Ports: []inventory.Port{port}, Drivers: []LinkDriver{{}},
+		Stack: Stack{OFED: "x"}, Stopped: "x", Ports: []nic.Details{port}, Drivers: []LinkDriver{{}},
 		Answers: []Answer{{Answer: finding}}, Rows: []Row{{By: []string{"x"}, Needs: "x"}}, Doctor: []report.Answer{finding},
 	})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 // Fleet shows the rails of all nodes.
@@ -95,7 +95,7 @@ func (f Fleet) write(w io.Writer, all reports) error {
 		t := cli.NewTable(w, "NODE", "RAIL", "NETDEV", "RDMA", "STATE", "SPEED", "MTU", "PCI", "GPU", "ID", "DRIVER", "FIRMWARE", "SWITCH", "SWITCH PORT")
 		for _, n := range all.Nodes {
 			for _, r := range n.Rails {
-				t.Row(n.Name, r.Rail, r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, inventory.Rate(r.Speed), r.MTU, r.PCI,
+				t.Row(n.Name, r.Rail, r.Netdev, fmt.Sprintf("%s/%d", r.Device, r.Port), r.State, nic.Rate(r.Speed), r.MTU, r.PCI,
 					strings.TrimSpace(strings.Join(r.GPUs, ",")+" "+r.Distance), strings.Trim(r.Vendor+":"+r.DeviceID, ":"), r.Driver, r.Firmware, r.Switch, r.SwitchPort)
 			}
 			if len(n.Rails) == 0 {

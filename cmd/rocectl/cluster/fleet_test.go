@@ -19,7 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
@@ -74,14 +74,14 @@ func TestRailsOfAllNodesAndWhatDiffers(t *testing.T) {
 func TestAReportIsWrittenOnlyWhenItHasChanged(t *testing.T) {
 	t.Parallel()
 	zero := 0
-	up := inventory.Port{Rail: &zero, Netdev: "ens1", Device: "mlx5_0", Number: 1, State: "ACTIVE", MTU: 9000}
+	up := nic.Details{Rail: &zero, Netdev: "ens1", Device: "mlx5_0", Number: 1, State: "ACTIVE", MTU: 9000}
 	down := up
 	down.State = "DOWN"
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	clock := time.Duration(0)
 	looks := []struct {
-		port   inventory.Port
+		port   nic.Details
 		answer error
 		wait   time.Duration
 		sent   string // in all, after this look
@@ -102,7 +102,7 @@ func TestAReportIsWrittenOnlyWhenItHasChanged(t *testing.T) {
 	at, sent := 0, ""
 	r := &reporter{
 		node: "n", every: time.Minute, log: slog.New(slog.DiscardHandler), now: func() time.Duration { return clock },
-		ports: func(context.Context) ([]inventory.Port, error) { return []inventory.Port{looks[at].port}, nil },
+		ports: func(context.Context) ([]nic.Details, error) { return []nic.Details{looks[at].port}, nil },
 		publish: func(_ context.Context, node string, f fleet.Report) error {
 			sent += f.Rails[0].State + " "
 			return looks[at].answer

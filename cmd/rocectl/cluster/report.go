@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,8 +16,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
 	"github.com/roce-cni/roce-cni/pkg/tool/lldp"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 const (
@@ -35,7 +37,7 @@ type reporter struct {
 	node    string
 	every   time.Duration // between two looks
 	publish func(ctx context.Context, node string, r fleet.Report) error
-	ports   func(ctx context.Context) ([]inventory.Port, error)
+	ports   func(ctx context.Context) ([]nic.Details, error)
 	wait    func(ctx context.Context, d time.Duration) error
 	now     func() time.Duration
 	log     *slog.Logger
@@ -50,9 +52,9 @@ type reporter struct {
 
 // newReporter returns the reporter of a node that looks at its NICs so often.
 func newReporter(node string, every time.Duration, publish func(context.Context, string, fleet.Report) error, log *slog.Logger) *reporter {
-	ports := func(ctx context.Context) ([]inventory.Port, error) {
-		n, err := inventory.Live(ctx)
-		return n.Ports(), err
+	ports := func(ctx context.Context) ([]nic.Details, error) {
+		n, err := nic.Live(ctx)
+		return n.Inventory(), err
 	}
 	wait := func(ctx context.Context, d time.Duration) error { return plugin.Wait(ctx, spread(d)) }
 	return &reporter{node: node, every: every, publish: publish, ports: ports, wait: wait, now: plugin.BootTime, log: log}
@@ -68,7 +70,7 @@ func (r *reporter) run(ctx context.Context) {
 		ports, err := r.ports(ctx)
 		looked.note(err)
 		if err == nil {
-			now := inventory.Report(ports, r.connections(), r.published)
+			now := reportOf(ports, r.connections(), r.published)
 			if last != nil && now.Equal(*last) {
 				r.send(ctx, now, sent)
 			}
@@ -129,7 +131,7 @@ func (r *reporter) listen(ctx context.Context) {
 	}
 }
 
-func (r *reporter) hear(ctx context.Context, ports []inventory.Port) error {
+func (r *reporter) hear(ctx context.Context, ports []nic.Details) error {
 	var links []conf.LinkName
 	for _, p := range ports {
 		if p.Rail != nil {
@@ -147,4 +149,50 @@ func (r *reporter) hear(ctx context.Context, ports []inventory.Port) error {
 	defer r.mu.Unlock()
 	r.heard = heard
 	return err
+}
+
+// reportOf returns the report of a node about ports, of which only rails count. A device that a pod has
+// is reported as in the report before, because it does not tell its state.
+func reportOf(ports []nic.Details, connections map[string]fleet.Connection, before fleet.Report) fleet.Report {
+	out := fleet.Report{Rails: []fleet.Rail{}}
+	for _, p := range ports {
+		if p.Rail == nil || *p.Rail >= fleet.MaxRails {
+			continue
+		}
+		r := railOf(p, connections[string(p.Netdev)])
+		if i := slices.IndexFunc(before.Rails, func(b fleet.Rail) bool { return b.Rail == r.Rail && b.PCI == r.PCI }); i >= 0 && p.State == nic.Away {
+			r = before.Rails[i]
+		}
+		out.Rails = append(out.Rails, r)
+	}
+	return out
+}
+
+func railOf(p nic.Details, c fleet.Connection) fleet.Rail {
+	r := fleet.Rail{
+		Rail: *p.Rail, Netdev: clean(string(p.Netdev), 15), PCI: clean(p.PCI, 32), Device: clean(p.Device, 63), Port: int(p.Number),
+		State: clean(p.State, 16), Speed: p.Speed, MTU: p.MTU, Vendor: clean(p.VendorID, 4), DeviceID: clean(p.DeviceID, 4),
+		Driver: clean(strings.TrimSpace(p.Name+" "+p.Version), 64), Firmware: clean(p.Firmware, 32), GIDs: p.GIDs.Size,
+		Switch: clean(c.Switch, 64), SwitchPort: clean(c.Port, 64),
+	}
+	for _, g := range p.GPUs[:min(len(p.GPUs), fleet.MaxGPUs)] {
+		r.GPUs, r.Distance = append(r.GPUs, clean(g.Name, 16)), clean(string(g.Distance), 8)
+	}
+	return r
+}
+
+// clean returns at most so many characters of ASCII. The CustomResourceDefinition has the
+// same limits.
+func clean(s string, limit int) string {
+	var out []byte
+	for _, r := range s {
+		if len(out) == limit {
+			break
+		}
+		if r < ' ' || r > '~' {
+			r = '?'
+		}
+		out = append(out, byte(r))
+	}
+	return string(out)
 }

@@ -8,13 +8,14 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/fleet"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 // frameOf is an LLDP frame of a switch: chassis, port, time to live, name.
@@ -47,8 +48,8 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 	r := &reporter{
 		node:    "gpu-01",
 		publish: func(_ context.Context, _ string, r fleet.Report) error { reports = append(reports, r); return nil },
-		ports: func(context.Context) ([]inventory.Port, error) {
-			return []inventory.Port{{Rail: &rail, Netdev: "ens1", State: "ACTIVE"}, {Device: "mlx5_9"}}, nil
+		ports: func(context.Context) ([]nic.Details, error) {
+			return []nic.Details{{Rail: &rail, Netdev: "ens1", State: "ACTIVE"}, {Device: "mlx5_9"}}, nil
 		},
 		now: func() time.Duration { return time.Hour }, log: slog.New(slog.DiscardHandler),
 	}
@@ -82,5 +83,47 @@ func TestTheAgentHearsTheSwitchOfEachNIC(t *testing.T) {
 	r.run(t.Context())
 	if len(reports) != 1 || len(reports[0].Rails) != 1 || reports[0].Rails[0].Switch != "leaf-2" || reports[0].Rails[0].SwitchPort != "swp7" {
 		t.Errorf("reported %+v", reports)
+	}
+}
+
+func TestAReportIsShortAndHasOnlyPrintableCharacters(t *testing.T) {
+	t.Parallel()
+	evil := strings.Repeat("\x1b[2J\u202e", 100)
+	var ports []nic.Details
+	for i := range 40 {
+		ports = append(ports, nic.Details{
+			Rail: &i, Netdev: "ens1", PCI: evil, Device: evil, Number: 1, State: evil, VendorID: evil, DeviceID: evil,
+			Driver: nic.Driver{Name: evil, Version: evil, Firmware: evil}, GPUs: make([]nic.GPU, 40),
+		})
+	}
+	ports = append(ports, nic.Details{Device: "mlx5_9"}) // no rail
+	got := reportOf(ports, map[string]fleet.Connection{"ens1": {Switch: evil, Port: evil}}, fleet.Report{})
+	if len(got.Rails) != fleet.MaxRails {
+		t.Fatalf("%d rails", len(got.Rails))
+	}
+	for _, r := range got.Rails {
+		for _, s := range []string{r.Netdev, r.PCI, r.Device, r.State, r.Vendor, r.DeviceID, r.Driver, r.Firmware, r.Switch, r.SwitchPort} {
+			if len(s) > 64 || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c > '~' }) {
+				t.Errorf("%q", s)
+			}
+		}
+		if len(r.GPUs) > fleet.MaxGPUs {
+			t.Errorf("%d GPUs", len(r.GPUs))
+		}
+	}
+}
+
+func TestADeviceOfAPodIsReportedAsBefore(t *testing.T) {
+	t.Parallel()
+	zero := 0
+	port := nic.Details{Rail: &zero, Netdev: "ens1", PCI: "0000:01:00.0", Device: "mlx5_0", Number: 1, State: "ACTIVE", MTU: 9000, GIDs: nic.GIDs{Size: 256}}
+	before := reportOf([]nic.Details{port}, map[string]fleet.Connection{"ens1": {Switch: "leaf", Port: "swp1"}}, fleet.Report{})
+	port.State, port.GIDs = "AWAY", nic.GIDs{}
+	if now := reportOf([]nic.Details{port}, nil, before); !now.Equal(before) {
+		t.Errorf("%+v, before %+v", now, before)
+	}
+	port.State = "DOWN"
+	if now := reportOf([]nic.Details{port}, nil, before); now.Equal(before) {
+		t.Errorf("a port that is down is reported as %+v", now)
 	}
 }

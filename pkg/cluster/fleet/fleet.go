@@ -23,7 +23,7 @@ type Report struct {
 	Rails []Rail `json:"rails"`
 }
 
-// Rail is a RoCE NIC of a node, with the number that package inventory gives it. Empty
+// Rail is a RoCE NIC of a node, with the number that package nic gives it. Empty
 // fields are not known. All texts are short, and have only printable characters of ASCII.
 type Rail struct {
 	Rail       int      `json:"rail"`

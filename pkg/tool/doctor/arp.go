@@ -28,7 +28,7 @@ func hostARP() Check {
 			if err != nil {
 				return unlisted(err)
 			}
-			var nics []nic
+			var nics []addressed
 			for _, p := range ports {
 				link, err := n.link(p)
 				if err != nil {
@@ -41,7 +41,7 @@ func hostARP() Check {
 				if err != nil {
 					return []report.Finding{cannotTell("the addresses of "+link.Attrs().Name+" cannot be listed: "+err.Error(), "root in the network namespace of the node").About(link.Attrs().Name)}
 				}
-				nics = append(nics, nic{link.Attrs().Name, addrs})
+				nics = append(nics, addressed{link.Attrs().Name, addrs})
 			}
 			var out []report.Finding
 			for _, i := range nics {
@@ -57,14 +57,14 @@ func hostARP() Check {
 	}
 }
 
-// nic is an interface with its IPv4 addresses.
-type nic struct {
+// addressed is an interface with its IPv4 addresses.
+type addressed struct {
 	name  string
 	addrs []netlink.Addr
 }
 
 // shares says whether another NIC has an address in a subnet of this one.
-func (i nic) shares(all []nic) bool {
+func (i addressed) shares(all []addressed) bool {
 	for _, a := range i.addrs {
 		subnet := net.IPNet{IP: a.IP.Mask(a.Mask), Mask: a.Mask}
 		for _, other := range all {

@@ -6,7 +6,7 @@ package doctor
 import (
 	"testing"
 
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -39,7 +39,7 @@ func configuredFaults() []fault {
 		},
 		{
 			name: "another firmware", change: func(w *world) {
-				w.drivers["ens2f0np0"] = inventory.Driver{Name: "mlx5_core", Version: "6.8.0-60-generic", Firmware: "22.31.1014"}
+				w.drivers["ens2f0np0"] = nic.Driver{Name: "mlx5_core", Version: "6.8.0-60-generic", Firmware: "22.31.1014"}
 			},
 			check: "nic-firmware", verdict: report.Problem, says: "[ens2f0np0]: version 6.8.0-60-generic, firmware 22.31.1014", advice: "ethtool -i ens2f0np0",
 			after: func(w *world) { w.drivers["ens2f0np0"] = w.drivers["ens1f0np0"] },

@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -27,7 +27,7 @@ func nicFirmware() Check {
 			if err != nil {
 				return unlisted(err)
 			}
-			byDriver := map[string]map[inventory.Driver][]string{}
+			byDriver := map[string]map[nic.Driver][]string{}
 			var out []report.Finding
 			for _, p := range ports {
 				if p.device.Protocol != roce || p.Netdev == "" {
@@ -39,7 +39,7 @@ func nicFirmware() Check {
 					continue
 				}
 				if byDriver[d.Name] == nil {
-					byDriver[d.Name] = map[inventory.Driver][]string{}
+					byDriver[d.Name] = map[nic.Driver][]string{}
 				}
 				byDriver[d.Name][d] = append(byDriver[d.Name][d], p.Netdev)
 			}
@@ -55,13 +55,13 @@ func nicFirmware() Check {
 }
 
 // versions names both. A driver of a virtual NIC reports no firmware.
-func versions(d inventory.Driver) string {
+func versions(d nic.Driver) string {
 	return fmt.Sprintf("version %s, firmware %s", cmp.Or(d.Version, "unknown"), cmp.Or(d.Firmware, "unknown"))
 }
 
 // sameVersion judges the NICs of a driver. Most NICs are taken for right.
-func sameVersion(nics map[inventory.Driver][]string) report.Finding {
-	all := slices.SortedFunc(maps.Keys(nics), func(a, b inventory.Driver) int {
+func sameVersion(nics map[nic.Driver][]string) report.Finding {
+	all := slices.SortedFunc(maps.Keys(nics), func(a, b nic.Driver) int {
 		if n := len(nics[b]) - len(nics[a]); n != 0 {
 			return n
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -50,7 +50,7 @@ type Node struct {
 	Devlink func() ([]*netlink.DevlinkDevice, error)
 	// Driver asks the driver of an interface for its versions, and QoS for its classes
 	// of traffic.
-	Driver func(netdev string) (inventory.Driver, error)
+	Driver func(netdev string) (nic.Driver, error)
 	QoS    func(netdev string) (QoS, error)
 	// Run runs a program of the node and returns what it prints, complaints included.
 	Run func(ctx context.Context, program string, args ...string) (string, error)
@@ -77,7 +77,7 @@ func Live(pools nodefile.Store, leases *ipam.Book, agentURL string) Node {
 		Routes:      func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) },
 		Rules:       netlink.RuleList,
 		Devlink:     netlink.DevLinkGetDeviceList,
-		Driver:      inventory.ReadDriver,
+		Driver:      nic.ReadDriver,
 		QoS:         readQoS,
 		Run:         report.RunProgram,
 		Pools:       pools,

@@ -34,7 +34,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -63,7 +63,7 @@ type world struct {
 	rulesErr   error
 	devlink    []*netlink.DevlinkDevice
 	devlinkErr error
-	drivers    map[string]inventory.Driver // of an interface; none: it does not answer
+	drivers    map[string]nic.Driver // of an interface; none: it does not answer
 	qos        map[string]QoS
 }
 
@@ -87,7 +87,7 @@ func healthy(t *testing.T) *world {
 			Dir: dir, BootID: bootID, Now: func() time.Duration { return time.Hour },
 			Observe: netns.Observe, Log: slog.New(slog.DiscardHandler),
 		}),
-		drivers: map[string]inventory.Driver{}, qos: map[string]QoS{},
+		drivers: map[string]nic.Driver{}, qos: map[string]QoS{},
 		routes: []netlink.Route{route("172.20.0.0/16", 2), route("10.233.0.0/18", 9)},
 		agent:  func(out http.ResponseWriter, _ *http.Request) { fmt.Fprintln(out, "ok") },
 	}
@@ -100,7 +100,7 @@ func healthy(t *testing.T) *world {
 			Index: i + 2, Name: name, MTU: 9000, Flags: net.FlagUp, OperState: netlink.OperUp,
 		}})
 		device := fmt.Sprintf("mlx5_%d", i)
-		w.drivers[name] = inventory.Driver{Name: "mlx5_core", Version: "6.8.0-60-generic", Firmware: "22.43.2026"}
+		w.drivers[name] = nic.Driver{Name: "mlx5_core", Version: "6.8.0-60-generic", Firmware: "22.43.2026"}
 		w.qos[name] = QoS{PFC: 1 << 3, DSCP: true}
 		w.devlink = append(w.devlink, &netlink.DevlinkDevice{
 			BusName: "pci", DeviceName: []string{"0000:0b:00.0", "0000:5e:00.0"}[i],
@@ -217,7 +217,7 @@ func (w *world) node() Node {
 			return slices.DeleteFunc(slices.Clone(w.rules), func(r netlink.Rule) bool { return r.Family != family }), w.rulesErr
 		},
 		Devlink: func() ([]*netlink.DevlinkDevice, error) { return w.devlink, w.devlinkErr },
-		Driver: func(netdev string) (inventory.Driver, error) {
+		Driver: func(netdev string) (nic.Driver, error) {
 			d, there := w.drivers[netdev]
 			if !there {
 				return d, errRefused

@@ -23,7 +23,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected outputs in testdata")
@@ -96,9 +96,9 @@ func TestWhatCannotBeConverted(t *testing.T) {
 }
 
 // server is a node with two NICs, that can have addresses.
-func server(addresses ...string) inventory.Node {
+func server(addresses ...string) nic.Node {
 	sys := fstest.MapFS{}
-	n := inventory.Node{Sys: sys, Driver: func(string) (inventory.Driver, error) { return inventory.Driver{Name: "mlx5_core"}, nil }}
+	n := nic.Node{Sys: sys, Driver: func(string) (nic.Driver, error) { return nic.Driver{Name: "mlx5_core"}, nil }}
 	write := func(name, content string) { sys[name] = &fstest.MapFile{Data: []byte(content)} }
 	for i := range 2 {
 		pci := fmt.Sprintf("0000:0%d:00.0", i+1)
@@ -124,6 +124,28 @@ func server(addresses ...string) inventory.Node {
 		n.Addresses = append(n.Addresses, rtnl.Address{Index: int32(i + 1), Prefix: netip.MustParsePrefix(a)})
 	}
 	return n
+}
+
+// TestABondIsSelectedByName: no vendor fits a bond, and the device plugin sees only its slaves.
+func TestABondIsSelectedByName(t *testing.T) {
+	t.Parallel()
+	n := server("172.16.11.5/24")
+	n.RDMA.Devices = n.RDMA.Devices[:1] // RoCE LAG
+	n.Addresses[0].Index = 9
+	for i := range n.Links {
+		n.Links[i].SlaveKind, n.Links[i].Master = "bond", 9
+	}
+	n.Links = append(n.Links, rtnl.Link{Index: 9, Name: "bond0", Kind: "bond", Type: unix.ARPHRD_ETHER, MTU: 9000})
+	docs, err := Node(n, Choice{Name: "rails"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(fmt.Sprint(docs)), "")
+	for _, want := range []string{`"match":{"ifNames":["bond0"]},"count":1`, `"selectors":{"ifNames":["ens0","ens1"]}`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
 }
 
 func TestObjectsOfANode(t *testing.T) {
@@ -152,7 +174,7 @@ func TestObjectsOfANode(t *testing.T) {
 	if _, err := Node(server("172.16.11.5/24"), Choice{Name: "rails"}); err == nil || !strings.Contains(err.Error(), "rail 1 (ens1) has no address") {
 		t.Errorf("got %v, want the rail without address", err)
 	}
-	if _, err := Node(inventory.Node{Sys: fstest.MapFS{}}, choice); err == nil || !strings.Contains(err.Error(), "no RoCE NIC") {
+	if _, err := Node(nic.Node{Sys: fstest.MapFS{}}, choice); err == nil || !strings.Contains(err.Error(), "no RoCE NIC") {
 		t.Errorf("got %v, want that there is no NIC", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
-	"github.com/roce-cni/roce-cni/pkg/tool/inventory"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 // Choice is what a node cannot tell.
@@ -41,11 +41,11 @@ var ErrNoRail = errors.New("the node has no RoCE NIC that can be a rail: rocectl
 
 // Node returns the objects for the rails of a node: a RailPool, a network, the
 // configuration of the device plugin, and test pods. Errors: ErrNoRail.
-func Node(n inventory.Node, choice Choice) ([]Document, error) {
+func Node(n nic.Node, choice Choice) ([]Document, error) {
 	if err := choice.check(); err != nil {
 		return nil, err
 	}
-	ports := slices.DeleteFunc(n.Ports(), func(p inventory.Port) bool { return p.Rail == nil })
+	ports := slices.DeleteFunc(n.Inventory(), func(p nic.Details) bool { return p.Rail == nil })
 	if len(ports) == 0 {
 		return nil, ErrNoRail
 	}
@@ -79,7 +79,7 @@ func railNetwork(match ordered, count int, choice Choice) (map[string]any, error
 }
 
 // railList says which NIC is which rail.
-func railList(ports []inventory.Port) []string {
+func railList(ports []nic.Details) []string {
 	out := []string{"A network with all rails of the node:"}
 	for _, p := range ports {
 		out = append(out, fmt.Sprintf("rail %d: %s, %s, %s:%s, %s", *p.Rail, p.Netdev, p.PCI, p.VendorID, p.DeviceID, p.Name))
@@ -107,7 +107,7 @@ func template(rails int, choice Choice) (d Document, blocks int, err error) {
 
 // railPoolOf takes the subnets of the rails from the NICs' own addresses, or from the
 // template.
-func railPoolOf(ports []inventory.Port, choice Choice) (Document, error) {
+func railPoolOf(ports []nic.Details, choice Choice) (Document, error) {
 	if choice.Subnet != "" {
 		d, _, err := template(len(ports), choice)
 		return d, err
@@ -145,11 +145,16 @@ func upperHalf(p netip.Prefix) string {
 // matching returns the selector that fits exactly the rails, for roce and for the device
 // plugin, which have the same keys. If other NICs are of the same kind, it names the
 // interfaces.
-func matching(n inventory.Node, ports []inventory.Port) (match, selectors ordered, comment string) {
-	vendors, ids := unique(ports, func(p inventory.Port) string { return p.VendorID }), unique(ports, func(p inventory.Port) string { return p.DeviceID })
+func matching(n nic.Node, ports []nic.Details) (match, selectors ordered, comment string) {
+	vendors, ids := unique(ports, func(p nic.Details) string { return p.VendorID }), unique(ports, func(p nic.Details) string { return p.DeviceID })
 	if len(vendors) == 0 {
 		match = ordered{{"ifNames", names(ports)}}
 		return match, match, "match: the NICs are on no PCI bus, so it names them. It fits only nodes with the same names."
+	}
+	if slaves := slavesOf(ports); len(slaves) > 0 { // a bond is on no bus; the device plugin looks at NICs on PCI alone
+		single := slices.DeleteFunc(slices.Clone(ports), func(p nic.Details) bool { return len(p.Slaves) > 0 })
+		return ordered{{"ifNames", names(ports)}}, ordered{{"ifNames", append(slaves, names(single)...)}},
+			"match: a bond has no vendor and type, so it names the interfaces. It fits only nodes with the same names."
 	}
 	match = ordered{{"vendors", vendors}, {"deviceIDs", ids}, {"linkTypes", []string{"ether"}}}
 	comment = "match: vendor and type of the NICs. It fits all nodes with the same NICs."
@@ -160,7 +165,15 @@ func matching(n inventory.Node, ports []inventory.Port) (match, selectors ordere
 	return match, match, comment
 }
 
-func names(ports []inventory.Port) []string {
+func slavesOf(ports []nic.Details) []string {
+	var out []string
+	for _, p := range ports {
+		out = append(out, p.Slaves...)
+	}
+	return out
+}
+
+func names(ports []nic.Details) []string {
 	var out []string
 	for _, p := range ports {
 		out = append(out, string(p.Netdev))
@@ -181,8 +194,8 @@ func unique[T any](all []T, of func(T) string) []string {
 }
 
 // withoutRoCE names the rails with RoCE off: they have no GID table.
-func withoutRoCE(ports []inventory.Port) []string {
-	off := slices.DeleteFunc(slices.Clone(ports), func(p inventory.Port) bool { return p.GIDs.Size > 0 || p.State == inventory.Away })
+func withoutRoCE(ports []nic.Details) []string {
+	off := slices.DeleteFunc(slices.Clone(ports), func(p nic.Details) bool { return p.GIDs.Size > 0 || p.State == nic.Away })
 	if len(off) == 0 {
 		return nil
 	}
@@ -192,8 +205,8 @@ func withoutRoCE(ports []inventory.Port) []string {
 const unknownTables = "rdmaHcaMax: cannot tell, because the size of no GID table is known. Write how many pods a node may have."
 
 // podsOf returns how many pods the fullest GID table has room for, and says why.
-func podsOf(ports []inventory.Port) (int, []string) {
-	ports = slices.DeleteFunc(slices.Clone(ports), func(p inventory.Port) bool { return p.GIDs.Size == 0 }) // RoCE is off, or a pod has the device
+func podsOf(ports []nic.Details) (int, []string) {
+	ports = slices.DeleteFunc(slices.Clone(ports), func(p nic.Details) bool { return p.GIDs.Size == 0 }) // RoCE is off, or a pod has the device
 	if len(ports) == 0 {
 		return 0, []string{unknownTables}
 	}

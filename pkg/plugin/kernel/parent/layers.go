@@ -53,9 +53,9 @@ func below(links []rtnl.Link, layer []int32) []int32 {
 	return slices.Compact(out)
 }
 
-// top returns the index of the link that takes the frames of a link: the bond,
+// Top returns the index of the link that takes the frames of a link: the bond,
 // if the link is a slave, or else the link itself.
-func top(links []rtnl.Link, index int32) int32 {
+func Top(links []rtnl.Link, index int32) int32 {
 	for _, l := range links {
 		if l.Index == index && aggregates(l.SlaveKind) {
 			return l.Master

@@ -48,7 +48,7 @@ func through(links []rtnl.Link, known nldev.System, device string, sys fs.FS) []
 		indexes = siblings(links, device, sys)
 	}
 	for i := range indexes {
-		indexes[i] = top(links, indexes[i])
+		indexes[i] = Top(links, indexes[i])
 	}
 	return indexes
 }

@@ -49,7 +49,7 @@ func (m Match) String() string { return fmt.Sprintf("%s/%d", m.Device.Name, m.Po
 // Errors: NoRDMA when there is no port (with nldev.ErrNoDevice), when there are
 // several, and when the port does not speak RoCE.
 func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Match, error) {
-	found := inLayers(slices.DeleteFunc(slices.Clone(devices), other), parent.Layers)
+	found := inLayers(slices.DeleteFunc(slices.Clone(devices), Other), parent.Layers)
 	if len(found) == 0 {
 		found = inLayers(devices, parent.Layers)
 	}
@@ -64,7 +64,7 @@ func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Mat
 		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name),
 			"use a NIC as master that has one RDMA device; a bond has one when the driver bonds the RDMA ports too (RoCE LAG)",
 			"want exactly one, got %d: %s", len(found), strings.Join(texts(found), ", "))
-	case other(found[0].Device):
+	case Other(found[0].Device):
 		return Match{}, cnierr.New(cnierr.NoRDMA, finding, string(parent.Name),
 			"switch the port to Ethernet (mlxconfig LINK_TYPE_P1=2) and to RoCE, or use another plugin for it",
 			"%s speaks %q, not RoCE", found[0].Device.Name, found[0].Device.Protocol)
@@ -72,8 +72,8 @@ func Port(devices []nldev.Device, parent plan.Link, related func() []Match) (Mat
 	return found[0], nil
 }
 
-// other says whether a device is known to speak another protocol than RoCE.
-func other(d nldev.Device) bool { return d.Protocol != "" && d.Protocol != "roce" }
+// Other says whether a device is known to speak another protocol than RoCE.
+func Other(d nldev.Device) bool { return d.Protocol != "" && d.Protocol != "roce" }
 
 // inLayers returns the ports of the first layer that has any.
 func inLayers(devices []nldev.Device, layers [][]int32) []Match {

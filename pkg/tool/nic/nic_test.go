@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The roce-cni authors
 
-package inventory
+package nic
 
 import (
 	"errors"
@@ -59,6 +59,14 @@ func (n *Node) nic(t tree, way, name, device string, numa int) {
 	})
 }
 
+// bond makes a bond of interfaces.
+func (n *Node) bond(index int32, slaves ...int) {
+	for _, i := range slaves {
+		n.Links[i].SlaveKind, n.Links[i].Master = "bond", index
+	}
+	n.Links = append(n.Links, rtnl.Link{Index: index, Name: fmt.Sprint("bond", index-9), Kind: "bond", MTU: 9000, Type: unix.ARPHRD_ETHER, Flags: unix.IFF_UP})
+}
+
 // gpuServer is a node with two sockets. Each has two PCIe switches with two NICs and
 // two GPUs. The NICs are not in the order of the bus. It has a graphics chip of its own.
 func gpuServer() Node {
@@ -79,7 +87,7 @@ func gpuServer() Node {
 
 func TestRailsOfAGPUServer(t *testing.T) {
 	t.Parallel()
-	ports := gpuServer().Ports()
+	ports := gpuServer().Inventory()
 	if len(ports) != 8 {
 		t.Fatalf("got %d ports, want 8", len(ports))
 	}
@@ -97,7 +105,7 @@ func TestRailsOfAGPUServer(t *testing.T) {
 		}
 	}
 	zero, numa := 0, 0
-	want := Port{
+	want := Details{
 		Rail: &zero, Netdev: "ens1f0np0", PCI: "0000:13:00.0", NUMA: &numa, Device: "mlx5_7", Number: 1, LinkLayer: "Ethernet", State: "ACTIVE",
 		Speed: 400000, MTU: 9000, VendorID: "15b3", DeviceID: "1021", Driver: Driver{"mlx5_core", "6.8.0", "28.39.1002"},
 		GPUs: ports[0].GPUs, GIDs: GIDs{Used: 1, Size: 2},
@@ -143,7 +151,7 @@ func TestNVIDIAsDriverHidesEntriesOfPods(t *testing.T) {
 	n := Node{Sys: s.MapFS}
 	n.nic(s, "pci0000:00/0000:00:01.0/0000:01:00.0", "ens1", "mlx5_0", 0)
 	for _, want := range []GIDs{{Used: 1, Size: 2}, {Used: 1, Size: 2, Hidden: true}} {
-		if got := n.Ports()[0].GIDs; got != want {
+		if got := n.Inventory()[0].GIDs; got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		s.write("module/mlx_compat/refcnt", "12")
@@ -162,8 +170,8 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	n.nic(s, "pci0000:00/0000:00:03.0/0000:03:00.0", "ibp3s0", "mlx5_2", -1)
 	n.nic(s, "pci0000:00/0000:00:04.0/0000:04:00.2", "ens4v0", "mlx5_3", 0)
 	n.nic(s, "pci0000:00/0000:00:05.0/0000:05:00.0", "ens5", "mlx5_4", 0)
-	n.Links = append(n.Links, rtnl.Link{Index: 9, Name: "bond0", Kind: "bond"})
-	n.Links[0].SlaveKind, n.Links[0].Master = "bond", 9
+	n.nic(s, "pci0000:00/0000:00:01.0/0000:01:00.1", "ens6", "mlx5_5", 0)
+	n.bond(9, 0, 5)
 	n.Links[2].Type = unix.ARPHRD_INFINIBAND
 	n.RDMA.Devices[2].Ports[0].NetdevIndex = 0
 	const ib = "devices/pci0000:00/0000:00:03.0/0000:03:00.0/"
@@ -171,7 +179,7 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	s.link(ib+"infiniband/mlx5_2/device", "../../../0000:03:00.0")
 	s.write("devices/pci0000:00/0000:00:04.0/0000:04:00.2/physfn/vendor", "0x15b3")
 	// A pod has mlx5_4: only the files for programs show it.
-	n.RDMA.Devices = n.RDMA.Devices[:4]
+	n.RDMA.Devices = slices.Delete(n.RDMA.Devices, 4, 5)
 	// In switchdev mode the device of the physical function has the ports of representors.
 	n.Links = append(n.Links, rtnl.Link{Index: 10, Name: "ens2r0", PhysPort: "pf0vf0", MTU: 9000, Type: unix.ARPHRD_ETHER, Dev: "0000:02:00.0", Bus: "pci"})
 	s.write("devices/pci0000:00/0000:00:02.0/0000:02:00.0/infiniband/mlx5_1/ports/2/link_layer", "Ethernet")
@@ -181,7 +189,7 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	n.Addresses = []rtnl.Address{{Index: 2, Prefix: netip.MustParsePrefix("172.16.12.1/24")}, {Index: 2, Prefix: netip.MustParsePrefix("fe80::1/64")}}
 
 	var got []string
-	for _, p := range n.Ports() {
+	for _, p := range n.Inventory() {
 		rail := "-"
 		if p.Rail != nil {
 			rail = fmt.Sprint(*p.Rail)
@@ -194,12 +202,89 @@ func TestPortsThatAreNoRail(t *testing.T) {
 		"- mlx5_0/1 ens1 Ethernet ACTIVE bond0 []",
 		"- mlx5_1/2 ens2r0 Ethernet ACTIVE  []",
 		"- mlx5_2/1 ibp3s0 InfiniBand ACTIVE  []",
+		"- mlx5_5/1 ens6 Ethernet ACTIVE bond0 []",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if others := n.Others(n.Ports()[:1]); !slices.Equal(others, []string{"ens1", "ens4v0", "ens5"}) {
+	if others := n.Others(n.Inventory()[:1]); !slices.Equal(others, []string{"ens1", "ens4v0", "ens5", "ens6"}) {
 		t.Errorf("other NICs of the type of ens2: %q", others)
+	}
+}
+
+// TestALAGIsOneRail has what rdma link prints in public listings of nodes with RoCE LAG: the
+// device of mlx5 names a slave, and that of bnxt_re names the bond.
+func TestALAGIsOneRail(t *testing.T) {
+	t.Parallel()
+	const nvidia, broadcom = "mlx5_bond_%d", "bnxt_re_bond%d"
+	for name, c := range map[string]struct {
+		device string
+		single bool // the node has a NIC that is in no bond
+		want   []string
+	}{
+		"mlx5": {nvidia, false, []string{
+			"0 mlx5_bond_0/1 bond0 0000:01:00.0 mlx5_core [ens1f0np0 ens1f1np1] [172.16.9.1/24]", "1 mlx5_bond_1/1 bond1 0000:02:00.0 mlx5_core [ens2f0np0 ens2f1np1] [172.16.10.1/24]",
+		}},
+		"bnxt_re": {broadcom, false, []string{
+			"0 bnxt_re_bond0/1 bond0 0000:01:00.0 mlx5_core [ens1f0np0 ens1f1np1] [172.16.9.1/24]", "1 bnxt_re_bond1/1 bond1 0000:02:00.0 mlx5_core [ens2f0np0 ens2f1np1] [172.16.10.1/24]",
+		}},
+		"mlx5 beside a single NIC": {nvidia, true, []string{
+			"0 mlx5_2/1 ens3f0np0 0000:03:00.0 mlx5_core [] []",
+			"1 mlx5_bond_0/1 bond0 0000:01:00.0 mlx5_core [ens1f0np0 ens1f1np1] [172.16.9.1/24]", "2 mlx5_bond_1/1 bond1 0000:02:00.0 mlx5_core [ens2f0np0 ens2f1np1] [172.16.10.1/24]",
+		}},
+	} {
+		s := tree{fstest.MapFS{}}
+		n := Node{Sys: s.MapFS, Driver: func(netdev string) (Driver, error) {
+			return Driver{Name: map[bool]string{true: "bonding", false: "mlx5_core"}[netdev[:4] == "bond"]}, nil
+		}}
+		for i := range 2 {
+			function := fmt.Sprintf("pci0000:00/0000:00:0%d.0/0000:0%d:00.", i+1, i+1)
+			n.nic(s, function+"0", fmt.Sprintf("ens%df0np0", i+1), fmt.Sprintf(c.device, i), 0)
+			n.nic(s, function+"1", fmt.Sprintf("ens%df1np1", i+1), "gone", 0)
+			n.RDMA.Devices = n.RDMA.Devices[:i+1] // the other slave has none
+		}
+		if c.single {
+			n.nic(s, "pci0000:00/0000:00:03.0/0000:03:00.0", "ens3f0np0", "mlx5_2", 0)
+		}
+		for i := range 2 {
+			index := int32(9 + i)
+			n.bond(index, 2*i, 2*i+1)
+			n.Addresses = append(n.Addresses, rtnl.Address{Index: index, Prefix: netip.MustParsePrefix(fmt.Sprintf("172.16.%d.1/24", index))})
+			if c.device == broadcom {
+				n.RDMA.Devices[i].Ports[0].NetdevIndex = index
+			}
+		}
+		var got []string
+		for _, d := range n.Inventory() {
+			if d.Rail == nil || d.Bond != "" {
+				t.Errorf("%s: %s is no rail, or in a bond: %+v", name, d, d)
+				continue
+			}
+			got = append(got, fmt.Sprintf("%d %s %s %s %s %v %v", *d.Rail, d, d.Netdev, d.PCI, d.Name, d.Slaves, d.Addresses))
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", name, diff)
+		}
+	}
+}
+
+// TestADeviceOfIWARPIsNoRail has three NICs, of which the first speaks iWARP: irdma can, eRDMA
+// and cxgb4 speak nothing else.
+func TestADeviceOfIWARPIsNoRail(t *testing.T) {
+	t.Parallel()
+	s := tree{fstest.MapFS{}}
+	n := Node{Sys: s.MapFS}
+	for i, device := range []string{"irdma0", "mlx5_0", "mlx5_1"} {
+		n.nic(s, fmt.Sprintf("pci0000:00/0000:00:0%d.0/0000:0%d:00.0", i+1, i+1), fmt.Sprint("ens", i+1), device, 0)
+	}
+	n.RDMA.Devices[0].Protocol = "iw"
+	for i, d := range n.Inventory() {
+		switch {
+		case d.Device == "irdma0" && d.Rail != nil:
+			t.Errorf("%s is rail %d", d, *d.Rail)
+		case d.Device != "irdma0" && (d.Rail == nil || *d.Rail != i || d.Device != fmt.Sprint("mlx5_", i)):
+			t.Errorf("row %d: %+v", i, d)
+		}
 	}
 }
 
@@ -210,7 +295,7 @@ func TestThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range n.Ports() {
+	for _, p := range n.Inventory() {
 		if p.Device == "" || p.State == "" {
 			t.Errorf("%+v", p)
 		}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package nic
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+)
+
+// Details is a port with what an operator needs to choose rails.
+type Details struct {
+	// Rail is the number that the NIC has in a network with a match that fits all RoCE NICs
+	// of the node with an interface, in the order "pci"; nil for all other ports.
+	Rail *int `json:"rail"`
+	// Netdev is the master of pods: the bond if the port is its only one (RoCE LAG); "" if
+	// the interface is in another namespace.
+	Netdev conf.LinkName `json:"netdev,omitempty"`
+	PCI    string        `json:"pci,omitempty"`  // address of the PCI function
+	NUMA   *int          `json:"numa,omitempty"` // nil if the kernel does not know it
+
+	Device    string `json:"device"`
+	Number    uint32 `json:"port"`      // of the device, from 1
+	LinkLayer string `json:"linkLayer"` // as sysfs says: "Ethernet", "InfiniBand"; "" if unknown
+	State     string `json:"state"`     // as rdma link prints it; Away if a pod has the device
+	Speed     int    `json:"speed,omitempty"`
+	MTU       int    `json:"mtu,omitempty"`
+	// Bond is the bond that Netdev is a slave of, and Slaves are those of Netdev.
+	Bond      string         `json:"bond,omitempty"`
+	Slaves    []string       `json:"slaves,omitempty"`
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+
+	VendorID string `json:"vendor,omitempty"`   // four hex digits, as rails.match.vendors takes them
+	DeviceID string `json:"deviceID,omitempty"` // as rails.match.deviceIDs takes them
+	Driver
+	GPUs []GPU `json:"gpus,omitempty"` // the nearest, all at the same distance
+	GIDs GIDs  `json:"gids"`
+}
+
+// Driver is what the driver of an interface says of itself.
+type Driver struct {
+	Name     string `json:"driver,omitempty"`
+	Version  string `json:"driverVersion,omitempty"`
+	Firmware string `json:"firmware,omitempty"`
+}
+
+// GIDs is how full a GID table is. Size is 0 if there is no table.
+type GIDs struct {
+	Used int `json:"used"`
+	Size int `json:"size"`
+	// Hidden says that the driver is NVIDIA's own, which hides the entries of pods from
+	// the host: Used can be too small.
+	Hidden bool `json:"hidden,omitempty"`
+}
+
+// Free returns how many entries are unused, or seem so: see Hidden.
+func (g GIDs) Free() int { return g.Size - g.Used }
+
+// Away is the state of a port of which a pod has the device.
+const Away = "AWAY"
+
+// Rate returns Mb/s as people say it, such as 400G; "" for an unknown speed.
+func Rate(mbits int) string {
+	if mbits >= 1000 {
+		return fmt.Sprintf("%gG", float64(mbits)/1000)
+	}
+	if mbits > 0 {
+		return fmt.Sprintf("%dM", mbits)
+	}
+	return ""
+}
+
+// String returns the port as rdma link calls it.
+func (d Details) String() string { return fmt.Sprintf("%s/%d", d.Device, d.Number) }
+
+// Ethernet says whether the port has an interface of Ethernet on the node.
+func (d Details) Ethernet() bool { return d.LinkLayer == "Ethernet" && d.Netdev != "" }
+
+// Inventory returns all RDMA ports of the node: rails first, by number, then the others by
+// name. Virtual functions of NICs that the node has are left out: they are for pods.
+func (n Node) Inventory() []Details {
+	ports := carrying(append(n.Ports(), n.away()...))
+	ports = slices.DeleteFunc(ports, func(p Port) bool {
+		_, err := fs.Stat(n.Sys, "bus/pci/devices/"+n.function(p)+"/physfn")
+		return err == nil
+	})
+	out := make([]Details, len(ports))
+	var rails []rtnl.Link
+	for i, p := range ports {
+		out[i] = n.details(p)
+		// A match does not select representors.
+		if p.Carries && out[i].Ethernet() && !parent.Representor(p.NIC.PhysPort) {
+			rails = append(rails, *p.NIC)
+		}
+	}
+	parent.SortByPCI(rails, n.Sys)
+	for i, p := range ports {
+		at := slices.IndexFunc(rails, func(l rtnl.Link) bool { return p.Carries && l.Index == p.NIC.Index })
+		if at >= 0 {
+			out[i].Rail = &at
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Details) int {
+		switch {
+		case a.Rail != nil && b.Rail != nil:
+			return cmp.Compare(*a.Rail, *b.Rail)
+		case a.Rail != nil:
+			return -1
+		case b.Rail != nil:
+			return 1
+		}
+		return cmp.Or(parent.Natural(a.Device, b.Device), cmp.Compare(a.Number, b.Number))
+	})
+	return out
+}
+
+func (n Node) details(p Port) Details {
+	d := Details{Device: p.Device.Name, Number: p.Port.Number, State: p.Port.State.String(), LinkLayer: n.text(p.Dir() + "/link_layer"), PCI: n.function(p)}
+	if p.away {
+		d.State, d.LinkLayer = Away, ""
+		if p.Own != nil {
+			d.LinkLayer = map[string]string{"ether": "Ethernet", "infiniband": "InfiniBand"}[p.Own.Encap()]
+		}
+	} else if entries, size, err := gidtable.New(n.Sys, d.Device, d.Number).Entries(); err == nil {
+		_, err := fs.Stat(n.Sys, "module/mlx_compat")
+		d.GIDs = GIDs{len(entries), size, err == nil}
+	}
+	switch {
+	case p.NIC == nil:
+	case p.Carries:
+		n.interfaceOf(&d, *p.NIC)
+	default:
+		n.interfaceOf(&d, *p.Own)
+		if p.Bonded() {
+			d.Bond = p.NIC.Name
+		}
+	}
+	n.hardware(&d)
+	return d
+}
+
+// interfaceOf adds what the interface tells, and of a bond the driver of a slave.
+func (n Node) interfaceOf(d *Details, l rtnl.Link) {
+	d.Netdev, d.MTU = conf.LinkName(l.Name), l.MTU
+	if mbits, err := strconv.Atoi(n.text("class/net/" + l.Name + "/speed")); err == nil && mbits > 0 {
+		d.Speed = mbits
+	}
+	for _, a := range n.Addresses {
+		if a.Index == l.Index && !a.Prefix.Addr().IsLinkLocalUnicast() {
+			d.Addresses = append(d.Addresses, a.Prefix)
+		}
+	}
+	for _, o := range n.Links {
+		if l.Kind == "bond" && o.Master == l.Index {
+			d.Slaves = append(d.Slaves, o.Name)
+		}
+	}
+	if n.Driver != nil {
+		if is, err := n.Driver(append(d.Slaves, l.Name)[0]); err == nil {
+			d.Driver = is
+		}
+	}
+}
+
+// hardware adds what the PCI bus tells.
+func (n Node) hardware(d *Details) {
+	if d.PCI == "" {
+		return
+	}
+	dir := "bus/pci/devices/" + d.PCI + "/"
+	d.VendorID = strings.TrimPrefix(n.text(dir+"vendor"), "0x")
+	d.DeviceID = strings.TrimPrefix(n.text(dir+"device"), "0x")
+	if node, err := strconv.Atoi(n.text(dir + "numa_node")); err == nil && node >= 0 {
+		d.NUMA = &node
+	}
+	d.GPUs = n.nearest(d.PCI)
+}
+
+// Others returns the names of the Ethernet NICs that have vendor and type of one of the
+// ports, but are none of them. Representors are not among them: a match by vendor and type
+// does not select them.
+func (n Node) Others(ports []Details) []string {
+	var out []string
+	for _, l := range n.Links {
+		if l.Encap() != "ether" || slices.ContainsFunc(ports, func(p Details) bool { return string(p.Netdev) == l.Name }) {
+			continue
+		}
+		pci := discover.Function(n.Sys, "", conf.LinkName(l.Name))
+		if pci == "" || l.Kind != "" || parent.Representor(l.PhysPort) {
+			continue
+		}
+		o := Details{PCI: pci}
+		n.hardware(&o)
+		if slices.ContainsFunc(ports, func(p Details) bool { return p.VendorID == o.VendorID && p.DeviceID == o.DeviceID }) {
+			out = append(out, l.Name)
+		}
+	}
+	slices.SortFunc(out, parent.Natural)
+	return out
+}
+
+// ReadDriver asks the driver of an interface by ethtool's ioctl (ETHTOOL_GDRVINFO), as ethtool -i does.
+func ReadDriver(netdev string) (Driver, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return Driver{}, err
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, netdev)
+	if err != nil {
+		return Driver{}, err
+	}
+	return Driver{
+		Name:     unix.ByteSliceToString(info.Driver[:]),
+		Version:  unix.ByteSliceToString(info.Version[:]),
+		Firmware: unix.ByteSliceToString(info.Fw_version[:]),
+	}, nil
+}
