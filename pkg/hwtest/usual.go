@@ -35,7 +35,7 @@ func words() string {
 	// The keys of JSON, also of fields that can be missing.
 	rail := 0
 	port := nic.Details{
-		Rail: &rail, NUMA: &rail, Netdev: "x", PCI: "x", Speed: 1, MTU: 1, Bond: "x", VendorID: "x", DeviceID: "x",
+		Rail: &rail, NUMA: &rail, Netdev: "x", PCI: "x", Speed: 1, MTU: 1, Bond: "x", Slaves: []string{"x"}, VendorID: "x", DeviceID: "x",
 		Driver: nic.Driver{Name: "x", Version: "x", Firmware: "x"}, GPUs: []nic.GPU{{}},
 	}
 	finding := report.Answer{Check: "x", Why: "x", Finding: report.Finding{Of: "x", Found: "x", Fix: "x", Missing: "x"}}

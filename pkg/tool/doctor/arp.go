@@ -6,10 +6,8 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"net"
+	"net/netip"
 	"strings"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -24,24 +22,27 @@ func hostARP() Check {
 		Asks: "do ARP and rp_filter of the node keep its RoCE NICs apart?",
 		Why:  "the node answers for the address of one NIC with the MAC of another, so RoCE traffic to the node takes the wrong rail; strict rp_filter drops the replies",
 		look: func(ctx context.Context, n Node) []report.Finding {
-			ports, err := n.ports(ctx)
+			ports, unknown := n.ports(ctx)
+			if unknown != nil {
+				return unknown
+			}
+			addrs, err := n.Addrs(ctx)
 			if err != nil {
-				return unlisted(err)
+				return []report.Finding{cannotTell("the addresses cannot be listed: "+err.Error(), "root in the network namespace of the node")}
 			}
 			var nics []addressed
 			for _, p := range ports {
-				link, err := n.link(p)
-				if err != nil {
-					return []report.Finding{noLinks(err)}
-				}
+				link := p.Netdev()
 				if link == nil {
 					continue
 				}
-				addrs, err := n.Addrs(link)
-				if err != nil {
-					return []report.Finding{cannotTell("the addresses of "+link.Attrs().Name+" cannot be listed: "+err.Error(), "root in the network namespace of the node").About(link.Attrs().Name)}
+				a := addressed{name: link.Name}
+				for _, addr := range addrs {
+					if addr.Index == link.Index && addr.Prefix.Addr().Is4() {
+						a.addrs = append(a.addrs, addr.Prefix)
+					}
 				}
-				nics = append(nics, addressed{link.Attrs().Name, addrs})
+				nics = append(nics, a)
 			}
 			var out []report.Finding
 			for _, i := range nics {
@@ -60,16 +61,15 @@ func hostARP() Check {
 // addressed is an interface with its IPv4 addresses.
 type addressed struct {
 	name  string
-	addrs []netlink.Addr
+	addrs []netip.Prefix
 }
 
 // shares says whether another NIC has an address in a subnet of this one.
 func (i addressed) shares(all []addressed) bool {
 	for _, a := range i.addrs {
-		subnet := net.IPNet{IP: a.IP.Mask(a.Mask), Mask: a.Mask}
 		for _, other := range all {
 			for _, b := range other.addrs {
-				if other.name != i.name && subnet.Contains(b.IP) {
+				if other.name != i.name && a.Contains(b.Addr()) {
 					return true
 				}
 			}

@@ -4,8 +4,7 @@
 package doctor
 
 import (
-	"github.com/vishvananda/netlink"
-
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -13,18 +12,19 @@ import (
 func nicFaults() []fault {
 	const nic = "sys/class/infiniband/mlx5_0/device/"
 	bond := func(w *world, slave bool) {
-		b := netlink.NewLinkBond(netlink.LinkAttrs{Index: 9, Name: "bond0", MTU: 9000})
-		w.links = append(w.links, b)
-		w.link(0).MasterIndex, w.link(1).MasterIndex = 9, 9
+		w.links = append(w.links, rtnl.Link{Index: 9, Name: "bond0", Kind: "bond", MTU: 9000})
+		for i := range 2 {
+			w.link(i).SlaveKind, w.link(i).Master = "bond", 9
+		}
 		if !slave {
 			w.rdma.Devices = w.rdma.Devices[:1]
 			w.port(0).NetdevIndex = 9
 		}
 	}
-	vf := func(trust uint32, spoof bool) func(*world) {
+	vf := func(trust, spoof bool) func(*world) {
 		return func(w *world) {
-			w.links = append(w.links, &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 7, Name: "ens1f0v0"}})
-			w.link(0).Vfs = []netlink.VfInfo{{ID: 0, Trust: trust, Spoofchk: spoof}, {ID: 1, Spoofchk: true}}
+			w.links = append(w.links, rtnl.Link{Index: 7, Name: "ens1f0v0"})
+			w.vfs = []rtnl.VF{{Untrusted: !trust, SpoofCheck: spoof}, {Number: 1, SpoofCheck: true}}
 			w.write("sys/class/net/ens1f0np0/device/virtfn0/net/ens1f0v0/mtu", "9000")
 		}
 	}
@@ -65,25 +65,32 @@ func nicFaults() []fault {
 			check: "rdma-bond", verdict: report.Problem, says: "mlx5_0/1: it belongs to ens1f0np0, a slave of bond0", advice: "pci/0000:0b:00.0",
 			after: func(w *world) {
 				w.rdma.Devices = w.rdma.Devices[:1]
-				w.port(0).NetdevIndex, w.routes[0].LinkIndex = 9, 9
+				w.port(0).NetdevIndex, w.routes[0].Index = 9, 9
 			},
 		},
 		{
 			name: "the bond has the device", change: func(w *world) { bond(w, false) },
-			check: "rdma-bond", verdict: report.OK, says: "no RDMA device belongs to a slave",
+			check: "rdma-bond", verdict: report.OK, says: "no slave of a bond has an RDMA device of its own",
+		},
+		{
+			name: "the device of the bond names a slave", change: func(w *world) {
+				bond(w, true)
+				w.rdma.Devices = w.rdma.Devices[:1] // as mlx5 does
+			},
+			check: "rdma-bond", verdict: report.OK, says: "no slave of a bond has an RDMA device of its own",
 		},
 		{
 			name: "interfaces cannot be listed for bonds", change: func(w *world) { w.linksErr = errRefused },
 			check: "rdma-bond", verdict: report.CannotTell, says: "not permitted", advice: "root", also: withoutLinks(),
 		},
 		{
-			name: "a VF of the node is not trusted", change: vf(0, true),
+			name: "a VF of the node is not trusted", change: vf(false, true),
 			check: "vf-trust", verdict: report.Problem, says: "ens1f0v0: VF 0 of ens1f0np0: not trusted, spoof check on",
 			advice: "ip link set ens1f0np0 vf 0 trust on spoofchk off",
-			after:  func(w *world) { w.link(0).Vfs[0] = netlink.VfInfo{Trust: 1} },
+			after:  func(w *world) { w.vfs[0] = rtnl.VF{} },
 		},
 		{
-			name: "a VF of the node is trusted", change: vf(1, false),
+			name: "a VF of the node is trusted", change: vf(true, false),
 			check: "vf-trust", verdict: report.OK, says: "ens1f0v0: VF 0 of ens1f0np0: trusted",
 		},
 		{

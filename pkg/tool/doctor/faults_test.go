@@ -4,7 +4,6 @@
 package doctor
 
 import (
-	"net"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +27,10 @@ func withoutDevices() []string {
 
 // withoutLinks are the checks that cannot look when the interfaces cannot be listed.
 func withoutLinks() []string {
-	return []string{"rdma-ports", "rdma-mtu", "rdma-bond", "vf-trust", "host-arp", "network-managers", "host-link", "left-behind"}
+	return []string{
+		"rdma-ports", "rdma-mtu", "rdma-bond", "vf-trust", "host-arp", "network-managers", "host-link", "left-behind",
+		"gid-table", "nic-firmware", "nic-qos", "pool-routes",
+	}
 }
 
 func moduleFaults() []fault {
@@ -135,7 +137,7 @@ func portFaults() []fault {
 		{
 			name: "an interface is down", change: func(w *world) { w.port(1).State, w.link(1).Flags = nldev.Down, 0 },
 			check: "rdma-ports", verdict: report.Problem, says: "mlx5_1/1: DOWN, because ens2f0np0 is down", advice: "ip link set ens2f0np0 up",
-			after: func(w *world) { w.port(1).State, w.link(1).Flags = nldev.Active, net.FlagUp },
+			after: func(w *world) { w.port(1).State, w.link(1).Flags = nldev.Active, unix.IFF_UP },
 		},
 		{
 			name: "InfiniBand", change: func(w *world) {

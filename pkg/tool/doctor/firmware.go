@@ -23,25 +23,25 @@ func nicFirmware() Check {
 		Asks: "have RoCE NICs of one driver the same version of driver and firmware?",
 		Why:  "rails behave differently, and a collective is as slow as its slowest rail",
 		look: func(ctx context.Context, n Node) []report.Finding {
-			ports, err := n.ports(ctx)
-			if err != nil {
-				return unlisted(err)
+			ports, unknown := n.ports(ctx)
+			if unknown != nil {
+				return unknown
 			}
 			byDriver := map[string]map[nic.Driver][]string{}
 			var out []report.Finding
 			for _, p := range ports {
-				if p.device.Protocol != roce || p.Netdev == "" {
+				if p.Device.Protocol != roce || p.Link == "" {
 					continue
 				}
-				d, err := n.Driver(p.Netdev)
+				d, err := n.Driver(string(p.Link))
 				if err != nil {
-					out = append(out, cannotTell("its driver does not answer: "+err.Error(), "a driver with ethtool -i").About(p.Netdev))
+					out = append(out, cannotTell("its driver does not answer: "+err.Error(), "a driver with ethtool -i").About(string(p.Link)))
 					continue
 				}
 				if byDriver[d.Name] == nil {
 					byDriver[d.Name] = map[nic.Driver][]string{}
 				}
-				byDriver[d.Name][d] = append(byDriver[d.Name][d], p.Netdev)
+				byDriver[d.Name][d] = append(byDriver[d.Name][d], string(p.Link))
 			}
 			for _, name := range slices.Sorted(maps.Keys(byDriver)) {
 				out = append(out, sameVersion(byDriver[name]).About(name))

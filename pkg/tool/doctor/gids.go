@@ -10,6 +10,7 @@ import (
 	"io/fs"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -28,15 +29,15 @@ func gidTable() Check {
 			if err != nil {
 				return []report.Finding{cannotTell(err.Error(), "the right to read /sys")}
 			}
-			return n.eachPort(ctx, func(p port) report.Finding { return fill(sys, p, hidden) })
+			return n.eachPort(ctx, func(p nic.Port) report.Finding { return fill(sys, p, hidden) })
 		},
 	}
 }
 
 // fill judges a table. OFED hides the entries of other namespaces in sysfs, so there
 // it can be fuller than it looks.
-func fill(sys fs.FS, p port, hidden bool) report.Finding {
-	entries, size, err := gidtable.New(sys, p.device.Name, p.Number).Entries()
+func fill(sys fs.FS, p nic.Port, hidden bool) report.Finding {
+	entries, size, err := gidtable.New(sys, p.Device.Name, p.Port.Number).Entries()
 	if errors.Is(err, gidtable.ErrNone) {
 		return problem("the port has no GID table: RoCE is off, or the NIC is in switchdev mode", "devlink dev param show  # enable_roce must be true")
 	}

@@ -30,8 +30,8 @@ func (w *world) rename() {
 	for i := range w.denied {
 		w.denied[i] = names.Replace(w.denied[i])
 	}
-	for _, l := range w.links {
-		l.Attrs().Name = names.Replace(l.Attrs().Name)
+	for i := range w.links {
+		w.links[i].Name = names.Replace(w.links[i].Name)
 	}
 	for i := range w.rdma.Devices {
 		d := &w.rdma.Devices[i]

@@ -19,18 +19,20 @@ func hostLink() Check {
 		Name: "host-link",
 		Asks: "does the node forward packets of pods with hostLink, and know the CIDRs of Services?",
 		Why:  `a pod reaches ClusterIPs through its node: connections to endpoints on other machines time out; without the CIDRs, pods of networks with hostLink.routes "auto" do not start (error 11)`,
-		look: func(_ context.Context, n Node) []report.Finding { return append(n.forwards(), n.knowsServices()...) },
+		look: func(ctx context.Context, n Node) []report.Finding {
+			return append(n.forwards(ctx), n.knowsServices()...)
+		},
 	}
 }
 
-func (n Node) forwards() []report.Finding {
-	links, err := n.Links()
+func (n Node) forwards(ctx context.Context) []report.Finding {
+	links, err := n.Links(ctx)
 	if err != nil {
 		return []report.Finding{noLinks(err)}
 	}
 	pods := 0
 	for _, l := range links {
-		if l.Type() == "veth" && strings.HasPrefix(l.Attrs().Alias, "roce:") {
+		if l.Kind == "veth" && strings.HasPrefix(l.Alias, "roce:") {
 			pods++
 		}
 	}

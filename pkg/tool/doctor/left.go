@@ -9,9 +9,8 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
@@ -23,14 +22,14 @@ func leftBehind() Check {
 		Name: "left-behind",
 		Asks: "does a record name each VLAN, each link to a pod, and the rule that roce has made on the node?",
 		Why:  "no DEL removes them: a VLAN stays until the next boot, and a link and the rule still lead packets to a pod that is gone",
-		look: func(_ context.Context, n Node) []report.Finding { return n.leftBehind() },
+		look: func(ctx context.Context, n Node) []report.Finding { return n.leftBehind(ctx) },
 	}
 }
 
 // leftBehind reads the records before and after it looks. A record is older than what it
 // names, and is removed later. So pods that come or go meanwhile are no problem.
-func (n Node) leftBehind() []report.Finding {
-	links, err := n.Links()
+func (n Node) leftBehind(ctx context.Context) []report.Finding {
+	links, err := n.Links(ctx)
 	if err != nil {
 		return []report.Finding{noLinks(err)}
 	}
@@ -38,7 +37,7 @@ func (n Node) leftBehind() []report.Finding {
 	if err != nil {
 		return []report.Finding{noRecords(err)}
 	}
-	found, err := n.madeByRoce(links)
+	found, err := n.madeByRoce(ctx, links)
 	if err != nil {
 		return []report.Finding{cannotTell("what roce has made cannot be listed: "+err.Error(), "root in the network namespace of the node")}
 	}
@@ -76,38 +75,35 @@ func ruleKey(v6 bool) string {
 }
 
 // madeByRoce returns what of the links is still there and was made by roce, and its rules.
-func (n Node) madeByRoce(links []netlink.Link) (out []made, err error) {
+func (n Node) madeByRoce(ctx context.Context, links []rtnl.Link) (out []made, err error) {
 	for _, l := range links {
-		a := l.Attrs()
 		what := ""
 		switch {
-		case l.Type() == "vlan" && a.Alias == plan.VLANMark:
+		case l.Kind == "vlan" && l.Alias == plan.VLANMark:
 			what = "a VLAN that roce has made"
-		case l.Type() == "veth" && strings.HasPrefix(a.Alias, plan.MarkPrefix):
-			what = "a link to the pod " + strings.TrimPrefix(a.Alias, plan.MarkPrefix)
+		case l.Kind == "veth" && strings.HasPrefix(l.Alias, plan.MarkPrefix):
+			what = "a link to the pod " + strings.TrimPrefix(l.Alias, plan.MarkPrefix)
 		default:
 			continue
 		}
-		there, err := n.has("sys/class/net/" + a.Name)
+		there, err := n.has("sys/class/net/" + l.Name)
 		if err != nil {
 			return nil, err
 		}
 		if there {
-			out = append(out, made{a.Name, what, shell.Command("ip link del %s", a.Name)})
+			out = append(out, made{l.Name, what, shell.Command("ip link del %s", l.Name)})
 		}
 	}
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		rules, err := n.Rules(family)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range rules {
-			if r.Table == plan.HostLinkTable && r.Priority == plan.HostLinkPriority {
-				out = append(out, made{
-					ruleKey(family == netlink.FAMILY_V6), fmt.Sprintf("the rule to table %d", r.Table),
-					fmt.Sprintf("ip %s rule del priority %d table %d", map[int]string{netlink.FAMILY_V4: "-4", netlink.FAMILY_V6: "-6"}[family], r.Priority, r.Table),
-				})
-			}
+	rules, err := n.Rules(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		if v6 := r.From.Addr().Is6(); r.Table == plan.HostLinkTable && r.Priority == plan.HostLinkPriority {
+			out = append(out, made{
+				ruleKey(v6), fmt.Sprintf("the rule to table %d", r.Table),
+				fmt.Sprintf("ip %s rule del priority %d table %d", map[bool]string{false: "-4", true: "-6"}[v6], r.Priority, r.Table),
+			})
 		}
 	}
 	return out, nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -20,22 +21,18 @@ func networkManagers() Check {
 		Asks: "does at most one of systemd-networkd and NetworkManager manage each RoCE interface?",
 		Why:  "two programs undo each other's addresses, MTU and state; each address that goes takes its GID along",
 		look: func(ctx context.Context, n Node) []report.Finding {
-			return n.eachPort(ctx, func(p port) report.Finding {
-				link, err := n.link(p)
-				if err != nil {
-					return noLinks(err)
-				}
-				if link == nil {
+			return n.eachPort(ctx, func(p nic.Port) report.Finding {
+				if p.Own == nil {
 					return ok("its interface is in another namespace")
 				}
-				return n.managers(link.Attrs().Name, link.Attrs().Index)
+				return n.managers(p.Own.Name, p.Own.Index)
 			})
 		},
 	}
 }
 
 // managers judges an interface by the files in which both programs keep its state.
-func (n Node) managers(name string, index int) report.Finding {
+func (n Node) managers(name string, index int32) report.Finding {
 	networkd, err := n.setting(fmt.Sprintf("run/systemd/netif/links/%d", index), "ADMIN_STATE")
 	if err != nil {
 		return cannotTell("what systemd-networkd does with "+name+": "+err.Error(), "the right to read /run/systemd/netif")

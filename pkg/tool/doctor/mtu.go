@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -18,15 +19,11 @@ func rdmaMTU() Check {
 		Asks: "does the MTU of each RoCE interface fit RoCE's largest, 4096?",
 		Why:  "RoCE packets then carry less than 4096 bytes, so the NIC sends up to four times as many for the same data; connections between ends of different MTU may fail",
 		look: func(ctx context.Context, n Node) []report.Finding {
-			return n.eachPort(ctx, func(p port) report.Finding {
-				link, err := n.link(p)
-				if err != nil {
-					return noLinks(err)
-				}
-				if link == nil {
+			return n.eachPort(ctx, func(p nic.Port) report.Finding {
+				if p.Own == nil {
 					return cannotTell("its interface is not in this namespace", "the pod that has the interface: rocectl show")
 				}
-				name, mtu := link.Attrs().Name, link.Attrs().MTU
+				name, mtu := p.Own.Name, p.Own.MTU
 				found := fmt.Sprintf("MTU %d of %s, so RoCE uses %d", mtu, name, roceMTU(mtu))
 				if roceMTU(mtu) == largestMTU {
 					return ok("%s", found)

@@ -5,20 +5,20 @@ package doctor
 
 import (
 	"context"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/Mellanox/rdmamap"
 	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -36,16 +36,15 @@ type Node struct {
 	// CharDevices returns the paths of the device files that the kernel has made for
 	// an RDMA device.
 	CharDevices func(device string) []string
-	// Addrs returns the IPv4 addresses of an interface.
-	Addrs func(link netlink.Link) ([]netlink.Addr, error)
-	// Links returns the interfaces of the node, with their VFs.
-	Links func() ([]netlink.Link, error)
+	// Links returns the interfaces of the node, Addrs their addresses, VFs those of a NIC.
+	Links func(ctx context.Context) ([]rtnl.Link, error)
+	Addrs func(ctx context.Context) ([]rtnl.Address, error)
+	VFs   func(ctx context.Context, nic string) ([]rtnl.VF, error)
 	// RDMA returns the RDMA devices that the node has now.
 	RDMA func(ctx context.Context) (nldev.System, error)
-	// Routes returns the IPv4 and IPv6 routes of the main table.
-	Routes func() ([]netlink.Route, error)
-	// Rules returns the routing rules of a family.
-	Rules func(family int) ([]netlink.Rule, error)
+	// Routes returns the routes of the node, Rules its routing rules.
+	Routes func(ctx context.Context) ([]rtnl.Route, error)
+	Rules  func(ctx context.Context) ([]rtnl.Rule, error)
 	// Devlink returns the devices that devlink knows.
 	Devlink func() ([]*netlink.DevlinkDevice, error)
 	// Driver asks the driver of an interface for its versions, and QoS for its classes
@@ -71,29 +70,35 @@ func Live(pools nodefile.Store, leases *ipam.Book, agentURL string) Node {
 		Root:        os.DirFS("/"),
 		Sysctl:      func(name string) (string, error) { return sysctl.Sysctl(name) },
 		CharDevices: rdmamap.GetRdmaCharDevices,
-		Addrs:       func(link netlink.Link) ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) },
-		Links:       sync.OnceValues(netlink.LinkList),
-		RDMA:        readRDMA,
-		Routes:      func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) },
-		Rules:       netlink.RuleList,
-		Devlink:     netlink.DevLinkGetDeviceList,
-		Driver:      nic.ReadDriver,
-		QoS:         readQoS,
-		Run:         report.RunProgram,
-		Pools:       pools,
-		Leases:      leases,
-		Records:     record.Store{Dir: pools.Dir, BootID: pools.BootID},
-		AgentURL:    agentURL,
+		Links:       asking((*rtnl.Conn).Links),
+		Addrs:       asking(func(c *rtnl.Conn, ctx context.Context) ([]rtnl.Address, error) { return c.Addresses(ctx, 0) }),
+		VFs: func(ctx context.Context, nic string) ([]rtnl.VF, error) {
+			return asking(func(c *rtnl.Conn, ctx context.Context) ([]rtnl.VF, error) { return c.VFs(ctx, nic) })(ctx)
+		},
+		RDMA:     nic.ReadRDMA,
+		Routes:   asking((*rtnl.Conn).Routes),
+		Rules:    asking(func(c *rtnl.Conn, ctx context.Context) ([]rtnl.Rule, error) { return c.Rules(ctx, unix.AF_UNSPEC) }),
+		Devlink:  netlink.DevLinkGetDeviceList,
+		Driver:   nic.ReadDriver,
+		QoS:      readQoS,
+		Run:      report.RunProgram,
+		Pools:    pools,
+		Leases:   leases,
+		Records:  record.Store{Dir: pools.Dir, BootID: pools.BootID},
+		AgentURL: agentURL,
 	}
 }
 
-func readRDMA(ctx context.Context) (nldev.System, error) {
-	c, err := nldev.Dial()
-	if err != nil {
-		return nldev.System{}, err
+// asking returns a question that has a socket of its own.
+func asking[T any](ask func(c *rtnl.Conn, ctx context.Context) ([]T, error)) func(ctx context.Context) ([]T, error) {
+	return func(ctx context.Context) ([]T, error) {
+		c, err := rtnl.Dial()
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		return ask(c, ctx)
 	}
-	defer c.Close()
-	return c.System(ctx)
 }
 
 // text returns the content of a file, without the white space around it.
@@ -123,30 +128,16 @@ func (n Node) number(name string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(v))
 }
 
-// port is a port of an RDMA device.
-type port struct {
-	device nldev.Device
-	nldev.Port
-}
-
-// String returns the port as rdma link calls it.
-func (p port) String() string { return fmt.Sprintf("%s/%d", p.device.Name, p.Number) }
-
-// dir is the port's folder in sysfs.
-func (p port) dir() string {
-	return fmt.Sprintf("sys/class/infiniband/%s/ports/%d", p.device.Name, p.Number)
-}
-
 // eachPort asks about each port of the node that speaks RoCE. If there is none,
 // the finding says so.
-func (n Node) eachPort(ctx context.Context, look func(p port) report.Finding) []report.Finding {
-	ports, err := n.ports(ctx)
-	if err != nil {
-		return unlisted(err)
+func (n Node) eachPort(ctx context.Context, look func(p nic.Port) report.Finding) []report.Finding {
+	ports, unknown := n.ports(ctx)
+	if unknown != nil {
+		return unknown
 	}
 	var out []report.Finding
 	for _, p := range ports {
-		if p.device.Protocol == roce {
+		if p.Device.Protocol == roce {
 			out = append(out, look(p).About(p.String()))
 		}
 	}
@@ -168,31 +159,21 @@ func noLinks(err error) report.Finding {
 
 const roce = "roce" // nldev.Device.Protocol
 
-func (n Node) ports(ctx context.Context) ([]port, error) {
+// ports returns the ports of the node, or else the answer of a check that needs them.
+func (n Node) ports(ctx context.Context) ([]nic.Port, []report.Finding) {
 	s, err := n.RDMA(ctx)
 	if err != nil {
-		return nil, err
+		return nil, unlisted(err)
 	}
-	var out []port
-	for _, d := range s.Devices {
-		for _, p := range d.Ports {
-			out = append(out, port{d, p})
-		}
-	}
-	return out, nil
-}
-
-// link returns the interface of a port, nil if it is in another namespace.
-func (n Node) link(p port) (netlink.Link, error) {
-	links, err := n.Links()
+	links, err := n.Links(ctx)
 	if err != nil {
-		return nil, err
+		return nil, []report.Finding{noLinks(err)}
 	}
-	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == int(p.NetdevIndex) })
-	if i < 0 {
-		return nil, nil
+	sys, err := fs.Sub(n.Root, "sys")
+	if err != nil {
+		return nil, []report.Finding{cannotTell(err.Error(), "the right to read /sys")}
 	}
-	return links[i], nil
+	return nic.Node{Sys: sys, Links: links, RDMA: s}.Ports(), nil
 }
 
 // pci returns the PCI address of an RDMA device, or of the function that it is

@@ -6,12 +6,11 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"net/netip"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -27,13 +26,19 @@ func poolRoutes() Check {
 			if err != nil {
 				return []report.Finding{cannotTell(err.Error(), "the right to read the state folder")}
 			}
-			routes, err := n.Routes()
+			routes, err := n.Routes(ctx)
 			if err != nil {
 				return []report.Finding{cannotTell("the routes cannot be listed: "+err.Error(), "root in the network namespace of the node")}
 			}
-			nics, err := n.roceIndexes(ctx)
-			if err != nil {
-				return unlisted(err)
+			ports, unknown := n.ports(ctx)
+			if unknown != nil {
+				return unknown
+			}
+			nics := map[int32]bool{}
+			for _, p := range ports {
+				if p.Own != nil {
+					nics[p.Own.Index], nics[p.NIC.Index] = true, true
+				}
 			}
 			var out []report.Finding
 			for _, name := range names {
@@ -47,17 +52,7 @@ func poolRoutes() Check {
 	}
 }
 
-// roceIndexes returns the indexes of the interfaces of RDMA ports.
-func (n Node) roceIndexes(ctx context.Context) (map[int]bool, error) {
-	ports, err := n.ports(ctx)
-	out := map[int]bool{}
-	for _, p := range ports {
-		out[int(p.NetdevIndex)] = true
-	}
-	return out, err
-}
-
-func (n Node) clash(pool string, routes []netlink.Route, nics map[int]bool) report.Finding {
+func (n Node) clash(pool string, routes []rtnl.Route, nics map[int32]bool) report.Finding {
 	file, err := n.Pools.Read(pool)
 	if err != nil {
 		return cannotTell(err.Error(), "what pools says")
@@ -65,25 +60,13 @@ func (n Node) clash(pool string, routes []netlink.Route, nics map[int]bool) repo
 	for _, subnets := range file.Rails {
 		for _, s := range subnets {
 			for _, r := range routes {
-				dst, isUnicast := destination(r)
-				if isUnicast && dst.Bits() > 0 && dst.Overlaps(s.Prefix) && !nics[r.LinkIndex] {
-					return problem(fmt.Sprintf("%s of the pool overlaps the route %s of the node", s.Prefix, dst),
-						shell.Command("ip route show %s", dst)+"  # who made it? Then give the RailPool subnets that no other network of the cluster has")
+				own := r.Table == unix.RT_TABLE_MAIN && r.Type == unix.RTN_UNICAST && r.Index != 0
+				if own && r.Dst.Bits() > 0 && r.Dst.Overlaps(s.Prefix) && !nics[r.Index] {
+					return problem(fmt.Sprintf("%s of the pool overlaps the route %s of the node", s.Prefix, r.Dst),
+						shell.Command("ip route show %s", r.Dst)+"  # who made it? Then give the RailPool subnets that no other network of the cluster has")
 				}
 			}
 		}
 	}
 	return ok("no other route of the node has addresses of its subnets")
-}
-
-func destination(r netlink.Route) (netip.Prefix, bool) {
-	if r.Dst == nil || r.Type != unix.RTN_UNICAST || r.LinkIndex == 0 {
-		return netip.Prefix{}, false
-	}
-	a, valid := netip.AddrFromSlice(r.Dst.IP)
-	bits, _ := r.Dst.Mask.Size()
-	if a.Is4In6() {
-		a = a.Unmap()
-	}
-	return netip.PrefixFrom(a, bits), valid
 }

@@ -45,22 +45,22 @@ func nicQoS() Check {
 		Asks: "have all RoCE NICs the same PFC and DSCP settings?",
 		Why:  "a rail with other settings than its switch port loses packets under load, and is then much slower than the others",
 		look: func(ctx context.Context, n Node) []report.Finding {
-			ports, err := n.ports(ctx)
-			if err != nil {
-				return unlisted(err)
+			ports, unknown := n.ports(ctx)
+			if unknown != nil {
+				return unknown
 			}
 			nics := map[QoS][]string{}
 			var out []report.Finding
 			for _, p := range ports {
-				if p.device.Protocol != roce || p.Netdev == "" {
+				if p.Device.Protocol != roce || p.Link == "" {
 					continue
 				}
-				q, err := n.QoS(p.Netdev)
+				q, err := n.QoS(string(p.Link))
 				if err != nil {
-					out = append(out, cannotTell("its driver does not tell PFC: "+err.Error(), shell.Command("mlnx_qos -i %s", p.Netdev)+", or the tool of the NIC's vendor").About(p.Netdev))
+					out = append(out, cannotTell("its driver does not tell PFC: "+err.Error(), shell.Command("mlnx_qos -i %s", string(p.Link))+", or the tool of the NIC's vendor").About(string(p.Link)))
 					continue
 				}
-				nics[q] = append(nics[q], p.Netdev)
+				nics[q] = append(nics[q], string(p.Link))
 			}
 			switch {
 			case len(nics) == 1:

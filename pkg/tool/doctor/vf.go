@@ -10,9 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -23,15 +22,22 @@ func vfTrust() Check {
 		Name: "vf-trust",
 		Asks: "are VFs of the node trusted and without spoof check, as parents need it?",
 		Why:  "a macvlan child has a MAC of its own, and a VF without these settings drops its frames: the gateway does not answer (error 106)",
-		look: func(_ context.Context, n Node) []report.Finding {
-			links, err := n.Links()
+		look: func(ctx context.Context, n Node) []report.Finding {
+			links, err := n.Links(ctx)
 			if err != nil {
 				return []report.Finding{noLinks(err)}
 			}
 			var out []report.Finding
 			for _, pf := range links {
-				for _, vf := range pf.Attrs().Vfs {
-					if f, here := n.vf(links, pf.Attrs().Name, vf); here {
+				if pf.Kind != "" { // no NIC
+					continue
+				}
+				vfs, err := n.VFs(ctx, pf.Name)
+				if err != nil {
+					out = append(out, cannotTell("its VFs cannot be listed: "+err.Error(), "root in the network namespace of the node").About(pf.Name))
+				}
+				for _, vf := range vfs {
+					if f, here := n.vf(links, pf.Name, vf); here {
 						out = append(out, f)
 					}
 				}
@@ -45,28 +51,28 @@ func vfTrust() Check {
 }
 
 // vf judges a VF. here is false if its interface is not in the node's namespace.
-func (n Node) vf(links []netlink.Link, pf string, vf netlink.VfInfo) (f report.Finding, here bool) {
-	entries, err := fs.ReadDir(n.Root, fmt.Sprintf("sys/class/net/%s/device/virtfn%d/net", pf, vf.ID))
+func (n Node) vf(links []rtnl.Link, pf string, vf rtnl.VF) (f report.Finding, here bool) {
+	entries, err := fs.ReadDir(n.Root, fmt.Sprintf("sys/class/net/%s/device/virtfn%d/net", pf, vf.Number))
 	if isNotExist(err) || err == nil && len(entries) == 0 {
 		return f, false
 	}
 	if err != nil {
-		return cannotTell("its interface cannot be looked up: "+err.Error(), "the right to read /sys/class/net").About(fmt.Sprintf("%s vf %d", pf, vf.ID)), true
+		return cannotTell("its interface cannot be looked up: "+err.Error(), "the right to read /sys/class/net").About(fmt.Sprintf("%s vf %d", pf, vf.Number)), true
 	}
 	name := entries[0].Name()
-	if !slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == name }) {
+	if !slices.ContainsFunc(links, func(l rtnl.Link) bool { return l.Name == name }) {
 		return f, false
 	}
 	var wrong, fix []string
-	if vf.Trust == 0 { // a driver without trust says -1
+	if vf.Untrusted {
 		wrong, fix = append(wrong, "not trusted"), append(fix, "trust on")
 	}
-	if vf.Spoofchk {
+	if vf.SpoofCheck {
 		wrong, fix = append(wrong, "spoof check on"), append(fix, "spoofchk off")
 	}
 	if len(wrong) > 0 {
-		return problem(fmt.Sprintf("VF %d of %s: %s", vf.ID, pf, strings.Join(wrong, ", ")),
-			shell.Command("ip link set %s vf %d ", pf, vf.ID)+strings.Join(fix, " ")).About(name), true
+		return problem(fmt.Sprintf("VF %d of %s: %s", vf.Number, pf, strings.Join(wrong, ", ")),
+			shell.Command("ip link set %s vf %d ", pf, vf.Number)+strings.Join(fix, " ")).About(name), true
 	}
-	return ok("VF %d of %s: trusted, no spoof check", vf.ID, pf).About(name), true
+	return ok("VF %d of %s: trusted, no spoof check", vf.Number, pf).About(name), true
 }

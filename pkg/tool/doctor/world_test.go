@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -32,6 +31,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
@@ -44,7 +44,8 @@ type world struct {
 	files    fstest.MapFS
 	targets  map[string]string // of symbolic links
 	denied   []string          // files that cannot be read
-	links    []netlink.Link
+	links    []rtnl.Link
+	vfs      []rtnl.VF // of the first NIC
 	linksErr error
 	rdma     nldev.System
 	rdmaErr  error
@@ -57,9 +58,9 @@ type world struct {
 	peers    int
 	agent    http.HandlerFunc // nil: no process listens
 
-	routes     []netlink.Route
+	routes     []rtnl.Route
 	routesErr  error
-	rules      []netlink.Rule
+	rules      []rtnl.Rule
 	rulesErr   error
 	devlink    []*netlink.DevlinkDevice
 	devlinkErr error
@@ -88,7 +89,7 @@ func healthy(t *testing.T) *world {
 			Observe: netns.Observe, Log: slog.New(slog.DiscardHandler),
 		}),
 		drivers: map[string]nic.Driver{}, qos: map[string]QoS{},
-		routes: []netlink.Route{route("172.20.0.0/16", 2), route("10.233.0.0/18", 9)},
+		routes: []rtnl.Route{route("172.20.0.0/16", 2), route("10.233.0.0/18", 9)},
 		agent:  func(out http.ResponseWriter, _ *http.Request) { fmt.Fprintln(out, "ok") },
 	}
 	w.pool(0)
@@ -96,9 +97,7 @@ func healthy(t *testing.T) *world {
 		w.write(f.Name, string(f.Data))
 	}
 	for i, name := range []string{"ens1f0np0", "ens2f0np0"} {
-		w.links = append(w.links, &netlink.Device{LinkAttrs: netlink.LinkAttrs{
-			Index: i + 2, Name: name, MTU: 9000, Flags: net.FlagUp, OperState: netlink.OperUp,
-		}})
+		w.links = append(w.links, rtnl.Link{Index: int32(i + 2), Name: name, MTU: 9000, Flags: unix.IFF_UP})
 		device := fmt.Sprintf("mlx5_%d", i)
 		w.drivers[name] = nic.Driver{Name: "mlx5_core", Version: "6.8.0-60-generic", Firmware: "22.43.2026"}
 		w.qos[name] = QoS{PFC: 1 << 3, DSCP: true}
@@ -120,12 +119,8 @@ func healthy(t *testing.T) *world {
 }
 
 // route returns a route of the node.
-func route(dst string, link int) netlink.Route {
-	_, ipnet, err := net.ParseCIDR(dst)
-	if err != nil {
-		panic(err)
-	}
-	return netlink.Route{Dst: ipnet, LinkIndex: link, Type: unix.RTN_UNICAST}
+func route(dst string, link int32) rtnl.Route {
+	return rtnl.Route{Dst: netip.MustParsePrefix(dst), Index: link, Type: unix.RTN_UNICAST, Table: unix.RT_TABLE_MAIN}
 }
 
 const bootID = "8d5b6a4e-1f6e-4f6b-9f56-0d7c4d1f2a33"
@@ -196,12 +191,19 @@ func (w *world) node() Node {
 			return strings.TrimSpace(string(b)), err
 		},
 		CharDevices: func(device string) []string { return w.chars[device] },
-		Addrs: func(link netlink.Link) ([]netlink.Addr, error) {
-			a, err := netlink.ParseAddr(w.addrs[link.Attrs().Name])
-			if err != nil {
-				return nil, err
+		Addrs: func(context.Context) (out []rtnl.Address, err error) {
+			for _, l := range w.links {
+				if a, err := netip.ParsePrefix(w.addrs[l.Name]); err == nil {
+					out = append(out, rtnl.Address{Index: l.Index, Prefix: a})
+				}
 			}
-			return []netlink.Addr{*a}, w.addrsErr
+			return out, w.addrsErr
+		},
+		VFs: func(_ context.Context, pf string) ([]rtnl.VF, error) {
+			if pf != w.links[0].Name {
+				return nil, nil
+			}
+			return w.vfs, nil
 		},
 		Run: func(_ context.Context, program string, _ ...string) (string, error) {
 			out, there := w.programs[program]
@@ -211,11 +213,9 @@ func (w *world) node() Node {
 			return out, nil
 		},
 		Pools: w.pools, Leases: w.leases, Records: w.records(), Peers: w.peers, AgentURL: w.listen(),
-		Links:  func() ([]netlink.Link, error) { return w.links, w.linksErr },
-		Routes: func() ([]netlink.Route, error) { return w.routes, w.routesErr },
-		Rules: func(family int) ([]netlink.Rule, error) {
-			return slices.DeleteFunc(slices.Clone(w.rules), func(r netlink.Rule) bool { return r.Family != family }), w.rulesErr
-		},
+		Links:   func(context.Context) ([]rtnl.Link, error) { return w.links, w.linksErr },
+		Routes:  func(context.Context) ([]rtnl.Route, error) { return w.routes, w.routesErr },
+		Rules:   func(context.Context) ([]rtnl.Rule, error) { return w.rules, w.rulesErr },
 		Devlink: func() ([]*netlink.DevlinkDevice, error) { return w.devlink, w.devlinkErr },
 		Driver: func(netdev string) (nic.Driver, error) {
 			d, there := w.drivers[netdev]
@@ -302,7 +302,7 @@ func (w *world) gids(device string, size, used int) {
 }
 
 // link returns an interface to change it.
-func (w *world) link(i int) *netlink.LinkAttrs { return w.links[i].Attrs() }
+func (w *world) link(i int) *rtnl.Link { return &w.links[i] }
 
 // port returns the first port of a device to change it.
 func (w *world) port(device int) *nldev.Port { return &w.rdma.Devices[device].Ports[0] }

@@ -6,9 +6,8 @@ package doctor
 import (
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -17,16 +16,16 @@ import (
 func (w *world) records() record.Store { return record.Store{Dir: w.pools.Dir, BootID: bootID} }
 
 // made gives the node a link that roce has made.
-func (w *world) made(l netlink.Link) {
+func (w *world) made(l rtnl.Link) {
 	w.links = append(w.links, l)
-	w.write("sys/class/net/"+l.Attrs().Name+"/ifalias", l.Attrs().Alias)
+	w.write("sys/class/net/"+l.Name+"/ifalias", l.Alias)
 }
 
 // onVLAN gives the node the VLAN of a pod, and a rule to its links.
 func (w *world) onVLAN() {
-	w.made(&netlink.Vlan{VlanId: 120, LinkAttrs: netlink.LinkAttrs{Name: "ens1f0np0.120", Alias: plan.VLANMark}})
-	w.made(&netlink.Vlan{VlanId: 130, LinkAttrs: netlink.LinkAttrs{Name: "storage"}}) // the operator's
-	w.rules = append(w.rules, netlink.Rule{Family: netlink.FAMILY_V6, Table: plan.HostLinkTable, Priority: plan.HostLinkPriority})
+	w.made(rtnl.Link{Kind: "vlan", VLAN: 120, Name: "ens1f0np0.120", Alias: plan.VLANMark})
+	w.made(rtnl.Link{Kind: "vlan", VLAN: 130, Name: "storage"}) // the operator's
+	w.rules = append(w.rules, rtnl.Rule{From: netip.MustParsePrefix("::/0"), Table: plan.HostLinkTable, Priority: plan.HostLinkPriority})
 }
 
 // record writes the record of a pod with what onVLAN and linked have made.
@@ -60,6 +59,6 @@ func (w *world) forget() {
 // linked gives the node the end of a link to a pod, and the record of the pod.
 func (w *world) linked() {
 	w.t.Helper()
-	w.made(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0123456789a", Alias: "roce:c1/eth0"}})
+	w.made(rtnl.Link{Kind: "veth", Name: "veth0123456789a", Alias: "roce:c1/eth0"})
 	w.record()
 }

@@ -138,15 +138,11 @@ func (n Node) details(p Port) Details {
 		_, err := fs.Stat(n.Sys, "module/mlx_compat")
 		d.GIDs = GIDs{len(entries), size, err == nil}
 	}
-	switch {
-	case p.NIC == nil:
-	case p.Carries:
-		n.interfaceOf(&d, *p.NIC)
-	default:
-		n.interfaceOf(&d, *p.Own)
-		if p.Bonded() {
-			d.Bond = p.NIC.Name
-		}
+	if l := p.Netdev(); l != nil {
+		n.interfaceOf(&d, *l)
+	}
+	if p.Bonded() && !p.Carries {
+		d.Bond = p.NIC.Name
 	}
 	n.hardware(&d)
 	return d

@@ -98,6 +98,15 @@ func (p Port) Dir() string {
 // Bonded says whether the interface of the port is a slave of a bond.
 func (p Port) Bonded() bool { return p.Own != p.NIC }
 
+// Netdev returns the interface that has the port's addresses and settings: NIC, or Own if
+// the port does not carry for NIC; nil as Own.
+func (p Port) Netdev() *rtnl.Link {
+	if p.Carries {
+		return p.NIC
+	}
+	return p.Own
+}
+
 // Ports returns the ports of the devices that the namespace has.
 func (n Node) Ports() []Port {
 	var out []Port
