@@ -22,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -105,7 +106,7 @@ type pod struct {
 	path  string
 	req   conf.Request
 	rec   record.Record
-	ports []port       // of its rails
+	ports []nic.Port   // of its rails
 	more  []netip.Addr // that a step has set
 }
 
@@ -132,18 +133,18 @@ func (b Bench) subnets(rail int) []any {
 
 // pod makes a namespace and the request for an attachment to the NICs of ports, the
 // first of which is the rail of that number.
-func (b Bench) pod(id string, rail int, ports []port, rdma map[string]any) (*pod, error) {
+func (b Bench) pod(id string, rail int, ports []nic.Port, rdma map[string]any) (*pod, error) {
 	p := &pod{Bench: b, path: filepath.Join(b.Netns, name+"-"+id), ports: ports}
 	subnets := b.subnets(rail)
 	c := map[string]any{
 		"cniVersion": "1.1.0", "name": fmt.Sprintf("%s-%d", name, rail), "type": "roce",
 	}
 	if len(ports) == 1 {
-		c["master"] = ports[0].nic
+		c["master"] = ports[0].NIC.Name
 	} else {
 		var rails []any
 		for _, o := range ports {
-			rails = append(rails, map[string]any{"master": o.nic})
+			rails = append(rails, map[string]any{"master": o.NIC.Name})
 		}
 		c["name"], c["rails"] = name+"-all", rails
 		first := b.first()

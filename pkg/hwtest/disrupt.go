@@ -18,11 +18,12 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
 // disrupting runs the steps of Disrupting that the user has asked for on a NIC.
-func (b Bench) disrupting(ctx context.Context, v view, p port, rail int) {
+func (b Bench) disrupting(ctx context.Context, v view, p nic.Port, rail int) {
 	for _, step := range []struct {
 		name string
 		run  func(Bench, context.Context, view, *scene) []report.Finding
@@ -50,7 +51,7 @@ func (b Bench) notAsked() {
 
 // failover makes another slave of a bond the active one, and then the first one again.
 func (b Bench) failover(ctx context.Context, v view, s *scene) []report.Finding {
-	dir := path.Join("class/net", s.port.nic, "bonding")
+	dir := path.Join("class/net", s.port.NIC.Name, "bonding")
 	mode, slaves, active := v.text(dir+"/mode"), strings.Fields(v.text(dir+"/slaves")), v.text(dir+"/active_slave")
 	others := slices.DeleteFunc(slices.Clone(slaves), func(n string) bool {
 		return n == active || v.text("class/net/"+n+"/operstate") != "up"
@@ -59,18 +60,18 @@ func (b Bench) failover(ctx context.Context, v view, s *scene) []report.Finding 
 	case mode == "":
 		return nil // no bond
 	case !strings.HasPrefix(mode, "active-backup") || len(others) == 0:
-		return []report.Finding{cannotTell(s.port.String(), fmt.Sprintf("%s has the mode %q, and the slaves %s", s.port.nic, mode, strings.Join(slaves, ", ")), "the mode active-backup, with two slaves that are up")}
+		return []report.Finding{cannotTell(s.port.String(), fmt.Sprintf("%s has the mode %q, and the slaves %s", s.port.NIC.Name, mode, strings.Join(slaves, ", ")), "the mode active-backup, with two slaves that are up")}
 	}
 	p, err := s.add(ctx, nil)
 	if err != nil {
 		return []report.Finding{cannotTell(s.port.String(), err.Error(), "a pod: see pod-add")}
 	}
-	if err := b.activate(s.port.nic, active, others[0]); err != nil {
+	if err := b.activate(s.port.NIC.Name, active, others[0]); err != nil {
 		return []report.Finding{cannotTell(s.port.String(), err.Error(), "the right to change the bond")}
 	}
 	found := p.settled(ctx, "after the failover from "+active+" to "+others[0])
 	if err := b.restoreSlaves(); err != nil {
-		found = append(found, problem(s.port.String(), err.Error(), "echo "+active+" >"+activeFile(s.port.nic)))
+		found = append(found, problem(s.port.String(), err.Error(), "echo "+active+" >"+activeFile(s.port.NIC.Name)))
 	}
 	return found
 }
@@ -89,7 +90,7 @@ func (p *pod) settled(ctx context.Context, when string) []report.Finding {
 		clear(is)
 		// The table is that of the namespace that has the device.
 		for _, side := range []rdma.Side{rdma.Host, rdma.Pod} {
-			seen, _, err := s.Table(side, rdma.Pod, p.ports[0].device.Name, p.ports[0].Number)
+			seen, _, err := s.Table(side, rdma.Pod, p.ports[0].Device.Name, p.ports[0].Port.Number)
 			if err != nil {
 				continue
 			}
@@ -121,7 +122,7 @@ func (p *pod) settled(ctx context.Context, when string) []report.Finding {
 func (b Bench) reload(ctx context.Context, v view, s *scene) []report.Finding {
 	of := s.port.String()
 	const program = "devlink"
-	function := discover.Function(v.Sys, s.port.device.Name, "")
+	function := discover.Function(v.Sys, s.port.Device.Name, "")
 	if _, err := exec.LookPath(program); err != nil || function == "" {
 		return []report.Finding{cannotTell(of, "the device has no PCI function, or there is no program devlink", "a NIC, and the package iproute2")}
 	}
@@ -153,16 +154,16 @@ func (b Bench) reload(ctx context.Context, v view, s *scene) []report.Finding {
 
 // there returns an error if the host does not have the device of a port, with the port
 // active on its interface.
-func (b Bench) there(ctx context.Context, p port) error {
+func (b Bench) there(ctx context.Context, p nic.Port) error {
 	v, err := b.Node.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer v.route.Close()
 	for _, o := range v.roce() {
-		if o.String() == p.String() && o.device.GUID == p.device.GUID && o.State == nldev.Active && o.nic == p.nic {
+		if o.String() == p.String() && o.Device.GUID == p.Device.GUID && o.Port.State == nldev.Active && o.NIC.Name == p.NIC.Name {
 			return nil
 		}
 	}
-	return fmt.Errorf("the host does not have %s on %s, active", p, p.nic)
+	return fmt.Errorf("the host does not have %s on %s, active", p, p.NIC.Name)
 }

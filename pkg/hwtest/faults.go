@@ -19,20 +19,21 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 )
 
 // scene is a NIC on which a step makes pods of its own, and faults in them.
 type scene struct {
 	Bench
 	v    view
-	port port
+	port nic.Port
 	rail int
 	pods []*pod
 }
 
 // add makes a pod and does ADD and CHECK.
 func (s *scene) add(ctx context.Context, rdma map[string]any) (*pod, error) {
-	p, err := s.Bench.pod(fmt.Sprintf("%d-s%d", s.rail, len(s.pods)), s.rail, []port{s.port}, rdma)
+	p, err := s.Bench.pod(fmt.Sprintf("%d-s%d", s.rail, len(s.pods)), s.rail, []nic.Port{s.port}, rdma)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +51,7 @@ func (s *scene) end(ctx context.Context) error {
 }
 
 // scenarios runs the steps that need pods of their own on a NIC.
-func (b Bench) scenarios(ctx context.Context, v view, p port, rail int) {
+func (b Bench) scenarios(ctx context.Context, v view, p nic.Port, rail int) {
 	type scenario struct {
 		name string
 		run  func(*scene, context.Context) error
@@ -91,22 +92,22 @@ type lack string
 func (l lack) Error() string { return "it needs " + string(l) }
 
 // atHome returns an error if the host does not have the device of a port under its name.
-func (b Bench) atHome(ctx context.Context, p port) error {
+func (b Bench) atHome(ctx context.Context, p nic.Port) error {
 	sys, err := b.Node.rdma(ctx)
 	if err != nil {
 		return err
 	}
 	for _, d := range sys.Devices {
-		if d.Name == p.device.Name && d.GUID == p.device.GUID {
+		if d.Name == p.Device.Name && d.GUID == p.Device.GUID {
 			return nil
 		}
 	}
-	return fmt.Errorf("the host does not have %s", p.device.Name)
+	return fmt.Errorf("the host does not have %s", p.Device.Name)
 }
 
 // number asks for a GID index above all that are used.
 func (s *scene) number(ctx context.Context) error {
-	entries, size, err := gidtable.New(s.Node.Sys, s.port.device.Name, s.port.Number).Entries()
+	entries, size, err := gidtable.New(s.Node.Sys, s.port.Device.Name, s.port.Port.Number).Entries()
 	if err != nil {
 		return err
 	}
@@ -179,7 +180,7 @@ func (s *scene) gone(ctx context.Context) error {
 
 // open has the device file open in DEL.
 func (s *scene) open(ctx context.Context) error {
-	own := files(s.v, s.port.device.Name)
+	own := files(s.v, s.port.Device.Name)
 	if len(own) == 0 {
 		return lack("a device file: modprobe ib_uverbs")
 	}
@@ -281,7 +282,7 @@ func (Bench) wait(ctx context.Context, fn func() error) error {
 // tos gives the pod a type of service that is not that of the host.
 func (s *scene) tos(ctx context.Context) error {
 	own := func() (*uint8, error) {
-		l, err := s.v.chosen(ctx, conf.Parent{Name: conf.LinkName(s.port.nic)})
+		l, err := s.v.chosen(ctx, conf.Parent{Name: conf.LinkName(s.port.NIC.Name)})
 		if err != nil {
 			return nil, err
 		}

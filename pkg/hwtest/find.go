@@ -20,6 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/gidtable"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -32,8 +33,8 @@ func discovery() Step {
 		look: func(ctx context.Context, v view) []report.Finding {
 			var out []report.Finding
 			for _, p := range v.roce() {
-				if !v.takes(p) {
-					out = append(out, cannotTell(p.String(), fmt.Sprintf("%s is a slave of %s, with others that have devices: ADD refuses the bond", p.Netdev, p.nic), "RoCE LAG: one device for the bond"))
+				if !p.Carries {
+					out = append(out, cannotTell(p.String(), fmt.Sprintf("%s is a slave of %s, with others that have devices: ADD refuses the bond", p.Own.Name, p.NIC.Name), "RoCE LAG: one device for the bond"))
 					continue
 				}
 				out = append(out, v.finds(ctx, p))
@@ -44,16 +45,12 @@ func discovery() Step {
 }
 
 // selectors are the ways to name the NIC of a port.
-func (v view) selectors(p port) []conf.Parent {
-	out := []conf.Parent{{Name: conf.LinkName(p.nic)}}
-	if len(p.device.Ports) == 1 { // a device with two ports has two NICs
-		out = append(out, conf.Parent{RDMA: p.device.Name})
+func (v view) selectors(p nic.Port) []conf.Parent {
+	out := []conf.Parent{{Name: conf.LinkName(p.NIC.Name)}}
+	if len(p.Device.Ports) == 1 { // a device with two ports has two NICs
+		out = append(out, conf.Parent{RDMA: p.Device.Name})
 	}
-	i := slices.IndexFunc(v.links, func(l rtnl.Link) bool { return l.Name == p.nic })
-	if i < 0 {
-		return out
-	}
-	l := v.links[i]
+	l := p.NIC
 	for _, name := range l.AltNames {
 		out = append(out, conf.Parent{Name: conf.LinkName(name)})
 	}
@@ -82,36 +79,36 @@ func (v view) facts(ctx context.Context, mode conf.RDMAMode, l plan.Link) (plan.
 }
 
 // finds selects the NIC of a port as the plugin does, and its RDMA port.
-func (v view) finds(ctx context.Context, p port) report.Finding {
+func (v view) finds(ctx context.Context, p nic.Port) report.Finding {
 	selectors := v.selectors(p)
 	for _, master := range selectors {
 		l, err := v.chosen(ctx, master)
 		if err != nil {
 			return v.refused(ctx, p, err)
 		}
-		if l.Name != conf.LinkName(p.nic) {
-			return problem(p.String(), fmt.Sprintf("the plugin finds %s for the device, not %s", l.Name, p.nic), aKnownFault)
+		if l.Name != conf.LinkName(p.NIC.Name) {
+			return problem(p.String(), fmt.Sprintf("the plugin finds %s for the device, not %s", l.Name, p.NIC.Name), aKnownFault)
 		}
 		found, err := v.facts(ctx, conf.RDMAAuto, l)
 		if err != nil {
 			return v.refused(ctx, p, err)
 		}
-		if found.Device.Name != p.device.Name || found.Device.Port != p.Number || found.Device.GUID != p.device.GUID {
-			return problem(p.String(), fmt.Sprintf("for a pod on %s the plugin takes %s/%d", p.nic, found.Device.Name, found.Device.Port), aKnownFault)
+		if found.Device.Name != p.Device.Name || found.Device.Port != p.Port.Number || found.Device.GUID != p.Device.GUID {
+			return problem(p.String(), fmt.Sprintf("for a pod on %s the plugin takes %s/%d", p.NIC.Name, found.Device.Name, found.Device.Port), aKnownFault)
 		}
 	}
 	mode := "shared"
 	if v.system.Exclusive {
 		mode = "exclusive"
 	}
-	return ok(p.String(), "ADD on %s takes it, by %d selectors; the mode of the node is %s", p.nic, len(selectors), mode)
+	return ok(p.String(), "ADD on %s takes it, by %d selectors; the mode of the node is %s", p.NIC.Name, len(selectors), mode)
 }
 
 // refused is the finding for a NIC that ADD would refuse. That is right if the port is
 // not active, or for a VF that may not send frames of children.
-func (v view) refused(ctx context.Context, p port, err error) report.Finding {
-	if p.State != nldev.Active {
-		return cannotTell(p.String(), "ADD refuses the NIC, as it should: "+err.Error(), "an active port: cable, switch port, ip link set "+p.nic+" up")
+func (v view) refused(ctx context.Context, p nic.Port, err error) report.Finding {
+	if p.Port.State != nldev.Active {
+		return cannotTell(p.String(), "ADD refuses the NIC, as it should: "+err.Error(), "an active port: cable, switch port, ip link set "+p.NIC.Name+" up")
 	}
 	if vf, is := v.virtual(ctx, p); is && vf.blocked {
 		return cannotTell(p.String(), "ADD refuses the NIC, as it should: "+err.Error(), vf.allow())
@@ -141,8 +138,8 @@ func hostGIDs() Step {
 	}
 }
 
-func (v view) entries(p port) []report.Finding {
-	entries, size, err := gidtable.New(v.Sys, p.device.Name, p.Number).Entries()
+func (v view) entries(p nic.Port) []report.Finding {
+	entries, size, err := gidtable.New(v.Sys, p.Device.Name, p.Port.Number).Entries()
 	if err != nil {
 		return []report.Finding{cannotTell(p.String(), err.Error(), "a GID table")}
 	}
@@ -151,18 +148,18 @@ func (v view) entries(p port) []report.Finding {
 	var at []string
 	for _, a := range v.addrs {
 		const notYet = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
-		if a.Index != p.NetdevIndex || a.Prefix.Addr().IsLinkLocalUnicast() || a.Flags&notYet != 0 {
+		if a.Index != p.Own.Index || a.Prefix.Addr().IsLinkLocalUnicast() || a.Flags&notYet != 0 {
 			continue
 		}
 		have := gidtable.Of(entries, a.Prefix.Addr())
 		if len(have) != 1 {
-			faults = append(faults, fault{fmt.Sprintf("%d RoCE v2 entries are for %s of %s, want 1: %s", len(have), a.Prefix.Addr(), p.Netdev, found), "dmesg | grep -i gid"})
+			faults = append(faults, fault{fmt.Sprintf("%d RoCE v2 entries are for %s of %s, want 1: %s", len(have), a.Prefix.Addr(), p.Own.Name, found), "dmesg | grep -i gid"})
 			continue
 		}
 		at = append(at, fmt.Sprint(have[0].Index))
 	}
 	if len(at) == 0 && len(faults) == 0 {
-		return []report.Finding{cannotTell(p.String(), found+"; "+p.Netdev+" has no address", "an address on the interface, or --mutate")}
+		return []report.Finding{cannotTell(p.String(), found+"; "+p.Own.Name+" has no address", "an address on the interface, or --mutate")}
 	}
 	return judge(p.String(), found+"; addresses of the interface at "+strings.Join(at, ", "), faults)
 }

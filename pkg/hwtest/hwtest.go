@@ -221,7 +221,11 @@ func (n Node) Look(ctx context.Context, yield func(Answer)) ([]nic.Details, erro
 			yield(s.answer(f))
 		}
 	}
-	return nic.Node{Sys: n.Sys, Links: v.links, Addresses: v.addrs, RDMA: v.system, Driver: n.Driver}.Inventory(), nil
+	return v.nics().Inventory(), nil
+}
+
+func (v view) nics() nic.Node {
+	return nic.Node{Sys: v.Sys, Links: v.links, Addresses: v.addrs, RDMA: v.system, Driver: v.Driver}
 }
 
 // run looks, and turns a panic into an answer: the other steps are still of use.
@@ -278,13 +282,4 @@ func (v view) text(name string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
-
-// link returns the interface with an index.
-func (v view) link(index int32) (rtnl.Link, bool) {
-	i := slices.IndexFunc(v.links, func(l rtnl.Link) bool { return l.Index == index })
-	if i < 0 {
-		return rtnl.Link{}, false
-	}
-	return v.links[i], true
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/hwtest/recording"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
@@ -272,7 +273,7 @@ func TestATransferOfSoftRoCEIsNoFaultOfANIC(t *testing.T) {
 		"devices/x/subsystem":            {Data: []byte("../../bus/pci"), Mode: fs.ModeSymlink},
 	}}
 	for device, want := range map[string]report.Verdict{"mlx5_0": report.Problem, "rxe0": report.CannotTell} {
-		p := port{device: nldev.Device{Name: device}}
+		p := nic.Port{Match: discover.Match{Device: nldev.Device{Name: device}}}
 		if got := n.ofNIC(p, problem(device, "ib_write_bw does not end", aKnownFault)); got.Verdict != want || got.Of != device {
 			t.Errorf("%s: got %+v, want %v", device, got, want)
 		}

@@ -15,53 +15,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-// port is a port of an RDMA device.
-type port struct {
-	device nldev.Device
-	nldev.Port
-	nic string // the interface for pods: that of the port, or the bond if that is a slave
-}
+// ports returns the ports of the node, roce those that speak RoCE and have an interface in
+// the host.
+func (v view) ports() []nic.Port { return v.nics().Ports() }
 
-// String returns the port as rdma link calls it.
-func (p port) String() string { return fmt.Sprintf("%s/%d", p.device.Name, p.Number) }
-
-// dir is the port's folder in sysfs.
-func (p port) dir() string {
-	return fmt.Sprintf("class/infiniband/%s/ports/%d", p.device.Name, p.Number)
-}
-
-func (v view) ports() []port {
-	var out []port
-	for _, d := range v.system.Devices {
-		for _, p := range d.Ports {
-			out = append(out, port{d, p, v.nic(p)})
-		}
-	}
-	return out
-}
-
-// nic returns the interface that pods of a port have as master.
-func (v view) nic(p nldev.Port) string {
-	if l, found := v.link(p.NetdevIndex); found && l.SlaveKind == "bond" {
-		if bond, found := v.link(l.Master); found {
-			return bond.Name
-		}
-	}
-	return p.Netdev
-}
-
-// takes says whether a pod on p.nic uses p: no other port is on the same bond, or p is
-// that of the bond itself.
-func (v view) takes(p port) bool {
-	return p.Netdev == p.nic || !slices.ContainsFunc(v.roce(), func(o port) bool { return o.nic == p.nic && o.String() != p.String() })
-}
-
-// roce returns the ports that speak RoCE and have an interface in the host.
-func (v view) roce() []port {
-	return slices.DeleteFunc(v.ports(), func(p port) bool { return p.device.Protocol != "roce" || p.NetdevIndex == 0 })
+func (v view) roce() []nic.Port {
+	return slices.DeleteFunc(v.ports(), func(p nic.Port) bool { return p.Device.Protocol != "roce" || p.Link == "" || p.Own == nil })
 }
 
 const aKnownFault = "# a fault of the driver or of roce-cni: send the file to the project"
@@ -74,12 +37,12 @@ func driverStack() Step {
 		look: func(_ context.Context, v view) []report.Finding {
 			var out []report.Finding
 			for _, p := range v.ports() {
-				if p.Netdev == "" {
+				if p.Own == nil {
 					continue
 				}
-				d, err := v.Driver(p.Netdev)
+				d, err := v.Driver(p.Own.Name)
 				if err != nil {
-					out = append(out, cannotTell(p.String(), "the driver of "+p.Netdev+" does not answer: "+err.Error(), "a driver with ethtool -i"))
+					out = append(out, cannotTell(p.String(), "the driver of "+p.Own.Name+" does not answer: "+err.Error(), "a driver with ethtool -i"))
 					continue
 				}
 				out = append(out, ok(p.String(), "%s %s, firmware %s, Linux %s, %s", d.Name, d.Version,
@@ -141,7 +104,7 @@ func ports() Step {
 		look: func(_ context.Context, v view) []report.Finding {
 			var out []report.Finding
 			for _, p := range v.ports() {
-				found := fmt.Sprintf("%s, %s, %s, on %s", p.State, v.text(p.dir()+"/link_layer"), v.text(p.dir()+"/rate"), cmp.Or(p.Netdev, "no interface"))
+				found := fmt.Sprintf("%s, %s, %s, on %s", p.Port.State, v.text(p.Dir()+"/link_layer"), v.text(p.Dir()+"/rate"), cmp.Or(string(p.Link), "no interface"))
 				out = append(out, judge(p.String(), found, v.carries(p))...)
 			}
 			return out
@@ -149,24 +112,24 @@ func ports() Step {
 	}
 }
 
-func (v view) carries(p port) []fault {
+func (v view) carries(p nic.Port) []fault {
 	var out []fault
-	layer, state := v.text(p.dir()+"/link_layer"), v.text(p.dir()+"/state")
-	if _, name, _ := strings.Cut(state, ": "); name != p.State.String() {
-		out = append(out, fault{fmt.Sprintf("its state is %s in netlink, and %q in sysfs", p.State, state), aKnownFault})
+	layer, state := v.text(p.Dir()+"/link_layer"), v.text(p.Dir()+"/state")
+	if _, name, _ := strings.Cut(state, ": "); name != p.Port.State.String() {
+		out = append(out, fault{fmt.Sprintf("its state is %s in netlink, and %q in sysfs", p.Port.State, state), aKnownFault})
 	}
-	if layer != "Ethernet" && p.device.Protocol == "roce" {
+	if layer != "Ethernet" && p.Device.Protocol == "roce" {
 		out = append(out, fault{fmt.Sprintf("it speaks RoCE, and its link layer is %q", layer), aKnownFault})
 	}
-	if _, err := fs.Stat(v.Sys, p.dir()+"/gids/0"); err != nil {
+	if _, err := fs.Stat(v.Sys, p.Dir()+"/gids/0"); err != nil {
 		return append(out, fault{"it has no GID table: RoCE is off, or the NIC is in switchdev mode", "devlink dev param show; devlink dev eswitch show"})
 	}
 	switch {
-	case p.device.Protocol != "roce":
-		out = append(out, fault{fmt.Sprintf("it speaks %q, not RoCE", p.device.Protocol), "# leave it, if the port is meant for that"})
-	case p.State != nldev.Active:
-		out = append(out, fault{"its state is " + p.State.String(), "rdma link; ip link  # then the cable and the switch port"})
-	case p.NetdevIndex == 0:
+	case p.Device.Protocol != "roce":
+		out = append(out, fault{fmt.Sprintf("it speaks %q, not RoCE", p.Device.Protocol), "# leave it, if the port is meant for that"})
+	case p.Port.State != nldev.Active:
+		out = append(out, fault{"its state is " + p.Port.State.String(), "rdma link; ip link  # then the cable and the switch port"})
+	case p.Link == "":
 		out = append(out, fault{"no interface of the host belongs to it", "rdma link; ip link  # a pod may have the interface"})
 	}
 	return out
@@ -187,12 +150,12 @@ func hardware() Step {
 	}
 }
 
-func (v view) function(p port) report.Finding {
-	bus, name := discover.Hardware(v.Sys, p.device.Name)
-	own, nic := discover.Function(v.Sys, p.device.Name, ""), discover.Function(v.Sys, "", conf.LinkName(p.Netdev))
-	l, _ := v.link(p.NetdevIndex)
+func (v view) function(p nic.Port) report.Finding {
+	bus, name := discover.Hardware(v.Sys, p.Device.Name)
+	own, below := discover.Function(v.Sys, p.Device.Name, ""), discover.Function(v.Sys, "", conf.LinkName(p.Own.Name))
+	l := p.Own
 	kind := "a physical function"
-	if _, err := fs.ReadLink(v.Sys, path.Join("bus/pci/devices", nic, "physfn")); err == nil {
+	if _, err := fs.ReadLink(v.Sys, path.Join("bus/pci/devices", below, "physfn")); err == nil {
 		kind = "a virtual function"
 	}
 	if l.PhysPort != "" {
@@ -201,10 +164,10 @@ func (v view) function(p port) report.Finding {
 	switch {
 	case bus == "":
 		return cannotTell(p.String(), "the device has no hardware of its own, as with Soft-RoCE", "a NIC with RDMA")
-	case own == nic:
-		return ok(p.String(), "%s on the %s bus, function %s, %s", name, bus, nic, kind)
-	case p.Number > 1 || len(p.device.Ports) > 1 || l.SlaveKind != "" || l.Kind != "":
-		return ok(p.String(), "the device is on function %s, and the interface of this port on %s (%s)", own, nic, kind)
+	case own == below:
+		return ok(p.String(), "%s on the %s bus, function %s, %s", name, bus, below, kind)
+	case p.Port.Number > 1 || len(p.Device.Ports) > 1 || l.SlaveKind != "" || l.Kind != "":
+		return ok(p.String(), "the device is on function %s, and the interface of this port on %s (%s)", own, below, kind)
 	}
-	return problem(p.String(), fmt.Sprintf("the device is on function %q, and its interface %s on %q", own, p.Netdev, nic), aKnownFault)
+	return problem(p.String(), fmt.Sprintf("the device is on function %q, and its interface %s on %q", own, p.Own.Name, below), aKnownFault)
 }

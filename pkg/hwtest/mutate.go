@@ -20,6 +20,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -54,24 +55,23 @@ func (b Bench) Run(ctx context.Context) error {
 
 // usable returns the ports on which ADD can work: active, the one of their interface or
 // bond, and not on a VF that may not send the frames of children.
-func (v view) usable(ctx context.Context) []port {
-	return slices.DeleteFunc(v.roce(), func(p port) bool {
-		_, found := v.link(p.NetdevIndex)
+func (v view) usable(ctx context.Context) []nic.Port {
+	return slices.DeleteFunc(v.roce(), func(p nic.Port) bool {
 		vf, is := v.virtual(ctx, p)
-		return p.State != nldev.Active || !found || !v.takes(p) || is && vf.blocked
+		return p.Port.State != nldev.Active || !p.Carries || is && vf.blocked
 	})
 }
 
 // rail tests the NIC of one port.
-func (b Bench) rail(ctx context.Context, v view, p port, i int) {
-	before := files(v, p.device.Name)
+func (b Bench) rail(ctx context.Context, v view, p nic.Port, i int) {
+	before := files(v, p.Device.Name)
 	n := 2
 	if v.system.Exclusive {
 		n = 1
 	}
 	var pods []*pod
 	for j := range n {
-		pod, err := b.pod(fmt.Sprintf("%d-%d", i, j), i, []port{p}, nil)
+		pod, err := b.pod(fmt.Sprintf("%d-%d", i, j), i, []nic.Port{p}, nil)
 		if err != nil {
 			b.say("pod-add", cannotTell(p.String(), err.Error(), "root, and a namespace: ip netns add test"))
 			continue
@@ -146,7 +146,7 @@ func (p *pod) views(v view) []report.Finding {
 	defer end()
 	var seen [2][]rdma.Entry
 	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
-		if seen[reader], _, err = s.Table(v.side(), reader, p.ports[0].device.Name, p.ports[0].Number); err != nil {
+		if seen[reader], _, err = s.Table(v.side(), reader, p.ports[0].Device.Name, p.ports[0].Port.Number); err != nil {
 			return []report.Finding{cannotTell(of, err.Error(), "the GID table")}
 		}
 	}
@@ -177,7 +177,7 @@ func (p *pod) env(ctx context.Context) []report.Finding {
 	}
 	var faults []fault
 	for _, r := range ns.Rails {
-		if want := p.indexes()[r.Addr]; r.Index != want || r.Port.Device != p.ports[0].device.Name || r.Port.Number != p.ports[0].Number {
+		if want := p.indexes()[r.Addr]; r.Index != want || r.Port.Device != p.ports[0].Device.Name || r.Port.Number != p.ports[0].Port.Number {
 			faults = append(faults, fault{fmt.Sprintf("it prints index %d of %s for %s, and ADD found %d", r.Index, r.Port, r.Addr, want), aKnownFault})
 		}
 	}
@@ -229,7 +229,7 @@ func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 // rail returns the interface of the pod with its port, for addresses that no other
 // interface has.
 func (p *pod) rail() plan.AlignRail {
-	return plan.AlignRail{Link: podLink, Device: plan.RDMADevice{Name: p.ports[0].device.Name, Port: p.ports[0].Number}, Wait: wait}
+	return plan.AlignRail{Link: podLink, Device: plan.RDMADevice{Name: p.ports[0].Device.Name, Port: p.ports[0].Port.Number}, Wait: wait}
 }
 
 // change adds an address to the interface of the pod, or removes it.
@@ -248,7 +248,7 @@ func change(ctx context.Context, k *kernel.Kernel, how func(int32, netip.Prefix)
 
 // exclusive looks where the device is while the pod has it.
 func (p *pod) exclusive(ctx context.Context, v view, before []string) []report.Finding {
-	of, device := p.ports[0].String(), p.ports[0].device
+	of, device := p.ports[0].String(), p.ports[0].Device
 	if !v.system.Exclusive {
 		return []report.Finding{cannotTell(of, "the node is in shared mode", "rdma system set netns exclusive, while the node has no pods, and a second run")}
 	}
@@ -281,11 +281,11 @@ func (p *pod) gone(ctx context.Context, v view, before []string) []report.Findin
 	}
 	var faults []fault
 	sys, err := p.Node.rdma(ctx)
-	i := slices.IndexFunc(sys.Devices, func(d nldev.Device) bool { return d.Name == p.ports[0].device.Name && d.GUID == p.ports[0].device.GUID })
+	i := slices.IndexFunc(sys.Devices, func(d nldev.Device) bool { return d.Name == p.ports[0].Device.Name && d.GUID == p.ports[0].Device.GUID })
 	if err != nil || i < 0 {
 		faults = append(faults, fault{fmt.Sprintf("the host does not have the device under its name (%v)", err), "rdma dev"})
 	}
-	if after := files(v, p.ports[0].device.Name); !slices.Equal(before, after) {
+	if after := files(v, p.ports[0].Device.Name); !slices.Equal(before, after) {
 		faults = append(faults, fault{fmt.Sprintf("its device files were %v, and are %v", before, after), "ls /sys/class/infiniband_verbs"})
 	}
 	if left := v.left(ctx, p.ports[0], addrs); len(left) > 0 {
@@ -296,13 +296,13 @@ func (p *pod) gone(ctx context.Context, v view, before []string) []report.Findin
 
 // left returns the addresses that still have entries when the kernel has had time to
 // remove them.
-func (v view) left(ctx context.Context, p port, addrs []netip.Addr) []netip.Addr {
+func (v view) left(ctx context.Context, p nic.Port, addrs []netip.Addr) []netip.Addr {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		entries, _, err := gidtable.New(v.Sys, p.device.Name, p.Number).Entries()
+		entries, _, err := gidtable.New(v.Sys, p.Device.Name, p.Port.Number).Entries()
 		left := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
 			return !slices.ContainsFunc(entries, func(e gidtable.Entry) bool { return e.GID == a })
 		})
@@ -318,7 +318,7 @@ func (v view) left(ctx context.Context, p port, addrs []netip.Addr) []netip.Addr
 }
 
 // rails tests one pod on all NICs.
-func (b Bench) rails(ctx context.Context, nics []port) {
+func (b Bench) rails(ctx context.Context, nics []nic.Port) {
 	if len(nics) < 2 {
 		b.say("rails", cannotTell("", fmt.Sprintf("the node has %d usable RoCE NICs", len(nics)), "two NICs"))
 		return

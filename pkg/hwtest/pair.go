@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
@@ -63,7 +64,7 @@ func (b Bench) reach(ctx context.Context, of string, first, second *pod) []repor
 }
 
 // transfers sends by RDMA between two pods of one NIC.
-func (b Bench) transfers(ctx context.Context, v view, p port, rail int) {
+func (b Bench) transfers(ctx context.Context, v view, p nic.Port, rail int) {
 	if v.system.Exclusive || ctx.Err() != nil {
 		return
 	}
@@ -105,10 +106,10 @@ func (s *scene) transfers(ctx context.Context) []report.Finding {
 
 // functions tests pods on two VFs of one PF. It comes first: a NIC can have few MAC
 // filters for all of its VFs.
-func (b Bench) functions(ctx context.Context, v view, nics []port) {
-	of := map[string][]port{}
+func (b Bench) functions(ctx context.Context, v view, nics []nic.Port) {
+	of := map[string][]nic.Port{}
 	for _, p := range nics {
-		pf, err := fs.ReadLink(v.Sys, path.Join("class/net", p.Netdev, "device/physfn"))
+		pf, err := fs.ReadLink(v.Sys, path.Join("class/net", p.Own.Name, "device/physfn"))
 		if err != nil {
 			continue
 		}
@@ -118,7 +119,7 @@ func (b Bench) functions(ctx context.Context, v view, nics []port) {
 		}
 		var pods []*pod
 		for i, p := range of[pf] {
-			pod, err := b.pod(fmt.Sprintf("vf-%d", i), 0, []port{p}, nil)
+			pod, err := b.pod(fmt.Sprintf("vf-%d", i), 0, []nic.Port{p}, nil)
 			if err == nil {
 				pods = append(pods, pod)
 				err = pod.add(ctx)
@@ -151,7 +152,7 @@ func (p *pod) nccl(ctx context.Context) report.Finding {
 		return cannotTell(of, err.Error(), "the namespace of the pod")
 	}
 	defer k.Close()
-	device := fmt.Sprintf("%s:%d", p.ports[0].device.Name, p.ports[0].Number)
+	device := fmt.Sprintf("%s:%d", p.ports[0].Device.Name, p.ports[0].Port.Number)
 	said, err := inside(ctx, k, "env", "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,NET", "NCCL_SOCKET_IFNAME=net1",
 		"NCCL_IB_HCA=="+device, "NCCL_IB_GID_INDEX="+p.commandIndex(p.ports[0]), program, "-b", "8", "-e", "1M", "-g", "1")
 	for line := range strings.Lines(said) {

@@ -19,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
@@ -143,12 +144,12 @@ type transfer struct {
 }
 
 // commandIndex returns the GID index of the IPv4 address of a port, as programs take it.
-func (p *pod) commandIndex(of port) string {
+func (p *pod) commandIndex(of nic.Port) string {
 	indexes := p.indexes()
 	index := -1
 	for g := range plan.All[plan.GID](p.rec.Plan.Ops) {
 		for _, t := range g.Targets {
-			if g.Device.Name == of.device.Name && g.Device.Port == of.Number && t.Addr.Is4() {
+			if g.Device.Name == of.Device.Name && g.Device.Port == of.Port.Number && t.Addr.Is4() {
 				index = indexes[t.Addr]
 			}
 		}
@@ -157,10 +158,10 @@ func (p *pod) commandIndex(of port) string {
 }
 
 // addr returns the IPv4 address of a port.
-func (p *pod) addr(of port) string {
+func (p *pod) addr(of nic.Port) string {
 	for g := range plan.All[plan.GID](p.rec.Plan.Ops) {
 		for _, t := range g.Targets {
-			if g.Device.Name == of.device.Name && g.Device.Port == of.Number && t.Addr.Is4() {
+			if g.Device.Name == of.Device.Name && g.Device.Port == of.Port.Number && t.Addr.Is4() {
 				return t.Addr.String()
 			}
 		}
@@ -172,7 +173,7 @@ func (p *pod) addr(of port) string {
 func (p *pod) transfers() []transfer {
 	var out []transfer
 	for i, port := range p.ports {
-		on := []string{"-d", port.device.Name, "-i", fmt.Sprint(port.Number), "-x", p.commandIndex(port), "--iters=100", "--CPU-freq"}
+		on := []string{"-d", port.Device.Name, "-i", fmt.Sprint(port.Port.Number), "-x", p.commandIndex(port), "--iters=100", "--CPU-freq"}
 		tcp := func(first int) []string { return []string{"-p", fmt.Sprint(first + i)} }
 		plain := func(args []string) func(string) []string {
 			return func(peer string) []string { return append(slices.Clone(args), peer) }
@@ -208,8 +209,8 @@ func (p *pod) transfer(ctx context.Context, k *kernel.Kernel, self verify.Pod, a
 }
 
 // ofNIC returns what a transfer says about a port: a problem only if the device is a NIC.
-func (n Node) ofNIC(p port, f report.Finding) report.Finding {
-	if bus, _ := discover.Hardware(n.Sys, p.device.Name); bus == "" && f.Verdict == report.Problem {
+func (n Node) ofNIC(p nic.Port, f report.Finding) report.Finding {
+	if bus, _ := discover.Hardware(n.Sys, p.Device.Name); bus == "" && f.Verdict == report.Problem {
 		return cannotTell(f.Of, f.Found, "a NIC: Soft-RoCE does not take frames for macvlan children")
 	}
 	return f

@@ -19,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -34,7 +35,7 @@ func modes() Step {
 				other = conf.RDMAShared
 			}
 			for _, p := range v.usable(ctx) {
-				l, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.nic)})
+				l, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.NIC.Name)})
 				if err != nil {
 					continue // discovery says it
 				}
@@ -55,11 +56,11 @@ func refusals() Step {
 		look: func(ctx context.Context, v view) []report.Finding {
 			var out []report.Finding
 			for _, p := range v.ports() {
-				_, err := fs.Stat(v.Sys, p.dir()+"/gids/0")
-				if p.Netdev == "" || p.device.Protocol == "roce" && err == nil {
+				_, err := fs.Stat(v.Sys, p.Dir()+"/gids/0")
+				if p.Link == "" || p.Own == nil || p.Device.Protocol == "roce" && err == nil {
 					continue
 				}
-				l, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.nic)})
+				l, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.NIC.Name)})
 				if err == nil {
 					_, err = v.facts(ctx, conf.RDMAAuto, l)
 				}
@@ -84,19 +85,18 @@ func kinds() Step {
 		look: func(ctx context.Context, v view) []report.Finding {
 			var out []report.Finding
 			for _, p := range v.usable(ctx) {
-				l, found := v.link(p.NetdevIndex)
-				if p.nic != p.Netdev || !found || l.Kind != "" {
+				if p.Bonded() || p.Own.Kind != "" {
 					continue
 				}
 				is := v.kind(p)
 				var faults []fault
 				for _, k := range []conf.Function{conf.Physical, conf.Virtual, conf.Scalable} {
-					got, err := v.chosen(ctx, conf.Parent{Function: k, IfNames: []string{p.nic}})
-					if selected := err == nil && got.Name == conf.LinkName(p.nic); selected != (k == is) {
+					got, err := v.chosen(ctx, conf.Parent{Function: k, IfNames: []string{p.NIC.Name}})
+					if selected := err == nil && got.Name == conf.LinkName(p.NIC.Name); selected != (k == is) {
 						faults = append(faults, fault{fmt.Sprintf("it is %s, and a selector for %s answers: selected %t (%v)", is, k, selected, err), aKnownFault})
 					}
 				}
-				out = append(out, judge(p.String(), fmt.Sprintf("%s is a %s function", p.nic, is), faults)...)
+				out = append(out, judge(p.String(), fmt.Sprintf("%s is a %s function", p.NIC.Name, is), faults)...)
 			}
 			return out
 		},
@@ -104,8 +104,8 @@ func kinds() Step {
 }
 
 // kind returns the kind of function that sysfs says.
-func (v view) kind(p port) conf.Function {
-	dir := "class/net/" + p.Netdev + "/device"
+func (v view) kind(p nic.Port) conf.Function {
+	dir := "class/net/" + p.Own.Name + "/device"
 	if target, err := fs.ReadLink(v.Sys, dir); err == nil && strings.Contains(path.Base(target), ".sf.") {
 		return conf.Scalable
 	}
@@ -131,8 +131,8 @@ func (f virtual) allow() string {
 
 // virtual returns what the PF says of a VF. is is false if p is not on a VF, or if its PF
 // has no interface here. It reads sysfs and netlink apart from the code of ADD.
-func (v view) virtual(ctx context.Context, p port) (f virtual, is bool) {
-	dir := "class/net/" + p.Netdev + "/device"
+func (v view) virtual(ctx context.Context, p nic.Port) (f virtual, is bool) {
+	dir := "class/net/" + p.Own.Name + "/device"
 	self, err := fs.ReadLink(v.Sys, dir)
 	if err != nil {
 		return f, false
@@ -171,10 +171,10 @@ func vfTrust() Step {
 			var out []report.Finding
 			for _, p := range v.roce() {
 				vf, is := v.virtual(ctx, p)
-				if !is || p.State != nldev.Active {
+				if !is || p.Port.State != nldev.Active {
 					continue
 				}
-				_, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.nic)})
+				_, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.NIC.Name)})
 				refuses := cnierr.CodeOf(err) == cnierr.BadParent
 				found := fmt.Sprintf("VF %d of %s, trusted %t, spoof check %t; ADD refuses it: %t", vf.settings.Number, vf.pf, !vf.settings.Untrusted, vf.settings.SpoofCheck, refuses)
 				if refuses != vf.blocked {
@@ -208,9 +208,9 @@ func layers() Step {
 				}
 				found, err := v.facts(ctx, conf.RDMAAuto, chosen)
 				switch {
-				case err == nil && found.Device.Name == below[0].device.Name && found.Device.Port == below[0].Number:
+				case err == nil && found.Device.Name == below[0].Device.Name && found.Device.Port == below[0].Port.Number:
 					out = append(out, ok(l.Name, "the %s uses %s", l.Kind, below[0]))
-				case below[0].State == nldev.Active:
+				case below[0].Port.State == nldev.Active:
 					out = append(out, problem(l.Name, fmt.Sprintf("ADD finds %s/%d (%v), not %s", found.Device.Name, found.Device.Port, err, below[0]), aKnownFault))
 				}
 			}
@@ -220,8 +220,8 @@ func layers() Step {
 }
 
 // below returns the RoCE ports of the links below a link.
-func (v view) below(l plan.Link) []port {
-	return slices.DeleteFunc(v.roce(), func(p port) bool {
-		return !slices.ContainsFunc(l.Layers, func(layer []int32) bool { return slices.Contains(layer, p.NetdevIndex) })
+func (v view) below(l plan.Link) []nic.Port {
+	return slices.DeleteFunc(v.roce(), func(p nic.Port) bool {
+		return !slices.ContainsFunc(l.Layers, func(layer []int32) bool { return slices.Contains(layer, p.Own.Index) })
 	})
 }
