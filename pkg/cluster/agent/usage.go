@@ -96,9 +96,12 @@ func (m *meter) usage(name string, s block.Space, blocks []block.Block) (Usage, 
 	}
 	leased, quarantined := map[int]bool{}, map[int]bool{}
 	for _, e := range entries {
+		if !e.Of(key) { // a network may have thousands of others
+			continue
+		}
 		_, number, ok := s.Find(e.Addr)
 		switch {
-		case !e.Of(key) || !ok || !open[number]:
+		case !ok || !open[number]:
 		case e.InUse():
 			leased[number] = true
 		case e.Age+since < s.Quarantine():

@@ -29,6 +29,7 @@ type Space struct {
 	quarantine time.Duration
 	rails      [][]pool.Subnet
 	sticky     []netrange.Range // sticky slots: no block has them
+	ordinary   []netrange.Range // the slots of blocks that pods may have on all rails
 	blocks     []netrange.Range // the indexes of the blocks, ascending, without overlap
 }
 
@@ -51,7 +52,8 @@ func (p Pool) Space(rack string) (Space, error) {
 			s.sticky = []netrange.Range{kept}
 		}
 	}
-	s.blocks = s.with(s.usable(s.open()))
+	s.ordinary = s.usable(netrange.Minus([]netrange.Range{netrange.Numbers(0, uint64(s.size)*MaxBlocks-1)}, s.sticky))
+	s.blocks = s.with(s.ordinary)
 	if len(s.blocks) == 0 {
 		return Space{}, cnierr.New(cnierr.BadConfig, reading, p.Name, "widen ranges or exclude less", "no host index is usable on all rails")
 	}
@@ -74,11 +76,6 @@ func (p Pool) reserve(rails [][]pool.Subnet) {
 			s.Exclude = netrange.Minus(slices.Concat(s.Exclude, netrange.Clip(all, netrange.Of(s.Prefix))), nil)
 		}
 	}
-}
-
-// open returns the slots that pods may have of blocks.
-func (s Space) open() []netrange.Range {
-	return netrange.Minus([]netrange.Range{netrange.Numbers(0, uint64(s.size)*MaxBlocks-1)}, s.sticky)
 }
 
 // usable returns, of some slots, those that pods may have on all rails.
@@ -165,7 +162,7 @@ func (s Space) Slots(index int) int { return count(s.openOf(index)) }
 
 // openOf returns the slots of a block that pods may have on all rails.
 func (s Space) openOf(index int) []netrange.Range {
-	return netrange.Common(s.usable([]netrange.Range{s.slots(index)}), s.open())
+	return netrange.Common(s.ordinary, []netrange.Range{s.slots(index)})
 }
 
 func (s Space) slots(index int) netrange.Range {
@@ -243,9 +240,13 @@ func (s Space) Check(b Block) error {
 // of the pool. It does not matter whether pods may have the address. ok is false for
 // an address that is in no block.
 func (s Space) Find(a netip.Addr) (index, number int, ok bool) {
-	for _, subnet := range slices.Concat(s.rails...) {
-		if n := slot(a, subnet.Prefix); subnet.Prefix.Contains(a) && n < uint64(s.size)*MaxBlocks {
-			return int(n) / s.size, int(n), true
+	for _, subnets := range s.rails {
+		for i := range subnets {
+			if p := subnets[i].Prefix; p.Contains(a) {
+				if n := slot(a, p); n < uint64(s.size)*MaxBlocks {
+					return int(n) / s.size, int(n), true
+				}
+			}
 		}
 	}
 	return 0, 0, false
@@ -290,4 +291,4 @@ func (s Space) Recorded(node Node, rails [][]pool.Subnet) []Block {
 }
 
 // Total returns how many slots pods may have on all rails, in all blocks.
-func (s Space) Total() int { return count(s.usable(s.open())) }
+func (s Space) Total() int { return count(s.ordinary) }
