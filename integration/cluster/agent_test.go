@@ -361,7 +361,8 @@ func TestTheReaperOnARealServer(t *testing.T) {
 	})
 	leader.end() // and gives the Lease back
 	next.logs("this process is elected")
-	next.kill()
+	next.kill() // and its term must end
+	runs(t, as, "gc", "--cluster", "--interval", "1s").logs("this process is elected")
 
 	m.agent.end()
 	must(t, client(t, c.Admin()).CoreV1().Nodes().Delete(t.Context(), "n1", meta.DeleteOptions{}))

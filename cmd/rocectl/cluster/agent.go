@@ -100,7 +100,7 @@ func (f agentFlags) run(ctx context.Context, stateDir string, log *slog.Logger) 
 	}
 	log = log.With("node", node.Name)
 	requests := agent.NewRequests(log)
-	_, api, err := connect(f.kubeconfig, requests.Through)
+	api, err := connect(f.kubeconfig, requests.Through)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ const connecting = "connect to the API server"
 
 // connect reads how to reach the API server: from a kubeconfig, or, if that is "",
 // from what Kubernetes puts into a pod. It sends nothing. through is nil, or for all requests.
-func connect(kubeconfig string, through func(http.RoundTripper) http.RoundTripper) (*rest.Config, *kube.API, error) {
+func connect(kubeconfig string, through func(http.RoundTripper) http.RoundTripper) (*kube.API, error) {
 	var config *rest.Config
 	var err error
 	if kubeconfig != "" {
@@ -32,7 +32,7 @@ func connect(kubeconfig string, through func(http.RoundTripper) http.RoundTrippe
 		config, err = rest.InClusterConfig()
 	}
 	if err != nil {
-		return nil, nil, cnierr.New(cnierr.BadConfig, connecting, kubeconfig,
+		return nil, cnierr.New(cnierr.BadConfig, connecting, kubeconfig,
 			"outside of a pod name a file with --kubeconfig; in a pod mount the ServiceAccount's token", "%w", err)
 	}
 	if through != nil {
@@ -50,8 +50,7 @@ func connectAsUser(kubeconfig, kubeContext string) (*kube.API, error) {
 	if err != nil {
 		return nil, cnierr.New(cnierr.BadConfig, connecting, kubeconfig, "it reads the same files as kubectl: compare with kubectl cluster-info", "%w", err)
 	}
-	_, api, err := open(config)
-	return api, err
+	return open(config)
 }
 
 // readers are the commands that give a person the rights of the commands that show the cluster.
@@ -100,12 +99,12 @@ func settled(ctx context.Context, read func() error) error {
 	}
 }
 
-func open(config *rest.Config) (*rest.Config, *kube.API, error) {
+func open(config *rest.Config) (*kube.API, error) {
 	config.UserAgent = "rocectl/" + buildversion.BuildVersion
 	config.QPS = -1 // the caller waits between requests
 	api, err := kube.Open(config, time.Now)
 	if err != nil {
-		return nil, nil, cnierr.New(cnierr.BadConfig, connecting, config.Host, "compare the certificates that the kubeconfig names", "%w", err)
+		return nil, cnierr.New(cnierr.BadConfig, connecting, config.Host, "compare the certificates that the kubeconfig names", "%w", err)
 	}
-	return config, api, nil
+	return api, nil
 }

@@ -11,14 +11,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/cluster/elect"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 )
 
@@ -65,7 +62,7 @@ RailLeases that no node uses, what each waits for, and which nodes have the most
 			if !f.cluster {
 				return cnierr.New(cnierr.BadConfig, "use command", "gc", "write rocectl gc --cluster; the plugins themselves free leases of pods that are gone", "gc works only on a cluster")
 			}
-			config, api, err := connect(f.kubeconfig, nil)
+			api, err := connect(f.kubeconfig, nil)
 			if err != nil {
 				return err
 			}
@@ -78,7 +75,7 @@ RailLeases that no node uses, what each waits for, and which nodes have the most
 			if f.once {
 				return overview(ctx, cmd.OutOrStdout(), r)
 			}
-			return f.lead(ctx, config, log, r.Run)
+			return f.lead(ctx, api, log, r.Run)
 		},
 	}
 	cmd.Flags().BoolVar(&f.cluster, "cluster", false, "manage the whole cluster")
@@ -93,47 +90,20 @@ RailLeases that no node uses, what each waits for, and which nodes have the most
 // lead runs work while this process has the Lease. It returns an error when the
 // process has lost the Lease: what it remembers of the nodes is useless then, and a
 // new process starts from nothing.
-func (f gcFlags) lead(ctx context.Context, config *rest.Config, log *slog.Logger, work func(context.Context) error) error {
-	client, err := coordination.NewForConfig(config)
-	if err != nil {
-		return cnierr.New(cnierr.BadConfig, connecting, config.Host, "", "%w", err)
-	}
+func (f gcFlags) lead(ctx context.Context, api *kube.API, log *slog.Logger, work func(context.Context) error) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return cnierr.New(cnierr.IO, "read", "host name", "", "%w", err)
 	}
-	log = log.With("lease", f.namespace+"/"+leaseName)
-	me := host + "_" + rand.Text()
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Name: leaseName, Namespace: f.namespace},
-			Client:     client,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: me},
-		},
-		// The same values as in the controllers of Kubernetes.
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		ReleaseOnCancel: true, // also while work ends: the next leader frees nothing for an hour
-		Name:            leaseName,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) {
-				log.Info("this process is elected and starts", "identity", me)
-				_ = work(ctx) // the context's error
-			},
-			OnStoppedLeading: func() {},
-			OnNewLeader: func(identity string) {
-				if identity != me {
-					log.Info("another process is the leader", "identity", identity)
-				}
-			},
-		},
-	})
-	if err != nil {
-		return cnierr.New(cnierr.Bug, "elect", leaseName, "", "%w", err)
-	}
-	elector.Run(ctx)
+	lease := f.namespace + "/" + leaseName
+	log = log.With("lease", lease)
+	err = elect.Candidate{
+		Lease: api.Election(f.namespace, leaseName), Name: host + "_" + rand.Text(),
+		Wait: plugin.Wait, Now: plugin.BootTime, Date: time.Now, Log: log,
+	}.Lead(ctx, func(ctx context.Context) { _ = work(ctx) }) // the context's error
 	if ctx.Err() != nil {
 		log.Info("stopped")
 		return nil
 	}
-	return cnierr.New(cnierr.TryAgain, "renew lease", f.namespace+"/"+leaseName, "start it again, as a Deployment does", "it could not be renewed in time")
+	return cnierr.New(cnierr.TryAgain, "renew lease", lease, "start it again, as a Deployment does", "%w", err)
 }
