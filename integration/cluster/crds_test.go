@@ -186,6 +186,7 @@ func TestABlockIsWhatItsNameSays(t *testing.T) {
 		{"says-0", "{pool: says, index: 0, " + owner + "}", ""},
 		{"says-8", "{pool: says, index: 7, " + owner + "}", "the name of a RailBlock must be its pool"},
 		{"says-07", "{pool: says, index: 7, " + owner + "}", "metadata.name"},
+		{"says-3-7", "{pool: says, index: 7, " + owner + "}", "the name of a RailBlock must be its pool"},
 		{"says-more-7", "{pool: says, index: 7, " + owner + "}", "the name of a RailBlock must be its pool"},
 		{"says.r1-7", "{pool: says, index: 7, " + owner + "}", "the name of a RailBlock must be its pool"},
 		{"says-7", "{pool: says, rack: r1, index: 7, " + owner + "}", "the name of a RailBlock must be its pool"},

@@ -119,11 +119,31 @@ func TestAnAgentMakesOnlyBlocksOfRacksThatThereAre(t *testing.T) {
 	})
 }
 
+func TestTheNumberOfRacksIsBounded(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "numbered")
+	must(t, write(t, g.Cluster, http.MethodPost, "RailPool", "numbered", `spec: {rackLabel: rack, nodeSelector: {none: "true"}, template: {count: 1, subnets: [{subnet: "10.{rack}.0.0/22"}]}, sticky: {ttl: 24h, slots: 512-767}}`))
+	block := func(rack, want string) attempt {
+		return attempt{"RailBlock", fmt.Sprintf("metadata: {name: POOL.%[1]s-1, labels: {roce-cni.io/pool: POOL, roce-cni.io/machine-id: m, roce-cni.io/rack: %[1]q}}\nspec: {pool: POOL, rack: %[1]q, index: 1, size: 16, nodeName: POOL-a, machineID: m}", rack), want}
+	}
+	lease := func(rack, want string) attempt {
+		return attempt{"RailLease", fmt.Sprintf("metadata: {name: POOL.%[1]s-s600, annotations: {roce-cni.io/created-by: POOL-a}}\nspec: {pool: POOL, rack: %[1]q, slot: 600, namespace: team-b, pod: db-0, interface: net1, holder: {nodeName: POOL-a, machineID: m}}", rack), want}
+	}
+	g.until(t, block("x", "has no rack"))
+	g.until(t, lease("x", "has no rack"))
+	for _, of := range []func(rack, want string) attempt{block, lease} {
+		g.refuses(t, []attempt{of("0", ""), of("65535", ""), of("65536", "has no rack"), of("99999999999999999999", "has no rack"), of("07", "has no rack")})
+	}
+}
+
 func TestAnAgentMakesOnlyLeasesThatFit(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "sits")
 	must(t, write(t, g.Cluster, http.MethodPost, "RailPool", "sits", `spec: {nodeSelector: {none: "true"}, template: {count: 1, subnets: [{subnet: "10.7.0.0/22"}]}, sticky: {ttl: 24h, slots: 512-767}}`))
 	lease := func(slot int, metadata, written, want string) attempt {
+		if !strings.Contains(metadata, "annotations") {
+			metadata += ", annotations: {roce-cni.io/created-by: POOL-a}"
+		}
 		return attempt{"RailLease", fmt.Sprintf("metadata: {name: POOL-s%d%s}\nspec: {pool: POOL, slot: %d, namespace: team-b, pod: db-0, interface: net1, holder: {nodeName: POOL-a, machineID: m}, written: %q}", slot, metadata, slot, written), want}
 	}
 	now := time.Now().UTC().Format(time.RFC3339)
@@ -135,7 +155,11 @@ func TestAnAgentMakesOnlyLeasesThatFit(t *testing.T) {
 		lease(600, "", time.Now().Add(10*time.Minute).UTC().Format(time.RFC3339), "in the future"),
 		lease(600, ", finalizers: [example.org/stay]", now, "without labels"),
 		lease(600, ", labels: {a: b}", now, "without labels"),
-		lease(600, ", annotations: {a: b}", now, "without labels"),
+		lease(600, ", annotations: {a: b}", now, "created-by"),
+		lease(600, ", annotations: {roce-cni.io/created-by: POOL-b}", now, "created-by"),
+		lease(600, ", annotations: {}", now, "created-by"),
+		{"RailLease", "metadata: {name: POOL-s600, annotations: {roce-cni.io/created-by: POOL-a}}\nspec: {pool: POOL, slot: 600, namespace: team-b, pod: db-0, interface: net1}", "with that node as spec.holder"},
+		{"RailLease", "metadata: {name: POOL.r1-s600, annotations: {roce-cni.io/created-by: POOL-a}}\nspec: {pool: POOL, rack: r1, slot: 600, namespace: team-b, pod: db-0, interface: net1, holder: {nodeName: POOL-a, machineID: m}}", "has no rack"},
 		lease(600, ", ownerReferences: [{apiVersion: v1, kind: Node, name: x, uid: u}]", now, "without labels"),
 	})
 }

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
-	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
@@ -28,15 +27,23 @@ type objects struct {
 
 func newObjects(api *kube.API) *objects { return &objects{Cluster: api.Nodes(), api: api} }
 
+// Leases is reconcile.Cluster's.
+func (o *objects) Leases(ctx context.Context, see func(l sticky.Lease, creator string)) error {
+	return o.api.Leases().Each(ctx, sticky.Query{}, func(l *kube.RailLease) { see(l.Lease(), l.Annotations[kube.CreatedBy]) })
+}
+
 // Blocks is reconcile.Cluster's.
-func (o *objects) Blocks(ctx context.Context) ([]reconcile.Block, error) {
-	all, err := o.api.Blocks().Objects(ctx, block.Query{Freshness: block.Latest})
-	var out []reconcile.Block
-	for i := range all {
-		b := &all[i]
-		out = append(out, reconcile.Block{Block: b.Block(), Usage: agent.Usage(b.Status.Usage), Asserted: b.Status.Asserted.Time})
-	}
-	return out, err
+func (o *objects) Blocks(ctx context.Context, see func(reconcile.Block)) error {
+	return o.api.Blocks().Each(ctx, func(b *kube.RailBlock) { see(asBlock(b)) })
+}
+
+// Strangers is reconcile.Cluster's.
+func (o *objects) Strangers(ctx context.Context, pools []string, see func(reconcile.Block)) error {
+	return o.api.Blocks().Others(ctx, pools, func(b *kube.RailBlock) { see(asBlock(b)) })
+}
+
+func asBlock(b *kube.RailBlock) reconcile.Block {
+	return reconcile.Block{Block: b.Block(), Usage: agent.Usage(b.Status.Usage), Asserted: b.Status.Asserted.Time}
 }
 
 // Nodes is reconcile.Cluster's.
@@ -81,13 +88,8 @@ func (o *objects) Used(ctx context.Context, pool string) (bool, error) {
 	if used || err != nil {
 		return used, err
 	}
-	leases, err := o.api.Leases().List(ctx, sticky.Query{Pool: pool})
-	return slices.ContainsFunc(leases, func(l sticky.Lease) bool { return l.Spec.Holder != (sticky.Holder{}) }), err
-}
-
-// Strangers is reconcile.Cluster's.
-func (o *objects) Strangers(ctx context.Context, pools []string) ([]block.Block, error) {
-	return o.api.Blocks().Others(ctx, pools)
+	err = o.api.Leases().Each(ctx, sticky.Query{Pool: pool}, func(l *kube.RailLease) { used = used || l.Spec.Holder != (sticky.Holder{}) })
+	return used, err
 }
 
 // Report is reconcile.Cluster's.

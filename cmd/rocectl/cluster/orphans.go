@@ -23,7 +23,7 @@ func overview(ctx context.Context, w io.Writer, r *reconcile.Reconciler) error {
 	if err != nil {
 		return block.Explain(err)
 	}
-	return errors.Join(writeOrphans(w, o.Orphans, time.Now()), writeIdle(w, o.Idle, time.Now()), writeHoldings(w, o.Holdings))
+	return errors.Join(writeOrphans(w, o.Orphans, time.Now()), writeIdle(w, o.Idle, time.Now()), writeHoldings(w, o.Holdings), writeCrowds(w, o.Crowds))
 }
 
 // writeOrphans prints the blocks without node, and what each block waits for.
@@ -105,6 +105,16 @@ func ending(i reconcile.Idle, now time.Time) string {
 		return "it is deleted when its quarantine is over"
 	}
 	return "it is deleted in " + left.Round(time.Second).String()
+}
+
+// writeCrowds prints the nodes with more objects than their pods can need.
+func writeCrowds(w io.Writer, crowds []reconcile.Crowd) error {
+	for _, c := range crowds {
+		if _, err := fmt.Fprintf(w, "\nnode %s has %d objects of kind %s, more than its pods can need, and most are not shown: look what its agent does\n", c.Node, c.Count, c.Kind); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // mostHoldings is how many nodes are shown.

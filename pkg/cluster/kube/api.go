@@ -139,16 +139,21 @@ func (a *API) any(ctx context.Context, r *rest.Request, what string) (bool, erro
 	return len(page.Items) > 0, err
 }
 
-// items returns the objects of a list. A Cached list is one request. A Latest list
+// items returns the objects of a list, as each does.
+func items[T any](ctx context.Context, a *API, client rest.Interface, resource string, params url.Values, f block.Freshness) (out []T, err error) {
+	err = each(ctx, a, client, resource, params, f, func(o *T) { out = append(out, *o) })
+	return out, err
+}
+
+// each calls see for each object of a list. A Cached list is one request. A Latest list
 // shows one moment, even if it has many pages. If that moment is too long ago for the
 // next page, the error is a *block.BusyError.
-func items[T any](ctx context.Context, a *API, client rest.Interface, resource string, params url.Values, f block.Freshness) ([]T, error) {
+func each[T any](ctx context.Context, a *API, client rest.Interface, resource string, params url.Values, f block.Freshness, see func(*T)) error {
 	if f == block.Cached {
 		params.Set("resourceVersion", "0")
 	} else {
 		params.Set("limit", strconv.Itoa(pageSize))
 	}
-	var out []T
 	for {
 		request := client.Get().Resource(resource)
 		for key := range params {
@@ -156,18 +161,20 @@ func items[T any](ctx context.Context, a *API, client rest.Interface, resource s
 		}
 		var body json.RawMessage
 		if err := a.do(ctx, request, "list "+resource, &body); err != nil {
-			return nil, err
+			return err
 		}
 		var page struct {
 			Metadata metav1.ListMeta `json:"metadata"`
 			Items    []T             `json:"items"`
 		}
 		if err := json.Unmarshal(body, &page); err != nil {
-			return nil, cnierr.New(cnierr.Decode, "list", resource, "", "%w", err)
+			return cnierr.New(cnierr.Decode, "list", resource, "", "%w", err)
 		}
-		out = append(out, page.Items...)
+		for i := range page.Items {
+			see(&page.Items[i])
+		}
 		if page.Metadata.Continue == "" {
-			return out, nil
+			return nil
 		}
 		params.Set("continue", page.Metadata.Continue)
 	}

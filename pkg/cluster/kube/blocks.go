@@ -91,18 +91,19 @@ func (s Blocks) Any(ctx context.Context, pool string) (bool, error) {
 	return s.api.any(ctx, s.api.ours.Get().Resource(blocks).Param("labelSelector", selector), "list blocks with "+selector)
 }
 
-// Others returns the blocks of other pools than these. The errors are those of List.
-func (s Blocks) Others(ctx context.Context, pools []string) ([]block.Block, error) {
+// Each calls see for each block of the cluster, and keeps none of them: there may be very
+// many. The errors are those of List.
+func (s Blocks) Each(ctx context.Context, see func(*RailBlock)) error {
+	return each(ctx, s.api, s.api.ours, blocks, url.Values{}, block.Latest, see)
+}
+
+// Others is Each for the blocks of other pools than these.
+func (s Blocks) Others(ctx context.Context, pools []string, see func(*RailBlock)) error {
 	selector := PoolLabel
 	if len(pools) > 0 {
 		selector += " notin (" + strings.Join(pools, ",") + ")"
 	}
-	objects, err := items[RailBlock](ctx, s.api, s.api.ours, blocks, url.Values{"labelSelector": {selector}}, block.Latest)
-	out := make([]block.Block, 0, len(objects))
-	for i := range objects {
-		out = append(out, objects[i].Block())
-	}
-	return out, err
+	return each(ctx, s.api, s.api.ours, blocks, url.Values{"labelSelector": {selector}}, block.Latest, see)
 }
 
 // Touch is block.Store's.

@@ -20,6 +20,10 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
+// CreatedBy is the annotation of a RailLease with the node that has created it. A lease
+// that an operator has created lacks it.
+const CreatedBy = "roce-cni.io/created-by"
+
 // RailLease is sticky.Lease as the API server stores it. It has no labels: lists
 // filter by its fields, so they also find a RailLease that an operator has written.
 type RailLease struct {
@@ -51,10 +55,14 @@ func (a *API) Leases() Leases { return Leases{a} }
 
 // Create is sticky.Store's.
 func (s Leases) Create(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
-	body, err := json.Marshal(RailLease{
+	out := RailLease{
 		TypeMeta:   metav1.TypeMeta{APIVersion: Version().String(), Kind: "RailLease"},
 		ObjectMeta: metav1.ObjectMeta{Name: l.Name}, Spec: l.Spec,
-	})
+	}
+	if node := l.Spec.Holder.NodeName; node != "" {
+		out.Annotations = map[string]string{CreatedBy: node}
+	}
+	body, err := json.Marshal(out)
 	if err != nil {
 		return sticky.Lease{}, cnierr.New(cnierr.Bug, "create lease", l.Name, "", "%w", err)
 	}
@@ -76,10 +84,18 @@ func (s Leases) one(ctx context.Context, r *rest.Request, what string) (sticky.L
 }
 
 // List is sticky.Store's.
-func (s Leases) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error) {
+func (s Leases) List(ctx context.Context, q sticky.Query) (out []sticky.Lease, err error) {
+	err = s.Each(ctx, q, func(l *RailLease) { out = append(out, l.Lease()) })
+	return out, err
+}
+
+// Each calls see for each lease of a List, and keeps none of them. The errors are those
+// of List.
+func (s Leases) Each(ctx context.Context, q sticky.Query, see func(*RailLease)) error {
 	var terms []fields.Selector
 	for _, f := range []struct{ path, value string }{
 		{"spec.pool", q.Pool},
+		{"spec.rack", q.Rack},
 		{"spec.namespace", q.Key.Namespace},
 		{"spec.pod", q.Key.Pod},
 		{"spec.interface", q.Key.Interface},
@@ -93,15 +109,7 @@ func (s Leases) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error
 	if len(terms) > 0 {
 		params.Set("fieldSelector", fields.AndSelectors(terms...).String())
 	}
-	objects, err := items[RailLease](ctx, s.api, s.api.ours, leases, params, block.Latest)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]sticky.Lease, 0, len(objects))
-	for i := range objects {
-		out = append(out, objects[i].Lease())
-	}
-	return out, nil
+	return each(ctx, s.api, s.api.ours, leases, params, block.Latest, see)
 }
 
 // Update is sticky.Store's. The UID and the resourceVersion in a merge patch make it

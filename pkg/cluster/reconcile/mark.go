@@ -84,14 +84,14 @@ func (r *Reconciler) tell(ctx context.Context, err error) {
 }
 
 // markNew marks the pools from which nodes may claim blocks. First come pools of
-// which nodes already have something: the pool was created again, or an earlier
-// version knew no marks. Then come the others, the oldest first. While nodes have
+// which nodes already have something: the pool was created again. Then come the others,
+// the oldest first. While nodes have
 // blocks of a pool that is gone, the others wait, because the addresses of these
 // blocks are unknown. markNew notes in pools what it has done, and says whether to
 // try a pool again.
 func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) (owing bool, err error) {
 	var names []string
-	var fresh []int
+	var again, fresh []int
 	var faults []error
 	for i, p := range pools {
 		names = append(names, p.Name)
@@ -103,26 +103,32 @@ func (r *Reconciler) markNew(ctx context.Context, pools []agent.Pool) (owing boo
 		case err != nil:
 			return true, err
 		case used:
-			faults = append(faults, r.mark(ctx, &pools[i]))
+			again = append(again, i)
 		default:
 			fresh = append(fresh, i)
 		}
 	}
 	if len(fresh) > 0 {
-		strangers, err := r.Cluster.Strangers(ctx, names)
+		var strangers []block.Block
+		seen := counts{}
+		err := r.Cluster.Strangers(ctx, names, func(b Block) {
+			if seen.admit("RailBlock", b.Spec.NodeName) {
+				strangers = append(strangers, b.Block)
+			}
+		})
 		if err != nil || r.unreleased(pools, strangers) {
-			return true, errors.Join(append(faults, err)...)
+			fresh, owing, faults = nil, true, append(faults, err)
 		}
 	}
 	taken := slices.Clone(pools)
-	for _, i := range fresh {
+	for _, i := range append(again, fresh...) {
 		if p := pools[i]; p.Validate() == nil && clash(p, taken) == nil {
 			taken[i].InUse = true // also if there is no answer
 			faults = append(faults, r.mark(ctx, &pools[i]))
 		}
 	}
 	err = errors.Join(faults...)
-	owing = err != nil
+	owing = owing || err != nil
 	if errors.Is(err, block.ErrConflict) { // another client has just written it: that is no fault
 		err = nil
 	}

@@ -182,13 +182,24 @@ func TestADeletedPoolSaysWhatItWaitsFor(t *testing.T) {
 }
 
 // TestWhatNodesHaveIsMarkedFirst has blocks of the younger of two pools without marks:
-// it was made again after a deletion by mistake, or a version made it that knew none.
+// it was made again after a deletion by mistake.
 func TestWhatNodesHaveIsMarkedFirst(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "older", 1, flat), poolOf(t, "younger", 2, flat))
 	c.claim("younger", "", 1, "n")
 	c.stepsFor(12 * time.Second)
 	c.there("older", "younger*")
+}
+
+// TestABlockMadeInAdvanceMarksNoPoolThatIsWrong has an attacker with the token of one node.
+func TestABlockMadeInAdvanceMarksNoPoolThatIsWrong(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, poolOf(t, "there", 1, flat), poolOf(t, "overlaps", 2, flat), poolOf(t, "broken", 3, `{"rails": [{"subnets": [{"subnet": "10.3.0.0/24", "gateway": "10.4.0.1"}]}]}`))
+	c.claim("overlaps", "", 1, "foe")
+	c.claim("broken", "", 1, "foe")
+	c.pools[0].InUse = true
+	c.stepsFor(12 * time.Second)
+	c.there("broken", "overlaps", "there*")
 }
 
 // TestNoPoolIsMarkedWhileThereAreBlocksOfOneThatIsGone has an operator take the mark off a

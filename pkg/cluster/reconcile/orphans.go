@@ -42,6 +42,7 @@ type Overview struct {
 	Orphans  []Orphan  // the blocks without a living owner
 	Idle     []Idle    // the leases that no node uses
 	Holdings []Holding // what each node has of each pool, those with the most first
+	Crowds   []Crowd   // the nodes with so many objects that the other lists lack some
 }
 
 // Overview looks at the cluster, and changes nothing.
@@ -51,7 +52,7 @@ func (r *Reconciler) Overview(ctx context.Context) (Overview, error) {
 		return Overview{}, err
 	}
 	nodes, _ := w.known()
-	return Overview{r.orphans(w, nodes), w.idle(nodes), w.holdings()}, nil
+	return Overview{r.orphans(w, nodes), w.idle(nodes), w.holdings(), w.crowds}, nil
 }
 
 func (r *Reconciler) orphans(w world, nodes block.Nodes) []Orphan {

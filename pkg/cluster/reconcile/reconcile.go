@@ -8,7 +8,8 @@
 // It never frees anything at the first check and never trusts a cache. No pod needs
 // it: while it does not run, ownership does not change. One instance must run at a
 // time; rocectl elects it. It uses block and sticky, as the agent does. The order of
-// the steps is in this file. mark.go handles new and deleted pools, orphans.go and
+// the steps is in this file. crowd.go limits what one node can make it keep,
+// mark.go handles new and deleted pools, orphans.go and
 // holdings.go list for people what would be freed and what nodes have, and summary.go
 // writes the status of a pool.
 package reconcile
@@ -28,7 +29,10 @@ import (
 // those of a block.Store.
 type Cluster interface {
 	sticky.Cluster
-	Blocks(ctx context.Context) ([]Block, error)
+	// Leases and Blocks call see for each object, and keep none of them. creator is the
+	// node that has created a lease; "": an operator has.
+	Leases(ctx context.Context, see func(l sticky.Lease, creator string)) error
+	Blocks(ctx context.Context, see func(Block)) error
 	Nodes(ctx context.Context) ([]Node, error)
 	Pools(ctx context.Context) ([]agent.Pool, error)
 	// Mark marks a pool from Pools as InUse. If the pool was deleted, Mark removes
@@ -36,8 +40,8 @@ type Cluster interface {
 	Mark(ctx context.Context, pool string) error
 	// Used says whether there is a block of a pool, or a lease that a node holds.
 	Used(ctx context.Context, pool string) (bool, error)
-	// Strangers returns the blocks of other pools than these.
-	Strangers(ctx context.Context, pools []string) ([]block.Block, error)
+	// Strangers is Blocks for the blocks of other pools than these.
+	Strangers(ctx context.Context, pools []string, see func(Block)) error
 	// Report writes the summary of a pool. ErrNotFound: there is no such pool.
 	Report(ctx context.Context, pool string, s Summary) error
 }
@@ -118,7 +122,7 @@ func (r *Reconciler) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var faults []error
+	faults := []error{r.thin(ctx, seen)}
 	for _, b := range seen.due {
 		freed, err := block.Reap(ctx, r.Store, r.Cluster, b)
 		switch {
@@ -178,6 +182,8 @@ type world struct {
 
 	existed map[string]bool // marks.known
 
+	crowds    []Crowd
+	surplus   surplus
 	due       []block.Block
 	dueLeases []sticky.Lease
 	misheld   []sticky.Lease           // due: their holders do not run the pods
@@ -187,17 +193,11 @@ type world struct {
 // look is one sighting. It lists leases before pools and nodes, blocks before nodes,
 // and nodes before pods, as sticky.World and block.Sightings require.
 func (r *Reconciler) look(ctx context.Context) (world, error) {
-	w := world{bound: map[string]bool{}, existed: r.marks.known}
-	var err error
-	if w.leases, err = r.Leases.List(ctx, sticky.Query{}); err != nil {
+	w, err := r.census(ctx)
+	if err != nil {
 		return world{}, err
 	}
-	if w.pools, err = r.Cluster.Pools(ctx); err != nil {
-		return world{}, err
-	}
-	if w.blocks, err = r.Cluster.Blocks(ctx); err != nil {
-		return world{}, err
-	}
+	w.bound, w.existed = map[string]bool{}, r.marks.known
 	if w.nodes, err = r.Cluster.Nodes(ctx); err != nil {
 		return world{}, err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
+	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
 )
 
@@ -35,11 +36,12 @@ type cluster struct {
 	absent              map[string]bool // pods that are not bound to any node, by name
 	pools               []agent.Pool
 	usage               map[string]agent.Usage
-	unseen              map[string]bool // nodes that a list lacks, but no other request
-	err                 error           // of lists of nodes
-	away                error           // of lists of pools
-	refuse              error           // of marks
-	unanswered          string          // the pool with a mark that gets no answer
+	creators            map[string]string // of leases, by name
+	unseen              map[string]bool   // nodes that a list lacks, but no other request
+	err                 error             // of lists of nodes
+	away                error             // of lists of pools
+	refuse              error             // of marks
+	unanswered          string            // the pool with a mark that gets no answer
 	steps, lists, marks int
 	said                map[string]reconcile.Summary
 	log                 bytes.Buffer
@@ -48,7 +50,7 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T, pools ...agent.Pool) *cluster {
-	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, said: map[string]reconcile.Summary{}}
+	c := &cluster{Mem: blocktest.NewMem(), kept: stickytest.NewMem(), t: t, bound: map[string]bool{}, absent: map[string]bool{}, pools: pools, usage: map[string]agent.Usage{}, unseen: map[string]bool{}, creators: map[string]string{}, said: map[string]reconcile.Summary{}}
 	c.Reconciler = reconcile.New(reconcile.Config{
 		Cluster: c, Store: c.Mem, Leases: c.kept, Every: 10 * time.Minute, Lull: time.Minute, Now: func() time.Duration { return c.now }, Date: c.date,
 		Wait: func(context.Context, time.Duration) error { return errors.New("one round is enough") },
@@ -105,8 +107,19 @@ func (c *cluster) Mark(_ context.Context, pool string) error {
 	return nil
 }
 
-func (c *cluster) Strangers(_ context.Context, pools []string) ([]block.Block, error) {
-	return slices.DeleteFunc(c.Snapshot(), func(b block.Block) bool { return slices.Contains(pools, b.Spec.Pool) }), nil
+func (c *cluster) Strangers(ctx context.Context, pools []string, see func(reconcile.Block)) error {
+	return c.Blocks(ctx, func(b reconcile.Block) {
+		if !slices.Contains(pools, b.Spec.Pool) {
+			see(b)
+		}
+	})
+}
+
+func (c *cluster) Leases(_ context.Context, see func(l sticky.Lease, creator string)) error {
+	for _, l := range c.kept.Snapshot() {
+		see(l, c.creators[l.Name])
+	}
+	return nil
 }
 
 func (c *cluster) Used(_ context.Context, pool string) (bool, error) {
@@ -114,12 +127,11 @@ func (c *cluster) Used(_ context.Context, pool string) (bool, error) {
 	return used, nil
 }
 
-func (c *cluster) Blocks(context.Context) ([]reconcile.Block, error) {
-	var out []reconcile.Block
+func (c *cluster) Blocks(_ context.Context, see func(reconcile.Block)) error {
 	for _, b := range c.Snapshot() {
-		out = append(out, reconcile.Block{Block: b, Usage: c.usage[b.Name]})
+		see(reconcile.Block{Block: b, Usage: c.usage[b.Name]})
 	}
-	return out, nil
+	return nil
 }
 
 func (c *cluster) Report(_ context.Context, pool string, s reconcile.Summary) error {

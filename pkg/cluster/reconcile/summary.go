@@ -69,7 +69,7 @@ func summarize(w world) map[string]Summary {
 			s.Quarantined += b.Quarantined
 		}
 		if s.Attention == nil {
-			s.Attention = w.mishold(p.Name)
+			s.Attention = cmp.Or(w.mishold(p.Name), w.crowded())
 		}
 		s.Free = max(0, s.Size-s.Used-s.Quarantined)
 		if !p.InUse && s.Fault == nil {

@@ -75,7 +75,8 @@ func (l Lease) owner() block.Spec {
 //     than the quarantine;
 //   - the same for leases of a pool that is gone or not sticky, after the longest
 //     possible quarantine;
-//   - leases of a holder with blocks that would be due.
+//   - leases of a holder with blocks that would be due;
+//   - leases with another name than the one of their slot, at once.
 func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sightings, due []Lease) {
 	next.idle = map[string]sighting{}
 	var orphans []block.Block
@@ -85,10 +86,10 @@ func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sighti
 		gone[b.UID] = true
 	}
 	for _, l := range w.Leases {
-		if gone[l.UID] {
+		if gone[l.UID] || l.misnamed() {
 			due = append(due, l)
 		}
-		if l.Spec.Holder != (Holder{}) || l.Spec.Keep {
+		if l.Spec.Holder != (Holder{}) || l.Spec.Keep || l.misnamed() {
 			continue
 		}
 		seen, again := s.idle[l.UID]
@@ -123,7 +124,7 @@ func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms
 // may be done or not; the next Look shows it.
 func Reap(ctx context.Context, store Store, c block.Cluster, date time.Time, due Lease) (bool, error) {
 	var err error
-	if due.Spec.Holder == (Holder{}) {
+	if due.Spec.Holder == (Holder{}) || due.misnamed() {
 		err = store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
 	} else {
 		gone, unsure := block.Abandoned(ctx, c, due.owner())

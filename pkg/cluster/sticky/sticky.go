@@ -93,6 +93,7 @@ type Store interface {
 // Query selects the leases of a List. The zero value selects all leases.
 type Query struct {
 	Pool string
+	Rack string       // "": in all racks
 	Key  nodefile.Key // zero: for all pods
 	Node string       // only leases with this Holder.NodeName
 }
@@ -112,6 +113,12 @@ type NoneError struct{ Why string }
 
 // Error says why.
 func (e *NoneError) Error() string { return e.Why }
+
+// misnamed says whether the name of a lease is not the one of its slot. Such a lease
+// reserves nothing: no pod gets it, and the reaper deletes it.
+func (l Lease) misnamed() bool {
+	return l.Name != block.Slots{Pool: l.Spec.Pool, Rack: l.Spec.Rack}.Name(l.Spec.Slot)
+}
 
 // holder returns a node as the holder of a lease.
 func holder(n block.Node) Holder { return Holder{NodeName: n.Name, MachineID: n.MachineID} }

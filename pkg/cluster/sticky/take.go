@@ -41,7 +41,7 @@ const (
 // Errors: *HeldError while another node is the holder; *NoneError; and the store's.
 func (c Claimer) Take(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
 	return again(func() (Lease, error) {
-		mine, err := c.Store.List(ctx, Query{Pool: s.Pool, Key: k})
+		mine, err := c.Store.List(ctx, Query{Pool: s.Pool, Rack: s.Rack, Key: k})
 		if err != nil {
 			return Lease{}, err
 		}
@@ -69,7 +69,7 @@ func again(do func() (Lease, error)) (l Lease, err error) {
 // true.
 func first(s block.Slots, mine []Lease) (Lease, bool) {
 	mine = slices.DeleteFunc(slices.Clone(mine), func(l Lease) bool {
-		return l.Spec.Rack != s.Rack || !l.Spec.Keep && !s.Has(l.Spec.Slot)
+		return l.misnamed() || l.Spec.Rack != s.Rack || !l.Spec.Keep && !s.Has(l.Spec.Slot)
 	})
 	if len(mine) == 0 {
 		return Lease{}, false
@@ -87,7 +87,7 @@ func first(s block.Slots, mine []Lease) (Lease, bool) {
 
 // reuse takes a slot that is reserved for the pod.
 func (c Claimer) reuse(ctx context.Context, s block.Slots, l Lease) (Lease, error) {
-	if !s.Has(l.Spec.Slot) || l.Name != s.Name(l.Spec.Slot) {
+	if !s.Has(l.Spec.Slot) {
 		return Lease{}, &NoneError{fmt.Sprintf("RailLease %s reserves host index %d, which no pod can get: it is outside sticky.slots of RailPool %s, or excluded", l.Name, l.Spec.Slot, s.Pool)}
 	}
 	return c.hold(ctx, l)
@@ -132,7 +132,7 @@ func (c Claimer) open(ctx context.Context, s block.Slots, k nodefile.Key) (Lease
 		if met++; met != patience {
 			continue
 		}
-		all, err := c.Store.List(ctx, Query{Pool: s.Pool})
+		all, err := c.Store.List(ctx, Query{Pool: s.Pool, Rack: s.Rack})
 		if err != nil {
 			return Lease{}, err
 		}
@@ -164,7 +164,7 @@ func (c Claimer) make(ctx context.Context, s block.Slots, slot int, k nodefile.K
 	switch {
 	case err != nil:
 		return Lease{}, err
-	case there.Spec.Key() != k:
+	case there.Spec.Key() != k || there.misnamed():
 		return Lease{}, &otherError{there}
 	}
 	return c.hold(ctx, there)

@@ -38,7 +38,7 @@ func meta(l *sticky.Lease) blocktest.Meta {
 func (m *Mem) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error) {
 	return blocktest.Call(ctx, &m.Faulty, blocktest.List, q.Pool, func() ([]sticky.Lease, error) {
 		return m.Matching(func(l sticky.Lease) bool {
-			return (q.Pool == "" || l.Spec.Pool == q.Pool) && (q.Key == (nodefile.Key{}) || l.Spec.Key() == q.Key) &&
+			return (q.Pool == "" || l.Spec.Pool == q.Pool) && (q.Rack == "" || l.Spec.Rack == q.Rack) && (q.Key == (nodefile.Key{}) || l.Spec.Key() == q.Key) &&
 				(q.Node == "" || l.Spec.Holder.NodeName == q.Node)
 		}), nil
 	})

@@ -67,6 +67,7 @@ func listed(pool string) ([]sticky.Lease, []blocktest.Listing[sticky.Query]) {
 	db1 := nodefile.Key{Namespace: "default", Pod: "db-1", Interface: "net1"}
 	return []sticky.Lease{sample(pool, 1), sample(pool, 2), racked, twice, free, sample(pool+"q", 1)}, []blocktest.Listing[sticky.Query]{
 		{Query: sticky.Query{Pool: pool}, Want: []string{pool + "-s1", pool + "-s2", pool + "-s4", pool + "-s5", pool + ".r1-s3"}},
+		{Query: sticky.Query{Pool: pool, Rack: "r1"}, Want: []string{pool + ".r1-s3"}},
 		{Query: sticky.Query{Pool: pool, Key: db1}, Want: []string{pool + "-s1"}},
 		{Query: sticky.Query{Pool: pool, Node: "node-3"}, Want: []string{pool + ".r1-s3"}},
 		{Query: sticky.Query{Pool: pool, Node: "node-5"}},
