@@ -172,8 +172,10 @@ func TestGCFindsLeasesWithoutRecordInOurPools(t *testing.T) {
 			t.Errorf("held %v, release: %v", held, err)
 		}
 		n.mustHold("GC", []string{string(held[1].ContainerID)})
-		if other, err := n.allocator().Held(t.Context(), conf.GC{Network: "other", IPAM: gc.IPAM}); len(other) > 0 || err != nil {
-			t.Errorf("of another network: %v, %v", other, err)
+		for _, gc := range []conf.GC{{Network: "other", IPAM: gc.IPAM}, {Network: "rail", IPAM: "foreign"}} {
+			if other, err := n.allocator().Held(t.Context(), gc); len(other) > 0 || err != nil {
+				t.Errorf("%+v: held %v, %v", gc, other, err)
+			}
 		}
 	})
 }
@@ -210,6 +212,16 @@ func TestARequestedAddressHasNoSubstitute(t *testing.T) {
 	}
 	if again, err := c.Reject(t.Context(), taken(netip.MustParseAddr("10.4.0.4"))); again || err != nil {
 		t.Errorf("again is %v, error %v", again, err)
+	}
+}
+
+// A macvlan does not hear its own NIC, so a conflict probe would not find such an address.
+func TestTheNodesOwnAddressesAreNotLeased(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, sources()["the NIC's own subnet"])
+	rails, err := n.claim("pod-0", `, "runtimeConfig": {"ips": ["172.16.11.3"]}`).Acquire(t.Context())
+	if cnierr.CodeOf(err) != cnierr.BadConfig {
+		t.Errorf("got %v, %v", addrs(rails), err)
 	}
 }
 
