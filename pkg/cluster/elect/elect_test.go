@@ -297,6 +297,7 @@ func TestALeaseIsMadeAgainAndKeepsWhatOthersWrote(t *testing.T) {
 		s.lease = nil
 		s.mu.Unlock()
 		time.Sleep(elect.Pause)
+		synctest.Wait()
 		s.mu.Lock()
 		s.lease.Labels = map[string]string{"team": "net"}
 		s.mu.Unlock()
