@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/integration/cnitest"
 )
 
 // tunings are what tuning can set, and the property that roce then finds changed.
@@ -106,23 +108,51 @@ func TestCheckFindsAMACThatNoPluginHasSet(t *testing.T) {
 	}
 }
 
-// sbr gives the address a table of its own, and moves the subnet's route of the main
-// table there.
-func TestCheckAcceptsWhatSBRDoes(t *testing.T) {
+// sbr gives each address a table of its own, and moves the routes of the main table there.
+// A second ADD must not take the interface from the pod for that.
+func TestWhatSBRDoesIsNoDamage(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	a := w.attach(w.rail(0).With("cniVersion", "1.0.0"), p, "net1").then(t, map[string]any{"type": "sbr"})
-	res := a.mustAdd(t)
-	if err := a.check(t); err != nil {
-		t.Errorf("CHECK of the list: %v", err)
+	dual := []any{cnitest.Subnet4(0), cnitest.Subnet6(0)}
+	routes := []any{map[string]any{"dst": "198.51.100.0/24"}, map[string]any{"dst": "2001:db8::/32"}}
+	for name, change := range map[string]func(network) network{
+		"one family":    func(c network) network { return c },
+		"both families": func(c network) network { return c.With("ipam.subnets", dual) },
+		"main table": func(c network) network {
+			return c.With("ipam.subnets", dual).With("ipam.routes", routes).With("routing.mode", "main")
+		},
+		"default route": func(c network) network {
+			return c.With("ipam.subnets", dual).With("routing.defaultRoute", true).With("routing.metric", 50)
+		},
+		"no routing": func(c network) network { return c.With("ipam.subnets", dual).With("routing.mode", "none") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			before := p.snapshot(t)
+			a := w.attach(change(w.rail(0)).With("cniVersion", "1.0.0"), p, "net1").then(t, map[string]any{"type": "sbr"})
+			res := a.mustAdd(t)
+			if err := a.check(t); err != nil {
+				t.Errorf("CHECK of the list: %v", err)
+			}
+			w.reportsChanged(t, p, "route")
+			index := p.MustRun(t, "ip", "-o", "link", "show", "dev", "net1")
+			alone := a
+			alone.after = nil
+			if diff := cmp.Diff(res.IPs, alone.mustAdd(t).IPs); diff != "" {
+				t.Errorf("addresses (-first +second ADD)\n%s", diff)
+			}
+			if got := p.MustRun(t, "ip", "-o", "link", "show", "dev", "net1"); got != index {
+				t.Errorf("the second ADD made the interface again:\n%s\nwant\n%s", got, index)
+			}
+			for _, addr := range addrs(res) {
+				w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
+			}
+			a.mustDel(t)
+			p.unchanged(t, before)
+			w.noRecords(t)
+		})
 	}
-	w.reportsChanged(t, p, "route to its subnet")
-	w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addrs(res)[0].String())
-	a.mustDel(t)
-	p.unchanged(t, before)
-	w.noRecords(t)
 }
 
 // bandwidth limits veth interfaces only. The failure of the list must leave nothing.

@@ -75,7 +75,9 @@ func second(rec record.Record, req conf.Request) bool {
 }
 
 // whole says that nothing is damaged that another ADD could make again. A NIC that is
-// down is no reason to take the link away from the pod.
+// down, and what another program routes, are no reason to take the link away from the pod.
 func whole(f findings) bool {
-	return !slices.ContainsFunc(f.damage, func(err error) bool { return !errors.Is(err, kernel.ErrParentDown) })
+	return !slices.ContainsFunc(f.damage, func(err error) bool {
+		return !errors.Is(err, kernel.ErrParentDown) && !errors.Is(err, kernel.ErrOutranked)
+	})
 }

@@ -152,7 +152,7 @@ func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) er
 	if addr.Is4() {
 		add = a.ip("route append %s dev %s proto kernel scope link src %s", subnet, a.op.Link, addr)
 	}
-	moved, err := a.routedByOthers(ctx)
+	moved, err := a.routedByOthers(ctx, l, addr)
 	if err != nil {
 		return classify(action, a.op.Prefix.String(), err)
 	}
@@ -162,12 +162,19 @@ func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) er
 	return damaged(action, a.op.Prefix.String(), []string{add}, "%w", ErrNoSubnetRoute)
 }
 
-// routedByOthers says whether another program has a rule for packets from the address.
-// The plugin sbr adds such a rule, and moves the routes of the main table to its own.
-func (a address) routedByOthers(ctx context.Context) (bool, error) {
-	rules, err := a.conn.Rules(ctx, rtnl.Family(a.op.Prefix.Addr()))
-	from := netip.PrefixFrom(a.op.Prefix.Addr(), a.op.Prefix.Addr().BitLen())
-	return slices.ContainsFunc(rules, func(r rtnl.Rule) bool { return r.From == from && r.Protocol != plan.Protocol }), err
+// routedByOthers says whether another program has a rule for packets from an address of a
+// link. The plugin sbr adds such rules, and moves the link's routes of the main table to its
+// own tables, and those that it has no rule for, too.
+func (n namespace) routedByOthers(ctx context.Context, l rtnl.Link, family netip.Addr) (bool, error) {
+	there, err := n.conn.Addresses(ctx, l.Index)
+	if err != nil {
+		return false, err
+	}
+	rules, err := n.conn.Rules(ctx, rtnl.Family(family))
+	return slices.ContainsFunc(rules, func(r rtnl.Rule) bool {
+		return r.Protocol != plan.Protocol && r.From.IsSingleIP() &&
+			slices.ContainsFunc(there, func(a rtnl.Address) bool { return a.Prefix.Addr() == r.From.Addr() })
+	}), err
 }
 
 func list(as []rtnl.Address) string {

@@ -12,28 +12,36 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // ErrOutranked is in the finding of Check about a rule that exists when the packets that
-// it is for take another route, because of a rule of another program. Doing plan.Rule
-// again would not help.
-var ErrOutranked = errors.New("a rule of another program wins over it")
+// it is for take another route, because of a rule or a route of another program. Doing
+// plan.Rule again would not help.
+var ErrOutranked = errors.New("another program wins over it")
 
 // outranked reports that a packet from our address leaves by another link than our table
-// says. before are the rules that may be the reason. Without them, the kernel is not asked.
-// A rule with a table that leads the same way, or nowhere, does no harm.
-func (p rule) outranked(ctx context.Context, before []rtnl.Rule) error {
+// says. The reason is a route of another program in our table, or a rule that the kernel
+// looks at first. A rule with a table that leads the same way, or nowhere, does no harm.
+func (p rule) outranked(ctx context.Context, there found) error {
 	const action = "check rule"
-	if len(before) == 0 || p.op.Table == 0 {
+	if p.op.Table == 0 {
 		return nil
 	}
 	from := p.op.From.Addr()
-	ours, err := p.conn.RoutesOf(ctx, rtnl.Family(from), p.op.Table)
+	in, err := p.conn.RoutesOf(ctx, rtnl.Family(from), p.op.Table)
 	if err != nil {
 		return classify(action, p.subject(), err)
 	}
-	for _, r := range ours {
+	if i := slices.IndexFunc(in, func(r rtnl.Route) bool { return intrudes(r, in) }); i >= 0 {
+		return damaged(action, p.subject(), []string{p.deleteRoute(ctx, in[i])}, "%w with a route in the table: %s", ErrOutranked, p.describe(ctx, in[i]))
+	}
+	if len(there.before) == 0 {
+		return nil
+	}
+	for _, r := range in {
 		if r.Type != unix.RTN_UNICAST {
 			continue
 		}
@@ -42,22 +50,54 @@ func (p rule) outranked(ctx context.Context, before []rtnl.Rule) error {
 		if err == nil && is.Index == r.Index {
 			continue
 		}
-		first := before[0]
-		if i := slices.IndexFunc(before, func(b rtnl.Rule) bool { return err == nil && b.Table == is.Table }); i >= 0 {
-			first = before[i]
+		first := there.before[0]
+		if i := slices.IndexFunc(there.before, func(b rtnl.Rule) bool { return err == nil && b.Table == is.Table }); i >= 0 {
+			first = there.before[i]
 		}
-		fix := p.ip("rule del priority %d", first.Priority)
-		if from.Is6() {
-			fix = p.ip("-6 rule del priority %d", first.Priority)
-		}
-		return damaged(action, p.subject(), []string{fix}, "%w: %q, so packets to %s take another route", ErrOutranked, text(first), to)
+		return cnierr.New(cnierr.Damaged, action, p.subject(), p.deletion(first, there.all),
+			"%w: %q, so packets to %s take another route", ErrOutranked, text(first), to)
 	}
 	return nil
 }
 
+// intrudes says whether a route in our table is that of another program and leads packets
+// elsewhere: through a link that no route of ours has, or nowhere. One of ours with the
+// same destination and a lower metric comes before it.
+func intrudes(r rtnl.Route, table []rtnl.Route) bool {
+	return r.Protocol != plan.Protocol && !slices.ContainsFunc(table, func(ours rtnl.Route) bool {
+		return ours.Protocol == plan.Protocol &&
+			(ours.Index == r.Index && r.Type == unix.RTN_UNICAST || ours.Dst == r.Dst && ours.Metric < r.Metric)
+	})
+}
+
+// deletion says how to delete a rule of another program. all are the rules of its family.
+// The kernel deletes the first rule that agrees with what the command names (rule_find).
+func (p rule) deletion(r rtnl.Rule, all []rtnl.Rule) string {
+	ip := p.ip("rule")
+	if r.From.Addr().Is6() {
+		ip = p.ip("-6 rule")
+	}
+	names := func(is rtnl.Rule) bool {
+		return is.Priority == r.Priority && is.Action == r.Action && is.Table == r.Table &&
+			(r.From.Bits() == 0 || is.From == r.From) && (r.Protocol == 0 || is.Protocol == r.Protocol)
+	}
+	if first := slices.IndexFunc(all, names); slices.IndexFunc(all[first+1:], names) >= 0 {
+		return fmt.Sprintf("%s show priority %d shows similar rules: delete this one with all that its line says", ip, r.Priority)
+	}
+	protocol := ""
+	if r.Protocol != 0 {
+		protocol = fmt.Sprint(" protocol ", r.Protocol)
+	}
+	return "restore it: " + ip + " del " + text(r) + protocol
+}
+
 // text returns a rule in the words of ip rule.
 func text(r rtnl.Rule) string {
-	return fmt.Sprintf("from %s lookup %d priority %d", r.From, r.Table, r.Priority)
+	action := nowhere(r.Action)
+	if action == "" {
+		action = fmt.Sprint("lookup ", r.Table)
+	}
+	return fmt.Sprintf("from %s %s priority %d", r.From, action, r.Priority)
 }
 
 // someHost returns a host that a route leads to.

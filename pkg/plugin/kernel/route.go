@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -148,7 +149,16 @@ func (r routing) check(ctx context.Context) error {
 		}
 		if is.Dst == want.Dst && is.Metric == want.Metric {
 			got = r.describe(ctx, is)
-			before = []string{r.ip("route del %s table %d metric %d", is.Dst, is.Table, is.Metric)}
+			before = append(before, r.deleteRoute(ctx, is))
+		}
+	}
+	if r.op.Table == plan.MainTable && before == nil {
+		moved, err := r.routedByOthers(ctx, l, r.op.Dst.Addr())
+		if err != nil {
+			return classify(action, r.subject(), err)
+		}
+		if moved {
+			return damaged(action, r.subject(), r.redo(r.op), "%w", &ChangedError{"the route", "in the main table", got})
 		}
 	}
 	return damaged(action, r.subject(), r.redo(r.op, before...), "want it through %s, got %s", r.op.Link, got)
@@ -162,16 +172,43 @@ func (r routing) existing(ctx context.Context) ([]rtnl.Route, error) {
 func (r routing) subject() string { return fmt.Sprintf("%s table %d", r.op.Dst, r.op.Table) }
 
 // describe describes an existing route that is not ours.
-func (r routing) describe(ctx context.Context, is rtnl.Route) string {
+func (n namespace) describe(ctx context.Context, is rtnl.Route) string {
 	name := fmt.Sprintf("interface %d", is.Index)
-	if l, err := r.conn.LinkByIndex(ctx, is.Index); err == nil {
+	if l, err := n.conn.LinkByIndex(ctx, is.Index); err == nil {
 		name = l.Name
+	}
+	if not := nowhere(is.Type); not != "" {
+		return fmt.Sprintf("%s %s with protocol %d", not, is.Dst, is.Protocol)
 	}
 	s := fmt.Sprintf("%s through %s with protocol %d", is.Dst, name, is.Protocol)
 	if is.Via.IsValid() {
 		s += fmt.Sprintf(" via %s", is.Via)
 	}
 	return s
+}
+
+// deleteRoute returns the command that deletes an existing route, and no other.
+func (n namespace) deleteRoute(ctx context.Context, is rtnl.Route) string {
+	s := n.ip("route del") + " "
+	if not := nowhere(is.Type); not != "" {
+		s += not + " "
+	}
+	s += is.Dst.String()
+	if is.Via.IsValid() && !is.Odd {
+		s += fmt.Sprint(" via ", is.Via)
+	}
+	if l, err := n.conn.LinkByIndex(ctx, is.Index); err == nil && is.Type == unix.RTN_UNICAST && !is.Odd {
+		s += shell.Command(" dev %s", l.Name)
+	}
+	return s + fmt.Sprintf(" table %d metric %d proto %d", is.Table, is.Metric, is.Protocol)
+}
+
+// nowhere returns what ip(8) calls a route, or the action of a rule, that leads nowhere, ""
+// for any other. The numbers of both are the same.
+func nowhere(typ uint8) string {
+	return map[uint8]string{
+		unix.RTN_BLACKHOLE: "blackhole", unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit", unix.RTN_THROW: "throw",
+	}[typ]
 }
 
 // defaultMetric is the metric that IPv6 uses when a route gives none

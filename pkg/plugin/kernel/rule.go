@@ -118,7 +118,7 @@ func (p rule) check(ctx context.Context) error {
 	if !there.exact {
 		return damaged(action, p.subject(), p.redo(p.op), "want it with protocol %d, got %s", plan.Protocol, there.other)
 	}
-	return p.outranked(ctx, there.before)
+	return p.outranked(ctx, there)
 }
 
 func (p rule) subject() string {
@@ -133,6 +133,7 @@ type found struct {
 	// before are the rules of others that the kernel looks at first, and that can catch
 	// a packet of this source.
 	before []rtnl.Rule
+	all    []rtnl.Rule // of its family
 }
 
 func (p rule) find(ctx context.Context) (found, error) {
@@ -141,7 +142,7 @@ func (p rule) find(ctx context.Context) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
-	out := found{other: "none"}
+	out := found{other: "none", all: there}
 	for _, is := range there {
 		if is == want {
 			out.exact = true

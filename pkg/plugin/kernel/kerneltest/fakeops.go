@@ -188,15 +188,20 @@ func (a address) check(s *Space) error {
 		return r.Table == plan.MainTable && r.Link == l.name && r.Dst == a.op.Prefix.Masked() && !r.Via.IsValid()
 	}
 	if l.up && !a.op.Prefix.IsSingleIP() && !slices.ContainsFunc(s.routes, connected) {
-		foreign := func(r rule) bool {
-			return r.proto != plan.Protocol && r.From.IsSingleIP() && r.From.Addr() == a.op.Prefix.Addr()
-		}
-		if slices.ContainsFunc(s.rules, foreign) {
+		if s.routedByOthers(l, a.op.Prefix.Addr()) {
 			return s.damaged(action, a.op.Prefix.String(), a.op, "%w", &kernel.ChangedError{Property: "the route to its subnet", Want: "in the main table", Got: "none"})
 		}
 		return s.damaged(action, a.op.Prefix.String(), a.op, "%w", kernel.ErrNoSubnetRoute)
 	}
 	return nil
+}
+
+// routedByOthers says whether another program has a rule for an address of a link.
+func (s *Space) routedByOthers(l *iface, family netip.Addr) bool {
+	return slices.ContainsFunc(s.rules, func(r rule) bool {
+		return r.proto != plan.Protocol && r.From.IsSingleIP() && r.From.Addr().Is4() == family.Is4() &&
+			slices.ContainsFunc(l.addrs, func(p netip.Prefix) bool { return p.Addr() == r.From.Addr() })
+	})
 }
 
 func (r routing) do(s *Space) error {
@@ -235,6 +240,9 @@ func (r routing) undo(s *Space) error {
 
 func (r routing) check(s *Space) error {
 	if !slices.Contains(s.routes, route{r.op, plan.Protocol}) {
+		if l := s.link(r.op.Link); l != nil && r.op.Table == plan.MainTable && s.rival(r.op) == nil && s.routedByOthers(l, r.op.Dst.Addr()) {
+			return s.damaged("check route", r.op.Dst.String(), r.op, "%w", &kernel.ChangedError{Property: "the route", Want: "in the main table", Got: "none"})
+		}
 		return s.damaged("check route", r.op.Dst.String(), r.op, "missing or different")
 	}
 	return nil
