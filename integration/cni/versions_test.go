@@ -77,3 +77,18 @@ func TestWhatOldVersionsCannotSayIsAnError(t *testing.T) {
 	w.nothingLeased(t)
 	w.noRecords(t)
 }
+
+// A result of the first two versions must have an address.
+func TestOldVersionsNeedAnAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	before := p.snapshot(t)
+	c := w.rail(0).With("cniVersion", "0.2.0")
+	delete(c, "ipam")
+	if err := w.attach(c, p, "net1").mustFail(t, 1); !strings.Contains(err.Msg, "must have an address") {
+		t.Error(err)
+	}
+	p.unchanged(t, before)
+	w.noRecords(t)
+}

@@ -76,6 +76,7 @@ func Parse(in Input) (Request, error) {
 	r.DeviceInfoFile = deviceInfoFile(runtime.At("CNIDeviceInfoFile"))
 	r.MAC = macAddress(top, runtime, e.mac, r.Mode, len(rs.each), f)
 	r = withRails(r, top, runtime, e.ips, rs, f)
+	inFirstForm(r, f)
 	if r.IPAM.Type != "" && r.IPAM.Type != PoolType {
 		r.IPAM.Raw = bytes.Clone(in.Stdin)
 	}
@@ -110,7 +111,6 @@ func withRails(r Request, top, runtime *strict.Object, args []string, rs rails, 
 		r.Rails[i].Routing = r.withDefault(one)
 	}
 	contradictions(r, f)
-	oneInterface(r, f)
 	if rs.wrong || ipam.later() {
 		return r
 	}
@@ -219,12 +219,19 @@ func Versions() []string {
 // each family, and nothing about interfaces.
 func firstForm(version string) bool { return version == "0.1.0" || version == "0.2.0" }
 
-// oneInterface reports a request for several interfaces in a version with results that
-// have no interfaces, only one address of each family.
-func oneInterface(r Request, f *strict.Faults) {
-	if len(r.Rails) > 1 && firstForm(r.CNIVersion) {
-		f.Add(cnierr.Version, "cniVersion", "set cniVersion to 0.3.0 or newer, or configure one interface",
-			"a result of version %s cannot have %d interfaces", r.CNIVersion, len(r.Rails))
+// inFirstForm reports what a result of the first form cannot say.
+func inFirstForm(r Request, f *strict.Faults) {
+	if !firstForm(r.CNIVersion) {
+		return
+	}
+	const key, hint = "cniVersion", "set cniVersion to 0.3.0 or newer"
+	switch {
+	case len(r.Rails) > 1:
+		f.Add(cnierr.Version, key, hint+", or configure one interface", "a result of version %s cannot have %d interfaces", r.CNIVersion, len(r.Rails))
+	case r.Before != nil && r.Prev == nil:
+		f.Add(cnierr.Version, key, hint, "a result of version %s cannot have an interface beside that of the plugin before roce", r.CNIVersion)
+	case r.IPAM.Type == "" && (r.Before == nil || len(r.Before.IPs) == 0):
+		f.Add(cnierr.Version, key, hint, "a result of version %s must have an address, and the interface gets none", r.CNIVersion)
 	}
 }
 
