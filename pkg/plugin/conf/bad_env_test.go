@@ -103,6 +103,8 @@ func TestFaultsOfTheArguments(t *testing.T) {
 		{`mac=02:00:00:00:00:01`, cnierr.BadEnv, `"CNI_ARGS": unknown keys ["mac"]`, `IgnoreUnknown=true`},
 		{`FOO=1;IgnoreUnknown=false`, cnierr.BadEnv, `"CNI_ARGS": unknown keys ["FOO"]`, `IgnoreUnknown=true`},
 		{`IgnoreUnknown=yes`, cnierr.BadEnv, `"CNI_ARGS IgnoreUnknown": "yes" is none of true, false, 1, 0`, ``},
+		{`K8S_POD_NAMESPACE=a;K8S_POD_NAMESPACE=b`, cnierr.BadEnv, `"CNI_ARGS K8S_POD_NAMESPACE": it appears twice`, `once`},
+		{`IP=172.16.11.5;IP=172.16.11.5`, cnierr.BadEnv, `"CNI_ARGS IP": it appears twice`, `once`},
 		{`MAC=02-`, cnierr.BadEnv, `"CNI_ARGS MAC": address 02-: invalid MAC address`, `unicast`},
 		{`IP=10.0.0`, cnierr.BadEnv, `"CNI_ARGS IP": "10.0.0" is not an address`, `write 172.16.11.5`},
 		{`IP=172.16.11.5,`, cnierr.BadEnv, `"CNI_ARGS IP": "" is not an address`, `write 172.16.11.5`},

@@ -76,6 +76,7 @@ func readArgs(args string, f *strict.Faults) env {
 		"K8S_POD_NAMESPACE": "", "K8S_POD_NAME": "", "K8S_POD_UID": "", "K8S_POD_INFRA_CONTAINER_ID": "",
 	}
 	var unknown []string
+	given := map[string]bool{}
 	for pair := range strings.SplitSeq(args, ";") {
 		key, val, ok := strings.Cut(pair, "=")
 		if !ok || strings.Contains(val, "=") || !printable(pair) {
@@ -86,7 +87,10 @@ func readArgs(args string, f *strict.Faults) env {
 			unknown = append(unknown, key)
 			continue
 		}
-		known[key] = val
+		if given[key] { // the policy of a namespace must not depend on which one counts
+			f.Add(cnierr.BadEnv, "CNI_ARGS "+key, "give it once", "it appears twice")
+		}
+		known[key], given[key] = val, true
 	}
 	var ignore types.UnmarshallableBool
 	if err := ignore.UnmarshalText([]byte(known["IgnoreUnknown"])); err != nil {
