@@ -11,6 +11,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -100,22 +101,31 @@ func Find(path string, id ID) string {
 	return ""
 }
 
-// ByProcess returns the procfs of a path such as /proc/PID/ns/net, which names a namespace
-// by a process. Some runtimes give such paths.
+// ByProcess returns the procfs of a path such as /proc/PID/ns/net or
+// /proc/PID/task/TID/ns/net, which names a namespace by a process or a thread. Some runtimes
+// give such paths.
 func ByProcess(path string) (proc string, ok bool) {
 	rest, ok := strings.CutSuffix(path, "/ns/net")
 	if !ok {
 		return "", false
 	}
-	_, err := strconv.ParseUint(filepath.Base(rest), 10, 32)
-	return filepath.Dir(rest), err == nil
+	if process, tasks := strings.CutSuffix(filepath.Dir(rest), "/task"); tasks && numbered(rest) {
+		rest = process
+	}
+	return filepath.Dir(rest), numbered(rest)
 }
 
-// Alive says whether a namespace still exists: its path leads to it, or a process has it,
-// because a path can go while processes live on. A path that names a process can also
-// leave a mount behind. But where the path was a mount and the namespace is mounted at
-// another path now, Alive says no: the namespace has ended, and another pod has its inode
-// number. An error means that this is not known.
+// numbered says whether a path is that of a process or a thread in procfs.
+func numbered(path string) bool {
+	_, err := strconv.ParseUint(filepath.Base(path), 10, 32)
+	return err == nil
+}
+
+// Alive says whether a namespace still exists: its path leads to it, or a process or a
+// mount has it, because a path can go while these stay. But where the path was a mount and
+// the namespace is mounted at another path of the same folder now, Alive says no: the
+// namespace has ended, and another pod has its inode number. A mount that only another mount
+// namespace has is not seen. An error means that this is not known.
 func Alive(n Ref) (bool, error) { return Observe()(n) }
 
 // Observe returns a function that answers as Alive does. The function reads the
@@ -140,8 +150,8 @@ func Observe() func(Ref) (bool, error) {
 			u = usersOf(proc)
 			seen[proc] = u
 		}
-		if u.mounts[n.ID] {
-			return byProcess, nil
+		if at := u.mounts[n.ID]; len(at) > 0 {
+			return byProcess || !slices.Contains(at, realFolder(n.Path)), nil
 		}
 		return u.processes[n.ID], u.hidden
 	}
@@ -150,13 +160,13 @@ func Observe() func(Ref) (bool, error) {
 // users is who has namespaces: the processes and the mounts of a node.
 type users struct {
 	processes map[ID]bool
-	mounts    map[ID]bool
-	hidden    error // a process may not be inspected, or the mounts cannot be read
+	mounts    map[ID][]string // the folders where it is mounted
+	hidden    error           // a process may not be inspected, or the mounts cannot be read
 }
 
 // usersOf reads a procfs.
 func usersOf(proc string) users {
-	u := users{processes: map[ID]bool{}, mounts: map[ID]bool{}}
+	u := users{processes: map[ID]bool{}, mounts: map[ID][]string{}}
 	seen := []string{filepath.Join(proc, "self")}
 	hidden := map[string]error{}
 	for _, process := range processes(proc) {
@@ -172,10 +182,20 @@ func usersOf(proc string) users {
 	}
 	mounted, err := mounts(proc)
 	for _, m := range mounted {
-		u.mounts[m.ID] = true
+		u.mounts[m.ID] = append(u.mounts[m.ID], filepath.Dir(m.Path))
 	}
 	u.hidden = cmp.Or(unknown(hidden, seen), err)
 	return u
+}
+
+// realFolder returns the folder of a path as mountinfo would name it: /run/netns for
+// /var/run/netns on most machines.
+func realFolder(path string) string {
+	dir := filepath.Dir(path)
+	if is, err := filepath.EvalSymlinks(dir); err == nil {
+		return is
+	}
+	return dir
 }
 
 // unknown returns the error about a process that may not be inspected, if it can be in a
@@ -220,7 +240,7 @@ func Visible(path string) error {
 	}
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for _, e := range entries {

@@ -111,7 +111,8 @@ func TestHiddenProcessesOfTheNodeKeepNoNamespaceAlive(t *testing.T) {
 // next one, which another pod has at a path of its own.
 func TestANamespaceLivesInItsProcessesWhenItsPathIsGone(t *testing.T) {
 	t.Parallel()
-	path, next := makeOne(t), filepath.Join(t.TempDir(), "next")
+	path, elsewhere := makeOne(t), filepath.Join(t.TempDir(), "elsewhere")
+	next := filepath.Join(filepath.Dir(path), "next")
 	ns, err := Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +122,7 @@ func TestANamespaceLivesInItsProcessesWhenItsPathIsGone(t *testing.T) {
 	defer end()
 	wait, err := ns.Start(exec.CommandContext(ctx, "sleep", "1000"))
 	if err == nil {
-		err = cmp.Or(os.WriteFile(next, nil, 0o600), Remove(path))
+		err = cmp.Or(os.WriteFile(next, nil, 0o600), os.WriteFile(elsewhere, nil, 0o600), Remove(path))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -132,11 +133,15 @@ func TestANamespaceLivesInItsProcessesWhenItsPathIsGone(t *testing.T) {
 			t.Errorf("%s: alive is %v, %v, want %v", when, got, err, want)
 		}
 	}
-	check("a process has it", true)
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), next, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
+	mount := func(at string) {
+		t.Helper()
+		if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), at, "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
 	}
-	check("another path has its number", false)
+	check("a process has it", true)
+	mount(next)
+	check("another path of the folder has its number", false)
 	if err := Remove(next); err != nil {
 		t.Fatal(err)
 	}
@@ -144,4 +149,32 @@ func TestANamespaceLivesInItsProcessesWhenItsPathIsGone(t *testing.T) {
 	end()
 	_ = wait() // it was killed
 	check("nothing has it", false)
+	mount(elsewhere)
+	check("a mount has it", true)
+	if err := Remove(elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	check("nothing has it any more", false)
+}
+
+func TestPathsThatNameAProcess(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"/proc/7/ns/net": "/proc", "/proc/7/task/8/ns/net": "/proc", "/host/proc/7/task/8/ns/net": "/host/proc",
+		"/proc/7/task/x/ns/net": "", "/proc/self/ns/net": "", "/run/netns/7": "", "/proc/x/task/8/ns/net": "",
+	} {
+		proc, ok := ByProcess(path)
+		if ok != (want != "") || ok && proc != want {
+			t.Errorf("%s: %q, %v; want %q", path, proc, ok, want)
+		}
+	}
+	for _, path := range []string{"/proc/4194305/task/4194305/ns/net", "/proc/4194305/fd/3", "/run/no-such-folder/pod"} {
+		if err := nodeOwn(procfs+"/self/ns/mnt", procfs+"/1/ns/mnt"); err != nil {
+			t.Skip("not where the node's own processes are")
+		}
+		alive, err := Alive(Ref{Path: path, ID: ID{Dev: 4, Ino: 1}})
+		if alive || err != nil || Visible(path) != nil {
+			t.Errorf("%s: alive %v, %v, visible: %v; want it gone", path, alive, err, Visible(path))
+		}
+	}
 }
