@@ -194,7 +194,7 @@ type railRow struct {
 func railRows(rails []gids.Rail) []railRow {
 	out := make([]railRow, 0, len(rails))
 	for _, r := range rails {
-		out = append(out, railRow{r.Link, r.Addr, r.Port.Device, r.Port.Number, r.Index})
+		out = append(out, railRow{r.Link, r.Addr, r.Port.Device.Name, r.Port.Number, r.Index})
 	}
 	return out
 }

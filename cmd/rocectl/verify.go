@@ -22,6 +22,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/trusted"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
@@ -151,7 +152,7 @@ func (f *verifyFlags) pod(cmd *cobra.Command, do func(verify.Pod) error) error {
 		return err
 	}
 	p.Inside = func(p verify.Pod) []report.Answer { return f.rdma(cmd, p, path == "") }
-	p.RDMA = func(context.Context) (map[conf.LinkName]verify.Port, error) { return f.ports(cmd) }
+	p.RDMA = func(context.Context) (map[conf.LinkName]gids.Rail, error) { return f.ports(cmd) }
 	if path == "" {
 		return do(p)
 	}

@@ -34,15 +34,15 @@ func (f *verifyFlags) rdma(cmd *cobra.Command, p verify.Pod, here bool) []report
 }
 
 // ports returns the RDMA port of each rail, for tests by RDMA.
-func (f *verifyFlags) ports(cmd *cobra.Command) (map[conf.LinkName]verify.Port, error) {
+func (f *verifyFlags) ports(cmd *cobra.Command) (map[conf.LinkName]gids.Rail, error) {
 	ns, err := f.env.read(cmd)
 	if err != nil {
 		return nil, err
 	}
-	out := map[conf.LinkName]verify.Port{}
+	out := map[conf.LinkName]gids.Rail{}
 	for _, r := range ns.Rails {
 		if _, there := out[r.Link]; !there || r.Addr.Is4() {
-			out[r.Link] = verify.Port{Device: r.Port.Device, Number: int(r.Port.Number), Index: r.Index}
+			out[r.Link] = r
 		}
 	}
 	return out, nil

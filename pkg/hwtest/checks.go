@@ -31,7 +31,7 @@ func (p *pod) checks(ctx context.Context, v view, other *pod) []report.Finding {
 		return []report.Finding{cannotTell(of, err.Error(), "the namespace of the pod")}
 	}
 	defer end()
-	_, _, hidden, err := entries(s, plan.RDMADevice{Name: p.ports[0].Device.Name, Port: p.ports[0].Port.Number})
+	_, _, hidden, err := entries(s, plan.RDMADevice{Name: p.ports[0].Device.Name, Port: p.ports[0].Number})
 	if err != nil {
 		return []report.Finding{cannotTell(of, err.Error(), "the GID table")}
 	}

@@ -90,7 +90,7 @@ func (p *pod) settled(ctx context.Context, when string) []report.Finding {
 		clear(is)
 		// The table is that of the namespace that has the device.
 		for _, side := range []rdma.Side{rdma.Host, rdma.Pod} {
-			seen, _, err := s.Table(side, rdma.Pod, p.ports[0].Device.Name, p.ports[0].Port.Number)
+			seen, _, err := s.Table(side, rdma.Pod, p.ports[0].Device.Name, p.ports[0].Number)
 			if err != nil {
 				continue
 			}
@@ -161,7 +161,7 @@ func (b Bench) there(ctx context.Context, p nic.Port) error {
 	}
 	defer v.route.Close()
 	for _, o := range v.roce() {
-		if o.String() == p.String() && o.Device.GUID == p.Device.GUID && o.Port.State == nldev.Active && o.NIC.Name == p.NIC.Name {
+		if o.String() == p.String() && o.Device.GUID == p.Device.GUID && o.State == nldev.Active && o.NIC.Name == p.NIC.Name {
 			return nil
 		}
 	}

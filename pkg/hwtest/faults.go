@@ -107,7 +107,7 @@ func (b Bench) atHome(ctx context.Context, p nic.Port) error {
 
 // number asks for a GID index above all that are used.
 func (s *scene) number(ctx context.Context) error {
-	entries, size, err := gidtable.New(s.Node.Sys, s.port.Device.Name, s.port.Port.Number).Entries()
+	entries, size, err := gidtable.New(s.Node.Sys, s.port.Device.Name, s.port.Number).Entries()
 	if err != nil {
 		return err
 	}

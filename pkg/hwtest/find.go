@@ -93,7 +93,7 @@ func (v view) finds(ctx context.Context, p nic.Port) report.Finding {
 		if err != nil {
 			return v.refused(ctx, p, err)
 		}
-		if found.Device.Name != p.Device.Name || found.Device.Port != p.Port.Number || found.Device.GUID != p.Device.GUID {
+		if found.Device.Name != p.Device.Name || found.Device.Port != p.Number || found.Device.GUID != p.Device.GUID {
 			return problem(p.String(), fmt.Sprintf("for a pod on %s the plugin takes %s/%d", p.NIC.Name, found.Device.Name, found.Device.Port), aKnownFault)
 		}
 	}
@@ -107,7 +107,7 @@ func (v view) finds(ctx context.Context, p nic.Port) report.Finding {
 // refused is the finding for a NIC that ADD would refuse. That is right if the port is
 // not active, or for a VF that may not send frames of children.
 func (v view) refused(ctx context.Context, p nic.Port, err error) report.Finding {
-	if p.Port.State != nldev.Active {
+	if p.State != nldev.Active {
 		return cannotTell(p.String(), "ADD refuses the NIC, as it should: "+err.Error(), "an active port: cable, switch port, ip link set "+p.NIC.Name+" up")
 	}
 	if vf, is := v.virtual(ctx, p); is && vf.blocked {
@@ -139,7 +139,7 @@ func hostGIDs() Step {
 }
 
 func (v view) entries(p nic.Port) []report.Finding {
-	entries, size, err := gidtable.New(v.Sys, p.Device.Name, p.Port.Number).Entries()
+	entries, size, err := gidtable.New(v.Sys, p.Device.Name, p.Number).Entries()
 	if err != nil {
 		return []report.Finding{cannotTell(p.String(), err.Error(), "a GID table")}
 	}

@@ -104,7 +104,7 @@ func ports() Step {
 		look: func(_ context.Context, v view) []report.Finding {
 			var out []report.Finding
 			for _, p := range v.ports() {
-				found := fmt.Sprintf("%s, %s, %s, on %s", p.Port.State, v.text(p.Dir()+"/link_layer"), v.text(p.Dir()+"/rate"), cmp.Or(string(p.Link), "no interface"))
+				found := fmt.Sprintf("%s, %s, %s, on %s", p.State, v.text(p.Dir()+"/link_layer"), v.text(p.Dir()+"/rate"), cmp.Or(string(p.Link), "no interface"))
 				out = append(out, judge(p.String(), found, v.carries(p))...)
 			}
 			return out
@@ -115,8 +115,8 @@ func ports() Step {
 func (v view) carries(p nic.Port) []fault {
 	var out []fault
 	layer, state := v.text(p.Dir()+"/link_layer"), v.text(p.Dir()+"/state")
-	if _, name, _ := strings.Cut(state, ": "); name != p.Port.State.String() {
-		out = append(out, fault{fmt.Sprintf("its state is %s in netlink, and %q in sysfs", p.Port.State, state), aKnownFault})
+	if _, name, _ := strings.Cut(state, ": "); name != p.State.String() {
+		out = append(out, fault{fmt.Sprintf("its state is %s in netlink, and %q in sysfs", p.State, state), aKnownFault})
 	}
 	if layer != "Ethernet" && p.Device.Protocol == "roce" {
 		out = append(out, fault{fmt.Sprintf("it speaks RoCE, and its link layer is %q", layer), aKnownFault})
@@ -127,8 +127,8 @@ func (v view) carries(p nic.Port) []fault {
 	switch {
 	case p.Device.Protocol != "roce":
 		out = append(out, fault{fmt.Sprintf("it speaks %q, not RoCE", p.Device.Protocol), "# leave it, if the port is meant for that"})
-	case p.Port.State != nldev.Active:
-		out = append(out, fault{"its state is " + p.Port.State.String(), "rdma link; ip link  # then the cable and the switch port"})
+	case p.State != nldev.Active:
+		out = append(out, fault{"its state is " + p.State.String(), "rdma link; ip link  # then the cable and the switch port"})
 	case p.Link == "":
 		out = append(out, fault{"no interface of the host belongs to it", "rdma link; ip link  # a pod may have the interface"})
 	}
@@ -166,7 +166,7 @@ func (v view) function(p nic.Port) report.Finding {
 		return cannotTell(p.String(), "the device has no hardware of its own, as with Soft-RoCE", "a NIC with RDMA")
 	case own == below:
 		return ok(p.String(), "%s on the %s bus, function %s, %s", name, bus, below, kind)
-	case p.Port.Number > 1 || len(p.Device.Ports) > 1 || l.SlaveKind != "" || l.Kind != "":
+	case p.Number > 1 || len(p.Device.Ports) > 1 || l.SlaveKind != "" || l.Kind != "":
 		return ok(p.String(), "the device is on function %s, and the interface of this port on %s (%s)", own, below, kind)
 	}
 	return problem(p.String(), fmt.Sprintf("the device is on function %q, and its interface %s on %q", own, p.Own.Name, below), aKnownFault)

@@ -58,7 +58,7 @@ func (b Bench) Run(ctx context.Context) error {
 func (v view) usable(ctx context.Context) []nic.Port {
 	return slices.DeleteFunc(v.roce(), func(p nic.Port) bool {
 		vf, is := v.virtual(ctx, p)
-		return p.Port.State != nldev.Active || !p.Carries || is && vf.blocked
+		return p.State != nldev.Active || !p.Carries || is && vf.blocked
 	})
 }
 
@@ -146,7 +146,7 @@ func (p *pod) views(v view) []report.Finding {
 	defer end()
 	var seen [2][]rdma.Entry
 	for _, reader := range []rdma.Side{rdma.Host, rdma.Pod} {
-		if seen[reader], _, err = s.Table(v.side(), reader, p.ports[0].Device.Name, p.ports[0].Port.Number); err != nil {
+		if seen[reader], _, err = s.Table(v.side(), reader, p.ports[0].Device.Name, p.ports[0].Number); err != nil {
 			return []report.Finding{cannotTell(of, err.Error(), "the GID table")}
 		}
 	}
@@ -177,7 +177,7 @@ func (p *pod) env(ctx context.Context) []report.Finding {
 	}
 	var faults []fault
 	for _, r := range ns.Rails {
-		if want := p.indexes()[r.Addr]; r.Index != want || r.Port.Device != p.ports[0].Device.Name || r.Port.Number != p.ports[0].Port.Number {
+		if want := p.indexes()[r.Addr]; r.Index != want || r.Port.Device.Name != p.ports[0].Device.Name || r.Port.Number != p.ports[0].Number {
 			faults = append(faults, fault{fmt.Sprintf("it prints index %d of %s for %s, and ADD found %d", r.Index, r.Port, r.Addr, want), aKnownFault})
 		}
 	}
@@ -229,7 +229,7 @@ func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 // rail returns the interface of the pod with its port, for addresses that no other
 // interface has.
 func (p *pod) rail() plan.AlignRail {
-	return plan.AlignRail{Link: podLink, Device: plan.RDMADevice{Name: p.ports[0].Device.Name, Port: p.ports[0].Port.Number}, Wait: wait}
+	return plan.AlignRail{Link: podLink, Device: plan.RDMADevice{Name: p.ports[0].Device.Name, Port: p.ports[0].Number}, Wait: wait}
 }
 
 // change adds an address to the interface of the pod, or removes it.
@@ -302,7 +302,7 @@ func (v view) left(ctx context.Context, p nic.Port, addrs []netip.Addr) []netip.
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		entries, _, err := gidtable.New(v.Sys, p.Device.Name, p.Port.Number).Entries()
+		entries, _, err := gidtable.New(v.Sys, p.Device.Name, p.Number).Entries()
 		left := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
 			return !slices.ContainsFunc(entries, func(e gidtable.Entry) bool { return e.GID == a })
 		})

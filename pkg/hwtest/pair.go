@@ -152,7 +152,7 @@ func (p *pod) nccl(ctx context.Context) report.Finding {
 		return cannotTell(of, err.Error(), "the namespace of the pod")
 	}
 	defer k.Close()
-	device := fmt.Sprintf("%s:%d", p.ports[0].Device.Name, p.ports[0].Port.Number)
+	device := fmt.Sprintf("%s:%d", p.ports[0].Device.Name, p.ports[0].Number)
 	said, err := inside(ctx, k, "env", "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,NET", "NCCL_SOCKET_IFNAME=net1",
 		"NCCL_IB_HCA=="+device, "NCCL_IB_GID_INDEX="+p.commandIndex(p.ports[0]), program, "-b", "8", "-e", "1M", "-g", "1")
 	for line := range strings.Lines(said) {

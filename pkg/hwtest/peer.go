@@ -149,7 +149,7 @@ func (p *pod) commandIndex(of nic.Port) string {
 	index := -1
 	for g := range plan.All[plan.GID](p.rec.Plan.Ops) {
 		for _, t := range g.Targets {
-			if g.Device.Name == of.Device.Name && g.Device.Port == of.Port.Number && t.Addr.Is4() {
+			if g.Device.Name == of.Device.Name && g.Device.Port == of.Number && t.Addr.Is4() {
 				index = indexes[t.Addr]
 			}
 		}
@@ -161,7 +161,7 @@ func (p *pod) commandIndex(of nic.Port) string {
 func (p *pod) addr(of nic.Port) string {
 	for g := range plan.All[plan.GID](p.rec.Plan.Ops) {
 		for _, t := range g.Targets {
-			if g.Device.Name == of.Device.Name && g.Device.Port == of.Port.Number && t.Addr.Is4() {
+			if g.Device.Name == of.Device.Name && g.Device.Port == of.Number && t.Addr.Is4() {
 				return t.Addr.String()
 			}
 		}
@@ -173,7 +173,7 @@ func (p *pod) addr(of nic.Port) string {
 func (p *pod) transfers() []transfer {
 	var out []transfer
 	for i, port := range p.ports {
-		on := []string{"-d", port.Device.Name, "-i", fmt.Sprint(port.Port.Number), "-x", p.commandIndex(port), "--iters=100", "--CPU-freq"}
+		on := []string{"-d", port.Device.Name, "-i", fmt.Sprint(port.Number), "-x", p.commandIndex(port), "--iters=100", "--CPU-freq"}
 		tcp := func(first int) []string { return []string{"-p", fmt.Sprint(first + i)} }
 		plain := func(args []string) func(string) []string {
 			return func(peer string) []string { return append(slices.Clone(args), peer) }

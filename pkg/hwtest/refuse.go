@@ -171,7 +171,7 @@ func vfTrust() Step {
 			var out []report.Finding
 			for _, p := range v.roce() {
 				vf, is := v.virtual(ctx, p)
-				if !is || p.Port.State != nldev.Active {
+				if !is || p.State != nldev.Active {
 					continue
 				}
 				_, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.NIC.Name)})
@@ -208,9 +208,9 @@ func layers() Step {
 				}
 				found, err := v.facts(ctx, conf.RDMAAuto, chosen)
 				switch {
-				case err == nil && found.Device.Name == below[0].Device.Name && found.Device.Port == below[0].Port.Number:
+				case err == nil && found.Device.Name == below[0].Device.Name && found.Device.Port == below[0].Number:
 					out = append(out, ok(l.Name, "the %s uses %s", l.Kind, below[0]))
-				case below[0].Port.State == nldev.Active:
+				case below[0].State == nldev.Active:
 					out = append(out, problem(l.Name, fmt.Sprintf("ADD finds %s/%d (%v), not %s", found.Device.Name, found.Device.Port, err, below[0]), aKnownFault))
 				}
 			}

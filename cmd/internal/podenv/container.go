@@ -43,12 +43,12 @@ func (c Container) Check(rails []gids.Rail) error {
 	checked := map[string]bool{}
 	var all error
 	for _, r := range rails {
-		if checked[r.Port.Device] {
+		if checked[r.Port.Device.Name] {
 			continue
 		}
-		checked[r.Port.Device] = true
-		if err := c.open(r.Port.Device); err != nil {
-			all = errors.Join(all, cnierr.New(cnierr.NoRDMA, "open RDMA device", r.Port.Device,
+		checked[r.Port.Device.Name] = true
+		if err := c.open(r.Port.Device.Name); err != nil {
+			all = errors.Join(all, cnierr.New(cnierr.NoRDMA, "open RDMA device", r.Port.Device.Name,
 				"request the resource of the RDMA device plugin in the container: resources.limits, such as rdma/rails: 1; "+
 					"if it does, and the node is in exclusive mode, delete the pod: a move has changed the number of the file", "%w", err))
 		}

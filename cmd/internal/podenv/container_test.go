@@ -52,7 +52,7 @@ func TestAContainerIsToldWhatItsManifestLacks(t *testing.T) {
 		"no IPC_LOCK":  {map[string]string{verbs: "mlx5_1\n", file: "", status: without}, 64 << 10, []string{"at most 64 KiB", "IPC_LOCK"}},
 		"neither":      {map[string]string{verbs: "mlx5_1\n", status: without}, 64 << 10, []string{"resources.limits", "IPC_LOCK"}},
 	} {
-		err := container(t, c.files, c.memlock).Check([]gids.Rail{{Port: gids.Port{Device: "mlx5_1"}}, {Port: gids.Port{Device: "mlx5_1"}}})
+		err := container(t, c.files, c.memlock).Check([]gids.Rail{{Port: port("mlx5_1")}, {Port: port("mlx5_1")}})
 		if (err == nil) != (len(c.want) == 0) {
 			t.Errorf("%s: got %v", name, err)
 		}

@@ -27,7 +27,7 @@ func Write(w io.Writer, rails []gids.Rail, a gids.Advice, reason error) error {
 		b.WriteString("# " + strings.Map(printable, fmt.Sprintf(format, args...)) + "\n")
 	}
 	for _, r := range rails {
-		comment("%s %s: %s port %d, GID index %d", r.Link, r.Addr, r.Port.Device, r.Port.Number, r.Index)
+		comment("%s %s: %s port %d, GID index %d", r.Link, r.Addr, r.Port.Device.Name, r.Port.Number, r.Index)
 	}
 	for _, why := range a.Why {
 		comment("why: %s", why)

@@ -11,15 +11,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
+
+func port(device string) gids.Port {
+	return gids.Port{Match: discover.Match{Device: nldev.Device{Name: device}, Port: nldev.Port{Number: 1}}}
+}
 
 // TestNamesCannotGiveAShellCommands evaluates what is printed for names that
 // the kernel allows: interfaces may have any but blanks and slashes.
 func TestNamesCannotGiveAShellCommands(t *testing.T) {
 	t.Parallel()
-	port := gids.Port{Device: "mlx5_0\necho bad", Number: 1}
-	rails := []gids.Rail{{Link: "$(echo;bad)", Addr: netip.MustParseAddr("172.16.0.5"), Port: port, Index: 3}}
+	on := port("mlx5_0\necho bad")
+	rails := []gids.Rail{{Link: "$(echo;bad)", Addr: netip.MustParseAddr("172.16.0.5"), Port: on, Index: 3}}
 	a, err := gids.Tell(gids.Namespace{Rails: rails, Out: "'`echo`"})
 	if err != nil {
 		t.Fatal(err)
@@ -54,8 +60,8 @@ func TestAShellHearsThatThereIsNoSetting(t *testing.T) {
 func TestScriptsFindThePerftestLines(t *testing.T) {
 	t.Parallel()
 	rails := []gids.Rail{
-		{Link: "net1", Addr: netip.MustParseAddr("10.1.64.17"), Port: gids.Port{Device: "mlx5_0", Number: 1}, Index: 3},
-		{Link: "net2", Addr: netip.MustParseAddr("10.2.64.17"), Port: gids.Port{Device: "mlx5_1", Number: 1}, Index: 3},
+		{Link: "net1", Addr: netip.MustParseAddr("10.1.64.17"), Port: port("mlx5_0"), Index: 3},
+		{Link: "net2", Addr: netip.MustParseAddr("10.2.64.17"), Port: port("mlx5_1"), Index: 3},
 	}
 	a, err := gids.Tell(gids.Namespace{Rails: rails, Out: "eth0"})
 	if err != nil {

@@ -32,7 +32,7 @@ func hostARP() Check {
 			}
 			var nics []addressed
 			for _, p := range ports {
-				link := p.Netdev()
+				link := p.Interface()
 				if link == nil {
 					continue
 				}

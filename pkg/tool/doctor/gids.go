@@ -37,7 +37,7 @@ func gidTable() Check {
 // fill judges a table. OFED hides the entries of other namespaces in sysfs, so there
 // it can be fuller than it looks.
 func fill(sys fs.FS, p nic.Port, hidden bool) report.Finding {
-	entries, size, err := gidtable.New(sys, p.Device.Name, p.Port.Number).Entries()
+	entries, size, err := gidtable.New(sys, p.Device.Name, p.Number).Entries()
 	if errors.Is(err, gidtable.ErrNone) {
 		return problem("the port has no GID table: RoCE is off, or the NIC is in switchdev mode", "devlink dev param show  # enable_roce must be true")
 	}

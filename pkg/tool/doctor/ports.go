@@ -46,7 +46,7 @@ func (n Node) portState(p nic.Port) report.Finding {
 	switch {
 	case layer == "InfiniBand":
 		return problem("its link layer is InfiniBand, on which there is no macvlan and no RoCE",
-			shell.Command("mlxconfig -d %s set LINK_TYPE_P%d=2 && mlxfwreset -d %s reset  # 2 is Ethernet; leave it, if the port is meant for InfiniBand", pci, p.Port.Number, pci))
+			shell.Command("mlxconfig -d %s set LINK_TYPE_P%d=2 && mlxfwreset -d %s reset  # 2 is Ethernet; leave it, if the port is meant for InfiniBand", pci, p.Number, pci))
 	case p.Device.Protocol == "":
 		return problem("it speaks no RoCE: the NIC is in switchdev mode, or RoCE is off",
 			shell.Command("devlink dev param set %s name enable_roce value true cmode driverinit && devlink dev reload %s", "pci/"+pci, "pci/"+pci))
@@ -58,15 +58,15 @@ func (n Node) portState(p nic.Port) report.Finding {
 
 // activity tells a port that is up from one that has to be set up, or plugged in.
 func (n Node) activity(p nic.Port, layer string) report.Finding {
-	if p.Own == nil && p.Port.State != nldev.Active {
-		return cannotTell(p.Port.State.String()+", and its interface is not in this namespace", "the pod that has the interface: rocectl show")
+	if p.Own == nil && p.State != nldev.Active {
+		return cannotTell(p.State.String()+", and its interface is not in this namespace", "the pod that has the interface: rocectl show")
 	}
-	if p.Port.State != nldev.Active {
+	if p.State != nldev.Active {
 		name := p.Own.Name
 		if p.Own.Flags&unix.IFF_UP == 0 {
-			return problem(p.Port.State.String()+", because "+name+" is down", shell.Command("ip link set %s up", name)+"  # and so in the configuration of the network of the node")
+			return problem(p.State.String()+", because "+name+" is down", shell.Command("ip link set %s up", name)+"  # and so in the configuration of the network of the node")
 		}
-		return problem(p.Port.State.String()+", although "+name+" is up: it has no carrier", shell.Command("ethtool %s", name)+"  # then look at the cable, and at the port of the switch")
+		return problem(p.State.String()+", although "+name+" is up: it has no carrier", shell.Command("ethtool %s", name)+"  # then look at the cable, and at the port of the switch")
 	}
 	rate, err := n.text("sys/" + p.Dir() + "/rate")
 	if err != nil {

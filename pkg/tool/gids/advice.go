@@ -36,7 +36,7 @@ func Tell(ns Namespace) (Advice, error) {
 	rails := ns.Rails
 	for _, r := range rails {
 		a.Why = append(a.Why, r.Notes...)
-		a.Perftest = append(a.Perftest, shell.Command("ib_write_bw -d %s -i %d -x %d", r.Port.Device, r.Port.Number, r.Index))
+		a.Perftest = append(a.Perftest, shell.Command("ib_write_bw -d %s -i %d -x %d", r.Port.Device.Name, r.Port.Number, r.Index))
 	}
 	used := a.onePerPort(rails)
 	a.nccl(used)

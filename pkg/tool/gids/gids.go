@@ -21,23 +21,18 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
 // Port is a port of an RDMA device with its GID table.
 type Port struct {
-	Device string
-	Number uint32 // from 1
-	// Netdev is the port's interface; "" when it is in another namespace.
-	Netdev  conf.LinkName
-	State   string // as rdma link prints it
+	discover.Match
 	Entries []rdma.Entry
 	Size    int // of the table
 	// Hidden says that the driver hides entries from readers in other namespaces. The
 	// table may then have more entries than are known: see rdma.Merge.
 	Hidden bool
-	// DeviceIndex and GUID identify the device. A rename does not change them.
-	DeviceIndex uint32
-	GUID        string
 	// Function is the PCI address of the device; "" for a device on no PCI function, such
 	// as Soft-RoCE. Virtual says that it is an SR-IOV virtual function.
 	Function string
@@ -48,7 +43,7 @@ type Port struct {
 func (p Port) off() bool { return p.Size == 0 }
 
 // String returns the port as NCCL and UCX take it.
-func (p Port) String() string { return fmt.Sprintf("%s:%d", p.Device, p.Number) }
+func (p Port) String() string { return fmt.Sprintf("%s:%d", p.Device.Name, p.Number) }
 
 // Ports returns the ports that a namespace sees. In shared mode the host's sysfs has
 // all of them. Their entries are those that a process in the namespace reader sees. A
@@ -67,18 +62,14 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Po
 		files = side
 	}
 	var out []Port
-	for _, d := range sys.Devices {
-		function, virtual := s.Function(files, d.Name)
-		for _, p := range d.Ports {
-			entries, size, err := s.Table(files, reader, d.Name, p.Number)
-			if err != nil && !errors.Is(err, rdma.ErrNoTable) {
-				return nil, err
-			}
-			out = append(out, Port{
-				Device: d.Name, Number: p.Number, Netdev: conf.LinkName(p.Netdev), State: p.State.String(),
-				Entries: entries, Size: size, DeviceIndex: d.Index, GUID: d.GUID, Function: function, Virtual: virtual,
-			})
+	for _, m := range discover.Ports(sys.Devices) {
+		p := Port{Match: m}
+		p.Function, p.Virtual = s.Function(files, m.Device.Name)
+		p.Entries, p.Size, err = s.Table(files, reader, m.Device.Name, m.Number)
+		if err != nil && !errors.Is(err, rdma.ErrNoTable) {
+			return nil, err
 		}
+		out = append(out, p)
 	}
 	return out, nil
 }
@@ -240,7 +231,7 @@ func find(ports []Port, a Addr, all []Addr, h Hints) (Rail, bool) {
 		return cmp.Or(cmp.Compare(h.rank(x, a), h.rank(y, a)), cmp.Compare(y.count(a.Link, all), x.count(a.Link, all)))
 	}
 	best := slices.MinFunc(found, func(x, y Port) int {
-		return cmp.Or(order(x, y), cmp.Compare(len(x.Device), len(y.Device)), cmp.Compare(x.String(), y.String()))
+		return cmp.Or(order(x, y), cmp.Compare(len(x.Device.Name), len(y.Device.Name)), cmp.Compare(x.String(), y.String()))
 	})
 	r := Rail{Link: a.Link, Addr: a.Addr, Port: best}
 	if h.rank(best, a) != slave {
@@ -258,20 +249,18 @@ func find(ports []Port, a Addr, all []Addr, h Hints) (Rail, bool) {
 	if len(places) > 1 {
 		r.Notes = append(r.Notes, fmt.Sprintf("%s is in %s at %s: another interface on this node has the address too", a.Addr, best, rdma.Numbers(places)))
 	}
-	if best.State != "" && best.State != active {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s is %s, not %s: check the NIC, its cable and the switch port", best, best.State, active))
+	if best.State != 0 && best.State != nldev.Active {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s is %s, not %s: check the NIC, its cable and the switch port", best, best.State, nldev.Active))
 	}
 	return r, true
 }
-
-const active = "ACTIVE"
 
 // own returns the GID indexes that may be those of an interface, among all indexes of one
 // address and type: see rdma.Own.
 func (p Port) own(places []int, link conf.LinkName, was Recorded) []int {
 	entries := slices.DeleteFunc(slices.Clone(p.Entries), func(e rdma.Entry) bool { return !slices.Contains(places, e.Index) })
 	index := was.Place
-	if was.Device != p.Device {
+	if was.Device != p.Device.Name {
 		index = nil
 	}
 	var out []int
@@ -287,11 +276,11 @@ const slave = 2
 // rank is lower for better ports of an address.
 func (h Hints) rank(p Port, a Addr) int {
 	switch {
-	case h.recorded(a).Device == p.Device:
+	case h.recorded(a).Device == p.Device.Name:
 		return 0
 	case !p.has(a):
 		return 3
-	case slices.Contains(h.Slaves, p.Netdev):
+	case slices.Contains(h.Slaves, p.Link):
 		return slave
 	}
 	return 1
@@ -319,13 +308,13 @@ func (p Port) has(a Addr) bool {
 // reason says why a port was chosen among those with an entry for an address.
 func (h Hints) reason(p Port, a Addr, among []Port) string {
 	switch {
-	case h.recorded(a).Device == p.Device:
+	case h.recorded(a).Device == p.Device.Name:
 		return "as ADD found it"
 	case p.has(a) && slices.ContainsFunc(among, func(o Port) bool { return !o.has(a) }):
 		return fmt.Sprintf("because the entry there is of %s: another interface on this node has the address too", a.Link)
-	case slices.Contains(h.Slaves, p.Netdev):
+	case slices.Contains(h.Slaves, p.Link):
 		return "one NIC of a bond that has no RDMA device of its own now, so RDMA does not fail over"
-	case len(h.Slaves) > 0 && p.Netdev != "":
+	case len(h.Slaves) > 0 && p.Link != "":
 		return "because it belongs to the bond, not to a NIC in it"
 	}
 	return fmt.Sprintf("because it has all addresses of %s: another interface on this node has the address too", a.Link)

@@ -15,12 +15,15 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
 // portOf returns port 1 of a device with 16 places. Each GID is one of RoCE v2,
 // or of v1 with "v1 " before it; "" is an empty place.
 func portOf(device, netdev string, gids ...string) Port {
-	p := Port{Device: device, Number: 1, Netdev: conf.LinkName(netdev), Size: 16}
+	m := discover.Match{Device: nldev.Device{Name: device}, Port: nldev.Port{Number: 1}, Link: conf.LinkName(netdev)}
+	p := Port{Match: m, Size: 16}
 	for i, g := range gids {
 		if g == "" {
 			continue
@@ -182,7 +185,7 @@ func TestAnEntryOnAnotherNICIsNotThatOfTheInterface(t *testing.T) {
 	foreign, own := portOf("mlx5_0", "", "172.16.0.5"), portOf("mlx5_1", "", "", "172.16.0.5")
 	foreign.Entries[0].Netdev = "eth7"
 	rails, err := Find([]Port{foreign, own}, on("net1", "172.16.0.5"), Hints{})
-	if err != nil || rails[0].Port.Device != "mlx5_1" || rails[0].Index != 1 {
+	if err != nil || rails[0].Port.Device.Name != "mlx5_1" || rails[0].Index != 1 {
 		t.Fatalf("got %v, %v, want mlx5_1 at 1", rails, err)
 	}
 	const note = "mlx5_1:1, because the entry there is of net1: another interface on this node has the address too"
@@ -204,11 +207,11 @@ func TestAnAddressOnTwoNICsIsNotGuessed(t *testing.T) {
 			t.Errorf("got %v, want code %d and %q", err, cnierr.NoGID, want)
 		}
 	}
-	if rails, err := Find(ports, on("net3", "172.18.0.5"), Hints{}); err != nil || rails[0].Port.Device != "mlx5_2" {
+	if rails, err := Find(ports, on("net3", "172.18.0.5"), Hints{}); err != nil || rails[0].Port.Device.Name != "mlx5_2" {
 		t.Errorf("another interface: got %v, %v", rails, err)
 	}
 	rails, err := Find(ports, on("net1", "172.16.0.5", "fd00::5", "fe80::7"), Hints{})
-	if err != nil || rails[0].Port.Device != "mlx5_1" || rails[0].Addr != netip.MustParseAddr("172.16.0.5") {
+	if err != nil || rails[0].Port.Device.Name != "mlx5_1" || rails[0].Addr != netip.MustParseAddr("172.16.0.5") {
 		t.Fatalf("with another address: got %v, %v", rails, err)
 	}
 	const note = "172.16.0.5 has entries in mlx5_0:1, mlx5_1:1: mlx5_1:1, because it has all addresses of net1: another interface on this node has the address too"
@@ -242,7 +245,7 @@ func TestTwoInterfacesOfAPodHaveTheSameAddress(t *testing.T) {
 
 func TestAPortThatIsDownIsReported(t *testing.T) {
 	t.Parallel()
-	for state, want := range map[string]string{"DOWN": "mlx5_0:1 is DOWN, not ACTIVE", "ACTIVE": "", "": ""} {
+	for state, want := range map[nldev.State]string{nldev.Down: "mlx5_0:1 is DOWN, not ACTIVE", nldev.Active: "", 0: ""} {
 		p := portOf("mlx5_0", "", "172.16.0.5")
 		p.State = state
 		rails, err := Find([]Port{p}, on("net1", "172.16.0.5"), Hints{})

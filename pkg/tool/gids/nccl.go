@@ -152,7 +152,7 @@ func (a *Advice) apart(rails []Rail) {
 func sameFunction(a, b Port) (bus, device bool) {
 	const function, slot = len(".2"), len("00.2")
 	short := min(len(a.Function), len(b.Function)) < slot
-	if short || a.Device == b.Device {
+	if short || a.Device.Name == b.Device.Name {
 		return false, false // Soft-RoCE, or two ports of one device
 	}
 	cut := func(p Port, n int) string { return p.Function[:len(p.Function)-n] }

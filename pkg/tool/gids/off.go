@@ -25,7 +25,7 @@ func (h Hints) leftOut(ports []Port, addrs []Addr) []string {
 		switch {
 		case !has(ports, a.Addr):
 			out = append(out, fmt.Sprintf("%s %s is left out: %s", a.Link, a.Addr, r.lost(ports)))
-		case !slices.ContainsFunc(ports, func(p Port) bool { return p.Device == r.Device }):
+		case !slices.ContainsFunc(ports, func(p Port) bool { return p.Device.Name == r.Device }):
 			out = append(out, fmt.Sprintf("%s %s: ADD found its entry in %s, and no device has that name now: rocectl check", a.Link, a.Addr, r.Device))
 		}
 	}
@@ -55,7 +55,7 @@ func has(ports []Port, a netip.Addr) bool {
 
 // lost says why an address has no entry in the device in which ADD found one.
 func (r Recorded) lost(ports []Port) string {
-	of := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return p.Device != r.Device })
+	of := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return p.Device.Name != r.Device })
 	off := slices.DeleteFunc(slices.Clone(of), func(p Port) bool { return !p.off() })
 	switch {
 	case len(of) == 0:
@@ -70,7 +70,7 @@ func (r Recorded) lost(ports []Port) string {
 // or, without records, all.
 func (h Hints) off(ports []Port, addrs []Addr) []Port {
 	mine := func(p Port) bool {
-		return slices.ContainsFunc(addrs, func(a Addr) bool { return h.recorded(a).Device == p.Device })
+		return slices.ContainsFunc(addrs, func(a Addr) bool { return h.recorded(a).Device == p.Device.Name })
 	}
 	return slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return !p.off() || len(h.Recorded) > 0 && !mine(p) })
 }

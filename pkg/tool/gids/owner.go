@@ -108,7 +108,7 @@ func moved(r record.Record) []plan.RDMADevice {
 }
 
 // of says whether this is a port of a device. The device may have another name now.
-func (p Port) of(d plan.RDMADevice) bool { return p.DeviceIndex == d.Index && p.GUID == d.GUID }
+func (p Port) of(d plan.RDMADevice) bool { return p.Device.Index == d.Index && p.Device.GUID == d.GUID }
 
 // owners returns the owners of all addresses: the host, and the pods with a record.
 func (n Node) owners(ctx context.Context) ([]Owner, error) {
@@ -147,7 +147,7 @@ func recordedAddrs(r record.Record) map[netip.Addr]conf.LinkName {
 func tables(ports []Port, holder *Owner, owners []Owner) []Table {
 	var out []Table
 	for _, p := range ports {
-		t := Table{Device: p.Device, Port: p.Number, Netdev: p.Netdev, Holder: holder, Size: p.Size, Hidden: p.Hidden, Entries: []Entry{}, Twice: p.twice()}
+		t := Table{Device: p.Device.Name, Port: p.Number, Netdev: p.Link, Holder: holder, Size: p.Size, Hidden: p.Hidden, Entries: []Entry{}, Twice: p.twice()}
 		for _, e := range p.Entries {
 			row := Entry{Index: e.Index, GID: plan.GIDText(e.GID), Type: e.Type, Netdev: e.Netdev, Owners: p.ownersOf(e, owners)}
 			if e.GID.Is4() {
@@ -177,7 +177,7 @@ func (p Port) ownersOf(e rdma.Entry, all []Owner) []Owner {
 		return named
 	}
 	if len(out) == 0 && p.isDefault(e) {
-		return []Owner{{Link: p.Netdev, Addr: e.GID}}
+		return []Owner{{Link: p.Link, Addr: e.GID}}
 	}
 	return out
 }
@@ -189,7 +189,7 @@ const gidTypes = 2
 // entry does not depend on the addresses of the interface. The kernel reserves the
 // first entry of the table for it, one for each type (gid_table_reserve_default).
 func (p Port) isDefault(e rdma.Entry) bool {
-	return e.Index < gidTypes && e.GID.IsLinkLocalUnicast() && e.Netdev != "" && e.Netdev == string(p.Netdev)
+	return e.Index < gidTypes && e.GID.IsLinkLocalUnicast() && e.Netdev != "" && e.Netdev == string(p.Link)
 }
 
 func (p Port) twice() map[netip.Addr][]int {

@@ -75,7 +75,8 @@ func TestOwnersAreIdentifiedByAddressAndThenByInterface(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			p := Port{Device: "mlx5_0", Number: 1, Netdev: "r0", Entries: tc.entries}
+			p := portOf("mlx5_0", "r0")
+			p.Entries = tc.entries
 			for i, e := range tc.entries {
 				if diff := cmp.Diff(tc.want[i], p.ownersOf(e, tc.all), cmp.AllowUnexported(Owner{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 					t.Errorf("place %d (-want +got)\n%s", e.Index, diff)
@@ -101,12 +102,13 @@ func TestThePortsOwnEntryIsTheHosts(t *testing.T) {
 		{"another interface", rdma.Entry{Index: 0, GID: own, Type: rdma.RoCEv2, Netdev: "net1"}, 0},
 		{"an address", rdma.Entry{Index: 0, GID: netip.MustParseAddr("fd00::1"), Type: rdma.RoCEv2, Netdev: "r0"}, 0},
 	} {
-		p := Port{Device: "mlx5_0", Number: 1, Netdev: "r0", Entries: []rdma.Entry{tc.entry}}
+		p := portOf("mlx5_0", "r0")
+		p.Entries = []rdma.Entry{tc.entry}
 		if got := p.ownersOf(tc.entry, nil); len(got) != tc.want {
 			t.Errorf("%s: got %+v, want %d", tc.name, got, tc.want)
 		}
 	}
-	p := Port{Device: "mlx5_0", Number: 1} // its interface is in another namespace
+	p := portOf("mlx5_0", "") // its interface is in another namespace
 	if got := p.ownersOf(rdma.Entry{GID: own}, nil); len(got) != 0 {
 		t.Errorf("without interface: got %+v", got)
 	}
@@ -118,7 +120,9 @@ func TestDevicesThatAreInNoNamespaceAreReported(t *testing.T) {
 		d := plan.RDMADevice{Name: name, Index: index, GUID: "5054:00ff:fe00:0001", Port: 1}
 		return record.Record{Attachment: conf.Attachment{ContainerID: "c", IfName: "net1"}, Plan: plan.Plan{Ops: plan.InPod(plan.Move{Device: d})}}
 	}
-	seen := []Port{{Device: "renamed", GUID: "5054:00ff:fe00:0001", DeviceIndex: 1, Number: 1}}
+	renamed := portOf("renamed", "")
+	renamed.Device.GUID, renamed.Device.Index = "5054:00ff:fe00:0001", 1
+	seen := []Port{renamed}
 	got := Node{Records: []record.Record{moved("a", "mlx5_1", 1), moved("b", "mlx5_2", 2), moved("c", "mlx5_2", 2)}}.missing(seen)
 	if len(got) != 1 || got[0].Device != "mlx5_2" || !got[0].Missing || got[0].Holder == nil || got[0].Holder.Link != "net1" {
 		t.Errorf("got %+v, want mlx5_2 alone, and once", got)

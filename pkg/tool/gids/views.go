@@ -58,7 +58,7 @@ func (n Node) lacksEntries(host []Port) bool {
 			if found.Place == nil {
 				continue
 			}
-			if slices.ContainsFunc(host, func(p Port) bool { return p.Device == found.Device && len(p.places(addr.Addr, rdma.RoCEv2)) == 0 }) {
+			if slices.ContainsFunc(host, func(p Port) bool { return p.Device.Name == found.Device && len(p.places(addr.Addr, rdma.RoCEv2)) == 0 }) {
 				return true
 			}
 		}
@@ -106,7 +106,7 @@ func (n Node) look(ctx context.Context, r record.Record, devices []plan.RDMADevi
 
 // add adds the entries of a port of the namespace of that a reader sees.
 func (p *Port) add(s *rdma.Subsystem, of, reader rdma.Side) error {
-	entries, _, err := s.Table(of, reader, p.Device, p.Number)
+	entries, _, err := s.Table(of, reader, p.Device.Name, p.Number)
 	if errors.Is(err, rdma.ErrNoTable) {
 		return nil
 	}

@@ -128,7 +128,7 @@ func (n Node) Inventory() []Details {
 }
 
 func (n Node) details(p Port) Details {
-	d := Details{Device: p.Device.Name, Number: p.Port.Number, State: p.Port.State.String(), LinkLayer: n.text(p.Dir() + "/link_layer"), PCI: n.function(p)}
+	d := Details{Device: p.Device.Name, Number: p.Number, State: p.State.String(), LinkLayer: n.text(p.Dir() + "/link_layer"), PCI: n.function(p)}
 	if p.away {
 		d.State, d.LinkLayer = Away, ""
 		if p.Own != nil {
@@ -138,7 +138,7 @@ func (n Node) details(p Port) Details {
 		_, err := fs.Stat(n.Sys, "module/mlx_compat")
 		d.GIDs = GIDs{len(entries), size, err == nil}
 	}
-	if l := p.Netdev(); l != nil {
+	if l := p.Interface(); l != nil {
 		n.interfaceOf(&d, *l)
 	}
 	if p.Bonded() && !p.Carries {

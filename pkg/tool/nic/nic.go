@@ -92,15 +92,15 @@ type Port struct {
 
 // Dir is the folder of the port in sysfs.
 func (p Port) Dir() string {
-	return fmt.Sprintf("class/infiniband/%s/ports/%d", p.Device.Name, p.Port.Number)
+	return fmt.Sprintf("class/infiniband/%s/ports/%d", p.Device.Name, p.Number)
 }
 
 // Bonded says whether the interface of the port is a slave of a bond.
 func (p Port) Bonded() bool { return p.Own != p.NIC }
 
-// Netdev returns the interface that has the port's addresses and settings: NIC, or Own if
+// Interface returns the interface that has the port's addresses and settings: NIC, or Own if
 // the port does not carry for NIC; nil as Own.
-func (p Port) Netdev() *rtnl.Link {
+func (p Port) Interface() *rtnl.Link {
 	if p.Carries {
 		return p.NIC
 	}
@@ -111,8 +111,8 @@ func (p Port) Netdev() *rtnl.Link {
 func (n Node) Ports() []Port {
 	var out []Port
 	for _, m := range discover.Ports(n.RDMA.Devices) {
-		own := n.Link(m.Port.NetdevIndex)
-		if m.Port.NetdevIndex == 0 { // for InfiniBand the kernel names none
+		own := n.Link(m.NetdevIndex)
+		if m.NetdevIndex == 0 { // for InfiniBand the kernel names none
 			own = n.beside("class/infiniband/" + m.Device.Name + "/device/net")
 		}
 		out = append(out, n.port(m, own))

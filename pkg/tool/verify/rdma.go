@@ -15,28 +15,22 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
-
-// Port is the RDMA port of a rail, and the GID index of the rail's address.
-type Port struct {
-	Device string
-	Number int
-	Index  int
-}
 
 // program is one that both pods run to test a rail by RDMA.
 type program struct {
 	check, name, contained string // contained: the package that has it
-	server                 func(own Rail, on Port, tcp int) []string
-	client                 func(own Rail, on Port, tcp int, peer netip.Addr) []string
+	server                 func(own Rail, on gids.Rail, tcp int) []string
+	client                 func(own Rail, on gids.Rail, tcp int, peer netip.Addr) []string
 	tells                  func(said string) string
 }
 
 func programs() []program {
-	write := func(own Rail, on Port, tcp int) []string {
+	write := func(own Rail, on gids.Rail, tcp int) []string {
 		args := []string{
-			"-d", on.Device, "-i", fmt.Sprint(on.Number), "-x", fmt.Sprint(on.Index), "-p", fmt.Sprint(tcp),
+			"-d", on.Port.Device.Name, "-i", fmt.Sprint(on.Port.Number), "-x", fmt.Sprint(on.Index), "-p", fmt.Sprint(tcp),
 			"--size=65536", "--iters=500", "--report_gbits", "--CPU-freq",
 		}
 		if !own.Addr.Is4() {
@@ -47,10 +41,10 @@ func programs() []program {
 	return []program{
 		{
 			check: Handshake, name: "rping", contained: "rdmacm-utils",
-			server: func(own Rail, _ Port, tcp int) []string {
+			server: func(own Rail, _ gids.Rail, tcp int) []string {
 				return []string{"-s", "-a", own.Addr.String(), "-p", fmt.Sprint(tcp), "-C", "3"}
 			},
-			client: func(own Rail, _ Port, tcp int, peer netip.Addr) []string {
+			client: func(own Rail, _ gids.Rail, tcp int, peer netip.Addr) []string {
 				return []string{"-c", "-I", own.Addr.String(), "-a", peer.String(), "-p", fmt.Sprint(tcp), "-C", "3"}
 			},
 			tells: func(string) string { return "rping connects by rdma_cm and transfers" },
@@ -58,7 +52,7 @@ func programs() []program {
 		{
 			check: Bandwidth, name: "ib_write_bw", contained: "perftest",
 			server: write,
-			client: func(own Rail, on Port, tcp int, peer netip.Addr) []string {
+			client: func(own Rail, on gids.Rail, tcp int, peer netip.Addr) []string {
 				args := write(own, on, tcp)
 				if !own.Subnet.Contains(peer) { // its TCP connection needs the rail's table, too
 					args = append(args, "--bind_source_ip="+own.Addr.String())
@@ -133,20 +127,20 @@ func (p Pod) start(ctx context.Context, name string, args []string) (*running, *
 }
 
 // port returns the RDMA port of a rail. The text says what is missing.
-func (p Pod) port(ctx context.Context, r Rail, of program) (on Port, missing string) {
+func (p Pod) port(ctx context.Context, r Rail, of program) (on gids.Rail, missing string) {
 	if _, err := exec.LookPath(of.name); err != nil {
-		return Port{}, fmt.Sprintf("%s of the package %s in %s", of.name, of.contained, p.Name)
+		return gids.Rail{}, fmt.Sprintf("%s of the package %s in %s", of.name, of.contained, p.Name)
 	}
 	if p.RDMA == nil {
-		return Port{}, "a server with tests by RDMA in " + p.Name
+		return gids.Rail{}, "a server with tests by RDMA in " + p.Name
 	}
 	ports, err := p.RDMA(ctx)
 	if err != nil {
-		return Port{}, fmt.Sprintf("RDMA in %s: %v", p.Name, err)
+		return gids.Rail{}, fmt.Sprintf("RDMA in %s: %v", p.Name, err)
 	}
 	on, there := ports[r.Link]
 	if !there {
-		return Port{}, fmt.Sprintf("a GID for %s of %s: rocectl doctor on its node", r.Addr, p.Name)
+		return gids.Rail{}, fmt.Sprintf("a GID for %s of %s: rocectl doctor on its node", r.Addr, p.Name)
 	}
 	return on, ""
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -38,9 +39,9 @@ type Pod struct {
 	// Inside tests what only programs in the pod can: RDMA devices and locked memory. It
 	// gets the pod with the name that the answers must have.
 	Inside func(p Pod) []report.Answer
-	// RDMA returns the RDMA ports of the rails that have one, by their interfaces; nil:
+	// RDMA returns the ports and GIDs of the rails that have one, by their interfaces; nil:
 	// the pod makes no tests by RDMA.
-	RDMA func(ctx context.Context) (map[conf.LinkName]Port, error)
+	RDMA func(ctx context.Context) (map[conf.LinkName]gids.Rail, error)
 }
 
 // Rail is an interface of a pod that roce made or adopted, with its first address.

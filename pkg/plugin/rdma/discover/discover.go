@@ -28,15 +28,15 @@ const finding = "find RDMA device of"
 // LoadDriver is the hint for a node without RDMA devices.
 const LoadDriver = `load the NIC's RDMA driver (rdma link shows its devices), or set "rdma": {"mode": "off"} if the pods need no RDMA`
 
-// Match is a port, and the link that led to it.
+// Match is a port, its device, and the link that led to it.
 type Match struct {
 	Device nldev.Device
-	Port   nldev.Port
-	Link   conf.LinkName
+	nldev.Port
+	Link conf.LinkName
 }
 
 // String returns the port as rdma link takes it.
-func (m Match) String() string { return fmt.Sprintf("%s/%d", m.Device.Name, m.Port.Number) }
+func (m Match) String() string { return fmt.Sprintf("%s/%d", m.Device.Name, m.Number) }
 
 // Port returns the port that carries the RoCE traffic of a parent. It looks at the
 // layers of the parent one after the other. It takes the port with a network
