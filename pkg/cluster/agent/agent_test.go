@@ -76,7 +76,7 @@ func TestARestartInTheSameBootLeavesTheFileAsItIs(t *testing.T) {
 		}
 		n.goAway(true)
 		n.run()
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		n.holds("compute", 1)
 		n.goAway(false)
 		pass(10 * time.Second)
@@ -97,7 +97,7 @@ func TestAfterABootNothingIsLeasedBeforeTheServerWasAsked(t *testing.T) {
 		n.boot = "22222222-2222-4222-8222-222222222222"
 		n.goAway(true)
 		n.run()
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		if _, err := n.files().Read("compute"); cnierr.CodeOf(err) != cnierr.TryAgain {
 			t.Errorf("there is a file of this boot, error %v", err)
 		}
@@ -118,7 +118,7 @@ func TestPodsGetAddressesWhileTheServerIsUnreachableAndTheNodeClaimsAfterwards(t
 		n.run()
 		n.goAway(true)
 		n.mustLease("compute", 1, 15)
-		pass(40 * time.Minute)
+		n.idle(40 * time.Minute)
 		n.holds("compute", 1)
 		n.healthy()
 		n.counts(`roce_cni_block_used{block="` + n.blocks()[0] + `",pool="compute"} 15`)
@@ -146,7 +146,8 @@ func TestManyNodesWithTwoAgentsEachHaveOneBlockEach(t *testing.T) {
 		for _, n := range all {
 			n.begin(n.config())
 		}
-		pass(time.Minute)
+		pass(5 * time.Second)
+		c.idle(time.Minute)
 		seen := map[string]string{}
 		for _, n := range all {
 			n.holds("compute", 1)
@@ -321,7 +322,7 @@ func TestAnAgentThatIsStoppedInARequestEndsAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		got := make(chan error, 1)
 		go func() { got <- agent.New(config).Run(ctx) }()
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		cancel()
 		if err := <-got; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
@@ -345,9 +346,9 @@ func TestAFullPoolIsReportedAndTriedAgain(t *testing.T) {
 		poor := nodes[2]
 		poor.says(503, "all 2 blocks of 16 host indexes have an owner")
 		rich := c.store.Snapshot()[0]
-		pass(15 * time.Minute)
+		c.idle(15 * time.Minute)
 		lists := c.store.Calls(blocktest.List)
-		pass(15 * time.Minute)
+		c.idle(15 * time.Minute)
 		if more := c.store.Calls(blocktest.List) - lists; more > 2*5+6 { // two for each claim, and sweeps
 			t.Errorf("%d lists in a quarter of an hour", more)
 		}
@@ -356,7 +357,7 @@ func TestAFullPoolIsReportedAndTriedAgain(t *testing.T) {
 		}
 		i := slices.IndexFunc(nodes, func(n *node) bool { return n.name == rich.Spec.NodeName })
 		nodes[i].stop()
-		pass(10 * time.Minute)
+		c.idle(10 * time.Minute)
 		poor.healthy()
 	})
 }
@@ -378,7 +379,7 @@ func TestAMissingRightIsReportedAndSeldomTried(t *testing.T) {
 		config.Store = denying{n.store}
 		n.runWith(config)
 		n.says(503, "forbidden", "give the ServiceAccount the rights")
-		pass(20 * time.Minute)
+		n.idle(20 * time.Minute)
 		if got := n.store.Calls(blocktest.List); got < 5 || got > 16 {
 			t.Errorf("%d lists in 20 minutes", got)
 		}

@@ -105,7 +105,7 @@ func TestGrantsWaitForAsLongAsTheServerSays(t *testing.T) {
 					}
 					pass(time.Duration(i) * 7 * time.Second)
 				}
-				pass(10 * time.Minute)
+				n.idle(10 * time.Minute)
 				b.done(t)
 				n.healthy()
 				n.heldBy(t, "db-0", "")

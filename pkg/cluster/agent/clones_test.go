@@ -29,7 +29,7 @@ func TestTheBlocksOfACloneAreNotTakenUp(t *testing.T) {
 		c.view.Pools = []agent.Pool{poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/24"}]}], "nodeSelector": {"gpu": "yes"}}`)}
 		n := c.node(t, "n1")
 		n.run()
-		pass(30 * time.Minute) // it has looked for blocks of its own
+		n.idle(30 * time.Minute) // it has looked for blocks of its own
 		if _, body := n.get("/metrics"); strings.Contains(body, `"compute"`) {
 			t.Errorf("it keeps the pool:\n%s", body)
 		}

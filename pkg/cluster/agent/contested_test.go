@@ -57,7 +57,7 @@ func TestOfTwoPoolsInUseThatOverlapNothingMoreIsClaimed(t *testing.T) {
 		second.Spec.Rails = append(second.Spec.Rails, block.Rail{Subnets: []block.Subnet{{Subnet: "10.1.0.0/24"}}})
 		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
 		n.mustLease("compute", 11, 15)
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		n.holds("compute", 1)
 		n.says(200, `RailPool compute`, `addresses of RailPool "another"`, `RailPool another`, `addresses of RailPool "compute"`)
 		second.Spec.Fabric = "storage"
@@ -87,7 +87,7 @@ func TestWhatAnotherPoolHasIsNotLeasedWhenThisOneIsWidened(t *testing.T) {
 		n.change(func(v *agent.View) { v.Pools = []agent.Pool{first, second} })
 		stays := func() {
 			t.Helper()
-			pass(10 * time.Minute)
+			n.idle(10 * time.Minute)
 			after, err := n.files().Read("compute")
 			if diff := cmp.Diff(before, after, netips()); diff != "" || err != nil {
 				t.Errorf("%v, %s", err, diff)
@@ -179,7 +179,7 @@ func TestAPoolThatIsFullIsNotAskedAgainBecauseAnotherOneHasChanged(t *testing.T)
 		c.node(t, "n1").run()
 		n := c.node(t, "n2")
 		n.run()
-		pass(time.Hour)
+		n.idle(time.Hour)
 		before := n.store.Calls(blocktest.List)
 		for i := range 20 {
 			n.change(func(v *agent.View) { v.Pools = []agent.Pool{narrow, another}[:1+i%2] })

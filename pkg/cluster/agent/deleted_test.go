@@ -22,7 +22,7 @@ func TestAnAgentThatIsRestartedGivesADeletedPoolBack(t *testing.T) {
 		n.stop()
 		n.run()
 		touched := n.store.Calls(blocktest.Touch)
-		pass(40 * time.Minute)
+		n.idle(40 * time.Minute)
 		n.holds("compute", 1)
 		if got := n.store.Calls(blocktest.Touch) - touched; got < 6 || n.reports[len(n.reports)-1].Used != 1 {
 			t.Errorf("%d asserts in 40 minutes, reports %v", got, n.reports)

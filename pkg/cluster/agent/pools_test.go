@@ -35,7 +35,7 @@ func TestADeletedPoolIsGivenBackWhenNothingOfItIsLeased(t *testing.T) {
 		n.mustLease("compute", 1, 2)
 		own := n.blocks()
 		n.change(func(v *agent.View) { v.Pools = nil })
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		n.holds("compute", 1)
 		n.release("c1")
 		n.release("c2")
@@ -68,7 +68,7 @@ func TestAPoolThatComesBackIsKept(t *testing.T) {
 		n.change(func(v *agent.View) { v.Pools = []agent.Pool{compute(t)} })
 		pass(2 * time.Second)
 		n.holds("compute", 1)
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		if diff := cmp.Diff(own, n.blocks()); diff != "" {
 			t.Error(diff)
 		}
@@ -90,12 +90,12 @@ func TestAnADDThatHadReadTheFileKeepsTheBlock(t *testing.T) {
 		if err := n.leaseOf(f, "late"); err != nil {
 			t.Fatal(err)
 		}
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		if len(n.blocks()) != 1 {
 			t.Error("the block of a pod was given back")
 		}
 		n.release("late")
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		if got := n.blocks(); got != nil {
 			t.Errorf("it has %v", got)
 		}
@@ -118,7 +118,7 @@ func TestAPoolDeletedWhileTheNodeWasOffIsGivenBack(t *testing.T) {
 		}
 		n.change(func(v *agent.View) { v.Pools = nil })
 		n.run()
-		pass(20 * time.Minute)
+		n.idle(20 * time.Minute)
 		if got := n.store.Snapshot(); len(got) != 1 || got[0].Spec != former.Spec {
 			t.Errorf("there are %v", got)
 		}
@@ -138,7 +138,7 @@ func TestANodeThatIsNotSelectedAnyMoreKeepsWhatItHas(t *testing.T) {
 		n.mustLease("compute", 1, 10)
 		n.change(func(v *agent.View) { v.Labels = nil })
 		n.mustLease("compute", 11, 15)
-		pass(40 * time.Minute)
+		n.idle(40 * time.Minute)
 		n.holds("compute", 1) // and claims no other
 		n.healthy()
 		n.logs("does not select this node any more")
@@ -170,7 +170,7 @@ func TestAPoolThatIsWrongIsNoOtherPools(t *testing.T) {
 		n.holds("bad", 1)
 		n.healthy()
 		n.change(func(v *agent.View) { v.Pools = []agent.Pool{compute(t), bad} })
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		n.holds("bad", 1)
 		n.says(200, "RailPool bad")
 	})
@@ -186,7 +186,7 @@ func TestAPoolThatWasFullIsClaimedOfWhenItIsWidened(t *testing.T) {
 		c.node(t, "n1").run()
 		n := c.node(t, "n2")
 		n.run()
-		pass(time.Hour)
+		n.idle(time.Hour)
 		n.gone("compute")
 		n.says(503, "claim", "1 blocks")
 		narrow.Spec.Rails = []block.Rail{{Subnets: []block.Subnet{{Subnet: "10.0.0.0/22", Ranges: []string{"10.0.0.16-10.0.0.47"}}}}}
@@ -215,10 +215,10 @@ func TestAPoolThatIsBeingDeletedIsGivenBack(t *testing.T) {
 		n.run()
 		n.mustLease("compute", 1, 1)
 		n.change(func(v *agent.View) { v.Pools[0].Deleted = true })
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		n.holds("compute", 1)
 		n.release("c1")
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		n.gone("compute")
 		if got := n.blocks(); got != nil {
 			t.Errorf("it has %v", got)
@@ -236,7 +236,7 @@ func TestABlockOfADeletedPoolIsConfirmedWhilePodsUseIt(t *testing.T) {
 		n.mustLease("compute", 1, 1)
 		n.change(func(v *agent.View) { v.Pools[0].Deleted = true })
 		before := n.store.Calls(blocktest.Touch)
-		pass(40 * time.Minute)
+		n.idle(40 * time.Minute)
 		if got := n.store.Calls(blocktest.Touch) - before; got < 6 {
 			t.Errorf("%d asserts in 40 minutes", got)
 		}
@@ -296,7 +296,7 @@ func TestAnAgentWithoutANodeObjectKeepsWhatItHas(t *testing.T) {
 		n.change(func(v *agent.View) { v.NoNode = errors.New("there is no Node object n1") })
 		before := n.store.Calls(blocktest.Touch)
 		n.run()
-		pass(20 * time.Minute)
+		n.idle(20 * time.Minute)
 		n.holds("compute", 1) // and claims no other
 		if got := n.store.Calls(blocktest.Touch) - before; got < 3 {
 			t.Errorf("%d asserts in 20 minutes", got)
@@ -340,7 +340,7 @@ func TestTheRackIsTheNodesLabel(t *testing.T) {
 		}
 		n.mustLease("compute", 1, 1)
 		n.change(func(v *agent.View) { v.Labels = map[string]string{"rack": "8"} })
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		n.stop()
 		n.run()
 		pass(time.Minute)

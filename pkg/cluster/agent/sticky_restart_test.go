@@ -30,10 +30,10 @@ func TestADeletedStickyPoolIsGivenBackWhenNothingOfItIsLeased(t *testing.T) {
 					}
 					a.release("c2")
 				}
-				pass(10 * time.Minute)
+				a.idle(10 * time.Minute)
 				a.heldBy(t, "db-0", "a")
 				a.release("c1")
-				pass(10 * time.Minute)
+				a.idle(10 * time.Minute)
 				a.gone("compute")
 				a.heldBy(t, "db-0", "")
 				if got := a.blocks(); got != nil {
@@ -84,7 +84,7 @@ func TestAnADDThatIsSlowGetsNothingOfADeletedPool(t *testing.T) {
 		if !errors.Is(err, errLate) {
 			t.Errorf("got %v", err)
 		}
-		pass(20 * time.Minute)
+		a.idle(20 * time.Minute)
 		a.heldBy(t, "db-0", "")
 	})
 }
@@ -144,14 +144,14 @@ func TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack(t *testing.T) {
 		n.run()
 		n.mustAdd("db-0", "c1")
 		n.change(func(v *agent.View) { v.Labels = map[string]string{"rack": "8"} })
-		pass(20 * time.Minute)
+		n.idle(20 * time.Minute)
 		if got := n.eventuallyAdds("db-1", "c2", 40*time.Second); got.IsValid() {
 			t.Errorf("it gets %v", got)
 		}
 		n.heldBy(t, "db-0", "n1")
 		n.release("c1")
 		n.release("c2")
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		n.heldBy(t, "db-0", "")
 	})
 }

@@ -255,7 +255,7 @@ func TestWhatIsHeldIsAffirmed(t *testing.T) {
 		a.mustAdd("db-0", "c1")
 		before := a.kept.Snapshot()[0]
 		a.kept.Restore(nil)
-		pass(7 * time.Minute)
+		a.idle(7 * time.Minute)
 		a.heldBy(t, "db-0", "a")
 		a.stop()
 		a.kept.Restore(nil)
@@ -267,17 +267,17 @@ func TestWhatIsHeldIsAffirmed(t *testing.T) {
 		thief.Spec.Holder = sticky.Holder{NodeName: "thief", MachineID: "machine-of-thief"}
 		thief.UID = "another"
 		a.kept.Restore([]sticky.Lease{thief})
-		pass(7 * time.Minute)
+		a.idle(7 * time.Minute)
 		a.counts(`roce_cni_sticky_lost_total{pool="compute"} 1`)
 		a.logs("belongs to another node")
 		a.says(200, "lost sticky addresses", thief.Name, "delete the pods")
 		if got := a.ask(db("db-0")); got.Granted() {
 			t.Errorf("it grants %v again", got)
 		}
-		pass(20 * time.Minute)
+		a.idle(20 * time.Minute)
 		a.counts(`roce_cni_sticky_lost_total{pool="compute"} 1`)
 		a.release("c1")
-		pass(7 * time.Minute)
+		a.idle(7 * time.Minute)
 		a.healthy()
 		b.healthy()
 	})
@@ -292,10 +292,10 @@ func TestAPoolThatIsNotStickyCostsNothing(t *testing.T) {
 			t.Error("its file says that it is sticky")
 		}
 		n.mustLease("compute", 1, 14)
-		pass(time.Hour)
+		n.idle(time.Hour)
 		n.release("c1")
 		n.change(func(v *agent.View) { v.Pools = nil })
-		pass(time.Hour)
+		n.idle(time.Hour)
 		for _, op := range []blocktest.Op{blocktest.Create, blocktest.Get, blocktest.List, stickytest.Update} {
 			if got := n.kept.Calls(op); got != 0 {
 				t.Errorf("%d calls of %s", got, op)

@@ -50,13 +50,13 @@ func TestEmptyBlocksAreGivenBackAfterAnHour(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		n := grown(t, newCluster(compute(t)))
 		n.ends(1, 40)
-		pass(50 * time.Minute)
+		n.idle(50 * time.Minute)
 		n.owns(4)
-		pass(30 * time.Minute)
+		n.idle(30 * time.Minute)
 		n.owns(1)
 		n.healthy()
 		n.logs("gave back a block")
-		pass(70 * time.Minute) // never the last one
+		n.idle(70 * time.Minute) // never the last one
 		n.owns(1)
 		for i := 41; i <= 80; i++ { // and it grows again
 			n.mustLease("compute", i, i)
@@ -75,7 +75,7 @@ func TestBlocksThatPodsNeedStay(t *testing.T) {
 		n.mustLease("compute", 1, 14)
 		pass(2 * time.Second)
 		n.ends(10, 14)
-		pass(70 * time.Minute)
+		n.idle(70 * time.Minute)
 		n.owns(2)
 	})
 }
@@ -91,7 +91,8 @@ func TestAPodThatComesWhileABlockLeavesIsNotHurt(t *testing.T) {
 		pass(2 * time.Second)
 		before := n.holds("compute", 2)
 		n.ends(1, 14)
-		for range 500 { // until the second block is out of the file
+		n.idle(time.Hour)
+		for range 140 { // until the second block is out of the file
 			pass(10 * time.Second)
 			if f, err := n.files().Read("compute"); err == nil && fmt.Sprint(f) != fmt.Sprint(before) {
 				break
@@ -103,7 +104,7 @@ func TestAPodThatComesWhileABlockLeavesIsNotHurt(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		if got := len(n.blocks()); got < 2 {
 			t.Errorf("it has %d blocks for 20 pods", got)
 		}
@@ -127,7 +128,8 @@ func TestABlockWhoseDeletionGotNoAnswerIsNotLeased(t *testing.T) {
 			return blocktest.None
 		}
 		before := n.blocks()
-		for end := n.now() + 2*time.Hour; !unanswered.Load() && n.now() < end; {
+		n.idle(time.Hour)
+		for end := n.now() + time.Hour; !unanswered.Load() && n.now() < end; {
 			pass(time.Second)
 		}
 		n.holds("compute", 3)
@@ -139,7 +141,7 @@ func TestABlockWhoseDeletionGotNoAnswerIsNotLeased(t *testing.T) {
 		if _, err := c.store.Create(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
-		pass(20 * time.Minute)
+		n.idle(20 * time.Minute)
 		n.owns(1)
 		n.healthy()
 		if got := c.blockNamed(lost[0]); got.Spec.NodeName != "other" {
@@ -171,7 +173,7 @@ func TestANodeClaimsNoMoreBlocksThanThePoolAllows(t *testing.T) {
 // there.
 func TestANodeDoesNotDrainAPoolAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		n := newCluster(compute(t)).node(t, "n1")
+		n := newCluster(poolOf(t, "compute", 1, `{"rails": [{"subnets": [{"subnet": "10.0.0.0/22"}]}], "blockSize": 4}`)).node(t, "n1")
 		n.run()
 		next := 0
 		take := func(d time.Duration) int {

@@ -86,7 +86,7 @@ func TestUsageIsReportedWhenItChangesButNotOften(t *testing.T) {
 			n.mustLease("compute", i, i)
 			pass(10 * time.Second)
 		}
-		pass(10 * time.Minute)
+		n.idle(10 * time.Minute)
 		last := n.reports[len(n.reports)-1]
 		if len(n.reports) < 2 || len(n.reports) > 5 || last.Used != 10 {
 			t.Errorf("reports %+v", n.reports)
@@ -130,7 +130,7 @@ func TestLeasesOfAnotherPoolAreNoReasonToClaim(t *testing.T) {
 		if _, err := n.book().Acquire(t.Context(), ask); err != nil {
 			t.Fatal(err)
 		}
-		pass(time.Hour)
+		n.idle(10 * time.Minute)
 		n.holds("compute", 1)
 		n.healthy()
 		n.counts(`roce_cni_block_used{block="` + n.blocks()[0] + `",pool="compute"} 0`)
@@ -173,7 +173,7 @@ func TestBlocksOfOneSlotAreOneMoreThanPods(t *testing.T) {
 		for i := range 4 {
 			n.release(fmt.Sprintf("c%d", i))
 		}
-		pass(90 * time.Minute)
+		n.idle(90 * time.Minute)
 		if got := len(n.blocks()); got != 1 {
 			t.Errorf("%d blocks are left of five that were empty for an hour, want 1", got)
 		}

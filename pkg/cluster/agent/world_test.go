@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,6 +46,7 @@ type cluster struct {
 	behind  bool            // agents do not see that all pools were deleted
 	fault   blocktest.Fault // of all requests
 	reports []report
+	idling  atomic.Bool // agents look every idleTick
 }
 
 type report struct {
@@ -161,7 +163,10 @@ func (n *node) book() *ipam.Book {
 	return ipam.New(ipam.Config{Dir: n.dir, BootID: n.boot, Now: n.now, Observe: everyNetnsLives})
 }
 
-func wait(ctx context.Context, d time.Duration) error {
+func (c *cluster) wait(ctx context.Context, d time.Duration) error {
+	if c.idling.Load() {
+		d = max(d, idleTick)
+	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -195,7 +200,7 @@ func (n *node) config() agent.Config {
 		Kept: n.kept, Patience: agent.DefaultPatience, Date: time.Now,
 		Ranges: n.files(),
 		Leases: n.book(),
-		Wait:   wait, Rand: rand.Float64, Now: n.now,
+		Wait:   n.wait, Rand: rand.Float64, Now: n.now,
 		Log: log,
 	}
 }
@@ -242,6 +247,17 @@ func hours(t *testing.T) {
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
+}
+
+const idleTick = 5 * time.Second
+
+// idle is pass for a long time in which little happens. Agents that look five times a second
+// would take most of the time of all tests.
+func (c *cluster) idle(d time.Duration) {
+	c.idling.Store(true)
+	pass(d - idleTick)
+	c.idling.Store(false)
+	pass(idleTick)
 }
 
 // blockNamed returns a block as it is now.

@@ -146,7 +146,7 @@ func TestDelAfterACrashAtEveryOpOfDEL(t *testing.T) {
 func TestRandomSequencesEndEmpty(t *testing.T) {
 	inEachWorld(t, func(t *testing.T, fresh func(*testing.T) *world) {
 		ids, ifNames := []string{"c1", "c2", "c3"}, []string{"net1", "net2"}
-		seeds := uint64(60)
+		seeds := uint64(15)
 		if testing.Short() {
 			seeds = 8
 		}
