@@ -207,7 +207,7 @@ func TestABlockIsWhatItsNameSays(t *testing.T) {
 func TestUsageIsReportedWithoutTouchingAnythingElse(t *testing.T) {
 	t.Parallel()
 	a := api(t, shared(t).Admin())
-	made, err := a.Blocks().Create(t.Context(), block.Block{Name: "usage-1", Spec: block.Spec{Pool: "usage", Index: 1, Size: 16, NodeName: "n", MachineID: "m"}})
+	made, err := a.Blocks().Create(t.Context(), block.Block{Name: "usage-1", Spec: block.Spec{Pool: "usage", Index: 1, Size: 16, Owner: block.Owner{NodeName: "n", MachineID: "m"}}})
 	must(t, err)
 	usage := kube.Usage{Size: 15, Used: 4, Quarantined: 2, Free: 9}
 	reported, err := a.Blocks().Report(t.Context(), made.Name, made.UID, usage)

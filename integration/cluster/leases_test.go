@@ -50,7 +50,7 @@ func TestAPodKeepsItsSlotFromNodeToNode(t *testing.T) {
 	a, b := stickyClaimer(t, c, "moves-a"), stickyClaimer(t, c, "moves-b")
 	onA, err := a.Take(ctx, s, db)
 	must(t, err)
-	if _, err := b.Take(ctx, s, db); !errors.As(err, new(*sticky.HeldError)) {
+	if _, err := b.Take(ctx, s, db); !errors.As(err, new(*block.HeldError)) {
 		t.Errorf("another node takes it: %v", err)
 	}
 	must(t, a.Release(ctx, onA))
@@ -92,7 +92,7 @@ func TestAnEtcdThatWasRestoredLetsHoldersHoldAgain(t *testing.T) {
 	must(t, err)
 	must(t, c.Restore(ctx, backup))
 	eventually(t, "a lease is made again", func(ctx context.Context) error { _, err := b.Affirm(ctx, made); return err })
-	if _, err := b.Affirm(ctx, moved); !errors.As(err, new(*sticky.HeldError)) {
+	if _, err := b.Affirm(ctx, moved); !errors.As(err, new(*block.HeldError)) {
 		t.Errorf("what etcd says another one holds: %v", err)
 	}
 	held, err := a.Held(ctx, "restored")

@@ -38,7 +38,7 @@ func (r *reaper) look(t *testing.T, now time.Duration) (due []block.Block) {
 		nodes[n.Name] = n.MachineID
 	}
 	bound := map[string]bool{}
-	for _, name := range nodes.Missing(blocks) {
+	for _, name := range nodes.Missing(block.Owners(blocks)) {
 		bound[name], err = r.api.Nodes().Bound(t.Context(), name)
 		must(t, err)
 	}
@@ -164,7 +164,7 @@ func TestBlocksThatABackupLacksAreAssertedAgain(t *testing.T) {
 	var lostBy []string
 	for _, node := range nodes {
 		recorded := block.Block{Name: has[node.Node.Name], Spec: block.Spec{
-			Pool: "restored", Size: 16, NodeName: node.Node.Name, MachineID: node.Node.MachineID,
+			Pool: "restored", Size: 16, Owner: block.Owner{NodeName: node.Node.Name, MachineID: node.Node.MachineID},
 		}}
 		_, err := fmt.Sscanf(recorded.Name, "restored-%d", &recorded.Spec.Index)
 		must(t, err)

@@ -111,7 +111,7 @@ func TestADeletionByMistakeIsRepaired(t *testing.T) {
 	must(t, write(t, c, http.MethodPost, "RailPool", "compute", spec))
 	mark(t, c, "compute")
 	_, err := api(t, c.Admin()).Blocks().Create(t.Context(), block.Block{Name: "compute-1", Spec: block.Spec{
-		Pool: "compute", Index: 1, Size: 16, NodeName: "n1", MachineID: ground.MachineID("n1"),
+		Pool: "compute", Index: 1, Size: 16, Owner: block.Owner{NodeName: "n1", MachineID: ground.MachineID("n1")},
 	}})
 	must(t, err)
 	node(t, client(t, c.Admin()), "n1")

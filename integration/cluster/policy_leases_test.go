@@ -20,11 +20,11 @@ import (
 )
 
 // holder is node a or b, "" for none.
-func (g guarded) holder(name string) sticky.Holder {
+func (g guarded) holder(name string) block.Owner {
 	if name == "" {
-		return sticky.Holder{}
+		return block.Owner{}
 	}
-	return sticky.Holder{NodeName: g.pool + "-" + name, MachineID: ground.MachineID(g.pool + "-" + name)}
+	return block.Owner{NodeName: g.pool + "-" + name, MachineID: ground.MachineID(g.pool + "-" + name)}
 }
 
 // lease is that of a slot, which a node holds.
@@ -126,7 +126,7 @@ func TestTheDeployedRightsAreEnoughForLeases(t *testing.T) {
 	must(t, err)
 	l, err = a.Affirm(ctx, l)
 	must(t, err)
-	if _, err := b.Affirm(ctx, l); !errors.As(err, new(*sticky.HeldError)) {
+	if _, err := b.Affirm(ctx, l); !errors.As(err, new(*block.HeldError)) {
 		t.Errorf("node b: %v", err)
 	}
 	must(t, a.Release(ctx, l))
@@ -148,7 +148,7 @@ func TestTheDeployedRightsAreEnoughForLeases(t *testing.T) {
 	must(t, err)
 	idle, err := gc.Leases().Get(ctx, l.Name)
 	must(t, err)
-	if !freed || idle.Spec.Holder != (sticky.Holder{}) {
+	if !freed || idle.Spec.Holder != (block.Owner{}) {
 		t.Errorf("freed %t: %+v", freed, idle)
 	}
 	if deleted, err := sticky.Reap(ctx, gc.Leases(), gc.Nodes(), time.Now(), idle); err != nil || !deleted {

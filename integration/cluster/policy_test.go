@@ -71,7 +71,7 @@ func (g guarded) try(ctx context.Context, t *testing.T, who *rest.Config, b bloc
 // block is one of the pool, of node a or b.
 func (g guarded) block(index int, owner string) block.Block {
 	return block.Block{Name: fmt.Sprintf("%s-%d", g.pool, index), Spec: block.Spec{
-		Pool: g.pool, Index: index, Size: 16, NodeName: g.pool + "-" + owner, MachineID: "0123456789abcdef0123456789abcdef",
+		Pool: g.pool, Index: index, Size: 16, Owner: block.Owner{NodeName: g.pool + "-" + owner, MachineID: "0123456789abcdef0123456789abcdef"},
 	}}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/roce-cni/roce-cni/integration/cluster/ground"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
@@ -71,7 +72,7 @@ func (m *machine) holds(k nodefile.Key) sticky.Lease {
 	var out sticky.Lease
 	eventually(m.t, m.name+" holds", func(ctx context.Context) error {
 		all, err := api(m.t, m.Admin()).Leases().List(ctx, sticky.Query{Pool: "kept", Key: k})
-		if err == nil && (len(all) != 1 || all[0].Spec.Holder != sticky.Holder{NodeName: m.name, MachineID: ground.MachineID(m.name)}) {
+		if err == nil && (len(all) != 1 || all[0].Spec.Holder != block.Owner{NodeName: m.name, MachineID: ground.MachineID(m.name)}) {
 			err = fmt.Errorf("there is %+v", all)
 		}
 		if err == nil {
@@ -138,7 +139,7 @@ func TestAPodKeepsItsAddressesWhereverItRuns(t *testing.T) {
 	b.ends("c2")
 	eventually(t, "the slot is given back", func(ctx context.Context) error {
 		now, err := api(t, c.Admin()).Leases().Get(ctx, held.Name)
-		if err == nil && now.Spec.Holder != (sticky.Holder{}) {
+		if err == nil && now.Spec.Holder != (block.Owner{}) {
 			err = fmt.Errorf("it is %+v", now)
 		}
 		return err

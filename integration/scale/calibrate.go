@@ -120,7 +120,7 @@ func expected(want, got error) error {
 func blockOf(a actor, index int) block.Block {
 	node := scenario{}.member(a)
 	return block.Block{Name: "scale." + a.name() + "-" + strconv.Itoa(index), Spec: block.Spec{
-		Pool: "scale", Rack: a.name(), Index: index, Size: block.DefaultSize, NodeName: node.Name, MachineID: node.MachineID,
+		Pool: "scale", Rack: a.name(), Index: index, Size: block.DefaultSize, Owner: block.Owner{NodeName: node.Name, MachineID: node.MachineID},
 	}}
 }
 

@@ -71,7 +71,7 @@ func (m *model) prepare(ctx context.Context, s scenario, spaces []block.Space, s
 		held := rand.New(rand.NewPCG(seed, uint64(shard))).Perm(space.Blocks())[:space.Blocks()*s.Joined/100]
 		for _, index := range held {
 			b := block.Block{Name: space.Name(index), Spec: block.Spec{
-				Pool: "scale", Rack: strconv.Itoa(shard), Index: index, Size: block.DefaultSize, NodeName: "other", MachineID: "other",
+				Pool: "scale", Rack: strconv.Itoa(shard), Index: index, Size: block.DefaultSize, Owner: block.Owner{NodeName: "other", MachineID: "other"},
 			}}
 			if _, err := m.blocks.Create(ctx, b); err != nil {
 				return err

@@ -27,7 +27,7 @@ func aState() state {
 	s.pools = []kube.RailPool{compute, wrong, {ObjectMeta: metav1.ObjectMeta{Name: "young"}}}
 	for i, node := range []string{"gpu-07", "old"} {
 		b := kube.RailBlock{ObjectMeta: metav1.ObjectMeta{Name: []string{"compute-1027", "compute-1033"}[i]}}
-		b.Spec = block.Spec{Pool: "compute", Index: []int{1027, 1033}[i], Size: 16, NodeName: node}
+		b.Spec = block.Spec{Pool: "compute", Index: []int{1027, 1033}[i], Size: 16, Owner: block.Owner{NodeName: node}}
 		b.Status.Size, b.Status.Used, b.Status.Free = 16, 1+i, 15-i
 		s.blocks = append(s.blocks, b)
 	}

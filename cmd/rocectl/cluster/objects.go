@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 	"github.com/roce-cni/roce-cni/pkg/cluster/reconcile"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
@@ -88,7 +89,7 @@ func (o *objects) Used(ctx context.Context, pool string) (bool, error) {
 	if used || err != nil {
 		return used, err
 	}
-	err = o.api.Leases().Each(ctx, sticky.Query{Pool: pool}, func(l *kube.RailLease) { used = used || l.Spec.Holder != (sticky.Holder{}) })
+	err = o.api.Leases().Each(ctx, sticky.Query{Pool: pool}, func(l *kube.RailLease) { used = used || l.Spec.Holder != (block.Owner{}) })
 	return used, err
 }
 

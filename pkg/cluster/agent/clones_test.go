@@ -73,7 +73,7 @@ func TestTheMachineIDOfANodeInTheBlockOfAnotherStopsNothing(t *testing.T) {
 func TestABlockThatDoesNotFitStopsNoOtherNode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCluster(compute(t))
-		foe := block.Spec{Pool: "compute", Index: 40, Size: 17, NodeName: "foe", MachineID: "foe"}
+		foe := block.Spec{Pool: "compute", Index: 40, Size: 17, Owner: block.Owner{NodeName: "foe", MachineID: "foe"}}
 		if _, err := c.store.Create(t.Context(), block.Block{Name: "compute-40", Spec: foe}); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
@@ -206,7 +207,7 @@ func (m *model) play(d time.Duration) {
 	}
 	pass(7 * time.Minute)
 	for _, l := range kept.Snapshot() {
-		if l.Spec.Holder != (sticky.Holder{}) {
+		if l.Spec.Holder != (block.Owner{}) {
 			m.Errorf("%+v is held for no pod", l.Spec)
 		}
 	}

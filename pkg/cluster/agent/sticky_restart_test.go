@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
@@ -94,7 +95,7 @@ func TestWhatGotNoAnswerIsGivenBack(t *testing.T) {
 		a, b := two(t)
 		a.fail(blocktest.Landed)
 		if _, err := a.kept.Create(t.Context(), sticky.Lease{
-			Name: "compute-s530", Spec: sticky.Spec{Pool: "compute", Slot: 530, Namespace: "train", Pod: "db-0", Interface: "net1", Holder: sticky.Holder{NodeName: "a", MachineID: "machine-of-a"}},
+			Name: "compute-s530", Spec: sticky.Spec{Pool: "compute", Slot: 530, Namespace: "train", Pod: "db-0", Interface: "net1", Holder: block.Owner{NodeName: "a", MachineID: "machine-of-a"}},
 		}); err == nil {
 			t.Fatal("there was an answer")
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
@@ -264,7 +265,7 @@ func TestWhatIsHeldIsAffirmed(t *testing.T) {
 		pass(time.Minute)
 
 		thief := before
-		thief.Spec.Holder = sticky.Holder{NodeName: "thief", MachineID: "machine-of-thief"}
+		thief.Spec.Holder = block.Owner{NodeName: "thief", MachineID: "machine-of-thief"}
 		thief.UID = "another"
 		a.kept.Restore([]sticky.Lease{thief})
 		a.idle(7 * time.Minute)

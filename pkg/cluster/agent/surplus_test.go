@@ -134,7 +134,7 @@ func TestABlockWhoseDeletionGotNoAnswerIsNotLeased(t *testing.T) {
 		}
 		n.holds("compute", 3)
 		lost := slices.DeleteFunc(before, func(name string) bool { return slices.Contains(n.blocks(), name) })
-		b := block.Block{Name: lost[0], Spec: block.Spec{Pool: "compute", Size: 16, NodeName: "other", MachineID: "other"}}
+		b := block.Block{Name: lost[0], Spec: block.Spec{Pool: "compute", Size: 16, Owner: block.Owner{NodeName: "other", MachineID: "other"}}}
 		if _, err := fmt.Sscanf(lost[0], "compute-%d", &b.Spec.Index); err != nil {
 			t.Fatal(err)
 		}

@@ -12,8 +12,6 @@
 // claim.go for how a node gets one, and reap.go for how a node loses one.
 package block
 
-import "time"
-
 // Pool is a RailPool: cluster-scoped, group roce-cni.io/v1alpha1.
 type Pool struct {
 	// Name is a DNS label. The names of the blocks begin with it.
@@ -114,24 +112,11 @@ type Sticky struct {
 	Slots string `json:"slots"`
 }
 
-// Block is a RailBlock: cluster-scoped. The node that created it owns it.
-type Block struct {
-	// Name is "<pool>-<index>", with racks "<pool>.<rack>-<index>": what two nodes
-	// could compete for is in the name. So the API server's rule that names are
-	// unique is the lock.
-	Name string
-	// UID distinguishes two blocks with the same name. The store makes it.
-	UID string
-	// ResourceVersion changes whenever the block is written. The store makes it.
-	ResourceVersion string
-	// Created is the time of creation, by the store's clock. It is for people.
-	Created time.Time
-	Spec    Spec
-}
+// Block is a RailBlock: cluster-scoped. The node that created it owns it. Its name is
+// "<pool>-<index>", with racks "<pool>.<rack>-<index>".
+type Block = Object[Spec]
 
 // Spec never changes.
-//
-// +kubebuilder:object:generate=true
 type Spec struct {
 	Pool  string `json:"pool"`
 	Rack  string `json:"rack,omitempty"`
@@ -139,11 +124,7 @@ type Spec struct {
 	// Size is the pool's BlockSize when the block was made. It shows if the BlockSize
 	// of the pool was changed later, which is forbidden.
 	Size int `json:"size"`
-	// NodeName and MachineID together are the owner. The name alone is not enough,
-	// because another machine may get it. The id alone is not enough, because a
-	// cloned image has the same id.
-	NodeName  string `json:"nodeName"`
-	MachineID string `json:"machineID"`
+	Owner
 }
 
 // The sizes of blocks, and the maximum number of blocks of a pool. Addresses beyond

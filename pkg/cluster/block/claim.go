@@ -162,7 +162,7 @@ func (w *claim) adopt(ctx context.Context, mine []Block) (Block, bool, error) {
 		if _, open := w.space.has(b.Name); w.closed[b.Name] || !open {
 			continue
 		}
-		if b, err := w.assert(ctx, b); !errors.Is(err, errHeld) {
+		if b, err := w.assert(ctx, b); !held(err) {
 			return b, err == nil, err
 		}
 	}
@@ -263,11 +263,10 @@ func (w *claim) all(f Freshness) Query {
 func (w *claim) take(ctx context.Context, name string) (Block, bool, error) {
 	w.pending = name
 	b, err := w.hold(ctx, w.block(name))
-	held := errors.Is(err, errHeld)
-	if err == nil || held {
+	if err == nil || held(err) {
 		w.pending = ""
 	}
-	if !held {
+	if !held(err) {
 		return b, err == nil, err
 	}
 	w.result.Conflicts++
@@ -279,7 +278,7 @@ func (w *claim) block(name string) Block {
 	index, _ := w.space.has(name)
 	return Block{Name: name, Spec: Spec{
 		Pool: w.space.pool, Rack: w.space.rack, Index: index, Size: w.space.size,
-		NodeName: w.Node.Name, MachineID: w.Node.MachineID,
+		Owner: w.Node.Owner(),
 	}}
 }
 
@@ -344,7 +343,7 @@ func (w *claim) clone(ctx context.Context, b Block) error {
 		return nil
 	}
 	var state OwnerState
-	err := w.retry(ctx, func() (err error) { state, err = OwnerNow(ctx, w.Machine, b.Spec); return err })
+	err := w.retry(ctx, func() (err error) { state, err = OwnerNow(ctx, w.Machine, b.Spec.Owner); return err })
 	if err != nil || state != Here {
 		return err
 	}

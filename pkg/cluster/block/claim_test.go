@@ -170,7 +170,7 @@ func fill(t *testing.T, store *blocktest.Mem, s block.Space, n int) block.Block 
 	t.Helper()
 	index := s.Index(n)
 	b, err := store.Create(t.Context(), block.Block{Name: s.Name(index), Spec: block.Spec{
-		Pool: "gpu", Index: index, Size: 16, NodeName: fmt.Sprintf("other-%d", n), MachineID: fmt.Sprintf("other-%d", n),
+		Pool: "gpu", Index: index, Size: 16, Owner: block.Owner{NodeName: fmt.Sprintf("other-%d", n), MachineID: fmt.Sprintf("other-%d", n)},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -323,7 +323,7 @@ func TestABlockThatDoesNotFitIsPassedOver(t *testing.T) {
 	t.Parallel()
 	for _, blocks := range []int{16, 2048} {
 		s, store := sized(t, blocks), blocktest.NewMem()
-		foe := block.Spec{Pool: "gpu", Index: 4, Size: 48, NodeName: "foe", MachineID: "foe"} // the blocks 12 to 14
+		foe := block.Spec{Pool: "gpu", Index: 4, Size: 48, Owner: block.Owner{NodeName: "foe", MachineID: "foe"}} // the blocks 12 to 14
 		if _, err := store.Create(t.Context(), block.Block{Name: "gpu-4", Spec: foe}); err != nil {
 			t.Fatal(err)
 		}

@@ -35,7 +35,7 @@ func TestTheAgentsOwnFileHasTheBlocks(t *testing.T) {
 	node := block.Node{Name: "n", MachineID: "m"}
 	var want []block.Block
 	for _, i := range []int{2, 3, 7} {
-		want = append(want, block.Block{Name: s.Name(i), Spec: block.Spec{Pool: "gpu", Index: i, Size: 16, NodeName: "n", MachineID: "m"}})
+		want = append(want, block.Block{Name: s.Name(i), Spec: block.Spec{Pool: "gpu", Index: i, Size: 16, Owner: block.Owner{NodeName: "n", MachineID: "m"}}})
 	}
 	rails, err := s.Rails(want)
 	if err != nil {

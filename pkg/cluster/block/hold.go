@@ -21,50 +21,63 @@ const (
 	longWait  = 5 * time.Second
 )
 
-var (
-	// errHeld says that another node owns a block.
-	errHeld = errors.New("the block belongs to another node")
-	// errAgain says that a block was deleted or created between two requests.
-	errAgain = errors.New("the block has just changed")
-)
+// HeldError says that another node owns an object: it uses it, or has not released it.
+type HeldError struct {
+	Name  string
+	Owner Owner
+}
 
-// hold makes a block ours or finds that it is ours, and returns the stored block.
-// With errHeld it returns the block of the owner. It trusts only the server, not the
-// answer to an earlier call, so it may be called repeatedly. If the block exists,
-// hold reads it until there is an answer: to create it again would be a useless
-// write, unless it is gone.
-func (c *Claimer) hold(ctx context.Context, want Block) (Block, error) {
-	var got Block
-	exists := false
-	err := c.retry(ctx, func() (err error) {
-		if !exists {
-			got, err = c.Store.Create(ctx, want)
-			exists = errors.Is(err, ErrExists)
+// Error names both.
+func (e *HeldError) Error() string { return fmt.Sprintf("node %q holds %s", e.Owner.NodeName, e.Name) }
+
+// Changed says that an object was deleted or written by another client between two requests.
+func Changed(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) }
+
+// Hold makes an object ours or finds that it is ours, and returns the stored object. It
+// trusts only the server, not the answer to an earlier call, so it may be called
+// repeatedly. exists says that the object exists, as far as we know: to create it again
+// would be a useless write. Then own writes it, because a reaper that thinks we are gone
+// may be about to delete it, or returns why it is not ours. The errors are those of the
+// store and of own. After Changed, call Hold again.
+func Hold[S any](ctx context.Context, s interface {
+	Create(context.Context, Object[S]) (Object[S], error)
+	Get(context.Context, string) (Object[S], error)
+}, want Object[S], exists *bool, own func(context.Context, Object[S]) (Object[S], error)) (got Object[S], err error) {
+	if !*exists {
+		got, err = s.Create(ctx, want)
+		*exists = errors.Is(err, ErrExists)
+	}
+	if *exists {
+		if got, err = s.Get(ctx, want.Name); err == nil {
+			got, err = own(ctx, got)
 		}
-		if exists {
-			got, err = c.meet(ctx, want.Name)
-			exists = !errors.Is(err, errAgain)
+		*exists = !Changed(err)
+	}
+	return got, err
+}
+
+// hold is Hold until there is an answer. With a *HeldError it returns the block of the owner.
+func (c *Claimer) hold(ctx context.Context, want Block) (got Block, err error) {
+	exists := false
+	err = c.retry(ctx, func() error {
+		if got, err = Hold(ctx, c.Store, want, &exists, c.own); Changed(err) {
+			return &BusyError{}
 		}
 		return err
 	})
 	return got, err
 }
 
-// meet finds the owner of a block that exists. It touches our own block, because a
-// reaper that thinks we are gone may be about to delete it.
-func (c *Claimer) meet(ctx context.Context, name string) (Block, error) {
-	there, err := c.Store.Get(ctx, name)
-	if err == nil && !c.Node.owns(there) {
-		return there, errHeld
+// own touches a block of this node.
+func (c *Claimer) own(ctx context.Context, there Block) (Block, error) {
+	if !c.Node.owns(there) {
+		return there, &HeldError{there.Name, there.Spec.Owner}
 	}
-	if err == nil {
-		there, err = c.Store.Touch(ctx, name, there.UID)
-	}
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) {
-		return Block{}, errAgain
-	}
-	return there, err
+	return c.Store.Touch(ctx, there.Name, there.UID)
 }
+
+// held says that another node owns an object.
+func held(err error) bool { return errors.As(err, new(*HeldError)) }
 
 // retry repeats a request until there is an answer.
 func (c *Claimer) retry(ctx context.Context, do func() error) error {
@@ -72,7 +85,7 @@ func (c *Claimer) retry(ctx context.Context, do func() error) error {
 		err := do()
 		var busy *BusyError
 		asked := errors.As(err, &busy)
-		if !asked && !errors.Is(err, ErrUnknown) && !errors.Is(err, errAgain) {
+		if !asked && !errors.Is(err, ErrUnknown) {
 			return err
 		}
 		d := time.Duration((0.5 + c.Rand()) * float64(wait))
@@ -110,7 +123,7 @@ func (c *Claimer) Assert(ctx context.Context, s Space, recorded []Block) (kept, 
 		}
 		got, err := c.assert(ctx, b)
 		switch {
-		case errors.Is(err, errHeld):
+		case held(err):
 			lost = append(lost, b)
 			faults = append(faults, cnierr.New(cnierr.Limited, "keep block", b.Name,
 				fmt.Sprintf("remove the pods that use RailPool %s from the node: node %s leases the same addresses", s.pool, got.Spec.NodeName),
@@ -129,7 +142,7 @@ func (c *Claimer) Assert(ctx context.Context, s Space, recorded []Block) (kept, 
 func (c *Claimer) assert(ctx context.Context, b Block) (Block, error) {
 	var got Block
 	err := c.retry(ctx, func() (err error) { got, err = c.Store.Touch(ctx, b.Name, b.UID); return err })
-	if !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrConflict) {
+	if !Changed(err) {
 		return got, err
 	}
 	return c.hold(ctx, Block{Name: b.Name, Spec: b.Spec})

@@ -34,10 +34,11 @@ func (n Node) Confirm(reported string) error {
 		"it is %s here, and %s in the Node object", n.MachineID, reported)
 }
 
+// Owner returns the node as the owner of an object.
+func (n Node) Owner() Owner { return Owner{n.Name, n.MachineID} }
+
 // owns says whether the node owns a block.
-func (n Node) owns(b Block) bool {
-	return b.Spec.MachineID == n.MachineID && b.Spec.NodeName == n.Name
-}
+func (n Node) owns(b Block) bool { return b.Spec.Owner == n.Owner() }
 
 // order returns the indexes of all blocks, in the order in which a node tries to
 // claim them. It begins with the hint. After the hint it uses double hashing: start

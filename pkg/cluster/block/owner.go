@@ -27,7 +27,7 @@ const (
 
 // Owner returns the state of the owner of a block. A Node object without machine-id
 // may be that of the owner.
-func (n Nodes) Owner(owner Spec) OwnerState {
+func (n Nodes) Owner(owner Owner) OwnerState {
 	machine, there := n[owner.NodeName]
 	switch {
 	case !there:
@@ -38,13 +38,30 @@ func (n Nodes) Owner(owner Spec) OwnerState {
 	return Here
 }
 
+// Abandoned says whether an owner is gone with all its pods, or was replaced. A replaced
+// machine runs none of its old pods: pods that are bound to its name are those of the new
+// machine. bound has the names of Missing that pods are bound to. If there are no nodes at
+// all, the list is probably wrong, and no owner is abandoned.
+func (n Nodes) Abandoned(owner Owner, bound map[string]bool) bool {
+	state := n.Owner(owner)
+	return len(n) > 0 && (state == Replaced || state == Gone && !bound[owner.NodeName])
+}
+
+// Owners returns the owners of blocks.
+func Owners(blocks []Block) (out []Owner) {
+	for _, b := range blocks {
+		out = append(out, b.Spec.Owner)
+	}
+	return out
+}
+
 // Missing returns the names of owners without a Node object, in order. Look must know
 // whether pods are bound to these names.
-func (n Nodes) Missing(blocks []Block) []string {
+func (n Nodes) Missing(owners []Owner) []string {
 	var out []string
-	for _, b := range blocks {
-		if n.Owner(b.Spec) == Gone {
-			out = append(out, b.Spec.NodeName)
+	for _, o := range owners {
+		if n.Owner(o) == Gone {
+			out = append(out, o.NodeName)
 		}
 	}
 	slices.Sort(out)
@@ -53,7 +70,7 @@ func (n Nodes) Missing(blocks []Block) []string {
 
 // OwnerNow asks for the state of an owner. machine is Claimer.Machine. The errors are
 // those of machine.
-func OwnerNow(ctx context.Context, machine func(ctx context.Context, node string) (string, error), owner Spec) (OwnerState, error) {
+func OwnerNow(ctx context.Context, machine func(ctx context.Context, node string) (string, error), owner Owner) (OwnerState, error) {
 	id, err := machine(ctx, owner.NodeName)
 	switch {
 	case errors.Is(err, ErrNotFound):

@@ -5,7 +5,6 @@ package block
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -19,18 +18,33 @@ import (
 // mistake.
 const Grace = time.Hour
 
-// Sightings remembers since when the owners of blocks are gone. The zero value
+// Sightings remembers since when objects have no use, by their UIDs. The zero value
 // remembers nothing, which is safe: a reaper that starts again waits for Grace again.
 // Only one process may use it, because its times are of the clock of that process.
-type Sightings struct {
-	gone map[string]sighting // by UID of the block
-}
+type Sightings map[string]sighting
 
-// sighting is the time since which the owner of a block is gone, and the version of
-// the block since then. An owner that writes the block is alive.
+// sighting is the time since which an object has no use, and its version since then.
 type sighting struct {
 	since   time.Duration
 	version string
+}
+
+// Note remembers in next that an object has no use now, and returns how long that was so
+// at all sightings, with this version.
+func (s Sightings) Note(next Sightings, now time.Duration, uid, version string) time.Duration {
+	since, again := s.Since(uid, version)
+	if !again {
+		since = now
+	}
+	next[uid] = sighting{since, version}
+	return now - since
+}
+
+// Since returns when an object was first seen to have no use, with this version, and
+// whether it was.
+func (s Sightings) Since(uid, version string) (first time.Duration, seen bool) {
+	was, there := s[uid]
+	return was.since, there && was.version == version
 }
 
 // Cluster answers the reaper's questions about nodes. The answers must come from the
@@ -45,67 +59,49 @@ type Cluster interface {
 
 // Look is one sighting. now is the time of a clock that neither jumps nor stops
 // (CLOCK_BOOTTIME). At that time there are these blocks, these Node objects, and pods
-// bound to these names. bound is needed only for the names of Missing. Look returns
-// what to remember, and the blocks that are due. A block is due if two sightings are
-// at least Grace apart, and at both and at all between the block was not written and
-// its owner was replaced, or gone with all its pods. A replaced machine runs none of
-// its old pods. Pods that are bound to its name are those of the new machine.
+// bound to these names. Look returns what to remember, and the blocks that are due. A
+// block is due if two sightings are at least Grace apart, and at both and at all between
+// its owner was abandoned and the block was not written.
 //
 // The caller must list blocks before nodes, and nodes before pods, so that a new node
-// is known. If there are no nodes at all, nothing is due: the list is probably wrong.
+// is known.
 func (s Sightings) Look(now time.Duration, blocks []Block, nodes Nodes, bound map[string]bool) (next Sightings, due []Block) {
-	next.gone = map[string]sighting{}
-	if len(nodes) == 0 {
-		return next, nil
-	}
+	next = Sightings{}
 	for _, b := range blocks {
-		state := nodes.Owner(b.Spec)
-		if state == Here || state == Gone && bound[b.Spec.NodeName] {
-			continue
-		}
-		seen, again := s.gone[b.UID]
-		if !again || seen.version != b.ResourceVersion {
-			seen = sighting{now, b.ResourceVersion}
-		}
-		next.gone[b.UID] = seen
-		if now-seen.since >= Grace {
+		if nodes.Abandoned(b.Spec.Owner, bound) && s.Note(next, now, b.UID, b.ResourceVersion) >= Grace {
 			due = append(due, b)
 		}
 	}
 	return next, due
 }
 
-// Since returns when, in the clock of Look, the owner of a block was first seen to
-// be gone, and whether it is.
-func (s Sightings) Since(b Block) (first time.Duration, gone bool) {
-	seen, gone := s.gone[b.UID]
-	return seen.since, gone
+// Reap deletes a block that is due, and says whether it did. It deletes exactly the block
+// that Look has seen: not a new block of the same name, and not one that its owner has
+// touched since. A node that comes back asserts its blocks before it leases from them.
+func Reap(ctx context.Context, store Store, c Cluster, due Block) (bool, error) {
+	return Free(ctx, c, due.Spec.Owner, func() error { return store.Delete(ctx, due.Name, due.UID, due.ResourceVersion) })
 }
 
-// Reap deletes a block that is due, and says whether it did. It first asks again
-// whether the node is gone or replaced. Then it deletes exactly the block that Look
-// has seen. It does not delete a new block of the same name, or a block that its
-// owner has touched since. A node that comes back asserts its blocks before it leases
-// from them. A block that is gone or changed is no error. Without an answer, the
-// block may be deleted or not; the next Look shows it.
-func Reap(ctx context.Context, store Store, c Cluster, due Block) (bool, error) {
-	gone, err := Abandoned(ctx, c, due.Spec)
-	if err != nil || !gone {
+// Free asks again whether an owner is gone with all its pods, or was replaced, and then
+// frees an object of it. It says whether free did. That the object is gone or has changed
+// is no error. Without an answer it may be free or not; the next Look shows it.
+func Free(ctx context.Context, c Cluster, owner Owner, free func() error) (bool, error) {
+	state, err := OwnerNow(ctx, c.Machine, owner)
+	bound := false
+	if err == nil && state == Gone {
+		bound, err = c.Bound(ctx, owner.NodeName)
+	}
+	if err != nil || state == Here || bound {
 		return false, err
 	}
-	err = store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) {
+	return Done(free())
+}
+
+// Done says whether a write to an object succeeded. That the object is gone or has changed
+// is no error.
+func Done(err error) (bool, error) {
+	if Changed(err) {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// Abandoned asks whether an owner is gone with all its pods, or was replaced.
-func Abandoned(ctx context.Context, c Cluster, owner Spec) (bool, error) {
-	state, err := OwnerNow(ctx, c.Machine, owner)
-	if err != nil || state != Gone {
-		return state == Replaced, err
-	}
-	bound, err := c.Bound(ctx, owner.NodeName)
-	return err == nil && !bound, err
 }

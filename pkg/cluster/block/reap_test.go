@@ -77,25 +77,25 @@ func TestABlockIsDueAnHourAfterItsOwnerWent(t *testing.T) {
 func TestOnlyTheNamesWithoutNodeAreAskedForPods(t *testing.T) {
 	t.Parallel()
 	of := func(name, machine string) block.Block {
-		return block.Block{Spec: block.Spec{NodeName: name, MachineID: machine}}
+		return block.Block{Spec: block.Spec{Owner: block.Owner{NodeName: name, MachineID: machine}}}
 	}
 	blocks := []block.Block{of("d", "5"), of("c", "3"), of("b", "2"), of("c", "4"), of("a", "1")}
 	nodes := block.Nodes{"a": "1", "b": "another"}
-	if diff := cmp.Diff([]string{"c", "d"}, nodes.Missing(blocks)); diff != "" {
+	if diff := cmp.Diff([]string{"c", "d"}, nodes.Missing(block.Owners(blocks))); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestSightingsHaveTheirFirstTime(t *testing.T) {
 	t.Parallel()
-	b := block.Block{Name: "gpu-1", UID: "1", Spec: block.Spec{NodeName: "a"}}
+	b := block.Block{Name: "gpu-1", UID: "1", Spec: block.Spec{Owner: block.Owner{NodeName: "a"}}}
 	seen := block.Sightings{}
-	if _, gone := seen.Since(b); gone {
+	if _, gone := seen.Since(b.UID, b.ResourceVersion); gone {
 		t.Error("gone before the reaper has looked")
 	}
 	for _, minute := range []time.Duration{3, 9} {
 		seen, _ = seen.Look(minute*time.Minute, []block.Block{b}, block.Nodes{"other": ""}, nil)
-		if since, gone := seen.Since(b); !gone || since != 3*time.Minute {
+		if since, gone := seen.Since(b.UID, b.ResourceVersion); !gone || since != 3*time.Minute {
 			t.Errorf("minute %d: gone %t since %v", minute, gone, since)
 		}
 	}
@@ -106,7 +106,7 @@ func TestSightingsHaveTheirFirstTime(t *testing.T) {
 func TestABlockThatChangedMeanwhileIsReadAgain(t *testing.T) {
 	t.Parallel()
 	nodes := block.Nodes{"other": ""}
-	b := block.Block{Name: "gpu-1", UID: "1", ResourceVersion: "1", Spec: block.Spec{NodeName: "a"}}
+	b := block.Block{Name: "gpu-1", UID: "1", ResourceVersion: "1", Spec: block.Spec{Owner: block.Owner{NodeName: "a"}}}
 	seen, _ := block.Sightings{}.Look(0, []block.Block{b}, nodes, nil)
 	b.ResourceVersion = "2"
 	seen, due := seen.Look(time.Hour, []block.Block{b}, nodes, nil)
@@ -125,7 +125,7 @@ func TestABlockThatChangedMeanwhileIsReadAgain(t *testing.T) {
 func TestSightingsAreOfOneBlock(t *testing.T) {
 	t.Parallel()
 	nodes := block.Nodes{"other": ""}
-	b := block.Block{Name: "gpu-1", UID: "1", Spec: block.Spec{NodeName: "a"}}
+	b := block.Block{Name: "gpu-1", UID: "1", Spec: block.Spec{Owner: block.Owner{NodeName: "a"}}}
 	seen, _ := block.Sightings{}.Look(0, []block.Block{b}, nodes, nil)
 	b.UID = "2" // the node was back, and has claimed it again
 	if _, due := seen.Look(2*time.Hour, []block.Block{b}, nodes, nil); len(due) != 0 {
@@ -135,7 +135,7 @@ func TestSightingsAreOfOneBlock(t *testing.T) {
 
 func TestWithoutAnyNodeNothingIsDue(t *testing.T) {
 	t.Parallel()
-	b, nodes := []block.Block{{Name: "gpu-1", UID: "1", Spec: block.Spec{NodeName: "a"}}}, block.Nodes{"other": ""}
+	b, nodes := []block.Block{{Name: "gpu-1", UID: "1", Spec: block.Spec{Owner: block.Owner{NodeName: "a"}}}}, block.Nodes{"other": ""}
 	seen, _ := block.Sightings{}.Look(0, b, nodes, nil)
 	if seen, due := seen.Look(2*time.Hour, b, nil, nil); len(due) != 0 {
 		t.Errorf("due %v", names(due))

@@ -284,7 +284,7 @@ func (s Space) Recorded(node Node, rails [][]pool.Subnet) []Block {
 	var out []Block
 	for _, i := range slices.Compact(indices) {
 		out = append(out, Block{Name: s.Name(i), Spec: Spec{
-			Pool: s.pool, Rack: s.rack, Index: i, Size: s.size, NodeName: node.Name, MachineID: node.MachineID,
+			Pool: s.pool, Rack: s.rack, Index: i, Size: s.size, Owner: node.Owner(),
 		}})
 	}
 	return out

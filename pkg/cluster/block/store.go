@@ -10,30 +10,61 @@ import (
 	"time"
 )
 
-// Store keeps the blocks of a cluster. blocktest.Suite tests its contract. Every
+// Object is an object of the API server that a node makes its own: a Block, or a lease of
+// package sticky.
+type Object[S any] struct {
+	// Name is the lock: what two nodes could compete for is in it, and the API server has
+	// one object of a name.
+	Name string
+	// UID distinguishes two objects with the same name. The store makes it.
+	UID string
+	// ResourceVersion changes whenever the object is written. The store makes it.
+	ResourceVersion string
+	// Created is the time of creation, by the store's clock. It is for people.
+	Created time.Time
+	Spec    S
+}
+
+// Owner is a node that has an object. The name alone is not enough, because another machine
+// may get it. The id alone is not enough, because a cloned image has the same id.
+type Owner struct {
+	NodeName  string `json:"nodeName"`
+	MachineID string `json:"machineID"`
+}
+
+// String returns what distinguishes two owners.
+func (o Owner) String() string { return o.NodeName + "/" + o.MachineID }
+
+// Objects keeps the objects of a kind. blocktest.Kind tests its contract. Every
 // method may also return ErrUnknown or *BusyError. If waiting does not help, for
 // example without a permission, a method returns a *cnierr.Error. The store has its
 // own deadline for each request, of a minute or more: a busy server must not get the
 // same work twice. The context ends a call early, with ErrUnknown.
-type Store interface {
-	// Create makes the block of that name, unless there is one. If several nodes try,
-	// only one succeeds. Create returns the stored block, with UID, ResourceVersion
+type Objects[S, Q any] interface {
+	// Create makes the object of that name, unless there is one. If several nodes try,
+	// only one succeeds. Create returns the stored object, with UID, ResourceVersion
 	// and Created. ErrExists: the name is taken, perhaps by this node.
-	Create(ctx context.Context, b Block) (Block, error)
-	// Get returns a block as it was at some time after the call. ErrNotFound.
-	Get(ctx context.Context, name string) (Block, error)
+	Create(ctx context.Context, o Object[S]) (Object[S], error)
+	// Get returns an object as it was at some time after the call. ErrNotFound.
+	Get(ctx context.Context, name string) (Object[S], error)
+	// List returns the objects that a query matches, in any order, with everything that
+	// was written before the call, unless the query is for a Cached list.
+	List(ctx context.Context, q Q) ([]Object[S], error)
+	// Delete removes the object if it still has this UID and ResourceVersion.
+	// ErrNotFound; ErrConflict: it has another.
+	Delete(ctx context.Context, name, uid, resourceVersion string) error
+}
+
+// Store keeps the blocks of a cluster.
+type Store interface {
+	Objects[Spec, Query]
 	// Peek returns a block as a Cached list would, and costs less than a write. The
 	// block may have been changed, deleted or created since. ErrNotFound.
 	Peek(ctx context.Context, name string) (Block, error)
-	// List returns the blocks that a query matches, in any order.
-	List(ctx context.Context, q Query) ([]Block, error)
 	// Touch writes a block unchanged and returns it. Its ResourceVersion then is new,
 	// so a Delete with the old one fails. ErrNotFound: there is no block of that
 	// name. ErrConflict: the block has another UID.
 	Touch(ctx context.Context, name, uid string) (Block, error)
-	// Delete removes the block if it still has this UID and ResourceVersion.
-	// ErrNotFound; ErrConflict: it has another.
-	Delete(ctx context.Context, name, uid, resourceVersion string) error
 }
 
 // Query selects the blocks of a List.
@@ -58,9 +89,9 @@ const (
 var (
 	// ErrExists: the name is taken.
 	ErrExists = errors.New("an object of this name exists")
-	// ErrNotFound: there is no block of that name.
+	// ErrNotFound: there is no object of that name.
 	ErrNotFound = errors.New("no object of this name exists")
-	// ErrConflict: the block of that name is another one than the request says.
+	// ErrConflict: the object of that name is another one than the request says.
 	ErrConflict = errors.New("it has changed")
 	// ErrUnknown: there is no answer. The server may have done the request, or may do
 	// it later.

@@ -41,7 +41,7 @@ func lasting(code cnierr.Code, hint string) func(error) bool {
 }
 
 func sample() block.Block {
-	return block.Block{Name: "gpu-3", Spec: block.Spec{Pool: "gpu", Index: 3, Size: 16, NodeName: "node-1", MachineID: "abc"}}
+	return block.Block{Name: "gpu-3", Spec: block.Spec{Pool: "gpu", Index: 3, Size: 16, Owner: block.Owner{NodeName: "node-1", MachineID: "abc"}}}
 }
 
 func TestAnAnswerMeansWhetherAnythingWasDone(t *testing.T) {

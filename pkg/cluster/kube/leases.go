@@ -118,7 +118,7 @@ func (s Leases) Each(ctx context.Context, q sticky.Query, see func(*RailLease)) 
 // restored etcd, fails with 422.
 func (s Leases) Update(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
 	spec := map[string]any{"holder": nil, "written": l.Spec.Written.UTC().Format(time.RFC3339Nano)}
-	if l.Spec.Holder != (sticky.Holder{}) {
+	if l.Spec.Holder != (block.Owner{}) {
 		spec["holder"] = l.Spec.Holder
 	}
 	body, err := json.Marshal(map[string]any{

@@ -22,7 +22,7 @@ func lease() sticky.Lease {
 		Name: "gpu-s70", UID: "one", ResourceVersion: "42", Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Spec: sticky.Spec{
 			Pool: "gpu", Slot: 70, Namespace: "default", Pod: "db-0", Interface: "net1",
-			Holder: sticky.Holder{NodeName: "node-1", MachineID: "abc"}, Written: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC),
+			Holder: block.Owner{NodeName: "node-1", MachineID: "abc"}, Written: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC),
 		},
 	}
 }
@@ -44,7 +44,7 @@ func TestALeaseIsWrittenWithTheVersionThatWasSeen(t *testing.T) {
 		t.Errorf("error %v, (-want +got)\n%s", err, cmp.Diff(want, got))
 	}
 	released := lease()
-	released.Spec.Holder = sticky.Holder{}
+	released.Spec.Holder = block.Owner{}
 	if _, err := s.api(t).Leases().Update(t.Context(), released); err != nil {
 		t.Error(err)
 	}

@@ -6,7 +6,6 @@ package reconcile
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -108,21 +107,16 @@ func (r *Reconciler) thin(ctx context.Context, w world) error {
 			"node", c.Node, "kind", c.Kind, "count", c.Count)
 	}
 	for _, b := range w.surplus.blocks {
-		if err := r.Store.Delete(ctx, b.Name, b.UID, b.ResourceVersion); failed(err) {
+		if _, err := block.Done(r.Store.Delete(ctx, b.Name, b.UID, b.ResourceVersion)); err != nil {
 			return err
 		}
 	}
 	for _, l := range w.surplus.leases {
-		if err := r.Leases.Delete(ctx, l.Name, l.UID, l.ResourceVersion); failed(err) {
+		if _, err := block.Done(r.Leases.Delete(ctx, l.Name, l.UID, l.ResourceVersion)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// failed says whether a deletion must be tried again, of an object that has not changed.
-func failed(err error) bool {
-	return err != nil && !errors.Is(err, block.ErrNotFound) && !errors.Is(err, block.ErrConflict)
 }
 
 // crowded returns an error if a node has too many objects. Then the numbers of all pools

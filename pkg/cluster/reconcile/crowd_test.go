@@ -19,7 +19,7 @@ func (c *cluster) flood(pool, node string, n int) {
 	c.t.Helper()
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", pool, i)
-		if _, err := c.Create(c.t.Context(), block.Block{Name: name, Spec: block.Spec{Pool: pool, Index: i, Size: 16, NodeName: node, MachineID: "machine-of-" + node}}); err != nil {
+		if _, err := c.Create(c.t.Context(), block.Block{Name: name, Spec: block.Spec{Pool: pool, Index: i, Size: 16, Owner: block.Owner{NodeName: node, MachineID: "machine-of-" + node}}}); err != nil {
 			c.t.Fatal(err)
 		}
 		name = fmt.Sprintf("%s-s%d", pool, i)
@@ -83,7 +83,7 @@ func TestALeaseWithTheNameOfAnotherSlotIsDeleted(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, kept))
 	for name, spec := range map[string]sticky.Spec{
-		"p-s7-s130": {Slot: 130}, "p-s0131": {Slot: 131, Keep: true}, "p-sticky-s132": {Slot: 132, Holder: sticky.Holder{NodeName: "foe", MachineID: "machine-of-foe"}},
+		"p-s7-s130": {Slot: 130}, "p-s0131": {Slot: 131, Keep: true}, "p-sticky-s132": {Slot: 132, Holder: block.Owner{NodeName: "foe", MachineID: "machine-of-foe"}},
 	} {
 		spec.Pool, spec.Namespace, spec.Pod, spec.Interface = "p", "train", "db-0", "net1"
 		if _, err := c.kept.Create(t.Context(), sticky.Lease{Name: name, Spec: spec}); err != nil {

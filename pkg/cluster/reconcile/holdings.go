@@ -7,7 +7,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 // Holding is what a node has of a pool.
@@ -34,7 +34,7 @@ func (w world) holdings() []Holding {
 		h.Blocks, h.Used, h.Size = h.Blocks+1, h.Used+b.Used, h.Size+b.Size
 	}
 	for _, l := range w.leases {
-		if l.Spec.Holder == (sticky.Holder{}) {
+		if l.Spec.Holder == (block.Owner{}) {
 			continue
 		}
 		h := of(l.Spec.Holder.NodeName, l.Spec.Pool)

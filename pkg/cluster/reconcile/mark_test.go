@@ -13,7 +13,6 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
-	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
 // stepsFor looks every two seconds for a while.
@@ -174,9 +173,9 @@ func TestADeletedPoolSaysWhatItWaitsFor(t *testing.T) {
 		if err := c.said["p"].Fault; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		if l.Spec.Holder != (sticky.Holder{}) {
+		if l.Spec.Holder != (block.Owner{}) {
 			c.release(l)
-			l.Spec.Holder = sticky.Holder{}
+			l.Spec.Holder = block.Owner{}
 		}
 	}
 }

@@ -58,9 +58,9 @@ func (r *Reconciler) Overview(ctx context.Context) (Overview, error) {
 func (r *Reconciler) orphans(w world, nodes block.Nodes) []Orphan {
 	var out []Orphan
 	for _, b := range w.blocks {
-		if state := nodes.Owner(b.Spec); state != block.Here {
+		if state := nodes.Owner(b.Spec.Owner); state != block.Here {
 			o := Orphan{Block: b, Owner: state, Bound: w.bound[b.Spec.NodeName]}
-			if since, gone := r.sightings.Since(b.Block); gone {
+			if since, gone := r.sightings.Since(b.UID, b.ResourceVersion); gone {
 				o.For = r.Now() - since
 			}
 			out = append(out, o)
@@ -74,8 +74,8 @@ func (w world) idle(nodes block.Nodes) []Idle {
 	terms := w.terms()
 	for _, l := range w.leases {
 		i := Idle{Lease: l, TTL: terms[l.Spec.Pool].TTL}
-		if holder := l.Spec.Holder; holder != (sticky.Holder{}) {
-			i.Owner = nodes.Owner(block.Spec{NodeName: holder.NodeName, MachineID: holder.MachineID})
+		if holder := l.Spec.Holder; holder != (block.Owner{}) {
+			i.Owner = nodes.Owner(holder)
 			i.Bound = i.Owner == block.Gone && w.bound[holder.NodeName]
 		}
 		if l.Spec.Keep {

@@ -84,7 +84,7 @@ type Config struct {
 type Reconciler struct {
 	Config
 	sightings block.Sightings
-	kept      sticky.Sightings
+	kept      block.Sightings
 	absences  sticky.Absences
 	last      time.Duration // when the last round was
 	next      time.Duration // when the next one is due
@@ -147,7 +147,7 @@ func (r *Reconciler) reapLeases(ctx context.Context, due []sticky.Lease) error {
 	for _, l := range due {
 		done, err := sticky.Reap(ctx, r.Leases, r.Cluster, r.Date(), l)
 		what := "ended a lease: its pod has not come back"
-		if l.Spec.Holder != (sticky.Holder{}) {
+		if l.Spec.Holder != (block.Owner{}) {
 			what = "took a lease from a node that is gone: the pod can get it on another node"
 		}
 		if done {
@@ -202,13 +202,13 @@ func (r *Reconciler) look(ctx context.Context) (world, error) {
 		return world{}, err
 	}
 	nodes, blocks := w.known()
-	for _, name := range nodes.Missing(append(sticky.Owners(w.leases), blocks...)) {
+	for _, name := range nodes.Missing(append(sticky.Owners(w.leases), block.Owners(blocks)...)) {
 		if w.bound[name], err = r.Cluster.Bound(ctx, name); err != nil {
 			return world{}, err
 		}
 	}
 	r.sightings, w.due = r.sightings.Look(r.Now(), blocks, nodes, w.bound)
-	r.kept, w.dueLeases = r.kept.Look(r.Now(), r.Date(), sticky.World{Leases: w.leases, Pools: w.terms(), Nodes: nodes, Bound: w.bound})
+	r.kept, w.dueLeases = sticky.Look(r.kept, r.Now(), r.Date(), sticky.World{Leases: w.leases, Pools: w.terms(), Nodes: nodes, Bound: w.bound})
 	return w, r.lookForPods(ctx, &w, nodes)
 }
 

@@ -148,7 +148,7 @@ func (c *cluster) claim(pool, rack string, index int, node string) block.Block {
 	}
 	b, err := c.Create(c.t.Context(), block.Block{
 		Name: name + "-" + string(rune('0'+index)),
-		Spec: block.Spec{Pool: pool, Rack: rack, Index: index, Size: 16, NodeName: node, MachineID: "machine-of-" + node},
+		Spec: block.Spec{Pool: pool, Rack: rack, Index: index, Size: 16, Owner: block.Owner{NodeName: node, MachineID: "machine-of-" + node}},
 	})
 	if err != nil {
 		c.t.Fatal(err)

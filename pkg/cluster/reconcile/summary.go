@@ -14,7 +14,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/netrange"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
-	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 )
 
 // Summary is the report about a pool. It is the sum over the racks that have nodes or
@@ -140,7 +139,7 @@ func (w world) racks(p agent.Pool) []string {
 func (w world) held(pool string) int {
 	n := 0
 	for _, l := range w.leases {
-		if l.Spec.Pool == pool && l.Spec.Holder != (sticky.Holder{}) {
+		if l.Spec.Pool == pool && l.Spec.Holder != (block.Owner{}) {
 			n++
 		}
 	}

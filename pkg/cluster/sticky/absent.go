@@ -36,14 +36,8 @@ const questions = 500
 // Absences remembers since when pods are not bound to the nodes that hold RailLeases
 // for them. The zero value remembers nothing, which is safe.
 type Absences struct {
-	seen map[string]absence // by UID of the lease
-	last string             // the name of the lease that was asked about last
-}
-
-// absence is the time since which a pod is not bound to a holder.
-type absence struct {
-	since  time.Duration
-	holder Holder
+	seen block.Sightings // with the holder as the version: an agent may write a lease
+	last string          // the name of the lease that was asked about last
 }
 
 // Look asks whether pods are bound to the nodes that hold their leases. leases has
@@ -55,10 +49,10 @@ type absence struct {
 // least block.Grace apart, and all in between, were that the pod is not bound to the
 // same holder. After an error, nothing is due, and what was known stays known.
 func (a Absences) Look(now time.Duration, leases []Lease, runs func(Lease) (bool, error)) (next Absences, due []Lease, err error) {
-	next = Absences{seen: map[string]absence{}, last: a.last}
+	next = Absences{seen: block.Sightings{}, last: a.last}
 	for _, l := range leases {
-		if seen, known := a.seen[l.UID]; known && seen.holder == l.Spec.Holder {
-			next.seen[l.UID] = seen
+		if _, absent := a.Since(l); absent {
+			a.seen.Note(next.seen, now, l.UID, l.Spec.Holder.String())
 		}
 	}
 	for _, l := range a.turn(leases) {
@@ -67,13 +61,9 @@ func (a Absences) Look(now time.Duration, leases []Lease, runs func(Lease) (bool
 			return a, nil, err
 		}
 		next.last = l.Name
-		seen, known := next.seen[l.UID]
-		switch {
-		case bound:
+		if bound {
 			delete(next.seen, l.UID)
-		case !known:
-			next.seen[l.UID] = absence{now, l.Spec.Holder}
-		case now-seen.since >= block.Grace:
+		} else if a.seen.Note(next.seen, now, l.UID, l.Spec.Holder.String()) >= block.Grace {
 			due = append(due, l)
 		}
 	}
@@ -93,8 +83,7 @@ func (a Absences) turn(leases []Lease) []Lease {
 // Since returns when, in the clock of Look, the pod of a lease was first seen not to
 // be bound to the holder, and whether that is so.
 func (a Absences) Since(l Lease) (first time.Duration, absent bool) {
-	seen, absent := a.seen[l.UID]
-	return seen.since, absent && seen.holder == l.Spec.Holder
+	return a.seen.Since(l.UID, l.Spec.Holder.String())
 }
 
 // Free removes the holder of a lease that Absences.Look has returned, so that another
@@ -132,6 +121,6 @@ func absent(ctx context.Context, c Cluster, l Lease) (bool, error) {
 
 // vacate removes the holder of a lease.
 func vacate(ctx context.Context, store Store, date time.Time, l Lease) (Lease, error) {
-	l.Spec.Holder, l.Spec.Written = Holder{}, date.UTC().Truncate(time.Microsecond)
+	l.Spec.Holder, l.Spec.Written = block.Owner{}, date.UTC().Truncate(time.Microsecond)
 	return store.Update(ctx, l)
 }

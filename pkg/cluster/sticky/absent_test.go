@@ -52,7 +52,7 @@ func (p *pods) look(t *testing.T, a sticky.Absences, store *stickytest.Mem, now 
 	t.Helper()
 	var held []sticky.Lease
 	for _, l := range store.Snapshot() {
-		if l.Spec.Holder != (sticky.Holder{}) && !p.sick[l.Spec.Holder.NodeName] {
+		if l.Spec.Holder != (block.Owner{}) && !p.sick[l.Spec.Holder.NodeName] {
 			held = append(held, l)
 		}
 	}
@@ -117,7 +117,7 @@ func TestALeaseOfAPodThatItsHolderDoesNotRunIsFreed(t *testing.T) {
 		if l := must(t, store, name); !p.free(t, store, l) || p.free(t, store, l) {
 			t.Errorf("%s: not freed, or twice", name)
 		}
-		if now := must(t, store, name); now.Spec.Holder != (sticky.Holder{}) || !now.Spec.Written.Equal(day().Add(time.Hour).Truncate(time.Microsecond)) {
+		if now := must(t, store, name); now.Spec.Holder != (block.Owner{}) || !now.Spec.Written.Equal(day().Add(time.Hour).Truncate(time.Microsecond)) {
 			t.Errorf("it is %+v", now)
 		}
 	}

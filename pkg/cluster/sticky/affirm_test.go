@@ -6,6 +6,7 @@ package sticky_test
 import (
 	"testing"
 
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block/blocktest"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky"
 	"github.com/roce-cni/roce-cni/pkg/cluster/sticky/stickytest"
@@ -13,7 +14,7 @@ import (
 
 // forgotten is a lease as an agent that was restarted knows it.
 func forgotten(l sticky.Lease) sticky.Lease {
-	l.Spec.Holder = sticky.Holder{}
+	l.Spec.Holder = block.Owner{}
 	return sticky.Lease{Name: l.Name, Spec: l.Spec}
 }
 
@@ -56,7 +57,7 @@ func TestWhatEtcdHasForgottenIsMadeAgain(t *testing.T) {
 func TestWhatEtcdSaysWasReleasedIsHeldAgain(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	put(t, store, s, 70, pod(0), sticky.Holder{})
+	put(t, store, s, 70, pod(0), block.Owner{})
 	before := store.Snapshot()
 	l := mustTake(t, claimer(store, 1), s, pod(0))
 	store.Restore(before)
@@ -70,7 +71,7 @@ func TestWhatEtcdSaysWasReleasedIsHeldAgain(t *testing.T) {
 func TestAHostIndexThatIsAnotherPodsAfterARestoreIsHeldAllTheSame(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	former := put(t, store, s, 70, pod(7), sticky.Holder{})
+	former := put(t, store, s, 70, pod(7), block.Owner{})
 	before := store.Snapshot()
 	store.Restore(nil)
 	l := put(t, store, s, 70, pod(0), holder(1))

@@ -50,8 +50,8 @@ func claimer(store sticky.Store, i int) sticky.Claimer {
 	return sticky.Claimer{Store: store, Node: block.Node{Name: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)}, Now: day}
 }
 
-func holder(i int) sticky.Holder {
-	return sticky.Holder{NodeName: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)}
+func holder(i int) block.Owner {
+	return block.Owner{NodeName: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("%032x", i)}
 }
 
 func pod(i int) nodefile.Key {
@@ -66,7 +66,7 @@ func mustTake(t *testing.T, d sticky.Claimer, s block.Slots, k nodefile.Key) sti
 		t.Fatalf("%s takes a slot for %v: %v", d.Node.Name, k, err)
 	}
 	there := must(t, d.Store, got.Name)
-	if there != got || got.Spec.Holder != (sticky.Holder{NodeName: d.Node.Name, MachineID: d.Node.MachineID}) || got.Spec.Key() != k {
+	if there != got || got.Spec.Holder != (block.Owner{NodeName: d.Node.Name, MachineID: d.Node.MachineID}) || got.Spec.Key() != k {
 		t.Fatalf("%s got %+v for %v; the store has %+v", d.Node.Name, got, k, there)
 	}
 	return got
@@ -94,14 +94,14 @@ func must(t *testing.T, s sticky.Store, name string) sticky.Lease {
 // wantHeld wants a lease that that node holds to be the error.
 func wantHeld(t *testing.T, err error, by int) {
 	t.Helper()
-	var held *sticky.HeldError
-	if !errors.As(err, &held) || held.Lease.Spec.Holder != holder(by) || !strings.Contains(err.Error(), held.Lease.Name) {
+	var held *block.HeldError
+	if !errors.As(err, &held) || held.Owner != holder(by) || !strings.Contains(err.Error(), held.Name) {
 		t.Errorf("got error %v, want that node %d holds it", err, by)
 	}
 }
 
 // put makes a lease by hand.
-func put(t *testing.T, s sticky.Store, slots block.Slots, slot int, k nodefile.Key, h sticky.Holder) sticky.Lease {
+func put(t *testing.T, s sticky.Store, slots block.Slots, slot int, k nodefile.Key, h block.Owner) sticky.Lease {
 	t.Helper()
 	l, err := s.Create(t.Context(), sticky.Lease{Name: slots.Name(slot), Spec: sticky.Spec{
 		Pool: slots.Pool, Rack: slots.Rack, Slot: slot, Namespace: k.Namespace, Pod: k.Pod, Interface: k.Interface, Holder: h, Written: day(),

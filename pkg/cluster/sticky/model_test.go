@@ -31,7 +31,7 @@ type model struct {
 	nodes  []*modelNode
 
 	clock   time.Duration
-	sighted sticky.Sightings
+	sighted block.Sightings
 	due     []sticky.Lease
 	granted int // ADDs that got a slot
 	refused int // ADDs that leased too late
@@ -221,7 +221,7 @@ func (m *model) release(n *modelNode, l sticky.Lease) step {
 func (m *model) affirm(n *modelNode, l sticky.Lease) step {
 	return func() step {
 		_, err := n.claimer.Affirm(m.Context(), l)
-		if errors.As(err, new(*sticky.HeldError)) {
+		if errors.As(err, new(*block.HeldError)) {
 			m.Fatalf("%s has lost %s, and etcd was never restored: %v", n.claimer.Node.Name, l.Name, err)
 		}
 		if err == nil {
@@ -256,9 +256,9 @@ func (m *model) reap() {
 	}
 	if len(m.due) == 0 {
 		if m.random.IntN(20) == 0 {
-			m.sighted = sticky.Sightings{} // another replica
+			m.sighted = block.Sightings{} // another replica
 		}
-		m.sighted, m.due = m.sighted.Look(m.clock, m.now(), sticky.World{Leases: m.store.Snapshot(), Pools: sticky.TermsOf(m.pools), Nodes: c.nodes})
+		m.sighted, m.due = sticky.Look(m.sighted, m.clock, m.now(), sticky.World{Leases: m.store.Snapshot(), Pools: sticky.TermsOf(m.pools), Nodes: c.nodes})
 		return
 	}
 	if done, _ := sticky.Reap(m.Context(), m.store, c, m.now(), m.due[0]); done {
@@ -347,7 +347,7 @@ func has(slots map[int]nodefile.Key, k nodefile.Key) bool {
 
 // verify finds two nodes that use one slot, and one that uses what it does not hold.
 func (m *model) verify() {
-	held := map[int]sticky.Holder{}
+	held := map[int]block.Owner{}
 	for _, l := range m.store.Snapshot() {
 		held[l.Spec.Slot] = l.Spec.Holder
 	}

@@ -5,7 +5,6 @@ package sticky
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
@@ -29,20 +28,6 @@ func TermsOf(pools []block.Pool) map[string]Terms {
 	return out
 }
 
-// Sightings remembers since when leases have no use. As with block.Sightings, the
-// zero value remembers nothing, which is safe.
-type Sightings struct {
-	idle    map[string]sighting // by UID: without holder
-	orphans block.Sightings     // leases with a holder that is gone
-}
-
-// sighting is the time since which a lease has no holder, and the version of the
-// lease since then.
-type sighting struct {
-	since   time.Duration
-	version string
-}
-
 // World is what a Look sees. The caller lists Leases before Pools and Nodes, and
 // Nodes before Bound. Bound is needed for the names of Nodes.Missing(Owners(Leases)).
 type World struct {
@@ -52,20 +37,14 @@ type World struct {
 	Bound  map[string]bool
 }
 
-// Owners returns the nodes that hold leases, in the form of package block: each is a
-// block with the lease's name, UID and version.
-func Owners(leases []Lease) []block.Block {
-	var out []block.Block
+// Owners returns the nodes that hold leases.
+func Owners(leases []Lease) (out []block.Owner) {
 	for _, l := range leases {
-		if l.Spec.Holder != (Holder{}) {
-			out = append(out, block.Block{Name: l.Name, UID: l.UID, ResourceVersion: l.ResourceVersion, Spec: l.owner()})
+		if l.Spec.Holder != (block.Owner{}) {
+			out = append(out, l.Spec.Holder)
 		}
 	}
 	return out
-}
-
-func (l Lease) owner() block.Spec {
-	return block.Spec{Pool: l.Spec.Pool, Rack: l.Spec.Rack, NodeName: l.Spec.Holder.NodeName, MachineID: l.Spec.Holder.MachineID}
 }
 
 // Look is one sighting. now is as in block.Sightings.Look, and date is the time of the
@@ -77,27 +56,18 @@ func (l Lease) owner() block.Spec {
 //     possible quarantine;
 //   - leases of a holder with blocks that would be due;
 //   - leases with another name than the one of their slot, at once.
-func (s Sightings) Look(now time.Duration, date time.Time, w World) (next Sightings, due []Lease) {
-	next.idle = map[string]sighting{}
-	var orphans []block.Block
-	next.orphans, orphans = s.orphans.Look(now, Owners(w.Leases), w.Nodes, w.Bound)
-	gone := map[string]bool{}
-	for _, b := range orphans {
-		gone[b.UID] = true
-	}
+func Look(s block.Sightings, now time.Duration, date time.Time, w World) (next block.Sightings, due []Lease) {
+	next = block.Sightings{}
 	for _, l := range w.Leases {
-		if gone[l.UID] || l.misnamed() {
+		useless := func() time.Duration { return s.Note(next, now, l.UID, l.ResourceVersion) }
+		switch {
+		case misnamed(l):
 			due = append(due, l)
-		}
-		if l.Spec.Holder != (Holder{}) || l.Spec.Keep || l.misnamed() {
-			continue
-		}
-		seen, again := s.idle[l.UID]
-		if !again || seen.version != l.ResourceVersion {
-			seen = sighting{now, l.ResourceVersion}
-		}
-		next.idle[l.UID] = seen
-		if expired(l, now-seen.since, date, w.Pools) {
+		case l.Spec.Holder != (block.Owner{}):
+			if w.Nodes.Abandoned(l.Spec.Holder, w.Bound) && useless() >= block.Grace {
+				due = append(due, l)
+			}
+		case !l.Spec.Keep && expired(l, useless(), date, w.Pools):
 			due = append(due, l)
 		}
 	}
@@ -123,18 +93,11 @@ func expired(l Lease, seen time.Duration, date time.Time, pools map[string]Terms
 // not changed since Look. A changed lease is no error. Without an answer, the change
 // may be done or not; the next Look shows it.
 func Reap(ctx context.Context, store Store, c block.Cluster, date time.Time, due Lease) (bool, error) {
-	var err error
-	if due.Spec.Holder == (Holder{}) || due.misnamed() {
-		err = store.Delete(ctx, due.Name, due.UID, due.ResourceVersion)
-	} else {
-		gone, unsure := block.Abandoned(ctx, c, due.owner())
-		if unsure != nil || !gone {
-			return false, unsure
-		}
-		_, err = vacate(ctx, store, date, due)
+	if due.Spec.Holder == (block.Owner{}) || misnamed(due) {
+		return block.Done(store.Delete(ctx, due.Name, due.UID, due.ResourceVersion))
 	}
-	if errors.Is(err, block.ErrNotFound) || errors.Is(err, block.ErrConflict) {
-		return false, nil
-	}
-	return err == nil, err
+	return block.Free(ctx, c, due.Spec.Holder, func() error {
+		_, err := vacate(ctx, store, date, due)
+		return err
+	})
 }

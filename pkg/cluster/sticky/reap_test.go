@@ -44,9 +44,9 @@ func (c *cluster) Machine(_ context.Context, node string) (string, error) {
 func (c *cluster) Bound(_ context.Context, node string) (bool, error) { return c.bound[node], c.err }
 
 // look is one look at all leases, at a time after day.
-func (c *cluster) look(t *testing.T, s sticky.Sightings, store *stickytest.Mem, pools []block.Pool, now time.Duration) (sticky.Sightings, []string, []sticky.Lease) {
+func (c *cluster) look(t *testing.T, s block.Sightings, store *stickytest.Mem, pools []block.Pool, now time.Duration) (block.Sightings, []string, []sticky.Lease) {
 	t.Helper()
-	next, due := s.Look(now, day().Add(now), sticky.World{Leases: store.Snapshot(), Pools: sticky.TermsOf(pools), Nodes: c.nodes, Bound: c.bound})
+	next, due := sticky.Look(s, now, day().Add(now), sticky.World{Leases: store.Snapshot(), Pools: sticky.TermsOf(pools), Nodes: c.nodes, Bound: c.bound})
 	var names []string
 	for _, l := range due {
 		names = append(names, l.Name)
@@ -74,7 +74,7 @@ func TestALeaseWithoutAHolderStaysForTheTTL(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(1)
 	store.Now = day
-	kept := put(t, store, s, 79, pod(2), sticky.Holder{})
+	kept := put(t, store, s, 79, pod(2), block.Owner{})
 	kept.Spec.Keep = true
 	mustTake(t, claimer(store, 1), s, pod(1))
 	idle := mustTake(t, claimer(store, 1), s, pod(0)).Name
@@ -86,7 +86,7 @@ func TestALeaseWithoutAHolderStaysForTheTTL(t *testing.T) {
 		at   time.Duration
 		want []string
 	}{{0, nil}, {12 * time.Hour, nil}, {24*time.Hour - minute, nil}, {24 * time.Hour, []string{idle}}}
-	var sightings sticky.Sightings
+	var sightings block.Sightings
 	var due []sticky.Lease
 	for _, step := range steps {
 		var names []string
@@ -108,7 +108,7 @@ func TestAReaperThatIsRestartedReapsByTheClockAfterTheQuarantine(t *testing.T) {
 	store.Now = day
 	mustRelease(t, claimer(store, 1), mustTake(t, claimer(store, 1), s, pod(0)))
 	pools := []block.Pool{pool(t, 4, `, "quarantine": "30m"`)}
-	sightings, names, _ := c.look(t, sticky.Sightings{}, store, pools, 48*time.Hour)
+	sightings, names, _ := c.look(t, block.Sightings{}, store, pools, 48*time.Hour)
 	if len(names) > 0 {
 		t.Errorf("due at the first look: %v", names)
 	}
@@ -125,11 +125,11 @@ func TestATimeInTheFutureDoesNotKeepALeaseForEver(t *testing.T) {
 	t.Parallel()
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(1)
 	store.Now = day
-	l := put(t, store, s, 70, pod(0), sticky.Holder{})
+	l := put(t, store, s, 70, pod(0), block.Owner{})
 	l.Spec.Written = day().Add(10000 * time.Hour)
 	store.Restore([]sticky.Lease{l})
 	pools := []block.Pool{pool(t, 4)}
-	sightings, _, _ := c.look(t, sticky.Sightings{}, store, pools, 0)
+	sightings, _, _ := c.look(t, block.Sightings{}, store, pools, 0)
 	sightings, names, _ := c.look(t, sightings, store, pools, 23*time.Hour)
 	if len(names) > 0 {
 		t.Errorf("due early: %v", names)
@@ -146,7 +146,7 @@ func TestAPodThatComesBackInTimeKeepsItsSlot(t *testing.T) {
 	l := mustTake(t, d, s, pod(0))
 	mustRelease(t, d, l)
 	pools := []block.Pool{pool(t, 4)}
-	sightings, _, _ := c.look(t, sticky.Sightings{}, store, pools, 0)
+	sightings, _, _ := c.look(t, block.Sightings{}, store, pools, 0)
 	_, names, due := c.look(t, sightings, store, pools, 24*time.Hour)
 	if len(names) != 1 {
 		t.Fatalf("due: %v", names)
@@ -172,7 +172,7 @@ func TestLeasesOfAPoolThatIsGoneGoWithIt(t *testing.T) {
 	plain := pool(t, 4)
 	plain.Spec.Sticky = nil
 	for _, pools := range [][]block.Pool{nil, {plain}} {
-		sightings, names, _ := c.look(t, sticky.Sightings{}, store, pools, 23*time.Hour)
+		sightings, names, _ := c.look(t, block.Sightings{}, store, pools, 23*time.Hour)
 		if len(names) > 0 {
 			t.Errorf("due early: %v", names)
 		}
@@ -183,7 +183,7 @@ func TestLeasesOfAPoolThatIsGoneGoWithIt(t *testing.T) {
 		if _, names, _ = c.look(t, sightings, store, pools, 24*time.Hour+minute); !cmp.Equal(names, []string{firstOf(s, 0)}) {
 			t.Errorf("due: %v", names)
 		}
-		if _, names, _ = c.look(t, sticky.Sightings{}, store, pools, 24*time.Hour+minute); len(names) > 0 {
+		if _, names, _ = c.look(t, block.Sightings{}, store, pools, 24*time.Hour+minute); len(names) > 0 {
 			t.Errorf("due at the first look: %v", names)
 		}
 	}
@@ -200,7 +200,7 @@ func TestALeaseIsFreedForItsPodWhenItsHolderIsGone(t *testing.T) {
 		t.Errorf("missing: %v", missing)
 	}
 	c.bound["node-1"] = true
-	sightings, _, _ := c.look(t, sticky.Sightings{}, store, pools, 0)
+	sightings, _, _ := c.look(t, block.Sightings{}, store, pools, 0)
 	sightings, names, _ := c.look(t, sightings, store, pools, 2*time.Hour)
 	if len(names) > 0 {
 		t.Errorf("a pod is bound there: %v", names)
@@ -230,7 +230,7 @@ func TestALeaseIsFreedForItsPodWhenItsHolderIsGone(t *testing.T) {
 		t.Error("not freed, or twice")
 	}
 	now := must(t, store, l.Name)
-	if now.Spec.Holder != (sticky.Holder{}) || now.Spec.Key() != pod(0) || !now.Spec.Written.Equal(day().Add(time.Hour).Truncate(time.Microsecond)) {
+	if now.Spec.Holder != (block.Owner{}) || now.Spec.Key() != pod(0) || !now.Spec.Written.Equal(day().Add(time.Hour).Truncate(time.Microsecond)) {
 		t.Errorf("it is %+v", now)
 	}
 	if got := mustTake(t, claimer(store, 2), s, pod(0)); got.Name != l.Name {
@@ -245,7 +245,7 @@ func TestAHolderThatWritesLives(t *testing.T) {
 	store, s, c := stickytest.NewMem(), slots(t, 4), newCluster(2)
 	l := mustTake(t, claimer(store, 1), s, pod(0))
 	pools := []block.Pool{pool(t, 4)}
-	sightings, _, _ := c.look(t, sticky.Sightings{}, store, pools, 0)
+	sightings, _, _ := c.look(t, block.Sightings{}, store, pools, 0)
 	_, _, due := c.look(t, sightings, store, pools, time.Hour)
 	l, err := claimer(store, 1).Affirm(t.Context(), l)
 	if err != nil || len(due) != 1 || c.reap(t, store, due[0]) {
@@ -265,7 +265,7 @@ func TestAMachineThatWasReplacedHoldsNothing(t *testing.T) {
 	mustTake(t, claimer(store, 1), s, pod(0))
 	c.nodes["node-1"], c.bound["node-1"] = "reinstalled", true
 	pools := []block.Pool{pool(t, 4)}
-	sightings, _, _ := c.look(t, sticky.Sightings{}, store, pools, 0)
+	sightings, _, _ := c.look(t, block.Sightings{}, store, pools, 0)
 	_, _, due := c.look(t, sightings, store, pools, time.Hour)
 	if len(due) != 1 || !c.reap(t, store, due[0]) {
 		t.Errorf("%d due, or not freed", len(due))

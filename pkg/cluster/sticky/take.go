@@ -38,7 +38,7 @@ const (
 // holder already: a Release that got no answer may still be on its way, and this
 // write makes it fail.
 //
-// Errors: *HeldError while another node is the holder; *NoneError; and the store's.
+// Errors: *block.HeldError while another node is the holder; *NoneError; and the store's.
 func (c Claimer) Take(ctx context.Context, s block.Slots, k nodefile.Key) (Lease, error) {
 	return again(func() (Lease, error) {
 		mine, err := c.Store.List(ctx, Query{Pool: s.Pool, Rack: s.Rack, Key: k})
@@ -56,7 +56,7 @@ func (c Claimer) Take(ctx context.Context, s block.Slots, k nodefile.Key) (Lease
 func again(do func() (Lease, error)) (l Lease, err error) {
 	for range tries {
 		l, err = do()
-		if !errors.Is(err, block.ErrConflict) && !errors.Is(err, block.ErrNotFound) {
+		if !block.Changed(err) {
 			return l, err
 		}
 	}
@@ -69,7 +69,7 @@ func again(do func() (Lease, error)) (l Lease, err error) {
 // true.
 func first(s block.Slots, mine []Lease) (Lease, bool) {
 	mine = slices.DeleteFunc(slices.Clone(mine), func(l Lease) bool {
-		return l.misnamed() || l.Spec.Rack != s.Rack || !l.Spec.Keep && !s.Has(l.Spec.Slot)
+		return misnamed(l) || l.Spec.Rack != s.Rack || !l.Spec.Keep && !s.Has(l.Spec.Slot)
 	})
 	if len(mine) == 0 {
 		return Lease{}, false
@@ -95,14 +95,13 @@ func (c Claimer) reuse(ctx context.Context, s block.Slots, l Lease) (Lease, erro
 
 // hold makes the node the holder of a lease, unless another one is.
 func (c Claimer) hold(ctx context.Context, l Lease) (Lease, error) {
-	me := holder(c.Node)
-	if l.Spec.Holder != (Holder{}) && l.Spec.Holder != me {
-		return Lease{}, &HeldError{l}
+	if h := l.Spec.Holder; h != (block.Owner{}) && h != c.Node.Owner() {
+		return Lease{}, &block.HeldError{Name: l.Name, Owner: h}
 	}
-	return c.write(ctx, l, me)
+	return c.write(ctx, l, c.Node.Owner())
 }
 
-func (c Claimer) write(ctx context.Context, l Lease, h Holder) (Lease, error) {
+func (c Claimer) write(ctx context.Context, l Lease, h block.Owner) (Lease, error) {
 	now := c.now()
 	if now.Equal(l.Spec.Written) { // a write that changes nothing does not count
 		now = now.Add(time.Microsecond)
@@ -153,21 +152,16 @@ func (e *otherError) Error() string {
 // make makes the lease of a slot. If the lease exists for this pod, make takes it: a
 // request that got no answer may have made it.
 func (c Claimer) make(ctx context.Context, s block.Slots, slot int, k nodefile.Key) (Lease, error) {
-	l, err := c.Store.Create(ctx, Lease{Name: s.Name(slot), Spec: Spec{
+	exists := false
+	return block.Hold(ctx, c.Store, Lease{Name: s.Name(slot), Spec: Spec{
 		Pool: s.Pool, Rack: s.Rack, Slot: slot, Namespace: k.Namespace, Pod: k.Pod, Interface: k.Interface,
-		Holder: holder(c.Node), Written: c.now(),
-	}})
-	if !errors.Is(err, block.ErrExists) {
-		return l, err
-	}
-	there, err := c.Store.Get(ctx, s.Name(slot))
-	switch {
-	case err != nil:
-		return Lease{}, err
-	case there.Spec.Key() != k || there.misnamed():
-		return Lease{}, &otherError{there}
-	}
-	return c.hold(ctx, there)
+		Holder: c.Node.Owner(), Written: c.now(),
+	}}, &exists, func(ctx context.Context, there Lease) (Lease, error) {
+		if there.Spec.Key() != k || misnamed(there) {
+			return Lease{}, &otherError{there}
+		}
+		return c.hold(ctx, there)
+	})
 }
 
 // Affirm confirms that the node still holds a lease, after a restart and from time to
@@ -177,31 +171,20 @@ func (c Claimer) make(ctx context.Context, s block.Slots, slot int, k nodefile.K
 // lack its UID. The returned lease may be reserved for another pod, which had the
 // slot when etcd was saved. Then the node holds the slot until it releases it.
 //
-// Errors: *HeldError: the lease is lost, and the node must not lease its addresses
+// Errors: *block.HeldError: the lease is lost, and the node must not lease its addresses
 // any more. If pods have the addresses, call Affirm again: the holder may release the
 // lease. After an error of the store, the node holds the lease until more is known.
 func (c Claimer) Affirm(ctx context.Context, l Lease) (Lease, error) {
 	if l.UID != "" {
-		got, err := c.hold(ctx, l)
-		if !errors.Is(err, block.ErrConflict) && !errors.Is(err, block.ErrNotFound) {
+		if got, err := c.hold(ctx, l); !block.Changed(err) {
 			return got, err
 		}
 	}
+	exists := true
 	return again(func() (Lease, error) {
-		there, err := c.Store.Get(ctx, l.Name)
-		if !errors.Is(err, block.ErrNotFound) {
-			if err != nil {
-				return Lease{}, err
-			}
-			return c.hold(ctx, there)
-		}
 		fresh := Lease{Name: l.Name, Spec: l.Spec}
-		fresh.Spec.Keep, fresh.Spec.Holder, fresh.Spec.Written = false, holder(c.Node), c.now() // nodes must not set Keep
-		got, err := c.Store.Create(ctx, fresh)
-		if errors.Is(err, block.ErrExists) {
-			err = block.ErrConflict
-		}
-		return got, err
+		fresh.Spec.Keep, fresh.Spec.Holder, fresh.Spec.Written = false, c.Node.Owner(), c.now() // nodes must not set Keep
+		return block.Hold(ctx, c.Store, fresh, &exists, c.hold)
 	})
 }
 
@@ -215,10 +198,10 @@ func (c Claimer) Release(ctx context.Context, l Lease) error {
 		if errors.Is(err, block.ErrNotFound) {
 			return Lease{}, nil
 		}
-		if err != nil || there.Spec.Holder != holder(c.Node) {
+		if err != nil || there.Spec.Holder != c.Node.Owner() {
 			return Lease{}, err
 		}
-		return c.write(ctx, there, Holder{})
+		return c.write(ctx, there, block.Owner{})
 	})
 	return err
 }
@@ -231,7 +214,7 @@ func (c Claimer) Held(ctx context.Context, pool string) ([]Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	mine := slices.DeleteFunc(all, func(l Lease) bool { return l.Spec.Holder != holder(c.Node) })
+	mine := slices.DeleteFunc(all, func(l Lease) bool { return l.Spec.Holder != c.Node.Owner() })
 	slices.SortFunc(mine, func(a, b Lease) int { return cmp.Compare(a.Name, b.Name) })
 	return mine, nil
 }

@@ -126,7 +126,7 @@ func TestALostGrantCostsAPodNothing(t *testing.T) {
 					}
 					until(t, func() error { return d.Release(t.Context(), l) })
 					store.Land()
-					if now := must(t, store, want); now.Spec.Holder != (sticky.Holder{}) {
+					if now := must(t, store, want); now.Spec.Holder != (block.Owner{}) {
 						t.Fatalf("released, and it is %+v", now)
 					}
 				}
@@ -183,7 +183,7 @@ func TestAPoolThatIsFullSaysSoAfterOneList(t *testing.T) {
 func TestTwoNodesThatTakeASlotForOnePodAtOnceHoldTwo(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	younger := put(t, store, s, 70, pod(0), sticky.Holder{})
+	younger := put(t, store, s, 70, pod(0), block.Owner{})
 	older := put(t, store, s, 71, pod(0), holder(1))
 	older.Created = younger.Created.Add(-1)
 	store.Restore([]sticky.Lease{younger, older})
@@ -203,7 +203,7 @@ func TestWhatAnOperatorKeepsGoesFirst(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
 	own := mustTake(t, claimer(store, 1), s, pod(0))
-	kept := put(t, store, s, 70, pod(0), sticky.Holder{})
+	kept := put(t, store, s, 70, pod(0), block.Owner{})
 	kept.Spec.Keep = true
 	store.Restore([]sticky.Lease{own, kept})
 	got := mustTake(t, claimer(store, 2), s, pod(0))
@@ -211,7 +211,7 @@ func TestWhatAnOperatorKeepsGoesFirst(t *testing.T) {
 		t.Errorf("took %+v", got)
 	}
 	mustRelease(t, claimer(store, 2), got)
-	if now := must(t, store, kept.Name); !now.Spec.Keep || now.Spec.Holder != (sticky.Holder{}) {
+	if now := must(t, store, kept.Name); !now.Spec.Keep || now.Spec.Holder != (block.Owner{}) {
 		t.Errorf("it is %+v", now)
 	}
 }
@@ -222,7 +222,7 @@ func TestASlotThatNoPodMayHaveIsNotGranted(t *testing.T) {
 	for name, slot := range map[string]int{"reserved": 70, "not sticky": 40, "beyond": 80, "negative": -1} {
 		t.Run(name, func(t *testing.T) {
 			store, s := stickytest.NewMem(), slots(t, 4, excluded)
-			l := put(t, store, s, slot, pod(0), sticky.Holder{})
+			l := put(t, store, s, slot, pod(0), block.Owner{})
 			if got := mustTake(t, claimer(store, 1), s, pod(0)); got.Name == l.Name || got.Spec.Slot == 70 {
 				t.Errorf("took %s", got.Name)
 			}
@@ -240,7 +240,7 @@ func TestASlotThatNoPodMayHaveIsNotGranted(t *testing.T) {
 func TestALeaseWithTheNameOfAnotherHostIndexIsNotGranted(t *testing.T) {
 	t.Parallel()
 	store, s := stickytest.NewMem(), slots(t, 4)
-	l := put(t, store, s, 70, pod(0), sticky.Holder{})
+	l := put(t, store, s, 70, pod(0), block.Owner{})
 	l.Spec.Slot, l.Spec.Keep = 71, true // the API server does not admit it
 	store.Restore([]sticky.Lease{l})
 	if got := mustTake(t, claimer(store, 1), s, pod(0)); got.Spec.Slot == 70 || got.Spec.Slot == 71 || got.Name != s.Name(got.Spec.Slot) {

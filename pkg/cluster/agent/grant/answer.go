@@ -51,7 +51,7 @@ func (c *Controller) try(ctx context.Context, k nodefile.Key) (a nodefile.Answer
 	case late || errors.As(err, new(*sticky.NoneError)):
 		return c.refuse(k, err), false
 	}
-	return nodefile.Answer{Wait: block.Explain(err).Error()}, errors.As(err, new(*sticky.HeldError))
+	return nodefile.Answer{Wait: block.Explain(err).Error()}, errors.As(err, new(*block.HeldError))
 }
 
 // note remembers a request, and returns when the pod's first one came. Runtimes call DEL

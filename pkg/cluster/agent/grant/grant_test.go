@@ -313,7 +313,7 @@ func TestASlotThatIsLostIsGrantedNoMore(t *testing.T) {
 			if a := o.ask("db-0", 0); a.Granted() {
 				l = o.store.Snapshot()[0]
 			}
-			l.UID, l.Spec.Holder = "another", sticky.Holder{NodeName: "thief", MachineID: "machine-of-thief"}
+			l.UID, l.Spec.Holder = "another", block.Owner{NodeName: "thief", MachineID: "machine-of-thief"}
 			o.store.Restore([]sticky.Lease{l})
 			time.Sleep(9 * time.Second)
 		}

@@ -175,7 +175,7 @@ func (c *Controller) affirmAll(ctx context.Context, u uses, held map[string]stic
 	missing := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		got, err := c.Claimer.Affirm(ctx, all[name])
-		if held := new(sticky.HeldError); errors.As(err, &held) {
+		if held := new(block.HeldError); errors.As(err, &held) {
 			missing[name] = true
 			c.lose(all[name], held)
 		} else if err == nil && got.Spec.Rack == u.slots.Rack && u.of[got.Spec.Slot] == got.Spec.Key() {
@@ -200,13 +200,13 @@ func (c *Controller) affirmAll(ctx context.Context, u uses, held map[string]stic
 }
 
 // lose grants a slot no more that another node holds.
-func (c *Controller) lose(l sticky.Lease, held *sticky.HeldError) {
+func (c *Controller) lose(l sticky.Lease, held *block.HeldError) {
 	maps.DeleteFunc(c.mine, func(_ nodefile.Key, slot int) bool { return slot == l.Spec.Slot })
 	delete(c.grants, l.Spec.Slot)
 	if !c.missing[l.Name] {
 		c.missing[l.Name] = true
 		c.Lost()
-		c.Log.Error("a sticky host index of a pod of this node now belongs to another node", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod, "holder", held.Lease.Spec.Holder.NodeName)
+		c.Log.Error("a sticky host index of a pod of this node now belongs to another node", "pool", c.Pool, "lease", l.Name, "pod", l.Spec.Pod, "holder", held.Owner.NodeName)
 	}
 }
 

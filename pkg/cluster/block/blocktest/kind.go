@@ -16,30 +16,21 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
-// Store is what stores of all kinds of objects promise.
-type Store[T, Q any] interface {
-	Create(ctx context.Context, o T) (T, error)
-	Get(ctx context.Context, name string) (T, error)
-	List(ctx context.Context, q Q) ([]T, error)
-	Delete(ctx context.Context, name, uid, resourceVersion string) error
-}
-
 // Kind is one kind of objects with resource versions, and its store. For a new kind,
 // fill in all fields and call Suite, with the store in memory and with the one on an
 // API server. For a new behaviour of all stores, add a method and a line in Suite.
-type Kind[T, Q any] struct {
-	Store Store[T, Q]
-	Meta  func(*T) Meta
+type Kind[S, Q any] struct {
+	Store block.Objects[S, Q]
 	// Sample returns object i of a pool, which belongs to node i.
-	Sample func(pool string, i int) T
+	Sample func(pool string, i int) block.Object[S]
 	// Owned returns the object as one that belongs to node i.
-	Owned func(o T, i int) T
+	Owned func(o block.Object[S], i int) block.Object[S]
 	// Write writes an object, if it still has the UID, so that its version is another
 	// one. Changed is what Write may change of an object.
-	Write   func(ctx context.Context, o T) (T, error)
-	Changed func(o T) T
+	Write   func(ctx context.Context, o block.Object[S]) (block.Object[S], error)
+	Changed func(o block.Object[S]) block.Object[S]
 	// Listed returns objects in the pool, or in pool+"q", and what lists of them have.
-	Listed func(pool string) ([]T, []Listing[Q])
+	Listed func(pool string) ([]block.Object[S], []Listing[Q])
 	// More are the behaviours that only this kind has. Each gets a pool of its own.
 	More map[string]func(t *testing.T, pool string)
 }
@@ -55,7 +46,7 @@ const NoUID = "00000000-0000-0000-0000-000000000000"
 
 // Suite tests what a store promises. The store needs not be empty: each behaviour is
 // shown in its own pools, with names that begin with "suite".
-func (k Kind[T, Q]) Suite(t *testing.T) {
+func (k Kind[S, Q]) Suite(t *testing.T) {
 	tests := map[string]func(*testing.T, string){
 		"an object is kept as it was created":       k.keeps,
 		"a name is given once":                      k.once,
@@ -83,34 +74,33 @@ func (k Kind[T, Q]) Suite(t *testing.T) {
 }
 
 // Made creates an object.
-func (k Kind[T, Q]) Made(t *testing.T, o T) T {
+func (k Kind[S, Q]) Made(t *testing.T, o block.Object[S]) block.Object[S] {
 	t.Helper()
 	got, err := k.Store.Create(t.Context(), o)
 	if err != nil {
-		t.Fatalf("create %s: %v", *k.Meta(&o).Name, err)
+		t.Fatalf("create %s: %v", o.Name, err)
 	}
 	return got
 }
 
 // WantKept checks that the store has the object.
-func (k Kind[T, Q]) WantKept(t *testing.T, want T) {
+func (k Kind[S, Q]) WantKept(t *testing.T, want block.Object[S]) {
 	t.Helper()
-	there, err := k.Store.Get(t.Context(), *k.Meta(&want).Name)
+	there, err := k.Store.Get(t.Context(), want.Name)
 	if diff := cmp.Diff(want, there); err != nil || diff != "" {
 		t.Errorf("error %v, (-want +got)\n%s", err, diff)
 	}
 }
 
 // delete deletes the object of that name, UID and version.
-func (k Kind[T, Q]) delete(t *testing.T, name, uid, version *string) error {
+func (k Kind[S, Q]) delete(t *testing.T, o block.Object[S]) error {
 	t.Helper()
-	return k.Store.Delete(t.Context(), *name, *uid, *version)
+	return k.Store.Delete(t.Context(), o.Name, o.UID, o.ResourceVersion)
 }
 
 // stored returns the object with what a store has set in another one.
-func (k Kind[T, Q]) stored(o, as T) T {
-	to, from := k.Meta(&o), k.Meta(&as)
-	*to.UID, *to.Version, *to.Created = *from.UID, *from.Version, *from.Created
+func (k Kind[S, Q]) stored(o, as block.Object[S]) block.Object[S] {
+	o.UID, o.ResourceVersion, o.Created = as.UID, as.ResourceVersion, as.Created
 	return o
 }
 
@@ -121,10 +111,10 @@ func wantError(t *testing.T, what string, got, want error) {
 	}
 }
 
-func (k Kind[T, Q]) keeps(t *testing.T, pool string) {
+func (k Kind[S, Q]) keeps(t *testing.T, pool string) {
 	want := k.Sample(pool, 3)
 	got := k.Made(t, want)
-	if m := k.Meta(&got); *m.UID == "" || *m.Version == "" || m.Created.IsZero() {
+	if got.UID == "" || got.ResourceVersion == "" || got.Created.IsZero() {
 		t.Errorf("created %+v", got)
 	}
 	k.WantKept(t, got)
@@ -133,23 +123,23 @@ func (k Kind[T, Q]) keeps(t *testing.T, pool string) {
 	}
 }
 
-func (k Kind[T, Q]) once(t *testing.T, pool string) {
+func (k Kind[S, Q]) once(t *testing.T, pool string) {
 	first := k.Made(t, k.Sample(pool, 1))
 	_, err := k.Store.Create(t.Context(), k.Owned(k.Sample(pool, 1), 2))
 	wantError(t, "create it again", err, block.ErrExists)
 	k.WantKept(t, first)
 }
 
-func (k Kind[T, Q]) oneOfMany(t *testing.T, pool string) {
+func (k Kind[S, Q]) oneOfMany(t *testing.T, pool string) {
 	k.OneOfMany(t, k.Sample(pool, 0), k.Store.Create, block.ErrExists)
 }
 
 // OneOfMany has many writers write an object, each as its own. One succeeds, the store
 // has its object, and the others get one of the errors.
-func (k Kind[T, Q]) OneOfMany(t *testing.T, o T, write func(context.Context, T) (T, error), losers ...error) {
+func (k Kind[S, Q]) OneOfMany(t *testing.T, o block.Object[S], write func(context.Context, block.Object[S]) (block.Object[S], error), losers ...error) {
 	t.Helper()
 	const many = 16
-	errs, written := make([]error, many), make([]T, many)
+	errs, written := make([]error, many), make([]block.Object[S], many)
 	var all sync.WaitGroup
 	for i := range many {
 		all.Go(func() { written[i], errs[i] = write(t.Context(), k.Owned(o, i)) })
@@ -170,18 +160,17 @@ func (k Kind[T, Q]) OneOfMany(t *testing.T, o T, write func(context.Context, T) 
 	}
 }
 
-func (k Kind[T, Q]) notFound(t *testing.T, pool string) {
+func (k Kind[S, Q]) notFound(t *testing.T, pool string) {
 	o := k.Sample(pool, 0)
-	m := k.Meta(&o)
-	*m.UID, *m.Version = NoUID, "1"
-	_, err := k.Store.Get(t.Context(), *m.Name)
+	o.UID, o.ResourceVersion = NoUID, "1"
+	_, err := k.Store.Get(t.Context(), o.Name)
 	wantError(t, "get", err, block.ErrNotFound)
 	_, err = k.Write(t.Context(), o)
 	wantError(t, "write", err, block.ErrNotFound)
-	wantError(t, "delete", k.delete(t, m.Name, m.UID, m.Version), block.ErrNotFound)
+	wantError(t, "delete", k.delete(t, o), block.ErrNotFound)
 }
 
-func (k Kind[T, Q]) lists(t *testing.T, pool string) {
+func (k Kind[S, Q]) lists(t *testing.T, pool string) {
 	objects, lists := k.Listed(pool)
 	for _, o := range objects {
 		k.Made(t, o)
@@ -190,7 +179,7 @@ func (k Kind[T, Q]) lists(t *testing.T, pool string) {
 		got, err := k.Store.List(t.Context(), l.Query)
 		var names []string
 		for _, o := range got {
-			names = append(names, *k.Meta(&o).Name)
+			names = append(names, o.Name)
 			k.WantKept(t, o)
 		}
 		slices.Sort(names)
@@ -200,69 +189,68 @@ func (k Kind[T, Q]) lists(t *testing.T, pool string) {
 	}
 }
 
-func (k Kind[T, Q]) writes(t *testing.T, pool string) {
+func (k Kind[S, Q]) writes(t *testing.T, pool string) {
 	o := k.Made(t, k.Sample(pool, 1))
 	want := k.Changed(o)
 	got, err := k.Write(t.Context(), want)
-	if err != nil || *k.Meta(&got).Version == *k.Meta(&o).Version {
-		t.Fatalf("error %v, version %q after %q", err, *k.Meta(&got).Version, *k.Meta(&o).Version)
+	if err != nil || got.ResourceVersion == o.ResourceVersion {
+		t.Fatalf("error %v, version %q after %q", err, got.ResourceVersion, o.ResourceVersion)
 	}
-	*k.Meta(&want).Version = *k.Meta(&got).Version
+	want.ResourceVersion = got.ResourceVersion
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	k.WantKept(t, want)
 }
 
-func (k Kind[T, Q]) writesAnother(t *testing.T, pool string) {
+func (k Kind[S, Q]) writesAnother(t *testing.T, pool string) {
 	o := k.Made(t, k.Sample(pool, 1))
 	other := k.Changed(o)
-	*k.Meta(&other).UID = NoUID
+	other.UID = NoUID
 	_, err := k.Write(t.Context(), other)
 	wantError(t, "write", err, block.ErrConflict)
 	k.WantKept(t, o)
 }
 
-func (k Kind[T, Q]) deletes(t *testing.T, pool string) {
+func (k Kind[S, Q]) deletes(t *testing.T, pool string) {
 	o, other := k.Made(t, k.Sample(pool, 1)), k.Made(t, k.Sample(pool, 2))
-	m := k.Meta(&o)
-	wantError(t, "with another uid", k.delete(t, m.Name, k.Meta(&other).UID, m.Version), block.ErrConflict)
-	if err := k.delete(t, m.Name, m.UID, m.Version); err != nil {
+	mixed := o
+	mixed.UID = other.UID
+	wantError(t, "with another uid", k.delete(t, mixed), block.ErrConflict)
+	if err := k.delete(t, o); err != nil {
 		t.Fatal(err)
 	}
-	_, err := k.Store.Get(t.Context(), *m.Name)
+	_, err := k.Store.Get(t.Context(), o.Name)
 	wantError(t, "get", err, block.ErrNotFound)
 	k.WantKept(t, other)
 }
 
-func (k Kind[T, Q]) deletesChanged(t *testing.T, pool string) {
+func (k Kind[S, Q]) deletesChanged(t *testing.T, pool string) {
 	o := k.Made(t, k.Sample(pool, 1))
-	m := k.Meta(&o)
 	now, err := k.Write(t.Context(), k.Changed(o))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, "delete", k.delete(t, m.Name, m.UID, m.Version), block.ErrConflict)
+	wantError(t, "delete", k.delete(t, o), block.ErrConflict)
 	k.WantKept(t, now)
 }
 
-func (k Kind[T, Q]) again(t *testing.T, pool string) {
+func (k Kind[S, Q]) again(t *testing.T, pool string) {
 	o := k.Made(t, k.Sample(pool, 1))
-	m := k.Meta(&o)
-	if err := k.delete(t, m.Name, m.UID, m.Version); err != nil {
+	if err := k.delete(t, o); err != nil {
 		t.Fatal(err)
 	}
 	next := k.Made(t, k.Sample(pool, 1))
-	if *k.Meta(&next).UID == *m.UID {
-		t.Errorf("two objects have the uid %s", *m.UID)
+	if next.UID == o.UID {
+		t.Errorf("two objects have the uid %s", o.UID)
 	}
-	wantError(t, "delete the first", k.delete(t, m.Name, m.UID, m.Version), block.ErrConflict)
+	wantError(t, "delete the first", k.delete(t, o), block.ErrConflict)
 	_, err := k.Write(t.Context(), k.Changed(o))
 	wantError(t, "write the first", err, block.ErrConflict)
 	k.WantKept(t, next)
 }
 
-func (k Kind[T, Q]) noTime(t *testing.T, pool string) {
+func (k Kind[S, Q]) noTime(t *testing.T, pool string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := k.Store.Create(ctx, k.Sample(pool, 1))

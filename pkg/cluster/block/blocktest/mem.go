@@ -19,7 +19,7 @@ import (
 
 // Mem is a store in memory. It is for any number of goroutines.
 type Mem struct {
-	Objects[block.Block]
+	Objects[block.Spec]
 	// Lag is how many writes a Cached list, and Peek, are behind.
 	Lag int
 
@@ -38,12 +38,10 @@ var _ block.Store = (*Mem)(nil)
 
 // NewMem returns an empty store.
 func NewMem() *Mem {
-	m := &Mem{Objects: NewObjects(meta), cached: map[string]block.Block{}}
+	m := &Mem{Objects: NewObjects[block.Spec](), cached: map[string]block.Block{}}
 	m.written = func(name string, now *block.Block) { m.writes = append(m.writes, write{name, now}) }
 	return m
 }
-
-func meta(b *block.Block) Meta { return Meta{&b.Name, &b.UID, &b.ResourceVersion, &b.Created} }
 
 // Restore makes the blocks those of a backup. What was Late is lost.
 func (m *Mem) Restore(backup []block.Block) {
@@ -105,7 +103,7 @@ func matches(b block.Block, q block.Query) bool {
 // Touch is block.Store's.
 func (m *Mem) Touch(ctx context.Context, name, uid string) (block.Block, error) {
 	return Call(ctx, &m.Faulty, Touch, name, func() (block.Block, error) {
-		there, err := m.Find(name, func(m Meta) bool { return *m.UID == uid })
+		there, err := m.Find(name, func(b block.Block) bool { return b.UID == uid })
 		if err != nil {
 			return block.Block{}, err
 		}

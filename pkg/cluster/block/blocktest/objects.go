@@ -14,48 +14,41 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
-// Meta points to the fields that objects of all kinds have.
-type Meta struct {
-	Name, UID, Version *string
-	Created            *time.Time
-}
-
 // Objects is what stores in memory are made of, for one kind of objects. It is for any
 // number of goroutines.
-type Objects[T any] struct {
+type Objects[S any] struct {
 	Faulty
 	// Now is the store's clock; nil: it counts writes.
 	Now func() time.Time
 
-	meta    func(*T) Meta
-	written func(name string, now *T) // called after each write; nil: an object that is deleted
-	all     map[string]T
+	written func(name string, now *block.Object[S]) // called after each write; nil: an object that is deleted
+	all     map[string]block.Object[S]
 	serial  int
 }
 
-// NewObjects returns a store without objects. meta finds the fields of an object.
-func NewObjects[T any](meta func(*T) Meta) Objects[T] {
-	return Objects[T]{meta: meta, written: func(string, *T) {}, all: map[string]T{}}
+// NewObjects returns a store without objects.
+func NewObjects[S any]() Objects[S] {
+	return Objects[S]{written: func(string, *block.Object[S]) {}, all: map[string]block.Object[S]{}}
 }
 
 // Snapshot returns a copy of all objects by name, as a backup of etcd has them.
-func (m *Objects[T]) Snapshot() (out []T) {
-	m.Alone(func() { out = m.Matching(func(T) bool { return true }) })
+func (m *Objects[S]) Snapshot() (out []block.Object[S]) {
+	m.Alone(func() { out = m.Matching(func(block.Object[S]) bool { return true }) })
 	return out
 }
 
 // Restore makes the objects those of a backup. What was Late is lost.
-func (m *Objects[T]) Restore(backup []T) {
+func (m *Objects[S]) Restore(backup []block.Object[S]) {
 	m.Reset(func() {
 		clear(m.all)
 		for _, o := range backup {
-			m.all[*m.meta(&o).Name] = o
+			m.all[o.Name] = o
 		}
 	})
 }
 
 // Matching returns the objects that match, by name. The caller holds the lock.
-func (m *Objects[T]) Matching(match func(T) bool) (out []T) {
+func (m *Objects[S]) Matching(match func(block.Object[S]) bool) (out []block.Object[S]) {
 	for _, name := range slices.Sorted(maps.Keys(m.all)) {
 		if match(m.all[name]) {
 			out = append(out, m.all[name])
@@ -65,61 +58,58 @@ func (m *Objects[T]) Matching(match func(T) bool) (out []T) {
 }
 
 // Put keeps an object with a new version. The caller holds the lock.
-func (m *Objects[T]) Put(o T) T {
+func (m *Objects[S]) Put(o block.Object[S]) block.Object[S] {
 	m.serial++
-	meta := m.meta(&o)
-	*meta.Version = strconv.Itoa(m.serial)
-	m.all[*meta.Name] = o
-	m.written(*meta.Name, &o)
+	o.ResourceVersion = strconv.Itoa(m.serial)
+	m.all[o.Name] = o
+	m.written(o.Name, &o)
 	return o
 }
 
 // Find returns the object of a name if accept accepts it; nil accepts every one. The
 // caller holds the lock.
-func (m *Objects[T]) Find(name string, accept func(Meta) bool) (T, error) {
-	var none T
+func (m *Objects[S]) Find(name string, accept func(block.Object[S]) bool) (block.Object[S], error) {
+	var none block.Object[S]
 	o, there := m.all[name]
 	if !there {
 		return none, block.ErrNotFound
 	}
-	if accept != nil && !accept(m.meta(&o)) {
+	if accept != nil && !accept(o) {
 		return none, block.ErrConflict
 	}
 	return o, nil
 }
 
 // Seen accepts only the object of that UID and version.
-func Seen(uid, version string) func(Meta) bool {
-	return func(m Meta) bool { return *m.UID == uid && *m.Version == version }
+func (m *Objects[S]) Seen(uid, version string) func(block.Object[S]) bool {
+	return func(o block.Object[S]) bool { return o.UID == uid && o.ResourceVersion == version }
 }
 
 // Create is that of a store.
-func (m *Objects[T]) Create(ctx context.Context, o T) (T, error) {
-	name := *m.meta(&o).Name
-	return Call(ctx, &m.Faulty, Create, name, func() (T, error) {
-		var none T
-		if _, there := m.all[name]; there {
+func (m *Objects[S]) Create(ctx context.Context, o block.Object[S]) (block.Object[S], error) {
+	return Call(ctx, &m.Faulty, Create, o.Name, func() (block.Object[S], error) {
+		var none block.Object[S]
+		if _, there := m.all[o.Name]; there {
 			return none, block.ErrExists
 		}
 		made := o
-		meta := m.meta(&made)
-		*meta.UID, *meta.Created = fmt.Sprintf("uid-%d", m.serial+1), time.Unix(int64(m.serial), 0).UTC()
+		made.UID, made.Created = fmt.Sprintf("uid-%d", m.serial+1), time.Unix(int64(m.serial), 0).UTC()
 		if m.Now != nil {
-			*meta.Created = m.Now().UTC()
+			made.Created = m.Now().UTC()
 		}
 		return m.Put(made), nil
 	})
 }
 
 // Get is that of a store.
-func (m *Objects[T]) Get(ctx context.Context, name string) (T, error) {
-	return Call(ctx, &m.Faulty, Get, name, func() (T, error) { return m.Find(name, nil) })
+func (m *Objects[S]) Get(ctx context.Context, name string) (block.Object[S], error) {
+	return Call(ctx, &m.Faulty, Get, name, func() (block.Object[S], error) { return m.Find(name, nil) })
 }
 
 // Delete is that of a store.
-func (m *Objects[T]) Delete(ctx context.Context, name, uid, resourceVersion string) error {
-	_, err := Call(ctx, &m.Faulty, Delete, name, func() (T, error) {
-		there, err := m.Find(name, Seen(uid, resourceVersion))
+func (m *Objects[S]) Delete(ctx context.Context, name, uid, resourceVersion string) error {
+	_, err := Call(ctx, &m.Faulty, Delete, name, func() (block.Object[S], error) {
+		there, err := m.Find(name, m.Seen(uid, resourceVersion))
 		if err == nil {
 			delete(m.all, name)
 			m.written(name, nil)

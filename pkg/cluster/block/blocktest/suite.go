@@ -14,8 +14,8 @@ import (
 
 // Suite tests what block.Store promises.
 func Suite(t *testing.T, s block.Store) {
-	k := Kind[block.Block, block.Query]{
-		Store: s, Meta: meta, Sample: sample, Listed: listed,
+	k := Kind[block.Spec, block.Query]{
+		Store: s, Sample: sample, Listed: listed,
 		Owned: func(b block.Block, i int) block.Block { b.Spec.NodeName = fmt.Sprintf("node-%d", i); return b },
 		Write: func(ctx context.Context, b block.Block) (block.Block, error) {
 			return s.Touch(ctx, b.Name, b.UID)
@@ -52,7 +52,7 @@ func Suite(t *testing.T, s block.Store) {
 // sample is block i of a pool, of a node of that number.
 func sample(poolName string, i int) block.Block {
 	return block.Block{Name: fmt.Sprintf("%s-%d", poolName, i), Spec: block.Spec{
-		Pool: poolName, Index: i, Size: 16, NodeName: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("machine-%d", i),
+		Pool: poolName, Index: i, Size: 16, Owner: block.Owner{NodeName: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("machine-%d", i)},
 	}}
 }
 

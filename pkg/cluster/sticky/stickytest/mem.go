@@ -22,17 +22,13 @@ const Update blocktest.Op = "update"
 
 // Mem is a store in memory. It is for any number of goroutines.
 type Mem struct {
-	blocktest.Objects[sticky.Lease]
+	blocktest.Objects[sticky.Spec]
 }
 
 var _ sticky.Store = (*Mem)(nil)
 
 // NewMem returns an empty store.
-func NewMem() *Mem { return &Mem{blocktest.NewObjects(meta)} }
-
-func meta(l *sticky.Lease) blocktest.Meta {
-	return blocktest.Meta{Name: &l.Name, UID: &l.UID, Version: &l.ResourceVersion, Created: &l.Created}
-}
+func NewMem() *Mem { return &Mem{blocktest.NewObjects[sticky.Spec]()} }
 
 // List is sticky.Store's.
 func (m *Mem) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error) {
@@ -48,7 +44,7 @@ func (m *Mem) List(ctx context.Context, q sticky.Query) ([]sticky.Lease, error) 
 // is none.
 func (m *Mem) Update(ctx context.Context, l sticky.Lease) (sticky.Lease, error) {
 	return blocktest.Call(ctx, &m.Faulty, Update, l.Name, func() (sticky.Lease, error) {
-		there, err := m.Find(l.Name, blocktest.Seen(l.UID, l.ResourceVersion))
+		there, err := m.Find(l.Name, m.Seen(l.UID, l.ResourceVersion))
 		if err != nil {
 			return sticky.Lease{}, err
 		}

@@ -18,14 +18,14 @@ import (
 
 // suite tests a store of leases.
 type suite struct {
-	blocktest.Kind[sticky.Lease, sticky.Query]
+	blocktest.Kind[sticky.Spec, sticky.Query]
 	store sticky.Store
 }
 
 // Suite tests what sticky.Store promises.
 func Suite(t *testing.T, s sticky.Store) {
-	k := suite{store: s, Kind: blocktest.Kind[sticky.Lease, sticky.Query]{
-		Store: s, Meta: meta, Sample: sample, Listed: listed, Write: s.Update,
+	k := suite{store: s, Kind: blocktest.Kind[sticky.Spec, sticky.Query]{
+		Store: s, Sample: sample, Listed: listed, Write: s.Update,
 		Owned: func(l sticky.Lease, i int) sticky.Lease { // no two writes are the same
 			l.Spec.Holder, l.Spec.Written = holder(i), noon().Add(time.Duration(i+1)*time.Minute)
 			return l
@@ -55,15 +55,15 @@ func sample(poolName string, i int) sticky.Lease {
 	}}
 }
 
-func holder(i int) sticky.Holder {
-	return sticky.Holder{NodeName: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("machine-%d", i)}
+func holder(i int) block.Owner {
+	return block.Owner{NodeName: fmt.Sprintf("node-%d", i), MachineID: fmt.Sprintf("machine-%d", i)}
 }
 
 func listed(pool string) ([]sticky.Lease, []blocktest.Listing[sticky.Query]) {
 	racked, twice, free := sample(pool, 3), sample(pool, 4), sample(pool, 5)
 	racked.Name, racked.Spec.Rack = pool+".r1-s3", "r1"
 	twice.Spec.Pod, twice.Spec.Interface = "db-1", "net2"
-	free.Spec.Holder = sticky.Holder{}
+	free.Spec.Holder = block.Owner{}
 	db1 := nodefile.Key{Namespace: "default", Pod: "db-1", Interface: "net1"}
 	return []sticky.Lease{sample(pool, 1), sample(pool, 2), racked, twice, free, sample(pool+"q", 1)}, []blocktest.Listing[sticky.Query]{
 		{Query: sticky.Query{Pool: pool}, Want: []string{pool + "-s1", pool + "-s2", pool + "-s4", pool + "-s5", pool + ".r1-s3"}},
@@ -78,7 +78,7 @@ func listed(pool string) ([]sticky.Lease, []blocktest.Listing[sticky.Query]) {
 
 func (k suite) keepsForOperators(t *testing.T, pool string) {
 	l := sample(pool, 3)
-	l.Spec.Keep, l.Spec.Holder, l.Spec.Written = true, sticky.Holder{}, time.Time{}
+	l.Spec.Keep, l.Spec.Holder, l.Spec.Written = true, block.Owner{}, time.Time{}
 	got := k.Made(t, l)
 	if got.Spec != l.Spec {
 		t.Errorf("got %+v, want %+v", got.Spec, l.Spec)
@@ -108,7 +108,7 @@ func (k suite) updates(t *testing.T, pool string) {
 
 func (k suite) releases(t *testing.T, pool string) {
 	l := k.Made(t, sample(pool, 1))
-	l.Spec.Holder, l.Spec.Written = sticky.Holder{}, noon().Add(time.Minute)
+	l.Spec.Holder, l.Spec.Written = block.Owner{}, noon().Add(time.Minute)
 	got, err := k.store.Update(t.Context(), l)
 	if err != nil || got.Spec != l.Spec {
 		t.Errorf("got %+v, error %v, want %+v", got.Spec, err, l.Spec)
