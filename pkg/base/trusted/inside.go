@@ -6,6 +6,7 @@ package trusted
 import (
 	"errors"
 	"io/fs"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,7 +17,24 @@ import (
 // size, and read once more for the end. A file that is renamed into place never
 // grows, so that a short read is the end.
 func ReadInside(path string) ([]byte, error) {
-	b, err := readInside(path)
+	return readFrom(path, func() (int, error) { return unix.Open(path, unix.O_RDONLY|careful, 0) })
+}
+
+// ReadBelow is ReadInside of a file below a folder that Folder has checked, with folders
+// between them that another program may change: no link on the way is followed.
+func ReadBelow(folder, name string) ([]byte, error) {
+	path := filepath.Join(folder, name)
+	fd, err := uninterrupted(func() (int, error) { return unix.Open(folder, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: folder, Err: err}
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written to it
+	how := unix.OpenHow{Flags: unix.O_RDONLY | careful, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
+	return readFrom(path, func() (int, error) { return unix.Openat2(fd, name, &how) })
+}
+
+func readFrom(path string, open func() (int, error)) ([]byte, error) {
+	b, err := readInside(open)
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 	}
@@ -26,8 +44,8 @@ func ReadInside(path string) ([]byte, error) {
 // usual is more than what most files of a state folder have.
 const usual = 16 << 10
 
-func readInside(path string) ([]byte, error) {
-	fd, err := uninterrupted(func() (int, error) { return unix.Open(path, unix.O_RDONLY|careful, 0) })
+func readInside(open func() (int, error)) ([]byte, error) {
+	fd, err := uninterrupted(open)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a link; a socket
 		return nil, ErrIrregular
 	}

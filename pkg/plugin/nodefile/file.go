@@ -48,9 +48,13 @@ type File struct {
 }
 
 // path is the file of a pool.
-func (s Store) path(poolName string) string {
-	return filepath.Join(s.Dir, "pools", poolName, "ranges")
-}
+func (s Store) path(poolName string) string { return filepath.Join(s.pools(), ranges(poolName)) }
+
+// ranges is the file of a pool, below pools.
+func ranges(poolName string) string { return filepath.Join(poolName, "ranges") }
+
+// pools is the folder of the agent, which can change everything below it.
+func (s Store) pools() string { return filepath.Join(s.Dir, "pools") }
 
 const reading = "read ranges of pool"
 
@@ -58,7 +62,7 @@ const reading = "read ranges of pool"
 // boot; IO; Unreadable for an invalid file, with all of its faults.
 func (s Store) Read(poolName string) (File, error) {
 	path := s.path(poolName)
-	b, err := content(path)
+	b, err := s.content(ranges(poolName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return File{}, notYet(poolName, "http://NODE:9482/healthz says what it waits for; kubectl get railpools shows whether the pool exists and has free blocks", "%s is missing", path)
 	}
@@ -96,9 +100,10 @@ type formError struct{ error }
 
 func (e formError) Unwrap() error { return e.error }
 
-// content reads a file of the state folder.
-func content(path string) ([]byte, error) {
-	b, err := trusted.ReadInside(path)
+// content reads a file of the agent's folder. The plugin runs with all rights of the node,
+// so it follows no link that the agent's container has made.
+func (s Store) content(name string) ([]byte, error) {
+	b, err := trusted.ReadBelow(s.pools(), name)
 	var p *fs.PathError
 	if errors.As(err, &p) {
 		err = p.Err // the callers name the path

@@ -5,6 +5,7 @@ package nodefile_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -100,5 +101,39 @@ func TestNothingIsWrittenThroughALink(t *testing.T) {
 	}
 	if b, err := os.ReadFile(legit); err != nil || string(b) != "legit" {
 		t.Errorf("behind the links: %q, %v", b, err)
+	}
+}
+
+// TestNoLinkOfTheAgentIsFollowed has an agent that was taken over. Its container can change
+// the folder of the pools, and the plugins run as root of the node.
+func TestNoLinkOfTheAgentIsFollowed(t *testing.T) {
+	t.Parallel()
+	elsewhere := at(t.TempDir())
+	if err := elsewhere.Write(sample(t, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := elsewhere.WriteServices([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}); err != nil {
+		t.Fatal(err)
+	}
+	s := at(t.TempDir())
+	pools, there := filepath.Join(s.Dir, "pools"), filepath.Join(elsewhere.Dir, "pools")
+	if err := errors.Join(os.Mkdir(pools, 0o700), os.Symlink(filepath.Join(there, "gpu"), filepath.Join(pools, "gpu")),
+		os.Symlink(filepath.Join(there, "_services"), filepath.Join(pools, "_services")), os.Symlink(there, filepath.Join(pools, "deep"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Read("gpu"); cnierr.CodeOf(err) != cnierr.Unreadable {
+		t.Errorf("a folder that is a link: %v", err)
+	}
+	if _, err := s.Read("deep/gpu"); cnierr.CodeOf(err) != cnierr.Unreadable {
+		t.Errorf("a link above the folder: %v", err)
+	}
+	if _, err := s.Read("../../" + filepath.Base(elsewhere.Dir) + "/pools/gpu"); err == nil {
+		t.Error("a name leads out of the folder")
+	}
+	if _, err := s.Services(); cnierr.CodeOf(err) != cnierr.Unreadable {
+		t.Errorf("the Services: %v", err)
+	}
+	if got, err := s.Pools(); err != nil || len(got) > 0 {
+		t.Errorf("pools %q, error %v", got, err)
 	}
 }

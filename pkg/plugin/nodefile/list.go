@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -17,14 +16,22 @@ import (
 // Pools returns the names of the pools that have a file, in order. The file may be of
 // any boot. Errors: IO.
 func (s Store) Pools() ([]string, error) {
-	dir := filepath.Join(s.Dir, "pools")
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	dir := s.pools()
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, cnierr.New(cnierr.IO, "list the pools in", dir, "", "%w", err)
+	}
+	defer root.Close() //nolint:errcheck // nothing was written to it
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
 		return nil, cnierr.New(cnierr.IO, "list the pools in", dir, "", "%w", err)
 	}
 	var out []string
 	for _, e := range entries {
-		if _, err := os.Stat(s.path(e.Name())); err == nil {
+		if _, err := root.Lstat(ranges(e.Name())); err == nil && e.IsDir() {
 			out = append(out, e.Name())
 		}
 	}

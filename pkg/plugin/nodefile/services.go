@@ -28,7 +28,9 @@ type servicesJSON struct {
 
 // ServicesPath is the file with the CIDRs of the cluster's Services. No RailPool can have
 // this name, because names of Kubernetes have no underscore.
-func (s Store) ServicesPath() string { return filepath.Join(s.Dir, "pools", "_services") }
+func (s Store) ServicesPath() string { return filepath.Join(s.pools(), services) }
+
+const services = "_services"
 
 const (
 	readingServices = "read CIDRs of Services in"
@@ -41,7 +43,7 @@ const (
 // Unreadable for an invalid file.
 func (s Store) Services() ([]netip.Prefix, error) {
 	path := s.ServicesPath()
-	b, err := content(path)
+	b, err := s.content(services)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, cnierr.New(cnierr.TryAgain, readingServices, path, servicesHint, "rocectl agent has not written it yet")
 	}

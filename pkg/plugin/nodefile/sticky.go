@@ -69,7 +69,7 @@ const (
 
 // Socket returns the path of the socket at which the agent answers. No RailPool has
 // this name.
-func (s Store) Socket() string { return filepath.Join(s.Dir, "pools", "_agent") }
+func (s Store) Socket() string { return filepath.Join(s.pools(), "_agent") }
 
 // Ask requests the addresses of a key from the agent. It takes AskTime at most. An
 // answer in another form counts as no answer. The error says why there is no answer.
