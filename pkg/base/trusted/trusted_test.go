@@ -123,6 +123,12 @@ func TestFoldersThatOthersCanChangeAreRefused(t *testing.T) {
 			must(t, os.Symlink("below", filepath.Join(dir, "link")))
 			return filepath.Join(dir, "link", "file")
 		},
+		"a link on the way in a folder of a group": func(t *testing.T, dir string) string {
+			must(t, os.Chmod(dir, 0o770))
+			write(t, filepath.Join(dir, "below", "file"), "")
+			must(t, os.Symlink("below", filepath.Join(dir, "link")))
+			return filepath.Join(dir, "link", "file")
+		},
 		"a folder of another user on the way": func(t *testing.T, dir string) string {
 			path := write(t, filepath.Join(dir, "below", "file"), "")
 			if os.Geteuid() != 0 {

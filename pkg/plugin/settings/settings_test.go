@@ -142,6 +142,10 @@ func TestPathsOfAnotherIPAMPlugin(t *testing.T) {
 		`{"ipam": {"dataDir": "/var/lib/cni/networksx"}}`:                                "ipam.dataDir",
 		`{"ipam": {"socketPath": "run/containerd/containerd.sock"}}`:                     "ipam.socketPath",
 		`{"ipam": {"plugin_ſocket": "run/x"}}`:                                           "ipam.plugin_ſocket",
+		`{"ipam": {"log_file": "etc/x"}}`:                                                "ipam.log_file",
+		`{"ipam": {"logfile": "etc/x"}}`:                                                 "ipam.logfile",
+		`{"ipam": {"resolvConf": "etc/x"}}`:                                              "ipam.resolvConf",
+		`{"ipam": {"kubeconfig": "etc/x"}}`:                                              "ipam.kubeconfig",
 		`{"ipam": {"profile": "default", "type": "x", "range": "10.0.0.0/24"}}`:          "",
 		`{"ipam": {"anything": [["/etc/shadow"]]}}`:                                      "ipam.anything",
 		`{"ipam": {"kubernetes": {"kubeconfig": "/home/x/.kube/config"}}}`:               "ipam.kubernetes.kubeconfig",
@@ -150,6 +154,20 @@ func TestPathsOfAnotherIPAMPlugin(t *testing.T) {
 		err := p.IPAMPlugin("", "host-local", []byte(config))
 		if (err != nil) != (key != "") || err != nil && !strings.Contains(err.Error(), `"`+key+`"`) {
 			t.Errorf("%s: %v, want a fault of %q", config, err, key)
+		}
+	}
+}
+
+// GC and STATUS are about no pod, so they may call what some namespace may use.
+func TestTheIPAMPluginOfANamespace(t *testing.T) {
+	t.Parallel()
+	p := nodeOf(t, `{"version": 1, "namespaces": {"*": {"ipamTypes": ["roce-ipam"]}, "infra": {"ipamTypes": ["stat*"]}}}`)
+	for _, c := range []struct {
+		namespace, kind string
+		ok              bool
+	}{{"team", "static", false}, {"infra", "static", true}, {"", "static", true}, {"infra", "roce-ipam", false}, {"", "roce-ipam", true}, {"", "dhcp", false}} {
+		if err := p.IPAMPlugin(c.namespace, c.kind, []byte(`{"ipam": {}}`)); (err == nil) != c.ok || err != nil && cnierr.CodeOf(err) != cnierr.BadConfig {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }

@@ -132,6 +132,10 @@ func TestNodesForWhichNothingCanBeGenerated(t *testing.T) {
 			n[0].Rails = []fleet.Rail{storage(0)}
 			n[1].Rails, n[2].Rails = append(n[1].Rails, storage(2)), append(n[2].Rails, storage(2))
 		}, nil, "1 x 15b3:101d + 2 x 15b3:1021 on --nodes gpu-1,gpu-2"},
+		"as many of another type": {
+			func(n []fleet.Node, _ *Choice) { n[1].Rails = append(n[1].Rails, storage(2), storage(3)) }, nil,
+			"2 x 15b3:101d + 2 x 15b3:1021 on --nodes gpu-1",
+		},
 		"other names without PCI": {
 			func(n []fleet.Node, _ *Choice) {
 				n[1].Rails[0].Vendor, n[1].Rails[0].DeviceID = "", ""

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
@@ -91,6 +92,39 @@ func TestWhatCannotBeConverted(t *testing.T) {
 		}
 		if len(docs) == 0 || docs[0].Object == nil {
 			t.Errorf("%s: the network beside it is not converted: %+v", text, docs)
+		}
+	}
+}
+
+func TestRangesOfWhereabouts(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ text, start, end, subnet, ranges string }{
+		{"10.0.0.5-10.0.0.9/24", "", "", "10.0.0.0/24", "10.0.0.5-10.0.0.9"},
+		{"10.0.0.0/24", "", "10.0.0.9", "10.0.0.0/24", "10.0.0.1-10.0.0.9"},
+		{"10.0.0.0/30", "10.0.0.2", "", "10.0.0.0/30", "10.0.0.2-10.0.0.2"},
+		{"10.0.0.0/31", "10.0.0.0", "", "10.0.0.0/31", "10.0.0.0-10.0.0.1"},
+		{"fd00::/120", "fd00::9", "", "fd00::/120", "fd00::9-fd00::ff"},
+	} {
+		s, _, err := wherever(map[string]any{"range": c.text, "range_start": c.start, "range_end": c.end})
+		if err != nil || s.Subnet != c.subnet || strings.Join(s.Ranges, ",") != c.ranges {
+			t.Errorf("%+v: got %+v, %v", c, s, err)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]int{0: 1, 1: 1, 15: 8, 16: 16, 17: 16, 2 * block.MaxSize: block.MaxSize} {
+		if got := powerOfTwo(n); got != want {
+			t.Errorf("perNodeBlockSize %d: blockSize %d, want %d", n, got, want)
+		}
+	}
+	if got := addresses([]block.Subnet{{Subnet: "10.0.0.0/24"}, {Subnet: "10.1.0.0/28"}, {Subnet: "10.2.0.0/26"}}); got != 16 {
+		t.Errorf("the smallest subnet has %d addresses, want 16", got)
+	}
+	for of, want := range map[string]string{"10.0.0.0/24": "10.0.0.128/25", "10.0.0.0/30": "10.0.0.2/31", "10.0.0.0/31": "10.0.0.0/31", "10.0.0.1/32": "10.0.0.1/32"} {
+		if got := upperHalf(netip.MustParsePrefix(of)); got != want {
+			t.Errorf("the upper half of %s is %s, want %s", of, got, want)
 		}
 	}
 }

@@ -116,6 +116,12 @@ func TestThePortOfTheBondIsChosenAndLogged(t *testing.T) {
 		says  string
 	}{
 		{"the record", Hints{Recorded: map[Addr]Recorded{addr[0]: {Device: "rxe1"}}, Slaves: []conf.LinkName{"r0", "r1"}}, "rxe1:1", "as ADD found it"},
+		{"a record of another name", Hints{Recorded: map[Addr]Recorded{on("net7", "172.16.0.5")[0]: {Device: "rxe1"}}, Slaves: []conf.LinkName{"r0", "r1"}}, "rxe1:1", "as ADD found it"},
+		{
+			"two records of other names",
+			Hints{Recorded: map[Addr]Recorded{on("net7", "172.16.0.5")[0]: {Device: "rxe1"}, on("net8", "172.16.0.5")[0]: {Device: "rxe0"}}, Slaves: []conf.LinkName{"r0", "r1"}},
+			"rxeb:1", "it belongs to the bond",
+		},
 		{"the bond", Hints{Slaves: []conf.LinkName{"r0", "r1"}}, "rxeb:1", "it belongs to the bond"},
 		{"only NICs of a bond", Hints{Slaves: []conf.LinkName{"r0", "r1", "bond0"}}, "rxe0:1", "one NIC of a bond that has no RDMA device of its own"},
 	} {

@@ -128,11 +128,12 @@ func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
 	}{
 		{"pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00.0", 0, PIX},
 		{"pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:02.0/0000:20:00.0/0000:21:01.0/0000:22:00.0", 0, PXB},
+		{"pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:03.0/0000:24:00.0/0000:25:00.0", 0, PXB},
 		{"pci0000:10/0000:10:02.0/0000:30:00.0", 0, PHB},
 		{"pci0000:40/0000:40:01.0/0000:41:00.0", 0, NODE},
 		{"pci0000:80/0000:80:01.0/0000:81:00.0", 1, SYS},
 	} {
-		s.function(c.way, "0x1002", "0x74a1", "0x120000", c.numa)
+		s.function(c.way, "0x1002", "0x74a1", []string{"0x038000", "0x120000"}[c.numa], c.numa)
 		if got := n.distance(path.Base(nic), path.Base(c.way)); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.way, got, c.want)
 		}
@@ -140,7 +141,7 @@ func TestDistancesAreThoseOfNvidiaSmi(t *testing.T) {
 	if got := n.distance(path.Base(nic), "0000:ff:00.0"); got != "" {
 		t.Errorf("a function that is not there is at the distance %q", got)
 	}
-	if got := n.nearest(path.Base(nic)); len(got) != 1 || got[0].PCI != "0000:14:00.0" || got[0].Name != "GPU0" {
+	if got := n.nearest(path.Base(nic)); len(n.gpus()) != 6 || len(got) != 1 || got[0].PCI != "0000:14:00.0" || got[0].Name != "GPU0" {
 		t.Errorf("nearest: %+v", got)
 	}
 }
@@ -182,6 +183,7 @@ func TestPortsThatAreNoRail(t *testing.T) {
 	n.RDMA.Devices = slices.Delete(n.RDMA.Devices, 4, 5)
 	// In switchdev mode the device of the physical function has the ports of representors.
 	n.Links = append(n.Links, rtnl.Link{Index: 10, Name: "ens2r0", PhysPort: "pf0vf0", MTU: 9000, Type: unix.ARPHRD_ETHER, Dev: "0000:02:00.0", Bus: "pci"})
+	s.link("class/net/ens2r0", "../../devices/pci0000:00/0000:00:02.0/0000:02:00.0/net/ens2r0")
 	s.write("devices/pci0000:00/0000:00:02.0/0000:02:00.0/infiniband/mlx5_1/ports/2/link_layer", "Ethernet")
 	n.RDMA.Devices[1].Ports = append(n.RDMA.Devices[1].Ports, nldev.Port{Number: 2, State: nldev.Active, NetdevIndex: 10, Netdev: "ens2r0"})
 	s.write("class/infiniband_verbs/uverbs4/ibdev", "mlx5_4")

@@ -52,14 +52,15 @@ func TestWhatIsLeftIsFound(t *testing.T) {
 	r.Name("node", "gpu-07")
 	r.Text("172.16.11.5 52:54:00:aa:bb:cc fd00:1::77 5054:00ff:feaa:bbcd")
 	for text, want := range map[string]string{
-		`"172.16.11.5"`:      "host4-ac100b",
-		`"525400AABBCC"`:     "mac",
-		"52:54:00:aa:bb:cc":  "mac",
-		"fd00:1::77":         "ip6",
-		"cdbbaafeff005450":   "guid",
-		"nothing 172.16.1.5": "",
-		"172.16.11.55":       "",
-		"on gpu-07.":         "node",
+		`"172.16.11.5"`:     "host4-ac100b",
+		`"525400AABBCC"`:    "mac",
+		"52:54:00:aa:bb:cc": "mac",
+		"fd00:1::77":        "ip6",
+		"fd00:0001:0000:0000:0000:0000:0000:0077": "ip6",
+		"cdbbaafeff005450":                        "guid",
+		"nothing 172.16.1.5":                      "",
+		"172.16.11.55":                            "",
+		"on gpu-07.":                              "node",
 	} {
 		if got := strings.Join(r.Left(text), " "); got != want {
 			t.Errorf("%s: got %q, want %q", text, got, want)

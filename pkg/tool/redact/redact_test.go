@@ -30,6 +30,7 @@ func TestNothingOfTheUserIsLeft(t *testing.T) {
 		"8d5b6a4e-1f6e-4f6b-9f56-0d7c4d1f2a33":                    "id-1",
 		"roce:" + strings.Repeat("0123456789abcdef", 4) + "/net1": "roce:id-2/net1",
 		"gpu-07.example.org is gpu-07":                            "name-1 is name-5",
+		"gpu-07-nic, nic-gpu-07_0":                                "name-5-nic, nic-name-5_0",
 	} {
 		// The aliases count up over all texts, so only their shape is compared.
 		got := r.Text(in)
