@@ -15,42 +15,35 @@ import (
 
 // firewall asks whether a rule of the node drops RoCE. A NIC that does RoCE itself
 // passes the kernel by, so the question is only for Soft-RoCE.
-func firewall() Check {
-	return Check{
-		Name: "firewall",
-		Asks: "does a rule of the node drop UDP 4791, where RoCE packets pass the kernel?",
-		Why:  "RoCE v2 is UDP to port 4791: connections of Soft-RoCE time out",
-		look: func(ctx context.Context, n Node) []report.Finding {
-			s, err := n.RDMA(ctx)
-			if err != nil {
-				return unlisted(err)
-			}
-			soft := false
-			for _, d := range s.Devices {
-				// Soft-RoCE's has this file, and no device on a bus.
-				if there, err := n.has("sys/class/infiniband/" + d.Name + "/parent"); err == nil && there {
-					soft = true
-				}
-			}
-			if !soft {
-				return []report.Finding{ok("no Soft-RoCE: the NICs take RoCE packets past the kernel's firewall")}
-			}
-			if f, found := n.legacyRules(ctx); found {
-				return []report.Finding{f}
-			}
-			rules, err := n.Run(ctx, "nft", "-a", "list", "ruleset")
-			if err != nil {
-				return []report.Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
-			}
-			if rule, remove := dropsRoCE(rules); rule != "" {
-				return []report.Finding{problem("a rule drops it: "+rule, remove+"  # and in the program or the file that makes the rule")}
-			}
-			if strings.Contains(rules, "policy drop") {
-				return []report.Finding{cannotTell("a chain drops what no rule accepts", "a look at the rules: nft list ruleset must accept udp dport 4791")}
-			}
-			return []report.Finding{ok("no rule of nftables drops UDP 4791")}
-		},
+func (n Node) firewall(ctx context.Context) []report.Finding {
+	s, err := n.RDMA(ctx)
+	if err != nil {
+		return unlisted(err)
 	}
+	soft := false
+	for _, d := range s.Devices {
+		// Soft-RoCE's has this file, and no device on a bus.
+		if there, err := n.has("sys/class/infiniband/" + d.Name + "/parent"); err == nil && there {
+			soft = true
+		}
+	}
+	if !soft {
+		return []report.Finding{ok("no Soft-RoCE: the NICs take RoCE packets past the kernel's firewall")}
+	}
+	if f, found := n.legacyRules(ctx); found {
+		return []report.Finding{f}
+	}
+	rules, err := n.Run(ctx, "nft", "-a", "list", "ruleset")
+	if err != nil {
+		return []report.Finding{cannotTell("nft list ruleset: "+err.Error(), "root, and the program nft")}
+	}
+	if rule, remove := dropsRoCE(rules); rule != "" {
+		return []report.Finding{problem("a rule drops it: "+rule, remove+"  # and in the program or the file that makes the rule")}
+	}
+	if strings.Contains(rules, "policy drop") {
+		return []report.Finding{cannotTell("a chain drops what no rule accepts", "a look at the rules: nft list ruleset must accept udp dport 4791")}
+	}
+	return []report.Finding{ok("no rule of nftables drops UDP 4791")}
 }
 
 // legacyRules looks at the rules of iptables-legacy, which nft does not show. The

@@ -12,17 +12,8 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-// hostLink asks whether the node forwards what pods send through their link to the node,
-// and whether it knows the CIDRs of the cluster's Services.
-func hostLink() Check {
-	return Check{
-		Name: "host-link",
-		Asks: "does the node forward packets of pods with hostLink, and know the CIDRs of Services?",
-		Why:  `a pod reaches ClusterIPs through its node: connections to endpoints on other machines time out; without the CIDRs, pods of networks with hostLink.routes "auto" do not start (error 11)`,
-		look: func(ctx context.Context, n Node) []report.Finding {
-			return append(n.forwards(ctx), n.knowsServices()...)
-		},
-	}
+func (n Node) hostLink(ctx context.Context) []report.Finding {
+	return append(n.forwards(ctx), n.knowsServices()...)
 }
 
 func (n Node) forwards(ctx context.Context) []report.Finding {

@@ -15,17 +15,6 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-// leftBehind asks for interfaces and rules that roce has made on the node and that no record
-// names. DEL and GC remove what is in a record, and only that.
-func leftBehind() Check {
-	return Check{
-		Name: "left-behind",
-		Asks: "does a record name each VLAN, each link to a pod, and the rule that roce has made on the node?",
-		Why:  "no DEL removes them: a VLAN stays until the next boot, and a link and the rule still lead packets to a pod that is gone",
-		look: func(ctx context.Context, n Node) []report.Finding { return n.leftBehind(ctx) },
-	}
-}
-
 // leftBehind reads the records before and after it looks. A record is older than what it
 // names, and is removed later. So pods that come or go meanwhile are no problem.
 func (n Node) leftBehind(ctx context.Context) []report.Finding {

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math/big"
+	"net/http"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netrange"
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf/pool"
+	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
+)
+
+const pluginDir = "/opt/cni/bin/"
+
+func (n Node) cniPlugins(ctx context.Context) []report.Finding {
+	there, err := n.has(strings.Trim(pluginDir, "/"))
+	switch {
+	case err != nil:
+		return []report.Finding{cannotTell(err.Error(), "the right to read "+pluginDir)}
+	case !there:
+		return []report.Finding{cannotTell("there is no folder "+pluginDir, "the folder that the runtime looks in: bin_dir in the configuration of containerd, plugin_dirs in that of CRI-O")}
+	}
+	var out []report.Finding
+	for _, name := range []string{"roce", "roce-ipam"} {
+		out = append(out, n.plugin(ctx, name).About(name))
+	}
+	return out
+}
+
+func (n Node) plugin(ctx context.Context, name string) report.Finding {
+	const install = "kubectl -n roce-cni rollout restart daemonset roce-cni-agent  # it installs the plugins; without it: make install"
+	path := pluginDir + name
+	there, err := n.has(path[1:])
+	switch {
+	case err != nil:
+		return cannotTell(err.Error(), "the right to read "+pluginDir)
+	case !there:
+		return problem("it is not in "+pluginDir, install)
+	}
+	out, err := n.Run(ctx, path, "--version")
+	if err != nil {
+		return cannotTell(fmt.Sprintf("%s cannot be run: %v", path, err), "the right to run it")
+	}
+	line, _, _ := strings.Cut(out, "\n")
+	if want := buildversion.BuildString(name); line != want {
+		return problem(fmt.Sprintf("it is %q; this program has the version of %q", line, want), install)
+	}
+	return ok("%s", line)
+}
+
+const configDir = "etc/cni/net.d"
+
+// cniConfig asks whether the runtime calls Multus, or roce itself. A runtime uses the
+// first file of the folder, in the order of names.
+func (n Node) cniConfig(_ context.Context) []report.Finding {
+	entries, err := fs.ReadDir(n.Root, configDir) // in the order of names
+	if isNotExist(err) {
+		return []report.Finding{cannotTell("there is no folder /"+configDir, "the folder that the runtime reads: conf_dir in the configuration of containerd, network_dir in that of CRI-O")}
+	}
+	if err != nil {
+		return []report.Finding{cannotTell(err.Error(), "the right to read /"+configDir)}
+	}
+	var others []string
+	for _, e := range entries {
+		if !slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(e.Name())) {
+			continue
+		}
+		types, err := n.pluginTypes(path.Join(configDir, e.Name()))
+		if err != nil {
+			return []report.Finding{cannotTell(err.Error(), "a file that can be read as CNI configuration")}
+		}
+		calls := slices.ContainsFunc(types, func(t string) bool { return slices.Contains([]string{"multus", "multus-shim", "roce"}, t) })
+		if calls {
+			return []report.Finding{called(e.Name(), types, others)}
+		}
+		others = append(others, e.Name())
+	}
+	return []report.Finding{problem("no file of /"+configDir+" calls Multus", "kubectl apply -f https://raw.githubusercontent.com/k8snetworkplumbingwg/multus-cni/master/deployments/multus-daemonset-thick.yml")}
+}
+
+// called judges the file that calls Multus or roce: it counts if no other is before it.
+func called(name string, types, before []string) report.Finding {
+	if len(before) == 0 {
+		return ok("%s calls %s", name, types[0])
+	}
+	// Behind the file that must be first, and before all others: Multus takes the network
+	// of the pods from the next file.
+	fix := shell.Command("mv %s %s", "/"+path.Join(configDir, before[0]), "/"+path.Join(configDir, name+"-"+before[0]))
+	if types[0] != "roce" {
+		fix += " && kubectl -n kube-system rollout restart daemonset kube-multus-ds"
+	}
+	return problem(fmt.Sprintf("the runtime uses %s, which comes before %s", before[0], name), fix+"  # and in the configuration of the plugin that writes it")
+}
+
+func (n Node) cniLists(_ context.Context) []report.Finding {
+	entries, err := fs.ReadDir(n.Root, configDir)
+	if err != nil && !isNotExist(err) {
+		return []report.Finding{cannotTell(err.Error(), "the right to read /"+configDir)}
+	}
+	var out []report.Finding
+	for _, e := range entries {
+		if path.Ext(e.Name()) != ".conflist" {
+			continue
+		}
+		types, err := n.pluginTypes(path.Join(configDir, e.Name()))
+		if err != nil {
+			return []report.Finding{cannotTell(err.Error(), "a file that can be read as CNI configuration")}
+		}
+		if roce := slices.Index(types, "roce"); roce >= 0 && slices.Contains(types[roce:], "sbr") {
+			file := "/" + path.Join(configDir, e.Name())
+			out = append(out, problem("sbr is behind roce, which has rules and tables of its own",
+				shell.Command(`jq 'del(.plugins[] | select(.type == "sbr"))' %s > %s && mv %s %s  # then restart the pods`, file, file+".new", file+".new", file)).About(e.Name()))
+		}
+	}
+	if len(out) == 0 {
+		return []report.Finding{ok("no file of /%s has sbr behind roce; rocectl plan tells it of a NetworkAttachmentDefinition", configDir)}
+	}
+	return out
+}
+
+// pluginTypes returns the plugins of a configuration or a list.
+func (n Node) pluginTypes(name string) ([]string, error) {
+	text, err := n.text(name)
+	if err != nil {
+		return nil, err
+	}
+	var c struct {
+		Type    string
+		Plugins []struct{ Type string }
+	}
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return nil, fmt.Errorf("/%s: %w", name, err)
+	}
+	types := []string{}
+	if c.Type != "" {
+		types = append(types, c.Type)
+	}
+	for _, p := range c.Plugins {
+		types = append(types, p.Type)
+	}
+	return types, nil
+}
+
+// checkpoint is where kubelet keeps which devices its device plugins offer.
+const checkpoint = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+
+// devicePlugin asks whether each resource of a device plugin has devices. Which of them
+// are for RDMA only the plugins know, so all are looked at.
+func (n Node) devicePlugin(_ context.Context) []report.Finding {
+	text, err := n.text(checkpoint)
+	if err != nil {
+		return []report.Finding{cannotTell(err.Error(), "root on a node of Kubernetes, or the root folder of kubelet if it is not /var/lib/kubelet")}
+	}
+	var c struct {
+		Data struct{ RegisteredDevices map[string][]string } // those that are healthy
+	}
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return []report.Finding{cannotTell("/"+checkpoint+": "+err.Error(), "a kubelet with a readable file: kubectl describe node has the numbers")}
+	}
+	resources := c.Data.RegisteredDevices
+	if len(resources) == 0 {
+		return []report.Finding{cannotTell("no device plugin has registered", "whether the pods are privileged: if not, install k8s-rdma-shared-dev-plugin or sriov-network-device-plugin")}
+	}
+	var out []report.Finding
+	for _, name := range slices.Sorted(maps.Keys(resources)) {
+		out = append(out, offered(name, len(resources[name])).About(name))
+	}
+	return out
+}
+
+func offered(resource string, devices int) report.Finding {
+	if devices > 0 {
+		return ok("%s", count(devices, "device"))
+	}
+	fix := "kubectl -n kube-system get pods -o wide  # is the device plugin on this node? Its log says which devices it leaves out"
+	if strings.Contains(resource, "rdma") {
+		fix += ", for example those without all files: rocectl doctor rdma-files"
+	}
+	return problem("no healthy device, or the plugin has stopped", fix)
+}
+
+// poolFill asks whether the RailPools of the node have addresses left. Pools in the
+// configuration of a network are known to that alone.
+func (n Node) poolFill(ctx context.Context) []report.Finding {
+	names, err := n.Pools.Pools()
+	if err != nil {
+		return []report.Finding{cannotTell(err.Error(), "the right to read the state folder")}
+	}
+	if len(names) == 0 {
+		return []report.Finding{ok("the node has no RailPool")}
+	}
+	var out []report.Finding
+	for _, name := range names {
+		out = append(out, n.pool(ctx, name).About(name))
+	}
+	return out
+}
+
+func (n Node) pool(ctx context.Context, name string) report.Finding {
+	file, err := n.Pools.Read(name)
+	if err != nil {
+		return problem(err.Error(), "curl -s "+n.AgentURL+"  # the agent says what it waits for")
+	}
+	entries, err := n.Leases.List(ctx, pool.OfRailPool(name))
+	if cnierr.CodeOf(err) == cnierr.Unreadable {
+		return problem(err.Error(), "rocectl repair  # shows what it would restore; with --yes it does")
+	}
+	if err != nil {
+		return cannotTell(err.Error(), "the right to read the leases in the state folder")
+	}
+	var used []netip.Addr
+	for _, e := range entries {
+		if e.State == ledger.Leased || e.InQuarantine(file.Quarantine) {
+			used = append(used, e.Addr)
+		}
+	}
+	worst, lowest := "it has no subnet", 100
+	for rail, subnets := range file.Rails {
+		for _, s := range subnets {
+			taken, size := fillOf(s, used)
+			free := 0
+			if size > 0 {
+				free = 100 - min(100, taken*100/size)
+			}
+			if free <= lowest {
+				worst, lowest = fmt.Sprintf("rail %d: %d of %d addresses of %s leased or in quarantine", rail, taken, size, s.Prefix), free
+			}
+		}
+	}
+	if lowest < 10 {
+		return problem(worst, shell.Command("rocectl pool list %s  # who has them; kubectl get railpool %s shows", pool.OfRailPool(name), name)+" whether there are free blocks")
+	}
+	return ok("%s", worst)
+}
+
+// fillOf returns how many addresses of a subnet are taken, and how many the node has
+// of it, up to a billion.
+func fillOf(s pool.Subnet, used []netip.Addr) (taken, size int) {
+	usable := netrange.Minus(s.Ranges, s.Exclude)
+	for _, a := range used {
+		if slices.ContainsFunc(usable, func(r netrange.Range) bool { return r.Contains(a) }) {
+			taken++
+		}
+	}
+	const most = 1_000_000_000 // of IPv6
+	all := netrange.Count(usable)
+	if all.Cmp(big.NewInt(most)) > 0 {
+		return taken, most
+	}
+	return taken, int(all.Int64())
+}
+
+func (n Node) poolRoutes(ctx context.Context) []report.Finding {
+	names, err := n.Pools.Pools()
+	if err != nil {
+		return []report.Finding{cannotTell(err.Error(), "the right to read the state folder")}
+	}
+	routes, err := n.Routes(ctx)
+	if err != nil {
+		return []report.Finding{cannotTell("the routes cannot be listed: "+err.Error(), "root in the network namespace of the node")}
+	}
+	ports, unknown := n.ports(ctx)
+	if unknown != nil {
+		return unknown
+	}
+	nics := map[int32]bool{}
+	for _, p := range ports {
+		if p.Own != nil {
+			nics[p.Own.Index], nics[p.NIC.Index] = true, true
+		}
+	}
+	var out []report.Finding
+	for _, name := range names {
+		out = append(out, n.clash(name, routes, nics).About(name))
+	}
+	if len(out) == 0 {
+		return []report.Finding{ok("the node has no RailPool")}
+	}
+	return out
+}
+
+func (n Node) clash(pool string, routes []rtnl.Route, nics map[int32]bool) report.Finding {
+	file, err := n.Pools.Read(pool)
+	if err != nil {
+		return cannotTell(err.Error(), "what pools says")
+	}
+	for _, subnets := range file.Rails {
+		for _, s := range subnets {
+			for _, r := range routes {
+				own := r.Table == unix.RT_TABLE_MAIN && r.Type == unix.RTN_UNICAST && r.Index != 0
+				if own && r.Dst.Bits() > 0 && r.Dst.Overlaps(s.Prefix) && !nics[r.Index] {
+					return problem(fmt.Sprintf("%s of the pool overlaps the route %s of the node", s.Prefix, r.Dst),
+						shell.Command("ip route show %s", r.Dst)+"  # who made it? Then give the RailPool subnets that no other network of the cluster has")
+				}
+			}
+		}
+	}
+	return ok("no other route of the node has addresses of its subnets")
+}
+
+func (n Node) agentHealth(ctx context.Context) []report.Finding {
+	pools, err := n.Pools.Pools()
+	if err != nil {
+		return []report.Finding{cannotTell(err.Error(), "the right to read the state folder")}
+	}
+	health, err := n.health(ctx)
+	switch {
+	case err == nil && health == "":
+		return []report.Finding{ok("healthy, %s on this node", count(len(pools), "pool"))}
+	case err == nil:
+		return []report.Finding{problem("it says: "+health, "kubectl -n roce-cni logs daemonset/roce-cni-agent --tail 20  # of the pod on this node")}
+	case len(pools) == 0:
+		return []report.Finding{ok("this node has no pool that needs it, and it does not answer at %s", n.AgentURL)}
+	case ctx.Err() != nil:
+		return []report.Finding{cannotTell("it did not answer in time", "more time")}
+	}
+	return []report.Finding{problem(fmt.Sprintf("the node has %s, and it does not answer: %v", count(len(pools), "pool"), err),
+		"kubectl -n roce-cni get pods -o wide  # is there an agent on this node? kubectl apply -k conf-examples/deploy makes it")}
+}
+
+// health returns what the agent says is wrong, "" if nothing is.
+func (n Node) health(ctx context.Context) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.AgentURL, nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+	if err != nil || res.StatusCode == http.StatusOK {
+		return "", err
+	}
+	return strings.ReplaceAll(strings.TrimSpace(string(body)), "\n", "; "), nil
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
+	"github.com/roce-cni/roce-cni/pkg/tool/report"
+)
+
+func (n Node) nicFirmware(ctx context.Context) []report.Finding {
+	ports, unknown := n.ports(ctx)
+	if unknown != nil {
+		return unknown
+	}
+	byDriver := map[string]map[nic.Driver][]string{}
+	var out []report.Finding
+	for _, p := range ports {
+		if p.Device.Protocol != roce || p.Link == "" {
+			continue
+		}
+		d, err := n.Driver(string(p.Link))
+		if err != nil {
+			out = append(out, cannotTell("its driver does not answer: "+err.Error(), "a driver with ethtool -i").About(string(p.Link)))
+			continue
+		}
+		if byDriver[d.Name] == nil {
+			byDriver[d.Name] = map[nic.Driver][]string{}
+		}
+		byDriver[d.Name][d] = append(byDriver[d.Name][d], string(p.Link))
+	}
+	for _, name := range slices.Sorted(maps.Keys(byDriver)) {
+		out = append(out, sameVersion(byDriver[name]).About(name))
+	}
+	if len(out) == 0 {
+		return []report.Finding{ok("the node has no RoCE NIC with an interface")}
+	}
+	return out
+}
+
+// versions names both. A driver of a virtual NIC reports no firmware.
+func versions(d nic.Driver) string {
+	return fmt.Sprintf("version %s, firmware %s", cmp.Or(d.Version, "unknown"), cmp.Or(d.Firmware, "unknown"))
+}
+
+// sameVersion judges the NICs of a driver. Most NICs are taken for right.
+func sameVersion(nics map[nic.Driver][]string) report.Finding {
+	all := slices.SortedFunc(maps.Keys(nics), func(a, b nic.Driver) int {
+		if n := len(nics[b]) - len(nics[a]); n != 0 {
+			return n
+		}
+		return slices.Compare(nics[a], nics[b])
+	})
+	most := all[0]
+	if len(all) == 1 {
+		return ok("%s", versions(most))
+	}
+	found := ""
+	for _, d := range all {
+		found += fmt.Sprintf("; %v: %s", nics[d], versions(d))
+	}
+	return problem(found[2:], shell.Command("ethtool -i %s", nics[all[1]][0])+"  # then update the firmware as the vendor says (mlxfwmanager), and reboot")
+}
+
+// QoS is what an interface does for the classes of traffic, as dcbnl tells it.
+type QoS struct {
+	PFC  uint8 // bit i: priority i is paused and not dropped
+	DSCP bool  // it trusts the DSCP of packets: there is a mapping of DSCP to priorities
+}
+
+func (q QoS) String() string {
+	var on []string
+	for i := range 8 {
+		if q.PFC&(1<<i) != 0 {
+			on = append(on, fmt.Sprint(i))
+		}
+	}
+	trust := "no mapping of DSCP"
+	if q.DSCP {
+		trust = "trusts DSCP"
+	}
+	if len(on) == 0 {
+		return "PFC off, " + trust
+	}
+	return "PFC for priority " + strings.Join(on, ",") + ", " + trust
+}
+
+// nicQoS asks whether all RoCE NICs treat their traffic alike. Which setting is right
+// depends on the switches, so that is for people.
+func (n Node) nicQoS(ctx context.Context) []report.Finding {
+	ports, unknown := n.ports(ctx)
+	if unknown != nil {
+		return unknown
+	}
+	nics := map[QoS][]string{}
+	var out []report.Finding
+	for _, p := range ports {
+		if p.Device.Protocol != roce || p.Link == "" {
+			continue
+		}
+		q, err := n.QoS(string(p.Link))
+		if err != nil {
+			out = append(out, cannotTell("its driver does not tell PFC: "+err.Error(), shell.Command("mlnx_qos -i %s", string(p.Link))+", or the tool of the NIC's vendor").About(string(p.Link)))
+			continue
+		}
+		nics[q] = append(nics[q], string(p.Link))
+	}
+	switch {
+	case len(nics) == 1:
+		q := slices.Collect(maps.Keys(nics))[0]
+		return append(out, ok("%s: %s", strings.Join(nics[q], ", "), q))
+	case len(nics) > 1:
+		return append(out, differentQoS(nics))
+	case len(out) == 0:
+		return []report.Finding{ok("the node has no RoCE NIC with an interface")}
+	}
+	return out
+}
+
+func differentQoS(nics map[QoS][]string) report.Finding {
+	var found []string
+	for q, names := range nics {
+		found = append(found, strings.Join(names, ", ")+": "+q.String())
+	}
+	slices.Sort(found)
+	return problem(strings.Join(found, "; "), "dcb pfc show; dcb app show  # then set the same on all: dcb pfc set dev NIC prio-pfc 3:on, or mlnx_qos -i NIC --pfc 0,0,0,1,0,0,0,0 --trust dscp")
+}
+
+// Numbers of dcbnl (linux/dcbnl.h).
+const (
+	dcbCmdIEEEGet  = 21
+	dcbAttrIfname  = 1
+	dcbAttrIEEE    = 13
+	ieeePFC        = 2
+	ieeeApps       = 3
+	ieeeApp        = 1
+	appIsDSCP      = 5 // IEEE_8021QAZ_APP_SEL_DSCP
+	pfcEnabledByte = 1 // of struct ieee_pfc
+)
+
+// dcbHeader is struct dcbmsg.
+type dcbHeader struct{ cmd uint8 }
+
+func (dcbHeader) Len() int { return 4 }
+
+func (h dcbHeader) Serialize() []byte { return []byte{unix.AF_UNSPEC, h.cmd, 0, 0} }
+
+// readQoS asks the kernel for the settings of an interface.
+func readQoS(netdev string) (QoS, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETDCB, 0)
+	req.AddData(dcbHeader{dcbCmdIEEEGet})
+	req.AddData(nl.NewRtAttr(dcbAttrIfname, nl.ZeroTerminated(netdev)))
+	replies, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if err != nil {
+		return QoS{}, err
+	}
+	header := dcbHeader{}.Len()
+	if len(replies) == 0 || len(replies[0]) < header {
+		return QoS{}, unix.ENODATA
+	}
+	return parseQoS(replies[0][header:])
+}
+
+func parseQoS(b []byte) (q QoS, err error) {
+	ieee, err := within(b, dcbAttrIEEE)
+	if err != nil {
+		return q, err
+	}
+	pfc, err := within(ieee, ieeePFC)
+	if err != nil {
+		return q, err
+	}
+	if len(pfc) <= pfcEnabledByte {
+		return q, unix.EOPNOTSUPP // the driver has no PFC
+	}
+	q.PFC = pfc[pfcEnabledByte]
+	table, err := within(ieee, ieeeApps)
+	if err != nil {
+		return q, err
+	}
+	apps, err := nl.ParseRouteAttr(table)
+	if err != nil {
+		return q, err
+	}
+	for _, a := range apps { // struct dcb_app: selector, priority, protocol
+		q.DSCP = q.DSCP || a.Attr.Type == ieeeApp && len(a.Value) > 0 && a.Value[0] == appIsDSCP
+	}
+	return q, nil
+}
+
+// within returns the value of an attribute, nil if it is absent.
+func within(b []byte, typ uint16) ([]byte, error) {
+	attrs, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range attrs {
+		if a.Attr.Type&^unix.NLA_F_NESTED == typ {
+			return a.Value, nil
+		}
+	}
+	return nil, nil
+}
+
+func (n Node) pcieLink(ctx context.Context) []report.Finding {
+	s, err := n.RDMA(ctx)
+	if err != nil {
+		return unlisted(err)
+	}
+	var out []report.Finding
+	for _, d := range s.Devices {
+		if f, is := n.pcie(d.Name); is {
+			out = append(out, f.About(d.Name))
+		}
+	}
+	if len(out) == 0 {
+		return []report.Finding{ok("no RDMA device has a PCIe link of its own")}
+	}
+	return out
+}
+
+// pcie judges the link of a device. is is false for a device without one, such as
+// Soft-RoCE's, and for a VF, which has the link of its PF.
+func (n Node) pcie(device string) (f report.Finding, is bool) {
+	dir := "sys/class/infiniband/" + device + "/device/"
+	if there, err := n.has(dir + "max_link_speed"); err == nil && !there {
+		return f, false
+	}
+	if vf, err := n.has(dir + "physfn"); err == nil && vf {
+		return f, false
+	}
+	var v [4]string
+	for i, name := range []string{"current_link_speed", "max_link_speed", "current_link_width", "max_link_width"} {
+		text, err := n.text(dir + name)
+		if err != nil {
+			return cannotTell("its link cannot be read: "+err.Error(), "the right to read /sys/class/infiniband"), true
+		}
+		v[i] = text
+	}
+	speed, fastest := gigatransfers(v[0]), gigatransfers(v[1])
+	width, widest := lanes(v[2]), lanes(v[3])
+	if speed == 0 || fastest == 0 || width == 0 || widest == 0 {
+		return cannotTell(fmt.Sprintf("its link is %s x%s", v[0], v[2]), "a kernel that knows the speed: lspci -vv shows LnkSta"), true
+	}
+	found := fmt.Sprintf("%s x%d", v[0], width)
+	if speed < fastest || width < widest {
+		return problem(fmt.Sprintf("%s, of %s x%d that the NIC can have", found, v[1], widest),
+			"lspci -vv -s "+n.pci(device)+" | grep LnkSta  # then reseat the card, use a slot with all lanes, and look at the BIOS settings of the slot"), true
+	}
+	return ok("%s", found), true
+}
+
+// gigatransfers reads "16.0 GT/s PCIe"; 0 for what is unknown.
+func gigatransfers(text string) float64 {
+	number, _, _ := strings.Cut(text, " ")
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// lanes reads a width; 0 for what is unknown.
+func lanes(text string) int {
+	v, err := strconv.Atoi(text)
+	if err != nil || v > 64 { // 255: unknown
+		return 0
+	}
+	return v
+}
+
+func (n Node) gpuDirect(_ context.Context) []report.Finding {
+	var loaded [2]bool
+	for i, m := range []string{"nvidia", "nvidia_peermem"} {
+		there, err := n.has("sys/module/" + m)
+		if err != nil {
+			return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
+		}
+		loaded[i] = there
+	}
+	switch {
+	case !loaded[0]:
+		return []report.Finding{ok("no driver of NVIDIA GPUs is loaded")}
+	case loaded[1]:
+		return []report.Finding{ok("nvidia_peermem is loaded")}
+	}
+	version, err := n.text("proc/driver/nvidia/version")
+	if err != nil {
+		return []report.Finding{cannotTell("nvidia_peermem is not loaded: "+err.Error(), "/proc/driver/nvidia/version, which says whether the open kernel modules run")}
+	}
+	if strings.Contains(version, "Open Kernel Module") {
+		return []report.Finding{ok("by dmabuf: NVIDIA's open kernel modules run")}
+	}
+	return []report.Finding{problem("nvidia_peermem is not loaded, and NVIDIA's closed kernel modules have no dmabuf",
+		"modprobe nvidia_peermem && echo nvidia_peermem > /etc/modules-load.d/nvidia-peermem.conf")}
+}
+
+// pcieACS asks whether the bridges above the NICs send what goes from one device to
+// another up to the root complex. It matters where there are GPUs.
+func (n Node) pcieACS(ctx context.Context) []report.Finding {
+	gpus := false
+	for _, m := range []string{"nvidia", "amdgpu"} {
+		there, err := n.has("sys/module/" + m)
+		if err != nil {
+			return []report.Finding{cannotTell(err.Error(), "the right to read /sys/module")}
+		}
+		gpus = gpus || there
+	}
+	if !gpus {
+		return []report.Finding{ok("no driver of GPUs is loaded")}
+	}
+	s, err := n.RDMA(ctx)
+	if err != nil {
+		return unlisted(err)
+	}
+	var out []report.Finding
+	for _, d := range s.Devices {
+		out = append(out, n.bridges(d.Name).About(d.Name))
+	}
+	if len(out) == 0 {
+		return []report.Finding{ok("no RDMA device")}
+	}
+	return out
+}
+
+// bridges judges those between a device and the root of its bus.
+func (n Node) bridges(device string) report.Finding {
+	path, err := fs.ReadLink(n.Root, "sys/class/infiniband/"+device)
+	if err != nil {
+		return cannotTell("its place on the bus cannot be read: "+err.Error(), "the right to read /sys/class/infiniband")
+	}
+	// ../../devices/pci0000:5d/0000:5d:00.0/0000:5e:00.0/infiniband/mlx5_0
+	address := regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+	above := slices.DeleteFunc(strings.Split(path, "/"), func(part string) bool { return !address.MatchString(part) })
+	if len(above) == 0 {
+		return ok("it is on no PCI bus")
+	}
+	above = above[:len(above)-1] // without the device itself
+	var redirecting []string
+	for _, bridge := range above {
+		config, err := fs.ReadFile(n.Root, "sys/bus/pci/devices/"+bridge+"/config")
+		if err != nil {
+			return cannotTell("the bridge "+bridge+" cannot be read: "+err.Error(), "the right to read /sys/bus/pci")
+		}
+		if len(config) <= extended {
+			return cannotTell(fmt.Sprintf("of the bridge %s only %d bytes can be read", bridge, len(config)), "root on the node")
+		}
+		if redirects(config) {
+			redirecting = append(redirecting, bridge)
+		}
+	}
+	if len(redirecting) == 0 {
+		return ok("%s above it, none redirects", count(len(above), "bridge"))
+	}
+	var fix []string
+	for _, bridge := range redirecting {
+		fix = append(fix, shell.Command("setpci -s %s", bridge)+" ECAP_ACS+0x6.w=0000")
+	}
+	return problem("redirected by "+strings.Join(redirecting, ", "),
+		strings.Join(fix, "\n")+"\n# until the next boot; for good in the BIOS. In a virtual machine ACS must stay: use ATS")
+}
+
+// What of a PCIe configuration space is looked at (PCI Express Base Specification,
+// 7.6.3 and 7.7.11).
+const (
+	extended    = 0x100 // where the extended capabilities start
+	acsID       = 0x0d
+	acsControl  = 6    // offset of the control register
+	acsRedirect = 0x0c // requests and completions from peer to peer
+)
+
+// redirects says whether a bridge has ACS on for traffic between its ports.
+func redirects(config []byte) bool {
+	// Each capability names the offset of the next one. There cannot be more than fit.
+	for at, n := extended, 0; at >= extended && at+8 <= len(config) && n < len(config)/8; n++ {
+		header := binary.LittleEndian.Uint32(config[at:])
+		if header&0xffff == acsID {
+			return binary.LittleEndian.Uint16(config[at+acsControl:])&acsRedirect != 0
+		}
+		at = int(header >> 20)
+	}
+	return false
+}
