@@ -155,6 +155,13 @@ func (f planFlags) run(cmd *cobra.Command, nets []netconf.Config) error {
 	for _, u := range used {
 		f.print(cmd.OutOrStdout(), u)
 	}
+	for _, p := range f.pools {
+		room, err := p.Room()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "# RailPool %s: %s\n", p.Name, room)
+	}
 	return nil
 }
 

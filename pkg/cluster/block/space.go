@@ -60,6 +60,30 @@ func (p Pool) Space(rack string) (Space, error) {
 	return s, nil
 }
 
+// Room says for how many nodes and pods the pool has addresses, for people. Errors: as
+// Validate.
+func (p Pool) Room() (string, error) {
+	racks, where := []string{""}, ""
+	switch {
+	case len(p.Spec.Racks) > 0:
+		racks, where = nil, fmt.Sprintf(", in %d racks", len(p.Spec.Racks))
+		for _, r := range p.Spec.Racks {
+			racks = append(racks, r.Name)
+		}
+	case p.racked():
+		racks, where = []string{"1"}, ", in each rack"
+	}
+	blocks := 0
+	for _, rack := range racks {
+		s, err := p.Space(rack)
+		if err != nil {
+			return "", err
+		}
+		blocks += s.Blocks()
+	}
+	return fmt.Sprintf("room for %d nodes of %d pods%s", blocks, p.blockSize(), where), nil
+}
+
 // reserve excludes the reservations.
 func (p Pool) reserve(rails [][]pool.Subnet) {
 	var all []netrange.Range

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
-	"github.com/roce-cni/roce-cni/pkg/tool/netconf"
 )
 
 // object is a Kubernetes object, or a CNI configuration without kind.
@@ -63,7 +62,7 @@ func From(text []byte) ([]Document, error) {
 	}
 	c.unused(objects)
 	for i := range c.out {
-		if err := netconf.Validate(c.out[i].Object); err != nil {
+		if err := c.out[i].check(); err != nil {
 			c.out[i].note("Problem: %v", err)
 			faults = append(faults, err)
 		}

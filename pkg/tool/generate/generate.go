@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/tool/netconf"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -33,6 +34,23 @@ type Document struct {
 // note adds a comment.
 func (d *Document) note(format string, args ...any) {
 	d.Comments = append(d.Comments, fmt.Sprintf(format, args...))
+}
+
+// check returns what ADD, or the agents, would find wrong in the object. For a RailPool it adds
+// how many nodes and pods it has room for.
+func (d *Document) check() error {
+	if err := netconf.Validate(d.Object); err != nil {
+		return err
+	}
+	spec, ok := d.Object["spec"].(block.PoolSpec)
+	if !ok {
+		return nil
+	}
+	room, err := block.Pool{Name: "pool", Spec: spec}.Room()
+	if err == nil {
+		d.note("The pool has %s.", room)
+	}
+	return err
 }
 
 // Text returns documents as YAML.

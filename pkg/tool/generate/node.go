@@ -50,6 +50,9 @@ func Node(n nic.Node, choice Choice) ([]Document, error) {
 		return nil, ErrNoRail
 	}
 	pool, err := railPoolOf(ports, choice)
+	if err == nil && !strings.Contains(choice.Subnet+choice.Gateway, "{rack") {
+		err = pool.check()
+	}
 	if err != nil {
 		return nil, err
 	}
