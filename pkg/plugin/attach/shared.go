@@ -100,11 +100,10 @@ func (p *pod) undoUnlessHeld(ctx context.Context, op plan.Op) error {
 // held says whether another attachment has the operation. If a record cannot be read, its
 // attachment may have the operation.
 func (p *pod) held(op plan.Op) (bool, error) {
-	for rec, err := range p.records.All() {
+	for rec, err := range p.records.All(p.at) {
 		switch {
 		case err != nil && rec.Attachment == (conf.Attachment{}): // not even a list
 			return false, err
-		case rec.Attachment == p.at:
 		case err != nil, slices.ContainsFunc(rec.Plan.Ops, op.SharedWith):
 			return true, nil
 		}

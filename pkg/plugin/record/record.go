@@ -18,6 +18,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -160,11 +161,11 @@ func (s Store) List() ([]conf.Attachment, error) {
 	return keys, nil
 }
 
-// All returns the records, ordered by container and interface, without those that
-// another call deletes meanwhile. The record in the place of one that cannot be read has
+// All returns the records of all attachments but those named, ordered by container and
+// interface, without those that another call deletes meanwhile. The record in the place of one that cannot be read has
 // only its attachment. If the folder cannot be listed, there is only that error, with a
 // record of no attachment. Errors: those of Load and List.
-func (s Store) All() iter.Seq2[Record, error] {
+func (s Store) All(but ...conf.Attachment) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		keys, err := s.List()
 		if err != nil {
@@ -172,6 +173,9 @@ func (s Store) All() iter.Seq2[Record, error] {
 			return
 		}
 		for _, k := range keys {
+			if slices.Contains(but, k) {
+				continue
+			}
 			r, err := s.Load(k)
 			if errors.Is(err, ErrNotExist) {
 				continue
