@@ -6,7 +6,7 @@ package kv
 import (
 	"bytes"
 	"encoding/binary"
-	"hash/crc32"
+	"hash/fnv"
 	"iter"
 
 	bolt "go.etcd.io/bbolt"
@@ -119,8 +119,7 @@ func (t *Table) Del(key []byte) error {
 
 const sumSize = 4
 
-// unseal removes the checksum from a value. Earlier versions write and require it, so
-// it stays in the format.
+// unseal checks and removes the checksum of a value.
 func (t *Table) unseal(key, v []byte) ([]byte, error) {
 	end := len(v) - sumSize
 	if end < 0 || binary.BigEndian.Uint32(v[end:]) != t.sum(key, v[:end]) {
@@ -132,7 +131,9 @@ func (t *Table) unseal(key, v []byte) ([]byte, error) {
 // sum is the checksum of an item. It covers the key, the value and the table's name, so
 // that an item of another table does not pass for one of this table.
 func (t *Table) sum(key, value []byte) uint32 {
-	castagnoli := crc32.MakeTable(crc32.Castagnoli) // made once by crc32; processors have an instruction for it
-	c := crc32.Update(0, castagnoli, []byte(t.name))
-	return crc32.Update(crc32.Update(c, castagnoli, key), castagnoli, value)
+	h := fnv.New32a()
+	for _, part := range [][]byte{[]byte(t.name), key, value} {
+		_, _ = h.Write(part) // it returns no error
+	}
+	return h.Sum32()
 }
