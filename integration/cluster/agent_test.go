@@ -311,16 +311,13 @@ func TestTheAgentOnARealServer(t *testing.T) {
 	must(t, c.StartServer(t.Context()))
 	m.eventuallyOwns("compute", 2)
 	eventually(t, "usage is reported", func(ctx context.Context) error {
-		all, err := api(t, c.Admin()).Blocks().Objects(ctx, block.Query{Pool: "compute"})
-		if err != nil {
-			return err
-		}
-		for i := range all {
-			if all[i].Name == first.Name && all[i].Status.Used == 14 {
-				return nil
+		not := errors.New("not yet")
+		err := api(t, c.Admin()).Blocks().Each(ctx, block.Query{Pool: "compute", Freshness: block.Latest}, func(b *kube.RailBlock) {
+			if b.Name == first.Name && b.Status.Used == 14 {
+				not = nil
 			}
-		}
-		return fmt.Errorf("not yet: %+v", all)
+		})
+		return errors.Join(err, not)
 	})
 
 	m.agent.kill()

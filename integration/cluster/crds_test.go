@@ -217,8 +217,8 @@ func TestUsageIsReportedWithoutTouchingAnythingElse(t *testing.T) {
 	if reported.ResourceVersion == made.ResourceVersion || touched.ResourceVersion == reported.ResourceVersion || touched.Spec != made.Spec || touched.UID != made.UID {
 		t.Errorf("made %+v, reported %+v, touched %+v", made, reported, touched)
 	}
-	there, err := a.Blocks().Objects(t.Context(), block.Query{Pool: "usage", Freshness: block.Latest})
-	must(t, err)
+	var there []*kube.RailBlock
+	must(t, a.Blocks().Each(t.Context(), block.Query{Pool: "usage", Freshness: block.Latest}, func(b *kube.RailBlock) { there = append(there, b) }))
 	if len(there) != 1 || there[0].Status.Usage != usage || time.Since(there[0].Status.Asserted.Time).Abs() > time.Minute {
 		t.Errorf("there is %+v", there)
 	}

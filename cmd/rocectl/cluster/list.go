@@ -79,7 +79,8 @@ func read(ctx context.Context, api *kube.API) (s state, err error) {
 	if s.pools, err = api.Pools().All(ctx); err != nil {
 		return s, err
 	}
-	if s.blocks, err = api.Blocks().Objects(ctx, block.Query{Freshness: block.Cached}); err != nil {
+	err = api.Blocks().Each(ctx, block.Query{Freshness: block.Cached}, func(b *kube.RailBlock) { s.blocks = append(s.blocks, *b) })
+	if err != nil {
 		return s, err
 	}
 	s.nodes, err = api.Nodes().All(ctx)
@@ -121,7 +122,7 @@ func writeBlocks(w io.Writer, s state) error {
 	now := time.Now()
 	for i := range s.blocks {
 		b := &s.blocks[i]
-		t.Row(b.Name, b.Spec.NodeName, firstRail(s.pools, b.Block()), b.Status.Size, b.Status.Used, b.Status.Free, ago(b.Status.Asserted.Time, now))
+		t.Row(b.Name, b.Spec.NodeName, firstRail(s.pools, b.Object()), b.Status.Size, b.Status.Used, b.Status.Free, ago(b.Status.Asserted.Time, now))
 	}
 	return t.Print()
 }

@@ -30,12 +30,12 @@ func newObjects(api *kube.API) *objects { return &objects{Cluster: api.Nodes(), 
 
 // Leases is reconcile.Cluster's.
 func (o *objects) Leases(ctx context.Context, see func(l sticky.Lease, creator string)) error {
-	return o.api.Leases().Each(ctx, sticky.Query{}, func(l *kube.RailLease) { see(l.Lease(), l.Annotations[kube.CreatedBy]) })
+	return o.api.Leases().Each(ctx, sticky.Query{}, func(l *kube.RailLease) { see(l.Object(), l.Annotations[kube.CreatedBy]) })
 }
 
 // Blocks is reconcile.Cluster's.
 func (o *objects) Blocks(ctx context.Context, see func(reconcile.Block)) error {
-	return o.api.Blocks().Each(ctx, func(b *kube.RailBlock) { see(asBlock(b)) })
+	return o.api.Blocks().Each(ctx, block.Query{Freshness: block.Latest}, func(b *kube.RailBlock) { see(asBlock(b)) })
 }
 
 // Strangers is reconcile.Cluster's.
@@ -44,7 +44,7 @@ func (o *objects) Strangers(ctx context.Context, pools []string, see func(reconc
 }
 
 func asBlock(b *kube.RailBlock) reconcile.Block {
-	return reconcile.Block{Block: b.Block(), Usage: agent.Usage(b.Status.Usage), Asserted: b.Status.Asserted.Time}
+	return reconcile.Block{Block: b.Object(), Usage: agent.Usage(b.Status.Usage), Asserted: b.Status.Asserted.Time}
 }
 
 // Nodes is reconcile.Cluster's.

@@ -8,7 +8,7 @@
 // It never decides who owns what, never retries, never caches, and never runs in a
 // plugin. Every method is one request, or one for each page of a list. It implements
 // the stores of packages block and sticky, and sticky's Cluster; the agent and rocectl
-// use it. Read this file first; types.go has the objects, errors.go the meaning of
+// use it. Read this file first; types.go and objects.go have the objects, errors.go the meaning of
 // answers.
 package kube
 
@@ -76,9 +76,6 @@ func Open(cfg *rest.Config, now func() time.Time) (*API, error) {
 	return out, nil
 }
 
-// Blocks returns the RailBlocks.
-func (a *API) Blocks() Blocks { return Blocks{a} }
-
 // Pools returns the RailPools.
 func (a *API) Pools() Pools { return Pools{a} }
 
@@ -112,17 +109,25 @@ func (a *API) do(ctx context.Context, r *rest.Request, what string, out any) err
 	return nil
 }
 
+// send is do with a body, unless that is nil.
+func (a *API) send(ctx context.Context, r *rest.Request, what string, body, out any) error {
+	if body != nil {
+		content, err := json.Marshal(body)
+		if err != nil {
+			return cnierr.New(cnierr.Bug, what, "", "", "%w", err)
+		}
+		r = r.Body(content)
+	}
+	return a.do(ctx, r, what, out)
+}
+
 // remove deletes an object with this UID and resourceVersion.
 func (a *API) remove(ctx context.Context, resource, name, uid, resourceVersion, what string) error {
 	id := types.UID(uid)
-	body, err := json.Marshal(metav1.DeleteOptions{
+	return a.send(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON), what, metav1.DeleteOptions{
 		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
 		Preconditions: &metav1.Preconditions{UID: &id, ResourceVersion: &resourceVersion},
-	})
-	if err != nil {
-		return cnierr.New(cnierr.Bug, what, "", "", "%w", err)
-	}
-	return a.do(ctx, a.ours.Delete().Resource(resource).Name(name).SetHeader("Content-Type", asJSON).Body(body), what, nil)
+	}, nil)
 }
 
 // onlyMetadata asks for the metadata of the objects of a list. The specification of a

@@ -4,8 +4,8 @@
 package kube
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/url"
 	"strings"
@@ -13,64 +13,47 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
 // Blocks accesses the RailBlocks of a cluster. It is a block.Store.
-type Blocks struct{ api *API }
+type Blocks struct {
+	objects[block.Spec, BlockStatus]
+}
 
 const (
 	blocks = "railblocks"
 	asJSON = "application/json"
 )
 
-// Create is block.Store's.
-func (s Blocks) Create(ctx context.Context, b block.Block) (block.Block, error) {
-	body, err := json.Marshal(railBlock(b))
-	if err != nil {
-		return block.Block{}, cnierr.New(cnierr.Bug, "create block", b.Name, "", "%w", err)
-	}
-	return s.one(ctx, s.api.ours.Post().Resource(blocks).SetHeader("Content-Type", asJSON).Body(body), "create block "+b.Name)
-}
-
-// Get is block.Store's.
-func (s Blocks) Get(ctx context.Context, name string) (block.Block, error) {
-	return s.one(ctx, s.api.ours.Get().Resource(blocks).Name(name), "read block "+name)
+// Blocks returns the RailBlocks.
+func (a *API) Blocks() Blocks {
+	return Blocks{objects[block.Spec, BlockStatus]{a, "RailBlock", blocks, "block", func(s block.Spec) metav1.ObjectMeta {
+		labels := map[string]string{PoolLabel: s.Pool, MachineIDLabel: s.MachineID}
+		if s.Rack != "" {
+			labels[RackLabel] = s.Rack
+		}
+		return metav1.ObjectMeta{Labels: labels}
+	}}}
 }
 
 // Peek is block.Store's.
 func (s Blocks) Peek(ctx context.Context, name string) (block.Block, error) {
-	return s.one(ctx, s.api.ours.Get().Resource(blocks).Name(name).Param("resourceVersion", "0"), "read block "+name)
-}
-
-// one sends a request that is answered with a block.
-func (s Blocks) one(ctx context.Context, r *rest.Request, what string) (block.Block, error) {
-	var out RailBlock
-	if err := s.api.do(ctx, r, what, &out); err != nil {
-		return block.Block{}, err
-	}
-	return out.Block(), nil
+	return s.one(ctx, s.get(name).Param("resourceVersion", "0"), "read block "+name, nil)
 }
 
 // List is block.Store's.
-func (s Blocks) List(ctx context.Context, q block.Query) ([]block.Block, error) {
-	objects, err := s.Objects(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]block.Block, 0, len(objects))
-	for i := range objects {
-		out = append(out, objects[i].Block())
+func (s Blocks) List(ctx context.Context, q block.Query) (out []block.Block, err error) {
+	if err := s.Each(ctx, q, func(b *RailBlock) { out = append(out, b.Object()) }); err != nil {
+		return nil, err // half a list is none
 	}
 	return out, nil
 }
 
-// Objects is List for callers that need the whole objects. A Pool of "" means all
-// pools. The errors are those of List.
-func (s Blocks) Objects(ctx context.Context, q block.Query) ([]RailBlock, error) {
+// Each calls see for each block of a List, and keeps none of them: there may be very many.
+// A Pool of "" means all pools. The errors are those of List.
+func (s Blocks) Each(ctx context.Context, q block.Query, see func(*RailBlock)) error {
 	set := labels.Set{}
 	for key, value := range map[string]string{PoolLabel: q.Pool, RackLabel: q.Rack, MachineIDLabel: q.MachineID} {
 		if value != "" {
@@ -81,7 +64,7 @@ func (s Blocks) Objects(ctx context.Context, q block.Query) ([]RailBlock, error)
 	if len(set) > 0 {
 		params.Set("labelSelector", set.String())
 	}
-	return items[RailBlock](ctx, s.api, s.api.ours, blocks, params, q.Freshness)
+	return each(ctx, s.api, s.api.ours, blocks, params, q.Freshness, see)
 }
 
 // Any says whether there is a block of a pool. Its cost does not depend on the number
@@ -89,12 +72,6 @@ func (s Blocks) Objects(ctx context.Context, q block.Query) ([]RailBlock, error)
 func (s Blocks) Any(ctx context.Context, pool string) (bool, error) {
 	selector := PoolLabel + "=" + pool
 	return s.api.any(ctx, s.api.ours.Get().Resource(blocks).Param("labelSelector", selector), "list blocks with "+selector)
-}
-
-// Each calls see for each block of the cluster, and keeps none of them: there may be very
-// many. The errors are those of List.
-func (s Blocks) Each(ctx context.Context, see func(*RailBlock)) error {
-	return each(ctx, s.api, s.api.ours, blocks, url.Values{}, block.Latest, see)
 }
 
 // Others is Each for the blocks of other pools than these.
@@ -126,8 +103,8 @@ type operation struct {
 // write patches the status of the block with that UID. The API server ignores the
 // metadata of what is written to a status (statusStrategy.PrepareForUpdate of
 // apiextensions-apiserver), so a UID in a merge patch is no precondition. A test in a
-// JSON patch is one. The CustomResourceDefinition has a default, so there is always a
-// status to write into.
+// JSON patch is one, which fails with 422. The CustomResourceDefinition has a default, so
+// there is always a status to write into.
 func (s Blocks) write(ctx context.Context, name, uid string, u *Usage) (block.Block, error) {
 	patch := []operation{
 		{"test", "/metadata/uid", uid},
@@ -138,44 +115,9 @@ func (s Blocks) write(ctx context.Context, name, uid string, u *Usage) (block.Bl
 			operation{"add", "/status/size", u.Size}, operation{"add", "/status/used", u.Used},
 			operation{"add", "/status/quarantined", u.Quarantined}, operation{"add", "/status/free", u.Free})
 	}
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return block.Block{}, cnierr.New(cnierr.Bug, "assert block", name, "", "%w", err)
+	out, err := s.one(ctx, s.api.ours.Patch(types.JSONPatchType).Resource(blocks).Name(name).SubResource("status"), "assert block "+name, patch)
+	if errors.Is(err, block.ErrConflict) { // other clients write it at the same time
+		return out, cmp.Or(s.changed(ctx, name, uid, ""), error(&block.BusyError{}))
 	}
-	request := s.api.ours.Patch(types.JSONPatchType).Resource(blocks).Name(name).SubResource("status").Body(body)
-	out, err := s.one(ctx, request, "assert block "+name)
-	conflict := errors.Is(err, block.ErrConflict)
-	if !conflict && !errors.As(err, new(*cnierr.Error)) {
-		return out, err
-	}
-	if other := s.another(ctx, name, uid); other != nil {
-		return block.Block{}, other
-	}
-	if conflict { // other clients write it at the same time
-		return block.Block{}, &block.BusyError{}
-	}
-	return block.Block{}, err
-}
-
-// another finds out why the API server has refused a request about a block. A failed
-// test gives 422, and a policy gives 403 or 422. Both may happen because another node
-// has the block by now, and the owner must learn this first. another returns nil if
-// the block still has the UID.
-func (s Blocks) another(ctx context.Context, name, uid string) error {
-	there, err := s.Get(ctx, name)
-	if err == nil && there.UID != uid {
-		err = block.ErrConflict
-	}
-	return err
-}
-
-// Delete is block.Store's.
-func (s Blocks) Delete(ctx context.Context, name, uid, resourceVersion string) error {
-	err := s.api.remove(ctx, blocks, name, uid, resourceVersion, "delete block "+name)
-	if errors.As(err, new(*cnierr.Error)) {
-		if other := s.another(ctx, name, uid); other != nil {
-			return other
-		}
-	}
-	return err
+	return out, s.unless(ctx, name, uid, "", err)
 }

@@ -158,14 +158,13 @@ func TestAListIsAskedForAsFreshAsItMustBe(t *testing.T) {
 		"of many pages": {block.Query{Freshness: block.Latest}, []answer{page("x", "a"), page("y", "b"), page("", "c")}, []string{"limit=500", "continue=x&limit=500", "continue=y&limit=500"}, []string{"a", "b", "c"}},
 	} {
 		s := serve(t, tt.answers...)
-		got, err := s.api(t).Blocks().Objects(t.Context(), tt.q)
 		var names, queries []string
-		for _, b := range got {
+		err := s.api(t).Blocks().Each(t.Context(), tt.q, func(b *kube.RailBlock) {
 			names = append(names, b.Name)
 			if b.Status.Used != 7 {
 				t.Errorf("%s: %+v", name, b)
 			}
-		}
+		})
 		for _, r := range s.requests() {
 			queries = append(queries, r.query)
 		}

@@ -5,11 +5,9 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 
 	coordination "k8s.io/api/coordination/v1"
 
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/elect"
 )
 
@@ -40,13 +38,9 @@ func (s Election) Get(ctx context.Context) (*coordination.Lease, error) {
 func (s Election) Put(ctx context.Context, l *coordination.Lease) error {
 	what := "write lease " + s.namespace + "/" + s.name
 	l.APIVersion, l.Kind, l.Namespace, l.Name = coordination.SchemeGroupVersion.String(), "Lease", s.namespace, s.name
-	body, err := json.Marshal(l)
-	if err != nil {
-		return cnierr.New(cnierr.Bug, what, "", "", "%w", err)
-	}
 	request := s.api.core.Put().AbsPath(s.path(s.name)...)
 	if l.ResourceVersion == "" {
 		request = s.api.core.Post().AbsPath(s.path()...)
 	}
-	return s.api.do(ctx, request.SetHeader("Content-Type", asJSON).Body(body), what, nil)
+	return s.api.send(ctx, request.SetHeader("Content-Type", asJSON), what, l, nil)
 }

@@ -5,7 +5,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"net/url"
 	"slices"
 
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 )
 
@@ -46,12 +44,8 @@ func (s Pools) Pool(ctx context.Context, name string) (RailPool, error) {
 // If the status is the same already, the API server writes nothing.
 // block.ErrNotFound: there is no such pool.
 func (s Pools) Report(ctx context.Context, name string, status PoolStatus) error {
-	body, err := json.Marshal(map[string]PoolStatus{"status": status})
-	if err != nil {
-		return cnierr.New(cnierr.Bug, "report on pool", name, "", "%w", err)
-	}
-	request := s.api.ours.Patch(types.MergePatchType).Resource(pools).Name(name).SubResource("status").Body(body)
-	return s.api.do(ctx, request, "report on pool "+name, nil)
+	request := s.api.ours.Patch(types.MergePatchType).Resource(pools).Name(name).SubResource("status")
+	return s.api.send(ctx, request, "report on pool "+name, map[string]PoolStatus{"status": status}, nil)
 }
 
 // Mark puts the finalizer InUse on a pool, or takes it off if the pool is being
@@ -62,12 +56,8 @@ func (s Pools) Mark(ctx context.Context, p RailPool) error {
 	if p.DeletionTimestamp == nil {
 		finalizers = append(finalizers, InUse)
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	request := s.api.ours.Patch(types.MergePatchType).Resource(pools).Name(p.Name)
+	return s.api.send(ctx, request, "mark pool "+p.Name, map[string]any{"metadata": map[string]any{
 		"uid": p.UID, "resourceVersion": p.ResourceVersion, "finalizers": finalizers,
-	}})
-	if err != nil {
-		return cnierr.New(cnierr.Bug, "mark pool", p.Name, "", "%w", err)
-	}
-	request := s.api.ours.Patch(types.MergePatchType).Resource(pools).Name(p.Name).Body(body)
-	return s.api.do(ctx, request, "mark pool "+p.Name, nil)
+	}}, nil)
 }

@@ -75,30 +75,7 @@ const ValidCondition = "Valid"
 // as a block that does not fit the pool. Its message says what.
 const AttentionCondition = "NeedsAttention"
 
-// RailBlock is block.Block as the API server stores it.
-//
-// +kubebuilder:object:root=true
-type RailBlock struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitzero"`
-
-	Spec   block.Spec  `json:"spec"`
-	Status BlockStatus `json:"status,omitzero"`
-}
-
-// RailBlockList is a list of them.
-//
-// +kubebuilder:object:root=true
-type RailBlockList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitzero"`
-
-	Items []RailBlock `json:"items"`
-}
-
 // BlockStatus is the owner's report about a block.
-//
-// +kubebuilder:object:generate=true
 type BlockStatus struct {
 	// Asserted is the time of the owner's last write of the block, by the owner's
 	// clock. It is for people. It also makes every write a change: without a change,
@@ -109,8 +86,6 @@ type BlockStatus struct {
 
 // Usage counts the slots of a block. Size is the number of slots that pods may have
 // on all rails. It is the sum of the other fields.
-//
-// +kubebuilder:object:generate=true
 type Usage struct {
 	Size        int `json:"size"`
 	Used        int `json:"used"`        // leased
@@ -121,32 +96,11 @@ type Usage struct {
 // Pool returns what package block knows of a RailPool.
 func (p *RailPool) Pool() block.Pool { return block.Pool{Name: p.Name, Spec: p.Spec} }
 
-// Block returns what package block knows of a RailBlock.
-func (b *RailBlock) Block() block.Block {
-	return block.Block{
-		Name: b.Name, UID: string(b.UID), ResourceVersion: b.ResourceVersion,
-		Created: b.CreationTimestamp.UTC(), Spec: b.Spec,
-	}
-}
-
-// railBlock returns the object to send to create a block.
-func railBlock(b block.Block) *RailBlock {
-	out := &RailBlock{
-		TypeMeta:   metav1.TypeMeta{APIVersion: Version().String(), Kind: "RailBlock"},
-		ObjectMeta: metav1.ObjectMeta{Name: b.Name, Labels: map[string]string{PoolLabel: b.Spec.Pool, MachineIDLabel: b.Spec.MachineID}},
-		Spec:       b.Spec,
-	}
-	if b.Spec.Rack != "" {
-		out.Labels[RackLabel] = b.Spec.Rack
-	}
-	return out
-}
-
 // newScheme knows our types and ServiceCIDRs, so that client-go can decode what a watch
 // sends.
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
-	s.AddKnownTypes(Version(), &RailPool{}, &RailPoolList{}, &RailBlock{}, &RailBlockList{})
+	s.AddKnownTypes(Version(), &RailPool{}, &RailPoolList{})
 	metav1.AddToGroupVersion(s, Version())
 	s.AddKnownTypes(networking.SchemeGroupVersion, &networking.ServiceCIDR{}, &networking.ServiceCIDRList{})
 	metav1.AddToGroupVersion(s, networking.SchemeGroupVersion)
