@@ -124,11 +124,10 @@ func TestFaultsOfTheArguments(t *testing.T) {
 func TestArgumentsThatUpstreamAcceptsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]conf.Pod{
-		"":                              {},
-		"MAC=;IP=":                      {},
-		"IgnoreUnknown=True;FOO=bar":    {},
-		"FOO=bar;IgnoreUnknown=1":       {},
-		"K8S_POD_NAME=a;K8S_POD_NAME=b": {Name: "b"},
+		"":                            {},
+		"MAC=;IP=":                    {},
+		"IgnoreUnknown=True;FOO=bar":  {},
+		"FOO=1;IgnoreUnknown=1;FOO=2": {},
 		"K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=u;K8S_POD_INFRA_CONTAINER_ID=i": {Namespace: "ns", Name: "p", UID: "u"},
 	} {
 		in := input("")
