@@ -181,10 +181,13 @@ func TestRepairRestoresALink(t *testing.T) {
 		says  string
 	}{
 		"the host's end is gone": {func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "link del "+l.hostEnds(t)[0]) }, "check veth pair"},
-		"the pod's end is gone":  {func(t *testing.T, _ *linked, p linkedPod) { p.IP(t, "link del host0") }, "check veth pair"},
-		"an end is down":         {func(t *testing.T, _ *linked, p linkedPod) { p.IP(t, "link set host0 down") }, "want it up"},
-		"the rule is gone":       {func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "rule del priority 500") }, "check rule"},
-		"the route is gone":      {func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "route flush table 8200") }, "check route"},
+		"the host's end has another name": {func(t *testing.T, l *linked, _ linkedPod) {
+			l.IP(t, fmt.Sprintf("link set dev %[1]s down\nlink set dev %[1]s name other0\nlink set dev other0 up", l.hostEnds(t)[0]))
+		}, `its name is "other0" now`},
+		"the pod's end is gone": {func(t *testing.T, _ *linked, p linkedPod) { p.IP(t, "link del host0") }, "check veth pair"},
+		"an end is down":        {func(t *testing.T, _ *linked, p linkedPod) { p.IP(t, "link set host0 down") }, "want it up"},
+		"the rule is gone":      {func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "rule del priority 500") }, "check rule"},
+		"the route is gone":     {func(t *testing.T, l *linked, _ linkedPod) { l.IP(t, "route flush table 8200") }, "check route"},
 		"a neighbour is gone": {func(t *testing.T, l *linked, p linkedPod) {
 			l.IP(t, fmt.Sprintf("neigh del %s dev %s", p.addr, l.hostEnds(t)[0]))
 		}, "check neighbour"},

@@ -128,8 +128,15 @@ func missing(ctx context.Context, pod *pod, recorded plan.Ops) (plan.Ops, error)
 		damage[i], changed[i] = errors.Join(d...), errors.Join(c...)
 	}
 	var ops plan.Ops
+	var remade conf.LinkName // the other end of a pair that is made again
 	for i, op := range recorded {
 		finding := damage[i]
+		if pair, ok := op.Kind.(plan.Veth); ok && finding != nil {
+			remade = pair.PodEnd
+		}
+		if finding == nil && op.Link() == remade && remade != "" {
+			ops = append(ops, op)
+		}
 		if _, ok := op.Kind.(plan.Sysctl); ok && changed[i] != nil && untouched(recorded, damage, op.Link()) {
 			finding = errors.Join(finding, changed[i])
 		}

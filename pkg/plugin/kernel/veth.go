@@ -127,7 +127,7 @@ func (v veth) check(ctx context.Context) error {
 	is, err := v.conn.LinkByName(ctx, string(v.op.Name))
 	switch {
 	case errors.Is(err, unix.ENODEV):
-		return damaged(action, string(v.op.Name), v.redo(v.op), "the node has no such interface")
+		return v.missing(ctx)
 	case err != nil:
 		return classify(action, string(v.op.Name), err)
 	case !v.owns(is):
@@ -141,6 +141,20 @@ func (v veth) check(ctx context.Context) error {
 		return damaged(action, string(v.op.Name), v.recreate(), "%w: %s", ErrDifferent, different)
 	}
 	return nil
+}
+
+// missing returns the finding about an end on the host that does not have our name.
+func (v veth) missing(ctx context.Context) error {
+	const action = "check veth pair"
+	is, err := v.renamed(ctx)
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return damaged(action, string(v.op.Name), v.redo(v.op), "the node has no such interface")
+	case err != nil:
+		return classify(action, string(v.op.Name), err)
+	}
+	back := []string{v.ip("link set dev %s down", is.Name), v.ip("link set dev %s name %s", is.Name, v.op.Name), v.ip("link set dev %s up", v.op.Name)}
+	return damaged(action, string(v.op.Name), back, "its name is %q now", is.Name)
 }
 
 // recreate returns the commands that replace an existing pair.
