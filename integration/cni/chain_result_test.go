@@ -113,6 +113,7 @@ func TestASecondRoceInAListIsRefused(t *testing.T) {
 		"master, adopt":               {main, adopt},
 		"macvlan, adopt, rails":       {macvlan, adopt, rails("rail1", "r1")},
 		"macvlan, rails, adopt":       {macvlan, rails("rail1", "r1"), adopt},
+		"macvlan, adopt, the same":    {macvlan, adopt, adopt},
 		"macvlan, adopt, adopt":       {macvlan, adopt, adopt.With("routing", map[string]any{"mode": "main"})},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -203,10 +203,15 @@ func TestAddAfterACrashAdoptsTheLinkAgain(t *testing.T) {
 func TestARepeatedAddOfAnAdoptedLink(t *testing.T) {
 	t.Parallel()
 	w := chain(t)
-	for range 2 {
-		if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); err != nil {
+		t.Fatal(err)
+	}
+	made := w.pod.String()
+	if _, err := w.node().Add(ctx, w.adopted("c1", 3, "")); cnierr.CodeOf(err) != cnierr.BadConfig {
+		t.Errorf("got %v, want code %d: it looks as a second roce in the list does", err, cnierr.BadConfig)
+	}
+	if now := w.pod.String(); now != made {
+		t.Errorf("the repeated ADD changed the pod:\n%s\nwant\n%s", now, made)
 	}
 	w.pod.IP("addr add 172.16.11.4/24 dev net1")
 	if _, err := w.node().Add(ctx, w.adopted("c1", 4, "")); err != nil {

@@ -19,7 +19,8 @@ import (
 )
 
 // resume deals with what an earlier ADD of the same attachment left. If that finished
-// in this namespace and all of it is in place, resume returns its result. Anything else
+// in this namespace and all of it is in place, resume returns its result, or refuses a
+// second roce that adopts, which looks like a repeated ADD. Anything else
 // is taken away with its lease, and the result is nil: this ADD starts from nothing. The
 // pod gets its own address back, because the quarantine is for others.
 func (n Node) resume(ctx context.Context, pod *pod, req conf.Request) (*current.Result, error) {
@@ -37,6 +38,9 @@ func (n Node) resume(ctx context.Context, pod *pod, req conf.Request) (*current.
 		}
 	}
 	if here && rec.Committed && whole(examine(ctx, pod, rec.Plan, nil)) && n.Addresses.CheckRepeated(ctx, req, rec) == nil {
+		if req.Prev != nil { // the plugin that made the interface would have refused a repeated ADD
+			return nil, twice(req)
+		}
 		return result.Of(rec.Plan, req), nil
 	}
 	n.Log.Info("remove what an earlier ADD left", "container", req.ContainerID, "interface", req.IfName)
@@ -46,16 +50,23 @@ func (n Node) resume(ctx context.Context, pod *pod, req conf.Request) (*current.
 // fits refuses a request for an interface that another network of the pod, or
 // another roce of the same list, has made.
 func fits(rec record.Record, req conf.Request) error {
-	const op, hint = "add interface", "choose another interface name in the pod's networks annotation"
 	if rec.Network != req.Network {
-		return cnierr.New(cnierr.BadEnv, op, string(req.IfName), hint, "the pod has an interface of this name on the network %q", rec.Network)
+		return cnierr.New(cnierr.BadEnv, adding, string(req.IfName), "choose another interface name in the pod's networks annotation",
+			"the pod has an interface of this name on the network %q", rec.Network)
 	}
 	if second(rec, req) {
-		return cnierr.New(cnierr.BadConfig, op, string(req.IfName),
-			"list roce only once: with rails, it makes several interfaces. If the network has changed since the pod started, delete the pod",
-			"another roce in the list of network %q, or another version of it, has made this attachment", req.Network)
+		return twice(req)
 	}
 	return nil
+}
+
+const adding = "add interface"
+
+// twice refuses a second roce of a list.
+func twice(req conf.Request) error {
+	return cnierr.New(cnierr.BadConfig, adding, string(req.IfName),
+		"list roce only once: with rails, it makes several interfaces. If the network has changed since the pod started, delete the pod",
+		"another roce in the list of network %q, or another version of it, has made this attachment", req.Network)
 }
 
 // second says whether the record is that of another roce before in the list, and not
