@@ -59,11 +59,15 @@ func (p *pod) Undo(ctx context.Context, run ...plan.Op) error {
 }
 
 // undoRun undoes operations. Rules that stay in a pod are no reason to keep the pod: no
-// other pod sees them.
+// other pod sees them. Nor is a VLAN that another program uses.
 func (p *pod) undoRun(ctx context.Context, run ...plan.Op) error {
 	err := p.of(run[0]).Undo(ctx, run...)
 	if run[0].Place == plan.Pod && errors.Is(err, kernel.ErrRulesLeft) {
 		p.log.Warn("rules of the pod stay", "container", p.at.ContainerID, "interface", p.at.IfName, "error", err)
+		return nil
+	}
+	if errors.Is(err, kernel.ErrInUse) {
+		p.log.Warn("a VLAN stays", "container", p.at.ContainerID, "interface", p.at.IfName, "error", err)
 		return nil
 	}
 	return err

@@ -47,6 +47,9 @@ func (k *Kernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFacts,
 	if err != nil {
 		return nil, err
 	}
+	if req.Mode == conf.L2 && !req.LinkInContainer {
+		k.keepModes(ctx, rails)
+	}
 	in, err := look.AtPod(ctx, k.pod)
 	if err != nil {
 		return nil, classify(action, k.path, err)

@@ -85,7 +85,7 @@ func (v vlan) start(ctx context.Context) error {
 	return ups{{v.namespace, plan.Up{Link: v.op.Name}}}.do(ctx)
 }
 
-// undo removes the VLAN if it is ours, and with it everything that stands on it.
+// undo removes the VLAN if it is ours, and with it what of ours stands on it.
 func (v vlan) undo(ctx context.Context) error {
 	const action = "delete VLAN"
 	is, err := v.conn.LinkByName(ctx, string(v.op.Name))
@@ -94,6 +94,9 @@ func (v vlan) undo(ctx context.Context) error {
 	}
 	if !v.owns(is) {
 		return nil
+	}
+	if err := v.unused(ctx, is); err != nil {
+		return classify(action, string(v.op.Name), err)
 	}
 	return classify(action, string(v.op.Name), ignore(v.conn.Do(ctx, rtnl.DeleteLink(is.Index)), unix.ENODEV))
 }

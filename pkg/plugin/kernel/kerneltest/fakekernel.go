@@ -199,6 +199,9 @@ func (k *FakeKernel) Facts(ctx context.Context, req conf.Request) ([]plan.RailFa
 	var rails []plan.RailFacts
 	for i, one := range req.Rails {
 		facts := plan.Facts{Parent: links[i], HostAddrs: unique(taken), Pod: k.pod.facts(one.IfName)}
+		if on := from.link(links[i].Name); faults[i] == nil && on != nil && req.Mode == conf.L2 && k.f.carriesForeign(on, "ipvlan") {
+			faults[i] = cnierr.New(cnierr.BadParent, "use master", string(links[i].Name), "", "an ipvlan of another program has another mode")
+		}
 		rails = append(rails, plan.RailFacts{Facts: facts, Fault: faults[i]})
 	}
 	return rails, nil

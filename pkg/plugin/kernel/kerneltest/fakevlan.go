@@ -4,8 +4,10 @@
 package kerneltest
 
 import (
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
@@ -57,10 +59,28 @@ func (v vlan) is(l, nic *iface) bool {
 }
 
 func (v vlan) undo(host *Space) error {
-	if l := host.link(v.op.Name); l != nil && l.kind == "vlan" && l.vlan == v.op.ID && l.alias == plan.VLANMark {
-		host.removeLink(l)
+	l := host.link(v.op.Name)
+	if l == nil || l.kind != "vlan" || l.vlan != v.op.ID || l.alias != plan.VLANMark {
+		return nil
 	}
+	if len(l.addrs) > 0 || host.f.carriesForeign(l, "") {
+		return cnierr.New(cnierr.IO, "delete VLAN", string(v.op.Name), "", "%w", kernel.ErrInUse)
+	}
+	host.removeLink(l)
 	return nil
+}
+
+// carriesForeign says whether a link of another program stands on a link of the host, of a
+// kind and not of our mode if the kind is given.
+func (f *Fake) carriesForeign(on *iface, kind string) bool {
+	for _, s := range append(slices.Collect(maps.Values(f.pods)), f.host) {
+		if slices.ContainsFunc(s.links, func(l *iface) bool {
+			return l != nil && l.parent == on && !strings.HasPrefix(l.alias, plan.MarkPrefix) && (kind == "" || l.kind == kind && l.mode != conf.L2)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 func (v vlan) check(host *Space) error {
@@ -80,9 +100,14 @@ func (v vlan) check(host *Space) error {
 	return nil
 }
 
-// ipLinkAddVLAN is "ip link add link NIC name NAME type vlan id ID".
-func (s *Space) ipLinkAddVLAN(o map[string]string) bool {
+// ipLinkAddOn is "ip link add link NIC name NAME type vlan id ID", or that of a macvlan or
+// an ipvlan, which has a mode.
+func (s *Space) ipLinkAddOn(o map[string]string) bool {
 	nic := s.link(conf.LinkName(o["link"]))
+	if o["type"] != "vlan" {
+		s.links = append(s.links, &iface{name: conf.LinkName(o["name"]), kind: o["type"], mode: conf.Mode(o["mode"]), parent: nic, mtu: 1500, sysctls: map[string]string{}})
+		return nic != nil
+	}
 	id, err := strconv.Atoi(o["id"])
 	return err == nil && nic != nil && s.link(conf.LinkName(o["name"])) == nil && s.addVLAN(conf.LinkName(o["name"]), nic, id) != nil
 }

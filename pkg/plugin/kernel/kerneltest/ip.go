@@ -32,7 +32,7 @@ func (s *Space) IP(command string) {
 	}
 	opts, ok := options(rest[1:])
 	if verb == "link add" && rest[0] == "link" {
-		if opts, ok = options(rest); !ok || !s.ipLinkAddVLAN(opts) {
+		if opts, ok = options(rest); !ok || !s.ipLinkAddOn(opts) {
 			_ = s.f.unexpected("ip %s", command)
 		}
 		return

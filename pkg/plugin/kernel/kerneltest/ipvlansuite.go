@@ -148,3 +148,22 @@ func addressOfIpvlans(t *testing.T, w opened) {
 	w.undo(t, plan.Ops{two})
 	w.unchanged(t, before)
 }
+
+// ipvlanModes has an ipvlan of another program on the NIC. One with another mode would lose
+// it.
+func ipvlanModes(t *testing.T, w opened) {
+	w.needs(t, "ipvlan")
+	req := conf.Request{Mode: conf.L2, Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: w.NIC}}}, MinRails: 1}
+	for mode, want := range map[string]cnierr.Code{"l2": 0, "l3": cnierr.BadParent, "l3s": cnierr.BadParent} {
+		w.HostIP("link add link " + string(w.NIC) + " name other0 type ipvlan mode " + mode)
+		host := w.ShowHost()
+		rails, err := w.Facts(t.Context(), req)
+		if _, err = plan.Only(rails, err); want != 0 {
+			wantCode(t, err, want)
+		} else if err != nil {
+			t.Errorf("beside an ipvlan of mode %s: %v", mode, err)
+		}
+		w.asBefore(t, w.Show(), host)
+		w.HostIP("link del other0")
+	}
+}

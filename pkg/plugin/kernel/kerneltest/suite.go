@@ -60,6 +60,8 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 		"a lost record leaves the mark of an ipvlan":      lostIpvlan,
 		"one ipvlan of a NIC has an address":              addressOfIpvlans,
 		"a VLAN is made once and removed":                 vlanMade,
+		"a VLAN of ours that others use stays":            vlanInUse,
+		"an ipvlan of others keeps its mode":              ipvlanModes,
 		"VLANs of the operator are used and stay":         vlanOfOthers,
 		"a VLAN of ours is no master":                     vlanAsMaster,
 		"a lost record leaves its mark":                   lostRecord,

@@ -4,11 +4,13 @@
 package kerneltest
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -76,6 +78,29 @@ func vlanMade(t *testing.T, w opened) {
 			t.Error(err)
 		}
 	}
+	w.asBefore(t, pod, host)
+}
+
+// vlanInUse has a link and an address of the operator on a VLAN that we have made.
+func vlanInUse(t *testing.T, w opened) {
+	w.needs(t, "vlan")
+	pod, host := w.Show(), w.ShowHost()
+	op := w.vlan(t)
+	name := string(op.Link())
+	w.must(t, op)
+	for use, end := range map[string]string{
+		"link add link " + name + " name other0 type macvlan": "link del other0",
+		"addr add 192.0.2.1/24 dev " + name:                   "addr del 192.0.2.1/24 dev " + name,
+	} {
+		w.HostIP(use)
+		used := w.ShowHost()
+		if err := w.Undo(t.Context(), op); !errors.Is(err, kernel.ErrInUse) {
+			t.Errorf("undo after %s: got %v, want ErrInUse", use, err)
+		}
+		w.asBefore(t, pod, used)
+		w.HostIP(end)
+	}
+	w.undo(t, plan.Ops{op})
 	w.asBefore(t, pod, host)
 }
 
