@@ -119,7 +119,7 @@ func TestLongSharedDoctorRemovesWhatNoRecordNames(t *testing.T) {
 		t.Error("rocectl doctor says ok")
 	}
 	contains(t, found, "r0.180", "a VLAN that roce has made", "a link to the pod "+a.id()+"/eth0", "the rule to table 8200")
-	commands := regexp.MustCompile(`ip (link del \S+|-[46] rule del priority 500 table 8200)`).FindAllString(found, -1)
+	commands := regexp.MustCompile(`ip (link del \S+|-[46] rule del priority 500 table 8200 protocol 82)`).FindAllString(found, -1)
 	if len(commands) != 3 {
 		t.Fatalf("doctor prints the commands %q, want three:\n%s", commands, found)
 	}

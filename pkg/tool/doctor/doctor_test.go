@@ -114,7 +114,7 @@ func TestEachProblemIsGoneAfterItsCommand(t *testing.T) {
 func commands(t *testing.T, answers []report.Answer) {
 	t.Helper()
 	programs := []string{
-		"curl", "dcb", "devlink", "dkms", "echo", "ethtool", "ip", "iptables-legacy", "jq", "kubectl", "lspci", "make", "mkdir", "mlxconfig", "modprobe", "mv", "nft", "printf",
+		"curl", "dcb", "devlink", "dkms", "echo", "ethtool", "ip", "ip6tables-legacy", "iptables-legacy", "jq", "kubectl", "lspci", "make", "mkdir", "mlxconfig", "modprobe", "mv", "nft", "printf",
 		"rdma", "rm", "rocectl", "setpci", "sysctl", "systemd-machine-id-setup",
 	}
 	for _, a := range answers {

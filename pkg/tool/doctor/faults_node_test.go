@@ -23,8 +23,9 @@ func settingFaults() []fault {
 	soft := func(rules string) func(*world) {
 		return func(w *world) {
 			w.write("sys/class/infiniband/mlx5_0/parent", "ens1f0np0\n")
-			if rules != "" {
-				w.programs["nft"] = rules
+			w.programs["nft"] = rules
+			if rules == "" {
+				delete(w.programs, "nft")
 			}
 		}
 	}

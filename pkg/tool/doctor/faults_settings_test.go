@@ -103,6 +103,42 @@ func configuredFaults() []fault {
 			},
 		},
 		{
+			name: "pods with hostLink of both families on a node that forwards IPv4", change: func(w *world) {
+				w.dual("0")
+			},
+			check: "host-link", verdict: report.Problem, says: "net.ipv6.conf.all.forwarding is 0", advice: "accept_ra=2",
+			after: func(w *world) { w.write("proc/sys/net/ipv6/conf/all/forwarding", "1") },
+		},
+		{
+			name: "a chain drops what pods with hostLink send", change: func(w *world) {
+				w.dual("1")
+				w.programs["nft"] = "table ip6 filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n}\n"
+			},
+			check: "host-link", verdict: report.Problem, says: "the chain FORWARD of table ip6 filter drops", advice: `nft insert rule ip6 filter FORWARD iifname "veth*" accept`,
+			after: func(w *world) {
+				w.programs["nft"] = "table ip6 filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t\tiifname \"veth*\" accept\n\t}\n}\n"
+			},
+		},
+		{
+			name: "iptables-legacy drops what pods with hostLink send", change: func(w *world) {
+				w.dual("1")
+				w.write("proc/net/ip6_tables_names", "filter\n")
+				w.programs["ip6tables-legacy-save"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i docker0 -j ACCEPT\nCOMMIT\n"
+			},
+			check: "host-link", verdict: report.Problem, says: "the chain FORWARD of ip6tables-legacy drops", advice: "ip6tables-legacy -I FORWARD -i veth+ -j ACCEPT",
+			after: func(w *world) {
+				w.programs["ip6tables-legacy-save"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i veth+ -j ACCEPT\nCOMMIT\n"
+			},
+		},
+		{
+			name: "no nft for the chains that pods with hostLink pass", change: func(w *world) {
+				w.linked()
+				w.write("proc/sys/net/ipv4/ip_forward", "1")
+				delete(w.programs, "nft")
+			},
+			check: "host-link", verdict: report.CannotTell, says: "nft list ruleset: ", advice: "nft",
+		},
+		{
 			name: "forwarding cannot be read", change: func(w *world) { w.linked() },
 			check: "host-link", verdict: report.CannotTell, says: "net.ipv4.ip_forward cannot be read", advice: "network namespace",
 		},
@@ -122,7 +158,7 @@ func configuredFaults() []fault {
 		},
 		{
 			name: "a rule without record", change: (*world).onVLAN,
-			check: "left-behind", verdict: report.Problem, says: "IPv6 rule: the rule to table 8200: no record names it", advice: "ip -6 rule del priority 500 table 8200",
+			check: "left-behind", verdict: report.Problem, says: "IPv6 rule: the rule to table 8200: no record names it", advice: "ip -6 rule del priority 500 table 8200 protocol 82",
 			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{

@@ -5,6 +5,7 @@ package doctor
 
 import (
 	"context"
+	"iter"
 	"regexp"
 	"strconv"
 	"strings"
@@ -30,8 +31,12 @@ func (n Node) firewall(ctx context.Context) []report.Finding {
 	if !soft {
 		return []report.Finding{ok("no Soft-RoCE: the NICs take RoCE packets past the kernel's firewall")}
 	}
-	if f, found := n.legacyRules(ctx); found {
-		return []report.Finding{f}
+	legacy, fault := n.legacyRules(ctx, "ip")
+	if fault == nil {
+		fault = legacyDropsRoCE(legacy)
+	}
+	if fault != nil {
+		return []report.Finding{*fault}
 	}
 	rules, err := n.Run(ctx, "nft", "-a", "list", "ruleset")
 	if err != nil {
@@ -40,26 +45,34 @@ func (n Node) firewall(ctx context.Context) []report.Finding {
 	if rule, remove := dropsRoCE(rules); rule != "" {
 		return []report.Finding{problem("a rule drops it: "+rule, remove+"  # and in the program or the file that makes the rule")}
 	}
-	if strings.Contains(rules, "policy drop") {
+	if regexp.MustCompile(`hook (prerouting|input|output|postrouting) .*policy drop`).MatchString(rules) {
 		return []report.Finding{cannotTell("a chain drops what no rule accepts", "a look at the rules: nft list ruleset must accept udp dport 4791")}
 	}
 	return []report.Finding{ok("no rule of nftables drops UDP 4791")}
 }
 
-// legacyRules looks at the rules of iptables-legacy, which nft does not show. The
-// kernel lists its tables only while there are some.
-func (n Node) legacyRules(ctx context.Context) (f report.Finding, found bool) {
-	tables, err := n.text("proc/net/ip_tables_names")
+// legacyRules returns the rules of iptables-legacy, or of ip6tables-legacy, which nft does
+// not show. The kernel lists their tables only while there are some.
+func (n Node) legacyRules(ctx context.Context, ip string) (rules string, fault *report.Finding) {
+	names := "proc/net/" + ip + "_tables_names"
+	tables, err := n.text(names)
 	if isNotExist(err) || err == nil && tables == "" {
-		return f, false
+		return "", nil
 	}
+	program := ip + "tables-legacy-save"
 	if err != nil {
-		return cannotTell(err.Error(), "root, to read /proc/net/ip_tables_names"), true
+		f := cannotTell(err.Error(), "root, to read /"+names)
+		return "", &f
 	}
-	rules, err := n.Run(ctx, "iptables-legacy-save")
-	if err != nil {
-		return cannotTell("the node has rules of iptables-legacy; iptables-legacy-save: "+err.Error(), "root, and the program iptables-legacy-save"), true
+	if rules, err = n.Run(ctx, program); err != nil {
+		f := cannotTell("the node has rules of "+ip+"tables-legacy; "+program+": "+err.Error(), "root, and the program "+program)
+		return "", &f
 	}
+	return rules, nil
+}
+
+// legacyDropsRoCE returns a finding about the first rule that drops UDP to RoCE's port.
+func legacyDropsRoCE(rules string) *report.Finding {
 	rule := regexp.MustCompile(`^-A .*-p udp .*--dports? (\S+).*-j (DROP|REJECT)`)
 	table := ""
 	for line := range strings.Lines(rules) {
@@ -68,10 +81,11 @@ func (n Node) legacyRules(ctx context.Context) (f report.Finding, found bool) {
 			table = name
 		}
 		if m := rule.FindStringSubmatch(line); m != nil && includes(strings.ReplaceAll(m[1], ":", "-"), rocePort) {
-			return problem("a rule of iptables-legacy drops it: "+line, removeLegacy(table, line)+"  # and in the program or the file that makes the rule"), true
+			f := problem("a rule of iptables-legacy drops it: "+line, removeLegacy(table, line)+"  # and in the program or the file that makes the rule")
+			return &f
 		}
 	}
-	return f, false
+	return nil
 }
 
 // removeLegacy returns the command that removes a rule, which is as iptables-save prints it.
@@ -89,20 +103,35 @@ const rocePort = 4791
 // command that removes it; "" if there is none. The rules have their handles.
 func dropsRoCE(rules string) (found, remove string) {
 	rule := regexp.MustCompile(`udp dport (!= )?(\{[^}]*\}|\S+).*\b(drop|reject)\b`)
-	place := regexp.MustCompile(`^(table|chain) (\S+ )?(\S+) \{`)
-	var family, table, chain string
-	for line := range strings.Lines(rules) {
-		line, handle, _ := strings.Cut(strings.TrimSpace(line), " # handle ")
-		if m := place.FindStringSubmatch(line); m != nil && m[1] == "table" {
-			family, table = strings.TrimSpace(m[2]), m[3]
-		} else if m != nil {
-			chain = m[3]
-		}
+	for c, line := range nftLines(rules) {
+		line, handle, _ := strings.Cut(line, " # handle ")
 		if m := rule.FindStringSubmatch(line); m != nil && m[1] == "" && includes(m[2], rocePort) {
-			return line, shell.Command("nft delete rule %s %s %s handle %s", family, table, chain, handle)
+			return line, shell.Command("nft delete rule %s %s %s handle %s", c.family, c.table, c.chain, handle)
 		}
 	}
 	return "", ""
+}
+
+// nftChain is a chain of nftables.
+type nftChain struct{ family, table, chain string }
+
+// nftLines returns the lines of what nft lists, each with the chain that it is in.
+func nftLines(rules string) iter.Seq2[nftChain, string] {
+	place := regexp.MustCompile(`^(table|chain) (\S+ )?(\S+) \{`)
+	return func(yield func(nftChain, string) bool) {
+		var c nftChain
+		for line := range strings.Lines(rules) {
+			line = strings.TrimSpace(line)
+			if m := place.FindStringSubmatch(line); m != nil && m[1] == "table" {
+				c = nftChain{family: strings.TrimSpace(m[2]), table: m[3]}
+			} else if m != nil {
+				c.chain = m[3]
+			}
+			if !yield(c, line) {
+				return
+			}
+		}
+	}
 }
 
 // includes says whether nft's notation of ports has one: "4791", "4000-5000",

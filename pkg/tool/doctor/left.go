@@ -88,14 +88,19 @@ func (n Node) madeByRoce(ctx context.Context, links []rtnl.Link) (out []made, er
 		return nil, err
 	}
 	for _, r := range rules {
-		if v6 := r.From.Addr().Is6(); r.Table == plan.HostLinkTable && r.Priority == plan.HostLinkPriority {
+		if v6 := r.From.Addr().Is6(); toPods(r) {
 			out = append(out, made{
 				ruleKey(v6), fmt.Sprintf("the rule to table %d", r.Table),
-				fmt.Sprintf("ip %s rule del priority %d table %d", map[bool]string{false: "-4", true: "-6"}[v6], r.Priority, r.Table),
+				fmt.Sprintf("ip %s rule del priority %d table %d protocol %d", map[bool]string{false: "-4", true: "-6"}[v6], r.Priority, r.Table, plan.Protocol),
 			})
 		}
 	}
 	return out, nil
+}
+
+// toPods says whether a rule is that of roce to the table of pods with hostLink.
+func toPods(r rtnl.Rule) bool {
+	return r.Table == plan.HostLinkTable && r.Priority == plan.HostLinkPriority && r.Protocol == plan.Protocol
 }
 
 // recorded returns the keys of what the records name on the node.

@@ -43,8 +43,21 @@ func kernelFaults() []kernelFault {
 			"nft add table ip other", "nft 'add chain ip other in { type filter hook input priority 1; }'", "nft add rule ip other in udp dport 4791 reject",
 		}},
 		{name: "pods with hostLink on a node that forwards nothing", recorded: true, commands: []string{"sysctl -w net.ipv4.ip_forward=0", link}},
+		{name: "pods with hostLink of both families on a node that forwards IPv4", recorded: true, commands: []string{
+			"sysctl -w net.ipv6.conf.all.forwarding=0", link, "ip -6 rule add priority 500 table 8200 protocol 82",
+		}},
+		{name: "a chain drops what pods with hostLink send", recorded: true, program: "nft", commands: []string{
+			link, "nft add table ip filter", "nft 'add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'",
+			"nft add table ip6 filter", "nft 'add chain ip6 filter FORWARD { type filter hook forward priority 0; policy drop; }'",
+			"nft add table inet fw", "nft 'add chain inet fw forward { type filter hook forward priority 1; policy drop; }'", "nft add rule inet fw forward ct state established accept",
+			"nft add table inet last", "nft 'add chain inet last forward { type filter hook forward priority 2; }'", "nft add rule inet last forward counter reject with icmpx admin-prohibited",
+			"nft add table inet in", "nft 'add chain inet in input { type filter hook input priority 2; }'", "nft add rule inet in input drop",
+		}},
+		{name: "iptables-legacy drops what pods with hostLink send", recorded: true, program: "iptables-legacy-save", commands: []string{
+			link, "iptables-legacy -P FORWARD DROP", "iptables-legacy -A FORWARD -i docker0 -j ACCEPT", "iptables-legacy -A FORWARD -j REJECT",
+		}},
 		{name: "a link to a pod without record", commands: []string{"sysctl -w net.ipv4.ip_forward=1", link}},
-		{name: "a rule without record", commands: []string{"ip -6 rule add priority 500 table 8200", "ip -4 rule add priority 500 table 8200"}},
+		{name: "a rule without record", commands: []string{"ip -6 rule add priority 500 table 8200 protocol 82", "ip -4 rule add priority 500 table 8200 protocol 82", "ip -4 rule add priority 500 table 8200 protocol 4"}},
 	}
 }
 

@@ -80,6 +80,7 @@ func healthy(t *testing.T) *world {
 		t: t, files: fstest.MapFS{}, targets: map[string]string{}, chars: map[string][]string{},
 		addrs: map[string]string{"ens1f0np0": "172.16.11.1/24", "ens2f0np0": "172.16.12.1/24"},
 		programs: map[string]string{
+			"nft":                    "",
 			"/opt/cni/bin/roce":      buildversion.BuildString("roce") + "\nCNI protocol versions supported: 0.4.0, 1.0.0, 1.1.0\n",
 			"/opt/cni/bin/roce-ipam": buildversion.BuildString("roce-ipam") + "\nCNI protocol versions supported: 0.4.0, 1.0.0, 1.1.0\n",
 		},

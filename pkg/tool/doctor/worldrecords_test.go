@@ -25,7 +25,7 @@ func (w *world) made(l rtnl.Link) {
 func (w *world) onVLAN() {
 	w.made(rtnl.Link{Kind: "vlan", VLAN: 120, Name: "ens1f0np0.120", Alias: plan.VLANMark})
 	w.made(rtnl.Link{Kind: "vlan", VLAN: 130, Name: "storage"}) // the operator's
-	w.rules = append(w.rules, rtnl.Rule{From: netip.MustParsePrefix("::/0"), Table: plan.HostLinkTable, Priority: plan.HostLinkPriority})
+	w.rules = append(w.rules, rtnl.Rule{From: netip.MustParsePrefix("::/0"), Table: plan.HostLinkTable, Priority: plan.HostLinkPriority, Protocol: plan.Protocol})
 }
 
 // record writes the record of a pod with what onVLAN and linked have made.
@@ -61,4 +61,14 @@ func (w *world) linked() {
 	w.t.Helper()
 	w.made(rtnl.Link{Kind: "veth", Name: "veth0123456789a", Alias: "roce:c1/eth0"})
 	w.record()
+}
+
+// dual gives the node a link to a pod of both families, and a setting that says whether the
+// node forwards IPv6.
+func (w *world) dual(forwarding string) {
+	w.t.Helper()
+	w.linked()
+	w.rules = append(w.rules, rtnl.Rule{From: netip.MustParsePrefix("::/0"), Table: plan.HostLinkTable, Priority: plan.HostLinkPriority, Protocol: plan.Protocol})
+	w.write("proc/sys/net/ipv4/ip_forward", "1")
+	w.write("proc/sys/net/ipv6/conf/all/forwarding", forwarding)
 }
