@@ -19,7 +19,6 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
-	"golang.org/x/net/netutil"
 
 	"github.com/roce-cni/roce-cni/cmd/internal/plugin"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
@@ -219,9 +218,6 @@ func addresses(ctx context.Context) ([]netip.Addr, error) {
 	return out, err
 }
 
-// maxConnections is enough for kubelet and some collectors of metrics.
-const maxConnections = 64
-
 // addresses returns where to listen.
 func (f agentFlags) addresses() []string {
 	host, port, err := net.SplitHostPort(f.listen)
@@ -233,7 +229,9 @@ func (f agentFlags) addresses() []string {
 
 // serve answers requests until stop is called. It listens when it returns.
 func serve(addresses []string, h http.Handler) (stop func(), err error) {
-	s := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second}
+	g := &guests{}
+	s := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, ConnState: g.note}
+	s.SetKeepAlivesEnabled(false)
 	var all sync.WaitGroup
 	stop = func() { _ = s.Close(); all.Wait() }
 	for _, address := range addresses {
@@ -242,9 +240,6 @@ func serve(addresses []string, h http.Handler) (stop func(), err error) {
 			stop()
 			return nil, cnierr.New(cnierr.IO, "listen at", address, "give another address with --listen; ss -ltnp shows who has the port", "%w", err)
 		}
-		// Every client that reaches the port may connect, and each connection takes
-		// memory.
-		l = netutil.LimitListener(l, maxConnections)
 		all.Go(func() {
 			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				slog.Error("/metrics and /healthz are no longer served", "address", address, "error", err)

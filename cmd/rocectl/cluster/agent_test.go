@@ -4,13 +4,44 @@
 package cluster
 
 import (
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 )
 
-func TestAConnectionThatIsClosedMakesRoomForAnother(t *testing.T) {
+// from connects from an address of the machine.
+func from(t *testing.T, source, to string) net.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}
+	c, err := d.DialContext(t.Context(), "tcp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// answers fails the test unless a request on the connection is answered, and ends it.
+func answers(t *testing.T, c net.Conn) {
+	t.Helper()
+	_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: node\r\n\r\n")
+	if err == nil {
+		err = c.SetReadDeadline(time.Now().Add(time.Minute))
+	}
+	b, err2 := io.ReadAll(c) // to the end: no connection is kept
+	if err = errors.Join(err, err2); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200") {
+		t.Errorf("from %v: %q, %v", c.LocalAddr(), b, err)
+	}
+}
+
+// TestIdleConnectionsTakeNoPlaceOfOthers has clients that connect, and ask nothing or keep
+// the connection.
+func TestIdleConnectionsTakeNoPlaceOfOthers(t *testing.T) {
 	t.Parallel()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -20,35 +51,20 @@ func TestAConnectionThatIsClosedMakesRoomForAnother(t *testing.T) {
 	if err := free.Close(); err != nil {
 		t.Fatal(err)
 	}
-	served := make(chan struct{}, maxConnections)
-	stop, err := serve([]string{address}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served <- struct{}{} }))
+	stop, err := serve([]string{address}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	var idle []net.Conn
-	for range maxConnections {
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
+	friend := from(t, "127.0.0.2", address)
+	for i := range 3 * maxConnections {
+		from(t, "127.0.0.1", address)
+		if i%50 == 0 { // also to one whose connection is older than all of them
+			answers(t, from(t, "127.0.0.2", address))
 		}
-		defer c.Close()
-		idle = append(idle, c)
 	}
-	answered := make(chan error, 1)
-	go func() {
-		res, err := http.Get("http://" + address) //nolint:noctx // the test ends with it
-		if err == nil {
-			err = res.Body.Close()
-		}
-		answered <- err
-	}()
-	if err := idle[0].Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-answered; err != nil {
-		t.Error(err)
-	}
+	answers(t, friend)
+	answers(t, from(t, "127.0.0.1", address))
 }
 
 func TestTheAgentListensAtTheAddressOfTheNode(t *testing.T) {
