@@ -24,6 +24,7 @@ plugins=v1.9.1
 helm=v3.19.0
 lws=v0.7.0
 deviceplugin=v1.5.3
+whereabouts=v0.9.2
 
 declare -A packages=([etcd]=etcd-server [runc]=runc [busybox]=busybox-static [docker-registry]=docker-registry)
 
@@ -55,11 +56,11 @@ compile() {
 	mv "$tmp/program" "$out"
 }
 
-# publish OUT MODULE VERSION FILE: copies a file of a module.
+# publish OUT MODULE VERSION FILE: copies a file of a module, or several that a pattern names.
 publish() {
 	printf 'module source\n' >"$tmp/go.mod"
-	cp "$(source_of "$2" "$3")/$4" "$tmp/program"
-	chmod 644 "$tmp/program"
+	# shellcheck disable=SC2086 # the pattern
+	cat "$(source_of "$2" "$3")"/$4 >"$tmp/program"
 	mv "$tmp/program" "$1"
 }
 
@@ -110,7 +111,10 @@ for program; do
 	helm) name=$program-$helm from="helm.sh/helm/v3 $helm cmd/helm" ;;
 	lws-crds) name=$program-$lws from="sigs.k8s.io/lws $lws config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml" ;;
 	k8s-rdma-shared-dp) name=$program-$deviceplugin from="github.com/Mellanox/k8s-rdma-shared-dev-plugin $deviceplugin cmd/$program" ;;
-	bridge | loopback) name=$program-$plugins from="github.com/containernetworking/plugins $plugins plugins/main/$program" ;;
+	whereabouts) name=$program-$whereabouts from="github.com/k8snetworkplumbingwg/whereabouts $whereabouts cmd" ;;
+	whereabouts-controlloop) name=$program-$whereabouts from="github.com/k8snetworkplumbingwg/whereabouts $whereabouts cmd/controlloop" ;;
+	whereabouts-crds) name=$program-$whereabouts from="github.com/k8snetworkplumbingwg/whereabouts $whereabouts doc/crds/whereabouts*.yaml" ;;
+	bridge | loopback | macvlan) name=$program-$plugins from="github.com/containernetworking/plugins $plugins plugins/main/$program" ;;
 	host-local) name=$program-$plugins from="github.com/containernetworking/plugins $plugins plugins/ipam/$program" ;;
 	*) name=debian-$program from=${packages[$program]} ;;
 	esac
@@ -120,7 +124,7 @@ for program; do
 		# shellcheck disable=SC2086 # several words
 		case $name in
 		debian-*) unpack "$at" $from ;;
-		lws-crds-*) publish "$at" $from ;;
+		*-crds-*) publish "$at" $from ;;
 		*) compile "$at" $from ;;
 		esac
 	}

@@ -245,6 +245,64 @@ func TestPluginThatHangsEndsWithTheCall(t *testing.T) {
 	}
 }
 
+// TestPluginThatAnswersNothingLeavesTheAddTimeToUndo lets ADD and DEL of the plugin hang,
+// as those of whereabouts do while no API server answers.
+func TestPluginThatAnswersNothingLeavesTheAddTimeToUndo(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	for _, verb := range []string{"ADD", "DEL"} {
+		f.on(verb, `: >lease-$CNI_CONTAINERID-$CNI_IFNAME; echo no route to the server >&2; exec sleep 10000`)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	began := time.Now()
+	_, err := f.node().Add(ctx, f.request(""))
+	if took := time.Since(began); took > 25*time.Second {
+		t.Errorf("ADD took %v", took)
+	}
+	e := cnierr.CNI("roce", err)
+	for _, want := range []string{`IPAM plugin "foreign": its ADD did not end in `, `IPAM plugin "foreign": its DEL did not end in `, "no route to the server"} {
+		if e == nil || e.Code != uint(cnierr.TryAgain) || !strings.Contains(e.Msg, want) || !strings.Contains(e.Details, "API server") {
+			t.Errorf("got %v, want code %d, %q, and what to look at", e, cnierr.TryAgain, want)
+		}
+	}
+	f.world.mustBeEmpty("after ADD")
+	if len(f.held()) != 1 {
+		t.Errorf("the plugin has %q", f.held())
+	}
+	remove(t, filepath.Join(f.plugins, "on.DEL"))
+	f.mustDel()
+	f.mustBeEmpty("after DEL")
+}
+
+// TestWhatRoceMadeIsGoneBeforeThePluginThatGaveNothingIsAskedAgain stops the DEL of the
+// plugin.
+func TestWhatRoceMadeIsGoneBeforeThePluginThatGaveNothingIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.on("ADD", `echo '{"code": 11, "msg": "not now"}'; exit 1`)
+	f.on("DEL", `: >asked; read go <go`)
+	for _, name := range []string{"asked", "go"} {
+		if err := unix.Mkfifo(filepath.Join(f.plugins, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := make(chan string)
+	go func() {
+		_, _ = os.ReadFile(filepath.Join(f.plugins, "asked"))
+		pod := f.pod.String()
+		_ = os.WriteFile(filepath.Join(f.plugins, "go"), []byte("\n"), 0)
+		seen <- pod
+	}()
+	if _, err := f.node().Add(ctx, f.request("")); cnierr.CodeOf(err) != cnierr.TryAgain {
+		t.Errorf("got %v, want what the plugin said", err)
+	}
+	if pod := <-seen; strings.Contains(pod, "net1") {
+		t.Errorf("when the plugin was asked for DEL, the pod had:\n%s", pod)
+	}
+	f.mustBeEmpty("after ADD")
+}
+
 // untilItHangs returns a context that ends when the plugin has written to the
 // file hangs.
 func (f foreign) untilItHangs() (context.Context, context.CancelFunc) {

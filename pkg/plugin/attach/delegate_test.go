@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -324,6 +325,31 @@ func TestCheckAsksThePlugin(t *testing.T) {
 	// The network has another IPAM now.
 	if err := f.node().Check(ctx, f.world.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.Damaged {
 		t.Errorf("got %v, want code %d", err, cnierr.Damaged)
+	}
+}
+
+// whereabouts has no CHECK, as others.
+func TestCheckWithAPluginThatCannotCheckIsAboutWhatRoceMade(t *testing.T) {
+	t.Parallel()
+	for _, said := range []string{
+		`{"code": 999, "msg": "CNI CHECK method is not implemented"}`,
+		`{"code": 4, "msg": "unknown CNI_COMMAND: CHECK"}`,
+	} {
+		f := newForeign(t)
+		var log bytes.Buffer
+		f.log = slog.New(slog.NewTextHandler(&log, nil))
+		f.mustAdd()
+		f.on("CHECK", `echo '`+said+`'; exit 1`)
+		if err := f.node().Check(ctx, f.request("")); err != nil {
+			t.Errorf("%s: CHECK of a healthy pod: %v", said, err)
+		}
+		if got := log.String(); !strings.Contains(got, "cannot check") || !strings.Contains(got, "foreign") {
+			t.Errorf("%s: the log has %q, want a note with the name of the plugin", said, got)
+		}
+		f.pod.IP("addr del 172.16.11.5/24 dev net1")
+		if err := f.node().Check(ctx, f.request("")); cnierr.CodeOf(err) != cnierr.Damaged || !strings.Contains(err.Error(), "172.16.11.5") {
+			t.Errorf("%s: CHECK of a pod without its address: got %v, want code %d", said, err, cnierr.Damaged)
+		}
 	}
 }
 

@@ -119,28 +119,41 @@ func inUse(req conf.Request, p plan.Plan, cause error) []probe.Taken {
 	return out
 }
 
-// releaseTime is how long a failed ADD waits for its leases to be released. If that
-// takes longer, the DEL that follows releases them.
-const releaseTime = 30 * time.Second
+// releaseTime is how long a failed ADD waits for its leases to be released when its
+// deadline is near or over. If that takes longer, the DEL that follows releases them.
+const releaseTime = 6 * time.Second
 
 // abandon releases the lease of a failed ADD, undoes what make left, and deletes the
 // record. If something of ours stays in the kernel, lease and record stay, so that the
 // address is not given away and DEL can finish. If the plan has addresses that could not
 // be released, the record stays too, and the link that their IPAM plugin needs. A plan
-// without addresses needs no record: DEL calls the IPAM plugin without one too.
+// without addresses needs no record: DEL calls the IPAM plugin without one too. Then the
+// link goes first, because an IPAM plugin that gave nothing may never answer.
 func (n Node) abandon(ctx context.Context, pod *pod, rec record.Record, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
-	defer cancel()
-	var notReleased error
-	if !undoFailed(cause) {
-		notReleased = n.Addresses.ReleaseUnfinished(ctx, rec)
+	end, _ := ctx.Deadline()
+	if least := time.Now().Add(releaseTime); end.Before(least) {
+		end = least
 	}
-	if len(rec.Plan.Addresses()) > 0 && (undoFailed(cause) || notReleased != nil) {
-		return notReleased
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
+	defer cancel()
+	leased := len(rec.Plan.Addresses()) > 0
+	if leased && undoFailed(cause) {
+		return nil
+	}
+	if leased {
+		if err := n.Addresses.ReleaseUnfinished(ctx, rec); err != nil {
+			return err
+		}
 	}
 	_, after := n.teardown(rec)
-	err := errors.Join(notReleased, pod.undo(ctx, after))
-	if undoFailed(cause) || undoFailed(err) {
+	err := pod.undo(context.WithoutCancel(ctx), after)
+	if undoFailed(cause) {
+		return err
+	}
+	if !leased {
+		err = errors.Join(err, n.Addresses.ReleaseUnfinished(ctx, rec))
+	}
+	if undoFailed(err) {
 		return err
 	}
 	return errors.Join(err, n.Records.Delete(rec.Attachment))

@@ -11,10 +11,12 @@ package delegate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -84,7 +86,11 @@ func (d Plugins) Release(ctx context.Context, rec record.Record) error {
 	return err
 }
 
-// Check forwards a CHECK to the plugin, with the result of ADD.
+// ErrNoCheck says that a plugin does not implement CHECK.
+var ErrNoCheck = errors.New("the plugin cannot check")
+
+// Check forwards a CHECK to the plugin, with the result of ADD. The error has ErrNoCheck
+// if the plugin does not implement CHECK, as whereabouts does not.
 func (d Plugins) Check(ctx context.Context, req conf.Request) error {
 	const op = "check leases of IPAM plugin"
 	if !Is(req.IPAM.Type) {
@@ -150,7 +156,15 @@ func (c call) environ(ours []string) []string {
 	return append(out, "CNI_CONTAINERID="+string(c.id), "CNI_IFNAME="+string(c.ifName), "CNI_NETNS="+c.netns)
 }
 
+// run runs a plugin. The plugin has two thirds of the time that is left to the call. The
+// rest is for undoing what the call did, because the plugin may never answer.
 func (d Plugins) run(ctx context.Context, c call) ([]byte, error) {
+	began := time.Now()
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, began.Add(end.Sub(began)*2/3))
+		defer cancel()
+	}
 	path, err := d.find(c.plugin)
 	if err != nil {
 		return nil, err
@@ -166,7 +180,7 @@ func (d Plugins) run(ctx context.Context, c call) ([]byte, error) {
 	}
 	out, err := p.run(ctx)
 	if err != nil {
-		return nil, pluginError(c.op, c.plugin, err)
+		return nil, pluginError(c, err, time.Since(began))
 	}
 	return out, nil
 }
@@ -191,22 +205,27 @@ func (d Plugins) find(plugin string) (string, error) {
 		"install it next to roce, or set ipam.type to "+conf.PoolType, "%w, which has %q", ErrNotInstalled, d.Path)
 }
 
-// pluginError converts an error of a plugin to our form.
-func pluginError(op, plugin string, err error) error {
+// pluginError converts an error of a plugin that ran for some time to our form.
+func pluginError(c call, err error, ran time.Duration) error {
 	var said *types.Error
 	switch {
 	case errors.As(err, &said):
-		e := &cnierr.Error{Code: cnierr.Code(said.Code), Op: op, Subject: plugin, Hint: said.Details, Err: errors.New(said.Msg)}
+		e := &cnierr.Error{Code: cnierr.Code(said.Code), Op: c.op, Subject: c.plugin, Hint: said.Details, Err: errors.New(said.Msg)}
 		if e.Code == 0 {
 			e.Code = cnierr.IO
 		}
 		if e.Hint == "" {
 			e.Hint = pluginHint
 		}
+		// The specification has no code for that: one that does not know the verb says BadEnv.
+		if c.verb == "CHECK" && (e.Code == cnierr.BadEnv || strings.Contains(said.Msg, "not implement")) {
+			e.Err = fmt.Errorf("%w: %s", ErrNoCheck, said.Msg)
+		}
 		return e
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return cnierr.New(cnierr.TryAgain, op, plugin, "check what it waits for: its daemon, its server, its store",
-			"it did not end in time: %w", err)
+		return cnierr.New(cnierr.TryAgain, c.op, c.plugin,
+			"check what the plugin waits for: its daemon, its store or, as whereabouts does, the API server; the runtime tries again automatically",
+			"its %s did not end in %v: %w", c.verb, ran.Round(time.Second), err)
 	}
-	return cnierr.New(cnierr.IO, op, plugin, "run the plugin by hand: it did not answer as the CNI specification says", "%w", err)
+	return cnierr.New(cnierr.IO, c.op, c.plugin, "run the plugin by hand: it did not answer as the CNI specification says", "%w", err)
 }

@@ -69,18 +69,16 @@ func (p program) once(ctx context.Context) ([]byte, error) {
 	}
 	cmd.WaitDelay = pipeDelay
 	err := cmd.Run()
+	var exit *exec.ExitError
+	var said types.Error
 	switch {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay): // it ended well, with its output open
 		return stdout.Bytes(), nil
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	}
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+		err = ctx.Err()
+	case !errors.As(err, &exit):
 		return nil, err
-	}
-	var said types.Error
-	if json.Unmarshal(stdout.Bytes(), &said) == nil && (said.Msg != "" || said.Code != 0) {
+	case json.Unmarshal(stdout.Bytes(), &said) == nil && (said.Msg != "" || said.Code != 0):
 		return nil, &said
 	}
 	return nil, fmt.Errorf("%w; it printed %q", err, head(append(stdout.Bytes(), printed.Bytes()...)))

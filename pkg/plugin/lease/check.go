@@ -5,20 +5,28 @@ package lease
 
 import (
 	"context"
+	"errors"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
 
 // Check says which addresses of a record are not leased to its attachment any more,
-// as the source of the addresses knows it.
+// as the source of the addresses knows it. That an IPAM plugin cannot check is only
+// logged.
 func (a Allocator) Check(ctx context.Context, req conf.Request, rec record.Record) error {
 	if rec.IPAM == "" || rec.IPAM == conf.PoolType {
 		return a.CheckRecord(ctx, rec)
 	}
-	return a.Plugins.Check(ctx, req)
+	err := a.Plugins.Check(ctx, req)
+	if errors.Is(err, delegate.ErrNoCheck) {
+		a.Log.Warn("CHECK is only about what roce made", "ipam", req.IPAM.Type, "error", err)
+		return nil
+	}
+	return err
 }
 
 // CheckRecord is Check from the record alone. It does not ask other IPAM plugins,

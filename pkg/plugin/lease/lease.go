@@ -47,7 +47,8 @@ type Allocator struct {
 	Table, NodeName string
 	// ReadFile reads the table.
 	ReadFile func(path string) ([]byte, error)
-	// Log takes why a pod does not get its sticky addresses.
+	// Log takes why a pod does not get its sticky addresses, and which IPAM plugin cannot
+	// check.
 	Log *slog.Logger
 }
 
