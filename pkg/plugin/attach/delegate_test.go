@@ -276,20 +276,30 @@ func TestPluginGetsGCAndStatus(t *testing.T) {
 	}
 }
 
+// whereabouts releases nothing, and says that it did, if CNI_ARGS does not name the pod.
 func TestGCReleasesWhatAnAttachmentThatIsNotValidHas(t *testing.T) {
 	t.Parallel()
 	f := newForeign(t)
 	f.keep()
-	f.mustAdd()
+	in := f.input("")
+	in.Args = "K8S_POD_NAMESPACE=ml;K8S_POD_NAME=job;K8S_POD_UID=u1"
+	req, err := conf.Parse(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.node().Add(ctx, req); err != nil {
+		t.Fatal(err)
+	}
 	f.fake.RemovePod(podPath("c1"))
 	f.now = time.Second
 	gc := conf.GC{Network: "rail", IPAM: "foreign", Raw: `{}`}
-	if err := f.node("CNI_COMMAND=GC").GC(ctx, gc); err != nil {
+	if err := f.node("CNI_COMMAND=GC", "CNI_ARGS=").GC(ctx, gc); err != nil {
 		t.Error(err)
 	}
 	f.given("DEL", []string{
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=ml;K8S_POD_NAME=job;K8S_POD_UID=u1;K8S_POD_INFRA_CONTAINER_ID=c1",
 		"CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_IFNAME=net1", "CNI_NETNS=" + podPath("c1"), "PATH=" + os.Getenv("PATH"),
-	}, string(f.input("").Stdin))
+	}, string(in.Stdin))
 	f.mustBeEmpty("after GC")
 }
 

@@ -81,7 +81,7 @@ func (Plugins) Reject(_ context.Context, req conf.Request, _ []plan.Rail, _ []pl
 func (d Plugins) Release(ctx context.Context, rec record.Record) error {
 	_, err := d.run(ctx, call{
 		op: "release addresses of IPAM plugin", plugin: rec.IPAM, verb: "DEL", stdin: rec.Config,
-		id: rec.ContainerID, ifName: rec.IfName, netns: rec.Netns,
+		id: rec.ContainerID, ifName: rec.IfName, netns: rec.Netns, pod: rec.Pod,
 	})
 	return err
 }
@@ -139,19 +139,26 @@ type call struct {
 	id     conf.ContainerID
 	ifName conf.LinkName
 	netns  string
+	pod    conf.Pod
 }
 
 // about returns a call about the attachment of a request.
 func about(op, verb string, req conf.Request) call {
-	return call{op, req.IPAM.Type, verb, req.IPAM.Raw, req.ContainerID, req.IfName, req.Netns}
+	return call{op, req.IPAM.Type, verb, req.IPAM.Raw, req.ContainerID, req.IfName, req.Netns, req.Pod}
 }
 
 // environ returns the environment of the call: ours, with the variables of the
-// call instead of ours.
+// call instead of ours. A GC has no CNI_ARGS: then they name the recorded pod, because
+// without a pod whereabouts releases nothing and reports success.
 func (c call) environ(ours []string) []string {
 	out := append(slices.Clone(ours), "CNI_COMMAND="+c.verb)
 	if c.id == "" {
 		return out
+	}
+	named := func(v string) bool { return strings.HasPrefix(v, "CNI_ARGS=") && v != "CNI_ARGS=" }
+	if c.pod.Name != "" && !slices.ContainsFunc(ours, named) {
+		out = append(out, fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_UID=%s;K8S_POD_INFRA_CONTAINER_ID=%s",
+			c.pod.Namespace, c.pod.Name, c.pod.UID, c.id))
 	}
 	return append(out, "CNI_CONTAINERID="+string(c.id), "CNI_IFNAME="+string(c.ifName), "CNI_NETNS="+c.netns)
 }
