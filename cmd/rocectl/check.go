@@ -45,7 +45,8 @@ status is then 1. GID indexes of several attachments that changed, as after a fa
 of a bond, have one line for each RDMA port.
 
 A MAC, an MTU or a setting of the interface that another program has set, for
-example the plugin tuning, has a line of its own. It is no damage.
+example the plugin tuning, has a line of its own, and so has another name of a
+shared RDMA device. It is no damage.
 
 Where the namespaces of the node are not visible, as in a container, the answer is
 "cannot tell". The exit status is then 2, unless there is damage elsewhere.`,

@@ -34,7 +34,7 @@ func (n Node) Check(ctx context.Context, req conf.Request) error {
 func (n Node) CheckRecord(ctx context.Context, at conf.Attachment) (changed []error, err error) {
 	err = n.standing(ctx, at, "", func(pod *pod, rec record.Record) error {
 		found := examine(ctx, pod, rec.Plan, nil)
-		changed = found.changed
+		changed = append(pod.renamed, found.changed...)
 		return errors.Join(append(found.damage, n.Addresses.CheckRecord(ctx, rec))...)
 	})
 	return changed, err
@@ -68,6 +68,9 @@ func (n Node) standing(ctx context.Context, at conf.Attachment, netns string, fn
 	if pod.ID() != rec.NetnsID {
 		return cnierr.New(cnierr.Damaged, "check namespace", cmp.Or(netns, rec.Netns), "delete the pod: its namespace was replaced",
 			"it is not the one that ADD worked in")
+	}
+	if rec.Plan.Ops, err = pod.recognise(ctx, rec.Plan.Ops); err != nil {
+		return err
 	}
 	return fn(pod, rec)
 }

@@ -4,6 +4,7 @@
 package attach_test
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 
@@ -19,6 +20,7 @@ type hca struct {
 	exclusive bool
 	each      bool // each parent has one; they all share it
 	name      string
+	now       string     // name to which each was renamed
 	in        netns.ID   // the namespace that has it; zero: the host's
 	full      bool       // there is no free entry for another GID
 	tables    *gidTables // nil: the indexes are of no interest
@@ -90,7 +92,19 @@ func (h handle) Undo(ctx context.Context, op plan.Op) error {
 	return nil
 }
 
+func (h handle) Current(_ context.Context, recorded plan.Ops) (plan.Ops, error) {
+	return recorded.WithDevices(func(d plan.RDMADevice) plan.RDMADevice {
+		d.Name = cmp.Or(h.now, d.Name)
+		return d
+	}), nil
+}
+
 func (h handle) Check(ctx context.Context, op plan.Op) error {
+	for g := range plan.All[plan.GID](plan.Ops{op}) {
+		if g.Device.Name != cmp.Or(h.now, g.Device.Name) {
+			return cnierr.New(cnierr.Damaged, "check GIDs of", g.Device.Name, "", "no device has the name")
+		}
+	}
 	if _, ok := op.Kind.(plan.DeviceInfo); ok {
 		return rdma.New(rdma.Config{}).Check(ctx, op)
 	}

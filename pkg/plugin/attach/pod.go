@@ -9,8 +9,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/align"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
@@ -42,6 +44,9 @@ type RDMA interface {
 	Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error)
 	// Mode fails when a request contradicts how the node shares its devices.
 	Mode(ctx context.Context, want conf.RDMAMode) error
+	// Current returns recorded operations with the name and the index that each device in
+	// the host's namespace has now.
+	Current(ctx context.Context, recorded plan.Ops) (plan.Ops, error)
 	// Located returns the GID indexes of the GIDs that Do waited for.
 	Located() map[netip.Addr]int
 	// LookBefore notes which entries there are for addresses that set is about to set.
@@ -61,6 +66,28 @@ type pod struct {
 	at      conf.Attachment
 	records record.Store
 	log     *slog.Logger
+	// renamed has a note for each port of a device that had another name at ADD.
+	renamed []error
+}
+
+// recognise returns recorded operations with the names that their devices have now. The
+// programs of a pod keep a device that is renamed.
+func (p *pod) recognise(ctx context.Context, recorded plan.Ops) (plan.Ops, error) {
+	if !slices.ContainsFunc(recorded, func(op plan.Op) bool { return op.By() == plan.ByRDMA && op.Place == plan.Host }) {
+		return recorded, nil
+	}
+	now, err := p.rdma.Current(ctx, recorded)
+	if err != nil {
+		return nil, err
+	}
+	for i, op := range recorded {
+		had, is := op.Kind.(plan.Port)
+		if has, _ := now[i].Kind.(plan.Port); is && has.Device.Name != had.Device.Name {
+			p.renamed = append(p.renamed, cnierr.New(cnierr.Damaged, "check RDMA device", had.Device.Name, "rocectl env has the new name for programs that start",
+				"%w", &kernel.ChangedError{Property: "name", Want: had.Device.Name, Got: has.Device.Name}))
+		}
+	}
+	return now, nil
 }
 
 // open opens a pod's namespace for an attachment. The caller must Close it. Errors are
@@ -70,7 +97,7 @@ func (n Node) open(netns string, at conf.Attachment) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA(netns, k.Enter), at, n.Records, n.Log}, nil
+	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA(netns, k.Enter), at, n.Records, n.Log, nil}, nil
 }
 
 // openHost opens the host alone for an attachment. The caller must Close it. Errors are
@@ -80,7 +107,7 @@ func (n Node) openHost(at conf.Attachment) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA("", nil), at, n.Records, n.Log}, nil
+	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA("", nil), at, n.Records, n.Log, nil}, nil
 }
 
 func (p *pod) of(op plan.Op) plan.Executor {

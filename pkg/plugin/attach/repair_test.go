@@ -320,3 +320,24 @@ func TestARailThatCannotBeRestoredDoesNotHoldUpTheOthers(t *testing.T) {
 		})
 	}
 }
+
+// TestARenamedRDMADeviceIsNoDamage has udev rename the device while the pod uses it.
+func TestARenamedRDMADeviceIsNoDamage(t *testing.T) {
+	t.Parallel()
+	w := history(t, `"any"`, 1)
+	w.hca.now = "rocep1s0f0"
+	if changed, err := w.node().CheckRecord(ctx, c1); err != nil || len(changed) != 3 || !strings.Contains(changed[0].Error(), "want name mlx5_0, got rocep1s0f0") {
+		t.Errorf("check: got %v, %v", changed, err)
+	}
+	if err := w.node().Check(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	before := w.indexes("c1")
+	w.lose("net1", "0.0.0.0/0")
+	if done, err := w.node().Repair(ctx, c1); err != nil || len(done) == 0 {
+		t.Fatalf("repair: got %v, %v", done, err)
+	}
+	if diff := cmp.Diff(before, w.indexes("c1")); diff != "" {
+		t.Errorf("indexes (-before +after):\n%s", diff)
+	}
+}

@@ -13,7 +13,7 @@ import (
 // route to a subnet that it has moved to a table of its own. Plugins behind roce do that, such as tuning
 // and sbr, so that it is no damage.
 type ChangedError struct {
-	Property  string // MAC, MTU, a route, or the path of a setting
+	Property  string // MAC, MTU, the name of an RDMA device, a route, or the path of a setting
 	Want, Got string
 }
 

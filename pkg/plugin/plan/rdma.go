@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -150,6 +151,26 @@ func GIDText(a netip.Addr) string {
 	out := fmt.Sprintf("%x", b[:])
 	for i := 28; i > 0; i -= 4 {
 		out = out[:i] + ":" + out[i:]
+	}
+	return out
+}
+
+// WithDevices returns the operations for devices in the host's namespace that have
+// another name or index now.
+func (o Ops) WithDevices(now func(RDMADevice) RDMADevice) Ops {
+	out := slices.Clone(o)
+	for i, op := range out {
+		switch k := op.Kind.(type) {
+		case Port:
+			k.Device = now(k.Device)
+			op.Kind = k
+		case GID:
+			k.Device = now(k.Device)
+			op.Kind = k
+		}
+		if op.Place == Host {
+			out[i] = op
+		}
 	}
 	return out
 }

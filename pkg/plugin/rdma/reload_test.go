@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
@@ -63,5 +65,27 @@ func TestMoveDoneAgainGivesTheNameBack(t *testing.T) {
 	s := n.subsystem(t, verbs("mine", "mlx5_1"))
 	if err := errors.Join(s.Do(t.Context(), plan.Op{Place: plan.Host, Kind: op}), s.Check(t.Context(), plan.Op{Place: plan.Host, Kind: op})); err != nil || n.devices[0].Name != "mlx5_0" || n.devices[0].in != Pod {
 		t.Errorf("got %v, %q is in %s", err, n.devices[0].Name, n.devices[0].in)
+	}
+}
+
+// TestARecordedDeviceIsFoundUnderTheNameThatItHasNow has a device with another name, one
+// that was made again, one that is gone, and one of a pod.
+func TestARecordedDeviceIsFoundUnderTheNameThatItHasNow(t *testing.T) {
+	t.Parallel()
+	n := &node{devices: []*hca{roce(3, "mlx5_0", 4, "ens1"), roce(4, "mlx5_1", 5, "ens2"), roce(5, "mlx5_2", 6, "ens3")}}
+	renamed, again, gone := n.devices[0].device(), n.devices[1].device(), n.devices[2].device()
+	n.devices[0].Name, n.devices[1].Index = "rocep1s0f0", 9
+	n.devices = n.devices[:2]
+	recorded := append(plan.OnHost(plan.Port{Device: renamed}, plan.GID{Device: again}, plan.GID{Device: gone}), plan.InPod(plan.Port{Device: renamed})...)
+	got, err := n.subsystem(t, fstest.MapFS{}).Current(t.Context(), recorded)
+	was := renamed
+	renamed.Name, again.Index = "rocep1s0f0", 9
+	want := append(plan.OnHost(plan.Port{Device: renamed}, plan.GID{Device: again}, plan.GID{Device: gone}), plan.InPod(plan.Port{Device: was})...)
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	none := &node{noRDMA: true}
+	if got, err := none.subsystem(t, fstest.MapFS{}).Current(t.Context(), recorded); err != nil || !cmp.Equal(got, recorded) {
+		t.Errorf("without RDMA: got %v, %v", got, err)
 	}
 }

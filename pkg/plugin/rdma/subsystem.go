@@ -204,6 +204,23 @@ func match(sys nldev.System, want plan.RDMADevice) (nldev.Device, bool) {
 	return nldev.Device{}, false
 }
 
+// Current returns recorded operations with the name and the index that each device in the
+// host's namespace has now. udev may rename a device while pods use it, and a driver that
+// makes it again gives it the next index. A device that is gone stays as it is. Errors are
+// those of System, but for a kernel without RDMA.
+func (s *Subsystem) Current(ctx context.Context, recorded plan.Ops) (plan.Ops, error) {
+	sys, err := s.System(ctx, Host)
+	if err != nil && !noDevice(err) {
+		return nil, err
+	}
+	return recorded.WithDevices(func(d plan.RDMADevice) plan.RDMADevice {
+		if is, ok := match(sys, d); ok {
+			d.Name, d.Index = is.Name, is.Index
+		}
+		return d
+	}), nil
+}
+
 // Located returns the GID indexes of the GIDs that Do found.
 func (s *Subsystem) Located() map[netip.Addr]int { return s.found }
 
