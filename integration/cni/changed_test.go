@@ -51,13 +51,20 @@ func TestCheckAcceptsWhatTuningSets(t *testing.T) {
 				}
 				tuned := p.snapshot(t)
 				w.reportsChanged(t, p, tune.changed)
-				if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: intact\n" {
-					t.Errorf("repair: %v\n%s", err, out)
-				}
 				if diff := cmp.Diff(first, a.mustAdd(t)); diff != "" {
 					t.Errorf("result (-first +second ADD)\n%s", diff)
 				}
 				p.unchanged(t, tuned)
+				says := "intact"
+				if tune.key == "mtu" {
+					says = "restored\nip -n " + p.Name + " link set dev net1 mtu 9000 up"
+				}
+				if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: "+says+"\n" {
+					t.Errorf("repair: %v\n%s", err, out)
+				}
+				if tune.key != "mtu" {
+					p.unchanged(t, tuned)
+				}
 				a.mustDel(t)
 				p.unchanged(t, before)
 				w.nothingLeased(t)
@@ -65,6 +72,30 @@ func TestCheckAcceptsWhatTuningSets(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestRepairRaisesTheMTUThatWentDownWithThatOfTheNIC has NetworkManager or an operator set
+// the MTU of the NIC to 1500 and back. The kernel lowers that of the child, and does not
+// raise it.
+func TestRepairRaisesTheMTUThatWentDownWithThatOfTheNIC(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.pod(t)
+	a := w.attach(w.rail(0), p, "net1")
+	a.mustAdd(t)
+	whole := p.snapshot(t)
+	w.node.IP(t, "link set dev rail0 mtu 1500")
+	if out, err := w.rocectl("repair", "--yes"); err != nil || out != "# train/"+p.name+" net1: intact\n" {
+		t.Errorf("repair while the NIC has 1500: %v\n%s", err, out)
+	}
+	w.node.IP(t, "link set dev rail0 mtu 9000")
+	w.reportsChanged(t, p, "want MTU 9000, got 1500: its NIC had that for a time, or a program set it; rocectl repair raises it")
+	p.IP(t, "link set dev net1 down")
+	if out, err := w.rocectl("repair", "--yes"); err != nil || !strings.Contains(out, "link set dev net1 mtu 9000 up\n") {
+		t.Errorf("repair: %v\n%s", err, out)
+	}
+	p.unchanged(t, whole)
+	a.mustDel(t)
 }
 
 // reportsChanged fails the test unless rocectl check says that the interface is whole,

@@ -123,11 +123,12 @@ func missingOfRails(ctx context.Context, pod *pod, p plan.Plan) (plan.Ops, error
 // them cannot be done again.
 func missing(ctx context.Context, pod *pod, recorded plan.Ops) (plan.Ops, error) {
 	damage, changed := make([]error, len(recorded)), make([]error, len(recorded))
+	var ops plan.Ops
 	for i, op := range recorded {
 		d, c := divide(pod.Check(ctx, op))
 		damage[i], changed[i] = errors.Join(d...), errors.Join(c...)
+		ops = append(ops, raising(op, c)...)
 	}
-	var ops plan.Ops
 	var remade conf.LinkName // the other end of a pair that is made again
 	for i, op := range recorded {
 		finding := damage[i]
@@ -152,6 +153,17 @@ func missing(ctx context.Context, pod *pod, recorded plan.Ops) (plan.Ops, error)
 		ops = append(ops, fixFor(op, finding))
 	}
 	return ops, nil
+}
+
+// raising returns the operation that gives a link its MTU again, none if the kernel has not
+// lowered it with that of the NIC.
+func raising(op plan.Op, changed []error) plan.Ops {
+	var c *kernel.ChangedError
+	i := slices.IndexFunc(changed, func(err error) bool { return errors.As(err, &c) && c.Raise > 0 })
+	if i < 0 {
+		return nil
+	}
+	return plan.Ops{{Place: op.Place, Kind: plan.Up{Link: op.Link(), MTU: c.Raise}}}
 }
 
 // untouched says that a link is down and has no address: a Repair that was interrupted has

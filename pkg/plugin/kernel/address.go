@@ -157,7 +157,7 @@ func (a address) connected(ctx context.Context, l rtnl.Link, is rtnl.Address) er
 		return classify(action, a.op.Prefix.String(), err)
 	}
 	if moved {
-		return damaged(action, a.op.Prefix.String(), []string{add}, "%w", &ChangedError{subnetRoute, "in the main table", "none"})
+		return damaged(action, a.op.Prefix.String(), []string{add}, "%w", &ChangedError{Property: subnetRoute, Want: "in the main table", Got: "none"})
 	}
 	return damaged(action, a.op.Prefix.String(), []string{add}, "%w", ErrNoSubnetRoute)
 }

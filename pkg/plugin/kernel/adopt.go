@@ -164,7 +164,7 @@ func (a adopt) look(ctx context.Context) (looks, error) {
 	}
 	var out looks
 	if mac := ethernet(l); mac != a.op.MAC {
-		out.otherMAC = &ChangedError{MAC, a.op.MAC.String(), mac.String()}
+		out.otherMAC = &ChangedError{Property: MAC, Want: a.op.MAC.String(), Got: mac.String()}
 	}
 	there, err := a.conn.Addresses(ctx, l.Index)
 	if err != nil {

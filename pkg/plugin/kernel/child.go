@@ -154,6 +154,11 @@ func (m child) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if v := m.op.VLAN; v.ID != 0 && parents[0].mtu < m.op.MTU { // repair raises the MTU of the VLAN, too
+		if nic, err := m.host.LinkByName(ctx, string(v.NIC)); err == nil {
+			parents[0].mtu = nic.MTU
+		}
+	}
 	var found, fixes []string
 	changed := []error{parents[0].down(m, action), m.renamed(parents[0], action)}
 	for _, d := range m.differences(is, parents[0]) {
@@ -197,7 +202,7 @@ func (m child) renamed(p parentage, action string) error {
 	if p.name == string(m.op.Parent) {
 		return nil
 	}
-	return damaged(action, string(m.op.Name), []string{m.parentIP("link set dev %s name %s", p.name, m.op.Parent)}, "%w", &ChangedError{Master, string(m.op.Parent), p.name})
+	return damaged(action, string(m.op.Name), []string{m.parentIP("link set dev %s name %s", p.name, m.op.Parent)}, "%w", &ChangedError{Property: Master, Want: string(m.op.Parent), Got: p.name})
 }
 
 // recreate returns the commands that replace an existing link with ours.
@@ -252,6 +257,7 @@ type parentage struct {
 	nested bool
 	flags  uint32 // IFF_*, of the link that we ask for
 	name   string // its name now
+	mtu    int    // that it allows
 }
 
 // ErrParentDown is in the finding of Check about a link that is in place when the NIC
@@ -306,7 +312,7 @@ func (r children) parents(ctx context.Context, action string) ([]parentage, erro
 		if err != nil {
 			return nil, err
 		}
-		out[i] = parentage{ask: rtnl.Lower{Index: l.Index}, real: l.Index, flags: l.Flags, name: l.Name}
+		out[i] = parentage{ask: rtnl.Lower{Index: l.Index}, real: l.Index, flags: l.Flags, name: l.Name, mtu: l.MTU}
 		if l.Kind == r[i].op.Mode.Kind() {
 			out[i].real, out[i].nested = l.Lower.Index, true
 		}
@@ -363,9 +369,9 @@ func (m child) differences(l rtnl.Link, p parentage) []difference {
 			out = append(out, difference{what: fmt.Sprintf("want %s %v, got %v", what, want, got), fix: fix})
 		}
 	}
-	change := func(what, want, got, fix string) {
+	change := func(what, want, got, fix string, raise int) {
 		if want != got {
-			out = append(out, difference{fix: []string{fix}, changed: &ChangedError{what, want, got}})
+			out = append(out, difference{fix: []string{fix}, changed: &ChangedError{what, want, got, raise}})
 		}
 	}
 	if !m.isKind(l) || !p.carries(l) {
@@ -374,7 +380,11 @@ func (m child) differences(l rtnl.Link, p parentage) []difference {
 	set := m.ip("link set dev %s ", m.op.Name)
 	differ("alias", m.op.Mark, l.Alias, set+"alias "+m.op.Mark)
 	differ("mode", m.op.Mode, conf.Mode(l.Mode), set+"type "+m.op.Mode.Kind()+" mode "+string(m.op.Mode))
-	change(MAC, m.op.MAC.String(), ethernet(l).String(), set+"address "+m.op.MAC.String())
-	change(MTU, fmt.Sprint(m.op.MTU), fmt.Sprint(l.MTU), set+fmt.Sprint("mtu ", m.op.MTU))
+	change(MAC, m.op.MAC.String(), ethernet(l).String(), set+"address "+m.op.MAC.String(), 0)
+	raise := 0
+	if l.MTU < m.op.MTU && m.op.MTU <= p.mtu {
+		raise = m.op.MTU
+	}
+	change(MTU, fmt.Sprint(m.op.MTU), fmt.Sprint(l.MTU), set+fmt.Sprint("mtu ", m.op.MTU), raise)
 	return out
 }

@@ -158,7 +158,7 @@ func (r routing) check(ctx context.Context) error {
 			return classify(action, r.subject(), err)
 		}
 		if moved {
-			return damaged(action, r.subject(), r.redo(r.op), "%w", &ChangedError{"the route", "in the main table", got})
+			return damaged(action, r.subject(), r.redo(r.op), "%w", &ChangedError{Property: "the route", Want: "in the main table", Got: got})
 		}
 	}
 	return damaged(action, r.subject(), r.redo(r.op, before...), "want it through %s, got %s", r.op.Link, got)

@@ -148,7 +148,7 @@ func (s sysctl) compare(v plan.Setting) error {
 		return classify(action, v.Path, err)
 	}
 	if got := words(string(b)); !sameValue(v.Value, got) {
-		return damaged(action, v.Path, s.redo(plan.Sysctl{Link: s.op.Link, Set: []plan.Setting{v}}), "%w", &ChangedError{v.Path, words(v.Value), got})
+		return damaged(action, v.Path, s.redo(plan.Sysctl{Link: s.op.Link, Set: []plan.Setting{v}}), "%w", &ChangedError{Property: v.Path, Want: words(v.Value), Got: got})
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ type ups []up
 func (r ups) do(ctx context.Context) error {
 	var changes []rtnl.Change
 	for _, u := range r {
-		changes = append(changes, rtnl.SetUp(string(u.op.Link)))
+		changes = append(changes, rtnl.SetUp(string(u.op.Link), u.op.MTU))
 	}
 	for i, err := range r[0].conn.Each(ctx, changes...) {
 		if errors.Is(err, unix.EADDRINUSE) { // macvlan_open

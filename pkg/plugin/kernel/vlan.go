@@ -125,6 +125,10 @@ func (v vlan) check(ctx context.Context) error {
 	if is.Flags&unix.IFF_UP == 0 {
 		return damaged(action, string(v.op.Name), []string{v.ip("link set dev %s up", v.op.Name)}, "it is down")
 	}
+	if is.MTU < nic.MTU {
+		return damaged(action, string(v.op.Name), v.redo(plan.Up{Link: v.op.Name, MTU: nic.MTU}), "%w",
+			&ChangedError{MTU, fmt.Sprint(nic.MTU), fmt.Sprint(is.MTU), nic.MTU})
+	}
 	return nil
 }
 

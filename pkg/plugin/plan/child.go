@@ -84,12 +84,16 @@ func (c Child) parentRequest() conf.Request {
 	return conf.Request{Rails: []conf.Rail{rail}, MinRails: 1, LinkInContainer: c.InPod, VLAN: c.VLAN.ID, Mode: c.Mode, MTU: c.MTU}
 }
 
-// Up brings a link up.
+// Up brings a link up. Repair also gives it an MTU.
 type Up struct {
 	Link conf.LinkName `json:"link"`
+	MTU  int           `json:"-"` // 0: as it is
 }
 
 // commands implements Kind.
 func (u Up) commands(in namespaces) []string {
+	if u.MTU > 0 {
+		return []string{in.ip() + shell.Command(" link set dev %s mtu %d up", u.Link, u.MTU)}
+	}
 	return []string{in.ip() + shell.Command(" link set dev %s up", u.Link)}
 }

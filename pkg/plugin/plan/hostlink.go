@@ -76,7 +76,7 @@ func (m maker) hostLink() (Ops, error) {
 		return nil, err
 	}
 	out := slices.Concat(OnHost(veth), InPod(m.podEndSettings(veth)), OnHost(m.hostEndSettings(veth)),
-		InPod(Up{veth.PodEnd}), OnHost(Up{veth.Name}))
+		InPod(Up{Link: veth.PodEnd}), OnHost(Up{Link: veth.Name}))
 	var neighbours []Neighbour
 	var toPod []Route
 	var rules Ops

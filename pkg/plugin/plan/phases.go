@@ -52,7 +52,7 @@ func (m maker) ops() (Ops, error) {
 		return nil, err
 	}
 	mac, mtu := m.mac(), m.mtu()
-	out := slices.Concat(m.vlan(), m.link(mac, mtu), m.sysctl(), InPod(Up{m.rail.IfName}))
+	out := slices.Concat(m.vlan(), m.link(mac, mtu), m.sysctl(), InPod(Up{Link: m.rail.IfName}))
 	if m.facts.Adopted == nil { // another plugin's link has its addresses, and they are in use: by us
 		set := m.addresses(mac)
 		out = slices.Concat(out, m.conflict(mac), set, m.align(set))

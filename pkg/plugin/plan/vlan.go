@@ -32,7 +32,7 @@ func (v VLAN) commands(in namespaces) []string {
 	return append([]string{
 		in.ip() + shell.Command(" link add link %s name %s type vlan id %s", v.NIC, v.Name, fmt.Sprint(v.ID)),
 		in.ip() + shell.Command(" link set dev %s alias %s", v.Name, VLANMark),
-	}, append(v.Settings().commands(in), Up{v.Name}.commands(in)...)...)
+	}, append(v.Settings().commands(in), Up{Link: v.Name}.commands(in)...)...)
 }
 
 // Settings returns what is set before the VLAN is up. Without it the node would make

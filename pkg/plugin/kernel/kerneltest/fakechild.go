@@ -167,7 +167,11 @@ func (m child) differences(l, p *iface) []error {
 		out = append(out, &kernel.ChangedError{Property: kernel.MAC, Want: m.op.MAC.String(), Got: l.mac.String()})
 	}
 	if l.mtu != m.op.MTU {
-		out = append(out, &kernel.ChangedError{Property: kernel.MTU, Want: strconv.Itoa(m.op.MTU), Got: strconv.Itoa(l.mtu)})
+		changed := &kernel.ChangedError{Property: kernel.MTU, Want: strconv.Itoa(m.op.MTU), Got: strconv.Itoa(l.mtu)}
+		if l.mtu < m.op.MTU && m.op.MTU <= p.mtu {
+			changed.Raise = m.op.MTU
+		}
+		out = append(out, changed)
 	}
 	return out
 }

@@ -4,6 +4,7 @@
 package kerneltest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -135,6 +136,7 @@ func (u up) do(s *Space) error {
 	if err != nil {
 		return err
 	}
+	l.mtu = cmp.Or(u.op.MTU, l.mtu)
 	if err := s.setUp(l, true); errors.Is(err, errMACInUse) {
 		return cnierr.New(cnierr.TryAgain, "bring up", string(u.op.Link), "", "%w", &kernel.MACInUseError{Link: u.op.Link})
 	}

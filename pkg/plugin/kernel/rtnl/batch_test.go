@@ -70,7 +70,7 @@ func TestEachResultOfACallThatIsOverSaysSo(t *testing.T) {
 	c := dialFresh(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, err := range c.Batch(ctx, SetUp("lo"), SetAlias("lo", "x")) {
+	for _, err := range c.Batch(ctx, SetUp("lo", 0), SetAlias("lo", "x")) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want the context's error", err)
 		}

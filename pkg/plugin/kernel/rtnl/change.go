@@ -59,8 +59,14 @@ func SetAlias(name, alias string) Change {
 	return Change{req}
 }
 
-// SetUp brings the link with a name up.
-func SetUp(name string) Change { return Change{setByName(name, unix.IFF_UP)} }
+// SetUp brings the link with a name up, with an MTU unless that is 0.
+func SetUp(name string, mtu int) Change {
+	req := setByName(name, unix.IFF_UP)
+	if mtu > 0 {
+		req.AddData(nl.NewRtAttr(unix.IFLA_MTU, u32(uint32(mtu))))
+	}
+	return Change{req}
+}
 
 // setByName returns a request that changes the link with a name and sets flags
 // of it. The name must be the link's real name: for an alternative name, the

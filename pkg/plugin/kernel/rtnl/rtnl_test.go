@@ -44,7 +44,7 @@ func TestErrorsCarryErrnoAndTheKernelsWords(t *testing.T) {
 	if _, err := c.LinkByIndex(t.Context(), 99); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("index that does not exist: %v, want ENODEV", err)
 	}
-	if err := c.Do(t.Context(), SetUp("lo")); err != nil {
+	if err := c.Do(t.Context(), SetUp("lo", 0)); err != nil {
 		t.Fatal(err)
 	}
 	bad := Route{Table: 100, Dst: netip.MustParsePrefix("10.0.0.0/8"), Via: netip.MustParseAddr("192.0.2.1"), Index: 1, Type: unix.RTN_UNICAST}
@@ -57,7 +57,7 @@ func TestErrorsCarryErrnoAndTheKernelsWords(t *testing.T) {
 func TestBatchReturnsTheResultOfEach(t *testing.T) {
 	t.Parallel()
 	c := dialFresh(t)
-	errs := c.Batch(t.Context(), SetAlias("nosuch", "x"), SetUp("lo"), SetAlias("lo", "mine"))
+	errs := c.Batch(t.Context(), SetAlias("nosuch", "x"), SetUp("lo", 0), SetAlias("lo", "mine"))
 	if !errors.Is(errs[0], unix.ENODEV) || errs[1] != nil || errs[2] != nil {
 		t.Errorf("got %v, want ENODEV and two successes", errs)
 	}
