@@ -103,8 +103,8 @@ func TestFaultsOfTheArguments(t *testing.T) {
 		{`mac=02:00:00:00:00:01`, cnierr.BadEnv, `"CNI_ARGS": unknown keys ["mac"]`, `IgnoreUnknown=true`},
 		{`FOO=1;IgnoreUnknown=false`, cnierr.BadEnv, `"CNI_ARGS": unknown keys ["FOO"]`, `IgnoreUnknown=true`},
 		{`IgnoreUnknown=yes`, cnierr.BadEnv, `"CNI_ARGS IgnoreUnknown": "yes" is none of true, false, 1, 0`, ``},
-		{`K8S_POD_NAMESPACE=a;K8S_POD_NAMESPACE=b`, cnierr.BadEnv, `"CNI_ARGS K8S_POD_NAMESPACE": it appears twice`, `once`},
-		{`IP=172.16.11.5;IP=172.16.11.5`, cnierr.BadEnv, `"CNI_ARGS IP": it appears twice`, `once`},
+		{`K8S_POD_NAMESPACE=a;K8S_POD_NAMESPACE=b`, cnierr.BadEnv, `"CNI_ARGS K8S_POD_NAMESPACE": it has two values`, `once`},
+		{`IP=172.16.11.5;IP=172.16.11.6`, cnierr.BadEnv, `"CNI_ARGS IP": it has two values`, `once`},
 		{`MAC=02-`, cnierr.BadEnv, `"CNI_ARGS MAC": address 02-: invalid MAC address`, `unicast`},
 		{`IP=10.0.0`, cnierr.BadEnv, `"CNI_ARGS IP": "10.0.0" is not an address`, `write 172.16.11.5`},
 		{`IP=172.16.11.5,`, cnierr.BadEnv, `"CNI_ARGS IP": "" is not an address`, `write 172.16.11.5`},
@@ -124,10 +124,11 @@ func TestFaultsOfTheArguments(t *testing.T) {
 func TestArgumentsThatUpstreamAcceptsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]conf.Pod{
-		"":                            {},
-		"MAC=;IP=":                    {},
-		"IgnoreUnknown=True;FOO=bar":  {},
-		"FOO=1;IgnoreUnknown=1;FOO=2": {},
+		"":                              {},
+		"MAC=;IP=":                      {},
+		"IgnoreUnknown=True;FOO=bar":    {},
+		"FOO=1;IgnoreUnknown=1;FOO=2":   {},
+		"K8S_POD_NAME=b;K8S_POD_NAME=b": {Name: "b"}, // as Multus writes it
 		"K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=u;K8S_POD_INFRA_CONTAINER_ID=i": {Namespace: "ns", Name: "p", UID: "u"},
 	} {
 		in := input("")

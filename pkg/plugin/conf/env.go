@@ -87,8 +87,10 @@ func readArgs(args string, f *strict.Faults) env {
 			unknown = append(unknown, key)
 			continue
 		}
-		if given[key] { // the policy of a namespace must not depend on which one counts
-			f.Add(cnierr.BadEnv, "CNI_ARGS "+key, "give it once", "it appears twice")
+		// The policy of a namespace must not depend on which one counts. Multus writes each
+		// key of the pod twice.
+		if given[key] && known[key] != val {
+			f.Add(cnierr.BadEnv, "CNI_ARGS "+key, "give it once", "it has two values")
 		}
 		known[key], given[key] = val, true
 	}
