@@ -68,7 +68,9 @@ const (
 
 // mayBeLong lists functions that are longer than maxFunctionLines, as
 // "directory.function", with the reason.
-var mayBeLong = map[string]string{}
+var mayBeLong = map[string]string{
+	"pkg/tool/doctor.Checks": "a table: one row for each check",
+}
 
 func TestFilesAreShort(t *testing.T) {
 	t.Parallel()

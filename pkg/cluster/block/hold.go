@@ -42,7 +42,8 @@ func Changed(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(e
 func Hold[S any](ctx context.Context, s interface {
 	Create(context.Context, Object[S]) (Object[S], error)
 	Get(context.Context, string) (Object[S], error)
-}, want Object[S], exists *bool, own func(context.Context, Object[S]) (Object[S], error)) (got Object[S], err error) {
+}, want Object[S], exists *bool, own func(context.Context, Object[S]) (Object[S], error),
+) (got Object[S], err error) {
 	if !*exists {
 		got, err = s.Create(ctx, want)
 		*exists = errors.Is(err, ErrExists)

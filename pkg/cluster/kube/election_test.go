@@ -30,8 +30,10 @@ func TestALeaseIsWrittenAsItWasRead(t *testing.T) {
 	}
 	const all = "/apis/coordination.k8s.io/v1/namespaces/net/leases"
 	for i, want := range []request{
-		{method: "GET", path: all + "/gc"}, {method: "POST", path: all, body: `"kind":"Lease","apiVersion":"coordination.k8s.io/v1"`},
-		{method: "GET", path: all + "/gc"}, {method: "PUT", path: all + "/gc", body: `"resourceVersion":"7"`},
+		{method: "GET", path: all + "/gc"},
+		{method: "POST", path: all, body: `"kind":"Lease","apiVersion":"coordination.k8s.io/v1"`},
+		{method: "GET", path: all + "/gc"},
+		{method: "PUT", path: all + "/gc", body: `"resourceVersion":"7"`},
 	} {
 		if got := s.requests()[i]; got.method != want.method || got.path != want.path || !strings.Contains(got.body, want.body) {
 			t.Errorf("asked %+v, want %+v", got, want)

@@ -261,7 +261,7 @@ func TestEightRailsAtOnceCostLessThanOneByOne(t *testing.T) {
 	for _, s := range eight() {
 		each = append(each, &busy{dir: shared, now: time.Hour, subnets: []ipam.Subnet{s}})
 	}
-	// The larger is first: the heap, whose growth is page faults too, is then as large as it gets.
+	// The larger is first, because the heap grows with it, which is page faults too.
 	one := costOf(t, func() {
 		for _, b := range each {
 			b.pod(t)
