@@ -10,11 +10,11 @@ import (
 
 // envelope is one operation in JSON: its kind, its place, and the fields of the
 // kind.
-type envelope struct {
-	Kind   string          `json:"op"`
-	Place  string          `json:"place"`
-	Shared bool            `json:"shared,omitempty"`
-	Args   json.RawMessage `json:"args"`
+type envelope[Args any] struct {
+	Kind   string `json:"op"`
+	Place  string `json:"place"`
+	Shared bool   `json:"shared,omitempty"`
+	Args   Args   `json:"args"`
 }
 
 // The places in JSON.
@@ -25,17 +25,13 @@ const (
 
 // MarshalJSON writes [{"op": kind, "place": place, "args": {...}}, ...].
 func (o Ops) MarshalJSON() ([]byte, error) {
-	out := make([]envelope, 0, len(o))
+	out := make([]envelope[Kind], 0, len(o))
 	for _, op := range o {
-		args, err := json.Marshal(op.Kind)
-		if err != nil {
-			return nil, err
-		}
 		place := inPod
 		if op.Place == Host {
 			place = onHost
 		}
-		out = append(out, envelope{op.row().name, place, op.Shared, args})
+		out = append(out, envelope[Kind]{op.row().name, place, op.Shared, op.Kind})
 	}
 	return json.Marshal(out)
 }
@@ -43,13 +39,13 @@ func (o Ops) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads what MarshalJSON wrote. An unknown kind or place is an error: a
 // record must not be undone in part.
 func (o *Ops) UnmarshalJSON(b []byte) error {
-	var in []envelope
+	var in []envelope[json.RawMessage]
 	if err := json.Unmarshal(b, &in); err != nil {
 		return err
 	}
 	ops := make(Ops, 0, len(in))
 	for i, e := range in {
-		op, err := e.decode()
+		op, err := decode(e)
 		if err != nil {
 			return fmt.Errorf("operation %d: %w", i, err)
 		}
@@ -59,7 +55,7 @@ func (o *Ops) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-func (e envelope) decode() (Op, error) {
+func decode(e envelope[json.RawMessage]) (Op, error) {
 	op := Op{Shared: e.Shared}
 	switch e.Place {
 	case inPod:
