@@ -302,6 +302,7 @@ func TestALeaseIsMadeAgainAndKeepsWhatOthersWrote(t *testing.T) {
 		s.lease.Labels = map[string]string{"team": "net"}
 		s.mu.Unlock()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if got := *s.lease; got.Labels["team"] != "net" || *got.Spec.HolderIdentity != "a" || *got.Spec.LeaseDurationSeconds != 15 {
 			t.Errorf("%+v", got)
 		}
