@@ -136,6 +136,22 @@ func TestAPoolThatIsWrongKeepsWhatItHas(t *testing.T) {
 	})
 }
 
+// The node holds the host index, and would not ask the server for it.
+func TestAnAddressThatIsReservedMeanwhileIsNotGrantedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, _ := two(t)
+		first := a.mustAdd("db-0", "c1")
+		reserved := keeping(t)
+		reserved.Spec.Reservations = []block.Reservation{{Ranges: []string{first.String()}}}
+		a.change(func(v *agent.View) { v.Pools = []agent.Pool{reserved} })
+		pass(2 * time.Second)
+		a.release("c1")
+		if got := a.mustAdd("db-0", "c2"); got == first {
+			t.Errorf("it gets %v again", got)
+		}
+	})
+}
+
 // TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack has the file of the old
 // rack. Its rails must not be mixed with those of the new one.
 func TestANodeThatChangesItsRackGetsNoHostIndexesOfTheNewRack(t *testing.T) {
