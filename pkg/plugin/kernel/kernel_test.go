@@ -4,7 +4,6 @@
 package kernel_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -147,7 +146,7 @@ func follow(t *testing.T, node *kerneltest.Node, err error) {
 
 func TestLinkThatCannotBeMarkedIsRemoved(t *testing.T) {
 	t.Parallel()
-	_, pod, k := machine(t)
+	node, pod, k := machine(t)
 	op := child(t)
 	op.Mark = strings.Repeat("x", 300) // IFALIASZ is 256
 	if err := k.Do(t.Context(), plan.Op{Kind: op}); err == nil {
@@ -155,6 +154,13 @@ func TestLinkThatCannotBeMarkedIsRemoved(t *testing.T) {
 	}
 	if links := pod.IP("-o link"); strings.Contains(links, "net1") {
 		t.Errorf("the link is still there:\n%s", links)
+	}
+	pair := plan.Veth{Name: "veth1", MAC: conf.MAC{2, 0, 0, 0, 2, 1}, PodEnd: "host0", PodMAC: conf.MAC{2, 0, 0, 0, 2, 2}, MTU: 1500, Mark: op.Mark}
+	if err := k.Do(t.Context(), plan.OnHost(pair)...); err == nil {
+		t.Fatal("an alias of 300 bytes was taken")
+	}
+	if links := node.IP("-o link"); strings.Contains(links, "veth1") {
+		t.Errorf("the pair is still there:\n%s", links)
 	}
 }
 
@@ -234,15 +240,40 @@ func TestCheckFindsAnotherParent(t *testing.T) {
 	t.Parallel()
 	node, pod, k := machine(t)
 	node.NIC("nic1")
-	node.IP("link add link nic1 name net1 netns " + pod.Path + " address " + child(t).MAC.String() + " type macvlan mode bridge")
-	pod.IP("link set net1 alias " + child(t).Mark)
-	if err := k.Check(t.Context(), plan.Op{Kind: child(t)}); err == nil {
-		t.Error("check takes a link on another NIC for ours")
+	third := node.Pod()
+	third.IP(fmt.Sprintf("link add twin index %d type bridge", facts(t, k).Index))
+	for other, in := range map[string]*kerneltest.Netns{"nic1": node.Netns, "twin": third} {
+		in.IP("link add link " + other + " name net1 netns " + pod.Path + " address " + child(t).MAC.String() + " type macvlan mode bridge")
+		pod.IP("link set net1 alias " + child(t).Mark)
+		if err := k.Check(t.Context(), plan.Op{Kind: child(t)}); err == nil {
+			t.Errorf("check takes a link on %s for ours", other)
+		}
+		do(t, k, plan.Op{Kind: child(t)})
+		if err := k.Check(t.Context(), plan.Op{Kind: child(t)}); err != nil {
+			t.Error(err)
+		}
+		pod.IP("link del net1")
 	}
-	do(t, k, plan.Op{Kind: child(t)})
-	if err := k.Check(t.Context(), plan.Op{Kind: child(t)}); err != nil {
-		t.Error(err)
+}
+
+// facts returns the NIC as ADD sees it.
+func facts(t *testing.T, k *kernel.Kernel) plan.Link {
+	t.Helper()
+	f, err := plan.Only(k.Facts(t.Context(), conf.Request{Rails: []conf.Rail{{IfName: "net1", Parent: conf.Parent{Name: nic}}}}))
+	if err != nil {
+		t.Fatal(err)
 	}
+	return f.Parent
+}
+
+func TestAnotherLinkWithTheIndexOfTheNICIsNotTheNIC(t *testing.T) {
+	t.Parallel()
+	node, _, k := machine(t)
+	op, was := child(t), facts(t, k)
+	op.NIC = plan.NIC{Index: was.Index, MAC: was.MAC}
+	node.IP("link del " + nic)
+	node.IP(fmt.Sprintf("link add other0 index %d type bridge", was.Index))
+	wantCode(t, k.Do(t.Context(), plan.Op{Kind: op}), cnierr.BadParent)
 }
 
 func TestLinksMayHaveDotsInTheirNames(t *testing.T) {
@@ -327,19 +358,6 @@ func TestSeveralPathsAreOneDefaultAndNoneOfOurs(t *testing.T) {
 	want := plan.DefaultRoute{Link: "net1", Via: netip.MustParseAddr("10.9.0.3")}
 	if len(f.Pod.Defaults) == 0 || f.Pod.Defaults[0] != want {
 		t.Errorf("defaults %+v, want %+v first", f.Pod.Defaults, want)
-	}
-}
-
-func TestNothingIsDoneAfterTheContextIsOver(t *testing.T) {
-	t.Parallel()
-	_, pod, k := machine(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, op := range kerneltest.Attachment(kerneltest.Container(t), nic) {
-		wantCode(t, k.Do(ctx, op), cnierr.TryAgain)
-	}
-	if links := strings.Count(pod.IP("-o link"), "\n"); links != 1 {
-		t.Errorf("%d links, want lo alone", links)
 	}
 }
 

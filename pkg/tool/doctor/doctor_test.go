@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -68,6 +69,22 @@ func TestEachFaultIsFound(t *testing.T) {
 			}
 			t.Errorf("want %s: %s (%s), got %q", f.verdict, f.says, f.advice, texts)
 		})
+	}
+}
+
+// A record is there before what it names, but perhaps not before all records were read.
+func TestTheLinkOfAPodThatIsJustStartingIsNotLeftBehind(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	w.linked()
+	w.forget()
+	n := w.node()
+	n.Rules = func(context.Context) ([]rtnl.Rule, error) {
+		w.record()
+		return nil, nil
+	}
+	if got := n.leftBehind(t.Context()); len(got) != 1 || got[0].Verdict != report.OK {
+		t.Errorf("got %+v", got)
 	}
 }
 

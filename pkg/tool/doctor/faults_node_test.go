@@ -227,7 +227,10 @@ func softwareFaults() []fault {
 			check: "device-plugin", verdict: report.CannotTell, says: "does not exist", advice: "/var/lib/kubelet",
 		},
 		{
-			name: "a pool is nearly empty", change: func(w *world) { w.pool(19) },
+			name: "a pool is nearly empty", change: func(w *world) {
+				w.pool(19)
+				w.end(2)
+			},
 			check: "pools", verdict: report.Problem, says: "gpu: rail 0: 19 of 20 addresses of 172.20.0.0/16 leased or in quarantine", advice: "rocectl pool list rail:gpu",
 			after: (*world).release,
 		},

@@ -55,6 +55,7 @@ type world struct {
 	programs map[string]string // what they print
 	pools    nodefile.Store
 	leases   *ipam.Book
+	now      time.Duration // since the boot
 	peers    int
 	agent    http.HandlerFunc // nil: no process listens
 
@@ -84,15 +85,14 @@ func healthy(t *testing.T) *world {
 			"/opt/cni/bin/roce":      buildversion.BuildString("roce") + "\nCNI protocol versions supported: 0.4.0, 1.0.0, 1.1.0\n",
 			"/opt/cni/bin/roce-ipam": buildversion.BuildString("roce-ipam") + "\nCNI protocol versions supported: 0.4.0, 1.0.0, 1.1.0\n",
 		},
-		pools: nodefile.Store{Dir: dir, BootID: bootID},
-		leases: ipam.New(ipam.Config{
-			Dir: dir, BootID: bootID, Now: func() time.Duration { return time.Hour },
-			Observe: netns.Observe, Log: slog.New(slog.DiscardHandler),
-		}),
+		pools:   nodefile.Store{Dir: dir, BootID: bootID},
 		drivers: map[string]nic.Driver{}, qos: map[string]QoS{},
 		routes: []rtnl.Route{route("172.20.0.0/16", 2), route("10.233.0.0/18", 9)},
 		agent:  func(out http.ResponseWriter, _ *http.Request) { fmt.Fprintln(out, "ok") },
 	}
+	w.leases = ipam.New(ipam.Config{
+		Dir: dir, BootID: bootID, Now: func() time.Duration { return w.now }, Observe: netns.Observe, Log: slog.New(slog.DiscardHandler),
+	})
 	w.pool(0)
 	for _, f := range archive.Files {
 		w.write(f.Name, string(f.Data))
@@ -132,7 +132,7 @@ func (w *world) pool(leased int) {
 	w.t.Helper()
 	subnet := netip.MustParsePrefix("172.20.0.0/16")
 	owned := netrange.Range{First: netip.MustParseAddr("172.20.0.16"), Last: netip.MustParseAddr("172.20.0.35")}
-	err := w.pools.Write(nodefile.File{Pool: "gpu", Rails: [][]pool.Subnet{{{Prefix: subnet, Ranges: []netrange.Range{owned}}}}})
+	err := w.pools.Write(nodefile.File{Pool: "gpu", Quarantine: time.Minute, Rails: [][]pool.Subnet{{{Prefix: subnet, Ranges: []netrange.Range{owned}}}}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -146,6 +146,16 @@ func (w *world) pool(leased int) {
 			Owner:   ipam.Owner{ContainerID: fmt.Sprint("c", i), IfName: "net1", Network: "rails"},
 		})
 		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// end releases the addresses of so many pods of pool. They rest then.
+func (w *world) end(pods int) {
+	w.t.Helper()
+	for i := range pods {
+		if err := w.leases.Release(w.t.Context(), ipam.Key{ContainerID: fmt.Sprint("c", i), IfName: "net1", Network: "rails"}, netns.Ref{}); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -269,6 +279,7 @@ func (w *world) release() {
 	for _, e := range entries {
 		err = errors.Join(err, w.leases.ReleaseAddress(w.t.Context(), pool.OfRailPool("gpu"), e.Addr))
 	}
+	w.now += time.Hour
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -51,12 +51,12 @@ func (k *FakeKernel) Close() {
 }
 
 // Do does the operations of a run until one fails.
-func (k *FakeKernel) Do(_ context.Context, run ...plan.Op) error {
+func (k *FakeKernel) Do(ctx context.Context, run ...plan.Op) error {
 	if err := oneKind(run); err != nil {
 		return err
 	}
 	for _, op := range run {
-		if err := k.run(op, func(s *Space, x executor) error { return x.do(s) }); err != nil {
+		if err := k.run(ctx, op, func(s *Space, x executor) error { return x.do(s) }); err != nil {
 			return err
 		}
 	}
@@ -64,19 +64,19 @@ func (k *FakeKernel) Do(_ context.Context, run ...plan.Op) error {
 }
 
 // Undo undoes the operations of a run.
-func (k *FakeKernel) Undo(_ context.Context, run ...plan.Op) error {
+func (k *FakeKernel) Undo(ctx context.Context, run ...plan.Op) error {
 	errs := []error{oneKind(run)}
 	for _, op := range slices.Backward(run) {
-		errs = append(errs, k.run(op, func(s *Space, x executor) error { return x.undo(s) }))
+		errs = append(errs, k.run(ctx, op, func(s *Space, x executor) error { return x.undo(s) }))
 	}
 	return errors.Join(errs...)
 }
 
 // Check checks the operations of a run.
-func (k *FakeKernel) Check(_ context.Context, run ...plan.Op) error {
+func (k *FakeKernel) Check(ctx context.Context, run ...plan.Op) error {
 	errs := []error{oneKind(run)}
 	for _, op := range run {
-		errs = append(errs, k.run(op, func(s *Space, x executor) error { return x.check(s) }))
+		errs = append(errs, k.run(ctx, op, func(s *Space, x executor) error { return x.check(s) }))
 	}
 	return errors.Join(errs...)
 }
@@ -97,11 +97,14 @@ type executor interface {
 	check(s *Space) error
 }
 
-func (k *FakeKernel) run(op plan.Op, fn func(*Space, executor) error) error {
+func (k *FakeKernel) run(ctx context.Context, op plan.Op, fn func(*Space, executor) error) error {
 	k.f.mu.Lock()
 	defer k.f.mu.Unlock()
 	if k.closed {
 		return k.f.unexpected("%T after Close", op.Kind)
+	}
+	if ctx.Err() != nil {
+		return cnierr.New(cnierr.TryAgain, "execute operation", "", "", "%w", ctx.Err())
 	}
 	if err := k.f.call(); err != nil {
 		return err

@@ -4,6 +4,7 @@
 package kerneltest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -48,6 +49,7 @@ func Suite(t *testing.T, world func(t *testing.T) World) {
 	t.Helper()
 	for name, behaviour := range map[string]func(*testing.T, opened){
 		"doing twice is doing once":                       doTwice,
+		"nothing changes when the context is over":        contextOver,
 		"undoing what is missing is success":              undoMissing,
 		"undoing all leaves nothing":                      undoAll,
 		"undoing the teardown leaves nothing":             undoTeardown,
@@ -227,6 +229,21 @@ func doTwice(t *testing.T, w opened) {
 			t.Errorf("check after do: %v", err)
 		}
 	}
+	w.unchanged(t, before)
+}
+
+func contextOver(t *testing.T, w opened) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	before := w.Show()
+	for _, op := range Attachment(w.Container, w.NIC) {
+		wantCode(t, w.Do(over, op), cnierr.TryAgain)
+	}
+	w.unchanged(t, before)
+	ops := w.attach(t)
+	before = w.Show()
+	wantCode(t, w.Undo(over, ops[0]), cnierr.TryAgain)
+	wantCode(t, w.Check(over, ops[0]), cnierr.TryAgain)
 	w.unchanged(t, before)
 }
 

@@ -134,7 +134,14 @@ func brokenPair(t *testing.T, w opened) {
 	w.HostIP(`link set veth0a1b2c alias ""`) // a process died before it set the mark
 	w.must(t, v)
 	w.asBefore(t, pod, host)
+	w.HostIP("link set veth0a1b2c alias " + plan.MarkPrefix + "c2/net1") // another attachment's
+	wantCode(t, w.Do(t.Context(), v), cnierr.BadEnv)
+	w.HostIP("link set veth0a1b2c alias " + w.pair().Mark)
 	w.IP("link set host0 name other0")
+	w.IP("link add host0 type veth")
+	w.IP("link set host0 address " + w.pair().PodMAC.String())
+	wantCode(t, w.Check(t.Context(), v), cnierr.Damaged)
+	w.IP("link del host0")
 	err := w.Check(t.Context(), v)
 	wantCode(t, err, cnierr.Damaged)
 	if !errors.Is(err, kernel.ErrDifferent) {
