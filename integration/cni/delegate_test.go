@@ -216,7 +216,7 @@ func TestDelWaitsForTheIPAMPluginOfAnAddThatWasKilled(t *testing.T) {
 
 	del, done := a.start(t, "DEL"), make(chan error, 1)
 	go func() { done <- del.Wait() }()
-	flocktest.UntilBlocked(t, filepath.Join(w.state, "attachments", a.id, "lock"))
+	flocktest.UntilBlocked(t, filepath.Join(w.state, "attachments", a.id, "lock"), done)
 	select {
 	case err := <-done:
 		t.Fatalf("DEL did not wait: %v", err)

@@ -38,7 +38,7 @@ func TestALockIsWaitedFor(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- Wait(t.Context(), waiter, unix.LOCK_EX) }()
-	flocktest.UntilBlocked(t, path)
+	flocktest.UntilBlocked(t, path, done)
 	select {
 	case err := <-done:
 		t.Fatalf("two have the lock: %v", err)

@@ -155,6 +155,26 @@ func TestAPromiseThatCannotBeKeptLeavesNothing(t *testing.T) {
 	}
 }
 
+// An entry moves when the NIC gets its address again.
+func TestAPromisedIndexThatMovesDuringADDIsAnError(t *testing.T) {
+	t.Parallel()
+	w := newPromisedWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.before = func(op plan.Op, _ bool) error {
+		for g := range plan.All[plan.GID](plan.Ops{op}) {
+			if table := w.hca.tables.of(g.Device); g.Device.Link == "ens1" {
+				at, free := table.index(g.Targets[0].Addr), slices.Index(table.entries, gidEntry{})
+				table.entries[at], table.entries[free] = table.entries[free], table.entries[at]
+			}
+		}
+		return nil
+	}
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.NoGID {
+		t.Errorf("got %v, want code %d", err, cnierr.NoGID)
+	}
+	w.mustBeEmpty("after ADD")
+}
+
 // TestAKillBetweenFillersLeavesNone kills an ADD before each of its operations. The
 // pod's DEL, its next ADD and GC each remove the fillers. An ADD of another pod is
 // right beside them.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 var ctx = context.Background()
@@ -85,6 +86,31 @@ func TestAddRepairsAnAttachmentThatIsDamaged(t *testing.T) {
 	if diff := cmp.Diff(want, w.fake.String()); diff != "" {
 		t.Errorf("kernel (-before +after):\n%s", diff)
 	}
+}
+
+// The record of the next attempt would not name what is left.
+func TestNoOtherAddressIsTriedWhileTheFirstIsLeft(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	w.wire.refuse = 1
+	w.before = func(_ plan.Op, undo bool) error {
+		if undo {
+			return errFault
+		}
+		return nil
+	}
+	if _, err := w.node().Add(ctx, w.request("c1", "net1", "")); cnierr.CodeOf(err) != cnierr.AddressTaken || len(w.wire.asked) != 1 {
+		t.Errorf("got %v after asking for %v", err, w.wire.asked)
+	}
+	if l := w.leases(); len(l) == 0 || !strings.HasPrefix(l[0], w.wire.asked[0]+" ") || len(w.files()) == 0 {
+		t.Errorf("leased %v, records %v, and %v may be on a link", l, w.files(), w.wire.asked)
+	}
+	w.before = nil
+	if err := w.node().Del(ctx, w.del("c1", "net1")); err != nil {
+		t.Error(err)
+	}
+	w.mustBeEmpty("after DEL")
 }
 
 func TestRebootForgetsEverything(t *testing.T) {

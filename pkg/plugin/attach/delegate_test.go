@@ -5,7 +5,6 @@ package attach_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,7 +83,6 @@ func (f foreign) keep() {
 // node returns the node as a process sees it that was called with environ.
 func (f foreign) node(environ ...string) attach.Node {
 	n := f.world.node()
-	n.Machine = impatientMachine{n.Machine}
 	n.Addresses.Plugins = delegate.Plugins{
 		Path:    []string{"", "/nowhere", f.plugins},
 		Environ: append([]string{"PATH=" + os.Getenv("PATH")}, environ...),
@@ -92,28 +90,6 @@ func (f foreign) node(environ ...string) attach.Node {
 		Guard:   n.Records.Guard,
 	}
 	return n
-}
-
-// impatientMachine has an impatient kernel.
-type impatientMachine struct{ attach.Machine }
-
-func (m impatientMachine) Open(netns string) (attach.Kernel, error) {
-	k, err := m.Machine.Open(netns)
-	if err != nil {
-		return nil, err
-	}
-	return impatient{k}, nil
-}
-
-// impatient is a kernel that refuses work for a caller without time left, as Linux does
-// behind a socket with a deadline.
-type impatient struct{ attach.Kernel }
-
-func (i impatient) Undo(ctx context.Context, run ...plan.Op) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return i.Kernel.Undo(ctx, run...)
 }
 
 const foreignConfig = `{"cniVersion": "1.1.0", "name": "rail", "type": "roce", "master": "ens1", "rdma": "off",
@@ -390,6 +366,25 @@ func TestNodesOwnAddressIsRefused(t *testing.T) {
 	if _, err := f.node().Add(ctx, f.request(`, "probe": {"conflict": "off"}`)); err != nil {
 		t.Errorf("with the probe off: %v", err)
 	}
+}
+
+// The plugin has released its lease, so nothing but the record says that there is a link.
+func TestTheRecordStaysWhileTheLinkOfAFailedADDIsLeft(t *testing.T) {
+	t.Parallel()
+	f := newForeign(t)
+	f.wire.refuse = 1
+	f.before = func(op plan.Op, undo bool) error {
+		if _, link := op.Kind.(plan.Child); link && undo {
+			return errFault
+		}
+		return nil
+	}
+	if _, err := f.node().Add(ctx, f.request("")); !errors.Is(err, errFault) || len(f.files()) == 0 || f.calls() != "ADD DEL" {
+		t.Errorf("got %v, records %v after %s", err, f.files(), f.calls())
+	}
+	f.before = nil
+	f.mustDel()
+	f.mustBeEmpty("after DEL")
 }
 
 func TestConflictOfADelegatedAddressHasNoSubstitute(t *testing.T) {

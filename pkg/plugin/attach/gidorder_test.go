@@ -12,16 +12,28 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/flock/flocktest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 )
 
 // TestOneAttachmentAtATimeFillsTheGIDTables has another attachment at work on
 // the tables: an ADD of several rails waits before its first address, a DEL
-// before it removes anything.
+// before it removes anything. Then each holds the lock while it sets or removes addresses.
 func TestOneAttachmentAtATimeFillsTheGIDTables(t *testing.T) {
 	t.Parallel()
 	w := newRailsWorld(t)
 	w.mode, w.hca.each = conf.RDMAShared, true
 	w.fake.Pod(podPath("c1"))
+	w.before = func(op plan.Op, undo bool) error {
+		if _, sets := op.Kind.(plan.Address); sets || undo {
+			soon, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			if release, err := w.node().Records.LockGIDs(soon); err == nil {
+				release()
+				t.Errorf("%T without the lock, undo %v", op.Kind, undo)
+			}
+		}
+		return nil
+	}
 	whole := ""
 	for _, call := range []struct {
 		name   string
@@ -43,7 +55,7 @@ func TestOneAttachmentAtATimeFillsTheGIDTables(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- call.do() }()
-		flocktest.UntilBlocked(t, filepath.Join(w.dir, "gids.lock"))
+		flocktest.UntilBlocked(t, filepath.Join(w.dir, "gids.lock"), done)
 		if state := w.fake.String(); !call.before(state) {
 			t.Errorf("%s does not wait with:\n%s", call.name, state)
 		}

@@ -57,6 +57,9 @@ func (h handle) Mode(_ context.Context, want conf.RDMAMode) error {
 
 func (h handle) Do(ctx context.Context, op plan.Op) error {
 	h.w.step()
+	if err := h.w.about(op, false); err != nil {
+		return err
+	}
 	switch kind := op.Kind.(type) {
 	case plan.DeviceInfo: // a file, which needs no fake
 		return rdma.New(rdma.Config{}).Do(ctx, op)

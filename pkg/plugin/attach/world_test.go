@@ -53,6 +53,9 @@ type world struct {
 	// crash panics at the n-th operation from now, as a process that is killed
 	// does nothing any more; 0 never.
 	crash int
+	// before is called before each operation of the kernel and of the RDMA device, and may
+	// make it fail; nil: nothing is.
+	before func(op plan.Op, undo bool) error
 }
 
 func newWorld(t *testing.T) *world {
@@ -205,6 +208,13 @@ func (w *world) step() {
 	}
 }
 
+func (w *world) about(op plan.Op, undo bool) error {
+	if w.before == nil {
+		return nil
+	}
+	return w.before(op, undo)
+}
+
 // mortal is a kernel for a process that may die before each operation.
 type mortal struct {
 	*kerneltest.FakeKernel
@@ -215,6 +225,9 @@ type mortal struct {
 func (m mortal) Do(ctx context.Context, run ...plan.Op) error {
 	for _, op := range run {
 		m.w.step()
+		if err := m.w.about(op, false); err != nil {
+			return err
+		}
 		if err := m.FakeKernel.Do(ctx, op); err != nil {
 			return err
 		}
@@ -227,7 +240,10 @@ func (m mortal) Undo(ctx context.Context, run ...plan.Op) error {
 	var errs []error
 	for _, op := range slices.Backward(run) {
 		m.w.step()
-		err := m.FakeKernel.Undo(ctx, op)
+		err := m.w.about(op, true)
+		if err == nil {
+			err = m.FakeKernel.Undo(ctx, op)
+		}
 		if err == nil {
 			m.w.hca.tables.undone(m.netns, op)
 		}

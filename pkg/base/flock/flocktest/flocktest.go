@@ -21,8 +21,9 @@ const patience = time.Minute
 // UntilBlocked returns when a process or thread waits for a lock on the file at
 // path: one of flock(2), or of an open file description. The kernel shows it
 // with an arrow and the file's inode number (fs/locks.c, lock_get_status).
-// Without /proc/locks it skips the test.
-func UntilBlocked(t testing.TB, path string) {
+// Without /proc/locks it skips the test. The test fails at once when ended says
+// that the process has ended without waiting.
+func UntilBlocked(t testing.TB, path string, ended <-chan error) {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -31,7 +32,12 @@ func UntilBlocked(t testing.TB, path string) {
 	blocked := regexp.MustCompile(fmt.Sprintf(`-> (FLOCK|OFDLCK) .*:%d `, st.Ino))
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		select {
+		case err := <-ended:
+			t.Fatalf("it has ended (%v) and has not waited for a lock on %s", err, path)
+		case <-tick.C:
+		}
 		locks, err := os.ReadFile("/proc/locks")
 		if err != nil {
 			t.Skip(err)

@@ -75,13 +75,13 @@ func TestALockFileThatIsReplacedIsWaitedForAgain(t *testing.T) {
 	go func() {
 		done <- s.Update(ctx, func(*Ledger) error { t.Error("the update has not waited for the new lock"); return nil })
 	}()
-	flocktest.UntilBlocked(t, s.lock())
+	flocktest.UntilBlocked(t, s.lock(), done)
 	if err := os.Remove(s.lock()); err != nil {
 		t.Fatal(err)
 	}
 	freeNew := hold(t, s)
 	free()
-	flocktest.UntilBlocked(t, s.lock())
+	flocktest.UntilBlocked(t, s.lock(), done)
 	cancel()
 	if err := <-done; cnierr.CodeOf(err) != cnierr.TryAgain {
 		t.Errorf("got %v, want code %d", err, cnierr.TryAgain)
