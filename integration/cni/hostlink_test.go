@@ -218,6 +218,9 @@ func (l *linked) reaches(t *testing.T, p *pod, own netip.Addr, q *pod, neighbour
 	if own.Is4() {
 		l.serve(t, port("169.254.20.10", 53))
 		p.mustSee(t, "node-local DNS", port("169.254.20.10", 53), me)
+		if way := p.MustRun(t, "ip", "route", "get", "169.254.169.254", "from", me); strings.Contains(way, "host0") {
+			t.Errorf("the metadata service of a cloud is reached through the node: %s", way)
+		}
 	}
 	for _, x := range l.wire.heard(func(x frame) bool {
 		return x.from == own && (x.to.String() == f.node || x.to.String() == f.lo) || x.to == own && (x.from.String() == f.node || x.from.String() == f.lo)

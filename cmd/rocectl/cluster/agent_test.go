@@ -59,7 +59,7 @@ func TestIdleConnectionsTakeNoPlaceOfOthers(t *testing.T) {
 	friend := from(t, "127.0.0.2", address)
 	for i := range 3 * maxConnections {
 		from(t, "127.0.0.1", address)
-		if i%50 == 0 { // the connection of the friend is older than all of them
+		if i%50 == 0 { // another client comes when there are too many
 			answers(t, from(t, "127.0.0.2", address))
 		}
 	}

@@ -44,7 +44,7 @@ func TestPodsReachTheServicesThatTheAgentHasWritten(t *testing.T) {
 			t.Errorf("%s reaches %v through its node, want %v", container, got, want)
 		}
 	}
-	before := []string{"169.254.0.0/16", "10.244.0.0/16", "10.96.0.0/12", "10.0.0.7/32", "fd00:96::/108"}
+	before := []string{"169.254.20.10/32", "10.244.0.0/16", "10.96.0.0/12", "10.0.0.7/32", "fd00:96::/108"}
 	if err := add("c1"); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestPodsReachTheServicesThatTheAgentHasWritten(t *testing.T) {
 	if err := add("c2"); err != nil {
 		t.Fatal(err)
 	}
-	reaches("c2", "169.254.0.0/16", "10.244.0.0/16", "10.96.0.0/12", "10.112.0.0/16", "10.0.0.7/32")
+	reaches("c2", "169.254.20.10/32", "10.244.0.0/16", "10.96.0.0/12", "10.112.0.0/16", "10.0.0.7/32")
 	if err := add("c1"); err != nil { // again
 		t.Error(err)
 	}

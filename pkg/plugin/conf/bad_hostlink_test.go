@@ -32,9 +32,9 @@ func TestFaultsOfHostLink(t *testing.T) {
 		{link(`["::/0"]`), cnierr.BadConfig, `"hostLink.routes[0]": ::/0 is the default route`, `through the gateway`},
 		{link(`["128.0.0.0/1"]`), cnierr.BadConfig, `"hostLink.routes[0]": 128.0.0.0/1 is wider than /8`, `only CIDRs of Services`},
 		{link(`["10.96.0.0/12", "10.96.0.0/12"]`), cnierr.BadConfig, `"hostLink.routes[1]": 10.96.0.0/12 appears twice`, `keep one`},
-		{link(`["169.254.0.0/16"]`), cnierr.BadConfig, `"hostLink.routes[0]": 169.254.0.0/16 is no range`, `always`},
-		{link(`["224.0.0.0/4"]`), cnierr.BadConfig, `"hostLink.routes[0]": 224.0.0.0/4 is no range`, `remove it`},
-		{link(`["127.0.0.0/8"]`), cnierr.BadConfig, `"hostLink.routes[0]": 127.0.0.0/8 is no range`, `remove it`},
+		{link(`["fe80::/64"]`), cnierr.BadConfig, `"hostLink.routes[0]": fe80::/64 is neither`, `remove it`},
+		{link(`["224.0.0.0/4"]`), cnierr.BadConfig, `"hostLink.routes[0]": 224.0.0.0/4 is neither`, `remove it`},
+		{link(`["127.0.0.0/8"]`), cnierr.BadConfig, `"hostLink.routes[0]": 127.0.0.0/8 is neither`, `remove it`},
 		{link(`["172.16.11.0/24"]`), cnierr.BadConfig, `"hostLink.routes": 172.16.11.0/24 lies in the subnet 172.16.11.0/24 of the pod`, `give only CIDRs of Services`},
 		{link(`["10.96.0.0/12", "172.16.11.128/25"]`), cnierr.BadConfig, `"hostLink.routes": 172.16.11.128/25 lies in the subnet`, `only CIDRs`},
 		{link(`[` + strings.Repeat(`"10.0.0.0/8",`, 64) + `"10.0.0.0/8"]`), cnierr.BadConfig, `"hostLink.routes": 65 entries, the limit is 64`, ``},
@@ -114,7 +114,7 @@ func TestServicesOfTheClusterBelongToAutoRoutes(t *testing.T) {
 
 func TestServicesThatCannotBe(t *testing.T) {
 	t.Parallel()
-	for _, s := range []string{"0.0.0.0/0", "::/0", "0.0.0.0/1", "8000::/1", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "fe80::/64", "::1/128", "10.96.0.1/12", "::ffff:10.96.0.0/108"} {
+	for _, s := range []string{"0.0.0.0/0", "::/0", "0.0.0.0/1", "8000::/1", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "fe80::/64", "fd00:ec2::254/128", "fd00::/16", "::1/128", "10.96.0.1/12", "::ffff:10.96.0.0/108"} {
 		if conf.Service(netip.MustParsePrefix(s)) {
 			t.Errorf("%s counts as a range of ClusterIPs", s)
 		}

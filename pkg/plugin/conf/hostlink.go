@@ -16,7 +16,7 @@ import (
 // veth pair connects the pod with its node.
 type HostLink struct {
 	// Routes are what the pod reaches through its node, beside the addresses of the node
-	// and 169.254.0.0/16: the ClusterIPs. Masked, each once.
+	// and node-local DNS: the ClusterIPs. Masked, each once.
 	Routes []netip.Prefix
 	// Auto says that the CIDRs of the cluster's Services belong to Routes, too. Only the
 	// node knows them: Request.WithServices adds them.
@@ -80,8 +80,8 @@ func (h *HostLink) read(e strict.Value) {
 		e.Bad("keep one of the two", "%s appears twice", p)
 	case p.Bits() < widestService && !p.Addr().IsMulticast():
 		e.Bad("give only CIDRs of Services: other packets leave through the gateway of the pod's subnet", "%s is wider than /%d", p, widestService)
-	case !Service(p):
-		e.Bad("remove it: 169.254.0.0/16 is always reached through the node", "%s is no range of ClusterIPs", p)
+	case !linked(p):
+		e.Bad("remove it: give CIDRs of Services, and addresses of 169.254.0.0/16 at which the node offers something", "%s is neither", p)
 	default:
 		h.Routes = append(h.Routes, p)
 	}
@@ -94,8 +94,21 @@ const widestService = 8
 // Service says whether ClusterIPs may be in a prefix: it is masked, no wider than
 // widestService, and no range with a meaning of its own.
 func Service(p netip.Prefix) bool {
+	return linked(p) && !p.Addr().IsLinkLocalUnicast() && !Metadata(p)
+}
+
+// linked says whether a pod can reach a prefix through its node: ClusterIPs, or link-local
+// IPv4 addresses of the node.
+func linked(p netip.Prefix) bool {
 	a := p.Addr()
-	return p.IsValid() && p == p.Masked() && p.Bits() >= widestService && !a.Is4In6() && !a.IsMulticast() && !a.IsLoopback() && !a.IsLinkLocalUnicast()
+	return p.IsValid() && p == p.Masked() && p.Bits() >= widestService && !a.Is4In6() && !a.IsMulticast() && !a.IsLoopback() &&
+		(!a.IsLinkLocalUnicast() || a.Is4())
+}
+
+// Metadata says whether a prefix has an address of the metadata service of clouds, which gives
+// the credentials of the node to each program that reaches it.
+func Metadata(p netip.Prefix) bool {
+	return p.Contains(netip.AddrFrom4([4]byte{169, 254, 169, 254})) || p.Contains(netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x0e, 3: 0xc2, 14: 2, 15: 0x54}))
 }
 
 // WithServices completes a request that has "auto" in its routes with the CIDRs of the

@@ -39,9 +39,9 @@ func nextHop(family netip.Addr) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: 1})
 }
 
-// linkLocal4 has the addresses that programs on the node offer to its pods, such as
-// node-local DNS and the metadata of a cloud.
-func linkLocal4() netip.Prefix { return netip.MustParsePrefix("169.254.0.0/16") }
+// localDNS is where node-local DNS of Kubernetes listens. Other link-local addresses are in
+// hostLink.routes: one of them is the metadata service of a cloud.
+func localDNS() netip.Prefix { return netip.MustParsePrefix("169.254.20.10/32") }
 
 // hostLinkName returns the name of the host's end. It follows from the attachment, so
 // that DEL finds it without a record. Programs that look for addresses of the node skip
@@ -64,7 +64,7 @@ func hostVeth(at conf.Attachment, node string) Veth {
 }
 
 // hostLink returns the operations that connect the pod with its node. The pod reaches the
-// node, link-local addresses and the routes of the request through the pair, with its own
+// node, node-local DNS and the routes of the request through the pair, with its own
 // address as the source. The host has a route to each address of the rail.
 func (m maker) hostLink() (Ops, error) {
 	if len(m.lease.Addresses) == 0 { // another IPAM plugin leases them when the link is there
@@ -179,7 +179,10 @@ func (m maker) nodeRoutes() ([]Route, error) {
 // it leaves out those that the routes contain anyway: with IPVS, the node has
 // each ClusterIP.
 func (m maker) nodePrefixes() ([]netip.Prefix, error) {
-	out := append([]netip.Prefix{linkLocal4()}, m.req.HostLink.Routes...)
+	out := slices.Clone(m.req.HostLink.Routes)
+	if dns := localDNS(); !slices.ContainsFunc(out, func(p netip.Prefix) bool { return p.Contains(dns.Addr()) }) {
+		out = slices.Insert(out, 0, dns)
+	}
 	var single []netip.Prefix
 	for _, a := range m.facts.HostAddrs {
 		within := func(p netip.Prefix) bool { return p.Contains(a) }

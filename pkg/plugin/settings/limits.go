@@ -25,6 +25,7 @@ type Limits struct {
 	RequestAddresses *bool
 	RequestMAC       *bool
 	HostLink         *bool
+	Metadata         bool     // whether a route of hostLink may lead to the metadata service of a cloud
 	Sysctl           []string // such as net.ipv4.conf.IFNAME.arp_filter
 	// ProbeRequired says that both checks of the wire must be able to fail an ADD.
 	ProbeRequired bool
@@ -140,6 +141,12 @@ func (c check) link(r conf.Request, l Limits) {
 	case l.HostLink == nil && r.IPAM.RailPool == nil:
 		c.faults.Add(cnierr.BadConfig, "hostLink", "use ipam.railPool, or "+c.hint("hostLink"),
 			"the addresses are of no RailPool, and hostLink is not true for namespace %q: the node would send its own traffic for such an address to the pod", c.namespace)
+	}
+	for _, p := range r.HostLink.Routes {
+		if conf.Metadata(p) && !l.Metadata {
+			c.faults.Add(cnierr.BadConfig, "hostLink.routes", c.hint("metadata"),
+				"%s leads to the metadata service of a cloud, which gives the pod the credentials of the node, and metadata is not true for namespace %q", p, c.namespace)
+		}
 	}
 }
 

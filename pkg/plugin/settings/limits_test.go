@@ -4,6 +4,7 @@
 package settings
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -167,6 +168,23 @@ func TestALinkToTheNodeNeedsAddressesOfAnAdministrator(t *testing.T) {
 		r.HostLink = nil
 		if err := p.Request(r); err != nil {
 			t.Errorf("%s, without hostLink: %v", c.name, err)
+		}
+	}
+}
+
+func TestTheCredentialsOfTheNodeMustBeAllowed(t *testing.T) {
+	t.Parallel()
+	for route, leads := range map[string]bool{
+		"169.254.169.254/32": true, "169.254.0.0/16": true, "169.254.169.0/24": true, "160.0.0.0/5": true, "fd00:ec2::254/128": true, "fd00::/16": true,
+		"169.254.25.10/32": false, "10.96.0.0/12": false, "fd00:96::/108": false,
+	} {
+		for _, yes := range []bool{false, true} {
+			p := nodeOf(t, fmt.Sprintf(`{"version": 1, "namespaces": {"*": {"hostLink": true, "metadata": %t}}}`, yes))
+			r := allowed()
+			r.HostLink = &conf.HostLink{Routes: []netip.Prefix{netip.MustParsePrefix(route)}}
+			if err := p.Request(r); (err == nil) != (yes || !leads) {
+				t.Errorf("%s, metadata %t: %v", route, yes, err)
+			}
 		}
 	}
 }

@@ -80,6 +80,7 @@ func limits(v strict.Value) Limits {
 	l := Limits{
 		IPAMTypes: patterns(o.At("ipamTypes")), Pools: patterns(o.At("pools")), RailPools: patterns(o.At("railPools")),
 		RequestAddresses: truth(o.At("requestAddresses")), RequestMAC: truth(o.At("requestMAC")), HostLink: truth(o.At("hostLink")),
+		Metadata:      o.At("metadata").True(),
 		Sysctl:        patterns(o.At("sysctl")),
 		ProbeRequired: strict.Choice(o.At("probe"), "optional", "required") == "required",
 	}
