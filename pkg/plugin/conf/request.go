@@ -115,8 +115,8 @@ type Pod struct {
 
 // String returns namespace/name, or "" for an attachment without pod.
 func (p Pod) String() string {
-	if p.Name == "" {
-		return ""
+	if p.Name == "" || p.Namespace == "" { // a container of podman has a name alone
+		return p.Name
 	}
 	return p.Namespace + "/" + p.Name
 }

@@ -6,6 +6,7 @@ package ledger
 import (
 	"crypto/sha256"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -40,7 +41,7 @@ func (o Owner) Attachment() conf.Attachment {
 func (o Owner) String() string {
 	switch {
 	case o.PodName != "":
-		return "pod " + o.PodNamespace + "/" + o.PodName
+		return "pod " + strings.TrimPrefix(o.PodNamespace+"/"+o.PodName, "/")
 	case o.ContainerID != "":
 		return "container " + o.ContainerID
 	case o.Netns.Path != "":
