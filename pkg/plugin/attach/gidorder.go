@@ -58,21 +58,19 @@ func (p *pod) register(ctx context.Context, all, ops plan.Ops, several bool) err
 // attachments. It waits for the lock for no more than half of the time that the call has
 // left. Then it goes on without the lock: GID indexes may differ, but nothing stays behind.
 func (p *pod) undo(ctx context.Context, ops plan.Ops) error {
-	if _, _, several := ops.Registration(); !several {
-		return ops.Undo(ctx, p)
+	if _, _, several := ops.Registration(); several {
+		wait := undoLockTime
+		if end, ok := ctx.Deadline(); ok {
+			wait = min(wait, time.Until(end)/2)
+		}
+		locking, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		if release, err := p.records.LockGIDs(locking); err == nil {
+			defer release()
+		} else {
+			p.log.Warn("GID indexes may differ between rails", "error", err)
+		}
 	}
-	wait := undoLockTime
-	if end, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(end)/2)
-	}
-	locking, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	release, err := p.records.LockGIDs(locking)
-	if err != nil {
-		p.log.Warn("GID indexes may differ between rails", "error", err)
-		return ops.Undo(ctx, p)
-	}
-	defer release()
 	return ops.Undo(ctx, p)
 }
 
