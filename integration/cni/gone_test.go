@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/roce-cni/roce-cni/integration/cnitest"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 )
@@ -59,6 +61,59 @@ func TestLeasesOfDeadProcessesComeBack(t *testing.T) {
 			return err == nil
 		})
 		end()
+	}
+}
+
+// A runtime that removes a pod by force takes the path of its namespace away, while a
+// process or a mount keeps the namespace. Its address must not go to another pod with it.
+func TestDelFindsANamespaceThatLostItsPath(t *testing.T) {
+	t.Parallel()
+	for name, keep := range map[string]func(t *testing.T, p *pod) (end func()){
+		"a process has it": func(t *testing.T, p *pod) func() {
+			stays := exec.Command("nsenter", "--net="+p.Path, "sh", "-c", "echo ready; exec sleep 600")
+			out, err := stays.StdoutPipe()
+			if err == nil {
+				err = stays.Start()
+			}
+			if err == nil {
+				_, err = out.Read(make([]byte, len("ready\n")))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				_ = stays.Process.Kill()
+				_ = stays.Wait()
+			}
+		},
+		"a mount has it": func(t *testing.T, p *pod) func() {
+			at := filepath.Join(t.TempDir(), "kept")
+			if err := errors.Join(os.WriteFile(at, nil, 0o600), unix.Mount(p.Path, at, "", unix.MS_BIND, "")); err != nil {
+				t.Fatal(err)
+			}
+			return func() { _ = unix.Unmount(at, unix.MNT_DETACH) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := w.pod(t)
+			a := w.attach(w.rail(0), p, "net1")
+			addr := addrOfResult(t, a.mustAdd(t))
+			t.Cleanup(keep(t, p))
+			p.Remove(t)
+			if out, err := w.rocectl("forget", "--container", p.id, "--yes"); err == nil || !strings.Contains(out, "exists") {
+				t.Errorf("forget: %v, want a refusal\n%s", err, out)
+			}
+			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
+			a.mustDel(t)
+			w.leaf.IP(t, "neigh flush all")
+			if out, err := w.leaf.Run("ping", "-n", "-q", "-c", "1", "-W", "1", addr.String()); err == nil {
+				t.Errorf("the address answers after DEL:\n%s", out)
+			}
+			w.noRecords(t)
+			w.nothingLeased(t)
+		})
 	}
 }
 

@@ -82,16 +82,19 @@ func unseen(path string, seen map[ID]bool) (*Namespace, error) {
 	return n, nil
 }
 
-// Find returns a path of a namespace that was named by a process: the path of that process
-// while it is there, or else of a mount or another process. It returns "" for another
-// path, and if nothing has the namespace.
+// Find returns a path of a namespace that was at a path: that path while it is there, or
+// else the path of a mount or of a process that has the namespace. It returns "" if nothing
+// has it. Whether a namespace that was mounted still exists, it judges as Alive does.
 func Find(path string, id ID) string {
-	proc, ok := ByProcess(path)
-	if !ok {
-		return ""
-	}
 	if there, err := At(path); err == nil && there.ID == id {
 		return path
+	}
+	proc, byProcess := ByProcess(path)
+	if !byProcess {
+		if alive, err := Alive(Ref{path, id}); !alive || err != nil {
+			return ""
+		}
+		proc = procfs
 	}
 	for n, err := range Each(proc) {
 		if err == nil && n.ID == id {

@@ -153,8 +153,8 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 }
 
 // openAgain opens the namespace that ADD worked in. It looks at the path that the
-// runtime says, and then at the recorded path. A namespace that was named by a process
-// may be found by another process. openAgain returns nil if the namespace is nowhere. If
+// runtime says, and then at the recorded path. When these are gone, a process or a mount
+// may still have the namespace. openAgain returns nil if the namespace is nowhere. If
 // the record is lost, the identity of the namespace is unknown: then openAgain opens the
 // namespace that the runtime names.
 func (n Node) openAgain(rec record.Record, path string) (*pod, error) {
