@@ -177,7 +177,7 @@ func (f flags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return cnierr.New(cnierr.IO, "make", f.out, "name a file that can be written: --out", "%w", err)
 	}
-	defer closeReport(file)
+	defer file.Discard()
 	if f.mutate {
 		b, unlock, err := openBench(ctx)
 		if err != nil {
@@ -212,18 +212,14 @@ func (f flags) run(cmd *cobra.Command) error {
 		r.Doctor = slices.Collect(doctor.Run(ctx, doctor.Live(nodefile.Store{}, nil, ""), aboutNICs()))
 	}
 	r.Rows = hwtest.Rows(r.Answers)
-	if lost := f.write(out, file, r, rec); lost != nil {
+	lost := f.write(out, file, r, rec)
+	if lost == nil {
+		lost = file.Keep()
+	}
+	if lost != nil {
 		return errors.Join(err, lost)
 	}
 	return cmp.Or(err, f.end(out, r))
-}
-
-// closeReport also removes a report with nothing in it: the run did not begin.
-func closeReport(file *os.File) {
-	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		_ = os.Remove(file.Name())
-	}
-	_ = file.Close()
 }
 
 // changing runs the steps that change the node.

@@ -261,12 +261,12 @@ func last(path string, limit int64) (b []byte, whole bool, err error) {
 }
 
 // write writes the files of a bundle.
-func write(path string, entries []entry, r *redact.Redactor) (err error) {
+func write(path string, entries []entry, r *redact.Redactor) error {
 	file, err := trusted.Output(path, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, file.Close()) }()
+	defer file.Discard()
 	z := gzip.NewWriter(file)
 	t := tar.NewWriter(z)
 	for _, e := range entries {
@@ -278,5 +278,5 @@ func write(path string, entries []entry, r *redact.Redactor) (err error) {
 			return err
 		}
 	}
-	return errors.Join(t.Close(), z.Close())
+	return errors.Join(t.Close(), z.Close(), file.Keep())
 }

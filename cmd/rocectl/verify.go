@@ -303,8 +303,8 @@ func (f *verifyFlags) tell(cmd *cobra.Command, test func() (verify.Report, error
 		if err != nil {
 			return f.pageFailed(err)
 		}
-		defer file.Close() //nolint:errcheck // it is closed below, unless the test fails
-		write = func(r verify.Report) error { return f.pageFailed(errors.Join(r.WritePage(file), file.Close())) }
+		defer file.Discard()
+		write = func(r verify.Report) error { return f.pageFailed(errors.Join(r.WritePage(file), file.Keep())) }
 	}
 	r, err := test()
 	if err != nil {

@@ -130,11 +130,15 @@ func TestVerifyOpensThePageFirst(t *testing.T) {
 	}
 }
 
-// TestAPageThatCannotBeWrittenTakesNoReport: the disk is full when the test ends.
+// TestAPageThatCannotBeWrittenTakesNoReport: its folder is gone when the test ends.
 func TestAPageThatCannotBeWrittenTakesNoReport(t *testing.T) {
-	kubectl(t, `{"answers": [{"check": "reach", "verdict": "problem", "of": "rail 3 of gpu-01 to gpu-02", "found": "x", "fix": "y"}]}`)
-	got := call("verify", "--daemonset", "rails-verify", "--html", "/dev/full")
-	if !strings.Contains(got, "no space left") || !strings.Contains(got, "rail 3 of gpu-01 to gpu-02: x\n") {
+	dir := kubectl(t, `{"answers": [{"check": "reach", "verdict": "problem", "of": "rail 3 of gpu-01 to gpu-02", "found": "x", "fix": "y"}]}`)
+	script := strings.Replace(read(t, filepath.Join(dir, "kubectl")), "*exec*) ", "*exec*) rm -r "+dir+"/pages; ", 1)
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "pages"), 0o700), os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	got := call("verify", "--daemonset", "rails-verify", "--html", filepath.Join(dir, "pages", "page.html"))
+	if !strings.Contains(got, "no such file or directory") || !strings.Contains(got, "rail 3 of gpu-01 to gpu-02: x\n") {
 		t.Errorf("got %s", got)
 	}
 }
