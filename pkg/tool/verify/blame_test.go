@@ -31,7 +31,7 @@ func (m member) Test(address string, _ Tests) ([]report.Answer, error) {
 	switch {
 	case m.name == "gone":
 		return nil, fmt.Errorf("%w: EOF", ErrGone)
-	case address == "gone":
+	case address == "gone", address == "flaky" && m.odd():
 		return nil, errors.New("connection refused")
 	}
 	m.mu.Lock()
@@ -51,6 +51,14 @@ func (m member) Test(address string, _ Tests) ([]report.Answer, error) {
 		return []report.Answer{problem(Reach, of, found, "# do", "why")}, nil
 	}
 	return []report.Answer{answer(Reach, of, report.Finding{Verdict: report.OK, Found: "all is well"})}, nil
+}
+
+// odd returns true at every second call.
+func (m member) odd() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.busy["odd"] = !m.busy["odd"]
+	return m.busy["odd"]
 }
 
 func seats(faults func(a, b string) string, names ...string) []Seat {
@@ -134,6 +142,16 @@ func TestAFaultIsThatOfARailIfAllItsTestsFail(t *testing.T) {
 	}
 }
 
+// The plan need not connect a rail with other rails.
+func TestTestsOfDifferentRailsBlameNoRail(t *testing.T) {
+	t.Parallel()
+	all := newTally(3)
+	all.add([]report.Answer{problem(Reach, "rail 3 of a to rail 4 of b", "silent", "", ""), problem(Reach, "rail 3 of a to rail 4 of c", "silent", "", "")})
+	if got := all.blame(); len(got) != 2 {
+		t.Errorf("got %q, want one line for each test", got)
+	}
+}
+
 func noFaults(string, string) string { return "" }
 
 // TestAPodThatDoesNotAnswerStopsNothing: it gives one answer if it is absent or its
@@ -162,6 +180,11 @@ func TestAPodThatDoesNotAnswerStopsNothing(t *testing.T) {
 		return a.Of == "gone" && strings.HasPrefix(a.Found, "3 pods, one after another, could not reach it")
 	}) {
 		t.Errorf("three cannot reach it: got %s: %+v", got, r.Answers)
+	}
+	names[len(names)-1] = "flaky"
+	r = All(t.Context(), seats(noFaults, names...), Tests{}, false, func(int, int) {})
+	if got := r.Summary(); got != "24 ok, 0 problems, 4 cannot tell" {
+		t.Errorf("every second one cannot reach it: got %s", got)
 	}
 	r = All(t.Context(), seats(noFaults, "a", "b", "c"), Tests{}, true, func(int, int) {})
 	if got := r.Summary(); got != "2 ok, 0 problems, 0 cannot tell" {
