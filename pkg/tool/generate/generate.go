@@ -7,20 +7,26 @@
 // It reads only what it is given, and the same input gives the same text, so that the
 // text can be compared with an older one. A comment above each object says what it
 // comes from, what each part replaces, and what was dropped and why. Read this file
-// first; node.go is for a node, cluster.go for all nodes, from.go for objects, and each
-// other file for one stack.
+// first, which is for a node; cluster.go is for all nodes, from.go and stacks.go for objects of
+// other stacks, and ipam.go for their addresses.
 package generate
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
 	"github.com/roce-cni/roce-cni/pkg/cluster/block"
 	"github.com/roce-cni/roce-cni/pkg/tool/netconf"
+	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -166,4 +172,266 @@ func railPool(name string, spec block.PoolSpec) map[string]any {
 	return map[string]any{
 		"apiVersion": "roce-cni.io/v1alpha1", "kind": "RailPool", "metadata": map[string]any{"name": name}, "spec": spec,
 	}
+}
+
+// Choice is what a node cannot tell.
+type Choice struct {
+	Name      string // of the network, the pool and the resource
+	Namespace string // of the network and the test pods; "" for that of kubectl
+	Subnet    string // a template of the rails' subnets; "" for those of the NICs' addresses
+	Gateway   string // a template of the rails' gateways
+	Image     string // of the test pods
+}
+
+// check refuses names that no API server accepts.
+func (c Choice) check() error {
+	for key, name := range map[string]string{"name": c.Name, "namespace": cmp.Or(c.Namespace, "default")} {
+		if len(validation.IsDNS1123Label(name)) > 0 {
+			return fmt.Errorf("--%s %q cannot be a name in Kubernetes: it may have a-z, 0-9 and -, and begins and ends with one of the first two", key, name)
+		}
+	}
+	return nil
+}
+
+// ErrNoRail says that the node has no NIC for the objects.
+var ErrNoRail = errors.New("the node has no RoCE NIC that can be a rail: rocectl rails shows its RDMA ports")
+
+// Node returns the objects for the rails of a node: a RailPool, a network, the
+// configuration of the device plugin, and test pods. Errors: ErrNoRail.
+func Node(n nic.Node, choice Choice) ([]Document, error) {
+	if err := choice.check(); err != nil {
+		return nil, err
+	}
+	ports := slices.DeleteFunc(n.Inventory(), func(p nic.Details) bool { return p.Rail == nil })
+	if len(ports) == 0 {
+		return nil, ErrNoRail
+	}
+	pool, err := railPoolOf(ports, choice)
+	if err == nil && !strings.Contains(choice.Subnet+choice.Gateway, "{rack") {
+		err = pool.check()
+	}
+	if err != nil {
+		return nil, err
+	}
+	match, selectors, comment := matching(n, ports)
+	net, err := railNetwork(match, len(ports), choice)
+	if err != nil {
+		return nil, err
+	}
+	pods, comments := podsOf(ports)
+	plugin, err := devicePlugin(pods, selectors, choice, comments)
+	if err != nil {
+		return nil, err
+	}
+	comments = append(append(railList(ports), comment), withoutRoCE(ports)...)
+	return []Document{pool, {Comments: comments, Object: net}, plugin, testPods(choice)}, nil
+}
+
+// railNetwork returns the network with so many rails that match.
+func railNetwork(match ordered, count int, choice Choice) (map[string]any, error) {
+	return network(choice.Name, choice.Namespace, "", ordered{
+		{"cniVersion", cniVersion},
+		{"name", choice.Name},
+		{"type", "roce"},
+		{"rails", ordered{{"match", match}, {"count", count}, {"order", "pci"}, {"ifName", "net{rail+1}"}}},
+		{"ipam", ordered{{"type", "roce-ipam"}, {"railPool", choice.Name}}},
+	})
+}
+
+// railList says which NIC is which rail.
+func railList(ports []nic.Details) []string {
+	out := []string{"A network with all rails of the node:"}
+	for _, p := range ports {
+		out = append(out, fmt.Sprintf("rail %d: %s, %s, %s:%s, %s", *p.Rail, p.Netdev, p.PCI, p.VendorID, p.DeviceID, p.Name))
+	}
+	return out
+}
+
+const (
+	aboutPool     = "The addresses of the pods. Each node that has rocectl agent claims blocks of it. It is for all nodes with the same rails."
+	aboutTemplate = "subnet: check that no other machine has an address in it, or add ranges that are free."
+)
+
+// template returns a pool with the subnets of the user, and how many blocks it has; -1 if
+// that depends on the racks.
+func template(rails int, choice Choice) (d Document, blocks int, err error) {
+	spec := block.PoolSpec{Template: &block.Template{Count: rails, Subnets: []block.Subnet{{Subnet: choice.Subnet, Gateway: choice.Gateway}}}}
+	d = Document{Comments: []string{aboutPool, aboutTemplate}, Object: railPool(choice.Name, spec)}
+	if strings.Contains(choice.Subnet+choice.Gateway, "{rack") {
+		d.note("Cannot tell how many nodes and pods have room: it depends on the racks. Add rackLabel, the label of a Node with its rack.")
+		return d, -1, nil
+	}
+	space, err := block.Pool{Name: choice.Name, Spec: spec}.Space("")
+	return d, space.Blocks(), err
+}
+
+// railPoolOf takes the subnets of the rails from the NICs' own addresses, or from the
+// template.
+func railPoolOf(ports []nic.Details, choice Choice) (Document, error) {
+	if choice.Subnet != "" {
+		d, _, err := template(len(ports), choice)
+		return d, err
+	}
+	if choice.Gateway != "" {
+		return Document{}, errors.New("--gateway is for the subnets of --subnet: give both")
+	}
+	d := Document{Comments: []string{aboutPool}}
+	var spec block.PoolSpec
+	d.note("ranges: the upper half of each NIC's subnet. No other machine may have an address in it, and no NIC of a node: check that.")
+	d.note("gateway: none is known here. Add it to each subnet if the rails are routed.")
+	for _, p := range ports {
+		var subnets []block.Subnet
+		for _, a := range p.Addresses {
+			subnets = append(subnets, block.Subnet{Subnet: a.Masked().String(), Ranges: []string{upperHalf(a.Masked())}})
+		}
+		if len(subnets) == 0 {
+			return d, fmt.Errorf("rail %d (%s) has no address of its own, so its subnet is unknown: give it with --subnet, such as 172.{rail+16}.0.0/16", *p.Rail, p.Netdev)
+		}
+		spec.Rails = append(spec.Rails, block.Rail{Subnets: subnets})
+	}
+	d.Object = railPool(choice.Name, spec)
+	return d, nil
+}
+
+// upperHalf returns the upper half of a subnet, as a prefix.
+func upperHalf(p netip.Prefix) string {
+	last := lastHost(p)
+	if p.Bits() >= last.BitLen()-1 {
+		return p.String()
+	}
+	return netip.PrefixFrom(last, p.Bits()+1).Masked().String()
+}
+
+// matching returns the selector that fits exactly the rails, for roce and for the device
+// plugin, which have the same keys. If other NICs are of the same kind, it names the
+// interfaces.
+func matching(n nic.Node, ports []nic.Details) (match, selectors ordered, comment string) {
+	vendors, ids := unique(ports, func(p nic.Details) string { return p.VendorID }), unique(ports, func(p nic.Details) string { return p.DeviceID })
+	if len(vendors) == 0 {
+		match = ordered{{"ifNames", names(ports)}}
+		return match, match, "match: the NICs are on no PCI bus, so it names them. It fits only nodes with the same names."
+	}
+	if slaves := slavesOf(ports); len(slaves) > 0 { // a bond is on no bus; the device plugin looks at NICs on PCI alone
+		single := slices.DeleteFunc(slices.Clone(ports), func(p nic.Details) bool { return len(p.Slaves) > 0 })
+		return ordered{{"ifNames", names(ports)}}, ordered{{"ifNames", append(slaves, names(single)...)}},
+			"match: a bond has no vendor and type, so it names the interfaces. It fits only nodes with the same names."
+	}
+	match = ordered{{"vendors", vendors}, {"deviceIDs", ids}, {"linkTypes", []string{"ether"}}}
+	comment = "match: vendor and type of the NICs. It fits all nodes with the same NICs."
+	if others := n.Others(ports); len(others) > 0 {
+		match = append(match, member{"ifNames", names(ports)})
+		comment = fmt.Sprintf("match: the node also has %s of this type, so it names the interfaces. It fits only nodes with the same names.", strings.Join(others, ", "))
+	}
+	return match, match, comment
+}
+
+func slavesOf(ports []nic.Details) []string {
+	var out []string
+	for _, p := range ports {
+		out = append(out, p.Slaves...)
+	}
+	return out
+}
+
+func names(ports []nic.Details) []string {
+	var out []string
+	for _, p := range ports {
+		out = append(out, string(p.Netdev))
+	}
+	return out
+}
+
+// unique returns the values of ports or rails, sorted, each once, without empty ones.
+func unique[T any](all []T, of func(T) string) []string {
+	var out []string
+	for _, p := range all {
+		if v := of(p); v != "" {
+			out = append(out, v)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// withoutRoCE names the rails with RoCE off: they have no GID table.
+func withoutRoCE(ports []nic.Details) []string {
+	off := slices.DeleteFunc(slices.Clone(ports), func(p nic.Details) bool { return p.GIDs.Size > 0 || p.State == nic.Away })
+	if len(off) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("Problem: RoCE is off on %s, so ADD fails there with error 103. rocectl doctor says how to turn it on.", strings.Join(names(off), ", "))}
+}
+
+const unknownTables = "rdmaHcaMax: cannot tell, because the size of no GID table is known. Write how many pods a node may have."
+
+// podsOf returns how many pods the fullest GID table has room for, and says why.
+func podsOf(ports []nic.Details) (int, []string) {
+	ports = slices.DeleteFunc(slices.Clone(ports), func(p nic.Details) bool { return p.GIDs.Size == 0 }) // RoCE is off, or a pod has the device
+	if len(ports) == 0 {
+		return 0, []string{unknownTables}
+	}
+	pods, full := 0, ports[0]
+	for i, p := range ports {
+		// An IPv4 address takes two entries where the NIC also has RoCE v1, which is usual.
+		if n := p.GIDs.Free() / 2; i == 0 || n < pods {
+			pods, full = n, p
+		}
+	}
+	comments := []string{fmt.Sprintf("rdmaHcaMax: how many pods the GID table of %s has room for, with one IPv4 address each (%d of %d entries are free, and an address takes up to two).",
+		full.Netdev, full.GIDs.Free(), full.GIDs.Size)}
+	if full.GIDs.Hidden {
+		comments = append(comments, "NVIDIA's own driver hides the entries of pods from the host. If the node has pods with RDMA, take the number of rocectl gids.")
+	}
+	return pods, comments
+}
+
+// devicePlugin returns the configuration of k8s-rdma-shared-dev-plugin.
+func devicePlugin(pods int, selectors ordered, choice Choice, comments []string) (Document, error) {
+	d := Document{}
+	d.note("The configuration of k8s-rdma-shared-dev-plugin: one resource for all rails, rdma/%s. It gives a pod /dev/infiniband.", choice.Name)
+	d.note("name: that of conf-examples/deploy/rdma/device-plugin, which make deploy applies: write config.json there, too. The plugin reads it when it starts: kubectl -n kube-system rollout restart daemonset/rdma-shared-device-plugin. The plugin's own examples have the name rdma-devices.")
+	d.Comments = append(d.Comments, comments...)
+	text, err := indent(ordered{
+		{"periodicUpdateInterval", 300},
+		{"configList", []ordered{{{"resourceName", choice.Name}, {"rdmaHcaMax", pods}, {"selectors", selectors}}}},
+	})
+	if err != nil {
+		return d, err
+	}
+	d.Object = map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "rdma-shared-device-plugin", "namespace": "kube-system"},
+		"data": map[string]any{"config.json": text},
+	}
+	return d, nil
+}
+
+// testPods returns a DaemonSet with what a pod needs for RDMA.
+func testPods(choice Choice) Document {
+	d := Document{}
+	d.note("A test pod on each node with the resource: the network, the device files, and the right to lock memory. Delete it after the test.")
+	labels := map[string]any{"app": choice.Name + "-test"}
+	meta := map[string]any{"name": choice.Name + "-test"}
+	if choice.Namespace != "" {
+		meta["namespace"] = choice.Namespace
+	}
+	resource := "rdma/" + choice.Name
+	d.Object = map[string]any{
+		"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta,
+		"spec": map[string]any{
+			"selector": map[string]any{"matchLabels": labels},
+			"template": map[string]any{
+				"metadata": map[string]any{"labels": labels, "annotations": map[string]any{"k8s.v1.cni.cncf.io/networks": choice.Name}},
+				"spec": map[string]any{
+					"automountServiceAccountToken":  false,
+					"terminationGracePeriodSeconds": 1,
+					"containers": []any{map[string]any{
+						"name": "test", "image": choice.Image, "command": []any{"sleep", "infinity"},
+						"securityContext": map[string]any{"capabilities": map[string]any{"add": []any{"IPC_LOCK"}}},
+						"resources":       map[string]any{"limits": map[string]any{resource: 1}},
+					}},
+				},
+			},
+		},
+	}
+	return d
 }

@@ -5,8 +5,7 @@
 // configuration list, or Kubernetes objects as JSON or YAML.
 //
 // It reads no cluster and changes nothing. It calls package conf, which reports the
-// faults of a configuration. Read this file first; railpool.go reads the only object
-// that is no configuration.
+// faults of a configuration.
 package netconf
 
 import (
@@ -330,4 +329,14 @@ func errOtherIPAM(ipamType string) error {
 		Hint: "give the configuration with the roce-ipam pool, or without ipam, to see the rest of the plan",
 		Err:  errors.New("only that plugin knows which address it would give"),
 	}
+}
+
+// railPool reads the Kubernetes object that a RailPool is.
+func railPool(d document) (*block.Pool, error) {
+	p := &block.Pool{}
+	p.Name, _ = text(member(d.Metadata, "name"))
+	if d.Spec == nil {
+		return p, nil
+	}
+	return p, json.Unmarshal(d.Spec, &p.Spec)
 }

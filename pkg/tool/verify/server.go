@@ -6,9 +6,16 @@ package verify
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"net/netip"
 	"sync"
@@ -17,6 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -365,4 +373,135 @@ func (c *Peer) Local() ([]report.Answer, error) {
 func (c *Peer) Test(address string, tests Tests) ([]report.Answer, error) {
 	r, err := c.ask(request{Test: address, Self: c.Name, Tests: tests}, patience)
 	return r.Answers, err
+}
+
+// TokenVariable is the environment variable with the token of a test. The words of a command
+// are visible to all users of a node, the environment of a process is not.
+const TokenVariable = "ROCE_VERIFY_TOKEN" //nolint:gosec // the name of a variable, not a secret
+
+// shortestToken is in bytes. A server shows its public key to all who connect, so they can
+// try tokens at home: there must be too many.
+const shortestToken = 16
+
+// Key is by what the two sides of a connection know each other. All pods of a test have the
+// same one.
+type Key struct{ config *tls.Config }
+
+// KeyOf derives the key of a test from its token: an Ed25519 key, and a certificate that it
+// signs itself. Errors: cnierr.BadConfig if the token is short.
+func KeyOf(token string) (Key, error) {
+	if len(token) < shortestToken {
+		return Key{}, cnierr.New(cnierr.BadConfig, "use token", "$"+TokenVariable,
+			"export "+TokenVariable+"=$(openssl rand -hex 16)  # once, and the same value in all pods of the test", "it has %d bytes, and needs %d or more", len(token), shortestToken)
+	}
+	seed, err := hkdf.Key(sha256.New, []byte(token), nil, "roce-cni verify", ed25519.SeedSize)
+	if err != nil {
+		return Key{}, cnierr.New(cnierr.Bug, "derive key", TokenVariable, "", "%w", err)
+	}
+	private := ed25519.NewKeyFromSeed(seed)
+	public, _ := private.Public().(ed25519.PublicKey) // it always is
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0)}
+	certificate, err := x509.CreateCertificate(nil, template, template, public, private)
+	if err != nil {
+		return Key{}, cnierr.New(cnierr.Bug, "make certificate", TokenVariable, "", "%w", err)
+	}
+	return Key{&tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: private}},
+		ClientAuth:             tls.RequireAnyClientCert,
+		SessionTicketsDisabled: true,
+		InsecureSkipVerify:     true, //nolint:gosec // there is no authority: VerifyConnection wants our own key
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if !public.Equal(s.PeerCertificates[0].PublicKey) {
+				return errors.New("the other side has another token")
+			}
+			return nil
+		},
+	}}, nil
+}
+
+// errToken is what a caller with another token, or of a program that is none of ours, gets.
+var errToken = errors.New("the token is wrong, or it is no server of this test: start all with the same $" + TokenVariable)
+
+// wire carries JSON documents between a caller and a server.
+type wire struct {
+	net.Conn
+	in *json.Decoder
+}
+
+func newWire(conn net.Conn) *wire { return &wire{conn, json.NewDecoder(conn)} }
+
+// call shows a server that we have the key, and wants to see that it has it. Errors: errToken.
+func call(ctx context.Context, conn net.Conn, key Key) (*wire, error) {
+	c := tls.Client(conn, key.config)
+	if err := c.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("%w: %w", errToken, err)
+	}
+	return newWire(c), nil
+}
+
+// answerCall is the server's side of call.
+func answerCall(ctx context.Context, conn net.Conn, key Key) (*wire, error) {
+	c := tls.Server(conn, key.config)
+	return newWire(c), c.HandshakeContext(ctx)
+}
+
+func (w *wire) write(document any) error { return json.NewEncoder(w).Encode(document) }
+
+func (w *wire) read(document any) error { return w.in.Decode(document) }
+
+// dials is how many servers are dialled at the same time.
+const dials = 64
+
+// Guest is a pod to invite: the address of its server, and what answers call it; "": by its
+// own name.
+type Guest struct{ Name, Address string }
+
+// Invite dials the servers of pods. The seats are in the order of the guests; a pod that
+// does not answer has a seat with Absent. No two pods that answer have the same name. The
+// caller closes the others with Leave.
+func (p Pod) Invite(ctx context.Context, guests []Guest, key Key) []Seat {
+	out := make([]Seat, len(guests))
+	limit := make(chan struct{}, dials)
+	var wg sync.WaitGroup
+	for i, g := range guests {
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			peer, err := p.Dial(ctx, g.Address, key, g.Name)
+			if err != nil {
+				out[i] = Seat{Name: cmp.Or(g.Name, g.Address), Address: g.Address, Absent: err}
+				return
+			}
+			out[i] = Seat{Member: peer, Name: peer.Name, Address: g.Address}
+		})
+	}
+	wg.Wait()
+	p.distinguish(out, guests)
+	return out
+}
+
+// distinguish adds the address to each name that a pod has given itself and another one has,
+// too: two pods of one node have its name.
+func (p Pod) distinguish(seats []Seat, guests []Guest) {
+	count := map[string]int{p.Name: 1}
+	for _, s := range seats {
+		count[s.Name]++
+	}
+	for i := range seats {
+		s := &seats[i]
+		if peer, is := s.Member.(*Peer); is && guests[i].Name == "" && count[s.Name] > 1 {
+			peer.Name = fmt.Sprintf("%s (%s)", s.Name, s.Address)
+			s.Name = peer.Name
+		}
+	}
+}
+
+// Leave ends the connections to the servers of seats.
+func Leave(seats []Seat) {
+	for _, s := range seats {
+		if peer, is := s.Member.(*Peer); is {
+			peer.Close()
+		}
+	}
 }
