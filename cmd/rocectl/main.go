@@ -5,7 +5,7 @@
 // what was done on this node and whether it still stands, restores what was
 // lost, shows which addresses are leased, and explains errors.
 //
-// Each command is one file of this folder. Their texts follow these rules:
+// Each command is in one file of this folder. Their texts follow these rules:
 //
 //   - Texts are lower case and have no full stop, but for the paragraphs of a
 //     command's help, which are sentences.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/lease"
+	"github.com/roce-cni/roce-cni/pkg/plugin/nodefile"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
@@ -381,4 +383,132 @@ func rdmaDevice(p plan.Plan, i plan.Interface) string {
 		}
 	}
 	return ""
+}
+
+// madeUp returns made-up facts for a node that cannot be read.
+func (f planFlags) madeUp(req conf.Request) ([]plan.RailFacts, error) {
+	var out []plan.RailFacts
+	for i, one := range req.Rails {
+		parent := plan.Link{Name: one.Parent.Name, MAC: conf.MAC{0x02}, MTU: max(req.MTU, 1500)}
+		if parent.Name == "" {
+			parent.Name = conf.LinkName(numbered("MASTER", req, i))
+		}
+		if i < len(f.nicAddrs) {
+			own, err := netip.ParsePrefix(f.nicAddrs[i])
+			if err != nil {
+				return nil, cnierr.New(cnierr.BadConfig, "read flag", "--nic-addrs", "write 172.16.11.5/24,172.16.12.5/24", "%w", err)
+			}
+			parent.Addrs = []netip.Prefix{own}
+		}
+		if req.VLAN != 0 {
+			on := conf.VLAN{ID: req.VLAN, NIC: parent.Name}
+			parent.Name, parent.VLAN = on.Name(), &plan.OnVLAN{VLAN: on}
+		}
+		facts := plan.Facts{Parent: parent, Adopted: adopted(req), Pod: plan.PodFacts{IPv6: true}}
+		out = append(out, plan.RailFacts{Facts: facts})
+	}
+	return out, nil
+}
+
+// numbered returns a substitute for a name that only the node knows.
+func numbered(name string, req conf.Request, rail int) string {
+	if len(req.Rails) == 1 {
+		return name
+	}
+	return fmt.Sprint(name, rail)
+}
+
+// adopted returns the facts of an adopted interface, nil if there is none.
+func adopted(req conf.Request) *plan.Adopted {
+	if req.Prev == nil {
+		return nil
+	}
+	return plan.FromPrev(*req.Prev)
+}
+
+// offlinePool is the node's agent as an ADD would find it.
+type offlinePool struct {
+	planFlags
+	said string // what an operator should know about sticky addresses
+}
+
+// Read implements lease.Agent: it reads what this node may lease of a RailPool,
+// or, offline, makes up a node that has the pool's first block.
+func (f *offlinePool) Read(name string) (nodefile.File, error) {
+	if f.offline {
+		return f.firstBlock(name)
+	}
+	s, err := f.node.files()
+	if err != nil {
+		return nodefile.File{}, err
+	}
+	return s.Read(name)
+}
+
+// services reads the CIDRs of the cluster's Services, or, offline, those of the flag.
+func (f *offlinePool) services() ([]netip.Prefix, error) {
+	if !f.offline {
+		s, err := f.node.files()
+		if err != nil {
+			return nil, err
+		}
+		return s.Services()
+	}
+	return cluster.ServiceCIDRs(f.planFlags.services)
+}
+
+// Ask implements lease.Agent. On the node it asks nothing, because the agent would
+// reserve addresses. Offline, it answers for a cluster in which no address is reserved
+// for another pod.
+func (f *offlinePool) Ask(name string, k nodefile.Key) (a nodefile.Answer, err error) {
+	a.None = "only an ADD requests its sticky addresses from rocectl agent"
+	if f.offline {
+		a, err = f.firstSlot(name, k)
+	}
+	f.said = fmt.Sprintf("%s of pod %s/%s gets the sticky addresses that RailPool %s reserves for it", k.Interface, k.Namespace, k.Pod, name)
+	if !a.Granted() {
+		f.said = fmt.Sprintf("%s of pod %s/%s gets ordinary addresses of RailPool %s here: %s", k.Interface, k.Namespace, k.Pod, name, a.None)
+	}
+	return a, err
+}
+
+// pool returns a RailPool of the file, and the rack of the node if it needs one.
+func (f *offlinePool) pool(name string) (block.Pool, string, error) {
+	i := slices.IndexFunc(f.pools, func(p block.Pool) bool { return p.Name == name })
+	if i < 0 {
+		return block.Pool{}, "", cnierr.New(cnierr.BadConfig, "plan addresses of RailPool", name,
+			"put the RailPool into FILE, after a line ---, or run without --offline on a node that has addresses of it", "FILE does not have it")
+	}
+	if f.pools[i].Spec.RackLabel == "" {
+		return f.pools[i], "", nil
+	}
+	return f.pools[i], f.rack, nil
+}
+
+// firstBlock returns what a node may lease if it owns the first block of a pool.
+func (f *offlinePool) firstBlock(name string) (nodefile.File, error) {
+	pool, rack, err := f.pool(name)
+	if err != nil {
+		return nodefile.File{}, err
+	}
+	space, err := pool.Space(rack)
+	if err != nil {
+		return nodefile.File{}, err
+	}
+	first := block.Spec{Pool: name, Rack: rack, Index: space.Index(0), Size: cmp.Or(pool.Spec.BlockSize, block.DefaultSize)}
+	rails, err := space.Rails([]block.Block{{Name: space.Name(first.Index), Spec: first}})
+	return nodefile.File{Pool: name, Quarantine: space.Quarantine(), Rails: rails, Sticky: pool.Spec.Sticky != nil}, err
+}
+
+// firstSlot answers with the slot that a pod tries first.
+func (f *offlinePool) firstSlot(name string, k nodefile.Key) (nodefile.Answer, error) {
+	pool, rack, err := f.pool(name)
+	if err != nil {
+		return nodefile.Answer{}, err
+	}
+	slots, err := pool.Slots(rack)
+	for slot := range slots.Order(k.String()) {
+		return nodefile.Answer{Rails: slots.Rails(slot)}, err
+	}
+	return nodefile.Answer{None: "exclusions and reservations leave no host index of spec.sticky.slots"}, err
 }

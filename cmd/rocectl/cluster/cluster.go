@@ -6,22 +6,31 @@
 //
 // It decides nothing about blocks: it reads flags, opens the node and the API server,
 // and runs packages agent and reconcile. Read this file first. Each command has its
-// own file; connect.go and pools.go talk to the API server.
+// own file.
 package cluster
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"os/signal"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/cluster/agent/pace"
+	"github.com/roce-cni/roce-cni/pkg/cluster/block"
+	"github.com/roce-cni/roce-cni/pkg/cluster/kube"
 )
 
 // Commands returns the commands of our pods. stateDir returns the state folder of the
@@ -45,4 +54,94 @@ func service(ctx context.Context, w io.Writer) (running context.Context, stop co
 // spread returns a time around d.
 func spread(d time.Duration) time.Duration {
 	return pace.Clock{Rand: rand.Float64}.Spread(d)
+}
+
+const connecting = "connect to the API server"
+
+// connect reads how to reach the API server: from a kubeconfig, or, if that is "",
+// from what Kubernetes puts into a pod. It sends nothing. through is nil, or for all requests.
+func connect(kubeconfig string, through func(http.RoundTripper) http.RoundTripper) (*kube.API, error) {
+	var config *rest.Config
+	var err error
+	if kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	} else {
+		config, err = rest.InClusterConfig()
+	}
+	if err != nil {
+		return nil, cnierr.New(cnierr.BadConfig, connecting, kubeconfig,
+			"outside of a pod name a file with --kubeconfig; in a pod mount the ServiceAccount's token", "%w", err)
+	}
+	if through != nil {
+		config.Wrap(through)
+	}
+	return open(config)
+}
+
+// connectAsUser reads how to reach the API server as kubectl does: from the flags, from
+// $KUBECONFIG, from ~/.kube/config, or in a pod from what Kubernetes puts there.
+func connectAsUser(kubeconfig, kubeContext string) (*kube.API, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: kubeContext}).ClientConfig()
+	if err != nil {
+		return nil, cnierr.New(cnierr.BadConfig, connecting, kubeconfig, "it reads the same files as kubectl: compare with kubectl cluster-info", "%w", err)
+	}
+	return open(config)
+}
+
+// readers are the commands that give a person the rights of the commands that show the cluster.
+const readers = "kubectl create clusterrole roce-cni-reader --verb=list --resource=railpools.roce-cni.io,railblocks.roce-cni.io,railnodes.roce-cni.io,nodes" +
+	" && kubectl create clusterrolebinding roce-cni-reader --clusterrole=roce-cni-reader --user=NAME"
+
+// explained explains an error of connectAsUser's API. A person needs other rights than an agent.
+func explained(err error) error {
+	var refused *apierrors.StatusError
+	if errors.As(err, &refused) && apierrors.IsForbidden(refused) {
+		return cnierr.New(cnierr.NotAvailable, "read", "cluster", "an administrator gives you the right to read: "+readers, "%w", refused)
+	}
+	if errors.As(err, new(*block.BusyError)) {
+		return cnierr.New(cnierr.TryAgain, "read", "cluster", "try again; if the CustomResourceDefinitions were just applied, first run "+kube.AwaitKinds, "%w", err)
+	}
+	return block.Explain(err)
+}
+
+const (
+	// settling is how long a person waits for a server that is busy. One that has just got
+	// the definition of a kind refuses lists of it, with code 429 and "storage is
+	// (re)initializing".
+	settling = 10 * time.Second
+	// settlePoll is the least time between two requests.
+	settlePoll = 200 * time.Millisecond
+)
+
+// settled repeats read while the server is busy, but not for longer than settling.
+func settled(ctx context.Context, read func() error) error {
+	ends := time.Now().Add(settling)
+	for {
+		err := read()
+		var busy *block.BusyError
+		if !errors.As(err, &busy) {
+			return err
+		}
+		wait := max(busy.After, settlePoll)
+		if time.Now().Add(wait).After(ends) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+func open(config *rest.Config) (*kube.API, error) {
+	config.UserAgent = "rocectl/" + buildversion.BuildVersion
+	config.QPS = -1 // the caller waits between requests
+	api, err := kube.Open(config, time.Now)
+	if err != nil {
+		return nil, cnierr.New(cnierr.BadConfig, connecting, config.Host, "compare the certificates that the kubeconfig names", "%w", err)
+	}
+	return api, nil
 }
