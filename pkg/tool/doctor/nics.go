@@ -218,20 +218,7 @@ func within(b []byte, typ uint16) ([]byte, error) {
 }
 
 func (n Node) pcieLink(ctx context.Context) []report.Finding {
-	s, err := n.RDMA(ctx)
-	if err != nil {
-		return unlisted(err)
-	}
-	var out []report.Finding
-	for _, d := range s.Devices {
-		if f, is := n.pcie(d.Name); is {
-			out = append(out, f.About(d.Name))
-		}
-	}
-	if len(out) == 0 {
-		return []report.Finding{ok("no RDMA device has a PCIe link of its own")}
-	}
-	return out
+	return n.eachDevice(ctx, "no RDMA device has a PCIe link of its own", n.pcie)
 }
 
 // pcie judges the link of a device. is is false for a device without one, such as
@@ -324,18 +311,7 @@ func (n Node) pcieACS(ctx context.Context) []report.Finding {
 	if !gpus {
 		return []report.Finding{ok("no driver of GPUs is loaded")}
 	}
-	s, err := n.RDMA(ctx)
-	if err != nil {
-		return unlisted(err)
-	}
-	var out []report.Finding
-	for _, d := range s.Devices {
-		out = append(out, n.bridges(d.Name).About(d.Name))
-	}
-	if len(out) == 0 {
-		return []report.Finding{ok("no RDMA device")}
-	}
-	return out
+	return n.eachDevice(ctx, "no RDMA device", func(device string) (report.Finding, bool) { return n.bridges(device), true })
 }
 
 // bridges judges those between a device and the root of its bus.

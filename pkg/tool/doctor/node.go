@@ -128,6 +128,25 @@ func (n Node) number(name string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(v))
 }
 
+// eachDevice asks about each RDMA device that look knows something of. If it is none, the
+// finding says what there is none of.
+func (n Node) eachDevice(ctx context.Context, none string, look func(device string) (f report.Finding, has bool)) []report.Finding {
+	s, err := n.RDMA(ctx)
+	if err != nil {
+		return unlisted(err)
+	}
+	var out []report.Finding
+	for _, d := range s.Devices {
+		if f, has := look(d.Name); has {
+			out = append(out, f.About(d.Name))
+		}
+	}
+	if len(out) == 0 {
+		return []report.Finding{ok("%s", none)}
+	}
+	return out
+}
+
 // eachPort asks about each port of the node that speaks RoCE. If there is none,
 // the finding says so.
 func (n Node) eachPort(ctx context.Context, look func(p nic.Port) report.Finding) []report.Finding {

@@ -178,24 +178,11 @@ func fill(sys fs.FS, p nic.Port, hidden bool) report.Finding {
 // eswitchMode asks whether the NICs of RoCE ports are in legacy mode. In switchdev mode
 // the interface of the NIC is the uplink of a switch: it has no RoCE for macvlans.
 func (n Node) eswitchMode(ctx context.Context) []report.Finding {
-	s, err := n.RDMA(ctx)
-	if err != nil {
-		return unlisted(err)
-	}
 	devices, err := n.Devlink()
 	if err != nil {
 		return []report.Finding{cannotTell("devlink does not list the devices: "+err.Error(), "root, and a kernel with devlink")}
 	}
-	var out []report.Finding
-	for _, d := range s.Devices {
-		if f, has := n.eswitch(devices, d.Name); has {
-			out = append(out, f.About(d.Name))
-		}
-	}
-	if len(out) == 0 {
-		return []report.Finding{ok("no RDMA device has an e-switch")}
-	}
-	return out
+	return n.eachDevice(ctx, "no RDMA device has an e-switch", func(device string) (report.Finding, bool) { return n.eswitch(devices, device) })
 }
 
 func (n Node) eswitch(devices []*netlink.DevlinkDevice, device string) (f report.Finding, has bool) {

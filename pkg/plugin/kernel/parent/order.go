@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 )
 
 // SortByPCI sorts links as rails.order "pci" does: by PCI function and port, then by
@@ -115,7 +116,9 @@ func (s search) devicePorts() (map[int32]seat, error) {
 	for _, d := range known.Devices {
 		all = append(all, d.Name)
 	}
-	all = append(all, ofPrograms(s.sys)...)
+	for _, f := range discover.Files(s.sys) { // also those that pods have
+		all = append(all, f.Device)
+	}
 	slices.SortFunc(all, Natural)
 	out := map[int32]seat{}
 	for _, device := range slices.Compact(all) {

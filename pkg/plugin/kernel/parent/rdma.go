@@ -16,6 +16,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/rtnl"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
 )
 
@@ -66,47 +67,24 @@ func (s search) devices() (nldev.System, error) {
 // ports returns the interfaces that the ports of a device name.
 func ports(s nldev.System, device string) []int32 {
 	var out []int32
-	for _, d := range s.Devices {
-		for _, p := range d.Ports {
-			if d.Name == device && p.NetdevIndex != 0 {
-				out = append(out, p.NetdevIndex)
-			}
+	for _, p := range discover.Ports(s.Devices) {
+		if p.Device.Name == device && p.NetdevIndex != 0 {
+			out = append(out, p.NetdevIndex)
 		}
-	}
-	return out
-}
-
-// programFiles are the files in sysfs that name the RDMA device of each device
-// file that programs open. In exclusive mode our tables do not have a device
-// that a pod has, but these files are visible in every namespace.
-const programFiles = "class/infiniband_verbs/*/ibdev"
-
-// ofPrograms returns the names of all RDMA devices that have such device files.
-func ofPrograms(sys fs.FS) []string {
-	files, err := fs.Glob(sys, programFiles)
-	if err != nil {
-		return nil // the pattern is right: there are none
-	}
-	var out []string
-	for _, f := range files {
-		out = append(out, readID(sys, f))
 	}
 	return out
 }
 
 // siblings returns the network interfaces on the same PCI or auxiliary device
-// as an RDMA device.
+// as an RDMA device. In exclusive mode our tables do not have a device that a pod
+// has, but the files that programs open are visible in every namespace.
 func siblings(links []rtnl.Link, device string, sys fs.FS) []int32 {
-	files, err := fs.Glob(sys, programFiles)
-	if err != nil {
-		return nil // the pattern is right: there are none
-	}
 	var out []int32
-	for _, f := range files {
-		if readID(sys, f) != device {
+	for _, f := range discover.Files(sys) {
+		if f.Device != device {
 			continue
 		}
-		netdevs, err := fs.ReadDir(sys, path.Join(path.Dir(f), "device/net"))
+		netdevs, err := fs.ReadDir(sys, path.Join(f.Dir, "device/net"))
 		if err != nil {
 			continue // Soft-RoCE has no such folder
 		}
@@ -121,11 +99,9 @@ func siblings(links []rtnl.Link, device string, sys fs.FS) []int32 {
 
 func devices(s nldev.System) string {
 	var out []string
-	for _, d := range s.Devices {
-		for _, p := range d.Ports {
-			if p.Netdev != "" {
-				out = append(out, fmt.Sprintf("%s (%s)", d.Name, p.Netdev))
-			}
+	for _, p := range discover.Ports(s.Devices) {
+		if p.Netdev != "" {
+			out = append(out, fmt.Sprintf("%s (%s)", p.Device.Name, p.Netdev))
 		}
 	}
 	return list(out)
