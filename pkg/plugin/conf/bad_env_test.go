@@ -124,11 +124,12 @@ func TestFaultsOfTheArguments(t *testing.T) {
 func TestArgumentsThatUpstreamAcceptsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]conf.Pod{
-		"":                              {},
-		"MAC=;IP=":                      {},
-		"IgnoreUnknown=True;FOO=bar":    {},
-		"FOO=1;IgnoreUnknown=1;FOO=2":   {},
-		"K8S_POD_NAME=b;K8S_POD_NAME=b": {Name: "b"}, // as Multus writes it
+		"":                            {},
+		"MAC=;IP=":                    {},
+		"IgnoreUnknown=True;FOO=bar":  {},
+		"FOO=1;IgnoreUnknown=1;FOO=2": {},
+		// Multus adds its own to what containerd has given.
+		"IgnoreUnknown=1;K8S_POD_NAME=b;IgnoreUnknown=true;K8S_POD_NAME=b":               {Name: "b"},
 		"K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=u;K8S_POD_INFRA_CONTAINER_ID=i": {Namespace: "ns", Name: "p", UID: "u"},
 	} {
 		in := input("")

@@ -87,9 +87,9 @@ func readArgs(args string, f *strict.Faults) env {
 			unknown = append(unknown, key)
 			continue
 		}
-		// The policy of a namespace must not depend on which one counts. Multus writes each
-		// key of the pod twice.
-		if given[key] && known[key] != val {
+		// The policy of a namespace must not depend on which one counts. Multus adds all keys
+		// of the pod to those of the runtime, and its own IgnoreUnknown=true.
+		if given[key] && known[key] != val && key != "IgnoreUnknown" {
 			f.Add(cnierr.BadEnv, "CNI_ARGS "+key, "give it once", "it has two values")
 		}
 		known[key], given[key] = val, true
