@@ -43,35 +43,6 @@ func stickyClaimer(t *testing.T, c *ground.Cluster, node string) sticky.Claimer 
 	return sticky.Claimer{Store: api(t, c.Admin()).Leases(), Node: block.Node{Name: node, MachineID: ground.MachineID(node)}, Now: time.Now}
 }
 
-func TestAPodKeepsItsSlotFromNodeToNode(t *testing.T) {
-	t.Parallel()
-	c := shared(t)
-	ctx, s, db := t.Context(), stickySlots(t, "moves"), nodefile.Key{Namespace: "default", Pod: "db-0", Interface: "net1"}
-	a, b := stickyClaimer(t, c, "moves-a"), stickyClaimer(t, c, "moves-b")
-	onA, err := a.Take(ctx, s, db)
-	must(t, err)
-	if _, err := b.Take(ctx, s, db); !errors.As(err, new(*block.HeldError)) {
-		t.Errorf("another node takes it: %v", err)
-	}
-	must(t, a.Release(ctx, onA))
-	onB, err := b.Take(ctx, s, db)
-	must(t, err)
-	if onB.Name != onA.Name || onB.UID != onA.UID {
-		t.Errorf("node b took %+v after %+v", onB, onA)
-	}
-	must(t, a.Release(ctx, onA)) // late
-	held, err := b.Held(ctx, "moves")
-	must(t, err)
-	if diff := cmp.Diff([]sticky.Lease{onB}, held); diff != "" {
-		t.Errorf("node b holds (-want +got)\n%s", diff)
-	}
-	again, err := b.Affirm(ctx, onB)
-	must(t, err)
-	if again.ResourceVersion == onB.ResourceVersion {
-		t.Error("to affirm wrote nothing")
-	}
-}
-
 // TestAnEtcdThatWasRestoredLetsHoldersHoldAgain takes etcd back to when
 // another node had a slot.
 func TestAnEtcdThatWasRestoredLetsHoldersHoldAgain(t *testing.T) {

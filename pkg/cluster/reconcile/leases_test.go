@@ -116,22 +116,6 @@ func TestTheSlotOfANodeThatIsGoneForAnHourIsFreeForItsPod(t *testing.T) {
 	c.holders("db-0 stays", "db-2 with-pods")
 }
 
-func TestAHolderThatWritesKeepsItsSlot(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, poolOf(t, "p", 1, kept))
-	c.join("another", nil)
-	c.join("n", nil)
-	l := c.hold("db-0", "n")
-	c.leave("n")
-	for range 24 {
-		c.rounds(50 * time.Minute)
-		if _, err := c.claimer("n").Affirm(t.Context(), l); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c.holders("db-0 n")
-}
-
 func TestOrphansListUnusedLeases(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, poolOf(t, "p", 1, kept))

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -31,7 +30,7 @@ import (
 )
 
 // The tests of package agent have controllers with plugins, restarts and other nodes. Here
-// is what a controller does with what it is told.
+// is what they do not see.
 
 const patience = 30 * time.Second
 
@@ -48,7 +47,6 @@ type fixture struct {
 	slots    block.Slots
 	fault    error // why no slot may be taken
 	away     bool  // the API server is
-	lost     bool  // its answers to updates are
 	troubles map[string]string
 	counted  map[string]int
 }
@@ -61,10 +59,10 @@ func open(t *testing.T, change func(o *fixture)) *fixture {
 		dir:      t.TempDir(),
 		troubles: map[string]string{}, counted: map[string]int{},
 	}
-	o.store.Fault = func(op blocktest.Op, _ string) blocktest.Fault {
+	o.store.Fault = func(blocktest.Op, string) blocktest.Fault {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		if o.away || o.lost && op == stickytest.Update {
+		if o.away {
 			return blocktest.Lost
 		}
 		return blocktest.None
@@ -193,22 +191,6 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, test)
 }
 
-func TestAFaultOfThePoolIsWaitedForAndThenReported(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		o := open(t, func(o *fixture) { o.fault = errors.New("it overlaps another") })
-		if a := o.ask("db-0", patience-2*time.Second); a.Wait != "it overlaps another" {
-			t.Errorf("it has answered %+v", a)
-		}
-		if a := o.ask("db-0", 3*time.Second); a.None != "it overlaps another" {
-			t.Errorf("got %+v", a)
-		}
-		o.heard(map[string]string{}, map[string]int{"none": 1})
-		if n := o.store.Calls(blocktest.Create); n != 0 {
-			t.Errorf("it has asked for a slot %d times", n)
-		}
-	})
-}
-
 // An ADD that fails later for another reason is followed by one that does not wait again,
 // and that gets the addresses if they are free now.
 func TestAPodWaitsOnce(t *testing.T) {
@@ -233,18 +215,6 @@ func TestAPodWaitsOnce(t *testing.T) {
 	})
 }
 
-func TestAFaultThatIsCorrectedInTimeCostsNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		o := open(t, func(o *fixture) { o.fault = errors.New("it overlaps another") })
-		o.ask("db-0", 10*time.Second)
-		o.tell(func() { o.fault = nil })
-		if a := o.ask("db-0", 0); !a.Granted() || a.Until != o.now()+grant.Time {
-			t.Errorf("got %+v", a)
-		}
-		o.heard(map[string]string{}, map[string]int{"granted": 1})
-	})
-}
-
 func TestAPoolThatIsNotStickyAnyMoreHasNoneAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		o := open(t, func(o *fixture) { o.slots = block.Slots{} })
@@ -266,65 +236,6 @@ func TestAnUnreachableServerIsTroubleUntilItAnswers(t *testing.T) {
 		o.tell(func() { o.away = false })
 		time.Sleep(2 * time.Minute)
 		o.heard(map[string]string{}, map[string]int{"none": 1})
-	})
-}
-
-// A server that asks for no requests gets none, and the ADD is told.
-func TestAServerThatIsBusyIsLeftAlone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		o := open(t, func(*fixture) {})
-		o.store.Fault = func(blocktest.Op, string) blocktest.Fault { return blocktest.Refused }
-		o.ask("db-0", 0)
-		calls := o.store.Calls(blocktest.List)
-		if a := o.ask("db-0", 0); a.Wait == "" || o.store.Calls(blocktest.List) != calls {
-			t.Errorf("got %+v after %d more requests", a, o.store.Calls(blocktest.List)-calls)
-		}
-	})
-}
-
-// A slot of this process needs no request, until the process has tried to release it.
-func TestASlotThatTheNodeHasIsGrantedWithoutTheServer(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		o := open(t, func(*fixture) {})
-		first := o.ask("db-0", 0)
-		o.tell(func() { o.away = true })
-		for range 3 {
-			time.Sleep(grant.Time / 2)
-			if a := o.ask("db-0", 0); !cmp.Equal(a.Rails, first.Rails, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })) {
-				t.Errorf("got %+v, want %+v", a, first)
-			}
-		}
-		o.tell(func() { o.away = false; o.lost = true })
-		time.Sleep(grant.Time + 2*time.Second) // it has tried
-		if a := o.ask("db-0", 0); a.Granted() {
-			t.Errorf("it has granted %+v, which it may have released", a)
-		}
-	})
-}
-
-// TestASlotThatIsLostIsGrantedNoMore has an etcd that gives to another node what was
-// granted to a pod of this one.
-func TestASlotThatIsLostIsGrantedNoMore(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		o := open(t, func(*fixture) {})
-		time.Sleep(5*time.Minute - 2*time.Second)
-		var l sticky.Lease
-		for range 60 { // two checks are less than seven minutes apart
-			if a := o.ask("db-0", 0); a.Granted() {
-				l = o.store.Snapshot()[0]
-			}
-			l.UID, l.Spec.Holder = "another", block.Owner{NodeName: "thief", MachineID: "machine-of-thief"}
-			o.store.Restore([]sticky.Lease{l})
-			time.Sleep(9 * time.Second)
-		}
-		if a := o.ask("db-0", 0); a.Granted() {
-			t.Errorf("it has granted %+v", a)
-		}
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if o.counted["lost"] != 1 || !strings.Contains(o.log.String(), `holder=thief`) {
-			t.Errorf("counted %v, the log: %s", o.counted, o.log.String())
-		}
 	})
 }
 
