@@ -266,6 +266,9 @@ func TestARackHasSlotsOfItsOwn(t *testing.T) {
 	if !strings.HasPrefix(names[0], "gpu.1-s") || !strings.HasPrefix(names[1], "gpu.2-s") {
 		t.Errorf("took %v", names)
 	}
+	if l := mustTake(t, claimer(store, 2), slots(t, 16), pod(0)); !strings.HasPrefix(l.Name, "gpu-s") { // the pool was made again without racks
+		t.Errorf("took %s", l.Name)
+	}
 	held, err := claimer(store, 1).Held(t.Context(), "gpu")
 	if err != nil || len(held) != 2 || held[0].Name != names[0] {
 		t.Errorf("holds %v, error %v", held, err)
