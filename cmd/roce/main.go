@@ -161,7 +161,7 @@ func node(args *skel.CmdArgs, s settings.Node, parent func(plan.Link) error, log
 	records, files := record.Store{Dir: s.StateDir, BootID: boot}, nodefile.Store{Dir: s.StateDir, BootID: boot}
 	n = attach.Node{
 		ID:          id,
-		Machine:     thisnode.Machine{Records: records, Name: func(path string) string { return path }, Log: log},
+		Machine:     thisnode.Machine{Records: records, Name: func(path string) string { return path }, TakeInUse: s.TakeInUse, Log: log},
 		AllowParent: parent,
 		Services:    files.Services,
 		Addresses: lease.Allocator{

@@ -319,7 +319,7 @@ func device(ctx context.Context, req conf.Request, parent plan.Link, sys fs.FS, 
 			Device:    plan.RDMADevice{Name: madeUp, Port: 1, Link: parent.Name},
 		}, nil
 	}
-	s := rdma.New(rdma.Config{Sys: sys})
+	s := rdma.New(rdma.Config{Sys: sys, TakeInUse: true}) // programs come and go
 	defer s.Close()
 	found, err := s.Facts(ctx, req.RDMA, parent, req.LinkInContainer)
 	return &found, err

@@ -228,6 +228,28 @@ func TestExclusiveDeviceMovesBackWhileAProcessHasItOpen(t *testing.T) {
 	stop()
 }
 
+// TestExclusiveDeviceThatTheHostUsesIsRefused has a program of the host wait with a queue
+// pair on the device.
+func TestExclusiveDeviceThatTheHostUsesIsRefused(t *testing.T) {
+	n := newNode(t, "exclusive")
+	pid, stop := background(t, "ibv_rc_pingpong", "-d", "rxe0", "-g", "0")
+	cnitest.Await(t, "the program has a queue pair", func() bool {
+		out, _ := try("rdma", "resource", "show", "qp")
+		return strings.Contains(out, "comm ibv_rc_pingpong")
+	})
+	a := n.attach(n.rail(0), n.pod())
+	contains(t, a.mustFail(109), fmt.Sprintf("the host uses it: process %d (ibv_rc_pingpong)", pid), "node.json")
+	home(t)
+	n.nothingLeft()
+	n.settle(`, "rdma": {"inUse": "take"}`)
+	a.mustAdd()
+	isIn(t, a.pod, "rxe0")
+	stop()
+	a.mustDel()
+	home(t)
+	n.nothingLeft()
+}
+
 func TestExclusiveRepairBringsTheDeviceBackToThePod(t *testing.T) {
 	n := newNode(t, "exclusive")
 	a := n.attach(n.rail(0), n.pod())

@@ -79,7 +79,7 @@ func (v view) chosen(ctx context.Context, master conf.Parent) (plan.Link, error)
 
 // facts returns what ADD finds out about the RDMA port of a link.
 func (v view) facts(ctx context.Context, mode conf.RDMAMode, l plan.Link) (plan.RDMA, error) {
-	s := rdma.New(rdma.Config{Sys: v.Sys, Log: slog.New(slog.DiscardHandler), Dial: v.dialRDMA})
+	s := rdma.New(rdma.Config{Sys: v.Sys, Log: slog.New(slog.DiscardHandler), Dial: v.dialRDMA, TakeInUse: true})
 	defer s.Close()
 	return s.Facts(ctx, conf.RDMA{Mode: mode}, l, false)
 }

@@ -28,7 +28,9 @@ type Machine struct {
 	Records record.Store
 	// Name returns the name of the namespace at a path for commands in hints.
 	Name func(path string) string
-	Log  *slog.Logger
+	// TakeInUse is that of the node's settings.
+	TakeInUse bool
+	Log       *slog.Logger
 }
 
 // Open implements attach.Machine.
@@ -49,5 +51,5 @@ func (m Machine) Wire(k attach.Kernel) plan.Single {
 
 // RDMA implements attach.Machine.
 func (m Machine) RDMA(path string, enter func(func() error) error) attach.RDMA {
-	return rdma.New(rdma.Config{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Enter: enter, Netns: m.Name(path), Lock: m.Records.LockMoves, Log: m.Log})
+	return rdma.New(rdma.Config{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Enter: enter, Netns: m.Name(path), Lock: m.Records.LockMoves, TakeInUse: m.TakeInUse, Log: m.Log})
 }

@@ -21,11 +21,12 @@ import (
 // Facts needs two netlink round trips for all parents of a namespace. This does not
 // depend on the number of devices and the size of their GID tables (see
 // nldev.Conn.System). For each parent it reads two links of sysfs. In exclusive mode
-// it also reads the two settings that a move loses.
+// it also reads the two settings that a move loses, and the users of the device.
 //
 // Errors: RDMAMode when the request contradicts the mode of the node. NoRDMA when
 // there is no device (with ErrNoDevice), when there are several, when the device does
-// not speak RoCE, or when its port is not active.
+// not speak RoCE, or when its port is not active. RDMAHeld when it would move to the pod,
+// and programs of the host use it.
 func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link, inPod bool) (plan.RDMA, error) {
 	at := Host
 	if inPod {
@@ -49,7 +50,7 @@ func (s *Subsystem) Facts(ctx context.Context, want conf.RDMA, parent plan.Link,
 	if err != nil {
 		return plan.RDMA{}, err
 	}
-	return s.describe(m, at, sys.Exclusive)
+	return s.describe(ctx, m, at, sys.Exclusive)
 }
 
 // survey returns the RDMA devices that a namespace sees, as they were when Facts
@@ -111,7 +112,7 @@ func (s *Subsystem) find(sys nldev.System, links, at Side, parent plan.Link) (di
 }
 
 // describe returns the facts of a port.
-func (s *Subsystem) describe(m discover.Match, at Side, exclusive bool) (plan.RDMA, error) {
+func (s *Subsystem) describe(ctx context.Context, m discover.Match, at Side, exclusive bool) (plan.RDMA, error) {
 	files, err := s.files(at)
 	if err != nil {
 		return plan.RDMA{}, err
@@ -133,6 +134,11 @@ func (s *Subsystem) describe(m discover.Match, at Side, exclusive bool) (plan.RD
 	}
 	if !exclusive {
 		return out, nil
+	}
+	if at == Host {
+		if err := s.unused(ctx, m.Device); err != nil {
+			return plan.RDMA{}, err
+		}
 	}
 	out.UVerbs = s.uverbs(m.Device.Name)
 	if out.TOS, err = s.tos(at, out.Device); err != nil {

@@ -43,7 +43,8 @@ type node struct {
 // hca is a device of a node.
 type hca struct {
 	nldev.Device
-	in   Side      // elsewhere: neither
+	in   Side // elsewhere: neither
+	qps  []nldev.QP
 	back time.Time // when the kernel brings it back to the host; zero: never
 }
 
@@ -122,15 +123,37 @@ type socket struct {
 
 func (s socket) Close() { s.opened-- }
 
-func (s socket) Dump(context.Context, nlsock.Request) ([][]byte, error) {
+func (s socket) Dump(_ context.Context, r nlsock.Request) ([][]byte, error) {
 	s.trips++
 	var out [][]byte
 	for _, d := range s.devices {
+		if r.Type&0x3ff == 10 {
+			if args := maps.Collect(nlsock.Attributes(r.Body)); d.Index == nlsock.Number(args[1]) && s.sees(d) {
+				out = append(out, attribute(nil, 19, qps(d)))
+			}
+			continue
+		}
 		if s.sees(d) {
 			out = append(out, row(d))
 		}
 	}
 	return out, nil
+}
+
+// qps returns the table of the queue pairs of a device.
+func qps(d *hca) []byte {
+	var out []byte
+	for _, q := range d.qps {
+		entry := attribute(nil, 26, []byte{q.Type})
+		if q.PID != 0 {
+			entry = nlsock.AppendNumber(entry, 28, q.PID)
+		}
+		if q.Module != "" {
+			entry = nlsock.AppendText(entry, 29, q.Module)
+		}
+		out = attribute(out, 20, entry)
+	}
+	return out
 }
 
 func (s socket) sees(d *hca) bool { return !s.exclusive || d.where() == s.side }

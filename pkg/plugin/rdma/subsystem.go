@@ -43,8 +43,10 @@ type Config struct {
 	Netns string
 	// Lock serialises moves on this node; nil: no other process makes any.
 	Lock func(context.Context) (release func(), err error)
-	Log  *slog.Logger
-	Proc fs.FS // root of procfs, to name a process that keeps a namespace
+	// TakeInUse says that a pod may get a device that programs of the host use.
+	TakeInUse bool
+	Log       *slog.Logger
+	Proc      fs.FS // root of procfs, to name a process that keeps a namespace
 	// Dial opens a socket in the namespace of the calling thread; nil: nldev.Dial.
 	Dial func() (*nldev.Conn, error)
 }

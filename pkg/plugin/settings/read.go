@@ -58,6 +58,9 @@ func Parse(file string, b []byte) (Node, error) {
 	out.Log.File, _ = log.At("file").Absolute()
 	out.Log.Level = strict.Choice(log.At("level"), "info", "debug", "warn", "error")
 	log.Strict(nil)
+	rdma := top.At("rdma").Object()
+	out.TakeInUse = strict.Choice(rdma.At("inUse"), "refuse", "take") == "take"
+	rdma.Strict(nil)
 	if s, ok := top.At("table").Absolute(); ok {
 		out.Table = s
 	}

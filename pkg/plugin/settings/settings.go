@@ -28,6 +28,9 @@ type Node struct {
 	// leaves the folder unknown.
 	StateDir string
 	Log      Log
+	// TakeInUse says that pods take RDMA devices from the programs of the host that use
+	// them (rdma.inUse).
+	TakeInUse bool
 	// Table is the file that has the subnets of each node and rail, for networks with
 	// ipam.table.
 	Table string

@@ -18,6 +18,7 @@ const (
 	cmdSet     = 2
 	cmdPortGet = 5
 	cmdSysGet  = 6
+	cmdQPGet   = 10 // RDMA_NLDEV_CMD_RES_QP_GET
 
 	attrDevIndex  = 1 // RDMA_NLDEV_ATTR_*
 	attrDevName   = 2
@@ -25,6 +26,10 @@ const (
 	attrNodeGUID  = 6
 	attrState     = 12
 	attrPhysState = 13
+	attrQPs       = 19 // RDMA_NLDEV_ATTR_RES_QP
+	attrQPType    = 26
+	attrPID       = 28
+	attrModule    = 29 // RDMA_NLDEV_ATTR_RES_KERN_NAME
 	attrNdevIndex = 50
 	attrNdevName  = 51
 	attrNetnsMode = 66 // RDMA_NLDEV_SYS_ATTR_NETNS_MODE

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The roce-cni authors
 
 // Package nldev speaks nldev on a NETLINK_RDMA socket of one namespace: the RDMA
-// devices with their ports, the namespace mode, moves and names.
+// devices with their ports and queue pairs, the namespace mode, moves and names.
 //
 // It returns the kernel's errno unchanged and decides nothing: package rdma, above it,
 // decides which device belongs to a NIC. Read this file first; message.go has the
