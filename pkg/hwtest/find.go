@@ -30,24 +30,16 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
-// discovery asks whether the plugin finds the port of each NIC, and the NIC of each
-// device.
-func discovery() Step {
-	return Step{
-		Name: "discovery", Asks: "does the plugin find the RDMA port of each NIC by each of its names, its PCI function, and its device?",
-		Expect: "the port that names an interface is the one that ADD uses for a pod on that interface, or on its bond",
-		look: func(ctx context.Context, v view) []report.Finding {
-			var out []report.Finding
-			for _, p := range v.roce() {
-				if !p.Carries {
-					out = append(out, cannotTell(p.String(), fmt.Sprintf("%s is a slave of %s, with others that have devices: ADD refuses the bond", p.Own.Name, p.NIC.Name), "RoCE LAG: one device for the bond"))
-					continue
-				}
-				out = append(out, v.finds(ctx, p))
-			}
-			return out
-		},
+func (v view) discovery(ctx context.Context) []report.Finding {
+	var out []report.Finding
+	for _, p := range v.roce() {
+		if !p.Carries {
+			out = append(out, cannotTell(p.String(), fmt.Sprintf("%s is a slave of %s, with others that have devices: ADD refuses the bond", p.Own.Name, p.NIC.Name), "RoCE LAG: one device for the bond"))
+			continue
+		}
+		out = append(out, v.finds(ctx, p))
 	}
+	return out
 }
 
 // selectors are the ways to name the NIC of a port.
@@ -129,19 +121,12 @@ func anyOf(err error, faults []error) error {
 	return faults[0]
 }
 
-// hostGIDs asks whether the addresses of each interface have entries.
-func hostGIDs() Step {
-	return Step{
-		Name: "host-gids", Asks: "does each address of the host have an entry of RoCE v2, and how large is the table?",
-		Expect: "each address of an interface has one RoCE v2 entry; with RoCE v1, that entry is the one after the v1 entry of the address",
-		look: func(_ context.Context, v view) []report.Finding {
-			var out []report.Finding
-			for _, p := range v.roce() {
-				out = append(out, v.entries(p)...)
-			}
-			return out
-		},
+func (v view) hostGIDs(_ context.Context) []report.Finding {
+	var out []report.Finding
+	for _, p := range v.roce() {
+		out = append(out, v.entries(p)...)
 	}
+	return out
 }
 
 func (v view) entries(p nic.Port) []report.Finding {
@@ -199,82 +184,64 @@ func oddEntries(entries []gidtable.Entry) []fault {
 
 // The steps of this file have no answer where there is nothing to ask.
 
-// modes asks whether ADD refuses a mode that the node does not have.
-func modes() Step {
-	return Step{
-		Name: "mode", Asks: "does ADD refuse rdma.mode if it contradicts the node?", Expect: "error 104 for the other mode",
-		look: func(ctx context.Context, v view) []report.Finding {
-			other := conf.RDMAExclusive
-			if v.system.Exclusive {
-				other = conf.RDMAShared
-			}
-			for _, p := range v.usable(ctx) {
-				l, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.NIC.Name)})
-				if err != nil {
-					continue // discovery says it
-				}
-				if _, err := v.facts(ctx, other, l); cnierr.CodeOf(err) != cnierr.RDMAMode {
-					return []report.Finding{problem(p.String(), fmt.Sprintf("for mode %s, the answer is %v", other, err), aKnownFault)}
-				}
-				return []report.Finding{ok(p.String(), "mode %s is refused", other)}
-			}
-			return nil
-		},
+func (v view) modes(ctx context.Context) []report.Finding {
+	other := conf.RDMAExclusive
+	if v.system.Exclusive {
+		other = conf.RDMAShared
 	}
+	for _, p := range v.usable(ctx) {
+		l, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.NIC.Name)})
+		if err != nil {
+			continue // discovery says it
+		}
+		if _, err := v.facts(ctx, other, l); cnierr.CodeOf(err) != cnierr.RDMAMode {
+			return []report.Finding{problem(p.String(), fmt.Sprintf("for mode %s, the answer is %v", other, err), aKnownFault)}
+		}
+		return []report.Finding{ok(p.String(), "mode %s is refused", other)}
+	}
+	return nil
 }
 
-// refusals asks whether ADD refuses ports that cannot carry RoCE.
-func refusals() Step {
-	return Step{
-		Name: "refusal", Asks: "does ADD refuse ports that cannot carry RoCE, before it leases an address?", Expect: "error 103 for a port without RoCE or without a GID table",
-		look: func(ctx context.Context, v view) []report.Finding {
-			var out []report.Finding
-			for _, p := range v.ports() {
-				_, err := fs.Stat(v.Sys, p.Dir()+"/gids/0")
-				if p.Link == "" || p.Own == nil || p.Device.Protocol == "roce" && err == nil {
-					continue
-				}
-				l, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.NIC.Name)})
-				if err == nil {
-					_, err = v.facts(ctx, conf.RDMAAuto, l)
-				}
-				switch code := cnierr.CodeOf(err); {
-				case code == cnierr.NoRDMA:
-					out = append(out, ok(p.String(), "ADD refuses it: %v", err))
-				case code == cnierr.BadParent, errors.Is(err, recording.ErrUnknown):
-					out = append(out, cannotTell(p.String(), err.Error(), "an interface that is up, and a file of this version"))
-				default:
-					out = append(out, problem(p.String(), fmt.Sprintf("ADD does not refuse it: %v", err), aKnownFault))
-				}
-			}
-			return out
-		},
+func (v view) refusals(ctx context.Context) []report.Finding {
+	var out []report.Finding
+	for _, p := range v.ports() {
+		_, err := fs.Stat(v.Sys, p.Dir()+"/gids/0")
+		if p.Link == "" || p.Own == nil || p.Device.Protocol == "roce" && err == nil {
+			continue
+		}
+		l, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.NIC.Name)})
+		if err == nil {
+			_, err = v.facts(ctx, conf.RDMAAuto, l)
+		}
+		switch code := cnierr.CodeOf(err); {
+		case code == cnierr.NoRDMA:
+			out = append(out, ok(p.String(), "ADD refuses it: %v", err))
+		case code == cnierr.BadParent, errors.Is(err, recording.ErrUnknown):
+			out = append(out, cannotTell(p.String(), err.Error(), "an interface that is up, and a file of this version"))
+		default:
+			out = append(out, problem(p.String(), fmt.Sprintf("ADD does not refuse it: %v", err), aKnownFault))
+		}
 	}
+	return out
 }
 
-// kinds asks whether selectors tell the functions of a NIC apart.
-func kinds() Step {
-	return Step{
-		Name: "function", Asks: "do selectors tell physical, virtual and scalable functions apart?", Expect: "function selects an interface if and only if it is of that kind",
-		look: func(ctx context.Context, v view) []report.Finding {
-			var out []report.Finding
-			for _, p := range v.usable(ctx) {
-				if p.Bonded() || p.Own.Kind != "" {
-					continue
-				}
-				is := v.kind(p)
-				var faults []fault
-				for _, k := range []conf.Function{conf.Physical, conf.Virtual, conf.Scalable} {
-					got, err := v.chosen(ctx, conf.Parent{Function: k, IfNames: []string{p.NIC.Name}})
-					if selected := err == nil && got.Name == conf.LinkName(p.NIC.Name); selected != (k == is) {
-						faults = append(faults, fault{fmt.Sprintf("it is %s, and a selector for %s answers: selected %t (%v)", is, k, selected, err), aKnownFault})
-					}
-				}
-				out = append(out, judge(p.String(), fmt.Sprintf("%s is a %s function", p.NIC.Name, is), faults)...)
+func (v view) kinds(ctx context.Context) []report.Finding {
+	var out []report.Finding
+	for _, p := range v.usable(ctx) {
+		if p.Bonded() || p.Own.Kind != "" {
+			continue
+		}
+		is := v.kind(p)
+		var faults []fault
+		for _, k := range []conf.Function{conf.Physical, conf.Virtual, conf.Scalable} {
+			got, err := v.chosen(ctx, conf.Parent{Function: k, IfNames: []string{p.NIC.Name}})
+			if selected := err == nil && got.Name == conf.LinkName(p.NIC.Name); selected != (k == is) {
+				faults = append(faults, fault{fmt.Sprintf("it is %s, and a selector for %s answers: selected %t (%v)", is, k, selected, err), aKnownFault})
 			}
-			return out
-		},
+		}
+		out = append(out, judge(p.String(), fmt.Sprintf("%s is a %s function", p.NIC.Name, is), faults)...)
 	}
+	return out
 }
 
 // kind returns the kind of function that sysfs says.
@@ -336,61 +303,48 @@ func (v view) virtual(ctx context.Context, p nic.Port) (f virtual, is bool) {
 	return f, false
 }
 
-// vfTrust asks whether ADD refuses just the VFs that cannot send frames of children.
-func vfTrust() Step {
-	return Step{
-		Name: "vf-trust", Asks: "may virtual functions send the frames of macvlan children?",
-		Expect: "ADD refuses a VF with the spoof check on that is not trusted, or that is of mlx5, and no other VF",
-		look: func(ctx context.Context, v view) []report.Finding {
-			var out []report.Finding
-			for _, p := range v.roce() {
-				vf, is := v.virtual(ctx, p)
-				if !is || p.State != nldev.Active {
-					continue
-				}
-				_, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.NIC.Name)})
-				refuses := cnierr.CodeOf(err) == cnierr.BadParent
-				found := fmt.Sprintf("VF %d of %s, trusted %t, spoof check %t; ADD refuses it: %t", vf.settings.Number, vf.pf, !vf.settings.Untrusted, vf.settings.SpoofCheck, refuses)
-				if refuses != vf.blocked {
-					out = append(out, problem(p.String(), found, aKnownFault))
-				} else {
-					out = append(out, ok(p.String(), "%s", found))
-				}
-			}
-			return out
-		},
+func (v view) vfTrust(ctx context.Context) []report.Finding {
+	var out []report.Finding
+	for _, p := range v.roce() {
+		vf, is := v.virtual(ctx, p)
+		if !is || p.State != nldev.Active {
+			continue
+		}
+		_, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(p.NIC.Name)})
+		refuses := cnierr.CodeOf(err) == cnierr.BadParent
+		found := fmt.Sprintf("VF %d of %s, trusted %t, spoof check %t; ADD refuses it: %t", vf.settings.Number, vf.pf, !vf.settings.Untrusted, vf.settings.SpoofCheck, refuses)
+		if refuses != vf.blocked {
+			out = append(out, problem(p.String(), found, aKnownFault))
+		} else {
+			out = append(out, ok(p.String(), "%s", found))
+		}
 	}
+	return out
 }
 
-// layers asks whether ADD finds the port below the VLANs and bonds of the host.
-func layers() Step {
-	return Step{
-		Name: "layers", Asks: "does ADD find the RDMA port below the VLANs and bonds of the host?", Expect: "the port of a VLAN or bond is that of the NIC below it",
-		look: func(ctx context.Context, v view) []report.Finding {
-			var out []report.Finding
-			for _, l := range v.links {
-				if l.Kind != "vlan" && l.Kind != "bond" {
-					continue
-				}
-				chosen, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(l.Name)})
-				if err != nil {
-					continue // it is down, or a slave itself
-				}
-				below := v.below(chosen)
-				if len(below) != 1 {
-					continue // no RoCE, or not RoCE LAG: discovery says it
-				}
-				found, err := v.facts(ctx, conf.RDMAAuto, chosen)
-				switch {
-				case err == nil && found.Device.Name == below[0].Device.Name && found.Device.Port == below[0].Number:
-					out = append(out, ok(l.Name, "the %s uses %s", l.Kind, below[0]))
-				case below[0].State == nldev.Active:
-					out = append(out, problem(l.Name, fmt.Sprintf("ADD finds %s/%d (%v), not %s", found.Device.Name, found.Device.Port, err, below[0]), aKnownFault))
-				}
-			}
-			return out
-		},
+func (v view) layers(ctx context.Context) []report.Finding {
+	var out []report.Finding
+	for _, l := range v.links {
+		if l.Kind != "vlan" && l.Kind != "bond" {
+			continue
+		}
+		chosen, err := v.chosen(ctx, conf.Parent{Name: conf.LinkName(l.Name)})
+		if err != nil {
+			continue // it is down, or a slave itself
+		}
+		below := v.below(chosen)
+		if len(below) != 1 {
+			continue // no RoCE, or not RoCE LAG: discovery says it
+		}
+		found, err := v.facts(ctx, conf.RDMAAuto, chosen)
+		switch {
+		case err == nil && found.Device.Name == below[0].Device.Name && found.Device.Port == below[0].Number:
+			out = append(out, ok(l.Name, "the %s uses %s", l.Kind, below[0]))
+		case below[0].State == nldev.Active:
+			out = append(out, problem(l.Name, fmt.Sprintf("ADD finds %s/%d (%v), not %s", found.Device.Name, found.Device.Port, err, below[0]), aKnownFault))
+		}
 	}
+	return out
 }
 
 // below returns the RoCE ports of the links below a link.

@@ -48,14 +48,23 @@ type Step struct {
 	Name   string // kebab-case; it is Check of the answers
 	Asks   string // the question in a few words
 	Expect string // what the code of roce-cni assumes
-	look   func(ctx context.Context, v view) []report.Finding
+	look   func(v view, ctx context.Context) []report.Finding
 }
 
 // Steps returns the steps that change nothing, in the order in which they run.
 func Steps() []Step {
 	return []Step{
-		driverStack(), devices(), ports(), hardware(), discovery(), hostGIDs(),
-		modes(), refusals(), kinds(), layers(), vfTrust(),
+		{"driver-stack", "which kernel, driver and firmware does each NIC have?", "the driver tells its name and version (ETHTOOL_GDRVINFO)", view.driverStack},
+		{"devices", "do netlink and sysfs agree about each device, and is it identified?", "a device has the same name, GUID and ports in netlink and in sysfs, a GUID of its own, and one device file", view.devices},
+		{"ports", "is each port active, on Ethernet, with RoCE and a GID table?", "a port has the same state in netlink and in sysfs, is active, has Ethernet below it, and has a GID table", view.portStates},
+		{"hardware", "are the RDMA device and the interface on the same PCI function?", "port 1 of a device and its interface are on one PCI function; the device is on the PCI or the auxiliary bus", view.hardware},
+		{"discovery", "does the plugin find the RDMA port of each NIC by each of its names, its PCI function, and its device?", "the port that names an interface is the one that ADD uses for a pod on that interface, or on its bond", view.discovery},
+		{"host-gids", "does each address of the host have an entry of RoCE v2, and how large is the table?", "each address of an interface has one RoCE v2 entry; with RoCE v1, that entry is the one after the v1 entry of the address", view.hostGIDs},
+		{"mode", "does ADD refuse rdma.mode if it contradicts the node?", "error 104 for the other mode", view.modes},
+		{"refusal", "does ADD refuse ports that cannot carry RoCE, before it leases an address?", "error 103 for a port without RoCE or without a GID table", view.refusals},
+		{"function", "do selectors tell physical, virtual and scalable functions apart?", "function selects an interface if and only if it is of that kind", view.kinds},
+		{"layers", "does ADD find the RDMA port below the VLANs and bonds of the host?", "the port of a VLAN or bond is that of the NIC below it", view.layers},
+		{"vf-trust", "may virtual functions send the frames of macvlan children?", "ADD refuses a VF with the spoof check on that is not trusted, or that is of mlx5, and no other VF", view.vfTrust},
 	}
 }
 
@@ -237,7 +246,7 @@ func (s Step) run(ctx context.Context, v view) (out []report.Finding) {
 			out = append(out, cannotTell("", "the step itself failed: "+fmt.Sprint(r), "a bug report with this line"))
 		}
 	}()
-	return s.look(ctx, v)
+	return s.look(v, ctx)
 }
 
 func (s Step) answer(f report.Finding) Answer {
@@ -296,47 +305,33 @@ func (v view) roce() []nic.Port {
 
 const aKnownFault = "# a fault of the driver or of roce-cni: send the file to the project"
 
-// driverStack asks which software is below roce-cni.
-func driverStack() Step {
-	return Step{
-		Name: "driver-stack", Asks: "which kernel, driver and firmware does each NIC have?",
-		Expect: "the driver tells its name and version (ETHTOOL_GDRVINFO)",
-		look: func(_ context.Context, v view) []report.Finding {
-			var out []report.Finding
-			for _, p := range v.ports() {
-				if p.Own == nil {
-					continue
-				}
-				d, err := v.Driver(p.Own.Name)
-				if err != nil {
-					out = append(out, cannotTell(p.String(), "the driver of "+p.Own.Name+" does not answer: "+err.Error(), "a driver with ethtool -i"))
-					continue
-				}
-				out = append(out, ok(p.String(), "%s %s, firmware %s, Linux %s, %s", d.Name, d.Version,
-					cmp.Or(strings.TrimSpace(d.Firmware), "unknown"), v.Stack.Kernel, cmp.Or(v.Stack.OFED, "the kernel's own driver")))
-			}
-			if len(out) == 0 {
-				out = append(out, cannotTell("", "no port tells its interface", "a port with an interface in the host: rdma link"))
-			}
-			return out
-		},
+func (v view) driverStack(_ context.Context) []report.Finding {
+	var out []report.Finding
+	for _, p := range v.ports() {
+		if p.Own == nil {
+			continue
+		}
+		d, err := v.Driver(p.Own.Name)
+		if err != nil {
+			out = append(out, cannotTell(p.String(), "the driver of "+p.Own.Name+" does not answer: "+err.Error(), "a driver with ethtool -i"))
+			continue
+		}
+		out = append(out, ok(p.String(), "%s %s, firmware %s, Linux %s, %s", d.Name, d.Version,
+			cmp.Or(strings.TrimSpace(d.Firmware), "unknown"), v.Stack.Kernel, cmp.Or(v.Stack.OFED, "the kernel's own driver")))
 	}
+	if len(out) == 0 {
+		out = append(out, cannotTell("", "no port tells its interface", "a port with an interface in the host: rdma link"))
+	}
+	return out
 }
 
-// devices asks whether netlink and sysfs tell the same of each device.
-func devices() Step {
-	return Step{
-		Name: "devices", Asks: "do netlink and sysfs agree about each device, and is it identified?",
-		Expect: "a device has the same name, GUID and ports in netlink and in sysfs, a GUID of its own, and one device file",
-		look: func(_ context.Context, v view) []report.Finding {
-			var out []report.Finding
-			files := discover.Files(v.Sys)
-			for _, d := range v.system.Devices {
-				out = append(out, judge(d.Name, fmt.Sprintf("GUID %s, ports: %d, protocol %q", d.GUID, len(d.Ports), d.Protocol), v.identity(d, files))...)
-			}
-			return out
-		},
+func (v view) devices(_ context.Context) []report.Finding {
+	var out []report.Finding
+	files := discover.Files(v.Sys)
+	for _, d := range v.system.Devices {
+		out = append(out, judge(d.Name, fmt.Sprintf("GUID %s, ports: %d, protocol %q", d.GUID, len(d.Ports), d.Protocol), v.identity(d, files))...)
 	}
+	return out
 }
 
 func (v view) identity(d nldev.Device, files []discover.File) []fault {
@@ -363,20 +358,13 @@ func (v view) identity(d nldev.Device, files []discover.File) []fault {
 	return out
 }
 
-// ports asks whether each port can carry RoCE, and whether netlink and sysfs agree.
-func ports() Step {
-	return Step{
-		Name: "ports", Asks: "is each port active, on Ethernet, with RoCE and a GID table?",
-		Expect: "a port has the same state in netlink and in sysfs, is active, has Ethernet below it, and has a GID table",
-		look: func(_ context.Context, v view) []report.Finding {
-			var out []report.Finding
-			for _, p := range v.ports() {
-				found := fmt.Sprintf("%s, %s, %s, on %s", p.State, v.text(p.Dir()+"/link_layer"), v.text(p.Dir()+"/rate"), cmp.Or(string(p.Link), "no interface"))
-				out = append(out, judge(p.String(), found, v.carries(p))...)
-			}
-			return out
-		},
+func (v view) portStates(_ context.Context) []report.Finding {
+	var out []report.Finding
+	for _, p := range v.ports() {
+		found := fmt.Sprintf("%s, %s, %s, on %s", p.State, v.text(p.Dir()+"/link_layer"), v.text(p.Dir()+"/rate"), cmp.Or(string(p.Link), "no interface"))
+		out = append(out, judge(p.String(), found, v.carries(p))...)
 	}
+	return out
 }
 
 func (v view) carries(p nic.Port) []fault {
@@ -402,19 +390,12 @@ func (v view) carries(p nic.Port) []fault {
 	return out
 }
 
-// hardware asks whether device and interface are on one PCI function.
-func hardware() Step {
-	return Step{
-		Name: "hardware", Asks: "are the RDMA device and the interface on the same PCI function?",
-		Expect: "port 1 of a device and its interface are on one PCI function; the device is on the PCI or the auxiliary bus",
-		look: func(_ context.Context, v view) []report.Finding {
-			var out []report.Finding
-			for _, p := range v.roce() {
-				out = append(out, v.function(p))
-			}
-			return out
-		},
+func (v view) hardware(_ context.Context) []report.Finding {
+	var out []report.Finding
+	for _, p := range v.roce() {
+		out = append(out, v.function(p))
 	}
+	return out
 }
 
 func (v view) function(p nic.Port) report.Finding {

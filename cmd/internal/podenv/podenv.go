@@ -9,13 +9,20 @@
 package podenv
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"unicode"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/tool/gids"
 )
 
@@ -53,4 +60,81 @@ func printable(r rune) rune {
 		return r
 	}
 	return '?'
+}
+
+// Container is the container in which the program runs.
+type Container struct {
+	Root    string // the folder with dev, proc and sys: "/"
+	Memlock uint64 // its limit for locked memory in bytes (RLIMIT_MEMLOCK)
+}
+
+// Own returns the container of the caller. Errors: IO.
+func Own() (Container, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return Container{}, cnierr.New(cnierr.IO, "read limit of", "locked memory", "", "%w", err)
+	}
+	return Container{Root: "/", Memlock: limit.Cur}, nil
+}
+
+// enough is a limit for locked memory that an operator chose for RDMA. The defaults
+// are 64 KiB or 8 MiB, and programs register gigabytes.
+const enough = 1 << 30
+
+// Check says whether programs can use the RDMA devices of the rails: each needs its
+// file uverbsN, and the memory that they register is locked. The errors say what the
+// manifest of the pod lacks. Errors: NoRDMA, BadEnv.
+func (c Container) Check(rails []gids.Rail) error {
+	checked := map[string]bool{}
+	var all error
+	for _, r := range rails {
+		if checked[r.Port.Device.Name] {
+			continue
+		}
+		checked[r.Port.Device.Name] = true
+		if err := c.open(r.Port.Device.Name); err != nil {
+			all = errors.Join(all, cnierr.New(cnierr.NoRDMA, "open RDMA device", r.Port.Device.Name,
+				"request the resource of the RDMA device plugin in the container: resources.limits, such as rdma/rails: 1; "+
+					"if it does, and the node is in exclusive mode, delete the pod: a move has changed the number of the file", "%w", err))
+		}
+	}
+	return errors.Join(all, c.locks())
+}
+
+// open opens the file of a device, as libibverbs does.
+func (c Container) open(device string) error {
+	for _, f := range discover.Files(os.DirFS(filepath.Join(c.Root, "sys"))) {
+		if f.Device != device {
+			continue
+		}
+		file, err := os.OpenFile(filepath.Join(c.Root, "dev/infiniband", f.Name), os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		return file.Close()
+	}
+	return errors.New("no folder of /sys/class/infiniband_verbs is for it: ib_uverbs is not loaded on the node")
+}
+
+// capIPCLock is the number of CAP_IPC_LOCK (linux/capability.h).
+const capIPCLock = 14
+
+// locks says whether the container may lock as much memory as RDMA programs need.
+func (c Container) locks() error {
+	if c.Memlock >= enough {
+		return nil
+	}
+	status, err := os.ReadFile(filepath.Join(c.Root, "proc/self/status"))
+	if err != nil {
+		return cnierr.New(cnierr.IO, "read", "/proc/self/status", "", "%w", err)
+	}
+	_, line, _ := strings.Cut(string(status), "\nCapEff:")
+	line, _, _ = strings.Cut(line, "\n")
+	effective, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	if err == nil && effective&(1<<capIPCLock) != 0 {
+		return nil
+	}
+	return cnierr.New(cnierr.BadEnv, "check limit of", "locked memory",
+		"give the container securityContext.capabilities.add: [IPC_LOCK]; a container that is not root needs a higher limit of the runtime: docs/testing-rdma.md",
+		"at most %d KiB, and the program has no IPC_LOCK: ibv_reg_mr fails for larger buffers", c.Memlock/1024)
 }
