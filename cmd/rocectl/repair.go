@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -39,6 +40,11 @@ Without --yes nothing is changed: the commands that would do the same are shown.
 A route of the attachment with other values is deleted first; check prints that
 command too.
 
+A shared RDMA device that was made again, as by a reset of the NIC, may give its pods
+other GID indexes. With --yes all its pods are repaired together, also those that are
+not selected: their addresses are taken off and set again in the recorded indexes.
+While programs use the device again, repair refuses and names them.
+
 An interface with other values is not changed, because it would have to be
 recreated. check prints the commands that correct it.
 
@@ -65,6 +71,10 @@ another error.`,
 			if err != nil || damaged && !yes {
 				return err
 			}
+			keys, err = repairRemade(cmd.Context(), cmd.OutOrStdout(), n, keys, yes)
+			if err != nil {
+				return err
+			}
 			if yes {
 				return repairAttachments(cmd.Context(), cmd.OutOrStdout(), n.Records, keys, "restored", n.Repair)
 			}
@@ -74,6 +84,23 @@ another error.`,
 	s.register(cmd)
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
 	return cmd
+}
+
+// repairRemade prints the ports that were made again. With yes it clears them, and adds their
+// attachments to those to repair, because each may have the index of another one.
+func repairRemade(ctx context.Context, w io.Writer, n attach.Node, keys []conf.Attachment, yes bool) ([]conf.Attachment, error) {
+	for _, r := range n.Remade(ctx) {
+		says := "--yes sets their addresses again, each in its recorded index, unless programs use the port again"
+		if yes {
+			if err := n.Clear(ctx, r); err != nil {
+				return nil, err
+			}
+			says = "their addresses are set again, each in its recorded index"
+			keys = append(keys, slices.DeleteFunc(r.Pods, func(at conf.Attachment) bool { return slices.Contains(keys, at) })...)
+		}
+		fmt.Fprintf(w, "# %s was made again, and its %d attachments are not all in their GID indexes: %s\n", r, len(r.Pods), says)
+	}
+	return keys, nil
 }
 
 // repairAttachments calls do for each attachment and prints the operations that do

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -251,4 +252,21 @@ func TestSharedCheckSaysFromWhereToWhereAGIDMoved(t *testing.T) {
 	}
 	contains(t, a.check(), addr, fmt.Sprintf("its index changed from %d to %d", was, is), "rocectl env")
 	a.mustDel()
+}
+
+// TestSharedDelNamesTheProgramThatHoldsAnIndex has a program of the pod wait with a queue
+// pair when the pod loses its interface.
+func TestSharedDelNamesTheProgramThatHoldsAnIndex(t *testing.T) {
+	n := newNode(t, "shared")
+	a := n.attach(n.rail(0), n.pod())
+	addr := a.mustAdd()[0]
+	pid, stop := background(t, "ip", "netns", "exec", a.pod.Name, "ibv_rc_pingpong", "-d", "rxe0", "-g", strconv.Itoa(a.indexes()[addr]))
+	cnitest.Await(t, "the program has a queue pair", func() bool {
+		out, _ := try("rdma", "resource", "show", "qp")
+		return strings.Contains(out, "comm ibv_rc_pingpong")
+	})
+	a.mustDel()
+	contains(t, a.stderr.String(), "hold its GID indexes", fmt.Sprintf("process %d (ibv_rc_pingpong) uses rxe0/1", pid))
+	stop()
+	n.nothingLeft()
 }

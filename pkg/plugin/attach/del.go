@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/netns"
@@ -76,11 +77,32 @@ func (n Node) remove(ctx context.Context, rec record.Record, path string, releas
 	if err := release(ctx, rec); err != nil {
 		return err
 	}
+	n.logUsers(ctx, rec)
 	// An IPAM plugin may have used all the time of the call.
 	if err := n.undo(context.WithoutCancel(ctx), rec, path, after); err != nil {
 		return err
 	}
 	return n.Records.Delete(rec.Attachment)
+}
+
+// logUsers logs the programs of a pod that still use shared RDMA devices: they hold GID
+// indexes, which read as unused. Such a program keeps a namespace that is being deleted.
+func (n Node) logUsers(ctx context.Context, rec record.Record) {
+	if !slices.ContainsFunc(rec.Plan.Ops, sharesDevice) {
+		return
+	}
+	r := n.Machine.RDMA("", nil)
+	defer r.Close()
+	users, err := r.Users(ctx, rec.Plan.Ops, rec.NetnsID)
+	if len(users) > 0 || err != nil {
+		n.Log.Warn("programs of the pod hold its GID indexes until they end", "container", rec.ContainerID, "users", strings.Join(users, ", "), "error", err)
+	}
+}
+
+// sharesDevice says whether an operation is about an RDMA device in the host's namespace.
+func sharesDevice(op plan.Op) bool {
+	_, port := op.Kind.(plan.Port)
+	return port && op.Place == plan.Host
 }
 
 // carriers returns what is left to undo of links that roce made, when their own

@@ -21,7 +21,9 @@ type hca struct {
 	each      bool // each parent has one; they all share it
 	name      string
 	now       string     // name to which each was renamed
+	remade    uint32     // index that ens1's has since it was made again
 	in        netns.ID   // the namespace that has it; zero: the host's
+	users     []string   // programs with queue pairs
 	full      bool       // there is no free entry for another GID
 	tables    *gidTables // nil: the indexes are of no interest
 }
@@ -39,7 +41,7 @@ type handle struct {
 func (h handle) Facts(_ context.Context, _ conf.RDMA, parent plan.Link, _ bool) (plan.RDMA, error) {
 	if h.each {
 		own := device
-		own.Link = parent.Name
+		own.Link, own.Index = parent.Name, uint32(parent.Name[3]-'0')
 		return plan.RDMA{Device: own}, nil
 	}
 	if parent.Name != "ens1" && parent.Device != device.PCI || h.in != (netns.ID{}) {
@@ -98,14 +100,24 @@ func (h handle) Undo(ctx context.Context, op plan.Op) error {
 func (h handle) Current(_ context.Context, recorded plan.Ops) (plan.Ops, error) {
 	return recorded.WithDevices(func(d plan.RDMADevice) plan.RDMADevice {
 		d.Name = cmp.Or(h.now, d.Name)
+		if d.Link == "ens1" {
+			d.Index = cmp.Or(h.remade, d.Index)
+		}
 		return d
 	}), nil
 }
+
+func (h handle) Users(context.Context, plan.Ops, netns.ID) ([]string, error) { return h.users, nil }
 
 func (h handle) Check(ctx context.Context, op plan.Op) error {
 	for g := range plan.All[plan.GID](plan.Ops{op}) {
 		if g.Device.Name != cmp.Or(h.now, g.Device.Name) {
 			return cnierr.New(cnierr.Damaged, "check GIDs of", g.Device.Name, "", "no device has the name")
+		}
+		for _, t := range g.Targets {
+			if is := h.tables; h.remade != 0 && is.of(g.Device).index(t.Addr) != *t.Index {
+				return cnierr.New(cnierr.Damaged, "check GID of", t.Addr.String(), "", "%w", &rdma.MovedError{Was: *t.Index, Is: is.of(g.Device).index(t.Addr)})
+			}
 		}
 	}
 	if _, ok := op.Kind.(plan.DeviceInfo); ok {

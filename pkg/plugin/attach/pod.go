@@ -47,6 +47,9 @@ type RDMA interface {
 	// Current returns recorded operations with the name and the index that each device in
 	// the host's namespace has now.
 	Current(ctx context.Context, recorded plan.Ops) (plan.Ops, error)
+	// Users returns the programs that have queue pairs on the devices that recorded
+	// operations share with the host; with a namespace only the programs in it.
+	Users(ctx context.Context, recorded plan.Ops, in netns.ID) ([]string, error)
 	// Located returns the GID indexes of the GIDs that Do waited for.
 	Located() map[netip.Addr]int
 	// LookBefore notes which entries there are for addresses that set is about to set.
@@ -68,21 +71,28 @@ type pod struct {
 	log     *slog.Logger
 	// renamed has a note for each port of a device that had another name at ADD.
 	renamed []error
+	// remade are the ports of devices that were made again since ADD.
+	remade map[plan.RDMADevice]bool
 }
 
 // recognise returns recorded operations with the names that their devices have now. The
 // programs of a pod keep a device that is renamed.
 func (p *pod) recognise(ctx context.Context, recorded plan.Ops) (plan.Ops, error) {
-	if !slices.ContainsFunc(recorded, func(op plan.Op) bool { return op.By() == plan.ByRDMA && op.Place == plan.Host }) {
+	if !slices.ContainsFunc(recorded, sharesDevice) {
 		return recorded, nil
 	}
 	now, err := p.rdma.Current(ctx, recorded)
 	if err != nil {
 		return nil, err
 	}
+	p.remade = map[plan.RDMADevice]bool{}
 	for i, op := range recorded {
 		had, is := op.Kind.(plan.Port)
-		if has, _ := now[i].Kind.(plan.Port); is && has.Device.Name != had.Device.Name {
+		has, _ := now[i].Kind.(plan.Port)
+		if has.Device.Index != had.Device.Index {
+			p.remade[has.Device] = true
+		}
+		if is && has.Device.Name != had.Device.Name {
 			p.renamed = append(p.renamed, cnierr.New(cnierr.Damaged, "check RDMA device", had.Device.Name, "rocectl env has the new name for programs that start",
 				"%w", &kernel.ChangedError{Property: "name", Want: had.Device.Name, Got: has.Device.Name}))
 		}
@@ -97,7 +107,7 @@ func (n Node) open(netns string, at conf.Attachment) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA(netns, k.Enter), at, n.Records, n.Log, nil}, nil
+	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA(netns, k.Enter), at, n.Records, n.Log, nil, nil}, nil
 }
 
 // openHost opens the host alone for an attachment. The caller must Close it. Errors are
@@ -107,7 +117,7 @@ func (n Node) openHost(at conf.Attachment) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA("", nil), at, n.Records, n.Log, nil}, nil
+	return &pod{k, n.Machine.Wire(k), n.Machine.RDMA("", nil), at, n.Records, n.Log, nil, nil}, nil
 }
 
 func (p *pod) of(op plan.Op) plan.Executor {

@@ -17,11 +17,14 @@ import (
 )
 
 // Lost returns what Repair would do to an attachment. It returns nothing when nothing
-// is missing. It changes nothing.
+// is missing, and an error for damage that Repair can do nothing about. It changes nothing.
 func (n Node) Lost(ctx context.Context, at conf.Attachment) (plan.Ops, error) {
 	var ops plan.Ops
 	err := n.standing(ctx, at, "", func(pod *pod, rec record.Record) (err error) {
 		ops, err = n.lost(ctx, pod, rec)
+		if ops = ops.Changes(); len(ops) == 0 && err == nil {
+			err = errors.Join(examine(ctx, pod, rec.Plan, nil).damage...) // what only a look finds
+		}
 		return err
 	})
 	return ops, err
@@ -51,10 +54,14 @@ func (n Node) Repair(ctx context.Context, at conf.Attachment) (plan.Ops, error) 
 			return err
 		}
 		done, err = redo(ctx, pod, ops)
+		done = done.Changes()
 		if err != nil || refused != nil {
 			return errors.Join(err, refused)
 		}
-		return errors.Join(examine(ctx, pod, rec.Plan, nil).damage...)
+		if err := errors.Join(examine(ctx, pod, rec.Plan, nil).damage...); err != nil || len(pod.remade) == 0 {
+			return err
+		}
+		return n.Records.Save(rec) // the devices as they are now
 	})
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		err = errors.Join(err, n.moveBack(ctx, at))

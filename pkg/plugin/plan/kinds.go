@@ -47,9 +47,9 @@ var kinds = []row{
 	of[Carriers](row{name: "carriers"}),
 	of[Gateway](row{name: "gateway", by: ByWire, phase: phaseGateway, join: joined(Gateway.and)}),
 	of[Move](row{name: "move", by: ByRDMA, phase: phaseMove, stays: true, link: about(func(m Move) conf.LinkName { return m.Link })}),
-	of[Port](row{name: "port", by: ByRDMA, phase: phasePort, phaseOnHost: phaseHostPort, link: about(func(p Port) conf.LinkName { return p.Link })}),
+	of[Port](row{name: "port", by: ByRDMA, looks: true, phase: phasePort, phaseOnHost: phaseHostPort, link: about(func(p Port) conf.LinkName { return p.Link })}),
 	of[GID](row{
-		name: "gid", by: ByRDMA, phase: phaseGID, phaseOnHost: phaseHostGID,
+		name: "gid", by: ByRDMA, looks: true, phase: phaseGID, phaseOnHost: phaseHostGID,
 		link: about(func(g GID) conf.LinkName { return g.Targets[0].Link }),
 	}),
 	of[DeviceInfo](row{name: "deviceinfo", by: ByRDMA, phase: phaseDeviceInfo}),
@@ -78,6 +78,8 @@ type row struct {
 	// it again. stays says that repair makes the thing again without undoing it
 	// first.
 	foreign, stays bool
+	// looks says that an operation only waits for something, or looks at it.
+	looks bool
 	// makesGIDs says that the kernel adds an entry to the GID table of a NIC.
 	makesGIDs bool
 	// link returns the link of an operation. from returns the source address of
@@ -165,6 +167,11 @@ func (o Op) Marked() bool { return o.row().marked }
 // Stays says that repair does the operation again without undoing it first,
 // because programs or other pods are using the thing.
 func (o Op) Stays() bool { return o.Shared || o.row().stays }
+
+// Changes returns the operations without those that only look.
+func (o Ops) Changes() Ops {
+	return slices.DeleteFunc(slices.Clone(o), func(op Op) bool { return op.row().looks })
+}
 
 // Foreign says that another plugin made the thing, so that the operation cannot
 // make it again.

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The roce-cni authors
+
+package attach_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
+)
+
+// reset makes the device of ens1 again: the entries of its table come back in order,
+// without the holes of pods that have gone.
+func (w *world) reset() {
+	w.hca.remade = 77
+	t := w.hca.tables.tables["ens1"]
+	used := slices.DeleteFunc(slices.Clone(t.entries), func(e gidEntry) bool { return e == (gidEntry{}) })
+	t.entries = append(used, make([]gidEntry, len(t.entries)-len(used))...)
+}
+
+// TestPodsOfADeviceThatWasMadeAgainGetTheirIndexesBack has two pods of which one is at the
+// index of the other, so that neither can be repaired alone.
+func TestPodsOfADeviceThatWasMadeAgainGetTheirIndexesBack(t *testing.T) {
+	t.Parallel()
+	w := promising(t, `"equal"`, newGIDTables(64, 1, 2, 0, 1))
+	for _, id := range []string{"c0", "c1", "c2"} {
+		w.fake.Pod(podPath(id))
+		if _, err := w.node().Add(ctx, w.request(id, "net1", "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.node().Del(ctx, w.del("c0", "net1")); err != nil {
+		t.Fatal(err)
+	}
+	before, pods := [][][]int{w.indexes("c1"), w.indexes("c2")}, w.fake.String()
+	if r := w.node().Remade(ctx); len(r) > 0 {
+		t.Errorf("before the reset: %v", r)
+	}
+	w.reset()
+	if lost, err := w.node().Lost(ctx, c1); err == nil || len(lost) > 0 {
+		t.Errorf("a repair of the pod alone is promised: %v, %v", lost.Commands("pod"), err)
+	}
+	remade := w.node().Remade(ctx)
+	if len(remade) != 1 || remade[0].String() != "mlx5_0/1" || len(remade[0].Pods) != 2 {
+		t.Fatalf("got %v, want one port with two pods", remade)
+	}
+	w.hca.users = []string{"process 9 (server) uses mlx5_0/1"}
+	if err := w.node().Clear(ctx, remade[0]); cnierr.CodeOf(err) != cnierr.RDMAHeld || w.fake.String() != pods {
+		t.Errorf("under a program: got %v, want code %d and no change", err, cnierr.RDMAHeld)
+	}
+	w.hca.users = nil
+	if err := w.node().Clear(ctx, remade[0]); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []conf.ContainerID{"c2", "c1"} {
+		done, err := w.node().Repair(ctx, conf.Attachment{ContainerID: id, IfName: "net1"})
+		if err != nil || slices.ContainsFunc(done, func(op plan.Op) bool { _, looks := op.Kind.(plan.GID); return looks }) {
+			t.Errorf("repair of %s: %v, %v", id, done.Commands("pod"), err)
+		}
+	}
+	if diff := cmp.Diff(before, [][][]int{w.indexes("c1"), w.indexes("c2")}); diff != "" {
+		t.Errorf("indexes (-before +after):\n%s", diff)
+	}
+	if diff := cmp.Diff(lines(pods), lines(w.fake.String())); diff != "" {
+		t.Errorf("the pods (-before +after):\n%s", diff)
+	}
+	w.reset() // the record has the new index now: what moves later is no reset
+	if r := w.node().Remade(ctx); len(r) > 0 {
+		t.Errorf("after the repair: %v", r)
+	}
+}
