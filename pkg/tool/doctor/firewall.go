@@ -40,9 +40,9 @@ func (n Node) forwards(ctx context.Context) []report.Finding {
 	if err != nil {
 		return []report.Finding{cannotTell("the rules cannot be read: "+err.Error(), "the network namespace of the node")}
 	}
-	families := []string{"ipv4"}
+	families := []string{"IPv4"}
 	if slices.ContainsFunc(rules, func(r rtnl.Rule) bool { return toPods(r) && r.From.Addr().Is6() }) {
-		families = append(families, "ipv6")
+		families = append(families, "IPv6")
 	}
 	var out []report.Finding
 	for _, family := range families {
@@ -57,7 +57,7 @@ func (n Node) forwards(ctx context.Context) []report.Finding {
 
 // forwardsOf returns what keeps the node from forwarding packets of a family.
 func (n Node) forwardsOf(family string) []report.Finding {
-	name := map[string]string{"ipv4": "net.ipv4.ip_forward", "ipv6": "net.ipv6.conf.all.forwarding"}[family]
+	name := map[string]string{"IPv4": "net.ipv4.ip_forward", "IPv6": "net.ipv6.conf.all.forwarding"}[family]
 	forward, err := n.number(strings.ReplaceAll(name, ".", "/"))
 	switch {
 	case err != nil:
@@ -66,7 +66,7 @@ func (n Node) forwardsOf(family string) []report.Finding {
 		return nil
 	}
 	fix := "sysctl -w " + name + "=1  # and so in /etc/sysctl.d"
-	if family == "ipv6" {
+	if family == "IPv6" {
 		fix += "; an interface that learns routes from router advertisements then needs accept_ra=2"
 	}
 	return []report.Finding{problem(name+" is 0", fix)}
