@@ -127,12 +127,12 @@ func replaced(v any, with *redact.Redactor) any {
 	return v
 }
 
-// largest is how many bytes the files of an archive that is read may have together. The
-// archive itself can be a thousand times smaller.
-const largest = 64 << 20
+// largest is how many bytes a file of an archive may have. The archive can be a thousand
+// times smaller.
+const largest = 16 << 20
 
 // Unpack writes the files of an archive into an empty folder. It takes only files that
-// Write makes, because the archive may come from a stranger.
+// Write makes, each once.
 func Unpack(r io.Reader, dir string) (err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -143,7 +143,11 @@ func Unpack(r io.Reader, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	left := int64(largest)
+	wanted, err := recording.Recording{}.Files()
+	if err != nil {
+		return err
+	}
+	wanted[resultsFile] = nil
 	for t := tar.NewReader(z); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
@@ -152,12 +156,13 @@ func Unpack(r io.Reader, dir string) (err error) {
 		if err != nil {
 			return err
 		}
-		name := path.Base(h.Name)
-		if folder+name != h.Name || path.Ext(name) != ".json" || h.Typeflag != tar.TypeReg {
-			return fmt.Errorf("%q is no file of roce-hwtest", h.Name)
+		name := strings.TrimPrefix(h.Name, folder)
+		if _, ok := wanted[name]; !ok || folder+name != h.Name || h.Typeflag != tar.TypeReg {
+			return fmt.Errorf("%q is no file of roce-hwtest, or is there twice", h.Name)
 		}
-		if left -= h.Size; left < 0 {
-			return fmt.Errorf("the files have more than %d bytes", int64(largest))
+		delete(wanted, name)
+		if h.Size > largest {
+			return fmt.Errorf("%s has more than %d bytes", name, int64(largest))
 		}
 		b, err := io.ReadAll(t)
 		if err != nil {
@@ -177,7 +182,7 @@ func Open(dir, scratch string) (n Node, r Results, end func(), err error) {
 	if err != nil {
 		return n, r, nil, err
 	}
-	if err := json.Unmarshal(b, &r); err != nil {
+	if err := recording.Decode(b, &r); err != nil {
 		return n, r, nil, err
 	}
 	rec, err := recording.Read(os.DirFS(dir))

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -304,25 +305,56 @@ func TestAnArchiveOfAStrangerStaysInItsFolder(t *testing.T) {
 	}
 }
 
-func TestAnArchiveDoesNotFillTheDisk(t *testing.T) {
-	t.Parallel()
+// archive returns an archive with these files.
+func archive(t *testing.T, names []string, content []byte) *bytes.Buffer {
+	t.Helper()
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	w := tar.NewWriter(z)
-	const size = 40 << 20
-	for _, name := range []string{"roce-hwtest/a.json", "roce-hwtest/b.json"} {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size}); err != nil {
+	for _, name := range names {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content))}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.Write(make([]byte, size)); err != nil {
+		if _, err := w.Write(content); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := errors.Join(w.Close(), z.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if err := Unpack(&b, t.TempDir()); err == nil {
-		t.Errorf("two files of %d bytes each were written", size)
+	return &b
+}
+
+func TestAnArchiveOfAStrangerTakesLittle(t *testing.T) {
+	t.Parallel()
+	for name, b := range map[string]*bytes.Buffer{
+		"a large file":    archive(t, []string{"roce-hwtest/results.json"}, make([]byte, 40<<20)),
+		"another name":    archive(t, []string{"roce-hwtest/a.json"}, nil),
+		"a file twice":    archive(t, []string{"roce-hwtest/results.json", "roce-hwtest/results.json"}, nil),
+		"a folder before": archive(t, []string{"roce-hwtest/roce-hwtest/results.json"}, nil),
+		"no folder":       archive(t, []string{"results.json"}, nil),
+	} {
+		dir := t.TempDir()
+		if err := Unpack(b, dir); err == nil {
+			t.Errorf("%s was unpacked", name)
+		}
+		if got, err := os.ReadDir(dir); err != nil || len(got) > 1 {
+			t.Errorf("%s: %d files, %v", name, len(got), err)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "results.json"), []byte(`{"ports": [`+strings.Repeat("{},", 200_000)+"{}]}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := Open(dir, t.TempDir()); err == nil || !strings.Contains(err.Error(), "objects") {
+		t.Errorf("200,000 empty ports: %v", err)
+	}
+	tree := recording.Tree{Files: map[string]string{}}
+	for i := range 60_000 {
+		tree.Files[strconv.Itoa(i)] = ""
+	}
+	if err := tree.Unpack(t.TempDir()); err == nil {
+		t.Error("60,000 files were made")
 	}
 }
 

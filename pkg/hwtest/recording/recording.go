@@ -12,6 +12,7 @@ package recording
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 
 	"github.com/roce-cni/roce-cni/pkg/tool/redact"
@@ -69,9 +70,21 @@ func Read(folder fs.FS) (Recording, error) {
 		if err != nil {
 			return Recording{}, err
 		}
-		if err := json.Unmarshal(b, v); err != nil {
+		if err := Decode(b, v); err != nil {
 			return Recording{}, err
 		}
 	}
 	return out, nil
+}
+
+// mostObjects is more than a run on any node has.
+const mostObjects = 100_000
+
+// Decode is json.Unmarshal of a file that may come from a stranger. An empty object of three
+// bytes can take a hundred times as much memory, so their number is limited.
+func Decode(b []byte, v any) error {
+	if n := bytes.Count(b, []byte("{")) + bytes.Count(b, []byte("[")); n > mostObjects {
+		return fmt.Errorf("%d objects and lists, the limit is %d", n, mostObjects)
+	}
+	return json.Unmarshal(b, v)
 }

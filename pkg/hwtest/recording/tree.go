@@ -177,9 +177,15 @@ func (t Tree) redact(r *redact.Redactor) Tree {
 	return out
 }
 
+// mostEntries is more than the tree of a node with hundreds of VFs has.
+const mostEntries = 50_000
+
 // Unpack writes the tree into an empty folder. A path that leads out of the folder is
 // an error: the tree may come from a stranger.
 func (t Tree) Unpack(dir string) (err error) {
+	if n := len(t.Files) + len(t.Links); n > mostEntries {
+		return fmt.Errorf("%d files and links, the limit is %d", n, mostEntries)
+	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
