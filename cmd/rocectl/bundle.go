@@ -217,13 +217,17 @@ func kernelMessages(cmd *cobra.Command) string {
 	if err != nil {
 		return "dmesg: " + err.Error() + "\n"
 	}
+	return aboutRDMA(said)
+}
+
+// aboutRDMA returns some lines of the kernel. Those of audit have the commands of users, and
+// gid= for their groups.
+func aboutRDMA(said string) string {
+	wanted := regexp.MustCompile(`(?i)mlx|bnxt|irdma|infiniband|rdma|rxe|macvlan|\bgids?\b([^=]|$)`)
 	var out strings.Builder
 	for line := range strings.Lines(said) {
-		for _, word := range []string{"mlx", "bnxt", "irdma", "infiniband", "rdma", "rxe", "gid", "macvlan"} {
-			if strings.Contains(strings.ToLower(line), word) {
-				out.WriteString(line)
-				break
-			}
+		if wanted.MatchString(line) && !strings.Contains(line, "audit") {
+			out.WriteString(line)
 		}
 	}
 	return out.String()

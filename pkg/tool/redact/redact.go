@@ -104,7 +104,46 @@ func (r *Redactor) Text(s string) string {
 	} {
 		s = r.pattern(s, p.kind, p.pattern)
 	}
+	if !r.alike { // programs read the others, in which these forms are numbers too
+		s = r.loose(s)
+	}
 	return regexp.MustCompile(words).ReplaceAllStringFunc(s, r.address)
+}
+
+// loose replaces what log files of other programs have: hardware addresses in other forms, IDs
+// that were cut, names that clouds give to nodes, addresses of mail, and tokens.
+func (r *Redactor) loose(s string) string {
+	for _, p := range []struct{ kind, pattern string }{
+		{"token", `\beyJ[\w-]+\.[\w-]+\.[\w-]+`},
+		{"mail", `\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b`},
+		{"node", `\bip-\d{1,3}(?:-\d{1,3}){3}\b|\baks-[a-z0-9]+-\d+-vmss[0-9a-z]+\b|\bgke-[a-z0-9-]+-[a-z0-9]{8}-[a-z0-9]{4}\b`},
+		{"mac", `\b[0-9a-fA-F]{4}\.[0-9a-fA-F]{4}\.[0-9a-fA-F]{4}\b`},
+	} {
+		s = r.pattern(s, p.kind, p.pattern)
+	}
+	return regexp.MustCompile(`\b(?:0x)?[0-9a-fA-F]{12,31}\b`).ReplaceAllStringFunc(s, func(word string) string {
+		digits := strings.TrimPrefix(strings.ToLower(word), "0x")
+		kind := map[int]string{12: "mac", 16: "guid"}[len(digits)]
+		if !strings.ContainsAny(digits, "abcdef") && !strings.HasPrefix(word, "0x") { // a number, such as a time
+			return word
+		}
+		return r.alias(cmp.Or(kind, "id"), canonical(cmp.Or(kind, "id"), digits))
+	})
+}
+
+// canonical returns the one form of a hardware address or GUID, so that it has one alias.
+func canonical(kind, value string) string {
+	size := map[string]int{"mac": 2, "guid": 4}[kind]
+	value = strings.ToLower(value)
+	if size == 0 {
+		return value
+	}
+	digits := strings.NewReplacer(":", "", "-", "", ".", "").Replace(value)
+	var parts []string
+	for part := range slices.Chunk([]byte(digits), size) {
+		parts = append(parts, string(part))
+	}
+	return strings.Join(parts, ":")
 }
 
 // pattern replaces what matches a pattern. It leaves out what is part of a longer
@@ -116,7 +155,7 @@ func (r *Redactor) pattern(s, kind, pattern string) string {
 		if m[0] > 0 && s[m[0]-1] == ':' && kind == "guid" || m[1] < len(s) && s[m[1]] == ':' && kind == "guid" {
 			continue
 		}
-		b.WriteString(s[at:m[0]] + r.alias(kind, strings.ToLower(strings.ReplaceAll(s[m[0]:m[1]], "-", ":"))))
+		b.WriteString(s[at:m[0]] + r.alias(kind, canonical(kind, s[m[0]:m[1]])))
 		at = m[1]
 	}
 	return b.String() + s[at:]
@@ -152,12 +191,16 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// replaceName replaces a name where it is a whole word.
+// replaceName replaces a name where it is a whole word, in capitals or not.
 func (r *Redactor) replaceName(s string, n name) string {
 	part := func(c rune) bool { return unicode.IsLetter(c) || unicode.IsDigit(c) }
 	var b strings.Builder
+	lower, text := strings.ToLower(s), strings.ToLower(n.text)
+	if len(lower) != len(s) || len(text) != len(n.text) { // some letters have another size
+		lower, text = s, n.text
+	}
 	for {
-		i := strings.Index(s, n.text)
+		i := strings.Index(lower, text)
 		if i < 0 {
 			return b.String() + s
 		}
@@ -169,6 +212,6 @@ func (r *Redactor) replaceName(s string, n name) string {
 		} else {
 			b.WriteString(s[:i] + r.alias(n.kind, n.text))
 		}
-		s = s[end:]
+		s, lower = s[end:], lower[end:]
 	}
 }

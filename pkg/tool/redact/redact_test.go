@@ -29,6 +29,13 @@ func TestNothingOfTheUserIsLeft(t *testing.T) {
 		"0000:13:00.0 15:28:33 28.39.1002 v1.2.3":                 "0000:13:00.0 15:28:33 28.39.1002 v1.2.3",
 		"8d5b6a4e-1f6e-4f6b-9f56-0d7c4d1f2a33":                    "id-1",
 		"roce:" + strings.Repeat("0123456789abcdef", 4) + "/net1": "roce:id-2/net1",
+		"GPU-07 TRAINER-0 Trainer-0x":                             "name-5 name-3 Trainer-0x",
+		"025490ca2e87 0254.90ca.2e87 02:54:90:CA:2E:87":           "mac-1 mac-1 mac-1",
+		"0x021361fffe3dcbd2 021361fffe3dcbd2 0213:61ff:fe3d:cbd2": "guid-1 guid-1 guid-1",
+		"container 0123456789abc, 12345678901234 ns":              "container id-1, 12345678901234 ns",
+		"ip-10-1-2-3.ec2.internal i-0123456789abcdef0":            "node-1.ec2.internal i-id-1",
+		"aks-pool1-12345678-vmss00000a gke-c-pool-1a2b3c4d-x9yz":  "node-1 node-2",
+		"Jo.Doe+x@example.org: eyJhbGciOi.eyJzdWIi.c2ln-_x":       "mail-1: token-1",
 		"gpu-07.example.org is gpu-07":                            "name-1 is name-5",
 		"gpu-07-nic, nic-gpu-07_0":                                "name-5-nic, nic-name-5_0",
 	} {
@@ -37,6 +44,9 @@ func TestNothingOfTheUserIsLeft(t *testing.T) {
 		if shape(got) != shape(want) {
 			t.Errorf("%q: got %q, want %q", in, got, want)
 		}
+	}
+	if a, b := r.Text("025490ca2e87"), r.Text("02-54-90-CA-2E-87"); a != b {
+		t.Errorf("one hardware address has two names: %s and %s", a, b)
 	}
 	if a, b := r.Text("172.16.11.5"), r.Text("0000:0000:0000:0000:0000:ffff:ac10:0b05"); a != b {
 		t.Errorf("one address has two names: %s and %s", a, b)
