@@ -7,7 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/ed25519"
-	"crypto/hkdf"
+	"crypto/pbkdf2"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -379,9 +379,9 @@ func (c *Peer) Test(address string, tests Tests) ([]report.Answer, error) {
 // are visible to all users of a node, the environment of a process is not.
 const TokenVariable = "ROCE_VERIFY_TOKEN" //nolint:gosec // the name of a variable, not a secret
 
-// shortestToken is in bytes. A server shows its public key to all who connect, so they can
-// try tokens at home: there must be too many.
-const shortestToken = 16
+// A server shows its public key to all who connect, so they can try tokens at home. So a token
+// has shortestToken bytes or more, and each try costs as many hashes as stretching says.
+const shortestToken, stretching = 16, 200_000
 
 // Key is by what the two sides of a connection know each other. All pods of a test have the
 // same one.
@@ -394,7 +394,7 @@ func KeyOf(token string) (Key, error) {
 		return Key{}, cnierr.New(cnierr.BadConfig, "use token", "$"+TokenVariable,
 			"export "+TokenVariable+"=$(openssl rand -hex 16)  # once, and the same value in all pods of the test", "it has %d bytes, and needs %d or more", len(token), shortestToken)
 	}
-	seed, err := hkdf.Key(sha256.New, []byte(token), nil, "roce-cni verify", ed25519.SeedSize)
+	seed, err := pbkdf2.Key(sha256.New, token, []byte("roce-cni verify"), stretching, ed25519.SeedSize)
 	if err != nil {
 		return Key{}, cnierr.New(cnierr.Bug, "derive key", TokenVariable, "", "%w", err)
 	}
