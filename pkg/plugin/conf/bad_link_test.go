@@ -68,6 +68,8 @@ func TestFaultsOfTheLink(t *testing.T) {
 		{`"runtimeConfig": []`, cnierr.Decode, `"runtimeConfig": want an object, got a list`, ``},
 		{`"mode": "passthru", "mac": "02:00:00:00:00:01"`, cnierr.BadConfig, `"mac": in passthru mode the MAC is the master's`, `another mode`},
 		{`"mode": "passthru", "runtimeConfig": {"mac": "02:00:00:00:00:01"}`, cnierr.BadConfig, `"runtimeConfig.mac": in passthru mode`, `another mode`},
+		{`"vlanId": 120`, cnierr.BadConfig, `"vlanId": unknown key`, `did you mean "vlan"?`},
+		{`"VLAN_ID": 120`, cnierr.BadConfig, `"VLAN_ID": unknown key`, `did you mean "vlan"?`},
 		{`"vlan": 4095`, cnierr.BadConfig, `"vlan": 4095 is not in 1 to 4094`, ``},
 		{`"vlan": 0`, cnierr.BadConfig, `"vlan": 0 is not in 1 to 4094`, ``},
 		{`"vlan": "120"`, cnierr.Decode, `"vlan": want a number, got a string`, `without quotes`},

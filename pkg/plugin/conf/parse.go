@@ -54,7 +54,7 @@ func Parse(in Input) (Request, error) {
 	r.DNS = dns(top.At("dns"))
 	rs := readRails(top)
 	r.LinkInContainer = top.At("linkInContainer").True()
-	r.VLAN = int(top.At("vlan").Whole(0, 1, MaxVLAN))
+	r.VLAN = vlan(top)
 	r.Mode = childMode(top)
 	r.MTU = int(top.At("mtu").Whole(0, 0, math.MaxInt32))
 	r.BCQueueLen = bcQueueLen(top.At("bcqueuelen"), r.Mode)
@@ -275,4 +275,15 @@ func dns(v strict.Value) types.DNS {
 		Search:      o.At("search").Texts(),
 		Options:     o.At("options").Texts(),
 	}
+}
+
+// vlan reads the key "vlan". Other plugins call it vlanId: a pod without its VLAN would be on
+// another network.
+func vlan(top *strict.Object) int {
+	for _, key := range top.Keys() {
+		if k := strings.ToLower(key); k == "vlanid" || k == "vlan_id" {
+			top.At(key).Bad(`did you mean "vlan"?`, "unknown key")
+		}
+	}
+	return int(top.At("vlan").Whole(0, 1, MaxVLAN))
 }
