@@ -82,8 +82,9 @@ With --mutate it also makes pods: network namespaces with interfaces on each act
 RoCE NIC, as ADD makes them, with addresses of 198.18.0.0/15 and 2001:2::/48, which are
 reserved for tests. In exclusive mode RDMA devices move there and back: programs that
 use them fail. So use a node without jobs. At the end everything is removed, also after
-an interrupt. What a killed run has left is removed by the next run, which also makes the
-slave of a bond active again that was it before. The file has the results of all steps
+an interrupt or when it is killed: a second process waits for that. What it could not
+remove, the next run does, which also makes the slave of a bond active again that was it
+before. The file has the results of all steps
 that ended before an error or an interrupt.
 
 Some steps disturb programs that use a NIC: they fill its GID table, fail over a bond, or
@@ -114,7 +115,7 @@ at the file before you send it: tar -xzOf FILE | less
 	cmd.Flags().StringArrayVar(&f.names, "name", nil, "a `NAME` to replace too; repeat it for more")
 	cmd.Flags().StringSliceVar(&f.disrupt, "disrupt", nil, "with --mutate, also run these `STEPS`, which disturb programs that use the NICs: "+strings.Join(disruptions(), ", "))
 	cmd.Flags().StringVar(&f.peer, "peer", "", "with --mutate, the `ADDRESS` of another node that runs roce-hwtest serve, with a port if it is not 9484")
-	cmd.AddCommand(serveCommand(), replayCommand())
+	cmd.AddCommand(serveCommand(), replayCommand(), guardCommand())
 	return cmd
 }
 
@@ -178,6 +179,9 @@ func (f flags) run(cmd *cobra.Command) error {
 		return cnierr.New(cnierr.IO, "make", f.out, "name a file that can be written: --out", "%w", err)
 	}
 	defer file.Discard()
+	if left := hwtest.Left(); !f.mutate && len(left) > 0 {
+		fmt.Fprintf(cmd.OutOrStdout(), "# a run that was killed has left %s: --mutate removes it\n", strings.Join(left, ", "))
+	}
 	if f.mutate {
 		b, unlock, err := openBench(ctx)
 		if err != nil {
@@ -248,8 +252,29 @@ func (f flags) changing(ctx context.Context, b hwtest.Bench, node hwtest.Node, t
 	return nil
 }
 
-// openBench returns the bench of this node, which one process at a time may use.
+// openBench returns the bench of this node, which one process at a time may use. Until
+// unlock is called, a second process removes everything if this one is killed.
 func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
+	b, lock, err := bench()
+	if err != nil {
+		return b, nil, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, 10*time.Second) // a guard may be at work
+	defer cancel()
+	if err := flock.Wait(waiting, lock, unix.LOCK_EX); err != nil {
+		_ = lock.Close()
+		return b, nil, cnierr.New(cnierr.IO, "lock", lock.Name(), "run it once at a time", "another roce-hwtest runs: %w", err)
+	}
+	end, err := startGuard()
+	if err != nil {
+		_ = lock.Close()
+		return b, nil, err
+	}
+	return b, func() { end(); _ = lock.Close() }, nil
+}
+
+// bench returns the bench of this node, and the file to lock before it is used.
+func bench() (b hwtest.Bench, lock *os.File, err error) {
 	boot, err := plugin.BootID()
 	if err != nil {
 		return b, nil, err
@@ -272,17 +297,11 @@ func openBench(ctx context.Context) (b hwtest.Bench, unlock func(), err error) {
 		Log:     log,
 	}}
 	const file = hwtest.StateDir + ".lock"
-	lock, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
-	if err == nil {
-		var got bool
-		if got, err = flock.Try(lock, unix.LOCK_EX); !got && err == nil {
-			err = errors.New("another roce-hwtest runs")
-		}
-	}
+	lock, err = os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return b, nil, cnierr.New(cnierr.IO, "lock", file, "run it as root, and once at a time", "%w", err)
+		return b, nil, cnierr.New(cnierr.IO, "open", file, "run it as root", "%w", err)
 	}
-	return b, func() { _ = lock.Close() }, nil
+	return b, lock, nil
 }
 
 // aboutNICs returns the checks of doctor that concern NICs.

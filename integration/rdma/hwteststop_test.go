@@ -18,26 +18,37 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/tool/verify"
 )
 
-// TestHWTestKilledLeavesNothingAfterTheNextRun kills it when a pod has a device.
-func TestHWTestKilledLeavesNothingAfterTheNextRun(t *testing.T) {
-	for _, mode := range []string{"shared", "exclusive"} {
-		t.Run(mode, func(t *testing.T) {
-			n := newNode(t, mode)
-			cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
-			lines := start(t, cmd)
-			for lines.Scan() && !strings.Contains(lines.Text(), " pod-add ") {
-			}
-			if err := cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			_ = cmd.Wait() // it was killed
-			wants(t, n.hwtest("--mutate"), nil, "pod-add", "pod-del")
-			if _, err := os.Stat("/run/roce-hwtest"); err == nil {
-				t.Error("there are records left")
-			}
-			home(t)
-		})
+// TestHWTestKilledLeavesTheNodeWhole kills it in several steps, in some of which a pod has a
+// device. Nothing runs after it.
+func TestHWTestKilledLeavesTheNodeWhole(t *testing.T) {
+	for mode, steps := range map[string][]string{"shared": {"pod-add", "gid-time"}, "exclusive": {"pod-add", "exclusive"}} {
+		for _, step := range steps {
+			t.Run(mode+" "+step, func(t *testing.T) {
+				newNode(t, mode)
+				cmd := exec.Command(filepath.Join(*programs, "roce-hwtest"), "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
+				lines := start(t, cmd)
+				for lines.Scan() && !strings.Contains(lines.Text(), " "+step+" ") {
+				}
+				if len(entries("/run/netns")) == 0 {
+					t.Error("there is no pod: the test proves nothing")
+				}
+				if err := cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				_ = cmd.Wait() // it was killed
+				nothingOfHWTest(t)
+				home(t)
+			})
+		}
 	}
+}
+
+// nothingOfHWTest waits until what a killed run has left is removed.
+func nothingOfHWTest(t *testing.T) {
+	t.Helper()
+	cnitest.Await(t, "nothing is left", func() bool {
+		return len(slices.Concat(entries("/run/roce-hwtest"), entries("/run/roce-hwtest.bonds"), entries("/run/netns"))) == 0
+	})
 }
 
 // TestHWTestInterruptedRemovesEverything stops it when pods are there.
@@ -114,9 +125,9 @@ func TestHWTestServeKilledLeavesNoProgram(t *testing.T) {
 	home(t)
 }
 
-// TestMLX5HWTestKilledInAFailoverRestoresTheBondInTheNextRun kills it when another slave is
+// TestMLX5HWTestKilledInAFailoverRestoresTheBond kills it when another slave is
 // the active one.
-func TestMLX5HWTestKilledInAFailoverRestoresTheBondInTheNextRun(t *testing.T) {
+func TestMLX5HWTestKilledInAFailoverRestoresTheBond(t *testing.T) {
 	newMLX5Node(t, "shared")
 	lag(t)
 	const file = "/sys/class/net/bond0/bonding/active_slave"
@@ -141,31 +152,15 @@ func TestMLX5HWTestKilledInAFailoverRestoresTheBondInTheNextRun(t *testing.T) {
 	}()
 	tick := time.NewTicker(time.Millisecond) // the machine needs its processor for the run
 	defer tick.Stop()
-	for over := false; !over && active() == was; {
+	for active() == was {
 		select {
 		case <-tick.C:
 		case <-ended:
-			over = true
+			t.Fatalf("it ended without a failover:\n%s", &out)
 		}
 	}
 	_ = cmd.Process.Kill() // it may have ended
 	<-ended
-	if active() == was {
-		t.Fatalf("it was not killed in the failover:\n%s", &out)
-	}
-	cmd = exec.Command(filepath.Join(*programs, "roce-hwtest"), "--mutate", "--out", filepath.Join(t.TempDir(), "x"))
-	lines := start(t, cmd)
-	lines.Scan() // the first step runs: what was left is removed
-	if now := active(); now != was {
-		t.Errorf("the active slave was %s, and is %s", was, now)
-	}
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	for lines.Scan() { // so that it can write
-	}
-	_ = cmd.Wait() // it was interrupted
-	if left := slices.Concat(entries("/run/roce-hwtest"), entries("/run/roce-hwtest.bonds"), entries("/run/netns")); len(left) > 0 {
-		t.Errorf("it has left %q", left)
-	}
+	cnitest.Await(t, "the slave is active that was it", func() bool { return active() == was })
+	nothingOfHWTest(t)
 }

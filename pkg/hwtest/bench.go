@@ -212,6 +212,13 @@ func (p *pod) subsystem() (s *rdma.Subsystem, k *kernel.Kernel, end func(), err 
 	return s, k, func() { s.Close(); k.Close() }, nil
 }
 
+// Left returns the namespaces of a run that was killed, and of one that runs. They may have
+// RDMA devices of the node.
+func Left() []string {
+	left, _ := filepath.Glob("/run/netns/" + name + "-*") // the pattern is correct
+	return left
+}
+
 // Clean removes everything that this or an earlier run of the bench has left.
 func (b Bench) Clean(ctx context.Context) error {
 	errs := []error{b.restoreSlaves()}

@@ -162,6 +162,11 @@ func configuredFaults() []fault {
 			after: func(w *world) { w.links, w.rules = w.links[:2], nil },
 		},
 		{
+			name: "a pod of roce-hwtest that was killed", change: func(w *world) { w.write("run/netns/roce-hwtest-0-1", "") },
+			check: "left-behind", verdict: report.Problem, says: "roce-hwtest-0-1: the namespace /run/netns/roce-hwtest-0-1 of roce-hwtest", advice: "roce-hwtest --mutate",
+			after: func(w *world) { w.remove("run/netns/roce-hwtest-0-1") },
+		},
+		{
 			name: "a pod on a VLAN with a link", change: func(w *world) {
 				w.onVLAN()
 				w.record()

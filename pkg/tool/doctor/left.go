@@ -6,7 +6,9 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"maps"
+	"path"
 	"strings"
 
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
@@ -36,6 +38,11 @@ func (n Node) leftBehind(ctx context.Context) []report.Finding {
 	}
 	maps.Copy(named, after)
 	var out []report.Finding
+	tests, _ := fs.Glob(n.Root, "run/netns/roce-hwtest-*") // the pattern is correct
+	for _, ns := range tests {
+		out = append(out, problem("the namespace /"+ns+" of roce-hwtest: unless that runs now, it was killed, and RDMA devices of the node may be in there",
+			"roce-hwtest --mutate removes it first").About(path.Base(ns)))
+	}
 	for _, m := range found {
 		if !named[m.key] {
 			out = append(out, problem(m.what+": no record names it", m.remove).About(m.key))
