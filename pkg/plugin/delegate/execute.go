@@ -75,7 +75,7 @@ func (p program) once(ctx context.Context) ([]byte, error) {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay): // it ended well, with its output open
 		return stdout.Bytes(), nil
 	case ctx.Err() != nil:
-		err = ctx.Err()
+		return nil, fmt.Errorf("%w; the last that it printed is %q", ctx.Err(), tail(append(stdout.Bytes(), printed.Bytes()...)))
 	case !errors.As(err, &exit):
 		return nil, err
 	case json.Unmarshal(stdout.Bytes(), &said) == nil && (said.Msg != "" || said.Code != 0):
@@ -85,3 +85,5 @@ func (p program) once(ctx context.Context) ([]byte, error) {
 }
 
 func head(b []byte) []byte { return bytes.TrimSpace(b[:min(len(b), maxSaid)]) }
+
+func tail(b []byte) []byte { return bytes.TrimSpace(b[max(0, len(b)-maxSaid):]) }
