@@ -109,8 +109,7 @@ func (f *railsFlags) register(cmd *cobra.Command, plugin bool) {
 	cmd.Flags().DurationVar(&f.wait, "lldp-wait", lldp.Interval+5*time.Second, "the longest `TIME` to listen")
 	cmd.Flags().BoolVar(&f.all, "cluster", plugin, "show the rails of all nodes")
 	cmd.Flags().BoolVar(&f.cluster.Differences, "differences", false, "with --cluster, show only what differs")
-	cmd.Flags().StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "with --cluster, a kubeconfig `FILE` (default: that of kubectl)")
-	cmd.Flags().StringVar(&f.cluster.Context, "context", "", "with --cluster, the `CONTEXT` of the kubeconfig (default: the current one)")
+	f.cluster.Register(cmd, "with --cluster, ")
 }
 
 // listens refuses flags about LLDP that would have no effect.

@@ -88,8 +88,7 @@ not tell.`,
 	cmd.Flags().StringVar(&f.page, "html", "", "write the report to this `FILE` as one HTML page, too")
 	cmd.Flags().StringVar(&f.set.name, "daemonset", "", "test all pods of the DaemonSet of this `NAME` with each other, by kubectl")
 	cmd.Flags().StringVarP(&f.set.namespace, "namespace", "n", "", "the `NAMESPACE` of the DaemonSet (default: that of kubectl)")
-	cmd.Flags().StringVar(&f.set.kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` (default: that of kubectl)")
-	cmd.Flags().StringVar(&f.set.context, "context", "", "the `CONTEXT` of the kubeconfig (default: the current one)")
+	f.set.Register(cmd, "")
 	for _, flag := range []string{"netns", "pid", "container", "all", "name"} {
 		cmd.MarkFlagsMutuallyExclusive("daemonset", flag)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/roce-cni/roce-cni/cmd/rocectl/cluster"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -25,7 +26,8 @@ import (
 
 // daemonSet is a DaemonSet of servers of verify, and how kubectl finds it.
 type daemonSet struct {
-	name, namespace, kubeconfig, context string
+	name, namespace string
+	cluster.Kubectl
 }
 
 // fleetPod is what a test of all nodes needs of a pod.
@@ -62,7 +64,7 @@ func (p fleetPod) state() string {
 // signs in as that does.
 func (d daemonSet) kubectl(cmd *cobra.Command, args ...string) *exec.Cmd {
 	var flags []string
-	for _, f := range []struct{ flag, value string }{{"--namespace=", d.namespace}, {"--kubeconfig=", d.kubeconfig}, {"--context=", d.context}} {
+	for _, f := range []struct{ flag, value string }{{"--namespace=", d.namespace}, {"--kubeconfig=", d.Kubeconfig}, {"--context=", d.Context}} {
 		if f.value != "" {
 			flags = append(flags, f.flag+f.value)
 		}

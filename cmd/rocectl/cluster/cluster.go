@@ -78,14 +78,31 @@ func connect(kubeconfig string, through func(http.RoundTripper) http.RoundTrippe
 	return open(config)
 }
 
-// connectAsUser reads how to reach the API server as kubectl does: from the flags, from
-// $KUBECONFIG, from ~/.kube/config, or in a pod from what Kubernetes puts there.
-func connectAsUser(kubeconfig, kubeContext string) (*kube.API, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: kubeContext}).ClientConfig()
+// Kubectl is the flags by which a person reaches the API server as with kubectl: without
+// them it is found by $KUBECONFIG, by ~/.kube/config, or in a pod by what Kubernetes puts there.
+type Kubectl struct{ Kubeconfig, Context string }
+
+// Register adds the flags. when is "", or says in their help when they count.
+func (k *Kubectl) Register(cmd *cobra.Command, when string) {
+	cmd.Flags().StringVar(&k.Kubeconfig, "kubeconfig", "", when+"a kubeconfig `FILE` (default: that of kubectl)")
+	cmd.Flags().StringVar(&k.Context, "context", "", when+"the `CONTEXT` of the kubeconfig (default: the current one)")
+}
+
+// read calls fn with the API server, and again for some seconds if the server is busy.
+func (k Kubectl) read(ctx context.Context, fn func(*kube.API) error) error {
+	api, err := k.connect()
 	if err != nil {
-		return nil, cnierr.New(cnierr.BadConfig, connecting, kubeconfig, "it reads the same files as kubectl: compare with kubectl cluster-info", "%w", err)
+		return err
+	}
+	return explained(settled(ctx, func() error { return fn(api) }))
+}
+
+func (k Kubectl) connect() (*kube.API, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = k.Kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.Context}).ClientConfig()
+	if err != nil {
+		return nil, cnierr.New(cnierr.BadConfig, connecting, k.Kubeconfig, "it reads the same files as kubectl: compare with kubectl cluster-info", "%w", err)
 	}
 	return open(config)
 }
@@ -94,7 +111,7 @@ func connectAsUser(kubeconfig, kubeContext string) (*kube.API, error) {
 const readers = "kubectl create clusterrole roce-cni-reader --verb=list --resource=railpools.roce-cni.io,railblocks.roce-cni.io,railnodes.roce-cni.io,nodes" +
 	" && kubectl create clusterrolebinding roce-cni-reader --clusterrole=roce-cni-reader --user=NAME"
 
-// explained explains an error of connectAsUser's API. A person needs other rights than an agent.
+// explained explains an error of the API server. A person needs other rights than an agent.
 func explained(err error) error {
 	var refused *apierrors.StatusError
 	if errors.As(err, &refused) && apierrors.IsForbidden(refused) {

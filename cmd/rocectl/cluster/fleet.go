@@ -19,9 +19,9 @@ import (
 
 // Fleet shows the rails of all nodes.
 type Fleet struct {
-	Kubeconfig, Context string
-	Differences         bool // only these
-	JSON                bool
+	Kubectl
+	Differences bool // only these
+	JSON        bool
 }
 
 // reports is what the cluster has: the reports of nodes, and all nodes by name.
@@ -36,7 +36,7 @@ type reports struct {
 func (f Fleet) Show(ctx context.Context, w io.Writer) error {
 	all, err := f.read(ctx)
 	if err != nil {
-		return explained(err)
+		return err
 	}
 	if f.JSON {
 		return cli.JSON(w, all)
@@ -48,20 +48,13 @@ func (f Fleet) Show(ctx context.Context, w io.Writer) error {
 // report. It sends two requests, and repeats them for some seconds if the server is busy.
 func (f Fleet) Reports(ctx context.Context) (nodes []fleet.Node, unreported []string, err error) {
 	all, err := f.read(ctx)
-	if err != nil {
-		return nil, nil, explained(err)
-	}
-	return all.Nodes, all.Unreported, nil
+	return all.Nodes, all.Unreported, err
 }
 
 func (f Fleet) read(ctx context.Context) (reports, error) {
-	api, err := connectAsUser(f.Kubeconfig, f.Context)
-	if err != nil {
-		return reports{}, err
-	}
 	var objects []kube.RailNode
 	var nodes []kube.Node
-	err = settled(ctx, func() (err error) {
+	err := f.Kubectl.read(ctx, func(api *kube.API) (err error) {
 		if objects, err = api.RailNodes().All(ctx); err == nil {
 			nodes, err = api.Nodes().All(ctx)
 		}

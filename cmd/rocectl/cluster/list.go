@@ -32,7 +32,8 @@ type state struct {
 
 // PoolsCommand returns the command that shows how full the RailPools are.
 func PoolsCommand() *cobra.Command {
-	var kubeconfig, kubeContext, by string
+	var k Kubectl
+	var by string
 	cmd := &cobra.Command{
 		Use:   "pools",
 		Short: "Show how full the RailPools of the cluster are: by pool, block or node",
@@ -54,24 +55,19 @@ does not exist are freed after an hour.`,
 			if !known {
 				return cnierr.New(cnierr.BadConfig, "read flag", "--by", "choose pool, block or node", "got %q", by)
 			}
-			api, err := connectAsUser(kubeconfig, kubeContext)
-			if err != nil {
-				return err
-			}
 			var s state
-			err = settled(cmd.Context(), func() (err error) {
+			err := k.read(cmd.Context(), func(api *kube.API) (err error) {
 				s, err = read(cmd.Context(), api)
 				return err
 			})
 			if err != nil {
-				return explained(err)
+				return err
 			}
 			return write(cmd.OutOrStdout(), s)
 		},
 	}
 	cmd.Flags().StringVar(&by, "by", "pool", "a line for each `OBJECT`: pool, block or node")
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "a kubeconfig `FILE` (default: that of kubectl)")
-	cmd.Flags().StringVar(&kubeContext, "context", "", "the `CONTEXT` of the kubeconfig (default: the current one)")
+	k.Register(cmd, "")
 	return cmd
 }
 
