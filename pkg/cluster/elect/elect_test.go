@@ -347,7 +347,10 @@ func TestNeverDoTwoProcessesWork(t *testing.T) {
 				time.Sleep(time.Duration(chance.Int64N(int64(2 * elect.Term))))
 				for i, p := range all { // as a Deployment does
 					select {
-					case <-p.ended:
+					case err := <-p.ended:
+						if !errors.Is(err, elect.ErrLost) {
+							t.Error(err)
+						}
 						all[i] = fresh()
 					default:
 					}
