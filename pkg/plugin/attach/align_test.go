@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -175,9 +176,9 @@ func TestAPromisedIndexThatMovesDuringADDIsAnError(t *testing.T) {
 	w.mustBeEmpty("after ADD")
 }
 
-// TestAKillBetweenFillersLeavesNone kills an ADD before each of its operations. The
-// pod's DEL, its next ADD and GC each remove the fillers. An ADD of another pod is
-// right beside them.
+// TestAKillBetweenFillersLeavesNone kills an ADD before each of its operations. In turn,
+// the pod's DEL, its next ADD and GC remove the fillers. An ADD of another pod is right
+// beside them.
 func TestAKillBetweenFillersLeavesNone(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(w *world) error{
@@ -187,13 +188,13 @@ func TestAKillBetweenFillersLeavesNone(t *testing.T) {
 		},
 		"ADD": func(w *world) error { _, err := w.node().Add(ctx, w.request("c1", "net1", "")); return err },
 	}
-	step := 1
+	step := len(ends)
 	if testing.Short() {
 		step = 7
 	}
-	for verb, end := range ends {
+	for i, verb := range slices.Sorted(maps.Keys(ends)) {
 		killed := 0 // with fillers set
-		for at := 1; ; at += step {
+		for at := 1 + i; ; at += step {
 			w := newPromisedWorld(t)
 			w.fake.Pod(podPath("c1"))
 			w.fake.Pod(podPath("c2"))
@@ -209,7 +210,7 @@ func TestAKillBetweenFillersLeavesNone(t *testing.T) {
 			if _, err := w.node().Add(ctx, w.request("c2", "net1", "")); err != nil {
 				t.Fatalf("ADD of another pod after a kill before operation %d: %v", at, err)
 			}
-			if err := end(w); err != nil {
+			if err := ends[verb](w); err != nil {
 				t.Fatalf("%s after a kill before operation %d: %v", verb, at, err)
 			}
 			w.mustBeEqual("c2")

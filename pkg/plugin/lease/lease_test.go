@@ -4,6 +4,7 @@
 package lease_test
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -209,6 +210,10 @@ func TestARequestedAddressHasNoSubstitute(t *testing.T) {
 	c := n.claim("pod-0", asked)
 	if rails, err := c.Acquire(t.Context()); err != nil || addrs(rails)[0] != netip.MustParseAddr("10.4.0.4") {
 		t.Fatalf("got %v, %v", addrs(rails), err)
+	}
+	var e *cnierr.Error // the pod has no sticky addresses, so the error is about the address
+	if _, err := n.claim("pod-1", asked).Acquire(t.Context()); !errors.As(err, &e) || e.Subject != "10.4.0.4" {
+		t.Errorf("of another pod: %v", err)
 	}
 	if again, err := c.Reject(t.Context(), taken(netip.MustParseAddr("10.4.0.4"))); again || err != nil {
 		t.Errorf("again is %v, error %v", again, err)
