@@ -144,7 +144,8 @@ func disruptions() []string {
 	return out
 }
 
-// contradictory returns an error for flags that lack another one, or the token.
+// contradictory returns an error for flags that lack another one, or the token, and for a name
+// that cannot be replaced.
 func (f *flags) contradictory() (err error) {
 	if f.peer != "" && !f.mutate {
 		return cnierr.New(cnierr.BadConfig, "read flag", "--peer", "add --mutate", "it needs pods")
@@ -159,6 +160,11 @@ func (f *flags) contradictory() (err error) {
 			return cnierr.New(cnierr.BadConfig, "read flag", "--disrupt", "add --mutate, and choose of "+strings.Join(disruptions(), ", "), "got %q", step)
 		}
 	}
+	for _, n := range f.names {
+		if hwtest.Usual(n) {
+			return cnierr.New(cnierr.BadConfig, "read flag", "--name", "name only what tells who you are", "%q is a word that every file of roce-hwtest can have: it could not be read any more", n)
+		}
+	}
 	return nil
 }
 
@@ -168,11 +174,6 @@ func (f flags) run(cmd *cobra.Command) error {
 	var bench hwtest.Bench
 	if err := f.contradictory(); err != nil {
 		return err
-	}
-	for _, n := range f.names {
-		if hwtest.Usual(n) {
-			return cnierr.New(cnierr.BadConfig, "read flag", "--name", "name only what tells who you are", "%q is a word that every file of roce-hwtest can have: it could not be read any more", n)
-		}
 	}
 	file, err := trusted.Output(f.out, 0o600) // a run of minutes is lost without it
 	if err != nil {

@@ -71,8 +71,7 @@ another error.`,
 			if err != nil || damaged && !yes {
 				return err
 			}
-			keys, err = repairRemade(cmd.Context(), cmd.OutOrStdout(), n, keys, yes)
-			if err != nil {
+			if keys, err = repairRemade(cmd.Context(), cmd.OutOrStdout(), n, keys, yes); err != nil {
 				return err
 			}
 			if yes {

@@ -150,7 +150,7 @@ func Checks() []Check {
 		},
 		{
 			"left-behind", Node.leftBehind,
-			"does a record name each VLAN, each link to a pod, and the rule that roce has made on the node, and is no pod of roce-hwtest left?",
+			"does a record name each VLAN, link to a pod and rule of roce, and is no pod of roce-hwtest left?",
 			"no DEL removes them: a VLAN stays until the next boot, a link and the rule still lead packets to a pod that is gone, and a pod of roce-hwtest may have an RDMA device of the node",
 		},
 		{

@@ -41,7 +41,7 @@ func (n Node) leftBehind(ctx context.Context) []report.Finding {
 	tests, _ := fs.Glob(n.Root, "run/netns/roce-hwtest-*") // the pattern is correct
 	for _, ns := range tests {
 		out = append(out, problem("the namespace /"+ns+" of roce-hwtest: unless that runs now, it was killed, and RDMA devices of the node may be in there",
-			"roce-hwtest --mutate removes it first").About(path.Base(ns)))
+			"# roce-hwtest --mutate removes it before anything else").About(path.Base(ns)))
 	}
 	for _, m := range found {
 		if !named[m.key] {
