@@ -116,7 +116,7 @@ vm-run-nodes-6.1:
 	$(call in_vm,-kernel 6.1 -nodes 2,rdma.test -test.run '^TestNodesExclusive')
 vm-run-stock-6.1:
 	$(call in_vm,-kernel 6.1 -rails 0,rdma.test -test.run '^TestStock',sh integration/rdma/testdata/stock.sh)
-vm-run-sriov-6.1:
+vm-run-sriov-6.1: $(UPSTREAM)
 	$(call in_vm,-kernel 6.1 -machine sriov,rdma.test -test.run '^TestSRIOV' -test.skip HWTest)
 vm-run-pcie-6.1:
 	$(call in_vm,-kernel 6.1 -machine pcie -rails 5,rdma.test -test.run '^TestPCIe')
@@ -152,7 +152,7 @@ in_vm = .cache/vm/run -timeout 45m $(1) -- $(3) env REQUIRE_RDMA=1 .cache/vm/$(2
 
 # The programs stay in .cache/cluster; integration/cluster/build.sh has their
 # versions, and builds those that are not there.
-CLUSTER_PROGRAMS := etcd kube-apiserver kubectl kubelet containerd ctr containerd-shim-runc-v2 runc busybox multus bridge loopback host-local helm lws-crds
+CLUSTER_PROGRAMS := etcd kube-apiserver kubectl kubelet containerd ctr containerd-shim-runc-v2 runc busybox multus bridge loopback host-local macvlan sbr tuning whereabouts whereabouts-controlloop whereabouts-crds helm lws-crds
 
 # Two of the tests boot virtual machines.
 test-cluster: build .cache/vm/run ## the tests on a real etcd, kube-apiserver, Multus and kubelet (root)

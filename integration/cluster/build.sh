@@ -115,6 +115,7 @@ for program; do
 	whereabouts-controlloop) name=$program-$whereabouts from="github.com/k8snetworkplumbingwg/whereabouts $whereabouts cmd/controlloop" ;;
 	whereabouts-crds) name=$program-$whereabouts from="github.com/k8snetworkplumbingwg/whereabouts $whereabouts doc/crds/whereabouts*.yaml" ;;
 	bridge | loopback | macvlan) name=$program-$plugins from="github.com/containernetworking/plugins $plugins plugins/main/$program" ;;
+	sbr | tuning) name=$program-$plugins from="github.com/containernetworking/plugins $plugins plugins/meta/$program" ;;
 	host-local) name=$program-$plugins from="github.com/containernetworking/plugins $plugins plugins/ipam/$program" ;;
 	*) name=debian-$program from=${packages[$program]} ;;
 	esac

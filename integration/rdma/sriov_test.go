@@ -145,3 +145,41 @@ func TestSRIOVDevicesWithoutGUIDMoveAndMoveBack(t *testing.T) {
 	}
 	n.nothingLeft()
 }
+
+// TestSRIOVHostDeviceGivesAVFToAPodAndTakesItBack has upstream's host-device in front of
+// roce, with the PCI address that Multus passes on from a device plugin. The VF is neither
+// trusted nor without spoof check, because it keeps its MAC.
+func TestSRIOVHostDeviceGivesAVFToAPodAndTakesItBack(t *testing.T) {
+	found, _ := filepath.Glob(".cache/plugins-*/host-device") // the pattern is correct
+	if len(found) == 0 {
+		t.Fatal("there is no host-device: make test builds it")
+	}
+	for _, mode := range []string{"shared", "exclusive"} {
+		t.Run(mode, func(t *testing.T) {
+			n := newSRIOVNode(t, mode)
+			finally(t, "ip link set v0 up")
+			before := entries("/sys/class/infiniband")
+			pci := filepath.Base(run(t, "readlink", "-f", "/sys/class/net/v0/device"))
+			a := n.attach(network{"cniVersion": "1.0.0", "name": "vf", "type": "roce"}, n.pod())
+			a.before = &plugin{absolute(t, filepath.Dir(found[0])), network{
+				"type": "host-device", "runtimeConfig": map[string]any{"deviceID": pci},
+				"ipam": map[string]any{"type": "static", "addresses": []any{map[string]any{"address": "172.16.10.9/24"}}},
+			}}
+			if addrs := a.mustAdd(); !slices.Equal(addrs, []string{"172.16.10.9"}) {
+				t.Errorf("the pod has %q, want the address of host-device", addrs)
+			}
+			contains(t, n.rocectl("env", "--netns", a.pod.Name), "NCCL_IB_HCA='=mlx5_2:1'")
+			if mode == "exclusive" {
+				isIn(t, a.pod, "mlx5_2")
+			}
+			a.mustCheck()
+			a.mustDel()
+			a.pod.empty(t)
+			n.noRecords()
+			if got := entries("/sys/class/infiniband"); !slices.Equal(got, before) {
+				t.Errorf("the host has the RDMA devices %q, want %q", got, before)
+			}
+			run(t, "ip", "link", "show", "v0") // under its name again
+		})
+	}
+}
