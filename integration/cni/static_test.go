@@ -5,8 +5,6 @@ package cni
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -171,42 +169,6 @@ func TestConfigurationsOfMacvlanGoOnWorking(t *testing.T) {
 		a.path = append(a.path, upstream(t))
 		a.mustAdd(t)
 		all(t, file, p.routes(t, "main"), append(want, "default via 10.244.1.1 dev eth0"))
-		a.mustDel(t)
-		p.unchanged(t, before)
-	}
-}
-
-// whereaboutsResults are results of the shape that whereabouts prints, as
-// recorded; the plugin itself needs an API server.
-var whereaboutsResults = map[string]string{
-	"0.3.1": `{"cniVersion":"0.3.1","ips":[{"version":"4","address":"172.16.10.90/24","gateway":"172.16.10.254"}],"dns":{}}`,
-	"0.4.0": `{"cniVersion":"0.4.0","ips":[{"version":"4","address":"172.16.10.90/24"},{"version":"6","address":"fd00:10::90/64"}],
-		"routes":[{"dst":"10.1.0.0/16","gw":"172.16.10.254"}],"dns":{}}`,
-	"1.0.0": `{"cniVersion":"1.0.0","ips":[{"address":"172.16.10.90/24","gateway":"172.16.10.254"},{"address":"fd00:10::90/64"}],
-		"routes":[{"dst":"10.1.0.0/16","gw":"172.16.10.254"},{"dst":"0.0.0.0/0"}],"dns":{"nameservers":["10.96.0.10"]}}`,
-}
-
-// TestResultsOfTheShapeOfWhereabouts runs a stub, not whereabouts.
-func TestResultsOfTheShapeOfWhereabouts(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 1)
-	p := w.pod(t)
-	before := p.snapshot(t)
-	dir := t.TempDir()
-	for version, result := range whereaboutsResults {
-		stub := fmt.Sprintf("#!/bin/sh\ncat >/dev/null\nif [ $CNI_COMMAND = ADD ]; then echo '%s'; fi\n", result)
-		if err := os.WriteFile(filepath.Join(dir, "whereabouts"), []byte(stub), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		a := w.from(p, dir, map[string]any{
-			"type": "whereabouts", "range": "172.16.10.0/24", "range_start": "172.16.10.90", "gateway": "172.16.10.254",
-		})
-		a.network = a.network.With("cniVersion", version)
-		res := a.mustAdd(t)
-		if got := addrs(res)[0].String(); got != "172.16.10.90" {
-			t.Errorf("%s: got %s", version, got)
-		}
-		w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", "172.16.10.90")
 		a.mustDel(t)
 		p.unchanged(t, before)
 	}

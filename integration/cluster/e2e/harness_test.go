@@ -37,7 +37,7 @@ const (
 )
 
 // others are the programs of others that the tests run.
-var others = []string{"etcd", "kube-apiserver", "kubectl", "kubelet", "containerd", "ctr", "runc", "busybox", "multus", "bridge", "host-local", "loopback"}
+var others = []string{"etcd", "kube-apiserver", "kubectl", "kubelet", "containerd", "ctr", "runc", "busybox", "multus", "bridge", "host-local", "loopback", "macvlan", "sbr", "tuning", "whereabouts", "whereabouts-controlloop"}
 
 // The environment: what make test-cluster sets, and for the process that is the
 // node where our programs are, which process waits for it, and the kernel of virtual
@@ -140,7 +140,7 @@ func hide() error {
 	if err := os.MkdirAll(plugins, 0o755); err != nil {
 		return err
 	}
-	for _, program := range []string{"multus", "bridge", "host-local", "loopback"} {
+	for _, program := range []string{"multus", "bridge", "host-local", "loopback", "macvlan", "sbr", "tuning", "whereabouts"} {
 		from, err := filepath.Abs(filepath.Join(bin, program))
 		if err != nil {
 			return err

@@ -138,10 +138,10 @@ func (p *peer) enter(do func() error) error {
 	})
 }
 
-// pod is one of the node, with addresses of a pool.
-func (p *peer) pod(t *testing.T, name, pool string) *sandbox {
+// pod is one of the node, with a network.
+func (p *peer) pod(t *testing.T, name, network string) *sandbox {
 	t.Helper()
-	s := p.sandbox(t, name, pool+"-"+p.name)
+	s := p.sandbox(t, name, network)
 	s.on, s.state = p.enter, p.state
 	var err error
 	s.list, err = libcni.ConfListFromBytes(p.multus)
@@ -154,7 +154,7 @@ func TestPodsOfTwoNodesReachEachOther(t *testing.T) {
 	n.deploy(t)
 	n.reaper(t)
 	left, right := n.peer(t, "left", 1), n.peer(t, "right", 2)
-	a, b := left.pod(t, "left-pod", "compute"), right.pod(t, "right-pod", "compute")
+	a, b := left.pod(t, "left-pod", "compute-left"), right.pod(t, "right-pod", "compute-right")
 	a.add(t)
 	b.add(t)
 	if x, y := a.rails(t)[0].As4()[3]/16, b.rails(t)[0].As4()[3]/16; x == y {
@@ -196,7 +196,7 @@ func TestAPodOfAStatefulSetTakesItsAddressesToAnotherNode(t *testing.T) {
 	left, right := n.peer(t, "left", 1), n.peer(t, "right", 2)
 	var first []netip.Addr
 	for _, p := range []*peer{left, left, right, left} {
-		s := p.pod(t, "web-0", "kept")
+		s := p.pod(t, "web-0", "kept-"+p.name)
 		eventually(t, "ADD on "+p.name, func(context.Context) error { return s.tryAdd(t) })
 		got := s.rails(t)
 		if first == nil {
