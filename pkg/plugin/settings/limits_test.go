@@ -175,7 +175,7 @@ func TestALinkToTheNodeNeedsAddressesOfAnAdministrator(t *testing.T) {
 func TestTheCredentialsOfTheNodeMustBeAllowed(t *testing.T) {
 	t.Parallel()
 	for route, leads := range map[string]bool{
-		"169.254.169.254/32": true, "169.254.0.0/16": true, "169.254.169.0/24": true, "160.0.0.0/5": true, "fd00:ec2::254/128": true, "fd00::/16": true,
+		"169.254.169.254/32": true, "169.254.0.0/16": true, "169.254.169.0/24": true, "168.0.0.0/5": true, "fd00:ec2::254/128": true, "fd00::/16": true,
 		"169.254.25.10/32": false, "10.96.0.0/12": false, "fd00:96::/108": false,
 	} {
 		for _, yes := range []bool{false, true} {
