@@ -45,7 +45,7 @@ func guardCommand() *cobra.Command {
 		Use: guardName, Hidden: true, Short: "Remove what the program at the other end of standard input has left", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-			if said, err := io.ReadAll(os.Stdin); len(said) > 0 || err != nil {
+			if said, err := io.ReadAll(cmd.InOrStdin()); len(said) > 0 || err != nil {
 				return err
 			}
 			b, lock, err := bench()

@@ -217,6 +217,11 @@ func (f flags) run(cmd *cobra.Command) error {
 		r.Doctor = slices.Collect(doctor.Run(ctx, doctor.Live(nodefile.Store{}, nil, ""), aboutNICs()))
 	}
 	r.Rows = hwtest.Rows(r.Answers)
+	return f.finish(out, file, r, rec, err)
+}
+
+// finish keeps the file, if it can be written, and returns the error of the run or of the file.
+func (f flags) finish(out io.Writer, file trusted.Report, r hwtest.Results, rec recording.Recording, err error) error {
 	lost := f.write(out, file, r, rec)
 	if lost == nil {
 		lost = file.Keep()

@@ -50,7 +50,7 @@ func (s *Subsystem) users(ctx context.Context, side Side, device uint32, in netn
 	if err != nil {
 		return nil, err
 	}
-	qps, err := c.QPs(ctx, device)
+	qps, err := c.QueuePairs(ctx, device)
 	var out []string
 	for _, q := range qps {
 		user := s.user(q, in)

@@ -20,21 +20,21 @@ const (
 	cmdSysGet  = 6
 	cmdQPGet   = 10 // RDMA_NLDEV_CMD_RES_QP_GET
 
-	attrDevIndex  = 1 // RDMA_NLDEV_ATTR_*
-	attrDevName   = 2
-	attrPortIndex = 3
-	attrNodeGUID  = 6
-	attrState     = 12
-	attrPhysState = 13
-	attrQPs       = 19 // RDMA_NLDEV_ATTR_RES_QP
-	attrQPType    = 26
-	attrPID       = 28
-	attrModule    = 29 // RDMA_NLDEV_ATTR_RES_KERN_NAME
-	attrNdevIndex = 50
-	attrNdevName  = 51
-	attrNetnsMode = 66 // RDMA_NLDEV_SYS_ATTR_NETNS_MODE
-	attrProtocol  = 67
-	attrNetnsFD   = 68
+	attrDevIndex   = 1 // RDMA_NLDEV_ATTR_*
+	attrDevName    = 2
+	attrPortIndex  = 3
+	attrNodeGUID   = 6
+	attrState      = 12
+	attrPhysState  = 13
+	attrQueuePairs = 19 // RDMA_NLDEV_ATTR_RES_QP
+	attrQPType     = 26
+	attrPID        = 28
+	attrModule     = 29 // RDMA_NLDEV_ATTR_RES_KERN_NAME
+	attrNdevIndex  = 50
+	attrNdevName   = 51
+	attrNetnsMode  = 66 // RDMA_NLDEV_SYS_ATTR_NETNS_MODE
+	attrProtocol   = 67
+	attrNetnsFD    = 68
 )
 
 // State is the state of a port.

@@ -20,9 +20,9 @@ type QP struct {
 	Module string
 }
 
-// QPs returns the queue pairs of a device, in one round trip (rdma resource show qp).
+// QueuePairs returns the queue pairs of a device, in one round trip (rdma resource show qp).
 // Errors: ErrNoDevice.
-func (c *Conn) QPs(ctx context.Context, device uint32) ([]QP, error) {
+func (c *Conn) QueuePairs(ctx context.Context, device uint32) ([]QP, error) {
 	rows, err := c.sock.Dump(ctx, request(cmdQPGet, nlsock.AppendNumber(nil, attrDevIndex, device)))
 	if gone(err) {
 		return nil, fmt.Errorf("%w: %w", ErrNoDevice, err)
@@ -30,7 +30,7 @@ func (c *Conn) QPs(ctx context.Context, device uint32) ([]QP, error) {
 	var out []QP
 	for _, row := range rows {
 		for typ, table := range nlsock.Attributes(row) {
-			if typ != attrQPs {
+			if typ != attrQueuePairs {
 				continue
 			}
 			for _, entry := range nlsock.Attributes(table) {
