@@ -238,7 +238,7 @@ func TestWhereaboutsLosesNoAddressOfRoceWithoutTheAPIServer(t *testing.T) {
 	}
 	all.Wait()
 	for s, verb := range map[*sandbox]string{late: "ADD", deleted: "DEL"} {
-		for _, want := range []string{"roce[11]", `IPAM plugin "whereabouts": its ` + verb + " did not end in 40s", service.String()} {
+		for _, want := range []string{"roce[11]", `IPAM plugin "whereabouts": its ` + verb + " did not end in ", service.String()} {
 			if errs[s] == nil || !strings.Contains(errs[s].Error(), want) {
 				t.Errorf("%s of %s: got %v, want %q", verb, s.Name, errs[s], want)
 			}
