@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/delegate"
 )
 
 func TestResultOfAnyVersionIsUnderstood(t *testing.T) {
@@ -242,6 +243,22 @@ func TestPluginThatHangsEndsWithTheCall(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the child %d is still there", child)
 		}
+	}
+}
+
+// TestPluginThatPrintsWithoutEndIsStopped: what it prints is kept in memory.
+func TestPluginThatPrintsWithoutEndIsStopped(t *testing.T) {
+	t.Parallel()
+	for _, to := range []string{"", ">&2"} {
+		f := newForeign(t)
+		f.on("ADD", `exec yes flood `+to)
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		_, err := f.node().Add(ctx, f.request(""))
+		if cnierr.CodeOf(err) != cnierr.IO || !errors.Is(err, delegate.ErrFlood) || !strings.Contains(err.Error(), "flood") {
+			t.Errorf("yes %s: got %.500v, want code %d and what it printed", to, err, cnierr.IO)
+		}
+		f.mustBeEmpty("after ADD")
 	}
 }
 
