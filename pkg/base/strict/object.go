@@ -127,6 +127,9 @@ func (o *Object) Present() bool { return o.present }
 // Keys returns the keys in the order of the document.
 func (o *Object) Keys() []string { return o.keys }
 
+// Repeats says whether a key appears more than once.
+func (o *Object) Repeats(key string) bool { return slices.Contains(o.twice, key) }
+
 // Has says whether a key has a value other than null. It does not declare the
 // key.
 func (o *Object) Has(key string) bool {
@@ -145,7 +148,7 @@ func (o *Object) At(key string) Value {
 		return v
 	}
 	o.asked = append(o.asked, key)
-	if slices.Contains(o.twice, key) {
+	if o.Repeats(key) {
 		v.Bad("keep one of the two", "the key appears twice")
 	}
 	return v

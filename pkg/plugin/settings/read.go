@@ -44,15 +44,20 @@ func Parse(file string, b []byte) (Node, error) {
 	out := Default(file)
 	top, ok := f.Document(file, b)
 	if !ok {
-		return Node{Path: file}, f.Err(operationRead, file)
+		return Node{Path: file}, fault(f, file)
 	}
 	version := top.At("version")
 	version.Missing("write " + `"version": 1`)
 	version.Whole(1, 1, 1)
-	if v := top.At("stateDir"); v.Present() {
+	const stateDir = "stateDir"
+	misspelt := func(key string) bool { return key != stateDir && strict.Resembles(key, stateDir) }
+	switch v := top.At(stateDir); {
+	case top.Repeats(stateDir):
+		out.StateDir = ""
+	case v.Present():
 		out.StateDir, _ = v.Absolute()
-	} else if slices.ContainsFunc(top.Keys(), func(key string) bool { return strict.Resembles(key, "stateDir") }) {
-		out.StateDir = "" // it is misspelt
+	case slices.ContainsFunc(top.Keys(), misspelt):
+		out.StateDir = ""
 	}
 	log := top.At("log").Object()
 	out.Log.File, _ = log.At("file").Absolute()
@@ -73,7 +78,17 @@ func Parse(file string, b []byte) (Node, error) {
 		out.Namespaces[name] = limits(namespaces.At(name))
 	}
 	top.Strict(nil)
-	return out, f.Err(operationRead, file)
+	return out, fault(f, file)
+}
+
+// fault returns the faults of the file, with what to do if they do not say it.
+func fault(f *strict.Faults, file string) error {
+	err := f.Err(operationRead, file)
+	var e *cnierr.Error
+	if errors.As(err, &e) && e.Hint == "" {
+		e.Hint = "correct this file on the node; rocectl install --settings FILE checks a file, and installs it if it has no fault"
+	}
+	return err
 }
 
 // limits reads the limits of a namespace.

@@ -93,11 +93,15 @@ func TestEveryFaultOfTheSettingsIsReported(t *testing.T) {
 		stateDir string // that a DEL uses; "" if it is not known
 		want     []string
 	}{
-		``:                                   {"", []string{"unexpected end"}},
-		`{`:                                  {"", []string{"unexpected end"}},
-		`[]`:                                 {"", []string{"want an object"}},
-		`{}`:                                 {"/run/roce", []string{`"version": missing`}},
-		`{"version": 2, "stateDir": "/new"}`: {"/new", []string{`"version": 2 is not in 1 to 1`}},
+		``:                                     {"", []string{"unexpected end"}},
+		`{`:                                    {"", []string{"unexpected end"}},
+		`[]`:                                   {"", []string{"want an object"}},
+		`{}`:                                   {"/run/roce", []string{`"version": missing`}},
+		`{"version": 2, "stateDir": "/new"}`:   {"/new", []string{`"version": 2 is not in 1 to 1`, "correct this file on the node"}},
+		`{"version": "1"`:                      {"", []string{"unexpected end", "correct this file on the node"}},
+		`{"stateDir": null}`:                   {"/run/roce", []string{`"version": missing`}},
+		`{"stateDir": null, "statedir": "/x"}`: {"", []string{`"statedir": unknown key`}},
+		`{"version": 1, "stateDir": "/x", "stateDir": "/y"}`: {"", []string{`"stateDir": the key appears twice`}},
 		`{"version": 1, "ipamPath": [], "log": {"files": "/x"}, "tabel": "/x"}`: {"/run/roce", []string{
 			`"ipamPath": unknown key`, `did you mean "ipamPaths"?`, `"log.files": unknown key`, `did you mean "file"?`, `"tabel": unknown key`, `did you mean "table"?`,
 		}},
