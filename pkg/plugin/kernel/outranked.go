@@ -50,14 +50,26 @@ func (p rule) outranked(ctx context.Context, there found) error {
 		if err == nil && is.Index == r.Index {
 			continue
 		}
-		first := there.before[0]
-		if i := slices.IndexFunc(there.before, func(b rtnl.Rule) bool { return err == nil && b.Table == is.Table }); i >= 0 {
-			first = there.before[i]
-		}
-		return cnierr.New(cnierr.Damaged, action, p.subject(), p.deletion(first, there.all),
-			"%w: %q, so packets to %s take another route", ErrOutranked, text(first), to)
+		wins := winner(there.before, func(b rtnl.Rule) bool {
+			return err != nil && nowhere(b.Action) != "" || err == nil && b.Table == is.Table
+		})
+		return cnierr.New(cnierr.Damaged, action, p.subject(), p.deletion(wins, there.all),
+			"%w: %q, so packets to %s take another route", ErrOutranked, text(wins), to)
 	}
 	return nil
+}
+
+// winner returns the rule that caught a packet. The kernel tells its table, which leads
+// knows, and not the rule. One that looks at more than the source may not have caught it,
+// so others come first.
+func winner(before []rtnl.Rule, leads func(rtnl.Rule) bool) rtnl.Rule {
+	whole := func(r rtnl.Rule) bool { return leads(r) && !r.Narrow }
+	for _, fits := range []func(rtnl.Rule) bool{whole, leads} {
+		if i := slices.IndexFunc(before, fits); i >= 0 {
+			return before[i]
+		}
+	}
+	return before[0]
 }
 
 // intrudes says whether a route in our table is that of another program and leads packets
@@ -97,7 +109,11 @@ func text(r rtnl.Rule) string {
 	if action == "" {
 		action = fmt.Sprint("lookup ", r.Table)
 	}
-	return fmt.Sprintf("from %s %s priority %d", r.From, action, r.Priority)
+	not := ""
+	if r.Inverted {
+		not = "not "
+	}
+	return fmt.Sprintf("%sfrom %s %s priority %d", not, r.From, action, r.Priority)
 }
 
 // someHost returns a host that a route leads to.
