@@ -21,6 +21,7 @@ func TestAPodWithoutDefaultRouteIsLogged(t *testing.T) {
 		{"eth0", "", true},
 		{"net1", "", false}, // the pod has another first network
 		{"eth0", `, "routing": {"defaultRoute": true}`, false},
+		{"eth0", `, "prevResult": {"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "/pod"}]}`, false}, // another plugin made it
 	} {
 		w := newWorld(t)
 		w.fake.Pod(podPath("c1"))

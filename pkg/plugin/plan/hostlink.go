@@ -241,10 +241,10 @@ const firstInterface = "eth0"
 
 // Isolated says why the pod's eth0 cannot reach its node: the plan makes the first
 // interface of the pod and gives it no default route, and nothing else tells the operator.
-// It returns "" for all other plans. An interface of another plugin is left to the
-// configuration of that plugin.
+// It returns "" for all other plans. Behind another plugin, that plugin makes the first
+// interface, and its configuration the default route.
 func (p Plan) Isolated(req conf.Request) string {
-	if req.IfName != firstInterface || req.Prev != nil {
+	if req.IfName != firstInterface || req.Before != nil {
 		return ""
 	}
 	for r := range All[Route](p.Ops.At(Pod)) {
