@@ -105,6 +105,9 @@ func TestDelFindsANamespaceThatLostItsPath(t *testing.T) {
 			if out, err := w.rocectl("forget", "--container", p.id, "--yes"); err == nil || !strings.Contains(out, "exists") {
 				t.Errorf("forget: %v, want a refusal\n%s", err, out)
 			}
+			if out, err := w.rocectl("check"); err != nil {
+				t.Errorf("check of an intact attachment: %v\n%s", err, out)
+			}
 			w.leaf.MustRun(t, "ping", "-n", "-q", "-c", "1", "-W", "3", addr.String())
 			a.mustDel(t)
 			w.leaf.IP(t, "neigh flush all")

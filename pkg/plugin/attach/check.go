@@ -9,6 +9,7 @@ import (
 	"errors"
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/base/netns"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
@@ -41,9 +42,9 @@ func (n Node) CheckRecord(ctx context.Context, at conf.Attachment) (changed []er
 }
 
 // standing runs fn with the record of an attachment that ADD finished. While fn runs,
-// the container's lock is held and the namespace is open. netns is the path of the
-// namespace now; "" means the recorded path.
-func (n Node) standing(ctx context.Context, at conf.Attachment, netns string, fn func(*pod, record.Record) error) error {
+// the container's lock is held and the namespace is open. path is that of the
+// namespace now; "" means the recorded one.
+func (n Node) standing(ctx context.Context, at conf.Attachment, path string, fn func(*pod, record.Record) error) error {
 	unlock, err := n.Records.Lock(ctx, at.ContainerID)
 	if err != nil {
 		return err
@@ -60,13 +61,13 @@ func (n Node) standing(ctx context.Context, at conf.Attachment, netns string, fn
 	if !rec.Committed {
 		return notAdded(at, "its record for container %q is unfinished", at.ContainerID)
 	}
-	pod, err := n.openRecorded(netns, rec)
+	pod, err := n.openRecorded(path, rec)
 	if err != nil {
 		return err
 	}
 	defer pod.Close()
 	if pod.ID() != rec.NetnsID {
-		return cnierr.New(cnierr.Damaged, "check namespace", cmp.Or(netns, rec.Netns), "delete the pod: its namespace was replaced",
+		return cnierr.New(cnierr.Damaged, "check namespace", cmp.Or(path, rec.Netns), "delete the pod: its namespace was replaced",
 			"it is not the one that ADD worked in")
 	}
 	if rec.Plan.Ops, err = pod.recognise(ctx, rec.Plan.Ops); err != nil {
@@ -76,12 +77,12 @@ func (n Node) standing(ctx context.Context, at conf.Attachment, netns string, fn
 }
 
 // openRecorded opens a namespace that the runtime named, or, for "", the
-// recorded one.
-func (n Node) openRecorded(netns string, rec record.Record) (*pod, error) {
-	if netns != "" {
-		return n.open(netns, rec.Attachment)
+// recorded one, also when only a process or a mount has it.
+func (n Node) openRecorded(path string, rec record.Record) (*pod, error) {
+	if path == "" {
+		path = cmp.Or(netns.Find(rec.Netns, rec.NetnsID), rec.Netns)
 	}
-	pod, err := n.open(rec.Netns, rec.Attachment)
+	pod, err := n.open(path, rec.Attachment)
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		return nil, cnierr.New(cnierr.Damaged, "check namespace", rec.Netns,
 			"wait: the pod is gone, and the runtime's DEL or GC removes the rest", "%w", kernel.ErrNetnsGone)
