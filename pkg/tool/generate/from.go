@@ -320,11 +320,12 @@ func (f *fields) objects(key string) []*fields {
 	return out
 }
 
-// done says that no member needs a comment.
+// done says that no member needs a comment, with all that is in it.
 func (f *fields) done() {
 	for key := range f.all {
 		f.asked[key] = true
 	}
+	f.parts = nil
 }
 
 // drop adds a comment for each member that has a reason to be dropped. A member that says
