@@ -80,7 +80,7 @@ func wherever(r *fields) (s block.Subnet, notes []string, err error) {
 	}
 	if isRange { // "10.0.0.5-10.0.0.9/24"
 		last, _, _ := strings.Cut(prefix, "/")
-		s.Ranges = []string{first + "-" + last}
+		s.Ranges, notes = []string{first + "-" + last}, nil // it ends with an address, so it has host bits
 	}
 	start, end := r.str("range_start"), r.str("range_end")
 	if start != "" || end != "" {
