@@ -18,13 +18,14 @@ import (
 // with mlx5_2 and mlx5_3, which have no GUID.
 func newSRIOVNode(t *testing.T, mode string) *node {
 	t.Helper()
-	const device = "mlx5_2"
-	needDevice(t, device)
+	needDevice(t, vfDevice)
 	for _, link := range []string{"r0", "r1", "v0", "v1"} { // before the node is looked at as it was
 		cnitest.Await(t, link+" has a carrier", func() bool { return run(t, "cat", "/sys/class/net/"+link+"/carrier") == "1" })
 	}
-	return newNodeOf(t, device, mode)
+	return newNodeOf(t, vfDevice, mode)
 }
+
+const vfDevice = "mlx5_2"
 
 // on returns a network on a link, with the addresses of a rail.
 func (n *node) on(link any, rail int) network { return n.rail(rail).With("master", link) }
@@ -150,6 +151,7 @@ func TestSRIOVDevicesWithoutGUIDMoveAndMoveBack(t *testing.T) {
 // roce, with the PCI address that Multus passes on from a device plugin. The VF is neither
 // trusted nor without spoof check, because it keeps its MAC.
 func TestSRIOVHostDeviceGivesAVFToAPodAndTakesItBack(t *testing.T) {
+	needDevice(t, vfDevice)
 	found, _ := filepath.Glob(".cache/plugins-*/host-device") // the pattern is correct
 	if len(found) == 0 {
 		t.Fatal("there is no host-device: make test builds it")

@@ -95,6 +95,7 @@ func table() [][3]string {
 		{"The driver is reloaded while a pod has the device.", "reload exclusive", disrupt + ", in exclusive mode"},
 		{"The interface of another macvlan plugin: its GID is found.", "", adopted},
 		{"The same in exclusive mode: the device moves and moves back.", "", adopted},
+		{"A VF that host-device gives to a pod by its PCI address", "", adopted},
 	}
 }
 
