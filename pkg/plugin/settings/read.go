@@ -49,10 +49,9 @@ func Parse(file string, b []byte) (Node, error) {
 	version := top.At("version")
 	version.Missing("write " + `"version": 1`)
 	version.Whole(1, 1, 1)
-	const stateDir = "stateDir"
-	misspelt := func(key string) bool { return key != stateDir && strict.Resembles(key, stateDir) }
-	switch v := top.At(stateDir); {
-	case top.Repeats(stateDir):
+	misspelt := func(key string) bool { return key != "stateDir" && strict.Resembles(key, "stateDir") }
+	switch v := top.At("stateDir"); {
+	case top.Repeats("stateDir"):
 		out.StateDir = ""
 	case v.Present():
 		out.StateDir, _ = v.Absolute()
