@@ -236,6 +236,16 @@ func TestIPAMPluginLeasesOfARailPool(t *testing.T) {
 	if _, err := call("ADD", w.attach(a.network, w.pod(t), "net1")); err == nil || err.Code != 101 || !strings.Contains(err.Details, "another block") {
 		t.Errorf("exhausted: got %v, want error 101", err)
 	}
+	if _, err := call("DEL", a); err != nil {
+		t.Error(err)
+	}
+	if _, err := call("ADD", w.attach(a.network, w.pod(t), "net1")); err == nil || err.Code != 101 ||
+		!strings.Contains(err.Msg, "are leased or in quarantine") || !strings.Contains(err.Details, "another block") {
+		t.Errorf("exhausted by an address in quarantine: got %v, want error 101 that tells of blocks", err)
+	}
+	if _, err := call("ADD", a); err != nil {
+		t.Error(err)
+	}
 
 	// The NIC is the main plugin's: of several rails the configuration says which.
 	w.own(t, 3, "32-47")

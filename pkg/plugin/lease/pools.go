@@ -119,12 +119,7 @@ func (p pools) Status(ctx context.Context, req conf.Request, rails []plan.Rail) 
 	if err != nil || req.Status.Pool == conf.Off {
 		return err
 	}
-	if p.RefuseQuarantined { // ADD leases no address of these
-		for i := range usage {
-			usage[i].Quarantined -= usage[i].Refused
-		}
-	}
-	return exhausted(req.IPAM, usage)
+	return p.exhausted(req.IPAM, usage)
 }
 
 // why explains the error of an exhausted RailPool: it says how full the node's blocks
@@ -134,23 +129,29 @@ func (p pools) why(ctx context.Context, req conf.Request, rails []plan.Rail, err
 		return err
 	}
 	usage, _ := p.Book.Usage(ctx, p.ask(req, rails)) // without usage, err says enough
-	return cmp.Or(exhausted(req.IPAM, usage), err)
+	return cmp.Or(p.exhausted(req.IPAM, usage), err)
 }
 
-// exhausted returns the error when a subnet has no address left, not even in
-// quarantine. For a RailPool it has another hint, because a change of the
-// configuration does not give the node more addresses.
-func exhausted(p conf.IPAM, usage []ipam.Usage) error {
-	i := slices.IndexFunc(usage, func(u ipam.Usage) bool { return u.Free.Sign() <= 0 && u.Quarantined == 0 })
+// exhausted returns the error when a subnet has no address left that ADD may lease. For a
+// RailPool it has another hint, because a change of the configuration does not give the
+// node more addresses.
+func (p pools) exhausted(c conf.IPAM, usage []ipam.Usage) error {
+	i := slices.IndexFunc(usage, func(u ipam.Usage) bool {
+		return u.Free.Sign() <= 0 && (u.Quarantined == 0 || p.RefuseQuarantined && u.Quarantined == u.Refused)
+	})
 	if i < 0 {
 		return nil
 	}
-	if u := usage[i]; p.RailPool == nil {
-		return cnierr.New(cnierr.PoolExhausted, "lease from pool", p.Pool, "", "subnet %s is exhausted: %s", u.Prefix, u)
+	u, are := usage[i], "leased"
+	if c.RailPool == nil {
+		return cnierr.New(cnierr.PoolExhausted, "lease from pool", c.Pool, "", "subnet %s is exhausted: %s", u.Prefix, u)
 	}
-	return cnierr.New(cnierr.PoolExhausted, "lease from RailPool", p.RailPool.Name,
+	if u.Quarantined > 0 {
+		are = "leased or in quarantine"
+	}
+	return cnierr.New(cnierr.PoolExhausted, "lease from RailPool", c.RailPool.Name,
 		"wait: rocectl agent claims another block for the node, unless the RailPool is full, at fault or being deleted: kubectl get railpools, kubectl describe railpool; kubectl get railblocks shows who has the blocks",
-		"all %d addresses of the node's blocks in %s are leased", usage[i].Leased, usage[i].Prefix)
+		"all %d addresses of the node's blocks in %s are %s", u.Leased+u.Quarantined, u.Prefix, are)
 }
 
 // ask returns the request in the form that package ipam needs: the subnets of all
