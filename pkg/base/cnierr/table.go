@@ -54,7 +54,7 @@ func Table() []Entry {
 		{Unsupported, "this version of roce-cni cannot do what the configuration requests", "remove the key that the message names, or install a version that supports it"},
 		{BadEnv, "an environment variable of the CNI call is missing or malformed", "check the CNI_ variable that the message names; the runtime, Multus or cnitool sets it"},
 		{IO, "a file or a kernel interface of the node could not be read or written", "check the path in the message: space, permissions, read-only mounts; then try again (a runtime does so by itself)"},
-		{Decode, "the configuration or a result is not JSON of the expected form", "run rocectl plan on the network configuration; it names the position"},
+		{Decode, "the configuration or a result is not JSON of the expected form", "correct it at the position or the JSON path that the message names; rocectl plan FILE checks a configuration without changes"},
 		{BadConfig, "the configuration contradicts itself or the node", "correct the keys that the message names; rocectl plan FILE checks a configuration without changes, and kubectl describe railpool NAME shows the faults of a RailPool"},
 		{BadNetns, "the namespace path is not a network namespace, or is that of the host", "check CNI_NETNS; pods with hostNetwork cannot have attachments"},
 		{TryAgain, "a temporary condition prevents the call", Again + "; if the error stays, the message names what it waits for; with ipam.railPool that is rocectl agent: its log and http://NODE:9482/healthz name the problem"},
