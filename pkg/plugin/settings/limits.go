@@ -58,6 +58,15 @@ func (n Node) Of(namespace string) Limits {
 	return n.Namespaces["*"]
 }
 
+// entry returns the key of the limits of a namespace, or the key to write.
+func (n Node) entry(namespace string) string {
+	_, own := n.Namespaces[namespace]
+	if _, all := n.Namespaces["*"]; namespace == "" || all && !own {
+		return "*"
+	}
+	return namespace
+}
+
 // Master says whether the pods of a namespace may use a NIC of the host. vendors has
 // those of the NIC, and of all that it stands on. The error is BadConfig.
 func (n Node) Master(namespace string, nic conf.LinkName, vendors []string) error {
@@ -182,7 +191,7 @@ func (c check) no(key, limit string) {
 }
 
 func (c check) hint(limit string) string {
-	return "change the network, or ask the node's administrator to change namespaces." + c.namespace + "." + limit + " in " + path.Base(c.node.Path)
+	return "change the network, or ask the node's administrator to change namespaces." + c.node.entry(c.namespace) + "." + limit + " in " + path.Base(c.node.Path)
 }
 
 func oneOf(name string, patterns []string) bool {

@@ -78,6 +78,25 @@ func TestEachKeyLimitsANamespace(t *testing.T) {
 	}
 }
 
+// TestHintsNameTheEntryThatLimits: an entry of its own would free the namespace of all
+// other limits of "*", and a pod outside of Kubernetes has no namespace.
+func TestHintsNameTheEntryThatLimits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ document, namespace, want string }{
+		{limited, "team-a", "namespaces.*.modes"},
+		{limited, "", "namespaces.*.modes"},
+		{limited, "nothing", "namespaces.nothing.modes"},
+		{`{"version": 1}`, "team-a", "namespaces.team-a.vlans"},
+		{`{"version": 1}`, "", "namespaces.*.vlans"},
+	} {
+		r := allowed()
+		r.Mode, r.VLAN, r.Pod.Namespace = conf.Passthru, 77, c.namespace
+		if got := cnierr.CNI("roce", nodeOf(t, c.document).Request(r)); got == nil || !strings.Contains(got.Details, c.want) {
+			t.Errorf("%s, namespace %q: got %v, want %s", c.document, c.namespace, got, c.want)
+		}
+	}
+}
+
 func TestAnEmptyListAllowsNothing(t *testing.T) {
 	t.Parallel()
 	r := allowed()
