@@ -85,7 +85,7 @@ func (n Node) openRecorded(path string, rec record.Record) (*pod, error) {
 	pod, err := n.open(path, rec.Attachment)
 	if errors.Is(err, kernel.ErrNetnsGone) {
 		return nil, cnierr.New(cnierr.Damaged, "check namespace", rec.Netns,
-			"wait: the pod is gone, and the runtime's DEL or GC removes the rest", "%w", kernel.ErrNetnsGone)
+			"wait: the pod is gone, and the runtime's DEL or GC removes the rest; where neither comes, rocectl forget does", "%w", kernel.ErrNetnsGone)
 	}
 	return pod, err
 }
