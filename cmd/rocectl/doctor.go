@@ -13,6 +13,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/cmd/internal/cli"
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 	"github.com/roce-cni/roce-cni/pkg/tool/doctor"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
@@ -72,6 +73,7 @@ func (f doctorFlags) run(ctx context.Context, w io.Writer, checks []doctor.Check
 	}
 	live := doctor.Live(files, book, f.agentURL)
 	live.Peers = f.peers
+	_, live.Settings = settings.Load(settingsFile)
 	var answers []report.Answer
 	for a := range doctor.Run(ctx, live, checks) {
 		answers = append(answers, a)

@@ -39,6 +39,11 @@ func Checks() []Check {
 			"MACs and blocks of addresses are told apart by machine ID and host name; rocectl agent claims nothing without one",
 		},
 		{
+			"settings", Node.settings,
+			"are the settings of the node, /etc/roce/node.json, correct?",
+			"with a fault in them, each ADD on the node fails with error 6 or 7",
+		},
+		{
 			"rdma-modules", Node.rdmaModules,
 			"are ib_uverbs, rdma_ucm and ib_umad loaded or built in?",
 			"without ib_uverbs no program can use RDMA, without rdma_ucm none can use rdma_cm; the device plugin of shared devices offers no device that lacks a file of one of the three",

@@ -4,11 +4,13 @@
 package doctor
 
 import (
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/roce-cni/roce-cni/pkg/plugin/settings"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
 )
 
@@ -144,6 +146,15 @@ func settingFaults() []fault {
 			check: "firewall", verdict: report.CannotTell, says: "not found", advice: "nft",
 		},
 		{
+			name: "settings with an unknown key", change: func(w *world) { w.settings = settingsOf(`{"version": 1, "policy": {}}`) },
+			check: "settings", verdict: report.Problem, says: `"policy": unknown key`, advice: "# in /etc/roce/node.json: use one of version, stateDir",
+			after: func(w *world) { w.settings = nil },
+		},
+		{
+			name: "the settings cannot be read", change: func(w *world) { w.settings = fs.ErrPermission },
+			check: "settings", verdict: report.CannotTell, says: "permission denied", advice: "root",
+		},
+		{
 			name: "no machine ID", change: func(w *world) { w.remove("etc/machine-id") },
 			check: "machine-id", verdict: report.Problem, says: "missing", advice: "systemd-machine-id-setup",
 			after: func(w *world) { w.restore("etc/machine-id") },
@@ -158,6 +169,12 @@ func settingFaults() []fault {
 			check: "machine-id", verdict: report.CannotTell, says: "permission denied", advice: "/etc/machine-id",
 		},
 	}
+}
+
+// settingsOf returns what is wrong with the text of a node.json.
+func settingsOf(text string) error {
+	_, err := settings.Parse("/etc/roce/node.json", []byte(text))
+	return err
 }
 
 // softwareFaults are of the programs that roce-cni needs, and of its own state.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"path"
 	"regexp"
@@ -14,7 +15,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/base/shell"
+	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/ipam/ledger"
 	"github.com/roce-cni/roce-cni/pkg/tool/nic"
 	"github.com/roce-cni/roce-cni/pkg/tool/report"
@@ -31,6 +34,17 @@ func (n Node) machineID(_ context.Context) []report.Finding {
 		return []report.Finding{problem("/etc/machine-id has no 32 hexadecimal digits", "rm /etc/machine-id && systemd-machine-id-setup")}
 	}
 	return []report.Finding{ok("%s", id)}
+}
+
+func (n Node) settings(_ context.Context) []report.Finding {
+	switch err := n.Settings; {
+	case err == nil:
+		return []report.Finding{ok("%s, or the defaults without it", conf.SettingsFile)}
+	case errors.Is(err, fs.ErrPermission):
+		return []report.Finding{cannotTell(err.Error(), "root, to read "+conf.SettingsFile)}
+	default:
+		return []report.Finding{problem(err.Error(), "# in "+conf.SettingsFile+": "+cnierr.CNI("", err).Details)}
+	}
 }
 
 // memlock asks how much memory a container may lock. It inherits the limit of its

@@ -5,6 +5,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -30,6 +31,8 @@ import (
 type Node struct {
 	// Root is the root of the node's file system, with its /proc and /sys.
 	Root fs.FS
+	// Settings is what is wrong with the settings of the node, the error of settings.Load.
+	Settings error
 	// Sysctl reads a setting of the node's network namespace, by its name with dots
 	// or slashes.
 	Sysctl func(name string) (string, error)
@@ -104,7 +107,15 @@ func asking[T any](ask func(c *rtnl.Conn, ctx context.Context) ([]T, error)) fun
 // text returns the content of a file, without the white space around it.
 func (n Node) text(name string) (string, error) {
 	b, err := fs.ReadFile(n.Root, name)
-	return strings.TrimSpace(string(b)), err
+	return strings.TrimSpace(string(b)), fromRoot(err)
+}
+
+// fromRoot names the file of an error as the node does: an fs.FS has names without "/".
+func fromRoot(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return &fs.PathError{Op: p.Op, Path: "/" + p.Path, Err: p.Err}
+	}
+	return err
 }
 
 // has says whether a file is there; that it cannot be looked at is an error.
@@ -115,7 +126,7 @@ func (n Node) has(name string) (bool, error) {
 	case isNotExist(err):
 		return false, nil
 	default:
-		return false, err
+		return false, fromRoot(err)
 	}
 }
 

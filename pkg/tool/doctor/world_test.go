@@ -57,6 +57,7 @@ type world struct {
 	leases   *ipam.Book
 	now      time.Duration // since the boot
 	peers    int
+	settings error
 	agent    http.HandlerFunc // nil: no process listens
 
 	routes     []rtnl.Route
@@ -193,7 +194,7 @@ func (w *world) listen() string {
 func (w *world) node() Node {
 	root := recordedFS{w.files, w.denied, w.targets}
 	return Node{
-		Root: root,
+		Root: root, Settings: w.settings,
 		Sysctl: func(name string) (string, error) {
 			if !strings.Contains(name, "/") {
 				name = strings.ReplaceAll(name, ".", "/")
