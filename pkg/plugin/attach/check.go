@@ -79,11 +79,13 @@ func (n Node) standing(ctx context.Context, at conf.Attachment, path string, fn 
 // openRecorded opens a namespace that the runtime named, or, for "", the
 // recorded one, also when only a process or a mount has it.
 func (n Node) openRecorded(path string, rec record.Record) (*pod, error) {
-	if path == "" {
+	recorded := path == ""
+	if recorded {
 		path = cmp.Or(netns.Find(rec.Netns, rec.NetnsID), rec.Netns)
 	}
 	pod, err := n.open(path, rec.Attachment)
-	if errors.Is(err, kernel.ErrNetnsGone) {
+	// A recorded /proc/PID/ns/net may be that of a process of the host by now.
+	if errors.Is(err, kernel.ErrNetnsGone) || recorded && errors.Is(err, kernel.ErrHostNetns) {
 		return nil, cnierr.New(cnierr.Damaged, "check namespace", rec.Netns,
 			"wait: the pod is gone, and the runtime's DEL or GC removes the rest; where neither comes, rocectl forget does", "%w", kernel.ErrNetnsGone)
 	}

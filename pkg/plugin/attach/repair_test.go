@@ -16,6 +16,7 @@ import (
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
 	"github.com/roce-cni/roce-cni/pkg/plugin/kernel"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/kerneltest"
 	"github.com/roce-cni/roce-cni/pkg/plugin/plan"
 	"github.com/roce-cni/roce-cni/pkg/plugin/record"
 )
@@ -339,5 +340,28 @@ func TestARenamedRDMADeviceIsNoDamage(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, w.indexes("c1")); diff != "" {
 		t.Errorf("indexes (-before +after):\n%s", diff)
+	}
+}
+
+// A namespace that was named by its process has the path of the host's when another process
+// has got the number.
+func TestAPodOfAProcessOfTheHostIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.Pod(podPath("c1"))
+	n := w.node()
+	if _, err := n.Add(ctx, w.request("c1", "net1", "")); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := n.Records.Load(c1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Netns = kerneltest.HostPath
+	if err := n.Records.Save(rec); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.CheckRecord(ctx, c1); !errors.Is(err, kernel.ErrNetnsGone) {
+		t.Errorf("got %v, want that the pod is gone", err)
 	}
 }
