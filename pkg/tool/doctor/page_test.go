@@ -41,41 +41,30 @@ func page() string {
 
 <!-- made by make gen from pkg/tool/doctor -->
 
-Run "rocectl doctor" as root on the node. It changes nothing. "rocectl doctor rdma-mtu gid-table" runs these two
-checks only. [rocectl.md](rocectl.md#rocectl-doctor) has the flags and the exit status.
-
-Each fault in these tables is injected in a test: "TestEachFaultIsFound/NAME" in "pkg/tool/doctor" changes one thing of
-a recorded node that is healthy. The check that is named finds it, says what is in the table, and names the command
-that corrects it or what it needs to tell. All other checks stay as they were. "TestHealthyNodeHasNoProblem" has the
-node without the fault: no check reports a problem.
-
-After the command of a problem, no check reports one. The last column says how this was tested:
-
-- **kernel**: "TestRepairInTheKernel" has the fault in a network namespace, and runs the command as it is printed.
-- **virtual machine**: a test of "integration/rdma" does so, in a virtual machine with RDMA devices.
-- **recorded**: "TestEachProblemIsGoneAfterItsCommand" puts the recorded node into the state that its command leaves.
-  A command that only shows more, such as "ethtool", has a comment for the reader, and the state is that after what
-  the comment says.
+For operators: what each check asks, why it matters, and every fault that it can report. It is a reference: look for
+the name that "rocectl doctor" printed. Run it as root on the node. It changes nothing.
+"rocectl doctor rdma-mtu gid-table" runs these two checks only. [rocectl.md](rocectl.md#rocectl-doctor) has the flags
+and the exit status, and [testing.md](testing.md#the-faults-of-doctor) how each fault and its command are tested.
 `)
 	for _, c := range Checks() {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", c.Name, lines(fmt.Sprintf("%s%s Why a problem matters: %s.", strings.ToUpper(c.Asks[:1]), c.Asks[1:], c.Why)))
-		b.WriteString("| fault | answer | it says | command, or what it needs | after it |\n|---|---|---|---|---|\n")
+		b.WriteString("| fault | answer | it says | command, or what it needs |\n|---|---|---|---|\n")
 		for _, f := range faults() {
 			if f.check == c.Name && f.verdict != report.OK {
-				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", f.name, f.verdict, code(f.says), code(f.advice), proof(f))
+				fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.name, f.verdict, code(f.says), code(f.advice))
 			}
 		}
 	}
 	b.WriteString(`
 ## Faults between nodes
 
-A node alone cannot see these. The tests have them in the kernel, or compare recorded nodes.
+A node alone cannot see these.
 
-| fault | found by | test |
-|---|---|---|
+| fault | found by |
+|---|---|
 `)
 	for _, e := range between() {
-		fmt.Fprintf(&b, "| %s | %s | %s in %s |\n", e.fault, code(e.finds), code(e.test), code(e.file))
+		fmt.Fprintf(&b, "| %s | %s |\n", e.fault, code(e.finds))
 	}
 	return b.String()
 }
@@ -145,19 +134,6 @@ func named() []string {
 		out = append(out, k.name)
 	}
 	return out
-}
-
-// proof says how the command of a problem was tried.
-func proof(f fault) string {
-	switch {
-	case f.verdict != report.Problem:
-		return ""
-	case slices.ContainsFunc(inMachines(), func(e tried) bool { return e.fault == f.name }):
-		return "virtual machine"
-	case slices.Contains(named(), f.name):
-		return "kernel"
-	}
-	return "recorded"
 }
 
 // lines breaks a paragraph into lines.
