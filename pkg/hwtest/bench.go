@@ -68,7 +68,7 @@ func Changing() []Step {
 		{Name: "home-renamed", Asks: "does a device come home that the pod renamed?", Expect: "after DEL the host has the device under its own name"},
 		{Name: "home-gone", Asks: "does a device come home when the namespace ends before DEL?", Expect: "DEL waits for it, and the host has it under its name"},
 		{Name: "home-open", Asks: "does a device come home that a program has open?", Expect: "DEL moves it, and the program's file is dead"},
-		{Name: "home-kept", Asks: "does DEL name the process that keeps a dead namespace?", Expect: "error 109 with the process; when it has ended, DEL succeeds"},
+		{Name: "home-kept", Asks: "does DEL bring the device home from a namespace that a process keeps?", Expect: "DEL succeeds, and the device is in the host"},
 		{Name: "home-late", Asks: "does a late DEL leave the device to the next pod?", Expect: "DEL of the first pod succeeds, and the second keeps the device"},
 		{Name: "tos", Asks: "does a pod get its RoCE type of service, and the host its own?", Expect: "CHECK finds rdma.tos in the pod, and after DEL the host has its own value"},
 		{Name: "vf-reach", Asks: "do pods on two virtual functions of one NIC reach each other?", Expect: "ARP and UDP pass between children of VFs that may send their frames"},

@@ -228,20 +228,17 @@ func (s *scene) kept(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stop := func() {
+	defer func() {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = wait()             // it was killed
-	}
-	defer stop()
+	}()
 	if err := netns.Remove(p.path); err != nil {
 		return err
 	}
-	err = p.del(ctx)
-	if says := fmt.Sprint(err); cnierr.CodeOf(err) != cnierr.RDMAHeld || !strings.Contains(says, keeper) {
-		return fmt.Errorf("DEL while process %d keeps the namespace: %w, want error 109 that names it", cmd.Process.Pid, err)
+	if err := p.del(ctx); err != nil {
+		return fmt.Errorf("DEL while process %d keeps the namespace: %w", cmd.Process.Pid, err)
 	}
-	stop()
-	return errors.Join(p.del(ctx), s.atHome(ctx, s.port))
+	return s.atHome(ctx, s.port)
 }
 
 // late calls DEL when the next pod has the device.

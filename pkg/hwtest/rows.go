@@ -84,7 +84,7 @@ func table() [][3]string {
 		{"Move back after the pod renamed the device.", "home-renamed", oneMode},
 		{"Move back while another device has the name.", "", "Linux 7.3 and a virtual function that is made while a pod has a device: the kit makes none"},
 		{"DEL waits for the device of a namespace that is gone.", "home-gone", oneMode},
-		{"A process keeps the namespace: DEL names it.", "home-kept", oneMode},
+		{"A process keeps the namespace: DEL finds it by the process.", "home-kept", oneMode},
 		{"Move back while a program has the device open.", "home-open", oneMode},
 		{"A late DEL leaves the device to the next pod.", "home-late", oneMode},
 		{"A pod gave the device to another namespace.", "", "a pod with CAP_NET_ADMIN that gives its device away: the code of roce-cni decides this, not the NIC"},

@@ -21,6 +21,7 @@ import (
 
 	"github.com/roce-cni/roce-cni/pkg/base/cnierr"
 	"github.com/roce-cni/roce-cni/pkg/plugin/conf"
+	"github.com/roce-cni/roce-cni/pkg/plugin/kernel/parent"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/discover"
 	"github.com/roce-cni/roce-cni/pkg/plugin/rdma/nldev"
@@ -72,6 +73,8 @@ func Ports(ctx context.Context, s *rdma.Subsystem, side, reader rdma.Side) ([]Po
 		}
 		out = append(out, p)
 	}
+	// The kernel has them in the order in which they were made.
+	slices.SortStableFunc(out, func(a, b Port) int { return parent.Natural(a.Device.Name, b.Device.Name) })
 	return out, nil
 }
 
