@@ -175,7 +175,8 @@ func TestPodsOfTwoNodesReachEachOther(t *testing.T) {
 	}
 }
 
-// kept is a pool with 32 slots of blocks and 32 that are kept for pods.
+// kept is a pool with six blocks, one for each node of the tests and more, and 32 slots that are
+// kept for pods.
 const kept = `
 apiVersion: roce-cni.io/v1alpha1
 kind: RailPool
@@ -183,7 +184,7 @@ metadata: {name: kept}
 spec:
   template:
     count: 2
-    subnets: [{subnet: "172.16.{rail+20}.0/24", ranges: ["172.16.{rail+20}.64/26"]}]
+    subnets: [{subnet: "172.16.{rail+20}.0/24", ranges: ["172.16.{rail+20}.64/26", "172.16.{rail+20}.128/26"]}]
   sticky: {ttl: 24h, slots: 96-127}
 `
 
