@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -180,11 +181,7 @@ func (n Node) undoOnHost(ctx context.Context, rec record.Record, ops plan.Ops) e
 // the record is lost, the identity of the namespace is unknown: then openAgain opens the
 // namespace that the runtime names.
 func (n Node) openAgain(rec record.Record, path string) (*pod, error) {
-	paths := slices.Compact([]string{path, rec.Netns})
-	if rec.NetnsID != (netns.ID{}) {
-		paths = append(paths, netns.Find(rec.Netns, rec.NetnsID))
-	}
-	for _, at := range paths {
+	for at := range candidates(rec, path) {
 		if at == "" || rec.NetnsID == (netns.ID{}) && at != path {
 			continue
 		}
@@ -201,4 +198,12 @@ func (n Node) openAgain(rec record.Record, path string) (*pod, error) {
 		pod.Close()
 	}
 	return nil, nil
+}
+
+// candidates returns paths that the namespace of a record can have; one may be empty. The
+// last one is looked for only if it is needed, because that can read all processes.
+func candidates(rec record.Record, path string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		_ = yield(path) && (path == rec.Netns || yield(rec.Netns)) && rec.NetnsID != (netns.ID{}) && yield(netns.Find(rec.Netns, rec.NetnsID))
+	}
 }
