@@ -52,7 +52,12 @@ func (s *Subsystem) users(ctx context.Context, side Side, device uint32, in netn
 	}
 	qps, err := c.QueuePairs(ctx, device)
 	var out []string
+	seen := map[nldev.QP]bool{} // a program has thousands
 	for _, q := range qps {
+		if seen[q] {
+			continue
+		}
+		seen[q] = true
 		user := s.user(q, in)
 		if user != "" && !slices.Contains(out, user) {
 			out = append(out, user)
