@@ -228,8 +228,8 @@ what it did on the host. Use it when the runtime's DEL will never come, for exam
 because the runtime has lost its state.
 
 It refuses an attachment with a namespace that exists, and does nothing where the
-namespaces of the node are not visible: the exit status is then 2. Without --yes nothing is changed: the
-attachments that would be forgotten are shown.`,
+namespaces of the node are not visible: the exit status is then 2. Without --yes
+nothing is changed: the attachments that would be forgotten are shown.`,
 		Args:    cobra.NoArgs,
 		PreRunE: node.mustExist,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -312,7 +312,7 @@ func (l *lists) compare() {
 			if !slices.ContainsFunc(now, func(r lease) bool {
 				return r.Address == a && (r.ContainerID == p.id || r.State == "set-aside")
 			}) {
-				l.fail("%s runs with %s, which is leased to nobody or to another pod:\n%v", p.name, a, now)
+				l.fail("%s runs with %s, which has no lease, or a lease of another pod:\n%v", p.name, a, now)
 			}
 		}
 	}

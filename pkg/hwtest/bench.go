@@ -212,8 +212,8 @@ func (p *pod) subsystem() (s *rdma.Subsystem, k *kernel.Kernel, end func(), err 
 	return s, k, func() { s.Close(); k.Close() }, nil
 }
 
-// Left returns the namespaces of a run that was killed, and of one that runs. They may have
-// RDMA devices of the node.
+// Left returns the namespaces that a run has now, or that a killed run has left. They may
+// have RDMA devices of the node.
 func Left() []string {
 	left, _ := filepath.Glob("/run/netns/" + name + "-*") // the pattern is correct
 	return left

@@ -161,10 +161,10 @@ func (s Store) List() ([]conf.Attachment, error) {
 	return keys, nil
 }
 
-// All returns the records of all attachments but those named, ordered by container and
-// interface, without those that another call deletes meanwhile. The record in the place of one that cannot be read has
-// only its attachment. If the folder cannot be listed, there is only that error, with a
-// record of no attachment. Errors: those of Load and List.
+// All returns the records of all attachments but the named ones, ordered by container and
+// interface. A record that another call deletes meanwhile is left out. A record that cannot
+// be read comes with its error, and has only its attachment. If the folder cannot be listed,
+// there is only that error, with an empty record. Errors: as of Load and List.
 func (s Store) All(but ...conf.Attachment) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		keys, err := s.List()
