@@ -165,11 +165,16 @@ func eventually(t testing.TB, what string, do func(context.Context) error) {
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
+	var before error
 	for {
 		err := do(ctx)
 		if err == nil {
 			return
 		}
+		if ctx.Err() != nil && before != nil {
+			err = before // this one was cut short
+		}
+		before = err
 		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 			t.Fatalf("%s: %v", what, err)
 		}

@@ -84,20 +84,20 @@ func shared(t testing.TB) *ground.Cluster {
 	return common.cluster
 }
 
-// own returns a control plane to break.
-func own(t testing.TB) *ground.Cluster {
+// own returns a control plane to break, with more flags of the API server.
+func own(t testing.TB, flags ...string) *ground.Cluster {
 	t.Helper()
 	need(t, "etcd", "kube-apiserver")
-	c := started(t, t.TempDir())
+	c := started(t, t.TempDir(), flags...)
 	t.Cleanup(func() { must(t, c.Stop()) })
 	return c
 }
 
-func started(t testing.TB, dir string) *ground.Cluster {
+func started(t testing.TB, dir string, flags ...string) *ground.Cluster {
 	t.Helper()
 	from, err := filepath.Abs(bin)
 	must(t, err)
-	c, err := ground.Start(context.Background(), ground.Options{Bin: from, Dir: dir})
+	c, err := ground.Start(context.Background(), ground.Options{Bin: from, Dir: dir, Flags: flags})
 	must(t, err)
 	return c
 }

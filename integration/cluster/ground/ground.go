@@ -45,6 +45,8 @@ type Options struct {
 	// DaemonSets and service accounts work. Bin has these programs as well, and both
 	// listen on their usual ports: only one such cluster runs in a network namespace.
 	Controllers bool
+	// Flags are more flags of the API server.
+	Flags []string
 }
 
 // Missing returns the programs that are not in a folder.

@@ -76,7 +76,7 @@ func (c *Cluster) serverCommand() *exec.Cmd {
 	if c.o.Controllers {
 		without = ""
 	}
-	return exec.Command(filepath.Join(c.o.Bin, "kube-apiserver"),
+	return exec.Command(filepath.Join(c.o.Bin, "kube-apiserver"), append(c.o.Flags,
 		"--etcd-servers="+c.etcdURL(),
 		"--bind-address="+c.o.Listen.Addr().String(),
 		"--advertise-address="+c.o.Listen.Addr().String(), // else that of the default route, if there is one
@@ -93,7 +93,7 @@ func (c *Cluster) serverCommand() *exec.Cmd {
 		"--endpoint-reconciler-type=none",
 		"--allow-privileged=true",
 		"--kubelet-preferred-address-types=InternalIP",
-	)
+	)...)
 }
 
 // serverReady asks for the namespace default as well: a hook makes it, after
